@@ -1,0 +1,65 @@
+#include "common/base/shutdown.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <thread>
+
+#include "absl/synchronization/mutex.h"
+
+namespace bfio {
+namespace {
+
+struct State {
+  absl::Mutex mutex;
+  bool requested ABSL_GUARDED_BY(mutex) = false;
+};
+
+State& GetState() {
+  static State* const state = new State;  // never destroyed: the signal thread outlives main
+  return *state;
+}
+
+sigset_t StopSignals() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGTERM);
+  sigaddset(&set, SIGINT);
+  return set;
+}
+
+}  // namespace
+
+void ShutdownSignal::Install() {
+  const sigset_t set = StopSignals();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  std::thread([set] {
+    for (int count = 0;;) {
+      int number = 0;
+      if (sigwait(&set, &number) != 0) continue;
+      if (++count > 1) _exit(130);
+      Request();
+    }
+  }).detach();
+}
+
+bool ShutdownSignal::Requested() {
+  absl::MutexLock lock(&GetState().mutex);
+  return GetState().requested;
+}
+
+bool ShutdownSignal::WaitFor(absl::Duration timeout) {
+  State& state = GetState();
+  absl::MutexLock lock(&state.mutex);
+  return state.mutex.AwaitWithTimeout(absl::Condition(&state.requested), timeout);
+}
+
+void ShutdownSignal::Request() {
+  absl::MutexLock lock(&GetState().mutex);
+  GetState().requested = true;
+}
+
+}  // namespace bfio

@@ -1,0 +1,244 @@
+// The scheduling state machine: events in, plans out.
+//
+// Purpose: everything the router believes about the group and the waiting pool lives here, and every decision is taken
+// here. The router's decision thread, the simulator and the replay tool drive the same class: they differ only in where
+// events come from and where plans go.
+//
+// Threads: none inside; owned and called by one thread. No I/O, no clock: steps are numbered by the events themselves.
+// Deterministic: the same events in the same order give the same plans.
+//
+// Accounts. A worker's load is kept by dead reckoning: a request in its j-th step counts s + j - 1, so a resident set
+// grows by its size each step and O(1) work per report keeps it exact. Reports are the truth: a difference is counted
+// as drift and adopted. An assignment occupies its slot and KV from the moment it is planned ("in flight") until a
+// report acknowledges its plan, so no worker is over-filled or double-counted when plans are pipelined.
+//
+// The rhythm (proto/bfio/v1/worker.proto says it from the workers' side):
+//   lockstep    a plan for step k+1 follows the reports of step k
+//   pipelined   a plan for step k+2 follows the reports of step k; for k+1 when the group is idle
+// An idle group with nothing to place gets no plan: it is parked until a request arrives.
+#ifndef BFIO_ROUTER_CORE_DECIDE_SCHEDULER_H_
+#define BFIO_ROUTER_CORE_DECIDE_SCHEDULER_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "router/core/decide/waiting_pool.h"
+#include "router/core/model/request.h"
+#include "router/core/model/snapshot.h"
+#include "router/core/policy/policy.h"
+
+namespace bfio::core {
+
+enum class PlanMode { kPipelined, kLockstep };
+
+struct SchedulerOptions {
+  PlanMode plan_mode = PlanMode::kLockstep;
+  // Bound of the waiting pool, in requests.
+  int64_t max_waiting = 4096;
+  // How many requests from the front of the pool a policy may see; bounds the decision's cost.
+  int64_t window = 4096;
+};
+
+// What one worker offers.
+struct WorkerSpec {
+  // B, at least 1.
+  int32_t slots = 0;
+  // KV tokens, at least 1.
+  int64_t kv_tokens = 0;
+  // Takes new requests; false while it drains.
+  bool accepts_new = true;
+};
+
+// A request that a worker says it holds.
+struct ResidentRequest {
+  RequestId id = 0;
+  int64_t kv_tokens = 0;
+};
+
+// One rank of a new epoch.
+struct EpochMember {
+  WorkerSpec spec;
+  std::vector<ResidentRequest> resident;
+};
+
+// One rank's account of one step. Spans are borrowed for the call.
+struct StepReport {
+  int64_t step = 0;
+  // Largest apply_step applied so far.
+  int64_t applied_plan = 0;
+  // Resident KV tokens during the step.
+  int64_t load_tokens = 0;
+  absl::Span<const RequestId> finished;
+  // Assignments the worker refused; they go back to the front of the pool.
+  absl::Span<const RequestId> rejected;
+  // No rank has an active request after this step.
+  bool group_idle = false;
+};
+
+struct Placement {
+  RequestId id = 0;
+  WorkerIndex worker = 0;
+  // Steps between entering the pool and apply_step.
+  int64_t wait_steps = 0;
+};
+
+struct Drop {
+  RequestId id = 0;
+  WorkerIndex worker = 0;
+};
+
+struct Plan {
+  int64_t apply_step = 0;
+  std::vector<Placement> placements;
+  std::vector<Drop> drops;
+};
+
+class Scheduler {
+ public:
+  Scheduler(const SchedulerOptions& options, std::unique_ptr<Policy> policy);
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
+  // --- the waiting pool ---
+
+  // RESOURCE_EXHAUSTED when the pool is full; ALREADY_EXISTS when the id is known.
+  absl::Status Enqueue(const RequestSpec& request);
+
+  // Puts a request whose worker was lost back, ahead of its priority class, whatever the pool's bound says.
+  // REQUIRES: the id is not known (OpenEpoch has just returned it as displaced).
+  void Requeue(const RequestSpec& request);
+
+  enum class CancelOutcome {
+    kUnknown,   // no such request
+    kDequeued,  // it was waiting and is gone
+    kDropped,   // it is on a worker, which the next plan tells to drop it
+  };
+  CancelOutcome Cancel(RequestId id);
+
+  // --- membership ---
+
+  // Starts a new epoch. Placed requests that some member holds stay placed there; the ids of all other placed requests
+  // are returned: their worker is gone. Requests that a member holds and nobody knows are dropped by the first plan.
+  // Steps count from 1 again; the workers wait for the plan of step 1.
+  std::vector<RequestId> OpenEpoch(std::vector<EpochMember> members);
+
+  // Stops the present epoch without opening another: no plans until OpenEpoch. Placed requests are remembered.
+  void CloseEpoch();
+
+  // A draining worker takes no new requests.
+  void SetAcceptsNew(WorkerIndex worker, bool accepts_new);
+
+  // --- steps ---
+
+  // Takes one rank's report. INVALID_ARGUMENT when it contradicts the state (unknown rank, a step that does not follow
+  // the rank's last one); the state is unchanged then. Finished or rejected ids that are not on that worker are ignored
+  // and counted.
+  absl::Status OnReport(WorkerIndex worker, const StepReport& report);
+
+  // True when every rank has reported step reported_step() and a plan should be made now.
+  bool PlanDue() const;
+
+  // Decides. Returns nothing when no plan is due: the epoch is closed, the plan for the target step is out already, or
+  // the group is parked and there is nothing to place or drop. `force` plans from the reports that are in, for a caller
+  // whose patience for the missing ones has run out.
+  std::optional<Plan> MakePlan(bool force = false);
+
+  void SetPolicy(std::unique_ptr<Policy> policy) { policy_ = std::move(policy); }
+  const Policy& policy() const { return *policy_; }
+
+  // --- views ---
+
+  struct WorkerAccount {
+    WorkerSpec spec;
+    int32_t active = 0;
+    int32_t inflight = 0;
+    // Resident KV tokens in the step last reported, requests that finished in it excluded, each grown by one.
+    int64_t load_tokens = 0;
+    int64_t reserved_kv_tokens = 0;
+    int64_t last_step = 0;
+  };
+  WorkerAccount Account(WorkerIndex worker) const;
+  int32_t num_workers() const { return static_cast<int32_t>(workers_.size()); }
+  int64_t waiting() const { return pool_.size(); }
+  // Requests placed on workers, in flight included.
+  int64_t placed() const { return static_cast<int64_t>(placed_.size()); }
+  // The worker a placed request is on.
+  std::optional<WorkerIndex> WorkerOf(RequestId id) const;
+  // The latest step that every rank has reported.
+  int64_t reported_step() const { return reported_step_; }
+  // True when the group waits for a plan and gets none because there is nothing to do.
+  bool Parked() const;
+
+  struct Totals {
+    int64_t plans = 0;
+    // Acknowledgements that came after the plan's step.
+    int64_t late_plans = 0;
+    int64_t drift_tokens = 0;
+    // Finished or rejected ids that were not on the reporting worker.
+    int64_t unknown_ids = 0;
+  };
+  const Totals& totals() const { return totals_; }
+
+ private:
+  enum class Where : uint8_t { kInflight, kActive };
+  struct Placed {
+    RequestSpec spec;
+    WorkerIndex worker = 0;
+    Where where = Where::kInflight;
+    // In flight: the apply_step of its plan. Active: the step it first ran in, so that its load in step k is
+    // spec.prefill_tokens + k - first_step.
+    int64_t first_step = 0;
+    // The worker has been told to drop it.
+    bool dropped = false;
+  };
+  struct Inflight {
+    int64_t apply_step;
+    RequestId id;
+  };
+  struct Worker {
+    WorkerSpec spec;
+    int32_t active = 0;
+    // Sum over active requests of (prefill - first_step): load in step k is base + active * k.
+    int64_t base = 0;
+    int64_t reserved_kv = 0;
+    int64_t last_step = 0;
+    bool idle = true;
+    // Planned, not acknowledged; in order of apply_step.
+    std::vector<Inflight> inflight;
+    // Cancellations waiting for the next plan.
+    std::vector<RequestId> drops;
+  };
+
+  int64_t TargetStep() const;
+  bool HasDrops() const;
+  // Forgets a placed request and takes it out of its worker's account.
+  void Remove(absl::flat_hash_map<RequestId, Placed>::iterator it);
+  void Acknowledge(Worker& worker, const StepReport& report);
+  void BuildSnapshot(int64_t step);
+
+  SchedulerOptions options_;
+  std::unique_ptr<Policy> policy_;
+  WaitingPool pool_;
+  absl::flat_hash_map<RequestId, Placed> placed_;
+  std::vector<Worker> workers_;
+  bool open_ = false;
+  int64_t reported_step_ = 0;
+  // Largest apply_step sent out in this epoch.
+  int64_t planned_step_ = 0;
+  // Steps planned in all epochs: the clock that waiting ages are counted in.
+  int64_t clock_ = 0;
+  Totals totals_;
+
+  // Scratch, kept to avoid allocation per step.
+  std::vector<WorkerView> worker_views_;
+  std::vector<Assignment> assignments_;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_DECIDE_SCHEDULER_H_

@@ -1,0 +1,35 @@
+// What the decision core knows about one request.
+//
+// Purpose: the vocabulary shared by policies, solver and scheduler. Plain data, no behaviour. Lengths are in tokens.
+#ifndef BFIO_ROUTER_CORE_MODEL_REQUEST_H_
+#define BFIO_ROUTER_CORE_MODEL_REQUEST_H_
+
+#include <cstdint>
+#include <optional>
+
+namespace bfio::core {
+
+// The router's name of a request; never reused in a router's life.
+using RequestId = uint64_t;
+
+// A worker's index in the current epoch: its rank, 0 .. G-1.
+using WorkerIndex = int32_t;
+
+struct RequestSpec {
+  RequestId id = 0;
+  // s: KV tokens resident in the request's first step. At least 1.
+  int64_t prefill_tokens = 0;
+  // Upper bound on o, the tokens still to generate. At least 1.
+  int64_t max_new_tokens = 0;
+  // A guess at o from the client or a predictor, where there is one.
+  std::optional<int64_t> predicted_output_tokens;
+  // Larger is more urgent.
+  int32_t priority = 0;
+
+  // KV tokens the request may come to hold: what admission reserves for it. In its j-th step it holds s + j - 1.
+  int64_t kv_reserve_tokens() const { return prefill_tokens + max_new_tokens - 1; }
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_MODEL_REQUEST_H_

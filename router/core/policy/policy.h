@@ -1,0 +1,59 @@
+// A policy decides which waiting request goes to which worker, now.
+//
+// Contract of Decide, for every policy:
+//   - each waiting index is used at most once;
+//   - worker g gets at most free_slots requests, and the sum of their kv_reserve_tokens is at most free_kv_tokens;
+//   - work conservation: no request is left waiting while some worker could still take it (slot and KV). When KV does
+//     not bind, exactly U = min(|waiting|, sum of free slots) requests are assigned (BF-IO paper, section 3).
+// Deterministic: the same snapshots in the same order give the same plans; randomness comes from PolicyOptions::seed.
+// Threads: a policy belongs to the thread that drives the scheduler. No I/O, no clock.
+#ifndef BFIO_ROUTER_CORE_POLICY_POLICY_H_
+#define BFIO_ROUTER_CORE_POLICY_POLICY_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "router/core/model/snapshot.h"
+
+namespace bfio::core {
+
+class Policy {
+ public:
+  virtual ~Policy() = default;
+
+  // The name it is registered under.
+  virtual absl::string_view name() const = 0;
+
+  // Appends the assignments to `plan`. REQUIRES: plan is empty.
+  virtual void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) = 0;
+};
+
+// Settings every policy may read; each ignores what does not concern it.
+struct PolicyOptions {
+  // Seed of the policy's own random stream (power_of_two). Give replicas different seeds, or they pick in lock step.
+  uint64_t seed = 1;
+  // H, steps of lookahead. bf_io accepts only 0 so far.
+  int32_t horizon = 0;
+  // bf_io: "paper" (J of the BF-IO paper) or "square" (squared deviations from the mean plus a weight on waiting age).
+  std::string objective = "square";
+};
+
+struct PolicyInfo {
+  absl::string_view name;
+  // One sentence for --help.
+  absl::string_view summary;
+};
+
+// All registered policies, in the order --help lists them.
+const std::vector<PolicyInfo>& RegisteredPolicies();
+
+// INVALID_ARGUMENT, naming the known policies or the wrong setting, when it cannot be made.
+absl::StatusOr<std::unique_ptr<Policy>> MakePolicy(absl::string_view name, const PolicyOptions& options);
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_POLICY_POLICY_H_

@@ -1,0 +1,118 @@
+// The decode engine: what a worker does between two barriers.
+//
+// Purpose: one interface over the sim, CPU and CUDA engines. The step loop (worker/link) admits and cancels requests at
+// step boundaries and calls Step once per step; the engine keeps the KV cache and enforces its own limits.
+// Threads: an engine belongs to its step loop's thread. Builds and tests alone, without gRPC.
+// Units: lengths and loads in tokens.
+#ifndef BFIO_WORKER_ENGINE_ENGINE_H_
+#define BFIO_WORKER_ENGINE_ENGINE_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace bfio::worker {
+
+// The router's name of a request on the link.
+using Handle = uint64_t;
+
+struct EngineLimits {
+  // B: requests decoding at once.
+  int32_t slots = 0;
+  int64_t kv_tokens = 0;
+  // Largest prompt + output of one request.
+  int64_t max_sequence_tokens = 0;
+};
+
+struct Sampling {
+  // 0 is greedy.
+  double temperature = 0;
+  double top_p = 1;
+  std::optional<int32_t> top_k;
+  uint64_t seed = 0;
+};
+
+struct SequenceRequest {
+  Handle handle = 0;
+  // Empty for synthetic load; then prompt_length alone counts and the engine fills in deterministic ids.
+  std::vector<uint32_t> prompt;
+  int64_t prompt_length = 0;
+  // Tokens to generate at most, at least 1.
+  int64_t max_new_tokens = 0;
+  std::vector<uint32_t> stop_token_ids;
+  bool ignore_eos = false;
+  Sampling sampling;
+  // Index of the first token generated here: 0, or how many were delivered before a replay. The same request gives the
+  // same tokens at the same indices wherever and whenever it runs.
+  int64_t first_index = 0;
+};
+
+enum class FinishCause { kLength, kStop };
+
+struct StepOutput {
+  struct Token {
+    Handle handle;
+    uint32_t id;
+  };
+  struct Finish {
+    Handle handle;
+    FinishCause cause;
+  };
+  // At most one token per active request and step, in a fixed order of requests.
+  std::vector<Token> tokens;
+  // Requests whose last token is in `tokens`; their KV is free when Step returns.
+  std::vector<Finish> finished;
+  // By tokens[i]: probability that the next token ends the sequence. Empty when the engine gives no hints.
+  std::vector<float> completion_hints;
+  // L_g: resident KV tokens during the step; a request in its j-th step counts s + j - 1.
+  int64_t load_tokens = 0;
+  // Prompt tokens processed in the step.
+  int64_t prefill_tokens = 0;
+
+  void Clear() {
+    tokens.clear();
+    finished.clear();
+    completion_hints.clear();
+    load_tokens = 0;
+    prefill_tokens = 0;
+  }
+};
+
+struct ResidentSequence {
+  Handle handle = 0;
+  int64_t kv_tokens = 0;
+  int64_t generated_tokens = 0;
+};
+
+class Engine {
+ public:
+  virtual ~Engine() = default;
+
+  // "sim", "cpu" or "cuda".
+  virtual absl::string_view name() const = 0;
+  virtual const EngineLimits& limits() const = 0;
+
+  // Takes a request that starts in the next step. RESOURCE_EXHAUSTED: no slot or KV room now (room for prompt + output
+  // is reserved, so a running request never runs out); INVALID_ARGUMENT: it can never run here; ALREADY_EXISTS.
+  virtual absl::Status Admit(const SequenceRequest& request) = 0;
+
+  // Drops a request and frees its slot and KV. False when the handle is unknown.
+  virtual bool Cancel(Handle handle) = 0;
+
+  // Runs one step: local compute only, no communication. Fills `out` (cleared first). An idle engine's step is legal
+  // and takes the time of an empty batch. An error means that the engine is broken for good.
+  virtual absl::Status Step(StepOutput& out) = 0;
+
+  virtual int32_t active() const = 0;
+  virtual int32_t free_slots() const = 0;
+  // Not reserved by anybody.
+  virtual int64_t free_kv_tokens() const = 0;
+  virtual std::vector<ResidentSequence> resident() const = 0;
+};
+
+}  // namespace bfio::worker
+
+#endif  // BFIO_WORKER_ENGINE_ENGINE_H_
