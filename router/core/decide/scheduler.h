@@ -1,16 +1,17 @@
 // The scheduling state machine: events in, plans out.
 //
-// Purpose: everything the router believes about the group and the waiting pool lives here, and every decision is taken
-// here. The router's decision thread, the simulator and the replay tool drive the same class: they differ only in where
-// events come from and where plans go.
+// Purpose: everything the router believes about the group and the waiting pool lives here, and every decision
+// is taken here. The router's decision thread, the simulator and the replay tool drive the same class: they
+// differ only in where events come from and where plans go.
 //
-// Threads: none inside; owned and called by one thread. No I/O, no clock: steps are numbered by the events themselves.
-// Deterministic: the same events in the same order give the same plans.
+// Threads: none inside; owned and called by one thread. No I/O, no clock: steps are numbered by the events
+// themselves. Deterministic: the same events in the same order give the same plans.
 //
-// Accounts. A worker's load is kept by dead reckoning: a request in its j-th step counts s + j - 1, so a resident set
-// grows by its size each step and O(1) work per report keeps it exact. Reports are the truth: a difference is counted
-// as drift and adopted. An assignment occupies its slot and KV from the moment it is planned ("in flight") until a
-// report acknowledges its plan, so no worker is over-filled or double-counted when plans are pipelined.
+// Accounts. A worker's load is kept by dead reckoning: a request in its j-th step counts s + j - 1, so a
+// resident set grows by its size each step and O(1) work per report keeps it exact. Reports are the truth: a
+// difference is counted as drift and adopted. An assignment occupies its slot and KV from the moment it is
+// planned ("in flight") until a report acknowledges its plan, so no worker is over-filled or double-counted
+// when plans are pipelined.
 //
 // The rhythm (proto/bfio/v1/worker.proto says it from the workers' side):
 //   lockstep    a plan for step k+1 follows the reports of step k
@@ -122,12 +123,13 @@ class Scheduler {
 
   // --- membership ---
 
-  // Starts a new epoch. Placed requests that some member holds stay placed there; the ids of all other placed requests
-  // are returned: their worker is gone. Requests that a member holds and nobody knows are dropped by the first plan.
-  // Steps count from 1 again; the workers wait for the plan of step 1.
+  // Starts a new epoch. Placed requests that some member holds stay placed there; the ids of all other placed
+  // requests are returned: their worker is gone. Requests that a member holds and nobody knows are dropped by
+  // the first plan. Steps count from 1 again; the workers wait for the plan of step 1.
   std::vector<RequestId> OpenEpoch(std::vector<EpochMember> members);
 
-  // Stops the present epoch without opening another: no plans until OpenEpoch. Placed requests are remembered.
+  // Stops the present epoch without opening another: no plans until OpenEpoch. Placed requests are
+  // remembered.
   void CloseEpoch();
 
   // A draining worker takes no new requests.
@@ -135,17 +137,15 @@ class Scheduler {
 
   // --- steps ---
 
-  // Takes one rank's report. INVALID_ARGUMENT when it contradicts the state (unknown rank, a step that does not follow
-  // the rank's last one); the state is unchanged then. Finished or rejected ids that are not on that worker are ignored
-  // and counted.
+  // Takes one rank's report. INVALID_ARGUMENT when it contradicts the state (unknown rank, a step that does
+  // not follow the rank's last one); the state is unchanged then. Finished or rejected ids that are not on
+  // that worker are ignored and counted.
   absl::Status OnReport(WorkerIndex worker, const StepReport& report);
 
-  // True when every rank has reported step reported_step() and a plan should be made now.
-  bool PlanDue() const;
-
-  // Decides. Returns nothing when no plan is due: the epoch is closed, the plan for the target step is out already, or
-  // the group is parked and there is nothing to place or drop. `force` plans from the reports that are in, for a caller
-  // whose patience for the missing ones has run out.
+  // Decides. Returns nothing when no plan is due: the epoch is closed, the plan for the target step is out
+  // already, or the group is idle and there is nothing to place or drop. Call it after every event that may
+  // have changed that. `force` plans one step further than the complete reports allow, from the reports that
+  // are in, for a caller whose patience for the missing ones has run out.
   std::optional<Plan> MakePlan(bool force = false);
 
   void SetPolicy(std::unique_ptr<Policy> policy) { policy_ = std::move(policy); }
@@ -157,7 +157,7 @@ class Scheduler {
     WorkerSpec spec;
     int32_t active = 0;
     int32_t inflight = 0;
-    // Resident KV tokens in the step last reported, requests that finished in it excluded, each grown by one.
+    // What the requests that are active after the last report will load the next step with.
     int64_t load_tokens = 0;
     int64_t reserved_kv_tokens = 0;
     int64_t last_step = 0;
@@ -181,6 +181,8 @@ class Scheduler {
     int64_t drift_tokens = 0;
     // Finished or rejected ids that were not on the reporting worker.
     int64_t unknown_ids = 0;
+    // Assignments of a policy that broke its contract and were not carried out; 0 unless a policy has a bug.
+    int64_t policy_violations = 0;
   };
   const Totals& totals() const { return totals_; }
 
@@ -193,12 +195,16 @@ class Scheduler {
     // In flight: the apply_step of its plan. Active: the step it first ran in, so that its load in step k is
     // spec.prefill_tokens + k - first_step.
     int64_t first_step = 0;
+    // When it entered the pool, for its age if it goes back there.
+    int64_t enqueued_step = 0;
     // The worker has been told to drop it.
     bool dropped = false;
   };
+  // One placement or drop that a plan carried and its worker has not acknowledged.
   struct Inflight {
     int64_t apply_step;
     RequestId id;
+    bool drop;
   };
   struct Worker {
     WorkerSpec spec;
@@ -207,19 +213,35 @@ class Scheduler {
     int64_t base = 0;
     int64_t reserved_kv = 0;
     int64_t last_step = 0;
+    // The last report said that the group is idle.
     bool idle = true;
+    // Placements among `inflight`, and the sum of (prefill - apply_step) over them.
+    int32_t inflight_placements = 0;
+    int64_t inflight_base = 0;
     // Planned, not acknowledged; in order of apply_step.
     std::vector<Inflight> inflight;
     // Cancellations waiting for the next plan.
     std::vector<RequestId> drops;
   };
 
-  int64_t TargetStep() const;
+  using PlacedIterator = absl::flat_hash_map<RequestId, Placed>::iterator;
+
+  // True when the reports of reported_step() say that the workers wait for a plan.
+  bool GroupIdle() const;
+  int64_t TargetStep(bool force) const;
   bool HasDrops() const;
+  // Step `step` of this epoch on the clock that waiting ages are counted in.
+  int64_t ClockAt(int64_t step) const { return epoch_base_ + step; }
+  // Finds `id` if it is placed on `worker`, else counts it as unknown and returns end().
+  PlacedIterator FindOn(WorkerIndex worker, RequestId id);
   // Forgets a placed request and takes it out of its worker's account.
-  void Remove(absl::flat_hash_map<RequestId, Placed>::iterator it);
-  void Acknowledge(Worker& worker, const StepReport& report);
-  void BuildSnapshot(int64_t step);
+  void Remove(PlacedIterator it);
+  void Acknowledge(WorkerIndex index, const StepReport& report);
+  void AdvanceReportedStep();
+  void BuildViews(int64_t step);
+  void DiscardViolations();
+  void Place(const Assignment& assignment, int64_t step, Plan& plan);
+  void SendDrops(int64_t step, Plan& plan);
 
   SchedulerOptions options_;
   std::unique_ptr<Policy> policy_;
@@ -230,13 +252,16 @@ class Scheduler {
   int64_t reported_step_ = 0;
   // Largest apply_step sent out in this epoch.
   int64_t planned_step_ = 0;
-  // Steps planned in all epochs: the clock that waiting ages are counted in.
-  int64_t clock_ = 0;
+  // Ranks that have reported step reported_step_ + 1.
+  int32_t arrived_ = 0;
+  // Steps planned in earlier epochs.
+  int64_t epoch_base_ = 0;
   Totals totals_;
 
   // Scratch, kept to avoid allocation per step.
-  std::vector<WorkerView> worker_views_;
+  std::vector<WorkerView> views_;
   std::vector<Assignment> assignments_;
+  std::vector<char> taken_;
 };
 
 }  // namespace bfio::core

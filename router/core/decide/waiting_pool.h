@@ -1,9 +1,9 @@
 // The waiting pool: requests the router has accepted and not yet placed.
 //
-// Purpose: keeps WaitingView records ready for a policy, so that a snapshot costs nothing per waiting request. Order:
-// higher priority first, then oldest first. Owned by Scheduler; one thread.
-// Cost: Add is O(1) at the back of its priority class (O(n) when a more urgent request overtakes), RemoveMany is one
-// pass over the pool, Find is O(1) for "is it here", O(n) for where.
+// Purpose: keeps WaitingView records ready for a policy, so that a snapshot costs nothing per waiting
+// request. Order: higher priority first, then oldest first. Owned by Scheduler; one thread. Cost: Add is O(1)
+// at the back of its priority class (O(n) when a more urgent request overtakes), RemoveMany is one pass over
+// the pool, Find is O(1) for "is it here", O(n) for where.
 #ifndef BFIO_ROUTER_CORE_DECIDE_WAITING_POOL_H_
 #define BFIO_ROUTER_CORE_DECIDE_WAITING_POOL_H_
 

@@ -1,6 +1,7 @@
 // What the decision core knows about one request.
 //
-// Purpose: the vocabulary shared by policies, solver and scheduler. Plain data, no behaviour. Lengths are in tokens.
+// Purpose: the vocabulary shared by policies, solver and scheduler. Plain data, no behaviour. Lengths are in
+// tokens.
 #ifndef BFIO_ROUTER_CORE_MODEL_REQUEST_H_
 #define BFIO_ROUTER_CORE_MODEL_REQUEST_H_
 
@@ -26,7 +27,8 @@ struct RequestSpec {
   // Larger is more urgent.
   int32_t priority = 0;
 
-  // KV tokens the request may come to hold: what admission reserves for it. In its j-th step it holds s + j - 1.
+  // KV tokens the request may come to hold: what admission reserves for it. In its j-th step it holds s + j
+  // - 1.
   int64_t kv_reserve_tokens() const { return prefill_tokens + max_new_tokens - 1; }
 };
 

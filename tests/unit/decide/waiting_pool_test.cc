@@ -1,0 +1,65 @@
+#include "router/core/decide/waiting_pool.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace bfio::core {
+namespace {
+
+using ::testing::ElementsAre;
+
+RequestSpec Request(RequestId id, int32_t priority = 0) {
+  RequestSpec spec;
+  spec.id = id;
+  spec.prefill_tokens = 10;
+  spec.max_new_tokens = 5;
+  spec.priority = priority;
+  return spec;
+}
+
+std::vector<RequestId> Ids(const WaitingPool& pool) {
+  std::vector<RequestId> ids;
+  for (const WaitingView& view : pool.views()) ids.push_back(view.id);
+  return ids;
+}
+
+TEST(WaitingPool, KeepsPriorityThenArrivalOrder) {
+  WaitingPool pool;
+  pool.Add(Request(1), 0);
+  pool.Add(Request(2, 5), 0);
+  pool.Add(Request(3), 0);
+  pool.Add(Request(4, 5), 0);
+  pool.Add(Request(5, -1), 0);
+  EXPECT_THAT(Ids(pool), ElementsAre(2, 4, 1, 3, 5));
+}
+
+TEST(WaitingPool, FrontMeansFrontOfItsPriorityClass) {
+  WaitingPool pool;
+  pool.Add(Request(1, 5), 0);
+  pool.Add(Request(2), 0);
+  pool.AddFront(Request(3), 0);
+  EXPECT_THAT(Ids(pool), ElementsAre(1, 3, 2));
+}
+
+TEST(WaitingPool, RemovesByIdAndByIndex) {
+  WaitingPool pool;
+  for (RequestId id = 1; id <= 6; ++id) pool.Add(Request(id), 0);
+  EXPECT_TRUE(pool.Remove(4));
+  EXPECT_FALSE(pool.Remove(4));
+  const std::vector<Assignment> chosen = {{4, 0}, {1, 1}};
+  pool.RemoveMany(chosen);
+  EXPECT_THAT(Ids(pool), ElementsAre(1, 3, 5));
+  EXPECT_TRUE(pool.Contains(5));
+  EXPECT_FALSE(pool.Contains(2));
+  EXPECT_FALSE(pool.Contains(6));
+}
+
+TEST(WaitingPool, ViewCarriesTheKvReservation) {
+  WaitingPool pool;
+  pool.Add(Request(1), 7);
+  EXPECT_EQ(pool.views()[0].kv_reserve_tokens, 14);  // s + o - 1
+  EXPECT_EQ(pool.views()[0].enqueued_step, 7);
+}
+
+}  // namespace
+}  // namespace bfio::core
