@@ -1,0 +1,43 @@
+#include "common/config/program.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/config/command_line.h"
+#include "common/config/one_line.h"
+#include "google/protobuf/stubs/logging.h"
+
+namespace bfio {
+
+std::vector<std::string> InitProgram(int argc, char** argv, const ProgramInfo& info,
+                                     const google::protobuf::Message& config_prototype) {
+  // protobuf logs parse errors on standard error by itself; ours is the one line.
+  google::protobuf::LogSilencer quiet;
+  const std::vector<std::string> args(argv + (argc > 0 ? 1 : 0), argv + argc);
+  absl::StatusOr<CommandLine> line = ParseCommandLine(args, config_prototype);
+  if (!line.ok()) {
+    ExitWith(info, line.status());
+    std::exit(2);
+  }
+  if (line->help) {
+    std::string text = info.usage;
+    while (!text.empty() && text.back() == '\n') text.pop_back();
+    absl::StrAppend(&text, "\n\nFlags, with their defaults:\n", DescribeFlags(), "  --help, --version\n");
+    std::fputs(text.c_str(), stdout);
+    std::exit(0);
+  }
+  if (line->version) {
+    std::printf("%s %s\n", info.name.c_str(), info.version.c_str());
+    std::exit(0);
+  }
+  return std::move(line->positional);
+}
+
+int ExitWith(const ProgramInfo& info, const absl::Status& status) {
+  std::fprintf(stderr, "%s: %s\n", info.name.c_str(), OneLine(status.message()).c_str());
+  return absl::IsInvalidArgument(status) || absl::IsNotFound(status) ? 2 : 1;
+}
+
+}  // namespace bfio

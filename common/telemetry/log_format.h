@@ -1,0 +1,32 @@
+// How a log event looks as a line: apart from spdlog, so that tests can hold it to its promises.
+//
+// Both forms are exactly one line: control characters of a message are escaped (`\n`, `\x1b`), in JSON also
+// quotes and backslashes. Times are UTC with microseconds. Pure; any thread.
+#ifndef BFIO_COMMON_TELEMETRY_LOG_FORMAT_H_
+#define BFIO_COMMON_TELEMETRY_LOG_FORMAT_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace bfio {
+
+struct LogLine {
+  absl::Time time;
+  absl::string_view level;
+  absl::string_view program;
+  uint64_t thread = 0;
+  absl::string_view message;
+};
+
+// "2024-05-01T12:00:00.000000Z info bfio_router: message"
+std::string TextLine(const LogLine& line);
+
+// {"time":"...","level":"info","program":"bfio_router","thread":7,"message":"..."}
+std::string JsonLine(const LogLine& line);
+
+}  // namespace bfio
+
+#endif  // BFIO_COMMON_TELEMETRY_LOG_FORMAT_H_
