@@ -1,0 +1,185 @@
+#include "common/workload/trace_row.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+#include "common/workload/csv.h"
+#include "nlohmann/json.hpp"
+
+namespace bfio {
+namespace {
+
+struct CsvFormat {
+  const char* name;
+  const char* arrival;
+  const char* prompt;
+  const char* output;
+  // Absolute date and time instead of seconds.
+  bool dates;
+  bool arrival_required;
+};
+
+constexpr CsvFormat kCsvFormats[] = {
+    {"azure", "TIMESTAMP", "ContextTokens", "GeneratedTokens", true, true},
+    {"burstgpt", "Timestamp", "Request tokens", "Response tokens", false, true},
+    {"generic", "arrived_at", "num_prefill_tokens", "num_decode_tokens", false, false},
+};
+
+absl::Status Bad(absl::string_view column, absl::string_view text, absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat(column, " '", text.substr(0, 40), "' ", what));
+}
+
+absl::StatusOr<int64_t> CheckLength(absl::string_view column, double value, absl::string_view text) {
+  // The comparison is in double on purpose: a value beyond int64 must not be converted first.
+  if (!(std::floor(value) == value)) return Bad(column, text, "is not a whole number");
+  if (value < 1) return Bad(column, text, "is not positive");
+  if (value > static_cast<double>(kMaxTraceTokens)) return Bad(column, text, "is too large");
+  return static_cast<int64_t>(value);
+}
+
+// Spreadsheets and data frames like to write whole numbers as "374.0".
+absl::StatusOr<int64_t> ParseLength(absl::string_view column, absl::string_view text) {
+  double value = 0;
+  if (!absl::SimpleAtod(text, &value)) return Bad(column, text, "is not a number");
+  return CheckLength(column, value, text);
+}
+
+absl::StatusOr<double> ParseSeconds(absl::string_view column, absl::string_view text) {
+  double value = 0;
+  if (!absl::SimpleAtod(text, &value) || !std::isfinite(value))
+    return Bad(column, text, "is not a time in seconds");
+  return value;
+}
+
+// "2023-11-16 18:15:46.6805900", 2024's "...+00:00", and both with 'T' instead of the space.
+absl::StatusOr<absl::Time> ParseDate(absl::string_view column, absl::string_view text) {
+  absl::Time time;
+  for (const char* format :
+       {"%Y-%m-%d %H:%M:%E*S", "%Y-%m-%d %H:%M:%E*S%Ez", "%Y-%m-%dT%H:%M:%E*S", "%Y-%m-%dT%H:%M:%E*S%Ez"}) {
+    if (absl::ParseTime(format, text, &time, nullptr) && time != absl::InfiniteFuture() &&
+        time != absl::InfinitePast()) {
+      return time;
+    }
+  }
+  return Bad(column, text, "is not a date and time");
+}
+
+class CsvRowParser : public RowParser {
+ public:
+  CsvRowParser(const CsvFormat& format, int arrival, int prompt, int output)
+      : format_(format), arrival_(arrival), prompt_(prompt), output_(output) {}
+
+  std::string format() const override { return format_.name; }
+  bool has_arrivals() const override { return arrival_ >= 0; }
+  bool first_line_is_row() const override { return false; }
+
+  absl::StatusOr<TraceRequest> Parse(absl::string_view line) override {
+    if (!SplitCsvLine(line, fields_)) return absl::InvalidArgumentError("broken quotes");
+    const int needed = 1 + std::max({arrival_, prompt_, output_});
+    if (static_cast<int>(fields_.size()) < needed) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(fields_.size(), " fields, at least ", needed, " expected"));
+    }
+    TraceRequest row;
+    const absl::StatusOr<int64_t> prompt = ParseLength(format_.prompt, fields_[static_cast<size_t>(prompt_)]);
+    if (!prompt.ok()) return prompt.status();
+    const absl::StatusOr<int64_t> output = ParseLength(format_.output, fields_[static_cast<size_t>(output_)]);
+    if (!output.ok()) return output.status();
+    row.prompt_tokens = *prompt;
+    row.output_tokens = *output;
+    if (arrival_ >= 0) {
+      const absl::StatusOr<double> arrival = ParseArrival(fields_[static_cast<size_t>(arrival_)]);
+      if (!arrival.ok()) return arrival.status();
+      row.arrival_s = *arrival;
+    }
+    return row;
+  }
+
+ private:
+  absl::StatusOr<double> ParseArrival(const std::string& text) {
+    if (!format_.dates) return ParseSeconds(format_.arrival, text);
+    const absl::StatusOr<absl::Time> time = ParseDate(format_.arrival, text);
+    if (!time.ok()) return time.status();
+    // A double holds seconds since 1970 to about 0.2 us only; relative to the first row nothing is lost.
+    if (!origin_) origin_ = *time;
+    return absl::ToDoubleSeconds(*time - *origin_);
+  }
+
+  const CsvFormat& format_;
+  const int arrival_, prompt_, output_;
+  std::optional<absl::Time> origin_;
+  std::vector<std::string> fields_;
+};
+
+class MooncakeRowParser : public RowParser {
+ public:
+  std::string format() const override { return "mooncake"; }
+  bool has_arrivals() const override { return true; }
+  bool first_line_is_row() const override { return true; }
+
+  absl::StatusOr<TraceRequest> Parse(absl::string_view line) override {
+    const auto json = nlohmann::json::parse(line.begin(), line.end(), nullptr, /*allow_exceptions=*/false);
+    if (!json.is_object()) return absl::InvalidArgumentError("not a JSON object");
+    const absl::StatusOr<double> timestamp = Number(json, "timestamp");
+    if (!timestamp.ok()) return timestamp.status();
+    const absl::StatusOr<int64_t> prompt = Length(json, "input_length");
+    if (!prompt.ok()) return prompt.status();
+    const absl::StatusOr<int64_t> output = Length(json, "output_length");
+    if (!output.ok()) return output.status();
+    return TraceRequest{.arrival_s = *timestamp / 1000, .prompt_tokens = *prompt, .output_tokens = *output};
+  }
+
+ private:
+  static absl::StatusOr<double> Number(const nlohmann::json& json, const char* key) {
+    const auto found = json.find(key);
+    if (found == json.end()) return absl::InvalidArgumentError(absl::StrCat("no ", key));
+    if (!found->is_number() || !std::isfinite(found->get<double>()))
+      return Bad(key, found->dump(), "is not a number");
+    return found->get<double>();
+  }
+
+  static absl::StatusOr<int64_t> Length(const nlohmann::json& json, const char* key) {
+    const absl::StatusOr<double> value = Number(json, key);
+    if (!value.ok()) return value.status();
+    return CheckLength(key, *value, json.find(key)->dump());
+  }
+};
+
+int FindColumn(const std::vector<std::string>& columns, absl::string_view name) {
+  for (size_t i = 0; i < columns.size(); ++i) {
+    if (absl::EqualsIgnoreCase(columns[i], name)) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RowParser>> ChooseRowParser(absl::string_view first_line) {
+  if (!first_line.empty() && first_line[0] == '{') return std::make_unique<MooncakeRowParser>();
+  std::vector<std::string> columns;
+  if (SplitCsvLine(first_line, columns)) {
+    for (const CsvFormat& format : kCsvFormats) {
+      const int arrival = FindColumn(columns, format.arrival);
+      const int prompt = FindColumn(columns, format.prompt), output = FindColumn(columns, format.output);
+      if (prompt < 0 || output < 0 || (format.arrival_required && arrival < 0)) continue;
+      return std::make_unique<CsvRowParser>(format, arrival, prompt, output);
+    }
+  }
+  std::vector<std::string> known;
+  for (const CsvFormat& format : kCsvFormats) {
+    known.push_back(absl::StrCat(format.arrival, ",", format.prompt, ",", format.output));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "the header '", first_line.substr(0, 100), "' fits no known trace format (columns ",
+      absl::StrJoin(known, "; "), "; or JSON lines with timestamp, input_length, output_length)"));
+}
+
+}  // namespace bfio
