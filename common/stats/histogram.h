@@ -1,0 +1,50 @@
+// Quantiles of positive measurements (latencies) in bounded memory.
+//
+// Purpose: p50 to p99.9 over millions of samples without keeping them. Buckets grow geometrically, so a
+// quantile is within kRelativeError of an actual sample at that rank (the idea of DDSketch, Masson et al.,
+// VLDB 2019); count, sum, mean, min and max are exact. Two histograms merge without further error. Threads:
+// one thread per histogram; merge them afterwards. Cost: one logarithm a sample, at most some 30 kB each.
+#ifndef BFIO_COMMON_STATS_HISTOGRAM_H_
+#define BFIO_COMMON_STATS_HISTOGRAM_H_
+
+#include <cstdint>
+#include <vector>
+
+namespace bfio {
+
+class Histogram {
+ public:
+  static constexpr double kRelativeError = 0.005;
+  // Samples below are counted as this much, samples above as that much (min, max, mean stay exact). With
+  // seconds as the unit: 1 ns to 31 years.
+  static constexpr double kSmallest = 1e-9;
+  static constexpr double kLargest = 1e9;
+
+  // Negative values count as 0; NaN is dropped.
+  void Add(double value, uint64_t times = 1);
+
+  void Merge(const Histogram& other);
+
+  uint64_t count() const { return count_; }
+  double sum() const { return sum_; }
+  // All 0 when empty.
+  double mean() const { return count_ == 0 ? 0 : sum_ / static_cast<double>(count_); }
+  double min() const { return count_ == 0 ? 0 : min_; }
+  double max() const { return count_ == 0 ? 0 : max_; }
+
+  // The sample of rank ceil(q * count), up to kRelativeError; 0 when empty. q is clipped to [0, 1]; 0 is the
+  // exact minimum, 1 the exact maximum.
+  double Quantile(double q) const;
+
+ private:
+  uint64_t count_ = 0;
+  double sum_ = 0;
+  double min_ = 0;
+  double max_ = 0;
+  // buckets_[0] holds values <= kSmallest; grown on demand.
+  std::vector<uint64_t> buckets_;
+};
+
+}  // namespace bfio
+
+#endif  // BFIO_COMMON_STATS_HISTOGRAM_H_
