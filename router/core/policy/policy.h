@@ -2,10 +2,14 @@
 //
 // Contract of Decide, for every policy:
 //   - each waiting index is used at most once;
-//   - worker g gets at most free_slots requests, and the sum of their kv_reserve_tokens is at most free_kv_tokens;
-//   - work conservation: no request is left waiting while some worker could still take it (slot and KV). When KV does
-//     not bind, exactly U = min(|waiting|, sum of free slots) requests are assigned (BF-IO paper, section 3).
-// Deterministic: the same snapshots in the same order give the same plans; randomness comes from PolicyOptions::seed.
+//   - worker g gets at most free_slots requests, and the sum of their kv_reserve_tokens is at most
+//     free_kv_tokens;
+//   - work conservation: no request is left waiting while some worker could still take it (slot and KV),
+//     except the one worker that an overdue request holds because it fits nowhere (room.h has the rule). When
+//     KV does not bind, exactly U = min(|waiting|, sum of free slots) requests are assigned (BF-IO paper,
+//     section 3).
+// Deterministic: the same snapshots in the same order give the same plans; randomness comes from
+// PolicyOptions::seed.
 // Threads: a policy belongs to the thread that drives the scheduler. No I/O, no clock.
 #ifndef BFIO_ROUTER_CORE_POLICY_POLICY_H_
 #define BFIO_ROUTER_CORE_POLICY_POLICY_H_
@@ -34,11 +38,11 @@ class Policy {
 
 // Settings every policy may read; each ignores what does not concern it.
 struct PolicyOptions {
-  // Seed of the policy's own random stream (power_of_two). Give replicas different seeds, or they pick in lock step.
+  // Seed of the policy's own random stream (power_of_two). Give replicas different seeds, or they pick alike.
   uint64_t seed = 1;
   // H, steps of lookahead. bf_io accepts only 0 so far.
   int32_t horizon = 0;
-  // bf_io: "paper" (J of the BF-IO paper) or "square" (squared deviations from the mean plus a weight on waiting age).
+  // bf_io: "paper" (J of the BF-IO paper) or "square" (squared deviations of the loads, less a weight on age).
   std::string objective = "square";
 };
 

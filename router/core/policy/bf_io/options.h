@@ -1,0 +1,19 @@
+// Settings of bf_io.
+#ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_OPTIONS_H_
+#define BFIO_ROUTER_CORE_POLICY_BF_IO_OPTIONS_H_
+
+#include "absl/status/statusor.h"
+#include "router/core/policy/policy.h"
+#include "router/core/solver/settings.h"
+
+namespace bfio::core {
+
+// Largest horizon bf_io accepts so far.
+inline constexpr int32_t kMaxHorizon = 0;
+
+// INVALID_ARGUMENT, naming the setting and what it may be.
+absl::StatusOr<SolverSettings> BfIoSettings(const PolicyOptions& options);
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_POLICY_BF_IO_OPTIONS_H_

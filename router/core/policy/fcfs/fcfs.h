@@ -1,0 +1,26 @@
+// First come, first served: the oldest request goes to the worker with most free slots (ties: lowest index).
+//
+// Source: BF-IO paper, listing "FCFS" of section 6 (a worker's free slots are B - active, so with equal B
+// this is join the shortest queue by count as well).
+#ifndef BFIO_ROUTER_CORE_POLICY_FCFS_FCFS_H_
+#define BFIO_ROUTER_CORE_POLICY_FCFS_FCFS_H_
+
+#include <vector>
+
+#include "router/core/policy/policy.h"
+#include "router/core/policy/room.h"
+
+namespace bfio::core {
+
+class FcfsPolicy final : public Policy {
+ public:
+  absl::string_view name() const override { return "fcfs"; }
+  void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) override;
+
+ private:
+  Room room_;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_POLICY_FCFS_FCFS_H_

@@ -1,0 +1,26 @@
+// Least tokens: in pool order, each request goes to the least loaded worker that can take it (ties: lowest
+// index).
+//
+// Source: list scheduling (Graham, 1966); "JSQ" by tokens in the code of the BF-IO paper; what engines ship.
+#ifndef BFIO_ROUTER_CORE_POLICY_LEAST_TOKENS_LEAST_TOKENS_H_
+#define BFIO_ROUTER_CORE_POLICY_LEAST_TOKENS_LEAST_TOKENS_H_
+
+#include <vector>
+
+#include "router/core/policy/policy.h"
+#include "router/core/policy/room.h"
+
+namespace bfio::core {
+
+class LeastTokensPolicy final : public Policy {
+ public:
+  absl::string_view name() const override { return "least_tokens"; }
+  void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) override;
+
+ private:
+  Room room_;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_POLICY_LEAST_TOKENS_LEAST_TOKENS_H_

@@ -1,0 +1,40 @@
+#include "router/core/policy/lpt/lpt.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace bfio::core {
+namespace {
+
+WorkerIndex LeastLoaded(const Room& room, const WaitingView& request) {
+  return LeastKey(room, request, [](const WorkerView& worker) { return worker.load_tokens; });
+}
+
+}  // namespace
+
+void LptPolicy::Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) {
+  room_.Reset(snapshot);
+  if (PlaceLargestFirst(snapshot, plan)) return;
+  plan.clear();
+  room_.Reset(snapshot);
+  PlaceInOrder(snapshot, room_, plan,
+               [&](const WaitingView& request) { return LeastLoaded(room_, request); });
+}
+
+// False when one of the oldest U does not fit.
+bool LptPolicy::PlaceLargestFirst(const Snapshot& snapshot, std::vector<Assignment>& plan) {
+  order_.resize(std::min<size_t>(snapshot.waiting.size(), room_.slots_left()));
+  std::iota(order_.begin(), order_.end(), 0);
+  std::stable_sort(order_.begin(), order_.end(), [&](int32_t a, int32_t b) {
+    return snapshot.waiting[a].prefill_tokens > snapshot.waiting[b].prefill_tokens;
+  });
+  for (int32_t i : order_) {
+    const WorkerIndex worker = LeastLoaded(room_, snapshot.waiting[i]);
+    if (worker == kNoWorker) return false;
+    room_.Take(snapshot.waiting[i], worker);
+    plan.push_back({i, worker});
+  }
+  return true;
+}
+
+}  // namespace bfio::core

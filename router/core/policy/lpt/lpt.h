@@ -1,0 +1,31 @@
+// LPT: the oldest U requests, largest first, each to the least loaded worker with room.
+//
+// Source: longest processing time first (Graham, 1969). Who enters is first come, first served; only where is
+// chosen. When KV keeps one of them out, the requests are placed in pool order instead, so that KV favours
+// the oldest.
+#ifndef BFIO_ROUTER_CORE_POLICY_LPT_LPT_H_
+#define BFIO_ROUTER_CORE_POLICY_LPT_LPT_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "router/core/policy/policy.h"
+#include "router/core/policy/room.h"
+
+namespace bfio::core {
+
+class LptPolicy final : public Policy {
+ public:
+  absl::string_view name() const override { return "lpt"; }
+  void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) override;
+
+ private:
+  bool PlaceLargestFirst(const Snapshot& snapshot, std::vector<Assignment>& plan);
+
+  Room room_;
+  std::vector<int32_t> order_;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_POLICY_LPT_LPT_H_

@@ -1,0 +1,80 @@
+// What room the workers have left while a plan is being made, and the rule that keeps KV from starving
+// anybody.
+//
+// The rule, the same for every policy. A request that fits no worker now (slots are free, KV is not) is
+// passed over, so that small requests do not wait behind it. But the oldest such request that has waited
+// kHoldAfterSteps steps *holds* a worker: of the workers with a free slot, the one with most free KV (ties:
+// lowest index) takes nobody at this step. A held worker only drains, so the most free KV among workers with
+// a free slot does not shrink from one step to the next, and grows until the request fits; then it is an
+// ordinary candidate.
+//
+// Ownership: borrows nothing; kept by a policy and reused between decisions.
+#ifndef BFIO_ROUTER_CORE_POLICY_ROOM_H_
+#define BFIO_ROUTER_CORE_POLICY_ROOM_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "router/core/model/snapshot.h"
+
+namespace bfio::core {
+
+// Steps a request must have waited before it may hold a worker: long enough that ordinary turnover usually
+// makes room by itself (mean output lengths of public traces are 60 to 250 tokens), short against any
+// deadline.
+inline constexpr int64_t kHoldAfterSteps = 64;
+
+// A pick that found nobody.
+inline constexpr WorkerIndex kNoWorker = -1;
+
+class Room {
+ public:
+  // The room before any assignment, a held worker closed.
+  void Reset(const Snapshot& snapshot);
+
+  int32_t workers() const { return static_cast<int32_t>(workers_.size()); }
+  // Load, active, free slots and free KV with this plan's assignments so far.
+  const WorkerView& operator[](WorkerIndex worker) const { return workers_[worker]; }
+  // Over all workers.
+  int64_t slots_left() const { return slots_left_; }
+
+  bool Fits(const WaitingView& request, WorkerIndex worker) const {
+    return workers_[worker].free_slots > 0 && request.kv_reserve_tokens <= workers_[worker].free_kv_tokens;
+  }
+
+  // REQUIRES: Fits.
+  void Take(const WaitingView& request, WorkerIndex worker);
+
+ private:
+  void HoldForOverdue(const Snapshot& snapshot);
+
+  std::vector<WorkerView> workers_;
+  int64_t slots_left_ = 0;
+};
+
+// The worker with the least key among those that can take the request (ties: lowest index), or kNoWorker.
+template <class Key>
+WorkerIndex LeastKey(const Room& room, const WaitingView& request, Key key) {
+  WorkerIndex best = kNoWorker;
+  for (WorkerIndex g = 0; g < room.workers(); ++g) {
+    if (room.Fits(request, g) && (best == kNoWorker || key(room[g]) < key(room[best]))) best = g;
+  }
+  return best;
+}
+
+// Offers the requests in pool order to `pick(request)`, which returns a worker that fits, or kNoWorker only
+// when none does. Appends to `plan`.
+template <class Pick>
+void PlaceInOrder(const Snapshot& snapshot, Room& room, std::vector<Assignment>& plan, Pick pick) {
+  const int32_t waiting = static_cast<int32_t>(snapshot.waiting.size());
+  for (int32_t i = 0; i < waiting && room.slots_left() > 0; ++i) {
+    const WorkerIndex worker = pick(snapshot.waiting[i]);
+    if (worker == kNoWorker) continue;
+    room.Take(snapshot.waiting[i], worker);
+    plan.push_back({i, worker});
+  }
+}
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_POLICY_ROOM_H_

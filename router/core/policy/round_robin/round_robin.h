@@ -1,0 +1,27 @@
+// Round robin: request i goes to worker i mod G; a worker that cannot take it loses its turn.
+//
+// Source: BF-IO paper, section 6.1, baseline; the default of most reverse proxies.
+#ifndef BFIO_ROUTER_CORE_POLICY_ROUND_ROBIN_ROUND_ROBIN_H_
+#define BFIO_ROUTER_CORE_POLICY_ROUND_ROBIN_ROUND_ROBIN_H_
+
+#include <vector>
+
+#include "router/core/policy/policy.h"
+#include "router/core/policy/room.h"
+
+namespace bfio::core {
+
+class RoundRobinPolicy final : public Policy {
+ public:
+  absl::string_view name() const override { return "round_robin"; }
+  void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) override;
+
+ private:
+  Room room_;
+  // Where the next request is offered first.
+  WorkerIndex next_ = 0;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_POLICY_ROUND_ROBIN_ROUND_ROBIN_H_

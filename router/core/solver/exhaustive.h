@@ -1,0 +1,28 @@
+// The exact answer for small instances, by trying everything.
+//
+// Purpose: what the local search is measured against (tests). Among the choices that admit as many items as
+// slots and KV allow, the one with the least objective: the BF-IO paper's Algorithm 1, solved literally.
+// Priorities are ignored. Cost: (G + 1)^|items|; meant for G <= 3 and up to a dozen items.
+#ifndef BFIO_ROUTER_CORE_SOLVER_EXHAUSTIVE_H_
+#define BFIO_ROUTER_CORE_SOLVER_EXHAUSTIVE_H_
+
+#include <cstdint>
+
+#include "router/core/solver/instance.h"
+#include "router/core/solver/settings.h"
+#include "router/core/solver/solution.h"
+
+namespace bfio::core {
+
+struct ExactAnswer {
+  Solution solution;
+  double objective = 0;
+  int64_t admitted = 0;
+};
+
+// REQUIRES: at least one worker.
+ExactAnswer SolveExhaustively(const Instance& instance, const SolverSettings& settings);
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_SOLVER_EXHAUSTIVE_H_

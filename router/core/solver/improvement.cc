@@ -1,0 +1,136 @@
+#include "router/core/solver/improvement.h"
+
+#include <utility>
+
+namespace bfio::core {
+namespace {
+
+// Gains below this are rounding: taking them could make the search run in circles.
+constexpr double kLeastGain = 1e-3;
+
+}  // namespace
+
+template <class Objective>
+void Improvement<Objective>::Run(Objective& objective, Allocation& allocation, int64_t max_evaluations,
+                                 SolverStatistics& statistics) {
+  objective_ = &objective;
+  allocation_ = &allocation;
+  statistics_ = &statistics;
+  budget_ = max_evaluations;
+  Load(objective, allocation);
+  while (Round()) {
+  }
+  statistics.converged = budget_ > 0;
+}
+
+template <class Objective>
+void Improvement<Objective>::Load(const Objective& objective, const Allocation& allocation) {
+  admitted_.clear();
+  waiting_.clear();
+  for (int32_t i = 0; i < allocation.items(); ++i) {
+    const SolverItem& item = allocation.item(i);
+    auto& list = allocation.WorkerOf(i) == kUnassigned ? waiting_ : admitted_;
+    list.push_back(
+        {static_cast<double>(item.load), objective.AdmitCost(item.age), item.kv_reserve, item.priority, i});
+  }
+}
+
+template <class Objective>
+bool Improvement<Objective>::Round() {
+  bool improved = false;
+  for (Entry& entry : admitted_) {
+    if (Swap(entry)) improved = true;
+    if (Exchange(entry)) improved = true;
+    if (Move(entry)) improved = true;
+    if (budget_ <= 0) return false;
+  }
+  return improved;
+}
+
+template <class Objective>
+bool Improvement<Objective>::Spend(int64_t evaluations) {
+  if (budget_ <= 0) return false;
+  budget_ -= evaluations;
+  statistics_->evaluations += evaluations;
+  return true;
+}
+
+template <class Objective>
+bool Improvement<Objective>::Swap(Entry& admitted) {
+  if (!Spend(static_cast<int64_t>(waiting_.size()))) return false;
+  const int32_t g = allocation_->WorkerOf(admitted.item);
+  const int64_t kv_room = allocation_->kv(g) + admitted.kv_reserve;
+  const auto price = objective_->Single(g);
+  double best_gain = -kLeastGain;
+  Entry* best = nullptr;
+  for (Entry& candidate : waiting_) {
+    const double gain = price(candidate.load - admitted.load) + candidate.cost - admitted.cost;
+    if (gain < best_gain && candidate.kv_reserve <= kv_room && candidate.priority == admitted.priority) {
+      best_gain = gain;
+      best = &candidate;
+    }
+  }
+  if (best == nullptr) return false;
+  allocation_->Remove(admitted.item);
+  allocation_->Place(best->item, g);
+  objective_->Apply(g, best->load - admitted.load);
+  std::swap(admitted, *best);
+  ++statistics_->improvements;
+  return true;
+}
+
+template <class Objective>
+bool Improvement<Objective>::Exchange(Entry& admitted) {
+  if (!Spend(static_cast<int64_t>(admitted_.size()))) return false;
+  const int32_t g = allocation_->WorkerOf(admitted.item);
+  double best_gain = -kLeastGain;
+  Entry* best = nullptr;
+  for (Entry& other : admitted_) {
+    const int32_t h = allocation_->WorkerOf(other.item);
+    if (h == g || other.load == admitted.load) continue;
+    const double gain = objective_->Pair(g, h)(other.load - admitted.load);
+    if (gain < best_gain && other.kv_reserve - admitted.kv_reserve <= allocation_->kv(g) &&
+        admitted.kv_reserve - other.kv_reserve <= allocation_->kv(h)) {
+      best_gain = gain;
+      best = &other;
+    }
+  }
+  if (best == nullptr) return false;
+  const int32_t h = allocation_->WorkerOf(best->item);
+  allocation_->Remove(admitted.item);
+  allocation_->Remove(best->item);
+  allocation_->Place(admitted.item, h);
+  allocation_->Place(best->item, g);
+  objective_->Apply(g, best->load - admitted.load);
+  objective_->Apply(h, admitted.load - best->load);
+  ++statistics_->improvements;
+  return true;
+}
+
+template <class Objective>
+bool Improvement<Objective>::Move(Entry& admitted) {
+  if (allocation_->slots_left() == 0 || !Spend(allocation_->workers())) return false;
+  const int32_t g = allocation_->WorkerOf(admitted.item);
+  double best_gain = -kLeastGain;
+  int32_t best = kUnassigned;
+  for (int32_t h = 0; h < allocation_->workers(); ++h) {
+    if (h == g || !allocation_->Fits(admitted.item, h)) continue;
+    const double gain = objective_->Pair(g, h)(-admitted.load);
+    if (gain < best_gain) {
+      best_gain = gain;
+      best = h;
+    }
+  }
+  if (best == kUnassigned) return false;
+  allocation_->Remove(admitted.item);
+  allocation_->Place(admitted.item, best);
+  objective_->Apply(g, -admitted.load);
+  objective_->Apply(best, admitted.load);
+  ++statistics_->improvements;
+  return true;
+}
+
+template class Improvement<PaperObjective>;
+template class Improvement<SquareObjective>;
+
+}  // namespace bfio::core

@@ -1,0 +1,60 @@
+// Local search: exchanges until none helps or the work budget is spent.
+//
+// Purpose: three neighbourhoods, each kept feasible by Allocation's room:
+//   swap      an admitted item with a waiting one of the same priority
+//   exchange  two admitted items on different workers
+//   move      an admitted item to a free slot elsewhere
+// For every admitted item the best partner is taken if it improves. The number of admitted items never
+// changes. Cost: one round is U * (|waiting| + U + G) evaluations.
+#ifndef BFIO_ROUTER_CORE_SOLVER_IMPROVEMENT_H_
+#define BFIO_ROUTER_CORE_SOLVER_IMPROVEMENT_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "router/core/solver/allocation.h"
+#include "router/core/solver/objective.h"
+#include "router/core/solver/solution.h"
+
+namespace bfio::core {
+
+// Objective: PaperObjective or SquareObjective (objective.h).
+template <class Objective>
+class Improvement {
+ public:
+  // Improves `allocation` in place; adds to `statistics`. Borrows both arguments and the objective for the
+  // call.
+  void Run(Objective& objective, Allocation& allocation, int64_t max_evaluations,
+           SolverStatistics& statistics);
+
+ private:
+  // One item as the inner loops read it.
+  struct Entry {
+    double load;
+    double cost;
+    int64_t kv_reserve;
+    int32_t priority;
+    int32_t item;
+  };
+
+  void Load(const Objective& objective, const Allocation& allocation);
+  bool Round();
+  bool Swap(Entry& admitted);
+  bool Exchange(Entry& admitted);
+  bool Move(Entry& admitted);
+  bool Spend(int64_t evaluations);
+
+  Objective* objective_ = nullptr;
+  Allocation* allocation_ = nullptr;
+  SolverStatistics* statistics_ = nullptr;
+  int64_t budget_ = 0;
+  std::vector<Entry> admitted_;
+  std::vector<Entry> waiting_;
+};
+
+extern template class Improvement<PaperObjective>;
+extern template class Improvement<SquareObjective>;
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_SOLVER_IMPROVEMENT_H_

@@ -1,0 +1,51 @@
+// One decision of the BF-IO integer program (BF-IO paper, section 3, equations IO), for horizon 0.
+//
+// Purpose: what the solver is asked. Given workers with a load and room, and a pool of items, choose which
+// items go where, so that an objective of the resulting loads is least. Exactly U = min(|items|, sum of
+// slots) items are chosen when KV allows it. Plain data, filled by the caller and reused between decisions.
+// Loads and KV are in tokens.
+#ifndef BFIO_ROUTER_CORE_SOLVER_INSTANCE_H_
+#define BFIO_ROUTER_CORE_SOLVER_INSTANCE_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+namespace bfio::core {
+
+struct SolverWorker {
+  // L_g before the decision.
+  int64_t load = 0;
+  // cap[g], requests.
+  int32_t slots = 0;
+  // Room for kv_reserve of the items it is given.
+  int64_t kv_tokens = 0;
+};
+
+struct SolverItem {
+  // w_i(0) = s_i: what the item adds to its worker's load.
+  int64_t load = 0;
+  int64_t kv_reserve = 0;
+  // Steps the item has waited.
+  int64_t age = 0;
+  // An item is never passed over for one of a lower class.
+  int32_t priority = 0;
+};
+
+struct Instance {
+  std::vector<SolverWorker> workers;
+  // Higher priority first, then oldest first.
+  std::vector<SolverItem> items;
+
+  int64_t TotalSlots() const {
+    int64_t slots = 0;
+    for (const SolverWorker& worker : workers) slots += worker.slots;
+    return slots;
+  }
+  // U of the paper.
+  int64_t Target() const { return std::min<int64_t>(TotalSlots(), static_cast<int64_t>(items.size())); }
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_SOLVER_INSTANCE_H_

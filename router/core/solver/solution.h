@@ -1,0 +1,27 @@
+// What the solver answers.
+#ifndef BFIO_ROUTER_CORE_SOLVER_SOLUTION_H_
+#define BFIO_ROUTER_CORE_SOLVER_SOLUTION_H_
+
+#include <cstdint>
+#include <vector>
+
+namespace bfio::core {
+
+// The item waits on.
+inline constexpr int32_t kUnassigned = -1;
+
+struct Solution {
+  // By item: the worker it goes to, or kUnassigned.
+  std::vector<int32_t> worker_of;
+};
+
+struct SolverStatistics {
+  int64_t evaluations = 0;
+  int64_t improvements = 0;
+  // The search ended at a local optimum rather than at the work budget.
+  bool converged = false;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_SOLVER_SOLUTION_H_
