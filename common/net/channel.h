@@ -1,0 +1,34 @@
+// gRPC channels and servers as every bfio program sets them up.
+//
+// Purpose: one place for the transport settings both ends must agree on. A peer whose host vanished is
+// noticed in kKeepaliveTime + kKeepaliveTimeout (one that died on a live host at once, by its closed
+// connection); gRPC's defaults would take two hours, and with keepalive on the client alone its server would
+// answer pings this frequent with GOAWAY. Plain text: links are meant for a private network. Threads: any.
+#ifndef BFIO_COMMON_NET_CHANNEL_H_
+#define BFIO_COMMON_NET_CHANNEL_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/time/time.h"
+#include "grpcpp/channel.h"
+#include "grpcpp/server_builder.h"
+
+namespace bfio {
+
+inline constexpr absl::Duration kKeepaliveTime = absl::Seconds(2);
+inline constexpr absl::Duration kKeepaliveTimeout = absl::Milliseconds(1500);
+
+// A channel to "HOST:PORT". Channels with the same `index` share a connection; different ones have their own,
+// which helps when one connection's lock or window is the bottleneck. Connects lazily and again after a loss
+// (100 ms to 2 s).
+std::shared_ptr<grpc::Channel> NewChannel(const std::string& address, int index = 0);
+
+// Keepalive, no limit on pings, at most `max_streams` streams per connection, and no sharing of the port with
+// another server (the second of two routers on one port fails to start). Listening ports and services are the
+// caller's.
+void ConfigureServer(grpc::ServerBuilder& builder, int max_streams = 16384);
+
+}  // namespace bfio
+
+#endif  // BFIO_COMMON_NET_CHANNEL_H_
