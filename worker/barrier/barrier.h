@@ -5,12 +5,14 @@
 // Life: a BarrierEndpoint lives as long as the rank. Each epoch: every rank calls Offer; the router passes rank 0's
 // offer to all as the communicator id; every rank calls Form and gets a Barrier of that epoch; when membership changes
 // the Barrier is destroyed and the next one formed. Destroying a Barrier makes the peers' AllReduce fail fast.
-// Threads: one thread calls; Barrier::Abort alone may be called from any thread. Builds alone, without gRPC.
+// Threads: one thread calls; only Barrier::Abort and the stop token of Form may be used from other threads. Builds alone,
+// without gRPC.
 #ifndef BFIO_WORKER_BARRIER_BARRIER_H_
 #define BFIO_WORKER_BARRIER_BARRIER_H_
 
 #include <cstdint>
 #include <memory>
+#include <stop_token>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -71,8 +73,10 @@ class BarrierEndpoint {
   virtual absl::StatusOr<std::string> Offer() = 0;
 
   // Forms the group; all ranks must call it with the same epoch. DEADLINE_EXCEEDED or UNAVAILABLE when the others do
-  // not come.
-  virtual absl::StatusOr<std::unique_ptr<Barrier>> Form(const GroupSpec& group, absl::Duration timeout) = 0;
+  // not come; CANCELLED soon after a stop is requested (the epoch is out of date before it was formed);
+  // INVALID_ARGUMENT when `group` makes no sense.
+  virtual absl::StatusOr<std::unique_ptr<Barrier>> Form(const GroupSpec& group, absl::Duration timeout,
+                                                        std::stop_token stop) = 0;
 };
 
 }  // namespace bfio::worker

@@ -1,0 +1,31 @@
+// Barrier endpoints by name.
+#ifndef BFIO_WORKER_BARRIER_FACTORY_H_
+#define BFIO_WORKER_BARRIER_FACTORY_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "worker/barrier/barrier.h"
+#include "worker/barrier/local/local_barrier.h"
+
+namespace bfio::worker {
+
+struct BarrierOptions {
+  // star: where this rank listens, as its peers reach it.
+  std::string host = "127.0.0.1";
+  // local: shared by the ranks of this process.
+  std::shared_ptr<LocalHub> hub;
+  // nccl: ordinal of this rank's GPU.
+  int device = 0;
+};
+
+// `name`: "star", "local" or "nccl". INVALID_ARGUMENT for another name, FAILED_PRECONDITION when this program
+// was built without it, UNAVAILABLE when the machine lacks what it needs.
+absl::StatusOr<std::unique_ptr<BarrierEndpoint>> MakeBarrierEndpoint(absl::string_view name,
+                                                                     const BarrierOptions& options);
+
+}  // namespace bfio::worker
+
+#endif  // BFIO_WORKER_BARRIER_FACTORY_H_

@@ -1,0 +1,52 @@
+// The barrier within one process: ranks are threads that share a LocalHub.
+//
+// Purpose: tests, and a whole group in a single worker process. Same semantics as the networked barriers.
+// Threads: a LocalHub may be shared by any threads; endpoint and barrier as barrier.h says.
+#ifndef BFIO_WORKER_BARRIER_LOCAL_LOCAL_BARRIER_H_
+#define BFIO_WORKER_BARRIER_LOCAL_LOCAL_BARRIER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "worker/barrier/barrier.h"
+
+namespace bfio::worker {
+
+class LocalGroup;
+
+// Where the ranks of a process find each other.
+class LocalHub {
+ public:
+  std::string NewOffer();
+
+  // The group of this communicator and epoch; made by whoever comes first, gone when its last rank has left.
+  std::shared_ptr<LocalGroup> Find(const GroupSpec& spec);
+
+ private:
+  absl::Mutex mutex_;
+  int64_t offers_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::flat_hash_map<std::pair<std::string, uint64_t>, std::weak_ptr<LocalGroup>> groups_
+      ABSL_GUARDED_BY(mutex_);
+};
+
+class LocalBarrierEndpoint final : public BarrierEndpoint {
+ public:
+  explicit LocalBarrierEndpoint(std::shared_ptr<LocalHub> hub) : hub_(std::move(hub)) {}
+
+  absl::string_view name() const override { return "local"; }
+  absl::StatusOr<std::string> Offer() override { return hub_->NewOffer(); }
+  absl::StatusOr<std::unique_ptr<Barrier>> Form(const GroupSpec& group, absl::Duration timeout,
+                                                std::stop_token stop) override;
+
+ private:
+  std::shared_ptr<LocalHub> hub_;
+};
+
+}  // namespace bfio::worker
+
+#endif  // BFIO_WORKER_BARRIER_LOCAL_LOCAL_BARRIER_H_

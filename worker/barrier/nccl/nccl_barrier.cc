@@ -1,0 +1,247 @@
+#include "worker/barrier/nccl/nccl_barrier.h"
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "worker/barrier/view.h"
+
+namespace bfio::worker {
+namespace {
+
+// Busy polling before the first sleep; a barrier among ranks that arrive together takes less.
+constexpr absl::Duration kSpin = absl::Microseconds(50);
+constexpr absl::Duration kNap = absl::Microseconds(20);
+
+absl::Status CudaStatus(cudaError_t error, absl::string_view what) {
+  if (error == cudaSuccess) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(what, ": ", cudaGetErrorString(error)));
+}
+
+absl::Status NcclStatus(ncclResult_t result, absl::string_view what) {
+  if (result == ncclSuccess || result == ncclInProgress) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(what, ": ", ncclGetErrorString(result)));
+}
+
+// A rank's row. Its sum over one rank and zeros is the row itself.
+struct Row {
+  int64_t step;
+  int64_t load_tokens;
+  int64_t local_ns;
+  int64_t active;
+};
+constexpr size_t kRowWords = sizeof(Row) / sizeof(int64_t);
+
+// Decides when a poll loop ends: the deadline or an abort.
+class Patience {
+ public:
+  Patience(absl::Duration timeout, const std::atomic<bool>& aborted)
+      : start_(absl::Now()), deadline_(start_ + timeout), aborted_(aborted) {}
+
+  // Yields or naps once; an error when it is time to stop.
+  absl::Status Wait() const {
+    if (aborted_.load(std::memory_order_relaxed)) return absl::CancelledError("barrier aborted");
+    const absl::Time now = absl::Now();
+    if (now >= deadline_) return absl::DeadlineExceededError("some rank did not come in time");
+    if (now - start_ > kSpin) absl::SleepFor(kNap);
+    return absl::OkStatus();
+  }
+
+ private:
+  const absl::Time start_;
+  const absl::Time deadline_;
+  const std::atomic<bool>& aborted_;
+};
+
+// Runs ncclCommAbort with bounded patience; false when it did not come back.
+bool AbortComm(ncclComm_t comm, int device, absl::Duration patience) {
+  auto done = std::make_shared<absl::Notification>();
+  std::thread([comm, device, done] {
+    cudaSetDevice(device);
+    ncclCommAbort(comm);
+    done->Notify();
+  }).detach();
+  return done->WaitForNotificationWithTimeout(patience);
+}
+
+class NcclBarrier final : public Barrier {
+ public:
+  NcclBarrier(const GroupSpec& group, const NcclOptions& options, std::shared_ptr<std::atomic<bool>> stuck)
+      : rank_(group.rank), world_size_(group.world_size), options_(options), stuck_(std::move(stuck)) {}
+  ~NcclBarrier() override {
+    Finish(absl::UnavailableError("left")).IgnoreError();
+    if (stuck_->load()) return;  // a stuck kernel may still use the buffers: leave them
+    if (event_ != nullptr) cudaEventDestroy(event_);
+    if (stream_ != nullptr) cudaStreamDestroy(stream_);
+    cudaFree(device_rows_);
+    cudaFreeHost(host_rows_);
+  }
+
+  absl::Status Init(const std::string& communicator_id, absl::Duration timeout) {
+    const Patience patience(timeout, aborted_);
+    if (absl::Status status = Allocate(); !status.ok()) return status;
+    ncclUniqueId id;
+    std::memcpy(&id, communicator_id.data(), sizeof(id));
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    const ncclResult_t begun = ncclCommInitRankConfig(&comm_, world_size_, id, rank_, &config);
+    if (absl::Status status = NcclStatus(begun, "ncclCommInitRankConfig"); !status.ok())
+      return Finish(status);
+    if (absl::Status status = AwaitComm(patience); !status.ok()) return Finish(status);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<GroupView> AllReduce(int64_t step, const Contribution& mine,
+                                      absl::Duration timeout) override {
+    if (!failure_.ok()) return failure_;
+    const Patience patience(timeout, aborted_);
+    absl::Status status = Launch({step, mine.load_tokens, mine.local_ns, mine.active}, patience);
+    if (status.ok()) status = AwaitEvent(patience);
+    if (!status.ok()) return Finish(status);
+    return Summarise(step);
+  }
+
+  void Abort() override { aborted_.store(true); }
+
+ private:
+  size_t Bytes() const { return static_cast<size_t>(world_size_) * sizeof(Row); }
+
+  absl::Status Allocate() {
+    absl::Status status = CudaStatus(cudaSetDevice(options_.device), "cudaSetDevice");
+    status.Update(CudaStatus(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate"));
+    status.Update(CudaStatus(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate"));
+    status.Update(CudaStatus(cudaMalloc(&device_rows_, Bytes()), "cudaMalloc"));
+    status.Update(CudaStatus(cudaMallocHost(&host_rows_, Bytes()), "cudaMallocHost"));
+    return status;
+  }
+
+  // Non-blocking NCCL calls are finished when the communicator says so; no work may go on the stream before.
+  absl::Status AwaitComm(const Patience& patience) {
+    for (;;) {
+      ncclResult_t state = ncclSuccess;
+      const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state);
+      if (absl::Status status = NcclStatus(asked, "ncclCommGetAsyncError"); !status.ok()) return status;
+      if (state == ncclSuccess) return absl::OkStatus();
+      if (absl::Status status = NcclStatus(state, "NCCL"); !status.ok()) return status;
+      if (absl::Status status = patience.Wait(); !status.ok()) return status;
+    }
+  }
+
+  absl::Status Launch(const Row& mine, const Patience& patience) {
+    Row* rows = static_cast<Row*>(host_rows_);
+    std::memset(rows, 0, Bytes());
+    rows[rank_] = mine;
+    absl::Status status = CudaStatus(
+        cudaMemcpyAsync(device_rows_, host_rows_, Bytes(), cudaMemcpyHostToDevice, stream_), "copy to GPU");
+    if (!status.ok()) return status;
+    status = NcclStatus(ncclAllReduce(device_rows_, device_rows_, world_size_ * kRowWords, ncclInt64, ncclSum,
+                                      comm_, stream_),
+                        "ncclAllReduce");
+    if (status.ok()) status = AwaitComm(patience);
+    if (!status.ok()) return status;
+    status = CudaStatus(cudaMemcpyAsync(host_rows_, device_rows_, Bytes(), cudaMemcpyDeviceToHost, stream_),
+                        "copy from GPU");
+    status.Update(CudaStatus(cudaEventRecord(event_, stream_), "cudaEventRecord"));
+    return status;
+  }
+
+  absl::Status AwaitEvent(const Patience& patience) {
+    for (;;) {
+      const cudaError_t state = cudaEventQuery(event_);
+      if (state == cudaSuccess) return absl::OkStatus();
+      if (state != cudaErrorNotReady) return CudaStatus(state, "all-reduce");
+      ncclResult_t comm_state = ncclSuccess;
+      ncclCommGetAsyncError(comm_, &comm_state);
+      if (absl::Status status = NcclStatus(comm_state, "NCCL"); !status.ok()) return status;
+      if (absl::Status status = patience.Wait(); !status.ok()) return status;
+    }
+  }
+
+  absl::StatusOr<GroupView> Summarise(int64_t step) {
+    const Row* rows = static_cast<const Row*>(host_rows_);
+    GroupView view = ViewOf({rows[0].load_tokens, rows[0].local_ns, rows[0].active});
+    for (int32_t rank = 0; rank < world_size_; ++rank) {
+      if (rows[rank].step != step) {
+        return Finish(
+            absl::InternalError(absl::StrCat("ranks disagree: rank ", rank, " is at step ", rows[rank].step,
+                                             ", rank ", rank_, " at step ", step)));
+      }
+      if (rank > 0) Fold(ViewOf({rows[rank].load_tokens, rows[rank].local_ns, rows[rank].active}), view);
+    }
+    return view;
+  }
+
+  // Ends the communicator: after an error every rank must abort it.
+  absl::Status Finish(const absl::Status& status) {
+    if (failure_.ok()) failure_ = status;
+    if (comm_ != nullptr &&
+        !AbortComm(std::exchange(comm_, nullptr), options_.device, options_.abort_patience)) {
+      stuck_->store(true);
+    }
+    return failure_;
+  }
+
+  const int32_t rank_;
+  const int32_t world_size_;
+  const NcclOptions options_;
+  const std::shared_ptr<std::atomic<bool>> stuck_;
+  std::atomic<bool> aborted_ = false;
+  absl::Status failure_;
+  ncclComm_t comm_ = nullptr;
+  cudaStream_t stream_ = nullptr;
+  cudaEvent_t event_ = nullptr;
+  // [world_size] rows each; host_rows_ is pinned.
+  void* device_rows_ = nullptr;
+  void* host_rows_ = nullptr;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<BarrierEndpoint>> NcclEndpoint::Create(const NcclOptions& options) {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error != cudaSuccess || options.device < 0 || options.device >= count) {
+    return absl::UnavailableError(
+        absl::StrCat("barrier 'nccl' needs GPU ", options.device, "; this machine has ", count,
+                     error == cudaSuccess ? "" : absl::StrCat(" (", cudaGetErrorString(error), ")")));
+  }
+  return std::unique_ptr<BarrierEndpoint>(new NcclEndpoint(options));
+}
+
+absl::StatusOr<std::string> NcclEndpoint::Offer() {
+  if (offer_.empty()) {
+    ncclUniqueId id;
+    if (absl::Status status = NcclStatus(ncclGetUniqueId(&id), "ncclGetUniqueId"); !status.ok())
+      return status;
+    offer_.assign(reinterpret_cast<const char*>(&id), sizeof(id));
+  }
+  return offer_;
+}
+
+absl::StatusOr<std::unique_ptr<Barrier>> NcclEndpoint::Form(const GroupSpec& group, absl::Duration timeout,
+                                                            std::stop_token stop) {
+  if (absl::Status status = CheckGroup(group); !status.ok()) return status;
+  if (group.communicator_id.size() != sizeof(ncclUniqueId)) {
+    return absl::InvalidArgumentError("the communicator id is not an ncclUniqueId");
+  }
+  if (stuck_->load()) return absl::InternalError("ncclCommAbort hangs: this process must be restarted");
+  if (group.communicator_id == offer_) offer_.clear();
+  const absl::Time deadline = absl::Now() + timeout;
+  auto barrier = std::make_unique<NcclBarrier>(group, options_, stuck_);
+  std::stop_callback on_stop(stop, [&] { barrier->Abort(); });
+  if (absl::Status status = barrier->Init(group.communicator_id, timeout); !status.ok()) return status;
+  // The first collective connects the ranks and loads the kernels: here, not in step 1.
+  auto met = barrier->AllReduce(0, Contribution{}, deadline - absl::Now());
+  if (!met.ok()) return met.status();
+  return barrier;
+}
+
+}  // namespace bfio::worker

@@ -1,0 +1,64 @@
+// The barrier over NCCL, for ranks that own a GPU each.
+//
+// State of knowledge: compiled and linked against NCCL 2.28; see docs/benchmarks.md for where it ran.
+//
+// One all-reduce per step. Every rank writes its contribution and its step into its own row of a zeroed
+// [world][4] table of int64 and the ranks sum the tables, so that each gets every rank's row: from the rows
+// it computes maxima and sums and sees whether all are at the same step. A maximum and a sum as two grouped
+// all-reduces would carry fewer bytes (2 KiB at 64 ranks is still one LL message) but be two work items and
+// could not name a rank that is out of step.
+//
+// Bounded in time: the communicator is non-blocking (config.blocking = 0) and nothing here calls a
+// synchronising CUDA function; the step polls the event, ncclCommGetAsyncError, the abort flag and the
+// deadline. NCCL does not report a peer that died on NVLink: the deadline and the router's next Epoch
+// (Barrier::Abort) end the wait then. ncclCommAbort itself can hang; it runs on a thread of its own, and when
+// it misses its patience the endpoint refuses to form another group (INTERNAL): the process must be
+// restarted.
+//
+// Threads: as barrier.h says; all NCCL calls but that ncclCommAbort come from the calling thread. No
+// allocation per step.
+#ifndef BFIO_WORKER_BARRIER_NCCL_NCCL_BARRIER_H_
+#define BFIO_WORKER_BARRIER_NCCL_NCCL_BARRIER_H_
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "worker/barrier/barrier.h"
+
+namespace bfio::worker {
+
+struct NcclOptions {
+  // Ordinal of the GPU this rank owns.
+  int device = 0;
+  // How long ncclCommAbort may take.
+  absl::Duration abort_patience = absl::Seconds(10);
+};
+
+class NcclEndpoint final : public BarrierEndpoint {
+ public:
+  // UNAVAILABLE when there is no such GPU.
+  static absl::StatusOr<std::unique_ptr<BarrierEndpoint>> Create(const NcclOptions& options);
+
+  absl::string_view name() const override { return "nccl"; }
+  // An ncclUniqueId. Each costs NCCL a thread and a socket that live until somebody uses it, so an offer that
+  // was not taken is offered again.
+  absl::StatusOr<std::string> Offer() override;
+  absl::StatusOr<std::unique_ptr<Barrier>> Form(const GroupSpec& group, absl::Duration timeout,
+                                                std::stop_token stop) override;
+
+ private:
+  explicit NcclEndpoint(const NcclOptions& options) : options_(options) {}
+
+  const NcclOptions options_;
+  // Not used by an epoch yet; empty: none.
+  std::string offer_;
+  // Set when an ncclCommAbort did not come back. Outlives the endpoint: the stuck thread may still look.
+  std::shared_ptr<std::atomic<bool>> stuck_ = std::make_shared<std::atomic<bool>>(false);
+};
+
+}  // namespace bfio::worker
+
+#endif  // BFIO_WORKER_BARRIER_NCCL_NCCL_BARRIER_H_

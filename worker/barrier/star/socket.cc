@@ -1,0 +1,203 @@
+#include "worker/barrier/star/socket.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <memory>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+
+namespace bfio::worker {
+namespace {
+
+constexpr int kBacklog = 1024;
+
+using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+absl::StatusOr<AddressList> Resolve(const std::string& host, uint16_t port, int flags) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags | AI_NUMERICSERV;
+  addrinfo* list = nullptr;
+  const int error =
+      getaddrinfo(host.empty() ? nullptr : host.c_str(), absl::StrCat(port).c_str(), &hints, &list);
+  if (error != 0) {
+    return absl::UnavailableError(absl::StrCat("cannot resolve host '", host, "': ", gai_strerror(error)));
+  }
+  return AddressList(list, &freeaddrinfo);
+}
+
+std::string Reason(absl::string_view what) {
+  return absl::StrCat(what, ": ", std::strerror(errno));
+}
+
+void SetNoDelay(int fd) {
+  const int on = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+}
+
+// The port that a listening socket got.
+uint16_t BoundPort(int fd) {
+  sockaddr_storage name{};
+  socklen_t size = sizeof(name);
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&name), &size) != 0) return 0;
+  if (name.ss_family == AF_INET6) return ntohs(reinterpret_cast<sockaddr_in6*>(&name)->sin6_port);
+  return ntohs(reinterpret_cast<sockaddr_in*>(&name)->sin_port);
+}
+
+absl::StatusOr<Fd> ListenAt(const addrinfo& at) {
+  Fd fd(socket(at.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return absl::UnavailableError(Reason("socket"));
+  if (bind(fd.get(), at.ai_addr, at.ai_addrlen) != 0) return absl::UnavailableError(Reason("bind"));
+  if (listen(fd.get(), kBacklog) != 0) return absl::UnavailableError(Reason("listen"));
+  return fd;
+}
+
+absl::StatusOr<Fd> ConnectTo(const addrinfo& to, int64_t deadline_ns, const Signal& interrupt) {
+  Fd fd(socket(to.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd.valid()) return absl::UnavailableError(Reason("socket"));
+  SetNoDelay(fd.get());
+  if (connect(fd.get(), to.ai_addr, to.ai_addrlen) == 0) return fd;
+  if (errno != EINPROGRESS) return absl::UnavailableError(Reason("connect"));
+  std::array<pollfd, 2> fds{{{interrupt.fd(), POLLIN, 0}, {fd.get(), POLLOUT, 0}}};
+  if (!Poll(absl::MakeSpan(fds), deadline_ns)) return absl::DeadlineExceededError("connect timed out");
+  if (fds[0].revents != 0) return absl::CancelledError("connect interrupted");
+  int error = 0;
+  socklen_t size = sizeof(error);
+  getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+  if (error != 0) return absl::UnavailableError(absl::StrCat("connect: ", std::strerror(error)));
+  return fd;
+}
+
+}  // namespace
+
+int64_t MonotonicNs() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+Fd& Fd::operator=(Fd&& other) noexcept {
+  if (this != &other) {
+    Close();
+    fd_ = std::exchange(other.fd_, -1);
+  }
+  return *this;
+}
+
+void Fd::Close() {
+  if (fd_ >= 0) close(std::exchange(fd_, -1));
+}
+
+Signal::Signal() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {}
+
+void Signal::Set() {
+  const uint64_t one = 1;
+  // Fails only when the counter is full, and then the flag is set.
+  if (write(fd_.get(), &one, sizeof(one)) < 0) return;
+}
+
+bool Signal::IsSet() const {
+  std::array<pollfd, 1> fds{{{fd_.get(), POLLIN, 0}}};
+  return Poll(absl::MakeSpan(fds), 0);
+}
+
+Connection::Read Connection::ReadMessage(size_t size) {
+  while (have_ < size) {
+    const ssize_t got = recv(fd_.get(), buffer_.data() + have_, size - have_, MSG_DONTWAIT);
+    if (got > 0) {
+      have_ += static_cast<size_t>(got);
+    } else if (got < 0 && errno == EINTR) {
+      continue;
+    } else if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
+      return Read::kPartial;
+    } else {
+      return Read::kClosed;
+    }
+  }
+  have_ = 0;
+  last_ = size;
+  return Read::kMessage;
+}
+
+bool Connection::Send(absl::Span<const uint8_t> bytes) {
+  ssize_t sent;
+  do {
+    sent = send(fd_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+  } while (sent < 0 && errno == EINTR);
+  return sent == static_cast<ssize_t>(bytes.size());
+}
+
+absl::StatusOr<Address> ParseAddress(absl::string_view text) {
+  const size_t colon = text.rfind(':');
+  uint32_t port = 0;
+  if (colon == absl::string_view::npos || !absl::SimpleAtoi(text.substr(colon + 1), &port) || port == 0 ||
+      port > 65535) {
+    return absl::InvalidArgumentError(absl::StrCat("not HOST:PORT: '", text.substr(0, 64), "'"));
+  }
+  absl::string_view host = text.substr(0, colon);
+  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+  if (host.empty() || host.size() > kMaxHostBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("no usable host in '", text.substr(0, 64), "'"));
+  }
+  return Address{std::string(host), static_cast<uint16_t>(port)};
+}
+
+std::string FormatAddress(const Address& address) {
+  const bool v6 = address.host.find(':') != std::string::npos;
+  return v6 ? absl::StrCat("[", address.host, "]:", address.port)
+            : absl::StrCat(address.host, ":", address.port);
+}
+
+absl::StatusOr<Fd> Listen(const std::string& host, uint16_t* port) {
+  auto list = Resolve(host, 0, AI_PASSIVE);
+  if (!list.ok()) return list.status();
+  absl::StatusOr<Fd> fd = absl::UnavailableError(absl::StrCat("no address for host '", host, "'"));
+  for (const addrinfo* at = list->get(); at != nullptr && !fd.ok(); at = at->ai_next) fd = ListenAt(*at);
+  if (!fd.ok()) {
+    auto any = Resolve("", 0, AI_PASSIVE);
+    if (any.ok()) fd = ListenAt(**any);
+  }
+  if (fd.ok()) *port = BoundPort(fd->get());
+  return fd;
+}
+
+Fd Accept(const Fd& listener) {
+  Fd fd(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+  if (fd.valid()) SetNoDelay(fd.get());
+  return fd;
+}
+
+absl::StatusOr<Fd> Connect(const Address& address, int64_t deadline_ns, const Signal& interrupt) {
+  auto list = Resolve(address.host, address.port, 0);
+  if (!list.ok()) return list.status();
+  absl::StatusOr<Fd> fd = absl::UnavailableError(absl::StrCat("no address for host '", address.host, "'"));
+  for (const addrinfo* to = list->get(); to != nullptr && !fd.ok(); to = to->ai_next) {
+    fd = ConnectTo(*to, deadline_ns, interrupt);
+    if (absl::IsCancelled(fd.status())) break;
+  }
+  return fd;
+}
+
+bool Poll(absl::Span<pollfd> fds, int64_t deadline_ns) {
+  for (;;) {
+    const int64_t left = std::max<int64_t>(0, deadline_ns - MonotonicNs());
+    const timespec timeout{left / 1'000'000'000, left % 1'000'000'000};
+    const int ready = ppoll(fds.data(), fds.size(), &timeout, nullptr);
+    if (ready > 0) return true;
+    if (ready == 0 && MonotonicNs() >= deadline_ns) return false;
+    if (ready < 0 && errno != EINTR) return false;
+  }
+}
+
+}  // namespace bfio::worker

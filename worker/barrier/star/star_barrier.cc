@@ -1,0 +1,168 @@
+#include "worker/barrier/star/star_barrier.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "worker/barrier/view.h"
+
+namespace bfio::worker {
+namespace {
+
+// What a peer's failure is called here. Its own deadline and a disagreement are everybody's; the rest means
+// "it left".
+absl::Status PeerFailure(const Frame& frame) {
+  switch (frame.code) {
+    case absl::StatusCode::kDeadlineExceeded:
+      return absl::DeadlineExceededError(absl::StrCat("rank ", frame.rank, " waited in vain"));
+    case absl::StatusCode::kInternal:
+      return absl::InternalError(absl::StrCat("rank ", frame.rank, " saw ranks disagree"));
+    default:
+      return absl::UnavailableError(absl::StrCat("rank ", frame.rank, " gave up or lost a peer"));
+  }
+}
+
+}  // namespace
+
+StarBarrier::StarBarrier(const GroupSpec& group, StarRanks ranks, Links links, std::shared_ptr<Signal> abort)
+    : epoch_(group.epoch),
+      rank_(group.rank),
+      ranks_(ranks),
+      links_(std::move(links)),
+      abort_(std::move(abort)),
+      culprit_(group.rank) {
+  poll_set_.push_back({abort_->fd(), POLLIN, 0});
+  poll_set_.push_back({links_.parent.fd(), POLLIN, 0});
+  for (const Connection& child : links_.children) poll_set_.push_back({child.fd(), POLLIN, 0});
+}
+
+StarBarrier::~StarBarrier() {
+  if (failure_.ok()) Fail(absl::UnavailableError("left")).IgnoreError();
+}
+
+absl::StatusOr<GroupView> StarBarrier::AllReduce(int64_t step, const Contribution& mine,
+                                                 absl::Duration timeout) {
+  if (!failure_.ok()) return failure_;
+  const int64_t deadline_ns = MonotonicNs() + absl::ToInt64Nanoseconds(timeout);
+  GroupView view = ViewOf(mine);
+  if (absl::Status status = Gather(step, deadline_ns, view); !status.ok()) return Fail(status);
+  if (links_.parent.valid()) {
+    if (!links_.parent.Send(Encode(FrameOf(WireType::kReduce, step, view)))) {
+      // It may have told us why before it left.
+      auto told = Receive(links_.parent, ranks_.parent, WireType::kResult, step);
+      return Fail(told.ok() ? absl::UnavailableError("parent left") : told.status());
+    }
+    auto result = AwaitResult(step, deadline_ns);
+    if (!result.ok()) return Fail(result.status());
+    view = *result;
+  }
+  const auto bytes = Encode(FrameOf(WireType::kResult, step, view));
+  // A child that is gone does not spoil a step that is complete: the next step will find out.
+  for (Connection& child : links_.children) child.Send(bytes);
+  return view;
+}
+
+absl::Status StarBarrier::Gather(int64_t step, int64_t deadline_ns, GroupView& view) {
+  for (size_t i = 0; i < links_.children.size(); ++i) poll_set_[kFirstChild + i].fd = links_.children[i].fd();
+  // At least once, so that Abort before the call and a failed parent are seen.
+  size_t missing = links_.children.size();
+  do {
+    const bool ready = Poll(absl::MakeSpan(poll_set_), missing > 0 ? deadline_ns : 0);
+    if (!ready && missing > 0)
+      return absl::DeadlineExceededError(absl::StrCat(Missing(), " did not come to step ", step));
+    if (!ready) break;
+    if (poll_set_[kAbort].revents != 0) return absl::CancelledError("barrier aborted");
+    if (poll_set_[kParent].revents != 0) {
+      // The parent has nothing to say before it has our contribution, unless something went wrong.
+      auto frame = Receive(links_.parent, ranks_.parent, WireType::kError, step);
+      if (!frame.ok()) return frame.status();
+    }
+    for (size_t i = 0; i < links_.children.size(); ++i) {
+      if (poll_set_[kFirstChild + i].fd < 0 || poll_set_[kFirstChild + i].revents == 0) continue;
+      auto taken = TakeChild(i, step, view);
+      if (!taken.ok()) return taken.status();
+      if (*taken) {
+        poll_set_[kFirstChild + i].fd = -1;
+        --missing;
+      }
+    }
+  } while (missing > 0);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<bool> StarBarrier::TakeChild(size_t index, int64_t step, GroupView& view) {
+  const int32_t rank = ranks_.first_child + static_cast<int32_t>(index);
+  auto frame = Receive(links_.children[index], rank, WireType::kReduce, step);
+  if (!frame.ok()) return frame.status();
+  if (!frame->has_value()) return false;
+  Fold((*frame)->view, view);
+  return true;
+}
+
+absl::StatusOr<GroupView> StarBarrier::AwaitResult(int64_t step, int64_t deadline_ns) {
+  const absl::Span<pollfd> fds = absl::MakeSpan(poll_set_).first(kFirstChild);
+  for (;;) {
+    if (!Poll(fds, deadline_ns)) {
+      return absl::DeadlineExceededError(absl::StrCat("no result of step ", step, " in time"));
+    }
+    if (fds[kAbort].revents != 0) return absl::CancelledError("barrier aborted");
+    auto frame = Receive(links_.parent, ranks_.parent, WireType::kResult, step);
+    if (!frame.ok()) return frame.status();
+    if (frame->has_value()) return (*frame)->view;
+  }
+}
+
+absl::StatusOr<std::optional<Frame>> StarBarrier::Receive(Connection& from, int32_t rank, WireType expected,
+                                                          int64_t step) {
+  switch (from.ReadMessage(kFrameBytes)) {
+    case Connection::Read::kPartial:
+      return std::optional<Frame>();
+    case Connection::Read::kClosed:
+      culprit_ = rank;
+      return absl::UnavailableError(absl::StrCat("rank ", rank, " left or died"));
+    case Connection::Read::kMessage:
+      break;
+  }
+  const auto frame = DecodeFrame(from.message());
+  if (!frame.has_value() || frame->epoch != epoch_) {
+    return absl::UnavailableError(absl::StrCat("garbage from rank ", rank));
+  }
+  if (frame->type == WireType::kError) {
+    culprit_ = frame->rank;
+    return PeerFailure(*frame);
+  }
+  if (frame->type != expected || frame->step != step || frame->rank != rank) {
+    return absl::InternalError(absl::StrCat("ranks disagree: rank ", rank, " is at step ", frame->step,
+                                            ", rank ", rank_, " at step ", step));
+  }
+  return frame;
+}
+
+std::string StarBarrier::Missing() const {
+  std::string ranks = "rank";
+  for (size_t i = 0; i < links_.children.size(); ++i) {
+    if (poll_set_[kFirstChild + i].fd >= 0)
+      absl::StrAppend(&ranks, " ", ranks_.first_child + static_cast<int32_t>(i));
+  }
+  return ranks;
+}
+
+absl::Status StarBarrier::Fail(const absl::Status& status) {
+  failure_ = status;
+  Frame frame = FrameOf(WireType::kError, 0, GroupView{});
+  frame.rank = culprit_;
+  frame.code = status.code();
+  const auto bytes = Encode(frame);
+  if (links_.parent.valid()) links_.parent.Send(bytes);
+  for (Connection& child : links_.children) child.Send(bytes);
+  // A connection closed with unread bytes is reset, and the peer may lose the error frame: it sees the reset
+  // instead, which means the same.
+  links_.parent.Close();
+  for (Connection& child : links_.children) child.Close();
+  return failure_;
+}
+
+Frame StarBarrier::FrameOf(WireType type, int64_t step, const GroupView& view) const {
+  return {type, epoch_, rank_, absl::StatusCode::kOk, step, view};
+}
+
+}  // namespace bfio::worker

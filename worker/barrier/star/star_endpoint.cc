@@ -1,0 +1,48 @@
+#include "worker/barrier/star/star_endpoint.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "worker/barrier/star/rendezvous.h"
+#include "worker/barrier/star/star_barrier.h"
+#include "worker/barrier/view.h"
+
+namespace bfio::worker {
+
+StarEndpoint::StarEndpoint(const StarOptions& options, Fd listener, Address address)
+    : options_(options), listener_(std::move(listener)), address_(std::move(address)) {}
+
+absl::StatusOr<std::unique_ptr<StarEndpoint>> StarEndpoint::Create(const StarOptions& options) {
+  if (options.fan_out < 1) return absl::InvalidArgumentError("fan_out must be at least 1");
+  if (options.host.empty() || options.host.size() > kMaxHostBytes) {
+    return absl::InvalidArgumentError("the barrier's host must have 1 to 253 characters");
+  }
+  Address address{options.host, 0};
+  auto listener = Listen(options.host, &address.port);
+  if (!listener.ok()) {
+    return absl::UnavailableError(
+        absl::StrCat("barrier cannot listen on '", options.host, "': ", listener.status().message()));
+  }
+  return std::unique_ptr<StarEndpoint>(new StarEndpoint(options, *std::move(listener), std::move(address)));
+}
+
+absl::StatusOr<std::unique_ptr<Barrier>> StarEndpoint::Form(const GroupSpec& group, absl::Duration timeout,
+                                                            std::stop_token stop) {
+  if (absl::Status status = CheckGroup(group); !status.ok()) return status;
+  auto interrupt = std::make_shared<Signal>();
+  std::stop_callback on_stop(stop, [&] { interrupt->Set(); });
+  const int64_t deadline_ns = MonotonicNs() + absl::ToInt64Nanoseconds(timeout);
+  auto links = Rendezvous(
+      {group, options_.fan_out, listener_, address_, options_.handshake_timeout, *interrupt, deadline_ns});
+  if (!links.ok()) return links.status();
+  const RankRange children = ChildrenOf(group.rank, options_.fan_out, group.world_size);
+  const int32_t parent = group.rank == 0 ? -1 : ParentOf(group.rank, options_.fan_out);
+  auto barrier =
+      std::make_unique<StarBarrier>(group, StarRanks{parent, children.begin}, *std::move(links), interrupt);
+  // A first meeting, so that on success the whole group has formed, not only this rank's neighbourhood.
+  auto met = barrier->AllReduce(0, Contribution{}, absl::Nanoseconds(deadline_ns - MonotonicNs()));
+  if (!met.ok()) return met.status();
+  return barrier;
+}
+
+}  // namespace bfio::worker

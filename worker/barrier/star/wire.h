@@ -1,0 +1,76 @@
+// The barrier's wire format: two fixed-size messages, little-endian, nothing to allocate. Pure.
+//
+// Forming a group (Handshake, 288 bytes):
+//   kJoin     any rank -> rank 0     who I am, where I listen
+//   kWelcome  rank 0 -> any rank     everybody is here; your parent listens there (empty: it is rank 0, stay)
+//   kAttach   rank -> its parent     when the parent is not rank 0
+//   kReject   either acceptor        not you; `epoch` is the acceptor's own
+// Every step (Frame, 72 bytes):
+//   kReduce   child -> parent        the fold of the child's subtree
+//   kResult   parent -> child        the fold of the whole group
+//   kError    to all neighbours      this rank's barrier is finished; they pass it on
+// Decoding trusts nothing: magic, version and type must match, and the caller checks epoch, rank and step.
+#ifndef BFIO_WORKER_BARRIER_STAR_WIRE_H_
+#define BFIO_WORKER_BARRIER_STAR_WIRE_H_
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "worker/barrier/barrier.h"
+
+namespace bfio::worker {
+
+enum class WireType : uint16_t {
+  kJoin = 1,
+  kWelcome = 2,
+  kAttach = 3,
+  kReject = 4,
+  kReduce = 5,
+  kResult = 6,
+  kError = 7,
+};
+
+struct Address {
+  std::string host;
+  uint16_t port = 0;
+  bool operator==(const Address&) const = default;
+};
+
+struct Handshake {
+  WireType type = WireType::kJoin;
+  uint64_t epoch = 0;
+  int32_t rank = 0;
+  int32_t world_size = 0;
+  // Host of at most kMaxHostBytes; empty host: no address.
+  Address address;
+};
+
+struct Frame {
+  WireType type = WireType::kReduce;
+  uint64_t epoch = 0;
+  // The sender; in kError the rank where the trouble began.
+  int32_t rank = 0;
+  // kError only.
+  absl::StatusCode code = absl::StatusCode::kOk;
+  int64_t step = 0;
+  GroupView view;
+};
+
+inline constexpr size_t kMaxHostBytes = 253;
+inline constexpr size_t kHandshakeBytes = 288;
+inline constexpr size_t kFrameBytes = 72;
+
+std::array<uint8_t, kHandshakeBytes> Encode(const Handshake& handshake);
+std::array<uint8_t, kFrameBytes> Encode(const Frame& frame);
+
+// Nothing when the bytes are not such a message.
+std::optional<Handshake> DecodeHandshake(absl::Span<const uint8_t> bytes);
+std::optional<Frame> DecodeFrame(absl::Span<const uint8_t> bytes);
+
+}  // namespace bfio::worker
+
+#endif  // BFIO_WORKER_BARRIER_STAR_WIRE_H_
