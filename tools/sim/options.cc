@@ -1,0 +1,37 @@
+#include "tools/sim/options.h"
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+
+namespace bfio::sim {
+namespace {
+
+absl::Status InRange(const char* flag, double value, double low, double high) {
+  if (value >= low && value <= high) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--", flag, "=", value, " must lie between ", low, " and ", high));
+}
+
+}  // namespace
+
+absl::Status Validate(const SimOptions& options) {
+  if (options.mode != "overload" && options.mode != "arrivals") {
+    return absl::InvalidArgumentError(absl::StrCat("--mode=", options.mode, ": choose overload or arrivals"));
+  }
+  if (options.lookahead != "none") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--lookahead=", options.lookahead, ": only none is available so far"));
+  }
+  absl::Status status;
+  status.Update(InRange("workers", options.workers, 1, 65536));
+  status.Update(InRange("batch", options.batch, 1, 1 << 20));
+  status.Update(InRange("reveal", static_cast<double>(options.reveal), 1, 1 << 20));
+  status.Update(InRange("steps", static_cast<double>(options.steps), 1, 1e9));
+  status.Update(InRange("load", options.load, 1e-9, 1e9));
+  status.Update(InRange("c", options.cost.c_s, 1e-9, 1e6));
+  status.Update(InRange("tl", options.cost.tl_s_per_token, 0, 1e6));
+  return status;
+}
+
+}  // namespace bfio::sim

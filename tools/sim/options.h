@@ -1,0 +1,38 @@
+// What one simulation run is asked to do.
+#ifndef BFIO_TOOLS_SIM_OPTIONS_H_
+#define BFIO_TOOLS_SIM_OPTIONS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "common/cost/step_time.h"
+
+namespace bfio::sim {
+
+struct SimOptions {
+  std::string policy = "bf_io";
+  std::string objective = "square";
+  int32_t horizon = 0;
+  std::string lookahead = "none";
+  // G and B.
+  int32_t workers = 16;
+  int32_t batch = 72;
+  // "overload": requests are revealed until `reveal` wait. "arrivals": they arrive when the trace says,
+  // `load` times as fast.
+  std::string mode = "overload";
+  int64_t reveal = 128;
+  double load = 1;
+  // Steps run before counting starts, and steps counted.
+  int64_t warmup = 500;
+  int64_t steps = 3000;
+  StepCost cost;
+  uint64_t seed = 1;
+};
+
+// INVALID_ARGUMENT, naming the flag and what it may be.
+absl::Status Validate(const SimOptions& options);
+
+}  // namespace bfio::sim
+
+#endif  // BFIO_TOOLS_SIM_OPTIONS_H_

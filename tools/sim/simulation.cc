@@ -1,0 +1,163 @@
+#include "tools/sim/simulation.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "router/core/policy/policy.h"
+
+namespace bfio::sim {
+namespace {
+
+// The paper's model has no KV limit; room enough that it never binds, small enough that sums do not overflow.
+constexpr int64_t kUnlimitedKv = std::numeric_limits<int64_t>::max() / 4;
+
+core::SchedulerOptions SchedulerOptionsFor(const SimOptions& options) {
+  core::SchedulerOptions result;
+  result.plan_mode = core::PlanMode::kLockstep;
+  // Arrivals above saturation pile up without bound: that is what is being measured then.
+  result.max_waiting = std::numeric_limits<int64_t>::max();
+  result.window = std::max<int64_t>(result.window, options.reveal);
+  return result;
+}
+
+int64_t LongestOutput(const Trace& trace) {
+  int64_t longest = 1;
+  for (const TraceRequest& request : trace.requests) longest = std::max(longest, request.output_tokens);
+  return longest;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Simulation>> Simulation::Create(const SimOptions& options,
+                                                               const Trace& trace) {
+  if (absl::Status status = Validate(options); !status.ok()) return status;
+  if (trace.requests.empty()) return absl::InvalidArgumentError(absl::StrCat(trace.source, ": no requests"));
+  if (options.mode == "arrivals" && !trace.has_arrivals) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(trace.source, " has no arrival times, which --mode=arrivals needs"));
+  }
+  core::PolicyOptions policy_options;
+  policy_options.seed = options.seed;
+  policy_options.horizon = options.horizon;
+  policy_options.objective = options.objective;
+  absl::StatusOr<std::unique_ptr<core::Policy>> policy = core::MakePolicy(options.policy, policy_options);
+  if (!policy.ok()) return policy.status();
+  return std::unique_ptr<Simulation>(new Simulation(options, trace, *std::move(policy)));
+}
+
+Simulation::Simulation(const SimOptions& options, const Trace& trace, std::unique_ptr<core::Policy> policy)
+    : options_(options),
+      trace_(trace),
+      source_(trace, options.load),
+      scheduler_(SchedulerOptionsFor(options), std::move(policy)),
+      group_(options.workers, LongestOutput(trace)),
+      finished_(options.workers) {
+  core::EpochMember member;
+  member.spec.slots = options.batch;
+  member.spec.kv_tokens = kUnlimitedKv;
+  scheduler_.OpenEpoch(std::vector<core::EpochMember>(options.workers, member));
+}
+
+absl::StatusOr<nlohmann::ordered_json> Simulation::Run(const Progress& progress, const LoadTap& tap) {
+  const int64_t last = options_.warmup + options_.steps;
+  while (step_ <= last) {
+    if (absl::Status status = Step(tap); !status.ok()) return status;
+    if (progress && !progress(step_ - 1)) return absl::CancelledError("stopped by a signal");
+  }
+  statistics_.SetOldestWaiting(OldestWaiting());
+  return statistics_.ToJson(options_, trace_.source);
+}
+
+absl::Status Simulation::Step(const LoadTap& tap) {
+  if (absl::Status status = Reveal(); !status.ok()) return status;
+  const bool counted = step_ > options_.warmup;
+  const absl::Time before = MonotonicNow();
+  const std::optional<core::Plan> plan = scheduler_.MakePlan();
+  const absl::Duration decide = MonotonicNow() - before;
+  if (!plan.has_value()) return absl::InternalError(absl::StrCat("no plan for step ", step_));
+  Admit(*plan);
+
+  const std::vector<int64_t>& loads = group_.Loads(step_);
+  const double seconds = options_.cost.StepSeconds(*std::max_element(loads.begin(), loads.end()));
+  if (tap) tap(step_, loads);
+  now_s_ += seconds;
+  if (counted) {
+    statistics_.AddDecision(absl::ToDoubleMicroseconds(decide));
+    statistics_.AddStep(loads, group_.active(), seconds);
+    for (const core::Placement& placement : plan->placements) statistics_.AddAdmission(placement.wait_steps);
+    for (double arrival_s : admitted_arrivals_) statistics_.AddFirstToken(now_s_ - arrival_s);
+  }
+  if (absl::Status status = Report(); !status.ok()) return status;
+  ++step_;
+  return absl::OkStatus();
+}
+
+absl::Status Simulation::Reveal() {
+  if (options_.mode == "overload") {
+    while (scheduler_.waiting() < options_.reveal) {
+      SimRequest request = source_.Next();
+      request.arrival_s = now_s_;
+      if (absl::Status status = Enqueue(request); !status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+  // Nobody runs and nobody waits: time passes until somebody comes; no step is made meanwhile.
+  if (group_.active() == 0 && scheduler_.waiting() == 0) now_s_ = std::max(now_s_, source_.NextArrival());
+  while (source_.NextArrival() <= now_s_) {
+    if (absl::Status status = Enqueue(source_.Next()); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Simulation::Enqueue(SimRequest request) {
+  core::RequestSpec spec;
+  spec.id = request.id;
+  spec.prefill_tokens = request.prefill_tokens;
+  spec.max_new_tokens = request.output_tokens;
+  waiting_[request.id] = {request, step_};
+  return scheduler_.Enqueue(spec);
+}
+
+void Simulation::Admit(const core::Plan& plan) {
+  admitted_arrivals_.clear();
+  for (const core::Placement& placement : plan.placements) {
+    const auto it = waiting_.find(placement.id);
+    admitted_arrivals_.push_back(it->second.request.arrival_s);
+    group_.Admit(it->second.request, placement.worker, step_, now_s_);
+    waiting_.erase(it);
+  }
+}
+
+// Every worker's report of the step, with those that complete in it.
+absl::Status Simulation::Report() {
+  const std::vector<int64_t> loads = group_.Loads(step_);
+  for (std::vector<core::RequestId>& ids : finished_) ids.clear();
+  for (const Resident& resident : group_.Finish(step_)) {
+    finished_[resident.worker].push_back(resident.request.id);
+    if (step_ > options_.warmup) {
+      statistics_.AddFinish((now_s_ - resident.start_s) /
+                            static_cast<double>(resident.request.output_tokens));
+    }
+  }
+  for (core::WorkerIndex g = 0; g < options_.workers; ++g) {
+    core::StepReport report;
+    report.step = step_;
+    report.applied_plan = step_;
+    report.load_tokens = loads[g];
+    report.finished = finished_[g];
+    report.group_idle = group_.active() == 0;
+    if (absl::Status status = scheduler_.OnReport(g, report); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+int64_t Simulation::OldestWaiting() const {
+  int64_t longest = 0;
+  for (const auto& [id, waiting] : waiting_) longest = std::max(longest, step_ - 1 - waiting.since_step);
+  return longest;
+}
+
+}  // namespace bfio::sim
