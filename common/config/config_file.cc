@@ -5,6 +5,8 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/config/command_line.h"
 #include "common/config/one_line.h"
@@ -31,20 +33,16 @@ class FirstError : public google::protobuf::io::ErrorCollector {
   std::string text_;
 };
 
-// protobuf's JSON parser says "(key): Cannot find field." without a line; the key's first place in the text
-// gives it.
+// protobuf's JSON parser says "key: Cannot find field." or "(key): invalid value ..." without a line; the
+// key's first place in the text gives it.
 std::string JsonError(const std::string& text, absl::string_view source, const std::string& message) {
-  const size_t open = message.find('(');
-  const size_t close = open == std::string::npos ? open : message.find(')', open);
-  if (close == std::string::npos) return absl::StrCat(source, ": ", OneLine(message));
-  const std::string key = message.substr(open + 1, close - open - 1);
-  const size_t at = text.find(absl::StrCat("\"", key, "\""));
-  std::string where(source);
-  if (!key.empty() && at != std::string::npos) {
-    const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(at), '\n');
-    absl::StrAppend(&where, ":", line);
-  }
-  return absl::StrCat(where, ": ", OneLine(message));
+  const auto is_key = [](char c) { return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '_'; };
+  const auto begin = message.begin() + (absl::StartsWith(message, "(") ? 1 : 0);
+  const std::string key(begin, std::find_if_not(begin, message.end(), is_key));
+  const size_t at = key.empty() ? std::string::npos : text.find(absl::StrCat("\"", key, "\""));
+  if (at == std::string::npos) return absl::StrCat(source, ": ", OneLine(message));
+  const auto line = 1 + std::count(text.begin(), text.begin() + static_cast<ptrdiff_t>(at), '\n');
+  return absl::StrCat(source, ":", line, ": ", OneLine(message));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -14,8 +15,9 @@ bool IsHostCharacter(char c) {
   return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-' || c == '_';
 }
 
+// With the zone of a link-local address ("fe80::1%eth0"). The resolver is the judge of the rest.
 bool IsIpv6Character(char c) {
-  return absl::ascii_isxdigit(static_cast<unsigned char>(c)) || c == ':' || c == '.' || c == '%';
+  return IsHostCharacter(c) || c == ':' || c == '%';
 }
 
 }  // namespace
@@ -36,8 +38,9 @@ absl::StatusOr<Address> ParseAddress(absl::string_view text, bool port_may_be_0)
   const bool bracketed = absl::ConsumePrefix(&host, "[");
   if (bracketed && !absl::ConsumeSuffix(&host, "]")) return bad("has a bracket that is not closed");
   if (host.empty()) return bad("has no host");
-  const bool host_ok = bracketed ? std::all_of(host.begin(), host.end(), IsIpv6Character)
-                                 : std::all_of(host.begin(), host.end(), IsHostCharacter);
+  const bool host_ok =
+      bracketed ? absl::StrContains(host, ':') && std::all_of(host.begin(), host.end(), IsIpv6Character)
+                : std::all_of(host.begin(), host.end(), IsHostCharacter);
   if (!host_ok)
     return bad(bracketed ? "is not an IPv6 address in brackets" : "has a character no host name has");
   // Digits only: absl's reader would take spaces and a sign.

@@ -1,0 +1,46 @@
+#include "common/telemetry/log_format.h"
+
+#include <algorithm>
+
+#include "common/telemetry/log.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace bfio {
+namespace {
+
+LogLine Line(absl::string_view message) {
+  return {.time = absl::FromUnixMicros(1714564800000001),
+          .level = "info",
+          .program = "bfio_test",
+          .thread = 7,
+          .message = message};
+}
+
+TEST(LogFormatTest, TextNamesTimeLevelAndProgram) {
+  EXPECT_EQ(TextLine(Line("hello")), "2024-05-01T12:00:00.000001Z info bfio_test: hello\n");
+}
+
+TEST(LogFormatTest, AnyMessageIsOneLineAndJsonReadsItBack) {
+  std::string nasty = "a\"b\\c\nd\re\tf\x1b[31m\x7f \xc3\xa9 {}";
+  nasty.push_back('\0');
+  const std::string text = TextLine(Line(nasty));
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 1);
+  EXPECT_EQ(text.find('\x1b'), std::string::npos);
+  const std::string line = JsonLine(Line(nasty));
+  EXPECT_EQ(std::count(line.begin(), line.end(), '\n'), 1);
+  const auto json = nlohmann::json::parse(line);
+  EXPECT_EQ(json["message"], nasty);
+  EXPECT_EQ(json["level"], "info");
+  EXPECT_EQ(json["program"], "bfio_test");
+  EXPECT_EQ(json["thread"], 7);
+}
+
+TEST(LogFormatTest, UnknownLevelsAndFormatsAreRefused) {
+  EXPECT_TRUE(InitLogging("t", "warning", "json").ok());
+  EXPECT_EQ(InitLogging("t", "loud", "text").code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(InitLogging("t", "info", "xml").code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace bfio

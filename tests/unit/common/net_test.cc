@@ -1,0 +1,86 @@
+#include "common/net/address.h"
+#include "common/net/status.h"
+#include "gmock/gmock.h"
+#include "google/rpc/error_details.pb.h"
+#include "gtest/gtest.h"
+
+namespace bfio {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(AddressTest, NamesNumbersAndBracketsAreTaken) {
+  for (const char* text :
+       {"localhost:50051", "10.0.0.1:1", "router-0.bfio_ns.svc:65535", "[::1]:80", "[fe80::1%eth0]:9"}) {
+    const auto address = ParseAddress(text);
+    ASSERT_TRUE(address.ok()) << address.status();
+    EXPECT_EQ(address->ToString(), text);
+  }
+  EXPECT_EQ(ParseAddress("[::1]:80")->host, "::1");
+  EXPECT_EQ(ParseAddress("0.0.0.0:0", true)->port, 0);
+}
+
+TEST(AddressTest, EverythingElseIsRefusedInOneLine) {
+  for (const char* text : {"",           ":",          "host",    "host:",          ":80",     "host:0",
+                           "host:65536", "host:99999", "host:-1", "host:+1",        "host: 1", "host:80x",
+                           "::1:80",     "[::1:80",    "[::1]",   "http://host:80", "a b:1",   "host:000080",
+                           "[host]:80",  "[]:1"}) {
+    const auto status = ParseAddress(text).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("HOST:PORT is expected")) << text;
+  }
+}
+
+TEST(StatusTest, EveryCodeGoesThereAndBack) {
+  for (int code = 0; code <= 16; ++code) {
+    const absl::Status status(static_cast<absl::StatusCode>(code), code == 0 ? "" : "why");
+    const grpc::Status wire = ToGrpcStatus(status);
+    EXPECT_EQ(static_cast<int>(wire.error_code()), code);
+    EXPECT_EQ(wire.error_message(), code == 0 ? "" : "why");
+    EXPECT_EQ(FromGrpcStatus(wire), status);
+  }
+  EXPECT_EQ(FromGrpcStatus(grpc::Status(static_cast<grpc::StatusCode>(99), "x")).code(),
+            absl::StatusCode::kUnknown);
+}
+
+TEST(StatusTest, RetryDelayTravels) {
+  absl::Status status = absl::ResourceExhaustedError("full");
+  EXPECT_EQ(GetRetryDelay(status), std::nullopt);
+  EXPECT_TRUE(ToGrpcStatus(status).error_details().empty());
+  SetRetryDelay(status, absl::Milliseconds(1234));
+  const grpc::Status wire = ToGrpcStatus(status);
+  EXPECT_EQ(GetRetryDelay(wire), absl::Milliseconds(1234));
+  EXPECT_EQ(GetRetryDelay(FromGrpcStatus(wire)), absl::Milliseconds(1234));
+
+  google::rpc::Status details;
+  ASSERT_TRUE(details.ParseFromString(wire.error_details()));
+  EXPECT_EQ(details.code(), 8);
+  EXPECT_EQ(details.message(), "full");
+  ASSERT_EQ(details.details_size(), 1);
+  google::rpc::RetryInfo info;
+  ASSERT_TRUE(details.details(0).UnpackTo(&info)) << "other clients unpack it by its type";
+}
+
+TEST(StatusTest, ForeignAndBrokenDetailsDoNoHarm) {
+  EXPECT_EQ(GetRetryDelay(grpc::Status(grpc::StatusCode::UNAVAILABLE, "x", "\xff\xff garbage")),
+            std::nullopt);
+  absl::Status status = absl::UnavailableError("x");
+  status.SetPayload("inside", absl::Cord("secret"));
+  EXPECT_TRUE(ToGrpcStatus(status).error_details().empty());
+  SetRetryDelay(status, absl::ZeroDuration());
+  EXPECT_EQ(GetRetryDelay(status), absl::ZeroDuration());
+  google::rpc::RetryInfo negative;
+  negative.mutable_retry_delay()->set_seconds(-1);
+  status.SetPayload("type.googleapis.com/google.rpc.RetryInfo", absl::Cord(negative.SerializeAsString()));
+  EXPECT_EQ(GetRetryDelay(status), std::nullopt);
+}
+
+TEST(StatusTest, CodeNamesAreTheCanonicalOnes) {
+  EXPECT_EQ(StatusCodeName(grpc::StatusCode::OK), "OK");
+  EXPECT_EQ(StatusCodeName(grpc::StatusCode::RESOURCE_EXHAUSTED), "RESOURCE_EXHAUSTED");
+  EXPECT_EQ(StatusCodeName(grpc::StatusCode::UNAUTHENTICATED), "UNAUTHENTICATED");
+  EXPECT_EQ(StatusCodeName(static_cast<grpc::StatusCode>(77)), "UNKNOWN");
+}
+
+}  // namespace
+}  // namespace bfio

@@ -1,0 +1,259 @@
+#include "common/workload/trace.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <sstream>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace bfio {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+absl::StatusOr<Trace> Parse(const std::string& text, int64_t max_requests = 0) {
+  std::istringstream in(text);
+  return ParseTrace(in, "test", max_requests);
+}
+
+TEST(TraceTest, AzureTimesHaveSevenFractionalDigitsAndStartAtZero) {
+  const auto trace = Parse(
+      "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+      "2023-11-16 18:15:46.6805900,374,44\n"
+      "2023-11-16 18:15:50.9951690,396,109\n");
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  EXPECT_EQ(trace->format, "azure");
+  EXPECT_TRUE(trace->has_arrivals);
+  ASSERT_EQ(trace->requests.size(), 2u);
+  EXPECT_EQ(trace->requests[0].arrival_s, 0);
+  EXPECT_NEAR(trace->requests[1].arrival_s, 4.3145790, 1e-9);
+  EXPECT_EQ(trace->requests[1].prompt_tokens, 396);
+  EXPECT_EQ(trace->requests[1].output_tokens, 109);
+}
+
+TEST(TraceTest, AzureTimesMayCarryAZoneAsIn2024) {
+  const auto trace = Parse(
+      "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+      "2024-05-12 00:00:00+00:00,10,1\n2024-05-12T02:00:00.5+02:00,11,2\n");
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  EXPECT_NEAR(trace->requests[1].arrival_s, 0.5, 1e-9);
+}
+
+TEST(TraceTest, BurstGptColumnsAreFoundByNameInEitherRelease) {
+  const auto v1 = Parse(
+      "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+      "5,ChatGPT,472,18,490,Conversation log\n45,\"Chat, \"\"GPT\"\"\",1087,230,1317,API log\n");
+  ASSERT_TRUE(v1.ok()) << v1.status();
+  EXPECT_EQ(v1->format, "burstgpt");
+  ASSERT_EQ(v1->requests.size(), 2u);
+  EXPECT_EQ(v1->requests[1].arrival_s, 40);
+  EXPECT_EQ(v1->requests[1].prompt_tokens, 1087);
+
+  const auto v3 = Parse(
+      "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+      "0.5,\"a,b\",1.5,GPT-4,7,8,15,API log\n");
+  ASSERT_TRUE(v3.ok()) << v3.status();
+  EXPECT_EQ(v3->requests[0].prompt_tokens, 7);
+  EXPECT_EQ(v3->requests[0].output_tokens, 8);
+}
+
+TEST(TraceTest, BurstGptFailuresAreDroppedAndCounted) {
+  const auto trace = Parse("Timestamp,Model,Request tokens,Response tokens\n1,m,5,0\n2,m,5,6\n");
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  EXPECT_EQ(trace->dropped, 1);
+  EXPECT_THAT(trace->dropped_examples, ElementsAre("line 2: Response tokens '0' is not positive"));
+}
+
+TEST(TraceTest, MooncakeTimesAreMilliseconds) {
+  const auto trace = Parse(
+      "{\"timestamp\": 1000, \"input_length\": 6755, \"output_length\": 500, \"hash_ids\": [0, 1]}\n"
+      "{\"timestamp\": 4500, \"input_length\": 7319, \"output_length\": 490, \"hash_ids\": []}\n"
+      "{\"timestamp\": 4600, \"input_length\": 7}\n"
+      "{\"timestamp\": \"x\", \"input_length\": 7, \"output_length\": 1}\n"
+      "{truncated\n");
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  EXPECT_EQ(trace->format, "mooncake");
+  ASSERT_EQ(trace->requests.size(), 2u);
+  EXPECT_DOUBLE_EQ(trace->requests[1].arrival_s, 3.5);
+  EXPECT_EQ(trace->dropped, 3);
+  EXPECT_THAT(trace->dropped_examples[0], HasSubstr("line 3: no output_length"));
+  EXPECT_THAT(trace->dropped_examples[2], HasSubstr("line 5: not a JSON object"));
+}
+
+TEST(TraceTest, GenericMayLackArrivals) {
+  const auto without = Parse("num_prefill_tokens,num_decode_tokens\n632,34\n220,7\n");
+  ASSERT_TRUE(without.ok()) << without.status();
+  EXPECT_EQ(without->format, "generic");
+  EXPECT_FALSE(without->has_arrivals);
+  EXPECT_EQ(without->requests[1].prompt_tokens, 220);
+
+  const auto with = Parse("num_decode_tokens,arrived_at,extra,num_prefill_tokens\n1,10.25,x,2\n3,10,x,4\n");
+  ASSERT_TRUE(with.ok()) << with.status();
+  EXPECT_TRUE(with->has_arrivals);
+  EXPECT_EQ(with->requests[0].prompt_tokens, 4) << "sorted by arrival";
+  EXPECT_DOUBLE_EQ(with->requests[1].arrival_s, 0.25);
+}
+
+TEST(TraceTest, WindowsFilesAndEmptyLinesReadTheSame) {
+  const auto trace = Parse("\xef\xbb\xbf\r\nnum_prefill_tokens,num_decode_tokens\r\n\r\n5,6\r\n\r\n7,8");
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  EXPECT_EQ(trace->requests.size(), 2u);
+  EXPECT_EQ(trace->dropped, 0);
+
+  const auto bom = Parse("\xef\xbb\xbf\"num_prefill_tokens\",\"num_decode_tokens\"\r\n5,6\r\n");
+  ASSERT_TRUE(bom.ok()) << bom.status();
+}
+
+TEST(TraceTest, EveryKindOfBadRowIsCountedWithItsReason) {
+  const std::string header = "num_prefill_tokens,num_decode_tokens\n1,1\n";
+  const struct {
+    const char* row;
+    const char* reason;
+  } kCases[] = {
+      {"5", "1 fields, at least 2 expected"},
+      {"abc,6", "num_prefill_tokens 'abc' is not a number"},
+      {",6", "is not a number"},
+      {"0,6", "is not positive"},
+      {"5,-6", "is not positive"},
+      {"5.5,6", "is not a whole number"},
+      {"nan,6", "is not a whole number"},
+      {"2147483648,6", "is too large"},
+      {"99999999999999999999999,6", "is too large"},
+      {"inf,6", "is too large"},
+      {"\"5,6", "broken quotes"},
+      {"\"5\"x,6", "broken quotes"},
+  };
+  for (const auto& c : kCases) {
+    const auto trace = Parse(header + c.row + "\n");
+    ASSERT_TRUE(trace.ok()) << c.row << trace.status();
+    EXPECT_EQ(trace->dropped, 1) << c.row;
+    EXPECT_THAT(trace->dropped_examples, ElementsAre(HasSubstr(c.reason)));
+    EXPECT_THAT(trace->dropped_examples[0], HasSubstr("line 3: "));
+  }
+  const auto whole = Parse(header + "374.0,2147483647\n");
+  ASSERT_TRUE(whole.ok());
+  EXPECT_EQ(whole->requests[1].output_tokens, 2147483647);
+}
+
+TEST(TraceTest, BadTimesAreBadRows) {
+  const auto azure = Parse(
+      "TIMESTAMP,ContextTokens,GeneratedTokens\nyesterday,1,1\n2023-02-30 00:00:00,1,1\n"
+      "2023-11-16 18:15:46,1,1\n");
+  ASSERT_TRUE(azure.ok()) << azure.status();
+  EXPECT_EQ(azure->dropped, 2);
+  const auto burst = Parse("Timestamp,Request tokens,Response tokens\ninf,1,1\nnan,1,1\n,1,1\n3,1,1\n");
+  ASSERT_TRUE(burst.ok()) << burst.status();
+  EXPECT_EQ(burst->dropped, 3);
+}
+
+TEST(TraceTest, OnlyAFewExamplesAreKept) {
+  std::string text = "num_prefill_tokens,num_decode_tokens\n1,1\n";
+  for (int i = 0; i < 100; ++i) text += "x,y\n";
+  const auto trace = Parse(text);
+  ASSERT_TRUE(trace.ok());
+  EXPECT_EQ(trace->dropped, 100);
+  EXPECT_EQ(trace->dropped_examples.size(), 5u);
+}
+
+TEST(TraceTest, MaxRequestsStopsEarly) {
+  const auto trace = Parse("num_prefill_tokens,num_decode_tokens\n1,1\nbad,1\n2,2\n3,3\n", 2);
+  ASSERT_TRUE(trace.ok());
+  EXPECT_EQ(trace->requests.size(), 2u);
+}
+
+TEST(TraceTest, NothingUsableIsInvalidArgument) {
+  for (const char* text : {"", "\n\r\n", "a,b,c\n1,2,3\n", "num_prefill_tokens,num_decode_tokens\n",
+                           "num_prefill_tokens,num_decode_tokens\n0,0\n", "{\"timestamp\": 1}\n", "\"\n"}) {
+    const auto trace = Parse(text);
+    EXPECT_EQ(trace.status().code(), absl::StatusCode::kInvalidArgument) << text;
+    EXPECT_THAT(std::string(trace.status().message()), HasSubstr("test: ")) << text;
+  }
+  EXPECT_THAT(std::string(Parse("a,b\n1,2\n").status().message()), HasSubstr("ContextTokens"));
+}
+
+TEST(TraceTest, MissingFileIsNotFound) {
+  EXPECT_EQ(ReadTrace("/nonexistent/trace.csv").status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(ReadTrace("/").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(TraceTest, PublishedTracesReadWhole) {
+  const std::filesystem::path folder = "../shared/traces";
+  if (!std::filesystem::exists(folder / "AzureLLMInferenceTrace_conv.csv")) {
+    GTEST_SKIP() << "no traces in " << folder;
+  }
+  const auto azure = ReadTrace(folder / "AzureLLMInferenceTrace_conv.csv");
+  ASSERT_TRUE(azure.ok()) << azure.status();
+  EXPECT_EQ(azure->requests.size(), 19366u);
+  EXPECT_EQ(azure->dropped, 0);
+  EXPECT_NEAR(azure->requests.back().arrival_s, 3600, 120);
+  const auto burst = ReadTrace(folder / "burstgpt_sample_8000.csv");
+  ASSERT_TRUE(burst.ok()) << burst.status();
+  EXPECT_EQ(burst->requests.size() + static_cast<size_t>(burst->dropped), 8000u);
+  const auto mooncake = ReadTrace(folder / "mooncake_sample_200.jsonl");
+  ASSERT_TRUE(mooncake.ok()) << mooncake.status();
+  EXPECT_EQ(mooncake->requests.size(), 200u);
+}
+
+struct Moments {
+  double mean = 0, median = 0, p95 = 0;
+};
+
+Moments Of(const Trace& trace, int64_t TraceRequest::*field) {
+  std::vector<int64_t> values;
+  double sum = 0;
+  for (const TraceRequest& r : trace.requests) {
+    values.push_back(r.*field);
+    sum += static_cast<double>(r.*field);
+  }
+  std::sort(values.begin(), values.end());
+  const size_t n = values.size();
+  return {sum / static_cast<double>(n), static_cast<double>(values[n / 2]),
+          static_cast<double>(values[n * 95 / 100])};
+}
+
+TEST(ProfileTest, LengthsFollowThePublishedFigures) {
+  const auto conversation = SampleProfile("conversation", 200000, 1);
+  ASSERT_TRUE(conversation.ok());
+  EXPECT_FALSE(conversation->has_arrivals);
+  const Moments prompt = Of(*conversation, &TraceRequest::prompt_tokens);
+  EXPECT_NEAR(prompt.mean, 1154.7, 25);
+  EXPECT_NEAR(prompt.median, 1020, 10);
+  const Moments output = Of(*conversation, &TraceRequest::output_tokens);
+  EXPECT_NEAR(output.mean, 211.1, 4);
+  EXPECT_NEAR(output.median, 129, 3);
+
+  const auto code = SampleProfile("code", 200000, 1);
+  ASSERT_TRUE(code.ok());
+  const Moments code_prompt = Of(*code, &TraceRequest::prompt_tokens);
+  EXPECT_NEAR(code_prompt.mean, 2047.85, 20);
+  EXPECT_NEAR(code_prompt.median, 1469, 20);
+  EXPECT_NEAR(code_prompt.p95, 7303, 60);
+  const Moments code_output = Of(*code, &TraceRequest::output_tokens);
+  EXPECT_NEAR(code_output.mean, 27.88, 0.6);
+  EXPECT_NEAR(code_output.median, 13, 1);
+}
+
+TEST(ProfileTest, SameSeedSameRequests) {
+  const auto a = SampleProfile("code", 100, 7), b = SampleProfile("code", 200, 7),
+             c = SampleProfile("code", 100, 8);
+  ASSERT_TRUE(a.ok() && b.ok() && c.ok());
+  int different = 0;
+  for (size_t i = 0; i < 100; ++i) {
+    EXPECT_EQ(a->requests[i].prompt_tokens, b->requests[i].prompt_tokens);
+    EXPECT_EQ(a->requests[i].output_tokens, b->requests[i].output_tokens);
+    different += a->requests[i].prompt_tokens != c->requests[i].prompt_tokens;
+  }
+  EXPECT_GT(different, 90);
+}
+
+TEST(ProfileTest, UnknownNameNamesTheProfiles) {
+  const auto status = SampleProfile("chat", 10, 1).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("conversation, code"));
+  EXPECT_EQ(SampleProfile("code", 0, 1).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace bfio
