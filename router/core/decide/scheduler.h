@@ -171,6 +171,8 @@ class Scheduler {
   std::optional<WorkerIndex> WorkerOf(RequestId id) const;
   // The latest step that every rank has reported.
   int64_t reported_step() const { return reported_step_; }
+  // Some rank has reported a step that others have not.
+  bool ReportsMissing() const { return arrived_ > 0; }
   // True when the group waits for a plan and gets none because there is nothing to do.
   bool Parked() const;
 

@@ -1,0 +1,144 @@
+#include "router/service/convert.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+
+namespace bfio::router {
+namespace {
+
+// Lengths on the worker link are bounded so that sums of them cannot overflow.
+constexpr uint64_t kMaxKvTokens = uint64_t{1} << 40;
+
+template <typename Value, typename Limit>
+absl::Status OutOfRange(absl::string_view field, const Value& value, const Limit& limit) {
+  return absl::InvalidArgumentError(absl::StrCat(field, " is ", value, "; must be ", limit));
+}
+
+absl::Status CheckSampling(const v1::SamplingParams& sampling) {
+  // The negated comparisons also catch NaN.
+  if (sampling.has_temperature() && !(sampling.temperature() >= 0 && sampling.temperature() <= 2)) {
+    return OutOfRange("sampling.temperature", sampling.temperature(), "within 0..2");
+  }
+  if (sampling.has_top_p() && !(sampling.top_p() > 0 && sampling.top_p() <= 1)) {
+    return OutOfRange("sampling.top_p", sampling.top_p(), "above 0 and at most 1");
+  }
+  if (sampling.has_top_k() && sampling.top_k() < 1)
+    return OutOfRange("sampling.top_k", sampling.top_k(), "at least 1");
+  return absl::OkStatus();
+}
+
+absl::Status CheckPrompt(const v1::GenerateRequest& request, const RequestLimits& limits) {
+  const std::string range = absl::StrCat("within 1..", limits.max_prompt_tokens);
+  switch (request.prompt_case()) {
+    case v1::GenerateRequest::kTokenIds:
+      if (request.token_ids().ids_size() < 1 ||
+          request.token_ids().ids_size() > static_cast<int64_t>(limits.max_prompt_tokens)) {
+        return OutOfRange("the number of token_ids", request.token_ids().ids_size(), range);
+      }
+      return absl::OkStatus();
+    case v1::GenerateRequest::kPromptLength:
+      if (request.prompt_length() < 1 || request.prompt_length() > limits.max_prompt_tokens) {
+        return OutOfRange("prompt_length", request.prompt_length(), range);
+      }
+      return absl::OkStatus();
+    case v1::GenerateRequest::PROMPT_NOT_SET:
+      break;
+  }
+  return absl::InvalidArgumentError("prompt is missing; set token_ids or prompt_length");
+}
+
+}  // namespace
+
+absl::Status CheckGenerate(const v1::GenerateRequest& request, const RequestLimits& limits) {
+  if (request.request_id().size() > limits.max_id_bytes) {
+    return OutOfRange("request_id's length", request.request_id().size(),
+                      absl::StrCat("at most ", limits.max_id_bytes, " bytes"));
+  }
+  if (request.tenant().size() > limits.max_id_bytes) {
+    return OutOfRange("tenant's length", request.tenant().size(),
+                      absl::StrCat("at most ", limits.max_id_bytes, " bytes"));
+  }
+  if (absl::Status status = CheckPrompt(request, limits); !status.ok()) return status;
+  if (request.max_new_tokens() < 1 || request.max_new_tokens() > limits.max_new_tokens) {
+    return OutOfRange("max_new_tokens", request.max_new_tokens(),
+                      absl::StrCat("within 1..", limits.max_new_tokens));
+  }
+  if (request.stop_token_ids_size() > static_cast<int64_t>(limits.max_stop_ids)) {
+    return OutOfRange("the number of stop_token_ids", request.stop_token_ids_size(),
+                      absl::StrCat("at most ", limits.max_stop_ids));
+  }
+  if (std::abs(int64_t{request.priority()}) > limits.max_abs_priority) {
+    return OutOfRange("priority", request.priority(),
+                      absl::StrCat("within -", limits.max_abs_priority, "..", limits.max_abs_priority));
+  }
+  if (request.has_predicted_output_tokens() && request.predicted_output_tokens() < 1) {
+    return OutOfRange("predicted_output_tokens", request.predicted_output_tokens(), "at least 1, or unset");
+  }
+  return CheckSampling(request.sampling());
+}
+
+uint32_t PromptTokens(const v1::GenerateRequest& request) {
+  return request.has_token_ids() ? static_cast<uint32_t>(request.token_ids().ids_size())
+                                 : request.prompt_length();
+}
+
+absl::Status CheckHello(const v1::Hello& hello) {
+  if (hello.worker_id().empty() || hello.worker_id().size() > 256) {
+    return OutOfRange("worker_id's length", hello.worker_id().size(), "within 1..256 bytes");
+  }
+  if (hello.slots() < 1 || hello.slots() > 65536)
+    return OutOfRange("slots", hello.slots(), "within 1..65536");
+  if (hello.kv_tokens() < 1 || hello.kv_tokens() > kMaxKvTokens) {
+    return OutOfRange("kv_tokens", hello.kv_tokens(), absl::StrCat("within 1..", kMaxKvTokens));
+  }
+  if (hello.max_sequence_tokens() < 1) {
+    return OutOfRange("max_sequence_tokens", hello.max_sequence_tokens(), "at least 1");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ConvertReport(const v1::StepReport& report, ReportView& view) {
+  if (report.token_counts_size() != 0 && report.token_counts_size() != report.handles_size()) {
+    return absl::InvalidArgumentError("token_counts and handles differ in length");
+  }
+  int64_t tokens = report.handles_size();
+  if (report.token_counts_size() != 0) {
+    tokens = 0;
+    for (const uint32_t count : report.token_counts()) tokens += count;
+  }
+  if (tokens != report.token_ids_size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the report counts ", tokens, " tokens and carries ", report.token_ids_size()));
+  }
+  constexpr auto kMax = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+  if (report.step() > kMax || report.applied_plan() > kMax || report.load_tokens() > kMaxKvTokens) {
+    return absl::InvalidArgumentError("step, applied_plan or load_tokens is out of range");
+  }
+  view.finished.clear();
+  view.rejected.clear();
+  for (const v1::Finished& finished : report.finished()) view.finished.push_back(finished.handle());
+  for (const v1::Rejection& rejection : report.rejected()) view.rejected.push_back(rejection.handle());
+  view.core.step = static_cast<int64_t>(report.step());
+  view.core.applied_plan = static_cast<int64_t>(report.applied_plan());
+  view.core.load_tokens = static_cast<int64_t>(report.load_tokens());
+  view.core.finished = view.finished;
+  view.core.rejected = view.rejected;
+  view.core.group_idle = report.group_idle();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<core::PolicyOptions> ConvertPolicy(const v1::PolicySetting& setting,
+                                                  const core::PolicyOptions& present) {
+  core::PolicyOptions options = present;
+  if (setting.has_horizon()) {
+    if (setting.horizon() > 500) return OutOfRange("policy.horizon", setting.horizon(), "within 0..500");
+    options.horizon = static_cast<int32_t>(setting.horizon());
+  }
+  if (!setting.objective().empty()) options.objective = setting.objective();
+  return options;
+}
+
+}  // namespace bfio::router

@@ -1,0 +1,465 @@
+#include "router/service/decision_loop.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/net/status.h"
+
+namespace bfio::router {
+namespace {
+
+// When a client that was refused for want of room should try again.
+constexpr absl::Duration kPoolFullRetry = absl::Milliseconds(500);
+constexpr absl::Duration kUnavailableRetry = absl::Seconds(1);
+// Refusals by workers that a request survives: the accounts are exact, so even one is a sign of trouble.
+constexpr int kMaxRefusals = 16;
+
+core::SchedulerOptions CoreOptions(const RouterOptions& options) {
+  core::SchedulerOptions core;
+  core.plan_mode = options.plan_mode;
+  core.max_waiting = options.max_waiting;
+  core.window = options.max_waiting;
+  return core;
+}
+
+absl::Status WithRetry(absl::Status status, absl::Duration delay) {
+  SetRetryDelay(status, delay);
+  return status;
+}
+
+absl::Status ShuttingDown() {
+  return WithRetry(absl::UnavailableError("the router is shutting down"), kUnavailableRetry);
+}
+
+}  // namespace
+
+DecisionLoop::DecisionLoop(const RouterOptions& options, std::unique_ptr<core::Policy> policy, Hooks hooks)
+    : options_(options),
+      hooks_(std::move(hooks)),
+      policy_options_(options.policy_options),
+      next_id_(1),
+      scheduler_(CoreOptions(options), std::move(policy)),
+      group_(options_, this),
+      recorder_(hooks_.on_step),
+      now_(MonotonicNow()),
+      started_(now_),
+      thread_([this] { Run(); }) {}
+
+DecisionLoop::~DecisionLoop() {
+  Stop();
+}
+
+// --- any thread ---
+
+bool DecisionLoop::Post(absl::AnyInvocable<void(DecisionLoop&) &&> event) {
+  return events_.Post([this, event = std::move(event)]() mutable { std::move(event)(*this); });
+}
+
+absl::Status DecisionLoop::PostArrival(core::RequestId id, v1::GenerateRequest request,
+                                       std::shared_ptr<ClientStream> stream) {
+  const auto limit = static_cast<size_t>(options_.max_waiting) * 2 + 1024;
+  const bool posted = events_.PostBounded(
+      [this, id, request = std::move(request), stream = std::move(stream)]() mutable {
+        OnArrival(id, std::move(request), std::move(stream));
+      },
+      limit);
+  if (posted) return absl::OkStatus();
+  if (stop_requested_.load()) return ShuttingDown();
+  return WithRetry(absl::ResourceExhaustedError("the router is overloaded"), kPoolFullRetry);
+}
+
+void DecisionLoop::PostCancel(core::RequestId id) {
+  events_.Post([this, id] { OnCancel(id); });
+}
+
+void DecisionLoop::PostWorkerMessage(std::shared_ptr<WorkerSession> session, v1::WorkerMessage message) {
+  events_.Post([this, session = std::move(session), message = std::move(message)] {
+    OnWorkerMessage(session, message);
+    session->Consumed();
+  });
+}
+
+void DecisionLoop::PostWorkerGone(std::shared_ptr<WorkerSession> session) {
+  events_.Post([this, session = std::move(session)] { group_.OnGone(session.get(), now_); });
+}
+
+void DecisionLoop::Stop() {
+  if (!stop_requested_.exchange(true)) {
+    events_.Post([this] {
+      draining_ = true;
+      drain_deadline_ = now_ + options_.drain_timeout;
+      if (requests_.size() > 0) spdlog::info("draining {} requests", requests_.size());
+    });
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+// --- the thread ---
+
+void DecisionLoop::Run() {
+  std::vector<EventQueue::Event> batch;
+  for (bool done = false; !done;) {
+    events_.WaitAndTake(UntilNextDeadline(MonotonicNow()), batch);
+    now_ = MonotonicNow();
+    for (EventQueue::Event& event : batch) std::move(event)();
+    RunTimers(now_);
+    Decide(false);
+    ReleaseDrained();
+    done = draining_ && DrainDone(now_);
+    sender_.Submit(outbox_);
+  }
+  // Who posted before Close gets an answer, who comes later is told by Post.
+  events_.Close();
+  events_.WaitAndTake(absl::ZeroDuration(), batch);
+  for (EventQueue::Event& event : batch) std::move(event)();
+  for (Member* member : group_.members()) {
+    member->session->Close(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the router is shutting down"));
+  }
+  sender_.Submit(outbox_);
+}
+
+bool DecisionLoop::DrainDone(absl::Time now) {
+  if (requests_.size() > 0 && now < drain_deadline_) return false;
+  for (const core::RequestId id : requests_.Ids()) {
+    RequestRecord* record = requests_.Find(id);
+    scheduler_.Cancel(id);
+    totals_.set_failed(totals_.failed() + 1);
+    End(*record, ToGrpcStatus(ShuttingDown()), std::nullopt);
+  }
+  return true;
+}
+
+absl::Duration DecisionLoop::UntilNextDeadline(absl::Time now) {
+  absl::Time next = std::min({group_.next_deadline(), report_deadline_, stall_deadline_});
+  if (draining_) next = std::min(next, drain_deadline_);
+  return std::max(absl::ZeroDuration(), next - now);
+}
+
+void DecisionLoop::RunTimers(absl::Time now) {
+  if (now >= group_.next_deadline()) group_.OnTimer(now);
+  if (now >= report_deadline_) {
+    report_deadline_ = absl::InfiniteFuture();
+    if (group_.serving() && scheduler_.ReportsMissing()) Decide(true);
+  }
+  if (now >= stall_deadline_) {
+    stall_deadline_ = absl::InfiniteFuture();
+    if (group_.serving() && !scheduler_.Parked()) {
+      group_.OnBarrierError(*group_.ranks().front(), "no rank has reported a step in time", now);
+    }
+  }
+}
+
+// --- clients ---
+
+absl::Status DecisionLoop::CheckFits(const RequestRecord& record) const {
+  const int64_t tokens = int64_t{PromptTokens(record.request)} + record.request.max_new_tokens();
+  if (!max_sequence_ || tokens <= *max_sequence_) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("prompt + max_new_tokens is ", tokens,
+                                                 " tokens; the workers hold at most ", *max_sequence_,
+                                                 " per request"));
+}
+
+void DecisionLoop::OnArrival(core::RequestId id, v1::GenerateRequest request,
+                             std::shared_ptr<ClientStream> stream) {
+  const auto refuse = [&](const absl::Status& status) {
+    if (stream->End(ToGrpcStatus(status), std::nullopt)) FlushLater(stream);
+  };
+  if (draining_) return refuse(ShuttingDown());
+  const std::string name = request.request_id();
+  RequestRecord* record = requests_.Add(id, std::move(request), stream, now_);
+  if (record == nullptr) {
+    totals_.set_refused_invalid(totals_.refused_invalid() + 1);
+    return refuse(absl::AlreadyExistsError(absl::StrCat("a live request has the request_id ", name)));
+  }
+  absl::Status status = CheckFits(*record);
+  if (status.ok()) {
+    status = scheduler_.Enqueue(record->Spec());
+    if (absl::IsResourceExhausted(status)) {
+      totals_.set_refused_pool_full(totals_.refused_pool_full() + 1);
+      SetRetryDelay(status, kPoolFullRetry);
+    }
+  } else {
+    totals_.set_refused_invalid(totals_.refused_invalid() + 1);
+  }
+  if (!status.ok()) {
+    requests_.Erase(id);
+    return refuse(status);
+  }
+  totals_.set_accepted(totals_.accepted() + 1);
+}
+
+void DecisionLoop::OnCancel(core::RequestId id) {
+  RequestRecord* record = requests_.Find(id);
+  if (record == nullptr) return;  // ended meanwhile
+  scheduler_.Cancel(id);
+  totals_.set_cancelled(totals_.cancelled() + 1);
+  End(*record, grpc::Status::CANCELLED, std::nullopt);
+}
+
+bool DecisionLoop::Abort(const std::string& request_id) {
+  RequestRecord* record = requests_.FindByName(request_id);
+  if (record == nullptr) return false;
+  scheduler_.Cancel(record->id);
+  totals_.set_aborted(totals_.aborted() + 1);
+  End(*record, grpc::Status::OK, record->MakeFinish(v1::FINISH_REASON_ABORT, now_));
+  return true;
+}
+
+void DecisionLoop::End(RequestRecord& record, grpc::Status status, std::optional<v1::Finish> finish) {
+  if (record.stream->End(std::move(status), std::move(finish))) FlushLater(record.stream);
+  requests_.Erase(record.id);
+}
+
+void DecisionLoop::Complete(RequestRecord& record, v1::FinishReason reason) {
+  totals_.set_completed(totals_.completed() + 1);
+  End(record, grpc::Status::OK, record.MakeFinish(reason, now_));
+}
+
+// --- workers ---
+
+void DecisionLoop::OnWorkerMessage(const std::shared_ptr<WorkerSession>& session,
+                                   const v1::WorkerMessage& message) {
+  Member* member = group_.Find(session.get());
+  if (message.has_hello() && member == nullptr) {
+    group_.OnHello(session, message.hello(), now_);
+    return;
+  }
+  if (member == nullptr) return;  // cut off, and does not know it yet
+  switch (message.message_case()) {
+    case v1::WorkerMessage::kEpochReady:
+      group_.OnEpochReady(*member, message.epoch_ready(), now_);
+      return;
+    case v1::WorkerMessage::kStepReport:
+      OnStepReport(*member, message.step_report());
+      return;
+    case v1::WorkerMessage::kLeave:
+      spdlog::info("worker {} asks to leave: {}", member->hello.worker_id(), message.leave().reason());
+      OnLeave(*member);
+      return;
+    case v1::WorkerMessage::kHello:
+    case v1::WorkerMessage::MESSAGE_NOT_SET:
+      group_.Expel(*member, grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "unexpected message"), now_);
+      return;
+  }
+}
+
+void DecisionLoop::OnStepReport(Member& member, const v1::StepReport& report) {
+  if (!member.rank || report.epoch() != member.spoken_epoch) return;  // of an epoch it has left
+  const core::WorkerIndex rank = *member.rank;
+  absl::Status status = ConvertReport(report, report_view_);
+  if (status.ok()) {
+    const int64_t drift_before = scheduler_.totals().drift_tokens;
+    status = scheduler_.OnReport(rank, report_view_.core);
+    if (scheduler_.totals().drift_tokens != drift_before) {
+      spdlog::debug("rank {} step {}: drift of {} tokens", rank, report.step(),
+                    scheduler_.totals().drift_tokens - drift_before);
+    }
+  }
+  if (!status.ok()) {
+    group_.Expel(member, ToGrpcStatus(status), now_);
+    return;
+  }
+  DeliverTokens(rank, report);
+  FinishRequests(rank, report);
+  OnRejections(rank, report);
+  recorder_.OnReport(rank, report, now_);
+  stall_deadline_ = now_ + 2 * options_.step_timeout;
+  if (!scheduler_.ReportsMissing()) {
+    report_deadline_ = absl::InfiniteFuture();
+  } else if (report_deadline_ == absl::InfiniteFuture()) {
+    report_deadline_ = now_ + options_.report_timeout;
+  }
+  if (!report.barrier_error().empty()) group_.OnBarrierError(member, report.barrier_error(), now_);
+}
+
+void DecisionLoop::DeliverTokens(core::WorkerIndex rank, const v1::StepReport& report) {
+  int next = 0;
+  for (int i = 0; i < report.handles_size(); ++i) {
+    const int count = report.token_counts_size() == 0 ? 1 : static_cast<int>(report.token_counts(i));
+    const int first = next;
+    next += count;
+    RequestRecord* record = requests_.Find(report.handles(i));
+    if (record == nullptr || record->rank != rank) continue;  // cancelled meanwhile
+    if (count > 0 && !record->first_token) record->first_token = now_;
+    for (int t = first; t < next && record->delivered < record->request.max_new_tokens(); ++t) {
+      const uint32_t token = report.token_ids(t);
+      if (record->request.has_token_ids()) record->history.push_back(token);
+      if (record->stream->Deliver(record->delivered++, token)) FlushLater(record->stream);
+    }
+  }
+}
+
+void DecisionLoop::FinishRequests(core::WorkerIndex rank, const v1::StepReport& report) {
+  for (const v1::Finished& finished : report.finished()) {
+    RequestRecord* record = requests_.Find(finished.handle());
+    if (record == nullptr || record->rank != rank) continue;
+    Complete(*record,
+             finished.reason() == v1::FINISH_REASON_STOP ? v1::FINISH_REASON_STOP : v1::FINISH_REASON_LENGTH);
+  }
+}
+
+void DecisionLoop::OnRejections(core::WorkerIndex rank, const v1::StepReport& report) {
+  for (const v1::Rejection& rejection : report.rejected()) {
+    RequestRecord* record = requests_.Find(rejection.handle());
+    if (record == nullptr || record->rank != rank) continue;
+    spdlog::warn("rank {} refused request {}: {}", rank, record->request.request_id(), rejection.message());
+    record->rank.reset();
+    const bool room = rejection.code() == static_cast<uint32_t>(grpc::StatusCode::RESOURCE_EXHAUSTED);
+    if (room && ++record->refusals < kMaxRefusals) continue;  // the core has put it back into the pool
+    scheduler_.Cancel(record->id);
+    totals_.set_failed(totals_.failed() + 1);
+    End(*record,
+        room ? ToGrpcStatus(
+                   WithRetry(absl::UnavailableError("no worker takes the request"), kUnavailableRetry))
+             : grpc::Status(static_cast<grpc::StatusCode>(rejection.code()), rejection.message()),
+        std::nullopt);
+  }
+}
+
+void DecisionLoop::OnLeave(Member& member) {
+  member.draining = true;
+  if (member.rank) scheduler_.SetAcceptsNew(*member.rank, false);
+}
+
+void DecisionLoop::ReleaseDrained() {
+  for (Member* member : group_.members()) {
+    if (!member->draining) continue;
+    if (group_.ByRank(member->rank.value_or(-1)) == member) {
+      const core::Scheduler::WorkerAccount account = scheduler_.Account(*member->rank);
+      if (account.active + account.inflight > 0) continue;
+    } else if (member->rank) {
+      continue;  // its requests are known again when the epoch opens
+    }
+    group_.Release(*member, now_);
+  }
+}
+
+absl::Status DecisionLoop::DrainWorker(const std::string& worker_id) {
+  Member* member = group_.FindById(worker_id);
+  if (member == nullptr) return absl::NotFoundError(absl::StrCat("no worker ", worker_id));
+  spdlog::info("draining worker {}", worker_id);
+  OnLeave(*member);
+  return absl::OkStatus();
+}
+
+// --- epochs ---
+
+void DecisionLoop::OnEpochOpen(uint64_t epoch, const std::vector<Member*>& ranks) {
+  std::vector<core::EpochMember> members;
+  int64_t min_sequence = INT64_MAX, max_kv = 0;
+  for (Member* member : ranks) {
+    core::EpochMember& out = members.emplace_back();
+    out.spec.slots = static_cast<int32_t>(member->hello.slots());
+    out.spec.kv_tokens = static_cast<int64_t>(member->hello.kv_tokens());
+    out.spec.accepts_new = !member->draining;
+    out.resident = std::move(member->resident);
+    min_sequence = std::min<int64_t>(
+        min_sequence,
+        static_cast<int64_t>(std::min<uint64_t>(member->hello.max_sequence_tokens(), uint64_t{1} << 40)));
+    max_kv = std::max(max_kv, out.spec.kv_tokens);
+  }
+  max_sequence_ = std::min(min_sequence, max_kv + 1);
+  const std::vector<core::RequestId> displaced = scheduler_.OpenEpoch(std::move(members));
+  for (const core::RequestId id : requests_.Ids()) {
+    RequestRecord* record = requests_.Find(id);
+    record->rank = scheduler_.WorkerOf(id);
+    if (record->rank) record->last_rank = record->rank;
+  }
+  // In reverse, each to the front: the oldest ends up first.
+  for (auto it = displaced.rbegin(); it != displaced.rend(); ++it) {
+    RequestRecord* record = requests_.Find(*it);
+    if (record == nullptr) continue;
+    if (record->delivered >= record->request.max_new_tokens()) {  // only its end was lost
+      Complete(*record, v1::FINISH_REASON_LENGTH);
+      continue;
+    }
+    totals_.set_replayed(totals_.replayed() + 1);
+    scheduler_.Requeue(record->Spec());
+  }
+  if (!displaced.empty())
+    spdlog::warn("{} requests lost their worker and are placed again", displaced.size());
+  RefuseUnfit();
+  recorder_.OpenEpoch(epoch, static_cast<int32_t>(ranks.size()));
+  report_deadline_ = absl::InfiniteFuture();
+  stall_deadline_ = now_ + 2 * options_.step_timeout;
+  if (hooks_.on_serving) hooks_.on_serving(true);
+}
+
+void DecisionLoop::OnEpochClosed() {
+  scheduler_.CloseEpoch();
+  report_deadline_ = stall_deadline_ = absl::InfiniteFuture();
+  if (hooks_.on_serving) hooks_.on_serving(false);
+}
+
+void DecisionLoop::RefuseUnfit() {
+  for (const core::RequestId id : requests_.Ids()) {
+    RequestRecord* record = requests_.Find(id);
+    if (record->rank) continue;
+    const absl::Status status = CheckFits(*record);
+    if (status.ok()) continue;
+    scheduler_.Cancel(id);
+    totals_.set_failed(totals_.failed() + 1);
+    End(*record, ToGrpcStatus(status), std::nullopt);
+  }
+}
+
+// --- decisions ---
+
+void DecisionLoop::Decide(bool force) {
+  for (;;) {
+    const absl::Time before = MonotonicNow();
+    const std::optional<core::Plan> plan = scheduler_.MakePlan(force);
+    if (!plan) return;
+    const absl::Duration took = MonotonicNow() - before;
+    force = false;
+    SendPlan(*plan);
+    bool saturated = true;
+    for (core::WorkerIndex g = 0; g < scheduler_.num_workers() && saturated; ++g) {
+      const core::Scheduler::WorkerAccount account = scheduler_.Account(g);
+      saturated = account.active + account.inflight >= account.spec.slots;
+    }
+    recorder_.OnDecision(static_cast<int64_t>(plan->placements.size()), scheduler_.waiting(), took,
+                         saturated);
+    stall_deadline_ = now_ + 2 * options_.step_timeout;
+  }
+}
+
+void DecisionLoop::SendPlan(const core::Plan& plan) {
+  const std::vector<Member*>& ranks = group_.ranks();
+  plan_messages_.resize(ranks.size());
+  for (v1::RouterMessage& message : plan_messages_) {
+    message.Clear();
+    message.mutable_plan()->set_epoch(group_.epoch());
+    message.mutable_plan()->set_apply_step(static_cast<uint64_t>(plan.apply_step));
+  }
+  for (const core::Drop& drop : plan.drops)
+    plan_messages_[drop.worker].mutable_plan()->add_cancellations(drop.id);
+  for (const core::Placement& placement : plan.placements) {
+    RequestRecord* record = requests_.Find(placement.id);
+    if (record == nullptr) continue;
+    record->rank = record->last_rank = placement.worker;
+    record->wait_steps = placement.wait_steps;
+    if (!record->placed) record->placed = now_;
+    *plan_messages_[placement.worker].mutable_plan()->add_assignments() = record->Assignment();
+  }
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    ranks[rank]->session->Send(std::move(plan_messages_[rank]));
+  }
+}
+
+absl::Status DecisionLoop::SetPolicy(const v1::PolicySetting& setting) {
+  const absl::StatusOr<core::PolicyOptions> options = ConvertPolicy(setting, policy_options_);
+  if (!options.ok()) return options.status();
+  absl::StatusOr<std::unique_ptr<core::Policy>> policy = core::MakePolicy(setting.name(), *options);
+  if (!policy.ok()) return policy.status();
+  policy_options_ = *options;
+  scheduler_.SetPolicy(*std::move(policy));
+  spdlog::info("policy is {} from now on", setting.name());
+  return absl::OkStatus();
+}
+
+}  // namespace bfio::router

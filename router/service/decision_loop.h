@@ -1,0 +1,141 @@
+// The router's one decision thread.
+//
+// Purpose: it alone owns scheduling state (core::Scheduler), membership (Group) and the requests
+// (RequestTable); gRPC's threads post events to it, it sends plans to worker sessions and hands tokens to
+// client streams. No locks on any of that state. Threads: the constructor starts the thread, Stop ends it.
+// Methods of the first section may be called from any thread; all others run on the decision thread only
+// (from closures given to Post).
+#ifndef BFIO_ROUTER_SERVICE_DECISION_LOOP_H_
+#define BFIO_ROUTER_SERVICE_DECISION_LOOP_H_
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
+#include "bfio/v1/admin.pb.h"
+#include "bfio/v1/inference.pb.h"
+#include "bfio/v1/worker.pb.h"
+#include "router/core/decide/scheduler.h"
+#include "router/service/client_stream.h"
+#include "router/service/convert.h"
+#include "router/service/event_queue.h"
+#include "router/service/group.h"
+#include "router/service/options.h"
+#include "router/service/request_table.h"
+#include "router/service/step_recorder.h"
+#include "router/service/stream_sender.h"
+#include "router/service/worker_session.h"
+
+namespace bfio::router {
+
+class DecisionLoop final : private Group::Listener {
+ public:
+  struct Hooks {
+    // An epoch has opened (true) or closed (false): for health checks. Called on the decision thread.
+    std::function<void(bool)> on_serving;
+    StepRecorder::Sink on_step;
+  };
+
+  DecisionLoop(const RouterOptions& options, std::unique_ptr<core::Policy> policy, Hooks hooks);
+  ~DecisionLoop() override;
+
+  // --- any thread ---
+
+  // Runs `event` on the decision thread. False after Stop.
+  bool Post(absl::AnyInvocable<void(DecisionLoop&) &&> event);
+
+  // Hands over a checked request. RESOURCE_EXHAUSTED when too many wait to be looked at, UNAVAILABLE after
+  // Stop.
+  absl::Status PostArrival(core::RequestId id, v1::GenerateRequest request,
+                           std::shared_ptr<ClientStream> stream);
+  void PostCancel(core::RequestId id);
+
+  void PostWorkerMessage(std::shared_ptr<WorkerSession> session, v1::WorkerMessage message);
+  void PostWorkerGone(std::shared_ptr<WorkerSession> session);
+
+  core::RequestId NextId() { return next_id_.fetch_add(1, std::memory_order_relaxed); }
+
+  // Refuses new requests, lets the accepted ones run for at most options.drain_timeout, ends the rest with
+  // UNAVAILABLE, closes the workers' streams and stops the thread. Blocks until then.
+  void Stop();
+
+  // --- decision thread ---
+
+  bool Abort(const std::string& request_id);
+  absl::Status DrainWorker(const std::string& worker_id);
+  absl::Status SetPolicy(const v1::PolicySetting& setting);
+  void FillState(v1::ClusterState& state);
+  // NOT_FOUND when `request` names a rank that does not exist.
+  absl::Status FillLoads(const v1::GetLoadsRequest& request, v1::GetLoadsResponse& response);
+
+ private:
+  void Run();
+  bool DrainDone(absl::Time now);
+  void RunTimers(absl::Time now);
+  absl::Duration UntilNextDeadline(absl::Time now);
+
+  void OnArrival(core::RequestId id, v1::GenerateRequest request, std::shared_ptr<ClientStream> stream);
+  void OnCancel(core::RequestId id);
+  void OnWorkerMessage(const std::shared_ptr<WorkerSession>& session, const v1::WorkerMessage& message);
+  void OnStepReport(Member& member, const v1::StepReport& report);
+  void DeliverTokens(core::WorkerIndex rank, const v1::StepReport& report);
+  void FinishRequests(core::WorkerIndex rank, const v1::StepReport& report);
+  void OnRejections(core::WorkerIndex rank, const v1::StepReport& report);
+  void OnLeave(Member& member);
+  void ReleaseDrained();
+
+  void OnEpochOpen(uint64_t epoch, const std::vector<Member*>& ranks) override;
+  void OnEpochClosed() override;
+  // Requests that no present worker could ever hold are ended rather than left to wait for ever.
+  void RefuseUnfit();
+  absl::Status CheckFits(const RequestRecord& record) const;
+
+  void Decide(bool force);
+  void SendPlan(const core::Plan& plan);
+
+  // Ends a request's stream and forgets the request. The core must not know it any more.
+  void End(RequestRecord& record, grpc::Status status, std::optional<v1::Finish> finish);
+  void Complete(RequestRecord& record, v1::FinishReason reason);
+  void FlushLater(const std::shared_ptr<ClientStream>& stream) { outbox_.push_back(stream); }
+
+  const RouterOptions options_;
+  const Hooks hooks_;
+  core::PolicyOptions policy_options_;
+  std::atomic<core::RequestId> next_id_;
+  EventQueue events_;
+  StreamSender sender_;
+
+  // Decision thread only, from here on.
+  core::Scheduler scheduler_;
+  Group group_;
+  RequestTable requests_;
+  StepRecorder recorder_;
+  v1::RequestTotals totals_;
+  absl::Time now_;
+  const absl::Time started_;
+  // Largest sequence, in KV tokens, that some present worker can hold; absent while none was seen.
+  std::optional<int64_t> max_sequence_;
+  // When patience for missing reports ends; infinite while none is missing.
+  absl::Time report_deadline_ = absl::InfiniteFuture();
+  // When a group that should step and does not is taken to be stuck.
+  absl::Time stall_deadline_ = absl::InfiniteFuture();
+  bool draining_ = false;
+  absl::Time drain_deadline_ = absl::InfiniteFuture();
+  std::vector<std::shared_ptr<ClientStream>> outbox_;
+  ReportView report_view_;
+  std::vector<v1::RouterMessage> plan_messages_;
+
+  std::atomic<bool> stop_requested_{false};
+  std::thread thread_;
+};
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_SERVICE_DECISION_LOOP_H_

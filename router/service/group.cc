@@ -1,0 +1,217 @@
+#include "router/service/group.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "router/service/convert.h"
+
+namespace bfio::router {
+namespace {
+
+// Joins come in bursts, and of a group that loses several members at once each stream breaks by itself:
+// waiting a little makes one epoch of them.
+constexpr absl::Duration kSettleAfterJoin = absl::Milliseconds(100);
+constexpr absl::Duration kSettleAfterLoss = absl::Milliseconds(20);
+// After a failed attempt to form, so that a persistent cause does not spin.
+constexpr absl::Duration kSettleAfterFailure = absl::Milliseconds(500);
+// What a member's answer may take beyond the time it has for forming.
+constexpr absl::Duration kFormGrace = absl::Seconds(1);
+
+grpc::Status Refused(const absl::Status& status) {
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
+}
+
+}  // namespace
+
+void Group::OnHello(std::shared_ptr<WorkerSession> session, const v1::Hello& hello, absl::Time now) {
+  absl::Status status = CheckHello(hello);
+  if (status.ok() && FindById(hello.worker_id()) != nullptr) {
+    status = absl::AlreadyExistsError(absl::StrCat("worker_id ", hello.worker_id(), " is attached already"));
+  }
+  if (status.ok() && !members_.empty() && members_.begin()->second->hello.barrier() != hello.barrier()) {
+    status = absl::FailedPreconditionError(absl::StrCat(
+        "the group meets by barrier ", members_.begin()->second->hello.barrier(), ", not ", hello.barrier()));
+  }
+  if (!status.ok()) {
+    spdlog::warn("worker at {} refused: {}", session->peer(), std::string(status.message()));
+    session->Close(Refused(status));
+    return;
+  }
+  auto member = std::make_unique<Member>();
+  member->session = session;
+  member->hello = hello;
+  member->sequence = next_sequence_++;
+  member->offer = hello.communicator_offer();
+  members_.emplace(session.get(), std::move(member));
+  spdlog::info("worker {} attached ({} slots, {} KV tokens, engine {}); {} of {}", hello.worker_id(),
+               hello.slots(), hello.kv_tokens(), hello.engine(), members_.size(), options_.workers);
+  if (formed_once_) {
+    Reform(kSettleAfterJoin, false, now);
+  } else if (static_cast<int64_t>(members_.size()) >= options_.workers) {
+    Reform(absl::ZeroDuration(), false, now);
+  }
+}
+
+void Group::OnEpochReady(Member& member, const v1::EpochReady& ready, absl::Time now) {
+  member.offer = ready.communicator_offer();
+  if (phase_ != Phase::kForming || ready.epoch() != epoch_ || member.ready) return;
+  if (!ready.error().empty()) {
+    spdlog::warn("worker {} could not form epoch {}: {}", member.hello.worker_id(), epoch_, ready.error());
+    Reform(kSettleAfterFailure, false, now);
+    return;
+  }
+  member.resident.clear();
+  for (const v1::ActiveRequest& active : ready.active()) {
+    member.resident.push_back({active.handle(), static_cast<int64_t>(active.kv_tokens())});
+  }
+  member.ready = true;
+  member.spoken_epoch = epoch_;
+  if (std::all_of(ranks_.begin(), ranks_.end(), [](const Member* m) { return m->ready; })) FinishForming();
+}
+
+void Group::OnBarrierError(Member& member, const std::string& why, absl::Time now) {
+  if (phase_ != Phase::kServing || member.spoken_epoch != epoch_) return;
+  spdlog::warn("worker {} lost the barrier of epoch {}: {}", member.hello.worker_id(), epoch_, why);
+  Reform(kSettleAfterLoss, true, now);
+}
+
+void Group::OnGone(const WorkerSession* session, absl::Time now) {
+  if (const Member* member = Find(session); member != nullptr) {
+    spdlog::warn("worker {} is gone", member->hello.worker_id());
+  }
+  Remove(session, now);
+}
+
+void Group::Expel(Member& member, grpc::Status status, absl::Time now) {
+  spdlog::warn("worker {} is cut off: {}", member.hello.worker_id(), status.error_message());
+  const std::shared_ptr<WorkerSession> session = member.session;
+  Remove(session.get(), now);
+  session->Close(std::move(status));
+}
+
+void Group::Release(Member& member, absl::Time now) {
+  spdlog::info("worker {} is drained and leaves", member.hello.worker_id());
+  const std::shared_ptr<WorkerSession> session = member.session;
+  v1::RouterMessage message;
+  message.mutable_shutdown()->set_reason("drained");
+  session->Send(std::move(message));
+  Remove(session.get(), now);
+  session->Close(grpc::Status::OK);
+}
+
+void Group::Remove(const WorkerSession* session, absl::Time now) {
+  const auto it = members_.find(session);
+  if (it == members_.end()) return;
+  const bool ranked = std::find(ranks_.begin(), ranks_.end(), it->second.get()) != ranks_.end();
+  // ranks_ keeps no pointer to a member that is gone, whatever the phase.
+  ranks_.erase(std::remove(ranks_.begin(), ranks_.end(), it->second.get()), ranks_.end());
+  members_.erase(it);
+  if (ranked) Reform(kSettleAfterLoss, true, now);
+}
+
+void Group::Reform(absl::Duration delay, bool close, absl::Time now) {
+  if (close && phase_ == Phase::kServing) {
+    listener_->OnEpochClosed();
+    phase_ = Phase::kGathering;
+  }
+  if (members_.empty()) {
+    if (phase_ == Phase::kServing) listener_->OnEpochClosed();
+    phase_ = Phase::kGathering;
+    deadline_ = absl::InfiniteFuture();
+    return;
+  }
+  // An epoch that serves goes on serving while newcomers settle.
+  const absl::Time when = now + delay;
+  if (phase_ == Phase::kForming || phase_ == Phase::kGathering) {
+    phase_ = Phase::kSettling;
+    deadline_ = when;
+  } else {
+    deadline_ = std::min(deadline_, when);
+  }
+}
+
+void Group::OnTimer(absl::Time now) {
+  if (now < deadline_) return;
+  if (phase_ == Phase::kForming) {
+    // Whoever has not answered is stuck: the others go on without it.
+    std::vector<Member*> late;
+    for (Member* member : ranks_) {
+      if (!member->ready) late.push_back(member);
+    }
+    for (Member* member : late) {
+      Expel(*member, grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, "no EpochReady in time"), now);
+    }
+    return;
+  }
+  BeginForming(now);
+}
+
+void Group::BeginForming(absl::Time now) {
+  if (phase_ == Phase::kServing) listener_->OnEpochClosed();
+  ranks_ = members();
+  ++epoch_;
+  phase_ = Phase::kForming;
+  deadline_ = now + options_.form_timeout + kFormGrace;
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    Member& member = *ranks_[rank];
+    member.ready = false;
+    member.next_rank = static_cast<core::WorkerIndex>(rank);
+    v1::RouterMessage message;
+    v1::Epoch& epoch = *message.mutable_epoch();
+    epoch.set_epoch(epoch_);
+    epoch.set_rank(static_cast<uint32_t>(rank));
+    epoch.set_world_size(static_cast<uint32_t>(ranks_.size()));
+    epoch.set_communicator_id(ranks_.front()->offer);
+    epoch.set_plan_mode(options_.plan_mode == core::PlanMode::kPipelined ? v1::PLAN_MODE_PIPELINED
+                                                                         : v1::PLAN_MODE_LOCKSTEP);
+    epoch.set_form_timeout_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(options_.form_timeout)));
+    epoch.set_step_timeout_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(options_.step_timeout)));
+    // A newcomer's residents belong to a placement that has been given up: its stream broke, or this is
+    // another router.
+    for (const v1::ActiveRequest& active : member.hello.active()) epoch.add_cancellations(active.handle());
+    member.hello.clear_active();
+    member.session->Send(std::move(message));
+  }
+  spdlog::info("forming epoch {} of {} ranks", epoch_, ranks_.size());
+}
+
+void Group::FinishForming() {
+  phase_ = Phase::kServing;
+  deadline_ = absl::InfiniteFuture();
+  formed_once_ = true;
+  spdlog::info("epoch {} serves with {} ranks", epoch_, ranks_.size());
+  // Only now: until here the members' late reports were counted under their old ranks.
+  for (Member* member : ranks_) member->rank = member->next_rank;
+  listener_->OnEpochOpen(epoch_, ranks_);
+}
+
+Member* Group::Find(const WorkerSession* session) {
+  const auto it = members_.find(session);
+  return it == members_.end() ? nullptr : it->second.get();
+}
+
+Member* Group::FindById(const std::string& worker_id) {
+  for (const auto& [session, member] : members_) {
+    if (member->hello.worker_id() == worker_id) return member.get();
+  }
+  return nullptr;
+}
+
+Member* Group::ByRank(core::WorkerIndex rank) {
+  if (phase_ != Phase::kServing || rank < 0 || rank >= static_cast<core::WorkerIndex>(ranks_.size()))
+    return nullptr;
+  return ranks_[rank];
+}
+
+std::vector<Member*> Group::members() {
+  std::vector<Member*> all;
+  for (const auto& [session, member] : members_) all.push_back(member.get());
+  std::sort(all.begin(), all.end(),
+            [](const Member* a, const Member* b) { return a->sequence < b->sequence; });
+  return all;
+}
+
+}  // namespace bfio::router

@@ -1,0 +1,112 @@
+// Membership: which workers are attached, which of them form the present epoch, and how the next one comes
+// about.
+//
+//   gathering --enough workers--> forming --all ready--> serving --a member lost, joined, left--> forming ...
+//
+// Purpose: everything about epochs in one place; the decision loop forwards worker events and time, and is
+// told through the Listener when an epoch opens or closes. Owned by the decision thread; not thread-safe;
+// time is handed in. Fencing: a member's reports count only under the epoch it last said it was ready for; a
+// lost member's stream is closed, so it can speak for nothing any more.
+#ifndef BFIO_ROUTER_SERVICE_GROUP_H_
+#define BFIO_ROUTER_SERVICE_GROUP_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "bfio/v1/worker.pb.h"
+#include "router/core/decide/scheduler.h"
+#include "router/service/options.h"
+#include "router/service/worker_session.h"
+
+namespace bfio::router {
+
+struct Member {
+  std::shared_ptr<WorkerSession> session;
+  v1::Hello hello;
+  // Order of arrival; ranks follow it, so survivors keep theirs in order.
+  uint64_t sequence = 0;
+  // Rank in the last epoch it was ready for, and that epoch: what its reports are counted under.
+  std::optional<core::WorkerIndex> rank;
+  uint64_t spoken_epoch = 0;
+  // Rank in the epoch being formed.
+  core::WorkerIndex next_rank = 0;
+  bool ready = false;
+  // Takes no new requests and leaves when it has none.
+  bool draining = false;
+  std::string offer;
+  std::vector<core::ResidentRequest> resident;
+};
+
+class Group {
+ public:
+  class Listener {
+   public:
+    virtual ~Listener() = default;
+    // The members, by rank, of an epoch that is complete and waits for its first plan.
+    virtual void OnEpochOpen(uint64_t epoch, const std::vector<Member*>& ranks) = 0;
+    // No plans any more until the next OnEpochOpen. Reports of members may still come.
+    virtual void OnEpochClosed() = 0;
+  };
+
+  Group(const RouterOptions& options, Listener* listener) : options_(options), listener_(listener) {}
+
+  void OnHello(std::shared_ptr<WorkerSession> session, const v1::Hello& hello, absl::Time now);
+  void OnEpochReady(Member& member, const v1::EpochReady& ready, absl::Time now);
+  // The member says that its barrier failed, or contradicts the protocol.
+  void OnBarrierError(Member& member, const std::string& why, absl::Time now);
+  // Its stream is gone.
+  void OnGone(const WorkerSession* session, absl::Time now);
+  // Cuts a member off.
+  void Expel(Member& member, grpc::Status status, absl::Time now);
+  // A drained member is told to end, and the others re-form without it.
+  void Release(Member& member, absl::Time now);
+
+  // Acts on deadlines that have passed.
+  void OnTimer(absl::Time now);
+  absl::Time next_deadline() const { return deadline_; }
+
+  Member* Find(const WorkerSession* session);
+  Member* FindById(const std::string& worker_id);
+  // Null when no epoch is open or the rank is out of range.
+  Member* ByRank(core::WorkerIndex rank);
+
+  bool serving() const { return phase_ == Phase::kServing; }
+  uint64_t epoch() const { return epoch_; }
+  // All attached workers in the order they came.
+  std::vector<Member*> members();
+  const std::vector<Member*>& ranks() const { return ranks_; }
+
+ private:
+  enum class Phase {
+    kGathering,  // too few workers; no deadline
+    kSettling,   // an epoch is to be formed at deadline_: other changes may come along until then
+    kForming,    // Epoch sent; EpochReady of all is due at deadline_
+    kServing,
+  };
+
+  // Schedules the forming of a new epoch `delay` from now and closes the present one if `close`.
+  void Reform(absl::Duration delay, bool close, absl::Time now);
+  void BeginForming(absl::Time now);
+  void FinishForming();
+  // Forgets a member; re-forms if it belonged to the epoch.
+  void Remove(const WorkerSession* session, absl::Time now);
+
+  const RouterOptions& options_;
+  Listener* const listener_;
+  Phase phase_ = Phase::kGathering;
+  absl::Time deadline_ = absl::InfiniteFuture();
+  uint64_t epoch_ = 0;
+  uint64_t next_sequence_ = 0;
+  bool formed_once_ = false;
+  std::map<const WorkerSession*, std::unique_ptr<Member>> members_;
+  std::vector<Member*> ranks_;  // of the open epoch, or of the one being formed
+};
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_SERVICE_GROUP_H_

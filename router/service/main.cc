@@ -1,0 +1,144 @@
+// bfio_router: flags to options, then RouterServer until a signal comes.
+#include <spdlog/spdlog.h>
+
+#include <cstdio>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "bfio/v1/config.pb.h"
+#include "common/base/shutdown.h"
+#include "common/config/program.h"
+#include "common/telemetry/log.h"
+#include "router/service/router_server.h"
+
+ABSL_FLAG(std::string, listen, "127.0.0.1:50051",
+          "HOST:PORT of the client API and the worker link; port 0 picks a free one");
+ABSL_FLAG(std::string, admin_listen, "127.0.0.1:50052",
+          "HOST:PORT of the admin API; port 0 picks a free one");
+ABSL_FLAG(uint32_t, workers, 1, "ranks the first epoch waits for; later joins and losses re-form the group");
+ABSL_FLAG(std::string, policy, "bf_io", "who goes where: see the list above");
+ABSL_FLAG(std::string, objective, "square",
+          "bf_io's objective: square (squared deviation from the mean load, with a weight on waiting age) or "
+          "paper (J)");
+ABSL_FLAG(uint32_t, horizon, 0, "bf_io's lookahead H in steps; only 0 so far");
+ABSL_FLAG(std::string, plan_mode, "pipelined",
+          "pipelined: the plan made from step k is applied at k+2, no worker waits for the router; "
+          "lockstep: workers wait for the plan of each step");
+ABSL_FLAG(uint32_t, max_waiting, 4096,
+          "bound of the waiting pool in requests; beyond it clients get RESOURCE_EXHAUSTED");
+ABSL_FLAG(uint32_t, max_prompt_tokens, 131072, "longest prompt accepted, in tokens");
+ABSL_FLAG(uint32_t, max_new_tokens, 65536, "largest max_new_tokens accepted");
+ABSL_FLAG(absl::Duration, step_timeout, absl::Seconds(10),
+          "a rank that does not reach a step's barrier in this time failed");
+ABSL_FLAG(absl::Duration, form_timeout, absl::Seconds(10),
+          "time for all ranks to form the barrier of a new epoch");
+ABSL_FLAG(absl::Duration, report_timeout, absl::Milliseconds(200),
+          "after a step's first report, how long the decision waits for the missing ones");
+ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(30),
+          "how long accepted requests may run on after SIGTERM");
+ABSL_FLAG(uint64_t, seed, 1, "seed of randomised policies; give replicas different ones");
+ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warning or error");
+ABSL_FLAG(std::string, log_format, "text", "text or json");
+
+namespace bfio::router {
+namespace {
+
+ProgramInfo Info() {
+  ProgramInfo info;
+  info.name = "bfio_router";
+  info.version = BFIO_VERSION;
+  info.usage =
+      "Places decode requests on barrier-synchronised workers, every step, and streams their tokens back.\n\n"
+      "  bfio_router --workers=4                     wait for 4 ranks, then serve\n"
+      "  bfio_router --workers=4 --policy=fcfs       a baseline\n"
+      "  bfio_router --config=router.textproto       settings from a file (protobuf text or JSON)\n\n"
+      "Policies:\n";
+  for (const core::PolicyInfo& policy : core::RegisteredPolicies()) {
+    absl::StrAppend(&info.usage, "  ", policy.name,
+                    std::string(std::max<size_t>(1, 16 - policy.name.size()), ' '), policy.summary, "\n");
+  }
+  return info;
+}
+
+absl::Status CheckTimeout(absl::string_view flag, absl::Duration value) {
+  if (value > absl::ZeroDuration() && value <= absl::Hours(24)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--", flag, "=", absl::FormatDuration(value), ": must be above 0 and at most 24h"));
+}
+
+absl::StatusOr<RouterOptions> OptionsFromFlags() {
+  RouterOptions options;
+  options.version = BFIO_VERSION;
+  options.listen = absl::GetFlag(FLAGS_listen);
+  options.admin_listen = absl::GetFlag(FLAGS_admin_listen);
+  options.policy = absl::GetFlag(FLAGS_policy);
+  options.policy_options.seed = absl::GetFlag(FLAGS_seed);
+  options.policy_options.objective = absl::GetFlag(FLAGS_objective);
+  const uint32_t workers = absl::GetFlag(FLAGS_workers), horizon = absl::GetFlag(FLAGS_horizon);
+  const uint32_t waiting = absl::GetFlag(FLAGS_max_waiting);
+  if (workers < 1 || workers > 4096) {
+    return absl::InvalidArgumentError(absl::StrCat("--workers=", workers, ": must be within 1..4096"));
+  }
+  if (horizon > 500)
+    return absl::InvalidArgumentError(absl::StrCat("--horizon=", horizon, ": must be within 0..500"));
+  if (waiting < 1 || waiting > 1000000) {
+    return absl::InvalidArgumentError(absl::StrCat("--max_waiting=", waiting, ": must be within 1..1000000"));
+  }
+  options.workers = static_cast<int32_t>(workers);
+  options.policy_options.horizon = static_cast<int32_t>(horizon);
+  options.max_waiting = waiting;
+  options.limits.max_prompt_tokens = absl::GetFlag(FLAGS_max_prompt_tokens);
+  options.limits.max_new_tokens = absl::GetFlag(FLAGS_max_new_tokens);
+  const std::string mode = absl::GetFlag(FLAGS_plan_mode);
+  if (mode != "pipelined" && mode != "lockstep") {
+    return absl::InvalidArgumentError(absl::StrCat("--plan_mode=", mode, ": must be pipelined or lockstep"));
+  }
+  options.plan_mode = mode == "pipelined" ? core::PlanMode::kPipelined : core::PlanMode::kLockstep;
+  options.step_timeout = absl::GetFlag(FLAGS_step_timeout);
+  options.form_timeout = absl::GetFlag(FLAGS_form_timeout);
+  options.report_timeout = absl::GetFlag(FLAGS_report_timeout);
+  options.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
+  for (const auto& [flag, value] :
+       {std::pair<absl::string_view, absl::Duration>{"step_timeout", options.step_timeout},
+        {"form_timeout", options.form_timeout},
+        {"report_timeout", options.report_timeout},
+        {"drain_timeout", options.drain_timeout}}) {
+    if (absl::Status status = CheckTimeout(flag, value); !status.ok()) return status;
+  }
+  return options;
+}
+
+int Main(int argc, char** argv) {
+  const ProgramInfo info = Info();
+  const auto rest = InitProgram(argc, argv, info, v1::RouterConfig());
+  if (!rest.empty())
+    return ExitWith(info, absl::InvalidArgumentError(absl::StrCat("unexpected argument ", rest[0])));
+  absl::StatusOr<RouterOptions> options = OptionsFromFlags();
+  if (!options.ok()) return ExitWith(info, options.status());
+  if (absl::Status status =
+          InitLogging(info.name, absl::GetFlag(FLAGS_log_level), absl::GetFlag(FLAGS_log_format));
+      !status.ok()) {
+    return ExitWith(info, status);
+  }
+  ShutdownSignal::Install();
+  absl::StatusOr<std::unique_ptr<RouterServer>> router = RouterServer::Start(*options);
+  if (!router.ok()) return ExitWith(info, router.status());
+  // Scripts read this line for the ports.
+  std::printf("bfio_router: serving on %s, admin on %s, policy %s, waiting for %d workers\n",
+              (*router)->address().c_str(), (*router)->admin_address().c_str(), options->policy.c_str(),
+              options->workers);
+  std::fflush(stdout);
+  while (!ShutdownSignal::WaitFor(absl::Hours(1))) {
+  }
+  spdlog::info("shutting down");
+  (*router)->Shutdown();
+  return 0;
+}
+
+}  // namespace
+}  // namespace bfio::router
+
+int main(int argc, char** argv) {
+  return bfio::router::Main(argc, argv);
+}

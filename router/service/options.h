@@ -1,0 +1,49 @@
+// Settings of the router service, checked once at start.
+#ifndef BFIO_ROUTER_SERVICE_OPTIONS_H_
+#define BFIO_ROUTER_SERVICE_OPTIONS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/time/time.h"
+#include "router/core/decide/scheduler.h"
+#include "router/core/policy/policy.h"
+
+namespace bfio::router {
+
+// Bounds of one request, checked at the door.
+struct RequestLimits {
+  // Prompt and output length, in tokens.
+  uint32_t max_prompt_tokens = 131072;
+  uint32_t max_new_tokens = 65536;
+  uint32_t max_stop_ids = 64;
+  // Bytes of request_id and of tenant.
+  uint32_t max_id_bytes = 128;
+  int32_t max_abs_priority = 100;
+};
+
+struct RouterOptions {
+  // HOST:PORT; port 0 picks a free one.
+  std::string listen = "127.0.0.1:50051";
+  std::string admin_listen = "127.0.0.1:50052";
+  // Ranks the first epoch waits for.
+  int32_t workers = 1;
+  std::string policy = "bf_io";
+  core::PolicyOptions policy_options;
+  core::PlanMode plan_mode = core::PlanMode::kPipelined;
+  int64_t max_waiting = 4096;
+  RequestLimits limits;
+  // A rank that does not reach a step's barrier in this time has failed.
+  absl::Duration step_timeout = absl::Seconds(10);
+  // A rank that has not formed the barrier of a new epoch in this time is dropped.
+  absl::Duration form_timeout = absl::Seconds(10);
+  // After a step's first report, how long the decision waits for the others before it plans without them.
+  absl::Duration report_timeout = absl::Milliseconds(200);
+  // How long accepted requests may run on after SIGTERM.
+  absl::Duration drain_timeout = absl::Seconds(30);
+  std::string version = "dev";
+};
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_SERVICE_OPTIONS_H_

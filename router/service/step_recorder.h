@@ -1,0 +1,74 @@
+// What the steps looked like: sums for the admin API, a summary per step for watchers, token rates per rank.
+//
+// Purpose: one place that turns the ranks' reports into the figures operators read. Owned by the decision
+// thread; not thread-safe (watchers have queues of their own).
+#ifndef BFIO_ROUTER_SERVICE_STEP_RECORDER_H_
+#define BFIO_ROUTER_SERVICE_STEP_RECORDER_H_
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "bfio/v1/admin.pb.h"
+#include "bfio/v1/worker.pb.h"
+
+namespace bfio::router {
+
+// Tokens per second over the last second, in buckets of a tenth.
+class RateWindow {
+ public:
+  void Add(absl::Time now, int64_t tokens);
+  double PerSecond(absl::Time now) const;
+
+ private:
+  struct Bucket {
+    int64_t tick = -1;
+    int64_t tokens = 0;
+  };
+  std::array<Bucket, 11> buckets_;
+};
+
+class StepRecorder {
+ public:
+  using Sink = std::function<void(const std::shared_ptr<const v1::StepSummary>&)>;
+
+  // Every summary of a complete step goes to `sink`.
+  explicit StepRecorder(Sink sink) : sink_(std::move(sink)) {}
+
+  // Steps of the epoch before that are not complete are forgotten.
+  void OpenEpoch(uint64_t epoch, int32_t ranks);
+
+  void OnReport(int32_t rank, const v1::StepReport& report, absl::Time now);
+
+  // A decision was taken; the complete steps before it are published with it.
+  void OnDecision(int64_t assigned, int64_t waiting, absl::Duration took, bool saturated);
+
+  const v1::StepTotals& totals() const { return totals_; }
+  double tokens_per_second(int32_t rank, absl::Time now) const;
+  uint64_t straggler_steps(int32_t rank) const;
+
+ private:
+  struct Partial {
+    int32_t reports = 0;
+    v1::StepSummary summary;
+  };
+  void Complete(Partial& partial);
+
+  const Sink sink_;
+  uint64_t epoch_ = 0;
+  int32_t ranks_ = 0;
+  std::map<uint64_t, Partial> partial_;
+  std::vector<std::shared_ptr<v1::StepSummary>> complete_;  // wait for the decision that follows
+  std::vector<RateWindow> rates_;
+  std::vector<uint64_t> stragglers_;
+  v1::StepTotals totals_;
+};
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_SERVICE_STEP_RECORDER_H_

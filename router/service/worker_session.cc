@@ -1,0 +1,103 @@
+#include "router/service/worker_session.h"
+
+#include <utility>
+
+namespace bfio::router {
+
+std::shared_ptr<WorkerSession> WorkerSession::Create(std::string peer, Callbacks callbacks) {
+  std::shared_ptr<WorkerSession> session(new WorkerSession(std::move(peer), std::move(callbacks)));
+  session->self_ = session;
+  session->StartRead(&session->incoming_);
+  return session;
+}
+
+void WorkerSession::Send(v1::RouterMessage message) {
+  absl::MutexLock lock(&mutex_);
+  if (closing_ || finished_) return;
+  if (queue_.size() >= kMaxQueued) {
+    closing_ = true;
+    close_status_ =
+        grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "the worker does not take its messages");
+    queue_.resize(writing_ ? 1 : 0);
+    MaybeFinish();
+    return;
+  }
+  queue_.push_back(std::move(message));
+  WriteNext();
+}
+
+void WorkerSession::Close(grpc::Status status) {
+  absl::MutexLock lock(&mutex_);
+  if (closing_ || finished_) return;
+  closing_ = true;
+  close_status_ = std::move(status);
+  MaybeFinish();
+}
+
+void WorkerSession::WriteNext() {
+  if (writing_ || finished_ || queue_.empty()) return;
+  writing_ = true;
+  StartWrite(&queue_.front());
+}
+
+void WorkerSession::MaybeFinish() {
+  if (!closing_ || finished_ || writing_ || !queue_.empty()) return;
+  finished_ = true;
+  Finish(close_status_);
+}
+
+void WorkerSession::Consumed() {
+  absl::MutexLock lock(&mutex_);
+  --unconsumed_;
+  if (!read_paused_ || finished_ || unconsumed_ >= kMaxUnconsumed / 2) return;
+  read_paused_ = false;
+  StartRead(&incoming_);
+}
+
+void WorkerSession::OnReadDone(bool ok) {
+  if (!ok) {  // the worker has closed its side or is gone
+    Close(grpc::Status::OK);
+    return;
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    ++unconsumed_;
+  }
+  callbacks_.on_message(self_, std::move(incoming_));
+  absl::MutexLock lock(&mutex_);
+  incoming_.Clear();
+  if (finished_) return;  // no operation may follow Finish
+  if (unconsumed_ >= kMaxUnconsumed) {
+    read_paused_ = true;
+  } else {
+    StartRead(&incoming_);
+  }
+}
+
+void WorkerSession::OnWriteDone(bool ok) {
+  absl::MutexLock lock(&mutex_);
+  writing_ = false;
+  if (ok) {
+    queue_.pop_front();
+    WriteNext();
+  } else {
+    queue_.clear();
+    closing_ = true;
+  }
+  MaybeFinish();
+}
+
+void WorkerSession::OnCancel() {
+  absl::MutexLock lock(&mutex_);
+  closing_ = true;
+  // The message under way stays until OnWriteDone, the rest can reach nobody.
+  queue_.resize(writing_ ? 1 : 0);
+  MaybeFinish();
+}
+
+void WorkerSession::OnDone() {
+  const std::shared_ptr<WorkerSession> self = std::move(self_);
+  callbacks_.on_gone(self);
+}
+
+}  // namespace bfio::router

@@ -1,0 +1,77 @@
+// The router's end of one worker's Attach stream.
+//
+// Purpose: messages from the worker are posted to the decision thread in order; messages to it are queued and
+// written one after another. Both directions are bounded: reading pauses while too many messages wait for the
+// decision thread, and a worker that does not take its messages is cut off. Ownership: gRPC and the router
+// share it, as with ClientStream. Threads: Send, Close and Consumed from the decision thread; OnX are gRPC's.
+#ifndef BFIO_ROUTER_SERVICE_WORKER_SESSION_H_
+#define BFIO_ROUTER_SERVICE_WORKER_SESSION_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/synchronization/mutex.h"
+#include "bfio/v1/worker.pb.h"
+
+namespace bfio::router {
+
+class WorkerSession final : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::RouterMessage> {
+ public:
+  struct Callbacks {
+    // In the order of arrival; each must be answered by one Consumed() once it has been dealt with.
+    std::function<void(std::shared_ptr<WorkerSession>, v1::WorkerMessage)> on_message;
+    // Once, last.
+    std::function<void(std::shared_ptr<WorkerSession>)> on_gone;
+  };
+
+  // Starts reading at once.
+  static std::shared_ptr<WorkerSession> Create(std::string peer, Callbacks callbacks);
+
+  // Queues a message; cuts the worker off when kMaxQueued wait already.
+  void Send(v1::RouterMessage message);
+
+  // Ends the stream after the queued messages.
+  void Close(grpc::Status status);
+
+  // One message from on_message has been dealt with.
+  void Consumed();
+
+  const std::string& peer() const { return peer_; }
+
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool ok) override;
+  void OnCancel() override;
+  void OnDone() override;
+
+ private:
+  static constexpr size_t kMaxQueued = 1024;
+  static constexpr int kMaxUnconsumed = 256;
+
+  WorkerSession(std::string peer, Callbacks callbacks)
+      : peer_(std::move(peer)), callbacks_(std::move(callbacks)) {}
+
+  void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void MaybeFinish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const std::string peer_;
+  const Callbacks callbacks_;
+  std::shared_ptr<WorkerSession> self_;  // held until OnDone
+  v1::WorkerMessage incoming_;           // belongs to gRPC while a read is under way
+
+  absl::Mutex mutex_;
+  std::deque<v1::RouterMessage> queue_ ABSL_GUARDED_BY(mutex_);  // the front is being written when writing_
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  grpc::Status close_status_ ABSL_GUARDED_BY(mutex_);
+  int unconsumed_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool read_paused_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_SERVICE_WORKER_SESSION_H_
