@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <iostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -116,13 +117,14 @@ absl::Status RunAll() {
   if (!trace.ok()) return trace.status();
   ReportDroppedRows(*trace);
   const bool json = absl::GetFlag(FLAGS_json);
-  if (!json) std::cout << TableHeader() << std::endl;
   SimOptions options = OptionsFromFlags();
+  bool header = !json;
   for (const std::string& policy :
        std::vector<std::string>(absl::StrSplit(absl::GetFlag(FLAGS_policy), ','))) {
     options.policy = policy;
     absl::StatusOr<std::unique_ptr<Simulation>> simulation = Simulation::Create(options, *trace);
     if (!simulation.ok()) return simulation.status();
+    if (std::exchange(header, false)) std::cout << TableHeader() << std::endl;
     const absl::StatusOr<nlohmann::ordered_json> run = (*simulation)->Run(ShowProgress(options));
     if (!run.ok()) return run.status();
     std::cout << (json ? run->dump() : TableLine(*run)) << std::endl;

@@ -14,11 +14,13 @@ namespace {
 // The paper's model has no KV limit; room enough that it never binds, small enough that sums do not overflow.
 constexpr int64_t kUnlimitedKv = std::numeric_limits<int64_t>::max() / 4;
 
+// Arrivals above saturation pile up, which is what is being measured then; but not until memory is full.
+constexpr int64_t kMostWaiting = 2'000'000;
+
 core::SchedulerOptions SchedulerOptionsFor(const SimOptions& options) {
   core::SchedulerOptions result;
   result.plan_mode = core::PlanMode::kLockstep;
-  // Arrivals above saturation pile up without bound: that is what is being measured then.
-  result.max_waiting = std::numeric_limits<int64_t>::max();
+  result.max_waiting = kMostWaiting;
   result.window = std::max<int64_t>(result.window, options.reveal);
   return result;
 }

@@ -1,0 +1,63 @@
+// Snapshots in a line or two, and a policy's answer in a form that reads well in an assertion.
+#ifndef BFIO_TESTS_TESTING_POLICY_CASE_H_
+#define BFIO_TESTS_TESTING_POLICY_CASE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "router/core/policy/policy.h"
+
+namespace bfio::core {
+
+inline constexpr int64_t kAmpleKv = int64_t{1} << 40;
+
+// A snapshot that owns what it shows. Requests are added oldest first.
+class PolicyCase {
+ public:
+  PolicyCase& Worker(int64_t load, int32_t free_slots, int64_t free_kv = kAmpleKv, int32_t active = 0) {
+    workers_.push_back({load, active, free_slots, free_kv});
+    return *this;
+  }
+  // Reserves as much KV as its prefill unless told otherwise.
+  PolicyCase& Waiting(int64_t prefill, int64_t age = 0, int64_t kv = 0, int32_t priority = 0) {
+    WaitingView view;
+    view.id = waiting_.size() + 1;
+    view.prefill_tokens = prefill;
+    view.kv_reserve_tokens = kv > 0 ? kv : prefill;
+    view.enqueued_step = kStep - age;
+    view.priority = priority;
+    waiting_.push_back(view);
+    return *this;
+  }
+  PolicyCase& WaitingAll(const std::vector<int64_t>& prefills) {
+    for (int64_t prefill : prefills) Waiting(prefill);
+    return *this;
+  }
+
+  Snapshot View() const { return {kStep, workers_, waiting_}; }
+
+  // By waiting index: the worker it goes to, or -1.
+  std::vector<int32_t> Decide(Policy& policy) const {
+    std::vector<Assignment> plan;
+    policy.Decide(View(), plan);
+    std::vector<int32_t> result(waiting_.size(), -1);
+    for (const Assignment& assignment : plan) result[assignment.waiting_index] = assignment.worker;
+    return result;
+  }
+  std::vector<int32_t> Decide(const std::string& name, const std::string& objective = "square") const {
+    PolicyOptions options;
+    options.objective = objective;
+    return Decide(**MakePolicy(name, options));
+  }
+
+ private:
+  static constexpr int64_t kStep = 1'000'000;
+  std::vector<WorkerView> workers_;
+  std::vector<WaitingView> waiting_;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_TESTS_TESTING_POLICY_CASE_H_

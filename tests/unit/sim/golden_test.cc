@@ -1,0 +1,185 @@
+// The simulator against hand-computed numbers, and against the figures the project is built on.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <string>
+
+#include "tools/sim/simulation.h"
+
+namespace bfio::sim {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::UnorderedElementsAre;
+
+Trace SixRequests() {
+  Trace trace;
+  trace.source = "six";
+  for (auto [s, o] :
+       std::vector<std::pair<int64_t, int64_t>>{{10, 2}, {20, 1}, {30, 3}, {40, 1}, {50, 2}, {60, 1}}) {
+    trace.requests.push_back({static_cast<double>(trace.requests.size()), s, o});
+  }
+  return trace;
+}
+
+SimOptions ThreeWorkersOfOneSlot() {
+  SimOptions options;
+  options.policy = "fcfs";
+  options.workers = 3;
+  options.batch = 1;
+  options.reveal = 6;
+  options.warmup = 0;
+  options.steps = 3;
+  options.cost.c_s = 1;
+  options.cost.tl_s_per_token = 0.1;
+  return options;
+}
+
+// Step 1: r1, r2, r3 start: loads 10 20 30, 1 + 0.1 * 30 = 4 s; r2 completes.
+// Step 2: r4 follows r2:    loads 11 40 31, 5 s; r1 and r4 complete.
+// Step 3: r5, r6 start:     loads 50 60 32, 7 s; r3 and r6 complete.
+TEST(GoldenTest, ThreeWorkersSixRequestsByHand) {
+  const Trace trace = SixRequests();
+  std::vector<std::vector<int64_t>> loads;
+  const auto run =
+      (*Simulation::Create(ThreeWorkersOfOneSlot(), trace))->Run({}, [&](int64_t, const auto& tapped) {
+        loads.push_back(tapped);
+      });
+  ASSERT_TRUE(run.ok()) << run.status();
+  EXPECT_THAT(loads, ElementsAre(ElementsAre(10, 20, 30), ElementsAre(11, 40, 31), ElementsAre(50, 60, 32)));
+  EXPECT_DOUBLE_EQ((*run)["avg_imbalance_tokens"], (30 + 38 + 38) / 3.0);
+  EXPECT_DOUBLE_EQ((*run)["idle_fraction"], ((1 - 60 / 90.0) + (1 - 82 / 120.0) + (1 - 142 / 180.0)) / 3);
+  EXPECT_DOUBLE_EQ((*run)["throughput_tokens_per_s"], 9 / 16.0);
+  EXPECT_DOUBLE_EQ((*run)["step_s_mean"], 16 / 3.0);
+  EXPECT_EQ((*run)["completed"], 5);
+  EXPECT_DOUBLE_EQ((*run)["tpot_s_mean"], (4 / 1.0 + 9 / 2.0 + 5 / 1.0 + 16 / 3.0 + 7 / 1.0) / 5);
+  EXPECT_DOUBLE_EQ((*run)["ttft_s_mean"], (4 + 4 + 4 + 9 + 16 + 16) / 6.0);
+  EXPECT_DOUBLE_EQ((*run)["wait_steps_mean"], (0 + 0 + 0 + 1 + 2 + 2) / 6.0);
+  EXPECT_EQ((*run)["wait_steps_max"], 2);
+  const auto watts = [](double ratio) { return 100 + 300 * std::pow(ratio, 0.7); };
+  EXPECT_NEAR((*run)["energy_j"],
+              4 * (watts(10 / 30.0) + watts(20 / 30.0) + 400) +
+                  5 * (watts(11 / 40.0) + 400 + watts(31 / 40.0)) +
+                  7 * (watts(50 / 60.0) + 400 + watts(32 / 60.0)),
+              1e-9);
+}
+
+TEST(GoldenTest, StepsBeforeWarmupAreNotCounted) {
+  const Trace trace = SixRequests();
+  SimOptions options = ThreeWorkersOfOneSlot();
+  options.warmup = 2;
+  options.steps = 1;
+  const auto run = (*Simulation::Create(options, trace))->Run();
+  EXPECT_DOUBLE_EQ((*run)["avg_imbalance_tokens"], 38);
+  EXPECT_DOUBLE_EQ((*run)["step_s_mean"], 7);
+  EXPECT_EQ((*run)["completed"], 2);
+}
+
+TEST(GoldenTest, ArrivalsComeWhenTheTraceSaysDividedByLoad) {
+  Trace trace = SixRequests();
+  trace.has_arrivals = true;
+  SimOptions options = ThreeWorkersOfOneSlot();
+  options.mode = "arrivals";
+  options.load = 0.1;  // arrivals at 0, 10, 20, ... s: r1 runs 2 + 2.1 s, then nobody until 10 s
+  options.steps = 3;
+  std::vector<std::vector<int64_t>> loads;
+  const auto run = (*Simulation::Create(options, trace))->Run({}, [&](int64_t, const auto& tapped) {
+    loads.push_back(tapped);
+  });
+  EXPECT_THAT(loads, ElementsAre(UnorderedElementsAre(10, 0, 0), UnorderedElementsAre(11, 0, 0),
+                                 UnorderedElementsAre(20, 0, 0)));
+  EXPECT_DOUBLE_EQ((*run)["ttft_s_mean"], (2 + 3) / 2.0);
+}
+
+TEST(GoldenTest, TraceWithoutArrivalsIsRefusedInArrivalsMode) {
+  const Trace trace = SixRequests();
+  SimOptions options = ThreeWorkersOfOneSlot();
+  options.mode = "arrivals";
+  EXPECT_EQ(Simulation::Create(options, trace).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(GoldenTest, EmptyTraceIsRefused) {
+  EXPECT_EQ(Simulation::Create(ThreeWorkersOfOneSlot(), Trace()).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST(GoldenTest, RunsRepeatExceptForMeasuredTimes) {
+  const Trace trace = *SampleProfile("conversation", 2000, 3);
+  SimOptions options;
+  options.warmup = 50;
+  options.steps = 200;
+  const auto run = [&] {
+    auto result = *(*Simulation::Create(options, trace))->Run();
+    for (const char* key : {"mean", "p50", "p99", "max"}) result.erase(std::string("decide_us_") + key);
+    return result;
+  };
+  EXPECT_EQ(run(), run());
+}
+
+// --- the figures, on the public traces when they are there ---
+
+struct Figure {
+  const char* trace;
+  const char* policy;
+  // Tokens, percent, tokens per second, steps; each printed to the digits given.
+  double imbalance, idle_percent, throughput;
+  int64_t longest_wait;
+};
+
+class FigureTest : public ::testing::TestWithParam<Figure> {
+ protected:
+  // Not part of the repository: beside it.
+  static std::string Path(const std::string& trace) {
+    return (std::filesystem::path(BFIO_SOURCE_DIR) / ".." / "shared" / "traces" / trace)
+        .lexically_normal()
+        .string();
+  }
+  static nlohmann::ordered_json Run(const std::string& path, const std::string& policy) {
+    const Trace trace = *ReadTrace(path);
+    SimOptions options;
+    options.policy = policy;
+    return *(*Simulation::Create(options, trace))->Run();
+  }
+};
+
+constexpr char kAzure[] = "AzureLLMInferenceTrace_conv.csv";
+constexpr char kBurst[] = "burstgpt_sample_8000.csv";
+
+TEST_P(FigureTest, BaselineMatches) {
+  const std::string path = Path(GetParam().trace);
+  if (!std::filesystem::exists(path)) GTEST_SKIP() << "no trace " << path;
+  const auto run = Run(path, GetParam().policy);
+  EXPECT_NEAR(run["avg_imbalance_tokens"], GetParam().imbalance, 0.02 * GetParam().imbalance);
+  EXPECT_NEAR(100 * run["idle_fraction"].get<double>(), GetParam().idle_percent, 0.15);
+  EXPECT_NEAR(run["throughput_tokens_per_s"], GetParam().throughput, 100);
+  EXPECT_EQ(run["wait_steps_max"], GetParam().longest_wait);
+}
+
+INSTANTIATE_TEST_SUITE_P(Traces, FigureTest,
+                         ::testing::Values(Figure{kAzure, "fcfs", 18.7e4, 11.5, 7.73e4, 39},
+                                           Figure{kAzure, "round_robin", 17.0e4, 10.6, 7.79e4, 39},
+                                           Figure{kAzure, "least_tokens", 17.5e4, 10.9, 7.77e4, 39},
+                                           Figure{kAzure, "lpt", 4.1e4, 2.8, 8.24e4, 39},
+                                           Figure{kBurst, "fcfs", 26.9e4, 17.7, 8.03e4, 7},
+                                           Figure{kBurst, "round_robin", 27.5e4, 18.1, 8.00e4, 7},
+                                           Figure{kBurst, "least_tokens", 28.7e4, 18.6, 7.96e4, 7},
+                                           Figure{kBurst, "lpt", 2.9e4, 2.3, 8.97e4, 7}),
+                         [](const auto& param) {
+                           return std::string(param.param.trace == kAzure ? "Azure_" : "BurstGpt_") +
+                                  param.param.policy;
+                         });
+
+TEST_F(FigureTest, DefaultPolicyBeatsEveryBaselineOnBothTraces) {
+  for (const char* trace : {kAzure, kBurst}) {
+    const std::string path = Path(trace);
+    if (!std::filesystem::exists(path)) GTEST_SKIP() << "no trace " << path;
+    const auto ours = Run(path, "bf_io"), lpt = Run(path, "lpt");
+    EXPECT_LT(ours["avg_imbalance_tokens"].get<double>(), 0.5 * lpt["avg_imbalance_tokens"].get<double>());
+    EXPECT_GT(ours["throughput_tokens_per_s"], lpt["throughput_tokens_per_s"]);
+  }
+}
+
+}  // namespace
+}  // namespace bfio::sim
