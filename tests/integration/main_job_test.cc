@@ -1,0 +1,107 @@
+// The main job: the traffic generator sends a trace, the router places it, workers stream the tokens back.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "tests/testing/cluster.h"
+
+namespace bfio::testing {
+namespace {
+
+// A trace of `n` requests with varied lengths and close arrivals, in the generic format.
+std::string WriteTrace(int n) {
+  const std::string path = absl::StrCat(TestDirectory(), "/trace.csv");
+  std::ofstream out(path);
+  out << "arrived_at,num_prefill_tokens,num_decode_tokens\n";
+  for (int i = 0; i < n; ++i)
+    out << i * 0.001 << "," << 1 + (i * 7919) % 900 << "," << 1 + (i * 104729) % 40 << "\n";
+  return path;
+}
+
+int64_t TraceTokens(int n) {
+  int64_t tokens = 0;
+  for (int i = 0; i < n; ++i) tokens += 1 + (i * 104729) % 40;
+  return tokens;
+}
+
+void RunTrace(Cluster& cluster, int requests) {
+  const std::string json_path = absl::StrCat(TestDirectory(), "/report.json");
+  const RunResult run =
+      RunProgram("bfio_loadgen", {absl::StrCat("--target=", cluster.address()),
+                                  absl::StrCat("--admin=", cluster.admin_address()),
+                                  absl::StrCat("--trace=", WriteTrace(requests)), "--arrival=trace",
+                                  absl::StrCat("--requests=", requests), absl::StrCat("--json=", json_path)});
+  ASSERT_EQ(run.code, 0) << run.err << run.out << cluster.router().Stderr();
+  const nlohmann::json report = nlohmann::json::parse(std::ifstream(json_path));
+  EXPECT_EQ(report["requests_sent"], requests);
+  EXPECT_EQ(report["completed"], requests);
+  EXPECT_EQ(report["stream_breaches"], 0);
+  EXPECT_EQ(report["output_tokens"], TraceTokens(requests));
+  const v1::ClusterState state = cluster.State();
+  EXPECT_EQ(state.requests().completed(), static_cast<uint64_t>(requests));
+  EXPECT_EQ(state.requests().replayed(), 0u);
+  EXPECT_EQ(state.steps().drift_tokens(), 0);
+  EXPECT_EQ(state.steps().generated_tokens(), static_cast<uint64_t>(TraceTokens(requests)));
+  EXPECT_EQ(state.waiting_requests(), 0u);
+}
+
+TEST(MainJob, FourProcessesPipelined) {
+  ClusterOptions options;
+  options.worker_processes = 4;
+  Cluster cluster(options);
+  ASSERT_TRUE(cluster.ok());
+  RunTrace(cluster, 400);
+  cluster.StopCleanly();
+}
+
+TEST(MainJob, FourProcessesLockstep) {
+  ClusterOptions options;
+  options.worker_processes = 4;
+  options.router_flags = {"--plan_mode=lockstep"};
+  Cluster cluster(options);
+  ASSERT_TRUE(cluster.ok());
+  RunTrace(cluster, 400);
+  EXPECT_EQ(cluster.State().steps().late_plans(), 0u);
+  cluster.StopCleanly();
+}
+
+TEST(MainJob, ManyRanksInTwoProcesses) {
+  ClusterOptions options;
+  options.worker_processes = 2;
+  options.ranks_per_process = 12;  // 24 ranks meet over the tree, not the star
+  options.worker_flags = {"--c=0.002", "--tl=0", "--slots=4"};
+  Cluster cluster(options);
+  ASSERT_TRUE(cluster.ok());
+  RunTrace(cluster, 400);
+  cluster.StopCleanly();
+}
+
+TEST(MainJob, EveryPolicyCompletesTheTrace) {
+  ClusterOptions options;
+  options.worker_flags = {"--c=0.0005", "--tl=0", "--slots=8"};
+  Cluster cluster(options);
+  ASSERT_TRUE(cluster.ok());
+  uint64_t completed = 0;
+  for (const std::string name :
+       {"fcfs", "round_robin", "least_requests", "power_of_two", "least_tokens", "lpt", "bf_io"}) {
+    v1::SetPolicyRequest request;
+    request.mutable_policy()->set_name(name);
+    v1::SetPolicyResponse response;
+    grpc::ClientContext context;
+    ASSERT_TRUE(cluster.admin().SetPolicy(&context, request, &response).ok()) << name;
+    const RunResult run =
+        RunProgram("bfio_loadgen", {absl::StrCat("--target=", cluster.address()), "--profile=conversation",
+                                    "--arrival=closed", "--concurrency=24", "--requests=40"});
+    EXPECT_EQ(run.code, 0) << name << run.err << run.out;
+    completed += 40;
+    const v1::ClusterState state = cluster.State();
+    EXPECT_EQ(state.policy().name(), name);
+    EXPECT_EQ(state.requests().completed(), completed);
+  }
+  cluster.StopCleanly();
+}
+
+}  // namespace
+}  // namespace bfio::testing

@@ -1,0 +1,161 @@
+// The group changes while requests run: death, late joins, drains. Streams go on, no token is lost or
+// repeated.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "tests/testing/cluster.h"
+
+namespace bfio::testing {
+namespace {
+
+size_t Serving(const v1::ClusterState& state) {
+  size_t serving = 0;
+  for (const v1::WorkerState& worker : state.workers()) serving += worker.phase() == v1::WORKER_PHASE_SERVING;
+  return serving;
+}
+
+// Several clients at once, each with a stream of `output` tokens.
+class Clients {
+ public:
+  Clients(Cluster& cluster, int n, uint32_t output) : results_(n) {
+    for (int i = 0; i < n; ++i) {
+      threads_.emplace_back([this, &cluster, i, output] {
+        v1::GenerateRequest request = SyntheticRequest(10 + i, output);
+        request.mutable_sampling()->set_seed(100 + i);
+        results_[i] = Generate(cluster.inference(), request);
+      });
+    }
+  }
+  std::vector<GenerateResult>& Join() {
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+    return results_;
+  }
+
+ private:
+  std::vector<GenerateResult> results_;
+  std::vector<std::thread> threads_;
+};
+
+ClusterOptions Options(int workers) {
+  ClusterOptions options;
+  options.worker_processes = workers;
+  options.router_flags = {"--step_timeout=2s", "--form_timeout=3s"};
+  options.worker_flags = {"--c=0.004", "--tl=0", "--slots=8"};
+  return options;
+}
+
+void ExpectComplete(const std::vector<GenerateResult>& results, uint32_t output) {
+  for (const GenerateResult& result : results) {
+    EXPECT_TRUE(result.status.ok()) << result.status.error_message();
+    EXPECT_EQ(result.tokens.size(), output);
+    EXPECT_TRUE(result.contiguous);
+    EXPECT_EQ(result.finishes, 1);
+  }
+}
+
+TEST(Membership, AKilledWorkersRequestsAreReplayedWithTheSameTokens) {
+  Cluster cluster(Options(3));
+  ASSERT_TRUE(cluster.ok());
+  Clients undisturbed(cluster, 12, 100);
+  const std::vector<GenerateResult> reference = undisturbed.Join();
+  ExpectComplete(reference, 100);
+
+  Clients disturbed(cluster, 12, 100);
+  ASSERT_TRUE(cluster.WaitFor("all requests to run", [](const v1::ClusterState& s) {
+    uint32_t active = 0;
+    for (const v1::WorkerState& worker : s.workers()) active += worker.active_requests();
+    return active == 12;
+  }));
+  cluster.workers()[1].Signal(SIGKILL);
+  const std::vector<GenerateResult>& results = disturbed.Join();
+  ExpectComplete(results, 100);
+  for (size_t i = 0; i < results.size(); ++i) EXPECT_EQ(results[i].tokens, reference[i].tokens);
+  const v1::ClusterState state = cluster.State();
+  EXPECT_EQ(Serving(state), 2u);
+  EXPECT_GT(state.requests().replayed(), 0u);
+  EXPECT_EQ(state.requests().failed(), 0u);
+  EXPECT_EQ(state.requests().completed(), 24u);
+}
+
+TEST(Membership, ALateWorkerJoinsAndTakesRequests) {
+  Cluster cluster(Options(1));
+  ASSERT_TRUE(cluster.ok());
+  Clients clients(cluster, 16, 150);  // twice the one worker's slots
+  cluster.StartWorker();
+  ASSERT_TRUE(cluster.WaitFor("the second worker to run requests", [](const v1::ClusterState& s) {
+    return s.workers_size() == 2 && s.workers(1).phase() == v1::WORKER_PHASE_SERVING &&
+           s.workers(1).active_requests() > 0;
+  }));
+  ExpectComplete(clients.Join(), 150);
+  EXPECT_EQ(cluster.State().requests().replayed(), 0u) << "a join disturbs nobody";
+  cluster.StopCleanly();
+}
+
+TEST(Membership, ADrainedWorkerFinishesItsRequestsAndLeaves) {
+  Cluster cluster(Options(2));
+  ASSERT_TRUE(cluster.ok());
+  Clients clients(cluster, 8, 150);
+  ASSERT_TRUE(cluster.WaitFor("requests on both workers", [](const v1::ClusterState& s) {
+    return s.workers_size() == 2 && s.workers(0).active_requests() > 0 && s.workers(1).active_requests() > 0;
+  }));
+  v1::DrainWorkerRequest request;
+  v1::DrainWorkerResponse response;
+  request.set_worker_id(cluster.State().workers(0).worker_id());
+  grpc::ClientContext context;
+  ASSERT_TRUE(cluster.admin().DrainWorker(&context, request, &response).ok());
+  ExpectComplete(clients.Join(), 150);
+  ASSERT_TRUE(cluster.WaitFor("the drained worker to leave", [](const v1::ClusterState& s) {
+    return s.workers_size() == 1 && Serving(s) == 1;
+  }));
+  EXPECT_EQ(cluster.State().requests().replayed(), 0u);
+  ExpectComplete({Generate(cluster.inference(), SyntheticRequest(10, 5))}, 5);
+  grpc::ClientContext again;
+  EXPECT_EQ(cluster.admin().DrainWorker(&again, request, &response).error_code(),
+            grpc::StatusCode::NOT_FOUND);
+}
+
+TEST(Membership, ATerminatedWorkerDrainsByItself) {
+  Cluster cluster(Options(2));
+  ASSERT_TRUE(cluster.ok());
+  Clients clients(cluster, 8, 100);
+  ASSERT_TRUE(cluster.WaitFor("requests on both workers", [](const v1::ClusterState& s) {
+    return s.workers_size() == 2 && s.workers(0).active_requests() > 0 && s.workers(1).active_requests() > 0;
+  }));
+  cluster.workers()[0].Signal(SIGTERM);
+  ExpectComplete(clients.Join(), 100);
+  EXPECT_EQ(cluster.workers()[0].Wait(absl::Seconds(30)), 0) << cluster.workers()[0].Stderr();
+  EXPECT_EQ(cluster.State().requests().replayed(), 0u);
+}
+
+TEST(Membership, RequestsWaitForTheFirstWorker) {
+  ClusterOptions options = Options(0);
+  options.router_flags.push_back("--workers=1");
+  Cluster cluster(options);
+  ASSERT_TRUE(cluster.ok());
+  Clients clients(cluster, 4, 20);
+  ASSERT_TRUE(cluster.WaitFor("the requests to wait",
+                              [](const v1::ClusterState& s) { return s.waiting_requests() == 4; }));
+  cluster.StartWorker();
+  ExpectComplete(clients.Join(), 20);
+}
+
+TEST(Membership, WorkersOutliveTheirRouter) {
+  Cluster cluster(Options(2));
+  ASSERT_TRUE(cluster.ok());
+  // The same ports again, as a supervisor would restart it.
+  cluster.router().Signal(SIGTERM);
+  ASSERT_EQ(cluster.router().Wait(absl::Seconds(30)), 0) << cluster.router().Stderr();
+  Process second("bfio_router", {absl::StrCat("--listen=", cluster.address()),
+                                 absl::StrCat("--admin_listen=", cluster.admin_address()), "--workers=2"});
+  ASSERT_TRUE(
+      cluster.WaitFor("the workers to come back", [](const v1::ClusterState& s) { return Serving(s) == 2; }));
+  ExpectComplete({Generate(cluster.inference(), SyntheticRequest(10, 5))}, 5);
+}
+
+}  // namespace
+}  // namespace bfio::testing

@@ -1,0 +1,224 @@
+// A worker that breaks the protocol is cut off; the router and the other requests go on.
+//
+// The other end is a scripted client of WorkerLink: the router and every message are real.
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "bfio/v1/worker.grpc.pb.h"
+#include "tests/testing/cluster.h"
+
+namespace bfio::testing {
+namespace {
+
+class ScriptedWorker {
+ public:
+  ScriptedWorker(const std::string& address, const std::string& id)
+      : stub_(v1::WorkerLink::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()))) {
+    stream_ = stub_->Attach(&context_);
+    v1::Hello& hello = *hello_.mutable_hello();
+    hello.set_worker_id(id);
+    hello.set_slots(2);
+    hello.set_kv_tokens(1000);
+    hello.set_max_sequence_tokens(1000);
+    hello.set_engine("scripted");
+    hello.set_barrier("star");
+    hello.set_communicator_offer("127.0.0.1:1");
+  }
+  ~ScriptedWorker() { context_.TryCancel(); }
+
+  v1::Hello& hello() { return *hello_.mutable_hello(); }
+  void SayHello() { stream_->Write(hello_); }
+  bool Send(const v1::WorkerMessage& message) { return stream_->Write(message); }
+
+  // Reads until a message of this kind; false when the stream ends first.
+  bool ReadUntil(v1::RouterMessage::MessageCase kind, v1::RouterMessage& message) {
+    while (stream_->Read(&message)) {
+      if (message.message_case() == kind) return true;
+    }
+    return false;
+  }
+
+  // Hello, Epoch, EpochReady.
+  bool Join() {
+    SayHello();
+    return Rejoin();
+  }
+  bool Rejoin() {
+    v1::RouterMessage message;
+    if (!ReadUntil(v1::RouterMessage::kEpoch, message)) return false;
+    epoch_ = message.epoch();
+    v1::WorkerMessage ready;
+    ready.mutable_epoch_ready()->set_epoch(epoch_.epoch());
+    ready.mutable_epoch_ready()->set_communicator_offer("127.0.0.1:1");
+    return Send(ready);
+  }
+
+  v1::WorkerMessage Report(uint64_t step, uint64_t applied_plan) {
+    v1::WorkerMessage message;
+    message.mutable_step_report()->set_epoch(epoch_.epoch());
+    message.mutable_step_report()->set_step(step);
+    message.mutable_step_report()->set_applied_plan(applied_plan);
+    return message;
+  }
+
+  grpc::Status End() {
+    v1::RouterMessage message;
+    while (stream_->Read(&message)) {
+    }
+    return stream_->Finish();
+  }
+
+  const v1::Epoch& epoch() const { return epoch_; }
+
+ private:
+  grpc::ClientContext context_;
+  std::unique_ptr<v1::WorkerLink::Stub> stub_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::WorkerMessage, v1::RouterMessage>> stream_;
+  v1::WorkerMessage hello_;
+  v1::Epoch epoch_;
+};
+
+class Protocol : public ::testing::Test {
+ protected:
+  Protocol() : cluster_(RouterOnly()) {}
+  void SetUp() override { ASSERT_TRUE(cluster_.ok()); }
+  static ClusterOptions RouterOnly() {
+    ClusterOptions options;
+    options.worker_processes = 0;
+    options.router_flags = {"--workers=1", "--form_timeout=500ms", "--step_timeout=1s"};
+    return options;
+  }
+  // A request that is under way on the scripted worker's step 1; gives the plan that placed it.
+  void StartRequest(grpc::ClientContext& context,
+                    std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>>& reader, ScriptedWorker& worker,
+                    v1::RouterMessage& plan, uint32_t output = 3) {
+    reader = cluster_.inference().Generate(&context, SyntheticRequest(10, output));
+    ASSERT_TRUE(worker.ReadUntil(v1::RouterMessage::kPlan, plan));
+    ASSERT_EQ(plan.plan().assignments_size(), 1);
+  }
+
+  Cluster cluster_;
+};
+
+TEST_F(Protocol, RefusesAHelloOutOfRange) {
+  ScriptedWorker worker(cluster_.address(), "w");
+  worker.hello().set_slots(0);
+  worker.SayHello();
+  const grpc::Status status = worker.End();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_NE(status.error_message().find("slots is 0"), std::string::npos);
+}
+
+TEST_F(Protocol, RefusesASecondWorkerOfTheSameName) {
+  ScriptedWorker first(cluster_.address(), "w"), second(cluster_.address(), "w");
+  ASSERT_TRUE(first.Join());
+  second.SayHello();
+  EXPECT_EQ(second.End().error_code(), grpc::StatusCode::ALREADY_EXISTS);
+}
+
+TEST_F(Protocol, CancelsWhatANewcomerStillHolds) {
+  ScriptedWorker worker(cluster_.address(), "w");
+  worker.hello().add_active()->set_handle(77);
+  ASSERT_TRUE(worker.Join());
+  ASSERT_EQ(worker.epoch().cancellations_size(), 1);
+  EXPECT_EQ(worker.epoch().cancellations(0), 77u);
+}
+
+TEST_F(Protocol, CutsOffAWorkerWhoseStepsDoNotFollow) {
+  ScriptedWorker worker(cluster_.address(), "w");
+  ASSERT_TRUE(worker.Join());
+  worker.Send(worker.Report(5, 0));
+  EXPECT_EQ(worker.End().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_F(Protocol, CutsOffAWorkerWhoseReportContradictsItself) {
+  ScriptedWorker worker(cluster_.address(), "w");
+  ASSERT_TRUE(worker.Join());
+  v1::WorkerMessage report = worker.Report(1, 0);
+  report.mutable_step_report()->add_handles(1);
+  report.mutable_step_report()->add_token_ids(1);
+  report.mutable_step_report()->add_token_ids(2);
+  worker.Send(report);
+  EXPECT_EQ(worker.End().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+TEST_F(Protocol, CutsOffAWorkerThatIsNeverReady) {
+  ScriptedWorker worker(cluster_.address(), "w");
+  worker.SayHello();
+  EXPECT_EQ(worker.End().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+}
+
+TEST_F(Protocol, IgnoresTokensOfStrangersAndBeyondTheLimit) {
+  ScriptedWorker worker(cluster_.address(), "w");
+  ASSERT_TRUE(worker.Join());
+  grpc::ClientContext context;
+  std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader;
+  v1::RouterMessage plan;
+  StartRequest(context, reader, worker, plan);
+  const uint64_t handle = plan.plan().assignments(0).handle();
+  v1::WorkerMessage message = worker.Report(1, 1);
+  v1::StepReport& report = *message.mutable_step_report();
+  report.set_load_tokens(10);
+  report.add_handles(424242);  // nobody's
+  report.add_token_counts(1);
+  report.add_token_ids(9);
+  report.add_handles(handle);  // five tokens where three were allowed
+  report.add_token_counts(5);
+  for (uint32_t token = 1; token <= 5; ++token) report.add_token_ids(token);
+  v1::Finished& finished = *report.add_finished();
+  finished.set_handle(handle);
+  finished.set_reason(v1::FINISH_REASON_LENGTH);
+  report.set_group_idle(true);
+  ASSERT_TRUE(worker.Send(message));
+  std::vector<uint32_t> tokens;
+  v1::GenerateResponse response;
+  while (reader->Read(&response)) {
+    tokens.insert(tokens.end(), response.token_ids().begin(), response.token_ids().end());
+  }
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_EQ(tokens, (std::vector<uint32_t>{1, 2, 3}));
+}
+
+TEST_F(Protocol, ASilentWorkerIsFencedAndItsRequestGoesOnElsewhere) {
+  auto silent = std::make_unique<ScriptedWorker>(cluster_.address(), "silent");
+  ASSERT_TRUE(silent->Join());
+  grpc::ClientContext context;
+  std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader;
+  v1::RouterMessage plan;
+  StartRequest(context, reader, *silent, plan);
+  // It never reports. A real worker joins: the silent one is not ready for the new epoch and is dropped.
+  cluster_.StartWorker();
+  std::vector<uint32_t> tokens;
+  v1::GenerateResponse response;
+  while (reader->Read(&response)) {
+    tokens.insert(tokens.end(), response.token_ids().begin(), response.token_ids().end());
+  }
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_EQ(tokens.size(), 3u);
+  EXPECT_EQ(silent->End().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_EQ(cluster_.State().requests().replayed(), 1u);
+}
+
+TEST_F(Protocol, ARefusedAssignmentIsPlacedAgain) {
+  ScriptedWorker worker(cluster_.address(), "w");
+  ASSERT_TRUE(worker.Join());
+  grpc::ClientContext context;
+  std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader;
+  v1::RouterMessage plan;
+  StartRequest(context, reader, worker, plan);
+  const uint64_t handle = plan.plan().assignments(0).handle();
+  v1::WorkerMessage message = worker.Report(1, 1);
+  v1::Rejection& rejection = *message.mutable_step_report()->add_rejected();
+  rejection.set_handle(handle);
+  rejection.set_code(static_cast<uint32_t>(grpc::StatusCode::RESOURCE_EXHAUSTED));
+  message.mutable_step_report()->set_group_idle(true);
+  ASSERT_TRUE(worker.Send(message));
+  ASSERT_TRUE(worker.ReadUntil(v1::RouterMessage::kPlan, plan));
+  ASSERT_EQ(plan.plan().assignments_size(), 1);
+  EXPECT_EQ(plan.plan().assignments(0).handle(), handle);
+  EXPECT_EQ(plan.plan().apply_step(), 2u);
+  context.TryCancel();
+}
+
+}  // namespace
+}  // namespace bfio::testing

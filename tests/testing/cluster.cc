@@ -1,0 +1,116 @@
+#include "tests/testing/cluster.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/clock.h"
+
+namespace bfio::testing {
+namespace {
+
+// The text between `before` and the next ',' or end of line.
+std::string Between(const std::string& text, const std::string& before) {
+  const size_t at = text.find(before);
+  if (at == std::string::npos) return "";
+  const size_t start = at + before.size();
+  return text.substr(start, text.find_first_of(",\n", start) - start);
+}
+
+}  // namespace
+
+Cluster::Cluster(const ClusterOptions& options) : options_(options) {
+  std::vector<std::string> args = {
+      "--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0",
+      absl::StrCat("--workers=", options.worker_processes * options.ranks_per_process)};
+  args.insert(args.end(), options.router_flags.begin(), options.router_flags.end());
+  router_ = std::make_unique<Process>("bfio_router", args);
+  if (!router_->WaitForOutput("waiting for", absl::Seconds(30))) {
+    ADD_FAILURE() << "the router did not start: " << router_->Stderr();
+    return;
+  }
+  address_ = Between(router_->Stdout(), "serving on ");
+  admin_address_ = Between(router_->Stdout(), "admin on ");
+  inference_ = v1::Inference::NewStub(grpc::CreateChannel(address_, grpc::InsecureChannelCredentials()));
+  admin_ = v1::Admin::NewStub(grpc::CreateChannel(admin_address_, grpc::InsecureChannelCredentials()));
+  for (int i = 0; i < options.worker_processes; ++i) StartWorker();
+  const auto ranks = static_cast<size_t>(options.worker_processes * options.ranks_per_process);
+  ok_ = WaitFor("the first epoch", [&](const v1::ClusterState& state) {
+    size_t serving = 0;
+    for (const v1::WorkerState& worker : state.workers())
+      serving += worker.phase() == v1::WORKER_PHASE_SERVING;
+    return serving == ranks;
+  });
+}
+
+void Cluster::StartWorker() {
+  std::vector<std::string> args = {absl::StrCat("--router=", address_)};
+  if (options_.ranks_per_process > 1)
+    args.push_back(absl::StrCat("--ranks-per-process=", options_.ranks_per_process));
+  args.insert(args.end(), options_.worker_flags.begin(), options_.worker_flags.end());
+  workers_.emplace_back("bfio_worker", args);
+}
+
+v1::ClusterState Cluster::State() {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+  v1::ClusterState state;
+  const grpc::Status status = admin_->GetClusterState(&context, v1::GetClusterStateRequest(), &state);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  return state;
+}
+
+bool Cluster::WaitFor(const std::string& what, const std::function<bool(const v1::ClusterState&)>& done) {
+  const absl::Time deadline = MonotonicNow() + absl::Seconds(30);
+  v1::ClusterState state;
+  do {
+    state = State();
+    if (done(state)) return true;
+    absl::SleepFor(absl::Milliseconds(5));
+  } while (MonotonicNow() < deadline);
+  ADD_FAILURE() << "waited in vain for " << what << "; state: " << state.ShortDebugString()
+                << "\nrouter: " << router_->Stderr();
+  return false;
+}
+
+void Cluster::StopCleanly() {
+  for (Process& worker : workers_) worker.Signal(SIGTERM);
+  for (Process& worker : workers_) {
+    EXPECT_EQ(worker.Wait(absl::Seconds(40)), 0) << "worker: " << worker.Stderr();
+  }
+  router_->Signal(SIGTERM);
+  EXPECT_EQ(router_->Wait(absl::Seconds(40)), 0) << "router: " << router_->Stderr();
+}
+
+GenerateResult Generate(v1::Inference::Stub& stub, const v1::GenerateRequest& request,
+                        absl::Duration deadline) {
+  GenerateResult result;
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + deadline));
+  const auto reader = stub.Generate(&context, request);
+  v1::GenerateResponse response;
+  while (reader->Read(&response)) {
+    result.contiguous =
+        result.contiguous && response.first_index() == result.tokens.size() && result.finishes == 0;
+    result.tokens.insert(result.tokens.end(), response.token_ids().begin(), response.token_ids().end());
+    if (response.has_finish()) {
+      ++result.finishes;
+      result.finish = response.finish();
+    }
+  }
+  result.status = reader->Finish();
+  return result;
+}
+
+v1::GenerateRequest SyntheticRequest(uint32_t prompt, uint32_t output) {
+  v1::GenerateRequest request;
+  request.set_prompt_length(prompt);
+  request.set_max_new_tokens(output);
+  request.set_ignore_eos(true);
+  return request;
+}
+
+}  // namespace bfio::testing

@@ -1,0 +1,73 @@
+// A router and its workers as real processes on free loopback ports.
+#ifndef BFIO_TESTS_TESTING_CLUSTER_H_
+#define BFIO_TESTS_TESTING_CLUSTER_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "bfio/v1/admin.grpc.pb.h"
+#include "bfio/v1/inference.grpc.pb.h"
+#include "tests/testing/process.h"
+
+namespace bfio::testing {
+
+struct ClusterOptions {
+  int worker_processes = 2;
+  int ranks_per_process = 1;
+  std::vector<std::string> router_flags;
+  // The sim engine runs fast in tests: half a millisecond a step.
+  std::vector<std::string> worker_flags = {"--c=0.0005", "--tl=0", "--slots=16"};
+};
+
+class Cluster {
+ public:
+  // Starts everything and waits until the first epoch serves. Failures end the test through ADD_FAILURE and
+  // leave `ok()` false.
+  explicit Cluster(const ClusterOptions& options);
+
+  bool ok() const { return ok_; }
+  const std::string& address() const { return address_; }
+  const std::string& admin_address() const { return admin_address_; }
+  v1::Inference::Stub& inference() { return *inference_; }
+  v1::Admin::Stub& admin() { return *admin_; }
+  Process& router() { return *router_; }
+  std::vector<Process>& workers() { return workers_; }
+
+  void StartWorker();
+  v1::ClusterState State();
+  // Polls State until `done` holds; false (and a failure with the last state) after 30 s.
+  bool WaitFor(const std::string& what, const std::function<bool(const v1::ClusterState&)>& done);
+  // SIGTERM to all; checks that each ends with 0.
+  void StopCleanly();
+
+ private:
+  const ClusterOptions options_;
+  bool ok_ = false;
+  std::string address_, admin_address_;
+  std::unique_ptr<Process> router_;
+  std::vector<Process> workers_;
+  std::unique_ptr<v1::Inference::Stub> inference_;
+  std::unique_ptr<v1::Admin::Stub> admin_;
+};
+
+// Sends one request and reads its stream to the end.
+struct GenerateResult {
+  grpc::Status status;
+  std::vector<uint32_t> tokens;
+  bool contiguous = true;
+  int finishes = 0;
+  v1::Finish finish;
+};
+GenerateResult Generate(v1::Inference::Stub& stub, const v1::GenerateRequest& request,
+                        absl::Duration deadline = absl::Seconds(60));
+
+// A synthetic request that runs to max_new_tokens.
+v1::GenerateRequest SyntheticRequest(uint32_t prompt, uint32_t output);
+
+}  // namespace bfio::testing
+
+#endif  // BFIO_TESTS_TESTING_CLUSTER_H_

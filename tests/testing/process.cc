@@ -1,0 +1,152 @@
+#include "tests/testing/process.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <stdexcept>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/clock.h"
+
+namespace bfio::testing {
+namespace {
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream in(path);
+  std::stringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+// The programs lie beside the tests: build/tests/x and build/bin/program.
+std::string ProgramPath(const std::string& program) {
+  return (std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path() / "bin" / program)
+      .string();
+}
+
+void Redirect(const std::string& path, int fd) {
+  const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+  dup2(file, fd);
+  close(file);
+}
+
+}  // namespace
+
+std::string TestDirectory() {
+  struct Directory {
+    std::string path;
+    Directory() {
+      char name[] = "/tmp/bfio-test-XXXXXX";
+      if (mkdtemp(name) == nullptr) throw std::runtime_error("mkdtemp failed");
+      path = name;
+    }
+    ~Directory() {
+      // BFIO_KEEP_TEST_FILES=1 keeps the programs' output for a look after a failure.
+      if (getenv("BFIO_KEEP_TEST_FILES") == nullptr) std::filesystem::remove_all(path);
+    }
+  };
+  static const Directory directory;
+  return directory.path;
+}
+
+Process::Process(const std::string& program, const std::vector<std::string>& args) {
+  static std::atomic<int> counter{0};
+  const std::string base = absl::StrCat(TestDirectory(), "/", counter++, "-", program);
+  out_path_ = base + ".out";
+  err_path_ = base + ".err";
+  const std::string path = ProgramPath(program);
+  std::vector<std::string> words = {path};
+  words.insert(words.end(), args.begin(), args.end());
+  std::vector<char*> argv;
+  argv.reserve(words.size() + 1);
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  pid_ = fork();
+  if (pid_ != 0) return;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);  // a killed test leaves no program behind
+  setpgid(0, 0);
+  Redirect(out_path_, 1);
+  Redirect(err_path_, 2);
+  execv(path.c_str(), argv.data());
+  std::fprintf(stderr, "cannot run %s\n", path.c_str());
+  _exit(127);
+}
+
+Process::Process(Process&& other) noexcept
+    : pid_(other.pid_),
+      code_(other.code_),
+      out_path_(std::move(other.out_path_)),
+      err_path_(std::move(other.err_path_)) {
+  other.pid_ = -1;
+}
+
+Process::~Process() {
+  if (pid_ > 0 && !code_) {
+    kill(pid_, SIGKILL);
+    Wait(absl::Seconds(10));
+  }
+}
+
+void Process::Signal(int number) {
+  if (pid_ > 0 && !code_) kill(pid_, number);
+}
+
+std::optional<int> Process::Wait(absl::Duration timeout) {
+  const absl::Time deadline = MonotonicNow() + timeout;
+  while (!code_) {
+    int status = 0;
+    if (waitpid(pid_, &status, WNOHANG) == pid_) {
+      code_ = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    } else if (MonotonicNow() >= deadline) {
+      break;
+    } else {
+      absl::SleepFor(absl::Milliseconds(5));
+    }
+  }
+  return code_;
+}
+
+std::string Process::Stdout() const {
+  return ReadFile(out_path_);
+}
+std::string Process::Stderr() const {
+  return ReadFile(err_path_);
+}
+
+bool Process::WaitForOutput(const std::string& text, absl::Duration timeout) {
+  const absl::Time deadline = MonotonicNow() + timeout;
+  for (;;) {
+    const bool ended = Wait(absl::ZeroDuration()).has_value();
+    if (Stdout().find(text) != std::string::npos) return true;
+    if (ended || MonotonicNow() >= deadline) return false;
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+}
+
+RunResult RunProgram(const std::string& program, const std::vector<std::string>& args,
+                     absl::Duration timeout) {
+  Process process(program, args);
+  RunResult result;
+  const std::optional<int> code = process.Wait(timeout);
+  if (code) {
+    result.code = *code;
+  } else {
+    process.Signal(SIGKILL);
+    process.Wait(absl::Seconds(10));
+  }
+  result.out = process.Stdout();
+  result.err = process.Stderr();
+  return result;
+}
+
+}  // namespace bfio::testing

@@ -1,0 +1,90 @@
+#include "router/service/convert.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace bfio::router {
+namespace {
+
+v1::GenerateRequest Good() {
+  v1::GenerateRequest request;
+  request.set_prompt_length(10);
+  request.set_max_new_tokens(5);
+  return request;
+}
+
+absl::Status Check(const v1::GenerateRequest& request) {
+  return CheckGenerate(request, RequestLimits());
+}
+
+TEST(CheckGenerate, AcceptsLengthsAtTheirLimits) {
+  v1::GenerateRequest request = Good();
+  EXPECT_TRUE(Check(request).ok());
+  request.set_prompt_length(131072);
+  request.set_max_new_tokens(65536);
+  request.set_priority(-100);
+  EXPECT_TRUE(Check(request).ok());
+  for (int i = 0; i < 64; ++i) request.add_stop_token_ids(i);
+  EXPECT_TRUE(Check(request).ok());
+}
+
+TEST(CheckGenerate, NamesFieldValueAndLimit) {
+  v1::GenerateRequest request = Good();
+  request.set_max_new_tokens(65537);
+  EXPECT_EQ(Check(request).message(), "max_new_tokens is 65537; must be within 1..65536");
+  request = Good();
+  request.set_request_id(std::string(129, 'x'));
+  EXPECT_EQ(Check(request).message(), "request_id's length is 129; must be at most 128 bytes");
+  request = Good();
+  request.mutable_token_ids();
+  EXPECT_EQ(Check(request).message(), "the number of token_ids is 0; must be within 1..131072");
+}
+
+TEST(CheckGenerate, RefusesNotANumber) {
+  v1::GenerateRequest request = Good();
+  request.mutable_sampling()->set_temperature(std::nanf(""));
+  EXPECT_EQ(Check(request).code(), absl::StatusCode::kInvalidArgument);
+  request = Good();
+  request.mutable_sampling()->set_top_p(std::nanf(""));
+  EXPECT_EQ(Check(request).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(CheckGenerate, RefusesTheSmallestPriorityWithoutOverflow) {
+  v1::GenerateRequest request = Good();
+  request.set_priority(INT32_MIN);
+  EXPECT_EQ(Check(request).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(ConvertReport, TakesOneTokenPerHandleWhenCountsAreLeftOut) {
+  v1::StepReport report;
+  report.set_step(3);
+  report.set_applied_plan(2);
+  report.set_load_tokens(77);
+  report.add_handles(5);
+  report.add_token_ids(100);
+  report.add_finished()->set_handle(5);
+  ReportView view;
+  ASSERT_TRUE(ConvertReport(report, view).ok());
+  EXPECT_EQ(view.core.step, 3);
+  EXPECT_EQ(view.core.applied_plan, 2);
+  EXPECT_EQ(view.core.load_tokens, 77);
+  ASSERT_EQ(view.core.finished.size(), 1u);
+  EXPECT_EQ(view.core.finished[0], 5u);
+}
+
+TEST(ConvertReport, RefusesCountsThatDoNotAddUp) {
+  ReportView view;
+  v1::StepReport report;
+  report.add_handles(1);
+  EXPECT_EQ(ConvertReport(report, view).message(), "the report counts 1 tokens and carries 0");
+  report.add_token_counts(2);
+  report.add_token_counts(2);
+  EXPECT_EQ(ConvertReport(report, view).message(), "token_counts and handles differ in length");
+  report.Clear();
+  report.set_load_tokens(UINT64_MAX);
+  EXPECT_EQ(ConvertReport(report, view).code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace bfio::router
