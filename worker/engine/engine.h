@@ -83,7 +83,9 @@ struct StepOutput {
 
 struct ResidentSequence {
   Handle handle = 0;
+  // What it counts in the next step: prompt + generated tokens.
   int64_t kv_tokens = 0;
+  // In this placement.
   int64_t generated_tokens = 0;
 };
 

@@ -32,7 +32,8 @@ class LocalGroup {
             absl::StrCat(joined_, " of ", spec.world_size, " ranks came to form epoch ", spec.epoch)));
       }
     }
-    return failure_;
+    // A group that was complete has formed, even if it has failed since: the next AllReduce tells.
+    return joined_ == spec.world_size ? absl::OkStatus() : failure_;
   }
 
   absl::StatusOr<GroupView> AllReduce(int64_t step, const Contribution& mine, absl::Time deadline) {

@@ -144,16 +144,18 @@ Acceptor::Acceptor(const RendezvousSpec& spec, WireType type, RankRange ranks)
     : spec_(spec), type_(type), ranks_(ranks), arrivals_(ranks.size()) {}
 
 absl::Status Acceptor::Run() {
-  while (Missing() > 0) {
+  for (;;) {
     FillPollSet();
-    const bool ready = Poll(absl::MakeSpan(poll_set_), NextDeadline());
+    // Once all are here it only looks whether one has gone again meanwhile.
+    const bool complete = Missing() == 0;
+    const bool ready = Poll(absl::MakeSpan(poll_set_), complete ? 0 : NextDeadline());
     if (poll_set_[0].revents != 0) return absl::CancelledError("interrupted");
-    if (!ready && MonotonicNs() >= spec_.deadline_ns) return TooLate();
     DropDeparted();
+    if (complete && Missing() == 0) return absl::OkStatus();
+    if (!ready && MonotonicNs() >= spec_.deadline_ns) return TooLate();
     ServeStrangers();
     if (poll_set_[1].revents != 0) AcceptAll();
   }
-  return absl::OkStatus();
 }
 
 void Acceptor::FillPollSet() {

@@ -32,6 +32,7 @@ StarBarrier::StarBarrier(const GroupSpec& group, StarRanks ranks, Links links, s
       culprit_(group.rank) {
   poll_set_.push_back({abort_->fd(), POLLIN, 0});
   poll_set_.push_back({links_.parent.fd(), POLLIN, 0});
+  arrived_.resize(links_.children.size());
   for (const Connection& child : links_.children) poll_set_.push_back({child.fd(), POLLIN, 0});
 }
 
@@ -62,52 +63,56 @@ absl::StatusOr<GroupView> StarBarrier::AllReduce(int64_t step, const Contributio
 }
 
 absl::Status StarBarrier::Gather(int64_t step, int64_t deadline_ns, GroupView& view) {
-  for (size_t i = 0; i < links_.children.size(); ++i) poll_set_[kFirstChild + i].fd = links_.children[i].fd();
-  // At least once, so that Abort before the call and a failed parent are seen.
-  size_t missing = links_.children.size();
+  arrived_.assign(arrived_.size(), false);
+  size_t missing = arrived_.size();
+  // At least once, so that an Abort before the call and a parent's failure are seen.
   do {
     const bool ready = Poll(absl::MakeSpan(poll_set_), missing > 0 ? deadline_ns : 0);
-    if (!ready && missing > 0)
-      return absl::DeadlineExceededError(absl::StrCat(Missing(), " did not come to step ", step));
-    if (!ready) break;
+    if (!ready && missing == 0) break;
+    if (!ready) return absl::DeadlineExceededError(absl::StrCat(Missing(), " did not come to step ", step));
     if (poll_set_[kAbort].revents != 0) return absl::CancelledError("barrier aborted");
+    // The parent has nothing to say before it has our contribution, unless something went wrong.
     if (poll_set_[kParent].revents != 0) {
-      // The parent has nothing to say before it has our contribution, unless something went wrong.
       auto frame = Receive(links_.parent, ranks_.parent, WireType::kError, step);
       if (!frame.ok()) return frame.status();
     }
-    for (size_t i = 0; i < links_.children.size(); ++i) {
-      if (poll_set_[kFirstChild + i].fd < 0 || poll_set_[kFirstChild + i].revents == 0) continue;
-      auto taken = TakeChild(i, step, view);
-      if (!taken.ok()) return taken.status();
-      if (*taken) {
-        poll_set_[kFirstChild + i].fd = -1;
-        --missing;
-      }
-    }
+    auto taken = TakeChildren(step, view);
+    if (!taken.ok()) return taken.status();
+    missing -= *taken;
   } while (missing > 0);
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> StarBarrier::TakeChild(size_t index, int64_t step, GroupView& view) {
-  const int32_t rank = ranks_.first_child + static_cast<int32_t>(index);
-  auto frame = Receive(links_.children[index], rank, WireType::kReduce, step);
-  if (!frame.ok()) return frame.status();
-  if (!frame->has_value()) return false;
-  Fold((*frame)->view, view);
-  return true;
+absl::StatusOr<size_t> StarBarrier::TakeChildren(int64_t step, GroupView& view) {
+  size_t taken = 0;
+  for (size_t i = 0; i < arrived_.size(); ++i) {
+    if (poll_set_[kFirstChild + i].revents == 0) continue;
+    // A child that has contributed can only have bad news before it gets the result.
+    const WireType expected = arrived_[i] ? WireType::kError : WireType::kReduce;
+    auto frame = Receive(links_.children[i], ranks_.first_child + static_cast<int32_t>(i), expected, step);
+    if (!frame.ok()) return frame.status();
+    if (!frame->has_value()) continue;
+    Fold((*frame)->view, view);
+    arrived_[i] = true;
+    ++taken;
+  }
+  return taken;
 }
 
 absl::StatusOr<GroupView> StarBarrier::AwaitResult(int64_t step, int64_t deadline_ns) {
-  const absl::Span<pollfd> fds = absl::MakeSpan(poll_set_).first(kFirstChild);
   for (;;) {
-    if (!Poll(fds, deadline_ns)) {
+    if (!Poll(absl::MakeSpan(poll_set_), deadline_ns)) {
       return absl::DeadlineExceededError(absl::StrCat("no result of step ", step, " in time"));
     }
-    if (fds[kAbort].revents != 0) return absl::CancelledError("barrier aborted");
-    auto frame = Receive(links_.parent, ranks_.parent, WireType::kResult, step);
-    if (!frame.ok()) return frame.status();
-    if (frame->has_value()) return (*frame)->view;
+    if (poll_set_[kAbort].revents != 0) return absl::CancelledError("barrier aborted");
+    if (poll_set_[kParent].revents != 0) {
+      auto frame = Receive(links_.parent, ranks_.parent, WireType::kResult, step);
+      if (!frame.ok()) return frame.status();
+      if (frame->has_value()) return (*frame)->view;
+    }
+    GroupView ignored;
+    auto bad_news = TakeChildren(step, ignored);
+    if (!bad_news.ok()) return bad_news.status();
   }
 }
 
@@ -140,8 +145,7 @@ absl::StatusOr<std::optional<Frame>> StarBarrier::Receive(Connection& from, int3
 std::string StarBarrier::Missing() const {
   std::string ranks = "rank";
   for (size_t i = 0; i < links_.children.size(); ++i) {
-    if (poll_set_[kFirstChild + i].fd >= 0)
-      absl::StrAppend(&ranks, " ", ranks_.first_child + static_cast<int32_t>(i));
+    if (!arrived_[i]) absl::StrAppend(&ranks, " ", ranks_.first_child + static_cast<int32_t>(i));
   }
   return ranks;
 }

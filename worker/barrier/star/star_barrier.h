@@ -43,8 +43,8 @@ class StarBarrier final : public Barrier {
 
   absl::Status Gather(int64_t step, int64_t deadline_ns, GroupView& view);
   absl::StatusOr<GroupView> AwaitResult(int64_t step, int64_t deadline_ns);
-  // Takes a child's contribution if it is complete; true then.
-  absl::StatusOr<bool> TakeChild(size_t index, int64_t step, GroupView& view);
+  // Folds the contributions of the children that poll found ready and had not arrived; returns how many.
+  absl::StatusOr<size_t> TakeChildren(int64_t step, GroupView& view);
   // Reads what `from` (rank `rank`) sent; nothing while incomplete. An error frame or nonsense is an error.
   absl::StatusOr<std::optional<Frame>> Receive(Connection& from, int32_t rank, WireType expected,
                                                int64_t step);
@@ -59,7 +59,10 @@ class StarBarrier final : public Barrier {
   const StarRanks ranks_;
   Links links_;
   const std::shared_ptr<Signal> abort_;
+  // abort, parent, children; poll skips the parent's -1 on rank 0.
   std::vector<pollfd> poll_set_;
+  // By child: its contribution to the present step is in.
+  std::vector<bool> arrived_;
   absl::Status failure_;
   // Where the trouble began, if a peer told.
   int32_t culprit_;

@@ -1,0 +1,230 @@
+// What every barrier promises, checked on each implementation that runs without a GPU. Ranks are threads.
+#include "worker/barrier/barrier.h"
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/barrier.h"
+#include "absl/time/clock.h"
+#include "gtest/gtest.h"
+#include "worker/barrier/factory.h"
+#include "worker/barrier/star/star_endpoint.h"
+
+namespace bfio::worker {
+namespace {
+
+// Long enough that a test that waits for it fails by its assertions on elapsed time.
+constexpr absl::Duration kForever = absl::Seconds(60);
+// "Well before the deadline", generous to slow machines.
+constexpr absl::Duration kSoon = absl::Seconds(20);
+
+// "star", "tree" (the star with a fan-out of 3, so that few ranks make a deep tree) or "local".
+class BarrierTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  void MakeEndpoints(int ranks) {
+    endpoints_.clear();
+    for (int i = 0; i < ranks; ++i) {
+      if (GetParam() == "local") {
+        endpoints_.push_back(std::make_unique<LocalBarrierEndpoint>(hub_));
+      } else {
+        auto endpoint = StarEndpoint::Create({.fan_out = GetParam() == "tree" ? 3 : 16});
+        ASSERT_TRUE(endpoint.ok()) << endpoint.status();
+        endpoints_.push_back(*std::move(endpoint));
+      }
+    }
+  }
+
+  absl::StatusOr<std::unique_ptr<Barrier>> Form(int rank, uint64_t epoch, absl::Duration timeout = kForever,
+                                                std::stop_token stop = {}) {
+    return endpoints_[rank]->Form({epoch, rank, static_cast<int32_t>(endpoints_.size()), id_}, timeout, stop);
+  }
+
+  // Forms the group and runs `body` on a thread per rank.
+  void RunRanks(uint64_t epoch, const std::function<void(int rank, std::unique_ptr<Barrier>)>& body) {
+    id_ = *endpoints_[0]->Offer();
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < static_cast<int>(endpoints_.size()); ++rank) {
+      threads.emplace_back([&, rank] {
+        auto barrier = Form(rank, epoch);
+        ASSERT_TRUE(barrier.ok()) << rank << ": " << barrier.status();
+        body(rank, *std::move(barrier));
+      });
+    }
+    for (auto& thread : threads) thread.join();
+  }
+
+  std::shared_ptr<LocalHub> hub_ = std::make_shared<LocalHub>();
+  std::vector<std::unique_ptr<BarrierEndpoint>> endpoints_;
+  std::string id_;
+};
+
+INSTANTIATE_TEST_SUITE_P(All, BarrierTest, ::testing::Values("star", "tree", "local"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(BarrierTest, EveryRankLearnsMaximaAndSums) {
+  for (const int ranks : {1, 2, 3, 8, 16, 17, 40}) {
+    SCOPED_TRACE(ranks);
+    MakeEndpoints(ranks);
+    RunRanks(1, [&](int rank, std::unique_ptr<Barrier> barrier) {
+      for (int64_t step = 1; step <= 20; ++step) {
+        const auto view = barrier->AllReduce(step, {rank * 10 + step, 1000 - rank, rank % 2}, kForever);
+        ASSERT_TRUE(view.ok()) << view.status();
+        const int64_t n = ranks;
+        EXPECT_EQ(view->max_load_tokens, (n - 1) * 10 + step);
+        EXPECT_EQ(view->sum_load_tokens, n * (n - 1) / 2 * 10 + n * step);
+        EXPECT_EQ(view->max_local_ns, 1000);
+        EXPECT_EQ(view->sum_local_ns, 1000 * n - n * (n - 1) / 2);
+        EXPECT_EQ(view->sum_active, n / 2);
+      }
+    });
+  }
+}
+
+TEST_P(BarrierTest, NoRankLeavesAStepBeforeTheLastHasCome) {
+  MakeEndpoints(5);
+  std::atomic<int> arrived = 0;
+  RunRanks(1, [&](int, std::unique_ptr<Barrier> barrier) {
+    for (int step = 1; step <= 50; ++step) {
+      ++arrived;
+      ASSERT_TRUE(barrier->AllReduce(step, {}, kForever).ok());
+      EXPECT_GE(arrived.load(), 5 * step);
+    }
+  });
+}
+
+TEST_P(BarrierTest, ARankThatLeavesMakesAllOthersFailAtOnce) {
+  for (const int gone : {0, 1, 6, 11}) {
+    SCOPED_TRACE(gone);
+    MakeEndpoints(12);
+    RunRanks(1, [&](int rank, std::unique_ptr<Barrier> barrier) {
+      ASSERT_TRUE(barrier->AllReduce(1, {}, kForever).ok());
+      if (rank == gone) return;  // destroys its barrier
+      const absl::Time start = absl::Now();
+      const auto view = barrier->AllReduce(2, {}, kForever);
+      EXPECT_TRUE(absl::IsUnavailable(view.status())) << view.status();
+      EXPECT_LT(absl::Now() - start, kSoon);
+      EXPECT_FALSE(barrier->AllReduce(2, {}, kForever).ok());
+    });
+  }
+}
+
+TEST_P(BarrierTest, AMissingRankIsADeadlineForAll) {
+  MakeEndpoints(6);
+  absl::Barrier* over = new absl::Barrier(6);
+  RunRanks(1, [&](int rank, std::unique_ptr<Barrier> barrier) {
+    if (rank != 4) {
+      // Only rank 2 is impatient; the others learn it from rank 2.
+      const absl::Time start = absl::Now();
+      const auto view = barrier->AllReduce(1, {}, rank == 2 ? absl::Milliseconds(50) : kForever);
+      EXPECT_TRUE(absl::IsDeadlineExceeded(view.status())) << rank << ": " << view.status();
+      EXPECT_LT(absl::Now() - start, kSoon);
+    }
+    if (over->Block()) delete over;  // rank 4 is alive until here
+  });
+}
+
+TEST_P(BarrierTest, AbortEndsTheWaitHereAndForThePeers) {
+  MakeEndpoints(4);
+  absl::Barrier* over = new absl::Barrier(4);
+  RunRanks(1, [&](int rank, std::unique_ptr<Barrier> barrier) {
+    if (rank == 3) {
+      // Aborted while waiting, or before: both must work.
+      std::thread other([&] { barrier->Abort(); });
+      EXPECT_TRUE(absl::IsCancelled(barrier->AllReduce(1, {}, kForever).status()));
+      other.join();
+    } else if (rank != 2) {
+      const auto view = barrier->AllReduce(1, {}, kForever);
+      EXPECT_TRUE(absl::IsUnavailable(view.status())) << view.status();
+    }
+    if (over->Block()) delete over;
+  });
+}
+
+TEST_P(BarrierTest, AnAbortOfBeforeHoldsForLater) {
+  MakeEndpoints(1);
+  RunRanks(1, [&](int, std::unique_ptr<Barrier> barrier) {
+    ASSERT_TRUE(barrier->AllReduce(1, {}, kForever).ok());
+    barrier->Abort();
+    EXPECT_TRUE(absl::IsCancelled(barrier->AllReduce(2, {}, kForever).status()));
+  });
+}
+
+TEST_P(BarrierTest, RanksThatDisagreeAboutTheStepFail) {
+  MakeEndpoints(3);
+  RunRanks(1, [&](int rank, std::unique_ptr<Barrier> barrier) {
+    const auto view = barrier->AllReduce(rank == 1 ? 8 : 7, {}, kForever);
+    EXPECT_TRUE(absl::IsInternal(view.status())) << view.status();
+  });
+}
+
+TEST_P(BarrierTest, TheSameEndpointsFormOneEpochAfterTheOther) {
+  MakeEndpoints(7);
+  for (uint64_t epoch = 3; epoch < 8; ++epoch) {
+    RunRanks(epoch, [&](int rank, std::unique_ptr<Barrier> barrier) {
+      const auto view = barrier->AllReduce(1, {rank, 0, 1}, kForever);
+      ASSERT_TRUE(view.ok()) << view.status();
+      EXPECT_EQ(view->sum_active, 7);
+    });
+  }
+}
+
+TEST_P(BarrierTest, AGroupReformsAfterAFailure) {
+  MakeEndpoints(5);
+  RunRanks(1, [&](int rank, std::unique_ptr<Barrier> barrier) {
+    if (rank == 4) return;
+    EXPECT_FALSE(barrier->AllReduce(1, {}, kForever).ok());
+  });
+  endpoints_.erase(endpoints_.begin());  // rank 0 is lost; the others move up
+  RunRanks(2, [&](int, std::unique_ptr<Barrier> barrier) {
+    const auto view = barrier->AllReduce(1, {0, 0, 1}, kForever);
+    ASSERT_TRUE(view.ok()) << view.status();
+    EXPECT_EQ(view->sum_active, 4);
+  });
+}
+
+TEST_P(BarrierTest, AGroupThatIsNotCompleteDoesNotForm) {
+  MakeEndpoints(3);
+  id_ = *endpoints_[0]->Offer();
+  std::thread other([&] { EXPECT_FALSE(Form(1, 1, absl::Milliseconds(100)).ok()); });
+  const auto barrier = Form(0, 1, absl::Milliseconds(100));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(barrier.status()) || absl::IsUnavailable(barrier.status()))
+      << barrier.status();
+  other.join();
+}
+
+TEST_P(BarrierTest, AStopEndsForming) {
+  MakeEndpoints(2);
+  id_ = *endpoints_[0]->Offer();
+  for (const int rank : {0, 1}) {
+    std::stop_source stop;
+    std::thread other([&] { stop.request_stop(); });
+    EXPECT_TRUE(absl::IsCancelled(Form(rank, 10 + rank, kForever, stop.get_token()).status()));
+    other.join();
+  }
+}
+
+TEST_P(BarrierTest, ARankOutsideTheGroupIsInvalid) {
+  MakeEndpoints(1);
+  EXPECT_TRUE(absl::IsInvalidArgument(endpoints_[0]->Form({1, 2, 2, "x:1"}, kForever, {}).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(endpoints_[0]->Form({1, 0, 0, "x:1"}, kForever, {}).status()));
+}
+
+TEST(BarrierFactoryTest, UnknownNamesAreInvalid) {
+  EXPECT_TRUE(absl::IsInvalidArgument(MakeBarrierEndpoint("gloo", {}).status()));
+  EXPECT_EQ((*MakeBarrierEndpoint("star", {}))->name(), "star");
+  EXPECT_EQ((*MakeBarrierEndpoint("local", {}))->name(), "local");
+}
+
+TEST(BarrierFactoryTest, NcclWithoutAGpuSaysWhy) {
+  const auto nccl = MakeBarrierEndpoint("nccl", {.device = 99});
+  ASSERT_FALSE(nccl.ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(nccl.status()) || absl::IsUnavailable(nccl.status()))
+      << nccl.status();
+}
+
+}  // namespace
+}  // namespace bfio::worker

@@ -1,0 +1,157 @@
+#include "worker/engine/sim/sim_engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "worker/engine/sim/sim_tokens.h"
+
+namespace bfio::worker {
+namespace {
+
+// KV that a request may need: the last token's is never written.
+int64_t ReservedKv(int64_t prompt_length, int64_t max_new_tokens) {
+  return prompt_length + max_new_tokens - 1;
+}
+
+bool IsAtLeast(double value, double low) {
+  return std::isfinite(value) && value >= low;
+}
+
+absl::Status CheckOptions(const SimOptions& options) {
+  const auto invalid = [](auto... parts) { return absl::InvalidArgumentError(absl::StrCat(parts...)); };
+  const EngineLimits& limits = options.limits;
+  if (limits.slots < 1) return invalid("slots must be at least 1, not ", limits.slots);
+  if (limits.kv_tokens < 1) return invalid("kv_tokens must be at least 1, not ", limits.kv_tokens);
+  if (limits.max_sequence_tokens < 2) return invalid("max_sequence_tokens must be at least 2");
+  if (!IsAtLeast(options.cost.c_s, 0)) return invalid("c must be at least 0 seconds, not ", options.cost.c_s);
+  if (!IsAtLeast(options.cost.tl_s_per_token, 0)) return invalid("tl must be at least 0 seconds per token");
+  if (!IsAtLeast(options.cost.prefill_s_per_token, 0))
+    return invalid("prefill_cost must be at least 0 seconds");
+  if (!IsAtLeast(options.jitter, 0) || options.jitter > 0.3) return invalid("jitter must be in [0, 0.3]");
+  if (!IsAtLeast(options.eos_probability, 0) || options.eos_probability >= 1) {
+    return invalid("eos_probability must be in [0, 1)");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SimEngine>> SimEngine::Create(const SimOptions& options,
+                                                             std::unique_ptr<StepTimer> timer) {
+  if (absl::Status status = CheckOptions(options); !status.ok()) return status;
+  if (timer == nullptr) timer = std::make_unique<RealStepTimer>();
+  return std::unique_ptr<SimEngine>(new SimEngine(options, std::move(timer)));
+}
+
+SimEngine::SimEngine(const SimOptions& options, std::unique_ptr<StepTimer> timer)
+    : options_(options),
+      timer_(std::move(timer)),
+      jitter_(options.seed),
+      free_kv_tokens_(options.limits.kv_tokens) {
+  active_.reserve(static_cast<size_t>(options.limits.slots));
+}
+
+absl::Status SimEngine::CheckRequest(const SequenceRequest& request) const {
+  const auto invalid = [](auto... parts) { return absl::InvalidArgumentError(absl::StrCat(parts...)); };
+  const EngineLimits& limits = options_.limits;
+  if (request.prompt_length < 1) return invalid("prompt_length must be at least 1");
+  if (request.max_new_tokens < 1) return invalid("max_new_tokens must be at least 1");
+  if (!request.prompt.empty() && static_cast<int64_t>(request.prompt.size()) != request.prompt_length) {
+    return invalid("prompt_length ", request.prompt_length, " differs from the ", request.prompt.size(),
+                   " ids given");
+  }
+  if (request.first_index < 0 || request.first_index >= request.prompt_length) {
+    return invalid("first_index ", request.first_index, " is outside the prompt of ", request.prompt_length);
+  }
+  const int64_t total = request.prompt_length + request.max_new_tokens;
+  if (total > limits.max_sequence_tokens) {
+    return invalid("prompt + output of ", total, " tokens exceeds the limit of ", limits.max_sequence_tokens);
+  }
+  if (ReservedKv(request.prompt_length, request.max_new_tokens) > limits.kv_tokens) {
+    return invalid("prompt + output of ", total, " tokens exceeds the KV capacity of ", limits.kv_tokens);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SimEngine::Admit(const SequenceRequest& request) {
+  if (absl::Status status = CheckRequest(request); !status.ok()) return status;
+  const auto same = [&](const Sequence& sequence) { return sequence.handle == request.handle; };
+  if (std::any_of(active_.begin(), active_.end(), same)) {
+    return absl::AlreadyExistsError(absl::StrCat("handle ", request.handle, " is active"));
+  }
+  const int64_t kv = ReservedKv(request.prompt_length, request.max_new_tokens);
+  if (free_slots() == 0) return absl::ResourceExhaustedError("no free slot");
+  if (kv > free_kv_tokens_) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("needs ", kv, " KV tokens, ", free_kv_tokens_, " are free"));
+  }
+  free_kv_tokens_ -= kv;
+  active_.push_back({request.handle, SimStreamKey(request), request.prompt_length, request.first_index,
+                     request.max_new_tokens, 0, request.stop_token_ids, request.ignore_eos});
+  return absl::OkStatus();
+}
+
+bool SimEngine::Cancel(Handle handle) {
+  const auto it = std::find_if(active_.begin(), active_.end(),
+                               [&](const Sequence& sequence) { return sequence.handle == handle; });
+  if (it == active_.end()) return false;
+  free_kv_tokens_ += ReservedKv(it->prompt_length, it->max_new_tokens);
+  active_.erase(it);
+  return true;
+}
+
+absl::Status SimEngine::Step(StepOutput& out) {
+  const int64_t start_ns = timer_->NowNs();
+  out.Clear();
+  size_t kept = 0;
+  for (size_t i = 0; i < active_.size(); ++i) {
+    if (Advance(active_[i], out)) {
+      free_kv_tokens_ += ReservedKv(active_[i].prompt_length, active_[i].max_new_tokens);
+      continue;
+    }
+    if (kept != i) active_[kept] = std::move(active_[i]);
+    ++kept;
+  }
+  active_.erase(active_.begin() + static_cast<ptrdiff_t>(kept), active_.end());
+  timer_->SleepUntilNs(start_ns + DurationNs(out));
+  return absl::OkStatus();
+}
+
+bool SimEngine::Advance(Sequence& sequence, StepOutput& out) {
+  out.load_tokens += sequence.prompt_length + sequence.generated;
+  if (sequence.generated == 0) out.prefill_tokens += sequence.prompt_length;
+  const int64_t index = sequence.first_index + sequence.generated;
+  const uint32_t id = SimToken(sequence.stream_key, index, options_.eos_probability);
+  ++sequence.generated;
+  out.tokens.push_back({sequence.handle, id});
+  const auto& stops = sequence.stop_token_ids;
+  const bool stop = (id == kSimEosToken && !sequence.ignore_eos) ||
+                    std::find(stops.begin(), stops.end(), id) != stops.end();
+  const int64_t left = sequence.max_new_tokens - sequence.generated;
+  if (options_.eos_probability > 0) {
+    const double by_eos = sequence.ignore_eos ? 0 : options_.eos_probability;
+    out.completion_hints.push_back(static_cast<float>(left == 1 ? 1 : by_eos));
+  }
+  if (!stop && left > 0) return false;
+  out.finished.push_back({sequence.handle, stop ? FinishCause::kStop : FinishCause::kLength});
+  return true;
+}
+
+int64_t SimEngine::DurationNs(const StepOutput& out) {
+  double seconds = options_.cost.StepSeconds(out.load_tokens, out.prefill_tokens);
+  if (options_.jitter > 0) seconds *= 1 + options_.jitter * std::clamp(jitter_.Normal(), -3.0, 3.0);
+  return static_cast<int64_t>(seconds * 1e9);
+}
+
+std::vector<ResidentSequence> SimEngine::resident() const {
+  std::vector<ResidentSequence> all;
+  all.reserve(active_.size());
+  for (const Sequence& sequence : active_) {
+    all.push_back({sequence.handle, sequence.prompt_length + sequence.generated, sequence.generated});
+  }
+  return all;
+}
+
+}  // namespace bfio::worker
