@@ -18,8 +18,8 @@
 
 ABSL_FLAG(
     std::string, config, "",
-    "Configuration file, protobuf text or JSON; its fields have the names of the flags, and a flag on the "
-    "command line wins.");
+    "configuration file, protobuf text or JSON; its fields have the names of the flags, and a flag on the "
+    "command line wins");
 
 namespace bfio {
 namespace {

@@ -1,0 +1,39 @@
+#include "tools/loadgen/admin.h"
+
+#include "bfio/v1/admin.grpc.pb.h"
+#include "common/net/status.h"
+#include "grpcpp/client_context.h"
+
+namespace bfio::loadgen {
+
+absl::StatusOr<BarrierReading> ReadBarrier(const std::shared_ptr<grpc::Channel>& admin,
+                                           absl::Duration timeout) {
+  grpc::ClientContext context;
+  context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+  v1::ClusterState state;
+  const grpc::Status status = v1::Admin::NewStub(admin)->GetClusterState(&context, {}, &state);
+  if (!status.ok()) return FromGrpcStatus(status);
+  const v1::StepTotals& totals = state.steps();
+  BarrierReading reading = {
+      .policy = state.policy().name(),
+      .epoch = state.epoch(),
+      .uptime_s = static_cast<double>(state.uptime().seconds()) + state.uptime().nanos() * 1e-9,
+      .steps = totals.steps(),
+      .imbalance_tokens = totals.imbalance_tokens(),
+      .max_load_tokens = totals.max_load_tokens(),
+      .mean_load_tokens = totals.mean_load_tokens(),
+      .barrier_wait_s = totals.barrier_wait_s(),
+      .rank_step_s = totals.rank_step_s(),
+      .gap_s = totals.gap_s(),
+      .gap_count = totals.gap_count(),
+      .max_local_s = totals.max_local_s(),
+      .decisions = totals.decisions(),
+      .decide_s = totals.decide_s(),
+      .late_plans = totals.late_plans(),
+      .saturated_steps = totals.saturated_steps(),
+  };
+  for (const v1::WorkerState& worker : state.workers()) reading.ranks += worker.has_rank() ? 1 : 0;
+  return reading;
+}
+
+}  // namespace bfio::loadgen

@@ -1,0 +1,20 @@
+// Reads the router's admin API.
+#ifndef BFIO_TOOLS_LOADGEN_ADMIN_H_
+#define BFIO_TOOLS_LOADGEN_ADMIN_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "grpcpp/channel.h"
+#include "tools/loadgen/barrier.h"
+
+namespace bfio::loadgen {
+
+// One Admin.GetClusterState; blocks for at most `timeout`. The RPC's status otherwise.
+absl::StatusOr<BarrierReading> ReadBarrier(const std::shared_ptr<grpc::Channel>& admin,
+                                           absl::Duration timeout);
+
+}  // namespace bfio::loadgen
+
+#endif  // BFIO_TOOLS_LOADGEN_ADMIN_H_

@@ -1,0 +1,40 @@
+#include "tools/loadgen/barrier.h"
+
+namespace bfio::loadgen {
+namespace {
+
+double Ratio(double part, double whole) {
+  return whole > 0 ? part / whole : 0;
+}
+
+}  // namespace
+
+absl::StatusOr<BarrierFigures> Between(const BarrierReading& before, const BarrierReading& after) {
+  if (after.uptime_s < before.uptime_s || after.steps < before.steps) {
+    return absl::UnavailableError("the router was started anew during the run; no barrier figures");
+  }
+  if (after.steps == before.steps)
+    return absl::UnavailableError("the group made no step; no barrier figures");
+  const auto steps = static_cast<double>(after.steps - before.steps);
+  const double rank_step_s = after.rank_step_s - before.rank_step_s;
+  const double max_load = after.max_load_tokens - before.max_load_tokens;
+  BarrierFigures f;
+  f.policy = after.policy;
+  f.ranks = after.ranks;
+  f.steps = after.steps - before.steps;
+  f.idle_fraction = Ratio(after.barrier_wait_s - before.barrier_wait_s, rank_step_s);
+  f.load_idle_fraction =
+      max_load > 0 ? 1 - Ratio(after.mean_load_tokens - before.mean_load_tokens, max_load) : 0;
+  f.avg_imbalance_tokens = (after.imbalance_tokens - before.imbalance_tokens) / steps;
+  f.step_s_mean = Ratio(rank_step_s, steps * after.ranks);
+  f.local_s_max_mean = (after.max_local_s - before.max_local_s) / steps;
+  f.gap_s_mean = Ratio(after.gap_s - before.gap_s, static_cast<double>(after.gap_count - before.gap_count));
+  f.decide_s_mean =
+      Ratio(after.decide_s - before.decide_s, static_cast<double>(after.decisions - before.decisions));
+  f.late_plans = after.late_plans - before.late_plans;
+  f.saturated_fraction = static_cast<double>(after.saturated_steps - before.saturated_steps) / steps;
+  f.epoch_changed = after.epoch != before.epoch;
+  return f;
+}
+
+}  // namespace bfio::loadgen

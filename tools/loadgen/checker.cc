@@ -1,0 +1,45 @@
+#include "tools/loadgen/checker.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace bfio::loadgen {
+
+void StreamChecker::OnMessage(const StreamMessage& message) {
+  if (finished_) Breach("a message after the finish");
+  // Messages need not repeat the id, but must not carry another one.
+  if (!message.request_id.empty() && message.request_id != request_id_) {
+    Breach(absl::StrCat("a message of request ", message.request_id));
+  }
+  if (message.tokens > 0 && message.first_index != tokens_) {
+    Breach(absl::StrCat("token index ", message.first_index, " where ", tokens_, " was due"));
+  }
+  tokens_ += message.tokens;
+  if (tokens_ > output_tokens_) Breach(absl::StrCat(tokens_, " tokens, ", output_tokens_, " asked for"));
+  if (message.finish.has_value()) CheckFinish(*message.finish);
+}
+
+void StreamChecker::CheckFinish(const StreamMessage::Finish& finish) {
+  if (finished_) Breach("a second finish");
+  finished_ = true;
+  if (!finish.reason_is_length) Breach("finished for another reason than the length asked for");
+  if (tokens_ != output_tokens_) {
+    Breach(absl::StrCat("finished after ", tokens_, " tokens, ", output_tokens_, " asked for"));
+  }
+  if (!finish.has_usage) {
+    Breach("a finish without usage");
+  } else if (finish.prompt_tokens != prompt_tokens_ || finish.completion_tokens != tokens_) {
+    Breach(absl::StrCat("usage says ", finish.prompt_tokens, " + ", finish.completion_tokens,
+                        " tokens, it was ", prompt_tokens_, " + ", tokens_));
+  }
+}
+
+void StreamChecker::OnEnd(bool ok) {
+  if (ok && !finished_) Breach("ended well without a finish");
+  if (!ok && finished_) Breach("ended with an error after the finish");
+}
+
+void StreamChecker::Breach(std::string text) {
+  if (breach_.empty()) breach_ = absl::StrCat("request ", request_id_, ": ", text);
+}
+
+}  // namespace bfio::loadgen

@@ -1,0 +1,64 @@
+// Does one response stream keep the API's promises?
+//
+// Purpose: the traffic generator is also a test of the router: tokens arrive in order without gap or
+// repetition, as many as asked for, and end with exactly one `finish` whose usage agrees. Pure; one checker
+// per stream, one thread at a time.
+#ifndef BFIO_TOOLS_LOADGEN_CHECKER_H_
+#define BFIO_TOOLS_LOADGEN_CHECKER_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/string_view.h"
+
+namespace bfio::loadgen {
+
+// What a response message says, apart from protobuf.
+struct StreamMessage {
+  struct Finish {
+    // FinishReason was LENGTH: with ignore_eos and no stop tokens it can be nothing else.
+    bool reason_is_length = false;
+    bool has_usage = false;
+    uint32_t prompt_tokens = 0;
+    uint32_t completion_tokens = 0;
+  };
+
+  absl::string_view request_id;
+  uint32_t first_index = 0;
+  uint32_t tokens = 0;
+  std::optional<Finish> finish;
+};
+
+class StreamChecker {
+ public:
+  StreamChecker(std::string request_id, uint32_t prompt_tokens, uint32_t output_tokens)
+      : request_id_(std::move(request_id)), prompt_tokens_(prompt_tokens), output_tokens_(output_tokens) {}
+
+  void OnMessage(const StreamMessage& message);
+
+  // The stream has ended, with an error unless `ok`. An error breaks no promise by itself; a `finish` before
+  // it does.
+  void OnEnd(bool ok);
+
+  // Tokens received so far.
+  uint32_t tokens() const { return tokens_; }
+  // The first broken promise, "" while there is none.
+  const std::string& breach() const { return breach_; }
+
+ private:
+  void CheckFinish(const StreamMessage::Finish& finish);
+  void Breach(std::string text);
+
+  const std::string request_id_;
+  const uint32_t prompt_tokens_;
+  const uint32_t output_tokens_;
+  uint32_t tokens_ = 0;
+  bool finished_ = false;
+  std::string breach_;
+};
+
+}  // namespace bfio::loadgen
+
+#endif  // BFIO_TOOLS_LOADGEN_CHECKER_H_

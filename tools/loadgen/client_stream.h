@@ -1,0 +1,52 @@
+// One attempt at one request: a Generate stream, checked and timed.
+//
+// Purpose: turns gRPC's reactions into one AttemptResult. Ownership: a stream owns itself from StartStream
+// until its end, then hands out the result and is gone. Threads: reactions run on gRPC's threads, one at a
+// time per stream, and never block; `done` is called on such a thread.
+#ifndef BFIO_TOOLS_LOADGEN_CLIENT_STREAM_H_
+#define BFIO_TOOLS_LOADGEN_CLIENT_STREAM_H_
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "bfio/v1/inference.grpc.pb.h"
+#include "grpcpp/client_context.h"
+#include "tools/loadgen/results.h"
+#include "tools/loadgen/schedule.h"
+
+namespace bfio::loadgen {
+
+struct AttemptResult {
+  grpc::Status status;
+  uint32_t tokens = 0;
+  // First promise broken by the stream, "" if none.
+  std::string breach;
+  // By MonotonicNow.
+  std::optional<absl::Time> first_token;
+  absl::Time end;
+  std::vector<TokenGap> gaps;
+};
+
+struct Attempt {
+  std::string request_id;
+  PlannedRequest planned;
+  // Of the RPC, by the wall clock, as gRPC wants it.
+  absl::Time deadline;
+  // Counts tokens as they come, for the live rate; may be shared.
+  std::atomic<uint64_t>* live_tokens = nullptr;
+  std::function<void(AttemptResult)> done;
+};
+
+// Starts the RPC. The context is returned so that the caller can cancel (TryCancel is safe from any thread,
+// also after the stream's end). `done` is called exactly once, after everything the stream held is released.
+std::shared_ptr<grpc::ClientContext> StartStream(v1::Inference::Stub& stub, Attempt attempt);
+
+}  // namespace bfio::loadgen
+
+#endif  // BFIO_TOOLS_LOADGEN_CLIENT_STREAM_H_

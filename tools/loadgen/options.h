@@ -1,0 +1,56 @@
+// What one run of the traffic generator is asked to do.
+//
+// Purpose: plain values, apart from flags, so that tests can build and check them. Pure.
+#ifndef BFIO_TOOLS_LOADGEN_OPTIONS_H_
+#define BFIO_TOOLS_LOADGEN_OPTIONS_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+
+namespace bfio::loadgen {
+
+struct Options {
+  // HOST:PORT of the router's client API, and of its admin API ("" leaves the barrier figures out).
+  std::string target = "127.0.0.1:50051";
+  std::string admin;
+  // One of the two; profile "conversation" when both are empty.
+  std::string trace;
+  std::string profile;
+  // "closed": `concurrency` requests at any time, each followed by the next. "trace", "poisson", "gamma":
+  // open loop, requests are sent when they are due, however many are under way.
+  std::string arrival = "closed";
+  // Open loop only; see common/workload/arrivals.h.
+  double rate = 0;
+  double burstiness = 1;
+  double time_scale = 1;
+  uint32_t concurrency = 64;
+  // Ends of the run, whichever comes first; 0 is none. With neither: one pass over a trace, or 1,000 requests
+  // of a profile. Nothing due `duration_s` or more after the start is sent, and nothing at all a second later
+  // (what was due and is then unsent is counted). What is under way is waited for.
+  uint32_t requests = 0;
+  double duration_s = 0;
+  uint64_t seed = 1;
+  // Result file; "-" is standard output (instead of the table), "" none.
+  std::string json;
+  uint32_t connections = 1;
+  // Streams under way at once, at most; open-loop requests due beyond it wait, which their latencies show.
+  uint32_t max_in_flight = 8192;
+  // How often one request is sent again after RESOURCE_EXHAUSTED with a retry delay.
+  uint32_t max_retries = 5;
+  // From the first attempt of a request to its end, retries included.
+  absl::Duration timeout = absl::Minutes(5);
+  absl::Duration connect_timeout = absl::Seconds(10);
+
+  bool closed_loop() const { return arrival == "closed"; }
+};
+
+// INVALID_ARGUMENT with one line for values that make no sense, alone or together. Addresses are checked
+// later, by whoever opens the channels.
+absl::Status Validate(const Options& options);
+
+}  // namespace bfio::loadgen
+
+#endif  // BFIO_TOOLS_LOADGEN_OPTIONS_H_

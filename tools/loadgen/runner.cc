@@ -1,0 +1,212 @@
+#include "tools/loadgen/runner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/net/status.h"
+
+namespace bfio::loadgen {
+namespace {
+
+// How often the loop looks at signals and the progress line when nothing else wakes it.
+constexpr absl::Duration kTick = absl::Milliseconds(100);
+// Open loop: what is due at the very end of the duration may still be sent so much later.
+constexpr absl::Duration kSendGrace = absl::Seconds(1);
+// Pause of a closed loop after the router could not be reached.
+constexpr absl::Duration kUnavailablePause = absl::Milliseconds(100);
+
+}  // namespace
+
+Runner::Runner(const Options& options, Schedule& schedule,
+               std::vector<std::shared_ptr<grpc::Channel>> channels, std::string run_id,
+               std::function<bool()> stop_requested, Progress& progress)
+    : options_(options),
+      schedule_(schedule),
+      run_id_(std::move(run_id)),
+      stop_requested_(std::move(stop_requested)),
+      progress_(progress) {
+  for (const auto& channel : channels) stubs_.push_back(v1::Inference::NewStub(channel));
+}
+
+Results Runner::Run() {
+  start_ = MonotonicNow();
+  if (options_.duration_s > 0) {
+    send_end_ = start_ + absl::Seconds(options_.duration_s);
+    if (!options_.closed_loop()) send_end_ += kSendGrace;
+  }
+  next_ = schedule_.Next();
+  for (;;) {
+    const absl::Time now = MonotonicNow();
+    if (!stopped_ && stop_requested_()) {
+      StopSending(now);
+      CancelAll();
+    }
+    if (!stopped_ && options_.duration_s > 0 && now >= start_ + absl::Seconds(options_.duration_s))
+      StopSending(now);
+    progress_.Update(now, [&] { return View(now); });
+    Step step;
+    {
+      absl::MutexLock lock(&mutex_);
+      step = NextStep(now);
+      if (step.kind == Step::kWait) {
+        changed_ = false;
+        mutex_.AwaitWithTimeout(absl::Condition(&changed_), std::min(step.until - now, kTick));
+      }
+    }
+    if (step.kind == Step::kFinished) break;
+    if (step.kind == Step::kSendNew) SendNew(now);
+    if (step.kind == Step::kSendAgain) SendAgain(step.retry_index);
+  }
+  absl::MutexLock lock(&mutex_);
+  results_.duration_s = results_.requests_sent > 0 ? absl::ToDoubleSeconds(last_end_ - start_) : 0;
+  return std::move(results_);
+}
+
+Runner::Step Runner::NextStep(absl::Time now) {
+  if (!next_.has_value() && open_.empty()) return {.kind = Step::kFinished};
+  Step wait;
+  if (!retries_.empty()) {
+    const auto [when, index] = *retries_.begin();
+    if (when <= now) {
+      retries_.erase(retries_.begin());
+      return {.kind = Step::kSendAgain, .retry_index = index};
+    }
+    wait.until = when;
+  }
+  if (next_.has_value() && MaySend(now, wait.until)) return {.kind = Step::kSendNew};
+  return wait;
+}
+
+bool Runner::MaySend(absl::Time now, absl::Time& until) const {
+  const size_t limit = options_.closed_loop() ? options_.concurrency : options_.max_in_flight;
+  if (open_.size() >= limit) return false;
+  const absl::Time due =
+      options_.closed_loop() ? std::max(start_, hold_until_) : start_ + absl::Seconds(next_->due_s);
+  if (due <= now) return true;
+  until = std::min(until, due);
+  return false;
+}
+
+void Runner::SendNew(absl::Time now) {
+  const PlannedRequest planned = *next_;
+  next_ = schedule_.Next();
+  const absl::Time due = options_.closed_loop() ? now : start_ + absl::Seconds(planned.due_s);
+  {
+    absl::MutexLock lock(&mutex_);
+    ++results_.requests_sent;
+    if (!options_.closed_loop()) results_.schedule_lag_s.Add(absl::ToDoubleSeconds(now - due));
+    open_[planned.index] = {.planned = planned, .due = due, .give_up = now + options_.timeout};
+  }
+  StartAttempt(planned, now + options_.timeout);
+}
+
+void Runner::SendAgain(uint64_t index) {
+  PlannedRequest planned;
+  absl::Time give_up;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto found = open_.find(index);
+    if (found == open_.end()) return;
+    planned = found->second.planned;
+    give_up = found->second.give_up;
+  }
+  StartAttempt(planned, give_up);
+}
+
+void Runner::StartAttempt(const PlannedRequest& planned, absl::Time give_up) {
+  const uint64_t index = planned.index;
+  std::shared_ptr<grpc::ClientContext> context =
+      StartStream(*stubs_[index % stubs_.size()],
+                  {.request_id = absl::StrCat(run_id_, "-", index),
+                   .planned = planned,
+                   .deadline = absl::Now() + (give_up - MonotonicNow()),
+                   .live_tokens = &live_tokens_,
+                   .done = [this, index](AttemptResult result) { OnAttemptDone(index, std::move(result)); }});
+  absl::MutexLock lock(&mutex_);
+  // It may have ended meanwhile; a retry that already waits then holds a context whose cancellation does
+  // nothing.
+  const auto found = open_.find(index);
+  if (found != open_.end()) found->second.context = std::move(context);
+}
+
+void Runner::StopSending(absl::Time now) {
+  stopped_ = true;
+  if (!options_.closed_loop()) {
+    const double elapsed_s = absl::ToDoubleSeconds(now - start_);
+    uint64_t not_sent = 0;
+    for (; next_.has_value() && next_->due_s <= elapsed_s; next_ = schedule_.Next()) ++not_sent;
+    absl::MutexLock lock(&mutex_);
+    results_.not_sent = not_sent;
+  }
+  next_.reset();
+}
+
+void Runner::CancelAll() {
+  std::vector<std::shared_ptr<grpc::ClientContext>> contexts;
+  {
+    absl::MutexLock lock(&mutex_);
+    cancelling_ = true;
+    for (const auto& [when, index] : retries_) {
+      open_.erase(index);
+      results_.Add({.code = "CANCELLED", .interrupted = true});
+    }
+    last_end_ = MonotonicNow();
+    retries_.clear();
+    for (const auto& [index, open] : open_) {
+      if (open.context != nullptr) contexts.push_back(open.context);
+    }
+  }
+  // Outside the lock: a cancellation may run other streams' reactions on this thread.
+  for (const auto& context : contexts) context->TryCancel();
+}
+
+void Runner::OnAttemptDone(uint64_t index, AttemptResult result) {
+  absl::MutexLock lock(&mutex_);
+  changed_ = true;
+  Open& open = open_[index];
+  if (ScheduleRetry(open, index, result)) return;
+  if (result.status.error_code() == grpc::StatusCode::UNAVAILABLE)
+    hold_until_ = result.end + kUnavailablePause;
+  EndedRequest ended = {.code = StatusCodeName(result.status.error_code()),
+                        .message = result.status.error_message(),
+                        .interrupted = cancelling_ && !result.status.ok(),
+                        .breach = std::move(result.breach),
+                        .prompt_tokens = open.planned.prompt_tokens,
+                        .output_tokens = result.tokens,
+                        .e2e_s = absl::ToDoubleSeconds(result.end - open.due),
+                        .gaps = std::move(result.gaps)};
+  if (result.first_token.has_value()) ended.ttft_s = absl::ToDoubleSeconds(*result.first_token - open.due);
+  results_.Add(ended);
+  last_end_ = result.end;
+  open_.erase(index);
+}
+
+bool Runner::ScheduleRetry(Open& open, uint64_t index, const AttemptResult& result) {
+  if (cancelling_ || result.status.error_code() != grpc::StatusCode::RESOURCE_EXHAUSTED ||
+      result.tokens > 0) {
+    return false;
+  }
+  if (open.retries >= options_.max_retries) return false;
+  const std::optional<absl::Duration> delay = GetRetryDelay(result.status);
+  if (!delay.has_value() || result.end + *delay >= open.give_up) return false;
+  ++open.retries;
+  ++results_.retries;
+  retries_.emplace(result.end + *delay, index);
+  return true;
+}
+
+ProgressView Runner::View(absl::Time now) {
+  absl::MutexLock lock(&mutex_);
+  return {.elapsed_s = absl::ToDoubleSeconds(now - start_),
+          .duration_s = options_.duration_s,
+          .total = schedule_.total(),
+          .sent = results_.requests_sent,
+          .completed = results_.completed,
+          .failed = results_.failed_total(),
+          .under_way = open_.size(),
+          .tokens = live_tokens_.load(std::memory_order_relaxed)};
+}
+
+}  // namespace bfio::loadgen
