@@ -9,9 +9,15 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// Without samples the figures are null: 0 would claim something.
 Json LatencyJson(const Histogram& h) {
-  return {{"p50", h.Quantile(0.5)},     {"p90", h.Quantile(0.9)}, {"p99", h.Quantile(0.99)},
-          {"p99.9", h.Quantile(0.999)}, {"max", h.max()},         {"mean", h.mean()},
+  const auto figure = [&](double value) { return h.count() == 0 ? Json() : Json(value); };
+  return {{"p50", figure(h.Quantile(0.5))},
+          {"p90", figure(h.Quantile(0.9))},
+          {"p99", figure(h.Quantile(0.99))},
+          {"p99.9", figure(h.Quantile(0.999))},
+          {"max", figure(h.max())},
+          {"mean", figure(h.mean())},
           {"count", h.count()}};
 }
 
@@ -51,9 +57,12 @@ Json BarrierJson(const BarrierFigures& f) {
 }
 
 std::string LatencyRow(const char* name, const Histogram& h) {
-  const auto ms = [&](double q) { return h.Quantile(q) * 1e3; };
-  return absl::StrFormat("  %-14s %10.2f %10.2f %10.2f %10.2f %10.2f %10.2f\n", name, h.mean() * 1e3, ms(0.5),
-                         ms(0.9), ms(0.99), ms(0.999), h.max() * 1e3);
+  std::string row = absl::StrFormat("  %-14s", name);
+  for (const double value :
+       {h.mean(), h.Quantile(0.5), h.Quantile(0.9), h.Quantile(0.99), h.Quantile(0.999), h.max()}) {
+    absl::StrAppendFormat(&row, " %10s", h.count() == 0 ? "-" : absl::StrFormat("%.2f", value * 1e3));
+  }
+  return row + "\n";
 }
 
 std::string FailuresText(const Results& r) {

@@ -40,11 +40,11 @@ Results Runner::Run() {
   for (;;) {
     const absl::Time now = MonotonicNow();
     if (!stopped_ && stop_requested_()) {
-      StopSending(now);
+      next_.reset();
+      stopped_ = true;
       CancelAll();
     }
-    if (!stopped_ && options_.duration_s > 0 && now >= start_ + absl::Seconds(options_.duration_s))
-      StopSending(now);
+    if (!stopped_ && now >= send_end_) DropUnsent();
     progress_.Update(now, [&] { return View(now); });
     Step step;
     {
@@ -131,16 +131,16 @@ void Runner::StartAttempt(const PlannedRequest& planned, absl::Time give_up) {
   if (found != open_.end()) found->second.context = std::move(context);
 }
 
-void Runner::StopSending(absl::Time now) {
+void Runner::DropUnsent() {
   stopped_ = true;
+  uint64_t not_sent = 0;
+  // In closed loop nothing was due: the next request waits for another's end.
   if (!options_.closed_loop()) {
-    const double elapsed_s = absl::ToDoubleSeconds(now - start_);
-    uint64_t not_sent = 0;
-    for (; next_.has_value() && next_->due_s <= elapsed_s; next_ = schedule_.Next()) ++not_sent;
-    absl::MutexLock lock(&mutex_);
-    results_.not_sent = not_sent;
+    for (; next_.has_value(); next_ = schedule_.Next()) ++not_sent;
   }
   next_.reset();
+  absl::MutexLock lock(&mutex_);
+  results_.not_sent = not_sent;
 }
 
 void Runner::CancelAll() {

@@ -62,7 +62,7 @@ class Runner {
   void SendNew(absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
   void SendAgain(uint64_t index) ABSL_LOCKS_EXCLUDED(mutex_);
   void StartAttempt(const PlannedRequest& planned, absl::Time give_up) ABSL_LOCKS_EXCLUDED(mutex_);
-  void StopSending(absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
+  void DropUnsent() ABSL_LOCKS_EXCLUDED(mutex_);
   void CancelAll() ABSL_LOCKS_EXCLUDED(mutex_);
   void OnAttemptDone(uint64_t index, AttemptResult result) ABSL_LOCKS_EXCLUDED(mutex_);
   bool ScheduleRetry(Open& open, uint64_t index, const AttemptResult& result)
