@@ -1,0 +1,149 @@
+#include "worker/link/convert.h"
+
+#include <utility>
+
+namespace bfio::worker {
+namespace {
+
+template <typename Repeated>
+void AddActive(const std::vector<ResidentSequence>& active, Repeated* out) {
+  for (const ResidentSequence& sequence : active) {
+    v1::ActiveRequest* one = out->Add();
+    one->set_handle(sequence.handle);
+    one->set_kv_tokens(static_cast<uint64_t>(sequence.kv_tokens));
+    one->set_generated_tokens(static_cast<uint32_t>(sequence.generated_tokens));
+  }
+}
+
+void Fill(const Hello& hello, v1::WorkerMessage& out) {
+  v1::Hello* to = out.mutable_hello();
+  to->set_worker_id(hello.worker_id);
+  to->set_slots(static_cast<uint32_t>(hello.limits.slots));
+  to->set_kv_tokens(static_cast<uint64_t>(hello.limits.kv_tokens));
+  to->set_max_sequence_tokens(static_cast<uint64_t>(hello.limits.max_sequence_tokens));
+  to->set_engine(hello.engine);
+  to->set_barrier(hello.barrier);
+  to->set_communicator_offer(hello.communicator_offer);
+  AddActive(hello.active, to->mutable_active());
+  to->set_version(hello.version);
+}
+
+void Fill(const EpochReady& ready, v1::WorkerMessage& out) {
+  v1::EpochReady* to = out.mutable_epoch_ready();
+  to->set_epoch(ready.epoch);
+  to->set_error(ready.error);
+  to->set_communicator_offer(ready.communicator_offer);
+  AddActive(ready.active, to->mutable_active());
+}
+
+void FillOutput(const StepOutput& output, v1::StepReport* to) {
+  const int count = static_cast<int>(output.tokens.size());
+  to->mutable_handles()->Reserve(count);
+  to->mutable_token_ids()->Reserve(count);
+  // One token each, so token_counts stays empty.
+  for (const StepOutput::Token& token : output.tokens) {
+    to->add_handles(token.handle);
+    to->add_token_ids(token.id);
+  }
+  to->mutable_completion_hints()->Add(output.completion_hints.begin(), output.completion_hints.end());
+  for (const StepOutput::Finish& finish : output.finished) {
+    v1::Finished* one = to->add_finished();
+    one->set_handle(finish.handle);
+    one->set_reason(finish.cause == FinishCause::kStop ? v1::FINISH_REASON_STOP : v1::FINISH_REASON_LENGTH);
+  }
+  to->set_load_tokens(static_cast<uint64_t>(output.load_tokens));
+  to->set_prefill_tokens(static_cast<uint64_t>(output.prefill_tokens));
+}
+
+void Fill(const StepReport& report, v1::WorkerMessage& out) {
+  v1::StepReport* to = out.mutable_step_report();
+  to->set_epoch(report.epoch);
+  to->set_step(static_cast<uint64_t>(report.step));
+  to->set_applied_plan(static_cast<uint64_t>(report.applied_plan));
+  FillOutput(report.output, to);
+  for (const Rejection& rejection : report.rejected) {
+    v1::Rejection* one = to->add_rejected();
+    one->set_handle(rejection.handle);
+    // absl::StatusCode and google.rpc.Code agree by design.
+    one->set_code(static_cast<uint32_t>(rejection.code));
+    one->set_message(rejection.message);
+  }
+  to->set_active_requests(static_cast<uint32_t>(report.active_requests));
+  to->set_free_slots(static_cast<uint32_t>(report.free_slots));
+  to->set_free_kv_tokens(static_cast<uint64_t>(report.free_kv_tokens));
+  to->set_local_ns(static_cast<uint64_t>(report.local_ns));
+  to->set_barrier_wait_ns(static_cast<uint64_t>(report.barrier_wait_ns));
+  if (report.gap_ns.has_value()) to->set_gap_ns(static_cast<uint64_t>(*report.gap_ns));
+  to->set_group_max_load_tokens(static_cast<uint64_t>(report.group.max_load_tokens));
+  to->set_group_sum_load_tokens(static_cast<uint64_t>(report.group.sum_load_tokens));
+  to->set_group_max_local_ns(static_cast<uint64_t>(report.group.max_local_ns));
+  to->set_group_sum_local_ns(static_cast<uint64_t>(report.group.sum_local_ns));
+  to->set_group_idle(report.group_idle);
+  to->set_barrier_error(report.barrier_error);
+}
+
+void Fill(const Leave& leave, v1::WorkerMessage& out) {
+  out.mutable_leave()->set_reason(leave.reason);
+}
+
+SequenceRequest FromAssignment(const v1::Assignment& from) {
+  SequenceRequest request;
+  request.handle = from.handle();
+  request.prompt.assign(from.prompt_token_ids().begin(), from.prompt_token_ids().end());
+  request.prompt_length = from.prompt_length();
+  request.max_new_tokens = from.max_new_tokens();
+  request.stop_token_ids.assign(from.stop_token_ids().begin(), from.stop_token_ids().end());
+  request.ignore_eos = from.ignore_eos();
+  const v1::SamplingParams& sampling = from.sampling();
+  request.sampling.temperature = sampling.temperature();
+  if (sampling.has_top_p()) request.sampling.top_p = sampling.top_p();
+  if (sampling.has_top_k()) request.sampling.top_k = static_cast<int32_t>(sampling.top_k());
+  request.sampling.seed = sampling.seed();
+  request.first_index = from.first_index();
+  return request;
+}
+
+Plan FromPlan(const v1::Plan& from) {
+  Plan plan;
+  plan.epoch = from.epoch();
+  plan.apply_step = static_cast<int64_t>(from.apply_step());
+  plan.assignments.reserve(static_cast<size_t>(from.assignments_size()));
+  for (const v1::Assignment& assignment : from.assignments())
+    plan.assignments.push_back(FromAssignment(assignment));
+  plan.cancellations.assign(from.cancellations().begin(), from.cancellations().end());
+  return plan;
+}
+
+Epoch FromEpoch(const v1::Epoch& from) {
+  Epoch epoch;
+  epoch.group = {from.epoch(), static_cast<int32_t>(from.rank()), static_cast<int32_t>(from.world_size()),
+                 from.communicator_id()};
+  epoch.plan_mode = from.plan_mode() == v1::PLAN_MODE_LOCKSTEP ? PlanMode::kLockstep : PlanMode::kPipelined;
+  epoch.form_timeout = absl::Milliseconds(from.form_timeout_ms());
+  epoch.step_timeout = absl::Milliseconds(from.step_timeout_ms());
+  epoch.cancellations.assign(from.cancellations().begin(), from.cancellations().end());
+  return epoch;
+}
+
+}  // namespace
+
+void ToProto(const OutMessage& message, v1::WorkerMessage& out) {
+  out.Clear();
+  std::visit([&](const auto& one) { Fill(one, out); }, message);
+}
+
+std::optional<InMessage> FromProto(const v1::RouterMessage& message) {
+  switch (message.message_case()) {
+    case v1::RouterMessage::kEpoch:
+      return FromEpoch(message.epoch());
+    case v1::RouterMessage::kPlan:
+      return FromPlan(message.plan());
+    case v1::RouterMessage::kShutdown:
+      return Shutdown{message.shutdown().reason()};
+    case v1::RouterMessage::MESSAGE_NOT_SET:
+      break;
+  }
+  return std::nullopt;
+}
+
+}  // namespace bfio::worker

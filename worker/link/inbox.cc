@@ -1,0 +1,106 @@
+#include "worker/link/inbox.h"
+
+#include <utility>
+
+namespace bfio::worker {
+
+void Inbox::OnStreamUp(uint64_t stream) {
+  absl::MutexLock lock(&mutex_);
+  EndEpochLocked();
+  stream_ = stream;
+  greeted_ = false;
+}
+
+void Inbox::OnStreamDown(uint64_t stream) {
+  absl::MutexLock lock(&mutex_);
+  if (stream_ != stream) return;
+  EndEpochLocked();
+  stream_ = 0;
+}
+
+void Inbox::OnEpoch(Epoch epoch) {
+  absl::MutexLock lock(&mutex_);
+  if (stream_ == 0 || epoch.group.epoch <= newest_epoch_) {
+    ++dropped_;
+    return;
+  }
+  EndEpochLocked();
+  newest_epoch_ = epoch.group.epoch;
+  entering_ = std::move(epoch);
+}
+
+void Inbox::OnPlan(Plan plan) {
+  absl::MutexLock lock(&mutex_);
+  if (stream_ == 0 || plan.epoch != newest_epoch_ || plan.apply_step <= last_apply_step_) {
+    ++dropped_;
+    return;
+  }
+  last_apply_step_ = plan.apply_step;
+  pending_assignments_ += static_cast<int64_t>(plan.assignments.size());
+  plans_.push_back(std::move(plan));
+}
+
+void Inbox::OnShutdown(std::string reason) {
+  absl::MutexLock lock(&mutex_);
+  if (shutdown_.has_value()) return;
+  EndEpochLocked();
+  shutdown_ = std::move(reason);
+}
+
+// Forgets everything of the present epoch, and lets the step loop know.
+void Inbox::EndEpochLocked() {
+  newest_epoch_ = 0;
+  entering_.reset();
+  plans_.clear();
+  last_apply_step_ = 0;
+  pending_assignments_ = 0;
+  // Runs the step loop's stop callback (Barrier::Abort) here; it does not block and does not come back to us.
+  over_.request_stop();
+}
+
+Inbox::Task Inbox::WaitForTask() {
+  absl::MutexLock lock(&mutex_);
+  mutex_.Await(absl::Condition(this, &Inbox::HasTask));
+  if (shutdown_.has_value()) return Finish{*shutdown_};
+  if (!greeted_) {
+    greeted_ = true;
+    return Greet{stream_};
+  }
+  over_ = std::stop_source();
+  Enter enter{*std::move(entering_), stream_, over_.get_token()};
+  entering_.reset();
+  return enter;
+}
+
+Inbox::PlanWait Inbox::WaitForPlan(int64_t step, absl::Duration timeout) {
+  absl::MutexLock lock(&mutex_);
+  const auto ready = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return over_.stop_requested() || HasPlan(step);
+  };
+  const bool in_time = mutex_.AwaitWithTimeout(absl::Condition(&ready), timeout);
+  if (over_.stop_requested()) return PlanWait::kOver;
+  return in_time ? PlanWait::kReady : PlanWait::kTimeout;
+}
+
+void Inbox::TakeDue(int64_t step, std::vector<Plan>& due) {
+  absl::MutexLock lock(&mutex_);
+  // After the epoch's end the queue may hold the next one's plans.
+  if (over_.stop_requested()) return;
+  while (!plans_.empty() && plans_.front().apply_step <= step) {
+    pending_assignments_ -= static_cast<int64_t>(plans_.front().assignments.size());
+    due.push_back(std::move(plans_.front()));
+    plans_.pop_front();
+  }
+}
+
+int64_t Inbox::pending_assignments() const {
+  absl::MutexLock lock(&mutex_);
+  return over_.stop_requested() ? 0 : pending_assignments_;
+}
+
+int64_t Inbox::dropped() const {
+  absl::MutexLock lock(&mutex_);
+  return dropped_;
+}
+
+}  // namespace bfio::worker

@@ -1,0 +1,98 @@
+// What has come from the router and waits for the step loop.
+//
+// Purpose: the one place where the threads of the stream and of the step loop meet. It drops what is out of
+// date: epochs that do not grow, plans of another epoch than the newest, plans whose step does not grow. News
+// that ends the present epoch (a newer Epoch, Shutdown, the stream's loss, Stop) also requests a stop on the
+// epoch's token, which aborts the barrier. Threads: producers any; the consumer is the step loop's thread. No
+// call of a producer blocks.
+#ifndef BFIO_WORKER_LINK_INBOX_H_
+#define BFIO_WORKER_LINK_INBOX_H_
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "worker/link/messages.h"
+
+namespace bfio::worker {
+
+class Inbox {
+ public:
+  // --- producers ---
+
+  // A new stream to the router stands. Streams are numbered from 1 by the caller, each larger than the one
+  // before.
+  void OnStreamUp(uint64_t stream);
+  // That stream is lost, and with it everything that came over it.
+  void OnStreamDown(uint64_t stream);
+  void OnEpoch(Epoch epoch);
+  void OnPlan(Plan plan);
+  // The router's Shutdown, or the program's own decision: the loop ends at the next step boundary.
+  void OnShutdown(std::string reason);
+
+  // --- the step loop ---
+
+  // What to do outside an epoch.
+  struct Greet {
+    uint64_t stream;
+  };
+  struct Enter {
+    Epoch epoch;
+    uint64_t stream;
+    // Stops when the epoch is over.
+    std::stop_token over;
+  };
+  struct Finish {
+    std::string reason;
+  };
+  using Task = std::variant<Greet, Enter, Finish>;
+  // Waits for it.
+  Task WaitForTask();
+
+  enum class PlanWait { kReady, kOver, kTimeout };
+  // Waits until a plan with apply_step >= `step` is here (kReady) or the epoch is over (kOver).
+  PlanWait WaitForPlan(int64_t step, absl::Duration timeout);
+
+  // Moves the plans with apply_step <= `step` to the end of `due`, in order. Never blocks.
+  void TakeDue(int64_t step, std::vector<Plan>& due);
+
+  // Assignments in plans not taken yet.
+  int64_t pending_assignments() const;
+  // Messages dropped as out of date.
+  int64_t dropped() const;
+
+ private:
+  void EndEpochLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool HasTask() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return shutdown_.has_value() || (stream_ != 0 && (!greeted_ || entering_.has_value()));
+  }
+  bool HasPlan(int64_t step) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !plans_.empty() && plans_.back().apply_step >= step;
+  }
+
+  mutable absl::Mutex mutex_;
+  // 0: none.
+  uint64_t stream_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool greeted_ ABSL_GUARDED_BY(mutex_) = false;
+  // The newest epoch on this stream; 0: none yet.
+  uint64_t newest_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
+  // The newest epoch, until the step loop takes it up.
+  std::optional<Epoch> entering_ ABSL_GUARDED_BY(mutex_);
+  // Of the epoch that the step loop is in.
+  std::stop_source over_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Plan> plans_ ABSL_GUARDED_BY(mutex_);
+  int64_t last_apply_step_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t pending_assignments_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::optional<std::string> shutdown_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace bfio::worker
+
+#endif  // BFIO_WORKER_LINK_INBOX_H_

@@ -1,0 +1,95 @@
+// bfio_worker: one or more ranks of a decode group.
+#include <unistd.h>
+
+#include <cstdint>
+#include <string>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
+#include "bfio/v1/config.pb.h"
+#include "common/base/shutdown.h"
+#include "common/config/program.h"
+#include "common/telemetry/log.h"
+#include "spdlog/spdlog.h"
+#include "worker/link/worker.h"
+
+ABSL_FLAG(std::string, router, "127.0.0.1:50051", "HOST:PORT of the router");
+ABSL_FLAG(std::string, worker_id, "", "name of this worker, unique in the group (empty: host:pid)");
+ABSL_FLAG(std::string, barrier_host, "127.0.0.1",
+          "host under which the other workers reach this one's barrier; the star barrier listens there");
+ABSL_FLAG(std::string, engine, "sim", "sim");
+ABSL_FLAG(std::string, barrier, "star", "star, nccl, or local (all ranks in this process)");
+ABSL_FLAG(uint32_t, slots, 72, "requests decoding at once per rank (batch capacity B)");
+ABSL_FLAG(uint64_t, kv_tokens, 1 << 20, "KV capacity per rank, in tokens");
+ABSL_FLAG(uint64_t, max_sequence_tokens, 1 << 18, "largest prompt + output of one request, in tokens");
+ABSL_FLAG(uint32_t, ranks_per_process, 1, "ranks this process runs, each with its own engine and stream");
+ABSL_FLAG(double, c, bfio::StepCost().c_s, "sim engine: fixed seconds per step");
+ABSL_FLAG(double, tl, bfio::StepCost().tl_s_per_token, "sim engine: seconds per resident KV token and step");
+ABSL_FLAG(double, prefill_cost, bfio::StepCost().prefill_s_per_token, "sim engine: seconds per prompt token");
+ABSL_FLAG(double, jitter, 0, "sim engine: standard deviation of a step's time, relative to it (0..0.3)");
+ABSL_FLAG(double, eos_probability, 0, "sim engine: probability that a token ends its sequence (0..1)");
+ABSL_FLAG(uint64_t, seed, 1, "sim engine: seed of the jitter");
+ABSL_FLAG(absl::Duration, connect_timeout, absl::Seconds(60),
+          "give up when no router is found for so long at start");
+ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(30),
+          "on SIGTERM: wait so long for running requests to end");
+ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warning or error");
+ABSL_FLAG(std::string, log_format, "text", "text or json");
+
+namespace {
+
+constexpr char kUsage[] =
+    R"(bfio_worker: runs ranks of a decode group: attaches to the router, takes requests, decodes in step with its peers.
+
+  bfio_worker --router=127.0.0.1:50051 --slots=72
+  bfio_worker --router=router.example:50051 --barrier_host=$(hostname -f) --ranks_per_process=8
+
+SIGTERM lets the running requests end, then exits 0; a second signal exits at once.
+)";
+
+std::string DefaultId() {
+  char host[256] = "localhost";
+  gethostname(host, sizeof(host) - 1);
+  return absl::StrCat(host, ":", getpid());
+}
+
+bfio::worker::WorkerOptions OptionsFromFlags() {
+  bfio::worker::WorkerOptions options;
+  options.router = absl::GetFlag(FLAGS_router);
+  options.worker_id = absl::GetFlag(FLAGS_worker_id);
+  if (options.worker_id.empty()) options.worker_id = DefaultId();
+  options.barrier_host = absl::GetFlag(FLAGS_barrier_host);
+  options.engine = absl::GetFlag(FLAGS_engine);
+  options.barrier = absl::GetFlag(FLAGS_barrier);
+  // Out of range becomes 0 or less, which is refused by name.
+  options.ranks_per_process = static_cast<int32_t>(absl::GetFlag(FLAGS_ranks_per_process));
+  options.sim.limits.slots = static_cast<int32_t>(absl::GetFlag(FLAGS_slots));
+  options.sim.limits.kv_tokens = static_cast<int64_t>(absl::GetFlag(FLAGS_kv_tokens));
+  options.sim.limits.max_sequence_tokens = static_cast<int64_t>(absl::GetFlag(FLAGS_max_sequence_tokens));
+  options.sim.cost = {absl::GetFlag(FLAGS_c), absl::GetFlag(FLAGS_tl), absl::GetFlag(FLAGS_prefill_cost)};
+  options.sim.jitter = absl::GetFlag(FLAGS_jitter);
+  options.sim.eos_probability = absl::GetFlag(FLAGS_eos_probability);
+  options.sim.seed = absl::GetFlag(FLAGS_seed);
+  options.connect_timeout = absl::GetFlag(FLAGS_connect_timeout);
+  options.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
+  options.version = BFIO_VERSION;
+  return options;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const bfio::ProgramInfo info{"bfio_worker", BFIO_VERSION, kUsage};
+  const auto positional = bfio::InitProgram(argc, argv, info, bfio::v1::WorkerConfig());
+  if (!positional.empty()) {
+    return bfio::ExitWith(
+        info, absl::InvalidArgumentError(absl::StrCat("unexpected argument '", positional[0], "'")));
+  }
+  absl::Status status =
+      bfio::InitLogging(info.name, absl::GetFlag(FLAGS_log_level), absl::GetFlag(FLAGS_log_format));
+  if (!status.ok()) return bfio::ExitWith(info, status);
+  bfio::ShutdownSignal::Install();
+  status = bfio::worker::RunWorker(OptionsFromFlags());
+  if (!status.ok()) return bfio::ExitWith(info, status);
+  return 0;
+}

@@ -1,0 +1,93 @@
+// What a rank and the router tell each other, as plain structs: proto/bfio/v1/worker.proto without protobuf.
+//
+// Purpose: the step loop is written and tested without gRPC; convert.h translates at the edge. Fields mean
+// what worker.proto says.
+#ifndef BFIO_WORKER_LINK_MESSAGES_H_
+#define BFIO_WORKER_LINK_MESSAGES_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "worker/barrier/barrier.h"
+#include "worker/engine/engine.h"
+
+namespace bfio::worker {
+
+// --- from the router ---
+
+enum class PlanMode { kPipelined, kLockstep };
+
+struct Epoch {
+  GroupSpec group;
+  PlanMode plan_mode = PlanMode::kPipelined;
+  absl::Duration form_timeout;
+  absl::Duration step_timeout;
+  std::vector<Handle> cancellations;
+};
+
+struct Plan {
+  uint64_t epoch = 0;
+  int64_t apply_step = 0;
+  std::vector<SequenceRequest> assignments;
+  std::vector<Handle> cancellations;
+};
+
+struct Shutdown {
+  std::string reason;
+};
+
+// --- to the router ---
+
+struct Hello {
+  std::string worker_id;
+  EngineLimits limits;
+  std::string engine;
+  std::string barrier;
+  std::string communicator_offer;
+  std::vector<ResidentSequence> active;
+  std::string version;
+};
+
+struct EpochReady {
+  uint64_t epoch = 0;
+  std::string error;
+  std::string communicator_offer;
+  std::vector<ResidentSequence> active;
+};
+
+struct Rejection {
+  Handle handle = 0;
+  absl::StatusCode code = absl::StatusCode::kUnknown;
+  std::string message;
+};
+
+struct StepReport {
+  uint64_t epoch = 0;
+  int64_t step = 0;
+  int64_t applied_plan = 0;
+  StepOutput output;
+  std::vector<Rejection> rejected;
+  int32_t active_requests = 0;
+  int32_t free_slots = 0;
+  int64_t free_kv_tokens = 0;
+  int64_t local_ns = 0;
+  int64_t barrier_wait_ns = 0;
+  std::optional<int64_t> gap_ns;
+  GroupView group;
+  bool group_idle = false;
+  std::string barrier_error;
+};
+
+struct Leave {
+  std::string reason;
+};
+
+using OutMessage = std::variant<Hello, EpochReady, StepReport, Leave>;
+
+}  // namespace bfio::worker
+
+#endif  // BFIO_WORKER_LINK_MESSAGES_H_

@@ -1,0 +1,260 @@
+#include "worker/link/router_link.h"
+
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "bfio/v1/worker.grpc.pb.h"
+#include "common/base/clock.h"
+#include "grpcpp/grpcpp.h"
+#include "spdlog/spdlog.h"
+#include "worker/link/convert.h"
+
+namespace bfio::worker {
+namespace {
+
+// How long a closing stream may take before it is cancelled.
+constexpr absl::Duration kCloseTimeout = absl::Seconds(1);
+// How often a blocking wait for the connection looks up.
+constexpr std::chrono::milliseconds kConnectSlice(200);
+
+// The router has understood this worker and will never want it.
+bool IsRefusal(const absl::Status& status) {
+  return absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status) ||
+         absl::IsUnimplemented(status);
+}
+
+}  // namespace
+
+struct RouterLink::State {
+  absl::Mutex mutex;
+  std::deque<OutMessage> queue ABSL_GUARDED_BY(mutex);
+  // The present stream; 0: none.
+  uint64_t stream ABSL_GUARDED_BY(mutex) = 0;
+  bool greeted ABSL_GUARDED_BY(mutex) = false;
+  bool writing ABSL_GUARDED_BY(mutex) = false;
+  // No more reads or writes will succeed.
+  bool broken ABSL_GUARDED_BY(mutex) = false;
+  // Something has come from the router on this stream.
+  bool heard ABSL_GUARDED_BY(mutex) = false;
+  std::optional<absl::Status> done ABSL_GUARDED_BY(mutex);
+  std::optional<std::string> leaving ABSL_GUARDED_BY(mutex);
+  bool stopping ABSL_GUARDED_BY(mutex) = false;
+};
+
+// One RPC. Made and deleted by Run's thread, deleted after OnDone has been seen; the link's channel reference
+// outlives it, so its own is never the last one.
+class RouterLink::Call final : public grpc::ClientBidiReactor<v1::WorkerMessage, v1::RouterMessage> {
+ public:
+  Call(std::shared_ptr<State> state, Inbox& inbox, std::shared_ptr<grpc::Channel> channel)
+      : state_(std::move(state)), inbox_(inbox), stub_(v1::WorkerLink::NewStub(std::move(channel))) {
+    stub_->async()->Attach(&context_, this);
+    // Writes are started from outside of reactions.
+    AddHold();
+    StartRead(&in_);
+    StartCall();
+  }
+
+  // REQUIRES: no write is under way.
+  void Write(const OutMessage& message) {
+    ToProto(message, out_);
+    StartWrite(&out_);
+  }
+  void Close() { StartWritesDone(); }
+  void Cancel() { context_.TryCancel(); }
+  void Release() { RemoveHold(); }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return MarkBroken();
+    std::optional<InMessage> message = FromProto(in_);
+    if (message.has_value()) Deliver(*std::move(message));
+    {
+      absl::MutexLock lock(&state_->mutex);
+      state_->heard = true;
+    }
+    StartRead(&in_);
+  }
+
+  void OnWriteDone(bool ok) override {
+    absl::MutexLock lock(&state_->mutex);
+    state_->writing = false;
+    state_->broken |= !ok;
+  }
+
+  void OnDone(const grpc::Status& status) override {
+    // The last act: as soon as `done` is set, Run's thread may delete this call.
+    const std::shared_ptr<State> state = state_;
+    absl::Status ended(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+    absl::MutexLock lock(&state->mutex);
+    state->broken = true;
+    state->done = std::move(ended);
+  }
+
+ private:
+  void MarkBroken() {
+    absl::MutexLock lock(&state_->mutex);
+    state_->broken = true;
+  }
+
+  void Deliver(InMessage message) {
+    if (auto* plan = std::get_if<Plan>(&message)) {
+      inbox_.OnPlan(std::move(*plan));
+    } else if (auto* epoch = std::get_if<Epoch>(&message)) {
+      inbox_.OnEpoch(std::move(*epoch));
+    } else {
+      inbox_.OnShutdown(absl::StrCat("the router says: ", std::get<Shutdown>(message).reason));
+    }
+  }
+
+  const std::shared_ptr<State> state_;
+  Inbox& inbox_;
+  const std::unique_ptr<v1::WorkerLink::Stub> stub_;
+  grpc::ClientContext context_;
+  v1::RouterMessage in_;
+  v1::WorkerMessage out_;
+};
+
+RouterLink::RouterLink(RouterLinkOptions options, std::shared_ptr<grpc::Channel> channel)
+    : options_(std::move(options)),
+      channel_(std::move(channel)),
+      state_(std::make_shared<State>()),
+      backoff_(options_.first_backoff),
+      rng_(options_.seed) {}
+
+RouterLink::~RouterLink() = default;
+
+absl::Status RouterLink::Run(Inbox& inbox) {
+  absl::Status status = Loop(inbox);
+  inbox.OnShutdown(status.ok() ? "stopped" : std::string(status.message()));
+  return status;
+}
+
+absl::Status RouterLink::Loop(Inbox& inbox) {
+  absl::Status status;
+  for (bool first = true; Connect(first, status); first = false) {
+    const absl::Status ended = RunStream(inbox);
+    if (IsRefusal(ended)) {
+      return absl::Status(ended.code(), absl::StrCat("the router at ", options_.router,
+                                                     " refuses this worker: ", ended.message()));
+    }
+    absl::MutexLock lock(&state_->mutex);
+    if (state_->stopping) break;
+    if (state_->leaving.has_value()) {
+      inbox.OnShutdown("the stream ended while this worker was leaving");
+      break;
+    }
+    spdlog::warn("{}: stream to router lost: {}", options_.worker_id, ended.ToString());
+    if (state_->heard) backoff_ = options_.first_backoff;
+    state_->mutex.AwaitWithTimeout(absl::Condition(&state_->stopping), NextBackoff());
+    if (state_->stopping) break;
+  }
+  return status;
+}
+
+absl::Duration RouterLink::NextBackoff() {
+  const absl::Duration now = backoff_ * (0.8 + 0.4 * rng_.Uniform());
+  backoff_ = std::min(backoff_ * 1.5, options_.last_backoff);
+  return now;
+}
+
+bool RouterLink::Connect(bool first, absl::Status& status) {
+  const absl::Time deadline = MonotonicNow() + options_.connect_timeout;
+  while (!channel_->WaitForConnected(std::chrono::system_clock::now() + kConnectSlice)) {
+    absl::MutexLock lock(&state_->mutex);
+    if (state_->stopping || state_->leaving.has_value()) return false;
+    if (first && MonotonicNow() >= deadline) {
+      status = absl::UnavailableError(absl::StrCat("no router at ", options_.router, " for ",
+                                                   absl::FormatDuration(options_.connect_timeout)));
+      return false;
+    }
+  }
+  absl::MutexLock lock(&state_->mutex);
+  return !state_->stopping;
+}
+
+absl::Status RouterLink::RunStream(Inbox& inbox) {
+  const uint64_t stream = ++last_stream_;
+  {
+    absl::MutexLock lock(&state_->mutex);
+    state_->queue.clear();
+    state_->stream = stream;
+    state_->greeted = state_->writing = state_->broken = state_->heard = false;
+    state_->done.reset();
+  }
+  auto call = std::make_unique<Call>(state_, inbox, channel_);
+  inbox.OnStreamUp(stream);
+  WriteLoop(*call);
+  inbox.OnStreamDown(stream);
+  {
+    absl::MutexLock lock(&state_->mutex);
+    state_->stream = 0;
+  }
+  call->Release();
+  return AwaitDone(*call);
+}
+
+absl::Status RouterLink::AwaitDone(Call& call) {
+  const auto done = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mutex) { return state_->done.has_value(); };
+  {
+    absl::MutexLock lock(&state_->mutex);
+    if (state_->mutex.AwaitWithTimeout(absl::Condition(&done), kCloseTimeout)) return *state_->done;
+  }
+  // Not earlier: a cancelled call forgets the status that the router may be sending.
+  call.Cancel();
+  absl::MutexLock lock(&state_->mutex);
+  state_->mutex.Await(absl::Condition(&done));
+  return *state_->done;
+}
+
+void RouterLink::WriteLoop(Call& call) {
+  const auto ready = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mutex) {
+    return state_->broken || (!state_->writing && (!state_->queue.empty() || state_->stopping));
+  };
+  for (;;) {
+    std::optional<OutMessage> message;
+    {
+      absl::MutexLock lock(&state_->mutex);
+      state_->mutex.Await(absl::Condition(&ready));
+      if (state_->broken) return;
+      if (state_->queue.empty()) break;
+      message = std::move(state_->queue.front());
+      state_->queue.pop_front();
+      state_->writing = true;
+    }
+    call.Write(*message);
+  }
+  call.Close();
+}
+
+void RouterLink::Send(uint64_t stream, OutMessage message) {
+  const bool hello = std::holds_alternative<Hello>(message);
+  absl::MutexLock lock(&state_->mutex);
+  if (stream != state_->stream) return;
+  if (state_->queue.size() >= options_.max_queued) {
+    if (!state_->broken)
+      spdlog::error("{}: the router does not read; giving the stream up", options_.worker_id);
+    state_->broken = true;
+    return;
+  }
+  state_->queue.push_back(std::move(message));
+  if (!hello) return;
+  state_->greeted = true;
+  if (state_->leaving.has_value()) state_->queue.push_back(Leave{*state_->leaving});
+}
+
+void RouterLink::RequestLeave(std::string reason) {
+  absl::MutexLock lock(&state_->mutex);
+  if (state_->leaving.has_value()) return;
+  if (state_->stream != 0 && state_->greeted) state_->queue.push_back(Leave{reason});
+  state_->leaving = std::move(reason);
+}
+
+void RouterLink::Stop() {
+  absl::MutexLock lock(&state_->mutex);
+  state_->stopping = true;
+}
+
+}  // namespace bfio::worker

@@ -1,0 +1,90 @@
+// One rank's stream to the router, over gRPC.
+//
+// Purpose: keeps a WorkerLink.Attach stream up (reconnecting with exponential backoff and jitter), feeds the
+// rank's Inbox with what comes in, and converts and writes what the step loop sends, on its own thread, so
+// that the step loop never serialises. Threads: Run takes one thread until Stop or a fatal error; the other
+// methods may be called from any thread. gRPC's callback threads only deliver and never block.
+#ifndef BFIO_WORKER_LINK_ROUTER_LINK_H_
+#define BFIO_WORKER_LINK_ROUTER_LINK_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/base/rng.h"
+#include "worker/link/inbox.h"
+#include "worker/link/step_loop.h"
+
+namespace grpc {
+class Channel;
+}
+
+namespace bfio::worker {
+
+struct RouterLinkOptions {
+  // For messages.
+  std::string router;
+  std::string worker_id;
+  // How long the first connection may take; afterwards it tries for ever.
+  absl::Duration connect_timeout = absl::Seconds(60);
+  // Pause before a lost stream is opened again: grows from the first to the last by half, 20 % jitter.
+  absl::Duration first_backoff = absl::Milliseconds(100);
+  absl::Duration last_backoff = absl::Seconds(5);
+  // Messages waiting to be written; a router that leaves more unread has stopped reading: the stream is given
+  // up.
+  size_t max_queued = 1024;
+  // Of the jitter.
+  uint64_t seed = 0;
+};
+
+class RouterLink final : public StepLink {
+ public:
+  // `channel` is shared by the process's ranks; the caller keeps it until all links are gone.
+  RouterLink(RouterLinkOptions options, std::shared_ptr<grpc::Channel> channel);
+  ~RouterLink() override;
+
+  // Until Stop (OK), or until there is no point in going on: UNAVAILABLE when the router cannot be reached at
+  // the start, or the router's own words when it refuses this worker. Before it returns it tells `inbox` to
+  // shut down.
+  absl::Status Run(Inbox& inbox);
+
+  void Send(uint64_t stream, OutMessage message) override;
+
+  // Asks the router to be drained. Without a stream, or when the stream breaks, the inbox is told to shut
+  // down instead.
+  void RequestLeave(std::string reason);
+
+  // Writes what is queued, closes the stream, ends Run. Bounded by a second or two.
+  void Stop();
+
+ private:
+  class Call;
+  struct State;
+
+  absl::Status Loop(Inbox& inbox);
+  // False: stop, or too late (`status`).
+  bool Connect(bool first, absl::Status& status);
+  // One stream from start to end; returns how it ended.
+  absl::Status RunStream(Inbox& inbox);
+  // Writes what is queued until the stream breaks, or until Stop and then half-closes it.
+  void WriteLoop(Call& call);
+  // Waits for the call's end, with bounded patience for the router.
+  absl::Status AwaitDone(Call& call);
+  absl::Duration NextBackoff();
+
+  const RouterLinkOptions options_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  // Shared with a call's callbacks, which may still be returning when the link goes.
+  const std::shared_ptr<State> state_;
+
+  // Of Run's thread only.
+  uint64_t last_stream_ = 0;
+  absl::Duration backoff_;
+  Rng rng_;
+};
+
+}  // namespace bfio::worker
+
+#endif  // BFIO_WORKER_LINK_ROUTER_LINK_H_

@@ -1,0 +1,179 @@
+#include "worker/link/step_loop.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "spdlog/spdlog.h"
+
+namespace bfio::worker {
+namespace {
+
+int64_t NowNs() {
+  return absl::ToInt64Nanoseconds(MonotonicNow() - absl::UnixEpoch());
+}
+
+std::string Text(const absl::Status& status) {
+  return status.ToString(absl::StatusToStringMode::kDefault);
+}
+
+}  // namespace
+
+StepLoop::StepLoop(StepLoopOptions options, std::unique_ptr<Engine> engine,
+                   std::unique_ptr<BarrierEndpoint> endpoint, StepLink& link)
+    : options_(std::move(options)), engine_(std::move(engine)), endpoint_(std::move(endpoint)), link_(link) {}
+
+absl::Status StepLoop::Run() {
+  for (;;) {
+    Inbox::Task task = inbox_.WaitForTask();
+    absl::Status status;
+    if (const auto* finish = std::get_if<Inbox::Finish>(&task)) {
+      spdlog::info("{}: ends: {}", options_.worker_id, finish->reason);
+      return absl::OkStatus();
+    } else if (const auto* greet = std::get_if<Inbox::Greet>(&task)) {
+      status = Greet(greet->stream);
+    } else {
+      status = RunEpoch(std::get<Inbox::Enter>(task));
+    }
+    if (!status.ok()) return status;
+  }
+}
+
+absl::Status StepLoop::Greet(uint64_t stream) {
+  auto offer = endpoint_->Offer();
+  if (!offer.ok()) return offer.status();
+  Hello hello;
+  hello.worker_id = options_.worker_id;
+  hello.limits = engine_->limits();
+  hello.engine = std::string(engine_->name());
+  hello.barrier = std::string(endpoint_->name());
+  hello.communicator_offer = *std::move(offer);
+  hello.active = engine_->resident();
+  hello.version = options_.version;
+  link_.Send(stream, std::move(hello));
+  return absl::OkStatus();
+}
+
+absl::Status StepLoop::RunEpoch(const Inbox::Enter& enter) {
+  for (const Handle handle : enter.epoch.cancellations) engine_->Cancel(handle);
+  applied_plan_ = 0;
+  parked_ = true;
+  barrier_end_ns_.reset();
+  auto barrier = FormGroup(enter);
+  if (!barrier.ok()) return barrier.status();
+  if (*barrier == nullptr) return absl::OkStatus();
+  // Aborts at once if the epoch is over already. Gone before the barrier is.
+  const std::stop_callback abort(enter.over, [&] { (*barrier)->Abort(); });
+  return RunSteps(enter, **barrier);
+}
+
+absl::StatusOr<std::unique_ptr<Barrier>> StepLoop::FormGroup(const Inbox::Enter& enter) {
+  const Epoch& epoch = enter.epoch;
+  auto barrier = endpoint_->Form(epoch.group, epoch.form_timeout, enter.over);
+  auto offer = endpoint_->Offer();
+  if (!offer.ok()) return offer.status();
+  EpochReady ready;
+  ready.epoch = epoch.group.epoch;
+  ready.communicator_offer = *std::move(offer);
+  ready.active = engine_->resident();
+  if (!barrier.ok()) ready.error = Text(barrier.status());
+  link_.Send(enter.stream, std::move(ready));
+  if (barrier.ok()) {
+    spdlog::info("{}: epoch {}: rank {} of {}", options_.worker_id, epoch.group.epoch, epoch.group.rank,
+                 epoch.group.world_size);
+    return barrier;
+  }
+  spdlog::warn("{}: epoch {} did not form: {}", options_.worker_id, epoch.group.epoch,
+               Text(barrier.status()));
+  return std::unique_ptr<Barrier>();
+}
+
+absl::Status StepLoop::RunSteps(const Inbox::Enter& enter, Barrier& barrier) {
+  for (int64_t step = 1;; ++step) {
+    if (!AwaitPlan(enter, step)) return absl::OkStatus();
+    StepReport report;
+    report.epoch = enter.epoch.group.epoch;
+    report.step = step;
+    ApplyDuePlans(report);
+    if (absl::Status status = RunLocal(report); !status.ok()) return status;
+    const int64_t local_end_ns = NowNs();
+    const auto view = barrier.AllReduce(step, ContributionOf(report), enter.epoch.step_timeout);
+    barrier_end_ns_ = NowNs();
+    report.barrier_wait_ns = *barrier_end_ns_ - local_end_ns;
+    if (view.ok()) {
+      report.group = *view;
+      parked_ = report.group_idle = view->sum_active == 0;
+    } else {
+      // The step's tokens are good all the same.
+      report.barrier_error = Text(view.status());
+    }
+    link_.Send(enter.stream, std::move(report));
+    if (!view.ok()) {
+      spdlog::warn("{}: epoch {}, step {}: {}", options_.worker_id, enter.epoch.group.epoch, step,
+                   Text(view.status()));
+      return absl::OkStatus();
+    }
+  }
+}
+
+bool StepLoop::AwaitPlan(const Inbox::Enter& enter, int64_t step) {
+  const bool lockstep = enter.epoch.plan_mode == PlanMode::kLockstep;
+  if (!parked_ && !lockstep) return !enter.over.stop_requested();
+  // An idle group may wait for hours.
+  const absl::Duration timeout = parked_ ? absl::InfiniteDuration() : enter.epoch.step_timeout;
+  if (parked_) barrier_end_ns_.reset();
+  switch (inbox_.WaitForPlan(step, timeout)) {
+    case Inbox::PlanWait::kReady:
+      return true;
+    case Inbox::PlanWait::kOver:
+      return false;
+    case Inbox::PlanWait::kTimeout:
+      break;
+  }
+  StepReport report;
+  report.epoch = enter.epoch.group.epoch;
+  report.step = step;
+  report.applied_plan = applied_plan_;
+  report.active_requests = engine_->active();
+  report.free_slots = engine_->free_slots();
+  report.free_kv_tokens = engine_->free_kv_tokens();
+  report.barrier_error = absl::StrCat("no plan for step ", step, " within ", absl::FormatDuration(timeout));
+  spdlog::warn("{}: epoch {}: {}", options_.worker_id, report.epoch, report.barrier_error);
+  link_.Send(enter.stream, std::move(report));
+  return false;
+}
+
+void StepLoop::ApplyDuePlans(StepReport& report) {
+  inbox_.TakeDue(report.step, due_);
+  for (const Plan& plan : due_) Apply(plan, report);
+  report.applied_plan = applied_plan_;
+}
+
+void StepLoop::Apply(const Plan& plan, StepReport& report) {
+  applied_plan_ = plan.apply_step;
+  for (const Handle handle : plan.cancellations) engine_->Cancel(handle);
+  for (const SequenceRequest& request : plan.assignments) {
+    absl::Status admitted = engine_->Admit(request);
+    if (!admitted.ok()) {
+      report.rejected.push_back({request.handle, admitted.code(), std::string(admitted.message())});
+    }
+  }
+}
+
+absl::Status StepLoop::RunLocal(StepReport& report) {
+  const int64_t start_ns = NowNs();
+  if (barrier_end_ns_.has_value()) report.gap_ns = start_ns - *barrier_end_ns_;
+  absl::Status status = engine_->Step(report.output);
+  report.local_ns = NowNs() - start_ns;
+  report.active_requests = engine_->active();
+  report.free_slots = engine_->free_slots();
+  report.free_kv_tokens = engine_->free_kv_tokens();
+  due_.clear();
+  return status;
+}
+
+Contribution StepLoop::ContributionOf(const StepReport& report) const {
+  return {report.output.load_tokens, report.local_ns, report.active_requests + inbox_.pending_assignments()};
+}
+
+}  // namespace bfio::worker

@@ -1,0 +1,86 @@
+// The step loop: one rank's life between the router's plans, its engine and the group's barrier.
+//
+// Purpose: carries out the protocol of proto/bfio/v1/worker.proto for one rank. Outside an epoch it waits; in
+// an epoch it forms the barrier and then steps: apply the plans that are due, run the engine, meet the
+// others, report. The engine and its requests survive epochs and streams. The time between a barrier's end
+// and the next local compute holds the whole group up, so everything that can wait is done elsewhere: a
+// report is only handed over here, and converted, serialised and written by the link's own thread. Threads:
+// Run takes one thread until the rank's end; inbox() may be fed from any thread. Knows no gRPC.
+#ifndef BFIO_WORKER_LINK_STEP_LOOP_H_
+#define BFIO_WORKER_LINK_STEP_LOOP_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "worker/barrier/barrier.h"
+#include "worker/engine/engine.h"
+#include "worker/link/inbox.h"
+#include "worker/link/messages.h"
+
+namespace bfio::worker {
+
+// The way to the router. Threads: Send from any thread.
+class StepLink {
+ public:
+  virtual ~StepLink() = default;
+  // Takes a message for that stream (Inbox::OnStreamUp); it is dropped if the stream is no longer the present
+  // one. Never blocks.
+  virtual void Send(uint64_t stream, OutMessage message) = 0;
+};
+
+struct StepLoopOptions {
+  // Name of this rank, unique in the group.
+  std::string worker_id;
+  std::string version;
+};
+
+class StepLoop {
+ public:
+  // `link` must outlive the loop.
+  StepLoop(StepLoopOptions options, std::unique_ptr<Engine> engine, std::unique_ptr<BarrierEndpoint> endpoint,
+           StepLink& link);
+  StepLoop(const StepLoop&) = delete;
+  StepLoop& operator=(const StepLoop&) = delete;
+
+  Inbox& inbox() { return inbox_; }
+
+  // Until Inbox::OnShutdown (OK) or until the engine or the barrier's endpoint is broken for good (why).
+  absl::Status Run();
+
+ private:
+  absl::Status Greet(uint64_t stream);
+  absl::Status RunEpoch(const Inbox::Enter& enter);
+  // Answers with EpochReady; null when the group did not form.
+  absl::StatusOr<std::unique_ptr<Barrier>> FormGroup(const Inbox::Enter& enter);
+  absl::Status RunSteps(const Inbox::Enter& enter, Barrier& barrier);
+  // False: the epoch is over, or the plan did not come in time (reported).
+  bool AwaitPlan(const Inbox::Enter& enter, int64_t step);
+  void ApplyDuePlans(StepReport& report);
+  void Apply(const Plan& plan, StepReport& report);
+  // Fills in what the engine and the clock say after the local part of the step, and what the barrier needs.
+  absl::Status RunLocal(StepReport& report);
+  Contribution ContributionOf(const StepReport& report) const;
+
+  const StepLoopOptions options_;
+  const std::unique_ptr<Engine> engine_;
+  const std::unique_ptr<BarrierEndpoint> endpoint_;
+  StepLink& link_;
+  Inbox inbox_;
+
+  // State of the present epoch.
+  int64_t applied_plan_ = 0;
+  // The group waits for a plan before the next step.
+  bool parked_ = true;
+  // When the last barrier ended; absent before the first step and after an idle wait.
+  std::optional<int64_t> barrier_end_ns_;
+  // Scratch: plans of the present step. Freed after the step's local part, not before it.
+  std::vector<Plan> due_;
+};
+
+}  // namespace bfio::worker
+
+#endif  // BFIO_WORKER_LINK_STEP_LOOP_H_

@@ -1,0 +1,164 @@
+#include "worker/link/worker.h"
+
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "common/base/shutdown.h"
+#include "common/net/address.h"
+#include "common/net/channel.h"
+#include "spdlog/spdlog.h"
+#include "worker/barrier/factory.h"
+#include "worker/link/router_link.h"
+#include "worker/link/step_loop.h"
+
+namespace bfio::worker {
+namespace {
+
+constexpr absl::Duration kSignalPoll = absl::Milliseconds(100);
+
+// Counts the ranks that are still running.
+class Roll {
+ public:
+  explicit Roll(int running) : running_(running) {}
+
+  void CheckOut(const absl::Status& status) {
+    absl::MutexLock lock(&mutex_);
+    --running_;
+    if (status_.ok()) status_ = status;
+  }
+  bool AllOutWithin(absl::Duration timeout) {
+    absl::MutexLock lock(&mutex_);
+    const auto out = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return running_ == 0; };
+    return mutex_.AwaitWithTimeout(absl::Condition(&out), timeout);
+  }
+  // The first error.
+  absl::Status status() {
+    absl::MutexLock lock(&mutex_);
+    return status_;
+  }
+
+ private:
+  absl::Mutex mutex_;
+  int running_ ABSL_GUARDED_BY(mutex_);
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+};
+
+// One rank and its two threads.
+class Rank {
+ public:
+  Rank(StepLoopOptions loop, RouterLinkOptions link, std::unique_ptr<Engine> engine,
+       std::unique_ptr<BarrierEndpoint> endpoint, std::shared_ptr<grpc::Channel> channel)
+      : link_(std::move(link), std::move(channel)),
+        loop_(std::move(loop), std::move(engine), std::move(endpoint), link_) {}
+
+  ~Rank() {
+    End("stopped");
+    if (link_thread_.joinable()) link_thread_.join();
+  }
+
+  void Start(Roll& roll) {
+    link_thread_ = std::thread([this, &roll] {
+      // The loop's end ends the link and the link's end the loop, whichever comes first.
+      absl::Status loop_status;
+      std::thread loop_thread([&] {
+        loop_status = loop_.Run();
+        link_.Stop();
+      });
+      absl::Status link_status = link_.Run(loop_.inbox());
+      loop_thread.join();
+      roll.CheckOut(loop_status.ok() ? link_status : loop_status);
+    });
+  }
+
+  void Leave(const std::string& reason) { link_.RequestLeave(reason); }
+  void End(const std::string& reason) { loop_.inbox().OnShutdown(reason); }
+
+ private:
+  RouterLink link_;
+  StepLoop loop_;
+  std::thread link_thread_;
+};
+
+absl::StatusOr<std::unique_ptr<Rank>> MakeRank(const WorkerOptions& options, int index,
+                                               const std::shared_ptr<LocalHub>& hub,
+                                               std::shared_ptr<grpc::Channel> channel) {
+  SimOptions sim = options.sim;
+  sim.seed += static_cast<uint64_t>(index);  // so that the ranks' jitter differs
+  auto engine = SimEngine::Create(sim);
+  if (!engine.ok()) return engine.status();
+  auto endpoint =
+      MakeBarrierEndpoint(options.barrier, {.host = options.barrier_host, .hub = hub, .device = index});
+  if (!endpoint.ok()) return endpoint.status();
+  std::string id = options.worker_id;
+  if (options.ranks_per_process > 1) absl::StrAppend(&id, "#", index);
+  RouterLinkOptions link;
+  link.router = options.router;
+  link.worker_id = id;
+  link.connect_timeout = options.connect_timeout;
+  link.seed = sim.seed;
+  return std::make_unique<Rank>(StepLoopOptions{id, options.version}, std::move(link), *std::move(engine),
+                                *std::move(endpoint), std::move(channel));
+}
+
+// Waits for the ranks' own end, or for a signal and then for the drain.
+void WaitForEnd(const WorkerOptions& options, Roll& roll, std::vector<std::unique_ptr<Rank>>& ranks) {
+  while (!ShutdownSignal::Requested()) {
+    if (roll.AllOutWithin(kSignalPoll) || !roll.status().ok()) return;
+  }
+  spdlog::info("leaving: waiting up to {} for the router to drain this worker",
+               absl::FormatDuration(options.drain_timeout));
+  for (auto& rank : ranks) rank->Leave("signal");
+  if (!roll.AllOutWithin(options.drain_timeout))
+    spdlog::warn("not drained in time: requests will be replayed");
+}
+
+}  // namespace
+
+absl::Status CheckWorkerOptions(const WorkerOptions& options) {
+  if (auto router = ParseAddress(options.router); !router.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--router: ", router.status().message()));
+  }
+  if (options.engine != "sim") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--engine: no engine '", options.engine, "': only sim is built"));
+  }
+  if (options.worker_id.empty() || options.worker_id.size() > 200) {
+    return absl::InvalidArgumentError("--worker_id must have 1 to 200 characters");
+  }
+  if (options.ranks_per_process < 1 || options.ranks_per_process > 256) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--ranks_per_process must be in 1..256, not ", options.ranks_per_process));
+  }
+  if (options.connect_timeout <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError("--connect_timeout must be positive");
+  }
+  if (options.drain_timeout < absl::ZeroDuration()) {
+    return absl::InvalidArgumentError("--drain_timeout must not be negative");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunWorker(const WorkerOptions& options) {
+  if (absl::Status status = CheckWorkerOptions(options); !status.ok()) return status;
+  // Outlives the ranks: a reactor must never hold the last reference.
+  const std::shared_ptr<grpc::Channel> channel = NewChannel(options.router);
+  const auto hub = std::make_shared<LocalHub>();
+  Roll roll(options.ranks_per_process);
+  std::vector<std::unique_ptr<Rank>> ranks;
+  for (int i = 0; i < options.ranks_per_process; ++i) {
+    auto rank = MakeRank(options, i, hub, channel);
+    if (!rank.ok()) return rank.status();
+    ranks.push_back(*std::move(rank));
+  }
+  for (auto& rank : ranks) rank->Start(roll);
+  WaitForEnd(options, roll, ranks);
+  for (auto& rank : ranks) rank->End("stopped");
+  ranks.clear();
+  return roll.status();
+}
+
+}  // namespace bfio::worker

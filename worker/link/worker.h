@@ -1,0 +1,41 @@
+// A worker process: its ranks, from start to clean end.
+//
+// Each rank has an engine, a barrier endpoint, a step loop and a stream of its own; they share the channel to
+// the router and nothing else. Threads: two per rank (step loop, link); RunWorker blocks its caller.
+#ifndef BFIO_WORKER_LINK_WORKER_H_
+#define BFIO_WORKER_LINK_WORKER_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "worker/engine/sim/sim_engine.h"
+
+namespace bfio::worker {
+
+struct WorkerOptions {
+  // HOST:PORT.
+  std::string router;
+  // Ranks of a process with several are told apart by "#0", "#1", ...
+  std::string worker_id;
+  std::string barrier_host = "127.0.0.1";
+  std::string engine = "sim";
+  std::string barrier = "star";
+  int32_t ranks_per_process = 1;
+  SimOptions sim;
+  absl::Duration connect_timeout = absl::Seconds(60);
+  absl::Duration drain_timeout = absl::Seconds(30);
+  std::string version;
+};
+
+// INVALID_ARGUMENT, naming the flag, when an option is out of range.
+absl::Status CheckWorkerOptions(const WorkerOptions& options);
+
+// Runs until the router sends Shutdown, or until a signal (ShutdownSignal) and the drain that follows it: OK.
+// An error when a rank could not start, lost its engine, or never reached the router.
+absl::Status RunWorker(const WorkerOptions& options);
+
+}  // namespace bfio::worker
+
+#endif  // BFIO_WORKER_LINK_WORKER_H_
