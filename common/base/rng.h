@@ -1,7 +1,7 @@
 // A small seeded random stream.
 //
-// Purpose: every random choice in bfio comes from an Rng that was handed in, so that a run repeats for a seed on any
-// machine (the standard library's distributions differ between implementations; these do not).
+// Purpose: every random choice in bfio comes from an Rng that was handed in, so that a run repeats for a seed
+// on any machine (the standard library's distributions differ between implementations; these do not).
 // Threads: one Rng belongs to one thread. Cost: a few nanoseconds a draw. Not for secrets.
 #ifndef BFIO_COMMON_BASE_RNG_H_
 #define BFIO_COMMON_BASE_RNG_H_
@@ -11,7 +11,8 @@
 
 namespace bfio {
 
-// One round of SplitMix64 (Steele, Lea and Flood, 2014): a bijective mix, good enough to derive seeds and hashes.
+// One round of SplitMix64 (Steele, Lea and Flood, 2014): a bijective mix, good enough to derive seeds and
+// hashes.
 constexpr uint64_t Mix64(uint64_t x) {
   x += 0x9e3779b97f4a7c15u;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -39,7 +40,8 @@ class Rng {
   // Exponential with mean 1.
   double Exponential() { return -std::log1p(-Uniform()); }
 
-  // Normal with mean 0 and variance 1 (Box-Muller; the second value is thrown away to keep one draw one call).
+  // Normal with mean 0 and variance 1 (Box-Muller; the second value is thrown away to keep one draw one
+  // call).
   double Normal() {
     const double r = std::sqrt(2 * Exponential());
     return r * std::cos(6.283185307179586 * Uniform());

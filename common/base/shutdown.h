@@ -1,7 +1,7 @@
 // SIGTERM and SIGINT as something to wait for.
 //
-// Purpose: programs stop cleanly. Threads: Install once from main before other threads start (the signals are blocked
-// in all threads and taken by one of our own); the rest may be called from any thread.
+// Purpose: programs stop cleanly. Threads: Install once from main before other threads start (the signals are
+// blocked in all threads and taken by one of our own); the rest may be called from any thread.
 #ifndef BFIO_COMMON_BASE_SHUTDOWN_H_
 #define BFIO_COMMON_BASE_SHUTDOWN_H_
 

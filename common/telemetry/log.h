@@ -1,7 +1,7 @@
 // Logging: spdlog set up once per program.
 //
-// Purpose: one line per event on standard error, text or JSON; use spdlog::info(...) and friends anywhere outside
-// router/core. Threads: InitLogging once from main; logging itself from any thread.
+// Purpose: one line per event on standard error, text or JSON; use spdlog::info(...) and friends anywhere
+// outside router/core. Threads: InitLogging once from main; logging itself from any thread.
 #ifndef BFIO_COMMON_TELEMETRY_LOG_H_
 #define BFIO_COMMON_TELEMETRY_LOG_H_
 

@@ -1,7 +1,7 @@
 // Request traces: (arrival, prompt length, output length) from files or from built-in profiles.
 //
-// Purpose: one reader for every format people have, used by the traffic generator and the simulator. Pure but for the
-// file it reads. Lengths in tokens, times in seconds from the first request.
+// Purpose: one reader for every format people have, used by the traffic generator and the simulator. Pure but
+// for the file it reads. Lengths in tokens, times in seconds from the first request.
 #ifndef BFIO_COMMON_WORKLOAD_TRACE_H_
 #define BFIO_COMMON_WORKLOAD_TRACE_H_
 
@@ -28,26 +28,29 @@ struct Trace {
   bool has_arrivals = false;
   // Sorted by arrival (stable); every length is at least 1.
   std::vector<TraceRequest> requests;
-  // Rows that could not be used (malformed, zero or negative lengths), and the first few of them: "line 7: ...".
+  // Rows that could not be used (malformed, zero or negative lengths), and the first few of them: "line 7:
+  // ...".
   int64_t dropped = 0;
   std::vector<std::string> dropped_examples;
 };
 
-// Reads a CSV (columns found by name, any order, extra ones ignored) or JSONL trace; the format is told by its header:
+// Reads a CSV (columns found by name, any order, extra ones ignored) or JSONL trace; the format is told by
+// its header:
 //   Azure     TIMESTAMP,ContextTokens,GeneratedTokens (absolute times, up to 7 fractional digits)
 //   BurstGPT  Timestamp,...,Request tokens,Response tokens,... (seconds)
 //   Mooncake  JSONL with timestamp (ms), input_length, output_length
 //   generic   arrived_at,num_prefill_tokens,num_decode_tokens (arrived_at in seconds, may be absent)
-// Bad rows are dropped and counted. NOT_FOUND when the file cannot be opened; INVALID_ARGUMENT when no format fits or no
-// usable row is left. `max_requests` > 0 stops after that many usable rows.
+// Bad rows are dropped and counted. NOT_FOUND when the file cannot be opened; INVALID_ARGUMENT when no format
+// fits or no usable row is left. `max_requests` > 0 stops after that many usable rows.
 absl::StatusOr<Trace> ReadTrace(const std::string& path, int64_t max_requests = 0);
 
 // The same from a stream; `source` is used in messages.
 absl::StatusOr<Trace> ParseTrace(std::istream& in, absl::string_view source, int64_t max_requests = 0);
 
-// Built-in synthetic profiles, so that everything runs with no file: quantile tables of prompt and output lengths
-// (docs/benchmarks.md says what they follow), drawn independently per request. Names: "conversation", "code".
-// Arrivals are not part of a profile (has_arrivals = false). NOT_FOUND, naming the profiles, for an unknown name.
+// Built-in synthetic profiles, so that everything runs with no file: quantile tables of prompt and output
+// lengths (docs/benchmarks.md says what they follow), drawn independently per request. Names: "conversation",
+// "code". Arrivals are not part of a profile (has_arrivals = false). NOT_FOUND, naming the profiles, for an
+// unknown name.
 absl::StatusOr<Trace> SampleProfile(absl::string_view name, int64_t requests, uint64_t seed);
 
 }  // namespace bfio

@@ -1,5 +1,6 @@
 #include "tools/loadgen/report.h"
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
@@ -139,7 +140,7 @@ std::string ToTable(const Report& report) {
   if (r.schedule_lag_s.count() > 0) absl::StrAppend(&out, LatencyRow("sent late by", r.schedule_lag_s));
   if (r.interrupted > 0) absl::StrAppend(&out, "  cancelled      ", r.interrupted, "\n");
   if (r.not_sent > 0) {
-    absl::StrAppend(&out, "  not sent       ", r.not_sent, " were due; the generator could not keep up\n");
+    absl::StrAppend(&out, "  not sent       ", r.not_sent, " were due, but could not be sent in time\n");
   }
   if (report.trace.dropped > 0) {
     absl::StrAppend(&out, "  bad trace rows ", report.trace.dropped,
