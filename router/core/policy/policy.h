@@ -42,7 +42,7 @@ struct PolicyOptions {
   uint64_t seed = 1;
   // H, steps of lookahead. bf_io accepts only 0 so far.
   int32_t horizon = 0;
-  // bf_io: "paper" (J of the BF-IO paper) or "square" (squared deviations of the loads, less a weight on age).
+  // bf_io: "paper" (J of the BF-IO paper) or "square" (squared deviations of the loads, less worth of age).
   std::string objective = "square";
 };
 

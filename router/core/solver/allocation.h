@@ -49,7 +49,7 @@ class Allocation {
 
  private:
   void Put(int32_t item, int32_t worker, int32_t sign) {
-    room_[worker].load += sign * this->item(item).load;
+    room_[worker].load += sign * this->item(item).LoadOn(worker);
     room_[worker].kv_tokens -= sign * this->item(item).kv_reserve;
     room_[worker].slots -= sign;
     slots_left_ -= sign;

@@ -30,8 +30,8 @@ void Improvement<Objective>::Load(const Objective& objective, const Allocation& 
   for (int32_t i = 0; i < allocation.items(); ++i) {
     const SolverItem& item = allocation.item(i);
     auto& list = allocation.WorkerOf(i) == kUnassigned ? waiting_ : admitted_;
-    list.push_back(
-        {static_cast<double>(item.load), objective.AdmitCost(item.age), item.kv_reserve, item.priority, i});
+    list.push_back({static_cast<double>(item.load), objective.AdmitCost(item), item.kv_reserve, item.priority,
+                    i, item.home, static_cast<double>(item.credit)});
   }
 }
 
@@ -60,11 +60,12 @@ bool Improvement<Objective>::Swap(Entry& admitted) {
   if (!Spend(static_cast<int64_t>(waiting_.size()))) return false;
   const int32_t g = allocation_->WorkerOf(admitted.item);
   const int64_t kv_room = allocation_->kv(g) + admitted.kv_reserve;
+  const double load = admitted.LoadOn(g);
   const auto price = objective_->Single(g);
   double best_gain = -kLeastGain;
   Entry* best = nullptr;
   for (Entry& candidate : waiting_) {
-    const double gain = price(candidate.load - admitted.load) + candidate.cost - admitted.cost;
+    const double gain = price(candidate.LoadOn(g) - load) + candidate.cost - admitted.cost;
     if (gain < best_gain && candidate.kv_reserve <= kv_room && candidate.priority == admitted.priority) {
       best_gain = gain;
       best = &candidate;
@@ -73,7 +74,7 @@ bool Improvement<Objective>::Swap(Entry& admitted) {
   if (best == nullptr) return false;
   allocation_->Remove(admitted.item);
   allocation_->Place(best->item, g);
-  objective_->Apply(g, best->load - admitted.load);
+  objective_->Apply(g, best->LoadOn(g) - load);
   std::swap(admitted, *best);
   ++statistics_->improvements;
   return true;
@@ -88,7 +89,8 @@ bool Improvement<Objective>::Exchange(Entry& admitted) {
   for (Entry& other : admitted_) {
     const int32_t h = allocation_->WorkerOf(other.item);
     if (h == g || other.load == admitted.load) continue;
-    const double gain = objective_->Pair(g, h)(other.load - admitted.load);
+    const double gain =
+        objective_->Pair(g, h)(other.LoadOn(g) - admitted.LoadOn(g), admitted.LoadOn(h) - other.LoadOn(h));
     if (gain < best_gain && other.kv_reserve - admitted.kv_reserve <= allocation_->kv(g) &&
         admitted.kv_reserve - other.kv_reserve <= allocation_->kv(h)) {
       best_gain = gain;
@@ -101,8 +103,8 @@ bool Improvement<Objective>::Exchange(Entry& admitted) {
   allocation_->Remove(best->item);
   allocation_->Place(admitted.item, h);
   allocation_->Place(best->item, g);
-  objective_->Apply(g, best->load - admitted.load);
-  objective_->Apply(h, admitted.load - best->load);
+  objective_->Apply(g, best->LoadOn(g) - admitted.LoadOn(g));
+  objective_->Apply(h, admitted.LoadOn(h) - best->LoadOn(h));
   ++statistics_->improvements;
   return true;
 }
@@ -115,7 +117,7 @@ bool Improvement<Objective>::Move(Entry& admitted) {
   int32_t best = kUnassigned;
   for (int32_t h = 0; h < allocation_->workers(); ++h) {
     if (h == g || !allocation_->Fits(admitted.item, h)) continue;
-    const double gain = objective_->Pair(g, h)(-admitted.load);
+    const double gain = objective_->Pair(g, h)(-admitted.LoadOn(g), admitted.LoadOn(h));
     if (gain < best_gain) {
       best_gain = gain;
       best = h;
@@ -124,8 +126,8 @@ bool Improvement<Objective>::Move(Entry& admitted) {
   if (best == kUnassigned) return false;
   allocation_->Remove(admitted.item);
   allocation_->Place(admitted.item, best);
-  objective_->Apply(g, -admitted.load);
-  objective_->Apply(best, admitted.load);
+  objective_->Apply(g, -admitted.LoadOn(g));
+  objective_->Apply(best, admitted.LoadOn(best));
   ++statistics_->improvements;
   return true;
 }

@@ -35,6 +35,10 @@ class Improvement {
     int64_t kv_reserve;
     int32_t priority;
     int32_t item;
+    int32_t home;
+    double credit;
+
+    double LoadOn(int32_t g) const { return g == home ? load - credit : load; }
   };
 
   void Load(const Objective& objective, const Allocation& allocation);

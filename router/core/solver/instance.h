@@ -22,20 +22,31 @@ struct SolverWorker {
   int64_t kv_tokens = 0;
 };
 
+// SolverItem::home of an item that nobody expects.
+inline constexpr int32_t kNoHome = -1;
+
 struct SolverItem {
   // w_i(0) = s_i: what the item adds to its worker's load.
   int64_t load = 0;
   int64_t kv_reserve = 0;
-  // Steps the item has waited.
-  int64_t age = 0;
   // An item is never passed over for one of a lower class.
   int32_t priority = 0;
+  // Square only: what admitting the item is worth besides balance, tokens^2.
+  double worth = 0;
+  // A worker that expects the item: its `load` has `credit` tokens of the item in it already.
+  int32_t home = kNoHome;
+  int64_t credit = 0;
+
+  // What the item adds to worker g.
+  int64_t LoadOn(int32_t g) const { return g == home ? load - credit : load; }
 };
 
 struct Instance {
   std::vector<SolverWorker> workers;
   // Higher priority first, then oldest first.
   std::vector<SolverItem> items;
+  // Square only: the load every worker should have after the decision, tokens.
+  double target_load = 0;
 
   int64_t TotalSlots() const {
     int64_t slots = 0;

@@ -1,13 +1,13 @@
 // The two objectives, each able to price an exchange in O(1).
 //
 // Purpose: improvement is written once, for any class with this shape:
-//   Reset(loads)        takes the workers' loads
-//   Value()             the objective of the loads
-//   Single(g)           prices "worker g's load changes by d"
-//   Pair(g, h)          prices "g's changes by d and h's by -d"
-//   Apply(g, d)         makes the change
-//   AdmitCost(age)      what admitting an item costs besides its load
-// Loads are kept as doubles around their first mean: below 2^53 they are exact, so plans repeat bit for bit.
+//   Reset(instance, loads)  takes the workers' loads
+//   Value()                 the objective of the loads
+//   Single(g)               prices "worker g's load changes by d"
+//   Pair(g, h)              prices "g's load changes by d, h's by e"
+//   Apply(g, d)             makes the change
+//   AdmitCost(item)         what admitting an item costs besides its load
+// Loads are kept as doubles around a whole number: below 2^53 they are exact, so plans repeat bit for bit.
 #ifndef BFIO_ROUTER_CORE_SOLVER_OBJECTIVE_H_
 #define BFIO_ROUTER_CORE_SOLVER_OBJECTIVE_H_
 
@@ -18,104 +18,85 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "router/core/solver/instance.h"
 
 namespace bfio::core {
 
-// Loads minus their first mean (rounded), and the sum of those.
-class CentredLoads {
- public:
-  void Reset(absl::Span<const int64_t> loads) {
-    int64_t total = 0;
-    for (int64_t load : loads) total += load;
-    const int64_t centre = total / static_cast<int64_t>(loads.size());
-    x_.clear();
-    sum_ = 0;
-    for (int64_t load : loads) {
-      x_.push_back(static_cast<double>(load - centre));
-      sum_ += x_.back();
-    }
-  }
-  void Apply(int32_t g, double d) {
-    x_[g] += d;
-    sum_ += d;
-  }
-  double operator[](int32_t g) const { return x_[g]; }
-  double sum() const { return sum_; }
-  double size() const { return static_cast<double>(x_.size()); }
-  absl::Span<const double> all() const { return x_; }
-
- private:
-  std::vector<double> x_;
-  double sum_ = 0;
-};
-
-// sum_g (L_g - mean)^2 = sum_g L_g^2 - (sum_g L_g)^2 / G, minus age_weight per step waited.
+// sum_g (L_g - target)^2, less the worth of what is admitted. One term per worker: no worker's price depends
+// on another's load.
 class SquareObjective {
  public:
-  explicit SquareObjective(double age_weight) : age_weight_(age_weight) {}
-
-  void Reset(absl::Span<const int64_t> loads) { x_.Reset(loads); }
+  void Reset(const Instance& instance, absl::Span<const int64_t> loads) {
+    x_.clear();
+    for (int64_t load : loads) x_.push_back(static_cast<double>(load) - instance.target_load);
+  }
 
   double Value() const {
     double squares = 0;
-    for (double x : x_.all()) squares += x * x;
-    return squares - x_.sum() * x_.sum() / x_.size();
+    for (double x : x_) squares += x * x;
+    return squares;
   }
 
-  // The objective is quadratic in one load.
   struct SinglePrice {
-    double a, b;
-    double operator()(double d) const { return (a * d + b) * d; }
+    double twice_x;
+    double operator()(double d) const { return d * (d + twice_x); }
   };
-  SinglePrice Single(int32_t g) const { return {1 - 1 / x_.size(), 2 * (x_[g] - x_.sum() / x_.size())}; }
+  SinglePrice Single(int32_t g) const { return {2 * x_[g]}; }
 
-  // The sum does not change.
   struct PairPrice {
-    double difference;
-    double operator()(double d) const { return 2 * d * (d + difference); }
+    SinglePrice g, h;
+    double operator()(double d, double e) const { return g(d) + h(e); }
   };
-  PairPrice Pair(int32_t g, int32_t h) const { return {x_[g] - x_[h]}; }
+  PairPrice Pair(int32_t g, int32_t h) const { return {Single(g), Single(h)}; }
 
-  void Apply(int32_t g, double d) { x_.Apply(g, d); }
-  double AdmitCost(int64_t age) const { return -age_weight_ * static_cast<double>(age); }
+  void Apply(int32_t g, double d) { x_[g] += d; }
+  double AdmitCost(const SolverItem& item) const { return -item.worth; }
 
  private:
-  double age_weight_;
-  CentredLoads x_;
+  // L_g - target.
+  std::vector<double> x_;
 };
 
 // J = G max_g L_g - sum_g L_g (BF-IO paper, section 3). Keeps the three largest loads, so that the largest of
 // the others is known whichever one or two workers change.
 class PaperObjective {
  public:
-  void Reset(absl::Span<const int64_t> loads) {
-    x_.Reset(loads);
+  void Reset(const Instance&, absl::Span<const int64_t> loads) {
+    int64_t total = 0;
+    for (int64_t load : loads) total += load;
+    const int64_t centre = total / static_cast<int64_t>(loads.size());
+    x_.clear();
+    for (int64_t load : loads) x_.push_back(static_cast<double>(load - centre));
     FindTop();
   }
 
-  double Value() const { return x_.size() * top_[0].load - x_.sum(); }
+  double Value() const {
+    double value = 0;
+    for (double x : x_) value += top_[0].load - x;
+    return value;
+  }
 
   struct SinglePrice {
     double workers, max, max_of_others, load;
     double operator()(double d) const { return workers * (std::max(max_of_others, load + d) - max) - d; }
   };
-  SinglePrice Single(int32_t g) const { return {x_.size(), top_[0].load, MaxWithout(g, g), x_[g]}; }
+  SinglePrice Single(int32_t g) const { return {Workers(), top_[0].load, MaxWithout(g, g), x_[g]}; }
 
   struct PairPrice {
     double workers, max, max_of_others, g_load, h_load;
-    double operator()(double d) const {
-      return workers * (std::max(max_of_others, std::max(g_load + d, h_load - d)) - max);
+    double operator()(double d, double e) const {
+      return workers * (std::max(max_of_others, std::max(g_load + d, h_load + e)) - max) - d - e;
     }
   };
   PairPrice Pair(int32_t g, int32_t h) const {
-    return {x_.size(), top_[0].load, MaxWithout(g, h), x_[g], x_[h]};
+    return {Workers(), top_[0].load, MaxWithout(g, h), x_[g], x_[h]};
   }
 
   void Apply(int32_t g, double d) {
-    x_.Apply(g, d);
+    x_[g] += d;
     FindTop();
   }
-  double AdmitCost(int64_t) const { return 0; }
+  double AdmitCost(const SolverItem&) const { return 0; }
 
  private:
   struct Entry {
@@ -123,6 +104,8 @@ class PaperObjective {
     double load = -std::numeric_limits<double>::infinity();
   };
   static constexpr int32_t kNobody = -1;
+
+  double Workers() const { return static_cast<double>(x_.size()); }
 
   double MaxWithout(int32_t g, int32_t h) const {
     for (const Entry& entry : top_) {
@@ -133,7 +116,7 @@ class PaperObjective {
 
   void FindTop() {
     top_.fill(Entry{});
-    for (int32_t g = 0; g < static_cast<int32_t>(x_.all().size()); ++g) {
+    for (int32_t g = 0; g < static_cast<int32_t>(x_.size()); ++g) {
       Entry entry{g, x_[g]};
       for (Entry& place : top_) {
         if (entry.load > place.load) std::swap(entry, place);
@@ -141,7 +124,8 @@ class PaperObjective {
     }
   }
 
-  CentredLoads x_;
+  // L_g minus their first mean, rounded.
+  std::vector<double> x_;
   std::array<Entry, 3> top_;
 };
 

@@ -12,10 +12,10 @@ double Value(Objective objective, const Instance& instance, const Solution& solu
   double cost = 0;
   for (size_t i = 0; i < instance.items.size(); ++i) {
     if (solution.worker_of[i] == kUnassigned) continue;
-    loads[solution.worker_of[i]] += instance.items[i].load;
-    cost += objective.AdmitCost(instance.items[i].age);
+    loads[solution.worker_of[i]] += instance.items[i].LoadOn(solution.worker_of[i]);
+    cost += objective.AdmitCost(instance.items[i]);
   }
-  objective.Reset(loads);
+  objective.Reset(instance, loads);
   return objective.Value() + cost;
 }
 
@@ -43,14 +43,13 @@ template <class Objective>
 void Solver::Search(Objective& objective, Improvement<Objective>& improvement) {
   loads_.clear();
   for (int32_t g = 0; g < allocation_.workers(); ++g) loads_.push_back(allocation_.load(g));
-  objective.Reset(loads_);
+  objective.Reset(allocation_.instance(), loads_);
   improvement.Run(objective, allocation_, settings_.max_evaluations, statistics_);
 }
 
 double Evaluate(const Instance& instance, const SolverSettings& settings, const Solution& solution) {
-  return settings.objective == ObjectiveKind::kSquare
-             ? Value(SquareObjective(settings.age_weight), instance, solution)
-             : Value(PaperObjective(), instance, solution);
+  return settings.objective == ObjectiveKind::kSquare ? Value(SquareObjective(), instance, solution)
+                                                      : Value(PaperObjective(), instance, solution);
 }
 
 }  // namespace bfio::core

@@ -19,7 +19,7 @@ namespace bfio::core {
 
 class Solver {
  public:
-  explicit Solver(const SolverSettings& settings) : settings_(settings), square_(settings.age_weight) {}
+  explicit Solver(const SolverSettings& settings) : settings_(settings) {}
 
   // A feasible choice that leaves no item waiting that some worker could still take. REQUIRES: at least one
   // worker. The reference is valid until the next call.

@@ -24,8 +24,8 @@ TEST_P(BfIoTest, FillsEverySlotEvenWhenThatUnbalances) {
 }
 
 TEST_P(BfIoTest, TwoGapsGetTheirOwnRequestsEach) {
-  const PolicyCase gaps =
-      PolicyCase().Worker(9'000, 0).Worker(8'000, 1).Worker(4'000, 1).WaitingAll({700, 5'000, 1'000, 3'000});
+  const PolicyCase gaps = PolicyCase().Worker(9'000, 0).Worker(8'000, 1).Worker(4'000, 1).WaitingAll(
+      {2'000, 5'000, 1'000, 9'000});
   EXPECT_THAT(gaps.Decide("bf_io", GetParam()), ElementsAre(-1, 2, 1, -1));
 }
 
@@ -55,7 +55,36 @@ TEST(BfIoSquareTest, AgeOutweighsAnyMisfitInTheEnd) {
         .Decide("bf_io");
   };
   EXPECT_THAT(decide(0), ElementsAre(-1, 1));
-  EXPECT_THAT(decide(1'000'000), ElementsAre(1, -1));
+  EXPECT_THAT(decide(1'000), ElementsAre(1, -1));
+}
+
+TEST(BfIoSquareTest, BacklogThatMakesEverybodyWaitAlikeMakesNobodyOverdue) {
+  const PolicyCase gap = PolicyCase().Worker(100'000, 0).Worker(99'000, 1);
+  EXPECT_THAT(PolicyCase(gap).Waiting(30'000, 900'000).Waiting(1'000, 900'000).Decide("bf_io"),
+              ElementsAre(-1, 1));
+}
+
+// Four workers at a level of 1,000 a slot; the least loaded prepares for the giant.
+PolicyCase GiantAmongSmall(int64_t prepared_load, int64_t giant_age) {
+  PolicyCase result = PolicyCase().Worker(50'000, 0, kAmpleKv, 50).Worker(50'000, 0, kAmpleKv, 50);
+  result.Worker(50'000, 0, kAmpleKv, 50).Worker(prepared_load, 1, kAmpleKv, 50).Waiting(8'000, giant_age);
+  return result.WaitingAll({900, 1'400, 100, 1'000, 700, 1'100});
+}
+
+TEST(BfIoSquareTest, WorkerThatPreparesForAnOverdueGiantGetsTheSmallest) {
+  EXPECT_THAT(GiantAmongSmall(49'000, /*giant_age=*/9).Decide("bf_io"),
+              ElementsAre(-1, -1, -1, 3, -1, -1, -1));
+}
+
+TEST(BfIoSquareTest, GiantEntersOnceItsWorkerHasSunk) {
+  EXPECT_THAT(GiantAmongSmall(42'000, /*giant_age=*/9).Decide("bf_io"),
+              ElementsAre(3, -1, -1, -1, -1, -1, -1));
+}
+
+TEST(BfIoSquareTest, DrainingWorkerDoesNotPullTheOthersDown) {
+  // The third is nearly empty and takes nobody; the gap is the second's, against the first.
+  const PolicyCase draining = PolicyCase().Worker(60'000, 0).Worker(57'000, 1).Worker(2'000, 0);
+  EXPECT_THAT(PolicyCase(draining).WaitingAll({100, 3'000, 6'000}).Decide("bf_io"), ElementsAre(-1, 1, -1));
 }
 
 TEST(RegistryTest, UnknownPolicyIsAnErrorThatNamesTheKnownOnes) {

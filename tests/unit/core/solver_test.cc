@@ -17,11 +17,23 @@ SolverSettings Settings(ObjectiveKind kind) {
   return settings;
 }
 
-// {load, slots} per worker; items with these loads, all of age 0.
+// The load that brings every worker to the same level if average items go in: what a policy would ask for.
+void AimAtTheMean(Instance& instance) {
+  double total = 0, items = 0;
+  for (const SolverWorker& worker : instance.workers) total += static_cast<double>(worker.load);
+  for (const SolverItem& item : instance.items) items += static_cast<double>(item.load);
+  if (!instance.items.empty()) {
+    total += items * static_cast<double>(instance.Target()) / static_cast<double>(instance.items.size());
+  }
+  instance.target_load = total / static_cast<double>(instance.workers.size());
+}
+
+// {load, slots} per worker; items with these loads, worth nothing.
 Instance Make(const std::vector<std::pair<int64_t, int32_t>>& workers, const std::vector<int64_t>& loads) {
   Instance instance;
   for (const auto& [load, slots] : workers) instance.workers.push_back({load, slots, kAmple});
-  for (int64_t load : loads) instance.items.push_back({load, load, 0, 0});
+  for (int64_t load : loads) instance.items.push_back({load, load});
+  AimAtTheMean(instance);
   return instance;
 }
 
@@ -63,8 +75,9 @@ TEST_P(SolverTest, OnAllSmallInstancesItIsNeverBelowAndMostlyAtTheOptimum) {
             for (int w = 0; w < g; ++w) instance.workers.push_back({5 * w, 1 + ((slots >> w) & 1), kAmple});
             for (int i = 0; i < items; ++i) {
               const int64_t load = i < ones ? 1 : i < ones + fours ? 4 : 9;
-              instance.items.push_back({load, load, 0, 0});
+              instance.items.push_back({load, load});
             }
+            AimAtTheMean(instance);
             ASSERT_NO_FATAL_FAILURE(gap.Add(instance, Settings(GetParam())));
           }
         }
@@ -89,8 +102,9 @@ TEST_P(SolverTest, OnRandomSmallInstancesTheMeanGapIsSmall) {
     }
     const int items = 1 + static_cast<int>(rng.Below(6));
     for (int i = 0; i < items; ++i) {
-      instance.items.push_back({static_cast<int64_t>(1 + rng.Below(1000)), 1, 0, 0});
+      instance.items.push_back({static_cast<int64_t>(1 + rng.Below(1000)), 1});
     }
+    AimAtTheMean(instance);
     ASSERT_NO_FATAL_FAILURE(gap.Add(instance, Settings(GetParam())));
   }
   RecordProperty("optimal_percent", static_cast<int>(100 * gap.OptimalShare()));
@@ -102,9 +116,10 @@ TEST_P(SolverTest, WithOneFreeSlotItIsExact) {
   for (int trial = 0; trial < 300; ++trial) {
     Instance instance = Make({{5000, 0}, {static_cast<int64_t>(3000 + rng.Below(3000)), 1}, {4800, 0}}, {});
     for (int i = 0; i < 6; ++i) {
-      instance.items.push_back(
-          {static_cast<int64_t>(1 + rng.Below(3000)), 1, static_cast<int64_t>(rng.Below(300)), 0});
+      instance.items.push_back({static_cast<int64_t>(1 + rng.Below(3000)), 1});
+      instance.items.back().worth = 1e5 * rng.Uniform();
     }
+    AimAtTheMean(instance);
     const SolverSettings settings = Settings(GetParam());
     EXPECT_DOUBLE_EQ(Evaluate(instance, settings, Solver(settings).Solve(instance)),
                      SolveExhaustively(instance, settings).objective);
@@ -145,36 +160,48 @@ TEST(ObjectiveTest, PaperIsGTimesMaxMinusSum) {
             3 * 10 - 23);
 }
 
-TEST(ObjectiveTest, SquareIsSquaredDeviationsLessWeightedAge) {
-  SolverSettings settings = Settings(ObjectiveKind::kSquare);
-  settings.age_weight = 3;
+TEST(ObjectiveTest, SquareIsSquaredDeviationsFromTheTargetLessWorth) {
   Instance instance = Make({{10, 1}, {4, 1}}, {2});
-  instance.items[0].age = 5;
-  EXPECT_EQ(Evaluate(instance, settings, {{1}}), 2 * 2 + 2 * 2 - 3 * 5);
+  instance.target_load = 9;
+  instance.items[0].worth = 5;
+  EXPECT_EQ(Evaluate(instance, Settings(ObjectiveKind::kSquare), {{1}}), 1 * 1 + 3 * 3 - 5);
+}
+
+TEST(SolverHomeTest, CreditedItemIsCheapOnTheWorkerThatExpectsItOnly) {
+  // Worker 1 really holds 400; 600 of the item's 700 are credited to it.
+  Instance instance = Make({{1000, 1}, {1000, 1}}, {700, 90});
+  instance.items[0].home = 1;
+  instance.items[0].credit = 600;
+  instance.target_load = 1095;
+  EXPECT_THAT(Solver(Settings(ObjectiveKind::kSquare)).Solve(instance).worker_of,
+              ::testing::ElementsAre(1, 0));
 }
 
 // The solver prices exchanges by difference; here against the objective computed anew.
 template <class Objective>
 void ExpectPricesMatchValues(Objective objective) {
   Rng rng(3);
+  Instance instance;
+  instance.target_load = 40;
   std::vector<int64_t> loads(5);
   for (int trial = 0; trial < 500; ++trial) {
     for (int64_t& load : loads) load = static_cast<int64_t>(rng.Below(100));
-    objective.Reset(loads);
+    objective.Reset(instance, loads);
     const auto g = static_cast<int32_t>(rng.Below(5)), h = static_cast<int32_t>((g + 1 + rng.Below(4)) % 5);
-    const double d = static_cast<double>(rng.Below(100)) - 50, before = objective.Value();
+    const double d = static_cast<double>(rng.Below(100)) - 50, e = static_cast<double>(rng.Below(100)) - 50;
+    const double before = objective.Value();
     Objective one = objective, two = objective;
     one.Apply(g, d);
     two.Apply(g, d);
-    two.Apply(h, -d);
+    two.Apply(h, e);
     EXPECT_NEAR(objective.Single(g)(d), one.Value() - before, 1e-6);
-    EXPECT_NEAR(objective.Pair(g, h)(d), two.Value() - before, 1e-6);
+    EXPECT_NEAR(objective.Pair(g, h)(d, e), two.Value() - before, 1e-6);
   }
 }
 
 TEST(ObjectiveTest, PricesAreDifferencesOfValues) {
   ExpectPricesMatchValues(PaperObjective());
-  ExpectPricesMatchValues(SquareObjective(0));
+  ExpectPricesMatchValues(SquareObjective());
 }
 
 }  // namespace

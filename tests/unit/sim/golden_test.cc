@@ -171,13 +171,19 @@ INSTANTIATE_TEST_SUITE_P(Traces, FigureTest,
                                   param.param.policy;
                          });
 
-TEST_F(FigureTest, DefaultPolicyBeatsEveryBaselineOnBothTraces) {
-  for (const char* trace : {kAzure, kBurst}) {
-    const std::string path = Path(trace);
+TEST_F(FigureTest, DefaultPolicyKeepsItsImbalanceAndItsLongestWait) {
+  struct Bound {
+    const char* trace;
+    double imbalance;
+    int64_t longest_wait;
+  };
+  for (const Bound& bound : {Bound{kAzure, 1.8e4, 250}, Bound{kBurst, 0.95e4, 250}}) {
+    const std::string path = Path(bound.trace);
     if (!std::filesystem::exists(path)) GTEST_SKIP() << "no trace " << path;
     const auto ours = Run(path, "bf_io"), lpt = Run(path, "lpt");
-    EXPECT_LT(ours["avg_imbalance_tokens"].get<double>(), 0.5 * lpt["avg_imbalance_tokens"].get<double>());
-    EXPECT_GT(ours["throughput_tokens_per_s"], lpt["throughput_tokens_per_s"]);
+    EXPECT_LE(ours["avg_imbalance_tokens"], bound.imbalance) << path;
+    EXPECT_LE(ours["wait_steps_max"], bound.longest_wait) << path;
+    EXPECT_GT(ours["throughput_tokens_per_s"], lpt["throughput_tokens_per_s"]) << path;
   }
 }
 

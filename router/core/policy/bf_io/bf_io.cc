@@ -6,6 +6,7 @@ void BfIoPolicy::Decide(const Snapshot& snapshot, std::vector<Assignment>& plan)
   room_.Reset(snapshot);
   if (room_.slots_left() == 0 || snapshot.waiting.empty()) return;
   BuildInstance(snapshot);
+  if (square_) valuation_.Apply(snapshot, instance_);
   const Solution& solution = solver_.Solve(instance_);
   for (int32_t i = 0; i < static_cast<int32_t>(solution.worker_of.size()); ++i) {
     if (solution.worker_of[i] != kUnassigned) plan.push_back({i, solution.worker_of[i]});
@@ -19,8 +20,7 @@ void BfIoPolicy::BuildInstance(const Snapshot& snapshot) {
   }
   instance_.items.clear();
   for (const WaitingView& request : snapshot.waiting) {
-    instance_.items.push_back({request.prefill_tokens, request.kv_reserve_tokens,
-                               snapshot.step - request.enqueued_step, request.priority});
+    instance_.items.push_back({request.prefill_tokens, request.kv_reserve_tokens, request.priority});
   }
 }
 

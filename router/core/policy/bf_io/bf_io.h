@@ -1,8 +1,8 @@
 // BF-IO: which waiting requests, and where, by the integer program over the whole pool.
 //
 // Source: BF-IO paper, section 3 (IO), horizon 0; the program itself is router/core/solver. Objectives:
-//   square  (default) squared deviations of the loads from their mean, less a weight on waiting age: balances
-//           better and lets nobody starve, since a swap gains a bounded amount and waiting gains without bound.
+//   square  (default) squared deviations of the loads from a common level, less what waiting is worth
+//           (valuation.h): balances better and starves nobody.
 //   paper   J = G max L - sum L. Its term - sum L rewards large requests, so small ones may wait for long.
 // Classes of priority are strict: a request is never passed over for a lower class while KV lets it in.
 #ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_BF_IO_H_
@@ -10,6 +10,7 @@
 
 #include <vector>
 
+#include "router/core/policy/bf_io/valuation.h"
 #include "router/core/policy/policy.h"
 #include "router/core/policy/room.h"
 #include "router/core/solver/solver.h"
@@ -18,7 +19,8 @@ namespace bfio::core {
 
 class BfIoPolicy final : public Policy {
  public:
-  explicit BfIoPolicy(const SolverSettings& settings) : solver_(settings) {}
+  explicit BfIoPolicy(const SolverSettings& settings)
+      : square_(settings.objective == ObjectiveKind::kSquare), solver_(settings) {}
 
   absl::string_view name() const override { return "bf_io"; }
   void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) override;
@@ -26,7 +28,9 @@ class BfIoPolicy final : public Policy {
  private:
   void BuildInstance(const Snapshot& snapshot);
 
+  bool square_;
   Room room_;
+  Valuation valuation_;
   Instance instance_;
   Solver solver_;
 };
