@@ -5,21 +5,21 @@
 namespace bfio::worker {
 
 void Inbox::OnStreamUp(uint64_t stream) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   EndEpochLocked();
   stream_ = stream;
   greeted_ = false;
 }
 
 void Inbox::OnStreamDown(uint64_t stream) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   if (stream_ != stream) return;
   EndEpochLocked();
   stream_ = 0;
 }
 
 void Inbox::OnEpoch(Epoch epoch) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   if (stream_ == 0 || epoch.group.epoch <= newest_epoch_) {
     ++dropped_;
     return;
@@ -30,7 +30,7 @@ void Inbox::OnEpoch(Epoch epoch) {
 }
 
 void Inbox::OnPlan(Plan plan) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   if (stream_ == 0 || plan.epoch != newest_epoch_ || plan.apply_step <= last_apply_step_) {
     ++dropped_;
     return;
@@ -41,7 +41,7 @@ void Inbox::OnPlan(Plan plan) {
 }
 
 void Inbox::OnShutdown(std::string reason) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   if (shutdown_.has_value()) return;
   EndEpochLocked();
   shutdown_ = std::move(reason);
@@ -59,7 +59,7 @@ void Inbox::EndEpochLocked() {
 }
 
 Inbox::Task Inbox::WaitForTask() {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   mutex_.Await(absl::Condition(this, &Inbox::HasTask));
   if (shutdown_.has_value()) return Finish{*shutdown_};
   if (!greeted_) {
@@ -73,7 +73,7 @@ Inbox::Task Inbox::WaitForTask() {
 }
 
 Inbox::PlanWait Inbox::WaitForPlan(int64_t step, absl::Duration timeout) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   const auto ready = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return over_.stop_requested() || HasPlan(step);
   };
@@ -83,7 +83,7 @@ Inbox::PlanWait Inbox::WaitForPlan(int64_t step, absl::Duration timeout) {
 }
 
 void Inbox::TakeDue(int64_t step, std::vector<Plan>& due) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   // After the epoch's end the queue may hold the next one's plans.
   if (over_.stop_requested()) return;
   while (!plans_.empty() && plans_.front().apply_step <= step) {
@@ -94,12 +94,12 @@ void Inbox::TakeDue(int64_t step, std::vector<Plan>& due) {
 }
 
 int64_t Inbox::pending_assignments() const {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   return over_.stop_requested() ? 0 : pending_assignments_;
 }
 
 int64_t Inbox::dropped() const {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   return dropped_;
 }
 

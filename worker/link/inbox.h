@@ -16,8 +16,8 @@
 #include <variant>
 #include <vector>
 
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/base/mutex.h"
 #include "worker/link/messages.h"
 
 namespace bfio::worker {
@@ -76,7 +76,7 @@ class Inbox {
     return !plans_.empty() && plans_.back().apply_step >= step;
   }
 
-  mutable absl::Mutex mutex_;
+  mutable Mutex mutex_;
   // 0: none.
   uint64_t stream_ ABSL_GUARDED_BY(mutex_) = 0;
   bool greeted_ ABSL_GUARDED_BY(mutex_) = false;

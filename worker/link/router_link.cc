@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "bfio/v1/worker.grpc.pb.h"
 #include "common/base/clock.h"
+#include "common/base/mutex.h"
 #include "grpcpp/grpcpp.h"
 #include "spdlog/spdlog.h"
 #include "worker/link/convert.h"
@@ -30,7 +30,7 @@ bool IsRefusal(const absl::Status& status) {
 }  // namespace
 
 struct RouterLink::State {
-  absl::Mutex mutex;
+  Mutex mutex;
   std::deque<OutMessage> queue ABSL_GUARDED_BY(mutex);
   // The present stream; 0: none.
   uint64_t stream ABSL_GUARDED_BY(mutex) = 0;
@@ -72,14 +72,14 @@ class RouterLink::Call final : public grpc::ClientBidiReactor<v1::WorkerMessage,
     std::optional<InMessage> message = FromProto(in_);
     if (message.has_value()) Deliver(*std::move(message));
     {
-      absl::MutexLock lock(&state_->mutex);
+      MutexLock lock(&state_->mutex);
       state_->heard = true;
     }
     StartRead(&in_);
   }
 
   void OnWriteDone(bool ok) override {
-    absl::MutexLock lock(&state_->mutex);
+    MutexLock lock(&state_->mutex);
     state_->writing = false;
     state_->broken |= !ok;
   }
@@ -88,14 +88,14 @@ class RouterLink::Call final : public grpc::ClientBidiReactor<v1::WorkerMessage,
     // The last act: as soon as `done` is set, Run's thread may delete this call.
     const std::shared_ptr<State> state = state_;
     absl::Status ended(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
-    absl::MutexLock lock(&state->mutex);
+    MutexLock lock(&state->mutex);
     state->broken = true;
     state->done = std::move(ended);
   }
 
  private:
   void MarkBroken() {
-    absl::MutexLock lock(&state_->mutex);
+    MutexLock lock(&state_->mutex);
     state_->broken = true;
   }
 
@@ -140,7 +140,7 @@ absl::Status RouterLink::Loop(Inbox& inbox) {
       return absl::Status(ended.code(), absl::StrCat("the router at ", options_.router,
                                                      " refuses this worker: ", ended.message()));
     }
-    absl::MutexLock lock(&state_->mutex);
+    MutexLock lock(&state_->mutex);
     if (state_->stopping) break;
     if (state_->leaving.has_value()) {
       inbox.OnShutdown("the stream ended while this worker was leaving");
@@ -163,7 +163,7 @@ absl::Duration RouterLink::NextBackoff() {
 bool RouterLink::Connect(bool first, absl::Status& status) {
   const absl::Time deadline = MonotonicNow() + options_.connect_timeout;
   while (!channel_->WaitForConnected(std::chrono::system_clock::now() + kConnectSlice)) {
-    absl::MutexLock lock(&state_->mutex);
+    MutexLock lock(&state_->mutex);
     if (state_->stopping || state_->leaving.has_value()) return false;
     if (first && MonotonicNow() >= deadline) {
       status = absl::UnavailableError(absl::StrCat("no router at ", options_.router, " for ",
@@ -171,14 +171,14 @@ bool RouterLink::Connect(bool first, absl::Status& status) {
       return false;
     }
   }
-  absl::MutexLock lock(&state_->mutex);
+  MutexLock lock(&state_->mutex);
   return !state_->stopping;
 }
 
 absl::Status RouterLink::RunStream(Inbox& inbox) {
   const uint64_t stream = ++last_stream_;
   {
-    absl::MutexLock lock(&state_->mutex);
+    MutexLock lock(&state_->mutex);
     state_->queue.clear();
     state_->stream = stream;
     state_->greeted = state_->writing = state_->broken = state_->heard = false;
@@ -189,7 +189,7 @@ absl::Status RouterLink::RunStream(Inbox& inbox) {
   WriteLoop(*call);
   inbox.OnStreamDown(stream);
   {
-    absl::MutexLock lock(&state_->mutex);
+    MutexLock lock(&state_->mutex);
     state_->stream = 0;
   }
   call->Release();
@@ -199,12 +199,12 @@ absl::Status RouterLink::RunStream(Inbox& inbox) {
 absl::Status RouterLink::AwaitDone(Call& call) {
   const auto done = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mutex) { return state_->done.has_value(); };
   {
-    absl::MutexLock lock(&state_->mutex);
+    MutexLock lock(&state_->mutex);
     if (state_->mutex.AwaitWithTimeout(absl::Condition(&done), kCloseTimeout)) return *state_->done;
   }
   // Not earlier: a cancelled call forgets the status that the router may be sending.
   call.Cancel();
-  absl::MutexLock lock(&state_->mutex);
+  MutexLock lock(&state_->mutex);
   state_->mutex.Await(absl::Condition(&done));
   return *state_->done;
 }
@@ -216,7 +216,7 @@ void RouterLink::WriteLoop(Call& call) {
   for (;;) {
     std::optional<OutMessage> message;
     {
-      absl::MutexLock lock(&state_->mutex);
+      MutexLock lock(&state_->mutex);
       state_->mutex.Await(absl::Condition(&ready));
       if (state_->broken) return;
       if (state_->queue.empty()) break;
@@ -231,7 +231,7 @@ void RouterLink::WriteLoop(Call& call) {
 
 void RouterLink::Send(uint64_t stream, OutMessage message) {
   const bool hello = std::holds_alternative<Hello>(message);
-  absl::MutexLock lock(&state_->mutex);
+  MutexLock lock(&state_->mutex);
   if (stream != state_->stream) return;
   if (state_->queue.size() >= options_.max_queued) {
     if (!state_->broken)
@@ -246,14 +246,14 @@ void RouterLink::Send(uint64_t stream, OutMessage message) {
 }
 
 void RouterLink::RequestLeave(std::string reason) {
-  absl::MutexLock lock(&state_->mutex);
+  MutexLock lock(&state_->mutex);
   if (state_->leaving.has_value()) return;
   if (state_->stream != 0 && state_->greeted) state_->queue.push_back(Leave{reason});
   state_->leaving = std::move(reason);
 }
 
 void RouterLink::Stop() {
-  absl::MutexLock lock(&state_->mutex);
+  MutexLock lock(&state_->mutex);
   state_->stopping = true;
 }
 

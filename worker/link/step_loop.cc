@@ -109,8 +109,10 @@ absl::Status StepLoop::RunSteps(const Inbox::Enter& enter, Barrier& barrier) {
     }
     link_.Send(enter.stream, std::move(report));
     if (!view.ok()) {
-      spdlog::warn("{}: epoch {}, step {}: {}", options_.worker_id, enter.epoch.group.epoch, step,
-                   Text(view.status()));
+      // An epoch that was ended on purpose is no news.
+      spdlog::log(enter.over.stop_requested() ? spdlog::level::debug : spdlog::level::warn,
+                  "{}: epoch {}, step {}: {}", options_.worker_id, enter.epoch.group.epoch, step,
+                  Text(view.status()));
       return absl::OkStatus();
     }
   }

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
+#include "common/base/mutex.h"
 #include "common/base/shutdown.h"
 #include "common/net/address.h"
 #include "common/net/channel.h"
@@ -26,23 +26,23 @@ class Roll {
   explicit Roll(int running) : running_(running) {}
 
   void CheckOut(const absl::Status& status) {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     --running_;
     if (status_.ok()) status_ = status;
   }
   bool AllOutWithin(absl::Duration timeout) {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     const auto out = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return running_ == 0; };
     return mutex_.AwaitWithTimeout(absl::Condition(&out), timeout);
   }
   // The first error.
   absl::Status status() {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     return status_;
   }
 
  private:
-  absl::Mutex mutex_;
+  Mutex mutex_;
   int running_ ABSL_GUARDED_BY(mutex_);
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
 };

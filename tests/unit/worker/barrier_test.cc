@@ -1,6 +1,8 @@
 // What every barrier promises, checked on each implementation that runs without a GPU. Ranks are threads.
 #include "worker/barrier/barrier.h"
 
+#include <atomic>
+#include <barrier>
 #include <functional>
 #include <memory>
 #include <string>
@@ -8,7 +10,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/barrier.h"
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
 #include "worker/barrier/factory.h"
@@ -114,7 +115,7 @@ TEST_P(BarrierTest, ARankThatLeavesMakesAllOthersFailAtOnce) {
 
 TEST_P(BarrierTest, AMissingRankIsADeadlineForAll) {
   MakeEndpoints(6);
-  absl::Barrier* over = new absl::Barrier(6);
+  std::barrier over(6);
   RunRanks(1, [&](int rank, std::unique_ptr<Barrier> barrier) {
     if (rank != 4) {
       // Only rank 2 is impatient; the others learn it from rank 2.
@@ -123,13 +124,13 @@ TEST_P(BarrierTest, AMissingRankIsADeadlineForAll) {
       EXPECT_TRUE(absl::IsDeadlineExceeded(view.status())) << rank << ": " << view.status();
       EXPECT_LT(absl::Now() - start, kSoon);
     }
-    if (over->Block()) delete over;  // rank 4 is alive until here
+    over.arrive_and_wait();  // rank 4 is alive until here
   });
 }
 
 TEST_P(BarrierTest, AbortEndsTheWaitHereAndForThePeers) {
   MakeEndpoints(4);
-  absl::Barrier* over = new absl::Barrier(4);
+  std::barrier over(4);
   RunRanks(1, [&](int rank, std::unique_ptr<Barrier> barrier) {
     if (rank == 3) {
       // Aborted while waiting, or before: both must work.
@@ -140,7 +141,7 @@ TEST_P(BarrierTest, AbortEndsTheWaitHereAndForThePeers) {
       const auto view = barrier->AllReduce(1, {}, kForever);
       EXPECT_TRUE(absl::IsUnavailable(view.status())) << view.status();
     }
-    if (over->Block()) delete over;
+    over.arrive_and_wait();
   });
 }
 

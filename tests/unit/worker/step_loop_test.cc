@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
+#include "common/base/mutex.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "worker/barrier/local/local_barrier.h"
@@ -30,7 +30,7 @@ constexpr absl::Duration kForever = absl::Seconds(60);
 class FakeLink final : public StepLink {
  public:
   void Send(uint64_t stream, OutMessage message) override {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     streams_.push_back(stream);
     messages_.push_back(std::move(message));
   }
@@ -38,7 +38,7 @@ class FakeLink final : public StepLink {
   // The next message, which must be a T.
   template <typename T>
   T Next() {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     const auto some = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !messages_.empty(); };
     if (!mutex_.AwaitWithTimeout(absl::Condition(&some), kForever)) {
       ADD_FAILURE() << "no message came";
@@ -53,16 +53,16 @@ class FakeLink final : public StepLink {
     return wanted == nullptr ? T() : std::move(*wanted);
   }
   bool Empty() {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     return messages_.empty();
   }
   uint64_t last_stream() {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     return last_stream_;
   }
 
  private:
-  absl::Mutex mutex_;
+  Mutex mutex_;
   std::deque<OutMessage> messages_ ABSL_GUARDED_BY(mutex_);
   std::deque<uint64_t> streams_ ABSL_GUARDED_BY(mutex_);
   uint64_t last_stream_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -72,15 +72,15 @@ class FakeLink final : public StepLink {
 class Gate {
  public:
   void Open() {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     open_ = true;
   }
   void Give(int tickets) {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     tickets_ += tickets;
   }
   void Take() {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     ++waiting_;
     const auto pass = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return open_ || tickets_ > 0; };
     mutex_.Await(absl::Condition(&pass));
@@ -89,13 +89,13 @@ class Gate {
   }
   // Returns when some step is in its local compute.
   void AwaitWaiting() {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     const auto waiting = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return waiting_ > 0; };
     mutex_.Await(absl::Condition(&waiting));
   }
 
  private:
-  absl::Mutex mutex_;
+  Mutex mutex_;
   bool open_ ABSL_GUARDED_BY(mutex_) = false;
   int tickets_ ABSL_GUARDED_BY(mutex_) = 0;
   int waiting_ ABSL_GUARDED_BY(mutex_) = 0;

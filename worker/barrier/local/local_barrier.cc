@@ -16,7 +16,7 @@ class LocalGroup {
 
   // Waits until all ranks are here.
   absl::Status Join(const GroupSpec& spec, absl::Time deadline) {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     if (!failure_.ok()) return failure_;
     if (spec.world_size != static_cast<int32_t>(present_.size())) {
       return absl::InvalidArgumentError(absl::StrCat("rank ", spec.rank, " believes in ", spec.world_size,
@@ -37,7 +37,7 @@ class LocalGroup {
   }
 
   absl::StatusOr<GroupView> AllReduce(int64_t step, const Contribution& mine, absl::Time deadline) {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     if (!failure_.ok()) return failure_;
     if (arrived_ == 0) {
       step_ = step;
@@ -66,7 +66,7 @@ class LocalGroup {
   }
 
   void Fail(const absl::Status& status) {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     FailLocked(status).IgnoreError();
   }
 
@@ -77,8 +77,8 @@ class LocalGroup {
     return failure_;
   }
 
-  absl::Mutex mutex_;
-  absl::CondVar changed_;
+  Mutex mutex_;
+  CondVar changed_;
   std::vector<bool> present_ ABSL_GUARDED_BY(mutex_);
   int32_t joined_ ABSL_GUARDED_BY(mutex_) = 0;
   // The meeting under way.
@@ -124,12 +124,12 @@ class LocalBarrier final : public Barrier {
 }  // namespace
 
 std::string LocalHub::NewOffer() {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   return absl::StrCat("local:", ++offers_);
 }
 
 std::shared_ptr<LocalGroup> LocalHub::Find(const GroupSpec& spec) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   absl::erase_if(groups_, [](const auto& entry) { return entry.second.expired(); });
   auto& slot = groups_[{spec.communicator_id, spec.epoch}];
   std::shared_ptr<LocalGroup> group = slot.lock();

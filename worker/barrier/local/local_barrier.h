@@ -12,7 +12,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
-#include "absl/synchronization/mutex.h"
+#include "common/base/mutex.h"
 #include "worker/barrier/barrier.h"
 
 namespace bfio::worker {
@@ -28,7 +28,7 @@ class LocalHub {
   std::shared_ptr<LocalGroup> Find(const GroupSpec& spec);
 
  private:
-  absl::Mutex mutex_;
+  Mutex mutex_;
   int64_t offers_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::flat_hash_map<std::pair<std::string, uint64_t>, std::weak_ptr<LocalGroup>> groups_
       ABSL_GUARDED_BY(mutex_);
