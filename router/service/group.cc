@@ -57,19 +57,28 @@ void Group::OnHello(std::shared_ptr<WorkerSession> session, const v1::Hello& hel
 
 void Group::OnEpochReady(Member& member, const v1::EpochReady& ready, absl::Time now) {
   member.offer = ready.communicator_offer();
-  if (phase_ != Phase::kForming || ready.epoch() != epoch_ || member.ready) return;
-  if (!ready.error().empty()) {
+  if (phase_ != Phase::kForming || ready.epoch() != epoch_ || member.answered) return;
+  member.answered = true;
+  member.ready = ready.error().empty();
+  if (member.ready) {
+    member.spoken_epoch = epoch_;
+    member.resident.clear();
+    for (const v1::ActiveRequest& active : ready.active()) {
+      member.resident.push_back({active.handle(), static_cast<int64_t>(active.kv_tokens())});
+    }
+  } else {
     spdlog::warn("worker {} could not form epoch {}: {}", member.hello.worker_id(), epoch_, ready.error());
+  }
+  // One failure is usually another's fault: only when all have answered is it known who never does.
+  const auto all = [&](bool Member::*flag) {
+    return std::all_of(ranks_.begin(), ranks_.end(), [&](const Member* m) { return m->*flag; });
+  };
+  if (!all(&Member::answered)) return;
+  if (all(&Member::ready)) {
+    FinishForming();
+  } else {
     Reform(kSettleAfterFailure, false, now);
-    return;
   }
-  member.resident.clear();
-  for (const v1::ActiveRequest& active : ready.active()) {
-    member.resident.push_back({active.handle(), static_cast<int64_t>(active.kv_tokens())});
-  }
-  member.ready = true;
-  member.spoken_epoch = epoch_;
-  if (std::all_of(ranks_.begin(), ranks_.end(), [](const Member* m) { return m->ready; })) FinishForming();
 }
 
 void Group::OnBarrierError(Member& member, const std::string& why, absl::Time now) {
@@ -139,7 +148,7 @@ void Group::OnTimer(absl::Time now) {
     // Whoever has not answered is stuck: the others go on without it.
     std::vector<Member*> late;
     for (Member* member : ranks_) {
-      if (!member->ready) late.push_back(member);
+      if (!member->answered) late.push_back(member);
     }
     for (Member* member : late) {
       Expel(*member, grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, "no EpochReady in time"), now);
@@ -157,7 +166,7 @@ void Group::BeginForming(absl::Time now) {
   deadline_ = now + options_.form_timeout + kFormGrace;
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     Member& member = *ranks_[rank];
-    member.ready = false;
+    member.answered = member.ready = false;
     member.next_rank = static_cast<core::WorkerIndex>(rank);
     v1::RouterMessage message;
     v1::Epoch& epoch = *message.mutable_epoch();

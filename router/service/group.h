@@ -35,6 +35,8 @@ struct Member {
   uint64_t spoken_epoch = 0;
   // Rank in the epoch being formed.
   core::WorkerIndex next_rank = 0;
+  // Has answered the Epoch being formed; with success.
+  bool answered = false;
   bool ready = false;
   // Takes no new requests and leaves when it has none.
   bool draining = false;

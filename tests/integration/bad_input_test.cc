@@ -81,7 +81,7 @@ TEST(BadInput, MalformedTraceLinesAreDroppedAndCounted) {
   const RunResult run = RunProgram("bfio_loadgen", {absl::StrCat("--target=", cluster.address()),
                                                     absl::StrCat("--trace=", trace), "--arrival=trace"});
   EXPECT_EQ(run.code, 0) << run.err;
-  EXPECT_THAT(run.err, HasSubstr("line 3"));
+  EXPECT_THAT(run.out, HasSubstr("line 3"));
   EXPECT_EQ(cluster.State().requests().completed(), 2u);
 }
 
@@ -94,7 +94,7 @@ TEST(BadInput, UnusableTrace) {
 
 TEST(BadInput, NoRouterThere) {
   const RunResult run = RunProgram("bfio_loadgen", {"--target=127.0.0.1:1", "--profile=conversation",
-                                                    "--requests=1", "--connect_timeout=1"});
+                                                    "--requests=1", "--connect_timeout=1s"});
   EXPECT_EQ(run.code, 1) << run.err;
   EXPECT_THAT(run.err, HasSubstr("127.0.0.1:1"));
 }

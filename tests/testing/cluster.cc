@@ -54,21 +54,28 @@ void Cluster::StartWorker() {
   workers_.emplace_back("bfio_worker", args);
 }
 
-v1::ClusterState Cluster::State() {
+std::optional<v1::ClusterState> Cluster::TryState() {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
   v1::ClusterState state;
-  const grpc::Status status = admin_->GetClusterState(&context, v1::GetClusterStateRequest(), &state);
-  EXPECT_TRUE(status.ok()) << status.error_message();
+  if (!admin_->GetClusterState(&context, v1::GetClusterStateRequest(), &state).ok()) return std::nullopt;
   return state;
+}
+
+v1::ClusterState Cluster::State() {
+  std::optional<v1::ClusterState> state = TryState();
+  EXPECT_TRUE(state.has_value()) << "the router does not answer: " << router_->Stderr();
+  return state.value_or(v1::ClusterState());
 }
 
 bool Cluster::WaitFor(const std::string& what, const std::function<bool(const v1::ClusterState&)>& done) {
   const absl::Time deadline = MonotonicNow() + absl::Seconds(30);
   v1::ClusterState state;
   do {
-    state = State();
-    if (done(state)) return true;
+    // A router that is being restarted does not answer for a while.
+    const std::optional<v1::ClusterState> now = TryState();
+    if (now && done(*now)) return true;
+    if (now) state = *now;
     absl::SleepFor(absl::Milliseconds(5));
   } while (MonotonicNow() < deadline);
   ADD_FAILURE() << "waited in vain for " << what << "; state: " << state.ShortDebugString()

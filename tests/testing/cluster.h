@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,7 @@ class Cluster {
   std::vector<Process>& workers() { return workers_; }
 
   void StartWorker();
+  // Fails the test when the router does not answer.
   v1::ClusterState State();
   // Polls State until `done` holds; false (and a failure with the last state) after 30 s.
   bool WaitFor(const std::string& what, const std::function<bool(const v1::ClusterState&)>& done);
@@ -45,6 +47,8 @@ class Cluster {
   void StopCleanly();
 
  private:
+  std::optional<v1::ClusterState> TryState();
+
   const ClusterOptions options_;
   bool ok_ = false;
   std::string address_, admin_address_;
