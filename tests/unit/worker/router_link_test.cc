@@ -1,0 +1,256 @@
+// The rank's stream against a small router of test code, over a real loopback connection.
+#include "worker/link/router_link.h"
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "bfio/v1/worker.grpc.pb.h"
+#include "common/net/channel.h"
+#include "gmock/gmock.h"
+#include "grpcpp/grpcpp.h"
+#include "gtest/gtest.h"
+#include "worker/barrier/local/local_barrier.h"
+#include "worker/engine/sim/sim_engine.h"
+#include "worker/link/convert.h"
+
+namespace bfio::worker {
+namespace {
+
+using ::testing::HasSubstr;
+using Stream = grpc::ServerReaderWriter<v1::RouterMessage, v1::WorkerMessage>;
+
+// Serves each stream, counted from 1, by a function.
+class FakeRouter final : public v1::WorkerLink::Service {
+ public:
+  using Script = std::function<grpc::Status(int number, Stream& stream)>;
+
+  explicit FakeRouter(Script script) : script_(std::move(script)) {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(this);
+    ConfigureServer(builder);
+    server_ = builder.BuildAndStart();
+  }
+  ~FakeRouter() override { server_->Shutdown(std::chrono::system_clock::now()); }
+
+  grpc::Status Attach(grpc::ServerContext*, Stream* stream) override { return script_(++streams_, *stream); }
+  std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
+
+ private:
+  const Script script_;
+  std::atomic<int> streams_ = 0;
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+// Runs one rank against `address` until it ends; returns how its link ended.
+absl::Status RunRank(const std::string& address, const std::function<void(RouterLink&)>& meanwhile = {}) {
+  RouterLinkOptions options;
+  options.router = address;
+  options.worker_id = "w";
+  options.connect_timeout = absl::Milliseconds(500);
+  options.first_backoff = absl::Milliseconds(1);
+  const auto channel = NewChannel(address);
+  RouterLink link(options, channel);
+  SimOptions sim;
+  sim.limits = {4, 1000, 500};
+  sim.cost = {0, 0, 0};
+  StepLoop loop({"w", "0"}, *SimEngine::Create(sim),
+                std::make_unique<LocalBarrierEndpoint>(std::make_shared<LocalHub>()), link);
+  std::thread stepping([&] {
+    EXPECT_TRUE(loop.Run().ok());
+    link.Stop();
+  });
+  std::thread other([&] {
+    if (meanwhile) meanwhile(link);
+  });
+  absl::Status status = link.Run(loop.inbox());
+  stepping.join();
+  other.join();
+  return status;
+}
+
+v1::RouterMessage EpochOf(const v1::Hello& hello, uint64_t number) {
+  v1::RouterMessage message;
+  v1::Epoch* epoch = message.mutable_epoch();
+  epoch->set_epoch(number);
+  epoch->set_world_size(1);
+  epoch->set_communicator_id(hello.communicator_offer());
+  epoch->set_plan_mode(v1::PLAN_MODE_LOCKSTEP);
+  epoch->set_form_timeout_ms(10'000);
+  epoch->set_step_timeout_ms(10'000);
+  return message;
+}
+
+v1::RouterMessage ShutdownMessage() {
+  v1::RouterMessage message;
+  message.mutable_shutdown()->set_reason("done");
+  return message;
+}
+
+TEST(RouterLinkTest, ARequestGoesRoundTheWholeProtocol) {
+  std::vector<uint32_t> tokens;
+  FakeRouter router([&](int, Stream& stream) {
+    v1::WorkerMessage in;
+    EXPECT_TRUE(stream.Read(&in) && in.has_hello());
+    stream.Write(EpochOf(in.hello(), 1));
+    EXPECT_TRUE(stream.Read(&in) && in.has_epoch_ready());
+    EXPECT_EQ(in.epoch_ready().error(), "");
+    for (uint64_t step = 1; step <= 3; ++step) {
+      v1::RouterMessage out;
+      out.mutable_plan()->set_epoch(1);
+      out.mutable_plan()->set_apply_step(step);
+      if (step == 1) {
+        v1::Assignment* assignment = out.mutable_plan()->add_assignments();
+        assignment->set_handle(7);
+        assignment->set_prompt_length(10);
+        assignment->set_max_new_tokens(3);
+      }
+      stream.Write(out);
+      EXPECT_TRUE(stream.Read(&in) && in.has_step_report());
+      EXPECT_EQ(in.step_report().step(), step);
+      EXPECT_EQ(in.step_report().load_tokens(), 9 + step);
+      EXPECT_EQ(in.step_report().group_idle(), step == 3);
+      for (const uint32_t id : in.step_report().token_ids()) tokens.push_back(id);
+    }
+    EXPECT_EQ(in.step_report().finished(0).handle(), 7u);
+    EXPECT_EQ(in.step_report().finished(0).reason(), v1::FINISH_REASON_LENGTH);
+    stream.Write(ShutdownMessage());
+    EXPECT_FALSE(stream.Read(&in)) << "the worker half-closes";
+    return grpc::Status::OK;
+  });
+  EXPECT_TRUE(RunRank(router.address()).ok());
+  EXPECT_EQ(tokens.size(), 3u);
+}
+
+TEST(RouterLinkTest, ALostStreamIsOpenedAgainWithAHelloFirst) {
+  FakeRouter router([](int number, Stream& stream) {
+    v1::WorkerMessage in;
+    EXPECT_TRUE(stream.Read(&in) && in.has_hello());
+    if (number < 4) return grpc::Status(grpc::StatusCode::UNAVAILABLE, "restarting");
+    stream.Write(ShutdownMessage());
+    stream.Read(&in);
+    return grpc::Status::OK;
+  });
+  EXPECT_TRUE(RunRank(router.address()).ok());
+}
+
+TEST(RouterLinkTest, ARefusalIsFinalAndInTheRoutersWords) {
+  FakeRouter router([](int, Stream& stream) {
+    v1::WorkerMessage in;
+    stream.Read(&in);
+    return grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "wrong barrier");
+  });
+  const absl::Status status = RunRank(router.address());
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("wrong barrier"));
+}
+
+TEST(RouterLinkTest, NoRouterIsAnErrorAfterTheTimeout) {
+  const absl::Status status = RunRank("127.0.0.1:1");
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("no router at 127.0.0.1:1"));
+}
+
+TEST(RouterLinkTest, LeaveFollowsHelloHoweverEarlyItIsAskedFor) {
+  FakeRouter router([](int, Stream& stream) {
+    v1::WorkerMessage in;
+    EXPECT_TRUE(stream.Read(&in) && in.has_hello());
+    EXPECT_TRUE(stream.Read(&in) && in.has_leave());
+    EXPECT_EQ(in.leave().reason(), "test");
+    stream.Write(ShutdownMessage());
+    stream.Read(&in);
+    return grpc::Status::OK;
+  });
+  EXPECT_TRUE(RunRank(router.address(), [](RouterLink& link) { link.RequestLeave("test"); }).ok());
+}
+
+TEST(RouterLinkTest, AStreamLostWhileLeavingEndsTheRank) {
+  FakeRouter router([](int number, Stream& stream) {
+    EXPECT_EQ(number, 1);
+    v1::WorkerMessage in;
+    EXPECT_TRUE(stream.Read(&in) && in.has_hello());
+    EXPECT_TRUE(stream.Read(&in) && in.has_leave());
+    return grpc::Status(grpc::StatusCode::UNAVAILABLE, "gone");
+  });
+  EXPECT_TRUE(RunRank(router.address(), [](RouterLink& link) { link.RequestLeave("test"); }).ok());
+}
+
+TEST(ConvertTest, AnAssignmentKeepsAllItsFields) {
+  v1::RouterMessage message;
+  message.mutable_plan()->set_epoch(3);
+  message.mutable_plan()->set_apply_step(9);
+  message.mutable_plan()->add_cancellations(5);
+  v1::Assignment* from = message.mutable_plan()->add_assignments();
+  from->set_handle(8);
+  from->add_prompt_token_ids(11);
+  from->add_prompt_token_ids(12);
+  from->set_prompt_length(2);
+  from->set_max_new_tokens(77);
+  from->add_stop_token_ids(13);
+  from->set_ignore_eos(true);
+  from->mutable_sampling()->set_temperature(0.5f);
+  from->mutable_sampling()->set_top_k(40);
+  from->mutable_sampling()->set_seed(1ull << 60);
+  from->set_first_index(1);
+  const auto in = FromProto(message);
+  ASSERT_TRUE(in.has_value());
+  const Plan& plan = std::get<Plan>(*in);
+  EXPECT_EQ(plan.epoch, 3u);
+  EXPECT_EQ(plan.apply_step, 9);
+  EXPECT_THAT(plan.cancellations, ::testing::ElementsAre(5));
+  const SequenceRequest& request = plan.assignments.at(0);
+  EXPECT_EQ(request.handle, 8u);
+  EXPECT_THAT(request.prompt, ::testing::ElementsAre(11, 12));
+  EXPECT_EQ(request.prompt_length, 2);
+  EXPECT_EQ(request.max_new_tokens, 77);
+  EXPECT_THAT(request.stop_token_ids, ::testing::ElementsAre(13));
+  EXPECT_TRUE(request.ignore_eos);
+  EXPECT_EQ(request.sampling.temperature, 0.5);
+  EXPECT_EQ(request.sampling.top_p, 1);
+  EXPECT_EQ(request.sampling.top_k, 40);
+  EXPECT_EQ(request.sampling.seed, 1ull << 60);
+  EXPECT_EQ(request.first_index, 1);
+  EXPECT_FALSE(FromProto(v1::RouterMessage()).has_value());
+}
+
+TEST(ConvertTest, AReportKeepsAllItsFields) {
+  StepReport report;
+  report.epoch = 2;
+  report.step = 5;
+  report.applied_plan = 4;
+  report.output.tokens = {{1, 100}, {2, 200}};
+  report.output.completion_hints = {0.5f, 0.25f};
+  report.output.finished = {{2, FinishCause::kStop}};
+  report.output.load_tokens = 30;
+  report.output.prefill_tokens = 20;
+  report.rejected = {{9, absl::StatusCode::kResourceExhausted, "full"}};
+  report.gap_ns = 0;
+  report.group = {1, 2, 3, 4, 5};
+  report.barrier_error = "e";
+  v1::WorkerMessage out;
+  ToProto(report, out);
+  const v1::StepReport& to = out.step_report();
+  EXPECT_EQ(to.applied_plan(), 4u);
+  EXPECT_THAT(to.handles(), ::testing::ElementsAre(1, 2));
+  EXPECT_THAT(to.token_ids(), ::testing::ElementsAre(100, 200));
+  EXPECT_THAT(to.completion_hints(), ::testing::ElementsAre(0.5f, 0.25f));
+  EXPECT_EQ(to.token_counts_size(), 0);
+  EXPECT_EQ(to.finished(0).reason(), v1::FINISH_REASON_STOP);
+  EXPECT_EQ(to.rejected(0).code(), 8u);
+  EXPECT_TRUE(to.has_gap_ns());
+  EXPECT_EQ(to.group_sum_local_ns(), 4u);
+  EXPECT_EQ(to.barrier_error(), "e");
+  report.gap_ns.reset();
+  ToProto(report, out);
+  EXPECT_FALSE(out.step_report().has_gap_ns());
+}
+
+}  // namespace
+}  // namespace bfio::worker
