@@ -40,7 +40,7 @@ struct BarrierFigures {
   uint64_t steps = 0;
   // Share of the ranks' step time spent waiting at the barrier.
   double idle_fraction = 0;
-  // 1 - mean load / max load: the idle share that the loads alone explain.
+  // 1 - mean load / max load: what the idle share would be if a step took time by its load alone (c = 0).
   double load_idle_fraction = 0;
   double avg_imbalance_tokens = 0;
   double step_s_mean = 0;

@@ -80,7 +80,7 @@ std::string FailuresText(const Results& r) {
 std::string BarrierText(const BarrierFigures& f) {
   return absl::StrFormat(
       "  group          %s, %d ranks%s, %d steps of %.2f ms\n"
-      "  barrier        idle %.2f %% (by load %.2f %%), imbalance %.0f tokens\n"
+      "  barrier        idle %.2f %% (1 - mean/max load %.2f %%), imbalance %.0f tokens\n"
       "  router         gap %.3f ms, decision %.3f ms, %d late plans, all slots taken in %.0f %% of steps\n",
       f.policy, f.ranks, f.epoch_changed ? " (membership changed)" : "", f.steps, f.step_s_mean * 1e3,
       f.idle_fraction * 100, f.load_idle_fraction * 100, f.avg_imbalance_tokens, f.gap_s_mean * 1e3,
