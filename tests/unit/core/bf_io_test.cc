@@ -72,12 +72,12 @@ PolicyCase GiantAmongSmall(int64_t prepared_load, int64_t giant_age) {
 }
 
 TEST(BfIoSquareTest, WorkerThatPreparesForAnOverdueGiantGetsTheSmallest) {
-  EXPECT_THAT(GiantAmongSmall(49'000, /*giant_age=*/9).Decide("bf_io"),
+  EXPECT_THAT(GiantAmongSmall(49'000, /*giant_age=*/13).Decide("bf_io"),
               ElementsAre(-1, -1, -1, 3, -1, -1, -1));
 }
 
 TEST(BfIoSquareTest, GiantEntersOnceItsWorkerHasSunk) {
-  EXPECT_THAT(GiantAmongSmall(42'000, /*giant_age=*/9).Decide("bf_io"),
+  EXPECT_THAT(GiantAmongSmall(42'000, /*giant_age=*/13).Decide("bf_io"),
               ElementsAre(3, -1, -1, -1, -1, -1, -1));
 }
 

@@ -10,8 +10,8 @@ namespace {
 constexpr double kStockTilt = 1;
 constexpr double kAgeWorth = 0.1;
 constexpr double kAgeSquaredWorth = 0.003;
-constexpr double kOverdueAges = 8;
-constexpr double kGiant = 4;
+constexpr double kOverdueAges = 12;
+constexpr double kGiant = 5;
 // One worker in so many prepares at a time; none in a group too small to spare one.
 constexpr size_t kWorkersPerPreparing = 8;
 constexpr size_t kLeastPreparingGroup = 4;
