@@ -1,8 +1,11 @@
 // The decode engine: what a worker does between two barriers.
 //
-// Purpose: one interface over the sim, CPU and CUDA engines. The step loop (worker/link) admits and cancels requests at
-// step boundaries and calls Step once per step; the engine keeps the KV cache and enforces its own limits.
+// Purpose: one interface over the sim, CPU and CUDA engines. The step loop (worker/link) admits and cancels
+// requests at step boundaries and calls Step once per step; the engine keeps the KV cache and enforces its
+// own limits.
+//
 // Threads: an engine belongs to its step loop's thread. Builds and tests alone, without gRPC.
+//
 // Units: lengths and loads in tokens.
 #ifndef BFIO_WORKER_ENGINE_ENGINE_H_
 #define BFIO_WORKER_ENGINE_ENGINE_H_
@@ -45,8 +48,8 @@ struct SequenceRequest {
   std::vector<uint32_t> stop_token_ids;
   bool ignore_eos = false;
   Sampling sampling;
-  // Index of the first token generated here: 0, or how many were delivered before a replay. The same request gives the
-  // same tokens at the same indices wherever and whenever it runs.
+  // Index of the first token generated here: 0, or how many were delivered before a replay. The same request
+  // gives the same tokens at the same indices wherever and whenever it runs.
   int64_t first_index = 0;
 };
 
@@ -97,15 +100,16 @@ class Engine {
   virtual absl::string_view name() const = 0;
   virtual const EngineLimits& limits() const = 0;
 
-  // Takes a request that starts in the next step. RESOURCE_EXHAUSTED: no slot or KV room now (room for prompt + output
-  // is reserved, so a running request never runs out); INVALID_ARGUMENT: it can never run here; ALREADY_EXISTS.
+  // Takes a request that starts in the next step. RESOURCE_EXHAUSTED: no slot or KV room now (room for prompt
+  // + output is reserved, so a running request never runs out); INVALID_ARGUMENT: it can never run here;
+  // ALREADY_EXISTS.
   virtual absl::Status Admit(const SequenceRequest& request) = 0;
 
   // Drops a request and frees its slot and KV. False when the handle is unknown.
   virtual bool Cancel(Handle handle) = 0;
 
-  // Runs one step: local compute only, no communication. Fills `out` (cleared first). An idle engine's step is legal
-  // and takes the time of an empty batch. An error means that the engine is broken for good.
+  // Runs one step: local compute only, no communication. Fills `out` (cleared first). An idle engine's step
+  // is legal and takes the time of an empty batch. An error means that the engine is broken for good.
   virtual absl::Status Step(StepOutput& out) = 0;
 
   virtual int32_t active() const = 0;
