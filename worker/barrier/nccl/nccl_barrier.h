@@ -1,6 +1,7 @@
 // The barrier over NCCL, for ranks that own a GPU each.
 //
-// State of knowledge: compiled and linked against NCCL 2.28; see docs/benchmarks.md for where it ran.
+// State of knowledge: compiled and linked against NCCL 2.28, not yet run on a GPU unless docs/benchmarks.md
+// says where.
 //
 // One all-reduce per step. Every rank writes its contribution and its step into its own row of a zeroed
 // [world][4] table of int64 and the ranks sum the tables, so that each gets every rank's row: from the rows

@@ -16,7 +16,7 @@ struct StarOptions {
   // Where this rank listens, as its peers reach it.
   std::string host = "127.0.0.1";
   // Children per rank, at least 1; up to fan_out + 1 ranks meet in a star, more in a tree. All ranks must
-  // agree. 16: measured, see docs/benchmarks.md.
+  // agree. On 2 cores 4, 8 and 16 are within noise of each other up to 64 ranks (bfio_barrier_bench).
   int32_t fan_out = 16;
   // A connection that does not introduce itself in this time is dropped.
   absl::Duration handshake_timeout = absl::Seconds(3);
