@@ -7,13 +7,13 @@
 #include <atomic>
 #include <thread>
 
-#include "absl/synchronization/mutex.h"
+#include "common/base/mutex.h"
 
 namespace bfio {
 namespace {
 
 struct State {
-  absl::Mutex mutex;
+  Mutex mutex;
   bool requested ABSL_GUARDED_BY(mutex) = false;
 };
 
@@ -47,18 +47,18 @@ void ShutdownSignal::Install() {
 }
 
 bool ShutdownSignal::Requested() {
-  absl::MutexLock lock(&GetState().mutex);
+  MutexLock lock(&GetState().mutex);
   return GetState().requested;
 }
 
 bool ShutdownSignal::WaitFor(absl::Duration timeout) {
   State& state = GetState();
-  absl::MutexLock lock(&state.mutex);
+  MutexLock lock(&state.mutex);
   return state.mutex.AwaitWithTimeout(absl::Condition(&state.requested), timeout);
 }
 
 void ShutdownSignal::Request() {
-  absl::MutexLock lock(&GetState().mutex);
+  MutexLock lock(&GetState().mutex);
   GetState().requested = true;
 }
 

@@ -17,7 +17,7 @@ bool ClientStream::MarkDirty() {
 }
 
 bool ClientStream::Deliver(uint32_t index, uint32_t token) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   if (ended_) return false;
   if (pending_.empty()) pending_first_index_ = index;
   pending_.push_back(token);
@@ -25,7 +25,7 @@ bool ClientStream::Deliver(uint32_t index, uint32_t token) {
 }
 
 bool ClientStream::End(grpc::Status status, std::optional<v1::Finish> finish) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   if (ended_) return false;
   ended_ = true;
   status_ = std::move(status);
@@ -36,7 +36,7 @@ bool ClientStream::End(grpc::Status status, std::optional<v1::Finish> finish) {
 void ClientStream::Flush() {
   // The operations are started under the lock: no callback runs inside them, and a second thread cannot slip
   // between the decision to write and the write.
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   dirty_ = false;
   if (writing_ || finished_) return;
   const bool have_tokens =
@@ -70,7 +70,7 @@ void ClientStream::Flush() {
 void ClientStream::OnWriteDone(bool ok) {
   bool again = false;
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     writing_ = false;
     if (!ok) {  // the call is dead; OnCancel tells the router, which ends the stream
       broken_ = true;

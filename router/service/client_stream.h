@@ -16,8 +16,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/synchronization/mutex.h"
 #include "bfio/v1/inference.pb.h"
+#include "common/base/mutex.h"
 
 namespace bfio::router {
 
@@ -50,7 +50,7 @@ class ClientStream final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   const std::function<void()> on_cancel_;
   std::shared_ptr<ClientStream> self_;  // held until OnDone
 
-  absl::Mutex mutex_;
+  Mutex mutex_;
   std::vector<uint32_t> pending_ ABSL_GUARDED_BY(mutex_);
   uint32_t pending_first_index_ ABSL_GUARDED_BY(mutex_) = 0;
   bool dirty_ ABSL_GUARDED_BY(mutex_) = false;     // waits for Flush

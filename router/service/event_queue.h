@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "common/base/mutex.h"
 
 namespace bfio::router {
 
@@ -26,7 +26,7 @@ class EventQueue {
 
   // False after Close or when `limit` events are waiting.
   bool PostBounded(Event event, size_t limit) {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     if (closed_ || events_.size() >= limit) return false;
     events_.push_back(std::move(event));
     return true;
@@ -35,21 +35,21 @@ class EventQueue {
   // Moves all waiting events into `out` (cleared first); waits up to `timeout` for the first one.
   void WaitAndTake(absl::Duration timeout, std::vector<Event>& out) {
     out.clear();
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     mutex_.AwaitWithTimeout(absl::Condition(this, &EventQueue::Ready), timeout);
     out.swap(events_);
   }
 
   // Later posts are refused; what is waiting can still be taken.
   void Close() {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     closed_ = true;
   }
 
  private:
   bool Ready() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return closed_ || !events_.empty(); }
 
-  absl::Mutex mutex_;
+  Mutex mutex_;
   std::vector<Event> events_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
 };

@@ -77,7 +77,7 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(const RouterOp
   if (!admin.ok()) return admin.status();
   router->admin_server_ = *std::move(admin);
 
-  absl::MutexLock lock(&router->health_mutex_);
+  MutexLock lock(&router->health_mutex_);
   SetHealth(router->server_.get(), kWorkerLink, true);
   SetHealth(router->server_.get(), kInference, router->serving_);
   SetHealth(router->admin_server_.get(), kAdmin, true);
@@ -86,14 +86,14 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(const RouterOp
 }
 
 void RouterServer::SetInferenceServing(bool serving) {
-  absl::MutexLock lock(&health_mutex_);
+  MutexLock lock(&health_mutex_);
   serving_ = serving;
   if (health_ready_) SetHealth(server_.get(), kInference, serving);
 }
 
 void RouterServer::Shutdown() {
   {
-    absl::MutexLock lock(&health_mutex_);
+    MutexLock lock(&health_mutex_);
     health_ready_ = false;
     if (server_ != nullptr && server_->GetHealthCheckService() != nullptr) {
       server_->GetHealthCheckService()->SetServingStatus(false);

@@ -44,7 +44,7 @@ class RouterServer {
   std::unique_ptr<grpc::Server> admin_server_;
   std::string address_, admin_address_;
 
-  absl::Mutex health_mutex_;
+  Mutex health_mutex_;
   bool serving_ ABSL_GUARDED_BY(health_mutex_) = false;
   bool health_ready_ ABSL_GUARDED_BY(health_mutex_) = false;
 };

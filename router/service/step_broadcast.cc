@@ -18,7 +18,7 @@ class StepBroadcast::Watcher final : public grpc::ServerWriteReactor<v1::StepSum
 
   // False when the stream has ended.
   bool Push(const std::shared_ptr<const v1::StepSummary>& summary) {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     if (ended_) return false;
     if (count_++ % every_ != 0) return true;
     if (queue_.size() >= kMaxQueued) {
@@ -31,7 +31,7 @@ class StepBroadcast::Watcher final : public grpc::ServerWriteReactor<v1::StepSum
   }
 
   void End(grpc::Status status) {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     if (ended_) return;
     ended_ = true;
     status_ = std::move(status);
@@ -39,7 +39,7 @@ class StepBroadcast::Watcher final : public grpc::ServerWriteReactor<v1::StepSum
   }
 
   void OnWriteDone(bool ok) override {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     writing_ = false;
     if (!ok) ended_ = true;
     if (!ended_) WriteNext();
@@ -70,7 +70,7 @@ class StepBroadcast::Watcher final : public grpc::ServerWriteReactor<v1::StepSum
 
   const uint32_t every_;
   std::shared_ptr<Watcher> self_;  // held until OnDone
-  absl::Mutex mutex_;
+  Mutex mutex_;
   std::deque<std::shared_ptr<const v1::StepSummary>> queue_ ABSL_GUARDED_BY(mutex_);
   uint64_t count_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -83,7 +83,7 @@ class StepBroadcast::Watcher final : public grpc::ServerWriteReactor<v1::StepSum
 
 grpc::ServerWriteReactor<v1::StepSummary>* StepBroadcast::Subscribe(uint32_t every) {
   const std::shared_ptr<Watcher> watcher = Watcher::Create(std::max<uint32_t>(1, every));
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   if (every < 1) {
     watcher->End(
         grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "every is 0; must be at least 1, or unset"));
@@ -98,13 +98,13 @@ grpc::ServerWriteReactor<v1::StepSummary>* StepBroadcast::Subscribe(uint32_t eve
 }
 
 void StepBroadcast::Publish(const std::shared_ptr<const v1::StepSummary>& summary) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   const auto gone = [&](const std::shared_ptr<Watcher>& watcher) { return !watcher->Push(summary); };
   watchers_.erase(std::remove_if(watchers_.begin(), watchers_.end(), gone), watchers_.end());
 }
 
 void StepBroadcast::Close() {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   closed_ = true;
   for (const auto& watcher : watchers_) {
     watcher->End(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the router is shutting down"));

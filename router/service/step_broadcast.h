@@ -12,8 +12,8 @@
 #include <memory>
 #include <vector>
 
-#include "absl/synchronization/mutex.h"
 #include "bfio/v1/admin.pb.h"
+#include "common/base/mutex.h"
 
 namespace bfio::router {
 
@@ -33,7 +33,7 @@ class StepBroadcast {
  private:
   static constexpr size_t kMaxWatchers = 64;
 
-  absl::Mutex mutex_;
+  Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::shared_ptr<Watcher>> watchers_ ABSL_GUARDED_BY(mutex_);
 };

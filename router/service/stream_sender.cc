@@ -8,7 +8,7 @@ StreamSender::StreamSender() : thread_([this] { Run(); }) {}
 
 StreamSender::~StreamSender() {
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     stopping_ = true;
   }
   thread_.join();
@@ -16,7 +16,7 @@ StreamSender::~StreamSender() {
 
 void StreamSender::Submit(std::vector<std::shared_ptr<ClientStream>>& streams) {
   if (streams.empty()) return;
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   if (queue_.empty()) {
     queue_.swap(streams);
   } else {
@@ -30,7 +30,7 @@ void StreamSender::Run() {
   std::vector<std::shared_ptr<ClientStream>> batch;
   for (;;) {
     {
-      absl::MutexLock lock(&mutex_);
+      MutexLock lock(&mutex_);
       mutex_.Await(absl::Condition(this, &StreamSender::Ready));
       if (queue_.empty()) return;
       batch.swap(queue_);

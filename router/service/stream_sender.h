@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "absl/synchronization/mutex.h"
+#include "common/base/mutex.h"
 #include "router/service/client_stream.h"
 
 namespace bfio::router {
@@ -28,7 +28,7 @@ class StreamSender {
   void Run();
   bool Ready() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !queue_.empty(); }
 
-  absl::Mutex mutex_;
+  Mutex mutex_;
   std::vector<std::shared_ptr<ClientStream>> queue_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;

@@ -12,7 +12,7 @@ std::shared_ptr<WorkerSession> WorkerSession::Create(std::string peer, Callbacks
 }
 
 void WorkerSession::Send(v1::RouterMessage message) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   if (closing_ || finished_) return;
   if (queue_.size() >= kMaxQueued) {
     closing_ = true;
@@ -27,7 +27,7 @@ void WorkerSession::Send(v1::RouterMessage message) {
 }
 
 void WorkerSession::Close(grpc::Status status) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   if (closing_ || finished_) return;
   closing_ = true;
   close_status_ = std::move(status);
@@ -47,7 +47,7 @@ void WorkerSession::MaybeFinish() {
 }
 
 void WorkerSession::Consumed() {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   --unconsumed_;
   if (!read_paused_ || finished_ || unconsumed_ >= kMaxUnconsumed / 2) return;
   read_paused_ = false;
@@ -60,11 +60,11 @@ void WorkerSession::OnReadDone(bool ok) {
     return;
   }
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     ++unconsumed_;
   }
   callbacks_.on_message(self_, std::move(incoming_));
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   incoming_.Clear();
   if (finished_) return;  // no operation may follow Finish
   if (unconsumed_ >= kMaxUnconsumed) {
@@ -75,7 +75,7 @@ void WorkerSession::OnReadDone(bool ok) {
 }
 
 void WorkerSession::OnWriteDone(bool ok) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   writing_ = false;
   if (ok) {
     queue_.pop_front();
@@ -88,7 +88,7 @@ void WorkerSession::OnWriteDone(bool ok) {
 }
 
 void WorkerSession::OnCancel() {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   closing_ = true;
   // The message under way stays until OnWriteDone, the rest can reach nobody.
   queue_.resize(writing_ ? 1 : 0);

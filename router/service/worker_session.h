@@ -14,8 +14,8 @@
 #include <memory>
 #include <string>
 
-#include "absl/synchronization/mutex.h"
 #include "bfio/v1/worker.pb.h"
+#include "common/base/mutex.h"
 
 namespace bfio::router {
 
@@ -62,7 +62,7 @@ class WorkerSession final : public grpc::ServerBidiReactor<v1::WorkerMessage, v1
   std::shared_ptr<WorkerSession> self_;  // held until OnDone
   v1::WorkerMessage incoming_;           // belongs to gRPC while a read is under way
 
-  absl::Mutex mutex_;
+  Mutex mutex_;
   std::deque<v1::RouterMessage> queue_ ABSL_GUARDED_BY(mutex_);  // the front is being written when writing_
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;

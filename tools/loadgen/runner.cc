@@ -48,7 +48,7 @@ Results Runner::Run() {
     progress_.Update(now, [&] { return View(now); });
     Step step;
     {
-      absl::MutexLock lock(&mutex_);
+      MutexLock lock(&mutex_);
       step = NextStep(now);
       if (step.kind == Step::kWait) {
         changed_ = false;
@@ -59,7 +59,7 @@ Results Runner::Run() {
     if (step.kind == Step::kSendNew) SendNew(now);
     if (step.kind == Step::kSendAgain) SendAgain(step.retry_index);
   }
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   results_.duration_s = results_.requests_sent > 0 ? absl::ToDoubleSeconds(last_end_ - start_) : 0;
   return std::move(results_);
 }
@@ -94,7 +94,7 @@ void Runner::SendNew(absl::Time now) {
   next_ = schedule_.Next();
   const absl::Time due = options_.closed_loop() ? now : start_ + absl::Seconds(planned.due_s);
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     ++results_.requests_sent;
     if (!options_.closed_loop()) results_.schedule_lag_s.Add(absl::ToDoubleSeconds(now - due));
     open_[planned.index] = {.planned = planned, .due = due, .give_up = now + options_.timeout};
@@ -106,7 +106,7 @@ void Runner::SendAgain(uint64_t index) {
   PlannedRequest planned;
   absl::Time give_up;
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     const auto found = open_.find(index);
     if (found == open_.end()) return;
     planned = found->second.planned;
@@ -124,7 +124,7 @@ void Runner::StartAttempt(const PlannedRequest& planned, absl::Time give_up) {
                    .deadline = absl::Now() + (give_up - MonotonicNow()),
                    .live_tokens = &live_tokens_,
                    .done = [this, index](AttemptResult result) { OnAttemptDone(index, std::move(result)); }});
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   // It may have ended meanwhile; a retry that already waits then holds a context whose cancellation does
   // nothing.
   const auto found = open_.find(index);
@@ -139,14 +139,14 @@ void Runner::DropUnsent() {
     for (; next_.has_value(); next_ = schedule_.Next()) ++not_sent;
   }
   next_.reset();
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   results_.not_sent = not_sent;
 }
 
 void Runner::CancelAll() {
   std::vector<std::shared_ptr<grpc::ClientContext>> contexts;
   {
-    absl::MutexLock lock(&mutex_);
+    MutexLock lock(&mutex_);
     cancelling_ = true;
     for (const auto& [when, index] : retries_) {
       open_.erase(index);
@@ -163,7 +163,7 @@ void Runner::CancelAll() {
 }
 
 void Runner::OnAttemptDone(uint64_t index, AttemptResult result) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   changed_ = true;
   Open& open = open_[index];
   if (ScheduleRetry(open, index, result)) return;
@@ -198,7 +198,7 @@ bool Runner::ScheduleRetry(Open& open, uint64_t index, const AttemptResult& resu
 }
 
 ProgressView Runner::View(absl::Time now) {
-  absl::MutexLock lock(&mutex_);
+  MutexLock lock(&mutex_);
   return {.elapsed_s = absl::ToDoubleSeconds(now - start_),
           .duration_s = options_.duration_s,
           .total = schedule_.total(),

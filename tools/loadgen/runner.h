@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "bfio/v1/inference.grpc.pb.h"
+#include "common/base/mutex.h"
 #include "grpcpp/channel.h"
 #include "tools/loadgen/client_stream.h"
 #include "tools/loadgen/options.h"
@@ -84,7 +84,7 @@ class Runner {
 
   std::atomic<uint64_t> live_tokens_{0};
 
-  absl::Mutex mutex_;
+  Mutex mutex_;
   // Set when a stream ends, so that the loop looks again.
   bool changed_ ABSL_GUARDED_BY(mutex_) = false;
   bool cancelling_ ABSL_GUARDED_BY(mutex_) = false;
