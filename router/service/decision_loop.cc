@@ -322,20 +322,29 @@ void DecisionLoop::OnRejections(core::WorkerIndex rank, const v1::StepReport& re
 
 void DecisionLoop::OnLeave(Member& member) {
   member.draining = true;
+  some_drain_ = true;
   if (member.rank) scheduler_.SetAcceptsNew(*member.rank, false);
 }
 
 void DecisionLoop::ReleaseDrained() {
+  if (!some_drain_) return;
+  some_drain_ = false;
   for (Member* member : group_.members()) {
     if (!member->draining) continue;
-    if (group_.ByRank(member->rank.value_or(-1)) == member) {
-      const core::Scheduler::WorkerAccount account = scheduler_.Account(*member->rank);
-      if (account.active + account.inflight > 0) continue;
-    } else if (member->rank) {
-      continue;  // its requests are known again when the epoch opens
+    if (MayLeave(*member)) {
+      group_.Release(*member, now_);
+    } else {
+      some_drain_ = true;
     }
-    group_.Release(*member, now_);
   }
+}
+
+bool DecisionLoop::MayLeave(const Member& member) {
+  if (!member.rank) return true;  // never served
+  // Between epochs it is not known what it holds.
+  if (group_.ByRank(*member.rank) != &member) return false;
+  const core::Scheduler::WorkerAccount account = scheduler_.Account(*member.rank);
+  return account.active + account.inflight == 0;
 }
 
 absl::Status DecisionLoop::DrainWorker(const std::string& worker_id) {

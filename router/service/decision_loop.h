@@ -90,6 +90,7 @@ class DecisionLoop final : private Group::Listener {
   void OnRejections(core::WorkerIndex rank, const v1::StepReport& report);
   void OnLeave(Member& member);
   void ReleaseDrained();
+  bool MayLeave(const Member& member);
 
   void OnEpochOpen(uint64_t epoch, const std::vector<Member*>& ranks) override;
   void OnEpochClosed() override;
@@ -126,6 +127,9 @@ class DecisionLoop final : private Group::Listener {
   absl::Time report_deadline_ = absl::InfiniteFuture();
   // When a group that should step and does not is taken to be stuck.
   absl::Time stall_deadline_ = absl::InfiniteFuture();
+  // Some worker drains.
+  bool some_drain_ = false;
+  // The router itself does.
   bool draining_ = false;
   absl::Time drain_deadline_ = absl::InfiniteFuture();
   std::vector<std::shared_ptr<ClientStream>> outbox_;

@@ -102,7 +102,7 @@ void RouterServer::Shutdown() {
   if (loop_ != nullptr) loop_->Stop();
   steps_.Close();
   // What is still open after this gets cancelled; streams of the loop have been told to end.
-  const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(2);
+  const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(1);
   for (grpc::Server* server : {server_.get(), admin_server_.get()}) {
     if (server != nullptr) server->Shutdown(deadline);
   }
