@@ -9,7 +9,8 @@ namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr double kNs = 1e-9;
-// Reports of one step arrive together; more open steps than this means that somebody has stopped reporting.
+// Reports of one step arrive together; more open steps than this means that somebody has stopped reporting,
+// or lags behind. The oldest steps are then given up, so that the sums go on when the laggard has caught up.
 constexpr size_t kMaxPartial = 64;
 
 int64_t TickOf(absl::Time now) {
@@ -57,7 +58,11 @@ void StepRecorder::OnReport(int32_t rank, const v1::StepReport& report, absl::Ti
   // A report of the epoch before (its tokens are good) has no place in this epoch's steps.
   if (report.epoch() != epoch_ || rank >= ranks_) return;
   rates_[rank].Add(now, report.token_ids_size());
-  if (!report.barrier_error().empty() || partial_.size() >= kMaxPartial) return;
+  if (!report.barrier_error().empty()) return;
+  if (partial_.size() >= kMaxPartial && !partial_.contains(report.step())) {
+    if (report.step() < partial_.begin()->first) return;  // given up
+    partial_.erase(partial_.begin());
+  }
 
   Partial& partial = partial_[report.step()];
   v1::StepSummary& summary = partial.summary;

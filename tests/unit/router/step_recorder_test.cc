@@ -49,6 +49,16 @@ TEST(StepRecorder, ReportsOfTwoStepsMayInterleave) {
   EXPECT_EQ(f.recorder.totals().steps(), 2u);
 }
 
+TEST(StepRecorder, ARankThatLagsFarBehindDoesNotEndTheCount) {
+  Fixture f;
+  for (uint64_t step = 1; step <= 100; ++step) f.recorder.OnReport(0, Report(step, 1, 1, 0), f.now);
+  for (uint64_t step = 1; step <= 100; ++step) f.recorder.OnReport(1, Report(step, 1, 1, 0), f.now);
+  EXPECT_EQ(f.recorder.totals().steps(), 64u) << "the newest";
+  f.recorder.OnReport(0, Report(101, 1, 1, 0), f.now);
+  f.recorder.OnReport(1, Report(101, 1, 1, 0), f.now);
+  EXPECT_EQ(f.recorder.totals().steps(), 65u);
+}
+
 TEST(StepRecorder, AFailedBarrierIsNoStep) {
   Fixture f;
   v1::StepReport failed = Report(1, 1, 1, 0);
