@@ -2,11 +2,14 @@
 
 #include <utility>
 
+#include "common/net/tsan_edge.h"
+
 namespace bfio::router {
 
 std::shared_ptr<ClientStream> ClientStream::Create(std::string request_id, std::function<void()> on_cancel) {
   std::shared_ptr<ClientStream> stream(new ClientStream(std::move(request_id), std::move(on_cancel)));
   stream->self_ = stream;
+  GrpcHandOver(stream.get());
   return stream;
 }
 
@@ -44,6 +47,7 @@ void ClientStream::Flush() {
   if (!have_tokens && !ended_) return;
   if (!have_tokens && (broken_ || !status_.ok())) {
     finished_ = true;
+    GrpcHandOver(this);
     Finish(status_);
     return;
   }
@@ -61,13 +65,16 @@ void ClientStream::Flush() {
       *response_.mutable_finish() = *std::move(finish_);
     }
     finished_ = true;
+    GrpcHandOver(this);
     StartWriteAndFinish(&response_, grpc::WriteOptions(), grpc::Status::OK);
   } else {
+    GrpcHandOver(this);
     StartWrite(&response_);
   }
 }
 
 void ClientStream::OnWriteDone(bool ok) {
+  const GrpcReaction reaction(this);
   bool again = false;
   {
     MutexLock lock(&mutex_);
@@ -82,10 +89,12 @@ void ClientStream::OnWriteDone(bool ok) {
 }
 
 void ClientStream::OnCancel() {
+  const GrpcReaction reaction(this);
   on_cancel_();
 }
 
 void ClientStream::OnDone() {
+  GrpcTakeOver(this);
   // Moved out first: releasing the last reference destroys *this.
   const std::shared_ptr<ClientStream> self = std::move(self_);
 }

@@ -4,6 +4,8 @@
 #include <deque>
 #include <utility>
 
+#include "common/net/tsan_edge.h"
+
 namespace bfio::router {
 
 class StepBroadcast::Watcher final : public grpc::ServerWriteReactor<v1::StepSummary> {
@@ -13,6 +15,7 @@ class StepBroadcast::Watcher final : public grpc::ServerWriteReactor<v1::StepSum
   static std::shared_ptr<Watcher> Create(uint32_t every) {
     auto watcher = std::make_shared<Watcher>(every);
     watcher->self_ = watcher;
+    GrpcHandOver(watcher.get());
     return watcher;
   }
 
@@ -39,6 +42,7 @@ class StepBroadcast::Watcher final : public grpc::ServerWriteReactor<v1::StepSum
   }
 
   void OnWriteDone(bool ok) override {
+    const GrpcReaction reaction(this);
     MutexLock lock(&mutex_);
     writing_ = false;
     if (!ok) ended_ = true;
@@ -46,9 +50,15 @@ class StepBroadcast::Watcher final : public grpc::ServerWriteReactor<v1::StepSum
     MaybeFinish();
   }
 
-  void OnCancel() override { End(grpc::Status::CANCELLED); }
+  void OnCancel() override {
+    const GrpcReaction reaction(this);
+    End(grpc::Status::CANCELLED);
+  }
 
-  void OnDone() override { const std::shared_ptr<Watcher> self = std::move(self_); }
+  void OnDone() override {
+    GrpcTakeOver(this);
+    const std::shared_ptr<Watcher> self = std::move(self_);
+  }
 
  private:
   static constexpr size_t kMaxQueued = 256;
@@ -59,12 +69,14 @@ class StepBroadcast::Watcher final : public grpc::ServerWriteReactor<v1::StepSum
     message_.set_dropped(std::exchange(dropped_, 0));
     queue_.pop_front();
     writing_ = true;
+    GrpcHandOver(this);
     StartWrite(&message_);
   }
 
   void MaybeFinish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!ended_ || writing_ || finished_) return;
     finished_ = true;
+    GrpcHandOver(this);
     Finish(status_);
   }
 

@@ -2,11 +2,14 @@
 
 #include <utility>
 
+#include "common/net/tsan_edge.h"
+
 namespace bfio::router {
 
 std::shared_ptr<WorkerSession> WorkerSession::Create(std::string peer, Callbacks callbacks) {
   std::shared_ptr<WorkerSession> session(new WorkerSession(std::move(peer), std::move(callbacks)));
   session->self_ = session;
+  GrpcHandOver(session.get());
   session->StartRead(&session->incoming_);
   return session;
 }
@@ -37,12 +40,14 @@ void WorkerSession::Close(grpc::Status status) {
 void WorkerSession::WriteNext() {
   if (writing_ || finished_ || queue_.empty()) return;
   writing_ = true;
+  GrpcHandOver(this);
   StartWrite(&queue_.front());
 }
 
 void WorkerSession::MaybeFinish() {
   if (!closing_ || finished_ || writing_ || !queue_.empty()) return;
   finished_ = true;
+  GrpcHandOver(this);
   Finish(close_status_);
 }
 
@@ -51,10 +56,12 @@ void WorkerSession::Consumed() {
   --unconsumed_;
   if (!read_paused_ || finished_ || unconsumed_ >= kMaxUnconsumed / 2) return;
   read_paused_ = false;
+  GrpcHandOver(this);
   StartRead(&incoming_);
 }
 
 void WorkerSession::OnReadDone(bool ok) {
+  const GrpcReaction reaction(this);
   if (!ok) {  // the worker has closed its side or is gone
     Close(grpc::Status::OK);
     return;
@@ -70,11 +77,13 @@ void WorkerSession::OnReadDone(bool ok) {
   if (unconsumed_ >= kMaxUnconsumed) {
     read_paused_ = true;
   } else {
+    GrpcHandOver(this);
     StartRead(&incoming_);
   }
 }
 
 void WorkerSession::OnWriteDone(bool ok) {
+  const GrpcReaction reaction(this);
   MutexLock lock(&mutex_);
   writing_ = false;
   if (ok) {
@@ -88,6 +97,7 @@ void WorkerSession::OnWriteDone(bool ok) {
 }
 
 void WorkerSession::OnCancel() {
+  const GrpcReaction reaction(this);
   MutexLock lock(&mutex_);
   closing_ = true;
   // The message under way stays until OnWriteDone, the rest can reach nobody.
@@ -96,6 +106,7 @@ void WorkerSession::OnCancel() {
 }
 
 void WorkerSession::OnDone() {
+  GrpcTakeOver(this);
   const std::shared_ptr<WorkerSession> self = std::move(self_);
   callbacks_.on_gone(self);
 }

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/base/clock.h"
+#include "common/net/tsan_edge.h"
 #include "grpcpp/support/client_callback.h"
 #include "tools/loadgen/checker.h"
 
@@ -39,6 +40,7 @@ class ClientStream final : public grpc::ClientReadReactor<v1::GenerateResponse> 
   std::shared_ptr<grpc::ClientContext> Start(v1::Inference::Stub& stub) {
     std::shared_ptr<grpc::ClientContext> context = context_;
     stub.async()->Generate(context.get(), &request_, this);
+    GrpcHandOver(this);
     StartRead(&response_);
     StartCall();  // from here on the stream may be gone at any moment
     return context;
@@ -46,12 +48,14 @@ class ClientStream final : public grpc::ClientReadReactor<v1::GenerateResponse> 
 
  private:
   void OnReadDone(bool ok) override {
+    const GrpcReaction reaction(this);
     if (!ok) return;  // OnDone follows
     const absl::Time now = MonotonicNow();
     const StreamMessage message = Plain(response_);
     checker_.OnMessage(message);
     if (message.tokens > 0) TimeTokens(now, message.tokens);
     response_.Clear();
+    GrpcHandOver(this);
     StartRead(&response_);
   }
 
@@ -67,6 +71,7 @@ class ClientStream final : public grpc::ClientReadReactor<v1::GenerateResponse> 
   }
 
   void OnDone(const grpc::Status& status) override {
+    GrpcTakeOver(this);
     checker_.OnEnd(status.ok());
     result_.end = MonotonicNow();
     result_.status = status;

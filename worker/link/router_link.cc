@@ -9,6 +9,7 @@
 #include "bfio/v1/worker.grpc.pb.h"
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
+#include "common/net/tsan_edge.h"
 #include "grpcpp/grpcpp.h"
 #include "spdlog/spdlog.h"
 #include "worker/link/convert.h"
@@ -54,6 +55,7 @@ class RouterLink::Call final : public grpc::ClientBidiReactor<v1::WorkerMessage,
     stub_->async()->Attach(&context_, this);
     // Writes are started from outside of reactions.
     AddHold();
+    GrpcHandOver(this);
     StartRead(&in_);
     StartCall();
   }
@@ -61,13 +63,21 @@ class RouterLink::Call final : public grpc::ClientBidiReactor<v1::WorkerMessage,
   // REQUIRES: no write is under way.
   void Write(const OutMessage& message) {
     ToProto(message, out_);
+    GrpcHandOver(this);
     StartWrite(&out_);
   }
-  void Close() { StartWritesDone(); }
+  void Close() {
+    GrpcHandOver(this);
+    StartWritesDone();
+  }
   void Cancel() { context_.TryCancel(); }
-  void Release() { RemoveHold(); }
+  void Release() {
+    GrpcHandOver(this);
+    RemoveHold();
+  }
 
   void OnReadDone(bool ok) override {
+    const GrpcReaction reaction(this);
     if (!ok) return MarkBroken();
     std::optional<InMessage> message = FromProto(in_);
     if (message.has_value()) Deliver(*std::move(message));
@@ -75,16 +85,19 @@ class RouterLink::Call final : public grpc::ClientBidiReactor<v1::WorkerMessage,
       MutexLock lock(&state_->mutex);
       state_->heard = true;
     }
+    GrpcHandOver(this);
     StartRead(&in_);
   }
 
   void OnWriteDone(bool ok) override {
+    const GrpcReaction reaction(this);
     MutexLock lock(&state_->mutex);
     state_->writing = false;
     state_->broken |= !ok;
   }
 
   void OnDone(const grpc::Status& status) override {
+    GrpcTakeOver(this);
     // The last act: as soon as `done` is set, Run's thread may delete this call.
     const std::shared_ptr<State> state = state_;
     absl::Status ended(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
