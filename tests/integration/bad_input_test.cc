@@ -21,7 +21,7 @@ std::string WriteFile(const std::string& name, const std::string& text) {
 
 void ExpectOneLine(const std::string& program, const std::vector<std::string>& args, int code,
                    const std::string& part) {
-  const RunResult run = RunProgram(program, args, absl::Seconds(30));
+  const RunResult run = RunProgram(program, args, kSlowdown * absl::Seconds(30));
   EXPECT_EQ(run.code, code) << program << ": " << run.err;
   EXPECT_THAT(run.err, HasSubstr(part));
   EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
@@ -69,7 +69,7 @@ TEST(BadInput, ConfigFilesSetFlagsAndTheCommandLineWins) {
       WriteFile("good.textproto",
                 "workers: 3\npolicy: \"fcfs\"\nlisten: \"127.0.0.1:0\"\nadmin_listen: \"127.0.0.1:0\"\n");
   Process router("bfio_router", {absl::StrCat("--config=", text), "--policy=lpt"});
-  EXPECT_TRUE(router.WaitForOutput("policy lpt, waiting for 3 workers", absl::Seconds(20)))
+  EXPECT_TRUE(router.WaitForOutput("policy lpt, waiting for 3 workers", kSlowdown * absl::Seconds(20)))
       << router.Stderr();
 }
 

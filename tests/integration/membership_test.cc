@@ -30,6 +30,7 @@ class Clients {
       });
     }
   }
+  ~Clients() { Join(); }
   std::vector<GenerateResult>& Join() {
     for (std::thread& thread : threads_) thread.join();
     threads_.clear();
@@ -44,8 +45,10 @@ class Clients {
 ClusterOptions Options(int workers) {
   ClusterOptions options;
   options.worker_processes = workers;
-  options.router_flags = {"--step_timeout=2s", "--form_timeout=3s"};
-  options.worker_flags = {"--c=0.004", "--tl=0", "--slots=8"};
+  options.router_flags = {absl::StrCat("--step_timeout=", 2 * kSlowdown, "s"),
+                          absl::StrCat("--form_timeout=", 3 * kSlowdown, "s")};
+  // Slow enough for a busy machine to see requests under way.
+  options.worker_flags = {absl::StrCat("--c=", 0.008 * kSlowdown), "--tl=0", "--slots=8"};
   return options;
 }
 
@@ -128,7 +131,7 @@ TEST(Membership, ATerminatedWorkerDrainsByItself) {
   }));
   cluster.workers()[0].Signal(SIGTERM);
   ExpectComplete(clients.Join(), 100);
-  EXPECT_EQ(cluster.workers()[0].Wait(absl::Seconds(30)), 0) << cluster.workers()[0].Stderr();
+  EXPECT_EQ(cluster.workers()[0].Wait(kSlowdown * absl::Seconds(30)), 0) << cluster.workers()[0].Stderr();
   EXPECT_EQ(cluster.State().requests().replayed(), 0u);
 }
 
@@ -149,7 +152,7 @@ TEST(Membership, WorkersOutliveTheirRouter) {
   ASSERT_TRUE(cluster.ok());
   // The same ports again, as a supervisor would restart it.
   cluster.router().Signal(SIGTERM);
-  ASSERT_EQ(cluster.router().Wait(absl::Seconds(30)), 0) << cluster.router().Stderr();
+  ASSERT_EQ(cluster.router().Wait(kSlowdown * absl::Seconds(30)), 0) << cluster.router().Stderr();
   Process second("bfio_router", {absl::StrCat("--listen=", cluster.address()),
                                  absl::StrCat("--admin_listen=", cluster.admin_address()), "--workers=2"});
   ASSERT_TRUE(

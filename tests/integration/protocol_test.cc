@@ -85,7 +85,8 @@ class Protocol : public ::testing::Test {
   static ClusterOptions RouterOnly() {
     ClusterOptions options;
     options.worker_processes = 0;
-    options.router_flags = {"--workers=1", "--form_timeout=500ms", "--step_timeout=1s"};
+    options.router_flags = {"--workers=1", absl::StrCat("--form_timeout=", 500 * kSlowdown, "ms"),
+                            absl::StrCat("--step_timeout=", kSlowdown, "s")};
     return options;
   }
   // A request that is under way on the scripted worker's step 1; gives the plan that placed it.

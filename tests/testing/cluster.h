@@ -6,10 +6,10 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "bfio/v1/admin.grpc.pb.h"
 #include "bfio/v1/inference.grpc.pb.h"
 #include "tests/testing/process.h"
@@ -41,13 +41,14 @@ class Cluster {
   void StartWorker();
   // Fails the test when the router does not answer.
   v1::ClusterState State();
-  // Polls State until `done` holds; false (and a failure with the last state) after 30 s.
+  // Polls State until `done` holds; false (and a failure with the last state) after 30 s
+  // (more where programs are slow).
   bool WaitFor(const std::string& what, const std::function<bool(const v1::ClusterState&)>& done);
   // SIGTERM to all; checks that each ends with 0.
   void StopCleanly();
 
  private:
-  std::optional<v1::ClusterState> TryState();
+  absl::StatusOr<v1::ClusterState> TryState();
 
   const ClusterOptions options_;
   bool ok_ = false;

@@ -15,6 +15,13 @@
 
 namespace bfio::testing {
 
+// By how much tests' patience grows, and what they watch slows down, in builds whose programs are slow.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+inline constexpr int kSlowdown = 4;
+#else
+inline constexpr int kSlowdown = 1;
+#endif
+
 class Process {
  public:
   // `program` is a name in build/bin. Standard output and error go to a file of their own under the test's
@@ -50,7 +57,7 @@ struct RunResult {
   std::string out, err;
 };
 RunResult RunProgram(const std::string& program, const std::vector<std::string>& args,
-                     absl::Duration timeout = absl::Seconds(120));
+                     absl::Duration timeout = kSlowdown * absl::Seconds(120));
 
 // A directory for this test process's files, removed at exit.
 std::string TestDirectory();
