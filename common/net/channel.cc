@@ -10,6 +10,7 @@ namespace {
 
 const int kKeepaliveTimeMs = static_cast<int>(absl::ToInt64Milliseconds(kKeepaliveTime));
 const int kKeepaliveTimeoutMs = static_cast<int>(absl::ToInt64Milliseconds(kKeepaliveTimeout));
+const int kServerKeepaliveTimeoutMs = static_cast<int>(absl::ToInt64Milliseconds(kServerKeepaliveTimeout));
 // Clients may send pings this often, over and above data.
 constexpr int kMinPingIntervalMs = 500;
 
@@ -33,8 +34,8 @@ std::shared_ptr<grpc::Channel> NewChannel(const std::string& address, int index)
 
 void ConfigureServer(grpc::ServerBuilder& builder, int max_streams) {
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveTimeMs);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kServerKeepaliveTimeoutMs);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kMinPingIntervalMs);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);

@@ -18,6 +18,9 @@ namespace bfio {
 
 inline constexpr absl::Duration kKeepaliveTime = absl::Seconds(2);
 inline constexpr absl::Duration kKeepaliveTimeout = absl::Milliseconds(1500);
+// A server is more patient, and pings only connections with calls: a client on the blocking API answers pings
+// only while it is inside a call, so an idle one would be cut off and find out at its next request.
+inline constexpr absl::Duration kServerKeepaliveTimeout = absl::Seconds(10);
 
 // A channel to "HOST:PORT". Channels with the same `index` share a connection; different ones have their own,
 // which helps when one connection's lock or window is the bottleneck. Connects lazily and again after a loss

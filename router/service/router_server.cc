@@ -1,7 +1,10 @@
 #include "router/service/router_server.h"
 
+#include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
+
+#include <spdlog/spdlog.h>
 
 #include <chrono>
 #include <utility>
@@ -54,6 +57,8 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(const RouterOp
   if (!policy.ok()) return policy.status();
   // Once per process, before the first server is built.
   static const bool plugins = [] {
+    // What gRPC has to say (of a taken port, of a peer that hung up) is said by us where it matters.
+    gpr_set_log_function([](gpr_log_func_args* args) { spdlog::debug("grpc: {}", args->message); });
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     return true;

@@ -50,10 +50,8 @@ TEST(BadInput, TakenPort) {
   options.router_flags = {"--workers=1"};
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
-  const RunResult run =
-      RunProgram("bfio_router", {absl::StrCat("--listen=", cluster.address()), "--admin_listen=127.0.0.1:0"});
-  EXPECT_EQ(run.code, 1);
-  EXPECT_THAT(run.err, HasSubstr(absl::StrCat("cannot listen on ", cluster.address())));
+  ExpectOneLine("bfio_router", {absl::StrCat("--listen=", cluster.address()), "--admin_listen=127.0.0.1:0"},
+                1, absl::StrCat("cannot listen on ", cluster.address()));
 }
 
 TEST(BadInput, WrongConfigKey) {
