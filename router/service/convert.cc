@@ -1,5 +1,6 @@
 #include "router/service/convert.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -121,6 +122,14 @@ absl::Status ConvertReport(const v1::StepReport& report, ReportView& view) {
   view.rejected.clear();
   for (const v1::Finished& finished : report.finished()) view.finished.push_back(finished.handle());
   for (const v1::Rejection& rejection : report.rejected()) view.rejected.push_back(rejection.handle());
+  for (const v1::Rejection& rejection : report.rejected()) {
+    if (rejection.code() < 1 || rejection.code() > 16) {
+      return absl::InvalidArgumentError(absl::StrCat("a rejection carries code ", rejection.code()));
+    }
+    if (std::find(view.finished.begin(), view.finished.end(), rejection.handle()) != view.finished.end()) {
+      return absl::InvalidArgumentError("a request is both rejected and finished");
+    }
+  }
   view.core.step = static_cast<int64_t>(report.step());
   view.core.applied_plan = static_cast<int64_t>(report.applied_plan());
   view.core.load_tokens = static_cast<int64_t>(report.load_tokens());

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "common/net/status.h"
 
@@ -17,6 +18,8 @@ constexpr absl::Duration kPoolFullRetry = absl::Milliseconds(500);
 constexpr absl::Duration kUnavailableRetry = absl::Seconds(1);
 // Refusals by workers that a request survives: the accounts are exact, so even one is a sign of trouble.
 constexpr int kMaxRefusals = 16;
+// Losses of its worker that a request survives: one that kills whoever takes it must not go round for ever.
+constexpr int kMaxReplays = 16;
 
 core::SchedulerOptions CoreOptions(const RouterOptions& options) {
   core::SchedulerOptions core;
@@ -41,7 +44,9 @@ DecisionLoop::DecisionLoop(const RouterOptions& options, std::unique_ptr<core::P
     : options_(options),
       hooks_(std::move(hooks)),
       policy_options_(options.policy_options),
-      next_id_(1),
+      // Above whatever an earlier router on this machine gave out: workers may still hold requests of that
+      // one.
+      next_id_(static_cast<core::RequestId>(absl::ToUnixSeconds(absl::Now())) << 20),
       scheduler_(CoreOptions(options), std::move(policy)),
       group_(options_, this),
       recorder_(hooks_.on_step),
@@ -386,6 +391,14 @@ void DecisionLoop::OnEpochOpen(uint64_t epoch, const std::vector<Member*>& ranks
       Complete(*record, v1::FINISH_REASON_LENGTH);
       continue;
     }
+    if (++record->replays > kMaxReplays) {
+      totals_.set_failed(totals_.failed() + 1);
+      End(*record,
+          ToGrpcStatus(
+              WithRetry(absl::UnavailableError("the request's workers were lost"), kUnavailableRetry)),
+          std::nullopt);
+      continue;
+    }
     totals_.set_replayed(totals_.replayed() + 1);
     scheduler_.Requeue(record->Spec());
   }
@@ -449,7 +462,10 @@ void DecisionLoop::SendPlan(const core::Plan& plan) {
     plan_messages_[drop.worker].mutable_plan()->add_cancellations(drop.id);
   for (const core::Placement& placement : plan.placements) {
     RequestRecord* record = requests_.Find(placement.id);
-    if (record == nullptr) continue;
+    if (record == nullptr) {  // nobody waits for it: have it dropped again rather than hold its slot for ever
+      scheduler_.Cancel(placement.id);
+      continue;
+    }
     record->rank = record->last_rank = placement.worker;
     record->wait_steps = placement.wait_steps;
     if (!record->placed) record->placed = now_;

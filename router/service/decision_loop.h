@@ -121,7 +121,8 @@ class DecisionLoop final : private Group::Listener {
   v1::RequestTotals totals_;
   absl::Time now_;
   const absl::Time started_;
-  // Largest sequence, in KV tokens, that some present worker can hold; absent while none was seen.
+  // Largest prompt + output that is accepted: every rank's limit of a sequence allows it and the largest KV
+  // holds it; absent while no group was seen.
   std::optional<int64_t> max_sequence_;
   // When patience for missing reports ends; infinite while none is missing.
   absl::Time report_deadline_ = absl::InfiniteFuture();

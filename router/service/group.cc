@@ -17,6 +17,10 @@ constexpr absl::Duration kSettleAfterJoin = absl::Milliseconds(100);
 constexpr absl::Duration kSettleAfterLoss = absl::Milliseconds(20);
 // After a failed attempt to form, so that a persistent cause does not spin.
 constexpr absl::Duration kSettleAfterFailure = absl::Milliseconds(500);
+// A member that keeps the others from forming is refused for this long, doubled each time.
+constexpr absl::Duration kFirstPenalty = absl::Seconds(1);
+constexpr absl::Duration kLastPenalty = absl::Minutes(2);
+constexpr size_t kMaxPenalties = 1024;
 // What a member's answer may take beyond the time it has for forming.
 constexpr absl::Duration kFormGrace = absl::Seconds(1);
 
@@ -34,6 +38,10 @@ void Group::OnHello(std::shared_ptr<WorkerSession> session, const v1::Hello& hel
   if (status.ok() && !members_.empty() && members_.begin()->second->hello.barrier() != hello.barrier()) {
     status = absl::FailedPreconditionError(absl::StrCat(
         "the group meets by barrier ", members_.begin()->second->hello.barrier(), ", not ", hello.barrier()));
+  }
+  const auto penalty = penalties_.find(hello.worker_id());
+  if (status.ok() && penalty != penalties_.end() && now < penalty->second.until) {
+    status = absl::UnavailableError("this worker has kept the group from forming; come back later");
   }
   if (!status.ok()) {
     spdlog::warn("worker at {} refused: {}", session->peer(), std::string(status.message()));
@@ -62,6 +70,7 @@ void Group::OnEpochReady(Member& member, const v1::EpochReady& ready, absl::Time
   member.ready = ready.error().empty();
   if (member.ready) {
     member.spoken_epoch = epoch_;
+    member.hello.clear_active();  // dropped by now: Epoch.cancellations named them
     member.resident.clear();
     for (const v1::ActiveRequest& active : ready.active()) {
       member.resident.push_back({active.handle(), static_cast<int64_t>(active.kv_tokens())});
@@ -77,8 +86,30 @@ void Group::OnEpochReady(Member& member, const v1::EpochReady& ready, absl::Time
   if (all(&Member::ready)) {
     FinishForming();
   } else {
-    Reform(kSettleAfterFailure, false, now);
+    OnFormingFailed(now);
   }
+}
+
+void Group::OnFormingFailed(absl::Time now) {
+  // Once is bad luck. From then on the one that was never part of a working group is the likeliest cause (it
+  // may reach the router but not the others), or else the newest.
+  if (++failures_ > 1 && ranks_.size() > 1) {
+    Member* suspect = ranks_.back();
+    for (Member* member : ranks_) {
+      if (!member->rank) suspect = member;
+    }
+    Punish(*suspect, grpc::Status(grpc::StatusCode::UNAVAILABLE, "the group does not form with this worker"),
+           now);
+    return;
+  }
+  Reform(kSettleAfterFailure, false, now);
+}
+
+void Group::Punish(Member& member, grpc::Status status, absl::Time now) {
+  if (penalties_.size() >= kMaxPenalties) penalties_.clear();
+  Penalty& penalty = penalties_[member.hello.worker_id()];
+  penalty.until = now + std::min(kLastPenalty, kFirstPenalty * (1 << std::min(penalty.count++, 10)));
+  Expel(member, std::move(status), now);
 }
 
 void Group::OnBarrierError(Member& member, const std::string& why, absl::Time now) {
@@ -118,7 +149,7 @@ void Group::Remove(const WorkerSession* session, absl::Time now) {
   // ranks_ keeps no pointer to a member that is gone, whatever the phase.
   ranks_.erase(std::remove(ranks_.begin(), ranks_.end(), it->second.get()), ranks_.end());
   members_.erase(it);
-  if (ranked) Reform(kSettleAfterLoss, true, now);
+  if (ranked || members_.empty()) Reform(kSettleAfterLoss, true, now);
 }
 
 void Group::Reform(absl::Duration delay, bool close, absl::Time now) {
@@ -151,7 +182,7 @@ void Group::OnTimer(absl::Time now) {
       if (!member->answered) late.push_back(member);
     }
     for (Member* member : late) {
-      Expel(*member, grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, "no EpochReady in time"), now);
+      Punish(*member, grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, "no EpochReady in time"), now);
     }
     return;
   }
@@ -181,7 +212,6 @@ void Group::BeginForming(absl::Time now) {
     // A newcomer's residents belong to a placement that has been given up: its stream broke, or this is
     // another router.
     for (const v1::ActiveRequest& active : member.hello.active()) epoch.add_cancellations(active.handle());
-    member.hello.clear_active();
     member.session->Send(std::move(message));
   }
   spdlog::info("forming epoch {} of {} ranks", epoch_, ranks_.size());
@@ -191,6 +221,8 @@ void Group::FinishForming() {
   phase_ = Phase::kServing;
   deadline_ = absl::InfiniteFuture();
   formed_once_ = true;
+  failures_ = 0;
+  for (const Member* member : ranks_) penalties_.erase(member->hello.worker_id());
   spdlog::info("epoch {} serves with {} ranks", epoch_, ranks_.size());
   // Only now: until here the members' late reports were counted under their old ranks.
   for (Member* member : ranks_) member->rank = member->next_rank;

@@ -95,6 +95,10 @@ class Group {
   void Reform(absl::Duration delay, bool close, absl::Time now);
   void BeginForming(absl::Time now);
   void FinishForming();
+  // Expels a member that keeps the group from forming, and refuses it for a while.
+  void Punish(Member& member, grpc::Status status, absl::Time now);
+  // All have answered, not all could form.
+  void OnFormingFailed(absl::Time now);
   // Forgets a member; re-forms if it belonged to the epoch.
   void Remove(const WorkerSession* session, absl::Time now);
 
@@ -105,6 +109,14 @@ class Group {
   uint64_t epoch_ = 0;
   uint64_t next_sequence_ = 0;
   bool formed_once_ = false;
+  // Attempts to form in a row that failed though all answered.
+  int failures_ = 0;
+  // By worker_id: how often it kept the group from forming, and until when it is refused therefore.
+  struct Penalty {
+    int count = 0;
+    absl::Time until;
+  };
+  std::map<std::string, Penalty> penalties_;
   std::map<const WorkerSession*, std::unique_ptr<Member>> members_;
   std::vector<Member*> ranks_;  // of the open epoch, or of the one being formed
 };

@@ -37,6 +37,8 @@ struct RequestRecord {
   std::vector<uint32_t> history;
   // Times a worker refused it for want of room.
   int refusals = 0;
+  // Times it was placed again because its worker was lost.
+  int replays = 0;
 
   // What is still to be done, as the core sees it: delivered tokens count as prompt.
   core::RequestSpec Spec() const;

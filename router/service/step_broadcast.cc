@@ -33,6 +33,11 @@ class StepBroadcast::Watcher final : public grpc::ServerWriteReactor<v1::StepSum
     return true;
   }
 
+  bool ended() {
+    MutexLock lock(&mutex_);
+    return ended_;
+  }
+
   void End(grpc::Status status) {
     MutexLock lock(&mutex_);
     if (ended_) return;
@@ -96,6 +101,10 @@ class StepBroadcast::Watcher final : public grpc::ServerWriteReactor<v1::StepSum
 grpc::ServerWriteReactor<v1::StepSummary>* StepBroadcast::Subscribe(uint32_t every) {
   const std::shared_ptr<Watcher> watcher = Watcher::Create(std::max<uint32_t>(1, every));
   MutexLock lock(&mutex_);
+  // Publish forgets who has left, but a parked group publishes nothing.
+  watchers_.erase(
+      std::remove_if(watchers_.begin(), watchers_.end(), [](const auto& w) { return w->ended(); }),
+      watchers_.end());
   if (every < 1) {
     watcher->End(
         grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "every is 0; must be at least 1, or unset"));

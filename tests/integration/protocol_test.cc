@@ -200,6 +200,26 @@ TEST_F(Protocol, ASilentWorkerIsFencedAndItsRequestGoesOnElsewhere) {
   EXPECT_EQ(cluster_.State().requests().replayed(), 1u);
 }
 
+TEST_F(Protocol, ANewcomerThatCannotMeetTheOthersDoesNotTakeThemDown) {
+  cluster_.StartWorker();
+  ASSERT_TRUE(Generate(cluster_.inference(), SyntheticRequest(10, 3)).status.ok());
+  ScriptedWorker newcomer(cluster_.address(), "newcomer");
+  newcomer.SayHello();
+  v1::RouterMessage message;
+  while (newcomer.ReadUntil(v1::RouterMessage::kEpoch, message)) {
+    v1::WorkerMessage failed;
+    failed.mutable_epoch_ready()->set_epoch(message.epoch().epoch());
+    failed.mutable_epoch_ready()->set_error("cannot reach rank 0");
+    newcomer.Send(failed);
+  }
+  EXPECT_EQ(newcomer.End().error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_TRUE(Generate(cluster_.inference(), SyntheticRequest(10, 3)).status.ok())
+      << "the group serves again";
+  ScriptedWorker again(cluster_.address(), "newcomer");
+  again.SayHello();
+  EXPECT_EQ(again.End().error_code(), grpc::StatusCode::UNAVAILABLE) << "refused for a while";
+}
+
 TEST_F(Protocol, ARefusedAssignmentIsPlacedAgain) {
   ScriptedWorker worker(cluster_.address(), "w");
   ASSERT_TRUE(worker.Join());

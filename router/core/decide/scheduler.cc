@@ -48,6 +48,7 @@ std::vector<RequestId> Scheduler::OpenEpoch(std::vector<EpochMember> members) {
     Worker& worker = next[g];
     worker.spec = members[g].spec;
     for (const ResidentRequest& resident : members[g].resident) {
+      if (kept.contains(resident.id)) continue;  // named twice
       const auto it = placed_.find(resident.id);
       if (it == placed_.end()) {  // nobody waits for it any more, or it has been placed anew meanwhile
         worker.drops.push_back(resident.id);
@@ -153,6 +154,8 @@ void Scheduler::Acknowledge(WorkerIndex index, const StepReport& report) {
       continue;
     }
     Placed& placed = it->second;
+    // Not this placement: it was refused before its plan was acknowledged, and has been placed here anew.
+    if (placed.where != Where::kInflight || placed.first_step != entry.apply_step) continue;
     --worker.inflight_placements;
     worker.inflight_base -= placed.spec.prefill_tokens - placed.first_step;
     placed.where = Where::kActive;

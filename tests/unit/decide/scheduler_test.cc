@@ -270,6 +270,32 @@ TEST(Scheduler, ARequeuedRequestSurvivesTheDropOfItsStaleCopy) {
   EXPECT_EQ(f.scheduler->Account(0).active, 1);
 }
 
+TEST(Scheduler, AResidentNamedTwiceIsOneRequest) {
+  Fixture f(PlanMode::kPipelined, 1, 2);
+  ASSERT_TRUE(f.scheduler->Enqueue(Request(1)).ok());
+  f.scheduler->MakePlan();
+  EpochMember twice;
+  twice.spec = {2, 1000, true};
+  twice.resident = {{1, 10}, {1, 10}};
+  EXPECT_THAT(f.scheduler->OpenEpoch({twice}), IsEmpty());
+  EXPECT_EQ(f.scheduler->Account(0).active, 1);
+  EXPECT_THAT(f.scheduler->MakePlan()->drops, IsEmpty());
+}
+
+TEST(Scheduler, ARefusalBeforeTheAcknowledgementIsNotCountedTwice) {
+  Fixture f(PlanMode::kPipelined, 1, 2);
+  ASSERT_TRUE(f.scheduler->Enqueue(Request(1)).ok());
+  f.scheduler->MakePlan();                                           // step 1
+  ASSERT_TRUE(f.Report(0, 1, 0, 0, {}, false, {1}).ok());            // refused, its plan not acknowledged
+  EXPECT_THAT(PlacedIds(*f.scheduler->MakePlan()), ElementsAre(1));  // step 3
+  ASSERT_TRUE(f.Report(0, 2, 1, 0).ok());
+  EXPECT_EQ(f.scheduler->Account(0).inflight, 1) << "the old plan's acknowledgement is not the new one's";
+  f.scheduler->MakePlan();
+  ASSERT_TRUE(f.Report(0, 3, 3, 10).ok());
+  EXPECT_EQ(f.scheduler->Account(0).inflight, 0);
+  EXPECT_EQ(f.scheduler->Account(0).active, 1);
+}
+
 TEST(Scheduler, ForcedPlanGoesOneStepFurtherWhileAReportIsMissing) {
   Fixture f(PlanMode::kPipelined, 2, 2);
   ASSERT_TRUE(f.scheduler->Enqueue(Request(1)).ok());

@@ -86,5 +86,16 @@ TEST(ConvertReport, RefusesCountsThatDoNotAddUp) {
   EXPECT_EQ(ConvertReport(report, view).code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST(ConvertReport, RefusesARejectionThatIsNone) {
+  ReportView view;
+  v1::StepReport report;
+  report.add_rejected()->set_handle(7);
+  EXPECT_EQ(ConvertReport(report, view).message(), "a rejection carries code 0");
+  report.mutable_rejected(0)->set_code(8);
+  EXPECT_TRUE(ConvertReport(report, view).ok());
+  report.add_finished()->set_handle(7);
+  EXPECT_EQ(ConvertReport(report, view).message(), "a request is both rejected and finished");
+}
+
 }  // namespace
 }  // namespace bfio::router
