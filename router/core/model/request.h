@@ -26,6 +26,8 @@ struct RequestSpec {
   std::optional<int64_t> predicted_output_tokens;
   // Larger is more urgent.
   int32_t priority = 0;
+  // Whose request it is: the router's number for a tenant; 0 is the default tenant.
+  uint32_t tenant = 0;
 
   // KV tokens the request may come to hold: what admission reserves for it. In its j-th step it holds s + j
   // - 1.

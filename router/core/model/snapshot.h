@@ -7,6 +7,7 @@
 #define BFIO_ROUTER_CORE_MODEL_SNAPSHOT_H_
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 
 #include "absl/types/span.h"
@@ -23,6 +24,14 @@ struct WorkerView {
   int32_t free_slots = 0;
   // KV tokens not reserved by anybody.
   int64_t free_kv_tokens = 0;
+  // KV tokens in all; what free_kv_tokens grows to when the worker is empty.
+  int64_t total_kv_tokens = std::numeric_limits<int64_t>::max();
+  // False while it drains: its load says nothing about the level the others should keep.
+  bool accepts_new = true;
+  // Local time of a step in units of an ordinary worker's time per token: time_offset + time_per_token *
+  // load. Unequal GPUs are balanced by this, not by tokens.
+  double time_per_token = 1;
+  double time_offset = 0;
 };
 
 struct WaitingView {
@@ -35,6 +44,27 @@ struct WaitingView {
   int64_t enqueued_step = 0;
   int32_t priority = 0;
   std::optional<int64_t> predicted_output_tokens;
+  int64_t max_new_tokens = 0;
+  uint32_t tenant = 0;
+  // Weighted tokens its tenant has been served above the least served tenant that has a request waiting.
+  double tenant_excess_tokens = 0;
+  // Row of Outlook::curves that tells how long it may run; 0 when there is no outlook.
+  int32_t curve = 0;
+};
+
+// What the lookahead expects of the steps after the plan's, h = 1 .. H (router/core/lookahead fills it).
+// Rows have H + 1 entries, h = 0 being the plan's own step. All spans are empty when horizon is 0.
+struct Outlook {
+  // H.
+  int32_t horizon = 0;
+  // [g * (H + 1) + h]: expected load of worker g's present requests at step + h, tokens. A request that is
+  // still active h steps on has grown by h.
+  absl::Span<const double> load;
+  // [g * (H + 1) + h]: probability that none of worker g's present requests ends before step + h.
+  absl::Span<const double> quiet;
+  // [c * (H + 1) + h]: probability that a request admitted by this plan is still active at step + h; 1 at
+  // h = 0. The load request i adds to its worker at step + h is (s_i + h) * curves[curve_i][h].
+  absl::Span<const double> curves;
 };
 
 struct Snapshot {
@@ -44,6 +74,7 @@ struct Snapshot {
   absl::Span<const WorkerView> workers;
   // The waiting pool: higher priority first, then oldest first.
   absl::Span<const WaitingView> waiting;
+  Outlook outlook;
 };
 
 // Request snapshot.waiting[waiting_index] goes to worker `worker`.

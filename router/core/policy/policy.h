@@ -32,6 +32,9 @@ class Policy {
   // The name it is registered under.
   virtual absl::string_view name() const = 0;
 
+  // H: how many steps ahead Snapshot::outlook should look; the scheduler projects no further.
+  virtual int32_t horizon() const { return 0; }
+
   // Appends the assignments to `plan`. REQUIRES: plan is empty.
   virtual void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) = 0;
 };

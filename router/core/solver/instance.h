@@ -1,4 +1,4 @@
-// One decision of the BF-IO integer program (BF-IO paper, section 3, equations IO), for horizon 0.
+// One decision of the BF-IO integer program (BF-IO paper, section 3, equations IO).
 //
 // Purpose: what the solver is asked. Given workers with a load and room, and a pool of items, choose which
 // items go where, so that an objective of the resulting loads is least. Exactly U = min(|items|, sum of
@@ -20,6 +20,9 @@ struct SolverWorker {
   int32_t slots = 0;
   // Room for kv_reserve of the items it is given.
   int64_t kv_tokens = 0;
+  // What is balanced is time_offset + time_per_token * load, in an ordinary worker's tokens.
+  double time_per_token = 1;
+  double time_offset = 0;
 };
 
 // SolverItem::home of an item that nobody expects.
@@ -36,6 +39,8 @@ struct SolverItem {
   // A worker that expects the item: its `load` has `credit` tokens of the item in it already.
   int32_t home = kNoHome;
   int64_t credit = 0;
+  // Row of Instance::curves.
+  int32_t curve = 0;
 
   // What the item adds to worker g.
   int64_t LoadOn(int32_t g) const { return g == home ? load - credit : load; }
@@ -47,6 +52,16 @@ struct Instance {
   std::vector<SolverItem> items;
   // Square only: the load every worker should have after the decision, tokens.
   double target_load = 0;
+  // H; the vectors below are empty when it is 0. Rows have H + 1 entries (model/snapshot.h, Outlook).
+  int32_t horizon = 0;
+  // [g * (H + 1) + h]: load of worker g's present requests h steps ahead, tokens.
+  std::vector<double> ahead;
+  // [g * (H + 1) + h]: probability that worker g has no completion before h.
+  std::vector<double> quiet;
+  // [c * (H + 1) + h]: item i adds (load_i + h) * curves[curve_i][h] to its worker h steps ahead.
+  std::vector<double> curves;
+  // [h]: what a step h ahead counts; all 1 in the paper's J.
+  std::vector<double> discount;
 
   int64_t TotalSlots() const {
     int64_t slots = 0;
