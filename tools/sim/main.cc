@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
+#include "absl/flags/reflection.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -20,9 +21,11 @@
 #include "common/config/program.h"
 #include "common/workload/trace.h"
 #include "router/core/policy/policy.h"
+#include "tools/sim/dominance_command.h"
 #include "tools/sim/options.h"
 #include "tools/sim/simulation.h"
 #include "tools/sim/statistics.h"
+#include "tools/sim/workload.h"
 
 ABSL_FLAG(std::string, trace, "", "trace file (Azure, BurstGPT, Mooncake or generic columns)");
 ABSL_FLAG(std::string, profile, "",
@@ -40,7 +43,8 @@ ABSL_FLAG(std::string, mode, "overload", "overload or arrivals");
 ABSL_FLAG(double, load, 1, "arrivals mode: the trace's arrival times are divided by this");
 ABSL_FLAG(double, c, bfio::StepCost{}.c_s, "step time: fixed part, seconds");
 ABSL_FLAG(double, tl, bfio::StepCost{}.tl_s_per_token, "step time: seconds per token of the largest load");
-ABSL_FLAG(uint64_t, seed, 1, "seed of power_of_two and of a profile's lengths");
+ABSL_FLAG(uint64_t, seed, 1,
+          "seed of random policies, of a profile's lengths and, above 1, of where a trace starts");
 ABSL_FLAG(bool, json, false, "one JSON object per run on standard output instead of the table");
 
 namespace bfio::sim {
@@ -59,7 +63,9 @@ std::string Usage() {
       "times.\n\n"
       "  bfio_sim --profile=conversation --policy=fcfs,least_tokens,bf_io\n"
       "  bfio_sim --trace=AzureLLMInferenceTrace_conv.csv --policy=bf_io --objective=paper "
-      "--json\n\nPolicies:\n";
+      "--json\n"
+      "  bfio_sim dominance --trace=FILE,FILE --candidate=bf_io    # is it never worse than any baseline?\n\n"
+      "Policies:\n";
   for (const core::PolicyInfo& policy : core::RegisteredPolicies()) {
     absl::StrAppendFormat(&usage, "  %-15s %s\n", policy.name, policy.summary);
   }
@@ -89,7 +95,10 @@ absl::StatusOr<Trace> LoadWorkload() {
   if (!path.empty() && !profile.empty()) {
     return absl::InvalidArgumentError("give --trace or --profile, not both");
   }
-  if (!path.empty()) return ReadTrace(path);
+  if (!path.empty()) {
+    absl::StatusOr<Trace> trace = ReadTrace(path);
+    return trace.ok() ? Rotated(*trace, absl::GetFlag(FLAGS_seed)) : trace;
+  }
   return SampleProfile(profile.empty() ? "conversation" : profile, kProfileRequests,
                        absl::GetFlag(FLAGS_seed));
 }
@@ -132,17 +141,29 @@ absl::Status RunAll() {
   return absl::OkStatus();
 }
 
+absl::Status RunDominance() {
+  DominanceCommand command;
+  command.base = OptionsFromFlags();
+  command.traces = absl::GetFlag(FLAGS_trace);
+  // What --policy says by default is one policy; here it means all baselines.
+  const absl::CommandLineFlag* policy = absl::FindCommandLineFlag("policy");
+  if (policy->CurrentValue() != policy->DefaultValue()) command.policies = policy->CurrentValue();
+  command.json = absl::GetFlag(FLAGS_json);
+  return RunDominanceCommand(command);
+}
+
 }  // namespace
 }  // namespace bfio::sim
 
 int main(int argc, char** argv) {
   const bfio::ProgramInfo info = {"bfio_sim", BFIO_VERSION, bfio::sim::Usage()};
   const std::vector<std::string> rest = bfio::InitProgram(argc, argv, info, bfio::v1::SimConfig());
-  if (!rest.empty()) {
-    return bfio::ExitWith(info,
-                          absl::InvalidArgumentError(absl::StrCat("unexpected argument '", rest[0], "'")));
+  const bool dominance = !rest.empty() && rest[0] == "dominance";
+  if (rest.size() > (dominance ? 1 : 0)) {
+    return bfio::ExitWith(info, absl::InvalidArgumentError(
+                                    absl::StrCat("unexpected argument '", rest[dominance ? 1 : 0], "'")));
   }
   bfio::ShutdownSignal::Install();
-  const absl::Status status = bfio::sim::RunAll();
+  const absl::Status status = dominance ? bfio::sim::RunDominance() : bfio::sim::RunAll();
   return status.ok() ? 0 : bfio::ExitWith(info, status);
 }

@@ -69,7 +69,7 @@ absl::StatusOr<nlohmann::ordered_json> Simulation::Run(const Progress& progress,
     if (absl::Status status = Step(tap); !status.ok()) return status;
     if (progress && !progress(step_ - 1)) return absl::CancelledError("stopped by a signal");
   }
-  statistics_.SetOldestWaiting(OldestWaiting());
+  for (const auto& [id, waiting] : waiting_) statistics_.AddStillWaiting(step_ - 1 - waiting.since_step);
   return statistics_.ToJson(options_, trace_.source);
 }
 
@@ -154,12 +154,6 @@ absl::Status Simulation::Report() {
     if (absl::Status status = scheduler_.OnReport(g, report); !status.ok()) return status;
   }
   return absl::OkStatus();
-}
-
-int64_t Simulation::OldestWaiting() const {
-  int64_t longest = 0;
-  for (const auto& [id, waiting] : waiting_) longest = std::max(longest, step_ - 1 - waiting.since_step);
-  return longest;
 }
 
 }  // namespace bfio::sim

@@ -45,7 +45,6 @@ class Simulation {
   absl::Status Step(const LoadTap& tap);
   void Admit(const core::Plan& plan);
   absl::Status Report();
-  int64_t OldestWaiting() const;
 
   SimOptions options_;
   const Trace& trace_;

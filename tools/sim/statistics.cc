@@ -43,8 +43,13 @@ nlohmann::ordered_json Statistics::ToJson(const SimOptions& options, const std::
   run["ttft_s_mean"] = ttft_s_.mean();
   run["ttft_s_p99"] = ttft_s_.Quantile(0.99);
   run["wait_steps_mean"] = wait_steps_.mean();
-  run["wait_steps_max"] = std::max(static_cast<int64_t>(wait_steps_.max()), oldest_waiting_);
-  run["wait_steps_max_admitted"] = static_cast<int64_t>(wait_steps_.max());
+  WaitCounts all_waits = wait_steps_;
+  for (int64_t wait_steps : still_waiting_) all_waits.Add(wait_steps);
+  run["wait_steps_p50"] = all_waits.Quantile(0.5);
+  run["wait_steps_p99"] = all_waits.Quantile(0.99);
+  run["wait_steps_max"] = all_waits.max();
+  run["wait_steps_p99_admitted"] = wait_steps_.Quantile(0.99);
+  run["wait_steps_max_admitted"] = wait_steps_.max();
   run["energy_j"] = joules_;
   run["completed"] = tpot_s_.count();
   run["decide_us_mean"] = decide_us_.mean();
@@ -55,21 +60,21 @@ nlohmann::ordered_json Statistics::ToJson(const SimOptions& options, const std::
 }
 
 std::string TableHeader() {
-  return absl::StrFormat("%-15s %-9s %11s %7s %11s %9s %9s %9s %10s %9s %10s %9s %9s", "policy", "objective",
-                         "imbalance", "idle", "tokens/s", "step ms", "TPOT ms", "TTFT s", "wait mean",
-                         "wait max", "energy kJ", "decide us", "p99 us");
+  return absl::StrFormat("%-15s %-9s %11s %7s %11s %9s %9s %9s %10s %9s %9s %10s %9s %9s", "policy",
+                         "objective", "imbalance", "idle", "tokens/s", "step ms", "TPOT ms", "TTFT s",
+                         "wait mean", "wait p99", "wait max", "energy kJ", "decide us", "p99 us");
 }
 
 std::string TableLine(const nlohmann::ordered_json& run) {
   const auto number = [&](const char* key) { return run.at(key).get<double>(); };
   const std::string policy = run.at("policy");
   const std::string objective = policy == "bf_io" ? run.at("objective").get<std::string>() : "-";
-  return absl::StrFormat("%-15s %-9s %11.0f %6.1f%% %11.0f %9.3f %9.3f %9.3f %10.1f %9.0f %10.1f %9.1f %9.1f",
-                         policy, objective, number("avg_imbalance_tokens"), 100 * number("idle_fraction"),
-                         number("throughput_tokens_per_s"), 1e3 * number("step_s_mean"),
-                         1e3 * number("tpot_s_mean"), number("ttft_s_mean"), number("wait_steps_mean"),
-                         number("wait_steps_max"), 1e-3 * number("energy_j"), number("decide_us_p50"),
-                         number("decide_us_p99"));
+  return absl::StrFormat(
+      "%-15s %-9s %11.0f %6.1f%% %11.0f %9.3f %9.3f %9.3f %10.1f %9.0f %9.0f %10.1f %9.1f %9.1f", policy,
+      objective, number("avg_imbalance_tokens"), 100 * number("idle_fraction"),
+      number("throughput_tokens_per_s"), 1e3 * number("step_s_mean"), 1e3 * number("tpot_s_mean"),
+      number("ttft_s_mean"), number("wait_steps_mean"), number("wait_steps_p99"), number("wait_steps_max"),
+      1e-3 * number("energy_j"), number("decide_us_p50"), number("decide_us_p99"));
 }
 
 }  // namespace bfio::sim

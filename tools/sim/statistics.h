@@ -9,12 +9,14 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/types/span.h"
 #include "common/cost/energy.h"
 #include "common/stats/histogram.h"
 #include "nlohmann/json.hpp"
 #include "tools/sim/options.h"
+#include "tools/sim/wait_counts.h"
 
 namespace bfio::sim {
 
@@ -23,12 +25,12 @@ class Statistics {
   // One step of `seconds` with these loads and `active` residents.
   void AddStep(absl::Span<const int64_t> loads, int64_t active, double seconds);
   void AddDecision(double microseconds) { decide_us_.Add(microseconds); }
-  void AddAdmission(int64_t wait_steps) { wait_steps_.Add(static_cast<double>(wait_steps)); }
+  void AddAdmission(int64_t wait_steps) { wait_steps_.Add(wait_steps); }
   void AddFirstToken(double ttft_s) { ttft_s_.Add(ttft_s); }
   void AddFinish(double tpot_s) { tpot_s_.Add(tpot_s); }
-  // The longest wait so far of the requests that were still waiting at the end: a rule must not look fair
-  // because those it starves never got in.
-  void SetOldestWaiting(int64_t wait_steps) { oldest_waiting_ = wait_steps; }
+  // The wait so far of a request that was still waiting at the end: a rule must not look fair because those
+  // it starves never got in. Counts for quantiles and the longest wait, not for the mean.
+  void AddStillWaiting(int64_t wait_steps) { still_waiting_.push_back(wait_steps); }
 
   nlohmann::ordered_json ToJson(const SimOptions& options, const std::string& workload) const;
 
@@ -39,10 +41,10 @@ class Statistics {
   double imbalance_ = 0;
   double idle_ = 0;
   double joules_ = 0;
-  int64_t oldest_waiting_ = 0;
+  std::vector<int64_t> still_waiting_;
   PowerModel power_;
   Histogram decide_us_;
-  Histogram wait_steps_;
+  WaitCounts wait_steps_;
   Histogram ttft_s_;
   Histogram tpot_s_;
 };

@@ -1,0 +1,215 @@
+#include "tools/sim/dominance.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "router/core/policy/policy.h"
+#include "tools/sim/simulation.h"
+#include "tools/sim/workload.h"
+
+namespace bfio::sim {
+namespace {
+
+// Requests drawn from a profile; the simulation wraps round.
+constexpr int64_t kProfileRequests = 20'000;
+
+int64_t StepsFor(int32_t workers, int64_t steps) {
+  const int64_t divisor = workers >= 256 ? 4 : workers >= 64 ? 2 : 1;
+  return std::max<int64_t>(1, steps / divisor);
+}
+
+absl::Status CheckPolicies(const std::vector<std::string>& policies, const SimOptions& base) {
+  core::PolicyOptions options;
+  options.horizon = base.horizon;
+  options.objective = base.objective;
+  for (const std::string& policy : policies) {
+    if (const auto made = core::MakePolicy(policy, options); !made.ok()) return made.status();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckLists(const DominanceOptions& options) {
+  const auto empty = [](const char* what) {
+    return absl::InvalidArgumentError(absl::StrCat("dominance: no ", what));
+  };
+  if (options.workloads.empty()) return empty("workloads");
+  if (options.groups.empty()) return empty("groups");
+  if (options.loads.empty() && options.depths.empty()) return empty("loads and no depths");
+  if (options.seeds < 1) return empty("seeds");
+  if (options.threads < 1) return empty("threads");
+  for (double level : options.loads) {
+    if (!(level > 0))
+      return absl::InvalidArgumentError(absl::StrCat("--loads: ", level, " must be positive"));
+  }
+  for (double level : options.depths) {
+    if (!(level > 0))
+      return absl::InvalidArgumentError(absl::StrCat("--depths: ", level, " must be positive"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Dominance> Dominance::Create(DominanceOptions options) {
+  if (absl::Status status = CheckLists(options); !status.ok()) return status;
+  Dominance result(std::move(options));
+  result.policies_.push_back(result.options_.candidate);
+  for (const std::string& name : result.options_.baselines) {
+    if (std::find(result.policies_.begin(), result.policies_.end(), name) == result.policies_.end()) {
+      result.policies_.push_back(name);
+    }
+  }
+  const auto fcfs = std::find(result.policies_.begin(), result.policies_.end(), "fcfs");
+  result.fcfs_ = static_cast<int32_t>(fcfs - result.policies_.begin());
+  if (fcfs == result.policies_.end()) result.policies_.push_back("fcfs");
+  if (result.policies_.size() < 2) {
+    return absl::InvalidArgumentError("dominance: the candidate needs a baseline other than itself");
+  }
+  if (absl::Status status = CheckPolicies(result.policies_, result.options_.base); !status.ok())
+    return status;
+  if (absl::Status status = result.PrepareTraces(); !status.ok()) return status;
+  result.MakeCells();
+  for (const DominanceCell& cell : result.cells_) {
+    if (absl::Status status = Validate(result.OptionsOf(cell, "fcfs")); !status.ok()) return status;
+  }
+  return result;
+}
+
+absl::Status Dominance::PrepareTraces() {
+  for (const DominanceWorkload& workload : options_.workloads) {
+    std::vector<Trace>& seeds = traces_.emplace_back();
+    for (uint64_t seed = 1; seed <= static_cast<uint64_t>(options_.seeds); ++seed) {
+      absl::StatusOr<Trace> trace = workload.profile.empty()
+                                        ? Rotated(workload.trace, seed)
+                                        : SampleProfile(workload.profile, kProfileRequests, seed);
+      if (!trace.ok()) return trace.status();
+      if (trace->requests.empty()) {
+        return absl::InvalidArgumentError(absl::StrCat(workload.name, ": no requests"));
+      }
+      if (!trace->has_arrivals) trace = WithPoissonArrivals(*trace, seed);
+      seeds.push_back(*std::move(trace));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void Dominance::MakeCells() {
+  for (int32_t w = 0; w < static_cast<int32_t>(options_.workloads.size()); ++w) {
+    for (int32_t workers : options_.groups) {
+      const auto add = [&](const char* mode, double level) {
+        for (uint64_t seed = 1; seed <= static_cast<uint64_t>(options_.seeds); ++seed) {
+          DominanceCell cell{w, workers, mode, level, 0, seed, {}};
+          const double free = MeanFreeSlots(PreparedTrace(cell), workers, options_.base.batch);
+          if (cell.mode == "overload") cell.reveal = std::max<int64_t>(1, std::llround(level * free));
+          cell.runs.resize(policies_.size());
+          cells_.push_back(std::move(cell));
+        }
+      };
+      for (double load : options_.loads) add("arrivals", load);
+      for (double depth : options_.depths) add("overload", depth);
+    }
+  }
+}
+
+const Trace& Dominance::PreparedTrace(const DominanceCell& cell) const {
+  return traces_[static_cast<size_t>(cell.workload)][cell.seed - 1];
+}
+
+SimOptions Dominance::OptionsOf(const DominanceCell& cell, const std::string& policy) const {
+  SimOptions result = options_.base;
+  result.policy = policy;
+  result.workers = cell.workers;
+  result.mode = cell.mode;
+  result.seed = cell.seed;
+  result.steps = StepsFor(cell.workers, result.steps);
+  if (cell.mode == "overload") {
+    result.reveal = cell.reveal;
+    return result;
+  }
+  const Trace& trace = PreparedTrace(cell);
+  result.load = cell.level / kSaturationLoad *
+                FullSlotRequestRate(trace, cell.workers, result.batch, result.cost) / ArrivalRate(trace);
+  return result;
+}
+
+absl::StatusOr<RunFigures> Dominance::RunOne(const DominanceCell& cell, const std::string& policy,
+                                             const std::function<bool()>& go_on) const {
+  absl::StatusOr<std::unique_ptr<Simulation>> simulation =
+      Simulation::Create(OptionsOf(cell, policy), PreparedTrace(cell));
+  if (!simulation.ok()) return simulation.status();
+  const absl::StatusOr<nlohmann::ordered_json> run =
+      (*simulation)->Run([&](int64_t done) { return done % 64 != 0 || go_on(); });
+  if (!run.ok()) return run.status();
+  RunFigures figures;
+  figures.step_s_mean = run->at("step_s_mean");
+  figures.idle_fraction = run->at("idle_fraction");
+  figures.throughput_tokens_per_s = run->at("throughput_tokens_per_s");
+  figures.wait_steps_p50 = run->at("wait_steps_p50");
+  figures.wait_steps_p99 = run->at("wait_steps_p99");
+  figures.wait_steps_max = run->at("wait_steps_max");
+  return figures;
+}
+
+absl::Status Dominance::Run(const std::function<void(const DominanceCell& cell, size_t index)>& done,
+                            const std::function<bool()>& go_on) {
+  const size_t policies = policies_.size(), runs = cells_.size() * policies;
+  std::atomic<size_t> next = 0;
+  std::atomic<bool> stop = false;
+  // Under the lock: the first failure, the runs each cell still lacks, the cells told of.
+  std::mutex mutex;
+  absl::Status failure;
+  std::vector<size_t> left(cells_.size(), policies);
+  size_t told = 0;
+  const auto work = [&] {
+    for (size_t task = next++; task < runs && !stop; task = next++) {
+      const size_t index = task / policies, policy = task % policies;
+      const absl::StatusOr<RunFigures> figures =
+          RunOne(cells_[index], policies_[policy], [&] { return !stop && go_on(); });
+      const std::lock_guard<std::mutex> lock(mutex);
+      if (!figures.ok()) {
+        failure.Update(figures.status());
+        stop = true;
+        return;
+      }
+      cells_[index].runs[policy] = *figures;
+      --left[index];
+      for (; told < cells_.size() && left[told] == 0; ++told) done(cells_[told], told);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int32_t t = 1; t < options_.threads; ++t) threads.emplace_back(work);
+  work();
+  for (std::thread& thread : threads) thread.join();
+  return failure;
+}
+
+Verdict Dominance::Judge(const DominanceCell& cell) const {
+  Verdict verdict;
+  const RunFigures &ours = cell.runs[0], &fcfs = cell.runs[static_cast<size_t>(fcfs_)];
+  const auto above = [](const RunFigures& run, int64_t reference) {
+    return static_cast<double>(run.wait_steps_p99) > kWaitLossAbove * static_cast<double>(reference);
+  };
+  verdict.wait_p99 = ours.wait_steps_p99;
+  verdict.fcfs_wait_p99 = fcfs.wait_steps_p99;
+  for (int32_t i = 1; i < static_cast<int32_t>(cell.runs.size()); ++i) {
+    const RunFigures& run = cell.runs[static_cast<size_t>(i)];
+    const auto better = [&](int32_t best) {
+      return best == 0 || run.step_s_mean < cell.runs[static_cast<size_t>(best)].step_s_mean;
+    };
+    if (better(verdict.best)) verdict.best = i;
+    if (!above(run, fcfs.wait_steps_p99) && better(verdict.best_fair)) verdict.best_fair = i;
+  }
+  verdict.step_ratio = ours.step_s_mean / cell.runs[static_cast<size_t>(verdict.best)].step_s_mean;
+  verdict.fair_step_ratio = ours.step_s_mean / cell.runs[static_cast<size_t>(verdict.best_fair)].step_s_mean;
+  verdict.step_loss = verdict.step_ratio > kStepLossAbove;
+  verdict.fair_step_loss = verdict.fair_step_ratio > kStepLossAbove;
+  verdict.wait_loss = above(ours, fcfs.wait_steps_p99);
+  return verdict;
+}
+
+}  // namespace bfio::sim

@@ -1,0 +1,134 @@
+// Is one policy never worse than any other? The grid that answers it.
+//
+// Purpose: runs a candidate and its baselines on every cell of workloads x group sizes x (arrival loads,
+// reveal depths) x seeds and compares, cell by cell.
+//
+// Loads. `load` means the same utilisation everywhere: arrivals come at load / 72 of FullSlotRequestRate
+// (workload.h). On the Azure conversation trace of 2023 with G = 16, B = 72 that is the trace played `load`
+// times as fast, 72 being saturation. Arrival times of a trace are stretched to the rate; a workload without
+// them gets Poisson arrivals.
+// Depths. In overload mode the pool is kept at max(1, round(depth x MeanFreeSlots)) requests.
+// Seeds. A trace starts elsewhere (Rotated), a profile is drawn anew, and the policies' own draws differ.
+//
+// Threads: RunDominance spreads single runs over threads of its own; what it returns is the same for any
+// number of them. `done` is called under a lock, from any of them.
+#ifndef BFIO_TOOLS_SIM_DOMINANCE_H_
+#define BFIO_TOOLS_SIM_DOMINANCE_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/workload/trace.h"
+#include "tools/sim/options.h"
+
+namespace bfio::sim {
+
+// Losing: a mean step more than this much above the best baseline's ...
+inline constexpr double kStepLossAbove = 1.005;
+// ... or a p99 wait more than this much above FCFS's.
+inline constexpr double kWaitLossAbove = 1.2;
+// The load that means all slots taken.
+inline constexpr double kSaturationLoad = 72;
+
+struct DominanceWorkload {
+  std::string name;
+  // Exactly one: a trace read from a file, or the name of a profile.
+  Trace trace;
+  std::string profile;
+};
+
+struct DominanceOptions {
+  std::vector<DominanceWorkload> workloads;
+  std::vector<int32_t> groups = {4, 16, 64, 256};
+  std::vector<double> loads = {8, 20, 40, 60, 68, 72};
+  std::vector<double> depths = {1, 4, 32};
+  // Seeds 1 .. seeds.
+  int64_t seeds = 3;
+  std::string candidate = "bf_io_auto";
+  // FCFS is added when it is missing, the candidate left out.
+  std::vector<std::string> baselines;
+  // Batch, cost, objective, horizon, lookahead, steps and warmup of every run. G = 64 counts half as many
+  // steps, G = 256 and above a quarter: as many requests all the same.
+  SimOptions base;
+  int32_t threads = 1;
+};
+
+// What one run is judged by.
+struct RunFigures {
+  double step_s_mean = 0;
+  double idle_fraction = 0;
+  double throughput_tokens_per_s = 0;
+  int64_t wait_steps_p50 = 0;
+  int64_t wait_steps_p99 = 0;
+  int64_t wait_steps_max = 0;
+};
+
+struct DominanceCell {
+  int32_t workload = 0;
+  int32_t workers = 0;
+  // "arrivals" with a load, or "overload" with a depth and the reveal target that comes of it.
+  std::string mode;
+  double level = 0;
+  int64_t reveal = 0;
+  uint64_t seed = 0;
+  // The candidate's first, then the baselines'.
+  std::vector<RunFigures> runs;
+};
+
+// A cell's verdict. Indices into DominanceCell::runs.
+struct Verdict {
+  int32_t best = 0;
+  double step_ratio = 0;
+  // The best of those baselines whose p99 wait is itself within kWaitLossAbove of FCFS's: a rule that starves
+  // the large requests keeps its steps short with them.
+  int32_t best_fair = 0;
+  double fair_step_ratio = 0;
+  int64_t wait_p99 = 0;
+  int64_t fcfs_wait_p99 = 0;
+  bool step_loss = false;
+  bool fair_step_loss = false;
+  bool wait_loss = false;
+};
+
+class Dominance {
+ public:
+  // INVALID_ARGUMENT for an empty list, an unknown policy or a setting out of range.
+  static absl::StatusOr<Dominance> Create(DominanceOptions options);
+
+  // The cells in the order they are reported in, without results.
+  const std::vector<DominanceCell>& cells() const { return cells_; }
+  // policies()[0] is the candidate.
+  const std::vector<std::string>& policies() const { return policies_; }
+  const DominanceOptions& options() const { return options_; }
+
+  // Runs everything. `done(i)` after cell i, in order; false from it or from `go_on`, asked now and then,
+  // ends the run with CANCELLED. Call once.
+  absl::Status Run(const std::function<void(const DominanceCell& cell, size_t index)>& done,
+                   const std::function<bool()>& go_on);
+
+  Verdict Judge(const DominanceCell& cell) const;
+
+ private:
+  explicit Dominance(DominanceOptions options) : options_(std::move(options)) {}
+  void MakeCells();
+  // By workload and seed, ready for both modes.
+  absl::Status PrepareTraces();
+  const Trace& PreparedTrace(const DominanceCell& cell) const;
+  SimOptions OptionsOf(const DominanceCell& cell, const std::string& policy) const;
+  absl::StatusOr<RunFigures> RunOne(const DominanceCell& cell, const std::string& policy,
+                                    const std::function<bool()>& go_on) const;
+
+  DominanceOptions options_;
+  std::vector<std::string> policies_;
+  int32_t fcfs_ = 0;
+  std::vector<std::vector<Trace>> traces_;
+  std::vector<DominanceCell> cells_;
+};
+
+}  // namespace bfio::sim
+
+#endif  // BFIO_TOOLS_SIM_DOMINANCE_H_

@@ -1,0 +1,144 @@
+#include "tools/sim/dominance_command.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/base/shutdown.h"
+#include "common/workload/trace.h"
+#include "router/core/policy/policy.h"
+#include "tools/sim/dominance.h"
+#include "tools/sim/dominance_report.h"
+
+ABSL_FLAG(std::string, candidate, "bf_io_auto", "dominance: the policy that is to be beaten by no baseline");
+ABSL_FLAG(uint32_t, seeds, 3, "dominance: seeds 1 to this");
+ABSL_FLAG(std::string, loads, "8,20,40,60,68,72",
+          "dominance: loads of arrivals mode, 72 being saturation; none for no such cells");
+ABSL_FLAG(std::string, depths, "1,4,32",
+          "dominance: pool depths of overload mode, in mean free slots per step; none for no such cells");
+ABSL_FLAG(std::string, groups, "4,16,64,256", "dominance: numbers of workers");
+ABSL_FLAG(std::string, workloads, "",
+          "dominance: only the workloads whose name contains one of these; a trace is named by its file, and "
+          "there are conversation and code");
+ABSL_FLAG(uint32_t, threads, 0, "dominance: threads, 0 for one per processor");
+
+namespace bfio::sim {
+namespace {
+
+constexpr absl::Duration kProgressEvery = absl::Seconds(10);
+
+std::vector<std::string> List(const std::string& text) {
+  if (text == "none") return {};
+  return absl::StrSplit(text, ',', absl::SkipEmpty());
+}
+
+template <class Number, class Parse>
+absl::StatusOr<std::vector<Number>> Numbers(const char* flag, const std::string& text, Parse parse) {
+  std::vector<Number> result;
+  for (const std::string& item : List(text)) {
+    Number number;
+    if (!parse(item, &number)) {
+      return absl::InvalidArgumentError(absl::StrCat("--", flag, "=", text, ": '", item, "' is no number"));
+    }
+    result.push_back(number);
+  }
+  return result;
+}
+
+bool Wanted(const std::string& name) {
+  const std::vector<std::string> filter = List(absl::GetFlag(FLAGS_workloads));
+  return filter.empty() || std::any_of(filter.begin(), filter.end(), [&](const std::string& part) {
+           return absl::StrContains(absl::AsciiStrToLower(name), absl::AsciiStrToLower(part));
+         });
+}
+
+absl::StatusOr<std::vector<DominanceWorkload>> Workloads(const std::string& traces) {
+  std::vector<DominanceWorkload> result;
+  for (const std::string& path : List(traces)) {
+    DominanceWorkload workload;
+    workload.name = std::filesystem::path(path).stem().string();
+    if (!Wanted(workload.name)) continue;
+    absl::StatusOr<Trace> trace = ReadTrace(path);
+    if (!trace.ok()) return trace.status();
+    workload.trace = *std::move(trace);
+    result.push_back(std::move(workload));
+  }
+  for (const char* profile : {"conversation", "code"}) {
+    if (!Wanted(profile)) continue;
+    DominanceWorkload workload;
+    workload.name = workload.profile = profile;
+    result.push_back(std::move(workload));
+  }
+  if (result.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--workloads=", absl::GetFlag(FLAGS_workloads), " leaves none"));
+  }
+  return result;
+}
+
+std::vector<std::string> AllBaselines() {
+  std::vector<std::string> names;
+  for (const core::PolicyInfo& policy : core::RegisteredPolicies()) {
+    if (!absl::StartsWith(policy.name, "bf_io")) names.emplace_back(policy.name);
+  }
+  return names;
+}
+
+absl::StatusOr<DominanceOptions> OptionsOf(const DominanceCommand& command) {
+  DominanceOptions options;
+  absl::StatusOr<std::vector<DominanceWorkload>> workloads = Workloads(command.traces);
+  if (!workloads.ok()) return workloads.status();
+  auto groups = Numbers<int32_t>("groups", absl::GetFlag(FLAGS_groups), absl::SimpleAtoi<int32_t>);
+  if (!groups.ok()) return groups.status();
+  auto loads = Numbers<double>("loads", absl::GetFlag(FLAGS_loads), absl::SimpleAtod);
+  if (!loads.ok()) return loads.status();
+  auto depths = Numbers<double>("depths", absl::GetFlag(FLAGS_depths), absl::SimpleAtod);
+  if (!depths.ok()) return depths.status();
+  options.workloads = *std::move(workloads);
+  options.groups = *std::move(groups);
+  options.loads = *std::move(loads);
+  options.depths = *std::move(depths);
+  options.seeds = absl::GetFlag(FLAGS_seeds);
+  options.candidate = absl::GetFlag(FLAGS_candidate);
+  options.baselines = command.policies.empty() ? AllBaselines() : List(command.policies);
+  options.base = command.base;
+  options.threads = static_cast<int32_t>(absl::GetFlag(FLAGS_threads));
+  if (options.threads == 0) {
+    options.threads = std::max(1, static_cast<int32_t>(std::thread::hardware_concurrency()));
+  }
+  return options;
+}
+
+}  // namespace
+
+absl::Status RunDominanceCommand(const DominanceCommand& command) {
+  absl::StatusOr<DominanceOptions> options = OptionsOf(command);
+  if (!options.ok()) return options.status();
+  absl::StatusOr<Dominance> dominance = Dominance::Create(*std::move(options));
+  if (!dominance.ok()) return dominance.status();
+  if (!command.json) std::cout << DominanceHeader() << std::endl;
+  absl::Time next = MonotonicNow() + kProgressEvery;
+  const auto done = [&](const DominanceCell& cell, size_t index) {
+    if (!command.json) std::cout << DominanceLine(*dominance, cell) << std::endl;
+    if (MonotonicNow() < next) return;
+    std::cerr << "dominance: " << index + 1 << " of " << dominance->cells().size() << " cells\n";
+    next = MonotonicNow() + kProgressEvery;
+  };
+  const absl::Status status = dominance->Run(done, [] { return !ShutdownSignal::Requested(); });
+  if (!status.ok()) return status;
+  std::cout << (command.json ? DominanceJson(*dominance).dump() : DominanceSummary(*dominance)) << std::endl;
+  return absl::OkStatus();
+}
+
+}  // namespace bfio::sim

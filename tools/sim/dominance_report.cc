@@ -1,0 +1,171 @@
+#include "tools/sim/dominance_report.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace bfio::sim {
+namespace {
+
+struct Losses {
+  int64_t cells = 0;
+  int64_t step = 0;
+  int64_t fair_step = 0;
+  int64_t wait = 0;
+  int64_t any = 0;
+
+  void Add(bool step_loss, bool fair_step_loss, bool wait_loss) {
+    ++cells;
+    step += step_loss;
+    fair_step += fair_step_loss;
+    wait += wait_loss;
+    any += step_loss || wait_loss;
+  }
+};
+
+Losses CountCells(const Dominance& dominance) {
+  Losses losses;
+  for (const DominanceCell& cell : dominance.cells()) {
+    const Verdict verdict = dominance.Judge(cell);
+    losses.Add(verdict.step_loss, verdict.fair_step_loss, verdict.wait_loss);
+  }
+  return losses;
+}
+
+// The seeds of a setting are neighbours; their figures are averaged before they are judged, the waits
+// rounded.
+Losses CountSeedMeans(const Dominance& dominance) {
+  Losses losses;
+  const size_t seeds = static_cast<size_t>(dominance.options().seeds);
+  const std::vector<DominanceCell>& cells = dominance.cells();
+  for (size_t first = 0; first < cells.size(); first += seeds) {
+    DominanceCell mean = cells[first];
+    for (size_t p = 0; p < mean.runs.size(); ++p) {
+      double step_s = 0, wait = 0;
+      for (size_t s = first; s < first + seeds; ++s) {
+        step_s += cells[s].runs[p].step_s_mean;
+        wait += static_cast<double>(cells[s].runs[p].wait_steps_p99);
+      }
+      mean.runs[p].step_s_mean = step_s / static_cast<double>(seeds);
+      mean.runs[p].wait_steps_p99 = static_cast<int64_t>(wait / static_cast<double>(seeds) + 0.5);
+    }
+    const Verdict verdict = dominance.Judge(mean);
+    losses.Add(verdict.step_loss, verdict.fair_step_loss, verdict.wait_loss);
+  }
+  return losses;
+}
+
+std::string LossLine(const char* what, const Losses& losses) {
+  return absl::StrFormat(
+      "%s: %d of %d lost (step %d, wait p99 %d); against baselines as fair as FCFS, step %d\n", what,
+      losses.any, losses.cells, losses.step, losses.wait, losses.fair_step);
+}
+
+nlohmann::ordered_json LossJson(const Losses& losses) {
+  return {{"cells", losses.cells},
+          {"lost", losses.any},
+          {"step_losses", losses.step},
+          {"fair_step_losses", losses.fair_step},
+          {"wait_losses", losses.wait}};
+}
+
+std::string LevelName(const DominanceCell& cell) {
+  if (cell.mode == "arrivals") return absl::StrFormat("load %g", cell.level);
+  return absl::StrFormat("%gx (%d)", cell.level, cell.reveal);
+}
+
+nlohmann::ordered_json RunJson(const std::string& policy, const RunFigures& run) {
+  return {{"policy", policy},
+          {"step_s_mean", run.step_s_mean},
+          {"idle_fraction", run.idle_fraction},
+          {"throughput_tokens_per_s", run.throughput_tokens_per_s},
+          {"wait_steps_p50", run.wait_steps_p50},
+          {"wait_steps_p99", run.wait_steps_p99},
+          {"wait_steps_max", run.wait_steps_max}};
+}
+
+nlohmann::ordered_json CellJson(const Dominance& dominance, const DominanceCell& cell) {
+  const Verdict verdict = dominance.Judge(cell);
+  const auto name = [&](int32_t run) { return dominance.policies()[static_cast<size_t>(run)]; };
+  nlohmann::ordered_json json;
+  json["workload"] = dominance.options().workloads[static_cast<size_t>(cell.workload)].name;
+  json["workers"] = cell.workers;
+  json["mode"] = cell.mode;
+  json[cell.mode == "arrivals" ? "load" : "depth"] = cell.level;
+  if (cell.mode == "overload") json["reveal"] = cell.reveal;
+  json["seed"] = cell.seed;
+  json["best_baseline"] = name(verdict.best);
+  json["step_ratio"] = verdict.step_ratio;
+  json["best_fair_baseline"] = name(verdict.best_fair);
+  json["fair_step_ratio"] = verdict.fair_step_ratio;
+  json["wait_steps_p99"] = verdict.wait_p99;
+  json["fcfs_wait_steps_p99"] = verdict.fcfs_wait_p99;
+  json["step_loss"] = verdict.step_loss;
+  json["fair_step_loss"] = verdict.fair_step_loss;
+  json["wait_loss"] = verdict.wait_loss;
+  json["runs"] = nlohmann::ordered_json::array();
+  for (size_t p = 0; p < cell.runs.size(); ++p) {
+    json["runs"].push_back(RunJson(dominance.policies()[p], cell.runs[p]));
+  }
+  return json;
+}
+
+}  // namespace
+
+std::string DominanceHeader() {
+  return absl::StrFormat("%-14s %4s %-13s %4s  %9s %7s  %9s %-15s %8s  %-15s %8s  %6s %6s  %s", "workload",
+                         "G", "level", "seed", "step ms", "idle", "best ms", "best baseline", "+step %",
+                         "best fair", "+step %", "p99", "FCFS", "lost");
+}
+
+std::string DominanceLine(const Dominance& dominance, const DominanceCell& cell) {
+  const Verdict verdict = dominance.Judge(cell);
+  const RunFigures &ours = cell.runs[0], &best = cell.runs[static_cast<size_t>(verdict.best)];
+  return absl::StrFormat(
+      "%-14.14s %4d %-13s %4d  %9.4f %6.2f%%  %9.4f %-15s %+8.3f  %-15s %+8.3f  %6d %6d  %s%s%s",
+      dominance.options().workloads[static_cast<size_t>(cell.workload)].name, cell.workers, LevelName(cell),
+      cell.seed, 1e3 * ours.step_s_mean, 100 * ours.idle_fraction, 1e3 * best.step_s_mean,
+      dominance.policies()[static_cast<size_t>(verdict.best)], 100 * (verdict.step_ratio - 1),
+      dominance.policies()[static_cast<size_t>(verdict.best_fair)], 100 * (verdict.fair_step_ratio - 1),
+      verdict.wait_p99, verdict.fcfs_wait_p99, verdict.step_loss ? "STEP " : "",
+      verdict.fair_step_loss ? "FAIR-STEP " : "", verdict.wait_loss ? "WAIT" : "");
+}
+
+std::string DominanceSummary(const Dominance& dominance) {
+  std::string summary = LossLine("cells", CountCells(dominance));
+  absl::StrAppend(&summary, LossLine("means over seeds", CountSeedMeans(dominance)));
+  std::vector<int64_t> best(dominance.policies().size()), fair(best.size());
+  for (const DominanceCell& cell : dominance.cells()) {
+    const Verdict verdict = dominance.Judge(cell);
+    ++best[static_cast<size_t>(verdict.best)];
+    ++fair[static_cast<size_t>(verdict.best_fair)];
+  }
+  absl::StrAppend(&summary, "best baseline of so many cells (of those as fair as FCFS):");
+  for (size_t p = 1; p < best.size(); ++p) {
+    if (best[p] + fair[p] == 0) continue;
+    absl::StrAppend(&summary, " ", dominance.policies()[p], " ", best[p], " (", fair[p], ")");
+  }
+  return summary;
+}
+
+nlohmann::ordered_json DominanceJson(const Dominance& dominance) {
+  const SimOptions& base = dominance.options().base;
+  nlohmann::ordered_json json;
+  json["candidate"] = dominance.policies()[0];
+  json["batch"] = base.batch;
+  json["objective"] = base.objective;
+  json["horizon"] = base.horizon;
+  json["lookahead"] = base.lookahead;
+  json["warmup"] = base.warmup;
+  json["steps"] = base.steps;
+  json["seeds"] = dominance.options().seeds;
+  json["by_cell"] = LossJson(CountCells(dominance));
+  json["by_seed_mean"] = LossJson(CountSeedMeans(dominance));
+  json["cells"] = nlohmann::ordered_json::array();
+  for (const DominanceCell& cell : dominance.cells()) json["cells"].push_back(CellJson(dominance, cell));
+  return json;
+}
+
+}  // namespace bfio::sim

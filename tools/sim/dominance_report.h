@@ -1,0 +1,25 @@
+// The dominance grid as a table and as JSON.
+//
+// Purpose: words and columns; the verdicts are dominance.h's. Times in milliseconds, waits in steps.
+#ifndef BFIO_TOOLS_SIM_DOMINANCE_REPORT_H_
+#define BFIO_TOOLS_SIM_DOMINANCE_REPORT_H_
+
+#include <string>
+
+#include "nlohmann/json.hpp"
+#include "tools/sim/dominance.h"
+
+namespace bfio::sim {
+
+std::string DominanceHeader();
+std::string DominanceLine(const Dominance& dominance, const DominanceCell& cell);
+// How many cells were lost, cell by cell and in the mean over seeds, and which baseline was how often the
+// best.
+std::string DominanceSummary(const Dominance& dominance);
+
+// Everything: one object with the settings, the cells with every run, and the counts.
+nlohmann::ordered_json DominanceJson(const Dominance& dominance);
+
+}  // namespace bfio::sim
+
+#endif  // BFIO_TOOLS_SIM_DOMINANCE_REPORT_H_
