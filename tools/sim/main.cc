@@ -20,6 +20,7 @@
 #include "common/base/shutdown.h"
 #include "common/config/program.h"
 #include "common/workload/trace.h"
+#include "router/core/lookahead/lookahead.h"
 #include "router/core/policy/policy.h"
 #include "tools/sim/dominance_command.h"
 #include "tools/sim/options.h"
@@ -36,7 +37,12 @@ ABSL_FLAG(uint32_t, workers, 16, "G, workers behind one barrier");
 ABSL_FLAG(uint32_t, batch, 72, "B, slots per worker");
 ABSL_FLAG(uint32_t, reveal, 128, "overload mode: requests are revealed until this many wait");
 ABSL_FLAG(uint32_t, horizon, 0, "H, steps of lookahead");
-ABSL_FLAG(std::string, lookahead, "none", "predictor of completions: none");
+ABSL_FLAG(std::string, lookahead, "none",
+          "predictor of completions: see the list above; oracle is told every length");
+ABSL_FLAG(
+    uint32_t, max_new_tokens, 0,
+    "what every request says it may generate at most, and a longer one is cut off at; 0: the workload's "
+    "longest");
 ABSL_FLAG(uint32_t, warmup, 500, "steps before counting starts");
 ABSL_FLAG(uint32_t, steps, 3000, "steps counted");
 ABSL_FLAG(std::string, mode, "overload", "overload or arrivals");
@@ -69,6 +75,10 @@ std::string Usage() {
   for (const core::PolicyInfo& policy : core::RegisteredPolicies()) {
     absl::StrAppendFormat(&usage, "  %-15s %s\n", policy.name, policy.summary);
   }
+  absl::StrAppend(&usage, "\nLookaheads:\n");
+  for (const core::LookaheadInfo& lookahead : core::RegisteredLookaheads()) {
+    absl::StrAppendFormat(&usage, "  %-15s %s\n", lookahead.name, lookahead.summary);
+  }
   return usage;
 }
 
@@ -77,6 +87,7 @@ SimOptions OptionsFromFlags() {
   options.objective = absl::GetFlag(FLAGS_objective);
   options.horizon = static_cast<int32_t>(absl::GetFlag(FLAGS_horizon));
   options.lookahead = absl::GetFlag(FLAGS_lookahead);
+  options.max_new_tokens = absl::GetFlag(FLAGS_max_new_tokens);
   options.workers = static_cast<int32_t>(absl::GetFlag(FLAGS_workers));
   options.batch = static_cast<int32_t>(absl::GetFlag(FLAGS_batch));
   options.mode = absl::GetFlag(FLAGS_mode);

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "absl/strings/str_cat.h"
+#include "router/core/lookahead/lookahead.h"
 
 namespace bfio::sim {
 namespace {
@@ -19,14 +20,14 @@ absl::Status Validate(const SimOptions& options) {
   if (options.mode != "overload" && options.mode != "arrivals") {
     return absl::InvalidArgumentError(absl::StrCat("--mode=", options.mode, ": choose overload or arrivals"));
   }
-  if (options.lookahead != "none") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--lookahead=", options.lookahead, ": only none is available so far"));
+  if (const auto lookahead = core::MakeLookahead(options.lookahead); !lookahead.ok()) {
+    return lookahead.status();
   }
   absl::Status status;
   status.Update(InRange("workers", options.workers, 1, 65536));
   status.Update(InRange("batch", options.batch, 1, 1 << 20));
   status.Update(InRange("reveal", static_cast<double>(options.reveal), 1, 1 << 20));
+  status.Update(InRange("max_new_tokens", static_cast<double>(options.max_new_tokens), 0, 1e9));
   status.Update(InRange("steps", static_cast<double>(options.steps), 1, 1e9));
   status.Update(InRange("load", options.load, 1e-9, 1e9));
   status.Update(InRange("c", options.cost.c_s, 1e-9, 1e6));

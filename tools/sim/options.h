@@ -15,6 +15,8 @@ struct SimOptions {
   std::string objective = "square";
   int32_t horizon = 0;
   std::string lookahead = "none";
+  // What every request says it may generate; longer ones end there. 0: the longest of the workload.
+  int64_t max_new_tokens = 0;
   // G and B.
   int32_t workers = 16;
   int32_t batch = 72;

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
+#include "router/core/lookahead/lookahead.h"
 #include "router/core/policy/policy.h"
 
 namespace bfio::sim {
@@ -47,15 +48,21 @@ absl::StatusOr<std::unique_ptr<Simulation>> Simulation::Create(const SimOptions&
   policy_options.objective = options.objective;
   absl::StatusOr<std::unique_ptr<core::Policy>> policy = core::MakePolicy(options.policy, policy_options);
   if (!policy.ok()) return policy.status();
-  return std::unique_ptr<Simulation>(new Simulation(options, trace, *std::move(policy)));
+  absl::StatusOr<std::unique_ptr<core::Lookahead>> lookahead = core::MakeLookahead(options.lookahead);
+  if (!lookahead.ok()) return lookahead.status();
+  return std::unique_ptr<Simulation>(
+      new Simulation(options, trace, *std::move(policy), *std::move(lookahead)));
 }
 
-Simulation::Simulation(const SimOptions& options, const Trace& trace, std::unique_ptr<core::Policy> policy)
+Simulation::Simulation(const SimOptions& options, const Trace& trace, std::unique_ptr<core::Policy> policy,
+                       std::unique_ptr<core::Lookahead> lookahead)
     : options_(options),
       trace_(trace),
       source_(trace, options.load),
-      scheduler_(SchedulerOptionsFor(options), std::move(policy)),
-      group_(options.workers, LongestOutput(trace)),
+      max_new_tokens_(options.max_new_tokens > 0 ? options.max_new_tokens : LongestOutput(trace)),
+      tell_lengths_(options.lookahead == "oracle"),
+      scheduler_(SchedulerOptionsFor(options), std::move(policy), std::move(lookahead)),
+      group_(options.workers, max_new_tokens_),
       finished_(options.workers) {
   core::EpochMember member;
   member.spec.slots = options.batch;
@@ -118,7 +125,10 @@ absl::Status Simulation::Enqueue(SimRequest request) {
   core::RequestSpec spec;
   spec.id = request.id;
   spec.prefill_tokens = request.prefill_tokens;
-  spec.max_new_tokens = request.output_tokens;
+  // All say the same: what a request will really make is for the oracle only.
+  spec.max_new_tokens = max_new_tokens_;
+  request.output_tokens = std::min(request.output_tokens, max_new_tokens_);
+  if (tell_lengths_) spec.predicted_output_tokens = request.output_tokens;
   waiting_[request.id] = {request, step_};
   return scheduler_.Enqueue(spec);
 }

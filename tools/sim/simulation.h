@@ -38,7 +38,8 @@ class Simulation {
   absl::StatusOr<nlohmann::ordered_json> Run(const Progress& progress = {}, const LoadTap& tap = {});
 
  private:
-  Simulation(const SimOptions& options, const Trace& trace, std::unique_ptr<core::Policy> policy);
+  Simulation(const SimOptions& options, const Trace& trace, std::unique_ptr<core::Policy> policy,
+             std::unique_ptr<core::Lookahead> lookahead);
 
   absl::Status Reveal();
   absl::Status Enqueue(SimRequest request);
@@ -49,6 +50,8 @@ class Simulation {
   SimOptions options_;
   const Trace& trace_;
   RequestSource source_;
+  int64_t max_new_tokens_;
+  bool tell_lengths_;
   core::Scheduler scheduler_;
   SimGroup group_;
   Statistics statistics_;

@@ -28,14 +28,17 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "router/core/decide/events.h"
+#include "router/core/decide/outlook_builder.h"
+#include "router/core/decide/residents.h"
+#include "router/core/decide/tenant_service.h"
 #include "router/core/decide/waiting_pool.h"
+#include "router/core/lookahead/lookahead.h"
 #include "router/core/model/request.h"
 #include "router/core/model/snapshot.h"
 #include "router/core/policy/policy.h"
 
 namespace bfio::core {
-
-enum class PlanMode { kPipelined, kLockstep };
 
 struct SchedulerOptions {
   PlanMode plan_mode = PlanMode::kLockstep;
@@ -45,63 +48,11 @@ struct SchedulerOptions {
   int64_t window = 4096;
 };
 
-// What one worker offers.
-struct WorkerSpec {
-  // B, at least 1.
-  int32_t slots = 0;
-  // KV tokens, at least 1.
-  int64_t kv_tokens = 0;
-  // Takes new requests; false while it drains.
-  bool accepts_new = true;
-};
-
-// A request that a worker says it holds.
-struct ResidentRequest {
-  RequestId id = 0;
-  int64_t kv_tokens = 0;
-};
-
-// One rank of a new epoch.
-struct EpochMember {
-  WorkerSpec spec;
-  std::vector<ResidentRequest> resident;
-};
-
-// One rank's account of one step. Spans are borrowed for the call.
-struct StepReport {
-  int64_t step = 0;
-  // Largest apply_step applied so far.
-  int64_t applied_plan = 0;
-  // Resident KV tokens during the step.
-  int64_t load_tokens = 0;
-  absl::Span<const RequestId> finished;
-  // Assignments the worker refused; they go back to the front of the pool.
-  absl::Span<const RequestId> rejected;
-  // No rank has an active request after this step.
-  bool group_idle = false;
-};
-
-struct Placement {
-  RequestId id = 0;
-  WorkerIndex worker = 0;
-  // Steps between entering the pool and apply_step.
-  int64_t wait_steps = 0;
-};
-
-struct Drop {
-  RequestId id = 0;
-  WorkerIndex worker = 0;
-};
-
-struct Plan {
-  int64_t apply_step = 0;
-  std::vector<Placement> placements;
-  std::vector<Drop> drops;
-};
-
 class Scheduler {
  public:
-  Scheduler(const SchedulerOptions& options, std::unique_ptr<Policy> policy);
+  // Without a lookahead nothing is predicted.
+  Scheduler(const SchedulerOptions& options, std::unique_ptr<Policy> policy,
+            std::unique_ptr<Lookahead> lookahead = nullptr);
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
@@ -150,6 +101,7 @@ class Scheduler {
 
   void SetPolicy(std::unique_ptr<Policy> policy) { policy_ = std::move(policy); }
   const Policy& policy() const { return *policy_; }
+  const Lookahead& lookahead() const { return *lookahead_; }
 
   // --- views ---
 
@@ -197,6 +149,8 @@ class Scheduler {
     // In flight: the apply_step of its plan. Active: the step it first ran in, so that its load in step k is
     // spec.prefill_tokens + k - first_step.
     int64_t first_step = 0;
+    // Its place among the worker's residents.
+    int32_t index = 0;
     // When it entered the pool, for its age if it goes back there.
     int64_t enqueued_step = 0;
     // The worker has been told to drop it.
@@ -213,6 +167,8 @@ class Scheduler {
     int32_t active = 0;
     // Sum over active requests of (prefill - first_step): load in step k is base + active * k.
     int64_t base = 0;
+    // What of `base` no request accounts for: differences between reports and reckoning.
+    int64_t drift = 0;
     int64_t reserved_kv = 0;
     int64_t last_step = 0;
     // The last report said that the group is idle.
@@ -236,20 +192,33 @@ class Scheduler {
   int64_t ClockAt(int64_t step) const { return epoch_base_ + step; }
   // Finds `id` if it is placed on `worker`, else counts it as unknown and returns end().
   PlacedIterator FindOn(WorkerIndex worker, RequestId id);
-  // Forgets a placed request and takes it out of its worker's account.
+  // Forgets a placed request and takes it out of its worker's account and residents.
   void Remove(PlacedIterator it);
   void Acknowledge(WorkerIndex index, const StepReport& report);
   void AdvanceReportedStep();
+  void TakeHints(WorkerIndex index, const StepReport& report);
   void BuildViews(int64_t step);
+  // What of the pool a policy sees.
+  absl::Span<WaitingView> Window() {
+    return pool_.mutable_views().subspan(0, static_cast<size_t>(options_.window));
+  }
+  void FillTenantExcess();
+  Outlook BuildOutlook(int64_t step);
   void DiscardViolations();
   void Place(const Assignment& assignment, int64_t step, Plan& plan);
   void SendDrops(int64_t step, Plan& plan);
 
   SchedulerOptions options_;
   std::unique_ptr<Policy> policy_;
+  std::unique_ptr<Lookahead> lookahead_;
   WaitingPool pool_;
+  TenantService service_;
   absl::flat_hash_map<RequestId, Placed> placed_;
   std::vector<Worker> workers_;
+  Residents residents_;
+  OutlookBuilder outlook_;
+  // The waiting views name curves of an outlook.
+  bool curves_set_ = false;
   bool open_ = false;
   int64_t reported_step_ = 0;
   // Largest apply_step sent out in this epoch.

@@ -14,6 +14,9 @@ WaitingView ViewOf(const RequestSpec& request, int64_t enqueued_step) {
   view.enqueued_step = enqueued_step;
   view.priority = request.priority;
   view.predicted_output_tokens = request.predicted_output_tokens;
+  view.max_new_tokens = request.max_new_tokens;
+  view.generated_tokens = request.generated_tokens;
+  view.tenant = request.tenant;
   return view;
 }
 

@@ -36,6 +36,8 @@ class WaitingPool {
   void RemoveMany(absl::Span<const Assignment> chosen);
 
   absl::Span<const WaitingView> views() const { return views_; }
+  // For what changes with every plan (curve, tenant_excess_tokens); nothing else may be written.
+  absl::Span<WaitingView> mutable_views() { return absl::MakeSpan(views_); }
   int64_t size() const { return static_cast<int64_t>(views_.size()); }
   bool empty() const { return views_.empty(); }
 

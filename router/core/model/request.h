@@ -28,6 +28,9 @@ struct RequestSpec {
   int32_t priority = 0;
   // Whose request it is: the router's number for a tenant; 0 is the default tenant.
   uint32_t tenant = 0;
+  // Tokens it made in earlier placements, whose worker was lost. They are part of prefill_tokens by now, and
+  // of what it is known to have outlived.
+  int64_t generated_tokens = 0;
 
   // KV tokens the request may come to hold: what admission reserves for it. In its j-th step it holds s + j
   // - 1.

@@ -45,6 +45,8 @@ struct WaitingView {
   int32_t priority = 0;
   std::optional<int64_t> predicted_output_tokens;
   int64_t max_new_tokens = 0;
+  // Tokens made in earlier placements (RequestSpec).
+  int64_t generated_tokens = 0;
   uint32_t tenant = 0;
   // Weighted tokens its tenant has been served above the least served tenant that has a request waiting.
   double tenant_excess_tokens = 0;

@@ -1,0 +1,85 @@
+// What goes into the scheduler and what comes out: membership, reports, plans.
+//
+// Purpose: the vocabulary of scheduler.h. Plain data; tokens and steps.
+#ifndef BFIO_ROUTER_CORE_DECIDE_EVENTS_H_
+#define BFIO_ROUTER_CORE_DECIDE_EVENTS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "router/core/model/request.h"
+
+namespace bfio::core {
+
+enum class PlanMode { kPipelined, kLockstep };
+
+// What one worker offers.
+struct WorkerSpec {
+  // B, at least 1.
+  int32_t slots = 0;
+  // KV tokens, at least 1.
+  int64_t kv_tokens = 0;
+  // Takes new requests; false while it drains.
+  bool accepts_new = true;
+  // Local time of its steps against an ordinary worker's (model/snapshot.h, WorkerView).
+  double time_per_token = 1;
+  double time_offset = 0;
+};
+
+// A request that a worker says it holds.
+struct ResidentRequest {
+  RequestId id = 0;
+  int64_t kv_tokens = 0;
+};
+
+// One rank of a new epoch.
+struct EpochMember {
+  WorkerSpec spec;
+  std::vector<ResidentRequest> resident;
+};
+
+// A worker's guess, after a step, that a request's next token will be its last.
+struct CompletionHint {
+  RequestId id = 0;
+  // 0 .. 1.
+  double probability = 0;
+};
+
+// One rank's account of one step. Spans are borrowed for the call.
+struct StepReport {
+  int64_t step = 0;
+  // Largest apply_step applied so far.
+  int64_t applied_plan = 0;
+  // Resident KV tokens during the step.
+  int64_t load_tokens = 0;
+  absl::Span<const RequestId> finished;
+  // Assignments the worker refused; they go back to the front of the pool.
+  absl::Span<const RequestId> rejected;
+  // Of requests that go on, at most one each; empty where the engine gives none.
+  absl::Span<const CompletionHint> hints;
+  // No rank has an active request after this step.
+  bool group_idle = false;
+};
+
+struct Placement {
+  RequestId id = 0;
+  WorkerIndex worker = 0;
+  // Steps between entering the pool and apply_step.
+  int64_t wait_steps = 0;
+};
+
+struct Drop {
+  RequestId id = 0;
+  WorkerIndex worker = 0;
+};
+
+struct Plan {
+  int64_t apply_step = 0;
+  std::vector<Placement> placements;
+  std::vector<Drop> drops;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_DECIDE_EVENTS_H_

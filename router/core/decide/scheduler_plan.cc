@@ -1,0 +1,160 @@
+#include "router/core/decide/scheduler.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace bfio::core {
+
+// --- decisions ---
+
+bool Scheduler::GroupIdle() const {
+  return open_ && std::all_of(workers_.begin(), workers_.end(),
+                              [&](const Worker& w) { return w.idle && w.last_step == reported_step_; });
+}
+
+int64_t Scheduler::TargetStep(bool force) const {
+  const bool ahead = options_.plan_mode == PlanMode::kPipelined && !GroupIdle();
+  return reported_step_ + (ahead ? 2 : 1) + (force ? 1 : 0);
+}
+
+bool Scheduler::HasDrops() const {
+  return std::any_of(workers_.begin(), workers_.end(), [](const Worker& w) { return !w.drops.empty(); });
+}
+
+std::optional<Plan> Scheduler::MakePlan(bool force) {
+  if (!open_) return std::nullopt;
+  const int64_t target = TargetStep(force);
+  if (target <= planned_step_) return std::nullopt;
+  const bool idle = GroupIdle();
+  // Residents of a new epoch's members count too: such a group waits for its first plan, but is not out of
+  // work.
+  if (idle && pool_.empty() && placed_.empty() && !HasDrops()) return std::nullopt;
+
+  assignments_.clear();
+  if (!pool_.empty()) {
+    BuildViews(target);
+    FillTenantExcess();
+    Snapshot snapshot;
+    snapshot.step = ClockAt(target);
+    snapshot.workers = views_;
+    snapshot.waiting = Window();
+    snapshot.outlook = BuildOutlook(target);
+    policy_->Decide(snapshot, assignments_);
+    DiscardViolations();
+  }
+  // Waiting requests that fit nowhere must not make an idle group spin through empty steps.
+  if (idle && assignments_.empty() && placed_.empty() && !HasDrops()) return std::nullopt;
+
+  Plan plan;
+  plan.apply_step = target;
+  plan.placements.reserve(assignments_.size());
+  for (const Assignment& assignment : assignments_) Place(assignment, target, plan);
+  for (const Placement& placement : plan.placements) service_.OnLeft(placed_.at(placement.id).spec.tenant);
+  pool_.RemoveMany(assignments_);
+  SendDrops(target, plan);
+  planned_step_ = target;
+  ++totals_.plans;
+  return plan;
+}
+
+void Scheduler::BuildViews(int64_t step) {
+  views_.resize(workers_.size());
+  for (size_t g = 0; g < workers_.size(); ++g) {
+    const Worker& w = workers_[g];
+    WorkerView& view = views_[g];
+    view.active = w.active + w.inflight_placements;
+    view.load_tokens = std::max<int64_t>(0, w.base + w.inflight_base + view.active * step);
+    view.free_slots = w.spec.accepts_new ? std::max(0, w.spec.slots - view.active) : 0;
+    view.free_kv_tokens = std::max<int64_t>(0, w.spec.kv_tokens - w.reserved_kv);
+    view.total_kv_tokens = w.spec.kv_tokens;
+    view.accepts_new = w.spec.accepts_new;
+    view.time_per_token = w.spec.time_per_token;
+    view.time_offset = w.spec.time_offset;
+  }
+}
+
+void Scheduler::FillTenantExcess() {
+  if (service_.tenants() <= 1) return;  // 0 for the only one
+  const double least = service_.LeastWaiting();
+  uint32_t tenant = 0;
+  double excess = std::max(0.0, service_.Served(tenant) - least);
+  for (WaitingView& view : Window()) {
+    if (view.tenant != tenant) {
+      tenant = view.tenant;
+      excess = std::max(0.0, service_.Served(tenant) - least);
+    }
+    view.tenant_excess_tokens = excess;
+  }
+}
+
+Outlook Scheduler::BuildOutlook(int64_t step) {
+  const int32_t horizon = std::min(policy_->horizon(), kMaxHorizonSteps);
+  if (horizon <= 0 || !lookahead_->predicts()) {
+    if (std::exchange(curves_set_, false)) {
+      for (WaitingView& view : pool_.mutable_views()) view.curve = 0;
+    }
+    return {};
+  }
+  curves_set_ = true;
+  outlook_.Begin(horizon, num_workers());
+  for (WorkerIndex g = 0; g < num_workers(); ++g) {
+    const Worker& w = workers_[g];
+    const double load = static_cast<double>(views_[g].load_tokens),
+                 known = load - static_cast<double>(w.drift);
+    const double scale = w.drift == 0 || known <= 0 ? 1 : load / known;
+    outlook_.AddWorker(*lookahead_, g, residents_.Of(g), {w.last_step, step}, scale);
+  }
+  outlook_.AddWaiting(*lookahead_, Window());
+  return outlook_.View();
+}
+
+void Scheduler::DiscardViolations() {
+  // A plan that over-fills a worker or names a request twice would corrupt the accounts of everybody.
+  taken_.assign(static_cast<size_t>(pool_.size()), 0);
+  const auto bad = [&](const Assignment& a) {
+    if (a.waiting_index < 0 || a.waiting_index >= pool_.size() || taken_[a.waiting_index]) return true;
+    if (a.worker < 0 || a.worker >= num_workers()) return true;
+    WorkerView& view = views_[a.worker];
+    const int64_t kv = pool_.views()[a.waiting_index].kv_reserve_tokens;
+    if (view.free_slots < 1 || view.free_kv_tokens < kv) return true;
+    --view.free_slots;
+    view.free_kv_tokens -= kv;
+    taken_[a.waiting_index] = 1;
+    return false;
+  };
+  const auto end = std::remove_if(assignments_.begin(), assignments_.end(), bad);
+  totals_.policy_violations += assignments_.end() - end;
+  assignments_.erase(end, assignments_.end());
+}
+
+void Scheduler::Place(const Assignment& assignment, int64_t step, Plan& plan) {
+  const WaitingView& waiting = pool_.views()[static_cast<size_t>(assignment.waiting_index)];
+  Worker& worker = workers_[assignment.worker];
+  Placed& placed = placed_[waiting.id];
+  placed.spec = pool_.Spec(waiting.id);
+  placed.worker = assignment.worker;
+  placed.where = Where::kInflight;
+  placed.first_step = step;
+  placed.enqueued_step = waiting.enqueued_step;
+  placed.index = residents_.Add(assignment.worker, placed.spec, step, true, placed.spec.generated_tokens);
+  // A prompt that is computed again because a worker was lost is not the tenant's to pay.
+  if (placed.spec.generated_tokens == 0)
+    service_.ChargePrompt(placed.spec.tenant, placed.spec.prefill_tokens);
+  worker.inflight.push_back({step, waiting.id, false});
+  ++worker.inflight_placements;
+  worker.inflight_base += waiting.prefill_tokens - step;
+  worker.reserved_kv += waiting.kv_reserve_tokens;
+  plan.placements.push_back({waiting.id, assignment.worker, ClockAt(step) - waiting.enqueued_step});
+}
+
+void Scheduler::SendDrops(int64_t step, Plan& plan) {
+  for (size_t g = 0; g < workers_.size(); ++g) {
+    for (const RequestId id : workers_[g].drops) {
+      plan.drops.push_back({id, static_cast<WorkerIndex>(g)});
+      workers_[g].inflight.push_back({step, id, true});
+    }
+    workers_[g].drops.clear();
+  }
+}
+
+}  // namespace bfio::core

@@ -1,0 +1,53 @@
+#include "router/core/lookahead/fixed_length.h"
+
+#include <algorithm>
+
+namespace bfio::core {
+
+int64_t FixedLengthLookahead::Stay(const Resident& resident, const Standing& standing) const {
+  if (resident.dropped) return 0;
+  if (!oracle_) return standing.room;
+  const int64_t run = standing.known_age - resident.generated_tokens;
+  int64_t length = resident.expected_tokens;
+  if (length <= run) length = run + 1 + (run - length);
+  return std::min(standing.room, length - (standing.plan_age - resident.generated_tokens));
+}
+
+void FixedLengthLookahead::Project(absl::Span<const Resident> residents, const PlanTime& time,
+                                   absl::Span<double> load, absl::Span<double> quiet) {
+  const int64_t columns = static_cast<int64_t>(load.size());
+  gone_.assign(load.size() + 1, {});
+  int64_t tokens = 0, requests = 0, first_gone = columns;
+  for (const Resident& resident : residents) {
+    const Standing standing = StandingOf(resident, time);
+    const int64_t stay = std::clamp<int64_t>(Stay(resident, standing), 0, columns);
+    tokens += standing.tokens;
+    ++requests;
+    gone_[stay].tokens += standing.tokens;
+    ++gone_[stay].requests;
+    first_gone = std::min(first_gone, stay);
+  }
+  for (int64_t h = 0; h < columns; ++h) {
+    tokens -= gone_[h].tokens;
+    requests -= gone_[h].requests;
+    load[h] = static_cast<double>(tokens + requests * h);
+    quiet[h] = h < first_gone ? 1 : 0;
+  }
+}
+
+int64_t FixedLengthLookahead::Length(const WaitingView& request) const {
+  if (!oracle_) return request.max_new_tokens;
+  return std::clamp<int64_t>(request.predicted_output_tokens.value_or(request.max_new_tokens), 1,
+                             std::max<int64_t>(1, request.max_new_tokens));
+}
+
+uint64_t FixedLengthLookahead::CurveKey(const WaitingView& request, int32_t horizon) {
+  return static_cast<uint64_t>(std::clamp<int64_t>(Length(request), 1, int64_t{horizon} + 1));
+}
+
+void FixedLengthLookahead::Curve(const WaitingView& request, absl::Span<double> row) {
+  const int64_t length = Length(request);
+  for (int64_t h = 0; h < static_cast<int64_t>(row.size()); ++h) row[h] = h == 0 || h < length ? 1 : 0;
+}
+
+}  // namespace bfio::core

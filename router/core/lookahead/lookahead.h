@@ -1,0 +1,166 @@
+// What will be running h steps from now: predictors of completions behind one interface.
+//
+// Purpose: the scheduler tells a Lookahead how long requests have run and which have ended, and asks it for
+// the expected load of each worker 1 .. H steps ahead, for the probability that a worker has no completion
+// until then, and for how long a waiting request may run (model/snapshot.h, Outlook).
+// Ownership: owned by the scheduler; residents are borrowed for the call. Threads: those of the scheduler
+// (one). No I/O, no clock. Deterministic: the same calls in the same order give the same bits.
+//
+// Words. A request with o tokens to generate that first runs in step f runs the steps f .. f + o - 1. Its age
+// is the tokens it has made. It is known to be active after step r when it did not end by then; at step p
+// it is active iff o > age at p.
+#ifndef BFIO_ROUTER_CORE_LOOKAHEAD_LOOKAHEAD_H_
+#define BFIO_ROUTER_CORE_LOOKAHEAD_LOOKAHEAD_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "router/core/model/request.h"
+#include "router/core/model/snapshot.h"
+
+namespace bfio::core {
+
+// Largest horizon anybody may ask for, in steps.
+inline constexpr int32_t kMaxHorizonSteps = 500;
+
+// Resident::hint_bin of a request without a hint.
+inline constexpr uint8_t kNoHint = 255;
+
+// A request that a worker runs or is about to run. One cache line: a projection reads all of them.
+struct Resident {
+  RequestId id = 0;
+  // The step it first runs in; while in flight, the step its plan asks for.
+  int64_t first_step = 0;
+  // s: what it holds in that step, tokens.
+  int64_t prefill_tokens = 0;
+  // Its age in that step: tokens made in earlier placements.
+  int64_t generated_tokens = 0;
+  // Most tokens it may make in this placement, and how many somebody expects (the same when nobody does).
+  int64_t max_new_tokens = 1;
+  int64_t expected_tokens = 1;
+  uint32_t tenant = 0;
+  // The lookahead's number for the class it belongs to (Lookahead::GroupOf).
+  int32_t group = 0;
+  // Age at which the last hint came, and what it was; the lookahead's.
+  int32_t hint_age = 0;
+  uint8_t hint_bin = kNoHint;
+  // Planned, not acknowledged by its worker.
+  bool inflight = false;
+  // Its worker drops it before the plan's step.
+  bool dropped = false;
+};
+
+// What a hint said when; the lookahead's, kept beside the resident.
+struct HintTrail {
+  static constexpr int kProbes = 7;
+  uint8_t bin[kProbes] = {kNoHint, kNoHint, kNoHint, kNoHint, kNoHint, kNoHint, kNoHint};
+};
+
+// The step a projection starts at, and the last one whose end is known.
+struct PlanTime {
+  int64_t reported_step = 0;
+  int64_t plan_step = 1;
+};
+
+// A resident on that time axis.
+struct Standing {
+  // It made so many tokens and was active after that.
+  int64_t known_age = 0;
+  // Its age at the plan's step if it is still active then.
+  int64_t plan_age = 0;
+  // Tokens it holds at the plan's step in that case.
+  int64_t tokens = 0;
+  // Steps from the plan's step on that max_new_tokens leaves it; 0 or less: it will have ended.
+  int64_t room = 0;
+};
+
+inline Standing StandingOf(const Resident& resident, const PlanTime& time) {
+  // A plan that comes late starts its requests in the next step at the earliest.
+  const int64_t first =
+      resident.inflight ? std::max(resident.first_step, time.reported_step + 1) : resident.first_step;
+  const int64_t ahead = std::max<int64_t>(0, time.plan_step - first);
+  const int64_t run = std::clamp<int64_t>(time.reported_step + 1 - first, 0, ahead);
+  return {resident.generated_tokens + run, resident.generated_tokens + ahead, resident.prefill_tokens + ahead,
+          resident.max_new_tokens - ahead};
+}
+
+class Lookahead {
+ public:
+  virtual ~Lookahead() = default;
+
+  // The name it is registered under.
+  virtual absl::string_view name() const = 0;
+
+  // False: it knows nothing, Project and Curve must not be called.
+  virtual bool predicts() const { return true; }
+  // Whether it wants Observe, and Hint.
+  virtual bool learns() const { return false; }
+  virtual bool uses_hints() const { return false; }
+
+  // --- learning ---
+
+  // The class of a tenant's requests.
+  virtual int32_t GroupOf(uint32_t tenant) { return 0; }
+
+  // The request could have ended with each of its tokens from + 1 .. to; it did with token `to` if
+  // `finished`, and with none of them otherwise. A request that max_new_tokens ends could not end by itself
+  // with its last token. `trail` is the resident's own.
+  virtual void Observe(const Resident& resident, const HintTrail& trail, int64_t from, int64_t to,
+                       bool finished) {}
+
+  // The worker says after token number `age` that the next one ends the request with this probability.
+  virtual void Hint(Resident& resident, HintTrail& trail, int64_t age, double probability) {}
+
+  // All workers have reported another step: a moment to digest what was observed.
+  virtual void Advance() {}
+
+  // --- predicting; rows have H + 1 entries, entry h is for the plan's step + h ---
+
+  // Expected load of one worker, tokens, and the probability that none of its residents has ended.
+  virtual void Project(absl::Span<const Resident> residents, const PlanTime& time, absl::Span<double> load,
+                       absl::Span<double> quiet) = 0;
+
+  // Requests with equal keys have equal curves.
+  virtual uint64_t CurveKey(const WaitingView& request, int32_t horizon) = 0;
+
+  // Probability that a request started at the plan's step is active h steps on; row[0] = 1.
+  virtual void Curve(const WaitingView& request, absl::Span<double> row) = 0;
+};
+
+// Settings every lookahead may read; each ignores what does not concern it.
+struct LookaheadOptions {
+  // survival, hint: how many finished requests back the estimate of a class looks (the decay is exponential,
+  // with this mean). Long enough for a curve of a hundred bins, short enough to follow a day's drift.
+  double memory_requests = 4096;
+  // Mean length assumed while nothing has been seen, tokens (public chat traces: 200 to 260).
+  double prior_mean_tokens = 256;
+  // Strength of that assumption, and of the pooled estimate over a tenant's own, in finished requests.
+  double prior_requests = 1;
+  double pool_requests = 6;
+  // Tenants with curves of their own; the rest share the pooled one.
+  int32_t max_groups = 64;
+  // Ages are told apart exactly below twice this and to 1 in so many above. A power of two.
+  int32_t ages_per_octave = 16;
+};
+
+struct LookaheadInfo {
+  absl::string_view name;
+  // One sentence for --help.
+  absl::string_view summary;
+};
+
+// All registered lookaheads, in the order --help lists them.
+const std::vector<LookaheadInfo>& RegisteredLookaheads();
+
+// INVALID_ARGUMENT, naming the known lookaheads or the wrong setting, when it cannot be made.
+absl::StatusOr<std::unique_ptr<Lookahead>> MakeLookahead(absl::string_view name,
+                                                         const LookaheadOptions& options = {});
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_LOOKAHEAD_LOOKAHEAD_H_

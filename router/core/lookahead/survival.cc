@@ -1,0 +1,55 @@
+#include "router/core/lookahead/survival.h"
+
+#include <algorithm>
+
+namespace bfio::core {
+
+void SurvivalLookahead::Project(absl::Span<const Resident> residents, const PlanTime& time,
+                                absl::Span<double> load, absl::Span<double> quiet) {
+  const int64_t columns = static_cast<int64_t>(load.size());
+  std::fill(load.begin(), load.end(), 0.0);
+  std::fill(quiet.begin(), quiet.end(), 1.0);
+  double* const __restrict out_load = load.data();
+  double* const __restrict out_quiet = quiet.data();
+  int64_t cut = columns;
+  for (const Resident& resident : residents) {
+    const Standing standing = StandingOf(resident, time);
+    const int64_t room = resident.dropped ? 0 : std::clamp<int64_t>(standing.room, 0, columns);
+    cut = std::min(cut, room);
+    if (room == 0) continue;
+    const double* const known = model_.Table(resident.group).From(standing.known_age);
+    const double* const row = known + std::min<int64_t>(standing.plan_age - standing.known_age,
+                                                        SurvivalTable::kReach - kMaxHorizonSteps);
+    const double scale = 1 / known[0], tokens = static_cast<double>(standing.tokens);
+    for (int64_t h = 0; h < room; ++h) {
+      const double alive = row[h] * scale;
+      out_load[h] += (tokens + static_cast<double>(h)) * alive;
+      out_quiet[h] *= alive;
+    }
+  }
+  std::fill(quiet.begin() + cut, quiet.end(), 0.0);
+}
+
+uint64_t SurvivalLookahead::CurveKey(const WaitingView& request, int32_t horizon) {
+  return ModelCurveKey(model_, request, horizon);
+}
+
+void SurvivalLookahead::Curve(const WaitingView& request, absl::Span<double> row) {
+  ModelCurve(model_, request, row);
+}
+
+uint64_t ModelCurveKey(SurvivalModel& model, const WaitingView& request, int32_t horizon) {
+  const auto cap =
+      static_cast<uint64_t>(std::clamp<int64_t>(request.max_new_tokens, 1, int64_t{horizon} + 1));
+  const auto age = static_cast<uint64_t>(std::clamp<int64_t>(request.generated_tokens, 0, 1 << 30));
+  return (static_cast<uint64_t>(model.GroupOf(request.tenant)) << 48) | (age << 16) | cap;
+}
+
+void ModelCurve(SurvivalModel& model, const WaitingView& request, absl::Span<double> row) {
+  const double* const known = model.Table(model.GroupOf(request.tenant)).From(request.generated_tokens);
+  for (int64_t h = 0; h < static_cast<int64_t>(row.size()); ++h) {
+    row[h] = h == 0 ? 1 : h < request.max_new_tokens ? known[h] / known[0] : 0;
+  }
+}
+
+}  // namespace bfio::core

@@ -1,0 +1,42 @@
+// survival: P(length > age + h | age) from what requests of the same tenant did before (survival_model.h).
+//
+// Cost: H + 1 multiplications per resident in Project, vectorised; a projection reads one row of a table per
+// resident. Observations cost O(1).
+#ifndef BFIO_ROUTER_CORE_LOOKAHEAD_SURVIVAL_H_
+#define BFIO_ROUTER_CORE_LOOKAHEAD_SURVIVAL_H_
+
+#include "router/core/lookahead/lookahead.h"
+#include "router/core/lookahead/survival_model.h"
+
+namespace bfio::core {
+
+class SurvivalLookahead final : public Lookahead {
+ public:
+  explicit SurvivalLookahead(const LookaheadOptions& options) : model_(options) {}
+
+  absl::string_view name() const override { return "survival"; }
+  bool learns() const override { return true; }
+  int32_t GroupOf(uint32_t tenant) override { return model_.GroupOf(tenant); }
+  void Observe(const Resident& resident, const HintTrail& trail, int64_t from, int64_t to,
+               bool finished) override {
+    model_.Observe(resident.group, from, to, finished);
+  }
+  void Advance() override { model_.Advance(); }
+  void Project(absl::Span<const Resident> residents, const PlanTime& time, absl::Span<double> load,
+               absl::Span<double> quiet) override;
+  uint64_t CurveKey(const WaitingView& request, int32_t horizon) override;
+  void Curve(const WaitingView& request, absl::Span<double> row) override;
+
+  const SurvivalModel& model() const { return model_; }
+
+ private:
+  SurvivalModel model_;
+};
+
+// Key and curve by a model, for every lookahead that has one. The key packs group, cap and age.
+uint64_t ModelCurveKey(SurvivalModel& model, const WaitingView& request, int32_t horizon);
+void ModelCurve(SurvivalModel& model, const WaitingView& request, absl::Span<double> row);
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_LOOKAHEAD_SURVIVAL_H_

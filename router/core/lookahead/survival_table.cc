@@ -1,0 +1,32 @@
+#include "router/core/lookahead/survival_table.h"
+
+namespace bfio::core {
+namespace {
+
+// Longest table, and the smallest entry: what is older or rarer has the hazard of the tail.
+constexpr int64_t kMaxAge = 32768;
+constexpr double kMinSurvival = 1e-200;
+
+}  // namespace
+
+void SurvivalTable::Build(const AgeLattice& lattice, absl::Span<const double> hazards, double tail) {
+  survival_.assign(1, 1.0);
+  double alive = 1;
+  int64_t token = 1;
+  for (int32_t bin = 0; bin < static_cast<int32_t>(hazards.size()) && alive > kMinSurvival; ++bin) {
+    const double stay = 1 - hazards[bin];
+    for (const int64_t end = lattice.First(bin + 1); token < end && token <= kMaxAge; ++token) {
+      const double next = alive * stay;
+      if (next < kMinSurvival) {
+        alive = 0;  // ends the table here
+        break;
+      }
+      survival_.push_back(alive = next);
+    }
+  }
+  limit_ = static_cast<int64_t>(survival_.size()) - 1;
+  alive = survival_.back();
+  for (int64_t i = 0; i <= kReach; ++i) survival_.push_back(alive *= 1 - tail);
+}
+
+}  // namespace bfio::core

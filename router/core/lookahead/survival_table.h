@@ -1,0 +1,36 @@
+// P(length > age) for every age, ready to be read h steps on.
+//
+// Purpose: hazards per bin of ages become one array, so that P(length > x + h | length > a) is a quotient of
+// two entries and a projection walks memory in order. Past the oldest age that was ever seen the hazard is
+// constant: older requests are treated as being that old.
+#ifndef BFIO_ROUTER_CORE_LOOKAHEAD_SURVIVAL_TABLE_H_
+#define BFIO_ROUTER_CORE_LOOKAHEAD_SURVIVAL_TABLE_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "router/core/lookahead/age_lattice.h"
+
+namespace bfio::core {
+
+class SurvivalTable {
+ public:
+  // hazards[b] is the probability of ending with a token of bin b for a request that gets there; `tail` that
+  // of every later token.
+  void Build(const AgeLattice& lattice, absl::Span<const double> hazards, double tail);
+
+  // Entry [i] is proportional to P(length > age + i); good up to i = kReach.
+  const double* From(int64_t age) const { return &survival_[std::min(age, limit_)]; }
+
+  static constexpr int64_t kReach = 544;
+
+ private:
+  std::vector<double> survival_;
+  int64_t limit_ = 0;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_LOOKAHEAD_SURVIVAL_TABLE_H_
