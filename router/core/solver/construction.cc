@@ -1,7 +1,9 @@
 #include "router/core/solver/construction.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
+#include <utility>
 
 namespace bfio::core {
 namespace {
@@ -10,18 +12,55 @@ namespace {
 int32_t LeastLoaded(const Allocation& allocation, int32_t item) {
   int32_t best = kUnassigned;
   for (int32_t g = 0; g < allocation.workers(); ++g) {
-    if (allocation.Fits(item, g) && (best == kUnassigned || allocation.load(g) < allocation.load(best)))
+    if (allocation.Fits(item, g) && (best == kUnassigned || allocation.time(g) < allocation.time(best)))
       best = g;
   }
   return best;
 }
 
+// The workers that have a slot, least loaded first and then by index.
+class Ranking {
+ public:
+  explicit Ranking(const Allocation& allocation) : allocation_(allocation) {
+    for (int32_t g = 0; g < allocation.workers(); ++g) Enter(g);
+  }
+  // kUnassigned when the first has no room in KV for the item, so that another may have to take it.
+  int32_t First(int32_t item) const {
+    return heap_.empty() || !allocation_.Fits(item, heap_.front().second) ? kUnassigned
+                                                                          : heap_.front().second;
+  }
+  // The first has been given something.
+  void Renew() {
+    std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
+    const int32_t g = heap_.back().second;
+    heap_.pop_back();
+    Enter(g);
+  }
+
+ private:
+  void Enter(int32_t g) {
+    if (allocation_.slots(g) == 0) return;
+    heap_.emplace_back(allocation_.time(g), g);
+    std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
+  }
+  const Allocation& allocation_;
+  std::vector<std::pair<double, int32_t>> heap_;
+};
+
 // False, at the first item that fits nowhere.
 bool PlaceAll(Allocation& allocation, const std::vector<int32_t>& order) {
-  for (int32_t item : order) {
-    const int32_t worker = LeastLoaded(allocation, item);
+  Ranking ranking(allocation);
+  size_t next = 0;
+  for (; next < order.size(); ++next) {
+    const int32_t worker = ranking.First(order[next]);
+    if (worker == kUnassigned) break;
+    allocation.Place(order[next], worker);
+    ranking.Renew();
+  }
+  for (; next < order.size(); ++next) {
+    const int32_t worker = LeastLoaded(allocation, order[next]);
     if (worker == kUnassigned) return false;
-    allocation.Place(item, worker);
+    allocation.Place(order[next], worker);
   }
   return true;
 }

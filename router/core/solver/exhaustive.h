@@ -1,12 +1,14 @@
 // The exact answer for small instances, by trying everything.
 //
-// Purpose: what the local search is measured against (tests). Among the choices that admit as many items as
-// slots and KV allow, the one with the least objective: the BF-IO paper's Algorithm 1, solved literally.
-// Priorities are ignored. Cost: (G + 1)^|items|; meant for G <= 3 and up to a dozen items.
+// Purpose: what the solver is measured against (tests). Among the choices that admit as many items as slots
+// and KV allow, of the most urgent class first, the one with the least objective: the BF-IO paper's Algorithm
+// 1, solved literally. Any horizon, any objective. Cost: (G + 1)^|items| evaluations of O((G + |items|) H);
+// meant for G <= 3 and up to a dozen items.
 #ifndef BFIO_ROUTER_CORE_SOLVER_EXHAUSTIVE_H_
 #define BFIO_ROUTER_CORE_SOLVER_EXHAUSTIVE_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "router/core/solver/instance.h"
 #include "router/core/solver/settings.h"
@@ -18,6 +20,8 @@ struct ExactAnswer {
   Solution solution;
   double objective = 0;
   int64_t admitted = 0;
+  // The same by class, the most urgent first.
+  std::vector<int64_t> admitted_by_class;
 };
 
 // REQUIRES: at least one worker.

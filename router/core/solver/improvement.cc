@@ -10,21 +10,17 @@ constexpr double kLeastGain = 1e-3;
 
 }  // namespace
 
-template <class Objective>
-void Improvement<Objective>::Run(Objective& objective, Allocation& allocation, int64_t max_evaluations,
-                                 SolverStatistics& statistics) {
+bool Improvement::Descend(SquareObjective& objective, Allocation& allocation, Run& run) {
   objective_ = &objective;
   allocation_ = &allocation;
-  statistics_ = &statistics;
-  budget_ = max_evaluations;
+  run_ = &run;
   Load(objective, allocation);
   while (Round()) {
   }
-  statistics.converged = budget_ > 0;
+  return !run.Over();
 }
 
-template <class Objective>
-void Improvement<Objective>::Load(const Objective& objective, const Allocation& allocation) {
+void Improvement::Load(const SquareObjective& objective, const Allocation& allocation) {
   admitted_.clear();
   waiting_.clear();
   for (int32_t i = 0; i < allocation.items(); ++i) {
@@ -35,29 +31,19 @@ void Improvement<Objective>::Load(const Objective& objective, const Allocation& 
   }
 }
 
-template <class Objective>
-bool Improvement<Objective>::Round() {
+bool Improvement::Round() {
   bool improved = false;
   for (Entry& entry : admitted_) {
     if (Swap(entry)) improved = true;
     if (Exchange(entry)) improved = true;
     if (Move(entry)) improved = true;
-    if (budget_ <= 0) return false;
+    if (run_->Over()) return false;
   }
   return improved;
 }
 
-template <class Objective>
-bool Improvement<Objective>::Spend(int64_t evaluations) {
-  if (budget_ <= 0) return false;
-  budget_ -= evaluations;
-  statistics_->evaluations += evaluations;
-  return true;
-}
-
-template <class Objective>
-bool Improvement<Objective>::Swap(Entry& admitted) {
-  if (!Spend(static_cast<int64_t>(waiting_.size()))) return false;
+bool Improvement::Swap(Entry& admitted) {
+  if (!run_->Spend(static_cast<int64_t>(waiting_.size()))) return false;
   const int32_t g = allocation_->WorkerOf(admitted.item);
   const int64_t kv_room = allocation_->kv(g) + admitted.kv_reserve;
   const double load = admitted.LoadOn(g);
@@ -76,13 +62,12 @@ bool Improvement<Objective>::Swap(Entry& admitted) {
   allocation_->Place(best->item, g);
   objective_->Apply(g, best->LoadOn(g) - load);
   std::swap(admitted, *best);
-  ++statistics_->improvements;
+  run_->Improved();
   return true;
 }
 
-template <class Objective>
-bool Improvement<Objective>::Exchange(Entry& admitted) {
-  if (!Spend(static_cast<int64_t>(admitted_.size()))) return false;
+bool Improvement::Exchange(Entry& admitted) {
+  if (!run_->Spend(static_cast<int64_t>(admitted_.size()))) return false;
   const int32_t g = allocation_->WorkerOf(admitted.item);
   double best_gain = -kLeastGain;
   Entry* best = nullptr;
@@ -105,13 +90,12 @@ bool Improvement<Objective>::Exchange(Entry& admitted) {
   allocation_->Place(best->item, g);
   objective_->Apply(g, best->LoadOn(g) - admitted.LoadOn(g));
   objective_->Apply(h, admitted.LoadOn(h) - best->LoadOn(h));
-  ++statistics_->improvements;
+  run_->Improved();
   return true;
 }
 
-template <class Objective>
-bool Improvement<Objective>::Move(Entry& admitted) {
-  if (allocation_->slots_left() == 0 || !Spend(allocation_->workers())) return false;
+bool Improvement::Move(Entry& admitted) {
+  if (allocation_->slots_left() == 0 || !run_->Spend(allocation_->workers())) return false;
   const int32_t g = allocation_->WorkerOf(admitted.item);
   double best_gain = -kLeastGain;
   int32_t best = kUnassigned;
@@ -128,11 +112,8 @@ bool Improvement<Objective>::Move(Entry& admitted) {
   allocation_->Place(admitted.item, best);
   objective_->Apply(g, -admitted.LoadOn(g));
   objective_->Apply(best, admitted.LoadOn(best));
-  ++statistics_->improvements;
+  run_->Improved();
   return true;
 }
-
-template class Improvement<PaperObjective>;
-template class Improvement<SquareObjective>;
 
 }  // namespace bfio::core

@@ -1,4 +1,4 @@
-// Local search: exchanges until none helps or the work budget is spent.
+// Local search without a horizon: exchanges until none helps or the run is over.
 //
 // Purpose: three neighbourhoods, each kept feasible by Allocation's room:
 //   swap      an admitted item with a waiting one of the same priority
@@ -14,18 +14,15 @@
 
 #include "router/core/solver/allocation.h"
 #include "router/core/solver/objective.h"
-#include "router/core/solver/solution.h"
+#include "router/core/solver/run.h"
 
 namespace bfio::core {
 
-// Objective: PaperObjective or SquareObjective (objective.h).
-template <class Objective>
 class Improvement {
  public:
-  // Improves `allocation` in place; adds to `statistics`. Borrows both arguments and the objective for the
-  // call.
-  void Run(Objective& objective, Allocation& allocation, int64_t max_evaluations,
-           SolverStatistics& statistics);
+  // Improves `allocation` in place. Borrows all three for the call. True at a local optimum, false when the
+  // run was over before.
+  bool Descend(SquareObjective& objective, Allocation& allocation, Run& run);
 
  private:
   // One item as the inner loops read it.
@@ -41,23 +38,18 @@ class Improvement {
     double LoadOn(int32_t g) const { return g == home ? load - credit : load; }
   };
 
-  void Load(const Objective& objective, const Allocation& allocation);
+  void Load(const SquareObjective& objective, const Allocation& allocation);
   bool Round();
   bool Swap(Entry& admitted);
   bool Exchange(Entry& admitted);
   bool Move(Entry& admitted);
-  bool Spend(int64_t evaluations);
 
-  Objective* objective_ = nullptr;
+  SquareObjective* objective_ = nullptr;
   Allocation* allocation_ = nullptr;
-  SolverStatistics* statistics_ = nullptr;
-  int64_t budget_ = 0;
+  Run* run_ = nullptr;
   std::vector<Entry> admitted_;
   std::vector<Entry> waiting_;
 };
-
-extern template class Improvement<PaperObjective>;
-extern template class Improvement<SquareObjective>;
 
 }  // namespace bfio::core
 

@@ -23,6 +23,10 @@ struct SolverWorker {
   // What is balanced is time_offset + time_per_token * load, in an ordinary worker's tokens.
   double time_per_token = 1;
   double time_offset = 0;
+  // Requests it runs already; refill only: its load grows by as many tokens each step.
+  int32_t active = 0;
+
+  double Time(double tokens) const { return time_offset + time_per_token * tokens; }
 };
 
 // SolverItem::home of an item that nobody expects.
@@ -34,9 +38,10 @@ struct SolverItem {
   int64_t kv_reserve = 0;
   // An item is never passed over for one of a lower class.
   int32_t priority = 0;
-  // Square only: what admitting the item is worth besides balance, tokens^2.
+  // Square and refill: what admitting the item is worth besides balance, tokens^2.
   double worth = 0;
-  // A worker that expects the item: its `load` has `credit` tokens of the item in it already.
+  // A worker that expects the item: its `load` (and its row of `ahead`) has `credit` tokens of the item in it
+  // already.
   int32_t home = kNoHome;
   int64_t credit = 0;
   // Row of Instance::curves.
@@ -50,18 +55,44 @@ struct Instance {
   std::vector<SolverWorker> workers;
   // Higher priority first, then oldest first.
   std::vector<SolverItem> items;
-  // Square only: the load every worker should have after the decision, tokens.
+  // Square and refill: the time every worker should have after the decision, tokens.
   double target_load = 0;
   // H; the vectors below are empty when it is 0. Rows have H + 1 entries (model/snapshot.h, Outlook).
   int32_t horizon = 0;
-  // [g * (H + 1) + h]: load of worker g's present requests h steps ahead, tokens.
+  // [h]: the same h steps ahead; empty: objective.h derives it from target_load.
+  std::vector<double> target_ahead;
+  // [g * (H + 1) + h]: load of worker g's present requests h steps ahead, tokens; `load` is what counts at 0.
   std::vector<double> ahead;
   // [g * (H + 1) + h]: probability that worker g has no completion before h.
   std::vector<double> quiet;
   // [c * (H + 1) + h]: item i adds (load_i + h) * curves[curve_i][h] to its worker h steps ahead.
   std::vector<double> curves;
-  // [h]: what a step h ahead counts; all 1 in the paper's J.
+  // [h]: what a step h ahead counts; all 1 in the paper's J, and when empty.
   std::vector<double> discount;
+
+  int32_t steps() const { return horizon + 1; }
+  double LoadAhead(size_t g, int32_t h) const {
+    return h == 0 ? static_cast<double>(workers[g].load) : ahead[g * static_cast<size_t>(steps()) + h];
+  }
+  double QuietAhead(size_t g, int32_t h) const {
+    return quiet.empty() ? 1 : quiet[g * static_cast<size_t>(steps()) + h];
+  }
+  double Survival(int32_t curve, int32_t h) const {
+    return curves.empty() ? 1 : curves[static_cast<size_t>(curve) * static_cast<size_t>(steps()) + h];
+  }
+  double Discount(int32_t h) const { return discount.empty() ? 1 : discount[h]; }
+  // Curves an item may name.
+  int32_t NumCurves() const {
+    return curves.empty() ? 1 : static_cast<int32_t>(curves.size() / static_cast<size_t>(steps()));
+  }
+  // Row of the item in `curves`.
+  int32_t CurveOf(const SolverItem& item) const { return curves.empty() ? 0 : item.curve; }
+  // True when a load is its own time, on every worker.
+  bool EqualWorkers() const {
+    return std::all_of(workers.begin(), workers.end(), [](const SolverWorker& worker) {
+      return worker.time_per_token == 1 && worker.time_offset == 0;
+    });
+  }
 
   int64_t TotalSlots() const {
     int64_t slots = 0;

@@ -1,6 +1,6 @@
-// The two objectives, each able to price an exchange in O(1).
+// kSquare without a horizon and with equal workers, able to price an exchange in O(1).
 //
-// Purpose: improvement is written once, for any class with this shape:
+// Purpose: the common case of a decision, kept lean (quadratic_pricing.h prices the general one):
 //   Reset(instance, loads)  takes the workers' loads
 //   Value()                 the objective of the loads
 //   Single(g)               prices "worker g's load changes by d"
@@ -11,10 +11,7 @@
 #ifndef BFIO_ROUTER_CORE_SOLVER_OBJECTIVE_H_
 #define BFIO_ROUTER_CORE_SOLVER_OBJECTIVE_H_
 
-#include <algorithm>
-#include <array>
 #include <cstdint>
-#include <limits>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -55,78 +52,6 @@ class SquareObjective {
  private:
   // L_g - target.
   std::vector<double> x_;
-};
-
-// J = G max_g L_g - sum_g L_g (BF-IO paper, section 3). Keeps the three largest loads, so that the largest of
-// the others is known whichever one or two workers change.
-class PaperObjective {
- public:
-  void Reset(const Instance&, absl::Span<const int64_t> loads) {
-    int64_t total = 0;
-    for (int64_t load : loads) total += load;
-    const int64_t centre = total / static_cast<int64_t>(loads.size());
-    x_.clear();
-    for (int64_t load : loads) x_.push_back(static_cast<double>(load - centre));
-    FindTop();
-  }
-
-  double Value() const {
-    double value = 0;
-    for (double x : x_) value += top_[0].load - x;
-    return value;
-  }
-
-  struct SinglePrice {
-    double workers, max, max_of_others, load;
-    double operator()(double d) const { return workers * (std::max(max_of_others, load + d) - max) - d; }
-  };
-  SinglePrice Single(int32_t g) const { return {Workers(), top_[0].load, MaxWithout(g, g), x_[g]}; }
-
-  struct PairPrice {
-    double workers, max, max_of_others, g_load, h_load;
-    double operator()(double d, double e) const {
-      return workers * (std::max(max_of_others, std::max(g_load + d, h_load + e)) - max) - d - e;
-    }
-  };
-  PairPrice Pair(int32_t g, int32_t h) const {
-    return {Workers(), top_[0].load, MaxWithout(g, h), x_[g], x_[h]};
-  }
-
-  void Apply(int32_t g, double d) {
-    x_[g] += d;
-    FindTop();
-  }
-  double AdmitCost(const SolverItem&) const { return 0; }
-
- private:
-  struct Entry {
-    int32_t worker = kNobody;
-    double load = -std::numeric_limits<double>::infinity();
-  };
-  static constexpr int32_t kNobody = -1;
-
-  double Workers() const { return static_cast<double>(x_.size()); }
-
-  double MaxWithout(int32_t g, int32_t h) const {
-    for (const Entry& entry : top_) {
-      if (entry.worker != g && entry.worker != h) return entry.load;
-    }
-    return -std::numeric_limits<double>::infinity();
-  }
-
-  void FindTop() {
-    top_.fill(Entry{});
-    for (int32_t g = 0; g < static_cast<int32_t>(x_.size()); ++g) {
-      Entry entry{g, x_[g]};
-      for (Entry& place : top_) {
-        if (entry.load > place.load) std::swap(entry, place);
-      }
-    }
-  }
-
-  // L_g minus their first mean, rounded.
-  std::vector<double> x_;
-  std::array<Entry, 3> top_;
 };
 
 }  // namespace bfio::core

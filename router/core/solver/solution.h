@@ -15,13 +15,6 @@ struct Solution {
   std::vector<int32_t> worker_of;
 };
 
-struct SolverStatistics {
-  int64_t evaluations = 0;
-  int64_t improvements = 0;
-  // The search ended at a local optimum rather than at the work budget.
-  bool converged = false;
-};
-
 }  // namespace bfio::core
 
 #endif  // BFIO_ROUTER_CORE_SOLVER_SOLUTION_H_

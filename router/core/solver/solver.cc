@@ -3,53 +3,54 @@
 #include "router/core/solver/construction.h"
 
 namespace bfio::core {
-namespace {
 
-template <class Objective>
-double Value(Objective objective, const Instance& instance, const Solution& solution) {
-  std::vector<int64_t> loads;
-  for (const SolverWorker& worker : instance.workers) loads.push_back(worker.load);
-  double cost = 0;
-  for (size_t i = 0; i < instance.items.size(); ++i) {
-    if (solution.worker_of[i] == kUnassigned) continue;
-    loads[solution.worker_of[i]] += instance.items[i].LoadOn(solution.worker_of[i]);
-    cost += objective.AdmitCost(instance.items[i]);
-  }
-  objective.Reset(instance, loads);
-  return objective.Value() + cost;
-}
-
-}  // namespace
-
-const Solution& Solver::Solve(const Instance& instance) {
+const Solution& Solver::Solve(const Instance& instance, const StopSignal& stop) {
   statistics_ = {};
+  Run run(settings_.max_evaluations, stop, statistics_);
   allocation_.Reset(instance, solution_.worker_of);
   if (instance.Target() == 0) {
     statistics_.converged = true;
     return solution_;
   }
   Construct(allocation_, order_);
-  if (settings_.objective == ObjectiveKind::kSquare) {
-    Search(square_, improve_square_);
+  if (Lean(instance)) SolveLean(instance, run);
+  // After a lean descent only the enumeration is left to do.
+  if (settings_.objective == ObjectiveKind::kPaper) {
+    SolveWith(paper_, search_paper_, run);
   } else {
-    Search(paper_, improve_paper_);
+    SolveWith(quadratic_, search_quadratic_, run);
   }
-  // Swaps may have made room in some worker's KV.
-  FillInOrder(allocation_);
   return solution_;
 }
 
-template <class Objective>
-void Solver::Search(Objective& objective, Improvement<Objective>& improvement) {
-  loads_.clear();
-  for (int32_t g = 0; g < allocation_.workers(); ++g) loads_.push_back(allocation_.load(g));
-  objective.Reset(allocation_.instance(), loads_);
-  improvement.Run(objective, allocation_, settings_.max_evaluations, statistics_);
+bool Solver::Lean(const Instance& instance) const {
+  return settings_.objective == ObjectiveKind::kSquare && instance.horizon == 0 && instance.EqualWorkers();
 }
 
-double Evaluate(const Instance& instance, const SolverSettings& settings, const Solution& solution) {
-  return settings.objective == ObjectiveKind::kSquare ? Value(SquareObjective(), instance, solution)
-                                                      : Value(PaperObjective(), instance, solution);
+void Solver::SolveLean(const Instance& instance, Run& run) {
+  loads_.clear();
+  for (int32_t g = 0; g < allocation_.workers(); ++g) loads_.push_back(allocation_.load(g));
+  square_.Reset(instance, loads_);
+  statistics_.converged = improvement_.Descend(square_, allocation_, run);
+}
+
+template <class Pricing>
+void Solver::SolveWith(Pricing& pricing, Search<Pricing>& search, Run& run) {
+  const Instance& instance = allocation_.instance();
+  const bool lean = Lean(instance);
+  if (!lean) {
+    terms_.Reset(instance);
+    pricing.Reset(instance, terms_, allocation_);
+    index_.Reset(instance, allocation_);
+    statistics_.converged = search.Descend(pricing, allocation_, index_, run);
+  }
+  // Swaps may have made room in some worker's KV.
+  FillInOrder(allocation_);
+  if (!Enumeration::Affordable(instance, run)) return;
+  terms_.Reset(instance);
+  pricing.Reset(instance, terms_, allocation_);
+  enumeration_.Improve(instance, pricing, run, solution_);
+  statistics_.exact = true;
 }
 
 }  // namespace bfio::core

@@ -1,7 +1,8 @@
 // Solves one decision: construction, local search, fill.
 //
 // Purpose: the entrance of this room. Owns the scratch memory of a decision, so that a steady stream of
-// decisions does not allocate. Threads: one at a time. Deterministic for (instance, settings).
+// decisions does not allocate. Threads: one at a time. Deterministic for (instance, settings), unless a
+// deadline ends the search.
 #ifndef BFIO_ROUTER_CORE_SOLVER_SOLVER_H_
 #define BFIO_ROUTER_CORE_SOLVER_SOLVER_H_
 
@@ -9,43 +10,57 @@
 #include <vector>
 
 #include "router/core/solver/allocation.h"
+#include "router/core/solver/enumeration.h"
+#include "router/core/solver/evaluate.h"
 #include "router/core/solver/improvement.h"
 #include "router/core/solver/instance.h"
 #include "router/core/solver/objective.h"
+#include "router/core/solver/paper_pricing.h"
+#include "router/core/solver/pool_index.h"
+#include "router/core/solver/quadratic_pricing.h"
+#include "router/core/solver/run.h"
+#include "router/core/solver/search.h"
 #include "router/core/solver/settings.h"
 #include "router/core/solver/solution.h"
+#include "router/core/solver/statistics.h"
+#include "router/core/solver/terms.h"
 
 namespace bfio::core {
 
 class Solver {
  public:
-  explicit Solver(const SolverSettings& settings) : settings_(settings) {}
+  explicit Solver(const SolverSettings& settings) : settings_(settings), quadratic_(settings.objective) {}
 
-  // A feasible choice that leaves no item waiting that some worker could still take. REQUIRES: at least one
-  // worker. The reference is valid until the next call.
-  const Solution& Solve(const Instance& instance);
+  // A feasible choice that leaves no item waiting that some worker could still take. Asks `stop` now and
+  // then; once it says true the plan at hand is returned. REQUIRES: at least one worker; items in pool order;
+  // no negative load, rate, offset or discount. The reference is valid until the next call.
+  const Solution& Solve(const Instance& instance, const StopSignal& stop = {});
 
   // Of the last Solve.
   const SolverStatistics& statistics() const { return statistics_; }
 
  private:
-  template <class Objective>
-  void Search(Objective& objective, Improvement<Objective>& improvement);
+  bool Lean(const Instance& instance) const;
+  void SolveLean(const Instance& instance, Run& run);
+  template <class Pricing>
+  void SolveWith(Pricing& pricing, Search<Pricing>& search, Run& run);
 
   SolverSettings settings_;
   SquareObjective square_;
-  PaperObjective paper_;
-  Improvement<SquareObjective> improve_square_;
-  Improvement<PaperObjective> improve_paper_;
+  Improvement improvement_;
+  Terms terms_;
+  PoolIndex index_;
+  PaperPricing paper_;
+  QuadraticPricing quadratic_;
+  Search<PaperPricing> search_paper_;
+  Search<QuadraticPricing> search_quadratic_;
+  Enumeration enumeration_;
   Allocation allocation_;
   Solution solution_;
   SolverStatistics statistics_;
   std::vector<int32_t> order_;
   std::vector<int64_t> loads_;
 };
-
-// The objective's value for a choice; what Solve minimises. REQUIRES: at least one worker.
-double Evaluate(const Instance& instance, const SolverSettings& settings, const Solution& solution);
 
 }  // namespace bfio::core
 

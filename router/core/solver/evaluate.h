@@ -1,0 +1,24 @@
+// The objectives by their definition (settings.h), computed anew: what everything faster is checked against.
+#ifndef BFIO_ROUTER_CORE_SOLVER_EVALUATE_H_
+#define BFIO_ROUTER_CORE_SOLVER_EVALUATE_H_
+
+#include <vector>
+
+#include "router/core/solver/instance.h"
+#include "router/core/solver/settings.h"
+#include "router/core/solver/solution.h"
+
+namespace bfio::core {
+
+// The objective's value for a choice; what Solver minimises. REQUIRES: at least one worker.
+// Cost: O((G + |items|) H).
+double Evaluate(const Instance& instance, const SolverSettings& settings, const Solution& solution);
+
+// target(h), h = 0 .. H: Instance::target_ahead, or, when that is empty, target_load moved on by what the
+// workers grow or lose on average until then: for square by `ahead` and by the pool's mean item, for refill
+// by a token per active request and step. `kind` is kSquare or kRefill.
+void FindTargets(const Instance& instance, ObjectiveKind kind, std::vector<double>& targets);
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_SOLVER_EVALUATE_H_

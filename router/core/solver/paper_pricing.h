@@ -1,0 +1,107 @@
+// Prices of exchanges under J = sum_h d_h (G max_g T_g(h) - sum_g T_g(h)) (BF-IO paper, section 3).
+//
+// Purpose: one of the two pricings the search is written for (search.h says what a pricing is). Keeps every
+// worker's time at every step and the three largest of each step, so that an exchange costs O(H) whatever G.
+//
+// The price of giving a seat to an item is piecewise linear and convex in the item's load s for a given
+// curve: it falls while the worker stays below the others' maximum and rises beyond. Ideal() is its minimum.
+//
+// Ownership: borrows instance and terms from Reset on. Threads: one at a time.
+#ifndef BFIO_ROUTER_CORE_SOLVER_PAPER_PRICING_H_
+#define BFIO_ROUTER_CORE_SOLVER_PAPER_PRICING_H_
+
+#include <array>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "router/core/solver/allocation.h"
+#include "router/core/solver/instance.h"
+#include "router/core/solver/terms.h"
+
+namespace bfio::core {
+
+class PaperPricing {
+ public:
+  // Takes the workers with what `allocation` has given them.
+  void Reset(const Instance& instance, const Terms& terms, const Allocation& allocation);
+  double Value() const;
+
+  // Opens a seat: worker g without item `out` (kUnassigned: as it is). Ideal and Gain are about it.
+  void Open(int32_t g, int32_t out);
+  // The load of that curve at which Gain is least.
+  double Ideal(int32_t curve);
+  // Change of the objective when an item of this load and curve takes the seat.
+  double Gain(double load, int32_t curve) const;
+  double GainOf(int32_t item) const { return Gain(LoadOn(item, seat_.worker), CurveOf(item)); }
+  // What admitting an item costs besides its load.
+  double AdmitCost(const SolverItem&) const { return 0; }
+  bool HasAdmitCosts() const { return false; }
+
+  // Change of the objective when two items on different workers change places, or one moves to worker `to`.
+  double Pair(int32_t a, int32_t a_worker, int32_t b, int32_t b_worker);
+  double Move(int32_t item, int32_t from, int32_t to);
+  // Exchanges between workers leave the sum as it is, so they pay only if they lower a maximum. (With unequal
+  // workers the sum may fall, too; that is not looked for.)
+  bool MayTrade(int32_t g) const { return critical_[g] != 0; }
+
+  // The item joins (+1) or leaves (-1) the worker. Call Settle after a set of these.
+  void Put(int32_t item, int32_t g, int32_t sign);
+  void Settle();
+  // Changes whenever a price of a worker may have changed that is not Put's.
+  int64_t epoch() const { return epoch_; }
+
+ private:
+  struct Entry {
+    int32_t worker = kNobody;
+    double time = -std::numeric_limits<double>::infinity();
+  };
+  using Top = std::array<Entry, 3>;
+  static constexpr int32_t kNobody = -1;
+
+  struct Seat {
+    int32_t worker = 0;
+    double rate = 1;
+    // Gain of an item that adds nothing.
+    double base = 0;
+    // [h]: how much the worker may add before it is the largest; negative when it is already.
+    std::vector<double> slack;
+    // Scratch of Ideal.
+    std::vector<double> breaks;
+  };
+
+  double* Row(int32_t g) { return times_.data() + static_cast<size_t>(g) * steps_; }
+  const double* Row(int32_t g) const { return times_.data() + static_cast<size_t>(g) * steps_; }
+  double LoadOn(int32_t item, int32_t g) const {
+    return static_cast<double>(instance_->items[item].LoadOn(g));
+  }
+  int32_t CurveOf(int32_t item) const { return instance_->CurveOf(instance_->items[item]); }
+  // Time the item adds to worker g at step h.
+  double Added(int32_t item, int32_t g, int32_t h) const {
+    return instance_->workers[g].time_per_token *
+           (LoadOn(item, g) * terms_->survival(CurveOf(item))[h] + terms_->growth(CurveOf(item))[h]);
+  }
+  static void Insert(Top& top, Entry entry);
+  static double MaxWithout(const Top& top, int32_t g, int32_t h);
+  void Rank(int32_t h);
+
+  const Instance* instance_ = nullptr;
+  const Terms* terms_ = nullptr;
+  int32_t steps_ = 1;
+  double group_ = 0;
+  // [g * steps + h].
+  std::vector<double> times_;
+  // Workers that may be given something, by index.
+  std::vector<int32_t> open_;
+  // [h]: the largest among the workers that never change, and among all.
+  std::vector<Top> closed_top_, top_;
+  std::vector<char> dirty_;
+  // [g]: the worker is the largest at some step.
+  std::vector<char> critical_;
+  Seat seat_;
+  int64_t epoch_ = 0;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_SOLVER_PAPER_PRICING_H_

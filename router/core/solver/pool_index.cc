@@ -1,0 +1,68 @@
+#include "router/core/solver/pool_index.h"
+
+namespace bfio::core {
+
+void PoolIndex::FindClasses() {
+  const auto items = static_cast<int32_t>(instance_->items.size());
+  class_of_.resize(items);
+  num_classes_ = 0;
+  const int32_t curves = instance_->NumCurves();
+  for (int32_t i = 0; i < items; ++i) {
+    const int32_t priority = instance_->items[i].priority;
+    if (num_classes_ == 0 || classes_[num_classes_ - 1].priority != priority) {
+      if (classes_.size() == num_classes_) classes_.emplace_back();
+      Class& fresh = classes_[num_classes_++];
+      fresh.priority = priority;
+      fresh.expected.clear();
+      fresh.buckets.resize(curves);
+      for (int32_t c = 0; c < curves; ++c) {
+        fresh.buckets[c].curve = c;
+        fresh.buckets[c].most_worth = -std::numeric_limits<double>::infinity();
+        fresh.buckets[c].entries.clear();
+      }
+    }
+    class_of_[i] = static_cast<int32_t>(num_classes_) - 1;
+  }
+}
+
+void PoolIndex::Reset(const Instance& instance, const Allocation& allocation) {
+  instance_ = &instance;
+  FindClasses();
+  for (int32_t i = 0; i < allocation.items(); ++i) {
+    if (Expected(i)) {
+      if (allocation.WorkerOf(i) == kUnassigned) classes_[class_of_[i]].expected.push_back(i);
+      continue;
+    }
+    Bucket& bucket = BucketOf(i);
+    bucket.most_worth = std::max(bucket.most_worth, instance.items[i].worth);
+    if (allocation.WorkerOf(i) == kUnassigned) bucket.entries.push_back(EntryOf(i));
+  }
+  for (size_t k = 0; k < num_classes_; ++k) {
+    for (Bucket& bucket : classes_[k].buckets) {
+      std::sort(bucket.entries.begin(), bucket.entries.end(), Before);
+    }
+  }
+}
+
+PoolIndex::Bucket& PoolIndex::BucketOf(int32_t item) {
+  return classes_[class_of_[item]].buckets[instance_->CurveOf(instance_->items[item])];
+}
+
+void PoolIndex::Insert(int32_t item) {
+  if (Expected(item)) return classes_[class_of_[item]].expected.push_back(item);
+  std::vector<Entry>& entries = BucketOf(item).entries;
+  const Entry entry = EntryOf(item);
+  entries.insert(std::lower_bound(entries.begin(), entries.end(), entry, Before), entry);
+}
+
+void PoolIndex::Erase(int32_t item) {
+  if (Expected(item)) {
+    std::vector<int32_t>& expected = classes_[class_of_[item]].expected;
+    expected.erase(std::find(expected.begin(), expected.end(), item));
+    return;
+  }
+  std::vector<Entry>& entries = BucketOf(item).entries;
+  entries.erase(std::lower_bound(entries.begin(), entries.end(), EntryOf(item), Before));
+}
+
+}  // namespace bfio::core

@@ -1,0 +1,67 @@
+// The waiting items, by class and curve, sorted by load.
+//
+// Purpose: finds the best partner of a seat without looking at the whole pool. Within one class of priority
+// and one curve an item's price is convex in its load, so the best is beside the ideal load, and the search
+// walks outward from there only as long as something else (worth, KV) can still make up for the distance.
+// Items that some worker expects (SolverItem::home) weigh differently there; they are kept apart, unsorted.
+// Ownership: borrows the instance from Reset on. Reused between decisions; allocates only to grow.
+#ifndef BFIO_ROUTER_CORE_SOLVER_POOL_INDEX_H_
+#define BFIO_ROUTER_CORE_SOLVER_POOL_INDEX_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "router/core/solver/allocation.h"
+#include "router/core/solver/instance.h"
+
+namespace bfio::core {
+
+class PoolIndex {
+ public:
+  struct Entry {
+    double load;
+    int32_t item;
+  };
+  struct Bucket {
+    int32_t curve = 0;
+    // Largest worth of anything that was ever in it.
+    double most_worth = -std::numeric_limits<double>::infinity();
+    // By (load, item).
+    std::vector<Entry> entries;
+  };
+  // One class of priority.
+  struct Class {
+    int32_t priority = 0;
+    std::vector<Bucket> buckets;
+    std::vector<int32_t> expected;
+  };
+
+  // The items that wait under `allocation`.
+  void Reset(const Instance& instance, const Allocation& allocation);
+
+  const Class& ClassOf(int32_t item) const { return classes_[class_of_[item]]; }
+  void Insert(int32_t item);
+  // REQUIRES: the item is in it.
+  void Erase(int32_t item);
+
+ private:
+  static bool Before(const Entry& a, const Entry& b) {
+    return a.load < b.load || (a.load == b.load && a.item < b.item);
+  }
+  Entry EntryOf(int32_t item) const { return {static_cast<double>(instance_->items[item].load), item}; }
+  bool Expected(int32_t item) const { return instance_->items[item].home != kNoHome; }
+  Bucket& BucketOf(int32_t item);
+  void FindClasses();
+
+  const Instance* instance_ = nullptr;
+  // The first num_classes_ are in use.
+  std::vector<Class> classes_;
+  size_t num_classes_ = 0;
+  std::vector<int32_t> class_of_;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_SOLVER_POOL_INDEX_H_

@@ -1,0 +1,122 @@
+#include "router/core/solver/quadratic_pricing.h"
+
+#include <algorithm>
+
+#include "router/core/solver/evaluate.h"
+
+namespace bfio::core {
+
+void QuadraticPricing::Reset(const Instance& instance, const Terms& terms, const Allocation& allocation) {
+  instance_ = &instance;
+  terms_ = &terms;
+  steps_ = terms.steps();
+  FindTargets(instance, kind_, targets_);
+  const auto workers = static_cast<int32_t>(instance.workers.size());
+  y_.resize(static_cast<size_t>(workers) * steps_);
+  if (given_.size() < instance.workers.size()) given_.resize(instance.workers.size());
+  for (int32_t g = 0; g < workers; ++g) {
+    given_[g].clear();
+    const SolverWorker& worker = instance.workers[g];
+    for (int32_t h = 0; h < steps_; ++h) {
+      const double tokens = refill_
+                                ? static_cast<double>(worker.load) + static_cast<double>(worker.active) * h
+                                : instance.LoadAhead(g, h);
+      Row(g)[h] = worker.Time(tokens) - targets_[h];
+    }
+  }
+  for (int32_t i = 0; i < allocation.items(); ++i) {
+    if (allocation.WorkerOf(i) != kUnassigned) Put(i, allocation.WorkerOf(i), +1);
+  }
+  for (Seat* seat : {&seat_, &a_seat_, &b_seat_}) {
+    seat->y.resize(steps_);
+    seat->w.resize(steps_);
+    seat->parabolas.resize(terms.curves());
+  }
+}
+
+double QuadraticPricing::Added(int32_t item, int32_t g, int32_t h) const {
+  const double rate = instance_->workers[g].time_per_token, load = LoadOn(item, g);
+  if (refill_) return rate * (load + h);
+  return rate * (load * terms_->survival(CurveOf(item))[h] + terms_->growth(CurveOf(item))[h]);
+}
+
+double QuadraticPricing::Weight(int32_t g, int32_t h, int32_t without) const {
+  double weight = terms_->discount()[h];
+  if (!refill_) return weight;
+  weight *= instance_->QuietAhead(g, h);
+  for (int32_t item : given_[g]) {
+    if (item != without) weight *= terms_->survival(CurveOf(item))[h];
+  }
+  return weight;
+}
+
+double QuadraticPricing::Value() const {
+  double value = 0;
+  for (int32_t g = 0; g < static_cast<int32_t>(instance_->workers.size()); ++g) {
+    for (int32_t h = 0; h < steps_; ++h) value += Weight(g, h, kUnassigned) * Row(g)[h] * Row(g)[h];
+  }
+  return value;
+}
+
+void QuadraticPricing::Put(int32_t item, int32_t g, int32_t sign) {
+  for (int32_t h = 0; h < steps_; ++h) Row(g)[h] += sign * Added(item, g, h);
+  if (sign > 0) {
+    given_[g].push_back(item);
+  } else {
+    given_[g].erase(std::find(given_[g].begin(), given_[g].end(), item));
+  }
+}
+
+void QuadraticPricing::Open(int32_t g, int32_t out, Seat& seat) const {
+  seat.worker = g;
+  seat.rate = instance_->workers[g].time_per_token;
+  seat.now = 0;
+  for (struct Parabola& parabola : seat.parabolas) parabola.known = false;
+  for (int32_t h = 0; h < steps_; ++h) {
+    const double y = Row(g)[h];
+    seat.w[h] = Weight(g, h, out);
+    seat.y[h] = out == kUnassigned ? y : y - Added(out, g, h);
+    const double out_survival = refill_ && out != kUnassigned ? terms_->survival(CurveOf(out))[h] : 1;
+    seat.now += seat.w[h] * out_survival * y * y;
+  }
+}
+
+QuadraticPricing::Parabola QuadraticPricing::Fit(const Seat& seat, int32_t curve) const {
+  const double* p = terms_->survival(curve);
+  const double r = seat.rate;
+  Parabola fit;
+  fit.known = true;
+  fit.constant = -seat.now;
+  for (int32_t h = 0; h < steps_; ++h) {
+    // The item makes y into y + r u (s + h).
+    const double w = refill_ ? seat.w[h] * p[h] : seat.w[h];
+    const double u = refill_ ? 1 : p[h];
+    const double y = seat.y[h] + r * u * h;
+    fit.constant += w * y * y;
+    fit.slope += w * y * u;
+    fit.bend += w * u * u;
+  }
+  fit.slope *= 2 * r;
+  fit.bend *= r * r;
+  return fit;
+}
+
+double QuadraticPricing::GainOfNobody(const Seat& seat) const {
+  double cost = -seat.now;
+  for (int32_t h = 0; h < steps_; ++h) cost += seat.w[h] * seat.y[h] * seat.y[h];
+  return cost;
+}
+
+double QuadraticPricing::Pair(int32_t a, int32_t a_worker, int32_t b, int32_t b_worker) {
+  Open(a_worker, a, a_seat_);
+  Open(b_worker, b, b_seat_);
+  return GainAt(a_seat_, b) + GainAt(b_seat_, a);
+}
+
+double QuadraticPricing::Move(int32_t item, int32_t from, int32_t to) {
+  Open(from, item, a_seat_);
+  Open(to, kUnassigned, b_seat_);
+  return GainOfNobody(a_seat_) + GainAt(b_seat_, item);
+}
+
+}  // namespace bfio::core

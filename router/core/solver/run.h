@@ -1,0 +1,56 @@
+// The state of one run: how much more work may be done.
+//
+// Purpose: the anytime contract. A run ends when its budget of counted work is spent, or when the caller's
+// deadline says so; the plan at hand is feasible at every moment. The core has no clock, so the deadline is a
+// question the caller answers; it is asked once for some thousand evaluations.
+#ifndef BFIO_ROUTER_CORE_SOLVER_RUN_H_
+#define BFIO_ROUTER_CORE_SOLVER_RUN_H_
+
+#include <cstdint>
+#include <functional>
+
+#include "router/core/solver/statistics.h"
+
+namespace bfio::core {
+
+// True when the search should end. May be empty: never.
+using StopSignal = std::function<bool()>;
+
+class Run {
+ public:
+  // Borrows both.
+  Run(int64_t budget, const StopSignal& stop, SolverStatistics& statistics)
+      : budget_(budget), stop_(stop), statistics_(statistics) {}
+
+  // Accounts for work about to be done. False: stop, and do not do it.
+  bool Spend(int64_t evaluations) {
+    if (budget_ <= 0) return false;
+    budget_ -= evaluations;
+    statistics_.evaluations += evaluations;
+    until_question_ -= evaluations;
+    return until_question_ > 0 || Ask();
+  }
+  void Improved() { ++statistics_.improvements; }
+  bool Over() const { return budget_ <= 0; }
+  int64_t budget() const { return budget_; }
+
+ private:
+  static constexpr int64_t kQuestionEvery = 8192;
+
+  bool Ask() {
+    until_question_ = kQuestionEvery;
+    if (!stop_ || !stop_()) return true;
+    statistics_.deadline = true;
+    budget_ = 0;
+    return false;
+  }
+
+  int64_t budget_;
+  int64_t until_question_ = kQuestionEvery;
+  const StopSignal& stop_;
+  SolverStatistics& statistics_;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_SOLVER_RUN_H_

@@ -1,0 +1,71 @@
+// Local search over a horizon: exchanges until none helps or the run is over.
+//
+// Purpose: three neighbourhoods, each kept feasible by Allocation's room:
+//   swap      an admitted item with a waiting one of the same priority
+//   trade     two admitted items on different workers change places
+//   move      an admitted item to a free slot elsewhere
+// For every admitted item the best partner is taken if it improves. The number of admitted items never
+// changes. Written once for any pricing of this shape (paper_pricing.h, quadratic_pricing.h):
+//   Reset, Value, Put, Settle        keep the state
+//   Open(g, out), Ideal(c), Gain     price what may take a seat; convex in the load for each curve
+//   Pair, Move                       price an exchange between workers
+//   AdmitCost, HasAdmitCosts         what admitting an item costs besides
+//   MayTrade(g), epoch               spare the search what cannot pay
+//
+// Cost of one round over U admitted items: U C (H + log |waiting|) for the swaps, C being the curves in the
+// pool, and at most U kMostPartners H for the trades.
+#ifndef BFIO_ROUTER_CORE_SOLVER_SEARCH_H_
+#define BFIO_ROUTER_CORE_SOLVER_SEARCH_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "router/core/solver/allocation.h"
+#include "router/core/solver/paper_pricing.h"
+#include "router/core/solver/pool_index.h"
+#include "router/core/solver/quadratic_pricing.h"
+#include "router/core/solver/run.h"
+
+namespace bfio::core {
+
+template <class Pricing>
+class Search {
+ public:
+  // Improves `allocation` in place. `index` holds what waits under it, `pricing` has been reset to it.
+  // Borrows all four for the call. True at a local optimum, false when the run was over before.
+  bool Descend(Pricing& pricing, Allocation& allocation, PoolIndex& index, Run& run);
+
+ private:
+  struct Best {
+    double gain;
+    int32_t partner = kUnassigned;
+    void Offer(double offered, int32_t item) {
+      if (offered < gain || (offered == gain && partner != kUnassigned && item < partner)) {
+        gain = offered;
+        partner = item;
+      }
+    }
+  };
+
+  bool Round();
+  bool Swap(int32_t& admitted);
+  void LookInto(const PoolIndex::Bucket& bucket, double cost_out, int64_t kv_room, Best& best);
+  bool Trade(int32_t admitted);
+  bool Move(int32_t admitted);
+  void Put(int32_t item, int32_t worker);
+  void Take(int32_t item);
+  double AdmitCost(int32_t item) const { return pricing_->AdmitCost(allocation_->item(item)); }
+
+  Pricing* pricing_ = nullptr;
+  Allocation* allocation_ = nullptr;
+  PoolIndex* index_ = nullptr;
+  Run* run_ = nullptr;
+  std::vector<int32_t> admitted_;
+};
+
+extern template class Search<PaperPricing>;
+extern template class Search<QuadraticPricing>;
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_SOLVER_SEARCH_H_

@@ -1,0 +1,33 @@
+// What one run of the solver did.
+#ifndef BFIO_ROUTER_CORE_SOLVER_STATISTICS_H_
+#define BFIO_ROUTER_CORE_SOLVER_STATISTICS_H_
+
+#include <cstdint>
+#include <optional>
+
+namespace bfio::core {
+
+struct SolverStatistics {
+  int64_t evaluations = 0;
+  int64_t improvements = 0;
+  // The search ended at a local optimum rather than at the work budget or the deadline.
+  bool converged = false;
+  // The caller's deadline ended it.
+  bool deadline = false;
+  // Every choice was tried: the plan is optimal.
+  bool exact = false;
+  // Both only with SolverSettings::bound. No choice that admits as many items of every class has a smaller
+  // objective than lower_bound.
+  std::optional<double> objective;
+  std::optional<double> lower_bound;
+
+  // Proven distance from the optimum, in the objective's unit.
+  std::optional<double> Gap() const {
+    if (!objective || !lower_bound) return std::nullopt;
+    return *objective - *lower_bound;
+  }
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_SOLVER_STATISTICS_H_

@@ -1,0 +1,59 @@
+// The arrays that every price over a horizon reads.
+//
+// Purpose: discounts, and per curve the survival p(h) and growth h p(h) of an item, as plain rows; computed
+// once for an instance. An item of load s adds rate (s p(h) + q(h)) to its worker's time at step h.
+// Ownership: reused between decisions; allocates only to grow.
+#ifndef BFIO_ROUTER_CORE_SOLVER_TERMS_H_
+#define BFIO_ROUTER_CORE_SOLVER_TERMS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "router/core/solver/instance.h"
+
+namespace bfio::core {
+
+class Terms {
+ public:
+  void Reset(const Instance& instance) {
+    steps_ = instance.steps();
+    const int32_t curves = instance.NumCurves();
+    discount_.resize(static_cast<size_t>(steps_));
+    for (int32_t h = 0; h < steps_; ++h) discount_[h] = instance.Discount(h);
+    survival_.resize(static_cast<size_t>(curves) * static_cast<size_t>(steps_));
+    growth_.resize(survival_.size());
+    area_.assign(static_cast<size_t>(curves), {});
+    for (int32_t c = 0; c < curves; ++c) {
+      for (int32_t h = 0; h < steps_; ++h) {
+        const double p = instance.Survival(c, h);
+        survival_[c * steps_ + h] = p;
+        growth_[c * steps_ + h] = h * p;
+        area_[c].per_token += discount_[h] * p;
+        area_[c].growth += discount_[h] * h * p;
+      }
+    }
+  }
+
+  int32_t steps() const { return steps_; }
+  int32_t curves() const { return static_cast<int32_t>(area_.size()); }
+  const double* discount() const { return discount_.data(); }
+  // p(h) and q(h) = h p(h) of a curve.
+  const double* survival(int32_t curve) const { return survival_.data() + curve * steps_; }
+  const double* growth(int32_t curve) const { return growth_.data() + curve * steps_; }
+
+  // Discounted sums over h: of p, and of q.
+  struct Area {
+    double per_token = 0;
+    double growth = 0;
+  };
+  const Area& area(int32_t curve) const { return area_[curve]; }
+
+ private:
+  int32_t steps_ = 1;
+  std::vector<double> discount_, survival_, growth_;
+  std::vector<Area> area_;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_SOLVER_TERMS_H_

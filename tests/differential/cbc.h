@@ -1,0 +1,31 @@
+// Solves LP files with the cbc program (Debian coinor-cbc) and reads what it found.
+#ifndef BFIO_TESTS_DIFFERENTIAL_CBC_H_
+#define BFIO_TESTS_DIFFERENTIAL_CBC_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "router/core/solver/instance.h"
+#include "router/core/solver/solution.h"
+
+namespace bfio::testing {
+
+// False when no cbc program is on the path.
+bool HaveCbc();
+
+struct CbcAnswer {
+  // Proven optimal; otherwise the best it found within the limit, if it found any.
+  bool optimal = false;
+  bool found = false;
+  double objective = 0;
+  core::Solution solution;
+};
+
+// Writes `lp` beside its solution into a fresh folder under the temporary directory, and removes it again.
+// `seconds` limits cbc's processor time. UNAVAILABLE when cbc did not run or its answer cannot be read.
+absl::StatusOr<CbcAnswer> SolveWithCbc(absl::string_view lp, const core::Instance& instance, double seconds);
+
+}  // namespace bfio::testing
+
+#endif  // BFIO_TESTS_DIFFERENTIAL_CBC_H_

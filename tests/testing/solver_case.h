@@ -1,0 +1,40 @@
+// Random instances of the integer program, and a feasibility check that knows nothing of the solver.
+#ifndef BFIO_TESTS_TESTING_SOLVER_CASE_H_
+#define BFIO_TESTS_TESTING_SOLVER_CASE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "common/base/rng.h"
+#include "router/core/solver/instance.h"
+#include "router/core/solver/solution.h"
+
+namespace bfio::core {
+
+// What a random instance may have; each is drawn in about half of the instances when it is allowed.
+struct SolverCaseLimits {
+  int max_workers = 6;
+  int max_items = 12;
+  int max_slots = 3;
+  int max_horizon = 5;
+  // Loads are below this.
+  int64_t max_load = 1000;
+  bool tight_kv = true;
+  bool unequal_workers = true;
+  bool priorities = true;
+  bool worths = true;
+};
+
+Instance RandomInstance(const SolverCaseLimits& limits, Rng& rng);
+
+// Gives the instance H steps of lookahead: loads that grow and lose, quiet probabilities that fall, `curves`
+// survival curves (steps, as an oracle has them, or smooth ones).
+void AddHorizon(Instance& instance, int32_t horizon, int32_t curves, bool steps, Rng& rng);
+
+// Empty when the plan is feasible, leaves nothing waiting that still fits, and admits no lower class before a
+// higher when KV is ample; else what is wrong.
+std::string Infeasibility(const Instance& instance, const Solution& solution);
+
+}  // namespace bfio::core
+
+#endif  // BFIO_TESTS_TESTING_SOLVER_CASE_H_

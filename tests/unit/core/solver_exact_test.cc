@@ -1,0 +1,119 @@
+// The solver against the exhaustive answer, on every small instance of a grid and on random ones.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/base/rng.h"
+#include "router/core/solver/exhaustive.h"
+#include "router/core/solver/solver.h"
+#include "tests/testing/solver_case.h"
+
+namespace bfio::core {
+namespace {
+
+constexpr int64_t kAmple = int64_t{1} << 40;
+
+SolverSettings Settings(ObjectiveKind kind) {
+  SolverSettings settings;
+  settings.objective = kind;
+  return settings;
+}
+
+void ExpectOptimal(const Instance& instance, ObjectiveKind kind) {
+  const SolverSettings settings = Settings(kind);
+  Solver solver(settings);
+  const Solution& solution = solver.Solve(instance);
+  const double ours = Evaluate(instance, settings, solution);
+  const ExactAnswer best = SolveExhaustively(instance, settings);
+  ASSERT_EQ(Infeasibility(instance, solution), "");
+  ASSERT_EQ(static_cast<int64_t>(instance.items.size()) -
+                std::count(solution.worker_of.begin(), solution.worker_of.end(), kUnassigned),
+            best.admitted);
+  ASSERT_NEAR(ours, best.objective, 2e-3 + 1e-9 * std::abs(best.objective));
+}
+
+class SolverExactTest : public ::testing::TestWithParam<ObjectiveKind> {};
+INSTANTIATE_TEST_SUITE_P(Objectives, SolverExactTest,
+                         ::testing::Values(ObjectiveKind::kPaper, ObjectiveKind::kSquare,
+                                           ObjectiveKind::kRefill),
+                         [](const auto& param) {
+                           return param.param == ObjectiveKind::kPaper    ? "Paper"
+                                  : param.param == ObjectiveKind::kSquare ? "Square"
+                                                                          : "Refill";
+                         });
+
+// Every pool of up to six items from {1, 4, 9}, on up to three workers with base loads 0, 5, 10 and up to two
+// slots.
+TEST_P(SolverExactTest, EverySmallInstanceOfAGridIsSolvedToOptimality) {
+  int64_t instances = 0;
+  for (int g = 1; g <= 3; ++g) {
+    for (int slots = 0; slots < (1 << g); ++slots) {
+      for (int items = 1; items <= 6; ++items) {
+        for (int ones = 0; ones <= items; ++ones) {
+          for (int fours = 0; ones + fours <= items; ++fours) {
+            Instance instance;
+            for (int w = 0; w < g; ++w) instance.workers.push_back({5 * w, 1 + ((slots >> w) & 1), kAmple});
+            for (int i = 0; i < items; ++i) {
+              const int64_t load = i < ones ? 1 : i < ones + fours ? 4 : 9;
+              instance.items.push_back({load, load});
+            }
+            instance.target_load = 12;
+            ASSERT_NO_FATAL_FAILURE(ExpectOptimal(instance, GetParam()));
+            ++instances;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(instances, 1000);
+}
+
+TEST_P(SolverExactTest, RandomSmallInstancesAreSolvedToOptimality) {
+  Rng rng(20240611);
+  SolverCaseLimits limits;
+  limits.max_workers = 3;
+  limits.max_items = 6;
+  for (int trial = 0; trial < 3000; ++trial) {
+    ASSERT_NO_FATAL_FAILURE(ExpectOptimal(RandomInstance(limits, rng), GetParam())) << "trial " << trial;
+  }
+}
+
+TEST_P(SolverExactTest, OneFreeSlotInALargePoolIsSolvedToOptimality) {
+  Rng rng(7);
+  for (int trial = 0; trial < 300; ++trial) {
+    Instance instance;
+    instance.workers = {
+        {5000, 0, kAmple}, {static_cast<int64_t>(3000 + rng.Below(3000)), 1, kAmple}, {4800, 0, kAmple}};
+    for (int i = 0; i < 60; ++i) {
+      instance.items.push_back({static_cast<int64_t>(1 + rng.Below(3000)), 1, 0, 1e5 * rng.Uniform()});
+    }
+    instance.target_load = 5200;
+    AddHorizon(instance, static_cast<int32_t>(rng.Below(4)), 3, trial % 2 == 0, rng);
+    ASSERT_NO_FATAL_FAILURE(ExpectOptimal(instance, GetParam()));
+  }
+}
+
+TEST_P(SolverExactTest, TheOrderOfWorkersAndItemsDoesNotChangeTheValue) {
+  Rng rng(99);
+  SolverCaseLimits limits;
+  limits.max_workers = 3;
+  limits.max_items = 6;
+  limits.priorities = false;
+  limits.max_horizon = 0;
+  limits.tight_kv = false;
+  const SolverSettings settings = Settings(GetParam());
+  for (int trial = 0; trial < 300; ++trial) {
+    Instance instance = RandomInstance(limits, rng);
+    const double value = Evaluate(instance, settings, Solver(settings).Solve(instance));
+    std::reverse(instance.workers.begin(), instance.workers.end());
+    std::rotate(instance.items.begin(), instance.items.begin() + (instance.items.size() > 1),
+                instance.items.end());
+    ASSERT_NEAR(Evaluate(instance, settings, Solver(settings).Solve(instance)), value,
+                2e-3 + 1e-9 * std::abs(value));
+  }
+}
+
+}  // namespace
+}  // namespace bfio::core
