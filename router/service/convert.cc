@@ -114,6 +114,9 @@ absl::Status ConvertReport(const v1::StepReport& report, ReportView& view) {
     return absl::InvalidArgumentError(
         absl::StrCat("the report counts ", tokens, " tokens and carries ", report.token_ids_size()));
   }
+  if (report.completion_hints_size() != 0 && report.completion_hints_size() != report.handles_size()) {
+    return absl::InvalidArgumentError("completion_hints and handles differ in length");
+  }
   constexpr auto kMax = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
   if (report.step() > kMax || report.applied_plan() > kMax || report.load_tokens() > kMaxKvTokens) {
     return absl::InvalidArgumentError("step, applied_plan or load_tokens is out of range");
@@ -130,11 +133,18 @@ absl::Status ConvertReport(const v1::StepReport& report, ReportView& view) {
       return absl::InvalidArgumentError("a request is both rejected and finished");
     }
   }
+  view.hints.clear();
+  for (int i = 0; i < report.completion_hints_size(); ++i) {
+    // A guess that is no probability is none; it is not worth a worker's place in the group.
+    const double hint = report.completion_hints(i);
+    if (hint >= 0 && hint <= 1) view.hints.push_back({report.handles(i), hint});
+  }
   view.core.step = static_cast<int64_t>(report.step());
   view.core.applied_plan = static_cast<int64_t>(report.applied_plan());
   view.core.load_tokens = static_cast<int64_t>(report.load_tokens());
   view.core.finished = view.finished;
   view.core.rejected = view.rejected;
+  view.core.hints = view.hints;
   view.core.group_idle = report.group_idle();
   return absl::OkStatus();
 }

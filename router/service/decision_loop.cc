@@ -40,14 +40,15 @@ absl::Status ShuttingDown() {
 
 }  // namespace
 
-DecisionLoop::DecisionLoop(const RouterOptions& options, std::unique_ptr<core::Policy> policy, Hooks hooks)
+DecisionLoop::DecisionLoop(const RouterOptions& options, std::unique_ptr<core::Policy> policy,
+                           std::unique_ptr<core::Lookahead> lookahead, Hooks hooks)
     : options_(options),
       hooks_(std::move(hooks)),
       policy_options_(options.policy_options),
       // Above whatever an earlier router on this machine gave out: workers may still hold requests of that
       // one.
       next_id_(static_cast<core::RequestId>(absl::ToUnixSeconds(absl::Now())) << 20),
-      scheduler_(CoreOptions(options), std::move(policy)),
+      scheduler_(CoreOptions(options), std::move(policy), std::move(lookahead)),
       group_(options_, this),
       recorder_(hooks_.on_step),
       now_(MonotonicNow()),

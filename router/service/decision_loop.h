@@ -43,7 +43,8 @@ class DecisionLoop final : private Group::Listener {
     StepRecorder::Sink on_step;
   };
 
-  DecisionLoop(const RouterOptions& options, std::unique_ptr<core::Policy> policy, Hooks hooks);
+  DecisionLoop(const RouterOptions& options, std::unique_ptr<core::Policy> policy,
+               std::unique_ptr<core::Lookahead> lookahead, Hooks hooks);
   ~DecisionLoop() override;
 
   // --- any thread ---

@@ -21,7 +21,8 @@ ABSL_FLAG(std::string, policy, "bf_io", "who goes where: see the list above");
 ABSL_FLAG(std::string, objective, "square",
           "bf_io's objective: square (squared deviation from the mean load, with a weight on waiting age) or "
           "paper (J)");
-ABSL_FLAG(uint32_t, horizon, 0, "bf_io's lookahead H in steps; only 0 so far");
+ABSL_FLAG(uint32_t, horizon, 0, "H: how many steps ahead the policy looks, with --lookahead");
+ABSL_FLAG(std::string, lookahead, "none", "who predicts completions for the policy: see the list above");
 ABSL_FLAG(std::string, plan_mode, "pipelined",
           "pipelined: the plan made from step k is applied at k+2, no worker waits for the router; "
           "lockstep: workers wait for the plan of each step");
@@ -58,6 +59,12 @@ ProgramInfo Info() {
     absl::StrAppend(&info.usage, "  ", policy.name,
                     std::string(std::max<size_t>(1, 16 - policy.name.size()), ' '), policy.summary, "\n");
   }
+  absl::StrAppend(&info.usage, "\nLookaheads:\n");
+  for (const core::LookaheadInfo& lookahead : core::RegisteredLookaheads()) {
+    absl::StrAppend(&info.usage, "  ", lookahead.name,
+                    std::string(std::max<size_t>(1, 16 - lookahead.name.size()), ' '), lookahead.summary,
+                    "\n");
+  }
   return info;
 }
 
@@ -73,6 +80,7 @@ absl::StatusOr<RouterOptions> OptionsFromFlags() {
   options.listen = absl::GetFlag(FLAGS_listen);
   options.admin_listen = absl::GetFlag(FLAGS_admin_listen);
   options.policy = absl::GetFlag(FLAGS_policy);
+  options.lookahead = absl::GetFlag(FLAGS_lookahead);
   options.policy_options.seed = absl::GetFlag(FLAGS_seed);
   options.policy_options.objective = absl::GetFlag(FLAGS_objective);
   const uint32_t workers = absl::GetFlag(FLAGS_workers), horizon = absl::GetFlag(FLAGS_horizon);

@@ -30,6 +30,8 @@ struct RouterOptions {
   int32_t workers = 1;
   std::string policy = "bf_io";
   core::PolicyOptions policy_options;
+  // Who predicts completions for the policy (router/core/lookahead).
+  std::string lookahead = "none";
   core::PlanMode plan_mode = core::PlanMode::kPipelined;
   int64_t max_waiting = 4096;
   RequestLimits limits;

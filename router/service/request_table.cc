@@ -27,6 +27,8 @@ core::RequestSpec RequestRecord::Spec() const {
         std::max<int64_t>(1, int64_t{request.predicted_output_tokens()} - delivered);
   }
   spec.priority = request.priority();
+  spec.tenant = tenant;
+  spec.generated_tokens = delivered;
   return spec;
 }
 
@@ -69,6 +71,7 @@ RequestRecord* RequestTable::Add(core::RequestId id, v1::GenerateRequest request
   record->id = id;
   record->request = std::move(request);
   record->stream = std::move(stream);
+  record->tenant = tenants_.Number(record->request.tenant());
   record->accepted = now;
   return records_.emplace(id, std::move(record)).first->second.get();
 }

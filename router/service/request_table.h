@@ -16,6 +16,7 @@
 #include "bfio/v1/worker.pb.h"
 #include "router/core/model/request.h"
 #include "router/service/client_stream.h"
+#include "router/service/tenants.h"
 
 namespace bfio::router {
 
@@ -23,6 +24,8 @@ struct RequestRecord {
   core::RequestId id = 0;
   v1::GenerateRequest request;
   std::shared_ptr<ClientStream> stream;
+  // The number of request.tenant().
+  uint32_t tenant = 0;
   // Monotonic times.
   absl::Time accepted;
   std::optional<absl::Time> placed;
@@ -63,6 +66,7 @@ class RequestTable {
  private:
   absl::flat_hash_map<core::RequestId, std::unique_ptr<RequestRecord>> records_;
   absl::flat_hash_map<std::string, core::RequestId> names_;
+  Tenants tenants_;
 };
 
 }  // namespace bfio::router

@@ -55,6 +55,8 @@ void SetHealth(grpc::Server* server, const char* service, bool serving) {
 absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(const RouterOptions& options) {
   auto policy = core::MakePolicy(options.policy, options.policy_options);
   if (!policy.ok()) return policy.status();
+  auto lookahead = core::MakeLookahead(options.lookahead);
+  if (!lookahead.ok()) return lookahead.status();
   // Once per process, before the first server is built.
   static const bool plugins = [] {
     // What gRPC has to say (of a taken port, of a peer that hung up) is said by us where it matters.
@@ -70,7 +72,8 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(const RouterOp
   DecisionLoop::Hooks hooks;
   hooks.on_serving = [self](bool serving) { self->SetInferenceServing(serving); };
   hooks.on_step = [self](const auto& summary) { self->steps_.Publish(summary); };
-  router->loop_ = std::make_unique<DecisionLoop>(options, *std::move(policy), std::move(hooks));
+  router->loop_ =
+      std::make_unique<DecisionLoop>(options, *std::move(policy), *std::move(lookahead), std::move(hooks));
   router->inference_ = std::make_unique<InferenceService>(router->loop_.get(), options.limits);
   router->link_ = std::make_unique<WorkerLinkService>(router->loop_.get());
   router->admin_ = std::make_unique<AdminService>(router->loop_.get(), &router->steps_);

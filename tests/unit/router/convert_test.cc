@@ -86,6 +86,27 @@ TEST(ConvertReport, RefusesCountsThatDoNotAddUp) {
   EXPECT_EQ(ConvertReport(report, view).code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST(ConvertReport, PassesHintsOnAndLeavesOutWhatIsNoProbability) {
+  v1::StepReport report;
+  for (uint64_t handle = 1; handle <= 5; ++handle) {
+    report.add_handles(handle);
+    report.add_token_ids(0);
+  }
+  report.add_completion_hints(0.0f);
+  ReportView view;
+  EXPECT_EQ(ConvertReport(report, view).message(), "completion_hints and handles differ in length");
+  for (const float hint : {0.25f, 1.5f, std::nanf(""), 1.0f}) report.add_completion_hints(hint);
+  ASSERT_TRUE(ConvertReport(report, view).ok());
+  ASSERT_EQ(view.core.hints.size(), 3u);
+  EXPECT_EQ(view.core.hints[0].id, 1u);
+  EXPECT_EQ(view.core.hints[1].id, 2u);
+  EXPECT_EQ(view.core.hints[1].probability, 0.25);
+  EXPECT_EQ(view.core.hints[2].id, 5u);
+  report.clear_completion_hints();
+  ASSERT_TRUE(ConvertReport(report, view).ok());
+  EXPECT_TRUE(view.core.hints.empty());
+}
+
 TEST(ConvertReport, RefusesARejectionThatIsNone) {
   ReportView view;
   v1::StepReport report;
