@@ -59,6 +59,7 @@ struct Resident {
 struct HintTrail {
   static constexpr int kProbes = 7;
   uint8_t bin[kProbes] = {kNoHint, kNoHint, kNoHint, kNoHint, kNoHint, kNoHint, kNoHint};
+  int32_t age[kProbes] = {};
 };
 
 // The step a projection starts at, and the last one whose end is known.

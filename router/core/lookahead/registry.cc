@@ -4,6 +4,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "router/core/lookahead/fixed_length.h"
+#include "router/core/lookahead/hint.h"
 #include "router/core/lookahead/lookahead.h"
 #include "router/core/lookahead/survival.h"
 
@@ -32,6 +33,8 @@ constexpr Registered kLookaheads[] = {
      [](const LookaheadOptions&) -> Made { return std::make_unique<NoLookahead>(); }},
     {{"survival", "learns from finished requests how long those of the same tenant run"},
      [](const LookaheadOptions& options) -> Made { return std::make_unique<SurvivalLookahead>(options); }},
+    {{"hint", "survival, sharpened by the workers' end-of-sequence probabilities as far as they prove right"},
+     [](const LookaheadOptions& options) -> Made { return std::make_unique<HintLookahead>(options); }},
     {{"max_tokens", "every request runs to its max_new_tokens"},
      [](const LookaheadOptions&) -> Made { return std::make_unique<FixedLengthLookahead>(false); }},
     {{"oracle", "trusts the client's predicted_output_tokens, or max_new_tokens where there is none"},

@@ -2,32 +2,21 @@
 
 #include <algorithm>
 
+#include "router/core/lookahead/accumulate.h"
+
 namespace bfio::core {
 
 void SurvivalLookahead::Project(absl::Span<const Resident> residents, const PlanTime& time,
                                 absl::Span<double> load, absl::Span<double> quiet) {
-  const int64_t columns = static_cast<int64_t>(load.size());
-  std::fill(load.begin(), load.end(), 0.0);
-  std::fill(quiet.begin(), quiet.end(), 1.0);
-  double* const __restrict out_load = load.data();
-  double* const __restrict out_quiet = quiet.data();
-  int64_t cut = columns;
+  Accumulator sum(load, quiet);
   for (const Resident& resident : residents) {
     const Standing standing = StandingOf(resident, time);
-    const int64_t room = resident.dropped ? 0 : std::clamp<int64_t>(standing.room, 0, columns);
-    cut = std::min(cut, room);
+    const int64_t room = sum.Room(resident, standing);
     if (room == 0) continue;
     const double* const known = model_.Table(resident.group).From(standing.known_age);
-    const double* const row = known + std::min<int64_t>(standing.plan_age - standing.known_age,
-                                                        SurvivalTable::kReach - kMaxHorizonSteps);
-    const double scale = 1 / known[0], tokens = static_cast<double>(standing.tokens);
-    for (int64_t h = 0; h < room; ++h) {
-      const double alive = row[h] * scale;
-      out_load[h] += (tokens + static_cast<double>(h)) * alive;
-      out_quiet[h] *= alive;
-    }
+    sum.Add(standing, room, known + SurvivalTable::Ahead(standing), 1 / known[0]);
   }
-  std::fill(quiet.begin() + cut, quiet.end(), 0.0);
+  sum.Finish();
 }
 
 uint64_t SurvivalLookahead::CurveKey(const WaitingView& request, int32_t horizon) {

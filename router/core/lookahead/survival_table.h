@@ -12,6 +12,7 @@
 
 #include "absl/types/span.h"
 #include "router/core/lookahead/age_lattice.h"
+#include "router/core/lookahead/lookahead.h"
 
 namespace bfio::core {
 
@@ -24,7 +25,14 @@ class SurvivalTable {
   // Entry [i] is proportional to P(length > age + i); good up to i = kReach.
   const double* From(int64_t age) const { return &survival_[std::min(age, limit_)]; }
 
-  static constexpr int64_t kReach = 544;
+  static constexpr int64_t kReach = kMaxHorizonSteps + 192;
+
+  static constexpr int64_t kMostAhead = 128;
+  // Steps from what is known of a request to the plan's step, as far as the table reaches; more than two are
+  // rare.
+  static int64_t Ahead(const Standing& standing) {
+    return std::min(standing.plan_age - standing.known_age, kMostAhead);
+  }
 
  private:
   std::vector<double> survival_;

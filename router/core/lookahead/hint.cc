@@ -1,0 +1,102 @@
+#include "router/core/lookahead/hint.h"
+
+#include <algorithm>
+
+#include "router/core/lookahead/accumulate.h"
+#include "router/core/lookahead/survival.h"
+
+namespace bfio::core {
+namespace {
+
+using Calibration = HintCalibration;
+static_assert(HintTrail::kProbes == Calibration::kLags);
+static_assert(Calibration::kHintBins < kNoHint);
+
+}  // namespace
+
+double HintLookahead::Base(int32_t group, int64_t age, int lag) const {
+  const double* const table = model_.Table(group).From(age);
+  return 1 - table[Calibration::kEdge[lag + 1]] / table[Calibration::kEdge[lag]];
+}
+
+void HintLookahead::Observe(const Resident& resident, const HintTrail& trail, int64_t from, int64_t to,
+                            bool finished) {
+  model_.Observe(resident.group, from, to, finished);
+  if (!finished) return;
+  for (int k = 0; k < HintTrail::kProbes; ++k) {
+    if (trail.bin[k] == kNoHint) continue;
+    const int64_t lag = to - trail.age[k];
+    if (lag <= Calibration::kEdge[k]) continue;  // it never got to the start
+    calibration_.Observe(k, trail.bin[k], Base(resident.group, trail.age[k], k),
+                         lag <= Calibration::kEdge[k + 1]);
+  }
+}
+
+void HintLookahead::Hint(Resident& resident, HintTrail& trail, int64_t age, double probability) {
+  const uint8_t bin = Calibration::Bin(std::clamp(probability, 0.0, 1.0));
+  resident.hint_bin = bin;
+  resident.hint_age = static_cast<int32_t>(age);
+  // What max_new_tokens ends says nothing about hints.
+  const int64_t cap = resident.generated_tokens + resident.max_new_tokens;
+  for (int k = 0; k < HintTrail::kProbes; ++k) {
+    const int64_t reach = Calibration::kEdge[k + 1];
+    if (trail.bin[k] != kNoHint) {
+      if (age < trail.age[k] + reach) continue;
+      calibration_.Observe(k, trail.bin[k], Base(resident.group, trail.age[k], k), false);
+    }
+    trail.bin[k] = age + reach < cap ? bin : kNoHint;
+    trail.age[k] = static_cast<int32_t>(age);
+  }
+}
+
+bool HintLookahead::FillAlive(const Resident& resident, int64_t known_age, int64_t last) {
+  const int64_t past = known_age - resident.hint_age;  // tokens since the hint
+  if (resident.hint_bin == kNoHint || past < 0 || past >= Calibration::kEdge[Calibration::kLags])
+    return false;
+  const double* const table = model_.Table(resident.group).From(resident.hint_age);
+  const int64_t end = past + last;  // as lags from the hint
+  if (alive_.size() <= static_cast<size_t>(end)) alive_.resize(static_cast<size_t>(end) + 1);
+  alive_[0] = 1;
+  int64_t lag = 1;
+  for (int k = 0; k < Calibration::kLags && lag <= end; ++k) {
+    const double start = table[lag - 1], base = 1 - table[Calibration::kEdge[k + 1]] / start;
+    const double bend = base > 0 ? calibration_.Blend(k, resident.hint_bin, base) / base : 1;
+    // start_alive * (1 - bend * (1 - table[lag] / start))
+    const double constant = alive_[lag - 1] * (1 - bend), slope = alive_[lag - 1] * bend / start;
+    for (const int64_t stop = std::min(end, Calibration::kEdge[k + 1]); lag <= stop; ++lag) {
+      alive_[lag] = constant + slope * table[lag];
+    }
+  }
+  const double slope = alive_[lag - 1] / table[lag - 1];
+  for (; lag <= end; ++lag) alive_[lag] = slope * table[lag];
+  return alive_[past] > 0;
+}
+
+void HintLookahead::Project(absl::Span<const Resident> residents, const PlanTime& time,
+                            absl::Span<double> load, absl::Span<double> quiet) {
+  Accumulator sum(load, quiet);
+  for (const Resident& resident : residents) {
+    const Standing standing = StandingOf(resident, time);
+    const int64_t room = sum.Room(resident, standing);
+    if (room == 0) continue;
+    const int64_t ahead = SurvivalTable::Ahead(standing);
+    if (FillAlive(resident, standing.known_age, ahead + room - 1)) {
+      const double* const known = alive_.data() + (standing.known_age - resident.hint_age);
+      sum.Add(standing, room, known + ahead, 1 / known[0]);
+    } else {
+      const double* const known = model_.Table(resident.group).From(standing.known_age);
+      sum.Add(standing, room, known + ahead, 1 / known[0]);
+    }
+  }
+  sum.Finish();
+}
+
+uint64_t HintLookahead::CurveKey(const WaitingView& request, int32_t horizon) {
+  return ModelCurveKey(model_, request, horizon);
+}
+
+void HintLookahead::Curve(const WaitingView& request, absl::Span<double> row) {
+  ModelCurve(model_, request, row);
+}
+
+}  // namespace bfio::core

@@ -1,0 +1,53 @@
+// hint: survival, bent by what the workers' end-of-sequence probabilities have proved to mean
+// (hint_calibration.h).
+//
+// How far a hint reaches is learnt too: each of the calibration's lags has a probe per resident, a hint whose
+// outcome within the lag is awaited; when it is known, the next hint takes its place. Past the last lag (64
+// tokens), and for requests without a hint, survival holds.
+//
+// Cost: a hint resolves two probes in the mean, O(1); a projection is survival's plus a few look-ups per
+// resident and lag.
+#ifndef BFIO_ROUTER_CORE_LOOKAHEAD_HINT_H_
+#define BFIO_ROUTER_CORE_LOOKAHEAD_HINT_H_
+
+#include "router/core/lookahead/hint_calibration.h"
+#include "router/core/lookahead/lookahead.h"
+#include "router/core/lookahead/survival_model.h"
+
+namespace bfio::core {
+
+class HintLookahead final : public Lookahead {
+ public:
+  explicit HintLookahead(const LookaheadOptions& options)
+      : model_(options), calibration_(options.memory_requests) {}
+
+  absl::string_view name() const override { return "hint"; }
+  bool learns() const override { return true; }
+  bool uses_hints() const override { return true; }
+  int32_t GroupOf(uint32_t tenant) override { return model_.GroupOf(tenant); }
+  void Observe(const Resident& resident, const HintTrail& trail, int64_t from, int64_t to,
+               bool finished) override;
+  void Hint(Resident& resident, HintTrail& trail, int64_t age, double probability) override;
+  void Advance() override { model_.Advance(); }
+  void Project(absl::Span<const Resident> residents, const PlanTime& time, absl::Span<double> load,
+               absl::Span<double> quiet) override;
+  uint64_t CurveKey(const WaitingView& request, int32_t horizon) override;
+  void Curve(const WaitingView& request, absl::Span<double> row) override;
+
+  const SurvivalModel& model() const { return model_; }
+
+ private:
+  // Survival's probability that a request ends in the lag after age `age`, given that it gets past its start.
+  double Base(int32_t group, int64_t age, int lag) const;
+  // alive_[i] = P(length > known age + i | length > known age), i = 0 .. last. False: no hint is of use.
+  bool FillAlive(const Resident& resident, int64_t known_age, int64_t last);
+
+  SurvivalModel model_;
+  HintCalibration calibration_;
+  // Scratch.
+  std::vector<double> alive_;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_LOOKAHEAD_HINT_H_
