@@ -3,9 +3,9 @@
 //
 // The rule, the same for every policy. A request that fits no worker now (slots are free, KV is not) is
 // passed over, so that small requests do not wait behind it. But the oldest such request that has waited
-// kHoldAfterSteps steps *holds* a worker: of the workers with a free slot, the one with most free KV (ties:
-// lowest index) takes nobody at this step. A held worker only drains, so the most free KV among workers with
-// a free slot does not shrink from one step to the next, and grows until the request fits; then it is an
+// kHoldAfterSteps steps *holds* a worker: of the workers with a free slot and KV enough in all, the one with
+// most free KV (ties: lowest index) takes nobody at this step. A held worker only drains, so the most free KV
+// among those does not shrink from one step to the next, and grows until the request fits; then it is an
 // ordinary candidate.
 //
 // Ownership: borrows nothing; kept by a policy and reused between decisions.
@@ -47,6 +47,9 @@ class Room {
 
  private:
   void HoldForOverdue(const Snapshot& snapshot);
+  // Of the workers with a free slot and so much KV in all, the one with most free KV; kNoWorker if there is
+  // none.
+  WorkerIndex MostFreeThatCouldHold(int64_t kv_tokens) const;
 
   std::vector<WorkerView> workers_;
   int64_t slots_left_ = 0;

@@ -34,6 +34,32 @@ TEST_P(KvHoldTest, FullWorkerIsNotTheOneHeld) {
   EXPECT_THAT(PolicyCase(overdue).Waiting(20).Decide(name()), ElementsAre(-1, -1));
 }
 
+TEST(KvHold, WorkerThatCouldNeverHoldTheRequestIsNotHeld) {
+  // Worker 0 has most free KV, but 80 tokens in all.
+  std::vector<WorkerView> workers(2);
+  workers[0] = {.active = 1, .free_slots = 4, .free_kv_tokens = 70, .total_kv_tokens = 80};
+  workers[1] = {.active = 3, .free_slots = 4, .free_kv_tokens = 60, .total_kv_tokens = 100};
+  std::vector<WaitingView> waiting(2);
+  waiting[0] = {.id = 1, .prefill_tokens = 90, .kv_reserve_tokens = 90};
+  waiting[1] = {.id = 2, .prefill_tokens = 95, .kv_reserve_tokens = 95};
+  Snapshot snapshot;
+  snapshot.step = kHoldAfterSteps;
+  snapshot.workers = workers;
+  snapshot.waiting = waiting;
+  Room room;
+  room.Reset(snapshot);
+  EXPECT_EQ(room[0].free_slots, 4);
+  EXPECT_EQ(room[1].free_slots, 0);
+  // Nor is anybody while no worker with a free slot could hold it; the next overdue request may hold one.
+  workers[1].free_slots = 0;
+  waiting[1].kv_reserve_tokens = 75;
+  room.Reset(snapshot);
+  EXPECT_EQ(room[0].free_slots, 0);
+  waiting[1].kv_reserve_tokens = 65;
+  room.Reset(snapshot);
+  EXPECT_EQ(room[0].free_slots, 4);
+}
+
 TEST_P(KvHoldTest, NobodyIsHeldForARequestThatFits) {
   EXPECT_THAT(PolicyCase()
                   .Worker(0, 1, 95)
