@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/rng.h"
 #include "router/core/policy/room.h"
 #include "tests/testing/policy_case.h"
@@ -36,7 +37,16 @@ PolicyCase RandomCase(Rng& rng) {
     const int64_t prefill = 1 + static_cast<int64_t>(rng.Below(rng.Below(5) == 0 ? 14'000 : 900));
     result.Waiting(prefill, age, 1 + static_cast<int64_t>(rng.Below(1'000)), priorities ? priority : 0);
   }
-  return result;
+  const int32_t horizon = static_cast<int32_t>(rng.Below(2) * (1 + rng.Below(4)));
+  if (horizon == 0) return result;
+  std::vector<double> load, curve(1, 1);
+  for (int h = 1; h <= horizon; ++h) curve.push_back(curve.back() * rng.Uniform());
+  for (const WorkerView& worker : result.View().workers) {
+    for (int h = 0; h <= horizon; ++h) {
+      load.push_back(static_cast<double>(worker.load_tokens) * (h == 0 ? 1 : rng.Uniform()));
+    }
+  }
+  return result.Ahead(horizon, load, curve);
 }
 
 bool FitsSomewhere(const std::vector<WorkerView>& workers, const WaitingView& request) {
@@ -103,7 +113,8 @@ void CheckContract(const Snapshot& snapshot, const std::vector<Assignment>& plan
 
 struct Subject {
   const char* policy;
-  const char* objective;
+  const char* objective = "square";
+  int32_t horizon = 0;
 };
 
 class PolicyProperty : public ::testing::TestWithParam<Subject> {};
@@ -111,6 +122,7 @@ class PolicyProperty : public ::testing::TestWithParam<Subject> {};
 TEST_P(PolicyProperty, ContractHoldsAndPlansRepeatOnRandomSnapshots) {
   PolicyOptions options;
   options.objective = GetParam().objective;
+  options.horizon = GetParam().horizon;
   const auto policy = *MakePolicy(GetParam().policy, options), twin = *MakePolicy(GetParam().policy, options);
   Rng rng(91);
   for (int trial = 0; trial < kTrials; ++trial) {
@@ -128,13 +140,16 @@ TEST_P(PolicyProperty, ContractHoldsAndPlansRepeatOnRandomSnapshots) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Policies, PolicyProperty,
-                         ::testing::Values(Subject{"fcfs", "square"}, Subject{"round_robin", "square"},
-                                           Subject{"least_requests", "square"},
-                                           Subject{"power_of_two", "square"},
-                                           Subject{"least_tokens", "square"}, Subject{"lpt", "square"},
+                         ::testing::Values(Subject{"fcfs"}, Subject{"fcfs_fill"}, Subject{"round_robin"},
+                                           Subject{"least_requests"}, Subject{"power_of_two"},
+                                           Subject{"power_of_d"}, Subject{"least_tokens"}, Subject{"lpt"},
+                                           Subject{"min_min"}, Subject{"max_min"}, Subject{"throttled"},
+                                           Subject{"vllm"}, Subject{"trtllm"}, Subject{"br0"},
+                                           Subject{"br_h"}, Subject{"br_h", "square", 3},
                                            Subject{"bf_io", "square"}, Subject{"bf_io", "paper"}),
                          [](const auto& param) {
-                           return std::string(param.param.policy) + "_" + param.param.objective;
+                           return absl::StrCat(param.param.policy, "_", param.param.objective, "_",
+                                               param.param.horizon);
                          });
 
 }  // namespace

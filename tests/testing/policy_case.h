@@ -36,7 +36,22 @@ class PolicyCase {
     return *this;
   }
 
-  Snapshot View() const { return {kStep, workers_, waiting_}; }
+  // Of the worker added last.
+  PolicyCase& TotalKv(int64_t tokens) {
+    workers_.back().total_kv_tokens = tokens;
+    return *this;
+  }
+  // An outlook: `load` by worker and step ahead, `curves` by curve and step ahead, H + 1 entries a row. Every
+  // present request may end at any step.
+  PolicyCase& Ahead(int32_t horizon, const std::vector<double>& load, const std::vector<double>& curves) {
+    horizon_ = horizon;
+    load_ = load;
+    curves_ = curves;
+    quiet_.assign(load.size(), 0);
+    return *this;
+  }
+
+  Snapshot View() const { return {kStep, workers_, waiting_, {horizon_, load_, quiet_, curves_}}; }
 
   // By waiting index: the worker it goes to, or -1.
   std::vector<int32_t> Decide(Policy& policy) const {
@@ -56,6 +71,8 @@ class PolicyCase {
   static constexpr int64_t kStep = 1'000'000;
   std::vector<WorkerView> workers_;
   std::vector<WaitingView> waiting_;
+  int32_t horizon_ = 0;
+  std::vector<double> load_, quiet_, curves_;
 };
 
 }  // namespace bfio::core

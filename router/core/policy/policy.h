@@ -41,12 +41,15 @@ class Policy {
 
 // Settings every policy may read; each ignores what does not concern it.
 struct PolicyOptions {
-  // Seed of the policy's own random stream (power_of_two). Give replicas different seeds, or they pick alike.
+  // Seed of the policy's own random stream (power_of_two, power_of_d). Give replicas different seeds, or they
+  // pick alike.
   uint64_t seed = 1;
   // H, steps of lookahead. bf_io accepts only 0 so far.
   int32_t horizon = 0;
   // bf_io: "paper" (J of the BF-IO paper) or "square" (squared deviations of the loads, less worth of age).
   std::string objective = "square";
+  // power_of_d: d, workers drawn for each request.
+  int32_t choices = 4;
 };
 
 struct PolicyInfo {

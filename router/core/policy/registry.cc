@@ -2,15 +2,22 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "router/core/policy/balance_route/balance_route.h"
 #include "router/core/policy/bf_io/bf_io.h"
 #include "router/core/policy/bf_io/options.h"
 #include "router/core/policy/fcfs/fcfs.h"
+#include "router/core/policy/fcfs_fill/fcfs_fill.h"
 #include "router/core/policy/least_requests/least_requests.h"
 #include "router/core/policy/least_tokens/least_tokens.h"
 #include "router/core/policy/lpt/lpt.h"
+#include "router/core/policy/max_min/max_min.h"
+#include "router/core/policy/min_min/min_min.h"
 #include "router/core/policy/policy.h"
-#include "router/core/policy/power_of_two/power_of_two.h"
+#include "router/core/policy/power_of_d/power_of_d.h"
 #include "router/core/policy/round_robin/round_robin.h"
+#include "router/core/policy/throttled/throttled.h"
+#include "router/core/policy/trtllm/trtllm.h"
+#include "router/core/policy/vllm/vllm.h"
 
 namespace bfio::core {
 namespace {
@@ -23,7 +30,27 @@ MadePolicy Plain(const PolicyOptions&) {
 }
 
 MadePolicy PowerOfTwo(const PolicyOptions& options) {
-  return std::make_unique<PowerOfTwoPolicy>(options.seed);
+  return std::make_unique<PowerOfDPolicy>("power_of_two", 2, options.seed);
+}
+
+MadePolicy PowerOfD(const PolicyOptions& options) {
+  if (options.choices < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("power_of_d: choices ", options.choices, " must be at least 1"));
+  }
+  return std::make_unique<PowerOfDPolicy>("power_of_d", options.choices, options.seed);
+}
+
+MadePolicy Br0(const PolicyOptions&) {
+  return std::make_unique<BalanceRoutePolicy>("br0", 0, /*overflow_weight=*/0);
+}
+
+MadePolicy BrH(const PolicyOptions& options) {
+  if (options.horizon < 0 || options.horizon > kBrLongestHorizon) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("br_h: horizon ", options.horizon, " must lie between 0 and ", kBrLongestHorizon));
+  }
+  return std::make_unique<BalanceRoutePolicy>("br_h", options.horizon, kBrHorizonOverflowWeight);
 }
 
 MadePolicy BfIo(const PolicyOptions& options) {
@@ -40,11 +67,24 @@ struct Registered {
 constexpr Registered kPolicies[] = {
     {{"bf_io", "integer program over the whole waiting pool: which requests, and where (--objective)"}, BfIo},
     {{"fcfs", "oldest first, to the worker with most free slots"}, Plain<FcfsPolicy>},
+    {{"fcfs_fill", "oldest first, to the first worker with room"}, Plain<FcfsFillPolicy>},
     {{"round_robin", "oldest first, to the workers in turn"}, Plain<RoundRobinPolicy>},
     {{"least_requests", "oldest first, to the worker with fewest requests"}, Plain<LeastRequestsPolicy>},
     {{"power_of_two", "oldest first, to the one of two random workers with fewer requests"}, PowerOfTwo},
+    {{"power_of_d", "oldest first, to the one of --choices random workers with fewest requests"}, PowerOfD},
     {{"least_tokens", "oldest first, to the worker with the smallest load"}, Plain<LeastTokensPolicy>},
     {{"lpt", "the oldest that fit, largest first, to the worker with the smallest load"}, Plain<LptPolicy>},
+    {{"min_min", "smallest of all that wait first, to the worker with the smallest load"},
+     Plain<MinMinPolicy>},
+    {{"max_min", "largest of all that wait first, to the worker with the smallest load"},
+     Plain<MaxMinPolicy>},
+    {{"throttled", "oldest first, to the first worker below three quarters of its slots"},
+     Plain<ThrottledPolicy>},
+    {{"vllm", "vLLM's internal balancer: requests, and KV use where some wait"}, Plain<VllmPolicy>},
+    {{"trtllm", "TensorRT-LLM's: the oldest, longest first, to least tokens, counts capped"},
+     Plain<TrtllmPolicy>},
+    {{"br0", "margin score in two stages, our reading of BalanceRoute without lookahead"}, Br0},
+    {{"br_h", "the same over --horizon steps of --lookahead"}, BrH},
 };
 
 }  // namespace

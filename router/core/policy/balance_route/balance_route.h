@@ -1,0 +1,82 @@
+// br0 and br_h: the margin score in two stages; our reading of BalanceRoute.
+//
+// Source: "Tackling the Data-Parallel Load Balancing Bottleneck in LLM Serving" (BalanceRoute), arXiv
+// 2605.06113, of which we could obtain the abstract but not the printed formula. That the score is piecewise
+// linear, that filling a margin and overflowing it count differently, that it is discounted over a short
+// horizon and that there are two stages is the abstract's. The formula is derived from the one-step
+// imbalance; the stages and br_h's constants (beta = 43, d = 0.86, 7 slots, 1,024 candidates) are those of
+// the same group's public simulator (Echoscd/Load-Balancing-Release, strategy_balance_future). Not to be
+// quoted as theirs.
+//
+//   1. While more than 7 slots are free: the worker with most free slots (ties: least loaded) takes the
+//      request with the largest score among the 1,024 oldest.
+//   2. Then the worker with the least load at the end of the horizon takes as many requests as it has slots
+//      (or fewer when that scores more): the subset of those whose sum comes closest to its least margin.
+//
+// br0 looks at the present step only, with beta = G: the exact change of G max L - sum L. br_h uses the
+// snapshot's outlook as far as it reaches. Their simulator lets a load shrink by predicted completions but
+// not grow; the outlook does both. Lower classes follow when the higher one is placed; those that KV has kept
+// out go before anybody else (kv_overdue.h).
+#ifndef BFIO_ROUTER_CORE_POLICY_BALANCE_ROUTE_BALANCE_ROUTE_H_
+#define BFIO_ROUTER_CORE_POLICY_BALANCE_ROUTE_BALANCE_ROUTE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "router/core/policy/balance_route/margin_score.h"
+#include "router/core/policy/balance_route/subset_sum.h"
+#include "router/core/policy/policy.h"
+#include "router/core/policy/room.h"
+
+namespace bfio::core {
+
+class BalanceRoutePolicy final : public Policy {
+ public:
+  // br0 without a horizon, br_h with one. REQUIRES: horizon >= 0; `name` outlives the policy.
+  BalanceRoutePolicy(absl::string_view name, int32_t horizon, double overflow_weight)
+      : name_(name), horizon_(horizon), overflow_weight_(overflow_weight) {}
+  absl::string_view name() const override { return name_; }
+  int32_t horizon() const override { return horizon_; }
+  void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) override;
+
+ private:
+  static constexpr double kDiscount = 0.86;
+
+  void Start(const Snapshot& snapshot, std::vector<Assignment>& plan);
+  absl::Span<double> Loads(WorkerIndex worker);
+  // Free slots of the workers that some request still fits.
+  int64_t OpenSlots() const;
+  WorkerIndex MostFree();
+  WorkerIndex LeastLoadedAtTheEnd();
+  // The oldest requests of one class that fit the worker; closes it when there are none.
+  bool FindCandidates(const Snapshot& snapshot, WorkerIndex worker);
+  int32_t BestCandidate() const;
+  void BestSubset(WorkerIndex worker, std::vector<int32_t>& best);
+  void Give(const Snapshot& snapshot, int32_t candidate, WorkerIndex worker, std::vector<Assignment>& plan);
+
+  absl::string_view name_;
+  int32_t horizon_;
+  // beta; 0 for G.
+  double overflow_weight_;
+  Room room_;
+  MarginScore score_{1, kDiscount};
+  SubsetSum subset_sum_;
+  // [g * (H + 1) + h], and the largest of any g by h.
+  std::vector<double> loads_;
+  std::vector<double> envelope_;
+  size_t steps_ = 1;
+  std::vector<char> closed_, placed_;
+  // Waiting indices and sizes of the candidates; where the search for them begins.
+  std::vector<int32_t> candidates_, subset_;
+  std::vector<int64_t> sizes_;
+  int32_t first_left_ = 0;
+};
+
+// br_h's beta.
+inline constexpr double kBrHorizonOverflowWeight = 43;
+// What it weighs least then, 0.86^500, is below 1e-32.
+inline constexpr int32_t kBrLongestHorizon = 500;
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_POLICY_BALANCE_ROUTE_BALANCE_ROUTE_H_

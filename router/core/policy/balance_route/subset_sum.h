@@ -1,0 +1,36 @@
+// Exactly k of n items whose sum comes closest to a limit from below, by bitset.
+//
+// Purpose: the second stage of balance_route.h. Cost: O(n k limit / 64) words. Threads: one.
+#ifndef BFIO_ROUTER_CORE_POLICY_BALANCE_ROUTE_SUBSET_SUM_H_
+#define BFIO_ROUTER_CORE_POLICY_BALANCE_ROUTE_SUBSET_SUM_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+
+namespace bfio::core {
+
+class SubsetSum {
+ public:
+  // The indices of k items with the largest sum that is at most `limit`, ascending; when there are none, of
+  // the k smallest, whose sum is then the least above it. Valid until the next call.
+  // REQUIRES: 1 <= k <= sizes.size() <= 65535; sizes >= 0.
+  const std::vector<int32_t>& Best(absl::Span<const int64_t> sizes, int32_t k, int64_t limit);
+
+ private:
+  using Bits = std::vector<uint64_t>;
+  // Makes every sum that item `index` opens with `count` items reachable.
+  void Open(int32_t count, int32_t index, int64_t size);
+  void TakeSmallest(absl::Span<const int64_t> sizes, int32_t k);
+
+  int64_t limit_ = 0;
+  // By number of items: the sums up to limit_ that are reachable, and for each the item that made it so.
+  std::vector<Bits> reachable_;
+  std::vector<std::vector<uint16_t>> opened_by_;
+  std::vector<int32_t> chosen_;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_POLICY_BALANCE_ROUTE_SUBSET_SUM_H_

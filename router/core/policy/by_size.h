@@ -1,0 +1,38 @@
+// Waiting requests in the order of their size, class by class.
+//
+// Purpose: what min_min and max_min share. Ownership: kept by a policy and reused between decisions.
+#ifndef BFIO_ROUTER_CORE_POLICY_BY_SIZE_H_
+#define BFIO_ROUTER_CORE_POLICY_BY_SIZE_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "router/core/policy/room.h"
+
+namespace bfio::core {
+
+enum class SizeOrder { kSmallestFirst, kLargestFirst };
+
+// Local time of `worker`'s step with `more` tokens added; its load where all workers are alike.
+inline double TimeWith(const WorkerView& worker, int64_t more) {
+  return worker.time_offset + worker.time_per_token * static_cast<double>(worker.load_tokens + more);
+}
+
+class BySize {
+ public:
+  // Offers all requests of the highest priority by size (ties: older first), then those of the next, each to
+  // the worker that would finish its step first with it, until no slot is left; those that KV has kept out
+  // before anybody else (kv_overdue.h). Cost: linear in the pool, and
+  // (log pool + G) for each request offered.
+  void Place(const Snapshot& snapshot, SizeOrder order, Room& room, std::vector<Assignment>& plan);
+
+ private:
+  // Heap of waiting indices.
+  std::vector<int32_t> heap_;
+  std::vector<char> placed_;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_POLICY_BY_SIZE_H_

@@ -1,0 +1,10 @@
+#include "router/core/policy/max_min/max_min.h"
+
+namespace bfio::core {
+
+void MaxMinPolicy::Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) {
+  room_.Reset(snapshot);
+  by_size_.Place(snapshot, SizeOrder::kLargestFirst, room_, plan);
+}
+
+}  // namespace bfio::core

@@ -1,0 +1,30 @@
+// Max-min: of all waiting requests the one whose earliest completion is latest, to where it completes
+// earliest; repeat.
+//
+// Source: Ibarra and Kim (1977), Braun et al. (2001), as a companion of min_min in the BF-IO paper's related
+// work. Completion grows with s on every worker, so the choice is always the largest request of the whole
+// pool (lpt chooses among the oldest). Over a pool that never empties the small ones wait forever.
+#ifndef BFIO_ROUTER_CORE_POLICY_MAX_MIN_MAX_MIN_H_
+#define BFIO_ROUTER_CORE_POLICY_MAX_MIN_MAX_MIN_H_
+
+#include <vector>
+
+#include "router/core/policy/by_size.h"
+#include "router/core/policy/policy.h"
+#include "router/core/policy/room.h"
+
+namespace bfio::core {
+
+class MaxMinPolicy final : public Policy {
+ public:
+  absl::string_view name() const override { return "max_min"; }
+  void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) override;
+
+ private:
+  Room room_;
+  BySize by_size_;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_POLICY_MAX_MIN_MAX_MIN_H_

@@ -1,0 +1,10 @@
+#include "router/core/policy/min_min/min_min.h"
+
+namespace bfio::core {
+
+void MinMinPolicy::Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) {
+  room_.Reset(snapshot);
+  by_size_.Place(snapshot, SizeOrder::kSmallestFirst, room_, plan);
+}
+
+}  // namespace bfio::core

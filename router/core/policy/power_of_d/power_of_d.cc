@@ -1,0 +1,29 @@
+#include "router/core/policy/power_of_d/power_of_d.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace bfio::core {
+
+void PowerOfDPolicy::Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) {
+  room_.Reset(snapshot);
+  PlaceInOrder(snapshot, room_, plan, [&](const WaitingView& request) { return Pick(request); });
+}
+
+WorkerIndex PowerOfDPolicy::Pick(const WaitingView& request) {
+  candidates_.clear();
+  for (WorkerIndex g = 0; g < room_.workers(); ++g) {
+    if (room_.Fits(request, g)) candidates_.push_back(g);
+  }
+  const size_t draws = std::min(candidates_.size(), static_cast<size_t>(choices_));
+  WorkerIndex best = kNoWorker;
+  for (size_t drawn = 0; drawn < draws; ++drawn) {
+    // The ones drawn stand in front, so that nobody is drawn twice.
+    std::swap(candidates_[drawn], candidates_[drawn + rng_.Below(candidates_.size() - drawn)]);
+    const WorkerIndex g = candidates_[drawn];
+    if (best == kNoWorker || room_[g].active < room_[best].active) best = g;
+  }
+  return best;
+}
+
+}  // namespace bfio::core

@@ -1,0 +1,25 @@
+#include "router/core/policy/throttled/throttled.h"
+
+#include <cstdint>
+
+namespace bfio::core {
+namespace {
+
+// Of four slots, those that are filled without a look at the loads.
+constexpr int32_t kThresholdQuarters = 3;
+
+// Loads are at least 0: any worker below its threshold comes before all others, and they tie.
+int64_t Key(const WorkerView& worker) {
+  const int32_t slots = worker.active + worker.free_slots;
+  return 4 * worker.active < kThresholdQuarters * slots ? -1 : worker.load_tokens;
+}
+
+}  // namespace
+
+void ThrottledPolicy::Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) {
+  room_.Reset(snapshot);
+  PlaceInOrder(snapshot, room_, plan,
+               [&](const WaitingView& request) { return LeastKey(room_, request, Key); });
+}
+
+}  // namespace bfio::core

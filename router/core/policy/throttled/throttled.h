@@ -1,0 +1,29 @@
+// Throttled: the oldest request goes to the first worker that is below its threshold of active requests; when
+// all are at it, to the least loaded one with room.
+//
+// Source: throttled load balancing (Domanal and Reddy, 2013), "the first worker that is under its threshold"
+// in the BF-IO paper's related work, which names no threshold. Ours is three quarters of a worker's slots.
+// The source lets requests queue beyond the threshold; a policy of ours leaves no slot empty, hence the
+// second half of the rule.
+#ifndef BFIO_ROUTER_CORE_POLICY_THROTTLED_THROTTLED_H_
+#define BFIO_ROUTER_CORE_POLICY_THROTTLED_THROTTLED_H_
+
+#include <vector>
+
+#include "router/core/policy/policy.h"
+#include "router/core/policy/room.h"
+
+namespace bfio::core {
+
+class ThrottledPolicy final : public Policy {
+ public:
+  absl::string_view name() const override { return "throttled"; }
+  void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) override;
+
+ private:
+  Room room_;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_POLICY_THROTTLED_THROTTLED_H_

@@ -1,0 +1,38 @@
+// TensorRT-LLM: the oldest U requests, longest first, each to the rank with least (active tokens, active
+// requests); a rank leaves the heap when it has reached max(ceil((active + U) / G), most active of any rank).
+//
+// Source: DefaultADPRouter of tensorrt_llm/_torch/pyexecutor/scheduler/adp_router.py, without target ranks.
+// Active tokens there are prompt tokens; here they are the resident KV tokens, which serves the rule better.
+// Where slots or KV tokens, which the source does not look at, leave a request over, it goes in pool order to
+// the rank with least tokens that has room, cap or no cap.
+#ifndef BFIO_ROUTER_CORE_POLICY_TRTLLM_TRTLLM_H_
+#define BFIO_ROUTER_CORE_POLICY_TRTLLM_TRTLLM_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "router/core/policy/policy.h"
+#include "router/core/policy/room.h"
+
+namespace bfio::core {
+
+class TrtllmPolicy final : public Policy {
+ public:
+  absl::string_view name() const override { return "trtllm"; }
+  void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) override;
+
+ private:
+  // Requests a rank may have after this plan.
+  int32_t Cap() const;
+  void PlaceLongestFirst(const Snapshot& snapshot, std::vector<Assignment>& plan);
+  void PlaceRest(const Snapshot& snapshot, std::vector<Assignment>& plan);
+
+  Room room_;
+  // The oldest U, longest first.
+  std::vector<int32_t> order_;
+  std::vector<char> placed_;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_POLICY_TRTLLM_TRTLLM_H_

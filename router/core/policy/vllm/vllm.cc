@@ -1,0 +1,45 @@
+#include "router/core/policy/vllm/vllm.h"
+
+#include <algorithm>
+
+namespace bfio::core {
+namespace {
+
+constexpr double kWaitingWeight = 6;
+constexpr double kFreeKvShare = 0.5;
+constexpr int32_t kClients = 1;
+
+}  // namespace
+
+double VllmPolicy::Score(WorkerIndex worker) const {
+  const WorkerView& view = room_[worker];
+  // Room counts the plan's requests as active.
+  const int32_t in_flight = view.active, waiting = waiting_[worker], running = in_flight - waiting;
+  const double kv = 1 - static_cast<double>(view.free_kv_tokens) / static_cast<double>(view.total_kv_tokens);
+  return std::max(kClients * in_flight, waiting + running) +
+         kWaitingWeight * waiting * std::max(0.0, kv - kFreeKvShare);
+}
+
+void VllmPolicy::Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) {
+  room_.Reset(snapshot);
+  const WorkerIndex workers = room_.workers();
+  waiting_.assign(static_cast<size_t>(workers), 0);
+  PlaceInOrder(snapshot, room_, plan, [&](const WaitingView& request) {
+    WorkerIndex best = kNoWorker;
+    double least = 0;
+    for (WorkerIndex turn = 0; turn < workers; ++turn) {
+      const WorkerIndex g = (start_ + turn) % workers;
+      if (!room_.Fits(request, g)) continue;
+      const double score = Score(g);
+      if (best != kNoWorker && score >= least) continue;
+      best = g;
+      least = score;
+    }
+    if (best == kNoWorker) return best;
+    ++waiting_[best];
+    start_ = (start_ + 1) % workers;
+    return best;
+  });
+}
+
+}  // namespace bfio::core

@@ -1,0 +1,36 @@
+// vLLM: the oldest request goes to the worker with the least max(clients * in_flight, waiting + running) +
+// 6 * waiting * max(0, kv - 0.5); the search for the least begins one worker further each time.
+//
+// Source: vLLM's internal data-parallel balancer, DPLBAsyncMPClient of vllm/v1/engine/core_client.py since
+// pull request 49204. There every request is sent to an engine at once and waits there. Here the router holds
+// the queue, so that a worker's `waiting` are the requests this plan has given it, which its next step will
+// start; `running` are its active ones, in flight included; `in_flight` is both; `kv` is the used part of its
+// KV tokens; there is one client. Without KV pressure this is least requests.
+#ifndef BFIO_ROUTER_CORE_POLICY_VLLM_VLLM_H_
+#define BFIO_ROUTER_CORE_POLICY_VLLM_VLLM_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "router/core/policy/policy.h"
+#include "router/core/policy/room.h"
+
+namespace bfio::core {
+
+class VllmPolicy final : public Policy {
+ public:
+  absl::string_view name() const override { return "vllm"; }
+  void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) override;
+
+ private:
+  double Score(WorkerIndex worker) const;
+
+  Room room_;
+  // By worker: requests this plan has given it.
+  std::vector<int32_t> waiting_;
+  WorkerIndex start_ = 0;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_POLICY_VLLM_VLLM_H_

@@ -1,0 +1,131 @@
+// br0 and br_h: the score, the subsets, and the two stages.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "common/base/rng.h"
+#include "router/core/policy/balance_route/balance_route.h"
+#include "tests/testing/policy_case.h"
+
+namespace bfio::core {
+namespace {
+
+using ::testing::ElementsAre;
+
+TEST(MarginScoreTest, FillsTheMarginAndOverflowsIt) {
+  MarginScore score(/*overflow_weight=*/4, 1);
+  score.Reset({70}, {100});
+  EXPECT_DOUBLE_EQ(score(20), 20);
+  EXPECT_DOUBLE_EQ(score(30), 30);
+  EXPECT_DOUBLE_EQ(score(40), 40 - 4 * 10);
+  EXPECT_EQ(score.safe(), 30);
+}
+
+// With beta = G it is what the tokens take off G max L - sum L.
+TEST(MarginScoreTest, IsTheChangeOfTheImbalanceExactly) {
+  Rng rng(5);
+  for (int trial = 0; trial < 1000; ++trial) {
+    std::vector<double> loads;
+    for (int g = 0; g < 4; ++g) loads.push_back(static_cast<double>(rng.Below(100)));
+    const auto imbalance = [&] {
+      return 4 * *std::max_element(loads.begin(), loads.end()) -
+             std::accumulate(loads.begin(), loads.end(), 0.0);
+    };
+    const double before = imbalance();
+    MarginScore score(4, 1);
+    score.Reset({loads[1]}, {*std::max_element(loads.begin(), loads.end())});
+    const int64_t tokens = static_cast<int64_t>(rng.Below(150));
+    loads[1] += static_cast<double>(tokens);
+    EXPECT_DOUBLE_EQ(score(tokens), before - imbalance());
+  }
+}
+
+TEST(MarginScoreTest, StepsAheadCountLess) {
+  MarginScore score(43, 0.5);
+  score.Reset({70, 95}, {100, 100});
+  EXPECT_DOUBLE_EQ(score(5), 5 * 1.5);
+  EXPECT_DOUBLE_EQ(score(10), 10 * 1.5 - 43 * 0.5 * 5);
+  EXPECT_DOUBLE_EQ(score(40), 40 * 1.5 - 43 * (10 + 0.5 * 35));
+  EXPECT_EQ(score.safe(), 5);
+}
+
+// Every k-subset tried.
+int64_t BestSum(const std::vector<int64_t>& sizes, int k, int64_t limit) {
+  int64_t below = -1, least = -1;
+  for (uint32_t set = 0; set < 1u << sizes.size(); ++set) {
+    if (__builtin_popcount(set) != k) continue;
+    int64_t sum = 0;
+    for (size_t i = 0; i < sizes.size(); ++i) sum += (set >> i & 1) ? sizes[i] : 0;
+    if (sum <= limit) below = std::max(below, sum);
+    if (least < 0 || sum < least) least = sum;
+  }
+  return below >= 0 ? below : least;
+}
+
+TEST(SubsetSumTest, AsGoodAsTryingAllSubsets) {
+  Rng rng(6);
+  SubsetSum subset_sum;
+  for (int trial = 0; trial < 2000; ++trial) {
+    std::vector<int64_t> sizes(1 + rng.Below(10));
+    for (int64_t& size : sizes) size = 1 + static_cast<int64_t>(rng.Below(300));
+    const int k = 1 + static_cast<int>(rng.Below(sizes.size()));
+    const int64_t limit = static_cast<int64_t>(rng.Below(900));
+    const std::vector<int32_t> chosen = subset_sum.Best(sizes, k, limit);
+    int64_t sum = 0;
+    for (int32_t i : chosen) sum += sizes[i];
+    ASSERT_EQ(chosen.size(), static_cast<size_t>(k)) << "in trial " << trial;
+    ASSERT_TRUE(std::is_sorted(chosen.begin(), chosen.end()) &&
+                std::adjacent_find(chosen.begin(), chosen.end()) == chosen.end());
+    ASSERT_EQ(sum, BestSum(sizes, k, limit)) << "in trial " << trial;
+  }
+}
+
+TEST(BrTest, TwoSlotsAreFilledUpToTheMarginExactly) {
+  // Worker 1 lies 100 below; of all pairs 70 + 30 fits best.
+  EXPECT_THAT(PolicyCase().Worker(500, 0).Worker(400, 2).WaitingAll({90, 70, 60, 30}).Decide("br0"),
+              ElementsAre(-1, 1, -1, 1));
+}
+
+TEST(BrTest, WhenNothingFitsTheMarginTheLeastOverflows) {
+  EXPECT_THAT(PolicyCase().Worker(500, 1).Worker(500, 0).WaitingAll({90, 70, 80}).Decide("br0"),
+              ElementsAre(-1, 0, -1));
+}
+
+TEST(BrTest, WithManySlotsTheEmptiestWorkerTakesWhatFitsItBest) {
+  // Eight free slots. Worker 1 has five of them and a margin of 50: 40 scores 40, 60 only 60 - 2 * 10 = 40,
+  // and the older of the two is first. Seven are left: worker 1, the least loaded with 490, takes the rest
+  // though it overflows, because a slot is never left empty.
+  const PolicyCase eight = PolicyCase().Worker(500, 3).Worker(450, 5);
+  std::vector<Assignment> plan;
+  (*MakePolicy("br0", {}))->Decide(PolicyCase(eight).WaitingAll({40, 60}).View(), plan);
+  ASSERT_EQ(plan.size(), 2u);
+  EXPECT_EQ(plan[0].waiting_index, 0);
+  EXPECT_EQ(plan[0].worker, 1);
+  EXPECT_EQ(plan[1].worker, 1);
+}
+
+TEST(BrTest, LookaheadSeesTheMarginThatIsAboutToVanish) {
+  // Now worker 1 lies 100 below; two steps on it is the most loaded one: anything it takes is in the way.
+  const PolicyCase two = PolicyCase().Worker(500, 0).Worker(400, 1).WaitingAll({100, 10});
+  EXPECT_THAT(two.Decide("br0"), ElementsAre(1, -1));
+  PolicyOptions options;
+  options.horizon = 2;
+  EXPECT_THAT(PolicyCase(two)
+                  .Ahead(2, {500, 400, 300, 400, 300, 400}, {1, 1, 1})
+                  .Decide(**MakePolicy("br_h", options)),
+              ElementsAre(-1, 1));
+}
+
+TEST(BrTest, HorizonIsAskedOfTheScheduler) {
+  PolicyOptions options;
+  options.horizon = 20;
+  EXPECT_EQ((*MakePolicy("br_h", options))->horizon(), 20);
+  EXPECT_EQ((*MakePolicy("br0", options))->horizon(), 0);
+  options.horizon = -1;
+  EXPECT_EQ(MakePolicy("br_h", options).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace bfio::core
