@@ -1,0 +1,59 @@
+// Instances as simulated traffic makes them.
+//
+// Purpose: a small overload simulation with the semantics of bfio_sim (reveal, decide, admit, measure, one
+// token each, complete) whose decisions are Instances with oracle lookahead: every present request's loads
+// and every waiting request's end are known for H steps. Whoever decides is a function, so that a solver, CBC
+// or anything else can be put there. Deterministic.
+#ifndef BFIO_TESTS_DIFFERENTIAL_OVERLOAD_H_
+#define BFIO_TESTS_DIFFERENTIAL_OVERLOAD_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <vector>
+
+#include "common/workload/trace.h"
+#include "router/core/solver/instance.h"
+#include "router/core/solver/solution.h"
+
+namespace bfio::testing {
+
+struct OverloadOptions {
+  // G, B, H, and the waiting requests that are kept revealed.
+  int32_t workers = 16;
+  int32_t batch = 72;
+  int32_t horizon = 0;
+  int64_t reveal = 128;
+};
+
+class Overload {
+ public:
+  using Decide = std::function<const core::Solution&(const core::Instance&)>;
+
+  // Borrows the trace, which is read round and round.
+  Overload(const OverloadOptions& options, const Trace& trace);
+
+  // Makes one step; `decide` is asked when there is something to decide. Returns the step's imbalance,
+  // tokens.
+  double Step(const Decide& decide);
+
+ private:
+  struct Request {
+    int64_t load = 0;
+    // Tokens still to make.
+    int64_t left = 0;
+  };
+
+  const core::Instance& Build();
+
+  OverloadOptions options_;
+  const Trace& trace_;
+  size_t next_ = 0;
+  std::deque<Request> waiting_;
+  std::vector<std::vector<Request>> workers_;
+  core::Instance instance_;
+};
+
+}  // namespace bfio::testing
+
+#endif  // BFIO_TESTS_DIFFERENTIAL_OVERLOAD_H_
