@@ -1,0 +1,150 @@
+#include "router/core/lookahead/hint.h"
+
+#include <gtest/gtest.h>
+
+#include "router/core/lookahead/survival.h"
+#include "tests/unit/lookahead/population.h"
+
+namespace bfio::core {
+namespace {
+
+int64_t Length(uint32_t, Rng& rng) {
+  return GeometricLength(rng, 0.02);
+}
+
+// Both lookaheads before the same requests and hints: how much hint's log-loss is below survival's, relative.
+struct Race {
+  explicit Race(Population::Hints hints, uint64_t seed = 21)
+      : survival({}),
+        hint({}),
+        with_survival(survival, 300, 1, seed, Length, hints),
+        with_hint(hint, 300, 1, seed, Length, hints) {}
+
+  void Run(int64_t steps) {
+    with_survival.Run(steps);
+    with_hint.Run(steps);
+  }
+  double Gain(int32_t h, int64_t steps) {
+    double a = 0, b = 0;
+    for (int64_t i = 0; i < steps; ++i) {
+      Run(1);
+      a += with_survival.LogLoss(h);
+      b += with_hint.LogLoss(h);
+    }
+    return 1 - b / a;
+  }
+
+  SurvivalLookahead survival;
+  HintLookahead hint;
+  Population with_survival, with_hint;
+};
+
+TEST(HintBins, RiseWithTheProbability) {
+  uint8_t last = 0;
+  for (double p = 1e-6; p < 1; p *= 1.01) {
+    const uint8_t bin = HintCalibration::Bin(p);
+    EXPECT_GE(bin, last);
+    EXPECT_LT(bin, HintCalibration::kHintBins);
+    last = bin;
+  }
+  EXPECT_EQ(HintCalibration::Bin(0), 0);
+  EXPECT_EQ(HintCalibration::Bin(1), HintCalibration::kHintBins - 1);
+  EXPECT_LT(HintCalibration::Bin(0.5), HintCalibration::Bin(0.6));
+  EXPECT_LT(HintCalibration::Bin(0.9), HintCalibration::Bin(0.99));
+  EXPECT_LT(HintCalibration::Bin(0.001), HintCalibration::Bin(0.01));
+}
+
+TEST(Calibration, BelievesOutcomesNotHints) {
+  HintCalibration calibration(5000);
+  Rng rng(1);
+  const uint8_t bin = HintCalibration::Bin(0.9);
+  EXPECT_NEAR(calibration.Blend(0, bin, 0.02), 0.02, 1e-12) << "nothing learnt: survival";
+  // Hints of 0.9 come true three times in ten.
+  for (int i = 0; i < 5000; ++i) calibration.Observe(0, bin, 0.02, rng.Uniform() < 0.3);
+  EXPECT_NEAR(calibration.Blend(0, bin, 0.02), 0.3, 0.04);
+  EXPECT_NEAR(calibration.Blend(1, bin, 0.02), 0.02, 1e-12) << "of other lags nothing is known";
+}
+
+TEST(Calibration, RecoversWhenHintsChangeTheirMeaning) {
+  HintCalibration calibration(500);
+  const uint8_t bin = HintCalibration::Bin(0.5);
+  for (int i = 0; i < 3000; ++i) calibration.Observe(0, bin, 0.02, true);
+  EXPECT_GT(calibration.Blend(0, bin, 0.02), 0.95);
+  for (int i = 0; i < 3000; ++i) calibration.Observe(0, bin, 0.02, i % 50 == 0);
+  EXPECT_NEAR(calibration.Blend(0, bin, 0.02), 0.02, 0.01);
+}
+
+TEST(Hint, AHintOfTheLastTokenSharpensTheNextStep) {
+  Race race([](int64_t left, Rng& rng) { return left == 1 ? 0.7 : 0.01 * rng.Uniform(); });
+  race.Run(1500);
+  EXPECT_GT(race.Gain(1, 100), 0.4);
+  EXPECT_GT(race.Gain(10, 100), 0.02);
+}
+
+TEST(Hint, AHintThatFeelsTheEndComingSharpensFartherSteps) {
+  Race race([](int64_t left, Rng& rng) { return left <= 12 ? 0.05 : 0.001; });
+  race.Run(1500);
+  EXPECT_GT(race.Gain(1, 100), 0.1);
+  EXPECT_GT(race.Gain(8, 100), 0.3);
+  EXPECT_GT(race.Gain(30, 100), 0.1);
+}
+
+TEST(Hint, UselessHintsAreNoWorseThanNone) {
+  Race race([](int64_t, Rng& rng) { return rng.Uniform(); });
+  // From the first step on, while it still learns.
+  for (const int32_t h : {1, 8, 30}) EXPECT_GT(race.Gain(h, 300), -0.004) << "h " << h;
+  for (const int32_t h : {1, 8, 30}) EXPECT_GT(race.Gain(h, 300), -0.004) << "h " << h;
+}
+
+TEST(Hint, WrongHintsAreNoWorseThanNoneEvenWhenTheyTurnAround) {
+  const Population::Hints upside_down = [](int64_t left, Rng&) { return left <= 2 ? 0.0001 : 0.9; };
+  const Population::Hints right = [](int64_t left, Rng&) { return left <= 2 ? 0.9 : 0.0001; };
+  Race race(upside_down);
+  race.Run(1500);
+  EXPECT_GT(race.Gain(1, 100), 0.2) << "reliably wrong is as good as right";
+  for (Population* people : {&race.with_survival, &race.with_hint}) people->set_hints(right);
+  race.Run(1500);
+  EXPECT_GT(race.Gain(1, 100), 0.2);
+  // A coin decides, every hundred steps, whether hints are upside down.
+  Rng coin(3);
+  double worst = 0, total = 0;
+  for (int i = 0; i < 20; ++i) {
+    const bool flip = coin.Below(2) == 0;
+    for (Population* people : {&race.with_survival, &race.with_hint})
+      people->set_hints(flip ? right : upside_down);
+    const double gain = race.Gain(1, 100);
+    worst = std::min(worst, gain);
+    total += gain;
+  }
+  EXPECT_GT(total / 20, -0.1) << "worst " << worst;
+}
+
+TEST(Hint, WithoutHintsItIsSurvival) {
+  Race race({});
+  race.Run(800);
+  for (const int64_t age : {0, 10, 100})
+    EXPECT_EQ(AliveFrom(race.hint, age, 30), AliveFrom(race.survival, age, 30));
+}
+
+TEST(Hint, StaleHintsAreForgotten) {
+  Race race([](int64_t left, Rng&) { return left <= 3 ? 0.8 : 0.001; });
+  race.Run(1000);
+  Resident resident;
+  resident.first_step = 1;
+  resident.max_new_tokens = 10'000;
+  resident.group = race.hint.GroupOf(0);
+  HintTrail trail;
+  race.hint.Hint(resident, trail, 10, 0.8);
+  std::vector<double> load(6), fresh(6), stale(6);
+  race.hint.Project({&resident, 1}, {10, 11}, absl::MakeSpan(load), absl::MakeSpan(fresh));
+  race.hint.Project({&resident, 1}, {200, 201}, absl::MakeSpan(load), absl::MakeSpan(stale));
+  EXPECT_LT(fresh[5], 0.2);
+  EXPECT_EQ(stale, AliveFrom(race.hint, 200, 5));
+  // Pipelined, after one step without a hint: what it says of the tokens since is conditioned on.
+  race.hint.Project({&resident, 1}, {11, 13}, absl::MakeSpan(load), absl::MakeSpan(fresh));
+  EXPECT_LT(fresh[3], 0.5);
+  EXPECT_GT(fresh[0], fresh[3]);
+}
+
+}  // namespace
+}  // namespace bfio::core

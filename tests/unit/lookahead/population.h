@@ -1,0 +1,121 @@
+// A crowd of requests whose true lengths are known to the test, run step by step in front of a lookahead.
+#ifndef BFIO_TESTS_UNIT_LOOKAHEAD_POPULATION_H_
+#define BFIO_TESTS_UNIT_LOOKAHEAD_POPULATION_H_
+
+#include <cmath>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "common/base/rng.h"
+#include "router/core/lookahead/lookahead.h"
+
+namespace bfio::core {
+
+// Length of a request that ends with every token with probability `hazard`.
+inline int64_t GeometricLength(Rng& rng, double hazard) {
+  return 1 + static_cast<int64_t>(std::log1p(-rng.Uniform()) / std::log1p(-hazard));
+}
+
+class Population {
+ public:
+  // Length of the next request of a tenant.
+  using Lengths = std::function<int64_t(uint32_t tenant, Rng&)>;
+  // A worker's hint when so many tokens are left, 1 or more.
+  using Hints = std::function<double(int64_t left, Rng&)>;
+
+  Population(Lookahead& lookahead, int size, uint32_t tenants, uint64_t seed, Lengths lengths,
+             Hints hints = {})
+      : lookahead_(lookahead), rng_(seed), lengths_(std::move(lengths)), hints_(std::move(hints)) {
+    for (int i = 0; i < size; ++i) {
+      people_.emplace_back();
+      Begin(people_.back(), static_cast<uint32_t>(i) % tenants);
+    }
+  }
+
+  void set_lengths(Lengths lengths) { lengths_ = std::move(lengths); }
+  void set_hints(Hints hints) { hints_ = std::move(hints); }
+
+  void Run(int64_t steps) {
+    for (const int64_t until = step_ + steps; step_ < until;) Step();
+  }
+  void Step() {
+    ++step_;
+    for (Person& p : people_) {
+      const int64_t age = Age(p);
+      if (age == p.length) {
+        lookahead_.Observe(p.resident, p.trail, p.observed, age, true);
+        ++finished_;
+        Begin(p, p.resident.tenant);
+        continue;
+      }
+      if (age % 16 == 0) {
+        lookahead_.Observe(p.resident, p.trail, p.observed, age, false);
+        p.observed = age;
+      }
+      if (hints_) lookahead_.Hint(p.resident, p.trail, age, hints_(p.length - age, rng_));
+    }
+    lookahead_.Advance();
+  }
+
+  // Mean log-loss of "it is active h steps after the next one" over everybody.
+  double LogLoss(int32_t h) {
+    std::vector<double> load(static_cast<size_t>(h) + 1), quiet(load.size());
+    double sum = 0;
+    int count = 0;
+    for (const Person& p : people_) {
+      if (p.resident.first_step > step_) continue;  // it has just begun
+      lookahead_.Project({&p.resident, 1}, {step_, step_ + 1}, absl::MakeSpan(load), absl::MakeSpan(quiet));
+      const bool active = p.length > Age(p) + h;
+      sum -= std::log(std::max(1e-9, active ? quiet.back() : 1 - quiet.back()));
+      ++count;
+    }
+    return sum / count;
+  }
+
+  int64_t finished() const { return finished_; }
+
+ private:
+  struct Person {
+    Resident resident;
+    HintTrail trail;
+    int64_t length = 0;
+    int64_t observed = 0;
+  };
+  int64_t Age(const Person& p) const { return step_ + 1 - p.resident.first_step; }
+  void Begin(Person& p, uint32_t tenant) {
+    p = {};
+    p.length = lengths_(tenant, rng_);
+    p.resident.first_step = step_ + 1;
+    p.resident.tenant = tenant;
+    p.resident.prefill_tokens = 10;
+    p.resident.max_new_tokens = p.resident.expected_tokens = 1 << 20;
+    p.resident.group = lookahead_.GroupOf(tenant);
+  }
+
+  Lookahead& lookahead_;
+  Rng rng_;
+  Lengths lengths_;
+  Hints hints_;
+  std::vector<Person> people_;
+  int64_t step_ = 0;
+  int64_t finished_ = 0;
+};
+
+// P(length > age + h | length > age) as the lookahead has it, h = 0 .. horizon.
+inline std::vector<double> AliveFrom(Lookahead& lookahead, int64_t age, int32_t horizon,
+                                     uint32_t tenant = 0) {
+  Resident resident;
+  resident.first_step = 1;
+  resident.generated_tokens = age;
+  resident.max_new_tokens = 1 << 30;
+  resident.tenant = tenant;
+  resident.group = lookahead.GroupOf(tenant);
+  std::vector<double> load(static_cast<size_t>(horizon) + 1), quiet(load.size());
+  lookahead.Project({&resident, 1}, {0, 1}, absl::MakeSpan(load), absl::MakeSpan(quiet));
+  return quiet;
+}
+
+}  // namespace bfio::core
+
+#endif  // BFIO_TESTS_UNIT_LOOKAHEAD_POPULATION_H_

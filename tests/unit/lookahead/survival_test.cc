@@ -1,0 +1,293 @@
+#include "router/core/lookahead/survival.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "tests/unit/lookahead/population.h"
+
+namespace bfio::core {
+namespace {
+
+Population::Lengths Geometric(double hazard) {
+  return [hazard](uint32_t, Rng& rng) { return GeometricLength(rng, hazard); };
+}
+
+TEST(Survival, KnowsNothingAtFirstAndExpectsAGeometricLength) {
+  SurvivalLookahead lookahead({.prior_mean_tokens = 256});
+  for (const int64_t age : {0, 1, 50, 100'000}) {
+    const std::vector<double> alive = AliveFrom(lookahead, age, 500);
+    for (const int h : {0, 1, 20, 500}) EXPECT_NEAR(alive[h], std::pow(1 - 1 / 256.0, h), 1e-9);
+  }
+}
+
+TEST(Survival, LearnsTheFlatHazardOfGeometricLengths) {
+  SurvivalLookahead lookahead({});
+  Population people(lookahead, 500, 1, 3, Geometric(0.02));
+  people.Run(3000);
+  for (const int64_t age : {0, 1, 10, 40, 100, 200}) {
+    const std::vector<double> alive = AliveFrom(lookahead, age, 40);
+    for (const int h : {1, 5, 20, 40}) EXPECT_NEAR(alive[h], std::pow(0.98, h), 0.05) << "age " << age;
+  }
+}
+
+TEST(Survival, SeesThatTheOldOfAMixtureLiveOn) {
+  SurvivalLookahead lookahead({.memory_requests = 20'000});
+  constexpr double kShort = 0.1, kLong = 0.004;
+  Population people(lookahead, 1000, 1, 5, [&](uint32_t, Rng& rng) {
+    return GeometricLength(rng, rng.Uniform() < 0.5 ? kShort : kLong);
+  });
+  people.Run(4000);
+  const auto survival = [&](int64_t age) {
+    return 0.5 * std::pow(1 - kShort, age) + 0.5 * std::pow(1 - kLong, age);
+  };
+  for (const int64_t age : {0, 5, 20, 60, 300}) {
+    const std::vector<double> alive = AliveFrom(lookahead, age, 50);
+    for (const int h : {1, 10, 50}) {
+      EXPECT_NEAR(alive[h], survival(age + h) / survival(age), 0.04) << "age " << age << ", h " << h;
+    }
+  }
+}
+
+TEST(Survival, FollowsDriftAsFarBackAsItsMemory) {
+  SurvivalLookahead quick({.memory_requests = 1000}),
+      forever({.memory_requests = std::numeric_limits<double>::infinity()});
+  for (SurvivalLookahead* lookahead : {&quick, &forever}) {
+    Population people(*lookahead, 400, 1, 6, Geometric(0.05));
+    people.Run(2000);
+    EXPECT_NEAR(AliveFrom(*lookahead, 10, 20)[20], std::pow(0.95, 20), 0.06);
+    people.set_lengths(Geometric(0.005));
+    const int64_t before = people.finished();
+    while (people.finished() < before + 4000) people.Step();
+  }
+  const double now = std::pow(0.995, 20);
+  EXPECT_NEAR(AliveFrom(quick, 10, 20)[20], now, 0.06);
+  EXPECT_LT(AliveFrom(forever, 10, 20)[20], now - 0.2) << "what never forgets does not follow";
+}
+
+TEST(Survival, TenantsWithOtherLengthsGetCurvesOfTheirOwn) {
+  SurvivalLookahead lookahead({});
+  Population people(lookahead, 400, 2, 7, [](uint32_t tenant, Rng& rng) {
+    return GeometricLength(rng, tenant == 0 ? 0.05 : 0.005);
+  });
+  people.Run(3000);
+  EXPECT_NEAR(AliveFrom(lookahead, 10, 20, 0)[20], std::pow(0.95, 20), 0.08);
+  EXPECT_NEAR(AliveFrom(lookahead, 10, 20, 1)[20], std::pow(0.995, 20), 0.04);
+  // One that nobody has seen is like everybody.
+  EXPECT_EQ(AliveFrom(lookahead, 10, 20, 99)[20],
+            lookahead.model().Table(0).From(10)[20] / lookahead.model().Table(0).From(10)[0]);
+}
+
+TEST(Survival, ATenantLeavesThePoolAsItsDataGrow) {
+  SurvivalLookahead lookahead({.pool_requests = 6});
+  Population others(lookahead, 300, 1, 8, Geometric(0.01));
+  others.Run(2000);
+  Resident resident;
+  resident.group = lookahead.GroupOf(5);
+  const double pooled = AliveFrom(lookahead, 0, 20, 5)[20];
+  double last = pooled;
+  for (const int count : {3, 30, 300}) {
+    for (int i = 0; i < count; ++i) lookahead.Observe(resident, {}, 0, 10, true);  // it always makes ten
+    for (int i = 0; i < 65; ++i) lookahead.Advance();
+    const double alive = AliveFrom(lookahead, 0, 20, 5)[20];
+    EXPECT_LT(alive, last) << "after " << count;
+    if (count == 3) {
+      EXPECT_GT(alive, 0.6 * pooled) << "three requests are not yet a rule";
+    }
+    last = alive;
+  }
+  EXPECT_LT(last, 0.05);
+}
+
+TEST(Survival, TenantsBeyondTheLimitShareThePooledCurve) {
+  SurvivalLookahead lookahead({.max_groups = 2});
+  EXPECT_EQ(lookahead.GroupOf(10), 1);
+  EXPECT_EQ(lookahead.GroupOf(20), 2);
+  EXPECT_EQ(lookahead.GroupOf(30), 0);
+  EXPECT_EQ(lookahead.GroupOf(10), 1);
+  EXPECT_EQ(lookahead.GroupOf(40), 0);
+}
+
+TEST(Survival, RequestsThatMaxNewTokensEndsDoNotCountAsEnded) {
+  SurvivalLookahead lookahead({});
+  const Resident resident;
+  // All are cut off after 50 tokens: 49 tokens each that could have been the last and were not.
+  for (int i = 0; i < 2000; ++i) lookahead.Observe(resident, {}, 0, 49, false);
+  for (int i = 0; i < 65; ++i) lookahead.Advance();
+  EXPECT_GT(AliveFrom(lookahead, 5, 40)[40], 0.97);
+}
+
+// --- projections ---
+
+struct Crowd {
+  std::vector<Resident> residents;
+  std::vector<int64_t> known, plan;  // ages
+  PlanTime time;
+};
+
+// Requests in all states: started, in flight, near their cap, dropped.
+Crowd RandomCrowd(Rng& rng, int size) {
+  Crowd crowd;
+  crowd.time = {100, 101 + static_cast<int64_t>(rng.Below(2))};
+  for (int i = 0; i < size; ++i) {
+    Resident r;
+    r.id = static_cast<RequestId>(i + 1);
+    r.prefill_tokens = 1 + static_cast<int64_t>(rng.Below(2000));
+    r.inflight = rng.Below(8) == 0;
+    r.first_step = r.inflight ? crowd.time.plan_step - static_cast<int64_t>(rng.Below(2))
+                              : crowd.time.reported_step - static_cast<int64_t>(rng.Below(60));
+    const int64_t run = std::max<int64_t>(0, crowd.time.reported_step + 1 - r.first_step);
+    r.max_new_tokens = rng.Below(4) == 0 ? run + 1 + static_cast<int64_t>(rng.Below(20)) : 1000;
+    r.dropped = rng.Below(30) == 0;
+    crowd.residents.push_back(r);
+    const int64_t first = r.inflight ? std::max(r.first_step, crowd.time.reported_step + 1) : r.first_step;
+    crowd.known.push_back(r.inflight ? 0 : run);
+    crowd.plan.push_back(crowd.time.plan_step - first);
+  }
+  return crowd;
+}
+
+TEST(Projection, ExpectedLoadAndQuietAgreeWithMonteCarlo) {
+  // Ten tokens for sure, then anything up to 80.
+  const auto length = [](Rng& rng) { return 10 + static_cast<int64_t>(rng.Below(70)); };
+  SurvivalLookahead lookahead({.memory_requests = 100'000, .prior_requests = 0.01, .ages_per_octave = 64});
+  Population people(lookahead, 2000, 1, 9, [&](uint32_t, Rng& rng) { return length(rng); });
+  people.Run(3000);
+  Rng rng(10);
+  constexpr int kHorizon = 25, kTrials = 20'000;
+  for (const int size : {1, 3, 40}) {
+    const Crowd crowd = RandomCrowd(rng, size);
+    std::vector<double> load(kHorizon + 1), quiet(load.size()), mean(load.size(), 0), still(load.size(), 0);
+    lookahead.Project(crowd.residents, crowd.time, absl::MakeSpan(load), absl::MakeSpan(quiet));
+    for (int trial = 0; trial < kTrials; ++trial) {
+      std::vector<bool> all(load.size(), true);
+      for (int i = 0; i < size; ++i) {
+        const Resident& r = crowd.residents[i];
+        int64_t o = length(rng);
+        while (o <= crowd.known[i]) o = length(rng);  // it is known to have outlived that
+        o = std::min(o, r.max_new_tokens);
+        for (int h = 0; h <= kHorizon; ++h) {
+          const bool active = !r.dropped && o > crowd.plan[i] + h;
+          if (active) mean[h] += static_cast<double>(r.prefill_tokens + crowd.plan[i] + h) / kTrials;
+          all[h] = all[h] && active;
+        }
+      }
+      for (int h = 0; h <= kHorizon; ++h) still[h] += all[h] ? 1.0 / kTrials : 0;
+    }
+    for (int h = 0; h <= kHorizon; ++h) {
+      EXPECT_NEAR(load[h], mean[h], 0.03 * mean[0] + 1) << size << " residents, h " << h;
+      EXPECT_NEAR(quiet[h], still[h], 0.05) << size << " residents, h " << h;
+    }
+  }
+}
+
+TEST(Projection, LockstepPresentIsExact) {
+  SurvivalLookahead lookahead({});
+  Population people(lookahead, 100, 1, 11, Geometric(0.03));
+  people.Run(500);
+  std::vector<Resident> residents(3);
+  for (int i = 0; i < 3; ++i) {
+    residents[i].first_step = 50 - 10 * i;
+    residents[i].prefill_tokens = 1000;
+    residents[i].max_new_tokens = 500;
+  }
+  std::vector<double> load(11), quiet(11);
+  lookahead.Project(residents, {50, 51}, absl::MakeSpan(load), absl::MakeSpan(quiet));
+  EXPECT_DOUBLE_EQ(load[0], 3 * 1000 + 1 + 11 + 21);
+  EXPECT_DOUBLE_EQ(quiet[0], 1);
+  // Two steps ahead of the reports somebody may have ended before the plan's step.
+  lookahead.Project(residents, {50, 52}, absl::MakeSpan(load), absl::MakeSpan(quiet));
+  EXPECT_LT(quiet[0], 1);
+  EXPECT_GT(quiet[0], 0.85);
+}
+
+TEST(Projection, MaxNewTokensEndsARequestForSure) {
+  SurvivalLookahead lookahead({});
+  Resident resident;
+  resident.first_step = 41;
+  resident.prefill_tokens = 100;
+  resident.max_new_tokens = 13;  // runs the steps 41 .. 53
+  std::vector<double> load(6), quiet(6);
+  lookahead.Project({&resident, 1}, {50, 51}, absl::MakeSpan(load), absl::MakeSpan(quiet));
+  EXPECT_GT(load[2], 0);
+  EXPECT_EQ(load[3], 0);
+  EXPECT_GT(quiet[2], 0);
+  EXPECT_EQ(quiet[3], 0);
+}
+
+TEST(Projection, FarHorizonsAndAgesStaySane) {
+  SurvivalLookahead lookahead({});
+  Population people(lookahead, 300, 3, 12, Geometric(0.01));
+  people.Run(1500);
+  Rng rng(13);
+  std::vector<Resident> residents;
+  for (int i = 0; i < 50; ++i) {
+    Resident r;
+    r.prefill_tokens = 1 + static_cast<int64_t>(rng.Below(100'000));
+    r.generated_tokens = static_cast<int64_t>(rng.Below(5) == 0 ? rng.Below(1 << 24) : rng.Below(3000));
+    r.first_step = 1 - static_cast<int64_t>(rng.Below(200));
+    r.max_new_tokens = 1 << 20;
+    r.group = lookahead.GroupOf(static_cast<uint32_t>(i % 5));
+    residents.push_back(r);
+  }
+  std::vector<double> load(kMaxHorizonSteps + 1), quiet(load.size());
+  lookahead.Project(residents, {0, 2}, absl::MakeSpan(load), absl::MakeSpan(quiet));
+  for (size_t h = 0; h < load.size(); ++h) {
+    ASSERT_TRUE(std::isfinite(load[h]) && load[h] >= 0);
+    ASSERT_TRUE(quiet[h] >= 0 && quiet[h] <= 1);
+    ASSERT_TRUE(h == 0 || quiet[h] <= quiet[h - 1]);
+  }
+}
+
+TEST(Projection, AReplayedRequestIsAsOldAsItsTokens) {
+  SurvivalLookahead lookahead({});
+  Population people(lookahead, 300, 1, 14,
+                    [](uint32_t, Rng& rng) { return 1 + static_cast<int64_t>(rng.Below(200)); });
+  people.Run(1500);
+  WaitingView fresh, replayed;
+  fresh.max_new_tokens = replayed.max_new_tokens = 1000;
+  replayed.generated_tokens = 150;
+  EXPECT_NE(lookahead.CurveKey(fresh, 30), lookahead.CurveKey(replayed, 30));
+  std::vector<double> young(31), old(31);
+  lookahead.Curve(fresh, absl::MakeSpan(young));
+  lookahead.Curve(replayed, absl::MakeSpan(old));
+  EXPECT_EQ(young[0], 1);
+  EXPECT_EQ(old[0], 1);
+  EXPECT_NEAR(young[30], 170.0 / 200, 0.04);
+  EXPECT_NEAR(old[30], 20.0 / 50, 0.08);
+  const std::vector<double> resident = AliveFrom(lookahead, 150, 30);
+  for (int h = 0; h <= 30; ++h) EXPECT_NEAR(old[h], resident[h], 1e-12);
+  replayed.max_new_tokens = 7;
+  lookahead.Curve(replayed, absl::MakeSpan(old));
+  EXPECT_GT(old[6], 0);
+  EXPECT_EQ(old[7], 0);
+}
+
+TEST(Determinism, TheSameEventsGiveTheSameBits) {
+  // Tenants' names differ; nothing may depend on where a hash puts them.
+  std::vector<std::vector<double>> rows;
+  for (const uint32_t salt : {1u, 77'777u, 123'456'789u}) {
+    SurvivalLookahead lookahead({.max_groups = 20});
+    Rng rng(15);
+    std::vector<double> all;
+    for (int i = 0; i < 20'000; ++i) {
+      Resident resident;
+      resident.tenant = static_cast<uint32_t>(rng.Below(40)) * salt;
+      resident.group = lookahead.GroupOf(resident.tenant);
+      lookahead.Observe(resident, {}, 0, GeometricLength(rng, 0.02), true);
+      if (i % 5 == 0) lookahead.Advance();
+      if (i % 1000 == 0) {
+        for (uint32_t t = 0; t < 40; ++t) {
+          for (const double v : AliveFrom(lookahead, 10, 5, t * salt)) all.push_back(v);
+        }
+      }
+    }
+    rows.push_back(std::move(all));
+  }
+  EXPECT_EQ(rows[0], rows[1]);
+  EXPECT_EQ(rows[0], rows[2]);
+}
+
+}  // namespace
+}  // namespace bfio::core
