@@ -1,0 +1,70 @@
+// Policies that are asked but not obeyed, and what following them would have saved.
+//
+// Purpose: on every decision each shadow plans for the same snapshot as the acting policy, and the idle work
+// of the two plans is compared (plan_value.h). The difference is the shadow's regret: avoided when the
+// acting policy's plan leaves less idle, missed when the shadow's would have.
+//
+// What it can say: on the snapshots that the acting policy's own decisions have led to, whose next step (and,
+// with an outlook, whose next H) would be better balanced, at the cost of a decision each and no risk.
+// What it cannot: where a shadow's own decisions would have led. A shadow meets a pool and loads that
+// somebody else has shaped; one that always takes the fitting request and leaves the misfits wins every
+// single step here and would be left with a pool of misfits in its own world. Nor does it see waiting. Regret
+// is a reason to run the simulator on that policy, not to switch to it.
+//
+// Cost: a decision and O((G + requests) H) per shadow and step. Threads: one.
+#ifndef BFIO_ROUTER_CORE_SHADOW_SHADOW_SET_H_
+#define BFIO_ROUTER_CORE_SHADOW_SHADOW_SET_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "common/stats/histogram.h"
+#include "router/core/policy/policy.h"
+#include "router/core/shadow/plan_value.h"
+
+namespace bfio::core {
+
+// Weight of a step's idle work against the step before it; half after seven steps. Not tuned: regrets of
+// different discounts can be compared with nothing anyway.
+inline constexpr double kShadowDiscount = 0.9;
+
+struct ShadowRegret {
+  std::string policy;
+  // Snapshots on which both planned.
+  int64_t decisions = 0;
+  // Idle work of the plans' own step, tokens, one sample for each decision on which the acting policy's was
+  // less (avoided) or more (missed) than the shadow's. Sums and means are exact.
+  Histogram avoided;
+  Histogram missed;
+  // The same over the outlook (PlanValue::idle_ahead), summed.
+  double avoided_ahead = 0;
+  double missed_ahead = 0;
+  // Sum of the shadow's longest_now less the acting policy's, tokens: above 0, its steps would be longer.
+  double longer = 0;
+};
+
+class ShadowSet {
+ public:
+  explicit ShadowSet(std::vector<std::unique_ptr<Policy>> shadows);
+
+  // Lets every shadow plan for the snapshot and compares with the acting policy's plan.
+  void Observe(const Snapshot& snapshot, absl::Span<const Assignment> acting);
+
+  // By shadow.
+  const std::vector<ShadowRegret>& regrets() const { return regrets_; }
+  // Forgets the regrets; the shadows keep their state.
+  void ResetRegrets();
+
+ private:
+  std::vector<std::unique_ptr<Policy>> shadows_;
+  std::vector<ShadowRegret> regrets_;
+  PlanMeter meter_{kShadowDiscount};
+  std::vector<Assignment> plan_;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_SHADOW_SHADOW_SET_H_

@@ -1,0 +1,102 @@
+// Shadows measure what following them would have saved, and change nothing.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <utility>
+
+#include "common/base/rng.h"
+#include "router/core/shadow/shadowed_policy.h"
+#include "tests/testing/policy_case.h"
+
+namespace bfio::core {
+namespace {
+
+using ::testing::ElementsAre;
+
+std::vector<std::unique_ptr<Policy>> Shadows(const std::vector<std::string>& names) {
+  std::vector<std::unique_ptr<Policy>> shadows;
+  for (const std::string& name : names) shadows.push_back(*MakePolicy(name, {}));
+  return shadows;
+}
+
+TEST(PlanMeterTest, IdleWorkOfThePlansStep) {
+  // Loads 50 + 20 and 40: 2 * 70 - 110.
+  const PlanValue value =
+      PlanMeter(0.5).Measure(PolicyCase().Worker(50, 1).Worker(40, 1).Waiting(20).View(), {{0, 0}});
+  EXPECT_DOUBLE_EQ(value.idle_now, 30);
+  EXPECT_DOUBLE_EQ(value.longest_now, 70);
+  EXPECT_DOUBLE_EQ(value.idle_ahead, 30);
+}
+
+TEST(PlanMeterTest, StepsAheadFollowTheOutlookAndTheCurves) {
+  // One step ahead the workers hold 30 and 41, and the request 21 with probability 1/3: 37 and 41, idle 4.
+  const PolicyCase ahead = PolicyCase().Worker(50, 1).Worker(40, 1).Waiting(20);
+  const PlanValue value =
+      PlanMeter(0.5).Measure(PolicyCase(ahead).Ahead(1, {50, 30, 40, 41}, {1, 1.0 / 3}).View(), {{0, 0}});
+  EXPECT_DOUBLE_EQ(value.idle_now, 30);
+  EXPECT_DOUBLE_EQ(value.idle_ahead, (30 + 0.5 * 4) / 1.5);
+}
+
+TEST(PlanMeterTest, UnequalWorkersAreMeasuredByTime) {
+  std::vector<WorkerView> workers(2);
+  workers[0].load_tokens = 50;
+  workers[1].load_tokens = 50;
+  workers[1].time_per_token = 2;
+  workers[1].time_offset = 10;
+  const PlanValue value = PlanMeter(1).Measure({1, workers, {}, {}}, {});
+  EXPECT_DOUBLE_EQ(value.longest_now, 110);
+  EXPECT_DOUBLE_EQ(value.idle_now, 2 * 110 - 160);
+}
+
+// fcfs puts 20 on worker 0, which has more slots: idle 30. least_tokens on worker 1: loads 50 and 60, idle
+// 10. max_min the same as least_tokens.
+TEST(ShadowSetTest, BetterShadowMeansMissedAndWorseMeansAvoided) {
+  const PolicyCase snapshot = PolicyCase().Worker(50, 2).Worker(40, 1).Waiting(20);
+  ShadowedPolicy fcfs(*MakePolicy("fcfs", {}), Shadows({"least_tokens"}));
+  EXPECT_THAT(snapshot.Decide(fcfs), ElementsAre(0));
+  const ShadowRegret& missed = fcfs.shadows().regrets()[0];
+  EXPECT_EQ(missed.policy, "least_tokens");
+  EXPECT_EQ(missed.decisions, 1);
+  EXPECT_DOUBLE_EQ(missed.missed.sum(), 20);
+  EXPECT_EQ(missed.avoided.count(), 0u);
+  EXPECT_DOUBLE_EQ(missed.missed_ahead, 20);
+  EXPECT_DOUBLE_EQ(missed.longer, -10);
+  ShadowedPolicy least(*MakePolicy("least_tokens", {}), Shadows({"fcfs", "max_min"}));
+  EXPECT_THAT(snapshot.Decide(least), ElementsAre(1));
+  EXPECT_DOUBLE_EQ(least.shadows().regrets()[0].avoided.sum(), 20);
+  EXPECT_DOUBLE_EQ(least.shadows().regrets()[0].longer, 10);
+  EXPECT_EQ(least.shadows().regrets()[1].avoided.count() + least.shadows().regrets()[1].missed.count(), 0u);
+}
+
+TEST(ShadowSetTest, ResetForgetsRegretsOnly) {
+  const PolicyCase snapshot = PolicyCase().Worker(50, 2).Worker(40, 1).Waiting(20);
+  ShadowedPolicy fcfs(*MakePolicy("fcfs", {}), Shadows({"least_tokens"}));
+  snapshot.Decide(fcfs);
+  fcfs.shadows().ResetRegrets();
+  EXPECT_EQ(fcfs.shadows().regrets()[0].policy, "least_tokens");
+  EXPECT_EQ(fcfs.shadows().regrets()[0].decisions, 0);
+  EXPECT_DOUBLE_EQ(fcfs.shadows().regrets()[0].missed.sum(), 0);
+}
+
+TEST(ShadowedPolicyTest, ActsAsThePolicyAlone) {
+  const auto alone = *MakePolicy("power_of_two", {});
+  ShadowedPolicy shadowed(*MakePolicy("power_of_two", {}), Shadows({"power_of_two", "lpt", "bf_io"}));
+  EXPECT_EQ(shadowed.name(), "power_of_two");
+  Rng rng(3);
+  for (int trial = 0; trial < 200; ++trial) {
+    PolicyCase snapshot;
+    for (int g = 0; g < 6; ++g) snapshot.Worker(static_cast<int64_t>(rng.Below(999)), 3);
+    for (int i = 0; i < 9; ++i) snapshot.Waiting(1 + static_cast<int64_t>(rng.Below(99)));
+    ASSERT_EQ(snapshot.Decide(shadowed), snapshot.Decide(*alone)) << "in trial " << trial;
+  }
+}
+
+TEST(ShadowedPolicyTest, HorizonIsTheActingPolicys) {
+  PolicyOptions options;
+  options.horizon = 7;
+  EXPECT_EQ(ShadowedPolicy(*MakePolicy("br_h", options), Shadows({"lpt"})).horizon(), 7);
+  EXPECT_EQ(ShadowedPolicy(*MakePolicy("lpt", options), Shadows({"br_h"})).horizon(), 0);
+}
+
+}  // namespace
+}  // namespace bfio::core
