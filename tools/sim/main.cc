@@ -24,6 +24,7 @@
 #include "router/core/policy/policy.h"
 #include "tools/sim/dominance_command.h"
 #include "tools/sim/options.h"
+#include "tools/sim/policy_stack.h"
 #include "tools/sim/simulation.h"
 #include "tools/sim/statistics.h"
 #include "tools/sim/workload.h"
@@ -51,6 +52,13 @@ ABSL_FLAG(double, c, bfio::StepCost{}.c_s, "step time: fixed part, seconds");
 ABSL_FLAG(double, tl, bfio::StepCost{}.tl_s_per_token, "step time: seconds per token of the largest load");
 ABSL_FLAG(uint64_t, seed, 1,
           "seed of random policies, of a profile's lengths and, above 1, of where a trace starts");
+ABSL_FLAG(uint32_t, choices, 4, "power_of_d: d, workers drawn for each request");
+ABSL_FLAG(std::string, shadow, "",
+          "policies, separated by commas, that plan for every decision without being obeyed; their regrets "
+          "follow the table, and decision times include theirs");
+ABSL_FLAG(std::string, dump_lp, "",
+          "folder that gets every counted decision as a file that CBC, HiGHS and glpsol read");
+ABSL_FLAG(uint32_t, dump_lp_limit, 1000, "most files of dump_lp, per policy");
 ABSL_FLAG(bool, json, false, "one JSON object per run on standard output instead of the table");
 
 namespace bfio::sim {
@@ -98,6 +106,10 @@ SimOptions OptionsFromFlags() {
   options.cost.c_s = absl::GetFlag(FLAGS_c);
   options.cost.tl_s_per_token = absl::GetFlag(FLAGS_tl);
   options.seed = absl::GetFlag(FLAGS_seed);
+  options.choices = static_cast<int32_t>(absl::GetFlag(FLAGS_choices));
+  options.shadow = absl::StrSplit(absl::GetFlag(FLAGS_shadow), ',', absl::SkipEmpty());
+  options.dump_lp = absl::GetFlag(FLAGS_dump_lp);
+  options.dump_lp_limit = absl::GetFlag(FLAGS_dump_lp_limit);
   return options;
 }
 
@@ -148,6 +160,7 @@ absl::Status RunAll() {
     const absl::StatusOr<nlohmann::ordered_json> run = (*simulation)->Run(ShowProgress(options));
     if (!run.ok()) return run.status();
     std::cout << (json ? run->dump() : TableLine(*run)) << std::endl;
+    if (!json && run->contains("shadows")) std::cout << ShadowLines(run->at("shadows"));
   }
   return absl::OkStatus();
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "common/cost/step_time.h"
@@ -30,6 +31,13 @@ struct SimOptions {
   int64_t steps = 3000;
   StepCost cost;
   uint64_t seed = 1;
+  // power_of_d: d.
+  int32_t choices = 4;
+  // Policies that are asked on every decision and not obeyed.
+  std::vector<std::string> shadow;
+  // Where every counted decision is written as an LP file, and the most files; nowhere when empty.
+  std::string dump_lp;
+  int64_t dump_lp_limit = 1000;
 };
 
 // INVALID_ARGUMENT, naming the flag and what it may be.

@@ -42,11 +42,7 @@ absl::StatusOr<std::unique_ptr<Simulation>> Simulation::Create(const SimOptions&
     return absl::InvalidArgumentError(
         absl::StrCat(trace.source, " has no arrival times, which --mode=arrivals needs"));
   }
-  core::PolicyOptions policy_options;
-  policy_options.seed = options.seed;
-  policy_options.horizon = options.horizon;
-  policy_options.objective = options.objective;
-  absl::StatusOr<std::unique_ptr<core::Policy>> policy = core::MakePolicy(options.policy, policy_options);
+  absl::StatusOr<PolicyStack> policy = MakePolicyStack(options);
   if (!policy.ok()) return policy.status();
   absl::StatusOr<std::unique_ptr<core::Lookahead>> lookahead = core::MakeLookahead(options.lookahead);
   if (!lookahead.ok()) return lookahead.status();
@@ -54,14 +50,16 @@ absl::StatusOr<std::unique_ptr<Simulation>> Simulation::Create(const SimOptions&
       new Simulation(options, trace, *std::move(policy), *std::move(lookahead)));
 }
 
-Simulation::Simulation(const SimOptions& options, const Trace& trace, std::unique_ptr<core::Policy> policy,
+Simulation::Simulation(const SimOptions& options, const Trace& trace, PolicyStack policy,
                        std::unique_ptr<core::Lookahead> lookahead)
     : options_(options),
       trace_(trace),
       source_(trace, options.load),
       max_new_tokens_(options.max_new_tokens > 0 ? options.max_new_tokens : LongestOutput(trace)),
       tell_lengths_(options.lookahead == "oracle"),
-      scheduler_(SchedulerOptionsFor(options), std::move(policy), std::move(lookahead)),
+      shadows_(policy.shadows),
+      lp_dump_(policy.lp_dump),
+      scheduler_(SchedulerOptionsFor(options), std::move(policy.policy), std::move(lookahead)),
       group_(options.workers, max_new_tokens_),
       finished_(options.workers) {
   core::EpochMember member;
@@ -77,16 +75,20 @@ absl::StatusOr<nlohmann::ordered_json> Simulation::Run(const Progress& progress,
     if (progress && !progress(step_ - 1)) return absl::CancelledError("stopped by a signal");
   }
   for (const auto& [id, waiting] : waiting_) statistics_.AddStillWaiting(step_ - 1 - waiting.since_step);
-  return statistics_.ToJson(options_, trace_.source);
+  nlohmann::ordered_json run = statistics_.ToJson(options_, trace_.source);
+  if (shadows_ != nullptr) run["shadows"] = ShadowsJson(*shadows_);
+  return run;
 }
 
 absl::Status Simulation::Step(const LoadTap& tap) {
   if (absl::Status status = Reveal(); !status.ok()) return status;
   const bool counted = step_ > options_.warmup;
+  if (shadows_ != nullptr && step_ == options_.warmup + 1) shadows_->ResetRegrets();
   const absl::Time before = MonotonicNow();
   const std::optional<core::Plan> plan = scheduler_.MakePlan();
   const absl::Duration decide = MonotonicNow() - before;
   if (!plan.has_value()) return absl::InternalError(absl::StrCat("no plan for step ", step_));
+  if (lp_dump_ != nullptr && !lp_dump_->status().ok()) return lp_dump_->status();
   Admit(*plan);
 
   const std::vector<int64_t>& loads = group_.Loads(step_);

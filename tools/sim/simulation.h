@@ -18,6 +18,7 @@
 #include "nlohmann/json.hpp"
 #include "router/core/decide/scheduler.h"
 #include "tools/sim/options.h"
+#include "tools/sim/policy_stack.h"
 #include "tools/sim/request_source.h"
 #include "tools/sim/sim_group.h"
 #include "tools/sim/statistics.h"
@@ -38,7 +39,7 @@ class Simulation {
   absl::StatusOr<nlohmann::ordered_json> Run(const Progress& progress = {}, const LoadTap& tap = {});
 
  private:
-  Simulation(const SimOptions& options, const Trace& trace, std::unique_ptr<core::Policy> policy,
+  Simulation(const SimOptions& options, const Trace& trace, PolicyStack policy,
              std::unique_ptr<core::Lookahead> lookahead);
 
   absl::Status Reveal();
@@ -52,6 +53,9 @@ class Simulation {
   RequestSource source_;
   int64_t max_new_tokens_;
   bool tell_lengths_;
+  // Parts of the scheduler's policy; may be null.
+  core::ShadowSet* shadows_;
+  const LpDumpPolicy* lp_dump_;
   core::Scheduler scheduler_;
   SimGroup group_;
   Statistics statistics_;

@@ -1,0 +1,146 @@
+// The dominance grid on a corner small enough for a test.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "tools/sim/dominance.h"
+#include "tools/sim/dominance_report.h"
+
+namespace bfio::sim {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+DominanceOptions Corner() {
+  DominanceOptions options;
+  options.workloads.resize(2);
+  options.workloads[0].name = "trace";
+  options.workloads[0].trace = *SampleProfile("conversation", 500, 9);
+  options.workloads[1].name = options.workloads[1].profile = "code";
+  options.groups = {2, 4};
+  options.loads = {40};
+  options.depths = {1, 4};
+  options.seeds = 2;
+  options.candidate = "lpt";
+  options.baselines = {"fcfs", "power_of_two", "lpt"};
+  options.base.batch = 8;
+  options.base.warmup = 20;
+  options.base.steps = 60;
+  return options;
+}
+
+Dominance RunCorner(int32_t threads) {
+  DominanceOptions options = Corner();
+  options.threads = threads;
+  Dominance dominance = *Dominance::Create(std::move(options));
+  EXPECT_TRUE(dominance.Run([](const DominanceCell&, size_t) {}, [] { return true; }).ok());
+  return dominance;
+}
+
+TEST(DominanceTest, EveryCellOfTheGridInOrder) {
+  const Dominance dominance = *Dominance::Create(Corner());
+  EXPECT_THAT(dominance.policies(), ElementsAre("lpt", "fcfs", "power_of_two"));
+  ASSERT_EQ(dominance.cells().size(), 2u * 2u * 3u * 2u);
+  const DominanceCell& first = dominance.cells()[0];
+  EXPECT_EQ(first.mode, "arrivals");
+  EXPECT_EQ(first.seed, 1u);
+  EXPECT_EQ(dominance.cells()[1].seed, 2u);
+  EXPECT_EQ(dominance.cells()[2].mode, "overload");
+}
+
+TEST(DominanceTest, RevealIsTheDepthInMeanFreeSlotsAndAtLeastOne) {
+  DominanceOptions options = Corner();
+  options.workloads.resize(1);
+  // Two and four workers of 8 slots, every request staying four steps: 4 and 8 free slots a step.
+  for (TraceRequest& request : options.workloads[0].trace.requests) request.output_tokens = 4;
+  options.loads = {};
+  options.depths = {0.1, 1, 4};
+  options.seeds = 1;
+  const Dominance dominance = *Dominance::Create(std::move(options));
+  std::vector<int64_t> reveals;
+  for (const DominanceCell& cell : dominance.cells()) reveals.push_back(cell.reveal);
+  EXPECT_THAT(reveals, ElementsAre(1, 4, 16, 1, 8, 32));
+}
+
+TEST(DominanceTest, OneThreadAndTwoGiveTheSameToTheLastDigit) {
+  const std::string one = DominanceJson(RunCorner(1)).dump(), two = DominanceJson(RunCorner(2)).dump();
+  EXPECT_EQ(one, two);
+  EXPECT_THAT(one, HasSubstr("\"by_cell\":{\"cells\":24"));
+}
+
+TEST(DominanceTest, CellsAreToldOfInOrder) {
+  DominanceOptions options = Corner();
+  options.threads = 3;
+  Dominance dominance = *Dominance::Create(std::move(options));
+  size_t next = 0;
+  const auto done = [&](const DominanceCell& cell, size_t index) {
+    EXPECT_EQ(index, next++);
+    for (const RunFigures& run : cell.runs) EXPECT_GT(run.step_s_mean, 0);
+  };
+  EXPECT_TRUE(dominance.Run(done, [] { return true; }).ok());
+  EXPECT_EQ(next, 24u);
+}
+
+TEST(DominanceTest, StoppingEndsItWithCancelled) {
+  Dominance dominance = *Dominance::Create(Corner());
+  const absl::Status status = dominance.Run([](const DominanceCell&, size_t) {}, [] { return false; });
+  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
+}
+
+// Runs: candidate, fcfs, two others.
+DominanceCell Judged(std::vector<double> step_s, std::vector<int64_t> wait_p99) {
+  DominanceCell cell;
+  for (size_t i = 0; i < step_s.size(); ++i) {
+    RunFigures run;
+    run.step_s_mean = step_s[i];
+    run.wait_steps_p99 = wait_p99[i];
+    cell.runs.push_back(run);
+  }
+  return cell;
+}
+
+TEST(JudgeTest, HalfAPercentAndAFifth) {
+  DominanceOptions options = Corner();
+  options.baselines = {"fcfs", "least_tokens", "min_min"};
+  const Dominance dominance = *Dominance::Create(std::move(options));
+  const Verdict even = dominance.Judge(Judged({1.005, 1.2, 1.0, 1.1}, {12, 10, 9, 9}));
+  EXPECT_FALSE(even.step_loss);
+  EXPECT_FALSE(even.wait_loss);
+  EXPECT_EQ(even.best, 2);
+  const Verdict lost = dominance.Judge(Judged({1.006, 1.2, 1.0, 1.1}, {13, 10, 9, 9}));
+  EXPECT_TRUE(lost.step_loss && lost.fair_step_loss && lost.wait_loss);
+  // FCFS has nobody wait: one step is a loss.
+  EXPECT_TRUE(dominance.Judge(Judged({1, 1, 1, 1}, {1, 0, 0, 0})).wait_loss);
+}
+
+TEST(JudgeTest, BaselineThatStarvesIsTheBestButNotTheBestFairOne) {
+  DominanceOptions options = Corner();
+  options.baselines = {"fcfs", "least_tokens", "min_min"};
+  const Dominance dominance = *Dominance::Create(std::move(options));
+  const Verdict verdict = dominance.Judge(Judged({1.0, 1.2, 1.1, 0.9}, {10, 10, 9, 400}));
+  EXPECT_EQ(verdict.best, 3);
+  EXPECT_TRUE(verdict.step_loss);
+  EXPECT_EQ(verdict.best_fair, 2);
+  EXPECT_FALSE(verdict.fair_step_loss);
+}
+
+TEST(DominanceTest, BadListsAreRefused) {
+  const auto code = [](auto change) {
+    DominanceOptions options = Corner();
+    change(options);
+    return Dominance::Create(std::move(options)).status().code();
+  };
+  EXPECT_EQ(code([](auto& o) { o.workloads.clear(); }), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code([](auto& o) { o.groups.clear(); }), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code([](auto& o) { o.groups = {0}; }), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code([](auto& o) { o.loads = {-1}; }), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code([](auto& o) { o.candidate = "best"; }), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code([](auto& o) { o.candidate = "fcfs", o.baselines = {"fcfs"}; }),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code([](auto& o) { o.workloads[1].profile = "poetry"; }), absl::StatusCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace bfio::sim

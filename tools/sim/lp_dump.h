@@ -1,0 +1,52 @@
+// Every counted decision as a file for solvers that prove optimality.
+//
+// Purpose: a decorator that writes the integer program of each snapshot, the paper's J over the acting
+// policy's horizon (router/core/solver/lp_export.h), and then lets the acting policy decide. A decision with
+// no free slot or nobody waiting has no program and no file. Ownership: owns the acting policy. Threads: one.
+#ifndef BFIO_TOOLS_SIM_LP_DUMP_H_
+#define BFIO_TOOLS_SIM_LP_DUMP_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "router/core/policy/policy.h"
+#include "router/core/policy/room.h"
+#include "router/core/solver/instance.h"
+#include "tools/sim/options.h"
+
+namespace bfio::sim {
+
+class LpDumpPolicy final : public core::Policy {
+ public:
+  // Makes the folder options.dump_lp when there is none; see status().
+  LpDumpPolicy(std::unique_ptr<core::Policy> acting, const SimOptions& options);
+
+  absl::string_view name() const override { return acting_->name(); }
+  int32_t horizon() const override { return acting_->horizon(); }
+  void Decide(const core::Snapshot& snapshot, std::vector<core::Assignment>& plan) override;
+
+  // The first thing that went wrong; nothing is written after it.
+  const absl::Status& status() const { return status_; }
+  int64_t written() const { return written_; }
+
+ private:
+  void BuildInstance(const core::Snapshot& snapshot);
+  void Write(int64_t step);
+
+  std::unique_ptr<core::Policy> acting_;
+  std::string folder_;
+  int64_t limit_;
+  // Steps that are not counted.
+  int64_t warmup_;
+  int64_t written_ = 0;
+  absl::Status status_;
+  core::Room room_;
+  core::Instance instance_;
+};
+
+}  // namespace bfio::sim
+
+#endif  // BFIO_TOOLS_SIM_LP_DUMP_H_
