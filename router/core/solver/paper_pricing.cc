@@ -4,6 +4,11 @@
 #include <utility>
 
 namespace bfio::core {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+}  // namespace
 
 void PaperPricing::Insert(Top& top, Entry entry) {
   for (Entry& place : top) {
@@ -30,6 +35,8 @@ void PaperPricing::Reset(const Instance& instance, const Terms& terms, const All
   top_.resize(steps_);
   critical_.assign(workers, 0);
   seat_.slack.resize(steps_);
+  seat_.within.resize(steps_ + 1);
+  seat_.tail.resize(steps_ + 1);
   seat_.breaks.resize(steps_);
   for (int32_t g = 0; g < workers; ++g) {
     const bool open = instance.workers[g].slots > 0;
@@ -42,7 +49,8 @@ void PaperPricing::Reset(const Instance& instance, const Terms& terms, const All
   for (int32_t i = 0; i < allocation.items(); ++i) {
     const int32_t g = allocation.WorkerOf(i);
     if (g == kUnassigned) continue;
-    for (int32_t h = 0; h < steps_; ++h) Row(g)[h] += Added(i, g, h);
+    const Addition addition = AdditionOf(i, g);
+    for (int32_t h = 0; h < steps_; ++h) Row(g)[h] += addition[h];
   }
   dirty_.assign(steps_, 1);
   Settle();
@@ -60,56 +68,100 @@ double PaperPricing::Value() const {
 void PaperPricing::Open(int32_t g, int32_t out) {
   seat_.worker = g;
   seat_.rate = instance_->workers[g].time_per_token;
+  seat_.price = group_;
   seat_.base = 0;
   const double* row = Row(g);
+  const double* d = terms_->discount();
+  const Addition leaving = AdditionOf(std::max(out, 0), g);
   for (int32_t h = 0; h < steps_; ++h) {
-    const double removed = out == kUnassigned ? 0 : Added(out, g, h);
+    const double removed = out == kUnassigned ? 0 : leaving[h];
     // A group of one is always its own maximum.
     const double others = group_ > 1 ? MaxWithout(top_[h], g, g) : 0;
     seat_.slack[h] = others - (row[h] - removed);
-    seat_.base += terms_->discount()[h] * (group_ * (others - top_[h][0].time) + removed);
+    seat_.base += d[h] * (group_ * (others - top_[h][0].time) + removed);
+  }
+  FinishSeat();
+}
+
+double PaperPricing::OpenAlone(int32_t g, double share) {
+  seat_.worker = g;
+  seat_.rate = instance_->workers[g].time_per_token;
+  seat_.price = share;
+  seat_.base = 0;
+  for (int32_t h = 0; h < steps_; ++h) {
+    seat_.slack[h] = top_[h][0].time - Row(g)[h];
+    seat_.base += terms_->discount()[h] * seat_.slack[h];
+  }
+  FinishSeat();
+  return seat_.base + seat_.price * seat_.tail[0];
+}
+
+void PaperPricing::FinishSeat() {
+  const double* d = terms_->discount();
+  const double per_time = 1 / seat_.rate;
+  seat_.within[0] = kInfinity;
+  for (int32_t h = 0; h < steps_; ++h) {
+    seat_.within[h + 1] = std::min(seat_.within[h], seat_.slack[h] * per_time - h);
+  }
+  seat_.tail[steps_] = 0;
+  for (int32_t h = steps_ - 1; h >= 0; --h) {
+    seat_.tail[h] = seat_.tail[h + 1] + d[h] * std::max(0.0, -seat_.slack[h]);
   }
 }
 
 double PaperPricing::Gain(double load, int32_t curve) const {
+  const Terms::Area& area = terms_->area(curve);
   const double* p = terms_->survival(curve);
   const double* q = terms_->growth(curve);
   const double* d = terms_->discount();
   const double* slack = seat_.slack.data();
-  double excess = 0;
-  for (int32_t h = 0; h < steps_; ++h) {
-    excess += d[h] * std::max(0.0, seat_.rate * (load * p[h] + q[h]) - slack[h]);
+  const double time = seat_.rate * load, rate = seat_.rate;
+  // Two sums, so that one addition need not wait for the other.
+  double even = seat_.tail[area.end], odd = 0;
+  int32_t h = 0;
+  for (; h + 1 < area.end; h += 2) {
+    even += d[h] * std::max(0.0, time * p[h] + rate * q[h] - slack[h]);
+    odd += d[h + 1] * std::max(0.0, time * p[h + 1] + rate * q[h + 1] - slack[h + 1]);
   }
-  const Terms::Area& area = terms_->area(curve);
-  return seat_.base + group_ * excess - seat_.rate * (load * area.per_token + area.growth);
+  if (h < area.end) even += d[h] * std::max(0.0, time * p[h] + rate * q[h] - slack[h]);
+  return seat_.base + seat_.price * (even + odd) - time * area.per_token - rate * area.growth;
 }
 
-double PaperPricing::Ideal(int32_t curve) {
+SeatPrice PaperPricing::Lowest(int32_t curve) {
+  const Terms::Area& area = terms_->area(curve);
+  if (!area.step || seat_.price * area.least < area.per_token) return Select(curve);
+  const double load = seat_.within[area.end];
+  return {load,
+          seat_.base + group_ * seat_.tail[area.end] - seat_.rate * (load * area.per_token + area.growth)};
+}
+
+SeatPrice PaperPricing::Select(int32_t curve) {
   // Beyond breaks[h] step h costs G d_h p_h a token; every token earns its area.
+  const Terms::Area& area = terms_->area(curve);
   const double* p = terms_->survival(curve);
-  double slope = -terms_->area(curve).per_token;
-  for (int32_t h = 0; h < steps_; ++h) {
-    seat_.breaks[h] =
-        p[h] > 0 ? seat_.slack[h] / (seat_.rate * p[h]) - h : std::numeric_limits<double>::infinity();
+  const double per_time = 1 / seat_.rate;
+  const auto first = seat_.breaks.begin(), last = first + area.end;
+  for (int32_t h = 0; h < area.end; ++h) {
+    seat_.breaks[h] = p[h] > 0 ? seat_.slack[h] * per_time / p[h] - h : kInfinity;
   }
+  double slope = -area.per_token;
   while (true) {
-    const auto next = std::min_element(seat_.breaks.begin(), seat_.breaks.end());
-    const auto h = next - seat_.breaks.begin();
-    const double at = *next;
-    if (at == std::numeric_limits<double>::infinity()) return at;
-    slope += group_ * terms_->discount()[h] * p[h];
-    if (slope >= 0) return at;
-    *next = std::numeric_limits<double>::infinity();
+    const auto next = std::min_element(first, last);
+    if (next == last || *next == kInfinity) return {kInfinity, -kInfinity};
+    slope += seat_.price * terms_->discount()[next - first] * p[next - first];
+    if (slope >= 0) return {*next, Gain(*next, curve)};
+    *next = kInfinity;
   }
 }
 
 double PaperPricing::Pair(int32_t a, int32_t a_worker, int32_t b, int32_t b_worker) {
   const double* a_row = Row(a_worker);
   const double* b_row = Row(b_worker);
+  const Addition a_out = AdditionOf(a, a_worker), a_in = AdditionOf(b, a_worker);
+  const Addition b_out = AdditionOf(b, b_worker), b_in = AdditionOf(a, b_worker);
   double gain = 0;
   for (int32_t h = 0; h < steps_; ++h) {
-    const double a_change = Added(b, a_worker, h) - Added(a, a_worker, h);
-    const double b_change = Added(a, b_worker, h) - Added(b, b_worker, h);
+    const double a_change = a_in[h] - a_out[h], b_change = b_in[h] - b_out[h];
     const double max =
         std::max(MaxWithout(top_[h], a_worker, b_worker), std::max(a_row[h] + a_change, b_row[h] + b_change));
     gain += terms_->discount()[h] * (group_ * (max - top_[h][0].time) - a_change - b_change);
@@ -118,9 +170,10 @@ double PaperPricing::Pair(int32_t a, int32_t a_worker, int32_t b, int32_t b_work
 }
 
 double PaperPricing::Move(int32_t item, int32_t from, int32_t to) {
+  const Addition leaving = AdditionOf(item, from), coming = AdditionOf(item, to);
   double gain = 0;
   for (int32_t h = 0; h < steps_; ++h) {
-    const double less = Added(item, from, h), more = Added(item, to, h);
+    const double less = leaving[h], more = coming[h];
     const double max =
         std::max(MaxWithout(top_[h], from, to), std::max(Row(from)[h] - less, Row(to)[h] + more));
     gain += terms_->discount()[h] * (group_ * (max - top_[h][0].time) + less - more);
@@ -130,32 +183,37 @@ double PaperPricing::Move(int32_t item, int32_t from, int32_t to) {
 
 void PaperPricing::Put(int32_t item, int32_t g, int32_t sign) {
   double* row = Row(g);
+  const Addition addition = AdditionOf(item, g);
   for (int32_t h = 0; h < steps_; ++h) {
-    row[h] += sign * Added(item, g, h);
+    row[h] += sign * addition[h];
     const Top& top = top_[h];
-    if (row[h] >= top[2].time || top[0].worker == g || top[1].worker == g || top[2].worker == g)
-      dirty_[h] = 1;
+    if (row[h] > top[2].time || top[0].worker == g || top[1].worker == g || top[2].worker == g) dirty_[h] = 1;
   }
 }
 
 void PaperPricing::Settle() {
-  bool changed = false;
+  bool ranked = false, moved = false, rose = false;
   for (int32_t h = 0; h < steps_; ++h) {
     if (!dirty_[h]) continue;
     dirty_[h] = 0;
-    changed = true;
+    ranked = true;
+    const double first = top_[h][0].time, second = top_[h][1].time;
     Rank(h);
+    moved = moved || top_[h][0].time != first || top_[h][1].time != second;
+    rose = rose || top_[h][0].time > first;
   }
-  if (!changed) return;
-  ++epoch_;
+  if (moved) ++moves_;
+  if (rose) ++rises_;
+  if (!ranked) return;
   for (int32_t g : open_) critical_[g] = 0;
   for (const Top& top : top_) critical_[top[0].worker] = 1;
 }
 
 void PaperPricing::Rank(int32_t h) {
   Top top = closed_top_[h];
+  const double* times = times_.data() + h;
   for (int32_t g : open_) {
-    const double time = Row(g)[h];
+    const double time = times[static_cast<size_t>(g) * steps_];
     if (time > top[2].time) Insert(top, {g, time});
   }
   top_[h] = top;

@@ -4,7 +4,10 @@
 // worker's time at every step and the three largest of each step, so that an exchange costs O(H) whatever G.
 //
 // The price of giving a seat to an item is piecewise linear and convex in the item's load s for a given
-// curve: it falls while the worker stays below the others' maximum and rises beyond. Ideal() is its minimum.
+// curve: it falls while the worker stays below the others' maximum and rises beyond. Lowest() is its minimum.
+// When one step beyond the maximum costs more than all steps together earn (always with G > H + 1 and known
+// ends), the minimum is at the first step that reaches the maximum, and one pass over h finds it for every
+// curve.
 //
 // Ownership: borrows instance and terms from Reset on. Threads: one at a time.
 #ifndef BFIO_ROUTER_CORE_SOLVER_PAPER_PRICING_H_
@@ -17,6 +20,7 @@
 
 #include "router/core/solver/allocation.h"
 #include "router/core/solver/instance.h"
+#include "router/core/solver/seat_price.h"
 #include "router/core/solver/terms.h"
 
 namespace bfio::core {
@@ -27,10 +31,14 @@ class PaperPricing {
   void Reset(const Instance& instance, const Terms& terms, const Allocation& allocation);
   double Value() const;
 
-  // Opens a seat: worker g without item `out` (kUnassigned: as it is). Ideal and Gain are about it.
+  // Opens a seat: worker g without item `out` (kUnassigned: as it is). Lowest and Gain are about it.
   void Open(int32_t g, int32_t out);
-  // The load of that curve at which Gain is least.
-  double Ideal(int32_t curve);
+  // Opens a seat on worker g as it is, for a bound: prices are then what the worker alone costs when F_h, the
+  // largest at step h, may only rise and every token it exceeds F_h by costs `share`. Returns what it costs
+  // without an item.
+  double OpenAlone(int32_t g, double share);
+  // The load of that curve at which Gain is least, and what it is there.
+  SeatPrice Lowest(int32_t curve);
   // Change of the objective when an item of this load and curve takes the seat.
   double Gain(double load, int32_t curve) const;
   double GainOf(int32_t item) const { return Gain(LoadOn(item, seat_.worker), CurveOf(item)); }
@@ -45,11 +53,16 @@ class PaperPricing {
   // workers the sum may fall, too; that is not looked for.)
   bool MayTrade(int32_t g) const { return critical_[g] != 0; }
 
+  // Work of one Pair, in evaluations.
+  int64_t PairWork() const { return steps_; }
+  const Terms& terms() const { return *terms_; }
+
   // The item joins (+1) or leaves (-1) the worker. Call Settle after a set of these.
   void Put(int32_t item, int32_t g, int32_t sign);
   void Settle();
-  // Changes whenever a price of a worker may have changed that is not Put's.
-  int64_t epoch() const { return epoch_; }
+  // Changes when a price of the worker may have, though it was not Put to. Who is nowhere the largest gains
+  // nothing from a maximum that falls.
+  int64_t epoch(int32_t g) const { return critical_[g] != 0 ? 2 * moves_ + 1 : 2 * rises_; }
 
  private:
   struct Entry {
@@ -62,11 +75,17 @@ class PaperPricing {
   struct Seat {
     int32_t worker = 0;
     double rate = 1;
-    // Gain of an item that adds nothing.
+    // What a token beyond the slack costs: G, and the discount.
+    double price = 1;
+    // Gain of an item that adds nothing and exceeds nothing.
     double base = 0;
     // [h]: how much the worker may add before it is the largest; negative when it is already.
     std::vector<double> slack;
-    // Scratch of Ideal.
+    // [h]: the largest load that stays within the slack of all steps up to h.
+    std::vector<double> within;
+    // [e]: discounted sum over h >= e of what the worker is above the others without the item.
+    std::vector<double> tail;
+    // Scratch.
     std::vector<double> breaks;
   };
 
@@ -76,10 +95,18 @@ class PaperPricing {
     return static_cast<double>(instance_->items[item].LoadOn(g));
   }
   int32_t CurveOf(int32_t item) const { return instance_->CurveOf(instance_->items[item]); }
-  // Time the item adds to worker g at step h.
-  double Added(int32_t item, int32_t g, int32_t h) const {
-    return instance_->workers[g].time_per_token *
-           (LoadOn(item, g) * terms_->survival(CurveOf(item))[h] + terms_->growth(CurveOf(item))[h]);
+  void FinishSeat();
+  SeatPrice Select(int32_t curve);
+  // The time an item adds to a worker, by step.
+  struct Addition {
+    double time, rate;
+    const double* p;
+    const double* q;
+    double operator[](int32_t h) const { return time * p[h] + rate * q[h]; }
+  };
+  Addition AdditionOf(int32_t item, int32_t g) const {
+    const double rate = instance_->workers[g].time_per_token;
+    return {rate * LoadOn(item, g), rate, terms_->survival(CurveOf(item)), terms_->growth(CurveOf(item))};
   }
   static void Insert(Top& top, Entry entry);
   static double MaxWithout(const Top& top, int32_t g, int32_t h);
@@ -99,7 +126,8 @@ class PaperPricing {
   // [g]: the worker is the largest at some step.
   std::vector<char> critical_;
   Seat seat_;
-  int64_t epoch_ = 0;
+  // How often a maximum, or a second place, has changed; and how often a maximum has risen.
+  int64_t moves_ = 0, rises_ = 0;
 };
 
 }  // namespace bfio::core

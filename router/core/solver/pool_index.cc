@@ -39,7 +39,7 @@ void PoolIndex::Reset(const Instance& instance, const Allocation& allocation) {
   }
   for (size_t k = 0; k < num_classes_; ++k) {
     for (Bucket& bucket : classes_[k].buckets) {
-      std::sort(bucket.entries.begin(), bucket.entries.end(), Before);
+      std::sort(bucket.entries.begin(), bucket.entries.end(), Before());
     }
   }
 }
@@ -48,11 +48,31 @@ PoolIndex::Bucket& PoolIndex::BucketOf(int32_t item) {
   return classes_[class_of_[item]].buckets[instance_->CurveOf(instance_->items[item])];
 }
 
+void PoolIndex::Replace(int32_t gone, int32_t come) {
+  if (Expected(gone) || Expected(come) || &BucketOf(gone) != &BucketOf(come)) {
+    Erase(gone);
+    Insert(come);
+    return;
+  }
+  // Only what lies between the two places moves.
+  std::vector<Entry>& entries = BucketOf(gone).entries;
+  const Entry entry = EntryOf(come);
+  const auto from = std::lower_bound(entries.begin(), entries.end(), EntryOf(gone), Before());
+  const auto to = std::lower_bound(entries.begin(), entries.end(), entry, Before());
+  if (from < to) {
+    std::move(from + 1, to, from);
+    *(to - 1) = entry;
+  } else {
+    std::move_backward(to, from, from + 1);
+    *to = entry;
+  }
+}
+
 void PoolIndex::Insert(int32_t item) {
   if (Expected(item)) return classes_[class_of_[item]].expected.push_back(item);
   std::vector<Entry>& entries = BucketOf(item).entries;
   const Entry entry = EntryOf(item);
-  entries.insert(std::lower_bound(entries.begin(), entries.end(), entry, Before), entry);
+  entries.insert(std::lower_bound(entries.begin(), entries.end(), entry, Before()), entry);
 }
 
 void PoolIndex::Erase(int32_t item) {
@@ -62,7 +82,7 @@ void PoolIndex::Erase(int32_t item) {
     return;
   }
   std::vector<Entry>& entries = BucketOf(item).entries;
-  entries.erase(std::lower_bound(entries.begin(), entries.end(), EntryOf(item), Before));
+  entries.erase(std::lower_bound(entries.begin(), entries.end(), EntryOf(item), Before()));
 }
 
 }  // namespace bfio::core

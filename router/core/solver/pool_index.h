@@ -22,6 +22,8 @@ class PoolIndex {
  public:
   struct Entry {
     double load;
+    double worth;
+    int64_t kv_reserve;
     int32_t item;
   };
   struct Bucket {
@@ -42,17 +44,25 @@ class PoolIndex {
   void Reset(const Instance& instance, const Allocation& allocation);
 
   const Class& ClassOf(int32_t item) const { return classes_[class_of_[item]]; }
-  void Insert(int32_t item);
-  // REQUIRES: the item is in it.
-  void Erase(int32_t item);
+  size_t num_classes() const { return num_classes_; }
+  const Class& class_at(size_t k) const { return classes_[k]; }
+  // `gone` waits no longer, `come` does. REQUIRES: `gone` is in it, `come` is not, and both are of one class.
+  void Replace(int32_t gone, int32_t come);
 
  private:
-  static bool Before(const Entry& a, const Entry& b) {
-    return a.load < b.load || (a.load == b.load && a.item < b.item);
+  struct Before {
+    bool operator()(const Entry& a, const Entry& b) const {
+      return a.load < b.load || (a.load == b.load && a.item < b.item);
+    }
+  };
+  Entry EntryOf(int32_t i) const {
+    const SolverItem& item = instance_->items[i];
+    return {static_cast<double>(item.load), item.worth, item.kv_reserve, i};
   }
-  Entry EntryOf(int32_t item) const { return {static_cast<double>(instance_->items[item].load), item}; }
   bool Expected(int32_t item) const { return instance_->items[item].home != kNoHome; }
   Bucket& BucketOf(int32_t item);
+  void Insert(int32_t item);
+  void Erase(int32_t item);
   void FindClasses();
 
   const Instance* instance_ = nullptr;

@@ -14,8 +14,10 @@ void QuadraticPricing::Reset(const Instance& instance, const Terms& terms, const
   const auto workers = static_cast<int32_t>(instance.workers.size());
   y_.resize(static_cast<size_t>(workers) * steps_);
   if (given_.size() < instance.workers.size()) given_.resize(instance.workers.size());
+  version_.resize(instance.workers.size());
   for (int32_t g = 0; g < workers; ++g) {
     given_[g].clear();
+    version_[g] = ++next_version_;
     const SolverWorker& worker = instance.workers[g];
     for (int32_t h = 0; h < steps_; ++h) {
       const double tokens = refill_
@@ -27,11 +29,8 @@ void QuadraticPricing::Reset(const Instance& instance, const Terms& terms, const
   for (int32_t i = 0; i < allocation.items(); ++i) {
     if (allocation.WorkerOf(i) != kUnassigned) Put(i, allocation.WorkerOf(i), +1);
   }
-  for (Seat* seat : {&seat_, &a_seat_, &b_seat_}) {
-    seat->y.resize(steps_);
-    seat->w.resize(steps_);
-    seat->parabolas.resize(terms.curves());
-  }
+  if (left_seats_.size() < instance.items.size()) left_seats_.resize(instance.items.size());
+  if (free_seats_.size() < instance.workers.size()) free_seats_.resize(instance.workers.size());
 }
 
 double QuadraticPricing::Added(int32_t item, int32_t g, int32_t h) const {
@@ -50,15 +49,20 @@ double QuadraticPricing::Weight(int32_t g, int32_t h, int32_t without) const {
   return weight;
 }
 
+double QuadraticPricing::CostOf(int32_t g) const {
+  double cost = 0;
+  for (int32_t h = 0; h < steps_; ++h) cost += Weight(g, h, kUnassigned) * Row(g)[h] * Row(g)[h];
+  return cost;
+}
+
 double QuadraticPricing::Value() const {
   double value = 0;
-  for (int32_t g = 0; g < static_cast<int32_t>(instance_->workers.size()); ++g) {
-    for (int32_t h = 0; h < steps_; ++h) value += Weight(g, h, kUnassigned) * Row(g)[h] * Row(g)[h];
-  }
+  for (int32_t g = 0; g < static_cast<int32_t>(instance_->workers.size()); ++g) value += CostOf(g);
   return value;
 }
 
 void QuadraticPricing::Put(int32_t item, int32_t g, int32_t sign) {
+  version_[g] = ++next_version_;
   for (int32_t h = 0; h < steps_; ++h) Row(g)[h] += sign * Added(item, g, h);
   if (sign > 0) {
     given_[g].push_back(item);
@@ -67,25 +71,38 @@ void QuadraticPricing::Put(int32_t item, int32_t g, int32_t sign) {
   }
 }
 
-void QuadraticPricing::Open(int32_t g, int32_t out, Seat& seat) const {
+QuadraticPricing::Seat& QuadraticPricing::SeatOf(int32_t g, int32_t out) {
+  Seat& seat = out == kUnassigned ? free_seats_[g] : left_seats_[out];
+  if (seat.version != version_[g]) Compute(g, out, seat);
+  return seat;
+}
+
+void QuadraticPricing::Compute(int32_t g, int32_t out, Seat& seat) const {
   seat.worker = g;
+  seat.out = out;
+  seat.version = version_[g];
   seat.rate = instance_->workers[g].time_per_token;
   seat.now = 0;
-  for (struct Parabola& parabola : seat.parabolas) parabola.known = false;
+  seat.empty = 0;
+  seat.y.resize(steps_);
+  seat.w.resize(steps_);
+  seat.parabolas.resize(terms_->curves());
+  seat.known.assign(terms_->curves(), 0);
   for (int32_t h = 0; h < steps_; ++h) {
     const double y = Row(g)[h];
     seat.w[h] = Weight(g, h, out);
     seat.y[h] = out == kUnassigned ? y : y - Added(out, g, h);
     const double out_survival = refill_ && out != kUnassigned ? terms_->survival(CurveOf(out))[h] : 1;
     seat.now += seat.w[h] * out_survival * y * y;
+    seat.empty += seat.w[h] * seat.y[h] * seat.y[h];
   }
+  seat.empty -= seat.now;
 }
 
 QuadraticPricing::Parabola QuadraticPricing::Fit(const Seat& seat, int32_t curve) const {
   const double* p = terms_->survival(curve);
   const double r = seat.rate;
   Parabola fit;
-  fit.known = true;
   fit.constant = -seat.now;
   for (int32_t h = 0; h < steps_; ++h) {
     // The item makes y into y + r u (s + h).
@@ -101,22 +118,12 @@ QuadraticPricing::Parabola QuadraticPricing::Fit(const Seat& seat, int32_t curve
   return fit;
 }
 
-double QuadraticPricing::GainOfNobody(const Seat& seat) const {
-  double cost = -seat.now;
-  for (int32_t h = 0; h < steps_; ++h) cost += seat.w[h] * seat.y[h] * seat.y[h];
-  return cost;
-}
-
 double QuadraticPricing::Pair(int32_t a, int32_t a_worker, int32_t b, int32_t b_worker) {
-  Open(a_worker, a, a_seat_);
-  Open(b_worker, b, b_seat_);
-  return GainAt(a_seat_, b) + GainAt(b_seat_, a);
+  return GainAt(SeatOf(a_worker, a), b) + GainAt(SeatOf(b_worker, b), a);
 }
 
 double QuadraticPricing::Move(int32_t item, int32_t from, int32_t to) {
-  Open(from, item, a_seat_);
-  Open(to, kUnassigned, b_seat_);
-  return GainOfNobody(a_seat_) + GainAt(b_seat_, item);
+  return SeatOf(from, item).empty + GainAt(SeatOf(to, kUnassigned), item);
 }
 
 }  // namespace bfio::core

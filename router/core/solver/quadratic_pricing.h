@@ -5,7 +5,7 @@
 //   square  w(h) = d_h;                           an item of load s adds rate (s p(h) + q(h)) to y(h)
 //   refill  w(h) = d_h quiet_g(h) prod_i p_i(h);  it adds rate (s + h) to y(h), and multiplies w(h) by p(h)
 // Either way the price of giving a seat to an item is a parabola in s for a given curve: its coefficients
-// cost O(H) once for a seat and curve, and every item after that O(1). Ideal() is its minimum.
+// cost O(H) once for a seat and curve, and every item after that O(1). Lowest() is its minimum.
 //
 // Ownership: borrows instance and terms from Reset on. Threads: one at a time.
 #ifndef BFIO_ROUTER_CORE_SOLVER_QUADRATIC_PRICING_H_
@@ -16,6 +16,7 @@
 
 #include "router/core/solver/allocation.h"
 #include "router/core/solver/instance.h"
+#include "router/core/solver/seat_price.h"
 #include "router/core/solver/settings.h"
 #include "router/core/solver/terms.h"
 
@@ -30,14 +31,17 @@ class QuadraticPricing {
   // Without the worths.
   double Value() const;
 
-  // Opens a seat: worker g without item `out` (kUnassigned: as it is). Ideal and Gain are about it.
-  void Open(int32_t g, int32_t out) { Open(g, out, seat_); }
-  // The load of that curve at which Gain is least.
-  double Ideal(int32_t curve) { return seat_.Parabola(*this, curve).Lowest(); }
-  // Change of the objective when an item of this load and curve takes the seat. REQUIRES: Ideal(curve) was
+  // What one worker costs.
+  double CostOf(int32_t g) const;
+
+  // Opens a seat: worker g without item `out` (kUnassigned: as it is). Lowest and Gain are about it.
+  void Open(int32_t g, int32_t out) { seat_ = &SeatOf(g, out); }
+  // The load of that curve at which Gain is least, and what it is there.
+  SeatPrice Lowest(int32_t curve) { return seat_->Price(*this, curve).Lowest(); }
+  // Change of the objective when an item of this load and curve takes the seat. REQUIRES: Lowest(curve) was
   // asked since Open.
-  double Gain(double load, int32_t curve) const { return seat_.parabolas[curve](load); }
-  double GainOf(int32_t item) { return GainAt(seat_, item); }
+  double Gain(double load, int32_t curve) const { return seat_->parabolas[curve](load); }
+  double GainOf(int32_t item) { return GainAt(*seat_, item); }
   // What admitting an item costs besides its load.
   double AdmitCost(const SolverItem& item) const { return -item.worth; }
   bool HasAdmitCosts() const { return true; }
@@ -47,40 +51,57 @@ class QuadraticPricing {
   double Move(int32_t item, int32_t from, int32_t to);
   bool MayTrade(int32_t) const { return true; }
 
+  // Work of one Pair, in evaluations.
+  int64_t PairWork() const { return 2; }
+  const Terms& terms() const { return *terms_; }
+
   // The item joins (+1) or leaves (-1) the worker. Call Settle after a set of these.
   void Put(int32_t item, int32_t g, int32_t sign);
   void Settle() {}
-  int64_t epoch() const { return 0; }
+  int64_t epoch(int32_t) const { return 0; }
 
  private:
   struct Parabola {
     double constant = 0, slope = 0, bend = 0;
-    bool known = false;
     double operator()(double load) const { return constant + load * (slope + load * bend); }
-    double Lowest() const { return bend > 0 ? -slope / (2 * bend) : 0; }
+    SeatPrice Lowest() const {
+      const double load = bend > 0 ? -slope / (2 * bend) : 0;
+      return {load, constant + load * slope / 2};
+    }
   };
+  // A worker without one of its items. Kept until the worker changes: a round of trades asks for it again and
+  // again.
   struct Seat {
     int32_t worker = 0;
+    int32_t out = kUnassigned;
+    // Worker's state it was computed for.
+    int64_t version = -1;
     double rate = 1;
     // What the worker costs now; an item's price is the cost with it less this.
     double now = 0;
+    // The price when nobody takes the seat.
+    double empty = 0;
     // [h]: y and w without the item that left.
     std::vector<double> y, w;
     // By curve, computed when first asked for.
-    std::vector<struct Parabola> parabolas;
+    std::vector<Parabola> parabolas;
+    std::vector<char> known;
 
-    const struct Parabola& Parabola(const QuadraticPricing& pricing, int32_t curve) {
-      if (!parabolas[curve].known) parabolas[curve] = pricing.Fit(*this, curve);
+    const Parabola& Price(const QuadraticPricing& pricing, int32_t curve) {
+      if (!known[curve]) {
+        parabolas[curve] = pricing.Fit(*this, curve);
+        known[curve] = 1;
+      }
       return parabolas[curve];
     }
   };
-  void Open(int32_t g, int32_t out, Seat& seat) const;
+
+  Seat& SeatOf(int32_t g, int32_t out);
+  void Compute(int32_t g, int32_t out, Seat& seat) const;
   Parabola Fit(const Seat& seat, int32_t curve) const;
   double GainAt(Seat& seat, int32_t item) const {
-    return seat.Parabola(*this, CurveOf(item))(LoadOn(item, seat.worker));
+    return seat.Price(*this, CurveOf(item))(LoadOn(item, seat.worker));
   }
-  // Cost of the seat's worker when nobody takes the seat, less what it costs now.
-  double GainOfNobody(const Seat& seat) const;
 
   double* Row(int32_t g) { return y_.data() + static_cast<size_t>(g) * steps_; }
   const double* Row(int32_t g) const { return y_.data() + static_cast<size_t>(g) * steps_; }
@@ -101,8 +122,12 @@ class QuadraticPricing {
   std::vector<double> y_;
   // What each worker has been given.
   std::vector<std::vector<int32_t>> given_;
-  // For the seat that is open, and for the two of an exchange.
-  Seat seat_, a_seat_, b_seat_;
+  // [g]: counts the changes of the worker, never reset.
+  std::vector<int64_t> version_;
+  int64_t next_version_ = 0;
+  // By item that leaves its seat; and by worker, the seats that nobody leaves.
+  std::vector<Seat> left_seats_, free_seats_;
+  Seat* seat_ = nullptr;
 };
 
 }  // namespace bfio::core

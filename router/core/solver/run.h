@@ -35,7 +35,7 @@ class Run {
   int64_t budget() const { return budget_; }
 
  private:
-  static constexpr int64_t kQuestionEvery = 8192;
+  static constexpr int64_t kQuestionEvery = 1024;
 
   bool Ask() {
     until_question_ = kQuestionEvery;

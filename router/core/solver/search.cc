@@ -9,8 +9,11 @@ namespace {
 constexpr double kLeastGain = 1e-3;
 // How far the search walks from the ideal load, either way, for the sake of worth or KV.
 constexpr int64_t kLongestWalk = 128;
-// How many partners a trade looks at; all of them when no more are admitted.
+// How many partners a trade looks at: all of them when no more are admitted, else a sample.
 constexpr size_t kMostPartners = 64;
+constexpr size_t kSampledPartners = 16;
+// Up to so many admitted items the search ends only after a round in which all were looked at.
+constexpr size_t kMostThorough = 32;
 
 }  // namespace
 
@@ -24,19 +27,42 @@ bool Search<Pricing>::Descend(Pricing& pricing, Allocation& allocation, PoolInde
   for (int32_t i = 0; i < allocation.items(); ++i) {
     if (allocation.WorkerOf(i) != kUnassigned) admitted_.push_back(i);
   }
+  changed_.assign(allocation.workers(), 0);
+  looked_.assign(allocation.items(), -1);
+  looked_epoch_.assign(allocation.items(), -1);
+  clock_ = 0;
+  thorough_ = false;
+  while (Round()) {
+  }
+  if (admitted_.size() > kMostThorough) return !run.Over();
+  thorough_ = true;
   while (Round()) {
   }
   return !run.Over();
 }
 
 template <class Pricing>
+bool Search<Pricing>::Settled(int32_t item) const {
+  const int32_t g = allocation_->WorkerOf(item);
+  return !thorough_ && looked_[item] >= changed_[g] && looked_epoch_[item] == pricing_->epoch(g);
+}
+
+template <class Pricing>
 bool Search<Pricing>::Round() {
   bool improved = false;
   for (int32_t& admitted : admitted_) {
-    if (Swap(admitted)) improved = true;
-    if (Trade(admitted)) improved = true;
-    if (Move(admitted)) improved = true;
+    if (Settled(admitted)) continue;
+    const int64_t before = clock_;
+    Swap(admitted);
+    Trade(admitted);
+    Move(admitted);
     if (run_->Over()) return false;
+    if (clock_ != before) {
+      improved = true;
+    } else {
+      looked_[admitted] = clock_;
+      looked_epoch_[admitted] = pricing_->epoch(allocation_->WorkerOf(admitted));
+    }
   }
   return improved;
 }
@@ -45,6 +71,7 @@ template <class Pricing>
 void Search<Pricing>::Put(int32_t item, int32_t worker) {
   allocation_->Place(item, worker);
   pricing_->Put(item, worker, +1);
+  Changed(worker);
 }
 
 template <class Pricing>
@@ -61,21 +88,21 @@ bool Search<Pricing>::Swap(int32_t& admitted) {
   const double cost_out = AdmitCost(admitted);
   pricing_->Open(g, admitted);
   Best best{-kLeastGain};
-  for (const PoolIndex::Bucket& bucket : pool.buckets) {
+  for (int32_t curve : pricing_->terms().by_area()) {
+    const PoolIndex::Bucket& bucket = pool.buckets[curve];
     if (!bucket.entries.empty()) LookInto(bucket, cost_out, kv_room, best);
-    if (run_->Over()) return false;
   }
+  if (!run_->Spend(allocation_->instance().steps() + pricing_->terms().curves())) return false;
   for (int32_t item : pool.expected) {
     if (allocation_->item(item).kv_reserve > kv_room) continue;
-    pricing_->Ideal(allocation_->instance().CurveOf(allocation_->item(item)));
+    pricing_->Lowest(allocation_->instance().CurveOf(allocation_->item(item)));
     best.Offer(pricing_->GainOf(item) + AdmitCost(item) - cost_out, item);
   }
   if (best.partner == kUnassigned) return false;
   Take(admitted);
   Put(best.partner, g);
   pricing_->Settle();
-  index_->Erase(best.partner);
-  index_->Insert(admitted);
+  index_->Replace(best.partner, admitted);
   admitted = best.partner;
   run_->Improved();
   return true;
@@ -86,18 +113,18 @@ void Search<Pricing>::LookInto(const PoolIndex::Bucket& bucket, double cost_out,
                                Best& best) {
   using Entry = PoolIndex::Entry;
   const auto& entries = bucket.entries;
-  const double ideal = pricing_->Ideal(bucket.curve);
-  const double least_cost = pricing_->HasAdmitCosts() ? -bucket.most_worth - cost_out : 0;
+  const bool costs = pricing_->HasAdmitCosts();
+  const double least_cost = costs ? -bucket.most_worth - cost_out : 0;
+  const SeatPrice lowest = pricing_->Lowest(bucket.curve);
+  if (lowest.gain + least_cost > best.gain) return;
   // False: nothing further out can be better.
   const auto look = [&](const Entry& entry) {
     const double gain = pricing_->Gain(entry.load, bucket.curve);
     if (gain + least_cost > best.gain) return false;
-    if (allocation_->item(entry.item).kv_reserve <= kv_room) {
-      best.Offer(gain + (pricing_->HasAdmitCosts() ? AdmitCost(entry.item) - cost_out : 0), entry.item);
-    }
+    if (entry.kv_reserve <= kv_room) best.Offer(gain - (costs ? entry.worth + cost_out : 0), entry.item);
     return true;
   };
-  const auto middle = std::lower_bound(entries.begin(), entries.end(), ideal,
+  const auto middle = std::lower_bound(entries.begin(), entries.end(), lowest.load,
                                        [](const Entry& entry, double load) { return entry.load < load; });
   int64_t looked = 0;
   for (auto it = middle; it != entries.end() && it - middle < kLongestWalk; ++it) {
@@ -108,7 +135,7 @@ void Search<Pricing>::LookInto(const PoolIndex::Bucket& bucket, double cost_out,
     ++looked;
     if (!look(*--it)) break;
   }
-  run_->Spend(looked + allocation_->instance().steps());
+  run_->Spend(looked * (costs ? 1 : allocation_->instance().steps()));
 }
 
 template <class Pricing>
@@ -117,7 +144,7 @@ bool Search<Pricing>::Trade(int32_t admitted) {
   if (!pricing_->MayTrade(g)) return false;
   const SolverItem& item = allocation_->item(admitted);
   Best best{-kLeastGain};
-  const size_t partners = std::min(admitted_.size(), kMostPartners);
+  const size_t partners = admitted_.size() <= kMostPartners ? admitted_.size() : kSampledPartners;
   // An even sample of the admitted, so that the cost of a round stays linear in them.
   for (size_t k = 0; k < partners; ++k) {
     const int32_t other = admitted_[k * admitted_.size() / partners];
@@ -128,7 +155,7 @@ bool Search<Pricing>::Trade(int32_t admitted) {
         item.kv_reserve - partner.kv_reserve > allocation_->kv(h)) {
       continue;
     }
-    if (!run_->Spend(allocation_->instance().steps())) return false;
+    if (!run_->Spend(pricing_->PairWork())) return false;
     best.Offer(pricing_->Pair(admitted, g, other, h), other);
   }
   if (best.partner == kUnassigned) return false;

@@ -7,13 +7,16 @@
 // For every admitted item the best partner is taken if it improves. The number of admitted items never
 // changes. Written once for any pricing of this shape (paper_pricing.h, quadratic_pricing.h):
 //   Reset, Value, Put, Settle        keep the state
-//   Open(g, out), Ideal(c), Gain     price what may take a seat; convex in the load for each curve
+//   Open(g, out), Lowest(c), Gain    price what may take a seat; convex in the load for each curve
 //   Pair, Move                       price an exchange between workers
 //   AdmitCost, HasAdmitCosts         what admitting an item costs besides
-//   MayTrade(g), epoch               spare the search what cannot pay
+//   MayTrade(g), epoch(g)              spare the search what cannot pay
+//
+// An item is looked at again only when its worker or, for the paper's J, a maximum that concerns it has
+// changed; at the end all are, if they are few.
 //
 // Cost of one round over U admitted items: U C (H + log |waiting|) for the swaps, C being the curves in the
-// pool, and at most U kMostPartners H for the trades.
+// pool, and at most U min(U, 64) H for the trades, 16 partners a piece when U > 64.
 #ifndef BFIO_ROUTER_CORE_SOLVER_SEARCH_H_
 #define BFIO_ROUTER_CORE_SOLVER_SEARCH_H_
 
@@ -48,6 +51,9 @@ class Search {
   };
 
   bool Round();
+  // Whether nothing has changed since the item was last looked at in vain.
+  bool Settled(int32_t item) const;
+  void Changed(int32_t worker) { changed_[worker] = ++clock_; }
   bool Swap(int32_t& admitted);
   void LookInto(const PoolIndex::Bucket& bucket, double cost_out, int64_t kv_room, Best& best);
   bool Trade(int32_t admitted);
@@ -61,6 +67,10 @@ class Search {
   PoolIndex* index_ = nullptr;
   Run* run_ = nullptr;
   std::vector<int32_t> admitted_;
+  // When each worker last changed, and when each item was last looked at in vain, and at which epoch.
+  int64_t clock_ = 0;
+  std::vector<int64_t> changed_, looked_, looked_epoch_;
+  bool thorough_ = false;
 };
 
 extern template class Search<PaperPricing>;

@@ -1,54 +1,73 @@
 #include "router/core/solver/solver.h"
 
+#include "router/core/solver/bound.h"
 #include "router/core/solver/construction.h"
 
 namespace bfio::core {
+namespace {
+
+// Up to so many pairs of a free slot and an item, looking at all of them beats keeping the pool sorted.
+constexpr int64_t kMostLeanPairs = 20'000;
+
+}  // namespace
 
 const Solution& Solver::Solve(const Instance& instance, const StopSignal& stop) {
   statistics_ = {};
   Run run(settings_.max_evaluations, stop, statistics_);
   allocation_.Reset(instance, solution_.worker_of);
-  if (instance.Target() == 0) {
-    statistics_.converged = true;
-    return solution_;
-  }
-  Construct(allocation_, order_);
-  if (Lean(instance)) SolveLean(instance, run);
-  // After a lean descent only the enumeration is left to do.
   if (settings_.objective == ObjectiveKind::kPaper) {
     SolveWith(paper_, search_paper_, run);
   } else {
     SolveWith(quadratic_, search_quadratic_, run);
   }
+  if (settings_.bound) {
+    statistics_.objective = Evaluate(instance, settings_, solution_);
+    // An optimum is its own bound.
+    if (statistics_.exact) statistics_.lower_bound = statistics_.objective;
+  }
   return solution_;
 }
 
-bool Solver::Lean(const Instance& instance) const {
-  return settings_.objective == ObjectiveKind::kSquare && instance.horizon == 0 && instance.EqualWorkers();
+bool Solver::Lean() const {
+  const Instance& instance = allocation_.instance();
+  return settings_.objective == ObjectiveKind::kSquare && instance.horizon == 0 && instance.EqualWorkers() &&
+         instance.Target() * static_cast<int64_t>(instance.items.size()) <= kMostLeanPairs;
 }
 
-void Solver::SolveLean(const Instance& instance, Run& run) {
+void Solver::DescendLean(Run& run) {
   loads_.clear();
   for (int32_t g = 0; g < allocation_.workers(); ++g) loads_.push_back(allocation_.load(g));
-  square_.Reset(instance, loads_);
+  square_.Reset(allocation_.instance(), loads_);
   statistics_.converged = improvement_.Descend(square_, allocation_, run);
 }
 
 template <class Pricing>
 void Solver::SolveWith(Pricing& pricing, Search<Pricing>& search, Run& run) {
   const Instance& instance = allocation_.instance();
-  const bool lean = Lean(instance);
-  if (!lean) {
+  const auto reset = [&] {
     terms_.Reset(instance);
     pricing.Reset(instance, terms_, allocation_);
     index_.Reset(instance, allocation_);
+  };
+  if (settings_.bound) {
+    reset();
+    statistics_.lower_bound = LowerBound(instance, pricing, index_);
+  }
+  if (instance.Target() == 0) {
+    statistics_.converged = true;
+    return;
+  }
+  Construct(allocation_, order_);
+  if (Lean()) {
+    DescendLean(run);
+  } else {
+    reset();
     statistics_.converged = search.Descend(pricing, allocation_, index_, run);
   }
   // Swaps may have made room in some worker's KV.
   FillInOrder(allocation_);
   if (!Enumeration::Affordable(instance, run)) return;
-  terms_.Reset(instance);
-  pricing.Reset(instance, terms_, allocation_);
+  reset();
   enumeration_.Improve(instance, pricing, run, solution_);
   statistics_.exact = true;
 }

@@ -40,8 +40,9 @@ class Solver {
   const SolverStatistics& statistics() const { return statistics_; }
 
  private:
-  bool Lean(const Instance& instance) const;
-  void SolveLean(const Instance& instance, Run& run);
+  // Whether the plain search without a horizon will do.
+  bool Lean() const;
+  void DescendLean(Run& run);
   template <class Pricing>
   void SolveWith(Pricing& pricing, Search<Pricing>& search, Run& run);
 

@@ -6,7 +6,9 @@
 #ifndef BFIO_ROUTER_CORE_SOLVER_TERMS_H_
 #define BFIO_ROUTER_CORE_SOLVER_TERMS_H_
 
+#include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "router/core/solver/instance.h"
@@ -23,6 +25,7 @@ class Terms {
     survival_.resize(static_cast<size_t>(curves) * static_cast<size_t>(steps_));
     growth_.resize(survival_.size());
     area_.assign(static_cast<size_t>(curves), {});
+    by_area_.resize(static_cast<size_t>(curves));
     for (int32_t c = 0; c < curves; ++c) {
       for (int32_t h = 0; h < steps_; ++h) {
         const double p = instance.Survival(c, h);
@@ -30,8 +33,16 @@ class Terms {
         growth_[c * steps_ + h] = h * p;
         area_[c].per_token += discount_[h] * p;
         area_[c].growth += discount_[h] * h * p;
+        if (p > 0) area_[c].end = h + 1;
+        if (p > 0) area_[c].least = std::min(area_[c].least, discount_[h] * p);
       }
+      for (int32_t h = 0; h < area_[c].end; ++h)
+        area_[c].step = area_[c].step && survival_[c * steps_ + h] == 1;
+      by_area_[c] = c;
     }
+    std::sort(by_area_.begin(), by_area_.end(), [&](int32_t a, int32_t b) {
+      return area_[a].per_token > area_[b].per_token || (area_[a].per_token == area_[b].per_token && a < b);
+    });
   }
 
   int32_t steps() const { return steps_; }
@@ -41,17 +52,25 @@ class Terms {
   const double* survival(int32_t curve) const { return survival_.data() + curve * steps_; }
   const double* growth(int32_t curve) const { return growth_.data() + curve * steps_; }
 
-  // Discounted sums over h: of p, and of q.
   struct Area {
+    // Discounted sums over h: of p, and of q.
     double per_token = 0;
     double growth = 0;
+    // The least d_h p(h) that is not 0, and the first h from which on all are.
+    double least = std::numeric_limits<double>::infinity();
+    int32_t end = 0;
+    // p is 1 before `end`: the end is known.
+    bool step = true;
   };
   const Area& area(int32_t curve) const { return area_[curve]; }
+  // Curves, the longest lived first.
+  const std::vector<int32_t>& by_area() const { return by_area_; }
 
  private:
   int32_t steps_ = 1;
   std::vector<double> discount_, survival_, growth_;
   std::vector<Area> area_;
+  std::vector<int32_t> by_area_;
 };
 
 }  // namespace bfio::core

@@ -80,6 +80,39 @@ TEST_P(SolverExactTest, RandomSmallInstancesAreSolvedToOptimality) {
   }
 }
 
+TEST_P(SolverExactTest, TheLowerBoundIsNeverAboveTheOptimum) {
+  Rng rng(12);
+  SolverCaseLimits limits;
+  limits.max_workers = 3;
+  limits.max_items = 6;
+  SolverSettings settings = Settings(GetParam());
+  settings.bound = true;
+  // Too little for the enumeration, whose optimum is its own bound.
+  settings.max_evaluations = 1;
+  Solver solver(settings);
+  for (int trial = 0; trial < 3000; ++trial) {
+    const Instance instance = RandomInstance(limits, rng);
+    const Solution& solution = solver.Solve(instance);
+    const SolverStatistics& statistics = solver.statistics();
+    const double best = SolveExhaustively(instance, settings).objective;
+    ASSERT_TRUE(statistics.lower_bound.has_value() && statistics.objective.has_value());
+    ASSERT_LE(*statistics.lower_bound, best + 1e-6 * (1 + std::abs(best))) << "trial " << trial;
+    ASSERT_DOUBLE_EQ(*statistics.objective, Evaluate(instance, settings, solution));
+  }
+}
+
+TEST_P(SolverExactTest, AProvenOptimumHasNoGap) {
+  SolverSettings settings = Settings(GetParam());
+  settings.bound = true;
+  Solver solver(settings);
+  Instance instance;
+  instance.workers = {{10, 1, kAmple}, {20, 1, kAmple}};
+  instance.items = {{7, 7}, {9, 9}, {2, 2}};
+  solver.Solve(instance);
+  EXPECT_TRUE(solver.statistics().exact);
+  EXPECT_EQ(solver.statistics().Gap(), 0);
+}
+
 TEST_P(SolverExactTest, OneFreeSlotInALargePoolIsSolvedToOptimality) {
   Rng rng(7);
   for (int trial = 0; trial < 300; ++trial) {

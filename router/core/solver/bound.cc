@@ -1,0 +1,134 @@
+#include "router/core/solver/bound.h"
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+
+namespace bfio::core {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+// Pairs are tried for two free slots up to this pool.
+constexpr size_t kLargestPairPool = 256;
+
+// The least price of the open seat over the whole pool, every item credited with its bucket's largest worth.
+template <class Pricing>
+double BestOfPool(const Instance& instance, Pricing& pricing, const PoolIndex& index) {
+  double best = kInfinity;
+  for (size_t k = 0; k < index.num_classes(); ++k) {
+    for (const PoolIndex::Bucket& bucket : index.class_at(k).buckets) {
+      const auto& entries = bucket.entries;
+      if (entries.empty()) continue;
+      const double worth = pricing.HasAdmitCosts() ? bucket.most_worth : 0;
+      const SeatPrice lowest = pricing.Lowest(bucket.curve);
+      if (lowest.gain - worth >= best) continue;
+      const auto right =
+          std::lower_bound(entries.begin(), entries.end(), lowest.load,
+                           [](const PoolIndex::Entry& entry, double load) { return entry.load < load; });
+      if (right != entries.end()) best = std::min(best, pricing.Gain(right->load, bucket.curve) - worth);
+      if (right != entries.begin()) {
+        best = std::min(best, pricing.Gain((right - 1)->load, bucket.curve) - worth);
+      }
+    }
+    for (int32_t item : index.class_at(k).expected) {
+      pricing.Lowest(instance.CurveOf(instance.items[item]));
+      best = std::min(best, pricing.GainOf(item) + pricing.AdmitCost(instance.items[item]));
+    }
+  }
+  return best;
+}
+
+// Whether a feasible choice may leave a slot free.
+bool MayStayFree(const Instance& instance) {
+  int64_t kv = 0;
+  for (const SolverItem& item : instance.items) kv += item.kv_reserve;
+  return instance.Target() < instance.TotalSlots() ||
+         std::any_of(instance.workers.begin(), instance.workers.end(),
+                     [&](const SolverWorker& worker) { return worker.kv_tokens < kv; });
+}
+
+// The sum of the `count` largest.
+double SumOfLargest(std::vector<double> values, int64_t count) {
+  count = std::min<int64_t>(count, static_cast<int64_t>(values.size()));
+  std::nth_element(values.begin(), values.begin() + std::max<int64_t>(0, count - 1), values.end(),
+                   std::greater<>());
+  double sum = 0;
+  for (int64_t i = 0; i < count; ++i) sum += values[i];
+  return sum;
+}
+
+// What a worker with two free slots costs at least, all pairs tried.
+double BestPair(const Instance& instance, PaperPricing& pricing, const PoolIndex& index, int32_t g,
+                double share) {
+  double best = kInfinity;
+  for (int32_t item = 0; item < static_cast<int32_t>(instance.items.size()); ++item) {
+    pricing.Put(item, g, +1);
+    pricing.OpenAlone(g, share);
+    best = std::min(best, BestOfPool(instance, pricing, index));
+    pricing.Put(item, g, -1);
+  }
+  return best;
+}
+
+}  // namespace
+
+double LowerBound(const Instance& instance, PaperPricing& pricing, const PoolIndex& index) {
+  const auto workers = static_cast<int32_t>(instance.workers.size());
+  if (workers < 2 || instance.items.empty())
+    return std::max(0.0, instance.items.empty() ? pricing.Value() : 0);
+  double fastest = 0;
+  for (const SolverWorker& worker : instance.workers) fastest = std::max(fastest, worker.time_per_token);
+  std::vector<double> areas;
+  for (const SolverItem& item : instance.items) {
+    const Terms::Area& area = pricing.terms().area(instance.CurveOf(item));
+    areas.push_back(fastest * (static_cast<double>(item.load) * area.per_token + area.growth));
+  }
+  const auto open = std::count_if(instance.workers.begin(), instance.workers.end(),
+                                  [](const SolverWorker& worker) { return worker.slots > 0; });
+  const double share = static_cast<double>(workers) / static_cast<double>(std::max<int64_t>(open, 1));
+  const bool may_stay_free = MayStayFree(instance);
+  double apart = 0;
+  for (int32_t g = 0; g < workers; ++g) {
+    const int32_t slots = instance.workers[g].slots;
+    const double as_it_is = pricing.OpenAlone(g, share);
+    if (slots == 0) {
+      apart += as_it_is;
+    } else if (slots == 1) {
+      const double filled = BestOfPool(instance, pricing, index);
+      apart += may_stay_free ? std::min(filled, as_it_is) : filled;
+    } else if (slots == 2 && instance.items.size() <= kLargestPairPool) {
+      double filled = BestPair(instance, pricing, index, g, share);
+      if (may_stay_free) {
+        pricing.OpenAlone(g, share);
+        filled = std::min({filled, BestOfPool(instance, pricing, index), as_it_is});
+      }
+      apart += filled;
+    } else {
+      apart += std::max(0.0, as_it_is - SumOfLargest(areas, slots));
+    }
+  }
+  return std::max({0.0, apart, pricing.Value() - SumOfLargest(areas, instance.Target())});
+}
+
+double LowerBound(const Instance& instance, QuadraticPricing& pricing, const PoolIndex& index) {
+  const bool may_stay_free = MayStayFree(instance);
+  std::vector<double> worths{0};
+  for (const SolverItem& item : instance.items) worths.push_back(item.worth);
+  double bound = 0;
+  for (int32_t g = 0; g < static_cast<int32_t>(instance.workers.size()); ++g) {
+    const int32_t slots = instance.workers[g].slots;
+    const double as_it_is = pricing.CostOf(g);
+    if (slots == 0) {
+      bound += as_it_is;
+    } else if (slots == 1 && !instance.items.empty()) {
+      pricing.Open(g, kUnassigned);
+      const double filled = as_it_is + BestOfPool(instance, pricing, index);
+      bound += may_stay_free ? std::min(filled, as_it_is) : filled;
+    } else {
+      bound -= SumOfLargest(worths, slots);
+    }
+  }
+  return bound;
+}
+
+}  // namespace bfio::core

@@ -1,0 +1,15 @@
+// The cheapest way to fill a seat, were there an item of every load.
+#ifndef BFIO_ROUTER_CORE_SOLVER_SEAT_PRICE_H_
+#define BFIO_ROUTER_CORE_SOLVER_SEAT_PRICE_H_
+
+namespace bfio::core {
+
+struct SeatPrice {
+  // The load at which the objective changes least, and the change there.
+  double load = 0;
+  double gain = 0;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_SOLVER_SEAT_PRICE_H_
