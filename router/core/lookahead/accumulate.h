@@ -1,14 +1,17 @@
-// The inner loop of a projection by probabilities.
+// Sums a worker's residents into rows of expected load and quiet probability.
 //
-// Purpose: adds residents to one worker's rows of expected load and quiet probability. A resident is active h
-// steps on with alive[h] * scale and has grown by h by then. The loops have no dependency from one h to the
-// next, so they vectorise; every h is summed in the residents' order, whatever the vector width, so results
-// do not depend on the machine. Lives for one projection.
+// Purpose: the inner loop of every projection by probabilities. A resident is active h steps on with
+// alive[h] * scale and has grown by h by then. Up to kExactHorizon every h is summed; beyond, only knots that
+// are an eighth of h apart, straight lines between them: curves are that smooth, for hazards come in bins of
+// that width. A resident that max_new_tokens ends within the horizon is summed at every h all the same.
+// Deterministic on every machine: each h is summed in the residents' order, vector width or not (the
+// kernel uses no fused multiply-add).
+// Ownership: scratch of a lookahead, reused. Rows handed to Add are borrowed until Finish.
 #ifndef BFIO_ROUTER_CORE_LOOKAHEAD_ACCUMULATE_H_
 #define BFIO_ROUTER_CORE_LOOKAHEAD_ACCUMULATE_H_
 
-#include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "absl/types/span.h"
 #include "router/core/lookahead/lookahead.h"
@@ -17,39 +20,54 @@ namespace bfio::core {
 
 class Accumulator {
  public:
-  Accumulator(absl::Span<double> load, absl::Span<double> quiet)
-      : load_(load), quiet_(quiet), cut_(static_cast<int64_t>(load.size())) {
-    std::fill(load.begin(), load.end(), 0.0);
-    std::fill(quiet.begin(), quiet.end(), 1.0);
-  }
+  static constexpr int64_t kExactHorizon = 32;
+  // Rows are read so many entries past what they are asked for.
+  static constexpr int64_t kPadding = 8;
+
+  // Begins a worker with at most `residents` of them and rows of `columns` entries.
+  void Begin(size_t residents, size_t columns);
 
   // How many of the entries the resident may contribute to; it surely ends before the others.
-  int64_t Room(const Resident& resident, const Standing& standing) {
-    const int64_t room =
-        resident.dropped ? 0 : std::clamp<int64_t>(standing.room, 0, static_cast<int64_t>(load_.size()));
-    cut_ = std::min(cut_, room);
-    return room;
-  }
+  int64_t Room(const Resident& resident, const Standing& standing);
 
-  // REQUIRES: alive has `room` entries.
-  void Add(const Standing& standing, int64_t room, const double* __restrict alive, double scale) {
-    double* const __restrict load = load_.data();
-    double* const __restrict quiet = quiet_.data();
-    const double tokens = static_cast<double>(standing.tokens);
-    for (int32_t h = 0; h < static_cast<int32_t>(room); ++h) {
-      const double p = alive[h] * scale;
-      load[h] += (tokens + static_cast<double>(h)) * p;
-      quiet[h] *= p;
-    }
-  }
+  // REQUIRES: room is Room's and not 0; alive has that many entries and kPadding readable ones after them.
+  void Add(const Standing& standing, int64_t room, const double* alive, double scale);
+  // The same with a row that is not kept: it is copied.
+  void AddCopy(const Standing& standing, int64_t room, const double* alive, double scale);
 
-  void Finish() { std::fill(quiet_.begin() + cut_, quiet_.end(), 0.0); }
+  void Finish(absl::Span<double> load, absl::Span<double> quiet);
 
  private:
-  absl::Span<double> load_;
-  absl::Span<double> quiet_;
+  struct Item {
+    const double* alive;
+    double scale;
+    double tokens;
+  };
+  struct Capped {
+    Item item;
+    int64_t room;
+  };
+
+  void SetKnots(size_t columns);
+  double* NewRow(size_t entries);
+  static void Sum(const Item* items, size_t count, const double* steps, size_t knots, double* load,
+                  double* quiet);
+  void Interpolate(absl::Span<double> load, absl::Span<double> quiet) const;
+
+  size_t columns_ = 0;
   // From here on somebody has surely ended.
-  int64_t cut_;
+  int64_t cut_ = 0;
+  // The h that are summed, and the same as numbers; padded.
+  std::vector<int32_t> knots_;
+  std::vector<double> steps_;
+  std::vector<Item> items_;
+  std::vector<Capped> capped_;
+  // Rows of our own; room for all of a worker's, so that none moves.
+  std::vector<double> rows_;
+  size_t rows_used_ = 0;
+  // Sums by knot.
+  std::vector<double> knot_load_;
+  std::vector<double> knot_quiet_;
 };
 
 }  // namespace bfio::core

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "router/core/lookahead/accumulate.h"
 #include "router/core/lookahead/survival.h"
 
 namespace bfio::core {
@@ -56,39 +55,40 @@ bool HintLookahead::FillAlive(const Resident& resident, int64_t known_age, int64
   const double* const table = model_.Table(resident.group).From(resident.hint_age);
   const int64_t end = past + last;  // as lags from the hint
   if (alive_.size() <= static_cast<size_t>(end)) alive_.resize(static_cast<size_t>(end) + 1);
-  alive_[0] = 1;
+  double* const __restrict alive = alive_.data();
+  alive[0] = 1;
   int64_t lag = 1;
   for (int k = 0; k < Calibration::kLags && lag <= end; ++k) {
-    const double start = table[lag - 1], base = 1 - table[Calibration::kEdge[k + 1]] / start;
+    const double inverse = 1 / table[lag - 1], base = 1 - table[Calibration::kEdge[k + 1]] * inverse;
     const double bend = base > 0 ? calibration_.Blend(k, resident.hint_bin, base) / base : 1;
-    // start_alive * (1 - bend * (1 - table[lag] / start))
-    const double constant = alive_[lag - 1] * (1 - bend), slope = alive_[lag - 1] * bend / start;
+    // alive at the start * (1 - bend * (1 - table[lag] / table at the start))
+    const double start = alive[lag - 1], constant = start - start * bend, slope = start * bend * inverse;
     for (const int64_t stop = std::min(end, Calibration::kEdge[k + 1]); lag <= stop; ++lag) {
-      alive_[lag] = constant + slope * table[lag];
+      alive[lag] = constant + slope * table[lag];
     }
   }
-  const double slope = alive_[lag - 1] / table[lag - 1];
-  for (; lag <= end; ++lag) alive_[lag] = slope * table[lag];
-  return alive_[past] > 0;
+  const double slope = alive[lag - 1] / table[lag - 1];
+  for (; lag <= end; ++lag) alive[lag] = slope * table[lag];
+  return alive[past] > 0;
 }
 
 void HintLookahead::Project(absl::Span<const Resident> residents, const PlanTime& time,
                             absl::Span<double> load, absl::Span<double> quiet) {
-  Accumulator sum(load, quiet);
+  sum_.Begin(residents.size(), load.size());
   for (const Resident& resident : residents) {
     const Standing standing = StandingOf(resident, time);
-    const int64_t room = sum.Room(resident, standing);
+    const int64_t room = sum_.Room(resident, standing);
     if (room == 0) continue;
     const int64_t ahead = SurvivalTable::Ahead(standing);
     if (FillAlive(resident, standing.known_age, ahead + room - 1)) {
       const double* const known = alive_.data() + (standing.known_age - resident.hint_age);
-      sum.Add(standing, room, known + ahead, 1 / known[0]);
+      sum_.AddCopy(standing, room, known + ahead, 1 / known[0]);
     } else {
       const double* const known = model_.Table(resident.group).From(standing.known_age);
-      sum.Add(standing, room, known + ahead, 1 / known[0]);
+      sum_.Add(standing, room, known + ahead, 1 / known[0]);
     }
   }
-  sum.Finish();
+  sum_.Finish(load, quiet);
 }
 
 uint64_t HintLookahead::CurveKey(const WaitingView& request, int32_t horizon) {

@@ -10,6 +10,7 @@
 #ifndef BFIO_ROUTER_CORE_LOOKAHEAD_HINT_H_
 #define BFIO_ROUTER_CORE_LOOKAHEAD_HINT_H_
 
+#include "router/core/lookahead/accumulate.h"
 #include "router/core/lookahead/hint_calibration.h"
 #include "router/core/lookahead/lookahead.h"
 #include "router/core/lookahead/survival_model.h"
@@ -46,6 +47,7 @@ class HintLookahead final : public Lookahead {
   HintCalibration calibration_;
   // Scratch.
   std::vector<double> alive_;
+  Accumulator sum_;
 };
 
 }  // namespace bfio::core

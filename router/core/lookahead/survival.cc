@@ -2,21 +2,19 @@
 
 #include <algorithm>
 
-#include "router/core/lookahead/accumulate.h"
-
 namespace bfio::core {
 
 void SurvivalLookahead::Project(absl::Span<const Resident> residents, const PlanTime& time,
                                 absl::Span<double> load, absl::Span<double> quiet) {
-  Accumulator sum(load, quiet);
+  sum_.Begin(residents.size(), load.size());
   for (const Resident& resident : residents) {
     const Standing standing = StandingOf(resident, time);
-    const int64_t room = sum.Room(resident, standing);
+    const int64_t room = sum_.Room(resident, standing);
     if (room == 0) continue;
     const double* const known = model_.Table(resident.group).From(standing.known_age);
-    sum.Add(standing, room, known + SurvivalTable::Ahead(standing), 1 / known[0]);
+    sum_.Add(standing, room, known + SurvivalTable::Ahead(standing), 1 / known[0]);
   }
-  sum.Finish();
+  sum_.Finish(load, quiet);
 }
 
 uint64_t SurvivalLookahead::CurveKey(const WaitingView& request, int32_t horizon) {

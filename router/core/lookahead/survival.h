@@ -5,6 +5,7 @@
 #ifndef BFIO_ROUTER_CORE_LOOKAHEAD_SURVIVAL_H_
 #define BFIO_ROUTER_CORE_LOOKAHEAD_SURVIVAL_H_
 
+#include "router/core/lookahead/accumulate.h"
 #include "router/core/lookahead/lookahead.h"
 #include "router/core/lookahead/survival_model.h"
 
@@ -31,6 +32,7 @@ class SurvivalLookahead final : public Lookahead {
 
  private:
   SurvivalModel model_;
+  Accumulator sum_;
 };
 
 // Key and curve by a model, for every lookahead that has one. The key packs group, cap and age.

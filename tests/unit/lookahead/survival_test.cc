@@ -240,6 +240,38 @@ TEST(Projection, FarHorizonsAndAgesStaySane) {
   }
 }
 
+// Sums at knots and straight lines between them, against sums at every h.
+TEST(Projection, LargeHorizonsAreCloseToExact) {
+  SurvivalLookahead lookahead({});
+  Population people(lookahead, 600, 1, 16,
+                    [](uint32_t, Rng& rng) { return 1 + static_cast<int64_t>(150 * rng.Gamma(1.5)); });
+  people.Run(2000);
+  Rng rng(17);
+  for (const int32_t horizon : {32, 33, 100, 500}) {
+    Crowd crowd = RandomCrowd(rng, 72);
+    for (Resident& r : crowd.residents) r.dropped = false;
+    for (int i = 0; i < 72; i += 5) crowd.residents[i].max_new_tokens += static_cast<int64_t>(rng.Below(200));
+    std::vector<double> load(horizon + 1), quiet(load.size());
+    lookahead.Project(crowd.residents, crowd.time, absl::MakeSpan(load), absl::MakeSpan(quiet));
+    double most = 0;
+    for (int32_t h = 0; h <= horizon; ++h) {
+      double sum = 0, all = 1;
+      for (size_t i = 0; i < crowd.residents.size(); ++i) {
+        const Resident& r = crowd.residents[i];
+        const double* const known = lookahead.model().Table(0).From(crowd.known[i]);
+        const bool capped = crowd.plan[i] + h >= r.max_new_tokens;
+        const double alive = capped ? 0 : known[crowd.plan[i] - crowd.known[i] + h] / known[0];
+        sum += alive * static_cast<double>(r.prefill_tokens + crowd.plan[i] + h);
+        all *= alive;
+      }
+      most = std::max(most, sum);
+      const double tolerance = horizon <= Accumulator::kExactHorizon ? 1e-9 : 2e-3;
+      ASSERT_NEAR(load[h], sum, tolerance * most) << "h " << h << " of " << horizon;
+      ASSERT_NEAR(quiet[h], all, tolerance) << "h " << h << " of " << horizon;
+    }
+  }
+}
+
 TEST(Projection, AReplayedRequestIsAsOldAsItsTokens) {
   SurvivalLookahead lookahead({});
   Population people(lookahead, 300, 1, 14,
