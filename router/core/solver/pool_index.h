@@ -46,6 +46,9 @@ class PoolIndex {
   const Class& ClassOf(int32_t item) const { return classes_[class_of_[item]]; }
   size_t num_classes() const { return num_classes_; }
   const Class& class_at(size_t k) const { return classes_[k]; }
+  void Insert(int32_t item);
+  // REQUIRES: the item is in it.
+  void Erase(int32_t item);
   // `gone` waits no longer, `come` does. REQUIRES: `gone` is in it, `come` is not, and both are of one class.
   void Replace(int32_t gone, int32_t come);
 
@@ -61,8 +64,6 @@ class PoolIndex {
   }
   bool Expected(int32_t item) const { return instance_->items[item].home != kNoHome; }
   Bucket& BucketOf(int32_t item);
-  void Insert(int32_t item);
-  void Erase(int32_t item);
   void FindClasses();
 
   const Instance* instance_ = nullptr;

@@ -14,6 +14,9 @@ constexpr size_t kMostPartners = 64;
 constexpr size_t kSampledPartners = 16;
 // Up to so many admitted items the search ends only after a round in which all were looked at.
 constexpr size_t kMostThorough = 32;
+// A kick: so many forced exchanges with a random waiting item, each found in so many draws.
+constexpr int kExchangesPerKick = 2;
+constexpr int kAttemptsPerKick = 8;
 
 }  // namespace
 
@@ -32,13 +35,92 @@ bool Search<Pricing>::Descend(Pricing& pricing, Allocation& allocation, PoolInde
   looked_epoch_.assign(allocation.items(), -1);
   clock_ = 0;
   thorough_ = false;
-  while (Round()) {
-  }
+  Exhaust();
   if (admitted_.size() > kMostThorough) return !run.Over();
   thorough_ = true;
-  while (Round()) {
-  }
+  Exhaust();
   return !run.Over();
+}
+
+template <class Pricing>
+void Search<Pricing>::Escape(int32_t kicks) {
+  if (admitted_.size() < 2 || admitted_.size() > kMostThorough) return;
+  Rng rng(admitted_.size());
+  thorough_ = false;
+  for (int32_t item : admitted_) MarkSettled(item);
+  Remember();
+  double best = Value();
+  for (int32_t k = 0; k < kicks && !run_->Over(); ++k) {
+    bool kicked = false;
+    for (int exchange = 0; exchange < kExchangesPerKick; ++exchange) kicked = Kick(rng) || kicked;
+    if (!kicked) return;
+    Exhaust();
+    run_->Spend(allocation_->workers() * allocation_->instance().steps());
+    const double value = Value();
+    if (value < best - kLeastGain) {
+      best = value;
+      Remember();
+    } else {
+      Restore();
+    }
+  }
+}
+
+template <class Pricing>
+bool Search<Pricing>::Kick(Rng& rng) {
+  int32_t& admitted = admitted_[rng.Below(admitted_.size())];
+  const int32_t g = allocation_->WorkerOf(admitted);
+  const SolverItem& leaving = allocation_->item(admitted);
+  for (int attempt = 0; attempt < kAttemptsPerKick; ++attempt) {
+    const auto waiting = static_cast<int32_t>(rng.Below(static_cast<uint64_t>(allocation_->items())));
+    const SolverItem& coming = allocation_->item(waiting);
+    if (allocation_->WorkerOf(waiting) != kUnassigned || coming.priority != leaving.priority ||
+        coming.kv_reserve > allocation_->kv(g) + leaving.kv_reserve) {
+      continue;
+    }
+    Exchange(admitted, waiting);
+    return true;
+  }
+  return false;
+}
+
+template <class Pricing>
+double Search<Pricing>::Value() const {
+  double value = pricing_->Value();
+  for (int32_t item : admitted_) value += AdmitCost(item);
+  return value;
+}
+
+template <class Pricing>
+void Search<Pricing>::Remember() {
+  best_plan_.clear();
+  for (int32_t item : admitted_) best_plan_.emplace_back(item, allocation_->WorkerOf(item));
+}
+
+template <class Pricing>
+void Search<Pricing>::Restore() {
+  in_best_.assign(allocation_->items(), 0);
+  for (const auto& [item, worker] : best_plan_) in_best_[item] = 1;
+  for (int32_t item : admitted_) {
+    if (!in_best_[item]) index_->Insert(item);
+  }
+  for (const auto& [item, worker] : best_plan_) {
+    if (allocation_->WorkerOf(item) == kUnassigned) index_->Erase(item);
+  }
+  for (int32_t item : admitted_) Take(item);
+  admitted_.clear();
+  for (const auto& [item, worker] : best_plan_) {
+    Put(item, worker);
+    admitted_.push_back(item);
+  }
+  pricing_->Settle();
+  for (int32_t item : admitted_) MarkSettled(item);
+}
+
+template <class Pricing>
+void Search<Pricing>::MarkSettled(int32_t item) {
+  looked_[item] = clock_;
+  looked_epoch_[item] = pricing_->epoch(allocation_->WorkerOf(item));
 }
 
 template <class Pricing>
@@ -60,8 +142,7 @@ bool Search<Pricing>::Round() {
     if (clock_ != before) {
       improved = true;
     } else {
-      looked_[admitted] = clock_;
-      looked_epoch_[admitted] = pricing_->epoch(allocation_->WorkerOf(admitted));
+      MarkSettled(admitted);
     }
   }
   return improved;
@@ -99,13 +180,19 @@ bool Search<Pricing>::Swap(int32_t& admitted) {
     best.Offer(pricing_->GainOf(item) + AdmitCost(item) - cost_out, item);
   }
   if (best.partner == kUnassigned) return false;
-  Take(admitted);
-  Put(best.partner, g);
-  pricing_->Settle();
-  index_->Replace(best.partner, admitted);
-  admitted = best.partner;
+  Exchange(admitted, best.partner);
   run_->Improved();
   return true;
+}
+
+template <class Pricing>
+void Search<Pricing>::Exchange(int32_t& admitted, int32_t waiting) {
+  const int32_t g = allocation_->WorkerOf(admitted);
+  Take(admitted);
+  Put(waiting, g);
+  pricing_->Settle();
+  index_->Replace(waiting, admitted);
+  admitted = waiting;
 }
 
 template <class Pricing>

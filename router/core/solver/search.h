@@ -21,8 +21,10 @@
 #define BFIO_ROUTER_CORE_SOLVER_SEARCH_H_
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
+#include "common/base/rng.h"
 #include "router/core/solver/allocation.h"
 #include "router/core/solver/paper_pricing.h"
 #include "router/core/solver/pool_index.h"
@@ -38,6 +40,11 @@ class Search {
   // Borrows all four for the call. True at a local optimum, false when the run was over before.
   bool Descend(Pricing& pricing, Allocation& allocation, PoolIndex& index, Run& run);
 
+  // After Descend, with the same arguments: `kicks` times a few random exchanges are forced, the search
+  // descends again, and the plan is kept if it is better, else the one before comes back (iterated local
+  // search). Nothing for many admitted items, where one kick is lost among them. Deterministic.
+  void Escape(int32_t kicks);
+
  private:
   struct Best {
     double gain;
@@ -51,6 +58,16 @@ class Search {
   };
 
   bool Round();
+  void Exhaust() {
+    while (Round()) {
+    }
+  }
+  bool Kick(Rng& rng);
+  void Remember();
+  void Restore();
+  double Value() const;
+  void Exchange(int32_t& admitted, int32_t waiting);
+  void MarkSettled(int32_t item);
   // Whether nothing has changed since the item was last looked at in vain.
   bool Settled(int32_t item) const;
   void Changed(int32_t worker) { changed_[worker] = ++clock_; }
@@ -71,6 +88,9 @@ class Search {
   int64_t clock_ = 0;
   std::vector<int64_t> changed_, looked_, looked_epoch_;
   bool thorough_ = false;
+  // The best plan so far: who is admitted, and where.
+  std::vector<std::pair<int32_t, int32_t>> best_plan_;
+  std::vector<char> in_best_;
 };
 
 extern template class Search<PaperPricing>;

@@ -25,6 +25,9 @@ struct SolverSettings {
   // Work budget, in evaluated exchanges (some nanoseconds each; an exchange over a horizon counts for more).
   // Counted, not timed: the same instance gives the same answer on a slow machine.
   int64_t max_evaluations = 400'000;
+  // How often the search tries to leave a local optimum, within the budget; matters for few free slots and
+  // the paper's J.
+  int32_t kicks = 2;
   // Compute a lower bound, hence the gap, in the statistics. Costs about as much as one round of the search.
   bool bound = false;
 };

@@ -63,6 +63,7 @@ void Solver::SolveWith(Pricing& pricing, Search<Pricing>& search, Run& run) {
   } else {
     reset();
     statistics_.converged = search.Descend(pricing, allocation_, index_, run);
+    search.Escape(settings_.kicks);
   }
   // Swaps may have made room in some worker's KV.
   FillInOrder(allocation_);
