@@ -123,7 +123,10 @@ SolverSettings SettingsOf(ObjectiveKind kind) {
 void BM_Solve(benchmark::State& state, Shape shape, ObjectiveKind kind) {
   const std::vector<Instance> instances = MakeInstances(shape);
   Solver solver(SettingsOf(kind));
-  for (const Instance& instance : instances) solver.Solve(instance);
+  double objective = 0;
+  for (const Instance& instance : instances) {
+    objective += Evaluate(instance, SettingsOf(kind), solver.Solve(instance)) / kVariants;
+  }
   std::vector<double> us;
   double slots = 0, evaluations = 0, converged = 0;
   for (auto _ : state) {
@@ -140,6 +143,7 @@ void BM_Solve(benchmark::State& state, Shape shape, ObjectiveKind kind) {
   state.counters["U"] = slots / runs;
   state.counters["evaluations"] = evaluations / runs;
   state.counters["converged"] = converged / runs;
+  state.counters["objective"] = objective;
   state.counters["p50_us"] = Quantile(us, 0.5);
   state.counters["p99_us"] = Quantile(us, 0.99);
 }

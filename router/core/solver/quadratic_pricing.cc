@@ -33,10 +33,10 @@ void QuadraticPricing::Reset(const Instance& instance, const Terms& terms, const
   if (free_seats_.size() < instance.workers.size()) free_seats_.resize(instance.workers.size());
 }
 
-double QuadraticPricing::Added(int32_t item, int32_t g, int32_t h) const {
-  const double rate = instance_->workers[g].time_per_token, load = LoadOn(item, g);
-  if (refill_) return rate * (load + h);
-  return rate * (load * terms_->survival(CurveOf(item))[h] + terms_->growth(CurveOf(item))[h]);
+QuadraticPricing::Addition QuadraticPricing::AdditionOf(int32_t item, int32_t g) const {
+  const double rate = instance_->workers[g].time_per_token, time = rate * LoadOn(item, g);
+  if (refill_) return {time, rate, nullptr, nullptr};
+  return {time, rate, terms_->survival(CurveOf(item)), terms_->growth(CurveOf(item))};
 }
 
 double QuadraticPricing::Weight(int32_t g, int32_t h, int32_t without) const {
@@ -63,7 +63,8 @@ double QuadraticPricing::Value() const {
 
 void QuadraticPricing::Put(int32_t item, int32_t g, int32_t sign) {
   version_[g] = ++next_version_;
-  for (int32_t h = 0; h < steps_; ++h) Row(g)[h] += sign * Added(item, g, h);
+  const Addition addition = AdditionOf(item, g);
+  for (int32_t h = 0; h < steps_; ++h) Row(g)[h] += sign * addition[h];
   if (sign > 0) {
     given_[g].push_back(item);
   } else {
@@ -88,10 +89,11 @@ void QuadraticPricing::Compute(int32_t g, int32_t out, Seat& seat) const {
   seat.w.resize(steps_);
   seat.parabolas.resize(terms_->curves());
   seat.known.assign(terms_->curves(), 0);
+  const Addition leaving = AdditionOf(std::max(out, 0), g);
   for (int32_t h = 0; h < steps_; ++h) {
     const double y = Row(g)[h];
     seat.w[h] = Weight(g, h, out);
-    seat.y[h] = out == kUnassigned ? y : y - Added(out, g, h);
+    seat.y[h] = out == kUnassigned ? y : y - leaving[h];
     const double out_survival = refill_ && out != kUnassigned ? terms_->survival(CurveOf(out))[h] : 1;
     seat.now += seat.w[h] * out_survival * y * y;
     seat.empty += seat.w[h] * seat.y[h] * seat.y[h];
@@ -102,20 +104,20 @@ void QuadraticPricing::Compute(int32_t g, int32_t out, Seat& seat) const {
 QuadraticPricing::Parabola QuadraticPricing::Fit(const Seat& seat, int32_t curve) const {
   const double* p = terms_->survival(curve);
   const double r = seat.rate;
-  Parabola fit;
-  fit.constant = -seat.now;
-  for (int32_t h = 0; h < steps_; ++h) {
-    // The item makes y into y + r u (s + h).
-    const double w = refill_ ? seat.w[h] * p[h] : seat.w[h];
-    const double u = refill_ ? 1 : p[h];
+  // An item of load s makes y into y + r u (s + h), with weight v.
+  double constant = -seat.now, slope = 0, bend = 0;
+  const auto add = [&](int32_t h, double u, double v) {
     const double y = seat.y[h] + r * u * h;
-    fit.constant += w * y * y;
-    fit.slope += w * y * u;
-    fit.bend += w * u * u;
+    constant += v * y * y;
+    slope += v * y * u;
+    bend += v * u * u;
+  };
+  if (refill_) {
+    for (int32_t h = 0; h < steps_; ++h) add(h, 1, seat.w[h] * p[h]);
+  } else {
+    for (int32_t h = 0; h < steps_; ++h) add(h, p[h], seat.w[h]);
   }
-  fit.slope *= 2 * r;
-  fit.bend *= r * r;
-  return fit;
+  return {constant, 2 * r * slope, r * r * bend};
 }
 
 double QuadraticPricing::Pair(int32_t a, int32_t a_worker, int32_t b, int32_t b_worker) {

@@ -109,7 +109,14 @@ class QuadraticPricing {
     return static_cast<double>(instance_->items[item].LoadOn(g));
   }
   int32_t CurveOf(int32_t item) const { return instance_->CurveOf(instance_->items[item]); }
-  double Added(int32_t item, int32_t g, int32_t h) const;
+  // The time an item adds to a worker, by step.
+  struct Addition {
+    double time, rate;
+    const double* p;
+    const double* q;
+    double operator[](int32_t h) const { return p == nullptr ? time + rate * h : time * p[h] + rate * q[h]; }
+  };
+  Addition AdditionOf(int32_t item, int32_t g) const;
   double Weight(int32_t g, int32_t h, int32_t without) const;
 
   bool refill_;

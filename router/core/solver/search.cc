@@ -35,6 +35,7 @@ bool Search<Pricing>::Descend(Pricing& pricing, Allocation& allocation, PoolInde
   looked_epoch_.assign(allocation.items(), -1);
   clock_ = 0;
   thorough_ = false;
+  trades_ = admitted_.size() <= kMostPartners || 2 * admitted_.size() > looked_.size();
   Exhaust();
   if (admitted_.size() > kMostThorough) return !run.Over();
   thorough_ = true;
@@ -228,7 +229,7 @@ void Search<Pricing>::LookInto(const PoolIndex::Bucket& bucket, double cost_out,
 template <class Pricing>
 bool Search<Pricing>::Trade(int32_t admitted) {
   const int32_t g = allocation_->WorkerOf(admitted);
-  if (!pricing_->MayTrade(g)) return false;
+  if (!trades_ || !pricing_->MayTrade(g)) return false;
   const SolverItem& item = allocation_->item(admitted);
   Best best{-kLeastGain};
   const size_t partners = admitted_.size() <= kMostPartners ? admitted_.size() : kSampledPartners;

@@ -88,6 +88,8 @@ class Search {
   int64_t clock_ = 0;
   std::vector<int64_t> changed_, looked_, looked_epoch_;
   bool thorough_ = false;
+  // Trades are worth their time: with many admitted and as many more waiting, swaps find the same.
+  bool trades_ = true;
   // The best plan so far: who is admitted, and where.
   std::vector<std::pair<int32_t, int32_t>> best_plan_;
   std::vector<char> in_best_;
