@@ -25,7 +25,9 @@ class HintLookahead final : public Lookahead {
   absl::string_view name() const override { return "hint"; }
   bool learns() const override { return true; }
   bool uses_hints() const override { return true; }
-  int32_t GroupOf(uint32_t tenant) override { return model_.GroupOf(tenant); }
+  int32_t GroupOf(uint32_t tenant, int64_t prompt_tokens) override {
+    return model_.GroupOf(tenant, prompt_tokens);
+  }
   void Observe(const Resident& resident, const HintTrail& trail, int64_t from, int64_t to,
                bool finished) override;
   void Hint(Resident& resident, HintTrail& trail, int64_t age, double probability) override;

@@ -105,8 +105,8 @@ class Lookahead {
 
   // --- learning ---
 
-  // The class of a tenant's requests.
-  virtual int32_t GroupOf(uint32_t tenant) { return 0; }
+  // The class of requests of this tenant with prompts of this length.
+  virtual int32_t GroupOf(uint32_t tenant, int64_t prompt_tokens) { return 0; }
 
   // The request could have ended with each of its tokens from + 1 .. to; it did with token `to` if
   // `finished`, and with none of them otherwise. A request that max_new_tokens ends could not end by itself
@@ -140,10 +140,11 @@ struct LookaheadOptions {
   double memory_requests = 4096;
   // Mean length assumed while nothing has been seen, tokens (public chat traces: 200 to 260).
   double prior_mean_tokens = 256;
-  // Strength of that assumption, and of the pooled estimate over a tenant's own, in finished requests.
+  // Strength of that assumption, and of what a class leans on (all requests for a tenant, the tenant for its
+  // prompts of one length) against what it has seen itself, in finished requests.
   double prior_requests = 1;
   double pool_requests = 6;
-  // Tenants with curves of their own; the rest share the pooled one.
+  // Tenants with curves of their own; the rest share some.
   int32_t max_groups = 64;
   // Ages are told apart exactly below twice this and to 1 in so many above. A power of two.
   int32_t ages_per_octave = 16;

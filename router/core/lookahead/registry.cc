@@ -31,7 +31,7 @@ struct Registered {
 constexpr Registered kLookaheads[] = {
     {{"none", "nothing is predicted: policies see the present only"},
      [](const LookaheadOptions&) -> Made { return std::make_unique<NoLookahead>(); }},
-    {{"survival", "learns from finished requests how long those of the same tenant run"},
+    {{"survival", "learns from finished requests how long those of a tenant and prompt length run"},
      [](const LookaheadOptions& options) -> Made { return std::make_unique<SurvivalLookahead>(options); }},
     {{"hint", "survival, sharpened by the workers' end-of-sequence probabilities as far as they prove right"},
      [](const LookaheadOptions& options) -> Made { return std::make_unique<HintLookahead>(options); }},
@@ -52,8 +52,8 @@ absl::Status Check(const LookaheadOptions& options) {
   }
   if (!(options.prior_requests >= 0)) return wrong("prior_requests", options.prior_requests, "at least 0");
   if (!(options.pool_requests >= 0)) return wrong("pool_requests", options.pool_requests, "at least 0");
-  if (options.max_groups < 0 || options.max_groups > 65535) {
-    return wrong("max_groups", options.max_groups, "within 0..65535");
+  if (options.max_groups < 0 || options.max_groups > 4096) {
+    return wrong("max_groups", options.max_groups, "within 0..4096");
   }
   if (options.ages_per_octave < 1 || options.ages_per_octave > 65536 ||
       !std::has_single_bit(static_cast<uint32_t>(options.ages_per_octave))) {

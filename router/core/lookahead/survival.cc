@@ -3,6 +3,13 @@
 #include <algorithm>
 
 namespace bfio::core {
+namespace {
+
+int32_t GroupOf(SurvivalModel& model, const WaitingView& request) {
+  return model.GroupOf(request.tenant, request.prefill_tokens - request.generated_tokens);
+}
+
+}  // namespace
 
 void SurvivalLookahead::Project(absl::Span<const Resident> residents, const PlanTime& time,
                                 absl::Span<double> load, absl::Span<double> quiet) {
@@ -29,11 +36,11 @@ uint64_t ModelCurveKey(SurvivalModel& model, const WaitingView& request, int32_t
   const auto cap =
       static_cast<uint64_t>(std::clamp<int64_t>(request.max_new_tokens, 1, int64_t{horizon} + 1));
   const auto age = static_cast<uint64_t>(std::clamp<int64_t>(request.generated_tokens, 0, 1 << 30));
-  return (static_cast<uint64_t>(model.GroupOf(request.tenant)) << 48) | (age << 16) | cap;
+  return (static_cast<uint64_t>(GroupOf(model, request)) << 48) | (age << 16) | cap;
 }
 
 void ModelCurve(SurvivalModel& model, const WaitingView& request, absl::Span<double> row) {
-  const double* const known = model.Table(model.GroupOf(request.tenant)).From(request.generated_tokens);
+  const double* const known = model.Table(GroupOf(model, request)).From(request.generated_tokens);
   for (int64_t h = 0; h < static_cast<int64_t>(row.size()); ++h) {
     row[h] = h == 0 ? 1 : h < request.max_new_tokens ? known[h] / known[0] : 0;
   }

@@ -1,4 +1,5 @@
-// survival: P(length > age + h | age) from what requests of the same tenant did before (survival_model.h).
+// survival: P(length > age + h | age) from what like requests of the same tenant did before
+// (survival_model.h).
 //
 // Cost: H + 1 multiplications per resident in Project, vectorised; a projection reads one row of a table per
 // resident. Observations cost O(1).
@@ -17,7 +18,9 @@ class SurvivalLookahead final : public Lookahead {
 
   absl::string_view name() const override { return "survival"; }
   bool learns() const override { return true; }
-  int32_t GroupOf(uint32_t tenant) override { return model_.GroupOf(tenant); }
+  int32_t GroupOf(uint32_t tenant, int64_t prompt_tokens) override {
+    return model_.GroupOf(tenant, prompt_tokens);
+  }
   void Observe(const Resident& resident, const HintTrail& trail, int64_t from, int64_t to,
                bool finished) override {
     model_.Observe(resident.group, from, to, finished);

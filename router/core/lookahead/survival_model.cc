@@ -1,6 +1,7 @@
 #include "router/core/lookahead/survival_model.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace bfio::core {
 namespace {
@@ -12,58 +13,88 @@ constexpr double kBinPrior = 0.5;
 // A table is rebuilt when one in so many of its endings is new, and after so many steps in any case.
 constexpr double kRebuildShare = 64;
 constexpr int64_t kRebuildSteps = 64;
+// Tables rebuilt in one step at most; one takes some 10 us.
+constexpr int kRebuildsPerStep = 8;
 constexpr double kMaxHazard = 1 - 1e-9;
+// log2 of the prompt length at which the second prompt class begins.
+constexpr int kFirstPromptOctave = 5;
 
 }  // namespace
 
 SurvivalModel::SurvivalModel(const LookaheadOptions& options)
     : options_(options), lattice_(options.ages_per_octave) {
-  classes_.emplace_back(lattice_, options_.memory_requests);
-  BuildPooled();
+  NewClass(kNone);
+  Build(kAll);
+  tenants_.emplace_back().leaves.fill(kNone);
 }
 
-int32_t SurvivalModel::GroupOf(uint32_t tenant) {
-  const auto it = group_of_.find(tenant);
-  if (it != group_of_.end()) return it->second;
-  if (static_cast<int32_t>(classes_.size()) > options_.max_groups) return 0;
-  const int32_t group = static_cast<int32_t>(classes_.size());
-  classes_.emplace_back(lattice_, options_.memory_requests);
-  group_of_.emplace(tenant, group);
-  return group;
+int32_t SurvivalModel::NewClass(int32_t parent) {
+  const int32_t index = static_cast<int32_t>(classes_.size());
+  const int32_t source = parent == kNone ? index : classes_[parent].source;
+  classes_.emplace_back(lattice_, options_.memory_requests, parent, source);
+  return index;
+}
+
+int32_t SurvivalModel::GroupOf(uint32_t tenant, int64_t prompt_tokens) {
+  int32_t slot = 0;
+  if (const auto it = tenant_of_.find(tenant); it != tenant_of_.end()) {
+    slot = it->second;
+  } else if (static_cast<int32_t>(tenants_.size()) <= options_.max_groups) {
+    slot = static_cast<int32_t>(tenants_.size());
+    tenant_of_.emplace(tenant, slot);
+    tenants_.emplace_back().leaves.fill(kNone);
+    tenants_.back().own = NewClass(kAll);
+  }
+  const int octave = std::bit_width(static_cast<uint64_t>(std::max<int64_t>(0, prompt_tokens)));
+  int32_t& leaf = tenants_[slot].leaves[std::clamp(octave - kFirstPromptOctave, 0, kPromptClasses - 1)];
+  if (leaf == kNone) leaf = NewClass(tenants_[slot].own);
+  return leaf;
 }
 
 void SurvivalModel::Observe(int32_t group, int64_t from, int64_t to, bool finished) {
   if (from >= to) return;
-  classes_[0].counts.Observe(from, to, finished);
-  classes_[0].dirty = true;
-  if (group == 0) return;
-  classes_[group].counts.Observe(from, to, finished);
-  classes_[group].dirty = true;
+  for (int32_t index = group; index != kNone; index = classes_[index].parent) {
+    classes_[index].counts.Observe(from, to, finished);
+    classes_[index].dirty = true;
+  }
 }
 
 bool SurvivalModel::Due(const Class& c) const {
   if (!c.dirty) return false;
   const double fresh = static_cast<double>(c.counts.observed() - c.built_endings);
-  return (fresh > 0 && fresh * kRebuildShare >= c.counts.total_ended()) || c.age_steps >= kRebuildSteps;
+  return (fresh > 0 && fresh * kRebuildShare >= c.counts.total_ended()) ||
+         step_ - c.built_step >= kRebuildSteps;
 }
 
 void SurvivalModel::Advance() {
-  for (Class& c : classes_) {
-    ++c.age_steps;
-    if (!Due(c)) continue;
-    if (&c == &classes_[0]) {
-      BuildPooled();
-    } else {
-      BuildTenant(c);
-    }
-    c.dirty = false;
-    c.built_endings = c.counts.observed();
-    c.age_steps = 0;
+  ++step_;
+  if (Due(classes_[kAll])) Build(kAll);
+  int built = 0;
+  for (size_t looked = 0; looked < classes_.size() && built < kRebuildsPerStep; ++looked) {
+    const size_t index = next_++ % classes_.size();
+    if (!Due(classes_[index])) continue;
+    Build(static_cast<int32_t>(index));
+    ++built;
   }
+  next_ %= classes_.size();
 }
 
-void SurvivalModel::BuildPooled() {
-  Class& pooled = classes_[0];
+void SurvivalModel::Build(int32_t index) {
+  Class& c = classes_[index];
+  c.hazard.clear();
+  if (c.parent == kNone) {
+    EstimateAll(c);
+  } else {
+    EstimateBelow(c, classes_[classes_[c.parent].source]);
+  }
+  c.table.Build(lattice_, c.hazard, c.tail);
+  c.source = index;
+  c.dirty = false;
+  c.built_endings = c.counts.observed();
+  c.built_step = step_;
+}
+
+void SurvivalModel::EstimateAll(Class& c) const {
   const double strength = options_.prior_requests, own = kBinPrior * strength;
   // Endings and exposure in the bins before, the nearest most.
   double ended = 0, exposed = 0;
@@ -71,40 +102,32 @@ void SurvivalModel::BuildPooled() {
     const double tokens = exposed + strength * options_.prior_mean_tokens;
     return tokens > 0 ? (ended + strength) / tokens : 0;
   };
-  pooled_hazard_.clear();
-  for (int32_t bin = 0; bin < pooled.counts.bins(); ++bin) {
-    const double d = pooled.counts.Ended(bin), n = pooled.counts.Exposed(bin), mean = prior();
+  for (int32_t bin = 0; bin < c.counts.bins(); ++bin) {
+    const double d = c.counts.Ended(bin), n = c.counts.Exposed(bin), mean = prior();
     const double tokens = n + (mean > 0 ? own / mean : 0);
-    pooled_hazard_.push_back(std::min(tokens > 0 ? (d + own) / tokens : 0, kMaxHazard));
+    c.hazard.push_back(std::min(tokens > 0 ? (d + own) / tokens : 0, kMaxHazard));
     ended = kNeighbourMemory * ended + d;
     exposed = kNeighbourMemory * exposed + n;
   }
-  pooled_tail_ = std::min(prior(), kMaxHazard);
-  pooled.table.Build(lattice_, pooled_hazard_, pooled_tail_);
-  pooled.built = true;
+  c.tail = std::min(prior(), kMaxHazard);
 }
 
-void SurvivalModel::BuildTenant(Class& c) {
+void SurvivalModel::EstimateBelow(Class& c, const Class& above) const {
   const double strength = options_.pool_requests;
   double ended = strength, expected = strength;
   for (int32_t bin = 0; bin < c.counts.bins(); ++bin) {
-    const double pooled =
-        bin < static_cast<int32_t>(pooled_hazard_.size()) ? pooled_hazard_[bin] : pooled_tail_;
+    const bool known = bin < static_cast<int32_t>(above.hazard.size());
     ended += c.counts.Ended(bin);
-    expected += pooled * c.counts.Exposed(bin);
+    expected += (known ? above.hazard[bin] : above.tail) * c.counts.Exposed(bin);
   }
   const double factor = expected > 0 ? ended / expected : 1;
-  hazard_.clear();
-  for (size_t bin = 0; bin < pooled_hazard_.size(); ++bin) {
-    const bool seen = static_cast<int32_t>(bin) < c.counts.bins();
-    const double d = seen ? c.counts.Ended(static_cast<int32_t>(bin)) : 0;
-    const double n = seen ? c.counts.Exposed(static_cast<int32_t>(bin)) : 0;
-    const double pooled = pooled_hazard_[bin];
-    const double tokens = n + (pooled > 0 ? strength / pooled : 0);
-    hazard_.push_back(std::min(tokens > 0 ? (d + strength * factor) / tokens : 0, kMaxHazard));
+  for (int32_t bin = 0; bin < static_cast<int32_t>(above.hazard.size()); ++bin) {
+    const bool seen = bin < c.counts.bins();
+    const double d = seen ? c.counts.Ended(bin) : 0, n = seen ? c.counts.Exposed(bin) : 0;
+    const double tokens = n + (above.hazard[bin] > 0 ? strength / above.hazard[bin] : 0);
+    c.hazard.push_back(std::min(tokens > 0 ? (d + strength * factor) / tokens : 0, kMaxHazard));
   }
-  c.table.Build(lattice_, hazard_, std::min(pooled_tail_ * factor, kMaxHazard));
-  c.built = true;
+  c.tail = std::min(above.tail * factor, kMaxHazard);
 }
 
 }  // namespace bfio::core

@@ -21,7 +21,10 @@ class Recorder : public Lookahead {
   absl::string_view name() const override { return "recorder"; }
   bool learns() const override { return true; }
   bool uses_hints() const override { return true; }
-  int32_t GroupOf(uint32_t tenant) override { return static_cast<int32_t>(tenant) + 1; }
+  int32_t GroupOf(uint32_t tenant, int64_t prompt_tokens) override {
+    EXPECT_EQ(prompt_tokens, 5) << "what was made earlier is no prompt";
+    return static_cast<int32_t>(tenant) + 1;
+  }
   void Observe(const Resident& resident, const HintTrail& trail, int64_t from, int64_t to,
                bool finished) override {
     Life& life = lives[resident.id];

@@ -132,7 +132,7 @@ TEST(Hint, StaleHintsAreForgotten) {
   Resident resident;
   resident.first_step = 1;
   resident.max_new_tokens = 10'000;
-  resident.group = race.hint.GroupOf(0);
+  resident.group = race.hint.GroupOf(0, 10);
   HintTrail trail;
   race.hint.Hint(resident, trail, 10, 0.8);
   std::vector<double> load(6), fresh(6), stale(6);

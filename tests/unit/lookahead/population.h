@@ -90,7 +90,7 @@ class Population {
     p.resident.tenant = tenant;
     p.resident.prefill_tokens = 10;
     p.resident.max_new_tokens = p.resident.expected_tokens = 1 << 20;
-    p.resident.group = lookahead_.GroupOf(tenant);
+    p.resident.group = lookahead_.GroupOf(tenant, 10);
   }
 
   Lookahead& lookahead_;
@@ -110,7 +110,7 @@ inline std::vector<double> AliveFrom(Lookahead& lookahead, int64_t age, int32_t 
   resident.generated_tokens = age;
   resident.max_new_tokens = 1 << 30;
   resident.tenant = tenant;
-  resident.group = lookahead.GroupOf(tenant);
+  resident.group = lookahead.GroupOf(tenant, 10);
   std::vector<double> load(static_cast<size_t>(horizon) + 1), quiet(load.size());
   lookahead.Project({&resident, 1}, {0, 1}, absl::MakeSpan(load), absl::MakeSpan(quiet));
   return quiet;

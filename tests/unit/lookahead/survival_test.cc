@@ -84,7 +84,7 @@ TEST(Survival, ATenantLeavesThePoolAsItsDataGrow) {
   Population others(lookahead, 300, 1, 8, Geometric(0.01));
   others.Run(2000);
   Resident resident;
-  resident.group = lookahead.GroupOf(5);
+  resident.group = lookahead.GroupOf(5, 10);
   const double pooled = AliveFrom(lookahead, 0, 20, 5)[20];
   double last = pooled;
   for (const int count : {3, 30, 300}) {
@@ -100,13 +100,42 @@ TEST(Survival, ATenantLeavesThePoolAsItsDataGrow) {
   EXPECT_LT(last, 0.05);
 }
 
-TEST(Survival, TenantsBeyondTheLimitShareThePooledCurve) {
+TEST(Survival, TenantsBeyondTheLimitShareOneClass) {
   SurvivalLookahead lookahead({.max_groups = 2});
-  EXPECT_EQ(lookahead.GroupOf(10), 1);
-  EXPECT_EQ(lookahead.GroupOf(20), 2);
-  EXPECT_EQ(lookahead.GroupOf(30), 0);
-  EXPECT_EQ(lookahead.GroupOf(10), 1);
-  EXPECT_EQ(lookahead.GroupOf(40), 0);
+  const int32_t first = lookahead.GroupOf(10, 50), second = lookahead.GroupOf(20, 50);
+  const int32_t shared = lookahead.GroupOf(30, 50);
+  EXPECT_NE(first, second);
+  EXPECT_NE(second, shared);
+  EXPECT_EQ(lookahead.GroupOf(40, 50), shared);
+  EXPECT_EQ(lookahead.GroupOf(10, 50), first);
+  EXPECT_EQ(lookahead.GroupOf(10, 40), first) << "of the same octave";
+  EXPECT_NE(lookahead.GroupOf(10, 64), first);
+}
+
+TEST(Survival, PromptsOfOtherLengthsGetCurvesOfTheirOwn) {
+  SurvivalLookahead lookahead({});
+  Rng rng(19);
+  Resident small, large;
+  small.group = lookahead.GroupOf(0, 100);
+  large.group = lookahead.GroupOf(0, 5000);
+  for (int i = 0; i < 3000; ++i) {
+    lookahead.Observe(small, {}, 0, GeometricLength(rng, 0.05), true);
+    lookahead.Observe(large, {}, 0, GeometricLength(rng, 0.005), true);
+    lookahead.Advance();
+  }
+  std::vector<double> row(21);
+  WaitingView view;
+  view.max_new_tokens = 10'000;
+  view.prefill_tokens = 100;
+  lookahead.Curve(view, absl::MakeSpan(row));
+  EXPECT_NEAR(row[20], std::pow(0.95, 20), 0.05);
+  view.prefill_tokens = 5000;
+  lookahead.Curve(view, absl::MakeSpan(row));
+  EXPECT_NEAR(row[20], std::pow(0.995, 20), 0.05);
+  // A replayed request's prompt is what the client sent.
+  view.prefill_tokens = 100 + 4900;
+  view.generated_tokens = 4900;
+  EXPECT_EQ(lookahead.CurveKey(view, 20) >> 48, static_cast<uint64_t>(small.group));
 }
 
 TEST(Survival, RequestsThatMaxNewTokensEndsDoNotCountAsEnded) {
@@ -228,7 +257,7 @@ TEST(Projection, FarHorizonsAndAgesStaySane) {
     r.generated_tokens = static_cast<int64_t>(rng.Below(5) == 0 ? rng.Below(1 << 24) : rng.Below(3000));
     r.first_step = 1 - static_cast<int64_t>(rng.Below(200));
     r.max_new_tokens = 1 << 20;
-    r.group = lookahead.GroupOf(static_cast<uint32_t>(i % 5));
+    r.group = lookahead.GroupOf(static_cast<uint32_t>(i % 5), 10);
     residents.push_back(r);
   }
   std::vector<double> load(kMaxHorizonSteps + 1), quiet(load.size());
@@ -280,6 +309,8 @@ TEST(Projection, AReplayedRequestIsAsOldAsItsTokens) {
   WaitingView fresh, replayed;
   fresh.max_new_tokens = replayed.max_new_tokens = 1000;
   replayed.generated_tokens = 150;
+  fresh.prefill_tokens = 10;
+  replayed.prefill_tokens = 160;
   EXPECT_NE(lookahead.CurveKey(fresh, 30), lookahead.CurveKey(replayed, 30));
   std::vector<double> young(31), old(31);
   lookahead.Curve(fresh, absl::MakeSpan(young));
@@ -297,7 +328,7 @@ TEST(Projection, AReplayedRequestIsAsOldAsItsTokens) {
 }
 
 TEST(Determinism, TheSameEventsGiveTheSameBits) {
-  // Tenants' names differ; nothing may depend on where a hash puts them.
+  // Tenants' numbers differ; nothing may depend on where a hash puts them.
   std::vector<std::vector<double>> rows;
   for (const uint32_t salt : {1u, 77'777u, 123'456'789u}) {
     SurvivalLookahead lookahead({.max_groups = 20});
@@ -306,7 +337,7 @@ TEST(Determinism, TheSameEventsGiveTheSameBits) {
     for (int i = 0; i < 20'000; ++i) {
       Resident resident;
       resident.tenant = static_cast<uint32_t>(rng.Below(40)) * salt;
-      resident.group = lookahead.GroupOf(resident.tenant);
+      resident.group = lookahead.GroupOf(resident.tenant, 10);
       lookahead.Observe(resident, {}, 0, GeometricLength(rng, 0.02), true);
       if (i % 5 == 0) lookahead.Advance();
       if (i % 1000 == 0) {
