@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
+#include "router/core/shadow/shadowed_policy.h"
 #include "router/service/decision_loop.h"
 
 namespace bfio::router {
@@ -12,6 +13,22 @@ void SetTimestamp(absl::Time time, google::protobuf::Timestamp* out) {
   const int64_t ns = absl::ToUnixNanos(time);
   out->set_seconds(ns / 1000000000);
   out->set_nanos(static_cast<int32_t>(ns % 1000000000));
+}
+
+void FillShadows(const core::Policy& policy, v1::ClusterState& state) {
+  const auto* shadowed = dynamic_cast<const core::ShadowedPolicy*>(&policy);
+  if (shadowed == nullptr) return;
+  for (const core::ShadowRegret& regret : shadowed->shadows().regrets()) {
+    v1::ShadowState& shadow = *state.add_shadows();
+    shadow.set_policy(regret.policy);
+    shadow.set_decisions(static_cast<uint64_t>(regret.decisions));
+    shadow.set_avoided_decisions(regret.avoided.count());
+    shadow.set_avoided_idle_tokens(regret.avoided.sum());
+    shadow.set_missed_decisions(regret.missed.count());
+    shadow.set_missed_idle_tokens(regret.missed.sum());
+    shadow.set_avoided_ahead_tokens(regret.avoided_ahead);
+    shadow.set_missed_ahead_tokens(regret.missed_ahead);
+  }
 }
 
 }  // namespace
@@ -49,6 +66,7 @@ void DecisionLoop::FillState(v1::ClusterState& state) {
   state.mutable_steps()->set_late_plans(static_cast<uint64_t>(scheduler_.totals().late_plans));
   state.mutable_steps()->set_drift_tokens(static_cast<double>(scheduler_.totals().drift_tokens));
   *state.mutable_requests() = totals_;
+  FillShadows(scheduler_.policy(), state);
 }
 
 absl::Status DecisionLoop::FillLoads(const v1::GetLoadsRequest& request, v1::GetLoadsResponse& response) {

@@ -9,6 +9,7 @@
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "common/net/status.h"
+#include "router/core/shadow/shadowed_policy.h"
 
 namespace bfio::router {
 namespace {
@@ -480,7 +481,8 @@ void DecisionLoop::SendPlan(const core::Plan& plan) {
 absl::Status DecisionLoop::SetPolicy(const v1::PolicySetting& setting) {
   const absl::StatusOr<core::PolicyOptions> options = ConvertPolicy(setting, policy_options_);
   if (!options.ok()) return options.status();
-  absl::StatusOr<std::unique_ptr<core::Policy>> policy = core::MakePolicy(setting.name(), *options);
+  absl::StatusOr<std::unique_ptr<core::Policy>> policy =
+      core::MakeShadowedPolicy(setting.name(), *options, options_.shadow);
   if (!policy.ok()) return policy.status();
   policy_options_ = *options;
   scheduler_.SetPolicy(*std::move(policy));

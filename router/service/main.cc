@@ -6,6 +6,7 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "bfio/v1/config.pb.h"
 #include "common/base/shutdown.h"
 #include "common/config/program.h"
@@ -18,6 +19,10 @@ ABSL_FLAG(std::string, admin_listen, "127.0.0.1:50052",
           "HOST:PORT of the admin API; port 0 picks a free one");
 ABSL_FLAG(uint32_t, workers, 1, "ranks the first epoch waits for; later joins and losses re-form the group");
 ABSL_FLAG(std::string, policy, "bf_io", "who goes where: see the list above");
+ABSL_FLAG(
+    std::string, shadow, "",
+    "policies, separated by commas, that plan for every decision without being obeyed; the admin state says "
+    "how much idle work following them would have saved");
 ABSL_FLAG(std::string, objective, "square",
           "bf_io's objective: square (squared deviation from the mean load, with a weight on waiting age) or "
           "paper (J)");
@@ -81,6 +86,7 @@ absl::StatusOr<RouterOptions> OptionsFromFlags() {
   options.admin_listen = absl::GetFlag(FLAGS_admin_listen);
   options.policy = absl::GetFlag(FLAGS_policy);
   options.lookahead = absl::GetFlag(FLAGS_lookahead);
+  options.shadow = absl::StrSplit(absl::GetFlag(FLAGS_shadow), ',', absl::SkipEmpty());
   options.policy_options.seed = absl::GetFlag(FLAGS_seed);
   options.policy_options.objective = absl::GetFlag(FLAGS_objective);
   const uint32_t workers = absl::GetFlag(FLAGS_workers), horizon = absl::GetFlag(FLAGS_horizon);

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/time/time.h"
 #include "router/core/decide/scheduler.h"
@@ -30,6 +31,8 @@ struct RouterOptions {
   int32_t workers = 1;
   std::string policy = "bf_io";
   core::PolicyOptions policy_options;
+  // Policies that plan for every decision without being obeyed (router/core/shadow).
+  std::vector<std::string> shadow;
   // Who predicts completions for the policy (router/core/lookahead).
   std::string lookahead = "none";
   core::PlanMode plan_mode = core::PlanMode::kPipelined;

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/net/address.h"
 #include "common/net/channel.h"
+#include "router/core/shadow/shadowed_policy.h"
 
 namespace bfio::router {
 namespace {
@@ -53,7 +54,7 @@ void SetHealth(grpc::Server* server, const char* service, bool serving) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(const RouterOptions& options) {
-  auto policy = core::MakePolicy(options.policy, options.policy_options);
+  auto policy = core::MakeShadowedPolicy(options.policy, options.policy_options, options.shadow);
   if (!policy.ok()) return policy.status();
   auto lookahead = core::MakeLookahead(options.lookahead);
   if (!lookahead.ok()) return lookahead.status();

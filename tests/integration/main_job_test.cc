@@ -85,7 +85,8 @@ TEST(MainJob, EveryPolicyCompletesTheTrace) {
   ASSERT_TRUE(cluster.ok());
   uint64_t completed = 0;
   for (const std::string name :
-       {"fcfs", "round_robin", "least_requests", "power_of_two", "least_tokens", "lpt", "bf_io"}) {
+       {"fcfs", "fcfs_fill", "round_robin", "least_requests", "power_of_two", "power_of_d", "least_tokens",
+        "lpt", "min_min", "max_min", "throttled", "vllm", "trtllm", "br0", "br_h", "bf_io"}) {
     v1::SetPolicyRequest request;
     request.mutable_policy()->set_name(name);
     v1::SetPolicyResponse response;
@@ -100,6 +101,32 @@ TEST(MainJob, EveryPolicyCompletesTheTrace) {
     EXPECT_EQ(state.policy().name(), name);
     EXPECT_EQ(state.requests().completed(), completed);
   }
+  cluster.StopCleanly();
+}
+
+TEST(MainJob, ShadowsAreAskedOnEveryDecisionAndTheJobIsDone) {
+  ClusterOptions options;
+  options.worker_processes = 2;
+  options.router_flags = {"--policy=fcfs", "--shadow=lpt,bf_io"};
+  Cluster cluster(options);
+  ASSERT_TRUE(cluster.ok());
+  RunTrace(cluster, 200);
+  v1::ClusterState state = cluster.State();
+  EXPECT_EQ(state.policy().name(), "fcfs");
+  ASSERT_EQ(state.shadows_size(), 2);
+  EXPECT_EQ(state.shadows(0).policy(), "lpt");
+  EXPECT_EQ(state.shadows(1).policy(), "bf_io");
+  EXPECT_GT(state.shadows(0).decisions(), 0u);
+  EXPECT_EQ(state.shadows(0).decisions(), state.shadows(1).decisions());
+  // A new policy has the same shadows, which start over.
+  v1::SetPolicyRequest request;
+  request.mutable_policy()->set_name("lpt");
+  v1::SetPolicyResponse response;
+  grpc::ClientContext context;
+  ASSERT_TRUE(cluster.admin().SetPolicy(&context, request, &response).ok());
+  state = cluster.State();
+  ASSERT_EQ(state.shadows_size(), 2);
+  EXPECT_EQ(state.shadows(0).decisions(), 0u);
   cluster.StopCleanly();
 }
 

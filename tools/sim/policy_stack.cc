@@ -1,7 +1,6 @@
 #include "tools/sim/policy_stack.h"
 
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_format.h"
 #include "router/core/shadow/shadowed_policy.h"
@@ -15,19 +14,12 @@ absl::StatusOr<PolicyStack> MakePolicyStack(const SimOptions& options) {
   policy_options.objective = options.objective;
   policy_options.choices = options.choices;
   PolicyStack stack;
-  absl::StatusOr<std::unique_ptr<core::Policy>> acting = core::MakePolicy(options.policy, policy_options);
-  if (!acting.ok()) return acting.status();
-  stack.policy = *std::move(acting);
-  if (!options.shadow.empty()) {
-    std::vector<std::unique_ptr<core::Policy>> shadows;
-    for (const std::string& name : options.shadow) {
-      absl::StatusOr<std::unique_ptr<core::Policy>> shadow = core::MakePolicy(name, policy_options);
-      if (!shadow.ok()) return shadow.status();
-      shadows.push_back(*std::move(shadow));
-    }
-    auto shadowed = std::make_unique<core::ShadowedPolicy>(std::move(stack.policy), std::move(shadows));
+  absl::StatusOr<std::unique_ptr<core::Policy>> policy =
+      core::MakeShadowedPolicy(options.policy, policy_options, options.shadow);
+  if (!policy.ok()) return policy.status();
+  stack.policy = *std::move(policy);
+  if (auto* shadowed = dynamic_cast<core::ShadowedPolicy*>(stack.policy.get())) {
     stack.shadows = &shadowed->shadows();
-    stack.policy = std::move(shadowed);
   }
   if (!options.dump_lp.empty()) {
     auto dump = std::make_unique<LpDumpPolicy>(std::move(stack.policy), options);

@@ -6,6 +6,7 @@
 #define BFIO_ROUTER_CORE_SHADOW_SHADOWED_POLICY_H_
 
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -33,6 +34,12 @@ class ShadowedPolicy final : public Policy {
   std::unique_ptr<Policy> acting_;
   ShadowSet shadows_;
 };
+
+// The policy named, with the shadows named; the policy alone when there are none. INVALID_ARGUMENT as from
+// MakePolicy.
+absl::StatusOr<std::unique_ptr<Policy>> MakeShadowedPolicy(absl::string_view name,
+                                                           const PolicyOptions& options,
+                                                           const std::vector<std::string>& shadows);
 
 }  // namespace bfio::core
 
