@@ -74,6 +74,16 @@ TEST(Calibration, RecoversWhenHintsChangeTheirMeaning) {
   EXPECT_NEAR(calibration.Blend(0, bin, 0.02), 0.02, 0.01);
 }
 
+TEST(Calibration, HintsThatMisledForLongAreBelievedAgainOnceTheyHold) {
+  HintCalibration calibration(20);
+  const uint8_t bin = HintCalibration::Bin(0.5);
+  // Outcomes turn around as soon as they have been learnt: survival's even odds are the better guess.
+  for (int i = 0; i < 6000; ++i) calibration.Observe(0, bin, 0.5, (i / 8) % 2 == 0);
+  EXPECT_NEAR(calibration.Blend(0, bin, 0.5), 0.5, 0.02);
+  for (int i = 0; i < 80; ++i) calibration.Observe(0, bin, 0.5, true);
+  EXPECT_GT(calibration.Blend(0, bin, 0.5), 0.8);
+}
+
 TEST(Hint, AHintOfTheLastTokenSharpensTheNextStep) {
   Race race([](int64_t left, Rng& rng) { return left == 1 ? 0.7 : 0.01 * rng.Uniform(); });
   race.Run(1500);

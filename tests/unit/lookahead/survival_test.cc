@@ -22,6 +22,16 @@ TEST(Survival, KnowsNothingAtFirstAndExpectsAGeometricLength) {
   }
 }
 
+TEST(Survival, TheFirstFinishesCountAtOnce) {
+  SurvivalLookahead lookahead({.prior_mean_tokens = 256});
+  const double before = AliveFrom(lookahead, 0, 20)[20];
+  Resident resident;
+  resident.group = lookahead.GroupOf(0, 10);
+  for (int i = 0; i < 5; ++i) lookahead.Observe(resident, {}, 0, 10, true);
+  lookahead.Advance();
+  EXPECT_LT(AliveFrom(lookahead, 0, 20)[20], before - 0.2);
+}
+
 TEST(Survival, LearnsTheFlatHazardOfGeometricLengths) {
   SurvivalLookahead lookahead({});
   Population people(lookahead, 500, 1, 3, Geometric(0.02));
@@ -48,6 +58,8 @@ TEST(Survival, SeesThatTheOldOfAMixtureLiveOn) {
       EXPECT_NEAR(alive[h], survival(age + h) / survival(age), 0.04) << "age " << age << ", h " << h;
     }
   }
+  // Where nobody has been, it is as among the oldest, not as among all.
+  EXPECT_NEAR(AliveFrom(lookahead, 20'000, 50)[50], std::pow(1 - kLong, 50), 0.06);
 }
 
 TEST(Survival, FollowsDriftAsFarBackAsItsMemory) {
