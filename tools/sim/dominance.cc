@@ -18,9 +18,20 @@ namespace {
 // Requests drawn from a profile; the simulation wraps round.
 constexpr int64_t kProfileRequests = 20'000;
 
-int64_t StepsFor(int32_t workers, int64_t steps) {
-  const int64_t divisor = workers >= 256 ? 4 : workers >= 64 ? 2 : 1;
-  return std::max<int64_t>(1, steps / divisor);
+// The most that a low load lengthens a run.
+constexpr double kMostStretch = 4;
+
+int64_t StepsFor(const DominanceCell& cell, int64_t steps) {
+  const double divisor = cell.workers >= 256 ? 4 : cell.workers >= 64 ? 2 : 1;
+  const double stretch =
+      cell.mode == "arrivals" ? std::clamp(kSaturationLoad / cell.level, 1.0, kMostStretch) : 1;
+  return std::max<int64_t>(1, std::llround(static_cast<double>(steps) * stretch / divisor));
+}
+
+int64_t LongestOutput(const Trace& trace) {
+  int64_t longest = 0;
+  for (const TraceRequest& request : trace.requests) longest = std::max(longest, request.output_tokens);
+  return longest;
 }
 
 absl::Status CheckPolicies(const std::vector<std::string>& policies, const SimOptions& base) {
@@ -126,12 +137,13 @@ SimOptions Dominance::OptionsOf(const DominanceCell& cell, const std::string& po
   result.workers = cell.workers;
   result.mode = cell.mode;
   result.seed = cell.seed;
-  result.steps = StepsFor(cell.workers, result.steps);
+  result.steps = StepsFor(cell, result.steps);
   if (cell.mode == "overload") {
     result.reveal = cell.reveal;
     return result;
   }
   const Trace& trace = PreparedTrace(cell);
+  result.warmup = std::max(result.warmup, LongestOutput(trace));
   result.load = cell.level / kSaturationLoad *
                 FullSlotRequestRate(trace, cell.workers, result.batch, result.cost) / ArrivalRate(trace);
   return result;

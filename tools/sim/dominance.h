@@ -52,7 +52,9 @@ struct DominanceOptions {
   // FCFS is added when it is missing, the candidate left out.
   std::vector<std::string> baselines;
   // Batch, cost, objective, horizon, lookahead, steps and warmup of every run. G = 64 counts half as many
-  // steps, G = 256 and above a quarter: as many requests all the same.
+  // steps, G = 256 and above a quarter; a load below saturation 72 / load times as many, at most four times:
+  // a cell's noise hangs on its requests. In arrivals mode the group fills up first: counting starts no
+  // earlier than after the longest output.
   SimOptions base;
   int32_t threads = 1;
 };

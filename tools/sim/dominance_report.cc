@@ -1,6 +1,8 @@
 #include "tools/sim/dominance_report.h"
 
 #include <algorithm>
+#include <cmath>
+#include <iterator>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +17,8 @@ struct Losses {
   int64_t fair_step = 0;
   int64_t wait = 0;
   int64_t any = 0;
+  // Means over seeds only: steps so much longer that the seeds' spread does not explain it.
+  int64_t clear_step = 0;
 
   void Add(bool step_loss, bool fair_step_loss, bool wait_loss) {
     ++cells;
@@ -32,6 +36,25 @@ Losses CountCells(const Dominance& dominance) {
     losses.Add(verdict.step_loss, verdict.fair_step_loss, verdict.wait_loss);
   }
   return losses;
+}
+
+// One-sided 95 % points of Student's t with 1, 2, ... degrees of freedom.
+constexpr double kStudent95[] = {6.31, 2.92, 2.35, 2.13, 2.02, 1.94, 1.89, 1.86, 1.83};
+
+// Whether the candidate's step is longer than that of baseline `run` beyond what the ratios' spread over
+// `seeds` cells from `first` on leaves open at 95 %. One seed says nothing.
+bool SpreadExcludesEven(const std::vector<DominanceCell>& cells, size_t first, size_t seeds, int32_t run) {
+  if (seeds < 2) return false;
+  double sum = 0, squares = 0;
+  for (size_t s = first; s < first + seeds; ++s) {
+    const std::vector<RunFigures>& runs = cells[s].runs;
+    const double excess = runs[0].step_s_mean / runs[static_cast<size_t>(run)].step_s_mean - 1;
+    sum += excess;
+    squares += excess * excess;
+  }
+  const double n = static_cast<double>(seeds), mean = sum / n;
+  const double error = std::sqrt(std::max(0.0, squares / n - mean * mean) / (n - 1));
+  return mean > kStudent95[std::min(seeds - 1, std::size(kStudent95)) - 1] * error;
 }
 
 // The seeds of a setting are neighbours; their figures are averaged before they are judged, the waits
@@ -53,6 +76,7 @@ Losses CountSeedMeans(const Dominance& dominance) {
     }
     const Verdict verdict = dominance.Judge(mean);
     losses.Add(verdict.step_loss, verdict.fair_step_loss, verdict.wait_loss);
+    losses.clear_step += verdict.step_loss && SpreadExcludesEven(cells, first, seeds, verdict.best);
   }
   return losses;
 }
@@ -134,8 +158,11 @@ std::string DominanceLine(const Dominance& dominance, const DominanceCell& cell)
 }
 
 std::string DominanceSummary(const Dominance& dominance) {
+  const Losses means = CountSeedMeans(dominance);
   std::string summary = LossLine("cells", CountCells(dominance));
-  absl::StrAppend(&summary, LossLine("means over seeds", CountSeedMeans(dominance)));
+  absl::StrAppend(&summary, LossLine("means over seeds", means));
+  absl::StrAppend(&summary, "of these step losses, beyond the seeds' spread (95 %): ", means.clear_step,
+                  "\n");
   std::vector<int64_t> best(dominance.policies().size()), fair(best.size());
   for (const DominanceCell& cell : dominance.cells()) {
     const Verdict verdict = dominance.Judge(cell);
@@ -162,7 +189,9 @@ nlohmann::ordered_json DominanceJson(const Dominance& dominance) {
   json["steps"] = base.steps;
   json["seeds"] = dominance.options().seeds;
   json["by_cell"] = LossJson(CountCells(dominance));
-  json["by_seed_mean"] = LossJson(CountSeedMeans(dominance));
+  const Losses means = CountSeedMeans(dominance);
+  json["by_seed_mean"] = LossJson(means);
+  json["by_seed_mean"]["clear_step_losses"] = means.clear_step;
   json["cells"] = nlohmann::ordered_json::array();
   for (const DominanceCell& cell : dominance.cells()) json["cells"].push_back(CellJson(dominance, cell));
   return json;

@@ -126,6 +126,29 @@ TEST(JudgeTest, BaselineThatStarvesIsTheBestButNotTheBestFairOne) {
   EXPECT_FALSE(verdict.fair_step_loss);
 }
 
+// fcfs is behind lpt on every seed, and by far more than the seeds differ.
+TEST(DominanceTest, SummaryTellsLossesThatTheSpreadOfSeedsDoesNotExplain) {
+  DominanceOptions options = Corner();
+  options.workloads.resize(1);
+  options.groups = {16};
+  options.loads = {};
+  options.depths = {4};
+  options.seeds = 3;
+  options.candidate = "fcfs";
+  options.baselines = {"lpt"};
+  options.base.batch = 72;
+  options.base.warmup = 500;
+  options.base.steps = 1000;
+  Dominance dominance = *Dominance::Create(std::move(options));
+  ASSERT_TRUE(dominance.Run([](const DominanceCell&, size_t) {}, [] { return true; }).ok());
+  const nlohmann::ordered_json json = DominanceJson(dominance);
+  EXPECT_EQ(json.at("by_cell").at("step_losses"), 3);
+  EXPECT_EQ(json.at("by_seed_mean").at("step_losses"), 1);
+  EXPECT_EQ(json.at("by_seed_mean").at("clear_step_losses"), 1);
+  EXPECT_EQ(json.at("by_cell").at("wait_losses"), 0);
+  EXPECT_THAT(DominanceSummary(dominance), HasSubstr("cells: 3 of 3 lost (step 3, wait p99 0)"));
+}
+
 TEST(DominanceTest, BadListsAreRefused) {
   const auto code = [](auto change) {
     DominanceOptions options = Corner();
