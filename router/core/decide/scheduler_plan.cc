@@ -38,6 +38,7 @@ std::optional<Plan> Scheduler::MakePlan(bool force) {
     snapshot.step = ClockAt(target);
     snapshot.workers = views_;
     snapshot.waiting = Window();
+    snapshot.pool_size = pool_.size();
     snapshot.outlook = BuildOutlook(target);
     policy_->Decide(snapshot, assignments_);
     DiscardViolations();

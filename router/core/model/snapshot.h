@@ -76,6 +76,8 @@ struct Snapshot {
   absl::Span<const WorkerView> workers;
   // The waiting pool: higher priority first, then oldest first.
   absl::Span<const WaitingView> waiting;
+  // How many wait in all; `waiting` shows the first of them. 0: as many as it shows.
+  int64_t pool_size = 0;
   Outlook outlook;
 };
 

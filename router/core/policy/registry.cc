@@ -5,6 +5,7 @@
 #include "router/core/policy/balance_route/balance_route.h"
 #include "router/core/policy/bf_io/bf_io.h"
 #include "router/core/policy/bf_io/options.h"
+#include "router/core/policy/bf_io_auto/bf_io_auto.h"
 #include "router/core/policy/fcfs/fcfs.h"
 #include "router/core/policy/fcfs_fill/fcfs_fill.h"
 #include "router/core/policy/least_requests/least_requests.h"
@@ -59,12 +60,17 @@ MadePolicy BfIo(const PolicyOptions& options) {
   return std::make_unique<BfIoPolicy>(*settings);
 }
 
+MadePolicy BfIoAuto(const PolicyOptions& options) {
+  return std::make_unique<BfIoAutoPolicy>(options.horizon);
+}
+
 struct Registered {
   PolicyInfo info;
   MadePolicy (*make)(const PolicyOptions&);
 };
 
 constexpr Registered kPolicies[] = {
+    {{"bf_io_auto", "bf_io that sets its own weights: balance, and nobody much later than under fcfs"}, BfIoAuto},
     {{"bf_io", "integer program over the whole waiting pool: which requests, and where (--objective)"}, BfIo},
     {{"fcfs", "oldest first, to the worker with most free slots"}, Plain<FcfsPolicy>},
     {{"fcfs_fill", "oldest first, to the first worker with room"}, Plain<FcfsFillPolicy>},

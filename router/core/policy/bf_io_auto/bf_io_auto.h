@@ -1,0 +1,52 @@
+// The default policy: BF-IO that sets its own weights.
+//
+// Purpose: who enters and where, with nothing for the user to tune. Two regimes, told apart at every
+// decision:
+//   slots for all   everybody enters; the program only says where (least squares of the loads).
+//   fewer slots     the program of bf_io (squared deviations from a common level, less worths) over all that
+//                   wait, with the worth of waiting set by what a first-come rule would do (turns.h) and
+//                   workers prepared for requests that fit no gap (preparation.h).
+// docs/decision.md says what else was tried. Classes of priority are strict.
+//
+// Threads: as Policy. Deterministic.
+#ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_BF_IO_AUTO_H_
+#define BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_BF_IO_AUTO_H_
+
+#include <vector>
+
+#include "router/core/policy/bf_io_auto/preparation.h"
+#include "router/core/policy/bf_io_auto/turns.h"
+#include "router/core/policy/policy.h"
+#include "router/core/policy/room.h"
+#include "router/core/solver/solver.h"
+
+namespace bfio::core {
+
+class BfIoAutoPolicy final : public Policy {
+ public:
+  explicit BfIoAutoPolicy(int32_t horizon);
+
+  absl::string_view name() const override { return "bf_io_auto"; }
+  int32_t horizon() const override { return horizon_; }
+  void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) override;
+
+ private:
+  static PoolScale Measure(const Snapshot& snapshot);
+  // The workers whose load says something about the level all should keep: not one that drains, or that has
+  // joined lately.
+  void FindLevelWorkers();
+  void SetTarget(double mean_item);
+
+  int32_t horizon_;
+  Room room_;
+  Turns turns_;
+  Preparation preparation_;
+  Instance instance_;
+  Solver solver_;
+  std::vector<WorkerIndex> level_;
+  std::vector<int64_t> loads_;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_BF_IO_AUTO_H_

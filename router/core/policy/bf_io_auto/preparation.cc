@@ -1,0 +1,93 @@
+#include "router/core/policy/bf_io_auto/preparation.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace bfio::core {
+namespace {
+
+// How much one completion moves the mean gap.
+constexpr double kGapGain = 0.01;
+// A request is prepared for when it exceeds the mean gap by so many deviations of the pool.
+constexpr double kGiantDeviations = 2;
+// Share of the steps that sinking takes during which a worker does sink; the rest of the way it may find a
+// gap.
+constexpr double kSinkShare = 0.6;
+// A spared request should find its worker ready so many steps before it is due.
+constexpr double kReadyEarly = 20;
+// Share of the workers that may prepare at a time, at least one; none in a group too small to spare one.
+constexpr double kShareOfWorkers = 0.13;
+constexpr size_t kLeastGroup = 4;
+
+}  // namespace
+
+void Preparation::Observe(const Snapshot& snapshot) {
+  const int64_t steps = snapshot.step - after_step_;
+  if (after_.size() != snapshot.workers.size() || steps < 1) {
+    after_.clear();
+    return;
+  }
+  double lost = 0, completions = 0;
+  for (size_t g = 0; g < after_.size(); ++g) {
+    completions += static_cast<double>(after_[g].active - snapshot.workers[g].active);
+    lost += static_cast<double>(after_[g].load + after_[g].active * steps - snapshot.workers[g].load_tokens);
+  }
+  after_.clear();
+  if (completions < 1 || lost <= 0) return;
+  const double mean = lost / completions;
+  gap_ = gap_ == 0 ? mean : gap_ + (mean - gap_) * (1 - std::pow(1 - kGapGain, completions));
+}
+
+void Preparation::Remember(const Snapshot& snapshot, absl::Span<const Assignment> plan) {
+  after_.clear();
+  for (const WorkerView& worker : snapshot.workers) after_.push_back({worker.load_tokens, worker.active});
+  for (const Assignment& assignment : plan) {
+    After& after = after_[static_cast<size_t>(assignment.worker)];
+    after.load += snapshot.waiting[static_cast<size_t>(assignment.waiting_index)].prefill_tokens;
+    ++after.active;
+  }
+  after_step_ = snapshot.step;
+}
+
+void Preparation::Apply(const Snapshot& snapshot, absl::Span<const Turns::Turn> turns, const PoolScale& scale,
+                        double seats, absl::Span<const WorkerIndex> level, Instance& instance) {
+  if (gap_ == 0 || level.size() < kLeastGroup) return;
+  const size_t items = instance.items.size();
+  sizes_.clear();
+  for (const SolverItem& item : instance.items) sizes_.push_back(item.load);
+  const auto quarter = sizes_.begin() + static_cast<int64_t>(items / 4);
+  std::nth_element(sizes_.begin(), quarter, sizes_.end());
+  // Tokens a worker sinks in a step when every gap is closed by a small request.
+  const double sink = seats / static_cast<double>(snapshot.workers.size()) *
+                      std::max(gap_ - static_cast<double>(*quarter), 0.3 * gap_);
+  giants_.clear();
+  for (size_t i = 0; i < items; ++i) {
+    // A lower class gets no slot now, however well prepared.
+    if (snapshot.waiting[i].priority < snapshot.waiting[0].priority) break;
+    const double excess = static_cast<double>(instance.items[i].load) - gap_;
+    if (excess < kGiantDeviations * scale.deviation || excess <= 0) continue;
+    const double sinking = kSinkShare * excess / sink;
+    const double left = turns[i].slack - (turns[i].spared ? kReadyEarly : 0);
+    if (left < sinking) {
+      giants_.push_back({excess * std::min(1.0, 1 - left / sinking), static_cast<int32_t>(i)});
+    }
+  }
+  // The largest to the least loaded: the worker that has sunk deepest goes on sinking for the same request.
+  std::stable_sort(giants_.begin(), giants_.end(),
+                   [](const Giant& a, const Giant& b) { return a.credit > b.credit; });
+  const size_t most =
+      std::max<size_t>(1, static_cast<size_t>(kShareOfWorkers * static_cast<double>(level.size())));
+  if (giants_.size() > most) giants_.resize(most);
+  lowest_.assign(level.begin(), level.end());
+  std::stable_sort(lowest_.begin(), lowest_.end(), [&](WorkerIndex a, WorkerIndex b) {
+    return instance.workers[a].load < instance.workers[b].load;
+  });
+  for (size_t k = 0; k < giants_.size(); ++k) {
+    SolverItem& giant = instance.items[giants_[k].item];
+    giant.home = lowest_[k];
+    giant.credit = std::llround(giants_[k].credit);
+    instance.workers[giant.home].load += giant.credit;
+  }
+}
+
+}  // namespace bfio::core

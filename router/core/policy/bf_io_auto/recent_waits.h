@@ -1,0 +1,40 @@
+// The distribution of recent waits, old ones fading.
+//
+// Purpose: a quantile over the last thousand or so samples of a stream, in constant memory and a few hundred
+// additions a question. Each sample counts kFade times as much as the one before it. Waits are whole steps,
+// exact up to kExact and within 3 % beyond.
+#ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_RECENT_WAITS_H_
+#define BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_RECENT_WAITS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace bfio::core {
+
+class RecentWaits {
+ public:
+  // REQUIRES: steps >= 0.
+  void Add(int64_t steps);
+
+  // The least wait that at most a share `above` of the samples exceeds; 0 before the first sample.
+  int64_t Quantile(double above) const;
+
+ private:
+  static constexpr double kFade = 1.001;
+  static constexpr int64_t kExact = 256;
+  static constexpr int64_t kPerDoubling = 32;
+
+  static size_t Bucket(int64_t steps);
+  // The smallest wait that falls into the bucket.
+  static int64_t Lowest(size_t bucket);
+
+  std::vector<double> weights_;
+  double total_ = 0;
+  // What the next sample counts.
+  double next_ = 1;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_RECENT_WAITS_H_

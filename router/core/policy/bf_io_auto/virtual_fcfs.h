@@ -1,0 +1,45 @@
+// How long requests would wait if the oldest always went first.
+//
+// Purpose: the yardstick of bf_io_auto's fairness. Whoever is admitted, a first-come rule fills the same
+// slots at the same steps as any other rule that leaves none empty, so its pool holds as many requests as
+// ours, namely the youngest ones. Counting arrivals and admissions is therefore enough to know whom it would
+// be admitting now and how long they have waited; no second queue is simulated. (Completions come at the same
+// steps only as far as the lengths of those admitted are alike: an estimate, and a good one.)
+//
+// Cancelled requests leave this queue at its head. Threads: one. Cost: O(1) amortised per request.
+#ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_VIRTUAL_FCFS_H_
+#define BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_VIRTUAL_FCFS_H_
+
+#include <cstdint>
+#include <deque>
+
+#include "router/core/policy/bf_io_auto/recent_waits.h"
+
+namespace bfio::core {
+
+class VirtualFcfs {
+ public:
+  // One decision at `step`: so many wait, so many of them are admitted. REQUIRES: steps do not fall.
+  void Decide(int64_t step, int64_t waiting, int64_t admitted);
+
+  // 99 % of recent requests would have waited at most so many steps.
+  int64_t p99() const { return p99_; }
+
+ private:
+  struct Arrivals {
+    int64_t step;
+    int64_t requests;
+  };
+
+  // Takes up to `requests` from the head; records how long they had waited at `step` if asked to.
+  void Pop(int64_t requests, int64_t step, bool record);
+
+  std::deque<Arrivals> queue_;
+  int64_t queued_ = 0;
+  RecentWaits waits_;
+  int64_t p99_ = 0;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_VIRTUAL_FCFS_H_

@@ -1,0 +1,61 @@
+#include "router/core/policy/snapshot_instance.h"
+
+#include <algorithm>
+
+namespace bfio::core {
+namespace {
+
+// The first `steps` entries of every row of `from`, whose rows have `from_steps`.
+void CopyRows(absl::Span<const double> from, int32_t from_steps, int32_t steps, std::vector<double>& to) {
+  to.clear();
+  for (size_t row = 0; row < from.size(); row += static_cast<size_t>(from_steps)) {
+    const auto begin = from.begin() + static_cast<int64_t>(row);
+    to.insert(to.end(), begin, begin + steps);
+  }
+}
+
+}  // namespace
+
+void FillInstance(const Snapshot& snapshot, const Room& room, int32_t horizon, int64_t window,
+                  Instance& instance) {
+  instance.workers.clear();
+  for (WorkerIndex g = 0; g < room.workers(); ++g) {
+    const WorkerView& view = room[g];
+    SolverWorker worker;
+    worker.load = view.load_tokens;
+    worker.slots = view.free_slots;
+    worker.kv_tokens = view.free_kv_tokens;
+    worker.time_per_token = view.time_per_token;
+    worker.time_offset = view.time_offset;
+    worker.active = view.active;
+    instance.workers.push_back(worker);
+  }
+  const size_t items =
+      window > 0 ? std::min(snapshot.waiting.size(), static_cast<size_t>(window)) : snapshot.waiting.size();
+  instance.items.resize(items);
+  for (size_t i = 0; i < items; ++i) {
+    const WaitingView& request = snapshot.waiting[i];
+    SolverItem item;
+    item.load = request.prefill_tokens;
+    item.kv_reserve = request.kv_reserve_tokens;
+    item.priority = request.priority;
+    item.curve = request.curve;
+    instance.items[i] = item;
+  }
+  const Outlook& outlook = snapshot.outlook;
+  instance.target_load = 0;
+  instance.target_ahead.clear();
+  instance.discount.clear();
+  instance.horizon = std::min(horizon, outlook.horizon);
+  if (instance.horizon == 0) {
+    instance.ahead.clear();
+    instance.quiet.clear();
+    instance.curves.clear();
+    return;
+  }
+  CopyRows(outlook.load, outlook.horizon + 1, instance.steps(), instance.ahead);
+  CopyRows(outlook.quiet, outlook.horizon + 1, instance.steps(), instance.quiet);
+  CopyRows(outlook.curves, outlook.horizon + 1, instance.steps(), instance.curves);
+}
+
+}  // namespace bfio::core
