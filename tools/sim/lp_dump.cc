@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "router/core/policy/snapshot_instance.h"
 #include "router/core/solver/lp_export.h"
 
 namespace bfio::sim {
@@ -24,37 +25,10 @@ LpDumpPolicy::LpDumpPolicy(std::unique_ptr<core::Policy> acting, const SimOption
 void LpDumpPolicy::Decide(const core::Snapshot& snapshot, std::vector<core::Assignment>& plan) {
   if (status_.ok() && snapshot.step > warmup_ && written_ < limit_) {
     room_.Reset(snapshot);
-    BuildInstance(snapshot);
+    core::FillInstance(snapshot, room_, snapshot.outlook.horizon, /*window=*/0, instance_);
     if (instance_.Target() > 0) Write(snapshot.step);
   }
   acting_->Decide(snapshot, plan);
-}
-
-void LpDumpPolicy::BuildInstance(const core::Snapshot& snapshot) {
-  instance_ = core::Instance();
-  for (core::WorkerIndex g = 0; g < room_.workers(); ++g) {
-    core::SolverWorker worker;
-    worker.load = room_[g].load_tokens;
-    worker.slots = room_[g].free_slots;
-    worker.kv_tokens = room_[g].free_kv_tokens;
-    worker.time_per_token = room_[g].time_per_token;
-    worker.time_offset = room_[g].time_offset;
-    worker.active = room_[g].active;
-    instance_.workers.push_back(worker);
-  }
-  for (const core::WaitingView& request : snapshot.waiting) {
-    core::SolverItem item;
-    item.load = request.prefill_tokens;
-    item.kv_reserve = request.kv_reserve_tokens;
-    item.priority = request.priority;
-    item.curve = request.curve;
-    instance_.items.push_back(item);
-  }
-  const core::Outlook& outlook = snapshot.outlook;
-  instance_.horizon = outlook.horizon;
-  instance_.ahead.assign(outlook.load.begin(), outlook.load.end());
-  instance_.quiet.assign(outlook.quiet.begin(), outlook.quiet.end());
-  instance_.curves.assign(outlook.curves.begin(), outlook.curves.end());
 }
 
 void LpDumpPolicy::Write(int64_t step) {

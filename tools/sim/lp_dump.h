@@ -33,7 +33,6 @@ class LpDumpPolicy final : public core::Policy {
   int64_t written() const { return written_; }
 
  private:
-  void BuildInstance(const core::Snapshot& snapshot);
   void Write(int64_t step);
 
   std::unique_ptr<core::Policy> acting_;
