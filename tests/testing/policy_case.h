@@ -51,7 +51,7 @@ class PolicyCase {
     return *this;
   }
 
-  Snapshot View() const { return {kStep, workers_, waiting_, {horizon_, load_, quiet_, curves_}}; }
+  Snapshot View() const { return {kStep, workers_, waiting_, 0, {horizon_, load_, quiet_, curves_}}; }
 
   // By waiting index: the worker it goes to, or -1.
   std::vector<int32_t> Decide(Policy& policy) const {

@@ -21,7 +21,7 @@ class RecentWaits {
   int64_t Quantile(double above) const;
 
  private:
-  static constexpr double kFade = 1.001;
+  static constexpr double kFade = 1.003;
   static constexpr int64_t kExact = 256;
   static constexpr int64_t kPerDoubling = 32;
 
