@@ -70,7 +70,8 @@ struct Registered {
 };
 
 constexpr Registered kPolicies[] = {
-    {{"bf_io_auto", "bf_io that sets its own weights: balance, and nobody much later than under fcfs"}, BfIoAuto},
+    {{"bf_io_auto", "bf_io that sets its own weights: balance, and nobody much later than under fcfs"},
+     BfIoAuto},
     {{"bf_io", "integer program over the whole waiting pool: which requests, and where (--objective)"}, BfIo},
     {{"fcfs", "oldest first, to the worker with most free slots"}, Plain<FcfsPolicy>},
     {{"fcfs_fill", "oldest first, to the first worker with room"}, Plain<FcfsFillPolicy>},
