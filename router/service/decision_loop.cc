@@ -26,7 +26,7 @@ core::SchedulerOptions CoreOptions(const RouterOptions& options) {
   core::SchedulerOptions core;
   core.plan_mode = options.plan_mode;
   core.max_waiting = options.max_waiting;
-  core.window = options.max_waiting;
+  core.window = options.window > 0 ? options.window : options.max_waiting;
   return core;
 }
 

@@ -18,16 +18,19 @@ ABSL_FLAG(std::string, listen, "127.0.0.1:50051",
 ABSL_FLAG(std::string, admin_listen, "127.0.0.1:50052",
           "HOST:PORT of the admin API; port 0 picks a free one");
 ABSL_FLAG(uint32_t, workers, 1, "ranks the first epoch waits for; later joins and losses re-form the group");
-ABSL_FLAG(std::string, policy, "bf_io", "who goes where: see the list above");
+ABSL_FLAG(std::string, policy, "bf_io_auto", "who goes where: see the list above");
 ABSL_FLAG(
     std::string, shadow, "",
     "policies, separated by commas, that plan for every decision without being obeyed; the admin state says "
     "how much idle work following them would have saved");
 ABSL_FLAG(std::string, objective, "square",
-          "bf_io's objective: square (squared deviation from the mean load, with a weight on waiting age) or "
-          "paper (J)");
-ABSL_FLAG(uint32_t, horizon, 0, "H: how many steps ahead the policy looks, with --lookahead");
-ABSL_FLAG(std::string, lookahead, "none", "who predicts completions for the policy: see the list above");
+          "bf_io's objective: square (squared deviation from the mean load, with a weight on waiting age), "
+          "paper (J) or refill (square over the horizon, a worker weighing less after its next completion)");
+ABSL_FLAG(double, discount, 1, "bf_io: what a step ahead counts against the one before it, above 0 up to 1");
+ABSL_FLAG(uint32_t, horizon, 0,
+          "H: how many steps ahead bf_io and br_h look, with --lookahead; bf_io_auto sees to it itself");
+ABSL_FLAG(uint32_t, window, 0, "requests from the front of the waiting pool that the policy sees; 0: all");
+ABSL_FLAG(std::string, lookahead, "survival", "who predicts completions for the policy: see the list above");
 ABSL_FLAG(std::string, plan_mode, "pipelined",
           "pipelined: the plan made from step k is applied at k+2, no worker waits for the router; "
           "lockstep: workers wait for the plan of each step");
@@ -101,6 +104,8 @@ absl::StatusOr<RouterOptions> OptionsFromFlags() {
   }
   options.workers = static_cast<int32_t>(workers);
   options.policy_options.horizon = static_cast<int32_t>(horizon);
+  options.policy_options.discount = absl::GetFlag(FLAGS_discount);
+  options.window = absl::GetFlag(FLAGS_window);
   options.max_waiting = waiting;
   options.limits.max_prompt_tokens = absl::GetFlag(FLAGS_max_prompt_tokens);
   options.limits.max_new_tokens = absl::GetFlag(FLAGS_max_new_tokens);

@@ -29,12 +29,14 @@ struct RouterOptions {
   std::string admin_listen = "127.0.0.1:50052";
   // Ranks the first epoch waits for.
   int32_t workers = 1;
-  std::string policy = "bf_io";
+  std::string policy = "bf_io_auto";
   core::PolicyOptions policy_options;
   // Policies that plan for every decision without being obeyed (router/core/shadow).
   std::vector<std::string> shadow;
   // Who predicts completions for the policy (router/core/lookahead).
-  std::string lookahead = "none";
+  std::string lookahead = "survival";
+  // Requests from the front of the pool that a policy sees; 0: all.
+  int64_t window = 0;
   core::PlanMode plan_mode = core::PlanMode::kPipelined;
   int64_t max_waiting = 4096;
   RequestLimits limits;

@@ -25,7 +25,7 @@ LpDumpPolicy::LpDumpPolicy(std::unique_ptr<core::Policy> acting, const SimOption
 void LpDumpPolicy::Decide(const core::Snapshot& snapshot, std::vector<core::Assignment>& plan) {
   if (status_.ok() && snapshot.step > warmup_ && written_ < limit_) {
     room_.Reset(snapshot);
-    core::FillInstance(snapshot, room_, snapshot.outlook.horizon, /*window=*/0, instance_);
+    core::FillInstance(snapshot, room_, snapshot.outlook.horizon, instance_);
     if (instance_.Target() > 0) Write(snapshot.step);
   }
   acting_->Decide(snapshot, plan);

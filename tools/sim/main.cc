@@ -32,8 +32,9 @@
 ABSL_FLAG(std::string, trace, "", "trace file (Azure, BurstGPT, Mooncake or generic columns)");
 ABSL_FLAG(std::string, profile, "",
           "built-in workload instead of a trace; conversation when neither is given");
-ABSL_FLAG(std::string, policy, "bf_io", "policy, or several separated by commas, each simulated in turn");
-ABSL_FLAG(std::string, objective, "square", "bf_io: square or paper");
+ABSL_FLAG(std::string, policy, "bf_io_auto",
+          "policy, or several separated by commas, each simulated in turn");
+ABSL_FLAG(std::string, objective, "square", "bf_io: square, paper or refill");
 ABSL_FLAG(uint32_t, workers, 16, "G, workers behind one barrier");
 ABSL_FLAG(uint32_t, batch, 72, "B, slots per worker");
 ABSL_FLAG(uint32_t, reveal, 128, "overload mode: requests are revealed until this many wait");
@@ -52,6 +53,9 @@ ABSL_FLAG(double, c, bfio::StepCost{}.c_s, "step time: fixed part, seconds");
 ABSL_FLAG(double, tl, bfio::StepCost{}.tl_s_per_token, "step time: seconds per token of the largest load");
 ABSL_FLAG(uint64_t, seed, 1,
           "seed of random policies, of a profile's lengths and, above 1, of where a trace starts");
+ABSL_FLAG(uint32_t, window, 0,
+          "requests from the front of the pool that a policy sees; 0: 4,096, or --reveal if that is more");
+ABSL_FLAG(double, discount, 1, "bf_io: what a step ahead counts against the one before it; 1 in the paper");
 ABSL_FLAG(uint32_t, choices, 4, "power_of_d: d, workers drawn for each request");
 ABSL_FLAG(std::string, shadow, "",
           "policies, separated by commas, that plan for every decision without being obeyed; their regrets "
@@ -75,10 +79,10 @@ std::string Usage() {
       "and prints\n"
       "imbalance (G max L - sum L, tokens), idle fraction, throughput, latencies, energy and decision "
       "times.\n\n"
-      "  bfio_sim --profile=conversation --policy=fcfs,least_tokens,bf_io\n"
+      "  bfio_sim --profile=conversation --policy=fcfs,least_tokens,bf_io_auto\n"
       "  bfio_sim --trace=AzureLLMInferenceTrace_conv.csv --policy=bf_io --objective=paper "
       "--json\n"
-      "  bfio_sim dominance --trace=FILE,FILE --candidate=bf_io    # is it never worse than any baseline?\n\n"
+      "  bfio_sim dominance --trace=FILE,FILE    # is it never worse than any baseline?\n\n"
       "Policies:\n";
   for (const core::PolicyInfo& policy : core::RegisteredPolicies()) {
     absl::StrAppendFormat(&usage, "  %-15s %s\n", policy.name, policy.summary);
@@ -106,6 +110,8 @@ SimOptions OptionsFromFlags() {
   options.cost.c_s = absl::GetFlag(FLAGS_c);
   options.cost.tl_s_per_token = absl::GetFlag(FLAGS_tl);
   options.seed = absl::GetFlag(FLAGS_seed);
+  options.window = absl::GetFlag(FLAGS_window);
+  options.discount = absl::GetFlag(FLAGS_discount);
   options.choices = static_cast<int32_t>(absl::GetFlag(FLAGS_choices));
   options.shadow = absl::StrSplit(absl::GetFlag(FLAGS_shadow), ',', absl::SkipEmpty());
   options.dump_lp = absl::GetFlag(FLAGS_dump_lp);

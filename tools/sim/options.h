@@ -12,7 +12,7 @@
 namespace bfio::sim {
 
 struct SimOptions {
-  std::string policy = "bf_io";
+  std::string policy = "bf_io_auto";
   std::string objective = "square";
   int32_t horizon = 0;
   std::string lookahead = "none";
@@ -33,6 +33,10 @@ struct SimOptions {
   uint64_t seed = 1;
   // power_of_d: d.
   int32_t choices = 4;
+  // Requests from the front of the pool that a policy sees; 0: 4,096, or `reveal` if that is more.
+  int64_t window = 0;
+  // bf_io: weight of a step ahead against the one before it.
+  double discount = 1;
   // Policies that are asked on every decision and not obeyed.
   std::vector<std::string> shadow;
   // Where every counted decision is written as an LP file, and the most files; nowhere when empty.

@@ -13,6 +13,7 @@ absl::StatusOr<PolicyStack> MakePolicyStack(const SimOptions& options) {
   policy_options.horizon = options.horizon;
   policy_options.objective = options.objective;
   policy_options.choices = options.choices;
+  policy_options.discount = options.discount;
   PolicyStack stack;
   absl::StatusOr<std::unique_ptr<core::Policy>> policy =
       core::MakeShadowedPolicy(options.policy, policy_options, options.shadow);

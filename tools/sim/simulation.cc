@@ -22,7 +22,7 @@ core::SchedulerOptions SchedulerOptionsFor(const SimOptions& options) {
   core::SchedulerOptions result;
   result.plan_mode = core::PlanMode::kLockstep;
   result.max_waiting = kMostWaiting;
-  result.window = std::max<int64_t>(result.window, options.reveal);
+  result.window = options.window > 0 ? options.window : std::max(result.window, options.reveal);
   return result;
 }
 

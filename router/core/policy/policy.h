@@ -44,10 +44,13 @@ struct PolicyOptions {
   // Seed of the policy's own random stream (power_of_two, power_of_d). Give replicas different seeds, or they
   // pick alike.
   uint64_t seed = 1;
-  // H, steps of lookahead. bf_io accepts only 0 so far.
+  // H, steps of lookahead.
   int32_t horizon = 0;
-  // bf_io: "paper" (J of the BF-IO paper) or "square" (squared deviations of the loads, less worth of age).
+  // bf_io: "paper" (J of the BF-IO paper), "square" (squared deviations of the loads, less worth of age) or
+  // "refill" (the same, weighted by how long each worker will stay as it is).
   std::string objective = "square";
+  // bf_io: what a step ahead counts against the one before it, in (0, 1]; 1 in the paper's J.
+  double discount = 1;
   // power_of_d: d, workers drawn for each request.
   int32_t choices = 4;
 };

@@ -57,7 +57,7 @@ MadePolicy BrH(const PolicyOptions& options) {
 MadePolicy BfIo(const PolicyOptions& options) {
   absl::StatusOr<SolverSettings> settings = BfIoSettings(options);
   if (!settings.ok()) return settings.status();
-  return std::make_unique<BfIoPolicy>(*settings);
+  return std::make_unique<BfIoPolicy>(*settings, options.horizon, options.discount);
 }
 
 MadePolicy BfIoAuto(const PolicyOptions& options) {

@@ -16,8 +16,7 @@ void CopyRows(absl::Span<const double> from, int32_t from_steps, int32_t steps, 
 
 }  // namespace
 
-void FillInstance(const Snapshot& snapshot, const Room& room, int32_t horizon, int64_t window,
-                  Instance& instance) {
+void FillInstance(const Snapshot& snapshot, const Room& room, int32_t horizon, Instance& instance) {
   instance.workers.clear();
   for (WorkerIndex g = 0; g < room.workers(); ++g) {
     const WorkerView& view = room[g];
@@ -30,10 +29,8 @@ void FillInstance(const Snapshot& snapshot, const Room& room, int32_t horizon, i
     worker.active = view.active;
     instance.workers.push_back(worker);
   }
-  const size_t items =
-      window > 0 ? std::min(snapshot.waiting.size(), static_cast<size_t>(window)) : snapshot.waiting.size();
-  instance.items.resize(items);
-  for (size_t i = 0; i < items; ++i) {
+  instance.items.resize(snapshot.waiting.size());
+  for (size_t i = 0; i < snapshot.waiting.size(); ++i) {
     const WaitingView& request = snapshot.waiting[i];
     SolverItem item;
     item.load = request.prefill_tokens;

@@ -15,9 +15,8 @@
 
 namespace bfio::core {
 
-// Looks as far ahead as both the outlook and `horizon` reach, and at the first `window` requests (0: all).
-void FillInstance(const Snapshot& snapshot, const Room& room, int32_t horizon, int64_t window,
-                  Instance& instance);
+// Looks as far ahead as both the outlook and `horizon` reach.
+void FillInstance(const Snapshot& snapshot, const Room& room, int32_t horizon, Instance& instance);
 
 }  // namespace bfio::core
 

@@ -1,27 +1,45 @@
 #include "router/core/policy/bf_io/bf_io.h"
 
+#include "router/core/policy/snapshot_instance.h"
+
 namespace bfio::core {
 
 void BfIoPolicy::Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) {
   room_.Reset(snapshot);
   if (room_.slots_left() == 0 || snapshot.waiting.empty()) return;
-  BuildInstance(snapshot);
-  if (square_) valuation_.Apply(snapshot, instance_);
+  FillInstance(snapshot, room_, horizon_, instance_);
+  SetDiscounts();
+  if (settings_.objective != ObjectiveKind::kPaper) {
+    valuation_.Apply(snapshot, instance_);
+    ScaleWorths();
+  }
   const Solution& solution = solver_.Solve(instance_);
   for (int32_t i = 0; i < static_cast<int32_t>(solution.worker_of.size()); ++i) {
     if (solution.worker_of[i] != kUnassigned) plan.push_back({i, solution.worker_of[i]});
   }
 }
 
-void BfIoPolicy::BuildInstance(const Snapshot& snapshot) {
-  instance_.workers.clear();
-  for (WorkerIndex g = 0; g < room_.workers(); ++g) {
-    instance_.workers.push_back({room_[g].load_tokens, room_[g].free_slots, room_[g].free_kv_tokens});
+void BfIoPolicy::SetDiscounts() {
+  double discount = 1;
+  for (int32_t h = 0; instance_.horizon > 0 && h < instance_.steps(); ++h, discount *= discount_) {
+    instance_.discount.push_back(discount);
   }
-  instance_.items.clear();
-  for (const WaitingView& request : snapshot.waiting) {
-    instance_.items.push_back({request.prefill_tokens, request.kv_reserve_tokens, request.priority});
+}
+
+// A worth is weighed against the squares of one step; over a horizon there are more of them.
+void BfIoPolicy::ScaleWorths() {
+  if (instance_.horizon == 0) return;
+  const bool refill = settings_.objective == ObjectiveKind::kRefill;
+  const double workers = static_cast<double>(instance_.workers.size());
+  double steps = 0;
+  for (int32_t h = 0; h < instance_.steps(); ++h) {
+    double weight = 0;
+    for (size_t g = 0; g < instance_.workers.size(); ++g) {
+      weight += (refill ? instance_.QuietAhead(g, h) : 1) / workers;
+    }
+    steps += instance_.Discount(h) * weight;
   }
+  for (SolverItem& item : instance_.items) item.worth *= steps;
 }
 
 }  // namespace bfio::core

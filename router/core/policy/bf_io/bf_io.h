@@ -1,9 +1,13 @@
 // BF-IO: which waiting requests, and where, by the integer program over the whole pool.
 //
-// Source: BF-IO paper, section 3 (IO), horizon 0; the program itself is router/core/solver. Objectives:
+// Source: BF-IO paper, section 3 (IO); the program itself is router/core/solver. H steps ahead are seen where
+// there is a lookahead, each counting `discount` times the one before it. Objectives:
 //   square  (default) squared deviations of the loads from a common level, less what waiting is worth
 //           (valuation.h): balances better and starves nobody.
-//   paper   J = G max L - sum L. Its term - sum L rewards large requests, so small ones may wait for long.
+//   refill  square over the horizon, a worker weighing the probability that nobody on it has ended by then:
+//           what a completion upsets the next decision repairs.
+//   paper   J = sum over h of G max L - sum L. Its term - sum L rewards large requests, so small ones may
+//   wait for long.
 // Classes of priority are strict: a request is never passed over for a lower class while KV lets it in.
 #ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_BF_IO_H_
 #define BFIO_ROUTER_CORE_POLICY_BF_IO_BF_IO_H_
@@ -19,16 +23,20 @@ namespace bfio::core {
 
 class BfIoPolicy final : public Policy {
  public:
-  explicit BfIoPolicy(const SolverSettings& settings)
-      : square_(settings.objective == ObjectiveKind::kSquare), solver_(settings) {}
+  BfIoPolicy(const SolverSettings& settings, int32_t horizon, double discount)
+      : settings_(settings), horizon_(horizon), discount_(discount), solver_(settings) {}
 
   absl::string_view name() const override { return "bf_io"; }
+  int32_t horizon() const override { return horizon_; }
   void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) override;
 
  private:
-  void BuildInstance(const Snapshot& snapshot);
+  void SetDiscounts();
+  void ScaleWorths();
 
-  bool square_;
+  SolverSettings settings_;
+  int32_t horizon_;
+  double discount_;
   Room room_;
   Valuation valuation_;
   Instance instance_;

@@ -8,8 +8,8 @@
 
 namespace bfio::core {
 
-// Largest horizon bf_io accepts so far.
-inline constexpr int32_t kMaxHorizon = 0;
+// Largest horizon bf_io accepts.
+inline constexpr int32_t kMaxHorizon = 500;
 
 // INVALID_ARGUMENT, naming the setting and what it may be.
 absl::StatusOr<SolverSettings> BfIoSettings(const PolicyOptions& options);

@@ -2,7 +2,8 @@
 //
 // Purpose: who enters and where, with nothing for the user to tune. Two regimes, told apart at every
 // decision:
-//   slots for all   everybody enters; the program only says where (least squares of the loads).
+//   slots for all   everybody enters; the program only says where: least squares of the loads, and with a
+//                   lookahead the refill objective, which weighs how long each worker will stay as it is.
 //   fewer slots     the program of bf_io (squared deviations from a common level, less worths) over all that
 //                   wait, with the worth of waiting set by what a first-come rule would do (turns.h) and
 //                   workers prepared for requests that fit no gap (preparation.h).
@@ -22,8 +23,12 @@
 
 namespace bfio::core {
 
+// Steps of lookahead that bf_io_auto asks for by itself: beyond, the next completion is nearly certain.
+inline constexpr int32_t kAutoHorizon = 20;
+
 class BfIoAutoPolicy final : public Policy {
  public:
+  // H of the outlook it asks for, where there is a lookahead; 0: kAutoHorizon.
   explicit BfIoAutoPolicy(int32_t horizon);
 
   absl::string_view name() const override { return "bf_io_auto"; }
@@ -42,7 +47,8 @@ class BfIoAutoPolicy final : public Policy {
   Turns turns_;
   Preparation preparation_;
   Instance instance_;
-  Solver solver_;
+  Solver square_;
+  Solver refill_;
   std::vector<WorkerIndex> level_;
   std::vector<int64_t> loads_;
 };
