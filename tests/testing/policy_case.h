@@ -41,13 +41,30 @@ class PolicyCase {
     workers_.back().total_kv_tokens = tokens;
     return *this;
   }
-  // An outlook: `load` by worker and step ahead, `curves` by curve and step ahead, H + 1 entries a row. Every
-  // present request may end at any step.
-  PolicyCase& Ahead(int32_t horizon, const std::vector<double>& load, const std::vector<double>& curves) {
+  PolicyCase& TimePerToken(double time) {
+    workers_.back().time_per_token = time;
+    return *this;
+  }
+  PolicyCase& Draining() {
+    workers_.back().accepts_new = false;
+    return *this;
+  }
+  // Of the request added last: its row of the curves.
+  PolicyCase& Curve(int32_t curve) {
+    waiting_.back().curve = curve;
+    return *this;
+  }
+  // An outlook: `load` and `quiet` by worker and step ahead, `curves` by curve and step ahead, H + 1 entries
+  // a row. Without `quiet`, every worker loses a request in the first step.
+  PolicyCase& Ahead(int32_t horizon, const std::vector<double>& load, const std::vector<double>& curves,
+                    const std::vector<double>& quiet = {}) {
     horizon_ = horizon;
     load_ = load;
     curves_ = curves;
-    quiet_.assign(load.size(), 0);
+    quiet_ = quiet;
+    for (size_t i = quiet.size(); i < load.size(); ++i) {
+      quiet_.push_back(i % static_cast<size_t>(horizon + 1) == 0 ? 1 : 0);
+    }
     return *this;
   }
 

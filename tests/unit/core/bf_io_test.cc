@@ -1,15 +1,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "tests/testing/policy_case.h"
 
 namespace bfio::core {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 class BfIoTest : public ::testing::TestWithParam<const char*> {};
-INSTANTIATE_TEST_SUITE_P(Objectives, BfIoTest, ::testing::Values("square", "paper"),
+INSTANTIATE_TEST_SUITE_P(Objectives, BfIoTest, ::testing::Values("square", "paper", "refill"),
                          [](const auto& param) { return std::string(param.param); });
 
 TEST_P(BfIoTest, ChoosesTheRequestThatClosesTheGap) {
@@ -87,11 +90,76 @@ TEST(BfIoSquareTest, DrainingWorkerDoesNotPullTheOthersDown) {
   EXPECT_THAT(PolicyCase(draining).WaitingAll({100, 3'000, 6'000}).Decide("bf_io"), ElementsAre(-1, 1, -1));
 }
 
+// Two gaps alike now; the second worker loses most of its load in the next step. Each choice is right for the
+// horizon that it sees.
+PolicyCase OneWorkerEmptiesSoon() {
+  return PolicyCase()
+      .Worker(10'000, 1, kAmpleKv, 10)
+      .Worker(9'999, 0, kAmpleKv, 10)
+      .Worker(10'000, 1, kAmpleKv, 10)
+      .WaitingAll({3'000})
+      .Ahead(1, {10'000, 10'010, 9'999, 10'009, 10'000, 4'000}, {1, 1}, {1, 1, 1, 1, 1, 1});
+}
+
+std::vector<int32_t> DecideAhead(const char* objective, int32_t horizon, double discount = 1) {
+  PolicyOptions options;
+  options.objective = objective;
+  options.horizon = horizon;
+  options.discount = discount;
+  return OneWorkerEmptiesSoon().Decide(**MakePolicy("bf_io", options));
+}
+
+TEST(BfIoHorizonTest, StepAheadDecidesWhatTodayLeavesOpen) {
+  for (const char* objective : {"paper", "square"}) {
+    EXPECT_THAT(DecideAhead(objective, 0), ElementsAre(0)) << objective;
+    EXPECT_THAT(DecideAhead(objective, 1), ElementsAre(2)) << objective;
+  }
+}
+
+// The first worker is lower now, the second will be.
+TEST(BfIoHorizonTest, DiscountSaysWhatTheFutureIsWorth) {
+  const PolicyCase tie = PolicyCase()
+                             .Worker(9'000, 1, kAmpleKv, 10)
+                             .Worker(10'000, 1, kAmpleKv, 10)
+                             .WaitingAll({1'000})
+                             .Ahead(1, {9'000, 10'000, 10'000, 8'900}, {1, 1}, {1, 1, 1, 1});
+  for (const char* objective : {"paper", "square"}) {
+    PolicyOptions options;
+    options.objective = objective;
+    options.horizon = 1;
+    EXPECT_THAT(tie.Decide(**MakePolicy("bf_io", options)), ElementsAre(1)) << objective;
+    options.discount = 0.5;
+    EXPECT_THAT(tie.Decide(**MakePolicy("bf_io", options)), ElementsAre(0)) << objective;
+  }
+}
+
+// The first two workers are equal, and the second will soon lose somebody; the third has no slot.
+std::vector<int32_t> RefillBeside(int64_t third_load) {
+  PolicyOptions options;
+  options.objective = "refill";
+  options.horizon = 2;
+  const double a = 10'000, b = static_cast<double>(third_load);
+  return PolicyCase()
+      .Worker(10'000, 1, kAmpleKv, 10)
+      .Worker(10'000, 1, kAmpleKv, 10)
+      .Worker(third_load, 0, kAmpleKv, 10)
+      .WaitingAll({1'000})
+      .Ahead(2, {a, a, a, a, a, a, b, b, b}, {1, 1, 1}, {1, 1, 1, 1, 0.2, 0.1, 1, 1, 1})
+      .Decide(**MakePolicy("bf_io", options));
+}
+
+// What a completion will upset the next decision repairs: so a surplus goes where it will not last, and what
+// closes a gap where it will.
+TEST(BfIoHorizonTest, RefillPutsASurplusWhereItWillNotLastAndAFitWhereItWill) {
+  EXPECT_THAT(RefillBeside(10'200), ElementsAre(1));
+  EXPECT_THAT(RefillBeside(12'000), ElementsAre(0));
+}
+
 TEST(RegistryTest, UnknownPolicyIsAnErrorThatNamesTheKnownOnes) {
   const auto policy = MakePolicy("fastest", {});
   EXPECT_EQ(policy.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(policy.status().message()), ::testing::HasSubstr("'fastest' is unknown"));
-  EXPECT_THAT(std::string(policy.status().message()), ::testing::HasSubstr("least_tokens"));
+  EXPECT_THAT(std::string(policy.status().message()), HasSubstr("'fastest' is unknown"));
+  EXPECT_THAT(std::string(policy.status().message()), HasSubstr("least_tokens"));
 }
 
 TEST(RegistryTest, EveryListedPolicyIsMadeUnderItsOwnName) {
@@ -101,17 +169,31 @@ TEST(RegistryTest, EveryListedPolicyIsMadeUnderItsOwnName) {
 
 TEST(RegistryTest, HorizonBeyondTheLimitIsRefusedByName) {
   PolicyOptions options;
-  options.horizon = 1;
-  const auto policy = MakePolicy("bf_io", options);
-  EXPECT_EQ(policy.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(policy.status().message()), ::testing::HasSubstr("the limit is 0"));
+  options.horizon = 500;
+  EXPECT_TRUE(MakePolicy("bf_io", options).ok());
+  for (int32_t horizon : {501, -1}) {
+    options.horizon = horizon;
+    const auto policy = MakePolicy("bf_io", options);
+    EXPECT_EQ(policy.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(policy.status().message()), HasSubstr("must lie between 0 and 500"));
+  }
+}
+
+TEST(RegistryTest, DiscountOutsideZeroToOneIsRefusedByName) {
+  PolicyOptions options;
+  for (double discount : {0.0, -0.5, 1.01, std::nan("")}) {
+    options.discount = discount;
+    const auto policy = MakePolicy("bf_io", options);
+    EXPECT_EQ(policy.status().code(), absl::StatusCode::kInvalidArgument) << discount;
+    EXPECT_THAT(std::string(policy.status().message()), HasSubstr("discount")) << discount;
+  }
 }
 
 TEST(RegistryTest, UnknownObjectiveIsRefusedByName) {
   PolicyOptions options;
   options.objective = "cube";
   EXPECT_THAT(std::string(MakePolicy("bf_io", options).status().message()),
-              ::testing::HasSubstr("objective 'cube' is unknown"));
+              HasSubstr("objective 'cube' is unknown"));
 }
 
 }  // namespace
