@@ -86,15 +86,16 @@ void Turns::Spare(const Snapshot& snapshot, const PoolScale& scale) {
 }
 
 void Turns::SetWorths(const Snapshot& snapshot, const PoolScale& scale, Instance& instance) const {
-  // More than any exchange of items can change the balance by.
+  // More than any exchange of items can change the balance by; in time, as what is balanced is.
   double low = instance.workers[0].Time(static_cast<double>(instance.workers[0].load)), high = low,
-         largest = 0;
+         largest = 0, rate = 0;
   for (const SolverWorker& worker : instance.workers) {
     low = std::min(low, worker.Time(static_cast<double>(worker.load)));
     high = std::max(high, worker.Time(static_cast<double>(worker.load)));
+    rate = std::max(rate, worker.time_per_token);
   }
   for (const SolverItem& item : instance.items)
-    largest = std::max(largest, static_cast<double>(item.load + item.credit));
+    largest = std::max(largest, rate * static_cast<double>(item.load + item.credit));
   const double forced = 4 * std::pow(high - low + 2 * largest, 2);
 
   const double late = std::max(1.0, kLateFactor * static_cast<double>(fcfs_.p99()));

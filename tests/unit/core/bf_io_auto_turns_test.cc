@@ -1,0 +1,328 @@
+// Whose turn it is under bf_io_auto: lateness, the price of waiting, who is due and who is spared.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "common/base/rng.h"
+#include "router/core/policy/bf_io_auto/turns.h"
+
+namespace bfio::core {
+namespace {
+
+// A pool of 200 whose first-come rule would admit 20 a step: P = 9 steps, late beyond 10.8, due at 18.
+constexpr int64_t kPool = 200, kSeats = 20, kDue = 18;
+constexpr double kLate = 10.8;
+constexpr int64_t kLastInTime = 10;
+
+class TurnsTest : public ::testing::Test {
+ protected:
+  TurnsTest() : workers_(4), waiting_(kPool), ages_(kPool, 5) {
+    for (int64_t i = 0; i < kPool; ++i) waiting_[i].id = static_cast<RequestId>(i + 1);
+    for (WorkerView& worker : workers_) worker.load_tokens = 10'000;
+    scale_ = {1'000, 100};
+    for (WaitingView& request : waiting_) request.prefill_tokens = 1'000;
+  }
+
+  Snapshot View() {
+    for (int64_t i = 0; i < kPool; ++i) waiting_[i].enqueued_step = step_ - ages_[i];
+    Snapshot snapshot;
+    snapshot.step = step_;
+    snapshot.workers = workers_;
+    snapshot.waiting = waiting_;
+    return snapshot;
+  }
+  void Observe() {
+    ++step_;
+    turns_.Observe(View(), scale_, kSeats);
+  }
+  // Until P is 9; requests that age meanwhile keep their age.
+  void Settle(int decisions = 50) {
+    for (int i = 0; i < decisions; ++i) Observe();
+  }
+  void Admit(std::vector<int32_t> waiting_indices) {
+    std::vector<Assignment> plan;
+    for (int32_t i : waiting_indices) plan.push_back({i, 0});
+    turns_.Learn(View(), plan);
+  }
+  // Four workers, and the items of the pool.
+  Instance Program() {
+    Instance instance;
+    instance.workers.resize(4);
+    for (SolverWorker& worker : instance.workers) worker.load = 10'000, worker.slots = 5;
+    for (const WaitingView& request : waiting_) {
+      instance.items.emplace_back();
+      instance.items.back().load = request.prefill_tokens;
+    }
+    return instance;
+  }
+  Instance Worths() {
+    Instance instance = Program();
+    turns_.SetWorths(View(), scale_, instance);
+    return instance;
+  }
+  int64_t Spared() const {
+    return std::count_if(turns_.turns().begin(), turns_.turns().end(), [](auto& t) { return t.spared; });
+  }
+
+  Turns turns_;
+  PoolScale scale_;
+  int64_t step_ = 1'000;
+  std::vector<WorkerView> workers_;
+  std::vector<WaitingView> waiting_;
+  std::vector<int64_t> ages_;
+};
+
+TEST_F(TurnsTest, DueAtTwiceWhatAFirstComeRuleWouldMakeNearlyEverybodyWait) {
+  ages_[3] = 17, ages_[4] = 18, ages_[5] = 40;
+  Settle();
+  EXPECT_EQ(turns_.turns()[0].slack, kDue - 5);
+  EXPECT_EQ(turns_.turns()[3].slack, 1);
+  EXPECT_EQ(turns_.turns()[4].slack, 0);
+  EXPECT_EQ(turns_.turns()[5].slack, kDue - 40);
+}
+
+TEST_F(TurnsTest, WorthIsPriceTimesScaleSquaredTimesLatenessSquared) {
+  ages_[1] = 0, ages_[2] = 12;
+  Settle();
+  const Instance instance = Worths();
+  for (int i : {0, 1, 2}) {
+    const double age = static_cast<double>(ages_[i]), lateness = age / kLate;
+    EXPECT_DOUBLE_EQ(instance.items[i].worth, 200 * age + 100 * 100 * lateness * lateness);
+  }
+}
+
+TEST_F(TurnsTest, PriceRisesWithALateAdmissionAndFallsWithOneInTime) {
+  ages_[7] = kLastInTime, ages_[8] = kLastInTime + 1;
+  Settle();
+  const double start = turns_.price();
+  Admit({7});
+  EXPECT_NEAR(std::log(turns_.price() / start), 0.1 * -0.008, 1e-12);
+  Admit({8});
+  EXPECT_NEAR(std::log(turns_.price() / start), 0.1 * (1 - 2 * 0.008), 1e-12);
+}
+
+TEST_F(TurnsTest, PriceStaysWhereNobodyIsPassedOver) {
+  ages_[8] = 30;
+  Settle();
+  turns_.Observe(View(), scale_, kPool);
+  Admit({7, 8});
+  EXPECT_EQ(turns_.price(), 1);
+}
+
+TEST_F(TurnsTest, PriceKeepsToItsBounds) {
+  Settle();
+  for (int i = 0; i < 2'000; ++i) Admit(std::vector<int32_t>(20, 0));
+  EXPECT_DOUBLE_EQ(turns_.price(), 0.01);
+  ages_[0] = 12;
+  for (int i = 0; i < 2'000; ++i) Admit({0});
+  EXPECT_DOUBLE_EQ(turns_.price(), 1'000);
+}
+
+// The dearer waiting is, the fewer come late: at 50 times the initial price it is 0.8 % here.
+TEST_F(TurnsTest, PriceFindsTheLateShareThatIsWanted) {
+  Rng rng(11);
+  for (int64_t i = 0; i < kSeats; ++i) ages_[i] = 12;  // late, not due
+  Settle();
+  double late = 0, all = 0;
+  for (int decision = 0; decision < 4'000; ++decision) {
+    std::vector<int32_t> plan;
+    for (int32_t i = 0; i < kSeats; ++i) {
+      const bool is_late = rng.Uniform() < 0.4 / turns_.price();
+      plan.push_back(is_late ? i : i + 100);
+      if (decision >= 500) late += is_late, all += 1;
+    }
+    Observe();
+    Admit(plan);
+  }
+  EXPECT_NEAR(late / all, 0.008, 0.0003);
+  EXPECT_NEAR(std::log(turns_.price()), std::log(50), 0.7);
+}
+
+// --- the spared ---
+
+TEST_F(TurnsTest, LargestDueAreSparedWithinABudgetAndTheOthersAreDue) {
+  for (int i = 0; i < 8; ++i) waiting_[i].prefill_tokens = 1'300 + 100 * i;
+  Settle(200);
+  for (int i = 0; i < 8; ++i) ages_[i] = 18;
+  waiting_[9].prefill_tokens = 1'200, ages_[9] = 18;  // two deviations above the mean is not large yet
+  Observe();
+  // Saved up: one in 200 of the 20 * 18 requests that enter until somebody is due, and two.
+  EXPECT_EQ(Spared(), 3);
+  for (int i : {5, 6, 7}) {
+    EXPECT_TRUE(turns_.turns()[i].spared) << i;
+    EXPECT_EQ(turns_.turns()[i].slack, 100) << i;
+  }
+  for (int i : {0, 1, 2, 3, 4, 9}) EXPECT_EQ(turns_.turns()[i].slack, 0) << i;
+}
+
+TEST_F(TurnsTest, BudgetGrowsByOneInTwoHundredAdmissions) {
+  for (int i = 0; i < 100; ++i) waiting_[i].prefill_tokens = 5'000, ages_[i] = 18;
+  // The first decisions, before there is a P, spare as well.
+  int64_t before = 0;
+  Settle(1'000);
+  before = Spared();
+  EXPECT_LE(before, 1 + 1'000 * kSeats / 200);
+  Settle(10);
+  EXPECT_EQ(Spared(), std::min<int64_t>(100, before + 1));
+}
+
+TEST_F(TurnsTest, SparedOneIsDueAHundredStepsLaterAndWorthLittleUntilThen) {
+  waiting_[0].prefill_tokens = 9'000;
+  Settle(200);
+  ages_[0] = 18;
+  Observe();
+  ASSERT_TRUE(turns_.turns()[0].spared);
+  EXPECT_DOUBLE_EQ(Worths().items[0].worth, 200.0 * 18 + 1e4 * 0.09);
+  ages_[0] = 117;
+  Observe();
+  EXPECT_EQ(turns_.turns()[0].slack, 1);
+  EXPECT_LT(Worths().items[0].worth, 1e8);
+  ages_[0] = 118;
+  Observe();
+  EXPECT_EQ(turns_.turns()[0].slack, 0);
+  EXPECT_GT(Worths().items[0].worth, 4 * std::pow(2 * 9'000, 2)) << "forced";
+}
+
+TEST_F(TurnsTest, SparedOneThatIsDueWaitsTwentyStepsForTheWorkerPreparedForIt) {
+  waiting_[0].prefill_tokens = 9'000;
+  Settle(200);
+  ages_[0] = 18;
+  Observe();
+  const auto forced = [&](int64_t age, int32_t home_slots) {
+    ages_[0] = age;
+    Observe();
+    Instance instance = Program();
+    instance.items[0].home = 2;
+    instance.workers[2].slots = home_slots;
+    turns_.SetWorths(View(), scale_, instance);
+    return instance.items[0].worth > 1e8;
+  };
+  EXPECT_TRUE(forced(118, 1));
+  EXPECT_FALSE(forced(118, 0));
+  EXPECT_FALSE(forced(137, 0));
+  EXPECT_TRUE(forced(138, 0));
+}
+
+TEST_F(TurnsTest, SparedOneThatLeavesIsForgotten) {
+  waiting_[0].prefill_tokens = waiting_[1].prefill_tokens = 9'000;
+  Settle(200);
+  ages_[0] = ages_[1] = 18;
+  Observe();
+  ASSERT_EQ(Spared(), 2);
+  ages_[0] = ages_[1] = 5;
+  waiting_[0].id = 9'999;  // somebody else in its place
+  Observe();
+  EXPECT_EQ(Spared(), 1);
+  waiting_[0].id = 1;  // and back
+  Observe();
+  EXPECT_FALSE(turns_.turns()[0].spared);
+  Admit({1});
+  Observe();
+  EXPECT_EQ(Spared(), 0);
+}
+
+TEST_F(TurnsTest, NobodyIsSparedWhereEverybodyEnters) {
+  waiting_[0].prefill_tokens = 9'000;
+  Settle(200);
+  ages_[0] = 18;
+  turns_.Observe(View(), scale_, kPool);
+  EXPECT_EQ(Spared(), 0);
+}
+
+// --- tenants ---
+
+TEST_F(TurnsTest, TenantThatIsAheadCountsAsYoungerByWhatItIsAhead) {
+  waiting_[1].tenant_excess_tokens = 10'000;  // one worker's mean load: one `late`
+  waiting_[2].tenant_excess_tokens = 25'000;
+  ages_[0] = ages_[1] = ages_[2] = 12;
+  Settle();
+  EXPECT_EQ(turns_.turns()[0].slack, kDue - 12);
+  EXPECT_DOUBLE_EQ(turns_.turns()[1].slack, kDue - 12 + kLate);
+  EXPECT_DOUBLE_EQ(turns_.turns()[2].slack, kDue - 12 + 2.5 * kLate);
+  const Instance instance = Worths();
+  EXPECT_GT(instance.items[0].worth, instance.items[1].worth);
+  EXPECT_GT(instance.items[1].worth, instance.items[2].worth) << "far ahead is worth less than nothing";
+  EXPECT_LT(instance.items[2].worth, 0);
+}
+
+TEST_F(TurnsTest, TenantThatIsAheadComesDueAllTheSame) {
+  waiting_[1].tenant_excess_tokens = 10'000;
+  ages_[1] = 28;
+  Settle();
+  EXPECT_GT(turns_.turns()[1].slack, 0);
+  ages_[1] = 29;
+  Observe();
+  EXPECT_LE(turns_.turns()[1].slack, 0);
+  EXPECT_GT(Worths().items[1].worth, 4 * std::pow(2 * 1'000, 2)) << "forced";
+}
+
+// --- force ---
+
+// Of all ways to place, the least by the objective of `square`; true when it admits item 0.
+bool BestAdmitsTheFirst(const Instance& instance) {
+  const size_t items = instance.items.size(), workers = instance.workers.size();
+  std::vector<size_t> at(items, workers);
+  double best = HUGE_VAL;
+  bool first = false;
+  for (;;) {
+    std::vector<double> load;
+    std::vector<int32_t> used(workers, 0);
+    for (const SolverWorker& worker : instance.workers) load.push_back(static_cast<double>(worker.load));
+    double value = 0;
+    int64_t placed = 0;
+    bool feasible = true;
+    for (size_t i = 0; i < items; ++i) {
+      if (at[i] == workers) continue;
+      load[at[i]] += static_cast<double>(instance.items[i].LoadOn(static_cast<int32_t>(at[i])));
+      feasible = feasible && ++used[at[i]] <= instance.workers[at[i]].slots;
+      value -= instance.items[i].worth;
+      ++placed;
+    }
+    if (feasible && placed == instance.Target()) {
+      for (size_t g = 0; g < workers; ++g) {
+        value += std::pow(instance.workers[g].Time(load[g]) - instance.target_load, 2);
+      }
+      if (value < best) best = value, first = at[0] != workers;
+    }
+    size_t i = 0;
+    while (i < items && at[i]-- == 0) at[i++] = workers;
+    if (i == items) return first;
+  }
+}
+
+TEST_F(TurnsTest, WorthOfOneThatIsDueOutweighsAnyGainInBalance) {
+  ages_[0] = 18;
+  Settle();
+  Rng rng(23);
+  int unforced_out = 0;
+  for (int trial = 0; trial < 3'000; ++trial) {
+    Instance instance;
+    double time = 0, mean = 0;
+    const bool unequal = rng.Below(2) == 0;
+    const int64_t base = rng.Below(2) == 0 ? 0 : static_cast<int64_t>(rng.Below(100'000));
+    const double rate = unequal ? 0.5 + 8 * rng.Uniform() : 1;
+    for (int g = 0; g < 3; ++g) {
+      SolverWorker worker;
+      worker.load = base + static_cast<int64_t>(rng.Below(1 + rng.Below(rng.Below(2) == 0 ? 20'000 : 200)));
+      worker.slots = static_cast<int32_t>(g == 0 || rng.Below(2));
+      worker.time_per_token = rate * (unequal ? 0.7 + 0.6 * rng.Uniform() : 1);
+      time += worker.Time(static_cast<double>(worker.load)) / 3;
+      instance.workers.push_back(worker);
+    }
+    for (int i = 0; i < 5; ++i) {
+      instance.items.emplace_back();
+      instance.items.back().load = 1 + static_cast<int64_t>(rng.Below(rng.Below(3) == 0 ? 20'000 : 500));
+      mean += static_cast<double>(instance.items.back().load) / 5;
+    }
+    instance.target_load = time + static_cast<double>(instance.Target()) * mean / 3;
+    unforced_out += BestAdmitsTheFirst(instance) ? 0 : 1;
+    turns_.SetWorths(View(), scale_, instance);
+    ASSERT_TRUE(BestAdmitsTheFirst(instance)) << "trial " << trial;
+  }
+  EXPECT_GT(unforced_out, 500) << "force has something to do";
+}
+
+}  // namespace
+}  // namespace bfio::core
