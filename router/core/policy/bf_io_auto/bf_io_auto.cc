@@ -63,10 +63,13 @@ PoolScale BfIoAutoPolicy::Measure(const Snapshot& snapshot) {
 
 void BfIoAutoPolicy::FindLevelWorkers() {
   loads_.clear();
-  for (const SolverWorker& worker : instance_.workers) loads_.push_back(worker.load);
+  level_.clear();
+  for (WorkerIndex g = 0; g < room_.workers(); ++g) {
+    if (room_[g].accepts_new) loads_.push_back(instance_.workers[g].load);
+  }
+  if (loads_.empty()) return;
   std::nth_element(loads_.begin(), loads_.begin() + static_cast<int64_t>(loads_.size() / 2), loads_.end());
   const int64_t median = loads_[loads_.size() / 2];
-  level_.clear();
   for (WorkerIndex g = 0; g < room_.workers(); ++g) {
     if (room_[g].accepts_new && 2 * instance_.workers[g].load >= median) level_.push_back(g);
   }

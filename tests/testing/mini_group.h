@@ -1,0 +1,151 @@
+// A group of workers in lockstep that a policy drives, without scheduler and programs: requests come when the
+// test says, grow by a token a step and leave after `output` steps.
+#ifndef BFIO_TESTS_TESTING_MINI_GROUP_H_
+#define BFIO_TESTS_TESTING_MINI_GROUP_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "router/core/policy/policy.h"
+#include "tests/testing/policy_case.h"
+
+namespace bfio::core {
+
+struct Machine {
+  int32_t slots = 1;
+  int64_t kv_tokens = kAmpleKv;
+  bool accepts_new = true;
+  double time_per_token = 1;
+  double time_offset = 0;
+};
+
+struct Job {
+  int64_t prefill = 1;
+  int64_t output = 1;
+  int32_t priority = 0;
+  // Tokens; 0: as many as it will hold at its end.
+  int64_t kv_tokens = 0;
+  double tenant_excess = 0;
+};
+
+struct Admission {
+  RequestId id;
+  WorkerIndex worker;
+  int64_t wait;
+  Job job;
+};
+
+class MiniGroup {
+ public:
+  explicit MiniGroup(std::vector<Machine> machines)
+      : machines_(std::move(machines)), active_(machines_.size()) {}
+
+  Machine& machine(WorkerIndex g) { return machines_[g]; }
+  int64_t step() const { return step_; }
+  size_t waiting() const { return waiting_.size(); }
+
+  RequestId Enqueue(const Job& job) {
+    WaitingView view;
+    view.id = ++last_id_;
+    view.prefill_tokens = job.prefill;
+    view.kv_reserve_tokens = job.kv_tokens > 0 ? job.kv_tokens : job.prefill + job.output;
+    view.enqueued_step = step_;
+    view.priority = job.priority;
+    view.tenant_excess_tokens = job.tenant_excess;
+    // Pool order: higher priority first, then oldest first.
+    const auto behind = std::find_if(waiting_.begin(), waiting_.end(),
+                                     [&](const WaitingView& other) { return other.priority < job.priority; });
+    jobs_.insert(jobs_.begin() + (behind - waiting_.begin()), job);
+    waiting_.insert(behind, view);
+    return last_id_;
+  }
+  void Cancel(size_t waiting_index) {
+    waiting_.erase(waiting_.begin() + static_cast<int64_t>(waiting_index));
+    jobs_.erase(jobs_.begin() + static_cast<int64_t>(waiting_index));
+  }
+  void AddWorker(const Machine& machine) {
+    machines_.push_back(machine);
+    active_.emplace_back();
+  }
+  // What it runs is lost.
+  void RemoveLastWorker() {
+    machines_.pop_back();
+    active_.pop_back();
+  }
+
+  int64_t Load(WorkerIndex g) const {
+    int64_t load = 0;
+    for (const Running& running : active_[g]) load += running.load;
+    return load;
+  }
+
+  // Valid until the group changes.
+  Snapshot View() {
+    views_.clear();
+    for (size_t g = 0; g < machines_.size(); ++g) {
+      const Machine& machine = machines_[g];
+      WorkerView view;
+      view.load_tokens = Load(static_cast<WorkerIndex>(g));
+      view.active = static_cast<int32_t>(active_[g].size());
+      view.free_slots = machine.accepts_new ? machine.slots - view.active : 0;
+      view.total_kv_tokens = view.free_kv_tokens = machine.kv_tokens;
+      for (const Running& running : active_[g]) view.free_kv_tokens -= running.kv_tokens;
+      view.accepts_new = machine.accepts_new;
+      view.time_per_token = machine.time_per_token;
+      view.time_offset = machine.time_offset;
+      views_.push_back(view);
+    }
+    Snapshot snapshot;
+    snapshot.step = step_;
+    snapshot.workers = views_;
+    snapshot.waiting = waiting_;
+    return snapshot;
+  }
+
+  // Admits, and makes the step: everybody grows by a token, who has made all leaves.
+  std::vector<Admission> Apply(const std::vector<Assignment>& plan) {
+    std::vector<Admission> admitted;
+    std::vector<char> gone(waiting_.size(), 0);
+    for (const Assignment& assignment : plan) {
+      const WaitingView& view = waiting_[assignment.waiting_index];
+      const Job& job = jobs_[assignment.waiting_index];
+      active_[assignment.worker].push_back({view.prefill_tokens, view.kv_reserve_tokens, job.output});
+      admitted.push_back({view.id, assignment.worker, step_ - view.enqueued_step, job});
+      gone[assignment.waiting_index] = 1;
+    }
+    for (size_t i = gone.size(); i-- > 0;) {
+      if (gone[i]) Cancel(i);
+    }
+    for (std::vector<Running>& running : active_) {
+      for (Running& one : running) ++one.load, --one.left;
+      running.erase(
+          std::remove_if(running.begin(), running.end(), [](const Running& one) { return one.left <= 0; }),
+          running.end());
+    }
+    ++step_;
+    return admitted;
+  }
+  std::vector<Admission> Step(Policy& policy) {
+    std::vector<Assignment> plan;
+    policy.Decide(View(), plan);
+    return Apply(plan);
+  }
+
+ private:
+  struct Running {
+    int64_t load, kv_tokens, left;
+  };
+  std::vector<Machine> machines_;
+  std::vector<std::vector<Running>> active_;
+  std::vector<WaitingView> waiting_;
+  std::vector<Job> jobs_;
+  std::vector<WorkerView> views_;
+  int64_t step_ = 1;
+  RequestId last_id_ = 0;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_TESTS_TESTING_MINI_GROUP_H_
