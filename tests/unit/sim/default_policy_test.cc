@@ -1,0 +1,97 @@
+// What the default policy is the default for, on a built-in profile: balance far beyond the baselines', waits
+// like first come, first served; and why the paper's literal objective is not the default.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+
+#include "tools/sim/simulation.h"
+#include "tools/sim/workload.h"
+
+namespace bfio::sim {
+namespace {
+
+constexpr int64_t kRequests = 20'000;
+// Of the loads of issue and grid, the one at which every slot is taken.
+constexpr double kSaturation = 72;
+
+// G = 16, B = 72, 128 waiting: the setting of docs/benchmarks.md, shorter.
+SimOptions Overload(const std::string& policy) {
+  SimOptions options;
+  options.policy = policy;
+  options.workers = 16;
+  options.batch = 72;
+  options.reveal = 128;
+  options.warmup = 300;
+  options.steps = 1'500;
+  return options;
+}
+
+struct Figures {
+  double imbalance = 0, step_s = 0;
+  int64_t p99 = 0, longest = 0;
+};
+
+Figures Simulate(const SimOptions& options, const Trace& trace) {
+  const auto run = (*Simulation::Create(options, trace))->Run();
+  EXPECT_TRUE(run.ok()) << run.status();
+  return {(*run)["avg_imbalance_tokens"], (*run)["step_s_mean"], (*run)["wait_steps_p99"],
+          (*run)["wait_steps_max"]};
+}
+
+class DefaultPolicyTest : public ::testing::TestWithParam<uint64_t> {
+ protected:
+  Trace trace_ = *SampleProfile("conversation", kRequests, GetParam());
+};
+INSTANTIATE_TEST_SUITE_P(Seeds, DefaultPolicyTest, ::testing::Values(1, 2, 3));
+
+TEST_P(DefaultPolicyTest, BalancesTwiceAsWellAsLptWithTheWaitsOfFcfs) {
+  const Figures ours = Simulate(Overload("bf_io_auto"), trace_), fcfs = Simulate(Overload("fcfs"), trace_),
+                lpt = Simulate(Overload("lpt"), trace_);
+  RecordProperty("imbalance", static_cast<int>(ours.imbalance));
+  EXPECT_LE(ours.imbalance, 0.5 * lpt.imbalance);
+  EXPECT_LE(ours.imbalance, 0.1 * fcfs.imbalance);
+  EXPECT_LT(ours.step_s, lpt.step_s);
+  EXPECT_LE(ours.p99, std::ceil(1.2 * static_cast<double>(fcfs.p99)) + 1);
+  EXPECT_LE(ours.longest, 250);
+}
+
+TEST_P(DefaultPolicyTest, LearnedLookaheadCostsNoBalanceWhereEverySlotIsTaken) {
+  SimOptions options = Overload("bf_io_auto");
+  const Figures none = Simulate(options, trace_);
+  options.lookahead = "survival";
+  const Figures survival = Simulate(options, trace_);
+  EXPECT_LE(survival.imbalance, 1.1 * none.imbalance);
+  EXPECT_LE(survival.longest, 250);
+}
+
+TEST_P(DefaultPolicyTest, KeepsUpWithLptWhereSlotsArePlenty) {
+  for (double level : {8, 20, 40}) {
+    const Trace poisson = WithPoissonArrivals(trace_, GetParam());
+    SimOptions options = Overload("bf_io_auto");
+    options.mode = "arrivals";
+    options.load = level / kSaturation *
+                   FullSlotRequestRate(poisson, options.workers, options.batch, options.cost) /
+                   ArrivalRate(poisson);
+    const Figures ours = Simulate(options, poisson);
+    options.lookahead = "survival";
+    const Figures survival = Simulate(options, poisson);
+    options.policy = "lpt";
+    const Figures lpt = Simulate(options, poisson);
+    EXPECT_LE(ours.step_s, 1.01 * lpt.step_s) << level;
+    EXPECT_LE(survival.step_s, 1.01 * lpt.step_s) << level;
+    EXPECT_EQ(ours.longest, 0) << level << ": nobody waits for a slot that is free";
+  }
+}
+
+// J rewards large requests, so that some small ones find no gap for as long as the run lasts.
+TEST_P(DefaultPolicyTest, LiteralObjectiveOfThePaperStarvesSomebody) {
+  SimOptions options = Overload("bf_io");
+  options.objective = "paper";
+  const Figures paper = Simulate(options, trace_), ours = Simulate(Overload("bf_io_auto"), trace_);
+  EXPECT_GT(paper.longest, 5 * ours.longest);
+  EXPECT_GT(paper.imbalance, ours.imbalance) << "and balances no better for it";
+}
+
+}  // namespace
+}  // namespace bfio::sim
