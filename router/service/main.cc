@@ -27,10 +27,11 @@ ABSL_FLAG(std::string, objective, "square",
           "bf_io's objective: square (squared deviation from the mean load, with a weight on waiting age), "
           "paper (J) or refill (square over the horizon, a worker weighing less after its next completion)");
 ABSL_FLAG(double, discount, 1, "bf_io: what a step ahead counts against the one before it, above 0 up to 1");
-ABSL_FLAG(uint32_t, horizon, 0,
-          "H: how many steps ahead bf_io and br_h look, with --lookahead; bf_io_auto sees to it itself");
+ABSL_FLAG(
+    uint32_t, horizon, 0,
+    "H: how many steps ahead bf_io and br_h look, with --lookahead; bf_io_auto looks at the present only");
 ABSL_FLAG(uint32_t, window, 0, "requests from the front of the waiting pool that the policy sees; 0: all");
-ABSL_FLAG(std::string, lookahead, "survival", "who predicts completions for the policy: see the list above");
+ABSL_FLAG(std::string, lookahead, "none", "who predicts completions for the policy: see the list above");
 ABSL_FLAG(std::string, plan_mode, "pipelined",
           "pipelined: the plan made from step k is applied at k+2, no worker waits for the router; "
           "lockstep: workers wait for the plan of each step");

@@ -34,7 +34,7 @@ struct RouterOptions {
   // Policies that plan for every decision without being obeyed (router/core/shadow).
   std::vector<std::string> shadow;
   // Who predicts completions for the policy (router/core/lookahead).
-  std::string lookahead = "survival";
+  std::string lookahead = "none";
   // Requests from the front of the pool that a policy sees; 0: all.
   int64_t window = 0;
   core::PlanMode plan_mode = core::PlanMode::kPipelined;

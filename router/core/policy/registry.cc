@@ -60,10 +60,6 @@ MadePolicy BfIo(const PolicyOptions& options) {
   return std::make_unique<BfIoPolicy>(*settings, options.horizon, options.discount);
 }
 
-MadePolicy BfIoAuto(const PolicyOptions& options) {
-  return std::make_unique<BfIoAutoPolicy>(options.horizon);
-}
-
 struct Registered {
   PolicyInfo info;
   MadePolicy (*make)(const PolicyOptions&);
@@ -71,7 +67,7 @@ struct Registered {
 
 constexpr Registered kPolicies[] = {
     {{"bf_io_auto", "bf_io that sets its own weights: balance, and nobody much later than under fcfs"},
-     BfIoAuto},
+     Plain<BfIoAutoPolicy>},
     {{"bf_io", "integer program over the whole waiting pool: which requests, and where (--objective)"}, BfIo},
     {{"fcfs", "oldest first, to the worker with most free slots"}, Plain<FcfsPolicy>},
     {{"fcfs_fill", "oldest first, to the first worker with room"}, Plain<FcfsFillPolicy>},

@@ -7,46 +7,35 @@
 
 namespace bfio::core {
 
-namespace {
-
-SolverSettings Settings(ObjectiveKind objective) {
-  SolverSettings settings;
-  settings.objective = objective;
-  return settings;
-}
-
-}  // namespace
-
-BfIoAutoPolicy::BfIoAutoPolicy(int32_t horizon)
-    : horizon_(horizon > 0 ? horizon : kAutoHorizon),
-      square_(Settings(ObjectiveKind::kSquare)),
-      refill_(Settings(ObjectiveKind::kRefill)) {}
-
 void BfIoAutoPolicy::Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) {
   room_.Reset(snapshot);
   preparation_.Observe(snapshot);
+  headroom_.Observe(snapshot);
   const PoolScale scale = Measure(snapshot);
   const int64_t waiting = static_cast<int64_t>(snapshot.waiting.size());
   const int64_t seats = std::min(room_.slots_left(), waiting);
   turns_.Observe(snapshot, scale, seats);
   if (seats > 0) {
-    // With every slot taken lookahead has nothing to add: who enters is bound by waits and fits, and what a
-    // completion will upset the next decision repairs (docs/decision.md has the figures).
-    const bool slots_for_all = room_.slots_left() > waiting;
-    FillInstance(snapshot, room_, slots_for_all ? snapshot.outlook.horizon : 0, instance_);
-    FindLevelWorkers();
-    if (!slots_for_all) {
-      preparation_.Apply(snapshot, turns_.turns(), scale, turns_.seats(), level_, instance_);
-    }
-    SetTarget(scale.mean);
-    turns_.SetWorths(snapshot, scale, instance_);
-    const Solution& solution = instance_.horizon > 0 ? refill_.Solve(instance_) : square_.Solve(instance_);
-    for (int32_t i = 0; i < static_cast<int32_t>(solution.worker_of.size()); ++i) {
-      if (solution.worker_of[i] != kUnassigned) plan.push_back({i, solution.worker_of[i]});
+    if (room_.slots_left() < waiting || !headroom_.Place(snapshot, room_, plan)) {
+      plan.clear();
+      room_.Reset(snapshot);
+      Solve(snapshot, scale, plan);
     }
     turns_.Learn(snapshot, plan);
   }
   preparation_.Remember(snapshot, plan);
+}
+
+void BfIoAutoPolicy::Solve(const Snapshot& snapshot, const PoolScale& scale, std::vector<Assignment>& plan) {
+  FillInstance(snapshot, room_, /*horizon=*/0, instance_);
+  FindLevelWorkers();
+  preparation_.Apply(snapshot, turns_.turns(), scale, turns_.seats(), level_, instance_);
+  SetTarget(scale.mean);
+  turns_.SetWorths(snapshot, scale, instance_);
+  const Solution& solution = solver_.Solve(instance_);
+  for (int32_t i = 0; i < static_cast<int32_t>(solution.worker_of.size()); ++i) {
+    if (solution.worker_of[i] != kUnassigned) plan.push_back({i, solution.worker_of[i]});
+  }
 }
 
 PoolScale BfIoAutoPolicy::Measure(const Snapshot& snapshot) {

@@ -2,8 +2,7 @@
 //
 // Purpose: who enters and where, with nothing for the user to tune. Two regimes, told apart at every
 // decision:
-//   slots for all   everybody enters; the program only says where: least squares of the loads, and with a
-//                   lookahead the refill objective, which weighs how long each worker will stay as it is.
+//   slots for all   everybody enters; a few workers are kept low for the next large request (headroom.h).
 //   fewer slots     the program of bf_io (squared deviations from a common level, less worths) over all that
 //                   wait, with the worth of waiting set by what a first-come rule would do (turns.h) and
 //                   workers prepared for requests that fit no gap (preparation.h).
@@ -15,6 +14,7 @@
 
 #include <vector>
 
+#include "router/core/policy/bf_io_auto/headroom.h"
 #include "router/core/policy/bf_io_auto/preparation.h"
 #include "router/core/policy/bf_io_auto/turns.h"
 #include "router/core/policy/policy.h"
@@ -23,32 +23,28 @@
 
 namespace bfio::core {
 
-// Steps of lookahead that bf_io_auto asks for by itself: beyond, the next completion is nearly certain.
-inline constexpr int32_t kAutoHorizon = 20;
-
 class BfIoAutoPolicy final : public Policy {
  public:
-  // H of the outlook it asks for, where there is a lookahead; 0: kAutoHorizon.
-  explicit BfIoAutoPolicy(int32_t horizon);
+  BfIoAutoPolicy() : solver_(SolverSettings{}) {}
 
   absl::string_view name() const override { return "bf_io_auto"; }
-  int32_t horizon() const override { return horizon_; }
   void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) override;
 
  private:
+  // By the program.
+  void Solve(const Snapshot& snapshot, const PoolScale& scale, std::vector<Assignment>& plan);
   static PoolScale Measure(const Snapshot& snapshot);
   // The workers whose load says something about the level all should keep: not one that drains, or that has
   // joined lately.
   void FindLevelWorkers();
   void SetTarget(double mean_item);
 
-  int32_t horizon_;
   Room room_;
   Turns turns_;
   Preparation preparation_;
+  Headroom headroom_;
   Instance instance_;
-  Solver square_;
-  Solver refill_;
+  Solver solver_;
   std::vector<WorkerIndex> level_;
   std::vector<int64_t> loads_;
 };

@@ -10,12 +10,12 @@ constexpr double kMostWeight = 1e100;
 
 }  // namespace
 
-void RecentWaits::Add(int64_t steps) {
+void RecentWaits::Add(int64_t steps, double memory) {
   const size_t bucket = Bucket(steps);
   if (bucket >= weights_.size()) weights_.resize(bucket + 1, 0);
   weights_[bucket] += next_;
   total_ += next_;
-  next_ *= kFade;
+  next_ *= 1 + 1 / memory;
   if (next_ < kMostWeight) return;
   for (double& weight : weights_) weight /= next_;
   total_ /= next_;

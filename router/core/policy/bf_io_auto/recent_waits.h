@@ -1,8 +1,8 @@
 // The distribution of recent waits, old ones fading.
 //
-// Purpose: a quantile over the last thousand or so samples of a stream, in constant memory and a few hundred
-// additions a question. Each sample counts kFade times as much as the one before it. Waits are whole steps,
-// exact up to kExact and within 3 % beyond.
+// Purpose: a quantile over the recent samples of a stream, in constant memory and a few hundred additions a
+// question. Each sample counts a little more than the one before it. Waits are whole steps, exact up to
+// kExact and within 3 % beyond.
 #ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_RECENT_WAITS_H_
 #define BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_RECENT_WAITS_H_
 
@@ -14,14 +14,13 @@ namespace bfio::core {
 
 class RecentWaits {
  public:
-  // REQUIRES: steps >= 0.
-  void Add(int64_t steps);
+  // Samples so many back count 1/e of the newest. REQUIRES: memory >= 1, steps >= 0.
+  void Add(int64_t steps, double memory);
 
   // The least wait that at most a share `above` of the samples exceeds; 0 before the first sample.
   int64_t Quantile(double above) const;
 
  private:
-  static constexpr double kFade = 1.003;
   static constexpr int64_t kExact = 256;
   static constexpr int64_t kPerDoubling = 32;
 

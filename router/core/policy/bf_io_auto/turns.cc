@@ -6,7 +6,7 @@
 namespace bfio::core {
 namespace {
 
-constexpr double kLateFactor = 1.2;
+constexpr double kLateFactor = 1.1;
 constexpr double kDueFactor = 2;
 // A little below the 1 % that the factor is about: admissions come in bursts.
 constexpr double kLateShare = 0.008;

@@ -3,6 +3,16 @@
 #include <algorithm>
 
 namespace bfio::core {
+namespace {
+
+// The yardstick remembers so many decisions, and so many requests where decisions admit few: long enough for
+// a 99th percentile, short enough to forget the start of a group or a burst.
+constexpr double kMemorySteps = 30;
+constexpr double kMemoryRequests = 150;
+// Weight of one decision in the mean of admissions.
+constexpr double kAdmittedGain = 0.02;
+
+}  // namespace
 
 void VirtualFcfs::Decide(int64_t step, int64_t waiting, int64_t admitted) {
   if (waiting > queued_) {
@@ -11,6 +21,7 @@ void VirtualFcfs::Decide(int64_t step, int64_t waiting, int64_t admitted) {
   } else {
     Pop(queued_ - waiting, step, /*record=*/false);
   }
+  admitted_ += kAdmittedGain * (static_cast<double>(admitted) - admitted_);
   Pop(admitted, step, /*record=*/true);
   if (admitted > 0) p99_ = waits_.Quantile(0.01);
 }
@@ -20,7 +31,8 @@ void VirtualFcfs::Pop(int64_t requests, int64_t step, bool record) {
     Arrivals& head = queue_.front();
     const int64_t taken = std::min(requests, head.requests);
     if (record) {
-      for (int64_t i = 0; i < taken; ++i) waits_.Add(step - head.step);
+      const double memory = std::max(kMemoryRequests, kMemorySteps * admitted_);
+      for (int64_t i = 0; i < taken; ++i) waits_.Add(step - head.step, memory);
     }
     head.requests -= taken;
     requests -= taken;

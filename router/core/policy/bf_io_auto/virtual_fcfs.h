@@ -37,6 +37,8 @@ class VirtualFcfs {
   std::deque<Arrivals> queue_;
   int64_t queued_ = 0;
   RecentWaits waits_;
+  // Mean requests admitted per decision, recently.
+  double admitted_ = 0;
   int64_t p99_ = 0;
 };
 

@@ -1,0 +1,54 @@
+// Where requests go while there are slots for all: keep a worker low for the next large one.
+//
+// Purpose: below saturation everybody who waits enters, and the only question is where. The barrier waits for
+// the largest load alone, so a request on any worker that stays below the largest costs nothing now. What it
+// may cost is the next large request: it will go to the lowest worker, and the step will be as long as that
+// worker's load and the request together. So each request goes, largest first, to the lowest worker or leaves
+// the k lowest alone and goes to the next one above, whichever makes
+//
+//     max_g T_g + kAhead * mean over recent requests X of max(max_g T_g, min_g T_g + X)
+//
+// less, T_g being the workers' times in tokens. Lists of the least loaded worker (LPT) keep all workers
+// level; this keeps a few low and the rest a little higher, and large requests land on the low ones.
+//
+// Threads: one. Cost: O(waiting * (G + recent requests larger than the spread)).
+#ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_HEADROOM_H_
+#define BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_HEADROOM_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "router/core/model/snapshot.h"
+#include "router/core/policy/room.h"
+
+namespace bfio::core {
+
+class Headroom {
+ public:
+  // Takes note of the requests that are new since the last call.
+  void Observe(const Snapshot& snapshot);
+
+  // Places everybody; false, with `plan` and `room` half made, when somebody fits nowhere. REQUIRES: plan is
+  // empty.
+  bool Place(const Snapshot& snapshot, Room& room, std::vector<Assignment>& plan);
+
+ private:
+  void Learn(double tokens);
+  // What a largest and a smallest time are worth avoiding.
+  double Cost(double largest, double smallest) const;
+  WorkerIndex Choose(const Room& room, const WaitingView& request);
+
+  // Prompt lengths of recent requests, by age and by size.
+  std::deque<double> recent_;
+  std::vector<double> sorted_;
+  RequestId last_id_ = 0;
+  // Scratch.
+  std::vector<int32_t> order_;
+  std::vector<WorkerIndex> fitting_;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_HEADROOM_H_
