@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <vector>
 
 #include "common/base/rng.h"
@@ -16,12 +15,6 @@ namespace bfio::core {
 namespace {
 
 using ::testing::ElementsAre;
-
-std::unique_ptr<Policy> Auto(int32_t horizon = 0) {
-  PolicyOptions options;
-  options.horizon = horizon;
-  return *MakePolicy("bf_io_auto", options);
-}
 
 // --- one decision ---
 
@@ -78,91 +71,13 @@ TEST(BfIoAutoTest, UnequalWorkersAreFilledByTimeNotByTokens) {
               ElementsAre(1, 2));
 }
 
-// --- slots for all ---
-
-// The least sum of squared distances from their mean that placing all can give.
-double LeastSquares(const Snapshot& snapshot, size_t next, std::vector<WorkerView>& workers) {
-  if (next == snapshot.waiting.size()) {
-    double mean = 0, squares = 0;
-    for (const WorkerView& worker : workers) mean += static_cast<double>(worker.load_tokens);
-    mean /= static_cast<double>(workers.size());
-    for (const WorkerView& worker : workers) {
-      squares += std::pow(static_cast<double>(worker.load_tokens) - mean, 2);
-    }
-    return squares;
-  }
-  double least = std::numeric_limits<double>::infinity();
-  for (WorkerView& worker : workers) {
-    if (worker.free_slots == 0) continue;
-    --worker.free_slots, worker.load_tokens += snapshot.waiting[next].prefill_tokens;
-    least = std::min(least, LeastSquares(snapshot, next + 1, workers));
-    ++worker.free_slots, worker.load_tokens -= snapshot.waiting[next].prefill_tokens;
-  }
-  return least;
-}
-
-TEST(BfIoAutoTest, WithSlotsForAllTheLoadsAreTheLeastSquares) {
-  Rng rng(17);
-  for (int trial = 0; trial < 2'000; ++trial) {
-    PolicyCase group;
-    int64_t slots = 0, waiting = 0;
-    for (int g = 0; g < 3; ++g) {
-      const int32_t free = 1 + static_cast<int32_t>(rng.Below(3));
-      group.Worker(static_cast<int64_t>(rng.Below(3'000)), free);
-      slots += free;
-    }
-    waiting = 1 + static_cast<int64_t>(rng.Below(static_cast<uint64_t>(std::min<int64_t>(5, slots - 1))));
-    for (int64_t i = 0; i < waiting; ++i) group.Waiting(1 + static_cast<int64_t>(rng.Below(3'000)));
-    const Snapshot snapshot = group.View();
-    std::vector<Assignment> plan;
-    Auto()->Decide(snapshot, plan);
-    ASSERT_EQ(static_cast<int64_t>(plan.size()), waiting);
-    std::vector<WorkerView> workers(snapshot.workers.begin(), snapshot.workers.end()), done = workers;
-    for (const Assignment& assignment : plan) {
-      done[assignment.worker].load_tokens += snapshot.waiting[assignment.waiting_index].prefill_tokens;
-    }
-    Snapshot nobody = snapshot;
-    nobody.waiting = {};
-    EXPECT_NEAR(LeastSquares(nobody, 0, done), LeastSquares(snapshot, 0, workers), 1e-3) << "trial " << trial;
-  }
-}
-
-// Two workers that are equal now, of which one will soon lose somebody, and one that is full.
-std::vector<int32_t> RefillBeside(int64_t third_load, const std::vector<double>& first_quiet,
-                                  const std::vector<double>& second_quiet) {
-  const double a = 10'000, b = static_cast<double>(third_load);
-  std::vector<double> quiet = first_quiet;
-  quiet.insert(quiet.end(), second_quiet.begin(), second_quiet.end());
-  quiet.insert(quiet.end(), 3, 1);
-  return PolicyCase()
-      .Worker(10'000, 1, kAmpleKv, 10)
-      .Worker(10'000, 1, kAmpleKv, 10)
-      .Worker(third_load, 0, kAmpleKv, 10)
-      .WaitingAll({1'000})
-      .Ahead(2, {a, a, a, a, a, a, b, b, b}, {1, 1, 1}, quiet)
-      .Decide(*Auto());
-}
-
-TEST(BfIoAutoTest, WithAnOutlookASurplusGoesWhereItWillNotLastAndAFitWhereItWill) {
-  const std::vector<double> stays = {1, 1, 1}, ends = {1, 0.2, 0.1};
-  EXPECT_THAT(RefillBeside(10'200, stays, ends), ElementsAre(1));
-  EXPECT_THAT(RefillBeside(10'200, ends, stays), ElementsAre(0));
-  EXPECT_THAT(RefillBeside(12'000, stays, ends), ElementsAre(0));
-  EXPECT_THAT(RefillBeside(12'000, ends, stays), ElementsAre(1));
-}
-
-TEST(BfIoAutoTest, AsksForTwentyStepsOfOutlookUnlessTold) {
-  EXPECT_EQ(Auto()->horizon(), 20);
-  EXPECT_EQ(Auto(7)->horizon(), 7);
-}
-
 // --- a group over time ---
 
 // Whoever fits among 40 waiting enters every full group of 8 workers with 10 slots each.
 class Driven {
  public:
   explicit Driven(std::vector<Machine> machines, uint64_t seed = 3)
-      : group(std::move(machines)), policy(Auto()), rng_(seed) {}
+      : group(std::move(machines)), policy(*MakePolicy("bf_io_auto", {})), rng_(seed) {}
 
   Job Random() {
     Job job;
@@ -229,21 +144,23 @@ TEST(BfIoAutoDriven, SlowWorkersGetTokensForTheSameTime) {
 TEST(BfIoAutoDriven, WorkerThatJoinsFillsAndTheOthersKeepTheirLevel) {
   Driven driven(Machines(4, 10));
   for (int i = 0; i < 300; ++i) driven.Step();
-  const auto level = [&] {
+  const auto level = [&](int first, int last) {
     double mean = 0;
     for (int i = 0; i < 20; ++i) {
       driven.Step();
-      for (int g = 0; g < 4; ++g) mean += static_cast<double>(driven.group.Load(g)) / 80;
+      for (int g = first; g <= last; ++g) {
+        mean += static_cast<double>(driven.group.Load(g)) / (20 * (last - first + 1));
+      }
     }
     return mean;
   };
-  const double before = level();
+  const double before = level(0, 3);
   Machine joined;
   joined.slots = 10;
   driven.group.AddWorker(joined);
-  EXPECT_GT(level(), 0.8 * before);
+  EXPECT_GT(level(0, 3), 0.8 * before);
   for (int i = 0; i < 100; ++i) driven.Step();
-  EXPECT_GT(static_cast<double>(driven.group.Load(4)), 0.8 * before);
+  EXPECT_NEAR(level(4, 4) / level(0, 3), 1, 0.1);
 }
 
 // The one that is ahead goes after the others, and goes.

