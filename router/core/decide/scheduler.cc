@@ -97,7 +97,10 @@ std::vector<RequestId> Scheduler::OpenEpoch(std::vector<EpochMember> members) {
   std::sort(displaced.begin(), displaced.end());  // the map's order is not deterministic
   placed_ = std::move(kept);
   workers_ = std::move(next);
-  epoch_base_ += planned_step_;
+  // The policies' clock does not run backwards: a step may have been decided, or run, that no plan was sent
+  // for.
+  epoch_base_ += std::max({planned_step_, reported_step_, decided_step_});
+  decided_step_ = 0;
   planned_step_ = reported_step_ = 0;
   arrived_ = 0;
   open_ = !workers_.empty();

@@ -20,6 +20,7 @@
 #ifndef BFIO_ROUTER_CORE_DECIDE_SCHEDULER_H_
 #define BFIO_ROUTER_CORE_DECIDE_SCHEDULER_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -44,7 +45,8 @@ struct SchedulerOptions {
   PlanMode plan_mode = PlanMode::kLockstep;
   // Bound of the waiting pool, in requests.
   int64_t max_waiting = 4096;
-  // How many requests from the front of the pool a policy may see; bounds the decision's cost.
+  // How many requests from the front of the pool a policy may see, if that is more than the free slots;
+  // bounds the decision's cost.
   int64_t window = 4096;
 };
 
@@ -198,9 +200,10 @@ class Scheduler {
   void AdvanceReportedStep();
   void TakeHints(WorkerIndex index, const StepReport& report);
   void BuildViews(int64_t step);
-  // What of the pool a policy sees.
+  // What of the pool a policy sees: never fewer requests than there are free slots, or slots would stay
+  // empty. After BuildViews.
   absl::Span<WaitingView> Window() {
-    return pool_.mutable_views().subspan(0, static_cast<size_t>(options_.window));
+    return pool_.mutable_views().subspan(0, static_cast<size_t>(std::max(options_.window, free_slots_)));
   }
   void FillTenantExcess();
   Outlook BuildOutlook(int64_t step);
@@ -225,8 +228,12 @@ class Scheduler {
   int64_t planned_step_ = 0;
   // Ranks that have reported step reported_step_ + 1.
   int32_t arrived_ = 0;
-  // Steps planned in earlier epochs.
+  // Over all workers, in `views_`.
+  int64_t free_slots_ = 0;
+  // Steps of earlier epochs.
   int64_t epoch_base_ = 0;
+  // The last step of this epoch that the policy was asked about.
+  int64_t decided_step_ = 0;
   Totals totals_;
 
   // Scratch, kept to avoid allocation per step.

@@ -40,6 +40,7 @@ std::optional<Plan> Scheduler::MakePlan(bool force) {
     snapshot.waiting = Window();
     snapshot.pool_size = pool_.size();
     snapshot.outlook = BuildOutlook(target);
+    decided_step_ = target;
     policy_->Decide(snapshot, assignments_);
     DiscardViolations();
   }
@@ -60,12 +61,14 @@ std::optional<Plan> Scheduler::MakePlan(bool force) {
 
 void Scheduler::BuildViews(int64_t step) {
   views_.resize(workers_.size());
+  free_slots_ = 0;
   for (size_t g = 0; g < workers_.size(); ++g) {
     const Worker& w = workers_[g];
     WorkerView& view = views_[g];
     view.active = w.active + w.inflight_placements;
     view.load_tokens = std::max<int64_t>(0, w.base + w.inflight_base + view.active * step);
     view.free_slots = w.spec.accepts_new ? std::max(0, w.spec.slots - view.active) : 0;
+    free_slots_ += view.free_slots;
     view.free_kv_tokens = std::max<int64_t>(0, w.spec.kv_tokens - w.reserved_kv);
     view.total_kv_tokens = w.spec.kv_tokens;
     view.accepts_new = w.spec.accepts_new;

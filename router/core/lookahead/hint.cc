@@ -11,11 +11,15 @@ using Calibration = HintCalibration;
 static_assert(HintTrail::kProbes == Calibration::kLags);
 static_assert(Calibration::kHintBins < kNoHint);
 
+// Survival so small that a ratio of two of its values says nothing.
+constexpr double kNobodyLeft = 1e-200;
+
 }  // namespace
 
 double HintLookahead::Base(int32_t group, int64_t age, int lag) const {
   const double* const table = model_.Table(group).From(age);
-  return 1 - table[Calibration::kEdge[lag + 1]] / table[Calibration::kEdge[lag]];
+  const double start = table[Calibration::kEdge[lag]];
+  return start > kNobodyLeft ? 1 - table[Calibration::kEdge[lag + 1]] / start : 1;
 }
 
 void HintLookahead::Observe(const Resident& resident, const HintTrail& trail, int64_t from, int64_t to,
@@ -54,6 +58,7 @@ bool HintLookahead::FillAlive(const Resident& resident, int64_t known_age, int64
     return false;
   const double* const table = model_.Table(resident.group).From(resident.hint_age);
   const int64_t end = past + last;  // as lags from the hint
+  if (!(table[std::min(end, Calibration::kEdge[Calibration::kLags])] > kNobodyLeft)) return false;
   if (alive_.size() <= static_cast<size_t>(end)) alive_.resize(static_cast<size_t>(end) + 1);
   double* const __restrict alive = alive_.data();
   alive[0] = 1;
@@ -67,7 +72,7 @@ bool HintLookahead::FillAlive(const Resident& resident, int64_t known_age, int64
       alive[lag] = constant + slope * table[lag];
     }
   }
-  const double slope = alive[lag - 1] / table[lag - 1];
+  const double slope = table[lag - 1] > kNobodyLeft ? alive[lag - 1] / table[lag - 1] : 0;
   for (; lag <= end; ++lag) alive[lag] = slope * table[lag];
   return alive[past] > 0;
 }

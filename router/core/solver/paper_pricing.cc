@@ -206,7 +206,9 @@ void PaperPricing::Settle() {
   if (rose) ++rises_;
   if (!ranked) return;
   for (int32_t g : open_) critical_[g] = 0;
-  for (const Top& top : top_) critical_[top[0].worker] = 1;
+  for (const Top& top : top_) {
+    if (top[0].worker >= 0) critical_[top[0].worker] = 1;
+  }
 }
 
 void PaperPricing::Rank(int32_t h) {

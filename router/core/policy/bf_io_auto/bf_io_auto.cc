@@ -21,8 +21,8 @@ void BfIoAutoPolicy::Decide(const Snapshot& snapshot, std::vector<Assignment>& p
       room_.Reset(snapshot);
       Solve(snapshot, scale, plan);
     }
-    turns_.Learn(snapshot, plan);
   }
+  turns_.Learn(snapshot, plan);
   preparation_.Remember(snapshot, plan);
 }
 

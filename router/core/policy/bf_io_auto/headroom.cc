@@ -44,48 +44,70 @@ bool Headroom::Place(const Snapshot& snapshot, Room& room, std::vector<Assignmen
   std::stable_sort(order_.begin(), order_.end(), [&](int32_t a, int32_t b) {
     return snapshot.waiting[a].prefill_tokens > snapshot.waiting[b].prefill_tokens;
   });
+  Prepare(room);
   for (const int32_t i : order_) {
-    const WorkerIndex worker = Choose(room, snapshot.waiting[i]);
-    if (worker == kNoWorker) return false;
+    const int64_t place = Choose(room, snapshot.waiting[i]);
+    if (place < 0) return false;
+    const WorkerIndex worker = workers_[static_cast<size_t>(place)].worker;
     room.Take(snapshot.waiting[i], worker);
     plan.push_back({i, worker});
+    Sink(static_cast<size_t>(place), TimeOf(room[worker]));
   }
   return true;
 }
 
+void Headroom::Prepare(const Room& room) {
+  workers_.clear();
+  largest_ = 0;
+  for (WorkerIndex g = 0; g < room.workers(); ++g) {
+    const double time = TimeOf(room[g]);
+    largest_ = std::max(largest_, time);
+    if (room[g].free_slots > 0) workers_.push_back({time, g});
+  }
+  std::sort(workers_.begin(), workers_.end());
+  low_ = std::max<size_t>(1, static_cast<size_t>(kLowShare * room.workers()));
+  sums_.assign(sorted_.size() + 1, 0);
+  for (size_t i = sorted_.size(); i-- > 0;) sums_[i] = sums_[i + 1] + sorted_[i];
+}
+
 double Headroom::Cost(double largest, double smallest) const {
   if (sorted_.empty()) return largest;
-  const auto above = std::upper_bound(sorted_.begin(), sorted_.end(), largest - smallest);
-  double excess = 0;
-  for (auto x = above; x != sorted_.end(); ++x) excess += smallest + *x - largest;
+  const size_t above = static_cast<size_t>(
+      std::upper_bound(sorted_.begin(), sorted_.end(), largest - smallest) - sorted_.begin());
+  const double excess = sums_[above] + static_cast<double>(sorted_.size() - above) * (smallest - largest);
   return largest + kAhead * (largest + excess / static_cast<double>(sorted_.size()));
 }
 
-WorkerIndex Headroom::Choose(const Room& room, const WaitingView& request) {
-  fitting_.clear();
-  double largest = 0;
-  for (WorkerIndex g = 0; g < room.workers(); ++g) {
-    largest = std::max(largest, TimeOf(room[g]));
-    if (room.Fits(request, g)) fitting_.push_back(g);
+int64_t Headroom::Choose(const Room& room, const WaitingView& request) {
+  // The lowest that fits, the next, and the last of the low ones' successors looked at.
+  size_t lowest = 0, next = 0, above = 0, fitting = 0;
+  for (size_t place = 0; place < workers_.size() && fitting <= low_; ++place) {
+    if (!room.Fits(request, workers_[place].worker)) continue;
+    if (fitting == 0) lowest = place;
+    if (fitting == 1) next = place;
+    above = place;
+    ++fitting;
   }
-  if (fitting_.empty()) return kNoWorker;
-  const size_t low =
-      std::min(fitting_.size() - 1, std::max<size_t>(1, static_cast<size_t>(kLowShare * room.workers())));
-  const auto lower = [&](WorkerIndex a, WorkerIndex b) {
-    const double ta = TimeOf(room[a]), tb = TimeOf(room[b]);
-    return ta < tb || (ta == tb && a < b);
-  };
-  std::partial_sort(fitting_.begin(),
-                    fitting_.begin() + static_cast<int64_t>(std::min(fitting_.size(), low + 2)),
-                    fitting_.end(), lower);
-  if (low == 0) return fitting_[0];
+  if (fitting == 0) return -1;
+  if (fitting == 1) return static_cast<int64_t>(lowest);
   const double tokens = static_cast<double>(request.prefill_tokens);
-  const auto with = [&](WorkerIndex g) { return TimeOf(room[g]) + room[g].time_per_token * tokens; };
-  const double lowest = TimeOf(room[fitting_[0]]);
+  const auto with = [&](size_t place) {
+    return workers_[place].time + room[workers_[place].worker].time_per_token * tokens;
+  };
   const double on_lowest =
-      Cost(std::max(largest, with(fitting_[0])), std::min(with(fitting_[0]), TimeOf(room[fitting_[1]])));
-  const double above = Cost(std::max(largest, with(fitting_[low])), lowest);
-  return above < on_lowest ? fitting_[low] : fitting_[0];
+      Cost(std::max(largest_, with(lowest)), std::min(with(lowest), workers_[next].time));
+  const double on_above = Cost(std::max(largest_, with(above)), workers_[lowest].time);
+  return static_cast<int64_t>(on_above < on_lowest ? above : lowest);
+}
+
+void Headroom::Sink(size_t place, double time) {
+  Placed moved = workers_[place];
+  moved.time = time;
+  largest_ = std::max(largest_, time);
+  const auto from = workers_.begin() + static_cast<int64_t>(place);
+  const auto to = std::lower_bound(from + 1, workers_.end(), moved);
+  std::move(from + 1, to, from);
+  *(to - 1) = moved;
 }
 
 }  // namespace bfio::core

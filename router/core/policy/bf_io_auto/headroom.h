@@ -11,7 +11,7 @@
 // less, T_g being the workers' times in tokens. Lists of the least loaded worker (LPT) keep all workers
 // level; this keeps a few low and the rest a little higher, and large requests land on the low ones.
 //
-// Threads: one. Cost: O(waiting * (G + recent requests larger than the spread)).
+// Threads: one. Cost: O(G log G + waiting * G) moves at worst, mostly O(waiting * low workers).
 #ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_HEADROOM_H_
 #define BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_HEADROOM_H_
 
@@ -35,18 +35,39 @@ class Headroom {
   bool Place(const Snapshot& snapshot, Room& room, std::vector<Assignment>& plan);
 
  private:
+  // A worker with a free slot, and its time.
+  struct Placed {
+    double time;
+    WorkerIndex worker;
+
+    bool operator<(const Placed& other) const {
+      return time < other.time || (time == other.time && worker < other.worker);
+    }
+  };
+
   void Learn(double tokens);
+  // Sorts the workers and adds up the sizes.
+  void Prepare(const Room& room);
   // What a largest and a smallest time are worth avoiding.
   double Cost(double largest, double smallest) const;
-  WorkerIndex Choose(const Room& room, const WaitingView& request);
+  // Its place in `workers_`, or -1.
+  int64_t Choose(const Room& room, const WaitingView& request);
+  // The worker at that place has become slower: moves it to where it belongs.
+  void Sink(size_t place, double time);
 
   // Prompt lengths of recent requests, by age and by size.
   std::deque<double> recent_;
   std::vector<double> sorted_;
   RequestId last_id_ = 0;
+  // [i]: sum of sorted_[i] and all larger.
+  std::vector<double> sums_;
+  // Workers with a free slot, lowest time first; the largest time of all workers.
+  std::vector<Placed> workers_;
+  double largest_ = 0;
+  // How many low workers are left alone.
+  size_t low_ = 1;
   // Scratch.
   std::vector<int32_t> order_;
-  std::vector<WorkerIndex> fitting_;
 };
 
 }  // namespace bfio::core

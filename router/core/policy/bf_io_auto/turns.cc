@@ -37,17 +37,12 @@ double Turns::AgeOf(const Snapshot& snapshot, const WaitingView& request) const 
 }
 
 void Turns::Observe(const Snapshot& snapshot, const PoolScale& scale, int64_t seats) {
-  const int64_t waiting = std::max(snapshot.pool_size, static_cast<int64_t>(snapshot.waiting.size()));
-  fcfs_.Decide(snapshot.step, waiting, seats);
-  choice_ = waiting > seats;
-  const double now = static_cast<double>(seats);
-  seats_ = seats_ == 0 ? now : seats_ + kSeatsGain * (now - seats_);
+  choice_ = static_cast<int64_t>(snapshot.waiting.size()) > seats;
   double load = 0;
   for (const WorkerView& worker : snapshot.workers) load += static_cast<double>(worker.load_tokens);
   tokens_per_late_ = std::max(1.0, load / static_cast<double>(snapshot.workers.size()));
 
   const double due = kDueFactor * static_cast<double>(fcfs_.p99());
-  spare_ = std::min(spare_ + kSpareShare * now, kSpareShare * seats_ * due + 2);
   turns_.clear();
   kept_.clear();
   for (const WaitingView& request : snapshot.waiting) {
@@ -122,7 +117,19 @@ void Turns::Learn(const Snapshot& snapshot, absl::Span<const Assignment> plan) {
     const bool is_late = AgeOf(snapshot, request) > late;
     steps += (is_late ? 1 : 0) - kLateShare;
   }
-  if (choice_) price_ = std::clamp(price_ * std::exp(kPriceGain * steps), kLeastPrice, kMostPrice);
+  // KV may have admitted fewer than there were seats.
+  const int64_t admitted = static_cast<int64_t>(plan.size());
+  if (admitted < static_cast<int64_t>(snapshot.waiting.size())) {
+    price_ = std::clamp(price_ * std::exp(kPriceGain * steps), kLeastPrice, kMostPrice);
+  }
+  const double now = static_cast<double>(admitted);
+  seats_ = seats_ == 0 ? now : seats_ + kSeatsGain * (now - seats_);
+  int64_t oldest = snapshot.step;
+  for (const WaitingView& request : snapshot.waiting) oldest = std::min(oldest, request.enqueued_step);
+  const int64_t waiting = std::max(snapshot.pool_size, static_cast<int64_t>(snapshot.waiting.size()));
+  fcfs_.Decide(snapshot.step, waiting, admitted, oldest);
+  spare_ = std::min(spare_ + kSpareShare * now,
+                    kSpareShare * seats_ * kDueFactor * static_cast<double>(fcfs_.p99()) + 2);
 }
 
 }  // namespace bfio::core

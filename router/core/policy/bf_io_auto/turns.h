@@ -51,7 +51,7 @@ class Turns {
   // Sets the worths of the items. An item whose home (preparation.h) has no slot free yet is not forced.
   void SetWorths(const Snapshot& snapshot, const PoolScale& scale, Instance& instance) const;
 
-  // The plan that was made for the snapshot observed last.
+  // The plan that was made for the snapshot observed last; an empty one too.
   void Learn(const Snapshot& snapshot, absl::Span<const Assignment> plan);
 
   // Requests admitted per decision, recently.

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <limits>
 
 #include "router/core/policy/bf_io_auto/recent_waits.h"
 
@@ -19,8 +20,10 @@ namespace bfio::core {
 
 class VirtualFcfs {
  public:
-  // One decision at `step`: so many wait, so many of them are admitted. REQUIRES: steps do not fall.
-  void Decide(int64_t step, int64_t waiting, int64_t admitted);
+  // One decision at `step`: so many waited, so many of them were admitted. Nobody who waits has waited since
+  // before `oldest_step`: what the queue still holds from before then was cancelled unseen.
+  void Decide(int64_t step, int64_t waiting, int64_t admitted,
+              int64_t oldest_step = std::numeric_limits<int64_t>::min());
 
   // 99 % of recent requests would have waited at most so many steps.
   int64_t p99() const { return p99_; }
@@ -32,7 +35,7 @@ class VirtualFcfs {
   };
 
   // Takes up to `requests` from the head; records how long they had waited at `step` if asked to.
-  void Pop(int64_t requests, int64_t step, bool record);
+  void Pop(int64_t requests, int64_t step, int64_t oldest_step, bool record);
 
   std::deque<Arrivals> queue_;
   int64_t queued_ = 0;
