@@ -325,5 +325,62 @@ TEST(Scheduler, PolicyViolationsAreNotCarriedOut) {
   EXPECT_EQ(f.scheduler->waiting(), 1);
 }
 
+// Notes the step of every decision; places like FirstFit.
+class Clocked : public FirstFit {
+ public:
+  explicit Clocked(std::vector<int64_t>* steps) : steps_(steps) {}
+  void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) override {
+    steps_->push_back(snapshot.step);
+    FirstFit::Decide(snapshot, plan);
+  }
+
+ private:
+  std::vector<int64_t>* steps_;
+};
+
+// A worker that drains runs on without plans, and the policy is asked about a step that no plan is sent for:
+// the next epoch's first step comes after both.
+TEST(SchedulerClock, DoesNotRunBackwardsAcrossEpochs) {
+  std::vector<int64_t> steps;
+  SchedulerOptions options;
+  options.plan_mode = PlanMode::kPipelined;
+  Scheduler scheduler(options, std::make_unique<Clocked>(&steps));
+  EpochMember member;
+  member.spec = {2, 1'000, true};
+  scheduler.OpenEpoch({member});
+  for (RequestId id : {1, 2, 3}) ASSERT_TRUE(scheduler.Enqueue(Request(id)).ok());
+  ASSERT_TRUE(scheduler.MakePlan().has_value());
+  scheduler.SetAcceptsNew(0, false);
+  const std::vector<RequestId> both = {1, 2};
+  for (int64_t step = 1; step <= 6; ++step) {
+    StepReport report;
+    report.step = step;
+    report.applied_plan = 1;
+    report.load_tokens = 20 + 2 * (step - 1);
+    if (step == 6) report.finished = both;
+    report.group_idle = step == 6;
+    ASSERT_TRUE(scheduler.OnReport(0, report).ok());
+  }
+  EXPECT_FALSE(scheduler.MakePlan().has_value()) << "nobody takes anything";
+  scheduler.OpenEpoch({member});
+  ASSERT_TRUE(scheduler.MakePlan().has_value());
+  ASSERT_EQ(steps.size(), 3u);
+  EXPECT_GT(steps[1], steps[0]);
+  EXPECT_GT(steps[2], steps[1]);
+}
+
+TEST(SchedulerWindow, NeverLeavesSlotsEmpty) {
+  SchedulerOptions options;
+  options.window = 1;
+  Scheduler scheduler(options, std::make_unique<FirstFit>());
+  EpochMember member;
+  member.spec = {3, 1'000, true};
+  scheduler.OpenEpoch({member});
+  for (RequestId id : {1, 2, 3, 4}) ASSERT_TRUE(scheduler.Enqueue(Request(id)).ok());
+  const std::optional<Plan> plan = scheduler.MakePlan();
+  ASSERT_TRUE(plan.has_value());
+  EXPECT_EQ(plan->placements.size(), 3u);
+}
+
 }  // namespace
 }  // namespace bfio::core
