@@ -45,6 +45,10 @@ class PolicyCase {
     workers_.back().time_per_token = time;
     return *this;
   }
+  PolicyCase& TimeOffset(double time) {
+    workers_.back().time_offset = time;
+    return *this;
+  }
   PolicyCase& Draining() {
     workers_.back().accepts_new = false;
     return *this;

@@ -198,7 +198,7 @@ TEST_F(PreparationTest, WorkersThatJoinOrLeaveAreNoCompletions) {
   preparation_.Remember(View(), {});
   ++step_;
   workers_.pop_back();
-  workers_[0].active = 0, workers_[0].load_tokens = 0;
+  workers_[0].active -= 10, workers_[0].load_tokens = 0;
   preparation_.Observe(View());
   EXPECT_EQ(Prepare().items[0].credit, kGiant - 1'000);
   Pass(1, 1, 1'000);
@@ -208,9 +208,10 @@ TEST_F(PreparationTest, WorkersThatJoinOrLeaveAreNoCompletions) {
 TEST_F(PreparationTest, StepsThatDoNotAdvanceTeachNothing) {
   Pass(2, 1, 1'000);
   preparation_.Remember(View(), {});
-  workers_[0].active = 0, workers_[0].load_tokens = 0;
+  workers_[0].active -= 10, workers_[0].load_tokens = 0;
   preparation_.Observe(View());
   preparation_.Remember(View(), {});
+  workers_[1].active -= 10, workers_[1].load_tokens = 0;
   step_ = 1;  // a new epoch may count anew
   preparation_.Observe(View());
   turns_[0].slack = 0;

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "common/base/rng.h"
@@ -71,9 +73,14 @@ TEST(BfIoAutoTest, UnequalWorkersAreFilledByTimeNotByTokens) {
               ElementsAre(1, 2));
 }
 
+TEST(BfIoAutoTest, WorkerWithALongStepOfItsOwnGetsLess) {
+  const PolicyCase slow = PolicyCase().Worker(20'000, 0).Worker(15'000, 1).TimeOffset(4'000);
+  EXPECT_THAT(PolicyCase(slow).WaitingAll({5'000, 1'000}).Decide("bf_io_auto"), ElementsAre(-1, 1));
+}
+
 // --- a group over time ---
 
-// Whoever fits among 40 waiting enters every full group of 8 workers with 10 slots each.
+// A group whose slots are all taken, and a pool of random requests.
 class Driven {
  public:
   explicit Driven(std::vector<Machine> machines, uint64_t seed = 3)
@@ -92,6 +99,7 @@ class Driven {
 
   MiniGroup group;
   std::unique_ptr<Policy> policy;
+  bool joined = false;
 
  private:
   Rng rng_;
@@ -121,6 +129,29 @@ TEST(BfIoAutoDriven, MisfitEntersWhenItIsDue) {
   }
 }
 
+// A giant holds as much as 25 requests. Without preparation it would tower over the group by nearly all of
+// that.
+TEST(BfIoAutoDriven, GiantEntersAWorkerThatHasSunkForIt) {
+  constexpr int64_t kGiant = 15'000;
+  Driven driven(Machines(12, 60));
+  for (int i = 0; i < 300; ++i) driven.Step(120);
+  int entered = 0;
+  double above = 0;
+  for (int i = 0; i < 1'200; ++i) {
+    if (i % 150 == 0) driven.group.Enqueue({kGiant, 30});
+    for (const Admission& admission : driven.Step(120)) {
+      if (admission.job.prefill != kGiant) continue;
+      ++entered;
+      double mean = 0;
+      for (int g = 0; g < 12; ++g) mean += static_cast<double>(driven.group.Load(g)) / 12;
+      above += static_cast<double>(driven.group.Load(admission.worker)) - mean;
+    }
+  }
+  ASSERT_GE(entered, 7);
+  RecordProperty("above_tokens", static_cast<int>(above / entered));
+  EXPECT_LT(above / entered, 0.4 * kGiant);
+}
+
 TEST(BfIoAutoDriven, SlowWorkersGetTokensForTheSameTime) {
   std::vector<Machine> machines = Machines(8, 60);
   for (int g = 0; g < 4; ++g) machines[g].time_per_token = 2, machines[g].slots = 30;
@@ -142,25 +173,26 @@ TEST(BfIoAutoDriven, SlowWorkersGetTokensForTheSameTime) {
 }
 
 TEST(BfIoAutoDriven, WorkerThatJoinsFillsAndTheOthersKeepTheirLevel) {
-  Driven driven(Machines(4, 10));
-  for (int i = 0; i < 300; ++i) driven.Step();
-  const auto level = [&](int first, int last) {
-    double mean = 0;
-    for (int i = 0; i < 20; ++i) {
-      driven.Step();
-      for (int g = first; g <= last; ++g) {
-        mean += static_cast<double>(driven.group.Load(g)) / (20 * (last - first + 1));
-      }
+  Driven driven(Machines(4, 20));
+  // Mean load of the first four, and of the fifth.
+  const auto loads = [&](int steps) {
+    std::pair<double, double> mean = {0, 0};
+    for (int i = 0; i < steps; ++i) {
+      driven.Step(80);
+      for (int g = 0; g < 4; ++g) mean.first += static_cast<double>(driven.group.Load(g)) / (4 * steps);
+      if (driven.joined) mean.second += static_cast<double>(driven.group.Load(4)) / steps;
     }
     return mean;
   };
-  const double before = level(0, 3);
-  Machine joined;
-  joined.slots = 10;
-  driven.group.AddWorker(joined);
-  EXPECT_GT(level(0, 3), 0.8 * before);
-  for (int i = 0; i < 100; ++i) driven.Step();
-  EXPECT_NEAR(level(4, 4) / level(0, 3), 1, 0.1);
+  loads(200);
+  const double before = loads(200).first;
+  Machine machine;
+  machine.slots = 20;
+  driven.group.AddWorker(machine);
+  driven.joined = true;
+  EXPECT_GT(loads(20).first, 0.7 * before);
+  const auto [others, joined] = loads(100);
+  EXPECT_NEAR(joined / others, 1, 0.1);
 }
 
 // The one that is ahead goes after the others, and goes.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "common/base/rng.h"
@@ -21,6 +22,7 @@ class TurnsTest : public ::testing::Test {
     for (WorkerView& worker : workers_) worker.load_tokens = 10'000;
     scale_ = {1'000, 100};
     for (WaitingView& request : waiting_) request.prefill_tokens = 1'000;
+    ages_[50] = kP;  // nobody waits longer under a first-come rule than somebody does
   }
 
   Snapshot View() {
@@ -35,9 +37,15 @@ class TurnsTest : public ::testing::Test {
     ++step_;
     turns_.Observe(View(), scale_, kSeats);
   }
-  // Until P is 9; requests that age meanwhile keep their age.
+  // Until P is 9: the last of the pool enter, and others of their age come. Ends with a look at the pool.
   void Settle(int decisions = 50) {
-    for (int i = 0; i < decisions; ++i) Observe();
+    for (int i = 0; i < decisions; ++i) {
+      Observe();
+      std::vector<int32_t> plan;
+      for (int64_t k = kPool - kSeats; k < kPool; ++k) plan.push_back(static_cast<int32_t>(k));
+      Admit(plan);
+    }
+    Observe();
   }
   void Admit(std::vector<int32_t> waiting_indices) {
     std::vector<Assignment> plan;
@@ -60,10 +68,10 @@ class TurnsTest : public ::testing::Test {
     turns_.SetWorths(View(), scale_, instance);
     return instance;
   }
-  // The age beyond which a request is late, as its worth tells it while the price is 1.
+  // The age beyond which a request is late, as its worth tells it.
   double Late() {
-    EXPECT_EQ(turns_.price(), 1);
-    const double age = static_cast<double>(ages_[0]), per_unit = (Worths().items[0].worth - 200 * age) / 1e4;
+    const double age = static_cast<double>(ages_[0]);
+    const double per_unit = (Worths().items[0].worth - 200 * age) / (turns_.price() * 1e4);
     const double late = age / std::sqrt(per_unit);
     EXPECT_GT(late, kP);
     EXPECT_LE(late, 1.2 * kP + 1e-9) << "what is promised against fcfs";
@@ -97,7 +105,7 @@ TEST_F(TurnsTest, WorthIsPriceTimesScaleSquaredTimesLatenessSquared) {
   const double late = Late();
   for (int i : {0, 1, 2}) {
     const double age = static_cast<double>(ages_[i]), lateness = age / late;
-    EXPECT_NEAR(instance.items[i].worth, 200 * age + 100 * 100 * lateness * lateness, 1e-6);
+    EXPECT_NEAR(instance.items[i].worth, 200 * age + turns_.price() * 1e4 * lateness * lateness, 1e-6);
   }
 }
 
@@ -116,16 +124,21 @@ TEST_F(TurnsTest, PriceStaysWhereNobodyIsPassedOver) {
   ages_[8] = 30;
   Settle();
   turns_.Observe(View(), scale_, kPool);
-  Admit({7, 8});
-  EXPECT_EQ(turns_.price(), 1);
+  std::vector<int32_t> everybody(kPool);
+  std::iota(everybody.begin(), everybody.end(), 0);
+  const double price = turns_.price();
+  Admit(everybody);
+  EXPECT_EQ(turns_.price(), price);
 }
 
 TEST_F(TurnsTest, PriceKeepsToItsBounds) {
-  Settle();
-  for (int i = 0; i < 2'000; ++i) Admit(std::vector<int32_t>(20, 0));
+  Settle(2'000);
   EXPECT_DOUBLE_EQ(turns_.price(), 0.01);
   ages_[0] = 12;
-  for (int i = 0; i < 2'000; ++i) Admit({0});
+  for (int i = 0; i < 200; ++i) {
+    Observe();
+    Admit(std::vector<int32_t>(kSeats, 0));
+  }
   EXPECT_DOUBLE_EQ(turns_.price(), 1'000);
 }
 
@@ -167,14 +180,12 @@ TEST_F(TurnsTest, LargestDueAreSparedWithinABudgetAndTheOthersAreDue) {
 }
 
 TEST_F(TurnsTest, BudgetGrowsByOneInTwoHundredAdmissions) {
-  for (int i = 0; i < 100; ++i) waiting_[i].prefill_tokens = 5'000, ages_[i] = 18;
-  // The first decisions, before there is a P, spare as well.
-  int64_t before = 0;
-  Settle(1'000);
-  before = Spared();
-  EXPECT_LE(before, 1 + 1'000 * kSeats / 200);
-  Settle(10);
-  EXPECT_EQ(Spared(), std::min<int64_t>(100, before + 1));
+  for (int i = 0; i < 100; ++i) waiting_[i].prefill_tokens = 5'000, ages_[i] = 30;
+  Settle(500);
+  const int64_t before = Spared();
+  EXPECT_NEAR(static_cast<double>(before), 500.0 * kSeats / 200, 3);
+  Settle(100);
+  EXPECT_NEAR(static_cast<double>(Spared() - before), 100.0 * kSeats / 200, 1);
 }
 
 TEST_F(TurnsTest, SparedOneIsDueAHundredStepsLaterAndWorthLittleUntilThen) {
@@ -183,7 +194,7 @@ TEST_F(TurnsTest, SparedOneIsDueAHundredStepsLaterAndWorthLittleUntilThen) {
   ages_[0] = 18;
   Observe();
   ASSERT_TRUE(turns_.turns()[0].spared);
-  EXPECT_DOUBLE_EQ(Worths().items[0].worth, 200.0 * 18 + 1e4 * 0.09);
+  EXPECT_NEAR(Worths().items[0].worth, 200.0 * 18 + turns_.price() * 1e4 * 0.09, 1e-6);
   ages_[0] = 117;
   Observe();
   EXPECT_EQ(turns_.turns()[0].slack, 1);

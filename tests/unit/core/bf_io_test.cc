@@ -116,6 +116,24 @@ TEST(BfIoHorizonTest, StepAheadDecidesWhatTodayLeavesOpen) {
   }
 }
 
+TEST(BfIoHorizonTest, OutlookThatReachesFurtherThanThePolicyIsReadByItsOwnRows) {
+  // Beyond the horizon of 1 the second worker is far above the first.
+  const PolicyCase further = PolicyCase()
+                                 .Worker(9'000, 1, kAmpleKv, 10)
+                                 .Worker(10'000, 1, kAmpleKv, 10)
+                                 .WaitingAll({1'000})
+                                 .Ahead(3, {9'000, 10'000, 9'000, 90'000, 10'000, 8'900, 500'000, 90'000},
+                                        {1, 1, 1, 1}, std::vector<double>(8, 1));
+  for (const char* objective : {"paper", "square"}) {
+    PolicyOptions options;
+    options.objective = objective;
+    options.horizon = 1;
+    EXPECT_THAT(further.Decide(**MakePolicy("bf_io", options)), ElementsAre(1)) << objective;
+    options.horizon = 3;
+    EXPECT_THAT(further.Decide(**MakePolicy("bf_io", options)), ElementsAre(0)) << objective;
+  }
+}
+
 // The first worker is lower now, the second will be.
 TEST(BfIoHorizonTest, DiscountSaysWhatTheFutureIsWorth) {
   const PolicyCase tie = PolicyCase()
@@ -153,6 +171,42 @@ std::vector<int32_t> RefillBeside(int64_t third_load) {
 TEST(BfIoHorizonTest, RefillPutsASurplusWhereItWillNotLastAndAFitWhereItWill) {
   EXPECT_THAT(RefillBeside(10'200), ElementsAre(1));
   EXPECT_THAT(RefillBeside(12'000), ElementsAre(0));
+}
+
+// Two alike, but for how long they will stay.
+TEST(BfIoHorizonTest, ShortLivedOneGoesWhereLoadWillBeHighAnyway) {
+  const auto decide = [](double ahead) {
+    PolicyOptions options;
+    options.horizon = 1;
+    return PolicyCase()
+        .Worker(10'000, 0, kAmpleKv, 10)
+        .Worker(9'000, 1, kAmpleKv, 10)
+        .Waiting(1'000)
+        .Curve(0)
+        .Waiting(1'000)
+        .Curve(1)
+        .Ahead(1, {10'000, 10'000, 9'000, ahead}, {1, 0, 1, 1}, {1, 1, 1, 1})
+        .Decide(**MakePolicy("bf_io", options));
+  };
+  EXPECT_THAT(decide(9'000), ElementsAre(-1, 1));
+  EXPECT_THAT(decide(13'000), ElementsAre(1, -1));
+}
+
+// Both are equal now; a worker grows by a token a step for each request it runs.
+TEST(BfIoHorizonTest, RefillKeepsANewcomerFromTheWorkerThatGrowsFaster) {
+  const auto decide = [](int32_t first_active, int32_t second_active) {
+    PolicyOptions options;
+    options.objective = "refill";
+    options.horizon = 3;
+    return PolicyCase()
+        .Worker(10'000, 1, kAmpleKv, first_active)
+        .Worker(10'000, 1, kAmpleKv, second_active)
+        .WaitingAll({1'000})
+        .Ahead(3, std::vector<double>(8, 10'000), {1, 1, 1, 1}, std::vector<double>(8, 1))
+        .Decide(**MakePolicy("bf_io", options));
+  };
+  EXPECT_THAT(decide(60, 5), ElementsAre(1));
+  EXPECT_THAT(decide(5, 60), ElementsAre(0));
 }
 
 TEST(RegistryTest, UnknownPolicyIsAnErrorThatNamesTheKnownOnes) {
