@@ -38,11 +38,11 @@ class TurnsTest : public ::testing::Test {
     turns_.Observe(View(), scale_, kSeats);
   }
   // Until P is 9: the last of the pool enter, and others of their age come. Ends with a look at the pool.
-  void Settle(int decisions = 50) {
+  void Settle(int decisions = 50, int64_t admitted = kSeats) {
     for (int i = 0; i < decisions; ++i) {
       Observe();
       std::vector<int32_t> plan;
-      for (int64_t k = kPool - kSeats; k < kPool; ++k) plan.push_back(static_cast<int32_t>(k));
+      for (int64_t k = kPool - admitted; k < kPool; ++k) plan.push_back(static_cast<int32_t>(k));
       Admit(plan);
     }
     Observe();
@@ -96,6 +96,18 @@ TEST_F(TurnsTest, DueAtTwiceWhatAFirstComeRuleWouldMakeNearlyEverybodyWait) {
   EXPECT_EQ(turns_.turns()[3].slack, 1);
   EXPECT_EQ(turns_.turns()[4].slack, 0);
   EXPECT_EQ(turns_.turns()[5].slack, kDue - 40);
+}
+
+TEST_F(TurnsTest, AdmissionsCountAndNotSeatsWhereKvBinds) {
+  ages_[50] = 25;
+  Settle(200, kSeats / 2);
+  EXPECT_EQ(turns_.turns()[0].slack, 2 * 19 - 5);
+}
+
+TEST_F(TurnsTest, NobodyIsGivenLongerThanTwiceTheOldestAge) {
+  ages_[50] = 6;
+  Settle();
+  EXPECT_EQ(turns_.turns()[0].slack, 2 * 6 - 5);
 }
 
 TEST_F(TurnsTest, WorthIsPriceTimesScaleSquaredTimesLatenessSquared) {

@@ -179,6 +179,14 @@ TEST(VirtualFcfsTest, PoolThatShrinksLosesItsOldestWithoutAWait) {
   EXPECT_EQ(fcfs.p99(), 3);
 }
 
+TEST(VirtualFcfsTest, CancelledUnseenBecauseOthersCameNobodyCountsAsOlderThanTheOldest) {
+  VirtualFcfs fcfs;
+  fcfs.Decide(0, 10, 0);
+  fcfs.Decide(100, 10, 0, /*oldest_step=*/100);  // ten gave up, ten came
+  fcfs.Decide(103, 10, 10, /*oldest_step=*/100);
+  EXPECT_EQ(fcfs.p99(), 3);
+}
+
 // Of ten thousand a decision, a few thousand requests would be no memory at all.
 TEST(VirtualFcfsTest, RemembersDozensOfDecisionsHoweverManyEachAdmits) {
   VirtualFcfs fcfs;

@@ -52,7 +52,7 @@ TEST_P(DefaultPolicyTest, BalancesTwiceAsWellAsLptWithTheWaitsOfFcfs) {
   EXPECT_LE(ours.imbalance, 0.5 * lpt.imbalance);
   EXPECT_LE(ours.imbalance, 0.1 * fcfs.imbalance);
   EXPECT_LT(ours.step_s, lpt.step_s);
-  EXPECT_LE(ours.p99, std::ceil(1.2 * static_cast<double>(fcfs.p99)) + 1);
+  EXPECT_LE(ours.p99, std::ceil(1.1 * static_cast<double>(fcfs.p99)) + 1) << "the aim; 1.2 is promised";
   EXPECT_LE(ours.longest, 250);
 }
 
