@@ -8,7 +8,7 @@
 #include <cmath>
 
 #include "common/base/rng.h"
-#include "tools/sim/simulation.h"
+#include "tools/sim/run/simulation.h"
 
 namespace bfio::sim {
 namespace {

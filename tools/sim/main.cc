@@ -22,12 +22,12 @@
 #include "common/workload/trace.h"
 #include "router/core/lookahead/lookahead.h"
 #include "router/core/policy/policy.h"
-#include "tools/sim/dominance_command.h"
-#include "tools/sim/options.h"
-#include "tools/sim/policy_stack.h"
-#include "tools/sim/simulation.h"
-#include "tools/sim/statistics.h"
-#include "tools/sim/workload.h"
+#include "tools/sim/dominance/dominance_command.h"
+#include "tools/sim/run/options.h"
+#include "tools/sim/run/policy_stack.h"
+#include "tools/sim/run/simulation.h"
+#include "tools/sim/run/statistics.h"
+#include "tools/sim/run/workload.h"
 
 ABSL_FLAG(std::string, trace, "", "trace file (Azure, BurstGPT, Mooncake or generic columns)");
 ABSL_FLAG(std::string, profile, "",

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <string>
 
-#include "tools/sim/simulation.h"
-#include "tools/sim/workload.h"
+#include "tools/sim/run/simulation.h"
+#include "tools/sim/run/workload.h"
 
 namespace bfio::sim {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "tools/sim/dominance.h"
-#include "tools/sim/dominance_report.h"
+#include "tools/sim/dominance/dominance.h"
+#include "tools/sim/dominance/dominance_report.h"
 
 namespace bfio::sim {
 namespace {

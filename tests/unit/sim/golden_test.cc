@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <string>
 
-#include "tools/sim/simulation.h"
+#include "tools/sim/run/simulation.h"
 
 namespace bfio::sim {
 namespace {

@@ -7,7 +7,7 @@
 #include <sstream>
 #include <string>
 
-#include "tools/sim/simulation.h"
+#include "tools/sim/run/simulation.h"
 
 namespace bfio::sim {
 namespace {

@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <tuple>
 
-#include "tools/sim/simulation.h"
-#include "tools/sim/wait_counts.h"
-#include "tools/sim/workload.h"
+#include "tools/sim/run/simulation.h"
+#include "tools/sim/run/wait_counts.h"
+#include "tools/sim/run/workload.h"
 
 namespace bfio::sim {
 namespace {

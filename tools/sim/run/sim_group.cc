@@ -1,4 +1,4 @@
-#include "tools/sim/sim_group.h"
+#include "tools/sim/run/sim_group.h"
 
 namespace bfio::sim {
 

@@ -1,4 +1,4 @@
-#include "tools/sim/statistics.h"
+#include "tools/sim/run/statistics.h"
 
 #include <algorithm>
 #include <numeric>

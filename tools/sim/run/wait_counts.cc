@@ -1,4 +1,4 @@
-#include "tools/sim/wait_counts.h"
+#include "tools/sim/run/wait_counts.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,13 +1,13 @@
 // The dominance grid as a table and as JSON.
 //
 // Purpose: words and columns; the verdicts are dominance.h's. Times in milliseconds, waits in steps.
-#ifndef BFIO_TOOLS_SIM_DOMINANCE_REPORT_H_
-#define BFIO_TOOLS_SIM_DOMINANCE_REPORT_H_
+#ifndef BFIO_TOOLS_SIM_DOMINANCE_DOMINANCE_REPORT_H_
+#define BFIO_TOOLS_SIM_DOMINANCE_DOMINANCE_REPORT_H_
 
 #include <string>
 
 #include "nlohmann/json.hpp"
-#include "tools/sim/dominance.h"
+#include "tools/sim/dominance/dominance.h"
 
 namespace bfio::sim {
 
@@ -22,4 +22,4 @@ nlohmann::ordered_json DominanceJson(const Dominance& dominance);
 
 }  // namespace bfio::sim
 
-#endif  // BFIO_TOOLS_SIM_DOMINANCE_REPORT_H_
+#endif  // BFIO_TOOLS_SIM_DOMINANCE_DOMINANCE_REPORT_H_

@@ -1,11 +1,11 @@
 // bfio_sim dominance: its flags, and the run.
-#ifndef BFIO_TOOLS_SIM_DOMINANCE_COMMAND_H_
-#define BFIO_TOOLS_SIM_DOMINANCE_COMMAND_H_
+#ifndef BFIO_TOOLS_SIM_DOMINANCE_DOMINANCE_COMMAND_H_
+#define BFIO_TOOLS_SIM_DOMINANCE_DOMINANCE_COMMAND_H_
 
 #include <string>
 
 #include "absl/status/status.h"
-#include "tools/sim/options.h"
+#include "tools/sim/run/options.h"
 
 namespace bfio::sim {
 
@@ -24,4 +24,4 @@ absl::Status RunDominanceCommand(const DominanceCommand& command);
 
 }  // namespace bfio::sim
 
-#endif  // BFIO_TOOLS_SIM_DOMINANCE_COMMAND_H_
+#endif  // BFIO_TOOLS_SIM_DOMINANCE_DOMINANCE_COMMAND_H_

@@ -1,6 +1,6 @@
 // What one simulation run is asked to do.
-#ifndef BFIO_TOOLS_SIM_OPTIONS_H_
-#define BFIO_TOOLS_SIM_OPTIONS_H_
+#ifndef BFIO_TOOLS_SIM_RUN_OPTIONS_H_
+#define BFIO_TOOLS_SIM_RUN_OPTIONS_H_
 
 #include <cstdint>
 #include <string>
@@ -49,4 +49,4 @@ absl::Status Validate(const SimOptions& options);
 
 }  // namespace bfio::sim
 
-#endif  // BFIO_TOOLS_SIM_OPTIONS_H_
+#endif  // BFIO_TOOLS_SIM_RUN_OPTIONS_H_

@@ -1,4 +1,4 @@
-#include "tools/sim/options.h"
+#include "tools/sim/run/options.h"
 
 #include <cmath>
 

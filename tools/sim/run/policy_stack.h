@@ -2,8 +2,8 @@
 //
 // Purpose: the policy named, inside the decorators that the options ask for, and words and JSON for what the
 // shadows found. Units as in router/core/shadow.
-#ifndef BFIO_TOOLS_SIM_POLICY_STACK_H_
-#define BFIO_TOOLS_SIM_POLICY_STACK_H_
+#ifndef BFIO_TOOLS_SIM_RUN_POLICY_STACK_H_
+#define BFIO_TOOLS_SIM_RUN_POLICY_STACK_H_
 
 #include <memory>
 #include <string>
@@ -12,8 +12,8 @@
 #include "nlohmann/json.hpp"
 #include "router/core/policy/policy.h"
 #include "router/core/shadow/shadow_set.h"
-#include "tools/sim/lp_dump.h"
-#include "tools/sim/options.h"
+#include "tools/sim/run/lp_dump.h"
+#include "tools/sim/run/options.h"
 
 namespace bfio::sim {
 
@@ -33,4 +33,4 @@ std::string ShadowLines(const nlohmann::ordered_json& shadows);
 
 }  // namespace bfio::sim
 
-#endif  // BFIO_TOOLS_SIM_POLICY_STACK_H_
+#endif  // BFIO_TOOLS_SIM_RUN_POLICY_STACK_H_

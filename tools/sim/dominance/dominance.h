@@ -12,8 +12,8 @@
 //
 // Threads: RunDominance spreads single runs over threads of its own; what it returns is the same for any
 // number of them. `done` is called under a lock, from any of them.
-#ifndef BFIO_TOOLS_SIM_DOMINANCE_H_
-#define BFIO_TOOLS_SIM_DOMINANCE_H_
+#ifndef BFIO_TOOLS_SIM_DOMINANCE_DOMINANCE_H_
+#define BFIO_TOOLS_SIM_DOMINANCE_DOMINANCE_H_
 
 #include <cstdint>
 #include <functional>
@@ -23,7 +23,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/workload/trace.h"
-#include "tools/sim/options.h"
+#include "tools/sim/run/options.h"
 
 namespace bfio::sim {
 
@@ -133,4 +133,4 @@ class Dominance {
 
 }  // namespace bfio::sim
 
-#endif  // BFIO_TOOLS_SIM_DOMINANCE_H_
+#endif  // BFIO_TOOLS_SIM_DOMINANCE_DOMINANCE_H_

@@ -1,4 +1,4 @@
-#include "tools/sim/dominance_report.h"
+#include "tools/sim/dominance/dominance_report.h"
 
 #include <algorithm>
 #include <cmath>

@@ -2,8 +2,8 @@
 //
 // Purpose: one definition of seed and of load for traces and profiles alike. Pure; deterministic for a seed.
 // Lengths in tokens, times in seconds, rates in requests per second.
-#ifndef BFIO_TOOLS_SIM_WORKLOAD_H_
-#define BFIO_TOOLS_SIM_WORKLOAD_H_
+#ifndef BFIO_TOOLS_SIM_RUN_WORKLOAD_H_
+#define BFIO_TOOLS_SIM_RUN_WORKLOAD_H_
 
 #include <cstdint>
 
@@ -35,4 +35,4 @@ double FullSlotRequestRate(const Trace& trace, int32_t workers, int32_t batch, c
 
 }  // namespace bfio::sim
 
-#endif  // BFIO_TOOLS_SIM_WORKLOAD_H_
+#endif  // BFIO_TOOLS_SIM_RUN_WORKLOAD_H_

@@ -3,8 +3,8 @@
 // Purpose: a decorator that writes the integer program of each snapshot, the paper's J over the acting
 // policy's horizon (router/core/solver/lp_export.h), and then lets the acting policy decide. A decision with
 // no free slot or nobody waiting has no program and no file. Ownership: owns the acting policy. Threads: one.
-#ifndef BFIO_TOOLS_SIM_LP_DUMP_H_
-#define BFIO_TOOLS_SIM_LP_DUMP_H_
+#ifndef BFIO_TOOLS_SIM_RUN_LP_DUMP_H_
+#define BFIO_TOOLS_SIM_RUN_LP_DUMP_H_
 
 #include <cstdint>
 #include <memory>
@@ -15,7 +15,7 @@
 #include "router/core/policy/policy.h"
 #include "router/core/policy/room.h"
 #include "router/core/solver/instance.h"
-#include "tools/sim/options.h"
+#include "tools/sim/run/options.h"
 
 namespace bfio::sim {
 
@@ -48,4 +48,4 @@ class LpDumpPolicy final : public core::Policy {
 
 }  // namespace bfio::sim
 
-#endif  // BFIO_TOOLS_SIM_LP_DUMP_H_
+#endif  // BFIO_TOOLS_SIM_RUN_LP_DUMP_H_

@@ -4,14 +4,14 @@
 // tokens to generate, admitted for step k, finishes in step k + o - 1; it is filed in a ring by that step.
 // Loads are kept in closed form (a resident grows by one each step), so no step touches the residents.
 // Memory: O(residents + longest output).
-#ifndef BFIO_TOOLS_SIM_SIM_GROUP_H_
-#define BFIO_TOOLS_SIM_SIM_GROUP_H_
+#ifndef BFIO_TOOLS_SIM_RUN_SIM_GROUP_H_
+#define BFIO_TOOLS_SIM_RUN_SIM_GROUP_H_
 
 #include <cstdint>
 #include <vector>
 
 #include "router/core/model/request.h"
-#include "tools/sim/request_source.h"
+#include "tools/sim/run/request_source.h"
 
 namespace bfio::sim {
 
@@ -55,4 +55,4 @@ class SimGroup {
 
 }  // namespace bfio::sim
 
-#endif  // BFIO_TOOLS_SIM_SIM_GROUP_H_
+#endif  // BFIO_TOOLS_SIM_RUN_SIM_GROUP_H_

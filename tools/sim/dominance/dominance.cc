@@ -1,4 +1,4 @@
-#include "tools/sim/dominance.h"
+#include "tools/sim/dominance/dominance.h"
 
 #include <algorithm>
 #include <atomic>
@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "router/core/policy/policy.h"
-#include "tools/sim/simulation.h"
-#include "tools/sim/workload.h"
+#include "tools/sim/run/simulation.h"
+#include "tools/sim/run/workload.h"
 
 namespace bfio::sim {
 namespace {

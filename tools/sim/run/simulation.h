@@ -3,8 +3,8 @@
 // One step, in this order: reveal; decide; admit; measure the loads, a newly admitted request counting s;
 // advance time by C + t_l * max L; every active request makes one token; those with all their tokens
 // complete. Deterministic but for the measured decision times. Threads: none.
-#ifndef BFIO_TOOLS_SIM_SIMULATION_H_
-#define BFIO_TOOLS_SIM_SIMULATION_H_
+#ifndef BFIO_TOOLS_SIM_RUN_SIMULATION_H_
+#define BFIO_TOOLS_SIM_RUN_SIMULATION_H_
 
 #include <cstdint>
 #include <functional>
@@ -17,11 +17,11 @@
 #include "common/workload/trace.h"
 #include "nlohmann/json.hpp"
 #include "router/core/decide/scheduler.h"
-#include "tools/sim/options.h"
-#include "tools/sim/policy_stack.h"
-#include "tools/sim/request_source.h"
-#include "tools/sim/sim_group.h"
-#include "tools/sim/statistics.h"
+#include "tools/sim/run/options.h"
+#include "tools/sim/run/policy_stack.h"
+#include "tools/sim/run/request_source.h"
+#include "tools/sim/run/sim_group.h"
+#include "tools/sim/run/statistics.h"
 
 namespace bfio::sim {
 
@@ -77,4 +77,4 @@ class Simulation {
 
 }  // namespace bfio::sim
 
-#endif  // BFIO_TOOLS_SIM_SIMULATION_H_
+#endif  // BFIO_TOOLS_SIM_RUN_SIMULATION_H_

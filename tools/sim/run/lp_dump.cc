@@ -1,4 +1,4 @@
-#include "tools/sim/lp_dump.h"
+#include "tools/sim/run/lp_dump.h"
 
 #include <filesystem>
 #include <fstream>

@@ -2,8 +2,8 @@
 //
 // Purpose: quantiles of small integers, where a bucketed histogram would confuse 1 step with 2. Memory: one
 // counter per step of the longest wait. Threads: one.
-#ifndef BFIO_TOOLS_SIM_WAIT_COUNTS_H_
-#define BFIO_TOOLS_SIM_WAIT_COUNTS_H_
+#ifndef BFIO_TOOLS_SIM_RUN_WAIT_COUNTS_H_
+#define BFIO_TOOLS_SIM_RUN_WAIT_COUNTS_H_
 
 #include <cstdint>
 #include <vector>
@@ -32,4 +32,4 @@ class WaitCounts {
 
 }  // namespace bfio::sim
 
-#endif  // BFIO_TOOLS_SIM_WAIT_COUNTS_H_
+#endif  // BFIO_TOOLS_SIM_RUN_WAIT_COUNTS_H_

@@ -1,4 +1,4 @@
-#include "tools/sim/request_source.h"
+#include "tools/sim/run/request_source.h"
 
 namespace bfio::sim {
 

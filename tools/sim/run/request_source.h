@@ -3,8 +3,8 @@
 // Purpose: reveals requests in trace order. In overload mode as many as keep the waiting pool at its target;
 // in arrivals mode when their time has come, the trace's arrival times divided by the load factor and, on
 // every further round, moved on by the trace's span. Ids count from 1. Ownership: borrows the trace.
-#ifndef BFIO_TOOLS_SIM_REQUEST_SOURCE_H_
-#define BFIO_TOOLS_SIM_REQUEST_SOURCE_H_
+#ifndef BFIO_TOOLS_SIM_RUN_REQUEST_SOURCE_H_
+#define BFIO_TOOLS_SIM_RUN_REQUEST_SOURCE_H_
 
 #include <cstdint>
 #include <optional>
@@ -43,4 +43,4 @@ class RequestSource {
 
 }  // namespace bfio::sim
 
-#endif  // BFIO_TOOLS_SIM_REQUEST_SOURCE_H_
+#endif  // BFIO_TOOLS_SIM_RUN_REQUEST_SOURCE_H_

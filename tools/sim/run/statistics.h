@@ -4,8 +4,8 @@
 // throughput is tokens over simulated seconds; TPOT is the mean over requests of (finish - start) / o; TTFT
 // runs from arrival to the end of the request's first step; waits are in steps. A step counts from warmup on,
 // a request's wait and TTFT when it is admitted in a counted step, its TPOT when it finishes in one.
-#ifndef BFIO_TOOLS_SIM_STATISTICS_H_
-#define BFIO_TOOLS_SIM_STATISTICS_H_
+#ifndef BFIO_TOOLS_SIM_RUN_STATISTICS_H_
+#define BFIO_TOOLS_SIM_RUN_STATISTICS_H_
 
 #include <cstdint>
 #include <string>
@@ -15,8 +15,8 @@
 #include "common/cost/energy.h"
 #include "common/stats/histogram.h"
 #include "nlohmann/json.hpp"
-#include "tools/sim/options.h"
-#include "tools/sim/wait_counts.h"
+#include "tools/sim/run/options.h"
+#include "tools/sim/run/wait_counts.h"
 
 namespace bfio::sim {
 
@@ -55,4 +55,4 @@ std::string TableLine(const nlohmann::ordered_json& run);
 
 }  // namespace bfio::sim
 
-#endif  // BFIO_TOOLS_SIM_STATISTICS_H_
+#endif  // BFIO_TOOLS_SIM_RUN_STATISTICS_H_

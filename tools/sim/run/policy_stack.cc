@@ -1,4 +1,4 @@
-#include "tools/sim/policy_stack.h"
+#include "tools/sim/run/policy_stack.h"
 
 #include <utility>
 

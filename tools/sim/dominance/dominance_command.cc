@@ -1,4 +1,4 @@
-#include "tools/sim/dominance_command.h"
+#include "tools/sim/dominance/dominance_command.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -18,8 +18,8 @@
 #include "common/base/shutdown.h"
 #include "common/workload/trace.h"
 #include "router/core/policy/policy.h"
-#include "tools/sim/dominance.h"
-#include "tools/sim/dominance_report.h"
+#include "tools/sim/dominance/dominance.h"
+#include "tools/sim/dominance/dominance_report.h"
 
 ABSL_FLAG(std::string, candidate, "bf_io_auto", "dominance: the policy that is to be beaten by no baseline");
 ABSL_FLAG(uint32_t, seeds, 3, "dominance: seeds 1 to this");

@@ -1,4 +1,4 @@
-#include "tools/sim/simulation.h"
+#include "tools/sim/run/simulation.h"
 
 #include <algorithm>
 #include <limits>

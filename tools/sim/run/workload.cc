@@ -1,4 +1,4 @@
-#include "tools/sim/workload.h"
+#include "tools/sim/run/workload.h"
 
 #include <algorithm>
 
