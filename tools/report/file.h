@@ -1,0 +1,22 @@
+// Files that are either whole or not there.
+//
+// Purpose: a reader, or a second run, never sees half a report. Threads: may be called from any thread; two
+// writers of one path do not mix their texts, the last one wins.
+#ifndef BFIO_TOOLS_REPORT_FILE_H_
+#define BFIO_TOOLS_REPORT_FILE_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace bfio::report {
+
+// Writes to a temporary file in the same directory, syncs it and renames it to `path`. On an error, the
+// message names the path and the reason, `path` is as it was before, and the temporary file is gone. The
+// directory must exist.
+absl::Status WriteFileAtomically(const std::string& path, absl::string_view text);
+
+}  // namespace bfio::report
+
+#endif  // BFIO_TOOLS_REPORT_FILE_H_
