@@ -48,6 +48,9 @@ struct SchedulerOptions {
   // How many requests from the front of the pool a policy may see, if that is more than the free slots;
   // bounds the decision's cost.
   int64_t window = 4096;
+  // Reports arrive this many steps late: every plan reaches that much further ahead, so that it is for a step
+  // still to come. 0 in the router; the simulator asks what stale reports cost.
+  int32_t report_delay_steps = 0;
 };
 
 class Scheduler {

@@ -14,7 +14,7 @@ bool Scheduler::GroupIdle() const {
 
 int64_t Scheduler::TargetStep(bool force) const {
   const bool ahead = options_.plan_mode == PlanMode::kPipelined && !GroupIdle();
-  return reported_step_ + (ahead ? 2 : 1) + (force ? 1 : 0);
+  return reported_step_ + (ahead ? 2 : 1) + options_.report_delay_steps + (force ? 1 : 0);
 }
 
 bool Scheduler::HasDrops() const {
