@@ -9,6 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/base/rng.h"
 #include "common/workload/trace_row.h"
 
 namespace bfio {
@@ -79,6 +80,19 @@ absl::StatusOr<Trace> ParseTrace(std::istream& in, absl::string_view source, int
   }
   SortAndShift(trace.requests);
   return trace;
+}
+
+Trace DrawWithReplacement(const Trace& trace, int64_t requests, uint64_t seed) {
+  Trace drawn;
+  drawn.source = trace.source;
+  drawn.format = trace.format;
+  drawn.requests.resize(static_cast<size_t>(requests));
+  Rng rng(seed);
+  for (TraceRequest& request : drawn.requests) {
+    request = trace.requests[rng.Below(trace.requests.size())];
+    request.arrival_s = 0;
+  }
+  return drawn;
 }
 
 }  // namespace bfio

@@ -38,7 +38,8 @@ ABSL_FLAG(std::string, admin, "",
 ABSL_FLAG(std::string, trace, "",
           "trace file: Azure, BurstGPT, Mooncake or generic columns, told by the header");
 ABSL_FLAG(std::string, profile, "",
-          "built-in lengths instead of a trace: conversation or code; conversation when neither is given");
+          "built-in lengths instead of a trace: conversation, code or burstgpt; conversation when neither is "
+          "given");
 ABSL_FLAG(std::string, arrival, Options().arrival,
           "closed: --concurrency requests at any time; open loop: trace (its own times), poisson or gamma "
           "(--rate)");

@@ -1,7 +1,7 @@
 #include "common/workload/trace.h"
 
-#include <algorithm>
 #include <filesystem>
+#include <map>
 #include <sstream>
 
 #include "gmock/gmock.h"
@@ -64,6 +64,47 @@ TEST(TraceTest, BurstGptFailuresAreDroppedAndCounted) {
   ASSERT_TRUE(trace.ok()) << trace.status();
   EXPECT_EQ(trace->dropped, 1);
   EXPECT_THAT(trace->dropped_examples, ElementsAre("line 2: Response tokens '0' is not positive"));
+}
+
+// Rows as the releases write them: API calls have no session, failures have no response, times are seconds
+// with or without a fraction.
+TEST(TraceTest, BurstGptFilesReadWholeInEitherRelease) {
+  const auto older = Parse(
+      "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+      "5,ChatGPT,472,18,490,Conversation log\n"
+      "45,ChatGPT,1087,230,1317,Conversation log\n"
+      "118,GPT-4,417,276,693,Conversation log\n"
+      "185,ChatGPT,1360,0,1360,Conversation log\n"
+      "185,GPT-4,185,7,192,API log\n"
+      "5268845,ChatGPT,1012,0,0,API log\n");
+  ASSERT_TRUE(older.ok()) << older.status();
+  EXPECT_EQ(older->format, "burstgpt");
+  EXPECT_TRUE(older->has_arrivals);
+  ASSERT_EQ(older->requests.size(), 4u);
+  EXPECT_EQ(older->dropped, 2);
+  EXPECT_THAT(older->dropped_examples, ElementsAre("line 5: Response tokens '0' is not positive",
+                                                   "line 7: Response tokens '0' is not positive"));
+  EXPECT_EQ(older->requests[2].arrival_s, 113);
+  EXPECT_EQ(older->requests[2].prompt_tokens, 417);
+  EXPECT_EQ(older->requests[2].output_tokens, 276);
+
+  const auto newer = Parse(
+      "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+      "0.0,,,GPT-4,156,72,228,API log\n"
+      "12.5,8f1c2e04-7a35-4c53-9a51-0b9e1d6c7f21,3.25,ChatGPT,820,304,1124,Conversation log\n"
+      "12.5,8f1c2e04-7a35-4c53-9a51-0b9e1d6c7f21,,ChatGPT,1124,0,1124,Conversation log\n"
+      "9.75,1043,1.5,GPT-4,333,7,340,Conversation log\n"
+      "20.0,,,GPT-4,96\n");
+  ASSERT_TRUE(newer.ok()) << newer.status();
+  EXPECT_EQ(newer->format, "burstgpt");
+  ASSERT_EQ(newer->requests.size(), 3u);
+  EXPECT_EQ(newer->dropped, 2);
+  EXPECT_THAT(newer->dropped_examples, ElementsAre("line 4: Response tokens '0' is not positive",
+                                                   "line 6: 5 fields, at least 6 expected"));
+  EXPECT_EQ(newer->requests[1].prompt_tokens, 333) << "sorted by arrival";
+  EXPECT_EQ(newer->requests[2].arrival_s, 12.5);
+  EXPECT_EQ(newer->requests[2].prompt_tokens, 820);
+  EXPECT_EQ(newer->requests[2].output_tokens, 304);
 }
 
 TEST(TraceTest, MooncakeTimesAreMilliseconds) {
@@ -196,63 +237,35 @@ TEST(TraceTest, PublishedTracesReadWhole) {
   EXPECT_EQ(mooncake->requests.size(), 200u);
 }
 
-struct Moments {
-  double mean = 0, median = 0, p95 = 0;
-};
-
-Moments Of(const Trace& trace, int64_t TraceRequest::*field) {
-  std::vector<int64_t> values;
-  double sum = 0;
-  for (const TraceRequest& r : trace.requests) {
-    values.push_back(r.*field);
-    sum += static_cast<double>(r.*field);
+TEST(DrawWithReplacementTest, RowsStayTogetherAndEachComesAboutAsOften) {
+  const auto trace = Parse("arrived_at,num_prefill_tokens,num_decode_tokens\n1,10,100\n2,20,200\n5,30,300\n");
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  const Trace drawn = DrawWithReplacement(*trace, 30'000, 4);
+  EXPECT_FALSE(drawn.has_arrivals);
+  EXPECT_EQ(drawn.source, "test");
+  ASSERT_EQ(drawn.requests.size(), 30'000u);
+  std::map<int64_t, int> times;
+  for (const TraceRequest& request : drawn.requests) {
+    EXPECT_EQ(request.output_tokens, 10 * request.prompt_tokens);
+    EXPECT_EQ(request.arrival_s, 0);
+    ++times[request.prompt_tokens];
   }
-  std::sort(values.begin(), values.end());
-  const size_t n = values.size();
-  return {sum / static_cast<double>(n), static_cast<double>(values[n / 2]),
-          static_cast<double>(values[n * 95 / 100])};
+  ASSERT_EQ(times.size(), 3u);
+  for (const auto& [prompt, count] : times) EXPECT_NEAR(count, 10'000, 400) << prompt;  // 5 deviations
 }
 
-TEST(ProfileTest, LengthsFollowThePublishedFigures) {
-  const auto conversation = SampleProfile("conversation", 200000, 1);
-  ASSERT_TRUE(conversation.ok());
-  EXPECT_FALSE(conversation->has_arrivals);
-  const Moments prompt = Of(*conversation, &TraceRequest::prompt_tokens);
-  EXPECT_NEAR(prompt.mean, 1154.7, 25);
-  EXPECT_NEAR(prompt.median, 1020, 10);
-  const Moments output = Of(*conversation, &TraceRequest::output_tokens);
-  EXPECT_NEAR(output.mean, 211.1, 4);
-  EXPECT_NEAR(output.median, 129, 3);
-
-  const auto code = SampleProfile("code", 200000, 1);
-  ASSERT_TRUE(code.ok());
-  const Moments code_prompt = Of(*code, &TraceRequest::prompt_tokens);
-  EXPECT_NEAR(code_prompt.mean, 2047.85, 20);
-  EXPECT_NEAR(code_prompt.median, 1469, 20);
-  EXPECT_NEAR(code_prompt.p95, 7303, 60);
-  const Moments code_output = Of(*code, &TraceRequest::output_tokens);
-  EXPECT_NEAR(code_output.mean, 27.88, 0.6);
-  EXPECT_NEAR(code_output.median, 13, 1);
-}
-
-TEST(ProfileTest, SameSeedSameRequests) {
-  const auto a = SampleProfile("code", 100, 7), b = SampleProfile("code", 200, 7),
-             c = SampleProfile("code", 100, 8);
-  ASSERT_TRUE(a.ok() && b.ok() && c.ok());
+TEST(DrawWithReplacementTest, SameSeedSameRows) {
+  const auto trace = Parse("num_prefill_tokens,num_decode_tokens\n1,1\n2,2\n3,3\n4,4\n5,5\n6,6\n7,7\n8,8\n");
+  ASSERT_TRUE(trace.ok()) << trace.status();
+  const Trace a = DrawWithReplacement(*trace, 100, 7), b = DrawWithReplacement(*trace, 200, 7),
+              c = DrawWithReplacement(*trace, 100, 8);
   int different = 0;
   for (size_t i = 0; i < 100; ++i) {
-    EXPECT_EQ(a->requests[i].prompt_tokens, b->requests[i].prompt_tokens);
-    EXPECT_EQ(a->requests[i].output_tokens, b->requests[i].output_tokens);
-    different += a->requests[i].prompt_tokens != c->requests[i].prompt_tokens;
+    EXPECT_EQ(a.requests[i].prompt_tokens, b.requests[i].prompt_tokens);
+    different += a.requests[i].prompt_tokens != c.requests[i].prompt_tokens;
   }
-  EXPECT_GT(different, 90);
-}
-
-TEST(ProfileTest, UnknownNameNamesTheProfiles) {
-  const auto status = SampleProfile("chat", 10, 1).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("conversation, code"));
-  EXPECT_EQ(SampleProfile("code", 0, 1).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_GT(different, 70);
+  EXPECT_TRUE(DrawWithReplacement(*trace, 0, 1).requests.empty());
 }
 
 }  // namespace
