@@ -32,6 +32,7 @@
 #include "router/core/decide/events.h"
 #include "router/core/decide/outlook_builder.h"
 #include "router/core/decide/residents.h"
+#include "router/core/decide/scheduler_state.h"
 #include "router/core/decide/tenant_service.h"
 #include "router/core/decide/waiting_pool.h"
 #include "router/core/lookahead/lookahead.h"
@@ -133,17 +134,17 @@ class Scheduler {
   // True when the group waits for a plan and gets none because there is nothing to do.
   bool Parked() const;
 
-  struct Totals {
-    int64_t plans = 0;
-    // Acknowledgements that came after the plan's step.
-    int64_t late_plans = 0;
-    int64_t drift_tokens = 0;
-    // Finished or rejected ids that were not on the reporting worker.
-    int64_t unknown_ids = 0;
-    // Assignments of a policy that broke its contract and were not carried out; 0 unless a policy has a bug.
-    int64_t policy_violations = 0;
-  };
+  using Totals = SchedulerTotals;
   const Totals& totals() const { return totals_; }
+
+  // --- copies ---
+
+  // All that the plans to come depend on, but for what policy and lookahead remember (scheduler_state.h).
+  SchedulerState Save() const;
+  // Takes that state on; policy and lookahead keep what they know. REQUIRES: nothing has been enqueued and no
+  // epoch opened so far. INVALID_ARGUMENT, the scheduler being of no more use, when the state contradicts
+  // itself.
+  absl::Status Restore(const SchedulerState& state);
 
  private:
   enum class Where : uint8_t { kInflight, kActive };
@@ -208,6 +209,7 @@ class Scheduler {
   absl::Span<WaitingView> Window() {
     return pool_.mutable_views().subspan(0, static_cast<size_t>(std::max(options_.window, free_slots_)));
   }
+  absl::Status RestoreWorker(WorkerIndex index, const SchedulerState::Worker& from);
   void FillTenantExcess();
   Outlook BuildOutlook(int64_t step);
   void DiscardViolations();

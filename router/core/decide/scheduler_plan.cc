@@ -41,6 +41,7 @@ std::optional<Plan> Scheduler::MakePlan(bool force) {
     snapshot.pool_size = pool_.size();
     snapshot.outlook = BuildOutlook(target);
     decided_step_ = target;
+    ++totals_.policy_calls;
     policy_->Decide(snapshot, assignments_);
     DiscardViolations();
   }

@@ -7,7 +7,7 @@ namespace bfio::core {
 
 TenantService::Account& TenantService::Of(uint32_t tenant) {
   const auto [it, is_new] = index_.try_emplace(tenant, static_cast<int32_t>(accounts_.size()));
-  if (is_new) accounts_.emplace_back();
+  if (is_new) accounts_.push_back({tenant});
   return accounts_[it->second];
 }
 
@@ -45,6 +45,27 @@ double TenantService::LeastWaiting() const {
     if (account.waiting > 0) least = std::min(least, account.served);
   }
   return waiting_ > 0 ? least : 0;
+}
+
+TenantService::Saved TenantService::Save() const {
+  Saved saved;
+  saved.last_served = last_served_;
+  for (const Account& account : accounts_) saved.tenants.push_back({account.tenant, account.served});
+  return saved;
+}
+
+bool TenantService::Restore(const Saved& saved) {
+  for (const Saved::Tenant& tenant : saved.tenants) {
+    if (index_.contains(tenant.tenant)) return false;
+    Of(tenant.tenant).served = tenant.served;
+  }
+  last_served_ = saved.last_served;
+  return true;
+}
+
+void TenantService::RestoreWaiting(uint32_t tenant) {
+  ++Of(tenant).waiting;
+  ++waiting_;
 }
 
 }  // namespace bfio::core

@@ -35,8 +35,24 @@ class TenantService {
   double LeastWaiting() const;
   int32_t tenants() const { return static_cast<int32_t>(accounts_.size()); }
 
+  // What has been served, by tenant in the order they came, and to the one whose leaving emptied the pool.
+  struct Saved {
+    struct Tenant {
+      uint32_t tenant = 0;
+      double served = 0;
+    };
+    std::vector<Tenant> tenants;
+    double last_served = 0;
+  };
+  Saved Save() const;
+  // REQUIRES: new. False when a tenant is named twice.
+  bool Restore(const Saved& saved);
+  // A request that was waiting when `saved` was made waits here too.
+  void RestoreWaiting(uint32_t tenant);
+
  private:
   struct Account {
+    uint32_t tenant = 0;
     double served = 0;
     int64_t waiting = 0;
   };
