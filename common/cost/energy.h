@@ -1,4 +1,4 @@
-// Energy of barrier-synchronised workers, by a power law in the relative load.
+// Energy of barrier-synchronised workers, by a power law in the relative load or in utilisation.
 //
 // Purpose: the energy column of simulations and reports. Pure. Watts, seconds, joules.
 #ifndef BFIO_COMMON_COST_ENERGY_H_
@@ -32,6 +32,36 @@ struct PowerModel {
     double watts = 0;
     for (const int64_t load : load_tokens) {
       watts += max_load == 0 ? idle_w : Watts(static_cast<double>(load) / static_cast<double>(max_load));
+    }
+    return watts * step_s;
+  }
+
+  // The other reading of the paper's text (section 6, "workers waiting at the barrier operate near P_idle"):
+  // each worker draws peak power while it is at work, idle power for the rest of the step.
+  double BusyJoules(absl::Span<const double> local_s, double step_s) const {
+    double joules = 0;
+    for (const double local : local_s) {
+      const double busy = std::min(local, step_s);
+      joules += peak_w * busy + idle_w * (step_s - busy);
+    }
+    return joules;
+  }
+};
+
+// Energy by model-FLOPs utilisation, the paper's equations (10), (11) and (56) to (58): mfu_g = tokens per
+// second * 6 N / FLOPs_peak, ratio = mfu_g / mfu_sat in the power law above.
+struct MfuModel {
+  // The paper names no N; Llama-3-8B's. FLOP/s of an A100 in bf16.
+  double parameters = 8.03e9;
+  double peak_flops = 312e12;
+  double saturation = 0.45;
+
+  // `tokens[g]` made by worker g in the step.
+  double StepJoules(const PowerModel& power, absl::Span<const int64_t> tokens, double step_s) const {
+    double watts = 0;
+    for (const int64_t made : tokens) {
+      const double mfu = static_cast<double>(made) / step_s * 6 * parameters / peak_flops;
+      watts += power.Watts(mfu / saturation);
     }
     return watts * step_s;
   }

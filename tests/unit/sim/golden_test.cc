@@ -43,10 +43,9 @@ SimOptions ThreeWorkersOfOneSlot() {
 TEST(GoldenTest, ThreeWorkersSixRequestsByHand) {
   const Trace trace = SixRequests();
   std::vector<std::vector<int64_t>> loads;
-  const auto run =
-      (*Simulation::Create(ThreeWorkersOfOneSlot(), trace))->Run({}, [&](int64_t, const auto& tapped) {
-        loads.push_back(tapped);
-      });
+  const auto run = (*Simulation::Create(ThreeWorkersOfOneSlot(), trace))->Run({}, [&](const StepView& view) {
+    loads.emplace_back(view.loads.begin(), view.loads.end());
+  });
   ASSERT_TRUE(run.ok()) << run.status();
   EXPECT_THAT(loads, ElementsAre(ElementsAre(10, 20, 30), ElementsAre(11, 40, 31), ElementsAre(50, 60, 32)));
   EXPECT_DOUBLE_EQ((*run)["avg_imbalance_tokens"], (30 + 38 + 38) / 3.0);
@@ -85,8 +84,8 @@ TEST(GoldenTest, ArrivalsComeWhenTheTraceSaysDividedByLoad) {
   options.load = 0.1;  // arrivals at 0, 10, 20, ... s: r1 runs 2 + 2.1 s, then nobody until 10 s
   options.steps = 3;
   std::vector<std::vector<int64_t>> loads;
-  const auto run = (*Simulation::Create(options, trace))->Run({}, [&](int64_t, const auto& tapped) {
-    loads.push_back(tapped);
+  const auto run = (*Simulation::Create(options, trace))->Run({}, [&](const StepView& view) {
+    loads.emplace_back(view.loads.begin(), view.loads.end());
   });
   EXPECT_THAT(loads, ElementsAre(UnorderedElementsAre(10, 0, 0), UnorderedElementsAre(11, 0, 0),
                                  UnorderedElementsAre(20, 0, 0)));

@@ -2,8 +2,12 @@
 
 #include <cmath>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 #include "router/core/lookahead/lookahead.h"
+#include "tools/sim/run/drift.h"
 
 namespace bfio::sim {
 namespace {
@@ -14,24 +18,76 @@ absl::Status InRange(const char* flag, double value, double low, double high) {
       absl::StrCat("--", flag, "=", value, " must lie between ", low, " and ", high));
 }
 
+absl::Status OneOf(const char* flag, const std::string& value, absl::Span<const char* const> known) {
+  for (const char* name : known) {
+    if (value == name) return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--", flag, "=", value, ": choose one of ", absl::StrJoin(known, ", ")));
+}
+
+absl::Status CheckWords(const SimOptions& options) {
+  absl::Status status = OneOf("mode", options.mode, {"overload", "arrivals", "closed"});
+  status.Update(OneOf("dispatch", options.dispatch, {"pool", "instant"}));
+  status.Update(OneOf("plan_mode", options.plan_mode, {"lockstep", "pipelined"}));
+  if (const auto lookahead = core::MakeLookahead(options.lookahead); !lookahead.ok()) {
+    status.Update(lookahead.status());
+  }
+  status.Update(Drift::Parse(options.drift, options.seed).status());
+  return status;
+}
+
+absl::Status CheckInstant(const SimOptions& options) {
+  if (options.dispatch != "instant") return absl::OkStatus();
+  if (options.plan_mode != "lockstep") {
+    return absl::InvalidArgumentError(
+        "--plan_mode=pipelined needs --dispatch=pool: instant dispatch makes no plans");
+  }
+  if (options.lookahead != "none" || !options.dump_lp.empty()) {
+    return absl::InvalidArgumentError("--lookahead and --dump_lp need --dispatch=pool");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckEnd(const SimOptions& options) {
+  if (options.steps == 0 && options.requests == 0) {
+    return absl::InvalidArgumentError("--steps=0 needs --requests, or the run has no end");
+  }
+  if (options.mode == "closed" && options.concurrency == 0) {
+    return absl::InvalidArgumentError("--mode=closed needs --concurrency");
+  }
+  if (options.kv_tokens > 0 && absl::StartsWith(options.drift, "sequence")) {
+    return absl::InvalidArgumentError(
+        "--kv_tokens: with --drift=sequence a request may outgrow what it reserves");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status Validate(const SimOptions& options) {
-  if (options.mode != "overload" && options.mode != "arrivals") {
-    return absl::InvalidArgumentError(absl::StrCat("--mode=", options.mode, ": choose overload or arrivals"));
-  }
-  if (const auto lookahead = core::MakeLookahead(options.lookahead); !lookahead.ok()) {
-    return lookahead.status();
-  }
-  absl::Status status;
+  absl::Status status = CheckWords(options);
+  status.Update(CheckInstant(options));
+  status.Update(CheckEnd(options));
   status.Update(InRange("workers", options.workers, 1, 65536));
   status.Update(InRange("batch", options.batch, 1, 1 << 20));
   status.Update(InRange("reveal", static_cast<double>(options.reveal), 1, 1 << 20));
+  status.Update(InRange("concurrency", static_cast<double>(options.concurrency), 0, 1 << 20));
+  status.Update(InRange("report_delay", options.report_delay, 0, 10'000));
   status.Update(InRange("max_new_tokens", static_cast<double>(options.max_new_tokens), 0, 1e9));
-  status.Update(InRange("steps", static_cast<double>(options.steps), 1, 1e9));
+  status.Update(InRange("kv_tokens", static_cast<double>(options.kv_tokens), 0, 1e15));
+  status.Update(InRange("steps", static_cast<double>(options.steps), 0, 1e9));
+  status.Update(InRange("requests", static_cast<double>(options.requests), 0, 1e12));
   status.Update(InRange("load", options.load, 1e-9, 1e9));
   status.Update(InRange("c", options.cost.c_s, 1e-9, 1e6));
   status.Update(InRange("tl", options.cost.tl_s_per_token, 0, 1e6));
+  status.Update(InRange("prefill", options.cost.prefill_s_per_token, 0, 1e6));
+  status.Update(InRange("overhead", options.overhead_s, 0, 1e6));
+  status.Update(InRange("jitter", options.jitter, 0, 10));
+  status.Update(InRange("prediction_error", options.prediction_error, 0, 1));
+  status.Update(InRange("hint_lead", options.hint_lead, 1e-3, 1e6));
+  status.Update(InRange("hint_noise", options.hint_noise, 0, 100));
+  for (double speed : options.speeds) status.Update(InRange("speeds", speed, 1e-3, 1e3));
   return status;
 }
 

@@ -1,13 +1,12 @@
 // Where the simulated requests come from: a trace, read round and round.
 //
-// Purpose: reveals requests in trace order. In overload mode as many as keep the waiting pool at its target;
-// in arrivals mode when their time has come, the trace's arrival times divided by the load factor and, on
-// every further round, moved on by the trace's span. Ids count from 1. Ownership: borrows the trace.
+// Purpose: reveals requests in trace order. Arrival times are the trace's divided by the load factor and, on
+// every further round, moved on by the trace's span. Ids count from 1. Ownership: borrows the trace. Threads:
+// none.
 #ifndef BFIO_TOOLS_SIM_RUN_REQUEST_SOURCE_H_
 #define BFIO_TOOLS_SIM_RUN_REQUEST_SOURCE_H_
 
 #include <cstdint>
-#include <optional>
 
 #include "common/workload/trace.h"
 #include "router/core/model/request.h"
@@ -24,18 +23,24 @@ struct SimRequest {
 
 class RequestSource {
  public:
-  // REQUIRES: the trace is not empty and load > 0.
-  RequestSource(const Trace& trace, double load);
+  // `limit` requests in all; 0: without end. REQUIRES: the trace is not empty and load > 0.
+  RequestSource(const Trace& trace, double load, int64_t limit);
 
-  // The next request, whenever it arrives.
+  // Nothing is left.
+  bool Exhausted() const { return limit_ > 0 && revealed_ >= limit_; }
+
+  // The next request, whenever it arrives. REQUIRES: not exhausted.
   SimRequest Next();
 
   // Arrival time of the next request.
   double NextArrival() const;
 
+  int64_t revealed() const { return revealed_; }
+
  private:
   const Trace& trace_;
   double load_;
+  int64_t limit_;
   // Seconds from the first request of one round to the first of the next, before the load factor.
   double span_s_;
   int64_t revealed_ = 0;

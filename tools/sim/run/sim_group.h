@@ -1,16 +1,18 @@
 // The simulated workers: who runs, what they hold, who finishes when.
 //
-// Purpose: the workers' side of a step in O(G + requests admitted + requests finishing). A request with o
-// tokens to generate, admitted for step k, finishes in step k + o - 1; it is filed in a ring by that step.
-// Loads are kept in closed form (a resident grows by one each step), so no step touches the residents.
-// Memory: O(residents + longest output).
+// Purpose: the workers' side of a step in O(G + requests admitted + requests finishing). When a request is
+// admitted its last step is known and it is filed in a ring by that step. Loads are kept in closed form
+// (drift.h: all residents grow alike), so no step touches the residents. Threads: none. Memory: O(residents +
+// longest output).
 #ifndef BFIO_TOOLS_SIM_RUN_SIM_GROUP_H_
 #define BFIO_TOOLS_SIM_RUN_SIM_GROUP_H_
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "router/core/model/request.h"
+#include "tools/sim/run/drift.h"
 #include "tools/sim/run/request_source.h"
 
 namespace bfio::sim {
@@ -25,7 +27,7 @@ struct Resident {
 
 class SimGroup {
  public:
-  SimGroup(int32_t workers, int64_t longest_output);
+  SimGroup(int32_t workers, int64_t longest_output, Drift drift);
 
   // The request runs from `step` on. REQUIRES: step is the current one; output_tokens <= longest_output.
   void Admit(const SimRequest& request, core::WorkerIndex worker, int64_t step, double now_s);
@@ -34,17 +36,27 @@ class SimGroup {
   const std::vector<int64_t>& Loads(int64_t step);
 
   int64_t active() const { return active_; }
+  int64_t ActiveOn(core::WorkerIndex worker) const { return workers_[static_cast<size_t>(worker)].active; }
+
+  // Tokens that all residents make in `step`; those that end make no more than they have left.
+  int64_t Tokens(int64_t step);
 
   // Those that finish in `step`; they leave. Valid until the next call. Call once for every step, in order.
   const std::vector<Resident>& Finish(int64_t step);
 
+  // Calls with every resident and the tokens it has left after `step`; after Finish(step). O(residents).
+  void ForEachResident(int64_t step,
+                       const std::function<void(const Resident& resident, int64_t tokens_left)>& visit);
+
  private:
   struct Worker {
     int64_t active = 0;
-    // Sum of (s - first step) over the residents: the load in step k is base + active * k.
+    // Sum of s - D(first step - 1) over the residents: the load in step k is base + active * D(k - 1).
     int64_t base = 0;
   };
+  std::vector<Resident>& Ending(int64_t step) { return ring_[step % static_cast<int64_t>(ring_.size())]; }
 
+  Drift drift_;
   std::vector<Worker> workers_;
   std::vector<int64_t> loads_;
   // By last step, modulo the size.

@@ -1,13 +1,14 @@
 #include "tools/sim/run/simulation.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
-#include "router/core/lookahead/lookahead.h"
-#include "router/core/policy/policy.h"
+#include "common/base/rng.h"
+#include "tools/sim/run/policy_stack.h"
 
 namespace bfio::sim {
 namespace {
@@ -15,21 +16,28 @@ namespace {
 // The paper's model has no KV limit; room enough that it never binds, small enough that sums do not overflow.
 constexpr int64_t kUnlimitedKv = std::numeric_limits<int64_t>::max() / 4;
 
-// Arrivals above saturation pile up, which is what is being measured then; but not until memory is full.
-constexpr int64_t kMostWaiting = 2'000'000;
-
-core::SchedulerOptions SchedulerOptionsFor(const SimOptions& options) {
-  core::SchedulerOptions result;
-  result.plan_mode = core::PlanMode::kLockstep;
-  result.max_waiting = kMostWaiting;
-  result.window = options.window > 0 ? options.window : std::max(result.window, options.reveal);
-  return result;
-}
+// Longer than any delay between a free slot and the plan that fills it.
+constexpr int64_t kMostStuckSteps = 1000;
 
 int64_t LongestOutput(const Trace& trace) {
   int64_t longest = 1;
   for (const TraceRequest& request : trace.requests) longest = std::max(longest, request.output_tokens);
   return longest;
+}
+
+int64_t KvTokens(const SimOptions& options) {
+  return options.kv_tokens > 0 ? options.kv_tokens : kUnlimitedKv;
+}
+
+std::vector<core::WorkerSpec> WorkerSpecs(const SimOptions& options) {
+  std::vector<core::WorkerSpec> specs(options.workers);
+  const LocalTime local_time(options);
+  for (core::WorkerIndex g = 0; g < options.workers; ++g) {
+    specs[g].slots = options.batch;
+    specs[g].kv_tokens = KvTokens(options);
+    if (options.tell_speeds) local_time.Describe(g, specs[g]);
+  }
+  return specs;
 }
 
 }  // namespace
@@ -42,83 +50,96 @@ absl::StatusOr<std::unique_ptr<Simulation>> Simulation::Create(const SimOptions&
     return absl::InvalidArgumentError(
         absl::StrCat(trace.source, " has no arrival times, which --mode=arrivals needs"));
   }
-  absl::StatusOr<PolicyStack> policy = MakePolicyStack(options);
-  if (!policy.ok()) return policy.status();
-  absl::StatusOr<std::unique_ptr<core::Lookahead>> lookahead = core::MakeLookahead(options.lookahead);
-  if (!lookahead.ok()) return lookahead.status();
-  return std::unique_ptr<Simulation>(
-      new Simulation(options, trace, *std::move(policy), *std::move(lookahead)));
+  absl::StatusOr<Drift> drift = Drift::Parse(options.drift, options.seed);
+  if (!drift.ok()) return drift.status();
+  absl::StatusOr<std::unique_ptr<Dispatcher>> dispatcher = MakeDispatcher(options, WorkerSpecs(options));
+  if (!dispatcher.ok()) return dispatcher.status();
+  std::unique_ptr<Simulation> simulation(new Simulation(options, trace, *std::move(drift)));
+  simulation->dispatcher_ = *std::move(dispatcher);
+  return simulation;
 }
 
-Simulation::Simulation(const SimOptions& options, const Trace& trace, PolicyStack policy,
-                       std::unique_ptr<core::Lookahead> lookahead)
+Simulation::Simulation(const SimOptions& options, const Trace& trace, Drift drift)
     : options_(options),
       trace_(trace),
-      source_(trace, options.load),
+      source_(trace, options.load, options.requests),
       max_new_tokens_(options.max_new_tokens > 0 ? options.max_new_tokens : LongestOutput(trace)),
-      tell_lengths_(options.lookahead == "oracle"),
-      shadows_(policy.shadows),
-      lp_dump_(policy.lp_dump),
-      scheduler_(SchedulerOptionsFor(options), std::move(policy.policy), std::move(lookahead)),
-      group_(options.workers, max_new_tokens_),
-      finished_(options.workers) {
-  core::EpochMember member;
-  member.spec.slots = options.batch;
-  member.spec.kv_tokens = kUnlimitedKv;
-  scheduler_.OpenEpoch(std::vector<core::EpochMember>(options.workers, member));
-}
+      local_time_(options),
+      group_(options.workers, max_new_tokens_, std::move(drift)),
+      hints_{options.hint_lead, options.hint_noise, options.seed},
+      prefill_(options.workers),
+      active_(options.workers) {}
 
-absl::StatusOr<nlohmann::ordered_json> Simulation::Run(const Progress& progress, const LoadTap& tap) {
-  const int64_t last = options_.warmup + options_.steps;
-  while (step_ <= last) {
+absl::StatusOr<nlohmann::ordered_json> Simulation::Run(const Progress& progress, const StepTap& tap) {
+  while (!Done()) {
+    if (step_ == options_.warmup + 1) dispatcher_->BeginCounting();
     if (absl::Status status = Step(tap); !status.ok()) return status;
     if (progress && !progress(step_ - 1)) return absl::CancelledError("stopped by a signal");
   }
   for (const auto& [id, waiting] : waiting_) statistics_.AddStillWaiting(step_ - 1 - waiting.since_step);
   nlohmann::ordered_json run = statistics_.ToJson(options_, trace_.source);
-  if (shadows_ != nullptr) run["shadows"] = ShadowsJson(*shadows_);
+  if (dispatcher_->shadows() != nullptr) run["shadows"] = ShadowsJson(*dispatcher_->shadows());
   return run;
 }
 
-absl::Status Simulation::Step(const LoadTap& tap) {
-  if (absl::Status status = Reveal(); !status.ok()) return status;
-  const bool counted = step_ > options_.warmup;
-  if (shadows_ != nullptr && step_ == options_.warmup + 1) shadows_->ResetRegrets();
-  const absl::Time before = MonotonicNow();
-  const std::optional<core::Plan> plan = scheduler_.MakePlan();
-  const absl::Duration decide = MonotonicNow() - before;
-  if (!plan.has_value()) return absl::InternalError(absl::StrCat("no plan for step ", step_));
-  if (lp_dump_ != nullptr && !lp_dump_->status().ok()) return lp_dump_->status();
-  Admit(*plan);
+bool Simulation::Done() const {
+  if (options_.steps > 0 && step_ > options_.warmup + options_.steps) return true;
+  return source_.Exhausted() && waiting_.empty() && group_.active() == 0;
+}
 
-  const std::vector<int64_t>& loads = group_.Loads(step_);
-  const double seconds = options_.cost.StepSeconds(*std::max_element(loads.begin(), loads.end()));
-  if (tap) tap(step_, loads);
-  now_s_ += seconds;
-  if (counted) {
-    statistics_.AddDecision(absl::ToDoubleMicroseconds(decide));
-    statistics_.AddStep(loads, group_.active(), seconds);
-    for (const core::Placement& placement : plan->placements) statistics_.AddAdmission(placement.wait_steps);
-    for (double arrival_s : admitted_arrivals_) statistics_.AddFirstToken(now_s_ - arrival_s);
+absl::Status Simulation::Step(const StepTap& tap) {
+  if (absl::Status status = Reveal(); !status.ok()) return status;
+  if (Done()) return absl::OkStatus();  // the last requests were refused
+  started_.clear();
+  const absl::Time before = MonotonicNow();
+  absl::Status status = dispatcher_->Start(step_, started_);
+  const absl::Duration decide = MonotonicNow() - before;
+  status.Update(Admit());
+  if (!status.ok()) return status;
+
+  StepView view;
+  view.step = step_;
+  view.begin_s = now_s_;
+  view.loads = group_.Loads(step_);
+  for (core::WorkerIndex g = 0; g < options_.workers; ++g) active_[g] = group_.ActiveOn(g);
+  view.active = active_;
+  if (status = CheckLimits(view.loads); !status.ok()) return status;
+  const std::vector<double>& local = local_time_.Measure(view.loads, prefill_);
+  view.local_s = local;
+  view.seconds = *std::max_element(local.begin(), local.end()) + options_.overhead_s;
+  view.balanced_s = local_time_.Balanced(view.loads, prefill_) + options_.overhead_s;
+  view.tokens = group_.Tokens(step_);
+  view.residents = group_.active();
+  view.waiting = static_cast<int64_t>(waiting_.size());
+  if (tap) tap(view);
+  now_s_ += view.seconds;
+  // The group empties: nobody is left to choose among.
+  const bool draining = source_.Exhausted() && waiting_.empty();
+  if (step_ > options_.warmup && (options_.count_drain || !draining)) {
+    Count(view, absl::ToDoubleMicroseconds(decide));
   }
-  if (absl::Status status = Report(); !status.ok()) return status;
+  if (status = Report(); !status.ok()) return status;
   ++step_;
   return absl::OkStatus();
 }
 
 absl::Status Simulation::Reveal() {
-  if (options_.mode == "overload") {
-    while (scheduler_.waiting() < options_.reveal) {
-      SimRequest request = source_.Next();
-      request.arrival_s = now_s_;
-      if (absl::Status status = Enqueue(request); !status.ok()) return status;
+  const auto wanted = [&] {
+    if (source_.Exhausted()) return false;
+    if (options_.mode == "overload") return dispatcher_->waiting() < options_.reveal;
+    if (options_.mode == "closed") {
+      return static_cast<int64_t>(waiting_.size()) + group_.active() < options_.concurrency;
     }
-    return absl::OkStatus();
-  }
+    return source_.NextArrival() <= now_s_;
+  };
   // Nobody runs and nobody waits: time passes until somebody comes; no step is made meanwhile.
-  if (group_.active() == 0 && scheduler_.waiting() == 0) now_s_ = std::max(now_s_, source_.NextArrival());
-  while (source_.NextArrival() <= now_s_) {
-    if (absl::Status status = Enqueue(source_.Next()); !status.ok()) return status;
+  if (options_.mode == "arrivals" && group_.active() == 0 && waiting_.empty() && !source_.Exhausted()) {
+    now_s_ = std::max(now_s_, source_.NextArrival());
+  }
+  while (wanted()) {
+    SimRequest request = source_.Next();
+    if (options_.mode != "arrivals") request.arrival_s = now_s_;
+    if (absl::Status status = Enqueue(request); !status.ok()) return status;
   }
   return absl::OkStatus();
 }
@@ -129,43 +150,88 @@ absl::Status Simulation::Enqueue(SimRequest request) {
   spec.prefill_tokens = request.prefill_tokens;
   // All say the same: what a request will really make is for the oracle only.
   spec.max_new_tokens = max_new_tokens_;
+  if (spec.kv_reserve_tokens() > KvTokens(options_)) {
+    statistics_.AddRefused();
+    return absl::OkStatus();
+  }
   request.output_tokens = std::min(request.output_tokens, max_new_tokens_);
-  if (tell_lengths_) spec.predicted_output_tokens = request.output_tokens;
+  if (options_.lookahead == "oracle") {
+    double told = static_cast<double>(request.output_tokens);
+    if (options_.prediction_error > 0) {
+      told *= 1 + options_.prediction_error * (2 * Rng(options_.seed).Fork(request.id).Uniform() - 1);
+    }
+    spec.predicted_output_tokens = std::clamp<int64_t>(std::llround(told), 1, max_new_tokens_);
+  }
   waiting_[request.id] = {request, step_};
-  return scheduler_.Enqueue(spec);
+  return dispatcher_->Enqueue(spec);
 }
 
-void Simulation::Admit(const core::Plan& plan) {
-  admitted_arrivals_.clear();
-  for (const core::Placement& placement : plan.placements) {
-    const auto it = waiting_.find(placement.id);
-    admitted_arrivals_.push_back(it->second.request.arrival_s);
-    group_.Admit(it->second.request, placement.worker, step_, now_s_);
+absl::Status Simulation::Admit() {
+  admitted_.clear();
+  std::fill(prefill_.begin(), prefill_.end(), 0);
+  for (const Started& started : started_) {
+    const auto it = waiting_.find(started.id);
+    if (it == waiting_.end()) {
+      return absl::InternalError(absl::StrCat("request ", started.id, " was started twice, or never came"));
+    }
+    admitted_.push_back(it->second);
+    prefill_[started.worker] += it->second.request.prefill_tokens;
+    group_.Admit(it->second.request, started.worker, step_, now_s_);
     waiting_.erase(it);
+  }
+  stuck_steps_ = group_.active() == 0 && !waiting_.empty() ? stuck_steps_ + 1 : 0;
+  if (stuck_steps_ > kMostStuckSteps + options_.report_delay) {
+    return absl::InternalError(absl::StrCat(waiting_.size(), " requests wait and none is started"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Simulation::CheckLimits(absl::Span<const int64_t> loads) const {
+  for (core::WorkerIndex g = 0; g < options_.workers; ++g) {
+    if (active_[g] > options_.batch) {
+      return absl::InternalError(absl::StrCat("step ", step_, ": worker ", g, " runs ", active_[g],
+                                              " requests and has ", options_.batch, " slots"));
+    }
+    if (loads[g] < 0 || loads[g] > KvTokens(options_)) {
+      return absl::InternalError(absl::StrCat("step ", step_, ": worker ", g, " holds ", loads[g],
+                                              " tokens and has room for ", KvTokens(options_)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void Simulation::Count(const StepView& view, double decide_us) {
+  statistics_.AddStep(view);
+  statistics_.AddDecision(decide_us);
+  for (const Waiting& admitted : admitted_) {
+    statistics_.AddAdmission(step_ - admitted.since_step);
+    statistics_.AddFirstToken(now_s_ - admitted.request.arrival_s);
   }
 }
 
 // Every worker's report of the step, with those that complete in it.
 absl::Status Simulation::Report() {
-  const std::vector<int64_t> loads = group_.Loads(step_);
-  for (std::vector<core::RequestId>& ids : finished_) ids.clear();
+  GroupReport report;
+  report.step = step_;
+  report.loads = group_.Loads(step_);
+  report.finished.resize(options_.workers);
   for (const Resident& resident : group_.Finish(step_)) {
-    finished_[resident.worker].push_back(resident.request.id);
+    report.finished[resident.worker].push_back(resident.request.id);
     if (step_ > options_.warmup) {
       statistics_.AddFinish((now_s_ - resident.start_s) /
                             static_cast<double>(resident.request.output_tokens));
     }
   }
-  for (core::WorkerIndex g = 0; g < options_.workers; ++g) {
-    core::StepReport report;
-    report.step = step_;
-    report.applied_plan = step_;
-    report.load_tokens = loads[g];
-    report.finished = finished_[g];
-    report.group_idle = group_.active() == 0;
-    if (absl::Status status = scheduler_.OnReport(g, report); !status.ok()) return status;
+  if (options_.lookahead == "hint") {
+    report.hints.resize(options_.workers);
+    group_.ForEachResident(step_, [&](const Resident& resident, int64_t tokens_left) {
+      if (const auto shown = hints_.Show(resident.request.id, step_, tokens_left)) {
+        report.hints[resident.worker].push_back({resident.request.id, *shown});
+      }
+    });
   }
-  return absl::OkStatus();
+  report.idle = group_.active() == 0;
+  return dispatcher_->OnReport(std::move(report));
 }
 
 }  // namespace bfio::sim

@@ -1,24 +1,29 @@
-// Runs one simulation: the router's own Scheduler against a simulated group, in lockstep.
+// Runs one simulation: a simulated group, and the router's own decision code in charge of it.
 //
 // One step, in this order: reveal; decide; admit; measure the loads, a newly admitted request counting s;
-// advance time by C + t_l * max L; every active request makes one token; those with all their tokens
-// complete. Deterministic but for the measured decision times. Threads: none.
+// advance time by the slowest worker's C + t_l * L_g (local_time.h has the other terms); every active request
+// makes a token (drift.h: or more); those with all their tokens complete; the workers report.
+//
+// What always holds, or the run ends with INTERNAL: no worker has more requests than slots or more tokens
+// than its KV holds; every request is admitted once; whoever is admitted makes exactly its tokens.
+// Deterministic but for the measured decision times. Threads: none; runs in different threads share nothing
+// but the trace, which they read.
 #ifndef BFIO_TOOLS_SIM_RUN_SIMULATION_H_
 #define BFIO_TOOLS_SIM_RUN_SIMULATION_H_
 
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "common/workload/trace.h"
 #include "nlohmann/json.hpp"
-#include "router/core/decide/scheduler.h"
+#include "tools/sim/run/dispatcher.h"
+#include "tools/sim/run/hints.h"
+#include "tools/sim/run/local_time.h"
 #include "tools/sim/run/options.h"
-#include "tools/sim/run/policy_stack.h"
 #include "tools/sim/run/request_source.h"
 #include "tools/sim/run/sim_group.h"
 #include "tools/sim/run/statistics.h"
@@ -27,8 +32,8 @@ namespace bfio::sim {
 
 // Called after each step with the steps done; returning false stops the run.
 using Progress = std::function<bool(int64_t steps_done)>;
-// Called with every step's number and loads L_g, for tests and dumps.
-using LoadTap = std::function<void(int64_t step, const std::vector<int64_t>& loads)>;
+// Called with every step, those of the warm-up too, for tests, plots and dumps.
+using StepTap = std::function<void(const StepView& view)>;
 
 class Simulation {
  public:
@@ -36,30 +41,30 @@ class Simulation {
   static absl::StatusOr<std::unique_ptr<Simulation>> Create(const SimOptions& options, const Trace& trace);
 
   // CANCELLED when `progress` stopped it. Call once. Either callback may be empty.
-  absl::StatusOr<nlohmann::ordered_json> Run(const Progress& progress = {}, const LoadTap& tap = {});
+  absl::StatusOr<nlohmann::ordered_json> Run(const Progress& progress = {}, const StepTap& tap = {});
 
  private:
-  Simulation(const SimOptions& options, const Trace& trace, PolicyStack policy,
-             std::unique_ptr<core::Lookahead> lookahead);
+  Simulation(const SimOptions& options, const Trace& trace, Drift drift);
 
+  bool Done() const;
+  absl::Status Step(const StepTap& tap);
   absl::Status Reveal();
   absl::Status Enqueue(SimRequest request);
-  absl::Status Step(const LoadTap& tap);
-  void Admit(const core::Plan& plan);
+  absl::Status Admit();
+  absl::Status CheckLimits(absl::Span<const int64_t> loads) const;
+  void Count(const StepView& view, double decide_us);
   absl::Status Report();
 
   SimOptions options_;
   const Trace& trace_;
   RequestSource source_;
   int64_t max_new_tokens_;
-  bool tell_lengths_;
-  // Parts of the scheduler's policy; may be null.
-  core::ShadowSet* shadows_;
-  const LpDumpPolicy* lp_dump_;
-  core::Scheduler scheduler_;
+  LocalTime local_time_;
   SimGroup group_;
+  HintModel hints_;
+  std::unique_ptr<Dispatcher> dispatcher_;
   Statistics statistics_;
-  // The waiting requests: the scheduler does not know when they came, nor how long they will run.
+  // Requests that have not begun: nobody but us knows when they came, nor how long they will run.
   struct Waiting {
     SimRequest request;
     int64_t since_step = 0;
@@ -68,11 +73,14 @@ class Simulation {
   // The step being made, from 1, and the simulated time at which it begins.
   int64_t step_ = 1;
   double now_s_ = 0;
+  // Steps in a row in which somebody waited and nobody ran.
+  int64_t stuck_steps_ = 0;
 
-  // Scratch.
-  std::vector<std::vector<core::RequestId>> finished_;
-  // Arrival times of the requests admitted in this step.
-  std::vector<double> admitted_arrivals_;
+  // Scratch, of the step being made.
+  std::vector<Started> started_;
+  std::vector<Waiting> admitted_;
+  std::vector<int64_t> prefill_;
+  std::vector<int64_t> active_;
 };
 
 }  // namespace bfio::sim

@@ -7,16 +7,23 @@
 
 namespace bfio::sim {
 
-void Statistics::AddStep(absl::Span<const int64_t> loads, int64_t active, double seconds) {
-  const int64_t max = *std::max_element(loads.begin(), loads.end());
-  const int64_t sum = std::accumulate(loads.begin(), loads.end(), int64_t{0});
-  const int64_t workers = static_cast<int64_t>(loads.size());
+void Statistics::AddStep(const StepView& view) {
+  const int64_t max = *std::max_element(view.loads.begin(), view.loads.end());
+  const int64_t sum = std::accumulate(view.loads.begin(), view.loads.end(), int64_t{0});
+  const int64_t workers = static_cast<int64_t>(view.loads.size());
   ++steps_;
-  tokens_ += active;
-  seconds_ += seconds;
+  tokens_ += view.tokens;
+  request_steps_ += view.residents;
+  waiting_ += view.waiting;
+  seconds_ += view.seconds;
+  balanced_s_ += view.balanced_s;
   imbalance_ += static_cast<double>(workers * max - sum);
   if (max > 0) idle_ += 1 - static_cast<double>(sum) / static_cast<double>(workers * max);
-  joules_ += power_.StepJoules(loads, seconds);
+  const double local = std::accumulate(view.local_s.begin(), view.local_s.end(), 0.0);
+  barrier_wait_ += 1 - local / (static_cast<double>(workers) * view.seconds);
+  joules_ += power_.StepJoules(view.loads, view.seconds);
+  joules_by_wait_ += power_.BusyJoules(view.local_s, view.seconds);
+  joules_by_mfu_ += mfu_.StepJoules(power_, view.active, view.seconds);
 }
 
 nlohmann::ordered_json Statistics::ToJson(const SimOptions& options, const std::string& workload) const {
@@ -35,12 +42,23 @@ nlohmann::ordered_json Statistics::ToJson(const SimOptions& options, const std::
   run["seed"] = options.seed;
   run["warmup"] = options.warmup;
   run["steps"] = steps_;
+  run["dispatch"] = options.dispatch;
+  run["plan_mode"] = options.plan_mode;
+  run["report_delay"] = options.report_delay;
+  run["drift"] = options.drift;
   run["avg_imbalance_tokens"] = imbalance_ / steps;
   run["idle_fraction"] = idle_ / steps;
+  run["barrier_wait_fraction"] = barrier_wait_ / steps;
+  run["slots_taken_fraction"] =
+      static_cast<double>(request_steps_) / steps / (static_cast<double>(options.workers) * options.batch);
+  run["waiting_mean"] = static_cast<double>(waiting_) / steps;
   run["throughput_tokens_per_s"] = seconds_ > 0 ? static_cast<double>(tokens_) / seconds_ : 0;
   run["step_s_mean"] = seconds_ / steps;
+  run["balanced_step_s_mean"] = balanced_s_ / steps;
   run["tpot_s_mean"] = tpot_s_.mean();
+  run["tpot_s_p99"] = tpot_s_.Quantile(0.99);
   run["ttft_s_mean"] = ttft_s_.mean();
+  run["ttft_s_p50"] = ttft_s_.Quantile(0.5);
   run["ttft_s_p99"] = ttft_s_.Quantile(0.99);
   run["wait_steps_mean"] = wait_steps_.mean();
   WaitCounts all_waits = wait_steps_;
@@ -51,7 +69,14 @@ nlohmann::ordered_json Statistics::ToJson(const SimOptions& options, const std::
   run["wait_steps_p99_admitted"] = wait_steps_.Quantile(0.99);
   run["wait_steps_max_admitted"] = wait_steps_.max();
   run["energy_j"] = joules_;
+  run["energy_by_mfu_j"] = joules_by_mfu_;
+  run["energy_by_wait_j"] = joules_by_wait_;
+  run["energy_per_token_j"] = tokens_ > 0 ? joules_ / static_cast<double>(tokens_) : 0;
+  run["simulated_s"] = seconds_;
+  run["tokens"] = tokens_;
+  run["request_steps"] = request_steps_;
   run["completed"] = tpot_s_.count();
+  run["refused"] = refused_;
   run["decide_us_mean"] = decide_us_.mean();
   run["decide_us_p50"] = decide_us_.Quantile(0.5);
   run["decide_us_p99"] = decide_us_.Quantile(0.99);

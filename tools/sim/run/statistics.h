@@ -3,7 +3,8 @@
 // Purpose: sums over the counted steps. Definitions: imbalance and idle fraction are means over steps;
 // throughput is tokens over simulated seconds; TPOT is the mean over requests of (finish - start) / o; TTFT
 // runs from arrival to the end of the request's first step; waits are in steps. A step counts from warmup on,
-// a request's wait and TTFT when it is admitted in a counted step, its TPOT when it finishes in one.
+// a request's wait and TTFT when it is admitted in a counted step, its TPOT when it finishes in one or, where
+// the steps of the emptying group do not count, later. Threads: none; one run owns it.
 #ifndef BFIO_TOOLS_SIM_RUN_STATISTICS_H_
 #define BFIO_TOOLS_SIM_RUN_STATISTICS_H_
 
@@ -20,10 +21,28 @@
 
 namespace bfio::sim {
 
+// One step, as it was. Spans by rank, borrowed.
+struct StepView {
+  int64_t step = 0;
+  // Simulated time at which it begins, and how long it takes.
+  double begin_s = 0;
+  double seconds = 0;
+  // The step that perfect balance of the same work would give.
+  double balanced_s = 0;
+  absl::Span<const int64_t> loads;
+  // Requests active on each worker.
+  absl::Span<const int64_t> active;
+  // Seconds each worker is at work; then it waits at the barrier.
+  absl::Span<const double> local_s;
+  int64_t tokens = 0;
+  int64_t residents = 0;
+  // Requests admitted in no step so far.
+  int64_t waiting = 0;
+};
+
 class Statistics {
  public:
-  // One step of `seconds` with these loads and `active` residents.
-  void AddStep(absl::Span<const int64_t> loads, int64_t active, double seconds);
+  void AddStep(const StepView& view);
   void AddDecision(double microseconds) { decide_us_.Add(microseconds); }
   void AddAdmission(int64_t wait_steps) { wait_steps_.Add(wait_steps); }
   void AddFirstToken(double ttft_s) { ttft_s_.Add(ttft_s); }
@@ -31,18 +50,29 @@ class Statistics {
   // The wait so far of a request that was still waiting at the end: a rule must not look fair because those
   // it starves never got in. Counts for quantiles and the longest wait, not for the mean.
   void AddStillWaiting(int64_t wait_steps) { still_waiting_.push_back(wait_steps); }
+  // A request that no worker could ever hold.
+  void AddRefused() { ++refused_; }
 
   nlohmann::ordered_json ToJson(const SimOptions& options, const std::string& workload) const;
 
  private:
   int64_t steps_ = 0;
   int64_t tokens_ = 0;
+  // Active requests summed over steps, and waiting ones.
+  int64_t request_steps_ = 0;
+  int64_t waiting_ = 0;
   double seconds_ = 0;
+  double balanced_s_ = 0;
   double imbalance_ = 0;
   double idle_ = 0;
+  double barrier_wait_ = 0;
   double joules_ = 0;
+  double joules_by_mfu_ = 0;
+  double joules_by_wait_ = 0;
   std::vector<int64_t> still_waiting_;
+  int64_t refused_ = 0;
   PowerModel power_;
+  MfuModel mfu_;
   Histogram decide_us_;
   WaitCounts wait_steps_;
   Histogram ttft_s_;

@@ -1,0 +1,77 @@
+// How waiting requests come to workers: the interface between a simulated group and whoever decides.
+//
+// Purpose: a central pool (pool_dispatcher.h) and instant dispatch to queues at the workers
+// (instant_dispatcher.h) side by side. Ownership: the simulation owns one. Threads: none. Steps count from 1;
+// the calls of a step come in the order Enqueue.., Start, OnReport.
+#ifndef BFIO_TOOLS_SIM_RUN_DISPATCHER_H_
+#define BFIO_TOOLS_SIM_RUN_DISPATCHER_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "router/core/decide/events.h"
+#include "router/core/model/request.h"
+#include "router/core/shadow/shadow_set.h"
+#include "tools/sim/run/options.h"
+
+namespace bfio::sim {
+
+// Request `id` runs on `worker` from the present step on.
+struct Started {
+  core::RequestId id = 0;
+  core::WorkerIndex worker = 0;
+};
+
+// What the workers say after a step. Vectors by rank.
+struct GroupReport {
+  int64_t step = 0;
+  std::vector<int64_t> loads;
+  std::vector<std::vector<core::RequestId>> finished;
+  std::vector<std::vector<core::CompletionHint>> hints;
+  bool idle = false;
+};
+
+class Dispatcher {
+ public:
+  virtual ~Dispatcher() = default;
+
+  virtual absl::Status Enqueue(const core::RequestSpec& request) = 0;
+  // Decides, and appends those that start in `step`.
+  virtual absl::Status Start(int64_t step, std::vector<Started>& started) = 0;
+  // What the workers said after the step just made; it may be acted on later only.
+  virtual absl::Status OnReport(GroupReport report) = 0;
+  // Requests that have no worker yet, or wait in a worker's queue.
+  virtual int64_t waiting() const = 0;
+  // Counting begins: forget what was watched so far.
+  virtual void BeginCounting() {}
+  // Null when nobody looks over the policy's shoulder.
+  virtual const core::ShadowSet* shadows() const { return nullptr; }
+};
+
+// INVALID_ARGUMENT for settings that Validate cannot see are wrong, such as an unknown policy.
+absl::StatusOr<std::unique_ptr<Dispatcher>> MakeDispatcher(const SimOptions& options,
+                                                           std::vector<core::WorkerSpec> workers);
+
+// Holds reports back for a number of steps.
+class ReportDelay {
+ public:
+  explicit ReportDelay(int32_t steps) : steps_(steps) {}
+  void Push(GroupReport report) { held_.push_back(std::move(report)); }
+  // The next report that is known `steps` after its step, or null. It is gone with the next call of Pop.
+  const GroupReport* Front() const {
+    return static_cast<int64_t>(held_.size()) > steps_ ? &held_.front() : nullptr;
+  }
+  void Pop() { held_.pop_front(); }
+
+ private:
+  int64_t steps_;
+  std::deque<GroupReport> held_;
+};
+
+}  // namespace bfio::sim
+
+#endif  // BFIO_TOOLS_SIM_RUN_DISPATCHER_H_

@@ -1,0 +1,99 @@
+#include "tools/sim/run/drift.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace bfio::sim {
+namespace {
+
+constexpr int64_t kLargestIncrement = 1'000'000;
+constexpr int64_t kLongestDraft = 64;
+
+}  // namespace
+
+absl::StatusOr<Drift> Drift::Parse(const std::string& text, uint64_t seed) {
+  const auto bad = [&](const char* why) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--drift=", text, ": ", why,
+        "; choose growth, constant, speculative:DRAFT:PROBABILITY, throttled:SHARE or sequence:A,B,.."));
+  };
+  Drift drift(seed);
+  const std::vector<std::string> parts = absl::StrSplit(text, ':');
+  const std::string& kind = parts[0];
+  if (kind == "growth" && parts.size() == 1) return drift;
+  if (kind == "constant" && parts.size() == 1) {
+    drift.kind_ = Kind::kConstant;
+    return drift;
+  }
+  if (kind == "throttled") {
+    drift.kind_ = Kind::kThrottled;
+    if (parts.size() != 2 || !absl::SimpleAtod(parts[1], &drift.share_)) return bad("one number is needed");
+    if (!(drift.share_ >= 0 && drift.share_ <= 1)) return bad("the share lies between 0 and 1");
+    return drift;
+  }
+  if (kind == "speculative") {
+    drift.kind_ = Kind::kSpeculative;
+    if (parts.size() != 3 || !absl::SimpleAtoi(parts[1], &drift.draft_) ||
+        !absl::SimpleAtod(parts[2], &drift.accept_)) {
+      return bad("two numbers are needed");
+    }
+    if (drift.draft_ < 1 || drift.draft_ > kLongestDraft) return bad("a draft has 1 to 64 tokens");
+    if (!(drift.accept_ >= 0 && drift.accept_ <= 1)) return bad("a probability lies between 0 and 1");
+    return drift;
+  }
+  if (kind == "sequence" && parts.size() == 2) {
+    drift.kind_ = Kind::kSequence;
+    for (const auto& item : absl::StrSplit(parts[1], ',')) {
+      int64_t increment = 0;
+      if (!absl::SimpleAtoi(item, &increment)) return bad("whole numbers are needed");
+      if (increment < 0 || increment > kLargestIncrement) return bad("increments are 0 to 1000000");
+      drift.round_.push_back((drift.round_.empty() ? 0 : drift.round_.back()) + increment);
+    }
+    return drift;
+  }
+  return bad("unknown");
+}
+
+int64_t Drift::GrowthThrough(int64_t step) {
+  switch (kind_) {
+    case Kind::kConstant:
+      return 0;
+    case Kind::kThrottled:
+      return static_cast<int64_t>(std::floor(share_ * static_cast<double>(step)));
+    case Kind::kSequence: {
+      const int64_t size = static_cast<int64_t>(round_.size()), rest = step % size;
+      return step / size * round_.back() + (rest == 0 ? 0 : round_[static_cast<size_t>(rest) - 1]);
+    }
+    case Kind::kGrowth:
+    case Kind::kSpeculative:
+      return TokensThrough(step);
+  }
+  return 0;
+}
+
+int64_t Drift::TokensThrough(int64_t step) {
+  if (kind_ != Kind::kSpeculative) return step;
+  DrawThrough(step);
+  return drawn_[static_cast<size_t>(step)];
+}
+
+int64_t Drift::LastStep(int64_t first_step, int64_t output_tokens) {
+  if (kind_ != Kind::kSpeculative) return first_step + output_tokens - 1;
+  DrawThrough(first_step + output_tokens - 1);
+  const int64_t goal = drawn_[static_cast<size_t>(first_step) - 1] + output_tokens;
+  return std::lower_bound(drawn_.begin() + first_step, drawn_.end(), goal) - drawn_.begin();
+}
+
+void Drift::DrawThrough(int64_t step) {
+  while (static_cast<int64_t>(drawn_.size()) <= step) {
+    int64_t tokens = 1;
+    while (tokens <= draft_ && rng_.Uniform() < accept_) ++tokens;
+    drawn_.push_back(drawn_.back() + tokens);
+  }
+}
+
+}  // namespace bfio::sim

@@ -1,0 +1,84 @@
+// Instant dispatch: every request goes to a worker in the step it comes, and waits there.
+//
+// Purpose: what a router without a waiting pool does (the interface that the BF-IO paper leaves open), with
+// the same policies. The policy is asked once a step about the requests that came; it sees every worker with
+// room for all of them, its load counting what waits in its queue (prompt tokens), its active requests
+// counting the queue too. Each worker starts the head of its queue when a slot and KV are free, and lets
+// nobody overtake. Loads and completions are as old as the reports; what the dispatcher itself sent is known
+// at once. Threads: none.
+#ifndef BFIO_TOOLS_SIM_RUN_INSTANT_DISPATCHER_H_
+#define BFIO_TOOLS_SIM_RUN_INSTANT_DISPATCHER_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "router/core/model/snapshot.h"
+#include "router/core/policy/policy.h"
+#include "tools/sim/run/dispatcher.h"
+#include "tools/sim/run/policy_stack.h"
+
+namespace bfio::sim {
+
+class InstantDispatcher final : public Dispatcher {
+ public:
+  static absl::StatusOr<std::unique_ptr<Dispatcher>> Create(const SimOptions& options,
+                                                            std::vector<core::WorkerSpec> workers);
+
+  absl::Status Enqueue(const core::RequestSpec& request) override;
+  absl::Status Start(int64_t step, std::vector<Started>& started) override;
+  absl::Status OnReport(GroupReport report) override;
+  int64_t waiting() const override { return static_cast<int64_t>(fresh_.size()) + queued_; }
+  void BeginCounting() override;
+  const core::ShadowSet* shadows() const override { return policy_.shadows; }
+
+ private:
+  // A request at a worker, until the dispatcher hears of its end.
+  struct Sent {
+    core::RequestId id = 0;
+    int64_t prefill_tokens = 0;
+    int64_t kv_reserve_tokens = 0;
+    // 0 while it waits in the queue.
+    int64_t first_step = 0;
+  };
+  struct Worker {
+    core::WorkerSpec spec;
+    // The truth at the worker.
+    std::deque<Sent> queue;
+    int32_t active = 0;
+    int64_t reserved_kv = 0;
+    // What the dispatcher knows: those running in the step last reported, their load in the next, and the
+    // prompt tokens and number of what it has sent and the report did not cover.
+    int32_t known_active = 0;
+    int64_t known_load = 0;
+    int64_t unseen_tokens = 0;
+    int32_t unseen = 0;
+  };
+
+  InstantDispatcher(PolicyStack policy, int32_t report_delay, std::vector<core::WorkerSpec> workers);
+  absl::Status Dispatch(int64_t step);
+  void StartQueued(core::WorkerIndex g, int64_t step, std::vector<Started>& started);
+  void Learn(const GroupReport& report);
+
+  PolicyStack policy_;
+  std::vector<Worker> workers_;
+  ReportDelay delay_;
+  int64_t reported_step_ = 0;
+  // Not yet sent anywhere.
+  std::vector<core::WaitingView> fresh_;
+  // Running, or finished without the dispatcher having heard of it.
+  absl::flat_hash_map<core::RequestId, Sent> running_;
+  // Requests in the order they started, until a report covers their first step.
+  std::deque<std::pair<core::WorkerIndex, Sent>> unseen_starts_;
+  int64_t queued_ = 0;
+
+  // Scratch.
+  std::vector<core::WorkerView> views_;
+  std::vector<core::Assignment> plan_;
+};
+
+}  // namespace bfio::sim
+
+#endif  // BFIO_TOOLS_SIM_RUN_INSTANT_DISPATCHER_H_

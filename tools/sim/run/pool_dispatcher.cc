@@ -1,0 +1,100 @@
+#include "tools/sim/run/pool_dispatcher.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "router/core/lookahead/lookahead.h"
+
+namespace bfio::sim {
+namespace {
+
+// Arrivals above saturation pile up, which is what is being measured then; but not until memory is full.
+constexpr int64_t kMostWaiting = 2'000'000;
+
+core::SchedulerOptions SchedulerOptionsFor(const SimOptions& options) {
+  core::SchedulerOptions result;
+  result.plan_mode =
+      options.plan_mode == "pipelined" ? core::PlanMode::kPipelined : core::PlanMode::kLockstep;
+  result.max_waiting = kMostWaiting;
+  result.window = options.window > 0 ? options.window : std::max(result.window, options.reveal);
+  result.report_delay_steps = options.report_delay;
+  return result;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Dispatcher>> PoolDispatcher::Create(const SimOptions& options,
+                                                                   std::vector<core::WorkerSpec> workers) {
+  absl::StatusOr<PolicyStack> policy = MakePolicyStack(options);
+  if (!policy.ok()) return policy.status();
+  absl::StatusOr<std::unique_ptr<core::Lookahead>> lookahead = core::MakeLookahead(options.lookahead);
+  if (!lookahead.ok()) return lookahead.status();
+  return std::unique_ptr<Dispatcher>(
+      new PoolDispatcher(options, *std::move(policy), *std::move(lookahead), std::move(workers)));
+}
+
+PoolDispatcher::PoolDispatcher(const SimOptions& options, PolicyStack policy,
+                               std::unique_ptr<core::Lookahead> lookahead,
+                               std::vector<core::WorkerSpec> workers)
+    : shadows_(policy.shadows),
+      lp_dump_(policy.lp_dump),
+      scheduler_(SchedulerOptionsFor(options), std::move(policy.policy), std::move(lookahead)),
+      delay_(options.report_delay) {
+  std::vector<core::EpochMember> members;
+  for (core::WorkerSpec& worker : workers) members.push_back({worker, {}});
+  scheduler_.OpenEpoch(std::move(members));
+}
+
+absl::Status PoolDispatcher::Start(int64_t step, std::vector<Started>& started) {
+  if (std::optional<core::Plan> plan = scheduler_.MakePlan()) plans_.push_back(*std::move(plan));
+  if (scheduler_.totals().policy_violations > 0) {
+    return absl::InternalError(absl::StrCat("step ", step, ": the policy broke its contract"));
+  }
+  if (lp_dump_ != nullptr && !lp_dump_->status().ok()) return lp_dump_->status();
+  if (plans_.empty() || plans_.front().apply_step > step) return absl::OkStatus();
+  if (plans_.front().apply_step < step) {
+    return absl::InternalError(
+        absl::StrCat("the plan for step ", plans_.front().apply_step, " came in step ", step));
+  }
+  for (const core::Placement& placement : plans_.front().placements) {
+    started.push_back({placement.id, placement.worker});
+  }
+  applied_plan_ = step;
+  plans_.pop_front();
+  return absl::OkStatus();
+}
+
+absl::Status PoolDispatcher::OnReport(GroupReport report) {
+  delay_.Push(std::move(report));
+  applied_.push_back(applied_plan_);
+  while (const GroupReport* due = delay_.Front()) {
+    if (absl::Status status = Deliver(*due); !status.ok()) return status;
+    delay_.Pop();
+    applied_.pop_front();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status PoolDispatcher::Deliver(const GroupReport& group) {
+  for (size_t g = 0; g < group.loads.size(); ++g) {
+    core::StepReport report;
+    report.step = group.step;
+    report.applied_plan = applied_.front();
+    report.load_tokens = group.loads[g];
+    report.finished = group.finished[g];
+    if (!group.hints.empty()) report.hints = group.hints[g];
+    report.group_idle = group.idle;
+    if (absl::Status status = scheduler_.OnReport(static_cast<core::WorkerIndex>(g), report); !status.ok()) {
+      return status;
+    }
+  }
+  return absl::OkStatus();
+}
+
+void PoolDispatcher::BeginCounting() {
+  if (shadows_ != nullptr) shadows_->ResetRegrets();
+}
+
+}  // namespace bfio::sim

@@ -1,0 +1,50 @@
+// The central waiting pool: the router's own Scheduler, driven as the router drives it.
+//
+// Purpose: lockstep and pipelined plans and late reports with the very code that runs in production. Threads:
+// none.
+#ifndef BFIO_TOOLS_SIM_RUN_POOL_DISPATCHER_H_
+#define BFIO_TOOLS_SIM_RUN_POOL_DISPATCHER_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "router/core/decide/scheduler.h"
+#include "tools/sim/run/dispatcher.h"
+#include "tools/sim/run/policy_stack.h"
+
+namespace bfio::sim {
+
+class PoolDispatcher final : public Dispatcher {
+ public:
+  static absl::StatusOr<std::unique_ptr<Dispatcher>> Create(const SimOptions& options,
+                                                            std::vector<core::WorkerSpec> workers);
+
+  absl::Status Enqueue(const core::RequestSpec& request) override { return scheduler_.Enqueue(request); }
+  absl::Status Start(int64_t step, std::vector<Started>& started) override;
+  absl::Status OnReport(GroupReport report) override;
+  int64_t waiting() const override { return scheduler_.waiting(); }
+  void BeginCounting() override;
+  const core::ShadowSet* shadows() const override { return shadows_; }
+
+ private:
+  PoolDispatcher(const SimOptions& options, PolicyStack policy, std::unique_ptr<core::Lookahead> lookahead,
+                 std::vector<core::WorkerSpec> workers);
+  absl::Status Deliver(const GroupReport& report);
+
+  // Parts of the scheduler's policy; may be null.
+  core::ShadowSet* shadows_;
+  const LpDumpPolicy* lp_dump_;
+  core::Scheduler scheduler_;
+  ReportDelay delay_;
+  // Made, not yet applied.
+  std::deque<core::Plan> plans_;
+  // The last plan applied, now and when each held report was made.
+  int64_t applied_plan_ = 0;
+  std::deque<int64_t> applied_;
+};
+
+}  // namespace bfio::sim
+
+#endif  // BFIO_TOOLS_SIM_RUN_POOL_DISPATCHER_H_
