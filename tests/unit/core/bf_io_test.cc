@@ -90,6 +90,25 @@ TEST(BfIoSquareTest, DrainingWorkerDoesNotPullTheOthersDown) {
   EXPECT_THAT(PolicyCase(draining).WaitingAll({100, 3'000, 6'000}).Decide("bf_io"), ElementsAre(-1, 1, -1));
 }
 
+// What drains is no part of the level, however much it still holds: the gap is the second's against the
+// first, not against the mean of the first and the draining ones.
+TEST(BfIoSquareTest, DrainingWorkerAboveHalfTheMedianIsNoPartOfTheLevel) {
+  for (const int64_t held : {35'000, 90'000}) {
+    PolicyCase draining = PolicyCase().Worker(60'000, 0).Worker(57'000, 1);
+    draining.Worker(held, 0).Draining().Worker(held, 0).Draining();
+    EXPECT_THAT(PolicyCase(draining).WaitingAll({100, 3'000, 6'000, 20'000}).Decide("bf_io"),
+                ElementsAre(-1, 1, -1, -1))
+        << held;
+  }
+}
+
+// A snapshot that cannot come from the scheduler: all drain, yet one has a slot.
+TEST(BfIoSquareTest, GroupInWhichEverybodyDrainsHasNoLevelAndStillAPlan) {
+  const PolicyCase all = PolicyCase().Worker(10, 1).Draining().Worker(20, 0).Draining().WaitingAll({5});
+  EXPECT_THAT(all.Decide("bf_io"), ElementsAre(0));
+  EXPECT_THAT(all.Decide("bf_io_auto"), ElementsAre(0));
+}
+
 // Two gaps alike now; the second worker loses most of its load in the next step. Each choice is right for the
 // horizon that it sees.
 PolicyCase OneWorkerEmptiesSoon() {

@@ -1,7 +1,6 @@
 #include "router/core/policy/bf_io/valuation.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace bfio::core {
 namespace {
@@ -21,50 +20,37 @@ constexpr double kLeastAgeWorth = 200;
 }  // namespace
 
 void Valuation::Apply(const Snapshot& snapshot, Instance& instance) {
-  const PoolScale scale = Measure(snapshot);
+  const PoolScale scale = MeasurePool(snapshot.waiting);
+  const double typical_age = TypicalAge(snapshot);
   for (size_t i = 0; i < instance.items.size(); ++i) {
-    const double age = static_cast<double>(Age(snapshot.waiting[i])), r = age / scale.age;
+    const double age = static_cast<double>(Age(snapshot.waiting[i])), r = age / typical_age;
     instance.items[i].worth =
         kLeastAgeWorth * age + scale.deviation * scale.deviation * (kAgeWorth * r + kAgeSquaredWorth * r * r);
   }
-  FindLevelWorkers(snapshot);
-  Prepare(snapshot, scale, instance);
+  level_ = level_workers_.Find(snapshot.workers);
+  if (level_.empty()) return;
+  std::stable_sort(level_.begin(), level_.end(), [&](WorkerIndex a, WorkerIndex b) {
+    return snapshot.workers[a].load_tokens < snapshot.workers[b].load_tokens;
+  });
+  Prepare(snapshot, typical_age, instance);
   SetTarget(scale, instance);
 }
 
-Valuation::PoolScale Valuation::Measure(const Snapshot& snapshot) {
-  const double count = static_cast<double>(snapshot.waiting.size());
-  PoolScale scale;
+double Valuation::TypicalAge(const Snapshot& snapshot) {
   youngest_enqueued_ = snapshot.waiting[0].enqueued_step;
   for (const WaitingView& request : snapshot.waiting) {
-    scale.mean_load += static_cast<double>(request.prefill_tokens) / count;
     youngest_enqueued_ = std::max(youngest_enqueued_, request.enqueued_step);
   }
-  numbers_.clear();
-  for (const WaitingView& request : snapshot.waiting) {
-    scale.deviation += std::abs(static_cast<double>(request.prefill_tokens) - scale.mean_load) / count;
-    numbers_.push_back(Age(request));
-  }
+  ages_.clear();
+  for (const WaitingView& request : snapshot.waiting) ages_.push_back(Age(request));
   // Served in order, ages would be uniform and twice their lower quartile the mean. The quartile is not moved
   // by the stock of requests that wait for their gap.
-  const auto quartile = numbers_.begin() + static_cast<int64_t>((numbers_.size() - 1) / 4);
-  std::nth_element(numbers_.begin(), quartile, numbers_.end());
-  scale.age = std::max(1.0, 2 * static_cast<double>(*quartile));
-  return scale;
+  const auto quartile = ages_.begin() + static_cast<int64_t>((ages_.size() - 1) / 4);
+  std::nth_element(ages_.begin(), quartile, ages_.end());
+  return std::max(1.0, 2 * static_cast<double>(*quartile));
 }
 
-void Valuation::FindLevelWorkers(const Snapshot& snapshot) {
-  const auto load = [&](WorkerIndex g) { return snapshot.workers[g].load_tokens; };
-  level_.clear();
-  for (size_t g = 0; g < snapshot.workers.size(); ++g) level_.push_back(static_cast<WorkerIndex>(g));
-  std::stable_sort(level_.begin(), level_.end(),
-                   [&](WorkerIndex a, WorkerIndex b) { return load(a) < load(b); });
-  const int64_t median = load(level_[level_.size() / 2]);
-  level_.erase(level_.begin(), std::find_if(level_.begin(), level_.end(),
-                                            [&](WorkerIndex g) { return 2 * load(g) >= median; }));
-}
-
-void Valuation::Prepare(const Snapshot& snapshot, const PoolScale& scale, Instance& instance) {
+void Valuation::Prepare(const Snapshot& snapshot, double typical_age, Instance& instance) {
   int64_t load = 0, active = 0;
   for (WorkerIndex g : level_) {
     load += snapshot.workers[g].load_tokens;
@@ -79,7 +65,7 @@ void Valuation::Prepare(const Snapshot& snapshot, const PoolScale& scale, Instan
     const WaitingView& request = snapshot.waiting[i];
     // A lower class gets no slot now, however well prepared.
     if (request.priority < snapshot.waiting[0].priority) break;
-    if (static_cast<double>(Age(request)) <= kOverdueAges * scale.age) continue;
+    if (static_cast<double>(Age(request)) <= kOverdueAges * typical_age) continue;
     if (static_cast<double>(request.prefill_tokens) > kGiant * static_cast<double>(slot_load)) {
       giants_.push_back(static_cast<int32_t>(i));
     }
@@ -105,7 +91,7 @@ void Valuation::SetTarget(const PoolScale& scale, Instance& instance) const {
   const double admitted =
       static_cast<double>(std::min<int64_t>(slots, static_cast<int64_t>(instance.items.size())));
   instance.target_load =
-      (static_cast<double>(load) + admitted * (scale.mean_load - kStockTilt * scale.deviation)) /
+      (static_cast<double>(load) + admitted * (scale.mean - kStockTilt * scale.deviation)) /
       static_cast<double>(level_.size());
 }
 

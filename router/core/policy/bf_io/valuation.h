@@ -1,14 +1,16 @@
 // What the square objective needs to know besides loads: how much load to admit, whose turn it is, and which
 // workers prepare for a request too large for any gap.
 //
-// Purpose: fills target_load, worth, home and credit of an Instance (router/core/solver/instance.h). Pure.
+// Purpose: fills target_load, worth, home and credit of an Instance (router/core/solver/instance.h). Threads:
+// one (scratch memory). Deterministic.
 //
 // All three come from two scales of the pool, so that nothing has to be tuned to a workload's lengths or
 // rates: S, the mean deviation of prompt lengths from their mean (tokens), and A, a typical age (steps).
 //
-// Target. The level that admitting U average requests would give, less kStockTilt * S for each of the U.
-// Aiming a little low leaves the larger half of the pool as stock; without it the search spends every
-// mid-sized request at once, and the pool decays to common sizes that fit no gap.
+// Target. The level that admitting U average requests would give to the workers that count (level_workers.h),
+// less kStockTilt * S for each of the U. Aiming a little low leaves the larger half of the pool as stock;
+// without it the search spends every mid-sized request at once, and the pool decays to common sizes that fit
+// no gap.
 //
 // Worth. S^2 (kAgeWorth r + kAgeSquaredWorth r^2) with r = age / A, and a little for every step. What passing
 // a request over can gain is bounded, its worth is not: nobody starves.
@@ -22,11 +24,11 @@
 #define BFIO_ROUTER_CORE_POLICY_BF_IO_VALUATION_H_
 
 #include <cstdint>
-#include <utility>
 #include <vector>
 
-#include "absl/types/span.h"
 #include "router/core/model/snapshot.h"
+#include "router/core/policy/level_workers.h"
+#include "router/core/policy/pool_scale.h"
 #include "router/core/solver/instance.h"
 
 namespace bfio::core {
@@ -37,29 +39,21 @@ class Valuation {
   void Apply(const Snapshot& snapshot, Instance& instance);
 
  private:
-  // The scales S, A and the mean prompt length.
-  struct PoolScale {
-    double mean_load = 0;
-    double deviation = 0;
-    double age = 1;
-  };
-  PoolScale Measure(const Snapshot& snapshot);
+  // A, at least 1.
+  double TypicalAge(const Snapshot& snapshot);
 
-  // The workers whose level counts: one below half the median drains, starts or has just joined, and says
-  // nothing about the level the others should keep.
-  void FindLevelWorkers(const Snapshot& snapshot);
-
-  void Prepare(const Snapshot& snapshot, const PoolScale& scale, Instance& instance);
+  void Prepare(const Snapshot& snapshot, double typical_age, Instance& instance);
   void SetTarget(const PoolScale& scale, Instance& instance) const;
   int64_t Age(const WaitingView& request) const { return youngest_enqueued_ - request.enqueued_step; }
 
   // Enqueued step of the youngest request: ages count from it, so that a backlog that makes everybody wait
   // alike does not make everybody overdue.
   int64_t youngest_enqueued_ = 0;
-  // Level workers, least loaded first.
+  LevelWorkers level_workers_;
+  // The level workers of this decision, least loaded first.
   std::vector<WorkerIndex> level_;
   // Scratch.
-  std::vector<int64_t> numbers_;
+  std::vector<int64_t> ages_;
   std::vector<int32_t> giants_;
 };
 

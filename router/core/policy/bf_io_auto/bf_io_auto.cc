@@ -1,7 +1,6 @@
 #include "router/core/policy/bf_io_auto/bf_io_auto.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "router/core/policy/snapshot_instance.h"
 
@@ -11,7 +10,7 @@ void BfIoAutoPolicy::Decide(const Snapshot& snapshot, std::vector<Assignment>& p
   room_.Reset(snapshot);
   preparation_.Observe(snapshot);
   headroom_.Observe(snapshot);
-  const PoolScale scale = Measure(snapshot);
+  const PoolScale scale = MeasurePool(snapshot.waiting);
   const int64_t waiting = static_cast<int64_t>(snapshot.waiting.size());
   const int64_t seats = std::min(room_.slots_left(), waiting);
   turns_.Observe(snapshot, scale, seats);
@@ -28,9 +27,9 @@ void BfIoAutoPolicy::Decide(const Snapshot& snapshot, std::vector<Assignment>& p
 
 void BfIoAutoPolicy::Solve(const Snapshot& snapshot, const PoolScale& scale, std::vector<Assignment>& plan) {
   FillInstance(snapshot, room_, /*horizon=*/0, instance_);
-  FindLevelWorkers();
-  preparation_.Apply(snapshot, turns_.turns(), scale, turns_.seats(), level_, instance_);
-  SetTarget(scale.mean);
+  const std::vector<WorkerIndex>& level = level_workers_.Find(snapshot.workers);
+  preparation_.Apply(snapshot, turns_.turns(), scale, turns_.seats(), level, instance_);
+  SetTarget(level, scale.mean);
   turns_.SetWorths(snapshot, scale, instance_);
   const Solution& solution = solver_.Solve(instance_);
   for (int32_t i = 0; i < static_cast<int32_t>(solution.worker_of.size()); ++i) {
@@ -38,42 +37,16 @@ void BfIoAutoPolicy::Solve(const Snapshot& snapshot, const PoolScale& scale, std
   }
 }
 
-PoolScale BfIoAutoPolicy::Measure(const Snapshot& snapshot) {
-  PoolScale scale;
-  const double count = std::max(1.0, static_cast<double>(snapshot.waiting.size()));
-  for (const WaitingView& request : snapshot.waiting) {
-    scale.mean += static_cast<double>(request.prefill_tokens) / count;
-  }
-  for (const WaitingView& request : snapshot.waiting) {
-    scale.deviation += std::abs(static_cast<double>(request.prefill_tokens) - scale.mean) / count;
-  }
-  return scale;
-}
-
-void BfIoAutoPolicy::FindLevelWorkers() {
-  loads_.clear();
-  level_.clear();
-  for (WorkerIndex g = 0; g < room_.workers(); ++g) {
-    if (room_[g].accepts_new) loads_.push_back(instance_.workers[g].load);
-  }
-  if (loads_.empty()) return;
-  std::nth_element(loads_.begin(), loads_.begin() + static_cast<int64_t>(loads_.size() / 2), loads_.end());
-  const int64_t median = loads_[loads_.size() / 2];
-  for (WorkerIndex g = 0; g < room_.workers(); ++g) {
-    if (room_[g].accepts_new && 2 * instance_.workers[g].load >= median) level_.push_back(g);
-  }
-}
-
-void BfIoAutoPolicy::SetTarget(double mean_item) {
+void BfIoAutoPolicy::SetTarget(const std::vector<WorkerIndex>& level, double mean_item) {
+  if (level.empty()) return;
   double time = 0, slots = 0, rate = 0;
-  for (const WorkerIndex g : level_) {
+  for (const WorkerIndex g : level) {
     const SolverWorker& worker = instance_.workers[g];
     time += worker.Time(static_cast<double>(worker.load));
     slots += worker.slots;
     rate += worker.time_per_token;
   }
-  if (level_.empty()) return;
-  const double workers = static_cast<double>(level_.size());
+  const double workers = static_cast<double>(level.size());
   const double admitted = std::min(slots, static_cast<double>(instance_.items.size()));
   instance_.target_load = (time + admitted * mean_item * rate / workers) / workers;
 }

@@ -17,7 +17,9 @@
 #include "router/core/policy/bf_io_auto/headroom.h"
 #include "router/core/policy/bf_io_auto/preparation.h"
 #include "router/core/policy/bf_io_auto/turns.h"
+#include "router/core/policy/level_workers.h"
 #include "router/core/policy/policy.h"
+#include "router/core/policy/pool_scale.h"
 #include "router/core/policy/room.h"
 #include "router/core/solver/solver.h"
 
@@ -33,11 +35,7 @@ class BfIoAutoPolicy final : public Policy {
  private:
   // By the program.
   void Solve(const Snapshot& snapshot, const PoolScale& scale, std::vector<Assignment>& plan);
-  static PoolScale Measure(const Snapshot& snapshot);
-  // The workers whose load says something about the level all should keep: not one that drains, or that has
-  // joined lately.
-  void FindLevelWorkers();
-  void SetTarget(double mean_item);
+  void SetTarget(const std::vector<WorkerIndex>& level, double mean_item);
 
   Room room_;
   Turns turns_;
@@ -45,8 +43,7 @@ class BfIoAutoPolicy final : public Policy {
   Headroom headroom_;
   Instance instance_;
   Solver solver_;
-  std::vector<WorkerIndex> level_;
-  std::vector<int64_t> loads_;
+  LevelWorkers level_workers_;
 };
 
 }  // namespace bfio::core

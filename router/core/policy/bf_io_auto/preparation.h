@@ -18,6 +18,7 @@
 #include "absl/types/span.h"
 #include "router/core/model/snapshot.h"
 #include "router/core/policy/bf_io_auto/turns.h"
+#include "router/core/policy/pool_scale.h"
 #include "router/core/solver/instance.h"
 
 namespace bfio::core {

@@ -24,15 +24,10 @@
 #include "absl/types/span.h"
 #include "router/core/model/snapshot.h"
 #include "router/core/policy/bf_io_auto/virtual_fcfs.h"
+#include "router/core/policy/pool_scale.h"
 #include "router/core/solver/instance.h"
 
 namespace bfio::core {
-
-// Mean prompt length of the pool and mean distance from it, tokens.
-struct PoolScale {
-  double mean = 0;
-  double deviation = 0;
-};
 
 class Turns {
  public:

@@ -1,0 +1,29 @@
+// The workers whose load says something about the level that all should keep.
+//
+// Purpose: those that accept new requests and hold at least half of the median load of the accepting ones. A
+// worker that drains falls away from the others, and one below half the median starts or has just joined.
+// Threads: one (scratch memory). Deterministic. Cost: O(workers).
+#ifndef BFIO_ROUTER_CORE_POLICY_LEVEL_WORKERS_H_
+#define BFIO_ROUTER_CORE_POLICY_LEVEL_WORKERS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "router/core/model/snapshot.h"
+
+namespace bfio::core {
+
+class LevelWorkers {
+ public:
+  // By rank; empty only when nobody accepts. Valid until the next call.
+  const std::vector<WorkerIndex>& Find(absl::Span<const WorkerView> workers);
+
+ private:
+  std::vector<WorkerIndex> level_;
+  std::vector<int64_t> loads_;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_POLICY_LEVEL_WORKERS_H_

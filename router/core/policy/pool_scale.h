@@ -1,0 +1,24 @@
+// The scale of the waiting requests' sizes.
+//
+// Purpose: what bf_io and bf_io_auto measure prompt lengths in, so that nothing has to be tuned to a
+// workload's. Threads: any, no state. Cost: O(waiting).
+#ifndef BFIO_ROUTER_CORE_POLICY_POOL_SCALE_H_
+#define BFIO_ROUTER_CORE_POLICY_POOL_SCALE_H_
+
+#include "absl/types/span.h"
+#include "router/core/model/snapshot.h"
+
+namespace bfio::core {
+
+// Mean prompt length of the pool and mean distance from it, tokens.
+struct PoolScale {
+  double mean = 0;
+  double deviation = 0;
+};
+
+// Both 0 when nobody waits.
+PoolScale MeasurePool(absl::Span<const WaitingView> waiting);
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_POLICY_POOL_SCALE_H_
