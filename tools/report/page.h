@@ -33,10 +33,10 @@ class Page {
 
  private:
   std::string title_;
+  std::string lead_;  // what comes before the contents
   std::string body_;
   std::vector<std::string> headings_;
   int charts_ = 0;
-  int tables_ = 0;
 };
 
 }  // namespace bfio::report
