@@ -1,4 +1,6 @@
 // A router and its workers as real processes on free loopback ports.
+//
+// Purpose: integration tests meet the programs as users do.
 #ifndef BFIO_TESTS_TESTING_CLUSTER_H_
 #define BFIO_TESTS_TESTING_CLUSTER_H_
 

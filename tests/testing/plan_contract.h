@@ -1,4 +1,6 @@
 // The contract of policy.h as assertions: what every plan of every policy keeps.
+//
+// Purpose: one statement of the contract for unit and property tests.
 #ifndef BFIO_TESTS_TESTING_PLAN_CONTRACT_H_
 #define BFIO_TESTS_TESTING_PLAN_CONTRACT_H_
 

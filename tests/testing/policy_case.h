@@ -1,4 +1,6 @@
 // Snapshots in a line or two, and a policy's answer in a form that reads well in an assertion.
+//
+// Purpose: tests of policies show the case and the answer, nothing else.
 #ifndef BFIO_TESTS_TESTING_POLICY_CASE_H_
 #define BFIO_TESTS_TESTING_POLICY_CASE_H_
 

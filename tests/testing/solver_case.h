@@ -1,4 +1,6 @@
 // Random instances of the integer program, and a feasibility check that knows nothing of the solver.
+//
+// Purpose: cases and referee for the tests of the solver.
 #ifndef BFIO_TESTS_TESTING_SOLVER_CASE_H_
 #define BFIO_TESTS_TESTING_SOLVER_CASE_H_
 

@@ -1,6 +1,6 @@
 // What goes into the scheduler and what comes out: membership, reports, plans.
 //
-// Purpose: the vocabulary of scheduler.h. Plain data; tokens and steps.
+// Purpose: the vocabulary of scheduler.h. Plain data; tokens and steps. Threads: any.
 #ifndef BFIO_ROUTER_CORE_DECIDE_EVENTS_H_
 #define BFIO_ROUTER_CORE_DECIDE_EVENTS_H_
 

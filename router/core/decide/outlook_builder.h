@@ -2,6 +2,7 @@
 //
 // Purpose: asks the lookahead for a row per worker and for one curve per kind of waiting request. Keeps the
 // arrays between plans; the spans it returns are good until the next Build. Owned by the scheduler.
+// Threads: the scheduler's.
 #ifndef BFIO_ROUTER_CORE_DECIDE_OUTLOOK_BUILDER_H_
 #define BFIO_ROUTER_CORE_DECIDE_OUTLOOK_BUILDER_H_
 

@@ -6,7 +6,7 @@
 // that width. A resident that max_new_tokens ends within the horizon is summed at every h all the same.
 // Deterministic on every machine: each h is summed in the residents' order, vector width or not (the
 // kernel uses no fused multiply-add).
-// Ownership: scratch of a lookahead, reused. Rows handed to Add are borrowed until Finish.
+// Ownership: scratch of a lookahead, reused. Rows handed to Add are borrowed until Finish. Threads: one.
 #ifndef BFIO_ROUTER_CORE_LOOKAHEAD_ACCUMULATE_H_
 #define BFIO_ROUTER_CORE_LOOKAHEAD_ACCUMULATE_H_
 

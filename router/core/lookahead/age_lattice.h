@@ -1,7 +1,7 @@
 // Ages in bins: one by one while young, to 1 in `per_octave` when old.
 //
 // Purpose: hazards are kept per bin, so that an age few requests reach borrows strength from its neighbours.
-// Ages here are token numbers, counted from 1. Plain arithmetic, no state.
+// Ages here are token numbers, counted from 1. Plain arithmetic. Threads: any, constant once made.
 #ifndef BFIO_ROUTER_CORE_LOOKAHEAD_AGE_LATTICE_H_
 #define BFIO_ROUTER_CORE_LOOKAHEAD_AGE_LATTICE_H_
 

@@ -6,6 +6,7 @@
 //   max_tokens  o = max_new_tokens: what admission reserves. Never too short.
 //
 // Cost: one pass over the residents and one over h (a difference array), integers throughout.
+// Threads: one, as every Lookahead.
 #ifndef BFIO_ROUTER_CORE_LOOKAHEAD_FIXED_LENGTH_H_
 #define BFIO_ROUTER_CORE_LOOKAHEAD_FIXED_LENGTH_H_
 

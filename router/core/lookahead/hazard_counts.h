@@ -5,7 +5,7 @@
 // AgeLattice, decayed so that the last `memory` endings weigh most. Censoring needs no care: a request is
 // exposed for the tokens it was seen to make, and no longer. Source: Kaplan and Meier 1958, in its
 // occurrence/exposure form; the decay is forward decay (Cormode et al. 2009), so an observation costs O(bins
-// it spans) and nothing is ever swept but for one rescaling in a long while.
+// it spans) and nothing is ever swept but for one rescaling in a long while. Threads: one.
 #ifndef BFIO_ROUTER_CORE_LOOKAHEAD_HAZARD_COUNTS_H_
 #define BFIO_ROUTER_CORE_LOOKAHEAD_HAZARD_COUNTS_H_
 

@@ -6,7 +6,7 @@
 // tokens), and for requests without a hint, survival holds.
 //
 // Cost: a hint resolves two probes in the mean, O(1); a projection is survival's plus a few look-ups per
-// resident and lag.
+// resident and lag. Threads: one, as every Lookahead.
 #ifndef BFIO_ROUTER_CORE_LOOKAHEAD_HINT_H_
 #define BFIO_ROUTER_CORE_LOOKAHEAD_HINT_H_
 

@@ -2,7 +2,7 @@
 // (survival_model.h).
 //
 // Cost: H + 1 multiplications per resident in Project, vectorised; a projection reads one row of a table per
-// resident. Observations cost O(1).
+// resident. Observations cost O(1). Threads: one, as every Lookahead.
 #ifndef BFIO_ROUTER_CORE_LOOKAHEAD_SURVIVAL_H_
 #define BFIO_ROUTER_CORE_LOOKAHEAD_SURVIVAL_H_
 

@@ -11,7 +11,7 @@
 //            prompt tells much: a tenth to a seventh of the log-loss at 20 tokens (docs/decision.md).
 // Tables are rebuilt in Advance when a 64th of what they rest on is new, a few at each step, so that a step
 // costs little however many classes there are.
-// Deterministic: classes are numbered in the order they come.
+// Deterministic: classes are numbered in the order they come. Threads: one.
 #ifndef BFIO_ROUTER_CORE_LOOKAHEAD_SURVIVAL_MODEL_H_
 #define BFIO_ROUTER_CORE_LOOKAHEAD_SURVIVAL_MODEL_H_
 

@@ -2,7 +2,7 @@
 //
 // Purpose: hazards per bin of ages become one array, so that P(length > x + h | length > a) is a quotient of
 // two entries and a projection walks memory in order. Past the oldest age that was ever seen the hazard is
-// constant: older requests are treated as being that old.
+// constant: older requests are treated as being that old. Threads: one builds it, any may read it then.
 #ifndef BFIO_ROUTER_CORE_LOOKAHEAD_SURVIVAL_TABLE_H_
 #define BFIO_ROUTER_CORE_LOOKAHEAD_SURVIVAL_TABLE_H_
 

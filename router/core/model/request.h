@@ -1,7 +1,7 @@
 // What the decision core knows about one request.
 //
 // Purpose: the vocabulary shared by policies, solver and scheduler. Plain data, no behaviour. Lengths are in
-// tokens.
+// tokens. Threads: any.
 #ifndef BFIO_ROUTER_CORE_MODEL_REQUEST_H_
 #define BFIO_ROUTER_CORE_MODEL_REQUEST_H_
 

@@ -3,6 +3,7 @@
 // Purpose: the one interface between scheduling state and decision. A Snapshot is an immutable view of the
 // group as it will stand when the plan is applied: loads are projected to that step, assignments in flight
 // are already inside. Ownership: a Snapshot borrows; it is valid during one Policy::Decide call only.
+// Threads: any, plain data.
 #ifndef BFIO_ROUTER_CORE_MODEL_SNAPSHOT_H_
 #define BFIO_ROUTER_CORE_MODEL_SNAPSHOT_H_
 

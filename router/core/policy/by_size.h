@@ -1,6 +1,7 @@
 // Waiting requests in the order of their size, class by class.
 //
 // Purpose: what min_min and max_min share. Ownership: kept by a policy and reused between decisions.
+// Threads: one.
 #ifndef BFIO_ROUTER_CORE_POLICY_BY_SIZE_H_
 #define BFIO_ROUTER_CORE_POLICY_BY_SIZE_H_
 

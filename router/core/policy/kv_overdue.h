@@ -2,7 +2,7 @@
 //
 // Purpose: room.h's rule makes a request that waits for KV an ordinary candidate once it fits. A policy that
 // chooses by size may then pass it over for ever; such a policy places it before it chooses. Where KV does
-// not bind, this places nobody. Pure.
+// not bind, this places nobody. Pure. Threads: any, no state.
 #ifndef BFIO_ROUTER_CORE_POLICY_KV_OVERDUE_H_
 #define BFIO_ROUTER_CORE_POLICY_KV_OVERDUE_H_
 

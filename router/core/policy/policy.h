@@ -1,5 +1,7 @@
 // A policy decides which waiting request goes to which worker, now.
 //
+// Purpose: the one interface of all rules, so that the scheduler, shadows and tests drive them alike.
+//
 // Contract of Decide, for every policy:
 //   - each waiting index is used at most once;
 //   - worker g gets at most free_slots requests, and the sum of their kv_reserve_tokens is at most

@@ -9,6 +9,8 @@
 // ordinary candidate.
 //
 // Ownership: borrows nothing; kept by a policy and reused between decisions.
+//
+// Purpose: slots and KV are counted here, so that no policy can over-fill a worker. Threads: one.
 #ifndef BFIO_ROUTER_CORE_POLICY_ROOM_H_
 #define BFIO_ROUTER_CORE_POLICY_ROOM_H_
 

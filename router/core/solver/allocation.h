@@ -2,7 +2,7 @@
 //
 // Purpose: the one place that keeps slots and KV, so that construction and improvement cannot break a cap.
 // Ownership: borrows the instance between Reset and the last call. Reused between decisions; allocates only
-// to grow.
+// to grow. Threads: one.
 #ifndef BFIO_ROUTER_CORE_SOLVER_ALLOCATION_H_
 #define BFIO_ROUTER_CORE_SOLVER_ALLOCATION_H_
 

@@ -9,7 +9,7 @@
 //   workers is charged an equal share of what it exceeds F_h by, which in sum is no more. For the paper's J
 //   also: the sum of the loads grows by no more than the U largest items.
 // KV, classes and "each item once" are dropped, so the bound holds for every feasible choice that fills as
-// many slots. Cost: one look at the pool per free slot.
+// many slots. Cost: one look at the pool per free slot. Threads: one, the pricing's: it opens seats there.
 #ifndef BFIO_ROUTER_CORE_SOLVER_BOUND_H_
 #define BFIO_ROUTER_CORE_SOLVER_BOUND_H_
 

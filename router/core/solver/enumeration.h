@@ -3,7 +3,7 @@
 // Purpose: with few workers and items local search can end in a local optimum that everybody sees. When all
 // choices together are less than a fixed amount of work they are tried, and the best replaces the plan at
 // hand if it admits more (by class, the most urgent first) or has a smaller objective.
-// Ownership: reused between decisions; allocates only to grow.
+// Ownership: reused between decisions; allocates only to grow. Threads: one.
 #ifndef BFIO_ROUTER_CORE_SOLVER_ENUMERATION_H_
 #define BFIO_ROUTER_CORE_SOLVER_ENUMERATION_H_
 

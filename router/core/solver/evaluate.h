@@ -1,4 +1,6 @@
 // The objectives by their definition (settings.h), computed anew: what everything faster is checked against.
+//
+// Threads: any, no state.
 #ifndef BFIO_ROUTER_CORE_SOLVER_EVALUATE_H_
 #define BFIO_ROUTER_CORE_SOLVER_EVALUATE_H_
 

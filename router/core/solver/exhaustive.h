@@ -3,7 +3,7 @@
 // Purpose: what the solver is measured against (tests). Among the choices that admit as many items as slots
 // and KV allow, of the most urgent class first, the one with the least objective: the BF-IO paper's Algorithm
 // 1, solved literally. Any horizon, any objective. Cost: (G + 1)^|items| evaluations of O((G + |items|) H);
-// meant for G <= 3 and up to a dozen items.
+// meant for G <= 3 and up to a dozen items. Threads: any, no state.
 #ifndef BFIO_ROUTER_CORE_SOLVER_EXHAUSTIVE_H_
 #define BFIO_ROUTER_CORE_SOLVER_EXHAUSTIVE_H_
 

@@ -5,7 +5,7 @@
 //   exchange  two admitted items on different workers
 //   move      an admitted item to a free slot elsewhere
 // For every admitted item the best partner is taken if it improves. The number of admitted items never
-// changes. Cost: one round is U * (|waiting| + U + G) evaluations.
+// changes. Cost: one round is U * (|waiting| + U + G) evaluations. Threads: one.
 #ifndef BFIO_ROUTER_CORE_SOLVER_IMPROVEMENT_H_
 #define BFIO_ROUTER_CORE_SOLVER_IMPROVEMENT_H_
 

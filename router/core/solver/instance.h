@@ -3,7 +3,7 @@
 // Purpose: what the solver is asked. Given workers with a load and room, and a pool of items, choose which
 // items go where, so that an objective of the resulting loads is least. Exactly U = min(|items|, sum of
 // slots) items are chosen when KV allows it. Plain data, filled by the caller and reused between decisions.
-// Loads and KV are in tokens.
+// Loads and KV are in tokens. Threads: any.
 #ifndef BFIO_ROUTER_CORE_SOLVER_INSTANCE_H_
 #define BFIO_ROUTER_CORE_SOLVER_INSTANCE_H_
 

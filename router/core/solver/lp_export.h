@@ -9,7 +9,7 @@
 //   with   M_h >= T_g(h); each item at most once; each worker's slots; exactly so many items of each class;
 //          each worker's KV, where its free KV is less than all items together reserve
 // Numbers keep 17 digits, so that the optimum of the file is the optimum of the instance.
-// Pure: text in, text out.
+// Pure: text in, text out. Threads: any, no state.
 #ifndef BFIO_ROUTER_CORE_SOLVER_LP_EXPORT_H_
 #define BFIO_ROUTER_CORE_SOLVER_LP_EXPORT_H_
 

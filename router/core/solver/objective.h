@@ -8,6 +8,7 @@
 //   Apply(g, d)             makes the change
 //   AdmitCost(item)         what admitting an item costs besides its load
 // Loads are kept as doubles around a whole number: below 2^53 they are exact, so plans repeat bit for bit.
+// Threads: one.
 #ifndef BFIO_ROUTER_CORE_SOLVER_OBJECTIVE_H_
 #define BFIO_ROUTER_CORE_SOLVER_OBJECTIVE_H_
 

@@ -5,6 +5,7 @@
 // walks outward from there only as long as something else (worth, KV) can still make up for the distance.
 // Items that some worker expects (SolverItem::home) weigh differently there; they are kept apart, unsorted.
 // Ownership: borrows the instance from Reset on. Reused between decisions; allocates only to grow.
+// Threads: one.
 #ifndef BFIO_ROUTER_CORE_SOLVER_POOL_INDEX_H_
 #define BFIO_ROUTER_CORE_SOLVER_POOL_INDEX_H_
 

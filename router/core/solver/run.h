@@ -3,6 +3,7 @@
 // Purpose: the anytime contract. A run ends when its budget of counted work is spent, or when the caller's
 // deadline says so; the plan at hand is feasible at every moment. The core has no clock, so the deadline is a
 // question the caller answers; it is asked once for some thousand evaluations.
+// Threads: one; `stop` is called on it.
 #ifndef BFIO_ROUTER_CORE_SOLVER_RUN_H_
 #define BFIO_ROUTER_CORE_SOLVER_RUN_H_
 

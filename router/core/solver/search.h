@@ -16,7 +16,7 @@
 // changed; at the end all are, if they are few.
 //
 // Cost of one round over U admitted items: U C (H + log |waiting|) for the swaps, C being the curves in the
-// pool, and at most U min(U, 64) H for the trades, 16 partners a piece when U > 64.
+// pool, and at most U min(U, 64) H for the trades, 16 partners a piece when U > 64. Threads: one.
 #ifndef BFIO_ROUTER_CORE_SOLVER_SEARCH_H_
 #define BFIO_ROUTER_CORE_SOLVER_SEARCH_H_
 

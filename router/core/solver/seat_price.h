@@ -1,4 +1,6 @@
 // The cheapest way to fill a seat, were there an item of every load.
+//
+// Threads: any, plain data.
 #ifndef BFIO_ROUTER_CORE_SOLVER_SEAT_PRICE_H_
 #define BFIO_ROUTER_CORE_SOLVER_SEAT_PRICE_H_
 

@@ -1,4 +1,6 @@
 // What the solver minimises, and how hard it may try.
+//
+// Threads: any, plain data.
 #ifndef BFIO_ROUTER_CORE_SOLVER_SETTINGS_H_
 #define BFIO_ROUTER_CORE_SOLVER_SETTINGS_H_
 

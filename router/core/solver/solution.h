@@ -1,4 +1,6 @@
 // What the solver answers.
+//
+// Threads: any, plain data.
 #ifndef BFIO_ROUTER_CORE_SOLVER_SOLUTION_H_
 #define BFIO_ROUTER_CORE_SOLVER_SOLUTION_H_
 

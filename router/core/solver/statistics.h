@@ -1,4 +1,6 @@
 // What one run of the solver did.
+//
+// Threads: any, plain data.
 #ifndef BFIO_ROUTER_CORE_SOLVER_STATISTICS_H_
 #define BFIO_ROUTER_CORE_SOLVER_STATISTICS_H_
 

@@ -2,7 +2,7 @@
 //
 // Purpose: discounts, and per curve the survival p(h) and growth h p(h) of an item, as plain rows; computed
 // once for an instance. An item of load s adds rate (s p(h) + q(h)) to its worker's time at step h.
-// Ownership: reused between decisions; allocates only to grow.
+// Ownership: reused between decisions; allocates only to grow. Threads: one fills it, any may read it then.
 #ifndef BFIO_ROUTER_CORE_SOLVER_TERMS_H_
 #define BFIO_ROUTER_CORE_SOLVER_TERMS_H_
 

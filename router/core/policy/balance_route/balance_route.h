@@ -17,6 +17,9 @@
 // snapshot's outlook as far as it reaches. Their simulator lets a load shrink by predicted completions but
 // not grow; the outlook does both. Lower classes follow when the higher one is placed; those that KV has kept
 // out go before anybody else (kv_overdue.h).
+//
+// Purpose: a baseline that chooses out of the whole pool by a formula instead of a search. Threads: as
+// Policy.
 #ifndef BFIO_ROUTER_CORE_POLICY_BALANCE_ROUTE_BALANCE_ROUTE_H_
 #define BFIO_ROUTER_CORE_POLICY_BALANCE_ROUTE_BALANCE_ROUTE_H_
 

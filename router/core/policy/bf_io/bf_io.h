@@ -9,6 +9,8 @@
 //   paper   J = sum over h of G max L - sum L. Its term - sum L rewards large requests, so small ones may
 //   wait for long.
 // Classes of priority are strict: a request is never passed over for a lower class while KV lets it in.
+//
+// Purpose: the program with the user's settings; bf_io_auto sets its own. Threads: as Policy.
 #ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_BF_IO_H_
 #define BFIO_ROUTER_CORE_POLICY_BF_IO_BF_IO_H_
 

@@ -1,4 +1,6 @@
 // Settings of bf_io.
+//
+// Purpose: PolicyOptions are checked where the policy is made. Threads: any, no state.
 #ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_OPTIONS_H_
 #define BFIO_ROUTER_CORE_POLICY_BF_IO_OPTIONS_H_
 

@@ -27,7 +27,8 @@ namespace bfio::core {
 
 class Headroom {
  public:
-  // Takes note of the requests that are new since the last call.
+  // Takes note of the prompts of requests that are new since the last call. New is a larger id than any seen
+  // before: an older request that is revealed later (a lower class, a window) is not learnt.
   void Observe(const Snapshot& snapshot);
 
   // Places everybody; false, with `plan` and `room` half made, when somebody fits nowhere. REQUIRES: plan is

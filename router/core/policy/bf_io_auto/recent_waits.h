@@ -2,7 +2,7 @@
 //
 // Purpose: a quantile over the recent samples of a stream, in constant memory and a few hundred additions a
 // question. Each sample counts a little more than the one before it. Waits are whole steps, exact up to
-// kExact and within 3 % beyond.
+// kExact and within 3 % beyond. Threads: one.
 #ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_RECENT_WAITS_H_
 #define BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_RECENT_WAITS_H_
 

@@ -9,8 +9,8 @@
 //   worth   price * S^2 * (age / (kLateFactor * P))^2, S being the scale of the balance, tokens.
 //   due     at age kDueFactor * P it goes next, whatever it costs.
 //   spared  one request in 1 / kSpareShare may wait kSpareSteps longer: the misfit that is due costs the
-//   whole
-//           group more idle time than all others together, and usually a gap of its size opens meanwhile.
+//           whole group more idle time than all others together, and usually a gap of its size opens
+//           meanwhile.
 // A tenant that has been served more than others ages more slowly by what it is ahead.
 //
 // Threads: one. Cost: O(waiting) per decision.

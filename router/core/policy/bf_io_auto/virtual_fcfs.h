@@ -6,6 +6,9 @@
 // be admitting now and how long they have waited; no second queue is simulated. (Completions come at the same
 // steps only as far as the lengths of those admitted are alike: an estimate, and a good one.)
 //
+// Where KV binds, the premise is not true: how many fit depends on who they are. What is counted is then how
+// long requests would wait if ours were admitted as often as ours are, but in order of arrival.
+//
 // Cancelled requests leave this queue at its head. Threads: one. Cost: O(1) amortised per request.
 #ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_VIRTUAL_FCFS_H_
 #define BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_VIRTUAL_FCFS_H_

@@ -2,6 +2,8 @@
 //
 // Source: BF-IO paper, listing "FCFS" of section 6 (a worker's free slots are B - active, so with equal B
 // this is join the shortest queue by count as well).
+//
+// Purpose: the baseline whose waits are the measure; it looks at no length. Threads: as Policy.
 #ifndef BFIO_ROUTER_CORE_POLICY_FCFS_FCFS_H_
 #define BFIO_ROUTER_CORE_POLICY_FCFS_FCFS_H_
 

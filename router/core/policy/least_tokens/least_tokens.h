@@ -2,6 +2,8 @@
 // index).
 //
 // Source: list scheduling (Graham, 1966); "JSQ" by tokens in the code of the BF-IO paper; what engines ship.
+//
+// Purpose: baseline; balance by where alone, one request after the other. Threads: as Policy.
 #ifndef BFIO_ROUTER_CORE_POLICY_LEAST_TOKENS_LEAST_TOKENS_H_
 #define BFIO_ROUTER_CORE_POLICY_LEAST_TOKENS_LEAST_TOKENS_H_
 

@@ -3,6 +3,8 @@
 // Source: longest processing time first (Graham, 1969). Who enters is first come, first served; only where is
 // chosen. When KV keeps one of them out, the requests are placed in pool order instead, so that KV favours
 // the oldest.
+//
+// Purpose: the baseline that counts: fcfs's waits, balanced by where. Threads: as Policy.
 #ifndef BFIO_ROUTER_CORE_POLICY_LPT_LPT_H_
 #define BFIO_ROUTER_CORE_POLICY_LPT_LPT_H_
 

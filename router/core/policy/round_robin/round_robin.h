@@ -1,6 +1,8 @@
 // Round robin: request i goes to worker i mod G; a worker that cannot take it loses its turn.
 //
 // Source: BF-IO paper, section 6.1, baseline; the default of most reverse proxies.
+//
+// Purpose: baseline; placement that looks at nothing. Threads: as Policy.
 #ifndef BFIO_ROUTER_CORE_POLICY_ROUND_ROBIN_ROUND_ROBIN_H_
 #define BFIO_ROUTER_CORE_POLICY_ROUND_ROBIN_ROUND_ROBIN_H_
 

@@ -6,6 +6,8 @@
 // the queue, so that a worker's `waiting` are the requests this plan has given it, which its next step will
 // start; `running` are its active ones, in flight included; `in_flight` is both; `kv` is the used part of its
 // KV tokens; there is one client. Without KV pressure this is least requests.
+//
+// Purpose: baseline; the rule vLLM ships. Threads: as Policy.
 #ifndef BFIO_ROUTER_CORE_POLICY_VLLM_VLLM_H_
 #define BFIO_ROUTER_CORE_POLICY_VLLM_VLLM_H_
 
