@@ -157,14 +157,14 @@ TEST_P(FigureTest, BaselineMatches) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Traces, FigureTest,
-                         ::testing::Values(Figure{kAzure, "fcfs", 18.7e4, 11.5, 7.73e4, 39},
+                         ::testing::Values(Figure{kAzure, "fcfs", 18.73e4, 11.5, 7.73e4, 39},
                                            Figure{kAzure, "round_robin", 17.0e4, 10.6, 7.79e4, 39},
-                                           Figure{kAzure, "least_tokens", 17.5e4, 10.9, 7.77e4, 39},
-                                           Figure{kAzure, "lpt", 4.1e4, 2.8, 8.24e4, 39},
-                                           Figure{kBurst, "fcfs", 26.9e4, 17.7, 8.03e4, 7},
+                                           Figure{kAzure, "least_tokens", 17.46e4, 10.9, 7.77e4, 39},
+                                           Figure{kAzure, "lpt", 4.09e4, 2.8, 8.24e4, 39},
+                                           Figure{kBurst, "fcfs", 26.86e4, 17.7, 8.03e4, 7},
                                            Figure{kBurst, "round_robin", 27.5e4, 18.1, 8.00e4, 7},
-                                           Figure{kBurst, "least_tokens", 28.7e4, 18.6, 7.96e4, 7},
-                                           Figure{kBurst, "lpt", 2.9e4, 2.3, 8.97e4, 7}),
+                                           Figure{kBurst, "least_tokens", 28.67e4, 18.6, 7.96e4, 7},
+                                           Figure{kBurst, "lpt", 2.93e4, 2.3, 8.97e4, 7}),
                          [](const auto& param) {
                            return std::string(param.param.trace == kAzure ? "Azure_" : "BurstGpt_") +
                                   param.param.policy;
