@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "common/base/rng.h"
 #include "tests/testing/solver_case.h"
@@ -138,6 +139,17 @@ TEST(SolverHorizonTest, RefillIgnoresWhatACompletionWillMend) {
   instance.curves = {1, 1, 1, 1};
   EXPECT_THAT(Solver(Settings(ObjectiveKind::kRefill)).Solve(instance).worker_of,
               ::testing::ElementsAre(1, 0));
+}
+
+// A step ahead at which no worker has a time to compare: it has no largest worker, and none is marked as one.
+TEST(SolverHorizonTest, OutlookThatIsNoNumberStillGivesAFullPlan) {
+  Instance instance = Make({{10, 1}, {4, 1}, {7, 0}}, {2, 5, 3});
+  instance.horizon = 1;
+  instance.ahead.assign(6, std::numeric_limits<double>::quiet_NaN());
+  instance.curves = {1, 1};
+  const Solution solution = Solver(Settings(ObjectiveKind::kPaper)).Solve(instance);
+  EXPECT_EQ(Infeasibility(instance, solution), "");
+  EXPECT_EQ(std::count(solution.worker_of.begin(), solution.worker_of.end(), kUnassigned), 1);
 }
 
 TEST(ObjectiveTest, PaperIsGTimesMaxMinusSum) {

@@ -156,5 +156,68 @@ TEST(Hint, StaleHintsAreForgotten) {
   EXPECT_GT(fresh[0], fresh[3]);
 }
 
+// Nobody gets past a few tokens, as far as has been learnt: survival is 0 within a hint's reach, and
+// quotients of it mean nothing.
+class HintWithNobodyLeft : public ::testing::Test {
+ protected:
+  HintWithNobodyLeft()
+      : hint_([] {
+          LookaheadOptions options;
+          options.prior_mean_tokens = 1;
+          options.prior_requests = options.pool_requests = 1e9;
+          return options;
+        }()) {
+    // A token seen far out, so that survival runs out inside the table and not only beyond it.
+    Resident far = Make();
+    hint_.Observe(far, {}, 100, 101, false);
+    for (int i = 0; i < 100; ++i) hint_.Advance();
+  }
+
+  Resident Make() {
+    Resident resident;
+    resident.first_step = 1;
+    resident.prefill_tokens = 10;
+    resident.max_new_tokens = 10'000;
+    resident.group = hint_.GroupOf(0, 10);
+    return resident;
+  }
+
+  void ExpectProbabilities(const Resident& resident, int64_t age) {
+    std::vector<double> load(31), quiet(31);
+    hint_.Project({&resident, 1}, {age, age + 1}, absl::MakeSpan(load), absl::MakeSpan(quiet));
+    for (size_t h = 0; h < quiet.size(); ++h) {
+      EXPECT_TRUE(quiet[h] >= 0 && quiet[h] <= 1) << "age " << age << ", h " << h << ": " << quiet[h];
+      EXPECT_TRUE(load[h] >= 0 && load[h] < 1e4) << "age " << age << ", h " << h << ": " << load[h];
+    }
+  }
+
+  HintLookahead hint_;
+};
+
+TEST_F(HintWithNobodyLeft, ProjectionsStayProbabilities) {
+  for (const int64_t age : {0, 3, 15, 21, 30, 500}) {
+    Resident resident = Make();
+    HintTrail trail;
+    hint_.Hint(resident, trail, age, 0.3);
+    for (const int64_t past : {0, 1, 20, 63}) ExpectProbabilities(resident, age + past);
+  }
+}
+
+TEST_F(HintWithNobodyLeft, WhoOutlivesEverybodyTeachesNoNonsense) {
+  for (const double probability : {0.001, 0.3, 0.99}) {
+    for (const int64_t age : {0, 15, 30}) {
+      Resident resident = Make();
+      HintTrail trail;
+      hint_.Hint(resident, trail, age, probability);
+      hint_.Hint(resident, trail, age + 70, probability);
+      hint_.Observe(resident, trail, age, age + 100, true);
+    }
+    Resident young = Make();
+    HintTrail trail;
+    hint_.Hint(young, trail, 2, probability);
+    ExpectProbabilities(young, 2);
+  }
+}
+
 }  // namespace
 }  // namespace bfio::core
