@@ -30,6 +30,14 @@ core::SchedulerOptions CoreOptions(const RouterOptions& options) {
   return core;
 }
 
+std::unique_ptr<record::Recorder> MakeRecorder(std::unique_ptr<record::LogSink> log,
+                                               const RouterOptions& options, core::RequestId id_base) {
+  if (log == nullptr) return nullptr;
+  return std::make_unique<record::Recorder>(
+      std::move(log), record::SessionInfo{options.version, id_base}, CoreOptions(options),
+      record::PolicySetting{options.policy, options.policy_options}, options.lookahead);
+}
+
 absl::Status WithRetry(absl::Status status, absl::Duration delay) {
   SetRetryDelay(status, delay);
   return status;
@@ -42,14 +50,16 @@ absl::Status ShuttingDown() {
 }  // namespace
 
 DecisionLoop::DecisionLoop(const RouterOptions& options, std::unique_ptr<core::Policy> policy,
-                           std::unique_ptr<core::Lookahead> lookahead, Hooks hooks)
+                           std::unique_ptr<core::Lookahead> lookahead, Hooks hooks,
+                           std::unique_ptr<record::LogSink> decision_log)
     : options_(options),
       hooks_(std::move(hooks)),
       policy_options_(options.policy_options),
       // Above whatever an earlier router on this machine gave out: workers may still hold requests of that
       // one.
       next_id_(static_cast<core::RequestId>(absl::ToUnixSeconds(absl::Now())) << 20),
-      scheduler_(CoreOptions(options), std::move(policy), std::move(lookahead)),
+      scheduler_(CoreOptions(options), std::move(policy), std::move(lookahead),
+                 MakeRecorder(std::move(decision_log), options, next_id_.load())),
       group_(options_, this),
       recorder_(hooks_.on_step),
       now_(MonotonicNow()),
@@ -118,6 +128,7 @@ void DecisionLoop::Run() {
     ReleaseDrained();
     done = draining_ && DrainDone(now_);
     sender_.Submit(outbox_);
+    scheduler_.FlushLog();
   }
   // Who posted before Close gets an answer, who comes later is told by Post.
   events_.Close();
@@ -127,6 +138,7 @@ void DecisionLoop::Run() {
     member->session->Close(grpc::Status(grpc::StatusCode::UNAVAILABLE, "the router is shutting down"));
   }
   sender_.Submit(outbox_);
+  scheduler_.CloseLog();
 }
 
 bool DecisionLoop::DrainDone(absl::Time now) {
@@ -485,7 +497,7 @@ absl::Status DecisionLoop::SetPolicy(const v1::PolicySetting& setting) {
       core::MakeShadowedPolicy(setting.name(), *options, options_.shadow);
   if (!policy.ok()) return policy.status();
   policy_options_ = *options;
-  scheduler_.SetPolicy(*std::move(policy));
+  scheduler_.SetPolicy(*std::move(policy), {setting.name(), *options});
   spdlog::info("policy is {} from now on", setting.name());
   return absl::OkStatus();
 }

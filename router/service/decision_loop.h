@@ -23,6 +23,8 @@
 #include "bfio/v1/inference.pb.h"
 #include "bfio/v1/worker.pb.h"
 #include "router/core/decide/scheduler.h"
+#include "router/record/log_sink.h"
+#include "router/record/recorded_scheduler.h"
 #include "router/service/client_stream.h"
 #include "router/service/convert.h"
 #include "router/service/event_queue.h"
@@ -43,8 +45,10 @@ class DecisionLoop final : private Group::Listener {
     StepRecorder::Sink on_step;
   };
 
+  // Every decision and what it came from go into `decision_log`, if there is one.
   DecisionLoop(const RouterOptions& options, std::unique_ptr<core::Policy> policy,
-               std::unique_ptr<core::Lookahead> lookahead, Hooks hooks);
+               std::unique_ptr<core::Lookahead> lookahead, Hooks hooks,
+               std::unique_ptr<record::LogSink> decision_log = nullptr);
   ~DecisionLoop() override;
 
   // --- any thread ---
@@ -115,7 +119,7 @@ class DecisionLoop final : private Group::Listener {
   StreamSender sender_;
 
   // Decision thread only, from here on.
-  core::Scheduler scheduler_;
+  record::RecordedScheduler scheduler_;
   Group group_;
   RequestTable requests_;
   StepRecorder recorder_;

@@ -47,6 +47,12 @@ ABSL_FLAG(absl::Duration, report_timeout, absl::Milliseconds(200),
           "after a step's first report, how long the decision waits for the missing ones");
 ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(30),
           "how long accepted requests may run on after SIGTERM");
+ABSL_FLAG(
+    std::string, decision_log, "",
+    "where every decision and what it came from is recorded, in files PATH.000001 and on; bfio_sim replay "
+    "reads them. Empty: nowhere");
+ABSL_FLAG(uint32_t, decision_log_mb, 256,
+          "bound of the decision log on disk, in MiB; the oldest of its files are removed");
 ABSL_FLAG(uint64_t, seed, 1, "seed of randomised policies; give replicas different ones");
 ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warning or error");
 ABSL_FLAG(std::string, log_format, "text", "text or json");
@@ -110,6 +116,13 @@ absl::StatusOr<RouterOptions> OptionsFromFlags() {
   options.max_waiting = waiting;
   options.limits.max_prompt_tokens = absl::GetFlag(FLAGS_max_prompt_tokens);
   options.limits.max_new_tokens = absl::GetFlag(FLAGS_max_new_tokens);
+  options.decision_log = absl::GetFlag(FLAGS_decision_log);
+  const uint32_t log_mb = absl::GetFlag(FLAGS_decision_log_mb);
+  if (log_mb < 1 || log_mb > 1 << 20) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--decision_log_mb=", log_mb, ": must be within 1..1048576"));
+  }
+  options.decision_log_bytes = int64_t{log_mb} << 20;
   const std::string mode = absl::GetFlag(FLAGS_plan_mode);
   if (mode != "pipelined" && mode != "lockstep") {
     return absl::InvalidArgumentError(absl::StrCat("--plan_mode=", mode, ": must be pipelined or lockstep"));

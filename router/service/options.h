@@ -48,6 +48,9 @@ struct RouterOptions {
   absl::Duration report_timeout = absl::Milliseconds(200);
   // How long accepted requests may run on after SIGTERM.
   absl::Duration drain_timeout = absl::Seconds(30);
+  // Where every decision is recorded (router/record), and the bound of that log; empty: nowhere.
+  std::string decision_log;
+  int64_t decision_log_bytes = int64_t{256} << 20;
   std::string version = "dev";
 };
 

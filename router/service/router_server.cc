@@ -14,6 +14,7 @@
 #include "common/net/address.h"
 #include "common/net/channel.h"
 #include "router/core/shadow/shadowed_policy.h"
+#include "router/record/log_writer.h"
 
 namespace bfio::router {
 namespace {
@@ -58,6 +59,15 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(const RouterOp
   if (!policy.ok()) return policy.status();
   auto lookahead = core::MakeLookahead(options.lookahead);
   if (!lookahead.ok()) return lookahead.status();
+  std::unique_ptr<record::LogSink> log;
+  if (!options.decision_log.empty()) {
+    auto writer = record::LogWriter::Open({options.decision_log, options.decision_log_bytes});
+    if (!writer.ok()) {
+      return absl::Status(writer.status().code(),
+                          absl::StrCat("--decision_log: ", writer.status().message()));
+    }
+    log = *std::move(writer);
+  }
   // Once per process, before the first server is built.
   static const bool plugins = [] {
     // What gRPC has to say (of a taken port, of a peer that hung up) is said by us where it matters.
@@ -73,8 +83,8 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(const RouterOp
   DecisionLoop::Hooks hooks;
   hooks.on_serving = [self](bool serving) { self->SetInferenceServing(serving); };
   hooks.on_step = [self](const auto& summary) { self->steps_.Publish(summary); };
-  router->loop_ =
-      std::make_unique<DecisionLoop>(options, *std::move(policy), *std::move(lookahead), std::move(hooks));
+  router->loop_ = std::make_unique<DecisionLoop>(options, *std::move(policy), *std::move(lookahead),
+                                                 std::move(hooks), std::move(log));
   router->inference_ = std::make_unique<InferenceService>(router->loop_.get(), options.limits);
   router->link_ = std::make_unique<WorkerLinkService>(router->loop_.get());
   router->admin_ = std::make_unique<AdminService>(router->loop_.get(), &router->steps_);

@@ -1,0 +1,57 @@
+// A file that is only appended to: logs.
+//
+// Purpose: open, append, close, with errors as values; what has been appended is in the file when Append
+// returns (in the system's cache, not necessarily on the disk). Threads: one at a time.
+#ifndef BFIO_COMMON_BASE_APPEND_FILE_H_
+#define BFIO_COMMON_BASE_APPEND_FILE_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace bfio {
+
+class AppendFile {
+ public:
+  enum class Mode {
+    kCreate,  // ALREADY_EXISTS when there is one
+    kAppend,  // goes on with what is there
+  };
+  // The message of an error names file and reason.
+  static absl::StatusOr<AppendFile> Open(const std::string& path, Mode mode);
+
+  AppendFile() = default;
+  AppendFile(AppendFile&& other) noexcept
+      : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)), bytes_(other.bytes_) {}
+  AppendFile& operator=(AppendFile&& other) noexcept {
+    std::swap(path_, other.path_);
+    std::swap(fd_, other.fd_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
+  ~AppendFile();
+
+  // REQUIRES: open. After an error the file may hold a part of `data`.
+  absl::Status Append(absl::string_view data);
+
+  bool is_open() const { return fd_ >= 0; }
+  // Its size: what was there, and what has been appended.
+  int64_t bytes() const { return bytes_; }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+  int64_t bytes_ = 0;
+};
+
+// True when there is something at `path` that is no regular file: a device, a pipe.
+bool IsSpecialFile(const std::string& path);
+
+}  // namespace bfio
+
+#endif  // BFIO_COMMON_BASE_APPEND_FILE_H_

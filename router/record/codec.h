@@ -1,0 +1,77 @@
+// Core structs and records of the decision log, one into the other.
+//
+// Purpose: the one place that knows both. Encoding loses nothing that a decision depends on; decoding lets
+// nothing through that the core could not have been given, whatever the file says. Encoders name every
+// member of a struct, so that a new one does not compile before it is recorded. Pure. Any thread.
+#ifndef BFIO_ROUTER_RECORD_CODEC_H_
+#define BFIO_ROUTER_RECORD_CODEC_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "bfio/v1/decision_log.pb.h"
+#include "router/core/decide/scheduler.h"
+
+namespace bfio::record {
+
+// A policy as it is made: name and settings.
+struct PolicySetting {
+  std::string name;
+  core::PolicyOptions options;
+};
+
+using IdField = google::protobuf::RepeatedField<int64_t>;
+
+// Ids are written as differences to `base`, modulo 2^64.
+inline int64_t IdOut(core::RequestId id, core::RequestId base) {
+  return static_cast<int64_t>(id - base);
+}
+inline core::RequestId IdIn(int64_t delta, core::RequestId base) {
+  return base + static_cast<uint64_t>(delta);
+}
+// Each to the one before it, the first to `base`.
+void IdsOut(absl::Span<const core::RequestId> ids, core::RequestId base, IdField& out);
+std::vector<core::RequestId> IdsIn(const IdField& ids, core::RequestId base);
+
+// --- to the log ---
+
+void ToLog(const core::SchedulerOptions& options, v1::LoggedOptions& out);
+void ToLog(const PolicySetting& setting, v1::LoggedPolicy& out);
+void ToLog(const core::RequestSpec& spec, core::RequestId base, v1::LoggedRequest& out);
+void ToLog(const core::WorkerSpec& spec, v1::LoggedWorker& out);
+void ToLog(absl::Span<const core::EpochMember> members, core::RequestId base, v1::LoggedEpoch& out);
+// Hints only `with_hints`.
+void ToLog(core::WorkerIndex rank, const core::StepReport& report, bool with_hints, core::RequestId base,
+           v1::LoggedReport& out);
+void ToLog(const core::Plan& plan, core::RequestId base, v1::LoggedPlan& out);
+// The state in parts of bounded size, each given to `take`.
+void ToLog(const core::SchedulerState& state, core::RequestId base,
+           const std::function<void(const v1::DecisionRecord&)>& take);
+
+// --- from the log: INVALID_ARGUMENT naming field and value ---
+
+absl::StatusOr<core::SchedulerOptions> FromLog(const v1::LoggedOptions& options);
+absl::StatusOr<PolicySetting> FromLog(const v1::LoggedPolicy& policy);
+absl::StatusOr<core::RequestSpec> FromLog(const v1::LoggedRequest& request, core::RequestId base);
+absl::StatusOr<std::vector<core::EpochMember>> FromLog(const v1::LoggedEpoch& epoch, core::RequestId base);
+absl::StatusOr<core::SchedulerState> FromLog(const v1::LoggedState& state, core::RequestId base);
+absl::StatusOr<core::Plan> FromLog(const v1::LoggedPlan& plan, core::RequestId base);
+
+// A report with what its spans point to.
+struct OwnedReport {
+  core::WorkerIndex rank = 0;
+  core::StepReport report;
+  std::vector<core::RequestId> finished;
+  std::vector<core::RequestId> rejected;
+  std::vector<core::CompletionHint> hints;
+};
+absl::Status FromLog(const v1::LoggedReport& report, core::RequestId base, OwnedReport& out);
+
+}  // namespace bfio::record
+
+#endif  // BFIO_ROUTER_RECORD_CODEC_H_

@@ -1,0 +1,264 @@
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "router/record/codec.h"
+
+namespace bfio::record {
+namespace {
+
+// Above what any router takes, and far below where sums of them overflow.
+constexpr int64_t kMaxRequestTokens = int64_t{1} << 32;
+constexpr int64_t kMaxLoadTokens = int64_t{1} << 48;
+constexpr int64_t kMaxKvTokens = int64_t{1} << 62;
+constexpr int64_t kMaxStep = int64_t{1} << 48;
+constexpr int64_t kMaxCount = int64_t{1} << 48;
+constexpr int32_t kMaxSlots = 1 << 20;
+constexpr int32_t kMaxWorkers = 1 << 16;
+constexpr double kMaxTime = 1e9;
+
+// Collects the first field that is out of range.
+class Check {
+ public:
+  Check& In(const char* field, int64_t value, int64_t low, int64_t high) {
+    if (status_.ok() && (value < low || value > high)) {
+      status_ = absl::InvalidArgumentError(absl::StrCat(field, " ", value, " is outside ", low, "..", high));
+    }
+    return *this;
+  }
+  // Also refuses what is not a number.
+  Check& Real(const char* field, double value, double low, double high) {
+    if (status_.ok() && !(value >= low && value <= high)) {
+      status_ = absl::InvalidArgumentError(absl::StrCat(field, " ", value, " is outside ", low, "..", high));
+    }
+    return *this;
+  }
+  Check& Same(const char* fields, int a, int b) {
+    if (status_.ok() && a != b) {
+      status_ = absl::InvalidArgumentError(absl::StrCat(fields, ": ", a, " and ", b, " entries"));
+    }
+    return *this;
+  }
+  const absl::Status& status() const { return status_; }
+
+ private:
+  absl::Status status_;
+};
+
+absl::StatusOr<core::WorkerSpec> SpecIn(const v1::LoggedWorker& worker) {
+  core::WorkerSpec spec;
+  spec.slots = worker.slots();
+  spec.kv_tokens = worker.kv_tokens();
+  spec.accepts_new = !worker.refuses_new();
+  if (worker.has_time_per_token()) spec.time_per_token = worker.time_per_token();
+  if (worker.has_time_offset()) spec.time_offset = worker.time_offset();
+  absl::Status status = Check()
+                            .In("slots", spec.slots, 1, kMaxSlots)
+                            .In("kv_tokens", spec.kv_tokens, 1, kMaxKvTokens)
+                            .Real("time_per_token", spec.time_per_token, 1e-9, kMaxTime)
+                            .Real("time_offset", spec.time_offset, -kMaxTime, kMaxTime)
+                            .status();
+  if (!status.ok()) return status;
+  return spec;
+}
+
+absl::Status WorkerIn(const v1::LoggedState::Worker& from, core::RequestId base,
+                      core::SchedulerState::Worker& to) {
+  absl::StatusOr<core::WorkerSpec> spec = SpecIn(from.worker());
+  if (!spec.ok()) return spec.status();
+  to.spec = *spec;
+  to.last_step = from.last_step();
+  to.idle = from.idle();
+  to.drift = from.drift();
+  Check check;
+  check.In("last_step", to.last_step, 0, kMaxStep).In("drift", to.drift, -kMaxLoadTokens, kMaxLoadTokens);
+  for (const v1::LoggedState::Resident& resident : from.residents()) {
+    absl::StatusOr<core::RequestSpec> request = FromLog(resident.request(), base);
+    if (!request.ok()) return request.status();
+    to.residents.push_back({*std::move(request), resident.inflight(), resident.first_step(),
+                            resident.enqueued_step(), resident.dropped(), resident.settled_age()});
+    check.In("first_step", resident.first_step(), -kMaxStep, kMaxStep)
+        .In("enqueued_step", resident.enqueued_step(), -kMaxStep, kMaxStep)
+        .In("settled_age", resident.settled_age(), 0, kMaxStep);
+  }
+  for (const v1::LoggedState::Inflight& entry : from.inflight()) {
+    to.inflight.push_back({entry.apply_step(), IdIn(entry.id(), base), entry.drop()});
+    check.In("apply_step", entry.apply_step(), 0, kMaxStep);
+  }
+  to.drops = IdsIn(from.drops(), base);
+  return check.status();
+}
+
+absl::Status RestIn(const v1::LoggedState::Rest& rest, core::SchedulerState& state) {
+  state.service.last_served = rest.last_served();
+  state.open = rest.open();
+  state.reported_step = rest.reported_step();
+  state.planned_step = rest.planned_step();
+  state.decided_step = rest.decided_step();
+  state.epoch_base = rest.epoch_base();
+  state.totals.plans = rest.plans();
+  state.totals.policy_calls = rest.policy_calls();
+  state.totals.late_plans = rest.late_plans();
+  state.totals.drift_tokens = rest.drift_tokens();
+  state.totals.unknown_ids = rest.unknown_ids();
+  state.totals.policy_violations = rest.policy_violations();
+  Check check;
+  for (const int64_t step : {state.reported_step, state.planned_step, state.decided_step, state.epoch_base})
+    check.In("step", step, 0, kMaxStep);
+  for (const int64_t count : {rest.plans(), rest.policy_calls(), rest.late_plans(), rest.drift_tokens(),
+                              rest.unknown_ids(), rest.policy_violations()})
+    check.In("count", count, 0, kMaxCount);
+  return check.Real("last_served", rest.last_served(), -1e300, 1e300).status();
+}
+
+}  // namespace
+
+std::vector<core::RequestId> IdsIn(const IdField& ids, core::RequestId base) {
+  std::vector<core::RequestId> out;
+  out.reserve(static_cast<size_t>(ids.size()));
+  for (const int64_t delta : ids) out.push_back(base = IdIn(delta, base));
+  return out;
+}
+
+absl::StatusOr<core::SchedulerOptions> FromLog(const v1::LoggedOptions& options) {
+  core::SchedulerOptions out;
+  out.plan_mode = options.lockstep() ? core::PlanMode::kLockstep : core::PlanMode::kPipelined;
+  out.max_waiting = options.max_waiting();
+  out.window = options.window();
+  out.report_delay_steps = options.report_delay_steps();
+  absl::Status status = Check()
+                            .In("max_waiting", out.max_waiting, 0, kMaxCount)
+                            .In("window", out.window, 0, kMaxCount)
+                            .In("report_delay_steps", out.report_delay_steps, 0, 1 << 20)
+                            .status();
+  if (!status.ok()) return status;
+  return out;
+}
+
+absl::StatusOr<PolicySetting> FromLog(const v1::LoggedPolicy& policy) {
+  PolicySetting out;
+  out.name = policy.name();
+  out.options.seed = policy.seed();
+  out.options.horizon = policy.horizon();
+  out.options.objective = policy.objective();
+  out.options.discount = policy.discount();
+  out.options.choices = policy.choices();
+  absl::Status status = Check()
+                            .In("length of the policy's name", static_cast<int64_t>(out.name.size()), 1, 100)
+                            .In("horizon", out.options.horizon, 0, core::kMaxHorizonSteps)
+                            .In("choices", out.options.choices, 1, 1 << 16)
+                            .status();
+  if (!status.ok()) return status;
+  return out;
+}
+
+absl::StatusOr<core::RequestSpec> FromLog(const v1::LoggedRequest& request, core::RequestId base) {
+  core::RequestSpec spec;
+  spec.id = IdIn(request.id(), base);
+  spec.prefill_tokens = request.prefill_tokens();
+  spec.max_new_tokens = request.max_new_tokens();
+  if (request.has_predicted_output_tokens()) spec.predicted_output_tokens = request.predicted_output_tokens();
+  spec.priority = request.priority();
+  spec.tenant = request.tenant();
+  spec.generated_tokens = request.generated_tokens();
+  absl::Status status =
+      Check()
+          .In("prefill_tokens", spec.prefill_tokens, 1, kMaxRequestTokens)
+          .In("max_new_tokens", spec.max_new_tokens, 1, kMaxRequestTokens)
+          .In("predicted_output_tokens", spec.predicted_output_tokens.value_or(0), 0, kMaxRequestTokens)
+          .In("generated_tokens", spec.generated_tokens, 0, kMaxRequestTokens)
+          .status();
+  if (!status.ok()) return status;
+  return spec;
+}
+
+absl::StatusOr<std::vector<core::EpochMember>> FromLog(const v1::LoggedEpoch& epoch, core::RequestId base) {
+  absl::Status status = Check().In("workers", epoch.members_size(), 0, kMaxWorkers).status();
+  if (!status.ok()) return status;
+  std::vector<core::EpochMember> members(static_cast<size_t>(epoch.members_size()));
+  for (int g = 0; g < epoch.members_size(); ++g) {
+    const v1::LoggedMember& from = epoch.members(g);
+    absl::StatusOr<core::WorkerSpec> spec = SpecIn(from.worker());
+    if (!spec.ok()) return spec.status();
+    status = Check().Same("resident", from.resident_size(), from.resident_kv_tokens_size()).status();
+    if (!status.ok()) return status;
+    members[g].spec = *spec;
+    const std::vector<core::RequestId> ids = IdsIn(from.resident(), base);
+    for (int i = 0; i < from.resident_size(); ++i)
+      members[g].resident.push_back({ids[i], from.resident_kv_tokens(i)});
+  }
+  return members;
+}
+
+absl::StatusOr<core::SchedulerState> FromLog(const v1::LoggedState& state, core::RequestId base) {
+  core::SchedulerState out;
+  absl::Status status = Check().In("workers", state.workers_size(), 0, kMaxWorkers).status();
+  if (!status.ok()) return status;
+  for (const v1::LoggedState::Worker& worker : state.workers()) {
+    status = WorkerIn(worker, base, out.workers.emplace_back());
+    if (!status.ok()) return status;
+  }
+  for (const v1::LoggedState::Waiting& waiting : state.waiting()) {
+    absl::StatusOr<core::RequestSpec> spec = FromLog(waiting.request(), base);
+    if (!spec.ok()) return spec.status();
+    status = Check().In("enqueued_step", waiting.enqueued_step(), -kMaxStep, kMaxStep).status();
+    if (!status.ok()) return status;
+    out.waiting.push_back({*std::move(spec), waiting.enqueued_step()});
+  }
+  for (const v1::LoggedState::Tenant& tenant : state.tenants()) {
+    status = Check().Real("served", tenant.served(), -1e300, 1e300).status();
+    if (!status.ok()) return status;
+    out.service.tenants.push_back({tenant.tenant(), tenant.served()});
+  }
+  status = RestIn(state.rest(), out);
+  if (!status.ok()) return status;
+  return out;
+}
+
+absl::StatusOr<core::Plan> FromLog(const v1::LoggedPlan& plan, core::RequestId base) {
+  absl::Status status = Check()
+                            .Same("placed, workers", plan.placed_size(), plan.workers_size())
+                            .Same("placed, wait_steps", plan.placed_size(), plan.wait_steps_size())
+                            .Same("dropped, drop_workers", plan.dropped_size(), plan.drop_workers_size())
+                            .status();
+  if (!status.ok()) return status;
+  core::Plan out;
+  out.apply_step = plan.apply_step();
+  const std::vector<core::RequestId> placed = IdsIn(plan.placed(), base),
+                                     dropped = IdsIn(plan.dropped(), base);
+  for (int i = 0; i < plan.placed_size(); ++i)
+    out.placements.push_back({placed[i], plan.workers(i), plan.wait_steps(i)});
+  for (int i = 0; i < plan.dropped_size(); ++i) out.drops.push_back({dropped[i], plan.drop_workers(i)});
+  return out;
+}
+
+absl::Status FromLog(const v1::LoggedReport& report, core::RequestId base, OwnedReport& out) {
+  const bool exact = report.exact_hints_size() > 0;
+  absl::Status status = Check()
+                            .In("load_tokens", report.load_tokens(), -kMaxLoadTokens, kMaxLoadTokens)
+                            .Same("hint_ids, hints", report.hint_ids_size(),
+                                  exact ? report.exact_hints_size() : report.hints_size())
+                            .status();
+  if (!status.ok()) return status;
+  out.rank = report.rank();
+  out.finished = IdsIn(report.finished(), base);
+  out.rejected = IdsIn(report.rejected(), base);
+  out.hints.clear();
+  const std::vector<core::RequestId> ids = IdsIn(report.hint_ids(), base);
+  for (int i = 0; i < report.hint_ids_size(); ++i) {
+    const double probability = exact ? report.exact_hints(i) : double{report.hints(i)};
+    status = Check().Real("hint", probability, 0.0, 1.0).status();
+    if (!status.ok()) return status;
+    out.hints.push_back({ids[i], probability});
+  }
+  out.report.step = report.step();
+  out.report.applied_plan = static_cast<int64_t>(static_cast<uint64_t>(report.step()) -
+                                                 static_cast<uint64_t>(report.applied_behind()));
+  out.report.load_tokens = report.load_tokens();
+  out.report.group_idle = report.group_idle();
+  out.report.finished = out.finished;
+  out.report.rejected = out.rejected;
+  out.report.hints = out.hints;
+  return absl::OkStatus();
+}
+
+}  // namespace bfio::record

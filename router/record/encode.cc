@@ -1,0 +1,190 @@
+#include <algorithm>
+#include <limits>
+
+#include "router/record/codec.h"
+
+namespace bfio::record {
+namespace {
+
+// Of a state in one record: far below the limit of a record, and few enough for little overhead.
+constexpr size_t kRequestsPerPart = 2048;
+
+bool IsFloat(double value) {
+  return static_cast<double>(static_cast<float>(value)) == value;
+}
+
+void HintsOut(absl::Span<const core::CompletionHint> hints, core::RequestId base, v1::LoggedReport& out) {
+  const bool floats =
+      std::all_of(hints.begin(), hints.end(), [](const auto& hint) { return IsFloat(hint.probability); });
+  core::RequestId before = base;
+  for (const auto& [id, probability] : hints) {
+    out.add_hint_ids(IdOut(id, before));
+    before = id;
+    if (floats) {
+      out.add_hints(static_cast<float>(probability));
+    } else {
+      out.add_exact_hints(probability);
+    }
+  }
+}
+
+void WorkerOut(const core::SchedulerState::Worker& from, core::RequestId base, v1::LoggedState::Worker& out) {
+  const auto& [spec, last_step, idle, drift, residents, inflight, drops] = from;
+  ToLog(spec, *out.mutable_worker());
+  out.set_last_step(last_step);
+  out.set_idle(idle);
+  out.set_drift(drift);
+  for (const auto& [request, in_flight, first_step, enqueued_step, dropped, settled_age] : residents) {
+    v1::LoggedState::Resident& to = *out.add_residents();
+    ToLog(request, base, *to.mutable_request());
+    to.set_inflight(in_flight);
+    to.set_first_step(first_step);
+    to.set_enqueued_step(enqueued_step);
+    to.set_dropped(dropped);
+    to.set_settled_age(settled_age);
+  }
+  for (const auto& [apply_step, id, drop] : inflight) {
+    v1::LoggedState::Inflight& to = *out.add_inflight();
+    to.set_apply_step(apply_step);
+    to.set_id(IdOut(id, base));
+    to.set_drop(drop);
+  }
+  IdsOut(drops, base, *out.mutable_drops());
+}
+
+}  // namespace
+
+void IdsOut(absl::Span<const core::RequestId> ids, core::RequestId base, IdField& out) {
+  for (const core::RequestId id : ids) {
+    out.Add(IdOut(id, base));
+    base = id;
+  }
+}
+
+void ToLog(const core::SchedulerOptions& options, v1::LoggedOptions& out) {
+  const auto& [mode, max_waiting, window, report_delay_steps] = options;
+  out.set_lockstep(mode == core::PlanMode::kLockstep);
+  out.set_max_waiting(max_waiting);
+  out.set_window(window);
+  out.set_report_delay_steps(report_delay_steps);
+}
+
+void ToLog(const PolicySetting& setting, v1::LoggedPolicy& out) {
+  const auto& [seed, horizon, objective, discount, choices] = setting.options;
+  out.set_name(setting.name);
+  out.set_seed(seed);
+  out.set_horizon(horizon);
+  out.set_objective(objective);
+  out.set_discount(discount);
+  out.set_choices(choices);
+}
+
+void ToLog(const core::RequestSpec& spec, core::RequestId base, v1::LoggedRequest& out) {
+  const auto& [id, prefill, max_new, predicted, priority, tenant, generated] = spec;
+  out.set_id(IdOut(id, base));
+  out.set_prefill_tokens(prefill);
+  out.set_max_new_tokens(max_new);
+  if (predicted) out.set_predicted_output_tokens(*predicted);
+  out.set_priority(priority);
+  out.set_tenant(tenant);
+  out.set_generated_tokens(generated);
+}
+
+void ToLog(const core::WorkerSpec& spec, v1::LoggedWorker& out) {
+  const auto& [slots, kv_tokens, accepts_new, time_per_token, time_offset] = spec;
+  out.set_slots(slots);
+  out.set_kv_tokens(kv_tokens);
+  out.set_refuses_new(!accepts_new);
+  if (time_per_token != 1) out.set_time_per_token(time_per_token);
+  if (time_offset != 0) out.set_time_offset(time_offset);
+}
+
+void ToLog(absl::Span<const core::EpochMember> members, core::RequestId base, v1::LoggedEpoch& out) {
+  for (const auto& [spec, resident] : members) {
+    v1::LoggedMember& to = *out.add_members();
+    ToLog(spec, *to.mutable_worker());
+    core::RequestId before = base;
+    for (const auto& [id, kv_tokens] : resident) {
+      to.add_resident(IdOut(id, before));
+      to.add_resident_kv_tokens(kv_tokens);
+      before = id;
+    }
+  }
+}
+
+void ToLog(core::WorkerIndex rank, const core::StepReport& report, bool with_hints, core::RequestId base,
+           v1::LoggedReport& out) {
+  const auto& [step, applied_plan, load_tokens, finished, rejected, hints, group_idle] = report;
+  out.set_rank(rank);
+  out.set_step(step);
+  out.set_applied_behind(
+      static_cast<int64_t>(static_cast<uint64_t>(step) - static_cast<uint64_t>(applied_plan)));
+  out.set_load_tokens(load_tokens);
+  IdsOut(finished, base, *out.mutable_finished());
+  IdsOut(rejected, base, *out.mutable_rejected());
+  out.set_group_idle(group_idle);
+  if (with_hints) HintsOut(hints, base, out);
+}
+
+void ToLog(const core::Plan& plan, core::RequestId base, v1::LoggedPlan& out) {
+  const auto& [apply_step, placements, drops] = plan;
+  out.set_apply_step(apply_step);
+  core::RequestId before = base;
+  for (const auto& [id, worker, wait_steps] : placements) {
+    out.add_placed(IdOut(id, before));
+    out.add_workers(worker);
+    out.add_wait_steps(wait_steps);
+    before = id;
+  }
+  before = base;
+  for (const auto& [id, worker] : drops) {
+    out.add_dropped(IdOut(id, before));
+    out.add_drop_workers(worker);
+    before = id;
+  }
+}
+
+void ToLog(const core::SchedulerState& state, core::RequestId base,
+           const std::function<void(const v1::DecisionRecord&)>& take) {
+  const auto& [workers, waiting, service, open, reported_step, planned_step, decided_step, epoch_base,
+               totals] = state;
+  for (const core::SchedulerState::Worker& worker : workers) {
+    v1::DecisionRecord record;
+    WorkerOut(worker, base, *record.mutable_state()->add_workers());
+    take(record);
+  }
+  for (size_t first = 0; first < waiting.size(); first += kRequestsPerPart) {
+    v1::DecisionRecord record;
+    for (const auto& [spec, enqueued_step] : absl::MakeSpan(waiting).subspan(first, kRequestsPerPart)) {
+      v1::LoggedState::Waiting& to = *record.mutable_state()->add_waiting();
+      ToLog(spec, base, *to.mutable_request());
+      to.set_enqueued_step(enqueued_step);
+    }
+    take(record);
+  }
+  v1::DecisionRecord record;
+  v1::LoggedState& last = *record.mutable_state();
+  last.set_last(true);
+  for (const auto& [tenant, served] : service.tenants) {
+    v1::LoggedState::Tenant& to = *last.add_tenants();
+    to.set_tenant(tenant);
+    to.set_served(served);
+  }
+  v1::LoggedState::Rest& rest = *last.mutable_rest();
+  rest.set_last_served(service.last_served);
+  rest.set_open(open);
+  rest.set_reported_step(reported_step);
+  rest.set_planned_step(planned_step);
+  rest.set_decided_step(decided_step);
+  rest.set_epoch_base(epoch_base);
+  const auto& [plans, policy_calls, late_plans, drift_tokens, unknown_ids, policy_violations] = totals;
+  rest.set_plans(plans);
+  rest.set_policy_calls(policy_calls);
+  rest.set_late_plans(late_plans);
+  rest.set_drift_tokens(drift_tokens);
+  rest.set_unknown_ids(unknown_ids);
+  rest.set_policy_violations(policy_violations);
+  take(record);
+}
+
+}  // namespace bfio::record

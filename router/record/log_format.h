@@ -1,0 +1,37 @@
+// Numbers of the decision log's format (proto/bfio/v1/decision_log.proto) and how its pieces are put
+// together.
+//
+// Purpose: shared by writer and reader. Pure. Any thread.
+#ifndef BFIO_ROUTER_RECORD_LOG_FORMAT_H_
+#define BFIO_ROUTER_RECORD_LOG_FORMAT_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "bfio/v1/decision_log.pb.h"
+
+namespace bfio::record {
+
+inline constexpr absl::string_view kMagic = "BFIODL1\n";
+inline constexpr uint32_t kFormat = 1;
+inline constexpr size_t kFrameBytes = 8;
+// A record beyond this is neither written nor read: 4,096 ranks with 72 residents each stay below it.
+inline constexpr size_t kMaxRecordBytes = 4 << 20;
+// What a writer that lags behind puts into one block, and the record that came last.
+inline constexpr size_t kMaxBlockBytes = 32 << 20;
+
+// Appends `record` after its size. False, and nothing appended, when it is too large.
+bool AppendRecord(const v1::DecisionRecord& record, std::string& out);
+
+// Length and checksum, to be written before `payload`.
+std::string Frame(absl::string_view payload);
+
+uint32_t LittleEndian32(const char* bytes);
+
+// PATH.000001
+std::string SegmentPath(const std::string& path, uint64_t number);
+
+}  // namespace bfio::record
+
+#endif  // BFIO_ROUTER_RECORD_LOG_FORMAT_H_

@@ -1,0 +1,219 @@
+#include "router/record/log_reader.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "google/protobuf/io/coded_stream.h"
+#include "router/record/crc32c.h"
+#include "router/record/log_format.h"
+#include "router/record/segment_files.h"
+
+namespace bfio::record {
+namespace {
+
+// "log.000012" -> "log" and 12.
+std::optional<std::pair<std::string, uint64_t>> SplitSegmentPath(const std::string& path) {
+  const size_t dot = path.rfind('.');
+  if (dot == std::string::npos || path.size() - dot - 1 < 6) return std::nullopt;
+  const std::string digits = path.substr(dot + 1);
+  uint64_t number = 0;
+  if (!std::all_of(digits.begin(), digits.end(), absl::ascii_isdigit) || !absl::SimpleAtoi(digits, &number)) {
+    return std::nullopt;
+  }
+  return std::pair(path.substr(0, dot), number);
+}
+
+std::vector<std::string> Candidates(const std::string& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) {
+    std::vector<std::string> all;
+    for (const SegmentFile& file : ListSegments(path)) all.push_back(file.path);
+    return all;
+  }
+  std::vector<std::string> all = {path};
+  if (const auto split = SplitSegmentPath(path)) {
+    for (const SegmentFile& file : ListSegments(split->first)) {
+      if (file.number > split->second) all.push_back(file.path);
+    }
+  }
+  return all;
+}
+
+}  // namespace
+
+absl::StatusOr<LogReader> LogReader::Open(const std::string& path) {
+  struct Found {
+    std::string path;
+    v1::LoggedHeader header;
+  };
+  std::vector<Found> found;
+  const std::vector<std::string> candidates = Candidates(path);
+  for (const std::string& candidate : candidates) {
+    LogReader one;
+    one.files_ = {candidate};
+    absl::Status status = one.OpenFile(0);
+    v1::DecisionRecord record;
+    if (status.ok()) {
+      absl::StatusOr<bool> more = one.Next(record);
+      if (!more.ok()) status = more.status();
+      // A router that was killed at once has left no header.
+      if (more.ok() && !*more) continue;
+    }
+    if (status.ok() && !record.has_header()) status = one.Damaged("does not begin with a header");
+    if (status.ok() && record.header().format() != kFormat) {
+      status = absl::InvalidArgumentError(absl::StrCat(candidate, ": format ", record.header().format(),
+                                                       " is not ", kFormat, ", which this program reads"));
+    }
+    if (!status.ok()) return status;
+    found.push_back({candidate, record.header()});
+  }
+  if (found.empty()) {
+    return absl::NotFoundError(
+        absl::StrCat("no decision log at ", path, candidates.empty() ? "" : ": its segments are empty"));
+  }
+  // A segment that is named begins its session's reading; else the last session is read.
+  std::error_code error;
+  const bool named = std::filesystem::is_regular_file(path, error);
+  const uint64_t session = named ? found.front().header.session() : found.back().header.session();
+  LogReader reader;
+  std::set<uint64_t> earlier;
+  for (Found& one : found) {
+    if (one.header.session() != session) {
+      if (reader.files_.empty()) earlier.insert(one.header.session());
+      continue;
+    }
+    const bool follows =
+        reader.headers_.empty() || one.header.segment() == reader.headers_.back().segment() + 1;
+    if (!follows) {  // one in between is missing: what comes after it stands for itself
+      reader.files_.clear();
+      reader.headers_.clear();
+    }
+    reader.files_.push_back(std::move(one.path));
+    reader.headers_.push_back(std::move(one.header));
+  }
+  reader.earlier_sessions_ = static_cast<int64_t>(earlier.size());
+  absl::Status status = reader.OpenFile(0);
+  if (!status.ok()) return status;
+  return reader;
+}
+
+absl::Status LogReader::OpenFile(size_t index) {
+  at_ = index;
+  offset_ = 0;
+  block_.clear();
+  position_ = 0;
+  file_ = std::ifstream(files_[at_], std::ios::binary);
+  std::error_code error;
+  const auto size = std::filesystem::file_size(files_[at_], error);
+  if (!file_ || error) return absl::NotFoundError(absl::StrCat("cannot read ", files_[at_]));
+  left_ = static_cast<int64_t>(size);
+  std::string magic(kMagic.size(), '\0');
+  if (!file_.read(magic.data(), static_cast<std::streamsize>(magic.size())) || magic != kMagic) {
+    return absl::InvalidArgumentError(absl::StrCat(files_[at_], " is not a decision log"));
+  }
+  left_ -= static_cast<int64_t>(kMagic.size());
+  offset_ += static_cast<int64_t>(kMagic.size());
+  return absl::OkStatus();
+}
+
+std::string LogReader::Where() const {
+  return absl::StrCat(files_[at_], ", block at ", offset_);
+}
+
+absl::Status LogReader::Damaged(absl::string_view what) const {
+  return absl::DataLossError(absl::StrCat("the decision log is damaged: ", Where(), ": ", what));
+}
+
+absl::StatusOr<bool> LogReader::Next(v1::DecisionRecord& record) {
+  while (ending_ == Ending::kOpen) {
+    if (position_ < block_.size()) {
+      absl::StatusOr<bool> parsed = ParseRecord(record);
+      if (!parsed.ok()) return parsed;
+      if (!*parsed) break;  // cut off within this record
+      if (!record.has_end()) return true;
+      switch (record.end().reason()) {
+        case v1::LoggedEnd::REASON_OVERFLOW:
+          ending_ = Ending::kOverflow;
+          break;
+        case v1::LoggedEnd::REASON_TOO_LARGE:
+          ending_ = Ending::kTooLarge;
+          break;
+        default:
+          ending_ = Ending::kClosed;
+      }
+      break;
+    }
+    if (cut_) {
+      ending_ = Ending::kTruncated;
+      break;
+    }
+    absl::StatusOr<bool> block = NextBlock();
+    if (!block.ok()) return block;
+    if (*block) continue;
+    if (in_last_file()) {
+      ending_ = Ending::kNoEnd;
+      break;
+    }
+    absl::Status status = OpenFile(at_ + 1);
+    if (!status.ok()) return status;
+  }
+  return false;
+}
+
+absl::StatusOr<bool> LogReader::NextBlock() {
+  offset_ += block_.empty() ? 0 : static_cast<int64_t>(kFrameBytes + block_.size());
+  block_.clear();
+  position_ = 0;
+  if (left_ == 0) return false;
+  if (left_ < static_cast<int64_t>(kFrameBytes)) {
+    if (!in_last_file()) return Damaged("ends within a frame, and is not the last one");
+    cut_ = true;
+    left_ = 0;
+    return true;
+  }
+  char frame[kFrameBytes];
+  if (!file_.read(frame, kFrameBytes)) return Damaged("cannot be read");
+  left_ -= static_cast<int64_t>(kFrameBytes);
+  const size_t size = LittleEndian32(frame);
+  if (size == 0 || size > kMaxBlockBytes) return Damaged(absl::StrCat("a block of ", size, " bytes"));
+  const size_t there = std::min(size, static_cast<size_t>(left_));
+  block_.resize(there);
+  if (!file_.read(block_.data(), static_cast<std::streamsize>(there))) return Damaged("cannot be read");
+  left_ -= static_cast<int64_t>(there);
+  if (there < size) {
+    if (!in_last_file()) return Damaged("ends within a block, and is not the last one");
+    cut_ = true;  // its checksum is of more than we have
+  } else if (Crc32c(block_) != LittleEndian32(frame + 4)) {
+    return Damaged("the checksum does not fit");
+  }
+  return true;
+}
+
+absl::StatusOr<bool> LogReader::ParseRecord(v1::DecisionRecord& record) {
+  const auto* data = reinterpret_cast<const uint8_t*>(block_.data()) + position_;
+  const auto left = static_cast<int>(block_.size() - position_);
+  google::protobuf::io::CodedInputStream in(data, left);
+  uint32_t size = 0;
+  const auto truncated = [&]() -> absl::StatusOr<bool> {
+    if (!cut_) return Damaged("a record is longer than its block");
+    ending_ = Ending::kTruncated;
+    return false;
+  };
+  if (!in.ReadVarint32(&size)) return truncated();
+  if (size > kMaxRecordBytes) return Damaged(absl::StrCat("a record of ", size, " bytes"));
+  const int prefix = in.CurrentPosition();
+  if (static_cast<int64_t>(size) > left - prefix) return truncated();
+  if (!record.ParseFromArray(data + prefix, static_cast<int>(size)) ||
+      record.what_case() == v1::DecisionRecord::WHAT_NOT_SET) {
+    return Damaged("a record cannot be parsed");
+  }
+  position_ += static_cast<size_t>(prefix) + size;
+  return true;
+}
+
+}  // namespace bfio::record

@@ -1,0 +1,248 @@
+#include "router/record/log_writer.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/append_file.h"
+#include "common/base/mutex.h"
+#include "router/record/codec.h"
+#include "router/record/log_format.h"
+#include "router/record/segment_files.h"
+
+namespace bfio::record {
+namespace {
+
+// Of a segment's start in one block.
+constexpr size_t kStartBlockBytes = 1 << 20;
+
+std::string EndRecord(v1::LoggedEnd::Reason reason) {
+  v1::DecisionRecord record;
+  record.mutable_end()->set_reason(reason);
+  std::string bytes;
+  AppendRecord(record, bytes);
+  return bytes;
+}
+
+// Bytes for a segment, which they begin if `start` is there.
+struct Item {
+  std::optional<SegmentStart> start;
+  std::string bytes;
+};
+
+}  // namespace
+
+struct LogWriter::Queue {
+  Mutex mutex;
+  CondVar changed;
+  std::vector<Item> items ABSL_GUARDED_BY(mutex);
+  int64_t bytes ABSL_GUARDED_BY(mutex) = 0;
+  // No more will come.
+  bool closing ABSL_GUARDED_BY(mutex) = false;
+  // The disk has failed.
+  bool failed ABSL_GUARDED_BY(mutex) = false;
+  // The thread has ended.
+  bool done ABSL_GUARDED_BY(mutex) = false;
+};
+
+// The segments on disk; the writer thread's.
+class LogWriter::Files {
+ public:
+  explicit Files(LogWriterOptions options) : options_(std::move(options)) {}
+
+  // Finds what earlier sessions have left, and makes the first segment's file.
+  absl::Status Open() {
+    special_ = IsSpecialFile(options_.path);
+    for (const SegmentFile& file : special_ ? std::vector<SegmentFile>() : ListSegments(options_.path)) {
+      older_.push_back(file);
+      total_ += file.bytes;
+      next_ = file.number + 1;
+    }
+    return NextFile();
+  }
+
+  absl::Status Write(const Item& item) {
+    if (item.start) {
+      absl::Status status = Begin(*item.start);
+      if (!status.ok()) return status;
+    }
+    return Block(item.bytes);
+  }
+
+  const std::string& path() const { return options_.path; }
+
+ private:
+  absl::Status NextFile() {
+    if (file_.is_open()) older_.push_back({file_.path(), next_ - 1, file_.bytes()});
+    file_ = AppendFile();
+    while (older_.size() + 1 > kMaxFiles) RemoveOldest();
+    auto file = special_ ? AppendFile::Open(options_.path, AppendFile::Mode::kAppend)
+                         : AppendFile::Open(SegmentPath(options_.path, next_), AppendFile::Mode::kCreate);
+    if (!file.ok()) return file.status();
+    ++next_;
+    file_ = *std::move(file);
+    return Put(kMagic);
+  }
+
+  absl::Status Begin(const SegmentStart& start) {
+    // The first file is there already: it was made to see whether it can be.
+    if (began_) {
+      absl::Status status = NextFile();
+      if (!status.ok()) return status;
+    }
+    began_ = true;
+    v1::DecisionRecord record;
+    *record.mutable_header() = start.header;
+    std::string bytes;
+    bool fits = AppendRecord(record, bytes);
+    absl::Status status;
+    if (start.state) {
+      ToLog(*start.state, start.header.id_base(), [&](const v1::DecisionRecord& part) {
+        fits = fits && AppendRecord(part, bytes);
+        if (bytes.size() < kStartBlockBytes || !status.ok()) return;
+        status = Block(bytes);
+        bytes.clear();
+      });
+    }
+    if (!fits) return absl::ResourceExhaustedError("a state is too large for the log");
+    return status.ok() ? Block(bytes) : status;
+  }
+
+  absl::Status Block(absl::string_view payload) {
+    if (payload.empty()) return absl::OkStatus();
+    absl::Status status = Put(Frame(payload) + std::string(payload));
+    return status;
+  }
+
+  absl::Status Put(absl::string_view bytes) {
+    const auto size = static_cast<int64_t>(bytes.size());
+    while (!special_ && total_ + size > options_.max_bytes && !older_.empty()) RemoveOldest();
+    if (!special_ && total_ + size > options_.max_bytes) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("the bound of ", options_.max_bytes, " bytes is too small for one segment"));
+    }
+    const int64_t before = file_.bytes();
+    absl::Status status = file_.Append(bytes);
+    total_ += file_.bytes() - before;
+    return status;
+  }
+
+  void RemoveOldest() {
+    std::error_code error;
+    std::filesystem::remove(older_.front().path, error);
+    total_ -= older_.front().bytes;
+    older_.erase(older_.begin());
+  }
+
+  LogWriterOptions options_;
+  bool special_ = false;
+  bool began_ = false;
+  AppendFile file_;
+  // By age, without the present one.
+  std::vector<SegmentFile> older_;
+  // Bytes of all segments.
+  int64_t total_ = 0;
+  uint64_t next_ = 1;
+};
+
+absl::StatusOr<std::unique_ptr<LogWriter>> LogWriter::Open(const LogWriterOptions& options) {
+  if (options.max_bytes < kMinBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a decision log of ", options.max_bytes, " bytes: at least ", kMinBytes, " are needed"));
+  }
+  Files files(options);
+  absl::Status status = files.Open();
+  if (!status.ok()) return status;
+  const int64_t segment =
+      IsSpecialFile(options.path) ? std::numeric_limits<int64_t>::max() : options.max_bytes / kSegments;
+  const int64_t queue = std::clamp<int64_t>(options.max_bytes / 4, kMinBytes / 4, 16 << 20);
+  std::unique_ptr<LogWriter> writer(new LogWriter(std::make_shared<Queue>(), segment, queue));
+  writer->thread_ = std::thread(
+      [shared = writer->queue_, files = std::move(files)]() mutable { Run(shared, std::move(files)); });
+  return writer;
+}
+
+LogWriter::~LogWriter() {
+  Close(v1::LoggedEnd::REASON_CLOSED);
+  bool done = false;
+  {
+    MutexLock lock(&queue_->mutex);
+    const absl::Time deadline = absl::Now() + kPatience;
+    while (!queue_->done && !queue_->changed.WaitWithDeadline(&queue_->mutex, deadline)) {
+    }
+    done = queue_->done;
+  }
+  if (done) {
+    thread_.join();
+  } else {
+    spdlog::warn("the decision log's disk does not answer: its end may be missing");
+    thread_.detach();
+  }
+}
+
+void LogWriter::BeginSegment(SegmentStart start) {
+  MutexLock lock(&queue_->mutex);
+  if (closed_ || queue_->failed) return;
+  queue_->items.push_back({std::move(start), {}});
+}
+
+bool LogWriter::Append(absl::string_view records) {
+  if (closed_) return false;
+  {
+    MutexLock lock(&queue_->mutex);
+    if (queue_->failed) return false;
+    if (queue_->bytes + static_cast<int64_t>(records.size()) <= queue_bytes_) {
+      if (queue_->items.empty()) queue_->items.emplace_back();
+      queue_->items.back().bytes.append(records.data(), records.size());
+      queue_->bytes += static_cast<int64_t>(records.size());
+      return true;
+    }
+  }
+  spdlog::error("the decision log's disk is too slow: {} bytes wait for it; the log ends here", queue_bytes_);
+  Close(v1::LoggedEnd::REASON_OVERFLOW);
+  return false;
+}
+
+void LogWriter::Close(v1::LoggedEnd::Reason reason) {
+  if (std::exchange(closed_, true)) return;
+  MutexLock lock(&queue_->mutex);
+  if (queue_->items.empty()) queue_->items.emplace_back();
+  queue_->items.back().bytes.append(EndRecord(reason));
+  queue_->closing = true;
+  queue_->changed.SignalAll();
+}
+
+void LogWriter::Run(const std::shared_ptr<Queue>& queue, Files files) {
+  std::vector<Item> items;
+  absl::Status status;
+  for (bool closing = false; !closing && status.ok();) {
+    items.clear();
+    {
+      MutexLock lock(&queue->mutex);
+      if (!queue->closing) queue->changed.WaitWithTimeout(&queue->mutex, kPoll);
+      closing = queue->closing;
+      std::swap(items, queue->items);
+      queue->bytes = 0;
+    }
+    for (const Item& item : items) {
+      if (status.ok()) status = files.Write(item);
+    }
+  }
+  if (!status.ok()) {
+    spdlog::error("the decision log ends here: {}", std::string(status.message()));
+  }
+  MutexLock lock(&queue->mutex);
+  queue->failed = !status.ok();
+  queue->items.clear();
+  queue->done = true;
+  queue->changed.SignalAll();
+}
+
+}  // namespace bfio::record
