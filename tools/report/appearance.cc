@@ -1,15 +1,19 @@
 #include "tools/report/appearance.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <map>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "tools/report/numbers.h"
+#include "tools/report/range.h"
 
 namespace bfio::report {
 namespace {
 
+constexpr int kReferenceDigits = 4;
 constexpr int kColors = 7;
 constexpr int kDashes = 4;
 // More alike series than this are a family; more distinct series than this are one too, whatever their names:
@@ -72,7 +76,19 @@ std::string FamilyName(const Chart& chart, const Members& members) {
                       members.size(), " series)");
 }
 
+// Bars leave no room for text in the plot; the legend names their reference lines.
+void AddReferences(const Chart& chart, std::vector<LegendEntry>* legend) {
+  for (const ReferenceLine& line : chart.references) {
+    if (!Drawable(chart.y, line.y)) continue;
+    legend->push_back({.name = ReferenceText(line), .key = LegendEntry::Key::kReference});
+  }
+}
+
 }  // namespace
+
+std::string ReferenceText(const ReferenceLine& line) {
+  return absl::StrCat(line.name, line.name.empty() ? "" : ": ", Significant(line.y, kReferenceDigits));
+}
 
 std::string Appearance::Classes() const {
   std::string classes = absl::StrCat("c", color);
@@ -92,6 +108,10 @@ Appearances ChooseAppearances(const Chart& chart) {
     for (const size_t i : members) result.of_series[i].family = true;
   }
 
+  // An asked-for dash must not look like the dash of the second round of colours.
+  const bool any_dashed = std::any_of(chart.series.begin(), chart.series.end(), [](const Series& series) {
+    return series.style == Series::Style::kDashed;
+  });
   int next = 0;
   for (size_t i = 0; i < chart.series.size(); ++i) {
     const Series& series = chart.series[i];
@@ -107,12 +127,14 @@ Appearances ChooseAppearances(const Chart& chart) {
       result.legend.push_back(entry);
       continue;
     }
-    const bool dashed = series.style == Series::Style::kDashed;
-    appearance = {.color = 1 + next % kColors, .dash = next / kColors % kDashes, .strong = series.strong};
-    if (dashed && appearance.dash == 0) appearance.dash = 1;
+    const int round = next / kColors % kDashes;
+    appearance = {.color = 1 + next % kColors, .dash = round, .strong = series.strong};
+    if (any_dashed && round > 0) appearance.dash = 1 + round % (kDashes - 1);
+    if (series.style == Series::Style::kDashed && round == 0) appearance.dash = 1;
     ++next;
     result.legend.push_back(EntryOf(chart, series, appearance));
   }
+  if (chart.kind == Chart::Kind::kBars) AddReferences(chart, &result.legend);
   return result;
 }
 

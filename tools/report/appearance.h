@@ -26,7 +26,7 @@ struct Appearance {
 };
 
 struct LegendEntry {
-  enum class Key { kLine, kPoints, kBar };
+  enum class Key { kLine, kPoints, kBar, kReference };
   std::string name;
   Appearance appearance;
   Key key = Key::kLine;
@@ -37,6 +37,9 @@ struct Appearances {
   std::vector<Appearance> of_series;  // as many as the chart has series
   std::vector<LegendEntry> legend;
 };
+
+// "published: 3,200".
+std::string ReferenceText(const ReferenceLine& line);
 
 Appearances ChooseAppearances(const Chart& chart);
 

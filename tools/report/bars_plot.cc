@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include "absl/strings/str_cat.h"
+#include "tools/report/categories.h"
 #include "tools/report/markup.h"
 #include "tools/report/numbers.h"
 #include "tools/report/path.h"

@@ -17,6 +17,8 @@ namespace {
 
 constexpr size_t kMostNames = 8;
 constexpr int kDigits = 4;
+// Dots and lines on the edge of the plot keep their full width.
+constexpr double kClipMargin = 3.5;
 
 bool HasData(const Chart& chart) {
   for (const Series& series : chart.series) {
@@ -45,10 +47,10 @@ std::string Extremes(const Chart& chart) {
 }
 
 std::string ClipPath(const Layout& layout, absl::string_view id) {
-  // A little beyond the axes, so that lines along them keep their full width.
-  return absl::StrCat("<clipPath id=\"", id, "\"><rect x=\"", Coordinate(layout.left - 2), "\" y=\"",
-                      Coordinate(layout.top - 3), "\" width=\"", Coordinate(layout.right - layout.left + 4),
-                      "\" height=\"", Coordinate(layout.bottom - layout.top + 5), "\"/></clipPath>\n");
+  return absl::StrCat("<clipPath id=\"", id, "\"><rect x=\"", Coordinate(layout.left - kClipMargin),
+                      "\" y=\"", Coordinate(layout.top - kClipMargin), "\" width=\"",
+                      Coordinate(layout.right - layout.left + 2 * kClipMargin), "\" height=\"",
+                      Coordinate(layout.bottom - layout.top + 2 * kClipMargin), "\"/></clipPath>\n");
 }
 
 std::string NoData(const Layout& layout) {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "tools/report/layout.h"
+#include "tools/report/categories.h"
 #include "tools/report/numbers.h"
 
 namespace bfio::report {

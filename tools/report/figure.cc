@@ -1,5 +1,7 @@
 #include "tools/report/figure.h"
 
+#include <cstddef>
+
 #include "absl/strings/str_cat.h"
 #include "tools/report/appearance.h"
 #include "tools/report/chart_svg.h"
@@ -11,6 +13,8 @@
 namespace bfio::report {
 namespace {
 
+constexpr size_t kMostInARow = 8;
+
 absl::string_view KeyClass(LegendEntry::Key key) {
   switch (key) {
     case LegendEntry::Key::kLine:
@@ -19,6 +23,8 @@ absl::string_view KeyClass(LegendEntry::Key key) {
       return "key-points";
     case LegendEntry::Key::kBar:
       return "key-bar";
+    case LegendEntry::Key::kReference:
+      return "key-reference";
   }
   return "";
 }
@@ -30,7 +36,9 @@ std::string Legend(const Appearances& appearances) {
     absl::StrAppend(&items, "<li><span class=\"key ", KeyClass(entry.key), " ", entry.appearance.Classes(),
                     entry.band ? " key-band" : "", "\"></span>", Escape(entry.name), "</li>\n");
   }
-  return items.empty() ? "" : absl::StrCat("<ul class=\"legend\">\n", items, "</ul>\n");
+  // Many entries are found more easily in columns.
+  const absl::string_view many = appearances.legend.size() > kMostInARow ? " many" : "";
+  return items.empty() ? "" : absl::StrCat("<ul class=\"legend", many, "\">\n", items, "</ul>\n");
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "tools/report/appearance.h"
 #include "tools/report/markup.h"
 #include "tools/report/numbers.h"
 #include "tools/report/path.h"
@@ -15,9 +16,8 @@ namespace {
 
 constexpr double kTickLength = 4;
 constexpr double kTickGap = 8;
-constexpr double kBaselineShift = 4;  // from the middle of a digit to its baseline
-constexpr int kReferenceDigits = 4;
-constexpr size_t kLongestReferenceName = 40;
+constexpr double kBaselineShift = 4;      // from the middle of a digit to its baseline
+constexpr size_t kLongestReference = 48;  // characters
 
 std::string Path(absl::string_view classes, absl::string_view data) {
   return data.empty() ? "" : absl::StrCat("<path class=\"", classes, "\" d=\"", data, "\"/>\n");
@@ -119,9 +119,8 @@ std::string References(const Chart& chart, const Layout& layout) {
     const double y = layout.y.Map(line->y);
     if (y < layout.top - 0.5 || y > layout.bottom + 0.5) continue;
     absl::StrAppend(&strokes, HorizontalStroke(y, layout.left, layout.right));
-    const std::string text =
-        absl::StrCat(Shortened(line->name, kLongestReferenceName), line->name.empty() ? "" : ": ",
-                     Significant(line->y, kReferenceDigits));
+    if (chart.kind == Chart::Kind::kBars) continue;
+    const std::string text = Shortened(ReferenceText(*line), kLongestReference);
     const double baseline = y - 5 < layout.top + kFontSize ? y + kFontSize + 3 : y - 5;
     const bool right = baseline - last_at_right >= kLineHeight;
     if (right) last_at_right = baseline;

@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <set>
+#include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "tools/report/categories.h"
 #include "tools/report/markup.h"
+#include "tools/report/numbers.h"
 
 namespace bfio::report {
 namespace {
@@ -13,14 +16,14 @@ namespace {
 constexpr double kTickGap = 8;    // between a tick label and its axis
 constexpr double kLabelGap = 14;  // between neighbouring labels
 constexpr double kMargin = 4;     // around everything
+constexpr size_t kMostMeasuredTicks = 12;
 constexpr double kMinLeft = 30;
-constexpr double kPixelsPerYTick = 55;
+constexpr double kPixelsPerYTick = 52;
+constexpr double kFewestPixelsPerYTick = 28;
 constexpr double kPixelsPerXTick = 75;
-constexpr double kRoundingBlank = 0.06;  // of an x axis that rounding outward may leave blank at each end
-constexpr double kSlant = 0.5;           // sine and cosine of the 30 degrees of slanted labels
-constexpr double kSlantCosine = 0.87;
-constexpr size_t kLongestLabel = 26;  // characters
-constexpr size_t kMostLabelLines = 3;
+constexpr double kPixelsPerLogTick = 32;  // decades may lie closer: their grid shows what is between
+constexpr double kTitleGap = 14;          // between the title of the y axis and the plot
+constexpr double kRoundingBlank = 0.06;   // of an x axis that rounding outward may leave blank at each end
 
 Rounding Free(const Axis& axis) {
   return {!HasFixedMin(axis), !HasFixedMax(axis)};
@@ -41,10 +44,39 @@ bool LabelsFit(const std::vector<Tick>& ticks, const Scale& scale) {
   return true;
 }
 
+// A sweep over few values, say 4, 8, 16 workers: on a log axis these are the ticks to have. Empty if there
+// are many, or if they are no whole numbers.
+std::vector<Tick> MeasuredTicks(const Chart& chart) {
+  std::set<double> values;
+  for (const Series& series : chart.series) {
+    for (const double x : series.x) {
+      if (!Drawable(chart.x, x)) continue;
+      if (x != std::floor(x) || x >= 1e6) return {};
+      values.insert(x);
+      if (values.size() > kMostMeasuredTicks) return {};
+    }
+  }
+  std::vector<Tick> ticks;
+  for (const double x : values) {
+    if (HasFixedMin(chart.x) && x < *chart.x.min) continue;
+    if (HasFixedMax(chart.x) && x > *chart.x.max) continue;
+    ticks.push_back({x, Fixed(x, 0)});
+  }
+  return ticks.size() < 2 ? std::vector<Tick>() : ticks;
+}
+
 // As many ticks as there is room for. An end moves out to a round number only where that leaves little blank.
-Ticks XTicks(const Axis& axis, const Range& range, double left, double right) {
+Ticks XTicks(const Chart& chart, double left, double right) {
+  const Axis& axis = chart.x;
+  const Range range = XRange(chart);
+  if (axis.log) {
+    const std::vector<Tick> measured = MeasuredTicks(chart);
+    const bool fit = LabelsFit(measured, Scale(range, true, left, right));
+    if (!measured.empty() && fit) return {.range = range, .major = measured};
+  }
   Ticks ticks;
-  for (int target = std::max(2, static_cast<int>((right - left) / kPixelsPerXTick)); target >= 2; --target) {
+  const double pixels = axis.log ? kPixelsPerLogTick : kPixelsPerXTick;
+  for (int target = std::max(2, static_cast<int>((right - left) / pixels)); target >= 2; --target) {
     Rounding rounding = Free(axis);
     const Ticks outward = MakeTicks(axis, range, target, rounding);
     const Scale scale(outward.range, axis.log, 0, 1);
@@ -58,64 +90,34 @@ Ticks XTicks(const Axis& axis, const Range& range, double left, double right) {
   return ticks;
 }
 
+// Of several steps, the one that leaves little blank beyond the data with about as many ticks as look calm.
+Ticks YTicks(const Axis& axis, const Range& range, double height) {
+  constexpr double kCostPerTick = 0.025;  // of the axis's length
+  const auto target_at = [&](double pixels) { return std::max(2, static_cast<int>(height / pixels)); };
+  if (axis.log) return LogTicks(range, target_at(kPixelsPerLogTick), Free(axis));
+  const int preferred = target_at(kPixelsPerYTick);
+  const auto most = static_cast<size_t>(target_at(kFewestPixelsPerYTick) + 1);
+  Ticks best;
+  double best_cost = HUGE_VAL;
+  for (int target = preferred - 1; target <= preferred + 4; ++target) {
+    Ticks ticks = LinearTicks(range, std::max(2, target), Free(axis));
+    const Scale scale(ticks.range, false, 0, 1);
+    const double count_off = std::abs(static_cast<double>(ticks.major.size()) - 1 - preferred);
+    const double cost = 1 - (scale.Map(range.hi) - scale.Map(range.lo)) + kCostPerTick * count_off;
+    if (cost >= best_cost || (ticks.major.size() > most && best_cost < HUGE_VAL)) continue;
+    best_cost = cost;
+    best = std::move(ticks);
+  }
+  return best;
+}
+
 double WidestLabel(const Ticks& ticks) {
   double widest = 0;
   for (const Tick& tick : ticks.major) widest = std::max(widest, TextWidth(tick.label, kFontSize));
   return widest;
 }
 
-void PlaceCategories(size_t count, Layout* layout) {
-  const double slot = (layout->right - layout->left) / static_cast<double>(count);
-  layout->categories.resize(count);
-  for (size_t i = 0; i < count; ++i) {
-    layout->categories[i].left = layout->left + slot * static_cast<double>(i);
-    layout->categories[i].right = layout->left + slot * static_cast<double>(i + 1);
-  }
-}
-
-// Fills in labels, upright in lines if they fit their slots, else slanted. Returns the height they take.
-double LabelCategories(const Chart& chart, Layout* layout) {
-  const double slot = (layout->right - layout->left) / static_cast<double>(layout->categories.size());
-  bool fits = true;
-  size_t most_lines = 1;
-  for (size_t i = 0; i < layout->categories.size(); ++i) {
-    std::vector<std::string>& lines = layout->categories[i].lines;
-    lines = WrapText(CategoryName(chart, i), slot - 6, kFontSize);
-    most_lines = std::max(most_lines, lines.size());
-    for (const std::string& line : lines) fits = fits && TextWidth(line, kFontSize) <= slot - 4;
-  }
-  if (fits && most_lines <= kMostLabelLines) return static_cast<double>(most_lines) * kLineHeight;
-
-  layout->slanted = true;
-  const auto stride = static_cast<size_t>(std::max(1.0, std::ceil(1.3 * kLineHeight / slot)));
-  double widest = 0;
-  for (size_t i = 0; i < layout->categories.size(); ++i) {
-    std::vector<std::string>& lines = layout->categories[i].lines;
-    lines.clear();
-    if (i % stride != 0) continue;
-    lines.push_back(Shortened(CategoryName(chart, i), kLongestLabel));
-    const double width = TextWidth(lines[0], kFontSize);
-    widest = std::max(widest, width);
-    // Slanted labels end below their group; the first ones reach left of the axis.
-    const double reach = width * kSlantCosine + kMargin - slot * (static_cast<double>(i) + 0.5);
-    layout->left = std::max(layout->left, reach);
-  }
-  PlaceCategories(layout->categories.size(), layout);
-  return kLineHeight + widest * kSlant;
-}
-
 }  // namespace
-
-size_t CategoryCount(const Chart& chart) {
-  if (!chart.x.categories.empty()) return chart.x.categories.size();
-  size_t count = 0;
-  for (const Series& series : chart.series) count = std::max(count, series.y.size());
-  return count;
-}
-
-std::string CategoryName(const Chart& chart, size_t index) {
-  return index < chart.x.categories.size() ? chart.x.categories[index] : absl::StrCat(index + 1);
-}
 
 Layout MakeLayout(const Chart& chart, const Size& size) {
   Layout layout{
@@ -129,22 +131,20 @@ Layout MakeLayout(const Chart& chart, const Size& size) {
       .y_title = WrapText(WithUnit(chart.y.label, chart.y.unit), size.width - 2 * kMargin, kFontSize),
       .x = Scale({0, 1}, false, 0, 1),
       .y = Scale({0, 1}, false, 0, 1)};
-  layout.top = kMargin + kLineHeight * static_cast<double>(layout.y_title.size()) + kTickGap;
+  layout.top = kMargin + kLineHeight * static_cast<double>(layout.y_title.size()) + kTitleGap;
   const double title_height = kLineHeight * static_cast<double>(layout.x_title.size()) + kMargin + 4;
 
-  const int y_target = std::max(2, static_cast<int>((size.height - layout.top - 45) / kPixelsPerYTick));
-  layout.y_ticks = MakeTicks(chart.y, YRange(chart), y_target, Free(chart.y));
+  layout.y_ticks = YTicks(chart.y, YRange(chart), size.height - layout.top - 45);
   layout.left = std::max(kMinLeft, WidestLabel(layout.y_ticks) + kTickGap + kMargin);
 
   double label_height = kLineHeight;
   if (chart.kind == Chart::Kind::kBars) {
     const size_t count = CategoryCount(chart);
     if (count > 0) {
-      PlaceCategories(count, &layout);
-      label_height = LabelCategories(chart, &layout);
+      label_height = LayOutCategories(chart, count, &layout);
     }
   } else {
-    layout.x_ticks = XTicks(chart.x, XRange(chart), layout.left, layout.right);
+    layout.x_ticks = XTicks(chart, layout.left, layout.right);
     if (!layout.x_ticks.major.empty()) {
       // Half of the last label may stand out on the right.
       const Scale scale(layout.x_ticks.range, chart.x.log, layout.left, layout.right);

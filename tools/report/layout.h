@@ -45,11 +45,6 @@ struct Layout {
 
 Layout MakeLayout(const Chart& chart, const Size& size);
 
-// How many groups of bars a chart has.
-size_t CategoryCount(const Chart& chart);
-// Their names; numbers from 1 where the axis gives none.
-std::string CategoryName(const Chart& chart, size_t index);
-
 }  // namespace bfio::report
 
 #endif  // BFIO_TOOLS_REPORT_LAYOUT_H_

@@ -15,9 +15,11 @@ namespace {
 // Lines with few points show where they were measured; more dots than this hide the line.
 constexpr size_t kMostDottedPoints = 24;
 constexpr double kCapHalf = 3.5;  // of an error bar
-// Thinning a line to fewer points than this would change its look; very many series may exceed the page's
-// budget.
-constexpr size_t kFewestPoints = 60;
+constexpr size_t kMostLargeDots = 300;
+constexpr size_t kCloudPoints = 4;  // times as many as a line: an area to fill
+// Families give way to the lines that stand out, but a line of fewer points than this would change its look:
+// very many series may exceed the page's budget.
+constexpr size_t kFewestPoints = 100;
 
 class SeriesPlot {
  public:
@@ -37,8 +39,10 @@ class SeriesPlot {
   }
 
   std::string Data() const {
-    if (series_.style == Series::Style::kPoints)
-      return Stroke("dots", DotPath(ThinCloud(AllPoints(), limit_)));
+    if (series_.style == Series::Style::kPoints) {
+      const std::vector<Point> cloud = ThinCloud(AllPoints(), kCloudPoints * limit_);
+      return Stroke(cloud.size() > kMostLargeDots ? "dots many" : "dots", DotPath(cloud));
+    }
     std::string line;
     std::vector<Point> dots;
     for (const std::vector<Point>& run : Runs(series_.y)) {
@@ -95,7 +99,8 @@ class SeriesPlot {
 
   // A run's share of the series' points.
   std::vector<Point> Thinned(const std::vector<Point>& run) const {
-    return ThinLine(run, std::max<size_t>(2, limit_ * run.size() / (2 * count_)));
+    const size_t points_of_all = series_.style == Series::Style::kSteps ? 2 * count_ : count_;
+    return ThinLine(run, std::max<size_t>(2, limit_ * run.size() / points_of_all));
   }
 
   std::string Band() const {
@@ -136,15 +141,33 @@ int Level(const Appearance& appearance) {
   return appearance.strong ? 2 : appearance.family ? 0 : 1;
 }
 
+struct Limits {
+  size_t of_family_member;
+  size_t of_other;
+};
+
+// Lines that stand out may have two points per unit of width; families share what is left.
+Limits ShareOut(const Appearances& appearances, const Layout& layout) {
+  size_t members = 0;
+  for (const Appearance& appearance : appearances.of_series) members += appearance.family ? 1 : 0;
+  const size_t others = appearances.of_series.size() - members;
+  const auto whole = static_cast<size_t>(2 * (layout.right - layout.left));
+  const size_t of_other = std::min(whole, layout.size.points / std::max<size_t>(1, others));
+  const size_t left = layout.size.points - of_other * others;
+  const size_t of_member = std::min(whole, left / std::max<size_t>(1, members));
+  return {std::max(kFewestPoints, of_member), std::max(kFewestPoints, of_other)};
+}
+
 }  // namespace
 
 std::string LinesPlot(const Chart& chart, const Appearances& appearances, const Layout& layout) {
-  const size_t limit = std::max(kFewestPoints, layout.size.points / std::max<size_t>(1, chart.series.size()));
+  const Limits limits = ShareOut(appearances, layout);
   std::string intervals;
   std::string levels[3];
   for (size_t i = 0; i < chart.series.size(); ++i) {
     const Appearance& appearance = appearances.of_series[i];
-    const SeriesPlot plot(chart, chart.series[i], appearance, layout, limit);
+    const SeriesPlot plot(chart, chart.series[i], appearance, layout,
+                          appearance.family ? limits.of_family_member : limits.of_other);
     absl::StrAppend(&intervals, plot.Intervals());
     absl::StrAppend(&levels[Level(appearance)], plot.Data());
   }

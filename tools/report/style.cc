@@ -9,13 +9,13 @@ absl::string_view StyleSheet() {
 :root {
   color-scheme: light dark;
   --page: #ffffff; --text: #1b1f24; --muted: #59626e; --rule: #d9dde2; --grid: #e6e9ed; --minor: #f1f3f5;
-  --axis: #8a939e; --link: #0a5c9e;
+  --axis: #8a939e; --link: #0a5c9e; --band: 0.16;
   --c0: #7d8793; --c1: #0069aa; --c2: #cf4a0a; --c3: #00805a; --c4: #a8508c; --c5: #a87400; --c6: #3c93d2; --c7: #4b4f58;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --page: #14171b; --text: #e3e6ea; --muted: #9ca5b0; --rule: #343a42; --grid: #2a2f36; --minor: #1f2329;
-    --axis: #6b7480; --link: #7ab8ea;
+    --axis: #6b7480; --link: #7ab8ea; --band: 0.24;
     --c0: #7d8793; --c1: #5aaeea; --c2: #f38b4f; --c3: #33c499; --c4: #dd93c3; --c5: #e6b93e; --c6: #a9d8f7; --c7: #c3c7ce;
   }
 }
@@ -54,15 +54,20 @@ details caption { font-weight: 400; color: var(--muted); }
 summary { cursor: pointer; width: max-content; }
 .legend { list-style: none; margin: 0 0 0.5rem; padding: 0; display: flex; flex-wrap: wrap; gap: 0.1rem 1.25rem;
   font-size: 0.8125rem; line-height: 1.5; }
+.legend.many { display: grid; grid-template-columns: repeat(auto-fill, minmax(8.5rem, 1fr)); }
 .legend li { display: flex; align-items: center; gap: 0.45rem; }
-.key { flex: none; width: 1.5rem; border-top: 2px solid currentColor; }
+.key { flex: none; position: relative; width: 1.5rem; border-top: 2px solid currentColor; }
 .key.strong { border-top-width: 3px; }
 .key.family { border-top-width: 1px; box-shadow: 0 3px 0 -1px var(--page), 0 4px 0 -1px, 0 -4px 0 0 var(--page), 0 -4px 0 0; }
 .key-points { width: 0.5rem; height: 0.5rem; border: 0; border-radius: 50%; background: currentColor; }
+.key-band::before { content: ""; position: absolute; inset: -7px 0 -5px; background: currentColor;
+  opacity: var(--band); }
+.key-reference { border-top: 1px dashed var(--text); }
 .key-bar { width: 0.75rem; height: 0.75rem; border: 0; border-radius: 2px; background: currentColor; }
 .key.d1 { border-top-style: dashed; }
 .key.d2 { border-top-style: dotted; }
-.key.d3 { border-top-style: double; border-top-width: 4px; }
+.key.d3 { border: 0; height: 2px; background: repeating-linear-gradient(90deg, currentColor 0 8px, transparent 8px 11px,
+  currentColor 11px 13px, transparent 13px 16px); }
 .c0 { color: var(--c0); } .c1 { color: var(--c1); } .c2 { color: var(--c2); } .c3 { color: var(--c3); }
 .c4 { color: var(--c4); } .c5 { color: var(--c5); } .c6 { color: var(--c6); } .c7 { color: var(--c7); }
 svg { display: block; width: 100%; height: auto; font-size: 12px; font-family: inherit; }
@@ -86,7 +91,8 @@ svg text.reference { fill: var(--text); stroke: var(--page); stroke-width: 4px; 
 .dots { fill: none; stroke: currentColor; stroke-width: 5.5; stroke-linecap: round; }
 .dots.family { stroke-width: 3; opacity: 0.45; }
 .dots.strong { stroke-width: 7; }
-.band { fill: currentColor; opacity: 0.16; }
+.dots.many { stroke-width: 2; }
+.band { fill: currentColor; opacity: var(--band); }
 .bar { fill: currentColor; }
 .error { stroke: var(--text); stroke-width: 1.2; }
 path.error[class*=" c"] { stroke: currentColor; }

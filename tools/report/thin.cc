@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/container/flat_hash_set.h"
 
 namespace bfio::report {
 namespace {
@@ -50,17 +49,6 @@ std::vector<bool> ExtremesOfColumns(const std::vector<Point>& points, double wid
   return keep;
 }
 
-std::vector<Point> ThinToCells(const std::vector<Point>& points, double width) {
-  const std::vector<bool> extreme = ExtremesOfColumns(points, width);
-  absl::flat_hash_set<std::pair<int64_t, int64_t>> taken;
-  std::vector<Point> kept;
-  for (size_t i = 0; i < points.size(); ++i) {
-    const bool first = taken.insert({Column(points[i].x, width), Column(points[i].y, width)}).second;
-    if (first || extreme[i]) kept.push_back(points[i]);
-  }
-  return kept;
-}
-
 }  // namespace
 
 std::vector<Point> ThinLine(const std::vector<Point>& points, size_t limit) {
@@ -71,9 +59,20 @@ std::vector<Point> ThinLine(const std::vector<Point>& points, size_t limit) {
 }
 
 std::vector<Point> ThinCloud(const std::vector<Point>& points, size_t limit) {
-  std::vector<Point> kept = points;
-  for (double width = 1; kept.size() > limit && width <= kWidest; width *= 1.5)
-    kept = ThinToCells(points, width);
+  if (points.size() <= limit) return points;
+  limit = std::max<size_t>(limit, 4);
+  // Half of the limit for extremes, half for a sample.
+  std::vector<bool> keep;
+  for (double width = 1; width <= kWidest; width *= 1.5) {
+    keep = ExtremesOfColumns(points, width);
+    if (static_cast<size_t>(std::count(keep.begin(), keep.end(), true)) <= limit / 2) break;
+  }
+  const size_t stride = (points.size() + limit / 2 - 1) / (limit / 2);
+  for (size_t i = 0; i < points.size(); i += stride) keep[i] = true;
+  std::vector<Point> kept;
+  for (size_t i = 0; i < points.size(); ++i) {
+    if (keep[i]) kept.push_back(points[i]);
+  }
   return kept;
 }
 

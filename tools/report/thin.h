@@ -22,8 +22,8 @@ struct Point {
 // stay as they are.
 std::vector<Point> ThinLine(const std::vector<Point>& points, size_t limit);
 
-// Of a cloud's points, in their order: one point for each cell of a grid, fine enough for about `limit` of
-// them, and the lowest and highest of each column of cells.
+// Of a cloud's points, in their order, at most about `limit`: the lowest and highest of each column, and
+// every n-th of all, so that dense parts still look dense.
 std::vector<Point> ThinCloud(const std::vector<Point>& points, size_t limit);
 
 }  // namespace bfio::report
