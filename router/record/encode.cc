@@ -70,13 +70,13 @@ void ToLog(const core::SchedulerOptions& options, v1::LoggedOptions& out) {
 }
 
 void ToLog(const PolicySetting& setting, v1::LoggedPolicy& out) {
-  const auto& [seed, horizon, objective, discount, choices] = setting.options;
+  const core::PolicyOptions& options = setting.options;
   out.set_name(setting.name);
-  out.set_seed(seed);
-  out.set_horizon(horizon);
-  out.set_objective(objective);
-  out.set_discount(discount);
-  out.set_choices(choices);
+  out.set_seed(options.seed);
+  out.set_horizon(options.horizon);
+  out.set_objective(options.objective);
+  out.set_discount(options.discount);
+  out.set_choices(options.choices);
 }
 
 void ToLog(const core::RequestSpec& spec, core::RequestId base, v1::LoggedRequest& out) {
@@ -127,17 +127,16 @@ void ToLog(core::WorkerIndex rank, const core::StepReport& report, bool with_hin
 }
 
 void ToLog(const core::Plan& plan, core::RequestId base, v1::LoggedPlan& out) {
-  const auto& [apply_step, placements, drops] = plan;
-  out.set_apply_step(apply_step);
+  out.set_apply_step(plan.apply_step);
   core::RequestId before = base;
-  for (const auto& [id, worker, wait_steps] : placements) {
+  for (const auto& [id, worker, wait_steps] : plan.placements) {
     out.add_placed(IdOut(id, before));
     out.add_workers(worker);
     out.add_wait_steps(wait_steps);
     before = id;
   }
   before = base;
-  for (const auto& [id, worker] : drops) {
+  for (const auto& [id, worker] : plan.drops) {
     out.add_dropped(IdOut(id, before));
     out.add_drop_workers(worker);
     before = id;
