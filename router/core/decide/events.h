@@ -78,6 +78,8 @@ struct Plan {
   int64_t apply_step = 0;
   std::vector<Placement> placements;
   std::vector<Drop> drops;
+  // The policy's search was ended by PolicyOptions::stop: the same events need not give this plan again.
+  bool stopped_early = false;
 };
 
 }  // namespace bfio::core

@@ -30,6 +30,7 @@ std::optional<Plan> Scheduler::MakePlan(bool force) {
   // work.
   if (idle && pool_.empty() && placed_.empty() && !HasDrops()) return std::nullopt;
 
+  bool stopped_early = false;
   assignments_.clear();
   if (!pool_.empty()) {
     BuildViews(target);
@@ -43,6 +44,7 @@ std::optional<Plan> Scheduler::MakePlan(bool force) {
     decided_step_ = target;
     ++totals_.policy_calls;
     policy_->Decide(snapshot, assignments_);
+    stopped_early = policy_->stopped_early();
     DiscardViolations();
   }
   // Waiting requests that fit nowhere must not make an idle group spin through empty steps.
@@ -50,6 +52,7 @@ std::optional<Plan> Scheduler::MakePlan(bool force) {
 
   Plan plan;
   plan.apply_step = target;
+  plan.stopped_early = stopped_early;
   plan.placements.reserve(assignments_.size());
   for (const Assignment& assignment : assignments_) Place(assignment, target, plan);
   for (const Placement& placement : plan.placements) service_.OnLeft(placed_.at(placement.id).spec.tenant);

@@ -10,8 +10,8 @@
 //     except the one worker that an overdue request holds because it fits nowhere (room.h has the rule). When
 //     KV does not bind, exactly U = min(|waiting|, sum of free slots) requests are assigned (BF-IO paper,
 //     section 3).
-// Deterministic: the same snapshots in the same order give the same plans; randomness comes from
-// PolicyOptions::seed.
+// Deterministic: the same snapshots in the same order give the same plans, unless PolicyOptions::stop ends a
+// decision; randomness comes from PolicyOptions::seed.
 // Threads: a policy belongs to the thread that drives the scheduler. No I/O, no clock.
 #ifndef BFIO_ROUTER_CORE_POLICY_POLICY_H_
 #define BFIO_ROUTER_CORE_POLICY_POLICY_H_
@@ -24,6 +24,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "router/core/model/snapshot.h"
+#include "router/core/model/stop_signal.h"
 
 namespace bfio::core {
 
@@ -39,6 +40,10 @@ class Policy {
 
   // Appends the assignments to `plan`. REQUIRES: plan is empty.
   virtual void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) = 0;
+
+  // The last Decide was ended by PolicyOptions::stop: with more time, or on another machine, the plan for the
+  // same snapshot may be another.
+  virtual bool stopped_early() const { return false; }
 };
 
 // Settings every policy may read; each ignores what does not concern it.
@@ -55,6 +60,9 @@ struct PolicyOptions {
   double discount = 1;
   // power_of_d: d, workers drawn for each request.
   int32_t choices = 4;
+  // bf_io, bf_io_auto: asked while they search, about every thousand evaluations; as long as it says false,
+  // plans are what they are without it.
+  StopSignal stop;
 };
 
 struct PolicyInfo {

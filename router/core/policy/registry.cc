@@ -57,7 +57,11 @@ MadePolicy BrH(const PolicyOptions& options) {
 MadePolicy BfIo(const PolicyOptions& options) {
   absl::StatusOr<SolverSettings> settings = BfIoSettings(options);
   if (!settings.ok()) return settings.status();
-  return std::make_unique<BfIoPolicy>(*settings, options.horizon, options.discount);
+  return std::make_unique<BfIoPolicy>(*settings, options.horizon, options.discount, options.stop);
+}
+
+MadePolicy BfIoAuto(const PolicyOptions& options) {
+  return std::make_unique<BfIoAutoPolicy>(options.stop);
 }
 
 struct Registered {
@@ -67,7 +71,7 @@ struct Registered {
 
 constexpr Registered kPolicies[] = {
     {{"bf_io_auto", "bf_io that sets its own weights: balance, and nobody much later than under fcfs"},
-     Plain<BfIoAutoPolicy>},
+     BfIoAuto},
     {{"bf_io", "integer program over the whole waiting pool: which requests, and where (--objective)"}, BfIo},
     {{"fcfs", "oldest first, to the worker with most free slots"}, Plain<FcfsPolicy>},
     {{"fcfs_fill", "oldest first, to the first worker with room"}, Plain<FcfsFillPolicy>},

@@ -7,9 +7,11 @@ absl::StatusOr<std::unique_ptr<Policy>> MakeShadowedPolicy(absl::string_view nam
                                                            const std::vector<std::string>& shadows) {
   absl::StatusOr<std::unique_ptr<Policy>> acting = MakePolicy(name, options);
   if (!acting.ok() || shadows.empty()) return acting;
+  PolicyOptions unhurried = options;
+  unhurried.stop = {};
   std::vector<std::unique_ptr<Policy>> made;
   for (const std::string& shadow : shadows) {
-    absl::StatusOr<std::unique_ptr<Policy>> policy = MakePolicy(shadow, options);
+    absl::StatusOr<std::unique_ptr<Policy>> policy = MakePolicy(shadow, unhurried);
     if (!policy.ok()) return policy.status();
     made.push_back(*std::move(policy));
   }

@@ -27,6 +27,8 @@ class ShadowedPolicy final : public Policy {
     shadows_.Observe(snapshot, plan);
   }
 
+  bool stopped_early() const override { return acting_->stopped_early(); }
+
   const ShadowSet& shadows() const { return shadows_; }
   ShadowSet& shadows() { return shadows_; }
 
@@ -35,8 +37,9 @@ class ShadowedPolicy final : public Policy {
   ShadowSet shadows_;
 };
 
-// The policy named, with the shadows named; the policy alone when there are none. INVALID_ARGUMENT as from
-// MakePolicy.
+// The policy named, with the shadows named; the policy alone when there are none. options.stop ends the
+// acting policy's decisions only: regrets compare what shadows would have done in peace. INVALID_ARGUMENT as
+// from MakePolicy.
 absl::StatusOr<std::unique_ptr<Policy>> MakeShadowedPolicy(absl::string_view name,
                                                            const PolicyOptions& options,
                                                            const std::vector<std::string>& shadows);

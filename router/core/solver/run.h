@@ -8,14 +8,11 @@
 #define BFIO_ROUTER_CORE_SOLVER_RUN_H_
 
 #include <cstdint>
-#include <functional>
 
+#include "router/core/model/stop_signal.h"
 #include "router/core/solver/statistics.h"
 
 namespace bfio::core {
-
-// True when the search should end. May be empty: never.
-using StopSignal = std::function<bool()>;
 
 class Run {
  public:

@@ -23,6 +23,8 @@ struct SolverStatistics {
   std::optional<double> objective;
   std::optional<double> lower_bound;
 
+  // More time might have given another plan.
+  bool CutShort() const { return deadline && !exact; }
   // Proven distance from the optimum, in the objective's unit.
   std::optional<double> Gap() const {
     if (!objective || !lower_bound) return std::nullopt;

@@ -27,7 +27,9 @@ class FirstFit : public Policy {
       }
     }
   }
+  bool stopped_early() const override { return stopped_early_; }
   std::vector<WorkerView> seen_;
+  bool stopped_early_ = false;
 };
 
 RequestSpec Request(RequestId id, int64_t prefill = 10, int64_t max_new = 5) {
@@ -72,6 +74,19 @@ std::vector<RequestId> PlacedIds(const Plan& plan) {
   std::vector<RequestId> ids;
   for (const Placement& placement : plan.placements) ids.push_back(placement.id);
   return ids;
+}
+
+TEST(Scheduler, PlanSaysThatTheDecisionWasEndedEarlyOnlyWhereThePolicyWasAsked) {
+  Fixture f(PlanMode::kLockstep);
+  f.policy->stopped_early_ = true;
+  ASSERT_TRUE(f.scheduler->Enqueue(Request(1)).ok());
+  const std::optional<Plan> asked = f.scheduler->MakePlan();
+  ASSERT_TRUE(asked.has_value());
+  EXPECT_TRUE(asked->stopped_early);
+  ASSERT_TRUE(f.Report(0, 1, 1, 10).ok());
+  const std::optional<Plan> unasked = f.scheduler->MakePlan();
+  ASSERT_TRUE(unasked.has_value());
+  EXPECT_FALSE(unasked->stopped_early) << "nobody waits";
 }
 
 TEST(Scheduler, ParksAnIdleGroupUntilARequestArrives) {

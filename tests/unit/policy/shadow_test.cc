@@ -50,6 +50,20 @@ TEST(PlanMeterTest, UnequalWorkersAreMeasuredByTime) {
 
 // fcfs puts 20 on worker 0, which has more slots: idle 30. least_tokens on worker 1: loads 50 and 60, idle
 // 10. max_min the same as least_tokens.
+TEST(ShadowedPolicyTest, DeadlineIsTheActingPolicysAlone) {
+  PolicyCase crowd;
+  Rng rng(3);
+  for (int g = 0; g < 32; ++g) crowd.Worker(50'000 + static_cast<int64_t>(rng.Below(5'000)), 2);
+  for (int i = 0; i < 300; ++i) crowd.Waiting(1 + static_cast<int64_t>(rng.Below(4'000)));
+  PolicyOptions options;
+  options.stop = [] { return true; };
+  std::unique_ptr<Policy> policy = *MakeShadowedPolicy("bf_io", options, {"bf_io"});
+  crowd.Decide(*policy);
+  EXPECT_TRUE(policy->stopped_early());
+  const ShadowRegret& regret = static_cast<ShadowedPolicy&>(*policy).shadows().regrets()[0];
+  EXPECT_GT(regret.missed.sum(), 0) << "the shadow searched on";
+}
+
 TEST(ShadowSetTest, BetterShadowMeansMissedAndWorseMeansAvoided) {
   const PolicyCase snapshot = PolicyCase().Worker(50, 2).Worker(40, 1).Waiting(20);
   ShadowedPolicy fcfs(*MakePolicy("fcfs", {}), Shadows({"least_tokens"}));

@@ -14,6 +14,7 @@
 #ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_BF_IO_H_
 #define BFIO_ROUTER_CORE_POLICY_BF_IO_BF_IO_H_
 
+#include <utility>
 #include <vector>
 
 #include "router/core/policy/bf_io/valuation.h"
@@ -25,12 +26,17 @@ namespace bfio::core {
 
 class BfIoPolicy final : public Policy {
  public:
-  BfIoPolicy(const SolverSettings& settings, int32_t horizon, double discount)
-      : settings_(settings), horizon_(horizon), discount_(discount), solver_(settings) {}
+  BfIoPolicy(const SolverSettings& settings, int32_t horizon, double discount, StopSignal stop = {})
+      : settings_(settings),
+        horizon_(horizon),
+        discount_(discount),
+        stop_(std::move(stop)),
+        solver_(settings) {}
 
   absl::string_view name() const override { return "bf_io"; }
   int32_t horizon() const override { return horizon_; }
   void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) override;
+  bool stopped_early() const override { return stopped_early_; }
 
  private:
   void SetDiscounts();
@@ -39,6 +45,8 @@ class BfIoPolicy final : public Policy {
   SolverSettings settings_;
   int32_t horizon_;
   double discount_;
+  StopSignal stop_;
+  bool stopped_early_ = false;
   Room room_;
   Valuation valuation_;
   Instance instance_;

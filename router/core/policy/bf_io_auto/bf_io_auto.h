@@ -12,6 +12,7 @@
 #ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_BF_IO_AUTO_H_
 #define BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_BF_IO_AUTO_H_
 
+#include <utility>
 #include <vector>
 
 #include "router/core/policy/bf_io_auto/headroom.h"
@@ -27,16 +28,19 @@ namespace bfio::core {
 
 class BfIoAutoPolicy final : public Policy {
  public:
-  BfIoAutoPolicy() : solver_(SolverSettings{}) {}
+  explicit BfIoAutoPolicy(StopSignal stop = {}) : stop_(std::move(stop)), solver_(SolverSettings{}) {}
 
   absl::string_view name() const override { return "bf_io_auto"; }
   void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) override;
+  bool stopped_early() const override { return stopped_early_; }
 
  private:
   // By the program.
   void Solve(const Snapshot& snapshot, const PoolScale& scale, std::vector<Assignment>& plan);
   void SetTarget(const std::vector<WorkerIndex>& level, double mean_item);
 
+  StopSignal stop_;
+  bool stopped_early_ = false;
   Room room_;
   Turns turns_;
   Preparation preparation_;
