@@ -53,8 +53,11 @@ std::vector<bool> ExtremesOfColumns(const std::vector<Point>& points, double wid
 
 std::vector<Point> ThinLine(const std::vector<Point>& points, size_t limit) {
   std::vector<Point> kept = points;
-  for (double width = 1; kept.size() > limit && width <= kWidest; width *= 1.5)
+  if (points.size() <= limit) return kept;
+  // The first and the last point come on top.
+  for (double width = 1; kept.size() > limit + 2 && width <= kWidest; width *= 1.5) {
     kept = ThinToColumns(points, width);
+  }
   return kept;
 }
 
