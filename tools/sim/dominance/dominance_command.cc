@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -20,9 +20,12 @@
 #include "router/core/policy/policy.h"
 #include "tools/sim/dominance/dominance.h"
 #include "tools/sim/dominance/dominance_report.h"
+#include "tools/sim/flags.h"
 
+ABSL_DECLARE_FLAG(std::string, trace);
+ABSL_DECLARE_FLAG(uint32_t, seeds);
+ABSL_DECLARE_FLAG(bool, json);
 ABSL_FLAG(std::string, candidate, "bf_io_auto", "dominance: the policy that is to be beaten by no baseline");
-ABSL_FLAG(uint32_t, seeds, 3, "dominance: seeds 1 to this");
 ABSL_FLAG(std::string, loads, "8,20,40,60,68,72",
           "dominance: loads of arrivals mode, 72 being saturation; none for no such cells");
 ABSL_FLAG(std::string, depths, "1,4,32",
@@ -31,11 +34,11 @@ ABSL_FLAG(std::string, groups, "4,16,64,256", "dominance: numbers of workers");
 ABSL_FLAG(std::string, workloads, "",
           "dominance: only the workloads whose name contains one of these; a trace is named by its file, and "
           "there are conversation and code");
-ABSL_FLAG(uint32_t, threads, 0, "dominance: threads, 0 for one per processor");
 
 namespace bfio::sim {
 namespace {
 
+constexpr int64_t kDefaultSeeds = 3;
 constexpr absl::Duration kProgressEvery = absl::Seconds(10);
 
 std::vector<std::string> List(const std::string& text) {
@@ -95,9 +98,9 @@ std::vector<std::string> AllBaselines() {
   return names;
 }
 
-absl::StatusOr<DominanceOptions> OptionsOf(const DominanceCommand& command) {
+absl::StatusOr<DominanceOptions> OptionsOfCommand() {
   DominanceOptions options;
-  absl::StatusOr<std::vector<DominanceWorkload>> workloads = Workloads(command.traces);
+  absl::StatusOr<std::vector<DominanceWorkload>> workloads = Workloads(absl::GetFlag(FLAGS_trace));
   if (!workloads.ok()) return workloads.status();
   auto groups = Numbers<int32_t>("groups", absl::GetFlag(FLAGS_groups), absl::SimpleAtoi<int32_t>);
   if (!groups.ok()) return groups.status();
@@ -109,35 +112,36 @@ absl::StatusOr<DominanceOptions> OptionsOf(const DominanceCommand& command) {
   options.groups = *std::move(groups);
   options.loads = *std::move(loads);
   options.depths = *std::move(depths);
-  options.seeds = absl::GetFlag(FLAGS_seeds);
+  options.seeds = absl::GetFlag(FLAGS_seeds) > 0 ? absl::GetFlag(FLAGS_seeds) : kDefaultSeeds;
   options.candidate = absl::GetFlag(FLAGS_candidate);
-  options.baselines = command.policies.empty() ? AllBaselines() : List(command.policies);
-  options.base = command.base;
-  options.threads = static_cast<int32_t>(absl::GetFlag(FLAGS_threads));
-  if (options.threads == 0) {
-    options.threads = std::max(1, static_cast<int32_t>(std::thread::hardware_concurrency()));
-  }
+  options.baselines = PoliciesFromFlags();
+  if (options.baselines.empty()) options.baselines = AllBaselines();
+  absl::StatusOr<SimOptions> base = OptionsFromFlags();
+  if (!base.ok()) return base.status();
+  options.base = *std::move(base);
+  options.threads = ThreadsFromFlags();
   return options;
 }
 
 }  // namespace
 
-absl::Status RunDominanceCommand(const DominanceCommand& command) {
-  absl::StatusOr<DominanceOptions> options = OptionsOf(command);
+absl::Status RunDominanceCommand() {
+  absl::StatusOr<DominanceOptions> options = OptionsOfCommand();
+  const bool json = absl::GetFlag(FLAGS_json);
   if (!options.ok()) return options.status();
   absl::StatusOr<Dominance> dominance = Dominance::Create(*std::move(options));
   if (!dominance.ok()) return dominance.status();
-  if (!command.json) std::cout << DominanceHeader() << std::endl;
+  if (!json) std::cout << DominanceHeader() << std::endl;
   absl::Time next = MonotonicNow() + kProgressEvery;
   const auto done = [&](const DominanceCell& cell, size_t index) {
-    if (!command.json) std::cout << DominanceLine(*dominance, cell) << std::endl;
+    if (!json) std::cout << DominanceLine(*dominance, cell) << std::endl;
     if (MonotonicNow() < next) return;
     std::cerr << "dominance: " << index + 1 << " of " << dominance->cells().size() << " cells\n";
     next = MonotonicNow() + kProgressEvery;
   };
   const absl::Status status = dominance->Run(done, [] { return !ShutdownSignal::Requested(); });
   if (!status.ok()) return status;
-  std::cout << (command.json ? DominanceJson(*dominance).dump() : DominanceSummary(*dominance)) << std::endl;
+  std::cout << (json ? DominanceJson(*dominance).dump() : DominanceSummary(*dominance)) << std::endl;
   return absl::OkStatus();
 }
 

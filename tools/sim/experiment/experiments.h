@@ -1,0 +1,34 @@
+// The experiments by name.
+//
+// Purpose: the registry behind `bfio_sim NAME`. Each is defined in the file of its name in this folder.
+// Threads: see experiment.h.
+#ifndef BFIO_TOOLS_SIM_EXPERIMENT_EXPERIMENTS_H_
+#define BFIO_TOOLS_SIM_EXPERIMENT_EXPERIMENTS_H_
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "tools/sim/experiment/experiment.h"
+
+namespace bfio::sim {
+
+// BF-IO paper, Table 1.
+absl::StatusOr<Findings> Table1(const ExperimentContext& context);
+
+struct ExperimentInfo {
+  // The subcommand.
+  const char* name;
+  const char* title;
+  // One sentence for --help.
+  const char* summary;
+  // The workload when none is named, a built-in profile.
+  const char* profile;
+  absl::StatusOr<Findings> (*run)(const ExperimentContext& context);
+};
+
+// In the order --help lists them.
+const std::vector<ExperimentInfo>& Experiments();
+
+}  // namespace bfio::sim
+
+#endif  // BFIO_TOOLS_SIM_EXPERIMENT_EXPERIMENTS_H_

@@ -1,0 +1,69 @@
+#include "tools/sim/replay/followed_policy.h"
+
+#include <algorithm>
+
+#include "absl/container/flat_hash_map.h"
+
+namespace bfio::sim {
+
+void FollowedPolicy::Decide(const core::Snapshot& snapshot, std::vector<core::Assignment>& plan) {
+  policy_->Decide(snapshot, plan);
+  verdict_.asked = true;
+  const std::vector<core::Assignment> said = Lawful(snapshot, plan);
+  for (const core::Assignment& a : said)
+    verdict_.said.emplace_back(snapshot.waiting[a.waiting_index].id, a.worker);
+  std::vector<std::pair<core::RequestId, core::WorkerIndex>> recorded;
+  for (const core::Placement& p :
+       recorded_ == nullptr ? std::vector<core::Placement>() : recorded_->placements)
+    recorded.emplace_back(p.id, p.worker);
+  verdict_.identical = verdict_.said == recorded;
+  if (!verdict_.identical) {
+    auto sorted = verdict_.said;
+    std::sort(sorted.begin(), sorted.end());
+    std::sort(recorded.begin(), recorded.end());
+    verdict_.same_set = sorted == recorded;
+  }
+  if (verdict_.identical && !measure_) return;
+  const std::vector<core::Assignment> follow = Recorded(snapshot);
+  if (measure_) {
+    verdict_.said_idle = meter_.Measure(snapshot, said).idle_now;
+    verdict_.recorded_idle = meter_.Measure(snapshot, Lawful(snapshot, follow)).idle_now;
+  }
+  if (!verdict_.identical) plan = follow;
+}
+
+std::vector<core::Assignment> FollowedPolicy::Lawful(const core::Snapshot& snapshot,
+                                                     const std::vector<core::Assignment>& plan) {
+  // As Scheduler::DiscardViolations.
+  views_.assign(snapshot.workers.begin(), snapshot.workers.end());
+  taken_.assign(snapshot.waiting.size(), 0);
+  std::vector<core::Assignment> lawful;
+  lawful.reserve(plan.size());
+  for (const core::Assignment& a : plan) {
+    if (a.waiting_index < 0 || a.waiting_index >= static_cast<int32_t>(taken_.size())) continue;
+    if (a.worker < 0 || a.worker >= static_cast<core::WorkerIndex>(views_.size())) continue;
+    core::WorkerView& view = views_[a.worker];
+    const int64_t kv = snapshot.waiting[a.waiting_index].kv_reserve_tokens;
+    if (taken_[a.waiting_index] || view.free_slots < 1 || view.free_kv_tokens < kv) continue;
+    --view.free_slots;
+    view.free_kv_tokens -= kv;
+    taken_[a.waiting_index] = 1;
+    lawful.push_back(a);
+  }
+  return lawful;
+}
+
+std::vector<core::Assignment> FollowedPolicy::Recorded(const core::Snapshot& snapshot) const {
+  std::vector<core::Assignment> follow;
+  if (recorded_ == nullptr || recorded_->placements.empty()) return follow;
+  absl::flat_hash_map<core::RequestId, int32_t> index;
+  for (int32_t i = 0; i < static_cast<int32_t>(snapshot.waiting.size()); ++i)
+    index[snapshot.waiting[i].id] = i;
+  for (const core::Placement& placement : recorded_->placements) {
+    const auto it = index.find(placement.id);
+    if (it != index.end()) follow.push_back({it->second, placement.worker});
+  }
+  return follow;
+}
+
+}  // namespace bfio::sim

@@ -1,0 +1,68 @@
+// A policy that decides, is compared with what was decided, and then follows that.
+//
+// Purpose: a replay asks the policy of the recording, or another one, at every decision, and still walks the
+// recorded way: where the two part, the recorded assignments are carried out, so that the state that later
+// decisions see is the recorded one. Threads: as Policy.
+#ifndef BFIO_TOOLS_SIM_REPLAY_FOLLOWED_POLICY_H_
+#define BFIO_TOOLS_SIM_REPLAY_FOLLOWED_POLICY_H_
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "router/core/decide/events.h"
+#include "router/core/policy/policy.h"
+#include "router/core/shadow/plan_value.h"
+
+namespace bfio::sim {
+
+class FollowedPolicy final : public core::Policy {
+ public:
+  // What was recorded, and what the policy said.
+  struct Verdict {
+    // The policy was asked.
+    bool asked = false;
+    // The same assignments; the same in the same order.
+    bool same_set = true;
+    bool identical = true;
+    // What the policy said, without what the scheduler would have thrown out.
+    std::vector<std::pair<core::RequestId, core::WorkerIndex>> said;
+    // Idle work of the plans' own step, tokens (plan_value.h); only where `measure`.
+    double recorded_idle = 0;
+    double said_idle = 0;
+  };
+
+  FollowedPolicy(std::unique_ptr<core::Policy> policy, bool measure)
+      : policy_(std::move(policy)), measure_(measure) {}
+
+  absl::string_view name() const override { return policy_->name(); }
+  int32_t horizon() const override { return policy_->horizon(); }
+  void Decide(const core::Snapshot& snapshot, std::vector<core::Assignment>& plan) override;
+
+  // The plan that was recorded for the next decision; null: none came of it. Borrowed until the decision.
+  void Expect(const core::Plan* recorded) {
+    recorded_ = recorded;
+    verdict_ = {};
+  }
+  const Verdict& verdict() const { return verdict_; }
+
+ private:
+  // Those that the scheduler would carry out.
+  std::vector<core::Assignment> Lawful(const core::Snapshot& snapshot,
+                                       const std::vector<core::Assignment>& plan);
+  // The recorded assignments as indices of the snapshot; what it does not show is left out.
+  std::vector<core::Assignment> Recorded(const core::Snapshot& snapshot) const;
+
+  const std::unique_ptr<core::Policy> policy_;
+  const bool measure_;
+  const core::Plan* recorded_ = nullptr;
+  Verdict verdict_;
+  core::PlanMeter meter_{1};
+  std::vector<core::WorkerView> views_;
+  std::vector<char> taken_;
+};
+
+}  // namespace bfio::sim
+
+#endif  // BFIO_TOOLS_SIM_REPLAY_FOLLOWED_POLICY_H_

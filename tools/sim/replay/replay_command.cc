@@ -1,0 +1,112 @@
+#include "tools/sim/replay/replay_command.h"
+
+#include <iostream>
+#include <utility>
+
+#include "absl/flags/declare.h"
+#include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/shutdown.h"
+#include "router/record/log_reader.h"
+#include "tools/sim/flags.h"
+#include "tools/sim/replay/replay_report.h"
+#include "tools/sim/replay/session_replay.h"
+
+ABSL_FLAG(std::string, log, "", "replay: PATH of a router's --decision_log, or of one of its files");
+ABSL_FLAG(
+    std::string, what_if, "",
+    "replay: a policy that is asked instead of the recorded one, and not obeyed; with --objective, --horizon "
+    "and so on");
+ABSL_DECLARE_FLAG(bool, json);
+
+namespace bfio::sim {
+namespace {
+
+// How often a signal is looked for, in records.
+constexpr int64_t kLook = 1024;
+
+double ClockSeconds() {
+  return absl::ToDoubleSeconds(MonotonicNow() - absl::UnixEpoch());
+}
+
+std::string EndingName(record::LogReader::Ending ending) {
+  switch (ending) {
+    case record::LogReader::Ending::kClosed:
+      return "closed";
+    case record::LogReader::Ending::kOverflow:
+      return "overflow";
+    case record::LogReader::Ending::kTooLarge:
+      return "too_large";
+    case record::LogReader::Ending::kNoEnd:
+      return "no_end";
+    case record::LogReader::Ending::kTruncated:
+      return "truncated";
+    case record::LogReader::Ending::kOpen:
+      break;
+  }
+  return "interrupted";
+}
+
+// Until the log ends, cannot be read on, or a signal comes.
+absl::Status TakeAll(record::LogReader& reader, SessionReplay& replay) {
+  v1::DecisionRecord record;
+  for (int64_t n = 0; n % kLook != 0 || !ShutdownSignal::Requested(); ++n) {
+    const absl::StatusOr<bool> more = reader.Next(record);
+    if (!more.ok()) return more.status();
+    if (!*more) return absl::OkStatus();
+    absl::Status status = replay.Take(record);
+    if (!status.ok())
+      return absl::Status(status.code(), absl::StrCat(reader.Where(), ": ", status.message()));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::optional<record::PolicySetting>> WhatIf(const std::string& policy) {
+  if (policy.empty()) return std::optional<record::PolicySetting>();
+  const absl::StatusOr<SimOptions> flags = OptionsFromFlags();
+  if (!flags.ok()) return flags.status();
+  record::PolicySetting setting;
+  setting.name = policy;
+  setting.options.seed = flags->seed;
+  setting.options.horizon = flags->horizon;
+  setting.options.objective = flags->objective;
+  setting.options.discount = flags->discount;
+  setting.options.choices = flags->choices;
+  absl::Status status = core::MakePolicy(setting.name, setting.options).status();
+  if (!status.ok()) return status;
+  return setting;
+}
+
+}  // namespace
+
+absl::Status RunReplayCommand() {
+  const std::string path = absl::GetFlag(FLAGS_log);
+  if (path.empty()) return absl::InvalidArgumentError("replay needs --log=PATH of a decision log");
+  const absl::StatusOr<std::optional<record::PolicySetting>> what_if = WhatIf(absl::GetFlag(FLAGS_what_if));
+  if (!what_if.ok()) return what_if.status();
+  absl::StatusOr<record::LogReader> reader = record::LogReader::Open(path);
+  if (!reader.ok()) return reader.status();
+  SessionReplay replay(*what_if, ClockSeconds);
+  const absl::Status read = TakeAll(*reader, replay);
+  ReplayedLog log;
+  log.path = path;
+  log.segments = reader->segments();
+  log.earlier_sessions = reader->earlier_sessions();
+  log.bytes = reader->bytes();
+  log.ending = read.ok() ? EndingName(reader->ending()) : "damaged";
+  if (*what_if) log.what_if = (*what_if)->name;
+  if (absl::GetFlag(FLAGS_json)) {
+    std::cout << ReplayJson(log, replay).dump() << std::endl;
+  } else {
+    std::cout << ReplayText(log, replay) << std::flush;
+  }
+  if (!read.ok()) return read;
+  if (replay.Failed()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the core decides otherwise than was recorded: ", replay.counts().first_difference));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace bfio::sim

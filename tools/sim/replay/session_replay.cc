@@ -1,0 +1,333 @@
+#include "tools/sim/replay/session_replay.h"
+
+#include <google/protobuf/util/message_differencer.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "router/core/lookahead/lookahead.h"
+
+namespace bfio::sim {
+namespace {
+
+// Of a list in a message.
+constexpr size_t kShown = 12;
+// Steps that some ranks have reported and others have not.
+constexpr size_t kMaxPartial = 64;
+
+std::string CodeName(int32_t code) {
+  return absl::StatusCodeToString(static_cast<absl::StatusCode>(code));
+}
+
+template <typename Pairs>
+std::string Show(const Pairs& pairs) {
+  std::vector<std::string> parts;
+  for (const auto& [id, worker] : pairs) {
+    if (parts.size() == kShown) {
+      parts.push_back(absl::StrCat(".. ", pairs.size() - kShown, " more"));
+      break;
+    }
+    parts.push_back(absl::StrCat(id, "->", worker));
+  }
+  return parts.empty() ? "nothing" : absl::StrJoin(parts, " ");
+}
+
+std::string ShowIds(const std::vector<core::RequestId>& ids) {
+  std::vector<core::RequestId> some(ids.begin(),
+                                    ids.begin() + static_cast<int64_t>(std::min(ids.size(), kShown)));
+  return absl::StrCat(ids.size(), ids.empty() ? "" : ": ", absl::StrJoin(some, " "));
+}
+
+using Pairs = std::vector<std::pair<core::RequestId, core::WorkerIndex>>;
+
+Pairs PlacementsOf(const core::Plan& plan) {
+  Pairs pairs;
+  for (const core::Placement& p : plan.placements) pairs.emplace_back(p.id, p.worker);
+  return pairs;
+}
+
+Pairs DropsOf(const core::Plan& plan) {
+  Pairs pairs;
+  for (const core::Drop& d : plan.drops) pairs.emplace_back(d.id, d.worker);
+  return pairs;
+}
+
+std::string Show(const std::optional<core::Plan>& plan) {
+  if (!plan) return "no plan";
+  return absl::StrCat(
+      "step ", plan->apply_step, ": ", Show(PlacementsOf(*plan)), "; dropped: ", Show(DropsOf(*plan)),
+      "; waited: ", absl::StrJoin(plan->placements, " ", [](std::string* out, const core::Placement& p) {
+        absl::StrAppend(out, p.wait_steps);
+      }));
+}
+
+bool Same(const std::optional<core::Plan>& a, const std::optional<core::Plan>& b) {
+  if (!a || !b) return a.has_value() == b.has_value();
+  const auto waits = [](const core::Placement& x, const core::Placement& y) {
+    return x.wait_steps == y.wait_steps;
+  };
+  return a->apply_step == b->apply_step && PlacementsOf(*a) == PlacementsOf(*b) &&
+         DropsOf(*a) == DropsOf(*b) &&
+         std::equal(a->placements.begin(), a->placements.end(), b->placements.begin(), waits);
+}
+
+}  // namespace
+
+bool SessionReplay::Failed() const {
+  if (counts_.answers_identical != counts_.answers) return true;
+  return exact() && counts_.identical != counts_.decisions;
+}
+
+void SessionReplay::Differ(const std::string& what, const std::string& expected, const std::string& got) {
+  if (!counts_.first_difference.empty()) return;
+  const int64_t step = scheduler_ == nullptr ? 0 : scheduler_->reported_step();
+  counts_.first_difference =
+      absl::StrCat(what, " (record ", counts_.records, ", decision ", counts_.decisions, ", after step ",
+                   step, " of epoch ", counts_.epochs, "): expected ", expected, "; got ", got);
+}
+
+void SessionReplay::Answer(bool same, const std::string& what, const std::string& expected,
+                           const std::string& got) {
+  ++counts_.answers;
+  if (same) {
+    ++counts_.answers_identical;
+  } else {
+    Differ(what, expected, got);
+  }
+}
+
+absl::Status SessionReplay::Take(const v1::DecisionRecord& record) {
+  ++counts_.records;
+  absl::Status status;
+  if (record.has_header()) {
+    status = TakeHeader(record.header());
+  } else if (record.has_state()) {
+    status = TakeState(record.state());
+  } else if (scheduler_ == nullptr || awaiting_state_) {
+    status = absl::InvalidArgumentError("an event before the state it belongs to");
+  } else {
+    status = TakeEvent(record);
+  }
+  if (status.ok()) return status;
+  return absl::Status(status.code(), absl::StrCat("record ", counts_.records, ": ", status.message()));
+}
+
+absl::Status SessionReplay::TakeEvent(const v1::DecisionRecord& record) {
+  const core::RequestId base = header_.id_base();
+  switch (record.what_case()) {
+    case v1::DecisionRecord::kReport:
+      return TakeReport(record.report());
+    case v1::DecisionRecord::kPlan:
+      return TakePlan(record.plan());
+    case v1::DecisionRecord::kEnqueue:
+      return TakeArrival(record.enqueue(), false);
+    case v1::DecisionRecord::kRequeue:
+      return TakeArrival(record.requeue(), true);
+    case v1::DecisionRecord::kCancel: {
+      const auto outcome = static_cast<int32_t>(scheduler_->Cancel(IdIn(record.cancel().id(), base)));
+      ++counts_.cancelled;
+      Answer(outcome == record.cancel().outcome(), "outcome of a cancellation",
+             absl::StrCat(record.cancel().outcome()), absl::StrCat(outcome));
+      return absl::OkStatus();
+    }
+    case v1::DecisionRecord::kOpenEpoch:
+      return TakeEpoch(record.open_epoch());
+    case v1::DecisionRecord::kCloseEpoch:
+      scheduler_->CloseEpoch();
+      return absl::OkStatus();
+    case v1::DecisionRecord::kAcceptsNew:
+      scheduler_->SetAcceptsNew(record.accepts_new().rank(), record.accepts_new().accepts_new());
+      return absl::OkStatus();
+    case v1::DecisionRecord::kSetPolicy:
+      return TakePolicy(record.set_policy());
+    default:
+      return absl::InvalidArgumentError("a record of no known kind");
+  }
+}
+
+// --- sessions and segments ---
+
+absl::Status SessionReplay::TakeHeader(const v1::LoggedHeader& header) {
+  if (awaiting_state_) return absl::InvalidArgumentError("a header in place of a state");
+  const double begin_s = static_cast<double>(header.started_unix_us()) * 1e-6;
+  if (seen_header_) {
+    if (header.session() != header_.session() || header.segment() != header_.segment() + 1 ||
+        header.id_base() != header_.id_base()) {
+      return absl::InvalidArgumentError("a header of another session");
+    }
+    after_s_ = std::max(counts_.duration_s, begin_s - segment_begin_s_);
+    header_ = header;
+    awaiting_state_ = true;
+    state_.Clear();
+    return absl::OkStatus();
+  }
+  seen_header_ = true;
+  header_ = header;
+  segment_begin_s_ = begin_s;
+  from_beginning_ = header.segment() == 0;
+  awaiting_state_ = !from_beginning_;
+  return from_beginning_ ? Begin(nullptr) : absl::OkStatus();
+}
+
+absl::Status SessionReplay::Begin(const core::SchedulerState* state) {
+  const absl::StatusOr<core::SchedulerOptions> options = record::FromLog(header_.options());
+  if (!options.ok()) return options.status();
+  absl::StatusOr<std::unique_ptr<core::Policy>> policy = MakePolicy(header_.policy());
+  if (!policy.ok()) return policy.status();
+  absl::StatusOr<std::unique_ptr<core::Lookahead>> lookahead = core::MakeLookahead(header_.lookahead());
+  if (!lookahead.ok()) return lookahead.status();
+  scheduler_ = std::make_unique<core::Scheduler>(*options, *std::move(policy), *std::move(lookahead));
+  return state == nullptr ? absl::OkStatus() : scheduler_->Restore(*state);
+}
+
+absl::StatusOr<std::unique_ptr<core::Policy>> SessionReplay::MakePolicy(const v1::LoggedPolicy& policy) {
+  absl::StatusOr<record::PolicySetting> setting = record::FromLog(policy);
+  if (!setting.ok()) return setting.status();
+  if (instead_) *setting = *instead_;
+  absl::StatusOr<std::unique_ptr<core::Policy>> made = core::MakePolicy(setting->name, setting->options);
+  if (!made.ok()) return made.status();
+  auto followed = std::make_unique<FollowedPolicy>(*std::move(made), instead_.has_value());
+  policy_ = followed.get();
+  return followed;
+}
+
+absl::Status SessionReplay::TakePolicy(const v1::LoggedPolicy& policy) {
+  if (instead_) return absl::OkStatus();
+  absl::StatusOr<std::unique_ptr<core::Policy>> made = MakePolicy(policy);
+  if (!made.ok()) return made.status();
+  scheduler_->SetPolicy(*std::move(made));
+  return absl::OkStatus();
+}
+
+absl::Status SessionReplay::TakeState(const v1::LoggedState& state) {
+  if (!awaiting_state_) return absl::InvalidArgumentError("a state that no header announces");
+  state_.MergeFrom(state);
+  if (!state.last()) return absl::OkStatus();
+  awaiting_state_ = false;
+  if (scheduler_ != nullptr) {
+    CompareState();
+  } else {
+    const absl::StatusOr<core::SchedulerState> from = record::FromLog(state_, header_.id_base());
+    if (!from.ok()) return from.status();
+    absl::Status status = Begin(&*from);
+    if (!status.ok()) return status;
+  }
+  state_.Clear();
+  return absl::OkStatus();
+}
+
+void SessionReplay::CompareState() {
+  v1::LoggedState own;
+  record::ToLog(scheduler_->Save(), header_.id_base(),
+                [&](const v1::DecisionRecord& part) { own.MergeFrom(part.state()); });
+  // Asking another policy changes what is asked, not what is so.
+  if (instead_) own.mutable_rest()->set_policy_violations(state_.rest().policy_violations());
+  std::string first;
+  google::protobuf::util::MessageDifferencer differencer;
+  differencer.ReportDifferencesToString(&first);
+  const bool same = differencer.Compare(state_, own);
+  Answer(same, absl::StrCat("state at the start of segment ", header_.segment()), "it as recorded",
+         first.substr(0, first.find('\n')));
+}
+
+// --- events ---
+
+absl::Status SessionReplay::TakeArrival(const v1::LoggedArrival& arrival, bool front) {
+  const absl::StatusOr<core::RequestSpec> spec = record::FromLog(arrival.request(), header_.id_base());
+  if (!spec.ok()) return spec.status();
+  if (front) {
+    if (scheduler_->Knows(spec->id)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("request ", spec->id, " comes back and has not been away"));
+    }
+    scheduler_->Requeue(*spec);
+    ++counts_.requeued;
+    return absl::OkStatus();
+  }
+  const auto code = static_cast<int32_t>(scheduler_->Enqueue(*spec).code());
+  ++(arrival.status() == 0 ? counts_.accepted : counts_.refused);
+  Answer(code == arrival.status(), absl::StrCat("status of the arrival of request ", spec->id),
+         CodeName(arrival.status()), CodeName(code));
+  return absl::OkStatus();
+}
+
+absl::Status SessionReplay::TakeEpoch(const v1::LoggedEpoch& epoch) {
+  absl::StatusOr<std::vector<core::EpochMember>> members = record::FromLog(epoch, header_.id_base());
+  if (!members.ok()) return members.status();
+  ++counts_.epochs;
+  partial_.clear();
+  const std::vector<core::RequestId> displaced = scheduler_->OpenEpoch(*std::move(members));
+  const std::vector<core::RequestId> expected = record::IdsIn(epoch.displaced(), header_.id_base());
+  Answer(displaced == expected, "requests displaced by a new epoch", ShowIds(expected), ShowIds(displaced));
+  return absl::OkStatus();
+}
+
+absl::Status SessionReplay::TakeReport(const v1::LoggedReport& report) {
+  absl::Status status = record::FromLog(report, header_.id_base(), report_);
+  if (!status.ok()) return status;
+  ++counts_.reports;
+  const auto code = static_cast<int32_t>(scheduler_->OnReport(report_.rank, report_.report).code());
+  Answer(code == report.status(),
+         absl::StrCat("status of the report of rank ", report.rank(), ", step ", report.step()),
+         CodeName(report.status()), CodeName(code));
+  if (code == 0) CountStep(report_.rank, report_.report);
+  return absl::OkStatus();
+}
+
+void SessionReplay::CountStep(core::WorkerIndex rank, const core::StepReport& report) {
+  counts_.finished += static_cast<int64_t>(report.finished.size());
+  PartialStep& partial = partial_[report.step];
+  partial.max = std::max(partial.max, report.load_tokens);
+  partial.sum += report.load_tokens;
+  if (++partial.reports == scheduler_->num_workers()) {
+    const double most = static_cast<double>(partial.max) * partial.reports;
+    ++counts_.steps;
+    counts_.capacity_tokens += most;
+    counts_.imbalance_tokens += most - static_cast<double>(partial.sum);
+    partial_.erase(report.step);
+  } else if (partial_.size() > kMaxPartial) {
+    partial_.erase(partial_.begin());
+  }
+}
+
+absl::Status SessionReplay::TakePlan(const v1::LoggedPlan& logged) {
+  std::optional<core::Plan> expected;
+  if (!logged.none()) {
+    absl::StatusOr<core::Plan> plan = record::FromLog(logged, header_.id_base());
+    if (!plan.ok()) return plan.status();
+    expected = *std::move(plan);
+  }
+  policy_->Expect(expected ? &*expected : nullptr);
+  const double before = clock_();
+  const std::optional<core::Plan> plan = scheduler_->MakePlan(logged.force());
+  counts_.replayed_decide_s.Add(clock_() - before);
+  counts_.recorded_decide_s.Add(static_cast<double>(logged.decide_ns()) * 1e-9);
+  after_s_ += static_cast<double>(logged.after_us()) * 1e-6;
+  counts_.duration_s = after_s_;
+  counts_.placed += expected ? static_cast<int64_t>(expected->placements.size()) : 0;
+  ++counts_.decisions;
+
+  const FollowedPolicy::Verdict& verdict = policy_->verdict();
+  if (instead_) {
+    if (verdict.asked) {
+      ++counts_.asked;
+      counts_.otherwise += verdict.same_set ? 0 : 1;
+      counts_.recorded_idle_tokens += verdict.recorded_idle;
+      counts_.other_idle_tokens += verdict.said_idle;
+    }
+  } else if (verdict.identical) {
+    ++counts_.identical;
+  } else {
+    counts_.last_difference = counts_.decisions;
+    Differ("decision", Show(expected ? PlacementsOf(*expected) : Pairs()), Show(verdict.said));
+  }
+  // The recorded assignments having been followed, the plan must be the recorded one.
+  Answer(Same(expected, plan), "plan", Show(expected), Show(plan));
+  policy_->Expect(nullptr);
+  return absl::OkStatus();
+}
+
+}  // namespace bfio::sim

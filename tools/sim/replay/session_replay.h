@@ -1,0 +1,129 @@
+// One recorded session, run through the core again.
+//
+// Purpose: takes the records of a decision log in order, gives what went in to a core::Scheduler with the
+// recorded policy, and compares every answer. From the session's beginning all must be the same: the core is
+// deterministic. From a later segment on, policy and lookahead do not remember what they have seen before it,
+// so their decisions may differ for a while; the accounts must agree all the same. The recorded decisions are
+// followed in any case, so that one difference is not a thousand. Threads: one. No I/O.
+#ifndef BFIO_TOOLS_SIM_REPLAY_SESSION_REPLAY_H_
+#define BFIO_TOOLS_SIM_REPLAY_SESSION_REPLAY_H_
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "bfio/v1/decision_log.pb.h"
+#include "common/stats/histogram.h"
+#include "router/core/decide/scheduler.h"
+#include "router/record/codec.h"
+#include "tools/sim/replay/followed_policy.h"
+
+namespace bfio::sim {
+
+struct ReplayCounts {
+  int64_t records = 0;
+  // Times that the policy was asked or a plan made, and how many of them came out as recorded.
+  int64_t decisions = 0;
+  int64_t identical = 0;
+  // The search was ended by the router's clock and would have gone on here: no fair comparison.
+  int64_t cut_short = 0;
+  // The decision that differed last; 0: none.
+  int64_t last_difference = 0;
+  // Statuses, outcomes of cancellations, displaced ids, states between segments; and how many agree.
+  int64_t answers = 0;
+  int64_t answers_identical = 0;
+  // The first difference of all, in words, with step and record.
+  std::string first_difference;
+
+  int64_t epochs = 0;
+  int64_t steps = 0;
+  int64_t reports = 0;
+  int64_t accepted = 0;
+  int64_t refused = 0;
+  int64_t requeued = 0;
+  int64_t cancelled = 0;
+  int64_t finished = 0;
+  int64_t placed = 0;
+  // Sums over steps, tokens: G * max - sum of the loads, and G * max.
+  double imbalance_tokens = 0;
+  double capacity_tokens = 0;
+  // Seconds since the log's first segment, by the plans.
+  double duration_s = 0;
+  // Of MakePlan, seconds.
+  Histogram recorded_decide_s;
+  Histogram replayed_decide_s;
+  // With another policy: decisions that it was asked for, that it would have taken otherwise, and idle work
+  // of the plans' own steps, tokens.
+  int64_t asked = 0;
+  int64_t otherwise = 0;
+  double recorded_idle_tokens = 0;
+  double other_idle_tokens = 0;
+};
+
+class SessionReplay {
+ public:
+  // Reads a clock, for replayed_decide_s; seconds.
+  using Clock = double (*)();
+
+  // `instead`: a policy to ask in place of the recorded ones.
+  SessionReplay(std::optional<record::PolicySetting> instead, Clock clock)
+      : instead_(std::move(instead)), clock_(clock) {}
+
+  // INVALID_ARGUMENT, the replay being over, for a record that no router can have written, or a policy that
+  // is unknown here.
+  absl::Status Take(const v1::DecisionRecord& record);
+
+  const ReplayCounts& counts() const { return counts_; }
+  // Nothing before the first record is missing, and nothing was decided by a clock.
+  bool exact() const { return from_beginning_ && !clock_decided_ && !instead_; }
+  bool from_beginning() const { return from_beginning_; }
+  // Decisions that should have been the same were not, or some answer was not.
+  bool Failed() const;
+  const v1::LoggedHeader& header() const { return header_; }
+
+ private:
+  absl::Status TakeHeader(const v1::LoggedHeader& header);
+  absl::Status TakeState(const v1::LoggedState& state);
+  absl::Status TakeReport(const v1::LoggedReport& report);
+  absl::Status TakePlan(const v1::LoggedPlan& plan);
+  absl::Status TakeEpoch(const v1::LoggedEpoch& epoch);
+  absl::Status TakeArrival(const v1::LoggedArrival& arrival, bool front);
+  absl::Status TakePolicy(const v1::LoggedPolicy& policy);
+  absl::Status TakeEvent(const v1::DecisionRecord& record);
+  absl::StatusOr<std::unique_ptr<core::Policy>> MakePolicy(const v1::LoggedPolicy& policy);
+  absl::Status Begin(const core::SchedulerState* state);
+  void CompareState();
+
+  void Answer(bool same, const std::string& what, const std::string& expected, const std::string& got);
+  void Differ(const std::string& what, const std::string& expected, const std::string& got);
+  void CountStep(core::WorkerIndex rank, const core::StepReport& report);
+
+  const std::optional<record::PolicySetting> instead_;
+  const Clock clock_;
+  v1::LoggedHeader header_;
+  bool seen_header_ = false;
+  bool from_beginning_ = false;
+  bool clock_decided_ = false;
+  bool awaiting_state_ = false;
+  v1::LoggedState state_;
+  double segment_begin_s_ = 0;
+  double after_s_ = 0;
+  std::unique_ptr<core::Scheduler> scheduler_;
+  FollowedPolicy* policy_ = nullptr;
+  record::OwnedReport report_;
+  struct PartialStep {
+    int32_t reports = 0;
+    int64_t max = 0;
+    int64_t sum = 0;
+  };
+  std::map<int64_t, PartialStep> partial_;
+  ReplayCounts counts_;
+};
+
+}  // namespace bfio::sim
+
+#endif  // BFIO_TOOLS_SIM_REPLAY_SESSION_REPLAY_H_
