@@ -121,6 +121,16 @@ absl::Status LogReader::OpenFile(size_t index) {
   return absl::OkStatus();
 }
 
+int64_t LogReader::bytes() const {
+  int64_t sum = 0;
+  for (const std::string& file : files_) {
+    std::error_code error;
+    const auto size = std::filesystem::file_size(file, error);
+    if (!error) sum += static_cast<int64_t>(size);
+  }
+  return sum;
+}
+
 std::string LogReader::Where() const {
   return absl::StrCat(files_[at_], ", block at ", offset_);
 }

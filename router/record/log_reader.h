@@ -38,6 +38,8 @@ class LogReader {
   // Of the segment that reading starts with.
   const v1::LoggedHeader& header() const { return headers_.front(); }
   size_t segments() const { return files_.size(); }
+  // Of these segments, on disk.
+  int64_t bytes() const;
   // Sessions that are in the log before this one.
   int64_t earlier_sessions() const { return earlier_sessions_; }
 

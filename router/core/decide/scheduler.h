@@ -125,6 +125,8 @@ class Scheduler {
   int64_t waiting() const { return pool_.size(); }
   // Requests placed on workers, in flight included.
   int64_t placed() const { return static_cast<int64_t>(placed_.size()); }
+  // It waits or is placed.
+  bool Knows(RequestId id) const { return pool_.Contains(id) || placed_.contains(id); }
   // The worker a placed request is on.
   std::optional<WorkerIndex> WorkerOf(RequestId id) const;
   // The latest step that every rank has reported.

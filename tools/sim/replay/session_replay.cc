@@ -127,7 +127,7 @@ absl::Status SessionReplay::TakeEvent(const v1::DecisionRecord& record) {
     case v1::DecisionRecord::kRequeue:
       return TakeArrival(record.requeue(), true);
     case v1::DecisionRecord::kCancel: {
-      const auto outcome = static_cast<int32_t>(scheduler_->Cancel(IdIn(record.cancel().id(), base)));
+      const auto outcome = static_cast<int32_t>(scheduler_->Cancel(record::IdIn(record.cancel().id(), base)));
       ++counts_.cancelled;
       Answer(outcome == record.cancel().outcome(), "outcome of a cancellation",
              absl::StrCat(record.cancel().outcome()), absl::StrCat(outcome));

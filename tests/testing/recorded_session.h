@@ -1,0 +1,93 @@
+// Recorded sessions in memory, for tests of the decision log.
+#ifndef BFIO_TESTS_TESTING_RECORDED_SESSION_H_
+#define BFIO_TESTS_TESTING_RECORDED_SESSION_H_
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "google/protobuf/io/coded_stream.h"
+#include "router/record/codec.h"
+#include "router/record/log_format.h"
+#include "router/record/recorded_scheduler.h"
+#include "tests/testing/random_session.h"
+
+namespace bfio::testing {
+
+// Keeps what a recorder hands over, as records by segment.
+class MemoryLog final : public record::LogSink {
+ public:
+  using Segments = std::vector<std::vector<v1::DecisionRecord>>;
+  MemoryLog(Segments* out, int64_t segment_bytes) : out_(out), segment_bytes_(segment_bytes) {}
+
+  void BeginSegment(record::SegmentStart start) override {
+    std::vector<v1::DecisionRecord>& segment = out_->emplace_back();
+    *segment.emplace_back().mutable_header() = start.header;
+    if (start.state) {
+      record::ToLog(*start.state, start.header.id_base(),
+                    [&](const v1::DecisionRecord& part) { segment.push_back(part); });
+    }
+  }
+  bool Append(absl::string_view records) override {
+    google::protobuf::io::CodedInputStream in(reinterpret_cast<const uint8_t*>(records.data()),
+                                              static_cast<int>(records.size()));
+    uint32_t size = 0;
+    while (in.ReadVarint32(&size)) {
+      const auto limit = in.PushLimit(static_cast<int>(size));
+      EXPECT_TRUE(out_->back().emplace_back().ParseFromCodedStream(&in));
+      in.PopLimit(limit);
+    }
+    return true;
+  }
+  void Close(v1::LoggedEnd::Reason) override {}
+  int64_t segment_bytes() const override { return segment_bytes_; }
+
+ private:
+  Segments* const out_;
+  const int64_t segment_bytes_;
+};
+
+struct SessionSetup {
+  std::string policy = "bf_io_auto";
+  std::string lookahead = "none";
+  core::PolicyOptions policy_options;
+  core::PlanMode plan_mode = core::PlanMode::kPipelined;
+  // Switches the policy to one of these now and then.
+  std::vector<std::string> others;
+};
+
+inline core::SchedulerOptions OptionsOf(const SessionSetup& setup) {
+  core::SchedulerOptions options;
+  options.plan_mode = setup.plan_mode;
+  options.max_waiting = 25;
+  return options;
+}
+
+// A session of `turns` random turns, recorded into `sink`.
+inline void RunRecorded(const SessionSetup& setup, uint64_t seed, int turns,
+                        std::unique_ptr<record::LogSink> sink) {
+  const core::SchedulerOptions options = OptionsOf(setup);
+  auto recorder = std::make_unique<record::Recorder>(
+      std::move(sink), record::SessionInfo{"test", core::RequestId{1'800'000'000} << 20}, options,
+      record::PolicySetting{setup.policy, setup.policy_options}, setup.lookahead);
+  record::RecordedScheduler scheduler(options, *core::MakePolicy(setup.policy, setup.policy_options),
+                                      *core::MakeLookahead(setup.lookahead), std::move(recorder));
+  RandomSession<record::RecordedScheduler> session(scheduler, seed);
+  session.on_switch = [&](uint64_t random) {
+    if (setup.others.empty()) return;
+    const std::string& name = setup.others[random % setup.others.size()];
+    scheduler.SetPolicy(*core::MakePolicy(name, setup.policy_options), {name, setup.policy_options});
+  };
+  for (int turn = 0; turn < turns; ++turn) {
+    session.Turn();
+    scheduler.FlushLog();
+  }
+}
+
+}  // namespace bfio::testing
+
+#endif  // BFIO_TESTS_TESTING_RECORDED_SESSION_H_
