@@ -31,7 +31,7 @@ struct Series {
   // (the ends of the interval, not distances from y).
   std::vector<double> low, high;
   Style style = Style::kLine;  // kSteps holds y[i] from x[i] to x[i + 1]; bars do not read it
-  bool strong = false;         // drawn thicker, on top, and always named in the legend
+  bool strong = false;         // drawn thicker, on top, and always named in the legend; bars get an outline
 };
 
 // A horizontal line across the plot, e.g. a published value to compare with.

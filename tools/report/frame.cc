@@ -114,18 +114,17 @@ std::string References(const Chart& chart, const Layout& layout) {
   std::stable_sort(lines.begin(), lines.end(), [](const auto* a, const auto* b) { return a->y > b->y; });
   std::string strokes;
   std::string labels;
-  double last_at_right = -1e9;  // baseline of the last label there
+  double last_baseline = -1e9;
   for (const ReferenceLine* line : lines) {
     const double y = layout.y.Map(line->y);
     if (y < layout.top - 0.5 || y > layout.bottom + 0.5) continue;
     absl::StrAppend(&strokes, HorizontalStroke(y, layout.left, layout.right));
     if (chart.kind == Chart::Kind::kBars) continue;
     const std::string text = Shortened(ReferenceText(*line), kLongestReference);
-    const double baseline = y - 5 < layout.top + kFontSize ? y + kFontSize + 3 : y - 5;
-    const bool right = baseline - last_at_right >= kLineHeight;
-    if (right) last_at_right = baseline;
-    absl::StrAppend(&labels, TextAt(right ? "reference right" : "reference left",
-                                    right ? layout.right - 4 : layout.left + 6, baseline, text));
+    const double beside = y - 5 < layout.top + kFontSize ? y + kFontSize + 3 : y - 5;
+    // Names of lines close together form a column, in the order of the lines.
+    last_baseline = std::max(beside, last_baseline + kLineHeight);
+    absl::StrAppend(&labels, TextAt("reference", layout.right - 4, last_baseline, text));
   }
   return absl::StrCat(Path("reference", strokes), labels);
 }

@@ -17,8 +17,7 @@ std::string Grid(const Chart& chart, const Layout& layout);
 // Drawn above the data: axes, labels, titles.
 std::string Axes(const Chart& chart, const Layout& layout);
 
-// Drawn above the data. Their names and values stand at the right end, or at the left where two are close;
-// those of bar charts are in the legend.
+// Drawn above the data, with names and values at the right end; those of bar charts are in the legend.
 std::string References(const Chart& chart, const Layout& layout);
 
 }  // namespace bfio::report

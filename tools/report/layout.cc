@@ -65,6 +65,13 @@ std::vector<Tick> MeasuredTicks(const Chart& chart) {
   return ticks.size() < 2 ? std::vector<Tick>() : ticks;
 }
 
+// Are all x values whole? Then ticks between them would name steps or workers that are none.
+bool XIsWhole(const Chart& chart) {
+  return std::all_of(chart.series.begin(), chart.series.end(), [](const Series& series) {
+    return std::all_of(series.x.begin(), series.x.end(), [](double x) { return x == std::floor(x); });
+  });
+}
+
 // As many ticks as there is room for. An end moves out to a round number only where that leaves little blank.
 Ticks XTicks(const Chart& chart, double left, double right) {
   const Axis& axis = chart.x;
@@ -75,6 +82,7 @@ Ticks XTicks(const Chart& chart, double left, double right) {
     if (!measured.empty() && fit) return {.range = range, .major = measured};
   }
   Ticks ticks;
+  const bool whole = !axis.log && XIsWhole(chart);
   const double pixels = axis.log ? kPixelsPerLogTick : kPixelsPerXTick;
   for (int target = std::max(2, static_cast<int>((right - left) / pixels)); target >= 2; --target) {
     Rounding rounding = Free(axis);
@@ -83,6 +91,8 @@ Ticks XTicks(const Chart& chart, double left, double right) {
     rounding.low = rounding.low && scale.Map(range.lo) <= kRoundingBlank;
     rounding.high = rounding.high && scale.Map(range.hi) >= 1 - kRoundingBlank;
     ticks = MakeTicks(axis, range, target, rounding);
+    const bool between = ticks.major.size() > 1 && ticks.major[1].value - ticks.major[0].value < 1;
+    if (whole && between && target > 2) continue;
     if (LabelsFit(ticks.major, Scale(ticks.range, axis.log, left, right))) return ticks;
   }
   // Not even two fit: the first one alone says where we are.

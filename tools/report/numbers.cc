@@ -67,7 +67,8 @@ std::string Scientific(double mantissa, int decimals, int exponent) {
 }
 
 int Exponent(double value) {
-  // Through the decimal text, where 1e-6 is a power of ten; neither log10 nor all 17 digits of its double say so.
+  // Through the decimal text, where 1e-6 is a power of ten; neither log10 nor all 17 digits of its double say
+  // so.
   const std::string text = absl::StrFormat("%.14e", std::abs(value));
   return std::atoi(text.c_str() + text.find('e') + 1);
 }

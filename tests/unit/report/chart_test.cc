@@ -194,9 +194,24 @@ TEST(ChartTest, ReferenceLinesAreNamedWithTheirValue) {
   chart.references = {{"published", 1.5}, {"nearly the same", 1.501}, {"not finite", kNan}};
   const std::string svg = Drawing(chart);
   EXPECT_THAT(svg, HasSubstr(">published: 1.500</text>"));
-  EXPECT_EQ(Count(svg, "class=\"reference right\""), 1);
-  EXPECT_EQ(Count(svg, "class=\"reference left\""), 1);  // beside, not over, the first
+  // Below, not over, the other.
+  const std::regex place("<text class=\"reference\" x=\"([0-9.]+)\" y=\"([0-9.]+)\"");
+  std::sregex_iterator name(svg.begin(), svg.end(), place);
+  ASSERT_NE(name, std::sregex_iterator());
+  const double first = std::stod((*name++)[2]);
+  ASSERT_NE(name, std::sregex_iterator());
+  EXPECT_GE(std::stod((*name)[2]), first + 14);
   EXPECT_THAT(svg, Not(HasSubstr("not finite")));
+}
+
+TEST(ChartTest, WholeStepsHaveNoTicksBetweenThemAndSweepsHaveTheirs) {
+  Chart chart = Base();
+  chart.series = {Line("s", {1, 2, 3})};
+  EXPECT_THAT(Drawing(chart), Not(HasSubstr(">0.5</text>")));
+  chart.x.log = true;
+  chart.series[0].x = {4, 16, 64};
+  const std::string svg = Drawing(chart);
+  for (const char* tick : {">4</text>", ">16</text>", ">64</text>"}) EXPECT_THAT(svg, HasSubstr(tick));
 }
 
 TEST(ChartTest, TextCannotBreakOut) {
