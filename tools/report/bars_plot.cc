@@ -70,7 +70,11 @@ std::string BarsPlot(const Chart& chart, const Appearances& appearances, const L
                                         layout.y.Map(series.high[i])));
     }
   }
-  if (!errors.empty()) absl::StrAppend(&bars, "<path class=\"error\" d=\"", errors, "\"/>\n");
+  if (!errors.empty()) {
+    // A rim in the colour of the page: dark on dark bars would not be seen.
+    absl::StrAppend(&bars, "<path class=\"rim\" d=\"", errors, "\"/>\n");
+    absl::StrAppend(&bars, "<path class=\"error\" d=\"", errors, "\"/>\n");
+  }
   return bars;
 }
 

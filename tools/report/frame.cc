@@ -126,7 +126,8 @@ std::string References(const Chart& chart, const Layout& layout) {
     last_baseline = std::max(beside, last_baseline + kLineHeight);
     absl::StrAppend(&labels, TextAt("reference", layout.right - 4, last_baseline, text));
   }
-  return absl::StrCat(Path("reference", strokes), labels);
+  const std::string rim = chart.kind == Chart::Kind::kBars ? Path("rim", strokes) : "";
+  return absl::StrCat(rim, Path("reference", strokes), labels);
 }
 
 }  // namespace bfio::report

@@ -96,6 +96,7 @@ svg text.reference { fill: var(--text); stroke: var(--page); stroke-width: 4px; 
 .band { fill: currentColor; opacity: var(--band); }
 .bar { fill: currentColor; }
 .bar.strong { stroke: var(--text); stroke-width: 1.4; }
+.rim { fill: none; stroke: var(--page); stroke-width: 3.2; }
 .error { stroke: var(--text); stroke-width: 1.2; }
 path.error[class*=" c"] { stroke: currentColor; }
 @media (max-width: 600px) {
