@@ -44,7 +44,7 @@ th, td { padding: 0.3rem 0 0.3rem 1.75rem; text-align: right; vertical-align: ba
 th:first-child, td:first-child { padding-left: 0; }
 th.text, td.text { text-align: left; }
 thead th { font-weight: 600; vertical-align: bottom; border-bottom: 1px solid var(--axis); }
-tbody th { font-weight: 400; }
+tbody th { font-weight: 400; min-width: 6.5rem; }
 tbody tr + tr > * { border-top: 1px solid var(--grid); }
 .unit { font-weight: 400; color: var(--muted); white-space: nowrap; }
 figure { margin: 2rem 0 2.5rem; }
