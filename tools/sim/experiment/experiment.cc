@@ -57,7 +57,11 @@ absl::StatusOr<SeededRuns> RunSeeds(const ExperimentContext& context, const std:
       run.options = variant.options;
       run.options.seed = static_cast<uint64_t>(seed);
       run.trace = variant.trace(run.options.seed);
-      if (seed == 1) run.tap = variant.tap;
+      if (variant.tap_of_seed) {
+        run.tap = variant.tap_of_seed(run.options.seed);
+      } else if (seed == 1) {
+        run.tap = variant.tap;
+      }
     }
   }
   absl::StatusOr<std::vector<RunJson>> flat = context.runner->Run(planned);

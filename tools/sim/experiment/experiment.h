@@ -9,6 +9,7 @@
 #define BFIO_TOOLS_SIM_EXPERIMENT_EXPERIMENT_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -74,7 +75,9 @@ struct Variant {
   // The workload for a seed.
   std::function<std::shared_ptr<const Trace>(uint64_t seed)> trace;
   // Sees every step of the runs of seed 1; may be empty.
-  StepTap tap;
+  StepTap tap = {};
+  // Makes a tap for each seed's run, in place of `tap`; may be empty. No two of them share what they write.
+  std::function<StepTap(uint64_t seed)> tap_of_seed = {};
 };
 
 class SeededRuns {
