@@ -35,6 +35,14 @@ TEST(PageTest, EveryDrawingIsWellFormed) {
   for (const std::string& svg : svgs) EXPECT_EQ(XmlError(svg), "");
 }
 
+TEST(PageTest, TheCheckForWellFormedXmlFindsFaults) {
+  EXPECT_EQ(XmlError("<a b=\"c\"><d/>text &amp; more</a>\n"), "");
+  for (const char* fault :
+       {"<a>", "<a></b>", "<a b></a>", "<a b=\"1\" b=\"2\"/>", "<a>&</a>", "<a/><b/>", "x<a/>"}) {
+    EXPECT_NE(XmlError(fault), "") << fault;
+  }
+}
+
 TEST(PageTest, IdsAreUniqueAndLinksLeadSomewhere) {
   const std::string html = SamplePage(100).Html();
   std::set<std::string> ids;

@@ -1,22 +1,36 @@
 #include "tests/unit/report/well_formed.h"
 
+#include <algorithm>
 #include <cstddef>
-#include <regex>
 #include <set>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 
 namespace bfio::report {
 namespace {
 
-// Reads one tag's attributes off `text`, which then starts at '>' or '/>'.
-std::string AttributesError(std::string* text) {
-  static const std::regex attribute(R"re(^\s+([A-Za-z:_-]+)="([^"<]*)")re");
-  std::set<std::string> seen;
-  std::smatch match;
-  while (std::regex_search(*text, match, attribute)) {
-    if (!seen.insert(match[1]).second) return absl::StrCat("attribute twice: ", match[1].str());
-    *text = match.suffix();
+bool IsNameCharacter(char c) {
+  return absl::ascii_isalpha(c) || c == ':' || c == '-';
+}
+
+// Reads one tag's attributes off `text`, which then is empty or "/". By hand: std::regex recurses once per
+// character, and path data are long.
+std::string AttributesError(absl::string_view* text) {
+  std::set<absl::string_view> seen;
+  while (absl::ConsumePrefix(text, " ")) {
+    const size_t equals = text->find("=\"");
+    const size_t end = equals == absl::string_view::npos ? equals : text->find('"', equals + 2);
+    if (end == absl::string_view::npos)
+      return absl::StrCat("an attribute without a value: ", text->substr(0, 40));
+    const absl::string_view name = text->substr(0, equals);
+    if (!seen.insert(name).second) return absl::StrCat("attribute twice: ", name);
+    if (name.empty() || !std::all_of(name.begin(), name.end(), IsNameCharacter)) {
+      return absl::StrCat("odd attribute name: ", name);
+    }
+    text->remove_prefix(end + 1);
   }
   return "";
 }
@@ -33,20 +47,19 @@ std::string EntityError(absl::string_view text) {
 }
 
 // Opens or closes one element. `tag` is what is between < and >.
-std::string TagError(std::string tag, std::vector<std::string>* open) {
-  if (tag.starts_with('/')) {
+std::string TagError(absl::string_view tag, std::vector<std::string>* open) {
+  if (absl::StartsWith(tag, "/")) {
     if (open->empty() || open->back() != tag.substr(1)) return absl::StrCat("unexpected <", tag, ">");
     open->pop_back();
     return "";
   }
-  static const std::regex name("^[A-Za-z][A-Za-z0-9]*");
-  std::smatch match;
-  if (!std::regex_search(tag, match, name)) return absl::StrCat("no element name in <", tag, ">");
-  open->push_back(match.str());
-  std::string rest = match.suffix();
-  if (std::string error = AttributesError(&rest); !error.empty()) return error;
-  if (rest == "/") open->pop_back();
-  return rest.empty() || rest == "/" ? "" : absl::StrCat("odd attributes: ", rest.substr(0, 40));
+  const size_t length = tag.find_first_of(" /");
+  if (length == 0 || tag.empty()) return absl::StrCat("no element name in <", tag, ">");
+  open->emplace_back(tag.substr(0, length));
+  tag.remove_prefix(std::min(length, tag.size()));
+  if (std::string error = AttributesError(&tag); !error.empty()) return error;
+  if (tag == "/") open->pop_back();
+  return tag.empty() || tag == "/" ? "" : absl::StrCat("odd attributes: ", tag.substr(0, 40));
 }
 
 }  // namespace
@@ -64,7 +77,7 @@ std::string XmlError(absl::string_view xml) {
     if (open.empty() && root_closed) return "a second root";
     const size_t end = xml.find('>', begin);
     if (end == absl::string_view::npos) return "a tag does not end";
-    std::string error = TagError(std::string(xml.substr(begin + 1, end - begin - 1)), &open);
+    std::string error = TagError(xml.substr(begin + 1, end - begin - 1), &open);
     if (!error.empty()) return error;
     root_closed = open.empty();
     xml.remove_prefix(end + 1);
