@@ -69,9 +69,13 @@ class RecordedScheduler {
     const absl::Time before = MonotonicNow();
     std::optional<core::Plan> plan = scheduler_.MakePlan(force);
     // A policy that was asked remembers it, plan or no plan.
-    if (plan || scheduler_.totals().policy_calls != asked) {
+    const bool was_asked = scheduler_.totals().policy_calls != asked;
+    if (plan || was_asked) {
       const absl::Time now = MonotonicNow();
-      Record([&](Recorder& recorder) { recorder.OnPlan(force, plan ? &*plan : nullptr, now, now - before); });
+      const bool stopped_early = was_asked && scheduler_.policy().stopped_early();
+      Record([&](Recorder& recorder) {
+        recorder.OnPlan(force, plan ? &*plan : nullptr, stopped_early, now, now - before);
+      });
     }
     return plan;
   }

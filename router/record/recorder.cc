@@ -121,11 +121,13 @@ void Recorder::OnReport(core::WorkerIndex worker, const core::StepReport& report
   Write(report_);
 }
 
-void Recorder::OnPlan(bool force, const core::Plan* plan, absl::Time now, absl::Duration took) {
+void Recorder::OnPlan(bool force, const core::Plan* plan, bool stopped_early, absl::Time now,
+                      absl::Duration took) {
   v1::LoggedPlan& out = *plan_.mutable_plan();
   out.Clear();
   out.set_force(force);
   out.set_none(plan == nullptr);
+  out.set_stopped_early(stopped_early);
   if (plan != nullptr) ToLog(*plan, header_.id_base(), out);
   out.set_decide_ns(static_cast<uint64_t>(std::max<int64_t>(0, absl::ToInt64Nanoseconds(took))));
   const int64_t after_us = absl::ToInt64Microseconds(now - last_plan_);

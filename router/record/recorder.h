@@ -41,7 +41,7 @@ class Recorder {
   void OnReport(core::WorkerIndex worker, const core::StepReport& report, bool with_hints,
                 const absl::Status& status);
   // `plan` is null when the policy was asked and none came of it.
-  void OnPlan(bool force, const core::Plan* plan, absl::Time now, absl::Duration took);
+  void OnPlan(bool force, const core::Plan* plan, bool stopped_early, absl::Time now, absl::Duration took);
   void OnPolicy(const PolicySetting& policy);
 
   // Nothing is recorded any more.

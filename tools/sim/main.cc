@@ -14,6 +14,7 @@
 #include "router/core/policy/policy.h"
 #include "tools/sim/dominance/dominance_command.h"
 #include "tools/sim/experiment/command.h"
+#include "tools/sim/replay/replay_command.h"
 #include "tools/sim/run_command.h"
 
 namespace bfio::sim {
@@ -31,6 +32,8 @@ std::vector<Subcommand> Subcommands() {
     commands.push_back(
         {experiment.name, experiment.summary, [&experiment] { return RunExperiment(experiment); }});
   }
+  commands.push_back(
+      {"replay", "does the core decide a router's --decision_log again as it did?", RunReplayCommand});
   commands.push_back({"dominance", "is it never worse than any baseline?", RunDominanceCommand});
   return commands;
 }

@@ -155,6 +155,17 @@ TEST(SessionReplay, AnotherPolicysDecisionsDoNotPassAsTheRecordedOnes) {
   EXPECT_THAT(replay.counts().first_difference, HasSubstr("decision (record "));
 }
 
+TEST(SessionReplay, WhatAClockHasDecidedIsNoFault) {
+  SessionSetup setup;
+  setup.policy = "bf_io";
+  // Time is up at once.
+  setup.policy_options.stop = [] { return true; };
+  const SessionReplay replay = Replay(Record(setup, 1, 300));
+  EXPECT_FALSE(replay.Failed()) << replay.counts().first_difference;
+  EXPECT_EQ(replay.counts().identical + replay.counts().cut_short, replay.counts().decisions);
+  EXPECT_EQ(replay.exact(), replay.counts().cut_short == 0);
+}
+
 TEST(SessionReplay, AChangedAnswerIsFound) {
   MemoryLog::Segments segments = Record({}, 1, 200);
   Nth(segments, v1::DecisionRecord::kEnqueue, 5).mutable_enqueue()->set_status(8);

@@ -50,8 +50,11 @@ std::string Decisions(const ReplayedLog& log, const SessionReplay& replay) {
   std::string text = absl::StrFormat("%d of %d decisions identical, %d of %d answers\n", c.identical,
                                      c.decisions, c.answers_identical, c.answers);
   if (c.cut_short > 0) {
-    absl::StrAppendFormat(&text, "             %d decisions were cut short by the router's clock\n",
-                          c.cut_short);
+    absl::StrAppendFormat(
+        &text,
+        "             %d decisions that differ were cut short by the router's clock; one after them\n"
+        "             may differ because the policy remembers another decision\n",
+        c.cut_short);
   }
   if (!replay.from_beginning()) {
     absl::StrAppendFormat(&text,

@@ -320,6 +320,9 @@ absl::Status SessionReplay::TakePlan(const v1::LoggedPlan& logged) {
     }
   } else if (verdict.identical) {
     ++counts_.identical;
+  } else if (logged.stopped_early()) {
+    ++counts_.cut_short;
+    clock_decided_ = true;
   } else {
     counts_.last_difference = counts_.decisions;
     Differ("decision", Show(expected ? PlacementsOf(*expected) : Pairs()), Show(verdict.said));

@@ -29,7 +29,8 @@ struct ReplayCounts {
   // Times that the policy was asked or a plan made, and how many of them came out as recorded.
   int64_t decisions = 0;
   int64_t identical = 0;
-  // The search was ended by the router's clock and would have gone on here: no fair comparison.
+  // Decisions that differ because the router's clock ended the search, which went on here: no fair
+  // comparison.
   int64_t cut_short = 0;
   // The decision that differed last; 0: none.
   int64_t last_difference = 0;
