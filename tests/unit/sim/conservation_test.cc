@@ -43,7 +43,9 @@ class Books {
       ASSERT_EQ(view.loads[g], loads[g]) << "step " << step_ << " worker " << g;
       ASSERT_EQ(view.active[g], active[g]);
       ASSERT_LE(active[g], options_.batch);
-      if (options_.kv_tokens > 0) ASSERT_LE(loads[g], options_.kv_tokens);
+      if (options_.kv_tokens > 0) {
+        ASSERT_LE(loads[g], options_.kv_tokens);
+      }
       const double speed = options_.speeds.empty() ? 1 : options_.speeds[g % options_.speeds.size()];
       const double local = options_.cost.StepSeconds(loads[g], prefill[g]) / speed;
       ASSERT_DOUBLE_EQ(view.local_s[g], local);

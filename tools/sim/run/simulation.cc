@@ -111,16 +111,18 @@ absl::Status Simulation::Step(const StepTap& tap) {
   view.tokens = group_.Tokens(step_);
   view.residents = group_.active();
   view.waiting = static_cast<int64_t>(waiting_.size());
-  if (tap) tap(view);
+  view.started = started_;
   now_s_ += view.seconds;
   // The group empties: nobody is left to choose among.
   const bool draining = source_.Exhausted() && waiting_.empty();
   if (step_ > options_.warmup && (options_.count_drain || !draining)) {
     Count(view, absl::ToDoubleMicroseconds(decide));
   }
-  if (status = Report(); !status.ok()) return status;
+  GroupReport report = MakeReport(view);
+  view.finished = report.finished;
+  if (tap) tap(view);
   ++step_;
-  return absl::OkStatus();
+  return dispatcher_->OnReport(std::move(report));
 }
 
 absl::Status Simulation::Reveal() {
@@ -210,10 +212,10 @@ void Simulation::Count(const StepView& view, double decide_us) {
 }
 
 // Every worker's report of the step, with those that complete in it.
-absl::Status Simulation::Report() {
+GroupReport Simulation::MakeReport(const StepView& view) {
   GroupReport report;
   report.step = step_;
-  report.loads = group_.Loads(step_);
+  report.loads.assign(view.loads.begin(), view.loads.end());
   report.finished.resize(options_.workers);
   for (const Resident& resident : group_.Finish(step_)) {
     report.finished[resident.worker].push_back(resident.request.id);
@@ -231,7 +233,7 @@ absl::Status Simulation::Report() {
     });
   }
   report.idle = group_.active() == 0;
-  return dispatcher_->OnReport(std::move(report));
+  return report;
 }
 
 }  // namespace bfio::sim

@@ -53,7 +53,7 @@ class Simulation {
   absl::Status Admit();
   absl::Status CheckLimits(absl::Span<const int64_t> loads) const;
   void Count(const StepView& view, double decide_us);
-  absl::Status Report();
+  GroupReport MakeReport(const StepView& view);
 
   SimOptions options_;
   const Trace& trace_;

@@ -16,6 +16,7 @@
 #include "common/cost/energy.h"
 #include "common/stats/histogram.h"
 #include "nlohmann/json.hpp"
+#include "tools/sim/run/dispatcher.h"
 #include "tools/sim/run/options.h"
 #include "tools/sim/run/wait_counts.h"
 
@@ -38,6 +39,9 @@ struct StepView {
   int64_t residents = 0;
   // Requests admitted in no step so far.
   int64_t waiting = 0;
+  // Admitted in this step, and by worker those that end with it.
+  absl::Span<const Started> started;
+  absl::Span<const std::vector<core::RequestId>> finished;
 };
 
 class Statistics {
