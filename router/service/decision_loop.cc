@@ -51,9 +51,11 @@ absl::Status ShuttingDown() {
 
 DecisionLoop::DecisionLoop(const RouterOptions& options, std::unique_ptr<core::Policy> policy,
                            std::unique_ptr<core::Lookahead> lookahead, Hooks hooks,
+                           std::shared_ptr<DecideBudget> decide_budget,
                            std::unique_ptr<record::LogSink> decision_log)
     : options_(options),
       hooks_(std::move(hooks)),
+      decide_budget_(std::move(decide_budget)),
       policy_options_(options.policy_options),
       // Above whatever an earlier router on this machine gave out: workers may still hold requests of that
       // one.
@@ -448,6 +450,7 @@ void DecisionLoop::RefuseUnfit() {
 void DecisionLoop::Decide(bool force) {
   for (;;) {
     const absl::Time before = MonotonicNow();
+    if (decide_budget_ != nullptr) decide_budget_->Begin(before);
     const std::optional<core::Plan> plan = scheduler_.MakePlan(force);
     if (!plan) return;
     const absl::Duration took = MonotonicNow() - before;
@@ -458,8 +461,8 @@ void DecisionLoop::Decide(bool force) {
       const core::Scheduler::WorkerAccount account = scheduler_.Account(g);
       saturated = account.active + account.inflight >= account.spec.slots;
     }
-    recorder_.OnDecision(static_cast<int64_t>(plan->placements.size()), scheduler_.waiting(), took,
-                         saturated);
+    recorder_.OnDecision(static_cast<int64_t>(plan->placements.size()), scheduler_.waiting(), took, saturated,
+                         plan->stopped_early);
     stall_deadline_ = now_ + 2 * options_.step_timeout;
   }
 }

@@ -27,6 +27,7 @@
 #include "router/record/recorded_scheduler.h"
 #include "router/service/client_stream.h"
 #include "router/service/convert.h"
+#include "router/service/decide_budget.h"
 #include "router/service/event_queue.h"
 #include "router/service/group.h"
 #include "router/service/options.h"
@@ -45,9 +46,11 @@ class DecisionLoop final : private Group::Listener {
     StepRecorder::Sink on_step;
   };
 
-  // Every decision and what it came from go into `decision_log`, if there is one.
+  // Starts `decide_budget`, if there is one, with every decision; whether it ends one is for the policy to
+  // ask (PolicyOptions::stop). Every decision and what it came from go into `decision_log`, if there is one.
   DecisionLoop(const RouterOptions& options, std::unique_ptr<core::Policy> policy,
                std::unique_ptr<core::Lookahead> lookahead, Hooks hooks,
+               std::shared_ptr<DecideBudget> decide_budget = nullptr,
                std::unique_ptr<record::LogSink> decision_log = nullptr);
   ~DecisionLoop() override;
 
@@ -113,6 +116,7 @@ class DecisionLoop final : private Group::Listener {
 
   const RouterOptions options_;
   const Hooks hooks_;
+  const std::shared_ptr<DecideBudget> decide_budget_;
   core::PolicyOptions policy_options_;
   std::atomic<core::RequestId> next_id_;
   EventQueue events_;

@@ -45,6 +45,10 @@ ABSL_FLAG(absl::Duration, form_timeout, absl::Seconds(10),
           "time for all ranks to form the barrier of a new epoch");
 ABSL_FLAG(absl::Duration, report_timeout, absl::Milliseconds(200),
           "after a step's first report, how long the decision waits for the missing ones");
+ABSL_FLAG(
+    double, decide_budget_ms, 5,
+    "how long a decision may search, in milliseconds, before it ends with the plan at hand; 0: until it is "
+    "done");
 ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(30),
           "how long accepted requests may run on after SIGTERM");
 ABSL_FLAG(
@@ -128,6 +132,12 @@ absl::StatusOr<RouterOptions> OptionsFromFlags() {
     return absl::InvalidArgumentError(absl::StrCat("--plan_mode=", mode, ": must be pipelined or lockstep"));
   }
   options.plan_mode = mode == "pipelined" ? core::PlanMode::kPipelined : core::PlanMode::kLockstep;
+  const double budget_ms = absl::GetFlag(FLAGS_decide_budget_ms);
+  if (!(budget_ms >= 0 && budget_ms <= 60'000)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--decide_budget_ms=", budget_ms, ": must be within 0..60000"));
+  }
+  options.decide_budget = absl::Milliseconds(budget_ms);
   options.step_timeout = absl::GetFlag(FLAGS_step_timeout);
   options.form_timeout = absl::GetFlag(FLAGS_form_timeout);
   options.report_timeout = absl::GetFlag(FLAGS_report_timeout);

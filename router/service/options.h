@@ -46,6 +46,8 @@ struct RouterOptions {
   absl::Duration form_timeout = absl::Seconds(10);
   // After a step's first report, how long the decision waits for the others before it plans without them.
   absl::Duration report_timeout = absl::Milliseconds(200);
+  // How long a decision may search before it ends with the plan at hand; 0: until it is done.
+  absl::Duration decide_budget = absl::Milliseconds(5);
   // How long accepted requests may run on after SIGTERM.
   absl::Duration drain_timeout = absl::Seconds(30);
   // Where every decision is recorded (router/record), and the bound of that log; empty: nowhere.

@@ -54,7 +54,12 @@ void SetHealth(grpc::Server* server, const char* service, bool serving) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(const RouterOptions& options) {
+absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions options) {
+  std::shared_ptr<DecideBudget> budget;
+  if (options.decide_budget > absl::ZeroDuration()) {
+    budget = std::make_shared<DecideBudget>(options.decide_budget);
+    options.policy_options.stop = [budget] { return budget->Over(); };
+  }
   auto policy = core::MakeShadowedPolicy(options.policy, options.policy_options, options.shadow);
   if (!policy.ok()) return policy.status();
   auto lookahead = core::MakeLookahead(options.lookahead);
@@ -84,7 +89,7 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(const RouterOp
   hooks.on_serving = [self](bool serving) { self->SetInferenceServing(serving); };
   hooks.on_step = [self](const auto& summary) { self->steps_.Publish(summary); };
   router->loop_ = std::make_unique<DecisionLoop>(options, *std::move(policy), *std::move(lookahead),
-                                                 std::move(hooks), std::move(log));
+                                                 std::move(hooks), std::move(budget), std::move(log));
   router->inference_ = std::make_unique<InferenceService>(router->loop_.get(), options.limits);
   router->link_ = std::make_unique<WorkerLinkService>(router->loop_.get());
   router->admin_ = std::make_unique<AdminService>(router->loop_.get(), &router->steps_);

@@ -21,7 +21,7 @@ namespace bfio::router {
 class RouterServer {
  public:
   // INVALID_ARGUMENT for a wrong setting, UNAVAILABLE when a port cannot be had.
-  static absl::StatusOr<std::unique_ptr<RouterServer>> Start(const RouterOptions& options);
+  static absl::StatusOr<std::unique_ptr<RouterServer>> Start(RouterOptions options);
   ~RouterServer() { Shutdown(); }
 
   // Drains as DecisionLoop::Stop says, then closes the ports. Idempotent.

@@ -100,15 +100,18 @@ void StepRecorder::Complete(Partial& partial) {
   complete_.push_back(std::make_shared<v1::StepSummary>(std::move(summary)));
 }
 
-void StepRecorder::OnDecision(int64_t assigned, int64_t waiting, absl::Duration took, bool saturated) {
+void StepRecorder::OnDecision(int64_t assigned, int64_t waiting, absl::Duration took, bool saturated,
+                              bool stopped_early) {
   const double took_s = absl::ToDoubleSeconds(took);
   totals_.set_decisions(totals_.decisions() + 1);
   totals_.set_decide_s(totals_.decide_s() + took_s);
   totals_.set_decide_max_s(std::max(totals_.decide_max_s(), took_s));
+  if (stopped_early) totals_.set_decisions_stopped_early(totals_.decisions_stopped_early() + 1);
   if (saturated) totals_.set_saturated_steps(totals_.saturated_steps() + 1);
   for (const auto& summary : complete_) {
     summary->set_assigned(static_cast<uint32_t>(assigned));
     summary->set_waiting_requests(static_cast<uint32_t>(waiting));
+    summary->set_stopped_early(stopped_early);
     summary->set_decide_ns(static_cast<uint64_t>(absl::ToInt64Nanoseconds(took)));
     sink_(summary);
   }

@@ -46,7 +46,7 @@ class StepRecorder {
   void OnReport(int32_t rank, const v1::StepReport& report, absl::Time now);
 
   // A decision was taken; the complete steps before it are published with it.
-  void OnDecision(int64_t assigned, int64_t waiting, absl::Duration took, bool saturated);
+  void OnDecision(int64_t assigned, int64_t waiting, absl::Duration took, bool saturated, bool stopped_early);
 
   const v1::StepTotals& totals() const { return totals_; }
   double tokens_per_second(int32_t rank, absl::Time now) const;

@@ -104,6 +104,20 @@ TEST(MainJob, EveryPolicyCompletesTheTrace) {
   cluster.StopCleanly();
 }
 
+TEST(MainJob, DecisionsThatAreEndedEarlyAreCountedAndTheJobIsDone) {
+  ClusterOptions options;
+  options.router_flags = {"--lookahead=survival", "--horizon=20", "--policy=bf_io", "--objective=paper",
+                          "--decide_budget_ms=0.001"};
+  options.worker_flags = {"--c=0.005", "--tl=0", "--slots=16"};
+  Cluster cluster(options);
+  ASSERT_TRUE(cluster.ok());
+  RunTrace(cluster, 400);
+  const v1::StepTotals steps = cluster.State().steps();
+  EXPECT_GT(steps.decisions_stopped_early(), 0u);
+  EXPECT_LT(steps.decisions_stopped_early(), steps.decisions()) << "the last ones have nothing to search";
+  cluster.StopCleanly();
+}
+
 TEST(MainJob, ShadowsAreAskedOnEveryDecisionAndTheJobIsDone) {
   ClusterOptions options;
   options.worker_processes = 2;

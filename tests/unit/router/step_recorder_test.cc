@@ -25,10 +25,10 @@ struct Fixture {
 TEST(StepRecorder, ImbalanceIsMaxTimesRanksMinusSum) {
   Fixture f;
   f.recorder.OnReport(0, Report(1, 100, 5000, 0), f.now);
-  f.recorder.OnDecision(0, 0, absl::ZeroDuration(), false);
+  f.recorder.OnDecision(0, 0, absl::ZeroDuration(), false, false);
   EXPECT_TRUE(f.seen.empty()) << "rank 1 has not reported";
   f.recorder.OnReport(1, Report(1, 40, 2000, 3000), f.now);
-  f.recorder.OnDecision(3, 7, absl::Microseconds(20), true);
+  f.recorder.OnDecision(3, 7, absl::Microseconds(20), true, true);
   ASSERT_EQ(f.seen.size(), 1u);
   EXPECT_EQ(f.seen[0]->imbalance_tokens(), 60u);
   EXPECT_EQ(f.seen[0]->assigned(), 3u);
@@ -38,6 +38,9 @@ TEST(StepRecorder, ImbalanceIsMaxTimesRanksMinusSum) {
   EXPECT_DOUBLE_EQ(f.recorder.totals().rank_step_s(), 10e-6);
   EXPECT_EQ(f.recorder.straggler_steps(0), 1u);
   EXPECT_EQ(f.recorder.totals().saturated_steps(), 1u);
+  EXPECT_EQ(f.recorder.totals().decisions(), 2u);
+  EXPECT_EQ(f.recorder.totals().decisions_stopped_early(), 1u);
+  EXPECT_TRUE(f.seen[0]->stopped_early());
 }
 
 TEST(StepRecorder, ReportsOfTwoStepsMayInterleave) {
