@@ -104,6 +104,17 @@ TEST(MainJob, EveryPolicyCompletesTheTrace) {
   cluster.StopCleanly();
 }
 
+TEST(MainJob, ProgramOverAHorizonOfPredictionsCompletesTheTrace) {
+  ClusterOptions options;
+  options.router_flags = {"--lookahead=survival", "--horizon=20", "--policy=bf_io"};
+  options.worker_flags = {"--c=0.0005", "--tl=0", "--slots=4"};
+  Cluster cluster(options);
+  ASSERT_TRUE(cluster.ok());
+  EXPECT_EQ(cluster.State().policy().horizon(), 20);
+  RunTrace(cluster, 300);
+  cluster.StopCleanly();
+}
+
 TEST(MainJob, DecisionsThatAreEndedEarlyAreCountedAndTheJobIsDone) {
   ClusterOptions options;
   options.router_flags = {"--lookahead=survival", "--horizon=20", "--policy=bf_io", "--objective=paper",
