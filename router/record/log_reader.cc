@@ -112,12 +112,13 @@ absl::Status LogReader::OpenFile(size_t index) {
   const auto size = std::filesystem::file_size(files_[at_], error);
   if (!file_ || error) return absl::NotFoundError(absl::StrCat("cannot read ", files_[at_]));
   left_ = static_cast<int64_t>(size);
-  std::string magic(kMagic.size(), '\0');
-  if (!file_.read(magic.data(), static_cast<std::streamsize>(magic.size())) || magic != kMagic) {
+  std::string magic(std::min(kMagic.size(), static_cast<size_t>(size)), '\0');
+  if (!file_.read(magic.data(), static_cast<std::streamsize>(magic.size())) ||
+      magic != kMagic.substr(0, magic.size())) {
     return absl::InvalidArgumentError(absl::StrCat(files_[at_], " is not a decision log"));
   }
-  left_ -= static_cast<int64_t>(kMagic.size());
-  offset_ += static_cast<int64_t>(kMagic.size());
+  left_ -= static_cast<int64_t>(magic.size());
+  offset_ += static_cast<int64_t>(magic.size());
   return absl::OkStatus();
 }
 
@@ -146,6 +147,7 @@ absl::StatusOr<bool> LogReader::Next(v1::DecisionRecord& record) {
       if (!parsed.ok()) return parsed;
       if (!*parsed) break;  // cut off within this record
       if (!record.has_end()) return true;
+      if (cut_) return Damaged("an end, and more is announced");
       switch (record.end().reason()) {
         case v1::LoggedEnd::REASON_OVERFLOW:
           ending_ = Ending::kOverflow;

@@ -1,5 +1,6 @@
 #include "router/record/log_writer.h"
 
+#include <signal.h>
 #include <spdlog/spdlog.h>
 
 #include <algorithm>
@@ -44,6 +45,8 @@ struct LogWriter::Queue {
   CondVar changed;
   std::vector<Item> items ABSL_GUARDED_BY(mutex);
   int64_t bytes ABSL_GUARDED_BY(mutex) = 0;
+  // Taken out of `items` and being written.
+  int64_t writing ABSL_GUARDED_BY(mutex) = 0;
   // No more will come.
   bool closing ABSL_GUARDED_BY(mutex) = false;
   // The disk has failed.
@@ -88,7 +91,7 @@ class LogWriter::Files {
     if (!file.ok()) return file.status();
     ++next_;
     file_ = *std::move(file);
-    return Put(kMagic);
+    return absl::OkStatus();
   }
 
   absl::Status Begin(const SegmentStart& start) {
@@ -98,11 +101,12 @@ class LogWriter::Files {
       if (!status.ok()) return status;
     }
     began_ = true;
+    absl::Status status = Put(kMagic);
+    if (!status.ok()) return status;
     v1::DecisionRecord record;
     *record.mutable_header() = start.header;
     std::string bytes;
     bool fits = AppendRecord(record, bytes);
-    absl::Status status;
     if (start.state) {
       ToLog(*start.state, start.header.id_base(), [&](const v1::DecisionRecord& part) {
         fits = fits && AppendRecord(part, bytes);
@@ -202,12 +206,19 @@ bool LogWriter::Append(absl::string_view records) {
       if (queue_->items.empty()) queue_->items.emplace_back();
       queue_->items.back().bytes.append(records.data(), records.size());
       queue_->bytes += static_cast<int64_t>(records.size());
+      // Before it is time; waking a thread costs more than all else here, so not every time.
+      if (queue_->bytes > queue_bytes_ / 2) queue_->changed.Signal();
       return true;
     }
   }
   spdlog::error("the decision log's disk is too slow: {} bytes wait for it; the log ends here", queue_bytes_);
   Close(v1::LoggedEnd::REASON_OVERFLOW);
   return false;
+}
+
+int64_t LogWriter::backlog_bytes() const {
+  MutexLock lock(&queue_->mutex);
+  return queue_->bytes + queue_->writing;
 }
 
 void LogWriter::Close(v1::LoggedEnd::Reason reason) {
@@ -220,16 +231,22 @@ void LogWriter::Close(v1::LoggedEnd::Reason reason) {
 }
 
 void LogWriter::Run(const std::shared_ptr<Queue>& queue, Files files) {
+  // A pipe whose reader has gone is an error like any other.
+  sigset_t pipe;
+  sigemptyset(&pipe);
+  sigaddset(&pipe, SIGPIPE);
+  pthread_sigmask(SIG_BLOCK, &pipe, nullptr);
   std::vector<Item> items;
   absl::Status status;
   for (bool closing = false; !closing && status.ok();) {
     items.clear();
     {
       MutexLock lock(&queue->mutex);
+      queue->writing = 0;
       if (!queue->closing) queue->changed.WaitWithTimeout(&queue->mutex, kPoll);
       closing = queue->closing;
       std::swap(items, queue->items);
-      queue->bytes = 0;
+      queue->writing = std::exchange(queue->bytes, 0);
     }
     for (const Item& item : items) {
       if (status.ok()) status = files.Write(item);

@@ -49,8 +49,9 @@ class LogWriter final : public LogSink {
   void Close(v1::LoggedEnd::Reason reason) override;
   int64_t segment_bytes() const override { return segment_bytes_; }
 
-  // What may wait for the disk.
+  // What may wait for the disk, and what does.
   int64_t queue_bytes() const { return queue_bytes_; }
+  int64_t backlog_bytes() const;
 
  private:
   struct Queue;

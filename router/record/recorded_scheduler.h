@@ -89,6 +89,8 @@ class RecordedScheduler {
   void FlushLog() {
     if (recorder_ != nullptr) recorder_->Flush();
   }
+  // Nothing is recorded any more, though it should be.
+  bool LogStopped() const { return recorder_ != nullptr && recorder_->stopped(); }
   // Ends the log.
   void CloseLog() { recorder_.reset(); }
 

@@ -97,7 +97,8 @@ absl::Status RunReplayCommand() {
   log.ending = read.ok() ? EndingName(reader->ending()) : "damaged";
   if (*what_if) log.what_if = (*what_if)->name;
   if (absl::GetFlag(FLAGS_json)) {
-    std::cout << ReplayJson(log, replay).dump() << std::endl;
+    std::cout << ReplayJson(log, replay).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
+              << std::endl;
   } else {
     std::cout << ReplayText(log, replay) << std::flush;
   }

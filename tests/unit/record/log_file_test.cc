@@ -1,0 +1,324 @@
+// The decision log on disk: within its bound, readable after any end, no danger to its reader or its router.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/rng.h"
+#include "router/record/log_reader.h"
+#include "router/record/log_writer.h"
+#include "router/record/segment_files.h"
+#include "tests/testing/recorded_session.h"
+#include "tools/sim/replay/session_replay.h"
+
+namespace bfio::record {
+namespace {
+
+namespace fs = std::filesystem;
+using ::bfio::testing::RandomSession;
+using ::bfio::testing::RunRecorded;
+using ::bfio::testing::SessionSetup;
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+
+class LogFile : public ::testing::Test {
+ protected:
+  LogFile() : folder_(absl::StrCat(::testing::TempDir(), "bfio_log_", getpid())) {
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+  }
+  ~LogFile() override { fs::remove_all(folder_); }
+
+  std::string path() const { return folder_ + "/log"; }
+
+  std::unique_ptr<LogWriter> Writer(int64_t bytes = 64 << 20) {
+    auto writer = LogWriter::Open({path(), bytes});
+    EXPECT_TRUE(writer.ok()) << writer.status();
+    return *std::move(writer);
+  }
+  void WriteSession(uint64_t seed, int turns) { RunRecorded(SessionSetup(), seed, turns, Writer()); }
+  int64_t BytesOnDisk() const {
+    int64_t sum = 0;
+    for (const SegmentFile& file : ListSegments(path())) sum += file.bytes;
+    return sum;
+  }
+  static std::string Contents(const std::string& file) {
+    std::ifstream in(file, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  }
+  static void Put(const std::string& file, const std::string& bytes) {
+    std::ofstream(file, std::ios::binary | std::ios::trunc) << bytes;
+  }
+
+  const std::string folder_;
+};
+
+struct Replayed {
+  absl::Status status;
+  LogReader::Ending ending = LogReader::Ending::kOpen;
+  int64_t decisions = 0;
+  bool failed = false;
+  bool from_beginning = false;
+  size_t segments = 0;
+  int64_t earlier = 0;
+};
+
+double NoClock() {
+  return 0;
+}
+
+Replayed ReplayLog(const std::string& path) {
+  Replayed result;
+  absl::StatusOr<LogReader> reader = LogReader::Open(path);
+  result.status = reader.status();
+  if (!reader.ok()) return result;
+  sim::SessionReplay replay(std::nullopt, NoClock);
+  v1::DecisionRecord record;
+  for (;;) {
+    const absl::StatusOr<bool> more = reader->Next(record);
+    result.status = more.ok() && *more ? replay.Take(record) : more.status();
+    if (!result.status.ok() || !*more) break;
+  }
+  result.ending = reader->ending();
+  result.decisions = replay.counts().decisions;
+  result.failed = replay.Failed();
+  result.from_beginning = replay.from_beginning();
+  result.segments = reader->segments();
+  result.earlier = reader->earlier_sessions();
+  return result;
+}
+
+TEST_F(LogFile, WhatIsWrittenReplaysIdentically) {
+  WriteSession(1, 500);
+  const Replayed replayed = ReplayLog(path());
+  EXPECT_TRUE(replayed.status.ok()) << replayed.status;
+  EXPECT_EQ(replayed.ending, LogReader::Ending::kClosed);
+  EXPECT_TRUE(replayed.from_beginning);
+  EXPECT_FALSE(replayed.failed);
+  EXPECT_GT(replayed.decisions, 100);
+}
+
+TEST_F(LogFile, TheBoundHoldsAndWhatIsLeftCanBeReplayed) {
+  constexpr int64_t kBound = LogWriter::kMinBytes;
+  std::unique_ptr<LogWriter> owned = Writer(kBound);
+  LogWriter* const writer = owned.get();
+  const SessionSetup setup;
+  const core::SchedulerOptions options = ::bfio::testing::OptionsOf(setup);
+  RecordedScheduler scheduler(options, *core::MakePolicy(setup.policy, {}), nullptr,
+                              std::make_unique<Recorder>(std::move(owned), SessionInfo{"test", 0}, options,
+                                                         PolicySetting{setup.policy, {}}, "none"));
+  RandomSession<RecordedScheduler> session(scheduler, 7);
+  uint64_t last = 0;
+  for (int round = 0; round < 200 && last < 13; ++round) {
+    for (int i = 0; i < 600; ++i) session.Turn();
+    scheduler.FlushLog();
+    while (writer->backlog_bytes() > 0) absl::SleepFor(absl::Milliseconds(1));
+    EXPECT_LE(BytesOnDisk(), kBound);
+    last = ListSegments(path()).back().number;
+  }
+  scheduler.CloseLog();
+  EXPECT_GE(last, 13u) << "the session was too short to turn the log over";
+  EXPECT_LE(BytesOnDisk(), kBound);
+  EXPECT_GT(BytesOnDisk(), kBound / 2);
+  const Replayed replayed = ReplayLog(path());
+  EXPECT_TRUE(replayed.status.ok()) << replayed.status;
+  EXPECT_EQ(replayed.ending, LogReader::Ending::kClosed);
+  EXPECT_FALSE(replayed.from_beginning);
+  EXPECT_FALSE(replayed.failed);
+  EXPECT_GE(replayed.segments, 4u);
+}
+
+TEST_F(LogFile, ARestartBeginsANewSessionAndTheLastOneIsRead) {
+  WriteSession(1, 300);
+  WriteSession(2, 100);
+  const std::vector<SegmentFile> files = ListSegments(path());
+  ASSERT_EQ(files.size(), 2u);
+  const Replayed last = ReplayLog(path());
+  EXPECT_EQ(last.earlier, 1);
+  EXPECT_FALSE(last.failed);
+  const Replayed first = ReplayLog(files[0].path);
+  EXPECT_FALSE(first.failed);
+  EXPECT_GT(first.decisions, last.decisions);
+}
+
+TEST_F(LogFile, ManyRestartsLeaveABoundedNumberOfFiles) {
+  for (size_t i = 0; i < LogWriter::kMaxFiles + 10; ++i) WriteSession(i, 1);
+  EXPECT_EQ(ListSegments(path()).size(), LogWriter::kMaxFiles);
+}
+
+TEST_F(LogFile, CutOffAnywhereItIsReplayedUpToThere) {
+  WriteSession(3, 200);
+  const std::string file = ListSegments(path())[0].path;
+  const std::string whole = Contents(file);
+  int64_t decisions = 0;
+  for (size_t size = 0; size < whole.size(); size += 1 + whole.size() / 300) {
+    Put(file, whole.substr(0, size));
+    const Replayed replayed = ReplayLog(path());
+    if (!replayed.status.ok()) {  // not even a header
+      EXPECT_LT(size, 200u);
+      EXPECT_THAT(replayed.status.code(),
+                  AnyOf(absl::StatusCode::kNotFound, absl::StatusCode::kInvalidArgument));
+      continue;
+    }
+    EXPECT_THAT(replayed.ending, AnyOf(LogReader::Ending::kTruncated, LogReader::Ending::kNoEnd));
+    EXPECT_FALSE(replayed.failed);
+    EXPECT_GE(replayed.decisions, decisions);
+    decisions = replayed.decisions;
+  }
+  EXPECT_GT(decisions, 50);
+}
+
+TEST_F(LogFile, AFlippedBitIsFound) {
+  WriteSession(3, 100);
+  const std::string file = ListSegments(path())[0].path;
+  const std::string whole = Contents(file);
+  Rng rng(1);
+  for (int i = 0; i < 300; ++i) {
+    std::string damaged = whole;
+    const size_t at = rng.Below(damaged.size());
+    damaged[at] = static_cast<char>(damaged[at] ^ (1 << rng.Below(8)));
+    Put(file, damaged);
+    const Replayed replayed = ReplayLog(path());
+    // A frame that claims more than there is looks like one that was cut off; its records are judged one by
+    // one.
+    EXPECT_TRUE(!replayed.status.ok() || replayed.ending == LogReader::Ending::kTruncated) << "byte " << at;
+  }
+}
+
+// Payloads of a segment's blocks.
+std::vector<std::string> Payloads(const std::string& bytes) {
+  std::vector<std::string> payloads;
+  for (size_t at = kMagic.size(); at + kFrameBytes <= bytes.size();) {
+    const size_t size = LittleEndian32(bytes.data() + at);
+    payloads.push_back(bytes.substr(at + kFrameBytes, size));
+    at += kFrameBytes + size;
+  }
+  return payloads;
+}
+
+TEST_F(LogFile, WhateverAForgerWritesNothingWorseThanAnErrorComesOfIt) {
+  SessionSetup setup;
+  setup.lookahead = "hint";
+  setup.policy = "bf_io";
+  setup.policy_options.horizon = 4;
+  setup.policy_options.objective = "refill";
+  RunRecorded(setup, 3, 60, Writer());
+  const std::string file = ListSegments(path())[0].path;
+  const std::vector<std::string> payloads = Payloads(Contents(file));
+  ASSERT_FALSE(payloads.empty());
+  Rng rng(2);
+  int errors = 0;
+  for (int i = 0; i < 600; ++i) {
+    std::string forged(kMagic);
+    const size_t victim = rng.Below(payloads.size());
+    for (size_t p = 0; p < payloads.size(); ++p) {
+      std::string payload = payloads[p];
+      for (uint64_t n = p == victim ? 1 + rng.Below(3) : 0; n > 0; --n) {
+        const size_t at = rng.Below(payload.size());
+        switch (rng.Below(3)) {
+          case 0:
+            payload[at] = static_cast<char>(rng.Next());
+            break;
+          case 1:
+            payload.erase(at, 1);
+            break;
+          default:
+            payload.insert(at, 1, static_cast<char>(rng.Next()));
+        }
+        if (payload.empty()) payload = "x";
+      }
+      forged += Frame(payload) + payload;  // with the right checksum
+    }
+    Put(file, forged);
+    const Replayed replayed = ReplayLog(path());
+    errors += !replayed.status.ok() || replayed.failed ? 1 : 0;
+  }
+  EXPECT_GT(errors, 200);
+}
+
+TEST_F(LogFile, ClaimsOfSizeAreCheckedBeforeTheyAreBelieved) {
+  WriteSession(1, 5);
+  const std::string file = ListSegments(path())[0].path;
+  Put(file, std::string(kMagic) + std::string("\xff\xff\xff\xff\0\0\0\0", 8) + "abc");
+  EXPECT_THAT(ReplayLog(path()).status.message(), HasSubstr("a block of 4294967295 bytes"));
+  const std::string huge("\xff\xff\xff\x7f", 4);
+  Put(file, std::string(kMagic) + Frame(huge) + huge);
+  EXPECT_THAT(ReplayLog(path()).status.message(), HasSubstr("a record of 268435455 bytes"));
+  Put(file, "something else entirely");
+  EXPECT_THAT(ReplayLog(path()).status.message(), HasSubstr("is not a decision log"));
+  Put(file, std::string(kMagic));
+  EXPECT_EQ(ReplayLog(path()).status.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(ReplayLog(folder_ + "/other").status.code(), absl::StatusCode::kNotFound);
+}
+
+// --- what a log may not do to its router ---
+
+// A session whose log goes to `writer`; true while it is recorded, told after it has been flushed and the
+// writer has had the time to fail.
+struct Session {
+  explicit Session(std::unique_ptr<LogWriter> owned)
+      : writer(owned.get()),
+        scheduler(core::SchedulerOptions{}, *core::MakePolicy("lpt", {}), nullptr,
+                  std::make_unique<Recorder>(std::move(owned), SessionInfo{"test", 0},
+                                             core::SchedulerOptions{}, PolicySetting{"lpt", {}}, "none")),
+        session(scheduler, 1) {}
+
+  // Turns until the log has stopped. False when it goes on and on.
+  bool RunUntilStopped(int turns) {
+    for (int i = 0; i < turns; ++i) {
+      session.Turn();
+      scheduler.FlushLog();
+      if (scheduler.LogStopped()) return true;
+      if (i % 64 == 0) absl::SleepFor(absl::Milliseconds(1));
+    }
+    return false;
+  }
+
+  LogWriter* const writer;
+  RecordedScheduler scheduler;
+  RandomSession<RecordedScheduler> session;
+};
+
+TEST_F(LogFile, AFullDiskEndsTheLogAndNothingElse) {
+  if (!fs::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
+  auto writer = LogWriter::Open({"/dev/full", 64 << 20});
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  Session session(*std::move(writer));
+  EXPECT_TRUE(session.RunUntilStopped(100'000));
+  const int64_t plans = session.scheduler.totals().plans;
+  for (int i = 0; i < 200; ++i) session.session.Turn();
+  EXPECT_GT(session.scheduler.totals().plans, plans);
+}
+
+TEST_F(LogFile, AFolderThatVanishesEndsTheLogAndNothingElse) {
+  Session session(Writer(LogWriter::kMinBytes));
+  for (int i = 0; i < 50; ++i) session.session.Turn();
+  fs::remove_all(folder_);
+  EXPECT_TRUE(session.RunUntilStopped(100'000));
+}
+
+TEST_F(LogFile, ADiskThatHangsEndsTheLogAndNothingElse) {
+  // A pipe whose reader does not read.
+  ASSERT_EQ(mkfifo(path().c_str(), 0600), 0);
+  std::fstream reader(path());  // read and write: opening does not wait
+  const absl::Time start = absl::Now();
+  {
+    Session session(Writer(LogWriter::kMinBytes));
+    EXPECT_TRUE(session.RunUntilStopped(1'000'000));
+  }
+  EXPECT_LT(absl::Now() - start, absl::Minutes(1)) << "a net under a hang, not a bound";
+}
+
+TEST_F(LogFile, AnUnusablePathOrBoundIsToldAtOnce) {
+  EXPECT_EQ(LogWriter::Open({folder_ + "/no/such/folder/log", 64 << 20}).status().code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_THAT(LogWriter::Open({path(), 1000}).status().message(), HasSubstr("at least 1048576 are needed"));
+}
+
+}  // namespace
+}  // namespace bfio::record
