@@ -1,0 +1,41 @@
+#include "tools/sim/experiment/columns.h"
+
+namespace bfio::sim {
+
+void AddColumns(report::Table& table, absl::Span<const Metric> metrics) {
+  for (const Metric& metric : metrics) {
+    table.columns.push_back({metric.name, metric.unit});
+    table.columns.push_back({"+-", metric.unit, 2});
+  }
+}
+
+void AddCells(std::vector<report::Cell>& row, const SeededRuns& runs, size_t variant,
+              absl::Span<const Metric> metrics) {
+  for (const Metric& metric : metrics) AddEstimate(row, runs.Mean(variant, metric.key), metric.scale);
+}
+
+report::Chart LineChart(const std::string& title, const report::Axis& x, absl::Span<const double> xs,
+                        const Metric& metric, const SeededRuns& runs, absl::Span<const Line> lines) {
+  report::Chart chart;
+  chart.title = title;
+  chart.x = x;
+  chart.y.label = metric.name;
+  chart.y.unit = metric.unit;
+  for (const Line& line : lines) {
+    report::Series& series = chart.series.emplace_back();
+    series.name = line.name;
+    series.style = line.style;
+    series.strong = line.strong;
+    for (size_t i = 0; i < line.variants.size(); ++i) {
+      AddPoint(series, xs[i], runs.Mean(line.variants[i], metric.key), metric.scale);
+    }
+  }
+  return chart;
+}
+
+int64_t StepsOf(const ExperimentContext& context, int64_t least) {
+  constexpr int64_t kSteps = 3000;
+  return context.Shortened(context.base.steps > 0 ? context.base.steps : kSteps, least);
+}
+
+}  // namespace bfio::sim
