@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/base/shutdown.h"
+#include "tools/sim/experiment/runner.h"
 #include "tools/sim/flags.h"
 #include "tools/sim/run/policy_stack.h"
 #include "tools/sim/run/simulation.h"
@@ -40,26 +41,49 @@ Progress ShowProgress(const SimOptions& options) {
   };
 }
 
+void Print(const nlohmann::ordered_json& run, bool json) {
+  std::cout << (json ? run.dump() : TableLine(run)) << std::endl;
+  if (!json && run.contains("shadows")) std::cout << ShadowLines(run.at("shadows"));
+}
+
+// One after the other, each printed when it is done.
+absl::Status RunInTurn(const std::vector<PlannedRun>& runs, bool json) {
+  for (const PlannedRun& planned : runs) {
+    absl::StatusOr<std::unique_ptr<Simulation>> simulation =
+        Simulation::Create(planned.options, *planned.trace);
+    if (!simulation.ok()) return simulation.status();
+    const absl::StatusOr<nlohmann::ordered_json> run = (*simulation)->Run(ShowProgress(planned.options));
+    if (!run.ok()) return run.status();
+    Print(*run, json);
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status RunPolicies() {
   absl::StatusOr<SimOptions> options = OptionsFromFlags();
   if (!options.ok()) return options.status();
-  const absl::StatusOr<Trace> trace = WorkloadFromFlags(options->seed, options->requests);
-  if (!trace.ok()) return trace.status();
-  const bool json = absl::GetFlag(FLAGS_json);
-  bool header = !json;
-  // One after the other, so that decision times are not disturbed.
+  absl::StatusOr<Trace> read = WorkloadFromFlags(options->seed, options->requests);
+  if (!read.ok()) return read.status();
+  const auto trace = std::make_shared<const Trace>(*std::move(read));
+  std::vector<PlannedRun> runs;
   for (const auto& policy : absl::StrSplit(absl::GetFlag(FLAGS_policy), ',')) {
     options->policy = std::string(policy);
-    absl::StatusOr<std::unique_ptr<Simulation>> simulation = Simulation::Create(*options, *trace);
-    if (!simulation.ok()) return simulation.status();
-    if (std::exchange(header, false)) std::cout << TableHeader() << std::endl;
-    const absl::StatusOr<nlohmann::ordered_json> run = (*simulation)->Run(ShowProgress(*options));
-    if (!run.ok()) return run.status();
-    std::cout << (json ? run->dump() : TableLine(*run)) << std::endl;
-    if (!json && run->contains("shadows")) std::cout << ShadowLines(run->at("shadows"));
+    // What is wrong is said before anything is run.
+    if (const auto simulation = Simulation::Create(*options, *trace); !simulation.ok()) {
+      return simulation.status();
+    }
+    runs.push_back({options->policy, *options, trace, {}});
   }
+  const bool json = absl::GetFlag(FLAGS_json);
+  if (!json) std::cout << TableHeader() << std::endl;
+  // Runs beside each other would disturb each other's decision times, so that has to be asked for.
+  if (!WasGiven("threads")) return RunInTurn(runs, json);
+  const Runner runner(ThreadsFromFlags(), {}, [] { return !ShutdownSignal::Requested(); });
+  const absl::StatusOr<std::vector<RunJson>> results = runner.Run(runs);
+  if (!results.ok()) return results.status();
+  for (const RunJson& run : *results) Print(run, json);
   return absl::OkStatus();
 }
 

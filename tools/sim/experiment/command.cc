@@ -1,5 +1,7 @@
 #include "tools/sim/experiment/command.h"
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
@@ -32,7 +34,6 @@ namespace {
 constexpr int64_t kDefaultSeeds = 5;
 // Rows of a profile that stand for it where rows are drawn from a workload.
 constexpr int64_t kProfileRows = 100'000;
-constexpr absl::Duration kProgressEvery = absl::Seconds(2);
 
 absl::StatusOr<std::vector<Workload>> Workloads(const char* default_profile) {
   std::vector<Workload> workloads;
@@ -53,14 +54,19 @@ absl::StatusOr<std::vector<Workload>> Workloads(const char* default_profile) {
   return workloads;
 }
 
+// One line that is rewritten on a terminal, a line now and then elsewhere.
 Runner::Progress ShowProgress(const char* name) {
-  return [name, next = MonotonicNow() + kProgressEvery](double share, const std::string& run) mutable {
-    if (MonotonicNow() < next) return;
-    next = MonotonicNow() + kProgressEvery;
+  const bool terminal = isatty(STDERR_FILENO) != 0;
+  const absl::Duration every = terminal ? absl::Milliseconds(100) : absl::Seconds(5);
+  return [=, next = MonotonicNow() + every](double share, const std::string& run) mutable {
+    const bool last = share >= 1;
+    if (MonotonicNow() < next && !(terminal && last)) return;
+    next = MonotonicNow() + every;
     constexpr int kWidth = 30;
     const int filled = static_cast<int>(share * kWidth);
-    std::fprintf(stderr, "%s [%s%s] %3.0f %%  %s\n", name, std::string(filled, '#').c_str(),
-                 std::string(kWidth - filled, '.').c_str(), 100 * share, run.c_str());
+    std::fprintf(stderr, "%s%s [%s%s] %3.0f %%  %s%s", terminal ? "\r\033[K" : "", name,
+                 std::string(filled, '#').c_str(), std::string(kWidth - filled, '.').c_str(), 100 * share,
+                 last ? "" : run.c_str(), terminal && !last ? "" : "\n");
   };
 }
 
