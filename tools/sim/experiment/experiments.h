@@ -12,8 +12,13 @@
 
 namespace bfio::sim {
 
-// BF-IO paper, Table 1.
+// BF-IO paper, Figures 1, 4, 5, 6, Table 1 and Figure 7 (with 2).
+absl::StatusOr<Findings> Fig1(const ExperimentContext& context);
+absl::StatusOr<Findings> Fig4(const ExperimentContext& context);
+absl::StatusOr<Findings> Fig5(const ExperimentContext& context);
+absl::StatusOr<Findings> Fig6(const ExperimentContext& context);
 absl::StatusOr<Findings> Table1(const ExperimentContext& context);
+absl::StatusOr<Findings> Fig7(const ExperimentContext& context);
 
 struct ExperimentInfo {
   // The subcommand.

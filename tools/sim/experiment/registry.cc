@@ -4,8 +4,18 @@ namespace bfio::sim {
 
 const std::vector<ExperimentInfo>& Experiments() {
   static const auto* const kExperiments = new std::vector<ExperimentInfo>{
+      {"fig1", "Figure 1 of the BF-IO paper: idle share per step",
+       "how long workers wait for the heaviest, step by step; 32 workers", "conversation,burstgpt", Fig1},
+      {"fig4", "Figure 4 of the BF-IO paper: imbalance by window", "imbalance against the steps looked ahead",
+       "burstgpt", Fig4},
+      {"fig5", "Figure 5 of the BF-IO paper: decode lengths",
+       "how near to geometric the lengths of answers are", "conversation,code,burstgpt", Fig5},
+      {"fig6", "Figure 6 of the BF-IO paper: loads over time", "every worker's load over 4,000 steps",
+       "burstgpt", Fig6},
       {"table1", "Table 1 of the BF-IO paper", "the paper's comparison of policies, its numbers beside ours",
        "burstgpt", Table1},
+      {"fig7", "Figures 2 and 7 of the BF-IO paper: power and energy",
+       "power over time and energy, by three power laws", "burstgpt", Fig7},
   };
   return *kExperiments;
 }
