@@ -12,6 +12,7 @@
 #include "common/config/program.h"
 #include "router/core/lookahead/lookahead.h"
 #include "router/core/policy/policy.h"
+#include "tools/sim/calibrate/calibrate_command.h"
 #include "tools/sim/dominance/dominance_command.h"
 #include "tools/sim/experiment/command.h"
 #include "tools/sim/replay/replay_command.h"
@@ -34,6 +35,7 @@ std::vector<Subcommand> Subcommands() {
   }
   commands.push_back(
       {"replay", "does the core decide a router's --decision_log again as it did?", RunReplayCommand});
+  commands.push_back({"calibrate", "the cost of a step, from workers' --step_log", RunCalibrateCommand});
   commands.push_back({"dominance", "is it never worse than any baseline?", RunDominanceCommand});
   return commands;
 }

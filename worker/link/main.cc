@@ -33,6 +33,11 @@ ABSL_FLAG(absl::Duration, connect_timeout, absl::Seconds(60),
           "give up when no router is found for so long at start");
 ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(30),
           "on SIGTERM: wait so long for running requests to end");
+ABSL_FLAG(
+    std::string, step_log, "",
+    "CSV file that gets a line per step and rank, for bfio_sim calibrate; empty: none. At half its bound it "
+    "becomes PATH.1");
+ABSL_FLAG(uint32_t, step_log_mb, 64, "bound of the step log, PATH and PATH.1 together, in MiB");
 ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warning or error");
 ABSL_FLAG(std::string, log_format, "text", "text or json");
 
@@ -72,6 +77,8 @@ bfio::worker::WorkerOptions OptionsFromFlags() {
   options.sim.seed = absl::GetFlag(FLAGS_seed);
   options.connect_timeout = absl::GetFlag(FLAGS_connect_timeout);
   options.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
+  options.step_log = absl::GetFlag(FLAGS_step_log);
+  options.step_log_bytes = int64_t{absl::GetFlag(FLAGS_step_log_mb)} << 20;
   options.version = BFIO_VERSION;
   return options;
 }

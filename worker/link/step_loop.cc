@@ -107,7 +107,11 @@ absl::Status StepLoop::RunSteps(const Inbox::Enter& enter, Barrier& barrier) {
       // The step's tokens are good all the same.
       report.barrier_error = Text(view.status());
     }
+    std::optional<StepRow> row;
+    if (options_.step_log != nullptr && view.ok()) row = RowOf(enter, report);
     link_.Send(enter.stream, std::move(report));
+    // After the report, which others wait for.
+    if (row) options_.step_log->Append(*row);
     if (!view.ok()) {
       // An epoch that was ended on purpose is no news.
       spdlog::log(enter.over.stop_requested() ? spdlog::level::debug : spdlog::level::warn,
@@ -146,6 +150,7 @@ bool StepLoop::AwaitPlan(const Inbox::Enter& enter, int64_t step) {
 }
 
 void StepLoop::ApplyDuePlans(StepReport& report) {
+  admitted_ = 0;
   inbox_.TakeDue(report.step, due_);
   for (const Plan& plan : due_) Apply(plan, report);
   report.applied_plan = applied_plan_;
@@ -156,7 +161,9 @@ void StepLoop::Apply(const Plan& plan, StepReport& report) {
   for (const Handle handle : plan.cancellations) engine_->Cancel(handle);
   for (const SequenceRequest& request : plan.assignments) {
     absl::Status admitted = engine_->Admit(request);
-    if (!admitted.ok()) {
+    if (admitted.ok()) {
+      ++admitted_;
+    } else {
       report.rejected.push_back({request.handle, admitted.code(), std::string(admitted.message())});
     }
   }
@@ -172,6 +179,24 @@ absl::Status StepLoop::RunLocal(StepReport& report) {
   report.free_kv_tokens = engine_->free_kv_tokens();
   due_.clear();
   return status;
+}
+
+StepRow StepLoop::RowOf(const Inbox::Enter& enter, const StepReport& report) const {
+  StepRow row;
+  row.epoch = report.epoch;
+  row.step = report.step;
+  row.rank = enter.epoch.group.rank;
+  row.ranks = enter.epoch.group.world_size;
+  row.load_tokens = report.output.load_tokens;
+  row.active = static_cast<int32_t>(report.output.tokens.size());
+  row.admitted = admitted_;
+  row.finished = static_cast<int32_t>(report.output.finished.size());
+  row.prefill_tokens = report.output.prefill_tokens;
+  row.local_ns = report.local_ns;
+  row.barrier_wait_ns = report.barrier_wait_ns;
+  row.gap_ns = report.gap_ns;
+  row.end_ns = *barrier_end_ns_;
+  return row;
 }
 
 Contribution StepLoop::ContributionOf(const StepReport& report) const {

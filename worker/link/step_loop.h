@@ -20,6 +20,7 @@
 #include "worker/engine/engine.h"
 #include "worker/link/inbox.h"
 #include "worker/link/messages.h"
+#include "worker/link/step_log.h"
 
 namespace bfio::worker {
 
@@ -36,6 +37,8 @@ struct StepLoopOptions {
   // Name of this rank, unique in the group.
   std::string worker_id;
   std::string version;
+  // Gets a row for every step that all ranks ended; borrowed, may be null.
+  StepLog::Rank* step_log = nullptr;
 };
 
 class StepLoop {
@@ -63,6 +66,8 @@ class StepLoop {
   void Apply(const Plan& plan, StepReport& report);
   // Fills in what the engine and the clock say after the local part of the step, and what the barrier needs.
   absl::Status RunLocal(StepReport& report);
+  // REQUIRES: the barrier has ended well, and the report is whole.
+  StepRow RowOf(const Inbox::Enter& enter, const StepReport& report) const;
   Contribution ContributionOf(const StepReport& report) const;
 
   const StepLoopOptions options_;
@@ -73,6 +78,8 @@ class StepLoop {
 
   // State of the present epoch.
   int64_t applied_plan_ = 0;
+  // Requests that the engine took before the present step.
+  int32_t admitted_ = 0;
   // The group waits for a plan before the next step.
   bool parked_ = true;
   // When the last barrier ended; absent before the first step and after an idle wait.

@@ -85,7 +85,7 @@ class Rank {
 
 absl::StatusOr<std::unique_ptr<Rank>> MakeRank(const WorkerOptions& options, int index,
                                                const std::shared_ptr<LocalHub>& hub,
-                                               std::shared_ptr<grpc::Channel> channel) {
+                                               std::shared_ptr<grpc::Channel> channel, StepLog* log) {
   SimOptions sim = options.sim;
   sim.seed += static_cast<uint64_t>(index);  // so that the ranks' jitter differs
   auto engine = SimEngine::Create(sim);
@@ -100,8 +100,9 @@ absl::StatusOr<std::unique_ptr<Rank>> MakeRank(const WorkerOptions& options, int
   link.worker_id = id;
   link.connect_timeout = options.connect_timeout;
   link.seed = sim.seed;
-  return std::make_unique<Rank>(StepLoopOptions{id, options.version}, std::move(link), *std::move(engine),
-                                *std::move(endpoint), std::move(channel));
+  StepLoopOptions loop = {id, options.version, log == nullptr ? nullptr : log->AddRank(id)};
+  return std::make_unique<Rank>(std::move(loop), std::move(link), *std::move(engine), *std::move(endpoint),
+                                std::move(channel));
 }
 
 // Waits for the ranks' own end, or for a signal and then for the drain.
@@ -147,10 +148,19 @@ absl::Status RunWorker(const WorkerOptions& options) {
   // Outlives the ranks: a reactor must never hold the last reference.
   const std::shared_ptr<grpc::Channel> channel = NewChannel(options.router);
   const auto hub = std::make_shared<LocalHub>();
+  // Outlives the ranks, which append to it.
+  std::unique_ptr<StepLog> log;
+  if (!options.step_log.empty()) {
+    auto opened = StepLog::Open(options.step_log, options.step_log_bytes);
+    if (!opened.ok()) {
+      return absl::Status(opened.status().code(), absl::StrCat("--step_log: ", opened.status().message()));
+    }
+    log = *std::move(opened);
+  }
   Roll roll(options.ranks_per_process);
   std::vector<std::unique_ptr<Rank>> ranks;
   for (int i = 0; i < options.ranks_per_process; ++i) {
-    auto rank = MakeRank(options, i, hub, channel);
+    auto rank = MakeRank(options, i, hub, channel, log.get());
     if (!rank.ok()) return rank.status();
     ranks.push_back(*std::move(rank));
   }

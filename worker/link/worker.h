@@ -26,6 +26,9 @@ struct WorkerOptions {
   SimOptions sim;
   absl::Duration connect_timeout = absl::Seconds(60);
   absl::Duration drain_timeout = absl::Seconds(30);
+  // Where steps are logged, and the bound of that log; empty: nowhere.
+  std::string step_log;
+  int64_t step_log_bytes = int64_t{64} << 20;
   std::string version;
 };
 

@@ -1,0 +1,51 @@
+// The workers' step logs (worker/link/step_log.h), read back.
+//
+// Purpose: columns are found by name, so a log that somebody has worked on will do. Threads: any. The only
+// I/O is reading the files.
+#ifndef BFIO_TOOLS_SIM_CALIBRATE_STEP_ROWS_H_
+#define BFIO_TOOLS_SIM_CALIBRATE_STEP_ROWS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace bfio::sim {
+
+// One step of one rank; tokens, seconds.
+struct StepSample {
+  int32_t worker = 0;  // StepRows::workers
+  int32_t rank = 0;
+  uint64_t epoch = 0;
+  int64_t step = 0;
+  double load_tokens = 0;
+  double prefill_tokens = 0;
+  double local_s = 0;
+  double barrier_wait_s = 0;
+  std::optional<double> gap_s;
+};
+
+struct StepRows {
+  std::vector<std::string> files;
+  std::vector<std::string> workers;
+  std::vector<StepSample> samples;
+  // Lines that could not be used, the first of them in words: a cut-off last one, as a rule.
+  int64_t bad_lines = 0;
+  std::string first_bad;
+};
+
+// Largest number of rows that are read: they are all held in memory, some 70 bytes each.
+inline constexpr size_t kMaxStepRows = 20'000'000;
+
+// Appends the rows of one file's text. INVALID_ARGUMENT naming a column that is missing, or too many rows.
+absl::Status ParseStepRows(absl::string_view text, absl::string_view source, StepRows& rows);
+
+// Reads the logs, and PATH.1 of each where there is one. NOT_FOUND for one that cannot be read.
+absl::StatusOr<StepRows> ReadStepRows(const std::vector<std::string>& paths);
+
+}  // namespace bfio::sim
+
+#endif  // BFIO_TOOLS_SIM_CALIBRATE_STEP_ROWS_H_

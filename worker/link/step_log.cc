@@ -1,0 +1,197 @@
+#include "worker/link/step_log.h"
+
+#include <signal.h>
+
+#include <filesystem>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "spdlog/spdlog.h"
+
+namespace bfio::worker {
+namespace {
+
+// In the CSV's first column.
+std::string CsvName(absl::string_view worker) {
+  std::string name(worker);
+  for (char& c : name) {
+    if (c == ',' || c == '"' || static_cast<unsigned char>(c) < ' ') c = '_';
+  }
+  return name;
+}
+
+void Format(const std::string& worker, const StepRow& row, std::string& out) {
+  absl::StrAppend(&out, worker, ",", row.epoch, ",", row.step, ",");
+  absl::StrAppend(&out, row.rank, ",", row.ranks, ",", row.load_tokens, ",", row.active);
+  absl::StrAppend(&out, ",", row.admitted, ",", row.finished, ",", row.prefill_tokens);
+  absl::StrAppend(&out, ",", row.local_ns, ",", row.barrier_wait_ns, ",");
+  if (row.gap_ns) absl::StrAppend(&out, *row.gap_ns);
+  absl::StrAppend(&out, ",", row.end_ns, "\n");
+}
+
+// PATH and PATH.1, within a bound.
+class BoundedFile {
+ public:
+  BoundedFile(std::string path, int64_t max_bytes)
+      : path_(std::move(path)), half_(max_bytes / 2), special_(IsSpecialFile(path_)) {}
+
+  // What is at the path becomes PATH.1.
+  absl::Status Next() {
+    file_ = AppendFile();
+    if (!special_) {
+      std::error_code error;
+      if (std::filesystem::exists(path_, error)) std::filesystem::rename(path_, path_ + ".1", error);
+      if (error) return absl::UnavailableError(absl::StrCat("cannot rename ", path_, ": ", error.message()));
+      // Of a larger bound than today's.
+      const auto old = std::filesystem::file_size(path_ + ".1", error);
+      if (!error && static_cast<int64_t>(old) > half_) std::filesystem::remove(path_ + ".1", error);
+    }
+    auto file = AppendFile::Open(path_, AppendFile::Mode::kAppend);
+    if (!file.ok()) return file.status();
+    file_ = *std::move(file);
+    return absl::OkStatus();
+  }
+
+  // Whole lines.
+  absl::Status Write(absl::string_view lines) {
+    while (!lines.empty()) {
+      if (file_.bytes() == 0 && !began_) {
+        absl::Status status = file_.Append(StepLog::kHeader);
+        if (!status.ok()) return status;
+        began_ = true;
+      }
+      const int64_t room = special_ ? static_cast<int64_t>(lines.size()) : half_ - file_.bytes();
+      size_t take = lines.size();
+      if (static_cast<int64_t>(take) > room) {
+        const size_t end =
+            room <= 0 ? absl::string_view::npos : lines.rfind('\n', static_cast<size_t>(room - 1));
+        take = end == absl::string_view::npos ? 0 : end + 1;
+      }
+      absl::Status status = take == 0 ? Turn() : file_.Append(lines.substr(0, take));
+      if (!status.ok()) return status;
+      lines.remove_prefix(take);
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status Turn() {
+    began_ = false;
+    return Next();
+  }
+
+  const std::string path_;
+  const int64_t half_;
+  const bool special_;
+  // The header is there.
+  bool began_ = false;
+  AppendFile file_;
+};
+
+}  // namespace
+
+struct StepLog::State {
+  State(std::string path, int64_t max_bytes) : file(std::move(path), max_bytes) {}
+
+  // The writer thread's, once that runs.
+  BoundedFile file;
+  Mutex mutex;
+  CondVar changed;
+  std::vector<std::unique_ptr<Rank>> ranks ABSL_GUARDED_BY(mutex);
+  bool closing ABSL_GUARDED_BY(mutex) = false;
+  bool done ABSL_GUARDED_BY(mutex) = false;
+};
+
+void StepLog::Rank::Append(const StepRow& row) {
+  MutexLock lock(&mutex_);
+  if (stopped_) return;
+  if (rows_.size() < kMaxRows) {
+    rows_.push_back(row);
+  } else {
+    full_ = stopped_ = true;
+  }
+}
+
+absl::StatusOr<std::unique_ptr<StepLog>> StepLog::Open(const std::string& path, int64_t max_bytes) {
+  if (max_bytes < kMinBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a step log of ", max_bytes, " bytes: at least ", kMinBytes, " are needed"));
+  }
+  auto state = std::make_shared<State>(path, max_bytes);
+  absl::Status status = state->file.Next();
+  if (!status.ok()) return status;
+  return std::unique_ptr<StepLog>(new StepLog(std::move(state)));
+}
+
+StepLog::StepLog(std::shared_ptr<State> state)
+    : state_(std::move(state)), thread_([shared = state_] { Run(shared); }) {}
+
+StepLog::~StepLog() {
+  bool done = false;
+  {
+    MutexLock lock(&state_->mutex);
+    state_->closing = true;
+    state_->changed.SignalAll();
+    const absl::Time deadline = absl::Now() + kPatience;
+    while (!state_->done && !state_->changed.WaitWithDeadline(&state_->mutex, deadline)) {
+    }
+    done = state_->done;
+  }
+  if (done) {
+    thread_.join();
+  } else {
+    spdlog::warn("the step log's disk does not answer: its end may be missing");
+    thread_.detach();
+  }
+}
+
+StepLog::Rank* StepLog::AddRank(absl::string_view worker) {
+  MutexLock lock(&state_->mutex);
+  state_->ranks.push_back(std::unique_ptr<Rank>(new Rank(CsvName(worker))));
+  return state_->ranks.back().get();
+}
+
+void StepLog::Run(const std::shared_ptr<State>& state) {
+  // A pipe whose reader has gone is an error like any other.
+  sigset_t pipe;
+  sigemptyset(&pipe);
+  sigaddset(&pipe, SIGPIPE);
+  pthread_sigmask(SIG_BLOCK, &pipe, nullptr);
+  std::vector<StepRow> rows;
+  std::string lines;
+  absl::Status status;
+  std::vector<Rank*> ranks;
+  for (bool closing = false; !closing && status.ok();) {
+    {
+      MutexLock lock(&state->mutex);
+      if (!state->closing) state->changed.WaitWithTimeout(&state->mutex, kPoll);
+      closing = state->closing;
+      ranks.clear();
+      for (const auto& rank : state->ranks) ranks.push_back(rank.get());
+    }
+    lines.clear();
+    bool full = false;
+    for (Rank* rank : ranks) {
+      rows.clear();
+      {
+        MutexLock lock(&rank->mutex_);
+        std::swap(rows, rank->rows_);
+        full = full || rank->full_;
+      }
+      for (const StepRow& row : rows) Format(rank->worker_, row, lines);
+    }
+    status = state->file.Write(lines);
+    if (status.ok() && full) status = absl::ResourceExhaustedError("the disk is too slow for it");
+  }
+  if (!status.ok()) spdlog::error("the step log ends here: {}", std::string(status.message()));
+  MutexLock lock(&state->mutex);
+  for (const auto& rank : state->ranks) {
+    MutexLock rank_lock(&rank->mutex_);
+    rank->stopped_ = true;
+    rank->rows_.clear();
+  }
+  state->done = true;
+  state->changed.SignalAll();
+}
+
+}  // namespace bfio::worker
