@@ -1,0 +1,80 @@
+// A checkpoint, checked and mapped: what an engine computes with.
+//
+// Purpose: configuration and weights of one model directory, every tensor found, of the shape that the
+// configuration demands, and none besides. Weights stay in the files' pages and dtypes; an engine converts or
+// uploads what it needs. Threads: immutable once loaded, any thread may read.
+#ifndef BFIO_WORKER_ENGINE_MODEL_MODEL_H_
+#define BFIO_WORKER_ENGINE_MODEL_MODEL_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "worker/engine/model/model_config.h"
+#include "worker/engine/model/safetensors.h"
+
+namespace bfio::worker {
+
+// Weights of y = W x (+ b) are [outputs, inputs]. A tensor that the model does not have is not present().
+// Tensors need not have one dtype.
+struct LayerWeights {
+  // [heads * head_dim, hidden]
+  TensorView q;
+  // [kv_heads * head_dim, hidden]
+  TensorView k, v;
+  // [hidden, heads * head_dim]
+  TensorView o;
+  // By ModelConfig::qkv_bias: [heads * head_dim], [kv_heads * head_dim], the same.
+  TensorView q_bias, k_bias, v_bias;
+  // By ModelConfig::output_bias: [hidden].
+  TensorView o_bias;
+  // By ModelConfig::qk_norm: [head_dim], shared by all heads.
+  TensorView q_norm, k_norm;
+  // [intermediate, hidden]
+  TensorView gate, up;
+  // [hidden, intermediate]
+  TensorView down;
+  // By ModelConfig::mlp_bias: [intermediate], [intermediate], [hidden].
+  TensorView gate_bias, up_bias, down_bias;
+  // [hidden]
+  TensorView input_norm, post_attention_norm;
+};
+
+class Model {
+ public:
+  const ModelConfig& config() const { return config_; }
+  // [vocab, hidden]
+  const TensorView& embedding() const { return embedding_; }
+  // [hidden]
+  const TensorView& final_norm() const { return final_norm_; }
+  // [vocab, hidden]; the embedding's own memory when ModelConfig::tied_embeddings.
+  const TensorView& lm_head() const { return lm_head_; }
+  // ModelConfig::layers of them, the first one first.
+  const std::vector<LayerWeights>& layers() const { return layers_; }
+  // What the weights take in the files, each counted once.
+  int64_t weight_bytes() const { return checkpoint_->bytes(); }
+
+ private:
+  friend class ModelBuilder;
+  Model(ModelConfig config, std::unique_ptr<Checkpoint> checkpoint)
+      : config_(std::move(config)), checkpoint_(std::move(checkpoint)) {}
+
+  const ModelConfig config_;
+  const std::unique_ptr<Checkpoint> checkpoint_;
+  TensorView embedding_;
+  TensorView final_norm_;
+  TensorView lm_head_;
+  std::vector<LayerWeights> layers_;
+};
+
+// Opens a directory as Hugging Face's hub lays it out: config.json, generation_config.json (if it is there,
+// for its eos_token_id alone), model.safetensors or an index and its shards. An error names file, tensor or
+// field, the value found and what was expected.
+absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& directory);
+
+}  // namespace bfio::worker
+
+#endif  // BFIO_WORKER_ENGINE_MODEL_MODEL_H_

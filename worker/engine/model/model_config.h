@@ -1,0 +1,70 @@
+// What a checkpoint's config.json says about the model: sizes, biases, rotary embedding.
+//
+// Purpose: one struct over the families that the engines know (Llama, Mistral, Qwen2, Qwen3), with the
+// defaults that transformers has for absent and null fields. What would change the computation and is not
+// implemented is refused by name; nothing is guessed. Threads: plain data and pure functions.
+#ifndef BFIO_WORKER_ENGINE_MODEL_MODEL_CONFIG_H_
+#define BFIO_WORKER_ENGINE_MODEL_MODEL_CONFIG_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace bfio::worker {
+
+struct RopeConfig {
+  enum class Kind { kDefault, kLinear, kLlama3 };
+
+  Kind kind = Kind::kDefault;
+  double theta = 10000;
+  // kLinear and kLlama3; at least 1.
+  double factor = 1;
+  // kLlama3 only; 0 < low < high.
+  double low_freq_factor = 1;
+  double high_freq_factor = 4;
+  // Context the model was trained with before the frequencies were stretched, in tokens.
+  int64_t original_max_positions = 8192;
+};
+
+struct ModelConfig {
+  enum class Family { kLlama, kMistral, kQwen2, kQwen3 };
+
+  Family family = Family::kLlama;
+  // Sizes of vectors, in elements. The query is heads * head_dim wide, which need not be `hidden`.
+  int64_t hidden = 0;
+  int64_t intermediate = 0;
+  int64_t layers = 0;
+  int64_t heads = 0;
+  // Divides `heads`.
+  int64_t kv_heads = 0;
+  // Even.
+  int64_t head_dim = 0;
+  int64_t vocab = 0;
+  // Prompt and output of one request, in tokens.
+  int64_t max_positions = 0;
+  double rms_epsilon = 0;
+  // The output projection is the embedding.
+  bool tied_embeddings = false;
+  bool qkv_bias = false;
+  bool output_bias = false;
+  bool mlp_bias = false;
+  // RMSNorm over each head of query and key, before the rotation.
+  bool qk_norm = false;
+  RopeConfig rope;
+  // Tokens that end a sequence, ascending; each in [0, vocab). May be empty.
+  std::vector<int32_t> eos_token_ids;
+};
+
+// "llama", "mistral", "qwen2" or "qwen3": config.json's model_type.
+absl::string_view FamilyName(ModelConfig::Family family);
+
+// Reads the text of a config.json. `name` (its path) opens every error message. INVALID_ARGUMENT: not JSON, a
+// field of the wrong type or out of range; UNIMPLEMENTED: a model that the engines cannot run, with the field
+// and its value.
+absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json, absl::string_view name);
+
+}  // namespace bfio::worker
+
+#endif  // BFIO_WORKER_ENGINE_MODEL_MODEL_CONFIG_H_
