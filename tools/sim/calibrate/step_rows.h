@@ -40,7 +40,8 @@ struct StepRows {
 // Largest number of rows that are read: they are all held in memory, some 70 bytes each.
 inline constexpr size_t kMaxStepRows = 20'000'000;
 
-// Appends the rows of one file's text. INVALID_ARGUMENT naming a column that is missing, or too many rows.
+// Appends the rows of one file's text; an empty one is of a worker that was killed at once. INVALID_ARGUMENT
+// naming a column that is missing, or too many rows.
 absl::Status ParseStepRows(absl::string_view text, absl::string_view source, StepRows& rows);
 
 // Reads the logs, and PATH.1 of each where there is one. NOT_FOUND for one that cannot be read.

@@ -1,0 +1,184 @@
+// The two logs of real programs: what the router decided is decided again alike, and what steps cost is found
+// again, whatever happened to clients, workers and the router meanwhile.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "tests/testing/cluster.h"
+
+namespace bfio::testing {
+namespace {
+
+constexpr double kC = 0.002, kTl = 5e-7, kPrefill = 2e-6;
+constexpr int kWorkers = 3, kRequests = 500;
+
+std::string WriteTrace() {
+  const std::string path = absl::StrCat(TestDirectory(), "/trace.csv");
+  std::ofstream out(path);
+  out << "arrived_at,num_prefill_tokens,num_decode_tokens\n";
+  for (int i = 0; i < kRequests; ++i)
+    out << i * 0.001 << "," << 1 + (i * 7919) % 1500 << "," << 1 + (i * 104729) % 60 << "\n";
+  return path;
+}
+
+size_t Serving(const v1::ClusterState& state) {
+  size_t serving = 0;
+  for (const v1::WorkerState& worker : state.workers()) serving += worker.phase() == v1::WORKER_PHASE_SERVING;
+  return serving;
+}
+
+// A group whose router and workers write logs.
+struct LoggedCluster {
+  LoggedCluster(const std::string& name, std::vector<std::string> router_flags)
+      : decisions(absl::StrCat(TestDirectory(), "/", name, ".decisions")) {
+    ClusterOptions options;
+    options.worker_processes = 0;  // each gets a log of its own
+    options.router_flags = std::move(router_flags);
+    // A clock that ends decisions would make them unrepeatable.
+    for (const std::string& flag :
+         {absl::StrCat("--workers=", kWorkers), absl::StrCat("--decision_log=", decisions),
+          absl::StrCat("--step_timeout=", 2 * kSlowdown, "s"),
+          absl::StrCat("--form_timeout=", 3 * kSlowdown, "s"), std::string("--decide_budget_ms=0")}) {
+      options.router_flags.push_back(flag);
+    }
+    cluster = std::make_unique<Cluster>(options);
+    for (int i = 0; i < kWorkers && cluster->ok(); ++i) {
+      step_logs.push_back(absl::StrCat(TestDirectory(), "/", name, ".steps", i, ".csv"));
+      workers.emplace_back(
+          "bfio_worker", std::vector<std::string>{absl::StrCat("--router=", cluster->address()), "--slots=8",
+                                                  absl::StrCat("--c=", kC), absl::StrCat("--tl=", kTl),
+                                                  absl::StrCat("--prefill_cost=", kPrefill),
+                                                  absl::StrCat("--step_log=", step_logs.back())});
+    }
+    ok = cluster->ok() && WaitForRanks(kWorkers);
+  }
+
+  bool WaitForRanks(size_t ranks) {
+    return cluster->WaitFor(absl::StrCat(ranks, " ranks"),
+                            [&](const v1::ClusterState& state) { return Serving(state) == ranks; });
+  }
+
+  // The trace, while some clients give up and a worker dies.
+  void RunDisturbed() {
+    RunResult load;
+    std::thread generator([&] {
+      load = RunProgram("bfio_loadgen", {absl::StrCat("--target=", cluster->address()),
+                                         absl::StrCat("--trace=", WriteTrace()), "--arrival=closed",
+                                         "--concurrency=40", absl::StrCat("--requests=", kRequests)});
+    });
+    std::thread impatient([&] {
+      for (int i = 0; i < 30; ++i) {
+        const GenerateResult result =
+            Generate(cluster->inference(), SyntheticRequest(100, 2000), absl::Milliseconds(20 + 5 * i));
+        EXPECT_EQ(result.status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+      }
+    });
+    cluster->WaitFor("a hundred steps", [](const v1::ClusterState& s) { return s.steps().steps() > 100; });
+    workers[1].Signal(SIGKILL);
+    impatient.join();
+    generator.join();
+    EXPECT_EQ(load.code, 0) << load.err << load.out << cluster->router().Stderr();
+    EXPECT_TRUE(WaitForRanks(kWorkers - 1));
+  }
+
+  void StopWorkers() {
+    for (const int i : {0, 2}) {
+      workers[i].Signal(SIGTERM);
+      EXPECT_EQ(workers[i].Wait(kSlowdown * absl::Seconds(40)), 0) << workers[i].Stderr();
+    }
+  }
+
+  const std::string decisions;
+  std::vector<std::string> step_logs;
+  std::unique_ptr<Cluster> cluster;
+  std::vector<Process> workers;
+  bool ok = false;
+};
+
+nlohmann::json Replay(const std::string& log) {
+  const RunResult run = RunProgram("bfio_sim", {"replay", absl::StrCat("--log=", log), "--json"});
+  EXPECT_EQ(run.code, 0) << run.err << run.out;
+  return nlohmann::json::parse(run.out, nullptr, false);
+}
+
+void ExpectIdentical(const nlohmann::json& replay) {
+  ASSERT_TRUE(replay.is_object());
+  EXPECT_EQ(replay["ok"], true) << replay["first_difference"];
+  EXPECT_EQ(replay["from_beginning"], true);
+  EXPECT_EQ(replay["identical"], replay["decisions"]) << replay["first_difference"];
+  EXPECT_EQ(replay["answers_identical"], replay["answers"]);
+  EXPECT_GT(replay["decisions"], 100);
+  EXPECT_GT(replay["steps"], 100);
+  EXPECT_GE(replay["epochs"], 2);
+  EXPECT_GT(replay["requests_cancelled"], 0);
+  EXPECT_GE(replay["requests_accepted"], kRequests);
+}
+
+// Ratios far wider than a busy machine bends them: a fit of the wrong thing is off by more.
+void ExpectCost(const std::vector<std::string>& logs) {
+  const RunResult run =
+      RunProgram("bfio_sim", {"calibrate", absl::StrCat("--steps=", absl::StrJoin(logs, ",")), "--json"});
+  ASSERT_EQ(run.code, 0) << run.err;
+  const nlohmann::json found = nlohmann::json::parse(run.out);
+  ASSERT_TRUE(found["tl_s_per_token"].is_object() && found["prefill_s_per_token"].is_object()) << run.out;
+  const double c = found["c_s"]["value"], tl = found["tl_s_per_token"]["value"],
+               prefill = found["prefill_s_per_token"]["value"];
+  EXPECT_GT(c, 0.5 * kC);
+  EXPECT_LT(c, 3 * kSlowdown * kC);
+  EXPECT_GT(tl, 0.5 * kTl);
+  EXPECT_LT(tl, 2 * kSlowdown * kTl);
+  EXPECT_GT(prefill, 0.5 * kPrefill);
+  EXPECT_LT(prefill, 2 * kSlowdown * kPrefill);
+  EXPECT_GE(found["workers"].size(), static_cast<size_t>(kWorkers - 1));
+  EXPECT_GT(found["rows"], 300);
+}
+
+TEST(Logs, BfIoAutoReplaysIdenticallyAndTheCostOfItsStepsIsFound) {
+  LoggedCluster logged("auto", {"--policy=bf_io_auto"});
+  ASSERT_TRUE(logged.ok);
+  logged.RunDisturbed();
+  logged.StopWorkers();
+  logged.cluster->router().Signal(SIGTERM);
+  EXPECT_EQ(logged.cluster->router().Wait(kSlowdown * absl::Seconds(40)), 0);
+  const nlohmann::json replay = Replay(logged.decisions);
+  ExpectIdentical(replay);
+  EXPECT_EQ(replay["ending"], "closed");
+  EXPECT_GT(replay["requests_requeued"], 0);
+  ExpectCost(logged.step_logs);
+}
+
+TEST(Logs, BfIoInLockstepReplaysIdenticallyThoughItsRouterWasKilled) {
+  LoggedCluster logged("lockstep", {"--policy=bf_io", "--plan_mode=lockstep", "--lookahead=survival",
+                                    "--horizon=8", "--objective=refill"});
+  ASSERT_TRUE(logged.ok);
+  logged.RunDisturbed();
+  logged.cluster->router().Signal(SIGKILL);
+  EXPECT_EQ(logged.cluster->router().Wait(kSlowdown * absl::Seconds(40)), 128 + SIGKILL);
+  const nlohmann::json replay = Replay(logged.decisions);
+  ExpectIdentical(replay);
+  EXPECT_TRUE(replay["ending"] == "no_end" || replay["ending"] == "truncated") << replay["ending"];
+}
+
+TEST(Logs, FullDisksDisturbNobody) {
+  if (!std::ifstream("/dev/full")) GTEST_SKIP() << "no /dev/full";
+  ClusterOptions options;
+  options.router_flags = {"--decision_log=/dev/full"};
+  options.worker_flags.push_back("--step_log=/dev/full");
+  Cluster cluster(options);
+  ASSERT_TRUE(cluster.ok());
+  const RunResult load = RunProgram(
+      "bfio_loadgen", {absl::StrCat("--target=", cluster.address()), absl::StrCat("--trace=", WriteTrace()),
+                       "--arrival=closed", "--concurrency=40", "--requests=200"});
+  EXPECT_EQ(load.code, 0) << load.err << load.out;
+  cluster.StopCleanly();
+  EXPECT_NE(cluster.router().Stderr().find("the decision log ends here"), std::string::npos);
+  EXPECT_NE(cluster.workers()[0].Stderr().find("the step log ends here"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace bfio::testing

@@ -1,0 +1,173 @@
+// Known costs are found again in logs with noise and nonsense, and what a log cannot tell is not made up.
+#include "tools/sim/calibrate/calibration.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/rng.h"
+#include "tools/sim/calibrate/robust_fit.h"
+
+namespace bfio::sim {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+struct Truth {
+  double c = 5e-3, tl = 1e-7, prefill = 2e-6;
+  // Relative.
+  double noise = 0.01;
+  // Of the rows: a pause of up to ten steps on top.
+  double outliers = 0.05;
+  bool loads_vary = true;
+  bool with_prefill = true;
+  // Prompts of the load's own size in every step.
+  bool together = false;
+  double slow_worker = 1;
+  int workers = 4, steps = 1000;
+};
+
+StepRows Synthetic(const Truth& truth, uint64_t seed) {
+  Rng rng(seed);
+  StepRows rows;
+  for (int w = 0; w < truth.workers; ++w) rows.workers.push_back(absl::StrCat("worker", w));
+  for (int step = 1; step <= truth.steps; ++step) {
+    for (int w = 0; w < truth.workers; ++w) {
+      StepSample sample;
+      sample.worker = sample.rank = w;
+      sample.epoch = 1;
+      sample.step = step;
+      sample.load_tokens = truth.loads_vary ? 20'000 + 60'000 * rng.Uniform() : 50'000;
+      if (truth.with_prefill && rng.Below(5) == 0) sample.prefill_tokens = 1 + rng.Below(4000);
+      if (truth.together) sample.prefill_tokens = sample.load_tokens * 0.1;
+      double local = truth.c + truth.tl * sample.load_tokens + truth.prefill * sample.prefill_tokens;
+      if (w == 2) local *= truth.slow_worker;
+      local *= 1 + truth.noise * rng.Normal();
+      if (rng.Uniform() < truth.outliers) local *= 2 + 8 * rng.Uniform();
+      sample.local_s = local;
+      sample.barrier_wait_s = 3e-5 + (w == step % truth.workers ? 0 : 1e-3 * rng.Uniform());
+      if (step > 1) sample.gap_s = 1e-5;
+      rows.samples.push_back(sample);
+    }
+  }
+  return rows;
+}
+
+TEST(Calibration, KnownCoefficientsAreFoundDespiteNoiseAndOutliers) {
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    const Truth truth;
+    const auto found = Calibrate(Synthetic(truth, seed));
+    ASSERT_TRUE(found.ok()) << found.status();
+    ASSERT_TRUE(found->tl && found->prefill);
+    EXPECT_NEAR(found->c.value / truth.c, 1, 0.005);
+    EXPECT_NEAR(found->tl->value / truth.tl, 1, 0.01);
+    EXPECT_NEAR(found->prefill->value / truth.prefill, 1, 0.01);
+    // What it says of its own error is right: within 5 of them, and not a tenth of them.
+    EXPECT_LT(std::abs(found->c.value - truth.c), 5 * found->c.standard_error);
+    EXPECT_LT(std::abs(found->tl->value - truth.tl), 5 * found->tl->standard_error);
+    EXPECT_LT(found->tl->standard_error, 0.01 * truth.tl);
+    EXPECT_NEAR(static_cast<double>(found->outliers) / static_cast<double>(found->rows), 0.05, 0.015);
+    EXPECT_GT(found->r_squared, 0.9);
+    EXPECT_NEAR(found->barrier_s.value_or(0), 3e-5, 1e-9);
+    EXPECT_NEAR(found->gap_s.value_or(0), 1e-5, 1e-9);
+    EXPECT_TRUE(found->warnings.empty()) << found->warnings[0];
+  }
+}
+
+TEST(Calibration, WithoutNoiseTheyAreExact) {
+  Truth truth;
+  truth.noise = truth.outliers = 0;
+  const auto found = Calibrate(Synthetic(truth, 1));
+  ASSERT_TRUE(found.ok());
+  EXPECT_NEAR(found->c.value / truth.c, 1, 1e-9);
+  EXPECT_NEAR(found->tl->value / truth.tl, 1, 1e-9);
+  EXPECT_NEAR(found->prefill->value / truth.prefill, 1, 1e-9);
+  EXPECT_EQ(found->outliers, 0);
+}
+
+TEST(Calibration, ALoadThatDoesNotVaryTellsNoCostOfATokenAndSaysSo) {
+  Truth truth;
+  truth.loads_vary = false;
+  const auto found = Calibrate(Synthetic(truth, 1));
+  ASSERT_TRUE(found.ok());
+  EXPECT_FALSE(found->tl);
+  EXPECT_NEAR(found->c.value, truth.c + truth.tl * 50'000, 1e-4);
+  EXPECT_THAT(found->warnings, Contains(HasSubstr("the load hardly varies")));
+  EXPECT_THAT(SimFlags(*found), HasSubstr("--tl=0 "));
+}
+
+TEST(Calibration, WithoutPrefillItsCostIsLeftOut) {
+  Truth truth;
+  truth.with_prefill = false;
+  const auto found = Calibrate(Synthetic(truth, 1));
+  ASSERT_TRUE(found.ok());
+  EXPECT_FALSE(found->prefill);
+  EXPECT_TRUE(found->tl);
+  EXPECT_THAT(found->warnings, Contains(HasSubstr("prefill in 0 of 4000 rows")));
+  EXPECT_THAT(SimFlags(*found), ::testing::Not(HasSubstr("--prefill")));
+}
+
+TEST(Calibration, PrefillThatMovesWithTheLoadIsNotToldApart) {
+  Truth truth;
+  truth.together = true;
+  const auto found = Calibrate(Synthetic(truth, 1));
+  ASSERT_TRUE(found.ok());
+  EXPECT_FALSE(found->prefill);
+  EXPECT_THAT(found->warnings, Contains(HasSubstr("cannot be told")));
+}
+
+TEST(Calibration, ASlowWorkerIsNamed) {
+  Truth truth;
+  truth.slow_worker = 1.2;
+  truth.workers = 8;
+  const auto found = Calibrate(Synthetic(truth, 1));
+  ASSERT_TRUE(found.ok());
+  for (const WorkerDeviation& worker : found->workers) EXPECT_EQ(worker.slow, worker.worker == "worker2");
+  EXPECT_THAT(found->warnings, Contains(HasSubstr("worker2 is ")));
+}
+
+TEST(Calibration, TooLittleIsAnError) {
+  Truth truth;
+  truth.steps = 5;
+  EXPECT_THAT(Calibrate(Synthetic(truth, 1)).status().message(), HasSubstr("at least 30 are needed"));
+}
+
+constexpr char kHeader[] =
+    "worker,epoch,step,rank,ranks,load_tokens,active,admitted,finished,prefill_tokens,local_ns,barrier_wait_"
+    "ns,gap_ns,"
+    "end_ns\n";
+
+TEST(StepRows, ColumnsAreFoundByNameAndBadLinesCounted) {
+  StepRows rows;
+  const std::string text = absl::StrCat(kHeader,
+                                        "a#0,1,1,0,2,100,3,1,0,50,1000,200,,9\n"
+                                        "a#1,1,1,1,2,120,3,1,0,0,1500,10,30,9\n"
+                                        "a#1,1,2,1,2,nonsense,3,1,0,0,1500,10,30,9\n"
+                                        "a#0,1,2,0,2,1");
+  ASSERT_TRUE(ParseStepRows(text, "x", rows).ok());
+  ASSERT_EQ(rows.samples.size(), 2u);
+  EXPECT_EQ(rows.bad_lines, 2);
+  EXPECT_EQ(rows.first_bad, "x, line 4");
+  EXPECT_EQ(rows.samples[0].load_tokens, 100);
+  EXPECT_FALSE(rows.samples[0].gap_s);
+  EXPECT_DOUBLE_EQ(rows.samples[1].gap_s.value_or(0), 30e-9);
+  EXPECT_DOUBLE_EQ(rows.samples[1].local_s, 1.5e-6);
+  EXPECT_THAT(rows.workers, ::testing::ElementsAre("a#0", "a#1"));
+}
+
+TEST(StepRows, WhatIsNoStepLogIsAnError) {
+  StepRows rows;
+  EXPECT_THAT(ParseStepRows("a,b\n1,2\n", "x", rows).message(), HasSubstr("x: no column 'worker'"));
+  EXPECT_TRUE(ParseStepRows("", "x", rows).ok());
+  EXPECT_EQ(ReadStepRows({"/no/such/log"}).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(RobustFit, AConstantColumnIsAnError) {
+  const std::vector<double> y = {1, 2, 3, 4, 5, 6, 7, 8}, same(8, 3.0);
+  EXPECT_EQ(FitRobustly({same}, y).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(FitRobustly({y, y}, y).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace bfio::sim
