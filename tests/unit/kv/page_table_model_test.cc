@@ -1,0 +1,130 @@
+// The page table against a model too simple to be wrong: sequences as numbers, pages as a set.
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <set>
+
+#include "common/base/rng.h"
+#include "gtest/gtest.h"
+#include "worker/kv/page_table.h"
+
+namespace bfio::worker {
+namespace {
+
+struct Model {
+  int64_t capacity;
+  int32_t max_sequences;
+  struct Sequence {
+    int64_t reserved, tokens;
+  };
+  std::map<SequenceIndex, Sequence> live;
+
+  int64_t free() const {
+    int64_t left = capacity;
+    for (const auto& [index, sequence] : live) left -= sequence.reserved;
+    return left;
+  }
+};
+
+class Walk {
+ public:
+  explicit Walk(uint64_t seed)
+      : rng_(seed),
+        options_{1 + static_cast<int32_t>(rng_.Below(40)), 1 + static_cast<int64_t>(rng_.Below(2000)),
+                 1 + static_cast<int32_t>(rng_.Below(30))},
+        table_(*PageTable::Create(options_)),
+        model_{options_.capacity_tokens, options_.max_sequences, {}} {}
+
+  void Step() {
+    switch (rng_.Below(4)) {
+      case 0:
+      case 1:
+        return Admit();
+      case 2:
+        return Grow();
+      default:
+        return Release();
+    }
+  }
+
+  void Check() const {
+    ASSERT_TRUE(table_.Audit().ok()) << table_.Audit();
+    ASSERT_EQ(table_.free_tokens(), model_.free());
+    ASSERT_EQ(table_.stats().sequences, static_cast<int32_t>(model_.live.size()));
+    std::set<PageId> seen;
+    int64_t resident = 0;
+    for (const auto& [index, sequence] : model_.live) {
+      ASSERT_EQ(table_.tokens(index), sequence.tokens);
+      const auto pages = table_.pages(index);
+      ASSERT_EQ(static_cast<int64_t>(pages.size()),
+                (sequence.tokens + options_.page_tokens - 1) / options_.page_tokens);
+      for (const PageId page : pages) ASSERT_TRUE(seen.insert(page).second) << "page " << page << " twice";
+      resident += sequence.tokens;
+    }
+    ASSERT_EQ(table_.stats().resident_tokens, resident);
+    ASSERT_EQ(table_.stats().pages_taken, static_cast<int32_t>(seen.size()));
+  }
+
+  void ReleaseAll() {
+    while (!model_.live.empty()) Release();
+  }
+
+ private:
+  void Admit() {
+    const int64_t tokens = 1 + static_cast<int64_t>(rng_.Below(static_cast<uint64_t>(model_.capacity)) / 3);
+    const bool fits =
+        tokens <= model_.free() && static_cast<int32_t>(model_.live.size()) < model_.max_sequences;
+    const auto index = table_.Admit(tokens);
+    ASSERT_EQ(index.ok(), fits) << index.status();
+    if (!fits) return;
+    ASSERT_TRUE(model_.live.insert({*index, {tokens, 0}}).second) << "index " << *index << " twice";
+  }
+
+  std::map<SequenceIndex, Model::Sequence>::iterator Any() {
+    auto it = model_.live.begin();
+    std::advance(it, rng_.Below(model_.live.size()));
+    return it;
+  }
+
+  void Grow() {
+    if (model_.live.empty()) return;
+    const auto it = Any();
+    const int64_t to =
+        std::min(it->second.reserved, it->second.tokens + static_cast<int64_t>(rng_.Below(60)));
+    const auto before = table_.pages(it->first);
+    const std::vector<PageId> held(before.begin(), before.end());
+    ASSERT_TRUE(table_.Grow(it->first, to).ok());
+    it->second.tokens = to;
+    const auto after = table_.pages(it->first);
+    ASSERT_TRUE(std::equal(held.begin(), held.end(), after.begin())) << "a page moved";
+  }
+
+  void Release() {
+    if (model_.live.empty()) return;
+    const auto it = Any();
+    ASSERT_TRUE(table_.Release(it->first).ok());
+    model_.live.erase(it);
+  }
+
+  Rng rng_;
+  const PageTableOptions options_;
+  PageTable table_;
+  Model model_;
+};
+
+TEST(PageTableModelTest, RandomAdmissionsGrowthAndReleasesKeepEveryPageWithOneOwner) {
+  for (uint64_t seed = 1; seed <= 60; ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed);
+    Walk walk(seed);
+    for (int i = 0; i < 400 && !::testing::Test::HasFatalFailure(); ++i) {
+      walk.Step();
+      walk.Check();
+    }
+    walk.ReleaseAll();
+    walk.Check();
+    if (::testing::Test::HasFatalFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace bfio::worker
