@@ -1,5 +1,11 @@
 #include "tools/sim/experiment/columns.h"
 
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "tools/sim/run/workload.h"
+
 namespace bfio::sim {
 
 void AddColumns(report::Table& table, absl::Span<const Metric> metrics) {
@@ -36,6 +42,18 @@ report::Chart LineChart(const std::string& title, const report::Axis& x, absl::S
 int64_t StepsOf(const ExperimentContext& context, int64_t least) {
   constexpr int64_t kSteps = 3000;
   return context.Shortened(context.base.steps > 0 ? context.base.steps : kSteps, least);
+}
+
+int64_t WarmUpOf(const ExperimentContext& context, const Trace& trace) {
+  constexpr double kLengths = 5;
+  constexpr int64_t kLeast = 20;
+  const int64_t wanted = static_cast<int64_t>(std::ceil(kLengths * MeanOutputTokens(trace)));
+  return context.Shortened(std::max(context.base.warmup, wanted), kLeast);
+}
+
+void AddRunLength(Findings& findings, const Workload& workload, const SimOptions& options) {
+  findings.parameters.push_back({absl::StrCat("steps, ", workload.name),
+                                 absl::StrCat(options.steps, " after a warm-up of ", options.warmup)});
 }
 
 }  // namespace bfio::sim

@@ -6,6 +6,7 @@
 #define BFIO_TOOLS_SIM_EXPERIMENT_COLUMNS_H_
 
 #include <cstddef>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,9 @@ inline constexpr Metric kWaitP99{"wait_steps_p99", "p99 wait", "steps"};
 inline constexpr Metric kWaitMax{"wait_steps_max", "longest wait", "steps"};
 }  // namespace metrics
 
+// An empty cell in a column of numbers.
+inline constexpr double kEmpty = std::numeric_limits<double>::quiet_NaN();
+
 // A column for each metric, and one for the half-width of its interval.
 void AddColumns(report::Table& table, absl::Span<const Metric> metrics);
 void AddCells(std::vector<report::Cell>& row, const SeededRuns& runs, size_t variant,
@@ -56,6 +60,13 @@ report::Chart LineChart(const std::string& title, const report::Axis& x, absl::S
 
 // Steps to count in each run: --steps, or 3,000 where there is none, shortened, and `least` at least.
 int64_t StepsOf(const ExperimentContext& context, int64_t least);
+
+// Steps before that: --warmup, or the time in which five requests of mean length follow one another in a slot
+// if that is more, shortened. Slots then hold requests of all ages.
+int64_t WarmUpOf(const ExperimentContext& context, const Trace& trace);
+
+// States both, of the runs of a workload.
+void AddRunLength(Findings& findings, const Workload& workload, const SimOptions& options);
 
 }  // namespace bfio::sim
 

@@ -10,22 +10,6 @@
 #include "tools/sim/run/workload.h"
 
 namespace bfio::sim {
-namespace {
-
-using TraceOfSeed = std::function<std::shared_ptr<const Trace>(uint64_t)>;
-
-// Makes a seed's workload once, however many variants ask.
-TraceOfSeed OncePerSeed(std::function<Trace(uint64_t)> make) {
-  auto made = std::make_shared<std::map<uint64_t, std::shared_ptr<const Trace>>>();
-  return [made, make = std::move(make)](uint64_t seed) {
-    std::shared_ptr<const Trace>& trace = (*made)[seed];
-    if (trace == nullptr) trace = std::make_shared<const Trace>(make(seed));
-    return trace;
-  };
-}
-
-}  // namespace
-
 int64_t ExperimentContext::Shortened(int64_t value, int64_t least) const {
   return std::max<int64_t>(least, std::llround(static_cast<double>(value) / shorten));
 }
@@ -71,6 +55,15 @@ absl::StatusOr<SeededRuns> RunSeeds(const ExperimentContext& context, const std:
     runs[i / static_cast<size_t>(context.seeds)].push_back(std::move((*flat)[i]));
   }
   return SeededRuns(std::move(runs));
+}
+
+TraceOfSeed OncePerSeed(std::function<Trace(uint64_t)> make) {
+  auto made = std::make_shared<std::map<uint64_t, std::shared_ptr<const Trace>>>();
+  return [made, make = std::move(make)](uint64_t seed) {
+    std::shared_ptr<const Trace>& trace = (*made)[seed];
+    if (trace == nullptr) trace = std::make_shared<const Trace>(make(seed));
+    return trace;
+  };
 }
 
 TraceOfSeed DrawnBySeed(const Workload& workload, int64_t requests) {

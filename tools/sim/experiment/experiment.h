@@ -100,10 +100,15 @@ class SeededRuns {
 // Runs every variant with every seed of the context, over all threads.
 absl::StatusOr<SeededRuns> RunSeeds(const ExperimentContext& context, const std::vector<Variant>& variants);
 
+using TraceOfSeed = std::function<std::shared_ptr<const Trace>(uint64_t seed)>;
+
+// Makes a seed's workload once, however many variants ask.
+TraceOfSeed OncePerSeed(std::function<Trace(uint64_t seed)> make);
+
 // Workloads by seed, made once and shared by the variants: rows drawn with replacement (`requests` of them),
 // or the trace from another start.
-std::function<std::shared_ptr<const Trace>(uint64_t)> DrawnBySeed(const Workload& workload, int64_t requests);
-std::function<std::shared_ptr<const Trace>(uint64_t)> RotatedBySeed(const Workload& workload);
+TraceOfSeed DrawnBySeed(const Workload& workload, int64_t requests);
+TraceOfSeed RotatedBySeed(const Workload& workload);
 
 // Cells of a table: mean and half-width as two numbers, for two columns.
 void AddEstimate(std::vector<report::Cell>& row, const Estimate& estimate, double scale = 1);

@@ -19,6 +19,13 @@ absl::StatusOr<Findings> Fig5(const ExperimentContext& context);
 absl::StatusOr<Findings> Fig6(const ExperimentContext& context);
 absl::StatusOr<Findings> Table1(const ExperimentContext& context);
 absl::StatusOr<Findings> Fig7(const ExperimentContext& context);
+// BF-IO paper, Theorems 1 to 3.
+absl::StatusOr<Findings> Scaling(const ExperimentContext& context);
+// Ours.
+absl::StatusOr<Findings> Regimes(const ExperimentContext& context);
+absl::StatusOr<Findings> Staleness(const ExperimentContext& context);
+absl::StatusOr<Findings> PredictorWorth(const ExperimentContext& context);
+absl::StatusOr<Findings> SpeedupBound(const ExperimentContext& context);
 
 struct ExperimentInfo {
   // The subcommand.

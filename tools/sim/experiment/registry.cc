@@ -16,6 +16,17 @@ const std::vector<ExperimentInfo>& Experiments() {
        "burstgpt", Table1},
       {"fig7", "Figures 2 and 7 of the BF-IO paper: power and energy",
        "power over time and energy, by three power laws", "burstgpt", Fig7},
+      {"scaling", "Theorems 1 to 3 of the BF-IO paper: growth with slots and workers",
+       "improvement over FCFS and its bounds over B and G; uniform prompts of its own", "burstgpt", Scaling},
+      {"regimes", "From light load to overload",
+       "idle share, step time, TTFT and waits of policies over load", "conversation", Regimes},
+      {"staleness", "Late reports and pipelined plans",
+       "what they cost, with a pool and with instant dispatch", "conversation", Staleness},
+      {"predictors", "What a prediction of lengths must be worth",
+       "known, wrongly known, learnt and hinted lengths beside none", "conversation", PredictorWorth},
+      {"speedup-bound", "How near to perfect balance",
+       "the share of the possible gain over FCFS, with equal and unequal workers", "conversation,burstgpt",
+       SpeedupBound},
   };
   return *kExperiments;
 }
