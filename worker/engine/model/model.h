@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "worker/engine/model/checkpoint.h"
 #include "worker/engine/model/model_config.h"
 #include "worker/engine/model/safetensors.h"
 

@@ -1,4 +1,4 @@
-// Tensors in files: read-only maps of *.safetensors, one or many.
+// Tensors in a file: a read-only map of a *.safetensors.
 //
 // Purpose: a checked view of every tensor, without a copy. The header is untrusted: length, JSON, dtypes,
 // shapes, offsets, coverage, duplicates and alignment are checked before anything is looked at, in memory
@@ -13,10 +13,13 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "worker/engine/model/mapped_file.h"
 
 namespace bfio::worker {
 
@@ -46,51 +49,26 @@ struct TensorView {
 
 using TensorMap = std::map<std::string, TensorView, std::less<>>;
 
-// One file. Views are good while it lives.
+// Checks the bytes of one file and gives its tensors; `data` points into `file`. `path` opens every error
+// message. INVALID_ARGUMENT: malformed; UNIMPLEMENTED: a dtype other than BF16, F16 and F32.
+// REQUIRES: `file` begins at a multiple of 8 in memory.
+absl::StatusOr<TensorMap> ParseSafetensors(absl::Span<const std::byte> file, absl::string_view path);
+
+// One file, mapped. Views are good while it lives.
 class SafetensorsFile {
  public:
-  // NOT_FOUND: no such file; INVALID_ARGUMENT: it is malformed; UNIMPLEMENTED: a dtype other than BF16, F16,
-  // F32.
+  // As ParseSafetensors; NOT_FOUND: no such file.
   static absl::StatusOr<std::unique_ptr<SafetensorsFile>> Open(const std::string& path);
 
-  SafetensorsFile(const SafetensorsFile&) = delete;
-  SafetensorsFile& operator=(const SafetensorsFile&) = delete;
-  ~SafetensorsFile();
-
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return file_.path(); }
   const TensorMap& tensors() const { return tensors_; }
 
  private:
-  SafetensorsFile(std::string path, const std::byte* begin, size_t size);
+  SafetensorsFile(MappedFile file, TensorMap tensors)
+      : file_(std::move(file)), tensors_(std::move(tensors)) {}
 
-  const std::string path_;
-  // The whole file.
-  const std::byte* const begin_;
-  const size_t size_;
-  TensorMap tensors_;
-};
-
-// The tensors of a checkpoint directory: model.safetensors.index.json and its shards when there is an index,
-// model.safetensors otherwise. The index and the shards must agree on which tensor is where; a shard's name
-// is a plain file name (a symbolic link may lead out of the directory, as in a download cache).
-class Checkpoint {
- public:
-  static absl::StatusOr<std::unique_ptr<Checkpoint>> Open(const std::string& directory);
-
-  const TensorMap& tensors() const { return tensors_; }
-  // Path of the file that holds the tensor. REQUIRES: tensors() has it.
-  const std::string& FileOf(absl::string_view name) const;
-  // Sum over all tensors.
-  int64_t bytes() const { return bytes_; }
-
- private:
-  Checkpoint() = default;
-  void Add(std::unique_ptr<SafetensorsFile> file);
-
-  std::vector<std::unique_ptr<SafetensorsFile>> files_;
-  TensorMap tensors_;
-  std::map<std::string, const SafetensorsFile*, std::less<>> file_of_;
-  int64_t bytes_ = 0;
+  const MappedFile file_;
+  const TensorMap tensors_;
 };
 
 }  // namespace bfio::worker

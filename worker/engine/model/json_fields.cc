@@ -1,0 +1,96 @@
+#include "worker/engine/model/json_fields.h"
+
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "worker/engine/model/quote.h"
+
+namespace bfio::worker {
+
+using nlohmann::json;
+
+std::string Shown(const json& value) {
+  if (value.is_string()) return Quote(value.get_ref<const std::string&>());
+  if (value.is_array()) return "an array";
+  if (value.is_object()) return "an object";
+  return value.dump();
+}
+
+const json* JsonFields::Find(const char* name) const {
+  const auto found = object_.find(name);
+  return found == object_.end() || found->is_null() ? nullptr : &*found;
+}
+
+bool JsonFields::IsNull(const char* name) const {
+  const auto found = object_.find(name);
+  return found != object_.end() && found->is_null();
+}
+
+int64_t JsonFields::Integer(const char* name, int64_t absent, int64_t low, int64_t high) {
+  if (IsNull(name)) Invalid(name, "is null; an integer is needed");
+  return IntegerOrNull(name, absent, absent, low, high);
+}
+
+int64_t JsonFields::IntegerOrNull(const char* name, int64_t absent, int64_t missing, int64_t low,
+                                  int64_t high) {
+  const json* const found = Find(name);
+  if (found == nullptr) return IsNull(name) ? missing : absent;
+  if (!found->is_number_integer()) {
+    Invalid(name, absl::StrCat("is ", Shown(*found), "; an integer is needed"));
+    return absent;
+  }
+  // Unsigned ones beyond int64_t would wrap.
+  const bool wraps = found->is_number_unsigned() &&
+                     found->get<uint64_t>() > static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
+  const int64_t value = wraps ? 0 : found->get<int64_t>();
+  if (wraps || value < low || value > high) {
+    Invalid(name, absl::StrCat("is ", Shown(*found), "; between ", low, " and ", high, " is possible"));
+    return absent;
+  }
+  return value;
+}
+
+double JsonFields::Number(const char* name, double absent, double low, double high) {
+  const json* const found = Find(name);
+  if (found == nullptr) {
+    if (IsNull(name)) Invalid(name, "is null; a number is needed");
+    return absent;
+  }
+  if (!found->is_number()) {
+    Invalid(name, absl::StrCat("is ", Shown(*found), "; a number is needed"));
+    return absent;
+  }
+  const double value = found->get<double>();
+  if (value >= low && value <= high) return value;
+  Invalid(name, absl::StrCat("is ", Shown(*found), "; between ", low, " and ", high, " is possible"));
+  return absent;
+}
+
+bool JsonFields::Boolean(const char* name, bool absent) {
+  const json* const found = Find(name);
+  if (found != nullptr && found->is_boolean()) return found->get<bool>();
+  if (found != nullptr || IsNull(name)) {
+    Invalid(name,
+            absl::StrCat("is ", found == nullptr ? "null" : Shown(*found), "; true or false is needed"));
+  }
+  return absent;
+}
+
+std::string JsonFields::String(const char* name, absl::string_view absent) {
+  const json* const found = Find(name);
+  if (found != nullptr && found->is_string()) return found->get<std::string>();
+  if (found != nullptr || IsNull(name)) {
+    Invalid(name, absl::StrCat("is ", found == nullptr ? "null" : Shown(*found), "; a string is needed"));
+  }
+  return std::string(absent);
+}
+
+void JsonFields::Invalid(const char* name, absl::string_view fault) {
+  status_->Update(absl::InvalidArgumentError(absl::StrCat(where_, name, " ", fault)));
+}
+
+void JsonFields::Unsupported(const char* name, absl::string_view fault) {
+  status_->Update(absl::UnimplementedError(absl::StrCat(where_, name, " ", fault)));
+}
+
+}  // namespace bfio::worker

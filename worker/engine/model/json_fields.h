@@ -1,0 +1,52 @@
+// Typed fields of a JSON object.
+//
+// Purpose: reads fields with defaults and ranges, and remembers the first that is wrong, so that a reader is
+// a list of fields and not of errors. Threads: one at a time.
+#ifndef BFIO_WORKER_ENGINE_MODEL_JSON_FIELDS_H_
+#define BFIO_WORKER_ENGINE_MODEL_JSON_FIELDS_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "nlohmann/json.hpp"
+
+namespace bfio::worker {
+
+class JsonFields {
+ public:
+  // `where` opens every message: "DIR/config.json: " or "DIR/config.json: rope_scaling.". REQUIRES: `object`
+  // is one and outlives this; so does `status`, which several readers may share.
+  JsonFields(const nlohmann::json& object, std::string where, absl::Status* status)
+      : object_(object), where_(std::move(where)), status_(status) {}
+
+  // The field, or null when it is absent or null.
+  const nlohmann::json* Find(const char* name) const;
+  bool IsNull(const char* name) const;
+
+  // The field when it is there: null is refused. In the range, both ends included.
+  int64_t Integer(const char* name, int64_t absent, int64_t low, int64_t high);
+  // `missing` for null, too.
+  int64_t IntegerOrNull(const char* name, int64_t absent, int64_t missing, int64_t low, int64_t high);
+  double Number(const char* name, double absent, double low, double high);
+  bool Boolean(const char* name, bool absent);
+  std::string String(const char* name, absl::string_view absent);
+
+  // Remembers the first.
+  void Invalid(const char* name, absl::string_view fault);
+  void Unsupported(const char* name, absl::string_view fault);
+
+ private:
+  const nlohmann::json& object_;
+  const std::string where_;
+  absl::Status* const status_;
+};
+
+// A value in a message: compact JSON, of bounded length.
+std::string Shown(const nlohmann::json& value);
+
+}  // namespace bfio::worker
+
+#endif  // BFIO_WORKER_ENGINE_MODEL_JSON_FIELDS_H_

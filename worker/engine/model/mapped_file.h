@@ -1,0 +1,46 @@
+// A regular file, mapped read-only.
+//
+// Purpose: bytes without a copy, errors as values that name the file. Threads: immutable once open.
+#ifndef BFIO_WORKER_ENGINE_MODEL_MAPPED_FILE_H_
+#define BFIO_WORKER_ENGINE_MODEL_MAPPED_FILE_H_
+
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace bfio::worker {
+
+class MappedFile {
+ public:
+  // NOT_FOUND: no such file; INVALID_ARGUMENT: no regular file (a pipe, a folder); PERMISSION_DENIED.
+  static absl::StatusOr<MappedFile> Open(const std::string& path);
+
+  MappedFile(MappedFile&& other) noexcept
+      : path_(std::move(other.path_)),
+        begin_(std::exchange(other.begin_, nullptr)),
+        size_(std::exchange(other.size_, 0)) {}
+  MappedFile& operator=(MappedFile&&) = delete;
+  ~MappedFile();
+
+  const std::string& path() const { return path_; }
+  // Aligned to a page.
+  absl::Span<const std::byte> bytes() const { return {begin_, size_}; }
+  absl::string_view text() const { return {reinterpret_cast<const char*>(begin_), size_}; }
+
+ private:
+  MappedFile(std::string path, const std::byte* begin, size_t size)
+      : path_(std::move(path)), begin_(begin), size_(size) {}
+
+  std::string path_;
+  // Null for an empty file.
+  const std::byte* begin_;
+  size_t size_;
+};
+
+}  // namespace bfio::worker
+
+#endif  // BFIO_WORKER_ENGINE_MODEL_MAPPED_FILE_H_

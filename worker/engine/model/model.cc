@@ -1,0 +1,152 @@
+#include "worker/engine/model/model.h"
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "worker/engine/model/eos_tokens.h"
+#include "worker/engine/model/mapped_file.h"
+#include "worker/engine/model/quote.h"
+
+namespace bfio::worker {
+
+// Takes tensors out of a checkpoint by name and shape; the first fault stays.
+class ModelBuilder {
+ public:
+  ModelBuilder(ModelConfig config, std::unique_ptr<Checkpoint> checkpoint, std::string directory)
+      : directory_(std::move(directory)), model_(new Model(std::move(config), std::move(checkpoint))) {}
+
+  absl::StatusOr<std::unique_ptr<Model>> Build() {
+    const ModelConfig& config = model_->config_;
+    const std::vector<int64_t> matrix = {config.vocab, config.hidden};
+    model_->embedding_ = Take("model.embed_tokens.weight", matrix);
+    model_->final_norm_ = Take("model.norm.weight", {config.hidden});
+    model_->lm_head_ = config.tied_embeddings ? TiedHead(matrix) : Take("lm_head.weight", matrix);
+    for (int64_t i = 0; i < config.layers && status_.ok(); ++i) model_->layers_.push_back(Layer(i));
+    if (status_.ok()) RefuseUnexpected();
+    if (!status_.ok()) return status_;
+    return std::move(model_);
+  }
+
+ private:
+  TensorView Take(const std::string& name, const std::vector<int64_t>& shape) {
+    const TensorMap& tensors = model_->checkpoint_->tensors();
+    const auto found = tensors.find(name);
+    if (found == tensors.end()) {
+      Fault(absl::StrCat(directory_, ": tensor ", Quote(name), " is missing",
+                         name == "lm_head.weight" ? " (and tie_word_embeddings is not true)" : ""));
+      return {};
+    }
+    taken_.insert(name);
+    if (found->second.shape != shape) {
+      Fault(absl::StrCat(model_->checkpoint_->FileOf(name), ": tensor ", Quote(name), " has shape [",
+                         absl::StrJoin(found->second.shape, ", "), "], and config.json makes it [",
+                         absl::StrJoin(shape, ", "), "]"));
+    }
+    return found->second;
+  }
+  TensorView TakeIf(bool wanted, const std::string& name, const std::vector<int64_t>& shape) {
+    return wanted ? Take(name, shape) : TensorView();
+  }
+
+  // A tied head may be in the file all the same, as a copy.
+  TensorView TiedHead(const std::vector<int64_t>& shape) {
+    const std::string name = "lm_head.weight";
+    const TensorView& embedding = model_->embedding_;
+    if (!status_.ok() || !model_->checkpoint_->tensors().contains(name)) return embedding;
+    const TensorView copy = Take(name, shape);
+    if (status_.ok() &&
+        (copy.dtype != embedding.dtype || std::memcmp(copy.data, embedding.data, embedding.bytes()) != 0)) {
+      Fault(absl::StrCat(model_->checkpoint_->FileOf(name), ": tensor ", Quote(name),
+                         " differs from the embedding, and tie_word_embeddings is true"));
+    }
+    return embedding;
+  }
+
+  LayerWeights Layer(int64_t index) {
+    const ModelConfig& c = model_->config_;
+    const std::string layer = absl::StrCat("model.layers.", index, ".");
+    const std::string attention = absl::StrCat(layer, "self_attn."), mlp = absl::StrCat(layer, "mlp.");
+    const int64_t query = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
+    LayerWeights w;
+    w.q = Take(attention + "q_proj.weight", {query, c.hidden});
+    w.k = Take(attention + "k_proj.weight", {kv, c.hidden});
+    w.v = Take(attention + "v_proj.weight", {kv, c.hidden});
+    w.o = Take(attention + "o_proj.weight", {c.hidden, query});
+    w.q_bias = TakeIf(c.qkv_bias, attention + "q_proj.bias", {query});
+    w.k_bias = TakeIf(c.qkv_bias, attention + "k_proj.bias", {kv});
+    w.v_bias = TakeIf(c.qkv_bias, attention + "v_proj.bias", {kv});
+    w.o_bias = TakeIf(c.output_bias, attention + "o_proj.bias", {c.hidden});
+    w.q_norm = TakeIf(c.qk_norm, attention + "q_norm.weight", {c.head_dim});
+    w.k_norm = TakeIf(c.qk_norm, attention + "k_norm.weight", {c.head_dim});
+    w.gate = Take(mlp + "gate_proj.weight", {c.intermediate, c.hidden});
+    w.up = Take(mlp + "up_proj.weight", {c.intermediate, c.hidden});
+    w.down = Take(mlp + "down_proj.weight", {c.hidden, c.intermediate});
+    w.gate_bias = TakeIf(c.mlp_bias, mlp + "gate_proj.bias", {c.intermediate});
+    w.up_bias = TakeIf(c.mlp_bias, mlp + "up_proj.bias", {c.intermediate});
+    w.down_bias = TakeIf(c.mlp_bias, mlp + "down_proj.bias", {c.hidden});
+    w.input_norm = Take(layer + "input_layernorm.weight", {c.hidden});
+    w.post_attention_norm = Take(layer + "post_attention_layernorm.weight", {c.hidden});
+    return w;
+  }
+
+  void RefuseUnexpected() {
+    for (const auto& [name, view] : model_->checkpoint_->tensors()) {
+      // A table that old versions of transformers saved; it follows from config.json.
+      if (taken_.contains(name) || absl::EndsWith(name, ".rotary_emb.inv_freq")) continue;
+      return Fault(absl::StrCat(model_->checkpoint_->FileOf(name), ": tensor ", Quote(name),
+                                " is not part of the ", FamilyName(model_->config_.family),
+                                " model that config.json describes"));
+    }
+  }
+
+  void Fault(const std::string& message) { status_.Update(absl::InvalidArgumentError(message)); }
+
+  const std::string directory_;
+  std::unique_ptr<Model> model_;
+  std::set<std::string, std::less<>> taken_;
+  absl::Status status_;
+};
+
+namespace {
+
+absl::StatusOr<ModelConfig> ReadConfig(const std::string& directory) {
+  const absl::StatusOr<MappedFile> file = MappedFile::Open(absl::StrCat(directory, "/config.json"));
+  if (!file.ok()) return file.status();
+  return ParseModelConfig(file->text(), file->path());
+}
+
+// Chat models end a turn with tokens that only generation_config.json names.
+absl::Status AddGenerationEosTokens(const std::string& directory, ModelConfig& config) {
+  const absl::StatusOr<MappedFile> file =
+      MappedFile::Open(absl::StrCat(directory, "/generation_config.json"));
+  if (absl::IsNotFound(file.status())) return absl::OkStatus();
+  if (!file.ok()) return file.status();
+  const absl::StatusOr<std::vector<int32_t>> more =
+      ParseGenerationEosTokens(file->text(), file->path(), config.vocab);
+  if (!more.ok()) return more.status();
+  std::vector<int32_t>& ids = config.eos_token_ids;
+  ids.insert(ids.end(), more->begin(), more->end());
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& directory) {
+  absl::StatusOr<ModelConfig> config = ReadConfig(directory);
+  if (!config.ok()) return config.status();
+  const absl::Status added = AddGenerationEosTokens(directory, *config);
+  if (!added.ok()) return added;
+  absl::StatusOr<std::unique_ptr<Checkpoint>> checkpoint = Checkpoint::Open(directory);
+  if (!checkpoint.ok()) return checkpoint.status();
+  return ModelBuilder(*std::move(config), *std::move(checkpoint), directory).Build();
+}
+
+}  // namespace bfio::worker

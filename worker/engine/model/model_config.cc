@@ -1,0 +1,232 @@
+#include "worker/engine/model/model_config.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "worker/engine/model/eos_tokens.h"
+#include "worker/engine/model/json.h"
+#include "worker/engine/model/json_fields.h"
+#include "worker/engine/model/quote.h"
+#include "worker/engine/model/rope_config.h"
+
+namespace bfio::worker {
+namespace {
+
+using nlohmann::json;
+using Family = ModelConfig::Family;
+
+// Beyond every model that these families have (Llama 405B: hidden 16,384, 126 layers, 128 heads), and small
+// enough that no product of two overflows.
+constexpr int64_t kMaxWidth = 1 << 20;
+constexpr int64_t kMaxLayers = 1024;
+constexpr int64_t kMaxHeads = 4096;
+constexpr int64_t kMaxHeadDim = 1024;
+constexpr int64_t kMaxVocab = 1 << 24;
+constexpr int64_t kMaxPositions = 1 << 24;
+
+// What transformers' configuration class of a family has for an absent field.
+struct Defaults {
+  Family family;
+  // "LlamaForCausalLM"
+  const char* architecture;
+  int64_t vocab, intermediate, kv_heads, max_positions;
+  // Nothing: hidden / heads, for null as well.
+  std::optional<int64_t> head_dim;
+  std::optional<int32_t> eos;
+};
+
+constexpr Defaults kDefaults[] = {
+    // Llama's kv_heads are by default its heads, of which there are by default 32.
+    {Family::kLlama, "LlamaForCausalLM", 32000, 11008, 32, 2048, std::nullopt, 2},
+    {Family::kMistral, "MistralForCausalLM", 32000, 14336, 8, 131072, std::nullopt, 2},
+    {Family::kQwen2, "Qwen2ForCausalLM", 151936, 22016, 32, 32768, std::nullopt, std::nullopt},
+    {Family::kQwen3, "Qwen3ForCausalLM", 151936, 22016, 32, 32768, 128, std::nullopt},
+};
+
+// Null when the type is not supported or not given.
+const Defaults* ReadFamily(JsonFields& fields) {
+  const std::string type = fields.String("model_type", "");
+  for (const Defaults& defaults : kDefaults) {
+    if (type == FamilyName(defaults.family)) return &defaults;
+  }
+  if (type.empty()) {
+    fields.Invalid("model_type", "is missing");
+  } else {
+    fields.Unsupported("model_type",
+                       absl::StrCat("is ", Quote(type), "; llama, mistral, qwen2 and qwen3 are supported"));
+  }
+  return nullptr;
+}
+
+void CheckArchitecture(JsonFields& fields, const Defaults& defaults) {
+  const json* const found = fields.Find("architectures");
+  if (found == nullptr || (found->is_array() && found->empty())) return;
+  if (!found->is_array()) return fields.Invalid("architectures", "is not an array");
+  const json& first = found->front();
+  // Early conversions wrote "LLaMAForCausalLM".
+  if (first.is_string() && absl::EqualsIgnoreCase(first.get_ref<const std::string&>(), defaults.architecture))
+    return;
+  fields.Unsupported("architectures", absl::StrCat("begins with ", Shown(first), "; ", defaults.architecture,
+                                                   " is supported"));
+}
+
+// Fields that change what is computed wherever they are set.
+void RefuseExtras(JsonFields& fields) {
+  for (const char* const name : {"quantization_config", "compression_config"}) {
+    if (fields.Find(name) != nullptr)
+      fields.Unsupported(name, "is set; only unquantised weights are supported");
+  }
+  for (const char* const name :
+       {"add_cross_attention", "is_encoder_decoder", "use_bidirectional_attention"}) {
+    if (fields.Boolean(name, false)) fields.Unsupported(name, "is true");
+  }
+  if (!fields.Boolean("is_causal", true)) fields.Unsupported("is_causal", "is false");
+  const std::string act = fields.String("hidden_act", "silu");
+  // Two names of one function.
+  if (act != "silu" && act != "swish") {
+    fields.Unsupported("hidden_act", absl::StrCat("is ", Quote(act), "; silu is supported"));
+  }
+}
+
+// Whether some layer attends over a window only.
+bool AnySlidingLayer(JsonFields& fields, const ModelConfig& config) {
+  const json* const types = fields.Find("layer_types");
+  if (types == nullptr) {
+    if (config.family == Family::kMistral || config.family == Family::kLlama) return true;
+    return fields.Integer("max_window_layers", 28, 0, kMaxLayers) < config.layers;
+  }
+  if (!types->is_array() || static_cast<int64_t>(types->size()) != config.layers) {
+    fields.Invalid("layer_types",
+                   absl::StrCat("is not an array of num_hidden_layers, ", config.layers, ", names"));
+    return false;
+  }
+  bool any = false;
+  for (const json& type : *types) {
+    any = any || type == "sliding_attention";
+    if (type != "full_attention" && type != "sliding_attention") {
+      fields.Unsupported("layer_types", absl::StrCat("has ", Shown(type), "; full_attention is supported"));
+    }
+  }
+  return any;
+}
+
+// Attention over a window is not implemented; a window no shorter than the longest context binds nobody.
+void CheckSlidingWindow(JsonFields& fields, const ModelConfig& config) {
+  constexpr char kName[] = "sliding_window";
+  const bool any_layer = AnySlidingLayer(fields, config);
+  if (!any_layer || fields.IsNull(kName)) return;
+  // Absent: Mistral has 4096 all the same, and the Qwens when they use one; Llama has none.
+  const bool qwen = config.family == Family::kQwen2 || config.family == Family::kQwen3;
+  if (qwen && !fields.Boolean("use_sliding_window", false)) return;
+  if (config.family == Family::kLlama && fields.Find(kName) == nullptr) return;
+  const int64_t window = fields.Integer(kName, 4096, 0, int64_t{1} << 40);
+  if (window >= config.max_positions) return;
+  fields.Unsupported(kName, absl::StrCat("is ", window, fields.Find(kName) == nullptr ? " (by default)" : "",
+                                         ", shorter than max_position_embeddings, ", config.max_positions,
+                                         "; only full attention is supported"));
+}
+
+void ReadSizes(JsonFields& fields, const Defaults& defaults, ModelConfig& config) {
+  config.vocab = fields.Integer("vocab_size", defaults.vocab, 1, kMaxVocab);
+  config.hidden = fields.Integer("hidden_size", 4096, 1, kMaxWidth);
+  config.intermediate = fields.Integer("intermediate_size", defaults.intermediate, 1, kMaxWidth);
+  config.layers = fields.Integer("num_hidden_layers", 32, 1, kMaxLayers);
+  config.heads = fields.Integer("num_attention_heads", 32, 1, kMaxHeads);
+  config.max_positions = fields.Integer("max_position_embeddings", defaults.max_positions, 1, kMaxPositions);
+  config.rms_epsilon = fields.Number("rms_norm_eps", 1e-6, 0, 1);
+  const int64_t absent_kv_heads = config.family == Family::kLlama ? config.heads : defaults.kv_heads;
+  config.kv_heads = fields.IntegerOrNull("num_key_value_heads", absent_kv_heads, config.heads, 1, kMaxHeads);
+  if (config.heads % config.kv_heads != 0) {
+    fields.Invalid(
+        "num_key_value_heads",
+        absl::StrCat("is ", config.kv_heads, ", which does not divide num_attention_heads, ", config.heads));
+  }
+}
+
+void ReadHeadDim(JsonFields& fields, const Defaults& defaults, ModelConfig& config) {
+  if (defaults.head_dim) {
+    config.head_dim = fields.Integer("head_dim", *defaults.head_dim, 2, kMaxHeadDim);
+  } else if (fields.Find("head_dim") != nullptr) {
+    config.head_dim = fields.Integer("head_dim", 0, 2, kMaxHeadDim);
+  } else if (config.hidden % config.heads != 0) {
+    fields.Invalid("hidden_size", absl::StrCat("is ", config.hidden, ", no multiple of num_attention_heads, ",
+                                               config.heads, ", and there is no head_dim"));
+  } else {
+    config.head_dim = config.hidden / config.heads;
+  }
+  if (config.head_dim % 2 != 0 || config.head_dim > kMaxHeadDim) {
+    fields.Invalid("head_dim", absl::StrCat("is ", config.head_dim, "; an even number up to ", kMaxHeadDim,
+                                            " is possible"));
+  }
+}
+
+void ReadBiases(JsonFields& fields, ModelConfig& config) {
+  const bool attention = fields.Boolean("attention_bias", config.family == Family::kQwen2);
+  const bool mlp = fields.Boolean("mlp_bias", false);
+  switch (config.family) {
+    case Family::kLlama:
+      config.qkv_bias = config.output_bias = attention;
+      config.mlp_bias = mlp;
+      return;
+    case Family::kQwen2:
+      // Not a choice in this family.
+      config.qkv_bias = true;
+      if (!attention) fields.Unsupported("attention_bias", "is false, and qwen2 always has it");
+      break;
+    case Family::kQwen3:
+      config.qk_norm = true;
+      config.qkv_bias = config.output_bias = attention;
+      break;
+    case Family::kMistral:
+      if (attention) fields.Unsupported("attention_bias", "is true, and mistral has none");
+      break;
+  }
+  if (mlp) fields.Unsupported("mlp_bias", "is true; of the families only llama may have it");
+}
+
+}  // namespace
+
+absl::string_view FamilyName(ModelConfig::Family family) {
+  switch (family) {
+    case Family::kLlama:
+      return "llama";
+    case Family::kMistral:
+      return "mistral";
+    case Family::kQwen2:
+      return "qwen2";
+    case Family::kQwen3:
+      return "qwen3";
+  }
+  return "";
+}
+
+absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::string_view name) {
+  const absl::StatusOr<json> document = ParseJsonObject(text, name);
+  if (!document.ok()) return document.status();
+  absl::Status status;
+  const std::string where = absl::StrCat(name, ": ");
+  JsonFields fields(*document, where, &status);
+  const Defaults* const defaults = ReadFamily(fields);
+  if (defaults == nullptr) return status;
+  ModelConfig config;
+  config.family = defaults->family;
+  CheckArchitecture(fields, *defaults);
+  RefuseExtras(fields);
+  ReadSizes(fields, *defaults, config);
+  ReadHeadDim(fields, *defaults, config);
+  CheckSlidingWindow(fields, config);
+  ReadBiases(fields, config);
+  config.tied_embeddings = fields.Boolean("tie_word_embeddings", false);
+  config.rope = ReadRopeConfig(*document, config.max_positions, where, &status);
+  std::vector<int32_t> absent;
+  if (defaults->eos && *defaults->eos < config.vocab) absent.push_back(*defaults->eos);
+  config.eos_token_ids = ReadEosTokens(fields, absent, config.vocab);
+  if (!status.ok()) return status;
+  return config;
+}
+
+}  // namespace bfio::worker

@@ -1,0 +1,129 @@
+#include "worker/engine/model/rope_config.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "worker/engine/model/json_fields.h"
+#include "worker/engine/model/quote.h"
+
+namespace bfio::worker {
+namespace {
+
+using nlohmann::json;
+using Kind = RopeConfig::Kind;
+
+// Llama 3's theta is 5e5, Code Llama's 1e6, the largest seen 1e9.
+constexpr double kMaxTheta = 1e12;
+constexpr double kMaxFactor = 1e6;
+constexpr int64_t kMaxPositions = int64_t{1} << 32;
+
+constexpr std::array<const char*, 9> kKnown = {"rope_type",
+                                               "type",
+                                               "rope_theta",
+                                               "factor",
+                                               "low_freq_factor",
+                                               "high_freq_factor",
+                                               "original_max_position_embeddings",
+                                               "partial_rotary_factor",
+                                               "attention_factor"};
+
+// Only part of a head is rotated, or queries are scaled: neither is implemented.
+void RefuseUnlessOne(JsonFields& fields, const char* name) {
+  const json* const found = fields.Find(name);
+  if (found != nullptr && *found != 1.0) {
+    fields.Unsupported(name, absl::StrCat("is ", Shown(*found), "; only 1 is supported"));
+  }
+}
+
+Kind ReadKind(JsonFields& fields) {
+  const char* const name = fields.Find("rope_type") != nullptr ? "rope_type" : "type";
+  const json* const found = fields.Find(name);
+  if (found == nullptr || *found == "default") return Kind::kDefault;
+  if (*found == "linear") return Kind::kLinear;
+  if (*found == "llama3") return Kind::kLlama3;
+  fields.Unsupported(name, absl::StrCat("is ", Shown(*found), "; default, linear and llama3 are supported"));
+  return Kind::kDefault;
+}
+
+double Required(JsonFields& fields, const char* name, double absent, double low, double high) {
+  if (fields.Find(name) == nullptr) fields.Invalid(name, "is missing; this rope_type needs it");
+  return fields.Number(name, absent, low, high);
+}
+
+void ReadDefault(JsonFields& fields) {
+  for (const char* const name : {"factor", "low_freq_factor", "high_freq_factor"}) {
+    const json* const found = fields.Find(name);
+    if (found != nullptr && *found != 1.0) {
+      fields.Invalid(name, absl::StrCat("is ", Shown(*found), ", which rope_type 'default' does not have"));
+    }
+  }
+}
+
+void ReadLlama3(JsonFields& fields, JsonFields& top, int64_t max_positions, RopeConfig& rope) {
+  rope.low_freq_factor = Required(fields, "low_freq_factor", rope.low_freq_factor, 1e-6, kMaxFactor);
+  rope.high_freq_factor = Required(fields, "high_freq_factor", rope.high_freq_factor, 1e-6, kMaxFactor);
+  if (rope.high_freq_factor <= rope.low_freq_factor) {
+    fields.Invalid(
+        "high_freq_factor",
+        absl::StrCat("is ", rope.high_freq_factor, ", no more than low_freq_factor, ", rope.low_freq_factor));
+  }
+  constexpr char kOriginal[] = "original_max_position_embeddings";
+  rope.original_max_positions =
+      fields.IntegerOrNull(kOriginal, max_positions, max_positions, 1, kMaxPositions);
+  if (top.Find(kOriginal) != nullptr) {
+    const int64_t outer = top.Integer(kOriginal, 0, 1, kMaxPositions);
+    if (fields.Find(kOriginal) != nullptr && outer != rope.original_max_positions) {
+      fields.Invalid(kOriginal, absl::StrCat("is ", rope.original_max_positions, " and ", outer, " outside"));
+    }
+    rope.original_max_positions = outer;
+  }
+}
+
+void ReadObject(JsonFields& fields, JsonFields& top, int64_t max_positions, RopeConfig& rope) {
+  RefuseUnlessOne(fields, "partial_rotary_factor");
+  RefuseUnlessOne(fields, "attention_factor");
+  rope.kind = ReadKind(fields);
+  if (fields.Find("rope_theta") != nullptr) {
+    const double inner = fields.Number("rope_theta", rope.theta, 1, kMaxTheta);
+    if (top.Find("rope_theta") != nullptr && inner != rope.theta) {
+      fields.Invalid("rope_theta", absl::StrCat("is ", inner, " and ", rope.theta, " outside"));
+    }
+    rope.theta = inner;
+  }
+  if (rope.kind == Kind::kDefault) return ReadDefault(fields);
+  rope.factor = Required(fields, "factor", rope.factor, 1, kMaxFactor);
+  if (rope.kind == Kind::kLlama3) ReadLlama3(fields, top, max_positions, rope);
+}
+
+}  // namespace
+
+RopeConfig ReadRopeConfig(const json& config, int64_t max_positions, absl::string_view where,
+                          absl::Status* status) {
+  JsonFields top(config, std::string(where), status);
+  RopeConfig rope;
+  RefuseUnlessOne(top, "partial_rotary_factor");
+  if (top.Find("rope_theta") != nullptr) rope.theta = top.Number("rope_theta", rope.theta, 1, kMaxTheta);
+  const json* const older = top.Find("rope_scaling");
+  const json* const newer = top.Find("rope_parameters");
+  if (older != nullptr && newer != nullptr && *older != *newer) {
+    top.Invalid("rope_scaling", "and rope_parameters are both there and differ");
+  }
+  const char* const name = newer != nullptr ? "rope_parameters" : "rope_scaling";
+  const json* const object = newer != nullptr ? newer : older;
+  if (object == nullptr) return rope;
+  if (!object->is_object()) {
+    top.Invalid(name, absl::StrCat("is ", Shown(*object), "; an object is needed"));
+    return rope;
+  }
+  JsonFields fields(*object, absl::StrCat(where, name, "."), status);
+  for (const auto& [key, value] : object->items()) {
+    if (value.is_null() || std::find(kKnown.begin(), kKnown.end(), key) != kKnown.end()) continue;
+    top.Unsupported(name, absl::StrCat("has a field ", Quote(key), ", which is not known here"));
+  }
+  ReadObject(fields, top, max_positions, rope);
+  return rope;
+}
+
+}  // namespace bfio::worker

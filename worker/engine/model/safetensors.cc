@@ -1,0 +1,172 @@
+#include "worker/engine/model/safetensors.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <tuple>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "worker/engine/model/quote.h"
+#include "worker/engine/model/safetensors_header.h"
+
+namespace bfio::worker {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "safetensors are little-endian and read in place");
+
+constexpr size_t kPrefix = sizeof(uint64_t);
+// The format's own limit.
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;
+
+std::optional<DType> ParseDType(absl::string_view name) {
+  for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
+    if (name == DTypeName(dtype)) return dtype;
+  }
+  return std::nullopt;
+}
+
+// The bytes that a shape takes; nothing when it does not fit an int64_t.
+std::optional<uint64_t> BytesOf(const std::vector<uint64_t>& shape, DType dtype) {
+  int64_t bytes = SizeOf(dtype);
+  for (const uint64_t size : shape) {
+    if (size > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()) ||
+        __builtin_mul_overflow(bytes, static_cast<int64_t>(size), &bytes)) {
+      return std::nullopt;
+    }
+  }
+  return static_cast<uint64_t>(bytes);
+}
+
+// The text of the header, or what is wrong with its length.
+absl::StatusOr<absl::string_view> Header(absl::Span<const std::byte> file) {
+  if (file.size() < kPrefix) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("is truncated: ", file.size(), " bytes, fewer than the ", kPrefix, " of the length"));
+  }
+  uint64_t length = 0;
+  std::memcpy(&length, file.data(), kPrefix);
+  if (length > kMaxHeaderBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("is not safetensors: claims a header of ", length,
+                                                   " bytes, more than the ", kMaxHeaderBytes, " allowed"));
+  }
+  if (length > file.size() - kPrefix) {
+    return absl::InvalidArgumentError(absl::StrCat("is truncated: claims a header of ", length, " bytes, ",
+                                                   file.size() - kPrefix, " are there"));
+  }
+  const absl::string_view text(reinterpret_cast<const char*>(file.data()) + kPrefix, length);
+  if (text.empty() || text[0] != '{') {
+    return absl::InvalidArgumentError("is not safetensors: the header does not begin with '{'");
+  }
+  return text;
+}
+
+absl::StatusOr<TensorView> View(const SafetensorsEntry& entry, absl::Span<const std::byte> data) {
+  const std::optional<DType> dtype = ParseDType(entry.dtype);
+  if (!dtype) {
+    return absl::UnimplementedError(
+        absl::StrCat("has dtype ", Quote(entry.dtype), "; BF16, F16 and F32 are supported"));
+  }
+  if (entry.begin > entry.end) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("begins at ", entry.begin, " and ends before that, at ", entry.end));
+  }
+  if (entry.end > data.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "ends at byte ", entry.end, " of the data, which has only ", data.size(), ": truncated?"));
+  }
+  const std::optional<uint64_t> bytes = BytesOf(entry.shape, *dtype);
+  const std::string shape = absl::StrCat("shape [", absl::StrJoin(entry.shape, ", "), "]");
+  if (!bytes) return absl::InvalidArgumentError(absl::StrCat("has ", shape, ", which is absurd"));
+  if (*bytes != entry.end - entry.begin) {
+    return absl::InvalidArgumentError(absl::StrCat("has ", shape, " of ", entry.dtype, ", ", *bytes,
+                                                   " bytes, and takes ", entry.end - entry.begin));
+  }
+  const std::byte* const begin = data.data() + entry.begin;
+  if (reinterpret_cast<uintptr_t>(begin) % SizeOf(*dtype) != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("begins at ", entry.begin,
+                                                   " of the data and is not aligned to its ", SizeOf(*dtype),
+                                                   "-byte elements"));
+  }
+  return TensorView{*dtype, {entry.shape.begin(), entry.shape.end()}, begin};
+}
+
+// Every byte belongs to exactly one tensor.
+absl::Status CheckCoverage(std::vector<SafetensorsEntry>& entries, uint64_t data_bytes) {
+  std::sort(entries.begin(), entries.end(), [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
+    return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
+  });
+  uint64_t covered = 0;
+  std::string last = "the header";
+  for (const SafetensorsEntry& entry : entries) {
+    const std::string name = absl::StrCat("tensor ", Quote(entry.name));
+    if (entry.begin < covered) return absl::InvalidArgumentError(absl::StrCat(name, ": overlaps ", last));
+    if (entry.begin > covered) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, ": a hole of ", entry.begin - covered, " bytes lies between it and ", last));
+    }
+    covered = entry.end;
+    last = name;
+  }
+  if (covered == data_bytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(data_bytes - covered, " bytes after ", last, " belong to none"));
+}
+
+absl::StatusOr<TensorMap> ParseFile(absl::Span<const std::byte> file) {
+  const absl::StatusOr<absl::string_view> header = Header(file);
+  if (!header.ok()) return header.status();
+  absl::StatusOr<std::vector<SafetensorsEntry>> entries = ParseSafetensorsHeader(*header);
+  if (!entries.ok()) return entries.status();
+  const absl::Span<const std::byte> data = file.subspan(kPrefix + header->size());
+  TensorMap tensors;
+  for (const SafetensorsEntry& entry : *entries) {
+    absl::StatusOr<TensorView> view = View(entry, data);
+    if (!view.ok()) {
+      return absl::Status(view.status().code(),
+                          absl::StrCat("tensor ", Quote(entry.name), ": ", view.status().message()));
+    }
+    tensors.emplace(entry.name, *std::move(view));
+  }
+  const absl::Status coverage = CheckCoverage(*entries, data.size());
+  if (!coverage.ok()) return coverage;
+  return tensors;
+}
+
+}  // namespace
+
+int64_t SizeOf(DType dtype) {
+  return dtype == DType::kF32 ? 4 : 2;
+}
+
+absl::string_view DTypeName(DType dtype) {
+  switch (dtype) {
+    case DType::kBF16:
+      return "BF16";
+    case DType::kF16:
+      return "F16";
+    case DType::kF32:
+      return "F32";
+  }
+  return "";
+}
+
+absl::StatusOr<TensorMap> ParseSafetensors(absl::Span<const std::byte> file, absl::string_view path) {
+  absl::StatusOr<TensorMap> tensors = ParseFile(file);
+  if (tensors.ok()) return tensors;
+  return absl::Status(tensors.status().code(), absl::StrCat(path, ": ", tensors.status().message()));
+}
+
+absl::StatusOr<std::unique_ptr<SafetensorsFile>> SafetensorsFile::Open(const std::string& path) {
+  absl::StatusOr<MappedFile> file = MappedFile::Open(path);
+  if (!file.ok()) return file.status();
+  absl::StatusOr<TensorMap> tensors = ParseSafetensors(file->bytes(), path);
+  if (!tensors.ok()) return tensors.status();
+  // The map keeps its address when it is moved.
+  return std::unique_ptr<SafetensorsFile>(new SafetensorsFile(*std::move(file), *std::move(tensors)));
+}
+
+}  // namespace bfio::worker

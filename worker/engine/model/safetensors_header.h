@@ -1,0 +1,32 @@
+// The JSON at the front of a safetensors file, as it stands there.
+//
+// Purpose: grammar only: which fields, of which types, none twice. What they mean for the bytes behind is
+// checked in safetensors.cc. Parsed as a stream, so memory is bounded by what is kept. Threads: pure
+// functions.
+#ifndef BFIO_WORKER_ENGINE_MODEL_SAFETENSORS_HEADER_H_
+#define BFIO_WORKER_ENGINE_MODEL_SAFETENSORS_HEADER_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace bfio::worker {
+
+struct SafetensorsEntry {
+  std::string name;
+  std::string dtype;
+  std::vector<uint64_t> shape;
+  // Relative to the end of the header.
+  uint64_t begin = 0;
+  uint64_t end = 0;
+};
+
+// In the order of the header. INVALID_ARGUMENT: what is wrong, for a message that names the file before it.
+absl::StatusOr<std::vector<SafetensorsEntry>> ParseSafetensorsHeader(absl::string_view json);
+
+}  // namespace bfio::worker
+
+#endif  // BFIO_WORKER_ENGINE_MODEL_SAFETENSORS_HEADER_H_
