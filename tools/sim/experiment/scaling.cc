@@ -48,8 +48,8 @@ Cell MakeCell(const ExperimentContext& context, const Family& family, size_t ind
   };
   Cell cell{index, workers, batch, 0, 0, 0, 0};
   if (family.geometric) {
-    // Ages are stationary after some mean lengths.
-    cell.warmup = std::clamp<int64_t>(5'000'000 / slots, 150, 400);
+    // Ages are stationary after some mean lengths, and so is what waits.
+    cell.warmup = std::clamp<int64_t>(5'000'000 / slots, 150, context.Shortened(400, 150));
     cell.fcfs_steps = within(4000, 200, 20'000'000);
     cell.steps = within(2000, 120, 6'000'000);
     cell.pool = static_cast<int64_t>(std::ceil(4 * static_cast<double>(slots) * kEndRate));
