@@ -64,21 +64,31 @@ struct StepOutput {
     Handle handle;
     FinishCause cause;
   };
-  // At most one token per active request and step, in a fixed order of requests.
+  // At most one token per active request and step, in a fixed order of requests. A request whose prompt takes
+  // several steps (chunked prefill) gives none in the steps before its prompt's last.
   std::vector<Token> tokens;
   // Requests whose last token is in `tokens`; their KV is free when Step returns.
   std::vector<Finish> finished;
   // By tokens[i]: probability that the next token ends the sequence. Empty when the engine gives no hints.
   std::vector<float> completion_hints;
-  // L_g: resident KV tokens during the step; a request in its j-th step counts s + j - 1.
+  // By tokens[i]: natural logarithm of the probability that the model gave this token, before temperature and
+  // truncation. Empty when the engine has no model.
+  std::vector<float> log_probabilities;
+  // L_g: what the active requests count in the step, each s + g: its prompt, whole from the first step on,
+  // and the g tokens it had generated before the step. Where every prompt takes one step that is s + j - 1 in
+  // the j-th step. A request whose prompt takes p steps counts s in each of them: what is left of the prompt
+  // is work that this worker has to do, and the router shall not fill the gap up. So such a request counts p
+  // - 1 tokens less than a router reckons that takes it to grow by one each step; the difference is there
+  // from the report after its first step until it ends, and is told to the router by this very number.
   int64_t load_tokens = 0;
-  // Prompt tokens processed in the step.
+  // Prompt tokens processed in the step: the chunks, not the whole prompts.
   int64_t prefill_tokens = 0;
 
   void Clear() {
     tokens.clear();
     finished.clear();
     completion_hints.clear();
+    log_probabilities.clear();
     load_tokens = 0;
     prefill_tokens = 0;
   }

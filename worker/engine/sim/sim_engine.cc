@@ -5,15 +5,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "worker/engine/request_check.h"
 #include "worker/engine/sim/sim_tokens.h"
 
 namespace bfio::worker {
 namespace {
-
-// KV that a request may need: the last token's is never written.
-int64_t ReservedKv(int64_t prompt_length, int64_t max_new_tokens) {
-  return prompt_length + max_new_tokens - 1;
-}
 
 bool IsAtLeast(double value, double low) {
   return std::isfinite(value) && value >= low;
@@ -21,10 +17,7 @@ bool IsAtLeast(double value, double low) {
 
 absl::Status CheckOptions(const SimOptions& options) {
   const auto invalid = [](auto... parts) { return absl::InvalidArgumentError(absl::StrCat(parts...)); };
-  const EngineLimits& limits = options.limits;
-  if (limits.slots < 1) return invalid("slots must be at least 1, not ", limits.slots);
-  if (limits.kv_tokens < 1) return invalid("kv_tokens must be at least 1, not ", limits.kv_tokens);
-  if (limits.max_sequence_tokens < 2) return invalid("max_sequence_tokens must be at least 2");
+  if (absl::Status status = CheckLimits(options.limits); !status.ok()) return status;
   if (!IsAtLeast(options.cost.c_s, 0)) return invalid("c must be at least 0 seconds, not ", options.cost.c_s);
   if (!IsAtLeast(options.cost.tl_s_per_token, 0)) return invalid("tl must be at least 0 seconds per token");
   if (!IsAtLeast(options.cost.prefill_s_per_token, 0))
@@ -53,35 +46,13 @@ SimEngine::SimEngine(const SimOptions& options, std::unique_ptr<StepTimer> timer
   active_.reserve(static_cast<size_t>(options.limits.slots));
 }
 
-absl::Status SimEngine::CheckRequest(const SequenceRequest& request) const {
-  const auto invalid = [](auto... parts) { return absl::InvalidArgumentError(absl::StrCat(parts...)); };
-  const EngineLimits& limits = options_.limits;
-  if (request.prompt_length < 1) return invalid("prompt_length must be at least 1");
-  if (request.max_new_tokens < 1) return invalid("max_new_tokens must be at least 1");
-  if (!request.prompt.empty() && static_cast<int64_t>(request.prompt.size()) != request.prompt_length) {
-    return invalid("prompt_length ", request.prompt_length, " differs from the ", request.prompt.size(),
-                   " ids given");
-  }
-  if (request.first_index < 0 || request.first_index >= request.prompt_length) {
-    return invalid("first_index ", request.first_index, " is outside the prompt of ", request.prompt_length);
-  }
-  const int64_t total = request.prompt_length + request.max_new_tokens;
-  if (total > limits.max_sequence_tokens) {
-    return invalid("prompt + output of ", total, " tokens exceeds the limit of ", limits.max_sequence_tokens);
-  }
-  if (ReservedKv(request.prompt_length, request.max_new_tokens) > limits.kv_tokens) {
-    return invalid("prompt + output of ", total, " tokens exceeds the KV capacity of ", limits.kv_tokens);
-  }
-  return absl::OkStatus();
-}
-
 absl::Status SimEngine::Admit(const SequenceRequest& request) {
-  if (absl::Status status = CheckRequest(request); !status.ok()) return status;
+  if (absl::Status status = CheckRequest(request, options_.limits); !status.ok()) return status;
   const auto same = [&](const Sequence& sequence) { return sequence.handle == request.handle; };
   if (std::any_of(active_.begin(), active_.end(), same)) {
     return absl::AlreadyExistsError(absl::StrCat("handle ", request.handle, " is active"));
   }
-  const int64_t kv = ReservedKv(request.prompt_length, request.max_new_tokens);
+  const int64_t kv = ReservedKvTokens(request);
   if (free_slots() == 0) return absl::ResourceExhaustedError("no free slot");
   if (kv > free_kv_tokens_) {
     return absl::ResourceExhaustedError(
@@ -89,7 +60,7 @@ absl::Status SimEngine::Admit(const SequenceRequest& request) {
   }
   free_kv_tokens_ -= kv;
   active_.push_back({request.handle, SimStreamKey(request), request.prompt_length, request.first_index,
-                     request.max_new_tokens, 0, request.stop_token_ids, request.ignore_eos});
+                     request.max_new_tokens, kv, 0, request.stop_token_ids, request.ignore_eos});
   return absl::OkStatus();
 }
 
@@ -97,7 +68,7 @@ bool SimEngine::Cancel(Handle handle) {
   const auto it = std::find_if(active_.begin(), active_.end(),
                                [&](const Sequence& sequence) { return sequence.handle == handle; });
   if (it == active_.end()) return false;
-  free_kv_tokens_ += ReservedKv(it->prompt_length, it->max_new_tokens);
+  free_kv_tokens_ += it->reserved_kv_tokens;
   active_.erase(it);
   return true;
 }
@@ -108,7 +79,7 @@ absl::Status SimEngine::Step(StepOutput& out) {
   size_t kept = 0;
   for (size_t i = 0; i < active_.size(); ++i) {
     if (Advance(active_[i], out)) {
-      free_kv_tokens_ += ReservedKv(active_[i].prompt_length, active_[i].max_new_tokens);
+      free_kv_tokens_ += active_[i].reserved_kv_tokens;
       continue;
     }
     if (kept != i) active_[kept] = std::move(active_[i]);

@@ -54,6 +54,7 @@ class SimEngine final : public Engine {
     int64_t prompt_length;
     int64_t first_index;
     int64_t max_new_tokens;
+    int64_t reserved_kv_tokens;
     int64_t generated;
     std::vector<uint32_t> stop_token_ids;
     bool ignore_eos;
@@ -61,7 +62,6 @@ class SimEngine final : public Engine {
 
   SimEngine(const SimOptions& options, std::unique_ptr<StepTimer> timer);
 
-  absl::Status CheckRequest(const SequenceRequest& request) const;
   // Makes one token; true when it is the last.
   bool Advance(Sequence& sequence, StepOutput& out);
   int64_t DurationNs(const StepOutput& out);

@@ -1,0 +1,170 @@
+// Random lives of requests on an engine, and what each must have given.
+//
+// Purpose: the claim that a request's tokens are the same alone and in any company: with joins, leaves,
+// chunked prefill, cancellations and replays. For any engine over a model; see RunSchedule.
+#ifndef BFIO_TESTS_TESTING_DECODE_SCHEDULE_H_
+#define BFIO_TESTS_TESTING_DECODE_SCHEDULE_H_
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "common/base/rng.h"
+#include "gtest/gtest.h"
+#include "worker/engine/engine.h"
+
+namespace bfio::testing {
+
+struct Stream {
+  std::vector<uint32_t> tokens;
+  std::vector<float> log_probabilities;
+  bool finished = false;
+  worker::FinishCause cause = worker::FinishCause::kLength;
+};
+
+// Steps the engine until it is idle, or `steps` steps.
+inline std::map<worker::Handle, Stream> RunSteps(worker::Engine& engine, int steps = 1 << 20) {
+  std::map<worker::Handle, Stream> streams;
+  worker::StepOutput out;
+  for (int step = 0; step < steps && engine.active() > 0; ++step) {
+    const absl::Status status = engine.Step(out);
+    EXPECT_TRUE(status.ok()) << status;
+    if (!status.ok()) return streams;
+    for (size_t i = 0; i < out.tokens.size(); ++i) {
+      Stream& stream = streams[out.tokens[i].handle];
+      stream.tokens.push_back(out.tokens[i].id);
+      if (!out.log_probabilities.empty()) stream.log_probabilities.push_back(out.log_probabilities[i]);
+    }
+    for (const auto& finish : out.finished) {
+      streams[finish.handle].finished = true;
+      streams[finish.handle].cause = finish.cause;
+    }
+  }
+  return streams;
+}
+
+inline Stream RunAlone(worker::Engine& engine, const worker::SequenceRequest& request) {
+  const absl::Status status = engine.Admit(request);
+  EXPECT_TRUE(status.ok()) << status;
+  return RunSteps(engine)[request.handle];
+}
+
+inline worker::SequenceRequest RandomRequest(Rng& rng, worker::Handle handle, int64_t vocab,
+                                             int64_t max_prompt, int64_t max_output) {
+  worker::SequenceRequest request;
+  request.handle = handle;
+  request.prompt_length = 1 + static_cast<int64_t>(rng.Below(static_cast<uint64_t>(max_prompt)));
+  request.max_new_tokens = 1 + static_cast<int64_t>(rng.Below(static_cast<uint64_t>(max_output)));
+  if (rng.Below(4) != 0) {  // else synthetic
+    for (int64_t i = 0; i < request.prompt_length; ++i) {
+      request.prompt.push_back(static_cast<uint32_t>(rng.Below(static_cast<uint64_t>(vocab))));
+    }
+  }
+  request.ignore_eos = rng.Below(2) == 0;
+  if (rng.Below(2) == 0) {
+    request.sampling.temperature = 0.5 + rng.Uniform();
+    if (rng.Below(2) == 0) request.sampling.top_p = 0.5 + 0.5 * rng.Uniform();
+    if (rng.Below(2) == 0) request.sampling.top_k = 1 + static_cast<int32_t>(rng.Below(40));
+    request.sampling.seed = rng.Next();
+  }
+  if (rng.Below(4) == 0) request.stop_token_ids = {static_cast<uint32_t>(rng.Below(vocab))};
+  return request;
+}
+
+// What the router sends when the worker that gave `delivered` is lost.
+inline worker::SequenceRequest Replay(const worker::SequenceRequest& original, worker::Handle handle,
+                                      const std::vector<uint32_t>& delivered) {
+  worker::SequenceRequest request = original;
+  const auto count = static_cast<int64_t>(delivered.size());
+  request.handle = handle;
+  request.prompt_length += count;
+  request.max_new_tokens -= count;
+  request.first_index += count;
+  if (!request.prompt.empty())
+    request.prompt.insert(request.prompt.end(), delivered.begin(), delivered.end());
+  return request;
+}
+
+struct ScheduleShape {
+  int64_t vocab = 0;
+  int64_t max_prompt = 40;
+  int64_t max_output = 24;
+  int requests = 24;
+};
+
+// Runs random requests, each alone on an engine of `make` and then all on another, where they come and go at
+// random, some are cancelled and some of those replayed. Expects equal tokens, bit-equal log-probabilities
+// and equal ends. Returns how many requests were compared to their ends.
+inline int RunSchedule(uint64_t seed, const std::function<std::unique_ptr<worker::Engine>()>& make,
+                       const ScheduleShape& shape) {
+  SCOPED_TRACE(::testing::Message() << "seed " << seed);
+  Rng rng(seed);
+  struct Life {
+    worker::SequenceRequest request;
+    Stream alone;
+    // What this life gave so far, over all placements.
+    Stream got;
+    // Handle of the present placement.
+    worker::Handle handle = 0;
+  };
+  std::vector<Life> lives;
+  const auto reference = make();
+  for (int i = 0; i < shape.requests; ++i) {
+    Life life;
+    life.request = RandomRequest(rng, static_cast<worker::Handle>(i) + 1, shape.vocab, shape.max_prompt,
+                                 shape.max_output);
+    life.alone = RunAlone(*reference, life.request);
+    EXPECT_TRUE(life.alone.finished);
+    lives.push_back(std::move(life));
+  }
+  const auto engine = make();
+  worker::Handle next_handle = 1000;
+  std::vector<size_t> waiting, running;
+  for (size_t i = lives.size(); i > 0; --i) waiting.push_back(i - 1);
+  int compared = 0;
+  while (!waiting.empty() || !running.empty()) {
+    for (uint64_t tries = rng.Below(3); tries > 0 && !waiting.empty(); --tries) {
+      Life& life = lives[waiting.back()];
+      life.handle = next_handle++;
+      const absl::Status status = engine->Admit(Replay(life.request, life.handle, life.got.tokens));
+      if (absl::IsResourceExhausted(status)) break;
+      EXPECT_TRUE(status.ok()) << status;
+      if (!status.ok()) return compared;
+      running.push_back(waiting.back());
+      waiting.pop_back();
+    }
+    if (!running.empty() && rng.Below(6) == 0) {
+      const size_t victim = rng.Below(running.size());
+      EXPECT_TRUE(engine->Cancel(lives[running[victim]].handle));
+      // Half of the cancelled come back, elsewhere in the order.
+      if (rng.Below(2) == 0) waiting.insert(waiting.begin(), running[victim]);
+      running.erase(running.begin() + static_cast<ptrdiff_t>(victim));
+    }
+    const auto streams = RunSteps(*engine, 1);
+    for (const auto& [handle, stream] : streams) {
+      const auto who =
+          std::find_if(running.begin(), running.end(), [&](size_t i) { return lives[i].handle == handle; });
+      EXPECT_NE(who, running.end()) << "a token of a request that is gone: " << handle;
+      if (who == running.end()) return compared;
+      Life& life = lives[*who];
+      life.got.tokens.insert(life.got.tokens.end(), stream.tokens.begin(), stream.tokens.end());
+      life.got.log_probabilities.insert(life.got.log_probabilities.end(), stream.log_probabilities.begin(),
+                                        stream.log_probabilities.end());
+      if (!stream.finished) continue;
+      EXPECT_EQ(life.got.tokens, life.alone.tokens) << "request " << life.request.handle;
+      EXPECT_EQ(life.got.log_probabilities, life.alone.log_probabilities)
+          << "request " << life.request.handle;
+      EXPECT_EQ(stream.cause, life.alone.cause);
+      running.erase(who);
+      ++compared;
+    }
+  }
+  EXPECT_EQ(engine->free_kv_tokens(), engine->limits().kv_tokens);
+  EXPECT_EQ(engine->free_slots(), engine->limits().slots);
+  return compared;
+}
+
+}  // namespace bfio::testing
+
+#endif  // BFIO_TESTS_TESTING_DECODE_SCHEDULE_H_

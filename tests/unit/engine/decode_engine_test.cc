@@ -1,0 +1,255 @@
+// The host's half of a decode engine, over a backend whose "cache" keeps tokens and whose "model" is a hash.
+#include "worker/engine/decode/decode_engine.h"
+
+#include <string>
+#include <utility>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/decode_schedule.h"
+
+namespace bfio::worker {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr int64_t kVocab = 50;
+constexpr uint32_t kEos = 3;
+
+// Writes each row's token into its page, and makes logits of all the tokens that the page table shows.
+class HashBackend final : public Backend {
+ public:
+  explicit HashBackend(const DecodeOptions& options)
+      : page_tokens_(options.page_tokens),
+        cache_(static_cast<size_t>(PageTable::PageLimit(PageTableOptionsOf(options)) * page_tokens_)) {
+    facts_ = {kVocab, 200, {kEos}};
+  }
+
+  absl::string_view name() const override { return "hash"; }
+  const ModelFacts& facts() const override { return facts_; }
+
+  absl::Status Run(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn) override {
+    for (int32_t r = 0; r < plan.rows(); ++r) At(plan, r, plan.positions[r]) = plan.token_ids[r];
+    for (int32_t i = 0; i < plan.draws(); ++i) {
+      const int32_t row = plan.logit_rows[i];
+      uint64_t hash = 1;
+      for (int32_t p = 0; p <= plan.positions[row]; ++p) hash = Mix64(hash ^ At(plan, row, p));
+      Rng rng(hash);
+      std::vector<float> logits;
+      for (int64_t id = 0; id < kVocab; ++id) logits.push_back(static_cast<float>(2 * rng.Normal()));
+      auto pick = sampler_.Pick(logits, draws[i]);
+      if (!pick.ok()) return pick.status();
+      drawn[i] = *pick;
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  uint32_t& At(const StepPlan& plan, int32_t row, int32_t position) {
+    const int32_t run = plan.row_runs[row];
+    const PageId page = plan.pages.at(plan.run_pages[run] + position / page_tokens_);
+    EXPECT_LT(plan.run_pages[run] + position / page_tokens_, plan.run_pages[run + 1]);
+    return cache_.at(static_cast<size_t>(page * page_tokens_ + position % page_tokens_));
+  }
+
+  const int32_t page_tokens_;
+  std::vector<uint32_t> cache_;
+  ModelFacts facts_;
+  Sampler sampler_;
+};
+
+DecodeOptions Options() {
+  DecodeOptions options;
+  options.limits = {8, 400, 1000};
+  options.page_tokens = 5;
+  options.step_tokens = 24;
+  return options;
+}
+
+std::unique_ptr<DecodeEngine> Make(const DecodeOptions& options = Options()) {
+  auto engine = DecodeEngine::Create(options, std::make_unique<HashBackend>(options));
+  EXPECT_TRUE(engine.ok()) << engine.status();
+  return *std::move(engine);
+}
+
+SequenceRequest Request(Handle handle, int64_t prompt, int64_t output) {
+  SequenceRequest request;
+  request.handle = handle;
+  request.prompt_length = prompt;
+  request.max_new_tokens = output;
+  request.ignore_eos = true;
+  return request;
+}
+
+TEST(DecodeEngineTest, AShortPromptGivesATokenInItsFirstStepAndCountsAsTheRouterReckons) {
+  const auto engine = Make();
+  ASSERT_TRUE(engine->Admit(Request(7, 10, 3)).ok());
+  StepOutput out;
+  for (int j = 1; j <= 3; ++j) {
+    EXPECT_THAT(engine->resident(), ::testing::SizeIs(1));
+    EXPECT_EQ(engine->resident()[0].kv_tokens, 10 + j - 1);
+    ASSERT_TRUE(engine->Step(out).ok());
+    EXPECT_EQ(out.load_tokens, 10 + j - 1);
+    EXPECT_EQ(out.prefill_tokens, j == 1 ? 10 : 0);
+    ASSERT_EQ(out.tokens.size(), 1u);
+    EXPECT_EQ(out.log_probabilities.size(), 1u);
+    EXPECT_EQ(out.completion_hints.size(), 1u);
+    EXPECT_EQ(out.completion_hints[0], j == 2 ? 1 : 0) << "no end is likely but by length";
+  }
+  ASSERT_EQ(out.finished.size(), 1u);
+  EXPECT_EQ(out.finished[0].cause, FinishCause::kLength);
+  EXPECT_EQ(engine->active(), 0);
+  EXPECT_EQ(engine->free_kv_tokens(), 400);
+  ASSERT_TRUE(engine->Step(out).ok()) << "an idle step is legal";
+  EXPECT_THAT(out.tokens, IsEmpty());
+}
+
+TEST(DecodeEngineTest, ALongPromptTakesStepsWithoutTokensAndCountsWholeInEach) {
+  const auto engine = Make();
+  ASSERT_TRUE(engine->Admit(Request(1, 5, 50)).ok());
+  ASSERT_TRUE(engine->Admit(Request(2, 60, 2)).ok());
+  StepOutput out;
+  ASSERT_TRUE(engine->Step(out).ok());  // neither is a decode yet: 5 + 19 rows
+  EXPECT_EQ(out.tokens.size(), 1u);
+  EXPECT_EQ(out.prefill_tokens, 24);
+  EXPECT_EQ(out.load_tokens, 65);
+  ASSERT_TRUE(engine->Step(out).ok());  // 1 + 23
+  EXPECT_EQ(out.tokens.size(), 1u);
+  EXPECT_EQ(out.prefill_tokens, 23);
+  EXPECT_EQ(out.load_tokens, 66);
+  ASSERT_TRUE(engine->Step(out).ok());  // 1 + 18
+  EXPECT_EQ(out.tokens.size(), 2u);
+  EXPECT_EQ(out.prefill_tokens, 18);
+  EXPECT_EQ(out.load_tokens, 67);
+  ASSERT_TRUE(engine->Step(out).ok());
+  EXPECT_EQ(out.load_tokens, 8 + 61);
+  EXPECT_THAT(out.finished, ::testing::SizeIs(1));
+}
+
+TEST(DecodeEngineTest, StopsAtTheEndOfSequenceAndAtStopTokensWhichAreDelivered) {
+  SequenceRequest request = Request(1, 10, 100);
+  const std::vector<uint32_t> free_run = testing::RunAlone(*Make(), request).tokens;
+  request.stop_token_ids = {free_run[5]};
+  const auto stopped = testing::RunAlone(*Make(), request);
+  EXPECT_EQ(stopped.cause, FinishCause::kStop);
+  EXPECT_EQ(stopped.tokens.back(), free_run[5]);
+  EXPECT_LE(stopped.tokens.size(), 6u);
+  request.stop_token_ids.clear();
+  request.ignore_eos = false;
+  const auto ended = testing::RunAlone(*Make(), request);
+  const auto eos = std::find(free_run.begin(), free_run.end(), kEos);
+  ASSERT_NE(eos, free_run.end()) << "the test needs one within 100 tokens";
+  EXPECT_EQ(ended.tokens, std::vector<uint32_t>(free_run.begin(), eos + 1));
+}
+
+TEST(DecodeEngineTest, KvIsReservedWholeSoARunningRequestNeverRunsOut) {
+  const auto engine = Make();
+  ASSERT_TRUE(engine->Admit(Request(1, 100, 100)).ok());
+  ASSERT_TRUE(engine->Admit(Request(2, 100, 100)).ok());
+  EXPECT_EQ(engine->free_kv_tokens(), 2);
+  const absl::Status full = engine->Admit(Request(3, 2, 2));
+  EXPECT_EQ(full.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(full.message()), HasSubstr("needs 3 KV tokens, 2 are free"));
+  ASSERT_TRUE(engine->Admit(Request(3, 2, 1)).ok());
+  EXPECT_EQ(engine->free_kv_tokens(), 0);
+  const auto streams = testing::RunSteps(*engine);
+  EXPECT_EQ(streams.at(1).tokens.size(), 100u);
+  EXPECT_EQ(streams.at(2).tokens.size(), 100u);
+  EXPECT_EQ(streams.at(3).tokens.size(), 1u);
+  EXPECT_EQ(engine->free_kv_tokens(), 400);
+}
+
+TEST(DecodeEngineTest, CancelFreesSlotAndKvAtOnceInPrefillAndInDecode) {
+  const auto engine = Make();
+  ASSERT_TRUE(engine->Admit(Request(1, 100, 20)).ok());
+  ASSERT_TRUE(engine->Admit(Request(2, 5, 20)).ok());
+  StepOutput out;
+  ASSERT_TRUE(engine->Step(out).ok());
+  EXPECT_TRUE(engine->Cancel(1));
+  EXPECT_FALSE(engine->Cancel(1));
+  EXPECT_EQ(engine->free_kv_tokens(), 400 - 24);
+  ASSERT_TRUE(engine->Step(out).ok());
+  EXPECT_TRUE(engine->Cancel(2));
+  EXPECT_EQ(engine->free_slots(), 8);
+  EXPECT_EQ(engine->kv_stats().pages_taken, 0);
+  EXPECT_TRUE(engine->AuditKv().ok());
+}
+
+TEST(DecodeEngineTest, RefusesWhatCannotRun) {
+  const auto engine = Make();
+  EXPECT_EQ(engine->limits().max_sequence_tokens, 200) << "the model's own limit";
+  const auto message = [&](SequenceRequest request) {
+    const absl::Status status = engine->Admit(request);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  EXPECT_THAT(message(Request(1, 190, 20)), HasSubstr("210 tokens exceeds the limit of 200"));
+  SequenceRequest request = Request(1, 3, 5);
+  request.prompt = {1, 2, 50};
+  EXPECT_THAT(message(request), HasSubstr("prompt token 2 is 50; the model's vocabulary has 50 tokens"));
+  request.prompt = {1, 2};
+  EXPECT_THAT(message(request), HasSubstr("differs from the 2 ids"));
+  request = Request(1, 3, 5);
+  request.sampling.top_p = 0;
+  EXPECT_THAT(message(request), HasSubstr("top_p"));
+  request = Request(1, 3, 5);
+  request.sampling.temperature = -1;
+  EXPECT_THAT(message(request), HasSubstr("temperature"));
+  request = Request(1, 3, 5);
+  request.sampling.top_k = 0;
+  EXPECT_THAT(message(request), HasSubstr("top_k"));
+  ASSERT_TRUE(engine->Admit(Request(1, 3, 5)).ok());
+  EXPECT_EQ(engine->Admit(Request(1, 3, 5)).code(), absl::StatusCode::kAlreadyExists);
+}
+
+TEST(DecodeEngineTest, SlotsRunOut) {
+  const auto engine = Make();
+  for (Handle handle = 1; handle <= 8; ++handle) ASSERT_TRUE(engine->Admit(Request(handle, 3, 5)).ok());
+  EXPECT_EQ(engine->Admit(Request(9, 3, 5)).code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST(DecodeEngineTest, AReplayOfSyntheticLoadMakesTheDeliveredTokensAgainInSilence) {
+  const SequenceRequest request = Request(1, 12, 30);
+  const std::vector<uint32_t> whole = testing::RunAlone(*Make(), request).tokens;
+  const std::vector<uint32_t> delivered(whole.begin(), whole.begin() + 9);
+  const auto engine = Make();
+  ASSERT_TRUE(engine->Admit(testing::Replay(request, 2, delivered)).ok());
+  StepOutput out;
+  for (int i = 0; i < 9; ++i) {
+    ASSERT_TRUE(engine->Step(out).ok());
+    EXPECT_THAT(out.tokens, IsEmpty());
+    EXPECT_EQ(out.load_tokens, 21) << "as if all of it were the prompt";
+  }
+  const auto rest = testing::RunSteps(*engine)[2].tokens;
+  EXPECT_EQ(rest, std::vector<uint32_t>(whole.begin() + 9, whole.end()));
+}
+
+TEST(DecodeEngineTest, TokensAreThoseOfTheRequestAloneOnRandomSchedules) {
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    Rng rng(seed);
+    DecodeOptions options = Options();
+    options.page_tokens = 1 + static_cast<int32_t>(rng.Below(20));
+    options.step_tokens = 1 + static_cast<int64_t>(rng.Below(60));
+    EXPECT_GT(testing::RunSchedule(seed, [&] { return Make(options); }, {kVocab}), 8);
+  }
+}
+
+TEST(DecodeEngineTest, BadOptionsAreRefusedByName) {
+  const auto message = [](DecodeOptions options) {
+    return std::string(CheckDecodeOptions(options).message());
+  };
+  DecodeOptions options = Options();
+  options.step_tokens = 0;
+  EXPECT_THAT(message(options), HasSubstr("step_tokens"));
+  options = Options();
+  options.page_tokens = 0;
+  EXPECT_THAT(message(options), HasSubstr("page size"));
+  options = Options();
+  options.limits.slots = 0;
+  EXPECT_THAT(message(options), HasSubstr("slots"));
+}
+
+}  // namespace
+}  // namespace bfio::worker

@@ -1,0 +1,44 @@
+// What runs a model's step: the CPU's or the GPU's half of a decode engine.
+//
+// Purpose: the line between "what is to be done" (decode_engine.h: host only, the same for all devices) and
+// "doing it". Threads: used by one thread.
+#ifndef BFIO_WORKER_ENGINE_DECODE_BACKEND_H_
+#define BFIO_WORKER_ENGINE_DECODE_BACKEND_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "worker/engine/sampling/sampler.h"
+#include "worker/scheduler/step_plan.h"
+
+namespace bfio::worker {
+
+// What a decode engine must know of the model.
+struct ModelFacts {
+  int64_t vocab = 0;
+  // Prompt + output of one request at most.
+  int64_t max_positions = 0;
+  std::vector<uint32_t> eos_token_ids;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  // "cpu" or "cuda".
+  virtual absl::string_view name() const = 0;
+  virtual const ModelFacts& facts() const = 0;
+
+  // Computes the rows of `plan`, leaves their keys and values in the pages named there, and draws the token
+  // after each of its logit_rows. A row's result depends on its sequence's tokens alone: not on the other
+  // rows, nor on how its sequence was cut into steps. A plan without rows is legal. REQUIRES: draws and drawn
+  // have plan.draws() elements. An error means that the backend is broken for good.
+  virtual absl::Status Run(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn) = 0;
+};
+
+}  // namespace bfio::worker
+
+#endif  // BFIO_WORKER_ENGINE_DECODE_BACKEND_H_

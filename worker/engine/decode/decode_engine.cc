@@ -1,0 +1,203 @@
+#include "worker/engine/decode/decode_engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/rng.h"
+#include "worker/engine/request_check.h"
+
+namespace bfio::worker {
+namespace {
+
+// Bounds that keep row and page counts within 32 bits.
+constexpr int64_t kMaxStepTokens = 1 << 20;
+constexpr int32_t kMaxSlots = 1 << 16;
+
+DecodeOptions WithinModel(DecodeOptions options, const ModelFacts& facts) {
+  options.limits.max_sequence_tokens = std::min(options.limits.max_sequence_tokens, facts.max_positions);
+  return options;
+}
+
+}  // namespace
+
+PageTableOptions PageTableOptionsOf(const DecodeOptions& options) {
+  return {options.page_tokens, options.limits.kv_tokens, options.limits.slots};
+}
+
+absl::Status CheckDecodeOptions(const DecodeOptions& options) {
+  if (absl::Status status = CheckLimits(options.limits); !status.ok()) return status;
+  if (options.limits.slots > kMaxSlots) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("slots must be at most ", kMaxSlots, ", not ", options.limits.slots));
+  }
+  if (options.step_tokens < 1 || options.step_tokens > kMaxStepTokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("step_tokens must be in 1..", kMaxStepTokens, ", not ", options.step_tokens));
+  }
+  return PageTable::Create(PageTableOptionsOf(options)).status();
+}
+
+absl::StatusOr<std::unique_ptr<DecodeEngine>> DecodeEngine::Create(const DecodeOptions& options,
+                                                                   std::unique_ptr<Backend> backend) {
+  if (absl::Status status = CheckDecodeOptions(options); !status.ok()) return status;
+  auto table = PageTable::Create(PageTableOptionsOf(options));
+  if (!table.ok()) return table.status();
+  const DecodeOptions within = WithinModel(options, backend->facts());
+  return std::unique_ptr<DecodeEngine>(new DecodeEngine(within, std::move(backend), *std::move(table)));
+}
+
+DecodeEngine::DecodeEngine(const DecodeOptions& options, std::unique_ptr<Backend> backend, PageTable table)
+    : options_(options), backend_(std::move(backend)), table_(std::move(table)) {
+  active_.reserve(static_cast<size_t>(options_.limits.slots));
+}
+
+// --- requests ---
+
+absl::Status DecodeEngine::CheckPrompt(const SequenceRequest& request) const {
+  const auto vocab = static_cast<uint64_t>(backend_->facts().vocab);
+  for (size_t i = 0; i < request.prompt.size(); ++i) {
+    if (request.prompt[i] >= vocab) {
+      return absl::InvalidArgumentError(absl::StrCat("prompt token ", i, " is ", request.prompt[i],
+                                                     "; the model's vocabulary has ", vocab, " tokens"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::vector<uint32_t> DecodeEngine::PromptOf(const SequenceRequest& request) const {
+  std::vector<uint32_t> prompt;
+  prompt.reserve(static_cast<size_t>(request.prompt_length + request.max_new_tokens));
+  if (!request.prompt.empty()) {
+    prompt.assign(request.prompt.begin(), request.prompt.end());
+    return prompt;
+  }
+  const int64_t original_length = request.prompt_length - request.first_index;
+  const uint64_t key = Mix64(request.sampling.seed ^ Mix64(static_cast<uint64_t>(original_length)));
+  const auto vocab = static_cast<uint64_t>(backend_->facts().vocab);
+  for (int64_t i = 0; i < original_length; ++i) {
+    prompt.push_back(static_cast<uint32_t>(Mix64(key ^ Mix64(static_cast<uint64_t>(i))) % vocab));
+  }
+  return prompt;
+}
+
+absl::Status DecodeEngine::Admit(const SequenceRequest& request) {
+  if (absl::Status status = CheckRequest(request, options_.limits); !status.ok()) return status;
+  if (absl::Status status = CheckPrompt(request); !status.ok()) return status;
+  const auto same = [&](const Sequence& sequence) { return sequence.handle == request.handle; };
+  if (std::any_of(active_.begin(), active_.end(), same)) {
+    return absl::AlreadyExistsError(absl::StrCat("handle ", request.handle, " is active"));
+  }
+  const auto index = table_.Admit(ReservedKvTokens(request));
+  if (!index.ok()) return index.status();
+  Sequence& sequence = active_.emplace_back();
+  sequence.handle = request.handle;
+  sequence.index = *index;
+  sequence.tokens = PromptOf(request);
+  sequence.computed = 0;
+  sequence.prompt_length = request.prompt_length;
+  sequence.original_length = request.prompt_length - request.first_index;
+  sequence.generated = 0;
+  sequence.max_new_tokens = request.max_new_tokens;
+  sequence.sampling = request.sampling;
+  sequence.ends = request.stop_token_ids;
+  if (!request.ignore_eos) {
+    const auto& eos = backend_->facts().eos_token_ids;
+    sequence.ends.insert(sequence.ends.end(), eos.begin(), eos.end());
+  }
+  return absl::OkStatus();
+}
+
+bool DecodeEngine::Cancel(Handle handle) {
+  const auto it = std::find_if(active_.begin(), active_.end(),
+                               [&](const Sequence& sequence) { return sequence.handle == handle; });
+  if (it == active_.end()) return false;
+  // Cannot fail: the index is this sequence's own.
+  table_.Release(it->index).IgnoreError();
+  active_.erase(it);
+  return true;
+}
+
+std::vector<ResidentSequence> DecodeEngine::resident() const {
+  std::vector<ResidentSequence> all;
+  all.reserve(active_.size());
+  for (const Sequence& sequence : active_) {
+    all.push_back({sequence.handle, sequence.prompt_length + sequence.generated, sequence.generated});
+  }
+  return all;
+}
+
+// --- steps ---
+
+absl::Status DecodeEngine::Step(StepOutput& out) {
+  out.Clear();
+  if (absl::Status status = MakePlan(out); !status.ok()) return status;
+  drawn_.resize(draws_.size());
+  if (absl::Status status = backend_->Run(plan_, draws_, absl::MakeSpan(drawn_)); !status.ok()) return status;
+  for (const Chunk& chunk : chunks_) active_[chunk.which].computed += chunk.rows;
+  ended_.assign(active_.size(), 0);
+  for (size_t i = 0; i < drawn_.size(); ++i) {
+    ended_[drawing_[i]] = Take(active_[drawing_[i]], drawn_[i], out);
+  }
+  return RemoveEnded();
+}
+
+absl::Status DecodeEngine::MakePlan(StepOutput& out) {
+  pending_.clear();
+  for (const Sequence& sequence : active_) {
+    pending_.push_back(static_cast<int64_t>(sequence.tokens.size()) - sequence.computed);
+    out.load_tokens += sequence.prompt_length + sequence.generated;
+  }
+  ChooseRows(pending_, options_.step_tokens, chunks_);
+  plan_.Clear();
+  draws_.clear();
+  drawing_.clear();
+  for (const Chunk& chunk : chunks_) {
+    const Sequence& sequence = active_[chunk.which];
+    const int64_t end = sequence.computed + chunk.rows;
+    if (absl::Status status = table_.Grow(sequence.index, end); !status.ok()) return status;
+    const bool draws = chunk.rows == pending_[chunk.which];
+    plan_.AddRun(sequence.index, sequence.computed,
+                 absl::MakeConstSpan(sequence.tokens).subspan(sequence.computed, chunk.rows),
+                 table_.pages(sequence.index), draws);
+    out.prefill_tokens += std::max<int64_t>(0, std::min<int64_t>(end, sequence.prompt_length) -
+                                                   std::min(sequence.computed, sequence.prompt_length));
+    if (!draws) continue;
+    draws_.push_back({sequence.sampling, sequence.next_index(), sequence.ends});
+    drawing_.push_back(chunk.which);
+  }
+  return absl::OkStatus();
+}
+
+bool DecodeEngine::Take(Sequence& sequence, const Drawn& drawn, StepOutput& out) {
+  const bool silent = sequence.silent();
+  sequence.tokens.push_back(drawn.id);
+  if (silent) return false;
+  ++sequence.generated;
+  out.tokens.push_back({sequence.handle, drawn.id});
+  out.log_probabilities.push_back(drawn.log_probability);
+  const int64_t left = sequence.max_new_tokens - sequence.generated;
+  // The model says how likely the end was here, which is its best forecast for the next token that costs
+  // nothing; the last token that may be made is certain to be the last.
+  out.completion_hints.push_back(left == 1 ? 1 : drawn.end_probability);
+  const bool stop = std::find(sequence.ends.begin(), sequence.ends.end(), drawn.id) != sequence.ends.end();
+  if (!stop && left > 0) return false;
+  out.finished.push_back({sequence.handle, stop ? FinishCause::kStop : FinishCause::kLength});
+  return true;
+}
+
+absl::Status DecodeEngine::RemoveEnded() {
+  size_t kept = 0;
+  for (size_t i = 0; i < active_.size(); ++i) {
+    if (ended_[i]) {
+      if (absl::Status status = table_.Release(active_[i].index); !status.ok()) return status;
+      continue;
+    }
+    if (kept != i) active_[kept] = std::move(active_[i]);
+    ++kept;
+  }
+  active_.erase(active_.begin() + static_cast<ptrdiff_t>(kept), active_.end());
+  return absl::OkStatus();
+}
+
+}  // namespace bfio::worker

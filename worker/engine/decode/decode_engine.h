@@ -1,0 +1,115 @@
+// The engine over a model: continuous batching, chunked prefill and a paged KV cache, whatever the device.
+//
+// Purpose: keeps the requests' tokens and the page table, makes each step's plan (worker/scheduler), has a
+// backend run it, and turns what it drew into the step's output. Threads: as engine.h says.
+//
+// A request's tokens depend on its prompt, its sampling and the model alone. A replay with token ids comes
+// with the delivered tokens as part of its prompt, and goes on. A replay of synthetic load comes without
+// them, for the router does not keep them: it generates them once more, silently, one per step (first_index
+// steps that give no token).
+//
+// Synthetic prompts: the id at a place is a mix of the sampling seed, the original prompt's length and the
+// place, modulo the vocabulary.
+#ifndef BFIO_WORKER_ENGINE_DECODE_DECODE_ENGINE_H_
+#define BFIO_WORKER_ENGINE_DECODE_DECODE_ENGINE_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "worker/engine/decode/backend.h"
+#include "worker/engine/engine.h"
+#include "worker/kv/page_table.h"
+#include "worker/scheduler/choose_rows.h"
+
+namespace bfio::worker {
+
+struct DecodeOptions {
+  // max_sequence_tokens is lowered to what the model can do.
+  EngineLimits limits;
+  // Tokens of a page.
+  int32_t page_tokens = 16;
+  // Rows of a step that prompts may fill up, at least 1 (worker/scheduler/choose_rows.h).
+  int64_t step_tokens = 512;
+};
+
+// What a backend has to make room for.
+PageTableOptions PageTableOptionsOf(const DecodeOptions& options);
+// INVALID_ARGUMENT, naming the option, when one is out of range.
+absl::Status CheckDecodeOptions(const DecodeOptions& options);
+
+class DecodeEngine final : public Engine {
+ public:
+  // REQUIRES: the backend was made for these options.
+  static absl::StatusOr<std::unique_ptr<DecodeEngine>> Create(const DecodeOptions& options,
+                                                              std::unique_ptr<Backend> backend);
+
+  absl::string_view name() const override { return backend_->name(); }
+  const EngineLimits& limits() const override { return options_.limits; }
+  absl::Status Admit(const SequenceRequest& request) override;
+  bool Cancel(Handle handle) override;
+  absl::Status Step(StepOutput& out) override;
+  int32_t active() const override { return static_cast<int32_t>(active_.size()); }
+  int32_t free_slots() const override { return options_.limits.slots - active(); }
+  int64_t free_kv_tokens() const override { return table_.free_tokens(); }
+  std::vector<ResidentSequence> resident() const override;
+
+  PageTableStats kv_stats() const { return table_.stats(); }
+  // For tests: no page is lost or has two owners.
+  absl::Status AuditKv() const { return table_.Audit(); }
+
+ private:
+  struct Sequence {
+    Handle handle;
+    SequenceIndex index;
+    // Prompt and what was generated, silently too.
+    std::vector<uint32_t> tokens;
+    // Of `tokens`, those whose KV is in the cache.
+    int64_t computed;
+    // As the request counts it: with what an earlier placement delivered.
+    int64_t prompt_length;
+    int64_t original_length;
+    int64_t generated;
+    int64_t max_new_tokens;
+    Sampling sampling;
+    // Tokens that end it.
+    std::vector<uint32_t> ends;
+
+    int64_t next_index() const { return static_cast<int64_t>(tokens.size()) - original_length; }
+    // What an earlier placement delivered is not all generated again.
+    bool silent() const { return static_cast<int64_t>(tokens.size()) < prompt_length; }
+  };
+
+  DecodeEngine(const DecodeOptions& options, std::unique_ptr<Backend> backend, PageTable table);
+
+  absl::Status CheckPrompt(const SequenceRequest& request) const;
+  std::vector<uint32_t> PromptOf(const SequenceRequest& request) const;
+  // Fills plan_, draws_ and drawing_.
+  absl::Status MakePlan(StepOutput& out);
+  // Takes a drawn token; true when the request has ended.
+  bool Take(Sequence& sequence, const Drawn& drawn, StepOutput& out);
+  // Takes out who ended in this step.
+  absl::Status RemoveEnded();
+
+  const DecodeOptions options_;
+  const std::unique_ptr<Backend> backend_;
+  PageTable table_;
+  // In the order of admission.
+  std::vector<Sequence> active_;
+
+  // Scratch.
+  std::vector<int64_t> pending_;
+  std::vector<Chunk> chunks_;
+  StepPlan plan_;
+  std::vector<Draw> draws_;
+  std::vector<Drawn> drawn_;
+  // [draws] Which of active_ is drawn for.
+  std::vector<int32_t> drawing_;
+  // By active_.
+  std::vector<char> ended_;
+};
+
+}  // namespace bfio::worker
+
+#endif  // BFIO_WORKER_ENGINE_DECODE_DECODE_ENGINE_H_

@@ -1,0 +1,58 @@
+// One step's work, decided on the host: flat arrays that a CPU engine walks through and a GPU engine uploads.
+//
+// Purpose: the "plan" of plan/run. A row is one token to compute; a run is the consecutive rows of one
+// sequence: one row for a decode, a piece of the prompt for a prefill. Runs of one row come first. Plain
+// data; kept from step to step, so that nothing is allocated once it has grown.
+#ifndef BFIO_WORKER_SCHEDULER_STEP_PLAN_H_
+#define BFIO_WORKER_SCHEDULER_STEP_PLAN_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "worker/kv/page_table.h"
+
+namespace bfio::worker {
+
+struct StepPlan {
+  // --- by row ---
+
+  // [rows] The token at the row's position.
+  std::vector<uint32_t> token_ids;
+  // [rows] Its place in its sequence: it attends to positions 0 .. positions[r].
+  std::vector<int32_t> positions;
+  // [rows] The run it belongs to.
+  std::vector<int32_t> row_runs;
+
+  // --- by run ---
+
+  // [runs + 1] Rows of run i: run_rows[i] .. run_rows[i + 1] - 1.
+  std::vector<int32_t> run_rows;
+  // [runs] The page table's index of its sequence.
+  std::vector<SequenceIndex> sequences;
+  // [runs + 1] Its pages: pages[run_pages[i]] .. pages[run_pages[i + 1] - 1]; the page of position p is the
+  // p / page_tokens-th. They hold what was computed in earlier steps and have room for all of its rows.
+  std::vector<int32_t> run_pages;
+  // [run_pages[runs]]
+  std::vector<PageId> pages;
+
+  // --- by drawn token ---
+
+  // [draws] Rows whose logits are needed, ascending: the last row of every run that reaches the end of what
+  // is known of its sequence.
+  std::vector<int32_t> logit_rows;
+
+  int32_t rows() const { return static_cast<int32_t>(token_ids.size()); }
+  int32_t runs() const { return static_cast<int32_t>(sequences.size()); }
+  int32_t draws() const { return static_cast<int32_t>(logit_rows.size()); }
+
+  // No rows.
+  void Clear();
+  // Appends a run: `tokens` at positions `first_position` and on, in `pages`.
+  void AddRun(SequenceIndex sequence, int64_t first_position, absl::Span<const uint32_t> tokens,
+              absl::Span<const PageId> pages, bool draws);
+};
+
+}  // namespace bfio::worker
+
+#endif  // BFIO_WORKER_SCHEDULER_STEP_PLAN_H_
