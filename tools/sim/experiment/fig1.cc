@@ -17,42 +17,19 @@
 #include "absl/strings/str_format.h"
 #include "tools/sim/experiment/columns.h"
 #include "tools/sim/experiment/experiments.h"
+#include "tools/sim/experiment/idle_charts.h"
 #include "tools/sim/experiment/rule.h"
-#include "tools/sim/experiment/samples.h"
 
 namespace bfio::sim {
 namespace {
 
 constexpr int32_t kPaperWorkers = 32;
 constexpr size_t kPaperSteps = 436;
-constexpr double kPaperMean = 40, kPaperMedian = 41;
 // Rows drawn from workloads that have no order of their own; read round.
 constexpr int64_t kDrawnRows = 200'000;
 constexpr int kDivisors[] = {1, 2, 4, 8};
-constexpr double kPercentPerBin = 2;
 
-// Of one variant.
-struct Watched {
-  size_t workload = 0;
-  Rule rule;
-  // Percent by step, for each seed.
-  std::vector<std::vector<double>> idle;
-  // Of seed 1 and the first steps counted: by step, then worker.
-  std::vector<std::vector<int64_t>> loads;
-
-  std::vector<double> AllSeeds() const {
-    std::vector<double> all;
-    for (const auto& one : idle) all.insert(all.end(), one.begin(), one.end());
-    return all;
-  }
-  Estimate OverSeeds(double quantile) const {
-    std::vector<double> values;
-    for (const auto& one : idle) values.push_back(QuantileOf(one, quantile));
-    return EstimateMean(values);
-  }
-};
-
-StepTap Watch(Watched& watched, uint64_t seed, int64_t warmup) {
+StepTap Watch(IdleWatched& watched, uint64_t seed, int64_t warmup) {
   return [&watched, seed, warmup](const StepView& view) {
     if (view.step <= warmup) return;
     const int64_t max = *std::max_element(view.loads.begin(), view.loads.end());
@@ -68,7 +45,7 @@ StepTap Watch(Watched& watched, uint64_t seed, int64_t warmup) {
 
 struct Plan {
   SimOptions options;
-  std::vector<Watched> watched;
+  std::vector<IdleWatched> watched;
   // A variant for each of `watched`, then FCFS with fewer slots: for each workload, one for each divisor
   // but 1.
   std::vector<Variant> variants;
@@ -104,7 +81,7 @@ Plan MakePlan(const ExperimentContext& context) {
                           ? RotatedBySeed(workload)
                           : DrawnBySeed(workload, context.Shortened(kDrawnRows, 2'000));
     for (size_t r = 0; r < rules.size(); ++r) {
-      Watched& watched = plan.watched[w * rules.size() + r];
+      IdleWatched& watched = plan.watched[w * rules.size() + r];
       watched.workload = w;
       watched.rule = rules[r];
       watched.idle.resize(context.seeds);
@@ -125,15 +102,15 @@ Plan MakePlan(const ExperimentContext& context) {
   return plan;
 }
 
-report::Table MakeTable(const ExperimentContext& context, const std::vector<Watched>& all,
+report::Table MakeTable(const ExperimentContext& context, const std::vector<IdleWatched>& all,
                         const SeededRuns& runs) {
   report::Table table;
   table.title = "Idle share per step";
   table.note =
       "1 - mean L / max L of each counted step. +-: half width of the 95 % interval over the seeds, of a "
-      "run's "
-      "mean and of its median; the two quantiles are over the steps of all seeds. Barrier wait: the share of "
-      "the whole step time, fixed part included, that workers wait. The paper's trace is another one.";
+      "run's mean and of its median; the two quantiles are over the steps of all seeds. Barrier wait: the "
+      "share of the whole step time, fixed part included, that workers wait. The paper's trace is another "
+      "one.";
   table.columns = {{"policy", ""},
                    {"workload", ""},
                    {"mean", "%"},
@@ -147,7 +124,7 @@ report::Table MakeTable(const ExperimentContext& context, const std::vector<Watc
                    {"mean, paper", "%"},
                    {"median, paper", "%"}};
   for (size_t i = 0; i < all.size(); ++i) {
-    const Watched& watched = all[i];
+    const IdleWatched& watched = all[i];
     std::vector<report::Cell>& cells = table.rows.emplace_back();
     cells.emplace_back(watched.rule.name);
     cells.emplace_back(context.workloads[watched.workload].name);
@@ -158,8 +135,8 @@ report::Table MakeTable(const ExperimentContext& context, const std::vector<Watc
     cells.emplace_back(QuantileOf(steps, 0.95));
     AddEstimate(cells, runs.Mean(i, "barrier_wait_fraction"), 100);
     if (watched.rule.policy != "fcfs") continue;
-    cells.emplace_back(kPaperMean);
-    cells.emplace_back(kPaperMedian);
+    cells.emplace_back(kPaperIdleMean);
+    cells.emplace_back(kPaperIdleMedian);
   }
   return table;
 }
@@ -168,9 +145,8 @@ report::Table MakeBatchTable(const ExperimentContext& context, const Plan& plan,
   report::Table table;
   table.title = "FCFS with fewer slots";
   table.note =
-      "Requests on a worker average each other out: the fewer, the less. +-: half width of the 95 % interval "
-      "over the "
-      "seeds.";
+      "Requests on a worker average each other out: the fewer, the less. +-: half width of the 95 % "
+      "interval over the seeds.";
   table.columns = {{"workload", ""}, {"slots per worker B", ""}, {"mean idle share", "%"}, {"+-", "%", 2}};
   size_t variant = plan.watched.size();
   for (const Workload& workload : context.workloads) {
@@ -181,103 +157,6 @@ report::Table MakeBatchTable(const ExperimentContext& context, const Plan& plan,
     }
   }
   return table;
-}
-
-std::vector<double> Counting(size_t count, double first = 1) {
-  std::vector<double> numbers(count);
-  std::iota(numbers.begin(), numbers.end(), first);
-  return numbers;
-}
-
-report::Chart TraceChart(const ExperimentContext& context, const std::vector<Watched>& all, size_t workload) {
-  report::Chart chart;
-  chart.title = absl::StrCat("Idle share over the steps: ", context.workloads[workload].name);
-  chart.note = "Seed 1.";
-  chart.x = {"counted step", ""};
-  chart.y = {"idle share", "%"};
-  chart.y.min = 0;
-  for (const Watched& watched : all) {
-    if (watched.workload != workload) continue;
-    chart.series.push_back({watched.rule.name, Counting(watched.idle[0].size()), watched.idle[0]});
-  }
-  chart.references = {{"mean of the paper's trace", kPaperMean}};
-  return chart;
-}
-
-std::string SeriesName(const ExperimentContext& context, const Watched& watched) {
-  if (context.workloads.size() == 1) return watched.rule.name;
-  return absl::StrCat(watched.rule.name, ", ", context.workloads[watched.workload].name);
-}
-
-report::Chart HistogramChart(const ExperimentContext& context, const std::vector<Watched>& all) {
-  report::Chart chart;
-  chart.title = "How often a step is idle by how much";
-  chart.note = absl::StrFormat("Steps of all seeds, in bins of %g %%.", kPercentPerBin);
-  chart.x = {"idle share", "%"};
-  chart.y = {"share of the steps", "%"};
-  for (const Watched& watched : all) {
-    const std::vector<double> steps = watched.AllSeeds();
-    const double most = *std::max_element(steps.begin(), steps.end());
-    std::vector<double> counts(static_cast<size_t>(most / kPercentPerBin) + 1);
-    for (const double idle : steps) {
-      counts[static_cast<size_t>(idle / kPercentPerBin)] += 100 / static_cast<double>(steps.size());
-    }
-    report::Series& series = chart.series.emplace_back();
-    series.name = SeriesName(context, watched);
-    series.style = report::Series::Style::kSteps;
-    series.x = Counting(counts.size() + 1, 0);
-    for (double& x : series.x) x *= kPercentPerBin;
-    series.y = std::move(counts);
-    series.y.push_back(0);
-  }
-  return chart;
-}
-
-report::Chart CumulativeChart(const ExperimentContext& context, const std::vector<Watched>& all) {
-  constexpr int kPoints = 200;
-  report::Chart chart;
-  chart.title = "Share of steps that are idle by no more than this";
-  chart.note = "Steps of all seeds; the median is where a curve crosses 50 %.";
-  chart.x = {"idle share", "%"};
-  chart.y = {"share of the steps", "%"};
-  for (const Watched& watched : all) {
-    const std::vector<double> steps = watched.AllSeeds();
-    report::Series& series = chart.series.emplace_back();
-    series.name = SeriesName(context, watched);
-    for (int i = 0; i <= kPoints; ++i) {
-      const double share = static_cast<double>(i) / kPoints;
-      series.x.push_back(QuantileOf(steps, share));
-      series.y.push_back(100 * share);
-    }
-  }
-  chart.references = {{"median", 50}};
-  return chart;
-}
-
-report::Chart LoadChart(const ExperimentContext& context, const Watched& watched) {
-  report::Chart chart;
-  chart.title = absl::StrCat("Loads of the workers: ", watched.rule.name, ", ",
-                             context.workloads[watched.workload].name);
-  chart.note =
-      absl::StrCat("The first ", watched.loads.size(),
-                   " counted steps of seed 1, as many as the paper's figure has. The heaviest worker "
-                   "decides when the step ends.");
-  chart.x = {"counted step", ""};
-  chart.y = {"load", "10^3 tokens"};
-  const std::vector<double> steps = Counting(watched.loads.size());
-  report::Series max{"heaviest", steps, {}}, mean{"mean", steps, {}};
-  const size_t workers = watched.loads[0].size();
-  for (size_t g = 0; g < workers; ++g) chart.series.push_back({absl::StrCat("worker ", g), steps, {}});
-  for (const std::vector<int64_t>& loads : watched.loads) {
-    const int64_t sum = std::accumulate(loads.begin(), loads.end(), int64_t{0});
-    max.y.push_back(1e-3 * static_cast<double>(*std::max_element(loads.begin(), loads.end())));
-    mean.y.push_back(1e-3 * static_cast<double>(sum) / static_cast<double>(workers));
-    for (size_t g = 0; g < workers; ++g) chart.series[g].y.push_back(1e-3 * static_cast<double>(loads[g]));
-  }
-  max.strong = mean.strong = true;
-  chart.series.push_back(max);
-  chart.series.push_back(mean);
-  return chart;
 }
 
 }  // namespace
@@ -293,13 +172,11 @@ absl::StatusOr<Findings> Fig1(const ExperimentContext& asked) {
   Findings findings;
   findings.text.push_back(
       absl::StrFormat("Share of every step that workers wait for the heaviest, 1 - mean L / max L, with "
-                      "every slot taken. The "
-                      "paper's trace (%d GPUs, %d steps, mean %g %%, median %g %%) is not public, nor are "
-                      "its batch sizes and its "
-                      "policy known; these are other workloads.",
-                      kPaperWorkers, kPaperSteps, kPaperMean, kPaperMedian));
+                      "every slot taken. The paper's trace (%d GPUs, %d steps, mean %g %%, median %g %%) is "
+                      "not public, nor are its batch sizes and its policy known; these are other workloads.",
+                      kPaperWorkers, kPaperSteps, kPaperIdleMean, kPaperIdleMedian));
   for (size_t i = 0; i < plan.watched.size(); ++i) {
-    const Watched& watched = plan.watched[i];
+    const IdleWatched& watched = plan.watched[i];
     const Estimate mean = runs->Mean(i, metrics::kIdle.key), median = watched.OverSeeds(0.5);
     findings.text.push_back(absl::StrFormat(
         "%s, %s: mean %.1f +- %.1f %%, median %.1f +- %.1f %%.", context.workloads[watched.workload].name,
@@ -316,12 +193,7 @@ absl::StatusOr<Findings> Fig1(const ExperimentContext& asked) {
   findings.parameters.emplace_back(
       "steps", absl::StrCat(plan.options.steps, " counted after a warm-up of ", plan.options.warmup));
   findings.tables = {MakeTable(context, plan.watched, *runs), MakeBatchTable(context, plan, *runs)};
-  findings.charts = {LoadChart(context, plan.watched[0])};
-  for (size_t w = 0; w < context.workloads.size(); ++w) {
-    findings.charts.push_back(TraceChart(context, plan.watched, w));
-  }
-  findings.charts.push_back(HistogramChart(context, plan.watched));
-  findings.charts.push_back(CumulativeChart(context, plan.watched));
+  findings.charts = IdleCharts(context, plan.watched);
   return findings;
 }
 

@@ -27,7 +27,7 @@ constexpr int32_t kLongestDiscounted = 40;
 constexpr int32_t kLongestRefill = 80;
 // The chart that shows what happens at small H.
 constexpr int32_t kCloseUp = 40;
-// Table 1 has 100,000; H = 500 takes a fourth of all the time already with these.
+// Table 1 has 100,000; H = 500 takes a fifth of all the time with these.
 constexpr int64_t kRequests = 60'000;
 
 // The curves of one objective, and rules that have no H: drawn as level lines.
@@ -110,8 +110,7 @@ report::Table MakeTable(const Sweep& sweep, const SeededRuns& runs) {
   table.title = "Imbalance by window";
   table.note =
       "+-: half width of the 95 % interval. The paper's figure has no values to read; its column holds the "
-      "two "
-      "windows and FCFS of its Table 1, which are averages over more requests.";
+      "two windows and FCFS of its Table 1, which are averages over more requests.";
   table.columns = {{"objective or policy", ""}, {"H", "steps"}};
   AddColumns(table, kMetrics);
   table.columns.push_back({"imbalance, paper", "10^4 tokens"});
@@ -182,8 +181,8 @@ std::string DescribeBest(const Sweep& sweep, const SeededRuns& runs, size_t curv
   }
   constexpr double kScale = metrics::kImbalance.scale;
   return absl::StrFormat(
-      "%s: least imbalance at H = %d, %.2f +- %.2f x 10^4 tokens; %.2f +- %.2f at H = 0, %.2f +- %.2f at "
-      "H = %d.",
+      "%s: least imbalance at H = %d, %.2f +- %.2f x 10^4 tokens; %.2f +- %.2f at H = 0, %.2f +- %.2f at H "
+      "= %d.",
       sweep.curves[curve].name, sweep.curves[curve].rules[best].horizon, kScale * of(best).mean,
       kScale * of(best).half_width, kScale * of(0).mean, kScale * of(0).half_width,
       kScale * of(count - 1).mean, kScale * of(count - 1).half_width,
@@ -199,8 +198,7 @@ absl::StatusOr<Findings> Fig4(const ExperimentContext& context) {
   Findings findings;
   findings.text.push_back(absl::StrCat(
       "Average imbalance of BF-IO against the steps H that it looks ahead, every length being known. "
-      "Requests "
-      "drawn with replacement from ",
+      "Requests drawn with replacement from ",
       context.workloads[0].name, "; the paper says that a moderate window strikes the right balance."));
   for (size_t c = 0; c < sweep.curves.size(); ++c) {
     if (!sweep.curves[c].level) findings.text.push_back(DescribeBest(sweep, *runs, c));

@@ -121,8 +121,8 @@ report::Table MakeTable() {
   table.title = "Decode lengths and their geometric fits";
   table.note =
       "+-: half width of the 95 % interval of the mean, taking the rows as independent. p = 1 / mean is the "
-      "maximum likelihood estimate, ln(1 - p) its log-survival slope. Measured slope: least squares over the "
-      "lengths up to the 99 % point. Distance: the largest difference of the two distribution functions "
+      "maximum likelihood estimate, ln(1 - p) its log-survival slope. Measured slope: least squares over "
+      "the lengths up to the 99 % point. Distance: the largest difference of the two distribution functions "
       "(Kolmogorov-Smirnov). A geometric distribution has a coefficient of variation of sqrt(1 - p).";
   table.columns = {{"workload", ""},
                    {"requests", ""},
@@ -244,11 +244,9 @@ void AddExponential(report::Chart& chart, double most_requests) {
 absl::StatusOr<Findings> Fig5(const ExperimentContext& context) {
   Findings findings;
   findings.text.push_back(
-      "Lengths of the answers, a geometric distribution fitted to each workload, and how far it is from what "
-      "it "
-      "is fitted to. The paper shows four traces (OpenChat, BurstGPT, LMSYS, WildChat), says that their "
-      "lengths "
-      "exhibit the geometric pattern and prints no figures.");
+      "Lengths of the answers, a geometric distribution fitted to each workload, and how far it is from "
+      "what it is fitted to. The paper shows four traces (OpenChat, BurstGPT, LMSYS, WildChat), says that "
+      "their lengths exhibit the geometric pattern and prints no figures.");
   report::Table table = MakeTable();
   report::Chart all = AllChart();
   std::vector<report::Chart> charts;
@@ -264,9 +262,8 @@ absl::StatusOr<Findings> Fig5(const ExperimentContext& context) {
     most_requests = std::max(most_requests, lengths.count());
     findings.text.push_back(absl::StrFormat(
         "%s: mean %.1f tokens, p = %.4g; at most %.1f %% of the requests would have to be moved across any "
-        "one "
-        "length to make it geometric (%.0f tokens is the worst). Coefficient of variation %.2f, geometric "
-        "%.2f.",
+        "one length to make it geometric (%.0f tokens is the worst). Coefficient of variation %.2f, "
+        "geometric %.2f.",
         workload.name, lengths.mean.mean, lengths.p, 100 * distance.value, distance.at,
         lengths.mean.standard_deviation / lengths.mean.mean, std::sqrt(1 - lengths.p)));
     findings.parameters.emplace_back(

@@ -26,22 +26,30 @@ constexpr int64_t kSettling = 1000;
 // A chart shows a step in so many that a line has about this many points.
 constexpr int64_t kChartPoints = 1000;
 
+constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
+
+// What the paper's text says of a chart, 10^3 tokens.
+struct Printed {
+  double least = kNone, most = kNone, gap_from = kNone, gap_to = kNone;
+};
+
 struct Shown {
   Rule rule;
-  // What the paper's text says of its chart.
-  const char* paper;
+  Printed paper;
+  const char* in_words = "";
 };
 
 std::vector<Shown> Policies(const ExperimentContext& context) {
-  const std::vector<Shown> own = {{{"FCFS", "fcfs"}, "60k to 110k, gap 40k to 50k"},
-                                  {{"JSQ by count", "least_requests"}, "max above 120k, others near 80k"},
-                                  {{"JSQ by tokens", "least_tokens"}, ""},
-                                  {PaperBfIo(0), "near 80k, gap 5k to 10k"},
-                                  {PaperBfIo(20), "nearly identical"},
-                                  {{"bf_io_auto", "bf_io_auto"}, ""}};
+  const std::vector<Shown> own = {
+      {{"FCFS", "fcfs"}, {60, 110, 40, 50}, "60k to 110k, gap 40k to 50k"},
+      {{"JSQ by count", "least_requests"}, {kNone, 120}, "peaks above 120k while others are near 80k"},
+      {{"JSQ by tokens", "least_tokens"}, {}},
+      {PaperBfIo(0), {kNone, kNone, 5, 10}, "near 80k, gap 5k to 10k"},
+      {PaperBfIo(20), {}, "nearly identical loads"},
+      {{"bf_io_auto", "bf_io_auto"}, {}}};
   if (context.policies.empty()) return own;
   std::vector<Shown> asked;
-  for (const Rule& rule : RulesOr(context, {})) asked.push_back({rule, ""});
+  for (const Rule& rule : RulesOr(context, {})) asked.push_back({rule, {}});
   return asked;
 }
 
@@ -113,8 +121,8 @@ report::Table MakeTable(const std::vector<Shown>& shown, const std::vector<Watch
   table.title = "Spread of the loads";
   table.note =
       "Means over the steps after the settling, +-: half width of the 95 % interval over the seeds. Gap: "
-      "heaviest "
-      "less lightest worker of a step. Least, most: of any worker in any of these steps of any seed.";
+      "heaviest less lightest worker of a step. Least, most: of any worker in any of these steps of any "
+      "seed.";
   table.columns = {{"policy", ""},           {"mean load", "10^3 tokens"},
                    {"+-", "10^3 tokens", 2}, {"lightest", "10^3 tokens"},
                    {"+-", "10^3 tokens", 2}, {"heaviest", "10^3 tokens"},
@@ -122,7 +130,9 @@ report::Table MakeTable(const std::vector<Shown>& shown, const std::vector<Watch
                    {"+-", "10^3 tokens", 2}, {"least", "10^3 tokens"},
                    {"most", "10^3 tokens"}};
   AddColumns(table, {&metrics::kImbalance, 1});
-  table.columns.push_back({"in the paper", ""});
+  for (const char* name : {"least, paper", "most, paper", "gap from, paper", "to, paper"}) {
+    table.columns.push_back({name, "10^3 tokens"});
+  }
   for (size_t i = 0; i < shown.size(); ++i) {
     std::vector<double> min, mean, max, gap;
     double least = std::numeric_limits<double>::infinity(), most = 0;
@@ -141,7 +151,9 @@ report::Table MakeTable(const std::vector<Shown>& shown, const std::vector<Watch
     cells.emplace_back(least);
     cells.emplace_back(most);
     AddCells(cells, runs, i, {&metrics::kImbalance, 1});
-    cells.emplace_back(std::string(shown[i].paper));
+    const Printed& paper = shown[i].paper;
+    for (const double printed : {paper.least, paper.most, paper.gap_from, paper.gap_to})
+      cells.emplace_back(printed);
   }
   return table;
 }
@@ -150,7 +162,7 @@ report::Table MakeTable(const std::vector<Shown>& shown, const std::vector<Watch
 report::Chart MakeChart(const Shown& shown, const Trajectories& trajectories, double highest) {
   report::Chart chart;
   chart.title = absl::StrCat("Loads of the workers: ", shown.rule.name);
-  if (*shown.paper != '\0') chart.note = absl::StrCat("In the paper: ", shown.paper, ".");
+  if (*shown.in_words != '\0') chart.note = absl::StrCat("In the paper: ", shown.in_words, ".");
   chart.x = {"step", ""};
   chart.y = {"load", "10^3 tokens"};
   chart.y.min = 0;
@@ -171,6 +183,7 @@ report::Chart GapChart(const std::vector<Shown>& shown, const std::vector<Watche
   chart.title = "Heaviest less lightest worker";
   chart.x = {"step", ""};
   chart.y = {"gap", "10^3 tokens", true};
+  chart.y.min = 0.1;
   for (size_t i = 0; i < shown.size(); ++i) {
     const Trajectories& of = watched[i].trajectories;
     report::Series& series = chart.series.emplace_back();
