@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "tools/sim/run/workload.h"
 
@@ -27,16 +28,33 @@ report::Chart LineChart(const std::string& title, const report::Axis& x, absl::S
   chart.x = x;
   chart.y.label = metric.name;
   chart.y.unit = metric.unit;
+  if (!lines.empty() && !lines[0].against.empty()) {
+    chart.y.label = absl::StrCat("change of ", metric.name);
+    chart.y.unit = "%";
+    chart.note = "Paired by seed; the band is the 95 % interval.";
+  }
   for (const Line& line : lines) {
     report::Series& series = chart.series.emplace_back();
     series.name = line.name;
     series.style = line.style;
     series.strong = line.strong;
     for (size_t i = 0; i < line.variants.size(); ++i) {
-      AddPoint(series, xs[i], runs.Mean(line.variants[i], metric.key), metric.scale);
+      if (line.against.empty()) {
+        AddPoint(series, xs[i], runs.Mean(line.variants[i], metric.key), metric.scale);
+        continue;
+      }
+      Estimate change = runs.Ratio(line.variants[i], line.against[i], metric.key);
+      change.mean -= 1;
+      AddPoint(series, xs[i], change, 100);
     }
   }
   return chart;
+}
+
+std::string Capital(const std::string& name) {
+  std::string result = name;
+  if (!result.empty()) result[0] = absl::ascii_toupper(static_cast<unsigned char>(result[0]));
+  return result;
 }
 
 int64_t StepsOf(const ExperimentContext& context, int64_t least) {

@@ -52,11 +52,16 @@ struct Line {
   std::vector<size_t> variants;
   report::Series::Style style = report::Series::Style::kLine;
   bool strong = false;
+  // When not empty, the line shows by how many per cent variants[i] differs from against[i], paired by seed.
+  std::vector<size_t> against = {};
 };
 
-// `metric` over x.
+// `metric` over x, or its change.
 report::Chart LineChart(const std::string& title, const report::Axis& x, absl::Span<const double> xs,
                         const Metric& metric, const SeededRuns& runs, absl::Span<const Line> lines);
+
+// "Step time" of "step time": metrics' names open titles.
+std::string Capital(const std::string& name);
 
 // Steps to count in each run: --steps, or 3,000 where there is none, shortened, and `least` at least.
 int64_t StepsOf(const ExperimentContext& context, int64_t least);

@@ -195,7 +195,7 @@ report::Chart OverError(const Grid& grid, const SeededRuns& runs, const Metric& 
     for (size_t i = 0; i < errors.size(); ++i) line.variants.push_back(grid.At(rule, i));
   }
   report::Chart chart =
-      LineChart(absl::StrCat(metric.name, " when lengths are told wrong: ", grid.where),
+      LineChart(absl::StrCat(Capital(metric.name), " when lengths are told wrong: ", grid.where),
                 {"lengths are wrong by up to", "%", false, {}, {}, {}}, errors, metric, runs, lines);
   for (size_t rule = 1; rule < grid.blind.size(); ++rule) {
     chart.references.push_back({absl::StrCat(grid.blind[rule].name, ", no prediction"),
@@ -206,7 +206,7 @@ report::Chart OverError(const Grid& grid, const SeededRuns& runs, const Metric& 
 
 report::Chart Bars(const Grid& grid, const SeededRuns& runs, const Metric& metric) {
   report::Chart chart;
-  chart.title = absl::StrCat(metric.name, " by predictor: ", grid.where);
+  chart.title = absl::StrCat(Capital(metric.name), " by predictor: ", grid.where);
   chart.kind = report::Chart::Kind::kBars;
   chart.x.label = "predictor";
   chart.y.label = metric.name;

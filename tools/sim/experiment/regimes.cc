@@ -188,11 +188,21 @@ void AddCharts(const Workload& workload, const Grid& grid, const SeededRuns& run
       beside.push_back(line);
     }
   }
-  for (const Metric& metric : {metrics::kIdle, metrics::kStep, metrics::kThroughput, metrics::kTtftP50,
-                               metrics::kTtftP99, metrics::kWaitMean, metrics::kWaitP99, metrics::kWaitMax}) {
+  for (const Metric& metric :
+       {metrics::kIdle, metrics::kThroughput, metrics::kTtftP50, metrics::kTtftP99, metrics::kWaitP99}) {
+    charts.push_back(LineChart(absl::StrCat(Capital(metric.name), " over load: ", workload.name), x, kShares,
+                               metric, runs, pool));
+    charts.back().y.log = metric.unit == metrics::kTtftP50.unit;
+    if (!charts.back().y.log) charts.back().y.min = 0;
+  }
+  // Seeds differ in what comes when, policies in what they make of it.
+  std::vector<Line> against(pool.begin() + 1, pool.end());
+  for (Line& line : against) line.against = pool[0].variants;
+  for (const Metric& metric : {metrics::kStep, metrics::kTtftP99}) {
+    if (against.empty()) break;
     charts.push_back(
-        LineChart(absl::StrCat(metric.name, " over load: ", workload.name), x, kShares, metric, runs, pool));
-    if (metric.unit == metrics::kTtftP50.unit) charts.back().y.log = true;
+        LineChart(absl::StrCat(Capital(metric.name), " against ", pool[0].name, ": ", workload.name), x,
+                  kShares, metric, runs, against));
   }
   if (beside.empty()) return;
   for (const Metric& metric : {metrics::kIdle, metrics::kTtftP99, metrics::kSlots}) {

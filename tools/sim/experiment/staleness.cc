@@ -123,36 +123,54 @@ report::Table CostTable(const std::string& title, const Workload& workload, cons
   return table;
 }
 
+Line LineOf(const std::vector<Way>& ways, size_t way) {
+  Line line;
+  line.name = ways[way].Name();
+  const bool dashed =
+      ways[way].plan_mode == "pipelined" || (ways[way].mode == "arrivals" && ways[way].dispatch == "instant");
+  if (dashed) line.style = report::Series::Style::kDashed;
+  line.strong = ways[way].policy == "bf_io_auto" && !dashed;
+  for (size_t delay = 0; delay < std::size(kDelays); ++delay) line.variants.push_back(At(way, delay));
+  return line;
+}
+
+const report::Axis kDelayAxis = {"report delay", "steps", false, {}, {}, {}};
+
 void AddCharts(const std::string& where, const std::vector<Way>& ways, const SeededRuns& runs,
-               std::initializer_list<Metric> shown, std::vector<report::Chart>& charts) {
+               std::initializer_list<Metric> levels, std::initializer_list<Metric> changes,
+               std::vector<report::Chart>& charts) {
   std::vector<Line> lines;
-  for (size_t way = 0; way < ways.size(); ++way) {
-    Line& line = lines.emplace_back();
-    line.name = ways[way].Name();
-    const bool dashed = ways[way].plan_mode == "pipelined" ||
-                        (ways[way].mode == "arrivals" && ways[way].dispatch == "instant");
-    if (dashed) line.style = report::Series::Style::kDashed;
-    line.strong = ways[way].policy == "bf_io_auto" && !dashed;
-    for (size_t delay = 0; delay < std::size(kDelays); ++delay) line.variants.push_back(At(way, delay));
+  for (size_t way = 0; way < ways.size(); ++way) lines.push_back(LineOf(ways, way));
+  for (const Metric& metric : levels) {
+    charts.push_back(LineChart(absl::StrCat(Capital(metric.name), " over report delay, ", where), kDelayAxis,
+                               kDelays, metric, runs, lines));
   }
-  for (const Metric& metric : shown) {
-    charts.push_back(LineChart(absl::StrCat(metric.name, " over report delay, ", where),
-                               {"report delay", "steps", false, {}, {}, {}}, kDelays, metric, runs, lines));
+  for (Line& line : lines) line.against.assign(line.variants.size(), line.variants[0]);
+  for (const Metric& metric : changes) {
+    charts.push_back(LineChart(absl::StrCat(Capital(metric.name), " against no delay, ", where), kDelayAxis,
+                               kDelays, metric, runs, lines));
   }
 }
 
-std::string Sentence(const std::string& where, const std::vector<Way>& ways, const SeededRuns& runs) {
+// The least and the most that the longest delay changes a metric.
+std::string Span(const std::vector<Way>& ways, const SeededRuns& runs, const Metric& metric) {
   const size_t last = std::size(kDelays) - 1;
-  std::string text =
-      absl::StrFormat("%s, a delay of %.0f steps changes throughput and imbalance:", where, kDelays[last]);
-  for (size_t way = 0; way < ways.size(); ++way) {
-    const auto change = [&](const Metric& metric) {
-      return 100 * (runs.Ratio(At(way, last), At(way, 0), metric.key).mean - 1);
-    };
-    absl::StrAppendFormat(&text, "%s %s %+.1f %% and %+.0f %%", way == 0 ? "" : ";", ways[way].Name(),
-                          change(metrics::kThroughput), change(metrics::kImbalance));
+  size_t least = 0, most = 0;
+  const auto change = [&](size_t way) {
+    return 100 * (runs.Ratio(At(way, last), At(way, 0), metric.key).mean - 1);
+  };
+  for (size_t way = 1; way < ways.size(); ++way) {
+    if (change(way) < change(least)) least = way;
+    if (change(way) > change(most)) most = way;
   }
-  return text + ".";
+  return absl::StrFormat("%s by %+.1f %% (%s) to %+.1f %% (%s)", metric.name, change(least),
+                         ways[least].Name(), change(most), ways[most].Name());
+}
+
+std::string Sentence(const std::string& where, const std::vector<Way>& ways, const SeededRuns& runs) {
+  return absl::StrFormat("%s: reports %.0f steps late change %s, %s and %s.", Capital(where),
+                         kDelays[std::size(kDelays) - 1], Span(ways, runs, metrics::kThroughput),
+                         Span(ways, runs, metrics::kStep), Span(ways, runs, metrics::kImbalance));
 }
 
 }  // namespace
@@ -194,10 +212,10 @@ absl::StatusOr<Findings> Staleness(const ExperimentContext& context) {
         CostTable(absl::StrCat("Late reports: ", in_full), workload, overloaded, *full_runs));
     findings.tables.push_back(
         CostTable(absl::StrCat("Late reports: ", in_spare), workload, arriving, *spare_runs));
-    AddCharts(in_full, overloaded, *full_runs, {metrics::kImbalance, metrics::kSlots, metrics::kThroughput},
+    AddCharts(in_full, overloaded, *full_runs, {metrics::kImbalance, metrics::kSlots}, {metrics::kThroughput},
               findings.charts);
-    AddCharts(in_spare, arriving, *spare_runs,
-              {metrics::kImbalance, metrics::kIdle, metrics::kStep, metrics::kTtftP99}, findings.charts);
+    AddCharts(in_spare, arriving, *spare_runs, {metrics::kImbalance}, {metrics::kStep, metrics::kTtftP99},
+              findings.charts);
     findings.parameters.push_back({absl::StrCat("E[o], ", workload.name),
                                    absl::StrFormat("%.4g steps", MeanOutputTokens(*workload.trace))});
     findings.parameters.push_back({absl::StrCat("arrivals, ", workload.name), ArrivalsName(workload)});
