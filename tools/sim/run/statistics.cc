@@ -19,8 +19,9 @@ void Statistics::AddStep(const StepView& view) {
   balanced_s_ += view.balanced_s;
   imbalance_ += static_cast<double>(workers * max - sum);
   if (max > 0) idle_ += 1 - static_cast<double>(sum) / static_cast<double>(workers * max);
-  const double local = std::accumulate(view.local_s.begin(), view.local_s.end(), 0.0);
-  barrier_wait_ += 1 - local / (static_cast<double>(workers) * view.seconds);
+  max_load_ += static_cast<double>(max);
+  mean_load_ += static_cast<double>(sum) / static_cast<double>(workers);
+  work_s_ += std::accumulate(view.local_s.begin(), view.local_s.end(), 0.0) / static_cast<double>(workers);
   joules_ += power_.StepJoules(view.loads, view.seconds);
   joules_by_wait_ += power_.BusyJoules(view.local_s, view.seconds);
   joules_by_mfu_ += mfu_.StepJoules(power_, view.active, view.seconds);
@@ -48,7 +49,8 @@ nlohmann::ordered_json Statistics::ToJson(const SimOptions& options, const std::
   run["drift"] = options.drift;
   run["avg_imbalance_tokens"] = imbalance_ / steps;
   run["idle_fraction"] = idle_ / steps;
-  run["barrier_wait_fraction"] = barrier_wait_ / steps;
+  run["load_idle_fraction"] = max_load_ > 0 ? 1 - mean_load_ / max_load_ : 0;
+  run["barrier_wait_fraction"] = seconds_ > 0 ? 1 - work_s_ / seconds_ : 0;
   run["slots_taken_fraction"] =
       static_cast<double>(request_steps_) / steps / (static_cast<double>(options.workers) * options.batch);
   run["waiting_mean"] = static_cast<double>(waiting_) / steps;

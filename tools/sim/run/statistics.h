@@ -1,10 +1,12 @@
 // What a run measured, and the two ways to print it.
 //
 // Purpose: sums over the counted steps. Definitions: imbalance and idle fraction are means over steps;
-// throughput is tokens over simulated seconds; TPOT is the mean over requests of (finish - start) / o; TTFT
-// runs from arrival to the end of the request's first step; waits are in steps. A step counts from warmup on,
-// a request's wait and TTFT when it is admitted in a counted step, its TPOT when it finishes in one or, where
-// the steps of the emptying group do not count, later. Threads: none; one run owns it.
+// load_idle_fraction and barrier_wait_fraction are ratios of sums, as a router reports them (a long step
+// counts for more); throughput is tokens over simulated seconds; TPOT is the mean over requests of (finish -
+// start) / o; TTFT runs from arrival to the end of the request's first step; waits are in steps. A step
+// counts from warmup on, a request's wait and TTFT when it is admitted in a counted step, its TPOT when it
+// finishes in one or, where the steps of the emptying group do not count, later. Threads: none; one run owns
+// it.
 #ifndef BFIO_TOOLS_SIM_RUN_STATISTICS_H_
 #define BFIO_TOOLS_SIM_RUN_STATISTICS_H_
 
@@ -69,7 +71,10 @@ class Statistics {
   double balanced_s_ = 0;
   double imbalance_ = 0;
   double idle_ = 0;
-  double barrier_wait_ = 0;
+  // Sums over steps of max L, mean L and the workers' mean time at work.
+  double max_load_ = 0;
+  double mean_load_ = 0;
+  double work_s_ = 0;
   double joules_ = 0;
   double joules_by_mfu_ = 0;
   double joules_by_wait_ = 0;
