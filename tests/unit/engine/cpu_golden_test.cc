@@ -1,0 +1,179 @@
+// The CPU's forward pass against the logits that transformers computed in fp32 (tests/golden/README.md).
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <string>
+
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "worker/engine/cpu/cpu_engine.h"
+#include "worker/engine/model/safetensors.h"
+
+namespace bfio::worker {
+namespace {
+
+constexpr int32_t kPageTokens = 32;
+constexpr int32_t kPages = 8;
+
+std::string Folder(const std::string& name) {
+  return "tests/golden/" + name;
+}
+
+std::vector<float> Floats(const TensorMap& tensors, const std::string& name) {
+  const TensorView& view = tensors.at(name);
+  std::vector<float> values(static_cast<size_t>(view.elements()));
+  std::memcpy(values.data(), view.data, values.size() * sizeof(float));
+  return values;
+}
+
+struct Golden {
+  explicit Golden(const std::string& name) {
+    std::ifstream file(Folder(name) + "/case.json");
+    const nlohmann::json json = nlohmann::json::parse(file);
+    tokens = json["prompt"].get<std::vector<uint32_t>>();
+    prompt = static_cast<int32_t>(tokens.size());
+    for (const uint32_t id : json["forced"]) tokens.push_back(id);
+    rows = json["rows"].get<std::vector<int>>();
+    top1 = json["top1"].get<std::vector<uint32_t>>();
+    transformers_bf16 = json["transformers_bf16"]["relative_l2"];
+    auto opened = SafetensorsFile::Open(Folder(name) + "/logits.safetensors");
+    EXPECT_TRUE(opened.ok()) << opened.status();
+    logits = Floats((*opened)->tensors(), "logits");
+    logsumexp = Floats((*opened)->tensors(), "logsumexp");
+    margin = Floats((*opened)->tensors(), "margin");
+  }
+
+  int32_t prompt = 0;
+  // Prompt and forced.
+  std::vector<uint32_t> tokens;
+  std::vector<int> rows;
+  std::vector<uint32_t> top1;
+  std::vector<float> logits, logsumexp, margin;
+  double transformers_bf16 = 0;
+};
+
+// Runs `tokens` in pieces of the given sizes (the last one repeats) and returns the logits of every row from
+// `first` on.
+std::vector<float> RunInPieces(cpu::Forward& forward, const std::vector<uint32_t>& tokens, int32_t first,
+                               std::vector<int32_t> pieces) {
+  std::vector<PageId> pages;
+  for (PageId page = 0; page < kPages; ++page) pages.push_back(kPages - 1 - page);
+  std::vector<float> logits;
+  size_t piece = 0;
+  for (size_t at = 0; at < tokens.size(); ++piece) {
+    const auto size = std::min<size_t>(pieces[std::min(piece, pieces.size() - 1)], tokens.size() - at);
+    StepPlan plan;
+    plan.Clear();
+    plan.AddRun(0, static_cast<int64_t>(at), absl::MakeConstSpan(tokens).subspan(at, size), pages, false);
+    for (int32_t row = 0; row < plan.rows(); ++row) {
+      if (plan.positions[row] >= first) plan.logit_rows.push_back(row);
+    }
+    const auto step = forward.Run(plan);
+    logits.insert(logits.end(), step.begin(), step.end());
+    at += size;
+  }
+  return logits;
+}
+
+cpu::Forward MakeForward(const std::string& name, cpu::Storage storage, const cpu::Kernels& kernels,
+                         int32_t threads) {
+  auto weights = LoadCpuWeights(Folder(name), storage);
+  EXPECT_TRUE(weights.ok()) << weights.status();
+  const ModelConfig& config = (*weights)->config();
+  const cpu::KvShape shape = {config.layers, config.kv_heads, config.head_dim,
+                              kPageTokens,   kPages,          storage == cpu::Storage::kBf16};
+  return cpu::Forward(*weights, *cpu::KvCache::Create(shape), kernels, threads, 128, 128);
+}
+
+struct Distance {
+  // Over the stored rows together.
+  double relative_l2 = 0;
+  double worst_row = 0;
+};
+
+Distance DistanceTo(const Golden& golden, const std::vector<float>& logits) {
+  const size_t vocab = golden.logits.size() / golden.rows.size();
+  double error = 0, size = 0;
+  Distance distance;
+  for (size_t i = 0; i < golden.rows.size(); ++i) {
+    double row_error = 0, row_size = 0;
+    for (size_t id = 0; id < vocab; ++id) {
+      const double wanted = golden.logits[i * vocab + id];
+      const double difference = logits[static_cast<size_t>(golden.rows[i]) * vocab + id] - wanted;
+      row_error += difference * difference;
+      row_size += wanted * wanted;
+    }
+    distance.worst_row = std::max(distance.worst_row, std::sqrt(row_error / row_size));
+    error += row_error;
+    size += row_size;
+  }
+  distance.relative_l2 = std::sqrt(error / size);
+  return distance;
+}
+
+class CpuGoldenTest : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(CpuGoldenTest, Fp32LogitsAreThoseOfTransformersOnEveryInstructionSet) {
+  const Golden golden(GetParam());
+  for (auto kernels = cpu::RunnableKernels(); *kernels != nullptr; ++kernels) {
+    SCOPED_TRACE((*kernels)->name);
+    cpu::Forward forward = MakeForward(GetParam(), cpu::Storage::kFp32, **kernels, 1);
+    const std::vector<float> logits =
+        RunInPieces(forward, golden.tokens, golden.prompt - 1, {golden.prompt, 1});
+    const size_t vocab = golden.logits.size() / golden.rows.size();
+    ASSERT_EQ(logits.size(), golden.top1.size() * vocab);
+    const Distance distance = DistanceTo(golden, logits);
+    RecordProperty(std::string((*kernels)->name) + "_worst_row", std::to_string(distance.worst_row));
+    EXPECT_LT(distance.worst_row, 1e-4);
+    for (size_t row = 0; row < golden.top1.size(); ++row) {
+      const float* const begin = logits.data() + row * vocab;
+      EXPECT_EQ(std::max_element(begin, begin + vocab) - begin, golden.top1[row]) << "row " << row;
+      double sum = 0;
+      for (size_t id = 0; id < vocab; ++id) sum += std::exp(static_cast<double>(begin[id]));
+      EXPECT_NEAR(std::log(sum), golden.logsumexp[row], 1e-4 * std::abs(golden.logsumexp[row]) + 1e-4);
+    }
+  }
+}
+
+TEST_P(CpuGoldenTest, LogitsAreBitEqualHoweverThePromptIsCutAndOverAnyNumberOfThreads) {
+  const Golden golden(GetParam());
+  for (const auto storage : {cpu::Storage::kFp32, cpu::Storage::kBf16}) {
+    cpu::Forward one = MakeForward(GetParam(), storage, cpu::BestKernels(), 1);
+    const std::vector<float> whole = RunInPieces(one, golden.tokens, 0, {128});
+    for (const std::vector<int32_t>& pieces :
+         {std::vector<int32_t>{golden.prompt, 1}, {1}, {7}, {33, 5, 16}}) {
+      cpu::Forward three = MakeForward(GetParam(), storage, cpu::BestKernels(), 3);
+      EXPECT_EQ(RunInPieces(three, golden.tokens, 0, pieces), whole) << "pieces of " << pieces[0];
+    }
+  }
+}
+
+TEST_P(CpuGoldenTest, Avx2AndAvx512AgreeToTheLastBit) {
+  const auto first = cpu::RunnableKernels()[0], second = cpu::RunnableKernels()[1];
+  if (second == nullptr || std::string(second->name) != "avx2") GTEST_SKIP() << "this processor has not both";
+  const Golden golden(GetParam());
+  for (const auto storage : {cpu::Storage::kFp32, cpu::Storage::kBf16}) {
+    cpu::Forward a = MakeForward(GetParam(), storage, *first, 1),
+                 b = MakeForward(GetParam(), storage, *second, 1);
+    EXPECT_EQ(RunInPieces(a, golden.tokens, 0, {31}), RunInPieces(b, golden.tokens, 0, {31}));
+  }
+}
+
+// bf16 here is storage alone; transformers' bf16 rounds every activation too.
+TEST_P(CpuGoldenTest, Bf16StorageIsNoFurtherFromFp32ThanTransformersBf16) {
+  const Golden golden(GetParam());
+  cpu::Forward forward = MakeForward(GetParam(), cpu::Storage::kBf16, cpu::BestKernels(), 2);
+  const std::vector<float> logits =
+      RunInPieces(forward, golden.tokens, golden.prompt - 1, {golden.prompt, 1});
+  const double error = DistanceTo(golden, logits).relative_l2;
+  RecordProperty("relative_l2", std::to_string(error));
+  EXPECT_LT(error, golden.transformers_bf16);
+  EXPECT_GT(error, 0) << "it was fp32";
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, CpuGoldenTest,
+                         ::testing::Values("llama", "llama_tied", "mistral", "qwen2", "qwen3"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace bfio::worker

@@ -1,0 +1,63 @@
+// The CPU engine: a Llama-family model, decoded for real, on a machine without a GPU.
+//
+// Purpose: the backend of a DecodeEngine over Forward, and how the two are put together. Threads: as engine.h
+// says; each engine has a team of its own, so a process has ranks x threads of them.
+#ifndef BFIO_WORKER_ENGINE_CPU_CPU_ENGINE_H_
+#define BFIO_WORKER_ENGINE_CPU_CPU_ENGINE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "worker/engine/cpu/forward.h"
+#include "worker/engine/cpu/weights.h"
+#include "worker/engine/decode/backend.h"
+#include "worker/engine/decode/decode_engine.h"
+
+namespace bfio::worker {
+
+struct CpuOptions {
+  // page_tokens must be a multiple of 16.
+  DecodeOptions decode;
+  // In 1..256.
+  int32_t threads = 1;
+  // Of the KV cache; kAuto: fp32.
+  cpu::Storage kv = cpu::Storage::kAuto;
+  // Null: the best that this processor can run.
+  const cpu::Kernels* kernels = nullptr;
+};
+
+// Loads a checkpoint for engines to share. Errors: model.h's.
+absl::StatusOr<std::shared_ptr<const cpu::Weights>> LoadCpuWeights(const std::string& directory,
+                                                                   cpu::Storage storage);
+
+// INVALID_ARGUMENT when an option is out of range; RESOURCE_EXHAUSTED when there is no memory for the KV
+// cache.
+absl::StatusOr<std::unique_ptr<DecodeEngine>> MakeCpuEngine(const CpuOptions& options,
+                                                            std::shared_ptr<const cpu::Weights> weights);
+
+class CpuBackend final : public Backend {
+ public:
+  static absl::StatusOr<std::unique_ptr<CpuBackend>> Create(const CpuOptions& options,
+                                                            std::shared_ptr<const cpu::Weights> weights);
+
+  absl::string_view name() const override { return "cpu"; }
+  const ModelFacts& facts() const override { return facts_; }
+  absl::Status Run(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn) override;
+
+ private:
+  CpuBackend(const CpuOptions& options, std::shared_ptr<const cpu::Weights> weights,
+             std::unique_ptr<cpu::KvCache> cache);
+
+  ModelFacts facts_;
+  cpu::Forward forward_;
+  // By thread.
+  std::vector<Sampler> samplers_;
+  std::vector<absl::Status> statuses_;
+};
+
+}  // namespace bfio::worker
+
+#endif  // BFIO_WORKER_ENGINE_CPU_CPU_ENGINE_H_

@@ -1,0 +1,79 @@
+// One step of the model on the CPU: from a plan's tokens to logits.
+//
+// Purpose: the reference that other engines are tested against, and an engine in its own right. All
+// activations and sums are fp32. A row's logits depend on its sequence's tokens alone, to the last bit
+// (kernels.h). Threads: used by one thread, which leads a team of its own.
+#ifndef BFIO_WORKER_ENGINE_CPU_FORWARD_H_
+#define BFIO_WORKER_ENGINE_CPU_FORWARD_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "worker/engine/cpu/kernels.h"
+#include "worker/engine/cpu/kv_cache.h"
+#include "worker/engine/cpu/threads.h"
+#include "worker/engine/cpu/weights.h"
+#include "worker/scheduler/step_plan.h"
+
+namespace bfio::worker::cpu {
+
+class Forward {
+ public:
+  // At most max_rows rows in a plan, and max_draws logit rows.
+  Forward(std::shared_ptr<const Weights> weights, std::unique_ptr<KvCache> cache, const Kernels& kernels,
+          int32_t threads, int64_t max_rows, int64_t max_draws);
+
+  // Writes keys and values of all rows to the cache. Logits [draws, vocab] are good until the next Run.
+  // REQUIRES: tokens are in the vocabulary.
+  absl::Span<const float> Run(const StepPlan& plan);
+
+  const Weights& weights() const { return *weights_; }
+  const KvCache& cache() const { return *cache_; }
+  Threads& threads() { return threads_; }
+
+ private:
+  // Consecutive rows of a run that attend together.
+  struct Piece {
+    int32_t run;
+    int32_t first_row;
+    int32_t rows;
+  };
+
+  void Embed(const StepPlan& plan);
+  void FillRotations(const StepPlan& plan);
+  void CutPieces(const StepPlan& plan);
+  void RunLayer(const StepPlan& plan, int64_t index);
+  void Project(const Layer& layer);
+  void RotateAndStore(const StepPlan& plan, const Layer& layer, int64_t index);
+  void Attend(const StepPlan& plan, int64_t index);
+  void RunMlp(const Layer& layer);
+  void ComputeLogits(const StepPlan& plan);
+  // normed_ = RMSNorm(hidden_).
+  void Normalise(const std::vector<float>& weight);
+  // q/k norm, if there is one, and rotation of one head.
+  void PrepareHead(float* head, const std::vector<float>& norm, int64_t row) const;
+  void Multiply(const Matrix& matrix, const float* x, float* y, bool add, int64_t rows, int32_t thread) const;
+
+  const std::shared_ptr<const Weights> weights_;
+  const std::unique_ptr<KvCache> cache_;
+  const Kernels& kernels_;
+  const ModelConfig& config_;
+  // Radians per position.
+  const std::vector<float> frequencies_;
+  Threads threads_;
+  int64_t rows_ = 0;
+
+  // Activations, by row; allocated once.
+  std::vector<float> hidden_, normed_, q_, k_, v_, attended_, gate_, up_, logits_;
+  // [rows, head_dim / 2]
+  std::vector<float> cos_, sin_;
+  std::vector<Piece> pieces_;
+  // By thread.
+  std::vector<std::vector<float>> scratch_;
+};
+
+}  // namespace bfio::worker::cpu
+
+#endif  // BFIO_WORKER_ENGINE_CPU_FORWARD_H_

@@ -1,0 +1,56 @@
+#include "worker/engine/cpu/kv_cache.h"
+
+#include <sys/mman.h>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "worker/engine/cpu/weights.h"
+
+namespace bfio::worker::cpu {
+namespace {
+
+uint16_t As(float value, uint16_t) {
+  return ToBf16(value);
+}
+float As(float value, float) {
+  return value;
+}
+
+// `head_page`: the page of one head.
+template <typename T>
+void WriteToken(const KvShape& shape, T* head_page, int32_t in_page, const float* key, const float* value) {
+  T* const keys = head_page + in_page / kLanes * kLanes * shape.head_dim + in_page % kLanes;
+  for (int64_t d = 0; d < shape.head_dim; ++d) keys[d * kLanes] = As(key[d], T());
+  T* const values = head_page + shape.page_tokens * shape.head_dim + in_page * shape.value_dim();
+  for (int64_t d = 0; d < shape.head_dim; ++d) values[d] = As(value[d], T());
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(const KvShape& shape) {
+  // Pages of zeros that exist once they are written: a large capacity costs what is used of it.
+  void* const memory = mmap(nullptr, static_cast<size_t>(shape.bytes()), PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) {
+    return absl::ResourceExhaustedError(absl::StrCat("no memory for a KV cache of ", shape.bytes() >> 20,
+                                                     " MiB (", shape.pages, " pages of ", shape.page_tokens,
+                                                     " tokens)"));
+  }
+  return std::unique_ptr<KvCache>(new KvCache(shape, static_cast<char*>(memory)));
+}
+
+KvCache::~KvCache() {
+  munmap(memory_, static_cast<size_t>(shape_.bytes()));
+}
+
+void KvCache::Write(int64_t layer, int64_t head, PageId page, int32_t in_page, const float* key,
+                    const float* value) {
+  char* const head_page = At(layer, head) + page * shape_.page_stride() * shape_.element_bytes();
+  if (shape_.bf16) {
+    WriteToken(shape_, reinterpret_cast<uint16_t*>(head_page), in_page, key, value);
+  } else {
+    WriteToken(shape_, reinterpret_cast<float*>(head_page), in_page, key, value);
+  }
+}
+
+}  // namespace bfio::worker::cpu

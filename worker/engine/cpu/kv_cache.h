@@ -1,0 +1,68 @@
+// The CPU engine's KV cache: the memory behind the page table.
+//
+// Purpose: one block of memory per layer, page after page; in a page, by KV head: its keys, [tokens / 16]
+// [head_dim][16], then its values, [tokens][value_dim] (kernels.h says why). A page of a head is contiguous.
+// Threads: different tokens or heads may be written by different threads.
+#ifndef BFIO_WORKER_ENGINE_CPU_KV_CACHE_H_
+#define BFIO_WORKER_ENGINE_CPU_KV_CACHE_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "worker/engine/cpu/kernels.h"
+#include "worker/kv/page_pool.h"
+
+namespace bfio::worker::cpu {
+
+struct KvShape {
+  int64_t layers = 0;
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;
+  // A multiple of 16.
+  int32_t page_tokens = 0;
+  int64_t pages = 0;
+  bool bf16 = false;
+
+  int64_t element_bytes() const { return bf16 ? 2 : 4; }
+  int64_t value_dim() const { return RoundUpToLanes(head_dim); }
+  // Elements of a page of one head, and of all of them.
+  int64_t head_stride() const { return page_tokens * (head_dim + value_dim()); }
+  int64_t page_stride() const { return kv_heads * head_stride(); }
+  // What attention reads per token of context, over all layers.
+  int64_t token_bytes() const { return layers * kv_heads * (head_dim + value_dim()) * element_bytes(); }
+  int64_t bytes() const { return layers * pages * page_stride() * element_bytes(); }
+};
+
+class KvCache {
+ public:
+  // RESOURCE_EXHAUSTED when there is not so much memory. Memory is taken as it is first used.
+  static absl::StatusOr<std::unique_ptr<KvCache>> Create(const KvShape& shape);
+  ~KvCache();
+  KvCache(const KvCache&) = delete;
+  KvCache& operator=(const KvCache&) = delete;
+
+  const KvShape& shape() const { return shape_; }
+  // Keys and values of a head in page 0; page p's are p * shape().page_stride() elements further.
+  const void* Keys(int64_t layer, int64_t head) const { return At(layer, head); }
+  const void* Values(int64_t layer, int64_t head) const {
+    return At(layer, head) + shape_.page_tokens * shape_.head_dim * shape_.element_bytes();
+  }
+  // `in_page`: the token's place in it. `key` and `value` have head_dim elements.
+  void Write(int64_t layer, int64_t head, PageId page, int32_t in_page, const float* key, const float* value);
+
+ private:
+  KvCache(const KvShape& shape, char* memory) : shape_(shape), memory_(memory) {}
+  char* At(int64_t layer, int64_t head) const {
+    return memory_ + (layer * shape_.pages * shape_.page_stride() + head * shape_.head_stride()) *
+                         shape_.element_bytes();
+  }
+
+  const KvShape shape_;
+  char* const memory_;
+};
+
+}  // namespace bfio::worker::cpu
+
+#endif  // BFIO_WORKER_ENGINE_CPU_KV_CACHE_H_

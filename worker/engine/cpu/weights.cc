@@ -1,0 +1,127 @@
+#include "worker/engine/cpu/weights.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace bfio::worker::cpu {
+namespace {
+
+uint32_t Bits(float value) {
+  return __builtin_bit_cast(uint32_t, value);
+}
+
+float FromF16(uint16_t bits) {
+  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16;
+  const uint32_t exponent = (bits >> 10) & 31, mantissa = bits & 0x3ff;
+  if (exponent == 0) {  // zero or subnormal: mantissa * 2^-24
+    const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
+    return sign != 0 ? -magnitude : magnitude;
+  }
+  const uint32_t wide = exponent == 31 ? 255 : exponent + 112;
+  return __builtin_bit_cast(float, sign | wide << 23 | mantissa << 13);
+}
+
+float ElementAt(const TensorView& tensor, int64_t i) {
+  if (tensor.dtype == DType::kF32) {
+    float value;
+    std::memcpy(&value, tensor.data + 4 * i, 4);
+    return value;
+  }
+  uint16_t bits;
+  std::memcpy(&bits, tensor.data + 2 * i, 2);
+  return tensor.dtype == DType::kBF16 ? FromBf16(bits) : FromF16(bits);
+}
+
+std::vector<float> ToVector(const TensorView& tensor) {
+  std::vector<float> values;
+  if (!tensor.present()) return values;
+  const int64_t count = tensor.elements();
+  values.reserve(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) values.push_back(ElementAt(tensor, i));
+  return values;
+}
+
+bool WantsBf16(const TensorView& tensor, Storage storage) {
+  return storage == Storage::kBf16 || (storage == Storage::kAuto && tensor.dtype == DType::kBF16);
+}
+
+}  // namespace
+
+absl::StatusOr<Storage> ParseStorage(absl::string_view name) {
+  if (name == "auto") return Storage::kAuto;
+  if (name == "fp32") return Storage::kFp32;
+  if (name == "bf16") return Storage::kBf16;
+  return absl::InvalidArgumentError(absl::StrCat("'", name, "' is none of auto, fp32, bf16"));
+}
+
+uint16_t ToBf16(float value) {
+  const uint32_t bits = Bits(value);
+  if (value != value) return static_cast<uint16_t>(bits >> 16 | 0x40);
+  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+std::unique_ptr<Weights> Weights::Make(std::unique_ptr<const Model> model, Storage storage) {
+  return std::unique_ptr<Weights>(new Weights(std::move(model), storage));
+}
+
+Weights::Weights(std::unique_ptr<const Model> model, Storage storage)
+    : model_(std::move(model)), storage_(storage) {
+  embedding_ = ToMatrix(model_->embedding());
+  lm_head_ = config().tied_embeddings ? embedding_ : ToMatrix(model_->lm_head());
+  final_norm_ = ToVector(model_->final_norm());
+  for (const LayerWeights& from : model_->layers()) {
+    Layer& layer = layers_.emplace_back();
+    layer.q = ToMatrix(from.q, from.q_bias);
+    layer.k = ToMatrix(from.k, from.k_bias);
+    layer.v = ToMatrix(from.v, from.v_bias);
+    layer.o = ToMatrix(from.o, from.o_bias);
+    layer.gate = ToMatrix(from.gate, from.gate_bias);
+    layer.up = ToMatrix(from.up, from.up_bias);
+    layer.down = ToMatrix(from.down, from.down_bias);
+    layer.input_norm = ToVector(from.input_norm);
+    layer.post_attention_norm = ToVector(from.post_attention_norm);
+    layer.q_norm = ToVector(from.q_norm);
+    layer.k_norm = ToVector(from.k_norm);
+  }
+}
+
+Matrix Weights::ToMatrix(const TensorView& tensor, const TensorView& bias) {
+  Matrix matrix;
+  matrix.outputs = tensor.shape[0];
+  matrix.inputs = tensor.shape[1];
+  matrix.bf16 = WantsBf16(tensor, storage_);
+  matrix.bias = ToVector(bias);
+  if (tensor.dtype == (matrix.bf16 ? DType::kBF16 : DType::kF32)) {
+    matrix.data = tensor.data;
+    return matrix;
+  }
+  const int64_t count = tensor.elements();
+  converted_.push_back(std::make_unique<uint16_t[]>(static_cast<size_t>(matrix.bytes() / 2)));
+  uint16_t* const halves = converted_.back().get();
+  for (int64_t i = 0; i < count; ++i) {
+    const float value = ElementAt(tensor, i);
+    if (matrix.bf16) {
+      halves[i] = ToBf16(value);
+    } else {
+      std::memcpy(halves + 2 * i, &value, 4);
+    }
+  }
+  matrix.data = halves;
+  return matrix;
+}
+
+int64_t Weights::step_bytes() const {
+  int64_t bytes = lm_head_.bytes();
+  for (const Layer& layer : layers_) {
+    for (const Matrix* matrix :
+         {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down}) {
+      bytes += matrix->bytes();
+    }
+  }
+  return bytes;
+}
+
+}  // namespace bfio::worker::cpu

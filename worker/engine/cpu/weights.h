@@ -1,0 +1,80 @@
+// A model's weights as the CPU engine computes with them.
+//
+// Purpose: matrices in fp32 or bf16, norms and biases in fp32. A matrix whose file already has the wanted
+// type is used where the file is mapped, so ranks of one machine share it through the page cache; others are
+// converted once. fp16 becomes fp32, exactly. Threads: immutable once made; ranks of a process share one.
+#ifndef BFIO_WORKER_ENGINE_CPU_WEIGHTS_H_
+#define BFIO_WORKER_ENGINE_CPU_WEIGHTS_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "worker/engine/model/model.h"
+
+namespace bfio::worker::cpu {
+
+// How matrices, or the KV cache, are kept. kAuto: bf16 where the checkpoint has bf16, fp32 elsewhere.
+enum class Storage { kAuto, kFp32, kBf16 };
+
+// "auto", "fp32" or "bf16"; INVALID_ARGUMENT otherwise.
+absl::StatusOr<Storage> ParseStorage(absl::string_view name);
+
+// To the nearest, ties to even; no number stays none.
+uint16_t ToBf16(float value);
+inline float FromBf16(uint16_t bits) {
+  return __builtin_bit_cast(float, static_cast<uint32_t>(bits) << 16);
+}
+
+// [outputs, inputs]
+struct Matrix {
+  const void* data = nullptr;
+  bool bf16 = false;
+  int64_t outputs = 0;
+  int64_t inputs = 0;
+  // [outputs]; empty: none.
+  std::vector<float> bias;
+
+  int64_t bytes() const { return outputs * inputs * (bf16 ? 2 : 4); }
+};
+
+struct Layer {
+  Matrix q, k, v, o, gate, up, down;
+  std::vector<float> input_norm, post_attention_norm;
+  // Empty: none.
+  std::vector<float> q_norm, k_norm;
+};
+
+class Weights {
+ public:
+  static std::unique_ptr<Weights> Make(std::unique_ptr<const Model> model, Storage storage);
+
+  const ModelConfig& config() const { return model_->config(); }
+  // Matrix of rows rather than of a product.
+  const Matrix& embedding() const { return embedding_; }
+  const Matrix& lm_head() const { return lm_head_; }
+  const std::vector<float>& final_norm() const { return final_norm_; }
+  const std::vector<Layer>& layers() const { return layers_; }
+  // What a step reads at least: layers and lm_head; not the embedding, of which it reads a row per token.
+  int64_t step_bytes() const;
+
+ private:
+  Weights(std::unique_ptr<const Model> model, Storage storage);
+
+  Matrix ToMatrix(const TensorView& tensor, const TensorView& bias = {});
+
+  // Keeps the files mapped.
+  const std::unique_ptr<const Model> model_;
+  const Storage storage_;
+  Matrix embedding_, lm_head_;
+  std::vector<float> final_norm_;
+  std::vector<Layer> layers_;
+  // What had to be converted.
+  std::vector<std::unique_ptr<uint16_t[]>> converted_;
+};
+
+}  // namespace bfio::worker::cpu
+
+#endif  // BFIO_WORKER_ENGINE_CPU_WEIGHTS_H_
