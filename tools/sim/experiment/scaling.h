@@ -1,11 +1,12 @@
 // The cells of the scaling experiment and what was measured in them.
 //
-// Purpose: what scaling.cc runs and scaling_report.cc prints. Threads: any, plain values.
+// Purpose: what scaling.cc runs and scaling_report.cc has printed. Threads: any, plain values.
 #ifndef BFIO_TOOLS_SIM_EXPERIMENT_SCALING_H_
 #define BFIO_TOOLS_SIM_EXPERIMENT_SCALING_H_
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,7 +49,28 @@ struct Study {
   std::vector<size_t> OverBatch(size_t family, int32_t workers) const;
 };
 
-// Fills tables, charts and text. G and B: what is held fixed in the two sweeps.
+// What is said on paper about a cell, tokens: FCFS by the normal law and at least, BF-IO with H = 0 at most.
+struct Theory {
+  double normal_estimate, lower, upper;
+};
+
+inline constexpr char kImbalanceKey[] = "avg_imbalance_tokens";
+
+// By seed; rule 0 is FCFS.
+std::vector<double> Imbalances(const Study& study, const SeededRuns& runs, size_t cell, size_t rule);
+
+// FCFS's imbalance over the rule's, by seed; nothing where the rule has none at all.
+std::optional<std::vector<double>> Improvement(const Study& study, const SeededRuns& runs, size_t cell,
+                                               size_t rule);
+
+// scaling_tables.cc and scaling_charts.cc. `theory` is by cell. G and B: what is held fixed in the two
+// sweeps.
+void AddTables(const Study& study, const SeededRuns& runs, const std::vector<Theory>& theory,
+               int32_t fixed_workers, int32_t fixed_batch, Findings& findings);
+void AddCharts(const Study& study, const SeededRuns& runs, const std::vector<Theory>& theory,
+               int32_t fixed_workers, int32_t fixed_batch, Findings& findings);
+
+// Fills tables, charts and text.
 absl::Status Report(const Study& study, const SeededRuns& runs, int32_t fixed_workers, int32_t fixed_batch,
                     Findings& findings);
 
