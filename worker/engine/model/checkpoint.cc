@@ -168,7 +168,6 @@ void Checkpoint::Add(std::unique_ptr<SafetensorsFile> file) {
   for (const auto& [name, view] : file->tensors()) {
     tensors_.emplace(name, view);
     file_of_.emplace(name, file.get());
-    bytes_ += view.bytes();
   }
   files_.push_back(std::move(file));
 }

@@ -35,8 +35,6 @@ class Checkpoint {
   const TensorMap& tensors() const { return tensors_; }
   // Path of the file that holds the tensor. REQUIRES: tensors() has it.
   const std::string& FileOf(absl::string_view name) const;
-  // Sum over all tensors.
-  int64_t bytes() const { return bytes_; }
 
  private:
   Checkpoint() = default;
@@ -46,7 +44,6 @@ class Checkpoint {
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
   TensorMap tensors_;
   std::map<std::string, const SafetensorsFile*, std::less<>> file_of_;
-  int64_t bytes_ = 0;
 };
 
 }  // namespace bfio::worker

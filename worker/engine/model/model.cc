@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "worker/engine/model/eos_tokens.h"
+#include "worker/engine/model/layout.h"
 #include "worker/engine/model/mapped_file.h"
 #include "worker/engine/model/quote.h"
 
@@ -24,10 +25,13 @@ class ModelBuilder {
   absl::StatusOr<std::unique_ptr<Model>> Build() {
     const ModelConfig& config = model_->config_;
     const std::vector<int64_t> matrix = {config.vocab, config.hidden};
-    model_->embedding_ = Take("model.embed_tokens.weight", matrix);
-    model_->final_norm_ = Take("model.norm.weight", {config.hidden});
-    model_->lm_head_ = config.tied_embeddings ? TiedHead(matrix) : Take("lm_head.weight", matrix);
-    for (int64_t i = 0; i < config.layers && status_.ok(); ++i) model_->layers_.push_back(Layer(i));
+    model_->embedding_ = Take(kEmbeddingName, matrix);
+    model_->final_norm_ = Take(kFinalNormName, {config.hidden});
+    model_->lm_head_ = config.tied_embeddings ? TiedHead(matrix) : Take(kHeadName, matrix);
+    const std::vector<LayerTensor> tensors = LayerTensors(config);
+    for (int64_t i = 0; i < config.layers && status_.ok(); ++i) {
+      model_->layers_.push_back(Layer(i, tensors));
+    }
     if (status_.ok()) RefuseUnexpected();
     if (!status_.ok()) return status_;
     return std::move(model_);
@@ -39,7 +43,7 @@ class ModelBuilder {
     const auto found = tensors.find(name);
     if (found == tensors.end()) {
       Fault(absl::StrCat(directory_, ": tensor ", Quote(name), " is missing",
-                         name == "lm_head.weight" ? " (and tie_word_embeddings is not true)" : ""));
+                         name == kHeadName ? " (and tie_word_embeddings is not true)" : ""));
       return {};
     }
     taken_.insert(name);
@@ -48,15 +52,13 @@ class ModelBuilder {
                          absl::StrJoin(found->second.shape, ", "), "], and config.json makes it [",
                          absl::StrJoin(shape, ", "), "]"));
     }
+    model_->weight_bytes_ += found->second.bytes();
     return found->second;
-  }
-  TensorView TakeIf(bool wanted, const std::string& name, const std::vector<int64_t>& shape) {
-    return wanted ? Take(name, shape) : TensorView();
   }
 
   // A tied head may be in the file all the same, as a copy.
   TensorView TiedHead(const std::vector<int64_t>& shape) {
-    const std::string name = "lm_head.weight";
+    const std::string name = kHeadName;
     const TensorView& embedding = model_->embedding_;
     if (!status_.ok() || !model_->checkpoint_->tensors().contains(name)) return embedding;
     const TensorView copy = Take(name, shape);
@@ -65,34 +67,16 @@ class ModelBuilder {
       Fault(absl::StrCat(model_->checkpoint_->FileOf(name), ": tensor ", Quote(name),
                          " differs from the embedding, and tie_word_embeddings is true"));
     }
+    model_->weight_bytes_ -= copy.bytes();
     return embedding;
   }
 
-  LayerWeights Layer(int64_t index) {
-    const ModelConfig& c = model_->config_;
-    const std::string layer = absl::StrCat("model.layers.", index, ".");
-    const std::string attention = absl::StrCat(layer, "self_attn."), mlp = absl::StrCat(layer, "mlp.");
-    const int64_t query = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
-    LayerWeights w;
-    w.q = Take(attention + "q_proj.weight", {query, c.hidden});
-    w.k = Take(attention + "k_proj.weight", {kv, c.hidden});
-    w.v = Take(attention + "v_proj.weight", {kv, c.hidden});
-    w.o = Take(attention + "o_proj.weight", {c.hidden, query});
-    w.q_bias = TakeIf(c.qkv_bias, attention + "q_proj.bias", {query});
-    w.k_bias = TakeIf(c.qkv_bias, attention + "k_proj.bias", {kv});
-    w.v_bias = TakeIf(c.qkv_bias, attention + "v_proj.bias", {kv});
-    w.o_bias = TakeIf(c.output_bias, attention + "o_proj.bias", {c.hidden});
-    w.q_norm = TakeIf(c.qk_norm, attention + "q_norm.weight", {c.head_dim});
-    w.k_norm = TakeIf(c.qk_norm, attention + "k_norm.weight", {c.head_dim});
-    w.gate = Take(mlp + "gate_proj.weight", {c.intermediate, c.hidden});
-    w.up = Take(mlp + "up_proj.weight", {c.intermediate, c.hidden});
-    w.down = Take(mlp + "down_proj.weight", {c.hidden, c.intermediate});
-    w.gate_bias = TakeIf(c.mlp_bias, mlp + "gate_proj.bias", {c.intermediate});
-    w.up_bias = TakeIf(c.mlp_bias, mlp + "up_proj.bias", {c.intermediate});
-    w.down_bias = TakeIf(c.mlp_bias, mlp + "down_proj.bias", {c.hidden});
-    w.input_norm = Take(layer + "input_layernorm.weight", {c.hidden});
-    w.post_attention_norm = Take(layer + "post_attention_layernorm.weight", {c.hidden});
-    return w;
+  LayerWeights Layer(int64_t index, const std::vector<LayerTensor>& tensors) {
+    LayerWeights weights;
+    for (const LayerTensor& tensor : tensors) {
+      weights.*tensor.place = Take(LayerPrefix(index) + tensor.name, tensor.shape);
+    }
+    return weights;
   }
 
   void RefuseUnexpected() {

@@ -55,8 +55,8 @@ class Model {
   const TensorView& lm_head() const { return lm_head_; }
   // ModelConfig::layers of them, the first one first.
   const std::vector<LayerWeights>& layers() const { return layers_; }
-  // What the weights take in the files, each counted once.
-  int64_t weight_bytes() const { return checkpoint_->bytes(); }
+  // What a decode step reads of them at least: all weights as the files store them, a tied one once.
+  int64_t weight_bytes() const { return weight_bytes_; }
 
  private:
   friend class ModelBuilder;
@@ -69,6 +69,7 @@ class Model {
   TensorView final_norm_;
   TensorView lm_head_;
   std::vector<LayerWeights> layers_;
+  int64_t weight_bytes_ = 0;
 };
 
 // Opens a directory as Hugging Face's hub lays it out: config.json, generation_config.json (if it is there,

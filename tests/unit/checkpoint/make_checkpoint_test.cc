@@ -1,0 +1,251 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <filesystem>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "tests/testing/safetensors_bytes.h"
+#include "tools/checkpoint/generate.h"
+#include "tools/checkpoint/random_tensor.h"
+#include "worker/engine/model/layout.h"
+#include "worker/engine/model/model.h"
+
+namespace bfio::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+using bfio::testing::ReadBytes;
+using ::testing::HasSubstr;
+using worker::DType;
+using worker::LoadModel;
+using worker::Model;
+using worker::ModelConfig;
+using worker::RopeConfig;
+using worker::TensorView;
+using Family = ModelConfig::Family;
+
+CheckpointOptions Small(Family family) {
+  CheckpointOptions options;
+  options.model.family = family;
+  options.model.hidden = 48;
+  options.model.intermediate = 40;
+  options.model.layers = 3;
+  options.model.heads = 4;
+  options.model.kv_heads = 2;
+  options.model.head_dim = 16;
+  options.model.vocab = 130;
+  options.model.max_positions = 256;
+  options.model.rms_epsilon = 1e-5;
+  options.model.eos_token_ids = {2, 9};
+  return options;
+}
+
+class MakeCheckpoint : public ::testing::Test {
+ protected:
+  MakeCheckpoint() {
+    root_ = ::testing::TempDir() + "/make_" + ::testing::UnitTest::GetInstance()->current_test_info()->name();
+    fs::remove_all(root_);
+  }
+  ~MakeCheckpoint() override { fs::remove_all(root_); }
+
+  std::string Write(const CheckpointOptions& options) {
+    const std::string dir = absl::StrCat(root_, "/", ++count_);
+    const absl::Status status = WriteRandomCheckpoint(options, dir);
+    EXPECT_TRUE(status.ok()) << status;
+    return dir;
+  }
+  std::unique_ptr<Model> Load(const CheckpointOptions& options) {
+    auto model = LoadModel(Write(options));
+    EXPECT_TRUE(model.ok()) << model.status();
+    return *std::move(model);
+  }
+
+  std::string root_;
+  int count_ = 0;
+};
+
+bool SameBytes(const TensorView& a, const TensorView& b) {
+  return a.shape == b.shape && a.dtype == b.dtype && std::memcmp(a.data, b.data, a.bytes()) == 0;
+}
+
+float At(const TensorView& view, int64_t index) {
+  if (view.dtype == DType::kF32) return reinterpret_cast<const float*>(view.data)[index];
+  const uint16_t half = reinterpret_cast<const uint16_t*>(view.data)[index];
+  EXPECT_EQ(view.dtype, DType::kBF16);
+  return std::bit_cast<float>(static_cast<uint32_t>(half) << 16);
+}
+
+double Deviation(const TensorView& view) {
+  double sum = 0;
+  for (int64_t i = 0; i < view.elements(); ++i) sum += At(view, i) * At(view, i);
+  return std::sqrt(sum / static_cast<double>(view.elements()));
+}
+
+TEST_F(MakeCheckpoint, EveryFamilyLoadsAsItWasAskedFor) {
+  for (const Family family : {Family::kLlama, Family::kMistral, Family::kQwen2, Family::kQwen3}) {
+    for (const bool tied : {false, true}) {
+      for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
+        CheckpointOptions options = Small(family);
+        options.model.tied_embeddings = tied;
+        options.dtype = dtype;
+        const auto model = Load(options);
+        const ModelConfig& config = model->config();
+        EXPECT_EQ(config.family, family);
+        EXPECT_EQ(config.tied_embeddings, tied);
+        EXPECT_EQ(config.head_dim, 16);
+        EXPECT_EQ(config.rms_epsilon, 1e-5);
+        EXPECT_EQ(config.eos_token_ids, options.model.eos_token_ids);
+        EXPECT_EQ(config.qk_norm, family == Family::kQwen3);
+        EXPECT_EQ(model->layers()[2].v_bias.present(), family == Family::kQwen2);
+        EXPECT_EQ(model->layers()[2].gate.dtype, dtype);
+      }
+    }
+  }
+}
+
+TEST_F(MakeCheckpoint, RotationsAndBiasesComeBack) {
+  CheckpointOptions options = Small(Family::kLlama);
+  options.model.qkv_bias = options.model.output_bias = options.model.mlp_bias = true;
+  options.model.rope = {RopeConfig::Kind::kLlama3, 500000, 8, 1, 4, 64};
+  const auto model = Load(options);
+  EXPECT_EQ(model->config().rope.kind, RopeConfig::Kind::kLlama3);
+  EXPECT_EQ(model->config().rope.theta, 500000);
+  EXPECT_EQ(model->config().rope.original_max_positions, 64);
+  EXPECT_TRUE(model->layers()[0].o_bias.present());
+  EXPECT_TRUE(model->layers()[0].down_bias.present());
+  options.model.rope = {RopeConfig::Kind::kLinear, 10000, 4};
+  EXPECT_EQ(Load(options)->config().rope.factor, 4);
+}
+
+TEST_F(MakeCheckpoint, TheSameOptionsGiveTheSameBytes) {
+  const std::string a = Write(Small(Family::kQwen3)), b = Write(Small(Family::kQwen3));
+  CheckpointOptions other = Small(Family::kQwen3);
+  other.seed = 2;
+  const std::string c = Write(other);
+  EXPECT_EQ(ReadBytes(a + "/model.safetensors"), ReadBytes(b + "/model.safetensors"));
+  EXPECT_EQ(ReadBytes(a + "/config.json"), ReadBytes(b + "/config.json"));
+  EXPECT_NE(ReadBytes(a + "/model.safetensors"), ReadBytes(c + "/model.safetensors"));
+}
+
+TEST_F(MakeCheckpoint, ValuesAreTheSameOnEveryMachine) {
+  CheckpointOptions options = Small(Family::kLlama);
+  options.dtype = DType::kF32;
+  const auto model = Load(options);
+  // Computed by other means (Python's integers).
+  EXPECT_EQ(At(model->embedding(), 0), -0x1.555d82p+0f);
+  EXPECT_EQ(At(model->layers()[2].down, 1919), 0x1.22ecfp-5f);
+}
+
+TEST_F(MakeCheckpoint, ShardsChangeNothingButTheFiles) {
+  CheckpointOptions options = Small(Family::kQwen2);
+  const auto whole = Load(options);
+  for (const int64_t shards : {2, 3, 7, 39}) {
+    options.shards = shards;
+    const std::string dir = Write(options);
+    const auto model = LoadModel(dir);
+    ASSERT_TRUE(model.ok()) << model.status();
+    EXPECT_TRUE(SameBytes((*model)->embedding(), whole->embedding()));
+    EXPECT_TRUE(SameBytes((*model)->layers()[1].up, whole->layers()[1].up));
+    EXPECT_TRUE(SameBytes((*model)->lm_head(), whole->lm_head()));
+    int64_t files = 0;
+    for (const auto& entry : fs::directory_iterator(dir)) files += entry.path().extension() == ".safetensors";
+    EXPECT_EQ(files, shards);
+  }
+}
+
+TEST_F(MakeCheckpoint, HalvesAreTheRoundedFloats) {
+  CheckpointOptions options = Small(Family::kLlama);
+  const auto half = Load(options);
+  options.dtype = DType::kF32;
+  const auto full = Load(options);
+  const TensorView &a = half->layers()[0].q, &b = full->layers()[0].q;
+  for (int64_t i = 0; i < a.elements(); ++i) EXPECT_NEAR(At(a, i), At(b, i), std::fabs(At(b, i)) / 256);
+}
+
+TEST_F(MakeCheckpoint, WidthsFollowTheInputs) {
+  CheckpointOptions options = Small(Family::kQwen3);
+  options.dtype = DType::kF32;
+  const auto model = Load(options);
+  EXPECT_NEAR(Deviation(model->embedding()), 1, 0.05);
+  EXPECT_NEAR(Deviation(model->lm_head()), 4 / std::sqrt(48.0), 0.03);
+  EXPECT_NEAR(Deviation(model->layers()[0].gate), 1.5 / std::sqrt(48.0), 0.02);
+  for (int64_t i = 0; i < 48; ++i) {
+    EXPECT_GE(At(model->final_norm(), i), 0.75f);
+    EXPECT_LT(At(model->final_norm(), i), 1.25f);
+  }
+}
+
+TEST_F(MakeCheckpoint, ImpossibleOptionsWriteNothing) {
+  const auto refused = [&](const CheckpointOptions& options, const std::string& why) {
+    const absl::Status status = WriteRandomCheckpoint(options, root_ + "/none");
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(why));
+    EXPECT_FALSE(fs::exists(root_ + "/none"));
+  };
+  CheckpointOptions options = Small(Family::kLlama);
+  options.model.kv_heads = 3;
+  refused(options, "num_key_value_heads is 3, which does not divide num_attention_heads, 4");
+  options = Small(Family::kLlama);
+  options.model.head_dim = 5;
+  refused(options, "head_dim is 5");
+  options = Small(Family::kLlama);
+  options.model.eos_token_ids = {130};
+  refused(options, "eos_token_id has 130");
+  options = Small(Family::kLlama);
+  options.shards = 31;
+  refused(options, "shards is 31; between 1 and 30, the tensors, is possible");
+  options.shards = 0;
+  refused(options, "shards is 0");
+  options = Small(Family::kLlama);
+  options.logit_std = std::nan("");
+  refused(options, "logit_std");
+}
+
+TEST_F(MakeCheckpoint, NothingIsOverwritten) {
+  const std::string dir = Write(Small(Family::kLlama));
+  const absl::Status status = WriteRandomCheckpoint(Small(Family::kLlama), dir);
+  EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("is not empty"));
+}
+
+float FromF16(uint16_t half) {
+  const int exponent = half >> 10 & 31, mantissa = half & 1023;
+  const double size = exponent == 0    ? mantissa * 0x1.0p-24
+                      : exponent == 31 ? (mantissa == 0 ? INFINITY : NAN)
+                                       : std::ldexp(1024 + mantissa, exponent - 25);
+  return static_cast<float>(half & 0x8000 ? -size : size);
+}
+
+// Every half is itself; what lies between two neighbours goes to the nearer one, the middle to the even one.
+template <typename Round, typename Widen>
+void ExpectRoundsToNearestEven(uint16_t largest, Round round, Widen widen) {
+  for (uint32_t half = 0; half < largest; ++half) {
+    const float low = widen(half), high = widen(half + 1), middle = low + (high - low) / 2;
+    ASSERT_EQ(round(low), half);
+    ASSERT_EQ(round(-high), (half + 1) | 0x8000);
+    ASSERT_EQ(round(middle), half % 2 == 0 ? half : half + 1);
+    ASSERT_EQ(round(std::nextafter(middle, 0.0f)), half);
+    ASSERT_EQ(round(std::nextafter(middle, INFINITY)), half + 1);
+  }
+}
+
+TEST(RoundToF16, GoesToTheNearestAndToEven) {
+  ExpectRoundsToNearestEven(0x7bff, RoundToF16, FromF16);
+  EXPECT_EQ(RoundToF16(65519.0f), 0x7bff);
+  EXPECT_EQ(RoundToF16(65520.0f), 0x7c00);
+  EXPECT_EQ(RoundToF16(-INFINITY), 0xfc00);
+  EXPECT_TRUE(std::isnan(FromF16(RoundToF16(NAN))));
+}
+
+TEST(RoundToBF16, GoesToTheNearestAndToEven) {
+  ExpectRoundsToNearestEven(0x7f7f, RoundToBF16,
+                            [](uint32_t half) { return std::bit_cast<float>(half << 16); });
+  EXPECT_EQ(RoundToBF16(INFINITY), 0x7f80);
+  EXPECT_TRUE(std::isnan(std::bit_cast<float>(static_cast<uint32_t>(RoundToBF16(NAN)) << 16)));
+}
+
+}  // namespace
+}  // namespace bfio::checkpoint

@@ -1,0 +1,323 @@
+// Whole checkpoint directories: what is missing, too much, of the wrong shape, or in the wrong place.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/rng.h"
+#include "nlohmann/json.hpp"
+#include "tests/testing/safetensors_bytes.h"
+#include "worker/engine/model/checkpoint.h"
+#include "worker/engine/model/layout.h"
+#include "worker/engine/model/model.h"
+
+namespace bfio::worker {
+namespace {
+
+namespace fs = std::filesystem;
+using bfio::testing::ReadBytes;
+using bfio::testing::SafetensorsBytes;
+using bfio::testing::WriteBytes;
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr char kIndex[] = "/model.safetensors.index.json";
+
+// Tensor -> shape; what a test changes before it writes the file.
+using Shapes = std::map<std::string, std::vector<int64_t>>;
+
+std::string FileOf(const Shapes& shapes, const std::string& dtype = "F32") {
+  json header = json::object();
+  int64_t at = 0;
+  for (const auto& [name, shape] : shapes) {
+    int64_t bytes = dtype == "F32" ? 4 : 2;
+    for (const int64_t size : shape) bytes *= size;
+    header[name] = {{"dtype", dtype}, {"shape", shape}, {"data_offsets", {at, at + bytes}}};
+    at += bytes;
+  }
+  return SafetensorsBytes(header.dump(), at);
+}
+
+class CheckpointTest : public ::testing::Test {
+ protected:
+  CheckpointTest() {
+    dir_ = ::testing::TempDir() + "/checkpoint_" +
+           ::testing::UnitTest::GetInstance()->current_test_info()->name();
+    fs::remove_all(dir_);
+    fs::create_directories(dir_);
+    config_ = {{"model_type", "llama"},       {"vocab_size", 12},       {"hidden_size", 8},
+               {"intermediate_size", 6},      {"num_hidden_layers", 2}, {"num_attention_heads", 2},
+               {"num_key_value_heads", 1},    {"eos_token_id", 2},      {"max_position_embeddings", 64},
+               {"tie_word_embeddings", false}};
+    WriteConfig();
+    shapes_ = ShapesOf();
+  }
+  ~CheckpointTest() override { fs::remove_all(dir_); }
+
+  void WriteConfig() { WriteBytes(dir_ + "/config.json", config_.dump()); }
+  Shapes ShapesOf() const {
+    Shapes shapes;
+    for (const TensorSpec& spec : ModelTensors(*ParseModelConfig(config_.dump(), "config.json"))) {
+      shapes[spec.name] = spec.shape;
+    }
+    return shapes;
+  }
+  void WriteModel() { WriteBytes(dir_ + "/model.safetensors", FileOf(shapes_)); }
+
+  // The layers' tensors in b.safetensors, the others in a.safetensors.
+  json WriteShards() {
+    Shapes a, b;
+    json map = json::object();
+    for (const auto& [name, shape] : shapes_) {
+      const bool layer = name.find("layers") != std::string::npos;
+      (layer ? b : a)[name] = shape;
+      map[name] = layer ? "b.safetensors" : "a.safetensors";
+    }
+    WriteBytes(dir_ + "/a.safetensors", FileOf(a));
+    WriteBytes(dir_ + "/b.safetensors", FileOf(b));
+    return map;
+  }
+  void WriteIndex(const json& map) {
+    WriteBytes(
+        dir_ + kIndex,
+        json{{"metadata", {{"total_size", 1}, {"x", {1, {{"y", nullptr}}}}}}, {"weight_map", map}}.dump());
+  }
+
+  void ExpectRefused(const std::string& why, absl::StatusCode code = absl::StatusCode::kInvalidArgument) {
+    const auto model = LoadModel(dir_);
+    ASSERT_FALSE(model.ok()) << why;
+    EXPECT_EQ(model.status().code(), code) << model.status();
+    EXPECT_THAT(std::string(model.status().message()),
+                AllOf(HasSubstr(dir_), HasSubstr(why), Not(HasSubstr("\n"))));
+  }
+
+  std::string dir_;
+  json config_;
+  Shapes shapes_;
+};
+
+TEST_F(CheckpointTest, AModelIsItsConfigAndAllItsTensors) {
+  WriteModel();
+  const auto model = LoadModel(dir_);
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_THAT((*model)->embedding().shape, ElementsAre(12, 8));
+  EXPECT_THAT((*model)->layers().at(1).k.shape, ElementsAre(4, 8));
+  EXPECT_THAT((*model)->layers().at(1).down.shape, ElementsAre(8, 6));
+  EXPECT_FALSE((*model)->layers().at(0).gate_bias.present());
+}
+
+TEST_F(CheckpointTest, EveryTensorIsMissed) {
+  for (const auto& [name, shape] : ShapesOf()) {
+    shapes_ = ShapesOf();
+    shapes_.erase(name);
+    WriteModel();
+    ExpectRefused(absl::StrCat("tensor '", name, "' is missing"));
+  }
+}
+
+TEST_F(CheckpointTest, EveryShapeIsChecked) {
+  for (const auto& [name, shape] : ShapesOf()) {
+    shapes_ = ShapesOf();
+    shapes_[name].back() += 1;
+    WriteModel();
+    ExpectRefused(absl::StrCat("model.safetensors: tensor '", name, "' has shape ["));
+    shapes_[name] = shape;
+    shapes_[name].push_back(1);
+    WriteModel();
+    ExpectRefused(absl::StrCat("tensor '", name, "' has shape ["));
+  }
+}
+
+TEST_F(CheckpointTest, UnexpectedTensorsAreRefusedByName) {
+  for (const char* name : {"model.layers.0.self_attn.q_proj.bias", "model.layers.2.input_layernorm.weight",
+                           "model.layers.0.self_attn.q_norm.weight", "score.weight"}) {
+    shapes_ = ShapesOf();
+    shapes_[name] = {8};
+    WriteModel();
+    ExpectRefused(absl::StrCat("tensor '", name, "' is not part of the llama model"));
+  }
+}
+
+TEST_F(CheckpointTest, OldTablesOfFrequenciesAreIgnored) {
+  shapes_["model.layers.0.self_attn.rotary_emb.inv_freq"] = {2};
+  shapes_["model.rotary_emb.inv_freq"] = {2};
+  WriteModel();
+  EXPECT_TRUE(LoadModel(dir_).ok()) << LoadModel(dir_).status();
+}
+
+TEST_F(CheckpointTest, TiedHeadMayBeACopyAndNothingElse) {
+  config_["tie_word_embeddings"] = true;
+  WriteConfig();
+  shapes_ = ShapesOf();
+  ASSERT_FALSE(shapes_.contains("lm_head.weight"));
+  WriteModel();
+  const auto tied = LoadModel(dir_);
+  ASSERT_TRUE(tied.ok()) << tied.status();
+  EXPECT_EQ((*tied)->lm_head().data, (*tied)->embedding().data);
+  const int64_t bytes = (*tied)->weight_bytes();
+
+  shapes_["lm_head.weight"] = {12, 8};
+  WriteModel();
+  ExpectRefused("tensor 'lm_head.weight' differs from the embedding, and tie_word_embeddings is true");
+  // The two are neighbours in the alphabet; make the second the first.
+  std::string file = FileOf(shapes_);
+  const size_t data = file.find("}}") + 2, begin = (data + 7) / 8 * 8, size = 12 * 8 * 4;
+  file.replace(begin + size, size, file.substr(begin, size));
+  WriteBytes(dir_ + "/model.safetensors", file);
+  const auto copied = LoadModel(dir_);
+  ASSERT_TRUE(copied.ok()) << copied.status();
+  EXPECT_EQ((*copied)->weight_bytes(), bytes);
+}
+
+TEST_F(CheckpointTest, AnUntiedModelNeedsItsHead) {
+  shapes_.erase("lm_head.weight");
+  WriteModel();
+  ExpectRefused("tensor 'lm_head.weight' is missing (and tie_word_embeddings is not true)");
+}
+
+TEST_F(CheckpointTest, OtherDTypesAreRefused) {
+  WriteBytes(dir_ + "/model.safetensors", FileOf(shapes_, "I16"));
+  ExpectRefused("has dtype 'I16'", absl::StatusCode::kUnimplemented);
+}
+
+TEST_F(CheckpointTest, EmptyDirectoriesSayWhatIsMissing) {
+  ExpectRefused("has neither model.safetensors nor model.safetensors.index.json",
+                absl::StatusCode::kNotFound);
+  fs::remove(dir_ + "/config.json");
+  ExpectRefused("config.json: cannot be opened", absl::StatusCode::kNotFound);
+  const auto nowhere = LoadModel("/nowhere");
+  EXPECT_EQ(nowhere.status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(CheckpointTest, GenerationConfigAddsEndsOfSequence) {
+  WriteModel();
+  WriteBytes(dir_ + "/generation_config.json", R"({"eos_token_id": [7, 2], "temperature": 0.6})");
+  const auto model = LoadModel(dir_);
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_THAT((*model)->config().eos_token_ids, ElementsAre(2, 7));
+  WriteBytes(dir_ + "/generation_config.json", R"({"eos_token_id": 12})");
+  ExpectRefused("generation_config.json: eos_token_id has 12; token ids from 0 to 11 are possible");
+}
+
+TEST_F(CheckpointTest, ShardsAreOneModel) {
+  WriteIndex(WriteShards());
+  const auto model = LoadModel(dir_);
+  ASSERT_TRUE(model.ok()) << model.status();
+  const auto checkpoint = Checkpoint::Open(dir_);
+  ASSERT_TRUE(checkpoint.ok());
+  EXPECT_EQ((*checkpoint)->FileOf("model.norm.weight"), dir_ + "/a.safetensors");
+  EXPECT_EQ((*checkpoint)->FileOf("model.layers.1.mlp.up_proj.weight"), dir_ + "/b.safetensors");
+}
+
+TEST_F(CheckpointTest, AnIndexCannotLeadOutOfTheDirectory) {
+  const json map = WriteShards();
+  fs::copy_file(dir_ + "/a.safetensors", dir_ + "/../outside.safetensors",
+                fs::copy_options::overwrite_existing);
+  for (const char* path : {"../outside.safetensors", "/etc/passwd", "./a.safetensors", "sub/a.safetensors",
+                           "..", "", "a.bin", "..\\a.safetensors"}) {
+    json bad = map;
+    bad["model.norm.weight"] = path;
+    WriteIndex(bad);
+    ExpectRefused("puts tensor 'model.norm.weight' into '");
+    ExpectRefused("which is not the plain name of a .safetensors file");
+  }
+}
+
+TEST_F(CheckpointTest, IndexAndShardsMustAgree) {
+  const json map = WriteShards();
+  json bad = map;
+  bad.erase("model.norm.weight");
+  WriteIndex(bad);
+  ExpectRefused("a.safetensors: tensor 'model.norm.weight': is not in the index");
+  bad = map;
+  bad["model.norm.weight"] = "b.safetensors";
+  WriteIndex(bad);
+  ExpectRefused("a.safetensors: tensor 'model.norm.weight': the index has it in 'b.safetensors'");
+  bad = map;
+  bad["ghost"] = "b.safetensors";
+  WriteIndex(bad);
+  ExpectRefused("b.safetensors: tensor 'ghost': is in the index and not in the file");
+  bad = map;
+  bad["ghost"] = "c.safetensors";
+  WriteIndex(bad);
+  ExpectRefused("c.safetensors: cannot be opened", absl::StatusCode::kNotFound);
+}
+
+TEST_F(CheckpointTest, IndexAndSingleFileTogetherAreAmbiguous) {
+  WriteIndex(WriteShards());
+  WriteModel();
+  ExpectRefused("has both model.safetensors and model.safetensors.index.json");
+}
+
+TEST(WeightMap, HasAGrammar) {
+  const auto message = [](const std::string& text) {
+    const auto map = ParseWeightMap(text, "D/index.json");
+    EXPECT_EQ(map.status().code(), absl::StatusCode::kInvalidArgument) << text;
+    EXPECT_THAT(std::string(map.status().message()),
+                AllOf(HasSubstr("D/index.json: "), Not(HasSubstr("\n"))));
+    return std::string(map.status().message());
+  };
+  EXPECT_THAT(message(""), HasSubstr("is not JSON"));
+  EXPECT_THAT(message("[]"), HasSubstr("has an array where an object belongs"));
+  EXPECT_THAT(message("\"x\""), HasSubstr("has a string where an object belongs"));
+  EXPECT_THAT(message("{}"), HasSubstr("has no 'weight_map'"));
+  EXPECT_THAT(message("{\"metadata\":{\"weight_map\":{\"t\":\"a.safetensors\"}}}"),
+              HasSubstr("has no 'weight_map'"));
+  EXPECT_THAT(message("{\"weight_map\":{}}"), HasSubstr("'weight_map' is empty"));
+  EXPECT_THAT(message("{\"weight_map\":[]}"), HasSubstr("has an array where an object belongs"));
+  EXPECT_THAT(message("{\"weight_map\":null}"), HasSubstr("has null where an object belongs"));
+  EXPECT_THAT(message("{\"weight_map\":{\"t\":1}}"), HasSubstr("has a number for tensor 't'"));
+  EXPECT_THAT(message("{\"weight_map\":{\"t\":{}}}"), HasSubstr("has an object for tensor 't'"));
+  EXPECT_THAT(message("{\"weight_map\":{\"t\":[]}}"), HasSubstr("has an array for tensor 't'"));
+  EXPECT_THAT(message(R"({"weight_map":{"t":"a.safetensors","t":"a.safetensors"}})"),
+              HasSubstr("tensor 't' twice"));
+  EXPECT_THAT(message(R"({"weight_map":{"t":"a.safetensors"},"weight_map":{}})"),
+              HasSubstr("'weight_map' twice"));
+}
+
+// Writes in place: file systems flush a file that was truncated.
+void Overwrite(const std::string& path, const std::string& front) {
+  std::fstream file(path, std::ios::binary | std::ios::in | std::ios::out);
+  file.write(front.data(), static_cast<std::streamsize>(front.size()));
+}
+
+// Whole directories with a byte or some changed, in every kind of file.
+TEST(MutatedCheckpoint, NeverHarms) {
+  const std::string dir = ::testing::TempDir() + "/mutated_checkpoint";
+  const char* const kFiles[] = {"config.json", "model.safetensors.index.json",
+                                "model-00001-of-00003.safetensors"};
+  fs::remove_all(dir);
+  fs::copy("tests/golden/qwen2", dir);
+  int64_t refused = 0;
+  for (uint64_t seed = 0; seed < 1'500; ++seed) {
+    SCOPED_TRACE(seed);
+    Rng rng(seed);
+    const std::string path = absl::StrCat(dir, "/", kFiles[rng.Below(3)]);
+    // Headers and JSON are at the front.
+    const std::string good = ReadBytes(path).substr(0, 2000);
+    std::string bad = good;
+    for (uint64_t changes = 1 + rng.Below(3); changes > 0; --changes) {
+      bad[rng.Below(bad.size())] = static_cast<char>(rng.Below(256));
+    }
+    Overwrite(path, bad);
+    const auto model = LoadModel(dir);
+    Overwrite(path, good);
+    refused += !model.ok();
+    if (model.ok()) continue;
+    ASSERT_THAT(std::string(model.status().message()), AllOf(HasSubstr(dir), Not(HasSubstr("\n"))));
+  }
+  EXPECT_GT(refused, 1'000);
+  EXPECT_TRUE(LoadModel(dir).ok());
+  fs::remove_all(dir);
+}
+
+}  // namespace
+}  // namespace bfio::worker

@@ -1,0 +1,249 @@
+#include "worker/engine/model/model_config.h"
+
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace bfio::worker {
+namespace {
+
+using nlohmann::json;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+json Base(const std::string& type = "llama") {
+  return {{"model_type", type},       {"vocab_size", 256},          {"hidden_size", 64},
+          {"intermediate_size", 96},  {"num_hidden_layers", 2},     {"num_attention_heads", 4},
+          {"num_key_value_heads", 2}, {"rms_norm_eps", 1e-5},       {"max_position_embeddings", 512},
+          {"eos_token_id", 2},        {"use_sliding_window", false}};
+}
+
+json With(const std::string& field, const json& value, const std::string& type = "llama") {
+  json config = Base(type);
+  config[field] = value;
+  return config;
+}
+
+absl::StatusOr<ModelConfig> Parse(const json& config) {
+  return ParseModelConfig(config.dump(), "D/config.json");
+}
+
+ModelConfig Good(const json& config) {
+  const absl::StatusOr<ModelConfig> parsed = Parse(config);
+  EXPECT_TRUE(parsed.ok()) << parsed.status() << " " << config;
+  return parsed.value_or(ModelConfig());
+}
+
+// One line that names the file.
+void ExpectRefused(const json& config, absl::StatusCode code, const std::string& why) {
+  const absl::StatusOr<ModelConfig> parsed = Parse(config);
+  ASSERT_FALSE(parsed.ok()) << config;
+  EXPECT_EQ(parsed.status().code(), code) << parsed.status();
+  EXPECT_THAT(std::string(parsed.status().message()),
+              AllOf(HasSubstr("D/config.json: "), HasSubstr(why), Not(HasSubstr("\n"))));
+}
+
+void ExpectUnsupported(const json& config, const std::string& why) {
+  ExpectRefused(config, absl::StatusCode::kUnimplemented, why);
+}
+void ExpectInvalid(const json& config, const std::string& why) {
+  ExpectRefused(config, absl::StatusCode::kInvalidArgument, why);
+}
+
+json Llama3() {
+  return {{"rope_type", "llama3"},
+          {"factor", 8.0},
+          {"low_freq_factor", 1.0},
+          {"high_freq_factor", 4.0},
+          {"original_max_position_embeddings", 8192}};
+}
+
+TEST(ModelConfig, EveryFamilyHasItsOwnBiasesAndNorms) {
+  const ModelConfig llama = Good(Base("llama")), mistral = Good(With("sliding_window", nullptr, "mistral"));
+  const ModelConfig qwen2 = Good(Base("qwen2")), qwen3 = Good(Base("qwen3"));
+  EXPECT_FALSE(llama.qkv_bias || llama.output_bias || llama.mlp_bias || llama.qk_norm);
+  EXPECT_FALSE(mistral.qkv_bias || mistral.output_bias || mistral.mlp_bias || mistral.qk_norm);
+  EXPECT_TRUE(qwen2.qkv_bias);
+  EXPECT_FALSE(qwen2.output_bias || qwen2.mlp_bias || qwen2.qk_norm);
+  EXPECT_TRUE(qwen3.qk_norm);
+  EXPECT_FALSE(qwen3.qkv_bias || qwen3.output_bias || qwen3.mlp_bias);
+}
+
+TEST(ModelConfig, AttentionBiasOfLlamaAndQwen3IsOnTheOutputToo) {
+  for (const char* type : {"llama", "qwen3"}) {
+    const ModelConfig config = Good(With("attention_bias", true, type));
+    EXPECT_TRUE(config.qkv_bias && config.output_bias) << type;
+  }
+  EXPECT_TRUE(Good(With("mlp_bias", true)).mlp_bias);
+}
+
+TEST(ModelConfig, HeadDimIsGivenOrFollowsFromHidden) {
+  EXPECT_EQ(Good(Base()).head_dim, 16);
+  EXPECT_EQ(Good(With("head_dim", nullptr)).head_dim, 16);
+  EXPECT_EQ(Good(With("head_dim", 48)).head_dim, 48);
+  EXPECT_EQ(Good(Base("qwen3")).head_dim, 128);
+}
+
+TEST(ModelConfig, EndOfSequenceIsANumberAListOrNothing) {
+  EXPECT_THAT(Good(With("eos_token_id", 7)).eos_token_ids, ElementsAre(7));
+  EXPECT_THAT(Good(With("eos_token_id", {9, 3, 9})).eos_token_ids, ElementsAre(3, 9));
+  EXPECT_THAT(Good(With("eos_token_id", nullptr)).eos_token_ids, IsEmpty());
+  ExpectInvalid(With("eos_token_id", 256), "eos_token_id has 256; token ids from 0 to 255 are possible");
+  ExpectInvalid(With("eos_token_id", {1, -1}), "eos_token_id has -1");
+  ExpectInvalid(With("eos_token_id", "2"), "eos_token_id has '2'");
+}
+
+TEST(ModelConfig, BothSpellingsOfARotaryEmbeddingMeanTheSame) {
+  json older = With("rope_theta", 500000.0), newer = Base();
+  older["rope_scaling"] = Llama3();
+  newer["rope_parameters"] = Llama3();
+  newer["rope_parameters"]["rope_theta"] = 500000.0;
+  for (const json& config : {older, newer}) {
+    const RopeConfig rope = Good(config).rope;
+    EXPECT_EQ(rope.kind, RopeConfig::Kind::kLlama3);
+    EXPECT_EQ(rope.theta, 500000);
+    EXPECT_EQ(rope.factor, 8);
+    EXPECT_EQ(rope.low_freq_factor, 1);
+    EXPECT_EQ(rope.high_freq_factor, 4);
+    EXPECT_EQ(rope.original_max_positions, 8192);
+  }
+}
+
+TEST(ModelConfig, OldKeyTypeIsRopeType) {
+  const RopeConfig rope = Good(With("rope_scaling", {{"type", "linear"}, {"factor", 2}})).rope;
+  EXPECT_EQ(rope.kind, RopeConfig::Kind::kLinear);
+  EXPECT_EQ(rope.factor, 2);
+}
+
+TEST(ModelConfig, UnsupportedModelsAreRefusedByName) {
+  ExpectUnsupported(Base("mixtral"),
+                    "model_type is 'mixtral'; llama, mistral, qwen2 and qwen3 are supported");
+  ExpectUnsupported(Base("qwen3_moe"), "model_type is 'qwen3_moe'");
+  ExpectUnsupported(With("hidden_act", "gelu"), "hidden_act is 'gelu'; silu is supported");
+  ExpectUnsupported(With("quantization_config", {{"quant_method", "gptq"}}), "quantization_config is set");
+  ExpectUnsupported(
+      With("architectures", {"LlamaForSequenceClassification"}),
+      "architectures begins with 'LlamaForSequenceClassification'; LlamaForCausalLM is supported");
+  ExpectUnsupported(With("is_encoder_decoder", true), "is_encoder_decoder is true");
+  ExpectUnsupported(With("attention_bias", true, "mistral"), "attention_bias is true, and mistral has none");
+  ExpectUnsupported(With("attention_bias", false, "qwen2"),
+                    "attention_bias is false, and qwen2 always has it");
+  ExpectUnsupported(With("mlp_bias", true, "qwen3"), "mlp_bias is true");
+}
+
+TEST(ModelConfig, UnsupportedRotationsAreRefusedByName) {
+  for (const char* type : {"dynamic", "yarn", "longrope", "su", "mrope", "proportional"}) {
+    ExpectUnsupported(With("rope_scaling", {{"rope_type", type}, {"factor", 2.0}}),
+                      absl::StrCat("rope_scaling.rope_type is '", type, "'"));
+  }
+  ExpectUnsupported(With("rope_scaling", {{"type", "yarn"}, {"factor", 2.0}}), "rope_scaling.type is 'yarn'");
+  ExpectUnsupported(With("partial_rotary_factor", 0.5), "partial_rotary_factor is 0.5; only 1 is supported");
+  ExpectUnsupported(With("rope_parameters", {{"rope_type", "default"}, {"partial_rotary_factor", 0.25}}),
+                    "rope_parameters.partial_rotary_factor is 0.25");
+  ExpectUnsupported(With("rope_scaling", {{"type", "default"}, {"mrope_section", {16, 24, 24}}}),
+                    "rope_scaling has a field 'mrope_section'");
+  ExpectUnsupported(With("rope_parameters", {{"full_attention", {{"rope_type", "default"}}}}),
+                    "rope_parameters has a field 'full_attention'");
+}
+
+TEST(ModelConfig, RotationsThatContradictThemselvesAreInvalid) {
+  ExpectInvalid(With("rope_scaling", {{"rope_type", "linear"}}), "rope_scaling.factor is missing");
+  ExpectInvalid(With("rope_scaling", {{"rope_type", "linear"}, {"factor", 0.5}}),
+                "rope_scaling.factor is 0.5");
+  ExpectInvalid(With("rope_scaling", {{"rope_type", "default"}, {"factor", 4}}), "'default' does not have");
+  ExpectInvalid(With("rope_scaling", "linear"), "rope_scaling is 'linear'; an object is needed");
+  ExpectInvalid(With("rope_theta", 0), "rope_theta is 0");
+  ExpectInvalid(With("rope_theta", "big"), "rope_theta is 'big'; a number is needed");
+  json flat = Llama3();
+  flat["high_freq_factor"] = 1.0;
+  ExpectInvalid(With("rope_scaling", flat), "high_freq_factor is 1, no more than low_freq_factor, 1");
+  json both = With("rope_theta", 10000.0);
+  both["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 20000.0}};
+  ExpectInvalid(both, "rope_parameters.rope_theta is 20000 and 10000 outside");
+  json two = With("rope_scaling", Llama3());
+  two["rope_parameters"] = {{"rope_type", "default"}};
+  ExpectInvalid(two, "rope_scaling and rope_parameters are both there and differ");
+}
+
+TEST(ModelConfig, OnlyAWindowThatBindsIsRefused) {
+  Good(With("sliding_window", 512, "mistral"));
+  Good(With("sliding_window", nullptr, "mistral"));
+  ExpectUnsupported(With("sliding_window", 511, "mistral"),
+                    "sliding_window is 511, shorter than max_position_embeddings, 512");
+  json absent = Base("mistral");
+  absent["max_position_embeddings"] = 32768;
+  ExpectUnsupported(absent, "sliding_window is 4096 (by default)");
+  // The Qwens name one that they do not use.
+  Good(With("sliding_window", 128, "qwen2"));
+  json used = With("sliding_window", 128, "qwen2");
+  used["use_sliding_window"] = true;
+  // From layer 28 on, of which there are two.
+  Good(used);
+  used["max_window_layers"] = 1;
+  ExpectUnsupported(used, "sliding_window is 128");
+  used["layer_types"] = {"full_attention", "full_attention"};
+  Good(used);
+  used["layer_types"] = {"full_attention", "sliding_attention"};
+  ExpectUnsupported(used, "sliding_window is 128");
+  used["layer_types"] = {"full_attention", "linear_attention"};
+  ExpectUnsupported(used, "layer_types has 'linear_attention'");
+  used["layer_types"] = {"full_attention"};
+  ExpectInvalid(used, "layer_types is not an array of num_hidden_layers, 2, names");
+}
+
+TEST(ModelConfig, AbsurdNumbersAreRefusedWithTheirLimits) {
+  ExpectInvalid(With("hidden_size", 0), "hidden_size is 0; between 1 and 1048576 is possible");
+  ExpectInvalid(With("hidden_size", -64), "hidden_size is -64");
+  ExpectInvalid(With("num_hidden_layers", 1'000'000), "num_hidden_layers is 1000000; between 1 and 1024");
+  ExpectInvalid(With("vocab_size", 18446744073709551615u), "vocab_size is 18446744073709551615");
+  ExpectInvalid(With("vocab_size", int64_t{1} << 40), "vocab_size is 1099511627776");
+  ExpectInvalid(With("intermediate_size", 1.5), "intermediate_size is 1.5; an integer is needed");
+  ExpectInvalid(With("intermediate_size", true), "intermediate_size is true");
+  ExpectInvalid(With("num_attention_heads", "four"), "num_attention_heads is 'four'");
+  ExpectInvalid(With("num_key_value_heads", 3), "num_key_value_heads is 3, which does not divide");
+  ExpectInvalid(With("hidden_size", 66), "hidden_size is 66, no multiple of num_attention_heads, 4");
+  ExpectInvalid(With("head_dim", 15), "head_dim is 15; an even number");
+  ExpectInvalid(With("head_dim", nullptr, "qwen3"), "head_dim is null");
+  ExpectInvalid(With("rms_norm_eps", -1e-6), "rms_norm_eps is -1e-06");
+  ExpectInvalid(With("rms_norm_eps", nullptr), "rms_norm_eps is null");
+  ExpectInvalid(With("max_position_embeddings", 0), "max_position_embeddings is 0");
+  ExpectInvalid(With("tie_word_embeddings", 1), "tie_word_embeddings is 1; true or false is needed");
+  json none = Base();
+  none.erase("model_type");
+  ExpectInvalid(none, "model_type is missing");
+  ExpectInvalid(With("model_type", 5), "model_type is 5; a string is needed");
+}
+
+TEST(ModelConfig, WhatIsNoObjectIsRefused) {
+  const auto message = [](const std::string& text) {
+    const auto parsed = ParseModelConfig(text, "D/config.json");
+    EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument);
+    return std::string(parsed.status().message());
+  };
+  EXPECT_THAT(message(""), HasSubstr("D/config.json: is not JSON"));
+  EXPECT_THAT(message("{"), HasSubstr("is not JSON"));
+  EXPECT_THAT(message("[]"), HasSubstr("is not a JSON object"));
+  EXPECT_THAT(message("{\"hidden_size\": NaN}"), HasSubstr("is not JSON"));
+  EXPECT_THAT(message("{\"rope_theta\": 1e999}"), HasSubstr("is not JSON"));
+  EXPECT_THAT(message("{\"a\": 1, \"a\": 2}"), HasSubstr("gives 'a' twice"));
+  EXPECT_THAT(message("{\"a\": {\"b\": 1, \"b\": 2}}"), HasSubstr("gives 'b' twice"));
+  EXPECT_THAT(message(std::string(100'000, '[')), HasSubstr("is nested more than 32 deep"));
+  EXPECT_THAT(message(std::string(2 << 20, ' ')),
+              HasSubstr("has 2097152 bytes, more than the 1048576 allowed"));
+}
+
+TEST(ModelConfig, AMessageStaysShortAndPrintable) {
+  const std::string nasty = std::string(5000, 'x') + "\n\x1b[31m";
+  const auto parsed = Parse(With("model_type", nasty));
+  EXPECT_LT(parsed.status().message().size(), 300u);
+  ExpectUnsupported(With("model_type", "a\nb\x1b"), "model_type is 'a\\nb\\x1b'");
+}
+
+}  // namespace
+}  // namespace bfio::worker

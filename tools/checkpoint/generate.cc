@@ -1,0 +1,169 @@
+#include "tools/checkpoint/generate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/append_file.h"
+#include "nlohmann/json.hpp"
+#include "tools/checkpoint/random_tensor.h"
+#include "worker/engine/model/layout.h"
+
+namespace bfio::checkpoint {
+namespace {
+
+using json = nlohmann::ordered_json;
+using worker::TensorSpec;
+
+// How much wider than 1/sqrt(inputs) the weights are: attention then prefers some positions clearly, and the
+// layers change what passes through them.
+constexpr double kGain = 1.5;
+// Values written at once; even, as RandomTensor needs it.
+constexpr int64_t kChunk = 1 << 18;
+
+int64_t Elements(const TensorSpec& spec) {
+  int64_t product = 1;
+  for (const int64_t size : spec.shape) product *= size;
+  return product;
+}
+
+Spread SpreadOf(const TensorSpec& spec, const CheckpointOptions& options) {
+  // Normed queries and keys have no other scale.
+  if (absl::StrContains(spec.name, "q_norm") || absl::StrContains(spec.name, "k_norm")) return {kGain, 0.25};
+  if (absl::StrContains(spec.name, "norm")) return {1, 0.25};
+  // A uniform value's deviation is its half width over sqrt(3).
+  const double wide = std::sqrt(3.0);
+  if (absl::EndsWith(spec.name, ".bias")) return {0, 0.3 * wide};
+  const double inputs = std::sqrt(static_cast<double>(spec.shape[1]));
+  const bool embedding = spec.name == worker::kEmbeddingName;
+  if (spec.name == worker::kHeadName || (embedding && options.model.tied_embeddings)) {
+    return {0, options.logit_std * wide / inputs};
+  }
+  return {0, embedding ? wide : kGain * wide / inputs};
+}
+
+// Length and header, padded so that the data begins at a multiple of 8.
+std::string Header(const std::vector<TensorSpec>& tensors, worker::DType dtype) {
+  json header = {{"__metadata__", {{"format", "pt"}}}};
+  int64_t at = 0;
+  for (const TensorSpec& spec : tensors) {
+    const int64_t end = at + Elements(spec) * SizeOf(dtype);
+    header[spec.name] = {
+        {"dtype", std::string(DTypeName(dtype))}, {"shape", spec.shape}, {"data_offsets", {at, end}}};
+    at = end;
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  std::string length;
+  for (uint64_t rest = text.size(), i = 0; i < 8; ++i, rest >>= 8)
+    length.push_back(static_cast<char>(rest & 255));
+  return length + text;
+}
+
+absl::Status WriteText(const std::string& path, const std::string& text) {
+  absl::StatusOr<AppendFile> file = AppendFile::Open(path, AppendFile::Mode::kCreate);
+  if (!file.ok()) return file.status();
+  return file->Append(text);
+}
+
+absl::Status WriteFile(const std::string& path, const std::vector<TensorSpec>& tensors,
+                       const CheckpointOptions& options) {
+  absl::StatusOr<AppendFile> file = AppendFile::Open(path, AppendFile::Mode::kCreate);
+  if (!file.ok()) return file.status();
+  absl::Status status = file->Append(Header(tensors, options.dtype));
+  std::string bytes;
+  for (const TensorSpec& spec : tensors) {
+    RandomTensor values(options.seed, spec.name, SpreadOf(spec, options));
+    for (int64_t left = Elements(spec); left > 0 && status.ok(); left -= kChunk) {
+      bytes.clear();
+      values.Append(std::min(left, kChunk), options.dtype, bytes);
+      status = file->Append(bytes);
+    }
+  }
+  return status;
+}
+
+// Whole tensors, in order, into files of about the same size; none empty.
+std::vector<std::vector<TensorSpec>> Split(std::vector<TensorSpec> tensors, int64_t shards) {
+  int64_t left = 0;
+  for (const TensorSpec& spec : tensors) left += Elements(spec);
+  std::vector<std::vector<TensorSpec>> files(1);
+  int64_t size = 0;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const int64_t files_left = shards - static_cast<int64_t>(files.size());
+    const bool full = size >= left / (files_left + 1);
+    const bool one_each = static_cast<int64_t>(tensors.size() - i) <= files_left;
+    if (!files.back().empty() && files_left > 0 && (full || one_each)) {
+      files.emplace_back();
+      left -= size;
+      size = 0;
+    }
+    size += Elements(tensors[i]);
+    files.back().push_back(std::move(tensors[i]));
+  }
+  return files;
+}
+
+absl::Status WriteShards(const std::string& directory, const CheckpointOptions& options,
+                         const std::vector<std::vector<TensorSpec>>& files) {
+  json map = json::object();
+  int64_t total = 0;
+  for (size_t i = 0; i < files.size(); ++i) {
+    const std::string name = absl::StrFormat("model-%05d-of-%05d.safetensors", i + 1, files.size());
+    const absl::Status written = WriteFile(absl::StrCat(directory, "/", name), files[i], options);
+    if (!written.ok()) return written;
+    for (const TensorSpec& spec : files[i]) {
+      map[spec.name] = name;
+      total += Elements(spec) * SizeOf(options.dtype);
+    }
+  }
+  const json index = {{"metadata", {{"total_size", total}}}, {"weight_map", map}};
+  return WriteText(absl::StrCat(directory, "/model.safetensors.index.json"), index.dump(2) + "\n");
+}
+
+absl::Status MakeEmptyDirectory(const std::string& directory) {
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  const bool empty = !error && std::filesystem::is_empty(directory, error);
+  if (error) return absl::InvalidArgumentError(absl::StrCat(directory, ": ", error.message()));
+  if (empty) return absl::OkStatus();
+  return absl::AlreadyExistsError(absl::StrCat(directory, ": is not empty; remove what is there first"));
+}
+
+absl::Status CheckOptions(const CheckpointOptions& options, size_t tensors) {
+  if (options.shards < 1 || options.shards > static_cast<int64_t>(tensors)) {
+    return absl::InvalidArgumentError(absl::StrCat("shards is ", options.shards, "; between 1 and ", tensors,
+                                                   ", the tensors, is possible"));
+  }
+  if (!(options.logit_std > 0 && options.logit_std <= 100)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("logit_std is ", options.logit_std, "; above 0 and up to 100 is possible"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status WriteRandomCheckpoint(const CheckpointOptions& options, const std::string& directory) {
+  const std::string config = ConfigJson(options);
+  // The reader is the judge of what can be described.
+  const absl::StatusOr<worker::ModelConfig> parsed = worker::ParseModelConfig(config, "config.json");
+  if (!parsed.ok()) return absl::InvalidArgumentError(parsed.status().message());
+  std::vector<TensorSpec> tensors = ModelTensors(*parsed);
+  absl::Status status = CheckOptions(options, tensors.size());
+  if (status.ok()) status = MakeEmptyDirectory(directory);
+  if (!status.ok()) return status;
+  status = options.shards == 1 ? WriteFile(absl::StrCat(directory, "/model.safetensors"), tensors, options)
+                               : WriteShards(directory, options, Split(std::move(tensors), options.shards));
+  if (!status.ok()) return status;
+  return WriteText(absl::StrCat(directory, "/config.json"), config);
+}
+
+}  // namespace bfio::checkpoint

@@ -1,0 +1,41 @@
+// The values of one random tensor, a chunk at a time.
+//
+// Purpose: reproducible on every machine: integer draws, then one multiplication and one addition in double,
+// uniform rather than normal because libraries disagree about logarithms. Threads: one object belongs to one.
+#ifndef BFIO_TOOLS_CHECKPOINT_RANDOM_TENSOR_H_
+#define BFIO_TOOLS_CHECKPOINT_RANDOM_TENSOR_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "common/base/rng.h"
+#include "worker/engine/model/safetensors.h"
+
+namespace bfio::checkpoint {
+
+// Uniform in [center - half_width, center + half_width).
+struct Spread {
+  double center = 0;
+  double half_width = 0;
+};
+
+class RandomTensor {
+ public:
+  RandomTensor(uint64_t seed, absl::string_view name, Spread spread);
+
+  // Appends the next `count` values to `bytes`. REQUIRES: `count` is even unless it is the last call.
+  void Append(int64_t count, worker::DType dtype, std::string& bytes);
+
+ private:
+  Rng rng_;
+  const Spread spread_;
+};
+
+// To the nearest, ties to even, as hardware does.
+uint16_t RoundToBF16(float value);
+uint16_t RoundToF16(float value);
+
+}  // namespace bfio::checkpoint
+
+#endif  // BFIO_TOOLS_CHECKPOINT_RANDOM_TENSOR_H_
