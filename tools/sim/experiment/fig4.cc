@@ -110,7 +110,7 @@ report::Table MakeTable(const Sweep& sweep, const SeededRuns& runs) {
   table.title = "Imbalance by window";
   table.note =
       "+-: half width of the 95 % interval. The paper's figure has no values to read; its column holds the "
-      "two windows and FCFS of its Table 1, which are averages over more requests.";
+      "two windows and FCFS of its Table 1, which are averages over more requests of its BurstGPT sample.";
   table.columns = {{"objective or policy", ""}, {"H", "steps"}};
   AddColumns(table, kMetrics);
   table.columns.push_back({"imbalance, paper", "10^4 tokens"});

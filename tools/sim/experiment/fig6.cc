@@ -122,7 +122,7 @@ report::Table MakeTable(const std::vector<Shown>& shown, const std::vector<Watch
   table.note =
       "Means over the steps after the settling, +-: half width of the 95 % interval over the seeds. Gap: "
       "heaviest less lightest worker of a step. Least, most: of any worker in any of these steps of any "
-      "seed.";
+      "seed. The paper's are of its BurstGPT sample.";
   table.columns = {{"policy", ""},           {"mean load", "10^3 tokens"},
                    {"+-", "10^3 tokens", 2}, {"lightest", "10^3 tokens"},
                    {"+-", "10^3 tokens", 2}, {"heaviest", "10^3 tokens"},

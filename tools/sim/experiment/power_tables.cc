@@ -86,7 +86,7 @@ report::Table EnergyTable(const PowerStudy& study, const SeededRuns& runs) {
   table.note = absl::StrFormat(
       "As the authors' script counts. +-: half width of the 95 %% interval over the seeds. Change: against "
       "the first policy, seed by seed. Power: mean of a GPU, and 5 %% and 95 %% of its moving averages over "
-      "%d steps.",
+      "%d steps. The paper's are of its BurstGPT sample.",
       kPowerWindow);
   AddEnergyColumns(table);
   for (const report::Column& column : {report::Column{"energy, paper", "kJ"},
