@@ -3,9 +3,11 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/rng.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/testing/mutate.h"
 
 namespace bfio::worker {
 namespace {
@@ -243,6 +245,31 @@ TEST(ModelConfig, AMessageStaysShortAndPrintable) {
   const auto parsed = Parse(With("model_type", nasty));
   EXPECT_LT(parsed.status().message().size(), 300u);
   ExpectUnsupported(With("model_type", "a\nb\x1b"), "model_type is 'a\\nb\\x1b'");
+}
+
+TEST(ModelConfig, MutatedTextsNeverHarm) {
+  json config = With("rope_scaling", Llama3());
+  config["eos_token_id"] = {2, 7};
+  const std::string good = config.dump();
+  int64_t accepted = 0;
+  for (uint64_t seed = 0; seed < 20'000; ++seed) {
+    SCOPED_TRACE(seed);
+    Rng rng(seed);
+    const auto parsed = ParseModelConfig(bfio::testing::Mutate(good, rng), "D/config.json");
+    accepted += parsed.ok();
+    if (parsed.ok()) {
+      // What engines divide by and multiply with.
+      ASSERT_GT(parsed->kv_heads, 0);
+      ASSERT_EQ(parsed->heads % parsed->kv_heads, 0);
+      ASSERT_EQ(parsed->head_dim % 2, 0);
+      ASSERT_GT(parsed->rope.factor * parsed->rope.theta, 0);
+    } else {
+      ASSERT_THAT(std::string(parsed.status().message()),
+                  AllOf(HasSubstr("D/config.json: "), Not(HasSubstr("\n"))));
+    }
+  }
+  EXPECT_GT(accepted, 500);
+  EXPECT_LT(accepted, 15'000);
 }
 
 }  // namespace

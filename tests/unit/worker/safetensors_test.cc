@@ -9,11 +9,13 @@
 #include "common/base/rng.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/mutate.h"
 #include "tests/testing/safetensors_bytes.h"
 
 namespace bfio::worker {
 namespace {
 
+using bfio::testing::Mutate;
 using bfio::testing::ParseAndTouch;
 using bfio::testing::SafetensorsBytes;
 using bfio::testing::WriteBytes;
@@ -231,34 +233,6 @@ TEST(Safetensors, HostileHeadersCostNoMemory) {
   ExpectRefused(numbers, "more than 8 dimensions");
   // A copy of the file, and 100,000 entries.
   EXPECT_LT(PeakKilobytes() - before, 150 * 1024);
-}
-
-// One to four small changes: a bit, a byte, a digit, a cut, a piece copied elsewhere.
-std::string Mutate(std::string file, Rng& rng) {
-  for (uint64_t changes = 1 + rng.Below(4); changes > 0 && !file.empty(); --changes) {
-    const size_t at = rng.Below(rng.Below(8) == 0 ? 8 : file.size()) % file.size();
-    switch (rng.Below(6)) {
-      case 0:
-        file[at] = static_cast<char>(file[at] ^ (1 << rng.Below(8)));
-        break;
-      case 1:
-        file[at] = static_cast<char>(rng.Below(256));
-        break;
-      case 2:
-        file[at] = "0123456789{}[],:\"-.eE\\"[rng.Below(22)];
-        break;
-      case 3:
-        file.resize(at);
-        break;
-      case 4:
-        file.insert(at, file.substr(rng.Below(file.size()), rng.Below(16)));
-        break;
-      case 5:
-        file.erase(at, rng.Below(16));
-        break;
-    }
-  }
-  return file;
 }
 
 TEST(Safetensors, MutatedFilesNeverHarm) {
