@@ -141,44 +141,56 @@ report::Table AllCells(const Grid& grid, const SeededRuns& runs) {
   return table;
 }
 
-// Whether a metric is smaller than the line's beyond doubt: the whole interval of the ratio is below 1.
-bool Beats(const Grid& grid, const SeededRuns& runs, size_t variant, const Metric& metric) {
-  return runs.Ratio(variant, grid.Line(), metric.key).high() < 1;
+// Whether a metric is smaller than a rule's beyond doubt: the whole interval of the ratio is below 1.
+bool Beats(const SeededRuns& runs, size_t variant, size_t base, const Metric& metric) {
+  return runs.Ratio(variant, base, metric.key).high() < 1;
 }
 
-// The largest error up to which every smaller one beats the line too.
-std::optional<double> WorstThatPays(const Grid& grid, const SeededRuns& runs, size_t rule,
+// The rule without a prediction that has the least of a metric.
+size_t BestBlind(const Grid& grid, const SeededRuns& runs, const Metric& metric) {
+  size_t best = 0;
+  for (size_t rule = 1; rule < grid.blind.size(); ++rule) {
+    if (runs.Mean(rule, metric.key).mean < runs.Mean(best, metric.key).mean) best = rule;
+  }
+  return best;
+}
+
+// The largest error up to which every smaller one beats the base too.
+std::optional<double> WorstThatPays(const Grid& grid, const SeededRuns& runs, size_t rule, size_t base,
                                     const Metric& metric) {
   std::optional<double> worst;
   for (size_t i = 0; i < std::size(kErrors); ++i) {
-    if (!Beats(grid, runs, grid.At(rule, i), metric)) break;
+    if (!Beats(runs, grid.At(rule, i), base, metric)) break;
     worst = kErrors[i];
   }
   return worst;
 }
 
 report::Table Worth(const Grid& grid, const SeededRuns& runs) {
+  constexpr Metric kJudged = metrics::kImbalance;
+  const size_t bases[] = {grid.Line(), BestBlind(grid, runs, kJudged)};
   report::Table table;
   table.title = absl::StrCat("What a prediction must be worth: ", grid.where);
-  table.note =
-      absl::StrCat("Where the 95 % interval of the ratio to ", grid.blind.back().name,
-                   ", paired by seed, lies below 1. Empty: not even with known lengths. Waits are another "
-                   "matter: see the table of all cells.");
+  table.note = absl::StrCat(
+      "Which predictions leave less imbalance than the line to beat, and than the best rule that asks for "
+      "none: "
+      "the 95 % interval of the ratio, paired by seed, lies below 1. Empty: not even known lengths. Waits "
+      "are "
+      "another matter: see the table of all cells.");
   table.columns = {{"rule", ""}};
-  constexpr Metric kJudged[] = {metrics::kImbalance, metrics::kStep};
-  for (const Metric& metric : kJudged) {
-    table.columns.push_back({absl::StrCat("largest error with less ", metric.name), "%"});
+  for (size_t base : bases) {
+    table.columns.push_back({absl::StrCat("largest error that beats ", grid.blind[base].name), "%"});
     table.columns.push_back({"others that do", ""});
   }
   for (size_t rule = 0; rule < grid.looking.size(); ++rule) {
     std::vector<report::Cell>& row = table.rows.emplace_back();
     row = {grid.looking[rule].name};
-    for (const Metric& metric : kJudged) {
-      const std::optional<double> worst = WorstThatPays(grid, runs, rule, metric);
+    for (size_t base : bases) {
+      const std::optional<double> worst = WorstThatPays(grid, runs, rule, base, kJudged);
       row.emplace_back(worst ? 100 * *worst : kEmpty);
       std::string others;
       for (size_t i = std::size(kErrors); i < grid.predictors.size(); ++i) {
-        if (!Beats(grid, runs, grid.At(rule, i), metric)) continue;
+        if (!Beats(runs, grid.At(rule, i), base, kJudged)) continue;
         absl::StrAppend(&others, others.empty() ? "" : "; ", grid.predictors[i].name);
       }
       row.emplace_back(others.empty() ? "none" : others);
@@ -236,24 +248,27 @@ report::Chart Bars(const Grid& grid, const SeededRuns& runs, const Metric& metri
   return chart;
 }
 
-// How many cells beat the line, and the best of them.
+// How many cells beat the line and the best rule without a prediction, and the best of them.
 std::string Sentence(const Grid& grid, const SeededRuns& runs) {
-  size_t cells = 0, less = 0, shorter = 0;
-  std::optional<size_t> best;
-  for (size_t i = grid.blind.size(); i < grid.variants.size(); ++i, ++cells) {
-    less += Beats(grid, runs, i, metrics::kImbalance) ? 1 : 0;
-    shorter += Beats(grid, runs, i, metrics::kStep) ? 1 : 0;
+  const size_t blind = BestBlind(grid, runs, metrics::kImbalance);
+  size_t less = 0, less_than_blind = 0, best = grid.blind.size();
+  for (size_t i = grid.blind.size(); i < grid.variants.size(); ++i) {
+    less += Beats(runs, i, grid.Line(), metrics::kImbalance) ? 1 : 0;
+    less_than_blind += Beats(runs, i, blind, metrics::kImbalance) ? 1 : 0;
     const auto step = [&](size_t variant) { return runs.Mean(variant, metrics::kStep.key).mean; };
-    if (!best || step(i) < step(*best)) best = i;
+    if (step(i) < step(best)) best = i;
   }
-  const Estimate ratio = runs.Ratio(*best, grid.Line(), metrics::kStep.key);
+  const Estimate ratio = runs.Ratio(best, grid.Line(), metrics::kStep.key);
   return absl::StrFormat(
-      "%s: of %d rules with a prediction %d have less imbalance than %s and %d shorter steps beyond doubt. "
-      "The "
-      "shortest steps: %s, %+.2f %% +- %.2f, with a p99 wait of %.0f steps against %.0f.",
-      Capital(grid.where), cells, less, grid.blind.back().name, shorter, grid.variants[*best].name,
-      100 * (ratio.mean - 1), 100 * ratio.half_width, runs.Mean(*best, metrics::kWaitP99.key).mean,
-      runs.Mean(grid.Line(), metrics::kWaitP99.key).mean);
+      "%s: of %d rules with a prediction %d have less imbalance than %s beyond doubt, and %d less than %s, "
+      "which asks "
+      "for none. The shortest steps of the %d: %s, %+.2f %% +- %.2f against %s, with a p99 wait of %.0f "
+      "steps against "
+      "%.0f.",
+      Capital(grid.where), grid.variants.size() - grid.blind.size(), less, grid.blind.back().name,
+      less_than_blind, grid.blind[blind].name, grid.variants.size() - grid.blind.size(),
+      grid.variants[best].name, 100 * (ratio.mean - 1), 100 * ratio.half_width, grid.blind.back().name,
+      runs.Mean(best, metrics::kWaitP99.key).mean, runs.Mean(grid.Line(), metrics::kWaitP99.key).mean);
 }
 
 }  // namespace
