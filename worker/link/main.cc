@@ -17,7 +17,20 @@ ABSL_FLAG(std::string, router, "127.0.0.1:50051", "HOST:PORT of the router");
 ABSL_FLAG(std::string, worker_id, "", "name of this worker, unique in the group (empty: host:pid)");
 ABSL_FLAG(std::string, barrier_host, "127.0.0.1",
           "host under which the other workers reach this one's barrier; the star barrier listens there");
-ABSL_FLAG(std::string, engine, "sim", "sim");
+ABSL_FLAG(std::string, engine, "sim",
+          "sim (takes a step's time, makes no real tokens) or cpu (a model on the CPU)");
+ABSL_FLAG(
+    std::string, model, "",
+    "cpu engine: directory of a checkpoint: config.json and safetensors (Llama, Mistral, Qwen2, Qwen3)");
+ABSL_FLAG(uint32_t, cpu_threads, 1,
+          "cpu engine: threads per rank; ranks x threads should not exceed the cores");
+ABSL_FLAG(uint32_t, step_tokens, 512,
+          "cpu engine: tokens a step computes at most, where prompts are concerned: long ones take several");
+ABSL_FLAG(uint32_t, page_size, 64, "cpu engine: tokens of a page of the KV cache, a multiple of 16");
+ABSL_FLAG(
+    std::string, weight_type, "auto",
+    "cpu engine: type of the matrices in memory: fp32, bf16, or auto: bf16 where the checkpoint has it");
+ABSL_FLAG(std::string, kv_type, "fp32", "cpu engine: type of the KV cache: fp32 or bf16");
 ABSL_FLAG(std::string, barrier, "star", "star, nccl, or local (all ranks in this process)");
 ABSL_FLAG(uint32_t, slots, 72, "requests decoding at once per rank (batch capacity B)");
 ABSL_FLAG(uint64_t, kv_tokens, 1 << 20, "KV capacity per rank, in tokens");
@@ -48,6 +61,7 @@ constexpr char kUsage[] =
 
   bfio_worker --router=127.0.0.1:50051 --slots=72
   bfio_worker --router=router.example:50051 --barrier_host=$(hostname -f) --ranks_per_process=8
+  bfio_worker --engine=cpu --model=DIR --cpu_threads=4 --slots=16 --kv_tokens=65536
 
 SIGTERM lets the running requests end, then exits 0; a second signal exits at once.
 )";
@@ -58,23 +72,53 @@ std::string DefaultId() {
   return absl::StrCat(host, ":", getpid());
 }
 
-bfio::worker::WorkerOptions OptionsFromFlags() {
+// Out of range becomes 0 or less, which is refused by name.
+template <typename Flag>
+int32_t Small(const Flag& flag) {
+  return static_cast<int32_t>(absl::GetFlag(flag));
+}
+
+template <typename Flag>
+absl::StatusOr<bfio::worker::cpu::Storage> StorageOf(const char* name, const Flag& flag) {
+  auto storage = bfio::worker::cpu::ParseStorage(absl::GetFlag(flag));
+  if (storage.ok()) return storage;
+  return absl::InvalidArgumentError(absl::StrCat("--", name, ": ", storage.status().message()));
+}
+
+absl::StatusOr<bfio::worker::EngineOptions> EngineFromFlags() {
+  bfio::worker::EngineOptions options;
+  options.name = absl::GetFlag(FLAGS_engine);
+  options.limits.slots = Small(FLAGS_slots);
+  options.limits.kv_tokens = static_cast<int64_t>(absl::GetFlag(FLAGS_kv_tokens));
+  options.limits.max_sequence_tokens = static_cast<int64_t>(absl::GetFlag(FLAGS_max_sequence_tokens));
+  options.sim.cost = {absl::GetFlag(FLAGS_c), absl::GetFlag(FLAGS_tl), absl::GetFlag(FLAGS_prefill_cost)};
+  options.sim.jitter = absl::GetFlag(FLAGS_jitter);
+  options.sim.eos_probability = absl::GetFlag(FLAGS_eos_probability);
+  options.sim.seed = absl::GetFlag(FLAGS_seed);
+  options.model = absl::GetFlag(FLAGS_model);
+  options.cpu.threads = Small(FLAGS_cpu_threads);
+  options.cpu.decode.step_tokens = Small(FLAGS_step_tokens);
+  options.cpu.decode.page_tokens = Small(FLAGS_page_size);
+  const auto weights = StorageOf("weight_type", FLAGS_weight_type);
+  if (!weights.ok()) return weights.status();
+  options.weights = *weights;
+  const auto kv = StorageOf("kv_type", FLAGS_kv_type);
+  if (!kv.ok()) return kv.status();
+  options.cpu.kv = *kv;
+  return options;
+}
+
+absl::StatusOr<bfio::worker::WorkerOptions> OptionsFromFlags() {
   bfio::worker::WorkerOptions options;
   options.router = absl::GetFlag(FLAGS_router);
   options.worker_id = absl::GetFlag(FLAGS_worker_id);
   if (options.worker_id.empty()) options.worker_id = DefaultId();
   options.barrier_host = absl::GetFlag(FLAGS_barrier_host);
-  options.engine = absl::GetFlag(FLAGS_engine);
+  auto engine = EngineFromFlags();
+  if (!engine.ok()) return engine.status();
+  options.engine = *std::move(engine);
   options.barrier = absl::GetFlag(FLAGS_barrier);
-  // Out of range becomes 0 or less, which is refused by name.
-  options.ranks_per_process = static_cast<int32_t>(absl::GetFlag(FLAGS_ranks_per_process));
-  options.sim.limits.slots = static_cast<int32_t>(absl::GetFlag(FLAGS_slots));
-  options.sim.limits.kv_tokens = static_cast<int64_t>(absl::GetFlag(FLAGS_kv_tokens));
-  options.sim.limits.max_sequence_tokens = static_cast<int64_t>(absl::GetFlag(FLAGS_max_sequence_tokens));
-  options.sim.cost = {absl::GetFlag(FLAGS_c), absl::GetFlag(FLAGS_tl), absl::GetFlag(FLAGS_prefill_cost)};
-  options.sim.jitter = absl::GetFlag(FLAGS_jitter);
-  options.sim.eos_probability = absl::GetFlag(FLAGS_eos_probability);
-  options.sim.seed = absl::GetFlag(FLAGS_seed);
+  options.ranks_per_process = Small(FLAGS_ranks_per_process);
   options.connect_timeout = absl::GetFlag(FLAGS_connect_timeout);
   options.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
   options.step_log = absl::GetFlag(FLAGS_step_log);
@@ -95,8 +139,10 @@ int main(int argc, char** argv) {
   absl::Status status =
       bfio::InitLogging(info.name, absl::GetFlag(FLAGS_log_level), absl::GetFlag(FLAGS_log_format));
   if (!status.ok()) return bfio::ExitWith(info, status);
+  const auto options = OptionsFromFlags();
+  if (!options.ok()) return bfio::ExitWith(info, options.status());
   bfio::ShutdownSignal::Install();
-  status = bfio::worker::RunWorker(OptionsFromFlags());
+  status = bfio::worker::RunWorker(*options);
   if (!status.ok()) return bfio::ExitWith(info, status);
   return 0;
 }

@@ -83,12 +83,10 @@ class Rank {
   std::thread link_thread_;
 };
 
-absl::StatusOr<std::unique_ptr<Rank>> MakeRank(const WorkerOptions& options, int index,
-                                               const std::shared_ptr<LocalHub>& hub,
+absl::StatusOr<std::unique_ptr<Rank>> MakeRank(const WorkerOptions& options, const Engines& engines,
+                                               int index, const std::shared_ptr<LocalHub>& hub,
                                                std::shared_ptr<grpc::Channel> channel, StepLog* log) {
-  SimOptions sim = options.sim;
-  sim.seed += static_cast<uint64_t>(index);  // so that the ranks' jitter differs
-  auto engine = SimEngine::Create(sim);
+  auto engine = engines.Make(index);
   if (!engine.ok()) return engine.status();
   auto endpoint =
       MakeBarrierEndpoint(options.barrier, {.host = options.barrier_host, .hub = hub, .device = index});
@@ -99,7 +97,7 @@ absl::StatusOr<std::unique_ptr<Rank>> MakeRank(const WorkerOptions& options, int
   link.router = options.router;
   link.worker_id = id;
   link.connect_timeout = options.connect_timeout;
-  link.seed = sim.seed;
+  link.seed = options.engine.sim.seed + static_cast<uint64_t>(index);
   StepLoopOptions loop = {id, options.version, log == nullptr ? nullptr : log->AddRank(id)};
   return std::make_unique<Rank>(std::move(loop), std::move(link), *std::move(engine), *std::move(endpoint),
                                 std::move(channel));
@@ -123,10 +121,7 @@ absl::Status CheckWorkerOptions(const WorkerOptions& options) {
   if (auto router = ParseAddress(options.router); !router.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("--router: ", router.status().message()));
   }
-  if (options.engine != "sim") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--engine: no engine '", options.engine, "': only sim is built"));
-  }
+  if (absl::Status status = CheckEngineOptions(options.engine); !status.ok()) return status;
   if (options.worker_id.empty() || options.worker_id.size() > 200) {
     return absl::InvalidArgumentError("--worker_id must have 1 to 200 characters");
   }
@@ -145,6 +140,8 @@ absl::Status CheckWorkerOptions(const WorkerOptions& options) {
 
 absl::Status RunWorker(const WorkerOptions& options) {
   if (absl::Status status = CheckWorkerOptions(options); !status.ok()) return status;
+  const auto engines = Engines::Create(options.engine);
+  if (!engines.ok()) return engines.status();
   // Outlives the ranks: a reactor must never hold the last reference.
   const std::shared_ptr<grpc::Channel> channel = NewChannel(options.router);
   const auto hub = std::make_shared<LocalHub>();
@@ -160,7 +157,7 @@ absl::Status RunWorker(const WorkerOptions& options) {
   Roll roll(options.ranks_per_process);
   std::vector<std::unique_ptr<Rank>> ranks;
   for (int i = 0; i < options.ranks_per_process; ++i) {
-    auto rank = MakeRank(options, i, hub, channel, log.get());
+    auto rank = MakeRank(options, *engines, i, hub, channel, log.get());
     if (!rank.ok()) return rank.status();
     ranks.push_back(*std::move(rank));
   }

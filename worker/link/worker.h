@@ -1,7 +1,8 @@
 // A worker process: its ranks, from start to clean end.
 //
 // Each rank has an engine, a barrier endpoint, a step loop and a stream of its own; they share the channel to
-// the router and nothing else. Threads: two per rank (step loop, link); RunWorker blocks its caller.
+// the router, a model's weights and nothing else. Threads: two per rank (step loop, link), and --cpu_threads
+// less one per rank with a CPU engine; RunWorker blocks its caller.
 #ifndef BFIO_WORKER_LINK_WORKER_H_
 #define BFIO_WORKER_LINK_WORKER_H_
 
@@ -10,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "worker/engine/sim/sim_engine.h"
+#include "worker/link/engines.h"
 
 namespace bfio::worker {
 
@@ -20,10 +21,9 @@ struct WorkerOptions {
   // Ranks of a process with several are told apart by "#0", "#1", ...
   std::string worker_id;
   std::string barrier_host = "127.0.0.1";
-  std::string engine = "sim";
   std::string barrier = "star";
   int32_t ranks_per_process = 1;
-  SimOptions sim;
+  EngineOptions engine;
   absl::Duration connect_timeout = absl::Seconds(60);
   absl::Duration drain_timeout = absl::Seconds(30);
   // Where steps are logged, and the bound of that log; empty: nowhere.

@@ -8,18 +8,6 @@
 namespace bfio::worker {
 namespace {
 
-absl::Status CheckOptions(const CpuOptions& options) {
-  if (absl::Status status = CheckDecodeOptions(options.decode); !status.ok()) return status;
-  if (options.decode.page_tokens % cpu::kLanes != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("page_size must be a multiple of ", cpu::kLanes, ", not ", options.decode.page_tokens));
-  }
-  if (options.threads < 1 || options.threads > 256) {
-    return absl::InvalidArgumentError(absl::StrCat("cpu_threads must be in 1..256, not ", options.threads));
-  }
-  return absl::OkStatus();
-}
-
 cpu::KvShape ShapeOf(const CpuOptions& options, const ModelConfig& config) {
   cpu::KvShape shape;
   shape.layers = config.layers;
@@ -32,6 +20,18 @@ cpu::KvShape ShapeOf(const CpuOptions& options, const ModelConfig& config) {
 }
 
 }  // namespace
+
+absl::Status CheckCpuOptions(const CpuOptions& options) {
+  if (absl::Status status = CheckDecodeOptions(options.decode); !status.ok()) return status;
+  if (options.decode.page_tokens % cpu::kLanes != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("page_size must be a multiple of ", cpu::kLanes, ", not ", options.decode.page_tokens));
+  }
+  if (options.threads < 1 || options.threads > 256) {
+    return absl::InvalidArgumentError(absl::StrCat("cpu_threads must be in 1..256, not ", options.threads));
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<std::shared_ptr<const cpu::Weights>> LoadCpuWeights(const std::string& directory,
                                                                    cpu::Storage storage) {
@@ -49,7 +49,7 @@ absl::StatusOr<std::unique_ptr<DecodeEngine>> MakeCpuEngine(const CpuOptions& op
 
 absl::StatusOr<std::unique_ptr<CpuBackend>> CpuBackend::Create(const CpuOptions& options,
                                                                std::shared_ptr<const cpu::Weights> weights) {
-  if (absl::Status status = CheckOptions(options); !status.ok()) return status;
+  if (absl::Status status = CheckCpuOptions(options); !status.ok()) return status;
   auto cache = cpu::KvCache::Create(ShapeOf(options, weights->config()));
   if (!cache.ok()) return cache.status();
   return std::unique_ptr<CpuBackend>(new CpuBackend(options, std::move(weights), *std::move(cache)));

@@ -29,6 +29,9 @@ struct CpuOptions {
   const cpu::Kernels* kernels = nullptr;
 };
 
+// INVALID_ARGUMENT, naming the option, when one is out of range.
+absl::Status CheckCpuOptions(const CpuOptions& options);
+
 // Loads a checkpoint for engines to share. Errors: model.h's.
 absl::StatusOr<std::shared_ptr<const cpu::Weights>> LoadCpuWeights(const std::string& directory,
                                                                    cpu::Storage storage);

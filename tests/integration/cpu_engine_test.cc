@@ -1,0 +1,189 @@
+// Real tokens through the router: those that the engine makes alone, whatever happens to the group.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <atomic>
+#include <chrono>
+#include <fstream>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/rng.h"
+#include "tests/testing/cluster.h"
+#include "tests/testing/decode_schedule.h"
+#include "worker/engine/cpu/cpu_engine.h"
+
+namespace bfio::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kModel[] = "tests/golden/qwen3";
+
+ClusterOptions Options(int workers) {
+  ClusterOptions options;
+  options.worker_processes = workers;
+  options.router_flags = {absl::StrCat("--step_timeout=", 5 * kSlowdown, "s"),
+                          absl::StrCat("--form_timeout=", 5 * kSlowdown, "s")};
+  options.worker_flags = {"--engine=cpu", absl::StrCat("--model=", kModel), "--slots=4", "--kv_tokens=4096",
+                          "--step_tokens=48"};
+  return options;
+}
+
+// Prompts of all lengths, greedy and sampled, every fifth synthetic.
+std::vector<v1::GenerateRequest> Requests(int count, uint32_t output) {
+  Rng rng(11);
+  std::vector<v1::GenerateRequest> requests;
+  for (int i = 0; i < count; ++i) {
+    v1::GenerateRequest& request = requests.emplace_back();
+    const auto length = static_cast<uint32_t>(1 + rng.Below(i % 3 == 0 ? 200 : 20));
+    if (i % 5 == 4) {
+      request.set_prompt_length(length);
+    } else {
+      for (uint32_t t = 0; t < length; ++t) {
+        request.mutable_token_ids()->add_ids(static_cast<uint32_t>(rng.Below(256)));
+      }
+    }
+    request.set_max_new_tokens(output);
+    request.set_ignore_eos(i % 2 == 0);
+    // Without one the router chooses, and a synthetic prompt is made from it.
+    request.mutable_sampling()->set_seed(rng.Next());
+    if (i % 4 < 2) continue;
+    request.mutable_sampling()->set_temperature(0.75);
+    request.mutable_sampling()->set_top_p(0.9375);
+    request.mutable_sampling()->set_top_k(40);
+  }
+  return requests;
+}
+
+worker::SequenceRequest ForEngine(const v1::GenerateRequest& from) {
+  worker::SequenceRequest request;
+  request.handle = 1;
+  request.prompt.assign(from.token_ids().ids().begin(), from.token_ids().ids().end());
+  request.prompt_length =
+      from.has_token_ids() ? from.token_ids().ids_size() : static_cast<int64_t>(from.prompt_length());
+  request.max_new_tokens = from.max_new_tokens();
+  request.ignore_eos = from.ignore_eos();
+  const v1::SamplingParams& sampling = from.sampling();
+  request.sampling.temperature = sampling.temperature();
+  if (sampling.has_top_p()) request.sampling.top_p = sampling.top_p();
+  if (sampling.has_top_k()) request.sampling.top_k = static_cast<int32_t>(sampling.top_k());
+  request.sampling.seed = sampling.seed();
+  return request;
+}
+
+std::vector<std::vector<uint32_t>> Alone(const std::vector<v1::GenerateRequest>& requests) {
+  const auto weights = *worker::LoadCpuWeights(kModel, worker::cpu::Storage::kAuto);
+  worker::CpuOptions options;
+  options.decode.limits = {1, 1024, 1024};
+  const auto engine = *worker::MakeCpuEngine(options, weights);
+  std::vector<std::vector<uint32_t>> tokens;
+  for (const auto& request : requests) tokens.push_back(RunAlone(*engine, ForEngine(request)).tokens);
+  return tokens;
+}
+
+// One client per request; `on_token` is told how many tokens have come in all.
+class Clients {
+ public:
+  Clients(Cluster& cluster, const std::vector<v1::GenerateRequest>& requests,
+          std::function<void(int)> on_token = nullptr)
+      : on_token_(std::move(on_token)), tokens_(requests.size()), statuses_(requests.size()) {
+    for (size_t i = 0; i < requests.size(); ++i) {
+      threads_.emplace_back([this, &cluster, &requests, i] { Read(cluster, requests[i], i); });
+    }
+  }
+
+  void ExpectTokens(const std::vector<std::vector<uint32_t>>& wanted) {
+    for (std::thread& thread : threads_) thread.join();
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      EXPECT_TRUE(statuses_[i].ok()) << statuses_[i].error_message();
+      EXPECT_EQ(tokens_[i], wanted[i]) << "request " << i;
+    }
+  }
+
+ private:
+  void Read(Cluster& cluster, const v1::GenerateRequest& request, size_t i) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60 * kSlowdown));
+    const auto reader = cluster.inference().Generate(&context, request);
+    v1::GenerateResponse response;
+    while (reader->Read(&response)) {
+      EXPECT_TRUE(response.token_ids_size() == 0 || response.first_index() == tokens_[i].size());
+      tokens_[i].insert(tokens_[i].end(), response.token_ids().begin(), response.token_ids().end());
+      const int seen = seen_ += response.token_ids_size();
+      if (on_token_) on_token_(seen);
+    }
+    statuses_[i] = reader->Finish();
+  }
+
+  const std::function<void(int)> on_token_;
+  std::atomic<int> seen_ = 0;
+  std::vector<std::vector<uint32_t>> tokens_;
+  std::vector<grpc::Status> statuses_;
+  std::vector<std::thread> threads_;
+};
+
+TEST(CpuEngine, TokensThroughTheRouterAreThoseOfTheEngineAlone) {
+  const auto requests = Requests(20, 40);
+  const auto alone = Alone(requests);
+  Cluster cluster(Options(2));
+  ASSERT_TRUE(cluster.ok());
+  Clients(cluster, requests).ExpectTokens(alone);
+  cluster.StopCleanly();
+}
+
+TEST(CpuEngine, AWorkerThatIsKilledMidwayChangesNoToken) {
+  const auto requests = Requests(8, 300);
+  const auto alone = Alone(requests);
+  Cluster cluster(Options(2));
+  ASSERT_TRUE(cluster.ok());
+  std::atomic<bool> killed = false;
+  Clients clients(cluster, requests, [&](int seen) {
+    if (seen >= 100 && !killed.exchange(true)) cluster.workers()[0].Signal(SIGKILL);
+  });
+  ASSERT_TRUE(cluster.WaitFor("the router to notice",
+                              [](const v1::ClusterState& state) { return state.requests().replayed() > 0; }));
+  cluster.StartWorker();
+  clients.ExpectTokens(alone);
+  EXPECT_TRUE(killed);
+}
+
+TEST(CpuEngine, LockstepWithManyRanksPerProcessGivesTheSameTokens) {
+  const auto requests = Requests(10, 20);
+  const auto alone = Alone(requests);
+  ClusterOptions options = Options(1);
+  options.ranks_per_process = 2;
+  options.router_flags.push_back("--plan_mode=lockstep");
+  options.worker_flags.push_back("--cpu_threads=2");
+  Cluster cluster(options);
+  ASSERT_TRUE(cluster.ok());
+  Clients(cluster, requests).ExpectTokens(alone);
+  cluster.StopCleanly();
+}
+
+void ExpectOneLine(const std::vector<std::string>& args, const std::string& part) {
+  const RunResult run = RunProgram("bfio_worker", args, kSlowdown * absl::Seconds(30));
+  EXPECT_EQ(run.code, 2) << run.err;
+  EXPECT_THAT(run.err, HasSubstr(part));
+  EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
+}
+
+TEST(CpuEngine, WhatIsWrongWithAModelOrAFlagIsSaidInOneLine) {
+  ExpectOneLine({"--engine=cpu"}, "--engine=cpu needs --model=DIR");
+  ExpectOneLine({"--engine=cpu", "--model=/nonexistent"}, "/nonexistent");
+  const std::string model = absl::StrCat("--model=", kModel);
+  ExpectOneLine({"--engine=cpu", model, "--page_size=24"}, "page_size must be a multiple of 16, not 24");
+  ExpectOneLine({"--engine=cpu", model, "--cpu_threads=0"}, "cpu_threads must be in 1..256, not 0");
+  ExpectOneLine({"--engine=cpu", model, "--step_tokens=0"}, "step_tokens");
+  ExpectOneLine({"--engine=cpu", model, "--kv_type=fp8"}, "--kv_type: 'fp8' is none of");
+  const std::string cut = absl::StrCat(TestDirectory(), "/cut");
+  ASSERT_EQ(
+      ::system(absl::StrCat("cp -r ", kModel, " ", cut, " && truncate -s -100 ", cut, "/model.safetensors")
+                   .c_str()),
+      0);
+  ExpectOneLine({"--engine=cpu", absl::StrCat("--model=", cut)}, "model.safetensors");
+}
+
+}  // namespace
+}  // namespace bfio::testing

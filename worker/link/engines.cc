@@ -1,0 +1,58 @@
+#include "worker/link/engines.h"
+
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "spdlog/spdlog.h"
+
+namespace bfio::worker {
+namespace {
+
+constexpr double kBytesPerMiB = 1 << 20;
+
+void LogModel(const std::string& directory, const cpu::Weights& weights) {
+  const ModelConfig& config = weights.config();
+  spdlog::info("{}: {} of {} layers, {} wide, vocabulary of {}, {:.1f} MiB of weights a step, {} kernels",
+               directory, std::string(FamilyName(config.family)), config.layers, config.hidden, config.vocab,
+               static_cast<double>(weights.step_bytes()) / kBytesPerMiB, cpu::BestKernels().name);
+}
+
+}  // namespace
+
+absl::Status CheckEngineOptions(const EngineOptions& options) {
+  if (options.name == "sim") return absl::OkStatus();
+  if (options.name != "cpu") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--engine: no engine '", options.name, "': there are sim and cpu"));
+  }
+  if (options.model.empty()) {
+    return absl::InvalidArgumentError("--engine=cpu needs --model=DIR, the directory of a checkpoint");
+  }
+  CpuOptions cpu = options.cpu;
+  cpu.decode.limits = options.limits;
+  return CheckCpuOptions(cpu);
+}
+
+absl::StatusOr<Engines> Engines::Create(const EngineOptions& options) {
+  if (absl::Status status = CheckEngineOptions(options); !status.ok()) return status;
+  Engines engines(options);
+  engines.options_.sim.limits = engines.options_.cpu.decode.limits = options.limits;
+  if (options.name == "sim") return engines;
+  auto weights = LoadCpuWeights(options.model, options.weights);
+  if (!weights.ok()) {
+    return absl::Status(weights.status().code(), absl::StrCat("--model: ", weights.status().message()));
+  }
+  engines.weights_ = *std::move(weights);
+  LogModel(options.model, *engines.weights_);
+  return engines;
+}
+
+absl::StatusOr<std::unique_ptr<Engine>> Engines::Make(int32_t rank) const {
+  if (weights_ != nullptr) return MakeCpuEngine(options_.cpu, weights_);
+  SimOptions sim = options_.sim;
+  sim.seed += static_cast<uint64_t>(rank);  // so that the ranks' jitter differs
+  return SimEngine::Create(sim);
+}
+
+}  // namespace bfio::worker

@@ -1,0 +1,55 @@
+// The engines of a process's ranks.
+//
+// Purpose: makes the engine that --engine names, one per rank; what ranks can share (a model's weights) is
+// loaded once. Threads: none; used at the start.
+#ifndef BFIO_WORKER_LINK_ENGINES_H_
+#define BFIO_WORKER_LINK_ENGINES_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "worker/engine/cpu/cpu_engine.h"
+#include "worker/engine/engine.h"
+#include "worker/engine/sim/sim_engine.h"
+
+namespace bfio::worker {
+
+struct EngineOptions {
+  // "sim" or "cpu".
+  std::string name = "sim";
+  EngineLimits limits;
+  // Less its limits.
+  SimOptions sim;
+  // Less its limits.
+  CpuOptions cpu;
+  // Directory of a checkpoint; of the cpu engine.
+  std::string model;
+  // Of the model's matrices.
+  cpu::Storage weights = cpu::Storage::kAuto;
+};
+
+class Engines {
+ public:
+  // INVALID_ARGUMENT, naming the flag, when there is no such engine or it needs a model and has none; errors
+  // of a checkpoint name --model, the file and what is wrong with it.
+  static absl::StatusOr<Engines> Create(const EngineOptions& options);
+
+  // `rank`: within the process.
+  absl::StatusOr<std::unique_ptr<Engine>> Make(int32_t rank) const;
+
+ private:
+  explicit Engines(const EngineOptions& options) : options_(options) {}
+
+  EngineOptions options_;
+  // Null for an engine without a model.
+  std::shared_ptr<const cpu::Weights> weights_;
+};
+
+// INVALID_ARGUMENT, naming the flag, when there is no such engine or what it needs was not given.
+absl::Status CheckEngineOptions(const EngineOptions& options);
+
+}  // namespace bfio::worker
+
+#endif  // BFIO_WORKER_LINK_ENGINES_H_
