@@ -1,0 +1,250 @@
+// bfio_engine_bench: what a decode step of the CPU engine takes, against what the memory allows.
+//
+// First the machine: memory bandwidth by reading an array of --stream_mb with as many threads, the best of
+// several passes. Then, for every batch x context: all sequences are brought to the context in untimed
+// prefill, and steps of one token each are timed, the context growing by one token a step.
+//
+//   step_ms   median step
+//   tok/s     batch / step
+//   floor_ms  (weights read by a step + keys and values of the batch) / measured bandwidth. Weights that fit
+//             into the processor's caches can be faster than that: then the share exceeds 100 %, and the
+//             program says so.
+//   share     floor / step
+//   kv_share  part of the floor that is keys and values
+//   prefill   prompt tokens per second while the sequences were brought there
+//
+// With --gemm it prints instead the matrix products of this engine beside OpenBLAS (one thread, where it was
+// found), by rows: what bit-equality in any batch costs.
+//
+// Usage: bfio_engine_bench --model=DIR [--cpu_threads=N] [--batches=1,4,16] [--contexts=128,1024]
+// [--steps=16]
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "worker/engine/cpu/cpu_engine.h"
+#ifdef BFIO_BENCH_OPENBLAS
+#include <cblas.h>
+extern "C" void openblas_set_num_threads(int);
+#endif
+
+ABSL_FLAG(std::string, model, "", "directory of a checkpoint");
+ABSL_FLAG(int32_t, cpu_threads, 1, "threads");
+ABSL_FLAG(std::string, batches, "1,4,16,64", "sequences");
+ABSL_FLAG(std::string, contexts, "128,1024", "tokens in the cache of each");
+ABSL_FLAG(int32_t, steps, 16, "timed steps per line");
+ABSL_FLAG(int32_t, page_size, 64, "tokens of a page");
+ABSL_FLAG(int32_t, step_tokens, 512, "prompt tokens per step");
+ABSL_FLAG(std::string, weight_type, "auto", "auto, fp32 or bf16");
+ABSL_FLAG(std::string, kv_type, "fp32", "fp32 or bf16");
+ABSL_FLAG(int64_t, stream_mb, 512, "array that the bandwidth is measured with, in MiB");
+ABSL_FLAG(bool, gemm, false, "matrix products beside OpenBLAS instead");
+
+namespace bfio::worker {
+namespace {
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+std::vector<int64_t> Numbers(const std::string& text) {
+  std::vector<int64_t> numbers;
+  for (const auto part : absl::StrSplit(text, ',')) {
+    int64_t number = 0;
+    if (absl::SimpleAtoi(part, &number) && number > 0) numbers.push_back(number);
+  }
+  return numbers;
+}
+
+[[noreturn]] void Fail(const absl::Status& status) {
+  std::fprintf(stderr, "bfio_engine_bench: %s\n", std::string(status.message()).c_str());
+  std::exit(2);
+}
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+// Sums an array in eight chains, so that it waits for memory and not for the sums.
+uint64_t Read(const uint64_t* array, int64_t begin, int64_t end) {
+  uint64_t sums[8] = {};
+  for (int64_t i = begin; i + 8 <= end; i += 8) {
+    for (int j = 0; j < 8; ++j) sums[j] += array[i + j];
+  }
+  return sums[0] + sums[1] + sums[2] + sums[3] + sums[4] + sums[5] + sums[6] + sums[7];
+}
+
+// Bytes per second of reading an array that threads share, the best of eight passes.
+double ReadBandwidth(int32_t threads) {
+  const int64_t count = absl::GetFlag(FLAGS_stream_mb) << 17;
+  const std::vector<uint64_t> array(static_cast<size_t>(count), 1);
+  std::vector<uint64_t> sums(static_cast<size_t>(threads));
+  cpu::Threads team(threads);
+  double best = 0;
+  for (int pass = 0; pass < 8; ++pass) {
+    const double start = Now();
+    team.Run([&](int32_t thread) {
+      const auto [begin, end] = cpu::Share(count, thread, threads);
+      sums[thread] = Read(array.data(), begin, end);
+    });
+    best = std::max(best, static_cast<double>(count) * 8 / (Now() - start));
+    if (sums[0] == 0) std::printf("the array is empty\n");  // so that the sums are needed
+  }
+  return best;
+}
+
+struct Measured {
+  double step_s = 0;
+  double prefill_tokens_per_s = 0;
+};
+
+Measured Measure(const std::shared_ptr<const cpu::Weights>& weights, int64_t batch, int64_t context) {
+  const int64_t steps = absl::GetFlag(FLAGS_steps);
+  CpuOptions options;
+  options.threads = absl::GetFlag(FLAGS_cpu_threads);
+  options.decode.limits = {static_cast<int32_t>(batch), batch * (context + steps + 2), context + steps + 3};
+  options.decode.page_tokens = absl::GetFlag(FLAGS_page_size);
+  options.decode.step_tokens = absl::GetFlag(FLAGS_step_tokens);
+  const auto kv = cpu::ParseStorage(absl::GetFlag(FLAGS_kv_type));
+  if (!kv.ok()) Fail(kv.status());
+  options.kv = *kv;
+  auto engine = MakeCpuEngine(options, weights);
+  if (!engine.ok()) Fail(engine.status());
+  for (int64_t i = 0; i < batch; ++i) {
+    SequenceRequest request;
+    request.handle = static_cast<Handle>(i) + 1;
+    request.prompt_length = context;
+    request.max_new_tokens = steps + 3;
+    request.ignore_eos = true;
+    request.sampling.seed = static_cast<uint64_t>(i);
+    if (absl::Status status = (*engine)->Admit(request); !status.ok()) Fail(status);
+  }
+  StepOutput out;
+  Measured measured;
+  double start = Now();
+  int64_t prefilled = 0;
+  while (prefilled < batch * context) {
+    if (absl::Status status = (*engine)->Step(out); !status.ok()) Fail(status);
+    prefilled += out.prefill_tokens;
+  }
+  measured.prefill_tokens_per_s = static_cast<double>(prefilled) / (Now() - start);
+  std::vector<double> times;
+  while (static_cast<int64_t>(times.size()) < steps && (*engine)->active() == batch) {
+    start = Now();
+    if (absl::Status status = (*engine)->Step(out); !status.ok()) Fail(status);
+    times.push_back(Now() - start);
+  }
+  // A sequence that began early may be at its end before the last has begun: more steps would be needed.
+  measured.step_s = times.empty() ? 0 : Median(times);
+  return measured;
+}
+
+int RunSteps() {
+  if (absl::GetFlag(FLAGS_model).empty()) {
+    Fail(absl::InvalidArgumentError("--model=DIR is needed (bfio_make_checkpoint writes one)"));
+  }
+  const auto storage = cpu::ParseStorage(absl::GetFlag(FLAGS_weight_type));
+  if (!storage.ok()) Fail(storage.status());
+  const auto weights = LoadCpuWeights(absl::GetFlag(FLAGS_model), *storage);
+  if (!weights.ok()) Fail(weights.status());
+  const int32_t threads = absl::GetFlag(FLAGS_cpu_threads);
+  const double bandwidth = ReadBandwidth(threads);
+  const ModelConfig& config = (*weights)->config();
+  const bool kv_bf16 = absl::GetFlag(FLAGS_kv_type) == "bf16";
+  const auto kv_bytes =
+      static_cast<double>(2 * config.layers * config.kv_heads * config.head_dim * (kv_bf16 ? 2 : 4));
+  const auto weight_bytes = static_cast<double>((*weights)->step_bytes());
+  std::printf(
+      "%s kernels, %d threads, reading at %.1f GB/s; %.1f MiB of weights a step, %.0f bytes of KV a token\n",
+      cpu::BestKernels().name, threads, bandwidth / 1e9, weight_bytes / (1 << 20), kv_bytes);
+  std::printf("%6s %8s %9s %9s %9s %7s %9s %12s\n", "batch", "context", "step_ms", "tok/s", "floor_ms",
+              "share", "kv_share", "prefill_tok/s");
+  bool cached = false;
+  for (const int64_t context : Numbers(absl::GetFlag(FLAGS_contexts))) {
+    for (const int64_t batch : Numbers(absl::GetFlag(FLAGS_batches))) {
+      const Measured measured = Measure(*weights, batch, context);
+      if (measured.step_s == 0) {
+        std::printf("%6ld %8ld  the first sequences ended before the last began: more --steps\n", batch,
+                    context);
+        continue;
+      }
+      const double kv = kv_bytes * static_cast<double>(batch * context);
+      const double floor = (weight_bytes + kv) / bandwidth, share = floor / measured.step_s;
+      cached = cached || share > 1;
+      std::printf("%6ld %8ld %9.3f %9.0f %9.3f %6.0f%% %8.0f%% %12.0f\n", batch, context,
+                  measured.step_s * 1e3, static_cast<double>(batch) / measured.step_s, floor * 1e3,
+                  share * 100, kv / (kv + weight_bytes) * 100, measured.prefill_tokens_per_s);
+    }
+  }
+  if (cached) std::printf("Shares above 100 %%: what a step reads stays in the processor's caches.\n");
+  return 0;
+}
+
+template <typename Function>
+double SecondsPer(const Function& f) {
+  f();
+  double best = 1e9;
+  for (int repeat = 0; repeat < 5; ++repeat) {
+    int calls = 0;
+    const double start = Now();
+    do f();
+    while (++calls < 3 || Now() - start < 0.05);
+    best = std::min(best, (Now() - start) / calls);
+  }
+  return best;
+}
+
+int RunGemm() {
+  constexpr int64_t kSize = 2048;
+  const std::vector<float> weight(kSize * kSize, 0.5f);
+  const std::vector<uint16_t> narrow(kSize * kSize, cpu::ToBf16(0.5f));
+  std::printf("GFLOP/s of [rows, %ld] x [%ld, %ld], one thread, best of 5\n", kSize, kSize, kSize);
+  std::printf("%6s %9s %9s %9s\n", "rows", "fp32", "bf16", "OpenBLAS");
+  for (const int64_t rows : {1, 2, 4, 6, 8, 16, 32, 64, 128, 256, 512}) {
+    const std::vector<float> x(static_cast<size_t>(rows * kSize), 1.5f);
+    std::vector<float> y(x.size());
+    cpu::Linear linear;
+    linear.x = x.data();
+    linear.rows = rows;
+    linear.x_stride = linear.inputs = linear.y_stride = kSize;
+    linear.y = y.data();
+    const double flops = 2.0 * static_cast<double>(rows * kSize * kSize) / 1e9;
+    linear.weight = weight.data();
+    const double fp32 = flops / SecondsPer([&] { cpu::BestKernels().linear_f32(linear, 0, kSize); });
+    linear.weight = narrow.data();
+    const double bf16 = flops / SecondsPer([&] { cpu::BestKernels().linear_bf16(linear, 0, kSize); });
+#ifdef BFIO_BENCH_OPENBLAS
+    const double blas = flops / SecondsPer([&] {
+                          cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, static_cast<int>(rows), kSize,
+                                      kSize, 1, x.data(), kSize, weight.data(), kSize, 0, y.data(), kSize);
+                        });
+    std::printf("%6ld %9.1f %9.1f %9.1f\n", rows, fp32, bf16, blas);
+#else
+    std::printf("%6ld %9.1f %9.1f %9s\n", rows, fp32, bf16, "not found");
+#endif
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace bfio::worker
+
+int main(int argc, char** argv) {
+  absl::SetProgramUsageMessage("measures the CPU engine: tests/bench/engine_bench.cc says what and how");
+  absl::ParseCommandLine(argc, argv);
+#ifdef BFIO_BENCH_OPENBLAS
+  openblas_set_num_threads(1);
+#endif
+#ifndef NDEBUG
+  std::printf("WARNING: assertions are on; build with the release preset to measure\n");
+#endif
+  return absl::GetFlag(FLAGS_gemm) ? bfio::worker::RunGemm() : bfio::worker::RunSteps();
+}
