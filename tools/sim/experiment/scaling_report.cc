@@ -50,6 +50,10 @@ void AddText(const Study& study, const SeededRuns& runs, const std::vector<Theor
     }
   }
   findings.text.push_back(
+      "The router takes what a request that ended held from its own count, a token a step. Where loads grow "
+      "otherwise "
+      "it is wrong by the difference until the next report; the BF-IO of Theorem 3 knows the loads.");
+  findings.text.push_back(
       absl::StrFormat("FCFS's imbalance is %.3f to %.3f of the normal estimate over %d cells, and never less "
                       "than %.1f times the "
                       "paper's lower bound.",

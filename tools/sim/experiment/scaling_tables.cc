@@ -80,8 +80,13 @@ report::Table ImprovementTable(const Study& study, const SeededRuns& runs,
       row.emplace_back(study.rules[rule].name);
       AddEstimate(row, runs.Mean(study.At(i, rule), kImbalanceKey));
       row.emplace_back(theory[i].upper);
+      const double own = runs.Mean(study.At(i, rule), kImbalanceKey).mean;
       if (const auto ratios = Improvement(study, runs, i, rule)) {
         AddEstimate(row, EstimateMean(*ratios));
+      } else if (own > 0) {
+        // None in some runs: the means' ratio then, without an interval.
+        row.emplace_back(runs.Mean(study.At(i, 0), kImbalanceKey).mean / own);
+        row.emplace_back();
       } else {
         row.emplace_back(std::string("infinite"));
         row.emplace_back();
