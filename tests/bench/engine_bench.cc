@@ -184,7 +184,10 @@ int RunSteps() {
                   share * 100, kv / (kv + weight_bytes) * 100, measured.prefill_tokens_per_s);
     }
   }
-  if (cached) std::printf("Shares above 100 %%: what a step reads stays in the processor's caches.\n");
+  if (cached)
+    std::printf(
+        "Shares above 100 %%: part of what a step reads stays in the processor's caches, or other programs\n"
+        "slowed the measurement of the bandwidth.\n");
   return 0;
 }
 

@@ -22,7 +22,8 @@ namespace bfio::worker::cpu {
 // Lanes of every sum, and the tokens that lie side by side in the cache of keys.
 inline constexpr int64_t kLanes = 16;
 
-inline int64_t RoundUpToLanes(int64_t n) {
+// Never a function of its own: see kernels_body.h.
+[[gnu::always_inline]] inline int64_t RoundUpToLanes(int64_t n) {
   return (n + kLanes - 1) / kLanes * kLanes;
 }
 
@@ -69,7 +70,7 @@ struct Attention {
   float* scratch = nullptr;
 };
 
-inline int64_t AttentionScratch(int64_t rows, int64_t group, int64_t head_dim) {
+[[gnu::always_inline]] inline int64_t AttentionScratch(int64_t rows, int64_t group, int64_t head_dim) {
   return rows * group * (RoundUpToLanes(head_dim) + 2);
 }
 
