@@ -207,13 +207,13 @@ double SecondsPer(const Function& f) {
 
 int RunGemm() {
   constexpr int64_t kSize = 2048;
-  const std::vector<float> weight(kSize * kSize, 0.5f);
+  const cpu::AlignedFloats weight(kSize * kSize, 0.5f);
   const std::vector<uint16_t> narrow(kSize * kSize, cpu::ToBf16(0.5f));
   std::printf("GFLOP/s of [rows, %ld] x [%ld, %ld], one thread, best of 5\n", kSize, kSize, kSize);
   std::printf("%6s %9s %9s %9s\n", "rows", "fp32", "bf16", "OpenBLAS");
   for (const int64_t rows : {1, 2, 4, 6, 8, 16, 32, 64, 128, 256, 512}) {
-    const std::vector<float> x(static_cast<size_t>(rows * kSize), 1.5f);
-    std::vector<float> y(x.size());
+    const cpu::AlignedFloats x(static_cast<size_t>(rows * kSize), 1.5f);
+    cpu::AlignedFloats y(x.size());
     cpu::Linear linear;
     linear.x = x.data();
     linear.rows = rows;

@@ -25,7 +25,7 @@ Forward::Forward(std::shared_ptr<const Weights> weights, std::unique_ptr<KvCache
       config_(weights_->config()),
       frequencies_(InverseFrequencies(config_.rope, config_.head_dim)),
       threads_(threads) {
-  const auto resize = [](std::vector<float>& buffer, int64_t rows, int64_t columns) {
+  const auto resize = [](auto& buffer, int64_t rows, int64_t columns) {
     buffer.resize(static_cast<size_t>(rows * columns));
   };
   const int64_t kv_width = config_.kv_heads * config_.head_dim, q_width = config_.heads * config_.head_dim;

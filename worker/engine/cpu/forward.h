@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "worker/engine/cpu/aligned.h"
 #include "worker/engine/cpu/kernels.h"
 #include "worker/engine/cpu/kv_cache.h"
 #include "worker/engine/cpu/threads.h"
@@ -66,7 +67,7 @@ class Forward {
   int64_t rows_ = 0;
 
   // Activations, by row; allocated once.
-  std::vector<float> hidden_, normed_, q_, k_, v_, attended_, gate_, up_, logits_;
+  AlignedFloats hidden_, normed_, q_, k_, v_, attended_, gate_, up_, logits_;
   // [rows, head_dim / 2]
   std::vector<float> cos_, sin_;
   std::vector<Piece> pieces_;

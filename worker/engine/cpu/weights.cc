@@ -99,8 +99,7 @@ Matrix Weights::ToMatrix(const TensorView& tensor, const TensorView& bias) {
     return matrix;
   }
   const int64_t count = tensor.elements();
-  converted_.push_back(std::make_unique<uint16_t[]>(static_cast<size_t>(matrix.bytes() / 2)));
-  uint16_t* const halves = converted_.back().get();
+  uint16_t* const halves = converted_.emplace_back(static_cast<size_t>(matrix.bytes() / 2)).data();
   for (int64_t i = 0; i < count; ++i) {
     const float value = ElementAt(tensor, i);
     if (matrix.bf16) {

@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "worker/engine/cpu/aligned.h"
 #include "worker/engine/model/model.h"
 
 namespace bfio::worker::cpu {
@@ -72,7 +73,7 @@ class Weights {
   std::vector<float> final_norm_;
   std::vector<Layer> layers_;
   // What had to be converted.
-  std::vector<std::unique_ptr<uint16_t[]>> converted_;
+  std::vector<std::vector<uint16_t, AlignedAllocator<uint16_t>>> converted_;
 };
 
 }  // namespace bfio::worker::cpu
