@@ -297,6 +297,16 @@ TEST(KvTest, ARequestThatFitsNowhereIsRefusedAndCounted) {
   EXPECT_EQ(run.at("completed"), 2);
 }
 
+TEST(KvTest, ATraceOfWhichNothingFitsEndsTheRun) {
+  const Trace trace = Requests({{10, 4}, {500, 4}});
+  SimOptions options = Small("fcfs", 1, 2);
+  options.steps = 100;
+  options.kv_tokens = 5;
+  const auto run = (*Simulation::Create(options, trace))->Run();
+  EXPECT_EQ(run.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(run.status().message(), HasSubstr("--kv_tokens=5"));
+}
+
 TEST(HintModelTest, TheEndShowsAndLuckHangsOnRequestAndStepOnly) {
   HintModel hints{8, 0.5, 3};
   double near_sum = 0, far_sum = 0;

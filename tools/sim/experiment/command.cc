@@ -86,6 +86,8 @@ absl::Status RunExperiment(const ExperimentInfo& experiment) {
   if (!(context.shorten >= 1 && context.shorten <= 1e6)) {
     return absl::InvalidArgumentError("--shorten must lie between 1 and 1e6");
   }
+  // Before minutes are spent on what cannot be written.
+  if (absl::Status status = MakeFolder(absl::GetFlag(FLAGS_out)); !status.ok()) return status;
   const Runner runner(ThreadsFromFlags(), ShowProgress(experiment.name),
                       [] { return !ShutdownSignal::Requested(); });
   context.runner = &runner;

@@ -136,12 +136,15 @@ std::string TableText(const report::Table& table) {
   return text;
 }
 
-absl::StatusOr<std::vector<std::string>> WriteFindings(const Findings& findings, const std::string& folder) {
+absl::Status MakeFolder(const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  if (error) {
-    return absl::InvalidArgumentError(absl::StrCat("cannot make folder ", folder, ": ", error.message()));
-  }
+  if (!error) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("cannot make folder ", folder, ": ", error.message()));
+}
+
+absl::StatusOr<std::vector<std::string>> WriteFindings(const Findings& findings, const std::string& folder) {
+  if (absl::Status status = MakeFolder(folder); !status.ok()) return status;
   std::vector<std::string> paths;
   const auto write = [&](const std::string& suffix, const std::string& text) -> absl::Status {
     paths.push_back((std::filesystem::path(folder) / absl::StrCat(findings.name, suffix)).string());

@@ -8,11 +8,15 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "nlohmann/json.hpp"
 #include "tools/sim/experiment/experiment.h"
 
 namespace bfio::sim {
+
+// INVALID_ARGUMENT, naming the folder, when it is not there and cannot be made.
+absl::Status MakeFolder(const std::string& folder);
 
 // Writes NAME.csv (NAME_2.csv, ... for further tables), NAME.json and NAME.html into `folder`, which is made.
 // Returns the paths.

@@ -154,8 +154,13 @@ absl::Status Simulation::Enqueue(SimRequest request) {
   spec.max_new_tokens = max_new_tokens_;
   if (spec.kv_reserve_tokens() > KvTokens(options_)) {
     statistics_.AddRefused();
-    return absl::OkStatus();
+    // A whole round of the trace, and none that fits: it would be read for ever.
+    if (++refused_in_a_row_ < static_cast<int64_t>(trace_.requests.size())) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("--kv_tokens=", options_.kv_tokens, ": no request of ",
+                                                   trace_.source, " fits with its prompt and the ",
+                                                   max_new_tokens_, " tokens it may make"));
   }
+  refused_in_a_row_ = 0;
   request.output_tokens = std::min(request.output_tokens, max_new_tokens_);
   if (options_.lookahead == "oracle") {
     double told = static_cast<double>(request.output_tokens);

@@ -73,6 +73,7 @@ class Simulation {
   // The step being made, from 1, and the simulated time at which it begins.
   int64_t step_ = 1;
   double now_s_ = 0;
+  int64_t refused_in_a_row_ = 0;
   // Steps in a row in which somebody waited and nobody ran.
   int64_t stuck_steps_ = 0;
 
