@@ -5,35 +5,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "worker/engine/model/element.h"
 
 namespace bfio::worker::cpu {
 namespace {
-
-uint32_t Bits(float value) {
-  return __builtin_bit_cast(uint32_t, value);
-}
-
-float FromF16(uint16_t bits) {
-  const uint32_t sign = static_cast<uint32_t>(bits & 0x8000) << 16;
-  const uint32_t exponent = (bits >> 10) & 31, mantissa = bits & 0x3ff;
-  if (exponent == 0) {  // zero or subnormal: mantissa * 2^-24
-    const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
-    return sign != 0 ? -magnitude : magnitude;
-  }
-  const uint32_t wide = exponent == 31 ? 255 : exponent + 112;
-  return __builtin_bit_cast(float, sign | wide << 23 | mantissa << 13);
-}
-
-float ElementAt(const TensorView& tensor, int64_t i) {
-  if (tensor.dtype == DType::kF32) {
-    float value;
-    std::memcpy(&value, tensor.data + 4 * i, 4);
-    return value;
-  }
-  uint16_t bits;
-  std::memcpy(&bits, tensor.data + 2 * i, 2);
-  return tensor.dtype == DType::kBF16 ? FromBf16(bits) : FromF16(bits);
-}
 
 std::vector<float> ToVector(const TensorView& tensor) {
   std::vector<float> values;
@@ -55,12 +30,6 @@ absl::StatusOr<Storage> ParseStorage(absl::string_view name) {
   if (name == "fp32") return Storage::kFp32;
   if (name == "bf16") return Storage::kBf16;
   return absl::InvalidArgumentError(absl::StrCat("'", name, "' is none of auto, fp32, bf16"));
-}
-
-uint16_t ToBf16(float value) {
-  const uint32_t bits = Bits(value);
-  if (value != value) return static_cast<uint16_t>(bits >> 16 | 0x40);
-  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
 std::unique_ptr<Weights> Weights::Make(std::unique_ptr<const Model> model, Storage storage) {

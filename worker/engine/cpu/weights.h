@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "worker/engine/cpu/aligned.h"
+#include "worker/engine/model/element.h"
 #include "worker/engine/model/model.h"
 
 namespace bfio::worker::cpu {
@@ -23,11 +24,8 @@ enum class Storage { kAuto, kFp32, kBf16 };
 // "auto", "fp32" or "bf16"; INVALID_ARGUMENT otherwise.
 absl::StatusOr<Storage> ParseStorage(absl::string_view name);
 
-// To the nearest, ties to even; no number stays none.
-uint16_t ToBf16(float value);
-inline float FromBf16(uint16_t bits) {
-  return __builtin_bit_cast(float, static_cast<uint32_t>(bits) << 16);
-}
+using worker::FromBf16;
+using worker::ToBf16;
 
 // [outputs, inputs]
 struct Matrix {
