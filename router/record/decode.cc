@@ -185,6 +185,11 @@ absl::StatusOr<std::vector<core::EpochMember>> FromLog(const v1::LoggedEpoch& ep
     const std::vector<core::RequestId> ids = IdsIn(from.resident(), base);
     for (int i = 0; i < from.resident_size(); ++i)
       members[g].resident.push_back({ids[i], from.resident_kv_tokens(i)});
+    for (const v1::LoggedRequest& request : from.adopted()) {
+      absl::StatusOr<core::RequestSpec> adopted = FromLog(request, base);
+      if (!adopted.ok()) return adopted.status();
+      members[g].adopted.push_back(*std::move(adopted));
+    }
   }
   return members;
 }

@@ -100,7 +100,7 @@ void ToLog(const core::WorkerSpec& spec, v1::LoggedWorker& out) {
 }
 
 void ToLog(absl::Span<const core::EpochMember> members, core::RequestId base, v1::LoggedEpoch& out) {
-  for (const auto& [spec, resident] : members) {
+  for (const auto& [spec, resident, adopted] : members) {
     v1::LoggedMember& to = *out.add_members();
     ToLog(spec, *to.mutable_worker());
     core::RequestId before = base;
@@ -109,6 +109,7 @@ void ToLog(absl::Span<const core::EpochMember> members, core::RequestId base, v1
       to.add_resident_kv_tokens(kv_tokens);
       before = id;
     }
+    for (const core::RequestSpec& request : adopted) ToLog(request, base, *to.add_adopted());
   }
 }
 

@@ -1,8 +1,9 @@
-// A random session of a scheduler: arrivals, cancellations, losses of workers, refusals, late reports.
+// A random session of a scheduler: arrivals, cancellations, losses of workers, adoptions, refusals,
+// late reports.
 //
 // Purpose: drives anything with core::Scheduler's methods (a Scheduler, one that records, two at once)
 // against a trivial model of the workers, so that tests of logs and states meet every kind of event. The same
-// seed and the same answers give the same session.
+// seed and the same answers give the same session. Threads: one.
 #ifndef BFIO_TESTS_TESTING_RANDOM_SESSION_H_
 #define BFIO_TESTS_TESTING_RANDOM_SESSION_H_
 
@@ -87,6 +88,7 @@ class RandomSession {
       if (g < workers_.size() && rng_.Below(3) > 0) next[g].running = std::move(workers_[g].running);
       for (const auto& [id, running] : next[g].running) members[g].resident.push_back({id, running.load});
       if (rng_.Below(8) == 0) members[g].resident.push_back({uint64_t{1} << 60, 7});
+      if (rng_.Below(4) == 0) Bring(members[g], next[g]);
     }
     workers_ = std::move(next);
     plans_.clear();
@@ -102,6 +104,21 @@ class RandomSession {
       request.output = std::max<int64_t>(1, request.output - made);
       if (rng_.Below(10) > 0) scheduler_.Requeue(request.spec);
     }
+  }
+
+  // The worker comes with a request of another router.
+  void Bring(core::EpochMember& member, Worker& worker) {
+    Request request;
+    request.spec.id = next_id_++;
+    request.spec.generated_tokens = static_cast<int64_t>(rng_.Below(5));
+    request.spec.prefill_tokens = 1 + request.spec.generated_tokens + static_cast<int64_t>(rng_.Below(30));
+    request.spec.max_new_tokens = 1 + static_cast<int64_t>(rng_.Below(8));
+    request.spec.tenant = static_cast<uint32_t>(rng_.Below(4));
+    request.output = request.spec.max_new_tokens;
+    worker.running[request.spec.id] = {request.spec.prefill_tokens, request.output};
+    member.resident.push_back({request.spec.id, request.spec.prefill_tokens});
+    member.adopted.push_back(request.spec);
+    requests_[request.spec.id] = request;
   }
 
   void MakePlans(bool force) {

@@ -63,6 +63,7 @@ std::vector<RequestId> Scheduler::OpenEpoch(std::vector<EpochMember> members) {
   for (size_t g = 0; g < members.size(); ++g) {
     Worker& worker = next[g];
     worker.spec = members[g].spec;
+    Adopt(static_cast<WorkerIndex>(g), members[g].adopted, worker, kept);
     for (const ResidentRequest& resident : members[g].resident) {
       if (kept.contains(resident.id)) continue;  // named twice
       const auto it = placed_.find(resident.id);
@@ -105,6 +106,25 @@ std::vector<RequestId> Scheduler::OpenEpoch(std::vector<EpochMember> members) {
   arrived_ = 0;
   open_ = !workers_.empty();
   return displaced;
+}
+
+void Scheduler::Adopt(WorkerIndex index, absl::Span<const RequestSpec> adopted, Worker& worker,
+                      absl::flat_hash_map<RequestId, Placed>& kept) {
+  for (const RequestSpec& spec : adopted) {
+    if (kept.contains(spec.id) || placed_.contains(spec.id) || pool_.Contains(spec.id)) continue;
+    Placed placed;
+    placed.spec = spec;
+    placed.worker = index;
+    placed.where = Where::kActive;
+    // It counts prefill_tokens in step 1.
+    placed.first_step = 1;
+    placed.enqueued_step = ClockAt(0);
+    placed.index = residents_.Add(index, spec, placed.first_step, false, spec.generated_tokens);
+    ++worker.active;
+    worker.base += spec.prefill_tokens - placed.first_step;
+    worker.reserved_kv += spec.kv_reserve_tokens();
+    kept.emplace(spec.id, placed);
+  }
 }
 
 void Scheduler::CloseEpoch() {

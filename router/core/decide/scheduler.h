@@ -82,7 +82,8 @@ class Scheduler {
 
   // Starts a new epoch. Placed requests that some member holds stay placed there; the ids of all other placed
   // requests are returned: their worker is gone. Requests that a member holds and nobody knows are dropped by
-  // the first plan. Steps count from 1 again; the workers wait for the plan of step 1.
+  // the first plan, except those a member brings along (`adopted`), which are placed there from now on. Steps
+  // count from 1 again; the workers wait for the plan of step 1.
   std::vector<RequestId> OpenEpoch(std::vector<EpochMember> members);
 
   // Stops the present epoch without opening another: no plans until OpenEpoch. Placed requests are
@@ -191,6 +192,10 @@ class Scheduler {
   };
 
   using PlacedIterator = absl::flat_hash_map<RequestId, Placed>::iterator;
+
+  // Places what a member of a new epoch brings along and nobody knows.
+  void Adopt(WorkerIndex index, absl::Span<const RequestSpec> adopted, Worker& worker,
+             absl::flat_hash_map<RequestId, Placed>& kept);
 
   // True when the reports of reported_step() say that the workers wait for a plan.
   bool GroupIdle() const;

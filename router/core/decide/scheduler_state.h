@@ -3,7 +3,7 @@
 // Purpose: a decision log that has lost its beginning goes on from such a state, and tests compare two
 // schedulers by it. What follows from other fields (loads, reservations, counts) is not in it, so a state
 // cannot disagree with itself about them. Not in it either: what policy and lookahead remember. Tokens and
-// steps, as in scheduler.h.
+// steps, as in scheduler.h. Threads: plain data.
 #ifndef BFIO_ROUTER_CORE_DECIDE_SCHEDULER_STATE_H_
 #define BFIO_ROUTER_CORE_DECIDE_SCHEDULER_STATE_H_
 

@@ -256,6 +256,35 @@ TEST(Scheduler, ANewEpochKeepsWhatSurvivorsHoldAndReturnsTheRest) {
   EXPECT_EQ(f.scheduler->totals().drift_tokens, 0);
 }
 
+TEST(Scheduler, AdoptsWhatAMemberBringsAlong) {
+  Fixture f(PlanMode::kLockstep);
+  ASSERT_TRUE(f.scheduler->Enqueue(Request(1)).ok());
+  EpochMember survivor;
+  survivor.spec = {3, 1000, true};
+  RequestSpec brought = Request(7, 30, 4);
+  brought.generated_tokens = 20;
+  // The second name is that of a request which waits here: that one is dropped on the worker.
+  survivor.resident = {{7, 30}, {1, 10}};
+  survivor.adopted = {brought, Request(1)};
+  EXPECT_THAT(f.scheduler->OpenEpoch({survivor}), IsEmpty());
+  EXPECT_EQ(f.scheduler->Account(0).active, 1);
+  EXPECT_EQ(f.scheduler->Account(0).load_tokens, 30);
+  EXPECT_EQ(f.scheduler->Account(0).reserved_kv_tokens, 33);
+  EXPECT_EQ(f.scheduler->WorkerOf(7), 0);
+  const auto plan = f.scheduler->MakePlan();
+  ASSERT_TRUE(plan.has_value());
+  ASSERT_EQ(plan->drops.size(), 1u);
+  EXPECT_EQ(plan->drops[0].id, 1u);
+  EXPECT_THAT(PlacedIds(*plan), ElementsAre(1));
+  ASSERT_TRUE(f.Report(0, 1, 1, 30 + 10).ok());
+  EXPECT_EQ(f.scheduler->totals().drift_tokens, 0);
+  ASSERT_TRUE(f.Report(0, 2, 1, 31 + 11, {7}).ok());
+  EXPECT_EQ(f.scheduler->totals().drift_tokens, 0);
+  EXPECT_EQ(f.scheduler->Account(0).active, 1);
+  // The next loss displaces it like any other.
+  EXPECT_THAT(f.scheduler->OpenEpoch({}), ElementsAre(1));
+}
+
 TEST(Scheduler, ACancelledRequestIsNotReturnedWhenItsWorkerIsLost) {
   Fixture f(PlanMode::kPipelined, 1, 1);
   ASSERT_TRUE(f.scheduler->Enqueue(Request(1)).ok());

@@ -43,7 +43,7 @@ PoolDispatcher::PoolDispatcher(const SimOptions& options, PolicyStack policy,
       scheduler_(SchedulerOptionsFor(options), std::move(policy.policy), std::move(lookahead)),
       delay_(options.report_delay) {
   std::vector<core::EpochMember> members;
-  for (core::WorkerSpec& worker : workers) members.push_back({worker, {}});
+  for (core::WorkerSpec& worker : workers) members.push_back({worker, {}, {}});
   scheduler_.OpenEpoch(std::move(members));
 }
 
