@@ -1,0 +1,354 @@
+#include "simt/machine.h"
+
+#include <signal.h>
+
+#include <array>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "simt/fiber.h"
+#include "simt/memory.h"
+
+namespace simt {
+namespace {
+
+constexpr int kMaxThreads = 1024;
+// Between shared arrays; checked when a block ends.
+constexpr size_t kCanaryBytes = 64;
+constexpr unsigned char kCanary = 0x5a;
+constexpr size_t kMaxStaticShared = 48 * 1024;
+
+enum class State { kReady, kAtWarp, kAtBlock, kDone };
+
+struct PendingCopy {
+  unsigned char* target;
+  const void* source;
+  size_t bytes;
+  bool valid;
+};
+
+struct Thread {
+  Fiber fiber;
+  Place place;
+  State state = State::kReady;
+  const char* waits_in = "";
+  Where where;
+  void* argument = nullptr;
+  std::vector<PendingCopy> uncommitted;
+  std::vector<std::vector<PendingCopy>> groups;
+};
+
+struct StaticArray {
+  const void* key;
+  size_t offset;
+  size_t bytes;
+};
+
+struct Machine {
+  Order order = Order::kForward;
+  Grid grid;
+  const std::function<void()>* kernel = nullptr;
+  std::vector<std::unique_ptr<Thread>> threads;
+  // The thread that is running, and whether any is.
+  Thread* self = nullptr;
+  std::string error;
+  // Lanes that have come to their warp's meeting, by warp.
+  std::array<int, kMaxThreads / kWarpLanes> met{};
+  alignas(1024) std::array<unsigned char, kMaxSharedBytes + kMaxStaticShared + 64 * kCanaryBytes> shared;
+  std::vector<StaticArray> arrays;
+  size_t shared_used = 0;
+};
+
+Machine& M() {
+  static auto* machine = new Machine;
+  return *machine;
+}
+
+std::string Name(const Where& where) {
+  std::string file = where.file_name();
+  return file.substr(file.rfind('/') + 1) + ":" + std::to_string(where.line());
+}
+
+std::string Describe(const Thread& thread) {
+  const std::string name = "thread " + std::to_string(thread.place.thread);
+  switch (thread.state) {
+    case State::kReady:
+      return name + " runs";
+    case State::kDone:
+      return name + " has exited";
+    default:
+      return name + " waits in " + thread.waits_in + " at " + Name(thread.where);
+  }
+}
+
+void SuspendSelf() {
+  Thread* self = M().self;
+  self->fiber.Suspend();
+}
+
+bool SamePlace(const Where& a, const Where& b) {
+  return a.line() == b.line() && a.column() == b.column() && std::strcmp(a.file_name(), b.file_name()) == 0;
+}
+
+bool InShared(const void* p, size_t bytes) {
+  const auto address = reinterpret_cast<uintptr_t>(p);
+  const auto base = reinterpret_cast<uintptr_t>(M().shared.data());
+  auto within = [&](size_t offset, size_t size) {
+    return address >= base + offset && address + bytes <= base + offset + size;
+  };
+  if (within(0, M().grid.shared_bytes)) return true;
+  for (const StaticArray& array : M().arrays) {
+    if (within(array.offset, array.bytes)) return true;
+  }
+  return false;
+}
+
+void ThreadMain() {
+  (*M().kernel)();
+  Thread* self = M().self;
+  bool pending = !self->uncommitted.empty();
+  for (const auto& group : self->groups) pending |= !group.empty();
+  if (pending) Fail("the thread exits before it has waited for its async copies");
+  self->state = State::kDone;
+  SuspendSelf();
+}
+
+// Runs the warp's lanes until each of them is done or waits for threads of other warps.
+void RunWarp(int warp) {
+  Machine& m = M();
+  bool progress = true;
+  while (progress) {
+    progress = false;
+    for (int i = 0; i < kWarpLanes; ++i) {
+      const int lane = m.order == Order::kForward ? i : kWarpLanes - 1 - i;
+      Thread* thread = m.threads[warp * kWarpLanes + lane].get();
+      if (thread->state != State::kReady) continue;
+      m.self = thread;
+      thread->fiber.Resume();
+      m.self = nullptr;
+      if (!m.error.empty()) return;
+      progress = true;
+    }
+  }
+  const Thread* at_warp = nullptr;
+  const Thread* elsewhere = nullptr;
+  for (int lane = 0; lane < kWarpLanes; ++lane) {
+    const Thread* thread = m.threads[warp * kWarpLanes + lane].get();
+    (thread->state == State::kAtWarp ? at_warp : elsewhere) = thread;
+  }
+  if (at_warp != nullptr) m.error = "divergent warp: " + Describe(*at_warp) + ", but " + Describe(*elsewhere);
+}
+
+// All threads wait at a barrier, or are done: releases them. Returns false when all are done.
+bool ReleaseBarrier() {
+  Machine& m = M();
+  const Thread& first = *m.threads[0];
+  for (int i = 1; i < m.grid.threads; ++i) {
+    const Thread& other = *m.threads[i];
+    if (other.state != first.state ||
+        (first.state == State::kAtBlock && !SamePlace(first.where, other.where))) {
+      m.error = "divergent barrier: " + Describe(first) + ", but " + Describe(other);
+      return false;
+    }
+  }
+  if (first.state == State::kDone) return false;
+  for (int i = 0; i < m.grid.threads; ++i) m.threads[i]->state = State::kReady;
+  return true;
+}
+
+void CheckCanaries() {
+  Machine& m = M();
+  auto intact = [&](size_t offset) {
+    for (size_t i = 0; i < kCanaryBytes; ++i) {
+      if (m.shared[offset + i] != kCanary) return false;
+    }
+    return true;
+  };
+  if (!intact(m.grid.shared_bytes)) m.error = "a write past the end of dynamic shared memory";
+  for (const StaticArray& array : m.arrays) {
+    if (!intact(array.offset + array.bytes)) m.error = "a write past the end of a shared array";
+  }
+}
+
+void RunBlock(int block_x, int block_y) {
+  Machine& m = M();
+  m.arrays.clear();
+  m.met.fill(0);
+  std::memset(m.shared.data(), kPoison, m.grid.shared_bytes);
+  std::memset(m.shared.data() + m.grid.shared_bytes, kCanary, kCanaryBytes);
+  m.shared_used = m.grid.shared_bytes + kCanaryBytes;
+  for (int i = 0; i < m.grid.threads; ++i) {
+    Thread& thread = *m.threads[i];
+    thread.place = {i, block_x, block_y};
+    thread.state = State::kReady;
+    thread.uncommitted.clear();
+    thread.groups.clear();
+    thread.fiber.Start(&ThreadMain);
+  }
+  const int warps = m.grid.threads / kWarpLanes;
+  do {
+    for (int i = 0; i < warps; ++i) {
+      RunWarp(m.order == Order::kForward ? i : warps - 1 - i);
+      if (!m.error.empty()) break;
+    }
+  } while (m.error.empty() && ReleaseBarrier());
+  if (m.error.empty()) CheckCanaries();
+  if (!m.error.empty()) {
+    m.error = "block (" + std::to_string(block_x) + ", " + std::to_string(block_y) + "): " + m.error;
+  }
+}
+
+// Access to the pages around a buffer: within a kernel the launch fails, elsewhere the process ends as ever.
+void OnSegmentationFault(int, siginfo_t* info, void*) {
+  const GuardedMemory* owner = GuardedMemory::FindOwner(info->si_addr);
+  if (M().self == nullptr || owner == nullptr) {
+    signal(SIGSEGV, SIG_DFL);
+    return;
+  }
+  const auto distance = static_cast<unsigned char*>(info->si_addr) - owner->data();
+  Fail("access outside of buffer '" + owner->name() + "', at byte " + std::to_string(distance) + " of " +
+       std::to_string(owner->bytes()));
+}
+
+}  // namespace
+
+void SetOrder(Order order) {
+  M().order = order;
+}
+
+std::string Run(const Grid& grid, const std::function<void()>& kernel) {
+  Machine& m = M();
+  if (grid.threads <= 0 || grid.threads > kMaxThreads || grid.threads % kWarpLanes != 0) {
+    return "a block must have a multiple of 32 threads, at most 1024";
+  }
+  if (grid.blocks_x <= 0 || grid.blocks_y <= 0) return "an empty grid";
+  if (grid.shared_bytes < 0 || grid.shared_bytes > kMaxSharedBytes) return "too much shared memory";
+  m.grid = grid;
+  m.kernel = &kernel;
+  m.error.clear();
+  while (static_cast<int>(m.threads.size()) < grid.threads) m.threads.push_back(std::make_unique<Thread>());
+  struct sigaction action = {}, before = {};
+  action.sa_sigaction = &OnSegmentationFault;
+  action.sa_flags = SA_SIGINFO | SA_NODEFER;
+  sigaction(SIGSEGV, &action, &before);
+  for (int y = 0; y < grid.blocks_y && m.error.empty(); ++y) {
+    for (int x = 0; x < grid.blocks_x && m.error.empty(); ++x) RunBlock(x, y);
+  }
+  sigaction(SIGSEGV, &before, nullptr);
+  const GuardedMemory* damaged = GuardedMemory::FindDamaged();
+  if (m.error.empty() && damaged != nullptr) m.error = "a write next to buffer '" + damaged->name() + "'";
+  return m.error;
+}
+
+const Place& Here() {
+  return M().self->place;
+}
+const Grid& CurrentGrid() {
+  return M().grid;
+}
+
+void Fail(const std::string& message) {
+  Machine& m = M();
+  m.error = "thread " + std::to_string(m.self->place.thread) + ": " + message;
+  SuspendSelf();
+  std::abort();  // nobody resumes it
+}
+
+void BlockBarrier(const Where& where) {
+  Thread* self = M().self;
+  self->state = State::kAtBlock;
+  self->waits_in = "SyncBlock";
+  self->where = where;
+  SuspendSelf();
+}
+
+void WarpMeeting(const char* name, void (*operation)(void* const*), void* argument, const Where& where) {
+  Machine& m = M();
+  Thread* self = m.self;
+  const int warp = self->place.thread / kWarpLanes;
+  self->state = State::kAtWarp;
+  self->waits_in = name;
+  self->where = where;
+  self->argument = argument;
+  if (++m.met[warp] < kWarpLanes) {
+    SuspendSelf();
+    return;
+  }
+  m.met[warp] = 0;
+  void* arguments[kWarpLanes];
+  for (int lane = 0; lane < kWarpLanes; ++lane) {
+    Thread* other = m.threads[warp * kWarpLanes + lane].get();
+    if (std::strcmp(other->waits_in, name) != 0 || !SamePlace(other->where, where)) {
+      Fail("divergent warp: " + Describe(*self) + ", but " + Describe(*other));
+    }
+    arguments[lane] = other->argument;
+    other->state = State::kReady;
+  }
+  operation(arguments);
+}
+
+unsigned char* DynamicShared() {
+  return M().shared.data();
+}
+
+void* StaticShared(const void* key, size_t bytes, size_t alignment) {
+  Machine& m = M();
+  for (const StaticArray& array : m.arrays) {
+    if (array.key == key) return m.shared.data() + array.offset;
+  }
+  const size_t offset = (m.shared_used + alignment - 1) / alignment * alignment;
+  if (offset + bytes + kCanaryBytes > m.shared.size()) Fail("too much static shared memory");
+  std::memset(m.shared.data() + offset, kPoison, bytes);
+  std::memset(m.shared.data() + offset + bytes, kCanary, kCanaryBytes);
+  m.arrays.push_back({key, offset, bytes});
+  m.shared_used = offset + bytes + kCanaryBytes;
+  return m.shared.data() + offset;
+}
+
+void CopyAsync(void* shared, const void* global, size_t bytes, bool valid) {
+  CheckShared("CopyAsync", shared, bytes);
+  if (valid && (reinterpret_cast<uintptr_t>(global) % bytes != 0 ||
+                GuardedMemory::FindContaining(global, bytes) == nullptr)) {
+    Fail("CopyAsync from misaligned memory or from outside of all buffers");
+  }
+  std::memset(shared, kPoison, bytes);
+  M().self->uncommitted.push_back({static_cast<unsigned char*>(shared), global, bytes, valid});
+}
+
+void CommitAsync() {
+  Thread* self = M().self;
+  self->groups.push_back(std::move(self->uncommitted));
+  self->uncommitted.clear();
+}
+
+void WaitAsync(int newest) {
+  auto& groups = M().self->groups;
+  while (static_cast<int>(groups.size()) > newest) {
+    for (const PendingCopy& copy : groups.front()) {
+      if (copy.valid) {
+        std::memcpy(copy.target, copy.source, copy.bytes);
+      } else {
+        std::memset(copy.target, 0, copy.bytes);
+      }
+    }
+    groups.erase(groups.begin());
+  }
+}
+
+void CheckShared(const char* what, const void* p, size_t bytes) {
+  if (reinterpret_cast<uintptr_t>(p) % bytes != 0) Fail(std::string(what) + ": misaligned address");
+  if (!InShared(p, bytes)) Fail(std::string(what) + ": outside of shared memory");
+}
+
+void CheckAccess(const char* what, const void* p, size_t bytes) {
+  if (reinterpret_cast<uintptr_t>(p) % bytes != 0) Fail(std::string(what) + ": misaligned address");
+  if (!InShared(p, bytes) && GuardedMemory::FindContaining(p, bytes) == nullptr) {
+    Fail(std::string(what) + ": outside of shared memory and of all buffers");
+  }
+}
+
+}  // namespace simt

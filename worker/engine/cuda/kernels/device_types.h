@@ -1,0 +1,41 @@
+// Plain types that host and device share: no CUDA header, no emulator.
+#ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_DEVICE_TYPES_H_
+#define BFIO_WORKER_ENGINE_CUDA_KERNELS_DEVICE_TYPES_H_
+
+#include <cstddef>
+#include <cstdint>
+
+// What cudaStream_t points to.
+struct CUstream_st;
+
+namespace bfio::worker::gpu {
+
+// cudaStream_t, named without CUDA's headers.
+using Stream = CUstream_st*;
+
+// A bfloat16: the upper half of a float's bits.
+struct Bf16 {
+  uint16_t bits;
+};
+
+// What one vector access moves.
+struct alignas(16) Words4 {
+  uint32_t x, y, z, w;
+};
+struct alignas(8) Words2 {
+  uint32_t x, y;
+};
+
+inline constexpr int kWarpLanes = 32;
+
+// Blocks of the grid, threads of a block, dynamic shared memory of a block.
+struct LaunchShape {
+  int blocks_x = 1;
+  int blocks_y = 1;
+  int threads = kWarpLanes;
+  int shared_bytes = 0;
+};
+
+}  // namespace bfio::worker::gpu
+
+#endif  // BFIO_WORKER_ENGINE_CUDA_KERNELS_DEVICE_TYPES_H_
