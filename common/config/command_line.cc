@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
 
 #include "absl/flags/commandlineflag.h"
@@ -58,9 +59,18 @@ absl::Status UnknownFlag(absl::string_view name) {
                    best.empty() ? " (--help lists them)" : absl::StrCat(" (did you mean --", best, "?)")));
 }
 
+// Names of the flags set since ParseCommandLine began.
+std::set<std::string, std::less<>>& GivenFlags() {
+  static auto* const given = new std::set<std::string, std::less<>>;
+  return *given;
+}
+
 absl::Status SetFlag(absl::CommandLineFlag& flag, const std::string& value, absl::string_view where) {
   std::string error;
-  if (flag.ParseFrom(value, &error)) return absl::OkStatus();
+  if (flag.ParseFrom(value, &error)) {
+    GivenFlags().emplace(flag.Name());
+    return absl::OkStatus();
+  }
   // absl's text is "Illegal value '3x' specified for flag 'workers'" and a reason on the next line, if there
   // is one.
   const size_t newline = error.find('\n');
@@ -138,6 +148,7 @@ class ArgumentReader {
 
 absl::StatusOr<CommandLine> ParseCommandLine(absl::Span<const std::string> args,
                                              const google::protobuf::Message& config_prototype) {
+  GivenFlags().clear();
   CommandLine out;
   std::vector<Assignment> assignments;
   if (absl::Status status = ArgumentReader(args).Read(out, assignments); !status.ok()) return status;
@@ -202,6 +213,10 @@ absl::Status ApplyConfig(const google::protobuf::Message& config, absl::string_v
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
+}
+
+bool FlagWasGiven(absl::string_view name) {
+  return GivenFlags().find(name) != GivenFlags().end();
 }
 
 std::string DescribeFlags() {

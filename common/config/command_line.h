@@ -40,6 +40,10 @@ absl::Status LoadConfig(const std::string& path, google::protobuf::Message& conf
 absl::Status ParseConfig(const std::string& text, absl::string_view source,
                          google::protobuf::Message& config);
 
+// True when the last ParseCommandLine found the flag on the command line or in the config file, even with the
+// value that is its default.
+bool FlagWasGiven(absl::string_view name);
+
 // "--name (what it is) default: value" for every flag of the program, wrapped to 100 columns.
 std::string DescribeFlags();
 

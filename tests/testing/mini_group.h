@@ -1,7 +1,7 @@
 // A group of workers in lockstep that a policy drives, without scheduler and programs: requests come when the
 // test says, grow by a token a step and leave after `output` steps.
 //
-// Purpose: closed loops over many steps, quick enough for property tests.
+// Purpose: closed loops over many steps, quick enough for property tests. Threads: one.
 #ifndef BFIO_TESTS_TESTING_MINI_GROUP_H_
 #define BFIO_TESTS_TESTING_MINI_GROUP_H_
 

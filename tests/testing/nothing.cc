@@ -1,2 +1,4 @@
 // The source file of targets of which only the precompiled header matters.
-int main() { return 0; }
+int main() {
+  return 0;
+}

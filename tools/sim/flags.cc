@@ -5,11 +5,11 @@
 #include <thread>
 
 #include "absl/flags/flag.h"
-#include "absl/flags/reflection.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "common/config/command_line.h"
 #include "tools/sim/run/workload.h"
 
 ABSL_FLAG(std::string, trace, "", "trace file (Azure, BurstGPT, Mooncake or generic columns)");
@@ -103,11 +103,6 @@ void TellDroppedRows(const Trace& trace) {
 
 }  // namespace
 
-bool WasGiven(const char* flag) {
-  const absl::CommandLineFlag* found = absl::FindCommandLineFlag(flag);
-  return found->CurrentValue() != found->DefaultValue();
-}
-
 absl::StatusOr<SimOptions> OptionsFromFlags() {
   SimOptions options;
   options.objective = absl::GetFlag(FLAGS_objective);
@@ -130,12 +125,12 @@ absl::StatusOr<SimOptions> OptionsFromFlags() {
   options.requests = static_cast<int64_t>(absl::GetFlag(FLAGS_requests));
   options.count_drain = absl::GetFlag(FLAGS_count_drain);
   const bool by_requests = options.requests > 0;
-  options.warmup = by_requests && !WasGiven("warmup") ? 0 : absl::GetFlag(FLAGS_warmup);
+  options.warmup = by_requests && !FlagWasGiven("warmup") ? 0 : absl::GetFlag(FLAGS_warmup);
   const std::string steps = absl::GetFlag(FLAGS_steps);
   if (!absl::SimpleAtoi(steps, &options.steps)) {
     return absl::InvalidArgumentError(absl::StrCat("--steps=", steps, " is no whole number"));
   }
-  if (by_requests && !WasGiven("steps")) options.steps = 0;
+  if (by_requests && !FlagWasGiven("steps")) options.steps = 0;
 
   options.workers = static_cast<int32_t>(absl::GetFlag(FLAGS_workers));
   options.batch = static_cast<int32_t>(absl::GetFlag(FLAGS_batch));
@@ -178,7 +173,7 @@ absl::StatusOr<Trace> WorkloadFromFlags(uint64_t seed, int64_t requests) {
 }
 
 std::vector<std::string> PoliciesFromFlags() {
-  if (!WasGiven("policy")) return {};
+  if (!FlagWasGiven("policy")) return {};
   return absl::StrSplit(absl::GetFlag(FLAGS_policy), ',', absl::SkipEmpty());
 }
 

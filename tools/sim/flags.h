@@ -25,9 +25,6 @@ absl::StatusOr<Trace> WorkloadFromFlags(uint64_t seed, int64_t requests);
 // --policy as a list; empty when the flag was not given.
 std::vector<std::string> PoliciesFromFlags();
 
-// True when the flag was set on the command line or in the config file.
-bool WasGiven(const char* flag);
-
 // --threads; the number of processors when that is 0.
 int32_t ThreadsFromFlags();
 

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/base/shutdown.h"
+#include "common/config/command_line.h"
 #include "tools/sim/experiment/runner.h"
 #include "tools/sim/flags.h"
 #include "tools/sim/run/policy_stack.h"
@@ -82,7 +83,7 @@ absl::Status RunPolicies() {
   const bool json = absl::GetFlag(FLAGS_json);
   if (!json) std::cout << TableHeader() << std::endl;
   // Runs beside each other would disturb each other's decision times, so that has to be asked for.
-  if (!WasGiven("threads")) return RunInTurn(runs, json);
+  if (!FlagWasGiven("threads")) return RunInTurn(runs, json);
   const Runner runner(ThreadsFromFlags(), {}, [] { return !ShutdownSignal::Requested(); });
   const absl::StatusOr<std::vector<RunJson>> results = runner.Run(runs);
   if (!results.ok()) return results.status();

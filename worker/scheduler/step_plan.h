@@ -2,7 +2,8 @@
 //
 // Purpose: the "plan" of plan/run. A row is one token to compute; a run is the consecutive rows of one
 // sequence: one row for a decode, a piece of the prompt for a prefill. Runs of one row come first. Plain
-// data; kept from step to step, so that nothing is allocated once it has grown.
+// data; kept from step to step, so that nothing is allocated once it has grown. Threads: used by
+// the step thread.
 #ifndef BFIO_WORKER_SCHEDULER_STEP_PLAN_H_
 #define BFIO_WORKER_SCHEDULER_STEP_PLAN_H_
 

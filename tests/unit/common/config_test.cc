@@ -58,6 +58,17 @@ TEST_F(ConfigTest, EveryWayToWriteAFlag) {
   EXPECT_FALSE(absl::GetFlag(FLAGS_json));
 }
 
+TEST_F(ConfigTest, AFlagGivenWithItsDefaultIsGiven) {
+  const std::string path = WriteFile("tl: 1e-7\n");
+  ASSERT_TRUE(Run({"--workers=16", "--nojson", "--config=" + path}).ok());
+  EXPECT_TRUE(FlagWasGiven("workers"));
+  EXPECT_TRUE(FlagWasGiven("json"));
+  EXPECT_TRUE(FlagWasGiven("tl"));
+  EXPECT_FALSE(FlagWasGiven("policy"));
+  ASSERT_TRUE(Run({"--policy=lpt"}).ok());
+  EXPECT_FALSE(FlagWasGiven("workers")) << "of an earlier command line";
+}
+
 TEST_F(ConfigTest, ValuesMayHoldEqualSignsAndDashes) {
   ASSERT_TRUE(Run({"--policy=a-b=c"}).ok());
   EXPECT_EQ(absl::GetFlag(FLAGS_policy), "a-b=c");

@@ -40,6 +40,7 @@ Workload Geometric(double p, int64_t requests = 2000) {
 ExperimentContext Small() {
   ExperimentContext context;
   context.base.workers = 4;
+  context.workers_given = true;
   context.base.batch = 6;
   context.base.reveal = 12;
   context.seeds = 1;
@@ -164,12 +165,12 @@ TEST(Fig1Test, FewerSlotsIdleMoreUnderFcfsAndTheFullBatchIsTheRowAbove) {
 
 TEST(Fig1Test, ThirtyTwoWorkersUnlessAskedOtherwise) {
   ExperimentContext context = Small();
-  context.base.workers = SimOptions{}.workers;
+  context.workers_given = false;
   context.policies = {"fcfs"};
   const Findings findings = RunWith(Fig1, context);
   EXPECT_EQ(findings.parameters[0].second, "32");
-  EXPECT_THAT(findings.charts[0].series, SizeIs(32 + 2));
-  EXPECT_THAT(RunWith(Fig1, Small()).charts[0].series, SizeIs(4 + 2));
+  EXPECT_EQ(findings.charts[0].series.size(), 32u + 2);
+  EXPECT_EQ(RunWith(Fig1, Small()).charts[0].series.size(), 4u + 2);
 }
 
 TEST(Fig4Test, TheFirstRowIsThePlainRunWithoutLookahead) {

@@ -7,6 +7,7 @@
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
 #include "absl/strings/str_split.h"
+#include "common/config/command_line.h"
 #include "tools/sim/calibrate/calibration.h"
 #include "tools/sim/flags.h"
 
@@ -16,7 +17,7 @@ ABSL_DECLARE_FLAG(bool, json);
 namespace bfio::sim {
 
 absl::Status RunCalibrateCommand() {
-  if (!WasGiven("steps")) {
+  if (!FlagWasGiven("steps")) {
     return absl::InvalidArgumentError("calibrate needs --steps=LOG,.. of workers' --step_log");
   }
   const std::vector<std::string> paths = absl::StrSplit(absl::GetFlag(FLAGS_steps), ',', absl::SkipEmpty());

@@ -1,4 +1,6 @@
 // bfio_sim calibrate: the simulator's step cost, from real steps.
+//
+// Threads: call from main after the flags are parsed.
 #ifndef BFIO_TOOLS_SIM_CALIBRATE_CALIBRATE_COMMAND_H_
 #define BFIO_TOOLS_SIM_CALIBRATE_CALIBRATE_COMMAND_H_
 

@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/base/shutdown.h"
+#include "common/config/command_line.h"
 #include "tools/sim/experiment/output.h"
 #include "tools/sim/flags.h"
 
@@ -77,6 +78,7 @@ absl::Status RunExperiment(const ExperimentInfo& experiment) {
   absl::StatusOr<SimOptions> base = OptionsFromFlags();
   if (!base.ok()) return base.status();
   context.base = *std::move(base);
+  context.workers_given = FlagWasGiven("workers");
   context.policies = PoliciesFromFlags();
   absl::StatusOr<std::vector<Workload>> workloads = Workloads(experiment.profile);
   if (!workloads.ok()) return workloads.status();

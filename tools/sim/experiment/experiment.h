@@ -37,6 +37,8 @@ struct ExperimentContext {
   // What the command line says about a run. Experiments take G, B, cost, mode and so on from here and set
   // what they vary themselves.
   SimOptions base;
+  // --workers was given: an experiment with a size of its own does not put it in its place.
+  bool workers_given = false;
   // --policy; empty: the experiment's own choice.
   std::vector<std::string> policies;
   // --trace and --profile, at least one.

@@ -163,8 +163,7 @@ report::Table MakeBatchTable(const ExperimentContext& context, const Plan& plan,
 
 absl::StatusOr<Findings> Fig1(const ExperimentContext& asked) {
   ExperimentContext context = asked;
-  // The flag's own default counts as not given.
-  if (context.base.workers == SimOptions{}.workers) context.base.workers = kPaperWorkers;
+  if (!context.workers_given) context.base.workers = kPaperWorkers;
   const Plan plan = MakePlan(context);
   const absl::StatusOr<SeededRuns> runs = RunSeeds(context, plan.variants);
   if (!runs.ok()) return runs.status();

@@ -1,4 +1,6 @@
 // bfio_sim replay: was what the router decided what the core decides?
+//
+// Threads: call from main after the flags are parsed.
 #ifndef BFIO_TOOLS_SIM_REPLAY_REPLAY_COMMAND_H_
 #define BFIO_TOOLS_SIM_REPLAY_REPLAY_COMMAND_H_
 

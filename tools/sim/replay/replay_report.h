@@ -1,4 +1,4 @@
-// What a replay found, as text and as JSON.
+// What a replay found, as text and as JSON. Pure.
 #ifndef BFIO_TOOLS_SIM_REPLAY_REPLAY_REPORT_H_
 #define BFIO_TOOLS_SIM_REPLAY_REPLAY_REPORT_H_
 

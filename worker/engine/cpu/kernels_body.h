@@ -4,7 +4,7 @@
 //
 // It and its parts may include nothing but kernels.h and fixed-width integers: an inline function of the
 // standard library, compiled here for AVX-512 and merged by the linker with the copies from elsewhere, would
-// crash older processors.
+// crash older processors. Threads: a kernel touches what its arguments name and nothing else.
 #include <cstdint>
 
 #include "worker/engine/cpu/kernels.h"
