@@ -1,0 +1,50 @@
+// Weighted means and co-moments of three quantities, one observation at a time.
+//
+// Purpose: what a regression needs of its data, without the data and without the cancellation of plain sums:
+// loads of a million tokens that vary by a thousand keep their digits (West, 1979). Pure. Any thread.
+#ifndef BFIO_COMMON_COST_MOMENTS_H_
+#define BFIO_COMMON_COST_MOMENTS_H_
+
+#include <array>
+
+namespace bfio {
+
+struct Moments {
+  using Vector = std::array<double, 3>;
+
+  double weight = 0;
+  Vector mean = {};
+  // Sum of w (x_i - mean_i) (x_j - mean_j).
+  std::array<Vector, 3> co = {};
+
+  // REQUIRES: w >= 0.
+  void Add(const Vector& x, double w) {
+    if (w <= 0) return;
+    const double before = weight;
+    weight += w;
+    const double share = w / weight;
+    Vector d;
+    for (size_t i = 0; i < 3; ++i) d[i] = x[i] - mean[i];
+    for (size_t i = 0; i < 3; ++i) {
+      mean[i] += share * d[i];
+      for (size_t j = 0; j < 3; ++j) co[i][j] += share * before * d[i] * d[j];
+    }
+  }
+
+  // Every weight times `factor`.
+  void Scale(double factor) {
+    weight *= factor;
+    for (Vector& row : co) {
+      for (double& v : row) v *= factor;
+    }
+  }
+
+  // Sum of w (x_i - at_i) (x_j - at_j).
+  double About(const Vector& at, size_t i, size_t j) const {
+    return co[i][j] + weight * (mean[i] - at[i]) * (mean[j] - at[j]);
+  }
+};
+
+}  // namespace bfio
+
+#endif  // BFIO_COMMON_COST_MOMENTS_H_

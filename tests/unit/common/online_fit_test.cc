@@ -1,0 +1,311 @@
+// The online fit against exact least squares over the same steps, and against costs that are known.
+#include "common/cost/online_fit.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "common/base/rng.h"
+
+namespace bfio {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+struct Step {
+  int64_t load = 0, prefill = 0;
+  double local_s = 0;
+};
+
+// Weighted squares of a line over all steps, the one k steps before the last counting forget^k.
+double Squares(const std::vector<Step>& steps, double forget, const std::array<long double, 3>& b) {
+  long double sum = 0, weight = 1;
+  for (size_t i = steps.size(); i-- > 0; weight *= forget) {
+    const long double r = steps[i].local_s - b[0] - b[1] * steps[i].load - b[2] * steps[i].prefill;
+    sum += weight * r * r;
+  }
+  return static_cast<double>(sum);
+}
+
+// Weighted least squares of the columns in `use` by Gauss's elimination in long double: no moments, no
+// updates.
+std::array<long double, 3> Oracle(const std::vector<Step>& steps, double forget, std::array<bool, 3> use) {
+  long double a[3][4] = {};
+  long double weight = 1;
+  // About one step, or a load that hardly varies would not be told from the constant.
+  const long double at = use[0] ? steps[0].load : 0;
+  for (size_t i = steps.size(); i-- > 0; weight *= forget) {
+    const long double x[4] = {1, steps[i].load - at, static_cast<long double>(steps[i].prefill),
+                              steps[i].local_s};
+    for (int j = 0; j < 3; ++j) {
+      for (int k = 0; k < 4; ++k) {
+        if (use[j] && (k == 3 || use[k])) a[j][k] += weight * x[j] * x[k];
+      }
+    }
+  }
+  for (int j = 0; j < 3; ++j) {
+    if (!use[j]) a[j][j] = 1;
+  }
+  for (int k = 0; k < 3; ++k) {
+    for (int i = 0; i < 3; ++i) {
+      if (i == k) continue;
+      const long double f = a[i][k] / a[k][k];
+      for (int j = 0; j < 4; ++j) a[i][j] -= f * a[k][j];
+    }
+  }
+  std::array<long double, 3> b = {a[0][3] / a[0][0], a[1][3] / a[1][1], a[2][3] / a[2][2]};
+  b[0] -= b[1] * at;
+  return b;
+}
+
+// Of the eight faces of the box, the feasible one with the least squares.
+std::array<long double, 3> ConstrainedOracle(const std::vector<Step>& steps, double forget) {
+  std::array<long double, 3> best = {};
+  double least = kInfinity;
+  for (int face = 0; face < 8; ++face) {
+    const auto b = Oracle(steps, forget, {(face & 1) == 0, (face & 2) == 0, (face & 4) == 0});
+    if (b[0] < 0 || b[1] < 0 || b[2] < 0) continue;
+    const double squares = Squares(steps, forget, b);
+    if (squares < least) least = squares, best = b;
+  }
+  return best;
+}
+
+// Loads that wander, prefill in some steps, noise in proportion to the time.
+struct World {
+  double c = 0.005, tl = 1e-7, cp = 3e-7;
+  double noise = 0.01;
+  int64_t load = 40'000;
+
+  Step Next(Rng& rng) {
+    load = std::max<int64_t>(0, load + static_cast<int64_t>(4'000 * rng.Normal()));
+    Step step{load, rng.Below(3) == 0 ? static_cast<int64_t>(rng.Below(4'000)) : 0, 0};
+    step.local_s = (c + tl * static_cast<double>(load) + cp * static_cast<double>(step.prefill)) *
+                   (1 + noise * std::clamp(rng.Normal(), -3.0, 3.0));
+    return step;
+  }
+};
+
+bool Add(OnlineStepFit& fit, const Step& step) {
+  return fit.Add(step.load, step.prefill, step.local_s);
+}
+
+TEST(OnlineFit, IsExactWeightedLeastSquares) {
+  int compared = 0;
+  for (uint64_t seed = 1; seed <= 200; ++seed) {
+    Rng rng(seed);
+    World world;
+    // Some far from zero with little variation, where sums of squares lose their digits.
+    world.load = rng.Below(2) == 0 ? 50'000 : 800'000'000;
+    if (world.load > 1'000'000) world.tl = 1e-11;
+    world.noise = 0.2 * rng.Uniform();
+    const double memory = 64 + static_cast<double>(rng.Below(2'000));
+    OnlineStepFit fit({.memory_steps = memory, .cut = kInfinity});
+    std::vector<Step> steps;
+    const size_t blocks = 3 + rng.Below(30);
+    while (steps.size() < blocks * OnlineStepFit::kBlock) {
+      steps.push_back(world.Next(rng));
+      ASSERT_TRUE(Add(fit, steps.back()));
+    }
+    const StepCostEstimate& found = fit.estimate();
+    ASSERT_EQ(found.steps, static_cast<int64_t>(steps.size()));
+    if (!found.tl || !found.prefill || !found.c) continue;  // the far ones vary too little
+    ++compared;
+    const auto exact = ConstrainedOracle(steps, 1 - 1 / memory);
+    const double mean = static_cast<double>(exact[0] + exact[1] * steps.back().load);
+    EXPECT_NEAR(found.c->value, static_cast<double>(exact[0]), 1e-7 * mean) << seed;
+    EXPECT_NEAR(found.tl->value, static_cast<double>(exact[1]), 1e-7 * static_cast<double>(exact[1])) << seed;
+    EXPECT_NEAR(found.prefill->value, static_cast<double>(exact[2]), 1e-7 * 3e-7) << seed;
+  }
+  EXPECT_GT(compared, 80);
+}
+
+TEST(OnlineFit, NothingIsNegativeAndTheConstraintIsKeptAtLeastCost) {
+  int bound = 0;
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    Rng rng(seed);
+    // Costs near zero under noise: least squares would make many of them negative.
+    World world{.c = rng.Below(2) == 0 ? 0 : 1e-3,
+                .tl = rng.Below(2) == 0 ? 0 : 1e-8,
+                .cp = rng.Below(2) == 0 ? 0 : 1e-7,
+                .noise = 0};
+    OnlineStepFit fit({.memory_steps = 500, .cut = kInfinity});
+    std::vector<Step> steps;
+    for (int i = 0; i < 4 * OnlineStepFit::kBlock; ++i) {
+      Step step = world.Next(rng);
+      step.local_s = std::max(0.0, step.local_s + 3e-4 * rng.Normal());
+      steps.push_back(step);
+      ASSERT_TRUE(Add(fit, step));
+    }
+    const StepCostEstimate& found = fit.estimate();
+    ASSERT_TRUE(found.c && found.tl && found.prefill);
+    EXPECT_GE(found.c->value, 0);
+    EXPECT_GE(found.tl->value, 0);
+    EXPECT_GE(found.prefill->value, 0);
+    const double forget = 1 - 1.0 / 500;
+    const double ours = Squares(steps, forget, {found.c->value, found.tl->value, found.prefill->value});
+    const double best = Squares(steps, forget, ConstrainedOracle(steps, forget));
+    EXPECT_LE(ours, best * (1 + 1e-9)) << seed;
+    bound += found.c->value == 0 || found.tl->value == 0 || found.prefill->value == 0;
+  }
+  EXPECT_GT(bound, 30);
+}
+
+// Each within 4.5 standard errors of the truth, and the errors neither far too large nor too small.
+TEST(OnlineFit, ErrorsAreAsLargeAsItSays) {
+  double squares[3] = {};
+  constexpr int kRuns = 200;
+  for (uint64_t seed = 1; seed <= kRuns; ++seed) {
+    Rng rng(1'000 + seed);
+    World world;
+    world.noise = 0.02;
+    OnlineStepFit fit({.memory_steps = 1e9});
+    for (int i = 0; i < 1'024; ++i) ASSERT_TRUE(Add(fit, world.Next(rng)));
+    const StepCostEstimate& found = fit.estimate();
+    ASSERT_TRUE(found.c && found.tl && found.prefill);
+    const double z[3] = {(found.c->value - world.c) / found.c->standard_error,
+                         (found.tl->value - world.tl) / found.tl->standard_error,
+                         (found.prefill->value - world.cp) / found.prefill->standard_error};
+    for (int j = 0; j < 3; ++j) {
+      EXPECT_LT(std::abs(z[j]), 4.5) << seed << " " << j;
+      squares[j] += z[j] * z[j] / kRuns;
+    }
+    EXPECT_NEAR(found.residual_s, 0.02 * (world.c + 1e-7 * 60'000), 0.02 * 0.02);
+  }
+  for (const double s : squares) {
+    EXPECT_GT(s, 0.6);
+    EXPECT_LT(s, 1.6);
+  }
+}
+
+TEST(OnlineFit, PreemptedStepsCountNothing) {
+  for (uint64_t seed = 1; seed <= 50; ++seed) {
+    Rng rng(seed);
+    World world;
+    OnlineStepFit fit;
+    int wild = 0;
+    for (int i = 0; i < 1'600; ++i) {
+      Step step = world.Next(rng);
+      // From the very first block on.
+      if (rng.Below(12) == 0) step.local_s += std::pow(10.0, -3 + 5 * rng.Uniform()), ++wild;
+      ASSERT_TRUE(Add(fit, step));
+    }
+    const StepCostEstimate& found = fit.estimate();
+    ASSERT_TRUE(found.c && found.tl && found.prefill);
+    EXPECT_NEAR(found.c->value, world.c, 0.04 * world.c) << seed;
+    EXPECT_NEAR(found.tl->value, world.tl, 0.04 * world.tl) << seed;
+    EXPECT_NEAR(found.prefill->value, world.cp, 0.08 * world.cp) << seed;
+    EXPECT_GT(found.outliers, wild / 2);
+    EXPECT_LT(found.outliers, wild + 100);
+  }
+}
+
+TEST(OnlineFit, AChangeOfTheCostIsFollowed) {
+  for (const double factor : {3.0, 1.3, 0.5}) {
+    Rng rng(7);
+    World world;
+    OnlineStepFit fit({.memory_steps = 400});
+    for (int i = 0; i < 2'000; ++i) ASSERT_TRUE(Add(fit, world.Next(rng)));
+    world.tl *= factor;
+    world.c *= factor;
+    for (int i = 0; i < 4'000; ++i) ASSERT_TRUE(Add(fit, world.Next(rng)));
+    ASSERT_TRUE(fit.estimate().tl && fit.estimate().c);
+    EXPECT_NEAR(fit.estimate().tl->value, world.tl, 0.03 * world.tl) << factor;
+    EXPECT_NEAR(fit.estimate().c->value, world.c, 0.05 * world.c) << factor;
+  }
+}
+
+TEST(OnlineFit, WhatStepsDoNotTellIsAbsent) {
+  Rng rng(3);
+  OnlineStepFit same;
+  for (int i = 0; i < 640; ++i) {
+    ASSERT_TRUE(same.Add(50'000, 0, 0.01 * (1 + 0.01 * rng.Normal())));
+  }
+  EXPECT_FALSE(same.estimate().c || same.estimate().tl || same.estimate().prefill);
+  EXPECT_EQ(same.estimate().steps, 640);
+
+  OnlineStepFit idle;
+  for (int i = 0; i < 640; ++i) ASSERT_TRUE(idle.Add(0, 0, 0.01));
+  EXPECT_FALSE(idle.estimate().c || idle.estimate().tl);
+
+  // Prefill in proportion to the load: one column.
+  OnlineStepFit together;
+  for (int i = 0; i < 640; ++i) {
+    const auto load = static_cast<int64_t>(10'000 + rng.Below(50'000));
+    ASSERT_TRUE(together.Add(load, load / 10, 0.005 + 1e-7 * static_cast<double>(load)));
+  }
+  ASSERT_TRUE(together.estimate().tl.has_value());
+  EXPECT_FALSE(together.estimate().prefill.has_value());
+  EXPECT_NEAR(together.estimate().tl->value, 1e-7, 1e-9);
+
+  // Too few steps.
+  OnlineStepFit young;
+  World world;
+  for (int i = 0; i < OnlineStepFit::kBlock; ++i) ASSERT_TRUE(Add(young, world.Next(rng)));
+  EXPECT_FALSE(young.estimate().tl.has_value());
+}
+
+TEST(OnlineFit, WhatIsNotRefreshedIsForgotten) {
+  Rng rng(5);
+  World world;
+  OnlineStepFit fit({.memory_steps = 200});
+  for (int i = 0; i < 640; ++i) ASSERT_TRUE(Add(fit, world.Next(rng)));
+  ASSERT_TRUE(fit.estimate().tl && fit.estimate().prefill);
+  for (int i = 0; i < 6'400; ++i) ASSERT_TRUE(fit.Add(40'000, 0, 0.009 * (1 + 0.01 * rng.Normal())));
+  EXPECT_FALSE(fit.estimate().tl || fit.estimate().prefill);
+  for (int i = 0; i < 640; ++i) ASSERT_TRUE(Add(fit, world.Next(rng)));
+  EXPECT_TRUE(fit.estimate().tl && fit.estimate().prefill);
+}
+
+TEST(OnlineFit, NonsenseIsRefusedAndChangesNothing) {
+  Rng rng(11);
+  World world;
+  OnlineStepFit fit, undisturbed;
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (int i = 0; i < 960; ++i) {
+    const Step step = world.Next(rng);
+    EXPECT_FALSE(fit.Add(step.load, step.prefill, nan));
+    EXPECT_FALSE(fit.Add(step.load, step.prefill, kInfinity));
+    EXPECT_FALSE(fit.Add(step.load, step.prefill, -1e-9));
+    EXPECT_FALSE(fit.Add(step.load, step.prefill, 1e9));
+    EXPECT_FALSE(fit.Add(-1, step.prefill, step.local_s));
+    EXPECT_FALSE(fit.Add(step.load, -1, step.local_s));
+    EXPECT_FALSE(fit.Add(std::numeric_limits<int64_t>::max(), 0, step.local_s));
+    EXPECT_FALSE(fit.Add(0, std::numeric_limits<int64_t>::max(), step.local_s));
+    ASSERT_TRUE(Add(fit, step));
+    ASSERT_TRUE(Add(undisturbed, step));
+  }
+  ASSERT_TRUE(fit.estimate().tl.has_value());
+  EXPECT_EQ(fit.estimate().tl->value, undisturbed.estimate().tl->value);
+  EXPECT_EQ(fit.estimate().c->standard_error, undisturbed.estimate().c->standard_error);
+}
+
+// Whatever is let in, what comes out is a number.
+TEST(OnlineFit, ExtremesStayFinite) {
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    Rng rng(seed);
+    OnlineStepFit fit({.memory_steps = 2 + static_cast<double>(rng.Below(100))});
+    for (int i = 0; i < 320; ++i) {
+      const int64_t load = rng.Below(4) == 0 ? OnlineStepFit::kMaxTokens
+                                             : static_cast<int64_t>(rng.Below(uint64_t{1} << rng.Below(41)));
+      const int64_t prefill = rng.Below(3) == 0 ? static_cast<int64_t>(rng.Below(uint64_t{1} << 40)) : 0;
+      const double local = rng.Below(3) == 0   ? 0
+                           : rng.Below(5) == 0 ? OnlineStepFit::kMaxSeconds
+                                               : 1e-300 * std::pow(10, 300 * rng.Uniform());
+      ASSERT_TRUE(fit.Add(load, prefill, local));
+      const StepCostEstimate& found = fit.estimate();
+      EXPECT_TRUE(std::isfinite(found.residual_s));
+      for (const auto& value : {found.c, found.tl, found.prefill}) {
+        if (!value) continue;
+        EXPECT_TRUE(std::isfinite(value->value) && value->value >= 0) << seed;
+        EXPECT_TRUE(std::isfinite(value->standard_error) && value->standard_error >= 0) << seed;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace bfio
