@@ -1,0 +1,302 @@
+// The device's sampler under the emulator: against its own definition sorted out on the host, exactly; and
+// against worker/engine/sampling wherever the uniform number is not at a boundary.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+#include "common/base/rng.h"
+#include "gtest/gtest.h"
+#include "simt/machine.h"
+#include "simt/memory.h"
+#include "worker/engine/cuda/kernels/row_kernels.h"
+#include "worker/engine/sampling/sampler.h"
+
+namespace bfio::worker::gpu {
+namespace {
+
+struct Case {
+  std::vector<float> logits;
+  Sampling sampling;
+  double uniform = 0;
+  std::vector<uint32_t> ends;
+};
+
+DrawParams ParamsOf(const Case& c) {
+  DrawParams params;
+  params.uniform = c.uniform;
+  params.top_p = c.sampling.top_p;
+  params.inverse_temperature =
+      c.sampling.temperature == 0 ? 0 : static_cast<float>(1 / c.sampling.temperature);
+  params.top_k = c.sampling.top_k.value_or(0);
+  return params;
+}
+
+// Cases of one vocabulary in one launch, forwards or backwards.
+std::vector<DrawResult> Launch(const std::vector<Case>& cases, simt::Order order) {
+  const size_t vocab = cases[0].logits.size();
+  std::vector<float> logits;
+  std::vector<DrawParams> params;
+  std::vector<uint32_t> ends;
+  for (const Case& c : cases) {
+    logits.insert(logits.end(), c.logits.begin(), c.logits.end());
+    params.push_back(ParamsOf(c));
+    params.back().first_end = static_cast<int32_t>(ends.size());
+    params.back().end_count = static_cast<int32_t>(c.ends.size());
+    ends.insert(ends.end(), c.ends.begin(), c.ends.end());
+  }
+  ends.push_back(0);
+  simt::DeviceBuffer<float> device_logits("logits", logits);
+  simt::DeviceBuffer<DrawParams> device_params("params", params);
+  simt::DeviceBuffer<uint32_t> device_ends("ends", ends);
+  simt::DeviceBuffer<StepCounts> counts("counts", {StepCounts{0, static_cast<int32_t>(cases.size())}});
+  // One more, which no block may touch.
+  simt::DeviceBuffer<DrawResult> results("results", cases.size() + 1);
+  SampleArgs args;
+  args.counts = counts.data();
+  args.logits = device_logits.data();
+  args.vocab = static_cast<int32_t>(vocab);
+  args.params = device_params.data();
+  args.ends = device_ends.data();
+  args.results = results.data();
+  args.grid_draws = static_cast<int32_t>(cases.size()) + 1;
+  simt::SetOrder(order);
+  const char* const error = LaunchSample(args, nullptr);
+  EXPECT_EQ(error, nullptr) << error;
+  EXPECT_EQ(results[cases.size()].finite, 0xffffffffu) << "a draw beyond the step's was made";
+  std::vector<DrawResult> all = results.Content();
+  all.pop_back();
+  return all;
+}
+
+// --- the definition, sorted out on the host ---
+
+using Weights = std::vector<uint64_t>;
+
+Weights WeightsOf(const Case& c, float inverse) {
+  const float largest = *std::max_element(c.logits.begin(), c.logits.end());
+  Weights weights;
+  for (const float logit : c.logits) {
+    const float distance = logit - largest;
+    weights.push_back(std::isfinite(distance) ? static_cast<uint64_t>(std::exp(distance * inverse) * 0x1p38f)
+                                              : 0);
+  }
+  return weights;
+}
+
+uint64_t ShareOf(double share, uint64_t total) {
+  return std::min(static_cast<uint64_t>(share * static_cast<double>(total)), total - 1);
+}
+
+// The first of `order` with which the weights' sum exceeds `target`.
+uint32_t Invert(const Weights& weights, const std::vector<uint32_t>& order, uint64_t target) {
+  uint64_t sum = 0;
+  for (const uint32_t id : order) {
+    if ((sum += weights[id]) > target) return id;
+  }
+  ADD_FAILURE() << "the target is beyond the sum";
+  return 0;
+}
+
+uint32_t IdByDefinition(const Case& c) {
+  if (c.sampling.temperature == 0) {
+    return static_cast<uint32_t>(std::max_element(c.logits.begin(), c.logits.end()) - c.logits.begin());
+  }
+  const Weights weights = WeightsOf(c, ParamsOf(c).inverse_temperature);
+  std::vector<uint32_t> order(c.logits.size());
+  std::iota(order.begin(), order.end(), 0u);
+  uint64_t kept = std::accumulate(weights.begin(), weights.end(), uint64_t{0});
+  const size_t k = c.sampling.top_k ? static_cast<size_t>(*c.sampling.top_k) : order.size();
+  if (k >= order.size() && c.sampling.top_p >= 1) return Invert(weights, order, ShareOf(c.uniform, kept));
+  std::stable_sort(order.begin(), order.end(),
+                   [&](uint32_t a, uint32_t b) { return c.logits[a] > c.logits[b]; });
+  if (k < order.size()) order.resize(k);
+  kept = 0;
+  for (const uint32_t id : order) kept += weights[id];
+  if (c.sampling.top_p < 1) {
+    const auto wanted = static_cast<uint64_t>(std::ceil(c.sampling.top_p * static_cast<double>(kept)));
+    uint64_t nucleus = 0;
+    size_t size = 0;
+    while (size == 0 || nucleus < std::min(wanted, kept)) nucleus += weights[order[size++]];
+    kept = nucleus;
+  }
+  return Invert(weights, order, ShareOf(c.uniform, kept));
+}
+
+// --- random cases ---
+
+// Kinds of rows: flat, sharp, coarse with many equals, all equal, with tokens that cannot be drawn.
+std::vector<float> RandomLogits(Rng& rng, size_t vocab) {
+  const auto kind = rng.Below(6);
+  std::vector<float> logits;
+  for (size_t i = 0; i < vocab; ++i) {
+    const double normal = rng.Normal();
+    double logit = 3 * normal;
+    if (kind == 1) logit = 0.01 * normal;
+    if (kind == 2) logit = 20 * normal;
+    if (kind == 3) logit = std::round(2 * normal) / 2;
+    if (kind == 4) logit = 1.5;
+    if (kind == 5 && rng.Below(3) == 0) logit = -INFINITY;
+    logits.push_back(static_cast<float>(logit));
+  }
+  logits[rng.Below(vocab)] = static_cast<float>(rng.Normal());  // one at least is finite
+  if (kind == 3) logits[rng.Below(vocab)] = -0.0f;
+  return logits;
+}
+
+Case RandomCase(Rng& rng, size_t vocab) {
+  Case c;
+  c.logits = RandomLogits(rng, vocab);
+  if (rng.Below(6) != 0) c.sampling.temperature = rng.Below(3) == 0 ? 1 : 0.05 + 3 * rng.Uniform();
+  if (rng.Below(2) == 0) c.sampling.top_p = rng.Below(4) == 0 ? 1e-9 : rng.Uniform() + 1e-12;
+  if (rng.Below(2) == 0) c.sampling.top_k = 1 + static_cast<int32_t>(rng.Below(vocab + 2));
+  c.uniform = rng.Below(8) == 0 ? 0 : rng.Below(8) == 0 ? 1 - 0x1p-53 : rng.Uniform();
+  for (uint64_t n = rng.Below(4); n > 0; --n) {
+    const auto id = static_cast<uint32_t>(rng.Below(vocab));
+    if (std::find(c.ends.begin(), c.ends.end(), id) == c.ends.end()) c.ends.push_back(id);
+  }
+  return c;
+}
+
+std::string Describe(const Case& c) {
+  return ::testing::PrintToString(c.logits.size()) + " logits, temperature " +
+         std::to_string(c.sampling.temperature) + ", top_p " + std::to_string(c.sampling.top_p) + ", top_k " +
+         std::to_string(c.sampling.top_k.value_or(0)) + ", uniform " + std::to_string(c.uniform);
+}
+
+TEST(DeviceSampleTest, DrawsByItsDefinitionExactlyInBothOrdersOfThreads) {
+  Rng rng(1);
+  for (const size_t vocab : {1, 2, 31, 32, 33, 257, 512, 1000, 4099}) {
+    std::vector<Case> cases;
+    for (int i = 0; i < 12; ++i) cases.push_back(RandomCase(rng, vocab));
+    for (const auto order : {simt::Order::kForward, simt::Order::kReverse}) {
+      const std::vector<DrawResult> results = Launch(cases, order);
+      for (size_t i = 0; i < cases.size(); ++i) {
+        EXPECT_EQ(results[i].finite, 1u);
+        EXPECT_EQ(results[i].id, IdByDefinition(cases[i])) << Describe(cases[i]);
+      }
+    }
+  }
+}
+
+// The probability that a neighbour in the order would have been drawn is what a margin is worth: the device
+// rounds weights and temperature to fp32, some 1e-6 of them; so a uniform number further than that from every
+// boundary must give the sampler's token. Boundaries of the truncation count too: cases in which top_p or the
+// draw itself falls within 1e-5 of one are counted and must be few.
+TEST(DeviceSampleTest, AgreesWithTheSamplerAwayFromBoundaries) {
+  Rng rng(2);
+  int different = 0, compared = 0;
+  for (int round = 0; round < 6; ++round) {
+    std::vector<Case> cases;
+    std::vector<Draw> draws;
+    for (int i = 0; i < 40; ++i) {
+      Case c = RandomCase(rng, 700);
+      Draw draw;
+      draw.sampling = c.sampling;
+      draw.sampling.seed = rng.Next();
+      draw.index = static_cast<int64_t>(rng.Below(1000));
+      c.uniform = DrawUniform(draw.sampling.seed, draw.index);
+      cases.push_back(c);
+      draws.push_back(draw);
+    }
+    const std::vector<DrawResult> results = Launch(cases, simt::Order::kForward);
+    Sampler sampler;
+    for (size_t i = 0; i < cases.size(); ++i) {
+      draws[i].ends = cases[i].ends;
+      const absl::StatusOr<Drawn> want = sampler.Pick(cases[i].logits, draws[i]);
+      ASSERT_TRUE(want.ok());
+      ++compared;
+      if (results[i].id != want->id) {
+        ++different;
+        // Then both had nearly the same claim: at a slightly different uniform number it is the sampler's.
+        bool near = false;
+        for (const double shift : {-1e-5, 1e-5}) {
+          Case moved = cases[i];
+          moved.uniform = std::clamp(moved.uniform + shift, 0.0, 1 - 0x1p-53);
+          near = near || IdByDefinition(moved) == want->id;
+          moved = cases[i];
+          moved.sampling.top_p = std::clamp(moved.sampling.top_p * (1 + shift), 1e-12, 1.0);
+          near = near || IdByDefinition(moved) == want->id;
+        }
+        EXPECT_TRUE(near) << Describe(cases[i]) << ": " << results[i].id << " is not " << want->id;
+        continue;
+      }
+      EXPECT_NEAR(results[i].log_probability, want->log_probability,
+                  1e-5 + 1e-6 * std::abs(want->log_probability));
+      EXPECT_NEAR(results[i].end_probability, want->end_probability, 1e-5);
+    }
+  }
+  EXPECT_LE(different, 2) << "of " << compared;
+}
+
+TEST(DeviceSampleTest, FrequenciesAreTheProbabilities) {
+  Case c;
+  c.logits = {0.5f, 2, -1, 2, 0};
+  c.sampling.temperature = 0.8;
+  const Weights weights = WeightsOf(c, ParamsOf(c).inverse_temperature);
+  const double total = static_cast<double>(std::accumulate(weights.begin(), weights.end(), uint64_t{0}));
+  constexpr int kDraws = 400;
+  std::vector<Case> cases;
+  // Uniform numbers of a grid, so that frequencies are exact to one in kDraws.
+  for (int i = 0; i < kDraws; ++i) {
+    c.uniform = (i + 0.5) / kDraws;
+    cases.push_back(c);
+  }
+  std::vector<int> drawn(c.logits.size());
+  for (const DrawResult& result : Launch(cases, simt::Order::kForward)) ++drawn[result.id];
+  for (size_t id = 0; id < weights.size(); ++id) {
+    EXPECT_NEAR(drawn[id], kDraws * static_cast<double>(weights[id]) / total, 1.01);
+  }
+}
+
+TEST(DeviceSampleTest, Borders) {
+  Case greedy;
+  greedy.logits = {1, 3, -2, 3, 3};
+  Case top_1 = greedy, tiny_p = greedy, all_equal_2 = greedy;
+  for (Case* c : {&top_1, &tiny_p, &all_equal_2}) {
+    c->sampling.temperature = 2;
+    c->uniform = 1 - 0x1p-53;
+  }
+  top_1.sampling.top_k = 1;
+  tiny_p.sampling.top_p = 1e-12;
+  all_equal_2.sampling.top_k = 2;
+  Case hot = greedy, cold = greedy;
+  hot.sampling.temperature = 1e30;
+  hot.uniform = 0.99;
+  cold.sampling.temperature = 1e-30;
+  cold.uniform = 0.5;
+  const auto results = Launch({greedy, top_1, tiny_p, all_equal_2, hot, cold}, simt::Order::kForward);
+  EXPECT_EQ(results[0].id, 1u) << "the smallest id among equals";
+  EXPECT_EQ(results[1].id, 1u);
+  EXPECT_EQ(results[2].id, 1u);
+  EXPECT_EQ(results[3].id, 3u) << "the second of the three equals";
+  EXPECT_EQ(results[4].id, 4u) << "all are equally likely";
+  EXPECT_EQ(results[5].id, 3u) << "the second of the three largest";
+}
+
+TEST(DeviceSampleTest, AllTokensTogetherEndWithCertainty) {
+  Rng rng(3);
+  Case c = RandomCase(rng, 100);
+  c.ends.resize(100);
+  std::iota(c.ends.begin(), c.ends.end(), 0u);
+  EXPECT_NEAR(Launch({c}, simt::Order::kForward)[0].end_probability, 1, 1e-6);
+}
+
+TEST(DeviceSampleTest, LogitsThatAreNoNumbersAreReportedAndHarmNobodyElse) {
+  Rng rng(4);
+  std::vector<Case> cases;
+  for (int i = 0; i < 5; ++i) cases.push_back(RandomCase(rng, 64));
+  cases[1].logits[17] = NAN;
+  cases[2].logits[63] = INFINITY;
+  cases[3].logits.assign(64, -INFINITY);
+  const auto results = Launch(cases, simt::Order::kForward);
+  EXPECT_EQ(results[0].finite, 1u);
+  EXPECT_EQ(results[1].finite, 0u);
+  EXPECT_EQ(results[2].finite, 0u);
+  EXPECT_EQ(results[3].finite, 0u);
+  EXPECT_EQ(results[4].finite, 1u);
+  EXPECT_EQ(results[4].id, IdByDefinition(cases[4]));
+}
+
+}  // namespace
+}  // namespace bfio::worker::gpu

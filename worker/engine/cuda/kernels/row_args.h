@@ -1,0 +1,77 @@
+// Arguments of the kernels that work row by row, and what they have in common.
+//
+// Purpose: one plain struct per kernel, shared by the host that fills it in, the launcher and the kernel. All
+// pointers are device memory; an array's shape stands beside it. A launch covers `grid_rows` rows (or draws):
+// the bucket a step is padded to; the step's own numbers are in StepCounts, in device memory, so that a
+// captured graph can be replayed for any step of its bucket. Threads: plain data.
+#ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_ROW_ARGS_H_
+#define BFIO_WORKER_ENGINE_CUDA_KERNELS_ROW_ARGS_H_
+
+#include <cstdint>
+
+#include "worker/engine/cuda/kernels/device_types.h"
+
+namespace bfio::worker::gpu {
+
+struct StepCounts {
+  int32_t rows = 0;
+  int32_t draws = 0;
+};
+
+// residual[row] = table[token_ids[row]], and the row's rotations for all layers.
+struct EmbedArgs {
+  const StepCounts* counts = nullptr;
+  // [rows]
+  const uint32_t* token_ids = nullptr;
+  const int32_t* positions = nullptr;
+  // [vocab, hidden]
+  const Bf16* table = nullptr;
+  int32_t hidden = 0;
+  // [head_dim / 2] Radians per position.
+  const float* frequencies = nullptr;
+  int32_t half_dim = 0;
+  // [rows, hidden]
+  float* residual = nullptr;
+  // [rows, head_dim / 2, 2] Cosine and sine.
+  float* rotations = nullptr;
+  int32_t grid_rows = 0;
+};
+
+// residual[row] += addend[row] + bias, and normed[row] = RMSNorm(residual[row]) * weight, rounded to bf16
+// once before and once after the weight, as transformers does. Sums are fp32.
+struct NormArgs {
+  const StepCounts* counts = nullptr;
+  // [draws] Null: every row is normed. Otherwise normed[i] belongs to row picked[i], and the residual stays
+  // as it is.
+  const int32_t* picked = nullptr;
+  // [rows, hidden]
+  float* residual = nullptr;
+  // [rows, hidden] Null: nothing is added.
+  const Bf16* addend = nullptr;
+  // [hidden] Null: none. Only with an addend.
+  const Bf16* bias = nullptr;
+  // [hidden]
+  const Bf16* weight = nullptr;
+  float epsilon = 0;
+  int32_t hidden = 0;
+  // [rows or draws, hidden]
+  Bf16* normed = nullptr;
+  int32_t grid_rows = 0;
+};
+
+// out[row] = silu(gate + gate bias) * (up + up bias), where gate_up[row] is gate and then up.
+struct SiluArgs {
+  const StepCounts* counts = nullptr;
+  // [rows, 2 * width]
+  const Bf16* gate_up = nullptr;
+  // [2 * width] Null: none.
+  const Bf16* bias = nullptr;
+  int32_t width = 0;
+  // [rows, width]
+  Bf16* out = nullptr;
+  int32_t grid_rows = 0;
+};
+
+}  // namespace bfio::worker::gpu
+
+#endif  // BFIO_WORKER_ENGINE_CUDA_KERNELS_ROW_ARGS_H_
