@@ -1,7 +1,12 @@
 // The barrier: the collective in which all ranks of a group meet once per step.
 //
 // Purpose: one interface over NCCL, the CPU star/tree collective and the in-process one. The all-reduce
-// carries each rank's load and local time, so that every rank learns the group's maximum and sum.
+// carries each rank's load and local time, so that every rank learns the group's maximum and sum. Ranks that
+// share out a model's MLP (--mlp=tp) also exchange activations, by AllGather and ReduceScatter, and agree by
+// a first all-reduce on the rows of the step.
+//
+// Order: the ranks of a group make the same calls in the same order; every call names its step. A rank that
+// comes with another kind of call, another step or another size is found out and ends the barrier (INTERNAL).
 //
 // Life: a BarrierEndpoint lives as long as the rank. Each epoch: every rank calls Offer; the router passes
 // rank 0's offer to all as the communicator id; every rank calls Form and gets a Barrier of that epoch; when
@@ -21,8 +26,14 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 
 namespace bfio::worker {
+
+// Why a rank takes its leave with a step: bits of stop_flags.
+//
+// Its engine has failed: what it was to compute in the step is missing.
+inline constexpr uint32_t kStopEngineFailed = 1;
 
 // What a rank brings to a step's barrier.
 struct Contribution {
@@ -33,6 +44,10 @@ struct Contribution {
   // Requests that stay active after the step, plus assignments already received for a later step: the group
   // is idle when the sum is 0.
   int64_t active = 0;
+  // Tokens that the rank computes in the step.
+  int64_t rows = 0;
+  // All ranks leave the epoch together after a step in which some rank raised a flag.
+  uint32_t stop_flags = 0;
 };
 
 // What every rank learns, alike on all ranks.
@@ -42,6 +57,10 @@ struct GroupView {
   int64_t max_local_ns = 0;
   int64_t sum_local_ns = 0;
   int64_t sum_active = 0;
+  // The bucket that all ranks pad to, where they compute together.
+  int64_t max_rows = 0;
+  // Those of all ranks.
+  uint32_t stop_flags = 0;
 };
 
 class Barrier {
@@ -55,7 +74,19 @@ class Barrier {
   virtual absl::StatusOr<GroupView> AllReduce(int64_t step, const Contribution& mine,
                                               absl::Duration timeout) = 0;
 
-  // Makes a running or later AllReduce return CANCELLED soon. Any thread.
+  // Every rank brings `mine`, all of one size n; all get `all`, [world_size][n], in the order of ranks.
+  // Errors: AllReduce's; INTERNAL also when the ranks' sizes differ.
+  virtual absl::Status AllGather(int64_t step, absl::Span<const float> mine, absl::Span<float> all,
+                                 absl::Duration timeout) = 0;
+
+  // Adds up and shares out: rank d gets in `sum`, [n], what all ranks brought for it. A rank brings its nodes
+  // of the summation tree (summation_tree.h): `mine` is [nodes][world_size][n]. The CPU collectives add in
+  // the tree's order, so the sum is the same to the last bit in groups of every size; NCCL adds in an order
+  // of its own. Errors: AllGather's.
+  virtual absl::Status ReduceScatter(int64_t step, absl::Span<const float> mine, absl::Span<float> sum,
+                                     absl::Duration timeout) = 0;
+
+  // Makes a running or later call return CANCELLED soon. Any thread.
   virtual void Abort() = 0;
 };
 
@@ -65,6 +96,8 @@ struct GroupSpec {
   int32_t world_size = 1;
   // Rank 0's offer.
   std::string communicator_id;
+  // What the ranks compute together, in a number that must be the same on all; 0: nothing.
+  uint64_t signature = 0;
 };
 
 class BarrierEndpoint {
@@ -79,7 +112,8 @@ class BarrierEndpoint {
 
   // Forms the group; all ranks must call it with the same epoch. DEADLINE_EXCEEDED or UNAVAILABLE when the
   // others do not come; CANCELLED soon after a stop is requested (the epoch is out of date before it was
-  // formed); INVALID_ARGUMENT when `group` makes no sense.
+  // formed); INVALID_ARGUMENT when `group` makes no sense; FAILED_PRECONDITION when the ranks' signatures
+  // differ.
   virtual absl::StatusOr<std::unique_ptr<Barrier>> Form(const GroupSpec& group, absl::Duration timeout,
                                                         std::stop_token stop) = 0;
 };

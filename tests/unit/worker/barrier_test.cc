@@ -5,15 +5,14 @@
 #include <barrier>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
-#include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "gtest/gtest.h"
+#include "tests/testing/barrier_ranks.h"
 #include "worker/barrier/factory.h"
-#include "worker/barrier/star/star_endpoint.h"
 
 namespace bfio::worker {
 namespace {
@@ -23,44 +22,18 @@ constexpr absl::Duration kForever = absl::Seconds(60);
 // "Well before the deadline", generous to slow machines.
 constexpr absl::Duration kSoon = absl::Seconds(20);
 
-// "star", "tree" (the star with a fan-out of 3, so that few ranks make a deep tree) or "local".
 class BarrierTest : public ::testing::TestWithParam<std::string> {
  protected:
-  void MakeEndpoints(int ranks) {
-    endpoints_.clear();
-    for (int i = 0; i < ranks; ++i) {
-      if (GetParam() == "local") {
-        endpoints_.push_back(std::make_unique<LocalBarrierEndpoint>(hub_));
-      } else {
-        auto endpoint = StarEndpoint::Create({.fan_out = GetParam() == "tree" ? 3 : 16});
-        ASSERT_TRUE(endpoint.ok()) << endpoint.status();
-        endpoints_.push_back(*std::move(endpoint));
-      }
-    }
-  }
-
+  void MakeEndpoints(int ranks) { group_.emplace(GetParam(), ranks); }
   absl::StatusOr<std::unique_ptr<Barrier>> Form(int rank, uint64_t epoch, absl::Duration timeout = kForever,
                                                 std::stop_token stop = {}) {
-    return endpoints_[rank]->Form({epoch, rank, static_cast<int32_t>(endpoints_.size()), id_}, timeout, stop);
+    return group_->Form(rank, epoch, timeout, stop);
   }
-
-  // Forms the group and runs `body` on a thread per rank.
   void RunRanks(uint64_t epoch, const std::function<void(int rank, std::unique_ptr<Barrier>)>& body) {
-    id_ = *endpoints_[0]->Offer();
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < static_cast<int>(endpoints_.size()); ++rank) {
-      threads.emplace_back([&, rank] {
-        auto barrier = Form(rank, epoch);
-        ASSERT_TRUE(barrier.ok()) << rank << ": " << barrier.status();
-        body(rank, *std::move(barrier));
-      });
-    }
-    for (auto& thread : threads) thread.join();
+    group_->Run(epoch, body);
   }
 
-  std::shared_ptr<LocalHub> hub_ = std::make_shared<LocalHub>();
-  std::vector<std::unique_ptr<BarrierEndpoint>> endpoints_;
-  std::string id_;
+  std::optional<testing::BarrierRanks> group_;
 };
 
 INSTANTIATE_TEST_SUITE_P(All, BarrierTest, ::testing::Values("star", "tree", "local"),
@@ -72,7 +45,9 @@ TEST_P(BarrierTest, EveryRankLearnsMaximaAndSums) {
     MakeEndpoints(ranks);
     RunRanks(1, [&](int rank, std::unique_ptr<Barrier> barrier) {
       for (int64_t step = 1; step <= 20; ++step) {
-        const auto view = barrier->AllReduce(step, {rank * 10 + step, 1000 - rank, rank % 2}, kForever);
+        const uint32_t flags = rank == 1 && step == 20 ? kStopEngineFailed : 0;
+        const auto view =
+            barrier->AllReduce(step, {rank * 10 + step, 1000 - rank, rank % 2, 7 - rank, flags}, kForever);
         ASSERT_TRUE(view.ok()) << view.status();
         const int64_t n = ranks;
         EXPECT_EQ(view->max_load_tokens, (n - 1) * 10 + step);
@@ -80,6 +55,8 @@ TEST_P(BarrierTest, EveryRankLearnsMaximaAndSums) {
         EXPECT_EQ(view->max_local_ns, 1000);
         EXPECT_EQ(view->sum_local_ns, 1000 * n - n * (n - 1) / 2);
         EXPECT_EQ(view->sum_active, n / 2);
+        EXPECT_EQ(view->max_rows, 7);
+        EXPECT_EQ(view->stop_flags, step == 20 && ranks > 1 ? kStopEngineFailed : 0);
       }
     });
   }
@@ -179,7 +156,7 @@ TEST_P(BarrierTest, AGroupReformsAfterAFailure) {
     if (rank == 4) return;
     EXPECT_FALSE(barrier->AllReduce(1, {}, kForever).ok());
   });
-  endpoints_.erase(endpoints_.begin());  // rank 0 is lost; the others move up
+  group_->endpoints().erase(group_->endpoints().begin());  // rank 0 is lost; the others move up
   RunRanks(2, [&](int, std::unique_ptr<Barrier> barrier) {
     const auto view = barrier->AllReduce(1, {0, 0, 1}, kForever);
     ASSERT_TRUE(view.ok()) << view.status();
@@ -189,7 +166,7 @@ TEST_P(BarrierTest, AGroupReformsAfterAFailure) {
 
 TEST_P(BarrierTest, AGroupThatIsNotCompleteDoesNotForm) {
   MakeEndpoints(3);
-  id_ = *endpoints_[0]->Offer();
+  group_->Offer();
   std::thread other([&] { EXPECT_FALSE(Form(1, 1, absl::Milliseconds(100)).ok()); });
   const auto barrier = Form(0, 1, absl::Milliseconds(100));
   EXPECT_TRUE(absl::IsDeadlineExceeded(barrier.status()) || absl::IsUnavailable(barrier.status()))
@@ -197,9 +174,26 @@ TEST_P(BarrierTest, AGroupThatIsNotCompleteDoesNotForm) {
   other.join();
 }
 
+TEST_P(BarrierTest, RanksThatComputeSomethingElseDoNotForm) {
+  for (const int odd : {0, 1, 5}) {
+    MakeEndpoints(6);
+    group_->Offer();
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 6; ++rank) {
+      threads.emplace_back([&, rank] {
+        GroupSpec spec = group_->SpecOf(rank, 1);
+        spec.signature = rank == odd ? 0x8000000000000017 : 0xffffffffffffffff;
+        const auto barrier = group_->endpoints()[rank]->Form(spec, kForever, {});
+        EXPECT_TRUE(absl::IsFailedPrecondition(barrier.status())) << barrier.status();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
 TEST_P(BarrierTest, AStopEndsForming) {
   MakeEndpoints(2);
-  id_ = *endpoints_[0]->Offer();
+  group_->Offer();
   for (const int rank : {0, 1}) {
     std::stop_source stop;
     std::thread other([&] { stop.request_stop(); });
@@ -210,8 +204,8 @@ TEST_P(BarrierTest, AStopEndsForming) {
 
 TEST_P(BarrierTest, ARankOutsideTheGroupIsInvalid) {
   MakeEndpoints(1);
-  EXPECT_TRUE(absl::IsInvalidArgument(endpoints_[0]->Form({1, 2, 2, "x:1"}, kForever, {}).status()));
-  EXPECT_TRUE(absl::IsInvalidArgument(endpoints_[0]->Form({1, 0, 0, "x:1"}, kForever, {}).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(group_->endpoints()[0]->Form({1, 2, 2, "x:1"}, kForever, {}).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(group_->endpoints()[0]->Form({1, 0, 0, "x:1"}, kForever, {}).status()));
 }
 
 TEST(BarrierFactoryTest, UnknownNamesAreInvalid) {

@@ -64,13 +64,24 @@ TEST(WireTest, MessagesSurviveTheWire) {
   EXPECT_EQ(got->rank, 3);
   EXPECT_EQ(got->world_size, 9);
   EXPECT_EQ(got->address, handshake.address);
-  const Frame frame{WireType::kError, 1u << 31, 5, absl::StatusCode::kInternal, -1, {1, 2, 3, 4, -5}};
+  const Frame frame{WireType::kError,
+                    1u << 31,
+                    5,
+                    absl::StatusCode::kInternal,
+                    -1,
+                    6,
+                    1000,
+                    {1, 2, 3, 4, -5, 8, 0x80000001}};
   const auto back = DecodeFrame(Encode(frame));
   ASSERT_TRUE(back.has_value());
   EXPECT_EQ(back->epoch, frame.epoch);
   EXPECT_EQ(back->code, absl::StatusCode::kInternal);
   EXPECT_EQ(back->step, -1);
+  EXPECT_EQ(back->call, 6u);
+  EXPECT_EQ(back->payload, 1000u);
   EXPECT_EQ(back->view.sum_active, -5);
+  EXPECT_EQ(back->view.max_rows, 8);
+  EXPECT_EQ(back->view.stop_flags, 0x80000001u);
 }
 
 TEST(WireTest, GarbageIsNoMessage) {
@@ -86,6 +97,10 @@ TEST(WireTest, GarbageIsNoMessage) {
   join[27] = 0xff;
   EXPECT_FALSE(DecodeHandshake(join).has_value());
   EXPECT_FALSE(DecodeFrame(Encode(Frame{WireType::kJoin})).has_value());
+  auto reduce = Encode(Frame{WireType::kReduce});
+  EXPECT_TRUE(DecodeFrame(reduce).has_value());
+  ++reduce[4];  // of another version
+  EXPECT_FALSE(DecodeFrame(reduce).has_value());
 }
 
 TEST(AddressTest, HostsAndPorts) {

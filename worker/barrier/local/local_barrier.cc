@@ -1,8 +1,10 @@
 #include "worker/barrier/local/local_barrier.h"
 
+#include <algorithm>
 #include <atomic>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "worker/barrier/view.h"
@@ -12,7 +14,12 @@ namespace bfio::worker {
 // One epoch's meeting place. The first failure is final and is what every rank gets from then on.
 class LocalGroup {
  public:
-  explicit LocalGroup(int32_t world_size) : present_(world_size, false) {}
+  explicit LocalGroup(const GroupSpec& spec)
+      : world_size_(spec.world_size), signature_(spec.signature), present_(spec.world_size, false) {
+    for (auto& half : brought_) half.resize(present_.size());
+  }
+
+  int32_t world_size() const { return world_size_; }
 
   // Waits until all ranks are here.
   absl::Status Join(const GroupSpec& spec, absl::Time deadline) {
@@ -25,6 +32,7 @@ class LocalGroup {
     if (present_[spec.rank])
       return absl::InvalidArgumentError(absl::StrCat("rank ", spec.rank, " came twice"));
     present_[spec.rank] = true;
+    alike_ = alike_ && spec.signature == signature_;
     if (++joined_ == spec.world_size) changed_.SignalAll();
     while (joined_ < spec.world_size && failure_.ok()) {
       if (changed_.WaitWithDeadline(&mutex_, deadline)) {
@@ -32,37 +40,59 @@ class LocalGroup {
             absl::StrCat(joined_, " of ", spec.world_size, " ranks came to form epoch ", spec.epoch)));
       }
     }
+    if (joined_ == spec.world_size && !alike_) return SignatureError(spec.epoch);
     // A group that was complete has formed, even if it has failed since: the next AllReduce tells.
     return joined_ == spec.world_size ? absl::OkStatus() : failure_;
   }
 
   absl::StatusOr<GroupView> AllReduce(int64_t step, const Contribution& mine, absl::Time deadline) {
-    MutexLock lock(&mutex_);
-    if (!failure_.ok()) return failure_;
-    if (arrived_ == 0) {
-      step_ = step;
-      folded_ = ViewOf(mine);
-    } else if (step != step_) {
-      return FailLocked(absl::InternalError(absl::StrCat("ranks disagree: steps ", step, " and ", step_)));
-    } else {
-      Fold(ViewOf(mine), folded_);
-    }
-    if (++arrived_ == static_cast<int32_t>(present_.size())) {
-      arrived_ = 0;
-      ++meetings_;
-      result_ = folded_;
-      changed_.SignalAll();
-      return result_;
-    }
-    // `result_` cannot be overwritten before this rank has read it: the next meeting needs this rank.
-    for (const int64_t meeting = meetings_; meetings_ == meeting;) {
-      if (!failure_.ok()) return failure_;
-      if (changed_.WaitWithDeadline(&mutex_, deadline) && meetings_ == meeting && failure_.ok()) {
-        return FailLocked(absl::DeadlineExceededError(
-            absl::StrCat(arrived_, " of ", present_.size(), " ranks came to step ", step)));
+    GroupView result;
+    const auto bring = [&](bool first) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      if (first) {
+        folded_ = ViewOf(mine);
+      } else {
+        Fold(ViewOf(mine), folded_);
       }
-    }
-    return result_;
+    };
+    const auto take = [&](bool last) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      if (last) result_ = folded_;
+      result = result_;
+    };
+    const absl::Status status = Meet({Kind::kReduce, step, 0}, deadline, bring, take);
+    if (!status.ok()) return status;
+    return result;
+  }
+
+  absl::Status AllGather(int64_t step, int32_t rank, absl::Span<const float> mine, absl::Span<float> all,
+                         absl::Time deadline) {
+    size_t half = 0;
+    const auto bring = [&](bool) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { half = Bring(rank, mine); };
+    const auto take = [&](bool) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      float* to = all.data();
+      for (const std::vector<float>& one : brought_[half]) to = std::copy(one.begin(), one.end(), to);
+    };
+    return Meet({Kind::kGather, step, mine.size()}, deadline, bring, take);
+  }
+
+  absl::Status ReduceScatter(int64_t step, int32_t rank, absl::Span<const float> mine, absl::Span<float> sum,
+                             absl::Time deadline) {
+    size_t half = 0;
+    const auto bring = [&](bool) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { half = Bring(rank, mine); };
+    const auto take = [&](bool) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      const auto world = static_cast<int32_t>(present_.size());
+      std::vector<TermRange> nodes;
+      std::vector<const float*> sums;
+      for (int32_t other = 0; other < world; ++other) {
+        const float* at = brought_[half][other].data() + static_cast<size_t>(rank) * sum.size();
+        for (const TermRange& node : NodesOf(TermsOf(other, world))) {
+          nodes.push_back(node);
+          sums.push_back(at);
+          at += static_cast<size_t>(world) * sum.size();
+        }
+      }
+      SumTree(nodes, sums, sum);
+    };
+    return Meet({Kind::kScatter, step, sum.size()}, deadline, bring, take);
   }
 
   void Fail(const absl::Status& status) {
@@ -71,23 +101,78 @@ class LocalGroup {
   }
 
  private:
+  enum class Kind { kReduce, kGather, kScatter };
+  // What all ranks must come with.
+  struct Call {
+    Kind kind = Kind::kReduce;
+    int64_t step = 0;
+    size_t size = 0;
+    bool operator==(const Call&) const = default;
+  };
+
+  // Every rank's `bring` runs when it comes, every rank's `take` once all have come; both are told whether
+  // they are the first, or the last. What was brought to a meeting stays until the next but one begins: by
+  // then everybody has taken.
+  absl::Status Meet(const Call& call, absl::Time deadline, absl::FunctionRef<void(bool)> bring,
+                    absl::FunctionRef<void(bool)> take) {
+    MutexLock lock(&mutex_);
+    if (!failure_.ok()) return failure_;
+    if (arrived_ == 0) call_ = call;
+    if (call != call_) {
+      return FailLocked(absl::InternalError(
+          absl::StrCat("ranks disagree: steps ", call.step, " and ", call_.step, ", calls of kinds ",
+                       static_cast<int>(call.kind), " and ", static_cast<int>(call_.kind), ", sizes ",
+                       call.size, " and ", call_.size)));
+    }
+    bring(arrived_ == 0);
+    if (++arrived_ == static_cast<int32_t>(present_.size())) {
+      arrived_ = 0;
+      ++meetings_;
+      take(true);
+      changed_.SignalAll();
+      return absl::OkStatus();
+    }
+    for (const int64_t meeting = meetings_; meetings_ == meeting;) {
+      if (!failure_.ok()) return failure_;
+      if (changed_.WaitWithDeadline(&mutex_, deadline) && meetings_ == meeting && failure_.ok()) {
+        return FailLocked(absl::DeadlineExceededError(
+            absl::StrCat(arrived_, " of ", present_.size(), " ranks came to step ", call.step)));
+      }
+    }
+    take(false);
+    return absl::OkStatus();
+  }
+
+  // Returns where it is kept.
+  size_t Bring(int32_t rank, absl::Span<const float> mine) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const size_t half = static_cast<size_t>(meetings_ % 2);
+    brought_[half][rank].assign(mine.begin(), mine.end());
+    return half;
+  }
+
   absl::Status FailLocked(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (failure_.ok()) failure_ = status;
     changed_.SignalAll();
     return failure_;
   }
 
+  const int32_t world_size_;
+  const uint64_t signature_;
   Mutex mutex_;
   CondVar changed_;
   std::vector<bool> present_ ABSL_GUARDED_BY(mutex_);
   int32_t joined_ ABSL_GUARDED_BY(mutex_) = 0;
+  // The signatures of those who came are one and the same.
+  bool alike_ ABSL_GUARDED_BY(mutex_) = true;
   // The meeting under way.
-  int64_t step_ ABSL_GUARDED_BY(mutex_) = 0;
+  Call call_ ABSL_GUARDED_BY(mutex_);
   int32_t arrived_ ABSL_GUARDED_BY(mutex_) = 0;
   GroupView folded_ ABSL_GUARDED_BY(mutex_);
   // The last one.
   int64_t meetings_ ABSL_GUARDED_BY(mutex_) = 0;
   GroupView result_ ABSL_GUARDED_BY(mutex_);
+  // By meeting modulo 2, then by rank.
+  std::vector<std::vector<float>> brought_[2] ABSL_GUARDED_BY(mutex_);
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -101,9 +186,24 @@ class LocalBarrier final : public Barrier {
   absl::StatusOr<GroupView> AllReduce(int64_t step, const Contribution& mine,
                                       absl::Duration timeout) override {
     auto view = group_->AllReduce(step, mine, absl::Now() + timeout);
-    // The group knows that somebody aborted; only here is it known that it was this rank.
-    if (!view.ok() && aborted_.load()) return absl::CancelledError("barrier aborted");
+    if (!view.ok()) return Mine(view.status());
     return view;
+  }
+
+  absl::Status AllGather(int64_t step, absl::Span<const float> mine, absl::Span<float> all,
+                         absl::Duration timeout) override {
+    absl::Status status = CheckGatherSizes(group_->world_size(), mine, all);
+    if (!status.ok()) group_->Fail(status);
+    if (status.ok()) status = group_->AllGather(step, rank_, mine, all, absl::Now() + timeout);
+    return Mine(status);
+  }
+
+  absl::Status ReduceScatter(int64_t step, absl::Span<const float> mine, absl::Span<float> sum,
+                             absl::Duration timeout) override {
+    absl::Status status = CheckScatterSizes(rank_, group_->world_size(), mine, sum);
+    if (!status.ok()) group_->Fail(status);
+    if (status.ok()) status = group_->ReduceScatter(step, rank_, mine, sum, absl::Now() + timeout);
+    return Mine(status);
   }
 
   void Abort() override {
@@ -112,6 +212,11 @@ class LocalBarrier final : public Barrier {
   }
 
  private:
+  // The group knows that somebody aborted; only here is it known that it was this rank.
+  absl::Status Mine(const absl::Status& status) const {
+    return !status.ok() && aborted_.load() ? absl::CancelledError("barrier aborted") : status;
+  }
+
   absl::Status Left(absl::string_view how) const {
     return absl::UnavailableError(absl::StrCat("rank ", rank_, " ", how));
   }
@@ -134,7 +239,7 @@ std::shared_ptr<LocalGroup> LocalHub::Find(const GroupSpec& spec) {
   auto& slot = groups_[{spec.communicator_id, spec.epoch}];
   std::shared_ptr<LocalGroup> group = slot.lock();
   if (group == nullptr) {
-    group = std::make_shared<LocalGroup>(spec.world_size);
+    group = std::make_shared<LocalGroup>(spec);
     slot = group;
   }
   return group;

@@ -33,12 +33,22 @@ absl::Status NcclStatus(ncclResult_t result, absl::string_view what) {
 
 // A rank's row. Its sum over one rank and zeros is the row itself.
 struct Row {
+  int64_t epoch;
   int64_t step;
+  // Calls so far, of whatever kind.
+  int64_t call;
   int64_t load_tokens;
   int64_t local_ns;
   int64_t active;
+  int64_t rows;
+  int64_t stop_flags;
 };
 constexpr size_t kRowWords = sizeof(Row) / sizeof(int64_t);
+
+GroupView ViewOf(const Row& row) {
+  return ViewOf(Contribution{row.load_tokens, row.local_ns, row.active, row.rows,
+                             static_cast<uint32_t>(row.stop_flags)});
+}
 
 // Decides when a poll loop ends: the deadline or an abort.
 class Patience {
@@ -75,7 +85,11 @@ bool AbortComm(ncclComm_t comm, int device, absl::Duration patience) {
 class NcclBarrier final : public Barrier {
  public:
   NcclBarrier(const GroupSpec& group, const NcclOptions& options, std::shared_ptr<std::atomic<bool>> stuck)
-      : rank_(group.rank), world_size_(group.world_size), options_(options), stuck_(std::move(stuck)) {}
+      : epoch_(static_cast<int64_t>(group.epoch)),
+        rank_(group.rank),
+        world_size_(group.world_size),
+        options_(options),
+        stuck_(std::move(stuck)) {}
   ~NcclBarrier() override {
     Finish(absl::UnavailableError("left")).IgnoreError();
     if (stuck_->load()) return;  // a stuck kernel may still use the buffers: leave them
@@ -83,6 +97,8 @@ class NcclBarrier final : public Barrier {
     if (stream_ != nullptr) cudaStreamDestroy(stream_);
     cudaFree(device_rows_);
     cudaFreeHost(host_rows_);
+    cudaFree(device_numbers_);
+    cudaFreeHost(host_numbers_);
   }
 
   absl::Status Init(const std::string& communicator_id, absl::Duration timeout) {
@@ -103,10 +119,49 @@ class NcclBarrier final : public Barrier {
                                       absl::Duration timeout) override {
     if (!failure_.ok()) return failure_;
     const Patience patience(timeout, aborted_);
-    absl::Status status = Launch({step, mine.load_tokens, mine.local_ns, mine.active}, patience);
+    absl::Status status = Launch(
+        {epoch_, step, ++call_, mine.load_tokens, mine.local_ns, mine.active, mine.rows, mine.stop_flags},
+        patience);
     if (status.ok()) status = AwaitEvent(patience);
     if (!status.ok()) return Finish(status);
     return Summarise(step);
+  }
+
+  absl::Status AllGather(int64_t step, absl::Span<const float> mine, absl::Span<float> all,
+                         absl::Duration timeout) override {
+    if (!failure_.ok()) return failure_;
+    const Patience patience(timeout, aborted_);
+    ++call_;
+    absl::Status status = CheckGatherSizes(world_size_, mine, all);
+    if (status.ok()) status = Reserve(mine.size() + all.size());
+    if (!status.ok()) return Finish(status);
+    std::copy(mine.begin(), mine.end(), host_numbers_);
+    float* const result = device_numbers_ + mine.size();
+    const auto collective = [&] {
+      return ncclAllGather(device_numbers_, result, mine.size(), ncclFloat32, comm_, stream_);
+    };
+    status = Exchange(mine.size(), collective, result, all, patience);
+    return status.ok() ? status : Finish(status);
+  }
+
+  absl::Status ReduceScatter(int64_t step, absl::Span<const float> mine, absl::Span<float> sum,
+                             absl::Duration timeout) override {
+    if (!failure_.ok()) return failure_;
+    const Patience patience(timeout, aborted_);
+    ++call_;
+    const size_t brought = static_cast<size_t>(world_size_) * sum.size();
+    absl::Status status = CheckScatterSizes(rank_, world_size_, mine, sum);
+    if (status.ok()) status = Reserve(brought + sum.size());
+    if (!status.ok()) return Finish(status);
+    // NCCL takes one term per rank and adds in an order of its own.
+    std::fill_n(host_numbers_, brought, 0.0f);
+    for (size_t i = 0; i < mine.size(); ++i) host_numbers_[i % brought] += mine[i];
+    float* const result = device_numbers_ + brought;
+    const auto collective = [&] {
+      return ncclReduceScatter(device_numbers_, result, sum.size(), ncclFloat32, ncclSum, comm_, stream_);
+    };
+    status = Exchange(brought, collective, result, sum, patience);
+    return status.ok() ? status : Finish(status);
   }
 
   void Abort() override { aborted_.store(true); }
@@ -120,6 +175,37 @@ class NcclBarrier final : public Barrier {
     status.Update(CudaStatus(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate"));
     status.Update(CudaStatus(cudaMalloc(&device_rows_, Bytes()), "cudaMalloc"));
     status.Update(CudaStatus(cudaMallocHost(&host_rows_, Bytes()), "cudaMallocHost"));
+    return status;
+  }
+
+  // Room for `count` numbers, on both sides. Allocates while batches still grow: not once all have been seen.
+  absl::Status Reserve(size_t count) {
+    if (count <= reserved_) return absl::OkStatus();
+    reserved_ = 0;
+    absl::Status status = CudaStatus(cudaFree(std::exchange(device_numbers_, nullptr)), "cudaFree");
+    status.Update(CudaStatus(cudaFreeHost(std::exchange(host_numbers_, nullptr)), "cudaFreeHost"));
+    status.Update(CudaStatus(cudaMalloc(&device_numbers_, count * sizeof(float)), "cudaMalloc"));
+    status.Update(CudaStatus(cudaMallocHost(&host_numbers_, count * sizeof(float)), "cudaMallocHost"));
+    if (status.ok()) reserved_ = count;
+    return status;
+  }
+
+  // The first `brought` of host_numbers_ to the GPU, the collective, and `result` back into `out`.
+  template <typename Collective>
+  absl::Status Exchange(size_t brought, const Collective& collective, const float* result,
+                        absl::Span<float> out, const Patience& patience) {
+    absl::Status status = CudaStatus(cudaMemcpyAsync(device_numbers_, host_numbers_, brought * sizeof(float),
+                                                     cudaMemcpyHostToDevice, stream_),
+                                     "copy to GPU");
+    if (status.ok()) status = NcclStatus(collective(), "collective");
+    if (status.ok()) status = AwaitComm(patience);
+    if (!status.ok()) return status;
+    status = CudaStatus(
+        cudaMemcpyAsync(host_numbers_, result, out.size() * sizeof(float), cudaMemcpyDeviceToHost, stream_),
+        "copy from GPU");
+    status.Update(CudaStatus(cudaEventRecord(event_, stream_), "cudaEventRecord"));
+    if (status.ok()) status = AwaitEvent(patience);
+    if (status.ok()) std::copy_n(host_numbers_, out.size(), out.begin());
     return status;
   }
 
@@ -167,14 +253,15 @@ class NcclBarrier final : public Barrier {
 
   absl::StatusOr<GroupView> Summarise(int64_t step) {
     const Row* rows = static_cast<const Row*>(host_rows_);
-    GroupView view = ViewOf({rows[0].load_tokens, rows[0].local_ns, rows[0].active});
+    GroupView view = ViewOf(rows[0]);
     for (int32_t rank = 0; rank < world_size_; ++rank) {
-      if (rows[rank].step != step) {
-        return Finish(
-            absl::InternalError(absl::StrCat("ranks disagree: rank ", rank, " is at step ", rows[rank].step,
-                                             ", rank ", rank_, " at step ", step)));
+      const Row& row = rows[rank];
+      if (row.epoch != epoch_ || row.step != step || row.call != call_) {
+        return Finish(absl::InternalError(absl::StrCat(
+            "ranks disagree: rank ", rank, " is at step ", row.step, " of epoch ", row.epoch, ", call ",
+            row.call, ", rank ", rank_, " at step ", step, " of epoch ", epoch_, ", call ", call_)));
       }
-      if (rank > 0) Fold(ViewOf({rows[rank].load_tokens, rows[rank].local_ns, rows[rank].active}), view);
+      if (rank > 0) Fold(ViewOf(row), view);
     }
     return view;
   }
@@ -189,6 +276,7 @@ class NcclBarrier final : public Barrier {
     return failure_;
   }
 
+  const int64_t epoch_;
   const int32_t rank_;
   const int32_t world_size_;
   const NcclOptions options_;
@@ -201,6 +289,11 @@ class NcclBarrier final : public Barrier {
   // [world_size] rows each; host_rows_ is pinned.
   void* device_rows_ = nullptr;
   void* host_rows_ = nullptr;
+  int64_t call_ = 0;
+  // Of AllGather and ReduceScatter: what this rank brings, then what it gets; host_numbers_ is pinned.
+  size_t reserved_ = 0;
+  float* device_numbers_ = nullptr;
+  float* host_numbers_ = nullptr;
 };
 
 }  // namespace
@@ -239,8 +332,9 @@ absl::StatusOr<std::unique_ptr<Barrier>> NcclEndpoint::Form(const GroupSpec& gro
   std::stop_callback on_stop(stop, [&] { barrier->Abort(); });
   if (absl::Status status = barrier->Init(group.communicator_id, timeout); !status.ok()) return status;
   // The first collective connects the ranks and loads the kernels: here, not in step 1.
-  auto met = barrier->AllReduce(0, Contribution{}, deadline - absl::Now());
+  auto met = barrier->AllReduce(0, SignatureContribution(group.signature), deadline - absl::Now());
   if (!met.ok()) return met.status();
+  if (!SameSignature(*met)) return SignatureError(group.epoch);
   return barrier;
 }
 

@@ -3,11 +3,14 @@
 // State of knowledge: compiled and linked against NCCL 2.28, not yet run on a GPU unless docs/benchmarks.md
 // says where.
 //
-// One all-reduce per step. Every rank writes its contribution and its step into its own row of a zeroed
-// [world][4] table of int64 and the ranks sum the tables, so that each gets every rank's row: from the rows
+// One all-reduce per step. Every rank writes its contribution, epoch and step into its own row of a zeroed
+// [world][8] table of int64 and the ranks sum the tables, so that each gets every rank's row: from the rows
 // it computes maxima and sums and sees whether all are at the same step. A maximum and a sum as two grouped
-// all-reduces would carry fewer bytes (2 KiB at 64 ranks is still one LL message) but be two work items and
+// all-reduces would carry fewer bytes (4 KiB at 64 ranks is still a small message) but be two work items and
 // could not name a rank that is out of step.
+//
+// All-gather and reduce-scatter take and give host memory, through buffers of their own on both sides; an
+// engine that keeps its activations on the GPU will want them to take device pointers.
 //
 // Bounded in time: the communicator is non-blocking (config.blocking = 0) and nothing here calls a
 // synchronising CUDA function; the step polls the event, ncclCommGetAsyncError, the abort flag and the

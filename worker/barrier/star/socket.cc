@@ -138,6 +138,26 @@ bool Connection::Send(absl::Span<const uint8_t> bytes) {
   return sent == static_cast<ssize_t>(bytes.size());
 }
 
+std::optional<size_t> Connection::ReadSome(absl::Span<uint8_t> into) {
+  for (;;) {
+    const ssize_t got = recv(fd_.get(), into.data(), into.size(), MSG_DONTWAIT);
+    if (got > 0) return static_cast<size_t>(got);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return 0;
+    return std::nullopt;
+  }
+}
+
+std::optional<size_t> Connection::SendSome(absl::Span<const uint8_t> bytes) {
+  for (;;) {
+    const ssize_t sent = send(fd_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent >= 0) return static_cast<size_t>(sent);
+    if (errno == EINTR) continue;
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
+    return std::nullopt;
+  }
+}
+
 absl::StatusOr<Address> ParseAddress(absl::string_view text) {
   const size_t colon = text.rfind(':');
   uint32_t port = 0;

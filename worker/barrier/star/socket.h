@@ -10,6 +10,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -74,11 +75,19 @@ class Connection {
   // most two are ever under way, so a full buffer means a peer that is not one of ours.
   bool Send(absl::Span<const uint8_t> bytes);
 
+  // Of a message of any size, a part at a time. Nothing: the peer is gone.
+  std::optional<size_t> ReadSome(absl::Span<uint8_t> into);
+  std::optional<size_t> SendSome(absl::Span<const uint8_t> bytes);
+  // Between the parts of such a message nothing else may be sent.
+  void set_mid_message(bool mid_message) { mid_message_ = mid_message; }
+  bool mid_message() const { return mid_message_; }
+
  private:
   Fd fd_;
   std::array<uint8_t, kHandshakeBytes> buffer_;
   size_t have_ = 0;
   size_t last_ = 0;
+  bool mid_message_ = false;
 };
 
 // "host:port" or "[v6]:port".

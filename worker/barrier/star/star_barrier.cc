@@ -26,6 +26,7 @@ absl::Status PeerFailure(const Frame& frame) {
 StarBarrier::StarBarrier(const GroupSpec& group, StarRanks ranks, Links links, std::shared_ptr<Signal> abort)
     : epoch_(group.epoch),
       rank_(group.rank),
+      world_size_(group.world_size),
       ranks_(ranks),
       links_(std::move(links)),
       abort_(std::move(abort)),
@@ -34,6 +35,7 @@ StarBarrier::StarBarrier(const GroupSpec& group, StarRanks ranks, Links links, s
   poll_set_.push_back({links_.parent.fd(), POLLIN, 0});
   arrived_.resize(links_.children.size());
   for (const Connection& child : links_.children) poll_set_.push_back({child.fd(), POLLIN, 0});
+  AppendSubtree(rank_, ranks_.fan_out, world_size_, subtree_);
 }
 
 StarBarrier::~StarBarrier() {
@@ -43,6 +45,7 @@ StarBarrier::~StarBarrier() {
 absl::StatusOr<GroupView> StarBarrier::AllReduce(int64_t step, const Contribution& mine,
                                                  absl::Duration timeout) {
   if (!failure_.ok()) return failure_;
+  ++call_;
   const int64_t deadline_ns = MonotonicNs() + absl::ToInt64Nanoseconds(timeout);
   GroupView view = ViewOf(mine);
   if (absl::Status status = Gather(step, deadline_ns, view); !status.ok()) return Fail(status);
@@ -128,16 +131,19 @@ absl::StatusOr<std::optional<Frame>> StarBarrier::Receive(Connection& from, int3
       break;
   }
   const auto frame = DecodeFrame(from.message());
-  if (!frame.has_value() || frame->epoch != epoch_) {
-    return absl::UnavailableError(absl::StrCat("garbage from rank ", rank));
+  if (!frame.has_value()) return absl::UnavailableError(absl::StrCat("garbage from rank ", rank));
+  if (frame->epoch != epoch_) {
+    return absl::UnavailableError(
+        absl::StrCat("rank ", rank, " speaks of epoch ", frame->epoch, ", this is epoch ", epoch_));
   }
   if (frame->type == WireType::kError) {
     culprit_ = frame->rank;
     return PeerFailure(*frame);
   }
-  if (frame->type != expected || frame->step != step || frame->rank != rank) {
+  if (frame->type != expected || frame->step != step || frame->call != call_ || frame->rank != rank) {
     return absl::InternalError(absl::StrCat("ranks disagree: rank ", rank, " is at step ", frame->step,
-                                            ", rank ", rank_, " at step ", step));
+                                            ", call ", frame->call, ", rank ", rank_, " at step ", step,
+                                            ", call ", call_));
   }
   return frame;
 }
@@ -156,8 +162,11 @@ absl::Status StarBarrier::Fail(const absl::Status& status) {
   frame.rank = culprit_;
   frame.code = status.code();
   const auto bytes = Encode(frame);
-  if (links_.parent.valid()) links_.parent.Send(bytes);
-  for (Connection& child : links_.children) child.Send(bytes);
+  // Half a payload cannot be followed by anything: there the end of the connection has to tell.
+  if (links_.parent.valid() && !links_.parent.mid_message()) links_.parent.Send(bytes);
+  for (Connection& child : links_.children) {
+    if (!child.mid_message()) child.Send(bytes);
+  }
   // A connection closed with unread bytes is reset, and the peer may lose the error frame: it sees the reset
   // instead, which means the same.
   links_.parent.Close();
@@ -166,7 +175,7 @@ absl::Status StarBarrier::Fail(const absl::Status& status) {
 }
 
 Frame StarBarrier::FrameOf(WireType type, int64_t step, const GroupView& view) const {
-  return {type, epoch_, rank_, absl::StatusCode::kOk, step, view};
+  return {type, epoch_, rank_, absl::StatusCode::kOk, step, call_, 0, view};
 }
 
 }  // namespace bfio::worker

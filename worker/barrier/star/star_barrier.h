@@ -1,11 +1,13 @@
 // The barrier over TCP: contributions fold up a tree, the result comes back down.
 //
-// Cost: two messages per rank and step, no allocation. A rank that leaves is seen as the end of its
-// connection; every failure is passed on to all neighbours at once, so nobody waits for a deadline because of
-// somebody else's death. Threads: as barrier.h says.
+// Cost: two messages per rank and all-reduce, no allocation. Activations (star_collectives.cc) go through
+// rank 0 too, which adds up: as much as small models and tests on CPUs need, and no more. A rank that leaves
+// is seen as the end of its connection; every failure is passed on to all neighbours at once, so nobody waits
+// for a deadline because of somebody else's death. Threads: as barrier.h says.
 #ifndef BFIO_WORKER_BARRIER_STAR_STAR_BARRIER_H_
 #define BFIO_WORKER_BARRIER_STAR_STAR_BARRIER_H_
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -25,6 +27,7 @@ struct StarRanks {
   int32_t parent = -1;
   // Of links.children[0]; the others follow.
   int32_t first_child = 0;
+  int32_t fan_out = 1;
 };
 
 class StarBarrier final : public Barrier {
@@ -35,11 +38,34 @@ class StarBarrier final : public Barrier {
 
   absl::StatusOr<GroupView> AllReduce(int64_t step, const Contribution& mine,
                                       absl::Duration timeout) override;
+  absl::Status AllGather(int64_t step, absl::Span<const float> mine, absl::Span<float> all,
+                         absl::Duration timeout) override;
+  absl::Status ReduceScatter(int64_t step, absl::Span<const float> mine, absl::Span<float> sum,
+                             absl::Duration timeout) override;
   void Abort() override { abort_->Set(); }
 
  private:
   // Index of the poll set's entries.
   static constexpr size_t kAbort = 0, kParent = 1, kFirstChild = 2;
+
+  // A frame and its payload on their way. `slot` is the neighbour's index in the poll set.
+  struct Incoming {
+    size_t slot;
+    WireType type;
+    absl::Span<uint8_t> payload;
+    // The frame is here.
+    bool begun = false;
+    size_t have = 0;
+    bool done = false;
+  };
+  struct Outgoing {
+    size_t slot;
+    std::array<uint8_t, kFrameBytes> frame;
+    absl::Span<const uint8_t> payload;
+    // Of both.
+    size_t sent = 0;
+    bool done = false;
+  };
 
   absl::Status Gather(int64_t step, int64_t deadline_ns, GroupView& view);
   absl::StatusOr<GroupView> AwaitResult(int64_t step, int64_t deadline_ns);
@@ -50,12 +76,44 @@ class StarBarrier final : public Barrier {
                                                int64_t step);
   // Which child's contribution is missing, for the message.
   std::string Missing() const;
+
+  // --- activations: star_collectives.cc ---
+
+  absl::Status Gather(int64_t step, absl::Span<const float> mine, absl::Span<float> all, int64_t deadline_ns);
+  absl::Status Scatter(int64_t step, absl::Span<const float> mine, absl::Span<float> sum,
+                       int64_t deadline_ns);
+  // Puts what the subtree brings together in up_, and sends it to the parent if there is one. `unit` gives
+  // the numbers that a rank brings.
+  template <typename Unit>
+  absl::Status BringUp(int64_t step, WireType type, absl::Span<const float> mine, const Unit& unit,
+                       int64_t deadline_ns);
+  // down_ = the sums for all ranks. Of rank 0.
+  void AddUp(size_t n);
+  void Expect(size_t slot, WireType type, absl::Span<float> payload);
+  void Post(size_t slot, WireType type, int64_t step, absl::Span<const float> payload);
+  // Moves everything that is expected and posted. With `listen`, news from the other neighbours are taken for
+  // what they can only be: bad.
+  absl::Status Exchange(int64_t step, int64_t deadline_ns, bool listen);
+  void FillExchangePollSet(bool listen);
+  absl::Status Serve(size_t slot, short events, int64_t step);
+  absl::Status Advance(Incoming& in, int64_t step);
+  absl::Status Advance(Outgoing& out, int64_t step);
+  bool UnderWay() const;
+  Connection& At(size_t slot) {
+    return slot == kParent ? links_.parent : links_.children[slot - kFirstChild];
+  }
+  int32_t RankAt(size_t slot) const {
+    return slot == kParent ? ranks_.parent : ranks_.first_child + static_cast<int32_t>(slot - kFirstChild);
+  }
+
+  // --- ends ---
   // Ends this barrier: remembers why and tells all neighbours.
   absl::Status Fail(const absl::Status& status);
   Frame FrameOf(WireType type, int64_t step, const GroupView& view) const;
 
   const uint64_t epoch_;
   const int32_t rank_;
+  const int32_t world_size_;
   const StarRanks ranks_;
   Links links_;
   const std::shared_ptr<Signal> abort_;
@@ -63,9 +121,19 @@ class StarBarrier final : public Barrier {
   std::vector<pollfd> poll_set_;
   // By child: its contribution to the present step is in.
   std::vector<bool> arrived_;
+  // Calls so far.
+  uint64_t call_ = 0;
   absl::Status failure_;
   // Where the trouble began, if a peer told.
   int32_t culprit_;
+
+  // This rank and everybody below it (AppendSubtree).
+  std::vector<int32_t> subtree_;
+  std::vector<Incoming> incoming_;
+  std::vector<Outgoing> outgoing_;
+  std::vector<pollfd> exchange_poll_set_;
+  // What the subtree brings, and gets; by subtree_.
+  std::vector<float> up_, down_;
 };
 
 }  // namespace bfio::worker

@@ -37,11 +37,13 @@ absl::StatusOr<std::unique_ptr<Barrier>> StarEndpoint::Form(const GroupSpec& gro
   if (!links.ok()) return links.status();
   const RankRange children = ChildrenOf(group.rank, options_.fan_out, group.world_size);
   const int32_t parent = group.rank == 0 ? -1 : ParentOf(group.rank, options_.fan_out);
-  auto barrier =
-      std::make_unique<StarBarrier>(group, StarRanks{parent, children.begin}, *std::move(links), interrupt);
+  auto barrier = std::make_unique<StarBarrier>(group, StarRanks{parent, children.begin, options_.fan_out},
+                                               *std::move(links), interrupt);
   // A first meeting, so that on success the whole group has formed, not only this rank's neighbourhood.
-  auto met = barrier->AllReduce(0, Contribution{}, absl::Nanoseconds(deadline_ns - MonotonicNs()));
+  auto met = barrier->AllReduce(0, SignatureContribution(group.signature),
+                                absl::Nanoseconds(deadline_ns - MonotonicNs()));
   if (!met.ok()) return met.status();
+  if (!SameSignature(*met)) return SignatureError(group.epoch);
   return barrier;
 }
 

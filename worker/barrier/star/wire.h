@@ -1,14 +1,18 @@
 // The barrier's wire format: two fixed-size messages, little-endian, nothing to allocate. Pure.
+// Some frames are followed by a payload of fp32 numbers, as the machine has them: little-endian.
 //
 // Forming a group (Handshake, 288 bytes):
 //   kJoin     any rank -> rank 0     who I am, where I listen
 //   kWelcome  rank 0 -> any rank     everybody is here; your parent listens there (empty: it is rank 0, stay)
 //   kAttach   rank -> its parent     when the parent is not rank 0
 //   kReject   either acceptor        not you; `epoch` is the acceptor's own
-// Every step (Frame, 72 bytes):
+// Every step (Frame, 104 bytes):
 //   kReduce   child -> parent        the fold of the child's subtree
 //   kResult   parent -> child        the fold of the whole group
 //   kError    to all neighbours      this rank's barrier is finished; they pass it on
+// Where ranks exchange activations (Frame and payload; what is in it: star_collectives.cc):
+//   kGather, kScatter      child -> parent    what the child's subtree brings
+//   kGathered, kScattered  parent -> child    what it gets
 // Decoding trusts nothing: magic, version and type must match, and the caller checks epoch, rank and step.
 #ifndef BFIO_WORKER_BARRIER_STAR_WIRE_H_
 #define BFIO_WORKER_BARRIER_STAR_WIRE_H_
@@ -32,6 +36,10 @@ enum class WireType : uint16_t {
   kReduce = 5,
   kResult = 6,
   kError = 7,
+  kGather = 8,
+  kGathered = 9,
+  kScatter = 10,
+  kScattered = 11,
 };
 
 struct Address {
@@ -57,12 +65,16 @@ struct Frame {
   // kError only.
   absl::StatusCode code = absl::StatusCode::kOk;
   int64_t step = 0;
+  // Counts the calls on this barrier, of whatever kind.
+  uint64_t call = 0;
+  // Numbers that follow the frame.
+  uint64_t payload = 0;
   GroupView view;
 };
 
 inline constexpr size_t kMaxHostBytes = 253;
 inline constexpr size_t kHandshakeBytes = 288;
-inline constexpr size_t kFrameBytes = 72;
+inline constexpr size_t kFrameBytes = 104;
 
 std::array<uint8_t, kHandshakeBytes> Encode(const Handshake& handshake);
 std::array<uint8_t, kFrameBytes> Encode(const Frame& frame);

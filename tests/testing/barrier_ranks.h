@@ -1,0 +1,72 @@
+// Ranks as threads over a barrier of a named kind.
+//
+// Purpose: tests that hold for every barrier that runs without a GPU.
+#ifndef BFIO_TESTS_TESTING_BARRIER_RANKS_H_
+#define BFIO_TESTS_TESTING_BARRIER_RANKS_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "gtest/gtest.h"
+#include "worker/barrier/local/local_barrier.h"
+#include "worker/barrier/star/star_endpoint.h"
+
+namespace bfio::testing {
+
+class BarrierRanks {
+ public:
+  // A net under hangs, not a performance bound.
+  static constexpr absl::Duration kForever = absl::Seconds(60);
+
+  // "star", "tree" (the star with a fan-out of 3, so that few ranks make a deep tree) or "local".
+  BarrierRanks(const std::string& kind, int ranks) {
+    for (int i = 0; i < ranks; ++i) {
+      if (kind == "local") {
+        endpoints_.push_back(std::make_unique<worker::LocalBarrierEndpoint>(hub_));
+        continue;
+      }
+      auto endpoint = worker::StarEndpoint::Create({.fan_out = kind == "tree" ? 3 : 16});
+      EXPECT_TRUE(endpoint.ok()) << endpoint.status();
+      endpoints_.push_back(*std::move(endpoint));
+    }
+  }
+
+  std::vector<std::unique_ptr<worker::BarrierEndpoint>>& endpoints() { return endpoints_; }
+  int size() const { return static_cast<int>(endpoints_.size()); }
+  // Takes rank 0's offer; before the ranks form.
+  void Offer() { id_ = *endpoints_[0]->Offer(); }
+
+  worker::GroupSpec SpecOf(int rank, uint64_t epoch) const { return {epoch, rank, size(), id_}; }
+  absl::StatusOr<std::unique_ptr<worker::Barrier>> Form(int rank, uint64_t epoch,
+                                                        absl::Duration timeout = kForever,
+                                                        std::stop_token stop = {}) {
+    return endpoints_[rank]->Form(SpecOf(rank, epoch), timeout, stop);
+  }
+
+  // Forms the group and runs `body` on a thread per rank.
+  void Run(uint64_t epoch, const std::function<void(int rank, std::unique_ptr<worker::Barrier>)>& body) {
+    Offer();
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < size(); ++rank) {
+      threads.emplace_back([&, rank] {
+        auto barrier = Form(rank, epoch);
+        ASSERT_TRUE(barrier.ok()) << rank << ": " << barrier.status();
+        body(rank, *std::move(barrier));
+      });
+    }
+    for (auto& thread : threads) thread.join();
+  }
+
+ private:
+  std::shared_ptr<worker::LocalHub> hub_ = std::make_shared<worker::LocalHub>();
+  std::vector<std::unique_ptr<worker::BarrierEndpoint>> endpoints_;
+  std::string id_;
+};
+
+}  // namespace bfio::testing
+
+#endif  // BFIO_TESTS_TESTING_BARRIER_RANKS_H_

@@ -1,0 +1,52 @@
+// A rank's peers in one step that all of them compute together (--mlp=tp).
+//
+// Purpose: what an engine needs of its group: who it is there, how many rows everybody pads to, and the two
+// collectives, with one deadline over all of a step's calls. It also tells apart whose fault an error was
+// (the engine's, or the group's), and how long the rank has waited. Threads: one.
+#ifndef BFIO_WORKER_BARRIER_STEP_PEERS_H_
+#define BFIO_WORKER_BARRIER_STEP_PEERS_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "worker/barrier/barrier.h"
+
+namespace bfio::worker {
+
+class StepPeers {
+ public:
+  // `barrier` is that of `group` and outlives this. `rows`: the largest number of rows of any rank in step
+  // `step`. `timeout` runs from now.
+  StepPeers(const GroupSpec& group, Barrier& barrier, int64_t step, int64_t rows, absl::Duration timeout);
+
+  int32_t rank() const { return rank_; }
+  int32_t world_size() const { return world_size_; }
+  int64_t rows() const { return rows_; }
+
+  // As Barrier's.
+  absl::Status AllGather(absl::Span<const float> mine, absl::Span<float> all);
+  absl::Status ReduceScatter(absl::Span<const float> mine, absl::Span<float> sum);
+
+  // The first error of a call: from then on the step cannot be completed in this epoch.
+  const absl::Status& status() const { return status_; }
+  absl::Duration waited() const { return waited_; }
+
+ private:
+  template <typename Call>
+  absl::Status Timed(const Call& call);
+
+  const int32_t rank_;
+  const int32_t world_size_;
+  Barrier& barrier_;
+  const int64_t step_;
+  const int64_t rows_;
+  const absl::Time deadline_;
+  absl::Status status_;
+  absl::Duration waited_;
+};
+
+}  // namespace bfio::worker
+
+#endif  // BFIO_WORKER_BARRIER_STEP_PEERS_H_
