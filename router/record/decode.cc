@@ -44,6 +44,11 @@ class Check {
   absl::Status status_;
 };
 
+Check CheckTimes(const core::WorkerSpec& spec, Check check) {
+  return check.Real("time_per_token", spec.time_per_token, 1e-9, kMaxTime)
+      .Real("time_offset", spec.time_offset, -kMaxTime, kMaxTime);
+}
+
 absl::StatusOr<core::WorkerSpec> SpecIn(const v1::LoggedWorker& worker) {
   core::WorkerSpec spec;
   spec.slots = worker.slots();
@@ -51,11 +56,9 @@ absl::StatusOr<core::WorkerSpec> SpecIn(const v1::LoggedWorker& worker) {
   spec.accepts_new = !worker.refuses_new();
   if (worker.has_time_per_token()) spec.time_per_token = worker.time_per_token();
   if (worker.has_time_offset()) spec.time_offset = worker.time_offset();
-  absl::Status status = Check()
-                            .In("slots", spec.slots, 1, kMaxSlots)
-                            .In("kv_tokens", spec.kv_tokens, 1, kMaxKvTokens)
-                            .Real("time_per_token", spec.time_per_token, 1e-9, kMaxTime)
-                            .Real("time_offset", spec.time_offset, -kMaxTime, kMaxTime)
+  absl::Status status = CheckTimes(spec, Check()
+                                             .In("slots", spec.slots, 1, kMaxSlots)
+                                             .In("kv_tokens", spec.kv_tokens, 1, kMaxKvTokens))
                             .status();
   if (!status.ok()) return status;
   return spec;
@@ -217,6 +220,14 @@ absl::StatusOr<core::SchedulerState> FromLog(const v1::LoggedState& state, core:
   status = RestIn(state.rest(), out);
   if (!status.ok()) return status;
   return out;
+}
+
+absl::StatusOr<core::WorkerSpec> FromLog(const v1::LoggedWorkerTime& time) {
+  core::WorkerSpec spec;
+  spec.time_per_token = time.time_per_token();
+  spec.time_offset = time.time_offset();
+  if (absl::Status status = CheckTimes(spec, Check()).status(); !status.ok()) return status;
+  return spec;
 }
 
 absl::StatusOr<core::Plan> FromLog(const v1::LoggedPlan& plan, core::RequestId base) {

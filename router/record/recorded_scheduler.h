@@ -56,6 +56,10 @@ class RecordedScheduler {
     scheduler_.SetAcceptsNew(worker, accepts_new);
     Record([&](Recorder& recorder) { recorder.OnAcceptsNew(worker, accepts_new); });
   }
+  void SetTime(core::WorkerIndex worker, double time_per_token, double time_offset) {
+    scheduler_.SetTime(worker, time_per_token, time_offset);
+    Record([&](Recorder& recorder) { recorder.OnTime(worker, time_per_token, time_offset); });
+  }
   absl::Status OnReport(core::WorkerIndex worker, const core::StepReport& report) {
     absl::Status status = scheduler_.OnReport(worker, report);
     Record([&](Recorder& recorder) {

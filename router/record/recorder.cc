@@ -112,6 +112,14 @@ void Recorder::OnAcceptsNew(core::WorkerIndex worker, bool accepts_new) {
   Write(other_);
 }
 
+void Recorder::OnTime(core::WorkerIndex worker, double time_per_token, double time_offset) {
+  v1::LoggedWorkerTime& out = *other_.mutable_worker_time();
+  out.set_rank(worker);
+  out.set_time_per_token(time_per_token);
+  out.set_time_offset(time_offset);
+  Write(other_);
+}
+
 void Recorder::OnReport(core::WorkerIndex worker, const core::StepReport& report, bool with_hints,
                         const absl::Status& status) {
   v1::LoggedReport& out = *report_.mutable_report();

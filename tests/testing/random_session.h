@@ -41,6 +41,10 @@ class RandomSession {
       scheduler_.SetAcceptsNew(static_cast<core::WorkerIndex>(rng_.Below(workers_.size() + 1)),
                                rng_.Below(3) > 0);
     }
+    if (rng_.Below(30) == 0) {
+      scheduler_.SetTime(static_cast<core::WorkerIndex>(rng_.Below(workers_.size() + 1)),
+                         rng_.Below(3) == 0 ? 1 : 0.5 + rng_.Uniform(), static_cast<double>(rng_.Below(50)));
+    }
     if (rng_.Below(60) == 0) on_switch(rng_.Next());
     if (rng_.Below(50) == 0) Reform(true);
     MakePlans(false);

@@ -22,7 +22,7 @@ struct WorkerSpec {
   int64_t kv_tokens = 0;
   // Takes new requests; false while it drains.
   bool accepts_new = true;
-  // Local time of its steps against an ordinary worker's (model/snapshot.h, WorkerView).
+  // Local time of its steps against an ordinary worker's (model/snapshot.h, WorkerView); Scheduler::SetTime.
   double time_per_token = 1;
   double time_offset = 0;
 };

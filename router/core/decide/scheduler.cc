@@ -135,6 +135,12 @@ void Scheduler::SetAcceptsNew(WorkerIndex worker, bool accepts_new) {
   if (worker >= 0 && worker < num_workers()) workers_[worker].spec.accepts_new = accepts_new;
 }
 
+void Scheduler::SetTime(WorkerIndex worker, double time_per_token, double time_offset) {
+  if (worker < 0 || worker >= num_workers()) return;
+  workers_[worker].spec.time_per_token = time_per_token;
+  workers_[worker].spec.time_offset = time_offset;
+}
+
 // --- views ---
 
 Scheduler::WorkerAccount Scheduler::Account(WorkerIndex index) const {

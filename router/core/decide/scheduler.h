@@ -93,6 +93,10 @@ class Scheduler {
   // A draining worker takes no new requests.
   void SetAcceptsNew(WorkerIndex worker, bool accepts_new);
 
+  // From the next plan on its steps are reckoned to take time_offset + time_per_token * load.
+  // REQUIRES: both finite, time_per_token > 0.
+  void SetTime(WorkerIndex worker, double time_per_token, double time_offset);
+
   // --- steps ---
 
   // Takes one rank's report. INVALID_ARGUMENT when it contradicts the state (unknown rank, a step that does

@@ -52,6 +52,10 @@ struct Twins {
     a->SetAcceptsNew(worker, accepts);
     if (b != nullptr) b->SetAcceptsNew(worker, accepts);
   }
+  void SetTime(WorkerIndex worker, double per_token, double offset) {
+    a->SetTime(worker, per_token, offset);
+    if (b != nullptr) b->SetTime(worker, per_token, offset);
+  }
   absl::Status OnReport(WorkerIndex worker, const StepReport& report) {
     return Both([&](Scheduler& s) { return s.OnReport(worker, report); });
   }

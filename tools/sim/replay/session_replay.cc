@@ -141,6 +141,12 @@ absl::Status SessionReplay::TakeEvent(const v1::DecisionRecord& record) {
     case v1::DecisionRecord::kAcceptsNew:
       scheduler_->SetAcceptsNew(record.accepts_new().rank(), record.accepts_new().accepts_new());
       return absl::OkStatus();
+    case v1::DecisionRecord::kWorkerTime: {
+      const auto time = record::FromLog(record.worker_time());
+      if (!time.ok()) return time.status();
+      scheduler_->SetTime(record.worker_time().rank(), time->time_per_token, time->time_offset);
+      return absl::OkStatus();
+    }
     case v1::DecisionRecord::kSetPolicy:
       return TakePolicy(record.set_policy());
     default:
