@@ -15,6 +15,7 @@
 #define BFIO_KERNEL(threads, blocks) inline void
 #define BFIO_DEVICE inline
 #define BFIO_UNROLL
+#define BFIO_UNROLL_BY(n)
 #define BFIO_SHARED_ARRAY(T, name, n) \
   static const char name##_key = 0;   \
   T(&name)                            \

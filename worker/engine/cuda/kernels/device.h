@@ -8,7 +8,7 @@
 //   BFIO_KERNEL(threads, blocks)      "__global__ void" with launch bounds: at most `threads` a block, and
 //                                     registers for `blocks` blocks on a multiprocessor
 //   BFIO_DEVICE                       a function for the device; always inlined
-//   BFIO_UNROLL                       before a loop
+//   BFIO_UNROLL BFIO_UNROLL_BY(n)     before a loop: all of it; n rounds at a time
 //   BFIO_SHARED_ARRAY(T, name, n)     T name[n] in shared memory; its content is undefined at first
 //   BFIO_DYNAMIC_SHARED(name)         unsigned char name[]: the launch's shared_bytes, aligned to 128
 //

@@ -7,6 +7,8 @@
 #define BFIO_KERNEL(threads, blocks) __global__ void __launch_bounds__(threads, blocks)
 #define BFIO_DEVICE __device__ __forceinline__
 #define BFIO_UNROLL _Pragma("unroll")
+#define BFIO_TEXT(text) _Pragma(#text)
+#define BFIO_UNROLL_BY(n) BFIO_TEXT(unroll n)
 #define BFIO_SHARED_ARRAY(T, name, n) __shared__ T name[n]
 #define BFIO_DYNAMIC_SHARED(name) extern __shared__ __align__(128) unsigned char name[]
 

@@ -5,6 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 
+// For small functions that host and kernels both call.
+#if defined(__CUDACC__)
+#define BFIO_HOST_DEVICE __host__ __device__
+#else
+#define BFIO_HOST_DEVICE
+#endif
+
 // What cudaStream_t points to.
 struct CUstream_st;
 

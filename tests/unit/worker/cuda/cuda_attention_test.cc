@@ -1,0 +1,34 @@
+// The attention kernels under the emulator, against a plain computation in double precision.
+#include <string>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "simt/machine.h"
+#include "tests/testing/cuda/attention_case.h"
+#include "tests/testing/cuda/attention_emulated.h"
+
+namespace bfio::testing {
+namespace {
+
+class CudaAttentionTest : public ::testing::TestWithParam<simt::Order> {
+ protected:
+  void SetUp() override { simt::SetOrder(GetParam()); }
+  void TearDown() override { simt::SetOrder(simt::Order::kForward); }
+};
+INSTANTIATE_TEST_SUITE_P(Orders, CudaAttentionTest,
+                         ::testing::Values(simt::Order::kForward, simt::Order::kReverse));
+
+TEST_P(CudaAttentionTest, EqualsThePlainComputation) {
+  for (const AttentionCase& attention_case : AttentionCases(false)) {
+    EXPECT_EQ(CheckAttention(attention_case, EmulateAttention), "");
+  }
+}
+
+TEST_P(CudaAttentionTest, ATokensResultDependsOnItsSequenceAlone) {
+  for (const auto& [one, other] : SameBitsCases(false)) {
+    EXPECT_EQ(CheckSameBits(one, other, EmulateAttention), "");
+  }
+}
+
+}  // namespace
+}  // namespace bfio::testing

@@ -1,0 +1,93 @@
+// Cuts a step's attention into items for the GPU: once per step, for all layers.
+//
+// Purpose: host only and pure. The keys and values of short runs (decodes, mostly) are cut into chunks
+// that are worked on independently and combined: the work is cut by KV tokens, not by sequence. Chunk borders
+// are multiples of kChunkTokens from the sequence's start, so a row's result depends neither on the batch nor
+// on how its prompt was cut. Longer runs are cut into tiles of query tokens that each walk through all chunks
+// in the same order. Items come largest first: blocks that take them in turn end at about the same time.
+//
+// Costs: O(items); no memory is allocated after the constructor. Threads: used by one thread.
+#ifndef BFIO_WORKER_ENGINE_CUDA_ATTENTION_PLAN_H_
+#define BFIO_WORKER_ENGINE_CUDA_ATTENTION_PLAN_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "worker/engine/cuda/kernels/attention_args.h"
+#include "worker/scheduler/step_plan.h"
+
+namespace bfio::worker::gpu {
+
+struct AttentionShape {
+  int32_t q_heads = 0;
+  int32_t kv_heads = 0;
+  int32_t head_dim = 0;
+  int32_t page_tokens = 16;
+
+  // Query heads that share a KV head.
+  int32_t group() const { return q_heads / kv_heads; }
+  // Query tokens of a tile at most.
+  int32_t short_tile_tokens() const { return kShortTileRows / group(); }
+  int32_t long_tile_tokens() const { return kLongTileRows / group(); }
+};
+
+// INVALID_ARGUMENT, naming what the kernels do not have: they have head_dim 16, 32, 64 and 128, up to 16
+// query heads per KV head, and pages of 16, 32 and 64 tokens.
+absl::Status CheckAttentionShape(const AttentionShape& shape);
+
+// What a step can ask for at most.
+struct AttentionLimits {
+  int32_t rows = 0;
+  int32_t runs = 0;
+  // Keys and values of all runs together: the cache's pages * page_tokens (sequences share no pages).
+  int64_t kv_tokens = 0;
+};
+
+// Lengths of the device arrays that serve every step within the limits.
+struct AttentionSizes {
+  int64_t short_items = 0;
+  int64_t long_items = 0;
+  int64_t combines = 0;
+  // Slots of AttentionArgs.part_outputs and part_sums.
+  int64_t parts = 0;
+};
+// REQUIRES: CheckAttentionShape(shape) is OK; limits are not negative.
+AttentionSizes SizesFor(const AttentionShape& shape, const AttentionLimits& limits);
+
+class AttentionPlan {
+ public:
+  // REQUIRES: as SizesFor.
+  AttentionPlan(const AttentionShape& shape, const AttentionLimits& limits);
+
+  // Replaces the plan by that of `step`. RESOURCE_EXHAUSTED when the step exceeds the limits; the plan is
+  // then empty. REQUIRES: a run's positions are consecutive.
+  absl::Status Build(const StepPlan& step);
+
+  AttentionCounts counts() const {
+    return {static_cast<int32_t>(short_items_.size()), static_cast<int32_t>(long_items_.size()),
+            static_cast<int32_t>(combines_.size())};
+  }
+  absl::Span<const AttentionItem> short_items() const { return short_items_; }
+  absl::Span<const AttentionItem> long_items() const { return long_items_; }
+  absl::Span<const AttentionCombine> combines() const { return combines_; }
+  int64_t parts() const { return parts_; }
+
+ private:
+  void Clear();
+  void AddShort(const AttentionItem& run);
+  void AddLong(const AttentionItem& run);
+
+  AttentionShape shape_;
+  AttentionLimits limits_;
+  AttentionSizes sizes_;
+  std::vector<AttentionItem> short_items_;
+  std::vector<AttentionItem> long_items_;
+  std::vector<AttentionCombine> combines_;
+  int64_t parts_ = 0;
+};
+
+}  // namespace bfio::worker::gpu
+
+#endif  // BFIO_WORKER_ENGINE_CUDA_ATTENTION_PLAN_H_
