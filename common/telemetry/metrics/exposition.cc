@@ -1,0 +1,87 @@
+#include "common/telemetry/metrics/exposition.h"
+
+#include <prometheus/text_serializer.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+
+namespace bfio {
+namespace {
+
+prometheus::MetricType TypeOf(MetricKind kind) {
+  switch (kind) {
+    case MetricKind::kCounter:
+      return prometheus::MetricType::Counter;
+    case MetricKind::kGauge:
+      return prometheus::MetricType::Gauge;
+    case MetricKind::kHistogram:
+      return prometheus::MetricType::Histogram;
+  }
+  return prometheus::MetricType::Untyped;
+}
+
+absl::string_view NameOf(MetricKind kind) {
+  switch (kind) {
+    case MetricKind::kCounter:
+      return "counter";
+    case MetricKind::kGauge:
+      return "gauge";
+    case MetricKind::kHistogram:
+      return "histogram";
+  }
+  return "";
+}
+
+}  // namespace
+
+prometheus::ClientMetric& Exposition::Series(const MetricInfo& info, absl::string_view label_value) {
+  const auto same = [&](const prometheus::MetricFamily& family) { return family.name == info.name; };
+  auto family = std::find_if(families_.rbegin(), families_.rend(), same);
+  if (family == families_.rend()) {
+    prometheus::MetricFamily created;
+    created.name = std::string(info.name);
+    created.help = std::string(info.help);
+    created.type = TypeOf(info.kind);
+    families_.push_back(std::move(created));
+    family = families_.rbegin();
+  }
+  prometheus::ClientMetric& series = family->metric.emplace_back();
+  if (!info.label.empty()) series.label.push_back({std::string(info.label), std::string(label_value)});
+  return series;
+}
+
+void Exposition::Add(const MetricInfo& info, double value, absl::string_view label_value) {
+  prometheus::ClientMetric& series = Series(info, label_value);
+  (info.kind == MetricKind::kCounter ? series.counter.value : series.gauge.value) = value;
+}
+
+void Exposition::AddHistogram(const MetricInfo& info, const Buckets& buckets, absl::string_view label_value) {
+  prometheus::ClientMetric::Histogram& histogram = Series(info, label_value).histogram;
+  uint64_t cumulative = 0;
+  for (size_t i = 0; i < buckets.counts.size(); ++i) {
+    cumulative += buckets.counts[i];
+    const double bound =
+        i < buckets.bounds.size() ? buckets.bounds[i] : std::numeric_limits<double>::infinity();
+    histogram.bucket.push_back({cumulative, bound});
+  }
+  histogram.sample_count = cumulative;
+  histogram.sample_sum = buckets.sum;
+}
+
+std::string Exposition::Text() const {
+  return prometheus::TextSerializer().Serialize(families_);
+}
+
+std::string MetricsTable(absl::string_view heading, absl::Span<const MetricInfo> metrics) {
+  std::string page =
+      absl::StrCat("## ", heading, "\n\n| name | kind | label | meaning |\n| --- | --- | --- | --- |\n");
+  for (const MetricInfo& metric : metrics) {
+    absl::StrAppend(&page, "| `", metric.name, "` | ", NameOf(metric.kind), " | ", metric.label, " | ",
+                    metric.help, " |\n");
+  }
+  return page;
+}
+
+}  // namespace bfio

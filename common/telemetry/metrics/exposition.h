@@ -1,0 +1,61 @@
+// The text that a Prometheus server reads, from figures that somebody else keeps.
+//
+// Purpose: router and worker already keep their counts where one thread owns them; a scrape takes a copy and
+// writes it here, so that nothing counts twice and no counter is shared between threads. What a metric is
+// called and means is in one table per program (MetricInfo), from which docs/metrics.md is made too. The
+// format is prometheus-cpp's. Threads: one thread per object.
+#ifndef BFIO_COMMON_TELEMETRY_METRICS_EXPOSITION_H_
+#define BFIO_COMMON_TELEMETRY_METRICS_EXPOSITION_H_
+
+#include <prometheus/metric_family.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+
+namespace bfio {
+
+enum class MetricKind { kCounter, kGauge, kHistogram };
+
+// REQUIRES: literals, which outlive every Exposition.
+struct MetricInfo {
+  // With its unit at the end (_seconds, _tokens), and _total if it is a counter.
+  absl::string_view name;
+  MetricKind kind;
+  // The one label that tells its series apart; empty when there is one series.
+  absl::string_view label;
+  absl::string_view help;
+};
+
+// What a histogram's series says; counts has one element more than bounds and is not cumulative.
+struct Buckets {
+  absl::Span<const double> bounds;
+  absl::Span<const uint64_t> counts;
+  double sum = 0;
+};
+
+class Exposition {
+ public:
+  // A counter's or a gauge's value. `label_value` is ignored where the metric has no label.
+  void Add(const MetricInfo& info, double value, absl::string_view label_value = "");
+  void AddHistogram(const MetricInfo& info, const Buckets& buckets, absl::string_view label_value = "");
+
+  // All series, families in the order of their first Add.
+  std::string Text() const;
+
+ private:
+  prometheus::ClientMetric& Series(const MetricInfo& info, absl::string_view label_value);
+
+  std::vector<prometheus::MetricFamily> families_;
+};
+
+// A page of a program's metrics for people, as Markdown: a table under `heading`.
+std::string MetricsTable(absl::string_view heading, absl::Span<const MetricInfo> metrics);
+
+}  // namespace bfio
+
+#endif  // BFIO_COMMON_TELEMETRY_METRICS_EXPOSITION_H_

@@ -1,0 +1,103 @@
+#include "common/telemetry/metrics/http_server.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <httplib.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace bfio {
+namespace {
+
+int PortOf(const HttpServer& server) {
+  const std::vector<std::string> parts = absl::StrSplit(server.address(), ':');
+  return std::stoi(parts.back());
+}
+
+std::unique_ptr<HttpServer> Serving(HttpServer::Gate gate = nullptr) {
+  auto server = HttpServer::Bind({"127.0.0.1:0", std::move(gate)});
+  EXPECT_TRUE(server.ok()) << server.status();
+  (*server)->Handle("/metrics", [] { return HttpReply{200, "text/plain", "figures\n"}; });
+  (*server)->Handle("/sick", [] { return HttpReply{503, "text/plain", "not now\n"}; });
+  (*server)->Start();
+  return *std::move(server);
+}
+
+TEST(HttpServerTest, AnswersItsPathsAndNothingElse) {
+  const auto server = Serving();
+  httplib::Client client("127.0.0.1", PortOf(*server));
+  EXPECT_EQ(client.Get("/metrics")->body, "figures\n");
+  EXPECT_EQ(client.Get("/metrics?x=1")->status, 200);
+  EXPECT_EQ(client.Get("/sick")->status, 503);
+  EXPECT_EQ(client.Get("/")->status, 404);
+  EXPECT_EQ(client.Get("/metrics/../../etc/passwd")->status, 404);
+  EXPECT_EQ(client.Post("/metrics", "x", "text/plain")->status, 405);
+  EXPECT_EQ(client.Delete("/metrics")->status, 405);
+  EXPECT_EQ(client.Head("/metrics")->status, 200);
+}
+
+TEST(HttpServerTest, TheGateIsAskedFirst) {
+  const auto server = Serving([](const std::string& authorization, const std::string& peer) {
+    EXPECT_EQ(peer, "127.0.0.1");
+    if (authorization.empty()) return absl::UnauthenticatedError("a token is needed");
+    if (authorization != "Bearer right") return absl::PermissionDeniedError("not yours");
+    return absl::OkStatus();
+  });
+  httplib::Client client("127.0.0.1", PortOf(*server));
+  const auto without = client.Get("/metrics");
+  EXPECT_EQ(without->status, 401);
+  EXPECT_EQ(without->body, "a token is needed\n");
+  EXPECT_EQ(without->get_header_value("WWW-Authenticate"), "Bearer");
+  EXPECT_EQ(client.Get("/metrics", {{"Authorization", "Bearer wrong"}})->status, 403);
+  EXPECT_EQ(client.Get("/metrics", {{"Authorization", "Bearer right"}})->body, "figures\n");
+}
+
+TEST(HttpServerTest, ManyCallersAtOnceAreAllAnswered) {
+  const auto server = Serving();
+  const int port = PortOf(*server);
+  std::atomic<int> good{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 16; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 20; ++i) {
+        httplib::Client client("127.0.0.1", port);
+        const auto reply = client.Get("/metrics");
+        if (reply && reply->body == "figures\n") ++good;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(good, 16 * 20);
+}
+
+TEST(HttpServerTest, ConnectionsThatSayNothingDoNotKeepItFromEnding) {
+  auto server = Serving();
+  const int port = PortOf(*server);
+  std::vector<int> sockets;
+  for (int i = 0; i < 100; ++i) {
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address));
+    sockets.push_back(fd);
+  }
+  for (int fd : sockets) close(fd);
+  server.reset();
+  EXPECT_TRUE(HttpServer::Bind({absl::StrCat("127.0.0.1:", port), nullptr}).ok()) << "the port is free again";
+}
+
+TEST(HttpServerTest, AnAddressThatCannotBeHad) {
+  const auto server = Serving();
+  EXPECT_EQ(HttpServer::Bind({"nonsense", nullptr}).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(HttpServer::Bind({"192.0.2.1:1", nullptr}).status().code(), absl::StatusCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace bfio

@@ -1,0 +1,107 @@
+#include "router/metrics/state_metrics.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+
+namespace bfio::router {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+void Fill(v1::Distribution& d) {
+  d.add_upper_bounds(1);
+  d.add_counts(2);
+  d.add_counts(1);
+  d.set_sum(5);
+}
+
+v1::ClusterState State() {
+  v1::ClusterState state;
+  state.set_version("1.2.3");
+  state.mutable_policy()->set_name("bf_io_auto");
+  state.set_waiting_requests(9);
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    v1::WorkerState& worker = *state.add_workers();
+    worker.set_rank(rank);
+    worker.set_slots(8);
+    worker.set_kv_tokens(1000);
+    worker.set_load_tokens(rank == 0 ? 300 : 100);
+    worker.set_active_requests(3);
+    worker.set_inflight_requests(1);
+  }
+  state.add_workers()->set_worker_id("joining");
+  v1::RequestLatencies& l = *state.mutable_latencies();
+  for (v1::Distribution* d :
+       {l.mutable_queue_time_s(), l.mutable_time_to_first_token_s(), l.mutable_inter_token_s(),
+        l.mutable_time_per_output_token_s(), l.mutable_end_to_end_s(), l.mutable_prompt_tokens(),
+        l.mutable_output_tokens()}) {
+    Fill(*d);
+  }
+  v1::StepTimes& t = *state.mutable_step_times();
+  for (v1::Distribution* d :
+       {t.mutable_local_s(), t.mutable_barrier_wait_s(), t.mutable_gap_s(), t.mutable_decide_s()}) {
+    Fill(*d);
+  }
+  state.add_shadows()->set_policy("fcfs");
+  return state;
+}
+
+TEST(StateMetricsTest, FiguresOfAGroup) {
+  const std::string text = MetricsText(State());
+  EXPECT_THAT(text, HasSubstr("\nbfio:num_requests_running 8\n"));
+  EXPECT_THAT(text, HasSubstr("\nbfio:num_requests_waiting 9\n"));
+  EXPECT_THAT(text, HasSubstr("\nbfio:ranks 2\n")) << "the joining worker is none";
+  EXPECT_THAT(text, HasSubstr("\nbfio:max_load_tokens 300\n"));
+  EXPECT_THAT(text, HasSubstr("\nbfio:mean_load_tokens 200\n"));
+  EXPECT_THAT(text, HasSubstr("\nbfio:min_load_tokens 100\n"));
+  EXPECT_THAT(text, HasSubstr("\nbfio:balance_ratio 0.66666"));
+  EXPECT_THAT(text, HasSubstr("\nbfio:idle_fraction 0.33333"));
+  EXPECT_THAT(text, HasSubstr("\nbfio:kv_cache_usage_perc{rank=\"0\"} 0.3"));
+  EXPECT_THAT(text, HasSubstr("\nbfio:load_tokens{rank=\"1\"} 100\n"));
+  EXPECT_THAT(text, HasSubstr("\nbfio:policy_info{policy=\"bf_io_auto\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("\nbfio:time_to_first_token_seconds_bucket{le=\"+Inf\"} 3\n"));
+}
+
+TEST(StateMetricsTest, NoGroupNoRanks) {
+  const std::string text = MetricsText(v1::ClusterState());
+  EXPECT_THAT(text, HasSubstr("\nbfio:ranks 0\n"));
+  EXPECT_THAT(text, HasSubstr("\nbfio:balance_ratio 1\n"));
+  EXPECT_THAT(text, Not(HasSubstr(" nan")));
+  EXPECT_THAT(text, Not(HasSubstr("rank=")));
+  EXPECT_THAT(text, Not(HasSubstr("_bucket"))) << "no distribution was given";
+}
+
+// Every metric on the page is exposed, and the other way round.
+TEST(StateMetricsTest, ThePageListsWhatIsExposed) {
+  std::set<std::string> exposed, listed;
+  for (absl::string_view line : absl::StrSplit(MetricsText(State()), '\n')) {
+    if (absl::ConsumePrefix(&line, "# TYPE ")) exposed.emplace(line.substr(0, line.find(' ')));
+  }
+  for (const MetricInfo& info : RouterMetrics()) {
+    EXPECT_TRUE(listed.emplace(info.name).second) << info.name << " twice";
+    EXPECT_EQ(info.kind == MetricKind::kCounter, absl::EndsWith(info.name, "_total")) << info.name;
+    EXPECT_TRUE(absl::StartsWith(info.name, "bfio:")) << info.name;
+    EXPECT_FALSE(info.help.empty()) << info.name;
+  }
+  EXPECT_EQ(exposed, listed);
+}
+
+TEST(StateMetricsTest, DocsMetricsIsUpToDate) {
+  std::ifstream file(absl::StrCat(BFIO_SOURCE_DIR, "/docs/metrics.md"));
+  const std::string page((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  EXPECT_THAT(page, HasSubstr(MetricsTable("Router", RouterMetrics())));
+}
+
+}  // namespace
+}  // namespace bfio::router
