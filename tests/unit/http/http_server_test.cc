@@ -1,4 +1,4 @@
-#include "common/telemetry/metrics/http_server.h"
+#include "common/http/http_server.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 
@@ -22,8 +23,19 @@ int PortOf(const HttpServer& server) {
 std::unique_ptr<HttpServer> Serving(HttpServer::Gate gate = nullptr) {
   auto server = HttpServer::Bind({"127.0.0.1:0", std::move(gate)});
   EXPECT_TRUE(server.ok()) << server.status();
-  (*server)->Handle("/metrics", [] { return HttpReply{200, "text/plain", "figures\n"}; });
-  (*server)->Handle("/sick", [] { return HttpReply{503, "text/plain", "not now\n"}; });
+  (*server)->Get("/metrics", [](const HttpRequest&) { return HttpReply{200, "text/plain", "figures\n"}; });
+  (*server)->Get("/sick", [](const HttpRequest&) { return HttpReply{503, "text/plain", "not now\n"}; });
+  (*server)->Post("/act", [](const HttpRequest& request) {
+    return HttpReply{200, "text/plain", absl::StrCat("did ", request.body)};
+  });
+  (*server)->GetStream("/events", "text/event-stream", [](const HttpRequest& request) {
+    const auto from = request.query.find("from");
+    auto next = std::make_shared<int>(from == request.query.end() ? 0 : std::stoi(from->second));
+    return [next]() -> std::optional<std::string> {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return absl::StrCat((*next)++, "\n");
+    };
+  });
   (*server)->Start();
   return *std::move(server);
 }
@@ -55,6 +67,60 @@ TEST(HttpServerTest, TheGateIsAskedFirst) {
   EXPECT_EQ(without->get_header_value("WWW-Authenticate"), "Bearer");
   EXPECT_EQ(client.Get("/metrics", {{"Authorization", "Bearer wrong"}})->status, 403);
   EXPECT_EQ(client.Get("/metrics", {{"Authorization", "Bearer right"}})->body, "figures\n");
+}
+
+TEST(HttpServerTest, OnlyJsonIsPostedAndOnlyWhereItIsTaken) {
+  const auto server = Serving();
+  httplib::Client client("127.0.0.1", PortOf(*server));
+  EXPECT_EQ(client.Post("/act", "{}", "application/json")->body, "did {}");
+  EXPECT_EQ(client.Post("/act", "{}", "text/plain")->status, 415) << "a page from elsewhere can send this";
+  EXPECT_EQ(client.Get("/act")->status, 405);
+  EXPECT_EQ(client.Post("/act", std::string(100 << 10, ' '), "application/json")->status, 413);
+}
+
+TEST(HttpServerTest, ANameThatSomebodyMadePointHereIsNotServed) {
+  const auto server = Serving();
+  httplib::Client client("127.0.0.1", PortOf(*server));
+  EXPECT_EQ(client.Get("/metrics", {{"Host", "rebound.example:80"}})->status, 403);
+  for (const char* host : {"localhost", "localhost:9", "127.0.0.1:9", "[::1]:9", "10.0.0.7"}) {
+    EXPECT_EQ(client.Get("/metrics", {{"Host", host}})->status, 200) << host;
+  }
+}
+
+TEST(HttpServerTest, StreamsRunUntilTheReaderOrTheServerEnds) {
+  auto server = Serving();
+  const int port = PortOf(*server);
+  std::string head;
+  httplib::Client client("127.0.0.1", port);
+  client.Get("/events?from=5", [&](const char* data, size_t size) {
+    head.append(data, size);
+    return head.size() < 30;
+  });
+  EXPECT_TRUE(absl::StartsWith(head, "5\n6\n7\n8\n")) << head;
+
+  std::atomic<int> running{0}, refused{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < HttpServer::kMaxStreams + 3; ++t) {
+    threads.emplace_back([&] {
+      httplib::Client watcher("127.0.0.1", port);
+      bool counted = false;
+      const auto reply = watcher.Get(
+          "/events",
+          [&](const httplib::Response& response) {
+            if (response.status == 503) ++refused;
+            return true;
+          },
+          [&](const char* data, size_t size) {
+            if (!counted && size > 0 && data[0] == '0') ++running, counted = true;
+            return true;
+          });
+    });
+  }
+  while (running + refused < HttpServer::kMaxStreams + 3) std::this_thread::yield();
+  EXPECT_EQ(refused, 3);
+  EXPECT_EQ(httplib::Client("127.0.0.1", port).Get("/metrics")->status, 200) << "beside the streams";
+  server.reset();
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST(HttpServerTest, ManyCallersAtOnceAreAllAnswered) {

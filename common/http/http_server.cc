@@ -1,4 +1,4 @@
-#include "common/telemetry/metrics/http_server.h"
+#include "common/http/http_server.h"
 
 #include <httplib.h>
 
@@ -12,19 +12,25 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "common/net/address.h"
 
 namespace bfio {
 namespace {
 
-constexpr int kThreads = 4;
+constexpr int kThreads = HttpServer::kMaxStreams + 4;
 // Connections that wait for a thread. Beyond that the kernel's queue fills and callers wait for the
 // connection.
 constexpr size_t kMaxWaiting = 64;
 // A connection holds a thread while it is idle.
 constexpr int kReadSeconds = 2, kWriteSeconds = 5, kKeepAliveSeconds = 2;
 constexpr size_t kMaxBodyBytes = 64 << 10;
+// A page runs nothing but this server's own scripts, and nobody frames it.
+constexpr char kContentPolicy[] =
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 // httplib's own pool has no bound.
 class BoundedPool final : public httplib::TaskQueue {
@@ -73,6 +79,26 @@ class BoundedPool final : public httplib::TaskQueue {
   std::vector<std::thread> threads_;
 };
 
+// "localhost" and numbers, with or without a port: names that no stranger can make point elsewhere.
+bool NamesThisMachine(absl::string_view host) {
+  if (absl::StartsWith(host, "[")) return true;
+  host = host.substr(0, host.find(':'));
+  return host.empty() || host == "localhost" ||
+         host.find_first_not_of("0123456789.") == absl::string_view::npos;
+}
+
+HttpRequest ToRequest(const httplib::Request& request) {
+  HttpRequest result;
+  for (const auto& [name, value] : request.params) result.query.emplace(name, value);
+  result.body = request.body;
+  return result;
+}
+
+void Refuse(httplib::Response& response, int status, const std::string& why) {
+  response.status = status;
+  response.set_content(why + "\n", "text/plain; charset=utf-8");
+}
+
 }  // namespace
 
 class HttpServer::Impl {
@@ -85,14 +111,20 @@ class HttpServer::Impl {
     server_.set_payload_max_length(kMaxBodyBytes);
     server_.set_tcp_nodelay(true);
     // Paths are looked up here, for httplib's own are regular expressions.
-    server_.set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& response) {
+    const auto any = [this](const httplib::Request& request, httplib::Response& response) {
       Answer(request, response);
-      return httplib::Server::HandlerResponse::Handled;
-    });
+    };
+    server_.Get(".*", any);
+    server_.Post(".*", any);
+    server_.Put(".*", any);
+    server_.Patch(".*", any);
+    server_.Delete(".*", any);
+    server_.Options(".*", any);
   }
 
   ~Impl() {
     if (!thread_.joinable()) return;
+    stopping_ = true;
     server_.stop();
     thread_.join();
   }
@@ -111,7 +143,14 @@ class HttpServer::Impl {
     return absl::OkStatus();
   }
 
-  void Handle(const std::string& path, Handler handler) { handlers_[path] = std::move(handler); }
+  struct Route {
+    std::string method;
+    Handler handler;
+    // In place of the handler.
+    std::string content_type;
+    StreamHandler stream;
+  };
+  void Add(const std::string& path, Route route) { routes_[path] = std::move(route); }
 
   void Start() {
     thread_ = std::thread([this] {
@@ -126,34 +165,63 @@ class HttpServer::Impl {
 
  private:
   void Answer(const httplib::Request& request, httplib::Response& response) {
-    const auto found = handlers_.find(request.path);
-    if (found == handlers_.end()) {
-      response.status = 404;
-      response.set_content("no such page\n", "text/plain");
-      return;
-    }
-    if (request.method != "GET" && request.method != "HEAD") {
-      response.status = 405;
-      response.set_header("Allow", "GET");
-      response.set_content("only GET\n", "text/plain");
-      return;
+    response.set_header("Cache-Control", "no-store");
+    response.set_header("X-Content-Type-Options", "nosniff");
+    response.set_header("Content-Security-Policy", kContentPolicy);
+    response.set_header("Referrer-Policy", "no-referrer");
+    const auto found = routes_.find(request.path);
+    if (found == routes_.end()) return Refuse(response, 404, "no such page");
+    const Route& route = found->second;
+    if (request.method != route.method && !(request.method == "HEAD" && route.method == "GET")) {
+      response.set_header("Allow", route.method);
+      return Refuse(response, 405, absl::StrCat("only ", route.method));
     }
     if (gate_) {
       const absl::Status entered = gate_(request.get_header_value("Authorization"), request.remote_addr);
       if (!entered.ok()) {
-        response.status = entered.code() == absl::StatusCode::kPermissionDenied ? 403 : 401;
-        if (response.status == 401) response.set_header("WWW-Authenticate", "Bearer");
-        response.set_content(absl::StrCat(entered.message(), "\n"), "text/plain");
-        return;
+        const bool forbidden = entered.code() == absl::StatusCode::kPermissionDenied;
+        if (!forbidden) response.set_header("WWW-Authenticate", "Bearer");
+        return Refuse(response, forbidden ? 403 : 401, std::string(entered.message()));
       }
+    } else if (!NamesThisMachine(request.get_header_value("Host"))) {
+      return Refuse(response, 403, "call this port by its number or as localhost");
     }
-    HttpReply reply = found->second();
+    if (route.method == "POST" &&
+        !absl::StartsWith(request.get_header_value("Content-Type"), "application/json")) {
+      return Refuse(response, 415, "only application/json");
+    }
+    if (route.stream) return Begin(route, request, response);
+    HttpReply reply = route.handler(ToRequest(request));
     response.status = reply.status;
     response.set_content(std::move(reply.body), reply.content_type);
   }
 
+  void Begin(const Route& route, const httplib::Request& request, httplib::Response& response) {
+    if (request.method == "HEAD") return response.set_content("", route.content_type);
+    if (streams_.fetch_add(1) >= kMaxStreams) {
+      --streams_;
+      response.set_header("Retry-After", "5");
+      return Refuse(response, 503, "too many watch already");
+    }
+    response.status = 200;
+    response.set_chunked_content_provider(
+        route.content_type,
+        [this, stream = route.stream(ToRequest(request))](size_t, httplib::DataSink& sink) {
+          std::optional<std::string> piece;
+          if (!stopping_) piece = stream();
+          if (!piece.has_value()) {
+            sink.done();
+            return true;
+          }
+          return piece->empty() ? sink.is_writable() : sink.write(piece->data(), piece->size());
+        },
+        [this](bool) { --streams_; });
+  }
+
   const Gate gate_;
-  std::map<std::string, Handler> handlers_;
+  std::map<std::string, Route> routes_;
+  std::atomic<int> streams_{0};
+  std::atomic<bool> stopping_{false};
   httplib::Server server_;
   std::string address_;
   std::atomic<bool> ended_{false};
@@ -170,8 +238,14 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Bind(Options options) {
 
 HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 HttpServer::~HttpServer() = default;
-void HttpServer::Handle(const std::string& path, Handler handler) {
-  impl_->Handle(path, std::move(handler));
+void HttpServer::Get(const std::string& path, Handler handler) {
+  impl_->Add(path, {"GET", std::move(handler), "", nullptr});
+}
+void HttpServer::Post(const std::string& path, Handler handler) {
+  impl_->Add(path, {"POST", std::move(handler), "", nullptr});
+}
+void HttpServer::GetStream(const std::string& path, std::string content_type, StreamHandler handler) {
+  impl_->Add(path, {"GET", nullptr, std::move(content_type), std::move(handler)});
 }
 void HttpServer::Start() {
   impl_->Start();

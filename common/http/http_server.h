@@ -3,16 +3,24 @@
 // Purpose: what must be reached without gRPC. cpp-httplib does the work on threads of its own; bodies,
 // connections and waiting requests are bounded. A handler runs on one of those threads and must not block for
 // long. Threads: Start, Handle and destruction from one thread; handlers run at the same time.
-#ifndef BFIO_COMMON_TELEMETRY_METRICS_HTTP_SERVER_H_
-#define BFIO_COMMON_TELEMETRY_METRICS_HTTP_SERVER_H_
+#ifndef BFIO_COMMON_HTTP_HTTP_SERVER_H_
+#define BFIO_COMMON_HTTP_HTTP_SERVER_H_
 
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
 
 namespace bfio {
+
+struct HttpRequest {
+  // "after" of "?after=7"; empty when it is not there.
+  std::map<std::string, std::string> query;
+  std::string body;
+};
 
 struct HttpReply {
   int status = 200;
@@ -22,26 +30,37 @@ struct HttpReply {
 
 class HttpServer {
  public:
-  // GET of exactly this path.
-  using Handler = std::function<HttpReply()>;
+  using Handler = std::function<HttpReply(const HttpRequest&)>;
+  // Gives the next piece of an endless reply, possibly empty, within a second or so; nothing when it has
+  // ended.
+  using Stream = std::function<std::optional<std::string>()>;
+  using StreamHandler = std::function<Stream(const HttpRequest&)>;
   // Asked before every handler with the Authorization header's value, empty if there is none. OK lets it
   // pass.
   using Gate = std::function<absl::Status(const std::string& authorization, const std::string& peer)>;
 
+  // Replies without an end (server-sent events) at the same time; more are told to try again later.
+  static constexpr int kMaxStreams = 16;
+
   struct Options {
     // "HOST:PORT"; port 0 takes a free one.
     std::string listen;
-    // None: everybody may enter.
+    // None: everybody who can reach the port may enter, if he calls it by a number or as localhost: a web
+    // page whose name was made to point here may not.
     Gate gate;
   };
 
   // INVALID_ARGUMENT for an address that is none, UNAVAILABLE when it cannot be had. Serves when Start is
   // called.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Bind(Options options);
+  // Ends the streams, waits for running handlers.
   ~HttpServer();
 
-  // REQUIRES: before Start.
-  void Handle(const std::string& path, Handler handler);
+  // A path is matched whole. REQUIRES: before Start.
+  void Get(const std::string& path, Handler handler);
+  // Only bodies of type application/json, which a browser does not send to a site that its page is not from.
+  void Post(const std::string& path, Handler handler);
+  void GetStream(const std::string& path, std::string content_type, StreamHandler handler);
   void Start();
 
   // "HOST:PORT" as bound.
@@ -56,4 +75,4 @@ class HttpServer {
 
 }  // namespace bfio
 
-#endif  // BFIO_COMMON_TELEMETRY_METRICS_HTTP_SERVER_H_
+#endif  // BFIO_COMMON_HTTP_HTTP_SERVER_H_
