@@ -5,31 +5,39 @@
 namespace bfio::worker::gpu {
 namespace {
 
-// Blocks of `kernel` that the device runs at a time; negative: the error is in *error.
-int ResidentBlocks(void (*kernel)(AttentionArgs), int shared_bytes, const char** error) {
-  int device = 0, multiprocessors = 0, blocks = 0;
+// Blocks of `kernel` that the current device runs at a time.
+const char* ResidentBlocks(void (*kernel)(AttentionArgs), int shared_bytes, int32_t* blocks) {
+  int device = 0, multiprocessors = 0, shared_limit = 0, per_multiprocessor = 0;
   cudaError_t result = cudaGetDevice(&device);
   if (result == cudaSuccess) {
     result = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
   }
   if (result == cudaSuccess) {
+    result = cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
+  }
+  if (result == cudaSuccess && shared_limit < shared_bytes) {
+    return "the GPU has too little shared memory per block for attention with this head_dim";
+  }
+  if (result == cudaSuccess) {
     result = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
   }
   if (result == cudaSuccess) {
-    result = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, kAttentionThreads, shared_bytes);
+    result = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_multiprocessor, kernel, kAttentionThreads,
+                                                           shared_bytes);
   }
-  if (result != cudaSuccess) *error = cudaGetErrorString(result);
-  return multiprocessors * blocks;
+  *blocks = multiprocessors * per_multiprocessor;
+  return result == cudaSuccess ? nullptr : cudaGetErrorString(result);
 }
 
 template <int kHeadDim>
 const char* FullGridOf(AttentionGrid* grid) {
-  const char* error = nullptr;
-  grid->long_blocks =
-      ResidentBlocks(LongAttentionKernel<kHeadDim>, AttentionShared<kHeadDim, true>::kBytes, &error);
-  grid->short_blocks =
-      ResidentBlocks(ShortAttentionKernel<kHeadDim>, AttentionShared<kHeadDim, false>::kBytes, &error);
-  grid->combine_blocks = ResidentBlocks(CombineKernel<kHeadDim>, 0, &error);
+  const char* error = ResidentBlocks(LongAttentionKernel<kHeadDim>, AttentionShared<kHeadDim, true>::kBytes,
+                                     &grid->long_blocks);
+  if (error == nullptr) {
+    error = ResidentBlocks(ShortAttentionKernel<kHeadDim>, AttentionShared<kHeadDim, false>::kBytes,
+                           &grid->short_blocks);
+  }
+  if (error == nullptr) error = ResidentBlocks(CombineKernel<kHeadDim>, 0, &grid->combine_blocks);
   return error;
 }
 

@@ -1,0 +1,223 @@
+// What the attention planner promises, on random steps.
+#include "worker/engine/cuda/attention_plan.h"
+
+#include <algorithm>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace bfio::worker::gpu {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Instance {
+  AttentionShape shape;
+  AttentionLimits limits;
+  StepPlan step;
+};
+
+// Fills its limits, or nearly so, half of the time.
+Instance RandomInstance(uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const auto below = [&](int64_t n) { return static_cast<int32_t>(random() % n); };
+  Instance instance;
+  const int32_t kv_heads = 1 + below(8);
+  instance.shape = {kv_heads * (1 + below(16)), kv_heads, 16 << below(4), 16 << below(3)};
+  instance.step.Clear();
+  const int32_t runs = 1 + below(12);
+  for (int32_t i = 0; i < runs; ++i) {
+    const int32_t tokens = below(2) == 0 ? 1 : below(3) == 0 ? 1 + below(16) : 1 + below(300);
+    const int32_t first = below(4) == 0 ? 256 * below(5) : below(6) == 0 ? below(20000) : below(1500);
+    const int32_t page_count = (first + tokens + instance.shape.page_tokens - 1) / instance.shape.page_tokens;
+    instance.step.AddRun(i, first, std::vector<uint32_t>(tokens), std::vector<PageId>(page_count, i), true);
+    instance.limits.kv_tokens += first + tokens;
+  }
+  const bool tight = below(2) == 0;
+  instance.limits.rows = instance.step.rows() + (tight ? 0 : 100);
+  instance.limits.runs = runs + (tight ? 0 : 10);
+  instance.limits.kv_tokens += tight ? 0 : 10000;
+  return instance;
+}
+
+// For every row its [begin, end) of positions and, for parts, the slot.
+struct Piece {
+  int32_t begin;
+  int32_t end;
+  int64_t slot;
+  bool is_long;
+};
+std::map<int32_t, std::vector<Piece>> PiecesByRow(const AttentionPlan& plan) {
+  std::map<int32_t, std::vector<Piece>> pieces;
+  const auto add = [&](const AttentionItem& item, bool is_long) {
+    for (int32_t i = 0; i < item.tokens; ++i) {
+      const int32_t end = std::min(item.end, item.position + i + 1);
+      if (end <= item.begin) continue;  // sees nothing of it
+      pieces[item.row + i].push_back({item.begin, end, item.part < 0 ? -1 : item.part + i, is_long});
+    }
+  };
+  for (const AttentionItem& item : plan.short_items()) add(item, false);
+  for (const AttentionItem& item : plan.long_items()) add(item, true);
+  for (auto& [row, of_row] : pieces) {
+    std::sort(of_row.begin(), of_row.end(), [](const Piece& a, const Piece& b) { return a.begin < b.begin; });
+  }
+  return pieces;
+}
+
+class AttentionPlanProperty : public ::testing::TestWithParam<uint64_t> {};
+INSTANTIATE_TEST_SUITE_P(Seeds, AttentionPlanProperty, ::testing::Range<uint64_t>(0, 200));
+
+TEST_P(AttentionPlanProperty, EveryRowSeesEachOfItsPositionsOnceInFixedChunks) {
+  const Instance instance = RandomInstance(GetParam());
+  AttentionPlan plan(instance.shape, instance.limits);
+  ASSERT_TRUE(plan.Build(instance.step).ok());
+  const auto pieces = PiecesByRow(plan);
+  ASSERT_EQ(static_cast<int32_t>(pieces.size()), instance.step.rows());
+  for (const auto& [row, of_row] : pieces) {
+    const int32_t length = instance.step.positions[row] + 1;
+    if (of_row[0].is_long) {
+      ASSERT_EQ(of_row.size(), 1u);
+      EXPECT_EQ(std::pair(of_row[0].begin, of_row[0].end), std::pair(0, length));
+      continue;
+    }
+    int32_t reached = 0;
+    for (const Piece& piece : of_row) {
+      EXPECT_EQ(piece.begin, reached);
+      EXPECT_EQ(piece.begin % kChunkTokens, 0);
+      EXPECT_EQ(piece.end, std::min(length, piece.begin + kChunkTokens));
+      reached = piece.end;
+    }
+    EXPECT_EQ(reached, length);
+  }
+}
+
+TEST_P(AttentionPlanProperty, ItemsNameTheirRowsPositionsAndPages) {
+  const Instance instance = RandomInstance(GetParam());
+  AttentionPlan plan(instance.shape, instance.limits);
+  ASSERT_TRUE(plan.Build(instance.step).ok());
+  const auto check = [&](const AttentionItem& item, int32_t tile_rows) {
+    EXPECT_GE(item.tokens, 1);
+    EXPECT_LE(item.tokens * instance.shape.group(), tile_rows);
+    EXPECT_LT(item.begin, item.end);
+    const int32_t run = instance.step.row_runs[item.row];
+    EXPECT_EQ(instance.step.row_runs[item.row + item.tokens - 1], run);
+    EXPECT_EQ(item.position, instance.step.positions[item.row]);
+    EXPECT_EQ(item.first_page, instance.step.run_pages[run]);
+    EXPECT_LE(item.end, item.position + item.tokens);
+  };
+  for (const AttentionItem& item : plan.short_items()) check(item, kShortTileRows);
+  for (const AttentionItem& item : plan.long_items()) {
+    check(item, kLongTileRows);
+    EXPECT_LT(item.part, 0);
+  }
+  const auto larger = [](const AttentionItem& a, const AttentionItem& b) {
+    return a.end - a.begin > b.end - b.begin;
+  };
+  EXPECT_TRUE(std::is_sorted(plan.short_items().begin(), plan.short_items().end(), larger));
+  EXPECT_TRUE(std::is_sorted(plan.long_items().begin(), plan.long_items().end(), larger));
+}
+
+TEST_P(AttentionPlanProperty, PartsAreCombinedInTheOrderOfTheirChunks) {
+  const Instance instance = RandomInstance(GetParam());
+  AttentionPlan plan(instance.shape, instance.limits);
+  ASSERT_TRUE(plan.Build(instance.step).ok());
+  // Written by anybody, also by tokens that see nothing of a chunk: once.
+  std::set<int64_t> written;
+  for (const AttentionItem& item : plan.short_items()) {
+    for (int32_t i = 0; i < item.tokens && item.part >= 0; ++i) {
+      EXPECT_TRUE(written.insert(item.part + i).second);
+      EXPECT_LT(item.part + i, plan.parts());
+    }
+  }
+  std::map<int32_t, AttentionCombine> combines;
+  for (const AttentionCombine& combine : plan.combines()) {
+    EXPECT_TRUE(combines.emplace(combine.row, combine).second);
+  }
+  for (const auto& [row, of_row] : PiecesByRow(plan)) {
+    if (of_row[0].slot < 0) {
+      EXPECT_EQ(of_row.size(), 1u);
+      EXPECT_EQ(combines.count(row), 0u);
+      continue;
+    }
+    ASSERT_EQ(combines.count(row), 1u);
+    const AttentionCombine& combine = combines.at(row);
+    ASSERT_EQ(combine.parts, static_cast<int32_t>(of_row.size()));
+    for (int32_t i = 0; i < combine.parts; ++i) {
+      EXPECT_EQ(of_row[i].slot, combine.part + static_cast<int64_t>(i) * combine.stride);
+    }
+  }
+}
+
+TEST_P(AttentionPlanProperty, StaysWithinTheSizesThatItsLimitsImplyAndInItsMemory) {
+  const Instance instance = RandomInstance(GetParam());
+  const AttentionSizes sizes = SizesFor(instance.shape, instance.limits);
+  AttentionPlan plan(instance.shape, instance.limits);
+  ASSERT_TRUE(plan.Build(StepPlan{.run_rows = {0}, .run_pages = {0}}).ok());
+  EXPECT_EQ(plan.counts().short_items + plan.counts().long_items + plan.counts().combines, 0);
+  const auto memory = std::tuple(plan.short_items().data(), plan.long_items().data(), plan.combines().data());
+  for (int again = 0; again < 2; ++again) {
+    ASSERT_TRUE(plan.Build(instance.step).ok());
+    EXPECT_LE(plan.counts().short_items, sizes.short_items);
+    EXPECT_LE(plan.counts().long_items, sizes.long_items);
+    EXPECT_LE(plan.counts().combines, sizes.combines);
+    EXPECT_LE(plan.parts(), sizes.parts);
+    EXPECT_EQ(memory,
+              std::tuple(plan.short_items().data(), plan.long_items().data(), plan.combines().data()));
+  }
+}
+
+TEST_P(AttentionPlanProperty, AStepBeyondALimitIsRefused) {
+  const Instance instance = RandomInstance(GetParam());
+  int64_t kv_tokens = 0;
+  for (int32_t run = 0; run < instance.step.runs(); ++run) {
+    kv_tokens += instance.step.positions[instance.step.run_rows[run + 1] - 1] + 1;
+  }
+  const AttentionLimits exact = {instance.step.rows(), instance.step.runs(), kv_tokens};
+  EXPECT_TRUE(AttentionPlan(instance.shape, exact).Build(instance.step).ok());
+  for (int which = 0; which < 3; ++which) {
+    AttentionLimits less = exact;
+    if (which == 0) --less.rows;
+    if (which == 1) --less.runs;
+    if (which == 2) --less.kv_tokens;
+    AttentionPlan plan(instance.shape, less);
+    EXPECT_EQ(plan.Build(instance.step).code(), absl::StatusCode::kResourceExhausted);
+    EXPECT_EQ(plan.counts().short_items + plan.counts().long_items + plan.counts().combines, 0);
+  }
+}
+
+TEST(AttentionPlan, ShortRunsWithoutRoomForPartsBecomeLongOnes) {
+  const AttentionShape shape = {4, 1, 128, 16};
+  StepPlan step;
+  step.Clear();
+  // 4 tokens are a short tile, but of 300 chunks each.
+  for (int32_t i = 0; i < 3; ++i) {
+    step.AddRun(i, 300 * kChunkTokens - 4, std::vector<uint32_t>(4), std::vector<PageId>(4800), true);
+  }
+  step.AddRun(3, 1000 * kChunkTokens - 1, std::vector<uint32_t>(1), std::vector<PageId>(16000), true);
+  AttentionPlan plan(shape, {step.rows(), step.runs(), 1900 * kChunkTokens});
+  ASSERT_TRUE(plan.Build(step).ok());
+  // 1,900 chunks + 4 runs + 512 slots: 1,000 for the decode, 1,200 for one short run, no more.
+  EXPECT_EQ(plan.parts(), 2200);
+  EXPECT_EQ(plan.counts().long_items, 2);
+  EXPECT_EQ(plan.counts().short_items, 1300);
+}
+
+TEST(AttentionPlan, ShapesWithoutKernelsAreRefusedByName) {
+  EXPECT_TRUE(CheckAttentionShape({32, 8, 128, 16}).ok());
+  EXPECT_TRUE(CheckAttentionShape({16, 1, 16, 64}).ok());
+  EXPECT_THAT(CheckAttentionShape({32, 8, 96, 16}).ToString(), HasSubstr("head_dim is 96"));
+  EXPECT_THAT(CheckAttentionShape({17, 1, 128, 16}).ToString(), HasSubstr("17 query heads and 1 KV heads"));
+  EXPECT_THAT(CheckAttentionShape({6, 4, 128, 16}).ToString(), HasSubstr("6 query heads and 4 KV heads"));
+  EXPECT_THAT(CheckAttentionShape({0, 0, 128, 16}).ToString(), HasSubstr("0 query heads"));
+  EXPECT_THAT(CheckAttentionShape({4, 4, 128, 8}).ToString(), HasSubstr("pages of 8 tokens"));
+  EXPECT_THAT(CheckAttentionShape({4, 4, 128, 128}).ToString(), HasSubstr("pages of 128 tokens"));
+}
+
+}  // namespace
+}  // namespace bfio::worker::gpu
