@@ -1,0 +1,74 @@
+// Where attention's tiles are in shared memory: every piece in a place of its own, and no bank conflicts.
+//
+// Shared memory has 32 banks of 4 bytes; an access of 16 bytes is served for 8 lanes at a time, one of 8
+// bytes for 16 lanes, without delay when they touch all banks at most once.
+#include "worker/engine/cuda/kernels/attention_tile.cuh"
+
+#include <set>
+
+#include "gtest/gtest.h"
+
+namespace bfio::worker::gpu {
+namespace {
+
+constexpr int kBankRow = 128;
+
+template <int kHeadDim>
+void CheckTile() {
+  constexpr int kPieces = kHeadDim / 8;
+  std::set<int> places;
+  for (int row = 0; row < kTileTokens; ++row) {
+    for (int piece = 0; piece < kPieces; ++piece) {
+      const int place = TileOffset<kHeadDim>(row, piece);
+      EXPECT_EQ(place % 16, 0);
+      EXPECT_LT(place, kTileTokens * kHeadDim * 2);
+      EXPECT_TRUE(places.insert(place).second);
+    }
+  }
+  // ldmatrix: the same piece of 8 rows.
+  for (int first = 0; first < kTileTokens; first += 8) {
+    for (int piece = 0; piece < kPieces; ++piece) {
+      std::set<int> banks;
+      for (int row = first; row < first + 8; ++row) banks.insert(TileOffset<kHeadDim>(row, piece) % kBankRow);
+      EXPECT_EQ(banks.size(), 8u) << "row " << first << ", piece " << piece;
+    }
+  }
+  // Copies: consecutive threads have consecutive pieces, row by row.
+  for (int thread = 0; thread < kTileTokens * kPieces; thread += 8) {
+    std::set<int> banks;
+    for (int i = thread; i < thread + 8; ++i) {
+      banks.insert(TileOffset<kHeadDim>(i / kPieces, i % kPieces) % kBankRow);
+    }
+    EXPECT_EQ(banks.size(), 8u) << "thread " << thread;
+  }
+}
+
+TEST(AttentionTile, HasNoBankConflicts) {
+  CheckTile<16>();
+  CheckTile<32>();
+  CheckTile<64>();
+  CheckTile<128>();
+}
+
+TEST(AttentionTile, ScoresHaveNoBankConflicts) {
+  constexpr int kStride = AttentionShared<128, false>::kScoreStride;
+  for (int half_warp = 0; half_warp < 2; ++half_warp) {
+    std::set<int> banks;
+    for (int lane = 16 * half_warp; lane < 16 * half_warp + 16; ++lane) {
+      const int word = lane / 4 * kStride + lane % 4 * 2;
+      banks.insert(word % 32);
+      banks.insert((word + 1) % 32);
+    }
+    EXPECT_EQ(banks.size(), 32u);
+  }
+}
+
+// An H200 has 228 KB for the blocks of a multiprocessor, of which each block takes 1 KB more than it asks
+// for.
+template <int kHeadDim>
+constexpr bool kTwoBlocksFit = 2 * (AttentionShared<kHeadDim, false>::kBytes + 1024) <= 228 * 1024 &&
+                               2 * (AttentionShared<kHeadDim, true>::kBytes + 1024) <= 228 * 1024;
+static_assert(kTwoBlocksFit<16> && kTwoBlocksFit<32> && kTwoBlocksFit<64> && kTwoBlocksFit<128>);
+
+}  // namespace
+}  // namespace bfio::worker::gpu
