@@ -1,0 +1,45 @@
+// The live page: what the group does, for people with a browser, and the few things they may do about it.
+//
+// Purpose: shows the barrier as no log does: the load of every worker over the last minutes, and what
+// imbalance wastes. No assets from elsewhere. Under HTTP paths:
+//   /  /live.css  /live.js      the page
+//   /metrics                    Prometheus (docs/metrics.md)
+//   /healthz                    200 while the router answers
+//   /api/state                  admin.proto's ClusterState as JSON
+//   /api/events?after=N         server-sent events: arrays of samples with numbers above N (history.h)
+//   /api/policies               names of the policies
+//   POST /api/policy            PolicySetting as JSON
+//   POST /api/drain             DrainWorkerRequest as JSON
+// Threads: the source's functions are called from the server's threads, at the same time.
+#ifndef BFIO_ROUTER_LIVE_LIVE_PAGE_H_
+#define BFIO_ROUTER_LIVE_LIVE_PAGE_H_
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "bfio/v1/admin.pb.h"
+#include "common/http/http_server.h"
+#include "router/live/history.h"
+
+namespace bfio::router {
+
+struct LiveSource {
+  // DEADLINE_EXCEEDED when the router is too busy to answer.
+  std::function<absl::StatusOr<v1::ClusterState>()> state;
+  std::function<absl::Status(const v1::PolicySetting&)> set_policy;
+  std::function<absl::Status(const std::string& worker_id)> drain_worker;
+  std::vector<std::string> policies;
+};
+
+// REQUIRES: before server.Start(). `history` is closed before the server ends.
+void AddLivePage(HttpServer& server, std::shared_ptr<const LiveHistory> history, LiveSource source);
+
+// A batch of samples as the page reads it.
+std::string SamplesJson(const std::vector<std::shared_ptr<const StepSample>>& samples);
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_LIVE_LIVE_PAGE_H_

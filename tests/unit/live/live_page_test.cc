@@ -1,0 +1,132 @@
+#include "router/live/live_page.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <httplib.h>
+
+#include <atomic>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "nlohmann/json.hpp"
+
+namespace bfio::router {
+namespace {
+
+using ::testing::HasSubstr;
+
+class LivePageTest : public ::testing::Test {
+ protected:
+  LivePageTest() {
+    auto server = HttpServer::Bind({"127.0.0.1:0", nullptr});
+    EXPECT_TRUE(server.ok()) << server.status();
+    server_ = *std::move(server);
+    AddLivePage(*server_, history_,
+                {[this]() -> absl::StatusOr<v1::ClusterState> {
+                   if (busy_) return absl::DeadlineExceededError("the router is busy");
+                   v1::ClusterState state;
+                   state.set_version("9.9");
+                   state.mutable_steps()->set_generated_tokens(12);
+                   return state;
+                 },
+                 [this](const v1::PolicySetting& setting) {
+                   if (setting.name() != "fcfs") return absl::InvalidArgumentError("no such policy");
+                   policy_ = setting.name();
+                   return absl::OkStatus();
+                 },
+                 [this](const std::string& worker) {
+                   if (worker != "w1") return absl::NotFoundError("no such worker");
+                   drained_ = worker;
+                   return absl::OkStatus();
+                 },
+                 {"fcfs", "lpt"}});
+    server_->Start();
+    const std::vector<std::string> parts = absl::StrSplit(server_->address(), ':');
+    client_ = std::make_unique<httplib::Client>("127.0.0.1", std::stoi(parts.back()));
+  }
+  ~LivePageTest() override { history_->Close(); }
+
+  void Steps(int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      v1::StepSummary summary;
+      summary.set_epoch(1);
+      summary.set_step(static_cast<uint64_t>(i));
+      for (uint64_t load : {30, 10}) {
+        summary.add_load_tokens(load);
+        summary.add_active_requests(1);
+        summary.add_local_ns(load);
+        summary.add_barrier_wait_ns(30 - load);
+      }
+      history_->OnStep(summary, absl::FromUnixMillis(1000 + 500 * i));
+    }
+  }
+
+  std::shared_ptr<LiveHistory> history_ = std::make_shared<LiveHistory>();
+  std::unique_ptr<HttpServer> server_;
+  std::unique_ptr<httplib::Client> client_;
+  std::atomic<bool> busy_{false};
+  std::string policy_, drained_;
+};
+
+TEST_F(LivePageTest, ThePageNeedsNothingFromElsewhere) {
+  for (const char* path : {"/", "/live.css", "/live.js"}) {
+    const auto reply = client_->Get(path);
+    ASSERT_EQ(reply->status, 200) << path;
+    EXPECT_FALSE(absl::StrContains(reply->body, "//cdn")) << path;
+    EXPECT_FALSE(absl::StrContains(reply->body, "https://")) << path;
+    EXPECT_FALSE(absl::StrContains(reply->body, "http://")) << path;
+    EXPECT_THAT(reply->get_header_value("Content-Security-Policy"), HasSubstr("default-src 'none'"));
+  }
+  EXPECT_EQ(client_->Get("/")->get_header_value("Content-Type"), "text/html; charset=utf-8");
+}
+
+TEST_F(LivePageTest, StateAndMetrics) {
+  EXPECT_EQ(nlohmann::json::parse(client_->Get("/api/state")->body).at("version"), "9.9");
+  EXPECT_THAT(client_->Get("/metrics")->body, HasSubstr("\nbfio:generation_tokens_total 12\n"));
+  EXPECT_EQ(nlohmann::json::parse(client_->Get("/api/policies")->body), nlohmann::json({"fcfs", "lpt"}));
+  busy_ = true;
+  EXPECT_EQ(client_->Get("/api/state")->status, 503);
+  EXPECT_EQ(client_->Get("/metrics")->status, 503);
+  EXPECT_EQ(client_->Get("/healthz")->status, 200);
+}
+
+TEST_F(LivePageTest, EventsBeginWithThePastAndGoOn) {
+  Steps(4);
+  std::string text;
+  bool more = true;
+  client_->Get("/api/events?after=1", [&](const char* data, size_t size) {
+    text.append(data, size);
+    if (more && absl::StrContains(text, "\n\n")) {
+      more = false;
+      Steps(5);
+    }
+    return text.find("data: ", text.find("data: ") + 1) == std::string::npos || !absl::EndsWith(text, "\n\n");
+  });
+  std::vector<uint64_t> numbers;
+  for (absl::string_view event : absl::StrSplit(text, "\n\n")) {
+    if (!absl::ConsumePrefix(&event, "data: ")) continue;
+    for (const auto& sample : nlohmann::json::parse(event)) {
+      numbers.push_back(sample.at("n"));
+      EXPECT_EQ(sample.at("load"), nlohmann::json({30, 10}));
+      EXPECT_NEAR(sample.at("idle").get<double>(), 1 - 20.0 / 30, 1e-12);
+    }
+  }
+  ASSERT_GE(numbers.size(), 3u);
+  for (size_t i = 0; i < numbers.size(); ++i) EXPECT_EQ(numbers[i], i + 2);
+}
+
+TEST_F(LivePageTest, ActingNeedsAnOrderThatIsUnderstood) {
+  EXPECT_EQ(client_->Post("/api/policy", R"({"name": "fcfs"})", "application/json")->status, 200);
+  EXPECT_EQ(policy_, "fcfs");
+  EXPECT_EQ(client_->Post("/api/policy", R"({"name": "x"})", "application/json")->body, "no such policy\n");
+  EXPECT_EQ(client_->Post("/api/policy", R"({"nam": "x"})", "application/json")->status, 400);
+  EXPECT_EQ(client_->Post("/api/policy", "[[[[", "application/json")->status, 400);
+  EXPECT_EQ(client_->Post("/api/policy", R"({"name": "fcfs"})", "text/plain")->status, 415);
+  EXPECT_EQ(client_->Post("/api/drain", R"({"worker_id": "w1"})", "application/json")->status, 200);
+  EXPECT_EQ(drained_, "w1");
+  EXPECT_EQ(client_->Post("/api/drain", R"({"worker_id": "w2"})", "application/json")->status, 404);
+}
+
+}  // namespace
+}  // namespace bfio::router
