@@ -1,56 +1,19 @@
 // The CPU's forward pass against the logits that transformers computed in fp32 (tests/golden/README.md).
 #include <cmath>
-#include <cstring>
-#include <fstream>
 #include <string>
 
 #include "gtest/gtest.h"
-#include "nlohmann/json.hpp"
+#include "tests/testing/golden.h"
 #include "worker/engine/cpu/cpu_engine.h"
-#include "worker/engine/model/safetensors.h"
 
 namespace bfio::worker {
 namespace {
 
+using testing::DistanceTo;
+using testing::Golden;
+
 constexpr int32_t kPageTokens = 32;
 constexpr int32_t kPages = 8;
-
-std::string Folder(const std::string& name) {
-  return "tests/golden/" + name;
-}
-
-std::vector<float> Floats(const TensorMap& tensors, const std::string& name) {
-  const TensorView& view = tensors.at(name);
-  std::vector<float> values(static_cast<size_t>(view.elements()));
-  std::memcpy(values.data(), view.data, values.size() * sizeof(float));
-  return values;
-}
-
-struct Golden {
-  explicit Golden(const std::string& name) {
-    std::ifstream file(Folder(name) + "/case.json");
-    const nlohmann::json json = nlohmann::json::parse(file);
-    tokens = json["prompt"].get<std::vector<uint32_t>>();
-    prompt = static_cast<int32_t>(tokens.size());
-    for (const uint32_t id : json["forced"]) tokens.push_back(id);
-    rows = json["rows"].get<std::vector<int>>();
-    top1 = json["top1"].get<std::vector<uint32_t>>();
-    transformers_bf16 = json["transformers_bf16"]["relative_l2"];
-    auto opened = SafetensorsFile::Open(Folder(name) + "/logits.safetensors");
-    EXPECT_TRUE(opened.ok()) << opened.status();
-    logits = Floats((*opened)->tensors(), "logits");
-    logsumexp = Floats((*opened)->tensors(), "logsumexp");
-    margin = Floats((*opened)->tensors(), "margin");
-  }
-
-  int32_t prompt = 0;
-  // Prompt and forced.
-  std::vector<uint32_t> tokens;
-  std::vector<int> rows;
-  std::vector<uint32_t> top1;
-  std::vector<float> logits, logsumexp, margin;
-  double transformers_bf16 = 0;
-};
 
 // Runs `tokens` in pieces of the given sizes (the last one repeats) and returns the logits of every row from
 // `first` on.
@@ -77,38 +40,12 @@ std::vector<float> RunInPieces(cpu::Forward& forward, const std::vector<uint32_t
 
 cpu::Forward MakeForward(const std::string& name, cpu::Storage storage, const cpu::Kernels& kernels,
                          int32_t threads) {
-  auto weights = LoadCpuWeights(Folder(name), storage);
+  auto weights = LoadCpuWeights(testing::GoldenFolder(name), storage);
   EXPECT_TRUE(weights.ok()) << weights.status();
   const ModelConfig& config = (*weights)->config();
   const cpu::KvShape shape = {config.layers, config.kv_heads, config.head_dim,
                               kPageTokens,   kPages,          storage == cpu::Storage::kBf16};
   return cpu::Forward(*weights, *cpu::KvCache::Create(shape), kernels, threads, 128, 128);
-}
-
-struct Distance {
-  // Over the stored rows together.
-  double relative_l2 = 0;
-  double worst_row = 0;
-};
-
-Distance DistanceTo(const Golden& golden, const std::vector<float>& logits) {
-  const size_t vocab = golden.logits.size() / golden.rows.size();
-  double error = 0, size = 0;
-  Distance distance;
-  for (size_t i = 0; i < golden.rows.size(); ++i) {
-    double row_error = 0, row_size = 0;
-    for (size_t id = 0; id < vocab; ++id) {
-      const double wanted = golden.logits[i * vocab + id];
-      const double difference = logits[static_cast<size_t>(golden.rows[i]) * vocab + id] - wanted;
-      row_error += difference * difference;
-      row_size += wanted * wanted;
-    }
-    distance.worst_row = std::max(distance.worst_row, std::sqrt(row_error / row_size));
-    error += row_error;
-    size += row_size;
-  }
-  distance.relative_l2 = std::sqrt(error / size);
-  return distance;
 }
 
 class CpuGoldenTest : public ::testing::TestWithParam<const char*> {};
@@ -122,7 +59,7 @@ TEST_P(CpuGoldenTest, Fp32LogitsAreThoseOfTransformersOnEveryInstructionSet) {
         RunInPieces(forward, golden.tokens, golden.prompt - 1, {golden.prompt, 1});
     const size_t vocab = golden.logits.size() / golden.rows.size();
     ASSERT_EQ(logits.size(), golden.top1.size() * vocab);
-    const Distance distance = DistanceTo(golden, logits);
+    const testing::GoldenDistance distance = DistanceTo(golden, logits);
     RecordProperty(std::string((*kernels)->name) + "_worst_row", std::to_string(distance.worst_row));
     EXPECT_LT(distance.worst_row, 1e-4);
     for (size_t row = 0; row < golden.top1.size(); ++row) {

@@ -109,6 +109,19 @@ BFIO_KERNEL(kRowThreads, 2) SiluKernel(SiluArgs args) {
   }
 }
 
+BFIO_KERNEL(kRowThreads, 2)
+FillRandomKernel(Bf16* out, int64_t count, uint64_t seed, float spread, float centre) {
+  const int64_t step = static_cast<int64_t>(GridBlocks()) * BlockThreads();
+  for (int64_t i = static_cast<int64_t>(BlockIndex()) * BlockThreads() + ThreadIndex(); i < count;
+       i += step) {
+    uint64_t x = (seed + static_cast<uint64_t>(i)) * 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    const float uniform = static_cast<float>(x >> 40) * 0x1p-23f - 1.0f;
+    out[i] = ToBf16(uniform * spread + centre);
+  }
+}
+
 }  // namespace bfio::worker::gpu
 
 #endif  // BFIO_WORKER_ENGINE_CUDA_KERNELS_ROW_KERNELS_CUH_

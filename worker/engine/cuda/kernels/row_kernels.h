@@ -1,10 +1,12 @@
-// Launches of the kernels that work row by row (row_kernels.cuh), and of the drawing of tokens (sample.cuh).
+// Launches of the kernels that work row by row (row_kernels.cuh, qkv.cuh), and of the drawing of tokens
+// (sample.cuh).
 //
 // Purpose: what the forward pass calls; compiled by nvcc, or by the tests for the emulator. Each gives null,
 // or the error's text. A launch with grid_rows (or grid_draws) 0 does nothing. Threads: any.
 #ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_ROW_KERNELS_H_
 #define BFIO_WORKER_ENGINE_CUDA_KERNELS_ROW_KERNELS_H_
 
+#include "worker/engine/cuda/kernels/qkv_args.h"
 #include "worker/engine/cuda/kernels/row_args.h"
 #include "worker/engine/cuda/kernels/sample_args.h"
 
@@ -13,6 +15,11 @@ namespace bfio::worker::gpu {
 const char* LaunchEmbed(const EmbedArgs& args, Stream stream);
 const char* LaunchNorm(const NormArgs& args, Stream stream);
 const char* LaunchSilu(const SiluArgs& args, Stream stream);
+// REQUIRES: the head dimension is even and at most kMaxHeadDim.
+const char* LaunchQkv(const QkvArgs& args, Stream stream);
+// out[i] = (a random number in -1 .. 1) * spread + centre: weights for benchmarks.
+const char* LaunchFillRandom(Bf16* out, int64_t count, uint64_t seed, float spread, float centre,
+                             Stream stream);
 // REQUIRES: vocab <= kMaxVocab.
 const char* LaunchSample(const SampleArgs& args, Stream stream);
 

@@ -1,0 +1,139 @@
+// A device for the CUDA engine without a GPU: its memory and kernels are the emulator's, its products plain
+// loops.
+//
+// Purpose: lets tests run the whole backend. Memory is guarded and poisoned at first
+// (tests/testing/simt/memory.h), so a step that reads what it should not shows. Faults can be injected.
+// Threads: as device_ops.h.
+#ifndef BFIO_TESTS_TESTING_EMULATED_DEVICE_OPS_H_
+#define BFIO_TESTS_TESTING_EMULATED_DEVICE_OPS_H_
+
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "simt/memory.h"
+#include "worker/engine/cuda/device_ops.h"
+#include "worker/engine/model/element.h"
+
+namespace bfio::testing {
+
+struct EmulatedDevice {
+  int64_t memory_bytes = int64_t{1} << 30;
+  // Of calls to Wait, this one and all later ones fail; negative: none.
+  int failing_wait = -1;
+  // What the engine did since the start.
+  int waits = 0;
+  int allocations = 0;
+  int replays = 0;
+  std::vector<worker::gpu::GemmShape> prepared;
+};
+
+class EmulatedDeviceOps final : public worker::gpu::DeviceOps {
+ public:
+  // `device` outlives this.
+  explicit EmulatedDeviceOps(EmulatedDevice& device) : device_(device) {}
+
+  std::string Describe() const override { return "the emulated device"; }
+  absl::StatusOr<worker::gpu::AttentionGrid> FullAttentionGrid(int32_t) override {
+    return worker::gpu::AttentionGrid{2, 3, 2};
+  }
+  worker::gpu::Stream stream() const override { return nullptr; }
+
+  absl::StatusOr<worker::gpu::DeviceMemory> Memory() override {
+    return worker::gpu::DeviceMemory{device_.memory_bytes - used_, device_.memory_bytes};
+  }
+  absl::StatusOr<void*> Allocate(int64_t bytes, absl::string_view what) override {
+    ++device_.allocations;
+    if (used_ + bytes > device_.memory_bytes) {
+      return absl::ResourceExhaustedError(absl::StrCat("no memory for ", what));
+    }
+    used_ += bytes;
+    memory_.push_back(
+        std::make_unique<simt::GuardedMemory>(std::string(what), static_cast<size_t>(bytes + 15) / 16 * 16));
+    return memory_.back()->data();
+  }
+  absl::StatusOr<void*> AllocatePinned(int64_t bytes, absl::string_view what) override {
+    return Allocate(bytes, what);
+  }
+
+  absl::Status CopyIn(void* device, const void* pinned, int64_t bytes) override {
+    std::memcpy(device, pinned, static_cast<size_t>(bytes));
+    return absl::OkStatus();
+  }
+  absl::Status CopyOut(void* pinned, const void* device, int64_t bytes) override {
+    return CopyIn(pinned, device, bytes);
+  }
+  absl::Status FillZero(void* device, int64_t bytes) override {
+    std::memset(device, 0, static_cast<size_t>(bytes));
+    return absl::OkStatus();
+  }
+
+  absl::Status Prepare(const worker::gpu::GemmShape& shape, absl::Span<const worker::gpu::Bf16* const>,
+                       const worker::gpu::Bf16*, void* y) override {
+    for (const auto& known : device_.prepared) {
+      if (known == shape) return absl::OkStatus();
+    }
+    device_.prepared.push_back(shape);
+    // As products are tried, y's content is lost.
+    const int64_t size = shape.fp32_out ? 4 : 2;
+    std::memset(y, 0, static_cast<size_t>(size * shape.rows * shape.outputs));
+    return absl::OkStatus();
+  }
+  absl::Status Multiply(const worker::gpu::GemmShape& shape, const worker::gpu::Bf16* x,
+                        const worker::gpu::Bf16* weight, void* y) override {
+    bool prepared = false;
+    for (const auto& known : device_.prepared) prepared = prepared || known == shape;
+    if (!prepared) return absl::InternalError("a product that was not prepared");
+    std::vector<float> wide(static_cast<size_t>(shape.inputs));
+    for (int32_t row = 0; row < shape.rows; ++row) {
+      for (int32_t i = 0; i < shape.inputs; ++i) wide[i] = worker::FromBf16(x[row * shape.inputs + i].bits);
+      for (int32_t out = 0; out < shape.outputs; ++out) {
+        const worker::gpu::Bf16* const w = weight + static_cast<int64_t>(out) * shape.inputs;
+        float sum = 0;
+        for (int32_t i = 0; i < shape.inputs; ++i) sum += wide[i] * worker::FromBf16(w[i].bits);
+        const int64_t at = static_cast<int64_t>(row) * shape.outputs + out;
+        if (shape.fp32_out) {
+          static_cast<float*>(y)[at] = sum;
+        } else {
+          static_cast<worker::gpu::Bf16*>(y)[at] = {worker::ToBf16(sum)};
+        }
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<int> Record(std::function<absl::Status()> work) override {
+    records_.push_back(std::move(work));
+    return static_cast<int>(records_.size()) - 1;
+  }
+  absl::Status Replay(int record) override {
+    ++device_.replays;
+    return records_[static_cast<size_t>(record)]();
+  }
+  absl::Status Wait(absl::Duration) override {
+    if (device_.failing_wait >= 0 && device_.waits >= device_.failing_wait) {
+      return absl::UnavailableError("cudaEventQuery: the emulated device fell off the bus");
+    }
+    ++device_.waits;
+    return absl::OkStatus();
+  }
+  absl::StatusOr<double> Time(int record) override {
+    if (absl::Status status = Replay(record); !status.ok()) return status;
+    return 1.0;
+  }
+
+ private:
+  EmulatedDevice& device_;
+  int64_t used_ = 0;
+  std::vector<std::unique_ptr<simt::GuardedMemory>> memory_;
+  std::vector<std::function<absl::Status()>> records_;
+};
+
+}  // namespace bfio::testing
+
+#endif  // BFIO_TESTS_TESTING_EMULATED_DEVICE_OPS_H_

@@ -1,0 +1,270 @@
+// The whole CUDA backend on the tiny checkpoints of tests/golden, without a GPU: its kernels run under the
+// emulator, its products are plain loops (tests/testing/emulated_device_ops.h). What is not covered: CUDA
+// itself and cuBLASLt.
+#include "worker/engine/cuda/cuda_backend.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "simt/machine.h"
+#include "tests/testing/decode_schedule.h"
+#include "tests/testing/emulated_device_ops.h"
+#include "tests/testing/golden.h"
+#include "worker/engine/model/model.h"
+
+namespace bfio::worker::gpu {
+namespace {
+
+using testing::EmulatedDevice;
+using testing::Golden;
+using ::testing::HasSubstr;
+
+DecodeOptions Options() {
+  DecodeOptions options;
+  options.limits = {6, 600, 1000};
+  options.page_tokens = 16;
+  options.step_tokens = 48;
+  return options;
+}
+
+std::unique_ptr<Model> Load(const std::string& name) {
+  auto model = LoadModel(testing::GoldenFolder(name));
+  EXPECT_TRUE(model.ok()) << model.status();
+  return *std::move(model);
+}
+
+absl::StatusOr<std::unique_ptr<CudaBackend>> TryMake(const std::string& name, const DecodeOptions& options,
+                                                     EmulatedDevice& device) {
+  const std::unique_ptr<Model> model = Load(name);
+  auto ops = std::make_unique<testing::EmulatedDeviceOps>(device);
+  const Progress quiet = [](const std::string&) {};
+  auto weights = UploadWeights(*model, *ops, quiet);
+  if (!weights.ok()) return weights.status();
+  return CudaBackend::Create(options, model->config(), std::move(ops), *std::move(weights), quiet);
+}
+
+std::unique_ptr<CudaBackend> Make(const std::string& name, const DecodeOptions& options,
+                                  EmulatedDevice& device) {
+  auto backend = TryMake(name, options, device);
+  EXPECT_TRUE(backend.ok()) << backend.status();
+  return *std::move(backend);
+}
+
+std::unique_ptr<Engine> MakeEngine(const std::string& name, const DecodeOptions& options,
+                                   EmulatedDevice& device) {
+  auto engine = DecodeEngine::Create(options, Make(name, options, device));
+  EXPECT_TRUE(engine.ok()) << engine.status();
+  return *std::move(engine);
+}
+
+// Feeds `tokens` in pieces of the given sizes (the last one repeats), beside a companion whose rows come
+// first, and returns the logits of every row from `first` on: one step is run for each, for a run draws once.
+std::vector<float> RunInPieces(CudaBackend& backend, const std::vector<uint32_t>& tokens, int32_t first,
+                               const std::vector<int32_t>& pieces) {
+  const auto vocab = static_cast<size_t>(backend.facts().vocab);
+  std::vector<PageId> pages, other_pages;
+  for (PageId page = 0; page < 8; ++page) {
+    pages.push_back(17 - 2 * page);
+    other_pages.push_back(2 * page);
+  }
+  std::vector<float> logits;
+  size_t piece = 0;
+  int64_t other_at = 0;
+  for (size_t at = 0; at < tokens.size(); ++piece) {
+    const auto size = std::min<size_t>(pieces[std::min(piece, pieces.size() - 1)], tokens.size() - at);
+    StepPlan plan;
+    plan.Clear();
+    const uint32_t other = static_cast<uint32_t>(piece * 7 % vocab);
+    plan.AddRun(1, other_at++, {&other, 1}, other_pages, true);
+    plan.AddRun(0, static_cast<int64_t>(at), absl::MakeConstSpan(tokens).subspan(at, size), pages, true);
+    const std::vector<worker::Draw> draws(2);
+    std::vector<Drawn> drawn(2);
+    const absl::Status status = backend.Run(plan, draws, absl::MakeSpan(drawn));
+    EXPECT_TRUE(status.ok()) << status;
+    at += size;
+    if (static_cast<int32_t>(at) <= first) continue;
+    const float* const row = backend.forward().logits() + vocab;
+    logits.insert(logits.end(), row, row + vocab);
+    EXPECT_EQ(drawn[1].id, static_cast<uint32_t>(std::max_element(row, row + vocab) - row));
+  }
+  return logits;
+}
+
+class CudaBackendFamilyTest : public ::testing::TestWithParam<const char*> {};
+
+INSTANTIATE_TEST_SUITE_P(Families, CudaBackendFamilyTest,
+                         ::testing::Values("llama", "llama_tied", "mistral", "qwen2", "qwen3"),
+                         [](const auto& info) { return std::string(info.param); });
+
+// On a GPU, whose sums run otherwise, twice as much is allowed.
+TEST_P(CudaBackendFamilyTest, LogitsAreWithinBf16OfTransformersFp32) {
+  const Golden golden(GetParam());
+  EmulatedDevice device;
+  const auto backend = Make(GetParam(), Options(), device);
+  const std::vector<float> logits =
+      RunInPieces(*backend, golden.tokens, golden.prompt - 1, {golden.prompt, 1});
+  ASSERT_EQ(logits.size(), golden.top1.size() * golden.vocab());
+  const testing::GoldenDistance distance = DistanceTo(golden, logits);
+  RecordProperty("relative_l2", std::to_string(distance.relative_l2));
+  RecordProperty("transformers_relative_l2", std::to_string(golden.transformers_bf16));
+  EXPECT_LT(distance.relative_l2, golden.transformers_bf16);
+  EXPECT_GT(distance.relative_l2, 0) << "it was fp32";
+  EXPECT_LT(distance.largest, 2 * golden.transformers_bf16_max);
+  int compared = 0;
+  for (size_t row = 0; row < golden.top1.size(); ++row) {
+    if (golden.margin[row] <= 2 * distance.largest) continue;
+    const float* const begin = logits.data() + row * golden.vocab();
+    EXPECT_EQ(std::max_element(begin, begin + golden.vocab()) - begin, golden.top1[row]) << "row " << row;
+    ++compared;
+  }
+  EXPECT_GE(compared, 10);
+}
+
+TEST_P(CudaBackendFamilyTest, LogitsAreBitEqualHoweverThePromptIsCutAndInBothOrdersOfThreads) {
+  const Golden golden(GetParam());
+  std::vector<float> whole;
+  const auto check = [&](const std::vector<int32_t>& pieces) {
+    EmulatedDevice device;
+    const auto backend = Make(GetParam(), Options(), device);
+    const std::vector<float> logits =
+        RunInPieces(*backend, golden.tokens, static_cast<int32_t>(golden.tokens.size()) - 1, pieces);
+    ASSERT_EQ(logits.size(), golden.vocab());
+    if (whole.empty()) whole = logits;
+    EXPECT_EQ(logits, whole) << "pieces of " << pieces[0];
+  };
+  for (const std::vector<int32_t>& pieces : {std::vector<int32_t>{40, 47, 1}, {1, 39}, {7, 9, 12}}) {
+    check(pieces);
+  }
+  simt::SetOrder(simt::Order::kReverse);
+  check({golden.prompt, 37, 16});
+  simt::SetOrder(simt::Order::kForward);
+}
+
+// Bit-equal here, where products do not depend on the bucket.
+TEST_P(CudaBackendFamilyTest, TokensAreThoseOfTheRequestAloneOnRandomSchedules) {
+  const int64_t vocab = static_cast<int64_t>(Golden(GetParam()).vocab());
+  const uint64_t seed = 1;
+  Rng rng(seed);
+  std::vector<std::unique_ptr<EmulatedDevice>> devices;
+  const auto make = [&]() -> std::unique_ptr<Engine> {
+    DecodeOptions options = Options();
+    options.step_tokens = 1 + static_cast<int64_t>(rng.Below(60));
+    options.page_tokens = 16 << rng.Below(3);
+    devices.push_back(std::make_unique<EmulatedDevice>());
+    return MakeEngine(GetParam(), options, *devices.back());
+  };
+  EXPECT_GT(testing::RunSchedule(seed, make, {vocab, 60, 12, 7}), 2);
+}
+
+// --- one family is enough ---
+
+SequenceRequest Request(Handle handle, int64_t prompt, int64_t output) {
+  SequenceRequest request;
+  request.handle = handle;
+  request.prompt_length = prompt;
+  request.max_new_tokens = output;
+  request.ignore_eos = true;
+  return request;
+}
+
+TEST(CudaBackendTest, DrawsAreTheSamplersOnTheSameLogits) {
+  EmulatedDevice device;
+  const auto backend = Make("llama", Options(), device);
+  const auto vocab = static_cast<size_t>(backend->facts().vocab);
+  Rng rng(7);
+  const std::vector<uint32_t> ends = {3, 250, 3, 100000};
+  Sampler sampler;
+  int different = 0;
+  for (int step = 0; step < 30; ++step) {
+    StepPlan plan;
+    plan.Clear();
+    std::vector<worker::Draw> draws;
+    const std::vector<PageId> pages[3] = {{0}, {1}, {2}};
+    for (int i = 0; i < 3; ++i) {
+      const auto token = static_cast<uint32_t>(rng.Below(vocab));
+      plan.AddRun(i, 0, {&token, 1}, pages[i], true);
+      worker::Draw draw;
+      draw.sampling.temperature = i == 0 ? 0 : 0.5 + rng.Uniform();
+      draw.sampling.top_p = rng.Below(2) == 0 ? 1 : rng.Uniform();
+      if (rng.Below(2) == 0) draw.sampling.top_k = 1 + static_cast<int32_t>(rng.Below(30));
+      draw.sampling.seed = rng.Next();
+      draw.index = step;
+      draw.ends = ends;
+      draws.push_back(draw);
+    }
+    std::vector<Drawn> drawn(3);
+    ASSERT_TRUE(backend->Run(plan, draws, absl::MakeSpan(drawn)).ok());
+    for (int i = 0; i < 3; ++i) {
+      const auto want = sampler.Pick({backend->forward().logits() + i * vocab, vocab}, draws[i]);
+      ASSERT_TRUE(want.ok());
+      different += drawn[i].id != want->id;
+      if (drawn[i].id == want->id) {
+        EXPECT_NEAR(drawn[i].log_probability, want->log_probability, 2e-5);
+      }
+      EXPECT_NEAR(drawn[i].end_probability, want->end_probability, 1e-5);
+    }
+  }
+  EXPECT_LE(different, 1);
+}
+
+TEST(CudaBackendTest, AStepAllocatesNothingAndReplaysOneRecord) {
+  EmulatedDevice device;
+  const auto engine = MakeEngine("llama", Options(), device);
+  const int allocations = device.allocations;
+  for (Handle handle = 1; handle <= 5; ++handle) ASSERT_TRUE(engine->Admit(Request(handle, 50, 9)).ok());
+  StepOutput out;
+  int steps = 0;
+  for (; engine->active() > 0; ++steps) ASSERT_TRUE(engine->Step(out).ok());
+  EXPECT_EQ(device.allocations, allocations);
+  EXPECT_EQ(device.replays, steps);
+  ASSERT_TRUE(engine->Step(out).ok()) << "an empty step";
+  EXPECT_EQ(device.replays, steps);
+}
+
+TEST(CudaBackendTest, ADevicesErrorIsTheEnginesEndForGood) {
+  EmulatedDevice device;
+  const auto backend = Make("llama", Options(), device);
+  auto engine = DecodeEngine::Create(Options(), Make("llama", Options(), device));
+  ASSERT_TRUE((*engine)->Admit(Request(1, 5, 9)).ok());
+  StepOutput out;
+  ASSERT_TRUE((*engine)->Step(out).ok());
+  device.failing_wait = 0;
+  const absl::Status first = (*engine)->Step(out);
+  EXPECT_EQ(first.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(first.message()), HasSubstr("cudaEventQuery"));
+  device.failing_wait = -1;
+  EXPECT_EQ((*engine)->Step(out), first) << "it works again, and must not";
+}
+
+TEST(CudaBackendTest, MemoryThatIsShortIsToldWithSizes) {
+  EmulatedDevice device;
+  DecodeOptions options = Options();
+  options.limits.kv_tokens = int64_t{1} << 26;
+  auto backend = TryMake("llama", options, device);
+  EXPECT_EQ(backend.status().code(), absl::StatusCode::kResourceExhausted);
+  device.memory_bytes = 100'000;
+  backend = TryMake("llama", Options(), device);
+  EXPECT_EQ(backend.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(backend.status().message()), HasSubstr("the weights need"));
+  device.memory_bytes = 80 << 20;
+  options.limits.kv_tokens = 300'000;
+  backend = TryMake("llama", options, device);
+  EXPECT_EQ(backend.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(backend.status().message()), HasSubstr("--kv_tokens=300000 needs"));
+}
+
+TEST(CudaBackendTest, ShapesThatTheKernelsDoNotHaveAreRefusedByName) {
+  EmulatedDevice device;
+  DecodeOptions options = Options();
+  options.page_tokens = 48;
+  const auto backend = TryMake("llama", options, device);
+  EXPECT_EQ(backend.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(backend.status().message()), HasSubstr("pages of 48 tokens"));
+}
+
+}  // namespace
+}  // namespace bfio::worker::gpu

@@ -1,0 +1,158 @@
+#include "worker/engine/cuda/cuda_backend.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace bfio::worker::gpu {
+namespace {
+
+// A net under a hang: the longest step takes a fraction of a second.
+constexpr absl::Duration kStepDeadline = absl::Seconds(60);
+
+int32_t MaxRowsOf(const DecodeOptions& options) {
+  return static_cast<int32_t>(MaxRows(options.limits.slots, options.step_tokens));
+}
+
+AttentionLimits LimitsOf(const DecodeOptions& options) {
+  const int64_t pages = PageTable::PageLimit(PageTableOptionsOf(options));
+  return {MaxRowsOf(options), options.limits.slots, pages * options.page_tokens};
+}
+
+AttentionShape ShapeOf(const DecodeOptions& options, const ModelConfig& config) {
+  return {static_cast<int32_t>(config.heads), static_cast<int32_t>(config.kv_heads),
+          static_cast<int32_t>(config.head_dim), options.page_tokens};
+}
+
+StepLimits StepLimitsOf(const DecodeOptions& options, const AttentionSizes& sizes) {
+  return {MaxRowsOf(options), options.limits.slots, PageTable::PageLimit(PageTableOptionsOf(options)), sizes};
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CudaBackend>> CudaBackend::Create(const DecodeOptions& options,
+                                                                 const ModelConfig& config,
+                                                                 std::unique_ptr<DeviceOps> ops,
+                                                                 DeviceWeights weights,
+                                                                 const Progress& progress) {
+  if (absl::Status status = CheckDecodeOptions(options); !status.ok()) return status;
+  if (absl::Status status = CheckAttentionShape(ShapeOf(options, config)); !status.ok()) return status;
+  auto backend =
+      std::unique_ptr<CudaBackend>(new CudaBackend(options, config, std::move(ops), std::move(weights)));
+  if (absl::Status status = backend->Start(progress); !status.ok()) return status;
+  return backend;
+}
+
+CudaBackend::CudaBackend(const DecodeOptions& options, const ModelConfig& config,
+                         std::unique_ptr<DeviceOps> ops, DeviceWeights weights)
+    : options_(options),
+      config_(config),
+      ops_(std::move(ops)),
+      weights_(std::move(weights)),
+      limits_(LimitsOf(options)),
+      shape_(ShapeOf(options, config)),
+      sizes_(SizesFor(shape_, limits_)),
+      attention_(shape_, limits_),
+      draw_buckets_(options.limits.slots),
+      row_buckets_(MaxRowsOf(options)),
+      layout_(StepLimitsOf(options, sizes_)) {
+  facts_.vocab = config.vocab;
+  facts_.max_positions = config.max_positions;
+  facts_.eos_token_ids.assign(config.eos_token_ids.begin(), config.eos_token_ids.end());
+}
+
+absl::Status CudaBackend::Start(const Progress& progress) {
+  ForwardOptions options;
+  options.max_rows = limits_.rows;
+  options.max_draws = options_.limits.slots;
+  options.page_tokens = options_.page_tokens;
+  options.pages = PageTable::PageLimit(PageTableOptionsOf(options_));
+  options.kv_tokens = options_.limits.kv_tokens;
+  const auto allocate = [&](auto& pointer, absl::StatusOr<void*> memory) {
+    if (memory.ok()) pointer = static_cast<std::remove_reference_t<decltype(pointer)>>(*memory);
+    return memory.status();
+  };
+  absl::Status status = allocate(inputs_, ops_->Allocate(layout_.bytes(), "a step's inputs"));
+  if (status.ok()) status = allocate(staged_, ops_->AllocatePinned(layout_.bytes(), "a step's inputs"));
+  const auto result_bytes = static_cast<int64_t>(options.max_draws * sizeof(DrawResult));
+  if (status.ok()) status = allocate(results_, ops_->AllocatePinned(result_bytes, "a step's tokens"));
+  // No rows, while products are chosen.
+  if (status.ok()) status = ops_->FillZero(inputs_, layout_.bytes());
+  if (!status.ok()) return status;
+  auto forward = Forward::Create(config_, weights_, options, sizes_, *ops_);
+  if (!forward.ok()) return forward.status();
+  forward_ = *std::move(forward);
+  for (const int32_t draws : draw_buckets_.sizes()) {
+    auto recorded = RecordBucket({draws, draws, false});
+    if (!recorded.ok()) return recorded.status();
+    decodes_.push_back(*recorded);
+  }
+  for (const int32_t rows : row_buckets_.sizes()) {
+    const int32_t most = std::min(rows, options_.limits.slots);
+    auto recorded = RecordBucket({rows, draw_buckets_.sizes()[draw_buckets_.Index(most)], true});
+    if (!recorded.ok()) return recorded.status();
+    prompts_.push_back(*recorded);
+  }
+  progress(absl::StrFormat("%s: products chosen and steps recorded for %d + %d sizes of batch",
+                           ops_->Describe(), draw_buckets_.count(), row_buckets_.count()));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CudaBackend::Recorded> CudaBackend::RecordBucket(const StepBucket& bucket) {
+  if (absl::Status status = forward_->Prepare(bucket); !status.ok()) return status;
+  const StepInputs inputs = layout_.At(inputs_);
+  // Once outside of the record: what CUDA loads at a kernel's first launch must not be loaded while
+  // recording.
+  if (absl::Status status = forward_->Enqueue(bucket, inputs); !status.ok()) return status;
+  if (absl::Status status = ops_->Wait(kStepDeadline); !status.ok()) return status;
+  const auto step = ops_->Record([=, this] { return forward_->Enqueue(bucket, inputs); });
+  if (!step.ok()) return step.status();
+  const auto attention = ops_->Record([=, this] { return forward_->EnqueueAttention(bucket, inputs); });
+  if (!attention.ok()) return attention.status();
+  return Recorded{bucket, *step, *attention};
+}
+
+const CudaBackend::Recorded& CudaBackend::Choose(const StepPlan& plan) const {
+  const bool prompts = attention_.counts().long_items > 0 || plan.draws() != plan.rows();
+  return prompts ? prompts_[row_buckets_.Index(plan.rows())] : decodes_[draw_buckets_.Index(plan.rows())];
+}
+
+absl::Status CudaBackend::Run(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn) {
+  if (!broken_.ok()) return broken_;
+  if (plan.rows() == 0) return absl::OkStatus();
+  broken_ = RunStep(plan, draws, drawn);
+  return broken_;
+}
+
+absl::Status CudaBackend::RunStep(const StepPlan& plan, absl::Span<const Draw> draws,
+                                  absl::Span<Drawn> drawn) {
+  if (absl::Status status = attention_.Build(plan); !status.ok()) return status;
+  const int64_t bytes =
+      FillStepInputs(plan, attention_, draws, config_.vocab, options_.page_tokens, layout_, staged_);
+  last_ = &Choose(plan);
+  absl::Status status = ops_->CopyIn(inputs_, staged_, bytes);
+  if (status.ok()) status = ops_->Replay(last_->step);
+  const auto result_bytes = static_cast<int64_t>(drawn.size() * sizeof(DrawResult));
+  if (status.ok() && result_bytes > 0) status = ops_->CopyOut(results_, forward_->results(), result_bytes);
+  if (status.ok()) status = ops_->Wait(kStepDeadline);
+  if (!status.ok()) return status;
+  for (size_t i = 0; i < drawn.size(); ++i) {
+    const DrawResult& result = results_[i];
+    if (result.finite == 0) return absl::InternalError("the model's logits are not finite");
+    drawn[i] = {result.id, result.log_probability, result.end_probability};
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<CudaBackend::StepTime> CudaBackend::TimeLastStep() {
+  if (last_ == nullptr) return absl::FailedPreconditionError("no step was run");
+  const auto step = ops_->Time(last_->step);
+  if (!step.ok()) return step.status();
+  const auto attention = ops_->Time(last_->attention);
+  if (!attention.ok()) return attention.status();
+  return StepTime{*step, *attention};
+}
+
+}  // namespace bfio::worker::gpu

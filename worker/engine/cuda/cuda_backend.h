@@ -1,0 +1,98 @@
+// The GPU's half of a decode engine.
+//
+// Purpose: runs plans on a device behind DeviceOps: pads a step to a bucket, stages its inputs in one pinned
+// block, brings them over with one copy, replays the work that was recorded for the bucket, and waits by
+// polling with a deadline. Everything is allocated, chosen and recorded when it is made; a step allocates
+// nothing.
+//
+// Attention gives a row the same bits in any company (attention_plan.h); matrix products are chosen by the
+// bucket, so a row's logits agree to bf16's rounding between buckets, not to the last bit. A replay repeats
+// the tokens as long as no draw is that close.
+//
+// Threads: as backend.h says. After an error every further Run gives the same error.
+#ifndef BFIO_WORKER_ENGINE_CUDA_CUDA_BACKEND_H_
+#define BFIO_WORKER_ENGINE_CUDA_CUDA_BACKEND_H_
+
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "worker/engine/cuda/attention_plan.h"
+#include "worker/engine/cuda/device_ops.h"
+#include "worker/engine/cuda/device_weights.h"
+#include "worker/engine/cuda/forward.h"
+#include "worker/engine/cuda/row_buckets.h"
+#include "worker/engine/cuda/step_inputs.h"
+#include "worker/engine/decode/backend.h"
+#include "worker/engine/decode/decode_engine.h"
+
+namespace bfio::worker::gpu {
+
+class CudaBackend final : public Backend {
+ public:
+  // The weights are in memory of `ops`. INVALID_ARGUMENT: a shape the kernels do not have;
+  // RESOURCE_EXHAUSTED: no memory, with sizes; other errors: device_ops.h.
+  static absl::StatusOr<std::unique_ptr<CudaBackend>> Create(const DecodeOptions& options,
+                                                             const ModelConfig& config,
+                                                             std::unique_ptr<DeviceOps> ops,
+                                                             DeviceWeights weights, const Progress& progress);
+
+  absl::string_view name() const override { return "cuda"; }
+  const ModelFacts& facts() const override { return facts_; }
+  absl::Status Run(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn) override;
+
+  // For benchmarks and tests, of the last step.
+  const DeviceWeights& weights() const { return weights_; }
+  const Forward& forward() const { return *forward_; }
+  DeviceOps& ops() { return *ops_; }
+  // Seconds that the last step takes on the device when it is run again, and its attention alone. It changes
+  // no result: keys and values are written where they are.
+  struct StepTime {
+    double step_s = 0;
+    double attention_s = 0;
+  };
+  absl::StatusOr<StepTime> TimeLastStep();
+
+ private:
+  // A bucket's work.
+  struct Recorded {
+    StepBucket bucket;
+    int step = -1;
+    int attention = -1;
+  };
+
+  CudaBackend(const DecodeOptions& options, const ModelConfig& config, std::unique_ptr<DeviceOps> ops,
+              DeviceWeights weights);
+
+  absl::Status Start(const Progress& progress);
+  absl::StatusOr<Recorded> RecordBucket(const StepBucket& bucket);
+  const Recorded& Choose(const StepPlan& plan) const;
+  absl::Status RunStep(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn);
+
+  const DecodeOptions options_;
+  const ModelConfig config_;
+  const std::unique_ptr<DeviceOps> ops_;
+  const DeviceWeights weights_;
+  ModelFacts facts_;
+  const AttentionLimits limits_;
+  const AttentionShape shape_;
+  const AttentionSizes sizes_;
+  AttentionPlan attention_;
+  // Of steps without prompts, which have a draw for each row; and of all rows.
+  const RowBuckets draw_buckets_, row_buckets_;
+  const StepLayout layout_;
+  std::unique_ptr<Forward> forward_;
+  // Pinned, and on the device.
+  void* staged_ = nullptr;
+  void* inputs_ = nullptr;
+  DrawResult* results_ = nullptr;
+  // By draw_buckets_ and by row_buckets_.
+  std::vector<Recorded> decodes_, prompts_;
+  const Recorded* last_ = nullptr;
+  absl::Status broken_;
+};
+
+}  // namespace bfio::worker::gpu
+
+#endif  // BFIO_WORKER_ENGINE_CUDA_CUDA_BACKEND_H_

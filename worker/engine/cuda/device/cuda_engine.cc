@@ -1,0 +1,31 @@
+#include "worker/engine/cuda/device/cuda_engine.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "worker/engine/cuda/cuda_backend.h"
+#include "worker/engine/cuda/device/cuda_device_ops.h"
+
+namespace bfio::worker {
+
+absl::Status CheckCudaDevice(int32_t device) {
+  const auto count = gpu::CudaDevices();
+  if (!count.ok()) return count.status();
+  if (device >= 0 && device < *count) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("no CUDA device ", device, ": there are ", *count));
+}
+
+absl::StatusOr<std::unique_ptr<DecodeEngine>> MakeCudaEngine(
+    const CudaOptions& options, const Model& model, const std::function<void(const std::string&)>& progress) {
+  if (absl::Status status = CheckDecodeOptions(options.decode); !status.ok()) return status;
+  auto ops = gpu::CudaDeviceOps::Create(options.device);
+  if (!ops.ok()) return ops.status();
+  auto weights = gpu::UploadWeights(model, **ops, progress);
+  if (!weights.ok()) return weights.status();
+  auto backend = gpu::CudaBackend::Create(options.decode, model.config(), *std::move(ops),
+                                          *std::move(weights), progress);
+  if (!backend.ok()) return backend.status();
+  return DecodeEngine::Create(options.decode, *std::move(backend));
+}
+
+}  // namespace bfio::worker

@@ -1,0 +1,31 @@
+#include "worker/engine/cuda/device/cuda_status.h"
+
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+
+namespace bfio::worker::gpu {
+
+absl::Status CudaStatus(cudaError_t error, absl::string_view call) {
+  if (error == cudaSuccess) return absl::OkStatus();
+  const auto text = absl::StrCat(call, ": ", cudaGetErrorString(error));
+  if (error == cudaErrorMemoryAllocation) return absl::ResourceExhaustedError(text);
+  return absl::UnavailableError(text);
+}
+
+absl::Status WaitFor(cudaEvent_t event, absl::Duration deadline) {
+  const absl::Time end = absl::Now() + deadline;
+  for (;;) {
+    const cudaError_t state = cudaEventQuery(event);
+    if (state == cudaSuccess) return absl::OkStatus();
+    if (state != cudaErrorNotReady) return CudaStatus(state, "cudaEventQuery");
+    if (absl::Now() > end) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("the GPU has not finished within ", absl::FormatDuration(deadline)));
+    }
+    std::this_thread::yield();
+  }
+}
+
+}  // namespace bfio::worker::gpu

@@ -1,0 +1,24 @@
+// CUDA's errors as statuses, and waiting without blocking.
+//
+// Purpose: every call of the CUDA runtime goes through CudaStatus, so that an error has its call's name.
+// Threads: pure functions; WaitFor is called by the thread that waits.
+#ifndef BFIO_WORKER_ENGINE_CUDA_DEVICE_CUDA_STATUS_H_
+#define BFIO_WORKER_ENGINE_CUDA_DEVICE_CUDA_STATUS_H_
+
+#include <cuda_runtime_api.h>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace bfio::worker::gpu {
+
+// RESOURCE_EXHAUSTED for memory that is not there, UNAVAILABLE for everything else that is not success.
+absl::Status CudaStatus(cudaError_t error, absl::string_view call);
+
+// Polls until the event has happened. DEADLINE_EXCEEDED after `deadline`.
+absl::Status WaitFor(cudaEvent_t event, absl::Duration deadline);
+
+}  // namespace bfio::worker::gpu
+
+#endif  // BFIO_WORKER_ENGINE_CUDA_DEVICE_CUDA_STATUS_H_

@@ -1,0 +1,158 @@
+#include "worker/engine/cuda/device/gemms.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "worker/engine/cuda/device/cuda_status.h"
+
+namespace bfio::worker::gpu {
+namespace {
+
+constexpr int kCandidates = 8;
+constexpr size_t kTimedProducts = 8;
+constexpr absl::Duration kTimingDeadline = absl::Seconds(30);
+
+std::string Text(const GemmShape& shape) {
+  return absl::StrCat(shape.rows, " x ", shape.inputs, " by ", shape.outputs, " x ", shape.inputs,
+                      shape.fp32_out ? " to fp32" : " to bf16");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Gemms>> Gemms::Create(void* workspace) {
+  const auto lt = LoadCublasLt();
+  if (!lt.ok()) return lt.status();
+  auto gemms = std::unique_ptr<Gemms>(new Gemms(**lt, workspace));
+  absl::Status status = gemms->lt_.Check(gemms->lt_.Create(&gemms->handle_), "Create");
+  status.Update(CudaStatus(cudaEventCreate(&gemms->begin_), "cudaEventCreate"));
+  status.Update(CudaStatus(cudaEventCreate(&gemms->end_), "cudaEventCreate"));
+  if (!status.ok()) return status;
+  return gemms;
+}
+
+Gemms::~Gemms() {
+  for (Plan& plan : plans_) Forget(plan);
+  if (begin_ != nullptr) cudaEventDestroy(begin_);
+  if (end_ != nullptr) cudaEventDestroy(end_);
+  if (handle_ != nullptr) lt_.Destroy(handle_);
+}
+
+void Gemms::Forget(Plan& plan) const {
+  for (cublasLtMatrixLayout_t layout : {plan.weight, plan.x, plan.y}) {
+    if (layout != nullptr) lt_.MatrixLayoutDestroy(layout);
+  }
+  if (plan.product != nullptr) lt_.MatmulDescDestroy(plan.product);
+}
+
+const Gemms::Plan* Gemms::Find(const GemmShape& shape) const {
+  const auto it = std::find_if(plans_.begin(), plans_.end(), [&](const Plan& p) { return p.shape == shape; });
+  return it == plans_.end() ? nullptr : &*it;
+}
+
+// cuBLASLt counts columns first: what is [rows, inputs] here is inputs x rows there, and the weight is
+// transposed.
+absl::Status Gemms::Describe(Plan& plan) const {
+  const GemmShape& shape = plan.shape;
+  const auto rows = static_cast<uint64_t>(shape.rows), inputs = static_cast<uint64_t>(shape.inputs),
+             outputs = static_cast<uint64_t>(shape.outputs);
+  const cublasOperation_t transposed = CUBLAS_OP_T;
+  absl::Status status =
+      lt_.Check(lt_.MatmulDescCreate(&plan.product, CUBLAS_COMPUTE_32F, CUDA_R_32F), "MatmulDescCreate");
+  if (!status.ok()) return status;
+  status = lt_.Check(
+      lt_.MatmulDescSetAttribute(plan.product, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed)),
+      "MatmulDescSetAttribute");
+  const auto layout = [&](cublasLtMatrixLayout_t& to, cudaDataType_t type, uint64_t first, uint64_t second) {
+    status.Update(lt_.Check(lt_.MatrixLayoutCreate(&to, type, first, second, static_cast<int64_t>(first)),
+                            "MatrixLayoutCreate"));
+  };
+  layout(plan.weight, CUDA_R_16BF, inputs, outputs);
+  layout(plan.x, CUDA_R_16BF, inputs, rows);
+  layout(plan.y, shape.fp32_out ? CUDA_R_32F : CUDA_R_16BF, outputs, rows);
+  return status;
+}
+
+absl::StatusOr<std::vector<cublasLtMatmulHeuristicResult_t>> Gemms::Candidates(const Plan& plan) const {
+  cublasLtMatmulPreference_t preference = nullptr;
+  absl::Status status = lt_.Check(lt_.MatmulPreferenceCreate(&preference), "MatmulPreferenceCreate");
+  if (!status.ok()) return status;
+  const auto most = static_cast<uint64_t>(kGemmWorkspaceBytes);
+  status = lt_.Check(lt_.MatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+                                                      &most, sizeof(most)),
+                     "MatmulPreferenceSetAttribute");
+  std::vector<cublasLtMatmulHeuristicResult_t> found(kCandidates);
+  int count = 0;
+  if (status.ok()) {
+    status = lt_.Check(lt_.MatmulAlgoGetHeuristic(handle_, plan.product, plan.weight, plan.x, plan.y, plan.y,
+                                                  preference, kCandidates, found.data(), &count),
+                       absl::StrCat("MatmulAlgoGetHeuristic for ", Text(plan.shape)));
+  }
+  lt_.MatmulPreferenceDestroy(preference);
+  if (!status.ok()) return status;
+  found.resize(static_cast<size_t>(count));
+  return found;
+}
+
+absl::Status Gemms::Run(const Plan& plan, const Bf16* x, const Bf16* weight, void* y,
+                        cudaStream_t stream) const {
+  const float one = 1, zero = 0;
+  return lt_.Check(lt_.Matmul(handle_, plan.product, &one, weight, plan.weight, x, plan.x, &zero, y, plan.y,
+                              y, plan.y, &plan.algorithm, workspace_, plan.workspace_bytes, stream),
+                   absl::StrCat("Matmul of ", Text(plan.shape)));
+}
+
+absl::StatusOr<float> Gemms::TimeOf(const Plan& plan, absl::Span<const Bf16* const> weights, const Bf16* x,
+                                    void* y, cudaStream_t stream) const {
+  // Once without the clock: the kernel is loaded, and its errors show.
+  absl::Status status = Run(plan, x, weights[0], y, stream);
+  status.Update(CudaStatus(cudaEventRecord(begin_, stream), "cudaEventRecord"));
+  for (size_t i = 0; i < kTimedProducts && status.ok(); ++i) {
+    status = Run(plan, x, weights[(i + 1) % weights.size()], y, stream);
+  }
+  status.Update(CudaStatus(cudaEventRecord(end_, stream), "cudaEventRecord"));
+  if (status.ok()) status = WaitFor(end_, kTimingDeadline);
+  float milliseconds = 0;
+  if (status.ok()) {
+    status = CudaStatus(cudaEventElapsedTime(&milliseconds, begin_, end_), "cudaEventElapsedTime");
+  }
+  if (!status.ok()) return status;
+  return milliseconds / kTimedProducts;
+}
+
+absl::Status Gemms::Prepare(const GemmShape& shape, absl::Span<const Bf16* const> weights, const Bf16* x,
+                            void* y, cudaStream_t stream) {
+  if (Find(shape) != nullptr) return absl::OkStatus();
+  // In plans_ from the start, so that it is forgotten when something fails.
+  Plan& plan = plans_.emplace_back();
+  plan.shape = shape;
+  if (absl::Status status = Describe(plan); !status.ok()) return status;
+  const auto candidates = Candidates(plan);
+  if (!candidates.ok()) return candidates.status();
+  float best = -1;
+  Plan tried = plan;
+  for (const cublasLtMatmulHeuristicResult_t& candidate : *candidates) {
+    if (candidate.state != CUBLAS_STATUS_SUCCESS) continue;
+    tried.algorithm = candidate.algo;
+    tried.workspace_bytes = candidate.workspaceSize;
+    const auto time = TimeOf(tried, weights, x, y, stream);
+    if (!time.ok()) return time.status();
+    if (best >= 0 && *time >= best) continue;
+    best = *time;
+    plan.algorithm = tried.algorithm;
+    plan.workspace_bytes = tried.workspace_bytes;
+  }
+  if (best < 0) return absl::UnavailableError(absl::StrCat("cuBLASLt has no product of ", Text(shape)));
+  return absl::OkStatus();
+}
+
+absl::Status Gemms::Multiply(const GemmShape& shape, const Bf16* x, const Bf16* weight, void* y,
+                             cudaStream_t stream) const {
+  const Plan* const plan = Find(shape);
+  if (plan == nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat("a product that was not prepared: ", Text(shape)));
+  }
+  return Run(*plan, x, weight, y, stream);
+}
+
+}  // namespace bfio::worker::gpu

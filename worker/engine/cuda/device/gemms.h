@@ -1,0 +1,69 @@
+// Matrix products by cuBLASLt: bf16 in, fp32 sums, bf16 or fp32 out.
+//
+// Purpose: keeps, for every shape that was prepared, the algorithm that was fastest on this device among
+// those cuBLASLt proposes, tried on the real weights in turn (one layer's would stay in the cache and
+// mislead). Threads: used by one thread. Errors: UNAVAILABLE with the call's name; FAILED_PRECONDITION for a
+// shape not prepared.
+#ifndef BFIO_WORKER_ENGINE_CUDA_DEVICE_GEMMS_H_
+#define BFIO_WORKER_ENGINE_CUDA_DEVICE_GEMMS_H_
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "worker/engine/cuda/device/cublas_lt.h"
+#include "worker/engine/cuda/device_ops.h"
+
+namespace bfio::worker::gpu {
+
+// Bytes of device memory that every product may use; what NVIDIA recommends for Hopper, twice.
+inline constexpr int64_t kGemmWorkspaceBytes = 64 << 20;
+
+class Gemms {
+ public:
+  // `workspace`: kGemmWorkspaceBytes of the current device's memory, aligned to 256.
+  static absl::StatusOr<std::unique_ptr<Gemms>> Create(void* workspace);
+  ~Gemms();
+  Gemms(const Gemms&) = delete;
+  Gemms& operator=(const Gemms&) = delete;
+
+  // As DeviceOps.
+  absl::Status Prepare(const GemmShape& shape, absl::Span<const Bf16* const> weights, const Bf16* x, void* y,
+                       cudaStream_t stream);
+  absl::Status Multiply(const GemmShape& shape, const Bf16* x, const Bf16* weight, void* y,
+                        cudaStream_t stream) const;
+
+ private:
+  struct Plan {
+    GemmShape shape;
+    cublasLtMatmulDesc_t product = nullptr;
+    cublasLtMatrixLayout_t weight = nullptr, x = nullptr, y = nullptr;
+    cublasLtMatmulAlgo_t algorithm = {};
+    size_t workspace_bytes = 0;
+  };
+
+  Gemms(const CublasLt& lt, void* workspace) : lt_(lt), workspace_(workspace) {}
+
+  const Plan* Find(const GemmShape& shape) const;
+  absl::Status Describe(Plan& plan) const;
+  absl::StatusOr<std::vector<cublasLtMatmulHeuristicResult_t>> Candidates(const Plan& plan) const;
+  // Milliseconds of a product, over several with different weights.
+  absl::StatusOr<float> TimeOf(const Plan& plan, absl::Span<const Bf16* const> weights, const Bf16* x,
+                               void* y, cudaStream_t stream) const;
+  absl::Status Run(const Plan& plan, const Bf16* x, const Bf16* weight, void* y, cudaStream_t stream) const;
+  void Forget(Plan& plan) const;
+
+  const CublasLt& lt_;
+  void* const workspace_;
+  cublasLtHandle_t handle_ = nullptr;
+  cudaEvent_t begin_ = nullptr, end_ = nullptr;
+  std::vector<Plan> plans_;
+};
+
+}  // namespace bfio::worker::gpu
+
+#endif  // BFIO_WORKER_ENGINE_CUDA_DEVICE_GEMMS_H_

@@ -1,0 +1,85 @@
+// What the CUDA engine asks of a device: memory, copies, matrix products, replayed work.
+//
+// Purpose: the line between the engine's logic and CUDA, so that all of the engine but one file runs in tests
+// without a GPU, over the same kernels. Everything is queued in one stream and runs in order; only Wait
+// waits. Threads: used by one thread. Errors: UNAVAILABLE with the failed call's name; RESOURCE_EXHAUSTED
+// when memory is short; DEADLINE_EXCEEDED from Wait. After any error but RESOURCE_EXHAUSTED the device is not
+// to be used again.
+#ifndef BFIO_WORKER_ENGINE_CUDA_DEVICE_OPS_H_
+#define BFIO_WORKER_ENGINE_CUDA_DEVICE_OPS_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "worker/engine/cuda/kernels/attention.h"
+#include "worker/engine/cuda/kernels/device_types.h"
+
+namespace bfio::worker::gpu {
+
+struct DeviceMemory {
+  int64_t free_bytes = 0;
+  int64_t total_bytes = 0;
+};
+
+// A product's shape: y[rows, outputs] = x[rows, inputs] weight[outputs, inputs]^T, all row-major and without
+// gaps; x and weight are bf16, sums fp32, y bf16 or fp32.
+struct GemmShape {
+  int32_t rows = 0;
+  int32_t inputs = 0;
+  int32_t outputs = 0;
+  bool fp32_out = false;
+
+  friend bool operator==(const GemmShape&, const GemmShape&) = default;
+};
+
+class DeviceOps {
+ public:
+  virtual ~DeviceOps() = default;
+
+  // For the log: name and size.
+  virtual std::string Describe() const = 0;
+  // With which attention fills the device.
+  virtual absl::StatusOr<AttentionGrid> FullAttentionGrid(int32_t head_dim) = 0;
+  // The kernels' launches go there.
+  virtual Stream stream() const = 0;
+
+  virtual absl::StatusOr<DeviceMemory> Memory() = 0;
+  // Freed with this object; aligned to 256 bytes; the content is undefined. `what` names it in errors.
+  virtual absl::StatusOr<void*> Allocate(int64_t bytes, absl::string_view what) = 0;
+  // Host memory that copies run from and to without the processor.
+  virtual absl::StatusOr<void*> AllocatePinned(int64_t bytes, absl::string_view what) = 0;
+
+  // Queued; the pinned memory must stay as it is until Wait.
+  virtual absl::Status CopyIn(void* device, const void* pinned, int64_t bytes) = 0;
+  virtual absl::Status CopyOut(void* pinned, const void* device, int64_t bytes) = 0;
+  virtual absl::Status FillZero(void* device, int64_t bytes) = 0;
+
+  // Chooses how products of this shape are made, by trying on `weights`, of which each fits the shape; waits.
+  // `x` and `y` have room for it; y's content is lost. To be called before Multiply; again, it does nothing.
+  virtual absl::Status Prepare(const GemmShape& shape, absl::Span<const Bf16* const> weights, const Bf16* x,
+                               void* y) = 0;
+  virtual absl::Status Multiply(const GemmShape& shape, const Bf16* x, const Bf16* weight, void* y) = 0;
+
+  // Records what `work` queues, instead of running it: it may call Multiply and launch kernels on stream().
+  // Replay queues all of it, with the arguments of then. Returns the record's number.
+  virtual absl::StatusOr<int> Record(std::function<absl::Status()> work) = 0;
+  virtual absl::Status Replay(int record) = 0;
+
+  // Until all that was queued is done.
+  virtual absl::Status Wait(absl::Duration deadline) = 0;
+  // Runs a record and says how long it took on the device, in seconds; for benchmarks.
+  virtual absl::StatusOr<double> Time(int record) = 0;
+};
+
+// OK for null, otherwise UNAVAILABLE with the kernel's name: what a launch returned.
+absl::Status LaunchStatus(const char* error, absl::string_view kernel);
+
+}  // namespace bfio::worker::gpu
+
+#endif  // BFIO_WORKER_ENGINE_CUDA_DEVICE_OPS_H_

@@ -1,0 +1,224 @@
+#include "worker/engine/cuda/device_weights.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "worker/engine/cuda/kernels/row_kernels.h"
+#include "worker/engine/model/element.h"
+
+namespace bfio::worker::gpu {
+namespace {
+
+constexpr double kGiB = 1 << 30;
+constexpr int64_t kAlignment = 256;
+// One of two, which take turns.
+constexpr int64_t kStagingBytes = 32 << 20;
+constexpr int64_t kProgressBytes = int64_t{2} << 30;
+constexpr absl::Duration kCopyDeadline = absl::Seconds(60);
+
+// Tensors that lie one after the other on the device.
+struct Piece {
+  const Bf16** place;
+  int64_t elements;
+  // Empty without a model.
+  std::vector<TensorView> from;
+  // Of random elements: uniform in centre - spread .. centre + spread.
+  float spread;
+  float centre;
+
+  int64_t bytes() const {
+    return (elements * static_cast<int64_t>(sizeof(Bf16)) + kAlignment - 1) / kAlignment * kAlignment;
+  }
+};
+
+// The model's pieces in the order of use; `weights` gets its layers and its places are filled in later.
+class PieceList {
+ public:
+  PieceList(const ModelConfig& config, const Model* model, DeviceWeights& weights)
+      : config_(config), model_(model) {
+    weights.layers.resize(static_cast<size_t>(config.layers));
+    AddMatrix(&weights.embedding, config.vocab, config.hidden, {model ? &model->embedding() : nullptr});
+    for (int64_t i = 0; i < config.layers; ++i) AddLayer(i, weights.layers[i]);
+    AddVector(&weights.final_norm, config.hidden, 1, {model ? &model->final_norm() : nullptr});
+    step_bytes_ -= config.vocab * config.hidden * 2;  // of the embedding a step reads rows only
+    if (config.tied_embeddings) {
+      step_bytes_ += config.vocab * config.hidden * 2;
+    } else {
+      AddMatrix(&weights.lm_head, config.vocab, config.hidden, {model ? &model->lm_head() : nullptr});
+    }
+    weights.step_bytes = step_bytes_;
+  }
+
+  const std::vector<Piece>& pieces() const { return pieces_; }
+  int64_t bytes() const {
+    int64_t bytes = 0;
+    for (const Piece& piece : pieces_) bytes += piece.bytes();
+    return bytes;
+  }
+
+ private:
+  using Views = std::vector<const TensorView*>;
+
+  void Add(const Bf16** place, int64_t elements, const Views& views, float spread, float centre) {
+    Piece piece = {place, elements, {}, spread, centre};
+    for (const TensorView* view : views) {
+      if (view != nullptr) piece.from.push_back(*view);
+    }
+    pieces_.push_back(std::move(piece));
+  }
+  void AddMatrix(const Bf16** place, int64_t outputs, int64_t inputs, const Views& views) {
+    // Keeps the size of what goes through about the same, from layer to layer.
+    Add(place, outputs * inputs, views, static_cast<float>(1.7 / std::sqrt(static_cast<double>(inputs))), 0);
+    step_bytes_ += outputs * inputs * 2;
+  }
+  void AddVector(const Bf16** place, int64_t elements, float centre, const Views& views) {
+    Add(place, elements, views, 0, centre);
+  }
+
+  void AddLayer(int64_t index, DeviceLayer& to) {
+    static const LayerWeights kNone;
+    const LayerWeights& from = model_ != nullptr ? model_->layers()[index] : kNone;
+    const int64_t hidden = config_.hidden, wide = config_.intermediate;
+    const int64_t query = config_.heads * config_.head_dim, kv = config_.kv_heads * config_.head_dim;
+    // Without a model its views are absent, which takes no element from anywhere.
+    const auto views = [&](std::initializer_list<const TensorView*> all) {
+      return model_ != nullptr ? Views(all) : Views();
+    };
+    AddVector(&to.input_norm, hidden, 1, views({&from.input_norm}));
+    AddMatrix(&to.qkv, query + 2 * kv, hidden, views({&from.q, &from.k, &from.v}));
+    if (config_.qkv_bias) {
+      AddVector(&to.qkv_bias, query + 2 * kv, 0, views({&from.q_bias, &from.k_bias, &from.v_bias}));
+    }
+    if (config_.qk_norm) {
+      AddVector(&to.q_norm, config_.head_dim, 1, views({&from.q_norm}));
+      AddVector(&to.k_norm, config_.head_dim, 1, views({&from.k_norm}));
+    }
+    AddMatrix(&to.o, hidden, query, views({&from.o}));
+    if (config_.output_bias) AddVector(&to.o_bias, hidden, 0, views({&from.o_bias}));
+    AddVector(&to.post_attention_norm, hidden, 1, views({&from.post_attention_norm}));
+    AddMatrix(&to.gate_up, 2 * wide, hidden, views({&from.gate, &from.up}));
+    if (config_.mlp_bias) {
+      AddVector(&to.gate_up_bias, 2 * wide, 0, views({&from.gate_bias, &from.up_bias}));
+    }
+    AddMatrix(&to.down, hidden, wide, views({&from.down}));
+    if (config_.mlp_bias) AddVector(&to.down_bias, hidden, 0, views({&from.down_bias}));
+  }
+
+  const ModelConfig& config_;
+  const Model* const model_;
+  std::vector<Piece> pieces_;
+  int64_t step_bytes_ = 0;
+};
+
+// Memory for all pieces, their places filled in.
+absl::Status Place(const PieceList& list, DeviceOps& ops) {
+  const auto memory = ops.Memory();
+  if (!memory.ok()) return memory.status();
+  const int64_t bytes = list.bytes();
+  if (bytes > memory->free_bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrFormat("the weights need %.2f GiB in bf16, and %.2f of %.2f GiB are free on %s",
+                        bytes / kGiB, memory->free_bytes / kGiB, memory->total_bytes / kGiB, ops.Describe()));
+  }
+  const auto block = ops.Allocate(bytes, "the weights");
+  if (!block.ok()) return block.status();
+  auto* at = static_cast<std::byte*>(*block);
+  for (const Piece& piece : list.pieces()) {
+    *piece.place = reinterpret_cast<const Bf16*>(at);
+    at += piece.bytes();
+  }
+  return absl::OkStatus();
+}
+
+// Pinned memory in two halves: one is filled while the other is copied.
+class Staging {
+ public:
+  static absl::StatusOr<Staging> Create(DeviceOps& ops) {
+    const auto memory = ops.AllocatePinned(2 * kStagingBytes, "the weights' way to the device");
+    if (!memory.ok()) return memory.status();
+    return Staging(ops, static_cast<std::byte*>(*memory));
+  }
+
+  absl::Status Send(const TensorView& tensor, Bf16* to) {
+    const int64_t count = tensor.elements(), most = kStagingBytes / 2;
+    for (int64_t first = 0; first < count; first += most) {
+      const int64_t elements = std::min(most, count - first);
+      std::byte* const half = memory_ + turn_ * kStagingBytes;
+      Fill(tensor, first, elements, half);
+      // The other half's copy, which ran meanwhile.
+      if (absl::Status status = ops_.Wait(kCopyDeadline); !status.ok()) return status;
+      if (absl::Status status = ops_.CopyIn(to + first, half, elements * 2); !status.ok()) return status;
+      turn_ = 1 - turn_;
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  Staging(DeviceOps& ops, std::byte* memory) : ops_(ops), memory_(memory) {}
+
+  static void Fill(const TensorView& tensor, int64_t first, int64_t elements, std::byte* to) {
+    if (tensor.dtype == DType::kBF16) {
+      std::memcpy(to, tensor.data + 2 * first, static_cast<size_t>(2 * elements));
+      return;
+    }
+    auto* const halves = reinterpret_cast<uint16_t*>(to);
+    for (int64_t i = 0; i < elements; ++i) halves[i] = worker::ToBf16(ElementAt(tensor, first + i));
+  }
+
+  DeviceOps& ops_;
+  std::byte* const memory_;
+  int turn_ = 0;
+};
+
+// *place as what may be written while the weights are made.
+Bf16* Writable(const Piece& piece) {
+  return const_cast<Bf16*>(*piece.place);
+}
+
+}  // namespace
+
+absl::StatusOr<DeviceWeights> UploadWeights(const Model& model, DeviceOps& ops, const Progress& progress) {
+  DeviceWeights weights;
+  const PieceList list(model.config(), &model, weights);
+  if (absl::Status status = Place(list, ops); !status.ok()) return status;
+  auto staging = Staging::Create(ops);
+  if (!staging.ok()) return staging.status();
+  const int64_t total = list.bytes();
+  int64_t done = 0, told = 0;
+  for (const Piece& piece : list.pieces()) {
+    Bf16* to = Writable(piece);
+    for (const TensorView& tensor : piece.from) {
+      if (absl::Status status = staging->Send(tensor, to); !status.ok()) return status;
+      to += tensor.elements();
+    }
+    done += piece.bytes();
+    if (done - told >= kProgressBytes) {
+      progress(absl::StrFormat("weights: %.1f of %.1f GiB on the device", done / kGiB, total / kGiB));
+      told = done;
+    }
+  }
+  if (absl::Status status = ops.Wait(kCopyDeadline); !status.ok()) return status;
+  if (model.config().tied_embeddings) weights.lm_head = weights.embedding;
+  return weights;
+}
+
+absl::StatusOr<DeviceWeights> MakeRandomWeights(const ModelConfig& config, DeviceOps& ops) {
+  DeviceWeights weights;
+  const PieceList list(config, nullptr, weights);
+  if (absl::Status status = Place(list, ops); !status.ok()) return status;
+  uint64_t seed = 1;
+  for (const Piece& piece : list.pieces()) {
+    const char* const error =
+        LaunchFillRandom(Writable(piece), piece.elements, seed, piece.spread, piece.centre, ops.stream());
+    if (error != nullptr) return LaunchStatus(error, "FillRandom");
+    seed += static_cast<uint64_t>(piece.elements);
+  }
+  if (absl::Status status = ops.Wait(kCopyDeadline); !status.ok()) return status;
+  if (config.tied_embeddings) weights.lm_head = weights.embedding;
+  return weights;
+}
+
+}  // namespace bfio::worker::gpu

@@ -1,0 +1,60 @@
+// A model's weights in device memory.
+//
+// Purpose: everything in bf16 (fp32 and fp16 are rounded once), in one allocation; q, k and v are one matrix,
+// gate and up another, so that a layer has four products. Threads: immutable once made.
+#ifndef BFIO_WORKER_ENGINE_CUDA_DEVICE_WEIGHTS_H_
+#define BFIO_WORKER_ENGINE_CUDA_DEVICE_WEIGHTS_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "worker/engine/cuda/device_ops.h"
+#include "worker/engine/model/model.h"
+
+namespace bfio::worker::gpu {
+
+// Matrices are [outputs, inputs]. Null: the model has none.
+struct DeviceLayer {
+  // [(heads + 2 * kv_heads) * head_dim, hidden]: q, k, v
+  const Bf16* qkv = nullptr;
+  const Bf16* qkv_bias = nullptr;
+  // [hidden, heads * head_dim]
+  const Bf16* o = nullptr;
+  const Bf16* o_bias = nullptr;
+  // [2 * intermediate, hidden]: gate, up
+  const Bf16* gate_up = nullptr;
+  const Bf16* gate_up_bias = nullptr;
+  // [hidden, intermediate]
+  const Bf16* down = nullptr;
+  const Bf16* down_bias = nullptr;
+  const Bf16* input_norm = nullptr;
+  const Bf16* post_attention_norm = nullptr;
+  const Bf16* q_norm = nullptr;
+  const Bf16* k_norm = nullptr;
+};
+
+struct DeviceWeights {
+  const Bf16* embedding = nullptr;
+  // The embedding when it is tied.
+  const Bf16* lm_head = nullptr;
+  const Bf16* final_norm = nullptr;
+  std::vector<DeviceLayer> layers;
+  // What a step reads at least: the layers' matrices and lm_head.
+  int64_t step_bytes = 0;
+};
+
+// Says what takes long.
+using Progress = std::function<void(const std::string&)>;
+
+// Brings the weights over through pinned memory. RESOURCE_EXHAUSTED, with the sizes, when they do not fit.
+absl::StatusOr<DeviceWeights> UploadWeights(const Model& model, DeviceOps& ops, const Progress& progress);
+
+// Random weights of that shape, made on the device: for measuring without a checkpoint.
+absl::StatusOr<DeviceWeights> MakeRandomWeights(const ModelConfig& config, DeviceOps& ops);
+
+}  // namespace bfio::worker::gpu
+
+#endif  // BFIO_WORKER_ENGINE_CUDA_DEVICE_WEIGHTS_H_

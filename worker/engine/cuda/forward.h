@@ -1,0 +1,121 @@
+// One step of the model on the device: queues a layer's kernels and products, layer after layer.
+//
+// Purpose: activations, KV pools and the order of things. What a step computes with is read from device
+// memory (step_inputs.h), so what Enqueue queues can be recorded once per bucket and replayed. Activations
+// are bf16, the residual and all sums fp32, logits fp32. Threads: used by one thread.
+#ifndef BFIO_WORKER_ENGINE_CUDA_FORWARD_H_
+#define BFIO_WORKER_ENGINE_CUDA_FORWARD_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "worker/engine/cuda/attention_plan.h"
+#include "worker/engine/cuda/device_ops.h"
+#include "worker/engine/cuda/device_weights.h"
+#include "worker/engine/cuda/kernels/attention.h"
+#include "worker/engine/cuda/kernels/sample_args.h"
+#include "worker/engine/cuda/step_inputs.h"
+#include "worker/engine/model/model_config.h"
+
+namespace bfio::worker::gpu {
+
+// What a step is padded to.
+struct StepBucket {
+  int32_t rows = 0;
+  int32_t draws = 0;
+  // Whether there may be long items of attention: pieces of prompts.
+  bool prompts = false;
+};
+
+struct ForwardOptions {
+  int32_t max_rows = 0;
+  int32_t max_draws = 0;
+  int32_t page_tokens = 0;
+  int64_t pages = 0;
+  // Of the cache; for the text of an error.
+  int64_t kv_tokens = 0;
+};
+
+class Forward {
+ public:
+  // INVALID_ARGUMENT: a shape the kernels do not have; RESOURCE_EXHAUSTED, with sizes, when the device has
+  // not the memory. `inputs`: the block on the device. `ops` and `weights` outlive this.
+  static absl::StatusOr<std::unique_ptr<Forward>> Create(const ModelConfig& config,
+                                                         const DeviceWeights& weights,
+                                                         const ForwardOptions& options,
+                                                         const AttentionSizes& sizes, DeviceOps& ops);
+
+  // Chooses the products of this bucket (DeviceOps::Prepare).
+  absl::Status Prepare(const StepBucket& bucket);
+  absl::Status Enqueue(const StepBucket& bucket, const StepInputs& inputs);
+  // The attention of all layers alone, for benchmarks.
+  absl::Status EnqueueAttention(const StepBucket& bucket, const StepInputs& inputs);
+
+  // [max_draws] In device memory.
+  const DrawResult* results() const { return results_; }
+  // [max_draws, vocab] In device memory.
+  const float* logits() const { return logits_; }
+  // Of keys and values together, over all layers, for a token.
+  int64_t kv_token_bytes() const;
+
+ private:
+  struct Product {
+    // Of each layer.
+    std::vector<const Bf16*> weights;
+    int32_t outputs = 0;
+    int32_t inputs = 0;
+    bool fp32_out = false;
+  };
+
+  Forward(const ModelConfig& config, const DeviceWeights& weights, const ForwardOptions& options,
+          DeviceOps& ops);
+
+  AttentionShape attention_shape() const;
+  int64_t pool_elements() const;
+  absl::Status Allocate(const AttentionSizes& sizes);
+  absl::Status AllocateKv();
+  absl::Status Prepare(const Product& product, int32_t rows, const Bf16* x, void* y);
+  absl::Status Multiply(const Product& product, int64_t layer, int32_t rows, const Bf16* x, void* y);
+  absl::Status Embed(const StepBucket& bucket, const StepInputs& inputs);
+  // Adds `addend` (and a bias, if there is one) to the residual and norms it.
+  absl::Status Norm(const StepBucket& bucket, const StepInputs& inputs, const Bf16* addend, const Bf16* bias,
+                    const Bf16* weight, bool picked);
+  absl::Status AppendKv(const StepBucket& bucket, const StepInputs& inputs, int64_t layer);
+  absl::Status Attend(const StepBucket& bucket, const StepInputs& inputs, int64_t layer);
+  absl::Status Activate(const StepBucket& bucket, const StepInputs& inputs, int64_t layer);
+  absl::Status RunLayer(const StepBucket& bucket, const StepInputs& inputs, int64_t layer);
+  absl::Status Draw(const StepBucket& bucket, const StepInputs& inputs);
+
+  const ModelConfig config_;
+  const DeviceWeights& weights_;
+  const ForwardOptions options_;
+  DeviceOps& ops_;
+  AttentionGrid attention_grid_;
+  Product qkv_, o_, gate_up_, down_, lm_head_;
+
+  // [rows, ...] or [draws, ...]
+  float* residual_ = nullptr;
+  float* rotations_ = nullptr;
+  Bf16* normed_ = nullptr;
+  Bf16* projected_ = nullptr;
+  Bf16* attended_ = nullptr;
+  // What a sublayer adds to the residual.
+  Bf16* addend_ = nullptr;
+  Bf16* gates_ = nullptr;
+  Bf16* activated_ = nullptr;
+  float* logits_ = nullptr;
+  DrawResult* results_ = nullptr;
+  // [head_dim / 2]
+  float* frequencies_ = nullptr;
+  float* part_outputs_ = nullptr;
+  float* part_sums_ = nullptr;
+  // [layers] pools, one after the other.
+  Bf16* keys_ = nullptr;
+  Bf16* values_ = nullptr;
+};
+
+}  // namespace bfio::worker::gpu
+
+#endif  // BFIO_WORKER_ENGINE_CUDA_FORWARD_H_

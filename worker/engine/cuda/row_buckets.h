@@ -1,0 +1,32 @@
+// The numbers of rows that steps are padded to.
+//
+// Purpose: a captured graph and a chosen matrix product fit one number of rows; a step runs in the smallest
+// bucket that holds it. Powers of two up to 64 (decode steps wait for memory, padding costs nothing there),
+// from there on halfway between them too (a long prompt's step is bound by arithmetic: at most a third is
+// padding). Threads: immutable.
+#ifndef BFIO_WORKER_ENGINE_CUDA_ROW_BUCKETS_H_
+#define BFIO_WORKER_ENGINE_CUDA_ROW_BUCKETS_H_
+
+#include <cstdint>
+#include <vector>
+
+namespace bfio::worker::gpu {
+
+class RowBuckets {
+ public:
+  // The last one is `max_rows` itself. REQUIRES: max_rows >= 1.
+  explicit RowBuckets(int32_t max_rows);
+
+  // Ascending.
+  const std::vector<int32_t>& sizes() const { return sizes_; }
+  int count() const { return static_cast<int>(sizes_.size()); }
+  // The smallest that holds `rows`. REQUIRES: 0 <= rows <= max_rows.
+  int Index(int32_t rows) const;
+
+ private:
+  std::vector<int32_t> sizes_;
+};
+
+}  // namespace bfio::worker::gpu
+
+#endif  // BFIO_WORKER_ENGINE_CUDA_ROW_BUCKETS_H_
