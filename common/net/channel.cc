@@ -13,10 +13,13 @@ const int kKeepaliveTimeoutMs = static_cast<int>(absl::ToInt64Milliseconds(kKeep
 const int kServerKeepaliveTimeoutMs = static_cast<int>(absl::ToInt64Milliseconds(kServerKeepaliveTimeout));
 // Clients may send pings this often, over and above data.
 constexpr int kMinPingIntervalMs = 500;
+constexpr int kMaxHeaderBytes = 8 << 10;
 
 }  // namespace
 
-std::shared_ptr<grpc::Channel> NewChannel(const std::string& address, int index) {
+std::shared_ptr<grpc::Channel> NewChannel(const std::string& address, int index,
+                                          std::shared_ptr<grpc::ChannelCredentials> credentials) {
+  if (credentials == nullptr) credentials = grpc::InsecureChannelCredentials();
   grpc::ChannelArguments args;
   args.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, kKeepaliveTimeMs);
   args.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kKeepaliveTimeoutMs);
@@ -32,7 +35,7 @@ std::shared_ptr<grpc::Channel> NewChannel(const std::string& address, int index)
   args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   // Channels of equal arguments share one connection; an argument gRPC does not know makes them differ.
   args.SetInt("bfio.channel_index", index);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), args);
+  return grpc::CreateCustomChannel(address, credentials, args);
 }
 
 void ConfigureServer(grpc::ServerBuilder& builder, int max_streams) {
@@ -43,6 +46,7 @@ void ConfigureServer(grpc::ServerBuilder& builder, int max_streams) {
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, kMinPingIntervalMs);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
   builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, max_streams);
+  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxHeaderBytes);
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
 }
 

@@ -3,7 +3,8 @@
 // Purpose: one place for the transport settings both ends must agree on. A peer whose host vanished is
 // noticed in kKeepaliveTime + kKeepaliveTimeout (one that died on a live host at once, by its closed
 // connection); gRPC's defaults would take two hours, and with keepalive on the client alone its server would
-// answer pings this frequent with GOAWAY. Plain text: links are meant for a private network. Threads: any.
+// answer pings this frequent with GOAWAY. Whether a link is encrypted is its credentials' matter
+// (common/net/tls.h). Threads: any.
 #ifndef BFIO_COMMON_NET_CHANNEL_H_
 #define BFIO_COMMON_NET_CHANNEL_H_
 
@@ -12,6 +13,7 @@
 
 #include "absl/time/time.h"
 #include "grpcpp/channel.h"
+#include "grpcpp/security/credentials.h"
 #include "grpcpp/server_builder.h"
 
 namespace bfio {
@@ -24,12 +26,14 @@ inline constexpr absl::Duration kServerKeepaliveTimeout = absl::Seconds(10);
 
 // A channel to "HOST:PORT". Channels with the same `index` share a connection; different ones have their own,
 // which helps when one connection's lock or window is the bottleneck. Connects lazily and again after a loss
-// (100 ms to 2 s).
-std::shared_ptr<grpc::Channel> NewChannel(const std::string& address, int index = 0);
+// (100 ms to 2 s). Plain text without
+// `credentials`; channels should share theirs.
+std::shared_ptr<grpc::Channel> NewChannel(const std::string& address, int index = 0,
+                                          std::shared_ptr<grpc::ChannelCredentials> credentials = nullptr);
 
 // Keepalive, no limit on pings, at most `max_streams` streams per connection, and no sharing of the port with
-// another server (the second of two routers on one port fails to start). Listening ports and services are the
-// caller's.
+// another server (the second of two routers on one port fails to start). A call's headers may have 8 KiB.
+// Listening ports and services are the caller's.
 void ConfigureServer(grpc::ServerBuilder& builder, int max_streams = 16384);
 
 }  // namespace bfio

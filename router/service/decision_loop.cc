@@ -221,9 +221,9 @@ void DecisionLoop::OnCancel(core::RequestId id) {
   End(*record, grpc::Status::CANCELLED, std::nullopt);
 }
 
-bool DecisionLoop::Abort(const std::string& request_id) {
+bool DecisionLoop::Abort(const std::string& request_id, const std::optional<std::string>& tenant) {
   RequestRecord* record = requests_.FindByName(request_id);
-  if (record == nullptr) return false;
+  if (record == nullptr || (tenant.has_value() && *tenant != record->request.tenant())) return false;
   scheduler_.Cancel(record->id);
   totals_.set_aborted(totals_.aborted() + 1);
   End(*record, grpc::Status::OK, record->MakeFinish(v1::FINISH_REASON_ABORT, now_));

@@ -76,7 +76,7 @@ class DecisionLoop final : private Group::Listener {
 
   // --- decision thread ---
 
-  bool Abort(const std::string& request_id);
+  bool Abort(const std::string& request_id, const std::optional<std::string>& tenant);
   absl::Status DrainWorker(const std::string& worker_id);
   absl::Status SetPolicy(const v1::PolicySetting& setting);
   void FillState(v1::ClusterState& state);

@@ -12,9 +12,11 @@
 #include "common/config/program.h"
 #include "common/telemetry/log.h"
 #include "router/service/router_server.h"
+#include "router/service/security_flags.h"
 
-ABSL_FLAG(std::string, listen, "127.0.0.1:50051",
-          "HOST:PORT of the client API and the worker link; port 0 picks a free one");
+ABSL_FLAG(
+    std::string, listen, "127.0.0.1:50051",
+    "HOST:PORT of the client API, and of the worker link without --worker_listen; port 0 picks a free one");
 ABSL_FLAG(std::string, admin_listen, "127.0.0.1:50052",
           "HOST:PORT of the admin API; port 0 picks a free one");
 ABSL_FLAG(uint32_t, workers, 1, "ranks the first epoch waits for; later joins and losses re-form the group");
@@ -98,6 +100,7 @@ absl::StatusOr<RouterOptions> OptionsFromFlags() {
   options.version = BFIO_VERSION;
   options.listen = absl::GetFlag(FLAGS_listen);
   options.admin_listen = absl::GetFlag(FLAGS_admin_listen);
+  ReadSecurityFlags(options);
   options.policy = absl::GetFlag(FLAGS_policy);
   options.lookahead = absl::GetFlag(FLAGS_lookahead);
   options.shadow = absl::StrSplit(absl::GetFlag(FLAGS_shadow), ',', absl::SkipEmpty());
@@ -168,9 +171,9 @@ int Main(int argc, char** argv) {
   absl::StatusOr<std::unique_ptr<RouterServer>> router = RouterServer::Start(*options);
   if (!router.ok()) return ExitWith(info, router.status());
   // Scripts read this line for the ports.
-  std::printf("bfio_router: serving on %s, admin on %s, policy %s, waiting for %d workers\n",
-              (*router)->address().c_str(), (*router)->admin_address().c_str(), options->policy.c_str(),
-              options->workers);
+  std::printf("bfio_router: serving on %s, workers on %s, admin on %s, policy %s, waiting for %d workers\n",
+              (*router)->address().c_str(), (*router)->worker_address().c_str(),
+              (*router)->admin_address().c_str(), options->policy.c_str(), options->workers);
   std::fflush(stdout);
   while (!ShutdownSignal::WaitFor(absl::Hours(1))) {
   }

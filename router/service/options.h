@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "common/net/tls.h"
 #include "router/core/decide/scheduler.h"
 #include "router/core/policy/policy.h"
 
@@ -27,6 +28,15 @@ struct RouterOptions {
   // HOST:PORT; port 0 picks a free one.
   std::string listen = "127.0.0.1:50051";
   std::string admin_listen = "127.0.0.1:50052";
+  // Of the worker link; empty: it is on `listen`.
+  std::string worker_listen;
+  // How the ports are protected (router/service/ports.h). Tokens files may be empty: no token is asked for.
+  TlsFiles client_tls, worker_tls, admin_tls;
+  std::string client_tokens, admin_tokens;
+  // A worker may only say the worker_id that its certificate names.
+  bool bind_worker_id = false;
+  // Ports that other machines reach may be unprotected.
+  bool insecure = false;
   // Ranks the first epoch waits for.
   int32_t workers = 1;
   std::string policy = "bf_io_auto";

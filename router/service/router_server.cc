@@ -1,18 +1,14 @@
 #include "router/service/router_server.h"
 
-#include <grpc/support/log.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/health_check_service_interface.h>
 
-#include <spdlog/spdlog.h>
-
+#include <algorithm>
 #include <chrono>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/net/address.h"
-#include "common/net/channel.h"
+#include "common/net/grpc_log.h"
 #include "router/core/shadow/shadowed_policy.h"
 #include "router/record/log_writer.h"
 
@@ -22,31 +18,6 @@ namespace {
 constexpr const char* kInference = "bfio.v1.Inference";
 constexpr const char* kWorkerLink = "bfio.v1.WorkerLink";
 constexpr const char* kAdmin = "bfio.v1.Admin";
-// Prompts and step reports are the largest messages: 131,072 ids of up to 5 bytes, some requests at once.
-constexpr int kMaxMessageBytes = 16 << 20;
-
-absl::StatusOr<std::unique_ptr<grpc::Server>> Listen(const std::string& listen,
-                                                     std::vector<grpc::Service*> services,
-                                                     std::string& bound) {
-  absl::StatusOr<Address> address = ParseAddress(listen, /*port_may_be_0=*/true);
-  if (!address.ok()) return address.status();
-  grpc::ServerBuilder builder;
-  ConfigureServer(builder);
-  builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
-  int port = 0;
-  builder.AddListeningPort(address->ToString(), grpc::InsecureServerCredentials(), &port);
-  for (grpc::Service* service : services) builder.RegisterService(service);
-  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  if (server == nullptr || port == 0) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", address->ToString(),
-                                               ": the port is taken or the ",
-                                               "address is not this machine's"));
-  }
-  address->port = static_cast<uint16_t>(port);
-  bound = address->ToString();
-  return server;
-}
-
 void SetHealth(grpc::Server* server, const char* service, bool serving) {
   if (auto* health = server->GetHealthCheckService(); health != nullptr)
     health->SetServingStatus(service, serving);
@@ -60,6 +31,11 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
     budget = std::make_shared<DecideBudget>(options.decide_budget);
     options.policy_options.stop = [budget] { return budget->Over(); };
   }
+  if (absl::Status status = CheckPorts(options); !status.ok()) return status;
+  auto client_gate = MakeGate("client API", options.client_tokens, "client_tokens");
+  if (!client_gate.ok()) return client_gate.status();
+  auto admin_gate = MakeGate("admin API", options.admin_tokens, "admin_tokens");
+  if (!admin_gate.ok()) return admin_gate.status();
   auto policy = core::MakeShadowedPolicy(options.policy, options.policy_options, options.shadow);
   if (!policy.ok()) return policy.status();
   auto lookahead = core::MakeLookahead(options.lookahead);
@@ -75,8 +51,7 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
   }
   // Once per process, before the first server is built.
   static const bool plugins = [] {
-    // What gRPC has to say (of a taken port, of a peer that hung up) is said by us where it matters.
-    gpr_set_log_function([](gpr_log_func_args* args) { spdlog::debug("grpc: {}", args->message); });
+    InstallGrpcLog();
     grpc::EnableDefaultHealthCheckService(true);
     grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     return true;
@@ -90,48 +65,65 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
   hooks.on_step = [self](const auto& summary) { self->steps_.Publish(summary); };
   router->loop_ = std::make_unique<DecisionLoop>(options, *std::move(policy), *std::move(lookahead),
                                                  std::move(hooks), std::move(budget), std::move(log));
-  router->inference_ = std::make_unique<InferenceService>(router->loop_.get(), options.limits);
-  router->link_ = std::make_unique<WorkerLinkService>(router->loop_.get());
-  router->admin_ = std::make_unique<AdminService>(router->loop_.get(), &router->steps_);
-
-  auto server = Listen(options.listen, {router->inference_.get(), router->link_.get()}, router->address_);
-  if (!server.ok()) return server.status();
-  router->server_ = *std::move(server);
-  auto admin = Listen(options.admin_listen, {router->admin_.get()}, router->admin_address_);
-  if (!admin.ok()) return admin.status();
-  router->admin_server_ = *std::move(admin);
+  router->client_gate_ = *std::move(client_gate);
+  router->admin_gate_ = *std::move(admin_gate);
+  router->inference_ =
+      std::make_unique<InferenceService>(router->loop_.get(), router->client_gate_.get(), options.limits);
+  router->link_ = std::make_unique<WorkerLinkService>(router->loop_.get(), options.bind_worker_id);
+  router->admin_ =
+      std::make_unique<AdminService>(router->loop_.get(), router->admin_gate_.get(), &router->steps_);
+  if (absl::Status status = router->OpenPorts(options); !status.ok()) return status;
 
   MutexLock lock(&router->health_mutex_);
-  SetHealth(router->server_.get(), kWorkerLink, true);
-  SetHealth(router->server_.get(), kInference, router->serving_);
-  SetHealth(router->admin_server_.get(), kAdmin, true);
+  SetHealth(router->worker_port().server.get(), kWorkerLink, true);
+  SetHealth(router->client_.server.get(), kInference, router->serving_);
+  SetHealth(router->admin_port_.server.get(), kAdmin, true);
   router->health_ready_ = true;
   return router;
+}
+
+absl::Status RouterServer::OpenPorts(const RouterOptions& options) {
+  PortSpec client = {
+      options.listen, options.client_tls, MaxClientMessageBytes(options.limits), {inference_.get()}};
+  const PortSpec worker = {options.worker_listen, options.worker_tls, kMaxWorkerMessageBytes, {link_.get()}};
+  const PortSpec admin = {options.admin_listen, options.admin_tls, kMaxAdminMessageBytes, {admin_.get()}};
+  if (options.worker_listen.empty()) {
+    client.max_message_bytes = std::max(client.max_message_bytes, kMaxWorkerMessageBytes);
+    client.services.push_back(link_.get());
+  }
+  const auto open = [](const PortSpec& spec, Port& port) {
+    absl::StatusOr<Port> opened = OpenPort(spec);
+    if (opened.ok()) port = *std::move(opened);
+    return opened.status();
+  };
+  absl::Status status = open(client, client_);
+  if (status.ok() && !options.worker_listen.empty()) status = open(worker, own_worker_port_);
+  if (status.ok()) status = open(admin, admin_port_);
+  return status;
 }
 
 void RouterServer::SetInferenceServing(bool serving) {
   MutexLock lock(&health_mutex_);
   serving_ = serving;
-  if (health_ready_) SetHealth(server_.get(), kInference, serving);
+  if (health_ready_) SetHealth(client_.server.get(), kInference, serving);
 }
 
 void RouterServer::Shutdown() {
   {
     MutexLock lock(&health_mutex_);
     health_ready_ = false;
-    if (server_ != nullptr && server_->GetHealthCheckService() != nullptr) {
-      server_->GetHealthCheckService()->SetServingStatus(false);
+    if (client_.server != nullptr && client_.server->GetHealthCheckService() != nullptr) {
+      client_.server->GetHealthCheckService()->SetServingStatus(false);
     }
   }
   if (loop_ != nullptr) loop_->Stop();
   steps_.Close();
   // What is still open after this gets cancelled; streams of the loop have been told to end.
   const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(1);
-  for (grpc::Server* server : {server_.get(), admin_server_.get()}) {
-    if (server != nullptr) server->Shutdown(deadline);
+  for (Port* port : {&client_, &own_worker_port_, &admin_port_}) {
+    if (port->server != nullptr) port->server->Shutdown(deadline);
   }
-  server_.reset();
-  admin_server_.reset();
+  for (Port* port : {&client_, &own_worker_port_, &admin_port_}) port->server.reset();
 }
 
 }  // namespace bfio::router

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "router/service/decision_loop.h"
 #include "router/service/options.h"
+#include "router/service/ports.h"
 #include "router/service/services.h"
 #include "router/service/step_broadcast.h"
 
@@ -28,21 +29,24 @@ class RouterServer {
   void Shutdown();
 
   // "HOST:PORT" as bound, where port 0 was asked for too.
-  const std::string& address() const { return address_; }
-  const std::string& admin_address() const { return admin_address_; }
+  const std::string& address() const { return client_.address; }
+  const std::string& worker_address() { return worker_port().address; }
+  const std::string& admin_address() const { return admin_port_.address; }
 
  private:
   RouterServer() = default;
+  absl::Status OpenPorts(const RouterOptions& options);
+  // The one that workers come in at.
+  Port& worker_port() { return own_worker_port_.server == nullptr ? client_ : own_worker_port_; }
   void SetInferenceServing(bool serving);
 
   StepBroadcast steps_;
   std::unique_ptr<DecisionLoop> loop_;
+  std::unique_ptr<Gate> client_gate_, admin_gate_;
   std::unique_ptr<InferenceService> inference_;
   std::unique_ptr<WorkerLinkService> link_;
   std::unique_ptr<AdminService> admin_;
-  std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<grpc::Server> admin_server_;
-  std::string address_, admin_address_;
+  Port client_, own_worker_port_, admin_port_;
 
   Mutex health_mutex_;
   bool serving_ ABSL_GUARDED_BY(health_mutex_) = false;

@@ -1,22 +1,47 @@
 #include "router/service/services.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/net/status.h"
+#include "common/net/tls.h"
 
 namespace bfio::router {
 namespace {
+
+// True when one of a certificate's names is this worker's; ranks of one process are NAME#0, NAME#1, ...
+bool NamesWorker(const std::vector<std::string>& names, const std::string& worker_id) {
+  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    return worker_id == name || (worker_id.size() > name.size() && worker_id[name.size()] == '#' &&
+                                 worker_id.compare(0, name.size(), name) == 0);
+  });
+}
 
 grpc::Status Stopped() {
   return grpc::Status(grpc::StatusCode::UNAVAILABLE, "the router is shutting down");
 }
 
-// Runs `work` on the decision thread and finishes the call with its status. Request and response live until
-// then.
+grpc::ServerUnaryReactor* EndNow(grpc::CallbackServerContext* context, const absl::Status& status) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpcStatus(status));
+  return reactor;
+}
+
+// A stream that ends before anything is written to it.
+class RefusedSteps final : public grpc::ServerWriteReactor<v1::StepSummary> {
+ public:
+  explicit RefusedSteps(const absl::Status& status) { Finish(ToGrpcStatus(status)); }
+  void OnDone() override { delete this; }
+};
+
+// Runs `work` on the decision thread and finishes the call with its status, if the caller may `enter`.
+// Request and response live until then.
 template <typename Work>
-grpc::ServerUnaryReactor* OnLoop(DecisionLoop* loop, grpc::CallbackServerContext* context, Work work) {
+grpc::ServerUnaryReactor* OnLoop(DecisionLoop* loop, const absl::Status& enter,
+                                 grpc::CallbackServerContext* context, Work work) {
+  if (!enter.ok()) return EndNow(context, enter);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const bool posted = loop->Post([reactor, work = std::move(work)](DecisionLoop& on_loop) mutable {
     reactor->Finish(ToGrpcStatus(work(on_loop)));
@@ -34,7 +59,8 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
   if (copy.request_id().empty()) copy.set_request_id(absl::StrCat("bfio-", id));
   const std::shared_ptr<ClientStream> stream =
       ClientStream::Create(copy.request_id(), [loop = loop_, id] { loop->PostCancel(id); });
-  absl::Status status = CheckGenerate(copy, limits_);
+  absl::Status status = gate_->EnterFor(*context, *copy.mutable_tenant());
+  if (status.ok()) status = CheckGenerate(copy, limits_);
   if (status.ok()) status = loop_->PostArrival(id, std::move(copy), stream);
   if (!status.ok() && stream->End(ToGrpcStatus(status), std::nullopt)) stream->Flush();
   return stream.get();  // kept alive by itself until OnDone
@@ -43,8 +69,9 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
 grpc::ServerUnaryReactor* InferenceService::Abort(grpc::CallbackServerContext* context,
                                                   const v1::AbortRequest* request,
                                                   v1::AbortResponse* response) {
-  return OnLoop(loop_, context, [request, response](DecisionLoop& loop) {
-    response->set_found(loop.Abort(request->request_id()));
+  const absl::StatusOr<std::optional<std::string>> caller = gate_->Caller(*context);
+  return OnLoop(loop_, caller.status(), context, [request, response, caller](DecisionLoop& loop) {
+    response->set_found(loop.Abort(request->request_id(), *caller));
     return absl::OkStatus();
   });
 }
@@ -52,14 +79,24 @@ grpc::ServerUnaryReactor* InferenceService::Abort(grpc::CallbackServerContext* c
 grpc::ServerUnaryReactor* InferenceService::GetLoads(grpc::CallbackServerContext* context,
                                                      const v1::GetLoadsRequest* request,
                                                      v1::GetLoadsResponse* response) {
-  return OnLoop(loop_, context,
+  return OnLoop(loop_, gate_->Enter(*context), context,
                 [request, response](DecisionLoop& loop) { return loop.FillLoads(*request, *response); });
 }
 
 grpc::ServerBidiReactor<v1::WorkerMessage, v1::RouterMessage>* WorkerLinkService::Attach(
     grpc::CallbackServerContext* context) {
   WorkerSession::Callbacks callbacks;
-  callbacks.on_message = [loop = loop_](std::shared_ptr<WorkerSession> session, v1::WorkerMessage message) {
+  std::optional<std::vector<std::string>> names;
+  if (bind_worker_id_) names = PeerNames(*context->auth_context());
+  callbacks.on_message = [this, loop = loop_, names = std::move(names)](
+                             std::shared_ptr<WorkerSession> session, v1::WorkerMessage message) {
+    if (names.has_value() && message.has_hello() && !NamesWorker(*names, message.hello().worker_id())) {
+      refusals_.Add("worker link: the certificate is not this worker_id's", session->peer());
+      session->Close(
+          grpc::Status(grpc::StatusCode::PERMISSION_DENIED, "the certificate does not name this worker_id"));
+      session->Consumed();
+      return;
+    }
     loop->PostWorkerMessage(std::move(session), std::move(message));
   };
   callbacks.on_gone = [loop = loop_](std::shared_ptr<WorkerSession> session) {
@@ -71,7 +108,7 @@ grpc::ServerBidiReactor<v1::WorkerMessage, v1::RouterMessage>* WorkerLinkService
 grpc::ServerUnaryReactor* AdminService::GetClusterState(grpc::CallbackServerContext* context,
                                                         const v1::GetClusterStateRequest* request,
                                                         v1::ClusterState* response) {
-  return OnLoop(loop_, context, [response](DecisionLoop& loop) {
+  return OnLoop(loop_, gate_->Enter(*context), context, [response](DecisionLoop& loop) {
     loop.FillState(*response);
     return absl::OkStatus();
   });
@@ -79,20 +116,22 @@ grpc::ServerUnaryReactor* AdminService::GetClusterState(grpc::CallbackServerCont
 
 grpc::ServerWriteReactor<v1::StepSummary>* AdminService::WatchSteps(grpc::CallbackServerContext* context,
                                                                     const v1::WatchStepsRequest* request) {
+  if (absl::Status enter = gate_->Enter(*context); !enter.ok()) return new RefusedSteps(enter);
   return steps_->Subscribe(request->has_every() ? request->every() : 1);
 }
 
 grpc::ServerUnaryReactor* AdminService::DrainWorker(grpc::CallbackServerContext* context,
                                                     const v1::DrainWorkerRequest* request,
                                                     v1::DrainWorkerResponse* response) {
-  return OnLoop(loop_, context,
+  return OnLoop(loop_, gate_->Enter(*context), context,
                 [request](DecisionLoop& loop) { return loop.DrainWorker(request->worker_id()); });
 }
 
 grpc::ServerUnaryReactor* AdminService::SetPolicy(grpc::CallbackServerContext* context,
                                                   const v1::SetPolicyRequest* request,
                                                   v1::SetPolicyResponse* response) {
-  return OnLoop(loop_, context, [request](DecisionLoop& loop) { return loop.SetPolicy(request->policy()); });
+  return OnLoop(loop_, gate_->Enter(*context), context,
+                [request](DecisionLoop& loop) { return loop.SetPolicy(request->policy()); });
 }
 
 }  // namespace bfio::router

@@ -1,8 +1,8 @@
 // The three gRPC services, on the callback API: thin, no state of their own; everything is posted to the
 // decision loop.
 //
-// Threads: methods run on gRPC's threads and never block. The loop must outlive the server they are
-// registered with.
+// Threads: methods run on gRPC's threads and never block. Loop and gates must outlive the server they are
+// registered with. Every method of Inference and Admin asks the gate first.
 #ifndef BFIO_ROUTER_SERVICE_SERVICES_H_
 #define BFIO_ROUTER_SERVICE_SERVICES_H_
 
@@ -12,13 +12,15 @@
 #include "bfio/v1/inference.grpc.pb.h"
 #include "bfio/v1/worker.grpc.pb.h"
 #include "router/service/decision_loop.h"
+#include "router/service/gate.h"
 #include "router/service/step_broadcast.h"
 
 namespace bfio::router {
 
 class InferenceService final : public v1::Inference::CallbackService {
  public:
-  InferenceService(DecisionLoop* loop, const RequestLimits& limits) : loop_(loop), limits_(limits) {}
+  InferenceService(DecisionLoop* loop, Gate* gate, const RequestLimits& limits)
+      : loop_(loop), gate_(gate), limits_(limits) {}
 
   grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(grpc::CallbackServerContext* context,
                                                            const v1::GenerateRequest* request) override;
@@ -29,23 +31,28 @@ class InferenceService final : public v1::Inference::CallbackService {
 
  private:
   DecisionLoop* const loop_;
+  Gate* const gate_;
   const RequestLimits limits_;
 };
 
 class WorkerLinkService final : public v1::WorkerLink::CallbackService {
  public:
-  explicit WorkerLinkService(DecisionLoop* loop) : loop_(loop) {}
+  // With `bind_worker_id` a worker may only say the worker_id that its certificate names.
+  WorkerLinkService(DecisionLoop* loop, bool bind_worker_id) : loop_(loop), bind_worker_id_(bind_worker_id) {}
 
   grpc::ServerBidiReactor<v1::WorkerMessage, v1::RouterMessage>* Attach(
       grpc::CallbackServerContext* context) override;
 
  private:
   DecisionLoop* const loop_;
+  const bool bind_worker_id_;
+  RefusalLog refusals_;
 };
 
 class AdminService final : public v1::Admin::CallbackService {
  public:
-  AdminService(DecisionLoop* loop, StepBroadcast* steps) : loop_(loop), steps_(steps) {}
+  AdminService(DecisionLoop* loop, Gate* gate, StepBroadcast* steps)
+      : loop_(loop), gate_(gate), steps_(steps) {}
 
   grpc::ServerUnaryReactor* GetClusterState(grpc::CallbackServerContext* context,
                                             const v1::GetClusterStateRequest* request,
@@ -61,6 +68,7 @@ class AdminService final : public v1::Admin::CallbackService {
 
  private:
   DecisionLoop* const loop_;
+  Gate* const gate_;
   StepBroadcast* const steps_;
 };
 

@@ -6,10 +6,11 @@
 
 namespace bfio::loadgen {
 
-absl::StatusOr<BarrierReading> ReadBarrier(const std::shared_ptr<grpc::Channel>& admin,
+absl::StatusOr<BarrierReading> ReadBarrier(const std::shared_ptr<grpc::Channel>& admin, const Login& login,
                                            absl::Duration timeout) {
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+  login.Present(context);
   v1::ClusterState state;
   const grpc::Status status = v1::Admin::NewStub(admin)->GetClusterState(&context, {}, &state);
   if (!status.ok()) return FromGrpcStatus(status);

@@ -8,11 +8,12 @@
 #include "absl/time/time.h"
 #include "grpcpp/channel.h"
 #include "tools/loadgen/barrier.h"
+#include "tools/loadgen/login.h"
 
 namespace bfio::loadgen {
 
 // One Admin.GetClusterState; blocks for at most `timeout`. The RPC's status otherwise.
-absl::StatusOr<BarrierReading> ReadBarrier(const std::shared_ptr<grpc::Channel>& admin,
+absl::StatusOr<BarrierReading> ReadBarrier(const std::shared_ptr<grpc::Channel>& admin, const Login& login,
                                            absl::Duration timeout);
 
 }  // namespace bfio::loadgen

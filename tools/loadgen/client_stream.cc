@@ -35,6 +35,7 @@ class ClientStream final : public grpc::ClientReadReactor<v1::GenerateResponse> 
     request_.set_max_new_tokens(attempt_.planned.output_tokens);
     request_.set_ignore_eos(true);
     context_->set_deadline(absl::ToChronoTime(attempt_.deadline));
+    attempt_.login->Present(*context_);
   }
 
   std::shared_ptr<grpc::ClientContext> Start(v1::Inference::Stub& stub) {

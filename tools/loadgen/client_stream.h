@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "bfio/v1/inference.grpc.pb.h"
 #include "grpcpp/client_context.h"
+#include "tools/loadgen/login.h"
 #include "tools/loadgen/results.h"
 #include "tools/loadgen/schedule.h"
 
@@ -36,6 +37,8 @@ struct AttemptResult {
 struct Attempt {
   std::string request_id;
   PlannedRequest planned;
+  // Outlives the attempt.
+  const Login* login = nullptr;
   // Of the RPC, by the wall clock, as gRPC wants it.
   absl::Time deadline;
   // Counts tokens as they come, for the live rate; may be shared.

@@ -20,10 +20,12 @@
 #include "common/config/program.h"
 #include "common/net/address.h"
 #include "common/net/channel.h"
+#include "common/net/grpc_log.h"
 #include "common/telemetry/log.h"
 #include "spdlog/spdlog.h"
 #include "tools/loadgen/admin.h"
 #include "tools/loadgen/barrier.h"
+#include "tools/loadgen/login.h"
 #include "tools/loadgen/options.h"
 #include "tools/loadgen/progress.h"
 #include "tools/loadgen/report.h"
@@ -143,9 +145,10 @@ absl::Status Connect(const std::vector<std::shared_ptr<grpc::Channel>>& channels
 }
 
 // The group's sums, or nothing after saying why: the run is worth having without them.
-std::optional<BarrierReading> TryReadBarrier(const std::shared_ptr<grpc::Channel>& admin) {
+std::optional<BarrierReading> TryReadBarrier(const std::shared_ptr<grpc::Channel>& admin,
+                                             const Login& login) {
   if (admin == nullptr) return std::nullopt;
-  absl::StatusOr<BarrierReading> reading = ReadBarrier(admin, kAdminTimeout);
+  absl::StatusOr<BarrierReading> reading = ReadBarrier(admin, login, kAdminTimeout);
   if (reading.ok()) return *std::move(reading);
   spdlog::warn("no barrier figures: {}", std::string(reading.status().message()));
   return std::nullopt;
@@ -172,20 +175,26 @@ absl::StatusOr<int> RunProgram(const Options& options) {
   absl::StatusOr<Schedule> schedule = Schedule::Create(options, *std::move(trace));
   if (!schedule.ok()) return schedule.status();
 
+  const absl::StatusOr<Login> login = ClientLogin(options.target);
+  if (!login.ok()) return login.status();
+  const absl::StatusOr<Login> admin_login = AdminLogin(options.admin);
+  if (!admin_login.ok()) return admin_login.status();
+
   std::vector<std::shared_ptr<grpc::Channel>> channels;
   for (uint32_t i = 0; i < options.connections; ++i) {
-    channels.push_back(NewChannel(options.target, static_cast<int>(i)));
+    channels.push_back(NewChannel(options.target, static_cast<int>(i), login->credentials));
   }
   if (absl::Status status = Connect(channels, options); !status.ok()) return status;
-  const std::shared_ptr<grpc::Channel> admin = options.admin.empty() ? nullptr : NewChannel(options.admin);
+  const std::shared_ptr<grpc::Channel> admin =
+      options.admin.empty() ? nullptr : NewChannel(options.admin, 0, admin_login->credentials);
 
   const absl::Time started_at = absl::Now();
   const uint64_t id =
       Mix64(static_cast<uint64_t>(absl::ToUnixNanos(started_at)) ^ static_cast<uint64_t>(getpid()));
   Progress progress(isatty(STDERR_FILENO) != 0);
-  const std::optional<BarrierReading> before = TryReadBarrier(admin);
+  const std::optional<BarrierReading> before = TryReadBarrier(admin, *admin_login);
   Runner runner(
-      options, *schedule, channels, absl::StrCat("lg-", absl::Hex(id, absl::kZeroPad16)),
+      options, *login, *schedule, channels, absl::StrCat("lg-", absl::Hex(id, absl::kZeroPad16)),
       [] { return ShutdownSignal::Requested(); }, progress);
   const Results results = runner.Run();
   progress.Clear();
@@ -197,7 +206,8 @@ absl::StatusOr<int> RunProgram(const Options& options) {
                    .version = BFIO_VERSION,
                    .started_at = started_at,
                    .interrupted = interrupted};
-  const std::optional<BarrierReading> after = before.has_value() ? TryReadBarrier(admin) : std::nullopt;
+  const std::optional<BarrierReading> after =
+      before.has_value() ? TryReadBarrier(admin, *admin_login) : std::nullopt;
   if (after.has_value()) {
     absl::StatusOr<BarrierFigures> figures = Between(*before, *after);
     if (figures.ok()) report.barrier = *std::move(figures);
@@ -215,6 +225,7 @@ int Main(int argc, char** argv) {
   const absl::Status logging =
       InitLogging(Info().name, absl::GetFlag(FLAGS_log_level), absl::GetFlag(FLAGS_log_format));
   if (!logging.ok()) return ExitWith(Info(), logging);
+  InstallGrpcLog();
   ShutdownSignal::Install();
   const absl::StatusOr<int> code = RunProgram(OptionsFromFlags());
   return code.ok() ? *code : ExitWith(Info(), code.status());

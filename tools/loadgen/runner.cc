@@ -19,10 +19,11 @@ constexpr absl::Duration kUnavailablePause = absl::Milliseconds(100);
 
 }  // namespace
 
-Runner::Runner(const Options& options, Schedule& schedule,
+Runner::Runner(const Options& options, const Login& login, Schedule& schedule,
                std::vector<std::shared_ptr<grpc::Channel>> channels, std::string run_id,
                std::function<bool()> stop_requested, Progress& progress)
     : options_(options),
+      login_(login),
       schedule_(schedule),
       run_id_(std::move(run_id)),
       stop_requested_(std::move(stop_requested)),
@@ -121,6 +122,7 @@ void Runner::StartAttempt(const PlannedRequest& planned, absl::Time give_up) {
       StartStream(*stubs_[index % stubs_.size()],
                   {.request_id = absl::StrCat(run_id_, "-", index),
                    .planned = planned,
+                   .login = &login_,
                    .deadline = absl::Now() + (give_up - MonotonicNow()),
                    .live_tokens = &live_tokens_,
                    .done = [this, index](AttemptResult result) { OnAttemptDone(index, std::move(result)); }});

@@ -1,7 +1,7 @@
 // Sends the schedule, takes the results in, ends the run.
 //
-// Purpose: open and closed loop, the bound on streams under way, retries, interruption. Ownership: the
-// channels and the schedule are the caller's and outlive Run. Threads: Run is called once and blocks; streams
+// Purpose: open and closed loop, the bound on streams under way, retries, interruption. Ownership: login,
+// channels and schedule are the caller's and outlive Run. Threads: Run is called once and blocks; streams
 // end on gRPC's threads and touch only what `mutex_` guards. Time is MonotonicNow, except RPC deadlines.
 #ifndef BFIO_TOOLS_LOADGEN_RUNNER_H_
 #define BFIO_TOOLS_LOADGEN_RUNNER_H_
@@ -31,8 +31,9 @@ namespace bfio::loadgen {
 class Runner {
  public:
   // `run_id` makes request ids unique among generators that load one router.
-  Runner(const Options& options, Schedule& schedule, std::vector<std::shared_ptr<grpc::Channel>> channels,
-         std::string run_id, std::function<bool()> stop_requested, Progress& progress);
+  Runner(const Options& options, const Login& login, Schedule& schedule,
+         std::vector<std::shared_ptr<grpc::Channel>> channels, std::string run_id,
+         std::function<bool()> stop_requested, Progress& progress);
 
   // Until everything sent has ended. When `stop_requested` turns true nothing more is sent and what is under
   // way is cancelled.
@@ -70,6 +71,7 @@ class Runner {
   ProgressView View(absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Options& options_;
+  const Login& login_;
   Schedule& schedule_;
   std::vector<std::unique_ptr<v1::Inference::Stub>> stubs_;
   const std::string run_id_;

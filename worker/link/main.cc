@@ -9,11 +9,16 @@
 #include "bfio/v1/config.pb.h"
 #include "common/base/shutdown.h"
 #include "common/config/program.h"
+#include "common/net/grpc_log.h"
 #include "common/telemetry/log.h"
 #include "spdlog/spdlog.h"
 #include "worker/link/worker.h"
 
 ABSL_FLAG(std::string, router, "127.0.0.1:50051", "HOST:PORT of the router");
+ABSL_FLAG(std::string, worker_tls_ca, "",
+          "worker link: PEM file of the CAs of the router's certificate; empty: plain text");
+ABSL_FLAG(std::string, worker_tls_cert, "", "worker link: PEM file of this worker's certificate");
+ABSL_FLAG(std::string, worker_tls_key, "", "worker link: PEM file of that certificate's key");
 ABSL_FLAG(std::string, worker_id, "", "name of this worker, unique in the group (empty: host:pid)");
 ABSL_FLAG(std::string, barrier_host, "127.0.0.1",
           "host under which the other workers reach this one's barrier; the star barrier listens there");
@@ -111,6 +116,8 @@ absl::StatusOr<bfio::worker::EngineOptions> EngineFromFlags() {
 absl::StatusOr<bfio::worker::WorkerOptions> OptionsFromFlags() {
   bfio::worker::WorkerOptions options;
   options.router = absl::GetFlag(FLAGS_router);
+  options.tls = {absl::GetFlag(FLAGS_worker_tls_cert), absl::GetFlag(FLAGS_worker_tls_key),
+                 absl::GetFlag(FLAGS_worker_tls_ca)};
   options.worker_id = absl::GetFlag(FLAGS_worker_id);
   if (options.worker_id.empty()) options.worker_id = DefaultId();
   options.barrier_host = absl::GetFlag(FLAGS_barrier_host);
@@ -141,6 +148,7 @@ int main(int argc, char** argv) {
   if (!status.ok()) return bfio::ExitWith(info, status);
   const auto options = OptionsFromFlags();
   if (!options.ok()) return bfio::ExitWith(info, options.status());
+  bfio::InstallGrpcLog();
   bfio::ShutdownSignal::Install();
   status = bfio::worker::RunWorker(*options);
   if (!status.ok()) return bfio::ExitWith(info, status);

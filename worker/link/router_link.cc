@@ -25,7 +25,7 @@ constexpr std::chrono::milliseconds kConnectSlice(200);
 // The router has understood this worker and will never want it.
 bool IsRefusal(const absl::Status& status) {
   return absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status) ||
-         absl::IsUnimplemented(status);
+         absl::IsUnimplemented(status) || absl::IsPermissionDenied(status);
 }
 
 }  // namespace

@@ -121,6 +121,8 @@ absl::Status CheckWorkerOptions(const WorkerOptions& options) {
   if (auto router = ParseAddress(options.router); !router.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("--router: ", router.status().message()));
   }
+  if (absl::Status status = CheckTlsFiles(options.tls, "worker_tls", TlsEnd::kClient); !status.ok())
+    return status;
   if (absl::Status status = CheckEngineOptions(options.engine); !status.ok()) return status;
   if (options.worker_id.empty() || options.worker_id.size() > 200) {
     return absl::InvalidArgumentError("--worker_id must have 1 to 200 characters");
@@ -143,7 +145,8 @@ absl::Status RunWorker(const WorkerOptions& options) {
   const auto engines = Engines::Create(options.engine);
   if (!engines.ok()) return engines.status();
   // Outlives the ranks: a reactor must never hold the last reference.
-  const std::shared_ptr<grpc::Channel> channel = NewChannel(options.router);
+  const std::shared_ptr<grpc::Channel> channel =
+      NewChannel(options.router, 0, ChannelCredentials(options.tls));
   const auto hub = std::make_shared<LocalHub>();
   // Outlives the ranks, which append to it.
   std::unique_ptr<StepLog> log;

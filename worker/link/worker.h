@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "common/net/tls.h"
 #include "worker/link/engines.h"
 
 namespace bfio::worker {
@@ -18,6 +19,8 @@ namespace bfio::worker {
 struct WorkerOptions {
   // HOST:PORT.
   std::string router;
+  // Of the link to it; empty: plain text.
+  TlsFiles tls;
   // Ranks of a process with several are told apart by "#0", "#1", ...
   std::string worker_id;
   std::string barrier_host = "127.0.0.1";

@@ -1,0 +1,125 @@
+#include "common/auth/bearer_tokens.h"
+
+#include <openssl/crypto.h>
+#include <openssl/sha.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+
+namespace bfio {
+namespace {
+
+bool IsTokenText(absl::string_view text) {
+  const auto token68 = [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || absl::StrContains("-._~+/=", c);
+  };
+  return text.size() >= BearerTokens::kMinTokenBytes && text.size() <= BearerTokens::kMaxTokenBytes &&
+         std::all_of(text.begin(), text.end(), token68);
+}
+
+absl::StatusOr<Sha256Digest> ParseSecret(absl::string_view word) {
+  if (absl::ConsumePrefix(&word, "token:")) {
+    if (IsTokenText(word)) return Sha256(word);
+    return absl::InvalidArgumentError("token: is followed by 16 to 512 letters, digits or -._~+/=");
+  }
+  if (!absl::ConsumePrefix(&word, "sha256:")) {
+    return absl::InvalidArgumentError("the second word must begin with sha256: or token:");
+  }
+  const bool hex = word.size() == 64 && std::all_of(word.begin(), word.end(), [](char c) {
+                     return absl::ascii_isxdigit(static_cast<unsigned char>(c));
+                   });
+  if (!hex) return absl::InvalidArgumentError("sha256: is followed by 64 hexadecimal digits");
+  const std::string bytes = absl::HexStringToBytes(word);
+  Sha256Digest digest;
+  std::copy(bytes.begin(), bytes.end(), digest.begin());
+  return digest;
+}
+
+absl::StatusOr<absl::Time> ParseExpiry(absl::string_view word) {
+  absl::Time time;
+  std::string error;
+  if (absl::ConsumePrefix(&word, "expires=") && (absl::ParseTime("%Y-%m-%d", word, &time, &error) ||
+                                                 absl::ParseTime(absl::RFC3339_full, word, &time, &error))) {
+    return time;
+  }
+  return absl::InvalidArgumentError(
+      "the third word must be expires=YYYY-MM-DD or expires=YYYY-MM-DDThh:mm:ssZ");
+}
+
+bool IsName(absl::string_view name) {
+  return name.size() <= BearerTokens::kMaxNameBytes && std::all_of(name.begin(), name.end(), [](char c) {
+           return absl::ascii_isgraph(static_cast<unsigned char>(c));
+         });
+}
+
+}  // namespace
+
+Sha256Digest Sha256(absl::string_view bytes) {
+  Sha256Digest digest;
+  SHA256(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), digest.data());
+  return digest;
+}
+
+absl::StatusOr<BearerTokens> BearerTokens::Parse(absl::string_view text, absl::string_view source) {
+  if (text.size() > kMaxFileBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(source, ": larger than ", kMaxFileBytes, " bytes"));
+  }
+  BearerTokens tokens;
+  absl::flat_hash_set<std::string> seen;
+  int number = 0;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    ++number;
+    const auto bad = [&](absl::string_view what) {
+      return absl::InvalidArgumentError(absl::StrCat(source, ":", number, ": ", what));
+    };
+    line = line.substr(0, line.find('#'));
+    const std::vector<absl::string_view> words =
+        absl::StrSplit(line, absl::ByAnyChar(" \t\r"), absl::SkipEmpty());
+    if (words.empty()) continue;
+    if (words.size() < 2 || words.size() > 3)
+      return bad("NAME, sha256: or token:, and perhaps expires= are expected");
+    if (!IsName(words[0])) return bad("a name is up to 128 printable ASCII characters");
+    const absl::StatusOr<Sha256Digest> digest = ParseSecret(words[1]);
+    if (!digest.ok()) return bad(digest.status().message());
+    Entry entry{std::string(words[0]), *digest};
+    if (words.size() == 3) {
+      const absl::StatusOr<absl::Time> expires = ParseExpiry(words[2]);
+      if (!expires.ok()) return bad(expires.status().message());
+      entry.expires = *expires;
+    }
+    if (!seen.emplace(digest->begin(), digest->end()).second) return bad("this token is in the file already");
+    if (tokens.entries_.size() == kMaxTokens) return bad(absl::StrCat("more than ", kMaxTokens, " tokens"));
+    tokens.entries_.push_back(std::move(entry));
+  }
+  // More likely a file that is just being written than somebody's wish.
+  if (tokens.entries_.empty()) return absl::InvalidArgumentError(absl::StrCat(source, ": no token in it"));
+  return tokens;
+}
+
+BearerTokens::Owner BearerTokens::Find(absl::string_view token, absl::Time now) const {
+  if (token.empty() || token.size() > kMaxTokenBytes) return {};
+  const Sha256Digest digest = Sha256(token);
+  const Entry* found = nullptr;
+  for (const Entry& entry : entries_) {
+    // No early end: which entry it is, or how nearly, does not show in the time.
+    if (CRYPTO_memcmp(entry.digest.data(), digest.data(), digest.size()) == 0) found = &entry;
+  }
+  if (found == nullptr) return {};
+  return {now < found->expires ? Verdict::kValid : Verdict::kExpired, found->name};
+}
+
+absl::string_view BearerToken(absl::string_view authorization) {
+  constexpr absl::string_view kScheme = "bearer ";
+  if (!absl::StartsWithIgnoreCase(authorization, kScheme)) return {};
+  return absl::StripAsciiWhitespace(authorization.substr(kScheme.size()));
+}
+
+}  // namespace bfio

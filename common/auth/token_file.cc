@@ -1,0 +1,121 @@
+#include "common/auth/token_file.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "spdlog/spdlog.h"
+
+namespace bfio {
+namespace {
+
+// Changes whenever the file is written or replaced; empty when there is none.
+std::string VersionOf(const std::string& path) {
+  struct stat info;
+  if (stat(path.c_str(), &info) != 0) return "";
+  return absl::StrCat(info.st_ino, " ", info.st_size, " ", info.st_mtim.tv_sec, ".", info.st_mtim.tv_nsec,
+                      " ", info.st_ctim.tv_sec, ".", info.st_ctim.tv_nsec);
+}
+
+// At most one byte more than a tokens file may have.
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::string text(BearerTokens::kMaxFileBytes + 1, '\0');
+  in.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (in.bad() || (!in.eof() && in.fail()) || !in.is_open())
+    return absl::NotFoundError(absl::StrCat("cannot read ", path));
+  text.resize(static_cast<size_t>(std::max<std::streamsize>(in.gcount(), 0)));
+  return text;
+}
+
+absl::StatusOr<std::shared_ptr<const BearerTokens>> Load(const std::string& path) {
+  const absl::StatusOr<std::string> text = ReadFile(path);
+  if (!text.ok()) return text.status();
+  absl::StatusOr<BearerTokens> tokens = BearerTokens::Parse(*text, path);
+  if (!tokens.ok()) return tokens.status();
+  return std::make_shared<const BearerTokens>(*std::move(tokens));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TokenFile>> TokenFile::Open(std::string path) {
+  // Before it is read: a change in between is noticed by the first look.
+  std::string version = VersionOf(path);
+  auto tokens = Load(path);
+  if (!tokens.ok()) return tokens.status();
+  WarnIfWorldReadable(path);
+  return std::unique_ptr<TokenFile>(new TokenFile(std::move(path), std::move(version), *std::move(tokens)));
+}
+
+TokenFile::TokenFile(std::string path, std::string version, std::shared_ptr<const BearerTokens> tokens)
+    : path_(std::move(path)),
+      version_(std::move(version)),
+      tokens_(std::move(tokens)),
+      thread_([this] { Watch(); }) {}
+
+TokenFile::~TokenFile() {
+  {
+    MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  thread_.join();
+}
+
+TokenFile::Owner TokenFile::Check(absl::string_view token, absl::Time now) const {
+  std::shared_ptr<const BearerTokens> tokens;
+  {
+    MutexLock lock(&mutex_);
+    tokens = tokens_;
+  }
+  const BearerTokens::Owner owner = tokens->Find(token, now);
+  return {owner.verdict, std::string(owner.name)};
+}
+
+void TokenFile::Watch() {
+  for (;;) {
+    {
+      MutexLock lock(&mutex_);
+      if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kLookEvery)) return;
+    }
+    std::string version = VersionOf(path_);
+    if (version == version_) continue;
+    version_ = std::move(version);
+    auto tokens = Load(path_);
+    if (!tokens.ok()) {
+      spdlog::warn("tokens not read again, those in force stay: {}", std::string(tokens.status().message()));
+      continue;
+    }
+    WarnIfWorldReadable(path_);
+    spdlog::info("{} tokens read from {}", (*tokens)->size(), path_);
+    MutexLock lock(&mutex_);
+    tokens_ = *std::move(tokens);
+  }
+}
+
+absl::StatusOr<std::string> ReadTokenFile(const std::string& path) {
+  absl::StatusOr<std::string> text = ReadFile(path);
+  if (!text.ok()) return text.status();
+  const absl::string_view token = absl::StripAsciiWhitespace(*text);
+  const bool one_word = std::none_of(
+      token.begin(), token.end(), [](char c) { return !absl::ascii_isgraph(static_cast<unsigned char>(c)); });
+  if (token.empty() || token.size() > BearerTokens::kMaxTokenBytes || !one_word) {
+    return absl::InvalidArgumentError(absl::StrCat(path, ": one token in one line is expected"));
+  }
+  WarnIfWorldReadable(path);
+  return std::string(token);
+}
+
+void WarnIfWorldReadable(const std::string& path) {
+  struct stat info;
+  if (stat(path.c_str(), &info) == 0 && (info.st_mode & S_IROTH) != 0) {
+    spdlog::warn("{} holds secrets and everybody on this machine may read it (chmod o-r)", path);
+  }
+}
+
+}  // namespace bfio

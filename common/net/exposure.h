@@ -1,0 +1,32 @@
+// Whether a port may be opened as it is set up.
+//
+// Purpose: nothing that other machines can reach is unencrypted or open to everybody by oversight. Pure.
+#ifndef BFIO_COMMON_NET_EXPOSURE_H_
+#define BFIO_COMMON_NET_EXPOSURE_H_
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "common/net/address.h"
+
+namespace bfio {
+
+// 127.0.0.0/8, ::1 and localhost.
+bool IsLoopback(const Address& address);
+
+struct PortSetup {
+  // Without the dashes: "listen", "client_tls"; `ask` are the flags with which callers are asked who they
+  // are.
+  absl::string_view listen_flag;
+  absl::string_view tls_flags;
+  absl::string_view ask_flags;
+  bool encrypted = false;
+  bool asks_who_calls = false;
+};
+
+// INVALID_ARGUMENT, with what to give, for an address that other machines can reach and a port that is not
+// encrypted or asks nobody.
+absl::Status CheckExposure(const Address& address, const PortSetup& port);
+
+}  // namespace bfio
+
+#endif  // BFIO_COMMON_NET_EXPOSURE_H_

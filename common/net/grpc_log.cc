@@ -1,0 +1,52 @@
+#include "common/net/grpc_log.h"
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "common/telemetry/refusal_log.h"
+#include "grpc/support/log.h"
+#include "spdlog/spdlog.h"
+
+namespace bfio {
+namespace {
+
+// "Handshake failed with fatal error SSL_ERROR_SSL: error:0A000086:SSL routines::certificate verify failed."
+constexpr absl::string_view kHandshakeFailed = "Handshake failed with fatal error ";
+
+void TakeLine(gpr_log_func_args* args) {
+  // For the process's life: gRPC's threads may log until its end.
+  static RefusalLog& refusals = *new RefusalLog;
+  const absl::string_view message = args->message;
+  if (const std::optional<std::string> reason = TlsRefusal(message)) {
+    refusals.Add(absl::StrCat("TLS handshake: ", *reason), "");
+  } else if (IsUnusableCertificate(message)) {
+    refusals.Add("all new TLS connections of a port, whose certificate files cannot be used", message);
+  } else {
+    spdlog::debug("grpc: {}", args->message);
+  }
+}
+
+}  // namespace
+
+void InstallGrpcLog() {
+  gpr_set_log_function(TakeLine);
+}
+
+std::optional<std::string> TlsRefusal(absl::string_view grpc_message) {
+  if (!absl::ConsumePrefix(&grpc_message, kHandshakeFailed)) return std::nullopt;
+  absl::ConsumeSuffix(&grpc_message, ".");
+  const size_t routine = grpc_message.rfind(':');
+  if (routine != absl::string_view::npos) grpc_message.remove_prefix(routine + 1);
+  absl::ConsumePrefix(&grpc_message, " ");
+  return std::string(grpc_message);
+}
+
+bool IsUnusableCertificate(absl::string_view grpc_message) {
+  return absl::StartsWith(grpc_message, "Handshaker factory creation failed") ||
+         absl::StartsWith(grpc_message, "Reading file ") ||
+         absl::StartsWith(grpc_message, "Could not load") ||
+         absl::StartsWith(grpc_message, "Invalid cert chain") ||
+         absl::StartsWith(grpc_message, "Invalid private key");
+}
+
+}  // namespace bfio

@@ -1,0 +1,135 @@
+#include "common/net/tls.h"
+
+#include <grpc/grpc_security_constants.h>
+#include <openssl/err.h>
+#include <openssl/pem.h>
+#include <openssl/x509.h>
+
+#include <cstdio>
+
+#include "absl/strings/str_cat.h"
+#include "common/auth/token_file.h"
+#include "grpcpp/security/tls_certificate_provider.h"
+#include "grpcpp/security/tls_credentials_options.h"
+#include "spdlog/spdlog.h"
+
+namespace bfio {
+namespace {
+
+constexpr int kWarnDaysBeforeExpiry = 14;
+
+using File = std::unique_ptr<std::FILE, decltype([](std::FILE* file) { std::fclose(file); })>;
+using Certificate = std::unique_ptr<X509, decltype([](X509* x) { X509_free(x); })>;
+using Key = std::unique_ptr<EVP_PKEY, decltype([](EVP_PKEY* x) { EVP_PKEY_free(x); })>;
+
+absl::Status Bad(absl::string_view flag, absl::string_view path, absl::string_view what) {
+  ERR_clear_error();
+  return absl::InvalidArgumentError(absl::StrCat("--", flag, ": ", path, " ", what));
+}
+
+absl::StatusOr<File> OpenFile(absl::string_view flag, const std::string& path) {
+  File file(std::fopen(path.c_str(), "re"));
+  if (file == nullptr) return absl::NotFoundError(absl::StrCat("--", flag, ": cannot read ", path));
+  return file;
+}
+
+void WarnOfExpiry(const X509* certificate, const std::string& path) {
+  int days = 0, seconds = 0;
+  if (ASN1_TIME_diff(&days, &seconds, nullptr, X509_get0_notAfter(certificate)) != 1) return;
+  if (days < 0 || seconds < 0) {
+    spdlog::warn("the certificate in {} has expired", path);
+  } else if (days < kWarnDaysBeforeExpiry) {
+    spdlog::warn("the certificate in {} expires in {} days", path, days);
+  }
+}
+
+// The first certificate of a PEM file.
+absl::StatusOr<Certificate> ReadCertificate(absl::string_view flag, const std::string& path) {
+  const absl::StatusOr<File> file = OpenFile(flag, path);
+  if (!file.ok()) return file.status();
+  Certificate certificate(PEM_read_X509(file->get(), nullptr, nullptr, nullptr));
+  if (certificate == nullptr) return Bad(flag, path, "holds no PEM certificate");
+  WarnOfExpiry(certificate.get(), path);
+  return certificate;
+}
+
+absl::Status CheckPair(const TlsFiles& files, absl::string_view flags) {
+  const std::string cert_flag = absl::StrCat(flags, "_cert"), key_flag = absl::StrCat(flags, "_key");
+  const absl::StatusOr<Certificate> certificate = ReadCertificate(cert_flag, files.cert);
+  if (!certificate.ok()) return certificate.status();
+  const absl::StatusOr<File> file = OpenFile(key_flag, files.key);
+  if (!file.ok()) return file.status();
+  // A key under a password would have OpenSSL ask for it on the terminal.
+  const auto no_password = [](char*, int, int, void*) { return -1; };
+  const Key key(PEM_read_PrivateKey(file->get(), nullptr, no_password, nullptr));
+  if (key == nullptr) return Bad(key_flag, files.key, "holds no PEM private key without a password");
+  if (X509_check_private_key(certificate->get(), key.get()) != 1) {
+    return Bad(key_flag, files.key, absl::StrCat("is not the key of the certificate in ", files.cert));
+  }
+  WarnIfWorldReadable(files.key);
+  return absl::OkStatus();
+}
+
+// gRPC takes an empty path for "none".
+std::shared_ptr<grpc::experimental::FileWatcherCertificateProvider> Watch(const TlsFiles& files) {
+  return std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
+      files.key, files.cert, files.ca, static_cast<unsigned>(absl::ToInt64Seconds(kTlsReload)));
+}
+
+std::vector<std::string> Properties(const grpc::AuthContext& peer, const char* name) {
+  std::vector<std::string> values;
+  for (const grpc::string_ref& value : peer.FindPropertyValues(name))
+    values.emplace_back(value.data(), value.size());
+  return values;
+}
+
+}  // namespace
+
+absl::Status CheckTlsFiles(const TlsFiles& files, absl::string_view flags, TlsEnd end) {
+  if (!files.enabled()) return absl::OkStatus();
+  if (files.cert.empty() != files.key.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--", flags, "_cert and --", flags, "_key belong together"));
+  }
+  if (end == TlsEnd::kServer && files.cert.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--", flags, "_ca needs --", flags, "_cert and --", flags, "_key"));
+  }
+  if (end == TlsEnd::kClient && files.ca.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--", flags, "_cert needs --", flags, "_ca: who vouches for the router"));
+  }
+  if (!files.cert.empty()) {
+    if (absl::Status status = CheckPair(files, flags); !status.ok()) return status;
+  }
+  if (files.ca.empty()) return absl::OkStatus();
+  return ReadCertificate(absl::StrCat(flags, "_ca"), files.ca).status();
+}
+
+std::shared_ptr<grpc::ServerCredentials> ServerCredentials(const TlsFiles& files) {
+  if (!files.enabled()) return grpc::InsecureServerCredentials();
+  grpc::experimental::TlsServerCredentialsOptions options(Watch(files));
+  options.watch_identity_key_cert_pairs();
+  if (!files.ca.empty()) {
+    options.watch_root_certs();
+    options.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  }
+  return grpc::experimental::TlsServerCredentials(options);
+}
+
+std::shared_ptr<grpc::ChannelCredentials> ChannelCredentials(const TlsFiles& files) {
+  if (!files.enabled()) return grpc::InsecureChannelCredentials();
+  grpc::experimental::TlsChannelCredentialsOptions options;
+  options.set_certificate_provider(Watch(files));
+  options.watch_root_certs();
+  if (!files.cert.empty()) options.watch_identity_key_cert_pairs();
+  return grpc::experimental::TlsCredentials(options);
+}
+
+std::vector<std::string> PeerNames(const grpc::AuthContext& peer) {
+  std::vector<std::string> names = Properties(peer, "peer_dns");
+  if (names.empty()) names = Properties(peer, GRPC_X509_CN_PROPERTY_NAME);
+  return names;
+}
+
+}  // namespace bfio

@@ -1,0 +1,53 @@
+// TLS for both ends of a link, out of files that may be replaced while the program runs.
+//
+// Purpose: certificates are renewed and CAs exchanged without a restart: the files are looked at every
+// kTlsReload and new connections use what was read last. While the files cannot be used (half a pair, not
+// PEM) new connections fail, and the log says so (grpc_log.h): nothing is let in by mistake. Connections that
+// are open stay as they are. TLS 1.2 and 1.3, OpenSSL's defaults otherwise. Threads: any; gRPC has a thread
+// of its own for each set of files.
+#ifndef BFIO_COMMON_NET_TLS_H_
+#define BFIO_COMMON_NET_TLS_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "grpcpp/security/auth_context.h"
+#include "grpcpp/security/credentials.h"
+#include "grpcpp/security/server_credentials.h"
+
+namespace bfio {
+
+inline constexpr absl::Duration kTlsReload = absl::Seconds(1);
+
+// Paths of PEM files: this end's certificate (with its chain) and key, and the CAs one of which must have
+// signed the other end's. A server needs certificate and key; with `ca` it admits only clients with a
+// certificate. A client needs `ca`, and has certificate and key where the server asks for them.
+struct TlsFiles {
+  std::string cert;
+  std::string key;
+  std::string ca;
+  bool enabled() const { return !cert.empty() || !key.empty() || !ca.empty(); }
+};
+
+enum class TlsEnd { kServer, kClient };
+
+// INVALID_ARGUMENT or NOT_FOUND, naming the flag ("--" + `flags` + "_cert") and the file, unless what is
+// needed is there, can be read, is PEM, and the key is the certificate's. Warns of a key that everybody may
+// read and of certificates that have expired or are about to.
+absl::Status CheckTlsFiles(const TlsFiles& files, absl::string_view flags, TlsEnd end);
+
+// Plain text where no files are given. REQUIRES: CheckTlsFiles was OK.
+std::shared_ptr<grpc::ServerCredentials> ServerCredentials(const TlsFiles& files);
+std::shared_ptr<grpc::ChannelCredentials> ChannelCredentials(const TlsFiles& files);
+
+// The names in the certificate with which the peer came: DNS names of the subject's alternatives, or, without
+// any, its common name. Empty without a certificate that was checked.
+std::vector<std::string> PeerNames(const grpc::AuthContext& peer);
+
+}  // namespace bfio
+
+#endif  // BFIO_COMMON_NET_TLS_H_

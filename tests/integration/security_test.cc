@@ -1,0 +1,470 @@
+// Who may come in, at which port, with what: real processes, certificates from deploy/make_certs.
+//
+// The other ends are gRPC's own SSL credentials over PEM texts, not the code under test.
+#include <gmock/gmock.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "bfio/v1/worker.grpc.pb.h"
+#include "common/base/clock.h"
+#include "nlohmann/json.hpp"
+#include "tests/testing/cluster.h"
+
+namespace bfio::testing {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// Tenants' and operators' tokens; no program may ever print one.
+constexpr char kAcme[] = "acme-s3cr3t-acme-s3cr3t";
+constexpr char kZeta[] = "zeta-s3cr3t-zeta-s3cr3t";
+constexpr char kExpired[] = "gone-s3cr3t-gone-s3cr3t";
+constexpr char kOperator[] = "oper-s3cr3t-oper-s3cr3t";
+constexpr char kWrong[] = "nope-s3cr3t-nope-s3cr3t";
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream in(path);
+  std::stringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+size_t Count(const std::string& text, const std::string& part) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+void MakeCerts(const std::string& folder) {
+  const std::string command =
+      absl::StrCat("deploy/make_certs --out=", folder, " --workers=w0,w1 --for-tests >", folder, ".log 2>&1");
+  ASSERT_EQ(std::system(command.c_str()), 0) << ReadFile(folder + ".log");
+}
+
+// A new set of certificates and tokens for each test, so that it may change them.
+class Security : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    static int number = 0;
+    folder_ = absl::StrCat(TestDirectory(), "/certs", number++);
+    ASSERT_NO_FATAL_FAILURE(MakeCerts(folder_));
+    Write("tokens", absl::StrCat("acme token:", kAcme, "\nzeta token:", kZeta, "\nacme token:", kExpired,
+                                 " expires=2001-01-01\n"));
+    Write("operators",
+          absl::StrCat("root token:", kOperator, "\nroot token:", kExpired, " expires=2001-01-01\n"));
+  }
+  void TearDown() override {
+    // What any program of this test has printed.
+    for (const auto& entry : std::filesystem::directory_iterator(TestDirectory())) {
+      if (entry.path().extension() != ".err" && entry.path().extension() != ".out") continue;
+      const std::string text = ReadFile(entry.path());
+      EXPECT_THAT(text, Not(HasSubstr("s3cr3t"))) << entry.path();
+      EXPECT_THAT(text, Not(HasSubstr("PRIVATE KEY"))) << entry.path();
+      for (const auto& file : std::filesystem::directory_iterator(folder_)) {
+        if (file.path().extension() != ".key") continue;
+        const std::vector<std::string> lines = absl::StrSplit(ReadFile(file.path()), '\n');
+        EXPECT_THAT(text, Not(HasSubstr(lines.at(1)))) << entry.path() << " holds " << file.path();
+      }
+    }
+  }
+
+  std::string File(const std::string& name) const { return absl::StrCat(folder_, "/", name); }
+  // Complete when it takes the old one's place, for its owner alone.
+  void Write(const std::string& name, const std::string& text) {
+    std::ofstream(File("new")) << text;
+    std::filesystem::permissions(File("new"),
+                                 std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+    std::filesystem::rename(File("new"), File(name));
+  }
+  std::string Tls(const std::string& link, const std::string& name) const {
+    return absl::StrCat("--", link, "_tls_cert=", File(name + ".crt"), "|--", link,
+                        "_tls_key=", File(name + ".key"), "|--", link, "_tls_ca=", File(link + "-ca.crt"));
+  }
+  static void Add(std::vector<std::string>& args, const std::string& flags) {
+    for (const absl::string_view flag : absl::StrSplit(flags, '|')) args.emplace_back(flag);
+  }
+
+  // A router with everything on.
+  void StartRouter(const std::vector<std::string>& more = {}) {
+    std::vector<std::string> args = {"--listen=127.0.0.1:0",
+                                     "--worker_listen=127.0.0.1:0",
+                                     "--admin_listen=127.0.0.1:0",
+                                     "--workers=1",
+                                     "--bind_worker_id",
+                                     absl::StrCat("--client_tokens=", File("tokens")),
+                                     absl::StrCat("--admin_tokens=", File("operators"))};
+    for (const std::string link : {"client", "worker", "admin"}) Add(args, Tls(link, link + "-server"));
+    args.insert(args.end(), more.begin(), more.end());
+    router_ = std::make_unique<Process>("bfio_router", args);
+    ASSERT_TRUE(router_->WaitForOutput("waiting for", kSlowdown * absl::Seconds(30))) << router_->Stderr();
+    const std::string line = router_->Stdout();
+    const auto after = [&](const std::string& before) {
+      const size_t start = line.find(before) + before.size();
+      return line.substr(start, line.find(',', start) - start);
+    };
+    client_ = after("serving on ");
+    worker_ = after("workers on ");
+    admin_ = after("admin on ");
+  }
+  Process StartWorker(const std::string& id, const std::string& certificate,
+                      const std::vector<std::string>& more = {}) {
+    std::vector<std::string> args = {absl::StrCat("--router=", worker_),
+                                     absl::StrCat("--worker_id=", id),
+                                     "--c=0.0005",
+                                     "--tl=0",
+                                     "--slots=16",
+                                     absl::StrCat("--connect_timeout=", 3 * kSlowdown, "s")};
+    Add(args, Tls("worker", certificate));
+    args.insert(args.end(), more.begin(), more.end());
+    return Process("bfio_worker", args);
+  }
+
+  // A connection of its own to an address: `name` without ".crt", empty for no certificate.
+  std::shared_ptr<grpc::Channel> Connect(const std::string& address, const std::string& ca,
+                                         const std::string& name) const {
+    grpc::SslCredentialsOptions options;
+    options.pem_root_certs = ReadFile(File(ca + ".crt"));
+    if (!name.empty()) {
+      options.pem_cert_chain = ReadFile(File(name + ".crt"));
+      options.pem_private_key = ReadFile(File(name + ".key"));
+    }
+    return Channel(address, grpc::SslCredentials(options));
+  }
+  static std::shared_ptr<grpc::Channel> Channel(
+      const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials) {
+    grpc::ChannelArguments args;
+    args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    return grpc::CreateCustomChannel(address, credentials, args);
+  }
+
+  // Any method with an empty request; a stream's first message is awaited.
+  static grpc::Status Call(const std::shared_ptr<grpc::Channel>& channel, const std::string& method,
+                           const std::string& token, const grpc::protobuf::Message* request = nullptr) {
+    grpc::GenericStub stub(channel);
+    grpc::CompletionQueue queue;
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20 * kSlowdown));
+    if (!token.empty()) context.AddMetadata("authorization", "Bearer " + token);
+    grpc::ByteBuffer out, in;
+    const std::string bytes = request == nullptr ? "" : request->SerializeAsString();
+    const grpc::Slice slice(bytes);
+    out = grpc::ByteBuffer(&slice, 1);
+    const auto call = stub.PrepareUnaryCall(&context, method, out, &queue);
+    call->StartCall();
+    grpc::Status status;
+    call->Finish(&in, &status, &context);
+    void* tag = nullptr;
+    bool ok = false;
+    queue.Next(&tag, &ok);
+    queue.Shutdown();
+    while (queue.Next(&tag, &ok)) {
+    }
+    return status;
+  }
+
+  grpc::Status Abort(const std::string& token, const std::string& id = "x") {
+    v1::AbortRequest request;
+    request.set_request_id(id);
+    return Call(Connect(client_, "client-ca", "client"), "/bfio.v1.Inference/Abort", token, &request);
+  }
+
+  std::string folder_, client_, worker_, admin_;
+  std::unique_ptr<Process> router_;
+};
+
+TEST_F(Security, ACorrectSetUpServesALoadOverMutualTls) {
+  StartRouter();
+  Write("token", absl::StrCat(kAcme, "\n"));
+  Write("operator", kOperator);
+  Process w0 = StartWorker("w0", "w0"), w1 = StartWorker("w1", "w1", {"--ranks_per_process=2"});
+  std::vector<std::string> args = {"--target=" + client_,
+                                   "--admin=" + admin_,
+                                   "--requests=200",
+                                   "--concurrency=32",
+                                   "--json=-",
+                                   "--client_token_file=" + File("token"),
+                                   "--admin_token_file=" + File("operator")};
+  Add(args, Tls("client", "client"));
+  Add(args, Tls("admin", "admin"));
+  const RunResult run = RunProgram("bfio_loadgen", args);
+  ASSERT_EQ(run.code, 0) << run.err << router_->Stderr();
+  const auto json = nlohmann::json::parse(run.out);
+  EXPECT_EQ(json.at("completed"), 200);
+  EXPECT_THAT(router_->Stderr(), Not(HasSubstr("refused")));
+  EXPECT_EQ(run.err, "") << "no warning, of files' rights for instance";
+  for (Process* worker : {&w0, &w1}) worker->Signal(SIGTERM);
+  for (Process* worker : {&w0, &w1})
+    EXPECT_EQ(worker->Wait(kSlowdown * absl::Seconds(40)), 0) << worker->Stderr();
+  router_->Signal(SIGTERM);
+  EXPECT_EQ(router_->Wait(kSlowdown * absl::Seconds(40)), 0);
+}
+
+TEST_F(Security, NoPortTakesAWrongCertificate) {
+  StartRouter();
+  struct PortUnderTest {
+    std::string address, ca, good, expired, method;
+  };
+  const std::vector<PortUnderTest> ports = {
+      {client_, "client-ca", "client", "expired", "/bfio.v1.Inference/GetLoads"},
+      {worker_, "worker-ca", "w0", "expired-worker", "/bfio.v1.WorkerLink/Attach"},
+      {admin_, "admin-ca", "admin", "expired-admin", "/bfio.v1.Admin/GetClusterState"}};
+  for (const PortUnderTest& port : ports) {
+    // The health service answers whoever gets in.
+    const std::string health = "/grpc.health.v1.Health/Check";
+    EXPECT_TRUE(Call(Connect(port.address, port.ca, port.good), health, "").ok()) << port.method;
+    std::vector<std::string> strangers = {"", port.expired, "wrong"};
+    for (const PortUnderTest& other : ports) {
+      if (other.good != port.good) strangers.push_back(other.good);
+    }
+    for (const std::string& stranger : strangers) {
+      for (const std::string& method : {health, port.method}) {
+        const grpc::Status status = Call(Connect(port.address, port.ca, stranger), method, kAcme);
+        EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << port.method << " took " << stranger;
+      }
+    }
+    EXPECT_EQ(
+        Call(Channel(port.address, grpc::InsecureChannelCredentials()), port.method, kAcme).error_code(),
+        grpc::StatusCode::UNAVAILABLE)
+        << "plain text at " << port.method;
+    // A router that somebody else pretends to be is not believed.
+    EXPECT_EQ(Call(Connect(port.address, "wrong-ca", port.good), health, "").error_code(),
+              grpc::StatusCode::UNAVAILABLE);
+  }
+  const std::string log = router_->Stderr();
+  EXPECT_EQ(Count(log, "refused: TLS handshake: certificate verify failed"), 1u) << log;
+  EXPECT_EQ(Count(log, "refused: TLS handshake: peer did not return a certificate"), 1u) << log;
+  EXPECT_EQ(Count(log, "refused: TLS handshake: wrong version number"), 1u) << log;
+}
+
+TEST_F(Security, EveryMethodAsksForAToken) {
+  StartRouter();
+  const auto client = Connect(client_, "client-ca", "client"), admin = Connect(admin_, "admin-ca", "admin");
+  // Whatever methods there will be: each must ask.
+  const auto try_all = [](const std::string& service, const std::shared_ptr<grpc::Channel>& channel,
+                          const std::string& stranger) {
+    const auto* descriptor = grpc::protobuf::DescriptorPool::generated_pool()->FindServiceByName(service);
+    ASSERT_NE(descriptor, nullptr);
+    for (int i = 0; i < descriptor->method_count(); ++i) {
+      const std::string method = absl::StrCat("/", service, "/", descriptor->method(i)->name());
+      for (const std::string& token : {std::string(), std::string(kWrong), std::string(kExpired), stranger}) {
+        EXPECT_EQ(Call(channel, method, token).error_code(), grpc::StatusCode::UNAUTHENTICATED)
+            << method << token;
+      }
+    }
+  };
+  try_all("bfio.v1.Inference", client, kOperator);
+  try_all("bfio.v1.Admin", admin, kAcme);
+  EXPECT_TRUE(Call(admin, "/bfio.v1.Admin/GetClusterState", kOperator).ok());
+  EXPECT_TRUE(Call(client, "/bfio.v1.Inference/Abort", kAcme).ok());
+  v1::GenerateRequest foreign = SyntheticRequest(10, 3);
+  foreign.set_tenant("zeta");
+  EXPECT_EQ(Call(client, "/bfio.v1.Inference/Generate", kAcme, &foreign).error_code(),
+            grpc::StatusCode::PERMISSION_DENIED);
+  const std::string log = router_->Stderr();
+  for (const std::string& api : {"client API", "admin API"}) {
+    for (const std::string& why :
+         {"no bearer token", "unknown bearer token", "the bearer token has expired"}) {
+      EXPECT_EQ(Count(log, absl::StrCat("refused: ", api, ": ", why)), 1u) << log;
+    }
+  }
+  EXPECT_EQ(Count(log, "refused: client API: the bearer token is another tenant's"), 1u) << log;
+}
+
+TEST_F(Security, ATenantNeitherSpeaksForAnotherNorEndsItsRequests) {
+  StartRouter();
+  Process worker = StartWorker("w0", "w0", {"--c=0.05"});
+  const auto stub = v1::Inference::NewStub(Connect(client_, "client-ca", "client"));
+  v1::GenerateRequest request = SyntheticRequest(10, 60000);
+  request.set_request_id("acmes-own");
+  grpc::ClientContext context;
+  context.AddMetadata("authorization", absl::StrCat("bearer ", kAcme));
+  const auto reader = stub->Generate(&context, request);
+  v1::GenerateResponse response;
+  ASSERT_TRUE(reader->Read(&response)) << router_->Stderr() << worker.Stderr();
+  const auto found_by = [&](const std::string& token) {
+    grpc::ClientContext abort;
+    abort.AddMetadata("authorization", "Bearer " + token);
+    v1::AbortRequest which;
+    which.set_request_id("acmes-own");
+    v1::AbortResponse found;
+    EXPECT_TRUE(stub->Abort(&abort, which, &found).ok());
+    return found.found();
+  };
+  EXPECT_FALSE(found_by(kZeta));
+  EXPECT_TRUE(found_by(kAcme));
+  while (reader->Read(&response)) {
+  }
+  EXPECT_TRUE(reader->Finish().ok());
+  EXPECT_EQ(response.finish().reason(), v1::FINISH_REASON_ABORT);
+}
+
+TEST_F(Security, CertificatesAreReplacedUnderARunningRouter) {
+  StartRouter();
+  const std::string health = "/grpc.health.v1.Health/Check";
+  ASSERT_TRUE(Call(Connect(client_, "client-ca", "client"), health, "").ok());
+  // Another CA for clients, and another for the router's own certificate.
+  const std::string old = folder_;
+  folder_ = old + "-new";
+  ASSERT_NO_FATAL_FAILURE(MakeCerts(folder_));
+  for (const std::string file : {"client-ca.crt", "client-server.crt", "client-server.key"}) {
+    std::filesystem::copy_file(File(file), absl::StrCat(old, "/next"));
+    // The pair is half old and half new for a while: nothing may come of that.
+    std::filesystem::rename(absl::StrCat(old, "/next"), absl::StrCat(old, "/", file));
+    absl::SleepFor(absl::Milliseconds(700));
+  }
+  const absl::Time deadline = MonotonicNow() + kSlowdown * absl::Seconds(60);
+  while (!Call(Connect(client_, "client-ca", "client"), health, "").ok()) {
+    ASSERT_LT(MonotonicNow(), deadline) << "the new certificates are not taken up: " << router_->Stderr();
+    absl::SleepFor(absl::Milliseconds(50));
+  }
+  EXPECT_TRUE(Call(Connect(client_, "client-ca", "client"), "/bfio.v1.Inference/Abort", kAcme).ok());
+  // The old client's certificate is a stranger's now, even where it believes the router.
+  grpc::SslCredentialsOptions stale;
+  stale.pem_root_certs = ReadFile(File("client-ca.crt"));
+  stale.pem_cert_chain = ReadFile(old + "/client.crt");
+  stale.pem_private_key = ReadFile(old + "/client.key");
+  EXPECT_EQ(Call(Channel(client_, grpc::SslCredentials(stale)), health, "").error_code(),
+            grpc::StatusCode::UNAVAILABLE);
+  // The other ports have kept theirs.
+  folder_ = old;
+  EXPECT_TRUE(Call(Connect(admin_, "admin-ca", "admin"), health, "").ok());
+}
+
+TEST_F(Security, WhileCertificateFilesAreDamagedNothingNewComesInAndWhatIsInStays) {
+  StartRouter();
+  const std::string health = "/grpc.health.v1.Health/Check";
+  const auto open = Connect(admin_, "admin-ca", "admin");
+  ASSERT_TRUE(Call(open, health, "").ok());
+  const auto becomes = [&](bool well) {
+    const absl::Time deadline = MonotonicNow() + kSlowdown * absl::Seconds(60);
+    while (Call(Connect(admin_, "admin-ca", "admin"), health, "").ok() != well) {
+      if (MonotonicNow() > deadline) return false;
+      absl::SleepFor(absl::Milliseconds(50));
+    }
+    return true;
+  };
+  const std::string good = ReadFile(File("admin-server.crt"));
+  Write("admin-server.crt", "no certificate\n");
+  EXPECT_TRUE(becomes(false));
+  EXPECT_TRUE(Call(open, health, "").ok()) << "a connection that is open stays";
+  EXPECT_THAT(router_->Stderr(), HasSubstr("whose certificate files cannot be used"));
+  EXPECT_TRUE(Call(Connect(client_, "client-ca", "client"), health, "").ok()) << "the other ports go on";
+  Write("admin-server.crt", good);
+  EXPECT_TRUE(becomes(true)) << router_->Stderr();
+}
+
+TEST_F(Security, TokensAreReplacedUnderARunningRouter) {
+  StartRouter();
+  ASSERT_TRUE(Abort(kAcme).ok());
+  ASSERT_EQ(Abort(kWrong).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+  const auto becomes = [&](const std::string& token, grpc::StatusCode code) {
+    const absl::Time deadline = MonotonicNow() + kSlowdown * absl::Seconds(60);
+    while (Abort(token).error_code() != code) {
+      if (MonotonicNow() > deadline) return false;
+      absl::SleepFor(absl::Milliseconds(50));
+    }
+    return true;
+  };
+  Write("tokens", absl::StrCat("acme token:", kAcme, "\nacme token:", kWrong, "\n"));
+  EXPECT_TRUE(becomes(kWrong, grpc::StatusCode::OK)) << router_->Stderr();
+  EXPECT_TRUE(Abort(kAcme).ok()) << "both at once: that is how tokens are rotated";
+  Write("tokens", absl::StrCat("acme token:", kWrong, "\n"));
+  EXPECT_TRUE(becomes(kAcme, grpc::StatusCode::UNAUTHENTICATED)) << router_->Stderr();
+  Write("tokens", absl::StrCat("acme token:", kAcme, "\nzeta ", kZeta, "\n"));
+  const absl::Time deadline = MonotonicNow() + kSlowdown * absl::Seconds(60);
+  while (Count(router_->Stderr(), "tokens:2: ") == 0 && MonotonicNow() < deadline)
+    absl::SleepFor(absl::Milliseconds(50));
+  EXPECT_EQ(Count(router_->Stderr(), "those in force stay"), 1u) << router_->Stderr();
+  EXPECT_TRUE(Abort(kWrong).ok());
+  EXPECT_EQ(Abort(kAcme).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+}
+
+TEST_F(Security, AWorkerJoinsOnlyAsWhoItsCertificateSays) {
+  StartRouter();
+  Process liar = StartWorker("w1", "w0");
+  EXPECT_EQ(liar.Wait(kSlowdown * absl::Seconds(60)), 1) << liar.Stderr();
+  EXPECT_THAT(liar.Stderr(), HasSubstr("the certificate does not name this worker_id"));
+  EXPECT_EQ(Count(router_->Stderr(), "refused: worker link: the certificate is not this worker_id's"), 1u);
+  // Strangers give up when --connect_timeout has passed, or go on trying; they never get in.
+  for (const std::string& certificate : {"expired-worker", "wrong", "client"}) {
+    Process stranger = StartWorker("w0", certificate);
+    stranger.Wait(absl::Seconds(2));
+    stranger.Signal(SIGKILL);
+  }
+  EXPECT_EQ(Count(router_->Stderr(), " attached "), 0u) << router_->Stderr();
+  Process honest = StartWorker("w0", "w0");
+  const absl::Time deadline = MonotonicNow() + kSlowdown * absl::Seconds(60);
+  while (Count(router_->Stderr(), "worker w0 attached") == 0 && MonotonicNow() < deadline) {
+    absl::SleepFor(absl::Milliseconds(20));
+  }
+  EXPECT_EQ(Count(router_->Stderr(), "worker w0 attached"), 1u) << router_->Stderr();
+}
+
+TEST_F(Security, WhatIsTooLargeIsRefusedAtTheDoor) {
+  StartRouter({"--max_prompt_tokens=1000"});
+  const auto client = Connect(client_, "client-ca", "client");
+  v1::GenerateRequest request = SyntheticRequest(10, 3);
+  for (int i = 0; i < 200'000; ++i) request.mutable_token_ids()->add_ids(70'000);
+  EXPECT_EQ(Call(client, "/bfio.v1.Inference/Generate", kAcme, &request).error_code(),
+            grpc::StatusCode::RESOURCE_EXHAUSTED);
+  v1::DrainWorkerRequest drain;
+  drain.set_worker_id(std::string(100'000, 'w'));
+  EXPECT_EQ(Call(Connect(admin_, "admin-ca", "admin"), "/bfio.v1.Admin/DrainWorker", kOperator, &drain)
+                .error_code(),
+            grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_FALSE(Call(client, "/bfio.v1.Inference/Abort", std::string(20'000, 't')).ok());
+  EXPECT_TRUE(Call(client, "/bfio.v1.Inference/Abort", kAcme).ok());
+}
+
+TEST_F(Security, NothingIsOpenToOthersByOversight) {
+  const auto refused = [](const std::vector<std::string>& args, const std::string& why) {
+    const RunResult run = RunProgram("bfio_router", args);
+    EXPECT_EQ(run.code, 2) << run.err;
+    EXPECT_THAT(run.err, HasSubstr(why));
+    EXPECT_EQ(Count(run.err, "\n"), 1u) << run.err;
+  };
+  const std::string loopback = "--listen=127.0.0.1:0", admin = "--admin_listen=127.0.0.1:0";
+  std::vector<std::string> encrypted = {"--listen=0.0.0.0:0", admin, "--worker_listen=127.0.0.1:0",
+                                        "--client_tls_cert=" + File("client-server.crt"),
+                                        "--client_tls_key=" + File("client-server.key")};
+  refused({"--listen=0.0.0.0:0", admin}, "other machines can reach it, and nothing is encrypted");
+  refused({loopback, "--admin_listen=0.0.0.0:0"}, "--admin_tls_cert");
+  refused({loopback, admin, "--worker_listen=[::]:0"}, "--worker_tls_cert");
+  refused(encrypted, "nobody is asked who calls: give --client_tls_ca or --client_tokens, or --insecure");
+  refused({loopback, admin, "--client_tokens=" + File("tokens")}, "workers need a port of their own");
+  refused({loopback, admin, "--client_tls_cert=" + File("client.crt"), "--worker_listen=127.0.0.1:0"},
+          "belong together");
+  refused({loopback, admin, "--worker_listen=127.0.0.1:0", "--client_tls_cert=" + File("client-server.crt"),
+           "--client_tls_key=" + File("client.key")},
+          "is not the key of the certificate");
+  refused({loopback, admin, "--worker_listen=127.0.0.1:0", "--client_tokens=" + File("client.key")},
+          "client.key:1: ");
+  refused({loopback, admin, "--bind_worker_id"}, "--bind_worker_id needs --worker_tls_ca");
+  // With the word for it, or with what is missing, it serves.
+  for (const std::string& last : {std::string("--insecure"), "--client_tokens=" + File("tokens")}) {
+    std::vector<std::string> args = encrypted;
+    args.push_back(last);
+    Process router("bfio_router", args);
+    EXPECT_TRUE(router.WaitForOutput("waiting for", kSlowdown * absl::Seconds(30))) << router.Stderr();
+  }
+}
+
+TEST_F(Security, FilesThatEverybodyMayReadAreWarnedOf) {
+  std::filesystem::permissions(File("tokens"), std::filesystem::perms::others_read,
+                               std::filesystem::perm_options::add);
+  StartRouter();
+  EXPECT_EQ(Count(router_->Stderr(), "everybody on this machine may read it"), 1u) << router_->Stderr();
+}
+
+}  // namespace
+}  // namespace bfio::testing

@@ -1,0 +1,87 @@
+#include "common/auth/token_file.h"
+
+#include <gtest/gtest.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+#include "absl/time/clock.h"
+#include "common/base/clock.h"
+
+namespace bfio {
+namespace {
+
+using Verdict = BearerTokens::Verdict;
+
+class TokenFileTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/bfio-tokens-XXXXXX";
+    ASSERT_NE(mkdtemp(name), nullptr);
+    folder_ = name;
+    path_ = folder_ + "/tokens";
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  // As it should be done: the new file is complete when it takes the old one's place.
+  void Replace(const std::string& text) {
+    std::ofstream(path_ + ".new") << text;
+    std::filesystem::rename(path_ + ".new", path_);
+  }
+  // Waits until the token's verdict is this; the limit is a net under a hang.
+  static bool Becomes(const TokenFile& file, absl::string_view token, Verdict verdict) {
+    const absl::Time deadline = MonotonicNow() + absl::Seconds(60);
+    while (file.Check(token, absl::Now()).verdict != verdict) {
+      if (MonotonicNow() >= deadline) return false;
+      absl::SleepFor(absl::Milliseconds(10));
+    }
+    return true;
+  }
+
+  std::string folder_, path_;
+};
+
+TEST_F(TokenFileTest, IsReadAgainWhenItChangesAndNotWhenItIsDamaged) {
+  Replace("acme token:the-first-the-first\n");
+  const auto file = TokenFile::Open(path_);
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_EQ((*file)->Check("the-first-the-first", absl::Now()).name, "acme");
+  Replace("acme token:the-first-the-first\nacme token:the-second-the-second\n");
+  EXPECT_TRUE(Becomes(**file, "the-second-the-second", Verdict::kValid));
+  EXPECT_EQ((*file)->Check("the-first-the-first", absl::Now()).verdict, Verdict::kValid);
+  // A file with one bad line changes nothing; the good file after it shows that it has been looked at.
+  Replace("acme token:the-third-the-third\nnonsense\n");
+  absl::SleepFor(3 * TokenFile::kLookEvery);
+  EXPECT_EQ((*file)->Check("the-second-the-second", absl::Now()).verdict, Verdict::kValid);
+  EXPECT_EQ((*file)->Check("the-third-the-third", absl::Now()).verdict, Verdict::kUnknown);
+  std::filesystem::remove(path_);
+  absl::SleepFor(3 * TokenFile::kLookEvery);
+  EXPECT_EQ((*file)->Check("the-second-the-second", absl::Now()).verdict, Verdict::kValid);
+  Replace("acme token:the-fourth-the-fourth\n");
+  EXPECT_TRUE(Becomes(**file, "the-fourth-the-fourth", Verdict::kValid));
+  EXPECT_TRUE(Becomes(**file, "the-second-the-second", Verdict::kUnknown));
+}
+
+TEST_F(TokenFileTest, WhatCannotBeReadIsRefusedAtTheStart) {
+  EXPECT_EQ(TokenFile::Open(path_).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_FALSE(TokenFile::Open(folder_).ok());
+  Replace("nonsense\n");
+  EXPECT_EQ(TokenFile::Open(path_).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(TokenFileTest, AClientsTokenIsOneWord) {
+  Replace(" the-token-of-a-client \n");
+  const absl::StatusOr<std::string> token = ReadTokenFile(path_);
+  ASSERT_TRUE(token.ok());
+  EXPECT_EQ(*token, "the-token-of-a-client");
+  for (const char* bad : {"", "two words", "two\nlines"}) {
+    Replace(bad);
+    EXPECT_EQ(ReadTokenFile(path_).status().code(), absl::StatusCode::kInvalidArgument) << bad;
+  }
+}
+
+}  // namespace
+}  // namespace bfio
