@@ -1,10 +1,10 @@
 #include "simt/machine.h"
 
 #include <signal.h>
+#include <ucontext.h>
 
 #include <array>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -88,6 +88,18 @@ std::string Describe(const Thread& thread) {
 void SuspendSelf() {
   Thread* self = M().self;
   self->fiber.Suspend();
+}
+
+// Ends the launch after an error was set. What is on the thread's stack is not destroyed: so the error's text
+// is made in SetError's caller's expression, and gone, before this is called.
+[[noreturn]] void Abandon() {
+  SuspendSelf();
+  std::abort();  // nobody resumes it
+}
+
+void SetError(const std::string& message) {
+  Machine& m = M();
+  m.error = "thread " + std::to_string(m.self->place.thread) + ": " + message;
 }
 
 bool SamePlace(const Where& a, const Where& b) {
@@ -202,16 +214,33 @@ void RunBlock(int block_x, int block_y) {
   }
 }
 
+// Where the kernel touched a page that it must not.
+const void* fault_address = nullptr;
+
+void FailAtFault() {
+  const GuardedMemory* owner = GuardedMemory::FindOwner(fault_address);
+  const auto distance = static_cast<const unsigned char*>(fault_address) - owner->data();
+  SetError("access outside of buffer '" + owner->name() + "', at byte " + std::to_string(distance) + " of " +
+           std::to_string(owner->bytes()));
+  Abandon();
+}
+
 // Access to the pages around a buffer: within a kernel the launch fails, elsewhere the process ends as ever.
-void OnSegmentationFault(int, siginfo_t* info, void*) {
-  const GuardedMemory* owner = GuardedMemory::FindOwner(info->si_addr);
-  if (M().self == nullptr || owner == nullptr) {
+// The signal handler returns, to FailAtFault instead of the faulting instruction.
+void OnSegmentationFault(int, siginfo_t* info, void* context) {
+  if (M().self == nullptr || GuardedMemory::FindOwner(info->si_addr) == nullptr) {
     signal(SIGSEGV, SIG_DFL);
     return;
   }
-  const auto distance = static_cast<unsigned char*>(info->si_addr) - owner->data();
-  Fail("access outside of buffer '" + owner->name() + "', at byte " + std::to_string(distance) + " of " +
-       std::to_string(owner->bytes()));
+  fault_address = info->si_addr;
+#if defined(__x86_64__)
+  auto& registers = static_cast<ucontext_t*>(context)->uc_mcontext.gregs;
+  // Below the red zone, and as a call would leave it.
+  registers[REG_RSP] = ((registers[REG_RSP] - 128) & ~15LL) - 8;
+  registers[REG_RIP] = reinterpret_cast<greg_t>(&FailAtFault);
+#else
+  FailAtFault();
+#endif
 }
 
 }  // namespace
@@ -251,11 +280,9 @@ const Grid& CurrentGrid() {
   return M().grid;
 }
 
-void Fail(const std::string& message) {
-  Machine& m = M();
-  m.error = "thread " + std::to_string(m.self->place.thread) + ": " + message;
-  SuspendSelf();
-  std::abort();  // nobody resumes it
+void Fail(const char* message) {
+  SetError(message);
+  Abandon();
 }
 
 void BlockBarrier(const Where& where) {
@@ -283,7 +310,8 @@ void WarpMeeting(const char* name, void (*operation)(void* const*), void* argume
   for (int lane = 0; lane < kWarpLanes; ++lane) {
     Thread* other = m.threads[warp * kWarpLanes + lane].get();
     if (std::strcmp(other->waits_in, name) != 0 || !SamePlace(other->where, where)) {
-      Fail("divergent warp: " + Describe(*self) + ", but " + Describe(*other));
+      SetError("divergent warp: " + Describe(*self) + ", but " + Describe(*other));
+      Abandon();
     }
     arguments[lane] = other->argument;
     other->state = State::kReady;
@@ -340,15 +368,18 @@ void WaitAsync(int newest) {
 }
 
 void CheckShared(const char* what, const void* p, size_t bytes) {
-  if (reinterpret_cast<uintptr_t>(p) % bytes != 0) Fail(std::string(what) + ": misaligned address");
-  if (!InShared(p, bytes)) Fail(std::string(what) + ": outside of shared memory");
+  const bool aligned = reinterpret_cast<uintptr_t>(p) % bytes == 0;
+  if (aligned && InShared(p, bytes)) return;
+  SetError(std::string(what) + (aligned ? ": outside of shared memory" : ": misaligned address"));
+  Abandon();
 }
 
 void CheckAccess(const char* what, const void* p, size_t bytes) {
-  if (reinterpret_cast<uintptr_t>(p) % bytes != 0) Fail(std::string(what) + ": misaligned address");
-  if (!InShared(p, bytes) && GuardedMemory::FindContaining(p, bytes) == nullptr) {
-    Fail(std::string(what) + ": outside of shared memory and of all buffers");
-  }
+  const bool aligned = reinterpret_cast<uintptr_t>(p) % bytes == 0;
+  if (aligned && (InShared(p, bytes) || GuardedMemory::FindContaining(p, bytes) != nullptr)) return;
+  SetError(std::string(what) +
+           (aligned ? ": outside of shared memory and of all buffers" : ": misaligned address"));
+  Abandon();
 }
 
 }  // namespace simt

@@ -78,7 +78,7 @@ void CheckShared(const char* what, const void* p, size_t bytes);
 void CheckAccess(const char* what, const void* p, size_t bytes);
 
 // Ends the launch with this message. REQUIRES: called within a kernel.
-[[noreturn]] void Fail(const std::string& message);
+[[noreturn]] void Fail(const char* message);
 
 }  // namespace simt
 
