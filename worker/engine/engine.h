@@ -4,6 +4,9 @@
 // requests at step boundaries and calls Step once per step; the engine keeps the KV cache and enforces its
 // own limits.
 //
+// An engine either steps by itself (Step), or together with the group's other ranks (together(): NextRows on
+// all ranks, then StepTogether), where the ranks share a model's MLP out among them.
+//
 // Threads: an engine belongs to its step loop's thread. Builds and tests alone, without gRPC.
 //
 // Units: lengths and loads in tokens.
@@ -18,6 +21,8 @@
 #include "absl/strings/string_view.h"
 
 namespace bfio::worker {
+
+class StepPeers;
 
 // The router's name of a request on the link.
 using Handle = uint64_t;
@@ -122,12 +127,27 @@ class Engine {
   // is legal and takes the time of an empty batch. An error means that the engine is broken for good.
   virtual absl::Status Step(StepOutput& out) = 0;
 
+  // Whether its steps are StepTogether's.
+  virtual bool together() const { return false; }
+  // What ranks that step together must have in common; 0: nothing.
+  virtual uint64_t signature() const { return 0; }
+  // Rows that the next step computes here, as requests stand now.
+  virtual int64_t NextRows() { return 0; }
+  // Runs one step of the whole group; every rank calls it, with or without requests. When the peers fail
+  // (peers.status() is that error) nothing has happened: no token was made, and the same step may be made
+  // again with other peers, with the same outcome. Any other error means that the engine is broken for good.
+  virtual absl::Status StepTogether(StepPeers& peers, StepOutput& out);
+
   virtual int32_t active() const = 0;
   virtual int32_t free_slots() const = 0;
   // Not reserved by anybody.
   virtual int64_t free_kv_tokens() const = 0;
   virtual std::vector<ResidentSequence> resident() const = 0;
 };
+
+inline absl::Status Engine::StepTogether(StepPeers&, StepOutput&) {
+  return absl::UnimplementedError("this engine steps by itself");
+}
 
 }  // namespace bfio::worker
 

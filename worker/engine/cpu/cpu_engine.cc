@@ -1,8 +1,12 @@
 #include "worker/engine/cpu/cpu_engine.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/rng.h"
+#include "worker/barrier/step_peers.h"
+#include "worker/barrier/summation_tree.h"
 #include "worker/engine/model/model.h"
 
 namespace bfio::worker {
@@ -17,6 +21,26 @@ cpu::KvShape ShapeOf(const CpuOptions& options, const ModelConfig& config) {
   shape.pages = PageTable::PageLimit(PageTableOptionsOf(options.decode));
   shape.bf16 = options.kv == cpu::Storage::kBf16;
   return shape;
+}
+
+// Of the model's shapes and of some of its weights: enough to find out ranks with another model, or with the
+// same one in another type.
+uint64_t SignatureOf(const cpu::Weights& weights) {
+  const ModelConfig& config = weights.config();
+  uint64_t hash = 0;
+  const auto add = [&](uint64_t value) { hash = Mix64(hash ^ value) + 1; };
+  for (const int64_t size : {config.layers, config.hidden, config.intermediate, config.vocab, config.heads,
+                             config.kv_heads, config.head_dim, int64_t{kSumTerms}}) {
+    add(static_cast<uint64_t>(size));
+  }
+  for (const cpu::Layer& layer : weights.layers()) {
+    for (const cpu::Matrix* matrix : {&layer.gate, &layer.up, &layer.down}) add(matrix->bf16 ? 2 : 4);
+    for (const float value : layer.post_attention_norm) add(__builtin_bit_cast(uint32_t, value));
+  }
+  // The norms of random checkpoints are all ones; their first embeddings differ.
+  const auto* const bytes = static_cast<const unsigned char*>(weights.embedding().data);
+  for (int64_t i = 0; i < std::min<int64_t>(1024, weights.embedding().bytes()); ++i) add(bytes[i]);
+  return hash;
 }
 
 }  // namespace
@@ -66,15 +90,31 @@ CpuBackend::CpuBackend(const CpuOptions& options, std::shared_ptr<const cpu::Wei
   facts_.vocab = config.vocab;
   facts_.max_positions = config.max_positions;
   facts_.eos_token_ids.assign(config.eos_token_ids.begin(), config.eos_token_ids.end());
+  if (options.share_mlp) signature_ = SignatureOf(forward_.weights());
 }
 
 absl::Status CpuBackend::Run(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn) {
-  const absl::Span<const float> logits = forward_.Run(plan);
+  return Sample(forward_.Run(plan), draws, drawn);
+}
+
+absl::Status CpuBackend::RunTogether(const StepPlan& plan, absl::Span<const Draw> draws,
+                                     absl::Span<Drawn> drawn, StepPeers& peers) {
+  if (peers.rows() < plan.rows()) {
+    return absl::InternalError(
+        absl::StrCat("a batch of ", plan.rows(), " rows, and the group agreed on ", peers.rows()));
+  }
+  const auto logits = forward_.RunTogether(plan, peers);
+  if (!logits.ok()) return logits.status();
+  return Sample(*logits, draws, drawn);
+}
+
+absl::Status CpuBackend::Sample(absl::Span<const float> logits, absl::Span<const Draw> draws,
+                                absl::Span<Drawn> drawn) {
   cpu::Threads& threads = forward_.threads();
   const auto vocab = static_cast<size_t>(facts_.vocab);
   threads.Run([&](int32_t thread) {
     statuses_[thread] = absl::OkStatus();
-    const auto [begin, end] = cpu::Share(plan.draws(), thread, threads.count());
+    const auto [begin, end] = cpu::Share(static_cast<int64_t>(draws.size()), thread, threads.count());
     for (int64_t i = begin; i < end; ++i) {
       auto picked = samplers_[thread].Pick(logits.subspan(i * vocab, vocab), draws[i]);
       if (picked.ok()) {

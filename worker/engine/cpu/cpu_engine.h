@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,8 @@ struct CpuOptions {
   int32_t threads = 1;
   // Of the KV cache; kAuto: fp32.
   cpu::Storage kv = cpu::Storage::kAuto;
+  // --mlp=tp: the ranks of the group share the MLP out (mlp.h).
+  bool share_mlp = false;
   // Null: the best that this processor can run.
   const cpu::Kernels* kernels = nullptr;
 };
@@ -49,12 +52,18 @@ class CpuBackend final : public Backend {
   absl::string_view name() const override { return "cpu"; }
   const ModelFacts& facts() const override { return facts_; }
   absl::Status Run(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn) override;
+  std::optional<uint64_t> signature() const override { return signature_; }
+  absl::Status RunTogether(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn,
+                           StepPeers& peers) override;
 
  private:
   CpuBackend(const CpuOptions& options, std::shared_ptr<const cpu::Weights> weights,
              std::unique_ptr<cpu::KvCache> cache);
 
+  absl::Status Sample(absl::Span<const float> logits, absl::Span<const Draw> draws, absl::Span<Drawn> drawn);
+
   ModelFacts facts_;
+  std::optional<uint64_t> signature_;
   cpu::Forward forward_;
   // By thread.
   std::vector<Sampler> samplers_;

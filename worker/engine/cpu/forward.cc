@@ -24,7 +24,8 @@ Forward::Forward(std::shared_ptr<const Weights> weights, std::unique_ptr<KvCache
       kernels_(kernels),
       config_(weights_->config()),
       frequencies_(InverseFrequencies(config_.rope, config_.head_dim)),
-      threads_(threads) {
+      threads_(threads),
+      mlp_(config_, kernels_, threads_, max_rows) {
   const auto resize = [](auto& buffer, int64_t rows, int64_t columns) {
     buffer.resize(static_cast<size_t>(rows * columns));
   };
@@ -35,8 +36,6 @@ Forward::Forward(std::shared_ptr<const Weights> weights, std::unique_ptr<KvCache
   resize(k_, max_rows, kv_width);
   resize(v_, max_rows, kv_width);
   resize(attended_, max_rows, q_width);
-  resize(gate_, max_rows, config_.intermediate);
-  resize(up_, max_rows, config_.intermediate);
   resize(logits_, max_draws, config_.vocab);
   resize(cos_, max_rows, config_.head_dim / 2);
   resize(sin_, max_rows, config_.head_dim / 2);
@@ -46,14 +45,33 @@ Forward::Forward(std::shared_ptr<const Weights> weights, std::unique_ptr<KvCache
 }
 
 absl::Span<const float> Forward::Run(const StepPlan& plan) {
+  if (plan.rows() == 0) return {};
+  Begin(plan);
+  for (int64_t layer = 0; layer < config_.layers; ++layer) {
+    RunAttention(plan, layer);
+    mlp_.Run(weights_->layers()[layer], normed_.data(), hidden_.data(), rows_);
+  }
+  return ComputeLogits(plan);
+}
+
+absl::StatusOr<absl::Span<const float>> Forward::RunTogether(const StepPlan& plan, StepPeers& peers) {
+  Begin(plan);
+  // Nobody has rows: all know it alike.
+  if (peers.rows() == 0) return absl::Span<const float>();
+  for (int64_t layer = 0; layer < config_.layers; ++layer) {
+    if (rows_ > 0) RunAttention(plan, layer);
+    absl::Status status =
+        mlp_.RunTogether(weights_->layers()[layer], normed_.data(), hidden_.data(), rows_, peers);
+    if (!status.ok()) return status;
+  }
+  return ComputeLogits(plan);
+}
+
+void Forward::Begin(const StepPlan& plan) {
   rows_ = plan.rows();
-  if (rows_ == 0) return {};
   Embed(plan);
   FillRotations(plan);
   CutPieces(plan);
-  for (int64_t layer = 0; layer < config_.layers; ++layer) RunLayer(plan, layer);
-  ComputeLogits(plan);
-  return absl::MakeConstSpan(logits_).subspan(0, static_cast<size_t>(plan.draws() * config_.vocab));
 }
 
 void Forward::Embed(const StepPlan& plan) {
@@ -95,7 +113,7 @@ void Forward::CutPieces(const StepPlan& plan) {
   }
 }
 
-void Forward::RunLayer(const StepPlan& plan, int64_t index) {
+void Forward::RunAttention(const StepPlan& plan, int64_t index) {
   const Layer& layer = weights_->layers()[index];
   Normalise(layer.input_norm);
   Project(layer);
@@ -104,7 +122,6 @@ void Forward::RunLayer(const StepPlan& plan, int64_t index) {
   threads_.Run(
       [&](int32_t thread) { Multiply(layer.o, attended_.data(), hidden_.data(), true, rows_, thread); });
   Normalise(layer.post_attention_norm);
-  RunMlp(layer);
 }
 
 void Forward::Normalise(const std::vector<float>& weight) {
@@ -208,24 +225,9 @@ void Forward::Attend(const StepPlan& plan, int64_t index) {
   });
 }
 
-void Forward::RunMlp(const Layer& layer) {
-  threads_.Run([&](int32_t thread) {
-    Multiply(layer.gate, normed_.data(), gate_.data(), false, rows_, thread);
-    Multiply(layer.up, normed_.data(), up_.data(), false, rows_, thread);
-    // The columns that this thread has just made.
-    const auto [begin, end] = Share(config_.intermediate, thread, threads_.count());
-    for (int64_t row = 0; row < rows_; ++row) {
-      const int64_t at = row * config_.intermediate + begin;
-      kernels_.silu_mul(gate_.data() + at, up_.data() + at, end - begin);
-    }
-  });
-  threads_.Run(
-      [&](int32_t thread) { Multiply(layer.down, gate_.data(), hidden_.data(), true, rows_, thread); });
-}
-
-void Forward::ComputeLogits(const StepPlan& plan) {
+absl::Span<const float> Forward::ComputeLogits(const StepPlan& plan) {
   const int32_t draws = plan.draws();
-  if (draws == 0) return;
+  if (draws == 0) return {};
   for (int32_t i = 0; i < draws; ++i) {
     kernels_.rms_norm(hidden_.data() + plan.logit_rows[i] * config_.hidden, weights_->final_norm().data(),
                       normed_.data() + i * config_.hidden, config_.hidden,
@@ -234,6 +236,7 @@ void Forward::ComputeLogits(const StepPlan& plan) {
   threads_.Run([&](int32_t thread) {
     Multiply(weights_->lm_head(), normed_.data(), logits_.data(), false, draws, thread);
   });
+  return absl::MakeConstSpan(logits_).subspan(0, static_cast<size_t>(draws * config_.vocab));
 }
 
 }  // namespace bfio::worker::cpu

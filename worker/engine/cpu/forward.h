@@ -2,7 +2,8 @@
 //
 // Purpose: the reference that other engines are tested against, and an engine in its own right. All
 // activations and sums are fp32. A row's logits depend on its sequence's tokens alone, to the last bit
-// (kernels.h). Threads: used by one thread, which leads a team of its own.
+// (kernels.h). With peers, the ranks of a group share the MLP out (mlp.h) and everything else is done here:
+// the logits are the same bits. Threads: used by one thread, which leads a team of its own.
 #ifndef BFIO_WORKER_ENGINE_CPU_FORWARD_H_
 #define BFIO_WORKER_ENGINE_CPU_FORWARD_H_
 
@@ -10,10 +11,13 @@
 #include <memory>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "worker/barrier/step_peers.h"
 #include "worker/engine/cpu/aligned.h"
 #include "worker/engine/cpu/kernels.h"
 #include "worker/engine/cpu/kv_cache.h"
+#include "worker/engine/cpu/mlp.h"
 #include "worker/engine/cpu/threads.h"
 #include "worker/engine/cpu/weights.h"
 #include "worker/scheduler/step_plan.h"
@@ -29,6 +33,9 @@ class Forward {
   // Writes keys and values of all rows to the cache. Logits [draws, vocab] are good until the next Run.
   // REQUIRES: tokens are in the vocabulary.
   absl::Span<const float> Run(const StepPlan& plan);
+  // As Run, together with the peers, all of which must run a plan of at most peers.rows() rows; it may be
+  // empty. An error is the peers': the plan may be run again.
+  absl::StatusOr<absl::Span<const float>> RunTogether(const StepPlan& plan, StepPeers& peers);
 
   const Weights& weights() const { return *weights_; }
   const KvCache& cache() const { return *cache_; }
@@ -45,12 +52,14 @@ class Forward {
   void Embed(const StepPlan& plan);
   void FillRotations(const StepPlan& plan);
   void CutPieces(const StepPlan& plan);
-  void RunLayer(const StepPlan& plan, int64_t index);
+  // Rows, rotations, pieces.
+  void Begin(const StepPlan& plan);
+  // The layer's first half; leaves the MLP's input in normed_.
+  void RunAttention(const StepPlan& plan, int64_t index);
   void Project(const Layer& layer);
   void RotateAndStore(const StepPlan& plan, const Layer& layer, int64_t index);
   void Attend(const StepPlan& plan, int64_t index);
-  void RunMlp(const Layer& layer);
-  void ComputeLogits(const StepPlan& plan);
+  absl::Span<const float> ComputeLogits(const StepPlan& plan);
   // normed_ = RMSNorm(hidden_).
   void Normalise(const std::vector<float>& weight);
   // q/k norm, if there is one, and rotation of one head.
@@ -64,10 +73,11 @@ class Forward {
   // Radians per position.
   const std::vector<float> frequencies_;
   Threads threads_;
+  Mlp mlp_;
   int64_t rows_ = 0;
 
   // Activations, by row; allocated once.
-  AlignedFloats hidden_, normed_, q_, k_, v_, attended_, gate_, up_, logits_;
+  AlignedFloats hidden_, normed_, q_, k_, v_, attended_, logits_;
   // [rows, head_dim / 2]
   std::vector<float> cos_, sin_;
   std::vector<Piece> pieces_;

@@ -11,59 +11,85 @@ namespace {
 // cache.
 constexpr int64_t kInputBlock = 1024;
 // Columns whose block of weights stays in the second-level cache while the rows pass: 512 KiB of fp32.
-constexpr int64_t kColumnBlock = 128;
+constexpr int64_t kColumnBlock = kTermColumns;
 
-// What is common to the tiles of one block of inputs.
+// What is common to the tiles of one block of inputs: what is multiplied, what is added to the sums, and
+// where they go.
 struct Block {
-  const Linear* args;
+  const float* x;
+  int64_t x_stride;
+  int64_t rows;
+  int64_t weight_stride;
+  // Inputs.
   int64_t begin, end;
-  bool first, last;
+  // Partial sums that wait in scratch (SumTermsOf), added first, the last one first.
+  const float* waiting;
+  int32_t waiting_count;
+  int64_t waiting_distance;
+  // The column that scratch begins with.
+  int64_t first_column;
+  // [rows, outputs], added next; may be null.
+  const float* base;
+  // [outputs], added last; may be null.
+  const float* bias;
+  int64_t base_stride;
+  // Column `out_column` of the first row.
+  float* out;
+  int64_t out_stride;
+  int64_t out_column;
 };
 
 template <int R, int C, typename W>
-BFIO_INLINE void Tile(const Block& block, const W* weight, int64_t row, int64_t column) {
-  const Linear& a = *block.args;
-  const float* x = a.x + row * a.x_stride;
-  const W* w = weight + column * a.inputs;
+BFIO_INLINE void Tile(const Block& b, const W* weight, int64_t row, int64_t column) {
+  const float* x = b.x + row * b.x_stride;
+  const W* w = weight + column * b.weight_stride;
   V sums[R][C] = {};
-  int64_t k = block.begin;
-  for (; k + kLanes <= block.end; k += kLanes) {
-    V b[C];
+  int64_t k = b.begin;
+  for (; k + kLanes <= b.end; k += kLanes) {
+    V weights[C];
 #pragma GCC unroll 8
-    for (int c = 0; c < C; ++c) b[c] = Load(w + c * a.inputs + k);
+    for (int c = 0; c < C; ++c) weights[c] = Load(w + c * b.weight_stride + k);
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
-      const V left = Load(x + r * a.x_stride + k);
+      const V left = Load(x + r * b.x_stride + k);
 #pragma GCC unroll 8
-      for (int c = 0; c < C; ++c) sums[r][c] = MulAdd(left, b[c], sums[r][c]);
+      for (int c = 0; c < C; ++c) sums[r][c] = MulAdd(left, weights[c], sums[r][c]);
     }
   }
-  if (k < block.end) {
+  if (k < b.end) {
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
-      const V left = LoadTail(x + r * a.x_stride + k, block.end - k);
+      const V left = LoadTail(x + r * b.x_stride + k, b.end - k);
 #pragma GCC unroll 8
       for (int c = 0; c < C; ++c) {
-        sums[r][c] = MulAdd(left, LoadTail(w + c * a.inputs + k, block.end - k), sums[r][c]);
+        sums[r][c] = MulAdd(left, LoadTail(w + c * b.weight_stride + k, b.end - k), sums[r][c]);
       }
     }
   }
 #pragma GCC unroll 8
   for (int r = 0; r < R; ++r) {
-    float* y = a.y + (row + r) * a.y_stride + column;
+    float* const out = b.out + (row + r) * b.out_stride + (column - b.out_column);
+    const float* waiting = b.waiting;
+    if (waiting != nullptr) waiting += (row + r) * kColumnBlock + (column - b.first_column);
+    const float* base = b.base;
+    if (base != nullptr) base += (row + r) * b.base_stride + column;
     if constexpr (C == 4) {
       F4 sum = Sum4(sums[r][0], sums[r][1], sums[r][2], sums[r][3]);
-      if (!block.first || a.add) sum = sum + *reinterpret_cast<const F4m*>(y);
-      if (block.last && a.bias != nullptr) sum = sum + *reinterpret_cast<const F4m*>(a.bias + column);
-      *reinterpret_cast<F4m*>(y) = sum;
+      for (int32_t i = 0; i < b.waiting_count; ++i) {
+        sum = *reinterpret_cast<const F4m*>(waiting - i * b.waiting_distance) + sum;
+      }
+      if (base != nullptr) sum = sum + *reinterpret_cast<const F4m*>(base);
+      if (b.bias != nullptr) sum = sum + *reinterpret_cast<const F4m*>(b.bias + column);
+      *reinterpret_cast<F4m*>(out) = sum;
       continue;
     }
 #pragma GCC unroll 8
     for (int c = 0; c < C; ++c) {
       float sum = Sum(sums[r][c]);
-      if (!block.first || a.add) sum += y[c];
-      if (block.last && a.bias != nullptr) sum += a.bias[column + c];
-      y[c] = sum;
+      for (int32_t i = 0; i < b.waiting_count; ++i) sum = waiting[c - i * b.waiting_distance] + sum;
+      if (base != nullptr) sum += base[c];
+      if (b.bias != nullptr) sum += b.bias[column + c];
+      out[c] = sum;
     }
   }
 }
@@ -81,24 +107,89 @@ __attribute__((noinline)) void TileRows(const Block& block, const W* weight, int
 template <typename W, int R = BFIO_TILE_ROWS>
 BFIO_INLINE void LastRows(const Block& block, const W* weight, int64_t row, int64_t begin, int64_t end) {
   if constexpr (R > 0) {
-    if (block.args->rows - row == R) return TileRows<R>(block, weight, row, begin, end);
+    if (block.rows - row == R) return TileRows<R>(block, weight, row, begin, end);
     LastRows<W, R - 1>(block, weight, row, begin, end);
   }
+}
+
+// Columns begin .. end - 1 of the block, all rows.
+template <typename W>
+BFIO_INLINE void RunBlock(const Block& block, const W* weight, int64_t begin, int64_t end) {
+  int64_t row = 0;
+  for (; row + BFIO_TILE_ROWS <= block.rows; row += BFIO_TILE_ROWS) {
+    TileRows<BFIO_TILE_ROWS>(block, weight, row, begin, end);
+  }
+  LastRows<W>(block, weight, row, begin, end);
 }
 
 template <typename W>
 void LinearOf(const Linear& args, int64_t begin, int64_t end) {
   const W* weight = static_cast<const W*>(args.weight);
+  Block block = {};
+  block.x = args.x;
+  block.x_stride = args.x_stride;
+  block.rows = args.rows;
+  block.weight_stride = args.inputs;
+  block.base_stride = block.out_stride = args.y_stride;
+  block.out = args.y;
   for (int64_t columns = begin; columns < end; columns += kColumnBlock) {
     const int64_t columns_end = columns + kColumnBlock < end ? columns + kColumnBlock : end;
     for (int64_t k = 0; k < args.inputs; k += kInputBlock) {
-      const int64_t k_end = k + kInputBlock < args.inputs ? k + kInputBlock : args.inputs;
-      const Block block = {&args, k, k_end, k == 0, k_end == args.inputs};
-      int64_t row = 0;
-      for (; row + BFIO_TILE_ROWS <= args.rows; row += BFIO_TILE_ROWS) {
-        TileRows<BFIO_TILE_ROWS>(block, weight, row, columns, columns_end);
-      }
-      LastRows<W>(block, weight, row, columns, columns_end);
+      block.begin = k;
+      block.end = k + kInputBlock < args.inputs ? k + kInputBlock : args.inputs;
+      block.base = k > 0 || args.add ? args.y : nullptr;
+      block.bias = block.end == args.inputs ? args.bias : nullptr;
+      RunBlock(block, weight, columns, columns_end);
+    }
+  }
+}
+
+// In scratch: [level][rows][kColumnBlock]. Level l < `depth` holds the l-th partial sum that waits for its
+// right neighbour; level `depth` the term under way, when its inputs take several blocks.
+template <typename W>
+void SumTermsOf(const TermSum& args, int64_t begin, int64_t end) {
+  const W* weight = static_cast<const W*>(args.weight);
+  const int64_t level = args.rows * kColumnBlock;
+  Block block = {};
+  block.x = args.x;
+  block.x_stride = args.x_stride;
+  block.rows = args.rows;
+  block.weight_stride = args.weight_stride;
+  block.waiting_distance = level;
+  block.base_stride = args.y_stride;
+  // A tile of rows alone uses no weight twice: then they are best read as they lie in memory.
+  const int64_t width = args.rows <= BFIO_TILE_ROWS ? BFIO_TILE_COLUMNS : kColumnBlock;
+  for (int64_t columns = begin; columns < end; columns += width) {
+    const int64_t columns_end = columns + width < end ? columns + width : end;
+    block.first_column = columns;
+    int32_t depth = 0;
+    for (int32_t i = 0; i < args.count; ++i) {
+      const Term& term = args.terms[i];
+      const bool whole = term.node >= 0;
+      int64_t k = term.begin;
+      do {  // once, even without inputs: such a term is 0
+        const bool first = k == term.begin;
+        block.begin = k;
+        k = k + kInputBlock < term.end ? k + kInputBlock : term.end;
+        block.end = k;
+        const bool last = k == term.end;
+        const int32_t under_way = first ? 0 : 1, folds = last ? term.folds : 0;
+        block.waiting_count = under_way + folds;
+        block.waiting = block.waiting_count > 0 ? args.scratch + (depth - 1 + under_way) * level : nullptr;
+        block.base = last && whole && args.add ? args.y : nullptr;
+        block.bias = last && whole ? args.bias : nullptr;
+        if (last && whole) {
+          block.out = args.y + term.node * args.node_stride;
+          block.out_stride = args.y_stride;
+          block.out_column = 0;
+        } else {
+          block.out = args.scratch + (depth - folds) * level;
+          block.out_stride = kColumnBlock;
+          block.out_column = columns;
+        }
+        RunBlock(block, weight, columns, columns_end);
+      } while (k < term.end);
+      depth = whole ? 0 : depth - term.folds + 1;
     }
   }
 }

@@ -6,6 +6,7 @@
 #define BFIO_WORKER_ENGINE_DECODE_BACKEND_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -15,6 +16,8 @@
 #include "worker/scheduler/step_plan.h"
 
 namespace bfio::worker {
+
+class StepPeers;
 
 // What a decode engine must know of the model.
 struct ModelFacts {
@@ -37,6 +40,15 @@ class Backend {
   // rows, nor on how its sequence was cut into steps. A plan without rows is legal. REQUIRES: draws and drawn
   // have plan.draws() elements. An error means that the backend is broken for good.
   virtual absl::Status Run(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn) = 0;
+
+  // A backend that shares the MLP out over the group (--mlp=tp) has a signature of what all ranks must have
+  // in common, and runs its plans by RunTogether: the same tokens, and errors of the peers besides, after
+  // which the plan may be run again.
+  virtual std::optional<uint64_t> signature() const { return std::nullopt; }
+  virtual absl::Status RunTogether(const StepPlan& plan, absl::Span<const Draw> draws,
+                                   absl::Span<Drawn> drawn, StepPeers& peers) {
+    return absl::UnimplementedError("this backend runs by itself");
+  }
 };
 
 }  // namespace bfio::worker

@@ -134,6 +134,27 @@ absl::Status DecodeEngine::Step(StepOutput& out) {
   if (absl::Status status = MakePlan(out); !status.ok()) return status;
   drawn_.resize(draws_.size());
   if (absl::Status status = backend_->Run(plan_, draws_, absl::MakeSpan(drawn_)); !status.ok()) return status;
+  return Finish(out);
+}
+
+absl::Status DecodeEngine::StepTogether(StepPeers& peers, StepOutput& out) {
+  out.Clear();
+  if (absl::Status status = MakePlan(out); !status.ok()) return status;
+  drawn_.resize(draws_.size());
+  const absl::Status status = backend_->RunTogether(plan_, draws_, absl::MakeSpan(drawn_), peers);
+  // Only the page table has changed: it has grown, and will not have to when this plan is made again.
+  if (!status.ok()) return status;
+  return Finish(out);
+}
+
+int64_t DecodeEngine::NextRows() {
+  ChooseChunks();
+  int64_t rows = 0;
+  for (const Chunk& chunk : chunks_) rows += chunk.rows;
+  return rows;
+}
+
+absl::Status DecodeEngine::Finish(StepOutput& out) {
   for (const Chunk& chunk : chunks_) active_[chunk.which].computed += chunk.rows;
   ended_.assign(active_.size(), 0);
   for (size_t i = 0; i < drawn_.size(); ++i) {
@@ -142,13 +163,17 @@ absl::Status DecodeEngine::Step(StepOutput& out) {
   return RemoveEnded();
 }
 
-absl::Status DecodeEngine::MakePlan(StepOutput& out) {
+void DecodeEngine::ChooseChunks() {
   pending_.clear();
   for (const Sequence& sequence : active_) {
     pending_.push_back(static_cast<int64_t>(sequence.tokens.size()) - sequence.computed);
-    out.load_tokens += sequence.prompt_length + sequence.generated;
   }
   ChooseRows(pending_, options_.step_tokens, chunks_);
+}
+
+absl::Status DecodeEngine::MakePlan(StepOutput& out) {
+  for (const Sequence& sequence : active_) out.load_tokens += sequence.prompt_length + sequence.generated;
+  ChooseChunks();
   plan_.Clear();
   draws_.clear();
   drawing_.clear();

@@ -50,6 +50,10 @@ class DecodeEngine final : public Engine {
   absl::Status Admit(const SequenceRequest& request) override;
   bool Cancel(Handle handle) override;
   absl::Status Step(StepOutput& out) override;
+  bool together() const override { return backend_->signature().has_value(); }
+  uint64_t signature() const override { return backend_->signature().value_or(0); }
+  int64_t NextRows() override;
+  absl::Status StepTogether(StepPeers& peers, StepOutput& out) override;
   int32_t active() const override { return static_cast<int32_t>(active_.size()); }
   int32_t free_slots() const override { return options_.limits.slots - active(); }
   int64_t free_kv_tokens() const override { return table_.free_tokens(); }
@@ -85,6 +89,10 @@ class DecodeEngine final : public Engine {
 
   absl::Status CheckPrompt(const SequenceRequest& request) const;
   std::vector<uint32_t> PromptOf(const SequenceRequest& request) const;
+  // Fills pending_ and chunks_.
+  void ChooseChunks();
+  // Takes over what the backend drew.
+  absl::Status Finish(StepOutput& out);
   // Fills plan_, draws_ and drawing_.
   absl::Status MakePlan(StepOutput& out);
   // Takes a drawn token; true when the request has ended.
