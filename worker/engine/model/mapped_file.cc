@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "absl/strings/str_cat.h"
+#include "worker/engine/model/bus_error.h"
 
 namespace bfio::worker {
 
@@ -36,11 +37,14 @@ absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
   if (begin == MAP_FAILED) {
     return absl::ErrnoToStatus(error, absl::StrCat(path, ": cannot be mapped"));
   }
+  RegisterMappedRange(begin, size, path);
   return MappedFile(path, static_cast<const std::byte*>(begin), size);
 }
 
 MappedFile::~MappedFile() {
-  if (begin_ != nullptr) munmap(const_cast<std::byte*>(begin_), size_);
+  if (begin_ == nullptr) return;
+  ForgetMappedRange(begin_);
+  munmap(const_cast<std::byte*>(begin_), size_);
 }
 
 }  // namespace bfio::worker

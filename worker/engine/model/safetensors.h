@@ -3,8 +3,8 @@
 // Purpose: a checked view of every tensor, without a copy. The header is untrusted: length, JSON, dtypes,
 // shapes, offsets, coverage, duplicates and alignment are checked before anything is looked at, in memory
 // bounded by the header's own size (at most 100 MB, the format's limit). Errors name file and tensor.
-// Threads: immutable once open, any thread may read. A file that is truncated while it is mapped kills the
-// reader (SIGBUS), as with every map; replace checkpoints by renaming.
+// Threads: immutable once open, any thread may read. A file that is truncated while it is mapped ends the
+// reading process (bus_error.h): replace checkpoints by renaming.
 #ifndef BFIO_WORKER_ENGINE_MODEL_SAFETENSORS_H_
 #define BFIO_WORKER_ENGINE_MODEL_SAFETENSORS_H_
 

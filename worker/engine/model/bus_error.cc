@@ -1,0 +1,81 @@
+#include "worker/engine/model/bus_error.h"
+
+#include <signal.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <cstdio>
+
+namespace bfio::worker {
+namespace {
+
+// What a signal handler may look at: no locks, no allocation, nothing that moves.
+struct Range {
+  // 0: free. 1: being written.
+  std::atomic<uintptr_t> begin = 0;
+  std::atomic<size_t> size = 0;
+  std::array<char, 1024> path = {};
+};
+std::array<Range, 4096> ranges;
+std::atomic<const char*> program_name = nullptr;
+std::atomic<bool> told = false;
+
+void Say(const char* text) {
+  // Nothing can be done about a standard error that does not take it.
+  if (write(STDERR_FILENO, text, strlen(text)) < 0) return;
+}
+
+void OnBusError(int, siginfo_t* info, void*) {
+  const auto at = reinterpret_cast<uintptr_t>(info->si_addr);
+  for (const Range& range : ranges) {
+    const uintptr_t begin = range.begin.load(std::memory_order_acquire);
+    if (begin <= 1 || at < begin || at - begin >= range.size.load(std::memory_order_relaxed)) continue;
+    // Threads may come here together: one of them speaks.
+    if (told.exchange(true)) {
+      for (;;) pause();
+    }
+    Say(program_name.load());
+    Say(": ");
+    Say(range.path.data());
+    Say(": was cut, or became unreadable, while it was in use (replace files by renaming)\n");
+    _exit(1);
+  }
+  // Back at the same instruction it strikes again, with the default outcome.
+  signal(SIGBUS, SIG_DFL);
+}
+
+}  // namespace
+
+void ExitOnBusError(const char* program) {
+  program_name = program;
+  struct sigaction action = {};
+  action.sa_sigaction = OnBusError;
+  action.sa_flags = SA_SIGINFO;
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGBUS, &action, nullptr);
+}
+
+void RegisterMappedRange(const void* begin, size_t size, const std::string& path) {
+  for (Range& range : ranges) {
+    uintptr_t free = 0;
+    if (!range.begin.compare_exchange_strong(free, 1)) continue;
+    range.size = size;
+    std::snprintf(range.path.data(), range.path.size(), "%s", path.c_str());
+    range.begin.store(reinterpret_cast<uintptr_t>(begin), std::memory_order_release);
+    return;
+  }
+}
+
+void ForgetMappedRange(const void* begin) {
+  for (Range& range : ranges) {
+    if (range.begin.load() == reinterpret_cast<uintptr_t>(begin)) {
+      range.begin.store(0);
+      return;
+    }
+  }
+}
+
+}  // namespace bfio::worker
