@@ -21,6 +21,9 @@ void LogModel(const std::string& directory, const cpu::Weights& weights) {
 }  // namespace
 
 absl::Status CheckEngineOptions(const EngineOptions& options) {
+  if (options.name == "sim" && options.cpu.share_mlp) {
+    return absl::InvalidArgumentError("--mlp=tp needs an engine with a model: --engine=cpu");
+  }
   if (options.name == "sim") return absl::OkStatus();
   if (options.name != "cpu") {
     return absl::InvalidArgumentError(

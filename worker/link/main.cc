@@ -12,6 +12,7 @@
 #include "common/net/grpc_log.h"
 #include "common/telemetry/log.h"
 #include "spdlog/spdlog.h"
+#include "worker/engine/model/bus_error.h"
 #include "worker/link/worker.h"
 
 ABSL_FLAG(std::string, router, "127.0.0.1:50051", "HOST:PORT of the router");
@@ -36,6 +37,10 @@ ABSL_FLAG(
     std::string, weight_type, "auto",
     "cpu engine: type of the matrices in memory: fp32, bf16, or auto: bf16 where the checkpoint has it");
 ABSL_FLAG(std::string, kv_type, "fp32", "cpu engine: type of the KV cache: fp32 or bf16");
+ABSL_FLAG(
+    std::string, mlp, "replicated",
+    "cpu engine: replicated (every rank computes its requests alone) or tp (the ranks of the group share "
+    "the MLP out and exchange activations in every layer); the same on all ranks");
 ABSL_FLAG(std::string, barrier, "star", "star, nccl, or local (all ranks in this process)");
 ABSL_FLAG(uint32_t, slots, 72, "requests decoding at once per rank (batch capacity B)");
 ABSL_FLAG(uint64_t, kv_tokens, 1 << 20, "KV capacity per rank, in tokens");
@@ -110,6 +115,11 @@ absl::StatusOr<bfio::worker::EngineOptions> EngineFromFlags() {
   const auto kv = StorageOf("kv_type", FLAGS_kv_type);
   if (!kv.ok()) return kv.status();
   options.cpu.kv = *kv;
+  const std::string mlp = absl::GetFlag(FLAGS_mlp);
+  if (mlp != "replicated" && mlp != "tp") {
+    return absl::InvalidArgumentError(absl::StrCat("--mlp: '", mlp, "' is neither replicated nor tp"));
+  }
+  options.cpu.share_mlp = mlp == "tp";
   return options;
 }
 
@@ -150,6 +160,7 @@ int main(int argc, char** argv) {
   if (!options.ok()) return bfio::ExitWith(info, options.status());
   bfio::InstallGrpcLog();
   bfio::ShutdownSignal::Install();
+  bfio::worker::ExitOnBusError("bfio_worker");
   status = bfio::worker::RunWorker(*options);
   if (!status.ok()) return bfio::ExitWith(info, status);
   return 0;

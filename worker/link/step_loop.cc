@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "spdlog/spdlog.h"
+#include "worker/barrier/step_peers.h"
 
 namespace bfio::worker {
 namespace {
@@ -47,6 +48,8 @@ absl::Status StepLoop::Greet(uint64_t stream) {
   hello.limits = engine_->limits();
   hello.engine = std::string(engine_->name());
   hello.barrier = std::string(endpoint_->name());
+  // The router lets no two barriers into one group, and these ranks can meet only their like.
+  if (engine_->together()) absl::StrAppend(&hello.barrier, "+tp:", absl::Hex(engine_->signature()));
   hello.communicator_offer = *std::move(offer);
   hello.active = engine_->resident();
   hello.version = options_.version;
@@ -69,7 +72,9 @@ absl::Status StepLoop::RunEpoch(const Inbox::Enter& enter) {
 
 absl::StatusOr<std::unique_ptr<Barrier>> StepLoop::FormGroup(const Inbox::Enter& enter) {
   const Epoch& epoch = enter.epoch;
-  auto barrier = endpoint_->Form(epoch.group, epoch.form_timeout, enter.over);
+  GroupSpec group = epoch.group;
+  group.signature = engine_->signature();
+  auto barrier = endpoint_->Form(group, epoch.form_timeout, enter.over);
   auto offer = endpoint_->Offer();
   if (!offer.ok()) return offer.status();
   EpochReady ready;
@@ -95,28 +100,23 @@ absl::Status StepLoop::RunSteps(const Inbox::Enter& enter, Barrier& barrier) {
     report.epoch = enter.epoch.group.epoch;
     report.step = step;
     ApplyDuePlans(report);
-    if (absl::Status status = RunLocal(report); !status.ok()) return status;
-    const int64_t local_end_ns = NowNs();
-    const auto view = barrier.AllReduce(step, ContributionOf(report), enter.epoch.step_timeout);
+    absl::Status peers;
+    const absl::Status engine = RunLocal(enter, barrier, report, peers);
+    const absl::Status met = peers.ok() ? Meet(enter, barrier, engine.ok(), report) : peers;
     barrier_end_ns_ = NowNs();
-    report.barrier_wait_ns = *barrier_end_ns_ - local_end_ns;
-    if (view.ok()) {
-      report.group = *view;
-      parked_ = report.group_idle = view->sum_active == 0;
-    } else {
-      // The step's tokens are good all the same.
-      report.barrier_error = Text(view.status());
-    }
+    if (!engine.ok()) return engine;
+    // Tokens that the report has are good all the same.
+    if (!met.ok()) report.barrier_error = Text(met);
     std::optional<StepRow> row;
-    if (options_.step_log != nullptr && view.ok()) row = RowOf(enter, report);
+    if (options_.step_log != nullptr && met.ok()) row = RowOf(enter, report);
     link_.Send(enter.stream, std::move(report));
     // After the report, which others wait for.
     if (row) options_.step_log->Append(*row);
-    if (!view.ok()) {
+    if (!met.ok()) {
       // An epoch that was ended on purpose is no news.
       spdlog::log(enter.over.stop_requested() ? spdlog::level::debug : spdlog::level::warn,
                   "{}: epoch {}, step {}: {}", options_.worker_id, enter.epoch.group.epoch, step,
-                  Text(view.status()));
+                  Text(met));
       return absl::OkStatus();
     }
   }
@@ -169,11 +169,46 @@ void StepLoop::Apply(const Plan& plan, StepReport& report) {
   }
 }
 
-absl::Status StepLoop::RunLocal(StepReport& report) {
+absl::Status StepLoop::Meet(const Inbox::Enter& enter, Barrier& barrier, bool engine_ok,
+                            StepReport& report) {
+  Contribution mine = ContributionOf(report);
+  if (!engine_ok) mine.stop_flags |= kStopEngineFailed;
+  const int64_t start_ns = NowNs();
+  const auto view = barrier.AllReduce(report.step, mine, enter.epoch.step_timeout);
+  report.barrier_wait_ns += NowNs() - start_ns;
+  if (!view.ok()) return view.status();
+  report.group = *view;
+  parked_ = report.group_idle = view->sum_active == 0;
+  if (view->stop_flags == 0) return absl::OkStatus();
+  return absl::UnavailableError("the engine of a rank has failed; all leave the epoch with this step");
+}
+
+absl::Status StepLoop::StepTogether(const Inbox::Enter& enter, Barrier& barrier, StepReport& report,
+                                    absl::Status& peers) {
+  const GroupSpec& group = enter.epoch.group;
+  const absl::Duration timeout = enter.epoch.step_timeout;
+  const int64_t start_ns = NowNs();
+  const auto agreed = barrier.AllReduce(report.step, {.rows = engine_->NextRows()}, timeout);
+  report.barrier_wait_ns = NowNs() - start_ns;
+  peers = agreed.status();
+  if (!peers.ok()) return absl::OkStatus();
+  StepPeers others(group, barrier, report.step, agreed->max_rows, timeout);
+  absl::Status engine = engine_->StepTogether(others, report.output);
+  report.barrier_wait_ns += absl::ToInt64Nanoseconds(others.waited());
+  peers = others.status();
+  if (peers.ok()) return engine;
+  // The step did not happen: it is made again in the next epoch.
+  report.output.Clear();
+  return absl::OkStatus();
+}
+
+absl::Status StepLoop::RunLocal(const Inbox::Enter& enter, Barrier& barrier, StepReport& report,
+                                absl::Status& peers) {
   const int64_t start_ns = NowNs();
   if (barrier_end_ns_.has_value()) report.gap_ns = start_ns - *barrier_end_ns_;
-  absl::Status status = engine_->Step(report.output);
-  report.local_ns = NowNs() - start_ns;
+  absl::Status status = engine_->together() ? StepTogether(enter, barrier, report, peers)
+                                            : engine_->Step(report.output);
+  report.local_ns = NowNs() - start_ns - report.barrier_wait_ns;
   report.active_requests = engine_->active();
   report.free_slots = engine_->free_slots();
   report.free_kv_tokens = engine_->free_kv_tokens();

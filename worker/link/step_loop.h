@@ -65,7 +65,13 @@ class StepLoop {
   void ApplyDuePlans(StepReport& report);
   void Apply(const Plan& plan, StepReport& report);
   // Fills in what the engine and the clock say after the local part of the step, and what the barrier needs.
-  absl::Status RunLocal(StepReport& report);
+  // Returns how the engine did; `peers` gets how its peers did, if it needed them.
+  absl::Status RunLocal(const Inbox::Enter& enter, Barrier& barrier, StepReport& report, absl::Status& peers);
+  // The local part of an engine that steps together with its peers: agrees on the rows, then computes.
+  absl::Status StepTogether(const Inbox::Enter& enter, Barrier& barrier, StepReport& report,
+                            absl::Status& peers);
+  // The step's barrier. An error when it failed, or when some rank's engine did.
+  absl::Status Meet(const Inbox::Enter& enter, Barrier& barrier, bool engine_ok, StepReport& report);
   // REQUIRES: the barrier has ended well, and the report is whole.
   StepRow RowOf(const Inbox::Enter& enter, const StepReport& report) const;
   Contribution ContributionOf(const StepReport& report) const;

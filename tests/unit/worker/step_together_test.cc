@@ -1,0 +1,264 @@
+// The step loop where ranks depend on one another's engines: steps of the whole group, and an engine that
+// fails.
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "common/base/mutex.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "worker/barrier/local/local_barrier.h"
+#include "worker/barrier/step_peers.h"
+#include "worker/link/step_loop.h"
+
+namespace bfio::worker {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kForever = absl::Seconds(60);
+
+// Keeps messages of one kind; others are of no interest here.
+template <typename T>
+class Channel {
+ public:
+  void Put(T message) {
+    MutexLock lock(&mutex_);
+    messages_.push_back(std::move(message));
+  }
+  T Next() {
+    MutexLock lock(&mutex_);
+    const auto some = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !messages_.empty(); };
+    if (!mutex_.AwaitWithTimeout(absl::Condition(&some), kForever)) {
+      ADD_FAILURE() << "no message came";
+      return T();
+    }
+    T message = std::move(messages_.front());
+    messages_.pop_front();
+    return message;
+  }
+
+ private:
+  Mutex mutex_;
+  std::deque<T> messages_ ABSL_GUARDED_BY(mutex_);
+};
+
+class Link final : public StepLink {
+ public:
+  void Send(uint64_t, OutMessage message) override {
+    if (auto* hello = std::get_if<Hello>(&message)) hellos.Put(*std::move(hello));
+    if (auto* ready = std::get_if<EpochReady>(&message)) readies.Put(*std::move(ready));
+    if (auto* report = std::get_if<StepReport>(&message)) reports.Put(*std::move(report));
+  }
+
+  Channel<Hello> hellos;
+  Channel<EpochReady> readies;
+  Channel<StepReport> reports;
+};
+
+// Makes token 100 x rank + step in every step. Together with others, each gathers everybody's token first.
+class ToyEngine final : public Engine {
+ public:
+  struct Shape {
+    int rank = 0;
+    bool together = false;
+    uint64_t signature = 0;
+    // The step in which it is asked first; 0: never.
+    int fails_at = 0;
+    std::function<void()> before_step = [] {};
+  };
+  explicit ToyEngine(Shape shape) : shape_(std::move(shape)) {}
+
+  absl::string_view name() const override { return "toy"; }
+  const EngineLimits& limits() const override { return limits_; }
+  absl::Status Admit(const SequenceRequest&) override { return absl::OkStatus(); }
+  bool Cancel(Handle) override { return false; }
+  absl::Status Step(StepOutput& out) override {
+    if (step_ + 1 == shape_.fails_at) return absl::InternalError("the toy is broken");
+    return Take(out);
+  }
+  bool together() const override { return shape_.together; }
+  uint64_t signature() const override { return shape_.signature; }
+  int64_t NextRows() override { return 3 + shape_.rank; }
+  absl::Status StepTogether(StepPeers& peers, StepOutput& out) override {
+    shape_.before_step();
+    out.Clear();
+    if (step_ + 1 == shape_.fails_at) return absl::InternalError("the toy is broken");
+    rows_seen = peers.rows();
+    const std::vector<float> mine = {static_cast<float>(Token())};
+    std::vector<float> all(static_cast<size_t>(peers.world_size()));
+    if (absl::Status status = peers.AllGather(mine, absl::MakeSpan(all)); !status.ok()) return status;
+    for (size_t rank = 0; rank < all.size(); ++rank) {
+      EXPECT_EQ(all[rank], static_cast<float>(100 * static_cast<int>(rank) + step_ + 1));
+    }
+    return Take(out);
+  }
+  int32_t active() const override { return 1; }
+  int32_t free_slots() const override { return 7; }
+  int64_t free_kv_tokens() const override { return 70; }
+  std::vector<ResidentSequence> resident() const override { return {}; }
+
+  int64_t rows_seen = 0;
+
+ private:
+  uint32_t Token() const { return static_cast<uint32_t>(100 * shape_.rank + step_ + 1); }
+  absl::Status Take(StepOutput& out) {
+    out.Clear();
+    out.tokens.push_back({1, Token()});
+    ++step_;
+    return absl::OkStatus();
+  }
+
+  const Shape shape_;
+  const EngineLimits limits_ = {8, 80, 10};
+  int step_ = 0;
+};
+
+struct Rank {
+  Link link;
+  ToyEngine* engine = nullptr;
+  std::unique_ptr<StepLoop> loop;
+  std::thread thread;
+  absl::Status ended;
+};
+
+class StepTogetherTest : public ::testing::Test {
+ protected:
+  void Add(ToyEngine::Shape shape) {
+    auto rank = std::make_unique<Rank>();
+    shape.rank = static_cast<int>(ranks_.size());
+    auto engine = std::make_unique<ToyEngine>(shape);
+    rank->engine = engine.get();
+    StepLoopOptions options;
+    options.worker_id = absl::StrCat("w", shape.rank);
+    rank->loop = std::make_unique<StepLoop>(options, std::move(engine),
+                                            std::make_unique<LocalBarrierEndpoint>(hub_), rank->link);
+    rank->thread = std::thread([r = rank.get()] { r->ended = r->loop->Run(); });
+    rank->loop->inbox().OnStreamUp(1);
+    hellos_.push_back(rank->link.hellos.Next());
+    ranks_.push_back(std::move(rank));
+  }
+  // Opens an epoch of the first `count` ranks, and wakes them; the errors of forming.
+  std::vector<std::string> Open(uint64_t epoch, int count) {
+    for (int rank = 0; rank < count; ++rank) {
+      Epoch message;
+      message.group = {epoch, rank, count, hellos_[0].communicator_offer};
+      message.form_timeout = message.step_timeout = kForever;
+      ranks_[rank]->loop->inbox().OnEpoch(message);
+    }
+    std::vector<std::string> errors;
+    for (int rank = 0; rank < count; ++rank) {
+      errors.push_back(ranks_[rank]->link.readies.Next().error);
+      Plan plan;
+      plan.epoch = epoch;
+      plan.apply_step = 1;
+      ranks_[rank]->loop->inbox().OnPlan(plan);
+    }
+    return errors;
+  }
+  StepReport Report(int rank) { return ranks_[rank]->link.reports.Next(); }
+  void TearDown() override {
+    for (auto& rank : ranks_) rank->loop->inbox().OnShutdown("test is over");
+    for (auto& rank : ranks_) rank->thread.join();
+  }
+
+  std::shared_ptr<LocalHub> hub_ = std::make_shared<LocalHub>();
+  std::vector<std::unique_ptr<Rank>> ranks_;
+  std::vector<Hello> hellos_;
+};
+
+TEST_F(StepTogetherTest, AllAgreeOnTheLargestBatchAndExchangeWithinTheStep) {
+  for (int i = 0; i < 3; ++i) Add({.together = true, .signature = 5});
+  EXPECT_EQ(hellos_[0].barrier, "local+tp:5");
+  for (const std::string& error : Open(1, 3)) EXPECT_EQ(error, "");
+  for (int step = 1; step <= 5; ++step) {
+    for (int rank = 0; rank < 3; ++rank) {
+      const StepReport report = Report(rank);
+      EXPECT_EQ(report.barrier_error, "");
+      ASSERT_EQ(report.output.tokens.size(), 1u);
+      EXPECT_EQ(report.output.tokens[0].id, static_cast<uint32_t>(100 * rank + step));
+      EXPECT_GE(report.local_ns, 0);
+      EXPECT_GT(report.barrier_wait_ns, 0);
+    }
+  }
+  TearDown();
+  for (auto& rank : ranks_) EXPECT_EQ(rank->engine->rows_seen, 5);
+  ranks_.clear();
+}
+
+TEST_F(StepTogetherTest, AStepThatAPeerLeavesIsReportedWithoutTokensAndMadeAgain) {
+  absl::Notification in_step, go_on;
+  int steps = 0;
+  const auto leave = [&] {
+    if (++steps != 3) return;
+    in_step.Notify();
+    go_on.WaitForNotification();
+  };
+  for (int i = 0; i < 2; ++i) Add({.together = true});
+  Add({.together = true, .before_step = leave});
+  Open(1, 3);
+  for (int step = 1; step <= 2; ++step) {
+    for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(Report(rank).output.tokens.size(), 1u);
+  }
+  in_step.WaitForNotification();
+  // All are in step 3; the last rank will find its barrier aborted.
+  ranks_[2]->loop->inbox().OnShutdown("it ends");
+  go_on.Notify();
+  for (int rank = 0; rank < 2; ++rank) {
+    const StepReport report = Report(rank);
+    EXPECT_EQ(report.step, 3);
+    EXPECT_NE(report.barrier_error, "");
+    EXPECT_TRUE(report.output.tokens.empty());
+  }
+  for (const std::string& error : Open(2, 2)) EXPECT_EQ(error, "");
+  for (int rank = 0; rank < 2; ++rank) {
+    const StepReport report = Report(rank);
+    EXPECT_EQ(report.step, 1);
+    ASSERT_EQ(report.output.tokens.size(), 1u);
+    EXPECT_EQ(report.output.tokens[0].id, static_cast<uint32_t>(100 * rank + 3)) << "the same step again";
+  }
+}
+
+TEST_F(StepTogetherTest, RanksThatComputeOtherwiseDoNotForm) {
+  Add({.together = true, .signature = 5});
+  Add({.together = true, .signature = 6});
+  for (const std::string& error : Open(1, 2)) {
+    EXPECT_THAT(error, HasSubstr("--mlp, --model and --weight_type must agree"));
+  }
+}
+
+TEST_F(StepTogetherTest, AnEngineThatFailsTakesAllOutOfTheEpochWithTheSameStep) {
+  for (const bool together : {false, true}) {
+    SCOPED_TRACE(together);
+    Add({.together = together});
+    Add({.together = together, .fails_at = 2});
+    Add({.together = together});
+    Open(1, 3);
+    for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(Report(rank).barrier_error, "");
+    for (const int rank : {0, 2}) {
+      const StepReport report = Report(rank);
+      EXPECT_EQ(report.step, 2);
+      if (together) {
+        EXPECT_NE(report.barrier_error, "");
+        EXPECT_TRUE(report.output.tokens.empty()) << "the step needed the rank that failed";
+      } else {
+        EXPECT_THAT(report.barrier_error, HasSubstr("the engine of a rank has failed"));
+        EXPECT_EQ(report.output.tokens.size(), 1u);
+        EXPECT_EQ(report.group.stop_flags, kStopEngineFailed);
+      }
+    }
+    TearDown();
+    EXPECT_THAT(std::string(ranks_[1]->ended.message()), HasSubstr("the toy is broken"));
+    ranks_.clear();
+    hellos_.clear();
+  }
+}
+
+}  // namespace
+}  // namespace bfio::worker
