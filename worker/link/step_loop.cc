@@ -206,8 +206,8 @@ absl::Status StepLoop::RunLocal(const Inbox::Enter& enter, Barrier& barrier, Ste
                                 absl::Status& peers) {
   const int64_t start_ns = NowNs();
   if (barrier_end_ns_.has_value()) report.gap_ns = start_ns - *barrier_end_ns_;
-  absl::Status status = engine_->together() ? StepTogether(enter, barrier, report, peers)
-                                            : engine_->Step(report.output);
+  absl::Status status =
+      engine_->together() ? StepTogether(enter, barrier, report, peers) : engine_->Step(report.output);
   report.local_ns = NowNs() - start_ns - report.barrier_wait_ns;
   report.active_requests = engine_->active();
   report.free_slots = engine_->free_slots();
