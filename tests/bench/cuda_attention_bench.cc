@@ -90,8 +90,11 @@ double LayerSeconds(const AttentionShape& shape, const std::vector<AttentionRun>
                 absl::MakeConstSpan(pages).last(count), true);
     pages.resize(pages.size() - count);
   }
+  AttentionGrid grid;
+  LaunchMust(worker::gpu::FullAttentionGrid(shape.head_dim, &grid));
   const int32_t q_stride = shape.q_heads * shape.head_dim;
-  const DeviceStep device(shape, step, kv_tokens, RandomNumbers(int64_t{rows} * q_stride, 2), q_stride);
+  const DeviceStep device(shape, step, kv_tokens, grid.long_blocks,
+                          RandomNumbers(int64_t{rows} * q_stride, 2), q_stride);
 
   const int64_t pool = layout.PoolElements(page_count);
   const int64_t layers = std::max<int64_t>(1, kBytesInTurn / (4 * pool));
@@ -104,8 +107,6 @@ double LayerSeconds(const AttentionShape& shape, const std::vector<AttentionRun>
       CudaMust(cudaMemcpy(array->data() + at, numbers.data(), bytes, cudaMemcpyHostToDevice), "cudaMemcpy");
     }
   }
-  AttentionGrid grid;
-  LaunchMust(worker::gpu::FullAttentionGrid(shape.head_dim, &grid));
   const auto counts = device.plan().counts();
   if (counts.long_items == 0) grid.long_blocks = 0;
   if (counts.short_items == 0) grid.short_blocks = 0;
@@ -162,9 +163,9 @@ int Main(int argc, char** argv) {
   }
   AttentionGrid grid;
   LaunchMust(worker::gpu::FullAttentionGrid(shape.head_dim, &grid));
-  const std::string difference =
-      CheckAttention({"check", shape, {{1, 4095, 1}, {2, 999, 1}, {3, 0, 100}, {4, 300, 40}}, 1, grid},
-                     RunAttentionOnDevice);
+  const std::string difference = CheckAttention(
+      {"check", shape, {{1, 4095, 1}, {2, 999, 1}, {3, 0, 100}, {4, 300, 40}}, 1, grid, grid.long_blocks},
+      RunAttentionOnDevice);
   std::printf("results: %s\n", difference.empty() ? "as computed on the host" : difference.c_str());
   if (!difference.empty()) return 1;
   const double copy = CopyBytesPerSecond();

@@ -30,6 +30,8 @@ struct AttentionCase {
   // Chooses which pages hold what.
   uint64_t page_seed = 1;
   worker::gpu::AttentionGrid grid = {3, 5, 2};
+  // AttentionLimits.blocks: how far long tiles are cut.
+  int32_t blocks = 0;
 };
 
 // A case's arrays, in the layout that the kernels take.

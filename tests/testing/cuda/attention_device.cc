@@ -9,8 +9,8 @@ using worker::gpu::AttentionItem;
 using worker::gpu::Bf16;
 
 DeviceStep::DeviceStep(const worker::gpu::AttentionShape& shape, const worker::StepPlan& step,
-                       int64_t kv_tokens, const std::vector<Bf16>& queries, int32_t q_stride)
-    : shape_(shape), q_stride_(q_stride), plan_(shape, {step.rows(), step.runs(), kv_tokens}) {
+                       int64_t kv_tokens, int32_t blocks, const std::vector<Bf16>& queries, int32_t q_stride)
+    : shape_(shape), q_stride_(q_stride), plan_(shape, {step.rows(), step.runs(), kv_tokens, blocks}) {
   if (const absl::Status status = plan_.Build(step); !status.ok()) {
     std::fprintf(stderr, "%s\n", status.ToString().c_str());
     std::exit(1);
@@ -53,7 +53,8 @@ std::string RunAttentionOnDevice(const AttentionCase& attention_case, std::vecto
   const AttentionData data = MakeAttentionData(attention_case);
   int64_t kv_tokens = 0;
   for (const AttentionRun& run : attention_case.runs) kv_tokens += run.first + run.tokens;
-  const DeviceStep step(attention_case.shape, data.step, kv_tokens, data.queries, data.q_stride);
+  const DeviceStep step(attention_case.shape, data.step, kv_tokens, attention_case.blocks, data.queries,
+                        data.q_stride);
   const DeviceArray<Bf16> keys(data.keys), values(data.values);
   AttentionArgs args = step.Args();
   args.keys = keys.data();

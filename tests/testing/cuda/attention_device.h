@@ -16,9 +16,9 @@ namespace bfio::testing {
 // A step's arrays on the device, other than the pools.
 class DeviceStep {
  public:
-  // kv_tokens: of all runs. Ends the program when the plan is refused.
+  // kv_tokens: of all runs; blocks: AttentionLimits.blocks. Ends the program when the plan is refused.
   DeviceStep(const worker::gpu::AttentionShape& shape, const worker::StepPlan& step, int64_t kv_tokens,
-             const std::vector<worker::gpu::Bf16>& queries, int32_t q_stride);
+             int32_t blocks, const std::vector<worker::gpu::Bf16>& queries, int32_t q_stride);
 
   // Everything but keys, values and scale.
   worker::gpu::AttentionArgs Args() const;

@@ -31,7 +31,8 @@ std::string EmulateAttention(const AttentionCase& attention_case, std::vector<wo
   const AttentionData data = MakeAttentionData(attention_case);
   int64_t kv_tokens = 0;
   for (const AttentionRun& run : attention_case.runs) kv_tokens += run.first + run.tokens;
-  worker::gpu::AttentionPlan plan(shape, {data.step.rows(), data.step.runs(), kv_tokens});
+  worker::gpu::AttentionPlan plan(shape,
+                                  {data.step.rows(), data.step.runs(), kv_tokens, attention_case.blocks});
   if (const absl::Status status = plan.Build(data.step); !status.ok()) return status.ToString();
 
   const simt::DeviceBuffer<worker::gpu::AttentionCounts> counts("counts", {plan.counts()});

@@ -4,7 +4,8 @@
 // that are worked on independently and combined: the work is cut by KV tokens, not by sequence. Chunk borders
 // are multiples of kChunkTokens from the sequence's start, so a row's result depends neither on the batch nor
 // on how its prompt was cut. Longer runs are cut into tiles of query tokens that each walk through all chunks
-// in the same order. Items come largest first: blocks that take them in turn end at about the same time.
+// in the same order; when these are too few to fill the GPU they are cut by chunks as well. Items come
+// largest first: blocks that take them in turn end at about the same time.
 //
 // Costs: O(items); no memory is allocated after the constructor. Threads: used by one thread.
 #ifndef BFIO_WORKER_ENGINE_CUDA_ATTENTION_PLAN_H_
@@ -43,6 +44,9 @@ struct AttentionLimits {
   int32_t runs = 0;
   // Keys and values of all runs together: the cache's pages * page_tokens (sequences share no pages).
   int64_t kv_tokens = 0;
+  // Blocks of the long kernel that run at a time (AttentionGrid.long_blocks). When a step has fewer long
+  // tiles than that, they are cut by KV tokens too, as far as there is room for their parts. 0: never.
+  int32_t blocks = 0;
 };
 
 // Lengths of the device arrays that serve every step within the limits.
@@ -78,6 +82,8 @@ class AttentionPlan {
   void Clear();
   void AddShort(const AttentionItem& run);
   void AddLong(const AttentionItem& run);
+  void CutLong();
+  void AddCombines(const AttentionItem& tile);
 
   AttentionShape shape_;
   AttentionLimits limits_;

@@ -43,6 +43,7 @@ Instance RandomInstance(uint64_t seed) {
   instance.limits.rows = instance.step.rows() + (tight ? 0 : 100);
   instance.limits.runs = runs + (tight ? 0 : 10);
   instance.limits.kv_tokens += tight ? 0 : 10000;
+  instance.limits.blocks = below(3) * 130;
   return instance;
 }
 
@@ -56,10 +57,15 @@ struct Piece {
 std::map<int32_t, std::vector<Piece>> PiecesByRow(const AttentionPlan& plan) {
   std::map<int32_t, std::vector<Piece>> pieces;
   const auto add = [&](const AttentionItem& item, bool is_long) {
-    for (int32_t i = 0; i < item.tokens; ++i) {
-      const int32_t end = std::min(item.end, item.position + i + 1);
-      if (end <= item.begin) continue;  // sees nothing of it
-      pieces[item.row + i].push_back({item.begin, end, item.part < 0 ? -1 : item.part + i, is_long});
+    // Parts are by chunk; a result that is final is in one piece.
+    const int32_t size = item.part < 0 ? item.end - item.begin : kChunkTokens;
+    for (int32_t begin = item.begin, chunk = 0; begin < item.end; begin += size, ++chunk) {
+      for (int32_t i = 0; i < item.tokens; ++i) {
+        const int32_t end = std::min({item.end, begin + size, item.position + i + 1});
+        if (end <= begin) continue;  // sees nothing of it
+        const int64_t slot = item.part < 0 ? -1 : item.part + static_cast<int64_t>(chunk) * item.tokens + i;
+        pieces[item.row + i].push_back({begin, end, slot, is_long});
+      }
     }
   };
   for (const AttentionItem& item : plan.short_items()) add(item, false);
@@ -81,7 +87,7 @@ TEST_P(AttentionPlanProperty, EveryRowSeesEachOfItsPositionsOnceInFixedChunks) {
   ASSERT_EQ(static_cast<int32_t>(pieces.size()), instance.step.rows());
   for (const auto& [row, of_row] : pieces) {
     const int32_t length = instance.step.positions[row] + 1;
-    if (of_row[0].is_long) {
+    if (of_row[0].is_long && of_row[0].slot < 0) {
       ASSERT_EQ(of_row.size(), 1u);
       EXPECT_EQ(std::pair(of_row[0].begin, of_row[0].end), std::pair(0, length));
       continue;
@@ -114,7 +120,7 @@ TEST_P(AttentionPlanProperty, ItemsNameTheirRowsPositionsAndPages) {
   for (const AttentionItem& item : plan.short_items()) check(item, kShortTileRows);
   for (const AttentionItem& item : plan.long_items()) {
     check(item, kLongTileRows);
-    EXPECT_LT(item.part, 0);
+    EXPECT_EQ(item.begin % kChunkTokens, 0);
   }
   const auto larger = [](const AttentionItem& a, const AttentionItem& b) {
     return a.end - a.begin > b.end - b.begin;
@@ -129,10 +135,14 @@ TEST_P(AttentionPlanProperty, PartsAreCombinedInTheOrderOfTheirChunks) {
   ASSERT_TRUE(plan.Build(instance.step).ok());
   // Written by anybody, also by tokens that see nothing of a chunk: once.
   std::set<int64_t> written;
-  for (const AttentionItem& item : plan.short_items()) {
-    for (int32_t i = 0; i < item.tokens && item.part >= 0; ++i) {
-      EXPECT_TRUE(written.insert(item.part + i).second);
-      EXPECT_LT(item.part + i, plan.parts());
+  for (const auto& items : {plan.short_items(), plan.long_items()}) {
+    for (const AttentionItem& item : items) {
+      if (item.part < 0) continue;
+      const int32_t chunks = (item.end - item.begin + kChunkTokens - 1) / kChunkTokens;
+      for (int32_t i = 0; i < chunks * item.tokens; ++i) {
+        EXPECT_TRUE(written.insert(item.part + i).second);
+        EXPECT_LT(item.part + i, plan.parts());
+      }
     }
   }
   std::map<int32_t, AttentionCombine> combines;
@@ -178,7 +188,7 @@ TEST_P(AttentionPlanProperty, AStepBeyondALimitIsRefused) {
   for (int32_t run = 0; run < instance.step.runs(); ++run) {
     kv_tokens += instance.step.positions[instance.step.run_rows[run + 1] - 1] + 1;
   }
-  const AttentionLimits exact = {instance.step.rows(), instance.step.runs(), kv_tokens};
+  const AttentionLimits exact = {instance.step.rows(), instance.step.runs(), kv_tokens, 100};
   EXPECT_TRUE(AttentionPlan(instance.shape, exact).Build(instance.step).ok());
   for (int which = 0; which < 3; ++which) {
     AttentionLimits less = exact;
@@ -196,16 +206,34 @@ TEST(AttentionPlan, ShortRunsWithoutRoomForPartsBecomeLongOnes) {
   StepPlan step;
   step.Clear();
   // 4 tokens are a short tile, but of 300 chunks each.
-  for (int32_t i = 0; i < 3; ++i) {
+  for (int32_t i = 0; i < 5; ++i) {
     step.AddRun(i, 300 * kChunkTokens - 4, std::vector<uint32_t>(4), std::vector<PageId>(4800), true);
   }
-  step.AddRun(3, 1000 * kChunkTokens - 1, std::vector<uint32_t>(1), std::vector<PageId>(16000), true);
-  AttentionPlan plan(shape, {step.rows(), step.runs(), 1900 * kChunkTokens});
+  step.AddRun(5, 1000 * kChunkTokens - 1, std::vector<uint32_t>(1), std::vector<PageId>(16000), true);
+  AttentionPlan plan(shape, {step.rows(), step.runs(), 2500 * kChunkTokens});
   ASSERT_TRUE(plan.Build(step).ok());
-  // 1,900 chunks + 4 runs + 512 slots: 1,000 for the decode, 1,200 for one short run, no more.
-  EXPECT_EQ(plan.parts(), 2200);
-  EXPECT_EQ(plan.counts().long_items, 2);
-  EXPECT_EQ(plan.counts().short_items, 1300);
+  // 2,500 chunks + 6 runs + 4,096 slots: 1,000 for the decode, 1,200 for each of four short runs.
+  EXPECT_EQ(plan.parts(), 5800);
+  EXPECT_EQ(plan.counts().long_items, 1);
+  EXPECT_EQ(plan.counts().short_items, 2200);
+}
+
+TEST(AttentionPlan, FewLongTilesAreCutUntilTheBlocksHaveWork) {
+  const AttentionShape shape = {8, 2, 128, 16};
+  StepPlan step;
+  step.Clear();
+  // Two tiles of 16 tokens, 10 chunks each: 40 works for both KV heads, if cut to the last.
+  step.AddRun(0, 10 * kChunkTokens - 32, std::vector<uint32_t>(32), std::vector<PageId>(160), true);
+  const auto longest_piece = [&](int32_t blocks) {
+    AttentionPlan plan(shape, {step.rows(), step.runs(), 10 * kChunkTokens, blocks});
+    EXPECT_TRUE(plan.Build(step).ok());
+    return std::pair(plan.counts().long_items, plan.long_items()[0].end - plan.long_items()[0].begin);
+  };
+  EXPECT_EQ(longest_piece(0), std::pair(2, 10 * kChunkTokens));
+  EXPECT_EQ(longest_piece(4), std::pair(2, 10 * kChunkTokens));
+  EXPECT_EQ(longest_piece(8), std::pair(4, 5 * kChunkTokens));
+  EXPECT_EQ(longest_piece(10), std::pair(6, 4 * kChunkTokens));
+  EXPECT_EQ(longest_piece(1000), std::pair(20, 1 * kChunkTokens));
 }
 
 TEST(AttentionPlan, ShapesWithoutKernelsAreRefusedByName) {

@@ -4,11 +4,14 @@
 // KV head, so keys and values are read once per group. For 64 keys at a time: scores by mma.sync, softmax
 // online (attention_math.cuh), weights rounded to bf16, weighted values summed up by mma.sync in fp32. Every
 // kChunkTokens tokens the sums are closed and merged, chunk after chunk.
-//   long tile   64 rows, of a prompt: warp w has rows 16w .. 16w + 15, walks through all chunks and merges
-//   them. short tile  16 rows, mostly a decode: one chunk. Warp w makes the scores of keys 16w .. 16w + 15,
-//   all warps then
-//               read all scores, and warp w sums up its quarter of the columns. Chunks are merged by
-//               CombineKernel.
+//
+// - A long tile is 64 rows, of a prompt. Warp w has rows 16w .. 16w + 15, walks through the chunks and merges
+//   them, or stores them as parts.
+// - A short tile is 16 rows, mostly a decode, and one chunk. Warp w makes the scores of keys 16w .. 16w + 15,
+//   all warps then read all scores, and warp w sums up its quarter of the columns.
+//
+// CombineKernel merges parts as a long tile merges chunks.
+//
 // Whichever shape a row is in, each of its numbers is the result of the same operations in the same order:
 // the mma's run over the same k, the softmax is the same code, the chunks are the same and merge in the same
 // order. So a token's result is the same, to the last bit, alone or in a batch, in one step or in several,
@@ -78,65 +81,87 @@ ShortAttentionKernel(AttentionArgs args) {
       warp.AddValues(weight, alpha, shared.Values(stage));
       stage = stage == kAttentionStages - 1 ? 0 : stage + 1;
     }
-    StoreShort<kHeadDim>(args, head, rows, warp);
+    if (head.item.part < 0) {
+      StoreOnlyChunk(args, head, rows, warp);
+    } else {
+      StoreParts(args, rows, head.item.tokens, head.item.part, warp);
+    }
+  }
+}
+
+// A long item, whose chunks are merged here or stored as parts. Two functions in one, so that the
+// accumulators of the merge, 64 registers a thread, are there only where they are needed.
+template <int kHeadDim, bool kInParts>
+BFIO_DEVICE void RunLongItem(const AttentionArgs& args, AttentionShared<kHeadDim, true> shared,
+                             TileLoader<kHeadDim, true>& loader, int work) {
+  using Warp = AttentionWarp<kHeadDim, true>;
+  const int group = args.q_heads / args.kv.kv_heads;
+  // All are done with the item before. (Its last copies were waited for: none is under way.)
+  SyncBlock();
+  loader.Open(work);
+  const int begin = loader.head().item.begin, end = loader.head().item.end;
+  int position[2];
+  OwnRows(loader.head(), group, Warp::FirstRow()).Positions(position);
+  BFIO_UNROLL
+  for (int ahead = 0; ahead < kAttentionStages - 1; ++ahead) {
+    loader.Copy(ahead);
+    CommitAsync();
+    loader.Advance(0, 1);
+  }
+  int stage = 0;
+  Warp warp;
+  warp.Clear();
+  MergedTile<kInParts ? 1 : kHeadDim / 8> merged;
+  merged.Clear();
+  for (int token = begin; token < end; token += kTileTokens) {
+    WaitAsync<kAttentionStages - 2>();
+    SyncBlock();
+    loader.Copy(stage == 0 ? kAttentionStages - 1 : stage - 1);
+    CommitAsync();
+    loader.Advance(0, 1);
+    float score[8][4], alpha[2];
+    uint32_t weight[4][4];
+    warp.template Scores<8>(shared.Queries(0), shared.Keys(stage), 0, score);
+    HideFuture(position, token, score);
+    OnlineSoftmax(score, args.scale, warp.state, weight, alpha);
+    warp.AddValues(weight, alpha, shared.Values(stage));
+    stage = stage == kAttentionStages - 1 ? 0 : stage + 1;
+    const int next = token + kTileTokens;
+    if (next % kChunkTokens != 0 && next < end) continue;
+    if constexpr (kInParts) {
+      // Here and below read again rather than kept: registers are what this kernel is short of.
+      const HeadItem head = HeadItem::Load(args.long_items, work, args.kv.kv_heads);
+      const int chunk = (token - head.item.begin) / kChunkTokens;
+      StoreParts(args, OwnRows(head, group, Warp::FirstRow()), head.item.tokens,
+                 head.item.part + chunk * head.item.tokens, warp);
+    } else {
+      merged.Add(warp, args.scale);
+    }
+    warp.Clear();
+  }
+  if constexpr (!kInParts) {
+    const HeadItem head = HeadItem::Load(args.long_items, work, args.kv.kv_heads);
+    merged.Store(args, head, OwnRows(head, group, Warp::FirstRow()));
   }
 }
 
 template <int kHeadDim>
 BFIO_KERNEL(kAttentionThreads, 2)
 LongAttentionKernel(AttentionArgs args) {
-  using Shared = AttentionShared<kHeadDim, true>;
-  using Warp = AttentionWarp<kHeadDim, true>;
   BFIO_DYNAMIC_SHARED(memory);
-  const Shared shared = {memory};
+  const AttentionShared<kHeadDim, true> shared = {memory};
   const int works = args.counts->long_items * args.kv.kv_heads;
-  const int group = args.q_heads / args.kv.kv_heads;
-
   TileLoader<kHeadDim, true> loader(args, args.long_items, shared);
-  Warp warp;
-  MergedTile<kHeadDim / 8> merged;
   for (int work = BlockIndex(); work < works; work += GridBlocks()) {
-    // All are done with the item before. (Its last copies were waited for: none is under way.)
-    SyncBlock();
-    loader.Open(work);
-    const int end = loader.head().item.end;
-    int position[2];
-    OwnRows(loader.head(), group, Warp::FirstRow()).Positions(position);
-    BFIO_UNROLL
-    for (int ahead = 0; ahead < kAttentionStages - 1; ++ahead) {
-      loader.Copy(ahead);
-      CommitAsync();
-      loader.Advance(0, 1);
+    if (args.long_items[work / args.kv.kv_heads].part >= 0) {
+      RunLongItem<kHeadDim, true>(args, shared, loader, work);
+    } else {
+      RunLongItem<kHeadDim, false>(args, shared, loader, work);
     }
-    int stage = 0;
-    merged.Clear();
-    warp.Clear();
-    for (int token = 0; token < end; token += kTileTokens) {
-      WaitAsync<kAttentionStages - 2>();
-      SyncBlock();
-      loader.Copy(stage == 0 ? kAttentionStages - 1 : stage - 1);
-      CommitAsync();
-      loader.Advance(0, 1);
-      float score[8][4], alpha[2];
-      uint32_t weight[4][4];
-      warp.template Scores<8>(shared.Queries(0), shared.Keys(stage), 0, score);
-      HideFuture(position, token, score);
-      OnlineSoftmax(score, args.scale, warp.state, weight, alpha);
-      warp.AddValues(weight, alpha, shared.Values(stage));
-      stage = stage == kAttentionStages - 1 ? 0 : stage + 1;
-      const int next = token + kTileTokens;
-      if (next % kChunkTokens == 0 || next >= end) {
-        merged.Add(warp, args.scale);
-        warp.Clear();
-      }
-    }
-    // Read again rather than kept: registers are what this kernel is short of.
-    const HeadItem head = HeadItem::Load(args.long_items, work, args.kv.kv_heads);
-    merged.Store(args, head, OwnRows(head, group, Warp::FirstRow()));
   }
 }
 
-// Merges the parts of short tiles: a warp for each row and query head.
+// Merges parts: a warp for each row and query head.
 template <int kHeadDim>
 BFIO_KERNEL(kAttentionThreads, 4)
 CombineKernel(AttentionArgs args) {

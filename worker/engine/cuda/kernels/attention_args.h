@@ -32,8 +32,8 @@ struct alignas(16) AttentionItem {
   // Positions [begin, end) of keys and values; begin is a multiple of kChunkTokens.
   int32_t begin = 0;
   int32_t end = 0;
-  // Where the partial results go: that of token i to slot part + i. Negative: they are final, and go to
-  // `out`.
+  // Where the partial results go: that of token i in the item's chunk c to slot part + c * tokens + i.
+  // Negative: the results are final, and go to `out`; then the item has all that its tokens see.
   int32_t part = -1;
   int32_t unused = 0;
 };
@@ -56,7 +56,7 @@ struct AttentionArgs {
   const AttentionCounts* counts = nullptr;
   // [counts.short_items] Tiles of at most kShortTileRows rows, and at most one chunk each.
   const AttentionItem* short_items = nullptr;
-  // [counts.long_items] Tiles of at most kLongTileRows rows, from the sequence's start, never partial.
+  // [counts.long_items] Tiles of at most kLongTileRows rows, and any number of chunks.
   const AttentionItem* long_items = nullptr;
   // [counts.combines]
   const AttentionCombine* combines = nullptr;

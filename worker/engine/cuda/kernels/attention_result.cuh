@@ -17,30 +17,40 @@ BFIO_DEVICE void StoreFinal(const AttentionArgs& args, int64_t row, int q_head, 
   *reinterpret_cast<uint32_t*>(to) = PackBf16(Mul(low, inverse), Mul(high, inverse));
 }
 
-// A short tile's result: final when its chunk is the only one, else a part.
-template <int kHeadDim>
-BFIO_DEVICE void StoreShort(const AttentionArgs& args, const HeadItem& head, const OwnRows& rows,
-                            const AttentionWarp<kHeadDim, false>& warp) {
-  using Warp = AttentionWarp<kHeadDim, false>;
+// A tile's sums over one chunk as parts: token i's to slot part + i.
+template <class Warp>
+BFIO_DEVICE void StoreParts(const AttentionArgs& args, const OwnRows& rows, int tokens, int part,
+                            const Warp& warp) {
   const int t = LaneIndex() % 4;
   BFIO_UNROLL
   for (int h = 0; h < 2; ++h) {
     const float sum = RowSum(warp.state.sum[h]);
-    if (rows.token[h] >= head.item.tokens || !Warp::HasColumns()) continue;
-    const int64_t slot = static_cast<int64_t>(head.item.part + rows.token[h]) * args.q_heads + rows.q_head[h];
-    const float inverse = Divide(1.0f, sum);
+    if (rows.token[h] >= tokens || !Warp::HasColumns()) continue;
+    const int64_t slot = static_cast<int64_t>(part + rows.token[h]) * args.q_heads + rows.q_head[h];
     BFIO_UNROLL
     for (int n = 0; n < Warp::kOwnColumns; ++n) {
-      const int column = (Warp::FirstColumn() + n) * 8 + 2 * t;
-      const float low = warp.output[n][2 * h], high = warp.output[n][2 * h + 1];
-      if (head.item.part < 0) {
-        StoreFinal(args, head.item.row + rows.token[h], rows.q_head[h], kHeadDim, column, inverse, low, high);
-      } else {
-        Store8(args.part_outputs + slot * kHeadDim + column, {FloatBits(low), FloatBits(high)});
-      }
+      Store8(args.part_outputs + slot * Warp::kHeadColumns + (Warp::FirstColumn() + n) * 8 + 2 * t,
+             {FloatBits(warp.output[n][2 * h]), FloatBits(warp.output[n][2 * h + 1])});
     }
-    if (head.item.part >= 0 && WarpIndex() == 0 && t == 0) {
+    if (Warp::FirstColumn() == 0 && t == 0) {
       Store8(args.part_sums + 2 * slot, {FloatBits(Mul(warp.state.max[h], args.scale)), FloatBits(sum)});
+    }
+  }
+}
+
+// A short tile's sums, its chunk being the only one, as results.
+template <class Warp>
+BFIO_DEVICE void StoreOnlyChunk(const AttentionArgs& args, const HeadItem& head, const OwnRows& rows,
+                                const Warp& warp) {
+  BFIO_UNROLL
+  for (int h = 0; h < 2; ++h) {
+    const float inverse = Divide(1.0f, RowSum(warp.state.sum[h]));
+    if (rows.token[h] >= head.item.tokens || !Warp::HasColumns()) continue;
+    BFIO_UNROLL
+    for (int n = 0; n < Warp::kOwnColumns; ++n) {
+      StoreFinal(args, head.item.row + rows.token[h], rows.q_head[h], Warp::kHeadColumns,
+                 (Warp::FirstColumn() + n) * 8 + LaneIndex() % 4 * 2, inverse, warp.output[n][2 * h],
+                 warp.output[n][2 * h + 1]);
     }
   }
 }

@@ -15,6 +15,7 @@ namespace bfio::worker::gpu {
 template <int kHeadDim, bool kLong>
 struct AttentionWarp {
   using Shared = AttentionShared<kHeadDim, kLong>;
+  static constexpr int kHeadColumns = kHeadDim;
   static constexpr int kColumnTiles = kHeadDim / 8;
   // Column tiles of this warp: all, or its quarter; with head_dim 16 two warps have one each, and two none.
   static constexpr int kOwnColumns =
