@@ -115,8 +115,7 @@ absl::Status StepLoop::RunSteps(const Inbox::Enter& enter, Barrier& barrier) {
     if (!met.ok()) {
       // An epoch that was ended on purpose is no news.
       spdlog::log(enter.over.stop_requested() ? spdlog::level::debug : spdlog::level::warn,
-                  "{}: epoch {}, step {}: {}", options_.worker_id, enter.epoch.group.epoch, step,
-                  Text(met));
+                  "{}: epoch {}, step {}: {}", options_.worker_id, enter.epoch.group.epoch, step, Text(met));
       return absl::OkStatus();
     }
   }
@@ -169,8 +168,7 @@ void StepLoop::Apply(const Plan& plan, StepReport& report) {
   }
 }
 
-absl::Status StepLoop::Meet(const Inbox::Enter& enter, Barrier& barrier, bool engine_ok,
-                            StepReport& report) {
+absl::Status StepLoop::Meet(const Inbox::Enter& enter, Barrier& barrier, bool engine_ok, StepReport& report) {
   Contribution mine = ContributionOf(report);
   if (!engine_ok) mine.stop_flags |= kStopEngineFailed;
   const int64_t start_ns = NowNs();
