@@ -21,16 +21,22 @@ void LogModel(const std::string& directory, const cpu::Weights& weights) {
 }  // namespace
 
 absl::Status CheckEngineOptions(const EngineOptions& options) {
-  if (options.name == "sim" && options.cpu.share_mlp) {
-    return absl::InvalidArgumentError("--mlp=tp needs an engine with a model: --engine=cpu");
+  if ((options.name == "sim" || options.name == "cuda") && options.cpu.share_mlp) {
+    return absl::InvalidArgumentError("--mlp=tp needs an engine with a model that it can share out: --engine=cpu");
   }
   if (options.name == "sim") return absl::OkStatus();
-  if (options.name != "cpu") {
+  if (options.name != "cpu" && options.name != "cuda") {
     return absl::InvalidArgumentError(
-        absl::StrCat("--engine: no engine '", options.name, "': there are sim and cpu"));
+        absl::StrCat("--engine: no engine '", options.name, "': there are sim, cpu and cuda"));
   }
   if (options.model.empty()) {
-    return absl::InvalidArgumentError("--engine=cpu needs --model=DIR, the directory of a checkpoint");
+    return absl::InvalidArgumentError(
+        absl::StrCat("--engine=", options.name, " needs --model=DIR, the directory of a checkpoint"));
+  }
+  if (options.name == "cuda") {
+    CudaOptions cuda = options.cuda;
+    cuda.decode.limits = options.limits;
+    return CheckDecodeOptions(cuda.decode);
   }
   CpuOptions cpu = options.cpu;
   cpu.decode.limits = options.limits;
@@ -41,7 +47,20 @@ absl::StatusOr<Engines> Engines::Create(const EngineOptions& options) {
   if (absl::Status status = CheckEngineOptions(options); !status.ok()) return status;
   Engines engines(options);
   engines.options_.sim.limits = engines.options_.cpu.decode.limits = options.limits;
+  engines.options_.cuda.decode.limits = options.limits;
   if (options.name == "sim") return engines;
+  if (options.name == "cuda") {
+    // Before minutes go by.
+    if (absl::Status status = CheckCudaDevice(options.cuda.device); !status.ok()) {
+      return absl::Status(status.code(), absl::StrCat("--engine=cuda: ", status.message()));
+    }
+    auto model = LoadModel(options.model);
+    if (!model.ok()) {
+      return absl::Status(model.status().code(), absl::StrCat("--model: ", model.status().message()));
+    }
+    engines.model_ = *std::move(model);
+    return engines;
+  }
   auto weights = LoadCpuWeights(options.model, options.weights);
   if (!weights.ok()) {
     return absl::Status(weights.status().code(), absl::StrCat("--model: ", weights.status().message()));
@@ -53,6 +72,11 @@ absl::StatusOr<Engines> Engines::Create(const EngineOptions& options) {
 
 absl::StatusOr<std::unique_ptr<Engine>> Engines::Make(int32_t rank) const {
   if (weights_ != nullptr) return MakeCpuEngine(options_.cpu, weights_);
+  if (model_ != nullptr) {
+    CudaOptions cuda = options_.cuda;
+    cuda.device += rank;
+    return MakeCudaEngine(cuda, *model_, [](const std::string& text) { spdlog::info("{}", text); });
+  }
   SimOptions sim = options_.sim;
   sim.seed += static_cast<uint64_t>(rank);  // so that the ranks' jitter differs
   return SimEngine::Create(sim);

@@ -11,29 +11,33 @@
 
 #include "absl/status/statusor.h"
 #include "worker/engine/cpu/cpu_engine.h"
+#include "worker/engine/cuda/device/cuda_engine.h"
 #include "worker/engine/engine.h"
 #include "worker/engine/sim/sim_engine.h"
 
 namespace bfio::worker {
 
 struct EngineOptions {
-  // "sim" or "cpu".
+  // "sim", "cpu" or "cuda".
   std::string name = "sim";
   EngineLimits limits;
   // Less its limits.
   SimOptions sim;
   // Less its limits.
   CpuOptions cpu;
-  // Directory of a checkpoint; of the cpu engine.
+  // Less its limits; rank i of the process has GPU device + i.
+  CudaOptions cuda;
+  // Directory of a checkpoint; of the cpu and cuda engines.
   std::string model;
-  // Of the model's matrices.
+  // Of the model's matrices; of the cpu engine.
   cpu::Storage weights = cpu::Storage::kAuto;
 };
 
 class Engines {
  public:
   // INVALID_ARGUMENT, naming the flag, when there is no such engine or it needs a model and has none; errors
-  // of a checkpoint name --model, the file and what is wrong with it.
+  // of a checkpoint name --model, the file and what is wrong with it. FAILED_PRECONDITION or UNAVAILABLE: the
+  // cuda engine in a build without CUDA, or on a machine without a GPU.
   static absl::StatusOr<Engines> Create(const EngineOptions& options);
 
   // `rank`: within the process.
@@ -43,8 +47,9 @@ class Engines {
   explicit Engines(const EngineOptions& options) : options_(options) {}
 
   EngineOptions options_;
-  // Null for an engine without a model.
+  // Of the cpu engine, and of the cuda engine.
   std::shared_ptr<const cpu::Weights> weights_;
+  std::shared_ptr<const Model> model_;
 };
 
 // INVALID_ARGUMENT, naming the flag, when there is no such engine or what it needs was not given.

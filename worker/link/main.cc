@@ -24,15 +24,18 @@ ABSL_FLAG(std::string, worker_id, "", "name of this worker, unique in the group 
 ABSL_FLAG(std::string, barrier_host, "127.0.0.1",
           "host under which the other workers reach this one's barrier; the star barrier listens there");
 ABSL_FLAG(std::string, engine, "sim",
-          "sim (takes a step's time, makes no real tokens) or cpu (a model on the CPU)");
+          "sim (takes a step's time, makes no real tokens), cpu (a model on the CPU) or cuda (on GPUs)");
 ABSL_FLAG(
     std::string, model, "",
-    "cpu engine: directory of a checkpoint: config.json and safetensors (Llama, Mistral, Qwen2, Qwen3)");
+    "cpu and cuda: directory of a checkpoint: config.json and safetensors (Llama, Mistral, Qwen2, Qwen3)");
+ABSL_FLAG(uint32_t, device, 0,
+          "GPU of the process's first rank, the next ranks have the next ones: of the cuda engine and nccl");
 ABSL_FLAG(uint32_t, cpu_threads, 1,
           "cpu engine: threads per rank; ranks x threads should not exceed the cores");
 ABSL_FLAG(uint32_t, step_tokens, 512,
-          "cpu engine: tokens a step computes at most, where prompts are concerned: long ones take several");
-ABSL_FLAG(uint32_t, page_size, 64, "cpu engine: tokens of a page of the KV cache, a multiple of 16");
+          "cpu and cuda: tokens a step computes at most, where prompts are concerned");
+ABSL_FLAG(uint32_t, page_size, 64,
+          "cpu and cuda: tokens of a page of the KV cache, a multiple of 16 (cuda: 16, 32 or 64)");
 ABSL_FLAG(
     std::string, weight_type, "auto",
     "cpu engine: type of the matrices in memory: fp32, bf16, or auto: bf16 where the checkpoint has it");
@@ -72,6 +75,7 @@ constexpr char kUsage[] =
   bfio_worker --router=127.0.0.1:50051 --slots=72
   bfio_worker --router=router.example:50051 --barrier_host=$(hostname -f) --ranks_per_process=8
   bfio_worker --engine=cpu --model=DIR --cpu_threads=4 --slots=16 --kv_tokens=65536
+  bfio_worker --engine=cuda --model=DIR --slots=64 --kv_tokens=400000 --barrier=nccl
 
 SIGTERM lets the running requests end, then exits 0; a second signal exits at once.
 )";
@@ -109,6 +113,8 @@ absl::StatusOr<bfio::worker::EngineOptions> EngineFromFlags() {
   options.cpu.threads = Small(FLAGS_cpu_threads);
   options.cpu.decode.step_tokens = Small(FLAGS_step_tokens);
   options.cpu.decode.page_tokens = Small(FLAGS_page_size);
+  options.cuda.decode = options.cpu.decode;
+  options.cuda.device = Small(FLAGS_device);
   const auto weights = StorageOf("weight_type", FLAGS_weight_type);
   if (!weights.ok()) return weights.status();
   options.weights = *weights;

@@ -88,8 +88,9 @@ absl::StatusOr<std::unique_ptr<Rank>> MakeRank(const WorkerOptions& options, con
                                                std::shared_ptr<grpc::Channel> channel, StepLog* log) {
   auto engine = engines.Make(index);
   if (!engine.ok()) return engine.status();
-  auto endpoint =
-      MakeBarrierEndpoint(options.barrier, {.host = options.barrier_host, .hub = hub, .device = index});
+  auto endpoint = MakeBarrierEndpoint(
+      options.barrier,
+      {.host = options.barrier_host, .hub = hub, .device = options.engine.cuda.device + index});
   if (!endpoint.ok()) return endpoint.status();
   std::string id = options.worker_id;
   if (options.ranks_per_process > 1) absl::StrAppend(&id, "#", index);
