@@ -22,7 +22,8 @@ void LogModel(const std::string& directory, const cpu::Weights& weights) {
 
 absl::Status CheckEngineOptions(const EngineOptions& options) {
   if ((options.name == "sim" || options.name == "cuda") && options.cpu.share_mlp) {
-    return absl::InvalidArgumentError("--mlp=tp needs an engine with a model that it can share out: --engine=cpu");
+    return absl::InvalidArgumentError(
+        "--mlp=tp needs an engine with a model that it can share out: --engine=cpu");
   }
   if (options.name == "sim") return absl::OkStatus();
   if (options.name != "cpu" && options.name != "cuda") {
