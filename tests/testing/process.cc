@@ -59,13 +59,15 @@ std::string TestDirectory() {
   return directory.path;
 }
 
-Process::Process(const std::string& program, const std::vector<std::string>& args) {
+Process::Process(const std::string& program, const std::vector<std::string>& args,
+                 const std::vector<std::string>& wrapper) {
   static std::atomic<int> counter{0};
   const std::string base = absl::StrCat(TestDirectory(), "/", counter++, "-", program);
   out_path_ = base + ".out";
   err_path_ = base + ".err";
   const std::string path = ProgramPath(program);
-  std::vector<std::string> words = {path};
+  std::vector<std::string> words = wrapper;
+  words.push_back(path);
   words.insert(words.end(), args.begin(), args.end());
   std::vector<char*> argv;
   argv.reserve(words.size() + 1);
@@ -77,8 +79,8 @@ Process::Process(const std::string& program, const std::vector<std::string>& arg
   setpgid(0, 0);
   Redirect(out_path_, 1);
   Redirect(err_path_, 2);
-  execv(path.c_str(), argv.data());
-  std::fprintf(stderr, "cannot run %s\n", path.c_str());
+  execvp(argv[0], argv.data());
+  std::fprintf(stderr, "cannot run %s\n", argv[0]);
   _exit(127);
 }
 

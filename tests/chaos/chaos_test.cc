@@ -1,0 +1,39 @@
+// A short chaos run over real processes; tests/chaos/run makes longer ones.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "tests/chaos/chaos_run.h"
+#include "tests/testing/process.h"
+
+namespace bfio::chaos {
+namespace {
+
+RunOptions Options() {
+  RunOptions options;
+  options.step_timeout = options.form_timeout = testing::kSlowdown * absl::Seconds(1);
+  options.rate = 200.0 / testing::kSlowdown;
+  // BFIO_CHAOS_SEED=N repeats a run, or makes another one.
+  if (const char* seed = std::getenv("BFIO_CHAOS_SEED")) options.seed = std::strtoull(seed, nullptr, 10);
+  return options;
+}
+
+TEST(Chaos, EightWorkersKeepEveryPromise) {
+  RunOptions options = Options();
+  options.duration = absl::Minutes(2);
+  EXPECT_EQ(RunChaos(options), 0);
+}
+
+TEST(Chaos, AModelsTokensAreThoseOfAnUndisturbedRun) {
+  RunOptions options = Options();
+  options.engine = "cpu";
+  options.model = "tests/golden/qwen3";
+  options.workers = 3;
+  options.rate = 30.0 / testing::kSlowdown;
+  options.duration = absl::Seconds(40);
+  options.mean_gap = absl::Seconds(4);
+  EXPECT_EQ(RunChaos(options), 0);
+}
+
+}  // namespace
+}  // namespace bfio::chaos

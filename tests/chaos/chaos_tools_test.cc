@@ -1,0 +1,296 @@
+// The chaos run's own instruments: a schedule that repeats, an audit that notices, a proxy that does as it is
+// told.
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <functional>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "common/base/clock.h"
+#include "tests/chaos/audit.h"
+#include "tests/chaos/client_load.h"
+#include "tests/chaos/schedule.h"
+#include "tests/chaos/tcp_proxy.h"
+#include "tests/testing/process.h"
+
+namespace bfio::chaos {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string Text(const std::vector<Fault>& faults) {
+  std::string text;
+  for (const Fault& fault : faults) absl::StrAppend(&text, Describe(fault), "\n");
+  return text;
+}
+
+ScheduleOptions Options(uint64_t seed) {
+  return {seed, 8, absl::Seconds(5), absl::Minutes(100), absl::Seconds(5), absl::Seconds(1), AllFaults()};
+}
+
+TEST(Schedule, RepeatsForItsSeedAndForNoOther) {
+  EXPECT_EQ(Text(DrawSchedule(Options(3))), Text(DrawSchedule(Options(3))));
+  EXPECT_NE(Text(DrawSchedule(Options(3))), Text(DrawSchedule(Options(4))));
+}
+
+TEST(Schedule, HasEveryKindAtTheRateAskedFor) {
+  const std::vector<Fault> faults = DrawSchedule(Options(1));
+  std::map<FaultKind, int> kinds;
+  for (const Fault& fault : faults) {
+    ++kinds[fault.kind];
+    EXPECT_GE(fault.at, absl::Seconds(5));
+    EXPECT_LT(fault.at, absl::Minutes(100));
+    EXPECT_NE(fault.worker, fault.peer);
+  }
+  EXPECT_EQ(kinds.size(), AllFaults().size());
+  // 1,199 expected; six standard deviations.
+  EXPECT_NEAR(static_cast<double>(faults.size()), 1199, 208);
+}
+
+TEST(Hangs, ATimeWithoutDisturbanceIsMeasured) {
+  const absl::Time t = absl::UnixEpoch();
+  const auto gap = [&](double begin, double end) {
+    return Gap{1, t + absl::Seconds(begin), t + absl::Seconds(end)};
+  };
+  const std::vector<absl::Time> faults = {t + absl::Seconds(10), t + absl::Seconds(14)};
+  const absl::Duration patience = absl::Seconds(3);
+  EXPECT_EQ(Hangs({gap(0, 2.9)}, faults, patience).size(), 0u);
+  EXPECT_EQ(Hangs({gap(0, 3.1)}, faults, patience).size(), 1u) << "nothing explains it";
+  EXPECT_EQ(Hangs({gap(8, 12.9)}, faults, patience).size(), 0u) << "2.9 s from the fault";
+  EXPECT_EQ(Hangs({gap(8, 13.1)}, faults, patience).size(), 1u);
+  EXPECT_EQ(Hangs({gap(9, 16.9)}, faults, patience).size(), 0u) << "a second fault in it";
+  EXPECT_EQ(Hangs({gap(14.5, 17.6)}, faults, patience).size(), 1u) << "faults before it explain nothing";
+}
+
+// An Inference service whose every answer is the right one, but for what `twist` does to it.
+class TwistedService final : public v1::Inference::Service {
+ public:
+  using Writer = grpc::ServerWriter<v1::GenerateResponse>;
+  using Twist = std::function<grpc::Status(const v1::GenerateRequest&, Writer&, const Workload&, uint64_t)>;
+  TwistedService(const Workload& workload, Twist twist) : workload_(workload), twist_(std::move(twist)) {}
+
+  grpc::Status Generate(grpc::ServerContext*, const v1::GenerateRequest* request, Writer* writer) override {
+    const std::vector<std::string> parts = absl::StrSplit(request->request_id(), '-');
+    return twist_(*request, *writer, workload_, std::stoull(parts.back()));
+  }
+
+ private:
+  const Workload& workload_;
+  const Twist twist_;
+};
+
+void Write(TwistedService::Writer& writer, uint32_t first, std::vector<uint32_t> tokens) {
+  v1::GenerateResponse response;
+  response.set_first_index(first);
+  response.mutable_token_ids()->Add(tokens.begin(), tokens.end());
+  writer.Write(response);
+}
+
+void WriteTokens(TwistedService::Writer& writer, const Workload& workload, uint64_t n, uint32_t begin,
+                 uint32_t end) {
+  for (uint32_t i = begin; i < end; ++i) Write(writer, i, {workload.Token(n, i)});
+}
+
+void WriteFinish(TwistedService::Writer& writer, uint32_t tokens) {
+  v1::GenerateResponse response;
+  response.mutable_finish()->set_reason(v1::FINISH_REASON_LENGTH);
+  response.mutable_finish()->mutable_usage()->set_completion_tokens(tokens);
+  writer.Write(response);
+}
+
+// What the ledger says of a second of requests to it.
+Ledger LedgerOf(const TwistedService::Twist& twist) {
+  const auto workload = MakeSimWorkload(1, 4);
+  TwistedService service(*workload, twist);
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+  builder.RegisterService(&service);
+  const auto server = builder.BuildAndStart();
+  LoadOptions options;
+  options.address = absl::StrCat("127.0.0.1:", port);
+  options.rate = 20;
+  options.cancelled = options.dropped = 0;
+  options.deadline = absl::Seconds(5 * testing::kSlowdown);
+  ClientLoad load(options, *workload);
+  load.Run(absl::Seconds(1));
+  server->Shutdown();
+  return load.ledger();
+}
+
+std::string Violations(const Ledger& ledger) {
+  const MemoryWatch memory;
+  std::string all;
+  for (const std::string& violation : Audit({ledger, memory, {}, absl::Seconds(60), {}}).violations)
+    absl::StrAppend(&all, violation, "\n");
+  return all;
+}
+
+TEST(Audit, FindsNothingWhereNothingIsWrong) {
+  const Ledger ledger = LedgerOf([](const auto& request, auto& writer, const auto& workload, uint64_t n) {
+    WriteTokens(writer, workload, n, 0, request.max_new_tokens());
+    WriteFinish(writer, request.max_new_tokens());
+    return grpc::Status::OK;
+  });
+  EXPECT_EQ(Violations(ledger), "");
+  EXPECT_GT(ledger.fates.at(Fate::kCompleted), 0);
+}
+
+TEST(Audit, FindsATokenThatComesTwice) {
+  const Ledger ledger = LedgerOf([](const auto& request, auto& writer, const auto& workload, uint64_t n) {
+    WriteTokens(writer, workload, n, 0, request.max_new_tokens());
+    WriteTokens(writer, workload, n, request.max_new_tokens() - 1, request.max_new_tokens());
+    WriteFinish(writer, request.max_new_tokens());
+    return grpc::Status::OK;
+  });
+  EXPECT_THAT(Violations(ledger), HasSubstr("tokens repeated: "));
+}
+
+TEST(Audit, FindsATokenThatIsLeftOut) {
+  const Ledger ledger = LedgerOf([](const auto& request, auto& writer, const auto& workload, uint64_t n) {
+    WriteTokens(writer, workload, n, 1, request.max_new_tokens());
+    WriteFinish(writer, request.max_new_tokens());
+    return grpc::Status::OK;
+  });
+  EXPECT_THAT(Violations(ledger), HasSubstr("tokens left out: "));
+}
+
+TEST(Audit, FindsAWrongToken) {
+  const Ledger ledger = LedgerOf([](const auto& request, auto& writer, const auto& workload, uint64_t n) {
+    Write(writer, 0, {workload.Token(n, 0) + 1});
+    WriteTokens(writer, workload, n, 1, request.max_new_tokens());
+    WriteFinish(writer, request.max_new_tokens());
+    return grpc::Status::OK;
+  });
+  EXPECT_THAT(Violations(ledger), HasSubstr("tokens of another value than undisturbed: "));
+}
+
+TEST(Audit, FindsAnEndThatIsTooEarly) {
+  const Ledger ledger = LedgerOf([](const auto& request, auto& writer, const auto& workload, uint64_t n) {
+    WriteTokens(writer, workload, n, 0, request.max_new_tokens() - 1);
+    WriteFinish(writer, request.max_new_tokens());
+    return grpc::Status::OK;
+  });
+  EXPECT_THAT(Violations(ledger), HasSubstr("finishes that contradict their streams: "));
+}
+
+TEST(Audit, FindsARequestThatTheRouterForgot) {
+  const Ledger ledger = LedgerOf([](const auto& request, auto& writer, const auto& workload, uint64_t n) {
+    if (request.has_resume_from_index()) return grpc::Status(grpc::StatusCode::NOT_FOUND, "who?");
+    WriteTokens(writer, workload, n, 0, 1);
+    return grpc::Status(grpc::StatusCode::UNAVAILABLE, "gone");
+  });
+  EXPECT_THAT(Violations(ledger), HasSubstr("requests lost: "));
+}
+
+TEST(Audit, FollowsAStreamThatBreaksAndGoesOn) {
+  const Ledger ledger = LedgerOf([](const auto& request, auto& writer, const auto& workload, uint64_t n) {
+    const uint32_t from = request.resume_from_index();
+    WriteTokens(writer, workload, n, from, from + 1);
+    if (from + 1 < request.max_new_tokens() && request.resumable())
+      return grpc::Status(grpc::StatusCode::UNAVAILABLE, "gone");
+    WriteTokens(writer, workload, n, from + 1, request.max_new_tokens());
+    WriteFinish(writer, request.max_new_tokens());
+    return grpc::Status::OK;
+  });
+  EXPECT_EQ(Violations(ledger), "");
+  EXPECT_GT(ledger.resumed, 0);
+}
+
+TEST(Audit, FindsARequestWithoutAnEnd) {
+  const Ledger ledger = LedgerOf([](const auto&, auto&, const auto&, uint64_t) {
+    absl::SleepFor(testing::kSlowdown * absl::Seconds(6));
+    return grpc::Status::OK;
+  });
+  EXPECT_THAT(Violations(ledger), HasSubstr("requests that hung to their deadline: "));
+}
+
+// A TCP pair through a proxy.
+class Proxied : public ::testing::Test {
+ protected:
+  Proxied() {
+    const int listener = socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    EXPECT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), size), 0);
+    EXPECT_EQ(listen(listener, 1), 0);
+    getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
+    proxy_ = std::make_unique<TcpProxy>("127.0.0.1", "127.0.0.1", ntohs(address.sin_port));
+    const std::vector<std::string> parts = absl::StrSplit(proxy_->address(), ':');
+    address.sin_port = htons(static_cast<uint16_t>(std::stoi(parts[1])));
+    client_ = socket(AF_INET, SOCK_STREAM, 0);
+    EXPECT_EQ(connect(client_, reinterpret_cast<sockaddr*>(&address), size), 0);
+    server_ = accept(listener, nullptr, nullptr);
+    close(listener);
+  }
+  ~Proxied() override {
+    close(client_);
+    close(server_);
+  }
+  // What can be read within `patience`: text, "closed", "reset" or "nothing".
+  static std::string Read(int fd, absl::Duration patience) {
+    pollfd set{fd, POLLIN, 0};
+    if (poll(&set, 1, static_cast<int>(absl::ToInt64Milliseconds(patience))) == 0) return "nothing";
+    char buffer[64];
+    const ssize_t got = read(fd, buffer, sizeof(buffer));
+    if (got < 0) return "reset";
+    return got == 0 ? "closed" : std::string(buffer, static_cast<size_t>(got));
+  }
+  static void Say(int fd, const std::string& text) {
+    ASSERT_EQ(send(fd, text.data(), text.size(), MSG_NOSIGNAL), static_cast<ssize_t>(text.size()));
+  }
+
+  static constexpr absl::Duration kLong = absl::Seconds(20), kShort = absl::Milliseconds(100);
+  std::unique_ptr<TcpProxy> proxy_;
+  int client_ = -1, server_ = -1;
+};
+
+TEST_F(Proxied, PassesBothWays) {
+  Say(client_, "ping");
+  EXPECT_EQ(Read(server_, kLong), "ping");
+  Say(server_, "pong");
+  EXPECT_EQ(Read(client_, kLong), "pong");
+}
+
+TEST_F(Proxied, CutsByAReset) {
+  proxy_->Cut();
+  EXPECT_EQ(Read(client_, kLong), "reset");
+  EXPECT_EQ(Read(server_, kLong), "reset");
+}
+
+TEST_F(Proxied, StallsAndGoesOnWithoutLoss) {
+  proxy_->Stall(true);
+  absl::SleepFor(kShort);
+  Say(client_, "ping");
+  EXPECT_EQ(Read(server_, kShort), "nothing");
+  proxy_->Stall(false);
+  EXPECT_EQ(Read(server_, kLong), "ping");
+}
+
+TEST_F(Proxied, ClosesOneHalf) {
+  proxy_->HalfClose();
+  EXPECT_EQ(Read(server_, kLong), "closed");
+  Say(server_, "still here");
+  EXPECT_EQ(Read(client_, kLong), "still here");
+}
+
+TEST_F(Proxied, Delays) {
+  proxy_->Delay(absl::Milliseconds(300));
+  const absl::Time begin = MonotonicNow();
+  Say(client_, "ping");
+  EXPECT_EQ(Read(server_, kLong), "ping");
+  EXPECT_GE(MonotonicNow() - begin, absl::Milliseconds(290));
+}
+
+}  // namespace
+}  // namespace bfio::chaos

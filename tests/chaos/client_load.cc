@@ -1,0 +1,291 @@
+#include "tests/chaos/client_load.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/clock.h"
+#include "common/base/rng.h"
+
+namespace bfio::chaos {
+namespace {
+
+constexpr absl::Duration kNoticeGap = absl::Milliseconds(500);
+constexpr absl::Duration kTick = absl::Milliseconds(2);
+constexpr size_t kMaxFindings = 20, kMaxGaps = 100000;
+// A run of some minutes keeps all its latencies, a longer one the first ones.
+constexpr size_t kMaxLatencies = 1 << 20;
+
+int64_t Ns(absl::Time time) {
+  return absl::ToUnixNanos(time);
+}
+
+}  // namespace
+
+struct ClientLoad::Request {
+  uint64_t n = 0;
+  v1::GenerateRequest message;
+  uint32_t received = 0;
+  bool finished = false;
+  absl::Time first_sent, attempt_sent, last_heard;
+  bool heard_any = false;
+  // After so many tokens the client cancels, or disconnects to come back; 0: it does not.
+  uint32_t cancel_after = 0, drop_after = 0;
+  bool cancelled = false, dropped = false;
+  int attempts = 0;
+  std::unique_ptr<Attempt> attempt;
+  // Of the present attempt; added to the ledger when it has ended.
+  Ledger seen;
+};
+
+// One RPC. Its callbacks come one at a time; the request is theirs until OnDone.
+class ClientLoad::Attempt final : public grpc::ClientReadReactor<v1::GenerateResponse> {
+ public:
+  Attempt(ClientLoad& load, Request& request) : load_(load), request_(request) {
+    context_.set_deadline(
+        absl::ToChronoTime(absl::Now() + load.options_.deadline - (MonotonicNow() - request.first_sent)));
+    load.stub_->async()->Generate(&context_, &request.message, this);
+    StartRead(&response_);
+    StartCall();
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return;
+    Take(MonotonicNow());
+    if (request_.cancel_after > 0 && request_.received >= request_.cancel_after && !request_.finished) {
+      request_.cancelled = true;
+      context_.TryCancel();
+    } else if (request_.drop_after > 0 && request_.received >= request_.drop_after && !request_.finished) {
+      request_.dropped = true;
+      request_.drop_after = 0;
+      context_.TryCancel();
+    }
+    StartRead(&response_);
+  }
+
+  void OnDone(const grpc::Status& status) override {
+    // Copied: as soon as the lock is let go, Run's thread may delete this.
+    ClientLoad& load = load_;
+    const uint64_t n = request_.n;
+    std::lock_guard lock(load.mutex_);
+    load.ended_.emplace_back(n, status);
+  }
+
+ private:
+  void Find(std::string what) {
+    if (request_.seen.findings.size() < kMaxFindings)
+      request_.seen.findings.push_back(absl::StrCat("request ", request_.n, ": ", what));
+  }
+
+  void Take(absl::Time now) {
+    Ledger& seen = request_.seen;
+    if (request_.heard_any) {
+      if (now - request_.last_heard >= kNoticeGap)
+        seen.gaps.push_back({request_.n, request_.last_heard, now});
+    } else if (response_.token_ids_size() > 0) {
+      seen.first_token_s.push_back(static_cast<float>(absl::ToDoubleSeconds(now - request_.first_sent)));
+    }
+    request_.last_heard = now;
+    request_.heard_any = true;
+    if (request_.finished) {
+      ++seen.bad_finishes;
+      Find("a message after the finish");
+    }
+    if (response_.token_ids_size() > 0) TakeTokens(now);
+    if (response_.has_finish()) TakeFinish();
+  }
+
+  void TakeTokens(absl::Time now) {
+    Ledger& seen = request_.seen;
+    load_.last_token_ns_.store(Ns(now), std::memory_order_relaxed);
+    if (response_.first_index() < request_.received) {
+      ++seen.repeated;
+      Find(absl::StrCat("token ", response_.first_index(), " where ", request_.received, " was due"));
+      return;
+    }
+    if (response_.first_index() > request_.received) {
+      ++seen.skipped;
+      Find(absl::StrCat("token ", response_.first_index(), " where ", request_.received, " was due"));
+      request_.received = response_.first_index();
+    }
+    for (const uint32_t token : response_.token_ids()) {
+      if (request_.received >= request_.message.max_new_tokens()) {
+        ++seen.repeated;
+        Find("more tokens than asked for");
+        return;
+      }
+      if (token != load_.workload_.Token(request_.n, request_.received)) {
+        ++seen.wrong;
+        Find(absl::StrCat("token ", request_.received, " is ", token, ", not ",
+                          load_.workload_.Token(request_.n, request_.received)));
+      }
+      ++request_.received;
+      ++seen.tokens;
+    }
+  }
+
+  void TakeFinish() {
+    request_.finished = true;
+    const v1::Finish& finish = response_.finish();
+    if (finish.reason() != v1::FINISH_REASON_LENGTH ||
+        request_.received != request_.message.max_new_tokens() ||
+        finish.usage().completion_tokens() != request_.received) {
+      ++request_.seen.bad_finishes;
+      Find(absl::StrCat("finish ", finish.ShortDebugString(), " after ", request_.received, " of ",
+                        request_.message.max_new_tokens(), " tokens"));
+    }
+  }
+
+  ClientLoad& load_;
+  Request& request_;
+  grpc::ClientContext context_;
+  v1::GenerateResponse response_;
+};
+
+ClientLoad::ClientLoad(LoadOptions options, const Workload& workload)
+    : options_(std::move(options)), workload_(workload) {
+  grpc::ChannelArguments args;
+  args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
+  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+  args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 200);
+  stub_ = v1::Inference::NewStub(
+      grpc::CreateCustomChannel(options_.address, grpc::InsecureChannelCredentials(), args));
+}
+
+ClientLoad::~ClientLoad() = default;
+
+void ClientLoad::Run(absl::Duration duration) {
+  const absl::Time end = MonotonicNow() + duration;
+  Rng arrivals = Rng(options_.seed).Fork(1);
+  absl::Time next = MonotonicNow();
+  uint64_t n = 0;
+  last_token_ns_ = Ns(next);
+  std::vector<std::pair<uint64_t, grpc::Status>> ended;
+  for (;;) {
+    const absl::Time now = MonotonicNow();
+    const bool sending = now < end && !stop_;
+    for (; sending && next <= now; next += absl::Seconds(arrivals.Exponential() / options_.rate))
+      Send(n++, now);
+    while (!due_.empty() && due_.begin()->first <= now) {
+      Request& request = *open_.at(due_.begin()->second);
+      due_.erase(due_.begin());
+      Begin(request, now);
+    }
+    {
+      std::lock_guard lock(mutex_);
+      ended.swap(ended_);
+    }
+    for (const auto& [id, status] : ended) Judge(*open_.at(id), status, MonotonicNow());
+    ended.clear();
+    if (!open_.empty()) {
+      ledger_.longest_silence =
+          std::max(ledger_.longest_silence, absl::Nanoseconds(Ns(now) - last_token_ns_.load()));
+    }
+    if (!sending && open_.empty()) return;
+    absl::SleepFor(kTick);
+  }
+}
+
+void ClientLoad::Send(uint64_t n, absl::Time now) {
+  auto request = std::make_unique<Request>();
+  request->n = n;
+  request->message = workload_.Request(n);
+  request->message.set_request_id(absl::StrCat("chaos-", options_.seed, "-", n));
+  request->message.set_tenant(absl::StrCat("tenant-", n % 5));
+  request->message.set_resume_token(absl::StrCat("secret-", n));
+  Rng rng = Rng(options_.seed).Fork(2).Fork(n);
+  const double draw = rng.Uniform();
+  const uint32_t when = 1 + static_cast<uint32_t>(rng.Below(request->message.max_new_tokens()));
+  const bool cancels = draw < options_.cancelled;
+  if (cancels) request->cancel_after = when;
+  if (!cancels && draw < options_.cancelled + options_.dropped) request->drop_after = when;
+  // A resumable request outlives its stream, so whoever cancels by breaking off must not have asked for that.
+  request->message.set_resumable(!cancels && draw < 1 - options_.plain);
+  request->first_sent = now;
+  ++ledger_.sent;
+  Request& begun = *request;
+  open_.emplace(n, std::move(request));
+  Begin(begun, now);
+}
+
+void ClientLoad::Begin(Request& request, absl::Time now) {
+  if (request.attempts++ > 0) request.message.set_resume_from_index(request.received);
+  request.attempt_sent = now;
+  request.attempt = std::make_unique<Attempt>(*this, request);
+}
+
+void ClientLoad::Judge(Request& request, const grpc::Status& status, absl::Time now) {
+  const bool ok = status.ok();
+  request.attempt.reset();
+  const std::string ending = absl::StrCat(status.error_code(), " ", status.error_message().substr(0, 100));
+  if (ok) {
+    if (!request.finished) return Close(request, Fate::kLost, "OK without a finish");
+    if (request.attempts > 1) ++ledger_.resumed;
+    return Close(request, Fate::kCompleted, "");
+  }
+  if (request.finished) {
+    // The stream broke between its last message and its status: the client has everything.
+    return Close(request, Fate::kCompleted, "");
+  }
+  if (request.cancelled) return Close(request, Fate::kCancelled, "");
+  if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) return Close(request, Fate::kHung, ending);
+  const bool come_back = status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+                         status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED;
+  const bool refused =
+      come_back && request.received == 0 && request.attempts == 1 && !status.error_details().empty();
+  if (refused) {
+    ledger_.refusal_s.push_back(static_cast<float>(absl::ToDoubleSeconds(now - request.attempt_sent)));
+    return Close(request, Fate::kRefused, ending);
+  }
+  const bool broken = come_back || status.error_code() == grpc::StatusCode::CANCELLED ||
+                      status.error_code() == grpc::StatusCode::UNKNOWN ||
+                      // What gRPC makes of a stream that its peer resets.
+                      (status.error_code() == grpc::StatusCode::INTERNAL &&
+                       status.error_message().find("RST_STREAM") != std::string::npos);
+  if (request.message.resumable() && (broken || request.dropped)) {
+    Rng rng = Rng(options_.seed).Fork(3).Fork(request.n * 1000 + static_cast<uint64_t>(request.attempts));
+    request.dropped = false;
+    return Retry(request, now + absl::Milliseconds(20 + rng.Below(180)));
+  }
+  if (broken) {
+    // Never accepted, if nothing was at the port; else ended by a router that died.
+    return Close(request, request.received == 0 ? Fate::kRefused : Fate::kEnded, ending);
+  }
+  Close(request, Fate::kLost, ending);
+}
+
+void ClientLoad::Retry(Request& request, absl::Time when) {
+  due_.emplace(when, request.n);
+}
+
+void ClientLoad::Close(Request& request, Fate fate, const std::string& ending) {
+  ++ledger_.fates[fate];
+  if (fate == Fate::kCompleted) ++completed_;
+  if (!ending.empty() && (ledger_.endings.size() < 50 || ledger_.endings.contains(ending)))
+    ++ledger_.endings[ending];
+  const auto find = [&](std::string what) {
+    if (ledger_.findings.size() < kMaxFindings) ledger_.findings.push_back(std::move(what));
+  };
+  Ledger& seen = request.seen;
+  ledger_.tokens += seen.tokens;
+  ledger_.repeated += seen.repeated;
+  ledger_.skipped += seen.skipped;
+  ledger_.wrong += seen.wrong;
+  ledger_.bad_finishes += seen.bad_finishes;
+  for (std::string& finding : seen.findings) find(std::move(finding));
+  if (fate == Fate::kLost || fate == Fate::kHung) {
+    find(absl::StrCat("request ", request.n, " after ", request.received, " of ",
+                      request.message.max_new_tokens(), " tokens and ", request.attempts,
+                      " attempts: ", ending));
+  }
+  if (ledger_.gaps.size() < kMaxGaps)
+    ledger_.gaps.insert(ledger_.gaps.end(), seen.gaps.begin(), seen.gaps.end());
+  if (ledger_.first_token_s.size() < kMaxLatencies) {
+    ledger_.first_token_s.insert(ledger_.first_token_s.end(), seen.first_token_s.begin(),
+                                 seen.first_token_s.end());
+  }
+  open_.erase(request.n);
+}
+
+}  // namespace bfio::chaos

@@ -1,0 +1,117 @@
+// Clients of a chaos run, and a ledger of what became of every request.
+//
+// Purpose: sends requests in an open loop, checks every token's index and value as it arrives, comes back
+// with resume_from_index where a stream breaks, cancels some, and accounts for each request in the end.
+//
+// Threads: Run takes the caller's thread; gRPC's threads deliver. The ledger is read after Run.
+#ifndef BFIO_TESTS_CHAOS_CLIENT_LOAD_H_
+#define BFIO_TESTS_CHAOS_CLIENT_LOAD_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "bfio/v1/inference.grpc.pb.h"
+#include "tests/chaos/workload.h"
+
+namespace bfio::chaos {
+
+enum class Fate {
+  kOpen,
+  kCompleted,  // every token, in order, right, and one finish
+  kCancelled,  // by this client
+  kRefused,    // at the door: no token, a status that says to come back later
+  kEnded,      // by the router, after it was accepted, with UNAVAILABLE or RESOURCE_EXHAUSTED
+  kLost,       // the router does not know it any more, or ended it in a way that promises forbid
+  kHung,       // no end within the client's deadline
+};
+
+struct LoadOptions {
+  std::string address;
+  // Per second; Poisson.
+  double rate = 200;
+  uint64_t seed = 1;
+  // Shares of requests that the client cancels, whose client disconnects and comes back, and that may not be
+  // resumed.
+  double cancelled = 0.03, dropped = 0.03, plain = 0.05;
+  // From the first attempt of a request to its end.
+  absl::Duration deadline = absl::Seconds(60);
+};
+
+// A stretch in which a request that had begun got nothing.
+struct Gap {
+  uint64_t request = 0;
+  absl::Time begin, end;
+};
+
+struct Ledger {
+  std::map<Fate, int64_t> fates;
+  int64_t sent = 0;
+  int64_t tokens = 0;
+  // Streams that went on where they had broken off.
+  int64_t resumed = 0;
+  // A token that came again, one that was left out, one of another value; finishes that contradict the
+  // tokens.
+  int64_t repeated = 0, skipped = 0, wrong = 0, bad_finishes = 0;
+  // By code and message: how requests of kRefused, kEnded and kLost ended.
+  std::map<std::string, int64_t> endings;
+  // The first few of everything that is wrong.
+  std::vector<std::string> findings;
+  // Gaps beyond LoadOptions' notice, in a running stream.
+  std::vector<Gap> gaps;
+  // Longest time between two tokens of anybody's.
+  absl::Duration longest_silence;
+  // Seconds from sending to the first token, and between messages of one stream; unsorted.
+  std::vector<float> first_token_s, refusal_s;
+};
+
+class ClientLoad {
+ public:
+  ClientLoad(LoadOptions options, const Workload& workload);
+  ~ClientLoad();
+
+  // Sends for `duration`, then waits until every request has ended (each does by its deadline).
+  void Run(absl::Duration duration);
+  // Any thread: sends nothing more from now on.
+  void StopSending() { stop_ = true; }
+  int64_t completed() const { return completed_; }
+
+  const Ledger& ledger() const { return ledger_; }
+
+ private:
+  class Attempt;
+  struct Request;
+
+  void Send(uint64_t n, absl::Time now);
+  void Begin(Request& request, absl::Time now);
+  // An attempt has ended.
+  void Judge(Request& request, const grpc::Status& status, absl::Time now);
+  void Close(Request& request, Fate fate, const std::string& ending);
+  void Retry(Request& request, absl::Time when);
+
+  const LoadOptions options_;
+  const Workload& workload_;
+  std::unique_ptr<v1::Inference::Stub> stub_;
+  std::atomic<bool> stop_{false};
+  std::atomic<int64_t> completed_{0};
+  // When any client last got a token, ns; updated by gRPC's threads.
+  std::atomic<int64_t> last_token_ns_{0};
+  std::map<uint64_t, std::unique_ptr<Request>> open_;
+  std::multimap<absl::Time, uint64_t> due_;
+  Ledger ledger_;
+
+  std::mutex mutex_;
+  // Attempts that have ended, with their status.
+  std::vector<std::pair<uint64_t, grpc::Status>> ended_;
+};
+
+}  // namespace bfio::chaos
+
+#endif  // BFIO_TESTS_CHAOS_CLIENT_LOAD_H_

@@ -1,0 +1,149 @@
+#include "tests/chaos/lying_worker.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include "common/net/channel.h"
+#include "worker/barrier/factory.h"
+
+namespace bfio::chaos {
+namespace {
+
+// Long enough to hold requests by then.
+constexpr int kHonestReports = 20;
+
+}  // namespace
+
+absl::string_view NameOf(Lie lie) {
+  switch (lie) {
+    case Lie::kSkipStep:
+      return "skips a step";
+    case Lie::kStaleEpoch:
+      return "speaks of an old epoch";
+    case Lie::kFutureEpoch:
+      return "speaks of an epoch to come";
+    case Lie::kUnknownHandles:
+      return "tells of unknown requests";
+    case Lie::kEndedHandles:
+      return "tells of requests that have ended";
+    case Lie::kNegativeLoad:
+      return "has a negative load";
+    case Lie::kOverlong:
+      return "makes too many tokens";
+    case Lie::kUnplanned:
+      return "acknowledges what was not planned";
+    case Lie::kDuplicate:
+      return "says everything twice";
+    case Lie::kOutOfOrder:
+      return "mixes up its reports";
+  }
+  return "";
+}
+
+class LyingWorker::Mouth final : public worker::StepLink {
+ public:
+  Mouth(worker::RouterLink& link, Lie lie) : link_(link), lie_(lie) {}
+
+  void Send(uint64_t stream, worker::OutMessage message) override {
+    auto* report = std::get_if<worker::StepReport>(&message);
+    if (report == nullptr || ++reports_ < kHonestReports) return link_.Send(stream, std::move(message));
+    Twist(stream, *report);
+    if (lie_ == Lie::kOutOfOrder) {
+      if (!held_back_) {
+        held_back_ = std::move(message);
+        return;
+      }
+      link_.Send(stream, std::move(message));
+      link_.Send(stream, *std::exchange(held_back_, std::nullopt));
+      return;
+    }
+    if (lie_ == Lie::kDuplicate) link_.Send(stream, message);
+    link_.Send(stream, std::move(message));
+  }
+
+ private:
+  void Twist(uint64_t stream, worker::StepReport& report) {
+    switch (lie_) {
+      case Lie::kSkipStep:
+        report.step += 3;
+        return;
+      case Lie::kStaleEpoch:
+      case Lie::kFutureEpoch: {
+        worker::StepReport other = report;
+        other.epoch = lie_ == Lie::kStaleEpoch ? other.epoch - 1 : other.epoch + 1;
+        for (auto& token : other.output.tokens) token.id = 1;
+        link_.Send(stream, std::move(other));
+        return;
+      }
+      case Lie::kUnknownHandles:
+        report.output.tokens.push_back({424242, 7});
+        report.output.finished.push_back({424243, worker::FinishCause::kLength});
+        report.rejected.push_back({424244, absl::StatusCode::kInternal, "no"});
+        return;
+      case Lie::kEndedHandles:
+        for (const worker::Handle handle : ended_) {
+          report.output.tokens.push_back({handle, 1});
+          report.output.finished.push_back({handle, worker::FinishCause::kLength});
+        }
+        ended_.clear();
+        for (const auto& finish : report.output.finished) ended_.push_back(finish.handle);
+        return;
+      case Lie::kNegativeLoad:
+        report.output.load_tokens = -5;
+        report.free_slots = -1;
+        report.free_kv_tokens = -1000;
+        report.active_requests = -7;
+        return;
+      case Lie::kOverlong:
+        for (const auto& finish : report.output.finished) {
+          for (uint32_t extra = 0; extra < 5; ++extra) report.output.tokens.push_back({finish.handle, extra});
+        }
+        return;
+      case Lie::kUnplanned:
+        report.applied_plan += 1000;
+        return;
+      case Lie::kDuplicate:
+      case Lie::kOutOfOrder:
+        return;
+    }
+  }
+
+  worker::RouterLink& link_;
+  const Lie lie_;
+  int reports_ = 0;
+  // With the last report.
+  std::vector<worker::Handle> ended_;
+  std::optional<worker::OutMessage> held_back_;
+};
+
+LyingWorker::LyingWorker(const std::string& router, const std::string& barrier_host, const std::string& id,
+                         Lie lie, const worker::SimOptions& engine)
+    : channel_(NewChannel(router, 1000)) {
+  worker::RouterLinkOptions link;
+  link.router = router;
+  link.worker_id = id;
+  link_ = std::make_unique<worker::RouterLink>(link, channel_);
+  mouth_ = std::make_unique<Mouth>(*link_, lie);
+  auto sim = worker::SimEngine::Create(engine, nullptr);
+  auto endpoint = worker::MakeBarrierEndpoint("star", {.host = barrier_host, .hub = nullptr, .device = 0});
+  worker::StepLoopOptions loop;
+  loop.worker_id = id;
+  loop.version = "liar";
+  loop_ = std::make_unique<worker::StepLoop>(loop, *std::move(sim), *std::move(endpoint), *mouth_);
+  loop_thread_ = std::thread([this] {
+    loop_->Run().IgnoreError();
+    link_->Stop();
+  });
+  link_thread_ = std::thread([this] { link_->Run(loop_->inbox()).IgnoreError(); });
+}
+
+LyingWorker::~LyingWorker() {
+  loop_->inbox().OnShutdown("the lie is over");
+  loop_thread_.join();
+  link_thread_.join();
+}
+
+}  // namespace bfio::chaos

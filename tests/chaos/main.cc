@@ -1,0 +1,89 @@
+// bfio_chaos: what a group of real processes does under faults and overload.
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/parse.h"
+#include "absl/flags/usage.h"
+#include "absl/strings/str_split.h"
+#include "tests/chaos/chaos_run.h"
+#include "tests/chaos/overload.h"
+#include "tests/chaos/recovery.h"
+
+ABSL_FLAG(double, minutes, 2, "how long");
+ABSL_FLAG(uint64_t, seed, 1, "of the faults and of the requests");
+ABSL_FLAG(double, rate, 200, "requests per second");
+ABSL_FLAG(double, fault_gap, 5, "seconds between faults, on average");
+ABSL_FLAG(int32_t, workers, 8, "worker processes");
+ABSL_FLAG(std::string, engine, "sim", "sim or cpu");
+ABSL_FLAG(std::string, model, "tests/golden/qwen3", "cpu: directory of a checkpoint");
+ABSL_FLAG(absl::Duration, step_timeout, absl::Seconds(1), "the router's --step_timeout");
+ABSL_FLAG(absl::Duration, form_timeout, absl::Seconds(1), "the router's --form_timeout");
+ABSL_FLAG(std::vector<std::string>, faults, {}, "only these kinds (as the schedule names them)");
+ABSL_FLAG(int32_t, repeats, 5, "recovery: how often");
+ABSL_FLAG(double, factor, 10, "overload: load against capacity");
+ABSL_FLAG(int32_t, max_waiting, 256, "overload: the router's --max_waiting");
+ABSL_FLAG(std::string, memory_csv, "", "file for the memory samples, one per second");
+
+namespace {
+
+constexpr char kUsage[] = R"(a router, workers, clients and what may happen to them.
+
+  bfio_chaos --minutes=30 --seed=7     faults drawn from a seed; an audit of every request and token in the end
+  bfio_chaos recovery --repeats=20     how long the group stands still when a worker dies, hangs, comes back
+  bfio_chaos overload --minutes=1      ten times the load
+)";
+
+// Exit code 2 for what is unknown.
+int RunFaults() {
+  bfio::chaos::RunOptions options;
+  options.duration = absl::Minutes(absl::GetFlag(FLAGS_minutes));
+  options.seed = absl::GetFlag(FLAGS_seed);
+  options.rate = absl::GetFlag(FLAGS_rate);
+  options.mean_gap = absl::Seconds(absl::GetFlag(FLAGS_fault_gap));
+  options.workers = absl::GetFlag(FLAGS_workers);
+  options.engine = absl::GetFlag(FLAGS_engine);
+  options.model = absl::GetFlag(FLAGS_model);
+  options.step_timeout = absl::GetFlag(FLAGS_step_timeout);
+  options.form_timeout = absl::GetFlag(FLAGS_form_timeout);
+  options.memory_csv = absl::GetFlag(FLAGS_memory_csv);
+  for (const std::string& name : absl::GetFlag(FLAGS_faults)) {
+    bool known = false;
+    for (const bfio::chaos::FaultKind kind : bfio::chaos::AllFaults()) {
+      if (bfio::chaos::NameOf(kind) != name) continue;
+      options.kinds.push_back(kind);
+      known = true;
+    }
+    if (known) continue;
+    std::fprintf(stderr, "unknown fault '%s'\n", name.c_str());
+    return 2;
+  }
+  return bfio::chaos::RunChaos(options);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  absl::SetProgramUsageMessage(kUsage);
+  const std::vector<char*> words = absl::ParseCommandLine(argc, argv);
+  const std::string command = words.size() > 1 ? words[1] : "";
+  if (command.empty()) return RunFaults();
+  if (command == "recovery") {
+    bfio::chaos::RecoveryOptions options;
+    options.workers = absl::GetFlag(FLAGS_workers);
+    options.repeats = absl::GetFlag(FLAGS_repeats);
+    options.step_timeout = absl::GetFlag(FLAGS_step_timeout);
+    options.form_timeout = absl::GetFlag(FLAGS_form_timeout);
+    return bfio::chaos::MeasureRecovery(options);
+  }
+  if (command == "overload") {
+    bfio::chaos::OverloadOptions options;
+    options.factor = absl::GetFlag(FLAGS_factor);
+    options.duration = absl::Minutes(absl::GetFlag(FLAGS_minutes));
+    options.max_waiting = absl::GetFlag(FLAGS_max_waiting);
+    return bfio::chaos::MeasureOverload(options);
+  }
+  std::fprintf(stderr, "unknown command '%s': recovery or overload\n", command.c_str());
+  return 2;
+}

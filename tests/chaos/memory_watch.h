@@ -1,0 +1,46 @@
+// Resident memory of processes over time.
+//
+// Purpose: shows that memory is bounded: a CSV row per sample, and whether the last third of the run needs
+// more than the first. Threads: one.
+#ifndef BFIO_TESTS_CHAOS_MEMORY_WATCH_H_
+#define BFIO_TESTS_CHAOS_MEMORY_WATCH_H_
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+
+namespace bfio::chaos {
+
+class MemoryWatch {
+ public:
+  // Processes that are gone count 0; a process that is restarted is given with its new id.
+  void Sample(absl::Duration at, pid_t router, const std::vector<pid_t>& workers);
+
+  // seconds,router_kib,workers_kib,largest_worker_kib
+  std::string Csv() const;
+
+  // Largest sample, KiB.
+  int64_t router_peak() const;
+  int64_t worker_peak() const;
+  // Median of the router's samples in the last third less that in the first, and of the largest worker's,
+  // KiB.
+  int64_t router_growth() const;
+  int64_t worker_growth() const;
+
+ private:
+  struct Row {
+    double seconds = 0;
+    int64_t router = 0, workers = 0, largest = 0;
+  };
+  int64_t Growth(int64_t Row::*field) const;
+
+  std::vector<Row> rows_;
+};
+
+}  // namespace bfio::chaos
+
+#endif  // BFIO_TESTS_CHAOS_MEMORY_WATCH_H_

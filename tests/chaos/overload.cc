@@ -1,0 +1,118 @@
+#include "tests/chaos/overload.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "common/base/clock.h"
+#include "tests/chaos/audit.h"
+#include "tests/chaos/chaos_group.h"
+#include "tests/chaos/client_load.h"
+#include "tests/chaos/memory_watch.h"
+#include "tests/chaos/workload.h"
+
+namespace bfio::chaos {
+namespace {
+
+constexpr int kSlots = 8;
+constexpr double kStepSeconds = 0.03;
+constexpr uint32_t kMeanOutput = 16;
+constexpr double kLeast = 0.95;
+constexpr absl::Duration kWarmUp = absl::Seconds(3);
+constexpr absl::Duration kCapacity = absl::Seconds(15);
+
+// A load of `rate` for `duration`; what it did, and tokens per second from the end of the warm-up on.
+struct Phase {
+  std::unique_ptr<ClientLoad> load;
+  double tokens_per_s = 0;
+  MemoryWatch memory;
+};
+
+Phase RunPhase(ChaosGroup& group, const Workload& workload, uint64_t seed, double rate,
+               absl::Duration duration) {
+  LoadOptions options;
+  options.address = group.address();
+  options.rate = rate;
+  options.seed = seed;
+  options.cancelled = options.dropped = 0;
+  options.plain = 1;
+  Phase phase;
+  phase.load = std::make_unique<ClientLoad>(options, workload);
+  std::thread clients([&] { phase.load->Run(duration); });
+  const absl::Time start = MonotonicNow();
+  const auto tokens = [&] {
+    const auto state = group.State();
+    return state.ok() ? static_cast<double>(state->steps().generated_tokens()) : 0;
+  };
+  absl::SleepFor(kWarmUp);
+  const double first = tokens();
+  const absl::Time begin = MonotonicNow();
+  while (MonotonicNow() < start + duration) {
+    phase.memory.Sample(MonotonicNow() - start, group.router_pid(), group.worker_pids());
+    absl::SleepFor(absl::Milliseconds(500));
+  }
+  phase.tokens_per_s = (tokens() - first) / absl::ToDoubleSeconds(MonotonicNow() - begin);
+  clients.join();
+  return phase;
+}
+
+double Quantile(std::vector<float> values, double q) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  return values[static_cast<size_t>(q * static_cast<double>(values.size() - 1))];
+}
+
+}  // namespace
+
+int MeasureOverload(const OverloadOptions& options) {
+  setvbuf(stdout, nullptr, _IOLBF, 0);
+  GroupOptions group_options;
+  group_options.workers = options.workers;
+  group_options.router_flags = {absl::StrCat("--max_waiting=", options.max_waiting)};
+  group_options.worker_flags = {absl::StrCat("--c=", kStepSeconds), "--tl=0",
+                                absl::StrCat("--slots=", kSlots)};
+  const Means means;
+  ChaosGroup group(group_options, means);
+  if (!group.WaitServing(options.workers, absl::Seconds(60))) {
+    std::fprintf(stderr, "the group did not start\n");
+    return 2;
+  }
+  const auto workload = MakeSimWorkload(1, kMeanOutput);
+  // One request in fifty is eight times as long.
+  const double per_request = kMeanOutput * (0.98 + 8 * 0.02);
+  const double estimate = options.workers * kSlots / kStepSeconds / per_request;
+  const Phase capacity = RunPhase(group, *workload, 1, 1.5 * estimate, kCapacity);
+  const double requests_per_s = capacity.tokens_per_s / per_request;
+  absl::PrintF("capacity: %.0f tokens/s, %.0f requests/s (under 1.5 times of it)\n", capacity.tokens_per_s,
+               requests_per_s);
+  const Phase over = RunPhase(group, *workload, 2, options.factor * requests_per_s, options.duration);
+  const Ledger& ledger = over.load->ledger();
+  const double share = over.tokens_per_s / capacity.tokens_per_s;
+  absl::PrintF("%g times: %.0f requests/s for %s\n", options.factor, options.factor * requests_per_s,
+               absl::FormatDuration(options.duration));
+  absl::PrintF("throughput of accepted work against capacity: %.3f\n", share);
+  absl::PrintF("refusals: %d, p50 %.2f ms, p99 %.2f ms\n", ledger.refusal_s.size(),
+               1e3 * Quantile(ledger.refusal_s, 0.5), 1e3 * Quantile(ledger.refusal_s, 0.99));
+  absl::PrintF(
+      "first token of what was accepted: p50 %.2f s, p99 %.2f s; --max_waiting=%d is %.2f s of capacity\n",
+      Quantile(ledger.first_token_s, 0.5), Quantile(ledger.first_token_s, 0.99), options.max_waiting,
+      options.max_waiting / requests_per_s);
+  AuditInput input{ledger, over.memory, {}, absl::Seconds(3), {}};
+  Verdict verdict = Audit(input);
+  if (share < kLeast)
+    verdict.violations.push_back(absl::StrFormat("throughput below %g of capacity", kLeast));
+  if (ledger.refusal_s.empty()) verdict.violations.push_back("nothing was refused: this was no overload");
+  absl::PrintF("%s", verdict.table);
+  for (const std::string& violation : verdict.violations) absl::PrintF("VIOLATION  %s\n", violation);
+  return verdict.violations.empty() ? 0 : 1;
+}
+
+}  // namespace bfio::chaos

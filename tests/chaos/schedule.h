@@ -1,0 +1,66 @@
+// Which faults a chaos run injects, and when.
+//
+// Purpose: the whole schedule is drawn from a seed before the run begins, so that it can be printed and
+// repeated. Pure.
+#ifndef BFIO_TESTS_CHAOS_SCHEDULE_H_
+#define BFIO_TESTS_CHAOS_SCHEDULE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace bfio::chaos {
+
+enum class FaultKind {
+  kKillWorker,       // SIGKILL; it comes back after `length`
+  kPauseShort,       // SIGSTOP for less than the step timeout
+  kPauseLong,        // SIGSTOP for longer
+  kSlowWorker,       // stopped half of the time
+  kCutLink,          // the connection to the router is reset
+  kStallLink,        // half-open: nothing comes through either way, nothing is closed
+  kHalfCloseLink,    // one direction of the connection is shut down
+  kDelayLink,        // what goes over the link comes late
+  kPartitionPeers,   // two workers do not reach each other; the router reaches both
+  kIsolateWorker,    // a worker reaches nobody
+  kKillRouter,       // SIGKILL; it comes back after `length`
+  kFullDisk,         // no room for the logs
+  kLyingWorker,      // a ninth worker joins and breaks the protocol in the way `detail`
+  kDuplicateReport,  // one that sends its reports twice, or in the wrong order
+};
+
+absl::string_view NameOf(FaultKind kind);
+// Every kind, in the order of the enumeration.
+const std::vector<FaultKind>& AllFaults();
+
+struct Fault {
+  // From the start of the run.
+  absl::Duration at;
+  FaultKind kind = FaultKind::kKillWorker;
+  int worker = 0;
+  int peer = 0;
+  absl::Duration length;
+  int64_t detail = 0;
+};
+
+struct ScheduleOptions {
+  uint64_t seed = 1;
+  int workers = 8;
+  // Faults come between `first` and `last`, `mean_gap` apart on average (exponential).
+  absl::Duration first, last, mean_gap;
+  // What pauses and stalls are measured against.
+  absl::Duration step_timeout;
+  // Those that are possible here.
+  std::vector<FaultKind> kinds;
+};
+
+std::vector<Fault> DrawSchedule(const ScheduleOptions& options);
+
+// One line.
+std::string Describe(const Fault& fault);
+
+}  // namespace bfio::chaos
+
+#endif  // BFIO_TESTS_CHAOS_SCHEDULE_H_

@@ -1,0 +1,182 @@
+#include "tests/chaos/tcp_proxy.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <stdexcept>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+
+namespace bfio::chaos {
+namespace {
+
+constexpr size_t kMaxBuffered = 1 << 20;
+constexpr int kTickMs = 5;
+
+sockaddr_in AddressOf(const std::string& host, uint16_t port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  if (inet_pton(AF_INET, host.c_str(), &address.sin_addr) != 1)
+    throw std::runtime_error("no address: " + host);
+  return address;
+}
+
+void Prepare(int fd) {
+  fcntl(fd, F_SETFL, O_NONBLOCK);
+  const int on = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+}
+
+}  // namespace
+
+TcpProxy::TcpProxy(const std::string& host, const std::string& upstream_host, uint16_t upstream_port)
+    : upstream_host_(upstream_host), upstream_port_(upstream_port) {
+  listener_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  sockaddr_in address = AddressOf(host, 0);
+  socklen_t size = sizeof(address);
+  if (bind(listener_, reinterpret_cast<sockaddr*>(&address), size) != 0 || listen(listener_, 64) != 0 ||
+      getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
+    throw std::runtime_error("the proxy cannot listen on " + host);
+  }
+  address_ = absl::StrCat(host, ":", ntohs(address.sin_port));
+  thread_ = std::thread([this] { Run(); });
+}
+
+TcpProxy::~TcpProxy() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  thread_.join();
+  for (Connection& connection : connections_) CloseBoth(connection, false);
+  close(listener_);
+}
+
+void TcpProxy::Cut() {
+  std::lock_guard lock(mutex_);
+  cut_ = true;
+}
+void TcpProxy::Stall(bool stalled) {
+  std::lock_guard lock(mutex_);
+  stalled_ = stalled;
+}
+void TcpProxy::HalfClose() {
+  std::lock_guard lock(mutex_);
+  half_close_ = true;
+}
+void TcpProxy::Delay(absl::Duration delay) {
+  std::lock_guard lock(mutex_);
+  delay_ = delay;
+}
+
+void TcpProxy::CloseBoth(Connection& connection, bool reset) {
+  for (int& fd : connection.ends) {
+    if (fd < 0) continue;
+    if (reset) {
+      const linger now{1, 0};
+      setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+    }
+    close(fd);
+    fd = -1;
+  }
+}
+
+void TcpProxy::Accept() {
+  for (int fd; (fd = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC)) >= 0;) {
+    const int up = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const sockaddr_in address = AddressOf(upstream_host_, upstream_port_);
+    // Blocking, for the router is on this machine: it answers or refuses at once.
+    if (connect(up, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) != 0) {
+      close(up);
+      close(fd);
+      continue;
+    }
+    Prepare(fd);
+    Prepare(up);
+    Connection& connection = connections_.emplace_back();
+    connection.ends[0] = fd;
+    connection.ends[1] = up;
+  }
+}
+
+void TcpProxy::Pump(Connection& connection, int from, absl::Time now) {
+  Pipe& pipe = connection.pipes[from];
+  char buffer[65536];
+  while (!pipe.ended && pipe.buffered < kMaxBuffered) {
+    const ssize_t got = read(connection.ends[from], buffer, sizeof(buffer));
+    if (got < 0) {
+      if (errno != EAGAIN && errno != EINTR) connection.broken = true;
+      break;
+    }
+    if (got == 0) {
+      pipe.ended = true;
+      break;
+    }
+    pipe.chunks.push_back({now + delay_, std::string(buffer, static_cast<size_t>(got))});
+    pipe.buffered += static_cast<size_t>(got);
+  }
+  while (!pipe.chunks.empty() && pipe.chunks.front().due <= now) {
+    std::string& bytes = pipe.chunks.front().bytes;
+    const ssize_t sent = send(connection.ends[1 - from], bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (sent < 0) {
+      if (errno != EAGAIN && errno != EINTR) connection.broken = true;
+      break;
+    }
+    pipe.buffered -= static_cast<size_t>(sent);
+    bytes.erase(0, static_cast<size_t>(sent));
+    if (!bytes.empty()) break;
+    pipe.chunks.pop_front();
+  }
+  if (pipe.ended && pipe.chunks.empty() && !pipe.shut) {
+    shutdown(connection.ends[1 - from], SHUT_WR);
+    pipe.shut = true;
+  }
+}
+
+void TcpProxy::Run() {
+  std::vector<pollfd> set;
+  for (;;) {
+    set.assign(1, {listener_, POLLIN, 0});
+    {
+      std::lock_guard lock(mutex_);
+      if (stop_) return;
+      for (Connection& connection : connections_) {
+        for (int end = 0; end < 2; ++end) {
+          const Pipe& pipe = connection.pipes[end];
+          if (!stalled_ && !pipe.ended && pipe.buffered < kMaxBuffered)
+            set.push_back({connection.ends[end], POLLIN, 0});
+        }
+      }
+    }
+    poll(set.data(), set.size(), kTickMs);
+    std::lock_guard lock(mutex_);
+    Accept();
+    const absl::Time now = MonotonicNow();
+    for (auto it = connections_.begin(); it != connections_.end();) {
+      Connection& connection = *it;
+      if (cut_) connection.broken = true;
+      if (half_close_) {  // as if the worker had nothing more to say
+        shutdown(connection.ends[1], SHUT_WR);
+        connection.pipes[0].ended = connection.pipes[0].shut = true;
+        connection.pipes[0].chunks.clear();
+      }
+      for (int end = 0; end < 2 && !stalled_ && !connection.broken; ++end) Pump(connection, end, now);
+      const bool over = connection.broken || (connection.pipes[0].shut && connection.pipes[1].shut);
+      if (over) CloseBoth(connection, connection.broken);
+      it = over ? connections_.erase(it) : std::next(it);
+    }
+    cut_ = half_close_ = false;
+  }
+}
+
+}  // namespace bfio::chaos

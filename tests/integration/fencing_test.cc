@@ -1,0 +1,194 @@
+// A rank that the group has gone on without cannot speak for it any more: not in the barrier, not to the
+// router.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "tests/testing/cluster.h"
+#include "tests/testing/scripted_worker.h"
+#include "worker/barrier/star/star_endpoint.h"
+
+namespace bfio::testing {
+namespace {
+
+constexpr absl::Duration kDetection = absl::Seconds(kSlowdown);
+
+size_t Serving(const v1::ClusterState& state) {
+  size_t serving = 0;
+  for (const v1::WorkerState& worker : state.workers()) serving += worker.phase() == v1::WORKER_PHASE_SERVING;
+  return serving;
+}
+
+ClusterOptions Options(int workers) {
+  ClusterOptions options;
+  options.worker_processes = workers;
+  options.router_flags = {absl::StrCat("--step_timeout=", absl::FormatDuration(kDetection)),
+                          absl::StrCat("--form_timeout=", absl::FormatDuration(kDetection))};
+  options.worker_flags = {absl::StrCat("--c=", 0.008 * kSlowdown), "--tl=0", "--slots=8"};
+  return options;
+}
+
+std::vector<GenerateResult> GenerateMany(Cluster& cluster, int count, uint32_t output,
+                                         const std::function<void()>& meanwhile) {
+  std::vector<GenerateResult> results(static_cast<size_t>(count));
+  std::vector<std::thread> threads;
+  for (int i = 0; i < count; ++i) {
+    threads.emplace_back([&, i] {
+      v1::GenerateRequest request = SyntheticRequest(10 + static_cast<uint32_t>(i), output);
+      request.mutable_sampling()->set_seed(100 + static_cast<uint64_t>(i));
+      results[static_cast<size_t>(i)] = Generate(cluster.inference(), request);
+    });
+  }
+  meanwhile();
+  for (std::thread& thread : threads) thread.join();
+  return results;
+}
+
+// Stopped in the middle of a step and continued when the others are an epoch further on, with requests of its
+// own that others make the tokens of by now.
+TEST(Fencing, AStoppedRankThatGoesOnSpeaksForNobody) {
+  Cluster cluster(Options(3));
+  ASSERT_TRUE(cluster.ok());
+  const auto reference = GenerateMany(cluster, 18, 200, [] {});
+  for (int round = 0; round < 2; ++round) {
+    // Rank 0, which the others meet at, the second time.
+    Process& victim = cluster.workers()[round == 0 ? 1 : 0];
+    const auto results = GenerateMany(cluster, 18, 200, [&] {
+      ASSERT_TRUE(cluster.WaitFor("requests everywhere", [](const v1::ClusterState& s) {
+        return s.workers_size() == 3 && s.workers(0).active_requests() > 0 &&
+               s.workers(1).active_requests() > 0 && s.workers(2).active_requests() > 0;
+      }));
+      victim.Signal(SIGSTOP);
+      EXPECT_TRUE(cluster.WaitFor("the others to go on", [](const v1::ClusterState& s) {
+        return Serving(s) == 2 && s.requests().replayed() > 0;
+      }));
+      victim.Signal(SIGCONT);
+    });
+    for (size_t i = 0; i < results.size(); ++i) {
+      EXPECT_TRUE(results[i].status.ok()) << results[i].status.error_message();
+      EXPECT_TRUE(results[i].contiguous);
+      EXPECT_EQ(results[i].tokens, reference[i].tokens);
+    }
+    EXPECT_TRUE(
+        cluster.WaitFor("it to come back", [](const v1::ClusterState& s) { return Serving(s) == 3; }));
+  }
+  const v1::ClusterState state = cluster.State();
+  EXPECT_EQ(state.requests().failed(), 0u);
+  EXPECT_EQ(state.requests().tokens_lost(), 0u);
+  EXPECT_EQ(state.requests().tokens_duplicated(), 0u);
+  cluster.StopCleanly();
+}
+
+// A rank of an epoch that is over meets nobody at rank 0's door, and is not in the way of those that come
+// after.
+TEST(Fencing, TheBarrierTakesNobodyOfAnOldEpoch) {
+  Cluster cluster(Options(2));
+  ASSERT_TRUE(cluster.ok());
+  // A third that is told where the others meet, and says nothing.
+  v1::Epoch epoch;
+  {
+    ScriptedWorker outsider(cluster.address(), "outsider");
+    outsider.SayHello();
+    v1::RouterMessage message;
+    ASSERT_TRUE(outsider.ReadUntil(v1::RouterMessage::kEpoch, message));
+    epoch = message.epoch();
+    EXPECT_EQ(outsider.End().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  }
+  ASSERT_TRUE(
+      cluster.WaitFor("the others to go on", [](const v1::ClusterState& s) { return Serving(s) == 2; }));
+  ASSERT_GT(cluster.State().epoch(), epoch.epoch());
+  auto endpoint = worker::StarEndpoint::Create({.host = "127.0.0.1"});
+  ASSERT_TRUE(endpoint.ok());
+  const worker::GroupSpec stale = {epoch.epoch(), static_cast<int32_t>(epoch.rank()),
+                                   static_cast<int32_t>(epoch.world_size()), epoch.communicator_id()};
+  std::thread knocks([&] { EXPECT_FALSE((*endpoint)->Form(stale, 4 * kDetection, {}).ok()); });
+  EXPECT_EQ(Generate(cluster.inference(), SyntheticRequest(10, 50)).tokens.size(), 50u);
+  // Forms anew while it knocks.
+  cluster.StartWorker();
+  EXPECT_TRUE(cluster.WaitFor("the newcomer", [](const v1::ClusterState& s) { return Serving(s) == 3; }));
+  EXPECT_EQ(Generate(cluster.inference(), SyntheticRequest(10, 50)).tokens.size(), 50u);
+  knocks.join();
+}
+
+class TwoScripted : public ::testing::Test {
+ protected:
+  TwoScripted() : cluster_(RouterOnly()), a_(cluster_.address(), "a"), b_(cluster_.address(), "b") {}
+  void SetUp() override {
+    ASSERT_TRUE(cluster_.ok());
+    a_.SayHello();
+    b_.SayHello();
+    ASSERT_TRUE(a_.Rejoin());
+    ASSERT_TRUE(b_.Rejoin());
+    ASSERT_EQ(a_.epoch().epoch(), b_.epoch().epoch());
+    reader_ = cluster_.inference().Generate(&context_, SyntheticRequest(10, 2));
+    // The request is on one of the two.
+    v1::RouterMessage plan;
+    ASSERT_TRUE(a_.ReadUntil(v1::RouterMessage::kPlan, plan));
+    holder_ = plan.plan().assignments_size() == 1 ? &a_ : &b_;
+    ASSERT_TRUE(b_.ReadUntil(v1::RouterMessage::kPlan, holder_ == &a_ ? other_plan_ : plan));
+    ASSERT_EQ(plan.plan().assignments_size(), 1);
+    handle_ = plan.plan().assignments(0).handle();
+  }
+  static ClusterOptions RouterOnly() {
+    ClusterOptions options;
+    options.worker_processes = 0;
+    options.router_flags = {"--workers=2", absl::StrCat("--form_timeout=", 20 * kSlowdown, "s"),
+                            absl::StrCat("--step_timeout=", 20 * kSlowdown, "s")};
+    return options;
+  }
+  ScriptedWorker& other() { return holder_ == &a_ ? b_ : a_; }
+  v1::WorkerMessage Tokens(ScriptedWorker& worker, uint64_t step, std::vector<uint32_t> tokens, bool end) {
+    v1::WorkerMessage message = worker.Report(step, 1);
+    v1::StepReport& report = *message.mutable_step_report();
+    if (!tokens.empty()) {
+      report.add_handles(handle_);
+      report.add_token_counts(static_cast<uint32_t>(tokens.size()));
+      report.mutable_token_ids()->Add(tokens.begin(), tokens.end());
+    }
+    if (end) {
+      report.add_finished()->set_handle(handle_);
+      report.mutable_finished(0)->set_reason(v1::FINISH_REASON_LENGTH);
+      report.set_group_idle(true);
+    }
+    return message;
+  }
+  std::vector<uint32_t> ReadAll() {
+    std::vector<uint32_t> tokens;
+    v1::GenerateResponse response;
+    while (reader_->Read(&response))
+      tokens.insert(tokens.end(), response.token_ids().begin(), response.token_ids().end());
+    EXPECT_TRUE(reader_->Finish().ok());
+    return tokens;
+  }
+
+  Cluster cluster_;
+  ScriptedWorker a_, b_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader_;
+  ScriptedWorker* holder_ = nullptr;
+  v1::RouterMessage other_plan_;
+  uint64_t handle_ = 0;
+};
+
+TEST_F(TwoScripted, TellsOfAnothersRequestInVain) {
+  ASSERT_TRUE(other().Send(Tokens(other(), 1, {66, 67}, true)));
+  ASSERT_TRUE(holder_->Send(Tokens(*holder_, 1, {1, 2}, true)));
+  EXPECT_EQ(ReadAll(), (std::vector<uint32_t>{1, 2}));
+}
+
+TEST_F(TwoScripted, ReportsOfOtherEpochsCountNothing) {
+  for (const int64_t distance : {-1, 1, 1000}) {
+    v1::WorkerMessage message = Tokens(*holder_, 1, {66, 67}, true);
+    message.mutable_step_report()->set_epoch(holder_->epoch().epoch() + static_cast<uint64_t>(distance));
+    ASSERT_TRUE(holder_->Send(message));
+  }
+  ASSERT_TRUE(holder_->Send(Tokens(*holder_, 1, {1, 2}, true)));
+  ASSERT_TRUE(other().Send(Tokens(other(), 1, {}, false)));
+  EXPECT_EQ(ReadAll(), (std::vector<uint32_t>{1, 2}));
+}
+
+}  // namespace
+}  // namespace bfio::testing

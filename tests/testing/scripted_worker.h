@@ -1,0 +1,87 @@
+// A client of WorkerLink that says what a test wants said: the router and every message are real.
+//
+// Threads: one.
+#ifndef BFIO_TESTS_TESTING_SCRIPTED_WORKER_H_
+#define BFIO_TESTS_TESTING_SCRIPTED_WORKER_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "bfio/v1/worker.grpc.pb.h"
+
+namespace bfio::testing {
+
+class ScriptedWorker {
+ public:
+  ScriptedWorker(const std::string& address, const std::string& id)
+      : stub_(v1::WorkerLink::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()))) {
+    stream_ = stub_->Attach(&context_);
+    v1::Hello& hello = *hello_.mutable_hello();
+    hello.set_worker_id(id);
+    hello.set_slots(2);
+    hello.set_kv_tokens(1000);
+    hello.set_max_sequence_tokens(1000);
+    hello.set_engine("scripted");
+    hello.set_barrier("star");
+    hello.set_communicator_offer("127.0.0.1:1");
+  }
+  ~ScriptedWorker() { context_.TryCancel(); }
+
+  v1::Hello& hello() { return *hello_.mutable_hello(); }
+  void SayHello() { stream_->Write(hello_); }
+  bool Send(const v1::WorkerMessage& message) { return stream_->Write(message); }
+
+  // Reads until a message of this kind; false when the stream ends first.
+  bool ReadUntil(v1::RouterMessage::MessageCase kind, v1::RouterMessage& message) {
+    while (stream_->Read(&message)) {
+      if (message.message_case() == kind) return true;
+    }
+    return false;
+  }
+
+  // Hello, Epoch, EpochReady.
+  bool Join() {
+    SayHello();
+    return Rejoin();
+  }
+  bool Rejoin() {
+    v1::RouterMessage message;
+    if (!ReadUntil(v1::RouterMessage::kEpoch, message)) return false;
+    epoch_ = message.epoch();
+    v1::WorkerMessage ready;
+    ready.mutable_epoch_ready()->set_epoch(epoch_.epoch());
+    ready.mutable_epoch_ready()->set_communicator_offer("127.0.0.1:1");
+    return Send(ready);
+  }
+
+  v1::WorkerMessage Report(uint64_t step, uint64_t applied_plan) {
+    v1::WorkerMessage message;
+    message.mutable_step_report()->set_epoch(epoch_.epoch());
+    message.mutable_step_report()->set_step(step);
+    message.mutable_step_report()->set_applied_plan(applied_plan);
+    return message;
+  }
+
+  grpc::Status End() {
+    v1::RouterMessage message;
+    while (stream_->Read(&message)) {
+    }
+    return stream_->Finish();
+  }
+
+  const v1::Epoch& epoch() const { return epoch_; }
+
+ private:
+  grpc::ClientContext context_;
+  std::unique_ptr<v1::WorkerLink::Stub> stub_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::WorkerMessage, v1::RouterMessage>> stream_;
+  v1::WorkerMessage hello_;
+  v1::Epoch epoch_;
+};
+
+}  // namespace bfio::testing
+
+#endif  // BFIO_TESTS_TESTING_SCRIPTED_WORKER_H_
