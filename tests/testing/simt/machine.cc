@@ -10,26 +10,17 @@
 #include <memory>
 #include <vector>
 
+#include "simt/async_copies.h"
 #include "simt/fiber.h"
 #include "simt/memory.h"
+#include "simt/shared_memory.h"
 
 namespace simt {
 namespace {
 
 constexpr int kMaxThreads = 1024;
-// Between shared arrays; checked when a block ends.
-constexpr size_t kCanaryBytes = 64;
-constexpr unsigned char kCanary = 0x5a;
-constexpr size_t kMaxStaticShared = 48 * 1024;
 
 enum class State { kReady, kAtWarp, kAtBlock, kDone };
-
-struct PendingCopy {
-  unsigned char* target;
-  const void* source;
-  size_t bytes;
-  bool valid;
-};
 
 struct Thread {
   Fiber fiber;
@@ -38,14 +29,7 @@ struct Thread {
   const char* waits_in = "";
   Where where;
   void* argument = nullptr;
-  std::vector<PendingCopy> uncommitted;
-  std::vector<std::vector<PendingCopy>> groups;
-};
-
-struct StaticArray {
-  const void* key;
-  size_t offset;
-  size_t bytes;
+  AsyncCopies copies;
 };
 
 struct Machine {
@@ -58,9 +42,7 @@ struct Machine {
   std::string error;
   // Lanes that have come to their warp's meeting, by warp.
   std::array<int, kMaxThreads / kWarpLanes> met{};
-  alignas(1024) std::array<unsigned char, kMaxSharedBytes + kMaxStaticShared + 64 * kCanaryBytes> shared;
-  std::vector<StaticArray> arrays;
-  size_t shared_used = 0;
+  SharedMemory shared;
 };
 
 Machine& M() {
@@ -106,25 +88,10 @@ bool SamePlace(const Where& a, const Where& b) {
   return a.line() == b.line() && a.column() == b.column() && std::strcmp(a.file_name(), b.file_name()) == 0;
 }
 
-bool InShared(const void* p, size_t bytes) {
-  const auto address = reinterpret_cast<uintptr_t>(p);
-  const auto base = reinterpret_cast<uintptr_t>(M().shared.data());
-  auto within = [&](size_t offset, size_t size) {
-    return address >= base + offset && address + bytes <= base + offset + size;
-  };
-  if (within(0, M().grid.shared_bytes)) return true;
-  for (const StaticArray& array : M().arrays) {
-    if (within(array.offset, array.bytes)) return true;
-  }
-  return false;
-}
-
 void ThreadMain() {
   (*M().kernel)();
   Thread* self = M().self;
-  bool pending = !self->uncommitted.empty();
-  for (const auto& group : self->groups) pending |= !group.empty();
-  if (pending) Fail("the thread exits before it has waited for its async copies");
+  if (self->copies.Pending()) Fail("the thread exits before it has waited for its async copies");
   self->state = State::kDone;
   SuspendSelf();
 }
@@ -172,33 +139,15 @@ bool ReleaseBarrier() {
   return true;
 }
 
-void CheckCanaries() {
-  Machine& m = M();
-  auto intact = [&](size_t offset) {
-    for (size_t i = 0; i < kCanaryBytes; ++i) {
-      if (m.shared[offset + i] != kCanary) return false;
-    }
-    return true;
-  };
-  if (!intact(m.grid.shared_bytes)) m.error = "a write past the end of dynamic shared memory";
-  for (const StaticArray& array : m.arrays) {
-    if (!intact(array.offset + array.bytes)) m.error = "a write past the end of a shared array";
-  }
-}
-
 void RunBlock(int block_x, int block_y) {
   Machine& m = M();
-  m.arrays.clear();
   m.met.fill(0);
-  std::memset(m.shared.data(), kPoison, m.grid.shared_bytes);
-  std::memset(m.shared.data() + m.grid.shared_bytes, kCanary, kCanaryBytes);
-  m.shared_used = m.grid.shared_bytes + kCanaryBytes;
+  m.shared.Begin(m.grid.shared_bytes);
   for (int i = 0; i < m.grid.threads; ++i) {
     Thread& thread = *m.threads[i];
     thread.place = {i, block_x, block_y};
     thread.state = State::kReady;
-    thread.uncommitted.clear();
-    thread.groups.clear();
+    thread.copies.Forget();
     thread.fiber.Start(&ThreadMain);
   }
   const int warps = m.grid.threads / kWarpLanes;
@@ -208,7 +157,8 @@ void RunBlock(int block_x, int block_y) {
       if (!m.error.empty()) break;
     }
   } while (m.error.empty() && ReleaseBarrier());
-  if (m.error.empty()) CheckCanaries();
+  const char* damage = m.shared.Damage();
+  if (m.error.empty() && damage != nullptr) m.error = damage;
   if (!m.error.empty()) {
     m.error = "block (" + std::to_string(block_x) + ", " + std::to_string(block_y) + "): " + m.error;
   }
@@ -320,21 +270,13 @@ void WarpMeeting(const char* name, void (*operation)(void* const*), void* argume
 }
 
 unsigned char* DynamicShared() {
-  return M().shared.data();
+  return M().shared.dynamic();
 }
 
 void* StaticShared(const void* key, size_t bytes, size_t alignment) {
-  Machine& m = M();
-  for (const StaticArray& array : m.arrays) {
-    if (array.key == key) return m.shared.data() + array.offset;
-  }
-  const size_t offset = (m.shared_used + alignment - 1) / alignment * alignment;
-  if (offset + bytes + kCanaryBytes > m.shared.size()) Fail("too much static shared memory");
-  std::memset(m.shared.data() + offset, kPoison, bytes);
-  std::memset(m.shared.data() + offset + bytes, kCanary, kCanaryBytes);
-  m.arrays.push_back({key, offset, bytes});
-  m.shared_used = offset + bytes + kCanaryBytes;
-  return m.shared.data() + offset;
+  void* array = M().shared.StaticArray(key, bytes, alignment);
+  if (array == nullptr) Fail("too much static shared memory");
+  return array;
 }
 
 void CopyAsync(void* shared, const void* global, size_t bytes, bool valid) {
@@ -344,39 +286,27 @@ void CopyAsync(void* shared, const void* global, size_t bytes, bool valid) {
     Fail("CopyAsync from misaligned memory or from outside of all buffers");
   }
   std::memset(shared, kPoison, bytes);
-  M().self->uncommitted.push_back({static_cast<unsigned char*>(shared), global, bytes, valid});
+  M().self->copies.Add(shared, valid ? global : nullptr, bytes);
 }
 
 void CommitAsync() {
-  Thread* self = M().self;
-  self->groups.push_back(std::move(self->uncommitted));
-  self->uncommitted.clear();
+  M().self->copies.Commit();
 }
-
 void WaitAsync(int newest) {
-  auto& groups = M().self->groups;
-  while (static_cast<int>(groups.size()) > newest) {
-    for (const PendingCopy& copy : groups.front()) {
-      if (copy.valid) {
-        std::memcpy(copy.target, copy.source, copy.bytes);
-      } else {
-        std::memset(copy.target, 0, copy.bytes);
-      }
-    }
-    groups.erase(groups.begin());
-  }
+  M().self->copies.Wait(newest);
 }
 
 void CheckShared(const char* what, const void* p, size_t bytes) {
   const bool aligned = reinterpret_cast<uintptr_t>(p) % bytes == 0;
-  if (aligned && InShared(p, bytes)) return;
+  if (aligned && M().shared.Contains(p, bytes)) return;
   SetError(std::string(what) + (aligned ? ": outside of shared memory" : ": misaligned address"));
   Abandon();
 }
 
 void CheckAccess(const char* what, const void* p, size_t bytes) {
   const bool aligned = reinterpret_cast<uintptr_t>(p) % bytes == 0;
-  if (aligned && (InShared(p, bytes) || GuardedMemory::FindContaining(p, bytes) != nullptr)) return;
+  if (aligned && (M().shared.Contains(p, bytes) || GuardedMemory::FindContaining(p, bytes) != nullptr))
+    return;
   SetError(std::string(what) +
            (aligned ? ": outside of shared memory and of all buffers" : ": misaligned address"));
   Abandon();

@@ -1,0 +1,68 @@
+#include "simt/shared_memory.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "simt/machine.h"
+
+namespace simt {
+namespace {
+
+constexpr size_t kAlignment = 1024;
+constexpr size_t kMaxStaticBytes = 48 * 1024;
+// After each array.
+constexpr size_t kCanaryBytes = 64;
+constexpr unsigned char kCanary = 0x5a;
+
+}  // namespace
+
+SharedMemory::SharedMemory()
+    : storage_(kMaxSharedBytes + kMaxStaticBytes + 2 * kAlignment),
+      size_(kMaxSharedBytes + kMaxStaticBytes + kAlignment) {
+  const auto address = reinterpret_cast<uintptr_t>(storage_.data());
+  bytes_ = storage_.data() + (kAlignment - address % kAlignment) % kAlignment;
+}
+
+void SharedMemory::Begin(size_t dynamic_bytes) {
+  arrays_.clear();
+  Add(nullptr, 0, dynamic_bytes);
+}
+
+void SharedMemory::Add(const void* key, size_t offset, size_t bytes) {
+  std::memset(bytes_ + offset, kPoison, bytes);
+  std::memset(bytes_ + offset + bytes, kCanary, kCanaryBytes);
+  arrays_.push_back({key, offset, bytes});
+  used_ = offset + bytes + kCanaryBytes;
+}
+
+void* SharedMemory::StaticArray(const void* key, size_t bytes, size_t alignment) {
+  for (const Array& array : arrays_) {
+    if (array.key == key) return bytes_ + array.offset;
+  }
+  const size_t offset = (used_ + alignment - 1) / alignment * alignment;
+  if (offset + bytes + kCanaryBytes > size_) return nullptr;
+  Add(key, offset, bytes);
+  return bytes_ + offset;
+}
+
+bool SharedMemory::Contains(const void* p, size_t bytes) const {
+  const auto* from = static_cast<const unsigned char*>(p);
+  return std::any_of(arrays_.begin(), arrays_.end(), [&](const Array& array) {
+    const unsigned char* start = bytes_ + array.offset;
+    return reinterpret_cast<uintptr_t>(from) >= reinterpret_cast<uintptr_t>(start) &&
+           reinterpret_cast<uintptr_t>(from) + bytes <= reinterpret_cast<uintptr_t>(start) + array.bytes;
+  });
+}
+
+const char* SharedMemory::Damage() const {
+  for (const Array& array : arrays_) {
+    const unsigned char* canary = bytes_ + array.offset + array.bytes;
+    if (std::all_of(canary, canary + kCanaryBytes, [](unsigned char c) { return c == kCanary; })) continue;
+    return array.key == nullptr ? "a write past the end of dynamic shared memory"
+                                : "a write past the end of a shared array";
+  }
+  return nullptr;
+}
+
+}  // namespace simt

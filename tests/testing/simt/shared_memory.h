@@ -1,0 +1,47 @@
+// The shared memory of the block that runs.
+//
+// Purpose: dynamic memory first, then static arrays as they are first used, each followed by bytes that
+// nobody may write. All of it is poisoned when a block begins (machine.h). Threads: as machine.h.
+#ifndef BFIO_TESTS_TESTING_SIMT_SHARED_MEMORY_H_
+#define BFIO_TESTS_TESTING_SIMT_SHARED_MEMORY_H_
+
+#include <cstddef>
+#include <vector>
+
+namespace simt {
+
+class SharedMemory {
+ public:
+  SharedMemory();
+
+  // Another block, with so much dynamic memory. REQUIRES: dynamic_bytes <= kMaxSharedBytes.
+  void Begin(size_t dynamic_bytes);
+
+  unsigned char* dynamic() { return bytes_; }
+  // The array that belongs to `key`; nullptr when there is no room.
+  void* StaticArray(const void* key, size_t bytes, size_t alignment);
+  bool Contains(const void* p, size_t bytes) const;
+  // What was written to where nobody may; nullptr: nothing.
+  const char* Damage() const;
+
+ private:
+  struct Array {
+    // Null: dynamic memory.
+    const void* key;
+    size_t offset;
+    size_t bytes;
+  };
+
+  void Add(const void* key, size_t offset, size_t bytes);
+
+  std::vector<unsigned char> storage_;
+  // Within storage_, aligned to 1024.
+  unsigned char* bytes_;
+  size_t size_;
+  std::vector<Array> arrays_;
+  size_t used_ = 0;
+};
+
+}  // namespace simt
+
+#endif  // BFIO_TESTS_TESTING_SIMT_SHARED_MEMORY_H_
