@@ -50,6 +50,7 @@ std::vector<AttentionCase> AttentionCases(bool large) {
       {"decodes with prompts", llama, {{50, 300, 1}, {51, 17, 1}, {52, 0, 40}, {53, 64, 20}}},
       {"one block", llama, {{54, 300, 1}, {55, 70, 1}, {56, 0, 33}}, 1, {1, 1, 1}},
       {"a prompt in parts", llama, {{64, 500, 35}, {65, 250, 20}}, 1, {3, 5, 2}, 100},
+      {"a prompt in parts of two chunks", llama, {{66, 1000, 20}}, 1, {3, 5, 2}, 8},
       {"more blocks than work", llama, {{57, 300, 1}, {58, 70, 1}, {59, 0, 33}}, 1, {40, 40, 40}},
   };
   for (const int32_t head_dim : {16, 32, 64, 128}) {
