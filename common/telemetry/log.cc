@@ -55,7 +55,9 @@ void AppendEscaped(absl::string_view text, bool quotes, std::string& out) {
     } else if (c == '\t') {
       out.append(quotes ? "\\t" : "\t");
     } else if (byte < 0x20 || byte == 0x7f) {
-      absl::StrAppendFormat(&out, quotes ? "\\u%04x" : "\\x%02x", byte);
+      // Two calls: a format that is chosen at run time is no constant for clang.
+      if (quotes) absl::StrAppendFormat(&out, "\\u%04x", byte);
+      if (!quotes) absl::StrAppendFormat(&out, "\\x%02x", byte);
     } else {
       out.push_back(c);
     }

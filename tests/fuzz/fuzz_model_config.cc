@@ -1,0 +1,15 @@
+// config.json of a model, and the tensors that it asks for.
+#include "tests/fuzz/fuzz.h"
+#include "worker/engine/model/layout.h"
+#include "worker/engine/model/model_config.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const auto config = bfio::worker::ParseModelConfig(bfio::fuzz::Text(data, size), "fuzz");
+  if (!config.ok()) return 0;
+  // A list per layer: only of models that somebody could have.
+  if (config->layers > 64) return 0;
+  for (const auto& spec : bfio::worker::ModelTensors(*config)) {
+    for (const int64_t length : spec.shape) bfio::fuzz::Check(length > 0, "no tensor is empty");
+  }
+  return 0;
+}

@@ -1,0 +1,64 @@
+// What a worker sends: hello and step reports, and what they do to the scheduler.
+//
+// The input is a series of worker messages, each with its length before it. Reports go to a scheduler whose
+// group stepped into an epoch with two ranks and a few requests, as the decision loop would hand them on.
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "bfio/v1/worker.pb.h"
+#include "google/protobuf/stubs/logging.h"
+#include "router/core/decide/scheduler.h"
+#include "router/core/lookahead/lookahead.h"
+#include "router/core/policy/policy.h"
+#include "router/service/convert.h"
+#include "tests/fuzz/fuzz.h"
+
+namespace {
+
+namespace core = bfio::core;
+
+std::unique_ptr<core::Scheduler> TwoRanks() {
+  core::SchedulerOptions options;
+  auto policy = core::MakePolicy("least_tokens", {});
+  auto lookahead = core::MakeLookahead("hint");
+  bfio::fuzz::Check(policy.ok() && lookahead.ok(), "the policy and the lookahead are there");
+  auto scheduler = std::make_unique<core::Scheduler>(options, *std::move(policy), *std::move(lookahead));
+  for (core::RequestId id = 1; id <= 6; ++id) {
+    core::RequestSpec spec;
+    spec.id = id;
+    spec.prefill_tokens = 10;
+    spec.max_new_tokens = 5;
+    bfio::fuzz::Check(scheduler->Enqueue(spec).ok(), "a good request is taken");
+  }
+  std::vector<core::EpochMember> members(2);
+  for (core::EpochMember& member : members) {
+    member.spec.slots = 2;
+    member.spec.kv_tokens = 1000;
+  }
+  scheduler->OpenEpoch(std::move(members));
+  return scheduler;
+}
+
+}  // namespace
+
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const google::protobuf::LogSilencer quiet;
+  bfio::fuzz::Input input(data, size);
+  std::unique_ptr<core::Scheduler> scheduler = TwoRanks();
+  bfio::router::ReportView view;
+  for (int messages = 0; !input.empty() && messages < 64; ++messages) {
+    const uint8_t rank = input.Byte() % 2;
+    bfio::v1::WorkerMessage message;
+    if (!message.ParseFromString(input.Chunk())) continue;
+    if (message.has_hello()) (void)bfio::router::CheckHello(message.hello());
+    if (!message.has_step_report()) continue;
+    const bfio::v1::StepReport& report = message.step_report();
+    if (!bfio::router::ConvertReport(report, view).ok()) continue;
+    bfio::fuzz::Check(report.token_counts_size() == 0 || report.token_counts_size() == report.handles_size(),
+                      "a report that passes agrees with itself");
+    if (!scheduler->OnReport(rank, view.core).ok()) continue;
+    if (!scheduler->ReportsMissing()) (void)scheduler->MakePlan();
+  }
+  return 0;
+}
