@@ -1,8 +1,9 @@
-// bfio_engine_bench: what a decode step of the CPU engine takes, against what the memory allows.
+// bfio_engine_bench: what a decode step takes, against what the memory allows.
 //
 // First the machine: memory bandwidth by reading an array of --stream_mb with as many threads, the best of
 // several passes. Then, for every batch x context: all sequences are brought to the context in untimed
-// prefill, and steps of one token each are timed, the context growing by one token a step.
+// prefill, and steps of one token each are timed, the context growing by one token a step. Those that are
+// there first decode meanwhile: the keys and values counted are those there were in the median step.
 //
 //   step_ms   median step
 //   tok/s     batch / step
@@ -16,10 +17,11 @@
 // With --gemm it prints instead the matrix products of this engine beside OpenBLAS (one thread, where it was
 // found), by rows: what bit-equality in any batch costs.
 //
+// With --engine=cuda the engine is the GPU's: tests/bench/engine_bench_cuda.cc says what it prints.
+//
 // Usage: bfio_engine_bench --model=DIR [--cpu_threads=N] [--batches=1,4,16] [--contexts=128,1024]
 // [--steps=16]
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <string>
 #include <vector>
@@ -27,21 +29,26 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
-#include "absl/strings/numbers.h"
-#include "absl/strings/str_split.h"
+#include "tests/bench/engine_bench_cuda.h"
+#include "tests/bench/engine_measure.h"
 #include "worker/engine/cpu/cpu_engine.h"
 #ifdef BFIO_BENCH_OPENBLAS
 #include <cblas.h>
 extern "C" void openblas_set_num_threads(int);
 #endif
 
+ABSL_FLAG(std::string, engine, "cpu", "cpu or cuda");
 ABSL_FLAG(std::string, model, "", "directory of a checkpoint");
+ABSL_FLAG(std::string, shape, "",
+          "cuda: random weights of this model's shape instead: llama-8b, llama-1b, qwen3-8b");
+ABSL_FLAG(int32_t, device, 0, "cuda: which GPU");
+ABSL_FLAG(double, peak_tflops, 989.5, "cuda: what MFU is a share of: an H200's dense bf16");
 ABSL_FLAG(int32_t, cpu_threads, 1, "threads");
 ABSL_FLAG(std::string, batches, "1,4,16,64", "sequences");
 ABSL_FLAG(std::string, contexts, "128,1024", "tokens in the cache of each");
 ABSL_FLAG(int32_t, steps, 16, "timed steps per line");
 ABSL_FLAG(int32_t, page_size, 64, "tokens of a page");
-ABSL_FLAG(int32_t, step_tokens, 512, "prompt tokens per step");
+ABSL_FLAG(int64_t, step_tokens, 512, "rows per step where prompts are concerned");
 ABSL_FLAG(std::string, weight_type, "auto", "auto, fp32 or bf16");
 ABSL_FLAG(std::string, kv_type, "fp32", "fp32 or bf16");
 ABSL_FLAG(int64_t, stream_mb, 512, "array that the bandwidth is measured with, in MiB");
@@ -49,29 +56,6 @@ ABSL_FLAG(bool, gemm, false, "matrix products beside OpenBLAS instead");
 
 namespace bfio::worker {
 namespace {
-
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-std::vector<int64_t> Numbers(const std::string& text) {
-  std::vector<int64_t> numbers;
-  for (const auto part : absl::StrSplit(text, ',')) {
-    int64_t number = 0;
-    if (absl::SimpleAtoi(part, &number) && number > 0) numbers.push_back(number);
-  }
-  return numbers;
-}
-
-[[noreturn]] void Fail(const absl::Status& status) {
-  std::fprintf(stderr, "bfio_engine_bench: %s\n", std::string(status.message()).c_str());
-  std::exit(2);
-}
-
-double Median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 // Sums an array in eight chains, so that it waits for memory and not for the sums.
 uint64_t Read(const uint64_t* array, int64_t begin, int64_t end) {
@@ -101,50 +85,19 @@ double ReadBandwidth(int32_t threads) {
   return best;
 }
 
-struct Measured {
-  double step_s = 0;
-  double prefill_tokens_per_s = 0;
-};
-
-Measured Measure(const std::shared_ptr<const cpu::Weights>& weights, int64_t batch, int64_t context) {
-  const int64_t steps = absl::GetFlag(FLAGS_steps);
+Measured MeasureCpu(const std::shared_ptr<const cpu::Weights>& weights, int64_t batch, int64_t context) {
+  const Course course = {batch, context, absl::GetFlag(FLAGS_steps), absl::GetFlag(FLAGS_step_tokens)};
   CpuOptions options;
   options.threads = absl::GetFlag(FLAGS_cpu_threads);
-  options.decode.limits = {static_cast<int32_t>(batch), batch * (context + steps + 2), context + steps + 3};
+  options.decode.limits = course.limits();
   options.decode.page_tokens = absl::GetFlag(FLAGS_page_size);
-  options.decode.step_tokens = absl::GetFlag(FLAGS_step_tokens);
+  options.decode.step_tokens = course.step_tokens;
   const auto kv = cpu::ParseStorage(absl::GetFlag(FLAGS_kv_type));
   if (!kv.ok()) Fail(kv.status());
   options.kv = *kv;
   auto engine = MakeCpuEngine(options, weights);
   if (!engine.ok()) Fail(engine.status());
-  for (int64_t i = 0; i < batch; ++i) {
-    SequenceRequest request;
-    request.handle = static_cast<Handle>(i) + 1;
-    request.prompt_length = context;
-    request.max_new_tokens = steps + 3;
-    request.ignore_eos = true;
-    request.sampling.seed = static_cast<uint64_t>(i);
-    if (absl::Status status = (*engine)->Admit(request); !status.ok()) Fail(status);
-  }
-  StepOutput out;
-  Measured measured;
-  double start = Now();
-  int64_t prefilled = 0;
-  while (prefilled < batch * context) {
-    if (absl::Status status = (*engine)->Step(out); !status.ok()) Fail(status);
-    prefilled += out.prefill_tokens;
-  }
-  measured.prefill_tokens_per_s = static_cast<double>(prefilled) / (Now() - start);
-  std::vector<double> times;
-  while (static_cast<int64_t>(times.size()) < steps && (*engine)->active() == batch) {
-    start = Now();
-    if (absl::Status status = (*engine)->Step(out); !status.ok()) Fail(status);
-    times.push_back(Now() - start);
-  }
-  // A sequence that began early may be at its end before the last has begun: more steps would be needed.
-  measured.step_s = times.empty() ? 0 : Median(times);
-  return measured;
+  return MeasureSteps(**engine, course);
 }
 
 int RunSteps() {
@@ -170,13 +123,8 @@ int RunSteps() {
   bool cached = false;
   for (const int64_t context : Numbers(absl::GetFlag(FLAGS_contexts))) {
     for (const int64_t batch : Numbers(absl::GetFlag(FLAGS_batches))) {
-      const Measured measured = Measure(*weights, batch, context);
-      if (measured.step_s == 0) {
-        std::printf("%6ld %8ld  the first sequences ended before the last began: more --steps\n", batch,
-                    context);
-        continue;
-      }
-      const double kv = kv_bytes * static_cast<double>(batch * context);
+      const Measured measured = MeasureCpu(*weights, batch, context);
+      const double kv = kv_bytes * measured.kv_tokens;
       const double floor = (weight_bytes + kv) / bandwidth, share = floor / measured.step_s;
       cached = cached || share > 1;
       std::printf("%6ld %8ld %9.3f %9.0f %9.3f %6.0f%% %8.0f%% %12.0f\n", batch, context,
@@ -241,7 +189,7 @@ int RunGemm() {
 }  // namespace bfio::worker
 
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage("measures the CPU engine: tests/bench/engine_bench.cc says what and how");
+  absl::SetProgramUsageMessage("measures an engine: tests/bench/engine_bench.cc says what and how");
   absl::ParseCommandLine(argc, argv);
 #ifdef BFIO_BENCH_OPENBLAS
   openblas_set_num_threads(1);
@@ -249,5 +197,18 @@ int main(int argc, char** argv) {
 #ifndef NDEBUG
   std::printf("WARNING: assertions are on; build with the release preset to measure\n");
 #endif
+  if (absl::GetFlag(FLAGS_engine) == "cuda") {
+    bfio::worker::CudaBench bench;
+    bench.model = absl::GetFlag(FLAGS_model);
+    bench.shape = absl::GetFlag(FLAGS_shape);
+    bench.device = absl::GetFlag(FLAGS_device);
+    bench.batches = bfio::worker::Numbers(absl::GetFlag(FLAGS_batches));
+    bench.contexts = bfio::worker::Numbers(absl::GetFlag(FLAGS_contexts));
+    bench.steps = absl::GetFlag(FLAGS_steps);
+    bench.page_tokens = absl::GetFlag(FLAGS_page_size);
+    bench.step_tokens = absl::GetFlag(FLAGS_step_tokens);
+    bench.peak_flops = absl::GetFlag(FLAGS_peak_tflops) * 1e12;
+    return bfio::worker::RunCudaBench(bench);
+  }
   return absl::GetFlag(FLAGS_gemm) ? bfio::worker::RunGemm() : bfio::worker::RunSteps();
 }

@@ -16,9 +16,9 @@ int32_t MaxRowsOf(const DecodeOptions& options) {
   return static_cast<int32_t>(MaxRows(options.limits.slots, options.step_tokens));
 }
 
-AttentionLimits LimitsOf(const DecodeOptions& options) {
+AttentionLimits LimitsOf(const DecodeOptions& options, const AttentionGrid& grid) {
   const int64_t pages = PageTable::PageLimit(PageTableOptionsOf(options));
-  return {MaxRowsOf(options), options.limits.slots, pages * options.page_tokens};
+  return {MaxRowsOf(options), options.limits.slots, pages * options.page_tokens, grid.long_blocks};
 }
 
 AttentionShape ShapeOf(const DecodeOptions& options, const ModelConfig& config) {
@@ -39,19 +39,22 @@ absl::StatusOr<std::unique_ptr<CudaBackend>> CudaBackend::Create(const DecodeOpt
                                                                  const Progress& progress) {
   if (absl::Status status = CheckDecodeOptions(options); !status.ok()) return status;
   if (absl::Status status = CheckAttentionShape(ShapeOf(options, config)); !status.ok()) return status;
-  auto backend =
-      std::unique_ptr<CudaBackend>(new CudaBackend(options, config, std::move(ops), std::move(weights)));
+  const auto grid = ops->FullAttentionGrid(static_cast<int32_t>(config.head_dim));
+  if (!grid.ok()) return grid.status();
+  auto backend = std::unique_ptr<CudaBackend>(
+      new CudaBackend(options, config, *grid, std::move(ops), std::move(weights)));
   if (absl::Status status = backend->Start(progress); !status.ok()) return status;
   return backend;
 }
 
-CudaBackend::CudaBackend(const DecodeOptions& options, const ModelConfig& config,
+CudaBackend::CudaBackend(const DecodeOptions& options, const ModelConfig& config, const AttentionGrid& grid,
                          std::unique_ptr<DeviceOps> ops, DeviceWeights weights)
     : options_(options),
       config_(config),
       ops_(std::move(ops)),
       weights_(std::move(weights)),
-      limits_(LimitsOf(options)),
+      grid_(grid),
+      limits_(LimitsOf(options, grid)),
       shape_(ShapeOf(options, config)),
       sizes_(SizesFor(shape_, limits_)),
       attention_(shape_, limits_),
@@ -70,6 +73,7 @@ absl::Status CudaBackend::Start(const Progress& progress) {
   options.page_tokens = options_.page_tokens;
   options.pages = PageTable::PageLimit(PageTableOptionsOf(options_));
   options.kv_tokens = options_.limits.kv_tokens;
+  options.attention_grid = grid_;
   const auto allocate = [&](auto& pointer, absl::StatusOr<void*> memory) {
     if (memory.ok()) pointer = static_cast<std::remove_reference_t<decltype(pointer)>>(*memory);
     return memory.status();

@@ -62,8 +62,8 @@ class CudaBackend final : public Backend {
     int attention = -1;
   };
 
-  CudaBackend(const DecodeOptions& options, const ModelConfig& config, std::unique_ptr<DeviceOps> ops,
-              DeviceWeights weights);
+  CudaBackend(const DecodeOptions& options, const ModelConfig& config, const AttentionGrid& grid,
+              std::unique_ptr<DeviceOps> ops, DeviceWeights weights);
 
   absl::Status Start(const Progress& progress);
   absl::StatusOr<Recorded> RecordBucket(const StepBucket& bucket);
@@ -75,6 +75,7 @@ class CudaBackend final : public Backend {
   const std::unique_ptr<DeviceOps> ops_;
   const DeviceWeights weights_;
   ModelFacts facts_;
+  const AttentionGrid grid_;
   const AttentionLimits limits_;
   const AttentionShape shape_;
   const AttentionSizes sizes_;

@@ -44,9 +44,6 @@ absl::StatusOr<std::unique_ptr<Forward>> Forward::Create(const ModelConfig& conf
                                                          const AttentionSizes& sizes, DeviceOps& ops) {
   auto forward = std::unique_ptr<Forward>(new Forward(config, weights, options, ops));
   BFIO_RETURN_IF_ERROR(CheckConfig(config, forward->attention_shape()));
-  const auto grid = ops.FullAttentionGrid(static_cast<int32_t>(config.head_dim));
-  if (!grid.ok()) return grid.status();
-  forward->attention_grid_ = *grid;
   BFIO_RETURN_IF_ERROR(forward->Allocate(sizes));
   BFIO_RETURN_IF_ERROR(forward->AllocateKv());
   return forward;
@@ -269,7 +266,7 @@ absl::Status Forward::Attend(const StepBucket& bucket, const StepInputs& inputs,
   args.out = attended_;
   args.part_outputs = part_outputs_;
   args.part_sums = part_sums_;
-  AttentionGrid grid = attention_grid_;
+  AttentionGrid grid = options_.attention_grid;
   if (!bucket.prompts) grid.long_blocks = 0;
   return LaunchStatus(LaunchAttention(args, grid, ops_.stream()), "Attention");
 }

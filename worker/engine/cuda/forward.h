@@ -36,6 +36,7 @@ struct ForwardOptions {
   int64_t pages = 0;
   // Of the cache; for the text of an error.
   int64_t kv_tokens = 0;
+  AttentionGrid attention_grid;
 };
 
 class Forward {
@@ -92,7 +93,6 @@ class Forward {
   const DeviceWeights& weights_;
   const ForwardOptions options_;
   DeviceOps& ops_;
-  AttentionGrid attention_grid_;
   Product qkv_, o_, gate_up_, down_, lm_head_;
 
   // [rows, ...] or [draws, ...]

@@ -11,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "simt/machine.h"
+#include "tests/testing/cuda_logits.h"
 #include "tests/testing/decode_schedule.h"
 #include "tests/testing/emulated_device_ops.h"
 #include "tests/testing/golden.h"
@@ -22,6 +23,7 @@ namespace {
 using testing::EmulatedDevice;
 using testing::Golden;
 using ::testing::HasSubstr;
+using testing::RunInPieces;
 
 DecodeOptions Options() {
   DecodeOptions options;
@@ -59,39 +61,6 @@ std::unique_ptr<Engine> MakeEngine(const std::string& name, const DecodeOptions&
   auto engine = DecodeEngine::Create(options, Make(name, options, device));
   EXPECT_TRUE(engine.ok()) << engine.status();
   return *std::move(engine);
-}
-
-// Feeds `tokens` in pieces of the given sizes (the last one repeats), beside a companion whose rows come
-// first, and returns the logits of every row from `first` on: one step is run for each, for a run draws once.
-std::vector<float> RunInPieces(CudaBackend& backend, const std::vector<uint32_t>& tokens, int32_t first,
-                               const std::vector<int32_t>& pieces) {
-  const auto vocab = static_cast<size_t>(backend.facts().vocab);
-  std::vector<PageId> pages, other_pages;
-  for (PageId page = 0; page < 8; ++page) {
-    pages.push_back(17 - 2 * page);
-    other_pages.push_back(2 * page);
-  }
-  std::vector<float> logits;
-  size_t piece = 0;
-  int64_t other_at = 0;
-  for (size_t at = 0; at < tokens.size(); ++piece) {
-    const auto size = std::min<size_t>(pieces[std::min(piece, pieces.size() - 1)], tokens.size() - at);
-    StepPlan plan;
-    plan.Clear();
-    const uint32_t other = static_cast<uint32_t>(piece * 7 % vocab);
-    plan.AddRun(1, other_at++, {&other, 1}, other_pages, true);
-    plan.AddRun(0, static_cast<int64_t>(at), absl::MakeConstSpan(tokens).subspan(at, size), pages, true);
-    const std::vector<worker::Draw> draws(2);
-    std::vector<Drawn> drawn(2);
-    const absl::Status status = backend.Run(plan, draws, absl::MakeSpan(drawn));
-    EXPECT_TRUE(status.ok()) << status;
-    at += size;
-    if (static_cast<int32_t>(at) <= first) continue;
-    const float* const row = backend.forward().logits() + vocab;
-    logits.insert(logits.end(), row, row + vocab);
-    EXPECT_EQ(drawn[1].id, static_cast<uint32_t>(std::max_element(row, row + vocab) - row));
-  }
-  return logits;
 }
 
 class CudaBackendFamilyTest : public ::testing::TestWithParam<const char*> {};

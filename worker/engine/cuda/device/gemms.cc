@@ -131,19 +131,22 @@ absl::Status Gemms::Prepare(const GemmShape& shape, absl::Span<const Bf16* const
   if (!candidates.ok()) return candidates.status();
   float best = -1;
   Plan tried = plan;
+  // Of a candidate; the others may do all the same.
+  absl::Status refused;
   for (const cublasLtMatmulHeuristicResult_t& candidate : *candidates) {
     if (candidate.state != CUBLAS_STATUS_SUCCESS) continue;
     tried.algorithm = candidate.algo;
     tried.workspace_bytes = candidate.workspaceSize;
     const auto time = TimeOf(tried, weights, x, y, stream);
-    if (!time.ok()) return time.status();
-    if (best >= 0 && *time >= best) continue;
+    if (!time.ok()) refused = time.status();
+    if (!time.ok() || (best >= 0 && *time >= best)) continue;
     best = *time;
     plan.algorithm = tried.algorithm;
     plan.workspace_bytes = tried.workspace_bytes;
   }
-  if (best < 0) return absl::UnavailableError(absl::StrCat("cuBLASLt has no product of ", Text(shape)));
-  return absl::OkStatus();
+  if (best >= 0) return absl::OkStatus();
+  return refused.ok() ? absl::UnavailableError(absl::StrCat("cuBLASLt has no product of ", Text(shape)))
+                      : refused;
 }
 
 absl::Status Gemms::Multiply(const GemmShape& shape, const Bf16* x, const Bf16* weight, void* y,
