@@ -56,10 +56,11 @@ absl::StatusOr<core::WorkerSpec> SpecIn(const v1::LoggedWorker& worker) {
   spec.accepts_new = !worker.refuses_new();
   if (worker.has_time_per_token()) spec.time_per_token = worker.time_per_token();
   if (worker.has_time_offset()) spec.time_offset = worker.time_offset();
-  absl::Status status = CheckTimes(spec, Check()
-                                             .In("slots", spec.slots, 1, kMaxSlots)
-                                             .In("kv_tokens", spec.kv_tokens, 1, kMaxKvTokens))
-                            .status();
+  absl::Status status =
+      CheckTimes(
+          spec,
+          Check().In("slots", spec.slots, 1, kMaxSlots).In("kv_tokens", spec.kv_tokens, 1, kMaxKvTokens))
+          .status();
   if (!status.ok()) return status;
   return spec;
 }
