@@ -1,6 +1,9 @@
 // The star barrier against strangers on its port, and its wire format.
+#include <gmock/gmock.h>
 #include <sys/socket.h>
 
+#include <condition_variable>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -8,6 +11,8 @@
 #include "absl/time/clock.h"
 #include "common/base/rng.h"
 #include "gtest/gtest.h"
+#include "tests/testing/barrier_ranks.h"
+#include "worker/barrier/missing_ranks.h"
 #include "worker/barrier/star/rendezvous.h"
 #include "worker/barrier/star/socket.h"
 #include "worker/barrier/star/star_endpoint.h"
@@ -198,6 +203,45 @@ TEST(StarTest, NobodyAtRankZerosAddressIsADeadline) {
     offer = *gone->Offer();
   }
   EXPECT_TRUE(absl::IsDeadlineExceeded(leaf->Form({1, 1, 2, offer}, absl::Milliseconds(100), {}).status()));
+}
+
+// Whose patience ends first depends on who began to wait first; rank 0 knows all the same.
+TEST(StarTest, AnErrorNamesTheRankThatDidNotCome) {
+  for (const bool rank_zero_first : {true, false}) {
+    bfio::testing::BarrierRanks ranks("star", 4);
+    std::mutex mutex;
+    int failed = 0;
+    std::condition_variable all;
+    ranks.Run(1, [&](int rank, std::unique_ptr<Barrier> barrier) {
+      std::unique_lock lock(mutex);
+      if (rank == 2) {
+        all.wait(lock, [&] { return failed == 3; });
+        return;
+      }
+      lock.unlock();
+      const bool first = (rank == 0) == rank_zero_first;
+      const auto view = barrier->AllReduce(1, {}, first ? absl::Milliseconds(500) : kForever);
+      EXPECT_FALSE(view.ok());
+      const std::vector<int32_t> missing = MissingRanks(view.status());
+      if (rank == 0) {
+        EXPECT_THAT(missing, ::testing::Contains(2)) << view.status();
+      } else {
+        EXPECT_THAT(missing, ::testing::IsEmpty()) << view.status();
+      }
+      lock.lock();
+      ++failed;
+      all.notify_all();
+    });
+  }
+}
+
+TEST(StarTest, AFormingThatFailsNamesTheRankThatDidNotCome) {
+  bfio::testing::BarrierRanks ranks("star", 3);
+  ranks.Offer();
+  std::thread one([&] { EXPECT_FALSE(ranks.Form(1, 1, absl::Milliseconds(200)).ok()); });
+  const auto zero = ranks.Form(0, 1, absl::Milliseconds(200));
+  EXPECT_THAT(MissingRanks(zero.status()), ::testing::Contains(2));
+  one.join();
 }
 
 TEST(StarTest, ANonsensicalCommunicatorIdIsInvalid) {

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "worker/barrier/missing_ranks.h"
 
 namespace bfio::worker {
 namespace {
@@ -222,12 +224,14 @@ int32_t Acceptor::Missing() const {
 }
 
 absl::Status Acceptor::TooLate() const {
-  std::string ranks;
+  std::vector<int32_t> ranks;
   for (int32_t i = 0; i < ranks_.size(); ++i) {
-    if (!arrivals_[i].connection.valid()) absl::StrAppend(&ranks, " ", ranks_.begin + i);
+    if (!arrivals_[i].connection.valid()) ranks.push_back(ranks_.begin + i);
   }
-  return absl::DeadlineExceededError(absl::StrCat("epoch ", spec_.group.epoch, " did not form: missing rank",
-                                                  Missing() > 1 ? "s" : "", ranks));
+  return BlameMissing(
+      absl::DeadlineExceededError(absl::StrCat("epoch ", spec_.group.epoch, " did not form: missing rank",
+                                               ranks.size() > 1 ? "s " : " ", absl::StrJoin(ranks, " "))),
+      ranks);
 }
 
 }  // namespace bfio::worker

@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "worker/barrier/missing_ranks.h"
 #include "worker/barrier/view.h"
 
 namespace bfio::worker {
@@ -72,7 +74,12 @@ absl::Status StarBarrier::Gather(int64_t step, int64_t deadline_ns, GroupView& v
   do {
     const bool ready = Poll(absl::MakeSpan(poll_set_), missing > 0 ? deadline_ns : 0);
     if (!ready && missing == 0) break;
-    if (!ready) return absl::DeadlineExceededError(absl::StrCat(Missing(), " did not come to step ", step));
+    if (!ready) {
+      const std::vector<int32_t> late = Missing();
+      return BlameMissing(absl::DeadlineExceededError(absl::StrCat("rank ", absl::StrJoin(late, " "),
+                                                                   " did not come to step ", step)),
+                          late);
+    }
     if (poll_set_[kAbort].revents != 0) return absl::CancelledError("barrier aborted");
     // The parent has nothing to say before it has our contribution, unless something went wrong.
     if (poll_set_[kParent].revents != 0) {
@@ -80,6 +87,8 @@ absl::Status StarBarrier::Gather(int64_t step, int64_t deadline_ns, GroupView& v
       if (!frame.ok()) return frame.status();
     }
     auto taken = TakeChildren(step, view);
+    // A child's patience may end before ours: it began to wait earlier, for the same ranks.
+    if (absl::IsDeadlineExceeded(taken.status())) return BlameMissing(taken.status(), Missing());
     if (!taken.ok()) return taken.status();
     missing -= *taken;
   } while (missing > 0);
@@ -148,10 +157,10 @@ absl::StatusOr<std::optional<Frame>> StarBarrier::Receive(Connection& from, int3
   return frame;
 }
 
-std::string StarBarrier::Missing() const {
-  std::string ranks = "rank";
+std::vector<int32_t> StarBarrier::Missing() const {
+  std::vector<int32_t> ranks;
   for (size_t i = 0; i < links_.children.size(); ++i) {
-    if (!arrived_[i]) absl::StrAppend(&ranks, " ", ranks_.first_child + static_cast<int32_t>(i));
+    if (!arrived_[i]) ranks.push_back(ranks_.first_child + static_cast<int32_t>(i));
   }
   return ranks;
 }

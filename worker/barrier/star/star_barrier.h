@@ -75,7 +75,7 @@ class StarBarrier final : public Barrier {
   absl::StatusOr<std::optional<Frame>> Receive(Connection& from, int32_t rank, WireType expected,
                                                int64_t step);
   // Which child's contribution is missing, for the message.
-  std::string Missing() const;
+  std::vector<int32_t> Missing() const;
 
   // --- activations: star_collectives.cc ---
 
