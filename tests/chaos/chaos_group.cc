@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 #include <signal.h>
 #include <sys/mount.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -13,15 +14,18 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
 
 namespace bfio::chaos {
 namespace {
 
-constexpr char kSmallDisk[] = "size=3m";
+constexpr char kSmallDisk[] = "size=3m", kDiskName[] = "bfio-disk-";
 constexpr absl::Duration kStart = absl::Seconds(30 * testing::kSlowdown);
 
 // The text between `before` and the next ',' or end of line.
@@ -37,6 +41,17 @@ std::pair<std::string, uint16_t> Split(const std::string& address) {
   return {parts[0], static_cast<uint16_t>(std::stoi(parts[1]))};
 }
 
+// Of runs that were killed: a disk's name says whose it is.
+void UnmountOrphans() {
+  std::ifstream mounts("/proc/mounts");
+  for (std::string line; std::getline(mounts, line);) {
+    if (!absl::StartsWith(line, kDiskName)) continue;
+    const std::vector<std::string> words = absl::StrSplit(line, ' ');
+    if (!std::filesystem::exists(absl::StrCat("/proc/", words[0].substr(std::strlen(kDiskName)))))
+      umount2(words[1].c_str(), MNT_DETACH);
+  }
+}
+
 }  // namespace
 
 Means FindMeans(int workers, bool sim_engine) {
@@ -48,9 +63,10 @@ Means FindMeans(int workers, bool sim_engine) {
     means.impossible[FaultKind::kPartitionPeers] = std::string(network.status().message());
     means.impossible[FaultKind::kIsolateWorker] = std::string(network.status().message());
   }
+  UnmountOrphans();
   const std::string disk = testing::TestDirectory() + "/disk";
   std::filesystem::create_directory(disk);
-  if (mount("none", disk.c_str(), "tmpfs", 0, kSmallDisk) == 0) {
+  if (mount(absl::StrCat(kDiskName, getpid()).c_str(), disk.c_str(), "tmpfs", 0, kSmallDisk) == 0) {
     means.small_disk = disk;
   } else {
     means.impossible[FaultKind::kFullDisk] = absl::StrCat("no mounting of a tmpfs: ", std::strerror(errno));
@@ -151,6 +167,19 @@ bool ChaosGroup::WaitServing(int ranks, absl::Duration timeout) {
   return false;
 }
 
+int ChaosGroup::Hub() {
+  const auto state = State();
+  if (!state.ok()) return -1;
+  for (const v1::WorkerState& worker : state->workers()) {
+    int index = -1;
+    if (worker.has_rank() && worker.rank() == 0 && worker.phase() == v1::WORKER_PHASE_SERVING &&
+        absl::SimpleAtoi(absl::StripPrefix(worker.worker_id(), "w"), &index) && index < options_.workers) {
+      return index;
+    }
+  }
+  return -1;
+}
+
 bool ChaosGroup::Begin(const Fault& fault) {
   Worker& target = workers_[static_cast<size_t>(fault.worker)];
   switch (fault.kind) {
@@ -210,9 +239,14 @@ bool ChaosGroup::Begin(const Fault& fault) {
     case FaultKind::kDelayLink:
       target.link->Delay(absl::Milliseconds(20 + fault.detail % 180));
       break;
-    case FaultKind::kPartitionPeers:
-      means_.network->Partition(fault.worker, fault.peer, true);
+    case FaultKind::kPartitionPeers: {
+      const int hub = Hub();
+      if (hub < 0 || workers_[static_cast<size_t>(hub)].busy) return false;
+      const std::pair<int, int> apart(hub, hub == fault.worker ? fault.peer : fault.worker);
+      apart_[fault.worker] = apart;
+      means_.network->Partition(apart.first, apart.second, true);
       break;
+    }
     case FaultKind::kIsolateWorker:
       means_.network->Isolate(fault.worker, true);
       break;
@@ -255,7 +289,7 @@ void ChaosGroup::End(const Fault& fault) {
       target.link->Delay(absl::ZeroDuration());
       break;
     case FaultKind::kPartitionPeers:
-      means_.network->Partition(fault.worker, fault.peer, false);
+      means_.network->Partition(apart_[fault.worker].first, apart_[fault.worker].second, false);
       break;
     case FaultKind::kIsolateWorker:
       means_.network->Isolate(fault.worker, false);

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -79,6 +80,9 @@ class ChaosGroup {
     int starts = 0;
   };
 
+  // The worker that is rank 0, which the others of a star meet at; -1: none now.
+  int Hub();
+
   const GroupOptions options_;
   const Means& means_;
   std::string address_, admin_address_;
@@ -89,6 +93,8 @@ class ChaosGroup {
   std::unique_ptr<LyingWorker> liar_;
   std::unique_ptr<v1::Admin::Stub> admin_;
   bool disk_full_ = false;
+  // Workers of a partition under way, by the fault's worker.
+  std::map<int, std::pair<int, int>> apart_;
 };
 
 }  // namespace bfio::chaos

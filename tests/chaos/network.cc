@@ -23,12 +23,21 @@ std::pair<int, std::string> Run(const std::string& command) {
   return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, said};
 }
 
+// What runs have left behind that were killed: the names say whose it was.
+void RemoveOrphans() {
+  Run("for ns in $(ip netns list | sed -n 's/^\\(bfio[0-9]*w[0-9]*\\).*/\\1/p'); do "
+      "pid=${ns#bfio}; [ -d /proc/${pid%w*} ] || ip netns del $ns; done; "
+      "for link in $(ip -o link show type bridge | sed -n 's/^[0-9]*: \\(bfio[0-9]*\\):.*/\\1/p'); do "
+      "[ -d /proc/${link#bfio} ] || ip link del $link; done");
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Network>> Network::Create(int workers) {
+  RemoveOrphans();
   const int pid = getpid();
-  // Several runs on one machine are kept apart by the process.
-  std::unique_ptr<Network> network(new Network(absl::StrCat("bfio", pid % 100000), 16 + pid % 200, workers));
+  // Several runs on one machine are kept apart by the process. An interface's name has 15 characters at most.
+  std::unique_ptr<Network> network(new Network(absl::StrCat("bfio", pid), 16 + pid % 200, workers));
   const std::string bridge = network->tag_;
   std::string script =
       absl::StrCat("set -e; ip link add ", bridge, " type bridge; ip addr add ", network->host_address(),

@@ -129,7 +129,8 @@ std::string Describe(const Fault& fault) {
       absl::StrAppend(&text, " way ", fault.detail);
       break;
     case FaultKind::kPartitionPeers:
-      absl::StrAppend(&text, " workers ", fault.worker, " and ", fault.peer);
+      absl::StrAppend(&text, " worker ", fault.worker, " and rank 0 (if that is it, worker ", fault.peer,
+                      ")");
       break;
     default:
       absl::StrAppend(&text, " worker ", fault.worker);

@@ -23,7 +23,7 @@ enum class FaultKind {
   kStallLink,        // half-open: nothing comes through either way, nothing is closed
   kHalfCloseLink,    // one direction of the connection is shut down
   kDelayLink,        // what goes over the link comes late
-  kPartitionPeers,   // two workers do not reach each other; the router reaches both
+  kPartitionPeers,   // `worker` and rank 0 do not reach each other; the router reaches both
   kIsolateWorker,    // a worker reaches nobody
   kKillRouter,       // SIGKILL; it comes back after `length`
   kFullDisk,         // no room for the logs
