@@ -79,10 +79,12 @@ absl::Status WorkerIn(const v1::LoggedState::Worker& from, core::RequestId base,
     absl::StatusOr<core::RequestSpec> request = FromLog(resident.request(), base);
     if (!request.ok()) return request.status();
     to.residents.push_back({*std::move(request), resident.inflight(), resident.first_step(),
-                            resident.enqueued_step(), resident.dropped(), resident.settled_age()});
+                            resident.enqueued_step(), resident.dropped(), resident.settled_age(),
+                            resident.drift()});
     check.In("first_step", resident.first_step(), -kMaxStep, kMaxStep)
         .In("enqueued_step", resident.enqueued_step(), -kMaxStep, kMaxStep)
-        .In("settled_age", resident.settled_age(), 0, kMaxStep);
+        .In("settled_age", resident.settled_age(), 0, kMaxStep)
+        .In("drift", resident.drift(), -kMaxLoadTokens, kMaxLoadTokens);
   }
   for (const v1::LoggedState::Inflight& entry : from.inflight()) {
     to.inflight.push_back({entry.apply_step(), IdIn(entry.id(), base), entry.drop()});

@@ -34,7 +34,8 @@ void WorkerOut(const core::SchedulerState::Worker& from, core::RequestId base, v
   out.set_last_step(last_step);
   out.set_idle(idle);
   out.set_drift(drift);
-  for (const auto& [request, in_flight, first_step, enqueued_step, dropped, settled_age] : residents) {
+  for (const auto& [request, in_flight, first_step, enqueued_step, dropped, settled_age, drift_share] :
+       residents) {
     v1::LoggedState::Resident& to = *out.add_residents();
     ToLog(request, base, *to.mutable_request());
     to.set_inflight(in_flight);
@@ -42,6 +43,7 @@ void WorkerOut(const core::SchedulerState::Worker& from, core::RequestId base, v
     to.set_enqueued_step(enqueued_step);
     to.set_dropped(dropped);
     to.set_settled_age(settled_age);
+    to.set_drift(drift_share);
   }
   for (const auto& [apply_step, id, drop] : inflight) {
     v1::LoggedState::Inflight& to = *out.add_inflight();

@@ -51,6 +51,8 @@ void DecisionLoop::FillState(v1::ClusterState& state) {
     worker.set_slots(member->hello.slots());
     worker.set_kv_tokens(member->hello.kv_tokens());
     worker.set_phase(v1::WORKER_PHASE_JOINING);
+    if (member->figures.cost) FillCost(*member->figures.cost, *worker.mutable_cost());
+    if (member->figures.energy) *worker.mutable_energy() = *member->figures.energy;
     if (group_.ByRank(member->rank.value_or(-1)) != member) continue;
     const core::Scheduler::WorkerAccount account = scheduler_.Account(*member->rank);
     worker.set_phase(member->draining ? v1::WORKER_PHASE_DRAINING : v1::WORKER_PHASE_SERVING);
@@ -59,12 +61,15 @@ void DecisionLoop::FillState(v1::ClusterState& state) {
     worker.set_inflight_requests(static_cast<uint32_t>(account.inflight));
     worker.set_load_tokens(static_cast<uint64_t>(std::max<int64_t>(0, account.load_tokens)));
     worker.set_straggler_steps(recorder_.straggler_steps(*member->rank));
+    worker.set_time_per_token(account.spec.time_per_token);
+    worker.set_time_offset(account.spec.time_offset);
   }
   state.set_waiting_requests(static_cast<uint32_t>(scheduler_.waiting()));
   state.set_max_waiting_requests(static_cast<uint32_t>(options_.max_waiting));
   *state.mutable_steps() = recorder_.totals();
   state.mutable_steps()->set_late_plans(static_cast<uint64_t>(scheduler_.totals().late_plans));
   state.mutable_steps()->set_drift_tokens(static_cast<double>(scheduler_.totals().drift_tokens));
+  if (energy_.totals()) *state.mutable_energy() = *energy_.totals();
   *state.mutable_requests() = totals_;
   FillShadows(scheduler_.policy(), state);
 }

@@ -261,6 +261,7 @@ void DecisionLoop::OnWorkerMessage(const std::shared_ptr<WorkerSession>& session
       spdlog::info("worker {} asks to leave: {}", member->hello.worker_id(), message.leave().reason());
       OnLeave(*member);
       return;
+    case v1::WorkerMessage::kAnnouncement:
     case v1::WorkerMessage::kHello:
     case v1::WorkerMessage::MESSAGE_NOT_SET:
       group_.Expel(*member, grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "unexpected message"), now_);
@@ -287,6 +288,7 @@ void DecisionLoop::OnStepReport(Member& member, const v1::StepReport& report) {
   DeliverTokens(rank, report);
   FinishRequests(rank, report);
   OnRejections(rank, report);
+  TakeFigures(member, report);
   recorder_.OnReport(rank, report, now_);
   stall_deadline_ = now_ + 2 * options_.step_timeout;
   if (!scheduler_.ReportsMissing()) {
@@ -295,6 +297,41 @@ void DecisionLoop::OnStepReport(Member& member, const v1::StepReport& report) {
     report_deadline_ = now_ + options_.report_timeout;
   }
   if (!report.barrier_error().empty()) group_.OnBarrierError(member, report.barrier_error(), now_);
+}
+
+void DecisionLoop::TakeFigures(Member& member, const v1::StepReport& report) {
+  if (report.has_energy()) {
+    std::vector<const WorkerFigures*> others;
+    for (const Member* other : group_.members()) {
+      if (other != &member) others.push_back(&other->figures);
+    }
+    energy_.Take(report.energy(), member.figures, others);
+  }
+  if (!report.has_cost()) return;
+  std::optional<StepCostEstimate> cost = ConvertCost(report.cost());
+  if (!cost) return;
+  member.figures.cost = cost;
+  UpdateTimes();
+}
+
+void DecisionLoop::UpdateTimes() {
+  if (!options_.worker_speeds || !group_.serving()) return;
+  const std::vector<Member*>& ranks = group_.ranks();
+  std::vector<core::WorkerCost> costs;
+  std::vector<core::WorkerTime> present;
+  for (const Member* member : ranks) {
+    const auto load = std::max<int64_t>(0, scheduler_.Account(*member->rank).load_tokens);
+    costs.push_back({member->figures.cost, load});
+    present.push_back(member->figures.time);
+  }
+  const std::vector<core::WorkerTime> times = core::TimesOf(costs, present);
+  for (size_t g = 0; g < ranks.size(); ++g) {
+    if (times[g] == present[g]) continue;
+    ranks[g]->figures.time = times[g];
+    scheduler_.SetTime(static_cast<core::WorkerIndex>(g), times[g].time_per_token, times[g].time_offset);
+    spdlog::info("worker {}: a step counts as {:.2f} x load + {:.0f} tokens from now on",
+                 ranks[g]->hello.worker_id(), times[g].time_per_token, times[g].time_offset);
+  }
 }
 
 void DecisionLoop::DeliverTokens(core::WorkerIndex rank, const v1::StepReport& report) {
@@ -386,6 +423,8 @@ void DecisionLoop::OnEpochOpen(uint64_t epoch, const std::vector<Member*>& ranks
     out.spec.slots = static_cast<int32_t>(member->hello.slots());
     out.spec.kv_tokens = static_cast<int64_t>(member->hello.kv_tokens());
     out.spec.accepts_new = !member->draining;
+    out.spec.time_per_token = member->figures.time.time_per_token;
+    out.spec.time_offset = member->figures.time.time_offset;
     out.resident = std::move(member->resident);
     min_sequence = std::min<int64_t>(
         min_sequence,

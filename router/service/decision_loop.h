@@ -96,6 +96,10 @@ class DecisionLoop final : private Group::Listener {
   void DeliverTokens(core::WorkerIndex rank, const v1::StepReport& report);
   void FinishRequests(core::WorkerIndex rank, const v1::StepReport& report);
   void OnRejections(core::WorkerIndex rank, const v1::StepReport& report);
+  // What the worker says its steps cost and draw.
+  void TakeFigures(Member& member, const v1::StepReport& report);
+  // Tells the scheduler what the workers of the present epoch cost, where that changes anything.
+  void UpdateTimes();
   void OnLeave(Member& member);
   void ReleaseDrained();
   bool MayLeave(const Member& member);
@@ -128,6 +132,7 @@ class DecisionLoop final : private Group::Listener {
   RequestTable requests_;
   StepRecorder recorder_;
   v1::RequestTotals totals_;
+  EnergyBook energy_;
   absl::Time now_;
   const absl::Time started_;
   // Largest prompt + output that is accepted: every rank's limit of a sequence allows it and the largest KV

@@ -21,6 +21,7 @@
 #include "bfio/v1/worker.pb.h"
 #include "router/core/decide/scheduler.h"
 #include "router/service/options.h"
+#include "router/service/worker_figures.h"
 #include "router/service/worker_session.h"
 
 namespace bfio::router {
@@ -42,6 +43,7 @@ struct Member {
   bool draining = false;
   std::string offer;
   std::vector<core::ResidentRequest> resident;
+  WorkerFigures figures;
 };
 
 class Group {

@@ -37,6 +37,9 @@ ABSL_FLAG(std::string, lookahead, "none", "who predicts completions for the poli
 ABSL_FLAG(std::string, plan_mode, "pipelined",
           "pipelined: the plan made from step k is applied at k+2, no worker waits for the router; "
           "lockstep: workers wait for the plan of each step");
+ABSL_FLAG(
+    std::string, worker_speeds, "auto",
+    "auto: plans balance times where workers' measured steps differ; off: all workers count as equally fast");
 ABSL_FLAG(uint32_t, max_waiting, 4096,
           "bound of the waiting pool in requests; beyond it clients get RESOURCE_EXHAUSTED");
 ABSL_FLAG(uint32_t, max_prompt_tokens, 131072, "longest prompt accepted, in tokens");
@@ -135,6 +138,11 @@ absl::StatusOr<RouterOptions> OptionsFromFlags() {
     return absl::InvalidArgumentError(absl::StrCat("--plan_mode=", mode, ": must be pipelined or lockstep"));
   }
   options.plan_mode = mode == "pipelined" ? core::PlanMode::kPipelined : core::PlanMode::kLockstep;
+  const std::string speeds = absl::GetFlag(FLAGS_worker_speeds);
+  if (speeds != "auto" && speeds != "off") {
+    return absl::InvalidArgumentError(absl::StrCat("--worker_speeds=", speeds, ": must be auto or off"));
+  }
+  options.worker_speeds = speeds == "auto";
   const double budget_ms = absl::GetFlag(FLAGS_decide_budget_ms);
   if (!(budget_ms >= 0 && budget_ms <= 60'000)) {
     return absl::InvalidArgumentError(

@@ -45,6 +45,9 @@ struct RouterOptions {
   std::vector<std::string> shadow;
   // Who predicts completions for the policy (router/core/lookahead).
   std::string lookahead = "none";
+  // Plans balance the times of workers that say that they are slower or faster than others
+  // (router/core/decide/worker_speeds.h), instead of their tokens.
+  bool worker_speeds = true;
   // Requests from the front of the pool that a policy sees; 0: all.
   int64_t window = 0;
   core::PlanMode plan_mode = core::PlanMode::kPipelined;

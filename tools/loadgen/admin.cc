@@ -32,7 +32,11 @@ absl::StatusOr<BarrierReading> ReadBarrier(const std::shared_ptr<grpc::Channel>&
       .decide_s = totals.decide_s(),
       .late_plans = totals.late_plans(),
       .saturated_steps = totals.saturated_steps(),
+      .decisions_stopped_early = totals.decisions_stopped_early(),
   };
+  if (state.has_energy()) {
+    reading.energy = {state.energy().busy_j(), state.energy().barrier_j(), state.energy().parked_j()};
+  }
   for (const v1::WorkerState& worker : state.workers()) reading.ranks += worker.has_rank() ? 1 : 0;
   return reading;
 }

@@ -33,6 +33,12 @@ absl::StatusOr<BarrierFigures> Between(const BarrierReading& before, const Barri
       Ratio(after.decide_s - before.decide_s, static_cast<double>(after.decisions - before.decisions));
   f.late_plans = after.late_plans - before.late_plans;
   f.saturated_fraction = static_cast<double>(after.saturated_steps - before.saturated_steps) / steps;
+  f.decisions_stopped_early = after.decisions_stopped_early - before.decisions_stopped_early;
+  if (after.energy.has_value()) {
+    const EnergyJoules start = before.energy.value_or(EnergyJoules());
+    f.energy = EnergyJoules{after.energy->busy - start.busy, after.energy->barrier - start.barrier,
+                            after.energy->parked - start.parked};
+  }
   f.epoch_changed = after.epoch != before.epoch;
   return f;
 }

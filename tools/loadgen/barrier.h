@@ -5,11 +5,19 @@
 #define BFIO_TOOLS_LOADGEN_BARRIER_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
 
 namespace bfio::loadgen {
+
+// Joules of all workers' devices: while they worked, waited in steps, and were parked.
+struct EnergyJoules {
+  double busy = 0;
+  double barrier = 0;
+  double parked = 0;
+};
 
 // A reading of Admin.GetClusterState, apart from protobuf; the sums are those of StepTotals.
 struct BarrierReading {
@@ -31,6 +39,9 @@ struct BarrierReading {
   double decide_s = 0;
   uint64_t late_plans = 0;
   uint64_t saturated_steps = 0;
+  uint64_t decisions_stopped_early = 0;
+  // Where some worker measures it.
+  std::optional<EnergyJoules> energy;
 };
 
 // Means over the steps between two readings.
@@ -51,6 +62,10 @@ struct BarrierFigures {
   double decide_s_mean = 0;
   uint64_t late_plans = 0;
   double saturated_fraction = 0;
+  // Decisions that --decide_budget_ms ended.
+  uint64_t decisions_stopped_early = 0;
+  // Between the workers' last readings before either end of the run: they come every few seconds.
+  std::optional<EnergyJoules> energy;
   // The group was formed anew in between (a worker left or joined); step_s_mean then assumes the last size
   // throughout.
   bool epoch_changed = false;

@@ -42,19 +42,26 @@ Json SettingsJson(const Options& o) {
 }
 
 Json BarrierJson(const BarrierFigures& f) {
-  return {{"policy", f.policy},
-          {"ranks", f.ranks},
-          {"steps", f.steps},
-          {"idle_fraction", f.idle_fraction},
-          {"load_idle_fraction", f.load_idle_fraction},
-          {"avg_imbalance_tokens", f.avg_imbalance_tokens},
-          {"step_s_mean", f.step_s_mean},
-          {"local_s_max_mean", f.local_s_max_mean},
-          {"gap_s_mean", f.gap_s_mean},
-          {"decide_s_mean", f.decide_s_mean},
-          {"late_plans", f.late_plans},
-          {"saturated_fraction", f.saturated_fraction},
-          {"epoch_changed", f.epoch_changed}};
+  Json json = {{"policy", f.policy},
+               {"ranks", f.ranks},
+               {"steps", f.steps},
+               {"idle_fraction", f.idle_fraction},
+               {"load_idle_fraction", f.load_idle_fraction},
+               {"avg_imbalance_tokens", f.avg_imbalance_tokens},
+               {"step_s_mean", f.step_s_mean},
+               {"local_s_max_mean", f.local_s_max_mean},
+               {"gap_s_mean", f.gap_s_mean},
+               {"decide_s_mean", f.decide_s_mean},
+               {"late_plans", f.late_plans},
+               {"saturated_fraction", f.saturated_fraction},
+               {"decisions_stopped_early", f.decisions_stopped_early},
+               {"epoch_changed", f.epoch_changed}};
+  if (f.energy.has_value()) {
+    json["energy_busy_j"] = f.energy->busy;
+    json["energy_barrier_j"] = f.energy->barrier;
+    json["energy_parked_j"] = f.energy->parked;
+  }
+  return json;
 }
 
 std::string LatencyRow(const char* name, const Histogram& h) {
@@ -78,13 +85,20 @@ std::string FailuresText(const Results& r) {
 }
 
 std::string BarrierText(const BarrierFigures& f) {
-  return absl::StrFormat(
+  std::string out = absl::StrFormat(
       "  group          %s, %d ranks%s, %d steps of %.2f ms\n"
       "  barrier        idle %.2f %% (1 - mean/max load %.2f %%), imbalance %.0f tokens\n"
-      "  router         gap %.3f ms, decision %.3f ms, %d late plans, all slots taken in %.0f %% of steps\n",
+      "  router         gap %.3f ms, decision %.3f ms (%d stopped early), %d late plans, all slots taken in "
+      "%.0f %% of "
+      "steps\n",
       f.policy, f.ranks, f.epoch_changed ? " (membership changed)" : "", f.steps, f.step_s_mean * 1e3,
       f.idle_fraction * 100, f.load_idle_fraction * 100, f.avg_imbalance_tokens, f.gap_s_mean * 1e3,
-      f.decide_s_mean * 1e3, f.late_plans, f.saturated_fraction * 100);
+      f.decide_s_mean * 1e3, f.decisions_stopped_early, f.late_plans, f.saturated_fraction * 100);
+  if (f.energy.has_value()) {
+    absl::StrAppendFormat(&out, "  energy         %.0f J at work, %.0f J waiting in steps, %.0f J parked\n",
+                          f.energy->busy, f.energy->barrier, f.energy->parked);
+  }
+  return out;
 }
 
 }  // namespace

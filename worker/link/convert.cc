@@ -55,6 +55,35 @@ void FillOutput(const StepOutput& output, v1::StepReport* to) {
   to->set_prefill_tokens(static_cast<uint64_t>(output.prefill_tokens));
 }
 
+void Fill(const std::optional<FittedValue>& from, v1::FittedValue* (v1::StepCost::*field)(),
+          v1::StepCost* to) {
+  if (!from) return;
+  v1::FittedValue* value = (to->*field)();
+  value->set_value(from->value);
+  value->set_standard_error(from->standard_error);
+}
+
+void Fill(const StepCostEstimate& from, v1::StepCost* to) {
+  Fill(from.c, &v1::StepCost::mutable_c_s, to);
+  Fill(from.tl, &v1::StepCost::mutable_tl_s_per_token, to);
+  Fill(from.prefill, &v1::StepCost::mutable_prefill_s_per_token, to);
+  to->set_residual_s(from.residual_s);
+  to->set_steps(static_cast<uint64_t>(from.steps));
+  to->set_outliers(static_cast<uint64_t>(from.outliers));
+}
+
+void Fill(const EnergyReading& from, v1::Energy* to) {
+  to->set_device(from.device);
+  to->set_busy_j(from.sums.busy_j);
+  to->set_barrier_j(from.sums.barrier_j);
+  to->set_parked_j(from.sums.parked_j);
+  to->set_busy_s(from.sums.busy_s);
+  to->set_barrier_s(from.sums.barrier_s);
+  to->set_parked_s(from.sums.parked_s);
+  to->set_watts(from.watts);
+  if (from.idle_watts.has_value()) to->set_idle_watts(*from.idle_watts);
+}
+
 void Fill(const StepReport& report, v1::WorkerMessage& out) {
   v1::StepReport* to = out.mutable_step_report();
   to->set_epoch(report.epoch);
@@ -80,6 +109,8 @@ void Fill(const StepReport& report, v1::WorkerMessage& out) {
   to->set_group_sum_local_ns(static_cast<uint64_t>(report.group.sum_local_ns));
   to->set_group_idle(report.group_idle);
   to->set_barrier_error(report.barrier_error);
+  if (report.cost.has_value()) Fill(*report.cost, to->mutable_cost());
+  if (report.energy.has_value()) Fill(*report.energy, to->mutable_energy());
 }
 
 void Fill(const Leave& leave, v1::WorkerMessage& out) {

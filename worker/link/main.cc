@@ -6,6 +6,7 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "bfio/v1/config.pb.h"
 #include "common/base/shutdown.h"
 #include "common/config/program.h"
@@ -64,6 +65,10 @@ ABSL_FLAG(
     "CSV file that gets a line per step and rank, for bfio_sim calibrate; empty: none. At half its bound it "
     "becomes PATH.1");
 ABSL_FLAG(uint32_t, step_log_mb, 64, "bound of the step log, PATH and PATH.1 together, in MiB");
+ABSL_FLAG(std::string, energy_device, "",
+          "GPUs whose energy is metered by NVML, separated by commas: PCI bus ids or NVML's indices, one per "
+          "rank of "
+          "the process (fewer: repeated); empty: none");
 ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warning or error");
 ABSL_FLAG(std::string, log_format, "text", "text or json");
 
@@ -146,6 +151,7 @@ absl::StatusOr<bfio::worker::WorkerOptions> OptionsFromFlags() {
   options.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
   options.step_log = absl::GetFlag(FLAGS_step_log);
   options.step_log_bytes = int64_t{absl::GetFlag(FLAGS_step_log_mb)} << 20;
+  options.energy_devices = absl::StrSplit(absl::GetFlag(FLAGS_energy_device), ',', absl::SkipEmpty());
   options.version = BFIO_VERSION;
   return options;
 }

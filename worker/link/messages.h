@@ -12,7 +12,9 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "common/cost/online_fit.h"
 #include "worker/barrier/barrier.h"
+#include "worker/energy/energy_monitor.h"
 #include "worker/engine/engine.h"
 
 namespace bfio::worker {
@@ -80,6 +82,9 @@ struct StepReport {
   GroupView group;
   bool group_idle = false;
   std::string barrier_error;
+  // Where they have changed.
+  std::optional<StepCostEstimate> cost;
+  std::optional<EnergyReading> energy;
 };
 
 struct Leave {

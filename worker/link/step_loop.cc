@@ -22,7 +22,11 @@ std::string Text(const absl::Status& status) {
 
 StepLoop::StepLoop(StepLoopOptions options, std::unique_ptr<Engine> engine,
                    std::unique_ptr<BarrierEndpoint> endpoint, StepLink& link)
-    : options_(std::move(options)), engine_(std::move(engine)), endpoint_(std::move(endpoint)), link_(link) {}
+    : options_(std::move(options)),
+      engine_(std::move(engine)),
+      endpoint_(std::move(endpoint)),
+      link_(link),
+      meter_(options_.energy) {}
 
 absl::Status StepLoop::Run() {
   for (;;) {
@@ -105,8 +109,12 @@ absl::Status StepLoop::RunSteps(const Inbox::Enter& enter, Barrier& barrier) {
     const absl::Status met = peers.ok() ? Meet(enter, barrier, engine.ok(), report) : peers;
     barrier_end_ns_ = NowNs();
     if (!engine.ok()) return engine;
-    // Tokens that the report has are good all the same.
-    if (!met.ok()) report.barrier_error = Text(met);
+    if (met.ok()) {
+      meter_.Take(report);
+    } else {
+      // Tokens that the report has are good all the same.
+      report.barrier_error = Text(met);
+    }
     std::optional<StepRow> row;
     if (options_.step_log != nullptr && met.ok()) row = RowOf(enter, report);
     link_.Send(enter.stream, std::move(report));

@@ -21,6 +21,7 @@
 #include "worker/link/inbox.h"
 #include "worker/link/messages.h"
 #include "worker/link/step_log.h"
+#include "worker/link/step_meter.h"
 
 namespace bfio::worker {
 
@@ -39,6 +40,8 @@ struct StepLoopOptions {
   std::string version;
   // Gets a row for every step that all ranks ended; borrowed, may be null.
   StepLog::Rank* step_log = nullptr;
+  // Of the rank's device; borrowed, may be null.
+  EnergyMonitor* energy = nullptr;
 };
 
 class StepLoop {
@@ -81,6 +84,7 @@ class StepLoop {
   const std::unique_ptr<BarrierEndpoint> endpoint_;
   StepLink& link_;
   Inbox inbox_;
+  StepMeter meter_;
 
   // State of the present epoch.
   int64_t applied_plan_ = 0;

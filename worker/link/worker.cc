@@ -12,6 +12,7 @@
 #include "common/net/channel.h"
 #include "spdlog/spdlog.h"
 #include "worker/barrier/factory.h"
+#include "worker/energy/nvml_meter.h"
 #include "worker/link/router_link.h"
 #include "worker/link/step_loop.h"
 
@@ -50,9 +51,12 @@ class Roll {
 // One rank and its two threads.
 class Rank {
  public:
+  // `energy` is null where none is metered.
   Rank(StepLoopOptions loop, RouterLinkOptions link, std::unique_ptr<Engine> engine,
-       std::unique_ptr<BarrierEndpoint> endpoint, std::shared_ptr<grpc::Channel> channel)
-      : link_(std::move(link), std::move(channel)),
+       std::unique_ptr<BarrierEndpoint> endpoint, std::shared_ptr<grpc::Channel> channel,
+       std::unique_ptr<EnergyMonitor> energy)
+      : energy_(std::move(energy)),
+        link_(std::move(link), std::move(channel)),
         loop_(std::move(loop), std::move(engine), std::move(endpoint), link_) {}
 
   ~Rank() {
@@ -78,10 +82,24 @@ class Rank {
   void End(const std::string& reason) { loop_.inbox().OnShutdown(reason); }
 
  private:
+  const std::unique_ptr<EnergyMonitor> energy_;
   RouterLink link_;
   StepLoop loop_;
   std::thread link_thread_;
 };
+
+// Null where nothing is metered, or cannot be: a worker without figures is better than none.
+std::unique_ptr<EnergyMonitor> MeterEnergy(const WorkerOptions& options, int index) {
+  if (options.energy_devices.empty()) return nullptr;
+  const std::string& device = options.energy_devices[index % options.energy_devices.size()];
+  auto meter = MakeNvmlMeter(device);
+  if (!meter.ok()) {
+    spdlog::warn("--energy_device={}: {}; its energy is not metered", device,
+                 std::string(meter.status().message()));
+    return nullptr;
+  }
+  return std::make_unique<EnergyMonitor>(*std::move(meter));
+}
 
 absl::StatusOr<std::unique_ptr<Rank>> MakeRank(const WorkerOptions& options, const Engines& engines,
                                                int index, const std::shared_ptr<LocalHub>& hub,
@@ -100,8 +118,10 @@ absl::StatusOr<std::unique_ptr<Rank>> MakeRank(const WorkerOptions& options, con
   link.connect_timeout = options.connect_timeout;
   link.seed = options.engine.sim.seed + static_cast<uint64_t>(index);
   StepLoopOptions loop = {id, options.version, log == nullptr ? nullptr : log->AddRank(id)};
+  std::unique_ptr<EnergyMonitor> energy = MeterEnergy(options, index);
+  loop.energy = energy.get();
   return std::make_unique<Rank>(std::move(loop), std::move(link), *std::move(engine), *std::move(endpoint),
-                                std::move(channel));
+                                std::move(channel), std::move(energy));
 }
 
 // Waits for the ranks' own end, or for a signal and then for the drain.

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -29,6 +30,9 @@ struct WorkerOptions {
   EngineOptions engine;
   absl::Duration connect_timeout = absl::Seconds(60);
   absl::Duration drain_timeout = absl::Seconds(30);
+  // Devices whose energy is metered (worker/energy/nvml_meter.h), by rank within the process, repeated over
+  // the ranks; empty: none.
+  std::vector<std::string> energy_devices;
   // Where steps are logged, and the bound of that log; empty: nowhere.
   std::string step_log;
   int64_t step_log_bytes = int64_t{64} << 20;

@@ -85,7 +85,8 @@ std::vector<RequestId> Scheduler::OpenEpoch(std::vector<EpochMember> members) {
         residents_.Drop(placed.worker, placed.index);
       }
       ++worker.active;
-      worker.base += placed.spec.prefill_tokens - placed.first_step;
+      worker.base += placed.spec.prefill_tokens - placed.first_step + placed.drift;
+      worker.drift += placed.drift;
       worker.reserved_kv += placed.spec.kv_reserve_tokens();
       kept.emplace(resident.id, placed);
       placed_.erase(it);

@@ -9,9 +9,10 @@
 //
 // Accounts. A worker's load is kept by dead reckoning: a request in its j-th step counts s + j - 1, so a
 // resident set grows by its size each step and O(1) work per report keeps it exact. Reports are the truth: a
-// difference is counted as drift and adopted. An assignment occupies its slot and KV from the moment it is
-// planned ("in flight") until a report acknowledges its plan, so no worker is over-filled or double-counted
-// when plans are pipelined.
+// difference is counted as drift and adopted, each of those who were there the step before taking an equal
+// share along, so that what a request that ends takes away is right too where increments are common to all.
+// An assignment occupies its slot and KV from the moment it is planned ("in flight") until a report
+// acknowledges its plan, so no worker is over-filled or double-counted when plans are pipelined.
 //
 // The rhythm (proto/bfio/v1/worker.proto says it from the workers' side):
 //   lockstep    a plan for step k+1 follows the reports of step k
@@ -164,6 +165,8 @@ class Scheduler {
     int64_t first_step = 0;
     // Its place among the worker's residents.
     int32_t index = 0;
+    // Active: its share of the worker's drift, tokens.
+    int64_t drift = 0;
     // When it entered the pool, for its age if it goes back there.
     int64_t enqueued_step = 0;
     // The worker has been told to drop it.
@@ -180,7 +183,8 @@ class Scheduler {
     int32_t active = 0;
     // Sum over active requests of (prefill - first_step): load in step k is base + active * k.
     int64_t base = 0;
-    // What of `base` no request accounts for: differences between reports and reckoning.
+    // What of `base` the reckoning does not account for: differences to reports, the requests' shares
+    // included.
     int64_t drift = 0;
     int64_t reserved_kv = 0;
     int64_t last_step = 0;
@@ -212,6 +216,7 @@ class Scheduler {
   // Forgets a placed request and takes it out of its worker's account and residents.
   void Remove(PlacedIterator it);
   void Acknowledge(WorkerIndex index, const StepReport& report);
+  void TakeDrift(WorkerIndex index, int64_t step, int64_t tokens);
   void AdvanceReportedStep();
   void TakeHints(WorkerIndex index, const StepReport& report);
   void BuildViews(int64_t step);

@@ -36,9 +36,7 @@ absl::Status Scheduler::OnReport(WorkerIndex index, const StepReport& report) {
     service_.OnWaiting(placed.spec.tenant);
   }
   const int64_t own = worker.base + worker.active * report.step;
-  totals_.drift_tokens += std::abs(report.load_tokens - own);
-  worker.base += report.load_tokens - own;
-  worker.drift += report.load_tokens - own;
+  if (report.load_tokens != own) TakeDrift(index, report.step, report.load_tokens - own);
   for (const RequestId id : report.finished) {
     const auto it = FindOn(index, id);
     if (it == placed_.end()) continue;
@@ -52,6 +50,24 @@ absl::Status Scheduler::OnReport(WorkerIndex index, const StepReport& report) {
   worker.idle = report.group_idle;
   if (report.step == reported_step_ + 1 && ++arrived_ == num_workers()) AdvanceReportedStep();
   return absl::OkStatus();
+}
+
+// In its first step a request counts its prompt, whatever its growth: it has no share.
+void Scheduler::TakeDrift(WorkerIndex index, int64_t step, int64_t tokens) {
+  totals_.drift_tokens += std::abs(tokens);
+  workers_[index].base += tokens;
+  workers_[index].drift += tokens;
+  const absl::Span<const Resident> residents = residents_.Of(index);
+  const auto shares = [&](const Resident& resident) {
+    return !resident.inflight && resident.first_step < step;
+  };
+  const int64_t sharers = std::count_if(residents.begin(), residents.end(), shares);
+  // What does not divide belongs to some of them, and nobody knows to whom.
+  const int64_t share = sharers == 0 ? 0 : tokens / sharers;
+  if (share == 0) return;
+  for (const Resident& resident : residents) {
+    if (shares(resident)) placed_.at(resident.id).drift += share;
+  }
 }
 
 void Scheduler::AdvanceReportedStep() {
@@ -109,7 +125,8 @@ void Scheduler::Remove(PlacedIterator it) {
   const int64_t base = placed.spec.prefill_tokens - placed.first_step;
   if (placed.where == Where::kActive) {
     --worker.active;
-    worker.base -= base;
+    worker.base -= base + placed.drift;
+    worker.drift -= placed.drift;
   } else {
     --worker.inflight_placements;
     worker.inflight_base -= base;

@@ -27,7 +27,7 @@ SchedulerState Scheduler::Save() const {
       const Placed& placed = placed_.at(residents[i].id);
       to.residents.push_back({placed.spec, placed.where == Where::kInflight, placed.first_step,
                               placed.enqueued_step, placed.dropped,
-                              residents_.SettledAge(g, static_cast<int32_t>(i))});
+                              residents_.SettledAge(g, static_cast<int32_t>(i)), placed.drift});
     }
   }
   state.waiting.reserve(static_cast<size_t>(pool_.size()));
@@ -95,6 +95,7 @@ absl::Status Scheduler::RestoreWorker(WorkerIndex index, const SchedulerState::W
     placed.first_step = resident.first_step;
     placed.enqueued_step = resident.enqueued_step;
     placed.dropped = resident.dropped;
+    placed.drift = resident.drift;
     placed.index =
         residents_.Add(index, resident.spec, resident.first_step, resident.inflight, resident.settled_age);
     if (resident.dropped) residents_.Drop(index, placed.index);

@@ -45,6 +45,8 @@ struct SchedulerState {
     bool dropped = false;
     // Age up to which it has been observed and charged (residents.h).
     int64_t settled_age = 0;
+    // Its share of the worker's drift.
+    int64_t drift = 0;
   };
   // One placement or drop that its worker has not acknowledged.
   struct Inflight {
@@ -57,7 +59,7 @@ struct SchedulerState {
     int64_t last_step = 0;
     // The last report said that the group is idle.
     bool idle = true;
-    // Load that no request accounts for.
+    // Load that the reckoning does not account for, the residents' shares included.
     int64_t drift = 0;
     // In the order the scheduler keeps them in: sums depend on it.
     std::vector<Resident> residents;

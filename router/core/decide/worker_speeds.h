@@ -23,6 +23,8 @@ struct WorkerTime {
   double time_per_token = 1;
   // In an ordinary worker's tokens, at least 0.
   double time_offset = 0;
+
+  friend bool operator==(const WorkerTime&, const WorkerTime&) = default;
 };
 
 // What the router knows of one worker.

@@ -146,7 +146,8 @@ BarrierReading Reading(double factor) {
           .decisions = static_cast<uint64_t>(100 * factor),
           .decide_s = 0.01 * factor,
           .late_plans = static_cast<uint64_t>(factor),
-          .saturated_steps = static_cast<uint64_t>(50 * factor)};
+          .saturated_steps = static_cast<uint64_t>(50 * factor),
+          .decisions_stopped_early = static_cast<uint64_t>(2 * factor)};
 }
 
 TEST_F(ReportTest, BarrierFiguresAreDifferencesOfTwoReadings) {
@@ -160,10 +161,28 @@ TEST_F(ReportTest, BarrierFiguresAreDifferencesOfTwoReadings) {
   EXPECT_NEAR(figures->gap_s_mean, 0.001, 1e-12);
   EXPECT_NEAR(figures->decide_s_mean, 0.0001, 1e-12);
   EXPECT_EQ(figures->saturated_fraction, 0.5);
+  EXPECT_EQ(figures->decisions_stopped_early, 4u);
+  EXPECT_FALSE(figures->energy.has_value());
   EXPECT_FALSE(figures->epoch_changed);
   report_.barrier = *figures;
   EXPECT_NEAR(Json()["barrier"]["idle_fraction"].get<double>(), 0.1, 1e-12);
   EXPECT_THAT(ToTable(report_), HasSubstr("idle 10.00 %"));
+}
+
+TEST_F(ReportTest, EnergyIsThereWhereItIsMeasured) {
+  BarrierReading before = Reading(1), after = Reading(3);
+  report_.barrier = *Between(before, after);
+  EXPECT_FALSE(Json()["barrier"].contains("energy_busy_j"));
+  EXPECT_THAT(ToTable(report_), ::testing::Not(HasSubstr("energy")));
+  after.energy = EnergyJoules{30, 20, 10};
+  EXPECT_EQ(Between(before, after)->energy->busy, 30) << "measured since the run began";
+  before.energy = EnergyJoules{1, 2, 3};
+  report_.barrier = *Between(before, after);
+  EXPECT_EQ(Json()["barrier"]["energy_busy_j"], 29);
+  EXPECT_EQ(Json()["barrier"]["energy_barrier_j"], 18);
+  EXPECT_EQ(Json()["barrier"]["energy_parked_j"], 7);
+  EXPECT_EQ(Json()["barrier"]["decisions_stopped_early"], 4);
+  EXPECT_THAT(ToTable(report_), HasSubstr("29 J at work, 18 J waiting in steps, 7 J parked"));
 }
 
 TEST(BarrierTest, ARestartOrNoStepGivesNoFigures) {

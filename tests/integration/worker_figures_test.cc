@@ -1,0 +1,196 @@
+// What real workers say of themselves: the cost of their steps, as bfio_sim calibrate finds it in their logs;
+// a slow one among them, which plans then spare and a replay repeats; and their devices' energy.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "tests/testing/cluster.h"
+
+namespace bfio::testing {
+namespace {
+
+constexpr double kC = 0.002, kTl = 5e-7, kPrefill = 2e-6;
+
+std::string WriteTrace(int requests) {
+  const std::string path = absl::StrCat(TestDirectory(), "/figures.csv");
+  std::ofstream out(path);
+  out << "arrived_at,num_prefill_tokens,num_decode_tokens\n";
+  for (int i = 0; i < requests; ++i)
+    out << i * 0.001 << "," << 1 + (i * 7919) % 1500 << "," << 1 + (i * 104729) % 60 << "\n";
+  return path;
+}
+
+// A group of two, each with its own flags and step log.
+struct Pair {
+  Pair(const std::string& name, const std::vector<std::string>& router_flags,
+       const std::vector<std::string>& first_flags, const std::vector<std::string>& second_flags) {
+    ClusterOptions options;
+    options.worker_processes = 0;
+    options.router_flags = router_flags;
+    options.router_flags.push_back("--workers=2");
+    options.router_flags.push_back("--decide_budget_ms=0");
+    cluster = std::make_unique<Cluster>(options);
+    if (!cluster->ok()) return;
+    for (const auto& own : {first_flags, second_flags}) {
+      steps.push_back(absl::StrCat(TestDirectory(), "/", name, ".steps", workers.size(), ".csv"));
+      std::vector<std::string> flags = {absl::StrCat("--router=", cluster->address()), "--slots=8",
+                                        absl::StrCat("--prefill_cost=", kPrefill),
+                                        absl::StrCat("--step_log=", steps.back()),
+                                        absl::StrCat("--worker_id=w", workers.size())};
+      flags.insert(flags.end(), own.begin(), own.end());
+      workers.emplace_back("bfio_worker", flags);
+    }
+    ok = cluster->WaitFor("both ranks", [](const v1::ClusterState& state) {
+      return state.workers_size() == 2 && state.workers(0).has_rank() && state.workers(1).has_rank();
+    });
+  }
+
+  nlohmann::json Load(int requests) {
+    const std::string path = absl::StrCat(TestDirectory(), "/figures.json");
+    const RunResult load = RunProgram(
+        "bfio_loadgen",
+        {absl::StrCat("--target=", cluster->address()), absl::StrCat("--admin=", cluster->admin_address()),
+         absl::StrCat("--trace=", WriteTrace(requests)), "--arrival=closed", "--concurrency=40",
+         absl::StrCat("--requests=", requests), absl::StrCat("--json=", path)});
+    EXPECT_EQ(load.code, 0) << load.err << load.out << cluster->router().Stderr();
+    return nlohmann::json::parse(std::ifstream(path), nullptr, false);
+  }
+
+  void Stop() {
+    for (Process& worker : workers) {
+      worker.Signal(SIGTERM);
+      EXPECT_EQ(worker.Wait(kSlowdown * absl::Seconds(40)), 0) << worker.Stderr();
+    }
+    cluster->router().Signal(SIGTERM);
+    EXPECT_EQ(cluster->router().Wait(kSlowdown * absl::Seconds(40)), 0);
+  }
+
+  std::unique_ptr<Cluster> cluster;
+  std::vector<Process> workers;
+  std::vector<std::string> steps;
+  bool ok = false;
+};
+
+std::vector<std::string> Cost(double factor) {
+  return {absl::StrCat("--c=", factor * kC), absl::StrCat("--tl=", factor * kTl)};
+}
+
+const v1::WorkerState& WorkerNamed(const v1::ClusterState& state, const std::string& id) {
+  for (const v1::WorkerState& worker : state.workers()) {
+    if (worker.worker_id() == id) return worker;
+  }
+  ADD_FAILURE() << "no worker " << id;
+  return v1::WorkerState::default_instance();
+}
+
+// The worker's own fit and the fit of its whole log agree, within what both say of their errors and a share
+// for the steps that the one has forgotten.
+TEST(WorkerFigures, TheCostThatWorkersTellIsTheOneThatCalibrateFinds) {
+  Pair pair("cost", {}, Cost(1), Cost(1));
+  ASSERT_TRUE(pair.ok);
+  pair.Load(400);
+  const v1::ClusterState state = pair.cluster->State();
+  pair.Stop();
+  for (int g = 0; g < 2; ++g) {
+    const v1::StepCost& cost = WorkerNamed(state, absl::StrCat("w", g)).cost();
+    ASSERT_TRUE(cost.has_c_s() && cost.has_tl_s_per_token() && cost.has_prefill_s_per_token())
+        << cost.ShortDebugString();
+    const RunResult run =
+        RunProgram("bfio_sim", {"calibrate", absl::StrCat("--steps=", pair.steps[g]), "--json"});
+    ASSERT_EQ(run.code, 0) << run.err;
+    const nlohmann::json found = nlohmann::json::parse(run.out);
+    EXPECT_GT(cost.steps(), 0.8 * found["rows"].get<double>());
+    const auto near = [&](const v1::FittedValue& told, const nlohmann::json& offline) {
+      const double value = offline["value"], error = offline["standard_error"];
+      EXPECT_NEAR(told.value(), value, 5 * (told.standard_error() + error) + 0.1 * kSlowdown * value)
+          << run.out << cost.ShortDebugString();
+    };
+    near(cost.c_s(), found["c_s"]);
+    near(cost.tl_s_per_token(), found["tl_s_per_token"]);
+    near(cost.prefill_s_per_token(), found["prefill_s_per_token"]);
+    // And what the engine was told to cost, in ratios far wider than a busy machine bends them.
+    EXPECT_GT(cost.tl_s_per_token().value(), 0.5 * kTl);
+    EXPECT_LT(cost.tl_s_per_token().value(), 2 * kSlowdown * kTl);
+  }
+}
+
+TEST(WorkerFigures, ASlowWorkerIsFoundSparedAndReplayed) {
+  const std::string decisions = absl::StrCat(TestDirectory(), "/slow.decisions");
+  // Three times as slow: no busy machine makes the other one so.
+  Pair pair("slow", {absl::StrCat("--decision_log=", decisions)}, Cost(1), Cost(3));
+  ASSERT_TRUE(pair.ok);
+  pair.Load(500);
+  const v1::ClusterState state = pair.cluster->State();
+  const v1::WorkerState &fast = WorkerNamed(state, "w0"), &slow = WorkerNamed(state, "w1");
+  EXPECT_GT(slow.time_per_token(), 1.5 * fast.time_per_token()) << state.ShortDebugString();
+  EXPECT_GT(slow.time_offset(), fast.time_offset());
+  pair.Stop();
+  const RunResult run = RunProgram("bfio_sim", {"replay", absl::StrCat("--log=", decisions), "--json"});
+  ASSERT_EQ(run.code, 0) << run.err << run.out;
+  const nlohmann::json replay = nlohmann::json::parse(run.out);
+  EXPECT_EQ(replay["ok"], true) << replay["first_difference"];
+  EXPECT_EQ(replay["identical"], replay["decisions"]) << replay["first_difference"];
+  EXPECT_GT(replay["decisions"], 100);
+}
+
+TEST(WorkerFigures, SwitchedOffAllWorkersCountAlike) {
+  Pair pair("off", {"--worker_speeds=off"}, Cost(1), Cost(3));
+  ASSERT_TRUE(pair.ok);
+  pair.Load(300);
+  const v1::ClusterState state = pair.cluster->State();
+  for (const v1::WorkerState& worker : state.workers()) {
+    EXPECT_TRUE(worker.has_cost());
+    EXPECT_EQ(worker.time_per_token(), 1);
+    EXPECT_EQ(worker.time_offset(), 0);
+    // Nothing measures its energy, so there is none.
+    EXPECT_FALSE(worker.has_energy());
+  }
+  EXPECT_FALSE(state.has_energy());
+  pair.Stop();
+}
+
+#ifdef FAKE_NVML_FOLDER
+// Both workers' devices are one, which draws 200 W whatever it does.
+TEST(WorkerFigures, EnergyIsToldOncePerDevice) {
+  const char* before = std::getenv("LD_LIBRARY_PATH");
+  const std::string path = before == nullptr ? FAKE_NVML_FOLDER : absl::StrCat(FAKE_NVML_FOLDER, ":", before);
+  setenv("LD_LIBRARY_PATH", path.c_str(), 1);
+  setenv("FAKE_NVML_WATTS", "200", 1);
+  std::vector<std::string> flags = Cost(1);
+  flags.push_back("--energy_device=0000:17:00.0");
+  Pair pair("energy", {}, flags, flags);
+  ASSERT_TRUE(pair.ok);
+  nlohmann::json report;
+  // Windows are 5 s long.
+  const absl::Time deadline = absl::Now() + kSlowdown * absl::Seconds(120);
+  while (absl::Now() < deadline) {
+    report = pair.Load(1'500);
+    if (report["barrier"].contains("energy_busy_j") && report["barrier"]["energy_busy_j"] > 0) break;
+  }
+  ASSERT_TRUE(report["barrier"].contains("energy_busy_j")) << report;
+  EXPECT_GT(report["barrier"]["energy_busy_j"], 0);
+  EXPECT_GT(report["barrier"]["energy_barrier_j"], 0);
+  const v1::ClusterState state = pair.cluster->State();
+  double told_j = 0;
+  for (const v1::WorkerState& worker : state.workers()) {
+    const v1::Energy& energy = worker.energy();
+    EXPECT_EQ(energy.device(), "GPU-fake");
+    EXPECT_NEAR(energy.watts(), 200, 10);
+    const double joules = energy.busy_j() + energy.barrier_j() + energy.parked_j();
+    EXPECT_NEAR(joules, 200 * (energy.busy_s() + energy.barrier_s() + energy.parked_s()), 0.02 * joules);
+    told_j += joules;
+  }
+  const double total_j = state.energy().busy_j() + state.energy().barrier_j() + state.energy().parked_j();
+  EXPECT_GT(total_j, 0);
+  EXPECT_LT(total_j, 0.5 * told_j) << "half of what both tell together, less their first windows";
+  unsetenv("FAKE_NVML_WATTS");
+  before == nullptr ? unsetenv("LD_LIBRARY_PATH") : setenv("LD_LIBRARY_PATH", before, 1);
+  pair.Stop();
+}
+#endif
+
+}  // namespace
+}  // namespace bfio::testing

@@ -1,0 +1,17 @@
+#include "worker/link/step_meter.h"
+
+namespace bfio::worker {
+
+void StepMeter::Take(StepReport& report) {
+  fit_.Add(report.output.load_tokens, report.output.prefill_tokens,
+           1e-9 * static_cast<double>(report.local_ns));
+  if (fit_.blocks() != told_) {
+    told_ = fit_.blocks();
+    report.cost = fit_.estimate();
+  }
+  if (energy_ == nullptr) return;
+  energy_->AddStep(report.local_ns, report.barrier_wait_ns + report.gap_ns.value_or(0));
+  report.energy = energy_->TakeNews();
+}
+
+}  // namespace bfio::worker
