@@ -169,7 +169,7 @@ void DecisionLoop::RunTimers(absl::Time now) {
   if (now >= stall_deadline_) {
     stall_deadline_ = absl::InfiniteFuture();
     if (group_.serving() && !scheduler_.Parked()) {
-      group_.OnBarrierError(*group_.ranks().front(), "no rank has reported a step in time", now);
+      group_.OnBarrierError(*group_.ranks().front(), "no rank has reported a step in time", {}, now);
     }
   }
 }
@@ -285,6 +285,7 @@ void DecisionLoop::OnStepReport(Member& member, const v1::StepReport& report) {
     group_.Expel(member, ToGrpcStatus(status), now_);
     return;
   }
+  group_.OnReport(member, report.step(), now_);
   DeliverTokens(rank, report);
   FinishRequests(rank, report);
   OnRejections(rank, report);
@@ -296,7 +297,8 @@ void DecisionLoop::OnStepReport(Member& member, const v1::StepReport& report) {
   } else if (report_deadline_ == absl::InfiniteFuture()) {
     report_deadline_ = now_ + options_.report_timeout;
   }
-  if (!report.barrier_error().empty()) group_.OnBarrierError(member, report.barrier_error(), now_);
+  if (!report.barrier_error().empty())
+    group_.OnBarrierError(member, report.barrier_error(), report.missing_ranks(), now_);
 }
 
 void DecisionLoop::TakeFigures(Member& member, const v1::StepReport& report) {
@@ -455,7 +457,11 @@ void DecisionLoop::OnEpochOpen(uint64_t epoch, const std::vector<Member*>& ranks
       continue;
     }
     totals_.set_replayed(totals_.replayed() + 1);
-    scheduler_.Requeue(record->Spec());
+    core::RequestSpec spec = record->Spec();
+    // Its client is in the middle of a stream. No policy sees whoever has not begun before it, however deep
+    // the pool is by now.
+    spec.priority += 2 * options_.limits.max_abs_priority + 1;
+    scheduler_.Requeue(spec);
   }
   if (!displaced.empty())
     spdlog::warn("{} requests lost their worker and are placed again", displaced.size());

@@ -21,6 +21,9 @@ constexpr absl::Duration kSettleAfterFailure = absl::Milliseconds(500);
 constexpr absl::Duration kFirstPenalty = absl::Seconds(1);
 constexpr absl::Duration kLastPenalty = absl::Minutes(2);
 constexpr size_t kMaxPenalties = 1024;
+// The ranks of a barrier that fails learn so from each other at once, and say so at once.
+constexpr absl::Duration kSilenceGrace = absl::Milliseconds(100);
+constexpr absl::Duration kSilencePoll = absl::Milliseconds(10);
 // What a member's answer may take beyond the time it has for forming.
 constexpr absl::Duration kFormGrace = absl::Seconds(1);
 
@@ -77,6 +80,7 @@ void Group::OnEpochReady(Member& member, const v1::EpochReady& ready, absl::Time
     }
   } else {
     spdlog::warn("worker {} could not form epoch {}: {}", member.hello.worker_id(), epoch_, ready.error());
+    OnMissing(member, ready.missing_ranks());
   }
   // One failure is usually another's fault: only when all have answered is it known who never does.
   const auto all = [&](bool Member::*flag) {
@@ -91,6 +95,7 @@ void Group::OnEpochReady(Member& member, const v1::EpochReady& ready, absl::Time
 }
 
 void Group::OnFormingFailed(absl::Time now) {
+  if (PunishBlamed(now)) return;
   // Once is bad luck. From then on the one that was never part of a working group is the likeliest cause (it
   // may reach the router but not the others), or else the newest.
   if (++failures_ > 1 && ranks_.size() > 1) {
@@ -112,9 +117,79 @@ void Group::Punish(Member& member, grpc::Status status, absl::Time now) {
   Expel(member, std::move(status), now);
 }
 
-void Group::OnBarrierError(Member& member, const std::string& why, absl::Time now) {
+void Group::OnReport(Member& member, uint64_t step, absl::Time now) {
+  // A late report of the epoch before says nothing about this one.
+  if (member.spoken_epoch != epoch_) return;
+  member.reported_step = step;
+  newest_step_ = std::max(newest_step_, step);
+  for (Member* rank : ranks_) {
+    if (rank->reported_step == newest_step_) {
+      rank->behind_since = absl::InfiniteFuture();
+    } else if (rank == &member || rank->behind_since == absl::InfiniteFuture()) {
+      rank->behind_since = now;
+    }
+  }
+}
+
+bool Group::AnyBehind() const {
+  return std::any_of(ranks_.begin(), ranks_.end(),
+                     [](const Member* rank) { return rank->behind_since != absl::InfiniteFuture(); });
+}
+
+void Group::ExpelSilent(absl::Duration limit, absl::Time now) {
+  std::vector<Member*> silent;
+  for (Member* rank : ranks_) {
+    if (now - rank->behind_since >= limit) silent.push_back(rank);
+  }
+  for (Member* rank : silent) {
+    Expel(*rank, grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, "no step report in time"), now);
+  }
+}
+
+absl::Time Group::next_deadline() const {
+  absl::Time next = deadline_;
+  if (phase_ != Phase::kServing) return next;
+  for (const Member* rank : ranks_) next = std::min(next, rank->behind_since + options_.step_timeout);
+  return next;
+}
+
+void Group::OnMissing(Member& member, absl::Span<const uint32_t> missing) {
+  if (missing.empty()) return;
+  std::vector<Member*> blamed;
+  for (Member* rank : ranks_) {
+    if (rank == &member) continue;
+    if (std::find(missing.begin(), missing.end(), static_cast<uint32_t>(rank->next_rank)) != missing.end())
+      blamed.push_back(rank);
+  }
+  // One that reaches hardly anybody is itself the one that is cut off.
+  if (2 * blamed.size() > ranks_.size()) {
+    member.blamed = true;
+    return;
+  }
+  member.blames = true;
+  for (Member* rank : blamed) rank->blamed = true;
+}
+
+bool Group::PunishBlamed(absl::Time now) {
+  std::vector<Member*> culprits;
+  for (Member* rank : ranks_) {
+    // In a tree a rank is late because it waited for another.
+    if (rank->blamed && !rank->blames) culprits.push_back(rank);
+    rank->blamed = rank->blames = false;
+  }
+  if (culprits.size() == ranks_.size()) return false;
+  for (Member* rank : culprits) {
+    Punish(*rank, grpc::Status(grpc::StatusCode::UNAVAILABLE, "other ranks do not reach this one"), now);
+  }
+  return !culprits.empty();
+}
+
+void Group::OnBarrierError(Member& member, const std::string& why, absl::Span<const uint32_t> missing,
+                           absl::Time now) {
+  if (member.spoken_epoch == epoch_) OnMissing(member, missing);
   if (phase_ != Phase::kServing || member.spoken_epoch != epoch_) return;
   spdlog::warn("worker {} lost the barrier of epoch {}: {}", member.hello.worker_id(), epoch_, why);
+  silence_end_ = now + kSilenceGrace;
   Reform(kSettleAfterLoss, true, now);
 }
 
@@ -174,6 +249,7 @@ void Group::Reform(absl::Duration delay, bool close, absl::Time now) {
 }
 
 void Group::OnTimer(absl::Time now) {
+  if (phase_ == Phase::kServing) ExpelSilent(options_.step_timeout, now);
   if (now < deadline_) return;
   if (phase_ == Phase::kForming) {
     // Whoever has not answered is stuck: the others go on without it.
@@ -186,18 +262,30 @@ void Group::OnTimer(absl::Time now) {
     }
     return;
   }
-  BeginForming(now);
+  if (now < silence_end_ && AnyBehind()) {
+    deadline_ = std::min(now + kSilencePoll, silence_end_);
+    return;
+  }
+  // Asked to form with a rank that does not answer, the others would wait for it all of form_timeout.
+  if (std::exchange(silence_end_, absl::InfinitePast()) != absl::InfinitePast())
+    ExpelSilent(absl::ZeroDuration(), now);
+  PunishBlamed(now);
+  if (!members_.empty()) BeginForming(now);
 }
 
 void Group::BeginForming(absl::Time now) {
   if (phase_ == Phase::kServing) listener_->OnEpochClosed();
   ranks_ = members();
   ++epoch_;
+  newest_step_ = 0;
   phase_ = Phase::kForming;
   deadline_ = now + options_.form_timeout + kFormGrace;
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     Member& member = *ranks_[rank];
     member.answered = member.ready = false;
+    member.reported_step = 0;
+    member.behind_since = absl::InfiniteFuture();
+    member.blames = member.blamed = false;
     member.next_rank = static_cast<core::WorkerIndex>(rank);
     v1::RouterMessage message;
     v1::Epoch& epoch = *message.mutable_epoch();

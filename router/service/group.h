@@ -4,9 +4,10 @@
 //   gathering --enough workers--> forming --all ready--> serving --a member lost, joined, left--> forming ...
 //
 // Purpose: everything about epochs in one place; the decision loop forwards worker events and time, and is
-// told through the Listener when an epoch opens or closes. Owned by the decision thread; not thread-safe;
-// time is handed in. Fencing: a member's reports count only under the epoch it last said it was ready for; a
-// lost member's stream is closed, so it can speak for nothing any more.
+// told through the Listener when an epoch opens or closes. A rank that is silent while the others report, be
+// it stopped or cut off, is left out of the next epoch and comes back by a new stream. Owned by the decision
+// thread; not thread-safe; time is handed in. Fencing: a member's reports count only under the epoch it last
+// said it was ready for; a lost member's stream is closed, so it can speak for nothing any more.
 #ifndef BFIO_ROUTER_SERVICE_GROUP_H_
 #define BFIO_ROUTER_SERVICE_GROUP_H_
 
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "bfio/v1/worker.pb.h"
 #include "router/core/decide/scheduler.h"
 #include "router/service/options.h"
@@ -36,6 +38,11 @@ struct Member {
   uint64_t spoken_epoch = 0;
   // Rank in the epoch being formed.
   core::WorkerIndex next_rank = 0;
+  // Its newest report in the present epoch, and since when others have been further.
+  uint64_t reported_step = 0;
+  absl::Time behind_since = absl::InfiniteFuture();
+  // It waited for others in vain; others waited for it.
+  bool blames = false, blamed = false;
   // Has answered the Epoch being formed; with success.
   bool answered = false;
   bool ready = false;
@@ -61,8 +68,12 @@ class Group {
 
   void OnHello(std::shared_ptr<WorkerSession> session, const v1::Hello& hello, absl::Time now);
   void OnEpochReady(Member& member, const v1::EpochReady& ready, absl::Time now);
+  // A report of its epoch, in order.
+  void OnReport(Member& member, uint64_t step, absl::Time now);
   // The member says that its barrier failed, or contradicts the protocol.
-  void OnBarrierError(Member& member, const std::string& why, absl::Time now);
+  // `missing`: the ranks that it blames.
+  void OnBarrierError(Member& member, const std::string& why, absl::Span<const uint32_t> missing,
+                      absl::Time now);
   // Its stream is gone.
   void OnGone(const WorkerSession* session, absl::Time now);
   // Cuts a member off.
@@ -72,7 +83,7 @@ class Group {
 
   // Acts on deadlines that have passed.
   void OnTimer(absl::Time now);
-  absl::Time next_deadline() const { return deadline_; }
+  absl::Time next_deadline() const;
 
   Member* Find(const WorkerSession* session);
   Member* FindById(const std::string& worker_id);
@@ -93,6 +104,13 @@ class Group {
     kServing,
   };
 
+  // Cuts off the ranks that are `limit` or longer behind the others' reports.
+  void ExpelSilent(absl::Duration limit, absl::Time now);
+  bool AnyBehind() const;
+  // Notes whom a rank of the epoch blames.
+  void OnMissing(Member& member, absl::Span<const uint32_t> missing);
+  // Whom the others do not reach is left out for a while. False: nobody is blamed.
+  bool PunishBlamed(absl::Time now);
   // Schedules the forming of a new epoch `delay` from now and closes the present one if `close`.
   void Reform(absl::Duration delay, bool close, absl::Time now);
   void BeginForming(absl::Time now);
@@ -108,7 +126,11 @@ class Group {
   Listener* const listener_;
   Phase phase_ = Phase::kGathering;
   absl::Time deadline_ = absl::InfiniteFuture();
+  // After a barrier's failure: until when the ranks may say so; whoever has not by then is left out.
+  absl::Time silence_end_ = absl::InfinitePast();
   uint64_t epoch_ = 0;
+  // The newest step of the epoch that some rank has reported.
+  uint64_t newest_step_ = 0;
   uint64_t next_sequence_ = 0;
   bool formed_once_ = false;
   // Attempts to form in a row that failed though all answered.

@@ -132,11 +132,12 @@ class TwoScripted : public ::testing::Test {
     ASSERT_EQ(plan.plan().assignments_size(), 1);
     handle_ = plan.plan().assignments(0).handle();
   }
+  // Long timeouts: what these tests wait for does not wait for them.
   static ClusterOptions RouterOnly() {
     ClusterOptions options;
     options.worker_processes = 0;
-    options.router_flags = {"--workers=2", absl::StrCat("--form_timeout=", 20 * kSlowdown, "s"),
-                            absl::StrCat("--step_timeout=", 20 * kSlowdown, "s")};
+    options.router_flags = {"--workers=2", absl::StrCat("--form_timeout=", 60 * kSlowdown, "s"),
+                            absl::StrCat("--step_timeout=", 60 * kSlowdown, "s")};
     return options;
   }
   ScriptedWorker& other() { return holder_ == &a_ ? b_ : a_; }
@@ -188,6 +189,104 @@ TEST_F(TwoScripted, ReportsOfOtherEpochsCountNothing) {
   ASSERT_TRUE(holder_->Send(Tokens(*holder_, 1, {1, 2}, true)));
   ASSERT_TRUE(other().Send(Tokens(other(), 1, {}, false)));
   EXPECT_EQ(ReadAll(), (std::vector<uint32_t>{1, 2}));
+}
+
+// A stopped rank says nothing when the barrier fails. To ask it to form the next epoch would cost the others
+// form_timeout, so they form without it, at once.
+TEST_F(TwoScripted, ARankThatIsSilentWhenTheBarrierFailsIsLeftOut) {
+  ASSERT_TRUE(holder_->Send(Tokens(*holder_, 1, {1}, false)));
+  ASSERT_TRUE(other().Send(Tokens(other(), 1, {}, false)));
+  v1::WorkerMessage failed = Tokens(other(), 2, {}, false);
+  failed.mutable_step_report()->set_barrier_error("the other did not come to step 2");
+  ASSERT_TRUE(other().Send(failed));
+  ASSERT_TRUE(other().Rejoin());
+  EXPECT_EQ(other().epoch().world_size(), 1u);
+  EXPECT_EQ(holder_->End().error_message(), "no step report in time");
+  context_.TryCancel();
+}
+
+// Rank 0 reaches the router and not rank 1, which lives: to form with both again would fail again.
+TEST_F(TwoScripted, ARankThatOthersDoNotReachIsLeftOut) {
+  ASSERT_TRUE(a_.Send(a_.Report(1, 1)));
+  ASSERT_TRUE(b_.Send(b_.Report(1, 1)));
+  for (ScriptedWorker* worker : {&a_, &b_}) {
+    v1::WorkerMessage failed = worker->Report(2, 1);
+    failed.mutable_step_report()->set_barrier_error("somebody did not come to step 2");
+    const bool hub = worker->epoch().rank() == 0;
+    if (hub) failed.mutable_step_report()->add_missing_ranks(1);
+    ASSERT_TRUE(worker->Send(failed));
+  }
+  ScriptedWorker& hub = a_.epoch().rank() == 0 ? a_ : b_;
+  ScriptedWorker& cut_off = &hub == &a_ ? b_ : a_;
+  EXPECT_EQ(cut_off.End().error_message(), "other ranks do not reach this one");
+  ASSERT_TRUE(hub.Rejoin());
+  EXPECT_EQ(hub.epoch().world_size(), 1u);
+  context_.TryCancel();
+}
+
+// The same found out while the group forms.
+TEST_F(TwoScripted, ARankThatDoesNotComeToTheFormingIsLeftOut) {
+  auto third = std::make_unique<ScriptedWorker>(cluster_.address(), "c");
+  third->SayHello();
+  v1::RouterMessage message;
+  for (ScriptedWorker* worker : {&a_, &b_, third.get()}) {
+    ASSERT_TRUE(worker->ReadUntil(v1::RouterMessage::kEpoch, message));
+    ASSERT_EQ(message.epoch().world_size(), 3u);
+    v1::WorkerMessage failed;
+    failed.mutable_epoch_ready()->set_epoch(message.epoch().epoch());
+    failed.mutable_epoch_ready()->set_error("did not form");
+    if (message.epoch().rank() == 0) failed.mutable_epoch_ready()->add_missing_ranks(1);
+    ASSERT_TRUE(worker->Send(failed));
+  }
+  // Not the newest, which is blamed where nobody knows better.
+  ASSERT_TRUE(third->Rejoin());
+  EXPECT_EQ(third->epoch().world_size(), 2u);
+  context_.TryCancel();
+}
+
+// One that reaches nobody is itself cut off.
+TEST_F(TwoScripted, ARankThatBlamesAllOthersIsLeftOut) {
+  auto third = std::make_unique<ScriptedWorker>(cluster_.address(), "c");
+  third->SayHello();
+  v1::RouterMessage message;
+  for (ScriptedWorker* worker : {&a_, &b_, third.get()}) {
+    ASSERT_TRUE(worker->ReadUntil(v1::RouterMessage::kEpoch, message));
+    v1::WorkerMessage failed;
+    failed.mutable_epoch_ready()->set_epoch(message.epoch().epoch());
+    failed.mutable_epoch_ready()->set_error("did not form");
+    if (message.epoch().rank() == 0) {
+      failed.mutable_epoch_ready()->add_missing_ranks(1);
+      failed.mutable_epoch_ready()->add_missing_ranks(2);
+    }
+    ASSERT_TRUE(worker->Send(failed));
+  }
+  ASSERT_TRUE(third->Rejoin());
+  EXPECT_EQ(third->epoch().world_size(), 2u);
+  EXPECT_EQ(third->epoch().rank(), 1u);
+  context_.TryCancel();
+}
+
+// The ranks meet in the barrier, but one's reports do not reach the router.
+TEST(Fencing, ARankCutOffFromTheRouterAloneIsLeftOut) {
+  ClusterOptions options;
+  options.worker_processes = 0;
+  options.router_flags = {"--workers=2", absl::StrCat("--step_timeout=", kSlowdown, "s")};
+  Cluster cluster(options);
+  ASSERT_TRUE(cluster.ok());
+  ScriptedWorker heard(cluster.address(), "heard"), unheard(cluster.address(), "unheard");
+  heard.SayHello();
+  unheard.SayHello();
+  ASSERT_TRUE(heard.Rejoin());
+  ASSERT_TRUE(unheard.Rejoin());
+  grpc::ClientContext context;
+  const auto reader = cluster.inference().Generate(&context, SyntheticRequest(10, 500));
+  v1::RouterMessage plan;
+  ASSERT_TRUE(heard.ReadUntil(v1::RouterMessage::kPlan, plan));
+  ASSERT_TRUE(heard.Send(heard.Report(1, 1)));
+  EXPECT_EQ(unheard.End().error_message(), "no step report in time");
+  ASSERT_TRUE(heard.Rejoin());
+  EXPECT_EQ(heard.epoch().world_size(), 1u);
+  context.TryCancel();
 }
 
 }  // namespace

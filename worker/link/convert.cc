@@ -32,6 +32,7 @@ void Fill(const EpochReady& ready, v1::WorkerMessage& out) {
   v1::EpochReady* to = out.mutable_epoch_ready();
   to->set_epoch(ready.epoch);
   to->set_error(ready.error);
+  to->mutable_missing_ranks()->Add(ready.missing_ranks.begin(), ready.missing_ranks.end());
   to->set_communicator_offer(ready.communicator_offer);
   AddActive(ready.active, to->mutable_active());
 }
@@ -109,6 +110,7 @@ void Fill(const StepReport& report, v1::WorkerMessage& out) {
   to->set_group_sum_local_ns(static_cast<uint64_t>(report.group.sum_local_ns));
   to->set_group_idle(report.group_idle);
   to->set_barrier_error(report.barrier_error);
+  to->mutable_missing_ranks()->Add(report.missing_ranks.begin(), report.missing_ranks.end());
   if (report.cost.has_value()) Fill(*report.cost, to->mutable_cost());
   if (report.energy.has_value()) Fill(*report.energy, to->mutable_energy());
 }

@@ -59,6 +59,7 @@ struct EpochReady {
   std::string error;
   std::string communicator_offer;
   std::vector<ResidentSequence> active;
+  std::vector<int32_t> missing_ranks;
 };
 
 struct Rejection {
@@ -82,6 +83,7 @@ struct StepReport {
   GroupView group;
   bool group_idle = false;
   std::string barrier_error;
+  std::vector<int32_t> missing_ranks;
   // Where they have changed.
   std::optional<StepCostEstimate> cost;
   std::optional<EnergyReading> energy;

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "spdlog/spdlog.h"
+#include "worker/barrier/missing_ranks.h"
 #include "worker/barrier/step_peers.h"
 
 namespace bfio::worker {
@@ -15,7 +16,7 @@ int64_t NowNs() {
 }
 
 std::string Text(const absl::Status& status) {
-  return status.ToString(absl::StatusToStringMode::kDefault);
+  return status.ToString(absl::StatusToStringMode::kWithNoExtraData);
 }
 
 }  // namespace
@@ -85,7 +86,10 @@ absl::StatusOr<std::unique_ptr<Barrier>> StepLoop::FormGroup(const Inbox::Enter&
   ready.epoch = epoch.group.epoch;
   ready.communicator_offer = *std::move(offer);
   ready.active = engine_->resident();
-  if (!barrier.ok()) ready.error = Text(barrier.status());
+  if (!barrier.ok()) {
+    ready.error = Text(barrier.status());
+    ready.missing_ranks = MissingRanks(barrier.status());
+  }
   link_.Send(enter.stream, std::move(ready));
   if (barrier.ok()) {
     spdlog::info("{}: epoch {}: rank {} of {}", options_.worker_id, epoch.group.epoch, epoch.group.rank,
@@ -114,6 +118,7 @@ absl::Status StepLoop::RunSteps(const Inbox::Enter& enter, Barrier& barrier) {
     } else {
       // Tokens that the report has are good all the same.
       report.barrier_error = Text(met);
+      report.missing_ranks = MissingRanks(met);
     }
     std::optional<StepRow> row;
     if (options_.step_log != nullptr && met.ok()) row = RowOf(enter, report);
