@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <deque>
+#include <set>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -264,6 +266,50 @@ TEST_F(TwoScripted, ARankThatBlamesAllOthersIsLeftOut) {
   EXPECT_EQ(third->epoch().world_size(), 2u);
   EXPECT_EQ(third->epoch().rank(), 1u);
   context_.TryCancel();
+}
+
+// Whose stream stands still because its worker is gone goes before those who have not begun, also where
+// others would fit better.
+TEST(Replay, GoesBeforeThoseWhoHaveNotBegun) {
+  ClusterOptions options;
+  options.worker_processes = 0;
+  options.router_flags = {"--workers=3", absl::StrCat("--step_timeout=", 60 * kSlowdown, "s")};
+  Cluster cluster(options);
+  ASSERT_TRUE(cluster.ok());
+  std::deque<grpc::ClientContext> contexts;
+  std::vector<std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>>> readers;
+  const auto send = [&](uint32_t prompt) {
+    readers.push_back(cluster.inference().Generate(&contexts.emplace_back(), SyntheticRequest(prompt, 50)));
+    const size_t sent = readers.size();
+    return cluster.WaitFor("the request",
+                           [&](const v1::ClusterState& s) { return s.requests().accepted() == sent; });
+  };
+  // Of different sizes: no two of them balance as well as two of the later ones.
+  for (const uint32_t prompt : {300, 10, 100}) ASSERT_TRUE(send(prompt));
+  std::vector<std::unique_ptr<ScriptedWorker>> workers;
+  for (const char* id : {"a", "b", "c"}) {
+    workers.push_back(std::make_unique<ScriptedWorker>(cluster.address(), id));
+    workers.back()->hello().set_slots(1);
+    workers.back()->SayHello();
+  }
+  std::set<uint64_t> begun;
+  v1::RouterMessage plan;
+  for (auto& worker : workers) ASSERT_TRUE(worker->Rejoin());
+  for (auto& worker : workers) {
+    ASSERT_TRUE(worker->ReadUntil(v1::RouterMessage::kPlan, plan));
+    ASSERT_EQ(plan.plan().assignments_size(), 1);
+    begun.insert(plan.plan().assignments(0).handle());
+  }
+  for (int i = 0; i < 6; ++i) ASSERT_TRUE(send(150));
+  workers.pop_back();
+  // The two that are left have lost their requests as well.
+  for (auto& worker : workers) ASSERT_TRUE(worker->Rejoin());
+  for (auto& worker : workers) {
+    ASSERT_TRUE(worker->ReadUntil(v1::RouterMessage::kPlan, plan));
+    ASSERT_EQ(plan.plan().assignments_size(), 1);
+    EXPECT_TRUE(begun.contains(plan.plan().assignments(0).handle()));
+  }
+  for (grpc::ClientContext& context : contexts) context.TryCancel();
 }
 
 // The ranks meet in the barrier, but one's reports do not reach the router.
