@@ -1,13 +1,17 @@
 #include "router/service/client_stream.h"
 
+#include <chrono>
 #include <utility>
 
 #include "common/net/tsan_edge.h"
 
 namespace bfio::router {
 
-std::shared_ptr<ClientStream> ClientStream::Create(std::string request_id, std::function<void()> on_cancel) {
-  std::shared_ptr<ClientStream> stream(new ClientStream(std::move(request_id), std::move(on_cancel)));
+std::shared_ptr<ClientStream> ClientStream::Create(grpc::CallbackServerContext* context, uint64_t id,
+                                                   std::string request_id, const StreamLimits& limits,
+                                                   std::function<void(bool)> on_cancel) {
+  std::shared_ptr<ClientStream> stream(
+      new ClientStream(context, id, std::move(request_id), limits, std::move(on_cancel)));
   stream->self_ = stream;
   GrpcHandOver(stream.get());
   return stream;
@@ -19,12 +23,23 @@ bool ClientStream::MarkDirty() {
   return true;
 }
 
-bool ClientStream::Deliver(uint32_t index, uint32_t token) {
+ClientStream::Delivery ClientStream::Deliver(uint32_t index, absl::Span<const uint32_t> tokens,
+                                             absl::Time now) {
   MutexLock lock(&mutex_);
-  if (ended_) return false;
+  if (ended_) return Delivery::kTaken;
+  if (writing_ && !stuck_since_) stuck_since_ = now;
+  const auto waiting = static_cast<int64_t>(pending_.size());
+  const bool full = waiting > 0 && waiting + static_cast<int64_t>(tokens.size()) > limits_.buffer_tokens;
+  if (writing_ && (full || now - *stuck_since_ > limits_.timeout)) return Delivery::kTooSlow;
   if (pending_.empty()) pending_first_index_ = index;
-  pending_.push_back(token);
-  return MarkDirty();
+  pending_.insert(pending_.end(), tokens.begin(), tokens.end());
+  return MarkDirty() ? Delivery::kFlush : Delivery::kTaken;
+}
+
+void ClientStream::CatchUp(uint32_t index, absl::Span<const uint32_t> tokens) {
+  MutexLock lock(&mutex_);
+  pending_first_index_ = index;
+  pending_.assign(tokens.begin(), tokens.end());
 }
 
 bool ClientStream::End(grpc::Status status, std::optional<v1::Finish> finish) {
@@ -41,11 +56,16 @@ void ClientStream::Flush() {
   // between the decision to write and the write.
   MutexLock lock(&mutex_);
   dirty_ = false;
-  if (writing_ || finished_) return;
-  const bool have_tokens =
-      !pending_.empty() && !broken_ && status_.error_code() != grpc::StatusCode::CANCELLED;
-  if (!have_tokens && !ended_) return;
-  if (!have_tokens && (broken_ || !status_.ok())) {
+  FlushLocked();
+}
+
+void ClientStream::FlushLocked() {
+  if (writing_ || finished_ || breaking_) return;
+  const bool may_write = !broken_ && status_.error_code() != grpc::StatusCode::CANCELLED;
+  const bool have_tokens = may_write && !pending_.empty();
+  const bool have_finish = may_write && ended_ && status_.ok() && finish_.has_value();
+  if (!have_tokens && !have_finish) {
+    if (!ended_) return;
     finished_ = true;
     GrpcHandOver(this);
     Finish(status_);
@@ -58,39 +78,46 @@ void ClientStream::Flush() {
     response_.mutable_token_ids()->Add(pending_.begin(), pending_.end());
     pending_.clear();
   }
-  writing_ = true;
-  if (ended_ && status_.ok()) {
-    if (finish_) {
-      if (!have_tokens) response_.set_first_index(finish_->usage().completion_tokens());
-      *response_.mutable_finish() = *std::move(finish_);
-    }
-    finished_ = true;
-    GrpcHandOver(this);
-    StartWriteAndFinish(&response_, grpc::WriteOptions(), grpc::Status::OK);
-  } else {
-    GrpcHandOver(this);
-    StartWrite(&response_);
+  if (have_finish) {
+    if (!have_tokens) response_.set_first_index(finish_->usage().completion_tokens());
+    *response_.mutable_finish() = *std::move(finish_);
+    finish_.reset();
   }
+  writing_ = true;
+  // Not together with Finish: until the last message is taken the call must be one that BreakOff can cancel.
+  GrpcHandOver(this);
+  StartWrite(&response_);
+}
+
+void ClientStream::BreakOff() {
+  {
+    MutexLock lock(&mutex_);
+    if (!ended_ || !writing_ || finished_ || breaking_) return;
+    breaking_ = true;
+  }
+  // Finish has not been called, and is not while breaking_: the call, and with it the context, is alive.
+  context_->TryCancel();
+  MutexLock lock(&mutex_);
+  breaking_ = false;
+  FlushLocked();
 }
 
 void ClientStream::OnWriteDone(bool ok) {
   const GrpcReaction reaction(this);
-  bool again = false;
-  {
-    MutexLock lock(&mutex_);
-    writing_ = false;
-    if (!ok) {  // the call is dead; OnCancel tells the router, which ends the stream
-      broken_ = true;
-      pending_.clear();
-    }
-    again = !finished_ && (ended_ || !pending_.empty());
+  MutexLock lock(&mutex_);
+  writing_ = false;
+  stuck_since_.reset();
+  if (!ok) {  // the call is dead; OnCancel tells the router, which ends the stream
+    broken_ = true;
+    pending_.clear();
+    finish_.reset();
   }
-  if (again) Flush();
+  FlushLocked();
 }
 
 void ClientStream::OnCancel() {
   const GrpcReaction reaction(this);
-  on_cancel_();
+  on_cancel_(context_->deadline() <= std::chrono::system_clock::now());
 }
 
 void ClientStream::OnDone() {

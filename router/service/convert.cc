@@ -51,6 +51,18 @@ absl::Status CheckPrompt(const v1::GenerateRequest& request, const RequestLimits
   return absl::InvalidArgumentError("prompt is missing; set token_ids or prompt_length");
 }
 
+absl::Status CheckResume(const v1::GenerateRequest& request, const RequestLimits& limits) {
+  if (request.resume_token().size() > limits.max_resume_token_bytes) {
+    return OutOfRange("resume_token's length", request.resume_token().size(),
+                      absl::StrCat("at most ", limits.max_resume_token_bytes, " bytes"));
+  }
+  if (request.has_resume_from_index() && request.resume_from_index() > limits.max_new_tokens) {
+    return OutOfRange("resume_from_index", request.resume_from_index(),
+                      absl::StrCat("at most ", limits.max_new_tokens));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status CheckGenerate(const v1::GenerateRequest& request, const RequestLimits& limits) {
@@ -62,6 +74,10 @@ absl::Status CheckGenerate(const v1::GenerateRequest& request, const RequestLimi
     return OutOfRange("tenant's length", request.tenant().size(),
                       absl::StrCat("at most ", limits.max_id_bytes, " bytes"));
   }
+  // Who comes back need not say again what the router knows.
+  const bool bare =
+      request.has_resume_from_index() && request.prompt_case() == v1::GenerateRequest::PROMPT_NOT_SET;
+  if (bare) return CheckResume(request, limits);
   if (absl::Status status = CheckPrompt(request, limits); !status.ok()) return status;
   if (request.max_new_tokens() < 1 || request.max_new_tokens() > limits.max_new_tokens) {
     return OutOfRange("max_new_tokens", request.max_new_tokens(),
@@ -77,6 +93,11 @@ absl::Status CheckGenerate(const v1::GenerateRequest& request, const RequestLimi
   }
   if (request.has_predicted_output_tokens() && request.predicted_output_tokens() < 1) {
     return OutOfRange("predicted_output_tokens", request.predicted_output_tokens(), "at least 1, or unset");
+  }
+  if (absl::Status status = CheckResume(request, limits); !status.ok()) return status;
+  if (request.has_resume_from_index() && request.resume_from_index() > request.max_new_tokens()) {
+    return OutOfRange("resume_from_index", request.resume_from_index(),
+                      absl::StrCat("at most max_new_tokens, ", request.max_new_tokens()));
   }
   return CheckSampling(request.sampling());
 }

@@ -17,10 +17,10 @@ namespace {
 // When a client that was refused for want of room should try again.
 constexpr absl::Duration kPoolFullRetry = absl::Milliseconds(500);
 constexpr absl::Duration kUnavailableRetry = absl::Seconds(1);
+// How often workers' streams are looked at.
+constexpr absl::Duration kSessionCheck = absl::Milliseconds(500);
 // Refusals by workers that a request survives: the accounts are exact, so even one is a sign of trouble.
 constexpr int kMaxRefusals = 16;
-// Losses of its worker that a request survives: one that kills whoever takes it must not go round for ever.
-constexpr int kMaxReplays = 16;
 
 core::SchedulerOptions CoreOptions(const RouterOptions& options) {
   core::SchedulerOptions core;
@@ -57,15 +57,18 @@ DecisionLoop::DecisionLoop(const RouterOptions& options, std::unique_ptr<core::P
       hooks_(std::move(hooks)),
       decide_budget_(std::move(decide_budget)),
       policy_options_(options.policy_options),
-      // Above whatever an earlier router on this machine gave out: workers may still hold requests of that
-      // one.
-      next_id_(static_cast<core::RequestId>(absl::ToUnixSeconds(absl::Now())) << 20),
+      // Above whatever an earlier router gave out: workers may still hold requests of that one.
+      next_id_(static_cast<core::RequestId>(absl::ToUnixMillis(absl::Now())) << 20),
+      instance_(static_cast<uint64_t>(absl::ToUnixNanos(absl::Now()))),
+      tenant_limiter_(options_.tenant_limits),
       scheduler_(CoreOptions(options), std::move(policy), std::move(lookahead),
                  MakeRecorder(std::move(decision_log), options, next_id_.load())),
-      group_(options_, this),
+      group_(options_, instance_, this),
       recorder_(hooks_.on_step),
+      budget_(options_.replay_budget_bytes, options_.replay_request_bytes),
       now_(MonotonicNow()),
       started_(now_),
+      settle_end_(started_ + options_.restart_settle),
       thread_([this] { Run(); }) {}
 
 DecisionLoop::~DecisionLoop() {
@@ -81,9 +84,27 @@ bool DecisionLoop::Post(absl::AnyInvocable<void(DecisionLoop&) &&> event) {
 absl::Status DecisionLoop::PostArrival(core::RequestId id, v1::GenerateRequest request,
                                        std::shared_ptr<ClientStream> stream) {
   const auto limit = static_cast<size_t>(options_.max_waiting) * 2 + 1024;
+  TenantLimiter::Ticket ticket;
+  if (!request.has_resume_from_index()) {
+    // A flood is refused here, where it costs the decision thread nothing.
+    if (waiting_hint_.load(std::memory_order_relaxed) >= options_.max_waiting) {
+      refused_full_.fetch_add(1, std::memory_order_relaxed);
+      return WithRetry(absl::ResourceExhaustedError(
+                           absl::StrCat("the waiting pool is full (", options_.max_waiting, " requests)")),
+                       kPoolFullRetry);
+    }
+    const int64_t tokens = int64_t{PromptTokens(request)} + request.max_new_tokens();
+    auto entered = tenant_limiter_.Enter(request.tenant(), tokens, MonotonicNow());
+    if (!entered.ok()) {
+      refused_tenant_.fetch_add(1, std::memory_order_relaxed);
+      return entered.status();
+    }
+    ticket = *std::move(entered);
+  }
   const bool posted = events_.PostBounded(
-      [this, id, request = std::move(request), stream = std::move(stream)]() mutable {
-        OnArrival(id, std::move(request), std::move(stream));
+      [this, id, request = std::move(request), stream = std::move(stream),
+       ticket = std::move(ticket)]() mutable {
+        OnArrival(id, std::move(request), std::move(stream), std::move(ticket));
       },
       limit);
   if (posted) return absl::OkStatus();
@@ -91,8 +112,8 @@ absl::Status DecisionLoop::PostArrival(core::RequestId id, v1::GenerateRequest r
   return WithRetry(absl::ResourceExhaustedError("the router is overloaded"), kPoolFullRetry);
 }
 
-void DecisionLoop::PostCancel(core::RequestId id) {
-  events_.Post([this, id] { OnCancel(id); });
+void DecisionLoop::PostCancel(uint64_t stream_id, bool timed_out) {
+  events_.Post([this, stream_id, timed_out] { OnCancel(stream_id, timed_out); });
 }
 
 void DecisionLoop::PostWorkerMessage(std::shared_ptr<WorkerSession> session, v1::WorkerMessage message) {
@@ -111,7 +132,7 @@ void DecisionLoop::Stop() {
     events_.Post([this] {
       draining_ = true;
       drain_deadline_ = now_ + options_.drain_timeout;
-      if (requests_.size() > 0) spdlog::info("draining {} requests", requests_.size());
+      if (live() > 0) spdlog::info("draining {} requests", live());
     });
   }
   if (thread_.joinable()) thread_.join();
@@ -127,7 +148,9 @@ void DecisionLoop::Run() {
     for (EventQueue::Event& event : batch) std::move(event)();
     RunTimers(now_);
     Decide(false);
+    if (scheduler_.Parked()) recorder_.OnParked(scheduler_.waiting());
     ReleaseDrained();
+    waiting_hint_.store(scheduler_.waiting(), std::memory_order_relaxed);
     done = draining_ && DrainDone(now_);
     sender_.Submit(outbox_);
     scheduler_.FlushLog();
@@ -144,24 +167,31 @@ void DecisionLoop::Run() {
 }
 
 bool DecisionLoop::DrainDone(absl::Time now) {
-  if (requests_.size() > 0 && now < drain_deadline_) return false;
+  for (EarlyResume& early : std::exchange(early_resumes_, {})) {
+    EndStream(early.stream, ToGrpcStatus(ShuttingDown()), std::nullopt);
+  }
+  if (live() > 0 && now < drain_deadline_) return false;
   for (const core::RequestId id : requests_.Ids()) {
     RequestRecord* record = requests_.Find(id);
-    scheduler_.Cancel(id);
-    totals_.set_failed(totals_.failed() + 1);
-    End(*record, ToGrpcStatus(ShuttingDown()), std::nullopt);
+    if (!record->ended) Fail(*record, ShuttingDown());
   }
   return true;
 }
 
 absl::Duration DecisionLoop::UntilNextDeadline(absl::Time now) {
   absl::Time next = std::min({group_.next_deadline(), report_deadline_, stall_deadline_});
+  if (!resume_deadlines_.empty()) next = std::min(next, resume_deadlines_.front().first);
+  if (!lingering_.empty()) next = std::min(next, lingering_.front().first);
+  if (!early_resumes_.empty()) next = std::min(next, settle_end_);
+  next = std::min(next, next_session_check_);
   if (draining_) next = std::min(next, drain_deadline_);
   return std::max(absl::ZeroDuration(), next - now);
 }
 
 void DecisionLoop::RunTimers(absl::Time now) {
   if (now >= group_.next_deadline()) group_.OnTimer(now);
+  ExpireResumes(now);
+  if (now >= next_session_check_) CheckSessions(now);
   if (now >= report_deadline_) {
     report_deadline_ = absl::InfiniteFuture();
     if (group_.serving() && scheduler_.ReportsMissing()) Decide(true);
@@ -176,28 +206,25 @@ void DecisionLoop::RunTimers(absl::Time now) {
 
 // --- clients ---
 
-absl::Status DecisionLoop::CheckFits(const RequestRecord& record) const {
-  const int64_t tokens = int64_t{PromptTokens(record.request)} + record.request.max_new_tokens();
-  if (!max_sequence_ || tokens <= *max_sequence_) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("prompt + max_new_tokens is ", tokens,
-                                                 " tokens; the workers hold at most ", *max_sequence_,
-                                                 " per request"));
-}
-
 void DecisionLoop::OnArrival(core::RequestId id, v1::GenerateRequest request,
-                             std::shared_ptr<ClientStream> stream) {
+                             std::shared_ptr<ClientStream> stream, TenantLimiter::Ticket ticket) {
   const auto refuse = [&](const absl::Status& status) {
     if (stream->End(ToGrpcStatus(status), std::nullopt)) FlushLater(stream);
   };
   if (draining_) return refuse(ShuttingDown());
+  if (request.has_resume_from_index() && Resume(id, request, stream)) return;
   const std::string name = request.request_id();
   RequestRecord* record = requests_.Add(id, std::move(request), stream, now_);
   if (record == nullptr) {
     totals_.set_refused_invalid(totals_.refused_invalid() + 1);
     return refuse(absl::AlreadyExistsError(absl::StrCat("a live request has the request_id ", name)));
   }
+  record->ticket = std::move(ticket);
   absl::Status status = CheckFits(*record);
-  if (status.ok()) {
+  if (absl::Status room = CheckRoom(*record); status.ok() && !room.ok()) {
+    totals_.set_refused_memory(totals_.refused_memory() + 1);
+    status = WithRetry(std::move(room), kPoolFullRetry);
+  } else if (status.ok()) {
     status = scheduler_.Enqueue(record->Spec());
     if (absl::IsResourceExhausted(status)) {
       totals_.set_refused_pool_full(totals_.refused_pool_full() + 1);
@@ -211,12 +238,21 @@ void DecisionLoop::OnArrival(core::RequestId id, v1::GenerateRequest request,
     return refuse(status);
   }
   totals_.set_accepted(totals_.accepted() + 1);
+  Commit(*record);
 }
 
-void DecisionLoop::OnCancel(core::RequestId id) {
-  RequestRecord* record = requests_.Find(id);
-  if (record == nullptr) return;  // ended meanwhile
-  scheduler_.Cancel(id);
+void DecisionLoop::OnCancel(uint64_t stream_id, bool timed_out) {
+  RequestRecord* record = requests_.FindByStream(stream_id);
+  if (record == nullptr) {  // ended meanwhile, or not yet begun
+    const auto early = std::find_if(early_resumes_.begin(), early_resumes_.end(),
+                                    [&](const EarlyResume& e) { return e.stream->id() == stream_id; });
+    if (early == early_resumes_.end()) return;
+    EndStream(early->stream, grpc::Status::CANCELLED, std::nullopt);
+    early_resumes_.erase(early);
+    return;
+  }
+  if (record->request.resumable() && !timed_out) return Detach(*record, grpc::Status::CANCELLED);
+  scheduler_.Cancel(record->id);
   totals_.set_cancelled(totals_.cancelled() + 1);
   End(*record, grpc::Status::CANCELLED, std::nullopt);
 }
@@ -224,6 +260,10 @@ void DecisionLoop::OnCancel(core::RequestId id) {
 bool DecisionLoop::Abort(const std::string& request_id, const std::optional<std::string>& tenant) {
   RequestRecord* record = requests_.FindByName(request_id);
   if (record == nullptr || (tenant.has_value() && *tenant != record->request.tenant())) return false;
+  if (record->ended) {  // nothing left to abort, but its id is free now
+    End(*record, grpc::Status::OK, std::nullopt);
+    return false;
+  }
   scheduler_.Cancel(record->id);
   totals_.set_aborted(totals_.aborted() + 1);
   End(*record, grpc::Status::OK, record->MakeFinish(v1::FINISH_REASON_ABORT, now_));
@@ -231,13 +271,34 @@ bool DecisionLoop::Abort(const std::string& request_id, const std::optional<std:
 }
 
 void DecisionLoop::End(RequestRecord& record, grpc::Status status, std::optional<v1::Finish> finish) {
-  if (record.stream->End(std::move(status), std::move(finish))) FlushLater(record.stream);
+  if (record.stream != nullptr) EndStream(record.stream, std::move(status), std::move(finish));
+  if (record.ended) --ended_count_;
+  Uncommit(record);
+  budget_.Release(record.kept_bytes);
   requests_.Erase(record.id);
 }
 
+void DecisionLoop::EndStream(const std::shared_ptr<ClientStream>& stream, grpc::Status status,
+                             std::optional<v1::Finish> finish) {
+  if (stream->End(std::move(status), std::move(finish))) FlushLater(stream);
+  lingering_.emplace_back(now_ + options_.stream.timeout, stream);
+}
+
 void DecisionLoop::Complete(RequestRecord& record, v1::FinishReason reason) {
+  const v1::Finish finish = record.MakeFinish(reason, now_);
+  if (reason == v1::FINISH_REASON_LENGTH && record.delivered != record.request.max_new_tokens()) {
+    CountTokens(record.request.max_new_tokens(), record.delivered);
+    return Fail(record, absl::InternalError("the worker ended the request before its last token"));
+  }
   totals_.set_completed(totals_.completed() + 1);
-  End(record, grpc::Status::OK, record.MakeFinish(reason, now_));
+  if (record.request.resumable()) return Retain(record, finish);
+  End(record, grpc::Status::OK, finish);
+}
+
+void DecisionLoop::Fail(RequestRecord& record, const absl::Status& status) {
+  scheduler_.Cancel(record.id);
+  totals_.set_failed(totals_.failed() + 1);
+  End(record, ToGrpcStatus(status), std::nullopt);
 }
 
 // --- workers ---
@@ -247,10 +308,15 @@ void DecisionLoop::OnWorkerMessage(const std::shared_ptr<WorkerSession>& session
   Member* member = group_.Find(session.get());
   if (message.has_hello() && member == nullptr) {
     group_.OnHello(session, message.hello(), now_);
+    sessions_.push_back(session);
+    next_session_check_ = std::min(next_session_check_, now_ + kSessionCheck);
     return;
   }
   if (member == nullptr) return;  // cut off, and does not know it yet
   switch (message.message_case()) {
+    case v1::WorkerMessage::kAnnouncement:
+      group_.OnAnnouncement(*member, message.announcement(), now_);
+      return;
     case v1::WorkerMessage::kEpochReady:
       group_.OnEpochReady(*member, message.epoch_ready(), now_);
       return;
@@ -261,7 +327,6 @@ void DecisionLoop::OnWorkerMessage(const std::shared_ptr<WorkerSession>& session
       spdlog::info("worker {} asks to leave: {}", member->hello.worker_id(), message.leave().reason());
       OnLeave(*member);
       return;
-    case v1::WorkerMessage::kAnnouncement:
     case v1::WorkerMessage::kHello:
     case v1::WorkerMessage::MESSAGE_NOT_SET:
       group_.Expel(*member, grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "unexpected message"), now_);
@@ -344,13 +409,39 @@ void DecisionLoop::DeliverTokens(core::WorkerIndex rank, const v1::StepReport& r
     next += count;
     RequestRecord* record = requests_.Find(report.handles(i));
     if (record == nullptr || record->rank != rank) continue;  // cancelled meanwhile
-    if (count > 0 && !record->first_token) record->first_token = now_;
-    for (int t = first; t < next && record->delivered < record->request.max_new_tokens(); ++t) {
-      const uint32_t token = report.token_ids(t);
-      if (record->request.has_token_ids()) record->history.push_back(token);
-      if (record->stream->Deliver(record->delivered++, token)) FlushLater(record->stream);
+    const uint32_t allowed = record->request.max_new_tokens() - record->delivered;
+    Deliver(*record, absl::MakeConstSpan(report.token_ids().data() + first,
+                                         std::min<size_t>(static_cast<size_t>(count), allowed)));
+  }
+}
+
+void DecisionLoop::Deliver(RequestRecord& record, absl::Span<const uint32_t> tokens) {
+  if (tokens.empty()) return;
+  if (!record.first_token) record.first_token = now_;
+  waiting_bytes_ -= std::exchange(record.waiting_bytes, 0);
+  const core::RequestId id = record.id;
+  const uint32_t index = record.delivered;
+  record.delivered += static_cast<uint32_t>(tokens.size());
+  int64_t bytes = 0;
+  if (record.keeps_history()) {
+    record.history.insert(record.history.end(), tokens.begin(), tokens.end());
+    bytes = int64_t{4} * static_cast<int64_t>(tokens.size());
+    if (record.kept_bytes == 0) bytes = record.prompt_bytes() + int64_t{4} * record.delivered;
+  }
+  if (record.stream != nullptr && record.delivered > record.send_from) {
+    const uint32_t skip = record.send_from > index ? record.send_from - index : 0;
+    switch (record.stream->Deliver(index + skip, tokens.subspan(skip), now_)) {
+      case ClientStream::Delivery::kTaken:
+        break;
+      case ClientStream::Delivery::kFlush:
+        FlushLater(record.stream);
+        break;
+      case ClientStream::Delivery::kTooSlow:
+        CutOff(record);
+        break;
     }
   }
+  if (bytes > 0) Keep(id, bytes);
 }
 
 void DecisionLoop::FinishRequests(core::WorkerIndex rank, const v1::StepReport& report) {
@@ -369,14 +460,12 @@ void DecisionLoop::OnRejections(core::WorkerIndex rank, const v1::StepReport& re
     spdlog::warn("rank {} refused request {}: {}", rank, record->request.request_id(), rejection.message());
     record->rank.reset();
     const bool room = rejection.code() == static_cast<uint32_t>(grpc::StatusCode::RESOURCE_EXHAUSTED);
-    if (room && ++record->refusals < kMaxRefusals) continue;  // the core has put it back into the pool
-    scheduler_.Cancel(record->id);
-    totals_.set_failed(totals_.failed() + 1);
-    End(*record,
-        room ? ToGrpcStatus(
-                   WithRetry(absl::UnavailableError("no worker takes the request"), kUnavailableRetry))
-             : grpc::Status(static_cast<grpc::StatusCode>(rejection.code()), rejection.message()),
-        std::nullopt);
+    if (room && ++record->refusals < kMaxRefusals) {  // the core has put it back into the pool
+      totals_.set_preempted(totals_.preempted() + 1);
+      continue;
+    }
+    Fail(*record, room ? WithRetry(absl::UnavailableError("no worker takes the request"), kUnavailableRetry)
+                       : absl::Status(static_cast<absl::StatusCode>(rejection.code()), rejection.message()));
   }
 }
 
@@ -397,6 +486,19 @@ void DecisionLoop::ReleaseDrained() {
       some_drain_ = true;
     }
   }
+}
+
+void DecisionLoop::CheckSessions(absl::Time now) {
+  sessions_.erase(
+      std::remove_if(sessions_.begin(), sessions_.end(), [](const auto& s) { return s.expired(); }),
+      sessions_.end());
+  for (const std::weak_ptr<WorkerSession>& weak : sessions_) {
+    const std::shared_ptr<WorkerSession> session = weak.lock();
+    if (session != nullptr && session->BreakOffIfStuck(now, options_.step_timeout)) {
+      spdlog::warn("the worker at {} takes no messages and is cut off", session->peer());
+    }
+  }
+  next_session_check_ = sessions_.empty() ? absl::InfiniteFuture() : now + kSessionCheck;
 }
 
 bool DecisionLoop::MayLeave(const Member& member) {
@@ -420,6 +522,7 @@ absl::Status DecisionLoop::DrainWorker(const std::string& worker_id) {
 void DecisionLoop::OnEpochOpen(uint64_t epoch, const std::vector<Member*>& ranks) {
   std::vector<core::EpochMember> members;
   int64_t min_sequence = INT64_MAX, max_kv = 0;
+  group_kv_ = 0;
   for (Member* member : ranks) {
     core::EpochMember& out = members.emplace_back();
     out.spec.slots = static_cast<int32_t>(member->hello.slots());
@@ -427,11 +530,13 @@ void DecisionLoop::OnEpochOpen(uint64_t epoch, const std::vector<Member*>& ranks
     out.spec.accepts_new = !member->draining;
     out.spec.time_per_token = member->figures.time.time_per_token;
     out.spec.time_offset = member->figures.time.time_offset;
-    out.resident = std::move(member->resident);
+    out.resident = member->resident;
+    Adopt(*member, out);
     min_sequence = std::min<int64_t>(
         min_sequence,
         static_cast<int64_t>(std::min<uint64_t>(member->hello.max_sequence_tokens(), uint64_t{1} << 40)));
     max_kv = std::max(max_kv, out.spec.kv_tokens);
+    group_kv_ += out.spec.kv_tokens;
   }
   max_sequence_ = std::min(min_sequence, max_kv + 1);
   const std::vector<core::RequestId> displaced = scheduler_.OpenEpoch(std::move(members));
@@ -442,34 +547,39 @@ void DecisionLoop::OnEpochOpen(uint64_t epoch, const std::vector<Member*>& ranks
   }
   // In reverse, each to the front: the oldest ends up first.
   for (auto it = displaced.rbegin(); it != displaced.rend(); ++it) {
-    RequestRecord* record = requests_.Find(*it);
-    if (record == nullptr) continue;
-    if (record->delivered >= record->request.max_new_tokens()) {  // only its end was lost
-      Complete(*record, v1::FINISH_REASON_LENGTH);
-      continue;
-    }
-    if (++record->replays > kMaxReplays) {
-      totals_.set_failed(totals_.failed() + 1);
-      End(*record,
-          ToGrpcStatus(
-              WithRetry(absl::UnavailableError("the request's workers were lost"), kUnavailableRetry)),
-          std::nullopt);
-      continue;
-    }
-    totals_.set_replayed(totals_.replayed() + 1);
-    core::RequestSpec spec = record->Spec();
-    // Its client is in the middle of a stream. No policy sees whoever has not begun before it, however deep
-    // the pool is by now.
-    spec.priority += 2 * options_.limits.max_abs_priority + 1;
-    scheduler_.Requeue(spec);
+    if (RequestRecord* record = requests_.Find(*it); record != nullptr) Replay(*record);
   }
   if (!displaced.empty())
     spdlog::warn("{} requests lost their worker and are placed again", displaced.size());
+  AuditResidents(ranks);
   RefuseUnfit();
+  if (static_cast<int64_t>(ranks.size()) >= options_.workers) settled_ = true;
+  AnswerEarlyResumes();
   recorder_.OpenEpoch(epoch, static_cast<int32_t>(ranks.size()));
   report_deadline_ = absl::InfiniteFuture();
   stall_deadline_ = now_ + 2 * options_.step_timeout;
   if (hooks_.on_serving) hooks_.on_serving(true);
+}
+
+void DecisionLoop::Replay(RequestRecord& record) {
+  if (record.delivered >= record.request.max_new_tokens())  // only its end was lost
+    return Complete(record, v1::FINISH_REASON_LENGTH);
+  if (record.forgotten || ++record.replays > options_.max_replays) {
+    totals_.set_replays_refused(totals_.replays_refused() + 1);
+    return Fail(
+        record,
+        WithRetry(absl::UnavailableError(
+                      record.forgotten
+                          ? "the request's worker was lost, and it was too large to be kept for a replay"
+                          : "the request's workers were lost, one after another"),
+                  kUnavailableRetry));
+  }
+  totals_.set_replayed(totals_.replayed() + 1);
+  core::RequestSpec spec = record.Spec();
+  // Its client is in the middle of a stream. No policy sees whoever has not begun before it, however deep
+  // the pool is by now.
+  spec.priority += 2 * options_.limits.max_abs_priority + 1;
+  scheduler_.Requeue(spec);
 }
 
 void DecisionLoop::OnEpochClosed() {
@@ -481,12 +591,8 @@ void DecisionLoop::OnEpochClosed() {
 void DecisionLoop::RefuseUnfit() {
   for (const core::RequestId id : requests_.Ids()) {
     RequestRecord* record = requests_.Find(id);
-    if (record->rank) continue;
-    const absl::Status status = CheckFits(*record);
-    if (status.ok()) continue;
-    scheduler_.Cancel(id);
-    totals_.set_failed(totals_.failed() + 1);
-    End(*record, ToGrpcStatus(status), std::nullopt);
+    if (record->rank || record->ended) continue;
+    if (absl::Status status = CheckFits(*record); !status.ok()) Fail(*record, status);
   }
 }
 
@@ -529,6 +635,7 @@ void DecisionLoop::SendPlan(const core::Plan& plan) {
       continue;
     }
     record->rank = record->last_rank = placement.worker;
+    record->placed_at = record->delivered;
     record->wait_steps = placement.wait_steps;
     if (!record->placed) record->placed = now_;
     *plan_messages_[placement.worker].mutable_plan()->add_assignments() = record->Assignment();

@@ -9,10 +9,12 @@
 #define BFIO_ROUTER_SERVICE_DECISION_LOOP_H_
 
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
@@ -31,6 +33,7 @@
 #include "router/service/event_queue.h"
 #include "router/service/group.h"
 #include "router/service/options.h"
+#include "router/service/replay_budget.h"
 #include "router/service/request_table.h"
 #include "router/service/step_recorder.h"
 #include "router/service/stream_sender.h"
@@ -63,10 +66,13 @@ class DecisionLoop final : private Group::Listener {
   // Stop.
   absl::Status PostArrival(core::RequestId id, v1::GenerateRequest request,
                            std::shared_ptr<ClientStream> stream);
-  void PostCancel(core::RequestId id);
+  // The client of that stream is gone, or its time is up.
+  void PostCancel(uint64_t stream_id, bool timed_out);
 
   void PostWorkerMessage(std::shared_ptr<WorkerSession> session, v1::WorkerMessage message);
   void PostWorkerGone(std::shared_ptr<WorkerSession> session);
+
+  const StreamLimits& stream_limits() const { return options_.stream; }
 
   core::RequestId NextId() { return next_id_.fetch_add(1, std::memory_order_relaxed); }
 
@@ -89,11 +95,13 @@ class DecisionLoop final : private Group::Listener {
   void RunTimers(absl::Time now);
   absl::Duration UntilNextDeadline(absl::Time now);
 
-  void OnArrival(core::RequestId id, v1::GenerateRequest request, std::shared_ptr<ClientStream> stream);
-  void OnCancel(core::RequestId id);
+  void OnArrival(core::RequestId id, v1::GenerateRequest request, std::shared_ptr<ClientStream> stream,
+                 TenantLimiter::Ticket ticket);
+  void OnCancel(uint64_t stream_id, bool timed_out);
   void OnWorkerMessage(const std::shared_ptr<WorkerSession>& session, const v1::WorkerMessage& message);
   void OnStepReport(Member& member, const v1::StepReport& report);
   void DeliverTokens(core::WorkerIndex rank, const v1::StepReport& report);
+  void Deliver(RequestRecord& record, absl::Span<const uint32_t> tokens);
   void FinishRequests(core::WorkerIndex rank, const v1::StepReport& report);
   void OnRejections(core::WorkerIndex rank, const v1::StepReport& report);
   // What the worker says its steps cost and draw.
@@ -102,13 +110,22 @@ class DecisionLoop final : private Group::Listener {
   void UpdateTimes();
   void OnLeave(Member& member);
   void ReleaseDrained();
+  // Breaks off the streams of workers that do not read.
+  void CheckSessions(absl::Time now);
   bool MayLeave(const Member& member);
 
   void OnEpochOpen(uint64_t epoch, const std::vector<Member*>& ranks) override;
   void OnEpochClosed() override;
+  // Its worker is lost: back into the pool with it, or its end.
+  void Replay(RequestRecord& record);
   // Requests that no present worker could ever hold are ended rather than left to wait for ever.
   void RefuseUnfit();
   absl::Status CheckFits(const RequestRecord& record) const;
+  // Whether what has been accepted leaves room for one more to wait. RESOURCE_EXHAUSTED.
+  absl::Status CheckRoom(const RequestRecord& record) const;
+  // Counts an accepted request for CheckRoom; and no longer.
+  void Commit(RequestRecord& record);
+  void Uncommit(RequestRecord& record);
 
   void Decide(bool force);
   void SendPlan(const core::Plan& plan);
@@ -116,6 +133,40 @@ class DecisionLoop final : private Group::Listener {
   // Ends a request's stream and forgets the request. The core must not know it any more.
   void End(RequestRecord& record, grpc::Status status, std::optional<v1::Finish> finish);
   void Complete(RequestRecord& record, v1::FinishReason reason);
+  void Fail(RequestRecord& record, const absl::Status& status);
+  // Ends a stream, and sees to it that the call ends though its client may take nothing.
+  void EndStream(const std::shared_ptr<ClientStream>& stream, grpc::Status status,
+                 std::optional<v1::Finish> finish);
+  // Requests that have not ended.
+  size_t live() const { return requests_.size() - ended_count_; }
+
+  // --- streams that break and go on (resume.cc) ---
+
+  // True when the call has been dealt with: it goes on with its request, waits for the workers, or is
+  // refused. False: its request is unknown and starts anew.
+  bool Resume(core::RequestId id, v1::GenerateRequest& request, const std::shared_ptr<ClientStream>& stream);
+  void Attach(RequestRecord& record, const std::shared_ptr<ClientStream>& stream, uint32_t from);
+  // From here on the request waits for its client.
+  void Detach(RequestRecord& record, grpc::Status status);
+  // The client takes nothing.
+  void CutOff(RequestRecord& record);
+  // Keeps an ended request for a client that may have missed its end.
+  void Retain(RequestRecord& record, const v1::Finish& finish);
+  void ExpireResumes(absl::Time now);
+  // After a restart: some worker may still come and bring requests that clients already ask for.
+  bool Settling() const { return !settled_ && now_ < settle_end_; }
+  void AnswerEarlyResumes();
+  // Charges what is kept of a request, if it is still known; forgets it when that is too much.
+  void Keep(core::RequestId id, int64_t bytes);
+  void Forget(RequestRecord& record);
+  bool EvictEnded();
+
+  // --- requests of an earlier router (adoption.cc) ---
+
+  void Adopt(const Member& member, core::EpochMember& out);
+  // Compares what the members say they have made with what has come from them.
+  void AuditResidents(const std::vector<Member*>& ranks);
+  void CountTokens(uint32_t made, uint32_t received);
   void FlushLater(const std::shared_ptr<ClientStream>& stream) { outbox_.push_back(stream); }
 
   const RouterOptions options_;
@@ -123,6 +174,13 @@ class DecisionLoop final : private Group::Listener {
   const std::shared_ptr<DecideBudget> decide_budget_;
   core::PolicyOptions policy_options_;
   std::atomic<core::RequestId> next_id_;
+  // This router's life.
+  const uint64_t instance_;
+  // Outlives the requests, which hold its tickets.
+  TenantLimiter tenant_limiter_;
+  // Refusals that the decision thread never saw, and what it last said of the pool.
+  std::atomic<uint64_t> refused_full_{0}, refused_tenant_{0};
+  std::atomic<int64_t> waiting_hint_{0};
   EventQueue events_;
   StreamSender sender_;
 
@@ -133,8 +191,31 @@ class DecisionLoop final : private Group::Listener {
   StepRecorder recorder_;
   v1::RequestTotals totals_;
   EnergyBook energy_;
+  ReplayBudget budget_;
+  // Sums over accepted requests that have not ended (RequestRecord), and the group's KV.
+  int64_t waiting_bytes_ = 0;
+  int64_t committed_kv_ = 0;
+  int64_t group_kv_ = 0;
+  // Streams of workers, also those that are closing, and when they are looked at again.
+  std::vector<std::weak_ptr<WorkerSession>> sessions_;
+  absl::Time next_session_check_ = absl::InfiniteFuture();
+  // When requests without a client are looked at; an entry may be out of date.
+  std::deque<std::pair<absl::Time, core::RequestId>> resume_deadlines_;
+  // Ended and kept, oldest first; may name some that are gone. And how many there are.
+  std::deque<core::RequestId> ended_;
+  size_t ended_count_ = 0;
+  // Ended streams that may still wait for their clients, and until when.
+  std::deque<std::pair<absl::Time, std::weak_ptr<ClientStream>>> lingering_;
+  struct EarlyResume {
+    core::RequestId id;
+    v1::GenerateRequest request;
+    std::shared_ptr<ClientStream> stream;
+  };
+  std::vector<EarlyResume> early_resumes_;
+  bool settled_ = false;
   absl::Time now_;
   const absl::Time started_;
+  const absl::Time settle_end_;
   // Largest prompt + output that is accepted: every rank's limit of a sequence allows it and the largest KV
   // holds it; absent while no group was seen.
   std::optional<int64_t> max_sequence_;

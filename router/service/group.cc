@@ -56,6 +56,8 @@ void Group::OnHello(std::shared_ptr<WorkerSession> session, const v1::Hello& hel
   member->hello = hello;
   member->sequence = next_sequence_++;
   member->offer = hello.communicator_offer();
+  member->survivor = hello.router_instance() != 0 && hello.router_instance() != instance_;
+  const bool survivor = member->survivor;
   members_.emplace(session.get(), std::move(member));
   spdlog::info("worker {} attached ({} slots, {} KV tokens, engine {}); {} of {}", hello.worker_id(),
                hello.slots(), hello.kv_tokens(), hello.engine(), members_.size(), options_.workers);
@@ -63,7 +65,22 @@ void Group::OnHello(std::shared_ptr<WorkerSession> session, const v1::Hello& hel
     Reform(kSettleAfterJoin, false, now);
   } else if (static_cast<int64_t>(members_.size()) >= options_.workers) {
     Reform(absl::ZeroDuration(), false, now);
+  } else if (survivor) {
+    Reform(options_.restart_settle, false, now);
   }
+}
+
+void Group::OnAnnouncement(Member& member, const v1::Announcement& announcement, absl::Time now) {
+  if (phase_ != Phase::kForming || announcement.epoch() != epoch_ || member.answered || !member.survivor) {
+    return;
+  }
+  member.announced_bytes += static_cast<int64_t>(announcement.ByteSizeLong());
+  if (member.announced_bytes > options_.replay_budget_bytes) {
+    Expel(member, grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "it announces more than is kept"), now);
+    return;
+  }
+  member.announced.insert(member.announced.end(), announcement.requests().begin(),
+                          announcement.requests().end());
 }
 
 void Group::OnEpochReady(Member& member, const v1::EpochReady& ready, absl::Time now) {
@@ -75,8 +92,10 @@ void Group::OnEpochReady(Member& member, const v1::EpochReady& ready, absl::Time
     member.spoken_epoch = epoch_;
     member.hello.clear_active();  // dropped by now: Epoch.cancellations named them
     member.resident.clear();
+    member.generated.clear();
     for (const v1::ActiveRequest& active : ready.active()) {
       member.resident.push_back({active.handle(), static_cast<int64_t>(active.kv_tokens())});
+      member.generated.push_back(active.generated_tokens());
     }
   } else {
     spdlog::warn("worker {} could not form epoch {}: {}", member.hello.worker_id(), epoch_, ready.error());
@@ -286,6 +305,8 @@ void Group::BeginForming(absl::Time now) {
     member.reported_step = 0;
     member.behind_since = absl::InfiniteFuture();
     member.blames = member.blamed = false;
+    member.announced.clear();
+    member.announced_bytes = 0;
     member.next_rank = static_cast<core::WorkerIndex>(rank);
     v1::RouterMessage message;
     v1::Epoch& epoch = *message.mutable_epoch();
@@ -297,9 +318,14 @@ void Group::BeginForming(absl::Time now) {
                                                                          : v1::PLAN_MODE_LOCKSTEP);
     epoch.set_form_timeout_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(options_.form_timeout)));
     epoch.set_step_timeout_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(options_.step_timeout)));
-    // A newcomer's residents belong to a placement that has been given up: its stream broke, or this is
-    // another router.
-    for (const v1::ActiveRequest& active : member.hello.active()) epoch.add_cancellations(active.handle());
+    epoch.set_router_instance(instance_);
+    epoch.set_announce(member.survivor);
+    epoch.set_retain_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(options_.resume_timeout)));
+    // A newcomer's residents belong to a placement that has been given up: its stream broke. Those of another
+    // router's are taken over.
+    if (!member.survivor) {
+      for (const v1::ActiveRequest& active : member.hello.active()) epoch.add_cancellations(active.handle());
+    }
     member.session->Send(std::move(message));
   }
   spdlog::info("forming epoch {} of {} ranks", epoch_, ranks_.size());
@@ -315,6 +341,10 @@ void Group::FinishForming() {
   // Only now: until here the members' late reports were counted under their old ranks.
   for (Member* member : ranks_) member->rank = member->next_rank;
   listener_->OnEpochOpen(epoch_, ranks_);
+  for (Member* member : ranks_) {
+    member->survivor = false;
+    member->announced.clear();
+  }
 }
 
 Member* Group::Find(const WorkerSession* session) {

@@ -3,6 +3,9 @@
 //
 //   gathering --enough workers--> forming --all ready--> serving --a member lost, joined, left--> forming ...
 //
+// After a restart of the router its workers come back one after another, with requests: the first epoch waits
+// for all of them, but not for ever (restart_settle).
+//
 // Purpose: everything about epochs in one place; the decision loop forwards worker events and time, and is
 // told through the Listener when an epoch opens or closes. A rank that is silent while the others report, be
 // it stopped or cut off, is left out of the next epoch and comes back by a new stream. Owned by the decision
@@ -51,6 +54,13 @@ struct Member {
   std::string offer;
   std::vector<core::ResidentRequest> resident;
   WorkerFigures figures;
+  // By `resident`: tokens that the placement has made.
+  std::vector<uint32_t> generated;
+  // It holds requests of another router, which it announces before it is ready: until an epoch has opened
+  // with it.
+  bool survivor = false;
+  std::vector<v1::HeldRequest> announced;
+  int64_t announced_bytes = 0;
 };
 
 class Group {
@@ -64,9 +74,12 @@ class Group {
     virtual void OnEpochClosed() = 0;
   };
 
-  Group(const RouterOptions& options, Listener* listener) : options_(options), listener_(listener) {}
+  // `instance` is this router's life, above 0.
+  Group(const RouterOptions& options, uint64_t instance, Listener* listener)
+      : options_(options), instance_(instance), listener_(listener) {}
 
   void OnHello(std::shared_ptr<WorkerSession> session, const v1::Hello& hello, absl::Time now);
+  void OnAnnouncement(Member& member, const v1::Announcement& announcement, absl::Time now);
   void OnEpochReady(Member& member, const v1::EpochReady& ready, absl::Time now);
   // A report of its epoch, in order.
   void OnReport(Member& member, uint64_t step, absl::Time now);
@@ -123,6 +136,7 @@ class Group {
   void Remove(const WorkerSession* session, absl::Time now);
 
   const RouterOptions& options_;
+  const uint64_t instance_;
   Listener* const listener_;
   Phase phase_ = Phase::kGathering;
   absl::Time deadline_ = absl::InfiniteFuture();

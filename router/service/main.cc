@@ -11,6 +11,7 @@
 #include "common/base/shutdown.h"
 #include "common/config/program.h"
 #include "common/telemetry/log.h"
+#include "router/service/limit_flags.h"
 #include "router/service/router_server.h"
 #include "router/service/security_flags.h"
 
@@ -160,6 +161,7 @@ absl::StatusOr<RouterOptions> OptionsFromFlags() {
         {"drain_timeout", options.drain_timeout}}) {
     if (absl::Status status = CheckTimeout(flag, value); !status.ok()) return status;
   }
+  if (absl::Status status = ReadLimitFlags(options); !status.ok()) return status;
   return options;
 }
 

@@ -10,6 +10,7 @@
 #include "common/net/tls.h"
 #include "router/core/decide/scheduler.h"
 #include "router/core/policy/policy.h"
+#include "router/service/tenant_limits.h"
 
 namespace bfio::router {
 
@@ -22,6 +23,15 @@ struct RequestLimits {
   // Bytes of request_id and of tenant.
   uint32_t max_id_bytes = 128;
   int32_t max_abs_priority = 100;
+  uint32_t max_resume_token_bytes = 128;
+};
+
+// A client that does not take its tokens.
+struct StreamLimits {
+  // Tokens that wait for one client; they are written together as soon as it takes any.
+  int64_t buffer_tokens = 16384;
+  // How long a client may take none of what waits.
+  absl::Duration timeout = absl::Seconds(30);
 };
 
 struct RouterOptions {
@@ -66,6 +76,22 @@ struct RouterOptions {
   // Where every decision is recorded (router/record), and the bound of that log; empty: nowhere.
   std::string decision_log;
   int64_t decision_log_bytes = int64_t{256} << 20;
+  // What is kept for replays and resumes, in bytes: of all requests and of one.
+  int64_t replay_budget_bytes = int64_t{256} << 20;
+  int64_t replay_request_bytes = int64_t{1} << 20;
+  // Losses of its worker that a request survives: one that kills whoever takes it must not go round for ever.
+  int32_t max_replays = 16;
+  // How long a resumable request waits for its client, running or ended.
+  absl::Duration resume_timeout = absl::Seconds(30);
+  // After a restart: how long the first epoch waits for the workers that held requests, and clients that come
+  // back for what they held.
+  absl::Duration restart_settle = absl::Seconds(5);
+  StreamLimits stream;
+  // Prompts of requests that have given no token yet, in bytes.
+  int64_t max_waiting_bytes = int64_t{512} << 20;
+  // KV that waiting requests may come to need, in multiples of what the group has; 0: any.
+  double max_waiting_kv = 64;
+  TenantLimits tenant_limits;
   std::string version = "dev";
 };
 

@@ -5,6 +5,7 @@
 
 #include "common/base/rng.h"
 #include "router/service/convert.h"
+#include "router/service/held_request.h"
 
 namespace bfio::router {
 namespace {
@@ -47,6 +48,10 @@ v1::Assignment RequestRecord::Assignment() const {
   // A request keeps its random stream wherever it is placed.
   if (!request.sampling().has_seed()) assignment.mutable_sampling()->set_seed(Mix64(id));
   assignment.set_first_index(delivered);
+  if (request.resumable()) {
+    assignment.set_origin(OriginOf(request));
+    if (!request.has_token_ids()) assignment.mutable_earlier_token_ids()->Add(history.begin(), history.end());
+  }
   return assignment;
 }
 
@@ -70,7 +75,11 @@ RequestRecord* RequestTable::Add(core::RequestId id, v1::GenerateRequest request
   auto record = std::make_unique<RequestRecord>();
   record->id = id;
   record->request = std::move(request);
-  record->stream = std::move(stream);
+  if (record->request.resumable() && !record->request.sampling().has_seed()) {
+    record->request.mutable_sampling()->set_seed(SeedOfName(record->request.request_id()));
+  }
+  record->send_from = record->request.resume_from_index();
+  SetStream(*record, std::move(stream));
   record->tenant = tenants_.Number(record->request.tenant());
   record->accepted = now;
   return records_.emplace(id, std::move(record)).first->second.get();
@@ -86,9 +95,21 @@ RequestRecord* RequestTable::FindByName(const std::string& request_id) {
   return it == names_.end() ? nullptr : Find(it->second);
 }
 
+RequestRecord* RequestTable::FindByStream(uint64_t stream_id) {
+  const auto it = streams_.find(stream_id);
+  return it == streams_.end() ? nullptr : Find(it->second);
+}
+
+void RequestTable::SetStream(RequestRecord& record, std::shared_ptr<ClientStream> stream) {
+  if (record.stream != nullptr) streams_.erase(record.stream->id());
+  record.stream = std::move(stream);
+  if (record.stream != nullptr) streams_[record.stream->id()] = record.id;
+}
+
 void RequestTable::Erase(core::RequestId id) {
   const auto it = records_.find(id);
   if (it == records_.end()) return;
+  SetStream(*it->second, nullptr);
   names_.erase(it->second->request.request_id());
   records_.erase(it);
 }

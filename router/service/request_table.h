@@ -16,6 +16,7 @@
 #include "bfio/v1/worker.pb.h"
 #include "router/core/model/request.h"
 #include "router/service/client_stream.h"
+#include "router/service/tenant_limits.h"
 #include "router/service/tenants.h"
 
 namespace bfio::router {
@@ -23,7 +24,10 @@ namespace bfio::router {
 struct RequestRecord {
   core::RequestId id = 0;
   v1::GenerateRequest request;
+  // Null while a resumable request waits for its client to come back.
   std::shared_ptr<ClientStream> stream;
+  // Tokens below this index are not for the present stream: its client has them.
+  uint32_t send_from = 0;
   // The number of request.tenant().
   uint32_t tenant = 0;
   // Monotonic times.
@@ -34,14 +38,33 @@ struct RequestRecord {
   // The rank that runs it; absent while it waits.
   std::optional<core::WorkerIndex> rank;
   std::optional<core::WorkerIndex> last_rank;
-  // Tokens handed to the client's stream: also the index of the next one.
+  // Tokens that came from its workers: also the index of the next one.
   uint32_t delivered = 0;
-  // Those tokens, kept only where a replay needs them in its prompt.
+  // What `delivered` was when it was placed.
+  uint32_t placed_at = 0;
+  // Those tokens, kept only where a replay needs them in its prompt, or a resume for its client.
   std::vector<uint32_t> history;
+  // What prompt and history are charged with (replay_budget.h).
+  int64_t kept_bytes = 0;
+  // What it counts for at the door: bytes of its prompt while it has given no token, and the KV it may come
+  // to need.
+  int64_t waiting_bytes = 0;
+  int64_t committed_kv = 0;
+  TenantLimiter::Ticket ticket;
+  // Prompt and history are gone: it ends with its worker.
+  bool forgotten = false;
+  // When it is given up for want of its client; counts while there is no stream.
+  absl::Time resume_by = absl::InfiniteFuture();
+  // It has ended, and is kept for a client that may have missed the end.
+  std::optional<v1::Finish> ended;
   // Times a worker refused it for want of room.
   int refusals = 0;
   // Times it was placed again because its worker was lost.
   int replays = 0;
+
+  bool keeps_history() const { return !forgotten && (request.has_token_ids() || request.resumable()); }
+  // Bytes of the prompt's ids.
+  int64_t prompt_bytes() const { return int64_t{4} * request.token_ids().ids_size(); }
 
   // What is still to be done, as the core sees it: delivered tokens count as prompt.
   core::RequestSpec Spec() const;
@@ -52,11 +75,15 @@ struct RequestRecord {
 
 class RequestTable {
  public:
-  // Null when a live request has the same request_id.
+  // Null when a request in here has the same request_id. `stream` may be null.
   RequestRecord* Add(core::RequestId id, v1::GenerateRequest request, std::shared_ptr<ClientStream> stream,
                      absl::Time now);
   // Null when unknown. Pointers are good until the record is erased.
   RequestRecord* Find(core::RequestId id);
+  // The one that this stream is of.
+  RequestRecord* FindByStream(uint64_t stream_id);
+  // The stream that the request goes on with; null: none.
+  void SetStream(RequestRecord& record, std::shared_ptr<ClientStream> stream);
   RequestRecord* FindByName(const std::string& request_id);
   void Erase(core::RequestId id);
 
@@ -66,6 +93,7 @@ class RequestTable {
  private:
   absl::flat_hash_map<core::RequestId, std::unique_ptr<RequestRecord>> records_;
   absl::flat_hash_map<std::string, core::RequestId> names_;
+  absl::flat_hash_map<uint64_t, core::RequestId> streams_;
   Tenants tenants_;
 };
 

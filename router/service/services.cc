@@ -58,7 +58,8 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
   v1::GenerateRequest copy = *request;
   if (copy.request_id().empty()) copy.set_request_id(absl::StrCat("bfio-", id));
   const std::shared_ptr<ClientStream> stream =
-      ClientStream::Create(copy.request_id(), [loop = loop_, id] { loop->PostCancel(id); });
+      ClientStream::Create(context, id, copy.request_id(), loop_->stream_limits(),
+                           [loop = loop_, id](bool timed_out) { loop->PostCancel(id, timed_out); });
   absl::Status status = gate_->EnterFor(*context, *copy.mutable_tenant());
   if (status.ok()) status = CheckGenerate(copy, limits_);
   if (status.ok()) status = loop_->PostArrival(id, std::move(copy), stream);
@@ -102,7 +103,7 @@ grpc::ServerBidiReactor<v1::WorkerMessage, v1::RouterMessage>* WorkerLinkService
   callbacks.on_gone = [loop = loop_](std::shared_ptr<WorkerSession> session) {
     loop->PostWorkerGone(std::move(session));
   };
-  return WorkerSession::Create(context->peer(), std::move(callbacks)).get();
+  return WorkerSession::Create(context->peer(), std::move(callbacks), context).get();
 }
 
 grpc::ServerUnaryReactor* AdminService::GetClusterState(grpc::CallbackServerContext* context,

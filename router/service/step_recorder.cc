@@ -118,6 +118,14 @@ void StepRecorder::OnDecision(int64_t assigned, int64_t waiting, absl::Duration 
   complete_.clear();
 }
 
+void StepRecorder::OnParked(int64_t waiting) {
+  for (const auto& summary : complete_) {
+    summary->set_waiting_requests(static_cast<uint32_t>(waiting));
+    sink_(summary);
+  }
+  complete_.clear();
+}
+
 double StepRecorder::tokens_per_second(int32_t rank, absl::Time now) const {
   return rank < static_cast<int32_t>(rates_.size()) ? rates_[rank].PerSecond(now) : 0;
 }

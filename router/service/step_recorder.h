@@ -48,6 +48,9 @@ class StepRecorder {
   // A decision was taken; the complete steps before it are published with it.
   void OnDecision(int64_t assigned, int64_t waiting, absl::Duration took, bool saturated, bool stopped_early);
 
+  // The group waits for requests, and no decision is to follow: what waits for one is published without it.
+  void OnParked(int64_t waiting);
+
   const v1::StepTotals& totals() const { return totals_; }
   double tokens_per_second(int32_t rank, absl::Time now) const;
   uint64_t straggler_steps(int32_t rank) const;

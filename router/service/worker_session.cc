@@ -2,12 +2,14 @@
 
 #include <utility>
 
+#include "common/base/clock.h"
 #include "common/net/tsan_edge.h"
 
 namespace bfio::router {
 
-std::shared_ptr<WorkerSession> WorkerSession::Create(std::string peer, Callbacks callbacks) {
-  std::shared_ptr<WorkerSession> session(new WorkerSession(std::move(peer), std::move(callbacks)));
+std::shared_ptr<WorkerSession> WorkerSession::Create(std::string peer, Callbacks callbacks,
+                                                     grpc::CallbackServerContext* context) {
+  std::shared_ptr<WorkerSession> session(new WorkerSession(std::move(peer), std::move(callbacks), context));
   session->self_ = session;
   GrpcHandOver(session.get());
   session->StartRead(&session->incoming_);
@@ -40,12 +42,28 @@ void WorkerSession::Close(grpc::Status status) {
 void WorkerSession::WriteNext() {
   if (writing_ || finished_ || queue_.empty()) return;
   writing_ = true;
+  write_started_ = MonotonicNow();
   GrpcHandOver(this);
   StartWrite(&queue_.front());
 }
 
+bool WorkerSession::BreakOffIfStuck(absl::Time now, absl::Duration patience) {
+  {
+    MutexLock lock(&mutex_);
+    if (context_ == nullptr || !writing_ || finished_ || breaking_) return false;
+    if (now - write_started_ < patience) return false;
+    breaking_ = true;
+  }
+  // Finish has not been called, and is not while breaking_: the call, and with it the context, is alive.
+  context_->TryCancel();
+  MutexLock lock(&mutex_);
+  breaking_ = false;
+  MaybeFinish();
+  return true;
+}
+
 void WorkerSession::MaybeFinish() {
-  if (!closing_ || finished_ || writing_ || !queue_.empty()) return;
+  if (!closing_ || finished_ || breaking_ || writing_ || !queue_.empty()) return;
   finished_ = true;
   GrpcHandOver(this);
   Finish(close_status_);

@@ -14,6 +14,7 @@
 #include <memory>
 #include <string>
 
+#include "absl/time/time.h"
 #include "bfio/v1/worker.pb.h"
 #include "common/base/mutex.h"
 
@@ -28,14 +29,20 @@ class WorkerSession final : public grpc::ServerBidiReactor<v1::WorkerMessage, v1
     std::function<void(std::shared_ptr<WorkerSession>)> on_gone;
   };
 
-  // Starts reading at once.
-  static std::shared_ptr<WorkerSession> Create(std::string peer, Callbacks callbacks);
+  // Starts reading at once. `context` is the call's; without one the call cannot be broken off.
+  static std::shared_ptr<WorkerSession> Create(std::string peer, Callbacks callbacks,
+                                               grpc::CallbackServerContext* context = nullptr);
 
-  // Queues a message; cuts the worker off when kMaxQueued wait already.
+  // Queues a message; closes the stream when kMaxQueued wait already.
   void Send(v1::RouterMessage message);
 
   // Ends the stream after the queued messages.
   void Close(grpc::Status status);
+
+  // Breaks the call off when the worker has not taken a message for so long: it may answer pings, and so look
+  // alive, and never read. True when it did. Time is MonotonicNow. Must not be called under a lock: gRPC may
+  // run other calls' reactions in here.
+  bool BreakOffIfStuck(absl::Time now, absl::Duration patience);
 
   // One message from on_message has been dealt with.
   void Consumed();
@@ -51,14 +58,16 @@ class WorkerSession final : public grpc::ServerBidiReactor<v1::WorkerMessage, v1
   static constexpr size_t kMaxQueued = 1024;
   static constexpr int kMaxUnconsumed = 256;
 
-  WorkerSession(std::string peer, Callbacks callbacks)
-      : peer_(std::move(peer)), callbacks_(std::move(callbacks)) {}
+  WorkerSession(std::string peer, Callbacks callbacks, grpc::CallbackServerContext* context)
+      : peer_(std::move(peer)), callbacks_(std::move(callbacks)), context_(context) {}
 
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void MaybeFinish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::string peer_;
   const Callbacks callbacks_;
+  // Good until Finish has been called, at least.
+  grpc::CallbackServerContext* const context_;
   std::shared_ptr<WorkerSession> self_;  // held until OnDone
   v1::WorkerMessage incoming_;           // belongs to gRPC while a read is under way
 
@@ -67,6 +76,9 @@ class WorkerSession final : public grpc::ServerBidiReactor<v1::WorkerMessage, v1
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  // BreakOffIfStuck uses the context: no Finish now.
+  bool breaking_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Time write_started_ ABSL_GUARDED_BY(mutex_);
   grpc::Status close_status_ ABSL_GUARDED_BY(mutex_);
   int unconsumed_ ABSL_GUARDED_BY(mutex_) = 0;
   bool read_paused_ ABSL_GUARDED_BY(mutex_) = false;

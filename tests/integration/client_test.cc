@@ -202,13 +202,14 @@ TEST_F(Client, WatchStepsFollowsTheGroup) {
       [&] { EXPECT_TRUE(Generate(cluster_.inference(), SyntheticRequest(10, 6)).status.ok()); });
   v1::StepSummary summary;
   uint64_t last = 0;
-  for (int i = 0; i < 4; ++i) {
+  // The last one too, after which the group waits for requests.
+  for (int i = 0; i < 6; ++i) {
     ASSERT_TRUE(steps->Read(&summary));
     EXPECT_EQ(summary.step(), last + 1);
     EXPECT_EQ(summary.load_tokens_size(), 1);
     last = summary.step();
   }
-  EXPECT_EQ(summary.load_tokens(0), 13u);  // step 4 of the request: s + 3
+  EXPECT_EQ(summary.load_tokens(0), 15u);  // step 6 of the request: s + 5
   context.TryCancel();
   client.join();
 }

@@ -6,12 +6,15 @@
 #include <atomic>
 #include <chrono>
 #include <fstream>
+#include <memory>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/base/rng.h"
 #include "tests/testing/cluster.h"
 #include "tests/testing/decode_schedule.h"
+#include "tests/testing/resuming_client.h"
 #include "worker/engine/cpu/cpu_engine.h"
 
 namespace bfio::testing {
@@ -182,6 +185,35 @@ TEST(CpuEngine, AWorkerThatComputesOtherwiseThanTheGroupDoesNotJoin) {
   EXPECT_THAT(odd.Stdout() + odd.Stderr(), HasSubstr("the group meets by barrier star+tp:"));
   Clients(cluster, requests).ExpectTokens(alone);
   cluster.StopCleanly();
+}
+
+TEST(CpuEngine, ARouterThatIsKilledMidwayChangesNoToken) {
+  auto requests = Requests(8, 300);
+  const auto alone = Alone(requests);
+  Cluster cluster(Options(2));
+  ASSERT_TRUE(cluster.ok());
+  std::vector<std::unique_ptr<ResumingClient>> clients;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    requests[i].set_request_id(absl::StrCat("r", i));
+    clients.push_back(std::make_unique<ResumingClient>(cluster.address(), requests[i]));
+  }
+  for (auto& client : clients) {
+    while (client->tokens_seen() == 0) absl::SleepFor(absl::Milliseconds(1));
+  }
+  cluster.KillRouter();
+  cluster.StartRouterAgain();
+  ASSERT_TRUE(cluster.WaitFor("the requests to be back",
+                              [](const v1::ClusterState& s) { return s.requests().resumed() > 0; }));
+  // And now the worker that the prompts have to come from again.
+  cluster.workers()[0].Signal(SIGKILL);
+  for (size_t i = 0; i < clients.size(); ++i) {
+    const GenerateResult& result = clients[i]->Join();
+    EXPECT_TRUE(result.status.ok()) << result.status.error_message();
+    EXPECT_TRUE(result.contiguous);
+    EXPECT_EQ(result.tokens, alone[i]) << "request " << i;
+  }
+  const v1::RequestTotals totals = cluster.State().requests();
+  EXPECT_EQ(totals.tokens_lost() + totals.tokens_duplicated(), 0u);
 }
 
 TEST(CpuEngine, LockstepWithManyRanksPerProcessGivesTheSameTokens) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "tests/testing/cluster.h"
 #include "tests/testing/scripted_worker.h"
 
@@ -130,6 +131,29 @@ TEST_F(Protocol, ASilentWorkerIsFencedAndItsRequestGoesOnElsewhere) {
   EXPECT_EQ(tokens.size(), 3u);
   EXPECT_EQ(silent->End().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_EQ(cluster_.State().requests().replayed(), 1u);
+}
+
+TEST_F(Protocol, AWorkerThatReportsAndNeverReadsIsCutOff) {
+  grpc::ChannelArguments args;  // its windows stay small, however fast the link is
+  args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  args.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 65535);
+  ScriptedWorker deaf(cluster_.address(), "deaf", args);
+  deaf.hello().set_kv_tokens(1 << 20);
+  deaf.hello().set_max_sequence_tokens(1 << 20);
+  ASSERT_TRUE(deaf.Join());
+  // A prompt that no window holds: the write of its plan gets stuck.
+  v1::GenerateRequest request = SyntheticRequest(10, 5);
+  for (int i = 0; i < 120'000; ++i) request.mutable_token_ids()->add_ids(1 << 30);
+  grpc::ClientContext context;
+  const auto reader = cluster_.inference().Generate(&context, request);
+  uint64_t step = 0;
+  ASSERT_TRUE(cluster_.WaitFor("the deaf worker to be cut off", [&](const v1::ClusterState& state) {
+    // It lives, by its reports: no other deadline passes.
+    deaf.Send(deaf.Report(++step, 0));
+    absl::SleepFor(absl::Milliseconds(50));
+    return state.requests().accepted() == 1 && state.workers_size() == 0;
+  }));
+  context.TryCancel();
 }
 
 TEST_F(Protocol, ANewcomerThatCannotMeetTheOthersDoesNotTakeThemDown) {

@@ -57,6 +57,20 @@ Cluster::Cluster(const ClusterOptions& options) : options_(options) {
   });
 }
 
+void Cluster::KillRouter() {
+  router_->Signal(SIGKILL);
+  EXPECT_TRUE(router_->Wait(kSlowdown * absl::Seconds(30)).has_value());
+}
+
+void Cluster::StartRouterAgain() {
+  std::vector<std::string> args = {
+      absl::StrCat("--listen=", address_), absl::StrCat("--admin_listen=", admin_address_),
+      absl::StrCat("--workers=", options_.worker_processes * options_.ranks_per_process)};
+  args.insert(args.end(), options_.router_flags.begin(), options_.router_flags.end());
+  router_ = std::make_unique<Process>("bfio_router", args);
+  EXPECT_TRUE(router_->WaitForOutput("waiting for", kSlowdown * absl::Seconds(30))) << router_->Stderr();
+}
+
 void Cluster::StartWorker() {
   std::vector<std::string> args = {absl::StrCat("--router=", address_)};
   if (options_.ranks_per_process > 1)

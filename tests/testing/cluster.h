@@ -41,6 +41,9 @@ class Cluster {
   std::vector<Process>& workers() { return workers_; }
 
   void StartWorker();
+  // Kills the router and starts another on the same ports, as a supervisor would, with its first flags.
+  void KillRouter();
+  void StartRouterAgain();
   // Fails the test when the router does not answer.
   v1::ClusterState State();
   // Polls State until `done` holds; false (and a failure with the last state) after 30 s

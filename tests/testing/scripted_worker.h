@@ -16,8 +16,10 @@ namespace bfio::testing {
 
 class ScriptedWorker {
  public:
-  ScriptedWorker(const std::string& address, const std::string& id)
-      : stub_(v1::WorkerLink::NewStub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()))) {
+  ScriptedWorker(const std::string& address, const std::string& id,
+                 const grpc::ChannelArguments& args = grpc::ChannelArguments())
+      : stub_(v1::WorkerLink::NewStub(
+            grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), args))) {
     stream_ = stub_->Attach(&context_);
     v1::Hello& hello = *hello_.mutable_hello();
     hello.set_worker_id(id);

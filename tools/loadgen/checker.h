@@ -33,8 +33,13 @@ struct StreamMessage {
 
 class StreamChecker {
  public:
-  StreamChecker(std::string request_id, uint32_t prompt_tokens, uint32_t output_tokens)
-      : request_id_(std::move(request_id)), prompt_tokens_(prompt_tokens), output_tokens_(output_tokens) {}
+  // `first_index` is where the stream was asked to begin: above 0 when it goes on with one that broke.
+  StreamChecker(std::string request_id, uint32_t prompt_tokens, uint32_t output_tokens,
+                uint32_t first_index = 0)
+      : request_id_(std::move(request_id)),
+        prompt_tokens_(prompt_tokens),
+        output_tokens_(output_tokens),
+        tokens_(first_index) {}
 
   void OnMessage(const StreamMessage& message);
 
@@ -42,7 +47,7 @@ class StreamChecker {
   // it does.
   void OnEnd(bool ok);
 
-  // Tokens received so far.
+  // Index of the token that is due: how many the request has given, earlier streams included.
   uint32_t tokens() const { return tokens_; }
   // The first broken promise, "" while there is none.
   const std::string& breach() const { return breach_; }
@@ -54,7 +59,7 @@ class StreamChecker {
   const std::string request_id_;
   const uint32_t prompt_tokens_;
   const uint32_t output_tokens_;
-  uint32_t tokens_ = 0;
+  uint32_t tokens_;
   bool finished_ = false;
   std::string breach_;
 };

@@ -1,5 +1,6 @@
 #include "tools/loadgen/client_stream.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/base/clock.h"
@@ -9,6 +10,14 @@
 
 namespace bfio::loadgen {
 namespace {
+
+// After a resume so many tokens are asked for again, to see that they are the same.
+constexpr uint32_t kOverlap = 4;
+
+// Where a stream is asked to begin.
+uint32_t FirstIndex(const Attempt& attempt) {
+  return attempt.resume ? attempt.received->tokens - std::min(attempt.received->tokens, kOverlap) : 0;
+}
 
 StreamMessage Plain(const v1::GenerateResponse& response) {
   StreamMessage message = {.request_id = response.request_id(),
@@ -28,12 +37,18 @@ class ClientStream final : public grpc::ClientReadReactor<v1::GenerateResponse> 
  public:
   explicit ClientStream(Attempt attempt)
       : attempt_(std::move(attempt)),
-        checker_(attempt_.request_id, attempt_.planned.prompt_tokens, attempt_.planned.output_tokens),
+        checker_(attempt_.request_id, attempt_.planned.prompt_tokens, attempt_.planned.output_tokens,
+                 FirstIndex(attempt_)),
         context_(std::make_shared<grpc::ClientContext>()) {
     request_.set_request_id(attempt_.request_id);
     request_.set_prompt_length(attempt_.planned.prompt_tokens);
     request_.set_max_new_tokens(attempt_.planned.output_tokens);
     request_.set_ignore_eos(true);
+    if (!attempt_.resume_token.empty()) {
+      request_.set_resumable(true);
+      request_.set_resume_token(attempt_.resume_token);
+    }
+    if (attempt_.resume) request_.set_resume_from_index(FirstIndex(attempt_));
     context_->set_deadline(absl::ToChronoTime(attempt_.deadline));
     attempt_.login->Present(*context_);
   }
@@ -53,22 +68,40 @@ class ClientStream final : public grpc::ClientReadReactor<v1::GenerateResponse> 
     if (!ok) return;  // OnDone follows
     const absl::Time now = MonotonicNow();
     const StreamMessage message = Plain(response_);
+    Compare();
     checker_.OnMessage(message);
-    if (message.tokens > 0) TimeTokens(now, message.tokens);
+    Received& received = *attempt_.received;
+    if (checker_.tokens() > received.tokens) TimeTokens(now, checker_.tokens() - received.tokens);
+    received.tokens = std::max(received.tokens, checker_.tokens());
     response_.Clear();
     GrpcHandOver(this);
     StartRead(&response_);
   }
 
-  void TimeTokens(absl::Time now, uint32_t tokens) {
-    attempt_.live_tokens->fetch_add(tokens, std::memory_order_relaxed);
-    if (!result_.first_token.has_value()) {
-      result_.first_token = now;
-      if (tokens > 1) result_.gaps.push_back({0, tokens - 1});
-    } else {
-      result_.gaps.push_back({absl::ToDoubleSeconds(now - last_token_), tokens});
+  // Tokens that come again must be what they were.
+  void Compare() {
+    if (attempt_.resume_token.empty()) return;
+    std::vector<uint32_t>& ids = attempt_.received->ids;
+    for (int i = 0; i < response_.token_ids_size(); ++i) {
+      const size_t index = response_.first_index() + static_cast<size_t>(i);
+      if (index < ids.size()) {
+        attempt_.received->mismatches += ids[index] != response_.token_ids(i);
+      } else if (index == ids.size()) {  // a gap is the checker's to tell
+        ids.push_back(response_.token_ids(i));
+      }
     }
-    last_token_ = now;
+  }
+
+  void TimeTokens(absl::Time now, uint32_t tokens) {
+    Received& received = *attempt_.received;
+    attempt_.live_tokens->fetch_add(tokens, std::memory_order_relaxed);
+    if (!received.first_token.has_value()) {
+      received.first_token = now;
+      if (tokens > 1) received.gaps.push_back({0, tokens - 1});
+    } else {
+      received.gaps.push_back({absl::ToDoubleSeconds(now - received.last_token), tokens});
+    }
+    received.last_token = now;
   }
 
   void OnDone(const grpc::Status& status) override {
@@ -76,7 +109,6 @@ class ClientStream final : public grpc::ClientReadReactor<v1::GenerateResponse> 
     checker_.OnEnd(status.ok());
     result_.end = MonotonicNow();
     result_.status = status;
-    result_.tokens = checker_.tokens();
     result_.breach = checker_.breach();
     AttemptResult result = std::move(result_);
     const std::function<void(AttemptResult)> done = std::move(attempt_.done);
@@ -90,7 +122,6 @@ class ClientStream final : public grpc::ClientReadReactor<v1::GenerateResponse> 
   std::shared_ptr<grpc::ClientContext> context_;
   v1::GenerateRequest request_;
   v1::GenerateResponse response_;
-  absl::Time last_token_;
   AttemptResult result_;
 };
 

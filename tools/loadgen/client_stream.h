@@ -23,15 +23,24 @@
 
 namespace bfio::loadgen {
 
+// What a request's streams have brought so far; one stream at a time works on it. Times by MonotonicNow.
+struct Received {
+  // Ids, kept with `resumable` only.
+  std::vector<uint32_t> ids;
+  uint32_t tokens = 0;
+  std::optional<absl::Time> first_token;
+  absl::Time last_token;
+  std::vector<TokenGap> gaps;
+  // Tokens that came again after a resume and were others than before.
+  uint64_t mismatches = 0;
+};
+
 struct AttemptResult {
   grpc::Status status;
-  uint32_t tokens = 0;
   // First promise broken by the stream, "" if none.
   std::string breach;
   // By MonotonicNow.
-  std::optional<absl::Time> first_token;
   absl::Time end;
-  std::vector<TokenGap> gaps;
 };
 
 struct Attempt {
@@ -39,6 +48,11 @@ struct Attempt {
   PlannedRequest planned;
   // Outlives the attempt.
   const Login* login = nullptr;
+  std::shared_ptr<Received> received;
+  // Sends the request so that it can be resumed, with this secret; empty: it ends with its stream.
+  std::string resume_token;
+  // Goes on with a request whose stream broke.
+  bool resume = false;
   // Of the RPC, by the wall clock, as gRPC wants it.
   absl::Time deadline;
   // Counts tokens as they come, for the live rate; may be shared.

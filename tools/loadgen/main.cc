@@ -62,6 +62,8 @@ ABSL_FLAG(uint32_t, max_in_flight, Options().max_in_flight,
           "streams under way at most; what is due beyond it waits");
 ABSL_FLAG(uint32_t, max_retries, Options().max_retries,
           "how often a request refused with RESOURCE_EXHAUSTED and a retry delay is sent again");
+ABSL_FLAG(bool, resume, Options().resume,
+          "after a lost connection or UNAVAILABLE, take the request up again where its stream broke");
 ABSL_FLAG(absl::Duration, timeout, Options().timeout, "time for one request, retries included");
 ABSL_FLAG(absl::Duration, connect_timeout, Options().connect_timeout,
           "time to reach the router at the start");
@@ -104,6 +106,7 @@ Options OptionsFromFlags() {
           .connections = absl::GetFlag(FLAGS_connections),
           .max_in_flight = absl::GetFlag(FLAGS_max_in_flight),
           .max_retries = absl::GetFlag(FLAGS_max_retries),
+          .resume = absl::GetFlag(FLAGS_resume),
           .timeout = absl::GetFlag(FLAGS_timeout),
           .connect_timeout = absl::GetFlag(FLAGS_connect_timeout)};
 }

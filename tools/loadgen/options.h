@@ -40,6 +40,9 @@ struct Options {
   uint32_t max_in_flight = 8192;
   // How often one request is sent again after RESOURCE_EXHAUSTED with a retry delay.
   uint32_t max_retries = 5;
+  // After a lost connection or UNAVAILABLE the request is taken up again where its stream broke, until
+  // `timeout`.
+  bool resume = false;
   // From the first attempt of a request to its end, retries included.
   absl::Duration timeout = absl::Minutes(5);
   absl::Duration connect_timeout = absl::Seconds(10);

@@ -38,6 +38,7 @@ Json SettingsJson(const Options& o) {
           {"connections", o.connections},
           {"max_in_flight", o.max_in_flight},
           {"max_retries", o.max_retries},
+          {"resume", o.resume},
           {"timeout_s", absl::ToDoubleSeconds(o.timeout)}};
 }
 
@@ -111,6 +112,8 @@ std::string ToJson(const Report& report) {
       {"failed", Json(r.failed)},
       {"stream_breaches", r.stream_breaches},
       {"retries", r.retries},
+      {"resumed", r.resumed},
+      {"token_mismatches", r.token_mismatches},
       {"interrupted", r.interrupted},
       {"not_sent", r.not_sent},
       {"prompt_tokens", r.prompt_tokens},
@@ -152,6 +155,10 @@ std::string ToTable(const Report& report) {
   absl::StrAppend(&out, LatencyRow("TTFT", r.ttft_s), LatencyRow("TPOT", r.tpot_s),
                   LatencyRow("ITL", r.itl_s), LatencyRow("E2E", r.e2e_s));
   if (r.schedule_lag_s.count() > 0) absl::StrAppend(&out, LatencyRow("sent late by", r.schedule_lag_s));
+  if (r.resumed > 0) {
+    absl::StrAppend(&out, "  resumed        ", r.resumed, " requests, ", r.token_mismatches,
+                    " tokens were others afterwards\n");
+  }
   if (r.interrupted > 0) absl::StrAppend(&out, "  cancelled      ", r.interrupted, "\n");
   if (r.not_sent > 0) {
     absl::StrAppend(&out, "  not sent       ", r.not_sent, " were due, but could not be sent in time\n");

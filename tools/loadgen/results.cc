@@ -9,6 +9,7 @@ constexpr size_t kBreachExamples = 5;
 
 void Results::Add(const EndedRequest& request) {
   output_tokens += request.output_tokens;
+  token_mismatches += request.token_mismatches;
   if (!request.breach.empty()) {
     ++stream_breaches;
     if (breach_examples.size() < kBreachExamples) breach_examples.push_back(request.breach);
@@ -39,7 +40,7 @@ uint64_t Results::failed_total() const {
 
 int ExitCode(const Results& results, bool interrupted) {
   if (interrupted) return 130;
-  if (results.stream_breaches > 0) return 3;
+  if (results.stream_breaches > 0 || results.token_mismatches > 0) return 3;
   return results.failed_total() > 0 || results.completed == 0 ? 1 : 0;
 }
 

@@ -33,6 +33,8 @@ struct EndedRequest {
   std::string breach;
   uint32_t prompt_tokens = 0;
   uint32_t output_tokens = 0;
+  // Tokens that came again after a resume and were others.
+  uint64_t token_mismatches = 0;
   // From due to first token (0 without one) and to the end.
   double ttft_s = 0;
   double e2e_s = 0;
@@ -50,6 +52,9 @@ struct Results {
   // Due within the duration, but not sent in it: the generator or max_in_flight held them back.
   uint64_t not_sent = 0;
   uint64_t retries = 0;
+  // Requests whose stream broke and was taken up again, and tokens that were others then.
+  uint64_t resumed = 0;
+  uint64_t token_mismatches = 0;
   uint64_t stream_breaches = 0;
   std::vector<std::string> breach_examples;
   // Of completed requests, and tokens received by all of them.
@@ -71,8 +76,8 @@ struct Results {
   double requests_per_s() const { return duration_s > 0 ? static_cast<double>(completed) / duration_s : 0; }
 };
 
-// 130 after an interruption, 3 if a stream broke a promise, 1 if a request failed or none completed, 0
-// otherwise.
+// 130 after an interruption, 3 if a stream broke a promise or gave other tokens after a resume, 1 if a
+// request failed or none completed, 0 otherwise.
 int ExitCode(const Results& results, bool interrupted);
 
 }  // namespace bfio::loadgen

@@ -16,6 +16,10 @@ constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr absl::Duration kSendGrace = absl::Seconds(1);
 // Pause of a closed loop after the router could not be reached.
 constexpr absl::Duration kUnavailablePause = absl::Milliseconds(100);
+// Bound of the pause before a broken stream is resumed: doubles from the first to the last; the pause is
+// anything up to it (full jitter).
+constexpr absl::Duration kFirstResumePause = absl::Milliseconds(50);
+constexpr absl::Duration kLastResumePause = absl::Seconds(1);
 
 }  // namespace
 
@@ -26,6 +30,8 @@ Runner::Runner(const Options& options, const Login& login, Schedule& schedule,
       login_(login),
       schedule_(schedule),
       run_id_(std::move(run_id)),
+      resume_token_(options.resume ? absl::StrCat("secret-", run_id_) : ""),
+      rng_(options.seed),
       stop_requested_(std::move(stop_requested)),
       progress_(progress) {
   for (const auto& channel : channels) stubs_.push_back(v1::Inference::NewStub(channel));
@@ -58,7 +64,7 @@ Results Runner::Run() {
     }
     if (step.kind == Step::kFinished) break;
     if (step.kind == Step::kSendNew) SendNew(now);
-    if (step.kind == Step::kSendAgain) SendAgain(step.retry_index);
+    if (step.kind == Step::kSendAgain) StartAttempt(step.retry_index);
   }
   MutexLock lock(&mutex_);
   results_.duration_s = results_.requests_sent > 0 ? absl::ToDoubleSeconds(last_end_ - start_) : 0;
@@ -98,34 +104,33 @@ void Runner::SendNew(absl::Time now) {
     MutexLock lock(&mutex_);
     ++results_.requests_sent;
     if (!options_.closed_loop()) results_.schedule_lag_s.Add(absl::ToDoubleSeconds(now - due));
-    open_[planned.index] = {.planned = planned, .due = due, .give_up = now + options_.timeout};
+    Open& open = open_[planned.index];
+    open.planned = planned;
+    open.due = due;
+    open.give_up = now + options_.timeout;
   }
-  StartAttempt(planned, now + options_.timeout);
+  StartAttempt(planned.index);
 }
 
-void Runner::SendAgain(uint64_t index) {
-  PlannedRequest planned;
-  absl::Time give_up;
+void Runner::StartAttempt(uint64_t index) {
+  Attempt attempt;
   {
     MutexLock lock(&mutex_);
     const auto found = open_.find(index);
     if (found == open_.end()) return;
-    planned = found->second.planned;
-    give_up = found->second.give_up;
+    const Open& open = found->second;
+    attempt.planned = open.planned;
+    attempt.received = open.received;
+    attempt.resume = open.resume;
+    attempt.deadline = absl::Now() + (open.give_up - MonotonicNow());
   }
-  StartAttempt(planned, give_up);
-}
-
-void Runner::StartAttempt(const PlannedRequest& planned, absl::Time give_up) {
-  const uint64_t index = planned.index;
+  attempt.request_id = absl::StrCat(run_id_, "-", index);
+  attempt.login = &login_;
+  attempt.resume_token = resume_token_;
+  attempt.live_tokens = &live_tokens_;
+  attempt.done = [this, index](AttemptResult result) { OnAttemptDone(index, std::move(result)); };
   std::shared_ptr<grpc::ClientContext> context =
-      StartStream(*stubs_[index % stubs_.size()],
-                  {.request_id = absl::StrCat(run_id_, "-", index),
-                   .planned = planned,
-                   .login = &login_,
-                   .deadline = absl::Now() + (give_up - MonotonicNow()),
-                   .live_tokens = &live_tokens_,
-                   .done = [this, index](AttemptResult result) { OnAttemptDone(index, std::move(result)); }});
+      StartStream(*stubs_[index % stubs_.size()], std::move(attempt));
   MutexLock lock(&mutex_);
   // It may have ended meanwhile; a retry that already waits then holds a context whose cancellation does
   // nothing.
@@ -168,7 +173,7 @@ void Runner::OnAttemptDone(uint64_t index, AttemptResult result) {
   MutexLock lock(&mutex_);
   changed_ = true;
   Open& open = open_[index];
-  if (ScheduleRetry(open, index, result)) return;
+  if (ScheduleResume(open, index, result) || ScheduleRetry(open, index, result)) return;
   if (result.status.error_code() == grpc::StatusCode::UNAVAILABLE)
     hold_until_ = result.end + kUnavailablePause;
   EndedRequest ended = {.code = StatusCodeName(result.status.error_code()),
@@ -176,18 +181,35 @@ void Runner::OnAttemptDone(uint64_t index, AttemptResult result) {
                         .interrupted = cancelling_ && !result.status.ok(),
                         .breach = std::move(result.breach),
                         .prompt_tokens = open.planned.prompt_tokens,
-                        .output_tokens = result.tokens,
+                        .output_tokens = open.received->tokens,
+                        .token_mismatches = open.received->mismatches,
                         .e2e_s = absl::ToDoubleSeconds(result.end - open.due),
-                        .gaps = std::move(result.gaps)};
-  if (result.first_token.has_value()) ended.ttft_s = absl::ToDoubleSeconds(*result.first_token - open.due);
+                        .gaps = std::move(open.received->gaps)};
+  if (open.received->first_token.has_value()) {
+    ended.ttft_s = absl::ToDoubleSeconds(*open.received->first_token - open.due);
+  }
   results_.Add(ended);
   last_end_ = result.end;
   open_.erase(index);
 }
 
+bool Runner::ScheduleResume(Open& open, uint64_t index, const AttemptResult& result) {
+  if (cancelling_ || resume_token_.empty() || !result.breach.empty() ||
+      result.status.error_code() != grpc::StatusCode::UNAVAILABLE) {
+    return false;
+  }
+  open.resume_pause = std::clamp(open.resume_pause * 2, kFirstResumePause, kLastResumePause);
+  const absl::Time when = result.end + open.resume_pause * rng_.Uniform();
+  if (when >= open.give_up) return false;
+  if (!open.resume) ++results_.resumed;
+  open.resume = true;
+  retries_.emplace(when, index);
+  return true;
+}
+
 bool Runner::ScheduleRetry(Open& open, uint64_t index, const AttemptResult& result) {
   if (cancelling_ || result.status.error_code() != grpc::StatusCode::RESOURCE_EXHAUSTED ||
-      result.tokens > 0) {
+      open.received->tokens > 0) {
     return false;
   }
   if (open.retries >= options_.max_retries) return false;

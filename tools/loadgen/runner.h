@@ -19,6 +19,7 @@
 #include "absl/time/time.h"
 #include "bfio/v1/inference.grpc.pb.h"
 #include "common/base/mutex.h"
+#include "common/base/rng.h"
 #include "grpcpp/channel.h"
 #include "tools/loadgen/client_stream.h"
 #include "tools/loadgen/options.h"
@@ -47,6 +48,11 @@ class Runner {
     // When the request is given up, retries included.
     absl::Time give_up;
     uint32_t retries = 0;
+    // Of all its streams.
+    std::shared_ptr<Received> received = std::make_shared<Received>();
+    // Its stream broke, and the next attempt goes on with it.
+    bool resume = false;
+    absl::Duration resume_pause = absl::ZeroDuration();
     // Of the attempt under way; null while a retry waits.
     std::shared_ptr<grpc::ClientContext> context;
   };
@@ -61,11 +67,12 @@ class Runner {
   Step NextStep(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool MaySend(absl::Time now, absl::Time& until) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendNew(absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
-  void SendAgain(uint64_t index) ABSL_LOCKS_EXCLUDED(mutex_);
-  void StartAttempt(const PlannedRequest& planned, absl::Time give_up) ABSL_LOCKS_EXCLUDED(mutex_);
+  void StartAttempt(uint64_t index) ABSL_LOCKS_EXCLUDED(mutex_);
   void DropUnsent() ABSL_LOCKS_EXCLUDED(mutex_);
   void CancelAll() ABSL_LOCKS_EXCLUDED(mutex_);
   void OnAttemptDone(uint64_t index, AttemptResult result) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool ScheduleResume(Open& open, uint64_t index, const AttemptResult& result)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool ScheduleRetry(Open& open, uint64_t index, const AttemptResult& result)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   ProgressView View(absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -75,6 +82,10 @@ class Runner {
   Schedule& schedule_;
   std::vector<std::unique_ptr<v1::Inference::Stub>> stubs_;
   const std::string run_id_;
+  // Of requests that can be resumed; empty: they cannot.
+  const std::string resume_token_;
+  // Of the pauses before resumes.
+  Rng rng_ ABSL_GUARDED_BY(mutex_);
   const std::function<bool()> stop_requested_;
   Progress& progress_;
 

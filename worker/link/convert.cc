@@ -1,5 +1,6 @@
 #include "worker/link/convert.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace bfio::worker {
@@ -26,6 +27,30 @@ void Fill(const Hello& hello, v1::WorkerMessage& out) {
   to->set_communicator_offer(hello.communicator_offer);
   AddActive(hello.active, to->mutable_active());
   to->set_version(hello.version);
+  to->set_router_instance(hello.router_instance);
+}
+
+v1::FinishReason ReasonOf(FinishCause cause) {
+  return cause == FinishCause::kStop ? v1::FINISH_REASON_STOP : v1::FINISH_REASON_LENGTH;
+}
+
+void Fill(const HeldRequest& held, v1::HeldRequest* out) {
+  const SequenceRequest& request = held.request;
+  v1::Assignment* to = out->mutable_assignment();
+  to->set_handle(request.handle);
+  to->mutable_prompt_token_ids()->Add(request.prompt.begin(), request.prompt.end());
+  to->set_prompt_length(static_cast<uint32_t>(request.prompt_length));
+  to->set_first_index(static_cast<uint32_t>(request.first_index));
+  to->set_origin(held.note.origin);
+  to->mutable_earlier_token_ids()->Add(held.note.earlier_tokens.begin(), held.note.earlier_tokens.end());
+  out->mutable_token_ids()->Add(held.tokens.begin(), held.tokens.end());
+  if (held.ended.has_value()) out->set_ended(ReasonOf(*held.ended));
+}
+
+void Fill(const Announcement& announcement, v1::WorkerMessage& out) {
+  v1::Announcement* to = out.mutable_announcement();
+  to->set_epoch(announcement.epoch);
+  for (const HeldRequest& held : announcement.requests) Fill(held, to->add_requests());
 }
 
 void Fill(const EpochReady& ready, v1::WorkerMessage& out) {
@@ -50,7 +75,7 @@ void FillOutput(const StepOutput& output, v1::StepReport* to) {
   for (const StepOutput::Finish& finish : output.finished) {
     v1::Finished* one = to->add_finished();
     one->set_handle(finish.handle);
-    one->set_reason(finish.cause == FinishCause::kStop ? v1::FINISH_REASON_STOP : v1::FINISH_REASON_LENGTH);
+    one->set_reason(ReasonOf(finish.cause));
   }
   to->set_load_tokens(static_cast<uint64_t>(output.load_tokens));
   to->set_prefill_tokens(static_cast<uint64_t>(output.prefill_tokens));
@@ -143,6 +168,13 @@ Plan FromPlan(const v1::Plan& from) {
   plan.assignments.reserve(static_cast<size_t>(from.assignments_size()));
   for (const v1::Assignment& assignment : from.assignments())
     plan.assignments.push_back(FromAssignment(assignment));
+  const auto noted = [](const v1::Assignment& assignment) { return !assignment.origin().empty(); };
+  if (std::any_of(from.assignments().begin(), from.assignments().end(), noted)) {
+    for (const v1::Assignment& assignment : from.assignments()) {
+      const auto& earlier = assignment.earlier_token_ids();
+      plan.notes.push_back({assignment.origin(), {earlier.begin(), earlier.end()}});
+    }
+  }
   plan.cancellations.assign(from.cancellations().begin(), from.cancellations().end());
   return plan;
 }
@@ -155,6 +187,9 @@ Epoch FromEpoch(const v1::Epoch& from) {
   epoch.form_timeout = absl::Milliseconds(from.form_timeout_ms());
   epoch.step_timeout = absl::Milliseconds(from.step_timeout_ms());
   epoch.cancellations.assign(from.cancellations().begin(), from.cancellations().end());
+  epoch.router_instance = from.router_instance();
+  epoch.announce = from.announce();
+  epoch.retain = absl::Milliseconds(from.retain_ms());
   return epoch;
 }
 

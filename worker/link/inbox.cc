@@ -6,7 +6,7 @@ namespace bfio::worker {
 
 void Inbox::OnStreamUp(uint64_t stream) {
   MutexLock lock(&mutex_);
-  EndEpochLocked();
+  DetachLocked();
   stream_ = stream;
   greeted_ = false;
 }
@@ -14,8 +14,14 @@ void Inbox::OnStreamUp(uint64_t stream) {
 void Inbox::OnStreamDown(uint64_t stream) {
   MutexLock lock(&mutex_);
   if (stream_ != stream) return;
-  EndEpochLocked();
+  DetachLocked();
   stream_ = 0;
+}
+
+// The router is gone: what it has said counts, as far as the step loop is in it.
+void Inbox::DetachLocked() {
+  if (!serving_ || entering_.has_value()) return EndEpochLocked();
+  newest_epoch_ = 0;
 }
 
 void Inbox::OnEpoch(Epoch epoch) {
@@ -31,7 +37,8 @@ void Inbox::OnEpoch(Epoch epoch) {
 
 void Inbox::OnPlan(Plan plan) {
   MutexLock lock(&mutex_);
-  if (stream_ == 0 || plan.epoch != newest_epoch_ || plan.apply_step <= last_apply_step_) {
+  if (stream_ == 0 || newest_epoch_ == 0 || plan.epoch != newest_epoch_ ||
+      plan.apply_step <= last_apply_step_) {
     ++dropped_;
     return;
   }
@@ -50,6 +57,7 @@ void Inbox::OnShutdown(std::string reason) {
 // Forgets everything of the present epoch, and lets the step loop know.
 void Inbox::EndEpochLocked() {
   newest_epoch_ = 0;
+  serving_ = false;
   entering_.reset();
   plans_.clear();
   last_apply_step_ = 0;
@@ -67,19 +75,35 @@ Inbox::Task Inbox::WaitForTask() {
     return Greet{stream_};
   }
   over_ = std::stop_source();
+  epoch_stream_ = stream_;
   Enter enter{*std::move(entering_), stream_, over_.get_token()};
   entering_.reset();
   return enter;
 }
 
-Inbox::PlanWait Inbox::WaitForPlan(int64_t step, absl::Duration timeout) {
+std::optional<uint64_t> Inbox::TakeGreeting() {
   MutexLock lock(&mutex_);
-  const auto ready = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return over_.stop_requested() || HasPlan(step);
+  if (!MustGreet()) return std::nullopt;
+  greeted_ = true;
+  return stream_;
+}
+
+Inbox::PlanWait Inbox::WaitForPlan(int64_t step, bool parked, absl::Duration timeout) {
+  MutexLock lock(&mutex_);
+  const auto detached = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !parked && stream_ != epoch_stream_;
   };
-  const bool in_time = mutex_.AwaitWithTimeout(absl::Condition(&ready), timeout);
+  const auto ready = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return over_.stop_requested() || HasPlan(step) || MustGreet() || detached();
+  };
+  mutex_.AwaitWithTimeout(absl::Condition(&ready), timeout);
   if (over_.stop_requested()) return PlanWait::kOver;
-  return in_time ? PlanWait::kReady : PlanWait::kTimeout;
+  if (HasPlan(step)) {
+    serving_ = true;
+    return PlanWait::kReady;
+  }
+  if (MustGreet()) return PlanWait::kGreet;
+  return detached() ? PlanWait::kDetached : PlanWait::kTimeout;
 }
 
 void Inbox::TakeDue(int64_t step, std::vector<Plan>& due) {

@@ -2,7 +2,7 @@
 //
 // Purpose: the one place where the threads of the stream and of the step loop meet. It drops what is out of
 // date: epochs that do not grow, plans of another epoch than the newest, plans whose step does not grow. News
-// that ends the present epoch (a newer Epoch, Shutdown, the stream's loss, Stop) also requests a stop on the
+// that ends the present epoch (a newer Epoch, Shutdown, Stop) also requests a stop on the
 // epoch's token, which aborts the barrier. Threads: producers any; the consumer is the step loop's thread. No
 // call of a producer blocks.
 #ifndef BFIO_WORKER_LINK_INBOX_H_
@@ -29,7 +29,8 @@ class Inbox {
   // A new stream to the router stands. Streams are numbered from 1 by the caller, each larger than the one
   // before.
   void OnStreamUp(uint64_t stream);
-  // That stream is lost, and with it everything that came over it.
+  // That stream is lost. An epoch that has had its first plan goes on without the router (it is *detached*),
+  // for its tokens are kept for whoever comes next; any other epoch is over.
   void OnStreamDown(uint64_t stream);
   void OnEpoch(Epoch epoch);
   void OnPlan(Plan plan);
@@ -55,9 +56,14 @@ class Inbox {
   // Waits for it.
   Task WaitForTask();
 
-  enum class PlanWait { kReady, kOver, kTimeout };
-  // Waits until a plan with apply_step >= `step` is here (kReady) or the epoch is over (kOver).
-  PlanWait WaitForPlan(int64_t step, absl::Duration timeout);
+  // The new stream, if one stands and nobody has greeted the router on it.
+  std::optional<uint64_t> TakeGreeting();
+
+  enum class PlanWait { kReady, kOver, kGreet, kDetached, kTimeout };
+  // Waits until a plan with apply_step >= `step` is here (kReady), the epoch is over (kOver) or a router is
+  // to be greeted (kGreet); unless the group is parked, also until it is clear that no plan will come
+  // (kDetached).
+  PlanWait WaitForPlan(int64_t step, bool parked, absl::Duration timeout);
 
   // Moves the plans with apply_step <= `step` to the end of `due`, in order. Never blocks.
   void TakeDue(int64_t step, std::vector<Plan>& due);
@@ -75,6 +81,8 @@ class Inbox {
   bool HasPlan(int64_t step) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return !plans_.empty() && plans_.back().apply_step >= step;
   }
+  bool MustGreet() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stream_ != 0 && !greeted_; }
+  void DetachLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable Mutex mutex_;
   // 0: none.
@@ -84,7 +92,9 @@ class Inbox {
   uint64_t newest_epoch_ ABSL_GUARDED_BY(mutex_) = 0;
   // The newest epoch, until the step loop takes it up.
   std::optional<Epoch> entering_ ABSL_GUARDED_BY(mutex_);
-  // Of the epoch that the step loop is in.
+  // Of the epoch that the step loop is in: the stream it came over, and whether it has had its first plan.
+  uint64_t epoch_stream_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool serving_ ABSL_GUARDED_BY(mutex_) = false;
   std::stop_source over_ ABSL_GUARDED_BY(mutex_);
   std::deque<Plan> plans_ ABSL_GUARDED_BY(mutex_);
   int64_t last_apply_step_ ABSL_GUARDED_BY(mutex_) = 0;

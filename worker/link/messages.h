@@ -29,6 +29,15 @@ struct Epoch {
   absl::Duration form_timeout;
   absl::Duration step_timeout;
   std::vector<Handle> cancellations;
+  uint64_t router_instance = 0;
+  bool announce = false;
+  absl::Duration retain;
+};
+
+// The router's note on a request that may outlive it.
+struct RequestNote {
+  std::string origin;
+  std::vector<uint32_t> earlier_tokens;
 };
 
 struct Plan {
@@ -36,6 +45,8 @@ struct Plan {
   int64_t apply_step = 0;
   std::vector<SequenceRequest> assignments;
   std::vector<Handle> cancellations;
+  // By assignment; empty when no assignment has one.
+  std::vector<RequestNote> notes;
 };
 
 struct Shutdown {
@@ -52,6 +63,19 @@ struct Hello {
   std::string communicator_offer;
   std::vector<ResidentSequence> active;
   std::string version;
+  uint64_t router_instance = 0;
+};
+
+struct HeldRequest {
+  SequenceRequest request;
+  RequestNote note;
+  std::vector<uint32_t> tokens;
+  std::optional<FinishCause> ended;
+};
+
+struct Announcement {
+  uint64_t epoch = 0;
+  std::vector<HeldRequest> requests;
 };
 
 struct EpochReady {
@@ -93,7 +117,7 @@ struct Leave {
   std::string reason;
 };
 
-using OutMessage = std::variant<Hello, EpochReady, StepReport, Leave>;
+using OutMessage = std::variant<Hello, EpochReady, StepReport, Leave, Announcement>;
 
 }  // namespace bfio::worker
 

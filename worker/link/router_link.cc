@@ -168,8 +168,8 @@ absl::Status RouterLink::Loop(Inbox& inbox) {
 }
 
 absl::Duration RouterLink::NextBackoff() {
-  const absl::Duration now = backoff_ * (0.8 + 0.4 * rng_.Uniform());
-  backoff_ = std::min(backoff_ * 1.5, options_.last_backoff);
+  const absl::Duration now = backoff_ * rng_.Uniform();
+  backoff_ = std::min(backoff_ * 2, options_.last_backoff);
   return now;
 }
 

@@ -29,13 +29,14 @@ struct RouterLinkOptions {
   std::string worker_id;
   // How long the first connection may take; afterwards it tries for ever.
   absl::Duration connect_timeout = absl::Seconds(60);
-  // Pause before a lost stream is opened again: grows from the first to the last by half, 20 % jitter.
+  // Pause before a lost stream is opened again: anything between 0 and a bound that doubles from the first to
+  // the last (full jitter), so that a group's workers do not come all at once.
   absl::Duration first_backoff = absl::Milliseconds(100);
   absl::Duration last_backoff = absl::Seconds(5);
   // Messages waiting to be written; a router that leaves more unread has stopped reading: the stream is given
   // up.
   size_t max_queued = 1024;
-  // Of the jitter.
+  // Of the jitter; different for each rank.
   uint64_t seed = 0;
 };
 

@@ -27,6 +27,7 @@ StepLoop::StepLoop(StepLoopOptions options, std::unique_ptr<Engine> engine,
       engine_(std::move(engine)),
       endpoint_(std::move(endpoint)),
       link_(link),
+      held_(options_.resume_buffer_bytes),
       meter_(options_.energy) {}
 
 absl::Status StepLoop::Run() {
@@ -58,12 +59,14 @@ absl::Status StepLoop::Greet(uint64_t stream) {
   hello.communicator_offer = *std::move(offer);
   hello.active = engine_->resident();
   hello.version = options_.version;
+  hello.router_instance = router_instance_;
   link_.Send(stream, std::move(hello));
   return absl::OkStatus();
 }
 
 absl::Status StepLoop::RunEpoch(const Inbox::Enter& enter) {
-  for (const Handle handle : enter.epoch.cancellations) engine_->Cancel(handle);
+  for (const Handle handle : enter.epoch.cancellations) Drop(handle);
+  held_.set_retain(enter.epoch.retain);
   applied_plan_ = 0;
   parked_ = true;
   barrier_end_ns_.reset();
@@ -89,6 +92,8 @@ absl::StatusOr<std::unique_ptr<Barrier>> StepLoop::FormGroup(const Inbox::Enter&
   if (!barrier.ok()) {
     ready.error = Text(barrier.status());
     ready.missing_ranks = MissingRanks(barrier.status());
+  } else if (epoch.announce) {
+    for (Announcement& part : held_.Announce(epoch.group.epoch)) link_.Send(enter.stream, std::move(part));
   }
   link_.Send(enter.stream, std::move(ready));
   if (barrier.ok()) {
@@ -103,7 +108,13 @@ absl::StatusOr<std::unique_ptr<Barrier>> StepLoop::FormGroup(const Inbox::Enter&
 
 absl::Status StepLoop::RunSteps(const Inbox::Enter& enter, Barrier& barrier) {
   for (int64_t step = 1;; ++step) {
-    if (!AwaitPlan(enter, step)) return absl::OkStatus();
+    // A new router is greeted at once; the group steps on until that one forms it anew.
+    if (const auto stream = inbox_.TakeGreeting()) {
+      if (absl::Status status = Greet(*stream); !status.ok()) return status;
+    }
+    const absl::StatusOr<bool> go_on = AwaitPlan(enter, step);
+    if (!go_on.ok()) return go_on.status();
+    if (!*go_on) return absl::OkStatus();
     StepReport report;
     report.epoch = enter.epoch.group.epoch;
     report.step = step;
@@ -134,20 +145,20 @@ absl::Status StepLoop::RunSteps(const Inbox::Enter& enter, Barrier& barrier) {
   }
 }
 
-bool StepLoop::AwaitPlan(const Inbox::Enter& enter, int64_t step) {
+absl::StatusOr<bool> StepLoop::AwaitPlan(const Inbox::Enter& enter, int64_t step) {
   const bool lockstep = enter.epoch.plan_mode == PlanMode::kLockstep;
   if (!parked_ && !lockstep) return !enter.over.stop_requested();
   // An idle group may wait for hours.
   const absl::Duration timeout = parked_ ? absl::InfiniteDuration() : enter.epoch.step_timeout;
   if (parked_) barrier_end_ns_.reset();
-  switch (inbox_.WaitForPlan(step, timeout)) {
-    case Inbox::PlanWait::kReady:
-      return true;
-    case Inbox::PlanWait::kOver:
-      return false;
-    case Inbox::PlanWait::kTimeout:
-      break;
+  Inbox::PlanWait wait;
+  while ((wait = inbox_.WaitForPlan(step, parked_, timeout)) == Inbox::PlanWait::kGreet) {
+    if (const auto stream = inbox_.TakeGreeting()) {
+      if (absl::Status status = Greet(*stream); !status.ok()) return status;
+    }
   }
+  if (wait == Inbox::PlanWait::kReady) router_instance_ = enter.epoch.router_instance;
+  if (wait != Inbox::PlanWait::kTimeout) return wait != Inbox::PlanWait::kOver;
   StepReport report;
   report.epoch = enter.epoch.group.epoch;
   report.step = step;
@@ -164,21 +175,28 @@ bool StepLoop::AwaitPlan(const Inbox::Enter& enter, int64_t step) {
 void StepLoop::ApplyDuePlans(StepReport& report) {
   admitted_ = 0;
   inbox_.TakeDue(report.step, due_);
-  for (const Plan& plan : due_) Apply(plan, report);
+  for (Plan& plan : due_) Apply(plan, report);
   report.applied_plan = applied_plan_;
 }
 
-void StepLoop::Apply(const Plan& plan, StepReport& report) {
+void StepLoop::Apply(Plan& plan, StepReport& report) {
   applied_plan_ = plan.apply_step;
-  for (const Handle handle : plan.cancellations) engine_->Cancel(handle);
-  for (const SequenceRequest& request : plan.assignments) {
+  for (const Handle handle : plan.cancellations) Drop(handle);
+  for (size_t i = 0; i < plan.assignments.size(); ++i) {
+    SequenceRequest& request = plan.assignments[i];
     absl::Status admitted = engine_->Admit(request);
     if (admitted.ok()) {
       ++admitted_;
+      if (!plan.notes.empty()) held_.Admit(std::move(request), std::move(plan.notes[i]));
     } else {
       report.rejected.push_back({request.handle, admitted.code(), std::string(admitted.message())});
     }
   }
+}
+
+void StepLoop::Drop(Handle handle) {
+  engine_->Cancel(handle);
+  held_.Drop(handle);
 }
 
 absl::Status StepLoop::Meet(const Inbox::Enter& enter, Barrier& barrier, bool engine_ok, StepReport& report) {
@@ -223,6 +241,7 @@ absl::Status StepLoop::RunLocal(const Inbox::Enter& enter, Barrier& barrier, Ste
   report.active_requests = engine_->active();
   report.free_slots = engine_->free_slots();
   report.free_kv_tokens = engine_->free_kv_tokens();
+  held_.Take(report.output, MonotonicNow());
   due_.clear();
   return status;
 }

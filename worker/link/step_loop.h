@@ -2,10 +2,12 @@
 //
 // Purpose: carries out the protocol of proto/bfio/v1/worker.proto for one rank. Outside an epoch it waits; in
 // an epoch it forms the barrier and then steps: apply the plans that are due, run the engine, meet the
-// others, report. The engine and its requests survive epochs and streams. The time between a barrier's end
-// and the next local compute holds the whole group up, so everything that can wait is done elsewhere: a
-// report is only handed over here, and converted, serialised and written by the link's own thread. Threads:
-// Run takes one thread until the rank's end; inbox() may be fed from any thread. Knows no gRPC.
+// others, report. The engine and its requests survive epochs and streams: without a router the group steps on
+// until everything has ended, and what it makes is kept for the next router (held_requests.h). The time
+// between a barrier's end and the next local compute holds the whole group up, so everything that can wait is
+// done elsewhere: a report is only handed over here, and converted, serialised and written by the link's own
+// thread. Threads: Run takes one thread until the rank's end; inbox() may be fed from any thread. Knows no
+// gRPC.
 #ifndef BFIO_WORKER_LINK_STEP_LOOP_H_
 #define BFIO_WORKER_LINK_STEP_LOOP_H_
 
@@ -18,6 +20,7 @@
 #include "absl/status/status.h"
 #include "worker/barrier/barrier.h"
 #include "worker/engine/engine.h"
+#include "worker/link/held_requests.h"
 #include "worker/link/inbox.h"
 #include "worker/link/messages.h"
 #include "worker/link/step_log.h"
@@ -42,6 +45,8 @@ struct StepLoopOptions {
   StepLog::Rank* step_log = nullptr;
   // Of the rank's device; borrowed, may be null.
   EnergyMonitor* energy = nullptr;
+  // Bound of what is kept for a router that starts anew (held_requests.h).
+  int64_t resume_buffer_bytes = 0;
 };
 
 class StepLoop {
@@ -64,9 +69,10 @@ class StepLoop {
   absl::StatusOr<std::unique_ptr<Barrier>> FormGroup(const Inbox::Enter& enter);
   absl::Status RunSteps(const Inbox::Enter& enter, Barrier& barrier);
   // False: the epoch is over, or the plan did not come in time (reported).
-  bool AwaitPlan(const Inbox::Enter& enter, int64_t step);
+  absl::StatusOr<bool> AwaitPlan(const Inbox::Enter& enter, int64_t step);
   void ApplyDuePlans(StepReport& report);
-  void Apply(const Plan& plan, StepReport& report);
+  void Apply(Plan& plan, StepReport& report);
+  void Drop(Handle handle);
   // Fills in what the engine and the clock say after the local part of the step, and what the barrier needs.
   // Returns how the engine did; `peers` gets how its peers did, if it needed them.
   absl::Status RunLocal(const Inbox::Enter& enter, Barrier& barrier, StepReport& report, absl::Status& peers);
@@ -84,7 +90,10 @@ class StepLoop {
   const std::unique_ptr<BarrierEndpoint> endpoint_;
   StepLink& link_;
   Inbox inbox_;
+  HeldRequests held_;
   StepMeter meter_;
+  // The router that has last placed requests here.
+  uint64_t router_instance_ = 0;
 
   // State of the present epoch.
   int64_t applied_plan_ = 0;

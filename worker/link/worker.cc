@@ -1,5 +1,6 @@
 #include "worker/link/worker.h"
 
+#include <functional>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -116,10 +117,11 @@ absl::StatusOr<std::unique_ptr<Rank>> MakeRank(const WorkerOptions& options, con
   link.router = options.router;
   link.worker_id = id;
   link.connect_timeout = options.connect_timeout;
-  link.seed = options.engine.sim.seed + static_cast<uint64_t>(index);
+  link.seed = std::hash<std::string>()(id);
   StepLoopOptions loop = {id, options.version, log == nullptr ? nullptr : log->AddRank(id)};
   std::unique_ptr<EnergyMonitor> energy = MeterEnergy(options, index);
   loop.energy = energy.get();
+  loop.resume_buffer_bytes = options.resume_buffer_bytes;
   return std::make_unique<Rank>(std::move(loop), std::move(link), *std::move(engine), *std::move(endpoint),
                                 std::move(channel), std::move(energy));
 }

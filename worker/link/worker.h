@@ -36,6 +36,8 @@ struct WorkerOptions {
   // Where steps are logged, and the bound of that log; empty: nowhere.
   std::string step_log;
   int64_t step_log_bytes = int64_t{64} << 20;
+  // What each rank keeps of its requests for a router that starts anew, in bytes.
+  int64_t resume_buffer_bytes = int64_t{64} << 20;
   std::string version;
 };
 

@@ -217,7 +217,39 @@ TEST(ConvertTest, AnAssignmentKeepsAllItsFields) {
   EXPECT_EQ(request.sampling.top_k, 40);
   EXPECT_EQ(request.sampling.seed, 1ull << 60);
   EXPECT_EQ(request.first_index, 1);
+  EXPECT_TRUE(plan.notes.empty()) << "none has a note";
+  from->set_origin("note");
+  from->add_earlier_token_ids(21);
+  const auto noted = FromProto(message);
+  ASSERT_EQ(std::get<Plan>(*noted).notes.size(), 1u);
+  EXPECT_EQ(std::get<Plan>(*noted).notes[0].origin, "note");
+  EXPECT_THAT(std::get<Plan>(*noted).notes[0].earlier_tokens, ::testing::ElementsAre(21));
   EXPECT_FALSE(FromProto(v1::RouterMessage()).has_value());
+}
+
+TEST(ConvertTest, AnAnnouncementKeepsWhatTheRouterNeeds) {
+  Announcement announcement;
+  announcement.epoch = 4;
+  HeldRequest& held = announcement.requests.emplace_back();
+  held.request.handle = 8;
+  held.request.prompt = {11, 12, 13};
+  held.request.prompt_length = 3;
+  held.request.first_index = 1;
+  held.note = {"note", {21}};
+  held.tokens = {31, 32};
+  held.ended = FinishCause::kStop;
+  v1::WorkerMessage out;
+  ToProto(announcement, out);
+  EXPECT_EQ(out.announcement().epoch(), 4u);
+  const v1::HeldRequest& to = out.announcement().requests(0);
+  EXPECT_EQ(to.assignment().handle(), 8u);
+  EXPECT_THAT(to.assignment().prompt_token_ids(), ::testing::ElementsAre(11, 12, 13));
+  EXPECT_EQ(to.assignment().prompt_length(), 3u);
+  EXPECT_EQ(to.assignment().first_index(), 1u);
+  EXPECT_EQ(to.assignment().origin(), "note");
+  EXPECT_THAT(to.assignment().earlier_token_ids(), ::testing::ElementsAre(21));
+  EXPECT_THAT(to.token_ids(), ::testing::ElementsAre(31, 32));
+  EXPECT_EQ(to.ended(), v1::FINISH_REASON_STOP);
 }
 
 TEST(ConvertTest, AReportKeepsAllItsFields) {

@@ -133,9 +133,9 @@ class StepLoopTest : public ::testing::Test {
       options.limits = {slots, 1000, 500};
       auto engine = SimEngine::Create(options, std::make_unique<GatedTimer>(&rank->gate));
       ASSERT_TRUE(engine.ok());
-      rank->loop =
-          std::make_unique<StepLoop>(StepLoopOptions{absl::StrCat("w", i), "1.2.3"}, *std::move(engine),
-                                     std::make_unique<LocalBarrierEndpoint>(hub_), rank->link);
+      rank->loop = std::make_unique<StepLoop>(
+          StepLoopOptions{absl::StrCat("w", i), "1.2.3", nullptr, nullptr, 1 << 20}, *std::move(engine),
+          std::make_unique<LocalBarrierEndpoint>(hub_), rank->link);
       rank->thread = std::thread([r = rank.get()] { r->ended = r->loop->Run(); });
       ranks_.push_back(std::move(rank));
       ranks_[i]->inbox().OnStreamUp(1);
@@ -455,31 +455,94 @@ TEST_F(StepLoopTest, MessagesOfAnotherEpochAreDropped) {
   EXPECT_EQ(inbox.dropped(), 5);
 }
 
-TEST_F(StepLoopTest, ALostStreamLeavesTheGroupAndHelloAnnouncesTheRequests) {
-  Start(2);
-  OpenEpoch(1, PlanMode::kLockstep);
-  ranks_[0]->inbox().OnPlan(MakePlan(1, 1, {Request(10, 100, 50)}));
-  ranks_[1]->inbox().OnPlan(MakePlan(1, 1));
-  Report(0);
-  Report(1);
+// The router dies, and another one comes.
+class RouterLostTest : public StepLoopTest, public ::testing::WithParamInterface<PlanMode> {};
+INSTANTIATE_TEST_SUITE_P(Modes, RouterLostTest, ::testing::Values(PlanMode::kLockstep, PlanMode::kPipelined));
+
+TEST_P(RouterLostTest, TheGroupStepsOnAndTheNextRouterGetsEveryToken) {
+  Start(2, /*gated=*/true);
+  for (int i = 0; i < 2; ++i) {
+    Epoch epoch = MakeEpoch(i, 7, GetParam());
+    epoch.router_instance = 77;
+    epoch.retain = kForever;
+    ranks_[i]->inbox().OnEpoch(epoch);
+  }
+  for (auto& rank : ranks_) rank->offer = rank->link.Next<EpochReady>().communicator_offer;
+  // Request 11 may be lost: it came without a note. Request 12 ends without a router.
+  Plan plan = MakePlan(7, 1, {Request(10, 100, 50), Request(11, 60, 50)});
+  plan.notes = {{"note", {}}, {"", {}}};
+  ranks_[0]->inbox().OnPlan(plan);
+  plan.assignments = {Request(12, 30, 2)};
+  plan.notes = {{"other", {}}};
+  ranks_[1]->inbox().OnPlan(plan);
+  const auto step = [&] {
+    for (auto& rank : ranks_) rank->gate.Give(1);
+  };
+  std::vector<uint32_t> tokens;
+  const auto expect_report = [&](int64_t number) {
+    const StepReport report = Report(0);
+    EXPECT_EQ(report.step, number);
+    tokens.push_back(report.output.tokens[0].id);
+    EXPECT_EQ(Report(1).step, number);
+  };
+  step();
+  expect_report(1);
+  for (auto& rank : ranks_) rank->inbox().OnStreamDown(1);
+  step();
+  expect_report(2);
+  for (auto& rank : ranks_) {
+    rank->gate.AwaitWaiting();
+    rank->inbox().OnStreamUp(2);
+  }
+  step();
+  expect_report(3);
+  for (auto& rank : ranks_) {
+    const auto hello = rank->link.Next<Hello>();
+    EXPECT_EQ(rank->link.last_stream(), 2u);
+    EXPECT_EQ(hello.router_instance, 77u);
+    EXPECT_EQ(hello.active.size(), rank == ranks_[0] ? 2u : 0u);
+    rank->gate.AwaitWaiting();  // the group is in step 4 while the router thinks
+  }
+  for (int i = 0; i < 2; ++i) {
+    Epoch epoch = MakeEpoch(i, 1, GetParam());  // it counts from 1 again
+    epoch.announce = true;
+    epoch.router_instance = 78;
+    epoch.retain = kForever;
+    ranks_[i]->inbox().OnEpoch(epoch);
+  }
+  step();
+  expect_report(4);
+  const auto held = ranks_[0]->link.Next<Announcement>();
+  EXPECT_EQ(held.epoch, 1u);
+  ASSERT_EQ(held.requests.size(), 1u);
+  EXPECT_EQ(held.requests[0].request.handle, 10u);
+  EXPECT_EQ(held.requests[0].tokens, tokens);
+  EXPECT_FALSE(held.requests[0].ended.has_value());
+  const auto ready = ranks_[0]->link.Next<EpochReady>();
+  EXPECT_EQ(ready.error, "");
+  ASSERT_EQ(ready.active.size(), 2u);
+  EXPECT_EQ(ready.active[0].generated_tokens, 4);
+  const auto ended = ranks_[1]->link.Next<Announcement>();
+  ASSERT_EQ(ended.requests.size(), 1u);
+  EXPECT_EQ(ended.requests[0].request.handle, 12u);
+  EXPECT_EQ(ended.requests[0].tokens.size(), 2u);
+  EXPECT_EQ(ended.requests[0].ended, FinishCause::kLength);
+  EXPECT_EQ(ranks_[1]->link.Next<EpochReady>().error, "");
+}
+
+TEST_F(StepLoopTest, AParkedGroupGreetsTheNextRouter) {
+  Start(1);
+  OpenEpoch(1, PlanMode::kPipelined);
+  ranks_[0]->inbox().OnPlan(MakePlan(1, 1, {Request(10, 5, 1)}));
+  EXPECT_TRUE(Report(0).group_idle);
   ranks_[0]->inbox().OnStreamDown(1);
   ranks_[0]->inbox().OnStreamUp(2);
-  const auto hello = ranks_[0]->link.Next<Hello>();
-  ASSERT_EQ(hello.active.size(), 1u);
-  EXPECT_EQ(hello.active[0].handle, 10u);
-  EXPECT_EQ(hello.active[0].generated_tokens, 1);
-  // The other rank, sent into the next step, finds the group broken long before its deadline.
-  ranks_[1]->inbox().OnPlan(MakePlan(1, 2));
-  EXPECT_NE(Report(1).barrier_error, "");
-  // A new router may count its epochs from 1 again.
-  ranks_[0]->offer = hello.communicator_offer;
-  ranks_[0]->inbox().OnEpoch(MakeEpoch(0, 1, PlanMode::kLockstep));
-  ranks_[1]->inbox().OnStreamDown(1);
-  ranks_[1]->inbox().OnStreamUp(2);
-  ranks_[1]->link.Next<Hello>();
-  ranks_[1]->inbox().OnEpoch(MakeEpoch(1, 1, PlanMode::kLockstep));
+  EXPECT_TRUE(ranks_[0]->link.Next<Hello>().active.empty());
+  // Plans of the epoch that the new router knows nothing of are not taken from it.
+  ranks_[0]->inbox().OnPlan(MakePlan(1, 2, {Request(11, 5, 1)}));
+  EXPECT_EQ(ranks_[0]->inbox().dropped(), 1);
+  ranks_[0]->inbox().OnEpoch(MakeEpoch(0, 1, PlanMode::kPipelined));
   EXPECT_EQ(ranks_[0]->link.Next<EpochReady>().error, "");
-  EXPECT_EQ(ranks_[1]->link.Next<EpochReady>().error, "");
 }
 
 TEST_F(StepLoopTest, AnEpochThatDoesNotFormIsAnsweredWithWhyNot) {

@@ -1,0 +1,209 @@
+// More than there is room for: slow readers, floods, greedy tenants, workers that do not read. What is
+// refused is refused in clear words, and the others notice nothing.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/clock.h"
+#include "common/net/status.h"
+#include "tests/testing/cluster.h"
+#include "tests/testing/resuming_client.h"
+
+namespace bfio::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+struct Call {
+  grpc::ClientContext context;
+  std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader;
+  Call(v1::Inference::Stub& stub, const v1::GenerateRequest& request)
+      : reader(stub.Generate(&context, request)) {}
+  // Reads to the end; counts the tokens.
+  grpc::Status End(size_t& tokens) {
+    v1::GenerateResponse response;
+    while (reader->Read(&response)) tokens += static_cast<size_t>(response.token_ids_size());
+    return reader->Finish();
+  }
+};
+
+ClusterOptions Fast(std::vector<std::string> router_flags) {
+  ClusterOptions options;
+  options.worker_processes = 1;
+  options.router_flags = std::move(router_flags);
+  options.worker_flags = {"--c=0.00005", "--tl=0", "--slots=16"};
+  return options;
+}
+
+// On a connection of its own, whose windows stay at 64 KiB however fast it is.
+std::unique_ptr<v1::Inference::Stub> WithASmallWindow(Cluster& cluster) {
+  grpc::ChannelArguments args;
+  args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  args.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  args.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 65535);
+  return v1::Inference::NewStub(
+      grpc::CreateCustomChannel(cluster.address(), grpc::InsecureChannelCredentials(), args));
+}
+
+class SlowReader : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Resumable, SlowReader, ::testing::Bool());
+
+TEST_P(SlowReader, IsPacedThenCutOffAndSlowsNobody) {
+  Cluster cluster(Fast({"--stream_buffer_kb=8"}));
+  ASSERT_TRUE(cluster.ok());
+  v1::GenerateRequest request = SyntheticRequest(10, 60000);
+  request.set_request_id(std::string(128, 'x'));  // every message carries it: the windows fill up sooner
+  request.set_resumable(GetParam());
+  const auto stub = WithASmallWindow(cluster);
+  Call slow(*stub, request);
+  v1::GenerateResponse first;
+  ASSERT_TRUE(slow.reader->Read(&first));
+  // The others' streams go on meanwhile.
+  std::atomic<bool> done = false;
+  std::thread others([&] {
+    while (!done) {
+      const GenerateResult result = Generate(cluster.inference(), SyntheticRequest(10, 200));
+      EXPECT_TRUE(result.status.ok()) << result.status.error_message();
+      EXPECT_EQ(result.tokens.size(), 200u);
+    }
+  });
+  EXPECT_TRUE(cluster.WaitFor("the slow reader to be cut off",
+                              [](const v1::ClusterState& s) { return s.requests().slow_readers() == 1; }));
+  done = true;
+  others.join();
+  size_t tokens = static_cast<size_t>(first.token_ids_size());
+  const grpc::Status status = slow.End(tokens);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
+  EXPECT_THAT(status.error_message(), HasSubstr("reads too slowly"));
+  EXPECT_LT(tokens, 60000u);
+  if (!GetParam()) {
+    EXPECT_TRUE(cluster.WaitFor("its slot", [](const v1::ClusterState& s) {
+      return s.workers(0).active_requests() + s.workers(0).inflight_requests() == 0;
+    }));
+    EXPECT_EQ(cluster.State().requests().failed(), 1u);
+    return;
+  }
+  // What can be resumed goes on without its client, and waits for it.
+  request.set_resume_from_index(static_cast<uint32_t>(tokens));
+  Call rest(*stub, request);
+  EXPECT_TRUE(rest.End(tokens).ok());
+  EXPECT_EQ(tokens, 60000u);
+}
+
+TEST(Overload, AClientThatNeverReadsAgainIsBrokenOff) {
+  Cluster cluster(Fast({"--stream_buffer_kb=8", absl::StrCat("--slow_reader_timeout=", kSlowdown, "s"),
+                        "--drain_timeout=1s"}));
+  ASSERT_TRUE(cluster.ok());
+  v1::GenerateRequest request = SyntheticRequest(10, 60000);
+  request.set_request_id(std::string(128, 'x'));
+  const auto stub = WithASmallWindow(cluster);
+  Call slow(*stub, request);
+  v1::GenerateResponse response;
+  ASSERT_TRUE(slow.reader->Read(&response));
+  ASSERT_TRUE(cluster.WaitFor("the slow reader to be cut off",
+                              [](const v1::ClusterState& s) { return s.requests().slow_readers() == 1; }));
+  absl::SleepFor(kSlowdown * absl::Milliseconds(2500));
+  size_t tokens = 0;
+  EXPECT_EQ(slow.End(tokens).error_code(), grpc::StatusCode::CANCELLED) << "too late for the router's words";
+}
+
+TEST(Overload, TenTimesTheLoadIsRefusedAndTheRestServed) {
+  ClusterOptions options = Fast({"--max_waiting=32"});
+  options.worker_flags = {absl::StrCat("--c=", 0.002 * kSlowdown), "--tl=0", "--slots=8"};
+  Cluster cluster(options);
+  ASSERT_TRUE(cluster.ok());
+  // 8 slots of 20 steps each: 40 clients fit, 400 come.
+  std::atomic<int> served = 0, refused = 0, other = 0, without_delay = 0;
+  std::vector<std::thread> clients;
+  const absl::Time end = MonotonicNow() + kSlowdown * absl::Seconds(3);
+  for (int i = 0; i < 400; ++i) {
+    clients.emplace_back([&] {
+      while (MonotonicNow() < end) {
+        const GenerateResult result = Generate(cluster.inference(), SyntheticRequest(10, 20));
+        if (result.status.ok()) {
+          ++served;
+          if (result.tokens.size() != 20 || !result.contiguous) ++other;
+        } else if (result.status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED) {
+          ++refused;
+          if (!GetRetryDelay(result.status)) ++without_delay;
+          absl::SleepFor(absl::Milliseconds(100));
+        } else {
+          ++other;
+        }
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  EXPECT_GT(served, 0);
+  EXPECT_GT(refused, 0);
+  EXPECT_EQ(other, 0);
+  EXPECT_EQ(without_delay, 0);
+  const v1::ClusterState state = cluster.State();
+  EXPECT_EQ(state.requests().refused_pool_full(), static_cast<uint64_t>(refused));
+  EXPECT_EQ(state.requests().completed(), static_cast<uint64_t>(served));
+  EXPECT_EQ(state.requests().accepted(), static_cast<uint64_t>(served));
+}
+
+TEST(Overload, ATenantsLimitsAreItsOwn) {
+  Cluster cluster(Fast({"--tenant_limits=small:concurrent=2;slow:rps=0.001"}));
+  ASSERT_TRUE(cluster.ok());
+  v1::GenerateRequest request = SyntheticRequest(10, 50000);
+  request.set_tenant("small");
+  Call first(cluster.inference(), request), second(cluster.inference(), request);
+  v1::GenerateResponse response;
+  ASSERT_TRUE(first.reader->Read(&response));
+  ASSERT_TRUE(second.reader->Read(&response));
+  const auto code = [&](const std::string& tenant) {
+    v1::GenerateRequest one = SyntheticRequest(10, 5);
+    one.set_tenant(tenant);
+    const grpc::Status status = Generate(cluster.inference(), one).status;
+    EXPECT_TRUE(status.ok() || GetRetryDelay(status).has_value()) << status.error_message();
+    return status.error_code();
+  };
+  EXPECT_EQ(code("small"), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(code("large"), grpc::StatusCode::OK);
+  EXPECT_EQ(code("slow"), grpc::StatusCode::OK);
+  EXPECT_EQ(code("slow"), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(cluster.State().requests().refused_tenant(), 2u);
+  first.context.TryCancel();
+  ASSERT_TRUE(cluster.WaitFor("the first to be cancelled",
+                              [](const v1::ClusterState& s) { return s.requests().cancelled() == 1; }));
+  EXPECT_EQ(code("small"), grpc::StatusCode::OK) << "its place is free again";
+  second.context.TryCancel();
+}
+
+TEST(Overload, WhatTheWorkersCannotHoldIsRefusedAtTheDoor) {
+  // 1,000 KV tokens, and as many may wait.
+  ClusterOptions options = Fast({"--max_waiting_kv=1"});
+  options.worker_flags = {"--c=0.01", "--tl=0", "--slots=16", "--kv_tokens=1000"};
+  Cluster cluster(options);
+  ASSERT_TRUE(cluster.ok());
+  std::vector<std::unique_ptr<Call>> calls;
+  for (int i = 0; i < 3; ++i) {
+    calls.push_back(std::make_unique<Call>(cluster.inference(), SyntheticRequest(100, 500)));
+  }
+  ASSERT_TRUE(cluster.WaitFor("three to be accepted",
+                              [](const v1::ClusterState& s) { return s.requests().accepted() == 3; }));
+  const grpc::Status status = Generate(cluster.inference(), SyntheticRequest(100, 500)).status;
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_THAT(status.error_message(), HasSubstr("1800 KV tokens"));
+  EXPECT_TRUE(GetRetryDelay(status).has_value());
+  // One whose client expects it to be short still fits.
+  v1::GenerateRequest brief = SyntheticRequest(100, 500);
+  brief.set_predicted_output_tokens(50);
+  calls.push_back(std::make_unique<Call>(cluster.inference(), brief));
+  ASSERT_TRUE(cluster.WaitFor("the brief one to be accepted",
+                              [](const v1::ClusterState& s) { return s.requests().accepted() == 4; }));
+  EXPECT_EQ(cluster.State().requests().refused_memory(), 1u);
+  for (auto& call : calls) call->context.TryCancel();
+}
+
+}  // namespace
+}  // namespace bfio::testing

@@ -1,0 +1,363 @@
+// Streams that break and go on: a client that loses its connection, a router that is killed. No token is lost
+// or repeated, and all are those of an undisturbed run.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <fstream>
+#include <memory>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/net/status.h"
+#include "nlohmann/json.hpp"
+#include "tests/testing/cluster.h"
+#include "tests/testing/resuming_client.h"
+
+namespace bfio::testing {
+namespace {
+
+ClusterOptions Options(int workers, std::vector<std::string> router_flags = {}) {
+  ClusterOptions options;
+  options.worker_processes = workers;
+  options.router_flags = {absl::StrCat("--step_timeout=", 2 * kSlowdown, "s"),
+                          absl::StrCat("--form_timeout=", 3 * kSlowdown, "s")};
+  options.router_flags.insert(options.router_flags.end(), router_flags.begin(), router_flags.end());
+  // Slow enough for a busy machine to see requests under way.
+  options.worker_flags = {absl::StrCat("--c=", 0.008 * kSlowdown), "--tl=0", "--slots=8"};
+  return options;
+}
+
+// Every third with the ids of its prompt, every fourth without a seed of its own.
+v1::GenerateRequest Request(int i, uint32_t output) {
+  v1::GenerateRequest request = SyntheticRequest(10 + i, output);
+  if (i % 3 == 0) {
+    for (int t = 0; t < 10 + i; ++t) request.mutable_token_ids()->add_ids(t * 7 + i);
+  }
+  if (i % 4 != 0) request.mutable_sampling()->set_seed(100 + i);
+  request.set_request_id(absl::StrCat("r", i));
+  request.set_resume_token("secret");
+  request.set_resumable(true);
+  return request;
+}
+
+using Clients = std::vector<std::unique_ptr<ResumingClient>>;
+
+Clients Start(Cluster& cluster, int count, uint32_t output) {
+  Clients clients;
+  for (int i = 0; i < count; ++i) {
+    clients.push_back(std::make_unique<ResumingClient>(cluster.address(), Request(i, output)));
+  }
+  return clients;
+}
+
+// What the sim engine makes for these requests when nothing happens.
+std::vector<std::vector<uint32_t>> Undisturbed(int count, uint32_t output) {
+  ClusterOptions options = Options(1);
+  options.worker_flags = {"--c=0.0005", "--tl=0", "--slots=64"};
+  Cluster cluster(options);
+  std::vector<std::vector<uint32_t>> tokens;
+  Clients clients = Start(cluster, count, output);
+  for (auto& client : clients) tokens.push_back(client->Join().tokens);
+  return tokens;
+}
+
+void ExpectUndisturbed(Clients& clients, uint32_t output) {
+  const auto wanted = Undisturbed(static_cast<int>(clients.size()), output);
+  for (size_t i = 0; i < clients.size(); ++i) {
+    const GenerateResult& result = clients[i]->Join();
+    EXPECT_TRUE(result.status.ok()) << i << ": " << result.status.error_message();
+    EXPECT_TRUE(result.contiguous) << i;
+    EXPECT_EQ(result.finishes, 1) << i;
+    EXPECT_EQ(result.tokens, wanted[i]) << i;
+    EXPECT_EQ(result.tokens.size(), output) << i;
+  }
+}
+
+void WaitForTokens(Clients& clients, size_t tokens) {
+  const absl::Time give_up = MonotonicNow() + kSlowdown * absl::Seconds(60);
+  const auto all = [&] {
+    return std::all_of(clients.begin(), clients.end(),
+                       [&](const auto& client) { return client->tokens_seen() >= tokens; });
+  };
+  while (!all() && MonotonicNow() < give_up) absl::SleepFor(absl::Milliseconds(2));
+  ASSERT_TRUE(all());
+}
+
+// accepted = completed + cancelled + aborted + failed, and every token tallies.
+void ExpectTally(const v1::RequestTotals& totals) {
+  EXPECT_EQ(totals.tokens_lost(), 0u);
+  EXPECT_EQ(totals.tokens_duplicated(), 0u);
+  EXPECT_EQ(totals.accepted(), totals.completed() + totals.cancelled() + totals.aborted() + totals.failed());
+}
+
+TEST(Resume, AKilledRoutersRequestsGoOnWithTheNextOne) {
+  Cluster cluster(Options(3));
+  ASSERT_TRUE(cluster.ok());
+  Clients clients = Start(cluster, 24, 150);
+  WaitForTokens(clients, 10);
+  cluster.KillRouter();
+  absl::SleepFor(absl::Milliseconds(100));  // the workers go on meanwhile
+  cluster.StartRouterAgain();
+  ExpectUndisturbed(clients, 150);
+  const v1::ClusterState state = cluster.State();
+  EXPECT_EQ(state.requests().adopted(), 24u);
+  EXPECT_EQ(state.requests().resumed(), 24u);
+  EXPECT_EQ(state.requests().restarted(), 0u);
+  EXPECT_EQ(state.requests().completed(), 24u);
+  EXPECT_EQ(state.requests().replayed(), 0u);
+  ExpectTally(state.requests());
+  EXPECT_EQ(state.steps().drift_tokens(), 0) << "the accounts began where the workers were";
+}
+
+TEST(Resume, LockstepWorkersStepOnWithoutTheirRouter) {
+  Cluster cluster(Options(2, {"--plan_mode=lockstep"}));
+  ASSERT_TRUE(cluster.ok());
+  Clients clients = Start(cluster, 8, 100);
+  WaitForTokens(clients, 10);
+  cluster.KillRouter();
+  cluster.StartRouterAgain();
+  ExpectUndisturbed(clients, 100);
+  EXPECT_EQ(cluster.State().requests().adopted(), 8u);
+  ExpectTally(cluster.State().requests());
+}
+
+TEST(Resume, WhatEndsWhileThereIsNoRouterIsNotLost) {
+  Cluster cluster(Options(2));
+  ASSERT_TRUE(cluster.ok());
+  Clients clients = Start(cluster, 8, 40);
+  WaitForTokens(clients, 5);
+  cluster.KillRouter();
+  absl::SleepFor(kSlowdown * absl::Seconds(2));  // five times what is left to do
+  cluster.StartRouterAgain();
+  ExpectUndisturbed(clients, 40);
+  const v1::ClusterState state = cluster.State();
+  EXPECT_EQ(state.requests().adopted(), 8u);
+  EXPECT_EQ(state.requests().completed(), 8u);
+  EXPECT_EQ(state.steps().generated_tokens(), 0u) << "nothing was left to do, or done again";
+  ExpectTally(state.requests());
+}
+
+TEST(Resume, RequestsThatWaitedAreStartedAgain) {
+  Cluster cluster(Options(1));  // 8 slots
+  ASSERT_TRUE(cluster.ok());
+  Clients clients = Start(cluster, 20, 60);
+  ASSERT_TRUE(
+      cluster.WaitFor("a pool", [](const v1::ClusterState& s) { return s.waiting_requests() == 12; }));
+  cluster.KillRouter();
+  cluster.StartRouterAgain();
+  ExpectUndisturbed(clients, 60);
+  const v1::ClusterState state = cluster.State();
+  EXPECT_EQ(state.requests().adopted() + state.requests().restarted(), 20u);
+  EXPECT_GE(state.requests().restarted(), 4u);
+  ExpectTally(state.requests());
+}
+
+TEST(Resume, AWorkerLostAfterTheRestartIsReplayed) {
+  Cluster cluster(Options(2));
+  ASSERT_TRUE(cluster.ok());
+  Clients clients = Start(cluster, 12, 200);
+  WaitForTokens(clients, 10);
+  cluster.KillRouter();
+  cluster.StartRouterAgain();
+  ASSERT_TRUE(cluster.WaitFor("the requests to be back", [](const v1::ClusterState& s) {
+    return s.requests().adopted() == 12 && s.requests().resumed() == 12;
+  }));
+  cluster.workers()[1].Signal(SIGKILL);
+  ExpectUndisturbed(clients, 200);
+  EXPECT_GT(cluster.State().requests().replayed(), 0u);
+  ExpectTally(cluster.State().requests());
+}
+
+TEST(Resume, ARouterKilledTwiceInARowLosesNothing) {
+  Cluster cluster(Options(2));
+  ASSERT_TRUE(cluster.ok());
+  Clients clients = Start(cluster, 12, 200);
+  WaitForTokens(clients, 5);
+  for (int kill = 0; kill < 2; ++kill) {
+    cluster.KillRouter();
+    cluster.StartRouterAgain();
+    absl::SleepFor(kSlowdown * absl::Milliseconds(kill == 0 ? 150 : 0));
+  }
+  ExpectUndisturbed(clients, 200);
+  ExpectTally(cluster.State().requests());
+}
+
+TEST(Resume, ABrokenConnectionIsTakenUpAgain) {
+  Cluster cluster(Options(1));
+  ASSERT_TRUE(cluster.ok());
+  Clients clients = Start(cluster, 4, 120);
+  for (const size_t tokens : {10u, 40u, 80u}) {
+    WaitForTokens(clients, tokens);
+    for (auto& client : clients) client->Break();
+  }
+  ExpectUndisturbed(clients, 120);
+  const v1::ClusterState state = cluster.State();
+  EXPECT_EQ(state.requests().resumed(), 12u);
+  EXPECT_EQ(state.requests().completed(), 4u);
+  ExpectTally(state.requests());
+}
+
+// A stream that is read as far as the first token.
+struct Begun {
+  grpc::ClientContext context;
+  std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader;
+  Begun(Cluster& cluster, const v1::GenerateRequest& request)
+      : reader(cluster.inference().Generate(&context, request)) {
+    v1::GenerateResponse response;
+    EXPECT_TRUE(reader->Read(&response));
+  }
+  grpc::Status End() {
+    v1::GenerateResponse response;
+    while (reader->Read(&response)) {
+    }
+    return reader->Finish();
+  }
+};
+
+TEST(Resume, OnlyItsOwnerMayResumeARequest) {
+  Cluster cluster(Options(1, {"--restart_settle=0s"}));
+  ASSERT_TRUE(cluster.ok());
+  v1::GenerateRequest request = Request(1, 200);
+  request.set_tenant("acme");
+  Begun owner(cluster, request);
+  const auto code = [&](auto change) {
+    v1::GenerateRequest resume = request;
+    resume.set_resume_from_index(0);
+    change(resume);
+    return Generate(cluster.inference(), resume).status.error_code();
+  };
+  EXPECT_EQ(code([](v1::GenerateRequest& r) { r.set_tenant("evil"); }), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(code([](v1::GenerateRequest& r) { r.set_resume_token("secreT"); }), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(code([](v1::GenerateRequest& r) { r.clear_resume_token(); }), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(code([](v1::GenerateRequest& r) { r.set_resume_from_index(201); }),
+            grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(code([](v1::GenerateRequest& r) { r.clear_resume_from_index(); }),
+            grpc::StatusCode::ALREADY_EXISTS)
+      << "the same id, and no word of a resume";
+  EXPECT_EQ(cluster.State().requests().resume_refused(), 3u);
+  EXPECT_TRUE(owner.End().ok()) << "and the owner noticed nothing";
+  // The owner may, even when it is over: for a while.
+  v1::GenerateRequest bare;
+  bare.set_request_id(request.request_id());
+  bare.set_tenant("acme");
+  bare.set_resume_token("secret");
+  bare.set_resume_from_index(0);
+  const GenerateResult again = Generate(cluster.inference(), bare);
+  EXPECT_TRUE(again.status.ok()) << again.status.error_message();
+  EXPECT_EQ(again.tokens.size(), 200u);
+  EXPECT_EQ(again.finishes, 1);
+}
+
+TEST(Resume, ARequestThatWasNotSentAsResumableIsNot) {
+  Cluster cluster(Options(1, {"--restart_settle=0s"}));
+  ASSERT_TRUE(cluster.ok());
+  v1::GenerateRequest request = Request(1, 150);
+  request.set_resumable(false);
+  Begun owner(cluster, request);
+  request.set_resume_from_index(1);
+  EXPECT_EQ(Generate(cluster.inference(), request).status.error_code(),
+            grpc::StatusCode::FAILED_PRECONDITION);
+  owner.context.TryCancel();
+  ASSERT_TRUE(cluster.WaitFor("the cancellation",
+                              [](const v1::ClusterState& s) { return s.requests().cancelled() == 1; }));
+}
+
+TEST(Resume, AnUnknownRequestIsStartedAgainOnlyWithItsPrompt) {
+  Cluster cluster(Options(1, {"--restart_settle=0s"}));
+  ASSERT_TRUE(cluster.ok());
+  v1::GenerateRequest request = Request(4, 20);
+  const GenerateResult whole = Generate(cluster.inference(), request);
+  ASSERT_EQ(whole.tokens.size(), 20u);
+  v1::AbortRequest abort;
+  v1::AbortResponse response;
+  abort.set_request_id(request.request_id());
+  grpc::ClientContext context;
+  ASSERT_TRUE(cluster.inference().Abort(&context, abort, &response).ok());
+  EXPECT_FALSE(response.found()) << "it has ended; but now its id is free";
+  v1::GenerateRequest bare;
+  bare.set_request_id(request.request_id());
+  bare.set_resume_token("secret");
+  bare.set_resume_from_index(12);
+  EXPECT_EQ(Generate(cluster.inference(), bare).status.error_code(), grpc::StatusCode::NOT_FOUND);
+  request.set_resume_from_index(12);
+  const GenerateResult rest = Generate(cluster.inference(), request);
+  EXPECT_TRUE(rest.status.ok()) << rest.status.error_message();
+  EXPECT_EQ(rest.tokens, std::vector<uint32_t>(whole.tokens.begin() + 12, whole.tokens.end()));
+  EXPECT_EQ(cluster.State().requests().restarted(), 1u);
+}
+
+TEST(Resume, ARequestNobodyComesBackForIsCancelled) {
+  Cluster cluster(Options(1, {absl::StrCat("--resume_timeout=", 300 * kSlowdown, "ms")}));
+  ASSERT_TRUE(cluster.ok());
+  {
+    Begun begun(cluster, Request(1, 5000));
+    begun.context.TryCancel();
+    begun.End();
+  }
+  ASSERT_TRUE(cluster.WaitFor("the slot to be free", [](const v1::ClusterState& s) {
+    return s.requests().resume_expired() == 1 && s.workers(0).active_requests() == 0;
+  }));
+  // After a restart as well.
+  {
+    Begun begun(cluster, Request(2, 5000));
+    cluster.KillRouter();
+    begun.End();
+  }
+  cluster.StartRouterAgain();
+  ASSERT_TRUE(cluster.WaitFor("the adopted request to be cancelled", [](const v1::ClusterState& s) {
+    return s.requests().adopted() == 1 && s.requests().resume_expired() == 1 &&
+           s.workers(0).active_requests() == 0;
+  }));
+  ExpectTally(cluster.State().requests());
+}
+
+TEST(Resume, WhatIsTooLargeToBeKeptEndsWithItsWorker) {
+  // A KiB: 256 ids.
+  Cluster cluster(Options(1, {"--replay_request_kb=1"}));
+  ASSERT_TRUE(cluster.ok());
+  v1::GenerateRequest large = Request(3, 3000), small = Request(0, 60);
+  large.set_resumable(false);
+  for (int t = 0; t < 400; ++t) large.mutable_token_ids()->add_ids(t);
+  Begun large_stream(cluster, large);
+  ResumingClient small_client(cluster.address(), small);
+  while (small_client.tokens_seen() < 5) absl::SleepFor(absl::Milliseconds(2));
+  cluster.StartWorker();
+  cluster.workers()[0].Signal(SIGKILL);
+  const grpc::Status status = large_stream.End();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << status.error_message();
+  EXPECT_TRUE(GetRetryDelay(status).has_value());
+  EXPECT_TRUE(small_client.Join().status.ok());
+  EXPECT_EQ(small_client.Join().tokens.size(), 60u);
+  const v1::ClusterState state = cluster.State();
+  EXPECT_EQ(state.requests().replays_refused(), 1u);
+  EXPECT_EQ(state.requests().replayed(), 1u);
+  ExpectTally(state.requests());
+}
+
+TEST(Resume, TheGeneratorComesBackAndFindsNothingMissing) {
+  Cluster cluster(Options(2));
+  ASSERT_TRUE(cluster.ok());
+  const std::string json = absl::StrCat(TestDirectory(), "/resume.json");
+  Process generator("bfio_loadgen",
+                    {absl::StrCat("--target=", cluster.address()), "--resume", "--concurrency=24",
+                     "--requests=60", "--profile=code", absl::StrCat("--json=", json)});
+  ASSERT_TRUE(cluster.WaitFor("requests under way", [](const v1::ClusterState& s) {
+    return s.requests().completed() >= 5 && s.waiting_requests() > 0;
+  }));
+  cluster.KillRouter();
+  cluster.StartRouterAgain();
+  EXPECT_EQ(generator.Wait(kSlowdown * absl::Seconds(120)), 0) << generator.Stdout() << generator.Stderr();
+  std::ifstream file(json);
+  const auto report = nlohmann::json::parse(file);
+  EXPECT_EQ(report["completed"], 60);
+  EXPECT_GT(report["resumed"], 0);
+  EXPECT_EQ(report["token_mismatches"], 0);
+  EXPECT_EQ(report["stream_breaches"], 0);
+  ExpectTally(cluster.State().requests());
+}
+
+}  // namespace
+}  // namespace bfio::testing

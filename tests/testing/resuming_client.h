@@ -1,0 +1,105 @@
+// A client that comes back when its stream breaks, until its request has ended.
+//
+// Purpose: what a careful client of the router does, for tests that kill routers and connections; checks
+// every index on the way. Threads: Run takes one; Break and tokens_seen may be called from any.
+#ifndef BFIO_TESTS_TESTING_RESUMING_CLIENT_H_
+#define BFIO_TESTS_TESTING_RESUMING_CLIENT_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "bfio/v1/inference.grpc.pb.h"
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "tests/testing/cluster.h"
+
+namespace bfio::testing {
+
+class ResumingClient {
+ public:
+  // Starts at once; `request` must have an id.
+  ResumingClient(std::string address, v1::GenerateRequest request)
+      : request_(std::move(request)), thread_([this, address] { Run(address); }) {}
+  ~ResumingClient() { Join(); }
+
+  // Waits for the request's end.
+  const GenerateResult& Join() {
+    if (thread_.joinable()) thread_.join();
+    return result_;
+  }
+
+  // Breaks the connection's stream, as a lost connection would.
+  void Break() {
+    MutexLock lock(&mutex_);
+    if (context_ != nullptr) context_->TryCancel();
+  }
+
+  size_t tokens_seen() const { return seen_.load(); }
+  int streams() const { return streams_.load(); }
+
+ private:
+  void Run(const std::string& address) {
+    grpc::ChannelArguments args;
+    args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
+    // How long one attempt to connect may take, and a busy machine takes its time.
+    args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
+    args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 200);
+    const auto stub =
+        v1::Inference::NewStub(grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), args));
+    const absl::Time give_up = MonotonicNow() + kSlowdown * absl::Seconds(60);
+    request_.set_resumable(true);
+    do {
+      Attempt(*stub);
+      const grpc::StatusCode code = result_.status.error_code();
+      if (code != grpc::StatusCode::UNAVAILABLE && code != grpc::StatusCode::CANCELLED) return;
+      request_.set_resume_from_index(static_cast<uint32_t>(result_.tokens.size()));
+      absl::SleepFor(absl::Milliseconds(20));
+    } while (MonotonicNow() < give_up);
+  }
+
+  void Attempt(v1::Inference::Stub& stub) {
+    ++streams_;
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60 * kSlowdown));
+    SetContext(&context);
+    const auto reader = stub.Generate(&context, request_);
+    v1::GenerateResponse response;
+    while (reader->Read(&response)) {
+      result_.contiguous = result_.contiguous && response.first_index() == result_.tokens.size();
+      result_.tokens.insert(result_.tokens.end(), response.token_ids().begin(), response.token_ids().end());
+      seen_ = result_.tokens.size();
+      if (response.has_finish()) {
+        ++result_.finishes;
+        result_.finish = response.finish();
+      }
+    }
+    result_.status = reader->Finish();
+    SetContext(nullptr);
+  }
+
+  void SetContext(grpc::ClientContext* context) {
+    MutexLock lock(&mutex_);
+    context_ = context;
+  }
+
+  v1::GenerateRequest request_;
+  GenerateResult result_;
+  std::atomic<size_t> seen_ = 0;
+  std::atomic<int> streams_ = 0;
+  Mutex mutex_;
+  grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  std::thread thread_;
+};
+
+}  // namespace bfio::testing
+
+#endif  // BFIO_TESTS_TESTING_RESUMING_CLIENT_H_

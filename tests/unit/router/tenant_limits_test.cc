@@ -1,0 +1,145 @@
+#include "router/service/tenant_limits.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/rng.h"
+#include "common/net/status.h"
+
+namespace bfio::router {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+const absl::Time kStart = absl::UnixEpoch() + absl::Hours(1);
+
+TEST(ParseTenantLimits, ReadsEveryLimit) {
+  const auto limits = ParseTenantLimits("acme:rps=2.5,tps=1e4,concurrent=8;*:concurrent=1;:rps=1");
+  ASSERT_TRUE(limits.ok()) << limits.status();
+  ASSERT_THAT(*limits, SizeIs(3));
+  EXPECT_EQ(limits->at("acme").requests_per_s, 2.5);
+  EXPECT_EQ(limits->at("acme").tokens_per_s, 1e4);
+  EXPECT_EQ(limits->at("acme").concurrent, 8);
+  EXPECT_EQ(limits->at("*").requests_per_s, 0);
+  EXPECT_EQ(limits->at("").requests_per_s, 1) << "the default tenant";
+  EXPECT_TRUE(ParseTenantLimits("")->empty());
+  // A name may hold colons: the last one counts.
+  EXPECT_EQ(ParseTenantLimits("org:team:rps=1")->count("org:team"), 1u);
+}
+
+TEST(ParseTenantLimits, SaysWhichPartIsWrong) {
+  for (const std::string text : {"acme", "acme:", "acme:rps", "acme:rps=0", "acme:rps=-1", "acme:rps=nan",
+                                 "acme:qps=1", "acme:rps=1,,tps=1", "acme:rps=1;acme:tps=1"}) {
+    const auto limits = ParseTenantLimits(text);
+    EXPECT_TRUE(absl::IsInvalidArgument(limits.status())) << text;
+    EXPECT_THAT(std::string(limits.status().message()), HasSubstr("acme")) << text;
+  }
+}
+
+TEST(TokenBucket, LetsThroughItsRateAndSaysHowLongToWait) {
+  TokenBucket bucket(10, 10, kStart);
+  bucket.Take(10);
+  EXPECT_EQ(bucket.Wait(5, kStart), absl::Milliseconds(500));
+  EXPECT_EQ(bucket.Wait(5, kStart + absl::Milliseconds(500)), absl::ZeroDuration());
+  bucket.Take(5);
+  bucket.GiveBack(100);
+  EXPECT_EQ(bucket.Wait(10, kStart + absl::Milliseconds(500)), absl::ZeroDuration()) << "full, and no fuller";
+  // More than it holds passes when it is full, and is owed.
+  bucket.Take(30);
+  EXPECT_EQ(bucket.Wait(1, kStart + absl::Milliseconds(500)), absl::Milliseconds(2100));
+}
+
+TEST(TokenBucket, NeverPassesMoreThanRateTimesTimeAndItsDepth) {
+  Rng rng(1);
+  for (int round = 0; round < 50; ++round) {
+    const double rate = 1 + rng.Uniform() * 100, depth = 1 + rng.Uniform() * 50;
+    TokenBucket bucket(rate, depth, kStart);
+    double taken = 0;
+    absl::Time now = kStart;
+    for (int i = 0; i < 500; ++i) {
+      now += absl::Seconds(rng.Uniform() * 0.05);
+      const double amount = rng.Uniform() * depth;
+      const absl::Duration wait = bucket.Wait(amount, now);
+      if (wait > absl::ZeroDuration()) {
+        // What it says is enough.
+        TokenBucket later = bucket;
+        ASSERT_LE(later.Wait(amount, now + wait + absl::Nanoseconds(10)), absl::Nanoseconds(10));
+        continue;
+      }
+      bucket.Take(amount);
+      taken += amount;
+      ASSERT_LE(taken, rate * absl::ToDoubleSeconds(now - kStart) + depth + 1e-6);
+    }
+    EXPECT_GT(taken, 0);
+  }
+}
+
+TEST(TenantLimiter, EachLimitRefusesWithARetryDelay) {
+  TenantLimiter limiter(*ParseTenantLimits("r:rps=2;t:tps=100;c:concurrent=1"));
+  const auto refused = [&](const std::string& tenant, int64_t tokens, const std::string& part) {
+    const auto again = limiter.Enter(tenant, tokens, kStart);
+    EXPECT_TRUE(absl::IsResourceExhausted(again.status())) << tenant;
+    EXPECT_THAT(std::string(again.status().message()), HasSubstr(part));
+    EXPECT_TRUE(GetRetryDelay(again.status()).has_value());
+  };
+  std::vector<TenantLimiter::Ticket> tickets;
+  for (const std::string tenant : {"r", "r", "t", "c"}) {
+    auto ticket = limiter.Enter(tenant, 60, kStart);
+    ASSERT_TRUE(ticket.ok()) << tenant;
+    tickets.push_back(*std::move(ticket));
+  }
+  refused("r", 1, "2 requests per second");
+  refused("t", 60, "100 tokens per second");
+  refused("c", 1, "1 requests at a time");
+  EXPECT_TRUE(limiter.Enter("free", 1 << 30, kStart).ok()) << "no entry, no limit";
+  tickets.clear();
+  EXPECT_TRUE(limiter.Enter("c", 1, kStart).ok());
+  EXPECT_TRUE(limiter.Enter("t", 60, kStart).ok()) << "nothing was made of the 60: they were paid back";
+  refused("r", 1, "2 requests per second");
+}
+
+TEST(TenantLimiter, OnlyWhatWasUsedIsCharged) {
+  TenantLimiter limiter(*ParseTenantLimits("t:tps=100"));
+  {
+    auto ticket = limiter.Enter("t", 100, kStart);
+    ASSERT_TRUE(ticket.ok());
+    ticket->set_used(70);
+  }
+  EXPECT_TRUE(limiter.Enter("t", 30, kStart).ok());
+  EXPECT_EQ(limiter.Enter("t", 100, kStart).status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST(TenantLimiter, TheStarIsForEachTenantByItself) {
+  TenantLimiter limiter(*ParseTenantLimits("*:concurrent=1"));
+  auto a = limiter.Enter("a", 1, kStart), b = limiter.Enter("b", 1, kStart);
+  EXPECT_TRUE(a.ok());
+  EXPECT_TRUE(b.ok());
+  EXPECT_FALSE(limiter.Enter("a", 1, kStart).ok());
+  TenantLimiter::Ticket moved = *std::move(a);
+  EXPECT_FALSE(limiter.Enter("a", 1, kStart).ok()) << "moved is not released";
+  moved.Release();
+  moved.Release();
+  EXPECT_TRUE(limiter.Enter("a", 1, kStart).ok());
+}
+
+TEST(TenantLimiter, ThinkingUpNamesBuysNothing) {
+  TenantLimiter limiter(*ParseTenantLimits("*:concurrent=1"));
+  std::vector<TenantLimiter::Ticket> held;
+  for (size_t i = 0; i < TenantLimiter::kMaxTenants; ++i) {
+    held.push_back(*limiter.Enter(absl::StrCat("t", i), 1, kStart));
+  }
+  auto shared = limiter.Enter("late", 1, kStart);
+  EXPECT_TRUE(shared.ok());
+  EXPECT_FALSE(limiter.Enter("later", 1, kStart).ok()) << "shares the account of all that came too late";
+  held.clear();
+  EXPECT_TRUE(limiter.Enter("later", 1, kStart).ok()) << "those that ask for nothing have made way";
+}
+
+}  // namespace
+}  // namespace bfio::router

@@ -1,0 +1,63 @@
+// What a rank keeps of its requests for a router that is yet to come.
+//
+// Purpose: a router that dies takes with it what it knew of the requests under way; the workers go on and
+// tell the next one: the assignment as it came, every token made since, and what ended within the last
+// `retain`. Kept are requests that came with a note (messages.h). Bounded: room for prompt and all tokens a
+// request may make is reserved when it is taken, so that nothing grows beyond the bound while no router
+// listens; a request for which there is no room is not kept, and what has ended makes way for what runs.
+// Threads: the step loop's. Cost: a look-up per kept request and step.
+#ifndef BFIO_WORKER_LINK_HELD_REQUESTS_H_
+#define BFIO_WORKER_LINK_HELD_REQUESTS_H_
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/time/time.h"
+#include "worker/link/messages.h"
+
+namespace bfio::worker {
+
+class HeldRequests {
+ public:
+  explicit HeldRequests(int64_t max_bytes) : max_bytes_(max_bytes) {}
+
+  // How long ended requests are kept.
+  void set_retain(absl::Duration retain) { retain_ = retain; }
+
+  // The engine has taken it. It is kept if there is room.
+  void Admit(SequenceRequest request, RequestNote note);
+  // A step's tokens and ends; forgets what ended too long ago.
+  void Take(const StepOutput& output, absl::Time now);
+  // Nobody wants it any more.
+  void Drop(Handle handle);
+
+  // All of them, in messages of a megabyte or so, oldest handle first.
+  std::vector<Announcement> Announce(uint64_t epoch) const;
+
+  size_t size() const { return held_.size(); }
+  // Reserved.
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  struct Entry {
+    HeldRequest held;
+    int64_t bytes = 0;
+    absl::Time ended;
+  };
+
+  void Erase(Handle handle);
+  void End(Handle handle, Entry& entry, FinishCause cause, absl::Time now);
+
+  const int64_t max_bytes_;
+  absl::Duration retain_ = absl::ZeroDuration();
+  absl::flat_hash_map<Handle, Entry> held_;
+  // Ended, in the order they did; may name some that are gone.
+  std::deque<Handle> ended_;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace bfio::worker
+
+#endif  // BFIO_WORKER_LINK_HELD_REQUESTS_H_
