@@ -4,16 +4,22 @@
 // that owns the state. Threads: Post from any thread; WaitAndTake from the receiver alone. Bounded:
 // PostBounded refuses beyond a limit, for what strangers can cause at will (new requests). Worker messages
 // are bounded by their sessions (WorkerSession stops reading), cancellations by the number of open streams.
+//
+// Waits by the monotonic clock, which absl::Mutex of Debian 12 does not (its futex sleeps until a wall-clock
+// time): every timeout of the router is a wait in here, and a clock that is set back must not delay it.
 #ifndef BFIO_ROUTER_SERVICE_EVENT_QUEUE_H_
 #define BFIO_ROUTER_SERVICE_EVENT_QUEUE_H_
 
+#include <algorithm>
+#include <condition_variable>
 #include <cstddef>
+#include <cstdint>
+#include <mutex>
 #include <utility>
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
 #include "absl/time/time.h"
-#include "common/base/mutex.h"
 
 namespace bfio::router {
 
@@ -26,32 +32,39 @@ class EventQueue {
 
   // False after Close or when `limit` events are waiting.
   bool PostBounded(Event event, size_t limit) {
-    MutexLock lock(&mutex_);
-    if (closed_ || events_.size() >= limit) return false;
-    events_.push_back(std::move(event));
+    {
+      std::lock_guard lock(mutex_);
+      if (closed_ || events_.size() >= limit) return false;
+      events_.push_back(std::move(event));
+    }
+    ready_.notify_one();
     return true;
   }
 
   // Moves all waiting events into `out` (cleared first); waits up to `timeout` for the first one.
   void WaitAndTake(absl::Duration timeout, std::vector<Event>& out) {
     out.clear();
-    MutexLock lock(&mutex_);
-    mutex_.AwaitWithTimeout(absl::Condition(this, &EventQueue::Ready), timeout);
+    std::unique_lock lock(mutex_);
+    // Longer ones would not fit the clock's type; who is woken for nothing waits again.
+    const auto bounded = absl::ToChronoNanoseconds(std::min(timeout, absl::Hours(1)));
+    ready_.wait_for(lock, bounded, [this] { return closed_ || !events_.empty(); });
     out.swap(events_);
   }
 
   // Later posts are refused; what is waiting can still be taken.
   void Close() {
-    MutexLock lock(&mutex_);
-    closed_ = true;
+    {
+      std::lock_guard lock(mutex_);
+      closed_ = true;
+    }
+    ready_.notify_one();
   }
 
  private:
-  bool Ready() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return closed_ || !events_.empty(); }
-
-  Mutex mutex_;
-  std::vector<Event> events_ ABSL_GUARDED_BY(mutex_);
-  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  std::mutex mutex_;
+  std::condition_variable ready_;
+  std::vector<Event> events_;
+  bool closed_ = false;
 };
 
 }  // namespace bfio::router
