@@ -1,5 +1,7 @@
 #include "common/http/http_server.h"
 
+// Debian's library is compiled with it, and the classes' layout depends on it.
+#define CPPHTTPLIB_OPENSSL_SUPPORT
 #include <httplib.h>
 
 #include <atomic>
@@ -103,7 +105,8 @@ void Refuse(httplib::Response& response, int status, const std::string& why) {
 
 class HttpServer::Impl {
  public:
-  explicit Impl(Gate gate) : gate_(std::move(gate)) {
+  Impl(Gate gate, std::unique_ptr<httplib::Server> server)
+      : gate_(std::move(gate)), owned_(std::move(server)), server_(*owned_) {
     server_.new_task_queue = [] { return new BoundedPool; };
     server_.set_read_timeout(kReadSeconds);
     server_.set_write_timeout(kWriteSeconds);
@@ -222,7 +225,8 @@ class HttpServer::Impl {
   std::map<std::string, Route> routes_;
   std::atomic<int> streams_{0};
   std::atomic<bool> stopping_{false};
-  httplib::Server server_;
+  const std::unique_ptr<httplib::Server> owned_;
+  httplib::Server& server_;
   std::string address_;
   std::atomic<bool> ended_{false};
   std::thread thread_;
@@ -231,7 +235,18 @@ class HttpServer::Impl {
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Bind(Options options) {
   const absl::StatusOr<Address> address = ParseAddress(options.listen, true);
   if (!address.ok()) return address.status();
-  auto impl = std::make_unique<Impl>(std::move(options.gate));
+  std::unique_ptr<httplib::Server> server;
+  if (options.tls_cert.empty()) {
+    server = std::make_unique<httplib::Server>();
+  } else {
+    server = std::make_unique<httplib::SSLServer>(options.tls_cert.c_str(), options.tls_key.c_str(),
+                                                  options.tls_ca.empty() ? nullptr : options.tls_ca.c_str());
+    if (!server->is_valid()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("not a certificate and its key: ", options.tls_cert, ", ", options.tls_key));
+    }
+  }
+  auto impl = std::make_unique<Impl>(std::move(options.gate), std::move(server));
   if (absl::Status status = impl->Bind(*address); !status.ok()) return status;
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
 }

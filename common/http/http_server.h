@@ -48,10 +48,14 @@ class HttpServer {
     // None: everybody who can reach the port may enter, if he calls it by a number or as localhost: a web
     // page whose name was made to point here may not.
     Gate gate;
+    // PEM files: certificate with its chain, its key, and the CAs one of which must have signed a caller's
+    // certificate. Plain text without the first two, nobody's certificate asked for without the third. Read
+    // once.
+    std::string tls_cert, tls_key, tls_ca;
   };
 
-  // INVALID_ARGUMENT for an address that is none, UNAVAILABLE when it cannot be had. Serves when Start is
-  // called.
+  // INVALID_ARGUMENT for an address that is none or TLS files that do not do, UNAVAILABLE when it cannot be
+  // had. Serves when Start is called.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Bind(Options options);
   // Ends the streams, waits for running handlers.
   ~HttpServer();

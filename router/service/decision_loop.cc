@@ -291,6 +291,8 @@ void DecisionLoop::Complete(RequestRecord& record, v1::FinishReason reason) {
     return Fail(record, absl::InternalError("the worker ended the request before its last token"));
   }
   totals_.set_completed(totals_.completed() + 1);
+  latencies_.OnCompleted(finish.usage().prompt_tokens(), record.delivered, now_ - record.accepted,
+                         now_ - record.first_token.value_or(now_));
   if (record.request.resumable()) return Retain(record, finish);
   End(record, grpc::Status::OK, finish);
 }
@@ -417,7 +419,14 @@ void DecisionLoop::DeliverTokens(core::WorkerIndex rank, const v1::StepReport& r
 
 void DecisionLoop::Deliver(RequestRecord& record, absl::Span<const uint32_t> tokens) {
   if (tokens.empty()) return;
-  if (!record.first_token) record.first_token = now_;
+  if (!record.first_token) {
+    record.first_token = now_;
+    latencies_.OnFirstToken(now_ - record.accepted);
+    if (tokens.size() > 1) latencies_.OnTokens(tokens.size() - 1, absl::ZeroDuration());
+  } else {
+    latencies_.OnTokens(tokens.size(), now_ - record.last_token);
+  }
+  record.last_token = now_;
   waiting_bytes_ -= std::exchange(record.waiting_bytes, 0);
   const core::RequestId id = record.id;
   const uint32_t index = record.delivered;
@@ -637,7 +646,10 @@ void DecisionLoop::SendPlan(const core::Plan& plan) {
     record->rank = record->last_rank = placement.worker;
     record->placed_at = record->delivered;
     record->wait_steps = placement.wait_steps;
-    if (!record->placed) record->placed = now_;
+    if (!record->placed) {
+      record->placed = now_;
+      latencies_.OnPlaced(now_ - record->accepted);
+    }
     *plan_messages_[placement.worker].mutable_plan()->add_assignments() = record->Assignment();
   }
   for (size_t rank = 0; rank < ranks.size(); ++rank) {

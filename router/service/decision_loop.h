@@ -32,6 +32,7 @@
 #include "router/service/decide_budget.h"
 #include "router/service/event_queue.h"
 #include "router/service/group.h"
+#include "router/service/latency_recorder.h"
 #include "router/service/options.h"
 #include "router/service/replay_budget.h"
 #include "router/service/request_table.h"
@@ -190,6 +191,7 @@ class DecisionLoop final : private Group::Listener {
   RequestTable requests_;
   StepRecorder recorder_;
   v1::RequestTotals totals_;
+  LatencyRecorder latencies_;
   EnergyBook energy_;
   ReplayBudget budget_;
   // Sums over accepted requests that have not ended (RequestRecord), and the group's KV.

@@ -21,18 +21,26 @@ absl::string_view PresentedToken(const grpc::CallbackServerContext& context) {
 
 absl::StatusOr<std::optional<std::string>> Gate::Caller(const grpc::CallbackServerContext& context) {
   if (tokens_ == nullptr) return std::nullopt;
-  const absl::string_view token = PresentedToken(context);
-  if (token.empty()) return Refuse(context, absl::StatusCode::kUnauthenticated, "no bearer token");
+  return Owner(PresentedToken(context), context.peer());
+}
+
+absl::Status Gate::EnterWith(absl::string_view authorization, absl::string_view peer) {
+  if (tokens_ == nullptr) return absl::OkStatus();
+  return Owner(BearerToken(authorization), peer).status();
+}
+
+absl::StatusOr<std::optional<std::string>> Gate::Owner(absl::string_view token, absl::string_view peer) {
+  if (token.empty()) return Refuse(peer, absl::StatusCode::kUnauthenticated, "no bearer token");
   TokenFile::Owner owner = tokens_->Check(token, absl::Now());
   switch (owner.verdict) {
     case Verdict::kValid:
       return std::move(owner.name);
     case Verdict::kExpired:
-      return Refuse(context, absl::StatusCode::kUnauthenticated, "the bearer token has expired");
+      return Refuse(peer, absl::StatusCode::kUnauthenticated, "the bearer token has expired");
     case Verdict::kUnknown:
       break;
   }
-  return Refuse(context, absl::StatusCode::kUnauthenticated, "unknown bearer token");
+  return Refuse(peer, absl::StatusCode::kUnauthenticated, "unknown bearer token");
 }
 
 absl::Status Gate::EnterFor(const grpc::CallbackServerContext& context, std::string& tenant) {
@@ -41,12 +49,11 @@ absl::Status Gate::EnterFor(const grpc::CallbackServerContext& context, std::str
   if (!caller->has_value()) return absl::OkStatus();
   if (tenant.empty()) tenant = **caller;
   if (tenant == **caller) return absl::OkStatus();
-  return Refuse(context, absl::StatusCode::kPermissionDenied, "the bearer token is another tenant's");
+  return Refuse(context.peer(), absl::StatusCode::kPermissionDenied, "the bearer token is another tenant's");
 }
 
-absl::Status Gate::Refuse(const grpc::CallbackServerContext& context, absl::StatusCode code,
-                          absl::string_view why) {
-  refusals_.Add(absl::StrCat(api_, ": ", why), context.peer());
+absl::Status Gate::Refuse(absl::string_view peer, absl::StatusCode code, absl::string_view why) {
+  refusals_.Add(absl::StrCat(api_, ": ", why), peer);
   return absl::Status(code, why);
 }
 

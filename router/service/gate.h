@@ -29,13 +29,16 @@ class Gate {
   // The same for APIs to which all callers are equal.
   absl::Status Enter(const grpc::CallbackServerContext& context) { return Caller(context).status(); }
 
+  // The same for a caller over HTTP: its Authorization header, empty if it has none, and its address.
+  absl::Status EnterWith(absl::string_view authorization, absl::string_view peer);
+
   // OK, after an empty `tenant` has been set to the caller's, when the caller may speak for `tenant`:
   // PERMISSION_DENIED when the token is another tenant's.
   absl::Status EnterFor(const grpc::CallbackServerContext& context, std::string& tenant);
 
  private:
-  absl::Status Refuse(const grpc::CallbackServerContext& context, absl::StatusCode code,
-                      absl::string_view why);
+  absl::StatusOr<std::optional<std::string>> Owner(absl::string_view token, absl::string_view peer);
+  absl::Status Refuse(absl::string_view peer, absl::StatusCode code, absl::string_view why);
 
   const std::string api_;
   const std::unique_ptr<TokenFile> tokens_;

@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "bfio/v1/config.pb.h"
 #include "common/base/shutdown.h"
+#include "common/config/command_line.h"
 #include "common/config/program.h"
 #include "common/telemetry/log.h"
 #include "router/service/limit_flags.h"
@@ -20,6 +21,9 @@ ABSL_FLAG(
     "HOST:PORT of the client API, and of the worker link without --worker_listen; port 0 picks a free one");
 ABSL_FLAG(std::string, admin_listen, "127.0.0.1:50052",
           "HOST:PORT of the admin API; port 0 picks a free one");
+ABSL_FLAG(
+    std::string, http_listen, "127.0.0.1:50053",
+    "HOST:PORT of the live page and of /metrics, protected as the admin API (TLS, tokens); empty: none");
 ABSL_FLAG(uint32_t, workers, 1, "ranks the first epoch waits for; later joins and losses re-form the group");
 ABSL_FLAG(std::string, policy, "bf_io_auto", "who goes where: see the list above");
 ABSL_FLAG(
@@ -104,6 +108,9 @@ absl::StatusOr<RouterOptions> OptionsFromFlags() {
   options.version = BFIO_VERSION;
   options.listen = absl::GetFlag(FLAGS_listen);
   options.admin_listen = absl::GetFlag(FLAGS_admin_listen);
+  options.http_listen = absl::GetFlag(FLAGS_http_listen);
+  // Nobody asked for this port if it was not given, and two routers on a machine are nothing wrong.
+  options.http_may_fail = !FlagWasGiven("http_listen");
   ReadSecurityFlags(options);
   options.policy = absl::GetFlag(FLAGS_policy);
   options.lookahead = absl::GetFlag(FLAGS_lookahead);
@@ -180,6 +187,10 @@ int Main(int argc, char** argv) {
   ShutdownSignal::Install();
   absl::StatusOr<std::unique_ptr<RouterServer>> router = RouterServer::Start(*options);
   if (!router.ok()) return ExitWith(info, router.status());
+  if (const std::string page = (*router)->http_address(); !page.empty()) {
+    std::printf("bfio_router: live page and metrics on http%s://%s/\n",
+                options->admin_tls.enabled() ? "s" : "", page.c_str());
+  }
   // Scripts read this line for the ports.
   std::printf("bfio_router: serving on %s, workers on %s, admin on %s, policy %s, waiting for %d workers\n",
               (*router)->address().c_str(), (*router)->worker_address().c_str(),

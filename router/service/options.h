@@ -40,6 +40,10 @@ struct RouterOptions {
   std::string admin_listen = "127.0.0.1:50052";
   // Of the worker link; empty: it is on `listen`.
   std::string worker_listen;
+  // Of the live page and /metrics, protected as the admin API; empty: none. When it may fail, a port that
+  // cannot be had is a warning.
+  std::string http_listen;
+  bool http_may_fail = false;
   // How the ports are protected (router/service/ports.h). Tokens files may be empty: no token is asked for.
   TlsFiles client_tls, worker_tls, admin_tls;
   std::string client_tokens, admin_tokens;

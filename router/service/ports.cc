@@ -59,6 +59,12 @@ absl::Status CheckPorts(const RouterOptions& options) {
       return status;
     }
   }
+  if (!options.http_listen.empty()) {
+    PortSetup http = admin;
+    http.listen_flag = "http_listen";
+    if (absl::Status status = CheckPort(options.http_listen, http, options.insecure); !status.ok())
+      return status;
+  }
   return CheckPort(options.admin_listen, admin, options.insecure);
 }
 

@@ -34,6 +34,8 @@ struct RequestRecord {
   absl::Time accepted;
   std::optional<absl::Time> placed;
   std::optional<absl::Time> first_token;
+  // Of the newest one; good when first_token is.
+  absl::Time last_token;
   int64_t wait_steps = 0;
   // The rank that runs it; absent while it waits.
   std::optional<core::WorkerIndex> rank;

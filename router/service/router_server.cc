@@ -8,9 +8,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/net/grpc_log.h"
 #include "router/core/shadow/shadowed_policy.h"
 #include "router/record/log_writer.h"
+#include "router/service/web.h"
+#include "spdlog/spdlog.h"
 
 namespace bfio::router {
 namespace {
@@ -62,7 +65,11 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
   RouterServer* self = router.get();
   DecisionLoop::Hooks hooks;
   hooks.on_serving = [self](bool serving) { self->SetInferenceServing(serving); };
-  hooks.on_step = [self](const auto& summary) { self->steps_.Publish(summary); };
+  hooks.on_step = [self](const auto& summary) {
+    self->steps_.Publish(summary);
+    if (self->web_wanted_) self->history_->OnStep(*summary, absl::Now());
+  };
+  router->web_wanted_ = !options.http_listen.empty();
   router->loop_ = std::make_unique<DecisionLoop>(options, *std::move(policy), *std::move(lookahead),
                                                  std::move(hooks), std::move(budget), std::move(log));
   router->client_gate_ = *std::move(client_gate);
@@ -73,6 +80,17 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
   router->admin_ =
       std::make_unique<AdminService>(router->loop_.get(), router->admin_gate_.get(), &router->steps_);
   if (absl::Status status = router->OpenPorts(options); !status.ok()) return status;
+  if (router->web_wanted_) {
+    auto web = OpenWeb(options, router->loop_.get(), router->admin_gate_.get(), router->history_);
+    if (web.ok()) {
+      router->web_ = *std::move(web);
+    } else if (!options.http_may_fail) {
+      return absl::Status(web.status().code(), absl::StrCat("--http_listen: ", web.status().message()));
+    } else {
+      spdlog::warn("no live page and no /metrics: {} (--http_listen names another port)",
+                   std::string(web.status().message()));
+    }
+  }
 
   MutexLock lock(&router->health_mutex_);
   SetHealth(router->worker_port().server.get(), kWorkerLink, true);
@@ -117,6 +135,9 @@ void RouterServer::Shutdown() {
     }
   }
   if (loop_ != nullptr) loop_->Stop();
+  // Its threads ask the loop, which still answers that it has ended.
+  history_->Close();
+  web_.reset();
   steps_.Close();
   // What is still open after this gets cancelled; streams of the loop have been told to end.
   const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(1);

@@ -11,6 +11,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/http/http_server.h"
+#include "router/live/history.h"
 #include "router/service/decision_loop.h"
 #include "router/service/options.h"
 #include "router/service/ports.h"
@@ -32,6 +34,8 @@ class RouterServer {
   const std::string& address() const { return client_.address; }
   const std::string& worker_address() { return worker_port().address; }
   const std::string& admin_address() const { return admin_port_.address; }
+  // Empty when there is no live page.
+  std::string http_address() const { return web_ == nullptr ? "" : web_->address(); }
 
  private:
   RouterServer() = default;
@@ -47,6 +51,9 @@ class RouterServer {
   std::unique_ptr<WorkerLinkService> link_;
   std::unique_ptr<AdminService> admin_;
   Port client_, own_worker_port_, admin_port_;
+  const std::shared_ptr<LiveHistory> history_ = std::make_shared<LiveHistory>();
+  bool web_wanted_ = false;
+  std::unique_ptr<HttpServer> web_;
 
   Mutex health_mutex_;
   bool serving_ ABSL_GUARDED_BY(health_mutex_) = false;

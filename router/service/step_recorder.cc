@@ -4,6 +4,8 @@
 #include <numeric>
 #include <utility>
 
+#include "router/service/latency_recorder.h"
+
 namespace bfio::router {
 namespace {
 
@@ -47,11 +49,14 @@ void StepRecorder::OnReport(int32_t rank, const v1::StepReport& report, absl::Ti
   const double local_s = static_cast<double>(report.local_ns()) * kNs;
   const double wait_s = static_cast<double>(report.barrier_wait_ns()) * kNs;
   totals_.set_barrier_wait_s(totals_.barrier_wait_s() + wait_s);
+  local_s_.Add(local_s);
+  barrier_wait_s_.Add(wait_s);
   double gap_s = 0;
   if (report.has_gap_ns()) {
     gap_s = static_cast<double>(report.gap_ns()) * kNs;
     totals_.set_gap_s(totals_.gap_s() + gap_s);
     totals_.set_gap_count(totals_.gap_count() + 1);
+    gap_s_.Add(gap_s);
   }
   totals_.set_rank_step_s(totals_.rank_step_s() + local_s + wait_s + gap_s);
   totals_.set_generated_tokens(totals_.generated_tokens() + report.token_ids_size());
@@ -104,6 +109,7 @@ void StepRecorder::OnDecision(int64_t assigned, int64_t waiting, absl::Duration 
                               bool stopped_early) {
   const double took_s = absl::ToDoubleSeconds(took);
   totals_.set_decisions(totals_.decisions() + 1);
+  decide_s_.Add(took_s);
   totals_.set_decide_s(totals_.decide_s() + took_s);
   totals_.set_decide_max_s(std::max(totals_.decide_max_s(), took_s));
   if (stopped_early) totals_.set_decisions_stopped_early(totals_.decisions_stopped_early() + 1);
@@ -124,6 +130,13 @@ void StepRecorder::OnParked(int64_t waiting) {
     sink_(summary);
   }
   complete_.clear();
+}
+
+void StepRecorder::FillTimes(v1::StepTimes& times) const {
+  FillDistribution(local_s_, *times.mutable_local_s());
+  FillDistribution(barrier_wait_s_, *times.mutable_barrier_wait_s());
+  FillDistribution(gap_s_, *times.mutable_gap_s());
+  FillDistribution(decide_s_, *times.mutable_decide_s());
 }
 
 double StepRecorder::tokens_per_second(int32_t rank, absl::Time now) const {

@@ -16,6 +16,7 @@
 #include "absl/time/time.h"
 #include "bfio/v1/admin.pb.h"
 #include "bfio/v1/worker.pb.h"
+#include "common/telemetry/metrics/distribution.h"
 
 namespace bfio::router {
 
@@ -52,6 +53,7 @@ class StepRecorder {
   void OnParked(int64_t waiting);
 
   const v1::StepTotals& totals() const { return totals_; }
+  void FillTimes(v1::StepTimes& times) const;
   double tokens_per_second(int32_t rank, absl::Time now) const;
   uint64_t straggler_steps(int32_t rank) const;
 
@@ -70,6 +72,10 @@ class StepRecorder {
   std::vector<RateWindow> rates_;
   std::vector<uint64_t> stragglers_;
   v1::StepTotals totals_;
+  Distribution local_s_{StepSeconds()};
+  Distribution barrier_wait_s_{StepSeconds()};
+  Distribution gap_s_{StepSeconds()};
+  Distribution decide_s_{StepSeconds()};
 };
 
 }  // namespace bfio::router

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#define CPPHTTPLIB_OPENSSL_SUPPORT
 #include <httplib.h>
 
 #include <atomic>
@@ -21,7 +22,7 @@ int PortOf(const HttpServer& server) {
 }
 
 std::unique_ptr<HttpServer> Serving(HttpServer::Gate gate = nullptr) {
-  auto server = HttpServer::Bind({"127.0.0.1:0", std::move(gate)});
+  auto server = HttpServer::Bind({"127.0.0.1:0", std::move(gate), "", "", ""});
   EXPECT_TRUE(server.ok()) << server.status();
   (*server)->Get("/metrics", [](const HttpRequest&) { return HttpReply{200, "text/plain", "figures\n"}; });
   (*server)->Get("/sick", [](const HttpRequest&) { return HttpReply{503, "text/plain", "not now\n"}; });
@@ -156,13 +157,16 @@ TEST(HttpServerTest, ConnectionsThatSayNothingDoNotKeepItFromEnding) {
   }
   for (int fd : sockets) close(fd);
   server.reset();
-  EXPECT_TRUE(HttpServer::Bind({absl::StrCat("127.0.0.1:", port), nullptr}).ok()) << "the port is free again";
+  EXPECT_TRUE(HttpServer::Bind({absl::StrCat("127.0.0.1:", port), nullptr, "", "", ""}).ok())
+      << "the port is free again";
 }
 
 TEST(HttpServerTest, AnAddressThatCannotBeHad) {
   const auto server = Serving();
-  EXPECT_EQ(HttpServer::Bind({"nonsense", nullptr}).status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(HttpServer::Bind({"192.0.2.1:1", nullptr}).status().code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(HttpServer::Bind({"nonsense", nullptr, "", "", ""}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(HttpServer::Bind({"192.0.2.1:1", nullptr, "", "", ""}).status().code(),
+            absl::StatusCode::kUnavailable);
 }
 
 }  // namespace

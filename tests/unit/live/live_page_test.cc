@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#define CPPHTTPLIB_OPENSSL_SUPPORT
 #include <httplib.h>
 
 #include <atomic>
@@ -19,7 +20,7 @@ using ::testing::HasSubstr;
 class LivePageTest : public ::testing::Test {
  protected:
   LivePageTest() {
-    auto server = HttpServer::Bind({"127.0.0.1:0", nullptr});
+    auto server = HttpServer::Bind({"127.0.0.1:0", nullptr, "", "", ""});
     EXPECT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
     AddLivePage(*server_, history_,
