@@ -241,7 +241,8 @@ TEST(ModelConfig, WhatIsNoObjectIsRefused) {
 }
 
 TEST(ModelConfig, AMessageStaysShortAndPrintable) {
-  const std::string nasty = std::string(5000, 'x') + "\n\x1b[31m";
+  std::string nasty(5000, 'x');
+  nasty += "\n\x1b[31m";
   const auto parsed = Parse(With("model_type", nasty));
   EXPECT_LT(parsed.status().message().size(), 300u);
   ExpectUnsupported(With("model_type", "a\nb\x1b"), "model_type is 'a\\nb\\x1b'");
