@@ -52,16 +52,6 @@ struct Session {
   ~Session() { session->OnDone(); }
 };
 
-// With the number of the router's life, where a group asks for it.
-template <typename G>
-std::unique_ptr<G> Make(const bfio::router::RouterOptions& options, typename G::Listener* listener) {
-  if constexpr (std::is_constructible_v<G, const bfio::router::RouterOptions&, typename G::Listener*>) {
-    return std::make_unique<G>(options, listener);
-  } else {
-    return std::make_unique<G>(options, 1, listener);
-  }
-}
-
 bfio::v1::Hello HelloOf(bfio::fuzz::Input& input) {
   bfio::v1::Hello hello;
   if (input.Byte() % 8 == 0) {
@@ -87,7 +77,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   bfio::router::RouterOptions options;
   options.workers = 1 + input.Byte() % 3;
   Epochs epochs;
-  const std::unique_ptr<Group> owned = Make<Group>(options, &epochs);
+  const auto owned = std::make_unique<Group>(options, /*instance=*/1, &epochs);
   Group& group = *owned;
   absl::Time now = absl::UnixEpoch();
   std::vector<std::unique_ptr<Session>> sessions;
@@ -113,7 +103,10 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         }
         break;
       case 3:
-        if (Member* member = any_member(); member != nullptr) group.OnBarrierError(*member, "fuzz", now);
+        if (Member* member = any_member(); member != nullptr) {
+          const uint32_t missing[] = {input.Byte(), input.Number() % 8 == 0 ? 0xffffffffu : 0u};
+          group.OnBarrierError(*member, "fuzz", absl::MakeConstSpan(missing).first(input.Byte() % 3), now);
+        }
         break;
       case 4:
         if (Member* member = any_member(); member != nullptr) group.OnGone(member->session.get(), now);

@@ -42,7 +42,7 @@ class Table1Test : public ::testing::Test {
 };
 
 TEST_F(Table1Test, TenSeedsOfTheSampleLieInThePapersRanges) {
-  const std::string path = std::string(BFIO_SOURCE_DIR) + "/../shared/traces/burstgpt_sample_8000.csv";
+  const std::string path = BFIO_SOURCE_DIR "/../shared/traces/burstgpt_sample_8000.csv";
   if (!std::filesystem::exists(path)) GTEST_SKIP() << "no trace " << path;
   const Runner runner(2, {}, {});
   ExperimentContext context;
