@@ -271,9 +271,8 @@ TEST_F(Security, EveryMethodAsksForAToken) {
   EXPECT_EQ(Call(client, "/bfio.v1.Inference/Generate", kAcme, &foreign).error_code(),
             grpc::StatusCode::PERMISSION_DENIED);
   const std::string log = router_->Stderr();
-  for (const std::string& api : {"client API", "admin API"}) {
-    for (const std::string& why :
-         {"no bearer token", "unknown bearer token", "the bearer token has expired"}) {
+  for (const char* api : {"client API", "admin API"}) {
+    for (const char* why : {"no bearer token", "unknown bearer token", "the bearer token has expired"}) {
       EXPECT_EQ(Count(log, absl::StrCat("refused: ", api, ": ", why)), 1u) << log;
     }
   }
@@ -396,7 +395,7 @@ TEST_F(Security, AWorkerJoinsOnlyAsWhoItsCertificateSays) {
   EXPECT_THAT(liar.Stderr(), HasSubstr("the certificate does not name this worker_id"));
   EXPECT_EQ(Count(router_->Stderr(), "refused: worker link: the certificate is not this worker_id's"), 1u);
   // Strangers give up when --connect_timeout has passed, or go on trying; they never get in.
-  for (const std::string& certificate : {"expired-worker", "wrong", "client"}) {
+  for (const char* certificate : {"expired-worker", "wrong", "client"}) {
     Process stranger = StartWorker("w0", certificate);
     stranger.Wait(absl::Seconds(2));
     stranger.Signal(SIGKILL);
