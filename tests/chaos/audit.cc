@@ -22,15 +22,16 @@ int64_t Count(const Ledger& ledger, Fate fate) {
 
 }  // namespace
 
-std::vector<Gap> Hangs(const std::vector<Gap>& gaps, const std::vector<absl::Time>& disturbances,
+std::vector<Gap> Hangs(const std::vector<Gap>& gaps, const std::vector<Disturbance>& disturbances,
                        absl::Duration patience) {
   std::vector<Gap> hangs;
   for (const Gap& gap : gaps) {
-    // The last disturbance before the gap's end: the group has `patience` from there.
-    absl::Time from = gap.begin;
-    const auto after = std::upper_bound(disturbances.begin(), disturbances.end(), gap.end);
-    if (after != disturbances.begin()) from = std::max(from, *std::prev(after));
-    if (gap.end - from > patience) hangs.push_back(gap);
+    absl::Time allowed = gap.begin + patience;
+    for (const Disturbance& disturbance : disturbances) {
+      if (disturbance.at >= gap.begin && disturbance.at <= gap.end)
+        allowed = std::max(allowed, disturbance.at + disturbance.patience);
+    }
+    if (gap.end > allowed) hangs.push_back(gap);
   }
   return hangs;
 }
@@ -53,8 +54,17 @@ Verdict Audit(const AuditInput& input) {
   require_zero("finishes that contradict their streams", ledger.bad_finishes);
   if (Count(ledger, Fate::kCompleted) == 0) verdict.violations.push_back("nothing was completed");
   const std::vector<Gap> hangs = Hangs(ledger.gaps, input.disturbances, input.patience);
-  require_zero(absl::StrCat("streams that stood still for more than ", absl::FormatDuration(input.patience)),
+  require_zero("streams that stood still for longer than any fault explains",
                static_cast<int64_t>(hangs.size()));
+  // One of those that began together.
+  absl::Time told = absl::InfinitePast();
+  for (const Gap& gap : hangs) {
+    if (absl::AbsDuration(gap.begin - told) < absl::Seconds(1)) continue;
+    told = gap.begin;
+    verdict.violations.push_back(absl::StrFormat("  request %d, from %.2f s to %.2f s", gap.request,
+                                                 absl::ToDoubleSeconds(gap.begin - input.start),
+                                                 absl::ToDoubleSeconds(gap.end - input.start)));
+  }
   const MemoryWatch& memory = input.memory;
   if (memory.router_growth() > input.max_growth_kib || memory.worker_growth() > input.max_growth_kib) {
     verdict.violations.push_back(absl::StrCat("memory grows: router by ", memory.router_growth(),

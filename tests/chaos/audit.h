@@ -13,12 +13,19 @@
 
 namespace bfio::chaos {
 
+// A fault's beginning or end, by the monotonic clock, and how long streams may stand still from then on.
+struct Disturbance {
+  absl::Time at;
+  absl::Duration patience;
+};
+
 struct AuditInput {
   const Ledger& ledger;
   const MemoryWatch& memory;
-  // When faults began and ended, by the monotonic clock, ascending.
-  std::vector<absl::Time> disturbances;
-  // A stream may stand still for so long after a disturbance; longer is a hang.
+  // In the order of their times; and when the run began.
+  std::vector<Disturbance> disturbances;
+  absl::Time start;
+  // What a stream may stand still without any.
   absl::Duration patience;
   // Programs that ended unasked, admin counters that are not 0, and the like.
   std::vector<std::string> other;
@@ -32,9 +39,9 @@ struct Verdict {
 };
 Verdict Audit(const AuditInput& input);
 
-// Gaps that no disturbance explains: longer than `patience`, and with no disturbance in them but in their
-// first part, from which to their end it is longer than `patience` still.
-std::vector<Gap> Hangs(const std::vector<Gap>& gaps, const std::vector<absl::Time>& disturbances,
+// Gaps that no disturbance explains: longer than `patience`, and going on for longer than each disturbance in
+// them may last.
+std::vector<Gap> Hangs(const std::vector<Gap>& gaps, const std::vector<Disturbance>& disturbances,
                        absl::Duration patience);
 
 }  // namespace bfio::chaos

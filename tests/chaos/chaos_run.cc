@@ -31,9 +31,11 @@ constexpr uint32_t kMeanOutput = 16;
 GroupOptions OptionsOf(const RunOptions& run) {
   GroupOptions group;
   group.workers = run.workers;
-  group.router_flags = {absl::StrCat("--step_timeout=", absl::FormatDuration(run.step_timeout)),
-                        absl::StrCat("--form_timeout=", absl::FormatDuration(run.form_timeout)),
-                        "--log_level=debug"};
+  group.router_flags = {
+      absl::StrCat("--step_timeout=", absl::FormatDuration(run.step_timeout)),
+      absl::StrCat("--form_timeout=", absl::FormatDuration(run.form_timeout)),
+      // A router that comes back while a worker is gone waits for it no longer than for a step.
+      absl::StrCat("--restart_settle=", absl::FormatDuration(run.step_timeout)), "--log_level=debug"};
   if (run.engine == "cpu") {
     group.worker_flags = {"--engine=cpu", absl::StrCat("--model=", run.model), "--slots=8",
                           "--kv_tokens=16384", "--step_tokens=64"};
@@ -61,7 +63,9 @@ std::vector<FaultKind> PossibleKinds(const RunOptions& options, const Means& mea
 // Carries the schedule out beside the load.
 class Director {
  public:
-  Director(ChaosGroup& group, std::vector<Fault> faults) : group_(group), start_(MonotonicNow()) {
+  // `detection`: how long it takes to notice a fault.
+  Director(ChaosGroup& group, const std::vector<Fault>& faults, absl::Duration detection)
+      : group_(group), detection_(detection), start_(MonotonicNow()) {
     for (const Fault& fault : faults) events_.emplace(fault.at, Event{fault, false});
   }
 
@@ -80,10 +84,10 @@ class Director {
     }
   }
   bool done() const { return events_.empty(); }
-  absl::Duration elapsed() const { return MonotonicNow() - start_; }
+  absl::Time start() const { return start_; }
 
   const MemoryWatch& memory() const { return memory_; }
-  std::vector<absl::Time>& disturbances() { return disturbances_; }
+  std::vector<Disturbance>& disturbances() { return disturbances_; }
   std::vector<std::string>& other() { return other_; }
   const std::map<FaultKind, int>& carried_out() const { return carried_out_; }
 
@@ -105,15 +109,18 @@ class Director {
         events_.emplace(now - start_ + event.fault.length, Event{event.fault, true});
     }
     // After the act: starting a router takes its time.
-    disturbances_.push_back(MonotonicNow());
+    // A router that comes back may have to wait for a worker that is gone.
+    const int detections = event.fault.kind == FaultKind::kKillRouter ? 2 : 1;
+    disturbances_.push_back({MonotonicNow(), testing::kSlowdown * (detections * detection_ + kGrace)});
   }
 
   ChaosGroup& group_;
+  const absl::Duration detection_;
   const absl::Time start_;
   std::multimap<absl::Duration, Event> events_;
   absl::Time next_sample_ = absl::InfinitePast();
   MemoryWatch memory_;
-  std::vector<absl::Time> disturbances_;
+  std::vector<Disturbance> disturbances_;
   std::vector<std::string> other_;
   std::map<FaultKind, int> carried_out_;
 };
@@ -164,7 +171,7 @@ int RunChaos(const RunOptions& options) {
       load.Run(options.duration);
       loaded = false;
     });
-    Director director(group, faults);
+    Director director(group, faults, options.step_timeout);
     while (loaded || !director.done()) {
       director.Tick();
       absl::SleepFor(kTick);
@@ -172,8 +179,12 @@ int RunChaos(const RunOptions& options) {
     clients.join();
     for (std::string& fault : group.StopCleanly(testing::kSlowdown * absl::Seconds(40)))
       director.other().push_back(std::move(fault));
-    AuditInput input{load.ledger(), director.memory(), director.disturbances(),
-                     testing::kSlowdown * (options.step_timeout + kGrace), director.other()};
+    AuditInput input{load.ledger(),
+                     director.memory(),
+                     director.disturbances(),
+                     director.start(),
+                     testing::kSlowdown * (options.step_timeout + kGrace),
+                     director.other()};
     verdict = Audit(input);
     absl::PrintF("\n");
     for (const auto& [kind, count] : director.carried_out())

@@ -60,7 +60,9 @@ TEST(Hangs, ATimeWithoutDisturbanceIsMeasured) {
   const auto gap = [&](double begin, double end) {
     return Gap{1, t + absl::Seconds(begin), t + absl::Seconds(end)};
   };
-  const std::vector<absl::Time> faults = {t + absl::Seconds(10), t + absl::Seconds(14)};
+  const std::vector<Disturbance> faults = {{t + absl::Seconds(10), absl::Seconds(3)},
+                                           {t + absl::Seconds(14), absl::Seconds(3)},
+                                           {t + absl::Seconds(30), absl::Seconds(5)}};
   const absl::Duration patience = absl::Seconds(3);
   EXPECT_EQ(Hangs({gap(0, 2.9)}, faults, patience).size(), 0u);
   EXPECT_EQ(Hangs({gap(0, 3.1)}, faults, patience).size(), 1u) << "nothing explains it";
@@ -68,6 +70,8 @@ TEST(Hangs, ATimeWithoutDisturbanceIsMeasured) {
   EXPECT_EQ(Hangs({gap(8, 13.1)}, faults, patience).size(), 1u);
   EXPECT_EQ(Hangs({gap(9, 16.9)}, faults, patience).size(), 0u) << "a second fault in it";
   EXPECT_EQ(Hangs({gap(14.5, 17.6)}, faults, patience).size(), 1u) << "faults before it explain nothing";
+  EXPECT_EQ(Hangs({gap(29, 34.9)}, faults, patience).size(), 0u) << "one that may take longer";
+  EXPECT_EQ(Hangs({gap(29, 35.1)}, faults, patience).size(), 1u);
 }
 
 // An Inference service whose every answer is the right one, but for what `twist` does to it.
@@ -129,7 +133,7 @@ Ledger LedgerOf(const TwistedService::Twist& twist) {
 std::string Violations(const Ledger& ledger) {
   const MemoryWatch memory;
   std::string all;
-  for (const std::string& violation : Audit({ledger, memory, {}, absl::Seconds(60), {}}).violations)
+  for (const std::string& violation : Audit({ledger, memory, {}, {}, absl::Seconds(60), {}}).violations)
     absl::StrAppend(&all, violation, "\n");
   return all;
 }

@@ -105,7 +105,7 @@ int MeasureOverload(const OverloadOptions& options) {
       "first token of what was accepted: p50 %.2f s, p99 %.2f s; --max_waiting=%d is %.2f s of capacity\n",
       Quantile(ledger.first_token_s, 0.5), Quantile(ledger.first_token_s, 0.99), options.max_waiting,
       options.max_waiting / requests_per_s);
-  AuditInput input{ledger, over.memory, {}, absl::Seconds(3), {}};
+  AuditInput input{ledger, over.memory, {}, {}, absl::Seconds(3), {}};
   Verdict verdict = Audit(input);
   if (share < kLeast)
     verdict.violations.push_back(absl::StrFormat("throughput below %g of capacity", kLeast));
