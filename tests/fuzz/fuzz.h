@@ -53,7 +53,10 @@ class Input {
   }
   // Its length is in front of it.
   std::string Chunk() {
-    const size_t length = std::min<size_t>(size_t{Byte()} << 8 | Byte(), rest_.size());
+    // One after the other: compilers evaluate operands in orders of their own.
+    size_t length = Byte();
+    length = length << 8 | Byte();
+    length = std::min(length, rest_.size());
     std::string chunk(rest_.substr(0, length));
     rest_.remove_prefix(length);
     return chunk;
