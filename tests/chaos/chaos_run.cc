@@ -27,6 +27,9 @@ constexpr absl::Duration kCalm = absl::Seconds(5);
 constexpr absl::Duration kGrace = absl::Seconds(2);
 constexpr int kSlots = 24;
 constexpr uint32_t kMeanOutput = 16;
+constexpr double kStepSeconds = 0.03;
+// Of the workloads' longest requests (workload.cc): eight times the mean.
+const absl::Duration kLongestRequest = absl::Seconds(8 * kMeanOutput * kStepSeconds);
 
 GroupOptions OptionsOf(const RunOptions& run) {
   GroupOptions group;
@@ -41,8 +44,8 @@ GroupOptions OptionsOf(const RunOptions& run) {
                           "--kv_tokens=16384", "--step_tokens=64"};
     return group;
   }
-  group.worker_flags = {"--c=0.03", "--tl=0", absl::StrCat("--slots=", kSlots)};
-  group.liar.cost = {0.03, 0, 0};
+  group.worker_flags = {absl::StrCat("--c=", kStepSeconds), "--tl=0", absl::StrCat("--slots=", kSlots)};
+  group.liar.cost = {kStepSeconds, 0, 0};
   group.liar.limits = {kSlots, 1 << 20, 1 << 18};
   return group;
 }
@@ -109,9 +112,11 @@ class Director {
         events_.emplace(now - start_ + event.fault.length, Event{event.fault, true});
     }
     // After the act: starting a router takes its time.
-    // A router that comes back may have to wait for a worker that is gone.
-    const int detections = event.fault.kind == FaultKind::kKillRouter ? 2 : 1;
-    disturbances_.push_back({MonotonicNow(), testing::kSlowdown * (detections * detection_ + kGrace)});
+    absl::Duration patience = detection_ + kGrace;
+    // A router that comes back may have to wait for a worker that is gone, and what that one held is made
+    // again from its first token.
+    if (event.fault.kind == FaultKind::kKillRouter) patience += detection_ + kLongestRequest;
+    disturbances_.push_back({MonotonicNow(), testing::kSlowdown * patience});
   }
 
   ChaosGroup& group_;
