@@ -113,6 +113,11 @@ class HttpServer::Impl {
     server_.set_keep_alive_timeout(kKeepAliveSeconds);
     server_.set_payload_max_length(kMaxBodyBytes);
     server_.set_tcp_nodelay(true);
+    // httplib's own is SO_REUSEPORT, with which two programs get a port and share its callers.
+    server_.set_socket_options([](int socket) {
+      const int on = 1;
+      setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    });
     // Paths are looked up here, for httplib's own are regular expressions.
     const auto any = [this](const httplib::Request& request, httplib::Response& response) {
       Answer(request, response);
@@ -152,6 +157,7 @@ class HttpServer::Impl {
     // In place of the handler.
     std::string content_type;
     StreamHandler stream;
+    Access access = Access::kGate;
   };
   void Add(const std::string& path, Route route) { routes_[path] = std::move(route); }
 
@@ -179,7 +185,9 @@ class HttpServer::Impl {
       response.set_header("Allow", route.method);
       return Refuse(response, 405, absl::StrCat("only ", route.method));
     }
-    if (gate_) {
+    if (gate_ && route.access == Access::kEverybody) {
+      // Nothing to ask.
+    } else if (gate_) {
       const absl::Status entered = gate_(request.get_header_value("Authorization"), request.remote_addr);
       if (!entered.ok()) {
         const bool forbidden = entered.code() == absl::StatusCode::kPermissionDenied;
@@ -253,8 +261,8 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Bind(Options options) {
 
 HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 HttpServer::~HttpServer() = default;
-void HttpServer::Get(const std::string& path, Handler handler) {
-  impl_->Add(path, {"GET", std::move(handler), "", nullptr});
+void HttpServer::Get(const std::string& path, Handler handler, Access access) {
+  impl_->Add(path, {"GET", std::move(handler), "", nullptr, access});
 }
 void HttpServer::Post(const std::string& path, Handler handler) {
   impl_->Add(path, {"POST", std::move(handler), "", nullptr});

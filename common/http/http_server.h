@@ -35,8 +35,8 @@ class HttpServer {
   // ended.
   using Stream = std::function<std::optional<std::string>()>;
   using StreamHandler = std::function<Stream(const HttpRequest&)>;
-  // Asked before every handler with the Authorization header's value, empty if there is none. OK lets it
-  // pass.
+  // Asked before a handler, unless it is for everybody, with the Authorization header's value, empty if there
+  // is none. OK lets it pass.
   using Gate = std::function<absl::Status(const std::string& authorization, const std::string& peer)>;
 
   // Replies without an end (server-sent events) at the same time; more are told to try again later.
@@ -60,8 +60,12 @@ class HttpServer {
   // Ends the streams, waits for running handlers.
   ~HttpServer();
 
+  // kEverybody: the gate is not asked, for what shows nothing that is worth guarding: a probe, a page without
+  // figures.
+  enum class Access { kGate, kEverybody };
+
   // A path is matched whole. REQUIRES: before Start.
-  void Get(const std::string& path, Handler handler);
+  void Get(const std::string& path, Handler handler, Access access = Access::kGate);
   // Only bodies of type application/json, which a browser does not send to a site that its page is not from.
   void Post(const std::string& path, Handler handler);
   void GetStream(const std::string& path, std::string content_type, StreamHandler handler);

@@ -67,12 +67,17 @@ std::string SamplesJson(const std::vector<std::shared_ptr<const StepSample>>& sa
 
 void AddLivePage(HttpServer& server, std::shared_ptr<const LiveHistory> history, LiveSource source) {
   const auto shared = std::make_shared<const LiveSource>(std::move(source));
-  server.Get("/", File("text/html; charset=utf-8", page::kIndexHtml));
-  server.Get("/live.css", File("text/css; charset=utf-8", page::kLiveCss));
-  server.Get("/live.js", File("text/javascript; charset=utf-8", page::kLiveJs));
-  server.Get("/healthz", [](const HttpRequest&) {
-    return HttpReply{200, "text/plain; charset=utf-8", "ok\n"};
-  });
+  // A browser cannot show a token before it has the page that asks for it.
+  constexpr auto kEverybody = HttpServer::Access::kEverybody;
+  server.Get("/", File("text/html; charset=utf-8", page::kIndexHtml), kEverybody);
+  server.Get("/live.css", File("text/css; charset=utf-8", page::kLiveCss), kEverybody);
+  server.Get("/live.js", File("text/javascript; charset=utf-8", page::kLiveJs), kEverybody);
+  server.Get(
+      "/healthz",
+      [](const HttpRequest&) {
+        return HttpReply{200, "text/plain; charset=utf-8", "ok\n"};
+      },
+      kEverybody);
   server.Get("/metrics", [shared](const HttpRequest&) {
     const absl::StatusOr<v1::ClusterState> state = shared->state();
     if (!state.ok()) return ReplyOf(state.status());

@@ -71,6 +71,9 @@ ABSL_FLAG(std::string, energy_device, "",
           "the process (fewer: repeated); empty: none");
 ABSL_FLAG(uint32_t, resume_buffer_mb, 64,
           "MiB per rank for the tokens of resumable requests, which the next router gets if this one dies");
+ABSL_FLAG(
+    std::string, http_listen, "",
+    "HOST:PORT of /metrics and the probes /healthz and /readyz, for everybody who reaches it; empty: none");
 ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warning or error");
 ABSL_FLAG(std::string, log_format, "text", "text or json");
 
@@ -155,6 +158,7 @@ absl::StatusOr<bfio::worker::WorkerOptions> OptionsFromFlags() {
   options.step_log_bytes = int64_t{absl::GetFlag(FLAGS_step_log_mb)} << 20;
   options.energy_devices = absl::StrSplit(absl::GetFlag(FLAGS_energy_device), ',', absl::SkipEmpty());
   options.resume_buffer_bytes = int64_t{absl::GetFlag(FLAGS_resume_buffer_mb)} << 20;
+  options.http_listen = absl::GetFlag(FLAGS_http_listen);
   options.version = BFIO_VERSION;
   return options;
 }

@@ -192,15 +192,18 @@ absl::Status RouterLink::RunStream(Inbox& inbox) {
   const uint64_t stream = ++last_stream_;
   {
     MutexLock lock(&state_->mutex);
+    for (const OutMessage& message : state_->queue) Lose(message);
     state_->queue.clear();
     state_->stream = stream;
     state_->greeted = state_->writing = state_->broken = state_->heard = false;
     state_->done.reset();
   }
   auto call = std::make_unique<Call>(state_, inbox, channel_);
+  if (options_.recorder != nullptr) options_.recorder->OnStreamUp();
   inbox.OnStreamUp(stream);
   WriteLoop(*call);
   inbox.OnStreamDown(stream);
+  if (options_.recorder != nullptr) options_.recorder->OnStreamDown();
   {
     MutexLock lock(&state_->mutex);
     state_->stream = 0;
@@ -236,8 +239,12 @@ void RouterLink::WriteLoop(Call& call) {
       message = std::move(state_->queue.front());
       state_->queue.pop_front();
       state_->writing = true;
+      if (options_.recorder != nullptr) options_.recorder->OnUnsent(state_->queue.size());
     }
     call.Write(*message);
+    if (options_.recorder != nullptr && std::holds_alternative<StepReport>(*message)) {
+      options_.recorder->OnReportSent();
+    }
   }
   call.Close();
 }
@@ -245,20 +252,29 @@ void RouterLink::WriteLoop(Call& call) {
 void RouterLink::Send(uint64_t stream, OutMessage message) {
   const bool hello = std::holds_alternative<Hello>(message);
   MutexLock lock(&state_->mutex);
-  if (stream != state_->stream) return;
+  if (stream != state_->stream) return Lose(message);
   if (state_->queue.size() >= options_.max_queued) {
     if (!state_->broken)
       spdlog::error("{}: the router does not read; giving the stream up", options_.worker_id);
     state_->broken = true;
-    return;
+    return Lose(message);
   }
   state_->queue.push_back(std::move(message));
+  if (options_.recorder != nullptr) options_.recorder->OnUnsent(state_->queue.size());
   if (!hello) return;
   state_->greeted = true;
   if (state_->leaving.has_value()) state_->queue.push_back(Leave{*state_->leaving});
 }
 
+void RouterLink::Lose(const OutMessage& message) {
+  const auto* report = std::get_if<StepReport>(&message);
+  if (report != nullptr && options_.recorder != nullptr) {
+    options_.recorder->OnUndelivered(report->output.tokens.size());
+  }
+}
+
 void RouterLink::RequestLeave(std::string reason) {
+  if (options_.recorder != nullptr) options_.recorder->OnLeaving();
   MutexLock lock(&state_->mutex);
   if (state_->leaving.has_value()) return;
   if (state_->stream != 0 && state_->greeted) state_->queue.push_back(Leave{reason});

@@ -15,6 +15,7 @@
 #include "absl/time/time.h"
 #include "common/base/rng.h"
 #include "worker/link/inbox.h"
+#include "worker/link/rank_recorder.h"
 #include "worker/link/step_loop.h"
 
 namespace grpc {
@@ -38,6 +39,8 @@ struct RouterLinkOptions {
   size_t max_queued = 1024;
   // Of the jitter; different for each rank.
   uint64_t seed = 0;
+  // Is told what happens; borrowed, may be null.
+  RankRecorder* recorder = nullptr;
 };
 
 class RouterLink final : public StepLink {
@@ -74,6 +77,8 @@ class RouterLink final : public StepLink {
   // Waits for the call's end, with bounded patience for the router.
   absl::Status AwaitDone(Call& call);
   absl::Duration NextBackoff();
+  // A message that no router hears.
+  void Lose(const OutMessage& message);
 
   const RouterLinkOptions options_;
   const std::shared_ptr<grpc::Channel> channel_;

@@ -75,7 +75,9 @@ absl::Status StepLoop::RunEpoch(const Inbox::Enter& enter) {
   if (*barrier == nullptr) return absl::OkStatus();
   // Aborts at once if the epoch is over already. Gone before the barrier is.
   const std::stop_callback abort(enter.over, [&] { (*barrier)->Abort(); });
-  return RunSteps(enter, **barrier);
+  absl::Status status = RunSteps(enter, **barrier);
+  if (options_.recorder != nullptr) options_.recorder->OnEpochEnd();
+  return status;
 }
 
 absl::StatusOr<std::unique_ptr<Barrier>> StepLoop::FormGroup(const Inbox::Enter& enter) {
@@ -96,6 +98,9 @@ absl::StatusOr<std::unique_ptr<Barrier>> StepLoop::FormGroup(const Inbox::Enter&
     for (Announcement& part : held_.Announce(epoch.group.epoch)) link_.Send(enter.stream, std::move(part));
   }
   link_.Send(enter.stream, std::move(ready));
+  if (options_.recorder != nullptr) {
+    options_.recorder->OnEpoch(epoch.group.epoch, epoch.group.rank, epoch.group.world_size, barrier.ok());
+  }
   if (barrier.ok()) {
     spdlog::info("{}: epoch {}: rank {} of {}", options_.worker_id, epoch.group.epoch, epoch.group.rank,
                  epoch.group.world_size);
@@ -126,16 +131,19 @@ absl::Status StepLoop::RunSteps(const Inbox::Enter& enter, Barrier& barrier) {
     if (!engine.ok()) return engine;
     if (met.ok()) {
       meter_.Take(report);
+      if (options_.recorder != nullptr && report.cost) options_.recorder->OnCost(*report.cost);
+      if (options_.recorder != nullptr && report.energy) options_.recorder->OnEnergy(*report.energy);
     } else {
       // Tokens that the report has are good all the same.
       report.barrier_error = Text(met);
       report.missing_ranks = MissingRanks(met);
     }
     std::optional<StepRow> row;
-    if (options_.step_log != nullptr && met.ok()) row = RowOf(enter, report);
+    if (met.ok() && (options_.step_log != nullptr || options_.recorder != nullptr))
+      row = RowOf(enter, report);
     link_.Send(enter.stream, std::move(report));
     // After the report, which others wait for.
-    if (row) options_.step_log->Append(*row);
+    if (row) Record(*row);
     if (!met.ok()) {
       // An epoch that was ended on purpose is no news.
       spdlog::log(enter.over.stop_requested() ? spdlog::level::debug : spdlog::level::warn,
@@ -244,6 +252,13 @@ absl::Status StepLoop::RunLocal(const Inbox::Enter& enter, Barrier& barrier, Ste
   held_.Take(report.output, MonotonicNow());
   due_.clear();
   return status;
+}
+
+void StepLoop::Record(const StepRow& row) {
+  if (options_.step_log != nullptr) options_.step_log->Append(row);
+  if (options_.recorder == nullptr) return;
+  options_.recorder->OnStep(row, {engine_->active(), engine_->free_kv_tokens(), inbox_.pending_assignments(),
+                                  static_cast<int64_t>(held_.size()), held_.bytes()});
 }
 
 StepRow StepLoop::RowOf(const Inbox::Enter& enter, const StepReport& report) const {

@@ -23,6 +23,7 @@
 #include "worker/link/held_requests.h"
 #include "worker/link/inbox.h"
 #include "worker/link/messages.h"
+#include "worker/link/rank_recorder.h"
 #include "worker/link/step_log.h"
 #include "worker/link/step_meter.h"
 
@@ -47,6 +48,8 @@ struct StepLoopOptions {
   EnergyMonitor* energy = nullptr;
   // Bound of what is kept for a router that starts anew (held_requests.h).
   int64_t resume_buffer_bytes = 0;
+  // Is told what happens; borrowed, may be null.
+  RankRecorder* recorder = nullptr;
 };
 
 class StepLoop {
@@ -82,6 +85,8 @@ class StepLoop {
   // The step's barrier. An error when it failed, or when some rank's engine did.
   absl::Status Meet(const Inbox::Enter& enter, Barrier& barrier, bool engine_ok, StepReport& report);
   // REQUIRES: the barrier has ended well, and the report is whole.
+  // Tells the log and the recorder of a step whose report is out.
+  void Record(const StepRow& row);
   StepRow RowOf(const Inbox::Enter& enter, const StepReport& report) const;
   Contribution ContributionOf(const StepReport& report) const;
 

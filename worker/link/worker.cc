@@ -16,6 +16,7 @@
 #include "worker/energy/nvml_meter.h"
 #include "worker/link/router_link.h"
 #include "worker/link/step_loop.h"
+#include "worker/link/worker_web.h"
 
 namespace bfio::worker {
 namespace {
@@ -102,8 +103,14 @@ std::unique_ptr<EnergyMonitor> MeterEnergy(const WorkerOptions& options, int ind
   return std::make_unique<EnergyMonitor>(*std::move(meter));
 }
 
+std::string IdOfRank(const WorkerOptions& options, int index) {
+  if (options.ranks_per_process == 1) return options.worker_id;
+  return absl::StrCat(options.worker_id, "#", index);
+}
+
 absl::StatusOr<std::unique_ptr<Rank>> MakeRank(const WorkerOptions& options, const Engines& engines,
-                                               int index, const std::shared_ptr<LocalHub>& hub,
+                                               RankRecorder* recorder, int index,
+                                               const std::shared_ptr<LocalHub>& hub,
                                                std::shared_ptr<grpc::Channel> channel, StepLog* log) {
   auto engine = engines.Make(index);
   if (!engine.ok()) return engine.status();
@@ -111,19 +118,26 @@ absl::StatusOr<std::unique_ptr<Rank>> MakeRank(const WorkerOptions& options, con
       options.barrier,
       {.host = options.barrier_host, .hub = hub, .device = options.engine.cuda.device + index});
   if (!endpoint.ok()) return endpoint.status();
-  std::string id = options.worker_id;
-  if (options.ranks_per_process > 1) absl::StrAppend(&id, "#", index);
+  const std::string id = IdOfRank(options, index);
   RouterLinkOptions link;
   link.router = options.router;
   link.worker_id = id;
   link.connect_timeout = options.connect_timeout;
   link.seed = std::hash<std::string>()(id);
+  link.recorder = recorder;
   StepLoopOptions loop = {id, options.version, log == nullptr ? nullptr : log->AddRank(id)};
   std::unique_ptr<EnergyMonitor> energy = MeterEnergy(options, index);
   loop.energy = energy.get();
   loop.resume_buffer_bytes = options.resume_buffer_bytes;
+  loop.recorder = recorder;
   return std::make_unique<Rank>(std::move(loop), std::move(link), *std::move(engine), *std::move(endpoint),
                                 std::move(channel), std::move(energy));
+}
+
+std::vector<const RankRecorder*> Readers(const std::vector<std::unique_ptr<RankRecorder>>& recorders) {
+  std::vector<const RankRecorder*> readers;
+  for (const auto& recorder : recorders) readers.push_back(recorder.get());
+  return readers;
 }
 
 // Waits for the ranks' own end, or for a signal and then for the drain.
@@ -165,6 +179,20 @@ absl::Status CheckWorkerOptions(const WorkerOptions& options) {
 
 absl::Status RunWorker(const WorkerOptions& options) {
   if (absl::Status status = CheckWorkerOptions(options); !status.ok()) return status;
+  // Outlive the ranks, which tell them, and answer probes while a model is loaded.
+  std::vector<std::unique_ptr<RankRecorder>> recorders;
+  for (int i = 0; i < options.ranks_per_process; ++i) {
+    recorders.push_back(std::make_unique<RankRecorder>(IdOfRank(options, i), options.engine.limits));
+  }
+  std::unique_ptr<HttpServer> web;
+  if (!options.http_listen.empty()) {
+    auto opened = OpenWorkerWeb(options.http_listen, options.version, Readers(recorders));
+    if (!opened.ok()) {
+      return absl::Status(opened.status().code(), absl::StrCat("--http_listen: ", opened.status().message()));
+    }
+    web = *std::move(opened);
+    spdlog::info("metrics and probes on http://{}", web->address());
+  }
   const auto engines = Engines::Create(options.engine);
   if (!engines.ok()) return engines.status();
   // Outlives the ranks: a reactor must never hold the last reference.
@@ -183,10 +211,11 @@ absl::Status RunWorker(const WorkerOptions& options) {
   Roll roll(options.ranks_per_process);
   std::vector<std::unique_ptr<Rank>> ranks;
   for (int i = 0; i < options.ranks_per_process; ++i) {
-    auto rank = MakeRank(options, *engines, i, hub, channel, log.get());
+    auto rank = MakeRank(options, *engines, recorders[i].get(), i, hub, channel, log.get());
     if (!rank.ok()) return rank.status();
     ranks.push_back(*std::move(rank));
   }
+  for (const auto& recorder : recorders) recorder->OnStarted();
   for (auto& rank : ranks) rank->Start(roll);
   WaitForEnd(options, roll, ranks);
   for (auto& rank : ranks) rank->End("stopped");

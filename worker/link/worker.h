@@ -2,7 +2,7 @@
 //
 // Each rank has an engine, a barrier endpoint, a step loop and a stream of its own; they share the channel to
 // the router, a model's weights and nothing else. Threads: two per rank (step loop, link), and --cpu_threads
-// less one per rank with a CPU engine; RunWorker blocks its caller.
+// less one per rank with a CPU engine, the HTTP server's; RunWorker blocks its caller.
 #ifndef BFIO_WORKER_LINK_WORKER_H_
 #define BFIO_WORKER_LINK_WORKER_H_
 
@@ -38,6 +38,8 @@ struct WorkerOptions {
   int64_t step_log_bytes = int64_t{64} << 20;
   // What each rank keeps of its requests for a router that starts anew, in bytes.
   int64_t resume_buffer_bytes = int64_t{64} << 20;
+  // HOST:PORT of /metrics and the probes (worker_web.h); empty: none.
+  std::string http_listen;
   std::string version;
 };
 

@@ -25,6 +25,12 @@ std::unique_ptr<HttpServer> Serving(HttpServer::Gate gate = nullptr) {
   auto server = HttpServer::Bind({"127.0.0.1:0", std::move(gate), "", "", ""});
   EXPECT_TRUE(server.ok()) << server.status();
   (*server)->Get("/metrics", [](const HttpRequest&) { return HttpReply{200, "text/plain", "figures\n"}; });
+  (*server)->Get(
+      "/open",
+      [](const HttpRequest&) {
+        return HttpReply{200, "text/plain", "for all\n"};
+      },
+      HttpServer::Access::kEverybody);
   (*server)->Get("/sick", [](const HttpRequest&) { return HttpReply{503, "text/plain", "not now\n"}; });
   (*server)->Post("/act", [](const HttpRequest& request) {
     return HttpReply{200, "text/plain", absl::StrCat("did ", request.body)};
@@ -54,6 +60,15 @@ TEST(HttpServerTest, AnswersItsPathsAndNothingElse) {
   EXPECT_EQ(client.Head("/metrics")->status, 200);
 }
 
+TEST(HttpServerTest, APortIsOneServersAlone) {
+  auto server = Serving();
+  const auto second = HttpServer::Bind({server->address(), nullptr, "", "", ""});
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kUnavailable) << second.status();
+  const std::string address = server->address();
+  server.reset();
+  EXPECT_TRUE(HttpServer::Bind({address, nullptr, "", "", ""}).ok()) << "at once";
+}
+
 TEST(HttpServerTest, TheGateIsAskedFirst) {
   const auto server = Serving([](const std::string& authorization, const std::string& peer) {
     EXPECT_EQ(peer, "127.0.0.1");
@@ -62,6 +77,7 @@ TEST(HttpServerTest, TheGateIsAskedFirst) {
     return absl::OkStatus();
   });
   httplib::Client client("127.0.0.1", PortOf(*server));
+  EXPECT_EQ(client.Get("/open")->body, "for all\n");
   const auto without = client.Get("/metrics");
   EXPECT_EQ(without->status, 401);
   EXPECT_EQ(without->body, "a token is needed\n");

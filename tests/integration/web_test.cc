@@ -1,0 +1,245 @@
+// The programs' HTTP ports as scrapers, probes and browsers meet them: a worker's figures and phases, and who
+// may read and act at the router's, with tokens and TLS.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#define CPPHTTPLIB_OPENSSL_SUPPORT
+#include <httplib.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "common/base/clock.h"
+#include "tests/testing/cluster.h"
+
+namespace bfio::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr char kOperator[] = "oper-s3cr3t-oper-s3cr3t";
+constexpr char kWrong[] = "nope-s3cr3t-nope-s3cr3t";
+
+// The first HOST:PORT after `before`; waits for it.
+std::string AddressAfter(const std::string& before, const std::function<std::string()>& text) {
+  const absl::Time deadline = MonotonicNow() + kSlowdown * absl::Seconds(30);
+  while (MonotonicNow() < deadline) {
+    const std::string now = text();
+    const size_t at = now.find(before);
+    const size_t end = at == std::string::npos ? at : now.find_first_of("/\n ", at + before.size());
+    if (end != std::string::npos) return now.substr(at + before.size(), end - at - before.size());
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  ADD_FAILURE() << "no '" << before << "' in: " << text();
+  return "127.0.0.1:1";
+}
+
+// Status -1 when there is no answer.
+httplib::Response Get(const std::string& address, const std::string& path) {
+  httplib::Client client("http://" + address);
+  client.set_read_timeout(10 * kSlowdown);
+  const auto reply = client.Get(path);
+  return reply ? *reply : httplib::Response();
+}
+
+bool WaitForReply(const std::string& address, const std::string& path, int status, const std::string& body) {
+  const absl::Time deadline = MonotonicNow() + kSlowdown * absl::Seconds(30);
+  httplib::Response last;
+  while (MonotonicNow() < deadline) {
+    last = Get(address, path);
+    if (last.status == status && last.body.find(body) != std::string::npos) return true;
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  ADD_FAILURE() << path << " never said " << status << " " << body << ", but " << last.status << " "
+                << last.body;
+  return false;
+}
+
+// The value of a series: "name{label=...}" or "name".
+double Value(const std::string& text, const std::string& series) {
+  const size_t at = text.find("\n" + series + " ");
+  double value = -1;
+  if (at == std::string::npos) return value;
+  const size_t start = at + series.size() + 2;
+  EXPECT_TRUE(absl::SimpleAtod(text.substr(start, text.find('\n', start) - start), &value)) << series;
+  return value;
+}
+
+TEST(WorkerWeb, PhasesAndFiguresFromTheFirstMomentToTheLast) {
+  ClusterOptions options;
+  options.worker_processes = 0;
+  options.router_flags = {"--workers=2", "--http_listen="};
+  Cluster cluster(options);
+  ASSERT_TRUE(cluster.ok());
+  const std::vector<std::string> flags = {"--router=" + cluster.address(), "--c=0.0005", "--tl=1e-8",
+                                          "--slots=16", "--kv_tokens=50000"};
+  const auto start = [&](const std::string& id) {
+    std::vector<std::string> args = flags;
+    args.push_back("--worker_id=" + id);
+    args.push_back("--http_listen=127.0.0.1:0");
+    return Process("bfio_worker", args);
+  };
+  Process first = start("w0");
+  const std::string web = AddressAfter("metrics and probes on http://", [&] { return first.Stderr(); });
+  ASSERT_TRUE(WaitForReply(web, "/readyz", 503, "1 joined"));
+  EXPECT_EQ(Get(web, "/healthz").status, 200) << "alive, though nothing to do";
+  EXPECT_EQ(Value(Get(web, "/metrics").body, "bfio:worker_connected{worker=\"w0\"}"), 1);
+  EXPECT_THAT(Get(web, "/metrics").body, Not(HasSubstr("\nbfio:worker_rank{")));
+
+  Process second = start("w1");
+  ASSERT_TRUE(WaitForReply(web, "/readyz", 200, "1 serving"));
+  for (int i = 0; i < 40; ++i) {
+    const GenerateResult result = Generate(cluster.inference(), SyntheticRequest(100 + i, 5));
+    EXPECT_TRUE(result.status.ok()) << result.status.error_message();
+  }
+  // The last step's figures come after its report.
+  double tokens = 0, steps = 0, reports = 0, local = 0;
+  const std::string other = AddressAfter("metrics and probes on http://", [&] { return second.Stderr(); });
+  const absl::Time deadline = MonotonicNow() + kSlowdown * absl::Seconds(30);
+  while ((tokens < 200 || steps < 2 * 5 || reports < steps || local < steps) && MonotonicNow() < deadline) {
+    tokens = steps = reports = local = 0;
+    for (const auto& [address, id] : {std::pair(web, "w0"), std::pair(other, "w1")}) {
+      const std::string text = Get(address, "/metrics").body;
+      const std::string label = absl::StrCat("{worker=\"", id, "\"}");
+      tokens += Value(text, "bfio:worker_generation_tokens_total" + label);
+      steps += Value(text, "bfio:worker_steps_total" + label);
+      reports += Value(text, "bfio:worker_reports_sent_total" + label);
+      local += Value(text, "bfio:worker_step_local_seconds_count" + label);
+      EXPECT_EQ(Value(text, "bfio:worker_kv_capacity_tokens" + label), 50000);
+      EXPECT_EQ(Value(text, "bfio:worker_slots" + label), 16);
+    }
+  }
+  EXPECT_EQ(tokens, 200);
+  EXPECT_EQ(reports, steps);
+  EXPECT_EQ(local, steps);
+  const std::string text = Get(web, "/metrics").body;
+  EXPECT_GT(Value(text, "bfio:worker_step_cost_fixed_seconds{worker=\"w0\"}"), 0) << "hundreds of steps tell";
+  EXPECT_EQ(Value(text, "bfio:worker_kv_reserved_tokens{worker=\"w0\"}"), 0);
+  EXPECT_THAT(text, Not(HasSubstr("joules"))) << "nothing was measured";
+
+  const double epochs = Value(text, "bfio:worker_epochs_total{worker=\"w0\"}");
+  cluster.KillRouter();
+  ASSERT_TRUE(WaitForReply(web, "/metrics", 200, "bfio:worker_connected{worker=\"w0\"} 0"));
+  cluster.StartRouterAgain();
+  ASSERT_TRUE(WaitForReply(web, "/metrics", 200, "bfio:worker_reconnects_total{worker=\"w0\"} 1"));
+  ASSERT_TRUE(WaitForReply(web, "/metrics", 200,
+                           absl::StrCat("bfio:worker_epochs_total{worker=\"w0\"} ", epochs + 1)));
+  for (Process* worker : {&first, &second}) {
+    worker->Signal(SIGTERM);
+    EXPECT_EQ(worker->Wait(kSlowdown * absl::Seconds(40)), 0) << worker->Stderr();
+  }
+}
+
+TEST(WorkerWeb, APortThatIsTakenOrNoneIsSaidAndEndsTheProgram) {
+  Process router("bfio_router",
+                 {"--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0", "--http_listen=127.0.0.1:0"});
+  ASSERT_TRUE(router.WaitForOutput("waiting for", kSlowdown * absl::Seconds(30)));
+  const std::string taken = AddressAfter("metrics on http://", [&] { return router.Stdout(); });
+  for (const auto& [listen, message] :
+       {std::pair<std::string, std::string>{taken, "cannot listen on"}, {"nowhere", "--http_listen"}}) {
+    const RunResult run = RunProgram("bfio_worker", {"--router=127.0.0.1:1", "--http_listen=" + listen});
+    EXPECT_NE(run.code, 0);
+    EXPECT_THAT(run.err, HasSubstr("--http_listen"));
+    EXPECT_THAT(run.err, HasSubstr(message));
+  }
+}
+
+// A router whose HTTP port asks for operators' tokens over TLS.
+class RouterWeb : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = absl::StrCat(TestDirectory(), "/web_certs");
+    ASSERT_EQ(
+        std::system(absl::StrCat("deploy/make_certs --out=", folder_, " >", folder_, ".log 2>&1").c_str()),
+        0);
+    std::ofstream(folder_ + "/operators")
+        << "root token:" << kOperator << "\nroot token:gone-s3cr3t-gone-s3cr3t expires=2001-01-01\n";
+    std::filesystem::permissions(folder_ + "/operators",
+                                 std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+  }
+
+  void Start(const std::vector<std::string>& more) {
+    ClusterOptions options;
+    options.worker_processes = 0;
+    std::vector<std::string> args = {"--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0",
+                                     "--http_listen=127.0.0.1:0", "--policy=fcfs",
+                                     absl::StrCat("--admin_tokens=", folder_, "/operators")};
+    args.insert(args.end(), more.begin(), more.end());
+    router_ = std::make_unique<Process>("bfio_router", args);
+    ASSERT_TRUE(router_->WaitForOutput("waiting for", kSlowdown * absl::Seconds(30))) << router_->Stderr();
+    const std::string scheme = more.empty() ? "http://" : "https://";
+    address_ = scheme + AddressAfter(absl::StrCat("metrics on ", scheme), [&] { return router_->Stdout(); });
+  }
+
+  std::unique_ptr<httplib::Client> Caller(const std::string& token, bool certificate = false) const {
+    auto client = certificate ? std::make_unique<httplib::Client>(address_, folder_ + "/admin.crt",
+                                                                  folder_ + "/admin.key")
+                              : std::make_unique<httplib::Client>(address_);
+    client->set_ca_cert_path((folder_ + "/admin-ca.crt").c_str());
+    client->enable_server_certificate_verification(true);
+    client->set_read_timeout(10 * kSlowdown);
+    if (!token.empty()) client->set_bearer_token_auth(token);
+    return client;
+  }
+  std::string Policy() const { return Caller(kOperator)->Get("/metrics")->body; }
+
+  std::string folder_, address_;
+  std::unique_ptr<Process> router_;
+};
+
+TEST_F(RouterWeb, TokensGuardFiguresAndLevers) {
+  Start({});
+  const auto nobody = Caller(""), stranger = Caller(kWrong), expired = Caller("gone-s3cr3t-gone-s3cr3t"),
+             root = Caller(kOperator);
+  for (const char* path : {"/", "/live.css", "/live.js", "/healthz"}) {
+    EXPECT_EQ(nobody->Get(path)->status, 200)
+        << path << " has no figure in it; a browser asks for the token with it";
+  }
+  for (const char* path : {"/metrics", "/api/state", "/api/policies", "/api/events"}) {
+    EXPECT_EQ(nobody->Get(path)->status, 401) << path;
+    EXPECT_EQ(nobody->Get(path)->get_header_value("WWW-Authenticate"), "Bearer");
+    EXPECT_GE(stranger->Get(path)->status, 401) << path;
+    EXPECT_GE(expired->Get(path)->status, 401) << path;
+  }
+  EXPECT_EQ(root->Get("/api/state")->status, 200);
+  EXPECT_THAT(Policy(), HasSubstr("policy_info{policy=\"fcfs\"}"));
+  const std::string to_lpt = R"({"name": "lpt"})", drain = R"({"worker_id": "w0"})";
+  for (const auto* caller : {nobody.get(), stranger.get(), expired.get()}) {
+    for (const auto& [path, body] : {std::pair("/api/policy", to_lpt), std::pair("/api/drain", drain)}) {
+      const auto reply = const_cast<httplib::Client*>(caller)->Post(path, body, "application/json");
+      EXPECT_TRUE(reply->status == 401 || reply->status == 403) << path << ": " << reply->status;
+    }
+  }
+  EXPECT_THAT(Policy(), HasSubstr("policy_info{policy=\"fcfs\"}")) << "nobody has switched it";
+  EXPECT_EQ(root->Post("/api/policy", to_lpt, "text/plain")->status, 415)
+      << "what a form of another site can send";
+  EXPECT_EQ(root->Post("/api/policy", R"({"name": "best"})", "application/json")->status, 400);
+  EXPECT_EQ(root->Post("/api/drain", drain, "application/json")->status, 404);
+  EXPECT_EQ(root->Post("/api/policy", to_lpt, "application/json")->status, 200);
+  EXPECT_THAT(Policy(), HasSubstr("policy_info{policy=\"lpt\"}"));
+  EXPECT_THAT(router_->Stderr(), Not(HasSubstr("s3cr3t")));
+}
+
+TEST_F(RouterWeb, WithTlsOnlyWhoShowsACertificateAndATokenComesIn) {
+  Start({absl::StrCat("--admin_tls_cert=", folder_, "/admin-server.crt"),
+         absl::StrCat("--admin_tls_key=", folder_, "/admin-server.key"),
+         absl::StrCat("--admin_tls_ca=", folder_, "/admin-ca.crt")});
+  EXPECT_FALSE(Caller(kOperator)->Get("/healthz")) << "without a certificate";
+  httplib::Client plain("http://" + address_.substr(8));
+  EXPECT_FALSE(plain.Get("/healthz") && plain.Get("/healthz")->status == 200) << "without TLS";
+  EXPECT_EQ(Caller("", true)->Get("/healthz")->status, 200);
+  EXPECT_EQ(Caller("", true)->Get("/metrics")->status, 401);
+  EXPECT_EQ(Caller(kOperator, true)->Get("/metrics")->status, 200);
+  EXPECT_EQ(Caller(kOperator, true)->Post("/api/policy", R"({"name": "lpt"})", "application/json")->status,
+            200);
+  EXPECT_EQ(Caller("", true)->Post("/api/policy", R"({"name": "lpt"})", "application/json")->status, 401);
+}
+
+}  // namespace
+}  // namespace bfio::testing

@@ -1,0 +1,103 @@
+#include "worker/metrics/worker_metrics.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <set>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+
+namespace bfio::worker {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// A rank of which everything is known.
+RankFigures Known() {
+  RankFigures rank;
+  rank.worker_id = "w0";
+  rank.connected = true;
+  rank.epoch = 7;
+  rank.rank = 3;
+  rank.ranks = 4;
+  rank.epochs_formed = 2;
+  rank.steps = 5;
+  rank.kv_tokens = 1000;
+  rank.free_kv_tokens = 400;
+  rank.undelivered_tokens = 11;
+  rank.local_s.Add(0.002);
+  rank.cost.emplace();
+  rank.cost->c = FittedValue{0.004, 0.001};
+  rank.cost->tl = FittedValue{2e-7, 1e-9};
+  rank.cost->prefill = FittedValue{3e-6, 1e-9};
+  rank.energy.emplace();
+  rank.energy->sums.busy_j = 12.5;
+  rank.energy->sums.barrier_j = 4.5;
+  rank.energy->idle_watts = 70;
+  return rank;
+}
+
+std::set<std::string> Exposed(const std::string& text) {
+  std::set<std::string> names;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    if (absl::ConsumePrefix(&line, "# TYPE ")) names.emplace(line.substr(0, line.find(' ')));
+  }
+  return names;
+}
+
+TEST(WorkerMetricsTest, FiguresOfARank) {
+  const RankFigures ranks[] = {Known()};
+  const std::string text = MetricsText("1.2.3", ranks);
+  EXPECT_THAT(text, HasSubstr("\nbfio:worker_build_info{version=\"1.2.3\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("\nbfio:worker_connected{worker=\"w0\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("\nbfio:worker_rank{worker=\"w0\"} 3\n"));
+  EXPECT_THAT(text, HasSubstr("\nbfio:worker_epoch{worker=\"w0\"} 7\n"));
+  EXPECT_THAT(text, HasSubstr("\nbfio:worker_kv_reserved_tokens{worker=\"w0\"} 600\n"));
+  EXPECT_THAT(text, HasSubstr("\nbfio:worker_undelivered_tokens{worker=\"w0\"} 11\n"));
+  EXPECT_THAT(text, HasSubstr("\nbfio:worker_step_cost_fixed_seconds{worker=\"w0\"} 0.004"));
+  EXPECT_THAT(text, HasSubstr("\nbfio:worker_energy_busy_joules_total{worker=\"w0\"} 12.5\n"));
+  EXPECT_THAT(text, HasSubstr("\nbfio:worker_energy_barrier_joules_total{worker=\"w0\"} 4.5\n"));
+  EXPECT_THAT(text, HasSubstr("\nbfio:worker_step_local_seconds_bucket{worker=\"w0\",le=\"0.0025\"} 1\n"));
+}
+
+// Zero joules and a rank 0 would be lies.
+TEST(WorkerMetricsTest, WhatIsNotKnownIsAbsent) {
+  RankFigures fresh;
+  fresh.worker_id = "w1";
+  const RankFigures ranks[] = {Known(), fresh};
+  const std::string text = MetricsText("1", ranks);
+  for (const char* name : {"rank", "step_cost_fixed_seconds", "step_cost_token_seconds", "power_watts",
+                           "energy_busy_joules_total", "idle_power_watts"}) {
+    EXPECT_THAT(text, HasSubstr(absl::StrCat("bfio:worker_", name, "{worker=\"w0\"}")));
+    EXPECT_THAT(text, Not(HasSubstr(absl::StrCat("bfio:worker_", name, "{worker=\"w1\"}"))));
+  }
+  EXPECT_THAT(text, HasSubstr("\nbfio:worker_connected{worker=\"w1\"} 0\n"));
+  EXPECT_THAT(text, Not(HasSubstr(" nan")));
+}
+
+TEST(WorkerMetricsTest, ThePageListsWhatIsExposed) {
+  std::set<std::string> listed;
+  for (const MetricInfo& info : WorkerMetrics()) {
+    EXPECT_TRUE(listed.emplace(info.name).second) << info.name << " twice";
+    EXPECT_EQ(info.kind == MetricKind::kCounter, absl::EndsWith(info.name, "_total")) << info.name;
+    EXPECT_TRUE(absl::StartsWith(info.name, "bfio:worker_"))
+        << info.name << ": not to be taken for a router's";
+    EXPECT_FALSE(info.help.empty()) << info.name;
+  }
+  const RankFigures ranks[] = {Known()};
+  EXPECT_EQ(Exposed(MetricsText("1", ranks)), listed);
+}
+
+TEST(WorkerMetricsTest, DocsMetricsIsUpToDate) {
+  std::ifstream file(absl::StrCat(BFIO_SOURCE_DIR, "/docs/metrics.md"));
+  const std::string page((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  EXPECT_THAT(page, HasSubstr(MetricsTable("Worker", WorkerMetrics())));
+}
+
+}  // namespace
+}  // namespace bfio::worker

@@ -1,0 +1,81 @@
+#include "worker/link/rank_recorder.h"
+
+#include "gtest/gtest.h"
+
+namespace bfio::worker {
+namespace {
+
+StepRow Row(int32_t tokens, int64_t local_ns, std::optional<int64_t> gap_ns) {
+  StepRow row;
+  row.active = tokens;
+  row.finished = 1;
+  row.prefill_tokens = 10;
+  row.local_ns = local_ns;
+  row.barrier_wait_ns = 3'000'000;
+  row.gap_ns = gap_ns;
+  row.load_tokens = 77;
+  return row;
+}
+
+TEST(RankRecorderTest, PhasesInTheOrderOfALife) {
+  RankRecorder recorder("w", {.slots = 4, .kv_tokens = 100});
+  EXPECT_EQ(recorder.figures().phase, RankPhase::kStarting);
+  recorder.OnStarted();
+  EXPECT_EQ(recorder.figures().phase, RankPhase::kConnecting);
+  recorder.OnStreamUp();
+  EXPECT_EQ(recorder.figures().phase, RankPhase::kJoined);
+  recorder.OnEpoch(5, 1, 2, /*formed=*/false);
+  EXPECT_EQ(recorder.figures().phase, RankPhase::kJoined);
+  EXPECT_FALSE(recorder.figures().rank.has_value());
+  recorder.OnEpoch(6, 1, 2, /*formed=*/true);
+  EXPECT_EQ(recorder.figures().phase, RankPhase::kServing);
+  EXPECT_EQ(recorder.figures().rank, 1);
+  recorder.OnStreamDown();
+  EXPECT_EQ(recorder.figures().phase, RankPhase::kServing) << "the group steps on without a router";
+  EXPECT_FALSE(recorder.figures().connected);
+  recorder.OnEpochEnd();
+  EXPECT_EQ(recorder.figures().phase, RankPhase::kConnecting);
+  recorder.OnStreamUp();
+  recorder.OnLeaving();
+  const RankFigures end = recorder.figures();
+  EXPECT_EQ(end.phase, RankPhase::kLeaving);
+  EXPECT_EQ(end.reconnects, 1u);
+  EXPECT_EQ(end.epochs_formed, 1u);
+  EXPECT_EQ(end.epochs_failed, 1u);
+}
+
+TEST(RankRecorderTest, StepsAddUp) {
+  RankRecorder recorder("w", {.slots = 4, .kv_tokens = 100});
+  recorder.OnStep(Row(3, 1'000'000, std::nullopt), {.active_requests = 2, .free_kv_tokens = 60});
+  recorder.OnStep(Row(2, 2'000'000, 500'000),
+                  {.active_requests = 1, .free_kv_tokens = 80, .held_requests = 1});
+  const RankFigures figures = recorder.figures();
+  EXPECT_EQ(figures.steps, 2u);
+  EXPECT_EQ(figures.generated_tokens, 5u);
+  EXPECT_EQ(figures.prefill_tokens, 20u);
+  EXPECT_EQ(figures.finished_requests, 2u);
+  EXPECT_DOUBLE_EQ(figures.local_s.sum(), 0.003);
+  EXPECT_DOUBLE_EQ(figures.barrier_wait_s.sum(), 0.006);
+  EXPECT_EQ(figures.gap_s.count(), 1u) << "the first step has none";
+  EXPECT_EQ(figures.active_requests, 1);
+  EXPECT_EQ(figures.free_kv_tokens, 80);
+  EXPECT_EQ(figures.held_requests, 1);
+  EXPECT_EQ(figures.load_tokens, 77);
+}
+
+TEST(RankRecorderTest, TokensThatNobodyHeardCountUntilARouterIsTold) {
+  RankRecorder recorder("w", {});
+  recorder.OnUnsent(3);
+  recorder.OnUndelivered(7);
+  recorder.OnUndelivered(5);
+  recorder.OnStreamDown();
+  EXPECT_EQ(recorder.figures().undelivered_tokens, 12);
+  EXPECT_EQ(recorder.figures().unsent_messages, 0) << "they went with the stream";
+  recorder.OnEpoch(1, 0, 1, /*formed=*/false);
+  EXPECT_EQ(recorder.figures().undelivered_tokens, 12);
+  recorder.OnEpoch(2, 0, 1, /*formed=*/true);
+  EXPECT_EQ(recorder.figures().undelivered_tokens, 0);
+}
+
+}  // namespace
+}  // namespace bfio::worker

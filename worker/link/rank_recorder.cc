@@ -1,0 +1,118 @@
+#include "worker/link/rank_recorder.h"
+
+#include <utility>
+
+namespace bfio::worker {
+namespace {
+
+double Seconds(int64_t ns) {
+  return 1e-9 * static_cast<double>(ns);
+}
+
+}  // namespace
+
+RankRecorder::RankRecorder(std::string worker_id, const EngineLimits& limits) {
+  figures_.worker_id = std::move(worker_id);
+  figures_.slots = limits.slots;
+  figures_.kv_tokens = figures_.free_kv_tokens = limits.kv_tokens;
+}
+
+void RankRecorder::OnStarted() {
+  MutexLock lock(&mutex_);
+  started_ = true;
+}
+
+void RankRecorder::OnLeaving() {
+  MutexLock lock(&mutex_);
+  leaving_ = true;
+}
+
+void RankRecorder::OnStreamUp() {
+  MutexLock lock(&mutex_);
+  figures_.connected = true;
+  ++streams_;
+}
+
+void RankRecorder::OnStreamDown() {
+  MutexLock lock(&mutex_);
+  figures_.connected = false;
+  figures_.unsent_messages = 0;
+}
+
+void RankRecorder::OnReportSent() {
+  MutexLock lock(&mutex_);
+  ++figures_.reports_sent;
+}
+
+void RankRecorder::OnUnsent(size_t messages) {
+  MutexLock lock(&mutex_);
+  figures_.unsent_messages = static_cast<int64_t>(messages);
+}
+
+void RankRecorder::OnUndelivered(size_t tokens) {
+  MutexLock lock(&mutex_);
+  figures_.undelivered_tokens += static_cast<int64_t>(tokens);
+}
+
+void RankRecorder::OnEpoch(uint64_t epoch, int32_t rank, int32_t ranks, bool formed) {
+  MutexLock lock(&mutex_);
+  ++(formed ? figures_.epochs_formed : figures_.epochs_failed);
+  if (!formed) return;
+  figures_.epoch = epoch;
+  figures_.rank = rank;
+  figures_.ranks = ranks;
+  figures_.undelivered_tokens = 0;
+}
+
+void RankRecorder::OnEpochEnd() {
+  MutexLock lock(&mutex_);
+  figures_.epoch = 0;
+  figures_.rank.reset();
+  figures_.ranks = 0;
+  figures_.waiting_requests = 0;
+}
+
+void RankRecorder::OnStep(const StepRow& row, const Standing& standing) {
+  MutexLock lock(&mutex_);
+  ++figures_.steps;
+  figures_.generated_tokens += static_cast<uint64_t>(row.active);
+  figures_.prefill_tokens += static_cast<uint64_t>(row.prefill_tokens);
+  figures_.finished_requests += static_cast<uint64_t>(row.finished);
+  figures_.local_s.Add(Seconds(row.local_ns));
+  figures_.barrier_wait_s.Add(Seconds(row.barrier_wait_ns));
+  if (row.gap_ns.has_value()) figures_.gap_s.Add(Seconds(*row.gap_ns));
+  figures_.load_tokens = row.load_tokens;
+  figures_.active_requests = standing.active_requests;
+  figures_.free_kv_tokens = standing.free_kv_tokens;
+  figures_.waiting_requests = standing.waiting_requests;
+  figures_.held_requests = standing.held_requests;
+  figures_.held_bytes = standing.held_bytes;
+}
+
+void RankRecorder::OnCost(const StepCostEstimate& cost) {
+  MutexLock lock(&mutex_);
+  figures_.cost = cost;
+}
+
+void RankRecorder::OnEnergy(const EnergyReading& energy) {
+  MutexLock lock(&mutex_);
+  figures_.energy = energy;
+}
+
+RankFigures RankRecorder::figures() const {
+  MutexLock lock(&mutex_);
+  RankFigures figures = figures_;
+  figures.reconnects = streams_ == 0 ? 0 : streams_ - 1;
+  if (leaving_) {
+    figures.phase = RankPhase::kLeaving;
+  } else if (figures.epoch != 0) {
+    figures.phase = RankPhase::kServing;
+  } else if (figures.connected) {
+    figures.phase = RankPhase::kJoined;
+  } else {
+    figures.phase = started_ ? RankPhase::kConnecting : RankPhase::kStarting;
+  }
+  return figures;
+}
+
+}  // namespace bfio::worker

@@ -1,0 +1,66 @@
+// Keeps a rank's figures while its threads make them, for scrapes that come whenever they like.
+//
+// Purpose: step loop and link tell what happens; a reader gets a copy of the whole. Costs the step loop an
+// uncontended lock and three bucket searches after its report has gone out. Threads: any.
+#ifndef BFIO_WORKER_LINK_RANK_RECORDER_H_
+#define BFIO_WORKER_LINK_RANK_RECORDER_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "common/base/mutex.h"
+#include "worker/engine/engine.h"
+#include "worker/link/step_log.h"
+#include "worker/metrics/rank_figures.h"
+
+namespace bfio::worker {
+
+// How a rank stands after a step.
+struct Standing {
+  int64_t active_requests = 0;
+  int64_t free_kv_tokens = 0;
+  int64_t waiting_requests = 0;
+  int64_t held_requests = 0;
+  int64_t held_bytes = 0;
+};
+
+class RankRecorder {
+ public:
+  RankRecorder(std::string worker_id, const EngineLimits& limits);
+
+  // --- the process ---
+  void OnStarted();
+  void OnLeaving();
+
+  // --- the link ---
+  void OnStreamUp();
+  void OnStreamDown();
+  void OnReportSent();
+  void OnUnsent(size_t messages);
+  // Tokens of a report that no router hears.
+  void OnUndelivered(size_t tokens);
+
+  // --- the step loop ---
+  // What is kept has been told to the router by then.
+  void OnEpoch(uint64_t epoch, int32_t rank, int32_t ranks, bool formed);
+  void OnEpochEnd();
+  void OnStep(const StepRow& row, const Standing& standing);
+  // What the meter has found out.
+  void OnCost(const StepCostEstimate& cost);
+  void OnEnergy(const EnergyReading& energy);
+
+  RankFigures figures() const;
+
+ private:
+  mutable Mutex mutex_;
+  bool started_ ABSL_GUARDED_BY(mutex_) = false;
+  bool leaving_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t streams_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Less its phase and reconnects, which `figures` derives.
+  RankFigures figures_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace bfio::worker
+
+#endif  // BFIO_WORKER_LINK_RANK_RECORDER_H_

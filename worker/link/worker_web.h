@@ -1,0 +1,31 @@
+// A worker's HTTP port: /metrics for Prometheus, /healthz and /readyz for probes.
+//
+// Purpose: figures only. The port takes no orders and shows no request's content, so it asks nobody who he is
+// and is plain text; it belongs on a network that the scraper shares. Under
+//   /metrics   docs/metrics.md
+//   /healthz   200 while the process answers, from before its model is loaded; the body says what its ranks
+//   are, as
+//              "4 serving"
+//   /readyz    200 when every rank is in an epoch and none leaves, otherwise 503; the same body
+// Threads: OpenWorkerWeb from one thread; the server's threads read the recorders.
+#ifndef BFIO_WORKER_LINK_WORKER_WEB_H_
+#define BFIO_WORKER_LINK_WORKER_WEB_H_
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/http/http_server.h"
+#include "worker/link/rank_recorder.h"
+
+namespace bfio::worker {
+
+// Serves at `listen`, HOST:PORT. The recorders are borrowed. INVALID_ARGUMENT for an address that is none,
+// UNAVAILABLE when it cannot be had.
+absl::StatusOr<std::unique_ptr<HttpServer>> OpenWorkerWeb(const std::string& listen, std::string version,
+                                                          std::vector<const RankRecorder*> ranks);
+
+}  // namespace bfio::worker
+
+#endif  // BFIO_WORKER_LINK_WORKER_WEB_H_
