@@ -27,7 +27,7 @@ absl::Status DecisionLoop::CheckFits(const RequestRecord& record) const {
 }
 
 absl::Status DecisionLoop::CheckRoom(const RequestRecord& record) const {
-  if (waiting_bytes_ + record.prompt_bytes() > options_.max_waiting_bytes) {
+  if (waiting_bytes_ + record.prompt_bytes() + record.history_bytes() > options_.max_waiting_bytes) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the prompts of waiting requests take ", waiting_bytes_, " bytes already"));
   }
@@ -45,7 +45,7 @@ absl::Status DecisionLoop::CheckRoom(const RequestRecord& record) const {
 void DecisionLoop::Commit(RequestRecord& record) {
   record.committed_kv = KvOf(record.request);
   committed_kv_ += record.committed_kv;
-  record.waiting_bytes = record.first_token ? 0 : record.prompt_bytes();
+  record.waiting_bytes = record.first_token ? 0 : record.prompt_bytes() + record.history_bytes();
   waiting_bytes_ += record.waiting_bytes;
 }
 

@@ -60,6 +60,16 @@ absl::Status CheckResume(const v1::GenerateRequest& request, const RequestLimits
     return OutOfRange("resume_from_index", request.resume_from_index(),
                       absl::StrCat("at most ", limits.max_new_tokens));
   }
+  const auto received = static_cast<uint32_t>(request.received_token_ids_size());
+  if (received == 0) return absl::OkStatus();
+  if (!request.has_resume_from_index() || request.prompt_case() == v1::GenerateRequest::PROMPT_NOT_SET) {
+    return absl::InvalidArgumentError("received_token_ids needs resume_from_index and a prompt");
+  }
+  if (received < request.resume_from_index() || received > request.max_new_tokens()) {
+    return OutOfRange("the number of received_token_ids", received,
+                      absl::StrCat("within resume_from_index..max_new_tokens, ", request.resume_from_index(),
+                                   "..", request.max_new_tokens()));
+  }
   return absl::OkStatus();
 }
 

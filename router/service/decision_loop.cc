@@ -93,12 +93,8 @@ absl::Status DecisionLoop::PostArrival(core::RequestId id, v1::GenerateRequest r
                            absl::StrCat("the waiting pool is full (", options_.max_waiting, " requests)")),
                        kPoolFullRetry);
     }
-    const int64_t tokens = int64_t{PromptTokens(request)} + request.max_new_tokens();
-    auto entered = tenant_limiter_.Enter(request.tenant(), tokens, MonotonicNow());
-    if (!entered.ok()) {
-      refused_tenant_.fetch_add(1, std::memory_order_relaxed);
-      return entered.status();
-    }
+    auto entered = EnterTenant(request);
+    if (!entered.ok()) return entered.status();
     ticket = *std::move(entered);
   }
   const bool posted = events_.PostBounded(
@@ -110,6 +106,13 @@ absl::Status DecisionLoop::PostArrival(core::RequestId id, v1::GenerateRequest r
   if (posted) return absl::OkStatus();
   if (stop_requested_.load()) return ShuttingDown();
   return WithRetry(absl::ResourceExhaustedError("the router is overloaded"), kPoolFullRetry);
+}
+
+absl::StatusOr<TenantLimiter::Ticket> DecisionLoop::EnterTenant(const v1::GenerateRequest& request) {
+  const int64_t tokens = int64_t{PromptTokens(request)} + request.max_new_tokens();
+  auto entered = tenant_limiter_.Enter(request.tenant(), tokens, MonotonicNow());
+  if (!entered.ok()) refused_tenant_.fetch_add(1, std::memory_order_relaxed);
+  return entered;
 }
 
 void DecisionLoop::PostCancel(uint64_t stream_id, bool timed_out) {
@@ -212,7 +215,16 @@ void DecisionLoop::OnArrival(core::RequestId id, v1::GenerateRequest request,
     if (stream->End(ToGrpcStatus(status), std::nullopt)) FlushLater(stream);
   };
   if (draining_) return refuse(ShuttingDown());
-  if (request.has_resume_from_index() && Resume(id, request, stream)) return;
+  const bool restarts = request.has_resume_from_index();
+  if (restarts) {
+    if (Resume(id, request, stream)) return;
+    // Nobody loses a running request to his own limits because the router died.
+    if (now_ - started_ > options_.resume_timeout) {
+      auto entered = EnterTenant(request);
+      if (!entered.ok()) return refuse(entered.status());
+      ticket = *std::move(entered);
+    }
+  }
   const std::string name = request.request_id();
   RequestRecord* record = requests_.Add(id, std::move(request), stream, now_);
   if (record == nullptr) {
@@ -220,12 +232,15 @@ void DecisionLoop::OnArrival(core::RequestId id, v1::GenerateRequest request,
     return refuse(absl::AlreadyExistsError(absl::StrCat("a live request has the request_id ", name)));
   }
   record->ticket = std::move(ticket);
+  if (restarts) TakeReceived(*record);
   absl::Status status = CheckFits(*record);
   if (absl::Status room = CheckRoom(*record); status.ok() && !room.ok()) {
     totals_.set_refused_memory(totals_.refused_memory() + 1);
     status = WithRetry(std::move(room), kPoolFullRetry);
   } else if (status.ok()) {
-    status = scheduler_.Enqueue(record->Spec());
+    core::RequestSpec spec = record->Spec();
+    if (record->delivered > 0 && now_ - started_ <= options_.resume_timeout) spec.priority += BegunBonus();
+    status = scheduler_.Enqueue(spec);
     if (absl::IsResourceExhausted(status)) {
       totals_.set_refused_pool_full(totals_.refused_pool_full() + 1);
       SetRetryDelay(status, kPoolFullRetry);
@@ -239,6 +254,10 @@ void DecisionLoop::OnArrival(core::RequestId id, v1::GenerateRequest request,
   }
   totals_.set_accepted(totals_.accepted() + 1);
   Commit(*record);
+  if (record->send_from < record->delivered) {
+    stream->CatchUp(record->send_from, absl::MakeConstSpan(record->history).subspan(record->send_from));
+    FlushLater(stream);
+  }
 }
 
 void DecisionLoop::OnCancel(uint64_t stream_id, bool timed_out) {
@@ -585,9 +604,7 @@ void DecisionLoop::Replay(RequestRecord& record) {
   }
   totals_.set_replayed(totals_.replayed() + 1);
   core::RequestSpec spec = record.Spec();
-  // Its client is in the middle of a stream. No policy sees whoever has not begun before it, however deep
-  // the pool is by now.
-  spec.priority += 2 * options_.limits.max_abs_priority + 1;
+  spec.priority += BegunBonus();
   scheduler_.Requeue(spec);
 }
 

@@ -67,6 +67,8 @@ class DecisionLoop final : private Group::Listener {
   // Stop.
   absl::Status PostArrival(core::RequestId id, v1::GenerateRequest request,
                            std::shared_ptr<ClientStream> stream);
+  // Charges the request to its tenant's limits; RESOURCE_EXHAUSTED.
+  absl::StatusOr<TenantLimiter::Ticket> EnterTenant(const v1::GenerateRequest& request);
   // The client of that stream is gone, or its time is up.
   void PostCancel(uint64_t stream_id, bool timed_out);
 
@@ -146,6 +148,11 @@ class DecisionLoop final : private Group::Listener {
   // True when the call has been dealt with: it goes on with its request, waits for the workers, or is
   // refused. False: its request is unknown and starts anew.
   bool Resume(core::RequestId id, v1::GenerateRequest& request, const std::shared_ptr<ClientStream>& stream);
+  // What the client of a request that starts anew has of it already counts as made.
+  void TakeReceived(RequestRecord& record);
+  // What is added to the priority of requests whose clients are in the middle of a stream: no policy sees who
+  // has not begun before them, however deep the pool is by now.
+  int32_t BegunBonus() const { return 2 * options_.limits.max_abs_priority + 1; }
   void Attach(RequestRecord& record, const std::shared_ptr<ClientStream>& stream, uint32_t from);
   // From here on the request waits for its client.
   void Detach(RequestRecord& record, grpc::Status status);

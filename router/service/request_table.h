@@ -67,6 +67,7 @@ struct RequestRecord {
   bool keeps_history() const { return !forgotten && (request.has_token_ids() || request.resumable()); }
   // Bytes of the prompt's ids.
   int64_t prompt_bytes() const { return int64_t{4} * request.token_ids().ids_size(); }
+  int64_t history_bytes() const { return int64_t{4} * static_cast<int64_t>(history.size()); }
 
   // What is still to be done, as the core sees it: delivered tokens count as prompt.
   core::RequestSpec Spec() const;

@@ -51,6 +51,15 @@ bool DecisionLoop::Resume(core::RequestId id, v1::GenerateRequest& request,
   return true;
 }
 
+void DecisionLoop::TakeReceived(RequestRecord& record) {
+  v1::GenerateRequest& request = record.request;
+  // The last one is made again: if it was the last of all, or a stop token, the finish comes with it.
+  const int known = std::max(0, request.received_token_ids_size() - 1);
+  record.delivered = static_cast<uint32_t>(known);
+  record.history.assign(request.received_token_ids().begin(), request.received_token_ids().begin() + known);
+  google::protobuf::RepeatedField<uint32_t>().Swap(request.mutable_received_token_ids());
+}
+
 void DecisionLoop::Attach(RequestRecord& record, const std::shared_ptr<ClientStream>& stream, uint32_t from) {
   totals_.set_resumed(totals_.resumed() + 1);
   if (record.stream != nullptr) {

@@ -8,6 +8,8 @@
 namespace bfio::chaos {
 namespace {
 
+constexpr size_t kPausesShown = 8;
+
 double Quantile(std::vector<float> values, double q) {
   if (values.empty()) return 0;
   const auto at = values.begin() + static_cast<ptrdiff_t>(q * static_cast<double>(values.size() - 1));
@@ -101,6 +103,22 @@ Verdict Audit(const AuditInput& input) {
   count("  last third less first third, MiB", memory.router_growth() / 1024);
   count("largest worker's memory, peak, MiB", memory.worker_peak() / 1024);
   count("  last third less first third, MiB", memory.worker_growth() / 1024);
+  // The longest of those that began together, with the request whose they were.
+  std::vector<Gap> pauses = ledger.gaps;
+  std::sort(pauses.begin(), pauses.end(),
+            [](const Gap& a, const Gap& b) { return a.end - a.begin > b.end - b.begin; });
+  std::vector<absl::Time> shown;
+  for (const Gap& gap : pauses) {
+    if (shown.size() == kPausesShown) break;
+    if (std::any_of(shown.begin(), shown.end(),
+                    [&](absl::Time time) { return absl::AbsDuration(gap.end - time) < absl::Seconds(1); }))
+      continue;
+    shown.push_back(gap.end);
+    row(absl::StrFormat("  pause of request %d at token %d, stream %d", gap.request, gap.received,
+                        gap.attempts),
+        absl::StrFormat("%.2f..%.2f s", absl::ToDoubleSeconds(gap.begin - input.start),
+                        absl::ToDoubleSeconds(gap.end - input.start)));
+  }
   for (const auto& [ending, n] : ledger.endings) count(absl::StrCat("  ended: ", ending), n);
   return verdict;
 }

@@ -28,8 +28,6 @@ constexpr absl::Duration kGrace = absl::Seconds(2);
 constexpr int kSlots = 24;
 constexpr uint32_t kMeanOutput = 16;
 constexpr double kStepSeconds = 0.03;
-// Of the workloads' longest requests (workload.cc): eight times the mean.
-const absl::Duration kLongestRequest = absl::Seconds(8 * kMeanOutput * kStepSeconds);
 
 GroupOptions OptionsOf(const RunOptions& run) {
   GroupOptions group;
@@ -112,11 +110,7 @@ class Director {
         events_.emplace(now - start_ + event.fault.length, Event{event.fault, true});
     }
     // After the act: starting a router takes its time.
-    absl::Duration patience = detection_ + kGrace;
-    // A router that comes back may have to wait for a worker that is gone, and what that one held is made
-    // again from its first token.
-    if (event.fault.kind == FaultKind::kKillRouter) patience += detection_ + kLongestRequest;
-    disturbances_.push_back({MonotonicNow(), testing::kSlowdown * patience});
+    disturbances_.push_back({MonotonicNow(), testing::kSlowdown * (detection_ + kGrace)});
   }
 
   ChaosGroup& group_;

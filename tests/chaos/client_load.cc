@@ -82,7 +82,7 @@ class ClientLoad::Attempt final : public grpc::ClientReadReactor<v1::GenerateRes
     Ledger& seen = request_.seen;
     if (request_.heard_any) {
       if (now - request_.last_heard >= kNoticeGap)
-        seen.gaps.push_back({request_.n, request_.last_heard, now});
+        seen.gaps.push_back({request_.n, request_.last_heard, now, request_.received, request_.attempts});
     } else if (response_.token_ids_size() > 0) {
       seen.first_token_s.push_back(static_cast<float>(absl::ToDoubleSeconds(now - request_.first_sent)));
     }
@@ -210,7 +210,13 @@ void ClientLoad::Send(uint64_t n, absl::Time now) {
 }
 
 void ClientLoad::Begin(Request& request, absl::Time now) {
-  if (request.attempts++ > 0) request.message.set_resume_from_index(request.received);
+  if (request.attempts++ > 0) {
+    request.message.set_resume_from_index(request.received);
+    while (request.message.received_token_ids_size() < static_cast<int>(request.received)) {
+      const auto next = static_cast<uint32_t>(request.message.received_token_ids_size());
+      request.message.add_received_token_ids(workload_.Token(request.n, next));
+    }
+  }
   request.attempt_sent = now;
   request.attempt = std::make_unique<Attempt>(*this, request);
 }

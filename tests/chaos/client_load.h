@@ -49,6 +49,9 @@ struct LoadOptions {
 struct Gap {
   uint64_t request = 0;
   absl::Time begin, end;
+  // Tokens that it had, and streams it had opened, when the gap ended.
+  uint32_t received = 0;
+  int attempts = 0;
 };
 
 struct Ledger {

@@ -289,6 +289,62 @@ TEST(Resume, AnUnknownRequestIsStartedAgainOnlyWithItsPrompt) {
   EXPECT_EQ(cluster.State().requests().restarted(), 1u);
 }
 
+TEST(Resume, WhatItsClientHasIsNotMadeAgain) {
+  Cluster cluster(Options(1, {"--restart_settle=0s"}));
+  ASSERT_TRUE(cluster.ok());
+  uint64_t made = 0;
+  for (const int i : {3, 4}) {  // with prompt ids, and without
+    const v1::GenerateRequest request = Request(i, 20);
+    v1::GenerateRequest first = request;
+    first.set_resumable(false);
+    first.mutable_sampling()->set_seed(7);
+    const std::vector<uint32_t> whole = Generate(cluster.inference(), first).tokens;
+    ASSERT_EQ(whole.size(), 20u);
+    made += 20;
+    for (const uint32_t received : {1u, 12u, 20u}) {
+      for (const uint32_t from : {received, received / 2}) {
+        v1::GenerateRequest resume = first;
+        resume.set_resume_from_index(from);
+        *resume.mutable_received_token_ids() = {whole.begin(), whole.begin() + received};
+        const GenerateResult rest = Generate(cluster.inference(), resume);
+        EXPECT_TRUE(rest.status.ok()) << rest.status.error_message();
+        EXPECT_EQ(rest.tokens, std::vector<uint32_t>(whole.begin() + from, whole.end())) << received;
+        EXPECT_EQ(rest.finish.usage().completion_tokens(), 20u);
+        EXPECT_EQ(rest.finishes, 1);
+        made += 20 - received + 1;  // the last one once more
+      }
+    }
+  }
+  const v1::ClusterState state = cluster.State();
+  EXPECT_EQ(state.steps().generated_tokens(), made);
+  EXPECT_EQ(state.requests().restarted(), 12u);
+  ExpectTally(state.requests());
+
+  v1::GenerateRequest wrong = Request(5, 20);
+  const auto code = [&] { return Generate(cluster.inference(), wrong).status.error_code(); };
+  wrong.add_received_token_ids(1);
+  EXPECT_EQ(code(), grpc::StatusCode::INVALID_ARGUMENT) << "without resume_from_index";
+  wrong.set_resume_from_index(2);
+  EXPECT_EQ(code(), grpc::StatusCode::INVALID_ARGUMENT) << "fewer than up to there";
+  for (int t = 0; t < 20; ++t) wrong.add_received_token_ids(1);
+  EXPECT_EQ(code(), grpc::StatusCode::INVALID_ARGUMENT) << "more than it makes";
+}
+
+TEST(Resume, NoWayRoundATenantsLimits) {
+  Cluster cluster(
+      Options(1, {"--restart_settle=0s", "--resume_timeout=1ms", "--tenant_limits=acme:concurrent=1"}));
+  ASSERT_TRUE(cluster.ok());
+  v1::GenerateRequest request = Request(1, 200);
+  request.set_tenant("acme");
+  Begun owner(cluster, request);
+  v1::GenerateRequest other = Request(2, 20);
+  other.set_tenant("acme");
+  other.set_resume_from_index(0);
+  EXPECT_EQ(Generate(cluster.inference(), other).status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_EQ(cluster.State().requests().refused_tenant(), 1u);
+  owner.context.TryCancel();
+}
+
 TEST(Resume, ARequestNobodyComesBackForIsCancelled) {
   Cluster cluster(Options(1, {absl::StrCat("--resume_timeout=", 300 * kSlowdown, "ms")}));
   ASSERT_TRUE(cluster.ok());
