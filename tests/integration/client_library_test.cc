@@ -1,0 +1,315 @@
+// The C++ client library against the real router: refused, killed, cut off, cancelled, and lied to.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <fstream>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/clock.h"
+#include "common/net/status.h"
+#include "tests/testing/cluster.h"
+#include "tools/client/client.h"
+
+namespace bfio::testing {
+namespace {
+
+using client::CallOptions;
+using client::Client;
+using client::Generated;
+using client::Tokens;
+using client::TokenStream;
+
+ClusterOptions Options(int workers, double step_s, std::vector<std::string> router_flags = {}) {
+  ClusterOptions options;
+  options.worker_processes = workers;
+  options.router_flags = std::move(router_flags);
+  options.worker_flags = {absl::StrCat("--c=", step_s * kSlowdown), "--tl=0", "--slots=4"};
+  return options;
+}
+
+std::unique_ptr<Client> Connect(const std::string& address) {
+  auto client = Client::Create({.target = address});
+  EXPECT_TRUE(client.ok()) << client.status();
+  return *std::move(client);
+}
+
+v1::GenerateRequest Request(uint32_t output, uint64_t seed = 7) {
+  v1::GenerateRequest request = SyntheticRequest(10, output);
+  request.mutable_sampling()->set_seed(seed);
+  return request;
+}
+
+CallOptions Resumable() {
+  return {.timeout = kSlowdown * absl::Seconds(60), .resume = true};
+}
+
+// Reads until `tokens` have come; false if the request ends before that.
+bool ReadAsFarAs(TokenStream& stream, uint32_t tokens) {
+  while (stream.received() < tokens) {
+    const TokenStream::Event event = stream.Next(kSlowdown * absl::Seconds(30));
+    if (!std::holds_alternative<Tokens>(event)) return false;
+  }
+  return true;
+}
+
+absl::Status EndOf(TokenStream& stream) {
+  for (;;) {
+    const TokenStream::Event event = stream.Next();
+    if (const auto* status = std::get_if<absl::Status>(&event)) return *status;
+    if (std::holds_alternative<v1::Finish>(event)) return absl::OkStatus();
+  }
+}
+
+uint32_t Active(const v1::ClusterState& state) {
+  uint32_t active = state.waiting_requests();
+  for (const v1::WorkerState& worker : state.workers()) {
+    active += worker.active_requests() + worker.inflight_requests();
+  }
+  return active;
+}
+
+// What the sim engine makes for Request(output, seed), whatever happens.
+std::vector<uint32_t> Undisturbed(uint32_t output, uint64_t seed) {
+  Cluster cluster(Options(1, 0.0005));
+  const auto result = Connect(cluster.address())->GenerateAll(Request(output, seed));
+  EXPECT_TRUE(result.ok()) << result.status();
+  return result.ok() ? result->token_ids : std::vector<uint32_t>();
+}
+
+TEST(ClientLibrary, GivesEveryTokenOnceAndTheFinish) {
+  Cluster cluster(Options(1, 0.001));
+  ASSERT_TRUE(cluster.ok());
+  const auto client = Connect(cluster.address());
+  std::vector<uint32_t> seen;
+  const absl::StatusOr<Generated> result =
+      client->GenerateAll(Request(50), {}, [&](uint32_t first_index, absl::Span<const uint32_t> ids) {
+        EXPECT_EQ(first_index, seen.size());
+        seen.insert(seen.end(), ids.begin(), ids.end());
+      });
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->token_ids.size(), 50u);
+  EXPECT_EQ(result->token_ids, seen);
+  EXPECT_EQ(result->finish.reason(), v1::FINISH_REASON_LENGTH);
+  EXPECT_EQ(result->finish.usage().prompt_tokens(), 10u);
+  EXPECT_FALSE(result->request_id.empty());
+  const auto loads = client->GetLoads();
+  ASSERT_TRUE(loads.ok()) << loads.status();
+  EXPECT_EQ(loads->dp_rank_count(), 1u);
+  const auto refused = client->GenerateAll(SyntheticRequest(0, 5));
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_NE(refused.status().message().find("prompt_length"), std::string::npos);
+}
+
+TEST(ClientLibrary, ARefusedRequestComesAgainAfterTheRetryInfo) {
+  Cluster cluster(Options(1, 0.005, {"--max_waiting=1"}));
+  ASSERT_TRUE(cluster.ok());
+  const auto client = Connect(cluster.address());
+  std::vector<std::unique_ptr<TokenStream>> running;
+  for (int i = 0; i < 5; ++i) {
+    running.push_back(client->Generate(Request(10000)));
+    EXPECT_TRUE(i == 4 || ReadAsFarAs(*running.back(), 1));
+    if (i == 4) running.back()->Next(absl::ZeroDuration());  // starts it
+  }
+  ASSERT_TRUE(cluster.WaitFor(
+      "a full pool", [](const v1::ClusterState& s) { return s.waiting_requests() == 1 && Active(s) == 5; }));
+  const auto once = client->GenerateAll(Request(5), {.retry = {.max_retries = 0}});
+  EXPECT_EQ(once.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_TRUE(GetRetryDelay(once.status()).has_value());
+  const auto patient = client->Generate(Request(5), {.retry = {.max_retries = 1000}});
+  while (patient->counts().retries < 1) {
+    ASSERT_TRUE(std::holds_alternative<client::StillWaiting>(patient->Next(absl::Milliseconds(20))));
+  }
+  running.clear();  // cancels them
+  EXPECT_TRUE(EndOf(*patient).ok());
+  EXPECT_EQ(patient->received(), 5u);
+  EXPECT_EQ(cluster.State().requests().completed(), 1u);
+  EXPECT_GE(cluster.State().requests().refused_pool_full(), 2u);
+}
+
+TEST(ClientLibrary, AKilledRouterCostsAResumableRequestNothing) {
+  const std::vector<uint32_t> wanted = Undisturbed(200, 11);
+  Cluster cluster(Options(1, 0.005, {absl::StrCat("--step_timeout=", 2 * kSlowdown, "s")}));
+  ASSERT_TRUE(cluster.ok());
+  const auto client = Connect(cluster.address());
+  const auto plain = client->Generate(Request(200));
+  const auto stream = client->Generate(Request(200, 11), Resumable());
+  ASSERT_TRUE(ReadAsFarAs(*plain, 5));
+  std::vector<uint32_t> seen;
+  bool killed = false;
+  for (;;) {
+    const TokenStream::Event event = stream->Next();
+    if (const auto* tokens = std::get_if<Tokens>(&event)) {
+      EXPECT_EQ(tokens->first_index, seen.size());
+      seen.insert(seen.end(), tokens->ids.begin(), tokens->ids.end());
+    } else {
+      EXPECT_TRUE(std::holds_alternative<v1::Finish>(event)) << std::get<absl::Status>(event);
+      break;
+    }
+    if (seen.size() >= 20 && !killed) {
+      killed = true;
+      cluster.KillRouter();
+      cluster.StartRouterAgain();
+    }
+  }
+  EXPECT_EQ(seen, wanted);
+  EXPECT_GE(stream->counts().resumes, 1);
+  EXPECT_EQ(cluster.State().requests().resumed(), 1u);
+  EXPECT_EQ(EndOf(*plain).code(), absl::StatusCode::kUnavailable) << "it had tokens, and was not resumable";
+}
+
+TEST(ClientLibrary, AKilledWorkerIsNotNoticed) {
+  const std::vector<uint32_t> wanted = Undisturbed(150, 3);
+  Cluster cluster(Options(2, 0.005, {absl::StrCat("--step_timeout=", 2 * kSlowdown, "s")}));
+  ASSERT_TRUE(cluster.ok());
+  const auto client = Connect(cluster.address());
+  std::atomic<bool> killed = false;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] {
+      const auto result = client->GenerateAll(Request(150, 3), {}, [&](uint32_t first, auto) {
+        if (first > 20 && !killed.exchange(true)) cluster.workers()[0].Signal(SIGKILL);
+      });
+      ASSERT_TRUE(result.ok()) << result.status();
+      EXPECT_EQ(result->token_ids, wanted);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(cluster.State().requests().replayed(), 0u);
+}
+
+TEST(ClientLibrary, CancelEndsARequestForTheRouterToo) {
+  Cluster cluster(Options(1, 0.005));
+  ASSERT_TRUE(cluster.ok());
+  const auto client = Connect(cluster.address());
+  const auto stream = client->Generate(Request(5000));
+  const auto resumable = client->Generate(Request(5000), Resumable());
+  ASSERT_TRUE(ReadAsFarAs(*stream, 1));
+  ASSERT_TRUE(ReadAsFarAs(*resumable, 1));
+  std::thread other([&] {
+    absl::SleepFor(absl::Milliseconds(20));
+    stream->Cancel();
+    resumable->Cancel();
+  });
+  EXPECT_EQ(EndOf(*stream).code(), absl::StatusCode::kCancelled);
+  EXPECT_EQ(EndOf(*resumable).code(), absl::StatusCode::kCancelled);
+  other.join();
+  ASSERT_TRUE(cluster.WaitFor("both to be gone", [](const v1::ClusterState& s) {
+    return s.requests().cancelled() == 1 && s.requests().aborted() == 1 && Active(s) == 0;
+  })) << "a resumable one outlives its stream: only an Abort ends it";
+  // And a stream that is simply dropped.
+  client->Generate(Request(5000))->Next(absl::Milliseconds(50));
+  ASSERT_TRUE(cluster.WaitFor("the third", [](const v1::ClusterState& s) {
+    return s.requests().cancelled() == 2 && Active(s) == 0;
+  }));
+}
+
+TEST(ClientLibrary, ADeadlineEndsItAndAnAbsentRouterIsWaitedFor) {
+  Cluster cluster(Options(1, 0.005));
+  ASSERT_TRUE(cluster.ok());
+  const auto client = Connect(cluster.address());
+  const auto late = client->GenerateAll(Request(50000), {.timeout = absl::Milliseconds(300)});
+  EXPECT_EQ(late.status().code(), absl::StatusCode::kDeadlineExceeded);
+  cluster.KillRouter();
+  const auto nobody = client->GenerateAll(Request(5), {.retry = {.max_retries = 2}});
+  EXPECT_EQ(nobody.status().code(), absl::StatusCode::kUnavailable);
+  const auto stream = client->Generate(Request(5), Resumable());
+  EXPECT_TRUE(std::holds_alternative<client::StillWaiting>(stream->Next(absl::Milliseconds(200))));
+  cluster.StartRouterAgain();
+  EXPECT_TRUE(EndOf(*stream).ok());
+  EXPECT_EQ(stream->received(), 5u);
+}
+
+TEST(ClientLibrary, ShowsCertificateAndToken) {
+  const std::string folder = absl::StrCat(TestDirectory(), "/certs");
+  ASSERT_EQ(std::system(absl::StrCat("deploy/make_certs --out=", folder, " --workers=w0 --for-tests >",
+                                     folder, ".log 2>&1")
+                            .c_str()),
+            0);
+  const std::string token = "acme-token-acme-token";
+  std::ofstream(folder + "/tokens") << "acme token:" << token << "\n";
+  Process router("bfio_router",
+                 {"--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0", "--worker_listen=127.0.0.1:0",
+                  "--http_listen=", absl::StrCat("--client_tls_cert=", folder, "/client-server.crt"),
+                  absl::StrCat("--client_tls_key=", folder, "/client-server.key"),
+                  absl::StrCat("--client_tokens=", folder, "/tokens")});
+  ASSERT_TRUE(router.WaitForOutput("waiting for", kSlowdown * absl::Seconds(30))) << router.Stderr();
+  const std::string out = router.Stdout();
+  const size_t at = out.find("serving on ") + 11;
+  const std::string address = out.substr(at, out.find_first_of(",\n", at) - at);
+  const auto code = [&](client::ClientOptions options) {
+    options.target = address;
+    auto client = Client::Create(options);
+    if (!client.ok()) return client.status().code();
+    return (*client)->Abort("nobody", kSlowdown * absl::Seconds(10)).status().code();
+  };
+  const TlsFiles tls = {.ca = folder + "/client-ca.crt"};
+  EXPECT_EQ(code({.tls = tls, .token = token}), absl::StatusCode::kOk);
+  EXPECT_EQ(code({.tls = tls}), absl::StatusCode::kUnauthenticated);
+  EXPECT_EQ(code({.tls = {.ca = folder + "/worker-ca.crt"}, .token = token}), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(code({.tls = {.ca = folder + "/nothing"}}), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Client::Create({.target = "10.0.0.1:50051", .token = token}).status().code(),
+            absl::StatusCode::kInvalidArgument)
+      << "a token does not leave the machine in plain text";
+}
+
+// A server that breaks the promises of the API, which the router does not.
+class Liar final : public v1::Inference::Service {
+ public:
+  Liar() {
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+  }
+  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+
+ private:
+  grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
+                        grpc::ServerWriter<v1::GenerateResponse>* writer) override {
+    v1::GenerateResponse response;
+    response.add_token_ids(1);
+    writer->Write(response);
+    const std::string& lie = request->request_id();
+    if (lie == "gap") response.set_first_index(2);
+    if (lie == "count") {
+      response.Clear();
+      response.mutable_finish()->mutable_usage()->set_completion_tokens(2);
+    }
+    if (lie != "no finish") writer->Write(response);
+    return grpc::Status::OK;
+  }
+
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+TEST(ClientLibrary, FindsTokensMissingRepeatedOrMiscounted) {
+  Liar liar;
+  const auto client = Connect(liar.address());
+  for (const char* lie : {"gap", "repeat", "count", "no finish"}) {
+    v1::GenerateRequest request = Request(5);
+    request.set_request_id(lie);
+    EXPECT_EQ(client->GenerateAll(request).status().code(), absl::StatusCode::kDataLoss) << lie;
+  }
+}
+
+TEST(Backoff, HonoursRetryInfoAndGrowsWithinItsBounds) {
+  client::Backoff backoff({.first_pause = absl::Milliseconds(10), .last_pause = absl::Milliseconds(40)}, 1);
+  absl::Duration longest;
+  for (int i = 0; i < 200; ++i) {
+    const absl::Duration told = backoff.Next(absl::Seconds(1));
+    EXPECT_GE(told, absl::Seconds(1));
+    EXPECT_LE(told, absl::Milliseconds(1500));
+    const absl::Duration pause = backoff.Next(std::nullopt);
+    EXPECT_LE(pause, absl::Milliseconds(i == 0 ? 10 : i == 1 ? 20 : 40));
+    longest = std::max(longest, pause);
+  }
+  EXPECT_GT(longest, absl::Milliseconds(30)) << "not all of them small";
+}
+
+}  // namespace
+}  // namespace bfio::testing

@@ -1,0 +1,189 @@
+#include "tools/client/token_stream.h"
+
+#include <algorithm>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/clock.h"
+#include "common/net/status.h"
+#include "tools/client/attempt.h"
+#include "tools/client/link.h"
+
+namespace bfio::client {
+namespace {
+
+constexpr absl::Duration kAbortTimeout = absl::Seconds(5);
+// What no caller means; gRPC's deadlines end before absl's.
+constexpr absl::Duration kLongestTimeout = absl::Hours(24 * 365);
+
+uint64_t RandomBits() {
+  std::random_device device;
+  return (uint64_t{device()} << 32) | device();
+}
+
+Metadata WithToken(const CallOptions& options) {
+  Metadata metadata = options.metadata;
+  if (!options.token.empty()) metadata.emplace_back("authorization", absl::StrCat("Bearer ", options.token));
+  return metadata;
+}
+
+struct AbortCall {
+  Link& link;
+  grpc::ClientContext context;
+  v1::AbortRequest request;
+  v1::AbortResponse response;
+};
+
+}  // namespace
+
+TokenStream::TokenStream(Link& link, v1::GenerateRequest request, CallOptions options)
+    : link_(link),
+      options_(std::move(options)),
+      deadline_(MonotonicNow() + std::min(options_.timeout, kLongestTimeout)),
+      request_(std::move(request)),
+      own_id_(request_.request_id().empty()),
+      backoff_(options_.retry, RandomBits()) {
+  if (own_id_) request_.set_request_id(absl::StrCat("c-", absl::Hex(RandomBits(), absl::kZeroPad16)));
+  if (!options_.resume) return;
+  request_.set_resumable(true);
+  if (request_.resume_token().empty()) {
+    request_.set_resume_token(absl::StrCat(absl::Hex(RandomBits()), absl::Hex(RandomBits())));
+  }
+}
+
+TokenStream::~TokenStream() {
+  Cancel();
+  if (attempt_ != nullptr) attempt_->Abandon();
+}
+
+TokenStream::Event TokenStream::Next(absl::Duration patience) {
+  const absl::Time until = MonotonicNow() + patience;
+  while (!end_.has_value()) {
+    if (pause_until_.has_value()) SleepUntil(std::min(until, *pause_until_));
+    if (Cancelled()) return End(absl::CancelledError("cancelled by the caller"));
+    if (pause_until_.has_value() && MonotonicNow() < *pause_until_) return StillWaiting();
+    pause_until_.reset();
+    if (attempt_ == nullptr) Begin();
+    const auto taken = attempt_->Take(std::max(until - MonotonicNow(), absl::ZeroDuration()));
+    std::optional<Event> event;
+    if (const auto* message = std::get_if<v1::GenerateResponse>(&taken)) {
+      event = OnMessage(*message);
+    } else if (const auto* status = std::get_if<grpc::Status>(&taken)) {
+      event = OnStreamEnd(FromGrpcStatus(*status));
+    } else {
+      return StillWaiting();
+    }
+    if (event.has_value()) return *std::move(event);
+  }
+  return *end_;
+}
+
+void TokenStream::Begin() {
+  if (!options_.resume && own_id_ && counts_.retries > 0) {
+    // The router may not have noticed yet that the one before is gone.
+    request_.set_request_id(absl::StrCat("c-", absl::Hex(RandomBits(), absl::kZeroPad16)));
+  }
+  if (options_.resume && may_be_live_) request_.set_resume_from_index(received_);
+  auto attempt =
+      Attempt::Start(link_, request_, absl::Now() + (deadline_ - MonotonicNow()), WithToken(options_));
+  MutexLock lock(&mutex_);
+  attempt_ = std::move(attempt);
+  if (cancelled_) attempt_->Cancel();
+}
+
+std::optional<TokenStream::Event> TokenStream::OnMessage(const v1::GenerateResponse& message) {
+  broken_since_.reset();
+  backoff_.Reset();
+  may_be_live_ = true;
+  const auto count = static_cast<uint32_t>(message.token_ids_size());
+  if (finish_.has_value()) return End(absl::DataLossError("a message came after the final one"));
+  if (count > 0 && message.first_index() != received_) {
+    return End(absl::DataLossError(
+        absl::StrCat("token ", message.first_index(), " came where token ", received_, " was due")));
+  }
+  received_ += count;
+  if (message.has_finish()) {
+    finish_ = message.finish();
+    if (finish_->usage().completion_tokens() != received_) {
+      return End(absl::DataLossError(
+          absl::StrCat(received_, " tokens came, the router counts ", finish_->usage().completion_tokens())));
+    }
+  }
+  if (count == 0) return std::nullopt;
+  return Tokens{received_ - count, {message.token_ids().begin(), message.token_ids().end()}};
+}
+
+std::optional<TokenStream::Event> TokenStream::OnStreamEnd(const absl::Status& status) {
+  {
+    MutexLock lock(&mutex_);
+    attempt_.reset();
+  }
+  if (finish_.has_value()) return End(*finish_);
+  if (Cancelled()) return End(absl::CancelledError("cancelled by the caller"));
+  if (status.ok()) return End(absl::DataLossError("the stream ended without its final message"));
+  if (TryAgain(status)) return std::nullopt;
+  return End(status);
+}
+
+bool TokenStream::TryAgain(const absl::Status& status) {
+  if (!MayComeAgain(status)) return false;
+  const absl::Time now = MonotonicNow();
+  const bool refused = absl::IsResourceExhausted(status) && received_ == 0;
+  const bool resumes = options_.resume && !refused;
+  if (!resumes && (received_ > 0 || counts_.retries >= options_.retry.max_retries)) return false;
+  if (!broken_since_.has_value()) broken_since_ = now;
+  const absl::Time when = now + backoff_.Next(GetRetryDelay(status));
+  if (when >= deadline_) return false;
+  if (resumes && when > *broken_since_ + options_.retry.resume_patience) return false;
+  if (absl::IsUnavailable(status)) may_be_live_ = true;
+  ++(resumes ? counts_.resumes : counts_.retries);
+  pause_until_ = when;
+  return true;
+}
+
+TokenStream::Event TokenStream::End(Event event) {
+  if (attempt_ != nullptr) attempt_->Abandon();
+  MutexLock lock(&mutex_);
+  attempt_.reset();
+  end_ = event;
+  return event;
+}
+
+void TokenStream::SleepUntil(absl::Time until) {
+  MutexLock lock(&mutex_);
+  mutex_.AwaitWithTimeout(absl::Condition(&cancelled_),
+                          std::max(until - MonotonicNow(), absl::ZeroDuration()));
+}
+
+bool TokenStream::Cancelled() {
+  MutexLock lock(&mutex_);
+  return cancelled_;
+}
+
+void TokenStream::Cancel() {
+  std::shared_ptr<Attempt> attempt;
+  {
+    MutexLock lock(&mutex_);
+    if (cancelled_ || end_.has_value()) return;
+    cancelled_ = true;
+    attempt = attempt_;
+  }
+  if (attempt != nullptr) attempt->Cancel();
+  if (options_.resume) SendAbort();
+}
+
+void TokenStream::SendAbort() {
+  auto* const call = new AbortCall{link_, {}, {}, {}};
+  call->request.set_request_id(request_.request_id());
+  call->context.set_deadline(absl::ToChronoTime(absl::Now() + kAbortTimeout));
+  for (const auto& [name, value] : WithToken(options_)) call->context.AddMetadata(name, value);
+  link_.CallBegins();
+  link_.stub().async()->Abort(&call->context, &call->request, &call->response, [call](const grpc::Status&) {
+    Link& link = call->link;
+    delete call;
+    link.CallEnded();
+  });
+}
+
+}  // namespace bfio::client
