@@ -1,14 +1,7 @@
 #include "common/http/http_server.h"
 
-// Debian's library is compiled with it, and the classes' layout depends on it.
-#define CPPHTTPLIB_OPENSSL_SUPPORT
-#include <httplib.h>
-
 #include <atomic>
-#include <condition_variable>
-#include <deque>
 #include <map>
-#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -17,14 +10,15 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "common/http/bounded_pool.h"
+#include "common/http/host_name.h"
 #include "common/net/address.h"
 
 namespace bfio {
 namespace {
 
 constexpr int kThreads = HttpServer::kMaxStreams + 4;
-// Connections that wait for a thread. Beyond that the kernel's queue fills and callers wait for the
-// connection.
+// Connections that wait for a thread.
 constexpr size_t kMaxWaiting = 64;
 // A connection holds a thread while it is idle.
 constexpr int kReadSeconds = 2, kWriteSeconds = 5, kKeepAliveSeconds = 2;
@@ -33,61 +27,6 @@ constexpr size_t kMaxBodyBytes = 64 << 10;
 constexpr char kContentPolicy[] =
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
-
-// httplib's own pool has no bound.
-class BoundedPool final : public httplib::TaskQueue {
- public:
-  BoundedPool() {
-    for (int i = 0; i < kThreads; ++i) threads_.emplace_back([this] { Work(); });
-  }
-
-  void enqueue(std::function<void()> task) override {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return tasks_.size() < kMaxWaiting || stopping_; });
-    tasks_.push_back(std::move(task));
-    changed_.notify_all();
-  }
-
-  void shutdown() override {
-    {
-      std::unique_lock lock(mutex_);
-      stopping_ = true;
-      changed_.notify_all();
-    }
-    for (std::thread& thread : threads_) thread.join();
-  }
-
- private:
-  void Work() {
-    for (;;) {
-      std::function<void()> task;
-      {
-        std::unique_lock lock(mutex_);
-        changed_.wait(lock, [&] { return !tasks_.empty() || stopping_; });
-        // What has been accepted is served: a task owns its connection.
-        if (tasks_.empty()) return;
-        task = std::move(tasks_.front());
-        tasks_.pop_front();
-        changed_.notify_all();
-      }
-      task();
-    }
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> tasks_;
-  bool stopping_ = false;
-  std::vector<std::thread> threads_;
-};
-
-// "localhost" and numbers, with or without a port: names that no stranger can make point elsewhere.
-bool NamesThisMachine(absl::string_view host) {
-  if (absl::StartsWith(host, "[")) return true;
-  host = host.substr(0, host.find(':'));
-  return host.empty() || host == "localhost" ||
-         host.find_first_not_of("0123456789.") == absl::string_view::npos;
-}
 
 HttpRequest ToRequest(const httplib::Request& request) {
   HttpRequest result;
@@ -107,7 +46,7 @@ class HttpServer::Impl {
  public:
   Impl(Gate gate, std::unique_ptr<httplib::Server> server)
       : gate_(std::move(gate)), owned_(std::move(server)), server_(*owned_) {
-    server_.new_task_queue = [] { return new BoundedPool; };
+    server_.new_task_queue = [] { return new BoundedPool(kThreads, kMaxWaiting); };
     server_.set_read_timeout(kReadSeconds);
     server_.set_write_timeout(kWriteSeconds);
     server_.set_keep_alive_timeout(kKeepAliveSeconds);

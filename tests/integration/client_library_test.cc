@@ -161,6 +161,26 @@ TEST(ClientLibrary, AKilledRouterCostsAResumableRequestNothing) {
   EXPECT_EQ(EndOf(*plain).code(), absl::StatusCode::kUnavailable) << "it had tokens, and was not resumable";
 }
 
+TEST(ClientLibrary, ARouterAndAllWorkersKilledCostAResumableRequestNoToken) {
+  const std::vector<uint32_t> wanted = Undisturbed(60, 11);
+  Cluster cluster(Options(1, 0.005, {absl::StrCat("--restart_settle=", 500 * kSlowdown, "ms")}));
+  ASSERT_TRUE(cluster.ok());
+  const auto client = Connect(cluster.address());
+  bool killed = false;
+  const auto result = client->GenerateAll(Request(60, 11), Resumable(), [&](uint32_t first_index, auto) {
+    if (first_index < 20 || killed) return;
+    killed = true;
+    cluster.KillRouter();
+    cluster.workers()[0].Signal(SIGKILL);
+    cluster.StartRouterAgain();
+    cluster.StartWorker();
+  });
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->token_ids, wanted);
+  EXPECT_EQ(cluster.State().requests().restarted(), 1u);
+  EXPECT_LE(cluster.State().steps().generated_tokens(), 40u) << "those the client has are not made again";
+}
+
 TEST(ClientLibrary, AKilledWorkerIsNotNoticed) {
   const std::vector<uint32_t> wanted = Undisturbed(150, 3);
   Cluster cluster(Options(2, 0.005, {absl::StrCat("--step_timeout=", 2 * kSlowdown, "s")}));
@@ -254,6 +274,24 @@ TEST(ClientLibrary, ShowsCertificateAndToken) {
   EXPECT_EQ(Client::Create({.target = "10.0.0.1:50051", .token = token}).status().code(),
             absl::StatusCode::kInvalidArgument)
       << "a token does not leave the machine in plain text";
+}
+
+TEST(ClientLibrary, WhatEndedForUsEndsForTheRouterAndNothingElseDoes) {
+  Cluster cluster(Options(1, 0.005, {"--resume_timeout=600s"}));
+  ASSERT_TRUE(cluster.ok());
+  const auto client = Connect(cluster.address());
+  v1::GenerateRequest request = Request(60000);
+  request.set_request_id("same");
+  const auto stream = client->Generate(request, Resumable());
+  ASSERT_TRUE(ReadAsFarAs(*stream, 1));
+  EXPECT_EQ(client->GenerateAll(request, Resumable()).status().code(), absl::StatusCode::kAlreadyExists);
+  const uint32_t before = stream->received();
+  EXPECT_TRUE(ReadAsFarAs(*stream, before + 20)) << "another of the same name is not aborted";
+  const auto late =
+      client->GenerateAll(Request(60000), {.timeout = kSlowdown * absl::Milliseconds(300), .resume = true});
+  EXPECT_EQ(late.status().code(), absl::StatusCode::kDeadlineExceeded);
+  ASSERT_TRUE(
+      cluster.WaitFor("the late one's slot", [](const v1::ClusterState& s) { return Active(s) == 1; }));
 }
 
 // A server that breaks the promises of the API, which the router does not.

@@ -28,6 +28,22 @@ Metadata WithToken(const CallOptions& options) {
   return metadata;
 }
 
+// A resumable request that ended so for us may go on at the router: it takes the end of a stream, by our
+// deadline too, for a connection that broke.
+bool MayGoOn(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kDataLoss:
+    case absl::StatusCode::kInternal:
+    case absl::StatusCode::kUnknown:
+      return true;
+    default:  // refused, or another's: not ours to abort
+      return false;
+  }
+}
+
 struct AbortCall {
   Link& link;
   grpc::ClientContext context;
@@ -103,6 +119,8 @@ std::optional<TokenStream::Event> TokenStream::OnMessage(const v1::GenerateRespo
         absl::StrCat("token ", message.first_index(), " came where token ", received_, " was due")));
   }
   received_ += count;
+  // A router that does not know the request any more goes on after them.
+  if (options_.resume) request_.mutable_received_token_ids()->MergeFrom(message.token_ids());
   if (message.has_finish()) {
     finish_ = message.finish();
     if (finish_->usage().completion_tokens() != received_) {
@@ -144,6 +162,8 @@ bool TokenStream::TryAgain(const absl::Status& status) {
 
 TokenStream::Event TokenStream::End(Event event) {
   if (attempt_ != nullptr) attempt_->Abandon();
+  const auto* status = std::get_if<absl::Status>(&event);
+  if (options_.resume && status != nullptr && MayGoOn(*status)) SendAbort();
   MutexLock lock(&mutex_);
   attempt_.reset();
   end_ = event;

@@ -32,7 +32,7 @@ struct CallOptions {
   // What may be tried again, and how patiently.
   RetryOptions retry;
   // Sends the request as resumable: a broken stream is taken up where it broke, whatever it was that broke.
-  // Costs router and worker the memory of its tokens, and a cancelled request one Abort.
+  // Costs the memory of its tokens here, in router and worker, and a cancelled request one Abort.
   bool resume = false;
   // Instead of the client's.
   std::string token;

@@ -1,0 +1,77 @@
+// The threads of an HTTP server: a bounded number, and a bounded number of connections that wait for one.
+//
+// Purpose: httplib's own pool has no bound. Beyond both bounds the kernel's queue fills and callers wait for
+// the connection. Threads: any.
+#ifndef BFIO_COMMON_HTTP_BOUNDED_POOL_H_
+#define BFIO_COMMON_HTTP_BOUNDED_POOL_H_
+
+// Debian's library is compiled with it, and the classes' layout depends on it.
+#define CPPHTTPLIB_OPENSSL_SUPPORT
+#include <httplib.h>
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace bfio {
+
+class BoundedPool final : public httplib::TaskQueue {
+ public:
+  BoundedPool(int threads, size_t max_waiting) : max_waiting_(max_waiting) {
+    for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Work(); });
+  }
+
+  void enqueue(std::function<void()> task) override {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return tasks_.size() < max_waiting_ || stopping_; });
+    tasks_.push_back(std::move(task));
+    changed_.notify_all();
+  }
+
+  void shutdown() override {
+    {
+      std::unique_lock lock(mutex_);
+      stopping_ = true;
+      changed_.notify_all();
+    }
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  // Connections that wait for a thread.
+  bool crowded() {
+    std::unique_lock lock(mutex_);
+    return !tasks_.empty();
+  }
+
+ private:
+  void Work() {
+    for (;;) {
+      std::function<void()> task;
+      {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [&] { return !tasks_.empty() || stopping_; });
+        // What has been accepted is served: a task owns its connection.
+        if (tasks_.empty()) return;
+        task = std::move(tasks_.front());
+        tasks_.pop_front();
+        changed_.notify_all();
+      }
+      task();
+    }
+  }
+
+  const size_t max_waiting_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> tasks_;
+  bool stopping_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace bfio
+
+#endif  // BFIO_COMMON_HTTP_BOUNDED_POOL_H_

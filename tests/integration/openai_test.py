@@ -1,0 +1,368 @@
+#!/usr/bin/env python3
+"""bfio_openai in front of a real router, called through sockets of our own: what it serves, refuses and survives.
+
+usage: tests/integration/openai_test.py BUILD_FOLDER [unittest arguments]
+"""
+import http.client
+import json
+import pathlib
+import socket
+import sys
+import time
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "testing"))
+from processes import PATIENCE, Cluster, Program, programs_folder  # noqa: E402
+
+FOLDER = None
+
+
+class Front(unittest.TestCase):
+    router_flags = ()
+    worker_flags = ("--c=0.002", "--tl=0", "--slots=8")
+    front_flags = ()
+
+    @classmethod
+    def setUpClass(cls):
+        cls.cluster = Cluster(FOLDER, router_flags=cls.router_flags, worker_flags=cls.worker_flags)
+        cls.addClassCleanup(cls.cluster.close)
+        cls.front = Program(FOLDER, "bfio_openai", "--listen=127.0.0.1:0", f"--target={cls.cluster.address}",
+                            *cls.front_flags)
+        cls.addClassCleanup(cls.front.kill)
+        host, port = cls.front.wait_for(r"serving on (\S+),").group(1).rsplit(":", 1)
+        cls.where = (host, int(port))
+
+    def call(self, method, path, body=None, headers=()):
+        connection = http.client.HTTPConnection(*self.where, timeout=PATIENCE)
+        self.addCleanup(connection.close)
+        headers = {"Content-Type": "application/json", **dict(headers)}
+        data = body if body is None or isinstance(body, (bytes, str)) else json.dumps(body)
+        connection.request(method, path, body=data, headers=headers)
+        return connection.getresponse()
+
+    def complete(self, path="/v1/completions", headers=(), **body):
+        """Status, JSON and headers of a request that does not stream."""
+        body.setdefault("max_tokens", 5)
+        if path == "/v1/completions":
+            body.setdefault("prompt", [1, 2, 3])
+        reply = self.call("POST", path, body, headers)
+        return reply.status, json.loads(reply.read()), reply.headers
+
+    def events(self, reply):
+        """The data of the server-sent events, JSON parsed, until the reply ends."""
+        self.assertEqual(reply.status, 200, reply.status)
+        self.assertEqual(reply.headers["Content-Type"], "text/event-stream")
+        text = reply.read().decode()
+        self.assertTrue(text.endswith("\n\n"), text[-100:])
+        for event in text[:-2].split("\n\n"):
+            self.assertTrue(event.startswith("data: "), event)
+            yield event[6:] if event == "data: [DONE]" else json.loads(event[6:])
+
+    def send_raw(self, data):
+        sock = socket.create_connection(self.where, timeout=PATIENCE)
+        self.addCleanup(sock.close)
+        sock.sendall(data)
+        return sock
+
+    @staticmethod
+    def post(body, headers=""):
+        return (f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+                f"Content-Length: {len(body)}\r\n{headers}\r\n{body}").encode()
+
+    @staticmethod
+    def read_all(sock):
+        data = b""
+        while part := sock.recv(65536):
+            data += part
+        return data.decode(errors="replace")
+
+    def probe(self):
+        """A request of one token that is given up when it is neither served nor refused soon: status, JSON, headers."""
+        connection = http.client.HTTPConnection(*self.where, timeout=0.5)
+        try:
+            connection.request("POST", "/v1/completions", json.dumps({"prompt": [1], "max_tokens": 1}),
+                               {"Content-Type": "application/json"})
+            reply = connection.getresponse()
+            return reply.status, json.loads(reply.read()), reply.headers
+        except TimeoutError:
+            return 0, {}, {}
+        finally:
+            connection.close()
+
+    def probe_until(self, status):
+        """With one slot, 200 says that it is free, 429 that the pool is full."""
+        give_up = time.monotonic() + PATIENCE
+        while time.monotonic() < give_up:
+            answer = self.probe()
+            if answer[0] == status:
+                return answer
+            time.sleep(0.05)
+        self.fail(f"no {status}, but {answer}")
+
+
+class Completions(Front):
+    def test_whole(self):
+        status, reply, headers = self.complete(max_tokens=7, seed=3, return_token_ids=True,
+                                               headers={"X-Request-Id": "mine"})
+        self.assertEqual(status, 200, reply)
+        choice = reply["choices"][0]
+        self.assertEqual(len(choice["token_ids"]), 7)
+        self.assertEqual(choice["text"], "".join(f"<|{i}|>" for i in choice["token_ids"] if i > 255),
+                         "ordinary ids of the sim engine are hardly ever bytes")
+        self.assertEqual(choice["finish_reason"], "length")
+        self.assertEqual(reply["usage"], {"prompt_tokens": 3, "completion_tokens": 7, "total_tokens": 10})
+        self.assertEqual((reply["object"], reply["id"], reply["model"]), ("text_completion", "cmpl-mine", "bfio"))
+        self.assertEqual(headers["X-Request-Id"], "mine")
+        again = self.complete(max_tokens=7, seed=3, return_token_ids=True)[1]
+        self.assertEqual(again["choices"][0]["token_ids"], choice["token_ids"])
+
+    def test_streamed_tokens_are_those_of_the_whole_reply(self):
+        whole = self.complete(max_tokens=40, seed=9, return_token_ids=True)[1]["choices"][0]
+        body = {"prompt": [1, 2, 3], "max_tokens": 40, "seed": 9, "return_token_ids": True, "stream": True,
+                "stream_options": {"include_usage": True}}
+        *chunks, last, usage, done = self.events(self.call("POST", "/v1/completions", body))
+        self.assertEqual(done, "[DONE]")
+        self.assertEqual(usage["choices"], [])
+        self.assertEqual(usage["usage"], {"prompt_tokens": 3, "completion_tokens": 40, "total_tokens": 43})
+        self.assertEqual(last["choices"][0]["finish_reason"], "length")
+        self.assertTrue(all(c["choices"][0]["finish_reason"] is None and c["usage"] is None for c in chunks))
+        self.assertEqual([i for c in chunks for i in c["choices"][0]["token_ids"]], whole["token_ids"])
+        self.assertEqual("".join(c["choices"][0]["text"] for c in chunks) + last["choices"][0]["text"], whole["text"])
+        self.assertGreater(len(chunks), 5, "tokens come as they are made")
+
+    def test_chat(self):
+        messages = [{"role": "system", "content": "hé"}, {"role": "user", "content": [{"type": "text", "text": "x"}]}]
+        status, reply, _ = self.complete("/v1/chat/completions", messages=messages, max_completion_tokens=4)
+        self.assertEqual(status, 200, reply)
+        prompt = "system: hé\nuser: x\nassistant: ".encode()
+        self.assertEqual(reply["usage"]["prompt_tokens"], len(prompt), "bytes are tokens")
+        self.assertEqual(reply["object"], "chat.completion")
+        self.assertEqual(reply["choices"][0]["message"]["role"], "assistant")
+        # The same prompt as text and as ids is the same prompt.
+        text = reply["choices"][0]["message"]["content"]
+        self.assertTrue(text)
+        as_text = self.complete(prompt=prompt.decode(), max_tokens=4, seed=1)[1]["choices"][0]["text"]
+        as_ids = self.complete(prompt=list(prompt), max_tokens=4, seed=1)[1]["choices"][0]["text"]
+        self.assertEqual(as_text, as_ids)
+        body = {"messages": messages, "max_tokens": 4, "stream": True}
+        *chunks, last, done = self.events(self.call("POST", "/v1/chat/completions", body))
+        self.assertEqual(done, "[DONE]")
+        self.assertEqual([c["choices"][0]["delta"].get("role") for c in chunks], ["assistant"] + [None] * (len(chunks) - 1))
+        self.assertTrue(all(c["choices"][0]["delta"]["content"] for c in chunks))
+        self.assertEqual(last["choices"][0]["delta"], {})
+
+    def test_stop_tokens(self):
+        ids = self.complete(max_tokens=8, seed=5, return_token_ids=True)[1]["choices"][0]["token_ids"]
+        stopped = self.complete(max_tokens=8, seed=5, return_token_ids=True, stop_token_ids=[ids[3]])[1]["choices"][0]
+        self.assertEqual((stopped["token_ids"], stopped["finish_reason"]), (ids[:4], "stop"))
+
+    def test_what_is_wrong_is_named(self):
+        for wrong, name in [({"n": 2}, "n"), ({"best_of": 2}, "best_of"), ({"logprobs": 3}, "logprobs"),
+                            ({"echo": True}, "echo"), ({"stop": "two"}, "stop"), ({"max_tokens": -1}, "max_tokens"),
+                            ({"max_tokens": 1.5}, "max_tokens"), ({"temperature": "hot"}, "temperature"),
+                            ({"temperature": 7}, "temperature"), ({"top_p": 0}, "top_p"), ({"stream": "yes"}, "stream"),
+                            ({"prompt": [1, -2]}, "prompt"), ({"prompt": []}, "prompt"), ({"prompt": ["a", "b"]}, "prompt"),
+                            ({"prompt": [1 << 33]}, "prompt"), ({"prompt": {}}, "prompt"), ({"min_tokens": 2}, "min_tokens"),
+                            ({"max_tokens": 10**9}, "max_new_tokens"), ({"seed": -1}, "seed"),
+                            ({"stream_options": 1}, "stream_options"), ({"stop_token_ids": ["a"]}, "stop_token_ids")]:
+            with self.subTest(wrong=wrong):
+                status, reply, _ = self.complete(**wrong)
+                self.assertEqual(status, 400, reply)
+                self.assertEqual(reply["error"]["type"], "invalid_request_error")
+                self.assertEqual(reply["error"]["param"], name, reply)
+        for trivial in [{"n": 1, "stop": None, "logprobs": None, "presence_penalty": 0.0, "user": "me", "unheard_of": [1]},
+                        {"ignore_eos": True, "min_tokens": 5}, {"min_tokens": 5}, {"top_k": -1}, {"stop": ["\n"]}]:
+            self.assertEqual(self.complete(**trivial)[0], 200, trivial)
+        self.assertEqual(self.complete(model="gpt")[0], 404)
+        for messages in [None, [], "x", [1], [{"content": "x"}], [{"role": "user", "content": [{"type": "image_url"}]}]]:
+            status, reply, _ = self.complete("/v1/chat/completions", messages=messages)
+            self.assertEqual((status, reply["error"]["param"]), (400, "messages"), reply)
+
+    def test_models_health_and_what_is_not_there(self):
+        self.assertEqual(json.loads(self.call("GET", "/v1/models").read())["data"][0]["id"], "bfio")
+        self.assertEqual(self.call("GET", "/health").status, 200)
+        for method, path, status in [("GET", "/nothing", 404), ("POST", "/v1/embeddings", 404), ("PUT", "/v1/completions", 405),
+                                     ("DELETE", "/v1/models", 405), ("POST", "/v1/completions", 400)]:
+            reply = self.call(method, path, "{}" if status != 400 else "")
+            self.assertEqual(reply.status, status, (method, path))
+            self.assertIn("message", json.loads(reply.read())["error"])
+        self.assertEqual(self.call("POST", "/v1/completions", "{}", {"Content-Type": "text/plain"}).status, 415)
+        self.assertEqual(self.call("GET", "/health", headers={"Host": "evil.example"}).status, 403)
+
+    def test_many_at_once_over_kept_connections(self):
+        import threading
+        failures, done = [], []
+
+        def client(number):
+            try:
+                connection = http.client.HTTPConnection(*self.where, timeout=PATIENCE)
+                for i in range(8):
+                    body = {"prompt": [number, i], "max_tokens": 6, "stream": True, "return_token_ids": True}
+                    connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+                    ids = [t for e in self.events(connection.getresponse()) if e != "[DONE]"
+                           for t in e["choices"][0]["token_ids"]]
+                    done.append(len(ids))
+                connection.close()
+            except Exception as error:  # noqa: BLE001
+                failures.append(repr(error))
+
+        threads = [threading.Thread(target=client, args=(n,)) for n in range(16)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(failures, [])
+        self.assertEqual(done, [6] * 128)
+
+    def test_its_port_is_its_own_and_bad_flags_are_one_line(self):
+        for flags in [(f"--listen={self.where[0]}:{self.where[1]}",), ("--listen=0.0.0.0:0",), ("--target=nowhere",),
+                      ("--max_connections=0",), ("--client_token_file=/nowhere",), ("--byte_offset=4294967295",)]:
+            other = Program(FOLDER, "bfio_openai", *flags)
+            self.addCleanup(other.kill)
+            self.assertEqual(other.process.wait(PATIENCE), 1 if flags[0].endswith(str(self.where[1])) else 2, flags)
+            self.assertRegex(other.output(), r"\Abfio_openai: [^\n]+\n\Z")
+
+
+class Hostile(Front):
+    front_flags = ("--max_body_kb=64", "--max_connections=8")
+
+    def assert_serves(self):
+        self.assertEqual(self.complete()[0], 200)
+
+    def test_bad_json(self):
+        for body in ["", "{", "[]", "null", '{"prompt": "\\ud800"}', '{"prompt": [1], "max_tokens": NaN}', "\x00" * 10,
+                     "[" * 30000, '{"prompt": "' + "\\u0000" * 5 + '", "max_tokens": 1e400}']:
+            reply = self.call("POST", "/v1/completions", body)
+            self.assertEqual(reply.status, 400, body[:40])
+            self.assertIn("error", json.loads(reply.read()))
+        reply = self.call("POST", "/v1/completions", b'{"prompt": "\xff\xfe"}')
+        self.assertEqual(reply.status, 400)
+        self.assert_serves()
+
+    def test_bodies_beyond_the_limit(self):
+        reply = self.call("POST", "/v1/completions", '{"prompt": "' + "x" * 70000 + '"}')
+        self.assertEqual(reply.status, 413)
+        # One that only claims to be, one that never ends, one that says neither.
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        for framing in (b"Content-Length: 99999999999999\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\n"):
+            sock = self.send_raw(head + framing)
+            try:
+                for _ in range(64):
+                    sock.sendall(b"4000\r\n" + b"x" * 0x4000 + b"\r\n")
+            except OSError:
+                pass  # it has hung up on us
+            try:
+                self.assertRegex(self.read_all(sock), r"^HTTP/1.1 4\d\d|^$")
+            except ConnectionError:
+                pass
+        import gzip
+        bomb = gzip.compress(b" " * (50 << 20))
+        reply = self.call("POST", "/v1/completions", bomb[:60000], {"Content-Encoding": "gzip"})
+        self.assertIn(reply.status, (400, 413))
+        self.assertEqual(self.call("POST", "/v1/completions", "x", {"Content-Type": "multipart/form-data; boundary=b"}).status, 415)
+        self.assert_serves()
+
+    def test_headers_beyond_the_limit(self):
+        sock = self.send_raw(b"GET /health HTTP/1.1\r\nHost: localhost\r\n" +
+                             b"".join(b"X-%d: %s\r\n" % (i, b"y" * 1000) for i in range(40)) + b"\r\n")
+        try:
+            self.assertRegex(self.read_all(sock), r"^HTTP/1.1 4\d\d|^$")
+        except ConnectionError:
+            pass
+        self.assertIn(self.call("GET", "/" + "a" * 9000).status, (400, 404, 414))
+        for garbage in (b"\r\n\r\n", b"GET\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200), b"GET / HTTP/9.9\r\n\r\n"):
+            sock = self.send_raw(garbage)
+            sock.shutdown(socket.SHUT_WR)
+            self.assertRegex(self.read_all(sock), r"^HTTP/1.1 4\d\d|^$")
+        self.assert_serves()
+
+    def test_idle_connections_make_way(self):
+        held = [self.send_raw(b"") for _ in range(20)]
+        self.assert_serves()
+        self.assertEqual(len(held), 20)
+
+
+class OneSlot(Front):
+    router_flags = ("--max_waiting=1",)
+    worker_flags = ("--c=0.01", "--tl=0", "--slots=1")
+
+    LONG = json.dumps({"prompt": [1], "max_tokens": 60000, "stream": True})
+
+    def start_long(self):
+        sock = self.send_raw(self.post(self.LONG))
+        while b"data: " not in sock.recv(65536):
+            pass
+        return sock
+
+    def test_a_client_that_goes_frees_its_slot(self):
+        for close in (lambda s: s.close(), lambda s: s.shutdown(socket.SHUT_WR)):
+            close(self.start_long())
+            self.probe_until(200)
+        # One that does not stream, and one that waits in the pool.
+        running = self.send_raw(self.post(json.dumps({"prompt": [1], "max_tokens": 60000})))
+        time.sleep(0.1)
+        waiting = self.send_raw(self.post(self.LONG))
+        time.sleep(0.1)
+        waiting.close()
+        running.close()
+        self.probe_until(200)
+
+    def test_a_full_pool_is_429_with_retry_after(self):
+        running = self.start_long()
+        waiting = self.send_raw(self.post(self.LONG))
+        status, reply, headers = self.probe_until(429)
+        self.assertEqual((status, reply["error"]["type"], reply["error"]["code"]),
+                         (429, "rate_limit_error", "RESOURCE_EXHAUSTED"))
+        self.assertGreaterEqual(int(headers["Retry-After"]), 1)
+        running.close()
+        waiting.close()
+        self.probe_until(200)
+
+
+class Ends(Front):
+    def test_it_stops_cleanly_and_lets_streams_end(self):
+        reply = self.call("POST", "/v1/completions", {"prompt": [1], "max_tokens": 200, "stream": True})
+        self.front.process.terminate()
+        self.front.wait_for("stopping")
+        self.assertEqual(self.call("POST", "/v1/completions", {"prompt": [1]}).status, 503)
+        events = list(self.events(reply))
+        self.assertEqual(events[-1], "[DONE]")
+        self.assertEqual(self.front.process.wait(PATIENCE), 0)
+
+
+class RouterGone(Front):
+    def test_health_says_so(self):
+        self.assertEqual(self.call("GET", "/health").status, 200)
+        self.cluster.router.kill()
+        reply = self.call("GET", "/health")
+        self.assertEqual(reply.status, 503)
+        self.assertTrue(reply.headers["Retry-After"])
+
+
+class Timeouts(Front):
+    worker_flags = ("--c=0.01", "--tl=0", "--slots=1")
+    front_flags = ("--timeout=2s",)
+
+    def test_a_late_request_is_504_or_says_so_in_its_stream(self):
+        status, reply, _ = self.complete(max_tokens=60000)
+        self.assertEqual((status, reply["error"]["code"]), (504, "DEADLINE_EXCEEDED"))
+        *_, last = self.events(self.call("POST", "/v1/completions", {"prompt": [1], "max_tokens": 60000, "stream": True}))
+        self.assertEqual(last["error"]["code"], "DEADLINE_EXCEEDED")
+
+
+class Restart(Front):
+    worker_flags = ("--c=0.01", "--tl=0", "--slots=4")
+
+    def test_a_stream_outlives_the_router(self):
+        wanted = self.complete(max_tokens=150, seed=4, return_token_ids=True)[1]["choices"][0]["token_ids"]
+        body = {"prompt": [1, 2, 3], "max_tokens": 150, "seed": 4, "stream": True, "return_token_ids": True}
+        reply = self.call("POST", "/v1/completions", body)
+        self.cluster.restart_router()
+        *chunks, done = self.events(reply)
+        self.assertEqual(done, "[DONE]")
+        self.assertEqual([i for c in chunks for i in c["choices"][0]["token_ids"]], wanted)
+
+
+if __name__ == "__main__":
+    FOLDER = programs_folder(sys.argv.pop(1))
+    unittest.main(verbosity=2)

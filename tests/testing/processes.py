@@ -1,0 +1,85 @@
+"""Real programs on free loopback ports, for tests in Python: a router with its workers, and a front before it.
+
+Each Program has its output in a file and is killed when its test is over. Standard library only.
+"""
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import tempfile
+import time
+
+# How long a test waits for what must happen; a net under a hang, not a bound that proves something.
+PATIENCE = 60.0
+
+
+class Program:
+    def __init__(self, folder, name, *args):
+        self.out = tempfile.TemporaryFile()
+        self.process = subprocess.Popen([os.path.join(folder, name), *args], stdout=self.out, stderr=subprocess.STDOUT,
+                                        stdin=subprocess.DEVNULL)
+
+    def output(self):
+        # Another offset than the program's.
+        return os.pread(self.out.fileno(), 1 << 20, 0).decode(errors="replace")
+
+    def wait_for(self, pattern):
+        """The first match of `pattern` in the output."""
+        give_up = time.monotonic() + PATIENCE
+        while time.monotonic() < give_up:
+            if found := re.search(pattern, self.output()):
+                return found
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.01)
+        raise AssertionError(f"{self.process.args[0]} never said {pattern}:\n{self.output()}")
+
+    def kill(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self.out.close()
+
+    def terminate(self):
+        """The exit code after SIGTERM."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(PATIENCE)
+
+
+class Cluster:
+    """A router and `workers` sim workers; `address` is the client API's, `admin` the admin API's."""
+
+    def __init__(self, folder, workers=1, router_flags=(), worker_flags=("--c=0.001", "--tl=0", "--slots=8")):
+        self.folder, self.workers_wanted = folder, workers
+        self.router_flags, self.worker_flags = router_flags, worker_flags
+        self.address = self.admin = "127.0.0.1:0"
+        self.router, self.workers = None, []
+        self.start_router()
+        self.workers = [Program(folder, "bfio_worker", f"--router={self.address}", *worker_flags) for _ in range(workers)]
+        self.router.wait_for(rf"epoch \d+ serves with {workers} ranks")
+
+    def start_router(self):
+        self.router = Program(self.folder, "bfio_router", f"--listen={self.address}", f"--admin_listen={self.admin}",
+                              f"--workers={self.workers_wanted}", "--http_listen=", *self.router_flags)
+        said = self.router.wait_for(r"serving on (\S+),.* admin on (\S+),.*waiting for")
+        self.address, self.admin = said.group(1), said.group(2)
+
+    def restart_router(self):
+        self.router.kill()
+        self.start_router()
+
+    def close(self):
+        for program in [*self.workers, self.router]:
+            program.kill()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+
+def programs_folder(argument):
+    folder = pathlib.Path(argument)
+    return str(folder / "bin" if (folder / "bin").is_dir() else folder)

@@ -1,0 +1,149 @@
+#include "tools/openai/connection.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "common/base/clock.h"
+
+namespace bfio::openai {
+namespace {
+
+thread_local Connection* current = nullptr;
+
+// The events that have come within `patience`; 0: none.
+short Poll(int socket, short events, absl::Duration patience) {
+  pollfd entry = {.fd = socket, .events = events, .revents = 0};
+  const int64_t ms = std::clamp<int64_t>(
+      absl::ToInt64Milliseconds(absl::Ceil(patience, absl::Milliseconds(1))), 0, 24 * 3600 * 1000);
+  const absl::Time until = MonotonicNow() + absl::Milliseconds(ms);
+  for (;;) {
+    const absl::Duration left = std::max(until - MonotonicNow(), absl::ZeroDuration());
+    const int ready =
+        poll(&entry, 1, static_cast<int>(absl::ToInt64Milliseconds(absl::Ceil(left, absl::Milliseconds(1)))));
+    if (ready < 0 && errno == EINTR) continue;
+    return ready > 0 ? entry.revents : short{0};
+  }
+}
+
+void Describe(const sockaddr_storage& address, std::string& ip, int& port) {
+  char text[INET6_ADDRSTRLEN] = "";
+  if (address.ss_family == AF_INET) {
+    const auto& v4 = reinterpret_cast<const sockaddr_in&>(address);
+    inet_ntop(AF_INET, &v4.sin_addr, text, sizeof(text));
+    port = ntohs(v4.sin_port);
+  } else if (address.ss_family == AF_INET6) {
+    const auto& v6 = reinterpret_cast<const sockaddr_in6&>(address);
+    inet_ntop(AF_INET6, &v6.sin6_addr, text, sizeof(text));
+    port = ntohs(v6.sin6_port);
+  }
+  ip = text;
+}
+
+}  // namespace
+
+Connection* Connection::Current() {
+  return current;
+}
+
+bool Connection::WaitForRequest(absl::Duration patience) {
+  return begin_ < end_ || (Poll(socket_, POLLIN, patience) & POLLIN) != 0;
+}
+
+void Connection::BeginRequest() {
+  read_by_ = MonotonicNow() + limits_.read_timeout;
+  header_bytes_ = body_bytes_ = 0;
+  in_headers_ = line_is_empty_ = true;
+  headers_too_large_ = false;
+  current = this;
+}
+
+void Connection::EndRequest() {
+  current = nullptr;
+}
+
+bool Connection::PeerGone() const {
+  return (Poll(socket_, POLLRDHUP, absl::ZeroDuration()) & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0;
+}
+
+bool Connection::is_readable() const {
+  return begin_ < end_ || (Poll(socket_, POLLIN, read_by_ - MonotonicNow()) & POLLIN) != 0;
+}
+
+ssize_t Connection::read(char* to, size_t size) {
+  const ssize_t taken = ReadWithinBounds(to, size);
+  // What follows on this connection, if anything does, is the rest of a request that was given up.
+  if (taken < 0) close_ = true;
+  return taken;
+}
+
+ssize_t Connection::ReadWithinBounds(char* to, size_t size) {
+  if (begin_ == end_ && !Fill()) return -1;
+  const size_t taken = std::min(size, end_ - begin_);
+  if (in_headers_) {
+    if (!CountHeaders(buffer_.data() + begin_, taken)) return -1;
+  } else {
+    body_bytes_ += taken;
+    // Chunks have frames, which count too.
+    if (body_bytes_ > 2 * limits_.body_bytes + (64 << 10)) return -1;
+  }
+  std::memcpy(to, buffer_.data() + begin_, taken);
+  begin_ += taken;
+  return static_cast<ssize_t>(taken);
+}
+
+bool Connection::Fill() {
+  begin_ = end_ = 0;
+  if ((Poll(socket_, POLLIN, read_by_ - MonotonicNow()) & POLLIN) == 0) return false;
+  ssize_t got;
+  do {
+    got = recv(socket_, buffer_.data(), buffer_.size(), 0);
+  } while (got < 0 && errno == EINTR);
+  if (got <= 0) return false;
+  end_ = static_cast<size_t>(got);
+  return true;
+}
+
+bool Connection::CountHeaders(const char* bytes, size_t size) {
+  // httplib reads headers byte by byte, so what is counted never runs into the body.
+  for (size_t i = 0; i < size && in_headers_; ++i) {
+    ++header_bytes_;
+    if (bytes[i] == '\n') {
+      in_headers_ = !line_is_empty_;
+      line_is_empty_ = true;
+    } else if (bytes[i] != '\r') {
+      line_is_empty_ = false;
+    }
+  }
+  headers_too_large_ = header_bytes_ > limits_.header_bytes;
+  return !headers_too_large_;
+}
+
+ssize_t Connection::write(const char* from, size_t size) {
+  if ((Poll(socket_, POLLOUT, limits_.write_timeout) & POLLOUT) == 0) return -1;
+  ssize_t sent;
+  do {
+    // A client that has gone is an error here, not a signal.
+    sent = send(socket_, from, size, MSG_NOSIGNAL | MSG_DONTWAIT);
+  } while (sent < 0 && errno == EINTR);
+  return sent;
+}
+
+void Connection::get_remote_ip_and_port(std::string& ip, int& port) const {
+  sockaddr_storage address = {};
+  socklen_t length = sizeof(address);
+  if (getpeername(socket_, reinterpret_cast<sockaddr*>(&address), &length) == 0) Describe(address, ip, port);
+}
+
+void Connection::get_local_ip_and_port(std::string& ip, int& port) const {
+  sockaddr_storage address = {};
+  socklen_t length = sizeof(address);
+  if (getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &length) == 0) Describe(address, ip, port);
+}
+
+}  // namespace bfio::openai

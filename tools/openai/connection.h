@@ -1,0 +1,74 @@
+// An HTTP connection as httplib sees it, with bounds that httplib lacks.
+//
+// Purpose: a request's headers and body have a size and a time in which they must come, whatever the client
+// does; and a handler can ask whether the client is still there. Ownership: the socket is the caller's.
+// Threads: one, the connection's.
+#ifndef BFIO_TOOLS_OPENAI_CONNECTION_H_
+#define BFIO_TOOLS_OPENAI_CONNECTION_H_
+
+#include <array>
+#include <string>
+
+#include "absl/time/time.h"
+// With httplib.h as Debian's library is compiled.
+#include "common/http/bounded_pool.h"
+
+namespace bfio::openai {
+
+struct ConnectionLimits {
+  size_t header_bytes = 32 << 10;
+  size_t body_bytes = 2 << 20;
+  // From a request's first byte to its last, and for a write.
+  absl::Duration read_timeout = absl::Seconds(30), write_timeout = absl::Seconds(30);
+};
+
+class Connection final : public httplib::Stream {
+ public:
+  Connection(int socket, const ConnectionLimits& limits) : socket_(socket), limits_(limits) {}
+
+  // The connection whose request the calling thread handles; nullptr elsewhere.
+  static Connection* Current();
+
+  // Waits for the next request; false when there will be none: the client is gone, or `patience` has passed.
+  bool WaitForRequest(absl::Duration patience);
+  // Before each request: new bounds.
+  void BeginRequest();
+  void EndRequest();
+
+  // The client has closed its end (or both).
+  bool PeerGone() const;
+  // The headers were larger than they may be.
+  bool HeadersTooLarge() const { return headers_too_large_; }
+  // What is left of the request will not be read, so nothing can follow on this connection.
+  void CloseAfterReply() { close_ = true; }
+  bool close() const { return close_; }
+
+  bool is_readable() const override;
+  bool is_writable() const override { return !PeerGone(); }
+  ssize_t read(char* to, size_t size) override;
+  ssize_t write(const char* from, size_t size) override;
+  void get_remote_ip_and_port(std::string& ip, int& port) const override;
+  void get_local_ip_and_port(std::string& ip, int& port) const override;
+  int socket() const override { return socket_; }
+
+ private:
+  ssize_t ReadWithinBounds(char* to, size_t size);
+  bool Fill();
+  // Counts what the headers take; false beyond their bound.
+  bool CountHeaders(const char* bytes, size_t size);
+
+  const int socket_;
+  const ConnectionLimits limits_;
+  std::array<char, 16 << 10> buffer_;
+  size_t begin_ = 0, end_ = 0;
+  absl::Time read_by_;
+  size_t header_bytes_ = 0, body_bytes_ = 0;
+  // Of the blank line that ends the headers: line feeds seen with nothing but a carriage return between them.
+  bool in_headers_ = true, line_is_empty_ = true;
+  bool headers_too_large_ = false;
+  bool close_ = false;
+};
+
+}  // namespace bfio::openai
+
+#endif  // BFIO_TOOLS_OPENAI_CONNECTION_H_

@@ -1,0 +1,88 @@
+#include "tools/openai/http_server.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "common/base/clock.h"
+
+namespace bfio::openai {
+namespace {
+
+// Connections that wait for a thread.
+constexpr size_t kMaxWaiting = 64;
+constexpr int kMaxRequests = 10000;
+// For a connection's first request, and for one after another: longer than clients keep idle connections, so
+// that it is they who close them.
+constexpr absl::Duration kFirstPatience = absl::Seconds(10), kIdlePatience = absl::Seconds(75);
+// While others wait for a thread.
+constexpr absl::Duration kCrowdedPatience = absl::Seconds(1);
+constexpr absl::Duration kSlice = absl::Milliseconds(250);
+// For the rest of a request that was not read: without that the kernel would take the reply back.
+constexpr absl::Duration kLinger = absl::Seconds(1);
+constexpr size_t kLingerBytes = 8 << 20;
+
+void Linger(int socket) {
+  ::shutdown(socket, SHUT_WR);
+  const timeval timeout = {.tv_sec = 0, .tv_usec = 100000};
+  setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
+  const absl::Time until = MonotonicNow() + kLinger;
+  char rest[16 << 10];
+  for (size_t read = 0; read < kLingerBytes && MonotonicNow() < until;) {
+    const ssize_t got = recv(socket, rest, sizeof(rest), 0);
+    if (got <= 0) return;
+    read += static_cast<size_t>(got);
+  }
+}
+
+}  // namespace
+
+BoundedServer::BoundedServer(const ConnectionLimits& limits, int max_connections) : limits_(limits) {
+  new_task_queue = [this, max_connections] {
+    auto* const pool = new BoundedPool(max_connections, kMaxWaiting);
+    pool_ = pool;
+    return pool;
+  };
+  set_payload_max_length(limits.body_bytes);
+  set_tcp_nodelay(true);
+  // httplib's own is SO_REUSEPORT, with which two programs get a port and share its callers.
+  set_socket_options([](int socket) {
+    const int on = 1;
+    setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  });
+}
+
+void BoundedServer::WidenBacklog() {
+  ::listen(svr_sock_, SOMAXCONN);
+}
+
+bool BoundedServer::AwaitRequest(Connection& connection, absl::Duration patience) {
+  const absl::Time begin = MonotonicNow();
+  while (svr_sock_ != INVALID_SOCKET) {
+    if (connection.WaitForRequest(kSlice)) return true;
+    const absl::Duration idle = MonotonicNow() - begin;
+    if (idle > patience || connection.PeerGone() || (idle > kCrowdedPatience && pool_.load()->crowded()))
+      break;
+  }
+  return false;
+}
+
+bool BoundedServer::process_and_close_socket(socket_t socket) {
+  Connection connection(socket, limits_);
+  bool open = true;
+  for (int i = 0; open && i < kMaxRequests; ++i) {
+    if (!AwaitRequest(connection, i == 0 ? kFirstPatience : kIdlePatience)) break;
+    connection.BeginRequest();
+    bool closed = false;
+    open =
+        process_request(connection, i + 1 == kMaxRequests, closed, nullptr) && !closed && !connection.close();
+    connection.EndRequest();
+  }
+  if (connection.close()) Linger(socket);
+  ::shutdown(socket, SHUT_RDWR);
+  ::close(socket);
+  return open;
+}
+
+}  // namespace bfio::openai

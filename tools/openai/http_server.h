@@ -1,0 +1,30 @@
+// httplib's server over connections with bounds (connection.h).
+//
+// Purpose: how a connection is served, from its first request to its close; nothing about what is served.
+// Threads: Serve on one; connections on the pool's.
+#ifndef BFIO_TOOLS_OPENAI_HTTP_SERVER_H_
+#define BFIO_TOOLS_OPENAI_HTTP_SERVER_H_
+
+#include "tools/openai/connection.h"
+
+namespace bfio::openai {
+
+class BoundedServer final : public httplib::Server {
+ public:
+  BoundedServer(const ConnectionLimits& limits, int max_connections);
+
+  // After binding: many clients may come at once, and httplib lets the kernel keep five of them waiting.
+  void WidenBacklog();
+
+ private:
+  bool process_and_close_socket(socket_t socket) override;
+  bool AwaitRequest(Connection& connection, absl::Duration patience);
+
+  const ConnectionLimits limits_;
+  // httplib owns it, from the first connection on.
+  std::atomic<BoundedPool*> pool_ = nullptr;
+};
+
+}  // namespace bfio::openai
+
+#endif  // BFIO_TOOLS_OPENAI_HTTP_SERVER_H_

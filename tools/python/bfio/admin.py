@@ -1,0 +1,59 @@
+"""The admin API: what the cluster does, and a few levers."""
+from __future__ import annotations
+
+from typing import Iterator, Optional
+
+import grpc
+
+from bfio.channel import Login, open_channel
+from bfio.request import to_error
+from bfio.v1 import admin_pb2, admin_pb2_grpc
+
+
+class Admin:
+    """A router's admin port. What it returns are the messages of proto/bfio/v1/admin.proto."""
+
+    def __init__(self, target: str, *, ca: Optional[str] = None, cert: Optional[str] = None, key: Optional[str] = None,
+                 token: Optional[str] = None):
+        self._login = Login(ca, cert, key, token)
+        self._channel = open_channel(grpc, target, self._login)
+        self._stub = admin_pb2_grpc.AdminStub(self._channel)
+
+    def state(self, timeout: float = 5.0) -> admin_pb2.ClusterState:
+        return self._unary(self._stub.GetClusterState, admin_pb2.GetClusterStateRequest(), timeout)
+
+    def set_policy(self, name: str, *, horizon: Optional[int] = None, objective: str = "", timeout: float = 5.0) -> None:
+        """From the next decision on. What is not given is kept."""
+        policy = admin_pb2.PolicySetting(name=name, horizon=horizon, objective=objective)
+        self._unary(self._stub.SetPolicy, admin_pb2.SetPolicyRequest(policy=policy), timeout)
+
+    def drain(self, worker_id: str, timeout: float = 5.0) -> None:
+        """No new requests for this worker; it leaves when those it has have ended."""
+        self._unary(self._stub.DrainWorker, admin_pb2.DrainWorkerRequest(worker_id=worker_id), timeout)
+
+    def watch_steps(self, every: int = 1, timeout: Optional[float] = None) -> Iterator[admin_pb2.StepSummary]:
+        """A summary of every n-th step, until `timeout` seconds have passed or the iterator is closed."""
+        call = self._stub.WatchSteps(admin_pb2.WatchStepsRequest(every=every), timeout=timeout,
+                                     metadata=self._login.metadata())
+        try:
+            yield from call
+        except grpc.RpcError as error:
+            if error.code() != grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise to_error(error) from None
+        finally:
+            call.cancel()
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def __enter__(self) -> "Admin":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def _unary(self, method, request, timeout):
+        try:
+            return method(request, timeout=timeout, metadata=self._login.metadata())
+        except grpc.RpcError as error:
+            raise to_error(error) from None

@@ -1,0 +1,149 @@
+"""The asyncio client: bfio.aio.Client has the calls of bfio.Client as coroutines, its streams are iterated with async for."""
+from __future__ import annotations
+
+import asyncio
+from typing import AsyncIterator, Optional, Sequence, Union
+
+import grpc
+import grpc.aio
+
+from bfio.channel import Login, open_channel
+from bfio.client import CANCELLED
+from bfio.request import Error, Finish, Request, Result, Retry, Tokens, build, to_error
+from bfio.v1 import inference_pb2, inference_pb2_grpc
+
+
+class Stream:
+    """`async for` gives the tokens; `finish` is there at the end. A task that is cancelled cancels its request."""
+
+    def __init__(self, client: "Client", request: Request, metadata):
+        self._client, self._request, self._metadata = client, request, metadata
+        self._call: Optional[grpc.aio.UnaryStreamCall] = None
+        self._cancelled = asyncio.Event()
+        self._tokens = self._run()
+
+    @property
+    def request_id(self) -> str:
+        return self._request.message.request_id
+
+    @property
+    def finish(self) -> Optional[Finish]:
+        return self._request.finish
+
+    @property
+    def retries(self) -> int:
+        return self._request.retries
+
+    @property
+    def resumes(self) -> int:
+        return self._request.resumes
+
+    def __aiter__(self) -> AsyncIterator[Tokens]:
+        return self
+
+    async def __anext__(self) -> Tokens:
+        return await self._tokens.__anext__()
+
+    async def aclose(self) -> None:
+        self.cancel()
+        await self._tokens.aclose()
+
+    def cancel(self) -> None:
+        """Iterating then raises Error with CANCELLED. Frees the request's slot, a resumable one's too."""
+        if self._cancelled.is_set() or self.finish is not None:
+            return
+        self._cancelled.set()
+        if self._call is not None:
+            self._call.cancel()
+        if self._request.resume:
+            self._client.abort_later(self.request_id)
+
+    async def _run(self) -> AsyncIterator[Tokens]:
+        try:
+            while True:
+                error = None
+                try:
+                    message, timeout = self._request.begin()
+                    self._call = self._client.stub.Generate(message, timeout=timeout, metadata=self._metadata)
+                    async for response in self._call:
+                        tokens = self._request.on_message(response)
+                        if tokens is not None:
+                            yield tokens
+                except grpc.RpcError as rpc_error:
+                    error = to_error(rpc_error)
+                except asyncio.CancelledError:
+                    # gRPC raises it for a call that was cancelled as well as for the task.
+                    if not self._cancelled.is_set():
+                        raise
+                if self._cancelled.is_set() and self.finish is None:
+                    raise Error(grpc.StatusCode.CANCELLED, CANCELLED)
+                pause = self._request.on_end(error)
+                if pause is None:
+                    return
+                try:
+                    await asyncio.wait_for(self._cancelled.wait(), pause)
+                    raise Error(grpc.StatusCode.CANCELLED, CANCELLED)
+                except asyncio.TimeoutError:
+                    pass
+        finally:
+            if self.finish is None and not self._request.refused:
+                self.cancel()
+
+
+class Client:
+    """As bfio.Client, of one event loop."""
+
+    def __init__(self, target: str, *, ca: Optional[str] = None, cert: Optional[str] = None, key: Optional[str] = None,
+                 token: Optional[str] = None, retry: Retry = Retry()):
+        self._login = Login(ca, cert, key, token)
+        self._channel = open_channel(grpc.aio, target, self._login)
+        self.stub = inference_pb2_grpc.InferenceStub(self._channel)
+        self._retry = retry
+        self._aborts: set[asyncio.Task] = set()
+
+    def generate(self, prompt: Union[int, Sequence[int]], *, max_new_tokens: int, timeout: float = 300.0,
+                 resume: bool = False, retry: Optional[Retry] = None, metadata: Sequence[tuple[str, str]] = (),
+                 **fields) -> Stream:
+        """As bfio.Client.generate."""
+        request = Request(build(prompt, max_new_tokens=max_new_tokens, **fields), timeout, resume, retry or self._retry)
+        return Stream(self, request, [*self._login.metadata(), *metadata])
+
+    async def complete(self, prompt: Union[int, Sequence[int]], **options) -> Result:
+        stream = self.generate(prompt, **options)
+        ids = [token async for tokens in stream for token in tokens.ids]
+        assert stream.finish is not None
+        return Result(stream.request_id, ids, stream.finish)
+
+    async def abort(self, request_id: str, timeout: float = 5.0) -> bool:
+        return (await self._unary(self.stub.Abort, inference_pb2.AbortRequest(request_id=request_id), timeout)).found
+
+    async def loads(self, dp_rank: Optional[int] = None, timeout: float = 5.0) -> inference_pb2.GetLoadsResponse:
+        return await self._unary(self.stub.GetLoads, inference_pb2.GetLoadsRequest(dp_rank=dp_rank), timeout)
+
+    def abort_later(self, request_id: str) -> None:
+        async def abort():
+            try:
+                await self.abort(request_id)
+            except Error:
+                pass  # the router ends it after its --resume_timeout
+
+        task = asyncio.ensure_future(abort())
+        self._aborts.add(task)
+        task.add_done_callback(self._aborts.discard)
+
+    async def close(self) -> None:
+        if self._aborts:
+            await asyncio.wait(self._aborts)
+        await self._channel.close()
+
+    async def __aenter__(self) -> "Client":
+        return self
+
+    async def __aexit__(self, *_) -> None:
+        await self.close()
+
+    async def _unary(self, method, request, timeout):
+        try:
+            return await method(request, timeout=timeout, metadata=self._login.metadata())
+        except grpc.RpcError as error:
+            raise to_error(error) from None

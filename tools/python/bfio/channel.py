@@ -1,0 +1,53 @@
+"""Channels as bfio's programs set them up, and who the caller is."""
+from __future__ import annotations
+
+import pathlib
+from dataclasses import dataclass
+from typing import Optional
+
+import grpc
+
+# A router whose machine is gone is noticed after some seconds, and looked for again at once.
+OPTIONS = [
+    ("grpc.keepalive_time_ms", 5000),
+    ("grpc.keepalive_timeout_ms", 5000),
+    ("grpc.keepalive_permit_without_calls", 0),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 2000),
+    ("grpc.enable_http_proxy", 0),
+]
+
+
+@dataclass(frozen=True)
+class Login:
+    """TLS files (PEM; plain text without `ca`) and a bearer token, for the routers that ask for them."""
+
+    ca: Optional[str] = None
+    cert: Optional[str] = None
+    key: Optional[str] = None
+    token: Optional[str] = None
+
+    def credentials(self) -> Optional[grpc.ChannelCredentials]:
+        if self.ca is None:
+            return None
+        read = lambda path: pathlib.Path(path).read_bytes() if path else None  # noqa: E731
+        return grpc.ssl_channel_credentials(read(self.ca), read(self.key), read(self.cert))
+
+    def metadata(self) -> list[tuple[str, str]]:
+        return [("authorization", f"Bearer {self.token}")] if self.token else []
+
+    def check(self, target: str) -> None:
+        host = target.rpartition(":")[0]
+        if self.token and self.ca is None and not (host.startswith("127.") or host in ("localhost", "[::1]")):
+            raise ValueError(f"the token would go to {host} unencrypted; give ca=")
+
+
+def open_channel(module, target: str, login: Login):
+    """`module` is grpc or grpc.aio."""
+    login.check(target)
+    credentials = login.credentials()
+    if credentials is None:
+        return module.insecure_channel(target, options=OPTIONS)
+    return module.secure_channel(target, credentials, options=OPTIONS)

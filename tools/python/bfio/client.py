@@ -1,0 +1,150 @@
+"""The blocking client."""
+from __future__ import annotations
+
+import threading
+from typing import Iterator, Optional, Sequence, Union
+
+import grpc
+
+from bfio.channel import Login, open_channel
+from bfio.request import Error, Finish, Request, Result, Retry, Tokens, build, to_error
+from bfio.v1 import inference_pb2, inference_pb2_grpc
+
+CANCELLED = "cancelled by the caller"
+
+
+class Stream:
+    """Iterate to get the tokens; `finish` is there at the end. One thread iterates, any may cancel()."""
+
+    def __init__(self, stub, request: Request, metadata):
+        self._stub, self._request, self._metadata = stub, request, metadata
+        self._lock = threading.Lock()
+        self._call: Optional[grpc.Call] = None
+        self._cancelled = threading.Event()
+        self._tokens = self._run()
+
+    @property
+    def request_id(self) -> str:
+        return self._request.message.request_id
+
+    @property
+    def finish(self) -> Optional[Finish]:
+        return self._request.finish
+
+    @property
+    def retries(self) -> int:
+        return self._request.retries
+
+    @property
+    def resumes(self) -> int:
+        return self._request.resumes
+
+    def __iter__(self) -> Iterator[Tokens]:
+        return self
+
+    def __next__(self) -> Tokens:
+        return next(self._tokens)
+
+    def cancel(self) -> None:
+        """Iterating then raises Error with CANCELLED. Frees the request's slot, a resumable one's too."""
+        with self._lock:
+            if self._cancelled.is_set() or self.finish is not None:
+                return
+            self._cancelled.set()
+            call = self._call
+        if call is not None:
+            call.cancel()
+        if self._request.resume:
+            try:
+                self._stub.Abort.future(inference_pb2.AbortRequest(request_id=self.request_id), timeout=5,
+                                        metadata=self._metadata).add_done_callback(lambda _: None)
+            except ValueError:
+                pass  # the client was closed before: the router ends it after its --resume_timeout
+
+    def __enter__(self) -> "Stream":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.cancel()
+
+    def _run(self) -> Iterator[Tokens]:
+        try:
+            while True:
+                error = None
+                try:
+                    for message in self._begin():
+                        tokens = self._request.on_message(message)
+                        if tokens is not None:
+                            yield tokens
+                except grpc.RpcError as rpc_error:
+                    error = to_error(rpc_error)
+                if self._cancelled.is_set() and self.finish is None:
+                    raise Error(grpc.StatusCode.CANCELLED, CANCELLED)
+                pause = self._request.on_end(error)
+                if pause is None:
+                    return
+                if self._cancelled.wait(pause):
+                    raise Error(grpc.StatusCode.CANCELLED, CANCELLED)
+        finally:
+            if self.finish is None and not self._request.refused:
+                self.cancel()  # given up half-way, or broken: nothing goes on behind our back
+
+    def _begin(self):
+        message, timeout = self._request.begin()
+        with self._lock:
+            if self._cancelled.is_set():
+                return iter(())
+            self._call = self._stub.Generate(message, timeout=timeout, metadata=self._metadata)
+            return self._call
+
+
+class Client:
+    """A router's client API. Threads may share one.
+
+    ca, cert, key: PEM files; token: a bearer token (docs/operations.md, Security).
+    """
+
+    def __init__(self, target: str, *, ca: Optional[str] = None, cert: Optional[str] = None, key: Optional[str] = None,
+                 token: Optional[str] = None, retry: Retry = Retry()):
+        self._login = Login(ca, cert, key, token)
+        self._channel = open_channel(grpc, target, self._login)
+        self._stub = inference_pb2_grpc.InferenceStub(self._channel)
+        self._retry = retry
+
+    def generate(self, prompt: Union[int, Sequence[int]], *, max_new_tokens: int, timeout: float = 300.0,
+                 resume: bool = False, retry: Optional[Retry] = None, metadata: Sequence[tuple[str, str]] = (),
+                 **fields) -> Stream:
+        """Starts when iterated. `prompt`: token ids, or a length for synthetic load. `resume`: the request outlives a
+        broken stream and a restarted router. `fields`: sampling=Sampling(...), stop_token_ids=, and those of
+        GenerateRequest by name: request_id=, ignore_eos=, tenant=, priority=, predicted_output_tokens=."""
+        request = Request(build(prompt, max_new_tokens=max_new_tokens, **fields), timeout, resume, retry or self._retry)
+        return Stream(self._stub, request, [*self._login.metadata(), *metadata])
+
+    def complete(self, prompt: Union[int, Sequence[int]], **options) -> Result:
+        """The whole request at once; options as generate's."""
+        stream = self.generate(prompt, **options)
+        ids = [token for tokens in stream for token in tokens.ids]
+        assert stream.finish is not None
+        return Result(stream.request_id, ids, stream.finish)
+
+    def abort(self, request_id: str, timeout: float = 5.0) -> bool:
+        """False when no live request has this id."""
+        return self._unary(self._stub.Abort, inference_pb2.AbortRequest(request_id=request_id), timeout).found
+
+    def loads(self, dp_rank: Optional[int] = None, timeout: float = 5.0) -> inference_pb2.GetLoadsResponse:
+        return self._unary(self._stub.GetLoads, inference_pb2.GetLoadsRequest(dp_rank=dp_rank), timeout)
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def _unary(self, method, request, timeout):
+        try:
+            return method(request, timeout=timeout, metadata=self._login.metadata())
+        except grpc.RpcError as error:
+            raise to_error(error) from None

@@ -1,0 +1,39 @@
+"""Makes the stubs of proto/bfio/v1 while the wheel is built; nothing generated is kept in the tree."""
+import pathlib
+import shutil
+import subprocess
+import sys
+
+from setuptools import setup
+from setuptools.command.build_py import build_py
+
+HERE = pathlib.Path(__file__).resolve().parent
+PROTO = HERE.parent.parent / "proto"
+SERVICES = ["bfio/v1/inference.proto", "bfio/v1/admin.proto", "bfio/v1/worker.proto"]
+
+
+def protoc():
+    """The command that makes Python of protos, and where its own protos are."""
+    plugin = shutil.which("grpc_python_plugin")
+    if shutil.which("protoc") and plugin:
+        return ["protoc", f"--plugin=protoc-gen-grpc_python={plugin}"]
+    try:
+        import grpc_tools
+    except ImportError:
+        sys.exit("no protoc with grpc_python_plugin (Debian: protobuf-compiler, protobuf-compiler-grpc) and no grpcio-tools")
+    well_known = pathlib.Path(grpc_tools.__file__).parent / "_proto"
+    return [sys.executable, "-m", "grpc_tools.protoc", f"-I{well_known}"]
+
+
+class BuildWithStubs(build_py):
+    def run(self):
+        super().run()
+        out = pathlib.Path(self.build_lib)
+        (out / "bfio" / "v1").mkdir(parents=True, exist_ok=True)
+        (out / "bfio" / "v1" / "__init__.py").touch()
+        command = protoc()
+        subprocess.run([*command, f"-I{PROTO}", f"--python_out={out}", f"--grpc_python_out={out}", *SERVICES], check=True)
+        subprocess.run([*command, f"-I{HERE}", f"--python_out={out}", "bfio/details.proto"], check=True)
+
+
+setup(cmdclass={"build_py": BuildWithStubs})
