@@ -1,0 +1,82 @@
+// Which waiting requests one worker begins, round by round, under a bound on its KV memory.
+//
+// Purpose: the interface of the admission rules of "Online Scheduling for LLM Inference with KV Cache
+// Constraints" and their foils, shared by the simulator's one-worker experiments and, per worker, by the
+// router. A rule is told what arrives and what has ended, and says what to begin, or to throw out, before
+// each round. Rules are deterministic for their seed. Not thread-safe.
+//
+// Sizes in tokens, time in rounds: a round is one decode step of the worker. A request of s prompt tokens
+// that begins in round p and makes o tokens holds s + (t - p) tokens at the beginning of round t, up to t = p
+// + o.
+#ifndef BFIO_ROUTER_CORE_ADMISSION_ADMISSION_RULE_H_
+#define BFIO_ROUTER_CORE_ADMISSION_ADMISSION_RULE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "router/core/model/request.h"
+
+namespace bfio::core {
+
+struct AdmissionRequest {
+  RequestId id = 0;
+  // s, at least 0.
+  int64_t prompt = 0;
+  // What is believed of o, at least 1: exact where lengths are known.
+  int64_t output = 0;
+};
+
+// What a rule wants done before a round.
+struct AdmissionRound {
+  // To be thrown out of the worker: their progress is lost, and they wait again, in the place they had.
+  std::vector<RequestId> evict;
+  std::vector<RequestId> begin;
+
+  void Clear() {
+    evict.clear();
+    begin.clear();
+  }
+};
+
+class AdmissionRule {
+ public:
+  virtual ~AdmissionRule() = default;
+
+  // Requests arrive in this order. REQUIRES: a new id.
+  virtual void OnArrival(const AdmissionRequest& request) = 0;
+  // Called once for each round, rounds ascending; `out` is cleared first. What it says is done.
+  virtual void Decide(int64_t round, AdmissionRound& out) = 0;
+  // A request made its last token in the round before the one that is decided next.
+  virtual void OnEnd(RequestId id) = 0;
+
+  // Requests that wait.
+  virtual int64_t waiting() const = 0;
+};
+
+struct AdmissionOptions {
+  // M.
+  int64_t memory = 0;
+  // A prompt counts from the beginning of its first round (the paper as printed: s + (t' - p) for 0 <= t' - p
+  // <= o), or only its first token's memory on (later versions: 1 <= t' - p <= o).
+  bool counts_first_round = true;
+  uint64_t seed = 1;
+};
+
+// By text:
+//   mc_sf                              Algorithms 1 and 2: shortest first, while memory holds to every end
+//   mc_sf_paced                        the same, no faster than memory is given back in the long run (ours)
+//   mc_fcfs                            the same test in the order of arrival (MC-Benchmark)
+//   (each of these with :margin=N, tokens that a request may make beyond what is believed)
+//   protect:alpha=A                    begins while memory stays within (1 - A) M; on overflow evicts all
+//   protect:alpha=A,beta=B             the same; evicts each with probability B until the rest fits
+// INVALID_ARGUMENT names what is wrong. REQUIRES: options.memory > 0.
+absl::StatusOr<std::unique_ptr<AdmissionRule>> MakeAdmissionRule(absl::string_view text,
+                                                                 const AdmissionOptions& options);
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_ADMISSION_ADMISSION_RULE_H_

@@ -1,0 +1,72 @@
+// Rules that look at memory to the end of everything that runs: MC-SF, MC-Benchmark, and ours with a pace.
+//
+// Purpose: Algorithms 1 and 2 of the paper, equation (1), and two variants. With exact lengths memory never
+// exceeds M. The paper's optimality claims fail (tests/unit/admission keeps the counterexamples):
+// shortest-first fills memory in waves that end together. The pace is the remedy: in the long run a worker
+// can begin no more than M token-rounds of requests a round, a request of s prompt and o output tokens taking
+// s (o + 1) + o (o + 1) / 2 of them, and beginning no faster than that keeps young and old requests mixed.
+//
+// Lengths that are only believed: every request counts as `margin` tokens longer. One that outlives even that
+// counts as a quarter longer from then on, again and again; when memory is exceeded all the same, those that
+// began last are thrown out. One that ends early gives back what was held for it.
+#ifndef BFIO_ROUTER_CORE_ADMISSION_MEMORY_RULE_H_
+#define BFIO_ROUTER_CORE_ADMISSION_MEMORY_RULE_H_
+
+#include <set>
+#include <tuple>
+
+#include "absl/container/flat_hash_map.h"
+#include "router/core/admission/admission_rule.h"
+#include "router/core/admission/kv_profile.h"
+
+namespace bfio::core {
+
+struct MemoryRuleOptions {
+  enum class Order { kShortestFirst, kArrival };
+  Order order = Order::kShortestFirst;
+  bool paced = false;
+  // Tokens that a request may make beyond what is believed.
+  int64_t margin = 0;
+};
+
+class MemoryRule final : public AdmissionRule {
+ public:
+  MemoryRule(const AdmissionOptions& options, const MemoryRuleOptions& rule);
+
+  void OnArrival(const AdmissionRequest& request) override;
+  void Decide(int64_t round, AdmissionRound& out) override;
+  void OnEnd(RequestId id) override;
+  int64_t waiting() const override { return static_cast<int64_t>(waiting_.size()); }
+
+ private:
+  struct Entry {
+    AdmissionRequest request;
+    int64_t arrival = 0;
+    // While it runs.
+    int64_t began = 0;
+    KvLine line;
+  };
+  // Length (0 in the order of arrival), arrival, id.
+  using Place = std::tuple<int64_t, int64_t, RequestId>;
+
+  Place PlaceOf(const Entry& entry) const;
+  // Requests that should have ended and have not.
+  void Extend(int64_t round);
+  void EvictOverflow(int64_t round, AdmissionRound& out);
+
+  const AdmissionOptions options_;
+  const MemoryRuleOptions rule_;
+  int64_t arrivals_ = 0;
+  int64_t round_ = 0;
+  // Token-rounds that may be begun; the pace of a worker that has been full for long.
+  double credit_ = 0;
+  absl::flat_hash_map<RequestId, Entry> requests_;
+  std::set<Place> waiting_;
+  // By the time they should end, and by when they began.
+  std::set<std::pair<int64_t, RequestId>> ends_, began_;
+  KvProfile profile_;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_ADMISSION_MEMORY_RULE_H_

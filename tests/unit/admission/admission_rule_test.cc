@@ -1,0 +1,118 @@
+// The admission rules one by one: what they begin, and what they say to nonsense.
+#include "router/core/admission/admission_rule.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+namespace bfio::core {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+std::unique_ptr<AdmissionRule> Make(const char* text, int64_t memory) {
+  AdmissionOptions options;
+  options.memory = memory;
+  auto rule = MakeAdmissionRule(text, options);
+  EXPECT_TRUE(rule.ok()) << rule.status();
+  return *std::move(rule);
+}
+
+AdmissionRound Decide(AdmissionRule& rule, int64_t round) {
+  AdmissionRound out;
+  rule.Decide(round, out);
+  return out;
+}
+
+TEST(AdmissionRule, ShortestFirstStopsAtTheFirstThatDoesNotFit) {
+  const auto rule = Make("mc_sf", 20);
+  rule->OnArrival({1, 1, 9});
+  rule->OnArrival({2, 15, 3});  // does not fit beside 3 and 4
+  rule->OnArrival({3, 2, 1});
+  rule->OnArrival({4, 2, 2});
+  EXPECT_THAT(Decide(*rule, 0).begin, ElementsAre(3, 4));
+  EXPECT_EQ(rule->waiting(), 2);
+}
+
+TEST(AdmissionRule, TheOrderOfArrivalIsKeptByTheBenchmark) {
+  const auto rule = Make("mc_fcfs", 20);
+  rule->OnArrival({1, 1, 9});
+  rule->OnArrival({2, 15, 3});
+  rule->OnArrival({3, 2, 1});
+  EXPECT_THAT(Decide(*rule, 0).begin, ElementsAre(1));
+}
+
+TEST(AdmissionRule, WhatEndsEarlyMakesRoom) {
+  const auto rule = Make("mc_sf", 12);
+  rule->OnArrival({1, 2, 10});
+  rule->OnArrival({2, 1, 10});
+  EXPECT_THAT(Decide(*rule, 0).begin, ElementsAre(1));
+  EXPECT_THAT(Decide(*rule, 1).begin, IsEmpty());
+  rule->OnEnd(1);
+  EXPECT_THAT(Decide(*rule, 2).begin, ElementsAre(2));
+}
+
+TEST(AdmissionRule, WhatOutlivesItsBeliefIsCountedOnAndTheYoungestGoes) {
+  const auto rule = Make("mc_sf", 20);
+  rule->OnArrival({1, 4, 4});
+  rule->OnArrival({2, 4, 8});
+  EXPECT_THAT(Decide(*rule, 0).begin, ElementsAre(1, 2));
+  for (int64_t round = 1; round <= 6; ++round) {
+    const AdmissionRound out = Decide(*rule, round);
+    EXPECT_THAT(out.evict, IsEmpty()) << round;
+  }
+  // 1 should have ended at 4 and goes on: at 7, 11 + 11 tokens.
+  EXPECT_THAT(Decide(*rule, 7).evict, ElementsAre(2));
+  EXPECT_EQ(rule->waiting(), 1);
+}
+
+TEST(AdmissionRule, AMarginIsKeptForWhatIsBelieved) {
+  // 4 + 4 and 4 + 4 fit into 16; with a token more each they do not.
+  for (const char* text : {"mc_sf", "mc_sf:margin=1"}) {
+    const auto rule = Make(text, 16);
+    rule->OnArrival({1, 4, 4});
+    rule->OnArrival({2, 4, 4});
+    EXPECT_EQ(Decide(*rule, 0).begin.size(), text == std::string("mc_sf") ? 2u : 1u) << text;
+  }
+}
+
+TEST(AdmissionRule, GreedyProtectionThrowsAllOutOnOverflow) {
+  const auto rule = Make("protect:alpha=0.2", 10);
+  for (RequestId id = 1; id <= 3; ++id) rule->OnArrival({id, 4, 9});
+  EXPECT_THAT(Decide(*rule, 0).begin, ElementsAre(1, 2)) << "a third would take more than 8";
+  EXPECT_THAT(Decide(*rule, 1).evict, IsEmpty()) << "10 of 10";
+  const AdmissionRound over = Decide(*rule, 2);
+  EXPECT_THAT(over.evict, ElementsAre(1, 2));
+  EXPECT_THAT(over.begin, ElementsAre(1, 2)) << "and they begin anew, in their old place";
+}
+
+TEST(AdmissionRule, ClearingThrowsOutSome) {
+  const auto rule = Make("protect:alpha=0,beta=0.5", 40);
+  for (RequestId id = 1; id <= 10; ++id) rule->OnArrival({id, 4, 9});
+  EXPECT_EQ(Decide(*rule, 0).begin.size(), 10u);
+  const size_t evicted = Decide(*rule, 1).evict.size();
+  EXPECT_GT(evicted, 0u);
+  EXPECT_LT(evicted, 10u);
+}
+
+TEST(AdmissionRule, NonsenseIsRefusedByName) {
+  AdmissionOptions options;
+  options.memory = 10;
+  const auto message = [&](const char* text) {
+    return std::string(MakeAdmissionRule(text, options).status().message());
+  };
+  EXPECT_THAT(message("sjf"), HasSubstr("'sjf'"));
+  EXPECT_THAT(message("protect:gamma=1"), HasSubstr("'gamma'"));
+  EXPECT_THAT(message("protect:alpha=x"), HasSubstr("'x'"));
+  EXPECT_THAT(message("protect:alpha=1"), HasSubstr("alpha"));
+  EXPECT_THAT(message("protect:alpha=nan"), HasSubstr("alpha"));
+  EXPECT_THAT(message("protect:alpha=0.1,beta=0"), HasSubstr("beta"));
+  EXPECT_THAT(message("mc_sf:margin=-1"), HasSubstr("margin"));
+}
+
+}  // namespace
+}  // namespace bfio::core

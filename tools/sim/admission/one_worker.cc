@@ -1,0 +1,135 @@
+#include "tools/sim/admission/one_worker.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace bfio::sim {
+namespace {
+
+class Worker {
+ public:
+  Worker(core::AdmissionRule& rule, const std::vector<KvArrival>& arrivals, const KvRunOptions& options)
+      : rule_(rule), arrivals_(arrivals), options_(options), began_round_(arrivals.size(), -1) {
+    run_.began.assign(arrivals.size(), -1);
+    run_.done.assign(arrivals.size(), -1);
+  }
+
+  KvRun Run() {
+    while (run_.completed < static_cast<int64_t>(arrivals_.size()) && round_ < options_.max_rounds) {
+      if (running() == 0 && rule_.waiting() == 0) SkipToArrival();
+      TakeArrivals();
+      const int64_t before = run_.completed;
+      Round();
+      EndRequests();
+      if (run_.completed > before) last_end_ = round_;
+      if (round_ - last_end_ > options_.loop_rounds) {
+        run_.looped = true;
+        break;
+      }
+    }
+    run_.rounds = round_;
+    if (run_.completed > 0) run_.mean_latency = run_.total_latency / static_cast<double>(run_.completed);
+    return std::move(run_);
+  }
+
+ private:
+  int64_t running() const { return running_; }
+
+  void SkipToArrival() {
+    if (next_ == arrivals_.size() || arrivals_[next_].at <= time_) return;
+    time_ = arrivals_[next_].at;
+    // Integer rounds: an arrival in the middle of a round waits for the next.
+    if (!options_.round_seconds) time_ = std::ceil(time_), round_ = last_end_ = static_cast<int64_t>(time_);
+  }
+
+  void TakeArrivals() {
+    for (; next_ < arrivals_.size() && arrivals_[next_].at <= time_; ++next_) {
+      const KvArrival& arrival = arrivals_[next_];
+      rule_.OnArrival({next_, arrival.prompt, arrival.believed > 0 ? arrival.believed : arrival.output});
+    }
+  }
+
+  void Round() {
+    if (Memory() > options_.rule.memory) ++run_.overflows;
+    rule_.Decide(round_, decision_);
+    for (const core::RequestId id : decision_.evict) {
+      const KvArrival& arrival = arrivals_[id];
+      const int64_t began = std::exchange(began_round_[id], -1);
+      base_ -= arrival.prompt - began;
+      --running_;
+      auto& ends = ends_[began + arrival.output];
+      ends.erase(std::find(ends.begin(), ends.end(), id));
+      ++run_.evictions;
+    }
+    int64_t tokens = running_;
+    for (const core::RequestId id : decision_.begin) {
+      const KvArrival& arrival = arrivals_[id];
+      began_round_[id] = round_;
+      run_.began[id] = time_;
+      base_ += arrival.prompt - round_;
+      ++running_;
+      ends_[round_ + arrival.output].push_back(id);
+      tokens += arrival.prompt;
+    }
+    run_.peak_memory = std::max(run_.peak_memory, Memory());
+    if (options_.memory_every > 0 && round_ % options_.memory_every == 0) {
+      run_.memory_time.push_back(time_);
+      run_.memory.push_back(Memory());
+    }
+    time_ += options_.round_seconds ? options_.round_seconds(tokens) : 1;
+    ++round_;
+  }
+
+  void EndRequests() {
+    const auto ends = ends_.find(round_);
+    if (ends == ends_.end()) return;
+    for (const core::RequestId id : ends->second) {
+      rule_.OnEnd(id);
+      base_ -= arrivals_[id].prompt - began_round_[id];
+      --running_;
+      run_.done[id] = time_;
+      run_.total_latency += time_ - arrivals_[id].at;
+      ++run_.completed;
+      // At its last round's end it held prompt and all its tokens.
+      run_.peak_memory = std::max(run_.peak_memory, arrivals_[id].prompt + arrivals_[id].output);
+    }
+    ends_.erase(ends);
+  }
+
+  int64_t Memory() const { return base_ + running_ * round_; }
+
+  core::AdmissionRule& rule_;
+  const std::vector<KvArrival>& arrivals_;
+  const KvRunOptions& options_;
+  KvRun run_;
+  core::AdmissionRound decision_;
+  std::vector<int64_t> began_round_;
+  // By the round at whose beginning they are over.
+  std::map<int64_t, std::vector<core::RequestId>> ends_;
+  size_t next_ = 0;
+  int64_t round_ = 0, last_end_ = 0, running_ = 0, base_ = 0;
+  double time_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<KvRun> RunOneWorker(absl::string_view rule, const std::vector<KvArrival>& arrivals,
+                                   const KvRunOptions& options) {
+  auto made = core::MakeAdmissionRule(rule, options.rule);
+  if (!made.ok()) return made.status();
+  for (size_t i = 0; i < arrivals.size(); ++i) {
+    const int64_t need = arrivals[i].prompt + std::max(arrivals[i].output, arrivals[i].believed);
+    if (need <= options.rule.memory) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("request ", i, " needs ", need, " tokens of KV and there are ", options.rule.memory));
+  }
+  return Worker(**made, arrivals, options).Run();
+}
+
+}  // namespace bfio::sim
