@@ -15,7 +15,7 @@ void LiveHistory::OnStep(const v1::StepSummary& step, absl::Time now) {
     CloseInterval(now);
   }
   if (!open_.has_value()) {
-    open_.emplace();
+    open_ = Open();
     open_->since = now;
     open_->slowest_count.assign(static_cast<size_t>(loads.size()), 0);
   }

@@ -12,6 +12,8 @@
 namespace bfio::sim {
 namespace {
 
+constexpr int64_t kRoundsPerLook = 4096;
+
 class Worker {
  public:
   Worker(core::AdmissionRule& rule, const std::vector<KvArrival>& arrivals, const KvRunOptions& options)
@@ -32,6 +34,7 @@ class Worker {
         run_.looped = true;
         break;
       }
+      if (options_.go_on && round_ % kRoundsPerLook == 0 && !options_.go_on()) break;
     }
     run_.rounds = round_;
     if (run_.completed > 0) run_.mean_latency = run_.total_latency / static_cast<double>(run_.completed);

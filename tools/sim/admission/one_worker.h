@@ -33,6 +33,8 @@ struct KvRunOptions {
   int64_t loop_rounds = 100'000;
   // Gives up at this round.
   int64_t max_rounds = int64_t{1} << 40;
+  // Asked now and then; false: the run ends there. May be empty.
+  std::function<bool()> go_on;
   // The memory in use is kept every so many rounds; 0: not.
   int64_t memory_every = 0;
 };

@@ -21,6 +21,11 @@ absl::StatusOr<Findings> Table1(const ExperimentContext& context);
 absl::StatusOr<Findings> Fig7(const ExperimentContext& context);
 // BF-IO paper, Theorems 1 to 3.
 absl::StatusOr<Findings> Scaling(const ExperimentContext& context);
+// "Online Scheduling for LLM Inference with KV Cache Constraints", Section 5.2.
+absl::StatusOr<Findings> KvHigh(const ExperimentContext& context);
+absl::StatusOr<Findings> KvLow(const ExperimentContext& context);
+absl::StatusOr<Findings> KvAlpha(const ExperimentContext& context);
+absl::StatusOr<Findings> KvBeta(const ExperimentContext& context);
 // Ours.
 absl::StatusOr<Findings> Regimes(const ExperimentContext& context);
 absl::StatusOr<Findings> Staleness(const ExperimentContext& context);

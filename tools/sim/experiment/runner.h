@@ -45,6 +45,11 @@ class Runner {
   // The first error, if any, naming its run.
   absl::StatusOr<std::vector<RunJson>> Run(const std::vector<PlannedRun>& runs) const;
 
+  // The same for any work: `task` is called once for each index of `names`, on some thread, and asks `go_on`
+  // now and then whether to go on; where it says no, what the task returns does not matter.
+  absl::Status ForEach(const std::vector<std::string>& names,
+                       const std::function<absl::Status(size_t index, const GoOn& go_on)>& task) const;
+
  private:
   int32_t threads_;
   Progress progress_;
