@@ -6,6 +6,9 @@
 namespace bfio::core {
 namespace {
 
+// Of the newest request in the mean of those that were begun.
+constexpr double kAreaWeight = 1.0 / 64;
+
 // Token-rounds a request takes.
 double Area(const AdmissionRequest& request) {
   const auto s = static_cast<double>(request.prompt), o = static_cast<double>(request.output);
@@ -38,20 +41,28 @@ void MemoryRule::Decide(int64_t round, AdmissionRound& out) {
   round_ = round;
   // What has just been thrown out would be the first to come back.
   if (!out.evict.empty()) return;
-  while (!waiting_.empty() && (!rule_.paced || credit_ > 0)) {
+  while (!waiting_.empty()) {
     Entry& entry = requests_.at(std::get<RequestId>(*waiting_.begin()));
     const AdmissionRequest& request = entry.request;
     entry.line = {request.prompt - round, options_.counts_first_round ? round : round + 1,
                   round + request.output + rule_.margin};
-    if (profile_.PeakWith(entry.line) > options_.memory) break;
+    const int64_t peak = profile_.PeakWith(entry.line);
+    if (peak > options_.memory) break;
+    // Where half the memory stays free to the end, nothing queues for it.
+    if (rule_.paced && credit_ <= 0 && 2 * peak > options_.memory) break;
     entry.began = round;
-    credit_ -= Area(request);
+    Charge(Area(request));
     profile_.Add(entry.line);
     ends_.emplace(entry.line.to, request.id);
     began_.emplace(round, request.id);
     out.begin.push_back(request.id);
     waiting_.erase(waiting_.begin());
   }
+}
+
+void MemoryRule::Charge(double area) {
+  mean_area_ = mean_area_ == 0 ? area : mean_area_ + kAreaWeight * (area - mean_area_);
+  credit_ -= mean_area_;
 }
 
 void MemoryRule::Extend(int64_t round) {
