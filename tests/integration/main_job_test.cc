@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
@@ -126,6 +127,77 @@ TEST(MainJob, DecisionsThatAreEndedEarlyAreCountedAndTheJobIsDone) {
   const v1::StepTotals steps = cluster.State().steps();
   EXPECT_GT(steps.decisions_stopped_early(), 0u);
   EXPECT_LT(steps.decisions_stopped_early(), steps.decisions()) << "the last ones have nothing to search";
+  cluster.StopCleanly();
+}
+
+TEST(MainJob, ASweepFindsNoKneeWhereNothingIsGoodEnoughAndReportsAndComparesItsRuns) {
+  ClusterOptions options;
+  options.worker_processes = 1;
+  options.ranks_per_process = 3;
+  options.worker_flags = {"--c=0.002", "--tl=0", "--slots=32"};
+  Cluster cluster(options);
+  ASSERT_TRUE(cluster.ok());
+  const std::string dir = TestDirectory();
+  const auto run = [&](const std::string& name, const std::vector<std::string>& flags) {
+    std::vector<std::string> all = {
+        absl::StrCat("--target=", cluster.address()), absl::StrCat("--admin=", cluster.admin_address()),
+        absl::StrCat("--trace=", WriteTrace(200)), absl::StrCat("--save=", dir, "/", name, ".json"),
+        absl::StrCat("--report=", dir, "/", name, ".html")};
+    all.insert(all.end(), flags.begin(), flags.end());
+    const RunResult result = RunProgram("bfio_loadgen", all);
+    EXPECT_EQ(result.code, 0) << result.err << result.out;
+    return nlohmann::json::parse(std::ifstream(absl::StrCat(dir, "/", name, ".json")), nullptr, false);
+  };
+  const auto text_of = [&](const std::string& name) {
+    std::ifstream in(absl::StrCat(dir, "/", name));
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  };
+
+  // No token comes in a microsecond: two rates fail, and the third is not tried.
+  const nlohmann::json sweep =
+      run("sweep", {"--arrival=sweep", "--rates=50,60,70", "--step_duration=1", "--goodput=ttft:0.000001"});
+  ASSERT_EQ(sweep["levels"].size(), 2u);
+  uint64_t sent = 0;
+  for (const auto& level : sweep["levels"]) {
+    EXPECT_EQ(level["verdict"], "goodput");
+    EXPECT_EQ(level["completed"], level["sent"]);
+    sent += level["sent"].get<uint64_t>();
+  }
+  EXPECT_EQ(sweep["requests_sent"], sent);
+  EXPECT_EQ(sweep["completed"], sent);
+  EXPECT_GE(sweep["levels"][1]["start_s"], 1.0) << "each rate has its second";
+  EXPECT_TRUE(sweep["knee"]["held_rate"].is_null());
+  EXPECT_EQ(sweep["knee"]["failed_rate"], 50);
+  EXPECT_EQ(sweep["goodput"]["good_requests"], 0);
+  EXPECT_EQ(sweep["goodput"]["missed"]["ttft"], sent);
+
+  const nlohmann::json ramp =
+      run("ramp", {"--arrival=ramp", "--rate=0", "--rate_to=400", "--duration=1.5", "--goodput=e2e:1000"});
+  EXPECT_EQ(ramp["levels"].size(), 10u);
+  EXPECT_EQ(ramp["goodput"]["share"], 1.0);
+  EXPECT_EQ(ramp["completed"], ramp["requests_sent"]);
+  ASSERT_EQ(ramp["group"]["ranks"].size(), 3u) << "the router's steps were read";
+  double load = 0, steps = 0;
+  for (const auto& value : ramp["group"]["mean_load_tokens"])
+    load += value.is_number() ? value.get<double>() : 0;
+  for (const auto& value : ramp["group"]["steps"]) steps += value.get<double>();
+  EXPECT_GT(load, 0);
+  EXPECT_GT(steps, 0);
+  EXPECT_LE(steps, ramp["barrier"]["steps"].get<double>() + 8) << "no step is counted twice";
+  for (const char* part :
+       {"Load of each rank", "rank 2", "How late the generator was", "Knee: ", "step_duration"})
+    EXPECT_NE(text_of("ramp.html").find(part), std::string::npos) << part;
+
+  const RunResult compared = RunProgram(
+      "bfio_loadgen", {"compare", absl::StrCat(dir, "/sweep.json"), absl::StrCat(dir, "/ramp.json"),
+                       absl::StrCat("--report=", dir, "/both.html")});
+  EXPECT_EQ(compared.code, 0) << compared.err;
+  EXPECT_NE(compared.out.find("differs: arrival: sweep | ramp"), std::string::npos) << compared.out;
+  EXPECT_NE(text_of("both.html").find("Load tests compared: sweep and ramp"), std::string::npos);
+  const RunResult refused =
+      RunProgram("bfio_loadgen", {"compare", absl::StrCat(dir, "/both.html"), "x.json"});
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_NE(refused.err.find("both.html is not JSON"), std::string::npos) << refused.err;
   cluster.StopCleanly();
 }
 

@@ -18,55 +18,24 @@
 #include "common/base/rng.h"
 #include "common/base/shutdown.h"
 #include "common/config/program.h"
-#include "common/net/address.h"
 #include "common/net/channel.h"
 #include "common/net/grpc_log.h"
 #include "common/telemetry/log.h"
 #include "spdlog/spdlog.h"
 #include "tools/loadgen/admin.h"
 #include "tools/loadgen/barrier.h"
+#include "tools/loadgen/compare.h"
+#include "tools/loadgen/flags.h"
 #include "tools/loadgen/login.h"
 #include "tools/loadgen/options.h"
 #include "tools/loadgen/progress.h"
 #include "tools/loadgen/report.h"
+#include "tools/loadgen/run_document.h"
+#include "tools/loadgen/run_page.h"
 #include "tools/loadgen/runner.h"
 #include "tools/loadgen/schedule.h"
+#include "tools/loadgen/step_watch.h"
 
-using bfio::loadgen::Options;
-
-ABSL_FLAG(std::string, target, Options().target, "HOST:PORT of the router's client API");
-ABSL_FLAG(std::string, admin, "",
-          "HOST:PORT of the router's admin API; adds the group's barrier figures to the result");
-ABSL_FLAG(std::string, trace, "",
-          "trace file: Azure, BurstGPT, Mooncake or generic columns, told by the header");
-ABSL_FLAG(std::string, profile, "",
-          "built-in lengths instead of a trace: conversation, code or burstgpt; conversation when neither is "
-          "given");
-ABSL_FLAG(std::string, arrival, Options().arrival,
-          "closed: --concurrency requests at any time; open loop: trace (its own times), poisson or gamma "
-          "(--rate)");
-ABSL_FLAG(
-    double, rate, 0,
-    "open loop: requests per second; with --arrival=trace the trace is stretched to it (0: its own speed)");
-ABSL_FLAG(double, burstiness, 1,
-          "shape of --arrival=gamma's gaps: 1 is Poisson, below 1 burstier, above 1 more even");
-ABSL_FLAG(double, time_scale, 1, "open loop: due times are divided by it, 2 sends twice as fast");
-ABSL_FLAG(uint32_t, concurrency, Options().concurrency, "closed loop: requests under way at any time");
-ABSL_FLAG(uint32_t, requests, 0,
-          "requests to send; 0: until --duration, or one pass over the trace, or 1000 of a profile");
-ABSL_FLAG(double, duration, 0, "seconds after which nothing more is sent; 0: no such end");
-ABSL_FLAG(uint64_t, seed, 1, "seed of arrivals and profile lengths");
-ABSL_FLAG(std::string, json, "", "result file; - is standard output instead of the table");
-ABSL_FLAG(uint32_t, connections, Options().connections, "connections the streams are spread over");
-ABSL_FLAG(uint32_t, max_in_flight, Options().max_in_flight,
-          "streams under way at most; what is due beyond it waits");
-ABSL_FLAG(uint32_t, max_retries, Options().max_retries,
-          "how often a request refused with RESOURCE_EXHAUSTED and a retry delay is sent again");
-ABSL_FLAG(bool, resume, Options().resume,
-          "after a lost connection or UNAVAILABLE, take the request up again where its stream broke");
-ABSL_FLAG(absl::Duration, timeout, Options().timeout, "time for one request, retries included");
-ABSL_FLAG(absl::Duration, connect_timeout, Options().connect_timeout,
-          "time to reach the router at the start");
 ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warning or error");
 ABSL_FLAG(std::string, log_format, "text", "text or json");
 
@@ -82,50 +51,14 @@ const ProgramInfo& Info() {
       "  bfio_loadgen --target=127.0.0.1:50051 --concurrency=256 --requests=5000\n"
       "  bfio_loadgen --trace=AzureLLMInferenceTrace_conv.csv --arrival=trace --time_scale=2 --duration=300\n"
       "  bfio_loadgen --profile=code --arrival=gamma --rate=40 --burstiness=0.5 --requests=2000 "
-      "--json=out.json\n\n"
+      "--json=out.json\n"
+      "  bfio_loadgen --arrival=sweep --rates=10:100:10 --step_duration=60 --goodput=ttft:0.5,tpot:0.05 "
+      "--report=sweep.html\n"
+      "  bfio_loadgen compare before.json after.json --report=difference.html\n\n"
       "Latencies count from the time a request was due. Exit code: 0 all well, 1 requests failed, 2 bad "
       "input,\n"
       "3 a stream broke the API's promises, 130 interrupted (what was measured is reported)."};
   return *info;
-}
-
-Options OptionsFromFlags() {
-  return {.target = absl::GetFlag(FLAGS_target),
-          .admin = absl::GetFlag(FLAGS_admin),
-          .trace = absl::GetFlag(FLAGS_trace),
-          .profile = absl::GetFlag(FLAGS_profile),
-          .arrival = absl::GetFlag(FLAGS_arrival),
-          .rate = absl::GetFlag(FLAGS_rate),
-          .burstiness = absl::GetFlag(FLAGS_burstiness),
-          .time_scale = absl::GetFlag(FLAGS_time_scale),
-          .concurrency = absl::GetFlag(FLAGS_concurrency),
-          .requests = absl::GetFlag(FLAGS_requests),
-          .duration_s = absl::GetFlag(FLAGS_duration),
-          .seed = absl::GetFlag(FLAGS_seed),
-          .json = absl::GetFlag(FLAGS_json),
-          .connections = absl::GetFlag(FLAGS_connections),
-          .max_in_flight = absl::GetFlag(FLAGS_max_in_flight),
-          .max_retries = absl::GetFlag(FLAGS_max_retries),
-          .resume = absl::GetFlag(FLAGS_resume),
-          .timeout = absl::GetFlag(FLAGS_timeout),
-          .connect_timeout = absl::GetFlag(FLAGS_connect_timeout)};
-}
-
-// Everything that can be wrong before the first packet, so that a long run does not end in a wrong file name.
-absl::Status CheckInput(const Options& options) {
-  if (absl::Status status = Validate(options); !status.ok()) return status;
-  if (auto address = ParseAddress(options.target); !address.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("--target: ", address.status().message()));
-  }
-  if (!options.admin.empty()) {
-    if (auto address = ParseAddress(options.admin); !address.ok()) {
-      return absl::InvalidArgumentError(absl::StrCat("--admin: ", address.status().message()));
-    }
-  }
-  if (!options.json.empty() && options.json != "-" && !std::ofstream(options.json, std::ios::app)) {
-    return absl::InvalidArgumentError(absl::StrCat("--json: cannot write ", options.json));
-  }
-  return absl::OkStatus();
 }
 
 // Waits until every channel has a connection. A signal ends the waiting early, with OK: the run then sends
@@ -157,22 +90,32 @@ std::optional<BarrierReading> TryReadBarrier(const std::shared_ptr<grpc::Channel
   return std::nullopt;
 }
 
-absl::Status WriteReport(const Report& report) {
-  const std::string& path = report.options.json;
-  if (path == "-") {
-    std::fputs(ToJson(report).c_str(), stdout);
-    return absl::OkStatus();
-  }
-  std::fputs(ToTable(report).c_str(), stdout);
+// Not by way of a temporary file: `path` may be a pipe or a device.
+absl::Status WriteFile(const std::string& path, const std::string& text) {
   if (path.empty()) return absl::OkStatus();
   std::ofstream out(path, std::ios::trunc);
-  out << ToJson(report);
+  out << text;
   out.close();
   return out ? absl::OkStatus() : absl::UnavailableError(absl::StrCat("cannot write ", path));
 }
 
+absl::Status WriteReport(const Report& report) {
+  const Options& options = report.options;
+  const bool json_only = options.json == "-";
+  std::fputs(json_only ? ToJson(report).c_str() : ToTable(report).c_str(), stdout);
+  std::fflush(stdout);
+  if (!json_only) {
+    if (absl::Status status = WriteFile(options.json, ToJson(report)); !status.ok()) return status;
+  }
+  if (options.save.empty() && options.report.empty()) return absl::OkStatus();
+  const std::string saved = ToSavedJson(report);
+  if (absl::Status status = WriteFile(options.save, saved); !status.ok()) return status;
+  if (options.report.empty()) return absl::OkStatus();
+  const absl::StatusOr<RunDocument> run = RunDocument::Parse(saved, "this run");
+  return run.ok() ? WriteFile(options.report, RunPage(*run)) : run.status();
+}
+
 absl::StatusOr<int> RunProgram(const Options& options) {
-  if (absl::Status status = CheckInput(options); !status.ok()) return status;
   absl::StatusOr<Trace> trace = LoadTrace(options);
   if (!trace.ok()) return trace.status();
   absl::StatusOr<Schedule> schedule = Schedule::Create(options, *std::move(trace));
@@ -196,6 +139,10 @@ absl::StatusOr<int> RunProgram(const Options& options) {
       Mix64(static_cast<uint64_t>(absl::ToUnixNanos(started_at)) ^ static_cast<uint64_t>(getpid()));
   Progress progress(isatty(STDERR_FILENO) != 0);
   const std::optional<BarrierReading> before = TryReadBarrier(admin, *admin_login);
+  std::unique_ptr<StepWatch> watch;
+  if (before.has_value() && !(options.save.empty() && options.report.empty())) {
+    watch = std::make_unique<StepWatch>(admin, *admin_login, MonotonicNow());
+  }
   Runner runner(
       options, *login, *schedule, channels, absl::StrCat("lg-", absl::Hex(id, absl::kZeroPad16)),
       [] { return ShutdownSignal::Requested(); }, progress);
@@ -209,6 +156,7 @@ absl::StatusOr<int> RunProgram(const Options& options) {
                    .version = BFIO_VERSION,
                    .started_at = started_at,
                    .interrupted = interrupted};
+  if (watch != nullptr) report.group = watch->Finish();
   const std::optional<BarrierReading> after =
       before.has_value() ? TryReadBarrier(admin, *admin_login) : std::nullopt;
   if (after.has_value()) {
@@ -220,9 +168,31 @@ absl::StatusOr<int> RunProgram(const Options& options) {
   return ExitCode(results, interrupted);
 }
 
+// `paths`: results to compare, the first one is what the others are compared with.
+absl::Status RunCompare(const std::vector<std::string>& paths) {
+  if (paths.size() < 2) return absl::InvalidArgumentError("compare needs two result files or more");
+  const absl::StatusOr<std::string> report_path = ReportPath();
+  if (!report_path.ok()) return report_path.status();
+  std::vector<RunDocument> runs;
+  for (const std::string& path : paths) {
+    absl::StatusOr<RunDocument> run = RunDocument::Read(path);
+    if (!run.ok()) return run.status();
+    for (const RunDocument& other : runs) {
+      if (other.name() == run->name()) run->set_name(path);
+    }
+    runs.push_back(*std::move(run));
+  }
+  std::fputs(ComparisonText(runs).c_str(), stdout);
+  return WriteFile(*report_path, ComparisonPage(runs));
+}
+
 int Main(int argc, char** argv) {
-  const std::vector<std::string> rest =
-      InitProgram(argc, argv, Info(), v1::LoadgenConfig::default_instance());
+  std::vector<std::string> rest = InitProgram(argc, argv, Info(), v1::LoadgenConfig::default_instance());
+  if (!rest.empty() && rest[0] == "compare") {
+    rest.erase(rest.begin());
+    const absl::Status status = RunCompare(rest);
+    return status.ok() ? 0 : ExitWith(Info(), status);
+  }
   if (!rest.empty())
     return ExitWith(Info(), absl::InvalidArgumentError(absl::StrCat("unexpected argument ", rest[0])));
   const absl::Status logging =
@@ -230,7 +200,9 @@ int Main(int argc, char** argv) {
   if (!logging.ok()) return ExitWith(Info(), logging);
   InstallGrpcLog();
   ShutdownSignal::Install();
-  const absl::StatusOr<int> code = RunProgram(OptionsFromFlags());
+  const absl::StatusOr<Options> options = OptionsFromFlags();
+  if (!options.ok()) return ExitWith(Info(), options.status());
+  const absl::StatusOr<int> code = RunProgram(*options);
   return code.ok() ? *code : ExitWith(Info(), code.status());
 }
 

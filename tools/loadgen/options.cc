@@ -1,6 +1,8 @@
 #include "tools/loadgen/options.h"
 
+#include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 
@@ -11,10 +13,42 @@ absl::Status Bad(absl::string_view message) {
   return absl::InvalidArgumentError(message);
 }
 
+// Rates change during the run.
+bool Profile(const Options& o) {
+  return o.arrival == "ramp" || o.arrival == "step" || o.arrival == "sweep";
+}
+
+absl::Status ValidateProfile(const Options& o) {
+  if (!(o.rate_to >= 0) || std::isinf(o.rate_to))
+    return Bad("--rate_to must be a number of requests per second, 0 or more");
+  if (!(o.step_duration_s > 0) || std::isinf(o.step_duration_s))
+    return Bad("--step_duration must be a positive number of seconds");
+  if (o.arrival != "ramp" && o.rate_to > 0) return Bad("--rate_to has a meaning with --arrival=ramp only");
+  const bool steps = o.arrival == "step" || o.sweep();
+  if (!steps && !o.rates.empty()) return Bad("--rates has a meaning with --arrival=step and sweep only");
+  if (!Profile(o)) return absl::OkStatus();
+  const std::string with = absl::StrCat(" with --arrival=", o.arrival);
+  if (o.time_scale != 1) return Bad(absl::StrCat("--time_scale has no meaning", with));
+  if (o.requests > 0)
+    return Bad(absl::StrCat("--requests has no meaning", with, ", whose end is a matter of time"));
+  if (!steps) {
+    if (!(o.duration_s > 0)) return Bad("--arrival=ramp needs --duration");
+    if (o.rate == o.rate_to) return Bad("--arrival=ramp needs --rate and --rate_to, which differ");
+    return absl::OkStatus();
+  }
+  if (o.rates.empty()) return Bad(absl::StrCat("--arrival=", o.arrival, " needs --rates"));
+  if (o.rate > 0) return Bad(absl::StrCat("--rate has no meaning", with, "; use --rates"));
+  if (o.duration_s > 0) return Bad(absl::StrCat("--duration has no meaning", with, "; use --step_duration"));
+  if (o.sweep() && !std::is_sorted(o.rates.begin(), o.rates.end()))
+    return Bad("--rates of a sweep must ascend");
+  return absl::OkStatus();
+}
+
 absl::Status ValidateArrival(const Options& o) {
   const bool open = o.arrival == "trace" || o.arrival == "poisson" || o.arrival == "gamma";
-  if (!open && !o.closed_loop()) {
-    return Bad(absl::StrCat("--arrival=", o.arrival, " is not one of trace, poisson, gamma, closed"));
+  if (!open && !Profile(o) && !o.closed_loop()) {
+    return Bad(absl::StrCat("--arrival=", o.arrival,
+                            " is not one of trace, poisson, gamma, ramp, step, sweep, closed"));
   }
   if (!(o.rate >= 0) || std::isinf(o.rate))
     return Bad("--rate must be a number of requests per second, 0 or more");
@@ -26,16 +60,32 @@ absl::Status ValidateArrival(const Options& o) {
   if ((o.arrival == "poisson" || o.arrival == "gamma") && o.rate == 0) {
     return Bad(absl::StrCat("--arrival=", o.arrival, " needs --rate"));
   }
-  if (o.arrival != "gamma" && o.burstiness != 1)
-    return Bad("--burstiness has a meaning with --arrival=gamma only");
+  if (o.arrival != "gamma" && !Profile(o) && o.burstiness != 1)
+    return Bad("--burstiness has a meaning with --arrival=gamma, ramp, step and sweep only");
   if (o.arrival == "trace" && o.trace.empty()) return Bad("--arrival=trace needs --trace");
-  return absl::OkStatus();
+  return ValidateProfile(o);
 }
 
 }  // namespace
 
+std::vector<RateLevel> Options::levels() const {
+  if (arrival == "ramp") return RampLevels(rate, rate_to, duration_s);
+  if (arrival == "step" || sweep()) return StepLevels(rates, step_duration_s);
+  return {};
+}
+
+KneeCriteria Options::knee_criteria() const {
+  return {.attainment = goodput.any() ? std::optional<double>(attainment) : std::nullopt};
+}
+
+double Options::due_end_s() const {
+  if (sweep()) return 0;
+  return arrival == "step" ? step_duration_s * static_cast<double>(rates.size()) : duration_s;
+}
+
 absl::Status Validate(const Options& o) {
   if (absl::Status status = ValidateArrival(o); !status.ok()) return status;
+  if (!(o.attainment > 0 && o.attainment <= 1)) return Bad("--attainment must be above 0 and at most 1");
   if (!o.trace.empty() && !o.profile.empty()) return Bad("--trace and --profile exclude each other");
   if (o.concurrency < 1) return Bad("--concurrency must be at least 1");
   if (!(o.duration_s >= 0) || std::isinf(o.duration_s))

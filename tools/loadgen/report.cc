@@ -1,69 +1,13 @@
 #include "tools/loadgen/report.h"
 
-#include "absl/strings/escaping.h"
+#include <optional>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "nlohmann/json.hpp"
+#include "tools/loadgen/knee.h"
 
 namespace bfio::loadgen {
 namespace {
-
-using Json = nlohmann::ordered_json;
-
-// Without samples the figures are null: 0 would claim something.
-Json LatencyJson(const Histogram& h) {
-  const auto figure = [&](double value) { return h.count() == 0 ? Json() : Json(value); };
-  return {{"p50", figure(h.Quantile(0.5))},
-          {"p90", figure(h.Quantile(0.9))},
-          {"p99", figure(h.Quantile(0.99))},
-          {"p99.9", figure(h.Quantile(0.999))},
-          {"max", figure(h.max())},
-          {"mean", figure(h.mean())},
-          {"count", h.count()}};
-}
-
-Json SettingsJson(const Options& o) {
-  return {{"target", o.target},
-          {"admin", o.admin},
-          {"trace", o.trace},
-          {"profile", o.profile},
-          {"arrival", o.arrival},
-          {"rate", o.rate},
-          {"burstiness", o.burstiness},
-          {"time_scale", o.time_scale},
-          {"concurrency", o.concurrency},
-          {"requests", o.requests},
-          {"duration", o.duration_s},
-          {"seed", o.seed},
-          {"connections", o.connections},
-          {"max_in_flight", o.max_in_flight},
-          {"max_retries", o.max_retries},
-          {"resume", o.resume},
-          {"timeout_s", absl::ToDoubleSeconds(o.timeout)}};
-}
-
-Json BarrierJson(const BarrierFigures& f) {
-  Json json = {{"policy", f.policy},
-               {"ranks", f.ranks},
-               {"steps", f.steps},
-               {"idle_fraction", f.idle_fraction},
-               {"load_idle_fraction", f.load_idle_fraction},
-               {"avg_imbalance_tokens", f.avg_imbalance_tokens},
-               {"step_s_mean", f.step_s_mean},
-               {"local_s_max_mean", f.local_s_max_mean},
-               {"gap_s_mean", f.gap_s_mean},
-               {"decide_s_mean", f.decide_s_mean},
-               {"late_plans", f.late_plans},
-               {"saturated_fraction", f.saturated_fraction},
-               {"decisions_stopped_early", f.decisions_stopped_early},
-               {"epoch_changed", f.epoch_changed}};
-  if (f.energy.has_value()) {
-    json["energy_busy_j"] = f.energy->busy;
-    json["energy_barrier_j"] = f.energy->barrier;
-    json["energy_parked_j"] = f.energy->parked;
-  }
-  return json;
-}
 
 std::string LatencyRow(const char* name, const Histogram& h) {
   std::string row = absl::StrFormat("  %-14s", name);
@@ -82,6 +26,47 @@ std::string FailuresText(const Results& r) {
   }
   for (const std::string& example : r.breach_examples)
     absl::StrAppend(&out, "  broken stream  ", example, "\n");
+  return out;
+}
+
+std::string GoodputText(const Results& r) {
+  const Goodput& g = r.goodput;
+  std::string out = absl::StrFormat("  goodput        %.1f requests/s, %.2f %% within the limits",
+                                    r.good_per_s(), r.good_share().value_or(0) * 100);
+  const auto missed = [&out](const char* name, const std::optional<double>& limit, uint64_t count) {
+    if (limit.has_value()) absl::StrAppendFormat(&out, "; %s above %g s: %d", name, *limit, count);
+  };
+  missed("TTFT", g.limits().ttft_s, g.missed_ttft());
+  missed("TPOT", g.limits().tpot_s, g.missed_tpot());
+  missed("E2E", g.limits().e2e_s, g.missed_e2e());
+  return out + "\n";
+}
+
+std::string Percent(const std::optional<double>& share) {
+  return share.has_value() ? absl::StrFormat("%.1f %%", *share * 100) : "-";
+}
+
+std::string Milliseconds(const Histogram& h, double q) {
+  return h.count() == 0 ? "-" : absl::StrFormat("%.2f", h.Quantile(q) * 1e3);
+}
+
+// A line per level that has begun, and where the knee is.
+std::string LevelsText(const Results& r, const KneeCriteria& criteria) {
+  std::string out =
+      absl::StrFormat("  %10s %8s %10s %8s %8s %9s %10s %10s %10s  %s\n", "requests/s", "due", "completed",
+                      "good", "served", "tokens/s", "TTFT p99", "TPOT p99", "E2E p99", "");
+  for (const Level& level : r.levels.levels()) {
+    if (level.due() == 0) continue;
+    const Verdict verdict = Judge(level, criteria);
+    absl::StrAppendFormat(&out, "  %10.4g %8d %10d %8s %8s %9.0f %10s %10s %10s  %s\n",
+                          level.plan.mean_rate(), level.due(), level.completed, Percent(verdict.good_share),
+                          Percent(verdict.served_share), level.tokens_per_s(),
+                          Milliseconds(level.ttft_s, 0.99), Milliseconds(level.tpot_s, 0.99),
+                          Milliseconds(level.e2e_s, 0.99), VerdictName(verdict.kind));
+  }
+  const std::optional<Knee> knee = FindKnee(r.levels.levels(), criteria);
+  absl::StrAppend(&out, "  knee           ",
+                  knee.has_value() ? KneeText(*knee, criteria) : "no rate had enough requests to tell", "\n");
   return out;
 }
 
@@ -104,45 +89,6 @@ std::string BarrierText(const BarrierFigures& f) {
 
 }  // namespace
 
-std::string ToJson(const Report& report) {
-  const Results& r = report.results;
-  Json json = {
-      {"requests_sent", r.requests_sent},
-      {"completed", r.completed},
-      {"failed", Json(r.failed)},
-      {"stream_breaches", r.stream_breaches},
-      {"retries", r.retries},
-      {"resumed", r.resumed},
-      {"token_mismatches", r.token_mismatches},
-      {"interrupted", r.interrupted},
-      {"not_sent", r.not_sent},
-      {"prompt_tokens", r.prompt_tokens},
-      {"output_tokens", r.output_tokens},
-      {"throughput_tokens_per_s", r.tokens_per_s()},
-      {"throughput_requests_per_s", r.requests_per_s()},
-      {"duration_s", r.duration_s},
-      {"ttft_s", LatencyJson(r.ttft_s)},
-      {"tpot_s", LatencyJson(r.tpot_s)},
-      {"itl_s", LatencyJson(r.itl_s)},
-      {"e2e_s", LatencyJson(r.e2e_s)},
-      {"schedule_lag_s", LatencyJson(r.schedule_lag_s)},
-      {"failed_examples", Json(r.failed_examples)},
-      {"breach_examples", r.breach_examples},
-      {"started_at", absl::FormatTime(absl::RFC3339_sec, report.started_at, absl::UTCTimeZone())},
-      {"version", report.version},
-      {"workload",
-       {{"source", report.trace.source},
-        {"format", report.trace.format},
-        {"requests", report.trace.requests.size()},
-        {"dropped", report.trace.dropped},
-        {"dropped_examples", report.trace.dropped_examples}}},
-      {"settings", SettingsJson(report.options)},
-  };
-  if (report.barrier.has_value()) json["barrier"] = BarrierJson(*report.barrier);
-  // Error texts come from the other end and need not be UTF-8.
-  return absl::StrCat(json.dump(2, ' ', false, Json::error_handler_t::replace), "\n");
-}
-
 std::string ToTable(const Report& report) {
   const Results& r = report.results;
   std::string out = absl::StrFormat(
@@ -155,6 +101,10 @@ std::string ToTable(const Report& report) {
   absl::StrAppend(&out, LatencyRow("TTFT", r.ttft_s), LatencyRow("TPOT", r.tpot_s),
                   LatencyRow("ITL", r.itl_s), LatencyRow("E2E", r.e2e_s));
   if (r.schedule_lag_s.count() > 0) absl::StrAppend(&out, LatencyRow("sent late by", r.schedule_lag_s));
+  if (r.goodput.limits().any()) absl::StrAppend(&out, GoodputText(r));
+  if (!r.levels.levels().empty()) {
+    absl::StrAppend(&out, LevelsText(r, report.options.knee_criteria()));
+  }
   if (r.resumed > 0) {
     absl::StrAppend(&out, "  resumed        ", r.resumed, " requests, ", r.token_mismatches,
                     " tokens were others afterwards\n");

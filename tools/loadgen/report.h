@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "common/workload/trace.h"
 #include "tools/loadgen/barrier.h"
+#include "tools/loadgen/group_timeline.h"
 #include "tools/loadgen/options.h"
 #include "tools/loadgen/results.h"
 
@@ -21,6 +22,8 @@ struct Report {
   const Trace& trace;
   const Results& results;
   std::optional<BarrierFigures> barrier;
+  // Where the router's steps were read.
+  std::optional<GroupTimeline> group;
   std::string version;
   // Wall clock.
   absl::Time started_at;
@@ -29,6 +32,10 @@ struct Report {
 
 // One object, indented, with a line break at the end. Keys are a contract: scripts read them.
 std::string ToJson(const Report& report);
+
+// The same object with "distributions", "series" and, where there is a group, "group" in it: what a report
+// page is made of. Bounded in size, however long the run was.
+std::string ToSavedJson(const Report& report);
 
 std::string ToTable(const Report& report);
 

@@ -9,38 +9,17 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "common/stats/histogram.h"
+#include "tools/loadgen/ended_request.h"
+#include "tools/loadgen/goodput.h"
+#include "tools/loadgen/levels.h"
+#include "tools/loadgen/timeline.h"
 
 namespace bfio::loadgen {
-
-// One message with tokens: how long after the previous one, and how many tokens it brought.
-struct TokenGap {
-  double gap_s = 0;
-  uint32_t tokens = 0;
-};
-
-// One request that has ended for good (no retry will follow).
-struct EndedRequest {
-  // "OK", or the status code's name.
-  std::string code;
-  // For an error, what it said.
-  std::string message;
-  // We cancelled it because the run was interrupted.
-  bool interrupted = false;
-  std::string breach;
-  uint32_t prompt_tokens = 0;
-  uint32_t output_tokens = 0;
-  // Tokens that came again after a resume and were others.
-  uint64_t token_mismatches = 0;
-  // From due to first token (0 without one) and to the end.
-  double ttft_s = 0;
-  double e2e_s = 0;
-  // Between messages after the first; the first one's further tokens come as a gap of 0.
-  std::vector<TokenGap> gaps;
-};
 
 struct Results {
   uint64_t requests_sent = 0;
@@ -70,9 +49,20 @@ struct Results {
   // Of every request sent: how much later than due. Open loop only.
   Histogram schedule_lag_s;
 
+  Goodput goodput;
+  // Of the arrival profile.
+  Levels levels;
+  Timeline timeline;
+
+  // `level` is that of the arrival profile. Closed loop has no lag.
+  void Sent(double due_s, uint32_t level, std::optional<double> lag_s);
+  void NotSent(uint32_t level);
   void Add(const EndedRequest& request);
   uint64_t failed_total() const;
   double tokens_per_s() const { return duration_s > 0 ? static_cast<double>(output_tokens) / duration_s : 0; }
+  // Of all requests due whose end is known, 0 to 1; nothing before the first.
+  std::optional<double> good_share() const;
+  double good_per_s() const { return duration_s > 0 ? static_cast<double>(goodput.good()) / duration_s : 0; }
   double requests_per_s() const { return duration_s > 0 ? static_cast<double>(completed) / duration_s : 0; }
 };
 

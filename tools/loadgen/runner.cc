@@ -35,15 +35,20 @@ Runner::Runner(const Options& options, const Login& login, Schedule& schedule,
       stop_requested_(std::move(stop_requested)),
       progress_(progress) {
   for (const auto& channel : channels) stubs_.push_back(v1::Inference::NewStub(channel));
+  MutexLock lock(&mutex_);
+  results_.goodput = Goodput(options.goodput);
+  results_.levels = Levels(options.levels());
 }
 
 Results Runner::Run() {
   start_ = MonotonicNow();
-  if (options_.duration_s > 0) {
-    send_end_ = start_ + absl::Seconds(options_.duration_s);
+  origin_ = start_;
+  if (options_.due_end_s() > 0) {
+    send_end_ = start_ + absl::Seconds(options_.due_end_s());
     if (!options_.closed_loop()) send_end_ += kSendGrace;
   }
   next_ = schedule_.Next();
+  if (!options_.sweep()) BeginLevels();
   for (;;) {
     const absl::Time now = MonotonicNow();
     if (!stopped_ && stop_requested_()) {
@@ -51,11 +56,16 @@ Results Runner::Run() {
       stopped_ = true;
       CancelAll();
     }
+    if (!stopped_ && options_.sweep()) AdvanceSweep(now);
     if (!stopped_ && now >= send_end_) DropUnsent();
     progress_.Update(now, [&] { return View(now); });
     Step step;
     {
       MutexLock lock(&mutex_);
+      if (now >= next_sample_) {
+        next_sample_ = now + kTick;
+        results_.timeline.OnUnderWay(absl::ToDoubleSeconds(now - start_), open_.size());
+      }
       step = NextStep(now);
       if (step.kind == Step::kWait) {
         changed_ = false;
@@ -89,8 +99,12 @@ Runner::Step Runner::NextStep(absl::Time now) {
 bool Runner::MaySend(absl::Time now, absl::Time& until) const {
   const size_t limit = options_.closed_loop() ? options_.concurrency : options_.max_in_flight;
   if (open_.size() >= limit) return false;
+  if (options_.sweep() && next_->level != level_) {
+    if (now < level_end_) until = std::min(until, level_end_);
+    return false;
+  }
   const absl::Time due =
-      options_.closed_loop() ? std::max(start_, hold_until_) : start_ + absl::Seconds(next_->due_s);
+      options_.closed_loop() ? std::max(start_, hold_until_) : origin_ + absl::Seconds(next_->due_s);
   if (due <= now) return true;
   until = std::min(until, due);
   return false;
@@ -99,11 +113,12 @@ bool Runner::MaySend(absl::Time now, absl::Time& until) const {
 void Runner::SendNew(absl::Time now) {
   const PlannedRequest planned = *next_;
   next_ = schedule_.Next();
-  const absl::Time due = options_.closed_loop() ? now : start_ + absl::Seconds(planned.due_s);
+  const bool closed = options_.closed_loop();
+  const absl::Time due = closed ? now : origin_ + absl::Seconds(planned.due_s);
   {
     MutexLock lock(&mutex_);
-    ++results_.requests_sent;
-    if (!options_.closed_loop()) results_.schedule_lag_s.Add(absl::ToDoubleSeconds(now - due));
+    results_.Sent(absl::ToDoubleSeconds(due - start_), planned.level,
+                  closed ? std::nullopt : std::optional<double>(absl::ToDoubleSeconds(now - due)));
     Open& open = open_[planned.index];
     open.planned = planned;
     open.due = due;
@@ -140,14 +155,38 @@ void Runner::StartAttempt(uint64_t index) {
 
 void Runner::DropUnsent() {
   stopped_ = true;
-  uint64_t not_sent = 0;
+  MutexLock lock(&mutex_);
   // In closed loop nothing was due: the next request waits for another's end.
   if (!options_.closed_loop()) {
-    for (; next_.has_value(); next_ = schedule_.Next()) ++not_sent;
+    for (; next_.has_value(); next_ = schedule_.Next()) results_.NotSent(next_->level);
   }
   next_.reset();
+}
+
+void Runner::BeginLevels() {
+  double start_s = 0;
+  uint32_t index = 0;
   MutexLock lock(&mutex_);
-  results_.not_sent = not_sent;
+  for (const RateLevel& level : options_.levels()) {
+    results_.levels.Begin(index++, start_s);
+    start_s += level.length_s;
+  }
+}
+
+void Runner::AdvanceSweep(absl::Time now) {
+  MutexLock lock(&mutex_);
+  if (now >= level_end_ + kSendGrace) {
+    for (; next_.has_value() && next_->level == level_; next_ = schedule_.Next()) results_.NotSent(*level_);
+  }
+  if (!next_.has_value() || next_->level == level_ || now < level_end_ || !open_.empty()) return;
+  if (level_.has_value() && TwoFailed(results_.levels.levels(), *level_, options_.knee_criteria())) {
+    next_.reset();
+    return;
+  }
+  level_ = next_->level;
+  origin_ = now;
+  level_end_ = now + absl::Seconds(options_.step_duration_s);
+  results_.levels.Begin(*level_, absl::ToDoubleSeconds(now - start_));
 }
 
 void Runner::CancelAll() {
@@ -184,7 +223,9 @@ void Runner::OnAttemptDone(uint64_t index, AttemptResult result) {
                         .output_tokens = open.received->tokens,
                         .token_mismatches = open.received->mismatches,
                         .e2e_s = absl::ToDoubleSeconds(result.end - open.due),
-                        .gaps = std::move(open.received->gaps)};
+                        .gaps = std::move(open.received->gaps),
+                        .due_s = absl::ToDoubleSeconds(open.due - start_),
+                        .level = open.planned.level};
   if (open.received->first_token.has_value()) {
     ended.ttft_s = absl::ToDoubleSeconds(*open.received->first_token - open.due);
   }
@@ -224,7 +265,7 @@ bool Runner::ScheduleRetry(Open& open, uint64_t index, const AttemptResult& resu
 ProgressView Runner::View(absl::Time now) {
   MutexLock lock(&mutex_);
   return {.elapsed_s = absl::ToDoubleSeconds(now - start_),
-          .duration_s = options_.duration_s,
+          .duration_s = options_.due_end_s(),
           .total = schedule_.total(),
           .sent = results_.requests_sent,
           .completed = results_.completed,

@@ -67,6 +67,11 @@ class Runner {
   Step NextStep(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool MaySend(absl::Time now, absl::Time& until) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendNew(absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Ramp and step: their levels begin at fixed times.
+  void BeginLevels() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Sweep: begins the next level once this one is over and everything of it has ended, or ends the run after
+  // two rates in a row that the group did not hold.
+  void AdvanceSweep(absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
   void StartAttempt(uint64_t index) ABSL_LOCKS_EXCLUDED(mutex_);
   void DropUnsent() ABSL_LOCKS_EXCLUDED(mutex_);
   void CancelAll() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -92,6 +97,12 @@ class Runner {
   // The loop's own.
   absl::Time start_;
   absl::Time send_end_ = absl::InfiniteFuture();
+  // When requests under way are counted next: at equal intervals, or busy times would count more.
+  absl::Time next_sample_ = absl::InfinitePast();
+  // What due times count from: the start, in a sweep the beginning of the level.
+  absl::Time origin_;
+  std::optional<uint32_t> level_;
+  absl::Time level_end_ = absl::InfinitePast();
   std::optional<PlannedRequest> next_;
   bool stopped_ = false;
 

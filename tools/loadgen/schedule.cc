@@ -24,25 +24,51 @@ absl::StatusOr<Trace> LoadTrace(const Options& options) {
 }
 
 absl::StatusOr<Schedule> Schedule::Create(const Options& options, Trace trace) {
-  std::optional<ArrivalProcess> arrivals;
-  if (!options.closed_loop()) {
+  const uint64_t total = TotalRequests(options, trace);
+  Schedule schedule(std::move(trace), total, options.duration_s);
+  const std::vector<RateLevel> levels = options.levels();
+  if (!levels.empty()) {
+    absl::StatusOr<ProfileArrivals> profile =
+        ProfileArrivals::Create(levels, options.burstiness, options.seed);
+    if (!profile.ok()) return profile.status();
+    schedule.profile_ = *std::move(profile);
+    double start = 0;
+    for (const RateLevel& level : levels) {
+      schedule.level_start_s_.push_back(start);
+      if (!options.sweep()) start += level.length_s;
+    }
+    schedule.total_ = 0;
+    // The profile's end is the run's.
+    schedule.duration_s_ = 0;
+  } else if (!options.closed_loop()) {
     const ArrivalOptions arrival_options = {.kind = options.arrival,
                                             .rate = options.rate,
                                             .burstiness = options.burstiness,
                                             .time_scale = options.time_scale};
-    absl::StatusOr<ArrivalProcess> process = ArrivalProcess::Create(arrival_options, trace, options.seed);
+    absl::StatusOr<ArrivalProcess> process =
+        ArrivalProcess::Create(arrival_options, schedule.trace_, options.seed);
     if (!process.ok()) return process.status();
-    arrivals = *std::move(process);
+    schedule.arrivals_ = *std::move(process);
   }
-  const uint64_t total = TotalRequests(options, trace);
-  return Schedule(std::move(trace), std::move(arrivals), total, options.duration_s);
+  return schedule;
+}
+
+bool Schedule::NextArrival(PlannedRequest& planned) {
+  if (profile_.has_value()) {
+    const std::optional<ProfileArrivals::Arrival> arrival = profile_->Next();
+    if (!arrival.has_value()) return false;
+    planned.level = arrival->level;
+    planned.due_s = level_start_s_[arrival->level] + arrival->offset_s;
+    return true;
+  }
+  planned.due_s = arrivals_.has_value() ? arrivals_->Next() : 0;
+  return duration_s_ == 0 || planned.due_s < duration_s_;
 }
 
 std::optional<PlannedRequest> Schedule::Next() {
   if (over_ || (total_ > 0 && next_ >= total_)) return std::nullopt;
   PlannedRequest planned;
-  planned.due_s = arrivals_.has_value() ? arrivals_->Next() : 0;
-  if (duration_s_ > 0 && planned.due_s >= duration_s_) {
+  if (!NextArrival(planned)) {
     over_ = true;
     return std::nullopt;
   }

@@ -8,19 +8,24 @@
 #include <cstdint>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/workload/arrivals.h"
 #include "common/workload/trace.h"
 #include "tools/loadgen/options.h"
+#include "tools/loadgen/rate_profile.h"
 
 namespace bfio::loadgen {
 
 struct PlannedRequest {
   // 0, 1, 2, ... in order of due times.
   uint64_t index = 0;
-  // Seconds after the start of the run; 0 in closed loop, where the end of another request makes it due.
+  // Seconds after the start of the run, in a sweep of the level; 0 in closed loop, where the end of another
+  // request makes it due.
   double due_s = 0;
+  // Of the arrival profile (rate_profile.h); 0 without one.
+  uint32_t level = 0;
   uint32_t prompt_tokens = 0;
   uint32_t output_tokens = 0;
 };
@@ -42,12 +47,18 @@ class Schedule {
   const Trace& trace() const { return trace_; }
 
  private:
-  Schedule(Trace trace, std::optional<ArrivalProcess> arrivals, uint64_t total, double duration_s)
-      : trace_(std::move(trace)), arrivals_(std::move(arrivals)), total_(total), duration_s_(duration_s) {}
+  Schedule(Trace trace, uint64_t total, double duration_s)
+      : trace_(std::move(trace)), total_(total), duration_s_(duration_s) {}
+
+  // Due time and level; nothing after the end.
+  bool NextArrival(PlannedRequest& planned);
 
   Trace trace_;
-  // Nothing in closed loop.
+  // One of them, or neither in closed loop.
   std::optional<ArrivalProcess> arrivals_;
+  std::optional<ProfileArrivals> profile_;
+  // Of each level of the profile; all 0 in a sweep.
+  std::vector<double> level_start_s_;
   uint64_t total_;
   double duration_s_;
   uint64_t next_ = 0;

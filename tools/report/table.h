@@ -6,6 +6,7 @@
 #define BFIO_TOOLS_REPORT_TABLE_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -16,6 +17,8 @@ struct Column {
   std::string name;
   std::string unit;  // empty: none
   int digits = 3;    // significant digits of doubles on the page; CSV always has them all
+  // Instead of them, so many digits behind the point.
+  std::optional<int> decimals = std::nullopt;
 };
 
 // monostate: empty. A double that is not finite is shown as empty too.

@@ -1,5 +1,6 @@
 #include "tools/report/table_html.h"
 
+#include <cmath>
 #include <cstddef>
 #include <variant>
 #include <vector>
@@ -12,9 +13,14 @@
 namespace bfio::report {
 namespace {
 
-std::string CellText(const Cell& cell, int digits) {
+std::string RealText(double value, const Column& column) {
+  if (!std::isfinite(value)) return "";
+  return column.decimals.has_value() ? Fixed(value, *column.decimals) : Significant(value, column.digits);
+}
+
+std::string CellText(const Cell& cell, const Column& column) {
   if (const auto* text = std::get_if<std::string>(&cell)) return Escape(*text);
-  if (const auto* real = std::get_if<double>(&cell)) return Significant(*real, digits);
+  if (const auto* real = std::get_if<double>(&cell)) return RealText(*real, column);
   if (const auto* integer = std::get_if<int64_t>(&cell)) return Thousands(*integer);
   return "";
 }
@@ -45,7 +51,7 @@ std::string Row(const Table& table, const std::vector<Cell>& row, const std::vec
     const absl::string_view tag = i == 0 && is_text[i] ? "th" : "td";
     absl::StrAppend(&html, "<", tag, tag == "th" ? " scope=\"row\"" : "",
                     is_text[i] ? " class=\"text\">" : ">",
-                    i < row.size() ? CellText(row[i], table.columns[i].digits) : "", "</", tag, ">");
+                    i < row.size() ? CellText(row[i], table.columns[i]) : "", "</", tag, ">");
   }
   return html + "</tr>\n";
 }

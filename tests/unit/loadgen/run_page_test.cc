@@ -1,0 +1,261 @@
+#include "tools/loadgen/run_page.h"
+
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tests/unit/report/well_formed.h"
+#include "tools/loadgen/compare.h"
+#include "tools/loadgen/report.h"
+#include "tools/report/numbers.h"
+
+namespace bfio::loadgen {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+TEST(TimelineTest, EveryRequestAndTokenIsCountedWhereItBelongs) {
+  Timeline timeline;
+  timeline.OnSent(0.2);
+  timeline.OnLag(0.2, 0.01);
+  timeline.OnEnded({.code = "OK",
+                    .output_tokens = 6,
+                    .ttft_s = 0.2,
+                    .e2e_s = 1.4,
+                    .gaps = {{0, 1}, {0.4, 1}, {0.7, 3}},
+                    .due_s = 0.2});
+  timeline.OnEnded({.code = "INTERNAL", .output_tokens = 1, .ttft_s = 0.1, .e2e_s = 0.2, .due_s = 1.5});
+  timeline.OnEnded(
+      {.code = "CANCELLED", .interrupted = true, .output_tokens = 1, .ttft_s = 0.1, .due_s = 1.5});
+  const auto& bins = timeline.bins().bins();
+  ASSERT_EQ(bins.size(), 4u) << "of half a second";
+  EXPECT_EQ(bins[0].due, 1u);
+  EXPECT_EQ(bins[0].tokens, 2u);
+  EXPECT_EQ(bins[1].tokens, 1u);
+  EXPECT_EQ(bins[2].tokens, 0u);
+  EXPECT_EQ(bins[3].tokens, 5u) << "3 of the first, 1 of each other";
+  EXPECT_EQ(bins[0].ttft_s.count(), 1u);
+  EXPECT_EQ(bins[3].completed, 1u);
+  EXPECT_EQ(bins[3].failed, 1u);
+  EXPECT_EQ(bins[3].itl_s.count(), 3u) << "the failed one's are not counted";
+  EXPECT_EQ(bins[0].itl_s.count(), 1u) << "the first message's second token, after no time";
+}
+
+TEST(TimelineTest, ALongRunHasWiderBinsAndLosesNothing) {
+  Timeline timeline;
+  for (int i = 0; i < 100000; ++i) {
+    timeline.OnSent(i);
+    timeline.OnEnded({.code = "OK", .output_tokens = 1, .ttft_s = 0.1, .e2e_s = 0.2, .due_s = i * 1.0});
+  }
+  timeline.OnSent(-5);
+  timeline.OnSent(NAN);
+  const auto& bins = timeline.bins();
+  EXPECT_LE(bins.bins().size(), TimeBins<TimelineBin>::kMost);
+  EXPECT_GE(bins.bins().size(), TimeBins<TimelineBin>::kMost / 2);
+  EXPECT_GE(bins.width_s() * static_cast<double>(bins.bins().size()), 100000);
+  uint64_t due = 0, completed = 0, tokens = 0, samples = 0;
+  for (const TimelineBin& bin : bins.bins()) {
+    due += bin.due;
+    completed += bin.completed;
+    tokens += bin.tokens;
+    samples += bin.ttft_s.count();
+  }
+  EXPECT_EQ(due, 100002u);
+  EXPECT_EQ(completed, 100000u);
+  EXPECT_EQ(tokens, 100000u);
+  EXPECT_EQ(samples, 100000u);
+  timeline.OnSent(1e300);
+  EXPECT_LE(timeline.bins().bins().size(), TimeBins<TimelineBin>::kMost);
+}
+
+TEST(GroupTimelineTest, StepsAreAveragedByRankAndBadOnesLeftOut) {
+  GroupTimeline group;
+  group.Add(0.1, {.load_tokens = {10, 30}, .local_s = {1, 3}, .wait_s = {3, 1}, .waiting_requests = 4});
+  group.Add(0.2, {.load_tokens = {30, 30, 60}, .local_s = {1, 1, 1}, .wait_s = {1, 1, 1}});
+  group.Add(0.3, {});
+  group.Add(0.3, {.load_tokens = {1}, .local_s = {}, .wait_s = {1}});
+  ASSERT_EQ(group.bins().bins().size(), 1u);
+  const GroupBin& bin = group.bins().bins()[0];
+  EXPECT_EQ(bin.steps, 2u);
+  EXPECT_EQ(bin.max_load_tokens, 90);
+  EXPECT_EQ(bin.mean_load_tokens, 60);
+  ASSERT_EQ(bin.ranks.size(), 3u);
+  EXPECT_EQ(bin.ranks[0].load_tokens, 40);
+  EXPECT_EQ(bin.ranks[2].steps, 1u);
+  EXPECT_EQ(bin.ranks[0].wait_s, 4);
+}
+
+// A run with something of everything.
+class RunPageTest : public ::testing::Test {
+ protected:
+  RunPageTest() {
+    options_.arrival = "sweep";
+    options_.rates = {20, 40};
+    options_.step_duration_s = 2;
+    options_.goodput = {.ttft_s = 0.5};
+    trace_.source = "t<rates>.csv";
+    trace_.format = "azure";
+    trace_.requests.resize(7);
+    results_.goodput = Goodput(options_.goodput);
+    results_.levels = Levels(options_.levels());
+    for (int i = 0; i < 120; ++i) {
+      const uint32_t level = i >= 40;
+      const double due = level == 0 ? i * 0.05 : 2 + (i - 40) * 0.025;
+      if (i % 40 == 0 && i < 80) results_.levels.Begin(level, due);
+      results_.Sent(due, level, 0.001 * (i % 7));
+      results_.Add({.code = "OK",
+                    .prompt_tokens = 10,
+                    .output_tokens = 5,
+                    .ttft_s = 0.123456 * (1 + i % 5),
+                    .e2e_s = 0.123456 * (1 + i % 5) + 0.4,
+                    .gaps = {{0.1, 1}, {0.1, 1}, {0.2, 2}},
+                    .due_s = due,
+                    .level = level});
+    }
+    results_.duration_s = 5;
+    results_.Add({.code = "UNAVAILABLE", .message = "<worker> & \xff lost", .due_s = 3, .level = 1});
+    report_.group.emplace();
+    for (int step = 0; step < 50; ++step) {
+      report_.group->Add(step * 0.1,
+                         {.load_tokens = {100.0 + step, 50}, .local_s = {0.01, 0.005}, .wait_s = {0, 0.005}});
+    }
+    report_.barrier = BarrierFigures{.policy = "fcfs", .ranks = 2, .steps = 50, .idle_fraction = 0.25};
+  }
+
+  RunDocument Document(std::string name = "this run") {
+    auto run = RunDocument::Parse(ToSavedJson(report_), std::move(name));
+    EXPECT_TRUE(run.ok()) << run.status();
+    return *std::move(run);
+  }
+
+  Options options_;
+  Trace trace_;
+  Results results_;
+  Report report_{.options = options_, .trace = trace_, .results = results_, .version = "0.1.0"};
+};
+
+void ExpectSound(const std::string& html, size_t charts) {
+  const std::vector<std::string> svgs = report::Svgs(html);
+  EXPECT_EQ(svgs.size(), 2 * charts) << "a wide and a narrow one of each";
+  for (const std::string& svg : svgs) EXPECT_EQ(report::XmlError(svg), "");
+  EXPECT_THAT(html, Not(HasSubstr("NaN")));
+  EXPECT_THAT(html, Not(HasSubstr(">nan")));
+}
+
+TEST_F(RunPageTest, ThePageShowsEverythingAndIsSound) {
+  const std::string html = RunPage(Document());
+  // Rates 2, over time 7, distributions 1, group 2, lag 1.
+  ExpectSound(html, 13);
+  EXPECT_THAT(html, HasSubstr("Load test: t&lt;rates&gt;.csv, sweep arrivals, 20 to 40 requests/s"));
+  for (const char* part :
+       {"Goodput", "Rates and the knee", "Knee: ", "Throughput", "TTFT: time to first token",
+        "Load of each rank", "Idle at the barrier", "How late the generator was", "UNAVAILABLE",
+        "&lt;worker&gt; &amp;", "step_duration", "fcfs"}) {
+    EXPECT_THAT(html, HasSubstr(part));
+  }
+}
+
+TEST_F(RunPageTest, PageAndTextShowTheSamePercentiles) {
+  const std::string html = RunPage(Document()), text = ToTable(report_);
+  for (const Histogram* h : {&results_.ttft_s, &results_.tpot_s, &results_.itl_s, &results_.e2e_s}) {
+    for (const double q : {0.5, 0.9, 0.99, 0.999, 1.0}) {
+      const double ms = h->Quantile(q) * 1e3;
+      EXPECT_THAT(text, HasSubstr(absl::StrFormat(" %.2f", ms)));
+      EXPECT_THAT(html, HasSubstr(absl::StrCat(">", report::Fixed(ms, 2), "</td>")));
+    }
+  }
+}
+
+TEST_F(RunPageTest, SavedRunsHaveTheKeysOfTheResultAndMore) {
+  const auto plain = nlohmann::json::parse(ToJson(report_));
+  const auto saved = nlohmann::json::parse(ToSavedJson(report_));
+  for (const auto& [key, value] : plain.items()) EXPECT_EQ(saved[key], value) << key;
+  EXPECT_FALSE(plain.contains("series"));
+  EXPECT_EQ(plain["goodput"]["good_requests"], 96);
+  EXPECT_EQ(plain["goodput"]["missed"]["ttft"], 24);
+  EXPECT_EQ(plain["levels"].size(), 2u);
+  EXPECT_EQ(plain["levels"][0]["offered_rate"], 20);
+  EXPECT_EQ(plain["levels"][0]["good_share"], 0.8);
+  EXPECT_EQ(plain["knee"]["failed_rate"], 20) << "80 % within the limits are too few";
+  EXPECT_EQ(saved["group"]["ranks"].size(), 2u);
+  EXPECT_EQ(saved["group"]["ranks"][1]["idle_fraction"][0], 0.5);
+  EXPECT_EQ(saved["group"]["idle_fraction"][0], 0.25);
+  const size_t bins = saved["series"]["t_s"].size();
+  EXPECT_EQ(saved["series"]["ttft_s"]["p99"].size(), bins);
+  double tokens = 0;
+  for (const auto& rate : saved["series"]["tokens_per_s"]) tokens += rate.get<double>() * 0.5;
+  EXPECT_NEAR(tokens, static_cast<double>(results_.output_tokens), 1e-6);
+  const auto& distribution = saved["distributions"];
+  EXPECT_EQ(distribution["ttft_s"].size(), distribution["share"].size());
+  EXPECT_EQ(distribution["ttft_s"].back(), results_.ttft_s.max());
+}
+
+TEST_F(RunPageTest, DifferencesAreRelativeToTheFirstRun) {
+  std::vector<RunDocument> runs = {Document("before")};
+  Results slower = results_;
+  slower.duration_s = 10;
+  Options other = options_;
+  other.connections = 3;
+  const Report after{.options = other, .trace = trace_, .results = slower, .version = "0.1.0"};
+  runs.push_back(*RunDocument::Parse(ToJson(after), "after <2>"));
+
+  const std::vector<Difference> differences = Differences(runs);
+  const auto find = [&](const std::string& name) -> const Difference& {
+    const auto found = std::find_if(differences.begin(), differences.end(),
+                                    [&](const Difference& d) { return d.name == name; });
+    if (found == differences.end()) ADD_FAILURE() << name;
+    return found == differences.end() ? differences[0] : *found;
+  };
+  EXPECT_THAT(find("throughput, tokens/s").values, ElementsAre(120, 60));
+  EXPECT_EQ(find("throughput, tokens/s").changes[1], -0.5);
+  EXPECT_EQ(find("TTFT p99, ms").changes[1], 0.0);
+  EXPECT_EQ(find("requests failed").values[1], 1);
+  EXPECT_EQ(find("idle at the barrier, %").values[0], 25);
+  EXPECT_TRUE(std::isnan(find("idle at the barrier, %").values[1])) << "it had no --admin";
+  EXPECT_FALSE(find("idle at the barrier, %").changes[1].has_value());
+  EXPECT_FALSE(find("not sent").changes[1].has_value()) << "nothing is relative to 0";
+
+  std::vector<std::string> differing;
+  for (const SettingDifference& setting : SettingDifferences(runs)) differing.push_back(setting.name);
+  EXPECT_THAT(differing, ElementsAre("policy", "ranks", "connections"));
+
+  const std::string text = ComparisonText(runs);
+  EXPECT_THAT(text, HasSubstr("-50.0 %"));
+  EXPECT_THAT(text, HasSubstr("differs: connections: 1 | 3"));
+  const std::string html = ComparisonPage(runs);
+  ExpectSound(html, 11);  // rates 1, over time 6, distributions 4
+  EXPECT_THAT(html, HasSubstr("Load tests compared: before and after &lt;2&gt;"));
+  EXPECT_THAT(html, HasSubstr(">-50.0</td>"));
+}
+
+TEST_F(RunPageTest, WhatIsNoRunIsRefusedAndHalfARunIsShownAsFarAsItGoes) {
+  for (const char* text : {"", "{", "[]", "3", "{}", "{\"requests_sent\": 1}"}) {
+    const auto run = RunDocument::Parse(text, "x.json");
+    EXPECT_EQ(run.status().code(), absl::StatusCode::kInvalidArgument) << text;
+    EXPECT_THAT(std::string(run.status().message()), HasSubstr("x.json"));
+  }
+  EXPECT_EQ(RunDocument::Read("/nowhere/x.json").status().code(), absl::StatusCode::kNotFound);
+  // Every member in turn of another type, then gone.
+  const auto saved = nlohmann::json::parse(ToSavedJson(report_));
+  for (const auto& [key, value] : saved.items()) {
+    for (const nlohmann::json& instead :
+         {nlohmann::json("text"), nlohmann::json(1e300), nlohmann::json::array({nullptr, "x", 1}),
+          nlohmann::json::object({{"p99", "x"}}), nlohmann::json()}) {
+      auto changed = saved;
+      changed[key] = instead;
+      const auto run = RunDocument::Parse(changed.dump(), "x");
+      ASSERT_TRUE(run.ok()) << key << run.status();
+      for (const std::string& svg : report::Svgs(RunPage(*run))) EXPECT_EQ(report::XmlError(svg), "") << key;
+      EXPECT_NE(ComparisonText({*run, *run}), "");
+      EXPECT_NE(ComparisonPage({*run, *run}), "");
+    }
+  }
+}
+
+}  // namespace
+}  // namespace bfio::loadgen

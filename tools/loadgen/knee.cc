@@ -1,0 +1,106 @@
+#include "tools/loadgen/knee.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace bfio::loadgen {
+namespace {
+
+// Seconds that a request of `decode_tokens` tokens after the first takes.
+double TypicalSeconds(const HalfLevel& half, double decode_tokens) {
+  const double per_token =
+      half.decode_tokens > 0 ? half.decode_s / static_cast<double>(half.decode_tokens) : 0;
+  return half.ttft_sum_s / static_cast<double>(half.requests) + decode_tokens * per_token;
+}
+
+// Of completed requests, the share that leaves while as many come.
+double Following(const Level& level) {
+  const HalfLevel& first = level.halves[0];
+  const HalfLevel& second = level.halves[1];
+  if (first.requests == 0 || second.requests == 0) return 1;
+  const double decode_tokens = static_cast<double>(first.decode_tokens + second.decode_tokens) /
+                               static_cast<double>(first.requests + second.requests);
+  const double later = second.due_sum_s / static_cast<double>(second.requests) -
+                       first.due_sum_s / static_cast<double>(first.requests);
+  const double longer = TypicalSeconds(second, decode_tokens) - TypicalSeconds(first, decode_tokens);
+  return later > 0 ? 1 / (1 + std::max(0.0, longer / later)) : 1;
+}
+
+}  // namespace
+
+Verdict Judge(const Level& level, const KneeCriteria& criteria) {
+  Verdict verdict;
+  if (level.completed + level.failed + level.not_sent < kFewestRequests) return verdict;
+  const auto due = static_cast<double>(level.completed + level.failed + level.not_sent);
+  if (criteria.attainment.has_value()) verdict.good_share = static_cast<double>(level.good) / due;
+  verdict.served_share = Following(level) * static_cast<double>(level.completed) / due;
+  verdict.kind = Verdict::kHeld;
+  if (*verdict.served_share < kFollow) verdict.kind = Verdict::kFellBehind;
+  if (verdict.good_share.has_value() && *verdict.good_share < *criteria.attainment) {
+    verdict.kind = Verdict::kMissedGoodput;
+  }
+  return verdict;
+}
+
+std::optional<Knee> FindKnee(const std::vector<Level>& levels, const KneeCriteria& criteria) {
+  Knee knee;
+  bool judged = false;
+  bool failed_before = false;
+  for (const Level& level : levels) {
+    const Verdict verdict = Judge(level, criteria);
+    if (verdict.kind == Verdict::kNotJudged) continue;
+    judged = true;
+    if (!verdict.failed()) {
+      knee = {.held = level.plan.mean_rate()};
+    } else if (!knee.failed.has_value()) {
+      knee.failed = level.plan.mean_rate();
+      knee.reason = verdict;
+    }
+    if (verdict.failed() && failed_before) break;
+    failed_before = verdict.failed();
+  }
+  return judged ? std::optional<Knee>(knee) : std::nullopt;
+}
+
+bool TwoFailed(const std::vector<Level>& levels, uint32_t last, const KneeCriteria& criteria) {
+  int failed = 0;
+  for (uint32_t i = last + 1; i > 0 && failed < 2; --i) {
+    const Verdict verdict = Judge(levels[i - 1], criteria);
+    if (verdict.kind == Verdict::kHeld) return false;
+    failed += verdict.failed();
+  }
+  return failed == 2;
+}
+
+std::string KneeText(const Knee& knee, const KneeCriteria& criteria) {
+  std::string text = knee.held.has_value() ? absl::StrFormat("%.4g requests/s held", *knee.held)
+                                           : std::string("no rate held");
+  if (!knee.failed.has_value()) return absl::StrCat(text, "; none that was tried did not: try higher rates");
+  absl::StrAppendFormat(&text, "; %.4g did not: ", *knee.failed);
+  if (knee.reason.kind == Verdict::kMissedGoodput) {
+    absl::StrAppendFormat(&text, "%.1f %% within the limits, at least %.1f %% wanted",
+                          knee.reason.good_share.value_or(0) * 100, criteria.attainment.value_or(0) * 100);
+  } else {
+    absl::StrAppendFormat(&text, "throughput fell behind, about %.0f %% served",
+                          knee.reason.served_share.value_or(0) * 100);
+  }
+  return text;
+}
+
+const char* VerdictName(Verdict::Kind kind) {
+  switch (kind) {
+    case Verdict::kNotJudged:
+      return "too few requests";
+    case Verdict::kHeld:
+      return "held";
+    case Verdict::kMissedGoodput:
+      return "goodput";
+    case Verdict::kFellBehind:
+      return "fell behind";
+  }
+  return "";
+}
+
+}  // namespace bfio::loadgen

@@ -1,0 +1,78 @@
+// What each level of an arrival profile (rate_profile.h) showed.
+//
+// Purpose: the points of the curve whose knee is looked for. Requests belong to the level in which they were
+// due, whenever they end. Pure; one thread at a time (the runner guards it). Seconds after the start of the
+// run.
+#ifndef BFIO_TOOLS_LOADGEN_LEVELS_H_
+#define BFIO_TOOLS_LOADGEN_LEVELS_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "common/stats/histogram.h"
+#include "tools/loadgen/ended_request.h"
+#include "tools/loadgen/rate_profile.h"
+
+namespace bfio::loadgen {
+
+// Of completed requests due in one half of a level.
+struct HalfLevel {
+  uint64_t requests = 0;
+  double due_sum_s = 0;
+  double ttft_sum_s = 0;
+  // After the first token.
+  double decode_s = 0;
+  uint64_t decode_tokens = 0;
+};
+
+struct Level {
+  RateLevel plan;
+  // Nothing before it has begun.
+  std::optional<double> start_s;
+  // Sent, and due but not sent in time.
+  uint64_t sent = 0;
+  uint64_t not_sent = 0;
+  uint64_t completed = 0;
+  uint64_t failed = 0;
+  // Within the goodput limits.
+  uint64_t good = 0;
+  // Output tokens of completed requests.
+  uint64_t output_tokens = 0;
+  HalfLevel halves[2];
+  // Tokens of any request that came in the level's second half.
+  uint64_t tokens_in_second_half = 0;
+  Histogram ttft_s, tpot_s, e2e_s;
+
+  uint64_t due() const { return sent + not_sent; }
+  // Requests per second that were really due.
+  double offered_rate() const { return static_cast<double>(due()) / plan.length_s; }
+  double tokens_per_s() const { return static_cast<double>(tokens_in_second_half) * 2 / plan.length_s; }
+};
+
+class Levels {
+ public:
+  // None: nothing is counted.
+  Levels() = default;
+  explicit Levels(const std::vector<RateLevel>& plan);
+
+  // The following take levels that have begun, in ascending order.
+  void Begin(uint32_t level, double start_s);
+  void OnSent(uint32_t level);
+  void OnNotSent(uint32_t level);
+  // `good`: within the goodput limits.
+  void OnEnded(const EndedRequest& request, bool good);
+
+  const std::vector<Level>& levels() const { return levels_; }
+
+ private:
+  void CountTokens(double when, uint32_t tokens);
+
+  std::vector<Level> levels_;
+  // How many have begun: the first ones.
+  size_t begun_ = 0;
+};
+
+}  // namespace bfio::loadgen
+
+#endif  // BFIO_TOOLS_LOADGEN_LEVELS_H_

@@ -1,0 +1,189 @@
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+#include "tools/loadgen/knee.h"
+#include "tools/loadgen/report.h"
+#include "tools/loadgen/series_json.h"
+
+namespace bfio::loadgen {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Without samples the figures are null: 0 would claim something.
+Json LatencyJson(const Histogram& h) {
+  const auto figure = [&](double value) { return h.count() == 0 ? Json() : Json(value); };
+  return {{"p50", figure(h.Quantile(0.5))},
+          {"p90", figure(h.Quantile(0.9))},
+          {"p99", figure(h.Quantile(0.99))},
+          {"p99.9", figure(h.Quantile(0.999))},
+          {"max", figure(h.max())},
+          {"mean", figure(h.mean())},
+          {"count", h.count()}};
+}
+
+Json SettingsJson(const Options& o) {
+  return {{"target", o.target},
+          {"admin", o.admin},
+          {"trace", o.trace},
+          {"profile", o.profile},
+          {"arrival", o.arrival},
+          {"rate", o.rate},
+          {"burstiness", o.burstiness},
+          {"time_scale", o.time_scale},
+          {"concurrency", o.concurrency},
+          {"requests", o.requests},
+          {"duration", o.duration_s},
+          {"seed", o.seed},
+          {"rate_to", o.rate_to},
+          {"rates", o.rates},
+          {"step_duration", o.step_duration_s},
+          {"attainment", o.attainment},
+          {"connections", o.connections},
+          {"max_in_flight", o.max_in_flight},
+          {"max_retries", o.max_retries},
+          {"resume", o.resume},
+          {"timeout_s", absl::ToDoubleSeconds(o.timeout)}};
+}
+
+Json BarrierJson(const BarrierFigures& f) {
+  Json json = {{"policy", f.policy},
+               {"ranks", f.ranks},
+               {"steps", f.steps},
+               {"idle_fraction", f.idle_fraction},
+               {"load_idle_fraction", f.load_idle_fraction},
+               {"avg_imbalance_tokens", f.avg_imbalance_tokens},
+               {"step_s_mean", f.step_s_mean},
+               {"local_s_max_mean", f.local_s_max_mean},
+               {"gap_s_mean", f.gap_s_mean},
+               {"decide_s_mean", f.decide_s_mean},
+               {"late_plans", f.late_plans},
+               {"saturated_fraction", f.saturated_fraction},
+               {"decisions_stopped_early", f.decisions_stopped_early},
+               {"epoch_changed", f.epoch_changed}};
+  if (f.energy.has_value()) {
+    json["energy_busy_j"] = f.energy->busy;
+    json["energy_barrier_j"] = f.energy->barrier;
+    json["energy_parked_j"] = f.energy->parked;
+  }
+  return json;
+}
+
+Json OrNull(const std::optional<double>& value) {
+  return value.has_value() ? Json(*value) : Json();
+}
+
+Json GoodputJson(const Report& report) {
+  const Results& r = report.results;
+  const GoodputLimits& limits = r.goodput.limits();
+  return {{"limits",
+           {{"ttft_s", OrNull(limits.ttft_s)},
+            {"tpot_s", OrNull(limits.tpot_s)},
+            {"e2e_s", OrNull(limits.e2e_s)}}},
+          {"good_requests", r.goodput.good()},
+          {"share", OrNull(r.good_share())},
+          {"requests_per_s", r.good_per_s()},
+          {"missed",
+           {{"ttft", r.goodput.missed_ttft()},
+            {"tpot", r.goodput.missed_tpot()},
+            {"e2e", r.goodput.missed_e2e()}}}};
+}
+
+Json LevelsJson(const Report& report) {
+  Json levels = Json::array();
+  for (const Level& level : report.results.levels.levels()) {
+    if (level.due() == 0) continue;
+    const Verdict verdict = Judge(level, report.options.knee_criteria());
+    levels.push_back({{"rate", level.plan.mean_rate()},
+                      {"offered_rate", level.offered_rate()},
+                      {"start_s", *level.start_s},
+                      {"length_s", level.plan.length_s},
+                      {"sent", level.sent},
+                      {"not_sent", level.not_sent},
+                      {"completed", level.completed},
+                      {"failed", level.failed},
+                      {"good_share", OrNull(verdict.good_share)},
+                      {"served_share", OrNull(verdict.served_share)},
+                      {"throughput_tokens_per_s", level.tokens_per_s()},
+                      {"ttft_s", LatencyJson(level.ttft_s)},
+                      {"tpot_s", LatencyJson(level.tpot_s)},
+                      {"e2e_s", LatencyJson(level.e2e_s)},
+                      {"verdict", VerdictName(verdict.kind)}});
+  }
+  return levels;
+}
+
+Json KneeJson(const Report& report) {
+  const KneeCriteria criteria = report.options.knee_criteria();
+  const std::optional<Knee> knee = FindKnee(report.results.levels.levels(), criteria);
+  if (!knee.has_value()) return nullptr;
+  return {{"held_rate", OrNull(knee->held)},
+          {"failed_rate", OrNull(knee->failed)},
+          {"text", KneeText(*knee, criteria)}};
+}
+
+Json Summary(const Report& report) {
+  const Results& r = report.results;
+  Json json = {
+      {"requests_sent", r.requests_sent},
+      {"completed", r.completed},
+      {"failed", Json(r.failed)},
+      {"stream_breaches", r.stream_breaches},
+      {"retries", r.retries},
+      {"resumed", r.resumed},
+      {"token_mismatches", r.token_mismatches},
+      {"interrupted", r.interrupted},
+      {"not_sent", r.not_sent},
+      {"prompt_tokens", r.prompt_tokens},
+      {"output_tokens", r.output_tokens},
+      {"throughput_tokens_per_s", r.tokens_per_s()},
+      {"throughput_requests_per_s", r.requests_per_s()},
+      {"duration_s", r.duration_s},
+      {"ttft_s", LatencyJson(r.ttft_s)},
+      {"tpot_s", LatencyJson(r.tpot_s)},
+      {"itl_s", LatencyJson(r.itl_s)},
+      {"e2e_s", LatencyJson(r.e2e_s)},
+      {"schedule_lag_s", LatencyJson(r.schedule_lag_s)},
+      {"failed_examples", Json(r.failed_examples)},
+      {"breach_examples", r.breach_examples},
+      {"started_at", absl::FormatTime(absl::RFC3339_sec, report.started_at, absl::UTCTimeZone())},
+      {"version", report.version},
+      {"workload",
+       {{"source", report.trace.source},
+        {"format", report.trace.format},
+        {"requests", report.trace.requests.size()},
+        {"dropped", report.trace.dropped},
+        {"dropped_examples", report.trace.dropped_examples}}},
+      {"settings", SettingsJson(report.options)},
+  };
+  if (report.barrier.has_value()) json["barrier"] = BarrierJson(*report.barrier);
+  if (r.goodput.limits().any()) json["goodput"] = GoodputJson(report);
+  if (!r.levels.levels().empty()) {
+    json["levels"] = LevelsJson(report);
+    json["knee"] = KneeJson(report);
+  }
+  return json;
+}
+
+// Error texts come from the other end and need not be UTF-8.
+std::string Text(const Json& json, int indent) {
+  return absl::StrCat(json.dump(indent, ' ', false, Json::error_handler_t::replace), "\n");
+}
+
+}  // namespace
+
+std::string ToJson(const Report& report) {
+  return Text(Summary(report), 2);
+}
+
+std::string ToSavedJson(const Report& report) {
+  Json json = Summary(report);
+  json["distributions"] = DistributionsJson(report.results);
+  json["series"] = SeriesJson(report.results.timeline, report.results.duration_s);
+  if (report.group.has_value()) json["group"] = GroupJson(*report.group);
+  // Lists of numbers would be a line each.
+  return Text(json, -1);
+}
+
+}  // namespace bfio::loadgen

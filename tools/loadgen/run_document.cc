@@ -1,0 +1,100 @@
+#include "tools/loadgen/run_document.h"
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+
+namespace bfio::loadgen {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// A run of 1,024 ranks takes 3 MB.
+constexpr std::uintmax_t kLargestFile = 256u << 20;
+
+double NumberOf(const Json& json) {
+  return json.is_number() ? json.get<double>() : NAN;
+}
+
+}  // namespace
+
+absl::StatusOr<RunDocument> RunDocument::Parse(absl::string_view text, std::string name) {
+  Json json = Json::parse(text.begin(), text.end(), nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded()) return absl::InvalidArgumentError(absl::StrCat(name, " is not JSON"));
+  if (!json.is_object() || !json.contains("requests_sent") || !json.contains("ttft_s")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, " holds no result of bfio_loadgen (--save or --json wrote none of it)"));
+  }
+  return RunDocument(std::make_shared<const Json>(std::move(json)), std::move(name));
+}
+
+absl::StatusOr<RunDocument> RunDocument::Read(const std::string& path) {
+  std::error_code error;
+  const std::uintmax_t size = std::filesystem::file_size(path, error);
+  if (error) return absl::NotFoundError(absl::StrCat("cannot read ", path, ": ", error.message()));
+  if (size > kLargestFile) {
+    return absl::InvalidArgumentError(absl::StrCat(path, " has ", size, " bytes, at most ", kLargestFile));
+  }
+  std::ifstream in(path, std::ios::binary);
+  const std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  if (!in) return absl::NotFoundError(absl::StrCat("cannot read ", path));
+  absl::StatusOr<RunDocument> run = Parse(text, path);
+  if (run.ok()) run->set_name(std::filesystem::path(path).stem().string());
+  return run;
+}
+
+const Json* RunDocument::Find(const std::string& path) const {
+  const Json::json_pointer pointer(path);
+  return json_->contains(pointer) ? &json_->at(pointer) : nullptr;
+}
+
+bool RunDocument::Has(const std::string& path) const {
+  const Json* const found = Find(path);
+  return found != nullptr && !found->is_null();
+}
+
+double RunDocument::Number(const std::string& path) const {
+  const Json* const found = Find(path);
+  return found != nullptr ? NumberOf(*found) : NAN;
+}
+
+int64_t RunDocument::Count(const std::string& path) const {
+  const double number = Number(path);
+  // Beyond, a double is no count any more, and the conversion would not be defined.
+  return std::abs(number) < 9e15 ? static_cast<int64_t>(number) : 0;
+}
+
+std::string RunDocument::Text(const std::string& path) const {
+  const Json* const found = Find(path);
+  return found != nullptr && found->is_string() ? found->get<std::string>() : "";
+}
+
+std::vector<double> RunDocument::Numbers(const std::string& path) const {
+  std::vector<double> numbers;
+  const Json* const found = Find(path);
+  if (found == nullptr || !found->is_array()) return numbers;
+  for (const Json& element : *found) numbers.push_back(NumberOf(element));
+  return numbers;
+}
+
+size_t RunDocument::Size(const std::string& path) const {
+  const Json* const found = Find(path);
+  return found != nullptr && found->is_structured() ? found->size() : 0;
+}
+
+std::vector<std::pair<std::string, std::string>> RunDocument::Members(const std::string& path) const {
+  std::vector<std::pair<std::string, std::string>> members;
+  const Json* const found = Find(path);
+  if (found == nullptr || !found->is_object()) return members;
+  for (const auto& [key, value] : found->items()) {
+    members.emplace_back(key, value.is_string() ? value.get<std::string>()
+                                                : value.dump(-1, ' ', false, Json::error_handler_t::replace));
+  }
+  return members;
+}
+
+}  // namespace bfio::loadgen

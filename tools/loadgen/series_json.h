@@ -1,0 +1,28 @@
+// The parts of a saved run that charts are drawn of.
+//
+// Purpose: distributions and time series as lists of equal length, null where there was nothing to measure.
+// Pure functions. Seconds, tokens.
+#ifndef BFIO_TOOLS_LOADGEN_SERIES_JSON_H_
+#define BFIO_TOOLS_LOADGEN_SERIES_JSON_H_
+
+#include "nlohmann/json_fwd.hpp"
+#include "tools/loadgen/group_timeline.h"
+#include "tools/loadgen/results.h"
+#include "tools/loadgen/timeline.h"
+
+namespace bfio::loadgen {
+
+// {"share": [0, 0.01, .. 1], "ttft_s": [..], ..}: the value that this share of the samples do not exceed.
+nlohmann::ordered_json DistributionsJson(const Results& results);
+
+// {"width_s": .., "t_s": [..], "due_per_s": [..], .., "ttft_s": {"p50": [..], ..}, ..}; t_s is the middle of
+// each stretch of time. A last stretch that is too short for a rate has none.
+nlohmann::ordered_json SeriesJson(const Timeline& timeline, double duration_s);
+
+// {"t_s": [..], "idle_fraction": [..], .., "ranks": [{"load_tokens": [..], "idle_fraction": [..]}, ..]}.
+// Idle: barrier wait / (local work + barrier wait).
+nlohmann::ordered_json GroupJson(const GroupTimeline& timeline);
+
+}  // namespace bfio::loadgen
+
+#endif  // BFIO_TOOLS_LOADGEN_SERIES_JSON_H_

@@ -1,0 +1,52 @@
+// How a run went over time, as its client saw it.
+//
+// Purpose: the lines of the report's charts. Every request and token is counted; memory is bounded however
+// long the run is (time_bins.h; at most some 20 MB of histograms). Pure; one thread at a time (the runner
+// guards it). Times in seconds after the start of the run.
+#ifndef BFIO_TOOLS_LOADGEN_TIMELINE_H_
+#define BFIO_TOOLS_LOADGEN_TIMELINE_H_
+
+#include <cstdint>
+
+#include "common/stats/histogram.h"
+#include "tools/loadgen/ended_request.h"
+#include "tools/loadgen/time_bins.h"
+
+namespace bfio::loadgen {
+
+struct TimelineBin {
+  // By the time they were due, whatever became of them.
+  uint64_t due = 0;
+  // By the time they ended.
+  uint64_t completed = 0;
+  uint64_t failed = 0;
+  // By the time they came, of failed and interrupted requests too.
+  uint64_t tokens = 0;
+  // Completed requests by the time they were due; gaps between tokens by the time of the later one.
+  Histogram ttft_s, tpot_s, e2e_s, itl_s;
+  // Open loop: by the time they were due.
+  Histogram schedule_lag_s;
+  // Requests under way, as often as they were looked at.
+  uint64_t under_way_sum = 0;
+  uint64_t under_way_max = 0;
+  uint64_t under_way_samples = 0;
+
+  void Merge(const TimelineBin& other);
+};
+
+class Timeline {
+ public:
+  void OnSent(double due_s) { ++bins_.At(due_s).due; }
+  void OnLag(double due_s, double lag_s) { bins_.At(due_s).schedule_lag_s.Add(lag_s); }
+  void OnUnderWay(double now_s, uint64_t requests);
+  void OnEnded(const EndedRequest& request);
+
+  const TimeBins<TimelineBin>& bins() const { return bins_; }
+
+ private:
+  TimeBins<TimelineBin> bins_;
+};
+
+}  // namespace bfio::loadgen
+
+#endif  // BFIO_TOOLS_LOADGEN_TIMELINE_H_
