@@ -1,6 +1,8 @@
 // The main job: the traffic generator sends a trace, the router places it, workers stream the tokens back.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>

@@ -104,23 +104,28 @@ void FitSeconds(Chart* chart) {
   }
 }
 
-Axis TimeAxis() {
-  return {.label = "time since the start", .unit = "s"};
+Axis TimeAxis(const std::vector<RunDocument>& runs) {
+  Axis axis = {.label = "time since the start", .unit = "s", .min = 0.0};
+  for (const RunDocument& run : runs) {
+    const double end = run.Number("/duration_s");
+    if (end > 0) axis.max = std::max(axis.max.value_or(0), end);
+  }
+  return axis;
 }
 
 Chart ThroughputChart(const RunDocument& run) {
   return {.title = "Throughput",
           .note = "Output tokens by the time they came, of requests that failed later too.",
-          .x = TimeAxis(),
-          .y = {.label = "output tokens", .unit = "tokens/s", .min = 0.0},
+          .x = TimeAxis({run}),
+          .y = {.label = "throughput", .unit = "tokens/s", .min = 0.0},
           .series = {LineOf(run, "output tokens", kTime, "/series/tokens_per_s")}};
 }
 
 Chart RequestsChart(const RunDocument& run) {
   Chart chart = {.title = "Requests",
                  .note = "Requests by the time they were due, and by the time they ended.",
-                 .x = TimeAxis(),
-                 .y = {.label = "requests", .unit = "requests/s", .min = 0.0},
+                 .x = TimeAxis({run}),
+                 .y = {.label = "rate", .unit = "requests/s", .min = 0.0},
                  .series = {LineOf(run, "due", kTime, "/series/due_per_s"),
                             LineOf(run, "completed", kTime, "/series/completed_per_s")}};
   Series failed = LineOf(run, "failed", kTime, "/series/failed_per_s");
@@ -136,15 +141,15 @@ Chart UnderWayChart(const RunDocument& run) {
       .note =
           "Sent and not ended, as the generator counts; waiting, as the router tells where --admin was "
           "given.",
-      .x = TimeAxis(),
-      .y = {.label = "requests", .unit = "requests", .min = 0.0},
+      .x = TimeAxis({run}),
+      .y = {.label = "requests", .min = 0.0},
       .series = {LineOf(run, "under way", kTime, "/series/under_way_mean"),
                  LineOf(run, "of these, waiting in the router", "/group/t_s", "/group/waiting_requests")}};
 }
 
 Chart LatencyChart(const RunDocument& run, const std::string& key) {
   Chart chart = {.title = absl::StrCat(LatencyName(key), ": ", LatencyMeaning(key)),
-                 .x = TimeAxis(),
+                 .x = TimeAxis({run}),
                  .y = {.label = LatencyMeaning(key), .unit = "s"}};
   const bool lag = key == "schedule_lag_s";
   for (const char* quantile : {"p50", "p90", "p99"}) {
@@ -179,7 +184,7 @@ Chart RankLoadChart(const RunDocument& run) {
       .note =
           "Resident KV tokens, mean of the steps of each stretch of time. The largest rank of a step "
           "sets the pace of all.",
-      .x = TimeAxis(),
+      .x = TimeAxis({run}),
       .y = {.label = "load", .unit = "tokens", .min = 0.0}};
   for (size_t rank = 0; rank < run.Size("/group/ranks"); ++rank) {
     chart.series.push_back(LineOf(run, absl::StrCat("rank ", rank), "/group/t_s",
@@ -196,7 +201,7 @@ Chart RankIdleChart(const RunDocument& run) {
   Chart chart = {
       .title = "Idle at the barrier",
       .note = "Waiting at the barrier as a share of local work and waiting, measured by the ranks.",
-      .x = TimeAxis(),
+      .x = TimeAxis({run}),
       .y = {.label = "idle", .unit = "%", .min = 0.0}};
   for (size_t rank = 0; rank < run.Size("/group/ranks"); ++rank) {
     chart.series.push_back(LineOf(run, absl::StrCat("rank ", rank), "/group/t_s",
@@ -214,7 +219,7 @@ Chart LevelRatesChart(const RunDocument& run) {
           "Served: while requests due later take no longer, all are; if the time they take grows by g "
           "seconds per second, 1 in 1 + g is.",
       .x = OfferedAxis(),
-      .y = {.label = "requests", .unit = "requests/s", .min = 0.0}};
+      .y = {.label = "rate", .unit = "requests/s", .min = 0.0}};
   Series offered = LevelSeries(run, "offered", "offered_rate");
   offered.style = Series::Style::kDashed;
   chart.series.push_back(std::move(offered));
@@ -237,8 +242,8 @@ Chart LevelLatencyChart(const RunDocument& run) {
 
 Chart ThroughputChart(const std::vector<RunDocument>& runs) {
   Chart chart = {.title = "Throughput",
-                 .x = TimeAxis(),
-                 .y = {.label = "output tokens", .unit = "tokens/s", .min = 0.0}};
+                 .x = TimeAxis(runs),
+                 .y = {.label = "throughput", .unit = "tokens/s", .min = 0.0}};
   for (const RunDocument& run : runs)
     chart.series.push_back(LineOf(run, run.name(), kTime, "/series/tokens_per_s"));
   return chart;
@@ -246,7 +251,7 @@ Chart ThroughputChart(const std::vector<RunDocument>& runs) {
 
 Chart LatencyChart(const std::vector<RunDocument>& runs, const std::string& key) {
   Chart chart = {.title = absl::StrCat(LatencyName(key), ", 99th percentile"),
-                 .x = TimeAxis(),
+                 .x = TimeAxis(runs),
                  .y = {.label = LatencyMeaning(key), .unit = "s"}};
   for (const RunDocument& run : runs) {
     chart.series.push_back(LineOf(run, run.name(), kTime, absl::StrCat("/series/", key, "/p99")));
@@ -269,7 +274,7 @@ Chart DistributionChart(const std::vector<RunDocument>& runs, const std::string&
 Chart IdleChart(const std::vector<RunDocument>& runs) {
   Chart chart = {.title = "Idle at the barrier",
                  .note = "Waiting at the barrier as a share of local work and waiting, all ranks.",
-                 .x = TimeAxis(),
+                 .x = TimeAxis(runs),
                  .y = {.label = "idle", .unit = "%", .min = 0.0}};
   for (const RunDocument& run : runs) {
     chart.series.push_back(LineOf(run, run.name(), "/group/t_s", "/group/idle_fraction", 100));

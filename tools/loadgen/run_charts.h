@@ -23,7 +23,8 @@ bool HasData(const report::Chart& chart);
 // more than some fifty-fold.
 void FitSeconds(report::Chart* chart);
 
-report::Axis TimeAxis();
+// From the start to the end of the longest run, alike on all charts of a page.
+report::Axis TimeAxis(const std::vector<RunDocument>& runs);
 
 // Of one run.
 report::Chart ThroughputChart(const RunDocument& run);
