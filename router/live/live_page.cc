@@ -71,7 +71,10 @@ void AddLivePage(HttpServer& server, std::shared_ptr<const LiveHistory> history,
   constexpr auto kEverybody = HttpServer::Access::kEverybody;
   server.Get("/", File("text/html; charset=utf-8", page::kIndexHtml), kEverybody);
   server.Get("/live.css", File("text/css; charset=utf-8", page::kLiveCss), kEverybody);
-  server.Get("/live.js", File("text/javascript; charset=utf-8", page::kLiveJs), kEverybody);
+  static constexpr char kScript[] = "text/javascript; charset=utf-8";
+  server.Get("/figures.js", File(kScript, page::kFiguresJs), kEverybody);
+  server.Get("/charts.js", File(kScript, page::kChartsJs), kEverybody);
+  server.Get("/live.js", File(kScript, page::kLiveJs), kEverybody);
   server.Get(
       "/healthz",
       [](const HttpRequest&) {

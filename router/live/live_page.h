@@ -2,7 +2,7 @@
 //
 // Purpose: shows the barrier as no log does: the load of every worker over the last minutes, and what
 // imbalance wastes. No assets from elsewhere. Under HTTP paths:
-//   /  /live.css  /live.js      the page, without a figure in it; it asks for a token where one is needed
+//   /  /live.css  /*.js         the page, without a figure in it; it asks for a token where one is needed
 //   /healthz                    200 while the router answers
 // and, behind the server's gate:
 //   /metrics                    Prometheus (docs/metrics.md)

@@ -160,6 +160,9 @@ const std::vector<StateMetric>& StateMetrics() {
        [](const ClusterState& s) { return double(s.requests().resume_expired()); }},
       {{"bfio:requests_adopted_total", kCounter, "", "requests taken over from workers of an earlier router"},
        [](const ClusterState& s) { return double(s.requests().adopted()); }},
+      {{"bfio:requests_restarted_total", kCounter, "",
+        "resumable requests whose client came back to a new router that no worker had told of, begun again"},
+       [](const ClusterState& s) { return double(s.requests().restarted()); }},
       {{"bfio:slow_readers_total", kCounter, "", "clients cut off because they did not read"},
        [](const ClusterState& s) { return double(s.requests().slow_readers()); }},
       {{"bfio:tokens_lost_total", kCounter, "",
@@ -255,6 +258,12 @@ const std::vector<ShadowMetric>& ShadowMetrics() {
   static const auto* const metrics = new std::vector<ShadowMetric>{
       {{"bfio:shadow_decisions_total", kCounter, "policy", "decisions the shadow policy was compared at"},
        [](const v1::ShadowState& s) { return double(s.decisions()); }},
+      {{"bfio:shadow_avoided_decisions_total", kCounter, "policy",
+        "of them, those where the acting policy leaves less idle work"},
+       [](const v1::ShadowState& s) { return double(s.avoided_decisions()); }},
+      {{"bfio:shadow_missed_decisions_total", kCounter, "policy",
+        "of them, those where the shadow policy would have left less"},
+       [](const v1::ShadowState& s) { return double(s.missed_decisions()); }},
       {{"bfio:shadow_avoided_idle_tokens_total", kCounter, "policy",
         "idle tokens that the acting policy avoids against the shadow policy, over the decisions where it is "
         "better"},
@@ -262,6 +271,45 @@ const std::vector<ShadowMetric>& ShadowMetrics() {
       {{"bfio:shadow_missed_idle_tokens_total", kCounter, "policy",
         "the same over the decisions where the shadow policy would have been better"},
        [](const v1::ShadowState& s) { return s.missed_idle_tokens(); }},
+  };
+  return *metrics;
+}
+
+struct TenantMetric {
+  MetricInfo info;
+  double (*value)(const v1::TenantTotals&);
+};
+const std::vector<TenantMetric>& TenantMetrics() {
+  static const auto* const metrics = new std::vector<TenantMetric>{
+      {{"bfio:tenant_requests_accepted_total", kCounter, "tenant",
+        "requests let in; tenants beyond the first 64 share \"other\", here and below"},
+       [](const v1::TenantTotals& t) { return double(t.accepted()); }},
+      {{"bfio:tenant_requests_completed_total", kCounter, "tenant", "requests completed"},
+       [](const v1::TenantTotals& t) { return double(t.completed()); }},
+      {{"bfio:tenant_prompt_tokens_total", kCounter, "tenant", "prompt tokens of requests let in"},
+       [](const v1::TenantTotals& t) { return double(t.prompt_tokens()); }},
+      {{"bfio:tenant_generation_tokens_total", kCounter, "tenant", "tokens delivered"},
+       [](const v1::TenantTotals& t) { return double(t.generated_tokens()); }},
+  };
+  return *metrics;
+}
+
+struct EnergyMetric {
+  MetricInfo info;
+  double (*value)(const v1::EnergyTotals&);
+};
+const std::vector<EnergyMetric>& EnergyMetrics() {
+  static const auto* const metrics = new std::vector<EnergyMetric>{
+      {{"bfio:energy_busy_joules_total", kCounter, "",
+        "drawn by the workers' devices while they computed, each device once; absent while none is metered, "
+        "as the "
+        "next two"},
+       [](const v1::EnergyTotals& e) { return e.busy_j(); }},
+      {{"bfio:energy_barrier_joules_total", kCounter, "",
+        "drawn while they waited within steps: for each other"},
+       [](const v1::EnergyTotals& e) { return e.barrier_j(); }},
+      {{"bfio:energy_parked_joules_total", kCounter, "", "drawn outside of steps"},
+       [](const v1::EnergyTotals& e) { return e.parked_j(); }},
   };
   return *metrics;
 }
@@ -281,6 +329,8 @@ absl::Span<const MetricInfo> RouterMetrics() {
     for (const auto& metric : RankMetrics()) infos->push_back(metric.info);
     for (const auto& metric : DistributionMetrics()) infos->push_back(metric.info);
     for (const auto& metric : ShadowMetrics()) infos->push_back(metric.info);
+    for (const auto& metric : TenantMetrics()) infos->push_back(metric.info);
+    for (const auto& metric : EnergyMetrics()) infos->push_back(metric.info);
     return infos;
   }();
   return *all;
@@ -309,6 +359,14 @@ std::string MetricsText(const ClusterState& state) {
   for (const auto& metric : ShadowMetrics()) {
     for (const v1::ShadowState& shadow : state.shadows())
       out.Add(metric.info, metric.value(shadow), shadow.policy());
+  }
+  for (const auto& metric : TenantMetrics()) {
+    for (const v1::TenantTotals& tenant : state.tenants()) {
+      out.Add(metric.info, metric.value(tenant), tenant.tenant());
+    }
+  }
+  if (state.has_energy()) {
+    for (const auto& metric : EnergyMetrics()) out.Add(metric.info, metric.value(state.energy()));
   }
   return out.Text();
 }

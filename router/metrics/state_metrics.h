@@ -3,7 +3,7 @@
 // Purpose: the admin API and /metrics tell the same figures, for one is made from the other; the decision
 // thread fills a state when it is asked and keeps nothing for this. Names follow what dashboards of vLLM
 // know, under the prefix "bfio:"; what is about the barrier no other server has. Series grow with the ranks
-// (at most a dozen each) and with nothing else. Pure.
+// (at most a dozen each) and the first 64 tenants. Pure.
 #ifndef BFIO_ROUTER_METRICS_STATE_METRICS_H_
 #define BFIO_ROUTER_METRICS_STATE_METRICS_H_
 

@@ -43,6 +43,7 @@ void DecisionLoop::Adopt(const Member& member, core::EpochMember& out) {
     while (next <= record->id && !next_id_.compare_exchange_weak(next, record->id + 1)) {
     }
     totals_.set_accepted(totals_.accepted() + 1);
+    tenants_.OnAccepted(record->tenant, record->request.tenant(), PromptTokens(record->request));
     totals_.set_adopted(totals_.adopted() + 1);
     ++adopted;
     const core::RequestId id = record->id;
@@ -51,6 +52,7 @@ void DecisionLoop::Adopt(const Member& member, core::EpochMember& out) {
     resume_deadlines_.emplace_back(record->resume_by, id);
     if (state->ended) {
       totals_.set_completed(totals_.completed() + 1);
+      tenants_.OnCompleted(record->tenant, record->request.tenant());
       Retain(*record, record->MakeFinish(*state->ended, now_));
     }
     // 1: what is kept without any token is kept, too.

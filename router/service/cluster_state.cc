@@ -76,6 +76,7 @@ void DecisionLoop::FillState(v1::ClusterState& state) {
   state.mutable_requests()->set_refused_pool_full(totals_.refused_pool_full() + refused_full_.load());
   state.mutable_requests()->set_refused_tenant(totals_.refused_tenant() + refused_tenant_.load());
   FillShadows(scheduler_.policy(), state);
+  tenants_.Fill(state);
 }
 
 absl::Status DecisionLoop::FillLoads(const v1::GetLoadsRequest& request, v1::GetLoadsResponse& response) {

@@ -253,6 +253,7 @@ void DecisionLoop::OnArrival(core::RequestId id, v1::GenerateRequest request,
     return refuse(status);
   }
   totals_.set_accepted(totals_.accepted() + 1);
+  tenants_.OnAccepted(record->tenant, record->request.tenant(), PromptTokens(record->request));
   Commit(*record);
   if (record->send_from < record->delivered) {
     stream->CatchUp(record->send_from, absl::MakeConstSpan(record->history).subspan(record->send_from));
@@ -310,6 +311,7 @@ void DecisionLoop::Complete(RequestRecord& record, v1::FinishReason reason) {
     return Fail(record, absl::InternalError("the worker ended the request before its last token"));
   }
   totals_.set_completed(totals_.completed() + 1);
+  tenants_.OnCompleted(record.tenant, record.request.tenant());
   latencies_.OnCompleted(finish.usage().prompt_tokens(), record.delivered, now_ - record.accepted,
                          now_ - record.first_token.value_or(now_));
   if (record.request.resumable()) return Retain(record, finish);
@@ -446,6 +448,7 @@ void DecisionLoop::Deliver(RequestRecord& record, absl::Span<const uint32_t> tok
     latencies_.OnTokens(tokens.size(), now_ - record.last_token);
   }
   record.last_token = now_;
+  tenants_.OnTokens(record.tenant, record.request.tenant(), tokens.size());
   waiting_bytes_ -= std::exchange(record.waiting_bytes, 0);
   const core::RequestId id = record.id;
   const uint32_t index = record.delivered;

@@ -38,6 +38,7 @@
 #include "router/service/request_table.h"
 #include "router/service/step_recorder.h"
 #include "router/service/stream_sender.h"
+#include "router/service/tenant_totals.h"
 #include "router/service/worker_session.h"
 
 namespace bfio::router {
@@ -199,6 +200,7 @@ class DecisionLoop final : private Group::Listener {
   StepRecorder recorder_;
   v1::RequestTotals totals_;
   LatencyRecorder latencies_;
+  TenantTotals tenants_;
   EnergyBook energy_;
   ReplayBudget budget_;
   // Sums over accepted requests that have not ended (RequestRecord), and the group's KV.

@@ -1,13 +1,6 @@
 #include "tools/loadgen/login.h"
 
-#include <utility>
-
 #include "absl/flags/flag.h"
-#include "absl/strings/str_cat.h"
-#include "common/auth/token_file.h"
-#include "common/net/address.h"
-#include "common/net/exposure.h"
-#include "common/net/tls.h"
 
 ABSL_FLAG(std::string, client_tls_ca, "",
           "client API: PEM file of the CAs of the router's certificate; empty: plain text");
@@ -24,38 +17,6 @@ ABSL_FLAG(std::string, admin_tls_key, "", "admin API: PEM file of that certifica
 ABSL_FLAG(std::string, admin_token_file, "", "admin API: file with the bearer token, where one is asked for");
 
 namespace bfio::loadgen {
-namespace {
-
-absl::StatusOr<Login> MakeLogin(const std::string& address, absl::string_view api, const TlsFiles& tls,
-                                const std::string& token_file) {
-  const std::string tls_flags = absl::StrCat(api, "_tls");
-  if (absl::Status status = CheckTlsFiles(tls, tls_flags, TlsEnd::kClient); !status.ok()) return status;
-  Login login;
-  if (!token_file.empty()) {
-    const absl::StatusOr<Address> router = ParseAddress(address);
-    if (!router.ok()) return router.status();
-    if (!tls.enabled() && !IsLoopback(*router)) {
-      return absl::InvalidArgumentError(absl::StrCat("--", api, "_token_file: the token would go to ",
-                                                     router->host, " unencrypted; give --", tls_flags,
-                                                     "_ca"));
-    }
-    absl::StatusOr<std::string> token = ReadTokenFile(token_file);
-    if (!token.ok()) {
-      return absl::Status(token.status().code(),
-                          absl::StrCat("--", api, "_token_file: ", token.status().message()));
-    }
-    login.token = *std::move(token);
-  }
-  login.credentials = ChannelCredentials(tls);
-  return login;
-}
-
-}  // namespace
-
-void Login::Present(grpc::ClientContext& context) const {
-  if (!token.empty()) context.AddMetadata("authorization", absl::StrCat("Bearer ", token));
-}
-
 absl::StatusOr<Login> ClientLogin(const std::string& address) {
   return MakeLogin(address, "client",
                    {absl::GetFlag(FLAGS_client_tls_cert), absl::GetFlag(FLAGS_client_tls_key),

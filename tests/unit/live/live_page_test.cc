@@ -8,6 +8,7 @@
 #include <atomic>
 
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "nlohmann/json.hpp"
@@ -71,7 +72,7 @@ class LivePageTest : public ::testing::Test {
 };
 
 TEST_F(LivePageTest, ThePageNeedsNothingFromElsewhere) {
-  for (const char* path : {"/", "/live.css", "/live.js"}) {
+  for (const char* path : {"/", "/live.css", "/figures.js", "/charts.js", "/live.js"}) {
     const auto reply = client_->Get(path);
     ASSERT_EQ(reply->status, 200) << path;
     EXPECT_FALSE(absl::StrContains(reply->body, "//cdn")) << path;
@@ -79,7 +80,15 @@ TEST_F(LivePageTest, ThePageNeedsNothingFromElsewhere) {
     EXPECT_FALSE(absl::StrContains(reply->body, "http://")) << path;
     EXPECT_THAT(reply->get_header_value("Content-Security-Policy"), HasSubstr("default-src 'none'"));
   }
-  EXPECT_EQ(client_->Get("/")->get_header_value("Content-Type"), "text/html; charset=utf-8");
+  // A browser runs nothing that is not called a script.
+  for (const auto& [path, type] : {std::pair("/", "text/html"),
+                                   {"/live.css", "text/css"},
+                                   {"/figures.js", "text/javascript"},
+                                   {"/charts.js", "text/javascript"},
+                                   {"/live.js", "text/javascript"}}) {
+    EXPECT_EQ(client_->Get(path)->get_header_value("Content-Type"), absl::StrCat(type, "; charset=utf-8"))
+        << path;
+  }
 }
 
 TEST_F(LivePageTest, StateAndMetrics) {

@@ -54,6 +54,9 @@ v1::ClusterState State() {
     Fill(*d);
   }
   state.add_shadows()->set_policy("fcfs");
+  state.add_tenants()->set_tenant("acme");
+  state.add_tenants()->set_tenant("other");
+  state.mutable_energy()->set_busy_j(8);
   return state;
 }
 
@@ -71,6 +74,8 @@ TEST(StateMetricsTest, FiguresOfAGroup) {
   EXPECT_THAT(text, HasSubstr("\nbfio:load_tokens{rank=\"1\"} 100\n"));
   EXPECT_THAT(text, HasSubstr("\nbfio:policy_info{policy=\"bf_io_auto\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("\nbfio:time_to_first_token_seconds_bucket{le=\"+Inf\"} 3\n"));
+  EXPECT_THAT(text, HasSubstr("\nbfio:tenant_requests_accepted_total{tenant=\"acme\"} 0\n"));
+  EXPECT_THAT(text, HasSubstr("\nbfio:energy_busy_joules_total 8\n"));
 }
 
 TEST(StateMetricsTest, NoGroupNoRanks) {
@@ -80,6 +85,7 @@ TEST(StateMetricsTest, NoGroupNoRanks) {
   EXPECT_THAT(text, Not(HasSubstr(" nan")));
   EXPECT_THAT(text, Not(HasSubstr("rank=")));
   EXPECT_THAT(text, Not(HasSubstr("_bucket"))) << "no distribution was given";
+  EXPECT_THAT(text, Not(HasSubstr("joules"))) << "nothing was measured";
 }
 
 // Every metric on the page is exposed, and the other way round.

@@ -1,0 +1,40 @@
+#include "common/net/login.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/auth/token_file.h"
+#include "common/net/address.h"
+#include "common/net/exposure.h"
+
+namespace bfio {
+
+absl::StatusOr<Login> MakeLogin(const std::string& address, absl::string_view api, const TlsFiles& tls,
+                                const std::string& token_file) {
+  const std::string tls_flags = absl::StrCat(api, "_tls");
+  if (absl::Status status = CheckTlsFiles(tls, tls_flags, TlsEnd::kClient); !status.ok()) return status;
+  Login login;
+  if (!token_file.empty()) {
+    const absl::StatusOr<Address> router = ParseAddress(address);
+    if (!router.ok()) return router.status();
+    if (!tls.enabled() && !IsLoopback(*router)) {
+      return absl::InvalidArgumentError(absl::StrCat("--", api, "_token_file: the token would go to ",
+                                                     router->host, " unencrypted; give --", tls_flags,
+                                                     "_ca"));
+    }
+    absl::StatusOr<std::string> token = ReadTokenFile(token_file);
+    if (!token.ok()) {
+      return absl::Status(token.status().code(),
+                          absl::StrCat("--", api, "_token_file: ", token.status().message()));
+    }
+    login.token = *std::move(token);
+  }
+  login.credentials = ChannelCredentials(tls);
+  return login;
+}
+
+void Login::Present(grpc::ClientContext& context) const {
+  if (!token.empty()) context.AddMetadata("authorization", absl::StrCat("Bearer ", token));
+}
+
+}  // namespace bfio

@@ -1,0 +1,214 @@
+'use strict';
+// What the live page says in words and numbers, out of `states` and `samples` of live.js.
+
+const byId = (id) => document.getElementById(id);
+
+// ---- figures ----
+
+const number = (value) => Number(value || 0);  // 64-bit numbers come as strings
+const short = new Intl.NumberFormat('en', {notation: 'compact', maximumSignificantDigits: 3});
+const plain = new Intl.NumberFormat('en', {maximumFractionDigits: 0});
+const percent = (share) => (100 * share).toFixed(share < 0.1 ? 2 : 1) + ' %';
+
+function seconds(s) {
+  if (!isFinite(s)) return '–';
+  if (s < 0.0995) return (1000 * s).toPrecision(3) + ' ms';
+  if (s < 120) return s.toPrecision(3) + ' s';
+  const minutes = Math.round(s / 60);
+  if (minutes < 120) return minutes + ' min';
+  const hours = Math.round(s / 3600);
+  return hours < 48 ? hours + ' h' : Math.round(hours / 24) + ' d';
+}
+
+// now - a minute ago, of one counter or distribution.
+function difference(get) {
+  const last = states[states.length - 1], first = states[0];
+  return {value: number(get(last.state)) - number(get(first.state)), seconds: (last.t - first.t) / 1000};
+}
+
+function distribution(get) {
+  const now = get(states[states.length - 1].state), before = get(states[0].state);
+  if (!now || !now.counts) return null;
+  const old = states.length > 1 && before && before.counts ? before : null;
+  const counts = now.counts.map((count, i) => number(count) - (old ? number(old.counts[i]) : 0));
+  const count = counts.reduce((a, b) => a + b, 0);
+  const sum = number(now.sum) - (old ? number(old.sum) : 0);
+  return {bounds: now.upperBounds.map(number), counts, count, mean: count ? sum / count : NaN};
+}
+
+function quantile(d, q) {
+  if (!d || !d.count) return NaN;
+  let before = 0;
+  for (let i = 0; i < d.bounds.length; ++i) {
+    if (d.counts[i] && before + d.counts[i] >= q * d.count) {
+      const low = i ? d.bounds[i - 1] : 0;
+      return low + (d.bounds[i] - low) * (q * d.count - before) / d.counts[i];
+    }
+    before += d.counts[i];
+  }
+  return d.bounds[d.bounds.length - 1];
+}
+
+// ---- text ----
+
+// Elements are kept and only their text is changed, so that focus and selection stay.
+function set(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+function rows(body, keys, make, fill) {
+  const known = new Map([...body.children].map((row) => [row.dataset.key, row]));
+  keys.forEach((key, i) => {
+    let row = known.get(key);
+    if (!row) {
+      row = make(key);
+      row.dataset.key = key;
+    }
+    known.delete(key);
+    if (body.children[i] !== row) body.insertBefore(row, body.children[i] || null);
+    fill(row, i);
+  });
+  for (const row of known.values()) row.remove();
+}
+
+function cells(row, texts) {
+  while (row.children.length < texts.length) row.append(document.createElement('td'));
+  texts.forEach((text, i) => set(row.children[i], text));
+}
+
+function showTiles(state) {
+  const recent = samples.slice(-120);
+  const mean = (get) => recent.length ? recent.reduce((a, s) => a + get(s), 0) / recent.length : NaN;
+  const ttft = distribution((s) => s.latencies && s.latencies.timeToFirstTokenS);
+  const tpot = distribution((s) => s.latencies && s.latencies.interTokenS);
+  const tokens = difference((s) => s.steps && s.steps.generatedTokens);
+  const steps = difference((s) => s.steps && s.steps.steps);
+  const running = (state.workers || []).reduce((a, w) => a + number(w.activeRequests), 0);
+  const slots = (state.workers || []).reduce((a, w) => a + number(w.slots), 0);
+  const per = (d) => d.seconds > 0 ? d.value / d.seconds : NaN;
+  const last = samples[samples.length - 1];
+  const slowest = last && (state.workers || []).length ? String(last.straggler) : '–';
+  const tiles = [
+    ['idle', 'idle share\nlast minute', isNaN(mean((s) => s.idle)) ? '–' : percent(mean((s) => s.idle))],
+    ['tokens', 'tokens a second\nlast minute', isNaN(per(tokens)) ? '–' : short.format(per(tokens))],
+    ['steps', 'steps a second\nlast minute', isNaN(per(steps)) ? '–' : per(steps).toFixed(1)],
+    ['ttft', 'first token, p50\np99 ' + seconds(quantile(ttft, 0.99)), seconds(quantile(ttft, 0.5))],
+    ['tpot', 'between tokens, p50\np99 ' + seconds(quantile(tpot, 0.99)), seconds(quantile(tpot, 0.5))],
+    ['slowest', 'slowest rank\nnow', slowest],
+    ['running', 'running\nof ' + plain.format(slots) + ' slots', plain.format(running)],
+    ['waiting', 'waiting\nof ' + plain.format(number(state.maxWaitingRequests)), plain.format(number(state.waitingRequests))],
+  ];
+  rows(byId('tiles'), tiles.map((t) => t[0]), () => {
+    const tile = document.createElement('div');
+    tile.className = 'tile';
+    tile.append(document.createElement('b'), document.createElement('span'));
+    return tile;
+  }, (tile, i) => {
+    set(tile.children[0], tiles[i][2]);
+    set(tile.children[1], tiles[i][1]);
+  });
+}
+
+function showWorkers(state) {
+  const workers = state.workers || [];
+  const most = Math.max(1, ...workers.map((w) => number(w.loadTokens)));
+  const steps = workers.reduce((a, w) => a + number(w.stragglerSteps), 0);
+  const phases = {WORKER_PHASE_JOINING: 'joining', WORKER_PHASE_SERVING: 'serving', WORKER_PHASE_DRAINING: 'draining'};
+  rows(document.querySelector('#workers tbody'), workers.map((w) => w.workerId), (id) => {
+    const row = document.createElement('tr');
+    for (let i = 0; i < 8; ++i) row.append(document.createElement('td'));
+    const bar = document.createElement('div');
+    bar.className = 'bar';
+    const track = document.createElement('div');
+    track.append(document.createElement('i'));
+    bar.append(track, document.createElement('span'));
+    row.children[3].append(bar);
+    const drain = document.createElement('button');
+    drain.type = 'button';
+    drain.textContent = 'Drain';
+    drain.setAttribute('aria-label', 'Drain ' + id);
+    drain.addEventListener('click', () => askDrain(id));
+    row.children[7].append(drain);
+    return row;
+  }, (row, i) => {
+    const w = workers[i], load = number(w.loadTokens), share = load / most;
+    const at = (n) => row.children[n];
+    set(at(0), w.rank === undefined ? '–' : String(w.rank));
+    set(at(1), w.workerId + (w.engine ? ' (' + w.engine + ')' : ''));
+    set(at(2), phases[w.phase] || '–');
+    const fill = at(3).querySelector('i');
+    fill.style.width = (100 * share).toFixed(1) + '%';
+    fill.className = load === most && load > 0 ? 'most' : '';
+    set(at(3).querySelector('span'), plain.format(load));
+    set(at(4), plain.format(number(w.activeRequests)) + ' / ' + plain.format(number(w.slots)));
+    set(at(5), number(w.kvTokens) ? percent(load / number(w.kvTokens)) : '–');
+    set(at(6), steps ? percent(number(w.stragglerSteps) / steps) : '–');
+    at(7).querySelector('button').disabled = w.phase === 'WORKER_PHASE_DRAINING';
+  });
+}
+
+function showLatency() {
+  const kinds = [
+    ['waiting for a worker', 'queueTimeS'], ['first token', 'timeToFirstTokenS'], ['between tokens', 'interTokenS'],
+    ['per output token', 'timePerOutputTokenS'], ['whole request', 'endToEndS'],
+  ];
+  rows(document.querySelector('#latency tbody'), kinds.map((k) => k[1]), () => document.createElement('tr'), (row, i) => {
+    const d = distribution((s) => s.latencies && s.latencies[kinds[i][1]]);
+    const of = (q) => seconds(quantile(d, q));
+    cells(row, [kinds[i][0], plain.format(d ? d.count : 0), seconds(d ? d.mean : NaN), of(0.5), of(0.9), of(0.99)]);
+  });
+}
+
+function showRequests(state) {
+  const r = state.requests || {};
+  const counts = [
+    ['accepted', r.accepted], ['completed', r.completed], ['cancelled', number(r.cancelled) + number(r.aborted)],
+    ['failed', r.failed, true], ['replayed', r.replayed], ['resumed', r.resumed],
+    ['refused', number(r.refusedPoolFull) + number(r.refusedInvalid) + number(r.refusedTenant) + number(r.refusedMemory)],
+    ['tokens lost', r.tokensLost, true], ['tokens twice', r.tokensDuplicated, true],
+  ];
+  rows(byId('requests'), counts.map((c) => c[0]), (key) => {
+    const pair = document.createElement('div');
+    pair.append(document.createElement('dt'), document.createElement('dd'));
+    pair.children[0].textContent = key;
+    return pair;
+  }, (pair, i) => {
+    set(pair.children[1], plain.format(number(counts[i][1])));
+    pair.className = counts[i][2] && number(counts[i][1]) ? 'bad' : '';
+  });
+}
+
+function showShadows(state) {
+  const shadows = state.shadows || [];
+  byId('shadow-section').hidden = !shadows.length;
+  rows(document.querySelector('#shadows tbody'), shadows.map((s) => s.policy), () => document.createElement('tr'),
+       (row, i) => {
+         const s = shadows[i];
+         cells(row, [s.policy, plain.format(number(s.decisions)), short.format(number(s.avoidedIdleTokens)),
+                     short.format(number(s.missedIdleTokens))]);
+       });
+}
+
+function showState() {
+  if (paused) return;
+  const state = states[states.length - 1].state;
+  const ranks = (state.workers || []).filter((w) => w.rank !== undefined).length;
+  if (ranks) health('serving', 'good');
+  else health('waiting for workers', 'bad');
+  set(byId('policy'), (state.policy && state.policy.name) || '–');
+  set(byId('epoch'), String(number(state.epoch)));
+  set(byId('ranks'), ranks + (ranks < number(state.expectedWorkers) ? ' of ' + state.expectedWorkers : ''));
+  set(byId('uptime'), seconds(parseFloat(state.uptime || '0')));
+  set(byId('version'), state.version || '–');
+  showTiles(state);
+  showWorkers(state);
+  showLatency();
+  showRequests(state);
+  showShadows(state);
+  const last = samples[samples.length - 1];
+  if (last) {
+    const max = Math.max(...last.load), mean = last.load.reduce((a, b) => a + b, 0) / last.load.length;
+    set(byId('summary'), 'Largest load ' + plain.format(max) + ' tokens on rank ' + last.load.indexOf(max) + ', mean ' +
+        plain.format(mean) + ', idle share ' + percent(last.idle) + ', slowest rank ' + last.straggler + '.');
+  }
+}

@@ -1,0 +1,95 @@
+#include "tools/top/feed.h"
+
+#include <utility>
+
+#include "common/net/channel.h"
+#include "common/net/status.h"
+#include "grpcpp/client_context.h"
+
+namespace bfio::top {
+namespace {
+
+// Before a stream that broke is opened again.
+constexpr absl::Duration kPause = absl::Seconds(1);
+
+}  // namespace
+
+Feed::Feed(const std::string& address, Login login)
+    : login_(std::move(login)),
+      channel_(NewChannel(address, 0, login_.credentials)),
+      stub_(v1::Admin::NewStub(channel_)),
+      thread_([this] { Follow(); }) {}
+
+Feed::~Feed() {
+  {
+    MutexLock lock(&mutex_);
+    stop_ = true;
+    if (following_ != nullptr) following_->TryCancel();
+  }
+  thread_.join();
+}
+
+void Feed::Prepare(grpc::ClientContext& context) const {
+  context.set_deadline(absl::ToChronoTime(absl::Now() + kPatience));
+  login_.Present(context);
+}
+
+absl::StatusOr<v1::ClusterState> Feed::State() {
+  grpc::ClientContext context;
+  Prepare(context);
+  v1::ClusterState state;
+  const grpc::Status status = stub_->GetClusterState(&context, {}, &state);
+  if (!status.ok()) return FromGrpcStatus(status);
+  return state;
+}
+
+absl::Status Feed::SetPolicy(const std::string& name) {
+  grpc::ClientContext context;
+  Prepare(context);
+  v1::SetPolicyRequest request;
+  request.mutable_policy()->set_name(name);
+  v1::SetPolicyResponse response;
+  return FromGrpcStatus(stub_->SetPolicy(&context, request, &response));
+}
+
+absl::Status Feed::Drain(const std::string& worker_id) {
+  grpc::ClientContext context;
+  Prepare(context);
+  v1::DrainWorkerRequest request;
+  request.set_worker_id(worker_id);
+  v1::DrainWorkerResponse response;
+  return FromGrpcStatus(stub_->DrainWorker(&context, request, &response));
+}
+
+std::optional<v1::StepSummary> Feed::LastStep() {
+  MutexLock lock(&mutex_);
+  return last_;
+}
+
+void Feed::Follow() {
+  for (;;) {
+    grpc::ClientContext context;
+    login_.Present(context);
+    {
+      MutexLock lock(&mutex_);
+      if (stop_) return;
+      following_ = &context;
+    }
+    v1::WatchStepsRequest request;
+    request.set_every(kEvery);
+    const auto reader = stub_->WatchSteps(&context, request);
+    v1::StepSummary step;
+    while (reader->Read(&step)) {
+      MutexLock lock(&mutex_);
+      last_ = step;
+    }
+    // Why it ended, State tells as well.
+    (void)reader->Finish();
+    MutexLock lock(&mutex_);
+    following_ = nullptr;
+    last_.reset();
+    if (mutex_.AwaitWithTimeout(absl::Condition(&stop_), kPause)) return;
+  }
+}
+
+}  // namespace bfio::top

@@ -1,0 +1,57 @@
+// What the router's admin API says, for the screen.
+//
+// Purpose: asks for the state when told to, and follows the steps on a thread of its own, of which it keeps
+// the last. Every call has a deadline. Threads: the methods from one thread.
+#ifndef BFIO_TOOLS_TOP_FEED_H_
+#define BFIO_TOOLS_TOP_FEED_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "bfio/v1/admin.grpc.pb.h"
+#include "common/base/mutex.h"
+#include "common/net/login.h"
+
+namespace bfio::top {
+
+class Feed {
+ public:
+  static constexpr absl::Duration kPatience = absl::Seconds(5);
+  // Every how many steps the router tells of one: a person reads no faster.
+  static constexpr uint32_t kEvery = 8;
+
+  Feed(const std::string& address, Login login);
+  ~Feed();
+  Feed(const Feed&) = delete;
+  Feed& operator=(const Feed&) = delete;
+
+  absl::StatusOr<v1::ClusterState> State();
+  absl::Status SetPolicy(const std::string& name);
+  absl::Status Drain(const std::string& worker_id);
+
+  // The last step told of; absent before the first.
+  std::optional<v1::StepSummary> LastStep();
+
+ private:
+  void Follow();
+  void Prepare(grpc::ClientContext& context) const;
+
+  const Login login_;
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<v1::Admin::Stub> stub_;
+
+  Mutex mutex_;
+  bool stop_ ABSL_GUARDED_BY(mutex_) = false;
+  // The call that follows, to be cancelled at the end.
+  grpc::ClientContext* following_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  std::optional<v1::StepSummary> last_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
+}  // namespace bfio::top
+
+#endif  // BFIO_TOOLS_TOP_FEED_H_

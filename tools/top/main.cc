@@ -1,0 +1,190 @@
+// bfio_top: a cluster in a terminal.
+#include <algorithm>
+#include <cstdio>
+#include <deque>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "bfio/v1/config.pb.h"
+#include "common/base/clock.h"
+#include "common/base/shutdown.h"
+#include "common/config/program.h"
+#include "common/net/address.h"
+#include "common/net/grpc_log.h"
+#include "common/telemetry/log.h"
+#include "tools/top/feed.h"
+#include "tools/top/prompt.h"
+#include "tools/top/screen.h"
+#include "tools/top/terminal.h"
+
+ABSL_FLAG(std::string, admin, "127.0.0.1:50052", "HOST:PORT of the router's admin API");
+ABSL_FLAG(std::string, admin_tls_ca, "",
+          "PEM file of the CAs of the router's certificate; empty: plain text");
+ABSL_FLAG(std::string, admin_tls_cert, "", "PEM file of the operator's certificate, where it is asked for");
+ABSL_FLAG(std::string, admin_tls_key, "", "PEM file of that certificate's key");
+ABSL_FLAG(std::string, admin_token_file, "", "file with the bearer token, where one is asked for");
+ABSL_FLAG(absl::Duration, interval, absl::Seconds(1), "between two pictures, 100ms to 1m");
+ABSL_FLAG(bool, once, false, "print one picture, of the interval after the start, and end");
+ABSL_FLAG(bool, plain, false, "ASCII without colours; so it is anyway where the output is no terminal");
+ABSL_FLAG(uint32_t, columns, 0, "width of the picture; 0: the terminal's, or 80");
+ABSL_FLAG(uint32_t, rows, 0, "height of the picture; 0: the terminal's, or all workers where there is none");
+
+namespace bfio::top {
+namespace {
+
+// Rates are of as much time before now.
+constexpr absl::Duration kWindow = absl::Seconds(10);
+constexpr size_t kMaxIdle = 400;
+// How long an answer stays on the lowest line.
+constexpr absl::Duration kMessageTime = absl::Seconds(5);
+constexpr int kManyRows = 5000;
+
+ProgramInfo Info() {
+  return {"bfio_top", BFIO_VERSION,
+          "Shows what a bfio cluster does, in a terminal: the load of every worker, what imbalance wastes, "
+          "latencies.\n\n"
+          "  bfio_top --admin=127.0.0.1:50052\n"
+          "  bfio_top --once --plain | head -5          for scripts\n\n"
+          "Keys: q quits, p switches the policy, d drains a worker; both ask before they act."};
+}
+
+ScreenOptions OptionsOf(bool terminal) {
+  ScreenOptions options;
+  options.size = TerminalSize();
+  if (!terminal) options.size.rows = kManyRows;
+  if (const uint32_t columns = absl::GetFlag(FLAGS_columns)) options.size.columns = static_cast<int>(columns);
+  if (const uint32_t rows = absl::GetFlag(FLAGS_rows)) options.size.rows = static_cast<int>(rows);
+  options.plain = absl::GetFlag(FLAGS_plain) || !terminal;
+  return options;
+}
+
+// The states of the window, and the pictures made of them.
+class Recent {
+ public:
+  void Add(v1::ClusterState state) {
+    const absl::Time now = MonotonicNow();
+    if (!states_.empty()) {
+      const Figures last = Compare(states_.back().second, state, nullptr);
+      if (last.idle) idle_.push_back(*last.idle);
+      if (idle_.size() > kMaxIdle) idle_.pop_front();
+    }
+    states_.emplace_back(now, std::move(state));
+    while (states_.size() > 2 && now - states_[1].first >= kWindow) states_.pop_front();
+  }
+  bool empty() const { return states_.empty(); }
+  Picture Make(const std::optional<v1::StepSummary>& step) const {
+    Picture picture;
+    picture.figures = Compare(states_.front().second, states_.back().second, step ? &*step : nullptr);
+    picture.idle = idle_;
+    return picture;
+  }
+
+ private:
+  std::deque<std::pair<absl::Time, v1::ClusterState>> states_;
+  std::deque<double> idle_;
+};
+
+absl::Status Once(Feed& feed, absl::Duration interval) {
+  Recent recent;
+  auto state = feed.State();
+  if (!state.ok()) return state.status();
+  recent.Add(*std::move(state));
+  absl::SleepFor(interval);
+  state = feed.State();
+  if (!state.ok()) return state.status();
+  recent.Add(*std::move(state));
+  for (const std::string& line : Draw(recent.Make(feed.LastStep()), OptionsOf(IsTerminal()))) {
+    std::printf("%s\n", line.c_str());
+  }
+  return absl::OkStatus();
+}
+
+// What came of an action, for the lowest line.
+std::pair<std::string, bool> Do(Feed& feed, const Action& action) {
+  const bool policy = action.kind == Action::Kind::kSetPolicy;
+  const absl::Status status = policy ? feed.SetPolicy(action.name) : feed.Drain(action.name);
+  if (!status.ok()) return {absl::StrCat("refused: ", status.message()), true};
+  return {policy ? absl::StrCat("switched to ", action.name) : absl::StrCat(action.name, " drains"), false};
+}
+
+absl::Status Watch(Feed& feed, absl::Duration interval) {
+  Recent recent;
+  auto first = feed.State();
+  if (!first.ok()) return first.status();
+  recent.Add(*std::move(first));
+  Terminal terminal;
+  Prompt prompt;
+  std::pair<std::string, bool> message;
+  absl::Time message_end = absl::InfinitePast(), next = MonotonicNow() + interval;
+  std::string lost;
+  while (!ShutdownSignal::Requested()) {
+    if (MonotonicNow() >= next) {
+      auto state = feed.State();
+      lost = state.ok() ? "" : absl::StrCat("no answer from the router: ", state.status().message());
+      if (state.ok()) recent.Add(*std::move(state));
+      next = MonotonicNow() + interval;
+    }
+    Picture picture = recent.Make(feed.LastStep());
+    const bool fresh = MonotonicNow() < message_end;
+    picture.message = fresh ? message.first : lost.empty() ? prompt.Text() : lost;
+    picture.message_is_bad = fresh ? message.second : !lost.empty();
+    terminal.Show(Draw(picture, OptionsOf(true)));
+    const absl::Duration left = std::max(absl::ZeroDuration(), next - MonotonicNow());
+    for (const char key : terminal.Keys(std::min(left, absl::Milliseconds(100)))) {
+      message_end = absl::InfinitePast();
+      const std::optional<Action> action = prompt.OnKey(key);
+      if (!action) continue;
+      if (action->kind == Action::Kind::kQuit) return absl::OkStatus();
+      message = Do(feed, *action);
+      message_end = MonotonicNow() + kMessageTime;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Run() {
+  const std::string address = absl::GetFlag(FLAGS_admin);
+  if (auto parsed = ParseAddress(address); !parsed.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--admin: ", parsed.status().message()));
+  }
+  const absl::Duration interval = absl::GetFlag(FLAGS_interval);
+  if (interval < absl::Milliseconds(100) || interval > absl::Minutes(1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--interval=", absl::FormatDuration(interval), ": must be within 100ms..1m"));
+  }
+  auto login = MakeLogin(address, "admin",
+                         {absl::GetFlag(FLAGS_admin_tls_cert), absl::GetFlag(FLAGS_admin_tls_key),
+                          absl::GetFlag(FLAGS_admin_tls_ca)},
+                         absl::GetFlag(FLAGS_admin_token_file));
+  if (!login.ok()) return login.status();
+  const bool once = absl::GetFlag(FLAGS_once);
+  if (!once && !IsTerminal()) {
+    return absl::InvalidArgumentError("standard input and output are no terminal: --once prints one picture");
+  }
+  Feed feed(address, *std::move(login));
+  return once ? Once(feed, interval) : Watch(feed, interval);
+}
+
+}  // namespace
+}  // namespace bfio::top
+
+int main(int argc, char** argv) {
+  const bfio::ProgramInfo info = bfio::top::Info();
+  const auto rest = bfio::InitProgram(argc, argv, info, bfio::v1::TopConfig());
+  absl::Status status;
+  if (!rest.empty()) {
+    status = absl::InvalidArgumentError(absl::StrCat("unexpected argument '", rest[0], "'"));
+    return bfio::ExitWith(info, status);
+  }
+  // Lines of a log would run through the picture; what matters is in it.
+  status = bfio::InitLogging(info.name, "error", "text");
+  if (!status.ok()) return bfio::ExitWith(info, status);
+  bfio::InstallGrpcLog();
+  bfio::ShutdownSignal::Install();
+  status = bfio::top::Run();
+  return status.ok() ? 0 : bfio::ExitWith(info, status);
+}
