@@ -45,6 +45,8 @@ Verdict Judge(const Level& level, const KneeCriteria& criteria) {
 }
 
 std::optional<Knee> FindKnee(const std::vector<Level>& levels, const KneeCriteria& criteria) {
+  const auto lower = [](const Level& a, const Level& b) { return a.plan.mean_rate() < b.plan.mean_rate(); };
+  if (!std::is_sorted(levels.begin(), levels.end(), lower)) return std::nullopt;
   Knee knee;
   bool judged = false;
   bool failed_before = false;

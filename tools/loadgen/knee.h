@@ -53,7 +53,7 @@ struct Knee {
   Verdict reason;
 };
 
-// Of levels in order of ascending rate. Nothing when none was judged.
+// Nothing when no level was judged, or when rates go down: what a high one leaves behind burdens the next.
 std::optional<Knee> FindKnee(const std::vector<Level>& levels, const KneeCriteria& criteria);
 
 // Whether a sweep need not go on: the two last levels judged, `last` included, failed.

@@ -66,7 +66,9 @@ std::string LevelsText(const Results& r, const KneeCriteria& criteria) {
   }
   const std::optional<Knee> knee = FindKnee(r.levels.levels(), criteria);
   absl::StrAppend(&out, "  knee           ",
-                  knee.has_value() ? KneeText(*knee, criteria) : "no rate had enough requests to tell", "\n");
+                  knee.has_value() ? KneeText(*knee, criteria)
+                                   : "none to tell of: too few requests, or rates that go down",
+                  "\n");
   return out;
 }
 

@@ -130,6 +130,10 @@ TEST(KneeTest, OneBadRateBetweenGoodOnesIsChance) {
   EXPECT_THAT(KneeText(*FindKnee(all, criteria), criteria), HasSubstr("try higher rates"));
 }
 
+TEST(KneeTest, RatesThatGoDownHaveNoKnee) {
+  EXPECT_FALSE(FindKnee({Made(1, 100), Made(3, 100), Made(2, 100)}, {}).has_value());
+}
+
 TEST(KneeTest, FewRequestsSayNothingAndLostOnesAreNotServed) {
   Level few = Made(1, 0);
   few.sent = few.completed = kFewestRequests - 1;
