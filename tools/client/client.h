@@ -26,7 +26,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
-#include "bfio/v1/inference.grpc.pb.h"
+#include "bfio/v1/inference.pb.h"
 #include "common/net/tls.h"
 #include "tools/client/token_stream.h"
 

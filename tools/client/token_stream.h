@@ -17,7 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "bfio/v1/inference.grpc.pb.h"
+#include "bfio/v1/inference.pb.h"
 #include "common/base/mutex.h"
 #include "tools/client/retry.h"
 
