@@ -106,10 +106,12 @@ class ClientStream final : public grpc::ClientReadReactor<v1::GenerateResponse> 
 
   void OnDone(const grpc::Status& status) override {
     GrpcTakeOver(this);
+    const bool broken = !checker_.breach().empty();
     checker_.OnEnd(status.ok());
     result_.end = MonotonicNow();
     result_.status = status;
     result_.breach = checker_.breach();
+    result_.breach_at_end = !broken && !result_.breach.empty();
     AttemptResult result = std::move(result_);
     const std::function<void(AttemptResult)> done = std::move(attempt_.done);
     // First away with us: once `done` has counted the last stream, main may take channels and stubs down.

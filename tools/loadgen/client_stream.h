@@ -39,6 +39,8 @@ struct AttemptResult {
   grpc::Status status;
   // First promise broken by the stream, "" if none.
   std::string breach;
+  // It is how the stream ended; a cancellation that crosses the end looks like that.
+  bool breach_at_end = false;
   // By MonotonicNow.
   absl::Time end;
 };

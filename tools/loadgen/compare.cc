@@ -64,8 +64,7 @@ std::string Name(const RunDocument& run) {
 }
 
 report::Table FiguresTable(const std::vector<RunDocument>& runs) {
-  report::Table table = {.title = "Figures",
-                         .note = absl::StrCat("Changes are relative to ", runs[0].name(), "."),
+  report::Table table = {.title = absl::StrCat("Changes are relative to ", runs[0].name()),
                          .columns = {{.name = "figure"}}};
   for (size_t i = 0; i < runs.size(); ++i) {
     table.columns.push_back({.name = runs[i].name(), .digits = kDigits});
@@ -186,9 +185,7 @@ std::string ComparisonPage(const std::vector<RunDocument>& runs) {
   for (size_t i = 1; i < runs.size(); ++i)
     absl::StrAppend(&names, i + 1 < runs.size() ? ", " : " and ", runs[i].name());
   report::Page page(absl::StrCat("Load tests compared: ", names));
-  page.Lead(absl::StrCat("What ", runs.size(),
-                         " runs of bfio_loadgen measured, beside each other. Changes are relative to ",
-                         runs[0].name(), "."));
+  page.Lead(absl::StrCat("What ", runs.size(), " runs of bfio_loadgen measured, beside each other."));
   page.Heading("Figures");
   page.Add(FiguresTable(runs));
   if (const report::Chart levels = LevelLatencyChart(runs); HasData(levels)) {

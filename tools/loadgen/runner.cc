@@ -215,6 +215,7 @@ void Runner::OnAttemptDone(uint64_t index, AttemptResult result) {
   if (ScheduleResume(open, index, result) || ScheduleRetry(open, index, result)) return;
   if (result.status.error_code() == grpc::StatusCode::UNAVAILABLE)
     hold_until_ = result.end + kUnavailablePause;
+  if (cancelling_ && result.breach_at_end) result.breach.clear();
   EndedRequest ended = {.code = StatusCodeName(result.status.error_code()),
                         .message = result.status.error_message(),
                         .interrupted = cancelling_ && !result.status.ok(),

@@ -60,13 +60,15 @@ void StepWatch::ReadStream() {
   v1::StepSummary summary;
   const auto stream = stub_->WatchSteps(&context, v1::WatchStepsRequest());
   while (stream->Read(&summary)) {
+    warned_ = false;
     timeline_.AddMissed(summary.dropped());
     timeline_.Add(absl::ToDoubleSeconds(MonotonicNow() - start_), Plain(summary));
   }
   const grpc::Status status = stream->Finish();
   MutexLock lock(&mutex_);
   context_ = nullptr;
-  if (!stopping_) spdlog::warn("no steps of the group for now: {}", status.error_message());
+  if (stopping_ || std::exchange(warned_, true)) return;
+  spdlog::warn("no steps of the group for now: {}", status.error_message());
 }
 
 }  // namespace bfio::loadgen

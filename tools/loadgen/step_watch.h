@@ -40,6 +40,8 @@ class StepWatch {
   const std::unique_ptr<v1::Admin::Stub> stub_;
   // The thread's own until it has ended.
   GroupTimeline timeline_;
+  // Once for as long as no step comes.
+  bool warned_ = false;
 
   Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
