@@ -8,6 +8,7 @@
 // Debian's library is compiled with it, and the classes' layout depends on it.
 #define CPPHTTPLIB_OPENSSL_SUPPORT
 #include <httplib.h>
+#include <pthread.h>
 
 #include <condition_variable>
 #include <deque>
@@ -49,6 +50,8 @@ class BoundedPool final : public httplib::TaskQueue {
 
  private:
   void Work() {
+    // For whoever looks who takes the processor.
+    pthread_setname_np(pthread_self(), "bfio-http");
     for (;;) {
       std::function<void()> task;
       {

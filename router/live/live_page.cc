@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "router/live/page_files.h"
+#include "router/live/page_state.h"
 #include "router/metrics/state_metrics.h"
 
 namespace bfio::router {
@@ -92,6 +93,11 @@ void AddLivePage(HttpServer& server, std::shared_ptr<const LiveHistory> history,
     HttpReply reply{200, kJson, ""};
     const auto written = google::protobuf::util::MessageToJsonString(*state, &reply.body);
     return written.ok() ? reply : HttpReply{500, "text/plain; charset=utf-8", written.ToString()};
+  });
+  server.Get("/api/page", [shared](const HttpRequest&) {
+    const absl::StatusOr<v1::ClusterState> state = shared->state();
+    if (!state.ok()) return ReplyOf(state.status());
+    return HttpReply{200, kJson, PageStateJson(*state)};
   });
   server.Get("/api/policies", [shared](const HttpRequest&) {
     return HttpReply{200, kJson, nlohmann::json(shared->policies).dump()};

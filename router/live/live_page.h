@@ -7,6 +7,7 @@
 // and, behind the server's gate:
 //   /metrics                    Prometheus (docs/metrics.md)
 //   /api/state                  admin.proto's ClusterState as JSON
+//   /api/page                   what the page shows of it (page_state.h)
 //   /api/events?after=N         server-sent events: arrays of samples with numbers above N (history.h)
 //   /api/policies               names of the policies
 //   POST /api/policy            PolicySetting as JSON

@@ -206,7 +206,7 @@ TEST_F(RouterWeb, TokensGuardFiguresAndLevers) {
     EXPECT_EQ(nobody->Get(path)->status, 200)
         << path << " has no figure in it; a browser asks for the token with it";
   }
-  for (const char* path : {"/metrics", "/api/state", "/api/policies", "/api/events"}) {
+  for (const char* path : {"/metrics", "/api/state", "/api/page", "/api/policies", "/api/events"}) {
     EXPECT_EQ(nobody->Get(path)->status, 401) << path;
     EXPECT_EQ(nobody->Get(path)->get_header_value("WWW-Authenticate"), "Bearer");
     EXPECT_GE(stranger->Get(path)->status, 401) << path;

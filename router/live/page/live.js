@@ -102,7 +102,7 @@ function add(batch) {
 
 async function pollState() {
   try {
-    const reply = await request('api/state');
+    const reply = await request('api/page');
     if (!reply.ok) throw new Error((await reply.text()).trim());
     const state = await reply.json();
     const last = states.length ? states[states.length - 1].state : null;

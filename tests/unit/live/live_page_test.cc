@@ -1,6 +1,7 @@
 #include "router/live/live_page.h"
 
 #include <gmock/gmock.h>
+#include <google/protobuf/util/json_util.h>
 #include <gtest/gtest.h>
 #define CPPHTTPLIB_OPENSSL_SUPPORT
 #include <httplib.h>
@@ -12,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "nlohmann/json.hpp"
+#include "router/live/page_state.h"
 
 namespace bfio::router {
 namespace {
@@ -91,12 +93,86 @@ TEST_F(LivePageTest, ThePageNeedsNothingFromElsewhere) {
   }
 }
 
+// Gives every field a value of its own; lists two elements.
+void FillAll(google::protobuf::Message& message, int& next) {
+  const auto* reflection = message.GetReflection();
+  for (int i = 0; i < message.GetDescriptor()->field_count(); ++i) {
+    const auto* field = message.GetDescriptor()->field(i);
+    const auto type = field->cpp_type();
+    using Field = google::protobuf::FieldDescriptor;
+    for (int n = 0; n < (field->is_repeated() ? 2 : 1); ++n) {
+      const int value = ++next;
+      if (type == Field::CPPTYPE_MESSAGE) {
+        FillAll(field->is_repeated() ? *reflection->AddMessage(&message, field)
+                                     : *reflection->MutableMessage(&message, field),
+                next);
+      } else if (field->is_repeated() && type == Field::CPPTYPE_UINT64) {
+        reflection->AddUInt64(&message, field, static_cast<uint64_t>(value));
+      } else if (field->is_repeated() && type == Field::CPPTYPE_DOUBLE) {
+        reflection->AddDouble(&message, field, value);
+      } else if (type == Field::CPPTYPE_UINT32) {
+        reflection->SetUInt32(&message, field, static_cast<uint32_t>(value));
+      } else if (type == Field::CPPTYPE_UINT64) {
+        reflection->SetUInt64(&message, field, static_cast<uint64_t>(value));
+      } else if (type == Field::CPPTYPE_INT64) {
+        reflection->SetInt64(&message, field, value);
+      } else if (type == Field::CPPTYPE_DOUBLE) {
+        reflection->SetDouble(&message, field, value);
+      } else if (type == Field::CPPTYPE_STRING) {
+        reflection->SetString(&message, field, absl::StrCat("text ", value));
+      } else if (type == Field::CPPTYPE_ENUM) {
+        reflection->SetEnumValue(&message, field, 2);
+      }
+    }
+  }
+}
+
+// Every value of `part` is where it is in `whole`, in which 64-bit numbers are texts. Returns how many.
+int ExpectPart(const nlohmann::json& part, const nlohmann::json& whole, const std::string& where) {
+  int leaves = 0;
+  if (part.is_structured()) {
+    EXPECT_EQ(part.type(), whole.type()) << where;
+    EXPECT_FALSE(part.is_array() && part.size() != whole.size()) << where;
+    for (const auto& [key, value] : part.items()) {
+      const bool there = part.is_array() || whole.contains(key);
+      EXPECT_TRUE(there) << where << "." << key;
+      if (!there) continue;
+      leaves +=
+          ExpectPart(value, part.is_array() ? whole.at(static_cast<size_t>(std::stoul(key))) : whole.at(key),
+                     absl::StrCat(where, ".", key));
+    }
+    return leaves;
+  }
+  if (part.is_number() && whole.is_string()) {
+    EXPECT_EQ(part.dump(), whole.get<std::string>()) << where;
+  } else {
+    EXPECT_EQ(part, whole) << where;
+  }
+  return 1;
+}
+
+TEST(PageStateTest, SaysWhatProtobufsJsonSays) {
+  v1::ClusterState state;
+  int next = 0;
+  FillAll(state, next);
+  std::string whole;
+  ASSERT_TRUE(google::protobuf::util::MessageToJsonString(state, &whole).ok());
+  EXPECT_GT(ExpectPart(nlohmann::json::parse(PageStateJson(state)), nlohmann::json::parse(whole), ""), 70);
+  // A worker that joins has no rank, which is not rank 0.
+  state.mutable_workers(0)->clear_rank();
+  EXPECT_FALSE(nlohmann::json::parse(PageStateJson(state))["workers"][0].contains("rank"));
+  state.mutable_policy()->set_name("\xff");
+  EXPECT_NE(PageStateJson(state), "");
+}
+
 TEST_F(LivePageTest, StateAndMetrics) {
+  EXPECT_EQ(nlohmann::json::parse(client_->Get("/api/page")->body).at("version"), "9.9");
   EXPECT_EQ(nlohmann::json::parse(client_->Get("/api/state")->body).at("version"), "9.9");
   EXPECT_THAT(client_->Get("/metrics")->body, HasSubstr("\nbfio:generation_tokens_total 12\n"));
   EXPECT_EQ(nlohmann::json::parse(client_->Get("/api/policies")->body), nlohmann::json({"fcfs", "lpt"}));
   busy_ = true;
   EXPECT_EQ(client_->Get("/api/state")->status, 503);
+  EXPECT_EQ(client_->Get("/api/page")->status, 503);
   EXPECT_EQ(client_->Get("/metrics")->status, 503);
   EXPECT_EQ(client_->Get("/healthz")->status, 200);
 }
