@@ -7,13 +7,12 @@
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "common/net/status.h"
+#include "tools/client/abort_call.h"
 #include "tools/client/attempt.h"
-#include "tools/client/link.h"
 
 namespace bfio::client {
 namespace {
 
-constexpr absl::Duration kAbortTimeout = absl::Seconds(5);
 // What no caller means; gRPC's deadlines end before absl's.
 constexpr absl::Duration kLongestTimeout = absl::Hours(24 * 365);
 
@@ -43,13 +42,6 @@ bool MayGoOn(const absl::Status& status) {
       return false;
   }
 }
-
-struct AbortCall {
-  Link& link;
-  grpc::ClientContext context;
-  v1::AbortRequest request;
-  v1::AbortResponse response;
-};
 
 }  // namespace
 
@@ -194,16 +186,7 @@ void TokenStream::Cancel() {
 }
 
 void TokenStream::SendAbort() {
-  auto* const call = new AbortCall{link_, {}, {}, {}};
-  call->request.set_request_id(request_.request_id());
-  call->context.set_deadline(absl::ToChronoTime(absl::Now() + kAbortTimeout));
-  for (const auto& [name, value] : WithToken(options_)) call->context.AddMetadata(name, value);
-  link_.CallBegins();
-  link_.stub().async()->Abort(&call->context, &call->request, &call->response, [call](const grpc::Status&) {
-    Link& link = call->link;
-    delete call;
-    link.CallEnded();
-  });
+  StartAbort(link_, request_.request_id(), WithToken(options_));
 }
 
 }  // namespace bfio::client

@@ -1,0 +1,44 @@
+#include "tools/client/abort_call.h"
+
+#include "absl/time/clock.h"
+#include "common/net/tsan_edge.h"
+
+namespace bfio::client {
+namespace {
+
+class AbortCall final : public grpc::ClientUnaryReactor {
+ public:
+  AbortCall(Link& link, const std::string& request_id, const Metadata& metadata) : link_(link) {
+    request_.set_request_id(request_id);
+    context_.set_deadline(absl::ToChronoTime(absl::Now() + kAbortTimeout));
+    for (const auto& [name, value] : metadata) context_.AddMetadata(name, value);
+  }
+
+  void Start() {
+    link_.CallBegins();
+    link_.stub().async()->Abort(&context_, &request_, &response_, this);
+    GrpcHandOver(this);
+    StartCall();
+  }
+
+ private:
+  void OnDone(const grpc::Status&) override {
+    GrpcTakeOver(this);
+    Link& link = link_;
+    delete this;
+    link.CallEnded();
+  }
+
+  Link& link_;
+  grpc::ClientContext context_;
+  v1::AbortRequest request_;
+  v1::AbortResponse response_;
+};
+
+}  // namespace
+
+void StartAbort(Link& link, const std::string& request_id, const Metadata& metadata) {
+  (new AbortCall(link, request_id, metadata))->Start();
+}
+
+}  // namespace bfio::client

@@ -1,0 +1,23 @@
+// An Abort that nobody waits for.
+//
+// Purpose: a resumable request is ended at the router when its caller has done with it. Best effort, within
+// kAbortTimeout: a router that does not hear it ends the request after its --resume_timeout. Ownership:
+// gRPC's until it is done. Threads: any.
+#ifndef BFIO_TOOLS_CLIENT_ABORT_CALL_H_
+#define BFIO_TOOLS_CLIENT_ABORT_CALL_H_
+
+#include <string>
+
+#include "absl/time/time.h"
+#include "tools/client/attempt.h"
+#include "tools/client/link.h"
+
+namespace bfio::client {
+
+inline constexpr absl::Duration kAbortTimeout = absl::Seconds(5);
+
+void StartAbort(Link& link, const std::string& request_id, const Metadata& metadata);
+
+}  // namespace bfio::client
+
+#endif  // BFIO_TOOLS_CLIENT_ABORT_CALL_H_
