@@ -60,6 +60,17 @@ TEST(HttpServerTest, AnswersItsPathsAndNothingElse) {
   EXPECT_EQ(client.Head("/metrics")->status, 200);
 }
 
+TEST(HttpServerTest, NoTimeIsSpentOnCompression) {
+  const auto server = Serving();
+  httplib::Client client("127.0.0.1", PortOf(*server));
+  for (const char* encoding : {"br", "gzip", "gzip, deflate, br, zstd"}) {
+    const auto reply = client.Get("/metrics", {{"Accept-Encoding", encoding}});
+    EXPECT_EQ(reply->body, "figures\n") << encoding;
+    EXPECT_FALSE(reply->has_header("Content-Encoding"))
+        << encoding << ": " << reply->get_header_value("Content-Encoding");
+  }
+}
+
 TEST(HttpServerTest, APortIsOneServersAlone) {
   auto server = Serving();
   const auto second = HttpServer::Bind({server->address(), nullptr, "", "", ""});
