@@ -26,6 +26,9 @@ absl::StatusOr<Findings> KvHigh(const ExperimentContext& context);
 absl::StatusOr<Findings> KvLow(const ExperimentContext& context);
 absl::StatusOr<Findings> KvAlpha(const ExperimentContext& context);
 absl::StatusOr<Findings> KvBeta(const ExperimentContext& context);
+// "Fluid-Based Online Scheduling under Memory Constraints", Section 5.
+absl::StatusOr<Findings> WaitSynthetic(const ExperimentContext& context);
+absl::StatusOr<Findings> WaitReal(const ExperimentContext& context);
 // Ours.
 absl::StatusOr<Findings> Regimes(const ExperimentContext& context);
 absl::StatusOr<Findings> Staleness(const ExperimentContext& context);
