@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "tools/openai/byte_text.h"
 
 namespace bfio::openai {
@@ -17,6 +18,9 @@ using nlohmann::json;
 absl::Status Wrong(absl::string_view field, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(field, ": ", what));
 }
+
+// No value of the client's is ever copied: nlohmann's copy recurses, and a body has room for a million
+// levels.
 
 // The fields of one object. A field that is null is one that is not there, as OpenAI has it. The first thing
 // that is wrong is kept in `status`; what is read after that means nothing.
@@ -111,12 +115,13 @@ absl::Status AppendContent(const json& content, std::string& text) {
   }
   if (!content.is_array()) return Wrong("messages", "content must be a string or a list of text parts");
   for (const json& part : content) {
-    const auto found = part.is_object() ? part.find("text") : part.end();
-    if (!part.is_object() || part.value("type", json()) != "text" || found == part.end() ||
-        !found->is_string()) {
+    const Fields fields(part);
+    const json* type = part.is_object() ? fields.Find("type") : nullptr;
+    const json* piece = part.is_object() ? fields.Find("text") : nullptr;
+    if (type == nullptr || *type != "text" || piece == nullptr || !piece->is_string()) {
       return Wrong("messages", "content parts must be of type text");
     }
-    text += found->get_ref<const std::string&>();
+    text += piece->get_ref<const std::string&>();
   }
   return absl::OkStatus();
 }
@@ -129,10 +134,9 @@ absl::Status ReadMessages(const Fields& fields, uint32_t offset, std::vector<uin
   }
   std::string text;
   for (const json& message : *messages) {
-    if (!message.is_object() || !message.value("role", json()).is_string()) {
-      return Wrong("messages", "each must have a role");
-    }
-    absl::StrAppend(&text, message.at("role").get_ref<const std::string&>(), ": ");
+    const json* role = message.is_object() ? Fields(message).Find("role") : nullptr;
+    if (role == nullptr || !role->is_string()) return Wrong("messages", "each must have a role");
+    absl::StrAppend(&text, role->get_ref<const std::string&>(), ": ");
     const auto content = message.find("content");
     if (content != message.end() && !content->is_null()) {
       if (absl::Status status = AppendContent(*content, text); !status.ok()) return status;
@@ -148,7 +152,8 @@ absl::Status ReadMessages(const Fields& fields, uint32_t offset, std::vector<uin
 void ReadStop(Fields& fields, uint32_t offset, v1::GenerateRequest& request) {
   const json* stop = fields.Find("stop");
   if (stop != nullptr) {
-    const json list = stop->is_array() ? *stop : json::array({*stop});
+    const auto list = stop->is_array() ? absl::MakeConstSpan(stop->get_ref<const json::array_t&>())
+                                       : absl::MakeConstSpan(stop, 1);
     for (const json& each : list) {
       if (!each.is_string() || each.get_ref<const std::string&>().size() != 1) {
         return fields.Fail("stop", "must be strings of one byte; others: stop_token_ids");

@@ -1,6 +1,10 @@
 // Bytes as tokens, and what of a JSON body becomes a request.
 #include <gtest/gtest.h>
 
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
 #include "common/base/rng.h"
 #include "tests/testing/mutate.h"
 #include "tools/openai/byte_text.h"
@@ -86,6 +90,33 @@ TEST(ParseCompletionRequest, SurvivesBytesThatAreNoRequest) {
       }
     }
   }
+}
+
+TEST(ParseCompletionRequest, SurvivesValuesOfAMillionLevels) {
+  constexpr size_t kLevels = 900'000;
+  const std::string deep = absl::StrCat(std::string(kLevels, '['), std::string(kLevels, ']'));
+  const std::string good = R"({"messages":[{"role":"user","content":"x"}],"prompt":[1])";
+  const auto parse = [](Api api, const std::string& body) {
+    return ParseCompletionRequest(api, body, {}).status().code();
+  };
+  for (const char* field :
+       {"stop", "stop_token_ids", "prompt", "model", "tools", "response_format", "top_k", "seed", "stream"}) {
+    const std::string head = field == std::string("prompt") ? "{\"x\":1" : R"({"prompt":[1])";
+    EXPECT_EQ(parse(Api::kCompletions, absl::StrCat(head, ",\"", field, "\":", deep, "}")),
+              absl::StatusCode::kInvalidArgument)
+        << field;
+  }
+  constexpr std::pair<const char*, const char*> kAround[] = {
+      {R"({"messages":)", "}"},
+      {R"({"messages":[{"role":)", "}]}"},
+      {R"({"messages":[{"role":"user","content":)", "}]}"},
+      {R"({"messages":[{"role":"user","content":[{"type":)", R"(,"text":"x"}]}]})"},
+      {R"({"messages":[{"role":"user","content":[{"type":"text","text":)", "}]}]}"}};
+  for (const auto& [before, after] : kAround) {
+    EXPECT_EQ(parse(Api::kChat, absl::StrCat(before, deep, after)), absl::StatusCode::kInvalidArgument)
+        << before;
+  }
+  EXPECT_EQ(parse(Api::kChat, good + "}"), absl::StatusCode::kOk);
 }
 
 TEST(ToError, NamesTheFieldAndSaysWhenToComeAgain) {
