@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "common/http/bounded_pool.h"
 #include "common/http/host_name.h"
+#include "common/http/plain_requests.h"
 #include "common/net/address.h"
 
 namespace bfio {
@@ -40,6 +41,21 @@ void Refuse(httplib::Response& response, int status, const std::string& why) {
   response.set_content(why + "\n", "text/plain; charset=utf-8");
 }
 
+// httplib closes a connection only where a body cannot be sent: this one fails behind its last byte.
+void RefuseAndClose(const httplib::Request& request, httplib::Response& response, int status,
+                    const std::string& why) {
+  // A reply to HEAD would have no body.
+  const_cast<httplib::Request&>(request).method = "GET";
+  response.status = status;
+  response.set_header("Connection", "close");
+  const std::string text = why + "\n";
+  response.set_content_provider(text.size(), "text/plain; charset=utf-8",
+                                [text](size_t from, size_t size, httplib::DataSink& sink) {
+                                  sink.write(text.data() + from, size);
+                                  return false;
+                                });
+}
+
 }  // namespace
 
 class HttpServer::Impl {
@@ -61,6 +77,23 @@ class HttpServer::Impl {
     const auto any = [this](const httplib::Request& request, httplib::Response& response) {
       Answer(request, response);
     };
+    server_.set_pre_routing_handler([](const httplib::Request& request, httplib::Response& response) {
+      SendWholeAndPlain(request);
+      response.set_header("Cache-Control", "no-store");
+      if (!HasUnreadBody(request)) return httplib::Server::HandlerResponse::Unhandled;
+      RefuseAndClose(request, response, 400, "no body is taken here");
+      return httplib::Server::HandlerResponse::Handled;
+    });
+    const httplib::Server::HandlerWithResponse on_error = [](const httplib::Request& request,
+                                                             httplib::Response& response) {
+      // Never routed: where the next request begins is not known.
+      if (!response.has_header("Cache-Control")) {
+        SendWholeAndPlain(request);
+        RefuseAndClose(request, response, response.status, "not a request that can be served");
+      }
+      return httplib::Server::HandlerResponse::Handled;
+    };
+    server_.set_error_handler(on_error);
     server_.Get(".*", any);
     server_.Post(".*", any);
     server_.Put(".*", any);
@@ -113,11 +146,6 @@ class HttpServer::Impl {
 
  private:
   void Answer(const httplib::Request& request, httplib::Response& response) {
-    // Debian's library would compress whatever a browser lets it, with Brotli's slowest setting: tens of
-    // milliseconds for a page's figures. It looks at this header after us, in a request of its own that is
-    // not const.
-    const_cast<httplib::Request&>(request).headers.erase("Accept-Encoding");
-    response.set_header("Cache-Control", "no-store");
     response.set_header("X-Content-Type-Options", "nosniff");
     response.set_header("Content-Security-Policy", kContentPolicy);
     response.set_header("Referrer-Policy", "no-referrer");

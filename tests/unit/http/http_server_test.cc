@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 #define CPPHTTPLIB_OPENSSL_SUPPORT
 #include <httplib.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <thread>
@@ -69,6 +72,51 @@ TEST(HttpServerTest, NoTimeIsSpentOnCompression) {
     EXPECT_FALSE(reply->has_header("Content-Encoding"))
         << encoding << ": " << reply->get_header_value("Content-Encoding");
   }
+}
+
+// Everything that comes back until the server closes the connection.
+std::string Exchange(int port, const std::string& bytes) {
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  EXPECT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  EXPECT_EQ(send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+  std::string all;
+  char buffer[4096];
+  for (ssize_t got; (got = recv(fd, buffer, sizeof(buffer), 0)) > 0;)
+    all.append(buffer, static_cast<size_t>(got));
+  close(fd);
+  return all;
+}
+
+TEST(HttpServerTest, NoRequestHidesInAnother) {
+  const auto server = Serving();
+  const std::string hidden =
+      "POST /act HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+      "Content-Length: 2\r\n\r\n{}";
+  const std::string length = absl::StrCat("Content-Length: ", hidden.size(), "\r\n");
+  for (const char* method : {"GET", "HEAD", "OPTIONS", "BREW"}) {
+    for (const char* path : {"/metrics", "/nothing"}) {
+      for (const std::string& framing :
+           {length, std::string("Transfer-Encoding: chunked\r\n"), absl::StrCat("Range: what\r\n", length)}) {
+        const std::string reply = Exchange(
+            PortOf(*server),
+            absl::StrCat(method, " ", path, " HTTP/1.1\r\nHost: localhost\r\n", framing, "\r\n", hidden));
+        EXPECT_TRUE(absl::StartsWith(reply, "HTTP/1.1 4")) << reply;
+        EXPECT_FALSE(absl::StrContains(reply, "did")) << method << " " << framing << reply;
+      }
+    }
+  }
+}
+
+TEST(HttpServerTest, RangesAreNotCutOut) {
+  const auto server = Serving();
+  httplib::Client client("127.0.0.1", PortOf(*server));
+  const auto reply = client.Get("/metrics", {{"Range", "bytes=0-,0-,0-,0-"}});
+  EXPECT_EQ(reply->status, 200);
+  EXPECT_EQ(reply->body, "figures\n");
 }
 
 TEST(HttpServerTest, APortIsOneServersAlone) {
