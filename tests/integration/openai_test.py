@@ -276,6 +276,31 @@ class Hostile(Front):
             self.assertRegex(self.read_all(sock), r"^HTTP/1.1 4\d\d|^$")
         self.assert_serves()
 
+    def test_no_request_hides_in_another(self):
+        hidden = self.post('{"prompt": [1], "max_tokens": 1}').decode()
+        length = f"Content-Length: {len(hidden)}\r\n"
+        for head in ("GET /v1/models HTTP/1.1", "HEAD /v1/models HTTP/1.1", "OPTIONS / HTTP/1.1", "DELETE / HTTP/1.1",
+                     "BREW / HTTP/1.1", "POST /v1/completions HTTP/1.1\r\nRange: what", "no request line"):
+            for framing in (length, "Transfer-Encoding: chunked\r\n"):
+                sock = self.send_raw(f"{head}\r\nHost: localhost\r\n{framing}\r\n{hidden}".encode())
+                reply = self.read_all(sock)
+                self.assertRegex(reply, r"^HTTP/1.1 \d")
+                self.assertNotIn("choices", reply, head)
+        self.assert_serves()
+
+    def test_replies_are_whole_and_plain(self):
+        whole = self.call("GET", "/v1/models").read()
+        reply = self.call("GET", "/v1/models", headers={"Range": "bytes=0-,0-,0-", "Accept-Encoding": "br, gzip"})
+        self.assertEqual((reply.status, reply.headers["Content-Encoding"], reply.read()), (200, None, whole))
+
+    def test_a_line_feed_alone_does_not_end_the_headers(self):
+        sock = self.send_raw(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\n" +
+                             b"".join(b"X-%d: %s\r\n" % (i, b"y" * 1000) for i in range(40)) + b"\r\n")
+        try:
+            self.assertRegex(self.read_all(sock), r"^HTTP/1.1 431|^$")
+        except ConnectionError:
+            pass
+
     def test_idle_connections_make_way(self):
         held = [self.send_raw(b"") for _ in range(20)]
         self.assert_serves()

@@ -58,8 +58,9 @@ bool Connection::WaitForRequest(absl::Duration patience) {
 void Connection::BeginRequest() {
   read_by_ = MonotonicNow() + limits_.read_timeout;
   header_bytes_ = body_bytes_ = 0;
-  in_headers_ = line_is_empty_ = true;
-  headers_too_large_ = false;
+  in_headers_ = true;
+  line_bytes_ = 0;
+  headers_too_large_ = request_understood_ = false;
   current = this;
 }
 
@@ -113,12 +114,11 @@ bool Connection::CountHeaders(const char* bytes, size_t size) {
   // httplib reads headers byte by byte, so what is counted never runs into the body.
   for (size_t i = 0; i < size && in_headers_; ++i) {
     ++header_bytes_;
-    if (bytes[i] == '\n') {
-      in_headers_ = !line_is_empty_;
-      line_is_empty_ = true;
-    } else if (bytes[i] != '\r') {
-      line_is_empty_ = false;
-    }
+    line_is_return_ = bytes[i] == '\r' ? line_bytes_ == 0 : line_is_return_ && bytes[i] == '\n';
+    ++line_bytes_;
+    if (bytes[i] != '\n') continue;
+    in_headers_ = !(line_bytes_ == 2 && line_is_return_);
+    line_bytes_ = 0;
   }
   headers_too_large_ = header_bytes_ > limits_.header_bytes;
   return !headers_too_large_;

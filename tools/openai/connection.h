@@ -42,6 +42,9 @@ class Connection final : public httplib::Stream {
   // What is left of the request will not be read, so nothing can follow on this connection.
   void CloseAfterReply() { close_ = true; }
   bool close() const { return close_; }
+  // Its headers could be read, so it is known where it ends.
+  void RequestUnderstood() { request_understood_ = true; }
+  bool request_understood() const { return request_understood_; }
 
   bool is_readable() const override;
   bool is_writable() const override { return !PeerGone(); }
@@ -63,9 +66,11 @@ class Connection final : public httplib::Stream {
   size_t begin_ = 0, end_ = 0;
   absl::Time read_by_;
   size_t header_bytes_ = 0, body_bytes_ = 0;
-  // Of the blank line that ends the headers: line feeds seen with nothing but a carriage return between them.
-  bool in_headers_ = true, line_is_empty_ = true;
+  // Of the blank line that ends the headers: CR LF and nothing else. httplib goes on at a line feed alone.
+  bool in_headers_ = true, line_is_return_ = false;
+  size_t line_bytes_ = 0;
   bool headers_too_large_ = false;
+  bool request_understood_ = false;
   bool close_ = false;
 };
 

@@ -15,6 +15,7 @@
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/http/host_name.h"
+#include "common/http/plain_requests.h"
 #include "common/net/address.h"
 #include "common/net/exposure.h"
 #include "tools/openai/http_server.h"
@@ -53,9 +54,13 @@ void Fail(httplib::Response& response, const absl::Status& status) {
 }
 
 // The request is not read to its end, so it is the connection's last.
-void Refuse(httplib::Response& response, int status, const std::string& why) {
+void CloseAfter(httplib::Response& response) {
   if (Connection* connection = Connection::Current()) connection->CloseAfterReply();
   response.set_header("Connection", "close");
+}
+
+void Refuse(httplib::Response& response, int status, const std::string& why) {
+  CloseAfter(response);
   Answer(response, status, ErrorBody(status, why));
 }
 
@@ -73,12 +78,20 @@ class HttpFront::Impl {
                                                              httplib::Response& response) {
       const Connection* connection = Connection::Current();
       if (connection != nullptr && connection->HeadersTooLarge()) response.status = 431;
+      // httplib goes on behind what it could not read, wherever that is.
+      if (connection != nullptr && !connection->request_understood()) CloseAfter(response);
       if (response.body.empty()) {
         response.set_content(ErrorBody(response.status, "not a request that can be served"), kJson);
       }
       return httplib::Server::HandlerResponse::Handled;
     };
     server_.set_error_handler(on_error);
+    server_.set_pre_routing_handler([](const httplib::Request& request, httplib::Response& response) {
+      if (Connection* connection = Connection::Current()) connection->RequestUnderstood();
+      if (HasUnreadBody(request)) CloseAfter(response);
+      SendWholeAndPlain(request);
+      return httplib::Server::HandlerResponse::Unhandled;
+    });
     const auto get = [this](const httplib::Request& request, httplib::Response& response) {
       Get(request, response);
     };
@@ -136,6 +149,7 @@ class HttpFront::Impl {
   }
 
   const std::string& address() const { return address_; }
+  bool running() const { return !ended_; }
 
  private:
   // One completion on its way.
@@ -332,6 +346,9 @@ void HttpFront::Start() {
 }
 void HttpFront::Stop(absl::Duration patience) {
   impl_->Stop(patience);
+}
+bool HttpFront::running() const {
+  return impl_->running();
 }
 const std::string& HttpFront::address() const {
   return impl_->address();

@@ -39,6 +39,8 @@ class HttpFront {
   // Refuses what comes (503), waits for what is under way, at most `patience`, and cuts off the rest.
   void Stop(absl::Duration patience);
 
+  // False when it has stopped, asked or not.
+  bool running() const;
   // "HOST:PORT" as bound.
   const std::string& address() const;
 

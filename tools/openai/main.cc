@@ -139,7 +139,10 @@ absl::Status Run() {
   std::printf("bfio_openai: serving on %s, router %s\n", (*front)->address().c_str(),
               absl::GetFlag(FLAGS_target).c_str());
   std::fflush(stdout);
-  while (!ShutdownSignal::WaitFor(absl::Hours(1))) {
+  while (!ShutdownSignal::WaitFor(absl::Seconds(1))) {
+    if (!(*front)->running()) {
+      return absl::UnavailableError(absl::StrCat("no longer listening on ", (*front)->address()));
+    }
   }
   spdlog::info("stopping: waiting for what is under way");
   (*front)->Stop(absl::GetFlag(FLAGS_drain_timeout));
