@@ -276,6 +276,20 @@ TEST(ClientLibrary, ShowsCertificateAndToken) {
       << "a token does not leave the machine in plain text";
 }
 
+TEST(ClientLibrary, WhatNoHeaderMayHoldIsRefused) {
+  EXPECT_EQ(Client::Create({.target = "127.0.0.1:1", .token = "a\nb"}).status().code(),
+            absl::StatusCode::kInvalidArgument);
+  const auto client = Connect("127.0.0.1:1");
+  const auto code = [&](CallOptions options) {
+    return client->GenerateAll(Request(5), std::move(options)).status().code();
+  };
+  EXPECT_EQ(code({.token = "a\r\nb"}), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code({.metadata = {{"Upper", "x"}}}), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code({.metadata = {{"name", "\x01"}}}), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code({.retry = {.max_retries = 0}, .metadata = {{"name-bin", "\x01"}}}),
+            absl::StatusCode::kUnavailable);
+}
+
 TEST(ClientLibrary, WhatEndedForUsEndsForTheRouterAndNothingElseDoes) {
   Cluster cluster(Options(1, 0.005, {"--resume_timeout=600s"}));
   ASSERT_TRUE(cluster.ok());
@@ -304,14 +318,21 @@ class Liar final : public v1::Inference::Service {
     server_ = builder.BuildAndStart();
   }
   std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+  int aborts() const { return aborts_; }
 
  private:
   grpc::Status Generate(grpc::ServerContext* context, const v1::GenerateRequest* request,
                         grpc::ServerWriter<v1::GenerateResponse>* writer) override {
+    const std::string& lie = request->request_id();
+    if (lie == "refused") return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "full");
     v1::GenerateResponse response;
+    if (request->has_resume_from_index()) {
+      response.set_first_index(request->resume_from_index());
+      response.mutable_finish()->mutable_usage()->set_completion_tokens(2);
+    }
     response.add_token_ids(1);
     writer->Write(response);
-    const std::string& lie = request->request_id();
+    if (lie == "slow") return response.has_finish() ? grpc::Status::OK : grpc::Status::CANCELLED;
     if (lie == "gap") response.set_first_index(2);
     if (lie == "count") {
       response.Clear();
@@ -321,9 +342,37 @@ class Liar final : public v1::Inference::Service {
     return grpc::Status::OK;
   }
 
+  grpc::Status Abort(grpc::ServerContext*, const v1::AbortRequest*, v1::AbortResponse*) override {
+    ++aborts_;
+    return grpc::Status::OK;
+  }
+
   int port_ = 0;
+  std::atomic<int> aborts_ = 0;
   std::unique_ptr<grpc::Server> server_;
 };
+
+TEST(ClientLibrary, ARequestThatNeverBeganIsNotAborted) {
+  Liar liar;
+  auto client = Connect(liar.address());
+  v1::GenerateRequest request = Request(5);
+  request.set_request_id("refused");
+  EXPECT_EQ(client->GenerateAll(request, Resumable()).status().code(), absl::StatusCode::kResourceExhausted);
+  client->Generate(request, Resumable());  // never asked for its first token
+  client.reset();                          // waits for what it has sent
+  EXPECT_EQ(liar.aborts(), 0) << "the id may be that of somebody else's request";
+}
+
+TEST(ClientLibrary, AReaderThatTheRouterCutOffGoesOn) {
+  Liar liar;
+  const auto client = Connect(liar.address());
+  v1::GenerateRequest request = Request(2);
+  request.set_request_id("slow");
+  const auto stream = client->Generate(request, Resumable());
+  EXPECT_EQ(EndOf(*stream), absl::OkStatus());
+  EXPECT_EQ(stream->received(), 2u);
+  EXPECT_EQ(stream->counts().resumes, 1);
+}
 
 TEST(ClientLibrary, FindsTokensMissingRepeatedOrMiscounted) {
   Liar liar;

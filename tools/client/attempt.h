@@ -19,10 +19,9 @@
 #include "grpcpp/client_context.h"
 #include "grpcpp/support/client_callback.h"
 #include "tools/client/link.h"
+#include "tools/client/metadata.h"
 
 namespace bfio::client {
-
-using Metadata = std::vector<std::pair<std::string, std::string>>;
 
 class Attempt final : public grpc::ClientReadReactor<v1::GenerateResponse> {
  public:

@@ -9,6 +9,7 @@
 #include "common/net/exposure.h"
 #include "common/net/status.h"
 #include "tools/client/link.h"
+#include "tools/client/metadata.h"
 
 namespace bfio::client {
 namespace {
@@ -26,6 +27,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Create(const ClientOptions& opti
   if (absl::Status status = CheckTlsFiles(options.tls, options.tls_flags, TlsEnd::kClient); !status.ok()) {
     return status;
   }
+  if (absl::Status status = CheckMetadata({{"authorization", options.token}}); !status.ok()) return status;
   const bool private_link = options.tls.enabled() || IsLoopback(*router);
   if (!options.token.empty() && !private_link) {
     return absl::InvalidArgumentError(absl::StrCat("the token would go to ", router->host,

@@ -29,15 +29,17 @@ Metadata WithToken(const CallOptions& options) {
 
 // A resumable request that ended so for us may go on at the router: it takes the end of a stream, by our
 // deadline too, for a connection that broke.
-bool MayGoOn(const absl::Status& status) {
+bool MayGoOn(const absl::Status& status, bool was_live) {
   switch (status.code()) {
     case absl::StatusCode::kDeadlineExceeded:
     case absl::StatusCode::kUnavailable:
-    case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kCancelled:  // by the router, which cut us off, or on the way
     case absl::StatusCode::kDataLoss:
     case absl::StatusCode::kInternal:
     case absl::StatusCode::kUnknown:
       return true;
+    case absl::StatusCode::kResourceExhausted:  // mostly refused at the door
+      return was_live;
     default:  // refused, or another's: not ours to abort
       return false;
   }
@@ -53,6 +55,7 @@ TokenStream::TokenStream(Link& link, v1::GenerateRequest request, CallOptions op
       own_id_(request_.request_id().empty()),
       backoff_(options_.retry, RandomBits()) {
   if (own_id_) request_.set_request_id(absl::StrCat("c-", absl::Hex(RandomBits(), absl::kZeroPad16)));
+  if (absl::Status status = CheckMetadata(WithToken(options_)); !status.ok()) end_ = std::move(status);
   if (!options_.resume) return;
   request_.set_resumable(true);
   if (request_.resume_token().empty()) {
@@ -95,9 +98,16 @@ void TokenStream::Begin() {
   if (options_.resume && may_be_live_) request_.set_resume_from_index(received_);
   auto attempt =
       Attempt::Start(link_, request_, absl::Now() + (deadline_ - MonotonicNow()), WithToken(options_));
-  MutexLock lock(&mutex_);
-  attempt_ = std::move(attempt);
-  if (cancelled_) attempt_->Cancel();
+  bool cancelled;
+  {
+    MutexLock lock(&mutex_);
+    attempt_ = std::move(attempt);
+    cancelled = cancelled_;
+  }
+  if (!cancelled) return;
+  // Cancel found nothing that had begun, or its Abort came before the request.
+  attempt_->Cancel();
+  if (options_.resume) SendAbort();
 }
 
 std::optional<TokenStream::Event> TokenStream::OnMessage(const v1::GenerateResponse& message) {
@@ -128,6 +138,7 @@ std::optional<TokenStream::Event> TokenStream::OnStreamEnd(const absl::Status& s
   {
     MutexLock lock(&mutex_);
     attempt_.reset();
+    may_be_live_ = may_be_live_ || absl::IsUnavailable(status);
   }
   if (finish_.has_value()) return End(*finish_);
   if (Cancelled()) return End(absl::CancelledError("cancelled by the caller"));
@@ -137,16 +148,17 @@ std::optional<TokenStream::Event> TokenStream::OnStreamEnd(const absl::Status& s
 }
 
 bool TokenStream::TryAgain(const absl::Status& status) {
-  if (!MayComeAgain(status)) return false;
+  // Nobody here has cancelled it: the router cut off a reader that was slow, and keeps the request.
+  const bool cut_off = absl::IsCancelled(status) && options_.resume && may_be_live_;
+  if (!MayComeAgain(status) && !cut_off) return false;
   const absl::Time now = MonotonicNow();
   const bool refused = absl::IsResourceExhausted(status) && received_ == 0;
   const bool resumes = options_.resume && !refused;
   if (!resumes && (received_ > 0 || counts_.retries >= options_.retry.max_retries)) return false;
-  if (!broken_since_.has_value()) broken_since_ = now;
+  if (resumes && !broken_since_.has_value()) broken_since_ = now;
   const absl::Time when = now + backoff_.Next(GetRetryDelay(status));
   if (when >= deadline_) return false;
   if (resumes && when > *broken_since_ + options_.retry.resume_patience) return false;
-  if (absl::IsUnavailable(status)) may_be_live_ = true;
   ++(resumes ? counts_.resumes : counts_.retries);
   pause_until_ = when;
   return true;
@@ -155,7 +167,8 @@ bool TokenStream::TryAgain(const absl::Status& status) {
 TokenStream::Event TokenStream::End(Event event) {
   if (attempt_ != nullptr) attempt_->Abandon();
   const auto* status = std::get_if<absl::Status>(&event);
-  if (options_.resume && status != nullptr && MayGoOn(*status)) SendAbort();
+  // Who has cancelled it has sent the Abort as well.
+  if (options_.resume && status != nullptr && !Cancelled() && MayGoOn(*status, may_be_live_)) SendAbort();
   MutexLock lock(&mutex_);
   attempt_.reset();
   end_ = event;
@@ -175,14 +188,17 @@ bool TokenStream::Cancelled() {
 
 void TokenStream::Cancel() {
   std::shared_ptr<Attempt> attempt;
+  bool may_be_live;
   {
     MutexLock lock(&mutex_);
     if (cancelled_ || end_.has_value()) return;
     cancelled_ = true;
     attempt = attempt_;
+    may_be_live = attempt_ != nullptr || may_be_live_;
   }
   if (attempt != nullptr) attempt->Cancel();
-  if (options_.resume) SendAbort();
+  // Else the id may be that of somebody else's request.
+  if (options_.resume && may_be_live) SendAbort();
 }
 
 void TokenStream::SendAbort() {

@@ -7,6 +7,7 @@
 #ifndef BFIO_TOOLS_CLIENT_TOKEN_STREAM_H_
 #define BFIO_TOOLS_CLIENT_TOKEN_STREAM_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -101,10 +102,10 @@ class TokenStream {
   Counts counts_;
   uint32_t received_ = 0;
   // The router may know the request: only a resume gets at it.
-  bool may_be_live_ = false;
+  std::atomic<bool> may_be_live_ = false;
   std::optional<v1::Finish> finish_;
   std::optional<absl::Time> pause_until_;
-  // Of the first stream that broke since the last message.
+  // Of the first stream that broke since the last message; refusals at the door are none.
   std::optional<absl::Time> broken_since_;
 
   Mutex mutex_;

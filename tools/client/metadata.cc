@@ -1,0 +1,31 @@
+#include "tools/client/metadata.h"
+
+#include <grpc/grpc.h>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+
+namespace bfio::client {
+namespace {
+
+// Looks at the text where it lies.
+grpc_slice View(const std::string& text) {
+  return grpc_slice_from_static_buffer(text.data(), text.size());
+}
+
+}  // namespace
+
+absl::Status CheckMetadata(const Metadata& metadata) {
+  for (const auto& [name, value] : metadata) {
+    if (grpc_header_key_is_legal(View(name)) == 0) {
+      return absl::InvalidArgumentError(absl::StrCat("no name of a header: ", absl::CHexEscape(name)));
+    }
+    // The value may be a secret.
+    if (grpc_is_binary_header(View(name)) == 0 && grpc_header_nonbin_value_is_legal(View(value)) == 0) {
+      return absl::InvalidArgumentError(absl::StrCat(name, ": has characters that no header may have"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace bfio::client
