@@ -79,9 +79,11 @@ absl::StatusOr<std::unique_ptr<Gate>> MakeGate(std::string api, const std::strin
 }
 
 int MaxClientMessageBytes(const RequestLimits& limits) {
-  // A token id takes up to 5 bytes; the other fields are bounded by much less than the rest.
+  // A token id takes up to 5 bytes, and a resume brings the tokens that came as well; the other fields are
+  // bounded by much less than the rest.
   constexpr int64_t kBytesPerToken = 5, kOtherFields = 64 << 10, kMost = 1 << 30;
-  return static_cast<int>(std::min(kBytesPerToken * limits.max_prompt_tokens + kOtherFields, kMost));
+  const int64_t tokens = int64_t{limits.max_prompt_tokens} + limits.max_new_tokens;
+  return static_cast<int>(std::min(kBytesPerToken * tokens + kOtherFields, kMost));
 }
 
 absl::StatusOr<Port> OpenPort(const PortSpec& spec) {
