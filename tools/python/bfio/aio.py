@@ -13,30 +13,80 @@ from bfio.request import Error, Finish, Request, Result, Retry, Tokens, build, t
 from bfio.v1 import inference_pb2, inference_pb2_grpc
 
 
-class Stream:
-    """`async for` gives the tokens; `finish` is there at the end. A task that is cancelled cancels its request."""
+class _Run:
+    """What a Stream's generator works on. It knows nothing of the Stream, so that one that is dropped ends at once."""
 
     def __init__(self, client: "Client", request: Request, metadata):
-        self._client, self._request, self._metadata = client, request, metadata
+        self.request = request
+        self._client, self._metadata = client, metadata
         self._call: Optional[grpc.aio.UnaryStreamCall] = None
         self._cancelled = asyncio.Event()
-        self._tokens = self._run()
+
+    def cancel(self) -> None:
+        if self._cancelled.is_set() or self.request.finish is not None:
+            return
+        self._cancelled.set()
+        if self._call is not None:
+            self._call.cancel()
+        if self.request.needs_abort:
+            self._client.abort_later(self.request.message.request_id)
+
+    async def tokens(self) -> AsyncIterator[Tokens]:
+        try:
+            while True:
+                if self._cancelled.is_set():
+                    raise Error(grpc.StatusCode.CANCELLED, CANCELLED)
+                error = None
+                try:
+                    message, timeout = self.request.begin()
+                    self._call = self._client.stub.Generate(message, timeout=timeout, metadata=self._metadata)
+                    async for response in self._call:
+                        tokens = self.request.on_message(response)
+                        if tokens is not None:
+                            yield tokens
+                except grpc.RpcError as rpc_error:
+                    error = to_error(rpc_error)
+                except asyncio.CancelledError:
+                    # gRPC raises it for a call that was cancelled as well as for the task.
+                    if not self._cancelled.is_set():
+                        raise
+                if self._cancelled.is_set() and self.request.finish is None:
+                    raise Error(grpc.StatusCode.CANCELLED, CANCELLED)
+                pause = self.request.on_end(error)
+                if pause is None:
+                    return
+                try:
+                    await asyncio.wait_for(self._cancelled.wait(), pause)
+                except asyncio.TimeoutError:
+                    pass
+        finally:
+            if self.request.finish is None and not self.request.refused:
+                self.cancel()
+
+
+class Stream:
+    """`async for` gives the tokens; `finish` is there at the end. A task that is cancelled cancels its request, and so does
+    the end of `async with`. One that is dropped half-way is cancelled when the event loop comes to it."""
+
+    def __init__(self, client: "Client", request: Request, metadata):
+        self._run = _Run(client, request, metadata)
+        self._tokens = self._run.tokens()
 
     @property
     def request_id(self) -> str:
-        return self._request.message.request_id
+        return self._run.request.message.request_id
 
     @property
     def finish(self) -> Optional[Finish]:
-        return self._request.finish
+        return self._run.request.finish
 
     @property
     def retries(self) -> int:
-        return self._request.retries
+        return self._run.request.retries
 
     @property
     def resumes(self) -> int:
-        return self._request.resumes
+        return self._run.request.resumes
 
     def __aiter__(self) -> AsyncIterator[Tokens]:
         return self
@@ -48,46 +98,15 @@ class Stream:
         self.cancel()
         await self._tokens.aclose()
 
+    async def __aenter__(self) -> "Stream":
+        return self
+
+    async def __aexit__(self, *_) -> None:
+        await self.aclose()
+
     def cancel(self) -> None:
         """Iterating then raises Error with CANCELLED. Frees the request's slot, a resumable one's too."""
-        if self._cancelled.is_set() or self.finish is not None:
-            return
-        self._cancelled.set()
-        if self._call is not None:
-            self._call.cancel()
-        if self._request.resume:
-            self._client.abort_later(self.request_id)
-
-    async def _run(self) -> AsyncIterator[Tokens]:
-        try:
-            while True:
-                error = None
-                try:
-                    message, timeout = self._request.begin()
-                    self._call = self._client.stub.Generate(message, timeout=timeout, metadata=self._metadata)
-                    async for response in self._call:
-                        tokens = self._request.on_message(response)
-                        if tokens is not None:
-                            yield tokens
-                except grpc.RpcError as rpc_error:
-                    error = to_error(rpc_error)
-                except asyncio.CancelledError:
-                    # gRPC raises it for a call that was cancelled as well as for the task.
-                    if not self._cancelled.is_set():
-                        raise
-                if self._cancelled.is_set() and self.finish is None:
-                    raise Error(grpc.StatusCode.CANCELLED, CANCELLED)
-                pause = self._request.on_end(error)
-                if pause is None:
-                    return
-                try:
-                    await asyncio.wait_for(self._cancelled.wait(), pause)
-                    raise Error(grpc.StatusCode.CANCELLED, CANCELLED)
-                except asyncio.TimeoutError:
-                    pass
-        finally:
-            if self.finish is None and not self._request.refused:
-                self.cancel()
+        self._run.cancel()
 
 
 class Client:

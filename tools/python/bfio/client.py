@@ -13,31 +13,85 @@ from bfio.v1 import inference_pb2, inference_pb2_grpc
 CANCELLED = "cancelled by the caller"
 
 
-class Stream:
-    """Iterate to get the tokens; `finish` is there at the end. One thread iterates, any may cancel()."""
+class _Run:
+    """What a Stream's generator works on. It knows nothing of the Stream, so that one that is dropped ends at once."""
 
     def __init__(self, stub, request: Request, metadata):
-        self._stub, self._request, self._metadata = stub, request, metadata
+        self.request = request
+        self._stub, self._metadata = stub, metadata
         self._lock = threading.Lock()
         self._call: Optional[grpc.Call] = None
         self._cancelled = threading.Event()
-        self._tokens = self._run()
+
+    def cancel(self) -> None:
+        with self._lock:
+            if self._cancelled.is_set() or self.request.finish is not None:
+                return
+            self._cancelled.set()
+            call, abort = self._call, self.request.needs_abort
+        if call is not None:
+            call.cancel()
+        if abort:
+            try:
+                self._stub.Abort.future(inference_pb2.AbortRequest(request_id=self.request.message.request_id), timeout=5,
+                                        metadata=self._metadata).add_done_callback(lambda _: None)
+            except ValueError:
+                pass  # the client was closed before: the router ends it after its --resume_timeout
+
+    def tokens(self) -> Iterator[Tokens]:
+        try:
+            while True:
+                error = None
+                try:
+                    for message in self._begin():
+                        tokens = self.request.on_message(message)
+                        if tokens is not None:
+                            yield tokens
+                except grpc.RpcError as rpc_error:
+                    error = to_error(rpc_error)
+                if self._cancelled.is_set() and self.request.finish is None:
+                    raise Error(grpc.StatusCode.CANCELLED, CANCELLED)
+                pause = self.request.on_end(error)
+                if pause is None:
+                    return
+                if self._cancelled.wait(pause):
+                    raise Error(grpc.StatusCode.CANCELLED, CANCELLED)
+        finally:
+            if self.request.finish is None and not self.request.refused:
+                self.cancel()  # given up half-way, or broken: nothing goes on behind our back
+
+    def _begin(self):
+        with self._lock:
+            if self._cancelled.is_set():
+                return iter(())
+            message, timeout = self.request.begin()
+            self._call = self._stub.Generate(message, timeout=timeout, metadata=self._metadata)
+            return self._call
+
+
+class Stream:
+    """Iterate to get the tokens; `finish` is there at the end. One thread iterates, any may cancel(). One that is dropped
+    half-way is cancelled."""
+
+    def __init__(self, stub, request: Request, metadata):
+        self._run = _Run(stub, request, metadata)
+        self._tokens = self._run.tokens()
 
     @property
     def request_id(self) -> str:
-        return self._request.message.request_id
+        return self._run.request.message.request_id
 
     @property
     def finish(self) -> Optional[Finish]:
-        return self._request.finish
+        return self._run.request.finish
 
     @property
     def retries(self) -> int:
-        return self._request.retries
+        return self._run.request.retries
 
     @property
     def resumes(self) -> int:
-        return self._request.resumes
+        return self._run.request.resumes
 
     def __iter__(self) -> Iterator[Tokens]:
         return self
@@ -47,55 +101,13 @@ class Stream:
 
     def cancel(self) -> None:
         """Iterating then raises Error with CANCELLED. Frees the request's slot, a resumable one's too."""
-        with self._lock:
-            if self._cancelled.is_set() or self.finish is not None:
-                return
-            self._cancelled.set()
-            call = self._call
-        if call is not None:
-            call.cancel()
-        if self._request.resume:
-            try:
-                self._stub.Abort.future(inference_pb2.AbortRequest(request_id=self.request_id), timeout=5,
-                                        metadata=self._metadata).add_done_callback(lambda _: None)
-            except ValueError:
-                pass  # the client was closed before: the router ends it after its --resume_timeout
+        self._run.cancel()
 
     def __enter__(self) -> "Stream":
         return self
 
     def __exit__(self, *_) -> None:
         self.cancel()
-
-    def _run(self) -> Iterator[Tokens]:
-        try:
-            while True:
-                error = None
-                try:
-                    for message in self._begin():
-                        tokens = self._request.on_message(message)
-                        if tokens is not None:
-                            yield tokens
-                except grpc.RpcError as rpc_error:
-                    error = to_error(rpc_error)
-                if self._cancelled.is_set() and self.finish is None:
-                    raise Error(grpc.StatusCode.CANCELLED, CANCELLED)
-                pause = self._request.on_end(error)
-                if pause is None:
-                    return
-                if self._cancelled.wait(pause):
-                    raise Error(grpc.StatusCode.CANCELLED, CANCELLED)
-        finally:
-            if self.finish is None and not self._request.refused:
-                self.cancel()  # given up half-way, or broken: nothing goes on behind our back
-
-    def _begin(self):
-        message, timeout = self._request.begin()
-        with self._lock:
-            if self._cancelled.is_set():
-                return iter(())
-            self._call = self._stub.Generate(message, timeout=timeout, metadata=self._metadata)
-            return self._call
 
 
 class Client:

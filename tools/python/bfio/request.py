@@ -138,6 +138,7 @@ class Request:
     refused: bool = False  # ended by an error that says that nothing goes on
     finish: Optional[Finish] = None
     may_be_live: bool = False
+    under_way: bool = False  # a stream of it
     own_id: bool = False
     deadline: float = field(init=False)
     pause_bound: float = 0.0
@@ -151,6 +152,11 @@ class Request:
             self.message.resumable = True
             self.message.resume_token = self.message.resume_token or secrets.token_bytes(16)
 
+    @property
+    def needs_abort(self) -> bool:
+        """To end it. One that was refused at the door may have the id of somebody else's request."""
+        return self.resume and (self.under_way or self.may_be_live)
+
     def new_id(self):
         if self.own_id:
             self.message.request_id = f"py-{secrets.token_hex(8)}"
@@ -161,6 +167,7 @@ class Request:
             self.message.resume_from_index = self.received
         elif self.retries and not self.resume:
             self.new_id()  # the router may not have noticed yet that the one before is gone
+        self.under_way = True
         return self.message, max(0.001, self.deadline - time.monotonic())
 
     def on_message(self, message: inference_pb2.GenerateResponse) -> Optional[Tokens]:
@@ -188,6 +195,9 @@ class Request:
         if error is None:
             raise Error(grpc.StatusCode.DATA_LOSS, "the stream ended without its final message")
         pause = self.pause_after(error)
+        if error.code in MAY_GO_ON and error.code != grpc.StatusCode.RESOURCE_EXHAUSTED:
+            self.may_be_live = True
+        self.under_way = False
         if pause is None:
             self.refused = error.code not in MAY_GO_ON
             raise error
@@ -195,7 +205,9 @@ class Request:
 
     def pause_after(self, error: Error) -> Optional[float]:
         exhausted = error.code == grpc.StatusCode.RESOURCE_EXHAUSTED and error.retry_after is not None
-        if error.code != grpc.StatusCode.UNAVAILABLE and not exhausted:
+        # Nobody here has cancelled it: the router cut off a reader that was slow, and keeps the request.
+        cut_off = error.code == grpc.StatusCode.CANCELLED and self.resume and self.may_be_live
+        if error.code != grpc.StatusCode.UNAVAILABLE and not exhausted and not cut_off:
             return None
         resumes = self.resume and not (exhausted and self.received == 0)
         if not resumes and (self.received > 0 or self.retries >= self.retry.max_retries):
@@ -206,9 +218,9 @@ class Request:
             self.pause_bound = min(max(2 * self.pause_bound, self.retry.first_pause), self.retry.last_pause)
             pause = random.uniform(0, self.pause_bound)
         now = time.monotonic()
-        self.broken_since = self.broken_since or now
+        if resumes:  # refusals at the door break nothing
+            self.broken_since = self.broken_since or now
         if now + pause >= self.deadline or (resumes and now + pause > self.broken_since + self.retry.resume_patience):
             return None
-        self.may_be_live = self.may_be_live or error.code == grpc.StatusCode.UNAVAILABLE
         self.retries, self.resumes = self.retries + (not resumes), self.resumes + resumes
         return pause

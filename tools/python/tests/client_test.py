@@ -105,8 +105,10 @@ class Basics(Live):
         self.assertRaises(bfio.Error, next, resumable)
         with self.client.generate(10, **options(max_new_tokens=60000)) as dropped:
             next(dropped)
+        for _ in self.client.generate(10, **options(max_new_tokens=60000)):
+            break
         state = self.wait_for(lambda s: self.active(s) == 0)
-        self.assertEqual((state.requests.cancelled, state.requests.aborted), (2, 1))
+        self.assertEqual((state.requests.cancelled, state.requests.aborted), (3, 1))
 
         async def main():
             async with bfio.aio.Client(self.cluster.address) as client:
@@ -128,10 +130,21 @@ class Basics(Live):
                     async for _ in stream:
                         pass
                 self.assertEqual(caught.exception.code, grpc.StatusCode.CANCELLED)
+                early = client.generate(10, **options(max_new_tokens=60000))
+                early.cancel()
+                with self.assertRaises(bfio.Error) as caught:
+                    await early.__anext__()
+                self.assertEqual(caught.exception.code, grpc.StatusCode.CANCELLED)
+                async for _ in client.generate(10, **options(max_new_tokens=60000)):
+                    break
+                async with client.generate(10, **options(max_new_tokens=60000)) as left:
+                    await left.__anext__()
+                while self.active(await asyncio.to_thread(self.admin.state)) > 0:
+                    await asyncio.sleep(0.02)  # while the client is there: it is not its end that ended them
 
         asyncio.run(main())
         state = self.wait_for(lambda s: self.active(s) == 0)
-        self.assertEqual((state.requests.cancelled, state.requests.aborted), (3, 2))
+        self.assertEqual((state.requests.cancelled, state.requests.aborted), (6, 2))
 
     def test_admin(self):
         self.admin.set_policy("bf_io", horizon=0, objective="paper")
@@ -311,6 +324,39 @@ class Promises(unittest.TestCase):
             self.assertEqual(caught.exception.code, grpc.StatusCode.DATA_LOSS)
         with self.assertRaises(bfio.Error):
             Request(build(5, max_new_tokens=5), 10, False, Retry()).on_end(None)
+
+
+class Ended(unittest.TestCase):
+    """What the end of a stream means for the next one, and for the Abort."""
+
+    def test_a_refusal_at_the_door_leaves_nothing_to_abort(self):
+        full = bfio.Error(grpc.StatusCode.RESOURCE_EXHAUSTED, "full", 0.5)
+        request = Request(build(5, max_new_tokens=5), 100, True, Retry(max_retries=1, resume_patience=0.0))
+        self.assertFalse(request.needs_abort)
+        request.begin()
+        self.assertTrue(request.needs_abort)
+        self.assertGreater(request.on_end(full), 0)
+        self.assertFalse(request.needs_abort)
+        self.assertIsNone(request.broken_since)
+        request.begin()
+        self.assertRaises(bfio.Error, request.on_end, full)
+        self.assertFalse(request.needs_abort)
+
+    def test_a_reader_that_was_cut_off_resumes(self):
+        cut_off = bfio.Error(grpc.StatusCode.CANCELLED, "slow")
+        request = Request(build(5, max_new_tokens=5), 100, True, Retry())
+        request.begin()
+        request.on_message(inference_pb2.GenerateResponse(token_ids=[1]))
+        self.assertIsNotNone(request.on_end(cut_off))
+        self.assertEqual((request.resumes, request.begin()[0].resume_from_index), (1, 1))
+        plain = Request(build(5, max_new_tokens=5), 100, False, Retry())
+        plain.begin()
+        self.assertRaises(bfio.Error, plain.on_end, cut_off)
+
+    def test_a_token_stays_here_unless_it_is_encrypted(self):
+        bfio.Client("127.0.0.1:1", token="x" * 20).close()
+        for host in ("127.evil.example", "127.0.0.1.example", "127.1", "10.0.0.1"):
+            self.assertRaises(ValueError, bfio.Client, f"{host}:1", token="x" * 20)
 
 
 if __name__ == "__main__":
