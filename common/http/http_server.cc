@@ -60,8 +60,8 @@ void RefuseAndClose(const httplib::Request& request, httplib::Response& response
 
 class HttpServer::Impl {
  public:
-  Impl(Gate gate, std::unique_ptr<httplib::Server> server)
-      : gate_(std::move(gate)), owned_(std::move(server)), server_(*owned_) {
+  Impl(Gate gate, bool certified, std::unique_ptr<httplib::Server> server)
+      : gate_(std::move(gate)), certified_(certified), owned_(std::move(server)), server_(*owned_) {
     server_.new_task_queue = [] { return new BoundedPool(kThreads, kMaxWaiting); };
     server_.set_read_timeout(kReadSeconds);
     server_.set_write_timeout(kWriteSeconds);
@@ -80,8 +80,17 @@ class HttpServer::Impl {
     server_.set_pre_routing_handler([](const httplib::Request& request, httplib::Response& response) {
       SendWholeAndPlain(request);
       response.set_header("Cache-Control", "no-store");
-      if (!HasUnreadBody(request)) return httplib::Server::HandlerResponse::Unhandled;
-      RefuseAndClose(request, response, 400, "no body is taken here");
+      // httplib bounds a body by its stated length only, and unpacks it without a bound.
+      const bool coded = request.has_header("Transfer-Encoding") || request.has_header("Content-Encoding");
+      if (HasUnreadBody(request)) {
+        RefuseAndClose(request, response, 400, "no body is taken here");
+      } else if (coded) {
+        RefuseAndClose(request, response, 415, "only plain bodies of a stated length");
+      } else if (request.method == "POST" && !request.has_header("Content-Length")) {
+        RefuseAndClose(request, response, 411, "only plain bodies of a stated length");
+      } else {
+        return httplib::Server::HandlerResponse::Unhandled;
+      }
       return httplib::Server::HandlerResponse::Handled;
     });
     const httplib::Server::HandlerWithResponse on_error = [](const httplib::Request& request,
@@ -165,7 +174,7 @@ class HttpServer::Impl {
         if (!forbidden) response.set_header("WWW-Authenticate", "Bearer");
         return Refuse(response, forbidden ? 403 : 401, std::string(entered.message()));
       }
-    } else if (!NamesThisMachine(request.get_header_value("Host"))) {
+    } else if (!certified_ && !NamesThisMachine(request.get_header_value("Host"))) {
       return Refuse(response, 403, "call this port by its number or as localhost");
     }
     if (route.method == "POST" &&
@@ -201,6 +210,8 @@ class HttpServer::Impl {
   }
 
   const Gate gate_;
+  // Callers show a certificate: a name that was made to point here does not pass TLS.
+  const bool certified_;
   std::map<std::string, Route> routes_;
   std::atomic<int> streams_{0};
   std::atomic<bool> stopping_{false};
@@ -225,7 +236,8 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Bind(Options options) {
           absl::StrCat("not a certificate and its key: ", options.tls_cert, ", ", options.tls_key));
     }
   }
-  auto impl = std::make_unique<Impl>(std::move(options.gate), std::move(server));
+  const bool certified = !options.tls_cert.empty() && !options.tls_ca.empty();
+  auto impl = std::make_unique<Impl>(std::move(options.gate), certified, std::move(server));
   if (absl::Status status = impl->Bind(*address); !status.ok()) return status;
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
 }

@@ -12,13 +12,14 @@ void LiveHistory::OnStep(const v1::StepSummary& step, absl::Time now) {
   MutexLock lock(&mutex_);
   // Samples do not mix two groups.
   if (open_.has_value() && (open_->sample.epoch != step.epoch() || now - open_->since >= kInterval)) {
-    CloseInterval(now);
+    CloseInterval();
   }
   if (!open_.has_value()) {
     open_ = Open();
     open_->since = now;
     open_->slowest_count.assign(static_cast<size_t>(loads.size()), 0);
   }
+  open_->last = now;
   StepSample& sample = open_->sample;
   sample.epoch = step.epoch();
   sample.step = step.step();
@@ -36,10 +37,10 @@ void LiveHistory::OnStep(const v1::StepSummary& step, absl::Time now) {
   ++open_->slowest_count[static_cast<size_t>(slowest - step.local_ns().begin())];
 }
 
-void LiveHistory::CloseInterval(absl::Time now) {
+void LiveHistory::CloseInterval() {
   StepSample& sample = open_->sample;
   sample.number = next_number_++;
-  sample.time = now;
+  sample.time = open_->last;
   if (open_->max_sum > 0) sample.idle_fraction = 1 - open_->mean_sum / open_->max_sum;
   const double busy_ns = open_->local_ns + open_->wait_ns;
   if (busy_ns > 0) sample.wait_fraction = open_->wait_ns / busy_ns;
@@ -55,7 +56,7 @@ std::vector<std::shared_ptr<const StepSample>> LiveHistory::After(uint64_t after
                                                                   absl::Duration patience) const {
   MutexLock lock(&mutex_);
   const auto ready = [this, after]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return closed_ || next_number_ != after + 1;
+    return closed_ || (!samples_.empty() && (samples_.back()->number > after || after >= next_number_));
   };
   mutex_.AwaitWithTimeout(absl::Condition(&ready), patience);
   std::vector<std::shared_ptr<const StepSample>> result;

@@ -22,7 +22,7 @@ namespace bfio::router {
 struct StepSample {
   // Counts samples from 1.
   uint64_t number = 0;
-  // When the interval ended.
+  // Of the interval's last step.
   absl::Time time;
   // Of the interval's last step.
   uint64_t epoch = 0;
@@ -63,12 +63,13 @@ class LiveHistory {
  private:
   // The sums of the interval that is not over yet.
   struct Open {
-    absl::Time since;
+    // Of its first step and of its latest.
+    absl::Time since, last;
     StepSample sample;
     double max_sum = 0, mean_sum = 0, local_ns = 0, wait_ns = 0, slowest_ns = 0;
     std::vector<uint32_t> slowest_count;
   };
-  void CloseInterval(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CloseInterval() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable Mutex mutex_;
   std::optional<Open> open_ ABSL_GUARDED_BY(mutex_);

@@ -34,6 +34,7 @@ void DecisionLoop::Adopt(const Member& member, core::EpochMember& out) {
     }
     RequestRecord* record = requests_.Add(state->handle, std::move(state->request), nullptr, now_);
     record->delivered = static_cast<uint32_t>(state->tokens.size());
+    record->had = record->delivered;
     record->placed_at = state->first_index;
     record->history = std::move(state->tokens);
     record->placed = now_;

@@ -34,6 +34,10 @@ class ClientStream final : public grpc::ServerWriteReactor<v1::GenerateResponse>
 
   uint64_t id() const { return id_; }
 
+  // W3C trace context of the call. Set before the stream is shared.
+  void set_traceparent(std::string traceparent) { traceparent_ = std::move(traceparent); }
+  const std::string& traceparent() const { return traceparent_; }
+
   enum class Delivery {
     kTaken,
     kFlush,    // and the caller must have Flush called (once)
@@ -75,6 +79,7 @@ class ClientStream final : public grpc::ServerWriteReactor<v1::GenerateResponse>
   bool MarkDirty() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void FlushLocked() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  std::string traceparent_;
   const uint64_t id_;
   const std::string request_id_;
   const StreamLimits limits_;

@@ -312,8 +312,10 @@ void DecisionLoop::Complete(RequestRecord& record, v1::FinishReason reason) {
   }
   totals_.set_completed(totals_.completed() + 1);
   tenants_.OnCompleted(record.tenant, record.request.tenant());
-  latencies_.OnCompleted(finish.usage().prompt_tokens(), record.delivered, now_ - record.accepted,
-                         now_ - record.first_token.value_or(now_));
+  if (spdlog::should_log(spdlog::level::debug))
+    spdlog::debug("request {}: completed with {} tokens", record.LogName(), record.delivered);
+  latencies_.OnCompleted(finish.usage().prompt_tokens(), record.delivered - record.had,
+                         now_ - record.accepted, now_ - record.first_token.value_or(now_));
   if (record.request.resumable()) return Retain(record, finish);
   End(record, grpc::Status::OK, finish);
 }
@@ -321,6 +323,8 @@ void DecisionLoop::Complete(RequestRecord& record, v1::FinishReason reason) {
 void DecisionLoop::Fail(RequestRecord& record, const absl::Status& status) {
   scheduler_.Cancel(record.id);
   totals_.set_failed(totals_.failed() + 1);
+  if (spdlog::should_log(spdlog::level::debug))
+    spdlog::debug("request {}: {}", record.LogName(), std::string(status.message()));
   End(record, ToGrpcStatus(status), std::nullopt);
 }
 
@@ -488,7 +492,7 @@ void DecisionLoop::OnRejections(core::WorkerIndex rank, const v1::StepReport& re
   for (const v1::Rejection& rejection : report.rejected()) {
     RequestRecord* record = requests_.Find(rejection.handle());
     if (record == nullptr || record->rank != rank) continue;
-    spdlog::warn("rank {} refused request {}: {}", rank, record->request.request_id(), rejection.message());
+    spdlog::warn("rank {} refused request {}: {}", rank, record->LogName(), rejection.message());
     record->rank.reset();
     const bool room = rejection.code() == static_cast<uint32_t>(grpc::StatusCode::RESOURCE_EXHAUSTED);
     if (room && ++record->refusals < kMaxRefusals) {  // the core has put it back into the pool
@@ -671,6 +675,10 @@ void DecisionLoop::SendPlan(const core::Plan& plan) {
       latencies_.OnPlaced(now_ - record->accepted);
     }
     *plan_messages_[placement.worker].mutable_plan()->add_assignments() = record->Assignment();
+    if (spdlog::should_log(spdlog::level::debug)) {
+      spdlog::debug("request {}: placed on rank {} for step {}, after {} steps in the pool",
+                    record->LogName(), placement.worker, plan.apply_step, placement.wait_steps);
+    }
   }
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     ranks[rank]->session->Send(std::move(plan_messages_[rank]));

@@ -223,6 +223,8 @@ class DecisionLoop final : private Group::Listener {
     std::shared_ptr<ClientStream> stream;
   };
   std::vector<EarlyResume> early_resumes_;
+  // Of their token ids; those that were cancelled meanwhile count until the others are answered.
+  int64_t early_bytes_ = 0;
   bool settled_ = false;
   absl::Time now_;
   const absl::Time started_;

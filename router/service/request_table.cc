@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/rng.h"
+#include "common/telemetry/trace_context.h"
 #include "router/service/convert.h"
 #include "router/service/held_request.h"
 
@@ -33,6 +35,11 @@ core::RequestSpec RequestRecord::Spec() const {
   return spec;
 }
 
+std::string RequestRecord::LogName() const {
+  const absl::string_view trace = TraceIdOf(traceparent);
+  return trace.empty() ? request.request_id() : absl::StrCat(request.request_id(), " (trace ", trace, ")");
+}
+
 v1::Assignment RequestRecord::Assignment() const {
   v1::Assignment assignment;
   assignment.set_handle(id);
@@ -48,6 +55,7 @@ v1::Assignment RequestRecord::Assignment() const {
   // A request keeps its random stream wherever it is placed.
   if (!request.sampling().has_seed()) assignment.mutable_sampling()->set_seed(Mix64(id));
   assignment.set_first_index(delivered);
+  assignment.set_traceparent(traceparent);
   if (request.resumable()) {
     assignment.set_origin(OriginOf(request));
     if (!request.has_token_ids()) assignment.mutable_earlier_token_ids()->Add(history.begin(), history.end());
@@ -79,6 +87,7 @@ RequestRecord* RequestTable::Add(core::RequestId id, v1::GenerateRequest request
     record->request.mutable_sampling()->set_seed(SeedOfName(record->request.request_id()));
   }
   record->send_from = record->request.resume_from_index();
+  if (stream != nullptr) record->traceparent = stream->traceparent();
   SetStream(*record, std::move(stream));
   record->tenant = tenants_.Number(record->request.tenant());
   record->accepted = now;

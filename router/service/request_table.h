@@ -28,6 +28,8 @@ struct RequestRecord {
   std::shared_ptr<ClientStream> stream;
   // Tokens below this index are not for the present stream: its client has them.
   uint32_t send_from = 0;
+  // W3C trace context of its newest call; empty: none.
+  std::string traceparent;
   // The number of request.tenant().
   uint32_t tenant = 0;
   // Monotonic times.
@@ -42,6 +44,8 @@ struct RequestRecord {
   std::optional<core::WorkerIndex> last_rank;
   // Tokens that came from its workers: also the index of the next one.
   uint32_t delivered = 0;
+  // Of `delivered`: what its client, or an earlier router, had when it came to this one.
+  uint32_t had = 0;
   // What `delivered` was when it was placed.
   uint32_t placed_at = 0;
   // Those tokens, kept only where a replay needs them in its prompt, or a resume for its client.
@@ -69,6 +73,8 @@ struct RequestRecord {
   int64_t prompt_bytes() const { return int64_t{4} * request.token_ids().ids_size(); }
   int64_t history_bytes() const { return int64_t{4} * static_cast<int64_t>(history.size()); }
 
+  // Its id as log lines name it, with its trace.
+  std::string LogName() const;
   // What is still to be done, as the core sees it: delivered tokens count as prompt.
   core::RequestSpec Spec() const;
   // The assignment a worker gets for it.

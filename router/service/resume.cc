@@ -14,6 +14,11 @@ namespace {
 
 constexpr absl::Duration kSlowRetry = absl::Seconds(1);
 
+// Of token ids.
+int64_t BytesOf(const v1::GenerateRequest& request) {
+  return int64_t{4} * (int64_t{request.token_ids().ids_size()} + request.received_token_ids_size());
+}
+
 }  // namespace
 
 bool DecisionLoop::Resume(core::RequestId id, v1::GenerateRequest& request,
@@ -26,7 +31,10 @@ bool DecisionLoop::Resume(core::RequestId id, v1::GenerateRequest& request,
   const absl::Status unknown =
       absl::NotFoundError(absl::StrCat("no request ", request.request_id(), " to go on with"));
   RequestRecord* record = requests_.FindByName(request.request_id());
-  if (record == nullptr && Settling() && early_resumes_.size() < static_cast<size_t>(options_.max_waiting)) {
+  const int64_t bytes = BytesOf(request);
+  if (record == nullptr && Settling() && early_resumes_.size() < static_cast<size_t>(options_.max_waiting) &&
+      early_bytes_ + bytes <= options_.max_waiting_bytes) {
+    early_bytes_ += bytes;
     early_resumes_.push_back({id, std::move(request), stream});
     return true;
   }
@@ -55,7 +63,7 @@ void DecisionLoop::TakeReceived(RequestRecord& record) {
   v1::GenerateRequest& request = record.request;
   // The last one is made again: if it was the last of all, or a stop token, the finish comes with it.
   const int known = std::max(0, request.received_token_ids_size() - 1);
-  record.delivered = static_cast<uint32_t>(known);
+  record.delivered = record.had = static_cast<uint32_t>(known);
   record.history.assign(request.received_token_ids().begin(), request.received_token_ids().begin() + known);
   google::protobuf::RepeatedField<uint32_t>().Swap(request.mutable_received_token_ids());
 }
@@ -67,6 +75,7 @@ void DecisionLoop::Attach(RequestRecord& record, const std::shared_ptr<ClientStr
               std::nullopt);
   }
   requests_.SetStream(record, stream);
+  if (!stream->traceparent().empty()) record.traceparent = stream->traceparent();
   record.send_from = from;
   if (from < record.delivered) stream->CatchUp(from, absl::MakeConstSpan(record.history).subspan(from));
   if (!record.ended) return FlushLater(stream);
@@ -83,7 +92,7 @@ void DecisionLoop::Detach(RequestRecord& record, grpc::Status status) {
 }
 
 void DecisionLoop::CutOff(RequestRecord& record) {
-  spdlog::warn("request {}: its client takes no tokens and is cut off", record.request.request_id());
+  spdlog::warn("request {}: its client takes no tokens and is cut off", record.LogName());
   totals_.set_slow_readers(totals_.slow_readers() + 1);
   absl::Status status = absl::ResourceExhaustedError(
       absl::StrCat("the client reads too slowly: more than ", options_.stream.buffer_tokens,
@@ -113,7 +122,7 @@ void DecisionLoop::ExpireResumes(absl::Time now) {
     resume_deadlines_.pop_front();
     if (record == nullptr || record->stream != nullptr || record->resume_by > now) continue;
     if (!record->ended) {
-      spdlog::info("request {}: nobody has come back for it", record->request.request_id());
+      spdlog::info("request {}: nobody has come back for it", record->LogName());
       totals_.set_resume_expired(totals_.resume_expired() + 1);
       totals_.set_cancelled(totals_.cancelled() + 1);
       scheduler_.Cancel(record->id);
@@ -125,10 +134,11 @@ void DecisionLoop::ExpireResumes(absl::Time now) {
     if (const auto stream = lingering_.front().second.lock(); stream != nullptr) stream->BreakOff();
     lingering_.pop_front();
   }
-  if (!early_resumes_.empty()) AnswerEarlyResumes();
+  if (!early_resumes_.empty() && !Settling()) AnswerEarlyResumes();
 }
 
 void DecisionLoop::AnswerEarlyResumes() {
+  early_bytes_ = 0;
   // Those of requests that are still unknown are kept for another round, until patience ends.
   for (EarlyResume& early : std::exchange(early_resumes_, {})) {
     OnArrival(early.id, std::move(early.request), early.stream, {});

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/net/status.h"
 #include "common/net/tls.h"
+#include "common/telemetry/trace_context.h"
 
 namespace bfio::router {
 namespace {
@@ -60,6 +61,11 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
   const std::shared_ptr<ClientStream> stream =
       ClientStream::Create(context, id, copy.request_id(), loop_->stream_limits(),
                            [loop = loop_, id](bool timed_out) { loop->PostCancel(id, timed_out); });
+  if (const auto trace = context->client_metadata().find("traceparent");
+      trace != context->client_metadata().end()) {
+    const absl::string_view value(trace->second.data(), trace->second.size());
+    if (!TraceIdOf(value).empty()) stream->set_traceparent(std::string(value));
+  }
   absl::Status status = gate_->EnterFor(*context, *copy.mutable_tenant());
   if (status.ok()) status = CheckGenerate(copy, limits_);
   if (status.ok()) status = loop_->PostArrival(id, std::move(copy), stream);

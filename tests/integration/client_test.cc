@@ -224,6 +224,39 @@ TEST_F(Client, AnUnknownPolicyIsRefusedByTheAdminApi) {
   EXPECT_NE(status.error_message().find("least_tokens"), std::string::npos) << "the known ones are named";
 }
 
+TEST(Traces, AreNamedByRouterAndWorkerAndNonsenseIsNot) {
+  ClusterOptions options = OneSlot(0.001);
+  options.router_flags.push_back("--log_level=debug");
+  options.worker_flags.push_back("--log_level=debug");
+  Cluster cluster(options);
+  ASSERT_TRUE(cluster.ok());
+  const auto call = [&](const std::string& id, const std::string& traceparent) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+    context.AddMetadata("traceparent", traceparent);
+    v1::GenerateRequest request = SyntheticRequest(10, 3);
+    request.set_request_id(id);
+    const auto reader = cluster.inference().Generate(&context, request);
+    v1::GenerateResponse response;
+    while (reader->Read(&response)) {
+    }
+    EXPECT_TRUE(reader->Finish().ok());
+  };
+  call("traced", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
+  call("untraced", "00-4BF92F3577B34DA6A3CE929D0E0E4737-00f067aa0ba902b7-01");
+  const std::string router = cluster.router().Stderr(), worker = cluster.workers()[0].Stderr();
+  EXPECT_NE(router.find("request traced (trace 4bf92f3577b34da6a3ce929d0e0e4736): placed on rank 0"),
+            std::string::npos)
+      << router;
+  EXPECT_NE(router.find("request traced (trace 4bf92f3577b34da6a3ce929d0e0e4736): completed with 3 tokens"),
+            std::string::npos);
+  EXPECT_NE(router.find("request untraced: completed with 3 tokens"), std::string::npos);
+  EXPECT_NE(worker.find(" (trace 4bf92f3577b34da6a3ce929d0e0e4736): 10 prompt tokens, token 0 is next"),
+            std::string::npos)
+      << worker;
+  EXPECT_EQ(worker.find("4737"), std::string::npos);
+}
+
 TEST_F(Client, HealthChecksTellServingFromUnknown) {
   const auto stub = grpc::health::v1::Health::NewStub(
       grpc::CreateChannel(cluster_.address(), grpc::InsecureChannelCredentials()));

@@ -32,6 +32,8 @@ double Following(const Level& level) {
 
 Verdict Judge(const Level& level, const KneeCriteria& criteria) {
   Verdict verdict;
+  // Cut short: those that were cancelled are the slow ones.
+  if (level.sent > level.completed + level.failed) return verdict;
   if (level.completed + level.failed + level.not_sent < kFewestRequests) return verdict;
   const auto due = static_cast<double>(level.completed + level.failed + level.not_sent);
   if (criteria.attainment.has_value()) verdict.good_share = static_cast<double>(level.good) / due;

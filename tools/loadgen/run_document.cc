@@ -48,8 +48,13 @@ absl::StatusOr<RunDocument> RunDocument::Read(const std::string& path) {
 }
 
 const Json* RunDocument::Find(const std::string& path) const {
-  const Json::json_pointer pointer(path);
-  return json_->contains(pointer) ? &json_->at(pointer) : nullptr;
+  // Parts of a path may be names from the file, which need not be a pointer's.
+  try {
+    const Json::json_pointer pointer(path);
+    return json_->contains(pointer) ? &json_->at(pointer) : nullptr;
+  } catch (const Json::exception&) {
+    return nullptr;
+  }
 }
 
 bool RunDocument::Has(const std::string& path) const {

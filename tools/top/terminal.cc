@@ -63,8 +63,8 @@ std::string Terminal::Keys(absl::Duration timeout) {
   if (poll(&input, 1, static_cast<int>(absl::ToInt64Milliseconds(timeout))) <= 0) return "";
   char bytes[64];
   const ssize_t size = read(STDIN_FILENO, bytes, sizeof(bytes));
-  // The terminal is gone.
-  if (size <= 0) return "q";
+  // The terminal is gone; Ctrl-C quits from everywhere.
+  if (size <= 0) return "\x03";
   std::string keys(bytes, static_cast<size_t>(size));
   // An arrow or the like comes whole; the Escape key comes alone.
   if (keys.size() > 1 && keys[0] == kEscapeKey) return "";

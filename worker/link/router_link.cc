@@ -10,12 +10,23 @@
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/net/tsan_edge.h"
+#include "common/telemetry/trace_context.h"
 #include "grpcpp/grpcpp.h"
 #include "spdlog/spdlog.h"
 #include "worker/link/convert.h"
 
 namespace bfio::worker {
 namespace {
+
+// What begins here, with its client's trace.
+void LogBeginnings(const v1::Plan& plan) {
+  for (const v1::Assignment& assignment : plan.assignments()) {
+    const absl::string_view trace = TraceIdOf(assignment.traceparent());
+    spdlog::debug("handle {}{}: {} prompt tokens, token {} is next", assignment.handle(),
+                  trace.empty() ? "" : absl::StrCat(" (trace ", trace, ")"), assignment.prompt_length(),
+                  assignment.first_index());
+  }
+}
 
 // How long a closing stream may take before it is cancelled.
 constexpr absl::Duration kCloseTimeout = absl::Seconds(1);
@@ -79,6 +90,7 @@ class RouterLink::Call final : public grpc::ClientBidiReactor<v1::WorkerMessage,
   void OnReadDone(bool ok) override {
     const GrpcReaction reaction(this);
     if (!ok) return MarkBroken();
+    if (in_.has_plan() && spdlog::should_log(spdlog::level::debug)) LogBeginnings(in_.plan());
     std::optional<InMessage> message = FromProto(in_);
     if (message.has_value()) Deliver(*std::move(message));
     {

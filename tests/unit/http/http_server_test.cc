@@ -154,6 +154,37 @@ TEST(HttpServerTest, OnlyJsonIsPostedAndOnlyWhereItIsTaken) {
   EXPECT_EQ(client.Post("/act", std::string(100 << 10, ' '), "application/json")->status, 413);
 }
 
+TEST(HttpServerTest, BodiesWithoutALengthAndPackedOnesAreNotRead) {
+  const auto server = Serving();
+  httplib::Client client("127.0.0.1", PortOf(*server));
+  // Would be sent for ever, if anybody took it.
+  int64_t sent = 0;
+  const auto chunked = client.Post(
+      "/act",
+      [&](size_t, httplib::DataSink& sink) {
+        const std::string block(64 << 10, ' ');
+        sent += static_cast<int64_t>(block.size());
+        if (sent > 256 << 20) sink.done();
+        return sink.write(block.data(), block.size());
+      },
+      "application/json");
+  EXPECT_LT(sent, 256 << 20);
+  if (chunked) EXPECT_EQ(chunked->status, 415);
+  httplib::Client other("127.0.0.1", PortOf(*server));
+  EXPECT_EQ(other.Post("/act", {{"Content-Encoding", "gzip"}}, "{}", "application/json")->status, 415);
+}
+
+TEST(HttpServerTest, ARangeDoesNotMultiplyAReply) {
+  const auto server = Serving();
+  httplib::Client client("127.0.0.1", PortOf(*server));
+  std::string ranges = "bytes=0-";
+  for (int i = 0; i < 500; ++i) ranges += ",0-";
+  const auto reply = client.Get("/metrics", {{"Range", ranges}});
+  ASSERT_TRUE(reply);
+  EXPECT_EQ(reply->status, 200);
+  EXPECT_EQ(reply->body, "figures\n");
+}
+
 TEST(HttpServerTest, ANameThatSomebodyMadePointHereIsNotServed) {
   const auto server = Serving();
   httplib::Client client("127.0.0.1", PortOf(*server));

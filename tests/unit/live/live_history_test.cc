@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <thread>
 
 #include "router/live/history.h"
@@ -84,6 +85,15 @@ TEST(LiveHistoryTest, OddSummariesAreDropped) {
   ASSERT_THAT(samples, SizeIs(1));
   EXPECT_EQ(samples[0]->idle_fraction, 0);
   EXPECT_EQ(samples[0]->wait_fraction, 0);
+}
+
+TEST(LiveHistoryTest, ANumberOfAnEarlierRoutersWaitsForTheFirstSample) {
+  LiveHistory history;
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_THAT(history.After(1000, absl::Milliseconds(50)), IsEmpty());
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(45)) << "it must not spin";
+  for (int64_t i = 0; i < 2; ++i) history.OnStep(Step(1, i, {1}, {1}, {0}), At(500 * i));
+  EXPECT_THAT(history.After(1000, absl::Seconds(60)), SizeIs(1));
 }
 
 TEST(LiveHistoryTest, AWaitEndsWithASampleAndWithClose) {

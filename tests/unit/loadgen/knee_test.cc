@@ -134,6 +134,12 @@ TEST(KneeTest, RatesThatGoDownHaveNoKnee) {
   EXPECT_FALSE(FindKnee({Made(1, 100), Made(3, 100), Made(2, 100)}, {}).has_value());
 }
 
+TEST(KneeTest, ARateThatWasCutShortIsNotJudged) {
+  Level cut = Made(1, 0);
+  cut.sent = cut.completed + cut.failed + 1;
+  EXPECT_EQ(Judge(cut, {}).kind, Verdict::kNotJudged);
+}
+
 TEST(KneeTest, FewRequestsSayNothingAndLostOnesAreNotServed) {
   Level few = Made(1, 0);
   few.sent = few.completed = kFewestRequests - 1;

@@ -245,7 +245,8 @@ TEST_F(RunPageTest, WhatIsNoRunIsRefusedAndHalfARunIsShownAsFarAsItGoes) {
   for (const auto& [key, value] : saved.items()) {
     for (const nlohmann::json& instead :
          {nlohmann::json("text"), nlohmann::json(1e300), nlohmann::json::array({nullptr, "x", 1}),
-          nlohmann::json::object({{"p99", "x"}}), nlohmann::json()}) {
+          nlohmann::json::object({{"p99", "x"}}), nlohmann::json::object({{"a~b", 1}, {"/", 2}}),
+          nlohmann::json()}) {
       auto changed = saved;
       changed[key] = instead;
       const auto run = RunDocument::Parse(changed.dump(), "x");
