@@ -169,7 +169,9 @@ TEST(HttpServerTest, BodiesWithoutALengthAndPackedOnesAreNotRead) {
       },
       "application/json");
   EXPECT_LT(sent, 256 << 20);
-  if (chunked) EXPECT_EQ(chunked->status, 415);
+  if (chunked) {
+    EXPECT_EQ(chunked->status, 415);
+  }
   httplib::Client other("127.0.0.1", PortOf(*server));
   EXPECT_EQ(other.Post("/act", {{"Content-Encoding", "gzip"}}, "{}", "application/json")->status, 415);
 }
