@@ -148,6 +148,7 @@ TEST(KneeTest, FewRequestsSayNothingAndLostOnesAreNotServed) {
   Level lost = Made(1, 0);
   lost.completed = 85;
   lost.failed = 5;
+  lost.sent = 90;
   lost.not_sent = 10;
   EXPECT_NEAR(*Judge(lost, {}).served_share, 0.85, 1e-12);
   EXPECT_EQ(Judge(lost, {}).kind, Verdict::kFellBehind);
