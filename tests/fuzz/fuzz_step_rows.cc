@@ -16,7 +16,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!calibration.ok()) return 0;
   bfio::fuzz::Check(std::isfinite(calibration->c.value), "the fit is a number");
   (void)bfio::sim::CalibrationText(rows, *calibration);
-  (void)bfio::sim::CalibrationJson(rows, *calibration).dump();
+  (void)bfio::sim::CalibrationJson(rows, *calibration)
+      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   (void)bfio::sim::SimFlags(*calibration);
   return 0;
 }

@@ -43,7 +43,8 @@ Progress ShowProgress(const SimOptions& options) {
 }
 
 void Print(const nlohmann::ordered_json& run, bool json) {
-  std::cout << (json ? run.dump() : TableLine(run)) << std::endl;
+  std::cout << (json ? run.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) : TableLine(run))
+            << std::endl;
   if (!json && run.contains("shadows")) std::cout << ShadowLines(run.at("shadows"));
   if (const int64_t refused = run.at("refused"); !json && refused > 0) {
     std::cout << "  " << refused << " requests were refused: they may come to hold more than --kv_tokens\n";

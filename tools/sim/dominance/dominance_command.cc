@@ -141,7 +141,10 @@ absl::Status RunDominanceCommand() {
   };
   const absl::Status status = dominance->Run(done, [] { return !ShutdownSignal::Requested(); });
   if (!status.ok()) return status;
-  std::cout << (json ? DominanceJson(*dominance).dump() : DominanceSummary(*dominance)) << std::endl;
+  std::cout << (json
+                    ? DominanceJson(*dominance).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
+                    : DominanceSummary(*dominance))
+            << std::endl;
   return absl::OkStatus();
 }
 

@@ -100,7 +100,8 @@ absl::Status RunExperiment(const ExperimentInfo& experiment) {
   const absl::StatusOr<std::vector<std::string>> paths = WriteFindings(*findings, absl::GetFlag(FLAGS_out));
   if (!paths.ok()) return paths.status();
   if (absl::GetFlag(FLAGS_json)) {
-    std::cout << FindingsJson(*findings).dump() << std::endl;
+    std::cout << FindingsJson(*findings).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
+              << std::endl;
     return absl::OkStatus();
   }
   for (const report::Table& table : findings->tables) std::cout << TableText(table) << "\n";

@@ -154,7 +154,10 @@ absl::StatusOr<std::vector<std::string>> WriteFindings(const Findings& findings,
     const std::string suffix = i == 0 ? ".csv" : absl::StrCat("_", i + 1, ".csv");
     if (absl::Status status = write(suffix, report::Csv(findings.tables[i])); !status.ok()) return status;
   }
-  if (absl::Status status = write(".json", absl::StrCat(FindingsJson(findings).dump(1), "\n"));
+  if (absl::Status status = write(
+          ".json",
+          absl::StrCat(FindingsJson(findings).dump(1, ' ', false, nlohmann::json::error_handler_t::replace),
+                       "\n"));
       !status.ok()) {
     return status;
   }
