@@ -416,6 +416,12 @@ TEST_F(Security, WhatIsTooLargeIsRefusedAtTheDoor) {
   for (int i = 0; i < 200'000; ++i) request.mutable_token_ids()->add_ids(70'000);
   EXPECT_EQ(Call(client, "/bfio.v1.Inference/Generate", kAcme, &request).error_code(),
             grpc::StatusCode::RESOURCE_EXHAUSTED);
+  v1::GenerateRequest resume = SyntheticRequest(10, 3);
+  resume.set_resume_from_index(60'000);
+  for (int i = 0; i < 60'000; ++i) resume.add_received_token_ids(70'000);
+  EXPECT_EQ(Call(client, "/bfio.v1.Inference/Generate", kAcme, &resume).error_code(),
+            grpc::StatusCode::INVALID_ARGUMENT)
+      << "a message has room for the tokens that came before; what is wrong here is their number";
   v1::DrainWorkerRequest drain;
   drain.set_worker_id(std::string(100'000, 'w'));
   EXPECT_EQ(Call(Connect(admin_, "admin-ca", "admin"), "/bfio.v1.Admin/DrainWorker", kOperator, &drain)
