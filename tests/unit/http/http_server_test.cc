@@ -226,7 +226,8 @@ TEST(HttpServerTest, StreamsRunUntilTheReaderOrTheServerEnds) {
     });
   }
   while (running + refused < HttpServer::kMaxStreams + 3) std::this_thread::yield();
-  EXPECT_EQ(refused, 3);
+  // One more where the server has not yet missed the reader that went away above.
+  EXPECT_THAT(refused.load(), ::testing::AnyOf(3, 4));
   EXPECT_EQ(httplib::Client("127.0.0.1", port).Get("/metrics")->status, 200) << "beside the streams";
   server.reset();
   for (std::thread& thread : threads) thread.join();
