@@ -36,7 +36,7 @@ class KvProfile {
 
   // REQUIRES: now() <= line.to. What of it lies before now() does not count.
   void Add(const KvLine& line);
-  // Takes out what Add put in, at the same or a later now().
+  // Takes out a line that Add put in, or its last part, at the same or a later now().
   void Remove(const KvLine& line);
 
   // The largest sum at any time within [from, to], 0 where nothing is left. REQUIRES: now() <= from <= to.

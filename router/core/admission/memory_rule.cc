@@ -1,6 +1,7 @@
 #include "router/core/admission/memory_rule.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace bfio::core {

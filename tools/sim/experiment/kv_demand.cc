@@ -66,7 +66,8 @@ report::Table Compare(const std::string& title, const std::vector<Rule>& rules,
       "further "
       "arrivals, over the second half. Against: latency divided by the best protection setting's. Thrown "
       "out: "
-      "times a request lost its progress. No latency: the rule went round in circles for some seed.";
+      "times a request lost its progress. No latency: for some seed the rule went round in circles, or never "
+      "begins a prompt larger than the share it uses.";
   table.columns = {{"rule", ""},
                    {"latency", "s"},
                    {"+-", "s", 2},

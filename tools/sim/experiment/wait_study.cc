@@ -251,7 +251,7 @@ absl::Status HeavyTraffic(const ExperimentContext& context, double horizon, Find
     std::vector<report::Cell>& row = table.rows.emplace_back();
     row.emplace_back(zetas[z]);
     for (size_t k = 0; k < 2; ++k) {
-      const double fluid = 32'000 * zetas[z];
+      const double fluid = zetas[z] * core::FluidEquilibrium(cases[0].load.types, kTime)->throughput;
       const auto& of = (*outcomes)[2 * z + k];
       const Estimate rate = Throughput(of);
       row.emplace_back(100 * (1 - rate.mean / fluid));
