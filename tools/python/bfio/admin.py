@@ -5,18 +5,17 @@ from typing import Iterator, Optional
 
 import grpc
 
-from bfio.channel import Login, open_channel
+from bfio.channel import Connection
 from bfio.request import to_error
 from bfio.v1 import admin_pb2, admin_pb2_grpc
 
 
-class Admin:
+class Admin(Connection):
     """A router's admin port. What it returns are the messages of proto/bfio/v1/admin.proto."""
 
     def __init__(self, target: str, *, ca: Optional[str] = None, cert: Optional[str] = None, key: Optional[str] = None,
                  token: Optional[str] = None):
-        self._login = Login(ca, cert, key, token)
-        self._channel = open_channel(grpc, target, self._login)
+        super().__init__(target, ca, cert, key, token)
         self._stub = admin_pb2_grpc.AdminStub(self._channel)
 
     def state(self, timeout: float = 5.0) -> admin_pb2.ClusterState:
@@ -42,18 +41,3 @@ class Admin:
                 raise to_error(error) from None
         finally:
             call.cancel()
-
-    def close(self) -> None:
-        self._channel.close()
-
-    def __enter__(self) -> "Admin":
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.close()
-
-    def _unary(self, method, request, timeout):
-        try:
-            return method(request, timeout=timeout, metadata=self._login.metadata())
-        except grpc.RpcError as error:
-            raise to_error(error) from None

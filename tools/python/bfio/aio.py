@@ -9,7 +9,7 @@ import grpc.aio
 
 from bfio.channel import Login, open_channel
 from bfio.client import CANCELLED
-from bfio.request import Error, Finish, Request, Result, Retry, Tokens, build, to_error
+from bfio.request import Error, Facts, Request, Result, Retry, Tokens, build, to_error
 from bfio.v1 import inference_pb2, inference_pb2_grpc
 
 
@@ -64,29 +64,14 @@ class _Run:
                 self.cancel()
 
 
-class Stream:
+class Stream(Facts):
     """`async for` gives the tokens; `finish` is there at the end. A task that is cancelled cancels its request, and so does
     the end of `async with`. One that is dropped half-way is cancelled when the event loop comes to it."""
 
     def __init__(self, client: "Client", request: Request, metadata):
+        self._request = request
         self._run = _Run(client, request, metadata)
         self._tokens = self._run.tokens()
-
-    @property
-    def request_id(self) -> str:
-        return self._run.request.message.request_id
-
-    @property
-    def finish(self) -> Optional[Finish]:
-        return self._run.request.finish
-
-    @property
-    def retries(self) -> int:
-        return self._run.request.retries
-
-    @property
-    def resumes(self) -> int:
-        return self._run.request.resumes
 
     def __aiter__(self) -> AsyncIterator[Tokens]:
         return self

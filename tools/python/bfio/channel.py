@@ -8,6 +8,8 @@ from typing import Optional
 
 import grpc
 
+from bfio.request import to_error
+
 # A router whose machine is gone is noticed after some seconds, and looked for again at once.
 OPTIONS = [
     ("grpc.keepalive_time_ms", 5000),
@@ -62,3 +64,26 @@ def open_channel(module, target: str, login: Login):
     if credentials is None:
         return module.insecure_channel(target, options=OPTIONS)
     return module.secure_channel(target, credentials, options=OPTIONS)
+
+
+class Connection:
+    """What the blocking clients have in common: a channel, who they are, and their calls of one answer."""
+
+    def __init__(self, target: str, ca: Optional[str], cert: Optional[str], key: Optional[str], token: Optional[str]):
+        self._login = Login(ca, cert, key, token)
+        self._channel = open_channel(grpc, target, self._login)
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def _unary(self, method, request, timeout):
+        try:
+            return method(request, timeout=timeout, metadata=self._login.metadata())
+        except grpc.RpcError as error:
+            raise to_error(error) from None

@@ -6,8 +6,8 @@ from typing import Iterator, Optional, Sequence, Union
 
 import grpc
 
-from bfio.channel import Login, open_channel
-from bfio.request import Error, Finish, Request, Result, Retry, Tokens, build, to_error
+from bfio.channel import Connection
+from bfio.request import Error, Facts, Request, Result, Retry, Tokens, build, to_error
 from bfio.v1 import inference_pb2, inference_pb2_grpc
 
 CANCELLED = "cancelled by the caller"
@@ -69,29 +69,14 @@ class _Run:
             return self._call
 
 
-class Stream:
+class Stream(Facts):
     """Iterate to get the tokens; `finish` is there at the end. One thread iterates, any may cancel(). One that is dropped
     half-way is cancelled."""
 
     def __init__(self, stub, request: Request, metadata):
+        self._request = request
         self._run = _Run(stub, request, metadata)
         self._tokens = self._run.tokens()
-
-    @property
-    def request_id(self) -> str:
-        return self._run.request.message.request_id
-
-    @property
-    def finish(self) -> Optional[Finish]:
-        return self._run.request.finish
-
-    @property
-    def retries(self) -> int:
-        return self._run.request.retries
-
-    @property
-    def resumes(self) -> int:
-        return self._run.request.resumes
 
     def __iter__(self) -> Iterator[Tokens]:
         return self
@@ -110,7 +95,7 @@ class Stream:
         self.cancel()
 
 
-class Client:
+class Client(Connection):
     """A router's client API. Threads may share one.
 
     ca, cert, key: PEM files; token: a bearer token (docs/operations.md, Security).
@@ -118,8 +103,7 @@ class Client:
 
     def __init__(self, target: str, *, ca: Optional[str] = None, cert: Optional[str] = None, key: Optional[str] = None,
                  token: Optional[str] = None, retry: Retry = Retry()):
-        self._login = Login(ca, cert, key, token)
-        self._channel = open_channel(grpc, target, self._login)
+        super().__init__(target, ca, cert, key, token)
         self._stub = inference_pb2_grpc.InferenceStub(self._channel)
         self._retry = retry
 
@@ -145,18 +129,3 @@ class Client:
 
     def loads(self, dp_rank: Optional[int] = None, timeout: float = 5.0) -> inference_pb2.GetLoadsResponse:
         return self._unary(self._stub.GetLoads, inference_pb2.GetLoadsRequest(dp_rank=dp_rank), timeout)
-
-    def close(self) -> None:
-        self._channel.close()
-
-    def __enter__(self) -> "Client":
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.close()
-
-    def _unary(self, method, request, timeout):
-        try:
-            return method(request, timeout=timeout, metadata=self._login.metadata())
-        except grpc.RpcError as error:
-            raise to_error(error) from None

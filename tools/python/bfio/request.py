@@ -224,3 +224,25 @@ class Request:
             return None
         self.retries, self.resumes = self.retries + (not resumes), self.resumes + resumes
         return pause
+
+
+class Facts:
+    """What a stream of tokens, blocking or not, tells of its request."""
+
+    _request: Request
+
+    @property
+    def request_id(self) -> str:
+        return self._request.message.request_id
+
+    @property
+    def finish(self) -> Optional[Finish]:
+        return self._request.finish
+
+    @property
+    def retries(self) -> int:
+        return self._request.retries
+
+    @property
+    def resumes(self) -> int:
+        return self._request.resumes
