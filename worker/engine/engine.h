@@ -52,6 +52,8 @@ struct SequenceRequest {
   int64_t max_new_tokens = 0;
   std::vector<uint32_t> stop_token_ids;
   bool ignore_eos = false;
+  // Larger is served first by a scheduler that goes by priority.
+  int32_t priority = 0;
   Sampling sampling;
   // Index of the first token generated here: 0, or how many were delivered before a replay. The same request
   // gives the same tokens at the same indices wherever and whenever it runs.
@@ -70,7 +72,8 @@ struct StepOutput {
     FinishCause cause;
   };
   // At most one token per active request and step, in a fixed order of requests. A request whose prompt takes
-  // several steps (chunked prefill) gives none in the steps before its prompt's last.
+  // several steps (chunked prefill) gives none in the steps before its prompt's last, and some schedulers let
+  // decodes wait for prompts (worker/scheduler/batch_scheduler.h).
   std::vector<Token> tokens;
   // Requests whose last token is in `tokens`; their KV is free when Step returns.
   std::vector<Finish> finished;

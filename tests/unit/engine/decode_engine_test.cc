@@ -236,6 +236,89 @@ TEST(DecodeEngineTest, TokensAreThoseOfTheRequestAloneOnRandomSchedules) {
   }
 }
 
+TEST(DecodeEngineTest, TokensAreTheSameUnderEveryScheduler) {
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    Rng rng(seed);
+    const std::vector<std::string> names = SchedulerNames();
+    DecodeOptions other = Options();
+    other.scheduler = names[seed % names.size()];
+    other.order = static_cast<BatchOrder>(rng.Below(3));
+    // A replay's prompt is the longest there is: 40 + 24 tokens.
+    other.step_tokens = 64 + static_cast<int64_t>(rng.Below(100));
+    int made = 0;
+    SCOPED_TRACE(other.scheduler);
+    EXPECT_GT(testing::RunSchedule(seed, [&] { return Make(made++ == 0 ? Options() : other); }, {kVocab}), 8);
+  }
+}
+
+// Which handles give a token in each step, while a long prompt comes to a decode.
+std::vector<std::vector<Handle>> Steps(const DecodeOptions& options, int steps) {
+  const auto engine = Make(options);
+  StepOutput out;
+  EXPECT_TRUE(engine->Admit(Request(1, 4, 50)).ok());
+  EXPECT_TRUE(engine->Step(out).ok());
+  SequenceRequest urgent = Request(3, 8, 20);
+  urgent.priority = 1;
+  EXPECT_TRUE(engine->Admit(Request(2, 60, 2)).ok());
+  EXPECT_TRUE(engine->Admit(urgent).ok());
+  std::vector<std::vector<Handle>> handles;
+  for (int i = 0; i < steps; ++i) {
+    EXPECT_TRUE(engine->Step(out).ok());
+    handles.emplace_back();
+    for (const auto& token : out.tokens) handles.back().push_back(token.handle);
+    std::sort(handles.back().begin(), handles.back().end());
+  }
+  return handles;
+}
+
+TEST(DecodeEngineTest, TheSchedulerSaysWhatAStepContains) {
+  using Handles = std::vector<Handle>;
+  DecodeOptions options = Options();
+  // 24 rows a step: 1 + 23, 1 + 23, 1 + 14 + 8.
+  EXPECT_THAT(Steps(options, 3), ElementsAre(Handles{1}, Handles{1}, Handles{1, 2, 3}));
+  options.order = BatchOrder::kPriority;
+  EXPECT_THAT(Steps(options, 3), ElementsAre(Handles{1, 3}, Handles{1, 3}, Handles{1, 3}));
+  options.order = BatchOrder::kShortest;
+  EXPECT_THAT(Steps(options, 2), ElementsAre(Handles{1, 3}, Handles{1, 3}));
+  options.order = BatchOrder::kFcfs;
+  options.scheduler = "orca";
+  // 24 prompt rows, 24, and then 12 + 8 with a decode.
+  EXPECT_THAT(Steps(options, 3), ElementsAre(Handles{}, Handles{}, Handles{1, 2, 3}));
+  options.step_tokens = 68;
+  options.scheduler = "vllm_v0";
+  EXPECT_THAT(Steps(options, 2), ElementsAre(Handles{2, 3}, Handles{1, 2, 3}));
+  options.scheduler = "faster_transformer";
+  EXPECT_THAT(Steps(options, 3), ElementsAre(Handles{1}, Handles{1}, Handles{1}));
+}
+
+TEST(DecodeEngineTest, TheTokenBudgetMayBeLessThanAStepHasRoomFor) {
+  DecodeOptions options = Options();
+  options.step_tokens = 100;
+  const auto prefill = [&](int64_t budget) {
+    options.token_budget = budget;
+    const auto engine = Make(options);
+    StepOutput out;
+    EXPECT_TRUE(engine->Admit(Request(1, 90, 2)).ok());
+    EXPECT_TRUE(engine->Step(out).ok());
+    return out.prefill_tokens;
+  };
+  EXPECT_EQ(prefill(0), 90);
+  EXPECT_EQ(prefill(30), 30);
+  EXPECT_EQ(prefill(1), kMinPrefillRows);
+}
+
+TEST(DecodeEngineTest, APromptThatItsSchedulerWouldNeverStartIsRefused) {
+  DecodeOptions options = Options();
+  options.step_tokens = 100;
+  options.token_budget = 40;
+  options.scheduler = "vllm_v0";
+  const auto engine = Make(options);
+  const absl::Status refused = engine->Admit(Request(1, 41, 2));
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("exceeds the token budget of 40"));
+  EXPECT_TRUE(engine->Admit(Request(1, 40, 2)).ok());
+}
+
 TEST(DecodeEngineTest, BadOptionsAreRefusedByName) {
   const auto message = [](DecodeOptions options) {
     return std::string(CheckDecodeOptions(options).message());
@@ -243,6 +326,12 @@ TEST(DecodeEngineTest, BadOptionsAreRefusedByName) {
   DecodeOptions options = Options();
   options.step_tokens = 0;
   EXPECT_THAT(message(options), HasSubstr("step_tokens"));
+  options = Options();
+  options.token_budget = 25;
+  EXPECT_THAT(message(options), HasSubstr("token_budget must be in 0..24"));
+  options = Options();
+  options.scheduler = "magic";
+  EXPECT_THAT(message(options), HasSubstr("scheduler: no scheduler 'magic'"));
   options = Options();
   options.page_tokens = 0;
   EXPECT_THAT(message(options), HasSubstr("page size"));

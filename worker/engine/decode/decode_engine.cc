@@ -15,6 +15,7 @@ constexpr int64_t kMaxStepTokens = 1 << 20;
 constexpr int32_t kMaxSlots = 1 << 16;
 
 DecodeOptions WithinModel(DecodeOptions options, const ModelFacts& facts) {
+  if (options.token_budget == 0) options.token_budget = options.step_tokens;
   options.limits.max_sequence_tokens = std::min(options.limits.max_sequence_tokens, facts.max_positions);
   return options;
 }
@@ -35,6 +36,14 @@ absl::Status CheckDecodeOptions(const DecodeOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("step_tokens must be in 1..", kMaxStepTokens, ", not ", options.step_tokens));
   }
+  if (options.token_budget < 0 || options.token_budget > options.step_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat("token_budget must be in 0..", options.step_tokens,
+                                                   " (step_tokens), not ", options.token_budget));
+  }
+  auto scheduler = BatchScheduler::Create(options.scheduler, options.order);
+  if (!scheduler.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("scheduler: ", scheduler.status().message()));
+  }
   return PageTable::Create(PageTableOptionsOf(options)).status();
 }
 
@@ -43,12 +52,19 @@ absl::StatusOr<std::unique_ptr<DecodeEngine>> DecodeEngine::Create(const DecodeO
   if (absl::Status status = CheckDecodeOptions(options); !status.ok()) return status;
   auto table = PageTable::Create(PageTableOptionsOf(options));
   if (!table.ok()) return table.status();
+  auto scheduler = BatchScheduler::Create(options.scheduler, options.order);
+  if (!scheduler.ok()) return scheduler.status();
   const DecodeOptions within = WithinModel(options, backend->facts());
-  return std::unique_ptr<DecodeEngine>(new DecodeEngine(within, std::move(backend), *std::move(table)));
+  return std::unique_ptr<DecodeEngine>(
+      new DecodeEngine(within, std::move(backend), *std::move(table), *std::move(scheduler)));
 }
 
-DecodeEngine::DecodeEngine(const DecodeOptions& options, std::unique_ptr<Backend> backend, PageTable table)
-    : options_(options), backend_(std::move(backend)), table_(std::move(table)) {
+DecodeEngine::DecodeEngine(const DecodeOptions& options, std::unique_ptr<Backend> backend, PageTable table,
+                           BatchScheduler scheduler)
+    : options_(options),
+      backend_(std::move(backend)),
+      table_(std::move(table)),
+      scheduler_(std::move(scheduler)) {
   active_.reserve(static_cast<size_t>(options_.limits.slots));
 }
 
@@ -84,6 +100,8 @@ std::vector<uint32_t> DecodeEngine::PromptOf(const SequenceRequest& request) con
 absl::Status DecodeEngine::Admit(const SequenceRequest& request) {
   if (absl::Status status = CheckRequest(request, options_.limits); !status.ok()) return status;
   if (absl::Status status = CheckPrompt(request); !status.ok()) return status;
+  const int64_t given = request.prompt_length - (request.prompt.empty() ? request.first_index : 0);
+  if (absl::Status status = scheduler_.CheckPrompt(given, options_.token_budget); !status.ok()) return status;
   const auto same = [&](const Sequence& sequence) { return sequence.handle == request.handle; };
   if (std::any_of(active_.begin(), active_.end(), same)) {
     return absl::AlreadyExistsError(absl::StrCat("handle ", request.handle, " is active"));
@@ -94,11 +112,13 @@ absl::Status DecodeEngine::Admit(const SequenceRequest& request) {
   sequence.handle = request.handle;
   sequence.index = *index;
   sequence.tokens = PromptOf(request);
+  sequence.given = given;
   sequence.computed = 0;
   sequence.prompt_length = request.prompt_length;
   sequence.original_length = request.prompt_length - request.first_index;
   sequence.generated = 0;
   sequence.max_new_tokens = request.max_new_tokens;
+  sequence.priority = request.priority;
   sequence.sampling = request.sampling;
   sequence.ends = request.stop_token_ids;
   if (!request.ignore_eos) {
@@ -163,12 +183,24 @@ absl::Status DecodeEngine::Finish(StepOutput& out) {
   return RemoveEnded();
 }
 
+BatchRequest DecodeEngine::Sequence::Left() const {
+  BatchRequest left;
+  left.prefill_left = std::max<int64_t>(0, given - computed);
+  left.decode_left = prompt_length + max_new_tokens - static_cast<int64_t>(tokens.size());
+  left.priority = priority;
+  return left;
+}
+
 void DecodeEngine::ChooseChunks() {
-  pending_.clear();
+  left_.clear();
+  int64_t decoding = 0;
   for (const Sequence& sequence : active_) {
-    pending_.push_back(static_cast<int64_t>(sequence.tokens.size()) - sequence.computed);
+    left_.push_back(sequence.Left());
+    if (left_.back().decoding()) ++decoding;
   }
-  ChooseRows(pending_, options_.step_tokens, chunks_);
+  // No decode waits because the budget is small, nor do prompts because there are many decodes.
+  scheduler_.Form(left_, {std::max(options_.token_budget, decoding + kMinPrefillRows)}, chunks_);
+  std::stable_partition(chunks_.begin(), chunks_.end(), [](const Chunk& chunk) { return chunk.rows == 1; });
 }
 
 absl::Status DecodeEngine::MakePlan(StepOutput& out) {
@@ -181,7 +213,7 @@ absl::Status DecodeEngine::MakePlan(StepOutput& out) {
     const Sequence& sequence = active_[chunk.which];
     const int64_t end = sequence.computed + chunk.rows;
     if (absl::Status status = table_.Grow(sequence.index, end); !status.ok()) return status;
-    const bool draws = chunk.rows == pending_[chunk.which];
+    const bool draws = chunk.rows == sequence.pending();
     plan_.AddRun(sequence.index, sequence.computed,
                  absl::MakeConstSpan(sequence.tokens).subspan(sequence.computed, chunk.rows),
                  table_.pages(sequence.index), draws);

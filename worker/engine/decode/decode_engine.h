@@ -15,13 +15,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "worker/engine/decode/backend.h"
 #include "worker/engine/engine.h"
 #include "worker/kv/page_table.h"
-#include "worker/scheduler/choose_rows.h"
+#include "worker/scheduler/batch_scheduler.h"
 
 namespace bfio::worker {
 
@@ -30,8 +31,14 @@ struct DecodeOptions {
   EngineLimits limits;
   // Tokens of a page.
   int32_t page_tokens = 16;
-  // Rows of a step that prompts may fill up, at least 1 (worker/scheduler/choose_rows.h).
+  // Rows of a step that prompts may fill up, at least 1: what memory is taken for. Decodes have room besides
+  // (worker/scheduler/batch.h).
   int64_t step_tokens = 512;
+  // What a step contains: a scheduler's name (worker/scheduler/batch_scheduler.h), the order within its
+  // classes, and tokens of a step, at most step_tokens; 0: step_tokens.
+  std::string scheduler = "sarathi";
+  BatchOrder order = BatchOrder::kFcfs;
+  int64_t token_budget = 0;
 };
 
 // What a backend has to make room for.
@@ -69,6 +76,8 @@ class DecodeEngine final : public Engine {
     SequenceIndex index;
     // Prompt and what was generated, silently too.
     std::vector<uint32_t> tokens;
+    // How many of them it came with.
+    int64_t given;
     // Of `tokens`, those whose KV is in the cache.
     int64_t computed;
     // As the request counts it: with what an earlier placement delivered.
@@ -76,6 +85,7 @@ class DecodeEngine final : public Engine {
     int64_t original_length;
     int64_t generated;
     int64_t max_new_tokens;
+    int64_t priority;
     Sampling sampling;
     // Tokens that end it.
     std::vector<uint32_t> ends;
@@ -83,13 +93,18 @@ class DecodeEngine final : public Engine {
     int64_t next_index() const { return static_cast<int64_t>(tokens.size()) - original_length; }
     // What an earlier placement delivered is not all generated again.
     bool silent() const { return static_cast<int64_t>(tokens.size()) < prompt_length; }
+    // Tokens whose KV is not in the cache; at least 1.
+    int64_t pending() const { return static_cast<int64_t>(tokens.size()) - computed; }
+    // As its scheduler sees it.
+    BatchRequest Left() const;
   };
 
-  DecodeEngine(const DecodeOptions& options, std::unique_ptr<Backend> backend, PageTable table);
+  DecodeEngine(const DecodeOptions& options, std::unique_ptr<Backend> backend, PageTable table,
+               BatchScheduler scheduler);
 
   absl::Status CheckPrompt(const SequenceRequest& request) const;
   std::vector<uint32_t> PromptOf(const SequenceRequest& request) const;
-  // Fills pending_ and chunks_.
+  // Fills chunks_. Depends on the requests alone: asked twice it says the same.
   void ChooseChunks();
   // Takes over what the backend drew.
   absl::Status Finish(StepOutput& out);
@@ -103,11 +118,12 @@ class DecodeEngine final : public Engine {
   const DecodeOptions options_;
   const std::unique_ptr<Backend> backend_;
   PageTable table_;
+  BatchScheduler scheduler_;
   // In the order of admission.
   std::vector<Sequence> active_;
 
   // Scratch.
-  std::vector<int64_t> pending_;
+  std::vector<BatchRequest> left_;
   std::vector<Chunk> chunks_;
   StepPlan plan_;
   std::vector<Draw> draws_;

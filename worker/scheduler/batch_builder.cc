@@ -1,0 +1,56 @@
+#include "worker/scheduler/batch_builder.h"
+
+#include <algorithm>
+
+namespace bfio::worker {
+
+bool BatchBuilder::AnyDecoding() const {
+  return std::any_of(requests_.begin(), requests_.end(),
+                     [](const BatchRequest& request) { return request.decoding(); });
+}
+
+void BatchBuilder::AddDecodes() {
+  for (size_t i = 0; i < requests_.size() && room_.token_budget > 0; ++i) {
+    if (requests_[At(i)].decoding()) Add(At(i), 1);
+  }
+}
+
+void BatchBuilder::AddPrefillChunks() {
+  bool held_back = false;
+  for (size_t i = 0; i < requests_.size() && room_.token_budget > 0; ++i) {
+    const BatchRequest& request = requests_[At(i)];
+    if (request.prefill_left == 0) continue;
+    held_back = held_back || !HasRoomFor(request);
+    if (held_back && !request.resident) continue;
+    Add(At(i), std::min(request.prefill_left, room_.token_budget));
+  }
+}
+
+bool BatchBuilder::AddWholePrompts() {
+  bool waits = false, held_back = false;
+  for (size_t i = 0; i < requests_.size() && room_.token_budget > 0; ++i) {
+    const BatchRequest& request = requests_[At(i)];
+    if (request.prefill_left == 0) continue;
+    held_back = held_back || !HasRoomFor(request);
+    if (held_back && !request.resident) continue;
+    waits = true;
+    if (request.prefill_left > room_.token_budget) break;
+    Add(At(i), request.prefill_left);
+  }
+  return waits;
+}
+
+bool BatchBuilder::HasRoomFor(const BatchRequest& request) const {
+  return request.resident || (room_.free_slots > 0 && request.kv_tokens <= room_.free_kv_tokens);
+}
+
+void BatchBuilder::Add(int32_t which, int64_t rows) {
+  const BatchRequest& request = requests_[which];
+  batch_.push_back({which, static_cast<int32_t>(rows)});
+  room_.token_budget -= rows;
+  if (request.resident) return;
+  if (room_.free_slots != BatchRoom::kUnbounded) --room_.free_slots;
+  if (room_.free_kv_tokens != BatchRoom::kUnbounded) room_.free_kv_tokens -= request.kv_tokens;
+}
+
+}  // namespace bfio::worker

@@ -1,0 +1,75 @@
+#include "worker/scheduler/batch_check.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace bfio::worker {
+namespace {
+
+template <typename... Parts>
+absl::Status Broken(const Parts&... parts) {
+  return absl::FailedPreconditionError(absl::StrCat(parts...));
+}
+
+}  // namespace
+
+int64_t AvailableTokens(absl::Span<const BatchRequest> requests, const BatchRoom& room, BatchOrder order) {
+  std::vector<int32_t> sorted;
+  SortRequests(requests, order, sorted);
+  int64_t tokens = 0, slots = room.free_slots, kv = room.free_kv_tokens;
+  bool held_back = false;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const BatchRequest& request = requests[sorted.empty() ? i : static_cast<size_t>(sorted[i])];
+    if (request.available() == 0) continue;
+    if (!request.resident) {
+      held_back = held_back || slots == 0 || request.kv_tokens > kv;
+      if (held_back) continue;
+      --slots;
+      kv -= request.kv_tokens;
+    }
+    tokens += request.available();
+  }
+  return tokens;
+}
+
+int64_t BatchTokens(absl::Span<const Chunk> batch) {
+  int64_t tokens = 0;
+  for (const Chunk& chunk : batch) tokens += chunk.rows;
+  return tokens;
+}
+
+absl::Status CheckBatch(absl::Span<const BatchRequest> requests, const BatchRoom& room,
+                        absl::Span<const Chunk> batch) {
+  std::vector<char> seen(requests.size(), 0);
+  int64_t slots = 0, kv = 0;
+  for (const Chunk& chunk : batch) {
+    if (chunk.which < 0 || static_cast<size_t>(chunk.which) >= requests.size()) {
+      return Broken("there is no request ", chunk.which);
+    }
+    if (seen[chunk.which]++ != 0) return Broken("request ", chunk.which, " is in the batch twice");
+    const BatchRequest& request = requests[chunk.which];
+    if (chunk.rows < 1 || chunk.rows > request.available()) {
+      return Broken("request ", chunk.which, " gets ", chunk.rows, " tokens and has ", request.available());
+    }
+    if (request.resident) continue;
+    ++slots;
+    kv += request.kv_tokens;
+  }
+  if (BatchTokens(batch) > room.token_budget) {
+    return Broken(BatchTokens(batch), " tokens exceed the budget of ", room.token_budget);
+  }
+  if (slots > room.free_slots) return Broken(slots, " requests start in ", room.free_slots, " slots");
+  if (kv > room.free_kv_tokens) return Broken(kv, " KV tokens are taken of ", room.free_kv_tokens);
+  return absl::OkStatus();
+}
+
+absl::Status CheckWorkConservation(absl::Span<const BatchRequest> requests, const BatchRoom& room,
+                                   BatchOrder order, absl::Span<const Chunk> batch) {
+  const int64_t available = AvailableTokens(requests, room, order), tokens = BatchTokens(batch);
+  if (tokens == std::min(room.token_budget, available)) return absl::OkStatus();
+  return Broken("a batch of ", tokens, " tokens where ", available, " are available and the budget is ",
+                room.token_budget);
+}
+
+}  // namespace bfio::worker

@@ -1,0 +1,94 @@
+#include "worker/scheduler/batch_scheduler.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "worker/scheduler/batch_builder.h"
+
+namespace bfio::worker {
+namespace {
+
+void Sarathi(BatchBuilder& batch) {
+  batch.AddDecodes();
+  batch.AddPrefillChunks();
+}
+
+void Orca(BatchBuilder& batch) {
+  batch.AddPrefillChunks();
+  batch.AddDecodes();
+}
+
+void VllmV0(BatchBuilder& batch) {
+  // A prompt that slots or KV keep out does not stop the decodes, which would never free any.
+  if (!batch.AddWholePrompts()) batch.AddDecodes();
+}
+
+void FasterTransformer(BatchBuilder& batch) {
+  if (batch.AnyDecoding()) {
+    batch.AddDecodes();
+  } else {
+    batch.AddWholePrompts();
+  }
+}
+
+}  // namespace
+
+const BatchScheduler::Rule BatchScheduler::kRules[4] = {
+    {"sarathi", Sarathi, true, false},
+    {"orca", Orca, true, false},
+    {"vllm_v0", VllmV0, false, true},
+    {"faster_transformer", FasterTransformer, false, true},
+};
+
+absl::StatusOr<BatchScheduler> BatchScheduler::Create(absl::string_view name, BatchOrder order) {
+  for (const Rule& rule : kRules) {
+    if (rule.name == name) return BatchScheduler(rule, order);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("no scheduler '", name, "': there are ", absl::StrJoin(SchedulerNames(), ", ")));
+}
+
+void BatchScheduler::Form(absl::Span<const BatchRequest> requests, const BatchRoom& room,
+                          std::vector<Chunk>& batch) {
+  batch.clear();
+  SortRequests(requests, order_, sorted_);
+  BatchBuilder builder(requests, sorted_, room, batch);
+  rule_->choose(builder);
+}
+
+absl::Status BatchScheduler::CheckPrompt(int64_t prompt_tokens, int64_t token_budget) const {
+  if (!whole_prompts() || prompt_tokens <= token_budget) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(name(), " takes prompts whole, and one of ", prompt_tokens,
+                                                 " tokens exceeds the token budget of ", token_budget,
+                                                 ": it would wait for ever, and all behind it"));
+}
+
+std::vector<std::string> SchedulerNames() {
+  std::vector<std::string> names;
+  for (const BatchScheduler::Rule& rule : BatchScheduler::kRules) names.emplace_back(rule.name);
+  return names;
+}
+
+absl::StatusOr<BatchOrder> ParseBatchOrder(absl::string_view name) {
+  if (name == "fcfs") return BatchOrder::kFcfs;
+  if (name == "shortest") return BatchOrder::kShortest;
+  if (name == "priority") return BatchOrder::kPriority;
+  return absl::InvalidArgumentError(
+      absl::StrCat("no order '", name, "': there are fcfs, shortest and priority"));
+}
+
+void SortRequests(absl::Span<const BatchRequest> requests, BatchOrder order, std::vector<int32_t>& sorted) {
+  sorted.clear();
+  if (order == BatchOrder::kFcfs) return;
+  sorted.resize(requests.size());
+  std::iota(sorted.begin(), sorted.end(), 0);
+  const auto key = [&](int32_t i) {
+    const BatchRequest& request = requests[i];
+    return order == BatchOrder::kPriority ? ~request.priority : request.prefill_left + request.decode_left;
+  };
+  std::stable_sort(sorted.begin(), sorted.end(), [&](int32_t a, int32_t b) { return key(a) < key(b); });
+}
+
+}  // namespace bfio::worker
