@@ -7,20 +7,15 @@
 #include "common/base/rng.h"
 #include "worker/barrier/step_peers.h"
 #include "worker/barrier/summation_tree.h"
+#include "worker/engine/cpu/part_memory.h"
 #include "worker/engine/model/model.h"
 
 namespace bfio::worker {
 namespace {
 
 cpu::KvShape ShapeOf(const CpuOptions& options, const ModelConfig& config) {
-  cpu::KvShape shape;
-  shape.layers = config.layers;
-  shape.kv_heads = config.kv_heads;
-  shape.head_dim = config.head_dim;
-  shape.page_tokens = options.decode.page_tokens;
-  shape.pages = PageTable::PageLimit(PageTableOptionsOf(options.decode));
-  shape.bf16 = options.kv == cpu::Storage::kBf16;
-  return shape;
+  return cpu::PartShape(config, config.layers, options.decode.page_tokens,
+                        PageTable::PageLimit(PageTableOptionsOf(options.decode)), options.kv);
 }
 
 // Of the model's shapes and of some of its weights: enough to find out ranks with another model, or with the
@@ -57,6 +52,14 @@ absl::Status CheckCpuOptions(const CpuOptions& options) {
   return absl::OkStatus();
 }
 
+ModelFacts FactsOf(const ModelConfig& config) {
+  ModelFacts facts;
+  facts.vocab = config.vocab;
+  facts.max_positions = config.max_positions;
+  facts.eos_token_ids.assign(config.eos_token_ids.begin(), config.eos_token_ids.end());
+  return facts;
+}
+
 absl::StatusOr<std::shared_ptr<const cpu::Weights>> LoadCpuWeights(const std::string& directory,
                                                                    cpu::Storage storage) {
   auto model = LoadModel(directory);
@@ -84,17 +87,13 @@ CpuBackend::CpuBackend(const CpuOptions& options, std::shared_ptr<const cpu::Wei
     : forward_(std::move(weights), std::move(cache),
                options.kernels != nullptr ? *options.kernels : cpu::BestKernels(), options.threads,
                MaxRows(options.decode.limits.slots, options.decode.step_tokens), options.decode.limits.slots),
-      samplers_(static_cast<size_t>(options.threads)),
-      statuses_(static_cast<size_t>(options.threads)) {
-  const ModelConfig& config = forward_.weights().config();
-  facts_.vocab = config.vocab;
-  facts_.max_positions = config.max_positions;
-  facts_.eos_token_ids.assign(config.eos_token_ids.begin(), config.eos_token_ids.end());
+      samplers_(options.threads) {
+  facts_ = FactsOf(forward_.weights().config());
   if (options.share_mlp) signature_ = SignatureOf(forward_.weights());
 }
 
 absl::Status CpuBackend::Run(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn) {
-  return Sample(forward_.Run(plan), draws, drawn);
+  return samplers_.Run(forward_.threads(), forward_.Run(plan), draws, drawn);
 }
 
 absl::Status CpuBackend::RunTogether(const StepPlan& plan, absl::Span<const Draw> draws,
@@ -105,29 +104,7 @@ absl::Status CpuBackend::RunTogether(const StepPlan& plan, absl::Span<const Draw
   }
   const auto logits = forward_.RunTogether(plan, peers);
   if (!logits.ok()) return logits.status();
-  return Sample(*logits, draws, drawn);
-}
-
-absl::Status CpuBackend::Sample(absl::Span<const float> logits, absl::Span<const Draw> draws,
-                                absl::Span<Drawn> drawn) {
-  cpu::Threads& threads = forward_.threads();
-  const auto vocab = static_cast<size_t>(facts_.vocab);
-  threads.Run([&](int32_t thread) {
-    statuses_[thread] = absl::OkStatus();
-    const auto [begin, end] = cpu::Share(static_cast<int64_t>(draws.size()), thread, threads.count());
-    for (int64_t i = begin; i < end; ++i) {
-      auto picked = samplers_[thread].Pick(logits.subspan(i * vocab, vocab), draws[i]);
-      if (picked.ok()) {
-        drawn[i] = *picked;
-      } else {
-        statuses_[thread] = picked.status();
-      }
-    }
-  });
-  for (const absl::Status& status : statuses_) {
-    if (!status.ok()) return status;
-  }
-  return absl::OkStatus();
+  return samplers_.Run(forward_.threads(), *logits, draws, drawn);
 }
 
 }  // namespace bfio::worker

@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "worker/engine/cpu/forward.h"
+#include "worker/engine/cpu/sample_team.h"
 #include "worker/engine/cpu/weights.h"
 #include "worker/engine/decode/backend.h"
 #include "worker/engine/decode/decode_engine.h"
@@ -34,6 +35,8 @@ struct CpuOptions {
 
 // INVALID_ARGUMENT, naming the option, when one is out of range.
 absl::Status CheckCpuOptions(const CpuOptions& options);
+
+ModelFacts FactsOf(const ModelConfig& config);
 
 // Loads a checkpoint for engines to share. Errors: model.h's.
 absl::StatusOr<std::shared_ptr<const cpu::Weights>> LoadCpuWeights(const std::string& directory,
@@ -60,14 +63,10 @@ class CpuBackend final : public Backend {
   CpuBackend(const CpuOptions& options, std::shared_ptr<const cpu::Weights> weights,
              std::unique_ptr<cpu::KvCache> cache);
 
-  absl::Status Sample(absl::Span<const float> logits, absl::Span<const Draw> draws, absl::Span<Drawn> drawn);
-
   ModelFacts facts_;
   std::optional<uint64_t> signature_;
   cpu::Forward forward_;
-  // By thread.
-  std::vector<Sampler> samplers_;
-  std::vector<absl::Status> statuses_;
+  cpu::SampleTeam samplers_;
 };
 
 }  // namespace bfio::worker

@@ -19,10 +19,16 @@ constexpr int32_t kPieceRows = 16;
 
 Forward::Forward(std::shared_ptr<const Weights> weights, std::unique_ptr<KvCache> cache,
                  const Kernels& kernels, int32_t threads, int64_t max_rows, int64_t max_draws)
+    : Forward(weights, weights->part().blocks, std::move(cache), kernels, threads, max_rows, max_draws) {}
+
+Forward::Forward(std::shared_ptr<const Weights> weights, const BlockRange& blocks,
+                 std::unique_ptr<KvCache> cache, const Kernels& kernels, int32_t threads, int64_t max_rows,
+                 int64_t max_draws)
     : weights_(std::move(weights)),
       cache_(std::move(cache)),
       kernels_(kernels),
       config_(weights_->config()),
+      blocks_(blocks),
       frequencies_(InverseFrequencies(config_.rope, config_.head_dim)),
       threads_(threads),
       mlp_(config_, kernels_, threads_, max_rows) {
@@ -36,7 +42,7 @@ Forward::Forward(std::shared_ptr<const Weights> weights, std::unique_ptr<KvCache
   resize(k_, max_rows, kv_width);
   resize(v_, max_rows, kv_width);
   resize(attended_, max_rows, q_width);
-  resize(logits_, max_draws, config_.vocab);
+  if (weights_->part().ends) resize(logits_, max_draws, config_.vocab);
   resize(cos_, max_rows, config_.head_dim / 2);
   resize(sin_, max_rows, config_.head_dim / 2);
   const int64_t group = config_.heads / config_.kv_heads;
@@ -47,21 +53,50 @@ Forward::Forward(std::shared_ptr<const Weights> weights, std::unique_ptr<KvCache
 absl::Span<const float> Forward::Run(const StepPlan& plan) {
   if (plan.rows() == 0) return {};
   Begin(plan);
-  for (int64_t layer = 0; layer < config_.layers; ++layer) {
-    RunAttention(plan, layer);
-    mlp_.Run(weights_->layers()[layer], normed_.data(), hidden_.data(), rows_);
-  }
+  Embed(plan);
+  RunAllBlocks(plan);
   return ComputeLogits(plan);
+}
+
+absl::Span<const float> Forward::RunHead(const StepPlan& plan) {
+  Begin(plan);
+  Embed(plan);
+  RunAllBlocks(plan);
+  return absl::MakeConstSpan(hidden_).subspan(0, static_cast<size_t>(rows_ * config_.hidden));
+}
+
+absl::Span<const float> Forward::RunBlocks(const StepPlan& plan, absl::Span<const float> hidden) {
+  Begin(plan);
+  std::copy(hidden.begin(), hidden.end(), hidden_.begin());
+  RunAllBlocks(plan);
+  return absl::MakeConstSpan(hidden_).subspan(0, hidden.size());
+}
+
+absl::Span<const float> Forward::Logits(absl::Span<const float> hidden) {
+  const int64_t draws = static_cast<int64_t>(hidden.size()) / config_.hidden;
+  for (int64_t i = 0; i < draws; ++i) {
+    kernels_.rms_norm(hidden.data() + i * config_.hidden, weights_->final_norm().data(),
+                      normed_.data() + i * config_.hidden, config_.hidden,
+                      static_cast<float>(config_.rms_epsilon));
+  }
+  return ProjectToVocabulary(draws);
+}
+
+void Forward::RunAllBlocks(const StepPlan& plan) {
+  for (int64_t index = 0; index < blocks_.count(); ++index) {
+    RunAttention(plan, index);
+    mlp_.Run(layer(index), normed_.data(), hidden_.data(), rows_);
+  }
 }
 
 absl::StatusOr<absl::Span<const float>> Forward::RunTogether(const StepPlan& plan, StepPeers& peers) {
   Begin(plan);
+  Embed(plan);
   // Nobody has rows: all know it alike.
   if (peers.rows() == 0) return absl::Span<const float>();
-  for (int64_t layer = 0; layer < config_.layers; ++layer) {
-    if (rows_ > 0) RunAttention(plan, layer);
-    absl::Status status =
-        mlp_.RunTogether(weights_->layers()[layer], normed_.data(), hidden_.data(), rows_, peers);
+  for (int64_t index = 0; index < blocks_.count(); ++index) {
+    if (rows_ > 0) RunAttention(plan, index);
+    absl::Status status = mlp_.RunTogether(layer(index), normed_.data(), hidden_.data(), rows_, peers);
     if (!status.ok()) return status;
   }
   return ComputeLogits(plan);
@@ -69,7 +104,6 @@ absl::StatusOr<absl::Span<const float>> Forward::RunTogether(const StepPlan& pla
 
 void Forward::Begin(const StepPlan& plan) {
   rows_ = plan.rows();
-  Embed(plan);
   FillRotations(plan);
   CutPieces(plan);
 }
@@ -114,14 +148,14 @@ void Forward::CutPieces(const StepPlan& plan) {
 }
 
 void Forward::RunAttention(const StepPlan& plan, int64_t index) {
-  const Layer& layer = weights_->layers()[index];
-  Normalise(layer.input_norm);
-  Project(layer);
-  RotateAndStore(plan, layer, index);
+  const Layer& weights = layer(index);
+  Normalise(weights.input_norm);
+  Project(weights);
+  RotateAndStore(plan, weights, index);
   Attend(plan, index);
   threads_.Run(
-      [&](int32_t thread) { Multiply(layer.o, attended_.data(), hidden_.data(), true, rows_, thread); });
-  Normalise(layer.post_attention_norm);
+      [&](int32_t thread) { Multiply(weights.o, attended_.data(), hidden_.data(), true, rows_, thread); });
+  Normalise(weights.post_attention_norm);
 }
 
 void Forward::Normalise(const std::vector<float>& weight) {
@@ -233,6 +267,10 @@ absl::Span<const float> Forward::ComputeLogits(const StepPlan& plan) {
                       normed_.data() + i * config_.hidden, config_.hidden,
                       static_cast<float>(config_.rms_epsilon));
   }
+  return ProjectToVocabulary(draws);
+}
+
+absl::Span<const float> Forward::ProjectToVocabulary(int64_t draws) {
   threads_.Run([&](int32_t thread) {
     Multiply(weights_->lm_head(), normed_.data(), logits_.data(), false, draws, thread);
   });

@@ -3,7 +3,8 @@
 // Purpose: the reference that other engines are tested against, and an engine in its own right. All
 // activations and sums are fp32. A row's logits depend on its sequence's tokens alone, to the last bit
 // (kernels.h). With peers, the ranks of a group share the MLP out (mlp.h) and everything else is done here:
-// the logits are the same bits. Threads: used by one thread, which leads a team of its own.
+// the logits are the same bits. So they are when several of these, with a part of the blocks each, pass the
+// hidden rows on (RunHead, RunBlocks, Logits). Threads: used by one thread, which leads a team of its own.
 #ifndef BFIO_WORKER_ENGINE_CPU_FORWARD_H_
 #define BFIO_WORKER_ENGINE_CPU_FORWARD_H_
 
@@ -29,6 +30,9 @@ class Forward {
   // At most max_rows rows in a plan, and max_draws logit rows.
   Forward(std::shared_ptr<const Weights> weights, std::unique_ptr<KvCache> cache, const Kernels& kernels,
           int32_t threads, int64_t max_rows, int64_t max_draws);
+  // Of a part of the model. REQUIRES: the weights have these blocks, the cache has as many layers.
+  Forward(std::shared_ptr<const Weights> weights, const BlockRange& blocks, std::unique_ptr<KvCache> cache,
+          const Kernels& kernels, int32_t threads, int64_t max_rows, int64_t max_draws);
 
   // Writes keys and values of all rows to the cache. Logits [draws, vocab] are good until the next Run.
   // REQUIRES: tokens are in the vocabulary.
@@ -36,6 +40,17 @@ class Forward {
   // As Run, together with the peers, all of which must run a plan of at most peers.rows() rows; it may be
   // empty. An error is the peers': the plan may be run again.
   absl::StatusOr<absl::Span<const float>> RunTogether(const StepPlan& plan, StepPeers& peers);
+
+  // --- a part of the model; results are good until the next call ---
+
+  // The plan's tokens through the embedding and the first blocks: hidden rows, [rows, hidden]. REQUIRES: the
+  // weights have the ends, and the blocks here begin with block 0.
+  absl::Span<const float> RunHead(const StepPlan& plan);
+  // Hidden rows through the blocks here. The plan's token ids are not looked at.
+  absl::Span<const float> RunBlocks(const StepPlan& plan, absl::Span<const float> hidden);
+  // Logits [rows, vocab] of hidden rows that have been through all blocks. REQUIRES: the weights have the
+  // ends; at most max_draws rows.
+  absl::Span<const float> Logits(absl::Span<const float> hidden);
 
   const Weights& weights() const { return *weights_; }
   const KvCache& cache() const { return *cache_; }
@@ -50,16 +65,20 @@ class Forward {
   };
 
   void Embed(const StepPlan& plan);
+  void RunAllBlocks(const StepPlan& plan);
   void FillRotations(const StepPlan& plan);
   void CutPieces(const StepPlan& plan);
   // Rows, rotations, pieces.
   void Begin(const StepPlan& plan);
-  // The layer's first half; leaves the MLP's input in normed_.
+  // The first half of a block; leaves the MLP's input in normed_. `index`: within the blocks here.
   void RunAttention(const StepPlan& plan, int64_t index);
+  const Layer& layer(int64_t index) const { return weights_->block(blocks_.begin + index); }
   void Project(const Layer& layer);
   void RotateAndStore(const StepPlan& plan, const Layer& layer, int64_t index);
   void Attend(const StepPlan& plan, int64_t index);
   absl::Span<const float> ComputeLogits(const StepPlan& plan);
+  // Of what is in normed_.
+  absl::Span<const float> ProjectToVocabulary(int64_t draws);
   // normed_ = RMSNorm(hidden_).
   void Normalise(const std::vector<float>& weight);
   // q/k norm, if there is one, and rotation of one head.
@@ -70,6 +89,7 @@ class Forward {
   const std::unique_ptr<KvCache> cache_;
   const Kernels& kernels_;
   const ModelConfig& config_;
+  const BlockRange blocks_;
   // Radians per position.
   const std::vector<float> frequencies_;
   Threads threads_;

@@ -2,6 +2,8 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "worker/engine/cpu/weights.h"
@@ -25,11 +27,16 @@ void WriteToken(const KvShape& shape, T* head_page, int32_t in_page, const float
   for (int64_t d = 0; d < shape.head_dim; ++d) values[d] = As(value[d], T());
 }
 
+// A head of a chain may have no blocks of its own; a mapping has at least a byte.
+size_t MappedBytes(const KvShape& shape) {
+  return static_cast<size_t>(std::max<int64_t>(1, shape.bytes()));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(const KvShape& shape) {
   // Pages of zeros that exist once they are written: a large capacity costs what is used of it.
-  void* const memory = mmap(nullptr, static_cast<size_t>(shape.bytes()), PROT_READ | PROT_WRITE,
+  void* const memory = mmap(nullptr, MappedBytes(shape), PROT_READ | PROT_WRITE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) {
     return absl::ResourceExhaustedError(absl::StrCat("no memory for a KV cache of ", shape.bytes() >> 20,
@@ -40,7 +47,7 @@ absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(const KvShape& shape) {
 }
 
 KvCache::~KvCache() {
-  munmap(memory_, static_cast<size_t>(shape_.bytes()));
+  munmap(memory_, MappedBytes(shape_));
 }
 
 void KvCache::Write(int64_t layer, int64_t head, PageId page, int32_t in_page, const float* key,

@@ -32,16 +32,25 @@ absl::StatusOr<Storage> ParseStorage(absl::string_view name) {
   return absl::InvalidArgumentError(absl::StrCat("'", name, "' is none of auto, fp32, bf16"));
 }
 
-std::unique_ptr<Weights> Weights::Make(std::unique_ptr<const Model> model, Storage storage) {
-  return std::unique_ptr<Weights>(new Weights(std::move(model), storage));
+std::unique_ptr<Weights> Weights::Make(std::shared_ptr<const Model> model, Storage storage) {
+  const ModelPart whole = {{0, model->config().layers}, true};
+  return Make(std::move(model), storage, whole);
 }
 
-Weights::Weights(std::unique_ptr<const Model> model, Storage storage)
-    : model_(std::move(model)), storage_(storage) {
-  embedding_ = ToMatrix(model_->embedding());
-  lm_head_ = config().tied_embeddings ? embedding_ : ToMatrix(model_->lm_head());
-  final_norm_ = ToVector(model_->final_norm());
-  for (const LayerWeights& from : model_->layers()) {
+std::unique_ptr<Weights> Weights::Make(std::shared_ptr<const Model> model, Storage storage,
+                                       const ModelPart& part) {
+  return std::unique_ptr<Weights>(new Weights(std::move(model), storage, part));
+}
+
+Weights::Weights(std::shared_ptr<const Model> model, Storage storage, const ModelPart& part)
+    : model_(std::move(model)), storage_(storage), part_(part) {
+  if (part_.ends) {
+    embedding_ = ToMatrix(model_->embedding());
+    lm_head_ = config().tied_embeddings ? embedding_ : ToMatrix(model_->lm_head());
+    final_norm_ = ToVector(model_->final_norm());
+  }
+  for (int64_t index = part_.blocks.begin; index < part_.blocks.end; ++index) {
+    const LayerWeights& from = model_->layers()[index];
     Layer& layer = layers_.emplace_back();
     layer.q = ToMatrix(from.q, from.q_bias);
     layer.k = ToMatrix(from.k, from.k_bias);

@@ -2,7 +2,9 @@
 //
 // Purpose: matrices in fp32 or bf16, norms and biases in fp32. A matrix whose file already has the wanted
 // type is used where the file is mapped, so ranks of one machine share it through the page cache; others are
-// converted once. fp16 becomes fp32, exactly. Threads: immutable once made; ranks of a process share one.
+// converted once. fp16 becomes fp32, exactly. A server of a pipeline has a part of them: consecutive blocks,
+// and the ends (embedding, final norm, lm_head) where it is the head. What is outside of the part is neither
+// read nor converted. Threads: immutable once made; ranks of a process share one.
 #ifndef BFIO_WORKER_ENGINE_CPU_WEIGHTS_H_
 #define BFIO_WORKER_ENGINE_CPU_WEIGHTS_H_
 
@@ -13,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "worker/engine/cpu/aligned.h"
+#include "worker/engine/model/block_range.h"
 #include "worker/engine/model/element.h"
 #include "worker/engine/model/model.h"
 
@@ -48,25 +51,34 @@ struct Layer {
 
 class Weights {
  public:
-  static std::unique_ptr<Weights> Make(std::unique_ptr<const Model> model, Storage storage);
+  static std::unique_ptr<Weights> Make(std::shared_ptr<const Model> model, Storage storage);
+  // REQUIRES: part.blocks lies within the model's.
+  static std::unique_ptr<Weights> Make(std::shared_ptr<const Model> model, Storage storage,
+                                       const ModelPart& part);
 
+  // The whole model's.
   const ModelConfig& config() const { return model_->config(); }
-  // Matrix of rows rather than of a product.
+  const ModelPart& part() const { return part_; }
+  // Matrix of rows rather than of a product. This, the head and the norm are empty in a part without ends.
   const Matrix& embedding() const { return embedding_; }
   const Matrix& lm_head() const { return lm_head_; }
   const std::vector<float>& final_norm() const { return final_norm_; }
+  // The part's, first one first.
   const std::vector<Layer>& layers() const { return layers_; }
+  // By the model's count. REQUIRES: part().blocks contains it.
+  const Layer& block(int64_t index) const { return layers_[index - part_.blocks.begin]; }
   // What a step reads at least: layers and lm_head; not the embedding, of which it reads a row per token.
   int64_t step_bytes() const;
 
  private:
-  Weights(std::unique_ptr<const Model> model, Storage storage);
+  Weights(std::shared_ptr<const Model> model, Storage storage, const ModelPart& part);
 
   Matrix ToMatrix(const TensorView& tensor, const TensorView& bias = {});
 
   // Keeps the files mapped.
-  const std::unique_ptr<const Model> model_;
+  const std::shared_ptr<const Model> model_;
   const Storage storage_;
+  const ModelPart part_;
   Matrix embedding_, lm_head_;
   std::vector<float> final_norm_;
   std::vector<Layer> layers_;

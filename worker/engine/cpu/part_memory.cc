@@ -1,0 +1,61 @@
+#include "worker/engine/cpu/part_memory.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "worker/engine/model/layout.h"
+
+namespace bfio::worker::cpu {
+namespace {
+
+int64_t MatrixBytes(const TensorView& tensor, Storage storage) {
+  if (!tensor.present()) return 0;
+  // Norms and biases are kept in fp32.
+  if (tensor.shape.size() < 2) return 4 * tensor.elements();
+  const bool bf16 = storage == Storage::kBf16 || (storage == Storage::kAuto && tensor.dtype == DType::kBF16);
+  return (bf16 ? 2 : 4) * tensor.elements();
+}
+
+std::string MiB(int64_t bytes) {
+  return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / (1 << 20));
+}
+
+}  // namespace
+
+ModelBytes BytesOf(const Model& model, Storage weights, Storage kv) {
+  const ModelConfig& config = model.config();
+  ModelBytes bytes;
+  bytes.ends = MatrixBytes(model.embedding(), weights) + MatrixBytes(model.final_norm(), weights);
+  if (!config.tied_embeddings) bytes.ends += MatrixBytes(model.lm_head(), weights);
+  const std::vector<LayerTensor> tensors = LayerTensors(config);
+  for (const LayerWeights& layer : model.layers()) {
+    int64_t block = 0;
+    for (const LayerTensor& tensor : tensors) block += MatrixBytes(layer.*tensor.place, weights);
+    bytes.block = std::max(bytes.block, block);
+  }
+  bytes.kv_token = PartShape(config, 1, kLanes, 1, kv).token_bytes();
+  return bytes;
+}
+
+KvShape PartShape(const ModelConfig& config, int64_t blocks, int32_t page_tokens, int64_t pages, Storage kv) {
+  KvShape shape;
+  shape.layers = blocks;
+  shape.kv_heads = config.kv_heads;
+  shape.head_dim = config.head_dim;
+  shape.page_tokens = page_tokens;
+  shape.pages = pages;
+  shape.bf16 = kv == Storage::kBf16;
+  return shape;
+}
+
+absl::Status CheckFits(const ModelBytes& bytes, const ModelPart& part, int64_t kv_bytes, int64_t limit) {
+  const int64_t weights = bytes.Weights(part);
+  if (weights + kv_bytes <= limit) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "blocks ", part.blocks.begin, " to ", part.blocks.end - 1, part.ends ? " with embedding and head" : "",
+      " take ", MiB(weights), " and their KV cache ", MiB(kv_bytes), ", ", MiB(weights + kv_bytes - limit),
+      " more than the memory limit of ", MiB(limit)));
+}
+
+}  // namespace bfio::worker::cpu

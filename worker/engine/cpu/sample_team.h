@@ -1,0 +1,35 @@
+// Draws tokens from logits, shared out over an engine's threads.
+//
+// Purpose: what the CPU engine and a pipeline's head have in common. Threads: used by the thread that leads
+// the team.
+#ifndef BFIO_WORKER_ENGINE_CPU_SAMPLE_TEAM_H_
+#define BFIO_WORKER_ENGINE_CPU_SAMPLE_TEAM_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "worker/engine/cpu/threads.h"
+#include "worker/engine/sampling/sampler.h"
+
+namespace bfio::worker::cpu {
+
+class SampleTeam {
+ public:
+  explicit SampleTeam(int32_t threads)
+      : samplers_(static_cast<size_t>(threads)), statuses_(static_cast<size_t>(threads)) {}
+
+  // `logits`: [draws, vocab]. REQUIRES: `threads` has as many as this team; draws and drawn are as long.
+  absl::Status Run(Threads& threads, absl::Span<const float> logits, absl::Span<const Draw> draws,
+                   absl::Span<Drawn> drawn);
+
+ private:
+  // By thread.
+  std::vector<Sampler> samplers_;
+  std::vector<absl::Status> statuses_;
+};
+
+}  // namespace bfio::worker::cpu
+
+#endif  // BFIO_WORKER_ENGINE_CPU_SAMPLE_TEAM_H_

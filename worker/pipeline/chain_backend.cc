@@ -1,0 +1,60 @@
+#include "worker/pipeline/chain_backend.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/base/clock.h"
+#include "worker/engine/cpu/cpu_engine.h"
+
+namespace bfio::worker {
+
+ChainBackend::ChainBackend(const ChainBackendOptions& options, std::unique_ptr<cpu::Forward> forward,
+                           std::unique_ptr<Outlet> outlet, std::shared_ptr<Returns> returns)
+    : options_(options),
+      facts_(FactsOf(forward->weights().config())),
+      forward_(std::move(forward)),
+      outlet_(std::move(outlet)),
+      returns_(std::move(returns)),
+      samplers_(options.threads) {}
+
+int64_t ChainBackend::Pieces(int64_t rows) const {
+  const int64_t bytes = rows * forward_->weights().config().hidden * static_cast<int64_t>(sizeof(float));
+  const int64_t least = (bytes + kMaxHiddenBytes - 1) / kMaxHiddenBytes;
+  return std::clamp<int64_t>(options_.micro_batches, least, kMaxInFlight);
+}
+
+absl::Status ChainBackend::Send(StepPlan piece, absl::Span<const float> hidden) {
+  const auto width = static_cast<size_t>(forward_->weights().config().hidden);
+  MicroBatch batch;
+  batch.number = returns_->Expect(static_cast<size_t>(piece.draws()) * width);
+  batch.plan = std::move(piece);
+  batch.hidden.assign(hidden.begin(), hidden.end());
+  return outlet_->Send(std::move(batch));
+}
+
+absl::Status ChainBackend::Run(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn) {
+  if (plan.rows() == 0) return absl::OkStatus();
+  if (outlet_ == nullptr) {
+    const std::vector<float> wanted = WantedRows(plan, forward_->RunHead(plan));
+    return samplers_.Run(forward_->threads(), forward_->Logits(wanted), draws, drawn);
+  }
+  std::vector<size_t> pieces;
+  for (StepPlan& piece : CutPlan(plan, Pieces(plan.rows()))) {
+    pieces.push_back(static_cast<size_t>(piece.draws()));
+    const auto hidden = forward_->RunHead(piece);
+    if (absl::Status status = Send(std::move(piece), hidden); !status.ok()) return status;
+  }
+  const absl::Time deadline = MonotonicNow() + options_.timeout;
+  size_t first = 0;
+  for (const size_t count : pieces) {
+    const auto hidden = returns_->Await(deadline - MonotonicNow());
+    if (!hidden.ok()) return hidden.status();
+    absl::Status status = samplers_.Run(forward_->threads(), forward_->Logits(*hidden),
+                                        draws.subspan(first, count), drawn.subspan(first, count));
+    if (!status.ok()) return status;
+    first += count;
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace bfio::worker

@@ -1,0 +1,62 @@
+// The head of a chain as the backend of a decode engine: to everybody else the chain is one worker.
+//
+// Purpose: embeds a step's rows, runs the head's own blocks, sends the rows around the chain in several
+// micro-batches, and draws tokens from what comes back. The head has embedding, final norm and lm_head, so
+// hidden rows are all that travels, and only those that a token is drawn from travel back. Rows do not depend
+// on each other, so cutting a step changes no bit. Threads: used by one thread (backend.h).
+//
+// Errors: a chain that breaks or is late fails the step, which ends this engine for good; the router replays
+// its requests elsewhere.
+#ifndef BFIO_WORKER_PIPELINE_CHAIN_BACKEND_H_
+#define BFIO_WORKER_PIPELINE_CHAIN_BACKEND_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "worker/engine/cpu/forward.h"
+#include "worker/engine/cpu/sample_team.h"
+#include "worker/engine/decode/backend.h"
+#include "worker/pipeline/neighbours.h"
+#include "worker/pipeline/returns.h"
+
+namespace bfio::worker {
+
+struct ChainBackendOptions {
+  // Of the head's team; as Forward's.
+  int32_t threads = 1;
+  // A step is cut into so many micro-batches, where it has as many rows; 1..kMaxInFlight.
+  int32_t micro_batches = 1;
+  // How long a step's result may take around the chain.
+  absl::Duration timeout = absl::Seconds(10);
+};
+
+class ChainBackend final : public Backend {
+ public:
+  // `outlet` null: the head has all blocks. Otherwise results come to `returns`. REQUIRES: the weights have
+  // the ends, and `forward` the chain's first blocks.
+  ChainBackend(const ChainBackendOptions& options, std::unique_ptr<cpu::Forward> forward,
+               std::unique_ptr<Outlet> outlet, std::shared_ptr<Returns> returns);
+
+  absl::string_view name() const override { return "cpu"; }
+  const ModelFacts& facts() const override { return facts_; }
+  absl::Status Run(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn) override;
+
+ private:
+  // Micro-batches of a step of so many rows.
+  int64_t Pieces(int64_t rows) const;
+  absl::Status Send(StepPlan piece, absl::Span<const float> hidden);
+
+  const ChainBackendOptions options_;
+  ModelFacts facts_;
+  const std::unique_ptr<cpu::Forward> forward_;
+  const std::unique_ptr<Outlet> outlet_;
+  const std::shared_ptr<Returns> returns_;
+  cpu::SampleTeam samplers_;
+};
+
+}  // namespace bfio::worker
+
+#endif  // BFIO_WORKER_PIPELINE_CHAIN_BACKEND_H_
