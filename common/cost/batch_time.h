@@ -1,0 +1,97 @@
+// How long one batch of prompt tokens and decodes takes on one engine, by its token load.
+//
+// Purpose: the time law of "Throughput-Optimal Scheduling Algorithms for LLM Inference and AI Agents": a
+// floor that reading the weights takes, a slope beyond the load at which compute takes over, and, where they
+// are given, its appendix's terms for long contexts (A.1, A.2) and for memory that overflows (A.3). Beside
+// step_time.h, which is of decode alone, by resident tokens. Pure. Tokens in, seconds out. Any thread.
+#ifndef BFIO_COMMON_COST_BATCH_TIME_H_
+#define BFIO_COMMON_COST_BATCH_TIME_H_
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+
+namespace bfio {
+
+// What a batch consists of, as far as its time goes.
+struct BatchLoad {
+  // x: prompt tokens and decodes.
+  int64_t tokens = 0;
+  // A prompt's piece attends to what is before it and to itself: sum over prompts of p (done + p / 2).
+  double prefill_pairs = 0;
+  // Sum over decodes of the tokens in their caches.
+  double decode_context = 0;
+  // Resident KV tokens beyond the memory.
+  int64_t overflow_tokens = 0;
+
+  // A piece of `tokens` of a prompt, of which `done` are in the cache.
+  void AddPrefill(int64_t piece, int64_t done) {
+    tokens += piece;
+    prefill_pairs +=
+        static_cast<double>(piece) * (static_cast<double>(done) + static_cast<double>(piece) / 2);
+  }
+  void AddDecode(int64_t context) {
+    ++tokens;
+    decode_context += static_cast<double>(context);
+  }
+};
+
+// t(x) = c + a max(0, x - b0) + k1 prefill_pairs + k2 decode_context + min(swap k, recompute k) for k tokens
+// of overflow; an empty batch takes no time. With a granule, x is rounded up to whole ones.
+struct BatchCost {
+  // The paper's fit of Llama-3-70B on two A100 with tensor parallelism.
+  double c_s = 45.5e-3;
+  double a_s_per_token = 0.30e-3;
+  int64_t b0_tokens = 64;
+  // 1: none. The paper's third version has a staircase instead of the slope.
+  int64_t granule_tokens = 1;
+  // The paper names no coefficients; 0: no such term. LongContextLlama70B below is by bandwidths.
+  double k1_s_per_pair = 0;
+  double k2_s_per_token = 0;
+  double swap_s_per_token = 0;
+  double recompute_s_per_token = 0;
+
+  double Seconds(const BatchLoad& load) const {
+    if (load.tokens <= 0) return 0;
+    const int64_t steps = (load.tokens + granule_tokens - 1) / granule_tokens;
+    const auto beyond = static_cast<double>(std::max<int64_t>(0, steps * granule_tokens - b0_tokens));
+    return c_s + a_s_per_token * beyond + k1_s_per_pair * load.prefill_pairs +
+           k2_s_per_token * load.decode_context +
+           std::min(swap_s_per_token, recompute_s_per_token) * static_cast<double>(load.overflow_tokens);
+  }
+  double Seconds(int64_t tokens) const { return Seconds(BatchLoad{.tokens = tokens}); }
+
+  // Tokens per second of full batches: what a work-conserving scheduler can take, prompts and decodes
+  // together.
+  double Capacity(int64_t token_budget) const {
+    return static_cast<double>(token_budget) / Seconds(token_budget);
+  }
+};
+
+// The same engine with the appendix's terms, from the architecture: 80 layers of width 8,192, 8 KV heads of
+// 128, fp16, so 4 * 8192 * 80 operations per pair of tokens at 2 x 312e12 per second, and 327,680 bytes of KV
+// per token: read at 2 x 2.039e12, swapped out and in at 25e9 bytes per second. Recomputing costs the slope.
+inline BatchCost LongContextLlama70B() {
+  constexpr double kKvBytes = 2.0 * 80 * 8 * 128 * 2;
+  BatchCost cost;
+  cost.k1_s_per_pair = 4.0 * 8192 * 80 / (2 * 312e12);
+  cost.k2_s_per_token = kKvBytes / (2 * 2.039e12);
+  cost.swap_s_per_token = 2 * kKvBytes / 25e9;
+  cost.recompute_s_per_token = cost.a_s_per_token;
+  return cost;
+}
+
+// The paper's third version: CodeLlama-34B, a staircase of 128 tokens. Its constants and those above are of
+// different models and forms, and not to be mixed.
+inline BatchCost StaircaseCodeLlama34B() {
+  BatchCost cost;
+  cost.c_s = 11.28e-3;
+  cost.a_s_per_token = 35.47e-3 / 128;
+  cost.b0_tokens = 0;
+  cost.granule_tokens = 128;
+  return cost;
+}
+
+}  // namespace bfio
+
+#endif  // BFIO_COMMON_COST_BATCH_TIME_H_

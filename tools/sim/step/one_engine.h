@@ -1,0 +1,67 @@
+// One engine, a scheduler, a batch cost, and requests that arrive: the whole of a run and what it shows.
+//
+// Purpose: the driver of worker/scheduler/engine_model.h for a single engine: stability, budgets, latencies.
+// Networks of engines drive engine models themselves. Deterministic. Threads: any, no state.
+#ifndef BFIO_TOOLS_SIM_STEP_ONE_ENGINE_H_
+#define BFIO_TOOLS_SIM_STEP_ONE_ENGINE_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "worker/scheduler/engine_model.h"
+
+namespace bfio::sim {
+
+struct StepArrival {
+  // Seconds.
+  double at = 0;
+  int64_t prefill = 1, decode = 1;
+  int64_t priority = 0;
+};
+
+struct OneEngineOptions {
+  std::string scheduler = "sarathi";
+  worker::BatchOrder order = worker::BatchOrder::kFcfs;
+  worker::EngineModelOptions engine;
+  // No batch starts after it; requests that have not ended by then are cut off.
+  double until_s = 1e18;
+  // Requests and tokens left are kept every so many seconds; 0: not.
+  double sample_s = 0;
+  // Asked now and then; false: the run ends there. May be empty.
+  std::function<bool()> go_on;
+};
+
+// A request's life; seconds, negative: has not come to it.
+struct StepLife {
+  // Its last prompt token was computed; its last token.
+  double prefilled = -1, completed = -1;
+};
+
+struct OneEngineRun {
+  // By arrival.
+  std::vector<StepLife> lives;
+  int64_t completed = 0, batches = 0, tokens = 0;
+  double busy_s = 0, end_s = 0;
+  // Prompts of the backlog stop the scheduler for ever; the run ended there.
+  bool stuck = false;
+  // With sample_s: at sample * sample_s.
+  std::vector<int64_t> requests_left, tokens_left;
+};
+
+// `arrivals` in the order of `at`. INVALID_ARGUMENT for an unknown scheduler, or an arrival of less than a
+// token.
+absl::StatusOr<OneEngineRun> RunOneEngine(const std::vector<StepArrival>& arrivals,
+                                          const OneEngineOptions& options);
+
+// Of completed requests that arrived at `from` or later; seconds.
+struct StepLatencies {
+  std::vector<double> ttft, tpot, e2e;
+};
+StepLatencies LatenciesOf(const std::vector<StepArrival>& arrivals, const OneEngineRun& run, double from);
+
+}  // namespace bfio::sim
+
+#endif  // BFIO_TOOLS_SIM_STEP_ONE_ENGINE_H_
