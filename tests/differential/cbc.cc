@@ -14,28 +14,22 @@ namespace {
 
 namespace fs = std::filesystem;
 
-absl::StatusOr<CbcAnswer> ReadAnswer(const fs::path& file, const core::Instance& instance) {
+absl::StatusOr<CbcVariables> ReadVariables(const fs::path& file) {
   std::ifstream in(file);
   std::string line;
   if (!std::getline(in, line)) return absl::UnavailableError("cbc wrote no solution");
-  CbcAnswer answer;
+  CbcVariables answer;
   answer.optimal = line.rfind("Optimal", 0) == 0;
-  answer.solution.worker_of.assign(instance.items.size(), core::kUnassigned);
   // INDEX NAME VALUE REDUCED_COST, with "**" before a column that is not feasible.
-  int64_t placed = 0;
   while (std::getline(in, line)) {
-    int item = 0, worker = 0;
+    char name[64];
     double value = 0;
-    const size_t name = line.find(" x_");
-    if (name == std::string::npos) continue;
-    if (std::sscanf(line.c_str() + name, " x_%d_%d %lf", &item, &worker, &value) != 3) {
+    const char* text = line.c_str() + line.find_first_not_of(" *");
+    if (std::sscanf(text, "%*d %63s %lf", name, &value) != 2) {
       return absl::UnavailableError(absl::StrCat("cbc's line '", line, "' is not understood"));
     }
-    if (value < 0.5) continue;
-    answer.solution.worker_of[item] = worker;
-    ++placed;
+    answer.values[name] = value;
   }
-  answer.found = placed > 0;
   return answer;
 }
 
@@ -45,7 +39,7 @@ bool HaveCbc() {
   return std::system("command -v cbc > /dev/null 2>&1") == 0;
 }
 
-absl::StatusOr<CbcAnswer> SolveWithCbc(absl::string_view lp, const core::Instance& instance, double seconds) {
+absl::StatusOr<CbcVariables> RunCbc(absl::string_view lp, double seconds) {
   std::string folder = fs::temp_directory_path() / "bfio-cbc-XXXXXX";
   if (mkdtemp(folder.data()) == nullptr) return absl::UnavailableError("no temporary folder");
   const fs::path dir = folder, problem = dir / "problem.lp", answer_file = dir / "answer.txt";
@@ -54,11 +48,25 @@ absl::StatusOr<CbcAnswer> SolveWithCbc(absl::string_view lp, const core::Instanc
       absl::StrFormat("cbc %s seconds %g ratioGap 0 allowableGap 1e-4 solve solution %s > %s 2>&1",
                       problem.string(), seconds, answer_file.string(), (dir / "log.txt").string());
   const int code = std::system(command.c_str());
-  absl::StatusOr<CbcAnswer> answer = code == 0
-                                         ? ReadAnswer(answer_file, instance)
-                                         : absl::UnavailableError(absl::StrCat("cbc exited with ", code));
+  absl::StatusOr<CbcVariables> answer =
+      code == 0 ? ReadVariables(answer_file) : absl::UnavailableError(absl::StrCat("cbc exited with ", code));
   std::error_code ignored;
   fs::remove_all(dir, ignored);
+  return answer;
+}
+
+absl::StatusOr<CbcAnswer> SolveWithCbc(absl::string_view lp, const core::Instance& instance, double seconds) {
+  const absl::StatusOr<CbcVariables> variables = RunCbc(lp, seconds);
+  if (!variables.ok()) return variables.status();
+  CbcAnswer answer;
+  answer.optimal = variables->optimal;
+  answer.solution.worker_of.assign(instance.items.size(), core::kUnassigned);
+  for (const auto& [name, value] : variables->values) {
+    int item = 0, worker = 0;
+    if (value < 0.5 || std::sscanf(name.c_str(), "x_%d_%d", &item, &worker) != 2) continue;
+    answer.solution.worker_of[item] = worker;
+    answer.found = true;
+  }
   return answer;
 }
 

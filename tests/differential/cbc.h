@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "router/core/solver/instance.h"
@@ -14,6 +15,17 @@ namespace bfio::testing {
 // False when no cbc program is on the path.
 bool HaveCbc();
 
+// What cbc says of any problem: the variables that are not 0, by name.
+struct CbcVariables {
+  // Proven optimal; otherwise the best it found within the limit, or nothing.
+  bool optimal = false;
+  absl::flat_hash_map<std::string, double> values;
+};
+
+// Writes `lp` beside its solution into a fresh folder under the temporary directory, and removes it again.
+// `seconds` limits cbc's processor time. UNAVAILABLE when cbc did not run or its answer cannot be read.
+absl::StatusOr<CbcVariables> RunCbc(absl::string_view lp, double seconds);
+
 struct CbcAnswer {
   // Proven optimal; otherwise the best it found within the limit, if it found any.
   bool optimal = false;
@@ -22,8 +34,7 @@ struct CbcAnswer {
   core::Solution solution;
 };
 
-// Writes `lp` beside its solution into a fresh folder under the temporary directory, and removes it again.
-// `seconds` limits cbc's processor time. UNAVAILABLE when cbc did not run or its answer cannot be read.
+// An exported decision. Errors as RunCbc.
 absl::StatusOr<CbcAnswer> SolveWithCbc(absl::string_view lp, const core::Instance& instance, double seconds);
 
 }  // namespace bfio::testing

@@ -1,0 +1,74 @@
+// What chains are composed of: servers with memory and speed, and a service of equal blocks.
+//
+// Purpose: the model of "Serving Chain-structured Jobs with Large Memory Footprints", section 2.1, as plain
+// data that placement, composition, bounds and planner share. A model of L blocks (layers) is too large for
+// one server; a server hosts a range of consecutive blocks, and a job passes through a chain of servers that
+// together process every block once, in order. On each server it holds one cache slot per block it is
+// processed by there, as long as it is in service.
+//
+// Units: memory in GB, times in seconds for a job of mean size, rates in jobs per second; any others that fit
+// together do as well. Blocks count from 0 (the paper counts from 1). Threads: plain values.
+#ifndef BFIO_ROUTER_CORE_CHAIN_SERVER_POOL_H_
+#define BFIO_ROUTER_CORE_CHAIN_SERVER_POOL_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+
+namespace bfio::core {
+
+struct ChainServer {
+  std::string name;
+  // M_j
+  double memory = 0;
+  // tau^c_j: what every job that visits the server spends on the way, all tokens together.
+  double communication = 0;
+  // tau^p_j: what each block takes a job there, all tokens together.
+  double compute = 0;
+};
+
+struct ChainService {
+  // L
+  int32_t blocks = 0;
+  // s_m: memory of a block's weights. s_c: cache of one job in one block.
+  double block_size = 0;
+  double cache_size = 0;
+};
+
+// Blocks [first, first + count); none where count is 0.
+struct BlockRange {
+  int32_t first = 0;
+  int32_t count = 0;
+
+  int32_t end() const { return first + count; }
+  friend bool operator==(const BlockRange& a, const BlockRange& b) {
+    return a.first == b.first && a.count == b.count;
+  }
+};
+
+// By server, as many as the pool has.
+using Placement = std::vector<BlockRange>;
+
+// Most blocks a service may have, and servers a pool; far beyond what is served, small enough for tables.
+inline constexpr int32_t kMostBlocks = 4096;
+inline constexpr size_t kMostServers = 1024;
+// Most cache slots of a server.
+inline constexpr int64_t kMostSlots = int64_t{1} << 20;
+
+// How many whole `unit`s fit into `amount`, with 1e-9 of a unit forgiven (0.3 holds three of 0.1); 0 where
+// none do, at most kMostSlots. REQUIRES: unit > 0.
+int64_t WholeUnits(double amount, double unit);
+
+// Cache slots that a server has left beside the blocks it hosts.
+int64_t CacheSlots(const ChainServer& server, const ChainService& service, const BlockRange& range);
+
+// INVALID_ARGUMENT names the server and field: sizes that are not finite and positive, times below 0, servers
+// that take no time at all, a cache so small that a server has more than kMostSlots.
+absl::Status CheckPool(absl::Span<const ChainServer> servers, const ChainService& service);
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_CHAIN_SERVER_POOL_H_
