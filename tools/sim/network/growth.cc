@@ -1,0 +1,39 @@
+#include "tools/sim/network/growth.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+namespace bfio::sim {
+
+double SecondHalfSlope(absl::Span<const int64_t> samples, double every) {
+  const absl::Span<const int64_t> half = samples.subspan(samples.size() / 2);
+  const auto n = static_cast<double>(half.size());
+  double mean = 0;
+  for (const int64_t y : half) mean += static_cast<double>(y) / n;
+  double xy = 0, xx = 0;
+  for (size_t i = 0; i < half.size(); ++i) {
+    const double x = static_cast<double>(i) - (n - 1) / 2;
+    xy += x * (static_cast<double>(half[i]) - mean);
+    xx += x * x;
+  }
+  return xy / xx / every;
+}
+
+std::string GrowthVerdict::Name() const {
+  return kind == kBounded ? "bounded" : kind == kGrows ? "grows" : "undecided";
+}
+
+GrowthVerdict JudgeGrowth(absl::Span<const double> slopes, double threshold) {
+  GrowthVerdict verdict;
+  std::vector<double> sorted(slopes.begin(), slopes.end());
+  std::sort(sorted.begin(), sorted.end());
+  const size_t n = sorted.size();
+  verdict.median_slope = (sorted[(n - 1) / 2] + sorted[n / 2]) / 2;
+  verdict.false_alarm_rate = std::pow(0.5, static_cast<double>(n));
+  if (sorted.front() > threshold) verdict.kind = GrowthVerdict::kGrows;
+  if (sorted.back() < threshold) verdict.kind = GrowthVerdict::kBounded;
+  return verdict;
+}
+
+}  // namespace bfio::sim
