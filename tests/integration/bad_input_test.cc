@@ -42,6 +42,22 @@ TEST(BadInput, UnknownFlagAndBadValue) {
   ExpectOneLine("bfio_worker", {"--engine=quantum"}, 2, "quantum");
   ExpectOneLine("bfio_worker", {"--barrier=pigeon"}, 2, "pigeon");
   ExpectOneLine("bfio_loadgen", {"--arrival=never"}, 2, "never");
+  ExpectOneLine("bfio_plan", {"--demand=much"}, 2, "'much' is no number above 0");
+  ExpectOneLine("bfio_plan", {"--pool=/nonexistent"}, 2, "--pool=/nonexistent: cannot be read");
+}
+
+TEST(BadInput, PlansThatCannotBe) {
+  const std::string pool = absl::StrCat("--pool=", WriteFile("pool.json", R"({"servers": [
+      {"count": 3, "memory_gb": 10, "block_ms": 100, "rtt_ms": 20}]})"));
+  const std::string model =
+      absl::StrCat("--model=", WriteFile("model.json", R"({"blocks": 24, "block_gb": 1, "cache_gb": 0.1})"));
+  ExpectOneLine("bfio_plan", {pool, model, "--demand=3"}, 1, "rate: the demand of 3 jobs/s");
+  const RunResult run = RunProgram("bfio_plan", {pool, model, "--demand=0.1", "--json"});
+  EXPECT_EQ(run.code, 0) << run.err;
+  EXPECT_THAT(run.out, HasSubstr("\"blocks\":24"));
+  const std::string large =
+      absl::StrCat("--model=", WriteFile("large.json", R"({"blocks": 40, "block_gb": 1, "cache_gb": 0.1})"));
+  ExpectOneLine("bfio_plan", {pool, large}, 1, "the pool holds 27 of 40 blocks; 13 blocks (14.3 GB) more");
 }
 
 TEST(BadInput, TakenPort) {
