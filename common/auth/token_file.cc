@@ -10,8 +10,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "spdlog/spdlog.h"
-
+#include "common/base/spdlog.h"
 namespace bfio {
 namespace {
 

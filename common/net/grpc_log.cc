@@ -3,10 +3,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "common/base/spdlog.h"
 #include "common/telemetry/refusal_log.h"
 #include "grpc/support/log.h"
-#include "spdlog/spdlog.h"
-
 namespace bfio {
 namespace {
 

@@ -9,10 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/auth/token_file.h"
+#include "common/base/spdlog.h"
 #include "grpcpp/security/tls_certificate_provider.h"
 #include "grpcpp/security/tls_credentials_options.h"
-#include "spdlog/spdlog.h"
-
 namespace bfio {
 namespace {
 

@@ -8,11 +8,10 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "common/base/spdlog.h"
 #include "common/telemetry/log_format.h"
 #include "spdlog/formatter.h"
 #include "spdlog/sinks/stdout_sinks.h"
-#include "spdlog/spdlog.h"
-
 namespace bfio {
 namespace {
 

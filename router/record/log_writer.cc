@@ -1,8 +1,6 @@
 #include "router/record/log_writer.h"
 
 #include <signal.h>
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <limits>
@@ -14,6 +12,7 @@
 #include "absl/strings/str_format.h"
 #include "common/base/append_file.h"
 #include "common/base/mutex.h"
+#include "common/base/spdlog.h"
 #include "router/record/codec.h"
 #include "router/record/log_format.h"
 #include "router/record/segment_files.h"

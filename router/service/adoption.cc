@@ -1,9 +1,8 @@
 // The decision loop and what workers hold: requests of an earlier router, and whether the tokens tally.
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <utility>
 
+#include "common/base/spdlog.h"
 #include "router/service/decision_loop.h"
 #include "router/service/held_request.h"
 

@@ -1,13 +1,12 @@
 #include "router/service/decision_loop.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
+#include "common/base/spdlog.h"
 #include "common/net/status.h"
 #include "router/core/shadow/shadowed_policy.h"
 

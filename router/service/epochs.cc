@@ -1,10 +1,9 @@
 // The decision loop when the group changes: who serves, and what becomes of requests whose worker is lost.
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/spdlog.h"
 #include "common/net/status.h"
 #include "router/service/decision_loop.h"
 

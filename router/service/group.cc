@@ -1,11 +1,10 @@
 #include "router/service/group.h"
 
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/spdlog.h"
 #include "router/service/convert.h"
 
 namespace bfio::router {

@@ -1,6 +1,4 @@
 // bfio_router: flags to options, then RouterServer until a signal comes.
-#include <spdlog/spdlog.h>
-
 #include <cstdio>
 
 #include "absl/flags/flag.h"
@@ -9,6 +7,7 @@
 #include "absl/strings/str_split.h"
 #include "bfio/v1/config.pb.h"
 #include "common/base/shutdown.h"
+#include "common/base/spdlog.h"
 #include "common/config/command_line.h"
 #include "common/config/program.h"
 #include "common/telemetry/log.h"

@@ -1,10 +1,9 @@
 // The decision loop's streams that break and go on: a client that comes back, a router that was restarted.
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/spdlog.h"
 #include "common/net/status.h"
 #include "router/service/decision_loop.h"
 #include "router/service/held_request.h"

@@ -9,12 +9,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/base/spdlog.h"
 #include "common/net/grpc_log.h"
 #include "router/core/shadow/shadowed_policy.h"
 #include "router/record/log_writer.h"
 #include "router/service/web.h"
-#include "spdlog/spdlog.h"
-
 namespace bfio::router {
 namespace {
 

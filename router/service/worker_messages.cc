@@ -1,10 +1,9 @@
 // The decision loop and its workers: what they report, what they refuse, who leaves.
-#include <spdlog/spdlog.h>
-
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/spdlog.h"
 #include "common/net/status.h"
 #include "router/service/convert.h"
 #include "router/service/decision_loop.h"

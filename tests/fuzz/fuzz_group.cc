@@ -1,8 +1,6 @@
 // The router's end of the protocol: workers that come, answer, fail, leave and lie, in any order, and time.
 //
 // Streams are real sessions that no server has taken up: what they would write stays with them.
-#include <spdlog/spdlog.h>
-
 #include <memory>
 #include <set>
 #include <string>
@@ -10,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/spdlog.h"
 #include "google/protobuf/stubs/logging.h"
 #include "router/service/group.h"
 #include "tests/fuzz/fuzz.h"

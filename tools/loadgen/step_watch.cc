@@ -3,8 +3,7 @@
 #include <utility>
 
 #include "common/base/clock.h"
-#include "spdlog/spdlog.h"
-
+#include "common/base/spdlog.h"
 namespace bfio::loadgen {
 namespace {
 

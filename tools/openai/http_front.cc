@@ -1,7 +1,5 @@
 #include "tools/openai/http_front.h"
 
-#include <spdlog/spdlog.h>
-
 #include <atomic>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -14,6 +12,7 @@
 #include "common/auth/bearer_tokens.h"
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
+#include "common/base/spdlog.h"
 #include "common/http/host_name.h"
 #include "common/http/plain_requests.h"
 #include "common/net/address.h"

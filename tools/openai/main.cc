@@ -10,12 +10,12 @@
 #include "bfio/v1/config.pb.h"
 #include "common/auth/token_file.h"
 #include "common/base/shutdown.h"
+#include "common/base/spdlog.h"
 #include "common/config/program.h"
 #include "common/net/address.h"
 #include "common/net/exposure.h"
 #include "common/net/grpc_log.h"
 #include "common/telemetry/log.h"
-#include "spdlog/spdlog.h"
 #include "tools/client/client.h"
 #include "tools/openai/http_front.h"
 

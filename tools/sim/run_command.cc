@@ -14,6 +14,7 @@
 #include "common/base/clock.h"
 #include "common/base/shutdown.h"
 #include "common/config/command_line.h"
+#include "nlohmann/json.hpp"
 #include "tools/sim/experiment/runner.h"
 #include "tools/sim/flags.h"
 #include "tools/sim/run/policy_stack.h"

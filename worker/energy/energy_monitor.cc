@@ -4,8 +4,7 @@
 #include <utility>
 
 #include "common/base/clock.h"
-#include "spdlog/spdlog.h"
-
+#include "common/base/spdlog.h"
 namespace bfio::worker {
 
 EnergyMonitor::EnergyMonitor(std::unique_ptr<EnergyMeter> meter, absl::Duration window)

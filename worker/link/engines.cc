@@ -4,8 +4,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "spdlog/spdlog.h"
-
+#include "common/base/spdlog.h"
 namespace bfio::worker {
 namespace {
 

@@ -9,10 +9,10 @@
 #include "absl/strings/str_split.h"
 #include "bfio/v1/config.pb.h"
 #include "common/base/shutdown.h"
+#include "common/base/spdlog.h"
 #include "common/config/program.h"
 #include "common/net/grpc_log.h"
 #include "common/telemetry/log.h"
-#include "spdlog/spdlog.h"
 #include "worker/engine/model/bus_error.h"
 #include "worker/link/worker.h"
 

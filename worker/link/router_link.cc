@@ -9,10 +9,10 @@
 #include "bfio/v1/worker.grpc.pb.h"
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
+#include "common/base/spdlog.h"
 #include "common/net/tsan_edge.h"
 #include "common/telemetry/trace_context.h"
 #include "grpcpp/grpcpp.h"
-#include "spdlog/spdlog.h"
 #include "worker/link/convert.h"
 
 namespace bfio::worker {

@@ -6,8 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "spdlog/spdlog.h"
-
+#include "common/base/spdlog.h"
 namespace bfio::worker {
 namespace {
 

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
-#include "spdlog/spdlog.h"
+#include "common/base/spdlog.h"
 #include "worker/barrier/missing_ranks.h"
 #include "worker/barrier/step_peers.h"
 

@@ -14,6 +14,7 @@
 #include "common/workload/trace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "tools/sim/experiment/experiments.h"
 #include "tools/sim/experiment/output.h"
 #include "tools/sim/experiment/rule.h"

@@ -11,6 +11,7 @@
 #include "common/workload/synthetic.h"
 #include "common/workload/trace.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "tools/sim/experiment/arrivals.h"
 #include "tools/sim/experiment/columns.h"
 #include "tools/sim/experiment/experiments.h"

@@ -13,6 +13,7 @@
 #include "common/base/rng.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "tools/sim/experiment/estimate.h"
 #include "tools/sim/experiment/experiments.h"
 #include "tools/sim/experiment/output.h"

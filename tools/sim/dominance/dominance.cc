@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
 #include "router/core/policy/policy.h"
 #include "tools/sim/run/simulation.h"
 #include "tools/sim/run/workload.h"

@@ -17,6 +17,7 @@
 #include "common/base/clock.h"
 #include "common/base/shutdown.h"
 #include "common/workload/trace.h"
+#include "nlohmann/json.hpp"
 #include "router/core/policy/policy.h"
 #include "tools/sim/dominance/dominance.h"
 #include "tools/sim/dominance/dominance_report.h"

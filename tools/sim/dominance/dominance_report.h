@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "nlohmann/json.hpp"
+#include "nlohmann/json_fwd.hpp"
 #include "tools/sim/dominance/dominance.h"
 
 namespace bfio::sim {

@@ -19,6 +19,7 @@
 #include "common/base/clock.h"
 #include "common/base/shutdown.h"
 #include "common/config/command_line.h"
+#include "nlohmann/json.hpp"
 #include "tools/sim/experiment/output.h"
 #include "tools/sim/flags.h"
 

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "nlohmann/json.hpp"
 #include "tools/sim/run/workload.h"
 
 namespace bfio::sim {
@@ -18,9 +19,20 @@ std::vector<std::string> ExperimentContext::PoliciesOr(std::vector<std::string> 
   return policies.empty() ? std::move(own) : policies;
 }
 
+SeededRuns::SeededRuns(std::vector<std::vector<RunJson>> runs)
+    : runs_(std::make_shared<const std::vector<std::vector<RunJson>>>(std::move(runs))) {}
+
+size_t SeededRuns::variants() const {
+  return runs_->size();
+}
+
+const RunJson& SeededRuns::run(size_t variant, size_t seed_index) const {
+  return (*runs_)[variant][seed_index];
+}
+
 std::vector<double> SeededRuns::Values(size_t variant, const std::string& key) const {
   std::vector<double> values;
-  for (const RunJson& run : runs_[variant]) values.push_back(run.at(key).get<double>());
+  for (const RunJson& run : (*runs_)[variant]) values.push_back(run.at(key).get<double>());
   return values;
 }
 

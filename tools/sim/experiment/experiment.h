@@ -82,13 +82,15 @@ struct Variant {
   std::function<StepTap(uint64_t seed)> tap_of_seed = {};
 };
 
+// Shared and never changed, so a copy is cheap. (Behind a pointer, so that only those who look into a run's
+// JSON compile it.)
 class SeededRuns {
  public:
   // By variant, in the order given, and seed.
-  explicit SeededRuns(std::vector<std::vector<RunJson>> runs) : runs_(std::move(runs)) {}
+  explicit SeededRuns(std::vector<std::vector<RunJson>> runs);
 
-  size_t variants() const { return runs_.size(); }
-  const RunJson& run(size_t variant, size_t seed_index) const { return runs_[variant][seed_index]; }
+  size_t variants() const;
+  const RunJson& run(size_t variant, size_t seed_index) const;
   // The values of one key of the run's JSON, by seed.
   std::vector<double> Values(size_t variant, const std::string& key) const;
   Estimate Mean(size_t variant, const std::string& key) const;
@@ -96,7 +98,7 @@ class SeededRuns {
   Estimate Ratio(size_t variant, size_t base, const std::string& key) const;
 
  private:
-  std::vector<std::vector<RunJson>> runs_;
+  std::shared_ptr<const std::vector<std::vector<RunJson>>> runs_;
 };
 
 // Runs every variant with every seed of the context, over all threads.

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "nlohmann/json.hpp"
 #include "tools/sim/experiment/power_study.h"
 #include "tools/sim/experiment/samples.h"
 

@@ -237,7 +237,7 @@ std::string PoolSentence(const Workload& workload, const Grid& grid, const Seede
 
 absl::StatusOr<Findings> Regimes(const ExperimentContext& context) {
   Findings findings;
-  findings.text.push_back(
+  findings.text.emplace_back(
       "Load is a share of saturation: of the requests a second that the group would serve with every slot "
       "taken and perfect balance. In the overload rows the pool is refilled before every decision instead.");
   findings.parameters = CommonParameters(context);

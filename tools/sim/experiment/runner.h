@@ -14,7 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "common/workload/trace.h"
-#include "nlohmann/json.hpp"
+#include "nlohmann/json_fwd.hpp"
 #include "tools/sim/run/options.h"
 #include "tools/sim/run/simulation.h"
 

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "nlohmann/json.hpp"
 #include "router/core/shadow/shadowed_policy.h"
 
 namespace bfio::sim {

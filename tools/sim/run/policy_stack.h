@@ -9,7 +9,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "nlohmann/json.hpp"
+#include "nlohmann/json_fwd.hpp"
 #include "router/core/policy/policy.h"
 #include "router/core/shadow/shadow_set.h"
 #include "tools/sim/run/lp_dump.h"

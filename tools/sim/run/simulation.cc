@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/rng.h"
+#include "nlohmann/json.hpp"
 #include "tools/sim/run/policy_stack.h"
 
 namespace bfio::sim {

@@ -19,7 +19,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "common/workload/trace.h"
-#include "nlohmann/json.hpp"
+#include "nlohmann/json_fwd.hpp"
 #include "tools/sim/run/dispatcher.h"
 #include "tools/sim/run/hints.h"
 #include "tools/sim/run/local_time.h"

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "absl/strings/str_format.h"
+#include "nlohmann/json.hpp"
 
 namespace bfio::sim {
 

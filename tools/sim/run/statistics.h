@@ -17,7 +17,7 @@
 #include "absl/types/span.h"
 #include "common/cost/energy.h"
 #include "common/stats/histogram.h"
-#include "nlohmann/json.hpp"
+#include "nlohmann/json_fwd.hpp"
 #include "tools/sim/run/dispatcher.h"
 #include "tools/sim/run/options.h"
 #include "tools/sim/run/wait_counts.h"
