@@ -68,7 +68,7 @@ struct AdmissionOptions {
 
 // By text:
 //   mc_sf                              Algorithms 1 and 2: shortest first, while memory holds to every end
-//   mc_sf_paced                        the same, no faster than memory is given back in the long run (ours)
+//   mc_sf_paced                        the same, and like requests do not all end together (ours)
 //   mc_fcfs                            the same test in the order of arrival (MC-Benchmark)
 //   (each of these with :margin=N, tokens that a request may make beyond what is believed)
 //   protect:alpha=A                    begins while memory stays within (1 - A) M; on overflow evicts all

@@ -7,8 +7,12 @@
 namespace bfio::core {
 namespace {
 
-// Of the newest request in the mean of those that were begun.
-constexpr double kAreaWeight = 1.0 / 64;
+// Requests are alike when neither total nor output is less than this share of the other's.
+constexpr double kAlike = 0.8;
+// The pace looks at windows up to this share of a request's length.
+constexpr int64_t kWindows = 4;
+// Requests that wait for the pace and are passed by longer ones, in one round.
+constexpr int kMostPassed = 16;
 
 // Token-rounds a request takes.
 double Area(const AdmissionRequest& request) {
@@ -16,10 +20,14 @@ double Area(const AdmissionRequest& request) {
   return (o + 1) * s + o * (o + 1) / 2;
 }
 
+bool Alike(int64_t a, int64_t b) {
+  return static_cast<double>(std::min(a, b)) >= kAlike * static_cast<double>(std::max(a, b));
+}
+
 }  // namespace
 
 MemoryRule::MemoryRule(const AdmissionOptions& options, const MemoryRuleOptions& rule)
-    : options_(options), rule_(rule), credit_(static_cast<double>(options.memory)) {}
+    : options_(options), rule_(rule) {}
 
 MemoryRule::Place MemoryRule::PlaceOf(const Entry& entry) const {
   const bool shortest = rule_.order == MemoryRuleOptions::Order::kShortestFirst;
@@ -36,34 +44,50 @@ void MemoryRule::Decide(int64_t round, AdmissionRound& out) {
   profile_.Advance(round);
   Extend(round);
   EvictOverflow(round, out);
-  // A round's worth is the most that is saved up: what was not used is gone, as the memory was.
-  const auto memory = static_cast<double>(options_.memory);
-  credit_ = std::min(memory, credit_ + memory * static_cast<double>(round - round_));
   round_ = round;
   // What has just been thrown out would be the first to come back.
   if (!out.evict.empty()) return;
-  while (!waiting_.empty()) {
-    Entry& entry = requests_.at(std::get<RequestId>(*waiting_.begin()));
+  int passed = 0;
+  for (auto next = waiting_.begin(); next != waiting_.end();) {
+    Entry& entry = requests_.at(std::get<RequestId>(*next));
     const AdmissionRequest& request = entry.request;
     entry.line = {request.prompt - round, options_.counts_first_round ? round : round + 1,
                   round + request.output + rule_.margin};
     const int64_t peak = profile_.PeakWith(entry.line);
     if (peak > options_.memory) break;
     // Where half the memory stays free to the end, nothing queues for it.
-    if (rule_.paced && credit_ <= 0 && 2 * peak > options_.memory) break;
+    if (rule_.paced && 2 * peak > options_.memory && EndsInAWave(request, entry.line.to)) {
+      if (++passed > kMostPassed) break;
+      ++next;
+      continue;
+    }
     entry.began = round;
-    Charge(Area(request));
     profile_.Add(entry.line);
     ends_.emplace(entry.line.to, request.id);
     began_.emplace(round, request.id);
     out.begin.push_back(request.id);
-    waiting_.erase(waiting_.begin());
+    next = waiting_.erase(next);
   }
 }
 
-void MemoryRule::Charge(double area) {
-  mean_area_ = mean_area_ == 0 ? area : mean_area_ + kAreaWeight * (area - mean_area_);
-  credit_ -= mean_area_;
+bool MemoryRule::EndsInAWave(const AdmissionRequest& request, int64_t end) const {
+  const double rate = static_cast<double>(options_.memory) / Area(request);
+  // Of the one more that whole requests need: a sequence of r a round has windows of n rounds with up to r n
+  // rounded up.
+  const double slack = 1 - std::min(rate, 1 / rate) / 2;
+  const int64_t first = end - request.output / kWindows;
+  double count = 1;
+  for (auto it = ends_.lower_bound({end + 1, RequestId{}}); it != ends_.begin();) {
+    --it;
+    if (it->first < first) return false;
+    const AdmissionRequest& other = requests_.at(it->second).request;
+    if (!Alike(request.output, other.output) ||
+        !Alike(request.prompt + request.output, other.prompt + other.output))
+      continue;
+    ++count;
+    if (count > std::max(1.0, rate * static_cast<double>(end - it->first + 1) + slack)) return true;
+  }
+  return false;
 }
 
 void MemoryRule::Extend(int64_t round) {

@@ -2,10 +2,12 @@
 //
 // Purpose: Algorithms 1 and 2 of the paper, equation (1), and two variants. With exact lengths memory never
 // exceeds M. The paper's optimality claims fail (tests/unit/admission keeps the counterexamples):
-// shortest-first fills memory in waves that end together. The pace is the remedy: in the long run a worker
-// can begin no more than M token-rounds of requests a round, a request of s prompt and o output tokens taking
-// s (o + 1) + o (o + 1) / 2 of them, and beginning no faster than that keeps young and old requests mixed.
-// The pace holds only while more than half the memory is spoken for.
+// shortest-first fills memory in waves: like requests that begin together end together, and until then nobody
+// uses what they will grow into. The pace is the remedy. M tokens carry at most r = M / (s (o + 1) + o (o +
+// 1) / 2) requests of s prompt and o output tokens a round in the long run, so of like requests (total and
+// output within a fifth) no more may end in any n rounds than r n and a part of one. One that would be too
+// many waits, and longer ones may pass it; requests of mixed lengths are hardly ever held back. The pace
+// holds only while more than half the memory is spoken for.
 //
 // Lengths that are only believed: every request counts as `margin` tokens longer. One that outlives even that
 // counts as a quarter longer from then on, again and again; when memory is exceeded all the same, those that
@@ -53,16 +55,14 @@ class MemoryRule final : public AdmissionRule {
   Place PlaceOf(const Entry& entry) const;
   // Requests that should have ended and have not.
   void Extend(int64_t round);
-  void Charge(double area);
+  // Whether one more that ends at `end` would be too many like it.
+  bool EndsInAWave(const AdmissionRequest& request, int64_t end) const;
   void EvictOverflow(int64_t round, AdmissionRound& out);
 
   const AdmissionOptions options_;
   const MemoryRuleOptions rule_;
   int64_t arrivals_ = 0;
   int64_t round_ = 0;
-  // Token-rounds that may be begun, and what a request is charged: the mean of those begun lately, so that
-  // one long request does not hold up many short ones.
-  double credit_ = 0, mean_area_ = 0;
   absl::flat_hash_map<RequestId, Entry> requests_;
   std::set<Place> waiting_;
   // By the time they should end, and by when they began.

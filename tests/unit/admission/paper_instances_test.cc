@@ -5,56 +5,75 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <limits>
 #include <vector>
 
 #include "common/base/rng.h"
+#include "tools/sim/admission/hindsight.h"
 #include "tools/sim/admission/one_worker.h"
 
 namespace bfio::sim {
 namespace {
 
-KvRun Serve(const char* rule, int64_t prompt, const std::vector<int64_t>& outputs, int64_t memory) {
+std::vector<KvArrival> Together(int64_t prompt, const std::vector<int64_t>& outputs) {
   std::vector<KvArrival> arrivals;
   for (const int64_t output : outputs) arrivals.push_back({0, prompt, output});
+  return arrivals;
+}
+
+KvRun Serve(const char* rule, int64_t prompt, const std::vector<int64_t>& outputs, int64_t memory,
+            bool counts_first_round = true) {
   KvRunOptions options;
   options.rule.memory = memory;
-  const auto run = RunOneWorker(rule, arrivals, options);
+  options.rule.counts_first_round = counts_first_round;
+  const auto run = RunOneWorker(rule, Together(prompt, outputs), options);
   EXPECT_TRUE(run.ok()) << run.status();
   return *run;
 }
 
-// The least total latency of all schedules of simultaneous arrivals, by search over the starts in the order
-// of the (sorted) outputs.
-int64_t Optimum(int64_t prompt, const std::vector<int64_t>& outputs, int64_t memory) {
-  const size_t n = outputs.size();
-  int64_t horizon = 0, sum = 0;
-  for (const int64_t output : outputs) horizon += output + 1, sum += output;
-  std::vector<int64_t> used(static_cast<size_t>(2 * horizon + 16));
-  // One after the other is always possible.
-  int64_t best = std::numeric_limits<int64_t>::max();
-  std::vector<int64_t> starts(n);
-  const std::function<void(size_t, int64_t)> place = [&](size_t i, int64_t total) {
-    if (total >= best) return;
-    if (i == n) {
-      best = total;
+// The least total latency of all schedules of simultaneous arrivals.
+int64_t Optimum(int64_t prompt, const std::vector<int64_t>& outputs, int64_t memory,
+                bool counts_first_round = true) {
+  core::AdmissionOptions options;
+  options.memory = memory;
+  options.counts_first_round = counts_first_round;
+  const std::vector<KvArrival> arrivals = Together(prompt, outputs);
+  const auto best = HindsightOptimum(arrivals, options, 10'000'000);
+  EXPECT_TRUE(best.has_value());
+  EXPECT_EQ(ScheduleLatency(arrivals, options, best->began), best->total_latency);
+  return best->total_latency;
+}
+
+// All multisets of 2 to 5 outputs of 1 to 5 tokens, prompts of 1 and 2, memory from what one needs to what
+// two do.
+struct Enumeration {
+  int instances = 0, suboptimal = 0;
+  double ratios = 0, worst = 1;
+};
+Enumeration EnumerateSmall(const char* rule, bool counts_first_round) {
+  Enumeration found;
+  std::vector<int64_t> outputs;
+  const std::function<void(size_t, int64_t)> each = [&](size_t n, int64_t least) {
+    if (outputs.size() == n) {
+      for (int64_t prompt = 1; prompt <= 2; ++prompt) {
+        for (int64_t memory = prompt + 5; memory <= 2 * (prompt + 5); ++memory) {
+          const double ratio = Serve(rule, prompt, outputs, memory, counts_first_round).total_latency /
+                               static_cast<double>(Optimum(prompt, outputs, memory, counts_first_round));
+          ++found.instances;
+          found.suboptimal += ratio > 1;
+          found.ratios += ratio;
+          found.worst = std::max(found.worst, ratio);
+        }
+      }
       return;
     }
-    // Equal outputs change places freely: their starts ascend.
-    const int64_t first = i > 0 && outputs[i] == outputs[i - 1] ? starts[i - 1] : 0;
-    for (int64_t start = first; start <= horizon && total + start < best; ++start) {
-      bool fits = true;
-      for (int64_t t = 0; t <= outputs[i] && fits; ++t)
-        fits = used[static_cast<size_t>(start + t)] + prompt + t <= memory;
-      if (!fits) continue;
-      for (int64_t t = 0; t <= outputs[i]; ++t) used[static_cast<size_t>(start + t)] += prompt + t;
-      starts[i] = start;
-      place(i + 1, total + start);
-      for (int64_t t = 0; t <= outputs[i]; ++t) used[static_cast<size_t>(start + t)] -= prompt + t;
+    for (int64_t output = least; output <= 5; ++output) {
+      outputs.push_back(output);
+      each(n, output);
+      outputs.pop_back();
     }
   };
-  place(0, 0);
-  return best + sum;
+  for (size_t n = 2; n <= 5; ++n) each(n, 1);
+  return found;
 }
 
 TEST(PaperInstances, ShortestFirstIsNotOptimalForSimultaneousArrivals) {
@@ -67,34 +86,20 @@ TEST(PaperInstances, ShortestFirstIsNotOptimalForSimultaneousArrivals) {
 }
 
 TEST(PaperInstances, HowOftenItIsNotAmongAllSmallOnes) {
-  int instances = 0, suboptimal = 0;
-  double ratios = 0, worst = 1;
-  std::vector<int64_t> outputs;
-  const std::function<void(size_t, int64_t)> each = [&](size_t n, int64_t least) {
-    if (outputs.size() == n) {
-      for (int64_t prompt = 1; prompt <= 2; ++prompt) {
-        for (int64_t memory = prompt + 5; memory <= 2 * (prompt + 5); ++memory) {
-          const double ratio = Serve("mc_sf", prompt, outputs, memory).total_latency /
-                               static_cast<double>(Optimum(prompt, outputs, memory));
-          ++instances;
-          suboptimal += ratio > 1;
-          ratios += ratio;
-          worst = std::max(worst, ratio);
-        }
-      }
-      return;
-    }
-    for (int64_t output = least; output <= 5; ++output) {
-      outputs.push_back(output);
-      each(n, output);
-      outputs.pop_back();
-    }
-  };
-  for (size_t n = 2; n <= 5; ++n) each(n, 1);
-  EXPECT_EQ(instances, 3690);
-  EXPECT_EQ(suboptimal, 384);
-  EXPECT_NEAR(ratios / instances, 1.0061, 5e-5);
-  EXPECT_NEAR(worst, 32.0 / 28, 1e-9);
+  const Enumeration printed = EnumerateSmall("mc_sf", true);
+  EXPECT_EQ(printed.instances, 3690);
+  EXPECT_EQ(printed.suboptimal, 384);
+  EXPECT_NEAR(printed.ratios / printed.instances, 1.0061, 5e-5);
+  EXPECT_NEAR(printed.worst, 32.0 / 28, 1e-9);
+}
+
+TEST(PaperInstances, HowOftenItIsNotWhereTheFirstRoundHoldsNothing) {
+  // Later versions of the paper count memory from 1 <= t' - p on.
+  const Enumeration later = EnumerateSmall("mc_sf", false);
+  EXPECT_EQ(later.instances, 3690);
+  EXPECT_EQ(later.suboptimal, 280);
+  EXPECT_NEAR(later.ratios / later.instances, 1.0042, 5e-5);
+  EXPECT_NEAR(later.worst, 1.121, 5e-4);
 }
 
 TEST(PaperInstances, EqualLengthsFillMemoryInWaves) {
@@ -135,11 +140,95 @@ TEST(PaperInstances, EqualLengthsMakeShortestFirstUnstableAndThePaceDoesNot) {
   EXPECT_NEAR(run("mc_sf", 0.8, 5'000).first, 803, 80);
   EXPECT_NEAR(run("mc_sf", 0.8, 20'000).first, 3187, 160);
   EXPECT_GT(run("mc_sf", 0.6, 20'000).second, 700);
-  for (const double rate : {0.5, 0.6, 0.8, 0.9, 0.95}) {
+  for (const double rate : {0.5, 0.6, 0.8, 0.9, 0.95, 0.98}) {
     EXPECT_LT(run("mc_sf_paced", rate, 20'000).second, 100) << rate;
   }
   EXPECT_NEAR(run("mc_sf_paced", 0.8, 20'000).first, 21.9, 1);
   EXPECT_NEAR(run("mc_sf_paced", 0.9, 20'000).first, 24.2, 2.5);
+}
+
+// Poisson arrivals of `rate` a round until `rounds`.
+std::vector<KvArrival> Poisson(double rate, int64_t rounds, uint64_t seed,
+                               const std::function<KvArrival(Rng&)>& draw) {
+  Rng times = Rng(seed).Fork(1), sizes = Rng(seed).Fork(2);
+  std::vector<KvArrival> arrivals;
+  for (double at = times.Exponential() / rate; at < static_cast<double>(rounds);
+       at += times.Exponential() / rate) {
+    arrivals.push_back(draw(sizes));
+    arrivals.back().at = std::ceil(at);
+  }
+  return arrivals;
+}
+
+TEST(PaperInstances, ThePaceIsStableForEqualLengthsOfAnyShape) {
+  struct Case {
+    int64_t prompt, output, memory;
+    bool waves;  // without the pace the queue grows
+  };
+  for (const Case& c : {Case{50, 100, 10'100, true},
+                        {11, 45, 16'492, true},
+                        {0, 20, 777, true},
+                        {3, 1, 100, true},
+                        {30, 15, 2500, true},
+                        {200, 20, 16'492, false},
+                        {1000, 100, 17'000, false}}) {
+    const auto s = static_cast<double>(c.prompt), o = static_cast<double>(c.output);
+    const double most = static_cast<double>(c.memory) / (s * (o + 1) + o * (o + 1) / 2);
+    const int64_t rounds = std::max<int64_t>(40 * c.output, static_cast<int64_t>(20'000 / most));
+    const auto backlog = [&](const char* rule) {
+      KvRunOptions options;
+      options.rule.memory = c.memory;
+      options.max_rounds = rounds;
+      const auto run = RunOneWorker(rule,
+                                    Poisson(0.95 * most, rounds, 7,
+                                            [&](Rng&) {
+                                              return KvArrival{0, c.prompt, c.output};
+                                            }),
+                                    options);
+      return std::count(run->began.begin(), run->began.end(), -1.0);
+    };
+    EXPECT_LT(backlog("mc_sf_paced"), 150) << c.prompt << " " << c.output;
+    if (c.waves) {
+      EXPECT_GT(backlog("mc_sf"), 400) << c.prompt << " " << c.output;
+    }
+  }
+}
+
+TEST(PaperInstances, ThePaceCostsNothingWhereLengthsAreMixed) {
+  const auto uniform = [](Rng& rng) {
+    return KvArrival{0, static_cast<int64_t>(rng.Below(20)), 1 + static_cast<int64_t>(rng.Below(80))};
+  };
+  const auto geometric = [](Rng& rng) {
+    return KvArrival{0, static_cast<int64_t>(rng.Below(20)),
+                     1 + std::min<int64_t>(2000, static_cast<int64_t>(rng.Exponential() * 40))};
+  };
+  const auto long_prompts = [](Rng& rng) {
+    return KvArrival{0, 200 + static_cast<int64_t>(rng.Exponential() * 800),
+                     1 + static_cast<int64_t>(rng.Exponential() * 150)};
+  };
+  struct Case {
+    const char* name;
+    std::function<KvArrival(Rng&)> draw;
+    double rate;
+    int64_t memory;
+  };
+  for (const Case& c : {Case{"uniform", uniform, 0.8, 1550},
+                        {"uniform, overload", uniform, 1.5, 1550},
+                        {"geometric", geometric, 0.95, 2900},
+                        {"geometric, overload", geometric, 1.5, 2900},
+                        {"long prompts", long_prompts, 0.08, 20'000},
+                        {"long prompts, overload", long_prompts, 0.2, 20'000}}) {
+    double free = 0, paced = 0;
+    for (uint64_t seed = 1; seed <= 3; ++seed) {
+      std::vector<KvArrival> arrivals = Poisson(c.rate, static_cast<int64_t>(3000 / c.rate), seed, c.draw);
+      std::erase_if(arrivals, [&](const KvArrival& a) { return a.prompt + a.output > c.memory; });
+      KvRunOptions options;
+      options.rule.memory = c.memory;
+      free += RunOneWorker("mc_sf", arrivals, options)->mean_latency;
+      paced += RunOneWorker("mc_sf_paced", arrivals, options)->mean_latency;
+    }
+    EXPECT_LE(paced, 1.01 * free) << c.name;
+  }
 }
 
 TEST(PaperInstances, GreedyProtectionRepeatsItselfForEver) {

@@ -70,7 +70,8 @@ class Worker {
       ends.erase(std::find(ends.begin(), ends.end(), id));
       ++run_.evictions;
     }
-    int64_t tokens = running_;
+    const int64_t decoding = running_;
+    int64_t begun = 0;
     for (const core::RequestId id : decision_.begin) {
       const KvArrival& arrival = arrivals_[id];
       began_round_[id] = round_;
@@ -78,9 +79,11 @@ class Worker {
       base_ += arrival.prompt - round_;
       ++running_;
       ends_[round_ + arrival.output].push_back(id);
-      tokens += arrival.prompt;
+      begun += arrival.prompt;
     }
-    run_.peak_memory = std::max(run_.peak_memory, Memory());
+    const int64_t tokens = decoding + begun;
+    const int64_t unseen = options_.rule.counts_first_round ? 0 : begun;
+    run_.peak_memory = std::max(run_.peak_memory, Memory() - unseen);
     if (options_.memory_every > 0 && round_ % options_.memory_every == 0) {
       run_.memory_time.push_back(time_);
       run_.memory.push_back(Memory());
