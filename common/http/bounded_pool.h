@@ -10,9 +10,11 @@
 #include <httplib.h>
 #include <pthread.h>
 
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -20,9 +22,16 @@
 
 namespace bfio {
 
+// How many connections there are: its own object, as httplib destroys the pool when it likes.
+struct PoolLoad {
+  // Without a thread yet, and with one.
+  std::atomic<int64_t> waiting = 0, running = 0;
+};
+
 class BoundedPool final : public httplib::TaskQueue {
  public:
-  BoundedPool(int threads, size_t max_waiting) : max_waiting_(max_waiting) {
+  BoundedPool(int threads, size_t max_waiting, std::shared_ptr<PoolLoad> load = std::make_shared<PoolLoad>())
+      : max_waiting_(max_waiting), load_(std::move(load)) {
     for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Work(); });
   }
 
@@ -30,6 +39,7 @@ class BoundedPool final : public httplib::TaskQueue {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return tasks_.size() < max_waiting_ || stopping_; });
     tasks_.push_back(std::move(task));
+    ++load_->waiting;
     changed_.notify_all();
   }
 
@@ -40,12 +50,6 @@ class BoundedPool final : public httplib::TaskQueue {
       changed_.notify_all();
     }
     for (std::thread& thread : threads_) thread.join();
-  }
-
-  // Connections that wait for a thread.
-  bool crowded() {
-    std::unique_lock lock(mutex_);
-    return !tasks_.empty();
   }
 
  private:
@@ -61,13 +65,17 @@ class BoundedPool final : public httplib::TaskQueue {
         if (tasks_.empty()) return;
         task = std::move(tasks_.front());
         tasks_.pop_front();
+        --load_->waiting;
+        ++load_->running;
         changed_.notify_all();
       }
       task();
+      --load_->running;
     }
   }
 
   const size_t max_waiting_;
+  const std::shared_ptr<PoolLoad> load_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> tasks_;

@@ -189,6 +189,36 @@ class Completions(Front):
         self.assertEqual(self.call("POST", "/v1/completions", "{}", {"Content-Type": "text/plain"}).status, 415)
         self.assertEqual(self.call("GET", "/health", headers={"Host": "evil.example"}).status, 403)
 
+    def test_metrics(self):
+        front = Program(FOLDER, "bfio_openai", "--listen=127.0.0.1:0", "--http_listen=127.0.0.1:0", f"--target={self.cluster.address}")
+        self.addCleanup(front.kill)
+        web = front.wait_for(r"metrics on (\S+)").group(1).rsplit(":", 1)
+        where = front.wait_for(r"serving on (\S+),").group(1).rsplit(":", 1)
+
+        def call(address, method, path, body=None):
+            connection = http.client.HTTPConnection(address[0], int(address[1]), timeout=PATIENCE)
+            self.addCleanup(connection.close)
+            connection.request(method, path, body=body, headers={"Content-Type": "application/json"})
+            reply = connection.getresponse()
+            return reply.status, reply.read().decode()
+
+        body = {"prompt": [1, 2], "max_tokens": 4}
+        self.assertEqual(call(where, "POST", "/v1/completions", json.dumps(body))[0], 200)
+        self.assertIn("[DONE]", call(where, "POST", "/v1/completions", json.dumps({**body, "stream": True}))[1])
+        self.assertEqual(call(where, "POST", "/v1/completions", "{")[0], 400)
+        self.assertEqual(call(web, "GET", "/healthz")[0], 200)
+        wanted = ('bfio:openai_requests_total{code="200"} 2\n', 'bfio:openai_requests_total{code="400"} 1\n',
+                  "bfio:openai_generation_tokens_total 8\n", "bfio:openai_requests_running 0\n",
+                  "bfio:openai_time_to_first_token_seconds_count 2\n")
+        until = time.monotonic() + PATIENCE
+        while True:  # a reply is read before its thread has counted it
+            text = call(web, "GET", "/metrics")[1]
+            if all(line in text for line in wanted) or time.monotonic() > until:
+                break
+            time.sleep(0.05)
+        for line in wanted:
+            self.assertIn(line, text)
+
     def test_many_at_once_over_kept_connections(self):
         import threading
         failures, done = [], []

@@ -17,6 +17,7 @@
 #include "common/http/plain_requests.h"
 #include "common/net/address.h"
 #include "common/net/exposure.h"
+#include "tools/openai/front_metrics.h"
 #include "tools/openai/http_server.h"
 #include "tools/openai/reply.h"
 
@@ -149,12 +150,17 @@ class HttpFront::Impl {
 
   const std::string& address() const { return address_; }
   bool running() const { return !ended_; }
+  std::string MetricsText(const std::string& version) {
+    const int64_t waiting = server_.load().waiting;
+    return metrics_.Text(version, waiting + server_.load().running, waiting);
+  }
 
  private:
   // One completion on its way.
   struct Call {
-    Call(Impl* front, std::unique_ptr<client::TokenStream> tokens, Reply replies)
-        : impl(front), stream(std::move(tokens)), reply(std::move(replies)) {
+    Call(Impl* front, std::unique_ptr<client::TokenStream> tokens, Reply replies,
+         std::shared_ptr<FrontMetrics::Completion> counted)
+        : impl(front), stream(std::move(tokens)), reply(std::move(replies)), completion(std::move(counted)) {
       MutexLock lock(&impl->mutex_);
       ++impl->under_way_;
     }
@@ -173,13 +179,18 @@ class HttpFront::Impl {
           look_at = now + kLook;
         }
         client::TokenStream::Event event = stream->Next(kLook);
-        if (!std::holds_alternative<client::StillWaiting>(event)) return event;
+        if (std::holds_alternative<client::StillWaiting>(event)) continue;
+        if (const auto* tokens = std::get_if<client::Tokens>(&event)) {
+          completion->AddTokens(static_cast<int64_t>(tokens->ids.size()));
+        }
+        return event;
       }
     }
 
     Impl* const impl;
     std::unique_ptr<client::TokenStream> stream;
     Reply reply;
+    const std::shared_ptr<FrontMetrics::Completion> completion;
     std::optional<client::TokenStream::Event> first;
     absl::Time look_at = absl::InfinitePast();
   };
@@ -214,6 +225,15 @@ class HttpFront::Impl {
 
   void Post(const httplib::Request& request, httplib::Response& response,
             const httplib::ContentReader& read) {
+    const auto completion = std::make_shared<FrontMetrics::Completion>(&metrics_);
+    PostCounted(request, response, read, completion);
+    // A stream has still to be sent, and sets its own.
+    if (!response.content_provider_) completion->set_code(response.status);
+  }
+
+  void PostCounted(const httplib::Request& request, httplib::Response& response,
+                   const httplib::ContentReader& read,
+                   const std::shared_ptr<FrontMetrics::Completion>& completion) {
     if (!MayEnter(request, response)) return;
     const bool chat = request.path == "/v1/chat/completions";
     if (!chat && request.path != "/v1/completions") {
@@ -234,7 +254,7 @@ class HttpFront::Impl {
       return Refuse(response, 413, absl::StrCat("the body may have ", options_.max_body_bytes, " bytes"));
     }
     if (!whole) return Refuse(response, 400, "the body did not come");
-    Complete(chat ? Api::kChat : Api::kCompletions, request, body, response);
+    Complete(chat ? Api::kChat : Api::kCompletions, request, body, completion, response);
   }
 
   absl::StatusOr<CompletionRequest> Parse(Api api, const std::string& body) {
@@ -262,7 +282,7 @@ class HttpFront::Impl {
   }
 
   void Complete(Api api, const httplib::Request& request, const std::string& body,
-                httplib::Response& response) {
+                const std::shared_ptr<FrontMetrics::Completion>& completion, httplib::Response& response) {
     if (draining_) return Fail(response, absl::UnavailableError("shutting down"));
     absl::StatusOr<CompletionRequest> parsed = Parse(api, body);
     if (!parsed.ok()) return Fail(response, parsed.status());
@@ -279,7 +299,8 @@ class HttpFront::Impl {
     response.set_header("X-Request-Id", request_id);
     const auto call = std::make_shared<Call>(
         this, std::move(stream),
-        Reply(api, *parsed, options_.parse.model, request_id, options_.parse.byte_offset, absl::Now()));
+        Reply(api, *parsed, options_.parse.model, request_id, options_.parse.byte_offset, absl::Now()),
+        completion);
     // Whatever ends a request before its first token ends it with the right status.
     call->first = call->Next();
     if (!call->first.has_value()) return Fail(response, absl::CancelledError("the client has gone"));
@@ -299,9 +320,14 @@ class HttpFront::Impl {
         text = call->reply.TokensEvent(tokens->ids);
         return text.empty() || sink.write(text.data(), text.size());
       }
+      int code = 200;
       if (const auto* finish = std::get_if<v1::Finish>(&*event)) text = call->reply.FinishEvents(*finish);
-      if (const auto* status = std::get_if<absl::Status>(&*event)) text = Reply::ErrorEvent(*status);
+      if (const auto* status = std::get_if<absl::Status>(&*event)) {
+        text = Reply::ErrorEvent(*status);
+        code = ToError(*status).http_status;
+      }
       const bool written = sink.write(text.data(), text.size());
+      if (written) call->completion->set_code(code);
       sink.done();
       return written;
     });
@@ -328,6 +354,7 @@ class HttpFront::Impl {
   Mutex parsing_;
   Mutex mutex_;
   int under_way_ ABSL_GUARDED_BY(mutex_) = 0;
+  FrontMetrics metrics_;
   BoundedServer server_;
   std::thread thread_;
 };
@@ -348,6 +375,9 @@ void HttpFront::Stop(absl::Duration patience) {
 }
 bool HttpFront::running() const {
   return impl_->running();
+}
+std::string HttpFront::MetricsText(const std::string& version) const {
+  return impl_->MetricsText(version);
 }
 const std::string& HttpFront::address() const {
   return impl_->address();

@@ -43,6 +43,8 @@ class HttpFront {
   bool running() const;
   // "HOST:PORT" as bound.
   const std::string& address() const;
+  // For a scrape; any thread, until the front is destroyed.
+  std::string MetricsText(const std::string& version) const;
 
  private:
   class Impl;

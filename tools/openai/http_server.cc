@@ -39,11 +39,7 @@ void Linger(int socket) {
 }  // namespace
 
 BoundedServer::BoundedServer(const ConnectionLimits& limits, int max_connections) : limits_(limits) {
-  new_task_queue = [this, max_connections] {
-    auto* const pool = new BoundedPool(max_connections, kMaxWaiting);
-    pool_ = pool;
-    return pool;
-  };
+  new_task_queue = [this, max_connections] { return new BoundedPool(max_connections, kMaxWaiting, load_); };
   set_payload_max_length(limits.body_bytes);
   set_tcp_nodelay(true);
   // httplib's own is SO_REUSEPORT, with which two programs get a port and share its callers.
@@ -62,8 +58,7 @@ bool BoundedServer::AwaitRequest(Connection& connection, absl::Duration patience
   while (svr_sock_ != INVALID_SOCKET) {
     if (connection.WaitForRequest(kSlice)) return true;
     const absl::Duration idle = MonotonicNow() - begin;
-    if (idle > patience || connection.PeerGone() || (idle > kCrowdedPatience && pool_.load()->crowded()))
-      break;
+    if (idle > patience || connection.PeerGone() || (idle > kCrowdedPatience && load_->waiting > 0)) break;
   }
   return false;
 }

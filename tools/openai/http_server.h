@@ -16,13 +16,15 @@ class BoundedServer final : public httplib::Server {
   // After binding: many clients may come at once, and httplib lets the kernel keep five of them waiting.
   void WidenBacklog();
 
+  // Any thread.
+  const PoolLoad& load() const { return *load_; }
+
  private:
   bool process_and_close_socket(socket_t socket) override;
   bool AwaitRequest(Connection& connection, absl::Duration patience);
 
   const ConnectionLimits limits_;
-  // httplib owns it, from the first connection on.
-  std::atomic<BoundedPool*> pool_ = nullptr;
+  const std::shared_ptr<PoolLoad> load_ = std::make_shared<PoolLoad>();
 };
 
 }  // namespace bfio::openai

@@ -12,6 +12,7 @@
 #include "common/base/shutdown.h"
 #include "common/base/spdlog.h"
 #include "common/config/program.h"
+#include "common/http/http_server.h"
 #include "common/net/address.h"
 #include "common/net/exposure.h"
 #include "common/net/grpc_log.h"
@@ -47,6 +48,9 @@ ABSL_FLAG(absl::Duration, resume_patience, RetryOptions().resume_patience,
 ABSL_FLAG(uint32_t, connections, 1, "connections to the router");
 ABSL_FLAG(uint32_t, max_connections, FrontOptions().max_connections, "HTTP connections served at once");
 ABSL_FLAG(uint32_t, max_body_kb, FrontOptions().max_body_bytes >> 10, "largest request body, in KiB");
+ABSL_FLAG(
+    std::string, http_listen, "",
+    "HOST:PORT of /metrics and /healthz, plain text, for a network that the scraper shares; empty: none");
 ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(30), "on SIGTERM: time for what is under way");
 ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warning or error");
 ABSL_FLAG(std::string, log_format, "text", "text or json");
@@ -129,12 +133,36 @@ FrontOptions FrontFromFlags() {
   return options;
 }
 
+// `front` outlives what is returned.
+absl::StatusOr<std::unique_ptr<HttpServer>> OpenWeb(const std::string& listen, const HttpFront* front) {
+  HttpServer::Options options;
+  options.listen = listen;
+  // Scrapers may call it by whatever name.
+  options.gate = [](const std::string&, const std::string&) { return absl::OkStatus(); };
+  auto server = HttpServer::Bind(std::move(options));
+  if (!server.ok()) return server;
+  (*server)->Get("/healthz", [](const HttpRequest&) { return HttpReply{.body = "ok\n"}; });
+  (*server)->Get("/metrics", [front](const HttpRequest&) {
+    return HttpReply{200, "text/plain; version=0.0.4; charset=utf-8", front->MetricsText(BFIO_VERSION)};
+  });
+  (*server)->Start();
+  return server;
+}
+
 absl::Status Run() {
   if (absl::Status status = CheckFlags(); !status.ok()) return status;
   const auto client = ClientFromFlags();
   if (!client.ok()) return client.status();
   const auto front = HttpFront::Bind(FrontFromFlags(), client->get());
   if (!front.ok()) return front.status();
+  std::unique_ptr<HttpServer> web;
+  if (const std::string listen = absl::GetFlag(FLAGS_http_listen); !listen.empty()) {
+    auto opened = OpenWeb(listen, front->get());
+    if (!opened.ok())
+      return absl::Status(opened.status().code(), absl::StrCat("--http_listen: ", opened.status().message()));
+    web = *std::move(opened);
+    spdlog::info("metrics on {}", web->address());
+  }
   (*front)->Start();
   std::printf("bfio_openai: serving on %s, router %s\n", (*front)->address().c_str(),
               absl::GetFlag(FLAGS_target).c_str());
