@@ -28,16 +28,21 @@ struct AdmissionRequest {
   int64_t prompt = 0;
   // What is believed of o, at least 1: exact where lengths are known.
   int64_t output = 0;
+  // The most it may make; 0: no limit is known.
+  int64_t most = 0;
 };
 
 // What a rule wants done before a round.
 struct AdmissionRound {
   // To be thrown out of the worker: their progress is lost, and they wait again, in the place they had.
   std::vector<RequestId> evict;
+  // The same, but what they have made is kept: they resume with it as a part of their prompt.
+  std::vector<RequestId> preempt;
   std::vector<RequestId> begin;
 
   void Clear() {
     evict.clear();
+    preempt.clear();
     begin.clear();
   }
 };
@@ -57,6 +62,8 @@ class AdmissionRule {
   virtual int64_t waiting() const = 0;
 };
 
+class Lengths;
+
 struct AdmissionOptions {
   // M.
   int64_t memory = 0;
@@ -64,6 +71,8 @@ struct AdmissionOptions {
   // <= o), or only its first token's memory on (later versions: 1 <= t' - p <= o).
   bool counts_first_round = true;
   uint64_t seed = 1;
+  // mc_*: asked for lengths in place of AdmissionRequest::output (lengths.h); may be null, borrowed.
+  Lengths* lengths = nullptr;
 };
 
 // By text:
@@ -73,6 +82,8 @@ struct AdmissionOptions {
 //   (each of these with :margin=N, tokens that a request may make beyond what is believed)
 //   protect:alpha=A                    begins while memory stays within (1 - A) M; on overflow evicts all
 //   protect:alpha=A,beta=B             the same; evicts each with probability B until the rest fits
+//   watermark[:share=W,block=K]        in the order of arrival while a share W (0.01) of the blocks of K (16)
+//                                      tokens stays free; preempts those that began last (vLLM)
 // INVALID_ARGUMENT names what is wrong. REQUIRES: options.memory > 0.
 absl::StatusOr<std::unique_ptr<AdmissionRule>> MakeAdmissionRule(absl::string_view text,
                                                                  const AdmissionOptions& options);

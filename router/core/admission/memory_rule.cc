@@ -4,6 +4,8 @@
 #include <iterator>
 #include <utility>
 
+#include "router/core/admission/lengths.h"
+
 namespace bfio::core {
 namespace {
 
@@ -15,8 +17,8 @@ constexpr int64_t kWindows = 4;
 constexpr int kMostPassed = 16;
 
 // Token-rounds a request takes.
-double Area(const AdmissionRequest& request) {
-  const auto s = static_cast<double>(request.prompt), o = static_cast<double>(request.output);
+double Area(int64_t prompt, int64_t output) {
+  const auto s = static_cast<double>(prompt), o = static_cast<double>(output);
   return (o + 1) * s + o * (o + 1) / 2;
 }
 
@@ -31,58 +33,67 @@ MemoryRule::MemoryRule(const AdmissionOptions& options, const MemoryRuleOptions&
 
 MemoryRule::Place MemoryRule::PlaceOf(const Entry& entry) const {
   const bool shortest = rule_.order == MemoryRuleOptions::Order::kShortestFirst;
-  return {shortest ? entry.request.output : 0, entry.arrival, entry.request.id};
+  return {shortest ? entry.left : 0, entry.arrival, entry.request.id};
 }
 
 void MemoryRule::OnArrival(const AdmissionRequest& request) {
-  const Entry& entry = requests_.emplace(request.id, Entry{request, arrivals_++, 0, {}}).first->second;
+  const Entry& entry =
+      requests_.emplace(request.id, Entry{request, arrivals_++, 0, Left(request, 0), 0, {}}).first->second;
   waiting_.insert(PlaceOf(entry));
+}
+
+int64_t MemoryRule::Left(const AdmissionRequest& request, int64_t made) const {
+  if (options_.lengths != nullptr) return options_.lengths->Left(request, made);
+  const int64_t left = made < request.output ? request.output - made : std::max<int64_t>(1, made / 4);
+  return request.most > made ? std::min(left, request.most - made) : left;
 }
 
 void MemoryRule::Decide(int64_t round, AdmissionRound& out) {
   out.Clear();
   profile_.Advance(round);
   Extend(round);
-  EvictOverflow(round, out);
+  PreemptOverflow(round, out);
   round_ = round;
   // What has just been thrown out would be the first to come back.
-  if (!out.evict.empty()) return;
+  if (!out.preempt.empty()) return;
   int passed = 0;
   for (auto next = waiting_.begin(); next != waiting_.end();) {
     Entry& entry = requests_.at(std::get<RequestId>(*next));
-    const AdmissionRequest& request = entry.request;
-    entry.line = {request.prompt - round, options_.counts_first_round ? round : round + 1,
-                  round + request.output + rule_.margin};
+    const RequestId id = entry.request.id;
+    entry.line = {entry.request.prompt + entry.made - round, options_.counts_first_round ? round : round + 1,
+                  round + entry.left + rule_.margin};
     const int64_t peak = profile_.PeakWith(entry.line);
-    if (peak > options_.memory) break;
+    // What is believed to exceed an empty memory begins there all the same.
+    if (peak > options_.memory && !(began_.empty() && profile_.Peak(round, entry.line.to) == 0)) break;
     // Where half the memory stays free to the end, nothing queues for it.
-    if (rule_.paced && 2 * peak > options_.memory && EndsInAWave(request, entry.line.to)) {
+    if (rule_.paced && 2 * peak > options_.memory && EndsInAWave(entry, entry.line.to)) {
       if (++passed > kMostPassed) break;
       ++next;
       continue;
     }
     entry.began = round;
     profile_.Add(entry.line);
-    ends_.emplace(entry.line.to, request.id);
-    began_.emplace(round, request.id);
-    out.begin.push_back(request.id);
+    ends_.emplace(entry.line.to, id);
+    began_.emplace(round, id);
+    out.begin.push_back(id);
     next = waiting_.erase(next);
   }
 }
 
-bool MemoryRule::EndsInAWave(const AdmissionRequest& request, int64_t end) const {
-  const double rate = static_cast<double>(options_.memory) / Area(request);
+bool MemoryRule::EndsInAWave(const Entry& entry, int64_t end) const {
+  const int64_t prompt = entry.request.prompt + entry.made;
+  const double rate = static_cast<double>(options_.memory) / Area(prompt, entry.left);
   // Of the one more that whole requests need: a sequence of r a round has windows of n rounds with up to r n
   // rounded up.
   const double slack = 1 - std::min(rate, 1 / rate) / 2;
-  const int64_t first = end - request.output / kWindows;
+  const int64_t first = end - entry.left / kWindows;
   double count = 1;
   for (auto it = ends_.lower_bound({end + 1, RequestId{}}); it != ends_.begin();) {
     --it;
     if (it->first < first) return false;
-    const AdmissionRequest& other = requests_.at(it->second).request;
-    if (!Alike(request.output, other.output) ||
-        !Alike(request.prompt + request.output, other.prompt + other.output))
+    const Entry& other = requests_.at(it->second);
+    if (!Alike(entry.left, other.left) ||
+        !Alike(prompt + entry.left, other.request.prompt + other.made + other.left))
       continue;
     ++count;
     if (count > std::max(1.0, rate * static_cast<double>(end - it->first + 1) + slack)) return true;
@@ -96,7 +107,7 @@ void MemoryRule::Extend(int64_t round) {
     ends_.erase(ends_.begin());
     Entry& entry = requests_.at(id);
     // What it was counted as ends at `round`, or has ended.
-    const int64_t further = std::max<int64_t>(1, (round - entry.began) / 4);
+    const int64_t further = std::max<int64_t>(1, Left(entry.request, entry.made + round - entry.began));
     const KvLine rest{entry.line.size, entry.line.to + 1, round + further};
     profile_.Add(rest);
     entry.line.to = rest.to;
@@ -104,15 +115,18 @@ void MemoryRule::Extend(int64_t round) {
   }
 }
 
-void MemoryRule::EvictOverflow(int64_t round, AdmissionRound& out) {
-  while (!began_.empty() && profile_.At(round) > options_.memory) {
-    const RequestId id = std::prev(began_.end())->second;
+void MemoryRule::PreemptOverflow(int64_t round, AdmissionRound& out) {
+  while (began_.size() > 1 && profile_.At(round) > options_.memory) {
+    const auto youngest = std::prev(began_.end());
+    const RequestId id = youngest->second;
     Entry& entry = requests_.at(id);
-    began_.erase(std::prev(began_.end()));
+    began_.erase(youngest);
     ends_.erase({entry.line.to, id});
     profile_.Remove(entry.line);
+    entry.made += round - entry.began;
+    entry.left = std::max<int64_t>(1, Left(entry.request, entry.made));
     waiting_.insert(PlaceOf(entry));
-    out.evict.push_back(id);
+    out.preempt.push_back(id);
   }
 }
 
@@ -122,6 +136,7 @@ void MemoryRule::OnEnd(RequestId id) {
   const Entry& entry = it->second;
   // What ends sooner than believed gives its memory back.
   const int64_t over = round_ + 1;
+  if (options_.lengths != nullptr) options_.lengths->Ended(entry.request, entry.made + over - entry.began);
   if (entry.line.to > over) profile_.Remove({entry.line.size, over + 1, entry.line.to});
   ends_.erase({entry.line.to, id});
   began_.erase({entry.began, id});

@@ -10,8 +10,10 @@
 // holds only while more than half the memory is spoken for.
 //
 // Lengths that are only believed: every request counts as `margin` tokens longer. One that outlives even that
-// counts as a quarter longer from then on, again and again; when memory is exceeded all the same, those that
-// began last are thrown out. One that ends early gives back what was held for it.
+// counts as what AdmissionOptions::lengths then says, or as a quarter longer, again and again, up to its
+// limit; when memory is exceeded all the same, those that began last are preempted and resume with what they
+// have made. The oldest is never preempted while it fits alone, so every request ends. One that ends early
+// gives back what was held for it.
 #ifndef BFIO_ROUTER_CORE_ADMISSION_MEMORY_RULE_H_
 #define BFIO_ROUTER_CORE_ADMISSION_MEMORY_RULE_H_
 
@@ -43,8 +45,11 @@ class MemoryRule final : public AdmissionRule {
 
  private:
   struct Entry {
+    // As it arrived.
     AdmissionRequest request;
     int64_t arrival = 0;
+    // Tokens made before it was preempted, and what it is believed to make from there on.
+    int64_t made = 0, left = 0;
     // While it runs.
     int64_t began = 0;
     KvLine line;
@@ -55,9 +60,10 @@ class MemoryRule final : public AdmissionRule {
   Place PlaceOf(const Entry& entry) const;
   // Requests that should have ended and have not.
   void Extend(int64_t round);
+  int64_t Left(const AdmissionRequest& request, int64_t made) const;
   // Whether one more that ends at `end` would be too many like it.
-  bool EndsInAWave(const AdmissionRequest& request, int64_t end) const;
-  void EvictOverflow(int64_t round, AdmissionRound& out);
+  bool EndsInAWave(const Entry& entry, int64_t end) const;
+  void PreemptOverflow(int64_t round, AdmissionRound& out);
 
   const AdmissionOptions options_;
   const MemoryRuleOptions rule_;

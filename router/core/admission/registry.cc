@@ -9,11 +9,15 @@
 #include "router/core/admission/admission_rule.h"
 #include "router/core/admission/memory_rule.h"
 #include "router/core/admission/protection_rule.h"
+#include "router/core/admission/watermark_rule.h"
 
 namespace bfio::core {
 namespace {
 
 using Order = MemoryRuleOptions::Order;
+
+// vLLM's defaults.
+constexpr double kWatermark = 0.01, kBlockTokens = 16;
 
 // "key=number,..." into the variables of these names.
 absl::Status ReadNumbers(absl::string_view rule, absl::string_view text,
@@ -63,8 +67,18 @@ absl::StatusOr<std::unique_ptr<AdmissionRule>> MakeAdmissionRule(absl::string_vi
       return absl::InvalidArgumentError("protect: beta is not within (0, 1]");
     return std::make_unique<ProtectionRule>(options, alpha.value_or(0), beta);
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("unknown admission rule '", name, "'; there are mc_sf, mc_sf_paced, mc_fcfs, protect"));
+  if (name == "watermark") {
+    std::optional<double> share, block;
+    if (absl::Status status = ReadNumbers(name, parts.second, {{"share", &share}, {"block", &block}});
+        !status.ok())
+      return status;
+    if (share.value_or(0) >= 1) return absl::InvalidArgumentError("watermark: share is 1 or more");
+    if (block.value_or(1) < 1) return absl::InvalidArgumentError("watermark: block is less than 1");
+    return std::make_unique<WatermarkRule>(options, share.value_or(kWatermark),
+                                           static_cast<int64_t>(block.value_or(kBlockTokens)));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "unknown admission rule '", name, "'; there are mc_sf, mc_sf_paced, mc_fcfs, protect, watermark"));
 }
 
 }  // namespace bfio::core

@@ -63,11 +63,16 @@ TEST(AdmissionRule, WhatOutlivesItsBeliefIsCountedOnAndTheYoungestGoes) {
   EXPECT_THAT(Decide(*rule, 0).begin, ElementsAre(1, 2));
   for (int64_t round = 1; round <= 6; ++round) {
     const AdmissionRound out = Decide(*rule, round);
-    EXPECT_THAT(out.evict, IsEmpty()) << round;
+    EXPECT_THAT(out.preempt, IsEmpty()) << round;
   }
   // 1 should have ended at 4 and goes on: at 7, 11 + 11 tokens.
-  EXPECT_THAT(Decide(*rule, 7).evict, ElementsAre(2));
+  EXPECT_THAT(Decide(*rule, 7).preempt, ElementsAre(2));
   EXPECT_EQ(rule->waiting(), 1);
+  // 2 would resume with 11 tokens of prompt and one to make.
+  EXPECT_THAT(Decide(*rule, 8).begin, IsEmpty());
+  rule->OnEnd(1);
+  EXPECT_THAT(Decide(*rule, 9).begin, IsEmpty()) << "at its last round's end 1 still holds its tokens";
+  EXPECT_THAT(Decide(*rule, 10).begin, ElementsAre(2));
 }
 
 TEST(AdmissionRule, AMarginIsKeptForWhatIsBelieved) {
@@ -99,6 +104,22 @@ TEST(AdmissionRule, ClearingThrowsOutSome) {
   EXPECT_LT(evicted, 10u);
 }
 
+TEST(AdmissionRule, TheWatermarkKeepsBlocksFreeAndPreemptsTheYoungest) {
+  // Ten blocks of four tokens, one of them kept free of prompts.
+  const auto rule = Make("watermark:share=0.1,block=4", 40);
+  rule->OnArrival({1, 15, 9});  // four blocks
+  rule->OnArrival({2, 16, 9});
+  rule->OnArrival({3, 5, 9});  // two, and one is left
+  EXPECT_THAT(Decide(*rule, 0).begin, ElementsAre(1, 2));
+  for (int64_t round = 1; round <= 4; ++round) {
+    EXPECT_THAT(Decide(*rule, round).preempt, IsEmpty()) << "19 and 20 tokens take five blocks each";
+  }
+  EXPECT_EQ(rule->waiting(), 1);
+  EXPECT_THAT(Decide(*rule, 5).preempt, ElementsAre(2)) << "five and six";
+  rule->OnEnd(1);
+  EXPECT_THAT(Decide(*rule, 6).begin, ElementsAre(2, 3)) << "2 with 21 tokens, before 3";
+}
+
 TEST(AdmissionRule, NonsenseIsRefusedByName) {
   AdmissionOptions options;
   options.memory = 10;
@@ -111,6 +132,8 @@ TEST(AdmissionRule, NonsenseIsRefusedByName) {
   EXPECT_THAT(message("protect:alpha=1"), HasSubstr("alpha"));
   EXPECT_THAT(message("protect:alpha=nan"), HasSubstr("alpha"));
   EXPECT_THAT(message("protect:alpha=0.1,beta=0"), HasSubstr("beta"));
+  EXPECT_THAT(message("watermark:share=1"), HasSubstr("share"));
+  EXPECT_THAT(message("watermark:block=0"), HasSubstr("block"));
   EXPECT_THAT(message("mc_sf:margin=-1"), HasSubstr("margin"));
 }
 

@@ -6,8 +6,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
+#include <vector>
 
 #include "common/base/rng.h"
+#include "router/core/admission/lengths.h"
 
 namespace bfio::sim {
 namespace {
@@ -56,7 +59,7 @@ TEST(OneWorker, KnownLengthsNeverExceedMemory) {
       const auto run = RunOneWorker(rule, arrivals, options);
       ASSERT_TRUE(run.ok()) << run.status();
       ASSERT_EQ(run->completed, static_cast<int64_t>(arrivals.size())) << rule << " " << seed;
-      ASSERT_EQ(run->evictions, 0) << rule << " " << seed;
+      ASSERT_EQ(run->preemptions, 0) << rule << " " << seed;
       ASSERT_LE(PeakOf(arrivals, *run), memory) << rule << " " << seed;
       for (size_t i = 0; i < arrivals.size(); ++i) {
         ASSERT_GE(run->began[i], arrivals[i].at);
@@ -69,7 +72,7 @@ TEST(OneWorker, KnownLengthsNeverExceedMemory) {
 
 TEST(OneWorker, AMarginAsLargeAsTheErrorIsSafeAndNoneIsNot) {
   // The paper's text takes the lower bound, o_hat - delta; safety needs o_hat + delta.
-  int64_t evictions = 0;
+  int64_t preemptions = 0;
   for (uint64_t seed = 1; seed <= 2'000; ++seed) {
     Rng rng(seed);
     const auto memory = static_cast<int64_t>(24 + rng.Below(40));
@@ -79,14 +82,87 @@ TEST(OneWorker, AMarginAsLargeAsTheErrorIsSafeAndNoneIsNot) {
     const auto safe = RunOneWorker("mc_sf:margin=4", arrivals, options);
     ASSERT_TRUE(safe.ok()) << safe.status();
     ASSERT_EQ(safe->completed, 10);
-    ASSERT_EQ(safe->evictions, 0) << seed;
+    ASSERT_EQ(safe->preemptions, 0) << seed;
     ASSERT_LE(PeakOf(arrivals, *safe), memory) << seed;
     const auto bold = RunOneWorker("mc_sf", arrivals, options);
     ASSERT_EQ(bold->completed, 10) << "what is thrown out comes back";
     ASSERT_FALSE(bold->looped);
-    evictions += bold->evictions;
+    preemptions += bold->preemptions;
   }
-  EXPECT_GT(evictions, 0) << "without a margin memory runs over";
+  EXPECT_GT(preemptions, 0) << "without a margin memory runs over";
+}
+
+TEST(OneWorker, WhateverIsBelievedEveryRequestEnds) {
+  // Beliefs from 1 token to four times the truth, lookaheads that have learnt nothing yet, requests that need
+  // all of the memory: rules that preempt cannot go round in circles, since what has run longest goes on.
+  int64_t preemptions = 0;
+  for (uint64_t seed = 1; seed <= 100; ++seed) {
+    Rng rng(seed);
+    const auto memory = static_cast<int64_t>(16 + rng.Below(100));
+    std::vector<KvArrival> arrivals = RandomArrivals(rng, memory, 30, 0);
+    for (KvArrival& arrival : arrivals) {
+      arrival.most = memory - arrival.prompt;
+      arrival.believed = 1 + static_cast<int64_t>(rng.Below(static_cast<uint64_t>(4 * arrival.output)));
+    }
+    for (const char* rule :
+         {"mc_sf", "mc_sf_paced", "mc_fcfs", "mc_sf:margin=3", "watermark", "watermark:share=0.3,block=1"}) {
+      for (const char* lookahead : {"", "survival", "max_tokens"}) {
+        std::unique_ptr<core::Lengths> lengths;
+        if (*lookahead != '\0')
+          lengths = std::make_unique<core::LookaheadLengths>(*core::MakeLookahead(lookahead), 0.8);
+        KvRunOptions options;
+        options.rule.memory = memory;
+        options.rule.lengths = lengths.get();
+        options.loop_rounds = 10 * memory;
+        const auto run = RunOneWorker(rule, arrivals, options);
+        ASSERT_TRUE(run.ok()) << run.status();
+        ASSERT_FALSE(run->looped) << rule << " " << lookahead << " seed " << seed;
+        ASSERT_EQ(run->completed, 30) << rule << " " << lookahead << " seed " << seed;
+        ASSERT_EQ(run->evictions, 0);
+        preemptions += run->preemptions;
+        if (*lookahead == 'm' && rule[0] == 'm') {
+          ASSERT_EQ(run->preemptions, 0) << "limits are never outlived";
+        }
+      }
+    }
+  }
+  EXPECT_GT(preemptions, 300);
+}
+
+TEST(OneWorker, APreemptedRequestResumesWithWhatItHasMade) {
+  KvRunOptions options;
+  options.rule.memory = 20;
+  // 4 + 4 tokens believed each; 1 makes 8, 2 makes 6: at round 7 they hold 11 + 11.
+  const auto run = RunOneWorker("mc_sf", {{0, 4, 8, 4}, {0, 4, 8, 8}}, options);
+  ASSERT_TRUE(run.ok());
+  EXPECT_EQ(run->preemptions, 1);
+  EXPECT_EQ(run->repeated_tokens, 11);
+  EXPECT_EQ(run->done, (std::vector<double>{8, 10}))
+      << "at 8 the other still holds its memory; one token is left";
+}
+
+TEST(OneWorker, SurvivalLearnsToKeepWithinMemory) {
+  // Geometric lengths: a bolder confidence preempts more.
+  std::vector<KvArrival> arrivals;
+  Rng rng(3);
+  for (int i = 0; i < 2'000; ++i) {
+    const int64_t output = 1 + std::min<int64_t>(399, static_cast<int64_t>(rng.Exponential() * 40));
+    arrivals.push_back({i * 0.8, 10, output, 0, 400});
+  }
+  std::vector<int64_t> preemptions;
+  for (const double confidence : {0.1, 0.5, 0.9, 0.99}) {
+    core::LookaheadLengths lengths(*core::MakeLookahead("survival"), confidence);
+    KvRunOptions options;
+    options.rule.memory = 3'000;
+    options.rule.lengths = &lengths;
+    const auto run = RunOneWorker("mc_fcfs", arrivals, options);
+    ASSERT_TRUE(run.ok());
+    EXPECT_EQ(run->completed, 2'000);
+    preemptions.push_back(run->preemptions);
+  }
+  EXPECT_GT(preemptions[0], 4 * preemptions[2]) << ::testing::PrintToString(preemptions);
+  EXPECT_GT(preemptions[1], preemptions[3]);
+  EXPECT_EQ(preemptions[3], 0);
 }
 
 TEST(OneWorker, RoundsTakeWhatTheirTokensCost) {

@@ -18,6 +18,10 @@ class Worker {
  public:
   Worker(core::AdmissionRule& rule, const std::vector<KvArrival>& arrivals, const KvRunOptions& options)
       : rule_(rule), arrivals_(arrivals), options_(options), began_round_(arrivals.size(), -1) {
+    for (const KvArrival& arrival : arrivals) {
+      prompt_.push_back(arrival.prompt);
+      left_.push_back(arrival.output);
+    }
     run_.began.assign(arrivals.size(), -1);
     run_.done.assign(arrivals.size(), -1);
   }
@@ -30,10 +34,8 @@ class Worker {
       Round();
       EndRequests();
       if (run_.completed > before) last_end_ = round_;
-      if (round_ - last_end_ > options_.loop_rounds) {
-        run_.looped = true;
-        break;
-      }
+      if (round_ - last_end_ > options_.loop_rounds) run_.looped = true;
+      if (run_.looped) break;
       if (options_.go_on && round_ % kRoundsPerLook == 0 && !options_.go_on()) break;
     }
     run_.rounds = round_;
@@ -54,32 +56,37 @@ class Worker {
   void TakeArrivals() {
     for (; next_ < arrivals_.size() && arrivals_[next_].at <= time_; ++next_) {
       const KvArrival& arrival = arrivals_[next_];
-      rule_.OnArrival({next_, arrival.prompt, arrival.believed > 0 ? arrival.believed : arrival.output});
+      rule_.OnArrival(
+          {next_, arrival.prompt, arrival.believed > 0 ? arrival.believed : arrival.output, arrival.most});
     }
   }
 
   void Round() {
     if (Memory() > options_.rule.memory) ++run_.overflows;
     rule_.Decide(round_, decision_);
+    WatchForCircles();
     for (const core::RequestId id : decision_.evict) {
-      const KvArrival& arrival = arrivals_[id];
-      const int64_t began = std::exchange(began_round_[id], -1);
-      base_ -= arrival.prompt - began;
-      --running_;
-      auto& ends = ends_[began + arrival.output];
-      ends.erase(std::find(ends.begin(), ends.end(), id));
+      run_.repeated_tokens += TakeOut(id) + prompt_[id];
+      prompt_[id] = arrivals_[id].prompt;
+      left_[id] = arrivals_[id].output;
       ++run_.evictions;
+    }
+    for (const core::RequestId id : decision_.preempt) {
+      const int64_t made = TakeOut(id);
+      prompt_[id] += made;
+      left_[id] -= made;
+      run_.repeated_tokens += prompt_[id];
+      ++run_.preemptions;
     }
     const int64_t decoding = running_;
     int64_t begun = 0;
     for (const core::RequestId id : decision_.begin) {
-      const KvArrival& arrival = arrivals_[id];
       began_round_[id] = round_;
       run_.began[id] = time_;
-      base_ += arrival.prompt - round_;
+      base_ += prompt_[id] - round_;
       ++running_;
-      ends_[round_ + arrival.output].push_back(id);
-      begun += arrival.prompt;
+      ends_[round_ + left_[id]].push_back(id);
+      begun += prompt_[id];
     }
     const int64_t tokens = decoding + begun;
     const int64_t unseen = options_.rule.counts_first_round ? 0 : begun;
@@ -92,12 +99,32 @@ class Worker {
     ++round_;
   }
 
+  // From what runs; returns the tokens it has made since it began.
+  int64_t TakeOut(core::RequestId id) {
+    const int64_t began = std::exchange(began_round_[id], -1);
+    base_ -= prompt_[id] - began;
+    --running_;
+    auto& ends = ends_[began + left_[id]];
+    ends.erase(std::find(ends.begin(), ends.end(), id));
+    return round_ - began;
+  }
+
+  void WatchForCircles() {
+    if (decision_.evict.empty()) return;
+    const bool all = static_cast<int64_t>(decision_.evict.size()) == running_;
+    const bool again = all && decision_.evict == last_evicted_ && run_.completed == last_completed_;
+    repeats_ = again ? repeats_ + 1 : 1;
+    last_evicted_ = decision_.evict;
+    last_completed_ = run_.completed;
+    if (all && repeats_ >= KvRun::kRepeats) run_.looped = true;
+  }
+
   void EndRequests() {
     const auto ends = ends_.find(round_);
     if (ends == ends_.end()) return;
     for (const core::RequestId id : ends->second) {
       rule_.OnEnd(id);
-      base_ -= arrivals_[id].prompt - began_round_[id];
+      base_ -= prompt_[id] - began_round_[id];
       --running_;
       run_.done[id] = time_;
       run_.total_latency += time_ - arrivals_[id].at;
@@ -116,6 +143,11 @@ class Worker {
   KvRun run_;
   core::AdmissionRound decision_;
   std::vector<int64_t> began_round_;
+  // As each stands: prompt with what was made before it was preempted, and what is left to make.
+  std::vector<int64_t> prompt_, left_;
+  std::vector<core::RequestId> last_evicted_;
+  int64_t last_completed_ = 0;
+  int repeats_ = 0;
   // By the round at whose beginning they are over.
   std::map<int64_t, std::vector<core::RequestId>> ends_;
   size_t next_ = 0;
@@ -130,7 +162,7 @@ absl::StatusOr<KvRun> RunOneWorker(absl::string_view rule, const std::vector<KvA
   auto made = core::MakeAdmissionRule(rule, options.rule);
   if (!made.ok()) return made.status();
   for (size_t i = 0; i < arrivals.size(); ++i) {
-    const int64_t need = arrivals[i].prompt + std::max(arrivals[i].output, arrivals[i].believed);
+    const int64_t need = arrivals[i].prompt + arrivals[i].output;
     if (need <= options.rule.memory) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("request ", i, " needs ", need, " tokens of KV and there are ", options.rule.memory));

@@ -23,13 +23,15 @@ struct KvArrival {
   int64_t prompt = 0, output = 1;
   // What the rule is told; 0: the truth.
   int64_t believed = 0;
+  // The most it may make, as the rule is told; 0: nothing.
+  int64_t most = 0;
 };
 
 struct KvRunOptions {
   core::AdmissionOptions rule;
   // Seconds a round of so many tokens takes; empty: a round is the unit of time.
   std::function<double(int64_t tokens)> round_seconds;
-  // Gives up after so many rounds without an end: the rule repeats itself, or can never begin what waits.
+  // Gives up after so many rounds without an end: the rule can never begin what waits.
   int64_t loop_rounds = 100'000;
   // Gives up at this round.
   int64_t max_rounds = int64_t{1} << 40;
@@ -44,9 +46,13 @@ struct KvRun {
   std::vector<double> began, done;
   // Sum and mean of done - at over what was done.
   double total_latency = 0, mean_latency = 0;
-  int64_t completed = 0, rounds = 0, evictions = 0;
-  // The rule went round in circles.
+  int64_t completed = 0, rounds = 0;
+  // Requests thrown out, with their progress lost or kept, and tokens they had to read or make again.
+  int64_t evictions = 0, preemptions = 0, repeated_tokens = 0;
+  // The rule went round in circles: it threw out the same requests, all that ran, kRepeats times without one
+  // that ended in between; or `loop_rounds` passed without an end.
   bool looped = false;
+  static constexpr int kRepeats = 8;
   // Largest memory at the beginning of a round, after evictions and with what begins; rounds in which what
   // ran exceeded the memory when the rule was asked.
   int64_t peak_memory = 0, overflows = 0;
