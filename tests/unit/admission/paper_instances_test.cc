@@ -255,7 +255,7 @@ TEST(PaperInstances, GreedyWithFifteenPerCentGoesRoundInCirclesOnConversations) 
     Rng times = Rng(seed).Fork(1), sizes = Rng(seed).Fork(2);
     std::vector<KvArrival> arrivals;
     double at = 0;
-    for (int i = 0; i < 2'500; ++i) {
+    for (int i = 0; i < 5'000; ++i) {
       at += times.Exponential() / 50;
       const int64_t prompt = lognormal(sizes, 11, 1.616);
       arrivals.push_back({at, prompt, lognormal(sizes, 45, 1.131)});
@@ -267,11 +267,11 @@ TEST(PaperInstances, GreedyWithFifteenPerCentGoesRoundInCirclesOnConversations) 
     };
     const auto greedy = RunOneWorker("protect:alpha=0.15", arrivals, options);
     EXPECT_TRUE(greedy->looped) << seed;
-    EXPECT_LT(greedy->completed, 2'500) << seed;
+    EXPECT_LT(greedy->completed, 5'000) << seed;
     for (const char* rule : {"mc_sf", "mc_sf_paced", "mc_fcfs", "watermark"}) {
       const auto run = RunOneWorker(rule, arrivals, options);
       EXPECT_FALSE(run->looped) << rule << " " << seed;
-      EXPECT_EQ(run->completed, 2'500) << rule << " " << seed;
+      EXPECT_EQ(run->completed, 5'000) << rule << " " << seed;
     }
   }
 }
