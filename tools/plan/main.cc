@@ -144,14 +144,18 @@ absl::Status Write(const std::string& name, const std::string& text) {
   return report::WriteFileAtomically((folder / name).string(), text);
 }
 
+bool GoOn() {
+  return !ShutdownSignal::Requested();
+}
+
 absl::Status RunSweep(const Problem& problem, const std::vector<double>& demands) {
-  const std::vector<SweepPoint> points =
-      SweepDemand(problem, demands, [] { return !ShutdownSignal::Requested(); });
-  if (points.empty()) return absl::OkStatus();
+  const auto swept = SweepDemand(problem, demands, GoOn);
+  if (!swept.ok()) return swept.status();
+  const std::vector<SweepPoint>& points = *swept;
   if (!points[0].plan.has_value()) {
     Problem least = problem;
     least.demand.rate = demands[0];
-    return MakePlan(least).status();
+    return MakePlan(least, GoOn).status();
   }
   report::Page page("Plans over demand");
   page.Lead(absl::StrCat(problem.servers.size(), " servers, ", problem.service.blocks, " blocks."));
@@ -173,14 +177,15 @@ absl::Status Run(const std::vector<std::string>& arguments) {
   if (!problem.ok()) return problem.status();
   if (demands->size() > 1) return RunSweep(*problem, *demands);
   problem->demand.rate = (*demands)[0];
-  const absl::StatusOr<Plan> plan = MakePlan(*problem);
+  const absl::StatusOr<Plan> plan = MakePlan(*problem, GoOn);
   if (!plan.ok()) return plan.status();
-  const std::vector<Change> changes = Changes(*problem, *plan);
-  const nlohmann::ordered_json json = PlanJson(*problem, *plan, changes);
+  const absl::StatusOr<std::vector<Change>> changes = Changes(*problem, *plan, GoOn);
+  if (!changes.ok()) return changes.status();
+  const nlohmann::ordered_json json = PlanJson(*problem, *plan, *changes);
   absl::Status status = Write("plan.json", Dump(json, 1));
   if (status.ok()) status = Write("plan.svg", PlanSvg(*problem, *plan));
   if (status.ok())
-    std::cout << (absl::GetFlag(FLAGS_json) ? Dump(json, -1) : PlanText(*problem, *plan, changes));
+    std::cout << (absl::GetFlag(FLAGS_json) ? Dump(json, -1) : PlanText(*problem, *plan, *changes));
   return status;
 }
 

@@ -1,10 +1,10 @@
 // What a model needs per block: from a checkpoint's config.json, or from sizes written by hand.
 //
-// Purpose: text in, sizes out. Hugging Face's config.json is read for Llama, Mistral, Qwen and like families
-// (gated MLP, grouped heads) and for BLOOM; a block is a layer, and embeddings are not counted: give servers'
-// memory without them. Sizes by hand: {"blocks": 70, "block_gb": 1.32, "cache_gb": 0.11, "gflop_per_token":
-// 5}, where cache_gb is of one job in one block and gflop_per_token (of one block) may be missing.
-// GB are 10^9 bytes. Threads: any, no state.
+// Purpose: text in, sizes out. Hugging Face's config.json is read for Llama, Mistral, Qwen2 and Qwen3 (dense,
+// gated MLP, grouped heads) and for BLOOM, others are refused by name; a block is a layer, and embeddings are
+// not counted: give servers' memory without them. Sizes by hand: {"blocks": 70, "block_gb": 1.32, "cache_gb":
+// 0.11, "gflop_per_token": 5}, where cache_gb is of one job in one block and gflop_per_token (of one block)
+// may be missing. GB are 10^9 bytes. Threads: any, no state.
 #ifndef BFIO_TOOLS_PLAN_MODEL_FILE_H_
 #define BFIO_TOOLS_PLAN_MODEL_FILE_H_
 

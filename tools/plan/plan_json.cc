@@ -12,6 +12,18 @@ ordered_json ResponseJson(const std::optional<Response>& response) {
   return json;
 }
 
+const char* NameOf(core::TuningGoal goal) {
+  switch (goal) {
+    case core::TuningGoal::kSurrogate:
+      return "surrogate";
+    case core::TuningGoal::kLowerBound:
+      return "lower";
+    case core::TuningGoal::kUpperBound:
+      return "upper";
+  }
+  return "";
+}
+
 ordered_json ChainsJson(const Problem& problem, const core::ChainPlan& plan) {
   ordered_json chains = ordered_json::array();
   for (const core::ServerChain& chain : plan.chains) {
@@ -36,6 +48,7 @@ ordered_json PlanJson(const Problem& problem, const Plan& plan, const std::vecto
                        {"block_gb", problem.service.block_size},
                        {"cache_gb", problem.service.cache_size},
                        {"reserve", plan.c()},
+                       {"tuned_by", problem.reserve > 0 ? "reserve" : NameOf(plan.tuned_by)},
                        {"disjoint_chains", chosen.placement.chains.size()},
                        {"capacity", core::TotalCapacity(chosen.chains)},
                        {"rate_per_s", chosen.rate},
@@ -60,6 +73,7 @@ ordered_json PlanJson(const Problem& problem, const Plan& plan, const std::vecto
                     {"alike", change.alike},
                     {"rate_at_once_per_s", change.rate_at_once},
                     {"at_once", ResponseJson(change.at_once)},
+                    {"reserve_planned", change.c_planned},
                     {"rate_planned_per_s", change.rate_planned},
                     {"planned", ResponseJson(change.planned)}});
   }

@@ -58,11 +58,14 @@ std::string ServerLines(const Problem& problem, const Plan& plan) {
 }
 
 std::string ChangeLines(const std::vector<Change>& changes) {
-  std::string text = absl::StrFormat("%-32s  %6s  %24s  %24s\n", "change", "alike", "response at once",
-                                     "planned anew, same c");
+  std::string text =
+      absl::StrFormat("%-32s  %6s  %24s  %24s\n", "change", "alike", "response at once", "planned anew");
   for (size_t i = 0; i < std::min(changes.size(), kMostRows); ++i) {
     absl::StrAppendFormat(&text, "%-32s  %6d  %24s  %24s\n", changes[i].what, changes[i].alike,
-                          Seconds(changes[i].at_once), Seconds(changes[i].planned));
+                          Seconds(changes[i].at_once),
+                          changes[i].planned.has_value()
+                              ? absl::StrCat(Seconds(changes[i].planned), ", c = ", changes[i].c_planned)
+                              : Seconds(changes[i].planned));
   }
   return absl::StrCat(text, Cut(changes.size(), "changes"));
 }
@@ -81,6 +84,8 @@ std::string PlanText(const Problem& problem, const Plan& plan, const std::vector
       memory, problem.demand.rate, problem.demand.target_load, plan.c(), chosen.placement.chains.size(),
       chosen.chains.size(), core::TotalCapacity(chosen.chains), chosen.rate,
       100 * problem.demand.rate / chosen.rate);
+  if (problem.reserve == 0 && plan.tuned_by != problem.goal)
+    absl::StrAppend(&text, "no c is feasible for the surrogate: picked by the lower bound\n");
   if (!plan.meets_target) absl::StrAppend(&text, "the load is above its target\n");
   absl::StrAppend(&text, "mean response ", Seconds(plan.response));
   if (plan.response.exact.has_value())

@@ -4,9 +4,11 @@
 #include <cmath>
 #include <map>
 #include <tuple>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 
 namespace bfio::plan {
@@ -39,10 +41,67 @@ void Lose(const Problem& problem, const Plan& plan, size_t j, Change& change) {
   change.at_once = ExpectedResponse(chains, problem.demand.rate);
 }
 
-void PlanAnew(const Problem& problem, int64_t c, Change& change) {
-  const core::ChainPlan plan = core::PlanWithReserve(problem.servers, problem.service, c, problem.demand);
-  change.rate_planned = plan.rate;
-  change.planned = ExpectedResponse(plan.chains, problem.demand.rate);
+using GoOn = std::function<bool()>;
+bool Stopped(const GoOn& go_on) {
+  return go_on && !go_on();
+}
+
+// c that are tried first when a pool has changed by one server, as shares of the present c.
+constexpr double kNearby[] = {1, 0.97, 0.94, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 1.03, 1.1, 1.25};
+
+std::optional<Plan> BestNearby(const Problem& problem, int64_t present) {
+  const int64_t largest = core::LargestReserve(problem.servers, problem.service);
+  const auto value = [&](const Plan& plan) {
+    return problem.goal == core::TuningGoal::kUpperBound ? plan.response.upper : plan.response.lower;
+  };
+  std::optional<Plan> best;
+  int64_t last = 0;
+  for (const double share : kNearby) {
+    const int64_t c =
+        problem.reserve > 0 ? problem.reserve : std::llround(share * static_cast<double>(present));
+    if (c < 1 || c > largest || c == last) continue;
+    last = c;
+    Plan plan = PlanWith(problem, c);
+    const auto response = ExpectedResponse(plan.chosen.chains, problem.demand.rate);
+    if (!response.has_value()) continue;
+    plan.response = *response;
+    const bool better =
+        !best.has_value() ||
+        (plan.meets_target != best->meets_target ? plan.meets_target : value(plan) < value(*best));
+    if (better) best = std::move(plan);
+  }
+  return best;
+}
+
+void PlanAnew(const Problem& problem, int64_t present, const GoOn& go_on, Change& change) {
+  std::optional<Plan> plan = BestNearby(problem, present);
+  if (!plan.has_value() && problem.reserve == 0) {
+    absl::StatusOr<Plan> any = MakePlan(problem, go_on);
+    if (any.ok()) plan = *std::move(any);
+  }
+  if (!plan.has_value()) return;
+  change.c_planned = plan->c();
+  change.rate_planned = plan->chosen.rate;
+  change.planned = plan->response;
+}
+
+// The reserve was given, and the pool does not carry the demand with it.
+absl::Status WhyNotWith(const Problem& problem, int64_t c, double rate) {
+  int64_t blocks = 0;
+  for (const core::ChainServer& server : problem.servers)
+    blocks += core::BlocksWithReserve(server, problem.service, c);
+  const int64_t missing = problem.service.blocks - blocks;
+  if (missing > 0) {
+    const double each = problem.service.block_size + static_cast<double>(c) * problem.service.cache_size;
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "memory: with a reserve of %d jobs per block the pool holds %d of %d blocks; %d blocks (%.4g "
+        "GB) more are needed, or a smaller reserve",
+        c, blocks, problem.service.blocks, missing, static_cast<double>(missing) * each));
+  }
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "rate: with a reserve of %d jobs per block the pool carries %.4g jobs/s; the demand of %.4g jobs/s "
+      "exceeds it by %.4g",
+      c, rate, problem.demand.rate, problem.demand.rate - rate));
 }
 
 }  // namespace
@@ -64,13 +123,18 @@ std::optional<Response> ExpectedResponse(const std::vector<core::ServerChain>& c
   return response;
 }
 
-absl::StatusOr<Plan> MakePlan(const Problem& problem) {
+absl::StatusOr<Plan> MakePlan(const Problem& problem, const std::function<bool()>& go_on) {
   int64_t c = problem.reserve;
+  core::TuningGoal goal = problem.goal;
   if (c == 0) {
-    const auto candidates = core::SweepReserve(problem.servers, problem.service, problem.demand);
-    const core::ReserveCandidate* best = core::BestReserve(candidates, problem.goal);
+    const auto candidates = core::SweepReserve(problem.servers, problem.service, problem.demand, go_on);
+    if (Stopped(go_on)) return absl::CancelledError("interrupted");
+    const core::ReserveCandidate* best = core::BestReserve(candidates, goal);
     // The surrogate is stricter than what can be served.
-    if (best == nullptr) best = core::BestReserve(candidates, core::TuningGoal::kLowerBound);
+    if (best == nullptr) {
+      goal = core::TuningGoal::kLowerBound;
+      best = core::BestReserve(candidates, goal);
+    }
     if (best == nullptr)
       return core::WhyImpossible(problem.servers, problem.service, problem.demand, candidates);
     c = best->c;
@@ -80,18 +144,18 @@ absl::StatusOr<Plan> MakePlan(const Problem& problem) {
                                                    core::LargestReserve(problem.servers, problem.service)));
   }
   Plan plan = PlanWith(problem, c);
+  plan.tuned_by = goal;
   const auto response = ExpectedResponse(plan.chosen.chains, problem.demand.rate);
-  if (!response.has_value()) {
-    return absl::FailedPreconditionError(absl::StrCat("with a reserve of ", c,
-                                                      " jobs per block the pool carries ", plan.chosen.rate,
-                                                      " jobs/s, the demand is ", problem.demand.rate));
-  }
+  if (!response.has_value()) return WhyNotWith(problem, c, plan.chosen.rate);
   plan.response = *response;
   return plan;
 }
 
-std::vector<Change> Changes(const Problem& problem, const Plan& plan) {
+absl::StatusOr<std::vector<Change>> Changes(const Problem& problem, const Plan& plan,
+                                            const std::function<bool()>& go_on) {
   std::vector<Change> changes;
+  // Where its blocks are matters to what happens at once only.
+  std::map<Kind, Change> planned_without;
   std::map<std::tuple<Kind, int32_t, int32_t>, size_t> lost;
   for (size_t j = 0; j < problem.servers.size(); ++j) {
     const core::BlockRange& range = plan.chosen.placement.ranges[j];
@@ -102,12 +166,17 @@ std::vector<Change> Changes(const Problem& problem, const Plan& plan) {
       ++changes[at->second].alike;
       continue;
     }
+    if (Stopped(go_on)) return absl::CancelledError("interrupted");
     Change& change = changes.emplace_back();
+    const auto [planned, first] = planned_without.try_emplace(KindOf(problem.servers[j]));
+    if (first) {
+      Problem rest = problem;
+      rest.servers.erase(rest.servers.begin() + static_cast<std::ptrdiff_t>(j));
+      if (!rest.servers.empty()) PlanAnew(rest, plan.c(), go_on, planned->second);
+    }
+    change = planned->second;
     change.what = absl::StrCat("lose ", problem.servers[j].name);
     Lose(problem, plan, j, change);
-    Problem rest = problem;
-    rest.servers.erase(rest.servers.begin() + static_cast<std::ptrdiff_t>(j));
-    PlanAnew(rest, plan.c(), change);
   }
   std::map<Kind, size_t> added;
   for (const core::ChainServer& server : problem.servers) {
@@ -120,20 +189,22 @@ std::vector<Change> Changes(const Problem& problem, const Plan& plan) {
     change.what = absl::StrCat("add another ", server.name);
     change.rate_at_once = plan.chosen.rate;
     change.at_once = plan.response;
+    if (Stopped(go_on)) return absl::CancelledError("interrupted");
     Problem more = problem;
     more.servers.push_back(server);
-    PlanAnew(more, plan.c(), change);
+    PlanAnew(more, plan.c(), go_on, change);
   }
+  if (Stopped(go_on)) return absl::CancelledError("interrupted");
   return changes;
 }
 
-std::vector<SweepPoint> SweepDemand(Problem problem, const std::vector<double>& demands,
-                                    const std::function<bool()>& go_on) {
+absl::StatusOr<std::vector<SweepPoint>> SweepDemand(Problem problem, const std::vector<double>& demands,
+                                                    const std::function<bool()>& go_on) {
   std::vector<SweepPoint> points;
   for (const double demand : demands) {
-    if (go_on && !go_on()) break;
     problem.demand.rate = demand;
-    absl::StatusOr<Plan> plan = MakePlan(problem);
+    absl::StatusOr<Plan> plan = MakePlan(problem, go_on);
+    if (absl::IsCancelled(plan.status())) return plan.status();
     points.push_back({demand, std::nullopt});
     if (plan.ok()) points.back().plan = *std::move(plan);
   }

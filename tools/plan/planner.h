@@ -39,6 +39,9 @@ std::optional<Response> ExpectedResponse(const std::vector<core::ServerChain>& c
 struct Plan {
   core::ChainPlan chosen;
   Response response;
+  // What c was picked by; another than asked for where the surrogate finds no c feasible. Not read with a
+  // given reserve.
+  core::TuningGoal tuned_by = core::TuningGoal::kLowerBound;
   // nu carries the demand at the target load.
   bool meets_target = false;
 
@@ -46,20 +49,22 @@ struct Plan {
 };
 
 // FAILED_PRECONDITION with the constraint and the amount that is missing; INVALID_ARGUMENT for a reserve that
-// no server can hold.
-absl::StatusOr<Plan> MakePlan(const Problem& problem);
+// no server can hold; CANCELLED once `go_on`, asked now and then, says no (empty: never).
+absl::StatusOr<Plan> MakePlan(const Problem& problem, const std::function<bool()>& go_on = {});
 
 struct Change {
   std::string what;   // "lose fast-3", "add another fast-3"
   int64_t alike = 1;  // servers of which the same holds
-  // With the blocks where they are, which is what happens at once; and planned anew with the same c. nullopt
-  // where the demand is then not carried.
+  // With the blocks where they are, which is what happens at once; and planned anew with the best of a dozen
+  // c around the present one, of all where none of those carries the demand. nullopt where nothing does.
   double rate_at_once = 0, rate_planned = 0;
+  int64_t c_planned = 0;
   std::optional<Response> at_once, planned;
 };
 
-// For each kind of server in use the loss of one, for each kind of the pool one more.
-std::vector<Change> Changes(const Problem& problem, const Plan& plan);
+// For each kind of server in use the loss of one, for each kind of the pool one more. CANCELLED as above.
+absl::StatusOr<std::vector<Change>> Changes(const Problem& problem, const Plan& plan,
+                                            const std::function<bool()>& go_on = {});
 
 struct SweepPoint {
   double demand = 0;
@@ -67,9 +72,9 @@ struct SweepPoint {
   std::optional<Plan> plan;
 };
 
-// Points as long as `go_on`, asked before each, says yes; empty: all.
-std::vector<SweepPoint> SweepDemand(Problem problem, const std::vector<double>& demands,
-                                    const std::function<bool()>& go_on = {});
+// CANCELLED as above.
+absl::StatusOr<std::vector<SweepPoint>> SweepDemand(Problem problem, const std::vector<double>& demands,
+                                                    const std::function<bool()>& go_on = {});
 
 // "0.2", "0.1,0.2,0.5" or "FROM:TO:STEP", jobs per second, ascending, at most 1,000. INVALID_ARGUMENT.
 absl::StatusOr<std::vector<double>> ParseDemands(absl::string_view text);

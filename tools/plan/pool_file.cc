@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "tools/plan/json_reader.h"
 
@@ -36,6 +37,8 @@ absl::StatusOr<std::vector<core::ChainServer>> ParsePool(absl::string_view text,
   if (list == json->end() || !list->is_array() || json->size() != 1)
     return absl::InvalidArgumentError(absl::StrCat(source, " must have one field, the list 'servers'"));
   std::vector<core::ChainServer> servers;
+  // Plans speak of servers by their names.
+  absl::flat_hash_map<std::string, size_t> named;
   for (size_t i = 0; i < list->size(); ++i) {
     JsonReader reader((*list)[i], absl::StrCat(source, ": servers[", i, "]"));
     reader.AllowOnly({"name", "count", "memory_gb", "tflops", "memory_gb_per_s", "block_ms", "rtt_ms",
@@ -52,7 +55,12 @@ absl::StatusOr<std::vector<core::ChainServer>> ParsePool(absl::string_view text,
     }
     for (int64_t k = 0; k < count; ++k) {
       servers.push_back(server);
-      if (count > 1) absl::StrAppend(&servers.back().name, "-", k);
+      std::string& name = servers.back().name;
+      if (count > 1) absl::StrAppend(&name, "-", k);
+      if (const auto [same, is_new] = named.try_emplace(name, i); !is_new) {
+        return absl::InvalidArgumentError(absl::StrCat(source, ": servers[", same->second, "] and servers[",
+                                                       i, "] are both called '", name, "'"));
+      }
     }
   }
   const absl::Status status = core::CheckPool(servers, model.service);

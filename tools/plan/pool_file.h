@@ -3,7 +3,7 @@
 // Purpose: {"servers": [{"name": "a100", "count": 2, "memory_gb": 40, "tflops": 120, "memory_gb_per_s": 1020,
 // "rtt_ms": 20}, ...]} in, servers with times out. In place of tflops and memory_gb_per_s the measured
 // "block_ms" (a mean job in one block), in place of rtt_ms the measured "communication_ms" (of a mean job).
-// `count` alike servers get numbers behind their name. Threads: any, no state.
+// `count` alike servers get numbers behind their name; no two names may be the same. Threads: any, no state.
 #ifndef BFIO_TOOLS_PLAN_POOL_FILE_H_
 #define BFIO_TOOLS_PLAN_POOL_FILE_H_
 

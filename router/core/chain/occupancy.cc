@@ -12,9 +12,9 @@ constexpr double kLarge = 1e200;
 constexpr double kNothing = 1e-18;
 
 // Mean of the birth-death process with birth rate lambda whose death rate with n jobs is that of n jobs on
-// the chains in this order, each filled before the next.
-double BirthDeathMean(absl::Span<const ChainRate> chains, double lambda) {
-  const double nu = TotalRate(chains), rho = lambda / nu;
+// the chains in this order, each filled before the next. nu: their total rate, the same for every order.
+double BirthDeathMean(absl::Span<const ChainRate> chains, double nu, double lambda) {
+  const double rho = lambda / nu;
   double weight = 1, sum = 1, jobs = 0, death = 0;
   int64_t n = 0;
   for (const ChainRate& chain : chains) {
@@ -58,13 +58,14 @@ double TotalRate(absl::Span<const ChainRate> chains) {
 }
 
 Occupancy OccupancyBounds(absl::Span<const ChainRate> chains, double arrivals) {
+  const double nu = TotalRate(chains);
   std::vector<ChainRate> sorted(chains.begin(), chains.end());
   std::stable_sort(sorted.begin(), sorted.end(),
                    [](const ChainRate& a, const ChainRate& b) { return a.rate > b.rate; });
   Occupancy bounds;
-  bounds.lower = BirthDeathMean(sorted, arrivals);
+  bounds.lower = BirthDeathMean(sorted, nu, arrivals);
   std::reverse(sorted.begin(), sorted.end());
-  bounds.upper = BirthDeathMean(sorted, arrivals);
+  bounds.upper = BirthDeathMean(sorted, nu, arrivals);
   return bounds;
 }
 

@@ -4,8 +4,8 @@
 // Chain-structured Jobs with Large Memory Footprints". Jobs arrive as a Poisson process, sizes are
 // exponential, chain l serves up to c_l jobs at once, each at rate mu_l. Divide by the arrival rate for the
 // mean response time (Little).
-// All sums have positive terms only and are scaled, so thousands of slots and loads near 1 lose no digits.
-// Pure. Threads: any, no state.
+// All sums have positive terms only and are scaled, so thousands of slots and loads near 1 lose no digits;
+// rates may differ by a factor of 1e18, what CheckPool lets through. Pure. Threads: any, no state.
 #ifndef BFIO_ROUTER_CORE_CHAIN_OCCUPANCY_H_
 #define BFIO_ROUTER_CORE_CHAIN_OCCUPANCY_H_
 

@@ -19,6 +19,10 @@ bool NotNegative(double value) {
   return std::isfinite(value) && value >= 0;
 }
 
+bool IsTime(double value) {
+  return value >= 0 && value <= kLongestTime;
+}
+
 }  // namespace
 
 int64_t WholeUnits(double amount, double unit) {
@@ -58,11 +62,12 @@ absl::Status CheckPool(absl::Span<const ChainServer> servers, const ChainService
                                                      server.memory, " holds more than ", kMostSlots,
                                                      " caches of ", service.cache_size));
     }
-    if (!NotNegative(server.communication))
-      return wrong("communication time", server.communication, "below 0 or not finite");
-    if (!NotNegative(server.compute)) return wrong("time per block", server.compute, "below 0 or not finite");
-    if (server.communication + server.compute == 0)
-      return wrong("time per block", server.compute, "and so is communication: a job must take time");
+    if (!IsTime(server.communication))
+      return wrong("communication time", server.communication, "below 0 or above 1e9 s");
+    if (!IsTime(server.compute)) return wrong("time per block", server.compute, "below 0 or above 1e9 s");
+    if (server.communication + server.compute < kShortestTime)
+      return wrong("time per block", server.compute,
+                   "and communication no more: a job takes at least 1e-9 s");
   }
   return absl::OkStatus();
 }

@@ -65,8 +65,11 @@ int64_t WholeUnits(double amount, double unit);
 // Cache slots that a server has left beside the blocks it hosts.
 int64_t CacheSlots(const ChainServer& server, const ChainService& service, const BlockRange& range);
 
-// INVALID_ARGUMENT names the server and field: sizes that are not finite and positive, times below 0, servers
-// that take no time at all, a cache so small that a server has more than kMostSlots.
+// A server's times, in seconds: each at most this, their sum at least the other.
+inline constexpr double kLongestTime = 1e9, kShortestTime = 1e-9;
+
+// INVALID_ARGUMENT names the server and field: sizes that are not finite and positive, times out of bounds, a
+// cache so small that a server has more than kMostSlots.
 absl::Status CheckPool(absl::Span<const ChainServer> servers, const ChainService& service);
 
 }  // namespace bfio::core

@@ -49,14 +49,14 @@ int64_t LargestReserve(absl::Span<const ChainServer> servers, const ChainService
 }
 
 std::vector<ReserveCandidate> SweepReserve(absl::Span<const ChainServer> servers, const ChainService& service,
-                                           const Demand& demand) {
+                                           const Demand& demand, const std::function<bool()>& go_on) {
   std::vector<ReserveCandidate> candidates;
   // Neighbouring c often place alike; then the chains are the same, too.
   Placement last;
   ReserveCandidate composed;
   const int64_t largest = LargestReserve(servers, service);
   for (int64_t c = 1; c <= largest; c += c < kEveryReserve ? 1 : c / kStepShare) {
-    if (BlocksInPool(servers, service, c) < service.blocks) break;
+    if (BlocksInPool(servers, service, c) < service.blocks || (go_on && !go_on())) break;
     BlockPlacement placement = GreedyPlacement(servers, service, c, demand);
     if (placement.ranges != last) {
       const std::vector<ServerChain> chains = ComposeChains(servers, service, placement.ranges);
@@ -91,7 +91,7 @@ const ReserveCandidate* BestReserve(absl::Span<const ReserveCandidate> candidate
   for (const ReserveCandidate& candidate : candidates) {
     if (some_meet && !candidate.meets) continue;
     const double value = Value(candidate, goal);
-    if (value >= least) continue;
+    if (!(value < least)) continue;
     best = &candidate;
     least = value;
   }

@@ -1,13 +1,14 @@
 // How much cache to reserve per block: the tuning of c, and a whole plan for a demand.
 //
-// Purpose: small c gives short chains and few jobs at once, large c the opposite. For every c that can
-// matter: placement (GBP-CR), chains (GCA), the surrogate c K(c) of equation (14) and Theorem 3.7's bounds of
-// the mean response; then the best by one of them ("Serving Chain-structured Jobs with Large Memory
-// Footprints", sections 3.1.3 and 3.2.3). Pure. Threads: any, no state.
+// Purpose: small c gives short chains and few jobs at once, large c the opposite. For every c up to
+// 512, and a sample of larger ones: placement (GBP-CR), chains (GCA), the surrogate c K(c) of equation (14)
+// and Theorem 3.7's bounds of the mean response; then the best by one of them ("Serving Chain-structured Jobs
+// with Large Memory Footprints", sections 3.1.3 and 3.2.3). Pure. Threads: any, no state.
 #ifndef BFIO_ROUTER_CORE_CHAIN_TUNING_H_
 #define BFIO_ROUTER_CORE_CHAIN_TUNING_H_
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -50,10 +51,11 @@ struct ReserveCandidate {
 // Largest c for which a server could host a block.
 int64_t LargestReserve(absl::Span<const ChainServer> servers, const ChainService& service);
 
-// Candidates in order of c: every c up to 512, then in steps of 1/64, as far as some chain covers all blocks.
+// Candidates in order of c: every c up to 512, then in steps of 1/64, as far as some chain covers all blocks,
+// and as long as `go_on`, asked before each, says yes (empty: always).
 // REQUIRES: CheckPool is OK, demand.rate > 0, 0 < target_load <= 1.
 std::vector<ReserveCandidate> SweepReserve(absl::Span<const ChainServer> servers, const ChainService& service,
-                                           const Demand& demand);
+                                           const Demand& demand, const std::function<bool()>& go_on = {});
 
 enum class TuningGoal { kSurrogate, kLowerBound, kUpperBound };
 

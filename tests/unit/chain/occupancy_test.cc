@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -130,6 +132,35 @@ TEST(Occupancy, ManySlotsAndExtremeLoads) {
             << absl::StrCat(slots, " at ", rho);
       }
     }
+  }
+}
+
+// Solved apart, by elimination without subtractions over all 41 x 41 states and the tail.
+TEST(TwoChainOccupancy, LargeUnequalChains) {
+  const ChainRate fast = {1, 40}, slow = {0.2, 40};
+  for (const auto& [rho, jobs] : {std::pair(0.3, 14.40000085), {0.7, 39.0069185533}, {0.95, 84.200505869}})
+    EXPECT_NEAR(TwoChainOccupancy(fast, slow, rho * 48), jobs, 1e-8 * jobs) << rho;
+}
+
+TEST(OccupancyBounds, AreFiniteAsFarAsRatesMayDiffer) {
+  const std::vector<ChainRate> chains = {{1e9, 5}, {1e-9, 50}};
+  for (const double arrivals : {1e-8, 1.0, 4e9}) {
+    const Occupancy bounds = OccupancyBounds(chains, arrivals);
+    EXPECT_TRUE(std::isfinite(bounds.lower) && std::isfinite(bounds.upper)) << arrivals;
+    EXPECT_LE(bounds.lower, bounds.upper * (1 + 1e-12)) << arrivals;
+  }
+}
+
+// The order of summation must not decide on which side of nu the arrivals are.
+TEST(OccupancyBounds, ArePositiveUpToTheEdge) {
+  for (int seed = 1; seed <= 500; ++seed) {
+    std::mt19937_64 random(static_cast<uint64_t>(seed));
+    std::uniform_real_distribution<double> rate(0.01, 3);
+    std::vector<ChainRate> chains;
+    for (int k = 0; k < 6; ++k) chains.push_back({rate(random), static_cast<int64_t>(1 + random() % 9)});
+    const Occupancy bounds = OccupancyBounds(chains, std::nextafter(TotalRate(chains), 0));
+    EXPECT_GT(bounds.lower, 0) << seed;
+    EXPECT_GT(bounds.upper, 0) << seed;
   }
 }
 

@@ -52,6 +52,12 @@ TEST(ParseModel, CheckpointConfigs) {
   EXPECT_NEAR(bloom.service.block_size, 1.32, 0.1);
   EXPECT_NEAR(*bloom.gflop_per_token, 5, 0.1);
   EXPECT_NEAR(bloom.service.cache_size, 0.11, 0.01);
+  const auto original = ParseModel(R"({"model_type": "bloom", "n_embed": 14336, "n_layer": 70})", "m.json",
+                                   {.weight_bytes = 0.5});
+  EXPECT_EQ(original->service.block_size, bloom.service.block_size);
+  EXPECT_FALSE(ParseModel(R"({"model_type": "bloom", "n_embed": 14336, "n_layer": 70})", "m.json",
+                          {.context_tokens = 1e305})
+                   .ok());
 }
 
 TEST(ParseModel, Mistakes) {
@@ -60,10 +66,20 @@ TEST(ParseModel, Mistakes) {
   EXPECT_EQ(ModelError(R"({"blocks": 1.5, "block_gb": 1, "cache_gb": 1})"),
             "m.json: blocks must be a whole number from 1 to 4096");
   EXPECT_EQ(ModelError(R"({"blocks": 2, "block_gb": "1", "cache_gb": 1})"),
-            "m.json: block_gb must be a number of at least 0");
+            "m.json: block_gb must be a number of at least 1e-09");
   EXPECT_THAT(ModelError(R"({"blocks": 2, "block_gb": 1, "cash_gb": 1})"), HasSubstr("'cash_gb' is unknown"));
-  EXPECT_EQ(ModelError(R"({"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4})"),
-            "m.json: intermediate_size is missing");
+  EXPECT_EQ(ModelError(R"({"blocks": 2, "block_gb": 0, "cache_gb": 1})"),
+            "m.json: block_gb must be a number of at least 1e-09");
+  EXPECT_THAT(ModelError(R"({"hidden_size": 64, "num_hidden_layers": 2})"),
+              HasSubstr("model_type is missing"));
+  EXPECT_THAT(ModelError(R"({"model_type": "mixtral", "hidden_size": 64, "num_hidden_layers": 2})"),
+              HasSubstr("model_type 'mixtral' is not known"));
+  EXPECT_THAT(ModelError(R"({"model_type": "llama", "num_local_experts": 8, "hidden_size": 64})"),
+              HasSubstr("num_local_experts"));
+  EXPECT_EQ(
+      ModelError(
+          R"({"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4})"),
+      "m.json: intermediate_size is missing");
 }
 
 TEST(ParsePool, TimesAndNames) {
@@ -92,6 +108,11 @@ TEST(ParsePool, Mistakes) {
   EXPECT_THAT(PoolError(""), HasSubstr("1 to 1024 servers, not 0"));
   EXPECT_THAT(PoolError(R"({"count": 2000, "memory_gb": 1, "block_ms": 1, "rtt_ms": 1})"),
               HasSubstr("count must be"));
+  EXPECT_THAT(PoolError(R"({"name": "a", "count": 2, "memory_gb": 1, "block_ms": 1, "rtt_ms": 1},
+                           {"name": "a-1", "memory_gb": 1, "block_ms": 1, "rtt_ms": 1})"),
+              HasSubstr("servers[0] and servers[1] are both called 'a-1'"));
+  EXPECT_THAT(PoolError(R"({"memory_gb": 1, "block_ms": 1, "communication_ms": 1e250})"),
+              HasSubstr("above 1e9 s"));
   EXPECT_THAT(PoolError(R"({"memory_gb": 1e300, "block_ms": 1, "rtt_ms": 1})"), HasSubstr("holds more than"));
   EXPECT_THAT(std::string(ParsePool(R"({"server": []})", "p.json", {}, {}).status().message()),
               HasSubstr("the list 'servers'"));

@@ -49,6 +49,21 @@ TEST(MakePlan, TunesByTheGoal) {
   problem.reserve = 0;
   problem.goal = core::TuningGoal::kSurrogate;
   EXPECT_EQ(MakePlan(problem)->c(), 3);
+  problem.goal = core::TuningGoal::kUpperBound;
+  const Plan upper = *MakePlan(problem);
+  EXPECT_EQ(upper.tuned_by, core::TuningGoal::kUpperBound);
+  problem.reserve = lower.c();
+  EXPECT_LE(upper.response.upper, MakePlan(problem)->response.upper);
+}
+
+TEST(MakePlan, SaysWhenTheSurrogateFindsNothing) {
+  Problem problem = Bloom(2);
+  problem.goal = core::TuningGoal::kSurrogate;
+  const auto plan = MakePlan(problem);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(plan->tuned_by, core::TuningGoal::kLowerBound);
+  EXPECT_THAT(PlanText(problem, *plan, {}), HasSubstr("picked by the lower bound"));
+  EXPECT_EQ(PlanJson(problem, *plan, {})["tuned_by"], "lower");
 }
 
 TEST(MakePlan, RefusesWithTheReason) {
@@ -64,6 +79,15 @@ TEST(MakePlan, RefusesWithTheReason) {
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("the pool holds 54 of 70 blocks; 16 blocks (22.88 GB) more"));
   problem = Bloom(0.2);
+  problem.reserve = 200;
+  status = MakePlan(problem).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("memory: with a reserve of 200 jobs per block the pool holds 4 of 70"));
+  problem = Bloom(4);
+  problem.reserve = 7;
+  EXPECT_THAT(std::string(MakePlan(problem).status().message()), HasSubstr("rate: with a reserve of 7"));
+  problem = Bloom(0.2);
   problem.reserve = 100'000;
   EXPECT_EQ(MakePlan(problem).status().code(), absl::StatusCode::kInvalidArgument);
 }
@@ -71,21 +95,58 @@ TEST(MakePlan, RefusesWithTheReason) {
 TEST(Changes, LossAndGain) {
   const Problem problem = Bloom(1.2);
   const Plan plan = *MakePlan(problem);
-  const std::vector<Change> changes = Changes(problem, plan);
+  const std::vector<Change> changes = *Changes(problem, plan);
   int64_t lost = 0, added = 0;
   for (const Change& change : changes) {
     (change.what.rfind("lose", 0) == 0 ? lost : added) += change.alike;
     if (change.what.rfind("lose", 0) != 0) continue;
     EXPECT_LE(change.rate_at_once, plan.chosen.rate) << change.what;
     EXPECT_EQ(change.at_once.has_value(), change.rate_at_once > 1.2) << change.what;
+    // At the present c, 14, the rest would carry 1.05 jobs/s only.
+    ASSERT_TRUE(change.planned.has_value()) << change.what;
+    EXPECT_GT(change.rate_planned, 1.2) << change.what;
+    EXPECT_LE(change.c_planned, plan.c()) << change.what;
   }
   EXPECT_EQ(added, 20);
   EXPECT_EQ(lost, std::count_if(plan.chosen.placement.ranges.begin(), plan.chosen.placement.ranges.end(),
                                 [](const core::BlockRange& range) { return range.count > 0; }));
 }
 
+TEST(Changes, PlannedAnewIsNotFarFromTheBestThereIs) {
+  for (const double demand : {0.3, 1.0, 1.8}) {
+    Problem problem = Bloom(demand);
+    const Plan plan = *MakePlan(problem);
+    const std::vector<Change> changes = *Changes(problem, plan);
+    for (const Change& change : changes) {
+      Problem changed = problem;
+      if (change.what.rfind("add another ", 0) == 0) {
+        const std::string name = change.what.substr(12);
+        changed.servers.push_back(changed.servers[name[0] == 'f' ? 0 : 19]);
+      } else {
+        changed.servers.erase(changed.servers.begin() + (change.what[5] == 'f' ? 0 : 19));
+      }
+      const auto best = MakePlan(changed);
+      ASSERT_EQ(change.planned.has_value(), best.ok()) << demand << " " << change.what;
+      if (!best.ok()) continue;
+      EXPECT_LE(change.planned->lower, 1.05 * best->response.lower) << demand << " " << change.what;
+    }
+  }
+}
+
+TEST(Plans, EndWhenTold) {
+  const Problem problem = Bloom(1.2);
+  const Plan plan = *MakePlan(problem);
+  int left = 5;
+  const auto go_on = [&] { return left-- > 0; };
+  EXPECT_TRUE(absl::IsCancelled(MakePlan(problem, go_on).status()));
+  left = 1;
+  EXPECT_TRUE(absl::IsCancelled(Changes(problem, plan, go_on).status()));
+  left = 5;
+  EXPECT_TRUE(absl::IsCancelled(SweepDemand(problem, {0.1, 0.2}, go_on).status()));
+}
+
 TEST(SweepDemand, NeverFewerJobsPerSecondThanAsked) {
-  const auto points = SweepDemand(Bloom(1), *ParseDemands("0.1:3:0.1"));
+  const auto points = *SweepDemand(Bloom(1), *ParseDemands("0.1:3:0.1"));
   ASSERT_EQ(points.size(), 30u);
   bool carried = true;
   for (const SweepPoint& point : points) {
@@ -112,7 +173,7 @@ TEST(Output, HasEveryServerAndChain) {
   Problem problem = Bloom(1.2);
   problem.servers[0].name = "<fast> & \"first\"";
   const Plan plan = *MakePlan(problem);
-  const std::string svg = PlanSvg(problem, plan), text = PlanText(problem, plan, Changes(problem, plan));
+  const std::string svg = PlanSvg(problem, plan), text = PlanText(problem, plan, *Changes(problem, plan));
   EXPECT_THAT(svg, HasSubstr("&lt;fast&gt; &amp; "));
   EXPECT_THAT(text, HasSubstr("<fast> & \"first\" (0-"));
   const auto json = PlanJson(problem, plan, {});
