@@ -70,7 +70,11 @@ class Worker {
   void Begin() {
     int64_t spoken_for = 0;
     for (const Request& request : running_) spoken_for += request.prompt - request.read;
-    while (!waiting_.empty() && (held_ + spoken_for + waiting_.front().prompt <= room_ || running_.empty())) {
+    const auto full = [&] {
+      return options_.most_running > 0 && static_cast<int64_t>(running_.size()) >= options_.most_running;
+    };
+    while (!waiting_.empty() && !full() &&
+           (held_ + spoken_for + waiting_.front().prompt <= room_ || running_.empty())) {
       spoken_for += waiting_.front().prompt;
       running_.push_back(waiting_.front());
       waiting_.pop_front();

@@ -26,6 +26,8 @@ struct FcfsOptions {
   // C, and the share of it that prompts leave free.
   int64_t memory = 120'000;
   double watermark = 0.01;
+  // Requests that run at a time; 0: as many as memory holds.
+  int64_t most_running = 0;
   WaitOptions run;
 };
 

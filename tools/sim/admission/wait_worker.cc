@@ -30,7 +30,7 @@ class Worker {
   // each.
   template <typename Arrive, typename Batch>
   WaitRun Run(Arrive arrive, Batch batch) {
-    double now = 0;
+    double& now = now_;
     while (now < options_.horizon) {
       Arrivals(now, arrive);
       tokens_ = 0;
@@ -66,7 +66,7 @@ class Worker {
   // The stage number of a line's first stage, where lines are segments.
   void SetFirstStage(const Line* line, int64_t stage) { first_stage_.push_back({line, stage}); }
 
-  WaitRun& result() { return run_; }
+  double now() const { return now_; }
 
  private:
   struct Move {
@@ -84,8 +84,14 @@ class Worker {
   }
 
   double Next(size_t j, double after) {
-    return types_[j].rate > 0 ? after + rng_.Exponential() / types_[j].rate
-                              : std::numeric_limits<double>::infinity();
+    if (types_[j].rate <= 0) return std::numeric_limits<double>::infinity();
+    const double rate = types_[j].rate * options_.most_intensity;
+    double at = after + rng_.Exponential() / rate;
+    // Thinned: of the arrivals at the highest rate, the share that the time's intensity leaves.
+    while (options_.intensity && at < options_.horizon &&
+           rng_.Uniform() * options_.most_intensity >= options_.intensity(at))
+      at += rng_.Exponential() / rate;
+    return at;
   }
 
   template <typename Arrive>
@@ -137,7 +143,7 @@ class Worker {
   std::vector<std::pair<const Line*, int64_t>> first_stage_;
   WaitRun run_;
   int64_t tokens_ = 0, tokens_made_ = 0, resident_ = 0, begun_ = 0;
-  double latency_ = 0, ttft_ = 0;
+  double now_ = 0, latency_ = 0, ttft_ = 0;
 };
 
 void AddMeans(std::vector<double>& sums, const std::vector<size_t>& now) {
@@ -151,29 +157,47 @@ WaitRun WithMeans(WaitRun run, std::vector<double> sums, int64_t looks) {
   return run;
 }
 
-}  // namespace
-
-WaitRun RunWait(absl::Span<const core::RequestType> types, absl::Span<const int64_t> thresholds,
-                const WaitOptions& options) {
+template <typename Arrived, typename Thresholds>
+WaitRun RunLines(absl::Span<const core::RequestType> types, const WaitOptions& options, Arrived arrived,
+                 Thresholds thresholds) {
   Worker worker(types, options);
   std::vector<Line> lines(types.size());
   for (size_t j = 0; j < types.size(); ++j) lines[j].stages.resize(static_cast<size_t>(types[j].output) + 1);
   std::vector<double> waiting;
   int64_t looks = 0;
-  WaitRun run = worker.Run([&](size_t j, const Request& request) { lines[j].stages[0].push_back(request); },
-                           [&] {
-                             std::vector<size_t> at_entry;
-                             for (size_t j = 0; j < lines.size(); ++j) {
-                               at_entry.push_back(lines[j].stages[0].size());
-                               if (static_cast<int64_t>(at_entry.back()) < thresholds[j]) continue;
-                               for (size_t k = 0; k < lines[j].stages.size(); ++k)
-                                 worker.Take(lines[j], k, thresholds[j]);
-                             }
-                             worker.Weigh();
-                             AddMeans(waiting, at_entry);
-                             ++looks;
-                           });
+  WaitRun run = worker.Run(
+      [&](size_t j, const Request& request) {
+        lines[j].stages[0].push_back(request);
+        arrived(j, request.arrived);
+      },
+      [&] {
+        const absl::Span<const int64_t> least = thresholds(worker.now());
+        std::vector<size_t> at_entry;
+        for (size_t j = 0; j < lines.size(); ++j) {
+          at_entry.push_back(lines[j].stages[0].size());
+          if (static_cast<int64_t>(at_entry.back()) < least[j]) continue;
+          for (size_t k = 0; k < lines[j].stages.size(); ++k) worker.Take(lines[j], k, least[j]);
+        }
+        worker.Weigh();
+        AddMeans(waiting, at_entry);
+        ++looks;
+      });
   return WithMeans(std::move(run), std::move(waiting), looks);
+}
+
+}  // namespace
+
+WaitRun RunWait(absl::Span<const core::RequestType> types, absl::Span<const int64_t> thresholds,
+                const WaitOptions& options) {
+  return RunLines(
+      types, options, [](size_t, double) {}, [&](double) { return thresholds; });
+}
+
+WaitRun RunTunedWait(absl::Span<const core::RequestType> types, core::WaitTuner& tuner,
+                     const WaitOptions& options) {
+  return RunLines(
+      types, options, [&](size_t type, double at) { tuner.OnArrival(type, at); },
+      [&](double now) { return tuner.Thresholds(now); });
 }
 
 WaitRun RunNestedWait(absl::Span<const core::RequestType> types, const core::Segments& segments,

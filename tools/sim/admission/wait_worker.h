@@ -9,10 +9,12 @@
 #define BFIO_TOOLS_SIM_ADMISSION_WAIT_WORKER_H_
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "absl/types/span.h"
 #include "router/core/admission/fluid.h"
+#include "router/core/admission/wait_tuner.h"
 
 namespace bfio::sim {
 
@@ -33,11 +35,17 @@ struct WaitOptions {
   // Seconds of arrivals.
   double horizon = 100;
   uint64_t seed = 1;
+  // Rates times this at a time, at most `most_intensity`; empty: constant rates.
+  std::function<double(double at)> intensity;
+  double most_intensity = 1;
 };
 
 // REQUIRES: a threshold of at least 1 for each type.
 WaitRun RunWait(absl::Span<const core::RequestType> types, absl::Span<const int64_t> thresholds,
                 const WaitOptions& options);
+// The same with the tuner's thresholds; it sees every arrival. REQUIRES: a tuner of these types.
+WaitRun RunTunedWait(absl::Span<const core::RequestType> types, core::WaitTuner& tuner,
+                     const WaitOptions& options);
 // `segments` of the types; REQUIRES: a threshold of at least 1 for each segment, types sorted by output.
 WaitRun RunNestedWait(absl::Span<const core::RequestType> types, const core::Segments& segments,
                       absl::Span<const int64_t> thresholds, const WaitOptions& options);
