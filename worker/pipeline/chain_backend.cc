@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "worker/engine/cpu/cpu_engine.h"
 
@@ -17,9 +18,15 @@ ChainBackend::ChainBackend(const ChainBackendOptions& options, std::unique_ptr<c
       returns_(std::move(returns)),
       samplers_(options.threads) {}
 
-int64_t ChainBackend::Pieces(int64_t rows) const {
-  const int64_t bytes = rows * forward_->weights().config().hidden * static_cast<int64_t>(sizeof(float));
-  const int64_t least = (bytes + kMaxHiddenBytes - 1) / kMaxHiddenBytes;
+absl::StatusOr<int64_t> ChainBackend::Pieces(int64_t rows) const {
+  const int64_t row_bytes = forward_->weights().config().hidden * static_cast<int64_t>(sizeof(float));
+  const int64_t most_rows = std::max<int64_t>(1, kMaxHiddenBytes / row_bytes);
+  const int64_t least = (rows + most_rows - 1) / most_rows;
+  if (least > kMaxInFlight) {
+    return absl::FailedPreconditionError(absl::StrCat("a step of ", rows,
+                                                      " rows is more than a chain takes, ",
+                                                      most_rows * kMaxInFlight, ": lower the token budget"));
+  }
   return std::clamp<int64_t>(options_.micro_batches, least, kMaxInFlight);
 }
 
@@ -38,8 +45,18 @@ absl::Status ChainBackend::Run(const StepPlan& plan, absl::Span<const Draw> draw
     const std::vector<float> wanted = WantedRows(plan, forward_->RunHead(plan));
     return samplers_.Run(forward_->threads(), forward_->Logits(wanted), draws, drawn);
   }
+  absl::Status status = RunThroughChain(plan, draws, drawn);
+  // The other servers' caches hold what this step has put there: no other may follow it.
+  if (!status.ok()) returns_->OnLost(status);
+  return status;
+}
+
+absl::Status ChainBackend::RunThroughChain(const StepPlan& plan, absl::Span<const Draw> draws,
+                                           absl::Span<Drawn> drawn) {
+  const absl::StatusOr<int64_t> cuts = Pieces(plan.rows());
+  if (!cuts.ok()) return cuts.status();
   std::vector<size_t> pieces;
-  for (StepPlan& piece : CutPlan(plan, Pieces(plan.rows()))) {
+  for (StepPlan& piece : CutPlan(plan, *cuts)) {
     pieces.push_back(static_cast<size_t>(piece.draws()));
     const auto hidden = forward_->RunHead(piece);
     if (absl::Status status = Send(std::move(piece), hidden); !status.ok()) return status;

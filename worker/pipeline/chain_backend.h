@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "worker/engine/cpu/forward.h"
 #include "worker/engine/cpu/sample_team.h"
@@ -46,7 +47,8 @@ class ChainBackend final : public Backend {
 
  private:
   // Micro-batches of a step of so many rows.
-  int64_t Pieces(int64_t rows) const;
+  absl::StatusOr<int64_t> Pieces(int64_t rows) const;
+  absl::Status RunThroughChain(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn);
   absl::Status Send(StepPlan piece, absl::Span<const float> hidden);
 
   const ChainBackendOptions options_;

@@ -79,6 +79,10 @@ absl::Status Stage::Compute(MicroBatch batch) {
   } else {
     batch.hidden.assign(hidden.begin(), hidden.end());
   }
+  {
+    MutexLock lock(&mutex_);
+    if (broken_ || stopping_) return absl::OkStatus();
+  }
   return outlet_->Send(std::move(batch));
 }
 

@@ -2,8 +2,9 @@
 //
 // Purpose: several micro-batches of a chain are under way at a time, one of them computed here. What has come
 // and is not computed yet is bounded by kMaxInFlight. After the first error (a micro-batch that does not fit,
-// a neighbour that is lost) the stage is broken for good and says so once. Threads: one of its own, besides
-// the team of its Forward; Take, OnLost and Stop from any thread. No locks are held in calls outwards.
+// a neighbour that is lost) the stage is broken for good and says so once. A neighbour that falls silent
+// without closing its stream is the stream's to notice. Threads: one of its own, besides the team of its
+// Forward; Take, OnLost and Stop from any thread. No locks are held in calls outwards.
 #ifndef BFIO_WORKER_PIPELINE_STAGE_H_
 #define BFIO_WORKER_PIPELINE_STAGE_H_
 
@@ -22,7 +23,8 @@ namespace bfio::worker {
 
 class Stage final : public Inlet {
  public:
-  // `last`: its results go back to the head. `on_broken` is called once at most, from any of the threads.
+  // `last`: its results go back to the head. `on_broken` is called once at most, from any of the threads, the
+  // stage's own too: it must not destroy the stage.
   Stage(std::unique_ptr<cpu::Forward> forward, const BatchBounds& bounds, bool last,
         std::unique_ptr<Outlet> outlet, std::function<void(const absl::Status&)> on_broken);
   ~Stage() override;

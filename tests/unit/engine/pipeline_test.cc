@@ -39,6 +39,13 @@ class DeafOutlet final : public Outlet {
   absl::Status Send(MicroBatch) override { return absl::OkStatus(); }
 };
 
+class FullOutlet final : public Outlet {
+ public:
+  absl::Status Send(MicroBatch) override {
+    return absl::ResourceExhaustedError("the neighbour takes nothing");
+  }
+};
+
 struct Shape {
   // Where the head's blocks end, and then each stage's.
   std::vector<int64_t> ends;
@@ -253,13 +260,14 @@ SequenceRequest ThreeTokens() {
 
 // A head whose chain takes everything and returns nothing of its own.
 std::unique_ptr<DecodeEngine> LonelyHead(const std::shared_ptr<const Model>& model,
-                                         std::shared_ptr<Returns> returns, absl::Duration timeout) {
+                                         std::shared_ptr<Returns> returns, absl::Duration timeout,
+                                         std::unique_ptr<Outlet> outlet = std::make_unique<DeafOutlet>()) {
   const DecodeOptions options = Options();
   ChainBackendOptions chain;
   chain.timeout = timeout;
   auto engine = DecodeEngine::Create(
       options, std::make_unique<ChainBackend>(chain, PartForward(model, {}, {{0, 1}, true}, options),
-                                              std::make_unique<DeafOutlet>(), std::move(returns)));
+                                              std::move(outlet), std::move(returns)));
   EXPECT_TRUE(engine.ok());
   EXPECT_TRUE((*engine)->Admit(ThreeTokens()).ok());
   return *std::move(engine);
@@ -284,13 +292,19 @@ TEST(PipelineTest, AHeadGivesUpAChainThatIsSilentBrokenOrWrong) {
     EXPECT_THAT(std::string(status.message()), HasSubstr("server b is gone"));
     EXPECT_EQ(broken, 2);
   }
+  {
+    const auto head = LonelyHead(model, std::make_shared<Returns>(count), absl::Seconds(60),
+                                 std::make_unique<FullOutlet>());
+    EXPECT_TRUE(absl::IsResourceExhausted(head->Step(out)));
+    EXPECT_EQ(broken, 3) << "the others keep what this step has sent them";
+  }
   Returns returns(count);
   EXPECT_TRUE(absl::IsInvalidArgument(returns.Take({1, {}, {}}))) << "nothing was sent";
-  EXPECT_EQ(broken, 3);
+  EXPECT_EQ(broken, 4);
   Returns others(count);
   EXPECT_EQ(others.Expect(4), 1u);
   EXPECT_TRUE(absl::IsInvalidArgument(others.Take({1, {}, std::vector<float>(5)})));
-  EXPECT_EQ(broken, 4);
+  EXPECT_EQ(broken, 5);
 }
 
 }  // namespace

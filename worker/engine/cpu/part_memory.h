@@ -2,8 +2,9 @@
 //
 // Purpose: says before anything is loaded whether blocks and KV cache fit into a limit, and gives a planner
 // of pipelines its sizes: a block's weights (s_m), the KV of a token in a block, and what a chain's head has
-// besides. Weights count as the engine keeps them, converted or mapped. Activations (some rows wide) do not
-// count. Threads: pure.
+// besides. Weights count as the engine keeps them, converted or mapped. Activations do not
+// count: a few times the rows of a step times the hidden size, and the head's logits; leave room for them.
+// Threads: pure.
 #ifndef BFIO_WORKER_ENGINE_CPU_PART_MEMORY_H_
 #define BFIO_WORKER_ENGINE_CPU_PART_MEMORY_H_
 
