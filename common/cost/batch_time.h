@@ -37,7 +37,8 @@ struct BatchLoad {
 };
 
 // t(x) = c + a max(0, x - b0) + k1 prefill_pairs + k2 decode_context + min(swap k, recompute k) for k tokens
-// of overflow; an empty batch takes no time. With a granule, x is rounded up to whole ones.
+// of overflow (the one there is, if the other is 0); an empty batch takes no time. With a granule, x is
+// rounded up to whole ones.
 struct BatchCost {
   // The paper's fit of Llama-3-70B on two A100 with tensor parallelism.
   double c_s = 45.5e-3;
@@ -57,7 +58,13 @@ struct BatchCost {
     const auto beyond = static_cast<double>(std::max<int64_t>(0, steps * granule_tokens - b0_tokens));
     return c_s + a_s_per_token * beyond + k1_s_per_pair * load.prefill_pairs +
            k2_s_per_token * load.decode_context +
-           std::min(swap_s_per_token, recompute_s_per_token) * static_cast<double>(load.overflow_tokens);
+           OverflowSecondsPerToken() * static_cast<double>(load.overflow_tokens);
+  }
+  // The cheaper way out; the other where one has no cost of its own.
+  double OverflowSecondsPerToken() const {
+    return swap_s_per_token == 0 || recompute_s_per_token == 0
+               ? std::max(swap_s_per_token, recompute_s_per_token)
+               : std::min(swap_s_per_token, recompute_s_per_token);
   }
   double Seconds(int64_t tokens) const { return Seconds(BatchLoad{.tokens = tokens}); }
 

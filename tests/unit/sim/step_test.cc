@@ -44,6 +44,9 @@ TEST(BatchTimeTest, LongContextsAndOverflow) {
   EXPECT_NEAR(cost.Seconds(load), 45.5e-3 + 1e-6 * 20 * 1010 + 1e-5 * 530, 1e-12);
   load.overflow_tokens = 100;
   EXPECT_NEAR(cost.Seconds(load), 45.5e-3 + 1e-6 * 20 * 1010 + 1e-5 * 530 + 2e-3, 1e-12);
+  cost.recompute_s_per_token = 0;
+  EXPECT_NEAR(cost.Seconds(load), 45.5e-3 + 1e-6 * 20 * 1010 + 1e-5 * 530 + 3e-3, 1e-12)
+      << "the only way out";
   // A prompt in pieces attends to as many pairs as in one.
   BatchLoad whole, pieces;
   whole.AddPrefill(700, 0);
