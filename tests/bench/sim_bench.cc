@@ -9,6 +9,7 @@
 
 #include "benchmark/benchmark.h"
 #include "common/workload/trace.h"
+#include "nlohmann/json.hpp"
 #include "tools/sim/run/simulation.h"
 
 namespace bfio::sim {

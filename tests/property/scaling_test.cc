@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "common/workload/synthetic.h"
+#include "nlohmann/json.hpp"
 #include "tools/sim/experiment/estimate.h"
 #include "tools/sim/experiment/overload_watch.h"
 #include "tools/sim/experiment/theory.h"

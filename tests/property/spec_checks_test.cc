@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "common/base/rng.h"
+#include "nlohmann/json.hpp"
 #include "tools/sim/run/simulation.h"
 
 namespace bfio::sim {

@@ -7,6 +7,7 @@
 #include "common/workload/trace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "tools/sim/experiment/experiment.h"
 #include "tools/sim/experiment/runner.h"
 

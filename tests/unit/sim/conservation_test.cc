@@ -10,6 +10,7 @@
 #include "common/base/rng.h"
 #include "common/workload/trace.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "tools/sim/run/simulation.h"
 
 namespace bfio::sim {

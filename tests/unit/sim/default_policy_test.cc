@@ -5,6 +5,7 @@
 #include <cmath>
 #include <string>
 
+#include "nlohmann/json.hpp"
 #include "tools/sim/run/simulation.h"
 #include "tools/sim/run/workload.h"
 

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "nlohmann/json.hpp"
 #include "tools/sim/dominance/dominance.h"
 #include "tools/sim/dominance/dominance_report.h"
 

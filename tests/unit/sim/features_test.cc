@@ -6,6 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "tools/sim/run/drift.h"
 #include "tools/sim/run/hints.h"
 #include "tools/sim/run/local_time.h"

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <string>
 
+#include "nlohmann/json.hpp"
 #include "tools/sim/run/simulation.h"
 
 namespace bfio::sim {

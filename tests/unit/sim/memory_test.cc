@@ -5,6 +5,7 @@
 
 #include "common/workload/trace.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "tools/sim/run/simulation.h"
 
 namespace bfio::sim {

@@ -7,6 +7,7 @@
 #include <sstream>
 #include <string>
 
+#include "nlohmann/json.hpp"
 #include "tools/sim/run/simulation.h"
 
 namespace bfio::sim {

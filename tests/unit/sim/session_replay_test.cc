@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
 #include "tests/testing/recorded_session.h"
 #include "tools/sim/replay/replay_report.h"
 

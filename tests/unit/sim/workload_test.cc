@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "nlohmann/json.hpp"
 #include "tools/sim/run/simulation.h"
 #include "tools/sim/run/wait_counts.h"
 #include "tools/sim/run/workload.h"
