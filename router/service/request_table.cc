@@ -56,6 +56,7 @@ v1::Assignment RequestRecord::Assignment() const {
   if (!request.sampling().has_seed()) assignment.mutable_sampling()->set_seed(Mix64(id));
   assignment.set_first_index(delivered);
   assignment.set_traceparent(traceparent);
+  assignment.set_priority(request.priority());
   if (request.resumable()) {
     assignment.set_origin(OriginOf(request));
     if (!request.has_token_ids()) assignment.mutable_earlier_token_ids()->Add(history.begin(), history.end());

@@ -243,6 +243,10 @@ TEST(CpuEngine, WhatIsWrongWithAModelOrAFlagIsSaidInOneLine) {
   ExpectOneLine({"--engine=cpu", model, "--page_size=24"}, "page_size must be a multiple of 16, not 24");
   ExpectOneLine({"--engine=cpu", model, "--cpu_threads=0"}, "cpu_threads must be in 1..256, not 0");
   ExpectOneLine({"--engine=cpu", model, "--step_tokens=0"}, "step_tokens");
+  ExpectOneLine({"--engine=cpu", model, "--scheduler=lifo"}, "no scheduler 'lifo'");
+  ExpectOneLine({"--engine=cpu", model, "--scheduler_order=lifo"}, "--scheduler_order: no order 'lifo'");
+  ExpectOneLine({"--engine=cpu", model, "--token_budget=513"}, "token_budget must be in 0..512");
+  ExpectOneLine({"--engine=cpu", model, "--budget_control=speed"}, "--budget_control: no goal 'speed'");
   ExpectOneLine({"--engine=cpu", model, "--kv_type=fp8"}, "--kv_type: 'fp8' is none of");
   ExpectOneLine({"--engine=cpu", model, "--mlp=pp"}, "--mlp: 'pp' is neither replicated nor tp");
   ExpectOneLine({"--mlp=tp"}, "--mlp=tp needs an engine with a model");

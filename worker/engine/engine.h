@@ -19,6 +19,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "common/cost/batch_time.h"
 
 namespace bfio::worker {
 
@@ -91,6 +92,8 @@ struct StepOutput {
   int64_t load_tokens = 0;
   // Prompt tokens processed in the step: the chunks, not the whole prompts.
   int64_t prefill_tokens = 0;
+  // What the step's time depends on: prompt tokens, decodes and what they attend to.
+  BatchLoad batch;
 
   void Clear() {
     tokens.clear();
@@ -99,6 +102,7 @@ struct StepOutput {
     log_probabilities.clear();
     load_tokens = 0;
     prefill_tokens = 0;
+    batch = BatchLoad();
   }
 };
 

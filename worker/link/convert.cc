@@ -152,6 +152,7 @@ SequenceRequest FromAssignment(const v1::Assignment& from) {
   request.max_new_tokens = from.max_new_tokens();
   request.stop_token_ids.assign(from.stop_token_ids().begin(), from.stop_token_ids().end());
   request.ignore_eos = from.ignore_eos();
+  request.priority = from.priority();
   const v1::SamplingParams& sampling = from.sampling();
   request.sampling.temperature = sampling.temperature();
   if (sampling.has_top_p()) request.sampling.top_p = sampling.top_p();

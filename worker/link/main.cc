@@ -35,6 +35,23 @@ ABSL_FLAG(uint32_t, cpu_threads, 1,
           "cpu engine: threads per rank; ranks x threads should not exceed the cores");
 ABSL_FLAG(uint32_t, step_tokens, 512,
           "cpu and cuda: tokens a step computes at most, where prompts are concerned");
+ABSL_FLAG(
+    std::string, scheduler, "sarathi",
+    "cpu and cuda: which prompt tokens and decodes share a step: sarathi (decodes first, then pieces of "
+    "prompts), orca (pieces of prompts first), vllm_v0 (whole prompts alone, else decodes) or "
+    "faster_transformer (a batch to its end)");
+ABSL_FLAG(std::string, scheduler_order, "fcfs",
+          "cpu and cuda: within prompts and within decodes: fcfs, shortest (least left) or priority");
+ABSL_FLAG(
+    uint32_t, token_budget, 0,
+    "cpu and cuda: tokens of a step, at most --step_tokens (0: that many); with --budget_control the most");
+ABSL_FLAG(std::string, budget_control, "off",
+          "cpu and cuda: adapts the token budget to the requests of late: for the least median e2e, ttft or "
+          "tpot, or so that most requests meet their objectives; off: it stays");
+ABSL_FLAG(absl::Duration, ttft_objective, absl::ZeroDuration(),
+          "--budget_control=objectives: first token within (0: any)");
+ABSL_FLAG(absl::Duration, tpot_objective, absl::ZeroDuration(),
+          "--budget_control=objectives: a token every (0: any)");
 ABSL_FLAG(uint32_t, page_size, 64,
           "cpu and cuda: tokens of a page of the KV cache, a multiple of 16 (cuda: 16, 32 or 64)");
 ABSL_FLAG(
@@ -109,6 +126,29 @@ absl::StatusOr<bfio::worker::cpu::Storage> StorageOf(const char* name, const Fla
   return absl::InvalidArgumentError(absl::StrCat("--", name, ": ", storage.status().message()));
 }
 
+absl::Status SetScheduler(bfio::worker::DecodeOptions& options) {
+  options.step_tokens = Small(FLAGS_step_tokens);
+  options.scheduler = absl::GetFlag(FLAGS_scheduler);
+  options.token_budget = Small(FLAGS_token_budget);
+  const auto order = bfio::worker::ParseBatchOrder(absl::GetFlag(FLAGS_scheduler_order));
+  if (!order.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--scheduler_order: ", order.status().message()));
+  }
+  options.order = *order;
+  const std::string control = absl::GetFlag(FLAGS_budget_control);
+  if (control == "off") return absl::OkStatus();
+  const auto goal = bfio::worker::ParseBudgetGoal(control);
+  if (!goal.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--budget_control: ", goal.status().message(), ", and off"));
+  }
+  options.adapt.emplace();
+  options.adapt->goal = *goal;
+  options.adapt->ttft_objective_s = absl::ToDoubleSeconds(absl::GetFlag(FLAGS_ttft_objective));
+  options.adapt->tpot_objective_s = absl::ToDoubleSeconds(absl::GetFlag(FLAGS_tpot_objective));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<bfio::worker::EngineOptions> EngineFromFlags() {
   bfio::worker::EngineOptions options;
   options.name = absl::GetFlag(FLAGS_engine);
@@ -121,7 +161,7 @@ absl::StatusOr<bfio::worker::EngineOptions> EngineFromFlags() {
   options.sim.seed = absl::GetFlag(FLAGS_seed);
   options.model = absl::GetFlag(FLAGS_model);
   options.cpu.threads = Small(FLAGS_cpu_threads);
-  options.cpu.decode.step_tokens = Small(FLAGS_step_tokens);
+  if (absl::Status status = SetScheduler(options.cpu.decode); !status.ok()) return status;
   options.cpu.decode.page_tokens = Small(FLAGS_page_size);
   options.cuda.decode = options.cpu.decode;
   options.cuda.device = Small(FLAGS_device);

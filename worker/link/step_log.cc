@@ -2,6 +2,7 @@
 
 #include <signal.h>
 
+#include <cmath>
 #include <filesystem>
 #include <utility>
 
@@ -25,7 +26,10 @@ void Format(const std::string& worker, const StepRow& row, std::string& out) {
   absl::StrAppend(&out, ",", row.admitted, ",", row.finished, ",", row.prefill_tokens);
   absl::StrAppend(&out, ",", row.local_ns, ",", row.barrier_wait_ns, ",");
   if (row.gap_ns) absl::StrAppend(&out, *row.gap_ns);
-  absl::StrAppend(&out, ",", row.end_ns, "\n");
+  absl::StrAppend(&out, ",", row.end_ns, ",", row.batch.tokens, ",");
+  // Whole tokens in truth: beyond 6 digits StrAppend would round.
+  absl::StrAppend(&out, std::llround(row.batch.prefill_pairs), ",", std::llround(row.batch.decode_context),
+                  "\n");
 }
 
 // PATH and PATH.1, within a bound.

@@ -20,6 +20,7 @@
 #include "absl/time/time.h"
 #include "common/base/append_file.h"
 #include "common/base/mutex.h"
+#include "common/cost/batch_time.h"
 
 namespace bfio::worker {
 
@@ -45,6 +46,8 @@ struct StepRow {
   std::optional<int64_t> gap_ns;
   // When the barrier ended, on the machine's monotonic clock.
   int64_t end_ns = 0;
+  // StepOutput::batch.
+  BatchLoad batch;
 };
 
 class StepLog {
@@ -58,7 +61,7 @@ class StepLog {
   static constexpr absl::string_view kHeader =
       "worker,epoch,step,rank,ranks,load_tokens,active,admitted,finished,prefill_tokens,local_ns,barrier_"
       "wait_ns,"
-      "gap_ns,end_ns\n";
+      "gap_ns,end_ns,batch_tokens,prefill_pairs,decode_context\n";
 
   class Rank {
    public:

@@ -276,6 +276,7 @@ StepRow StepLoop::RowOf(const Inbox::Enter& enter, const StepReport& report) con
   row.barrier_wait_ns = report.barrier_wait_ns;
   row.gap_ns = report.gap_ns;
   row.end_ns = *barrier_end_ns_;
+  row.batch = report.output.batch;
   return row;
 }
 

@@ -1,6 +1,7 @@
 // The host's half of a decode engine, over a backend whose "cache" keeps tokens and whose "model" is a hash.
 #include "worker/engine/decode/decode_engine.h"
 
+#include <functional>
 #include <string>
 #include <utility>
 
@@ -21,8 +22,9 @@ constexpr uint32_t kEos = 3;
 // Writes each row's token into its page, and makes logits of all the tokens that the page table shows.
 class HashBackend final : public Backend {
  public:
-  explicit HashBackend(const DecodeOptions& options)
-      : page_tokens_(options.page_tokens),
+  explicit HashBackend(const DecodeOptions& options, std::function<void(int32_t rows)> ran = {})
+      : ran_(std::move(ran)),
+        page_tokens_(options.page_tokens),
         cache_(static_cast<size_t>(PageTable::PageLimit(PageTableOptionsOf(options)) * page_tokens_)) {
     facts_ = {kVocab, 200, {kEos}};
   }
@@ -43,6 +45,7 @@ class HashBackend final : public Backend {
       if (!pick.ok()) return pick.status();
       drawn[i] = *pick;
     }
+    if (ran_) ran_(plan.rows());
     return absl::OkStatus();
   }
 
@@ -54,6 +57,7 @@ class HashBackend final : public Backend {
     return cache_.at(static_cast<size_t>(page * page_tokens_ + position % page_tokens_));
   }
 
+  const std::function<void(int32_t rows)> ran_;
   const int32_t page_tokens_;
   std::vector<uint32_t> cache_;
   ModelFacts facts_;
@@ -307,6 +311,37 @@ TEST(DecodeEngineTest, TheTokenBudgetMayBeLessThanAStepHasRoomFor) {
   EXPECT_EQ(prefill(1), kMinPrefillRows);
 }
 
+TEST(DecodeEngineTest, TheTokenBudgetAdaptsToItsGoalAndTokensDoNotChange) {
+  DecodeOptions options = Options();
+  options.step_tokens = 400;
+  options.limits.kv_tokens = 2000;
+  std::vector<std::vector<uint32_t>> streams[2];
+  for (const bool adapt : {false, true}) {
+    double now_s = 0;
+    DecodeOptions mine = options;
+    if (adapt) mine.adapt.emplace().goal = BudgetGoal::kTpot;
+    mine.clock = [&] { return now_s; };
+    // A millisecond, and one for each row.
+    auto backend = std::make_unique<HashBackend>(mine, [&](int32_t rows) { now_s += 1e-3 * (1 + rows); });
+    auto engine = DecodeEngine::Create(mine, std::move(backend));
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    EXPECT_EQ((*engine)->token_budget(), 400);
+    streams[adapt].resize(150);
+    StepOutput out;
+    for (size_t next = 0; next < 150 || (*engine)->active() > 0;) {
+      while (next < 150 && (*engine)->Admit(Request(next, 150, 12)).ok()) ++next;
+      ASSERT_TRUE((*engine)->Step(out).ok());
+      for (const auto& token : out.tokens) streams[adapt][token.handle].push_back(token.id);
+    }
+    if (adapt) {
+      EXPECT_LT((*engine)->token_budget(), 200) << "decodes behind 400 rows are slow";
+    } else {
+      EXPECT_EQ((*engine)->token_budget(), 400);
+    }
+  }
+  EXPECT_EQ(streams[0], streams[1]);
+}
+
 TEST(DecodeEngineTest, APromptThatItsSchedulerWouldNeverStartIsRefused) {
   DecodeOptions options = Options();
   options.step_tokens = 100;
@@ -332,6 +367,10 @@ TEST(DecodeEngineTest, BadOptionsAreRefusedByName) {
   options = Options();
   options.scheduler = "magic";
   EXPECT_THAT(message(options), HasSubstr("scheduler: no scheduler 'magic'"));
+  options = Options();
+  options.scheduler = "vllm_v0";
+  options.adapt.emplace();
+  EXPECT_THAT(message(options), HasSubstr("budget_control: a smaller token budget would stop vllm_v0"));
   options = Options();
   options.page_tokens = 0;
   EXPECT_THAT(message(options), HasSubstr("page size"));

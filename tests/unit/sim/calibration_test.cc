@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/rng.h"
+#include "tools/sim/calibrate/batch_calibration.h"
 #include "tools/sim/calibrate/robust_fit.h"
 
 namespace bfio::sim {
@@ -161,6 +162,65 @@ TEST(StepRows, WhatIsNoStepLogIsAnError) {
   EXPECT_THAT(ParseStepRows("a,b\n1,2\n", "x", rows).message(), HasSubstr("x: no column 'worker'"));
   EXPECT_TRUE(ParseStepRows("", "x", rows).ok());
   EXPECT_EQ(ReadStepRows({"/no/such/log"}).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(BatchCalibrationTest, TheFloorTheSlopeAndTheContextAreFoundAgain) {
+  for (const int64_t b0 : {0, 64}) {
+    Rng rng(2);
+    StepRows rows;
+    rows.workers = {"a#0"};
+    for (int step = 1; step <= 3000; ++step) {
+      StepSample sample;
+      sample.step = step;
+      StepSample::Batch& batch = sample.batch.emplace();
+      const double decodes = 1 + static_cast<double>(rng.Below(60));
+      batch.decode_context = decodes * (200 + 800 * rng.Uniform());
+      batch.tokens = decodes;
+      sample.load_tokens = batch.decode_context;
+      if (rng.Below(3) == 0) {
+        const double piece = 1 + static_cast<double>(rng.Below(450));
+        batch.tokens += piece;
+        batch.prefill_pairs = piece * (4000 * rng.Uniform() + piece / 2);
+        sample.prefill_tokens = piece;
+      }
+      sample.local_s = 2e-3 + 1e-5 * std::max(0.0, batch.tokens - static_cast<double>(b0)) +
+                       1e-9 * batch.prefill_pairs + 3e-8 * batch.decode_context;
+      sample.local_s *= (1 + 0.01 * rng.Normal()) * (rng.Below(30) == 0 ? 5 : 1);
+      rows.samples.push_back(sample);
+    }
+    const auto found = CalibrateBatches(rows);
+    ASSERT_TRUE(found && found->k1 && found->k2);
+    EXPECT_EQ(found->b0_tokens, b0);
+    EXPECT_NEAR(found->c.value / 2e-3, 1, 0.02);
+    EXPECT_NEAR(found->a.value / 1e-5, 1, 0.02);
+    EXPECT_NEAR(found->k1->value / 1e-9, 1, 0.05);
+    EXPECT_NEAR(found->k2->value / 3e-8, 1, 0.05);
+    EXPECT_NEAR(found->median_error, 0.0067, 0.002);
+    EXPECT_THAT(BatchText(*found), HasSubstr("ns per cached token"));
+    EXPECT_TRUE(Calibrate(rows)->batch.has_value());
+  }
+}
+
+TEST(BatchCalibrationTest, OldLogsAndEqualBatchesTellNothing) {
+  EXPECT_FALSE(CalibrateBatches(Synthetic({}, 1)).has_value());
+  StepRows rows = Synthetic({}, 1);
+  for (StepSample& sample : rows.samples) sample.batch = {8, 0, 100};
+  EXPECT_FALSE(CalibrateBatches(rows).has_value());
+  EXPECT_FALSE(Calibrate(rows)->batch.has_value());
+}
+
+TEST(StepRows, BatchColumnsAreReadWhereTheyAre) {
+  StepRows rows;
+  std::string header = kHeader;
+  header.insert(header.size() - 1, ",batch_tokens,prefill_pairs,decode_context");
+  const std::string text = absl::StrCat(header, "a#0,1,1,0,2,100,3,1,0,50,1000,200,,9,53,1250,600\n",
+                                        "a#0,1,1,0,2,100,3,1,0,50,1000,200,,9,x,1250,600\n");
+  ASSERT_TRUE(ParseStepRows(text, "x", rows).ok());
+  ASSERT_EQ(rows.samples.size(), 1u);
+  ASSERT_TRUE(rows.samples[0].batch.has_value());
+  EXPECT_EQ(rows.samples[0].batch->tokens, 53);
+  EXPECT_EQ(rows.samples[0].batch->decode_context, 600);
+  EXPECT_EQ(rows.bad_lines, 1);
 }
 
 TEST(RobustFit, AConstantColumnIsAnError) {

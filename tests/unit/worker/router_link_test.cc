@@ -195,6 +195,7 @@ TEST(ConvertTest, AnAssignmentKeepsAllItsFields) {
   from->set_max_new_tokens(77);
   from->add_stop_token_ids(13);
   from->set_ignore_eos(true);
+  from->set_priority(-7);
   from->mutable_sampling()->set_temperature(0.5f);
   from->mutable_sampling()->set_top_k(40);
   from->mutable_sampling()->set_seed(1ull << 60);
@@ -212,6 +213,7 @@ TEST(ConvertTest, AnAssignmentKeepsAllItsFields) {
   EXPECT_EQ(request.max_new_tokens, 77);
   EXPECT_THAT(request.stop_token_ids, ::testing::ElementsAre(13));
   EXPECT_TRUE(request.ignore_eos);
+  EXPECT_EQ(request.priority, -7);
   EXPECT_EQ(request.sampling.temperature, 0.5);
   EXPECT_EQ(request.sampling.top_p, 1);
   EXPECT_EQ(request.sampling.top_k, 40);

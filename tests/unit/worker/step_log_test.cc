@@ -50,6 +50,7 @@ StepRow Row(int64_t step) {
   row.barrier_wait_ns = 60;
   if (step > 1) row.gap_ns = 8;
   row.end_ns = 12345;
+  row.batch = {.tokens = 95, .prefill_pairs = 12345678, .decode_context = 4000};
   return row;
 }
 
@@ -63,13 +64,13 @@ TEST_F(StepLogFile, HasALinePerStepAndRank) {
     a->Append(Row(2));
     b->Append(Row(1));
   }
-  EXPECT_THAT(
-      Lines(path()),
-      ::testing::ElementsAre(
-          "worker,epoch,step,rank,ranks,load_tokens,active,admitted,finished,prefill_tokens,local_ns,"
-          "barrier_wait_ns,gap_ns,end_ns",
-          "host:1#0,3,1,1,2,1001,7,2,1,90,5000,60,,12345", "host:1#0,3,2,1,2,1002,7,2,1,90,5000,60,8,12345",
-          "with_comma,3,1,1,2,1001,7,2,1,90,5000,60,,12345"));
+  EXPECT_THAT(Lines(path()),
+              ::testing::ElementsAre(
+                  "worker,epoch,step,rank,ranks,load_tokens,active,admitted,finished,prefill_tokens,local_ns,"
+                  "barrier_wait_ns,gap_ns,end_ns,batch_tokens,prefill_pairs,decode_context",
+                  "host:1#0,3,1,1,2,1001,7,2,1,90,5000,60,,12345,95,12345678,4000",
+                  "host:1#0,3,2,1,2,1002,7,2,1,90,5000,60,8,12345,95,12345678,4000",
+                  "with_comma,3,1,1,2,1001,7,2,1,90,5000,60,,12345,95,12345678,4000"));
 }
 
 TEST_F(StepLogFile, TheBoundHoldsAndEveryFileHasAHeaderAndWholeLines) {
@@ -87,7 +88,7 @@ TEST_F(StepLogFile, TheBoundHoldsAndEveryFileHasAHeaderAndWholeLines) {
     ASSERT_FALSE(lines.empty());
     EXPECT_EQ(lines[0] + "\n", StepLog::kHeader);
     for (const std::string& line : lines) {
-      EXPECT_EQ(std::count(line.begin(), line.end(), ','), 13) << line;
+      EXPECT_EQ(std::count(line.begin(), line.end(), ','), 16) << line;
     }
   }
   EXPECT_THAT(Lines(path()).back(), HasSubstr("worker,3,5000,"));

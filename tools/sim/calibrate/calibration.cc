@@ -152,6 +152,7 @@ absl::StatusOr<Calibration> Calibrate(const StepRows& rows) {
   for (const double q : {0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99})
     out.residuals.push_back({q, QuantileOf(fit->residuals, q)});
   SetOverheads(rows, out);
+  out.batch = CalibrateBatches(rows);
   return out;
 }
 
@@ -186,6 +187,7 @@ nlohmann::ordered_json CalibrationJson(const StepRows& rows, const Calibration& 
     json["workers"].push_back(
         {{"worker", worker.worker}, {"rows", worker.rows}, {"slower", worker.slower}, {"slow", worker.slow}});
   }
+  json["batch"] = calibration.batch ? BatchJson(*calibration.batch) : nlohmann::ordered_json(nullptr);
   json["warnings"] = calibration.warnings;
   json["sim_flags"] = SimFlags(calibration);
   return json;
@@ -222,6 +224,7 @@ std::string CalibrationText(const StepRows& rows, const Calibration& calibration
   if (rows.bad_lines > 0) {
     absl::StrAppendFormat(&text, "unusable lines %d, first: %s\n", rows.bad_lines, rows.first_bad);
   }
+  if (calibration.batch) absl::StrAppend(&text, BatchText(*calibration.batch));
   for (const std::string& warning : calibration.warnings) absl::StrAppend(&text, "warning: ", warning, "\n");
   absl::StrAppend(&text, "\nbfio_sim ", SimFlags(calibration), "\n");
   return text;

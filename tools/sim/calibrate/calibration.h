@@ -1,8 +1,8 @@
 // What a step costs, from the workers' step logs: C, t_l and the prefill cost for the simulator.
 //
 // Purpose: local time = C + t_l * L + c_p * prefill, fitted robustly; what the data cannot tell is left out
-// and said. Beside it which worker is slower than the rest, and what the barrier and the gap between steps
-// add. Pure. Any thread.
+// and said. The same by the batch's tokens (batch_calibration.h). Beside it which worker is slower than the
+// rest, and what the barrier and the gap between steps add. Pure. Any thread.
 #ifndef BFIO_TOOLS_SIM_CALIBRATE_CALIBRATION_H_
 #define BFIO_TOOLS_SIM_CALIBRATE_CALIBRATION_H_
 
@@ -13,14 +13,10 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "tools/sim/calibrate/batch_calibration.h"
 #include "tools/sim/calibrate/step_rows.h"
 
 namespace bfio::sim {
-
-struct Coefficient {
-  double value = 0;
-  double standard_error = 0;
-};
 
 struct WorkerDeviation {
   std::string worker;
@@ -54,6 +50,8 @@ struct Calibration {
   // work. Absent where no step, no gap was seen.
   std::optional<double> barrier_s;
   std::optional<double> gap_s;
+  // The other model: a step's time by its batch. Absent where the logs do not have it, or do not tell.
+  std::optional<BatchCalibration> batch;
   std::vector<std::string> warnings;
 
   double overhead_s() const { return barrier_s.value_or(0) + gap_s.value_or(0); }

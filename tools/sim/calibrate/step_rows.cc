@@ -15,6 +15,9 @@ namespace {
 constexpr std::array<absl::string_view, 9> kColumns = {"worker",   "epoch",           "step",
                                                        "rank",     "load_tokens",     "prefill_tokens",
                                                        "local_ns", "barrier_wait_ns", "gap_ns"};
+// Later workers' logs have these too.
+constexpr std::array<absl::string_view, 3> kBatchColumns = {"batch_tokens", "prefill_pairs",
+                                                            "decode_context"};
 enum Column { kWorker, kEpoch, kStep, kRank, kLoad, kPrefill, kLocal, kWait, kGap };
 
 class Parser {
@@ -30,6 +33,12 @@ class Parser {
             absl::StrCat(source_, ": no column '", kColumns[i], "': is it a worker's --step_log?"));
       }
       at_[i] = static_cast<size_t>(at - names.begin());
+    }
+    has_batch_ = true;
+    for (size_t i = 0; i < kBatchColumns.size(); ++i) {
+      const auto at = std::find(names.begin(), names.end(), kBatchColumns[i]);
+      has_batch_ = has_batch_ && at != names.end();
+      batch_at_[i] = static_cast<size_t>(at - names.begin());
     }
     columns_ = names.size();
     return absl::OkStatus();
@@ -50,6 +59,13 @@ class Parser {
     if (!cell(kGap).empty()) {
       if (!Number(cell(kGap), gap_ns)) return false;
       sample.gap_s = gap_ns * 1e-9;
+    }
+    if (has_batch_) {
+      StepSample::Batch& batch = sample.batch.emplace();
+      if (!Number(cells[batch_at_[0]], batch.tokens) || !Number(cells[batch_at_[1]], batch.prefill_pairs) ||
+          !Number(cells[batch_at_[2]], batch.decode_context)) {
+        return false;
+      }
     }
     sample.local_s = local_ns * 1e-9;
     sample.barrier_wait_s = wait_ns * 1e-9;
@@ -76,6 +92,8 @@ class Parser {
   const absl::string_view source_;
   StepRows& rows_;
   std::array<size_t, kColumns.size()> at_ = {};
+  std::array<size_t, kBatchColumns.size()> batch_at_ = {};
+  bool has_batch_ = false;
   size_t columns_ = 0;
   int32_t last_ = -1;
 };

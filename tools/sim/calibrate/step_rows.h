@@ -26,6 +26,11 @@ struct StepSample {
   double local_s = 0;
   double barrier_wait_s = 0;
   std::optional<double> gap_s;
+  // What the batch consisted of; logs of older workers do not have it.
+  struct Batch {
+    double tokens = 0, prefill_pairs = 0, decode_context = 0;
+  };
+  std::optional<Batch> batch;
 };
 
 struct StepRows {

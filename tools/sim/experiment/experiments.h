@@ -29,6 +29,9 @@ absl::StatusOr<Findings> KvBeta(const ExperimentContext& context);
 // "Fluid-Based Online Scheduling under Memory Constraints", Section 5.
 absl::StatusOr<Findings> WaitSynthetic(const ExperimentContext& context);
 absl::StatusOr<Findings> WaitReal(const ExperimentContext& context);
+// "Throughput-Optimal Scheduling Algorithms for LLM Inference and AI Agents", Figure 9.
+absl::StatusOr<Findings> BudgetSweep(const ExperimentContext& context);
+absl::StatusOr<Findings> PrefillGroup(const ExperimentContext& context);
 // Ours.
 absl::StatusOr<Findings> Regimes(const ExperimentContext& context);
 absl::StatusOr<Findings> Staleness(const ExperimentContext& context);

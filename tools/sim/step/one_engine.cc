@@ -10,7 +10,96 @@ namespace {
 
 constexpr int64_t kAskEvery = 4096;
 
-absl::Status CheckArrivals(const std::vector<StepArrival>& arrivals) {
+worker::BudgetTunerOptions TunerOptions(const OneEngineOptions& options) {
+  worker::BudgetTunerOptions tuner = *options.adapt;
+  tuner.max_budget = options.engine.token_budget;
+  tuner.slots = options.engine.slots;
+  tuner.prompt_gives_token = options.engine.prompt_gives_token;
+  return tuner;
+}
+
+class Driver {
+ public:
+  Driver(const std::vector<StepArrival>& arrivals, const OneEngineOptions& options,
+         const worker::BatchScheduler& scheduler)
+      : arrivals_(arrivals), options_(options), engine_(options.engine, scheduler) {
+    if (options.adapt) tuner_.emplace(TunerOptions(options), scheduler);
+    run_.lives.resize(arrivals.size());
+  }
+
+  OneEngineRun Run() {
+    while (now_ <= options_.until_s) {
+      Arrive(now_);
+      const auto seconds = engine_.Start();
+      if (seconds) {
+        Batch(*seconds);
+        if (++run_.batches % kAskEvery == 0 && options_.go_on && !options_.go_on()) break;
+        continue;
+      }
+      run_.stuck = engine_.tokens() > 0 && next_ == arrivals_.size();
+      if (next_ == arrivals_.size()) break;
+      Sample(arrivals_[next_].at);
+      now_ = std::max(now_, arrivals_[next_].at);
+    }
+    run_.end_s = now_;
+    if (run_.busy_s > 0) run_.mean_budget /= run_.busy_s;
+    if (options_.until_s < 1e17) Sample(options_.until_s);
+    return std::move(run_);
+  }
+
+ private:
+  void Arrive(double until) {
+    for (; next_ < arrivals_.size() && arrivals_[next_].at <= until; ++next_) {
+      const StepArrival& arrival = arrivals_[next_];
+      const auto id = static_cast<int64_t>(next_);
+      engine_.Arrive({id, arrival.prefill, arrival.decode, arrival.priority});
+      // It knows no end before it comes.
+      if (tuner_) tuner_->Arrive(id, arrival.at, arrival.prefill, worker::BatchRoom::kUnbounded);
+    }
+  }
+
+  // What was there up to `until`, when nothing ends before.
+  void Sample(double until) {
+    if (options_.sample_s <= 0) return;
+    double at = 0;
+    while ((at = static_cast<double>(run_.tokens_left.size()) * options_.sample_s) < until) {
+      Arrive(at);
+      run_.requests_left.push_back(engine_.requests_count());
+      run_.tokens_left.push_back(engine_.tokens());
+    }
+  }
+
+  void Batch(double seconds) {
+    Sample(now_ + seconds);
+    now_ += seconds;
+    Arrive(now_);
+    run_.busy_s += seconds;
+    run_.tokens += engine_.load().tokens;
+    run_.mean_budget += seconds * static_cast<double>(engine_.token_budget());
+    const BatchLoad load = engine_.load();
+    engine_.End(ended_);
+    for (const int64_t id : ended_.prefilled) run_.lives[id].prefilled = now_;
+    for (const int64_t id : ended_.completed) run_.lives[id].completed = now_;
+    run_.completed += static_cast<int64_t>(ended_.completed.size());
+    if (!tuner_) return;
+    tuner_->Batch(load, seconds);
+    for (const int64_t id : ended_.completed) tuner_->End(id, arrivals_[id].decode);
+    engine_.set_token_budget(tuner_->Turn(engine_.prompt_tokens()));
+  }
+
+  const std::vector<StepArrival>& arrivals_;
+  const OneEngineOptions& options_;
+  worker::EngineModel engine_;
+  std::optional<worker::BudgetTuner> tuner_;
+  worker::EngineModel::Ended ended_;
+  OneEngineRun run_;
+  size_t next_ = 0;
+  double now_ = 0;
+};
+
+}  // namespace
+
+absl::Status CheckStepArrivals(const std::vector<StepArrival>& arrivals) {
   for (size_t i = 0; i < arrivals.size(); ++i) {
     if (arrivals[i].prefill < 1 || arrivals[i].decode < 1) {
       return absl::InvalidArgumentError(absl::StrCat("arrival ", i, " has a prompt of ", arrivals[i].prefill,
@@ -23,59 +112,12 @@ absl::Status CheckArrivals(const std::vector<StepArrival>& arrivals) {
   return absl::OkStatus();
 }
 
-}  // namespace
-
 absl::StatusOr<OneEngineRun> RunOneEngine(const std::vector<StepArrival>& arrivals,
                                           const OneEngineOptions& options) {
-  if (absl::Status status = CheckArrivals(arrivals); !status.ok()) return status;
+  if (absl::Status status = CheckStepArrivals(arrivals); !status.ok()) return status;
   auto scheduler = worker::BatchScheduler::Create(options.scheduler, options.order);
   if (!scheduler.ok()) return scheduler.status();
-  worker::EngineModel engine(options.engine, *std::move(scheduler));
-  OneEngineRun run;
-  run.lives.resize(arrivals.size());
-  worker::EngineModel::Ended ended;
-  size_t next = 0;
-  double now = 0;
-  const auto arrive = [&](double until) {
-    for (; next < arrivals.size() && arrivals[next].at <= until; ++next) {
-      const StepArrival& arrival = arrivals[next];
-      engine.Arrive({static_cast<int64_t>(next), arrival.prefill, arrival.decode, arrival.priority});
-    }
-  };
-  // What was there up to `until`, when nothing ends before.
-  const auto sample = [&](double until) {
-    if (options.sample_s <= 0) return;
-    double at = 0;
-    while ((at = static_cast<double>(run.tokens_left.size()) * options.sample_s) < until) {
-      arrive(at);
-      run.requests_left.push_back(engine.requests_count());
-      run.tokens_left.push_back(engine.tokens());
-    }
-  };
-  while (now <= options.until_s) {
-    arrive(now);
-    const auto seconds = engine.Start();
-    if (!seconds) {
-      run.stuck = engine.tokens() > 0 && next == arrivals.size();
-      if (next == arrivals.size()) break;
-      sample(arrivals[next].at);
-      now = std::max(now, arrivals[next].at);
-      continue;
-    }
-    sample(now + *seconds);
-    now += *seconds;
-    arrive(now);
-    run.busy_s += *seconds;
-    run.tokens += engine.load().tokens;
-    engine.End(ended);
-    for (const int64_t id : ended.prefilled) run.lives[id].prefilled = now;
-    for (const int64_t id : ended.completed) run.lives[id].completed = now;
-    run.completed += static_cast<int64_t>(ended.completed.size());
-    if (++run.batches % kAskEvery == 0 && options.go_on && !options.go_on()) break;
-  }
-  run.end_s = now;
-  if (options.sample_s > 0 && options.until_s < 1e17) sample(options.until_s);
-  return run;
+  return Driver(arrivals, options, *scheduler).Run();
 }
 
 StepLatencies LatenciesOf(const std::vector<StepArrival>& arrivals, const OneEngineRun& run, double from) {

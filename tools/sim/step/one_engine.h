@@ -7,10 +7,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "worker/scheduler/budget_tuner.h"
 #include "worker/scheduler/engine_model.h"
 
 namespace bfio::sim {
@@ -26,6 +28,9 @@ struct OneEngineOptions {
   std::string scheduler = "sarathi";
   worker::BatchOrder order = worker::BatchOrder::kFcfs;
   worker::EngineModelOptions engine;
+  // Adapts the token budget, beginning at engine.token_budget, which is the largest; slots and
+  // prompt_gives_token are the engine's. The tuner fits the cost from the batches, it is not told.
+  std::optional<worker::BudgetTunerOptions> adapt;
   // No batch starts after it; requests that have not ended by then are cut off.
   double until_s = 1e18;
   // Requests and tokens left are kept every so many seconds; 0: not.
@@ -47,9 +52,14 @@ struct OneEngineRun {
   double busy_s = 0, end_s = 0;
   // Prompts of the backlog stop the scheduler for ever; the run ended there.
   bool stuck = false;
+  // Of the batches, weighted by their seconds.
+  double mean_budget = 0;
   // With sample_s: at sample * sample_s.
   std::vector<int64_t> requests_left, tokens_left;
 };
+
+// INVALID_ARGUMENT for an arrival of less than a token, or one that comes before the one before it.
+absl::Status CheckStepArrivals(const std::vector<StepArrival>& arrivals);
 
 // `arrivals` in the order of `at`. INVALID_ARGUMENT for an unknown scheduler, or an arrival of less than a
 // token.

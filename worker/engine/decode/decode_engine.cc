@@ -1,6 +1,7 @@
 #include "worker/engine/decode/decode_engine.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -13,11 +14,27 @@ namespace {
 // Bounds that keep row and page counts within 32 bits.
 constexpr int64_t kMaxStepTokens = 1 << 20;
 constexpr int32_t kMaxSlots = 1 << 16;
+// Below it a step is all overhead; not tuned.
+constexpr int64_t kLeastBudget = 64;
+
+double MonotonicSeconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 
 DecodeOptions WithinModel(DecodeOptions options, const ModelFacts& facts) {
   if (options.token_budget == 0) options.token_budget = options.step_tokens;
   options.limits.max_sequence_tokens = std::min(options.limits.max_sequence_tokens, facts.max_positions);
+  if (!options.clock) options.clock = MonotonicSeconds;
   return options;
+}
+
+BudgetTunerOptions TunerOptions(const DecodeOptions& options) {
+  BudgetTunerOptions tuner = *options.adapt;
+  tuner.max_budget = options.token_budget;
+  tuner.min_budget = std::min(kLeastBudget, options.token_budget);
+  tuner.slots = options.limits.slots;
+  tuner.prompt_gives_token = true;
+  return tuner;
 }
 
 }  // namespace
@@ -44,6 +61,11 @@ absl::Status CheckDecodeOptions(const DecodeOptions& options) {
   if (!scheduler.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("scheduler: ", scheduler.status().message()));
   }
+  if (options.adapt && scheduler->whole_prompts()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("budget_control: a smaller token budget would stop ", scheduler->name(),
+                     ", which takes prompts whole; it goes with sarathi and orca"));
+  }
   return PageTable::Create(PageTableOptionsOf(options)).status();
 }
 
@@ -54,6 +76,10 @@ absl::StatusOr<std::unique_ptr<DecodeEngine>> DecodeEngine::Create(const DecodeO
   if (!table.ok()) return table.status();
   auto scheduler = BatchScheduler::Create(options.scheduler, options.order);
   if (!scheduler.ok()) return scheduler.status();
+  if (options.adapt && backend->signature()) {
+    return absl::InvalidArgumentError(
+        "budget_control: ranks that step together (--mlp=tp) take the time of all, not of their own tokens");
+  }
   const DecodeOptions within = WithinModel(options, backend->facts());
   return std::unique_ptr<DecodeEngine>(
       new DecodeEngine(within, std::move(backend), *std::move(table), *std::move(scheduler)));
@@ -64,7 +90,9 @@ DecodeEngine::DecodeEngine(const DecodeOptions& options, std::unique_ptr<Backend
     : options_(options),
       backend_(std::move(backend)),
       table_(std::move(table)),
-      scheduler_(std::move(scheduler)) {
+      scheduler_(std::move(scheduler)),
+      budget_(options_.token_budget) {
+  if (options_.adapt) tuner_.emplace(TunerOptions(options_), scheduler_);
   active_.reserve(static_cast<size_t>(options_.limits.slots));
 }
 
@@ -119,6 +147,8 @@ absl::Status DecodeEngine::Admit(const SequenceRequest& request) {
   sequence.generated = 0;
   sequence.max_new_tokens = request.max_new_tokens;
   sequence.priority = request.priority;
+  sequence.number = admitted_++;
+  if (tuner_) tuner_->Arrive(sequence.number, options_.clock(), given, request.max_new_tokens);
   sequence.sampling = request.sampling;
   sequence.ends = request.stop_token_ids;
   if (!request.ignore_eos) {
@@ -132,6 +162,7 @@ bool DecodeEngine::Cancel(Handle handle) {
   const auto it = std::find_if(active_.begin(), active_.end(),
                                [&](const Sequence& sequence) { return sequence.handle == handle; });
   if (it == active_.end()) return false;
+  if (tuner_) tuner_->End(it->number, it->generated);
   // Cannot fail: the index is this sequence's own.
   table_.Release(it->index).IgnoreError();
   active_.erase(it);
@@ -153,7 +184,9 @@ absl::Status DecodeEngine::Step(StepOutput& out) {
   out.Clear();
   if (absl::Status status = MakePlan(out); !status.ok()) return status;
   drawn_.resize(draws_.size());
+  const double start_s = tuner_ ? options_.clock() : 0;
   if (absl::Status status = backend_->Run(plan_, draws_, absl::MakeSpan(drawn_)); !status.ok()) return status;
+  if (tuner_) Tune(out.batch, options_.clock() - start_s);
   return Finish(out);
 }
 
@@ -191,6 +224,16 @@ BatchRequest DecodeEngine::Sequence::Left() const {
   return left;
 }
 
+void DecodeEngine::Tune(const BatchLoad& load, double seconds) {
+  int64_t backlog = 0;
+  for (const BatchRequest& left : left_) backlog += left.prefill_left;
+  for (const Chunk& chunk : chunks_) {
+    if (left_[chunk.which].prefill_left > 0) backlog -= chunk.rows;
+  }
+  tuner_->Batch(load, seconds);
+  budget_ = tuner_->Turn(backlog);
+}
+
 void DecodeEngine::ChooseChunks() {
   left_.clear();
   int64_t decoding = 0;
@@ -199,7 +242,7 @@ void DecodeEngine::ChooseChunks() {
     if (left_.back().decoding()) ++decoding;
   }
   // No decode waits because the budget is small, nor do prompts because there are many decodes.
-  scheduler_.Form(left_, {std::max(options_.token_budget, decoding + kMinPrefillRows)}, chunks_);
+  scheduler_.Form(left_, {std::max(budget_, decoding + kMinPrefillRows)}, chunks_);
   std::stable_partition(chunks_.begin(), chunks_.end(), [](const Chunk& chunk) { return chunk.rows == 1; });
 }
 
@@ -213,6 +256,11 @@ absl::Status DecodeEngine::MakePlan(StepOutput& out) {
     const Sequence& sequence = active_[chunk.which];
     const int64_t end = sequence.computed + chunk.rows;
     if (absl::Status status = table_.Grow(sequence.index, end); !status.ok()) return status;
+    if (left_[chunk.which].prefill_left > 0) {
+      out.batch.AddPrefill(chunk.rows, sequence.computed);
+    } else {
+      out.batch.AddDecode(sequence.computed);
+    }
     const bool draws = chunk.rows == sequence.pending();
     plan_.AddRun(sequence.index, sequence.computed,
                  absl::MakeConstSpan(sequence.tokens).subspan(sequence.computed, chunk.rows),
@@ -247,6 +295,7 @@ absl::Status DecodeEngine::RemoveEnded() {
   size_t kept = 0;
   for (size_t i = 0; i < active_.size(); ++i) {
     if (ended_[i]) {
+      if (tuner_) tuner_->End(active_[i].number, active_[i].generated);
       if (absl::Status status = table_.Release(active_[i].index); !status.ok()) return status;
       continue;
     }

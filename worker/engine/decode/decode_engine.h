@@ -14,7 +14,9 @@
 #define BFIO_WORKER_ENGINE_DECODE_DECODE_ENGINE_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +25,7 @@
 #include "worker/engine/engine.h"
 #include "worker/kv/page_table.h"
 #include "worker/scheduler/batch_scheduler.h"
+#include "worker/scheduler/budget_tuner.h"
 
 namespace bfio::worker {
 
@@ -39,6 +42,11 @@ struct DecodeOptions {
   std::string scheduler = "sarathi";
   BatchOrder order = BatchOrder::kFcfs;
   int64_t token_budget = 0;
+  // Adapts the token budget between 64 (or what it is, if that is less) and what it is; max_budget, slots and
+  // prompt_gives_token are set by the engine. Not for whole prompts, nor for ranks that step together.
+  std::optional<BudgetTunerOptions> adapt;
+  // Seconds of a clock that never goes back, for `adapt`; empty: the machine's.
+  std::function<double()> clock;
 };
 
 // What a backend has to make room for.
@@ -66,6 +74,8 @@ class DecodeEngine final : public Engine {
   int64_t free_kv_tokens() const override { return table_.free_tokens(); }
   std::vector<ResidentSequence> resident() const override;
 
+  // Of the next step.
+  int64_t token_budget() const { return budget_; }
   PageTableStats kv_stats() const { return table_.stats(); }
   // For tests: no page is lost or has two owners.
   absl::Status AuditKv() const { return table_.Audit(); }
@@ -86,6 +96,8 @@ class DecodeEngine final : public Engine {
     int64_t generated;
     int64_t max_new_tokens;
     int64_t priority;
+    // Its name for the tuner: a handle may come again.
+    int64_t number;
     Sampling sampling;
     // Tokens that end it.
     std::vector<uint32_t> ends;
@@ -106,6 +118,8 @@ class DecodeEngine final : public Engine {
   std::vector<uint32_t> PromptOf(const SequenceRequest& request) const;
   // Fills chunks_. Depends on the requests alone: asked twice it says the same.
   void ChooseChunks();
+  // Tells the tuner of the step that has just run and takes over its budget.
+  void Tune(const BatchLoad& load, double seconds);
   // Takes over what the backend drew.
   absl::Status Finish(StepOutput& out);
   // Fills plan_, draws_ and drawing_.
@@ -119,6 +133,9 @@ class DecodeEngine final : public Engine {
   const std::unique_ptr<Backend> backend_;
   PageTable table_;
   BatchScheduler scheduler_;
+  std::optional<BudgetTuner> tuner_;
+  int64_t budget_;
+  int64_t admitted_ = 0;
   // In the order of admission.
   std::vector<Sequence> active_;
 

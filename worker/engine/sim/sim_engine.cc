@@ -92,7 +92,12 @@ absl::Status SimEngine::Step(StepOutput& out) {
 
 bool SimEngine::Advance(Sequence& sequence, StepOutput& out) {
   out.load_tokens += sequence.prompt_length + sequence.generated;
-  if (sequence.generated == 0) out.prefill_tokens += sequence.prompt_length;
+  if (sequence.generated == 0) {
+    out.prefill_tokens += sequence.prompt_length;
+    out.batch.AddPrefill(sequence.prompt_length, 0);
+  } else {
+    out.batch.AddDecode(sequence.prompt_length + sequence.generated);
+  }
   const int64_t index = sequence.first_index + sequence.generated;
   const uint32_t id = SimToken(sequence.stream_key, index, options_.eos_probability);
   ++sequence.generated;

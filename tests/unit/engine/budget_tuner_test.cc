@@ -1,0 +1,179 @@
+// The token budget that adapts: what it fits, what it chooses, and that it chooses nothing it does not know.
+#include "worker/scheduler/budget_tuner.h"
+
+#include <cmath>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/base/rng.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace bfio::worker {
+namespace {
+
+using ::testing::HasSubstr;
+
+BatchLoad RandomLoad(Rng& rng) {
+  BatchLoad load;
+  for (uint64_t i = rng.Below(60); i > 0; --i) load.AddDecode(static_cast<int64_t>(rng.Below(2000)));
+  if (rng.Below(3) == 0) load.AddPrefill(1 + static_cast<int64_t>(rng.Below(450)), 0);
+  return load;
+}
+
+TEST(BatchFitTest, FindsFloorSlopeWhereItBeginsAndContext) {
+  for (const int64_t b0 : {0, 64, 128}) {
+    SCOPED_TRACE(b0);
+    BatchCost cost;
+    cost.b0_tokens = b0;
+    cost.k2_s_per_token = 1e-7;
+    Rng rng(5);
+    BatchFit fit;
+    for (int i = 0; i < 1500; ++i) {
+      const BatchLoad load = RandomLoad(rng);
+      // 2 % of noise, and a preempted batch now and then.
+      const double disturbed = i % 200 == 199 ? 10 : 1;
+      fit.Add(load, cost.Seconds(load) * (1 + 0.02 * rng.Normal()) * disturbed);
+    }
+    const auto found = fit.cost();
+    ASSERT_TRUE(found.has_value());
+    EXPECT_EQ(found->b0_tokens, b0);
+    for (const int64_t tokens : {1, 60, 300, 500, 1000}) {
+      EXPECT_NEAR(found->Seconds(tokens) / cost.Seconds(tokens), 1, 0.06) << tokens;
+    }
+  }
+}
+
+TEST(BatchFitTest, WhatItCannotKnowItDoesNotSay) {
+  BatchFit fit;
+  EXPECT_FALSE(fit.cost().has_value());
+  for (int i = 0; i < 1000; ++i) fit.Add({.tokens = 64}, 0.05);
+  EXPECT_FALSE(fit.cost().has_value()) << "batches of one size";
+  fit.Add({.tokens = 0}, 1);
+  fit.Add({.tokens = 5}, std::nan(""));
+  fit.Add({.tokens = 5}, -1);
+  EXPECT_FALSE(fit.cost().has_value());
+}
+
+// An engine of the default cost that serves Poisson arrivals and has a tuner.
+class Served {
+ public:
+  Served(BudgetTunerOptions options, int64_t prefill, int64_t decode, double load)
+      : options_(options),
+        engine_({.token_budget = options.max_budget}, Sarathi()),
+        tuner_(options, Sarathi()),
+        prefill_(prefill),
+        decode_(decode),
+        gap_s_(static_cast<double>(prefill + decode) / (load * BatchCost().Capacity(512))) {}
+
+  static BatchScheduler Sarathi() { return *BatchScheduler::Create("sarathi"); }
+
+  // Serves so many requests; the budgets' mean over the last half of the batches.
+  double Serve(int requests) {
+    std::vector<double> budgets;
+    EngineModel::Ended ended;
+    int arrived = 0;
+    while (arrived < requests) {
+      for (; next_s_ <= now_s_; next_s_ += gap_s_ * rng_.Exponential(), ++arrived) {
+        engine_.Arrive({id_, prefill_, decode_});
+        tuner_.Arrive(id_++, next_s_, prefill_, BatchRoom::kUnbounded);
+      }
+      const auto seconds = engine_.Start();
+      if (!seconds) {
+        now_s_ = next_s_;
+        continue;
+      }
+      now_s_ += *seconds;
+      const BatchLoad load = engine_.load();
+      engine_.End(ended);
+      tuner_.Batch(load, *seconds);
+      for (const int64_t id : ended.completed) tuner_.End(id, decode_);
+      engine_.set_token_budget(tuner_.Turn(engine_.prompt_tokens()));
+      EXPECT_GE(tuner_.budget(), options_.min_budget);
+      EXPECT_LE(tuner_.budget(), options_.max_budget);
+      budgets.push_back(static_cast<double>(tuner_.budget()));
+    }
+    double sum = 0;
+    for (size_t i = budgets.size() / 2; i < budgets.size(); ++i) sum += budgets[i];
+    return sum / static_cast<double>(budgets.size() - budgets.size() / 2);
+  }
+  BudgetTuner& tuner() { return tuner_; }
+  int64_t left() const { return engine_.tokens(); }
+
+ private:
+  const BudgetTunerOptions options_;
+  EngineModel engine_;
+  BudgetTuner tuner_;
+  const int64_t prefill_, decode_;
+  const double gap_s_;
+  Rng rng_{3};
+  double now_s_ = 0, next_s_ = 0;
+  int64_t id_ = 0;
+};
+
+BudgetTunerOptions For(BudgetGoal goal) {
+  BudgetTunerOptions options;
+  options.goal = goal;
+  options.window = 256;
+  return options;
+}
+
+TEST(BudgetTunerTest, SmallForTpotLargeForTtft) {
+  Served tpot(For(BudgetGoal::kTpot), 1000, 200, 0.4), ttft(For(BudgetGoal::kTtft), 1000, 200, 0.4);
+  EXPECT_LT(tpot.Serve(1500), 400);
+  EXPECT_GT(ttft.Serve(1500), 1400);
+  EXPECT_GT(tpot.tuner().rounds(), 3);
+}
+
+TEST(BudgetTunerTest, ABudgetThatFallsBehindIsNotChosen) {
+  // At 90 % of what 512 carries 128 is far too little, however smooth its decodes.
+  Served served(For(BudgetGoal::kTpot), 1000, 200, 0.9);
+  EXPECT_GT(served.Serve(2500), 450);
+  EXPECT_LT(served.left(), 200'000);
+}
+
+TEST(BudgetTunerTest, ObjectivesAreMetByTheLargestBudgetThatMeetsThem) {
+  // A full batch of 512 takes 180 ms. Tokens every 100 ms want less, unless a first token within a second
+  // matters too and cannot be had.
+  BudgetTunerOptions options = For(BudgetGoal::kObjectives);
+  options.tpot_objective_s = 0.075;
+  Served smooth(options, 1000, 200, 0.4);
+  EXPECT_LT(smooth.Serve(1500), 700);
+  options.tpot_objective_s = 0;
+  options.ttft_objective_s = 0.5;
+  Served quick(options, 1000, 200, 0.4);
+  EXPECT_GT(quick.Serve(1500), 1000);
+}
+
+TEST(BudgetTunerTest, NothingIsChosenBeforeItIsKnown) {
+  BudgetTuner tuner(For(BudgetGoal::kTpot), Served::Sarathi());
+  Rng rng(1);
+  for (int i = 0; i < 500; ++i) {
+    tuner.Arrive(i, i, 100, 10);
+    if (i < 20) tuner.End(i, 10);
+    const BatchLoad load = RandomLoad(rng);
+    tuner.Batch(load, BatchCost().Seconds(load));
+    EXPECT_EQ(tuner.Turn(0), 2048) << "too few have ended";
+  }
+  EXPECT_EQ(tuner.rounds(), 0);
+  tuner.End(12345, 1);  // nobody's
+  EXPECT_EQ(tuner.Turn(0), 2048);
+}
+
+TEST(BudgetTunerTest, ATurnReplaysNoMoreThanItMay) {
+  BudgetTunerOptions options = For(BudgetGoal::kE2e);
+  options.batches_per_turn = 1;
+  Served served(options, 1000, 200, 0.4);
+  served.Serve(300);
+  EXPECT_EQ(served.tuner().rounds(), 0) << "a replay of hundreds of requests takes thousands of batches";
+}
+
+TEST(BudgetTunerTest, Names) {
+  EXPECT_EQ(ParseBudgetGoal("ttft").value(), BudgetGoal::kTtft);
+  EXPECT_THAT(std::string(ParseBudgetGoal("speed").status().message()), HasSubstr("no goal 'speed'"));
+}
+
+}  // namespace
+}  // namespace bfio::worker
