@@ -1,10 +1,23 @@
-// Does what waits grow without bound? A test over independent runs.
+// Does what waits grow without bound? A sign test over independent runs.
 //
-// Purpose: verdicts on stability with a stated rate of false alarms. Of every run, one seed each, the slope
-// of the samples of its second half (the first belongs to the start from an empty system); then a sign test
-// over the runs. If growth is at most the threshold in the median run, all of n runs exceed it with
-// probability at most 2^-n: the false-alarm rate of "grows", and by the same argument that of "bounded". No
-// law of the samples is assumed, nor that those of one run are independent. Pure. Threads: any, no state.
+// Purpose: verdicts on stability, and what their rate of false alarms is a rate of. Each run, of a seed of
+// its own, gives one number; all of them above a threshold is "grows", all below it "bounded". What is exact:
+// if the median of that number over seeds is at most the threshold, "grows" comes with probability at most
+// 2^-n; if it is at least the threshold, so does "bounded". No law is assumed, nor that the samples of one
+// run are independent. Only the number and the horizon tie that median to stability:
+//
+//   RecordRise       for verdicts. Where tokens grow, steadily or in an oscillation whose peaks and periods
+//                    grow alike (Rybko-Stolyar: the next peak is up to 8.5 times as high after as many times
+//                    as long), it goes to a positive constant, in whatever phase the run ends. Where they do
+//                    not, records still rise, as the logarithm of time: by about 2.3 s within [T/10, T] for
+//                    levels with an exponential tail of scale s, so by 2.6 s / T a unit of time. The
+//                    threshold is the least growth that is to be seen, and T must be so long that this is
+//                    well below it and the start from an empty system over by T/10: 1 / (1 - load)^2 batches,
+//                    several times.
+//   SecondHalfSlope  for the size of a steady growth. Not for verdicts: it is negative where an oscillation,
+//                    growing or not, comes down, and positive while a stable system fills up.
+//
+// Pure. Threads: any, no state.
 #ifndef BFIO_TOOLS_SIM_NETWORK_GROWTH_H_
 #define BFIO_TOOLS_SIM_NETWORK_GROWTH_H_
 
@@ -15,13 +28,17 @@
 
 namespace bfio::sim {
 
+// How far the largest of all samples, equally spaced, is above the largest of their first tenth, per unit of
+// time of the rest; never negative. REQUIRES: at least ten samples, every > 0.
+double RecordRise(absl::Span<const int64_t> samples, double every);
+
 // Slope by least squares over the second half of equally spaced samples, per unit of time. REQUIRES: at least
 // four samples, every > 0.
 double SecondHalfSlope(absl::Span<const int64_t> samples, double every);
 
 struct GrowthVerdict {
   enum Kind { kBounded, kGrows, kUndecided } kind = kUndecided;
-  // Of the runs' slopes.
+  // Of the runs' numbers.
   double median_slope = 0;
   // 2^-runs.
   double false_alarm_rate = 1;
@@ -30,7 +47,7 @@ struct GrowthVerdict {
   std::string Name() const;
 };
 
-// `slopes`: one of each run. REQUIRES: not empty.
+// `slopes`: one number of each run. REQUIRES: not empty.
 GrowthVerdict JudgeGrowth(absl::Span<const double> slopes, double threshold);
 
 }  // namespace bfio::sim

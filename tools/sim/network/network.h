@@ -41,6 +41,8 @@ struct AgentType {
   // Poisson arrivals per unit of time.
   double rate = 0;
   std::vector<CallType> calls;
+  // Instead of Poisson: arrivals 1 / rate apart, the first after that time.
+  bool evenly = false;
 };
 
 struct Network {

@@ -6,8 +6,10 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "router/core/agents/senior_step.h"
 #include "tools/sim/network/engine.h"
+#include "tools/sim/network/network_check.h"
 
 namespace bfio::sim {
 
@@ -50,13 +52,13 @@ class Simulation {
         lengths_(Rng(options.seed).Fork(2)),
         routes_(Rng(options.seed).Fork(3)),
         engines_(static_cast<size_t>(network.engines),
-                 Engine(scheduler, network.token_budget, options.slots)),
+                 Engine(scheduler, network.token_budget, options.slots, options.watch)),
         ends_(engines_.size(), kNever),
         step_(network.BatchTime(network.token_budget)) {
     for (const AgentType& type : network.types) next_.push_back(NextArrival(type, 0));
   }
 
-  NetworkRun Run() {
+  absl::StatusOr<NetworkRun> Run() {
     for (int64_t events = 0;; ++events) {
       if (events % kEventsBetweenQuestions == 0 && options_.go_on && !options_.go_on()) break;
       double now = kNever;
@@ -66,18 +68,21 @@ class Simulation {
       if (now >= options_.horizon) break;
       FinishBatches(now);
       Arrivals(now);
-      StartBatches(now);
+      const absl::Status started = StartBatches(now);
+      if (!started.ok()) return started;
     }
     for (const Engine& engine : engines_) {
       run_.short_batches += engine.short_batches();
-      run_.tokens_left += engine.tokens_left();
+      run_.tokens_left += engine.CountTokensLeft();
     }
+    run_.agents_left = static_cast<int64_t>(agents_.size());
     return std::move(run_);
   }
 
  private:
   double NextArrival(const AgentType& type, double after) {
-    return type.rate > 0 ? after + arrivals_.Exponential() / type.rate : kNever;
+    if (type.rate <= 0) return kNever;
+    return after + (type.evenly ? 1 : arrivals_.Exponential()) / type.rate;
   }
   // When an arrival is seen.
   double Effective(double arrival) const { return network_.slotted() ? std::ceil(arrival) : arrival; }
@@ -205,11 +210,17 @@ class Simulation {
     return best;
   }
 
-  void StartBatches(double now) {
+  absl::Status StartBatches(double now) {
     for (size_t e = 0; e < engines_.size(); ++e) {
       if (ends_[e] < kNever || !engines_[e].Start()) continue;
       ends_[e] = now + network_.BatchTime(engines_[e].batch_tokens());
+      // Also a time too short to move the clock.
+      if (ends_[e] > now && ends_[e] < kNever) continue;
+      return absl::InvalidArgumentError(absl::StrCat("batch_time of ", engines_[e].batch_tokens(),
+                                                     " tokens at time ", now, " is ",
+                                                     network_.BatchTime(engines_[e].batch_tokens())));
     }
+    return absl::OkStatus();
   }
 
   const Network& network_;
@@ -252,6 +263,8 @@ int64_t NetworkRun::PeakOf(size_t from, size_t to) const {
 }
 
 absl::StatusOr<NetworkRun> RunNetwork(const Network& network, const NetworkOptions& options) {
+  const absl::Status checked = CheckNetwork(network, options);
+  if (!checked.ok()) return checked;
   const absl::StatusOr<worker::BatchScheduler> scheduler = worker::BatchScheduler::Create(options.scheduler);
   if (!scheduler.ok()) return scheduler.status();
   return Simulation(network, options, *scheduler).Run();

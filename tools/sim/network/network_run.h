@@ -17,6 +17,8 @@
 
 namespace bfio::sim {
 
+struct LaneBatch;
+
 // Whose call an engine works on first. The first two are priorities of classes: who goes last gets what the
 // others leave of a batch.
 enum class CallOrder {
@@ -40,7 +42,7 @@ enum class Routing { kRandom, kFewestCalls, kFewestTokens };
 struct NetworkOptions {
   CallOrder order = CallOrder::kParentDue;
   Routing routing = Routing::kFewestTokens;
-  // Of worker/scheduler; other than sarathi and orca with orders of one lane only (the last three).
+  // Of worker/scheduler; one that is not work conserving with orders of one lane only (the last three).
   std::string scheduler = "sarathi";
   // Calls that an engine works on at any time; 0: any number.
   int64_t slots = 0;
@@ -50,6 +52,8 @@ struct NetworkOptions {
   uint64_t seed = 1;
   // Asked now and then; false: the run ends there. May be empty.
   std::function<bool()> go_on;
+  // Sees every batch of every engine, lane by lane, as it starts (engine.h). May be empty.
+  std::function<void(const LaneBatch&)> watch;
 };
 
 struct NetworkRun {
@@ -58,9 +62,10 @@ struct NetworkRun {
   // Agents in the network then.
   std::vector<int64_t> agents;
   int64_t peak_tokens = 0;
-  // Agents that came and that ended; tokens of the calls that joined an engine, of computed batches, and of
-  // what was left at the end.
-  int64_t arrived = 0, ended = 0, tokens_joined = 0, tokens_computed = 0, tokens_left = 0;
+  // Agents that came, that ended and that were there at the end; tokens of the calls that joined an engine,
+  // of computed batches, and what was left of the calls at the end, counted call by call.
+  int64_t arrived = 0, ended = 0, agents_left = 0;
+  int64_t tokens_joined = 0, tokens_computed = 0, tokens_left = 0;
   // Of agents that came in the second half and ended: from arrival to the end of the last call.
   struct Ended {
     // Of Network::types.
@@ -77,7 +82,8 @@ struct NetworkRun {
   int64_t PeakOf(size_t from, size_t to) const;
 };
 
-// INVALID_ARGUMENT for a scheduler that there is not.
+// INVALID_ARGUMENT for what CheckNetwork (network_check.h) refuses, and, from the batch where it happens, for
+// a batch_time that is not positive and finite.
 absl::StatusOr<NetworkRun> RunNetwork(const Network& network, const NetworkOptions& options);
 
 }  // namespace bfio::sim

@@ -1,0 +1,103 @@
+// Several engines: Proposition 1, two types on one engine, Rybko and Stolyar's network, fork and join.
+// "bounded" and "grows" are verdicts on the rise of records (tools/sim/network/growth.h), which an
+// oscillation of growing amplitude does not fool; every "bounded" stands beside a load or an order that is
+// not.
+#include <algorithm>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/unit/sim/network_runs.h"
+#include "tools/sim/network/examples.h"
+
+namespace bfio::sim {
+namespace {
+
+// The least growth that verdicts are to see, of what one engine can do.
+constexpr double kShare = 0.005;
+
+TEST(ParallelEnginesTest, StableUpToTheirSumUnderEveryRouting) {
+  for (const Routing routing : {Routing::kRandom, Routing::kFewestCalls, Routing::kFewestTokens}) {
+    const NetworkOptions options{.order = CallOrder::kCallAge, .routing = routing, .horizon = 500};
+    EXPECT_EQ(Verdict(ParallelEngines(3, 0.96), options, 2, 3 * kShare), "bounded");
+    EXPECT_EQ(Verdict(ParallelEngines(3, 1.04), options, 2, 3 * kShare), "grows");
+  }
+}
+
+TEST(TwoTypesTest, StableUpToTheSumOfTheirLoads) {
+  const NetworkOptions options{.order = CallOrder::kCallAge, .horizon = 4000};
+  EXPECT_EQ(Verdict(TwoTypes(0.95), options, 3, kShare), "bounded");
+  EXPECT_EQ(Verdict(TwoTypes(1.04), options, 3, kShare), "grows");
+}
+
+// --- Rybko and Stolyar's network ---
+
+TEST(RybkoStolyarTest, ParametersAreThePapers) {
+  const Network network = RybkoStolyar(0.9);
+  EXPECT_NEAR(network.types[0].rate, 1.1368, 1e-4);
+  EXPECT_DOUBLE_EQ(network.Load(0), 0.9);
+  EXPECT_DOUBLE_EQ(network.Load(1), 0.9);
+  EXPECT_NEAR(RybkoStolyarThreshold(), 0.559, 1e-3);
+}
+
+// As printed, for load 0.9: below 30,000 tokens with the priorities reversed. The paper shows one run; of
+// twelve of ours two exceed that (37,033 and 32,014, seeds 2 and 3), as extremes of 9,000 slots will.
+TEST(RybkoStolyarTest, EntryFirstStaysLow) {
+  std::vector<int64_t> peaks;
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    const NetworkOptions options{.order = CallOrder::kEntryFirst, .horizon = 9000, .seed = seed};
+    peaks.push_back(Simulate(RybkoStolyar(0.9), options).peak_tokens);
+  }
+  std::sort(peaks.begin(), peaks.end());
+  EXPECT_LT(peaks[2], 30'000) << "three of five";
+  EXPECT_LT(peaks[4], 40'000);
+}
+
+TEST(RybkoStolyarTest, ExitFirstIsUnstableFromTheThresholdOnInEveryPhaseOfItsOscillation) {
+  NetworkOptions options{.order = CallOrder::kExitFirst, .horizon = 8000};
+  EXPECT_EQ(Verdict(RybkoStolyar(0.5), options, 3, kShare), "bounded");
+  int falling = 0;
+  for (const double load : {0.6, 0.7, 0.8, 0.9, 0.97}) {
+    std::vector<double> rises;
+    for (options.seed = 1; options.seed <= 3; ++options.seed) {
+      const NetworkRun run = Simulate(RybkoStolyar(load), options);
+      rises.push_back(RecordRise(run.tokens, 1));
+      falling += SecondHalfSlope(run.tokens, 1) < 0;
+      // As printed: over a million before slot 8,000.
+      if (load == 0.9) {
+        EXPECT_GT(run.peak_tokens, 1'000'000);
+      }
+    }
+    // Eight times the growth that stable orders are held to.
+    EXPECT_EQ(JudgeGrowth(rises, 8 * kShare * 768).kind, GrowthVerdict::kGrows) << load;
+  }
+  EXPECT_GE(falling, 3) << "slopes would not have done";
+}
+
+TEST(RybkoStolyarTest, TheProductsOrderIsStableAtEveryLoadBelowOne) {
+  const auto verdict = [](double load, double horizon) {
+    return Verdict(RybkoStolyar(load), {.order = CallOrder::kParentDue, .horizon = horizon}, 2, 2 * kShare);
+  };
+  for (const double load : {0.5, 0.6, 0.7, 0.8, 0.9}) EXPECT_EQ(verdict(load, 6000), "bounded") << load;
+  EXPECT_EQ(verdict(0.97, 20'000), "bounded");
+  EXPECT_EQ(verdict(1.02, 10'000), "grows");
+}
+
+// Its records are 3e4 at load 0.9 and 1e5 at 0.97, and not the millions of the exit-first order.
+TEST(RybkoStolyarTest, TheProductsOrderStaysLow) {
+  for (uint64_t seed = 1; seed <= 3; ++seed) {
+    const NetworkOptions options{.order = CallOrder::kParentDue, .horizon = 8000, .seed = seed};
+    EXPECT_LT(Simulate(RybkoStolyar(0.9), options).peak_tokens, 60'000);
+  }
+}
+
+TEST(ForkJoinTest, StableUnderEveryWorkConservingOrder) {
+  for (const CallOrder order : {CallOrder::kExitFirst, CallOrder::kCallAge, CallOrder::kParentDue}) {
+    const NetworkOptions options{.order = order, .horizon = 1000};
+    EXPECT_EQ(Verdict(ForkJoin(0.8), options, 2, kShare), "bounded") << CallOrderName(order);
+    EXPECT_EQ(Verdict(ForkJoin(0.95), options, 2, 2 * kShare), "bounded") << CallOrderName(order);
+    EXPECT_EQ(Verdict(ForkJoin(1.04), options, 2, 2 * kShare), "grows") << CallOrderName(order);
+  }
+}
+
+}  // namespace
+}  // namespace bfio::sim

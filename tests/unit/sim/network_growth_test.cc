@@ -1,0 +1,86 @@
+// Verdicts on growth: what the numbers are, what their false alarms are, and what fools them.
+#include <algorithm>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/unit/sim/network_runs.h"
+#include "tools/sim/network/examples.h"
+
+namespace bfio::sim {
+namespace {
+
+std::vector<int64_t> Ramp(size_t samples, int64_t from, int64_t step) {
+  std::vector<int64_t> ramp(samples);
+  for (size_t i = 0; i < samples; ++i) ramp[i] = from + step * static_cast<int64_t>(i);
+  return ramp;
+}
+
+TEST(GrowthTest, SlopeOfARampIsItsSlope) {
+  std::vector<int64_t> ramp = Ramp(100, 1000, 6);
+  EXPECT_NEAR(SecondHalfSlope(ramp, 2), 3, 1e-9);
+  std::fill(ramp.begin(), ramp.begin() + 50, 0);  // the first half does not count
+  EXPECT_NEAR(SecondHalfSlope(ramp, 2), 3, 1e-9);
+}
+
+TEST(GrowthTest, RecordsOfARampRiseAtItsSlopeAndOfACycleNotAtAll) {
+  EXPECT_DOUBLE_EQ(RecordRise(Ramp(100, 1000, 6), 2), 3);
+  EXPECT_DOUBLE_EQ(RecordRise(Ramp(100, 1000, -6), 2), 0);
+  std::vector<int64_t> saw(100);
+  for (size_t i = 0; i < saw.size(); ++i) saw[i] = static_cast<int64_t>(i % 10);
+  EXPECT_DOUBLE_EQ(RecordRise(saw, 1), 0);
+  saw[99] = 99;
+  EXPECT_DOUBLE_EQ(RecordRise(saw, 1), 1);
+}
+
+// Up to t at t = 1, 4, 16, 64 ..., down to half of it in between: the records of a run rise by 0.9 / 8 at
+// least, wherever it ends; its slope is negative half of the time.
+TEST(GrowthTest, AnOscillationOfGrowingAmplitudeFoolsTheSlopeAndNotTheRecords) {
+  std::vector<int64_t> tokens;
+  for (int64_t peak = 1, t = 0; peak <= 4096; peak *= 4) {
+    for (; t <= peak; ++t) tokens.push_back(std::max(peak / 2 - t, 2 * t - peak));
+  }
+  int falling = 0, ends = 0;
+  for (size_t end = 64; end <= tokens.size(); end += 16, ++ends) {
+    const absl::Span<const int64_t> run = absl::MakeConstSpan(tokens).first(end);
+    falling += SecondHalfSlope(run, 1) < 0;
+    EXPECT_GT(RecordRise(run, 1), 0.1) << end;
+  }
+  EXPECT_GT(falling, ends / 4);
+}
+
+TEST(GrowthTest, VerdictNeedsAllRuns) {
+  EXPECT_EQ(JudgeGrowth({3, 4, 5}, 2).kind, GrowthVerdict::kGrows);
+  EXPECT_EQ(JudgeGrowth({1, 0, -5}, 2).kind, GrowthVerdict::kBounded);
+  EXPECT_EQ(JudgeGrowth({1, 3, 3}, 2).kind, GrowthVerdict::kUndecided);
+  EXPECT_DOUBLE_EQ(JudgeGrowth({1, 3, 3}, 2).false_alarm_rate, 0.125);
+  EXPECT_DOUBLE_EQ(JudgeGrowth({1, 3, 4, 3}, 2).median_slope, 3);
+}
+
+// The stated rate is 2^-n if a run is on the wrong side with probability at most a half. Here, of 30 runs 3 %
+// below capacity and 30 that are 2 % above it, hardly any is: requests of 2 + 2 tokens to an engine of 16 a
+// slot. Levels have a tail of s = 62 tokens, T is 6,000 slots: records rise by about 2.6 s / T = 0.027.
+TEST(GrowthTest, CalibratedOnTheSimulatorOnBothSidesOfCapacity) {
+  const auto rises = [](double load) {
+    Network network{.engines = 1, .token_budget = 16};
+    network.types = {{"request", 4 * load, {{0, 1, {2}, {2}, {}}}}};
+    EXPECT_DOUBLE_EQ(network.Load(0), load);
+    return Rises(network, {.order = CallOrder::kCallAge, .horizon = 6000}, 30);
+  };
+  const double threshold = 0.005 * 16;
+  const auto above = [&](const std::vector<double>& all) {
+    return std::count_if(all.begin(), all.end(), [&](double rise) { return rise > threshold; });
+  };
+  EXPECT_LE(above(rises(0.97)), 3);
+  EXPECT_GE(above(rises(1.02)), 27);
+}
+
+// What the header warns of: while a stable system fills up, most slopes are positive, and a sign test on them
+// would say "grows" far more often than 2^-n.
+TEST(GrowthTest, StartUpFoolsTheSlopeOfAShortRun) {
+  const std::vector<double> slopes =
+      Slopes(ParallelEngines(1, 0.98), {.order = CallOrder::kCallAge, .horizon = 60}, 40);
+  EXPECT_GT(std::count_if(slopes.begin(), slopes.end(), [](double slope) { return slope > 0; }), 24);
+}
+
+}  // namespace
+}  // namespace bfio::sim
