@@ -31,16 +31,16 @@ TEST(StabilityTest, CapacityIsThePapers) {
   EXPECT_NEAR(ParallelEngines(1, 1).types[0].rate, 14.230, 5e-4);
 }
 
-// Requests in the system at 90 s, the mean of eight seeds, which the band puts within three standard errors
-// of the mean of 300; and growth in tokens/ms over the second half of 200 s.
+// Requests in the system at 90 s: the mean of eight seeds, against that of 300 with a band of three standard
+// errors. Growth in tokens/ms over the second half of 200 s; vllm_v0 at 13/s still fills up then.
 //
-// A single Poisson sample, as the paper's figure and our extract of it have one, lies elsewhere: the standard
-// deviation between seeds is 16, 33 and 39 requests for sarathi at 10, 13 and 14/s, 33, 68 and 58 for
-// vllm_v0, and the extract's sample has few arrivals at every rate. faster_transformer shows that: it has
-// served some 90 requests by 90 s whatever comes, and the extract's 791, 1040 and 1126 of it are 0.7, 1.3 and
-// 1.3 standard deviations below ours. Its other rows are that low too: 59, 121 and 149 of sarathi (ours 71,
-// 165, 236), 59, 122 and 155 of orca (71, 174, 270), 99, 366 and 506 of vllm_v0 (132, 469, 616). The lowest,
-// 149 of sarathi, is undercut by 4 seeds of 300. Its growth of faster_transformer at 5/s, 0.75, is one such
+// A single Poisson sample, which is what the paper's figure and our extract of it show, lies elsewhere.
+// Between seeds the standard deviation is 16, 33 and 39 requests for sarathi at 10, 13 and 14/s, and 33, 68
+// and 58 for vllm_v0. The extract's samples had few arrivals. faster_transformer shows it, which has served
+// some 90 requests by then whatever comes: the extract's 791, 1040 and 1126 of it are 0.7, 1.3 and 1.3
+// standard deviations below ours. The other rows go with it: 59, 121 and 149 of sarathi (ours 71, 165, 236),
+// 59, 122 and 155 of orca (71, 174, 270), 99, 366 and 506 of vllm_v0 (132, 469, 616). The farthest, 149 of
+// sarathi, is reached or undercut by 5 seeds of 300. Its growth of faster_transformer at 5/s, 0.75, is one
 // sample of (5 - 1.06) x 0.2 = 0.79.
 TEST(StabilityTest, TableOfRates) {
   const struct {
@@ -50,7 +50,7 @@ TEST(StabilityTest, TableOfRates) {
     double growth;
   } cases[] = {
       {5, "sarathi", 26, 6, 0},       {5, "orca", 26, 6, 0},
-      {5, "vllm_v0", 31, 7, 0},       {5, "faster_transformer", 370, 25, 0.79},
+      {5, "vllm_v0", 32, 8, 0},       {5, "faster_transformer", 362, 22, 0.79},
       {10, "sarathi", 71, 17, 0},     {10, "orca", 71, 17, 0},
       {10, "vllm_v0", 132, 35, 0},    {10, "faster_transformer", 812, 32, 1.80},
       {13, "sarathi", 165, 35, 0},    {13, "orca", 174, 39, 0},
@@ -104,10 +104,19 @@ TEST(StabilityTest, WorkConservingSchedulersStayBoundedAndTheOthersGrow) {
   EXPECT_EQ(Verdict(OneEngine(14), Fcfs("faster_transformer", 200), 7, kShare), "grows");
 }
 
-// vllm_v0's prompt batches hold what came in the batch before and no more: its own limit is near 13/s.
+// vllm_v0's prompt batches hold what came in the batch before and no more: its own limit is near 13/s, where
+// it falls behind by 40 tokens/s.
 TEST(StabilityTest, OwnLimitOfVllm) {
   EXPECT_EQ(Verdict(OneEngine(12), Fcfs("vllm_v0", 2000), 2, kShare), "bounded");
-  EXPECT_EQ(Verdict(OneEngine(13), Fcfs("vllm_v0", 3000), 2, kShare), "grows");
+  std::vector<double> rises, slopes;
+  NetworkOptions options = Fcfs("vllm_v0", 4000);
+  for (options.seed = 1; options.seed <= 3; ++options.seed) {
+    const NetworkRun run = Simulate(OneEngine(13), options);
+    rises.push_back(RecordRise(run.tokens, 1));
+    slopes.push_back(SecondHalfSlope(run.tokens, 1));
+  }
+  EXPECT_EQ(JudgeGrowth(rises, kShare * 512 / BatchSeconds(512)).Name(), "grows");
+  EXPECT_NEAR(Mean(slopes), 40, 25);
 }
 
 // faster_transformer's limit: 5 prompts in one batch and 100 of 5 decodes each, 5 / (t_500 + 100 t_5) = 1.06
@@ -156,8 +165,8 @@ TEST(StaircaseTest, TheBoundaryOf129And112Tokens) {
 // compute exactly one request.
 struct VertexC {
   NetworkRun run;
-  // Of the last batch; prompt tokens and decodes.
-  int64_t prefill = 0, decode = 0;
+  // Batches, and those of 29 prompt tokens and 99 decodes.
+  int64_t batches = 0, settled = 0;
 };
 
 VertexC RunVertexC(const char* scheduler, int64_t token_budget) {
@@ -167,9 +176,11 @@ VertexC RunVertexC(const char* scheduler, int64_t token_budget) {
   NetworkOptions options = Fcfs(scheduler, 3000);
   options.slots = 100;
   options.watch = [&](const LaneBatch& lane) {
-    vertex.prefill = vertex.decode = 0;
+    int64_t prefill = 0, decode = 0;
     for (const worker::Chunk& chunk : lane.chunks)
-      (lane.requests[chunk.which].decoding() ? vertex.decode : vertex.prefill) += chunk.rows;
+      (lane.requests[chunk.which].decoding() ? decode : prefill) += chunk.rows;
+    ++vertex.batches;
+    vertex.settled += prefill == 29 && decode == 99;
   };
   vertex.run = Simulate(network, options);
   return vertex;
@@ -177,13 +188,12 @@ VertexC RunVertexC(const char* scheduler, int64_t token_budget) {
 
 TEST(StaircaseTest, VertexC) {
   EXPECT_NEAR(Staircase(128, 1 / 0.4675, 290, 990).Load(0), 1, 1e-9);
-  const VertexC sarathi = RunVertexC("sarathi", 128), orca = RunVertexC("orca", 128),
-                large = RunVertexC("sarathi", 1024);
-  EXPECT_EQ(sarathi.prefill, 29);
-  EXPECT_EQ(sarathi.decode, 99);
-  EXPECT_EQ(sarathi.run.PeakOf(1000, 2000), sarathi.run.PeakOf(2000, 3000));
-  EXPECT_GT(RecordRise(orca.run.tokens, 1), 1);
-  EXPECT_GT(RecordRise(large.run.tokens, 1), 1);
+  const VertexC settles = RunVertexC("sarathi", 128);
+  EXPECT_GT(settles.settled, settles.batches * 9 / 10);
+  EXPECT_LE(settles.run.PeakOf(2000, 3000), settles.run.PeakOf(1000, 2000) + 128);
+  // Of 2,738 tokens/s that arrive.
+  EXPECT_GT(RecordRise(RunVertexC("orca", 128).run.tokens, 1), 400);
+  EXPECT_GT(RecordRise(RunVertexC("sarathi", 1024).run.tokens, 1), 400);
   for (const char* scheduler : {"vllm_v0", "faster_transformer"})
     EXPECT_EQ(RunVertexC(scheduler, 128).run.tokens_computed, 0) << "290 > 128: no prompt ever starts";
 }

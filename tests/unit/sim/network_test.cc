@@ -239,6 +239,7 @@ TEST(NetworkCheckTest, BadNetworksAreRefusedByName) {
        [](Network& n, NetworkOptions&) { n.batch_time = [](int64_t x) { return x < 512 ? 1e-300 : 1.0; }; }},
       {"type 'fork-join': rate", [=](Network& n, NetworkOptions&) { n.types[0].rate = nan; }},
       {"rate is -1", [](Network& n, NetworkOptions&) { n.types[0].rate = -1; }},
+      {"arrivals by the horizon", [](Network& n, NetworkOptions&) { n.types[0].rate = 1e300; }},
       {"no calls", [](Network& n, NetworkOptions&) { n.types[0].calls.clear(); }},
       {"call 2: engine 4 with 1 choices",
        [](Network& n, NetworkOptions&) { n.types[0].calls[2].engine = 4; }},

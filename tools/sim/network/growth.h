@@ -9,11 +9,10 @@
 //   RecordRise       for verdicts. Where tokens grow, steadily or in an oscillation whose peaks and periods
 //                    grow alike (Rybko-Stolyar: the next peak is up to 8.5 times as high after as many times
 //                    as long), it goes to a positive constant, in whatever phase the run ends. Where they do
-//                    not, records still rise, as the logarithm of time: by about 2.3 s within [T/10, T] for
-//                    levels with an exponential tail of scale s, so by 2.6 s / T a unit of time. The
-//                    threshold is the least growth that is to be seen, and T must be so long that this is
-//                    well below it and the start from an empty system over by T/10: 1 / (1 - load)^2 batches,
-//                    several times.
+//                    not, records still rise, as the logarithm of time: within [T/10, T] by 2.3 s for levels
+//                    with an exponential tail of scale s, so by 2.6 s / T a unit of time. Just below capacity
+//                    s = m / (2 (1 - load)) for Poisson arrivals of m tokens each. The threshold is the least
+//                    growth that is to be seen; T must be so long that 2.6 s / T is well below it.
 //   SecondHalfSlope  for the size of a steady growth. Not for verdicts: it is negative where an oscillation,
 //                    growing or not, comes down, and positive while a stable system fills up.
 //

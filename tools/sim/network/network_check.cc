@@ -43,8 +43,11 @@ absl::Status CheckCall(const CallType& call, int32_t index, int32_t engines) {
   return prefill.ok() ? CheckLaw(call.decode, "decode") : prefill;
 }
 
-absl::Status CheckType(const AgentType& type, int32_t engines) {
+absl::Status CheckType(const AgentType& type, int32_t engines, double horizon) {
   if (!NotNegative(type.rate)) return Refused("rate is ", type.rate);
+  if (type.rate * horizon > kMostEvents) {
+    return Refused("rate is ", type.rate, ": more than ", kMostEvents, " arrivals by the horizon");
+  }
   if (type.calls.empty()) return Refused("no calls: such an agent would never end");
   for (size_t i = 0; i < type.calls.size(); ++i) {
     const absl::Status call = CheckCall(type.calls[i], static_cast<int32_t>(i), engines);
@@ -68,9 +71,9 @@ absl::Status CheckOptions(const NetworkOptions& options) {
   if (options.slots < 0) return Refused("slots is ", options.slots);
   if (!Positive(options.horizon)) return Refused("horizon is ", options.horizon);
   if (!Positive(options.sample_every)) return Refused("sample_every is ", options.sample_every);
-  if (options.horizon / options.sample_every > kMostSamples) {
+  if (options.horizon / options.sample_every > kMostEvents) {
     return Refused("horizon / sample_every is ", options.horizon / options.sample_every, ": more than ",
-                   kMostSamples);
+                   kMostEvents);
   }
   return absl::OkStatus();
 }
@@ -86,10 +89,10 @@ absl::Status CheckNetwork(const Network& network, const NetworkOptions& options)
     return Refused("token_budget is ", network.token_budget, ": not in 1 .. 2^31 - 1");
   const double full = network.BatchTime(network.token_budget);
   if (!Positive(full)) return Refused("batch_time of ", network.token_budget, " tokens is ", full);
-  if (options.horizon / full > kMostSamples)
-    return Refused("horizon is ", options.horizon / full, " full batches: more than ", kMostSamples);
+  if (options.horizon / full > kMostEvents)
+    return Refused("horizon is ", options.horizon / full, " full batches: more than ", kMostEvents);
   for (const AgentType& type : network.types) {
-    const absl::Status checked = CheckType(type, network.engines);
+    const absl::Status checked = CheckType(type, network.engines, options.horizon);
     if (!checked.ok()) return Refused("type '", type.name, "': ", checked.message());
   }
   return absl::OkStatus();

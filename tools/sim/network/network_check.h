@@ -16,8 +16,8 @@ namespace bfio::sim {
 inline constexpr int32_t kMostEngines = 10'000;
 // A Poisson draw costs its mean.
 inline constexpr double kMostMeanTokens = 1e6;
-// horizon / sample_every, of which every one is kept; and horizon in full batches.
-inline constexpr double kMostSamples = 1e8;
+// Of samples, which are kept, of full batches and of a type's arrivals in a run.
+inline constexpr double kMostEvents = 1e7;
 
 // INVALID_ARGUMENT, naming the field with its type and call, unless the numbers are finite and in range,
 // every call's engines exist, `after` names earlier calls, each once, and the scheduler exists and can form
