@@ -1,5 +1,5 @@
 // Several engines: Proposition 1, two types on one engine, Rybko and Stolyar's network, fork and join.
-// "bounded" and "grows" are verdicts on the rise of records (tools/sim/network/growth.h), which an
+// "bounded" and "grows" are verdicts on the growth of peaks (tools/sim/network/growth.h), which an
 // oscillation of growing amplitude does not fool; every "bounded" stands beside a load or an order that is
 // not.
 #include <algorithm>
@@ -62,7 +62,7 @@ TEST(RybkoStolyarTest, ExitFirstIsUnstableFromTheThresholdOnInEveryPhaseOfItsOsc
     std::vector<double> rises;
     for (options.seed = 1; options.seed <= 3; ++options.seed) {
       const NetworkRun run = Simulate(RybkoStolyar(load), options);
-      rises.push_back(RecordRise(run.tokens, 1));
+      rises.push_back(PeakGrowth(run.tokens, 1));
       falling += SecondHalfSlope(run.tokens, 1) < 0;
       if (load == 0.9) {
         EXPECT_GT(run.peak_tokens, 1'000'000);

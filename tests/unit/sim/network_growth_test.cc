@@ -22,19 +22,19 @@ TEST(GrowthTest, SlopeOfARampIsItsSlope) {
   EXPECT_NEAR(SecondHalfSlope(ramp, 2), 3, 1e-9);
 }
 
-TEST(GrowthTest, RecordsOfARampRiseAtItsSlopeAndOfACycleNotAtAll) {
-  EXPECT_DOUBLE_EQ(RecordRise(Ramp(100, 1000, 6), 2), 3);
-  EXPECT_DOUBLE_EQ(RecordRise(Ramp(100, 1000, -6), 2), 0);
+TEST(GrowthTest, PeaksOfARampGrowAtItsSlopeAndOfACycleNotAtAll) {
+  EXPECT_DOUBLE_EQ(PeakGrowth(Ramp(100, 1000, 6), 2), 3);
+  EXPECT_DOUBLE_EQ(PeakGrowth(Ramp(100, 1000, -6), 2), 0);
   std::vector<int64_t> saw(100);
   for (size_t i = 0; i < saw.size(); ++i) saw[i] = static_cast<int64_t>(i % 10);
-  EXPECT_DOUBLE_EQ(RecordRise(saw, 1), 0);
+  EXPECT_DOUBLE_EQ(PeakGrowth(saw, 1), 0);
   saw[99] = 99;
-  EXPECT_DOUBLE_EQ(RecordRise(saw, 1), 1);
+  EXPECT_DOUBLE_EQ(PeakGrowth(saw, 1), 1);
 }
 
-// Up to t at t = 1, 4, 16, 64 ..., down to half of it in between: the records of a run rise by 0.9 / 8 at
+// Up to t at t = 1, 4, 16, 64 ..., down to half of it in between: the peaks of a run grow by 0.9 / 8 at
 // least, wherever it ends; its slope is negative half of the time.
-TEST(GrowthTest, AnOscillationOfGrowingAmplitudeFoolsTheSlopeAndNotTheRecords) {
+TEST(GrowthTest, AnOscillationOfGrowingAmplitudeFoolsTheSlopeAndNotThePeaks) {
   std::vector<int64_t> tokens;
   for (int64_t peak = 1, t = 0; peak <= 4096; peak *= 4) {
     for (; t <= peak; ++t) tokens.push_back(std::max(peak / 2 - t, 2 * t - peak));
@@ -43,7 +43,7 @@ TEST(GrowthTest, AnOscillationOfGrowingAmplitudeFoolsTheSlopeAndNotTheRecords) {
   for (size_t end = 64; end <= tokens.size(); end += 16, ++ends) {
     const absl::Span<const int64_t> run = absl::MakeConstSpan(tokens).first(end);
     falling += SecondHalfSlope(run, 1) < 0;
-    EXPECT_GT(RecordRise(run, 1), 0.1) << end;
+    EXPECT_GT(PeakGrowth(run, 1), 0.1) << end;
   }
   EXPECT_GT(falling, ends / 4);
 }
@@ -53,12 +53,12 @@ TEST(GrowthTest, VerdictNeedsAllRuns) {
   EXPECT_EQ(JudgeGrowth({1, 0, -5}, 2).kind, GrowthVerdict::kBounded);
   EXPECT_EQ(JudgeGrowth({1, 3, 3}, 2).kind, GrowthVerdict::kUndecided);
   EXPECT_DOUBLE_EQ(JudgeGrowth({1, 3, 3}, 2).false_alarm_rate, 0.125);
-  EXPECT_DOUBLE_EQ(JudgeGrowth({1, 3, 4, 3}, 2).median_slope, 3);
+  EXPECT_DOUBLE_EQ(JudgeGrowth({1, 3, 4, 3}, 2).median, 3);
 }
 
 // The stated rate is 2^-n if a run is on the wrong side with probability at most a half. Here, of 30 runs 3 %
 // below capacity and 30 that are 2 % above it, hardly any is: requests of 2 + 2 tokens to an engine of 16 a
-// slot. Below, records rise as the header says: s = 4 / (2 x 0.03) = 67 tokens, 2.6 s / 6,000 slots = 0.029.
+// slot. Below, peaks grow as the header says: s = 4 / (2 x 0.03) = 67 tokens, 2.6 s / 6,000 slots = 0.029.
 TEST(GrowthTest, CalibratedOnTheSimulatorOnBothSidesOfCapacity) {
   const auto rises = [](double load) {
     Network network{.engines = 1, .token_budget = 16};

@@ -24,7 +24,7 @@ inline NetworkRun Simulate(const Network& network, const NetworkOptions& options
 inline std::vector<double> Rises(const Network& network, NetworkOptions options, uint64_t seeds) {
   std::vector<double> rises;
   for (options.seed = 1; options.seed <= seeds; ++options.seed)
-    rises.push_back(RecordRise(Simulate(network, options).tokens, options.sample_every));
+    rises.push_back(PeakGrowth(Simulate(network, options).tokens, options.sample_every));
   return rises;
 }
 
@@ -39,7 +39,7 @@ inline double Mean(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
-// "bounded", "grows" or "undecided": do records rise by more than `share` of what one engine can do?
+// "bounded", "grows" or "undecided": do peaks grow by more than `share` of what one engine can do?
 inline std::string Verdict(const Network& network, const NetworkOptions& options, uint64_t seeds,
                            double share) {
   const double engine = static_cast<double>(network.token_budget) / network.BatchTime(network.token_budget);

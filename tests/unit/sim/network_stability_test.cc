@@ -112,7 +112,7 @@ TEST(StabilityTest, OwnLimitOfVllm) {
   NetworkOptions options = Fcfs("vllm_v0", 4000);
   for (options.seed = 1; options.seed <= 3; ++options.seed) {
     const NetworkRun run = Simulate(OneEngine(13), options);
-    rises.push_back(RecordRise(run.tokens, 1));
+    rises.push_back(PeakGrowth(run.tokens, 1));
     slopes.push_back(SecondHalfSlope(run.tokens, 1));
   }
   EXPECT_EQ(JudgeGrowth(rises, kShare * 512 / BatchSeconds(512)).Name(), "grows");
@@ -192,8 +192,8 @@ TEST(StaircaseTest, VertexC) {
   EXPECT_GT(settles.settled, settles.batches * 9 / 10);
   EXPECT_LE(settles.run.PeakOf(2000, 3000), settles.run.PeakOf(1000, 2000) + 128);
   // Of 2,738 tokens/s that arrive.
-  EXPECT_GT(RecordRise(RunVertexC("orca", 128).run.tokens, 1), 400);
-  EXPECT_GT(RecordRise(RunVertexC("sarathi", 1024).run.tokens, 1), 400);
+  EXPECT_GT(PeakGrowth(RunVertexC("orca", 128).run.tokens, 1), 400);
+  EXPECT_GT(PeakGrowth(RunVertexC("sarathi", 1024).run.tokens, 1), 400);
   for (const char* scheduler : {"vllm_v0", "faster_transformer"})
     EXPECT_EQ(RunVertexC(scheduler, 128).run.tokens_computed, 0) << "290 > 128: no prompt ever starts";
 }

@@ -60,6 +60,8 @@ class Books {
   Books(int64_t token_budget, bool conserving) : token_budget_(token_budget), conserving_(conserving) {}
 
   void See(const LaneBatch& lane) {
+    // One wrong batch makes all that follow wrong.
+    if (testing::Test::HasFailure()) return;
     ++lanes_;
     const absl::Status batch = worker::CheckBatch(lane.requests, lane.room, lane.chunks);
     EXPECT_TRUE(batch.ok()) << batch;
@@ -110,7 +112,7 @@ void ExpectNothingLost(const Network& network, NetworkOptions options, bool cons
   EXPECT_EQ(run.tokens_joined, run.tokens_computed + run.tokens_left);
   EXPECT_EQ(run.arrived, run.ended + run.agents_left);
   EXPECT_GT(run.agents_left, 0);
-  EXPECT_GT(run.tokens_computed, 30'000);
+  EXPECT_GT(run.tokens_computed, 20'000);
   EXPECT_GT(books.lanes(), 100);
   // One batch an engine at most was still running.
   EXPECT_GE(books.computed(), run.tokens_computed);

@@ -6,7 +6,7 @@
 
 namespace bfio::sim {
 
-double RecordRise(absl::Span<const int64_t> samples, double every) {
+double PeakGrowth(absl::Span<const int64_t> samples, double every) {
   const size_t tenth = samples.size() / 10;
   const int64_t early = *std::max_element(samples.begin(), samples.begin() + tenth);
   const int64_t all = *std::max_element(samples.begin(), samples.end());
@@ -31,12 +31,12 @@ std::string GrowthVerdict::Name() const {
   return kind == kBounded ? "bounded" : kind == kGrows ? "grows" : "undecided";
 }
 
-GrowthVerdict JudgeGrowth(absl::Span<const double> slopes, double threshold) {
+GrowthVerdict JudgeGrowth(absl::Span<const double> growths, double threshold) {
   GrowthVerdict verdict;
-  std::vector<double> sorted(slopes.begin(), slopes.end());
+  std::vector<double> sorted(growths.begin(), growths.end());
   std::sort(sorted.begin(), sorted.end());
   const size_t n = sorted.size();
-  verdict.median_slope = (sorted[(n - 1) / 2] + sorted[n / 2]) / 2;
+  verdict.median = (sorted[(n - 1) / 2] + sorted[n / 2]) / 2;
   verdict.false_alarm_rate = std::pow(0.5, static_cast<double>(n));
   if (sorted.front() > threshold) verdict.kind = GrowthVerdict::kGrows;
   if (sorted.back() < threshold) verdict.kind = GrowthVerdict::kBounded;

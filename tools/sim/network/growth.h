@@ -6,7 +6,7 @@
 // 2^-n; if it is at least the threshold, so does "bounded". No law is assumed, nor that the samples of one
 // run are independent. Only the number and the horizon tie that median to stability:
 //
-//   RecordRise       for verdicts. Where tokens grow, steadily or in an oscillation whose peaks and periods
+//   PeakGrowth       for verdicts. Where tokens grow, steadily or in an oscillation whose peaks and periods
 //                    grow alike (Rybko-Stolyar: the next peak is up to 8.5 times as high after as many times
 //                    as long), it goes to a positive constant, in whatever phase the run ends. Where they do
 //                    not, records still rise, as the logarithm of time: within [T/10, T] by 2.3 s for levels
@@ -29,7 +29,7 @@ namespace bfio::sim {
 
 // How far the largest of all samples, equally spaced, is above the largest of their first tenth, per unit of
 // time of the rest; never negative. REQUIRES: at least ten samples, every > 0.
-double RecordRise(absl::Span<const int64_t> samples, double every);
+double PeakGrowth(absl::Span<const int64_t> samples, double every);
 
 // Slope by least squares over the second half of equally spaced samples, per unit of time. REQUIRES: at least
 // four samples, every > 0.
@@ -38,7 +38,7 @@ double SecondHalfSlope(absl::Span<const int64_t> samples, double every);
 struct GrowthVerdict {
   enum Kind { kBounded, kGrows, kUndecided } kind = kUndecided;
   // Of the runs' numbers.
-  double median_slope = 0;
+  double median = 0;
   // 2^-runs.
   double false_alarm_rate = 1;
 
@@ -46,8 +46,8 @@ struct GrowthVerdict {
   std::string Name() const;
 };
 
-// `slopes`: one number of each run. REQUIRES: not empty.
-GrowthVerdict JudgeGrowth(absl::Span<const double> slopes, double threshold);
+// `growths`: one number of each run. REQUIRES: not empty.
+GrowthVerdict JudgeGrowth(absl::Span<const double> growths, double threshold);
 
 }  // namespace bfio::sim
 
