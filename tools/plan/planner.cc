@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -10,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "absl/types/span.h"
 
 namespace bfio::plan {
 namespace {
@@ -25,6 +27,12 @@ Kind KindOf(const core::ChainServer& server) {
   return {server.memory, server.communication, server.compute};
 }
 
+size_t Kinds(const Problem& problem) {
+  std::set<Kind> kinds;
+  for (const core::ChainServer& server : problem.servers) kinds.insert(KindOf(server));
+  return kinds.size();
+}
+
 Plan PlanWith(const Problem& problem, int64_t c) {
   Plan plan;
   plan.chosen = core::PlanWithReserve(problem.servers, problem.service, c, problem.demand);
@@ -34,7 +42,7 @@ Plan PlanWith(const Problem& problem, int64_t c) {
 
 // What is left at once when server j is gone.
 void Lose(const Problem& problem, const Plan& plan, size_t j, Change& change) {
-  core::Placement rest = plan.chosen.placement.ranges;
+  core::BlockRanges rest = plan.chosen.placement.ranges;
   rest[j] = {};
   const auto chains = core::ComposeChains(problem.servers, problem.service, rest);
   change.rate_at_once = core::TotalRate(chains);
@@ -49,6 +57,9 @@ bool Stopped(const GoOn& go_on) {
 // c that are tried first when a pool has changed by one server, as shares of the present c.
 constexpr double kNearby[] = {1, 0.97, 0.94, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 1.03, 1.1, 1.25};
 
+// With more kinds of servers than this only the present c is tried, or hundreds of changes take many seconds.
+constexpr size_t kManyKinds = 40;
+
 std::optional<Plan> BestNearby(const Problem& problem, int64_t present) {
   const int64_t largest = core::LargestReserve(problem.servers, problem.service);
   const auto value = [&](const Plan& plan) {
@@ -56,7 +67,8 @@ std::optional<Plan> BestNearby(const Problem& problem, int64_t present) {
   };
   std::optional<Plan> best;
   int64_t last = 0;
-  for (const double share : kNearby) {
+  const size_t tries = Kinds(problem) > kManyKinds ? 1 : std::size(kNearby);
+  for (const double share : absl::MakeConstSpan(kNearby).first(tries)) {
     const int64_t c =
         problem.reserve > 0 ? problem.reserve : std::llround(share * static_cast<double>(present));
     if (c < 1 || c > largest || c == last) continue;

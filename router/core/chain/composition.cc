@@ -19,21 +19,21 @@ int64_t TotalCapacity(absl::Span<const ServerChain> chains) {
 }
 
 std::vector<int64_t> AllCacheSlots(absl::Span<const ChainServer> servers, const ChainService& service,
-                                   const Placement& placement) {
+                                   const BlockRanges& placement) {
   std::vector<int64_t> slots(servers.size());
   for (size_t j = 0; j < servers.size(); ++j) slots[j] = CacheSlots(servers[j], service, placement[j]);
   return slots;
 }
 
 std::optional<ServerChain> FastestChain(absl::Span<const ChainServer> servers, const ChainService& service,
-                                        const Placement& placement, absl::Span<const int64_t> free_slots) {
+                                        const BlockRanges& placement, absl::Span<const int64_t> free_slots) {
   return ShortestChain(service, placement).Find([&](int32_t j, int32_t count) {
     return free_slots[j] < count ? kNoWay : servers[j].communication + servers[j].compute * count;
   });
 }
 
 std::vector<ServerChain> ComposeChains(absl::Span<const ChainServer> servers, const ChainService& service,
-                                       const Placement& placement) {
+                                       const BlockRanges& placement) {
   std::vector<int64_t> free_slots = AllCacheSlots(servers, service, placement);
   ShortestChain shortest(service, placement);
   const auto time = [&](int32_t j, int32_t count) {
@@ -51,7 +51,7 @@ std::vector<ServerChain> ComposeChains(absl::Span<const ChainServer> servers, co
 }
 
 absl::Status CheckChains(absl::Span<const ChainServer> servers, const ChainService& service,
-                         const Placement& placement, absl::Span<const ServerChain> chains) {
+                         const BlockRanges& placement, absl::Span<const ServerChain> chains) {
   std::vector<int64_t> left = AllCacheSlots(servers, service, placement);
   for (size_t k = 0; k < chains.size(); ++k) {
     int32_t passed = 0;

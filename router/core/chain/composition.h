@@ -44,21 +44,21 @@ int64_t TotalCapacity(absl::Span<const ServerChain> chains);
 
 // Cache slots by server, before any job.
 std::vector<int64_t> AllCacheSlots(absl::Span<const ChainServer> servers, const ChainService& service,
-                                   const Placement& placement);
+                                   const BlockRanges& placement);
 
 // The fastest chain for which every server has as many free slots as it would process blocks, with capacity
 // 0; nullopt where there is none. REQUIRES: as many ranges and slots as servers, ranges within the service.
 std::optional<ServerChain> FastestChain(absl::Span<const ChainServer> servers, const ChainService& service,
-                                        const Placement& placement, absl::Span<const int64_t> free_slots);
+                                        const BlockRanges& placement, absl::Span<const int64_t> free_slots);
 
 // GCA. REQUIRES: as FastestChain.
 std::vector<ServerChain> ComposeChains(absl::Span<const ChainServer> servers, const ChainService& service,
-                                       const Placement& placement);
+                                       const BlockRanges& placement);
 
 // Whether chains keep to the model: each covers all blocks once in order with blocks its servers host, and no
 // server gives away more slots than it has. INTERNAL names what is broken.
 absl::Status CheckChains(absl::Span<const ChainServer> servers, const ChainService& service,
-                         const Placement& placement, absl::Span<const ServerChain> chains);
+                         const BlockRanges& placement, absl::Span<const ServerChain> chains);
 
 }  // namespace bfio::core
 

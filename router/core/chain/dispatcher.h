@@ -6,7 +6,7 @@
 // to a full chain waits in that chain's own queue, first come first served; one given to nobody waits in a
 // central queue, whose head goes to the first chain that has a place.
 // The rules live here and not in router/core/policy because they decide for one job at its arrival and know
-// neither steps nor loads; router/core/policy/jffc is the rule for a group's waiting pool.
+// neither steps nor loads.
 // Deterministic for the seed. Threads: one at a time.
 #ifndef BFIO_ROUTER_CORE_CHAIN_DISPATCHER_H_
 #define BFIO_ROUTER_CORE_CHAIN_DISPATCHER_H_

@@ -31,7 +31,7 @@ BlockPlacement PlaceInOrder(absl::Span<const ChainServer> servers, const ChainSe
     placement.chains.push_back(std::move(chain));
     chain = {};
     covered = 0;
-    if (demand.rate > 0 && placement.rate_per_slot >= needed) break;
+    if (!demand.use_all && demand.rate > 0 && placement.rate_per_slot >= needed) break;
   }
   placement.meets_demand = !placement.chains.empty() && placement.rate_per_slot >= needed;
   return placement;

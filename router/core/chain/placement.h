@@ -29,7 +29,7 @@ struct DisjointChain {
 
 struct BlockPlacement {
   int64_t reserved = 0;  // c
-  Placement ranges;
+  BlockRanges ranges;
   // K(c) of them.
   std::vector<DisjointChain> chains;
   // sum over chains of 1 / time: a lower bound of the rate, per reserved slot (Lemma 3.2).
@@ -43,15 +43,18 @@ struct Demand {
   double rate = 0;
   // rho-bar: the share of the composed rate that the demand may take.
   double target_load = 0.7;
+  // Every server that holds a block gets its blocks, also when fewer would carry the demand: GBP-CR without
+  // its stop rule (ours). More servers, and shorter chains to choose from.
+  bool use_all = false;
 
   // What the composed rate must be.
   double needed() const { return rate / target_load; }
 };
 
-// GBP-CR for c = `reserved`. Stops placing when the chains so far carry the demand; servers that are not
-// needed for it, or that hold no block with c jobs, get none. Servers of a last chain that did not become
-// whole keep their blocks: composition may use them.
-// REQUIRES: CheckPool is OK, reserved >= 1, 0 < target_load <= 1, rate >= 0.
+// GBP-CR for c = `reserved`. Stops placing when the chains so far carry the demand (not with use_all);
+// servers that are not needed for it, or that hold no block with c jobs, get none. Servers of a last chain
+// that did not become whole keep their blocks: composition may use them. REQUIRES: CheckPool is OK, reserved
+// >= 1, 0 < target_load <= 1, rate >= 0.
 BlockPlacement GreedyPlacement(absl::Span<const ChainServer> servers, const ChainService& service,
                                int64_t reserved, const Demand& demand);
 

@@ -84,9 +84,9 @@ class Coverage {
 
 }  // namespace
 
-Placement PetalsPlacement(absl::Span<const ChainServer> servers, const ChainService& service,
-                          const PetalsOptions& options, absl::Span<const int32_t> order) {
-  Placement placement(servers.size());
+BlockRanges PetalsPlacement(absl::Span<const ChainServer> servers, const ChainService& service,
+                            const PetalsOptions& options, absl::Span<const int32_t> order) {
+  BlockRanges placement(servers.size());
   std::vector<double> announced(service.blocks, 0);
   for (const int32_t j : order) {
     const auto count = static_cast<int32_t>(std::min<int64_t>(

@@ -33,8 +33,8 @@ struct PetalsOptions {
 // throughput announced by those before it is smallest in sum over its window (the first of equals). It
 // announces min(forward / ((1 + m) / 2), network) for each of its m blocks.
 // REQUIRES: CheckPool is OK, as many throughputs as servers, `order` a permutation.
-Placement PetalsPlacement(absl::Span<const ChainServer> servers, const ChainService& service,
-                          const PetalsOptions& options, absl::Span<const int32_t> order);
+BlockRanges PetalsPlacement(absl::Span<const ChainServer> servers, const ChainService& service,
+                            const PetalsOptions& options, absl::Span<const int32_t> order);
 
 // BPRR's conservative greedy placement (CG-BP): R sessions are reserved in every block that a server hosts, R
 // being what a Poisson demand asks at once (mean lambda T plus one deviation) and what memory allows. T is
@@ -44,7 +44,7 @@ Placement PetalsPlacement(absl::Span<const ChainServer> servers, const ChainServ
 // REQUIRES: CheckPool is OK, demand rate > 0.
 struct BprrPlacement {
   int64_t sessions = 0;  // R, at least 1
-  Placement ranges;
+  BlockRanges ranges;
 };
 BprrPlacement PlaceByBprr(absl::Span<const ChainServer> servers, const ChainService& service,
                           double demand_rate);

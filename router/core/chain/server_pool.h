@@ -50,7 +50,7 @@ struct BlockRange {
 };
 
 // By server, as many as the pool has.
-using Placement = std::vector<BlockRange>;
+using BlockRanges = std::vector<BlockRange>;
 
 // Most blocks a service may have, and servers a pool; far beyond what is served, small enough for tables.
 inline constexpr int32_t kMostBlocks = 4096;

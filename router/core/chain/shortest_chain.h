@@ -22,7 +22,7 @@ inline constexpr double kNoWay = std::numeric_limits<double>::infinity();
 
 class ShortestChain {
  public:
-  ShortestChain(const ChainService& service, const Placement& placement)
+  ShortestChain(const ChainService& service, const BlockRanges& placement)
       : placement_(placement), next_(service.blocks + 1), hosts_(service.blocks) {
     for (size_t j = 0; j < placement.size(); ++j) {
       for (int32_t e = placement[j].first; e < placement[j].end(); ++e)
@@ -65,7 +65,7 @@ class ShortestChain {
     int32_t server = -1;
   };
 
-  const Placement& placement_;
+  const BlockRanges& placement_;
   std::vector<Next> next_;
   // By block: who hosts it, in order of their numbers.
   std::vector<std::vector<int32_t>> hosts_;

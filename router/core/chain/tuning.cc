@@ -52,7 +52,7 @@ std::vector<ReserveCandidate> SweepReserve(absl::Span<const ChainServer> servers
                                            const Demand& demand, const std::function<bool()>& go_on) {
   std::vector<ReserveCandidate> candidates;
   // Neighbouring c often place alike; then the chains are the same, too.
-  Placement last;
+  BlockRanges last;
   ReserveCandidate composed;
   const int64_t largest = LargestReserve(servers, service);
   for (int64_t c = 1; c <= largest; c += c < kEveryReserve ? 1 : c / kStepShare) {

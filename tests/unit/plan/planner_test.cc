@@ -66,6 +66,20 @@ TEST(MakePlan, SaysWhenTheSurrogateFindsNothing) {
   EXPECT_EQ(PlanJson(problem, *plan, {})["tuned_by"], "lower");
 }
 
+TEST(MakePlan, AllServersShortenTheResponse) {
+  Problem problem = Bloom(0.2);
+  const Plan few = *MakePlan(problem);
+  problem.demand.use_all = true;
+  const Plan all = *MakePlan(problem);
+  EXPECT_LT(all.response.lower, few.response.lower);
+  const auto used = [](const Plan& plan) {
+    return std::count_if(plan.chosen.placement.ranges.begin(), plan.chosen.placement.ranges.end(),
+                         [](const core::BlockRange& range) { return range.count > 0; });
+  };
+  EXPECT_EQ(used(all), 20);
+  EXPECT_LT(used(few), 20);
+}
+
 TEST(MakePlan, RefusesWithTheReason) {
   Problem problem = Bloom(5);
   absl::Status status = MakePlan(problem).status();

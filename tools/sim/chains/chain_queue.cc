@@ -14,8 +14,8 @@ constexpr size_t kAskEvery = 1 << 14;
 
 class Service {
  public:
-  Service(absl::Span<const core::ChainRate> chains, absl::Span<const ChainJob> jobs)
-      : jobs_(jobs), own_(chains.size()), served_(jobs.size()) {
+  Service(absl::Span<const core::ChainRate> chains, absl::Span<const ChainJob> jobs, const JobOnChain& time)
+      : jobs_(jobs), time_(time), own_(chains.size()), served_(jobs.size()) {
     for (const core::ChainRate& chain : chains) views_.push_back({chain.rate, chain.capacity, 0});
   }
 
@@ -62,11 +62,13 @@ class Service {
 
   void Begin(size_t job, int32_t k, double time) {
     ServedJob& served = served_[job];
-    served = {jobs_[job].arrival, time - jobs_[job].arrival, jobs_[job].size / views_[k].rate, k};
+    const double service = time_ ? time_(job, k) : jobs_[job].size / views_[k].rate;
+    served = {jobs_[job].arrival, time - jobs_[job].arrival, service, k};
     running_.push({time + served.service, ++turns_, k});
   }
 
   absl::Span<const ChainJob> jobs_;
+  const JobOnChain& time_;
   std::vector<core::ChainView> views_;
   std::vector<std::deque<size_t>> own_;
   std::deque<size_t> central_;
@@ -91,8 +93,8 @@ std::vector<ChainJob> PoissonJobs(double rate, int64_t count, uint64_t seed) {
 
 std::vector<ServedJob> ServeOnChains(absl::Span<const core::ChainRate> chains,
                                      core::ChainDispatcher& dispatcher, absl::Span<const ChainJob> jobs,
-                                     const std::function<bool()>& go_on) {
-  Service service(chains, jobs);
+                                     const std::function<bool()>& go_on, const JobOnChain& time) {
+  Service service(chains, jobs, time);
   for (size_t i = 0; i < jobs.size(); ++i) {
     if (i % kAskEvery == 0 && go_on && !go_on()) return {};
     service.EndsUntil(jobs[i].arrival);

@@ -60,7 +60,7 @@ class Router {
       caches_.emplace_back(core::CacheSlots(system.servers[j], system.service, system.placement[j]));
   }
 
-  std::optional<ServedJob> Serve(const ChainJob& job) {
+  std::optional<ServedJob> Serve(size_t index, const ChainJob& job) {
     for (Cache& cache : caches_) cache.Forget(job.arrival);
     const auto chain = shortest_.Find([&](int32_t j, int32_t count) { return Cost(j, count, job.arrival); });
     if (!chain.has_value()) return std::nullopt;
@@ -70,7 +70,7 @@ class Router {
       time +=
           system_.servers[hop.server].communication + system_.servers[hop.server].compute * hop.range.count;
     }
-    const double service = job.size * time + rule_.start_delay;
+    const double service = (rule_.time ? rule_.time(index, *chain) : job.size * time) + rule_.start_delay;
     for (const core::ChainHop& hop : chain->hops)
       caches_[hop.server].Promise(start, start + service, hop.range.count);
     return ServedJob{job.arrival, start - job.arrival, service, chain->hops.front().server};
@@ -103,7 +103,7 @@ absl::StatusOr<std::vector<ServedJob>> ServeByRoutes(const RoutedSystem& system,
   served.reserve(jobs.size());
   for (size_t i = 0; i < jobs.size(); ++i) {
     if (i % kAskEvery == 0 && go_on && !go_on()) break;
-    const std::optional<ServedJob> job = router.Serve(jobs[i]);
+    const std::optional<ServedJob> job = router.Serve(i, jobs[i]);
     if (!job.has_value())
       return absl::FailedPreconditionError("no chain of servers hosts all blocks with room for a job");
     served.push_back(*job);

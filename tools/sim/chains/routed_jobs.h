@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "router/core/chain/composition.h"
 #include "router/core/chain/server_pool.h"
 #include "tools/sim/chains/chain_queue.h"
 
@@ -20,7 +21,7 @@ namespace bfio::sim {
 struct RoutedSystem {
   absl::Span<const core::ChainServer> servers;
   core::ChainService service;
-  core::Placement placement;
+  core::BlockRanges placement;
 };
 
 struct RoutingRule {
@@ -35,6 +36,8 @@ struct RoutingRule {
   std::vector<double> hop_per_token;
   double output_tokens = 1;
   double penalty = 10;
+  // Seconds of a job's service on a chain of servers; empty: its size times the chain's mean time.
+  std::function<double(size_t job, const core::ServerChain& chain)> time = {};
   // Added to every job's service.
   double start_delay = 0.07;
 };

@@ -32,6 +32,13 @@ absl::StatusOr<Findings> WaitReal(const ExperimentContext& context);
 // "Throughput-Optimal Scheduling Algorithms for LLM Inference and AI Agents", Figure 9.
 absl::StatusOr<Findings> BudgetSweep(const ExperimentContext& context);
 absl::StatusOr<Findings> PrefillGroup(const ExperimentContext& context);
+// "Serving Chain-structured Jobs with Large Memory Footprints", Figures 3, 4, 5, 6 with 7, 8, and Table 1.
+absl::StatusOr<Findings> ChainPlacement(const ExperimentContext& context);
+absl::StatusOr<Findings> ChainCache(const ExperimentContext& context);
+absl::StatusOr<Findings> ChainDispatch(const ExperimentContext& context);
+absl::StatusOr<Findings> ChainTuning(const ExperimentContext& context);
+absl::StatusOr<Findings> ChainOverall(const ExperimentContext& context);
+absl::StatusOr<Findings> ChainTrace(const ExperimentContext& context);
 // Ours.
 absl::StatusOr<Findings> Regimes(const ExperimentContext& context);
 absl::StatusOr<Findings> Staleness(const ExperimentContext& context);
