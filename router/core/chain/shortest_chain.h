@@ -26,7 +26,7 @@ class ShortestChain {
       : placement_(placement), next_(service.blocks + 1), hosts_(service.blocks) {
     for (size_t j = 0; j < placement.size(); ++j) {
       for (int32_t e = placement[j].first; e < placement[j].end(); ++e)
-        hosts_[e].push_back(static_cast<int32_t>(j));
+        hosts_[e].push_back({static_cast<int32_t>(j), placement[j].end()});
     }
   }
 
@@ -39,11 +39,11 @@ class ShortestChain {
     next_[blocks] = {0, -1};
     for (int32_t e = blocks - 1; e >= 0; --e) {
       Next best;
-      for (const int32_t j : hosts_[e]) {
-        const int32_t end = placement_[j].end();
-        if (next_[end].cost == kNoWay) continue;
-        const double way = cost(j, end - e) + next_[end].cost;
-        if (way < best.cost) best = {way, j};
+      for (const Host& host : hosts_[e]) {
+        const double rest = next_[host.end].cost;
+        if (rest >= best.cost) continue;
+        const double way = cost(host.server, host.end - e) + rest;
+        if (way < best.cost) best = {way, host.server};
       }
       next_[e] = best;
     }
@@ -65,10 +65,15 @@ class ShortestChain {
     int32_t server = -1;
   };
 
+  struct Host {
+    int32_t server = 0;
+    int32_t end = 0;  // of what it hosts
+  };
+
   const BlockRanges& placement_;
   std::vector<Next> next_;
   // By block: who hosts it, in order of their numbers.
-  std::vector<std::vector<int32_t>> hosts_;
+  std::vector<std::vector<Host>> hosts_;
 };
 
 }  // namespace bfio::core
