@@ -6,13 +6,6 @@
 
 namespace bfio::sim {
 
-double PeakGrowth(absl::Span<const int64_t> samples, double every) {
-  const size_t tenth = samples.size() / 10;
-  const int64_t early = *std::max_element(samples.begin(), samples.begin() + tenth);
-  const int64_t all = *std::max_element(samples.begin(), samples.end());
-  return static_cast<double>(all - early) / (static_cast<double>(samples.size() - tenth) * every);
-}
-
 double SecondHalfSlope(absl::Span<const int64_t> samples, double every) {
   const absl::Span<const int64_t> half = samples.subspan(samples.size() / 2);
   const auto n = static_cast<double>(half.size());
@@ -25,6 +18,13 @@ double SecondHalfSlope(absl::Span<const int64_t> samples, double every) {
     xx += x * x;
   }
   return xy / xx / every;
+}
+
+double PeakGrowth(absl::Span<const int64_t> samples, double every) {
+  const size_t tenth = samples.size() / 10;
+  const int64_t early = *std::max_element(samples.begin(), samples.begin() + tenth);
+  const int64_t all = *std::max_element(samples.begin(), samples.end());
+  return static_cast<double>(all - early) / (static_cast<double>(samples.size() - tenth) * every);
 }
 
 std::string GrowthVerdict::Name() const {

@@ -27,13 +27,13 @@
 
 namespace bfio::sim {
 
-// How far the largest of all samples, equally spaced, is above the largest of their first tenth, per unit of
-// time of the rest; never negative. REQUIRES: at least ten samples, every > 0.
-double PeakGrowth(absl::Span<const int64_t> samples, double every);
-
 // Slope by least squares over the second half of equally spaced samples, per unit of time. REQUIRES: at least
 // four samples, every > 0.
 double SecondHalfSlope(absl::Span<const int64_t> samples, double every);
+
+// How far the largest of all samples, equally spaced, is above the largest of their first tenth, per unit of
+// time of the rest; never negative. REQUIRES: at least ten samples, every > 0.
+double PeakGrowth(absl::Span<const int64_t> samples, double every);
 
 struct GrowthVerdict {
   enum Kind { kBounded, kGrows, kUndecided } kind = kUndecided;
