@@ -51,6 +51,11 @@ class EventQueue {
     out.swap(events_);
   }
 
+  bool closed() {
+    std::lock_guard lock(mutex_);
+    return closed_;
+  }
+
   // Later posts are refused; what is waiting can still be taken.
   void Close() {
     {

@@ -11,6 +11,7 @@
 #include "common/config/command_line.h"
 #include "common/config/program.h"
 #include "common/telemetry/log.h"
+#include "router/service/chain_flags.h"
 #include "router/service/limit_flags.h"
 #include "router/service/router_server.h"
 #include "router/service/security_flags.h"
@@ -168,6 +169,7 @@ absl::StatusOr<RouterOptions> OptionsFromFlags() {
     if (absl::Status status = CheckTimeout(flag, value); !status.ok()) return status;
   }
   if (absl::Status status = ReadLimitFlags(options); !status.ok()) return status;
+  if (absl::Status status = ReadChainFlags(options); !status.ok()) return status;
   return options;
 }
 

@@ -10,6 +10,7 @@
 #include "common/net/tls.h"
 #include "router/core/decide/scheduler.h"
 #include "router/core/policy/policy.h"
+#include "router/service/chain_options.h"
 #include "router/service/tenant_limits.h"
 
 namespace bfio::router {
@@ -96,6 +97,8 @@ struct RouterOptions {
   // KV that waiting requests may come to need, in multiples of what the group has; 0: any.
   double max_waiting_kv = 64;
   TenantLimits tenant_limits;
+  // Servers that serve parts of a model in chains.
+  ChainOptions chains;
   std::string version = "dev";
 };
 

@@ -76,6 +76,7 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
   router->inference_ =
       std::make_unique<InferenceService>(router->loop_.get(), router->client_gate_.get(), options.limits);
   router->link_ = std::make_unique<WorkerLinkService>(router->loop_.get(), options.bind_worker_id);
+  router->chains_ = std::make_unique<ChainPoolService>(options.chains, options.bind_worker_id);
   router->admin_ =
       std::make_unique<AdminService>(router->loop_.get(), router->admin_gate_.get(), &router->steps_);
   if (absl::Status status = router->OpenPorts(options); !status.ok()) return status;
@@ -102,11 +103,13 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
 absl::Status RouterServer::OpenPorts(const RouterOptions& options) {
   PortSpec client = {
       options.listen, options.client_tls, MaxClientMessageBytes(options.limits), {inference_.get()}};
-  const PortSpec worker = {options.worker_listen, options.worker_tls, kMaxWorkerMessageBytes, {link_.get()}};
+  const PortSpec worker = {
+      options.worker_listen, options.worker_tls, kMaxWorkerMessageBytes, {link_.get(), chains_.get()}};
   const PortSpec admin = {options.admin_listen, options.admin_tls, kMaxAdminMessageBytes, {admin_.get()}};
   if (options.worker_listen.empty()) {
     client.max_message_bytes = std::max(client.max_message_bytes, kMaxWorkerMessageBytes);
     client.services.push_back(link_.get());
+    client.services.push_back(chains_.get());
   }
   const auto open = [](const PortSpec& spec, Port& port) {
     absl::StatusOr<Port> opened = OpenPort(spec);
@@ -134,6 +137,7 @@ void RouterServer::Shutdown() {
     }
   }
   if (loop_ != nullptr) loop_->Stop();
+  if (chains_ != nullptr) chains_->Stop();
   // Its threads ask the loop, which still answers that it has ended.
   history_->Close();
   web_.reset();

@@ -13,6 +13,7 @@
 #include "absl/status/statusor.h"
 #include "common/http/http_server.h"
 #include "router/live/history.h"
+#include "router/service/chain_service.h"
 #include "router/service/decision_loop.h"
 #include "router/service/options.h"
 #include "router/service/ports.h"
@@ -49,6 +50,7 @@ class RouterServer {
   std::unique_ptr<Gate> client_gate_, admin_gate_;
   std::unique_ptr<InferenceService> inference_;
   std::unique_ptr<WorkerLinkService> link_;
+  std::unique_ptr<ChainPoolService> chains_;
   std::unique_ptr<AdminService> admin_;
   Port client_, own_worker_port_, admin_port_;
   const std::shared_ptr<LiveHistory> history_ = std::make_shared<LiveHistory>();

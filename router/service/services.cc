@@ -8,17 +8,10 @@
 #include "common/net/status.h"
 #include "common/net/tls.h"
 #include "common/telemetry/trace_context.h"
+#include "router/service/worker_names.h"
 
 namespace bfio::router {
 namespace {
-
-// True when one of a certificate's names is this worker's; ranks of one process are NAME#0, NAME#1, ...
-bool NamesWorker(const std::vector<std::string>& names, const std::string& worker_id) {
-  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-    return worker_id == name || (worker_id.size() > name.size() && worker_id[name.size()] == '#' &&
-                                 worker_id.compare(0, name.size(), name) == 0);
-  });
-}
 
 grpc::Status Stopped() {
   return grpc::Status(grpc::StatusCode::UNAVAILABLE, "the router is shutting down");

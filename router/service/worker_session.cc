@@ -7,16 +7,18 @@
 
 namespace bfio::router {
 
-std::shared_ptr<WorkerSession> WorkerSession::Create(std::string peer, Callbacks callbacks,
-                                                     grpc::CallbackServerContext* context) {
-  std::shared_ptr<WorkerSession> session(new WorkerSession(std::move(peer), std::move(callbacks), context));
+template <typename In, typename Out>
+std::shared_ptr<MessageSession<In, Out>> MessageSession<In, Out>::Create(
+    std::string peer, Callbacks callbacks, grpc::CallbackServerContext* context) {
+  std::shared_ptr<MessageSession> session(new MessageSession(std::move(peer), std::move(callbacks), context));
   session->self_ = session;
   GrpcHandOver(session.get());
   session->StartRead(&session->incoming_);
   return session;
 }
 
-void WorkerSession::Send(v1::RouterMessage message) {
+template <typename In, typename Out>
+void MessageSession<In, Out>::Send(Out message) {
   MutexLock lock(&mutex_);
   if (closing_ || finished_) return;
   if (queue_.size() >= kMaxQueued) {
@@ -31,7 +33,8 @@ void WorkerSession::Send(v1::RouterMessage message) {
   WriteNext();
 }
 
-void WorkerSession::Close(grpc::Status status) {
+template <typename In, typename Out>
+void MessageSession<In, Out>::Close(grpc::Status status) {
   MutexLock lock(&mutex_);
   if (closing_ || finished_) return;
   closing_ = true;
@@ -39,15 +42,17 @@ void WorkerSession::Close(grpc::Status status) {
   MaybeFinish();
 }
 
-void WorkerSession::WriteNext() {
+template <typename In, typename Out>
+void MessageSession<In, Out>::WriteNext() {
   if (writing_ || finished_ || queue_.empty()) return;
   writing_ = true;
   write_started_ = MonotonicNow();
   GrpcHandOver(this);
-  StartWrite(&queue_.front());
+  this->StartWrite(&queue_.front());
 }
 
-bool WorkerSession::BreakOffIfStuck(absl::Time now, absl::Duration patience) {
+template <typename In, typename Out>
+bool MessageSession<In, Out>::BreakOffIfStuck(absl::Time now, absl::Duration patience) {
   {
     MutexLock lock(&mutex_);
     if (context_ == nullptr || !writing_ || finished_ || breaking_) return false;
@@ -62,23 +67,26 @@ bool WorkerSession::BreakOffIfStuck(absl::Time now, absl::Duration patience) {
   return true;
 }
 
-void WorkerSession::MaybeFinish() {
+template <typename In, typename Out>
+void MessageSession<In, Out>::MaybeFinish() {
   if (!closing_ || finished_ || breaking_ || writing_ || !queue_.empty()) return;
   finished_ = true;
   GrpcHandOver(this);
-  Finish(close_status_);
+  this->Finish(close_status_);
 }
 
-void WorkerSession::Consumed() {
+template <typename In, typename Out>
+void MessageSession<In, Out>::Consumed() {
   MutexLock lock(&mutex_);
   --unconsumed_;
   if (!read_paused_ || finished_ || unconsumed_ >= kMaxUnconsumed / 2) return;
   read_paused_ = false;
   GrpcHandOver(this);
-  StartRead(&incoming_);
+  this->StartRead(&incoming_);
 }
 
-void WorkerSession::OnReadDone(bool ok) {
+template <typename In, typename Out>
+void MessageSession<In, Out>::OnReadDone(bool ok) {
   const GrpcReaction reaction(this);
   if (!ok) {  // the worker has closed its side or is gone
     Close(grpc::Status::OK);
@@ -96,11 +104,12 @@ void WorkerSession::OnReadDone(bool ok) {
     read_paused_ = true;
   } else {
     GrpcHandOver(this);
-    StartRead(&incoming_);
+    this->StartRead(&incoming_);
   }
 }
 
-void WorkerSession::OnWriteDone(bool ok) {
+template <typename In, typename Out>
+void MessageSession<In, Out>::OnWriteDone(bool ok) {
   const GrpcReaction reaction(this);
   MutexLock lock(&mutex_);
   writing_ = false;
@@ -114,7 +123,8 @@ void WorkerSession::OnWriteDone(bool ok) {
   MaybeFinish();
 }
 
-void WorkerSession::OnCancel() {
+template <typename In, typename Out>
+void MessageSession<In, Out>::OnCancel() {
   const GrpcReaction reaction(this);
   MutexLock lock(&mutex_);
   closing_ = true;
@@ -123,10 +133,14 @@ void WorkerSession::OnCancel() {
   MaybeFinish();
 }
 
-void WorkerSession::OnDone() {
+template <typename In, typename Out>
+void MessageSession<In, Out>::OnDone() {
   GrpcTakeOver(this);
-  const std::shared_ptr<WorkerSession> self = std::move(self_);
+  const std::shared_ptr<MessageSession> self = std::move(self_);
   callbacks_.on_gone(self);
 }
+
+template class MessageSession<v1::WorkerMessage, v1::RouterMessage>;
+template class MessageSession<v1::ServerMessage, v1::PoolMessage>;
 
 }  // namespace bfio::router

@@ -1,9 +1,10 @@
-// The router's end of one worker's Attach stream.
+// The router's end of one worker's stream: WorkerLink.Attach, and ChainPool.Join.
 //
-// Purpose: messages from the worker are posted to the decision thread in order; messages to it are queued and
-// written one after another. Both directions are bounded: reading pauses while too many messages wait for the
-// decision thread, and a worker that does not take its messages is cut off. Ownership: gRPC and the router
-// share it, as with ClientStream. Threads: Send, Close and Consumed from the decision thread; OnX are gRPC's.
+// Purpose: messages from the worker are posted to the thread that owns what they are about, in order;
+// messages to it are queued and written one after another. Both directions are bounded: reading pauses while
+// too many messages wait for that thread, and a worker that does not take its messages is cut off. Ownership:
+// gRPC and the router share it, as with ClientStream. Threads: Send, Close and Consumed from the owning
+// thread; OnX are gRPC's.
 #ifndef BFIO_ROUTER_SERVICE_WORKER_SESSION_H_
 #define BFIO_ROUTER_SERVICE_WORKER_SESSION_H_
 
@@ -15,26 +16,28 @@
 #include <string>
 
 #include "absl/time/time.h"
+#include "bfio/v1/pipeline.pb.h"
 #include "bfio/v1/worker.pb.h"
 #include "common/base/mutex.h"
 
 namespace bfio::router {
 
-class WorkerSession final : public grpc::ServerBidiReactor<v1::WorkerMessage, v1::RouterMessage> {
+template <typename In, typename Out>
+class MessageSession final : public grpc::ServerBidiReactor<In, Out> {
  public:
   struct Callbacks {
     // In the order of arrival; each must be answered by one Consumed() once it has been dealt with.
-    std::function<void(std::shared_ptr<WorkerSession>, v1::WorkerMessage)> on_message;
+    std::function<void(std::shared_ptr<MessageSession>, In)> on_message;
     // Once, last.
-    std::function<void(std::shared_ptr<WorkerSession>)> on_gone;
+    std::function<void(std::shared_ptr<MessageSession>)> on_gone;
   };
 
   // Starts reading at once. `context` is the call's; without one the call cannot be broken off.
-  static std::shared_ptr<WorkerSession> Create(std::string peer, Callbacks callbacks,
-                                               grpc::CallbackServerContext* context = nullptr);
+  static std::shared_ptr<MessageSession> Create(std::string peer, Callbacks callbacks,
+                                                grpc::CallbackServerContext* context = nullptr);
 
   // Queues a message; closes the stream when kMaxQueued wait already.
-  void Send(v1::RouterMessage message);
+  void Send(Out message);
 
   // Ends the stream after the queued messages.
   void Close(grpc::Status status);
@@ -58,7 +61,7 @@ class WorkerSession final : public grpc::ServerBidiReactor<v1::WorkerMessage, v1
   static constexpr size_t kMaxQueued = 1024;
   static constexpr int kMaxUnconsumed = 256;
 
-  WorkerSession(std::string peer, Callbacks callbacks, grpc::CallbackServerContext* context)
+  MessageSession(std::string peer, Callbacks callbacks, grpc::CallbackServerContext* context)
       : peer_(std::move(peer)), callbacks_(std::move(callbacks)), context_(context) {}
 
   void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -68,11 +71,11 @@ class WorkerSession final : public grpc::ServerBidiReactor<v1::WorkerMessage, v1
   const Callbacks callbacks_;
   // Good until Finish has been called, at least.
   grpc::CallbackServerContext* const context_;
-  std::shared_ptr<WorkerSession> self_;  // held until OnDone
-  v1::WorkerMessage incoming_;           // belongs to gRPC while a read is under way
+  std::shared_ptr<MessageSession> self_;  // held until OnDone
+  In incoming_;                           // belongs to gRPC while a read is under way
 
   Mutex mutex_;
-  std::deque<v1::RouterMessage> queue_ ABSL_GUARDED_BY(mutex_);  // the front is being written when writing_
+  std::deque<Out> queue_ ABSL_GUARDED_BY(mutex_);  // the front is being written when writing_
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
@@ -83,6 +86,10 @@ class WorkerSession final : public grpc::ServerBidiReactor<v1::WorkerMessage, v1
   int unconsumed_ ABSL_GUARDED_BY(mutex_) = 0;
   bool read_paused_ ABSL_GUARDED_BY(mutex_) = false;
 };
+
+using WorkerSession = MessageSession<v1::WorkerMessage, v1::RouterMessage>;
+extern template class MessageSession<v1::WorkerMessage, v1::RouterMessage>;
+extern template class MessageSession<v1::ServerMessage, v1::PoolMessage>;
 
 }  // namespace bfio::router
 

@@ -34,9 +34,8 @@ std::shared_ptr<grpc::Channel> AdminChannel(const std::string& address) {
 }  // namespace
 
 Cluster::Cluster(const ClusterOptions& options) : options_(options) {
-  std::vector<std::string> args = {
-      "--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0",
-      absl::StrCat("--workers=", options.worker_processes * options.ranks_per_process)};
+  std::vector<std::string> args = {"--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0",
+                                   absl::StrCat("--workers=", ranks())};
   args.insert(args.end(), options.router_flags.begin(), options.router_flags.end());
   router_ = std::make_unique<Process>("bfio_router", args);
   if (!router_->WaitForOutput("waiting for", kSlowdown * absl::Seconds(30))) {
@@ -48,12 +47,11 @@ Cluster::Cluster(const ClusterOptions& options) : options_(options) {
   inference_ = v1::Inference::NewStub(grpc::CreateChannel(address_, grpc::InsecureChannelCredentials()));
   admin_ = v1::Admin::NewStub(AdminChannel(admin_address_));
   for (int i = 0; i < options.worker_processes; ++i) StartWorker();
-  const auto ranks = static_cast<size_t>(options.worker_processes * options.ranks_per_process);
   ok_ = WaitFor("the first epoch", [&](const v1::ClusterState& state) {
     size_t serving = 0;
     for (const v1::WorkerState& worker : state.workers())
       serving += worker.phase() == v1::WORKER_PHASE_SERVING;
-    return serving == ranks;
+    return serving == static_cast<size_t>(ranks());
   });
 }
 
@@ -63,19 +61,27 @@ void Cluster::KillRouter() {
 }
 
 void Cluster::StartRouterAgain() {
-  std::vector<std::string> args = {
-      absl::StrCat("--listen=", address_), absl::StrCat("--admin_listen=", admin_address_),
-      absl::StrCat("--workers=", options_.worker_processes * options_.ranks_per_process)};
+  std::vector<std::string> args = {absl::StrCat("--listen=", address_),
+                                   absl::StrCat("--admin_listen=", admin_address_),
+                                   absl::StrCat("--workers=", ranks())};
   args.insert(args.end(), options_.router_flags.begin(), options_.router_flags.end());
   router_ = std::make_unique<Process>("bfio_router", args);
   EXPECT_TRUE(router_->WaitForOutput("waiting for", kSlowdown * absl::Seconds(30))) << router_->Stderr();
 }
 
-void Cluster::StartWorker() {
+int Cluster::ranks() const {
+  return options_.ranks > 0 ? options_.ranks : options_.worker_processes * options_.ranks_per_process;
+}
+
+void Cluster::StartWorker(int which) {
+  const size_t place = which < 0 ? workers_.size() : static_cast<size_t>(which);
   std::vector<std::string> args = {absl::StrCat("--router=", address_)};
   if (options_.ranks_per_process > 1)
     args.push_back(absl::StrCat("--ranks-per-process=", options_.ranks_per_process));
   args.insert(args.end(), options_.worker_flags.begin(), options_.worker_flags.end());
+  if (place < options_.more_flags.size()) {
+    args.insert(args.end(), options_.more_flags[place].begin(), options_.more_flags[place].end());
+  }
   workers_.emplace_back("bfio_worker", args);
 }
 

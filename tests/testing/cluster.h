@@ -24,6 +24,10 @@ struct ClusterOptions {
   std::vector<std::string> router_flags;
   // The sim engine runs fast in tests: half a millisecond a step.
   std::vector<std::string> worker_flags = {"--c=0.0005", "--tl=0", "--slots=16"};
+  // What the i-th worker gets besides; later ones nothing.
+  std::vector<std::vector<std::string>> more_flags;
+  // Of the first epoch; 0: one for each rank of each process.
+  int ranks = 0;
 };
 
 class Cluster {
@@ -40,7 +44,8 @@ class Cluster {
   Process& router() { return *router_; }
   std::vector<Process>& workers() { return workers_; }
 
-  void StartWorker();
+  // With the flags of the i-th; without `which` those of the next.
+  void StartWorker(int which = -1);
   // Kills the router and starts another on the same ports, as a supervisor would, with its first flags.
   void KillRouter();
   void StartRouterAgain();
@@ -54,6 +59,7 @@ class Cluster {
 
  private:
   absl::StatusOr<v1::ClusterState> TryState();
+  int ranks() const;
 
   const ClusterOptions options_;
   bool ok_ = false;

@@ -5,6 +5,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/spdlog.h"
+#include "worker/engine/cpu/part_memory.h"
+#include "worker/kv/page_table.h"
+
 namespace bfio::worker {
 namespace {
 
@@ -17,9 +20,25 @@ void LogModel(const std::string& directory, const cpu::Weights& weights) {
                static_cast<double>(weights.step_bytes()) / kBytesPerMiB, cpu::BestKernels().name);
 }
 
+// Whether the whole model and its caches fit.
+absl::Status CheckMemory(const EngineOptions& options, const Model& model, int32_t ranks) {
+  if (options.memory_limit_bytes == 0) return absl::OkStatus();
+  DecodeOptions decode = options.cpu.decode;
+  decode.limits = options.limits;
+  const int64_t layers = model.config().layers;
+  const int64_t kv = cpu::PartShape(model.config(), layers, decode.page_tokens,
+                                    PageTable::PageLimit(PageTableOptionsOf(decode)), options.cpu.kv)
+                         .bytes();
+  return cpu::CheckFits(cpu::BytesOf(model, options.weights, options.cpu.kv), {{0, layers}, true}, kv * ranks,
+                        options.memory_limit_bytes);
+}
+
 }  // namespace
 
 absl::Status CheckEngineOptions(const EngineOptions& options) {
+  if (options.name != "cpu" && options.memory_limit_bytes != 0) {
+    return absl::InvalidArgumentError("--memory_limit_mb is for --engine=cpu");
+  }
   if ((options.name == "sim" || options.name == "cuda") && options.cpu.share_mlp) {
     return absl::InvalidArgumentError(
         "--mlp=tp needs an engine with a model that it can share out: --engine=cpu");
@@ -43,7 +62,7 @@ absl::Status CheckEngineOptions(const EngineOptions& options) {
   return CheckCpuOptions(cpu);
 }
 
-absl::StatusOr<Engines> Engines::Create(const EngineOptions& options) {
+absl::StatusOr<Engines> Engines::Create(const EngineOptions& options, int32_t ranks) {
   if (absl::Status status = CheckEngineOptions(options); !status.ok()) return status;
   Engines engines(options);
   engines.options_.sim.limits = engines.options_.cpu.decode.limits = options.limits;
@@ -61,11 +80,14 @@ absl::StatusOr<Engines> Engines::Create(const EngineOptions& options) {
     engines.model_ = *std::move(model);
     return engines;
   }
-  auto weights = LoadCpuWeights(options.model, options.weights);
-  if (!weights.ok()) {
-    return absl::Status(weights.status().code(), absl::StrCat("--model: ", weights.status().message()));
+  auto model = LoadModel(options.model);
+  if (!model.ok()) {
+    return absl::Status(model.status().code(), absl::StrCat("--model: ", model.status().message()));
   }
-  engines.weights_ = *std::move(weights);
+  if (absl::Status status = CheckMemory(options, **model, ranks); !status.ok()) {
+    return absl::Status(status.code(), absl::StrCat("--memory_limit_mb: ", status.message()));
+  }
+  engines.weights_ = cpu::Weights::Make(*std::move(model), options.weights);
   LogModel(options.model, *engines.weights_);
   return engines;
 }

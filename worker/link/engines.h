@@ -31,14 +31,17 @@ struct EngineOptions {
   std::string model;
   // Of the model's matrices; of the cpu engine.
   cpu::Storage weights = cpu::Storage::kAuto;
+  // Of the cpu engine: what weights and KV caches of the process may fill; 0: no limit.
+  int64_t memory_limit_bytes = 0;
 };
 
 class Engines {
  public:
   // INVALID_ARGUMENT, naming the flag, when there is no such engine or it needs a model and has none; errors
   // of a checkpoint name --model, the file and what is wrong with it. FAILED_PRECONDITION or UNAVAILABLE: the
-  // cuda engine in a build without CUDA, or on a machine without a GPU.
-  static absl::StatusOr<Engines> Create(const EngineOptions& options);
+  // cuda engine in a build without CUDA, or on a machine without a GPU. RESOURCE_EXHAUSTED, with what is
+  // missing: weights and the KV caches of `ranks` ranks do not fit into the memory limit.
+  static absl::StatusOr<Engines> Create(const EngineOptions& options, int32_t ranks = 1);
 
   // `rank`: within the process.
   absl::StatusOr<std::unique_ptr<Engine>> Make(int32_t rank) const;

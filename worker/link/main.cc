@@ -62,6 +62,21 @@ ABSL_FLAG(
     std::string, mlp, "replicated",
     "cpu engine: replicated (every rank computes its requests alone) or tp (the ranks of the group share "
     "the MLP out and exchange activations in every layer); the same on all ranks");
+ABSL_FLAG(double, memory_limit_mb, 0,
+          "cpu engine: MiB that weights and KV caches of the process may fill; a model that does not fit is "
+          "refused. 0: no limit");
+ABSL_FLAG(std::string, pipeline_listen, "",
+          "HOST:PORT: serve parts of the model in chains with other servers, which come in here; the router "
+          "says which parts. Empty: an ordinary worker, with the whole model");
+ABSL_FLAG(std::string, pipeline_address, "",
+          "HOST:PORT under which other servers reach --pipeline_listen; empty: as it listens");
+ABSL_FLAG(std::string, pipeline_tls_cert, "",
+          "chains: PEM file of this server's certificate, for both ends of the streams; empty: plain text");
+ABSL_FLAG(std::string, pipeline_tls_key, "", "chains: PEM file of that certificate's key");
+ABSL_FLAG(std::string, pipeline_tls_ca, "", "chains: PEM file of the CAs of the other servers' certificates");
+ABSL_FLAG(uint32_t, micro_batches, 4, "chains: parts of a step that are under way at a time, 1 to 64");
+ABSL_FLAG(bool, insecure, false,
+          "chains: listen where other machines can connect without encryption, or without asking who calls");
 ABSL_FLAG(std::string, barrier, "star", "star, nccl, or local (all ranks in this process)");
 ABSL_FLAG(uint32_t, slots, 72, "requests decoding at once per rank (batch capacity B)");
 ABSL_FLAG(uint64_t, kv_tokens, 1 << 20, "KV capacity per rank, in tokens");
@@ -102,6 +117,7 @@ constexpr char kUsage[] =
   bfio_worker --router=127.0.0.1:50051 --slots=72
   bfio_worker --router=router.example:50051 --barrier_host=$(hostname -f) --ranks_per_process=8
   bfio_worker --engine=cpu --model=DIR --cpu_threads=4 --slots=16 --kv_tokens=65536
+  bfio_worker --engine=cpu --model=DIR --memory_limit_mb=6000 --pipeline_listen=127.0.0.1:0
   bfio_worker --engine=cuda --model=DIR --slots=64 --kv_tokens=400000 --barrier=nccl
 
 SIGTERM lets the running requests end, then exits 0; a second signal exits at once.
@@ -176,6 +192,11 @@ absl::StatusOr<bfio::worker::EngineOptions> EngineFromFlags() {
     return absl::InvalidArgumentError(absl::StrCat("--mlp: '", mlp, "' is neither replicated nor tp"));
   }
   options.cpu.share_mlp = mlp == "tp";
+  const double limit_mb = absl::GetFlag(FLAGS_memory_limit_mb);
+  if (!(limit_mb >= 0 && limit_mb <= 1e9)) {
+    return absl::InvalidArgumentError(absl::StrCat("--memory_limit_mb must be in 0..1e9, not ", limit_mb));
+  }
+  options.memory_limit_bytes = static_cast<int64_t>(limit_mb * (1 << 20));
   return options;
 }
 
@@ -199,6 +220,12 @@ absl::StatusOr<bfio::worker::WorkerOptions> OptionsFromFlags() {
   options.energy_devices = absl::StrSplit(absl::GetFlag(FLAGS_energy_device), ',', absl::SkipEmpty());
   options.resume_buffer_bytes = int64_t{absl::GetFlag(FLAGS_resume_buffer_mb)} << 20;
   options.http_listen = absl::GetFlag(FLAGS_http_listen);
+  options.pipeline.listen = absl::GetFlag(FLAGS_pipeline_listen);
+  options.pipeline.address = absl::GetFlag(FLAGS_pipeline_address);
+  options.pipeline.tls = {absl::GetFlag(FLAGS_pipeline_tls_cert), absl::GetFlag(FLAGS_pipeline_tls_key),
+                          absl::GetFlag(FLAGS_pipeline_tls_ca)};
+  options.pipeline.insecure = absl::GetFlag(FLAGS_insecure);
+  options.pipeline.micro_batches = Small(FLAGS_micro_batches);
   options.version = BFIO_VERSION;
   return options;
 }

@@ -22,6 +22,12 @@ void RankRecorder::OnStarted() {
   started_ = true;
 }
 
+void RankRecorder::OnLimits(const EngineLimits& limits) {
+  MutexLock lock(&mutex_);
+  figures_.slots = limits.slots;
+  figures_.kv_tokens = figures_.free_kv_tokens = limits.kv_tokens;
+}
+
 void RankRecorder::OnLeaving() {
   MutexLock lock(&mutex_);
   leaving_ = true;

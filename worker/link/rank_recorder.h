@@ -31,6 +31,8 @@ class RankRecorder {
 
   // --- the process ---
   void OnStarted();
+  // Of a chain's head: those of the chain that it has now.
+  void OnLimits(const EngineLimits& limits);
   void OnLeaving();
 
   // --- the link ---

@@ -14,8 +14,8 @@
 #include "common/net/channel.h"
 #include "worker/barrier/factory.h"
 #include "worker/energy/nvml_meter.h"
-#include "worker/link/router_link.h"
-#include "worker/link/step_loop.h"
+#include "worker/link/pipeline/pipeline_worker.h"
+#include "worker/link/rank.h"
 #include "worker/link/worker_web.h"
 
 namespace bfio::worker {
@@ -50,46 +50,6 @@ class Roll {
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
 };
 
-// One rank and its two threads.
-class Rank {
- public:
-  // `energy` is null where none is metered.
-  Rank(StepLoopOptions loop, RouterLinkOptions link, std::unique_ptr<Engine> engine,
-       std::unique_ptr<BarrierEndpoint> endpoint, std::shared_ptr<grpc::Channel> channel,
-       std::unique_ptr<EnergyMonitor> energy)
-      : energy_(std::move(energy)),
-        link_(std::move(link), std::move(channel)),
-        loop_(std::move(loop), std::move(engine), std::move(endpoint), link_) {}
-
-  ~Rank() {
-    End("stopped");
-    if (link_thread_.joinable()) link_thread_.join();
-  }
-
-  void Start(Roll& roll) {
-    link_thread_ = std::thread([this, &roll] {
-      // The loop's end ends the link and the link's end the loop, whichever comes first.
-      absl::Status loop_status;
-      std::thread loop_thread([&] {
-        loop_status = loop_.Run();
-        link_.Stop();
-      });
-      absl::Status link_status = link_.Run(loop_.inbox());
-      loop_thread.join();
-      roll.CheckOut(loop_status.ok() ? link_status : loop_status);
-    });
-  }
-
-  void Leave(const std::string& reason) { link_.RequestLeave(reason); }
-  void End(const std::string& reason) { loop_.inbox().OnShutdown(reason); }
-
- private:
-  const std::unique_ptr<EnergyMonitor> energy_;
-  RouterLink link_;
-  StepLoop loop_;
-  std::thread link_thread_;
-};
-
 // Null where nothing is metered, or cannot be: a worker without figures is better than none.
 std::unique_ptr<EnergyMonitor> MeterEnergy(const WorkerOptions& options, int index) {
   if (options.energy_devices.empty()) return nullptr;
@@ -108,36 +68,56 @@ std::string IdOfRank(const WorkerOptions& options, int index) {
   return absl::StrCat(options.worker_id, "#", index);
 }
 
-absl::StatusOr<std::unique_ptr<Rank>> MakeRank(const WorkerOptions& options, const Engines& engines,
-                                               RankRecorder* recorder, int index,
-                                               const std::shared_ptr<LocalHub>& hub,
-                                               std::shared_ptr<grpc::Channel> channel, StepLog* log) {
-  auto engine = engines.Make(index);
-  if (!engine.ok()) return engine.status();
+// What a rank shares with the process's others, and its place among them.
+struct RankPlace {
+  std::string id;
+  int index = 0;
+  RankRecorder* recorder = nullptr;
+  std::shared_ptr<LocalHub> hub;
+  std::shared_ptr<grpc::Channel> channel;
+  // May be null.
+  StepLog* log = nullptr;
+};
+
+absl::StatusOr<std::unique_ptr<Rank>> MakeRank(const WorkerOptions& options, std::unique_ptr<Engine> engine,
+                                               const RankPlace& place) {
   auto endpoint = MakeBarrierEndpoint(
       options.barrier,
-      {.host = options.barrier_host, .hub = hub, .device = options.engine.cuda.device + index});
+      {.host = options.barrier_host, .hub = place.hub, .device = options.engine.cuda.device + place.index});
   if (!endpoint.ok()) return endpoint.status();
-  const std::string id = IdOfRank(options, index);
+  const std::string& id = place.id;
+  RankRecorder* const recorder = place.recorder;
   RouterLinkOptions link;
   link.router = options.router;
   link.worker_id = id;
   link.connect_timeout = options.connect_timeout;
   link.seed = std::hash<std::string>()(id);
   link.recorder = recorder;
-  StepLoopOptions loop = {id, options.version, log == nullptr ? nullptr : log->AddRank(id)};
-  std::unique_ptr<EnergyMonitor> energy = MeterEnergy(options, index);
+  StepLoopOptions loop = {id, options.version, place.log == nullptr ? nullptr : place.log->AddRank(id)};
+  std::unique_ptr<EnergyMonitor> energy = MeterEnergy(options, place.index);
   loop.energy = energy.get();
   loop.resume_buffer_bytes = options.resume_buffer_bytes;
   loop.recorder = recorder;
-  return std::make_unique<Rank>(std::move(loop), std::move(link), *std::move(engine), *std::move(endpoint),
-                                std::move(channel), std::move(energy));
+  return std::make_unique<Rank>(std::move(loop), std::move(link), std::move(engine), *std::move(endpoint),
+                                place.channel, std::move(energy));
 }
 
 std::vector<const RankRecorder*> Readers(const std::vector<std::unique_ptr<RankRecorder>>& recorders) {
   std::vector<const RankRecorder*> readers;
   for (const auto& recorder : recorders) readers.push_back(recorder.get());
   return readers;
+}
+
+// Every chain that has its head here is a rank of its own, one at a time; they share the process's recorder.
+absl::Status RunChains(const WorkerOptions& options, RankPlace place) {
+  place.recorder->OnStarted();
+  return RunPipelineWorker(options, place.channel,
+                           [&options, place](uint64_t chain, std::unique_ptr<Engine> engine) {
+                             RankPlace head = place;
+                             head.id = absl::StrCat(options.worker_id, "#", chain);
+                             head.recorder->OnLimits(engine->limits());
+                             return MakeRank(options, std::move(engine), head);
+                           });
 }
 
 // Waits for the ranks' own end, or for a signal and then for the drain.
@@ -174,7 +154,7 @@ absl::Status CheckWorkerOptions(const WorkerOptions& options) {
   if (options.drain_timeout < absl::ZeroDuration()) {
     return absl::InvalidArgumentError("--drain_timeout must not be negative");
   }
-  return absl::OkStatus();
+  return CheckPipelineOptions(options);
 }
 
 absl::Status RunWorker(const WorkerOptions& options) {
@@ -193,8 +173,6 @@ absl::Status RunWorker(const WorkerOptions& options) {
     web = *std::move(opened);
     spdlog::info("metrics and probes on http://{}", web->address());
   }
-  const auto engines = Engines::Create(options.engine);
-  if (!engines.ok()) return engines.status();
   // Outlives the ranks: a reactor must never hold the last reference.
   const std::shared_ptr<grpc::Channel> channel =
       NewChannel(options.router, 0, ChannelCredentials(options.tls));
@@ -208,15 +186,23 @@ absl::Status RunWorker(const WorkerOptions& options) {
     }
     log = *std::move(opened);
   }
+  if (!options.pipeline.listen.empty()) {
+    return RunChains(options, {options.worker_id, 0, recorders[0].get(), hub, channel, log.get()});
+  }
+  const auto engines = Engines::Create(options.engine, options.ranks_per_process);
+  if (!engines.ok()) return engines.status();
   Roll roll(options.ranks_per_process);
   std::vector<std::unique_ptr<Rank>> ranks;
   for (int i = 0; i < options.ranks_per_process; ++i) {
-    auto rank = MakeRank(options, *engines, recorders[i].get(), i, hub, channel, log.get());
+    auto engine = engines->Make(i);
+    if (!engine.ok()) return engine.status();
+    auto rank = MakeRank(options, *std::move(engine),
+                         {IdOfRank(options, i), i, recorders[i].get(), hub, channel, log.get()});
     if (!rank.ok()) return rank.status();
     ranks.push_back(*std::move(rank));
   }
   for (const auto& recorder : recorders) recorder->OnStarted();
-  for (auto& rank : ranks) rank->Start(roll);
+  for (auto& rank : ranks) rank->Start([&roll](const absl::Status& status) { roll.CheckOut(status); });
   WaitForEnd(options, roll, ranks);
   for (auto& rank : ranks) rank->End("stopped");
   ranks.clear();

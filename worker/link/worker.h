@@ -17,6 +17,20 @@
 
 namespace bfio::worker {
 
+// A server of chains (worker/link/pipeline).
+struct PipelineOptions {
+  // HOST:PORT where other servers of a chain come in; port 0 picks a free one. Empty: an ordinary worker.
+  std::string listen;
+  // HOST:PORT under which they reach it; empty: `listen`, as bound.
+  std::string address;
+  // Of both ends of the streams between servers; empty: plain text.
+  TlsFiles tls;
+  // `listen` may be reached by other machines unprotected.
+  bool insecure = false;
+  // A head cuts a step into so many.
+  int32_t micro_batches = 4;
+};
+
 struct WorkerOptions {
   // HOST:PORT.
   std::string router;
@@ -40,6 +54,7 @@ struct WorkerOptions {
   int64_t resume_buffer_bytes = int64_t{64} << 20;
   // HOST:PORT of /metrics and the probes (worker_web.h); empty: none.
   std::string http_listen;
+  PipelineOptions pipeline;
   std::string version;
 };
 

@@ -1,0 +1,255 @@
+// A model that no server holds, served by chains of four with unequal memory: the tokens of the whole model,
+// whoever is lost.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/rng.h"
+#include "tests/testing/cluster.h"
+#include "tests/testing/decode_schedule.h"
+#include "tests/testing/resuming_client.h"
+#include "worker/engine/cpu/cpu_engine.h"
+
+namespace bfio::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+// 12 blocks of 408 KiB, and 64 KiB of embedding and head; 144 KiB of KV per request and block.
+const std::string& Model() {
+  static const std::string* const directory = [] {
+    auto* path = new std::string(absl::StrCat(TestDirectory(), "/model"));
+    const RunResult made =
+        RunProgram("bfio_make_checkpoint",
+                   {absl::StrCat("--out=", *path), "--layers=12", "--hidden=64", "--intermediate=1024",
+                    "--heads=4", "--kv_heads=2", "--vocab=256", "--max_positions=2048"});
+    EXPECT_EQ(made.code, 0) << made.err;
+    return path;
+  }();
+  return *directory;
+}
+
+// With room for four requests the servers hold 4, 3, 3 and 2 blocks.
+constexpr double kMemoryMb[] = {3.95, 3.0, 3.0, 2.05};
+
+ClusterOptions FourServers() {
+  ClusterOptions options;
+  options.worker_processes = 4;
+  options.ranks = 1;
+  options.router_flags = {"--chain_servers=4", "--chain_slots=8", "--chain_sequence_tokens=512",
+                          absl::StrCat("--step_timeout=", 5 * kSlowdown, "s"),
+                          absl::StrCat("--form_timeout=", 5 * kSlowdown, "s")};
+  options.worker_flags = {"--engine=cpu", absl::StrCat("--model=", Model()), "--step_tokens=48",
+                          "--drain_timeout=5s", "--pipeline_listen=127.0.0.1:0"};
+  for (int i = 0; i < 4; ++i) {
+    options.more_flags.push_back(
+        {absl::StrCat("--memory_limit_mb=", kMemoryMb[i]), absl::StrCat("--worker_id=server", i)});
+  }
+  return options;
+}
+
+// Flags with which servers encrypt their streams and show each other who they are.
+std::vector<std::string> Tls() {
+  const std::string folder = absl::StrCat(TestDirectory(), "/certs");
+  EXPECT_EQ(std::system(absl::StrCat("deploy/make_certs --out=", folder, " >", folder, ".log 2>&1").c_str()),
+            0);
+  return {absl::StrCat("--pipeline_tls_cert=", folder, "/pipeline.crt"),
+          absl::StrCat("--pipeline_tls_key=", folder, "/pipeline.key"),
+          absl::StrCat("--pipeline_tls_ca=", folder, "/pipeline-ca.crt")};
+}
+
+std::vector<v1::GenerateRequest> Requests(int count, uint32_t output) {
+  Rng rng(5);
+  std::vector<v1::GenerateRequest> requests;
+  for (int i = 0; i < count; ++i) {
+    v1::GenerateRequest& request = requests.emplace_back();
+    for (uint64_t left = 1 + rng.Below(i % 3 == 0 ? 150 : 20); left > 0; --left) {
+      request.mutable_token_ids()->add_ids(static_cast<uint32_t>(rng.Below(256)));
+    }
+    request.set_max_new_tokens(output);
+    request.set_ignore_eos(true);
+    request.mutable_sampling()->set_seed(rng.Next());
+    if (i % 2 == 0) request.mutable_sampling()->set_temperature(0.75);
+    request.set_request_id(absl::StrCat("r", i));
+  }
+  return requests;
+}
+
+// What a worker with the whole model gives.
+std::vector<std::vector<uint32_t>> Alone(const std::vector<v1::GenerateRequest>& requests) {
+  worker::CpuOptions options;
+  options.decode.limits = {1, 1024, 1024};
+  const auto engine =
+      *worker::MakeCpuEngine(options, *worker::LoadCpuWeights(Model(), worker::cpu::Storage::kAuto));
+  std::vector<std::vector<uint32_t>> tokens;
+  for (const v1::GenerateRequest& from : requests) {
+    worker::SequenceRequest request;
+    request.handle = 1;
+    request.prompt.assign(from.token_ids().ids().begin(), from.token_ids().ids().end());
+    request.prompt_length = from.token_ids().ids_size();
+    request.max_new_tokens = from.max_new_tokens();
+    request.ignore_eos = true;
+    request.sampling.temperature = from.sampling().temperature();
+    request.sampling.seed = from.sampling().seed();
+    tokens.push_back(RunAlone(*engine, request).tokens);
+  }
+  return tokens;
+}
+
+// One client per request.
+class Clients {
+ public:
+  Clients(Cluster& cluster, const std::vector<v1::GenerateRequest>& requests)
+      : tokens_(requests.size()), statuses_(requests.size()) {
+    for (size_t i = 0; i < requests.size(); ++i) {
+      threads_.emplace_back([this, &cluster, &requests, i] { Read(cluster, requests[i], i); });
+    }
+  }
+
+  void AwaitTokens(int count) const {
+    while (seen_ < count) absl::SleepFor(absl::Milliseconds(1));
+  }
+
+  void ExpectTokens(const std::vector<std::vector<uint32_t>>& wanted) {
+    for (std::thread& thread : threads_) thread.join();
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      EXPECT_TRUE(statuses_[i].ok()) << statuses_[i].error_message();
+      EXPECT_EQ(tokens_[i], wanted[i]) << "request " << i;
+    }
+  }
+
+ private:
+  void Read(Cluster& cluster, const v1::GenerateRequest& request, size_t i) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(120 * kSlowdown));
+    const auto reader = cluster.inference().Generate(&context, request);
+    v1::GenerateResponse response;
+    while (reader->Read(&response)) {
+      EXPECT_TRUE(response.token_ids_size() == 0 || response.first_index() == tokens_[i].size());
+      tokens_[i].insert(tokens_[i].end(), response.token_ids().begin(), response.token_ids().end());
+      seen_ += response.token_ids_size();
+    }
+    statuses_[i] = reader->Finish();
+    // Whoever waits for tokens that will not come shall not wait for ever.
+    if (!statuses_[i].ok()) seen_ += 1 << 20;
+  }
+
+  std::atomic<int> seen_ = 0;
+  std::vector<std::vector<uint32_t>> tokens_;
+  std::vector<grpc::Status> statuses_;
+  std::vector<std::thread> threads_;
+};
+
+// The one rank that the chain is; empty while there is none.
+const v1::WorkerState* Serving(const v1::ClusterState& state) {
+  for (const v1::WorkerState& worker : state.workers()) {
+    if (worker.phase() == v1::WORKER_PHASE_SERVING) return &worker;
+  }
+  return nullptr;
+}
+
+bool ServesWith(const v1::ClusterState& state, uint32_t slots) {
+  const v1::WorkerState* const worker = Serving(state);
+  return worker != nullptr && worker->slots() == slots;
+}
+
+// The test's own time limit ends it.
+void AwaitLog(const Process& process, const std::string& text) {
+  while (process.Stderr().find(text) == std::string::npos) absl::SleepFor(absl::Milliseconds(5));
+}
+
+TEST(Chain, FourServersServeAModelThatNoneOfThemHolds) {
+  const auto requests = Requests(12, 30);
+  const auto alone = Alone(requests);
+  const RunResult single = RunProgram(
+      "bfio_worker", {"--engine=cpu", absl::StrCat("--model=", Model()), "--slots=1", "--kv_tokens=512",
+                      "--max_sequence_tokens=512", absl::StrCat("--memory_limit_mb=", kMemoryMb[0])});
+  EXPECT_NE(single.code, 0);
+  EXPECT_THAT(single.err, HasSubstr("more than the memory limit of 3.9 MiB"));
+  ClusterOptions options = FourServers();
+  for (const std::string& flag : Tls()) options.worker_flags.push_back(flag);
+  Cluster cluster(options);
+  ASSERT_TRUE(cluster.ok());
+  EXPECT_THAT(cluster.router().Stderr(), HasSubstr("server0[0,4) server1[4,7) server2[7,10) server3[10,12)"));
+  EXPECT_TRUE(ServesWith(cluster.State(), 4)) << cluster.State().ShortDebugString();
+  Clients(cluster, requests).ExpectTokens(alone);
+  EXPECT_EQ(cluster.State().requests().replayed(), 0u);
+  cluster.StopCleanly();
+}
+
+TEST(Chain, WhatDoesNotGoWithChainsIsSaidInOneLine) {
+  const std::string model = absl::StrCat("--model=", Model());
+  const std::string listen = "--pipeline_listen=127.0.0.1:0", limit = "--memory_limit_mb=3";
+  const auto expect = [](const std::vector<std::string>& args, const std::string& part) {
+    const RunResult run = RunProgram("bfio_worker", args, kSlowdown * absl::Seconds(30));
+    EXPECT_EQ(run.code, 2) << run.err;
+    EXPECT_THAT(run.err, HasSubstr(part));
+    EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
+  };
+  expect({listen, limit}, "--memory_limit_mb is for --engine=cpu");
+  expect({listen}, "chains are served by --engine=cpu with --mlp=replicated alone");
+  expect({"--engine=cpu", model, listen}, "--pipeline_listen needs --memory_limit_mb");
+  expect({"--engine=cpu", model, listen, limit, "--mlp=tp"}, "with --mlp=replicated alone");
+  expect({"--engine=cpu", model, listen, limit, "--micro_batches=65"}, "--micro_batches must be in 1..64");
+  expect({"--engine=cpu", model, listen, limit, "--ranks_per_process=2"}, "--ranks_per_process=1");
+  expect({"--engine=cpu", model, limit, "--pipeline_listen=nowhere"}, "--pipeline_listen: ");
+  expect({"--engine=cpu", model, limit, "--pipeline_listen=0.0.0.0:0"}, "other machines can reach it");
+}
+
+TEST(Chain, LosingServersLosesNoTokenAndComposesAnew) {
+  const auto requests = Requests(6, 200);
+  const auto alone = Alone(requests);
+  Cluster cluster(FourServers());
+  ASSERT_TRUE(cluster.ok());
+  Clients clients(cluster, requests);
+  // One in the middle: those who are left hold the model with room for one request.
+  clients.AwaitTokens(100);
+  cluster.workers()[1].Signal(SIGKILL);
+  ASSERT_TRUE(
+      cluster.WaitFor("a chain of the other three", [](const auto& state) { return ServesWith(state, 1); }));
+  EXPECT_THAT(cluster.router().Stderr(), HasSubstr("server0[0,7) server2[7,12)"));
+  // The head: two are too few, and what waits goes on when a third is back.
+  clients.AwaitTokens(400);
+  cluster.workers()[0].Signal(SIGKILL);
+  ASSERT_TRUE(cluster.WaitFor("no chain", [](const auto& state) { return Serving(state) == nullptr; }));
+  AwaitLog(cluster.router(), "2 servers hold 8 of 12 blocks");
+  cluster.StartWorker(1);
+  clients.ExpectTokens(alone);
+  const v1::RequestTotals totals = cluster.State().requests();
+  EXPECT_GT(totals.replayed(), 0u);
+  EXPECT_EQ(totals.tokens_lost() + totals.tokens_duplicated(), 0u);
+}
+
+TEST(Chain, AChainGoesOnWithoutItsRouterAndIsTakenOverByTheNext) {
+  auto requests = Requests(4, 250);
+  const auto alone = Alone(requests);
+  Cluster cluster(FourServers());
+  ASSERT_TRUE(cluster.ok());
+  std::vector<std::unique_ptr<ResumingClient>> clients;
+  for (const v1::GenerateRequest& request : requests) {
+    clients.push_back(std::make_unique<ResumingClient>(cluster.address(), request));
+  }
+  for (auto& client : clients) {
+    while (client->tokens_seen() == 0) absl::SleepFor(absl::Milliseconds(1));
+  }
+  cluster.KillRouter();
+  cluster.StartRouterAgain();
+  for (size_t i = 0; i < clients.size(); ++i) {
+    const GenerateResult& result = clients[i]->Join();
+    EXPECT_TRUE(result.status.ok()) << result.status.error_message();
+    EXPECT_TRUE(result.contiguous);
+    EXPECT_EQ(result.tokens, alone[i]) << "request " << i;
+  }
+  EXPECT_EQ(cluster.State().requests().replayed(), 0u);
+  EXPECT_THAT(cluster.router().Stderr(), HasSubstr("taken over, 4 servers"));
+}
+
+}  // namespace
+}  // namespace bfio::testing

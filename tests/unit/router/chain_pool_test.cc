@@ -1,0 +1,286 @@
+// The pool of servers: who hosts what, and what becomes of a chain when one of its servers is lost.
+#include "router/service/chain_pool.h"
+
+#include <map>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/rng.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace bfio::router {
+namespace {
+
+using ::testing::HasSubstr;
+
+// --- who hosts what ---
+
+std::vector<std::string> Text(const core::ServerChain& chain, absl::Span<const PoolServer> servers) {
+  std::vector<std::string> text;
+  for (const core::ChainHop& hop : chain.hops) {
+    text.push_back(absl::StrCat(servers[hop.server].name, hop.range.first, "-", hop.range.end()));
+  }
+  return text;
+}
+
+TEST(PlanChainsTest, ServersHoldWhatTheirMemoryHasRoomFor) {
+  // A block takes 100 and 10 per request. With room for 4 requests that is 140: 4, 3, 3 and 2 blocks.
+  const BlockSizes sizes = {12, 100, 10};
+  const std::vector<PoolServer> servers = {{"d", 280}, {"a", 560}, {"b", 420}, {"c", 420}};
+  for (const int64_t max_slots : {4, 40}) {
+    const auto plan = PlanChains(servers, sizes, max_slots);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    ASSERT_EQ(plan->chains.size(), 1u);
+    EXPECT_EQ(plan->chains[0].capacity, 4);
+    EXPECT_THAT(Text(plan->chains[0], servers), ::testing::ElementsAre("a0-4", "b4-7", "c7-10", "d10-12"));
+  }
+}
+
+TEST(PlanChainsTest, TooLittleMemoryIsSaidWithTheBlocksThatAreMissing) {
+  const std::vector<PoolServer> servers = {{"a", 330}, {"b", 10}};
+  const auto plan = PlanChains(servers, {12, 100, 10}, 8);
+  EXPECT_TRUE(absl::IsResourceExhausted(plan.status()));
+  EXPECT_EQ(plan.status().message(), "2 servers hold 3 of 12 blocks with room for one request at a time");
+}
+
+TEST(PlanChainsTest, WhoIsInAChainKeepsItsBlocksAndGivesTheCacheThatIsLeft) {
+  const BlockSizes sizes = {6, 100, 10};
+  // Holds the last 3 blocks with 30 slots, of which 18 are left.
+  std::vector<PoolServer> servers = {{"a", 600, core::BlockRange{3, 3}, 12}, {"b", 600}};
+  const auto plan = PlanChains(servers, sizes, 9);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->placement[0], (core::BlockRange{3, 3}));
+  ASSERT_EQ(plan->chains.size(), 1u);
+  // With room for 9 requests a block takes 190 there: 3 blocks, and cache for 10.
+  EXPECT_THAT(Text(plan->chains[0], servers), ::testing::ElementsAre("b0-3", "a3-6"));
+  EXPECT_EQ(plan->chains[0].capacity, 6) << "18 slots over 3 blocks";
+  servers[0].slots_used = 30;
+  servers[1].memory = 500;
+  EXPECT_TRUE(absl::IsResourceExhausted(PlanChains(servers, sizes, 4).status())) << "nothing is left there";
+}
+
+TEST(PlanChainsTest, ChainsKeepToTheModelAndToEveryServersMemory) {
+  Rng rng(9);
+  int made = 0;
+  for (int round = 0; round < 300; ++round) {
+    const BlockSizes sizes = {static_cast<int32_t>(1 + rng.Below(40)),
+                              static_cast<int64_t>(1 + rng.Below(100)),
+                              static_cast<int64_t>(1 + rng.Below(30))};
+    std::vector<PoolServer> servers(1 + rng.Below(10));
+    for (size_t i = 0; i < servers.size(); ++i) {
+      servers[i] = {absl::StrCat(i), static_cast<int64_t>(1 + rng.Below(3000))};
+    }
+    const auto max_slots = static_cast<int64_t>(1 + rng.Below(20));
+    const auto plan = PlanChains(servers, sizes, max_slots);
+    if (!plan.ok()) continue;
+    made += static_cast<int>(plan->chains.size());
+    std::vector<int64_t> taken(servers.size());
+    for (const core::ServerChain& chain : plan->chains) {
+      EXPECT_GE(chain.capacity, 1);
+      EXPECT_LE(chain.capacity, max_slots);
+      int32_t next = 0;
+      for (const core::ChainHop& hop : chain.hops) {
+        EXPECT_EQ(hop.range.first, next);
+        EXPECT_GE(hop.range.first, plan->placement[hop.server].first);
+        EXPECT_LE(hop.range.end(), plan->placement[hop.server].end());
+        next = hop.range.end();
+        taken[hop.server] += chain.capacity * hop.range.count * sizes.request;
+      }
+      EXPECT_EQ(next, sizes.blocks);
+    }
+    for (size_t j = 0; j < servers.size(); ++j) {
+      EXPECT_LE(plan->placement[j].count * sizes.block + taken[j], servers[j].memory);
+    }
+  }
+  EXPECT_GT(made, 100);
+}
+
+// --- the life of chains ---
+
+constexpr uint64_t kFirst = 1000;
+
+class ChainPoolTest : public ::testing::Test {
+ protected:
+  ChainPoolTest() : pool_({2, 4, 64, absl::Seconds(1), absl::Seconds(60), absl::Seconds(10)}, kFirst) {}
+
+  // Six blocks; pages of 16, so a request of 64 tokens takes 5 pages: 80 in a block.
+  static v1::ServerMessage Hello(const std::string& id, uint64_t memory) {
+    v1::ServerMessage message;
+    v1::ServerHello* hello = message.mutable_hello();
+    hello->set_server_id(id);
+    hello->set_pipeline_address(id + ":1");
+    hello->set_memory_bytes(memory);
+    hello->set_blocks(6);
+    hello->set_block_bytes(100);
+    hello->set_ends_bytes(10);
+    hello->set_kv_token_bytes(1);
+    hello->set_model("m");
+    hello->set_page_tokens(16);
+    hello->set_max_positions(4096);
+    return message;
+  }
+  static v1::ServerMessage Ready(uint64_t chain, const std::string& error = "") {
+    v1::ServerMessage message;
+    message.mutable_ready()->set_chain(chain);
+    message.mutable_ready()->set_error(error);
+    return message;
+  }
+
+  void Join(ChainPool::Session session, uint64_t memory) {
+    const absl::Status status = pool_.OnMessage(session, Hello(absl::StrCat("s", session), memory), now_);
+    EXPECT_TRUE(status.ok()) << status;
+  }
+  // Time goes on; what was sent, as text.
+  std::vector<std::string> After(absl::Duration time) {
+    now_ += time;
+    pool_.OnTime(now_);
+    std::vector<std::string> sent;
+    for (const ChainPool::Outgoing& out : pool_.TakeOutgoing()) {
+      if (out.message.has_stage()) {
+        const v1::ChainStage& stage = out.message.stage();
+        sent.push_back(absl::StrCat(out.to, ": stage ", stage.chain(), " [", stage.first_block(), ",",
+                                    stage.end_block(), ") x", stage.slots(), " -> ", stage.successor()));
+      } else if (out.message.has_start()) {
+        sent.push_back(absl::StrCat(out.to, ": start ", out.message.start().chain()));
+      } else {
+        sent.push_back(absl::StrCat(out.to, ": drop ", out.message.drop().chain()));
+      }
+    }
+    return sent;
+  }
+  void ServeWithThree() {
+    // 100 + 4 * 80 = 420 a block.
+    Join(1, 10 + 3 * 420);
+    Join(2, 10 + 2 * 420);
+    Join(3, 10 + 1 * 420);
+    EXPECT_THAT(After(absl::Seconds(1)),
+                ::testing::ElementsAre("1: stage 1000 [0,3) x4 -> s2:1", "2: stage 1000 [3,5) x4 -> s3:1",
+                                       "3: stage 1000 [5,6) x4 -> s1:1"));
+    for (const ChainPool::Session session : {1, 2, 3}) {
+      EXPECT_EQ(pool_.chains(), 0);
+      EXPECT_TRUE(pool_.OnMessage(session, Ready(kFirst), now_).ok());
+    }
+    EXPECT_THAT(After(absl::ZeroDuration()),
+                ::testing::ElementsAre("1: start 1000", "2: start 1000", "3: start 1000"));
+    EXPECT_EQ(pool_.chains(), 1);
+  }
+
+  ChainPool pool_;
+  absl::Time now_ = absl::UnixEpoch() + absl::Hours(1);
+};
+
+TEST_F(ChainPoolTest, ComposesOnceEnoughServersAreThereAndStartsWhenAllAreReady) {
+  Join(9, 100);
+  EXPECT_TRUE(After(absl::Hours(1)).empty()) << "one of two";
+  pool_.OnGone(9, now_);
+  ServeWithThree();
+  EXPECT_TRUE(After(absl::Hours(10)).empty()) << "a chain that serves is left alone";
+}
+
+TEST_F(ChainPoolTest, ALostServerEndsItsChainAloneAndTheOthersAreComposedAnew) {
+  ServeWithThree();
+  Join(4, 10 + 6 * 180);
+  EXPECT_THAT(After(absl::Seconds(1)), ::testing::ElementsAre("4: stage 1001 [0,6) x1 -> s4:1"));
+  EXPECT_TRUE(pool_.OnMessage(4, Ready(1001), now_).ok());
+  After(absl::ZeroDuration());
+  EXPECT_EQ(pool_.chains(), 2);
+  pool_.OnGone(3, now_);
+  EXPECT_THAT(After(absl::ZeroDuration()), ::testing::ElementsAre("1: drop 1000", "2: drop 1000"));
+  EXPECT_EQ(pool_.chains(), 1);
+  // 100 + 80 a block for one request: 7 and 4 blocks; for two 260: 4 and 3.
+  EXPECT_THAT(After(absl::Seconds(1)),
+              ::testing::ElementsAre("1: stage 1002 [0,4) x2 -> s2:1", "2: stage 1002 [4,6) x2 -> s1:1"));
+}
+
+TEST_F(ChainPoolTest, AServerThatSaysItsChainIsBrokenIsComposedAgain) {
+  ServeWithThree();
+  v1::ServerMessage broken;
+  broken.mutable_broken()->set_chain(999);
+  EXPECT_TRUE(pool_.OnMessage(2, broken, now_).ok());
+  EXPECT_TRUE(After(absl::ZeroDuration()).empty()) << "of another chain";
+  broken.mutable_broken()->set_chain(kFirst);
+  EXPECT_TRUE(pool_.OnMessage(2, broken, now_).ok());
+  EXPECT_THAT(After(absl::ZeroDuration()), ::testing::ElementsAre("1: drop 1000", "3: drop 1000"));
+  EXPECT_EQ(After(absl::Seconds(1)).size(), 3u);
+}
+
+TEST_F(ChainPoolTest, WhoCannotLoadOrIsLateGetsNoMoreParts) {
+  Join(1, 10 + 6 * 180);
+  Join(2, 10 + 6 * 180);
+  EXPECT_EQ(After(absl::Seconds(1)).size(), 2u) << "half of the model each";
+  EXPECT_TRUE(pool_.OnMessage(1, Ready(1000, "no such file"), now_).ok());
+  EXPECT_THAT(After(absl::ZeroDuration()), ::testing::ElementsAre("2: drop 1000"));
+  EXPECT_THAT(After(absl::Seconds(1)), ::testing::ElementsAre("2: stage 1001 [0,6) x1 -> s2:1"));
+  EXPECT_THAT(After(absl::Seconds(60)), ::testing::ElementsAre("2: drop 1001"));
+  EXPECT_TRUE(After(absl::Hours(1)).empty());
+}
+
+TEST_F(ChainPoolTest, ChainsOfAnEarlierRouterGoOnWhenAllOfThemAnnounceIt) {
+  v1::ServerMessage hellos[3];
+  for (uint32_t i = 0; i < 3; ++i) {
+    hellos[i] = Hello(absl::StrCat("s", i + 1), 2000);
+    v1::ChainStage* stage = hellos[i].mutable_hello()->add_stages();
+    stage->set_chain(77);
+    stage->set_stage(i);
+    stage->set_stages(3);
+    stage->set_slots(2);
+    for (const auto set : {&v1::ChainStage::set_first_block, &v1::ChainStage::set_hosted_first}) {
+      (stage->*set)(2 * i);
+    }
+    for (const auto set : {&v1::ChainStage::set_end_block, &v1::ChainStage::set_hosted_end}) {
+      (stage->*set)(2 * i + 2);
+    }
+  }
+  for (uint32_t i = 0; i < 3; ++i) EXPECT_TRUE(pool_.OnMessage(i + 1, hellos[i], now_).ok());
+  EXPECT_EQ(pool_.chains(), 1);
+  EXPECT_TRUE(After(absl::Hours(1)).empty());
+  pool_.OnGone(2, now_);
+  EXPECT_THAT(After(absl::ZeroDuration()), ::testing::ElementsAre("1: drop 77", "3: drop 77"));
+}
+
+TEST_F(ChainPoolTest, ChainsOfAnEarlierRouterThatAreNotWholeAreDropped) {
+  v1::ServerMessage hello = Hello("s1", 2000);
+  for (const uint64_t chain : {uint64_t{77}, uint64_t{78}, kFirst + 5}) {
+    v1::ChainStage* stage = hello.mutable_hello()->add_stages();
+    stage->set_chain(chain);
+    stage->set_stages(2);
+    stage->set_slots(1);
+    stage->set_end_block(chain == 78 ? 7 : 3);
+    stage->set_hosted_end(chain == 78 ? 7 : 3);
+  }
+  EXPECT_TRUE(pool_.OnMessage(1, hello, now_).ok());
+  EXPECT_THAT(After(absl::ZeroDuration()), ::testing::ElementsAre("1: drop 78", "1: drop 1005"));
+  EXPECT_THAT(After(absl::Seconds(10)), ::testing::ElementsAre("1: drop 77"));
+}
+
+TEST_F(ChainPoolTest, HostileMessagesEndTheirSenderAlone) {
+  ServeWithThree();
+  EXPECT_TRUE(absl::IsInvalidArgument(pool_.OnMessage(8, Ready(kFirst), now_))) << "no hello";
+  EXPECT_TRUE(absl::IsInvalidArgument(pool_.OnMessage(1, Hello("other", 1000), now_))) << "two hellos";
+  EXPECT_TRUE(absl::IsAlreadyExists(pool_.OnMessage(8, Hello("s1", 1000), now_)));
+  v1::ServerMessage other = Hello("s8", 1000);
+  other.mutable_hello()->set_model("another");
+  EXPECT_TRUE(absl::IsFailedPrecondition(pool_.OnMessage(8, other, now_)));
+  EXPECT_TRUE(absl::IsInvalidArgument(pool_.OnMessage(1, v1::ServerMessage(), now_)));
+  for (const auto& spoil : std::vector<std::function<void(v1::ServerHello*)>>{
+           [](auto* h) { h->clear_server_id(); }, [](auto* h) { h->set_server_id(std::string(201, 'x')); },
+           [](auto* h) { h->clear_pipeline_address(); }, [](auto* h) { h->clear_memory_bytes(); },
+           [](auto* h) { h->set_memory_bytes(~uint64_t{0}); }, [](auto* h) { h->clear_blocks(); },
+           [](auto* h) { h->set_blocks(1 << 20); }, [](auto* h) { h->clear_block_bytes(); },
+           [](auto* h) { h->set_ends_bytes(~uint64_t{0}); }, [](auto* h) { h->clear_kv_token_bytes(); },
+           [](auto* h) { h->clear_page_tokens(); }, [](auto* h) { h->set_max_positions(1); },
+           [](auto* h) { h->clear_model(); }}) {
+    v1::ServerMessage hello = Hello("s8", 1000);
+    spoil(hello.mutable_hello());
+    EXPECT_TRUE(absl::IsInvalidArgument(pool_.OnMessage(8, hello, now_))) << hello.ShortDebugString();
+  }
+  EXPECT_TRUE(pool_.OnMessage(2, Ready(12345), now_).ok()) << "of a chain that has ended";
+  EXPECT_EQ(pool_.servers(), 3);
+  EXPECT_EQ(pool_.chains(), 1);
+  EXPECT_TRUE(After(absl::Hours(1)).empty());
+}
+
+}  // namespace
+}  // namespace bfio::router

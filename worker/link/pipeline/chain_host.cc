@@ -1,0 +1,156 @@
+#include "worker/link/pipeline/chain_host.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/spdlog.h"
+#include "worker/kv/page_table.h"
+#include "worker/pipeline/chain_backend.h"
+
+namespace bfio::worker {
+
+ChainHost::ChainHost(Setup setup) : setup_(std::move(setup)) {}
+
+ChainHost::~ChainHost() {
+  while (!parts_.empty()) Drop(parts_.begin()->first);
+}
+
+DecodeOptions ChainHost::DecodeOf(const v1::ChainStage& stage) const {
+  DecodeOptions decode = setup_.options.engine.cpu.decode;
+  decode.limits.slots = static_cast<int32_t>(stage.slots());
+  decode.limits.kv_tokens = static_cast<int64_t>(stage.kv_tokens());
+  decode.limits.max_sequence_tokens = static_cast<int64_t>(stage.max_sequence_tokens());
+  return decode;
+}
+
+std::function<void(const absl::Status&)> ChainHost::Broken(uint64_t chain) const {
+  return [on_broken = setup_.on_broken, chain](const absl::Status& why) { on_broken(chain, why); };
+}
+
+absl::Status ChainHost::Load(const v1::ChainStage& stage) {
+  Drop(stage.chain());
+  auto part = Make(stage);
+  if (!part.ok()) return part.status();
+  Inlet* const inlet =
+      stage.stage() == 0 ? static_cast<Inlet*>((*part)->returns.get()) : (*part)->stage.get();
+  setup_.service->Register(stage.chain(), stage.stage(), inlet);
+  parts_[stage.chain()] = *std::move(part);
+  spdlog::info("chain {}: stage {} of {}, blocks {} to {}", stage.chain(), stage.stage(), stage.stages(),
+               stage.first_block(), int64_t{stage.end_block()} - 1);
+  return absl::OkStatus();
+}
+
+absl::Status ChainHost::CheckMemory(const ModelPart& hosted, int64_t kv_bytes) const {
+  int64_t others = 0;
+  for (const auto& [chain, part] : parts_) {
+    others += part->kv_bytes;
+    if (part->weights->part().blocks != hosted.blocks) {
+      return absl::FailedPreconditionError(absl::StrCat("chain ", chain, " is here with other blocks"));
+    }
+  }
+  return cpu::CheckFits(setup_.bytes, hosted, others + kv_bytes, setup_.options.engine.memory_limit_bytes);
+}
+
+std::shared_ptr<const cpu::Weights> ChainHost::WeightsOf(const ModelPart& hosted) const {
+  if (!parts_.empty()) return parts_.begin()->second->weights;
+  return cpu::Weights::Make(setup_.model, setup_.options.engine.weights, hosted);
+}
+
+absl::StatusOr<std::unique_ptr<ChainHost::Part>> ChainHost::Make(const v1::ChainStage& stage) const {
+  const ModelConfig& config = setup_.model->config();
+  const CpuOptions& cpu = setup_.options.engine.cpu;
+  const bool head = stage.stage() == 0, last = stage.stage() + 1 == stage.stages();
+  const BlockRange blocks = {stage.first_block(), stage.end_block()};
+  const ModelPart hosted = {{stage.hosted_first(), stage.hosted_end()}, stage.hosted_first() == 0};
+  if (stage.stage() >= stage.stages() || blocks.begin >= blocks.end || hosted.blocks.end > config.layers ||
+      !hosted.blocks.Contains(blocks) || head != (blocks.begin == 0) ||
+      last != (blocks.end == config.layers)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "stage ", stage.stage(), " of ", stage.stages(), " with blocks ", blocks.begin, " to ", blocks.end,
+        " out of ", hosted.blocks.begin, " to ", hosted.blocks.end, " of ", config.layers));
+  }
+  const DecodeOptions decode = DecodeOf(stage);
+  if (absl::Status status = CheckDecodeOptions(decode); !status.ok()) return status;
+  const BatchBounds bounds = {config.hidden, MaxRows(decode.limits.slots, decode.step_tokens),
+                              PageTable::PageLimit(PageTableOptionsOf(decode)), decode.page_tokens};
+  const cpu::KvShape shape = cpu::PartShape(config, blocks.count(), decode.page_tokens, bounds.pages, cpu.kv);
+  if (absl::Status status = CheckMemory(hosted, shape.bytes()); !status.ok()) return status;
+  auto cache = cpu::KvCache::Create(shape);
+  if (!cache.ok()) return cache.status();
+  auto part = std::make_unique<Part>();
+  part->spec = stage;
+  part->kv_bytes = shape.bytes();
+  part->weights = WeightsOf(hosted);
+  part->forward = std::make_unique<cpu::Forward>(part->weights, blocks, *std::move(cache), cpu::BestKernels(),
+                                                 cpu.threads, bounds.max_rows, decode.limits.slots);
+  const PassTarget target = {stage.successor(), stage.chain(), last ? 0 : stage.stage() + 1};
+  if (!(head && last)) {
+    part->own_outlet = std::make_unique<PassOutlet>(target, setup_.credentials, Broken(stage.chain()));
+    part->outlet = part->own_outlet.get();
+  }
+  if (head) {
+    part->returns = std::make_shared<Returns>(Broken(stage.chain()));
+  } else {
+    part->stage = std::make_unique<Stage>(std::move(part->forward), bounds, last, std::move(part->own_outlet),
+                                          Broken(stage.chain()));
+  }
+  return part;
+}
+
+absl::Status ChainHost::Start(uint64_t chain) {
+  const auto found = parts_.find(chain);
+  if (found == parts_.end()) return absl::NotFoundError(absl::StrCat("chain ", chain, " is not here"));
+  Part& part = *found->second;
+  if (part.outlet != nullptr) part.outlet->Open();
+  return part.spec.stage() == 0 ? StartHead(part) : absl::OkStatus();
+}
+
+absl::Status ChainHost::StartHead(Part& part) {
+  if (part.forward == nullptr) return absl::FailedPreconditionError("it has started before");
+  ChainBackendOptions backend;
+  backend.threads = setup_.options.engine.cpu.threads;
+  backend.micro_batches = setup_.options.pipeline.micro_batches;
+  backend.timeout = absl::Milliseconds(part.spec.timeout_ms());
+  auto engine = DecodeEngine::Create(
+      DecodeOf(part.spec), std::make_unique<ChainBackend>(backend, std::move(part.forward),
+                                                          std::move(part.own_outlet), part.returns));
+  if (!engine.ok()) return engine.status();
+  const uint64_t chain = part.spec.chain();
+  auto rank = setup_.make_rank(chain, *std::move(engine));
+  if (!rank.ok()) return rank.status();
+  part.rank = *std::move(rank);
+  part.rank->Start([this, chain](const absl::Status& status) {
+    setup_.on_broken(chain, absl::UnavailableError(absl::StrCat("the head's rank has ended: ",
+                                                                status.ok() ? "drained" : status.message())));
+  });
+  return absl::OkStatus();
+}
+
+void ChainHost::Drop(uint64_t chain) {
+  const auto found = parts_.find(chain);
+  if (found == parts_.end()) return;
+  const std::unique_ptr<Part> part = std::move(found->second);
+  parts_.erase(found);
+  // Wakes a step that waits for its results.
+  if (part->returns != nullptr) part->returns->OnLost(absl::UnavailableError("it was dropped"));
+  part->rank.reset();
+  setup_.service->Unregister(chain);
+}
+
+bool ChainHost::Leave(const std::string& reason) {
+  bool any = false;
+  for (const auto& [chain, part] : parts_) {
+    if (part->rank == nullptr) continue;
+    part->rank->Leave(reason);
+    any = true;
+  }
+  return any;
+}
+
+std::vector<v1::ChainStage> ChainHost::stages() const {
+  std::vector<v1::ChainStage> stages;
+  for (const auto& [chain, part] : parts_) stages.push_back(part->spec);
+  return stages;
+}
+
+}  // namespace bfio::worker

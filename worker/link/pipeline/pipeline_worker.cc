@@ -1,0 +1,265 @@
+#include "worker/link/pipeline/pipeline_worker.h"
+
+#include <deque>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "common/base/shutdown.h"
+#include "common/base/spdlog.h"
+#include "common/net/address.h"
+#include "common/net/channel.h"
+#include "common/net/exposure.h"
+#include "grpcpp/grpcpp.h"
+#include "worker/link/pipeline/chain_host.h"
+#include "worker/link/pipeline/pool_link.h"
+
+namespace bfio::worker {
+namespace {
+
+constexpr absl::Duration kTick = absl::Milliseconds(100);
+constexpr absl::Duration kConnectSlice = absl::Milliseconds(500);
+
+struct Broken {
+  uint64_t chain;
+  absl::Status why;
+};
+struct Ended {
+  absl::Status why;
+};
+using Event = std::variant<v1::PoolMessage, Broken, Ended>;
+
+// What has happened, for the one thread that acts. Bounded by what it is told of: a message or two per chain,
+// and the router's.
+class Mailbox {
+ public:
+  void Post(Event event) {
+    MutexLock lock(&mutex_);
+    events_.push_back(std::move(event));
+  }
+  std::deque<Event> TakeWithin(absl::Duration timeout) {
+    MutexLock lock(&mutex_);
+    const auto any = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !events_.empty(); };
+    mutex_.AwaitWithTimeout(absl::Condition(&any), timeout);
+    return std::exchange(events_, {});
+  }
+
+ private:
+  Mutex mutex_;
+  std::deque<Event> events_ ABSL_GUARDED_BY(mutex_);
+};
+
+// What servers of one chain must have in common.
+std::string SignatureOf(const WorkerOptions& options, const Model& model) {
+  const ModelConfig& config = model.config();
+  uint64_t first = 0;
+  // Random checkpoints of equal shapes differ in their numbers.
+  const TensorView& embedding = model.embedding();
+  const auto* const bytes = reinterpret_cast<const unsigned char*>(embedding.data);
+  for (int64_t i = 0; i < std::min<int64_t>(1024, embedding.bytes()); ++i)
+    first = first * 1099511628211 + bytes[i];
+  return absl::StrCat(FamilyName(config.family), ":", config.layers, "x", config.hidden, "x",
+                      config.intermediate, ":", config.heads, "/", config.kv_heads, "x", config.head_dim, ":",
+                      config.vocab, ":", static_cast<int>(options.engine.weights), "/",
+                      static_cast<int>(options.engine.cpu.kv), ":", options.engine.cpu.decode.page_tokens,
+                      "/", options.engine.cpu.decode.step_tokens, ":", absl::Hex(first));
+}
+
+class Member {
+ public:
+  Member(const WorkerOptions& options, std::shared_ptr<const Model> model, std::string address,
+         PassService* service, std::shared_ptr<grpc::Channel> router,
+         std::function<absl::StatusOr<std::unique_ptr<Rank>>(uint64_t, std::unique_ptr<Engine>)> make_rank)
+      : options_(options),
+        model_(std::move(model)),
+        bytes_(cpu::BytesOf(*model_, options_.engine.weights, options_.engine.cpu.kv)),
+        address_(std::move(address)),
+        host_({options_, model_, bytes_, service, ChannelCredentials(options_.pipeline.tls),
+               std::move(make_rank),
+               [this](uint64_t chain, const absl::Status& why) {
+                 mailbox_.Post(Broken{chain, why});
+               }}),
+        link_(std::move(router), {[this](v1::PoolMessage message) { mailbox_.Post(std::move(message)); },
+                                  [this](const absl::Status& why) { mailbox_.Post(Ended{why}); }}) {}
+
+  absl::Status Run() {
+    const absl::Time give_up = MonotonicNow() + options_.connect_timeout;
+    while (!ended_) {
+      if (ShutdownSignal::Requested() && !leaving_.has_value()) Leave();
+      if (leaving_.has_value() && MonotonicNow() >= *leaving_) break;
+      if (!joined_ && !leaving_.has_value() && MonotonicNow() >= next_try_) Join();
+      if (!ever_joined_ && MonotonicNow() >= give_up) {
+        return absl::UnavailableError(absl::StrCat("no router at ", options_.router, " for ",
+                                                   absl::FormatDuration(options_.connect_timeout)));
+      }
+      for (Event& event : mailbox_.TakeWithin(kTick)) {
+        if (absl::Status status = Handle(event); !status.ok()) return status;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  void Join() {
+    next_try_ = MonotonicNow() + kConnectSlice;
+    if (!link_.Open(kConnectSlice)) return;
+    joined_ = ever_joined_ = true;
+    v1::ServerMessage message;
+    v1::ServerHello* hello = message.mutable_hello();
+    hello->set_server_id(options_.worker_id);
+    hello->set_pipeline_address(address_);
+    hello->set_memory_bytes(static_cast<uint64_t>(options_.engine.memory_limit_bytes));
+    hello->set_blocks(static_cast<uint32_t>(model_->config().layers));
+    hello->set_block_bytes(static_cast<uint64_t>(bytes_.block));
+    hello->set_ends_bytes(static_cast<uint64_t>(bytes_.ends));
+    hello->set_kv_token_bytes(static_cast<uint64_t>(bytes_.kv_token));
+    hello->set_model(SignatureOf(options_, *model_));
+    hello->set_page_tokens(static_cast<uint32_t>(options_.engine.cpu.decode.page_tokens));
+    hello->set_max_positions(static_cast<uint64_t>(model_->config().max_positions));
+    hello->set_version(options_.version);
+    for (v1::ChainStage& stage : host_.stages()) *hello->add_stages() = std::move(stage);
+    link_.Send(message);
+  }
+
+  // The heads here are drained; whoever has none goes at once.
+  void Leave() {
+    spdlog::info("{}: leaving the pool of chains", options_.worker_id);
+    leaving_ = MonotonicNow() + (host_.Leave("signal") ? options_.drain_timeout : absl::ZeroDuration());
+  }
+
+  absl::Status Handle(Event& event) {
+    if (auto* message = std::get_if<v1::PoolMessage>(&event)) {
+      Obey(*message);
+    } else if (auto* broken = std::get_if<Broken>(&event)) {
+      OnBroken(*broken);
+    } else {
+      link_.Close();
+      joined_ = false;
+      const absl::Status& why = std::get<Ended>(event).why;
+      if (absl::IsInvalidArgument(why) || absl::IsFailedPrecondition(why) || absl::IsUnimplemented(why) ||
+          absl::IsPermissionDenied(why)) {
+        return absl::Status(why.code(), absl::StrCat("the router at ", options_.router,
+                                                     " refuses this server: ", why.message()));
+      }
+      spdlog::warn("{}: stream to the pool lost: {}", options_.worker_id, why.ToString());
+    }
+    return absl::OkStatus();
+  }
+
+  void Obey(const v1::PoolMessage& message) {
+    if (message.has_stage()) {
+      const uint64_t chain = message.stage().chain();
+      const absl::Status loaded = host_.Load(message.stage());
+      if (!loaded.ok()) spdlog::error("chain {}: {}", chain, loaded.ToString());
+      v1::ServerMessage reply;
+      reply.mutable_ready()->set_chain(chain);
+      reply.mutable_ready()->set_error(loaded.ok() ? "" : std::string(loaded.message()));
+      link_.Send(reply);
+    } else if (message.has_start()) {
+      const absl::Status started = host_.Start(message.start().chain());
+      if (!started.ok()) OnBroken({message.start().chain(), started});
+    } else if (message.has_drop()) {
+      spdlog::warn("chain {}: ends: {}", message.drop().chain(), message.drop().reason());
+      host_.Drop(message.drop().chain());
+    }
+  }
+
+  void OnBroken(const Broken& broken) {
+    if (!host_.Has(broken.chain)) return;
+    spdlog::warn("chain {}: broken: {}", broken.chain, std::string(broken.why.message()));
+    host_.Drop(broken.chain);
+    v1::ServerMessage message;
+    message.mutable_broken()->set_chain(broken.chain);
+    message.mutable_broken()->set_reason(std::string(broken.why.message()));
+    if (joined_) link_.Send(message);
+    // The last head has been drained.
+    if (leaving_.has_value() && host_.stages().empty()) ended_ = true;
+  }
+
+  const WorkerOptions& options_;
+  const std::shared_ptr<const Model> model_;
+  const cpu::ModelBytes bytes_;
+  const std::string address_;
+  // Outlives those who post.
+  Mailbox mailbox_;
+  ChainHost host_;
+  PoolLink link_;
+  bool joined_ = false;
+  bool ever_joined_ = false;
+  bool ended_ = false;
+  absl::Time next_try_ = absl::InfinitePast();
+  // Until when, once a signal has come.
+  std::optional<absl::Time> leaving_;
+};
+
+}  // namespace
+
+absl::Status CheckPipelineOptions(const WorkerOptions& options) {
+  const PipelineOptions& pipeline = options.pipeline;
+  if (pipeline.listen.empty()) return absl::OkStatus();
+  const auto address = ParseAddress(pipeline.listen, /*port_may_be_0=*/true);
+  if (!address.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--pipeline_listen: ", address.status().message()));
+  }
+  if (!pipeline.address.empty()) {
+    if (auto other = ParseAddress(pipeline.address); !other.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("--pipeline_address: ", other.status().message()));
+    }
+  }
+  if (options.engine.name != "cpu" || options.engine.cpu.share_mlp) {
+    return absl::InvalidArgumentError(
+        "--pipeline_listen: chains are served by --engine=cpu with --mlp=replicated alone");
+  }
+  if (options.ranks_per_process != 1) {
+    return absl::InvalidArgumentError("--pipeline_listen: a server of chains has --ranks_per_process=1");
+  }
+  if (options.engine.memory_limit_bytes <= 0) {
+    return absl::InvalidArgumentError("--pipeline_listen needs --memory_limit_mb: what this server may fill");
+  }
+  if (pipeline.micro_batches < 1 || pipeline.micro_batches > kMaxInFlight) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--micro_batches must be in 1..", kMaxInFlight, ", not ", pipeline.micro_batches));
+  }
+  for (const TlsEnd end : {TlsEnd::kServer, TlsEnd::kClient}) {
+    if (absl::Status status = CheckTlsFiles(pipeline.tls, "pipeline_tls", end); !status.ok()) return status;
+  }
+  if (pipeline.insecure) return absl::OkStatus();
+  return CheckExposure(*address, {"pipeline_listen", "pipeline_tls", "--pipeline_tls_ca",
+                                  pipeline.tls.enabled(), !pipeline.tls.ca.empty()});
+}
+
+absl::Status RunPipelineWorker(
+    const WorkerOptions& options, std::shared_ptr<grpc::Channel> router,
+    std::function<absl::StatusOr<std::unique_ptr<Rank>>(uint64_t chain, std::unique_ptr<Engine>)> make_rank) {
+  auto model = LoadModel(options.engine.model);
+  if (!model.ok()) {
+    return absl::Status(model.status().code(), absl::StrCat("--model: ", model.status().message()));
+  }
+  auto address = ParseAddress(options.pipeline.listen, /*port_may_be_0=*/true);
+  PassService service;
+  grpc::ServerBuilder builder;
+  ConfigureServer(builder);
+  builder.SetMaxReceiveMessageSize(kMaxPassBytes);
+  int port = 0;
+  builder.AddListeningPort(address->ToString(), ServerCredentials(options.pipeline.tls), &port);
+  builder.RegisterService(&service);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  if (server == nullptr || port == 0) {
+    return absl::UnavailableError(absl::StrCat("--pipeline_listen: cannot listen on ", address->ToString()));
+  }
+  address->port = static_cast<uint16_t>(port);
+  const std::string reached =
+      options.pipeline.address.empty() ? address->ToString() : options.pipeline.address;
+  spdlog::info("{}: chains come in at {}", options.worker_id, reached);
+  absl::Status status;
+  {
+    Member member(options, *std::move(model), reached, &service, std::move(router), std::move(make_rank));
+    status = member.Run();
+  }
+  server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
+  return status;
+}
+
+}  // namespace bfio::worker
