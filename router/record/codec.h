@@ -70,6 +70,7 @@ struct OwnedReport {
   core::StepReport report;
   std::vector<core::RequestId> finished;
   std::vector<core::RequestId> rejected;
+  std::vector<core::RequestId> preempted;
   std::vector<core::CompletionHint> hints;
 };
 absl::Status FromLog(const v1::LoggedReport& report, core::RequestId base, OwnedReport& out);

@@ -94,7 +94,7 @@ absl::Status WorkerIn(const v1::LoggedState::Worker& from, core::RequestId base,
   return check.status();
 }
 
-absl::Status RestIn(const v1::LoggedState::Rest& rest, core::SchedulerState& state) {
+absl::Status RestIn(const v1::LoggedState::Rest& rest, core::RequestId base, core::SchedulerState& state) {
   state.service.last_served = rest.last_served();
   state.open = rest.open();
   state.reported_step = rest.reported_step();
@@ -107,11 +107,13 @@ absl::Status RestIn(const v1::LoggedState::Rest& rest, core::SchedulerState& sta
   state.totals.drift_tokens = rest.drift_tokens();
   state.totals.unknown_ids = rest.unknown_ids();
   state.totals.policy_violations = rest.policy_violations();
+  state.totals.preempted = rest.preempted();
+  if (rest.has_holder()) state.holder = IdIn(rest.holder(), base);
   Check check;
   for (const int64_t step : {state.reported_step, state.planned_step, state.decided_step, state.epoch_base})
     check.In("step", step, 0, kMaxStep);
   for (const int64_t count : {rest.plans(), rest.policy_calls(), rest.late_plans(), rest.drift_tokens(),
-                              rest.unknown_ids(), rest.policy_violations()})
+                              rest.unknown_ids(), rest.policy_violations(), rest.preempted()})
     check.In("count", count, 0, kMaxCount);
   return check.Real("last_served", rest.last_served(), -1e300, 1e300).status();
 }
@@ -131,7 +133,15 @@ absl::StatusOr<core::SchedulerOptions> FromLog(const v1::LoggedOptions& options)
   out.max_waiting = options.max_waiting();
   out.window = options.window();
   out.report_delay_steps = options.report_delay_steps();
+  out.admission.kind = static_cast<core::KvGateOptions::Kind>(options.admission());
+  out.admission.confidence = options.admission_confidence();
+  out.admission.alpha = options.admission_alpha();
+  if (options.hold_after_steps() != 0) out.hold_after_steps = options.hold_after_steps();
   absl::Status status = Check()
+                            .In("admission", options.admission(), 0, 2)
+                            .Real("admission_confidence", out.admission.confidence, 0.0, 1 - 1e-15)
+                            .Real("admission_alpha", out.admission.alpha, 0.0, 1.0)
+                            .In("hold_after_steps", out.hold_after_steps, 1, kMaxCount)
                             .In("max_waiting", out.max_waiting, 0, kMaxCount)
                             .In("window", out.window, 0, kMaxCount)
                             .In("report_delay_steps", out.report_delay_steps, 0, 1 << 20)
@@ -220,7 +230,7 @@ absl::StatusOr<core::SchedulerState> FromLog(const v1::LoggedState& state, core:
     if (!status.ok()) return status;
     out.service.tenants.push_back({tenant.tenant(), tenant.served()});
   }
-  status = RestIn(state.rest(), out);
+  status = RestIn(state.rest(), base, out);
   if (!status.ok()) return status;
   return out;
 }
@@ -261,6 +271,7 @@ absl::Status FromLog(const v1::LoggedReport& report, core::RequestId base, Owned
   out.rank = report.rank();
   out.finished = IdsIn(report.finished(), base);
   out.rejected = IdsIn(report.rejected(), base);
+  out.preempted = IdsIn(report.preempted(), base);
   out.hints.clear();
   const std::vector<core::RequestId> ids = IdsIn(report.hint_ids(), base);
   for (int i = 0; i < report.hint_ids_size(); ++i) {
@@ -276,6 +287,7 @@ absl::Status FromLog(const v1::LoggedReport& report, core::RequestId base, Owned
   out.report.group_idle = report.group_idle();
   out.report.finished = out.finished;
   out.report.rejected = out.rejected;
+  out.report.preempted = out.preempted;
   out.report.hints = out.hints;
   return absl::OkStatus();
 }

@@ -64,11 +64,15 @@ void IdsOut(absl::Span<const core::RequestId> ids, core::RequestId base, IdField
 }
 
 void ToLog(const core::SchedulerOptions& options, v1::LoggedOptions& out) {
-  const auto& [mode, max_waiting, window, report_delay_steps] = options;
+  const auto& [mode, max_waiting, window, report_delay_steps, admission, hold_after_steps] = options;
   out.set_lockstep(mode == core::PlanMode::kLockstep);
   out.set_max_waiting(max_waiting);
   out.set_window(window);
   out.set_report_delay_steps(report_delay_steps);
+  out.set_admission(static_cast<int32_t>(admission.kind));
+  out.set_admission_confidence(admission.confidence);
+  out.set_admission_alpha(admission.alpha);
+  out.set_hold_after_steps(hold_after_steps);
 }
 
 void ToLog(const PolicySetting& setting, v1::LoggedPolicy& out) {
@@ -117,7 +121,7 @@ void ToLog(absl::Span<const core::EpochMember> members, core::RequestId base, v1
 
 void ToLog(core::WorkerIndex rank, const core::StepReport& report, bool with_hints, core::RequestId base,
            v1::LoggedReport& out) {
-  const auto& [step, applied_plan, load_tokens, finished, rejected, hints, group_idle] = report;
+  const auto& [step, applied_plan, load_tokens, finished, rejected, preempted, hints, group_idle] = report;
   out.set_rank(rank);
   out.set_step(step);
   out.set_applied_behind(
@@ -125,6 +129,7 @@ void ToLog(core::WorkerIndex rank, const core::StepReport& report, bool with_hin
   out.set_load_tokens(load_tokens);
   IdsOut(finished, base, *out.mutable_finished());
   IdsOut(rejected, base, *out.mutable_rejected());
+  IdsOut(preempted, base, *out.mutable_preempted());
   out.set_group_idle(group_idle);
   if (with_hints) HintsOut(hints, base, out);
 }
@@ -148,7 +153,7 @@ void ToLog(const core::Plan& plan, core::RequestId base, v1::LoggedPlan& out) {
 
 void ToLog(const core::SchedulerState& state, core::RequestId base,
            const std::function<void(const v1::DecisionRecord&)>& take) {
-  const auto& [workers, waiting, service, open, reported_step, planned_step, decided_step, epoch_base,
+  const auto& [workers, waiting, service, open, reported_step, planned_step, decided_step, epoch_base, holder,
                totals] = state;
   for (const core::SchedulerState::Worker& worker : workers) {
     v1::DecisionRecord record;
@@ -179,13 +184,16 @@ void ToLog(const core::SchedulerState& state, core::RequestId base,
   rest.set_planned_step(planned_step);
   rest.set_decided_step(decided_step);
   rest.set_epoch_base(epoch_base);
-  const auto& [plans, policy_calls, late_plans, drift_tokens, unknown_ids, policy_violations] = totals;
+  const auto& [plans, policy_calls, late_plans, drift_tokens, unknown_ids, policy_violations, preempted] =
+      totals;
   rest.set_plans(plans);
   rest.set_policy_calls(policy_calls);
   rest.set_late_plans(late_plans);
   rest.set_drift_tokens(drift_tokens);
   rest.set_unknown_ids(unknown_ids);
   rest.set_policy_violations(policy_violations);
+  rest.set_preempted(preempted);
+  if (holder) rest.set_holder(IdOut(*holder, base));
   take(record);
 }
 

@@ -164,6 +164,13 @@ absl::Status ConvertReport(const v1::StepReport& report, ReportView& view) {
       return absl::InvalidArgumentError("a request is both rejected and finished");
     }
   }
+  view.preempted.assign(report.preempted().begin(), report.preempted().end());
+  for (const core::RequestId id : view.preempted) {
+    if (std::find(view.finished.begin(), view.finished.end(), id) != view.finished.end() ||
+        std::find(view.rejected.begin(), view.rejected.end(), id) != view.rejected.end()) {
+      return absl::InvalidArgumentError("a request is both preempted and finished or rejected");
+    }
+  }
   view.hints.clear();
   for (int i = 0; i < report.completion_hints_size(); ++i) {
     // A guess that is no probability is none; it is not worth a worker's place in the group.
@@ -175,6 +182,7 @@ absl::Status ConvertReport(const v1::StepReport& report, ReportView& view) {
   view.core.load_tokens = static_cast<int64_t>(report.load_tokens());
   view.core.finished = view.finished;
   view.core.rejected = view.rejected;
+  view.core.preempted = view.preempted;
   view.core.hints = view.hints;
   view.core.group_idle = report.group_idle();
   return absl::OkStatus();

@@ -31,6 +31,7 @@ struct ReportView {
   std::vector<core::RequestId> finished;
   // Assignments to place again, and those that can never run.
   std::vector<core::RequestId> rejected;
+  std::vector<core::RequestId> preempted;
   std::vector<core::CompletionHint> hints;
 };
 // INVALID_ARGUMENT when the packed fields contradict each other. The returned spans point into `view`.

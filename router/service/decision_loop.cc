@@ -22,6 +22,8 @@ core::SchedulerOptions CoreOptions(const RouterOptions& options) {
   core.plan_mode = options.plan_mode;
   core.max_waiting = options.max_waiting;
   core.window = options.window > 0 ? options.window : options.max_waiting;
+  core.admission = options.admission;
+  core.hold_after_steps = options.admission_hold;
   return core;
 }
 
@@ -368,7 +370,9 @@ void DecisionLoop::SendPlan(const core::Plan& plan) {
       record->placed = now_;
       latencies_.OnPlaced(now_ - record->accepted);
     }
-    *plan_messages_[placement.worker].mutable_plan()->add_assignments() = record->Assignment();
+    v1::Assignment& assignment = *plan_messages_[placement.worker].mutable_plan()->add_assignments();
+    assignment = record->Assignment();
+    assignment.set_kv_on_demand(options_.admission.kind != core::KvGateOptions::Kind::kNone);
     if (spdlog::should_log(spdlog::level::debug)) {
       spdlog::debug("request {}: placed on rank {} for step {}, after {} steps in the pool",
                     record->LogName(), placement.worker, plan.apply_step, placement.wait_steps);

@@ -108,6 +108,8 @@ class DecisionLoop final : private Group::Listener {
   void Deliver(RequestRecord& record, absl::Span<const uint32_t> tokens);
   void FinishRequests(core::WorkerIndex rank, const v1::StepReport& report);
   void OnRejections(core::WorkerIndex rank, const v1::StepReport& report);
+  // Puts what the worker had no KV for back at the front of the pool.
+  void OnPreempted(core::WorkerIndex rank, const v1::StepReport& report);
   // What the worker says its steps cost and draw.
   void TakeFigures(Member& member, const v1::StepReport& report);
   // Tells the scheduler what the workers of the present epoch cost, where that changes anything.

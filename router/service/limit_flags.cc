@@ -24,6 +24,16 @@ ABSL_FLAG(double, max_waiting_kv, 64,
           "KV tokens that waiting requests may come to need, in multiples of what the group has; beyond it "
           "clients get RESOURCE_EXHAUSTED; 0: any number");
 ABSL_FLAG(
+    std::string, admission, "none",
+    "who may enter a worker's KV: none (a request reserves its prompt and max_new_tokens), kv_feasible "
+    "(while memory holds to every end, by what --lookahead predicts), protection:alpha=A (while the share "
+    "1 - A of it is not exceeded)");
+ABSL_FLAG(double, admission_confidence, 0.99,
+          "kv_feasible: probability that a worker's KV suffices for all that it runs, from 0.5 to below 1");
+ABSL_FLAG(
+    uint32_t, admission_hold, 64,
+    "steps after which a waiting request that fits nowhere has a worker take nobody else until it fits");
+ABSL_FLAG(
     std::string, tenant_limits, "",
     "TENANT:rps=N,tps=N,concurrent=N;...: requests and tokens per second and requests at a time of a tenant; "
     "* for each tenant that is not named");
@@ -51,12 +61,18 @@ absl::Status ReadLimitFlags(RouterOptions& options) {
   const uint32_t replays = absl::GetFlag(FLAGS_max_replays);
   const uint32_t stream_kb = absl::GetFlag(FLAGS_stream_buffer_kb);
   const uint32_t waiting_mb = absl::GetFlag(FLAGS_max_waiting_mb);
+  options.admission_hold = absl::GetFlag(FLAGS_admission_hold);
+  const auto admission =
+      core::ParseKvGate(absl::GetFlag(FLAGS_admission), absl::GetFlag(FLAGS_admission_confidence));
+  if (!admission.ok()) return admission.status();
+  options.admission = *admission;
   options.resume_timeout = absl::GetFlag(FLAGS_resume_timeout);
   options.restart_settle = absl::GetFlag(FLAGS_restart_settle);
   options.stream.timeout = absl::GetFlag(FLAGS_slow_reader_timeout);
   for (const absl::Status& status :
        {CheckRange("replay_budget_mb", budget_mb, 0, 1 << 20),
         CheckRange("replay_request_kb", request_kb, 0, 1 << 20), CheckRange("max_replays", replays, 0, 1000),
+        CheckRange("admission_hold", absl::GetFlag(FLAGS_admission_hold), 1, 1 << 30),
         CheckRange("stream_buffer_kb", stream_kb, 1, 1 << 20),
         CheckRange("max_waiting_mb", waiting_mb, 1, 1 << 20),
         CheckTime("resume_timeout", options.resume_timeout),

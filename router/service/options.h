@@ -63,6 +63,10 @@ struct RouterOptions {
   // Plans balance the times of workers that say that they are slower or faster than others
   // (router/core/decide/worker_speeds.h), instead of their tokens.
   bool worker_speeds = true;
+  // Who may enter which worker's KV memory (router/core/admission/kv_gate.h), and after how many steps a
+  // request that fits nowhere holds a worker.
+  core::KvGateOptions admission;
+  int64_t admission_hold = core::kHoldAfterSteps;
   // Requests from the front of the pool that a policy sees; 0: all.
   int64_t window = 0;
   core::PlanMode plan_mode = core::PlanMode::kPipelined;

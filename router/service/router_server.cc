@@ -42,6 +42,7 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
   if (!policy.ok()) return policy.status();
   auto lookahead = core::MakeLookahead(options.lookahead);
   if (!lookahead.ok()) return lookahead.status();
+  if (absl::Status status = core::CheckKvGate(options.admission, **lookahead); !status.ok()) return status;
   std::unique_ptr<record::LogSink> log;
   if (!options.decision_log.empty()) {
     auto writer = record::LogWriter::Open({options.decision_log, options.decision_log_bytes});

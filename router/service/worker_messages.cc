@@ -71,6 +71,7 @@ void DecisionLoop::OnStepReport(Member& member, const v1::StepReport& report) {
   DeliverTokens(rank, report);
   FinishRequests(rank, report);
   OnRejections(rank, report);
+  OnPreempted(rank, report);
   TakeFigures(member, report);
   recorder_.OnReport(rank, report, now_);
   stall_deadline_ = now_ + 2 * options_.step_timeout;
@@ -195,6 +196,28 @@ void DecisionLoop::OnRejections(core::WorkerIndex rank, const v1::StepReport& re
       SetRetryDelay(status, kUnavailableRetry);
     }
     Fail(*record, status);
+  }
+}
+
+void DecisionLoop::OnPreempted(core::WorkerIndex rank, const v1::StepReport& report) {
+  // Youngest first, each to the front: the oldest ends up first.
+  for (const uint64_t handle : report.preempted()) {
+    RequestRecord* record = requests_.Find(handle);
+    if (record == nullptr || record->rank != rank || scheduler_.core().Knows(handle)) continue;
+    record->rank.reset();
+    totals_.set_preempted(totals_.preempted() + 1);
+    if (record->delivered >= record->request.max_new_tokens()) {
+      Complete(*record, v1::FINISH_REASON_LENGTH);
+    } else if (record->forgotten) {
+      absl::Status status = absl::UnavailableError(
+          "the request's worker ran out of KV memory, and it was too large to be kept for another");
+      SetRetryDelay(status, kUnavailableRetry);
+      Fail(*record, status);
+    } else {
+      core::RequestSpec spec = record->Spec();
+      if (record->delivered > 0) spec.priority += BegunBonus();
+      scheduler_.Requeue(spec);
+    }
   }
 }
 

@@ -9,10 +9,13 @@
 // looked at.
 #include <benchmark/benchmark.h>
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "common/base/rng.h"
+#include "router/core/admission/kv_gate.h"
+#include "router/core/lookahead/lookahead.h"
 #include "router/core/policy/policy.h"
 
 namespace bfio::core {
@@ -71,7 +74,78 @@ void BM_Decide(benchmark::State& state, const char* name, const char* objective)
       benchmark::Counter(pairs, benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
 }
 
+// A group whose KV is short, at 43 requests a worker: what kv_feasible takes to say who fits where, and
+// bf_io_auto to decide by it. Lengths are geometric with a mean of 250, learnt.
+struct KvCase {
+  explicit KvCase(int workers, int waiting) : lookahead(*MakeLookahead("survival")) {
+    Rng rng(9);
+    residents.resize(static_cast<size_t>(workers));
+    for (auto& of : residents) {
+      for (int i = 0; i < 43; ++i) {
+        Resident resident;
+        resident.id = ++id;
+        resident.prefill_tokens = 1 + static_cast<int64_t>(rng.Gamma(0.8) * 1'200);
+        resident.first_step = 1'000 - static_cast<int64_t>(rng.Below(400));
+        resident.max_new_tokens = 1'000;
+        resident.group = lookahead->GroupOf(0, resident.prefill_tokens);
+        of.push_back(resident);
+        const auto length = 1 + static_cast<int64_t>(rng.Gamma(1) * 250);
+        lookahead->Observe(resident, {}, 0, length, true);
+      }
+    }
+    for (int i = 0; i < 256; ++i) lookahead->Advance();
+    pool = MakeCase(workers, waiting, rng);
+    for (WaitingView& request : pool.waiting) request.max_new_tokens = 1'000;
+    for (size_t g = 0; g < residents.size(); ++g) {
+      KvGate::Worker worker;
+      worker.residents = residents[g];
+      worker.time = {1'000, 1'001};
+      for (const Resident& resident : residents[g])
+        worker.load_tokens += resident.prefill_tokens + 1'001 - resident.first_step;
+      worker.kv_tokens = worker.load_tokens + static_cast<int64_t>(rng.Below(6'000));
+      gate_workers.push_back(worker);
+      pool.workers[g] = {worker.load_tokens, 43, kBatch - 43, 0, worker.kv_tokens};
+    }
+  }
+
+  std::unique_ptr<Lookahead> lookahead;
+  RequestId id = 0;
+  std::vector<std::vector<Resident>> residents;
+  Case pool;
+  std::vector<KvGate::Worker> gate_workers;
+};
+
+void BM_Kv(benchmark::State& state, bool decide) {
+  KvCase of(static_cast<int>(state.range(0)), static_cast<int>(state.range(1)));
+  KvGate gate(*ParseKvGate("kv_feasible", 0.99));
+  const auto policy = *MakePolicy("bf_io_auto", {});
+  Snapshot snapshot;
+  snapshot.step = state.range(1) / 5;
+  snapshot.workers = of.pool.workers;
+  snapshot.waiting = of.pool.waiting;
+  snapshot.kv = gate.Look(*of.lookahead, of.gate_workers, absl::MakeSpan(of.pool.waiting));
+  std::vector<Assignment> plan;
+  for (auto _ : state) {
+    if (decide) {
+      plan.clear();
+      policy->Decide(snapshot, plan);
+      benchmark::DoNotOptimize(plan.data());
+    } else {
+      snapshot.kv = gate.Look(*of.lookahead, of.gate_workers, absl::MakeSpan(of.pool.waiting));
+      benchmark::DoNotOptimize(snapshot.kv.room.data());
+    }
+  }
+  state.counters["placed"] = static_cast<double>(plan.size());
+}
+
 void RegisterAll() {
+  for (const bool decide : {false, true}) {
+    benchmark::RegisterBenchmark(decide ? "KvFeasible/decide" : "KvFeasible/look", BM_Kv, decide)
+        ->Args({16, 128})
+        ->Args({256, 1024})
+        ->ArgNames({"G", "waiting"})
+        ->Unit(benchmark::kMicrosecond);
+  }
   const auto add = [](const char* policy, const char* objective) {
     const std::string name =
         std::string("Decide/") + policy + (policy == std::string("bf_io") ? "/" : "") + objective;

@@ -205,5 +205,54 @@ TEST(Overload, WhatTheWorkersCannotHoldIsRefusedAtTheDoor) {
   for (auto& call : calls) call->context.TryCancel();
 }
 
+// Tokens of 24 requests at once, by request, on workers with KV for three or four that reserve all they may
+// make. `ends_early`: nobody knows where a request ends but the engine.
+std::vector<std::vector<uint32_t>> TokensOfACrowd(const std::vector<std::string>& router_flags,
+                                                  bool ends_early, v1::RequestTotals& totals) {
+  ClusterOptions options;
+  options.router_flags = router_flags;
+  options.worker_flags = {"--c=0.0002", "--tl=0", "--slots=16", "--kv_tokens=600",
+                          ends_early ? "--eos_probability=0.02" : "--eos_probability=0"};
+  Cluster cluster(options);
+  std::vector<std::vector<uint32_t>> tokens(24);
+  if (!cluster.ok()) return tokens;
+  std::vector<std::thread> clients;
+  for (uint32_t i = 0; i < tokens.size(); ++i) {
+    clients.emplace_back([&, i] {
+      v1::GenerateRequest request = SyntheticRequest(20 + i, 60 + 5 * i);
+      request.mutable_sampling()->set_seed(1000 + i);
+      request.set_ignore_eos(!ends_early);
+      const GenerateResult result = Generate(cluster.inference(), request);
+      EXPECT_TRUE(result.status.ok()) << result.status.error_message();
+      EXPECT_TRUE(result.contiguous);
+      EXPECT_EQ(result.finishes, 1);
+      tokens[i] = result.tokens;
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  totals = cluster.State().requests();
+  EXPECT_EQ(totals.completed(), 24u);
+  EXPECT_EQ(totals.tokens_lost() + totals.tokens_duplicated(), 0u);
+  cluster.StopCleanly();
+  return tokens;
+}
+
+TEST(Overload, WorkersThatRunOutOfKvPreemptAndNobodyMissesAToken) {
+  v1::RequestTotals reserved, watermark, foreseen;
+  const auto whole = TokensOfACrowd({}, false, reserved);
+  EXPECT_EQ(TokensOfACrowd({"--admission=protection:alpha=0"}, false, watermark), whole);
+  EXPECT_EQ(TokensOfACrowd({"--admission=kv_feasible", "--lookahead=max_tokens"}, false, foreseen), whole);
+  EXPECT_EQ(reserved.preempted(), 0u);
+  EXPECT_GT(watermark.preempted(), 0u) << "nothing was put to the test";
+  EXPECT_EQ(watermark.replays_refused(), 0u);
+  EXPECT_EQ(foreseen.preempted(), 0u);
+}
+
+TEST(Overload, AdmissionByLearntLengthsChangesNoToken) {
+  v1::RequestTotals reserved, learnt;
+  const auto whole = TokensOfACrowd({}, true, reserved);
+  EXPECT_EQ(TokensOfACrowd({"--admission=kv_feasible", "--lookahead=survival"}, true, learnt), whole);
+}
+
 }  // namespace
 }  // namespace bfio::testing

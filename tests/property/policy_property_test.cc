@@ -15,8 +15,23 @@ namespace {
 
 constexpr int kTrials = 20'000;
 
-// A snapshot; half of them with KV that binds, a third with priorities.
-PolicyCase RandomCase(Rng& rng) {
+// Room and needs at times to come; what is reserved already may be more than there is.
+void AddKv(Rng& rng, PolicyCase& to) {
+  const int32_t times = 1 + static_cast<int32_t>(rng.Below(4)), ways = 1 + static_cast<int32_t>(rng.Below(2));
+  const Snapshot view = to.View();
+  std::vector<int64_t> room, need;
+  for (size_t g = 0; g < view.workers.size(); ++g) {
+    for (int32_t i = 0; i < times * ways; ++i) room.push_back(static_cast<int64_t>(rng.Below(8'000)) - 500);
+  }
+  for (const WaitingView& request : view.waiting) {
+    for (int32_t i = 0; i < times * ways; ++i) {
+      need.push_back(rng.Below(5) == 0 ? 0 : request.prefill_tokens + static_cast<int64_t>(rng.Below(300)));
+    }
+  }
+  to.Kv(times, ways, room, need);
+}
+
+PolicyCase RandomCaseByReservation(Rng& rng) {
   PolicyCase result;
   const bool tight_kv = rng.Below(2) == 0, priorities = rng.Below(3) == 0;
   const int workers = 1 + static_cast<int>(rng.Below(6)), waiting = static_cast<int>(rng.Below(13));
@@ -52,6 +67,14 @@ PolicyCase RandomCase(Rng& rng) {
     }
   }
   return result.Ahead(horizon, load, curves, quiet);
+}
+
+// A snapshot; half of them with KV that binds, a third with priorities, a third with admission that looks
+// ahead.
+PolicyCase RandomCase(Rng& rng) {
+  PolicyCase result = RandomCaseByReservation(rng);
+  if (rng.Below(3) == 0) AddKv(rng, result);
+  return result;
 }
 
 struct Subject {

@@ -24,13 +24,19 @@ struct Stream {
 };
 
 // Steps the engine until it is idle, or `steps` steps.
-inline std::map<worker::Handle, Stream> RunSteps(worker::Engine& engine, int steps = 1 << 20) {
+inline std::map<worker::Handle, Stream> RunSteps(worker::Engine& engine, int steps = 1 << 20,
+                                                 std::vector<worker::Handle>* preempted = nullptr) {
   std::map<worker::Handle, Stream> streams;
   worker::StepOutput out;
   for (int step = 0; step < steps && engine.active() > 0; ++step) {
     const absl::Status status = engine.Step(out);
     EXPECT_TRUE(status.ok()) << status;
     if (!status.ok()) return streams;
+    if (preempted != nullptr) {
+      preempted->insert(preempted->end(), out.preempted.begin(), out.preempted.end());
+    } else {
+      EXPECT_TRUE(out.preempted.empty());
+    }
     for (size_t i = 0; i < out.tokens.size(); ++i) {
       Stream& stream = streams[out.tokens[i].handle];
       stream.tokens.push_back(out.tokens[i].id);
@@ -91,11 +97,14 @@ struct ScheduleShape {
   int64_t max_prompt = 40;
   int64_t max_output = 24;
   int requests = 24;
+  // Share of the placements whose KV is reserved as it grows; and how many of these were preempted.
+  double on_demand = 0;
+  int* preemptions = nullptr;
 };
 
 // Runs random requests, each alone on an engine of `make` and then all on another, where they come and go at
-// random, some are cancelled and some of those replayed. Expects equal tokens, bit-equal log-probabilities
-// and equal ends. Returns how many requests were compared to their ends.
+// random, some are cancelled and some of those replayed, as are those that are preempted. Expects equal
+// tokens, bit-equal log-probabilities and equal ends. Returns how many requests were compared to their ends.
 inline int RunSchedule(uint64_t seed, const std::function<std::unique_ptr<worker::Engine>()>& make,
                        const ScheduleShape& shape) {
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
@@ -127,7 +136,9 @@ inline int RunSchedule(uint64_t seed, const std::function<std::unique_ptr<worker
     for (uint64_t tries = rng.Below(3); tries > 0 && !waiting.empty(); --tries) {
       Life& life = lives[waiting.back()];
       life.handle = next_handle++;
-      const absl::Status status = engine->Admit(Replay(life.request, life.handle, life.got.tokens));
+      worker::SequenceRequest placed = Replay(life.request, life.handle, life.got.tokens);
+      placed.kv_on_demand = shape.on_demand > 0 && rng.Uniform() < shape.on_demand;
+      const absl::Status status = engine->Admit(placed);
       if (absl::IsResourceExhausted(status)) break;
       EXPECT_TRUE(status.ok()) << status;
       if (!status.ok()) return compared;
@@ -141,7 +152,18 @@ inline int RunSchedule(uint64_t seed, const std::function<std::unique_ptr<worker
       if (rng.Below(2) == 0) waiting.insert(waiting.begin(), running[victim]);
       running.erase(running.begin() + static_cast<ptrdiff_t>(victim));
     }
-    const auto streams = RunSteps(*engine, 1);
+    std::vector<worker::Handle> preempted;
+    const auto streams = RunSteps(*engine, 1, shape.preemptions != nullptr ? &preempted : nullptr);
+    for (const worker::Handle handle : preempted) {
+      EXPECT_EQ(streams.count(handle), 0u) << "a token of a request that was taken out";
+      const auto who =
+          std::find_if(running.begin(), running.end(), [&](size_t i) { return lives[i].handle == handle; });
+      EXPECT_NE(who, running.end());
+      if (who == running.end()) return compared;
+      waiting.push_back(*who);
+      running.erase(who);
+      ++*shape.preemptions;
+    }
     for (const auto& [handle, stream] : streams) {
       const auto who =
           std::find_if(running.begin(), running.end(), [&](size_t i) { return lives[i].handle == handle; });

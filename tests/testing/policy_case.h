@@ -74,7 +74,20 @@ class PolicyCase {
     return *this;
   }
 
-  Snapshot View() const { return {kStep, workers_, waiting_, 0, {horizon_, load_, quiet_, curves_}}; }
+  // Admission that looks ahead: `room` by worker, `need` by request, `times` * `ways` entries a row.
+  PolicyCase& Kv(int32_t times, int32_t ways, const std::vector<int64_t>& room,
+                 const std::vector<int64_t>& need) {
+    times_ = times;
+    ways_ = ways;
+    room_ = room;
+    need_ = need;
+    for (size_t i = 0; i < waiting_.size(); ++i) waiting_[i].kv_need = static_cast<int32_t>(i);
+    return *this;
+  }
+
+  Snapshot View() const {
+    return {kStep, workers_, waiting_, 0, {horizon_, load_, quiet_, curves_}, {times_, ways_, room_, need_}};
+  }
 
   // By waiting index: the worker it goes to, or -1.
   std::vector<int32_t> Decide(Policy& policy) const {
@@ -96,6 +109,8 @@ class PolicyCase {
   std::vector<WaitingView> waiting_;
   int32_t horizon_ = 0;
   std::vector<double> load_, quiet_, curves_;
+  int32_t times_ = 0, ways_ = 0;
+  std::vector<int64_t> room_, need_;
 };
 
 }  // namespace bfio::core

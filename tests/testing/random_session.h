@@ -1,5 +1,5 @@
 // A random session of a scheduler: arrivals, cancellations, losses of workers, adoptions, refusals,
-// late reports.
+// preemptions, late reports.
 //
 // Purpose: drives anything with core::Scheduler's methods (a Scheduler, one that records, two at once)
 // against a trivial model of the workers, so that tests of logs and states meet every kind of event. The same
@@ -98,16 +98,19 @@ class RandomSession {
     plans_.clear();
     step_ = 0;
     const std::vector<core::RequestId> displaced = scheduler_.OpenEpoch(members);
-    for (auto it = displaced.rbegin(); it != displaced.rend(); ++it) {
-      Request& request = requests_.at(*it);
-      const int64_t made = std::min(request.made, request.spec.max_new_tokens - 1);
-      request.made = 0;
-      request.spec.prefill_tokens += made;
-      request.spec.generated_tokens += made;
-      request.spec.max_new_tokens -= made;
-      request.output = std::max<int64_t>(1, request.output - made);
-      if (rng_.Below(10) > 0) scheduler_.Requeue(request.spec);
-    }
+    for (auto it = displaced.rbegin(); it != displaced.rend(); ++it) PutBack(*it);
+  }
+
+  // To the front of the pool with what it has made, if anybody still wants it.
+  void PutBack(core::RequestId id) {
+    Request& request = requests_.at(id);
+    const int64_t made = std::min(request.made, request.spec.max_new_tokens - 1);
+    request.made = 0;
+    request.spec.prefill_tokens += made;
+    request.spec.generated_tokens += made;
+    request.spec.max_new_tokens -= made;
+    request.output = std::max<int64_t>(1, request.output - made);
+    if (rng_.Below(10) > 0) scheduler_.Requeue(request.spec);
   }
 
   // The worker comes with a request of another router.
@@ -152,7 +155,8 @@ class RandomSession {
 
   void Step() {
     ++step_;
-    std::vector<std::vector<core::RequestId>> finished(workers_.size()), rejected(workers_.size());
+    std::vector<std::vector<core::RequestId>> finished(workers_.size()), rejected(workers_.size()),
+        preempted(workers_.size());
     std::vector<std::vector<core::CompletionHint>> hints(workers_.size());
     std::vector<core::StepReport> reports(workers_.size());
     bool idle = true;
@@ -162,6 +166,11 @@ class RandomSession {
       Apply(g, report, rejected[g]);
       auto& running = workers_[g].running;
       for (auto it = running.begin(); it != running.end();) {
+        if (rng_.Below(60) == 0) {
+          preempted[g].push_back(it->first);
+          it = running.erase(it);
+          continue;
+        }
         report.load_tokens += it->second.load++;
         ++requests_[it->first].made;
         if (--it->second.remaining <= 0) {
@@ -183,9 +192,12 @@ class RandomSession {
       const size_t g = (first + i) % workers_.size();
       reports[g].finished = finished[g];
       reports[g].rejected = rejected[g];
+      reports[g].preempted = preempted[g];
       reports[g].hints = hints[g];
       reports[g].group_idle = idle;
-      (void)scheduler_.OnReport(static_cast<core::WorkerIndex>(g), reports[g]);
+      if (scheduler_.OnReport(static_cast<core::WorkerIndex>(g), reports[g]).ok()) {
+        for (const core::RequestId id : preempted[g]) PutBack(id);
+      }
       if (rng_.Below(40) == 0) (void)scheduler_.OnReport(static_cast<core::WorkerIndex>(g), reports[g]);
       if (!idle && i + 1 < workers_.size() && rng_.Below(12) == 0) MakePlans(true);
     }

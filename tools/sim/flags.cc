@@ -54,6 +54,14 @@ ABSL_FLAG(
     std::string, drift, "growth",
     "how loads grow: growth, constant, speculative:DRAFT:PROBABILITY, throttled:SHARE, sequence:A,B,..");
 ABSL_FLAG(uint64_t, kv_tokens, 0, "KV tokens per worker; 0: no limit");
+ABSL_FLAG(
+    std::string, admission, "none",
+    "who may enter a worker's KV: none (a request reserves all it may come to hold), kv_feasible (while "
+    "memory holds to every end, by --lookahead), protection:alpha=A (while 1 - A of it is not exceeded)");
+ABSL_FLAG(double, admission_confidence, 0.99,
+          "kv_feasible: probability that a worker's KV suffices for all it runs, from 0.5 to below 1");
+ABSL_FLAG(uint32_t, admission_hold, 64,
+          "steps after which a waiting request that fits nowhere has a worker take nobody else");
 ABSL_FLAG(std::string, dispatch, "pool",
           "pool: requests wait in the router; instant: each goes to a worker's queue as it comes");
 ABSL_FLAG(std::string, plan_mode, "lockstep", "lockstep, or pipelined: a plan takes effect a step later");
@@ -135,6 +143,9 @@ absl::StatusOr<SimOptions> OptionsFromFlags() {
   options.workers = static_cast<int32_t>(absl::GetFlag(FLAGS_workers));
   options.batch = static_cast<int32_t>(absl::GetFlag(FLAGS_batch));
   options.kv_tokens = static_cast<int64_t>(absl::GetFlag(FLAGS_kv_tokens));
+  options.admission = absl::GetFlag(FLAGS_admission);
+  options.admission_confidence = absl::GetFlag(FLAGS_admission_confidence);
+  options.admission_hold = absl::GetFlag(FLAGS_admission_hold);
   options.max_new_tokens = absl::GetFlag(FLAGS_max_new_tokens);
   options.cost.c_s = absl::GetFlag(FLAGS_c);
   options.cost.tl_s_per_token = absl::GetFlag(FLAGS_tl);

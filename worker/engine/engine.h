@@ -56,6 +56,9 @@ struct SequenceRequest {
   // Larger is served first by a scheduler that goes by priority.
   int32_t priority = 0;
   Sampling sampling;
+  // False: room is reserved for its prompt and all it may make. True: for what it holds, a token more each
+  // step; when there is none left, requests of this kind are preempted (StepOutput::preempted).
+  bool kv_on_demand = false;
   // Index of the first token generated here: 0, or how many were delivered before a replay. The same request
   // gives the same tokens at the same indices wherever and whenever it runs.
   int64_t first_index = 0;
@@ -78,6 +81,12 @@ struct StepOutput {
   std::vector<Token> tokens;
   // Requests whose last token is in `tokens`; their KV is free when Step returns.
   std::vector<Finish> finished;
+  // Requests that were taken out before the step, since KV did not suffice for it: of those whose room grows
+  // on demand (SequenceRequest::kv_on_demand) the ones admitted last, as few as will do. They made no token
+  // in the step and are gone; whoever wants the rest of their tokens admits them anew, with what they have
+  // made as part of the prompt, and gets the same ones. Who was admitted first is never taken out by later
+  // ones, so the engine always goes on.
+  std::vector<Handle> preempted;
   // By tokens[i]: probability that the next token ends the sequence. Empty when the engine gives no hints.
   std::vector<float> completion_hints;
   // By tokens[i]: natural logarithm of the probability that the model gave this token, before temperature and
@@ -98,6 +107,7 @@ struct StepOutput {
   void Clear() {
     tokens.clear();
     finished.clear();
+    preempted.clear();
     completion_hints.clear();
     log_probabilities.clear();
     load_tokens = 0;
@@ -123,8 +133,8 @@ class Engine {
   virtual const EngineLimits& limits() const = 0;
 
   // Takes a request that starts in the next step. RESOURCE_EXHAUSTED: no slot or KV room now (room for prompt
-  // + output is reserved, so a running request never runs out); INVALID_ARGUMENT: it can never run here;
-  // ALREADY_EXISTS.
+  // + output is reserved, so a running request never runs out; with kv_on_demand, for the prompt);
+  // INVALID_ARGUMENT: it can never run here; ALREADY_EXISTS.
   virtual absl::Status Admit(const SequenceRequest& request) = 0;
 
   // Drops a request and frees its slot and KV. False when the handle is unknown.
@@ -138,11 +148,12 @@ class Engine {
   virtual bool together() const { return false; }
   // What ranks that step together must have in common; 0: nothing.
   virtual uint64_t signature() const { return 0; }
-  // Rows that the next step computes here, as requests stand now.
+  // Rows that the next step computes here. Takes out who has to go for it (StepOutput::preempted).
   virtual int64_t NextRows() { return 0; }
-  // Runs one step of the whole group; every rank calls it, with or without requests. When the peers fail
-  // (peers.status() is that error) nothing has happened: no token was made, and the same step may be made
-  // again with other peers, with the same outcome. Any other error means that the engine is broken for good.
+  // Runs one step of the whole group; every rank calls it, after NextRows, with or without requests. When the
+  // peers fail (peers.status() is that error) no token was made, and the same step may be made again with
+  // other peers, with the same outcome; requests that were taken out are gone. Any other error means that the
+  // engine is broken for good.
   virtual absl::Status StepTogether(StepPeers& peers, StepOutput& out);
 
   virtual int32_t active() const = 0;

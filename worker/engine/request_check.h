@@ -14,6 +14,11 @@ inline int64_t ReservedKvTokens(const SequenceRequest& request) {
   return request.prompt_length + request.max_new_tokens - 1;
 }
 
+// What is reserved for it when it is taken.
+inline int64_t FirstKvTokens(const SequenceRequest& request) {
+  return request.kv_on_demand ? request.prompt_length : ReservedKvTokens(request);
+}
+
 // INVALID_ARGUMENT, naming the field and the limit, when it can never run on an engine of these limits.
 absl::Status CheckRequest(const SequenceRequest& request, const EngineLimits& limits);
 

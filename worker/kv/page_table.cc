@@ -66,6 +66,20 @@ absl::StatusOr<SequenceIndex> PageTable::Admit(int64_t tokens) {
   return index;
 }
 
+absl::Status PageTable::Extend(SequenceIndex index, int64_t tokens) {
+  if (!InUse(index)) return Unknown(index);
+  Sequence& sequence = sequences_[index];
+  const int64_t more = tokens - sequence.reserved;
+  if (more <= 0) return absl::OkStatus();
+  if (more > free_tokens()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("needs ", more, " more KV tokens, ", free_tokens(), " are free"));
+  }
+  sequence.reserved = tokens;
+  stats_.reserved_tokens += more;
+  return absl::OkStatus();
+}
+
 absl::Status PageTable::Grow(SequenceIndex index, int64_t tokens) {
   if (!InUse(index)) return Unknown(index);
   Sequence& sequence = sequences_[index];

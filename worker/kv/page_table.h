@@ -1,7 +1,8 @@
 // The page table of a paged KV cache: which pages hold which sequence's tokens.
 //
 // Purpose: the host side of the cache, the same for CPU and GPU: no tensor in sight. A sequence reserves room
-// for all it may ever need when it is admitted, so a running one never runs out; pages are taken as it grows.
+// for all it may ever need when it is admitted, so a running one never runs out, or for less and extends its
+// reservation before it grows beyond; pages are taken as it grows.
 //
 // Capacity is counted in tokens, as the router counts it: it knows nothing of pages, and a request that fits
 // by its accounts must fit here. A sequence's last page may be part empty, so the pool has a page more per
@@ -9,7 +10,7 @@
 // reserved can always be served:
 //     sum of ceil(r / p)  <=  sum of floor(r / p) + sequences  <=  floor(capacity / p) + sequences.
 //
-// Costs: O(1) per page, and no memory is allocated after Admit. Pure; one thread.
+// Costs: O(1) per page, and no memory is allocated after Admit and Extend. Pure; one thread.
 #ifndef BFIO_WORKER_KV_PAGE_TABLE_H_
 #define BFIO_WORKER_KV_PAGE_TABLE_H_
 
@@ -61,6 +62,10 @@ class PageTable {
   // sequences are in use; INVALID_ARGUMENT when it can never be.
   absl::StatusOr<SequenceIndex> Admit(int64_t tokens);
 
+  // Raises the sequence's reservation to `tokens`, if that is more. RESOURCE_EXHAUSTED when so much is not
+  // free now; FAILED_PRECONDITION when nobody has that index.
+  absl::Status Extend(SequenceIndex sequence, int64_t tokens);
+
   // Makes room for the sequence's tokens [0, tokens); what it holds already stays. Never fails within the
   // reservation: OUT_OF_RANGE beyond it, FAILED_PRECONDITION when nobody has that index.
   absl::Status Grow(SequenceIndex sequence, int64_t tokens);
@@ -71,6 +76,7 @@ class PageTable {
   // Page of token t: pages(sequence)[t / page_tokens], at place t % page_tokens. Valid until the sequence
   // grows or ends. Empty when nobody has that index.
   absl::Span<const PageId> pages(SequenceIndex sequence) const;
+  int64_t reserved(SequenceIndex sequence) const { return sequences_[sequence].reserved; }
   // For which there is room.
   int64_t tokens(SequenceIndex sequence) const { return sequences_[sequence].tokens; }
 

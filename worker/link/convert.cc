@@ -123,6 +123,7 @@ void Fill(const StepReport& report, v1::WorkerMessage& out) {
     one->set_code(static_cast<uint32_t>(rejection.code));
     one->set_message(rejection.message);
   }
+  to->mutable_preempted()->Add(report.output.preempted.begin(), report.output.preempted.end());
   to->set_active_requests(static_cast<uint32_t>(report.active_requests));
   to->set_free_slots(static_cast<uint32_t>(report.free_slots));
   to->set_free_kv_tokens(static_cast<uint64_t>(report.free_kv_tokens));
@@ -158,6 +159,7 @@ SequenceRequest FromAssignment(const v1::Assignment& from) {
   if (sampling.has_top_p()) request.sampling.top_p = sampling.top_p();
   if (sampling.has_top_k()) request.sampling.top_k = static_cast<int32_t>(sampling.top_k());
   request.sampling.seed = sampling.seed();
+  request.kv_on_demand = from.kv_on_demand();
   request.first_index = from.first_index();
   return request;
 }

@@ -23,6 +23,8 @@ struct Standing {
   int64_t waiting_requests = 0;
   int64_t held_requests = 0;
   int64_t held_bytes = 0;
+  // Requests taken out in the step for want of KV.
+  int64_t preempted = 0;
 };
 
 class RankRecorder {

@@ -141,9 +141,10 @@ absl::Status StepLoop::RunSteps(const Inbox::Enter& enter, Barrier& barrier) {
     std::optional<StepRow> row;
     if (met.ok() && (options_.step_log != nullptr || options_.recorder != nullptr))
       row = RowOf(enter, report);
+    const auto preempted = static_cast<int64_t>(report.output.preempted.size());
     link_.Send(enter.stream, std::move(report));
     // After the report, which others wait for.
-    if (row) Record(*row);
+    if (row) Record(*row, preempted);
     if (!met.ok()) {
       // An epoch that was ended on purpose is no news.
       spdlog::log(enter.over.stop_requested() ? spdlog::level::debug : spdlog::level::warn,
@@ -250,15 +251,17 @@ absl::Status StepLoop::RunLocal(const Inbox::Enter& enter, Barrier& barrier, Ste
   report.free_slots = engine_->free_slots();
   report.free_kv_tokens = engine_->free_kv_tokens();
   held_.Take(report.output, MonotonicNow());
+  // The router has their tokens and places them anew, wherever that may be.
+  for (const Handle handle : report.output.preempted) held_.Drop(handle);
   due_.clear();
   return status;
 }
 
-void StepLoop::Record(const StepRow& row) {
+void StepLoop::Record(const StepRow& row, int64_t preempted) {
   if (options_.step_log != nullptr) options_.step_log->Append(row);
   if (options_.recorder == nullptr) return;
   options_.recorder->OnStep(row, {engine_->active(), engine_->free_kv_tokens(), inbox_.pending_assignments(),
-                                  static_cast<int64_t>(held_.size()), held_.bytes()});
+                                  static_cast<int64_t>(held_.size()), held_.bytes(), preempted});
 }
 
 StepRow StepLoop::RowOf(const Inbox::Enter& enter, const StepReport& report) const {

@@ -86,7 +86,7 @@ class StepLoop {
   absl::Status Meet(const Inbox::Enter& enter, Barrier& barrier, bool engine_ok, StepReport& report);
   // REQUIRES: the barrier has ended well, and the report is whole.
   // Tells the log and the recorder of a step whose report is out.
-  void Record(const StepRow& row);
+  void Record(const StepRow& row, int64_t preempted);
   StepRow RowOf(const Inbox::Enter& enter, const StepReport& report) const;
   Contribution ContributionOf(const StepReport& report) const;
 

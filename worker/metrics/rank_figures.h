@@ -54,6 +54,8 @@ struct RankFigures {
   uint64_t generated_tokens = 0;
   uint64_t prefill_tokens = 0;
   uint64_t finished_requests = 0;
+  // Taken out for want of KV.
+  uint64_t preempted_requests = 0;
   Distribution local_s{StepSeconds()};
   Distribution barrier_wait_s{StepSeconds()};
   Distribution gap_s{StepSeconds()};

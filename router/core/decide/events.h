@@ -59,6 +59,8 @@ struct StepReport {
   absl::Span<const RequestId> finished;
   // Assignments the worker refused; they go back to the front of the pool.
   absl::Span<const RequestId> rejected;
+  // Requests that the worker has taken out for want of KV, in this step, before they made a token in it.
+  absl::Span<const RequestId> preempted;
   // Of requests that go on, at most one each; empty where the engine gives none.
   absl::Span<const CompletionHint> hints;
   // No rank has an active request after this step.

@@ -12,7 +12,8 @@ Scheduler::Scheduler(const SchedulerOptions& options, std::unique_ptr<Policy> po
     : options_(options),
       policy_(std::move(policy)),
       lookahead_(lookahead != nullptr ? std::move(lookahead) : *MakeLookahead("none")),
-      residents_(lookahead_.get(), &service_) {}
+      residents_(lookahead_.get(), &service_),
+      gate_(options.admission) {}
 
 // --- the waiting pool ---
 

@@ -30,6 +30,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "router/core/admission/kv_gate.h"
 #include "router/core/decide/events.h"
 #include "router/core/decide/outlook_builder.h"
 #include "router/core/decide/residents.h"
@@ -53,6 +54,11 @@ struct SchedulerOptions {
   // Reports arrive this many steps late: every plan reaches that much further ahead, so that it is for a step
   // still to come. 0 in the router; the simulator asks what stale reports cost.
   int32_t report_delay_steps = 0;
+  // Who may enter which worker's KV memory (router/core/admission/kv_gate.h). REQUIRES: CheckKvGate is
+  // content with it and the lookahead.
+  KvGateOptions admission;
+  // After so many steps in the pool a request that fits nowhere holds a worker (policy/room.h). At least 1.
+  int64_t hold_after_steps = kHoldAfterSteps;
 };
 
 class Scheduler {
@@ -68,8 +74,9 @@ class Scheduler {
   // RESOURCE_EXHAUSTED when the pool is full; ALREADY_EXISTS when the id is known.
   absl::Status Enqueue(const RequestSpec& request);
 
-  // Puts a request whose worker was lost back, ahead of its priority class, whatever the pool's bound says.
-  // REQUIRES: the id is not known (OpenEpoch has just returned it as displaced).
+  // Puts a request whose worker was lost, or has preempted it, back, ahead of its priority class, whatever
+  // the pool's bound says. REQUIRES: the id is not known (OpenEpoch has just returned it as displaced, or
+  // OnReport has taken it off its worker).
   void Requeue(const RequestSpec& request);
 
   enum class CancelOutcome {
@@ -101,8 +108,9 @@ class Scheduler {
   // --- steps ---
 
   // Takes one rank's report. INVALID_ARGUMENT when it contradicts the state (unknown rank, a step that does
-  // not follow the rank's last one); the state is unchanged then. Finished or rejected ids that are not on
-  // that worker are ignored and counted.
+  // not follow the rank's last one); the state is unchanged then. Finished, rejected or preempted ids that
+  // are not on that worker are ignored and counted. Preempted ones are known no more: whoever has them puts
+  // them back with Requeue, with what they have made as part of their prompts.
   absl::Status OnReport(WorkerIndex worker, const StepReport& report);
 
   // Decides. Returns nothing when no plan is due: the epoch is closed, the plan for the target step is out
@@ -216,10 +224,13 @@ class Scheduler {
   // Forgets a placed request and takes it out of its worker's account and residents.
   void Remove(PlacedIterator it);
   void Acknowledge(WorkerIndex index, const StepReport& report);
+  void TakePreempted(WorkerIndex index, const StepReport& report);
   void TakeDrift(WorkerIndex index, int64_t step, int64_t tokens);
   void AdvanceReportedStep();
   void TakeHints(WorkerIndex index, const StepReport& report);
   void BuildViews(int64_t step);
+  // What admission says of the views and the window, for a plan for this step.
+  KvOutlook LookAtKv(int64_t step);
   // What of the pool a policy sees: never fewer requests than there are free slots, or slots would stay
   // empty. After BuildViews.
   absl::Span<WaitingView> Window() {
@@ -228,7 +239,14 @@ class Scheduler {
   absl::Status RestoreWorker(WorkerIndex index, const SchedulerState::Worker& from);
   void FillTenantExcess();
   Outlook BuildOutlook(int64_t step);
-  void DiscardViolations();
+  void DiscardViolations(const KvOutlook& kv);
+  // Where admission looks ahead: a request that has held a worker is placed as soon as it fits anywhere.
+  void ServeHolder(int64_t step, Plan& plan);
+  std::optional<RequestId> FindHolder(const Snapshot& snapshot);
+  // By views_ and kv_room_.
+  bool FitsNow(const WaitingView& request, WorkerIndex worker) const;
+  // Carries out `assignments_`.
+  void PlaceAll(int64_t step, Plan& plan);
   void Place(const Assignment& assignment, int64_t step, Plan& plan);
   void SendDrops(int64_t step, Plan& plan);
 
@@ -241,6 +259,7 @@ class Scheduler {
   std::vector<Worker> workers_;
   Residents residents_;
   OutlookBuilder outlook_;
+  KvGate gate_;
   // The waiting views name curves of an outlook.
   bool curves_set_ = false;
   bool open_ = false;
@@ -255,12 +274,16 @@ class Scheduler {
   int64_t epoch_base_ = 0;
   // The last step of this epoch that the policy was asked about.
   int64_t decided_step_ = 0;
+  // The request that holds a worker.
+  std::optional<RequestId> holder_;
   Totals totals_;
 
   // Scratch, kept to avoid allocation per step.
   std::vector<WorkerView> views_;
   std::vector<Assignment> assignments_;
   std::vector<char> taken_;
+  std::vector<KvGate::Worker> kv_workers_;
+  KvRoom kv_room_;
 };
 
 }  // namespace bfio::core

@@ -30,10 +30,13 @@ std::optional<Plan> Scheduler::MakePlan(bool force) {
   // work.
   if (idle && pool_.empty() && placed_.empty() && !HasDrops()) return std::nullopt;
 
+  Plan plan;
+  plan.apply_step = target;
   bool stopped_early = false;
   assignments_.clear();
+  if (!pool_.empty()) BuildViews(target);
+  if (holder_) ServeHolder(target, plan);
   if (!pool_.empty()) {
-    BuildViews(target);
     FillTenantExcess();
     Snapshot snapshot;
     snapshot.step = ClockAt(target);
@@ -41,22 +44,20 @@ std::optional<Plan> Scheduler::MakePlan(bool force) {
     snapshot.waiting = Window();
     snapshot.pool_size = pool_.size();
     snapshot.outlook = BuildOutlook(target);
+    snapshot.hold_after_steps = options_.hold_after_steps;
+    if (gate_.active()) snapshot.kv = LookAtKv(target);
+    if (gate_.active() && !holder_) holder_ = FindHolder(snapshot);
     decided_step_ = target;
     ++totals_.policy_calls;
     policy_->Decide(snapshot, assignments_);
     stopped_early = policy_->stopped_early();
-    DiscardViolations();
+    DiscardViolations(snapshot.kv);
   }
   // Waiting requests that fit nowhere must not make an idle group spin through empty steps.
   if (idle && assignments_.empty() && placed_.empty() && !HasDrops()) return std::nullopt;
 
-  Plan plan;
-  plan.apply_step = target;
   plan.stopped_early = stopped_early;
-  plan.placements.reserve(assignments_.size());
-  for (const Assignment& assignment : assignments_) Place(assignment, target, plan);
-  for (const Placement& placement : plan.placements) service_.OnLeft(placed_.at(placement.id).spec.tenant);
-  pool_.RemoveMany(assignments_);
+  PlaceAll(target, plan);
   SendDrops(target, plan);
   planned_step_ = target;
   ++totals_.plans;
@@ -73,12 +74,77 @@ void Scheduler::BuildViews(int64_t step) {
     view.load_tokens = std::max<int64_t>(0, w.base + w.inflight_base + view.active * step);
     view.free_slots = w.spec.accepts_new ? std::max(0, w.spec.slots - view.active) : 0;
     free_slots_ += view.free_slots;
-    view.free_kv_tokens = std::max<int64_t>(0, w.spec.kv_tokens - w.reserved_kv);
+    view.free_kv_tokens = w.spec.kv_tokens - w.reserved_kv;
+    if (!gate_.active()) view.free_kv_tokens = std::max<int64_t>(0, view.free_kv_tokens);
     view.total_kv_tokens = w.spec.kv_tokens;
     view.accepts_new = w.spec.accepts_new;
     view.time_per_token = w.spec.time_per_token;
     view.time_offset = w.spec.time_offset;
   }
+}
+
+void Scheduler::PlaceAll(int64_t step, Plan& plan) {
+  for (const Assignment& assignment : assignments_) Place(assignment, step, plan);
+  for (const Assignment& assignment : assignments_)
+    service_.OnLeft(pool_.views()[static_cast<size_t>(assignment.waiting_index)].tenant);
+  pool_.RemoveMany(assignments_);
+}
+
+// The policy would see an ordinary candidate again, and might prefer others to it for ever.
+void Scheduler::ServeHolder(int64_t step, Plan& plan) {
+  const absl::Span<const WaitingView> waiting = Window();
+  const auto it = std::find_if(waiting.begin(), waiting.end(),
+                               [&](const WaitingView& request) { return request.id == *holder_; });
+  if (it == waiting.end()) {  // cancelled, or pushed out of sight
+    holder_.reset();
+    return;
+  }
+  kv_room_.Reset(LookAtKv(step));
+  WorkerIndex best = -1;
+  for (WorkerIndex g = 0; g < num_workers(); ++g) {
+    if (FitsNow(*it, g) && (best < 0 || views_[g].free_kv_tokens > views_[best].free_kv_tokens)) best = g;
+  }
+  if (best < 0) return;
+  holder_.reset();
+  assignments_.push_back({static_cast<int32_t>(it - waiting.begin()), best});
+  PlaceAll(step, plan);
+  assignments_.clear();
+  BuildViews(step);
+}
+
+bool Scheduler::FitsNow(const WaitingView& request, WorkerIndex worker) const {
+  const WorkerView& view = views_[worker];
+  return view.free_slots > 0 &&
+         (request.kv_reserve_tokens <= view.free_kv_tokens || kv_room_.Fits(request.kv_need, worker));
+}
+
+// Who holds a worker by the rule of policy/room.h.
+std::optional<RequestId> Scheduler::FindHolder(const Snapshot& snapshot) {
+  kv_room_.Reset(snapshot.kv);
+  for (const WaitingView& request : snapshot.waiting) {
+    if (snapshot.step - request.enqueued_step < snapshot.hold_after_steps) continue;
+    bool fits = false, could = false;
+    for (WorkerIndex g = 0; g < num_workers() && !fits; ++g) {
+      fits = FitsNow(request, g);
+      could = could || (views_[g].free_slots > 0 && views_[g].total_kv_tokens >= request.kv_reserve_tokens);
+    }
+    if (!fits && could) return request.id;
+  }
+  return std::nullopt;
+}
+
+KvOutlook Scheduler::LookAtKv(int64_t step) {
+  kv_workers_.clear();
+  for (WorkerIndex g = 0; g < num_workers(); ++g) {
+    const Worker& w = workers_[g];
+    kv_workers_.push_back({residents_.Of(g),
+                           {w.last_step, step},
+                           w.spec.kv_tokens,
+                           views_[g].load_tokens,
+                           w.drift,
+                           views_[g].free_slots > 0});
+  }
+  return gate_.Look(*lookahead_, kv_workers_, Window());
 }
 
 void Scheduler::FillTenantExcess() {
@@ -116,17 +182,22 @@ Outlook Scheduler::BuildOutlook(int64_t step) {
   return outlook_.View();
 }
 
-void Scheduler::DiscardViolations() {
+void Scheduler::DiscardViolations(const KvOutlook& kv_outlook) {
   // A plan that over-fills a worker or names a request twice would corrupt the accounts of everybody.
   taken_.assign(static_cast<size_t>(pool_.size()), 0);
+  kv_room_.Reset(kv_outlook);
   const auto bad = [&](const Assignment& a) {
-    if (a.waiting_index < 0 || a.waiting_index >= pool_.size() || taken_[a.waiting_index]) return true;
+    const int64_t seen = static_cast<int64_t>(Window().size());
+    if (a.waiting_index < 0 || a.waiting_index >= seen || taken_[a.waiting_index]) return true;
     if (a.worker < 0 || a.worker >= num_workers()) return true;
     WorkerView& view = views_[a.worker];
-    const int64_t kv = pool_.views()[a.waiting_index].kv_reserve_tokens;
-    if (view.free_slots < 1 || view.free_kv_tokens < kv) return true;
+    const WaitingView& request = pool_.views()[a.waiting_index];
+    const int64_t kv = request.kv_reserve_tokens;
+    if (view.free_slots < 1) return true;
+    if (view.free_kv_tokens < kv && !kv_room_.Fits(request.kv_need, a.worker)) return true;
     --view.free_slots;
     view.free_kv_tokens -= kv;
+    kv_room_.Put(request.kv_need, a.worker, +1);
     taken_[a.waiting_index] = 1;
     return false;
   };

@@ -35,6 +35,7 @@ absl::Status Scheduler::OnReport(WorkerIndex index, const StepReport& report) {
     pool_.AddFront(placed.spec, placed.enqueued_step);
     service_.OnWaiting(placed.spec.tenant);
   }
+  TakePreempted(index, report);
   const int64_t own = worker.base + worker.active * report.step;
   if (report.load_tokens != own) TakeDrift(index, report.step, report.load_tokens - own);
   for (const RequestId id : report.finished) {
@@ -50,6 +51,17 @@ absl::Status Scheduler::OnReport(WorkerIndex index, const StepReport& report) {
   worker.idle = report.group_idle;
   if (report.step == reported_step_ + 1 && ++arrived_ == num_workers()) AdvanceReportedStep();
   return absl::OkStatus();
+}
+
+void Scheduler::TakePreempted(WorkerIndex index, const StepReport& report) {
+  for (const RequestId id : report.preempted) {
+    const auto it = FindOn(index, id);
+    if (it == placed_.end()) continue;
+    // It lived through the step before this one; whether it would have ended in this one nobody knows.
+    residents_.Settle(index, it->second.index, report.step - 1);
+    Remove(it);
+    ++totals_.preempted;
+  }
 }
 
 // In its first step a request counts its prompt, whatever its growth: it has no share.

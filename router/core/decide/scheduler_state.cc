@@ -39,6 +39,7 @@ SchedulerState Scheduler::Save() const {
   state.planned_step = planned_step_;
   state.decided_step = decided_step_;
   state.epoch_base = epoch_base_;
+  state.holder = holder_;
   state.totals = totals_;
   return state;
 }
@@ -71,6 +72,7 @@ absl::Status Scheduler::Restore(const SchedulerState& state) {
   epoch_base_ = state.epoch_base;
   arrived_ = static_cast<int32_t>(std::count_if(
       workers_.begin(), workers_.end(), [&](const Worker& w) { return w.last_step > reported_step_; }));
+  holder_ = state.holder;
   totals_ = state.totals;
   return absl::OkStatus();
 }

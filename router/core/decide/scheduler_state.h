@@ -8,6 +8,7 @@
 #define BFIO_ROUTER_CORE_DECIDE_SCHEDULER_STATE_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "router/core/decide/events.h"
@@ -27,6 +28,8 @@ struct SchedulerTotals {
   int64_t unknown_ids = 0;
   // Assignments of a policy that broke its contract and were not carried out; 0 unless a policy has a bug.
   int64_t policy_violations = 0;
+  // Requests that workers took out for want of KV.
+  int64_t preempted = 0;
 };
 
 struct SchedulerState {
@@ -80,6 +83,8 @@ struct SchedulerState {
   int64_t decided_step = 0;
   // Steps of earlier epochs.
   int64_t epoch_base = 0;
+  // Holds a worker, where admission looks ahead.
+  std::optional<RequestId> holder;
   SchedulerTotals totals;
 };
 

@@ -50,4 +50,16 @@ void FixedLengthLookahead::Curve(const WaitingView& request, absl::Span<double> 
   for (int64_t h = 0; h < static_cast<int64_t>(row.size()); ++h) row[h] = h == 0 || h < length ? 1 : 0;
 }
 
+int64_t FixedLengthLookahead::Stay(const Resident& resident, const PlanTime& time, absl::Span<const int64_t>,
+                                   absl::Span<double> alive) const {
+  std::fill(alive.begin(), alive.end(), 1);
+  return std::max<int64_t>(0, Stay(resident, StandingOf(resident, time)));
+}
+
+int64_t FixedLengthLookahead::Stay(const WaitingView& request, absl::Span<const int64_t>,
+                                   absl::Span<double> alive) {
+  std::fill(alive.begin(), alive.end(), 1);
+  return Length(request);
+}
+
 }  // namespace bfio::core

@@ -25,6 +25,10 @@ class FixedLengthLookahead final : public Lookahead {
                absl::Span<double> quiet) override;
   uint64_t CurveKey(const WaitingView& request, int32_t horizon) override;
   void Curve(const WaitingView& request, absl::Span<double> row) override;
+  int64_t Stay(const Resident& resident, const PlanTime& time, absl::Span<const int64_t> steps,
+               absl::Span<double> alive) const override;
+  int64_t Stay(const WaitingView& request, absl::Span<const int64_t> steps,
+               absl::Span<double> alive) override;
 
  private:
   // Steps from the plan's step on that the resident stays; 0 or less: gone by then.

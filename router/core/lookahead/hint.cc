@@ -104,4 +104,14 @@ void HintLookahead::Curve(const WaitingView& request, absl::Span<double> row) {
   ModelCurve(model_, request, row);
 }
 
+int64_t HintLookahead::Stay(const Resident& resident, const PlanTime& time, absl::Span<const int64_t> steps,
+                            absl::Span<double> alive) const {
+  return ModelStay(model_, resident, time, steps, alive);
+}
+
+int64_t HintLookahead::Stay(const WaitingView& request, absl::Span<const int64_t> steps,
+                            absl::Span<double> alive) {
+  return ModelStay(model_, request, steps, alive);
+}
+
 }  // namespace bfio::core

@@ -97,7 +97,7 @@ class Lookahead {
   // The name it is registered under.
   virtual absl::string_view name() const = 0;
 
-  // False: it knows nothing, Project and Curve must not be called.
+  // False: it knows nothing, Project, Curve and Stay must not be called.
   virtual bool predicts() const { return true; }
   // Whether it wants Observe, and Hint.
   virtual bool learns() const { return false; }
@@ -131,6 +131,15 @@ class Lookahead {
 
   // Probability that a request started at the plan's step is active h steps on; row[0] = 1.
   virtual void Curve(const WaitingView& request, absl::Span<double> row) = 0;
+
+  // How long a resident, or a request started at the plan's step, may stay: returns the steps from the plan's
+  // step on after which it is gone for certain (0: it is gone by then), and fills alive[k] with the
+  // probability that it is active `steps[k]` steps after the plan's, for every steps[k] below that. What no
+  // table reaches is never called less likely than it is held to be. REQUIRES: `steps` ascend from 0.
+  virtual int64_t Stay(const Resident& resident, const PlanTime& time, absl::Span<const int64_t> steps,
+                       absl::Span<double> alive) const = 0;
+  virtual int64_t Stay(const WaitingView& request, absl::Span<const int64_t> steps,
+                       absl::Span<double> alive) = 0;
 };
 
 // Settings every lookahead may read; each ignores what does not concern it.

@@ -19,6 +19,11 @@ class NoLookahead final : public Lookahead {
   }
   uint64_t CurveKey(const WaitingView&, int32_t) override { return 0; }
   void Curve(const WaitingView&, absl::Span<double>) override {}
+  int64_t Stay(const Resident&, const PlanTime&, absl::Span<const int64_t>,
+               absl::Span<double>) const override {
+    return 0;
+  }
+  int64_t Stay(const WaitingView&, absl::Span<const int64_t>, absl::Span<double>) override { return 0; }
 };
 
 using Made = std::unique_ptr<Lookahead>;

@@ -32,6 +32,16 @@ void SurvivalLookahead::Curve(const WaitingView& request, absl::Span<double> row
   ModelCurve(model_, request, row);
 }
 
+int64_t SurvivalLookahead::Stay(const Resident& resident, const PlanTime& time,
+                                absl::Span<const int64_t> steps, absl::Span<double> alive) const {
+  return ModelStay(model_, resident, time, steps, alive);
+}
+
+int64_t SurvivalLookahead::Stay(const WaitingView& request, absl::Span<const int64_t> steps,
+                                absl::Span<double> alive) {
+  return ModelStay(model_, request, steps, alive);
+}
+
 uint64_t ModelCurveKey(SurvivalModel& model, const WaitingView& request, int32_t horizon) {
   const auto cap =
       static_cast<uint64_t>(std::clamp<int64_t>(request.max_new_tokens, 1, int64_t{horizon} + 1));
@@ -44,6 +54,27 @@ void ModelCurve(SurvivalModel& model, const WaitingView& request, absl::Span<dou
   for (int64_t h = 0; h < static_cast<int64_t>(row.size()); ++h) {
     row[h] = h == 0 ? 1 : h < request.max_new_tokens ? known[h] / known[0] : 0;
   }
+}
+
+int64_t ModelStay(const SurvivalModel& model, const Resident& resident, const PlanTime& time,
+                  absl::Span<const int64_t> steps, absl::Span<double> alive) {
+  const Standing standing = StandingOf(resident, time);
+  if (resident.dropped || standing.room <= 0) return 0;
+  const SurvivalTable& table = model.Table(resident.group);
+  const int64_t ahead = standing.plan_age - standing.known_age;
+  for (size_t k = 0; k < steps.size() && steps[k] < standing.room; ++k) {
+    alive[k] = table.Stay(standing.known_age, ahead + steps[k]);
+  }
+  return standing.room;
+}
+
+int64_t ModelStay(SurvivalModel& model, const WaitingView& request, absl::Span<const int64_t> steps,
+                  absl::Span<double> alive) {
+  const SurvivalTable& table = model.Table(GroupOf(model, request));
+  for (size_t k = 0; k < steps.size() && steps[k] < request.max_new_tokens; ++k) {
+    alive[k] = table.Stay(request.generated_tokens, steps[k]);
+  }
+  return request.max_new_tokens;
 }
 
 }  // namespace bfio::core

@@ -30,6 +30,10 @@ class SurvivalLookahead final : public Lookahead {
                absl::Span<double> quiet) override;
   uint64_t CurveKey(const WaitingView& request, int32_t horizon) override;
   void Curve(const WaitingView& request, absl::Span<double> row) override;
+  int64_t Stay(const Resident& resident, const PlanTime& time, absl::Span<const int64_t> steps,
+               absl::Span<double> alive) const override;
+  int64_t Stay(const WaitingView& request, absl::Span<const int64_t> steps,
+               absl::Span<double> alive) override;
 
   const SurvivalModel& model() const { return model_; }
 
@@ -38,9 +42,14 @@ class SurvivalLookahead final : public Lookahead {
   Accumulator sum_;
 };
 
-// Key and curve by a model, for every lookahead that has one. The key packs group, cap and age.
+// Key, curve and stay by a model, for every lookahead that has one. The key packs group, cap and age.
 uint64_t ModelCurveKey(SurvivalModel& model, const WaitingView& request, int32_t horizon);
 void ModelCurve(SurvivalModel& model, const WaitingView& request, absl::Span<double> row);
+// Lookahead::Stay by a model.
+int64_t ModelStay(const SurvivalModel& model, const Resident& resident, const PlanTime& time,
+                  absl::Span<const int64_t> steps, absl::Span<double> alive);
+int64_t ModelStay(SurvivalModel& model, const WaitingView& request, absl::Span<const int64_t> steps,
+                  absl::Span<double> alive);
 
 }  // namespace bfio::core
 

@@ -27,6 +27,12 @@ class SurvivalTable {
 
   static constexpr int64_t kReach = kMaxHorizonSteps + 192;
 
+  // P(length > age + ahead | length > age), or more where the table does not reach.
+  double Stay(int64_t age, int64_t ahead) const {
+    const int64_t from = std::min(age, limit_);
+    return survival_[std::min(from + ahead, limit_ + kReach)] / survival_[from];
+  }
+
   static constexpr int64_t kMostAhead = 128;
   // Steps from what is known of a request to the plan's step, as far as the table reaches; more than two are
   // rare.

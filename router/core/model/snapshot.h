@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "absl/types/span.h"
+#include "router/core/model/kv_room.h"
 #include "router/core/model/request.h"
 
 namespace bfio::core {
@@ -23,7 +24,7 @@ struct WorkerView {
   int32_t active = 0;
   // cap[g]: requests this worker can still take; 0 when it drains.
   int32_t free_slots = 0;
-  // KV tokens not reserved by anybody.
+  // KV tokens not reserved by anybody. Negative where admission has let in more than could run to the end.
   int64_t free_kv_tokens = 0;
   // KV tokens in all; what free_kv_tokens grows to when the worker is empty.
   int64_t total_kv_tokens = std::numeric_limits<int64_t>::max();
@@ -39,7 +40,7 @@ struct WaitingView {
   RequestId id = 0;
   // s, the load the request adds in its first step, in tokens.
   int64_t prefill_tokens = 0;
-  // KV tokens that must be free on a worker for it to take the request.
+  // KV tokens it may come to need: a worker with so many free can take it whatever Snapshot::kv says.
   int64_t kv_reserve_tokens = 0;
   // Step at which the request entered the pool; Snapshot::step minus this is its waiting age in steps.
   int64_t enqueued_step = 0;
@@ -53,6 +54,8 @@ struct WaitingView {
   double tenant_excess_tokens = 0;
   // Row of Outlook::curves that tells how long it may run; 0 when there is no outlook.
   int32_t curve = 0;
+  // Row of Snapshot::kv.need.
+  int32_t kv_need = 0;
 };
 
 // What the lookahead expects of the steps after the plan's, h = 1 .. H (router/core/lookahead fills it).
@@ -70,6 +73,11 @@ struct Outlook {
   absl::Span<const double> curves;
 };
 
+// Steps a request must have waited before it may hold a worker (policy/room.h): long enough that ordinary
+// turnover usually makes room by itself (mean output lengths of public traces are 60 to 250 tokens), short
+// against any deadline.
+inline constexpr int64_t kHoldAfterSteps = 64;
+
 struct Snapshot {
   // The step the plan will be applied at.
   int64_t step = 0;
@@ -80,6 +88,10 @@ struct Snapshot {
   // How many wait in all; `waiting` shows the first of them. 0: as many as it shows.
   int64_t pool_size = 0;
   Outlook outlook;
+  // Where admission is not by reservation: the other way for a request to fit a worker.
+  KvOutlook kv;
+  // After so many steps in the pool a request that fits nowhere holds a worker.
+  int64_t hold_after_steps = kHoldAfterSteps;
 };
 
 // Request snapshot.waiting[waiting_index] goes to worker `worker`.

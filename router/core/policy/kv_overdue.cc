@@ -32,7 +32,7 @@ void PlaceKvOverdue(const Snapshot& snapshot, Room& room, std::vector<Assignment
   const int32_t waiting = static_cast<int32_t>(snapshot.waiting.size());
   for (int32_t i = 0; i < waiting && room.slots_left() > 0; ++i) {
     const WaitingView& request = snapshot.waiting[i];
-    if (snapshot.step - request.enqueued_step < kHoldAfterSteps) continue;
+    if (snapshot.step - request.enqueued_step < snapshot.hold_after_steps) continue;
     if (LeastKvLeft(room, largest, all - request.kv_reserve_tokens) >= request.kv_reserve_tokens) continue;
     const WorkerIndex worker =
         LeastKey(room, request, [](const WorkerView& view) { return view.load_tokens; });

@@ -12,9 +12,9 @@
 
 namespace bfio::core {
 
-// Places every request that has waited kHoldAfterSteps, fits some worker with a free slot, and may lack KV on
-// one of them when its other slots are filled: oldest first, on the least loaded worker it fits. Appends to
-// `plan` and marks it in `placed` (by waiting index). Cost: O(pool + G for each overdue request).
+// Places every request that has waited Snapshot::hold_after_steps, fits some worker with a free slot, and may
+// lack KV on one of them when its other slots are filled: oldest first, on the least loaded worker it fits.
+// Appends to `plan` and marks it in `placed` (by waiting index). Cost: O(pool + G for each overdue request).
 void PlaceKvOverdue(const Snapshot& snapshot, Room& room, std::vector<Assignment>& plan,
                     std::vector<char>& placed);
 

@@ -5,7 +5,7 @@
 // Contract of Decide, for every policy:
 //   - each waiting index is used at most once;
 //   - worker g gets at most free_slots requests, and the sum of their kv_reserve_tokens is at most
-//     free_kv_tokens;
+//     free_kv_tokens, or they fit by Snapshot::kv;
 //   - work conservation: no request is left waiting while some worker could still take it (slot and KV),
 //     except the one worker that an overdue request holds because it fits nowhere (room.h has the rule). When
 //     KV does not bind, exactly U = min(|waiting|, sum of free slots) requests are assigned (BF-IO paper,

@@ -1,12 +1,15 @@
 // What room the workers have left while a plan is being made, and the rule that keeps KV from starving
 // anybody.
 //
+// A request fits a worker that has a slot, and either so much KV unreserved as it may come to need, or room
+// for it at every time to come as admission sees it (model/kv_room.h).
+//
 // The rule, the same for every policy. A request that fits no worker now (slots are free, KV is not) is
 // passed over, so that small requests do not wait behind it. But the oldest such request that has waited
-// kHoldAfterSteps steps *holds* a worker: of the workers with a free slot and KV enough in all, the one with
-// most free KV (ties: lowest index) takes nobody at this step. A held worker only drains, so the most free KV
-// among those does not shrink from one step to the next, and grows until the request fits; then it is an
-// ordinary candidate.
+// Snapshot::hold_after_steps *holds* a worker: of the workers with a free slot and KV enough in all, the one
+// with most unreserved KV (ties: lowest index) takes nobody at this step. A held worker only drains, so the
+// most unreserved KV among those does not shrink from one step to the next, and grows until the request fits,
+// when the last of its residents has ended at the latest; then it is an ordinary candidate.
 //
 // Ownership: borrows nothing; kept by a policy and reused between decisions.
 //
@@ -20,11 +23,6 @@
 #include "router/core/model/snapshot.h"
 
 namespace bfio::core {
-
-// Steps a request must have waited before it may hold a worker: long enough that ordinary turnover usually
-// makes room by itself (mean output lengths of public traces are 60 to 250 tokens), short against any
-// deadline.
-inline constexpr int64_t kHoldAfterSteps = 64;
 
 // A pick that found nobody.
 inline constexpr WorkerIndex kNoWorker = -1;
@@ -41,19 +39,27 @@ class Room {
   int64_t slots_left() const { return slots_left_; }
 
   bool Fits(const WaitingView& request, WorkerIndex worker) const {
-    return workers_[worker].free_slots > 0 && request.kv_reserve_tokens <= workers_[worker].free_kv_tokens;
+    return workers_[worker].free_slots > 0 && (request.kv_reserve_tokens <= workers_[worker].free_kv_tokens ||
+                                               kv_.Fits(request.kv_need, worker));
   }
+
+  // What is left for needs that are not reservations; valid until the next Take.
+  KvOutlook kv() const { return kv_.Left(); }
 
   // REQUIRES: Fits.
   void Take(const WaitingView& request, WorkerIndex worker);
 
  private:
   void HoldForOverdue(const Snapshot& snapshot);
+  // Where memory is what is short, most slots cannot be taken by anybody: searches need not look at them.
+  void CloseUselessSlots(const Snapshot& snapshot);
+  bool FitsSomewhere(const WaitingView& request) const;
   // Of the workers with a free slot and so much KV in all, the one with most free KV; kNoWorker if there is
   // none.
   WorkerIndex MostFreeThatCouldHold(int64_t kv_tokens) const;
 
   std::vector<WorkerView> workers_;
+  KvRoom kv_;
   int64_t slots_left_ = 0;
 };
 

@@ -37,8 +37,10 @@ void FillInstance(const Snapshot& snapshot, const Room& room, int32_t horizon, I
     item.kv_reserve = request.kv_reserve_tokens;
     item.priority = request.priority;
     item.curve = request.curve;
+    item.kv_need = request.kv_need;
     instance.items[i] = item;
   }
+  instance.kv = room.kv();
   const Outlook& outlook = snapshot.outlook;
   instance.target_load = 0;
   instance.target_ahead.clear();

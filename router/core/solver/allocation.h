@@ -22,6 +22,7 @@ class Allocation {
     worker_of_ = &worker_of;
     worker_of.assign(instance.items.size(), kUnassigned);
     room_.assign(instance.workers.begin(), instance.workers.end());
+    kv_.Reset(instance.kv);
     slots_left_ = instance.TotalSlots();
   }
 
@@ -40,7 +41,14 @@ class Allocation {
   int64_t slots_left() const { return slots_left_; }
 
   bool Fits(int32_t item, int32_t worker) const {
-    return slots(worker) > 0 && this->item(item).kv_reserve <= kv(worker);
+    return slots(worker) > 0 && (this->item(item).kv_reserve <= kv(worker) ||
+                                 (!kv_.empty() && kv_.Fits(this->item(item).kv_need, worker)));
+  }
+
+  // Whether `worker` could have `coming` for its `leaving`, as far as KV goes.
+  bool KvFitsInstead(int32_t coming, int32_t leaving, int32_t worker) const {
+    return item(coming).kv_reserve <= kv(worker) + item(leaving).kv_reserve ||
+           (!kv_.empty() && kv_.FitsInstead(item(coming).kv_need, item(leaving).kv_need, worker));
   }
 
   // REQUIRES: Fits(item, worker), and the item waits.
@@ -53,6 +61,7 @@ class Allocation {
   void Put(int32_t item, int32_t worker, int32_t sign) {
     room_[worker].load += sign * this->item(item).LoadOn(worker);
     room_[worker].kv_tokens -= sign * this->item(item).kv_reserve;
+    if (!kv_.empty()) kv_.Put(this->item(item).kv_need, worker, sign);
     room_[worker].slots -= sign;
     slots_left_ -= sign;
     (*worker_of_)[item] = sign > 0 ? worker : kUnassigned;
@@ -62,6 +71,7 @@ class Allocation {
   std::vector<int32_t>* worker_of_ = nullptr;
   // Load so far, slots and KV left.
   std::vector<SolverWorker> room_;
+  KvRoom kv_;
   int64_t slots_left_ = 0;
 };
 

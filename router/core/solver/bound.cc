@@ -42,7 +42,7 @@ double BestOfPool(const Instance& instance, Pricing& pricing, const PoolIndex& i
 bool MayStayFree(const Instance& instance) {
   int64_t kv = 0;
   for (const SolverItem& item : instance.items) kv += item.kv_reserve;
-  return instance.Target() < instance.TotalSlots() ||
+  return instance.Target() < instance.TotalSlots() || !instance.kv.empty() ||
          std::any_of(instance.workers.begin(), instance.workers.end(),
                      [&](const SolverWorker& worker) { return worker.kv_tokens < kv; });
 }

@@ -26,8 +26,8 @@ void Improvement::Load(const SquareObjective& objective, const Allocation& alloc
   for (int32_t i = 0; i < allocation.items(); ++i) {
     const SolverItem& item = allocation.item(i);
     auto& list = allocation.WorkerOf(i) == kUnassigned ? waiting_ : admitted_;
-    list.push_back({static_cast<double>(item.load), objective.AdmitCost(item), item.kv_reserve, item.priority,
-                    i, item.home, static_cast<double>(item.credit)});
+    list.push_back({static_cast<double>(item.load), objective.AdmitCost(item), item.priority, i, item.home,
+                    static_cast<double>(item.credit)});
   }
 }
 
@@ -45,14 +45,14 @@ bool Improvement::Round() {
 bool Improvement::Swap(Entry& admitted) {
   if (!run_->Spend(static_cast<int64_t>(waiting_.size()))) return false;
   const int32_t g = allocation_->WorkerOf(admitted.item);
-  const int64_t kv_room = allocation_->kv(g) + admitted.kv_reserve;
   const double load = admitted.LoadOn(g);
   const auto price = objective_->Single(g);
   double best_gain = -kLeastGain;
   Entry* best = nullptr;
   for (Entry& candidate : waiting_) {
     const double gain = price(candidate.LoadOn(g) - load) + candidate.cost - admitted.cost;
-    if (gain < best_gain && candidate.kv_reserve <= kv_room && candidate.priority == admitted.priority) {
+    if (gain < best_gain && candidate.priority == admitted.priority &&
+        allocation_->KvFitsInstead(candidate.item, admitted.item, g)) {
       best_gain = gain;
       best = &candidate;
     }
@@ -76,8 +76,8 @@ bool Improvement::Exchange(Entry& admitted) {
     if (h == g || other.load == admitted.load) continue;
     const double gain =
         objective_->Pair(g, h)(other.LoadOn(g) - admitted.LoadOn(g), admitted.LoadOn(h) - other.LoadOn(h));
-    if (gain < best_gain && other.kv_reserve - admitted.kv_reserve <= allocation_->kv(g) &&
-        admitted.kv_reserve - other.kv_reserve <= allocation_->kv(h)) {
+    if (gain < best_gain && allocation_->KvFitsInstead(other.item, admitted.item, g) &&
+        allocation_->KvFitsInstead(admitted.item, other.item, h)) {
       best_gain = gain;
       best = &other;
     }

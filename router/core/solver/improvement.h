@@ -29,7 +29,6 @@ class Improvement {
   struct Entry {
     double load;
     double cost;
-    int64_t kv_reserve;
     int32_t priority;
     int32_t item;
     int32_t home;

@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "router/core/model/kv_room.h"
+
 namespace bfio::core {
 
 struct SolverWorker {
@@ -18,7 +20,7 @@ struct SolverWorker {
   int64_t load = 0;
   // cap[g], requests.
   int32_t slots = 0;
-  // Room for kv_reserve of the items it is given.
+  // Room for kv_reserve of the items it is given; what does not fit it may still fit by Instance::kv.
   int64_t kv_tokens = 0;
   // What is balanced is time_offset + time_per_token * load, in an ordinary worker's tokens.
   double time_per_token = 1;
@@ -44,8 +46,9 @@ struct SolverItem {
   // already.
   int32_t home = kNoHome;
   int64_t credit = 0;
-  // Row of Instance::curves.
+  // Row of Instance::curves, and of Instance::kv.need.
   int32_t curve = 0;
+  int32_t kv_need = 0;
 
   // What the item adds to worker g.
   int64_t LoadOn(int32_t g) const { return g == home ? load - credit : load; }
@@ -69,6 +72,8 @@ struct Instance {
   std::vector<double> curves;
   // [h]: what a step h ahead counts; all 1 in the paper's J, and when empty.
   std::vector<double> discount;
+  // Needs at times to come, where admission is not by reservation; borrowed.
+  KvOutlook kv;
 
   int32_t steps() const { return horizon + 1; }
   double LoadAhead(size_t g, int32_t h) const {

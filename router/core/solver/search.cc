@@ -76,7 +76,7 @@ bool Search<Pricing>::Kick(Rng& rng) {
     const auto waiting = static_cast<int32_t>(rng.Below(static_cast<uint64_t>(allocation_->items())));
     const SolverItem& coming = allocation_->item(waiting);
     if (allocation_->WorkerOf(waiting) != kUnassigned || coming.priority != leaving.priority ||
-        coming.kv_reserve > allocation_->kv(g) + leaving.kv_reserve) {
+        !allocation_->KvFitsInstead(waiting, admitted, g)) {
       continue;
     }
     Exchange(admitted, waiting);
@@ -166,17 +166,16 @@ template <class Pricing>
 bool Search<Pricing>::Swap(int32_t& admitted) {
   const int32_t g = allocation_->WorkerOf(admitted);
   const PoolIndex::Class& pool = index_->ClassOf(admitted);
-  const int64_t kv_room = allocation_->kv(g) + allocation_->item(admitted).kv_reserve;
   const double cost_out = AdmitCost(admitted);
   pricing_->Open(g, admitted);
   Best best{-kLeastGain};
   for (int32_t curve : pricing_->terms().by_area()) {
     const PoolIndex::Bucket& bucket = pool.buckets[curve];
-    if (!bucket.entries.empty()) LookInto(bucket, cost_out, kv_room, best);
+    if (!bucket.entries.empty()) LookInto(bucket, admitted, cost_out, best);
   }
   if (!run_->Spend(allocation_->instance().steps() + pricing_->terms().curves())) return false;
   for (int32_t item : pool.expected) {
-    if (allocation_->item(item).kv_reserve > kv_room) continue;
+    if (!allocation_->KvFitsInstead(item, admitted, g)) continue;
     pricing_->Lowest(allocation_->instance().CurveOf(allocation_->item(item)));
     best.Offer(pricing_->GainOf(item) + AdmitCost(item) - cost_out, item);
   }
@@ -197,9 +196,11 @@ void Search<Pricing>::Exchange(int32_t& admitted, int32_t waiting) {
 }
 
 template <class Pricing>
-void Search<Pricing>::LookInto(const PoolIndex::Bucket& bucket, double cost_out, int64_t kv_room,
+void Search<Pricing>::LookInto(const PoolIndex::Bucket& bucket, int32_t admitted, double cost_out,
                                Best& best) {
   using Entry = PoolIndex::Entry;
+  const int32_t g = allocation_->WorkerOf(admitted);
+  const int64_t kv_room = allocation_->kv(g) + allocation_->item(admitted).kv_reserve;
   const auto& entries = bucket.entries;
   const bool costs = pricing_->HasAdmitCosts();
   const double least_cost = costs ? -bucket.most_worth - cost_out : 0;
@@ -209,7 +210,9 @@ void Search<Pricing>::LookInto(const PoolIndex::Bucket& bucket, double cost_out,
   const auto look = [&](const Entry& entry) {
     const double gain = pricing_->Gain(entry.load, bucket.curve);
     if (gain + least_cost > best.gain) return false;
-    if (entry.kv_reserve <= kv_room) best.Offer(gain - (costs ? entry.worth + cost_out : 0), entry.item);
+    if (entry.kv_reserve <= kv_room || allocation_->KvFitsInstead(entry.item, admitted, g)) {
+      best.Offer(gain - (costs ? entry.worth + cost_out : 0), entry.item);
+    }
     return true;
   };
   const auto middle = std::lower_bound(entries.begin(), entries.end(), lowest.load,
@@ -239,8 +242,7 @@ bool Search<Pricing>::Trade(int32_t admitted) {
     const int32_t h = allocation_->WorkerOf(other);
     const SolverItem& partner = allocation_->item(other);
     if (h == g || (partner.load == item.load && partner.curve == item.curve)) continue;
-    if (partner.kv_reserve - item.kv_reserve > allocation_->kv(g) ||
-        item.kv_reserve - partner.kv_reserve > allocation_->kv(h)) {
+    if (!allocation_->KvFitsInstead(other, admitted, g) || !allocation_->KvFitsInstead(admitted, other, h)) {
       continue;
     }
     if (!run_->Spend(pricing_->PairWork())) return false;

@@ -72,21 +72,24 @@ struct Twins {
   bool Parked() { return a->Parked(); }
 };
 
-std::unique_ptr<Scheduler> Make(PlanMode mode, absl::string_view policy) {
+std::unique_ptr<Scheduler> Make(PlanMode mode, absl::string_view policy,
+                                absl::string_view admission = "none") {
   SchedulerOptions options;
   options.plan_mode = mode;
   options.max_waiting = 25;
-  return std::make_unique<Scheduler>(options, *MakePolicy(policy, {}));
+  options.admission = *ParseKvGate(admission, 0.99);
+  options.hold_after_steps = 6;
+  return std::make_unique<Scheduler>(options, *MakePolicy(policy, {}), *MakeLookahead("max_tokens"));
 }
 
-void RunTwins(PlanMode mode, absl::string_view policy, uint64_t seed) {
-  SCOPED_TRACE(absl::StrCat(policy, ", seed ", seed));
+void RunTwins(PlanMode mode, absl::string_view policy, uint64_t seed, absl::string_view admission = "none") {
+  SCOPED_TRACE(absl::StrCat(policy, ", ", admission, ", seed ", seed));
   Twins twins;
-  twins.a = Make(mode, policy);
+  twins.a = Make(mode, policy, admission);
   ::bfio::testing::RandomSession<Twins> session(twins, seed);
   for (int i = 0; i < 120; ++i) {
     if (i % 30 == 15 + static_cast<int>(seed % 10)) {
-      twins.b = Make(mode, policy);
+      twins.b = Make(mode, policy, admission);
       ASSERT_TRUE(twins.b->Restore(twins.a->Save()).ok());
     }
     session.Turn();
@@ -103,6 +106,7 @@ TEST(SchedulerState, MemorylessPoliciesPlanOnAsTheOriginalDoes) {
     for (uint64_t seed = 1; seed <= 20; ++seed) {
       RunTwins(PlanMode::kPipelined, policy, seed);
       RunTwins(PlanMode::kLockstep, policy, seed);
+      RunTwins(PlanMode::kPipelined, policy, seed, "kv_feasible");
       if (HasFailure()) return;
     }
   }

@@ -133,6 +133,33 @@ TEST(Scheduler, AssignmentsInFlightOccupyTheirSlots) {
   EXPECT_EQ(f.scheduler->Account(0).active, 2);
 }
 
+TEST(Scheduler, APreemptedRequestLeavesTheAccountsAndComesBackToTheFront) {
+  Fixture f(PlanMode::kLockstep);
+  for (RequestId id = 1; id <= 3; ++id) ASSERT_TRUE(f.scheduler->Enqueue(Request(id, 10, 50)).ok());
+  EXPECT_THAT(PlacedIds(*f.scheduler->MakePlan()), ElementsAre(1, 2));
+  ASSERT_TRUE(f.Report(0, 1, 1, 20).ok());
+  ASSERT_TRUE(f.scheduler->MakePlan().has_value());
+  StepReport report;
+  report.step = 2;
+  report.applied_plan = 2;
+  report.load_tokens = 11;
+  const std::vector<RequestId> preempted = {2, 99};
+  report.preempted = preempted;
+  ASSERT_TRUE(f.scheduler->OnReport(0, report).ok());
+  EXPECT_EQ(f.scheduler->Account(0).active, 1);
+  EXPECT_EQ(f.scheduler->Account(0).load_tokens, 12);
+  EXPECT_EQ(f.scheduler->Account(0).reserved_kv_tokens, 59);
+  EXPECT_FALSE(f.scheduler->Knows(2));
+  EXPECT_EQ(f.scheduler->totals().preempted, 1);
+  EXPECT_EQ(f.scheduler->totals().unknown_ids, 1);
+  EXPECT_EQ(f.scheduler->totals().drift_tokens, 0) << "what it took away is what it held";
+  RequestSpec again = Request(2, 11, 49);
+  again.generated_tokens = 1;
+  f.scheduler->Requeue(again);
+  EXPECT_THAT(PlacedIds(*f.scheduler->MakePlan()), ElementsAre(2)) << "ahead of 3";
+  EXPECT_EQ(f.scheduler->Account(0).reserved_kv_tokens, 2 * 59);
+}
+
 TEST(Scheduler, LoadIsProjectedToThePlansStep) {
   Fixture f(PlanMode::kPipelined, 1, 3);
   ASSERT_TRUE(f.scheduler->Enqueue(Request(1, 100)).ok());

@@ -240,6 +240,60 @@ TEST(DecodeEngineTest, TokensAreThoseOfTheRequestAloneOnRandomSchedules) {
   }
 }
 
+TEST(DecodeEngineTest, PreemptedRequestsMakeTheTokensOfAnUndisturbedRun) {
+  int preemptions = 0;
+  for (uint64_t seed = 1; seed <= 40; ++seed) {
+    Rng rng(seed);
+    DecodeOptions options = Options();
+    options.limits.kv_tokens = 70 + static_cast<int64_t>(rng.Below(60));  // of 64 each at most
+    options.page_tokens = 1 + static_cast<int32_t>(rng.Below(20));
+    options.step_tokens = 1 + static_cast<int64_t>(rng.Below(60));
+    testing::ScheduleShape shape{kVocab};
+    shape.on_demand = seed % 4 == 0 ? 0.5 : 1;
+    shape.preemptions = &preemptions;
+    EXPECT_GT(testing::RunSchedule(
+                  seed, [&] { return Make(options); }, shape),
+              8);
+  }
+  EXPECT_GT(preemptions, 100);
+}
+
+TEST(DecodeEngineTest, TheYoungestOnDemandGoesAndWhatIsReservedStays) {
+  DecodeOptions options = Options();
+  options.limits.kv_tokens = 60;
+  options.step_tokens = 64;
+  const auto engine = Make(options);
+  const auto on_demand = [](Handle handle, int64_t prompt, int64_t output) {
+    SequenceRequest request = Request(handle, prompt, output);
+    request.kv_on_demand = true;
+    return request;
+  };
+  ASSERT_TRUE(engine->Admit(on_demand(1, 10, 40)).ok());
+  ASSERT_TRUE(engine->Admit(on_demand(2, 10, 40)).ok());
+  ASSERT_TRUE(engine->Admit(Request(3, 10, 11)).ok());
+  EXPECT_EQ(engine->free_kv_tokens(), 60 - 10 - 10 - 20);
+  EXPECT_EQ(engine->Admit(on_demand(4, 21, 5)).code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(engine->Admit(on_demand(5, 30, 40)).code(), absl::StatusCode::kInvalidArgument)
+      << "it could never end";
+  StepOutput out;
+  for (int step = 1; step <= 11; ++step) {
+    ASSERT_TRUE(engine->Step(out).ok());
+    EXPECT_THAT(out.preempted, IsEmpty()) << "10 + 10 + 20 tokens";
+    EXPECT_EQ(engine->free_kv_tokens(), step < 11 ? 20 - 2 * (step - 1) : 20);
+  }
+  ASSERT_TRUE(engine->Admit(Request(6, 10, 5)).ok());
+  for (int step = 12; step <= 14; ++step) {
+    ASSERT_TRUE(engine->Step(out).ok());
+    EXPECT_THAT(out.preempted, IsEmpty());
+  }
+  ASSERT_TRUE(engine->Step(out).ok());
+  EXPECT_THAT(out.preempted, ElementsAre(2)) << "24 + 24 + 14 tokens; 6 is younger, but has what it needs";
+  EXPECT_EQ(out.load_tokens, 24 + 13);
+  EXPECT_EQ(out.tokens.size(), 2u);
+  EXPECT_EQ(engine->free_kv_tokens(), 60 - 24 - 14);
+  EXPECT_TRUE(engine->AuditKv().ok());
+}
+
 TEST(DecodeEngineTest, TokensAreTheSameUnderEveryScheduler) {
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     Rng rng(seed);

@@ -36,10 +36,12 @@ class Walk {
         model_{options_.capacity_tokens, options_.max_sequences, {}} {}
 
   void Step() {
-    switch (rng_.Below(4)) {
+    switch (rng_.Below(5)) {
       case 0:
       case 1:
         return Admit();
+      case 4:
+        return Extend();
       case 2:
         return Grow();
       default:
@@ -84,6 +86,15 @@ class Walk {
     auto it = model_.live.begin();
     std::advance(it, rng_.Below(model_.live.size()));
     return it;
+  }
+
+  void Extend() {
+    if (model_.live.empty()) return;
+    const auto it = Any();
+    const int64_t more = static_cast<int64_t>(rng_.Below(40));
+    const bool fits = more <= model_.free();
+    ASSERT_EQ(table_.Extend(it->first, it->second.reserved + more).ok(), fits);
+    if (fits) it->second.reserved += more;
   }
 
   void Grow() {

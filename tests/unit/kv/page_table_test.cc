@@ -55,6 +55,21 @@ TEST(PageTableTest, GrowthBeyondTheReservationIsRefused) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("reserved 20 tokens and wants 21"));
 }
 
+TEST(PageTableTest, AReservationGrowsWhileThereIsRoom) {
+  PageTable table = Make(16, 100, 2);
+  const SequenceIndex a = *table.Admit(20), b = *table.Admit(50);
+  ASSERT_TRUE(table.Extend(a, 50).ok());
+  EXPECT_EQ(table.free_tokens(), 0);
+  ASSERT_TRUE(table.Extend(a, 30).ok()) << "it has more";
+  EXPECT_EQ(table.reserved(a), 50);
+  EXPECT_EQ(table.Extend(a, 51).code(), absl::StatusCode::kResourceExhausted);
+  ASSERT_TRUE(table.Grow(a, 50).ok());
+  ASSERT_TRUE(table.Grow(b, 50).ok());
+  ASSERT_TRUE(table.Release(b).ok());
+  EXPECT_EQ(table.Extend(b, 10).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(table.free_tokens(), 50);
+}
+
 TEST(PageTableTest, AFullCacheOrNoSlotIsExhaustedAndTooLargeIsInvalid) {
   PageTable table = Make(16, 100, 2);
   EXPECT_EQ(table.Admit(101).status().code(), absl::StatusCode::kInvalidArgument);

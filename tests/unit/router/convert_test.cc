@@ -118,5 +118,16 @@ TEST(ConvertReport, RefusesARejectionThatIsNone) {
   EXPECT_EQ(ConvertReport(report, view).message(), "a request is both rejected and finished");
 }
 
+TEST(ConvertReport, RefusesAPreemptedRequestThatHasEndedToo) {
+  ReportView view;
+  v1::StepReport report;
+  report.add_preempted(7);
+  report.add_preempted(8);
+  ASSERT_TRUE(ConvertReport(report, view).ok());
+  EXPECT_EQ(view.core.preempted, (std::vector<core::RequestId>{7, 8}));
+  report.add_finished()->set_handle(8);
+  EXPECT_EQ(ConvertReport(report, view).message(), "a request is both preempted and finished or rejected");
+}
+
 }  // namespace
 }  // namespace bfio::router

@@ -305,5 +305,48 @@ TEST_F(SimEngineTest, RandomOperationsAgreeWithATrivialModel) {
   }
 }
 
+TEST_F(SimEngineTest, PreemptedRequestsMakeTheTokensOfAnUndisturbedRun) {
+  SimOptions options = Options();
+  options.limits = {4, 300, 200};
+  auto alone = Make(options), engine = Make(options);
+  std::map<Handle, std::vector<uint32_t>> whole, got;
+  std::vector<SequenceRequest> waiting;
+  for (Handle handle = 9; handle > 0; --handle) {
+    SequenceRequest request = Request(handle, 20 + 10 * static_cast<int64_t>(handle), 90);
+    request.sampling.seed = handle;
+    ASSERT_TRUE(alone->Admit(request).ok());
+    whole[handle] = RunToEnd(*alone);
+    request.kv_on_demand = true;
+    waiting.push_back(request);
+  }
+  StepOutput out;
+  int preempted = 0;
+  while (!waiting.empty() || engine->active() > 0) {
+    while (!waiting.empty()) {
+      const SequenceRequest& next = waiting.back();
+      SequenceRequest again = next;
+      const auto made = static_cast<int64_t>(got[next.handle].size());
+      again.prompt_length += made;
+      again.max_new_tokens -= made;
+      again.first_index += made;
+      if (!engine->Admit(again).ok()) break;
+      waiting.pop_back();
+    }
+    ASSERT_TRUE(engine->Step(out).ok());
+    ASSERT_LE(out.load_tokens, 300);
+    for (const auto& token : out.tokens) got[token.handle].push_back(token.id);
+    for (const Handle handle : out.preempted) {
+      ++preempted;
+      SequenceRequest request = Request(handle, 20 + 10 * static_cast<int64_t>(handle), 90);
+      request.sampling.seed = handle;
+      request.kv_on_demand = true;
+      waiting.push_back(request);
+    }
+  }
+  EXPECT_GT(preempted, 3);
+  EXPECT_EQ(got, whole);
+  EXPECT_EQ(engine->free_kv_tokens(), 300);
+}
+
 }  // namespace
 }  // namespace bfio::worker

@@ -44,6 +44,7 @@ absl::StatusOr<Findings> Regimes(const ExperimentContext& context);
 absl::StatusOr<Findings> Staleness(const ExperimentContext& context);
 absl::StatusOr<Findings> PredictorWorth(const ExperimentContext& context);
 absl::StatusOr<Findings> SpeedupBound(const ExperimentContext& context);
+absl::StatusOr<Findings> KvTight(const ExperimentContext& context);
 
 struct ExperimentInfo {
   // The subcommand.

@@ -59,6 +59,10 @@ const std::vector<ExperimentInfo>& Experiments() {
       {"speedup-bound", "How near to perfect balance",
        "the share of the possible gain over FCFS, with equal and unequal workers", "conversation,burstgpt",
        SpeedupBound},
+      {"kv-tight", "Admission where KV is short",
+       "throughput and overflows of reservation, watermarks and kv_feasible with memory for 60 % of the "
+       "slots",
+       "conversation", KvTight},
   };
   return *kExperiments;
 }

@@ -16,6 +16,14 @@ void FollowedPolicy::Decide(const core::Snapshot& snapshot, std::vector<core::As
   for (const core::Placement& p :
        recorded_ == nullptr ? std::vector<core::Placement>() : recorded_->placements)
     recorded.emplace_back(p.id, p.worker);
+  // What the scheduler places before it asks the policy, which does not see it (Scheduler::ServeHolder).
+  const auto shown = [&](core::RequestId id) {
+    return std::any_of(snapshot.waiting.begin(), snapshot.waiting.end(),
+                       [&](const core::WaitingView& request) { return request.id == id; });
+  };
+  if (recorded.size() == verdict_.said.size() + 1 && !shown(recorded.front().first)) {
+    recorded.erase(recorded.begin());
+  }
   verdict_.identical = verdict_.said == recorded;
   if (!verdict_.identical) {
     auto sorted = verdict_.said;
@@ -37,16 +45,20 @@ std::vector<core::Assignment> FollowedPolicy::Lawful(const core::Snapshot& snaps
   // As Scheduler::DiscardViolations.
   views_.assign(snapshot.workers.begin(), snapshot.workers.end());
   taken_.assign(snapshot.waiting.size(), 0);
+  kv_.Reset(snapshot.kv);
   std::vector<core::Assignment> lawful;
   lawful.reserve(plan.size());
   for (const core::Assignment& a : plan) {
     if (a.waiting_index < 0 || a.waiting_index >= static_cast<int32_t>(taken_.size())) continue;
     if (a.worker < 0 || a.worker >= static_cast<core::WorkerIndex>(views_.size())) continue;
     core::WorkerView& view = views_[a.worker];
-    const int64_t kv = snapshot.waiting[a.waiting_index].kv_reserve_tokens;
-    if (taken_[a.waiting_index] || view.free_slots < 1 || view.free_kv_tokens < kv) continue;
+    const core::WaitingView& request = snapshot.waiting[a.waiting_index];
+    const int64_t kv = request.kv_reserve_tokens;
+    if (taken_[a.waiting_index] || view.free_slots < 1) continue;
+    if (view.free_kv_tokens < kv && !kv_.Fits(request.kv_need, a.worker)) continue;
     --view.free_slots;
     view.free_kv_tokens -= kv;
+    kv_.Put(request.kv_need, a.worker, +1);
     taken_[a.waiting_index] = 1;
     lawful.push_back(a);
   }

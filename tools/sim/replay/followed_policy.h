@@ -61,6 +61,7 @@ class FollowedPolicy final : public core::Policy {
   core::PlanMeter meter_{1};
   std::vector<core::WorkerView> views_;
   std::vector<char> taken_;
+  core::KvRoom kv_;
 };
 
 }  // namespace bfio::sim

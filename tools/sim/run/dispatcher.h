@@ -32,6 +32,8 @@ struct GroupReport {
   std::vector<int64_t> loads;
   std::vector<std::vector<core::RequestId>> finished;
   std::vector<std::vector<core::CompletionHint>> hints;
+  // Taken out for want of KV, as they are to be placed again.
+  std::vector<std::vector<core::RequestSpec>> preempted;
   bool idle = false;
 };
 

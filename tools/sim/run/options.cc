@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
+#include "router/core/admission/kv_gate.h"
 #include "router/core/lookahead/lookahead.h"
 #include "tools/sim/run/drift.h"
 
@@ -49,6 +50,21 @@ absl::Status CheckInstant(const SimOptions& options) {
   return absl::OkStatus();
 }
 
+absl::Status CheckAdmission(const SimOptions& options) {
+  const auto gate = core::ParseKvGate(options.admission, options.admission_confidence);
+  if (!gate.ok()) return gate.status();
+  if (gate->kind == core::KvGateOptions::Kind::kNone) return absl::OkStatus();
+  if (const auto lookahead = core::MakeLookahead(options.lookahead); lookahead.ok()) {
+    if (absl::Status status = core::CheckKvGate(*gate, **lookahead); !status.ok()) return status;
+  }
+  if (options.kv_tokens == 0) return absl::InvalidArgumentError("--admission needs --kv_tokens");
+  if (options.dispatch != "pool" || options.drift != "growth" || !options.dump_lp.empty()) {
+    return absl::InvalidArgumentError(
+        "--admission needs --dispatch=pool and --drift=growth, and makes no LP files");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckEnd(const SimOptions& options) {
   if (options.steps == 0 && options.requests == 0) {
     return absl::InvalidArgumentError("--steps=0 needs --requests, or the run has no end");
@@ -69,6 +85,8 @@ absl::Status Validate(const SimOptions& options) {
   absl::Status status = CheckWords(options);
   status.Update(CheckInstant(options));
   status.Update(CheckEnd(options));
+  status.Update(CheckAdmission(options));
+  status.Update(InRange("admission_hold", static_cast<double>(options.admission_hold), 1, 1e9));
   status.Update(InRange("workers", options.workers, 1, 65536));
   status.Update(InRange("batch", options.batch, 1, 1 << 20));
   status.Update(InRange("reveal", static_cast<double>(options.reveal), 1, 1 << 20));

@@ -59,8 +59,14 @@ struct SimOptions {
   // G and B.
   int32_t workers = 16;
   int32_t batch = 72;
-  // KV tokens of each worker; 0: no limit. A request reserves what it may come to hold, as in the router.
+  // KV tokens of each worker; 0: no limit. With admission "none" a request reserves what it may come to hold,
+  // as in the router.
   int64_t kv_tokens = 0;
+  // Who may enter a worker's KV memory, with what confidence (router/core/admission/kv_gate.h), and after how
+  // many steps a request that fits nowhere holds a worker. A worker that runs out preempts the youngest.
+  std::string admission = "none";
+  double admission_confidence = 0.99;
+  int64_t admission_hold = 64;
   // What every request says it may generate; longer ones end there. 0: the longest of the workload.
   int64_t max_new_tokens = 0;
   StepCost cost;

@@ -20,6 +20,8 @@ core::SchedulerOptions SchedulerOptionsFor(const SimOptions& options) {
   result.max_waiting = kMostWaiting;
   result.window = options.window > 0 ? options.window : std::max(result.window, options.reveal);
   result.report_delay_steps = options.report_delay;
+  result.admission = *core::ParseKvGate(options.admission, options.admission_confidence);
+  result.hold_after_steps = options.admission_hold;
   return result;
 }
 
@@ -85,10 +87,18 @@ absl::Status PoolDispatcher::Deliver(const GroupReport& group) {
     report.load_tokens = group.loads[g];
     report.finished = group.finished[g];
     if (!group.hints.empty()) report.hints = group.hints[g];
+    std::vector<core::RequestId> preempted;
+    if (!group.preempted.empty()) {
+      for (const core::RequestSpec& request : group.preempted[g]) preempted.push_back(request.id);
+    }
+    report.preempted = preempted;
     report.group_idle = group.idle;
     if (absl::Status status = scheduler_.OnReport(static_cast<core::WorkerIndex>(g), report); !status.ok()) {
       return status;
     }
+  }
+  for (const std::vector<core::RequestSpec>& requests : group.preempted) {
+    for (const core::RequestSpec& request : requests) scheduler_.Requeue(request);
   }
   return absl::OkStatus();
 }

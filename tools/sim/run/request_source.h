@@ -19,6 +19,10 @@ struct SimRequest {
   int64_t output_tokens = 0;
   // Simulated seconds. In overload mode set by whoever reveals it.
   double arrival_s = 0;
+  // Tokens it made before a worker preempted it, which are part of its prompt by now, and when it first
+  // began.
+  int64_t made = 0;
+  double began_s = 0;
 };
 
 class RequestSource {

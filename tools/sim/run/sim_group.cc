@@ -1,5 +1,6 @@
 #include "tools/sim/run/sim_group.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace bfio::sim {
@@ -11,7 +12,36 @@ void SimGroup::Admit(const SimRequest& request, core::WorkerIndex worker, int64_
   ++workers_[worker].active;
   workers_[worker].base += request.prefill_tokens - drift_.GrowthThrough(step - 1);
   ++active_;
-  Ending(drift_.LastStep(step, request.output_tokens)).push_back({request, worker, step, now_s});
+  const int64_t last_step = drift_.LastStep(step, request.output_tokens);
+  Ending(last_step).push_back({request, worker, step, now_s});
+  auto& order = workers_[worker].order;
+  // Of those that have ended few stay in between.
+  if (order.size() > 2 * static_cast<size_t>(workers_[worker].active) + 64) {
+    order.erase(
+        std::remove_if(order.begin(), order.end(), [&](const auto& entry) { return entry.second < step; }),
+        order.end());
+  }
+  order.emplace_back(request.id, last_step);
+}
+
+Resident SimGroup::PreemptYoungest(core::WorkerIndex worker, int64_t step) {
+  Worker& of = workers_[worker];
+  while (of.order.back().second < step) of.order.pop_back();
+  const auto [id, last_step] = of.order.back();
+  of.order.pop_back();
+  std::vector<Resident>& ending = Ending(last_step);
+  const auto it = std::find_if(ending.begin(), ending.end(),
+                               [id = id](const Resident& resident) { return resident.request.id == id; });
+  Resident resident = *it;
+  ending.erase(it);
+  --of.active;
+  --active_;
+  of.base -= resident.request.prefill_tokens - drift_.GrowthThrough(resident.first_step - 1);
+  const int64_t made = drift_.TokensThrough(step - 1) - drift_.TokensThrough(resident.first_step - 1);
+  resident.request.prefill_tokens += made;
+  resident.request.output_tokens -= made;
+  resident.request.made += made;
+  return resident;
 }
 
 const std::vector<int64_t>& SimGroup::Loads(int64_t step) {

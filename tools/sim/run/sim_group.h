@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "router/core/model/request.h"
@@ -32,6 +33,10 @@ class SimGroup {
   // The request runs from `step` on. REQUIRES: step is the current one; output_tokens <= longest_output.
   void Admit(const SimRequest& request, core::WorkerIndex worker, int64_t step, double now_s);
 
+  // Takes out the request that was admitted last on the worker, before it has made a token in `step`.
+  // REQUIRES: somebody runs there; call it for every worker before Finish(step), if at all.
+  Resident PreemptYoungest(core::WorkerIndex worker, int64_t step);
+
   // L_g in `step`, tokens, a newly admitted request counting s.
   const std::vector<int64_t>& Loads(int64_t step);
 
@@ -53,6 +58,8 @@ class SimGroup {
     int64_t active = 0;
     // Sum of s - D(first step - 1) over the residents: the load in step k is base + active * D(k - 1).
     int64_t base = 0;
+    // Who was admitted, and the last step of each; youngest last. Some may have ended.
+    std::vector<std::pair<core::RequestId, int64_t>> order;
   };
   std::vector<Resident>& Ending(int64_t step) { return ring_[step % static_cast<int64_t>(ring_.size())]; }
 

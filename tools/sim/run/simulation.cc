@@ -97,6 +97,7 @@ absl::Status Simulation::Step(const StepTap& tap) {
   const absl::Duration decide = MonotonicNow() - before;
   status.Update(Admit());
   if (!status.ok()) return status;
+  if (options_.admission != "none") PreemptOverflow();
 
   StepView view;
   view.step = step_;
@@ -148,11 +149,8 @@ absl::Status Simulation::Reveal() {
 }
 
 absl::Status Simulation::Enqueue(SimRequest request) {
-  core::RequestSpec spec;
-  spec.id = request.id;
-  spec.prefill_tokens = request.prefill_tokens;
-  // All say the same: what a request will really make is for the oracle only.
-  spec.max_new_tokens = max_new_tokens_;
+  request.output_tokens = std::min(request.output_tokens, max_new_tokens_);
+  const core::RequestSpec spec = SpecOf(request);
   if (spec.kv_reserve_tokens() > KvTokens(options_)) {
     statistics_.AddRefused();
     // A whole round of the trace, and none that fits: it would be read for ever.
@@ -162,16 +160,28 @@ absl::Status Simulation::Enqueue(SimRequest request) {
                                                    max_new_tokens_, " tokens it may make"));
   }
   refused_in_a_row_ = 0;
-  request.output_tokens = std::min(request.output_tokens, max_new_tokens_);
+  waiting_[request.id] = {request, step_};
+  return dispatcher_->Enqueue(spec);
+}
+
+core::RequestSpec Simulation::SpecOf(const SimRequest& request) const {
+  core::RequestSpec spec;
+  spec.id = request.id;
+  spec.prefill_tokens = request.prefill_tokens;
+  // All say the same: what a request will really make is for the oracle only.
+  spec.max_new_tokens = max_new_tokens_ - request.made;
+  spec.generated_tokens = request.made;
+  // As in the router: nobody who has not begun goes before who has.
+  spec.priority = request.made > 0 ? 1 : 0;
   if (options_.lookahead == "oracle") {
-    double told = static_cast<double>(request.output_tokens);
+    double told = static_cast<double>(request.made + request.output_tokens);
     if (options_.prediction_error > 0) {
       told *= 1 + options_.prediction_error * (2 * Rng(options_.seed).Fork(request.id).Uniform() - 1);
     }
-    spec.predicted_output_tokens = std::clamp<int64_t>(std::llround(told), 1, max_new_tokens_);
+    spec.predicted_output_tokens =
+        std::clamp<int64_t>(std::llround(told) - request.made, 1, spec.max_new_tokens);
   }
-  waiting_[request.id] = {request, step_};
-  return dispatcher_->Enqueue(spec);
+  return spec;
 }
 
 absl::Status Simulation::Admit() {
@@ -194,6 +204,31 @@ absl::Status Simulation::Admit() {
   return absl::OkStatus();
 }
 
+void Simulation::PreemptOverflow() {
+  preempted_.assign(options_.workers, {});
+  const int64_t room = KvTokens(options_);
+  for (core::WorkerIndex g = 0; g < options_.workers; ++g) {
+    bool over = false;
+    while (group_.Loads(step_)[g] > room) {
+      Resident resident = group_.PreemptYoungest(g, step_);
+      const bool began_now = resident.first_step == step_;
+      if (began_now) {  // nothing of it was computed
+        prefill_[g] -= resident.request.prefill_tokens;
+        std::erase_if(admitted_,
+                      [&](const Waiting& waiting) { return waiting.request.id == resident.request.id; });
+      }
+      if (resident.request.made > 0 && resident.request.began_s == 0)
+        resident.request.began_s = resident.start_s;
+      preempted_[g].push_back(SpecOf(resident.request));
+      waiting_[resident.request.id] = {resident.request, step_};
+      if (step_ > options_.warmup) {
+        statistics_.AddPreemption(began_now ? 0 : resident.request.prefill_tokens, !over);
+      }
+      over = true;
+    }
+  }
+}
+
 absl::Status Simulation::CheckLimits(absl::Span<const int64_t> loads) const {
   for (core::WorkerIndex g = 0; g < options_.workers; ++g) {
     if (active_[g] > options_.batch) {
@@ -212,6 +247,7 @@ void Simulation::Count(const StepView& view, double decide_us) {
   statistics_.AddStep(view);
   statistics_.AddDecision(decide_us);
   for (const Waiting& admitted : admitted_) {
+    if (admitted.request.made > 0) continue;
     statistics_.AddAdmission(step_ - admitted.since_step);
     statistics_.AddFirstToken(now_s_ - admitted.request.arrival_s);
   }
@@ -226,8 +262,9 @@ GroupReport Simulation::MakeReport(const StepView& view) {
   for (const Resident& resident : group_.Finish(step_)) {
     report.finished[resident.worker].push_back(resident.request.id);
     if (step_ > options_.warmup) {
-      statistics_.AddFinish((now_s_ - resident.start_s) /
-                            static_cast<double>(resident.request.output_tokens));
+      const SimRequest& request = resident.request;
+      statistics_.AddFinish((now_s_ - (request.made > 0 ? request.began_s : resident.start_s)) /
+                            static_cast<double>(request.made + request.output_tokens));
     }
   }
   if (options_.lookahead == "hint") {
@@ -238,6 +275,7 @@ GroupReport Simulation::MakeReport(const StepView& view) {
       }
     });
   }
+  report.preempted = std::exchange(preempted_, {});
   report.idle = group_.active() == 0;
   return report;
 }

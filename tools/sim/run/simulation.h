@@ -4,8 +4,12 @@
 // advance time by the slowest worker's C + t_l * L_g (local_time.h has the other terms); every active request
 // makes a token (drift.h: or more); those with all their tokens complete; the workers report.
 //
+// With an admission that lets in more than is certain to fit, a worker whose KV does not suffice for a step
+// takes the youngest out before it; they wait again, ahead of all others, with what they made as prompt.
+//
 // What always holds, or the run ends with INTERNAL: no worker has more requests than slots or more tokens
-// than its KV holds; every request is admitted once; whoever is admitted makes exactly its tokens.
+// than its KV holds; every request is admitted once, and once more each time it was taken out; whoever is
+// admitted makes exactly its tokens.
 // Deterministic but for the measured decision times. Threads: none; runs in different threads share nothing
 // but the trace, which they read.
 #ifndef BFIO_TOOLS_SIM_RUN_SIMULATION_H_
@@ -50,7 +54,10 @@ class Simulation {
   absl::Status Step(const StepTap& tap);
   absl::Status Reveal();
   absl::Status Enqueue(SimRequest request);
+  core::RequestSpec SpecOf(const SimRequest& request) const;
   absl::Status Admit();
+  // Workers that hold more than they can give back their youngest.
+  void PreemptOverflow();
   absl::Status CheckLimits(absl::Span<const int64_t> loads) const;
   void Count(const StepView& view, double decide_us);
   GroupReport MakeReport(const StepView& view);
@@ -82,6 +89,7 @@ class Simulation {
   std::vector<Waiting> admitted_;
   std::vector<int64_t> prefill_;
   std::vector<int64_t> active_;
+  std::vector<std::vector<core::RequestSpec>> preempted_;
 };
 
 }  // namespace bfio::sim

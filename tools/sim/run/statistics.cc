@@ -80,6 +80,12 @@ nlohmann::ordered_json Statistics::ToJson(const SimOptions& options, const std::
   run["request_steps"] = request_steps_;
   run["completed"] = tpot_s_.count();
   run["refused"] = refused_;
+  run["admission"] = options.admission;
+  run["kv_used_fraction"] =
+      options.kv_tokens > 0 ? mean_load_ / steps / static_cast<double>(options.kv_tokens) : 0;
+  run["overflows"] = overflows_;
+  run["preempted"] = preempted_;
+  run["recomputed_tokens"] = recomputed_;
   run["decide_us_mean"] = decide_us_.mean();
   run["decide_us_p50"] = decide_us_.Quantile(0.5);
   run["decide_us_p99"] = decide_us_.Quantile(0.99);

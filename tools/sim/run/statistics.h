@@ -58,6 +58,13 @@ class Statistics {
   void AddStillWaiting(int64_t wait_steps) { still_waiting_.push_back(wait_steps); }
   // A request that no worker could ever hold.
   void AddRefused() { ++refused_; }
+  // A request taken out for want of KV, with the tokens it had there; whether it was the first of its worker
+  // in the step.
+  void AddPreemption(int64_t tokens, bool first) {
+    ++preempted_;
+    recomputed_ += tokens;
+    if (first) ++overflows_;
+  }
 
   nlohmann::ordered_json ToJson(const SimOptions& options, const std::string& workload) const;
 
@@ -80,6 +87,10 @@ class Statistics {
   double joules_by_wait_ = 0;
   std::vector<int64_t> still_waiting_;
   int64_t refused_ = 0;
+  int64_t preempted_ = 0;
+  int64_t recomputed_ = 0;
+  // Steps of a worker in which it took somebody out.
+  int64_t overflows_ = 0;
   PowerModel power_;
   MfuModel mfu_;
   Histogram decide_us_;

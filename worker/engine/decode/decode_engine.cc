@@ -134,7 +134,7 @@ absl::Status DecodeEngine::Admit(const SequenceRequest& request) {
   if (std::any_of(active_.begin(), active_.end(), same)) {
     return absl::AlreadyExistsError(absl::StrCat("handle ", request.handle, " is active"));
   }
-  const auto index = table_.Admit(ReservedKvTokens(request));
+  const auto index = table_.Admit(FirstKvTokens(request));
   if (!index.ok()) return index.status();
   Sequence& sequence = active_.emplace_back();
   sequence.handle = request.handle;
@@ -149,6 +149,7 @@ absl::Status DecodeEngine::Admit(const SequenceRequest& request) {
   sequence.priority = request.priority;
   sequence.number = admitted_++;
   if (tuner_) tuner_->Arrive(sequence.number, options_.clock(), given, request.max_new_tokens);
+  sequence.kv_on_demand = request.kv_on_demand;
   sequence.sampling = request.sampling;
   sequence.ends = request.stop_token_ids;
   if (!request.ignore_eos) {
@@ -201,6 +202,9 @@ absl::Status DecodeEngine::StepTogether(StepPeers& peers, StepOutput& out) {
 }
 
 int64_t DecodeEngine::NextRows() {
+  // What a step that came to nothing took out, the router has missed among the residents since.
+  preempted_.clear();
+  MakeRoom(preempted_);
   ChooseChunks();
   int64_t rows = 0;
   for (const Chunk& chunk : chunks_) rows += chunk.rows;
@@ -246,7 +250,31 @@ void DecodeEngine::ChooseChunks() {
   std::stable_partition(chunks_.begin(), chunks_.end(), [](const Chunk& chunk) { return chunk.rows == 1; });
 }
 
+void DecodeEngine::MakeRoom(std::vector<Handle>& preempted) {
+  // As the router counts: prompts whole from the first step on, however far they are computed.
+  const auto needs = [](const Sequence& sequence) { return sequence.prompt_length + sequence.generated; };
+  int64_t missing = -table_.free_tokens();
+  for (const Sequence& sequence : active_) {
+    if (sequence.kv_on_demand) missing += needs(sequence) - table_.reserved(sequence.index);
+  }
+  for (size_t i = active_.size(); missing > 0 && i-- > 0;) {
+    const Sequence& sequence = active_[i];
+    if (!sequence.kv_on_demand) continue;
+    missing -= needs(sequence);
+    preempted.push_back(sequence.handle);
+    if (tuner_) tuner_->End(sequence.number, sequence.generated);
+    // Cannot fail, nor can Extend: the index is this sequence's own, and there is room by now.
+    table_.Release(sequence.index).IgnoreError();
+    active_.erase(active_.begin() + static_cast<ptrdiff_t>(i));
+  }
+  for (const Sequence& sequence : active_) {
+    if (sequence.kv_on_demand) table_.Extend(sequence.index, needs(sequence)).IgnoreError();
+  }
+}
+
 absl::Status DecodeEngine::MakePlan(StepOutput& out) {
+  std::swap(out.preempted, preempted_);
+  MakeRoom(out.preempted);
   for (const Sequence& sequence : active_) out.load_tokens += sequence.prompt_length + sequence.generated;
   ChooseChunks();
   plan_.Clear();

@@ -98,6 +98,7 @@ class DecodeEngine final : public Engine {
     int64_t priority;
     // Its name for the tuner: a handle may come again.
     int64_t number;
+    bool kv_on_demand;
     Sampling sampling;
     // Tokens that end it.
     std::vector<uint32_t> ends;
@@ -122,6 +123,8 @@ class DecodeEngine final : public Engine {
   void Tune(const BatchLoad& load, double seconds);
   // Takes over what the backend drew.
   absl::Status Finish(StepOutput& out);
+  // Reserves what the next step needs; takes out who has to go for it. Does nothing when asked again.
+  void MakeRoom(std::vector<Handle>& preempted);
   // Fills plan_, draws_ and drawing_.
   absl::Status MakePlan(StepOutput& out);
   // Takes a drawn token; true when the request has ended.
@@ -138,6 +141,9 @@ class DecodeEngine final : public Engine {
   int64_t admitted_ = 0;
   // In the order of admission.
   std::vector<Sequence> active_;
+
+  // Taken out by NextRows.
+  std::vector<Handle> preempted_;
 
   // Scratch.
   std::vector<BatchRequest> left_;

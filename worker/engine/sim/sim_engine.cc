@@ -52,7 +52,7 @@ absl::Status SimEngine::Admit(const SequenceRequest& request) {
   if (std::any_of(active_.begin(), active_.end(), same)) {
     return absl::AlreadyExistsError(absl::StrCat("handle ", request.handle, " is active"));
   }
-  const int64_t kv = ReservedKvTokens(request);
+  const int64_t kv = FirstKvTokens(request);
   if (free_slots() == 0) return absl::ResourceExhaustedError("no free slot");
   if (kv > free_kv_tokens_) {
     return absl::ResourceExhaustedError(
@@ -60,7 +60,8 @@ absl::Status SimEngine::Admit(const SequenceRequest& request) {
   }
   free_kv_tokens_ -= kv;
   active_.push_back({request.handle, SimStreamKey(request), request.prompt_length, request.first_index,
-                     request.max_new_tokens, kv, 0, request.stop_token_ids, request.ignore_eos});
+                     request.max_new_tokens, kv, request.kv_on_demand, 0, request.stop_token_ids,
+                     request.ignore_eos});
   return absl::OkStatus();
 }
 
@@ -76,6 +77,7 @@ bool SimEngine::Cancel(Handle handle) {
 absl::Status SimEngine::Step(StepOutput& out) {
   const int64_t start_ns = timer_->NowNs();
   out.Clear();
+  MakeRoom(out);
   size_t kept = 0;
   for (size_t i = 0; i < active_.size(); ++i) {
     if (Advance(active_[i], out)) {
@@ -88,6 +90,28 @@ absl::Status SimEngine::Step(StepOutput& out) {
   active_.erase(active_.begin() + static_cast<ptrdiff_t>(kept), active_.end());
   timer_->SleepUntilNs(start_ns + DurationNs(out));
   return absl::OkStatus();
+}
+
+void SimEngine::MakeRoom(StepOutput& out) {
+  int64_t missing = -free_kv_tokens_;
+  for (const Sequence& sequence : active_) {
+    if (sequence.kv_on_demand)
+      missing += sequence.prompt_length + sequence.generated - sequence.reserved_kv_tokens;
+  }
+  for (size_t i = active_.size(); missing > 0 && i-- > 0;) {
+    const Sequence& sequence = active_[i];
+    if (!sequence.kv_on_demand) continue;
+    missing -= sequence.prompt_length + sequence.generated;
+    free_kv_tokens_ += sequence.reserved_kv_tokens;
+    out.preempted.push_back(sequence.handle);
+    active_.erase(active_.begin() + static_cast<ptrdiff_t>(i));
+  }
+  for (Sequence& sequence : active_) {
+    if (!sequence.kv_on_demand) continue;
+    const int64_t needed = sequence.prompt_length + sequence.generated;
+    free_kv_tokens_ -= needed - sequence.reserved_kv_tokens;
+    sequence.reserved_kv_tokens = needed;
+  }
 }
 
 bool SimEngine::Advance(Sequence& sequence, StepOutput& out) {

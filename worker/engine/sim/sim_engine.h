@@ -55,6 +55,7 @@ class SimEngine final : public Engine {
     int64_t first_index;
     int64_t max_new_tokens;
     int64_t reserved_kv_tokens;
+    bool kv_on_demand;
     int64_t generated;
     std::vector<uint32_t> stop_token_ids;
     bool ignore_eos;
@@ -62,6 +63,8 @@ class SimEngine final : public Engine {
 
   SimEngine(const SimOptions& options, std::unique_ptr<StepTimer> timer);
 
+  // Reserves what the step needs; takes out who has to go for it.
+  void MakeRoom(StepOutput& out);
   // Makes one token; true when it is the last.
   bool Advance(Sequence& sequence, StepOutput& out);
   int64_t DurationNs(const StepOutput& out);

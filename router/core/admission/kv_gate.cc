@@ -1,0 +1,190 @@
+#include "router/core/admission/kv_gate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+
+namespace bfio::core {
+namespace {
+
+using Kind = KvGateOptions::Kind;
+
+// Width of the first intervals, and of later ones as a share of their distance: a share too large takes
+// tokens for held that were given back meanwhile, a share too small costs time. Beyond kFar few are left.
+constexpr int64_t kFirstWidth = 4;
+constexpr int64_t kNearShare = 4, kFarShare = 2, kFar = 1024;
+// theta in units of 1 / mean size, at its least: halving brings it up to twice that.
+constexpr double kThetaSizes = 1;
+// A factor of a product, and a product, below which logarithms are taken; both far above the smallest double.
+constexpr double kLeastFactor = 1e-100;
+// Room of a worker that is not looked at: nothing fits, and no sum overflows.
+constexpr int64_t kClosed = std::numeric_limits<int64_t>::min() / 4;
+
+}  // namespace
+
+absl::StatusOr<KvGateOptions> ParseKvGate(absl::string_view text, double confidence) {
+  KvGateOptions options;
+  if (!(confidence >= 0.5 && confidence < 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("admission_confidence is ", confidence, "; must be at least 0.5 and below 1"));
+  }
+  options.confidence = confidence;
+  if (text == "none") return options;
+  if (text == "kv_feasible") {
+    options.kind = Kind::kFeasible;
+    return options;
+  }
+  if (absl::ConsumePrefix(&text, "protection:alpha=")) {
+    options.kind = Kind::kProtection;
+    if (absl::SimpleAtod(text, &options.alpha) && options.alpha >= 0 && options.alpha < 1) return options;
+    return absl::InvalidArgumentError(
+        absl::StrCat("admission: alpha of protection is '", text, "', not a number from 0 to below 1"));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("admission '", text, "' is unknown, choose one of none, kv_feasible, protection:alpha=A"));
+}
+
+absl::Status CheckKvGate(const KvGateOptions& options, const Lookahead& lookahead) {
+  if (options.kind != Kind::kFeasible || lookahead.predicts()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "admission kv_feasible needs a lookahead that predicts: survival, hint, max_tokens or oracle");
+}
+
+KvOutlook KvGate::Look(Lookahead& lookahead, absl::Span<const Worker> workers,
+                       absl::Span<WaitingView> waiting) {
+  for (size_t i = 0; i < waiting.size(); ++i) waiting[i].kv_need = static_cast<int32_t>(i);
+  if (options_.kind == Kind::kProtection) {
+    LookAtPrompts(workers, waiting);
+    return {1, 1, room_, need_};
+  }
+  SetIntervals(workers, waiting);
+  const size_t row = kWays * intervals_.size();
+  room_.resize(workers.size() * row);
+  need_.assign(waiting.size() * row, 0);
+  for (size_t g = 0; g < workers.size(); ++g) AddWorker(lookahead, workers[g], &room_[g * row]);
+  for (size_t i = 0; i < waiting.size(); ++i) AddWaiting(lookahead, waiting[i], &need_[i * row]);
+  return {static_cast<int32_t>(intervals_.size()), kWays, room_, need_};
+}
+
+void KvGate::LookAtPrompts(absl::Span<const Worker> workers, absl::Span<WaitingView> waiting) {
+  room_.clear();
+  need_.clear();
+  for (const Worker& worker : workers) {
+    const double most = (1 - options_.alpha) * static_cast<double>(worker.kv_tokens);
+    room_.push_back(static_cast<int64_t>(most) - worker.load_tokens);
+  }
+  for (const WaitingView& request : waiting) need_.push_back(request.prefill_tokens);
+}
+
+void KvGate::SetIntervals(absl::Span<const Worker> workers, absl::Span<const WaitingView> waiting) {
+  int64_t longest = 1, residents = 0;
+  double tokens = 0;
+  for (const Worker& worker : workers) {
+    for (const Resident& resident : worker.residents) longest = std::max(longest, resident.max_new_tokens);
+    residents += static_cast<int64_t>(worker.residents.size());
+    tokens += static_cast<double>(worker.load_tokens);
+  }
+  for (const WaitingView& request : waiting) {
+    longest = std::max(longest, request.max_new_tokens);
+    if (residents == 0) tokens += static_cast<double>(request.prefill_tokens);
+  }
+  const int64_t sharers = residents > 0 ? residents : static_cast<int64_t>(waiting.size());
+  const double mean = std::max(1.0, tokens / static_cast<double>(std::max<int64_t>(1, sharers)));
+  intervals_.clear();
+  starts_.clear();
+  for (int64_t from = 0; from < longest;) {
+    const int64_t share = from / (from < kFar ? kNearShare : kFarShare);
+    Interval interval;
+    interval.from = from;
+    interval.to = from + std::max(kFirstWidth, share) - 1;
+    const double sizes = 1 + static_cast<double>(interval.to) / mean;
+    interval.halvings = std::clamp(std::ilogb(sizes), 0, kMostHalvings - 1);
+    interval.theta = std::ldexp(kThetaSizes / mean, -interval.halvings);
+    interval.decay = std::exp(-interval.theta * static_cast<double>(interval.to));
+    intervals_.push_back(interval);
+    starts_.push_back(from);
+    from = interval.to + 1;
+  }
+  alive_.resize(intervals_.size());
+  log_risk_ = std::log(static_cast<double>(intervals_.size()) / (1 - options_.confidence));
+}
+
+template <class Use>
+void KvGate::ForEachInterval(int64_t tokens, int64_t stay, Use use) const {
+  double decay[kMostHalvings];
+  int32_t halvings = 0;
+  decay[0] = std::exp(-intervals_[0].theta * static_cast<double>(tokens));
+  for (size_t k = 0; k < intervals_.size() && intervals_[k].from < stay; ++k) {
+    const Interval& interval = intervals_[k];
+    for (; halvings < interval.halvings; ++halvings) decay[halvings + 1] = std::sqrt(decay[halvings]);
+    const bool ends = stay - 1 < interval.to;
+    const int64_t held = tokens + (ends ? stay - 1 : interval.to);
+    double scale = ends ? std::exp(-interval.theta * static_cast<double>(held))
+                        : decay[interval.halvings] * interval.decay;
+    const double p = std::min(alive_[k], 1.0);
+    Factors factors;
+    for (double& factor : factors) {
+      factor = std::max(p + (1 - p) * scale, kLeastFactor);
+      scale *= scale;
+    }
+    use(k, held, factors);
+  }
+}
+
+void KvGate::AddWorker(const Lookahead& lookahead, const Worker& worker, int64_t* room) {
+  const size_t times = intervals_.size();
+  if (!worker.open) {
+    std::fill(room, room + kWays * times, kClosed);
+    return;
+  }
+  held_.assign(times, 0);
+  logs_.assign(times, {});
+  Factors one;
+  one.fill(1);
+  product_.assign(times, one);
+  for (const Resident& resident : worker.residents) {
+    const int64_t stay = lookahead.Stay(resident, worker.time, starts_, absl::MakeSpan(alive_));
+    if (stay <= 0) continue;
+    ForEachInterval(StandingOf(resident, worker.time).tokens, stay,
+                    [&](size_t k, int64_t held, const Factors& factors) {
+                      held_[k] += held;
+                      for (int32_t j = 0; j < kThetas; ++j) {
+                        double& product = product_[k][j];
+                        product *= factors[j];
+                        if (product < kLeastFactor) {
+                          logs_[k][j] += std::log(product);
+                          product = 1;
+                        }
+                      }
+                    });
+  }
+  const int64_t memory = worker.kv_tokens - std::max<int64_t>(0, worker.drift);
+  for (size_t k = 0; k < times; ++k) {
+    const int64_t certain = memory - held_[k];
+    *room++ = certain;
+    for (int32_t j = 0; j < kThetas; ++j) {
+      const double log = logs_[k][j] + std::log(product_[k][j]) + log_risk_;
+      const double more = log / std::ldexp(intervals_[k].theta, j);
+      *room++ = static_cast<int64_t>(std::floor(static_cast<double>(certain) - more));
+    }
+  }
+}
+
+void KvGate::AddWaiting(Lookahead& lookahead, const WaitingView& request, int64_t* need) {
+  const int64_t stay = lookahead.Stay(request, starts_, absl::MakeSpan(alive_));
+  ForEachInterval(request.prefill_tokens, stay, [&](size_t k, int64_t held, const Factors& factors) {
+    int64_t* at = need + kWays * k;
+    *at++ = held;
+    for (int32_t j = 0; j < kThetas; ++j) {
+      const double more = factors[j] == 1 ? 0 : std::log(factors[j]) / std::ldexp(intervals_[k].theta, j);
+      *at++ = static_cast<int64_t>(std::ceil(static_cast<double>(held) + more));
+    }
+  });
+}
+
+}  // namespace bfio::core

@@ -1,0 +1,120 @@
+// Who may enter each worker's KV memory, in the router: room and needs at times to come, for every decision.
+//
+// Purpose: turns what the lookahead believes into the KvOutlook (model/kv_room.h) that every policy, the
+// solver's program included, keeps to. The kinds:
+//   none          a request reserves its prompt and all it may make; there is no outlook.
+//   kv_feasible   memory holds at every time to come, with the confidence asked for (below).
+//   protection    what runs, and the prompt besides, stays within a share 1 - alpha of memory (vLLM's
+//   watermark).
+// Under the latter two a worker may run out; it preempts the youngest (worker/engine/engine.h).
+//
+// kv_feasible. Time to come is cut into intervals [a, b], narrow ones first. A request that holds t tokens at
+// the plan's step and may stay r steps holds at most x = t + min(b, r - 1) in the interval, if it is still
+// there at a, with probability p by the lookahead. Memory M suffices throughout the interval
+//   for certain            when   sum x <= M,
+//   but for a chance e     when   sum log(1 + p (exp(theta x) - 1)) <= theta M - log(1 / e)     (Chernoff),
+// for any theta, requests ending independently of one another. Both are sums over requests, so they stand
+// side by side in the outlook: needs x, and log(..) / theta. theta is 1 to 2, or 2 to 4, over the mean size a
+// request has at b, near the best where some ten requests and more share a worker. e is (1 - confidence) /
+// intervals, so the chance that a worker that has been filled up by one plan runs out before all on it have
+// ended is at most 1 - confidence (union bound), if the lookahead is right. Where lengths are taken as known
+// (oracle, max_tokens) only the first way counts, and nothing can run out if they are right. Each request
+// alone fits an empty worker for certain, so nobody is kept out for ever (policy/room.h has the rule of who
+// must wait).
+//
+// Cost: residents * intervals multiplications, and a logarithm per waiting request and interval; about 22
+// intervals where requests make at most 1,000 tokens. Threads: the scheduler's. Deterministic. Tokens, steps.
+#ifndef BFIO_ROUTER_CORE_ADMISSION_KV_GATE_H_
+#define BFIO_ROUTER_CORE_ADMISSION_KV_GATE_H_
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "router/core/lookahead/lookahead.h"
+#include "router/core/model/kv_room.h"
+#include "router/core/model/snapshot.h"
+
+namespace bfio::core {
+
+struct KvGateOptions {
+  enum class Kind { kNone, kFeasible, kProtection };
+  Kind kind = Kind::kNone;
+  // kv_feasible: in [0.5, 1).
+  double confidence = 0.99;
+  // protection: in [0, 1).
+  double alpha = 0;
+};
+
+// "none", "kv_feasible" or "protection:alpha=A"; `confidence` is for kv_feasible. INVALID_ARGUMENT names what
+// is wrong.
+absl::StatusOr<KvGateOptions> ParseKvGate(absl::string_view text, double confidence);
+// INVALID_ARGUMENT when this lookahead does not tell what the gate needs.
+absl::Status CheckKvGate(const KvGateOptions& options, const Lookahead& lookahead);
+
+class KvGate {
+ public:
+  struct Worker {
+    absl::Span<const Resident> residents;
+    PlanTime time;
+    int64_t kv_tokens = 0;
+    // What it loads the plan's step with, and what of that its residents do not account for.
+    int64_t load_tokens = 0;
+    int64_t drift = 0;
+    // Whether anybody asks about its room; else it is not looked at.
+    bool open = true;
+  };
+
+  explicit KvGate(const KvGateOptions& options) : options_(options) {}
+
+  bool active() const { return options_.kind != KvGateOptions::Kind::kNone; }
+
+  // Numbers the waiting requests' needs (WaitingView::kv_need). The outlook is valid until the next call.
+  // REQUIRES: active().
+  KvOutlook Look(Lookahead& lookahead, absl::Span<const Worker> workers, absl::Span<WaitingView> waiting);
+
+ private:
+  // A piece of time to come; the same bound's price of a token in it; and where.
+  struct Interval {
+    int64_t from = 0, to = 0;
+    double theta = 0;
+    // theta is theta of interval 0 halved so many times; exp(-theta to).
+    int32_t halvings = 0;
+    double decay = 0;
+  };
+  static constexpr int32_t kMostHalvings = 24;
+  // Ways by Chernoff's bound, theta doubled from one to the next.
+  static constexpr int32_t kThetas = 2;
+  static constexpr int32_t kWays = 1 + kThetas;
+  using Factors = std::array<double, kThetas>;
+
+  void LookAtPrompts(absl::Span<const Worker> workers, absl::Span<WaitingView> waiting);
+  void SetIntervals(absl::Span<const Worker> workers, absl::Span<const WaitingView> waiting);
+  void AddWorker(const Lookahead& lookahead, const Worker& worker, int64_t* room);
+  void AddWaiting(Lookahead& lookahead, const WaitingView& request, int64_t* need);
+  // A request that holds `tokens` at the plan's step and may stay `stay` steps: calls use(interval, x,
+  // factors) for each that it may see, after alive_ is set; factors[j] is 1 + p (exp(t x) - 1) over exp(t x)
+  // for the j-th way's t.
+  template <class Use>
+  void ForEachInterval(int64_t tokens, int64_t stay, Use use) const;
+
+  const KvGateOptions options_;
+  std::vector<Interval> intervals_;
+  // By interval.
+  std::vector<int64_t> starts_;
+  std::vector<double> alive_;
+  // log(1 / e).
+  double log_risk_ = 0;
+  std::vector<int64_t> room_, need_;
+  // Scratch of AddWorker, by interval: sum of x; sum of logarithms, and a product not yet in it.
+  std::vector<int64_t> held_;
+  std::vector<Factors> logs_, product_;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_ADMISSION_KV_GATE_H_

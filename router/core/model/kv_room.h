@@ -1,0 +1,113 @@
+// Room in the workers' KV memory at several times to come, while a choice is being made.
+//
+// Purpose: a request's KV grows, and others end meanwhile: whether one more may begin is not one number
+// against another. Admission (router/core/admission/kv_gate.h) says for some times to come what each request
+// may need and what each worker has left; policies, solver and scheduler keep their choices within it by this
+// one class. For every time there may be several ways to show that memory suffices, each of them a sum: a set
+// of requests fits a worker when for every time some way's needs add up to no more than that way's room.
+// Needs are added and taken back exactly, so a search may exchange requests without asking admission again.
+//
+// Ownership: borrows the outlook's needs. Threads: one. Units: tokens. Cost: O(times * ways) per question.
+#ifndef BFIO_ROUTER_CORE_MODEL_KV_ROOM_H_
+#define BFIO_ROUTER_CORE_MODEL_KV_ROOM_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "absl/types/span.h"
+
+namespace bfio::core {
+
+// A row has times * ways entries, the ways of a time side by side. Empty: reservations alone count.
+struct KvOutlook {
+  int32_t times = 0;
+  int32_t ways = 0;
+  // [worker * row() ..]
+  absl::Span<const int64_t> room;
+  // [need * row() ..]; requests name their row (WaitingView::kv_need).
+  absl::Span<const int64_t> need;
+
+  bool empty() const { return times == 0; }
+  size_t row() const { return static_cast<size_t>(times) * static_cast<size_t>(ways); }
+};
+
+class KvRoom {
+ public:
+  // `outlook.need` must outlive what follows.
+  void Reset(const KvOutlook& outlook) {
+    outlook_ = outlook;
+    room_.assign(outlook.room.begin(), outlook.room.end());
+  }
+  bool empty() const { return outlook_.empty(); }
+  // The outlook with what is left by now; valid until the next change.
+  KvOutlook Left() const { return {outlook_.times, outlook_.ways, room_, outlook_.need}; }
+
+  // Whether the worker can take the request besides what it has been given. False when empty().
+  bool Fits(int32_t need, int32_t worker) const {
+    const int64_t* const coming = Need(need);
+    return Holds(worker, [&](size_t i) { return coming[i]; });
+  }
+  // Whether the worker could take `coming` if it gave `leaving` back.
+  bool FitsInstead(int32_t coming, int32_t leaving, int32_t worker) const {
+    const int64_t* const in = Need(coming);
+    const int64_t* const out = Need(leaving);
+    return Holds(worker, [&](size_t i) { return in[i] - out[i]; });
+  }
+  // The least of all needs, entry by entry: no request needs less. Empty when there are none.
+  std::vector<int64_t> LeastNeed() const {
+    const size_t row = outlook_.row(), size = outlook_.need.size();
+    std::vector<int64_t> least(outlook_.need.begin(), outlook_.need.begin() + std::min(row, size));
+    for (size_t at = row; at < size; at += row) {
+      for (size_t i = 0; i < row; ++i) least[i] = std::min(least[i], outlook_.need[at + i]);
+    }
+    return least;
+  }
+  // More requests than this, each of `least` at least, do not fit the worker. REQUIRES: !empty().
+  int64_t MostThatFit(absl::Span<const int64_t> least, int32_t worker) const {
+    const int64_t* const room = &room_[static_cast<size_t>(worker) * outlook_.row()];
+    int64_t most = std::numeric_limits<int64_t>::max();
+    size_t i = 0;
+    for (int32_t time = 0; time < outlook_.times; ++time) {
+      int64_t by_time = 0;
+      for (int32_t way = 0; way < outlook_.ways; ++way, ++i) {
+        if (room[i] < 0) continue;
+        by_time = std::max(by_time, least[i] > 0 ? room[i] / least[i] : std::numeric_limits<int64_t>::max());
+      }
+      most = std::min(most, by_time);
+    }
+    return most;
+  }
+  // Gives the request to the worker (sign 1), or takes it back (sign -1).
+  void Put(int32_t need, int32_t worker, int64_t sign) {
+    if (empty()) return;
+    const int64_t* const needs = Need(need);
+    int64_t* const room = &room_[static_cast<size_t>(worker) * outlook_.row()];
+    for (size_t i = 0; i < outlook_.row(); ++i) room[i] -= sign * needs[i];
+  }
+
+ private:
+  const int64_t* Need(int32_t need) const {
+    return outlook_.need.data() + static_cast<size_t>(need) * outlook_.row();
+  }
+  template <class Added>
+  bool Holds(int32_t worker, Added added) const {
+    if (empty()) return false;
+    const int64_t* const room = &room_[static_cast<size_t>(worker) * outlook_.row()];
+    size_t i = 0;
+    for (int32_t time = 0; time < outlook_.times; ++time) {
+      bool holds = false;
+      for (int32_t way = 0; way < outlook_.ways; ++way, ++i) holds = holds || added(i) <= room[i];
+      if (!holds) return false;
+    }
+    return true;
+  }
+
+  KvOutlook outlook_;
+  std::vector<int64_t> room_;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_MODEL_KV_ROOM_H_

@@ -1,0 +1,302 @@
+// Who may enter a worker's KV memory, in the router: what the gate lets in against what then happens.
+#include "router/core/admission/kv_gate.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "common/base/rng.h"
+
+namespace bfio::core {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Lengths beyond the first token are geometric: it ends with each later token with the same probability.
+class Geometric final : public Lookahead {
+ public:
+  explicit Geometric(double ends) : stays_(1 - ends) {}
+  absl::string_view name() const override { return "geometric"; }
+  void Project(absl::Span<const Resident>, const PlanTime&, absl::Span<double>, absl::Span<double>) override {
+  }
+  uint64_t CurveKey(const WaitingView&, int32_t) override { return 0; }
+  void Curve(const WaitingView&, absl::Span<double>) override {}
+  int64_t Stay(const Resident& resident, const PlanTime& time, absl::Span<const int64_t> steps,
+               absl::Span<double> alive) const override {
+    Fill(steps, alive);
+    return StandingOf(resident, time).room;
+  }
+  int64_t Stay(const WaitingView& request, absl::Span<const int64_t> steps,
+               absl::Span<double> alive) override {
+    Fill(steps, alive);
+    return request.max_new_tokens;
+  }
+
+ private:
+  void Fill(absl::Span<const int64_t> steps, absl::Span<double> alive) const {
+    for (size_t k = 0; k < steps.size(); ++k) alive[k] = std::pow(stays_, static_cast<double>(steps[k]));
+  }
+  double stays_;
+};
+
+// One worker at a plan's step, its residents known up to that step, and what waits.
+struct Case {
+  std::vector<Resident> residents;
+  // Steps each will really stay, from the plan's step on.
+  std::vector<int64_t> stays;
+  std::vector<WaitingView> waiting;
+  std::vector<int64_t> outputs;
+  int64_t memory = 0;
+
+  // Takes what fits, in order; indices of `waiting`.
+  std::vector<size_t> Admit(KvGate& gate, Lookahead& lookahead) {
+    KvGate::Worker worker;
+    worker.residents = residents;
+    worker.time = {100, 101};
+    worker.kv_tokens = memory;
+    for (const Resident& resident : residents) worker.load_tokens += Tokens(resident);
+    KvRoom room;
+    room.Reset(gate.Look(lookahead, {&worker, 1}, absl::MakeSpan(waiting)));
+    std::vector<size_t> taken;
+    for (size_t i = 0; i < waiting.size(); ++i) {
+      if (!room.Fits(waiting[i].kv_need, 0)) continue;
+      room.Put(waiting[i].kv_need, 0, +1);
+      taken.push_back(i);
+    }
+    return taken;
+  }
+  static int64_t Tokens(const Resident& resident) {
+    return resident.prefill_tokens + 101 - resident.first_step;
+  }
+  // The most that residents and `taken` ever hold.
+  int64_t Peak(const std::vector<size_t>& taken) const {
+    std::vector<std::pair<int64_t, int64_t>> held;  // at the plan's step, and for how long
+    for (size_t i = 0; i < residents.size(); ++i) held.emplace_back(Tokens(residents[i]), stays[i]);
+    for (const size_t i : taken) held.emplace_back(waiting[i].prefill_tokens, outputs[i]);
+    int64_t peak = 0;
+    for (const auto& [tokens, last] : held) {
+      int64_t sum = 0;  // at this one's last step
+      for (const auto& [other, stay] : held) sum += stay >= last && stay > 0 ? other + last - 1 : 0;
+      peak = std::max(peak, sum);
+    }
+    return peak;
+  }
+  int64_t HeldNow() const {
+    int64_t sum = 0;
+    for (size_t i = 0; i < residents.size(); ++i) sum += stays[i] > 0 ? Tokens(residents[i]) : 0;
+    return sum;
+  }
+};
+
+int64_t Below(Rng& rng, int64_t bound) {
+  return static_cast<int64_t>(rng.Below(static_cast<uint64_t>(bound)));
+}
+
+void AddResident(Case& of, int64_t prompt, int64_t made, int64_t stay, int64_t most) {
+  Resident resident;
+  resident.id = of.residents.size() + 1;
+  resident.prefill_tokens = prompt;
+  resident.first_step = 101 - made;
+  resident.max_new_tokens = most;
+  resident.expected_tokens = made + stay;
+  of.residents.push_back(resident);
+  of.stays.push_back(stay);
+}
+
+void AddWaiting(Case& of, int64_t prompt, int64_t output, int64_t most) {
+  WaitingView view;
+  view.id = 1000 + of.waiting.size();
+  view.prefill_tokens = prompt;
+  view.max_new_tokens = most;
+  view.kv_reserve_tokens = prompt + most - 1;
+  view.predicted_output_tokens = output;
+  of.waiting.push_back(view);
+  of.outputs.push_back(output);
+}
+
+TEST(KvGate, ReadsItsSettingsAndSaysWhatIsWrong) {
+  EXPECT_EQ(ParseKvGate("none", 0.99)->kind, KvGateOptions::Kind::kNone);
+  EXPECT_EQ(ParseKvGate("kv_feasible", 0.9)->confidence, 0.9);
+  EXPECT_EQ(ParseKvGate("protection:alpha=0.25", 0.99)->alpha, 0.25);
+  for (const char* text : {"", "wait", "protection", "protection:alpha=", "protection:alpha=1",
+                           "protection:alpha=-0.1", "protection:alpha=nan", "kv_feasible:x"}) {
+    EXPECT_EQ(ParseKvGate(text, 0.99).status().code(), absl::StatusCode::kInvalidArgument) << text;
+  }
+  for (const double confidence : {0.0, 0.49, 1.0, -1.0, std::nan("")}) {
+    EXPECT_THAT(std::string(ParseKvGate("kv_feasible", confidence).status().message()),
+                HasSubstr("admission_confidence"));
+  }
+  const KvGateOptions feasible = *ParseKvGate("kv_feasible", 0.99);
+  EXPECT_THAT(std::string(CheckKvGate(feasible, **MakeLookahead("none")).message()), HasSubstr("survival"));
+  EXPECT_TRUE(CheckKvGate(feasible, **MakeLookahead("survival")).ok());
+  EXPECT_TRUE(CheckKvGate(*ParseKvGate("protection:alpha=0", 0.99), **MakeLookahead("none")).ok());
+}
+
+TEST(KvGate, KnownLengthsNeverExceedMemoryAndAnEmptyWorkerTakesAnybody) {
+  const auto oracle = *MakeLookahead("oracle");
+  KvGate gate(*ParseKvGate("kv_feasible", 0.99));
+  Rng rng(5);
+  int64_t taken_all = 0, reserved_all = 0;
+  for (int trial = 0; trial < 8'000; ++trial) {
+    Case c;
+    const int64_t most = 1 + Below(rng, rng.Below(4) == 0 ? 3000 : 60);
+    const int64_t sizes = 1 + Below(rng, 300);
+    for (uint64_t n = rng.Below(6); n > 0; --n) {
+      const int64_t length = 1 + Below(rng, most), made = Below(rng, length);
+      AddResident(c, 1 + Below(rng, sizes), made, length - made, most);
+    }
+    for (uint64_t n = rng.Below(12); n > 0; --n)
+      AddWaiting(c, 1 + Below(rng, sizes), 1 + Below(rng, most), most);
+    // What runs is within memory to its end, as it must be if the gate let it in.
+    c.memory = std::max(c.Peak({}), most + sizes) + Below(rng, 3 * (most + sizes));
+    const std::vector<size_t> taken = c.Admit(gate, *oracle);
+    ASSERT_LE(c.Peak(taken), c.memory) << "trial " << trial;
+    if (c.residents.empty() && !c.waiting.empty()) {
+      ASSERT_FALSE(taken.empty());
+    }
+    taken_all += static_cast<int64_t>(taken.size());
+    int64_t reserved = 0;
+    for (const Resident& resident : c.residents) reserved += resident.prefill_tokens + most - 1;
+    for (const WaitingView& view : c.waiting) {
+      if (reserved + view.kv_reserve_tokens > c.memory) continue;
+      reserved += view.kv_reserve_tokens;
+      ++reserved_all;
+    }
+  }
+  EXPECT_GT(taken_all, reserved_all * 3 / 2) << "more than by reservation, or nothing is gained";
+}
+
+TEST(KvGate, OverflowIsNoMoreLikelyThanTheConfidenceAllows) {
+  for (const double confidence : {0.6, 0.9, 0.99}) {
+    KvGate gate(*ParseKvGate("kv_feasible", confidence));
+    Rng rng(11);
+    constexpr int kCases = 60, kDraws = 200;
+    int over = 0;
+    int64_t taken_all = 0, reserved_all = 0;
+    for (int trial = 0; trial < kCases; ++trial) {
+      const double mean = 20 + 200 * rng.Uniform();
+      Geometric lookahead(1 / mean);
+      Case c;
+      const auto most = static_cast<int64_t>(10 * mean);
+      const int64_t sizes = 1 + Below(rng, 1500);
+      for (uint64_t n = rng.Below(30); n > 0; --n)
+        AddResident(c, 1 + Below(rng, sizes), Below(rng, 300), 1, 400 + most);
+      for (int n = 0; n < 80; ++n) AddWaiting(c, 1 + Below(rng, sizes), 1, most);
+      c.memory = c.HeldNow() + most + 10 * sizes;
+      const std::vector<size_t> taken = c.Admit(gate, lookahead);
+      taken_all += static_cast<int64_t>(taken.size());
+      reserved_all += c.memory / (sizes / 2 + most);
+      const auto draw = [&](int64_t limit) {
+        const double steps = std::log(1 - rng.Uniform()) / std::log(1 - 1 / mean);
+        return std::clamp<int64_t>(1 + static_cast<int64_t>(steps), 1, limit);
+      };
+      for (int i = 0; i < kDraws; ++i) {
+        for (size_t r = 0; r < c.stays.size(); ++r) {
+          c.stays[r] = draw(c.residents[r].max_new_tokens - (101 - c.residents[r].first_step));
+        }
+        for (size_t w = 0; w < c.outputs.size(); ++w) c.outputs[w] = draw(most);
+        if (c.Peak(taken) > c.memory) ++over;
+      }
+    }
+    EXPECT_LE(over, (1 - confidence) * kCases * kDraws) << "confidence " << confidence;
+    if (confidence < 0.7) {
+      EXPECT_GT(over, 0) << "the bound is not so loose that nothing ever happens";
+    }
+    EXPECT_GT(taken_all, reserved_all * 6 / 5);
+  }
+}
+
+TEST(KvGate, DriftCountsAndAWorkerNobodyAsksAboutTakesNobody) {
+  const auto lookahead = *MakeLookahead("max_tokens");
+  KvGate gate(*ParseKvGate("kv_feasible", 0.99));
+  std::vector<WaitingView> waiting(1);
+  waiting[0].prefill_tokens = 50;
+  waiting[0].max_new_tokens = 11;
+  std::vector<KvGate::Worker> workers(3);
+  for (KvGate::Worker& worker : workers) worker.kv_tokens = 60;
+  workers[1].drift = 1;
+  workers[2].open = false;
+  KvRoom room;
+  room.Reset(gate.Look(*lookahead, workers, absl::MakeSpan(waiting)));
+  EXPECT_TRUE(room.Fits(0, 0)) << "50 + 10 tokens in its last step";
+  EXPECT_FALSE(room.Fits(0, 1));
+  EXPECT_FALSE(room.Fits(0, 2));
+}
+
+TEST(KvGate, ProtectionAsksForThePromptWithinItsShare) {
+  const auto none = *MakeLookahead("none");
+  KvGate gate(*ParseKvGate("protection:alpha=0.1", 0.99));
+  std::vector<WaitingView> waiting(2);
+  waiting[0].prefill_tokens = 50;
+  waiting[1].prefill_tokens = 41;
+  waiting[0].max_new_tokens = waiting[1].max_new_tokens = 1000;
+  KvGate::Worker worker;
+  worker.kv_tokens = 1000;
+  worker.load_tokens = 850;
+  KvRoom room;
+  room.Reset(gate.Look(*none, {&worker, 1}, absl::MakeSpan(waiting)));
+  EXPECT_TRUE(room.Fits(waiting[0].kv_need, 0));
+  EXPECT_TRUE(room.Fits(waiting[1].kv_need, 0));
+  room.Put(waiting[1].kv_need, 0, +1);
+  EXPECT_FALSE(room.Fits(waiting[0].kv_need, 0));
+  EXPECT_FALSE(room.FitsInstead(waiting[1].kv_need, waiting[0].kv_need, 0) &&
+               room.Fits(waiting[1].kv_need, 0));
+  EXPECT_TRUE(room.FitsInstead(waiting[0].kv_need, waiting[1].kv_need, 0));
+}
+
+// Sums at several times and ways, against adding up from scratch.
+TEST(KvRoom, AgreesWithSumsFromScratch) {
+  Rng rng(3);
+  for (int trial = 0; trial < 2'000; ++trial) {
+    KvOutlook outlook;
+    outlook.times = 1 + static_cast<int32_t>(rng.Below(4));
+    outlook.ways = 1 + static_cast<int32_t>(rng.Below(3));
+    constexpr int32_t kWorkers = 3, kNeeds = 6;
+    std::vector<int64_t> room, need;
+    for (size_t i = 0; i < kWorkers * outlook.row(); ++i) room.push_back(Below(rng, 100) - 10);
+    for (size_t i = 0; i < kNeeds * outlook.row(); ++i) need.push_back(Below(rng, 40));
+    outlook.room = room;
+    outlook.need = need;
+    const auto holds = [&](const std::vector<int32_t>& set, int32_t worker) {
+      for (int32_t t = 0; t < outlook.times; ++t) {
+        bool any = false;
+        for (int32_t w = 0; w < outlook.ways; ++w) {
+          const size_t at = static_cast<size_t>(t * outlook.ways + w);
+          int64_t sum = 0;
+          for (const int32_t n : set) sum += need[static_cast<size_t>(n) * outlook.row() + at];
+          any = any || sum <= room[static_cast<size_t>(worker) * outlook.row() + at];
+        }
+        if (!any) return false;
+      }
+      return true;
+    };
+    KvRoom kept;
+    kept.Reset(outlook);
+    std::vector<std::vector<int32_t>> sets(kWorkers);
+    for (int move = 0; move < 12; ++move) {
+      const auto g = static_cast<int32_t>(rng.Below(kWorkers)), n = static_cast<int32_t>(rng.Below(kNeeds));
+      std::vector<int32_t> with = sets[g];
+      with.push_back(n);
+      ASSERT_EQ(kept.Fits(n, g), holds(with, g));
+      if (!sets[g].empty()) {
+        std::vector<int32_t> instead = with;
+        instead.erase(instead.begin());
+        ASSERT_EQ(kept.FitsInstead(n, sets[g][0], g), holds(instead, g));
+      }
+      if (rng.Below(3) > 0) {
+        kept.Put(n, g, +1);
+        sets[g] = with;
+      } else if (!sets[g].empty()) {
+        kept.Put(sets[g].back(), g, -1);
+        sets[g].pop_back();
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace bfio::core
