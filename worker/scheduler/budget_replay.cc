@@ -26,9 +26,8 @@ BudgetReplay::BudgetReplay(absl::Span<const ReplayedRequest> requests, int64_t b
 }
 
 double BudgetReplay::ArrivalOf(size_t i) const {
-  const size_t round = i / requests_.size();
-  const double at = requests_[i % requests_.size()].at - requests_.front().at;
-  return static_cast<double>(round) * round_s_ + (round + 1 == kRounds ? at / kHeadroom : at);
+  const auto round = static_cast<double>(i / requests_.size());
+  return (round * round_s_ + requests_[i % requests_.size()].at - requests_.front().at) / kHeadroom;
 }
 
 void BudgetReplay::Arrive(double until) {
@@ -65,7 +64,7 @@ bool BudgetReplay::GoOn(int64_t& batches) {
 ReplayScore BudgetReplay::Score(const ReplayGoal& goal) const {
   std::vector<double> ttft, tpot, e2e;
   int64_t missed = 0;
-  for (size_t i = requests_.size(); i < 2 * requests_.size(); ++i) {
+  for (size_t i = requests_.size(); i < lives_.size(); ++i) {
     const double at = ArrivalOf(i);
     // What never ended took at least until the end.
     const double prefilled = lives_[i].prefilled < 0 ? now_ : lives_[i].prefilled;

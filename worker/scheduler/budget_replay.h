@@ -1,9 +1,8 @@
 // How one token budget would have served a list of requests: a replay that goes on a few batches at a time.
 //
-// Purpose: one candidate of the budget tuner. The requests come over and over, kRounds times, as they came
-// once but kHeadroom times as fast, behind the prompts that wait now: a budget that falls behind shows it,
-// and one that the next busy hour would overrun shows it too. Threads: belongs to its caller. Pure;
-// deterministic.
+// Purpose: one candidate of the budget tuner. The requests come kRounds times, kHeadroom times as fast as
+// they came: what the next busy hour would overrun shows it. The first time, behind the prompts that wait
+// now, sets the engine to work; the others are scored. Threads: belongs to its caller. Pure; deterministic.
 #ifndef BFIO_WORKER_SCHEDULER_BUDGET_REPLAY_H_
 #define BFIO_WORKER_SCHEDULER_BUDGET_REPLAY_H_
 

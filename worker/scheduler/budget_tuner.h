@@ -40,7 +40,7 @@ struct BudgetTunerOptions {
   int64_t slots = BatchRoom::kUnbounded;
   bool prompt_gives_token = false;
   // Requests replayed; batches replayed per Turn.
-  int64_t window = 1024;
+  int64_t window = 512;
   int64_t batches_per_turn = 32;
 };
 

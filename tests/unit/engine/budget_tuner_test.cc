@@ -123,7 +123,7 @@ BudgetTunerOptions For(BudgetGoal goal) {
 TEST(BudgetTunerTest, SmallForTpotLargeForTtft) {
   Served tpot(For(BudgetGoal::kTpot), 1000, 200, 0.4), ttft(For(BudgetGoal::kTtft), 1000, 200, 0.4);
   EXPECT_LT(tpot.Serve(1500), 400);
-  EXPECT_GT(ttft.Serve(1500), 1400);
+  EXPECT_GE(ttft.Serve(1500), 1000) << "a prompt in a step";
   EXPECT_GT(tpot.tuner().rounds(), 3);
 }
 

@@ -26,6 +26,8 @@ constexpr size_t kVariants = kFixed + std::size(kGoals);
 // Of the capacity at a budget of 512.
 constexpr double kLoads[] = {0.4, 0.7, 0.9};
 constexpr int64_t kRequests = 6000, kSlots = 512;
+// While requests arrive.
+constexpr size_t kSamples = 64;
 // Of the arrivals, left out at the start: the tuner learns there.
 constexpr double kWarmUp = 0.25;
 
@@ -77,7 +79,7 @@ absl::StatusOr<Outcome> RunVariant(const Scene& scene, size_t variant, int64_t r
     options.adapt->goal = kGoals[variant - kFixed].goal;
     options.adapt->min_budget = kBudgets[0];
   }
-  options.sample_s = arrivals.back().at / 64;
+  options.sample_s = arrivals.back().at / kSamples;
   options.go_on = go_on;
   auto run = RunOneEngine(arrivals, options);
   if (!run.ok()) return run.status();
@@ -87,10 +89,14 @@ absl::StatusOr<Outcome> RunVariant(const Scene& scene, size_t variant, int64_t r
   outcome.medians[1] = MedianOf(latencies.ttft);
   outcome.medians[2] = MedianOf(latencies.tpot);
   outcome.mean_budget = run->mean_budget;
+  // Broken off.
+  if (run->tokens_left.size() < kSamples) return outcome;
   // What is left grows by less than 1 % of what comes, from the first to the last quarter.
   double early = 0, late = 0;
-  for (size_t i = 16; i < 32; ++i) early += static_cast<double>(run->tokens_left[i]) / 16;
-  for (size_t i = 48; i < 64; ++i) late += static_cast<double>(run->tokens_left[i]) / 16;
+  for (size_t i = 0; i < kSamples / 4; ++i) {
+    early += static_cast<double>(run->tokens_left[kSamples / 4 + i]) / (kSamples / 4);
+    late += static_cast<double>(run->tokens_left[3 * kSamples / 4 + i]) / (kSamples / 4);
+  }
   outcome.keeps_up = late - early < 0.01 * static_cast<double>(run->tokens);
   return outcome;
 }
