@@ -16,6 +16,9 @@ constexpr int64_t kWindows = 4;
 // Requests that wait for the pace and are passed by longer ones, in one round.
 constexpr int kMostPassed = 16;
 
+// Of the newest end in the means of what requests took and were believed to take.
+constexpr double kEndWeight = 1.0 / 64;
+
 // Token-rounds a request takes.
 double Area(int64_t prompt, int64_t output) {
   const auto s = static_cast<double>(prompt), o = static_cast<double>(output);
@@ -82,7 +85,8 @@ void MemoryRule::Decide(int64_t round, AdmissionRound& out) {
 
 bool MemoryRule::EndsInAWave(const Entry& entry, int64_t end) const {
   const int64_t prompt = entry.request.prompt + entry.made;
-  const double rate = static_cast<double>(options_.memory) / Area(prompt, entry.left);
+  const double area = Area(prompt, entry.left) * std::min(1.0, taken_ / believed_);
+  const double rate = static_cast<double>(options_.memory) / area;
   // Of the one more that whole requests need: a sequence of r a round has windows of n rounds with up to r n
   // rounded up.
   const double slack = 1 - std::min(rate, 1 / rate) / 2;
@@ -136,6 +140,9 @@ void MemoryRule::OnEnd(RequestId id) {
   const Entry& entry = it->second;
   // What ends sooner than believed gives its memory back.
   const int64_t over = round_ + 1;
+  const int64_t prompt = entry.request.prompt + entry.made;
+  taken_ += kEndWeight * (Area(prompt, over - entry.began) - taken_);
+  believed_ += kEndWeight * (Area(prompt, entry.left) - believed_);
   if (options_.lengths != nullptr) options_.lengths->Ended(entry.request, entry.made + over - entry.began);
   if (entry.line.to > over) profile_.Remove({entry.line.size, over + 1, entry.line.to});
   ends_.erase({entry.line.to, id});

@@ -7,7 +7,8 @@
 // 1) / 2) requests of s prompt and o output tokens a round in the long run, so of like requests (total and
 // output within a fifth) no more may end in any n rounds than r n and a part of one. One that would be too
 // many waits, and longer ones may pass it; requests of mixed lengths are hardly ever held back. The pace
-// holds only while more than half the memory is spoken for.
+// holds only while more than half the memory is spoken for. Where requests end before they are believed to, r
+// is larger by as much as those that ended lately took less.
 //
 // Lengths that are only believed: every request counts as `margin` tokens longer. One that outlives even that
 // counts as what AdmissionOptions::lengths then says, or as a quarter longer, again and again, up to its
@@ -69,6 +70,8 @@ class MemoryRule final : public AdmissionRule {
   const MemoryRuleOptions rule_;
   int64_t arrivals_ = 0;
   int64_t round_ = 0;
+  // Token-rounds that requests took, and were believed to take: means over those that ended lately.
+  double taken_ = 1, believed_ = 1;
   absl::flat_hash_map<RequestId, Entry> requests_;
   std::set<Place> waiting_;
   // By the time they should end, and by when they began.

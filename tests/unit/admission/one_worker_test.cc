@@ -129,6 +129,23 @@ TEST(OneWorker, WhateverIsBelievedEveryRequestEnds) {
   EXPECT_GT(preemptions, 300);
 }
 
+TEST(OneWorker, ThePaceIsThatOfWhatRequestsTakeNotOfTheirLimit) {
+  // All alike by their limit, ten times what they make: the limit's pace would leave the memory empty.
+  double latency[2] = {};
+  for (const bool paced : {false, true}) {
+    std::vector<KvArrival> arrivals;
+    Rng rng(5);
+    for (int i = 0; i < 3'000; ++i) {
+      const int64_t output = 1 + std::min<int64_t>(399, static_cast<int64_t>(rng.Exponential() * 40));
+      arrivals.push_back({i * 0.5, 10, output, 400, 400});
+    }
+    KvRunOptions options;
+    options.rule.memory = 6'000;
+    latency[paced] = RunOneWorker(paced ? "mc_sf_paced" : "mc_sf", arrivals, options)->mean_latency;
+  }
+  EXPECT_LE(latency[1], 1.05 * latency[0]);
+}
+
 TEST(OneWorker, APreemptedRequestResumesWithWhatItHasMade) {
   KvRunOptions options;
   options.rule.memory = 20;

@@ -26,9 +26,13 @@ absl::StatusOr<Findings> KvHigh(const ExperimentContext& context);
 absl::StatusOr<Findings> KvLow(const ExperimentContext& context);
 absl::StatusOr<Findings> KvAlpha(const ExperimentContext& context);
 absl::StatusOr<Findings> KvBeta(const ExperimentContext& context);
+absl::StatusOr<Findings> KvHindsight(const ExperimentContext& context);
+absl::StatusOr<Findings> KvLengthsUnknown(const ExperimentContext& context);
 // "Fluid-Based Online Scheduling under Memory Constraints", Section 5.
 absl::StatusOr<Findings> WaitSynthetic(const ExperimentContext& context);
 absl::StatusOr<Findings> WaitReal(const ExperimentContext& context);
+absl::StatusOr<Findings> WaitOnline(const ExperimentContext& context);
+absl::StatusOr<Findings> WaitCaps(const ExperimentContext& context);
 // "Throughput-Optimal Scheduling Algorithms for LLM Inference and AI Agents", Figure 9.
 absl::StatusOr<Findings> BudgetSweep(const ExperimentContext& context);
 absl::StatusOr<Findings> PrefillGroup(const ExperimentContext& context);

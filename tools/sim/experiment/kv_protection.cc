@@ -13,7 +13,13 @@
 namespace bfio::sim {
 namespace {
 
-constexpr double kRates[] = {50, 10};
+struct Setting {
+  double rate;
+  int64_t memory;
+};
+// Circles depend on how large a request is against the memory: the paper's M, and what its formula gives.
+constexpr Setting kSettings[] = {
+    {50, kKvMemory}, {10, kKvMemory}, {50, kKvMemoryByFormula}, {10, kKvMemoryByFormula}};
 constexpr int64_t kArrivals = 5'000;
 
 struct Sweep {
@@ -26,10 +32,10 @@ absl::StatusOr<Findings> Run(const ExperimentContext& context, const std::string
                              const std::vector<Sweep>& sweeps, const std::vector<double>& values) {
   const int64_t requests = context.Shortened(kArrivals, 200);
   std::vector<KvPlan> plans;
-  for (const double rate : kRates) {
+  for (const Setting& setting : kSettings) {
     for (const Sweep& sweep : sweeps) {
       for (const double value : values)
-        plans.push_back({{sweep.rule(value), {"lmsys", nullptr}, rate}, requests});
+        plans.push_back({{sweep.rule(value), {"lmsys", nullptr}, setting.rate, setting.memory}, requests});
     }
   }
   const auto runs = RunKv(context, plans);
@@ -37,13 +43,13 @@ absl::StatusOr<Findings> Run(const ExperimentContext& context, const std::string
   Findings findings;
   findings.parameters = KvParameters(context, requests);
   size_t at = 0;
-  for (const double rate : kRates) {
+  for (const auto& [rate, memory] : kSettings) {
     report::Table table;
-    table.title = absl::StrFormat("%g requests per second", rate);
+    table.title = absl::StrFormat("%g requests per second, M = %d", rate, memory);
     table.note = "In circles: seeds for which the rule never ends. Thrown out: per request.";
     table.columns = {{what, "", 2}};
     report::Chart chart;
-    chart.title = absl::StrFormat("Mean latency over %s, %g requests per second", what, rate);
+    chart.title = absl::StrFormat("Mean latency over %s, %g requests per second, M = %d", what, rate, memory);
     chart.note = "Left out where the rule goes round in circles for some seed.";
     chart.x = {what, ""};
     chart.y = {"mean latency", "s"};
@@ -77,9 +83,10 @@ absl::StatusOr<Findings> Run(const ExperimentContext& context, const std::string
       }
       findings.text.push_back(
           std::isnan(least)
-              ? absl::StrFormat("%g per second, %s: in circles up to the largest %s.", rate, sweep.name, what)
-              : absl::StrFormat("%g per second, %s: it ends for every seed from %s = %.2f on.", rate,
-                                sweep.name, what, least));
+              ? absl::StrFormat("%g per second, M = %d, %s: in circles up to the largest %s.", rate, memory,
+                                sweep.name, what)
+              : absl::StrFormat("%g per second, M = %d, %s: it ends for every seed from %s = %.2f on.", rate,
+                                memory, sweep.name, what, least));
     }
     findings.tables.push_back(std::move(table));
     findings.charts.push_back(std::move(chart));
