@@ -146,6 +146,8 @@ const std::vector<StateMetric>& StateMetrics() {
        [](const ClusterState& s) { return double(s.requests().completed()); }},
       {{"bfio:requests_replayed_total", kCounter, "", "placements repeated because a worker was lost"},
        [](const ClusterState& s) { return double(s.requests().replayed()); }},
+      {{"bfio:agent_calls_total", kCounter, "", "requests that are calls of agents (parent_id)"},
+       [](const ClusterState& s) { return double(s.requests().agent_calls()); }},
       {{"bfio:requests_preempted_total", kCounter, "",
         "requests taken off a worker whose KV ran out, placed again"},
        [](const ClusterState& s) { return double(s.requests().preempted()); }},

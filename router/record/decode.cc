@@ -176,12 +176,14 @@ absl::StatusOr<core::RequestSpec> FromLog(const v1::LoggedRequest& request, core
   spec.priority = request.priority();
   spec.tenant = request.tenant();
   spec.generated_tokens = request.generated_tokens();
+  spec.seniority = request.seniority();
   absl::Status status =
       Check()
           .In("prefill_tokens", spec.prefill_tokens, 1, kMaxRequestTokens)
           .In("max_new_tokens", spec.max_new_tokens, 1, kMaxRequestTokens)
           .In("predicted_output_tokens", spec.predicted_output_tokens.value_or(0), 0, kMaxRequestTokens)
           .In("generated_tokens", spec.generated_tokens, 0, kMaxRequestTokens)
+          .In("seniority", spec.seniority, -kMaxStep, kMaxStep)
           .status();
   if (!status.ok()) return status;
   return spec;

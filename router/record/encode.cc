@@ -86,7 +86,7 @@ void ToLog(const PolicySetting& setting, v1::LoggedPolicy& out) {
 }
 
 void ToLog(const core::RequestSpec& spec, core::RequestId base, v1::LoggedRequest& out) {
-  const auto& [id, prefill, max_new, predicted, priority, tenant, generated] = spec;
+  const auto& [id, prefill, max_new, predicted, priority, tenant, generated, seniority] = spec;
   out.set_id(IdOut(id, base));
   out.set_prefill_tokens(prefill);
   out.set_max_new_tokens(max_new);
@@ -94,6 +94,7 @@ void ToLog(const core::RequestSpec& spec, core::RequestId base, v1::LoggedReques
   out.set_priority(priority);
   out.set_tenant(tenant);
   out.set_generated_tokens(generated);
+  out.set_seniority(seniority);
 }
 
 void ToLog(const core::WorkerSpec& spec, v1::LoggedWorker& out) {

@@ -105,6 +105,7 @@ class RecordedScheduler {
   const core::Lookahead& lookahead() const { return scheduler_.lookahead(); }
   WorkerAccount Account(core::WorkerIndex worker) const { return scheduler_.Account(worker); }
   int32_t num_workers() const { return scheduler_.num_workers(); }
+  int64_t NextStep() const { return scheduler_.NextStep(); }
   int64_t waiting() const { return scheduler_.waiting(); }
   int64_t placed() const { return scheduler_.placed(); }
   std::optional<core::WorkerIndex> WorkerOf(core::RequestId id) const { return scheduler_.WorkerOf(id); }

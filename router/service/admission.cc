@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "router/core/agents/senior_step.h"
 #include "router/service/convert.h"
 #include "router/service/decision_loop.h"
 
@@ -54,6 +55,31 @@ void DecisionLoop::Uncommit(RequestRecord& record) {
   waiting_bytes_ -= std::exchange(record.waiting_bytes, 0);
   record.ticket.set_used(int64_t{PromptTokens(record.request)} + record.delivered);
   record.ticket.Release();
+  LeaveParent(record);
+}
+
+void DecisionLoop::JoinParent(RequestRecord& record) {
+  const v1::GenerateRequest& request = record.request;
+  if (request.parent_id().empty()) return;
+  totals_.set_agent_calls(totals_.agent_calls() + 1);
+  // Tenants cannot meet in one name: the length tells where the first ends.
+  std::string name = absl::StrCat(request.tenant().size(), ":", request.tenant(), request.parent_id());
+  const int64_t now = scheduler_.NextStep();
+  const std::optional<core::Parents::Standing> parent = parents_.Begin(
+      name, now, request.has_stage() ? std::optional<uint32_t>(request.stage()) : std::nullopt);
+  if (!parent.has_value()) return;
+  record.parent = std::move(name);
+  if (options_.agent_order == AgentOrder::kAge) record.seniority = now - parent->first_step;
+  if (options_.agent_order == AgentOrder::kDue) {
+    record.seniority =
+        now - core::SeniorStep(parent->first_step, parent->tokens_made, request.remaining_tokens());
+  }
+}
+
+void DecisionLoop::LeaveParent(RequestRecord& record) {
+  if (record.parent.empty()) return;
+  parents_.End(record.parent, record.delivered);
+  record.parent.clear();
 }
 
 }  // namespace bfio::router

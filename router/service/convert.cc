@@ -12,6 +12,9 @@ namespace {
 
 // Lengths on the worker link are bounded so that sums of them cannot overflow.
 constexpr uint64_t kMaxKvTokens = uint64_t{1} << 40;
+// Of an agent's call.
+constexpr uint32_t kMaxStage = uint32_t{1} << 20;
+constexpr uint32_t kMaxRemaining = uint32_t{1} << 24;
 
 template <typename Value, typename Limit>
 absl::Status OutOfRange(absl::string_view field, const Value& value, const Limit& limit) {
@@ -51,6 +54,22 @@ absl::Status CheckPrompt(const v1::GenerateRequest& request, const RequestLimits
   return absl::InvalidArgumentError("prompt is missing; set token_ids or prompt_length");
 }
 
+absl::Status CheckParent(const v1::GenerateRequest& request, const RequestLimits& limits) {
+  if (request.parent_id().size() > limits.max_id_bytes) {
+    return OutOfRange("parent_id's length", request.parent_id().size(),
+                      absl::StrCat("at most ", limits.max_id_bytes, " bytes"));
+  }
+  if (request.parent_id().empty() && (request.has_stage() || request.has_remaining_tokens()))
+    return absl::InvalidArgumentError("stage and remaining_tokens need parent_id");
+  if (request.stage() > kMaxStage)
+    return OutOfRange("stage", request.stage(), absl::StrCat("at most ", kMaxStage));
+  if (request.remaining_tokens() > kMaxRemaining) {
+    return OutOfRange("remaining_tokens", request.remaining_tokens(),
+                      absl::StrCat("at most ", kMaxRemaining));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckResume(const v1::GenerateRequest& request, const RequestLimits& limits) {
   if (request.resume_token().size() > limits.max_resume_token_bytes) {
     return OutOfRange("resume_token's length", request.resume_token().size(),
@@ -84,6 +103,7 @@ absl::Status CheckGenerate(const v1::GenerateRequest& request, const RequestLimi
     return OutOfRange("tenant's length", request.tenant().size(),
                       absl::StrCat("at most ", limits.max_id_bytes, " bytes"));
   }
+  if (absl::Status status = CheckParent(request, limits); !status.ok()) return status;
   // Who comes back need not say again what the router knows.
   const bool bare =
       request.has_resume_from_index() && request.prompt_case() == v1::GenerateRequest::PROMPT_NOT_SET;

@@ -235,6 +235,7 @@ void DecisionLoop::OnArrival(core::RequestId id, v1::GenerateRequest request,
     totals_.set_refused_memory(totals_.refused_memory() + 1);
     status = WithRetry(std::move(room), kPoolFullRetry);
   } else if (status.ok()) {
+    JoinParent(*record);
     core::RequestSpec spec = record->Spec();
     if (record->delivered > 0 && now_ - started_ <= options_.resume_timeout) spec.priority += BegunBonus();
     status = scheduler_.Enqueue(spec);
@@ -246,6 +247,7 @@ void DecisionLoop::OnArrival(core::RequestId id, v1::GenerateRequest request,
     totals_.set_refused_invalid(totals_.refused_invalid() + 1);
   }
   if (!status.ok()) {
+    LeaveParent(*record);
     requests_.Erase(id);
     return refuse(status);
   }

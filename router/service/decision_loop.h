@@ -24,6 +24,7 @@
 #include "bfio/v1/admin.pb.h"
 #include "bfio/v1/inference.pb.h"
 #include "bfio/v1/worker.pb.h"
+#include "router/core/agents/parents.h"
 #include "router/core/decide/scheduler.h"
 #include "router/record/log_sink.h"
 #include "router/record/recorded_scheduler.h"
@@ -132,6 +133,9 @@ class DecisionLoop final : private Group::Listener {
   // Counts an accepted request for CheckRoom; and no longer.
   void Commit(RequestRecord& record);
   void Uncommit(RequestRecord& record);
+  // A call of an agent: gives it the seniority that its parent has, and tells the parent that it has ended.
+  void JoinParent(RequestRecord& record);
+  void LeaveParent(RequestRecord& record);
 
   void Decide(bool force);
   void SendPlan(const core::Plan& plan);
@@ -205,6 +209,7 @@ class DecisionLoop final : private Group::Listener {
   TenantTotals tenants_;
   EnergyBook energy_;
   ReplayBudget budget_;
+  core::Parents parents_;
   // Sums over accepted requests that have not ended (RequestRecord), and the group's KV.
   int64_t waiting_bytes_ = 0;
   int64_t committed_kv_ = 0;

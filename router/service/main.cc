@@ -45,6 +45,9 @@ ABSL_FLAG(std::string, plan_mode, "pipelined",
 ABSL_FLAG(
     std::string, worker_speeds, "auto",
     "auto: plans balance times where workers' measured steps differ; off: all workers count as equally fast");
+ABSL_FLAG(std::string, agent_order, "due",
+          "turns of calls with a parent_id: due (the parent that is due first: begun longest ago, its tokens "
+          "counted in), age (the parent begun longest ago) or off (each call by its own age)");
 ABSL_FLAG(uint32_t, max_waiting, 4096,
           "bound of the waiting pool in requests; beyond it clients get RESOURCE_EXHAUSTED");
 ABSL_FLAG(uint32_t, max_prompt_tokens, 131072, "longest prompt accepted, in tokens");
@@ -151,6 +154,13 @@ absl::StatusOr<RouterOptions> OptionsFromFlags() {
     return absl::InvalidArgumentError(absl::StrCat("--worker_speeds=", speeds, ": must be auto or off"));
   }
   options.worker_speeds = speeds == "auto";
+  const std::string agents = absl::GetFlag(FLAGS_agent_order);
+  if (agents != "due" && agents != "age" && agents != "off") {
+    return absl::InvalidArgumentError(absl::StrCat("--agent_order=", agents, ": must be due, age or off"));
+  }
+  options.agent_order = agents == "due"   ? AgentOrder::kDue
+                        : agents == "age" ? AgentOrder::kAge
+                                          : AgentOrder::kOff;
   const double budget_ms = absl::GetFlag(FLAGS_decide_budget_ms);
   if (!(budget_ms >= 0 && budget_ms <= 60'000)) {
     return absl::InvalidArgumentError(

@@ -35,6 +35,16 @@ struct StreamLimits {
   absl::Duration timeout = absl::Seconds(30);
 };
 
+// Whose calls go first among agents' (router/core/agents).
+enum class AgentOrder {
+  // Each call stands for itself.
+  kOff,
+  // The oldest parent's.
+  kAge,
+  // The parent's that is due first.
+  kDue,
+};
+
 struct RouterOptions {
   // HOST:PORT; port 0 picks a free one.
   std::string listen = "127.0.0.1:50051";
@@ -67,6 +77,7 @@ struct RouterOptions {
   // request that fits nowhere holds a worker.
   core::KvGateOptions admission;
   int64_t admission_hold = core::kHoldAfterSteps;
+  AgentOrder agent_order = AgentOrder::kDue;
   // Requests from the front of the pool that a policy sees; 0: all.
   int64_t window = 0;
   core::PlanMode plan_mode = core::PlanMode::kPipelined;

@@ -32,6 +32,7 @@ core::RequestSpec RequestRecord::Spec() const {
   spec.priority = request.priority();
   spec.tenant = tenant;
   spec.generated_tokens = delivered;
+  spec.seniority = seniority;
   return spec;
 }
 

@@ -32,6 +32,9 @@ struct RequestRecord {
   std::string traceparent;
   // The number of request.tenant().
   uint32_t tenant = 0;
+  // The parent it is counted with (router/core/agents/parents.h), and what that gives it; empty: it is not.
+  std::string parent;
+  int64_t seniority = 0;
   // Monotonic times.
   absl::Time accepted;
   std::optional<absl::Time> placed;

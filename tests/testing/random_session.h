@@ -74,6 +74,7 @@ class RandomSession {
     if (rng_.Below(3) == 0) spec.predicted_output_tokens = spec.max_new_tokens;
     spec.priority = rng_.Below(6) == 0 ? static_cast<int32_t>(rng_.Below(5)) - 2 : 0;
     spec.tenant = static_cast<uint32_t>(rng_.Below(4));
+    if (rng_.Below(5) == 0) spec.seniority = static_cast<int64_t>(rng_.Below(60)) - 10;
     const int64_t output = 1 + static_cast<int64_t>(rng_.Below(static_cast<uint64_t>(spec.max_new_tokens)));
     if (scheduler_.Enqueue(spec).ok()) requests_[spec.id] = {spec, output, 0};
     if (rng_.Below(30) == 0) (void)scheduler_.Enqueue(spec);  // known already, or refused again

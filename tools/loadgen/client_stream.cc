@@ -44,6 +44,12 @@ class ClientStream final : public grpc::ClientReadReactor<v1::GenerateResponse> 
     request_.set_prompt_length(attempt_.planned.prompt_tokens);
     request_.set_max_new_tokens(attempt_.planned.output_tokens);
     request_.set_ignore_eos(true);
+    if (attempt_.planned.agent != nullptr) {
+      const AgentPlan::Call& call = attempt_.planned.agent->calls[attempt_.planned.call];
+      request_.set_parent_id(attempt_.parent_id);
+      request_.set_stage(call.stage);
+      request_.set_remaining_tokens(call.remaining_tokens);
+    }
     if (!attempt_.resume_token.empty()) {
       request_.set_resumable(true);
       request_.set_resume_token(attempt_.resume_token);

@@ -48,6 +48,8 @@ struct AttemptResult {
 struct Attempt {
   std::string request_id;
   PlannedRequest planned;
+  // Of a call of an agent.
+  std::string parent_id;
   // Outlives the attempt.
   const Login* login = nullptr;
   std::shared_ptr<Received> received;

@@ -40,6 +40,11 @@ ABSL_FLAG(std::string, goodput, "",
 ABSL_FLAG(double, attainment, Options().attainment,
           "share of requests within --goodput that a rate of ramp, step or sweep has to keep to be held");
 ABSL_FLAG(uint32_t, concurrency, Options().concurrency, "closed loop: requests under way at any time");
+ABSL_FLAG(
+    std::string, agents, "",
+    "agents of these shapes, in turn, instead of single requests: sequence:CALLS, fork_join:BRANCHES, like "
+    "sequence:4,fork_join:3; each call is sent when those before it are done; --rate, --concurrency and "
+    "--requests count agents");
 ABSL_FLAG(uint32_t, requests, 0,
           "requests to send; 0: until --duration, or one pass over the trace, or 1000 of a profile");
 ABSL_FLAG(double, duration, 0, "seconds after which nothing more is sent; 0: no such end");
@@ -99,6 +104,9 @@ absl::StatusOr<Options> OptionsFromFlags() {
   absl::StatusOr<std::vector<double>> rates = std::vector<double>();
   if (const std::string text = absl::GetFlag(FLAGS_rates); !text.empty()) rates = ParseRates(text);
   if (!rates.ok()) return rates.status();
+  absl::StatusOr<std::vector<AgentShape>> agents = std::vector<AgentShape>();
+  if (const std::string text = absl::GetFlag(FLAGS_agents); !text.empty()) agents = ParseAgents(text);
+  if (!agents.ok()) return absl::InvalidArgumentError(absl::StrCat("--agents: ", agents.status().message()));
   absl::StatusOr<std::string> report = ReportPath();
   if (!report.ok()) return report.status();
   Options options = {.target = absl::GetFlag(FLAGS_target),
@@ -113,6 +121,7 @@ absl::StatusOr<Options> OptionsFromFlags() {
                      .rates = *std::move(rates),
                      .step_duration_s = absl::GetFlag(FLAGS_step_duration),
                      .concurrency = absl::GetFlag(FLAGS_concurrency),
+                     .agents = *std::move(agents),
                      .requests = absl::GetFlag(FLAGS_requests),
                      .duration_s = absl::GetFlag(FLAGS_duration),
                      .seed = absl::GetFlag(FLAGS_seed),

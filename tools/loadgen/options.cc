@@ -44,6 +44,11 @@ absl::Status ValidateProfile(const Options& o) {
   return absl::OkStatus();
 }
 
+absl::Status ValidateAgents(const Options& o) {
+  if (o.agents.empty() || !Profile(o)) return absl::OkStatus();
+  return Bad(absl::StrCat("--agents has no meaning with --arrival=", o.arrival));
+}
+
 absl::Status ValidateArrival(const Options& o) {
   const bool open = o.arrival == "trace" || o.arrival == "poisson" || o.arrival == "gamma";
   if (!open && !Profile(o) && !o.closed_loop()) {
@@ -85,6 +90,7 @@ double Options::due_end_s() const {
 
 absl::Status Validate(const Options& o) {
   if (absl::Status status = ValidateArrival(o); !status.ok()) return status;
+  if (absl::Status status = ValidateAgents(o); !status.ok()) return status;
   if (!(o.attainment > 0 && o.attainment <= 1)) return Bad("--attainment must be above 0 and at most 1");
   if (!o.trace.empty() && !o.profile.empty()) return Bad("--trace and --profile exclude each other");
   if (o.concurrency < 1) return Bad("--concurrency must be at least 1");

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "tools/loadgen/agents.h"
 #include "tools/loadgen/goodput.h"
 #include "tools/loadgen/knee.h"
 
@@ -35,6 +36,9 @@ struct Options {
   std::vector<double> rates;
   double step_duration_s = 30;
   uint32_t concurrency = 64;
+  // What is sent are agents of these shapes, in turn; empty: single requests. `rate`, `concurrency` and
+  // `requests` then count agents.
+  std::vector<AgentShape> agents;
   // Ends of the run, whichever comes first; 0 is none. With neither: one pass over a trace, or 1,000 requests
   // of a profile. Nothing due `duration_s` or more after the start is sent, and nothing at all a second later
   // (what was due and is then unsent is counted). What is under way is waited for.

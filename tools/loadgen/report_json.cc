@@ -1,6 +1,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
 #include "tools/loadgen/knee.h"
 #include "tools/loadgen/report.h"
@@ -45,6 +46,24 @@ Json SettingsJson(const Options& o) {
           {"max_retries", o.max_retries},
           {"resume", o.resume},
           {"timeout_s", absl::ToDoubleSeconds(o.timeout)}};
+}
+
+// "sequence:4,fork_join:3", as on the command line.
+std::string AgentsText(const std::vector<AgentShape>& shapes) {
+  std::vector<std::string> parts;
+  for (const AgentShape& shape : shapes) {
+    parts.push_back(
+        absl::StrCat(shape.kind == AgentShape::kSequence ? "sequence:" : "fork_join:", shape.width));
+  }
+  return absl::StrJoin(parts, ",");
+}
+
+Json AgentsJson(const AgentResults& agents) {
+  return {{"begun", agents.begun},
+          {"completed", agents.completed},
+          {"failed", agents.failed},
+          {"calls_not_sent", agents.calls_not_sent},
+          {"e2e_s", LatencyJson(agents.e2e_s)}};
 }
 
 Json BarrierJson(const BarrierFigures& f) {
@@ -158,6 +177,10 @@ Json Summary(const Report& report) {
       {"settings", SettingsJson(report.options)},
   };
   if (report.barrier.has_value()) json["barrier"] = BarrierJson(*report.barrier);
+  if (!report.options.agents.empty()) {
+    json["agents"] = AgentsJson(r.agents);
+    json["settings"]["agents"] = AgentsText(report.options.agents);
+  }
   if (r.goodput.limits().any()) json["goodput"] = GoodputJson(report);
   if (!r.levels.levels().empty()) {
     json["levels"] = LevelsJson(report);

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "common/stats/histogram.h"
+#include "tools/loadgen/agents.h"
 #include "tools/loadgen/ended_request.h"
 #include "tools/loadgen/goodput.h"
 #include "tools/loadgen/levels.h"
@@ -48,6 +49,9 @@ struct Results {
   Histogram ttft_s, tpot_s, itl_s, e2e_s;
   // Of every request sent: how much later than due. Open loop only.
   Histogram schedule_lag_s;
+
+  // Where agents were sent; the figures above are of their calls.
+  AgentResults agents;
 
   Goodput goodput;
   // Of the arrival profile.

@@ -59,14 +59,16 @@ Table LatencyTable(const RunDocument& run) {
   static constexpr const char* kFigures[] = {"mean", "p50", "p90", "p99", "p99.9", "max"};
   for (const char* figure : kFigures) table.columns.push_back(Milliseconds(figure));
   table.columns.push_back({.name = "samples"});
-  for (const char* key : {"ttft_s", "tpot_s", "itl_s", "e2e_s", "schedule_lag_s"}) {
-    const std::string path = absl::StrCat("/", key);
-    if (run.Count(path + "/count") == 0) continue;
-    std::vector<Cell> row = {LatencyName(key)};
+  const auto add = [&](const std::string& name, const std::string& path) {
+    if (run.Count(path + "/count") == 0) return;
+    std::vector<Cell> row = {name};
     for (const char* figure : kFigures) row.emplace_back(run.Number(absl::StrCat(path, "/", figure)) * 1e3);
     row.emplace_back(run.Count(path + "/count"));
     table.rows.push_back(std::move(row));
-  }
+  };
+  for (const char* key : {"ttft_s", "tpot_s", "itl_s", "e2e_s", "schedule_lag_s"})
+    add(LatencyName(key), absl::StrCat("/", key));
+  add("E2E of agents, all calls", "/agents/e2e_s");
   return table;
 }
 
@@ -78,6 +80,9 @@ void AddCounts(const RunDocument& run, Page* page) {
   add("requests sent", "/requests_sent", true);
   add("completed", "/completed", true);
   counts.emplace_back("failed", report::Thousands(FailedTotal(run)));
+  add("agents completed", "/agents/completed", false);
+  add("agents failed", "/agents/failed", false);
+  add("calls that failed agents did not send", "/agents/calls_not_sent", false);
   add("cancelled by the interruption", "/interrupted", false);
   add("due, but not sent in time", "/not_sent", false);
   add("retries", "/retries", false);

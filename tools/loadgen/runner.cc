@@ -74,15 +74,17 @@ Results Runner::Run() {
     }
     if (step.kind == Step::kFinished) break;
     if (step.kind == Step::kSendNew) SendNew(now);
+    if (step.kind == Step::kSendReady) SendReady(now);
     if (step.kind == Step::kSendAgain) StartAttempt(step.retry_index);
   }
   MutexLock lock(&mutex_);
+  results_.agents = agents_.results();
   results_.duration_s = results_.requests_sent > 0 ? absl::ToDoubleSeconds(last_end_ - start_) : 0;
   return std::move(results_);
 }
 
 Runner::Step Runner::NextStep(absl::Time now) {
-  if (!next_.has_value() && open_.empty()) return {.kind = Step::kFinished};
+  if (!next_.has_value() && open_.empty() && ready_.empty()) return {.kind = Step::kFinished};
   Step wait;
   if (!retries_.empty()) {
     const auto [when, index] = *retries_.begin();
@@ -92,13 +94,15 @@ Runner::Step Runner::NextStep(absl::Time now) {
     }
     wait.until = when;
   }
+  if (!ready_.empty() && open_.size() < options_.max_in_flight) return {.kind = Step::kSendReady};
   if (next_.has_value() && MaySend(now, wait.until)) return {.kind = Step::kSendNew};
   return wait;
 }
 
 bool Runner::MaySend(absl::Time now, absl::Time& until) const {
   const size_t limit = options_.closed_loop() ? options_.concurrency : options_.max_in_flight;
-  if (open_.size() >= limit) return false;
+  const bool agents = options_.closed_loop() && !options_.agents.empty();
+  if ((agents ? agents_.size() : open_.size()) >= limit) return false;
   if (options_.sweep() && next_->level != level_) {
     if (now < level_end_) until = std::min(until, level_end_);
     return false;
@@ -113,8 +117,27 @@ bool Runner::MaySend(absl::Time now, absl::Time& until) const {
 void Runner::SendNew(absl::Time now) {
   const PlannedRequest planned = *next_;
   next_ = schedule_.Next();
+  const absl::Time due = options_.closed_loop() ? now : origin_ + absl::Seconds(planned.due_s);
+  if (planned.agent != nullptr) {
+    MutexLock lock(&mutex_);
+    agents_.Begin(*planned.agent, absl::ToDoubleSeconds(due - start_));
+  }
+  Send(planned, due, now);
+}
+
+void Runner::SendReady(absl::Time now) {
+  std::pair<absl::Time, PlannedRequest> ready;
+  {
+    MutexLock lock(&mutex_);
+    if (ready_.empty()) return;
+    ready = std::move(ready_.front());
+    ready_.pop_front();
+  }
+  Send(ready.second, ready.first, now);
+}
+
+void Runner::Send(const PlannedRequest& planned, absl::Time due, absl::Time now) {
   const bool closed = options_.closed_loop();
-  const absl::Time due = closed ? now : origin_ + absl::Seconds(planned.due_s);
   {
     MutexLock lock(&mutex_);
     results_.Sent(absl::ToDoubleSeconds(due - start_), planned.level,
@@ -140,6 +163,8 @@ void Runner::StartAttempt(uint64_t index) {
     attempt.deadline = absl::Now() + (open.give_up - MonotonicNow());
   }
   attempt.request_id = absl::StrCat(run_id_, "-", index);
+  if (attempt.planned.agent != nullptr)
+    attempt.parent_id = absl::StrCat(run_id_, "-agent-", attempt.planned.agent->agent);
   attempt.login = &login_;
   attempt.resume_token = resume_token_;
   attempt.live_tokens = &live_tokens_;
@@ -195,9 +220,13 @@ void Runner::CancelAll() {
     MutexLock lock(&mutex_);
     cancelling_ = true;
     for (const auto& [when, index] : retries_) {
+      const PlannedRequest& planned = open_[index].planned;
+      if (planned.agent != nullptr) agents_.OnEnded(*planned.agent, planned.call, false, 0);
       open_.erase(index);
       results_.Add({.code = "CANCELLED", .interrupted = true});
     }
+    for (const auto& [due, planned] : ready_) agents_.NotSent(*planned.agent);
+    ready_.clear();
     last_end_ = MonotonicNow();
     retries_.clear();
     for (const auto& [index, open] : open_) {
@@ -232,7 +261,14 @@ void Runner::OnAttemptDone(uint64_t index, AttemptResult result) {
   }
   results_.Add(ended);
   last_end_ = result.end;
+  const PlannedRequest planned = std::move(open.planned);
   open_.erase(index);
+  if (planned.agent == nullptr) return;
+  const bool ok = ended.ok() && !cancelling_;
+  for (const uint32_t next :
+       agents_.OnEnded(*planned.agent, planned.call, ok, absl::ToDoubleSeconds(result.end - start_))) {
+    ready_.emplace_back(result.end, CallOf(planned, next));
+  }
 }
 
 bool Runner::ScheduleResume(Open& open, uint64_t index, const AttemptResult& result) {
@@ -267,7 +303,8 @@ ProgressView Runner::View(absl::Time now) {
   MutexLock lock(&mutex_);
   return {.elapsed_s = absl::ToDoubleSeconds(now - start_),
           .duration_s = options_.due_end_s(),
-          .total = schedule_.total(),
+          // What is sent and done are calls; how many of them agents have is not the schedule's total.
+          .total = options_.agents.empty() ? schedule_.total() : 0,
           .sent = results_.requests_sent,
           .completed = results_.completed,
           .failed = results_.failed_total(),

@@ -8,11 +8,13 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -59,7 +61,7 @@ class Runner {
 
   // What the loop does next.
   struct Step {
-    enum Kind { kSendNew, kSendAgain, kWait, kFinished } kind = kWait;
+    enum Kind { kSendNew, kSendReady, kSendAgain, kWait, kFinished } kind = kWait;
     absl::Time until = absl::InfiniteFuture();
     uint64_t retry_index = 0;
   };
@@ -67,6 +69,9 @@ class Runner {
   Step NextStep(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool MaySend(absl::Time now, absl::Time& until) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SendNew(absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
+  // The next call of an agent under way.
+  void SendReady(absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Send(const PlannedRequest& planned, absl::Time due, absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
   // Ramp and step: their levels begin at fixed times.
   void BeginLevels() ABSL_LOCKS_EXCLUDED(mutex_);
   // Sweep: begins the next level once this one is over and everything of it has ended, or ends the run after
@@ -114,6 +119,9 @@ class Runner {
   bool cancelling_ ABSL_GUARDED_BY(mutex_) = false;
   absl::flat_hash_map<uint64_t, Open> open_ ABSL_GUARDED_BY(mutex_);
   std::multimap<absl::Time, uint64_t> retries_ ABSL_GUARDED_BY(mutex_);
+  AgentsUnderWay agents_ ABSL_GUARDED_BY(mutex_);
+  // Calls whose turn has come, and since when.
+  std::deque<std::pair<absl::Time, PlannedRequest>> ready_ ABSL_GUARDED_BY(mutex_);
   // Closed loop: no new request before, so that a router that refuses at once is not hammered.
   absl::Time hold_until_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   absl::Time last_end_ ABSL_GUARDED_BY(mutex_);

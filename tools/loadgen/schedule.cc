@@ -11,21 +11,31 @@ constexpr int64_t kProfileSamples = 100000;
 uint64_t TotalRequests(const Options& options, const Trace& trace) {
   if (options.requests > 0) return options.requests;
   if (options.duration_s > 0) return 0;
-  return trace.format == "profile" ? kDefaultProfileRequests : trace.requests.size();
+  const uint64_t requests =
+      trace.format == "profile" ? kDefaultProfileRequests : static_cast<uint64_t>(trace.requests.size());
+  if (options.agents.empty()) return requests;
+  uint64_t calls = 0;
+  for (const AgentShape& shape : options.agents) calls += shape.calls();
+  return std::max<uint64_t>(1, requests * options.agents.size() / calls);
 }
 
 }  // namespace
 
 absl::StatusOr<Trace> LoadTrace(const Options& options) {
   if (!options.trace.empty()) return ReadTrace(options.trace);
-  const int64_t samples =
-      options.requests > 0 ? std::min<int64_t>(options.requests, kProfileSamples) : kProfileSamples;
+  int64_t rows = options.requests;
+  if (!options.agents.empty()) {
+    int64_t calls = 0;
+    for (const AgentShape& shape : options.agents) calls = std::max<int64_t>(calls, shape.calls());
+    rows *= calls;
+  }
+  const int64_t samples = rows > 0 ? std::min(rows, kProfileSamples) : kProfileSamples;
   return SampleProfile(options.profile.empty() ? "conversation" : options.profile, samples, options.seed);
 }
 
 absl::StatusOr<Schedule> Schedule::Create(const Options& options, Trace trace) {
   const uint64_t total = TotalRequests(options, trace);
-  Schedule schedule(std::move(trace), total, options.duration_s);
+  Schedule schedule(std::move(trace), options.agents, total, options.duration_s);
   const std::vector<RateLevel> levels = options.levels();
   if (!levels.empty()) {
     absl::StatusOr<ProfileArrivals> profile =
@@ -53,6 +63,15 @@ absl::StatusOr<Schedule> Schedule::Create(const Options& options, Trace trace) {
   return schedule;
 }
 
+PlannedRequest CallOf(const PlannedRequest& of, uint32_t call) {
+  PlannedRequest planned = of;
+  planned.call = call;
+  planned.index = of.agent->first_index + call;
+  planned.prompt_tokens = of.agent->calls[call].prompt_tokens;
+  planned.output_tokens = of.agent->calls[call].output_tokens;
+  return planned;
+}
+
 bool Schedule::NextArrival(PlannedRequest& planned) {
   if (profile_.has_value()) {
     const std::optional<ProfileArrivals::Arrival> arrival = profile_->Next();
@@ -72,11 +91,23 @@ std::optional<PlannedRequest> Schedule::Next() {
     over_ = true;
     return std::nullopt;
   }
-  const TraceRequest& row = trace_.requests[next_ % trace_.requests.size()];
-  planned.index = next_++;
-  planned.prompt_tokens = static_cast<uint32_t>(row.prompt_tokens);
-  planned.output_tokens = static_cast<uint32_t>(row.output_tokens);
-  return planned;
+  planned.index = row_;
+  if (agents_.empty()) {
+    planned.prompt_tokens = static_cast<uint32_t>(Row().prompt_tokens);
+    planned.output_tokens = static_cast<uint32_t>(Row().output_tokens);
+    ++row_;
+    ++next_;
+    return planned;
+  }
+  const AgentShape& shape = agents_[next_ % agents_.size()];
+  std::vector<TraceRequest> rows;
+  const uint64_t first = row_;
+  for (uint32_t i = 0; i < shape.calls(); ++i, ++row_) rows.push_back(Row());
+  AgentPlan plan = PlanAgent(shape, rows);
+  plan.agent = next_++;
+  plan.first_index = first;
+  planned.agent = std::make_shared<const AgentPlan>(std::move(plan));
+  return CallOf(planned, 0);
 }
 
 }  // namespace bfio::loadgen

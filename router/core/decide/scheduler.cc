@@ -25,13 +25,13 @@ absl::Status Scheduler::Enqueue(const RequestSpec& request) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the waiting pool is full (", options_.max_waiting, " requests)"));
   }
-  pool_.Add(request, ClockAt(planned_step_ + 1));
+  pool_.Add(request, NextStep());
   service_.OnWaiting(request.tenant);
   return absl::OkStatus();
 }
 
 void Scheduler::Requeue(const RequestSpec& request) {
-  pool_.AddFront(request, ClockAt(planned_step_ + 1));
+  pool_.AddFront(request, NextStep());
   service_.OnWaiting(request.tenant);
 }
 

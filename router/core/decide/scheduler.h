@@ -139,6 +139,8 @@ class Scheduler {
   int64_t waiting() const { return pool_.size(); }
   // Requests placed on workers, in flight included.
   int64_t placed() const { return static_cast<int64_t>(placed_.size()); }
+  // The step that a request enqueued now counts from; never less than before.
+  int64_t NextStep() const { return ClockAt(planned_step_ + 1); }
   // It waits or is placed.
   bool Knows(RequestId id) const { return pool_.Contains(id) || placed_.contains(id); }
   // The worker a placed request is on.

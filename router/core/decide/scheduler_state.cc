@@ -50,7 +50,7 @@ absl::Status Scheduler::Restore(const SchedulerState& state) {
     if (pool_.Contains(waiting.spec.id)) {
       return absl::InvalidArgumentError(absl::StrCat("request ", waiting.spec.id, " waits twice"));
     }
-    pool_.Add(waiting.spec, waiting.enqueued_step);
+    pool_.Append(waiting.spec, waiting.enqueued_step);
     service_.RestoreWaiting(waiting.spec.tenant);
   }
   workers_.assign(state.workers.size(), {});

@@ -12,6 +12,7 @@ WaitingView ViewOf(const RequestSpec& request, int64_t enqueued_step) {
   view.prefill_tokens = request.prefill_tokens;
   view.kv_reserve_tokens = request.kv_reserve_tokens();
   view.enqueued_step = enqueued_step;
+  view.seniority = request.seniority;
   view.priority = request.priority;
   view.predicted_output_tokens = request.predicted_output_tokens;
   view.max_new_tokens = request.max_new_tokens;
@@ -25,10 +26,21 @@ WaitingView ViewOf(const RequestSpec& request, int64_t enqueued_step) {
 void WaitingPool::Add(const RequestSpec& request, int64_t enqueued_step) {
   assert(!Contains(request.id));
   specs_.emplace(request.id, request);
+  const WaitingView view = ViewOf(request, enqueued_step);
   auto at = views_.end();
-  // Nearly always the back: only a more urgent request walks past others.
-  while (at != views_.begin() && (at - 1)->priority < request.priority) --at;
-  views_.insert(at, ViewOf(request, enqueued_step));
+  // Nearly always the back: only a more urgent or more senior request walks past others.
+  const auto overtakes = [&](const WaitingView& other) {
+    return other.priority != view.priority ? other.priority < view.priority
+                                           : other.senior_step() > view.senior_step();
+  };
+  while (at != views_.begin() && overtakes(*(at - 1))) --at;
+  views_.insert(at, view);
+}
+
+void WaitingPool::Append(const RequestSpec& request, int64_t enqueued_step) {
+  assert(!Contains(request.id));
+  specs_.emplace(request.id, request);
+  views_.push_back(ViewOf(request, enqueued_step));
 }
 
 void WaitingPool::AddFront(const RequestSpec& request, int64_t enqueued_step) {

@@ -1,7 +1,8 @@
 // The waiting pool: requests the router has accepted and not yet placed.
 //
 // Purpose: keeps WaitingView records ready for a policy, so that a snapshot costs nothing per waiting
-// request. Order: higher priority first, then oldest first. Owned by Scheduler; one thread. Cost: Add is O(1)
+// request. Order: higher priority first, then least senior_step, oldest first where nobody is
+// senior. Owned by Scheduler; one thread. Cost: Add is O(1)
 // at the back of its priority class (O(n) when a more urgent request overtakes), RemoveMany is one pass over
 // the pool, Find is O(1) for "is it here", O(n) for where.
 #ifndef BFIO_ROUTER_CORE_DECIDE_WAITING_POOL_H_
@@ -21,6 +22,10 @@ class WaitingPool {
  public:
   // REQUIRES: !Contains(request.id).
   void Add(const RequestSpec& request, int64_t enqueued_step);
+
+  // Behind everything, whatever its priority and seniority: for a pool that is built again in its own order.
+  // REQUIRES: !Contains(request.id).
+  void Append(const RequestSpec& request, int64_t enqueued_step);
 
   // Ahead of everything of the same priority. REQUIRES: !Contains(request.id).
   void AddFront(const RequestSpec& request, int64_t enqueued_step);

@@ -31,6 +31,9 @@ struct RequestSpec {
   // Tokens it made in earlier placements, whose worker was lost. They are part of prefill_tokens by now, and
   // of what it is known to have outlived.
   int64_t generated_tokens = 0;
+  // Steps by which it counts as older than it is, negative: younger. Of an agent's calls
+  // (router/core/agents).
+  int64_t seniority = 0;
 
   // KV tokens the request may come to hold: what admission reserves for it. In its j-th step it holds s + j
   // - 1.

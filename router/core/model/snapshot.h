@@ -44,6 +44,9 @@ struct WaitingView {
   int64_t kv_reserve_tokens = 0;
   // Step at which the request entered the pool; Snapshot::step minus this is its waiting age in steps.
   int64_t enqueued_step = 0;
+  // RequestSpec's. Its turn is decided by the step that it counts from; how long it waits is not.
+  int64_t seniority = 0;
+  int64_t senior_step() const { return enqueued_step - seniority; }
   int32_t priority = 0;
   std::optional<int64_t> predicted_output_tokens;
   int64_t max_new_tokens = 0;
@@ -83,7 +86,7 @@ struct Snapshot {
   int64_t step = 0;
   // By rank.
   absl::Span<const WorkerView> workers;
-  // The waiting pool: higher priority first, then oldest first.
+  // The waiting pool: higher priority first, then by senior_step, which is oldest first but for agents.
   absl::Span<const WaitingView> waiting;
   // How many wait in all; `waiting` shows the first of them. 0: as many as it shows.
   int64_t pool_size = 0;

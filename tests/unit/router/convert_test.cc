@@ -56,6 +56,25 @@ TEST(CheckGenerate, RefusesTheSmallestPriorityWithoutOverflow) {
   EXPECT_EQ(Check(request).code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST(CheckGenerate, AgentsCallsAreBounded) {
+  v1::GenerateRequest request = Good();
+  request.set_parent_id(std::string(128, 'p'));
+  request.set_stage(1 << 20);
+  request.set_remaining_tokens(1 << 24);
+  EXPECT_TRUE(Check(request).ok());
+  request.set_stage((1 << 20) + 1);
+  EXPECT_EQ(Check(request).message(), "stage is 1048577; must be at most 1048576");
+  request.set_stage(0);
+  request.set_remaining_tokens((1 << 24) + 1);
+  EXPECT_EQ(Check(request).message(), "remaining_tokens is 16777217; must be at most 16777216");
+  request = Good();
+  request.set_parent_id(std::string(129, 'p'));
+  EXPECT_EQ(Check(request).message(), "parent_id's length is 129; must be at most 128 bytes");
+  request = Good();
+  request.set_stage(0);
+  EXPECT_EQ(Check(request).message(), "stage and remaining_tokens need parent_id");
+}
+
 TEST(ConvertReport, TakesOneTokenPerHandleWhenCountsAreLeftOut) {
   v1::StepReport report;
   report.set_step(3);

@@ -33,9 +33,13 @@ absl::StatusOr<Findings> WaitSynthetic(const ExperimentContext& context);
 absl::StatusOr<Findings> WaitReal(const ExperimentContext& context);
 absl::StatusOr<Findings> WaitOnline(const ExperimentContext& context);
 absl::StatusOr<Findings> WaitCaps(const ExperimentContext& context);
-// "Throughput-Optimal Scheduling Algorithms for LLM Inference and AI Agents", Figure 9.
+// "Throughput-Optimal Scheduling Algorithms for LLM Inference and AI Agents", Figures 1 and 9, Section 4.
 absl::StatusOr<Findings> BudgetSweep(const ExperimentContext& context);
 absl::StatusOr<Findings> PrefillGroup(const ExperimentContext& context);
+absl::StatusOr<Findings> Stability(const ExperimentContext& context);
+absl::StatusOr<Findings> RybkoStolyarStudy(const ExperimentContext& context);
+absl::StatusOr<Findings> ForkJoinStudy(const ExperimentContext& context);
+absl::StatusOr<Findings> EnginesStudy(const ExperimentContext& context);
 // "Serving Chain-structured Jobs with Large Memory Footprints", Figures 3, 4, 5, 6 with 7, 8, and Table 1.
 absl::StatusOr<Findings> ChainPlacement(const ExperimentContext& context);
 absl::StatusOr<Findings> ChainCache(const ExperimentContext& context);

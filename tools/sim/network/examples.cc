@@ -1,6 +1,9 @@
 #include "tools/sim/network/examples.h"
 
 #include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
 
 namespace bfio::sim {
 namespace {
@@ -63,6 +66,21 @@ Network Cycles(double load) {
                      {1, 1, Poisson(210), Poisson(80), {1}},
                      {0, 1, Poisson(290), Poisson(80), {2}},
                      {1, 1, Poisson(370), Poisson(80), {3}}}}};
+  return WithLoad(std::move(network), load);
+}
+
+Network LongAndShort(double load) {
+  const auto sequence = [](std::string name, double rate, int32_t calls, double prompt, double answer) {
+    AgentType type{std::move(name), rate, {}};
+    for (int32_t i = 0; i < calls; ++i) {
+      type.calls.push_back({0, 2, Poisson(prompt + i * answer), Poisson(answer),
+                            i == 0 ? std::vector<int32_t>{} : std::vector<int32_t>{i - 1}});
+    }
+    return type;
+  };
+  Network network{.engines = 2, .token_budget = 512};
+  network.types = {sequence("one call", 6, 1, 200, 60), sequence("three calls", 3, 3, 200, 60),
+                   sequence("twelve calls", 1, 12, 100, 40)};
   return WithLoad(std::move(network), load);
 }
 

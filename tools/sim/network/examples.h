@@ -31,6 +31,10 @@ Network ForkJoin(double load);
 // three rounds between them; b = 512, seconds. `load` is that of the busier engine.
 Network Cycles(double load);
 
+// Agents of very different lengths on two engines that any call may go to: one call, a sequence of three and,
+// the fewest, of twelve, each call's prompt holding the answers before it; b = 512, slots.
+Network LongAndShort(double load);
+
 // Proposition 1: requests of one call, 100 prefill and 100 decode tokens, to any of `engines`; b = 512.
 Network ParallelEngines(int32_t engines, double load);
 

@@ -37,9 +37,9 @@ void Valuation::Apply(const Snapshot& snapshot, Instance& instance) {
 }
 
 double Valuation::TypicalAge(const Snapshot& snapshot) {
-  youngest_enqueued_ = snapshot.waiting[0].enqueued_step;
+  youngest_ = snapshot.waiting[0].senior_step();
   for (const WaitingView& request : snapshot.waiting) {
-    youngest_enqueued_ = std::max(youngest_enqueued_, request.enqueued_step);
+    youngest_ = std::max(youngest_, request.senior_step());
   }
   ages_.clear();
   for (const WaitingView& request : snapshot.waiting) ages_.push_back(Age(request));

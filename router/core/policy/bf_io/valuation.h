@@ -44,11 +44,11 @@ class Valuation {
 
   void Prepare(const Snapshot& snapshot, double typical_age, Instance& instance);
   void SetTarget(const PoolScale& scale, Instance& instance) const;
-  int64_t Age(const WaitingView& request) const { return youngest_enqueued_ - request.enqueued_step; }
+  int64_t Age(const WaitingView& request) const { return youngest_ - request.senior_step(); }
 
-  // Enqueued step of the youngest request: ages count from it, so that a backlog that makes everybody wait
+  // Senior step of the youngest request: ages count from it, so that a backlog that makes everybody wait
   // alike does not make everybody overdue.
-  int64_t youngest_enqueued_ = 0;
+  int64_t youngest_ = 0;
   LevelWorkers level_workers_;
   // The level workers of this decision, least loaded first.
   std::vector<WorkerIndex> level_;

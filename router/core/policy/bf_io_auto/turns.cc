@@ -30,7 +30,7 @@ constexpr double kSeatsGain = 0.02;
 }  // namespace
 
 double Turns::AgeOf(const Snapshot& snapshot, const WaitingView& request) const {
-  const double age = static_cast<double>(snapshot.step - request.enqueued_step);
+  const double age = static_cast<double>(snapshot.step - request.senior_step());
   if (request.tenant_excess_tokens <= 0) return age;
   const double late = std::max(1.0, kLateFactor * static_cast<double>(fcfs_.p99()));
   return age - late * request.tenant_excess_tokens / tokens_per_late_;
@@ -114,7 +114,8 @@ void Turns::Learn(const Snapshot& snapshot, absl::Span<const Assignment> plan) {
   for (const Assignment& assignment : plan) {
     const WaitingView& request = snapshot.waiting[static_cast<size_t>(assignment.waiting_index)];
     spared_.erase(request.id);
-    const bool is_late = AgeOf(snapshot, request) > late;
+    // Its own wait: a senior call comes late into the pool, not out of it.
+    const bool is_late = AgeOf(snapshot, request) - static_cast<double>(request.seniority) > late;
     steps += (is_late ? 1 : 0) - kLateShare;
   }
   // KV may have admitted fewer than there were seats.

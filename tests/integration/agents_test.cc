@@ -1,0 +1,138 @@
+// Calls of agents through real processes: whose turn it is, and what the traffic generator says of them.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "tests/testing/cluster.h"
+
+namespace bfio::testing {
+namespace {
+
+using ::testing::ElementsAre;
+
+// One slot, so that the order of ends is the order of turns; an answer takes half a second.
+constexpr uint32_t kAnswer = 25;
+
+ClusterOptions OneSlot(const std::string& order, const std::string& policy) {
+  ClusterOptions options;
+  options.worker_processes = 1;
+  options.router_flags = {absl::StrCat("--agent_order=", order), absl::StrCat("--policy=", policy)};
+  options.worker_flags = {"--c=0.02", "--tl=0", "--slots=1", "--kv_tokens=4000"};
+  return options;
+}
+
+v1::GenerateRequest CallOf(const std::string& parent, uint32_t output) {
+  v1::GenerateRequest request = SyntheticRequest(10, output);
+  request.set_parent_id(parent);
+  return request;
+}
+
+// Holds the only slot, lets `waiting` come into the pool one after the other, gives the slot free and returns
+// their names in the order in which they end.
+std::vector<std::string> OrderOf(Cluster& cluster,
+                                 const std::vector<std::pair<std::string, v1::GenerateRequest>>& waiting) {
+  grpc::ClientContext holder;
+  const auto held = cluster.inference().Generate(&holder, SyntheticRequest(10, 3000));
+  v1::GenerateResponse response;
+  // Steps go by, so that who comes now is younger than who came before.
+  for (int i = 0; i < 12; ++i) EXPECT_TRUE(held->Read(&response));
+  std::mutex mutex;
+  std::vector<std::string> ended;
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < waiting.size(); ++i) {
+    threads.emplace_back([&, i] {
+      const GenerateResult result = Generate(cluster.inference(), waiting[i].second);
+      EXPECT_TRUE(result.status.ok()) << result.status.error_message();
+      const std::lock_guard<std::mutex> lock(mutex);
+      ended.push_back(waiting[i].first);
+    });
+    cluster.WaitFor("another request in the pool",
+                    [&](const v1::ClusterState& state) { return state.waiting_requests() == i + 1; });
+  }
+  holder.TryCancel();
+  while (held->Read(&response)) {
+  }
+  held->Finish();
+  for (std::thread& thread : threads) thread.join();
+  return ended;
+}
+
+std::vector<std::string> TurnsUnder(const std::string& order, const std::string& policy,
+                                    const std::string& tenant_of_other = "") {
+  Cluster cluster(OneSlot(order, policy));
+  if (!cluster.ok()) return {};
+  EXPECT_TRUE(Generate(cluster.inference(), CallOf("agent", 2)).status.ok());
+  v1::GenerateRequest second = CallOf("agent", kAnswer);
+  second.set_stage(1);
+  v1::GenerateRequest other = CallOf(tenant_of_other.empty() ? "new" : "agent", kAnswer);
+  other.set_tenant(tenant_of_other);
+  const std::vector<std::string> turns =
+      OrderOf(cluster, {{"plain", SyntheticRequest(10, kAnswer)}, {"other", other}, {"second call", second}});
+  EXPECT_EQ(cluster.State().requests().agent_calls(), 3u);
+  EXPECT_EQ(cluster.State().steps().drift_tokens(), 0);
+  cluster.StopCleanly();
+  return turns;
+}
+
+TEST(Agents, TheNextCallOfAnOlderAgentGoesBeforeYoungerRequests) {
+  EXPECT_THAT(TurnsUnder("due", "bf_io_auto"), ElementsAre("second call", "plain", "other"));
+}
+
+TEST(Agents, AnotherTenantsAgentOfTheSameNameIsAnother) {
+  EXPECT_THAT(TurnsUnder("age", "fcfs", "another"), ElementsAre("second call", "plain", "other"));
+}
+
+TEST(Agents, WithoutAnOrderEachCallStandsForItself) {
+  EXPECT_THAT(TurnsUnder("off", "bf_io_auto"), ElementsAre("plain", "other", "second call"));
+}
+
+TEST(Agents, WhoHasLessLeftGoesFirstAmongAgentsOfOneAge) {
+  Cluster cluster(OneSlot("due", "fcfs"));
+  ASSERT_TRUE(cluster.ok());
+  v1::GenerateRequest long_one = CallOf("long", kAnswer), short_one = CallOf("short", kAnswer);
+  long_one.set_remaining_tokens(4000);
+  short_one.set_remaining_tokens(50);
+  EXPECT_THAT(OrderOf(cluster, {{"long", long_one}, {"short", short_one}}), ElementsAre("short", "long"));
+  v1::GenerateRequest bad = SyntheticRequest(10, 1);
+  bad.set_remaining_tokens(1);
+  const GenerateResult refused = Generate(cluster.inference(), bad);
+  EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(refused.status.error_message(), "stage and remaining_tokens need parent_id");
+  cluster.StopCleanly();
+}
+
+TEST(Agents, TheTrafficGeneratorSendsCallsInTurnAndTellsWhatAgentsTake) {
+  Cluster cluster(ClusterOptions{});
+  ASSERT_TRUE(cluster.ok());
+  const std::string folder = TestDirectory();
+  const RunResult run = RunProgram(
+      "bfio_loadgen",
+      {absl::StrCat("--target=", cluster.address()), "--agents=sequence:3,fork_join:4", "--arrival=poisson",
+       "--rate=40", "--requests=40", "--profile=code", absl::StrCat("--json=", folder, "/agents.json"),
+       absl::StrCat("--report=", folder, "/agents.html")});
+  ASSERT_EQ(run.code, 0) << run.err << run.out << cluster.router().Stderr();
+  const nlohmann::json report = nlohmann::json::parse(std::ifstream(absl::StrCat(folder, "/agents.json")));
+  // 20 agents of 3 calls and 20 of 1 + 4 + 1.
+  EXPECT_EQ(report["requests_sent"], 20 * 3 + 20 * 6);
+  EXPECT_EQ(report["completed"], 180);
+  EXPECT_EQ(report["agents"]["completed"], 40);
+  EXPECT_EQ(report["agents"]["failed"], 0);
+  EXPECT_EQ(report["agents"]["e2e_s"]["count"], 40);
+  // An agent takes at least as long as its calls do, three of them one after the other.
+  EXPECT_GT(report["agents"]["e2e_s"]["max"], report["e2e_s"]["max"]);
+  EXPECT_GT(report["agents"]["e2e_s"]["mean"].get<double>(), 2 * report["e2e_s"]["mean"].get<double>());
+  EXPECT_EQ(report["settings"]["agents"], "sequence:3,fork_join:4");
+  std::ifstream page(absl::StrCat(folder, "/agents.html"));
+  const std::string html((std::istreambuf_iterator<char>(page)), std::istreambuf_iterator<char>());
+  EXPECT_NE(html.find("E2E of agents"), std::string::npos);
+  EXPECT_EQ(cluster.State().requests().agent_calls(), 180u);
+  cluster.StopCleanly();
+}
+
+}  // namespace
+}  // namespace bfio::testing

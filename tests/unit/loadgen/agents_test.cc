@@ -1,0 +1,128 @@
+#include "tools/loadgen/agents.h"
+
+#include <set>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tools/loadgen/options.h"
+#include "tools/loadgen/schedule.h"
+
+namespace bfio::loadgen {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// Prompts 10, 20, .. and outputs 1, 2, ..
+std::vector<TraceRequest> Rows(size_t n) {
+  std::vector<TraceRequest> rows;
+  for (size_t i = 1; i <= n; ++i) {
+    TraceRequest row;
+    row.prompt_tokens = 10 * static_cast<int64_t>(i);
+    row.output_tokens = static_cast<int64_t>(i);
+    rows.push_back(row);
+  }
+  return rows;
+}
+
+TEST(ParseAgents, TakesShapesAndNamesWhatIsWrong) {
+  const auto shapes = ParseAgents("sequence:4,fork_join:3");
+  ASSERT_TRUE(shapes.ok()) << shapes.status();
+  ASSERT_EQ(shapes->size(), 2u);
+  EXPECT_EQ((*shapes)[0].calls(), 4u);
+  EXPECT_EQ((*shapes)[1].calls(), 5u);
+  for (const char* bad : {"", "sequence", "sequence:", "sequence:0", "sequence:1001", "sequence:-1", "tree:3",
+                          "sequence:3,,fork_join:2", "fork_join:2x"}) {
+    EXPECT_EQ(ParseAgents(bad).status().code(), absl::StatusCode::kInvalidArgument) << bad;
+  }
+  EXPECT_THAT(std::string(ParseAgents("tree:3").status().message()), HasSubstr("tree:3"));
+}
+
+TEST(PlanAgent, ForkJoinHasStagesAndTheLongestPathAhead) {
+  const AgentPlan plan = PlanAgent({AgentShape::kForkJoin, 3}, Rows(5));
+  ASSERT_EQ(plan.calls.size(), 5u);
+  EXPECT_THAT(plan.calls[0].next, ElementsAre(1, 2, 3));
+  EXPECT_THAT(plan.calls[2].next, ElementsAre(4));
+  EXPECT_EQ(plan.calls[4].waits_for, 3u);
+  EXPECT_EQ(plan.calls[4].stage, 2u);
+  EXPECT_EQ(plan.calls[4].remaining_tokens, 0u);
+  EXPECT_EQ(plan.calls[2].remaining_tokens, 5u);
+  EXPECT_EQ(plan.calls[0].remaining_tokens, 4u + 5u);
+  EXPECT_EQ(plan.calls[3].prompt_tokens, 40u);
+}
+
+TEST(AgentsUnderWay, CallsComeWhenThoseBeforeThemAreDone) {
+  const AgentPlan plan = PlanAgent({AgentShape::kForkJoin, 2}, Rows(4));
+  AgentsUnderWay agents;
+  agents.Begin(plan, 1.0);
+  EXPECT_THAT(agents.OnEnded(plan, 0, true, 2.0), ElementsAre(1, 2));
+  EXPECT_THAT(agents.OnEnded(plan, 2, true, 3.0), IsEmpty());
+  EXPECT_THAT(agents.OnEnded(plan, 1, true, 4.0), ElementsAre(3));
+  EXPECT_EQ(agents.size(), 1u);
+  EXPECT_THAT(agents.OnEnded(plan, 3, true, 6.0), IsEmpty());
+  EXPECT_EQ(agents.size(), 0u);
+  EXPECT_EQ(agents.results().completed, 1u);
+  EXPECT_EQ(agents.results().e2e_s.max(), 5.0);
+}
+
+TEST(AgentsUnderWay, AFailedCallEndsItsAgentWhenTheOthersHaveEnded) {
+  const AgentPlan plan = PlanAgent({AgentShape::kForkJoin, 2}, Rows(4));
+  AgentsUnderWay agents;
+  agents.Begin(plan, 0);
+  agents.OnEnded(plan, 0, true, 1);
+  EXPECT_THAT(agents.OnEnded(plan, 1, false, 2), IsEmpty());
+  EXPECT_EQ(agents.results().failed, 0u) << "a call is still under way";
+  EXPECT_THAT(agents.OnEnded(plan, 2, true, 3), IsEmpty());
+  EXPECT_EQ(agents.results().failed, 1u);
+  EXPECT_EQ(agents.results().completed, 0u);
+  EXPECT_EQ(agents.results().calls_not_sent, 1u);
+  EXPECT_EQ(agents.results().e2e_s.count(), 0u);
+}
+
+TEST(AgentsUnderWay, WhatIsNotSentAfterAllFailsItsAgent) {
+  const AgentPlan plan = PlanAgent({AgentShape::kSequence, 3}, Rows(3));
+  AgentsUnderWay agents;
+  agents.Begin(plan, 0);
+  EXPECT_THAT(agents.OnEnded(plan, 0, true, 1), ElementsAre(1));
+  agents.NotSent(plan);
+  EXPECT_EQ(agents.size(), 0u);
+  EXPECT_EQ(agents.results().failed, 1u);
+  EXPECT_EQ(agents.results().calls_not_sent, 2u);
+}
+
+TEST(ScheduleOfAgents, TakesRowsInOrderAndIndicesForAllCalls) {
+  Trace trace;
+  trace.format = "generic";
+  trace.requests = Rows(14);
+  const Options options = {.trace = "x", .agents = *ParseAgents("sequence:2,fork_join:3")};
+  auto schedule = Schedule::Create(options, trace);
+  ASSERT_TRUE(schedule.ok()) << schedule.status();
+  EXPECT_EQ(schedule->total(), 4u) << "14 rows are two agents of each shape";
+  std::set<uint64_t> indices;
+  std::vector<uint32_t> prompts;
+  uint64_t agents = 0;
+  while (auto first = schedule->Next()) {
+    ASSERT_NE(first->agent, nullptr);
+    EXPECT_EQ(first->agent->agent, agents++);
+    for (uint32_t i = 0; i < first->agent->calls.size(); ++i) {
+      const PlannedRequest call = CallOf(*first, i);
+      EXPECT_TRUE(indices.insert(call.index).second) << call.index;
+      prompts.push_back(call.prompt_tokens);
+    }
+  }
+  EXPECT_EQ(agents, 4u);
+  ASSERT_EQ(prompts.size(), 14u);
+  for (size_t i = 0; i < prompts.size(); ++i) EXPECT_EQ(prompts[i], 10 * (i + 1));
+}
+
+TEST(OptionsOfAgents, HaveNoMeaningWithRatesThatChange) {
+  Options options = {
+      .arrival = "ramp", .rate = 1, .rate_to = 2, .agents = *ParseAgents("sequence:2"), .duration_s = 1};
+  EXPECT_THAT(std::string(Validate(options).message()), HasSubstr("--agents"));
+  options = {.arrival = "poisson", .rate = 1, .agents = *ParseAgents("sequence:2")};
+  EXPECT_TRUE(Validate(options).ok()) << Validate(options);
+}
+
+}  // namespace
+}  // namespace bfio::loadgen
