@@ -17,6 +17,8 @@ constexpr absl::Duration kUnavailableRetry = absl::Seconds(1);
 constexpr absl::Duration kSessionCheck = absl::Milliseconds(500);
 // Refusals by workers that a request survives: the accounts are exact, so even one is a sign of trouble.
 constexpr int kMaxRefusals = 16;
+// The same where --admission believes what it does not know: a worker may be fuller than that, for a while.
+constexpr int kMaxRefusalsOfBelief = 1024;
 
 }  // namespace
 
@@ -127,6 +129,7 @@ void DecisionLoop::DeliverTokens(core::WorkerIndex rank, const v1::StepReport& r
     next += count;
     RequestRecord* record = requests_.Find(report.handles(i));
     if (record == nullptr || record->rank != rank) continue;  // cancelled meanwhile
+    record->refusals = 0;
     const uint32_t allowed = record->request.max_new_tokens() - record->delivered;
     Deliver(*record, absl::MakeConstSpan(report.token_ids().data() + first,
                                          std::min<size_t>(static_cast<size_t>(count), allowed)));
@@ -186,7 +189,10 @@ void DecisionLoop::OnRejections(core::WorkerIndex rank, const v1::StepReport& re
     spdlog::warn("rank {} refused request {}: {}", rank, record->LogName(), rejection.message());
     record->rank.reset();
     const bool room = rejection.code() == static_cast<uint32_t>(grpc::StatusCode::RESOURCE_EXHAUSTED);
-    if (room && ++record->refusals < kMaxRefusals) {  // the core has put it back into the pool
+    const bool exact = options_.admission.kind == core::KvGateOptions::Kind::kNone;
+    if (room &&
+        ++record->refusals <
+            (exact ? kMaxRefusals : kMaxRefusalsOfBelief)) {  // the core has put it back into the pool
       totals_.set_preempted(totals_.preempted() + 1);
       continue;
     }
@@ -209,13 +215,15 @@ void DecisionLoop::OnPreempted(core::WorkerIndex rank, const v1::StepReport& rep
     if (record->delivered >= record->request.max_new_tokens()) {
       Complete(*record, v1::FINISH_REASON_LENGTH);
     } else if (record->forgotten) {
+      totals_.set_replays_refused(totals_.replays_refused() + 1);
       absl::Status status = absl::UnavailableError(
-          "the request's worker ran out of KV memory, and it was too large to be kept for another");
+          "the request's worker ran out of KV memory, and the router could not keep it for another");
       SetRetryDelay(status, kUnavailableRetry);
       Fail(*record, status);
     } else {
       core::RequestSpec spec = record->Spec();
-      if (record->delivered > 0) spec.priority += BegunBonus();
+      // Its wait counts anew, so it goes before all that have not begun, even if it has made no token yet.
+      spec.priority += BegunBonus();
       scheduler_.Requeue(spec);
     }
   }

@@ -150,6 +150,8 @@ class Engine {
   virtual uint64_t signature() const { return 0; }
   // Rows that the next step computes here. Takes out who has to go for it (StepOutput::preempted).
   virtual int64_t NextRows() { return 0; }
+  // Whom the last NextRows took out: they are gone even if the step fails, and then in no StepOutput.
+  virtual absl::Span<const Handle> taken_out() const { return {}; }
   // Runs one step of the whole group; every rank calls it, after NextRows, with or without requests. When the
   // peers fail (peers.status() is that error) no token was made, and the same step may be made again with
   // other peers, with the same outcome; requests that were taken out are gone. Any other error means that the

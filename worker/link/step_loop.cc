@@ -226,7 +226,10 @@ absl::Status StepLoop::StepTogether(const Inbox::Enter& enter, Barrier& barrier,
   const GroupSpec& group = enter.epoch.group;
   const absl::Duration timeout = enter.epoch.step_timeout;
   const int64_t start_ns = NowNs();
-  const auto agreed = barrier.AllReduce(report.step, {.rows = engine_->NextRows()}, timeout);
+  const int64_t rows = engine_->NextRows();
+  // Now, as the step may fail: what is held would be announced to the next router, and no longer runs.
+  for (const Handle handle : engine_->taken_out()) held_.Drop(handle);
+  const auto agreed = barrier.AllReduce(report.step, {.rows = rows}, timeout);
   report.barrier_wait_ns = NowNs() - start_ns;
   peers = agreed.status();
   if (!peers.ok()) return absl::OkStatus();

@@ -68,6 +68,7 @@ class DecodeEngine final : public Engine {
   bool together() const override { return backend_->signature().has_value(); }
   uint64_t signature() const override { return backend_->signature().value_or(0); }
   int64_t NextRows() override;
+  absl::Span<const Handle> taken_out() const override { return preempted_; }
   absl::Status StepTogether(StepPeers& peers, StepOutput& out) override;
   int32_t active() const override { return static_cast<int32_t>(active_.size()); }
   int32_t free_slots() const override { return options_.limits.slots - active(); }
