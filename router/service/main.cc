@@ -45,7 +45,7 @@ ABSL_FLAG(std::string, plan_mode, "pipelined",
 ABSL_FLAG(
     std::string, worker_speeds, "auto",
     "auto: plans balance times where workers' measured steps differ; off: all workers count as equally fast");
-ABSL_FLAG(std::string, agent_order, "due",
+ABSL_FLAG(std::string, agent_order, "off",
           "turns of calls with a parent_id: due (the parent that is due first: begun longest ago, its tokens "
           "counted in), age (the parent begun longest ago) or off (each call by its own age)");
 ABSL_FLAG(uint32_t, max_waiting, 4096,

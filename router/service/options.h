@@ -77,7 +77,7 @@ struct RouterOptions {
   // request that fits nowhere holds a worker.
   core::KvGateOptions admission;
   int64_t admission_hold = core::kHoldAfterSteps;
-  AgentOrder agent_order = AgentOrder::kDue;
+  AgentOrder agent_order = AgentOrder::kOff;
   // Requests from the front of the pool that a policy sees; 0: all.
   int64_t window = 0;
   core::PlanMode plan_mode = core::PlanMode::kPipelined;

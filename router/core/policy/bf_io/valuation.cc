@@ -37,10 +37,9 @@ void Valuation::Apply(const Snapshot& snapshot, Instance& instance) {
 }
 
 double Valuation::TypicalAge(const Snapshot& snapshot) {
-  youngest_ = snapshot.waiting[0].senior_step();
-  for (const WaitingView& request : snapshot.waiting) {
-    youngest_ = std::max(youngest_, request.senior_step());
-  }
+  // By arrival: a call that its parent puts off into the future must not make all others look old.
+  youngest_ = snapshot.waiting[0].enqueued_step;
+  for (const WaitingView& request : snapshot.waiting) youngest_ = std::max(youngest_, request.enqueued_step);
   ages_.clear();
   for (const WaitingView& request : snapshot.waiting) ages_.push_back(Age(request));
   // Served in order, ages would be uniform and twice their lower quartile the mean. The quartile is not moved

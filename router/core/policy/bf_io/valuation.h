@@ -23,6 +23,7 @@
 #ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_VALUATION_H_
 #define BFIO_ROUTER_CORE_POLICY_BF_IO_VALUATION_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -44,9 +45,11 @@ class Valuation {
 
   void Prepare(const Snapshot& snapshot, double typical_age, Instance& instance);
   void SetTarget(const PoolScale& scale, Instance& instance) const;
-  int64_t Age(const WaitingView& request) const { return youngest_ - request.senior_step(); }
+  int64_t Age(const WaitingView& request) const {
+    return std::max<int64_t>(0, youngest_ - request.senior_step());
+  }
 
-  // Senior step of the youngest request: ages count from it, so that a backlog that makes everybody wait
+  // Step of the last arrival: ages count from it, so that a backlog that makes everybody wait
   // alike does not make everybody overdue.
   int64_t youngest_ = 0;
   LevelWorkers level_workers_;
