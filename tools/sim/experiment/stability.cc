@@ -43,7 +43,7 @@ absl::StatusOr<Findings> Stability(const ExperimentContext& context) {
   absl::StatusOr<std::vector<NetworkFigures>> figures = RunNetworks(context, cases);
   if (!figures.ok()) return figures.status();
 
-  const double capacity = kBudget / BatchSeconds(kBudget), threshold = 0.05 * capacity;
+  const double capacity = kBudget / BatchSeconds(kBudget), threshold = 0.02 * capacity;
   Findings findings;
   findings.text = {
       absl::StrFormat(
@@ -51,7 +51,7 @@ absl::StatusOr<Findings> Stability(const ExperimentContext& context) {
           "tokens takes 45.5 ms + 0.30 ms (x - 64) (Llama-3-70B on two A100), at most 512 tokens: "
           "%.3f tokens/ms, %.3f requests/s.",
           capacity / 1000, Capacity()),
-      VerdictNote(context, "5 % of capacity")};
+      VerdictNote(context, "2 % of capacity")};
   findings.parameters = {
       {"token budget", absl::StrCat(kBudget)},
       {"seeds", absl::StrCat("1 to ", VerdictSeeds(context))},
