@@ -70,10 +70,12 @@ ReplayScore BudgetReplay::Score(const ReplayGoal& goal) const {
     const double prefilled = lives_[i].prefilled < 0 ? now_ : lives_[i].prefilled;
     const double completed = lives_[i].completed < 0 ? now_ : lives_[i].completed;
     ttft.push_back(prefilled - at);
-    tpot.push_back((completed - prefilled) / static_cast<double>(requests_[i % requests_.size()].decode));
+    const int64_t after =
+        TokensAfterPrompt(requests_[i % requests_.size()].decode, engine_.options().prompt_gives_token);
+    if (after > 0) tpot.push_back((completed - prefilled) / static_cast<double>(after));
     e2e.push_back(completed - at);
     const bool met = (goal.ttft_objective_s <= 0 || ttft.back() <= goal.ttft_objective_s) &&
-                     (goal.tpot_objective_s <= 0 || tpot.back() <= goal.tpot_objective_s);
+                     (goal.tpot_objective_s <= 0 || after <= 0 || tpot.back() <= goal.tpot_objective_s);
     if (!met || lives_[i].completed < 0) ++missed;
   }
   ReplayScore score;

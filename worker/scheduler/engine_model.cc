@@ -7,7 +7,7 @@ namespace bfio::worker {
 void EngineModel::Arrive(const ModelRequest& request) {
   BatchRequest left;
   left.prefill_left = request.prefill;
-  left.decode_left = request.decode - (options_.prompt_gives_token ? 1 : 0);
+  left.decode_left = TokensAfterPrompt(request.decode, options_.prompt_gives_token);
   left.priority = request.priority;
   left.resident = false;
   left.kv_tokens = options_.reserve_kv ? request.prefill + request.decode : 0;

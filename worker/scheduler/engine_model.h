@@ -43,6 +43,12 @@ struct ModelRequest {
   int64_t priority = 0;
 };
 
+// Tokens of a request that come after its prompt is computed, one by one: TPOT is the time they take over
+// their number, and there is none where this is 0.
+inline int64_t TokensAfterPrompt(int64_t decode, bool prompt_gives_token) {
+  return decode - (prompt_gives_token ? 1 : 0);
+}
+
 class EngineModel {
  public:
   EngineModel(const EngineModelOptions& options, BatchScheduler scheduler)
@@ -68,6 +74,7 @@ class EngineModel {
 
   // Budgets of later batches, at least 1.
   void set_token_budget(int64_t tokens) { options_.token_budget = tokens; }
+  const EngineModelOptions& options() const { return options_; }
   int64_t token_budget() const { return options_.token_budget; }
 
   // All that is left of all requests: prompts and decodes, begun or not.

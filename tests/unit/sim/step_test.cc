@@ -14,6 +14,7 @@ namespace bfio::sim {
 namespace {
 
 using ::testing::DoubleNear;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using worker::EngineModel;
 
@@ -79,12 +80,15 @@ TEST(OneEngineTest, ALifeByHand) {
   EXPECT_NEAR(run.lives[0].completed, 1 + 5 * 0.0455, 1e-9);
   EXPECT_NEAR(run.lives[1].prefilled, 1 + 4 * 0.0455, 1e-9) << "it waits for the batch that runs";
   EXPECT_NEAR(run.lives[1].completed, 1 + 5 * 0.0455, 1e-9);
-  const StepLatencies latencies = LatenciesOf(arrivals, run, 0);
+  const StepLatencies latencies = LatenciesOf(arrivals, run.lives, 0, false);
   EXPECT_THAT(latencies.ttft[0], DoubleNear(0.091, 1e-9));
   EXPECT_THAT(latencies.tpot[0], DoubleNear(0.0455, 1e-9));
   OneEngineOptions gives = Options("sarathi", 64);
   gives.engine.prompt_gives_token = true;
-  EXPECT_NEAR(Simulate(arrivals, gives).lives[0].completed, 1 + 4 * 0.0455, 1e-9);
+  const OneEngineRun given = Simulate(arrivals, gives);
+  EXPECT_NEAR(given.lives[0].completed, 1 + 4 * 0.0455, 1e-9);
+  // Two tokens come after the first; the other request has its only one with its prompt.
+  EXPECT_THAT(LatenciesOf(arrivals, given.lives, 0, true).tpot, ElementsAre(DoubleNear(0.0455, 1e-9)));
 }
 
 TEST(OneEngineTest, EveryTokenIsComputedOnceWhateverTheScheduler) {
@@ -141,6 +145,11 @@ TEST(OneEngineTest, ALongPromptFreezesWhoTakesItWhole) {
     EXPECT_TRUE(run.stuck);
     EXPECT_EQ(run.completed, 0);
   }
+  OneEngineOptions cut = Options("vllm_v0", 128);
+  cut.until_s = 0.5;  // before the last has come
+  const OneEngineRun frozen = Simulate(arrivals, cut);
+  EXPECT_TRUE(frozen.stuck);
+  EXPECT_LE(frozen.end_s, 0.5);
   EXPECT_EQ(Simulate(arrivals, Options("sarathi", 128)).completed, 3);
   EXPECT_EQ(Simulate(arrivals, Options("vllm_v0", 290)).completed, 3);
 }

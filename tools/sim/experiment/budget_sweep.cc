@@ -83,7 +83,8 @@ absl::StatusOr<Outcome> RunVariant(const Scene& scene, size_t variant, int64_t r
   options.go_on = go_on;
   auto run = RunOneEngine(arrivals, options);
   if (!run.ok()) return run.status();
-  const StepLatencies latencies = LatenciesOf(arrivals, *run, kWarmUp * arrivals.back().at);
+  const StepLatencies latencies =
+      LatenciesOf(arrivals, run->lives, kWarmUp * arrivals.back().at, options.engine.prompt_gives_token);
   Outcome outcome;
   outcome.medians[0] = MedianOf(latencies.e2e);
   outcome.medians[1] = MedianOf(latencies.ttft);

@@ -62,9 +62,7 @@ absl::StatusOr<Outcome> RunPlan(const Scene& scene, PrefillPlan plan, int64_t re
   options.cost = LongContextLlama70B();
   const auto run = RunStepGroup(arrivals, options);
   if (!run.ok()) return run.status();
-  OneEngineRun lives;
-  lives.lives = run->lives;
-  StepLatencies latencies = LatenciesOf(arrivals, lives, 0.1 * arrivals.back().at);
+  StepLatencies latencies = LatenciesOf(arrivals, run->lives, 0.1 * arrivals.back().at, true);
   Outcome outcome;
   outcome.idle = run->idle_fraction;
   outcome.tokens_per_s = static_cast<double>(run->tokens) / run->end_s;

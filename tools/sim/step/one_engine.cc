@@ -31,13 +31,13 @@ class Driver {
     while (now_ <= options_.until_s) {
       Arrive(now_);
       const auto seconds = engine_.Start();
+      run_.stuck = !seconds && engine_.tokens() > 0;
       if (seconds) {
         Batch(*seconds);
         if (++run_.batches % kAskEvery == 0 && options_.go_on && !options_.go_on()) break;
         continue;
       }
-      run_.stuck = engine_.tokens() > 0 && next_ == arrivals_.size();
-      if (next_ == arrivals_.size()) break;
+      if (next_ == arrivals_.size() || arrivals_[next_].at > options_.until_s) break;
       Sample(arrivals_[next_].at);
       now_ = std::max(now_, arrivals_[next_].at);
     }
@@ -120,13 +120,15 @@ absl::StatusOr<OneEngineRun> RunOneEngine(const std::vector<StepArrival>& arriva
   return Driver(arrivals, options, *scheduler).Run();
 }
 
-StepLatencies LatenciesOf(const std::vector<StepArrival>& arrivals, const OneEngineRun& run, double from) {
+StepLatencies LatenciesOf(const std::vector<StepArrival>& arrivals, absl::Span<const StepLife> lives,
+                          double from, bool prompt_gives_token) {
   StepLatencies latencies;
   for (size_t i = 0; i < arrivals.size(); ++i) {
-    const StepLife& life = run.lives[i];
+    const StepLife& life = lives[i];
     if (life.completed < 0 || arrivals[i].at < from) continue;
     latencies.ttft.push_back(life.prefilled - arrivals[i].at);
-    latencies.tpot.push_back((life.completed - life.prefilled) / static_cast<double>(arrivals[i].decode));
+    const int64_t after = worker::TokensAfterPrompt(arrivals[i].decode, prompt_gives_token);
+    if (after > 0) latencies.tpot.push_back((life.completed - life.prefilled) / static_cast<double>(after));
     latencies.e2e.push_back(life.completed - arrivals[i].at);
   }
   return latencies;

@@ -1,7 +1,7 @@
 // One engine, a scheduler, a batch cost, and requests that arrive: the whole of a run and what it shows.
 //
 // Purpose: the driver of worker/scheduler/engine_model.h for a single engine: stability, budgets, latencies.
-// Networks of engines drive engine models themselves. Deterministic. Threads: any, no state.
+// Networks of engines are tools/sim/network's. Deterministic. Threads: any, no state.
 #ifndef BFIO_TOOLS_SIM_STEP_ONE_ENGINE_H_
 #define BFIO_TOOLS_SIM_STEP_ONE_ENGINE_H_
 
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "worker/scheduler/budget_tuner.h"
 #include "worker/scheduler/engine_model.h"
 
@@ -41,7 +42,8 @@ struct OneEngineOptions {
 
 // A request's life; seconds, negative: has not come to it.
 struct StepLife {
-  // Its last prompt token was computed; its last token.
+  // Its last prompt token was computed, and with it, if prompts give a token, the first token made; its last
+  // token.
   double prefilled = -1, completed = -1;
 };
 
@@ -50,7 +52,8 @@ struct OneEngineRun {
   std::vector<StepLife> lives;
   int64_t completed = 0, batches = 0, tokens = 0;
   double busy_s = 0, end_s = 0;
-  // Prompts of the backlog stop the scheduler for ever; the run ended there.
+  // Prompts of the backlog stop the scheduler for good, whatever else comes: the last time it was asked there
+  // was work and it formed no batch.
   bool stuck = false;
   // Of the batches, weighted by their seconds.
   double mean_budget = 0;
@@ -66,11 +69,14 @@ absl::Status CheckStepArrivals(const std::vector<StepArrival>& arrivals);
 absl::StatusOr<OneEngineRun> RunOneEngine(const std::vector<StepArrival>& arrivals,
                                           const OneEngineOptions& options);
 
-// Of completed requests that arrived at `from` or later; seconds.
+// Of completed requests that arrived at `from` or later; seconds, in their order. `ttft` runs to the end of
+// the prompt, which is the first token where prompts give one; `tpot` has no entry for requests without a
+// token after that.
 struct StepLatencies {
   std::vector<double> ttft, tpot, e2e;
 };
-StepLatencies LatenciesOf(const std::vector<StepArrival>& arrivals, const OneEngineRun& run, double from);
+StepLatencies LatenciesOf(const std::vector<StepArrival>& arrivals, absl::Span<const StepLife> lives,
+                          double from, bool prompt_gives_token);
 
 }  // namespace bfio::sim
 
