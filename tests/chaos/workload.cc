@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/base/rng.h"
+#include "tests/testing/engine_alone.h"
 #include "worker/engine/cpu/cpu_engine.h"
 #include "worker/engine/sim/sim_tokens.h"
 
@@ -61,7 +62,7 @@ class CpuWorkload final : public Workload {
       request.set_ignore_eos(true);
       request.mutable_sampling()->set_seed(rng.Next());
       if (i % 2 == 1) request.mutable_sampling()->set_temperature(0.75);
-      tokens_.push_back(Alone(**engine, request));
+      tokens_.push_back(testing::RunAlone(**engine, testing::ForEngine(request)).tokens);
     }
   }
 
@@ -70,25 +71,6 @@ class CpuWorkload final : public Workload {
   bool ok() const { return !requests_.empty(); }
 
  private:
-  static std::vector<uint32_t> Alone(worker::Engine& engine, const v1::GenerateRequest& from) {
-    worker::SequenceRequest request;
-    request.handle = 1;
-    request.prompt.assign(from.token_ids().ids().begin(), from.token_ids().ids().end());
-    request.prompt_length = from.token_ids().ids_size();
-    request.max_new_tokens = from.max_new_tokens();
-    request.ignore_eos = true;
-    request.sampling.temperature = from.sampling().temperature();
-    request.sampling.seed = from.sampling().seed();
-    std::vector<uint32_t> tokens;
-    if (!engine.Admit(request).ok()) return tokens;
-    worker::StepOutput out;
-    do {
-      if (!engine.Step(out).ok()) return tokens;
-      for (const auto& token : out.tokens) tokens.push_back(token.id);
-    } while (out.finished.empty());
-    return tokens;
-  }
-
   std::vector<v1::GenerateRequest> requests_;
   std::vector<std::vector<uint32_t>> tokens_;
 };

@@ -13,9 +13,9 @@
 #include "absl/time/clock.h"
 #include "common/base/rng.h"
 #include "tests/testing/cluster.h"
-#include "tests/testing/decode_schedule.h"
+#include "tests/testing/engine_alone.h"
 #include "tests/testing/resuming_client.h"
-#include "worker/engine/cpu/cpu_engine.h"
+#include "tests/testing/token_clients.h"
 
 namespace bfio::testing {
 namespace {
@@ -82,71 +82,6 @@ std::vector<v1::GenerateRequest> Requests(int count, uint32_t output) {
   return requests;
 }
 
-// What a worker with the whole model gives.
-std::vector<std::vector<uint32_t>> Alone(const std::vector<v1::GenerateRequest>& requests) {
-  worker::CpuOptions options;
-  options.decode.limits = {1, 1024, 1024};
-  const auto engine =
-      *worker::MakeCpuEngine(options, *worker::LoadCpuWeights(Model(), worker::cpu::Storage::kAuto));
-  std::vector<std::vector<uint32_t>> tokens;
-  for (const v1::GenerateRequest& from : requests) {
-    worker::SequenceRequest request;
-    request.handle = 1;
-    request.prompt.assign(from.token_ids().ids().begin(), from.token_ids().ids().end());
-    request.prompt_length = from.token_ids().ids_size();
-    request.max_new_tokens = from.max_new_tokens();
-    request.ignore_eos = true;
-    request.sampling.temperature = from.sampling().temperature();
-    request.sampling.seed = from.sampling().seed();
-    tokens.push_back(RunAlone(*engine, request).tokens);
-  }
-  return tokens;
-}
-
-// One client per request.
-class Clients {
- public:
-  Clients(Cluster& cluster, const std::vector<v1::GenerateRequest>& requests)
-      : tokens_(requests.size()), statuses_(requests.size()) {
-    for (size_t i = 0; i < requests.size(); ++i) {
-      threads_.emplace_back([this, &cluster, &requests, i] { Read(cluster, requests[i], i); });
-    }
-  }
-
-  void AwaitTokens(int count) const {
-    while (seen_ < count) absl::SleepFor(absl::Milliseconds(1));
-  }
-
-  void ExpectTokens(const std::vector<std::vector<uint32_t>>& wanted) {
-    for (std::thread& thread : threads_) thread.join();
-    for (size_t i = 0; i < wanted.size(); ++i) {
-      EXPECT_TRUE(statuses_[i].ok()) << statuses_[i].error_message();
-      EXPECT_EQ(tokens_[i], wanted[i]) << "request " << i;
-    }
-  }
-
- private:
-  void Read(Cluster& cluster, const v1::GenerateRequest& request, size_t i) {
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(120 * kSlowdown));
-    const auto reader = cluster.inference().Generate(&context, request);
-    v1::GenerateResponse response;
-    while (reader->Read(&response)) {
-      EXPECT_TRUE(response.token_ids_size() == 0 || response.first_index() == tokens_[i].size());
-      tokens_[i].insert(tokens_[i].end(), response.token_ids().begin(), response.token_ids().end());
-      seen_ += response.token_ids_size();
-    }
-    statuses_[i] = reader->Finish();
-    // Whoever waits for tokens that will not come shall not wait for ever.
-    if (!statuses_[i].ok()) seen_ += 1 << 20;
-  }
-
-  std::atomic<int> seen_ = 0;
-  std::vector<std::vector<uint32_t>> tokens_;
-  std::vector<grpc::Status> statuses_;
-  std::vector<std::thread> threads_;
-};
-
 // The one rank that the chain is; empty while there is none.
 const v1::WorkerState* Serving(const v1::ClusterState& state) {
   for (const v1::WorkerState& worker : state.workers()) {
@@ -167,7 +102,7 @@ void AwaitLog(const Process& process, const std::string& text) {
 
 TEST(Chain, FourServersServeAModelThatNoneOfThemHolds) {
   const auto requests = Requests(12, 30);
-  const auto alone = Alone(requests);
+  const auto alone = TokensAlone(Model(), requests);
   const RunResult single = RunProgram(
       "bfio_worker", {"--engine=cpu", absl::StrCat("--model=", Model()), "--slots=1", "--kv_tokens=512",
                       "--max_sequence_tokens=512", absl::StrCat("--memory_limit_mb=", kMemoryMb[0])});
@@ -179,7 +114,7 @@ TEST(Chain, FourServersServeAModelThatNoneOfThemHolds) {
   ASSERT_TRUE(cluster.ok());
   EXPECT_THAT(cluster.router().Stderr(), HasSubstr("server0[0,4) server1[4,7) server2[7,10) server3[10,12)"));
   EXPECT_TRUE(ServesWith(cluster.State(), 4)) << cluster.State().ShortDebugString();
-  Clients(cluster, requests).ExpectTokens(alone);
+  TokenClients(cluster, requests).ExpectTokens(alone);
   EXPECT_EQ(cluster.State().requests().replayed(), 0u);
   cluster.StopCleanly();
 }
@@ -205,10 +140,10 @@ TEST(Chain, WhatDoesNotGoWithChainsIsSaidInOneLine) {
 
 TEST(Chain, LosingServersLosesNoTokenAndComposesAnew) {
   const auto requests = Requests(6, 200);
-  const auto alone = Alone(requests);
+  const auto alone = TokensAlone(Model(), requests);
   Cluster cluster(FourServers());
   ASSERT_TRUE(cluster.ok());
-  Clients clients(cluster, requests);
+  TokenClients clients(cluster, requests);
   // One in the middle: those who are left hold the model with room for one request.
   clients.AwaitTokens(100);
   cluster.workers()[1].Signal(SIGKILL);
@@ -229,7 +164,7 @@ TEST(Chain, LosingServersLosesNoTokenAndComposesAnew) {
 
 TEST(Chain, AChainGoesOnWithoutItsRouterAndIsTakenOverByTheNext) {
   auto requests = Requests(4, 250);
-  const auto alone = Alone(requests);
+  const auto alone = TokensAlone(Model(), requests);
   Cluster cluster(FourServers());
   ASSERT_TRUE(cluster.ok());
   std::vector<std::unique_ptr<ResumingClient>> clients;

@@ -13,9 +13,9 @@
 #include "absl/time/clock.h"
 #include "common/base/rng.h"
 #include "tests/testing/cluster.h"
-#include "tests/testing/decode_schedule.h"
+#include "tests/testing/engine_alone.h"
 #include "tests/testing/resuming_client.h"
-#include "worker/engine/cpu/cpu_engine.h"
+#include "tests/testing/token_clients.h"
 
 namespace bfio::testing {
 namespace {
@@ -66,73 +66,6 @@ std::vector<v1::GenerateRequest> Requests(int count, uint32_t output) {
   return requests;
 }
 
-worker::SequenceRequest ForEngine(const v1::GenerateRequest& from) {
-  worker::SequenceRequest request;
-  request.handle = 1;
-  request.prompt.assign(from.token_ids().ids().begin(), from.token_ids().ids().end());
-  request.prompt_length =
-      from.has_token_ids() ? from.token_ids().ids_size() : static_cast<int64_t>(from.prompt_length());
-  request.max_new_tokens = from.max_new_tokens();
-  request.ignore_eos = from.ignore_eos();
-  const v1::SamplingParams& sampling = from.sampling();
-  request.sampling.temperature = sampling.temperature();
-  if (sampling.has_top_p()) request.sampling.top_p = sampling.top_p();
-  if (sampling.has_top_k()) request.sampling.top_k = static_cast<int32_t>(sampling.top_k());
-  request.sampling.seed = sampling.seed();
-  return request;
-}
-
-std::vector<std::vector<uint32_t>> Alone(const std::vector<v1::GenerateRequest>& requests) {
-  const auto weights = *worker::LoadCpuWeights(kModel, worker::cpu::Storage::kAuto);
-  worker::CpuOptions options;
-  options.decode.limits = {1, 1024, 1024};
-  const auto engine = *worker::MakeCpuEngine(options, weights);
-  std::vector<std::vector<uint32_t>> tokens;
-  for (const auto& request : requests) tokens.push_back(RunAlone(*engine, ForEngine(request)).tokens);
-  return tokens;
-}
-
-// One client per request; `on_token` is told how many tokens have come in all.
-class Clients {
- public:
-  Clients(Cluster& cluster, const std::vector<v1::GenerateRequest>& requests,
-          std::function<void(int)> on_token = nullptr)
-      : on_token_(std::move(on_token)), tokens_(requests.size()), statuses_(requests.size()) {
-    for (size_t i = 0; i < requests.size(); ++i) {
-      threads_.emplace_back([this, &cluster, &requests, i] { Read(cluster, requests[i], i); });
-    }
-  }
-
-  void ExpectTokens(const std::vector<std::vector<uint32_t>>& wanted) {
-    for (std::thread& thread : threads_) thread.join();
-    for (size_t i = 0; i < wanted.size(); ++i) {
-      EXPECT_TRUE(statuses_[i].ok()) << statuses_[i].error_message();
-      EXPECT_EQ(tokens_[i], wanted[i]) << "request " << i;
-    }
-  }
-
- private:
-  void Read(Cluster& cluster, const v1::GenerateRequest& request, size_t i) {
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60 * kSlowdown));
-    const auto reader = cluster.inference().Generate(&context, request);
-    v1::GenerateResponse response;
-    while (reader->Read(&response)) {
-      EXPECT_TRUE(response.token_ids_size() == 0 || response.first_index() == tokens_[i].size());
-      tokens_[i].insert(tokens_[i].end(), response.token_ids().begin(), response.token_ids().end());
-      const int seen = seen_ += response.token_ids_size();
-      if (on_token_) on_token_(seen);
-    }
-    statuses_[i] = reader->Finish();
-  }
-
-  const std::function<void(int)> on_token_;
-  std::atomic<int> seen_ = 0;
-  std::vector<std::vector<uint32_t>> tokens_;
-  std::vector<grpc::Status> statuses_;
-  std::vector<std::thread> threads_;
-};
-
 struct GroupCase {
   const char* name;
   int workers;
@@ -150,21 +83,21 @@ INSTANTIATE_TEST_SUITE_P(Modes, CpuEngineGroup,
 
 TEST_P(CpuEngineGroup, TokensThroughTheRouterAreThoseOfTheEngineAlone) {
   const auto requests = Requests(20, 40);
-  const auto alone = Alone(requests);
+  const auto alone = TokensAlone(kModel, requests);
   Cluster cluster(Options(GetParam().workers, GetParam().mlp));
   ASSERT_TRUE(cluster.ok());
-  Clients(cluster, requests).ExpectTokens(alone);
+  TokenClients(cluster, requests).ExpectTokens(alone);
   cluster.StopCleanly();
 }
 
 // Under load, so that in a group that shares the MLP out the survivors are in the middle of a step.
 TEST_P(CpuEngineGroup, AWorkerThatIsKilledMidwayChangesNoToken) {
   const auto requests = Requests(8, 300);
-  const auto alone = Alone(requests);
+  const auto alone = TokensAlone(kModel, requests);
   Cluster cluster(Options(GetParam().workers, GetParam().mlp));
   ASSERT_TRUE(cluster.ok());
   std::atomic<bool> killed = false;
-  Clients clients(cluster, requests, [&](int seen) {
+  TokenClients clients(cluster, requests, [&](int seen) {
     if (seen >= 100 && !killed.exchange(true)) cluster.workers()[0].Signal(SIGKILL);
   });
   ASSERT_TRUE(cluster.WaitFor("the router to notice",
@@ -176,20 +109,20 @@ TEST_P(CpuEngineGroup, AWorkerThatIsKilledMidwayChangesNoToken) {
 
 TEST(CpuEngine, AWorkerThatComputesOtherwiseThanTheGroupDoesNotJoin) {
   const auto requests = Requests(8, 60);
-  const auto alone = Alone(requests);
+  const auto alone = TokensAlone(kModel, requests);
   Cluster cluster(Options(2, "tp"));
   ASSERT_TRUE(cluster.ok());
   Process odd("bfio_worker", {absl::StrCat("--router=", cluster.address()), "--engine=cpu",
                               absl::StrCat("--model=", kModel), "--slots=4", "--kv_tokens=4096"});
   EXPECT_NE(odd.Wait(kSlowdown * absl::Seconds(60)).value_or(0), 0) << odd.Stderr();
   EXPECT_THAT(odd.Stdout() + odd.Stderr(), HasSubstr("the group meets by barrier star+tp:"));
-  Clients(cluster, requests).ExpectTokens(alone);
+  TokenClients(cluster, requests).ExpectTokens(alone);
   cluster.StopCleanly();
 }
 
 TEST(CpuEngine, ARouterThatIsKilledMidwayChangesNoToken) {
   auto requests = Requests(8, 300);
-  const auto alone = Alone(requests);
+  const auto alone = TokensAlone(kModel, requests);
   Cluster cluster(Options(2));
   ASSERT_TRUE(cluster.ok());
   std::vector<std::unique_ptr<ResumingClient>> clients;
@@ -218,14 +151,14 @@ TEST(CpuEngine, ARouterThatIsKilledMidwayChangesNoToken) {
 
 TEST(CpuEngine, LockstepWithManyRanksPerProcessGivesTheSameTokens) {
   const auto requests = Requests(10, 20);
-  const auto alone = Alone(requests);
+  const auto alone = TokensAlone(kModel, requests);
   ClusterOptions options = Options(1);
   options.ranks_per_process = 2;
   options.router_flags.push_back("--plan_mode=lockstep");
   options.worker_flags.push_back("--cpu_threads=2");
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
-  Clients(cluster, requests).ExpectTokens(alone);
+  TokenClients(cluster, requests).ExpectTokens(alone);
   cluster.StopCleanly();
 }
 
