@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/cost/batch_time.h"
 #include "tools/sim/experiment/experiments.h"
 #include "tools/sim/experiment/network_study.h"
 #include "tools/sim/network/examples.h"
@@ -198,7 +199,7 @@ absl::StatusOr<Findings> EnginesStudy(const ExperimentContext& context) {
   }
   absl::StatusOr<std::vector<NetworkFigures>> figures = RunNetworks(context, cases);
   if (!figures.ok()) return figures.status();
-  const double capacity = 512 / BatchSeconds(512);
+  const double capacity = BatchCost().Capacity(512);
   Findings findings;
   findings.text = {
       "Proposition 1: K equal engines with sarathi are stable up to K times the load of one, whoever a "

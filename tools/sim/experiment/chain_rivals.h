@@ -1,4 +1,4 @@
-// Whole systems on one pool: composed chains, PETALS-like and BPRR-like, for chain-overall and chain-trace.
+// The rivals of composed chains on one pool, PETALS-like and BPRR-like, for chain-overall and chain-trace.
 //
 // Purpose: the same pool and jobs through each system. Times in seconds. Threads: any, no state.
 #ifndef BFIO_TOOLS_SIM_EXPERIMENT_CHAIN_RIVALS_H_

@@ -67,11 +67,9 @@ absl::StatusOr<KvRun> RunRow(const Row& row, double rate, int64_t requests, uint
                              const Runner::GoOn& go_on) {
   std::vector<KvArrival> arrivals = KvArrivals({"lmsys", nullptr}, rate, requests, kKvMemory, seed);
   Rng errors = Rng(seed).Fork(3);
-  int64_t tokens = 0;
   for (KvArrival& arrival : arrivals) {
     arrival.most = kLimit;
     if (row.belief.told != nullptr) arrival.believed = row.belief.told(arrival.output, errors);
-    tokens += arrival.prompt + arrival.output;
   }
   std::unique_ptr<core::Lengths> lengths;
   if (row.belief.confidence > 0) {

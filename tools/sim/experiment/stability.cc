@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/cost/batch_time.h"
 #include "tools/sim/experiment/experiments.h"
 #include "tools/sim/experiment/network_study.h"
 #include "tools/sim/network/examples.h"
@@ -17,7 +18,7 @@ namespace {
 constexpr int64_t kBudget = 512;
 // Requests per second that a full batch after the other serves: 512 tokens in 179.9 ms, 200 tokens a request.
 double Capacity() {
-  return kBudget / BatchSeconds(kBudget) / 200;
+  return BatchCost().Capacity(kBudget) / 200;
 }
 constexpr double kFigureRate = 14;
 constexpr double kRates[] = {5, 10, 13, 14, 15.65, 17.08};
@@ -43,7 +44,7 @@ absl::StatusOr<Findings> Stability(const ExperimentContext& context) {
   absl::StatusOr<std::vector<NetworkFigures>> figures = RunNetworks(context, cases);
   if (!figures.ok()) return figures.status();
 
-  const double capacity = kBudget / BatchSeconds(kBudget), threshold = 0.02 * capacity;
+  const double capacity = BatchCost().Capacity(kBudget), threshold = 0.02 * capacity;
   Findings findings;
   findings.text = {
       absl::StrFormat(

@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/cost/batch_time.h"
+
 namespace bfio::sim {
 namespace {
 
@@ -24,7 +26,7 @@ TokenLaw Poisson(double mean) {
 }  // namespace
 
 double BatchSeconds(int64_t tokens) {
-  return 0.0455 + 0.30e-3 * static_cast<double>(std::max<int64_t>(0, tokens - 64));
+  return BatchCost().Seconds(tokens);
 }
 
 Network RybkoStolyar(double load) {

@@ -1,7 +1,6 @@
 #include "tools/sim/network/growth.h"
 
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
 namespace bfio::sim {
@@ -37,7 +36,6 @@ GrowthVerdict JudgeGrowth(absl::Span<const double> growths, double threshold) {
   std::sort(sorted.begin(), sorted.end());
   const size_t n = sorted.size();
   verdict.median = (sorted[(n - 1) / 2] + sorted[n / 2]) / 2;
-  verdict.false_alarm_rate = std::pow(0.5, static_cast<double>(n));
   if (sorted.front() > threshold) verdict.kind = GrowthVerdict::kGrows;
   if (sorted.back() < threshold) verdict.kind = GrowthVerdict::kBounded;
   return verdict;

@@ -39,8 +39,6 @@ struct GrowthVerdict {
   enum Kind { kBounded, kGrows, kUndecided } kind = kUndecided;
   // Of the runs' numbers.
   double median = 0;
-  // 2^-runs.
-  double false_alarm_rate = 1;
 
   // "bounded", "grows" or "undecided".
   std::string Name() const;

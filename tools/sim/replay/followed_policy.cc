@@ -21,9 +21,7 @@ void FollowedPolicy::Decide(const core::Snapshot& snapshot, std::vector<core::As
     return std::any_of(snapshot.waiting.begin(), snapshot.waiting.end(),
                        [&](const core::WaitingView& request) { return request.id == id; });
   };
-  if (recorded.size() == verdict_.said.size() + 1 && !shown(recorded.front().first)) {
-    recorded.erase(recorded.begin());
-  }
+  if (!recorded.empty() && !shown(recorded.front().first)) recorded.erase(recorded.begin());
   verdict_.identical = verdict_.said == recorded;
   if (!verdict_.identical) {
     auto sorted = verdict_.said;

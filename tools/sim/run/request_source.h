@@ -7,6 +7,7 @@
 #define BFIO_TOOLS_SIM_RUN_REQUEST_SOURCE_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "common/workload/trace.h"
 #include "router/core/model/request.h"
@@ -22,7 +23,7 @@ struct SimRequest {
   // Tokens it made before a worker preempted it, which are part of its prompt by now, and when it first
   // began.
   int64_t made = 0;
-  double began_s = 0;
+  std::optional<double> began_s;
 };
 
 class RequestSource {

@@ -217,8 +217,7 @@ void Simulation::PreemptOverflow() {
         std::erase_if(admitted_,
                       [&](const Waiting& waiting) { return waiting.request.id == resident.request.id; });
       }
-      if (resident.request.made > 0 && resident.request.began_s == 0)
-        resident.request.began_s = resident.start_s;
+      if (resident.request.made > 0 && !resident.request.began_s) resident.request.began_s = resident.start_s;
       preempted_[g].push_back(SpecOf(resident.request));
       waiting_[resident.request.id] = {resident.request, step_};
       if (step_ > options_.warmup) {
@@ -263,7 +262,7 @@ GroupReport Simulation::MakeReport(const StepView& view) {
     report.finished[resident.worker].push_back(resident.request.id);
     if (step_ > options_.warmup) {
       const SimRequest& request = resident.request;
-      statistics_.AddFinish((now_s_ - (request.made > 0 ? request.began_s : resident.start_s)) /
+      statistics_.AddFinish((now_s_ - request.began_s.value_or(resident.start_s)) /
                             static_cast<double>(request.made + request.output_tokens));
     }
   }
