@@ -23,8 +23,6 @@ constexpr absl::Duration kTick = absl::Milliseconds(20);
 constexpr absl::Duration kSamplePeriod = absl::Seconds(1);
 // Before the first fault and after the last: what a run looks like without.
 constexpr absl::Duration kCalm = absl::Seconds(5);
-// A fault's hang is what takes longer than its detection and this.
-constexpr absl::Duration kGrace = absl::Seconds(2);
 constexpr int kSlots = 24;
 constexpr uint32_t kMeanOutput = 16;
 constexpr double kStepSeconds = 0.03;
@@ -64,9 +62,9 @@ std::vector<FaultKind> PossibleKinds(const RunOptions& options, const Means& mea
 // Carries the schedule out beside the load.
 class Director {
  public:
-  // `detection`: how long it takes to notice a fault.
-  Director(ChaosGroup& group, const std::vector<Fault>& faults, absl::Duration detection)
-      : group_(group), detection_(detection), start_(MonotonicNow()) {
+  // `allowed`: how long streams may stand still after a fault.
+  Director(ChaosGroup& group, const std::vector<Fault>& faults, absl::Duration allowed)
+      : group_(group), allowed_(allowed), start_(MonotonicNow()) {
     for (const Fault& fault : faults) events_.emplace(fault.at, Event{fault, false});
   }
 
@@ -110,11 +108,11 @@ class Director {
         events_.emplace(now - start_ + event.fault.length, Event{event.fault, true});
     }
     // After the act: starting a router takes its time.
-    disturbances_.push_back({MonotonicNow(), testing::kSlowdown * (detection_ + kGrace)});
+    disturbances_.push_back({MonotonicNow(), allowed_});
   }
 
   ChaosGroup& group_;
-  const absl::Duration detection_;
+  const absl::Duration allowed_;
   const absl::Time start_;
   std::multimap<absl::Duration, Event> events_;
   absl::Time next_sample_ = absl::InfinitePast();
@@ -170,7 +168,8 @@ int RunChaos(const RunOptions& options) {
       load.Run(options.duration);
       loaded = false;
     });
-    Director director(group, faults, options.step_timeout);
+    const absl::Duration allowed = testing::kSlowdown * (options.step_timeout + options.grace);
+    Director director(group, faults, allowed);
     while (loaded || !director.done()) {
       director.Tick();
       absl::SleepFor(kTick);
@@ -178,12 +177,8 @@ int RunChaos(const RunOptions& options) {
     clients.join();
     for (std::string& fault : group.StopCleanly(testing::kSlowdown * absl::Seconds(40)))
       director.other().push_back(std::move(fault));
-    AuditInput input{load.ledger(),
-                     director.memory(),
-                     director.disturbances(),
-                     director.start(),
-                     testing::kSlowdown * (options.step_timeout + kGrace),
-                     director.other()};
+    AuditInput input{load.ledger(),    director.memory(), director.disturbances(),
+                     director.start(), allowed,           director.other()};
     verdict = Audit(input);
     absl::PrintF("\n");
     for (const auto& [kind, count] : director.carried_out())

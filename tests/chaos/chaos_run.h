@@ -24,6 +24,8 @@ struct RunOptions {
   // The router's: what a hang is measured against.
   absl::Duration step_timeout = absl::Seconds(1);
   absl::Duration form_timeout = absl::Seconds(1);
+  // A fault's hang is what takes longer than its detection and this.
+  absl::Duration grace = absl::Seconds(2);
   // Empty: all that are possible.
   std::vector<FaultKind> kinds;
   // Where the memory samples go; empty: nowhere.

@@ -15,8 +15,8 @@ namespace {
 
 using ::testing::ElementsAre;
 
-// One slot, so that the order of ends is the order of turns; an answer takes half a second.
-constexpr uint32_t kAnswer = 25;
+// One slot, so that the order of ends is the order of turns; an answer takes a second.
+constexpr uint32_t kAnswer = 50;
 
 ClusterOptions OneSlot(const std::string& order, const std::string& policy) {
   ClusterOptions options;

@@ -378,7 +378,7 @@ class OneSlot(Front):
 
 class Ends(Front):
     def test_it_stops_cleanly_and_lets_streams_end(self):
-        reply = self.call("POST", "/v1/completions", {"prompt": [1], "max_tokens": 200, "stream": True})
+        reply = self.call("POST", "/v1/completions", {"prompt": [1], "max_tokens": 2500, "stream": True})
         self.front.process.terminate()
         self.front.wait_for("stopping")
         self.assertEqual(self.call("POST", "/v1/completions", {"prompt": [1]}).status, 503)

@@ -90,10 +90,15 @@ TEST_P(SlowReader, IsPacedThenCutOffAndSlowsNobody) {
     EXPECT_EQ(cluster.State().requests().failed(), 1u);
     return;
   }
-  // What can be resumed goes on without its client, and waits for it.
-  request.set_resume_from_index(static_cast<uint32_t>(tokens));
-  Call rest(*stub, request);
-  EXPECT_TRUE(rest.End(tokens).ok());
+  // What can be resumed goes on without its client, and waits for it; on a busy machine it may be too slow
+  // again.
+  grpc::Status end;
+  do {
+    request.set_resume_from_index(static_cast<uint32_t>(tokens));
+    Call rest(*stub, request);
+    end = rest.End(tokens);
+  } while (end.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_TRUE(end.ok()) << end.error_message();
   EXPECT_EQ(tokens, 60000u);
 }
 
@@ -109,7 +114,7 @@ TEST(Overload, AClientThatNeverReadsAgainIsBrokenOff) {
   ASSERT_TRUE(slow.reader->Read(&response));
   ASSERT_TRUE(cluster.WaitFor("the slow reader to be cut off",
                               [](const v1::ClusterState& s) { return s.requests().slow_readers() == 1; }));
-  absl::SleepFor(kSlowdown * absl::Milliseconds(2500));
+  absl::SleepFor(kSlowdown * absl::Milliseconds(5000));
   size_t tokens = 0;
   EXPECT_EQ(slow.End(tokens).error_code(), grpc::StatusCode::CANCELLED) << "too late for the router's words";
 }
@@ -152,7 +157,9 @@ TEST(Overload, TenTimesTheLoadIsRefusedAndTheRestServed) {
 }
 
 TEST(Overload, ATenantsLimitsAreItsOwn) {
-  Cluster cluster(Fast({"--tenant_limits=small:concurrent=2;slow:rps=0.001"}));
+  ClusterOptions options = Fast({"--tenant_limits=small:concurrent=2;slow:rps=0.001"});
+  options.worker_flags[0] = "--c=0.01";  // two streams that nobody reads must not be cut off for it
+  Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
   v1::GenerateRequest request = SyntheticRequest(10, 50000);
   request.set_tenant("small");

@@ -22,8 +22,10 @@ namespace {
 ClusterOptions Options(int workers, std::vector<std::string> router_flags = {}) {
   ClusterOptions options;
   options.worker_processes = workers;
-  options.router_flags = {absl::StrCat("--step_timeout=", 2 * kSlowdown, "s"),
-                          absl::StrCat("--form_timeout=", 3 * kSlowdown, "s")};
+  // Whoever is lost here is killed, which is seen at once; a machine that stands still for a while loses
+  // nobody.
+  options.router_flags = {absl::StrCat("--step_timeout=", 10 * kSlowdown, "s"),
+                          absl::StrCat("--form_timeout=", 10 * kSlowdown, "s")};
   options.router_flags.insert(options.router_flags.end(), router_flags.begin(), router_flags.end());
   // Slow enough for a busy machine to see requests under way.
   options.worker_flags = {absl::StrCat("--c=", 0.008 * kSlowdown), "--tl=0", "--slots=8"};
@@ -96,12 +98,12 @@ void ExpectTally(const v1::RequestTotals& totals) {
 TEST(Resume, AKilledRoutersRequestsGoOnWithTheNextOne) {
   Cluster cluster(Options(3));
   ASSERT_TRUE(cluster.ok());
-  Clients clients = Start(cluster, 24, 150);
+  Clients clients = Start(cluster, 24, 400);
   WaitForTokens(clients, 10);
   cluster.KillRouter();
   absl::SleepFor(absl::Milliseconds(100));  // the workers go on meanwhile
   cluster.StartRouterAgain();
-  ExpectUndisturbed(clients, 150);
+  ExpectUndisturbed(clients, 400);
   const v1::ClusterState state = cluster.State();
   EXPECT_EQ(state.requests().adopted(), 24u);
   EXPECT_EQ(state.requests().resumed(), 24u);
@@ -115,11 +117,11 @@ TEST(Resume, AKilledRoutersRequestsGoOnWithTheNextOne) {
 TEST(Resume, LockstepWorkersStepOnWithoutTheirRouter) {
   Cluster cluster(Options(2, {"--plan_mode=lockstep"}));
   ASSERT_TRUE(cluster.ok());
-  Clients clients = Start(cluster, 8, 100);
+  Clients clients = Start(cluster, 8, 300);
   WaitForTokens(clients, 10);
   cluster.KillRouter();
   cluster.StartRouterAgain();
-  ExpectUndisturbed(clients, 100);
+  ExpectUndisturbed(clients, 300);
   EXPECT_EQ(cluster.State().requests().adopted(), 8u);
   ExpectTally(cluster.State().requests());
 }
@@ -127,12 +129,12 @@ TEST(Resume, LockstepWorkersStepOnWithoutTheirRouter) {
 TEST(Resume, WhatEndsWhileThereIsNoRouterIsNotLost) {
   Cluster cluster(Options(2));
   ASSERT_TRUE(cluster.ok());
-  Clients clients = Start(cluster, 8, 40);
+  Clients clients = Start(cluster, 8, 200);
   WaitForTokens(clients, 5);
   cluster.KillRouter();
-  absl::SleepFor(kSlowdown * absl::Seconds(2));  // five times what is left to do
+  absl::SleepFor(kSlowdown * absl::Seconds(5));  // far more than what is left to do takes
   cluster.StartRouterAgain();
-  ExpectUndisturbed(clients, 40);
+  ExpectUndisturbed(clients, 200);
   const v1::ClusterState state = cluster.State();
   EXPECT_EQ(state.requests().adopted(), 8u);
   EXPECT_EQ(state.requests().completed(), 8u);
@@ -143,12 +145,12 @@ TEST(Resume, WhatEndsWhileThereIsNoRouterIsNotLost) {
 TEST(Resume, RequestsThatWaitedAreStartedAgain) {
   Cluster cluster(Options(1));  // 8 slots
   ASSERT_TRUE(cluster.ok());
-  Clients clients = Start(cluster, 20, 60);
+  Clients clients = Start(cluster, 20, 250);
   ASSERT_TRUE(
       cluster.WaitFor("a pool", [](const v1::ClusterState& s) { return s.waiting_requests() == 12; }));
   cluster.KillRouter();
   cluster.StartRouterAgain();
-  ExpectUndisturbed(clients, 60);
+  ExpectUndisturbed(clients, 250);
   const v1::ClusterState state = cluster.State();
   EXPECT_EQ(state.requests().adopted() + state.requests().restarted(), 20u);
   EXPECT_GE(state.requests().restarted(), 4u);
@@ -158,7 +160,7 @@ TEST(Resume, RequestsThatWaitedAreStartedAgain) {
 TEST(Resume, AWorkerLostAfterTheRestartIsReplayed) {
   Cluster cluster(Options(2));
   ASSERT_TRUE(cluster.ok());
-  Clients clients = Start(cluster, 12, 200);
+  Clients clients = Start(cluster, 12, 500);
   WaitForTokens(clients, 10);
   cluster.KillRouter();
   cluster.StartRouterAgain();
@@ -166,7 +168,7 @@ TEST(Resume, AWorkerLostAfterTheRestartIsReplayed) {
     return s.requests().adopted() == 12 && s.requests().resumed() == 12;
   }));
   cluster.workers()[1].Signal(SIGKILL);
-  ExpectUndisturbed(clients, 200);
+  ExpectUndisturbed(clients, 500);
   EXPECT_GT(cluster.State().requests().replayed(), 0u);
   ExpectTally(cluster.State().requests());
 }
@@ -188,12 +190,15 @@ TEST(Resume, ARouterKilledTwiceInARowLosesNothing) {
 TEST(Resume, ABrokenConnectionIsTakenUpAgain) {
   Cluster cluster(Options(1));
   ASSERT_TRUE(cluster.ok());
-  Clients clients = Start(cluster, 4, 120);
-  for (const size_t tokens : {10u, 40u, 80u}) {
-    WaitForTokens(clients, tokens);
+  Clients clients = Start(cluster, 4, 400);
+  for (int broken = 0; broken < 3; ++broken) {
+    // Tokens of the new streams, however far the clients have come meanwhile.
+    size_t most = 0;
+    for (auto& client : clients) most = std::max(most, client->tokens_seen());
+    WaitForTokens(clients, most + 10);
     for (auto& client : clients) client->Break();
   }
-  ExpectUndisturbed(clients, 120);
+  ExpectUndisturbed(clients, 400);
   const v1::ClusterState state = cluster.State();
   EXPECT_EQ(state.requests().resumed(), 12u);
   EXPECT_EQ(state.requests().completed(), 4u);
@@ -254,7 +259,7 @@ TEST(Resume, OnlyItsOwnerMayResumeARequest) {
 TEST(Resume, ARequestThatWasNotSentAsResumableIsNot) {
   Cluster cluster(Options(1, {"--restart_settle=0s"}));
   ASSERT_TRUE(cluster.ok());
-  v1::GenerateRequest request = Request(1, 150);
+  v1::GenerateRequest request = Request(1, 5000);
   request.set_resumable(false);
   Begun owner(cluster, request);
   request.set_resume_from_index(1);
@@ -334,7 +339,7 @@ TEST(Resume, NoWayRoundATenantsLimits) {
   Cluster cluster(
       Options(1, {"--restart_settle=0s", "--resume_timeout=1ms", "--tenant_limits=acme:concurrent=1"}));
   ASSERT_TRUE(cluster.ok());
-  v1::GenerateRequest request = Request(1, 200);
+  v1::GenerateRequest request = Request(1, 5000);
   request.set_tenant("acme");
   Begun owner(cluster, request);
   v1::GenerateRequest other = Request(2, 20);
@@ -374,7 +379,7 @@ TEST(Resume, WhatIsTooLargeToBeKeptEndsWithItsWorker) {
   // A KiB: 256 ids.
   Cluster cluster(Options(1, {"--replay_request_kb=1"}));
   ASSERT_TRUE(cluster.ok());
-  v1::GenerateRequest large = Request(3, 3000), small = Request(0, 60);
+  v1::GenerateRequest large = Request(3, 3000), small = Request(0, 200);
   large.set_resumable(false);
   for (int t = 0; t < 400; ++t) large.mutable_token_ids()->add_ids(t);
   Begun large_stream(cluster, large);
@@ -386,7 +391,7 @@ TEST(Resume, WhatIsTooLargeToBeKeptEndsWithItsWorker) {
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << status.error_message();
   EXPECT_TRUE(GetRetryDelay(status).has_value());
   EXPECT_TRUE(small_client.Join().status.ok());
-  EXPECT_EQ(small_client.Join().tokens.size(), 60u);
+  EXPECT_EQ(small_client.Join().tokens.size(), 200u);
   const v1::ClusterState state = cluster.State();
   EXPECT_EQ(state.requests().replays_refused(), 1u);
   EXPECT_EQ(state.requests().replayed(), 1u);

@@ -224,20 +224,21 @@ class Broken(Live):
     worker_flags = ("--c=0.01", "--tl=0", "--slots=8")
 
     def test_a_killed_router_and_a_killed_worker_cost_nothing(self):
-        wanted = [self.client.complete(10 + n, **options(max_new_tokens=150)).token_ids for n in range(2)]
+        wanted = [self.client.complete(10 + n, **options(max_new_tokens=400)).token_ids for n in range(2)]
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
             def collect(n):
-                stream = self.client.generate(10 + n % 2, **options(max_new_tokens=150, resume=True))
+                stream = self.client.generate(10 + n % 2, **options(max_new_tokens=400, resume=True))
                 return [i for tokens in stream for i in tokens.ids], stream.resumes
 
             async def collect_aio():
                 async with bfio.aio.Client(self.cluster.address) as client:
-                    return await asyncio.gather(*(client.complete(10 + n, **options(max_new_tokens=150, resume=True))
+                    return await asyncio.gather(*(client.complete(10 + n, **options(max_new_tokens=400, resume=True))
                                                   for n in range(2)))
 
             blocking = [pool.submit(collect, n) for n in range(4)]
             other = pool.submit(asyncio.run, collect_aio())
-            self.wait_for(lambda s: s.steps.generated_tokens > 300 + 6 * 10)
+            begun = self.wait_for(lambda s: sum(w.active_requests for w in s.workers) == 6).steps.generated_tokens
+            self.wait_for(lambda s: s.steps.generated_tokens >= begun + 6 * 10)
             self.cluster.restart_router()
             self.wait_for(lambda s: s.requests.resumed == 6)
             self.cluster.workers[0].kill()
