@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/spdlog.h"
+
 namespace bfio {
 namespace {
 

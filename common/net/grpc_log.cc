@@ -6,6 +6,7 @@
 #include "common/base/spdlog.h"
 #include "common/telemetry/refusal_log.h"
 #include "grpc/support/log.h"
+
 namespace bfio {
 namespace {
 

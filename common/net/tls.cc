@@ -12,6 +12,7 @@
 #include "common/base/spdlog.h"
 #include "grpcpp/security/tls_certificate_provider.h"
 #include "grpcpp/security/tls_credentials_options.h"
+
 namespace bfio {
 namespace {
 

@@ -12,6 +12,7 @@
 #include "common/telemetry/log_format.h"
 #include "spdlog/formatter.h"
 #include "spdlog/sinks/stdout_sinks.h"
+
 namespace bfio {
 namespace {
 

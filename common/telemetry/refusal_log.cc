@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/spdlog.h"
+
 namespace bfio {
 
 std::optional<std::string> RefusalLog::Line(absl::string_view refusal_class, absl::string_view detail,

@@ -1,6 +1,7 @@
 #include "router/record/log_writer.h"
 
 #include <signal.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <limits>

@@ -2,6 +2,7 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
+#include "router/core/chain/server_pool.h"
 
 ABSL_FLAG(
     uint32_t, chain_servers, 0,
@@ -17,8 +18,9 @@ namespace bfio::router {
 absl::Status ReadChainFlags(RouterOptions& options) {
   const uint32_t servers = absl::GetFlag(FLAGS_chain_servers), slots = absl::GetFlag(FLAGS_chain_slots);
   const uint32_t tokens = absl::GetFlag(FLAGS_chain_sequence_tokens);
-  if (servers > 4096) {
-    return absl::InvalidArgumentError(absl::StrCat("--chain_servers=", servers, ": must be within 0..4096"));
+  if (servers > core::kMostServers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--chain_servers=", servers, ": must be within 0..", core::kMostServers));
   }
   if (slots < 1 || slots > 4096) {
     return absl::InvalidArgumentError(absl::StrCat("--chain_slots=", slots, ": must be within 1..4096"));

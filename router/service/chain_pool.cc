@@ -15,6 +15,8 @@ constexpr uint64_t kMaxBytes = uint64_t{1} << 50;
 constexpr uint64_t kMaxTokenBytes = uint64_t{1} << 30;
 constexpr uint32_t kMaxBlocks = core::kMostBlocks;
 constexpr uint32_t kMaxSlots = 1 << 16;
+// That a server announces.
+constexpr int kMaxStages = 4096;
 
 absl::Status CheckHello(const v1::ServerHello& hello) {
   const auto bad = [](absl::string_view field) {
@@ -32,6 +34,7 @@ absl::Status CheckHello(const v1::ServerHello& hello) {
   if (hello.kv_token_bytes() < 1 || hello.kv_token_bytes() > kMaxTokenBytes) return bad("kv_token_bytes");
   if (hello.page_tokens() < 1 || hello.page_tokens() > 4096) return bad("page_tokens");
   if (hello.max_positions() < 2) return bad("max_positions");
+  if (hello.stages_size() > kMaxStages) return bad("stages");
   return absl::OkStatus();
 }
 
@@ -71,6 +74,14 @@ absl::Status ChainPool::OnHello(Session session, const v1::ServerHello& hello, a
                                                         hello.model(),
                                                         " (model, types, page size, rows of a step)"));
     }
+    // Chains are composed with the sizes that the first one names.
+    if (server.hello.blocks() != hello.blocks() || server.hello.block_bytes() != hello.block_bytes() ||
+        server.hello.ends_bytes() != hello.ends_bytes() ||
+        server.hello.kv_token_bytes() != hello.kv_token_bytes() ||
+        server.hello.page_tokens() != hello.page_tokens()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("servers of ", hello.model(), " name different sizes of it"));
+    }
   }
   Server& server = servers_[session];
   server.hello = hello;
@@ -88,12 +99,12 @@ void ChainPool::Adopt(Session session, Server& server, const v1::ChainStage& sta
   drop.mutable_drop()->set_reason("the pool has composed without it");
   const core::BlockRange hosts = {static_cast<int32_t>(stage.hosted_first()),
                                   static_cast<int32_t>(stage.hosted_end() - stage.hosted_first())};
-  const bool sound =
-      stage.chain() != 0 && stage.stages() >= 1 && stage.stages() <= kMaxServers &&
-      stage.stage() < stage.stages() && stage.slots() <= kMaxSlots &&
-      stage.hosted_first() <= stage.first_block() && stage.first_block() <= stage.end_block() &&
-      stage.end_block() <= stage.hosted_end() && stage.hosted_end() <= server.hello.blocks() &&
-      (server.chains.empty() || server.hosts == hosts) && !server.chains.contains(stage.chain());
+  const bool sound = stage.chain() != 0 && stage.stages() >= 1 && stage.stages() <= kMaxServers &&
+                     stage.stage() < stage.stages() && stage.slots() <= kMaxSlots &&
+                     stage.hosted_first() <= stage.first_block() && stage.first_block() < stage.end_block() &&
+                     stage.end_block() <= stage.hosted_end() && stage.hosted_end() <= server.hello.blocks() &&
+                     (server.chains.empty() || server.hosts == hosts) &&
+                     !server.chains.contains(stage.chain());
   if (stage.chain() >= first_chain_ || !sound) return Send(session, std::move(drop));
   Chain& chain = chains_[stage.chain()];
   if (chain.stages.empty()) {

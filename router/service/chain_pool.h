@@ -36,8 +36,8 @@ class ChainPool {
   // Chains are numbered from `first_chain`, which must exceed the numbers of earlier routers.
   ChainPool(const ChainOptions& options, uint64_t first_chain);
 
-  // An error ends the session: INVALID_ARGUMENT, FAILED_PRECONDITION (another model than the pool's) or
-  // ALREADY_EXISTS (the name is taken by a server that is there).
+  // An error ends the session: INVALID_ARGUMENT, FAILED_PRECONDITION (another model than the pool's),
+  // ALREADY_EXISTS (the name is taken by a server that is there) or RESOURCE_EXHAUSTED (the pool is full).
   absl::Status OnMessage(Session session, const v1::ServerMessage& message, absl::Time now);
   void OnGone(Session session, absl::Time now);
   // Composes and gives up what is late; the caller calls it after each event and when NextTimer is due.

@@ -14,6 +14,7 @@
 #include "router/core/shadow/shadowed_policy.h"
 #include "router/record/log_writer.h"
 #include "router/service/web.h"
+
 namespace bfio::router {
 namespace {
 

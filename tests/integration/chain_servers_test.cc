@@ -135,7 +135,10 @@ TEST(Chain, WhatDoesNotGoWithChainsIsSaidInOneLine) {
   expect({"--engine=cpu", model, listen, limit, "--micro_batches=65"}, "--micro_batches must be in 1..64");
   expect({"--engine=cpu", model, listen, limit, "--ranks_per_process=2"}, "--ranks_per_process=1");
   expect({"--engine=cpu", model, limit, "--pipeline_listen=nowhere"}, "--pipeline_listen: ");
-  expect({"--engine=cpu", model, limit, "--pipeline_listen=0.0.0.0:0"}, "other machines can reach it");
+  const std::string anywhere = "--pipeline_listen=0.0.0.0:0";
+  expect({"--engine=cpu", model, limit, anywhere}, "needs --pipeline_address");
+  expect({"--engine=cpu", model, limit, anywhere, "--pipeline_address=10.0.0.1:7"},
+         "other machines can reach it");
 }
 
 TEST(Chain, LosingServersLosesNoTokenAndComposesAnew) {

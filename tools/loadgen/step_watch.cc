@@ -4,6 +4,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/spdlog.h"
+
 namespace bfio::loadgen {
 namespace {
 

@@ -5,6 +5,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/spdlog.h"
+
 namespace bfio::worker {
 
 EnergyMonitor::EnergyMonitor(std::unique_ptr<EnergyMeter> meter, absl::Duration window)

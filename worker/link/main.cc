@@ -152,6 +152,12 @@ absl::Status SetScheduler(bfio::worker::DecodeOptions& options) {
   }
   options.order = *order;
   const std::string control = absl::GetFlag(FLAGS_budget_control);
+  const double ttft = absl::ToDoubleSeconds(absl::GetFlag(FLAGS_ttft_objective));
+  const double tpot = absl::ToDoubleSeconds(absl::GetFlag(FLAGS_tpot_objective));
+  if ((ttft > 0 || tpot > 0) != (control == "objectives")) {
+    return absl::InvalidArgumentError(
+        "--ttft_objective and --tpot_objective go with --budget_control=objectives, which needs one of them");
+  }
   if (control == "off") return absl::OkStatus();
   const auto goal = bfio::worker::ParseBudgetGoal(control);
   if (!goal.ok()) {
@@ -160,8 +166,8 @@ absl::Status SetScheduler(bfio::worker::DecodeOptions& options) {
   }
   options.adapt.emplace();
   options.adapt->goal = *goal;
-  options.adapt->ttft_objective_s = absl::ToDoubleSeconds(absl::GetFlag(FLAGS_ttft_objective));
-  options.adapt->tpot_objective_s = absl::ToDoubleSeconds(absl::GetFlag(FLAGS_tpot_objective));
+  options.adapt->ttft_objective_s = ttft;
+  options.adapt->tpot_objective_s = tpot;
   return absl::OkStatus();
 }
 

@@ -33,7 +33,7 @@ class RankRecorder {
 
   // --- the process ---
   void OnStarted();
-  // Of a chain's head: those of the chain that it has now.
+  // Of a chain's head; of several, those of the one that began last.
   void OnLimits(const EngineLimits& limits);
   void OnLeaving();
 

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/spdlog.h"
+
 namespace bfio::worker {
 namespace {
 

@@ -84,9 +84,9 @@ class StepLoop {
                             absl::Status& peers);
   // The step's barrier. An error when it failed, or when some rank's engine did.
   absl::Status Meet(const Inbox::Enter& enter, Barrier& barrier, bool engine_ok, StepReport& report);
-  // REQUIRES: the barrier has ended well, and the report is whole.
   // Tells the log and the recorder of a step whose report is out.
   void Record(const StepRow& row, int64_t preempted);
+  // REQUIRES: the barrier has ended well, and the report is whole.
   StepRow RowOf(const Inbox::Enter& enter, const StepReport& report) const;
   Contribution ContributionOf(const StepReport& report) const;
 

@@ -108,7 +108,8 @@ std::vector<const RankRecorder*> Readers(const std::vector<std::unique_ptr<RankR
   return readers;
 }
 
-// Every chain that has its head here is a rank of its own, one at a time; they share the process's recorder.
+// Every chain that has its head here is a rank of its own. They share the process's recorder: its counters
+// add up, its gauges and limits are those of the head that told last.
 absl::Status RunChains(const WorkerOptions& options, RankPlace place) {
   place.recorder->OnStarted();
   return RunPipelineWorker(options, place.channel,

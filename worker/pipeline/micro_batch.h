@@ -51,7 +51,7 @@ absl::Status CheckMicroBatch(const MicroBatch& batch, const BatchBounds& bounds)
 // draws of the pieces, one after another, are the plan's. REQUIRES: pieces >= 1; the plan has rows.
 std::vector<StepPlan> CutPlan(const StepPlan& plan, int64_t pieces);
 
-// Rows of `from` that the plan draws for, one after another. REQUIRES: `hidden` has plan.rows() rows.
+// Rows of `hidden` that the plan draws for, one after another. REQUIRES: `hidden` has plan.rows() rows.
 std::vector<float> WantedRows(const StepPlan& plan, absl::Span<const float> hidden);
 
 }  // namespace bfio::worker

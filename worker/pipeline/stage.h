@@ -4,7 +4,7 @@
 // and is not computed yet is bounded by kMaxInFlight. After the first error (a micro-batch that does not fit,
 // a neighbour that is lost) the stage is broken for good and says so once. A neighbour that falls silent
 // without closing its stream is the stream's to notice. Threads: one of its own, besides the team of its
-// Forward; Take, OnLost and Stop from any thread. No locks are held in calls outwards.
+// Forward; Take and OnLost from any thread. No locks are held in calls outwards.
 #ifndef BFIO_WORKER_PIPELINE_STAGE_H_
 #define BFIO_WORKER_PIPELINE_STAGE_H_
 

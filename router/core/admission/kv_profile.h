@@ -12,6 +12,7 @@
 #ifndef BFIO_ROUTER_CORE_ADMISSION_KV_PROFILE_H_
 #define BFIO_ROUTER_CORE_ADMISSION_KV_PROFILE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 

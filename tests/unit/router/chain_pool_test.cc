@@ -263,6 +263,9 @@ TEST_F(ChainPoolTest, HostileMessagesEndTheirSenderAlone) {
   v1::ServerMessage other = Hello("s8", 1000);
   other.mutable_hello()->set_model("another");
   EXPECT_TRUE(absl::IsFailedPrecondition(pool_.OnMessage(8, other, now_)));
+  other = Hello("s8", 1000);
+  other.mutable_hello()->set_blocks(other.hello().blocks() + 1);
+  EXPECT_TRUE(absl::IsFailedPrecondition(pool_.OnMessage(8, other, now_))) << "other sizes of the same model";
   EXPECT_TRUE(absl::IsInvalidArgument(pool_.OnMessage(1, v1::ServerMessage(), now_)));
   for (const auto& spoil : std::vector<std::function<void(v1::ServerHello*)>>{
            [](auto* h) { h->clear_server_id(); }, [](auto* h) { h->set_server_id(std::string(201, 'x')); },

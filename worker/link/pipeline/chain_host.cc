@@ -1,5 +1,6 @@
 #include "worker/link/pipeline/chain_host.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -145,6 +146,11 @@ bool ChainHost::Leave(const std::string& reason) {
     any = true;
   }
   return any;
+}
+
+bool ChainHost::HasHeads() const {
+  return std::any_of(parts_.begin(), parts_.end(),
+                     [](const auto& part) { return part.second->rank != nullptr; });
 }
 
 std::vector<v1::ChainStage> ChainHost::stages() const {

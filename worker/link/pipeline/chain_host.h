@@ -56,6 +56,8 @@ class ChainHost {
 
   // Asks the router to drain the heads here; false when there are none.
   bool Leave(const std::string& reason);
+  // Of any chain.
+  bool HasHeads() const;
   bool Has(uint64_t chain) const { return parts_.contains(chain); }
   // What is here, loaded or serving.
   std::vector<v1::ChainStage> stages() const;

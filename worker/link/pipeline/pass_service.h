@@ -18,7 +18,7 @@
 
 namespace bfio::worker {
 
-// Of one message with its page lists: kMaxHiddenBytes, pages of 64 bits, and some.
+// Of one message with its page lists: kMaxHiddenBytes, pages of at most 5 bytes each, and some.
 inline constexpr int kMaxPassBytes = 32 << 20;
 
 class PassService final : public v1::Pipeline::CallbackService {

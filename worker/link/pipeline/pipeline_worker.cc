@@ -86,9 +86,9 @@ class Member {
 
   absl::Status Run() {
     const absl::Time give_up = MonotonicNow() + options_.connect_timeout;
-    while (!ended_) {
+    while (true) {
       if (ShutdownSignal::Requested() && !leaving_.has_value()) Leave();
-      if (leaving_.has_value() && MonotonicNow() >= *leaving_) break;
+      if (leaving_.has_value() && (!host_.HasHeads() || MonotonicNow() >= *leaving_)) break;
       if (!joined_ && !leaving_.has_value() && MonotonicNow() >= next_try_) Join();
       if (!ever_joined_ && MonotonicNow() >= give_up) {
         return absl::UnavailableError(absl::StrCat("no router at ", options_.router, " for ",
@@ -123,7 +123,7 @@ class Member {
     link_.Send(message);
   }
 
-  // The heads here are drained; whoever has none goes at once.
+  // The heads here are drained, other parts are simply left; whoever has no head goes at once.
   void Leave() {
     spdlog::info("{}: leaving the pool of chains", options_.worker_id);
     leaving_ = MonotonicNow() + (host_.Leave("signal") ? options_.drain_timeout : absl::ZeroDuration());
@@ -151,7 +151,8 @@ class Member {
   void Obey(const v1::PoolMessage& message) {
     if (message.has_stage()) {
       const uint64_t chain = message.stage().chain();
-      const absl::Status loaded = host_.Load(message.stage());
+      const absl::Status loaded =
+          leaving_.has_value() ? absl::UnavailableError("it is leaving") : host_.Load(message.stage());
       if (!loaded.ok()) spdlog::error("chain {}: {}", chain, loaded.ToString());
       v1::ServerMessage reply;
       reply.mutable_ready()->set_chain(chain);
@@ -174,8 +175,6 @@ class Member {
     message.mutable_broken()->set_chain(broken.chain);
     message.mutable_broken()->set_reason(std::string(broken.why.message()));
     if (joined_) link_.Send(message);
-    // The last head has been drained.
-    if (leaving_.has_value() && host_.stages().empty()) ended_ = true;
   }
 
   const WorkerOptions& options_;
@@ -188,7 +187,6 @@ class Member {
   PoolLink link_;
   bool joined_ = false;
   bool ever_joined_ = false;
-  bool ended_ = false;
   absl::Time next_try_ = absl::InfinitePast();
   // Until when, once a signal has come.
   std::optional<absl::Time> leaving_;
@@ -202,6 +200,11 @@ absl::Status CheckPipelineOptions(const WorkerOptions& options) {
   const auto address = ParseAddress(pipeline.listen, /*port_may_be_0=*/true);
   if (!address.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("--pipeline_listen: ", address.status().message()));
+  }
+  if (pipeline.address.empty() && (address->host == "0.0.0.0" || address->host == "::")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--pipeline_listen=", pipeline.listen,
+                     " needs --pipeline_address: where other servers reach this one"));
   }
   if (!pipeline.address.empty()) {
     if (auto other = ParseAddress(pipeline.address); !other.ok()) {

@@ -1,8 +1,8 @@
 // A server's stream to the router's ChainPool.
 //
-// Purpose: keeps Join up, opening it again with backoff after a loss, and puts what comes into the owner's
-// mailbox. Threads: Open, Send and Close from the owner's thread; a reader of its own per stream calls the
-// sinks.
+// Purpose: one Join stream at a time; what comes goes to the owner's sinks. Opening it again after a loss is
+// the owner's. Threads: Open, Send and Close from the owner's thread; a reader of its own per stream calls
+// the sinks.
 #ifndef BFIO_WORKER_LINK_PIPELINE_POOL_LINK_H_
 #define BFIO_WORKER_LINK_PIPELINE_POOL_LINK_H_
 
