@@ -6,7 +6,7 @@
 namespace bfio {
 namespace {
 
-constexpr size_t kTokens = 0, kContext = 1, kTime = 2;
+constexpr size_t kTokens = 0, kContext = 1, kStepTime = 2;
 // Standard deviation of the tokens, of their mean, that a slope needs; share of the squares of the context
 // that must not follow from the tokens.
 constexpr double kMinSpread = 0.02, kMinRest = 1e-3;
@@ -19,7 +19,7 @@ struct Line {
 
 std::optional<Line> Solve(const Moments& m) {
   const double xx = m.co[kTokens][kTokens], zz = m.co[kContext][kContext], xz = m.co[kTokens][kContext];
-  const double xt = m.co[kTokens][kTime], zt = m.co[kContext][kTime];
+  const double xt = m.co[kTokens][kStepTime], zt = m.co[kContext][kStepTime];
   if (!(xx > 0) || std::sqrt(xx / m.weight) < kMinSpread * m.mean[kTokens]) return std::nullopt;
   Line line;
   const double determinant = xx * zz - xz * xz;
@@ -29,8 +29,8 @@ std::optional<Line> Solve(const Moments& m) {
   }
   if (line.k2 <= 0 || line.a <= 0) line = {0, xt / xx, 0, 0};
   if (line.a <= 0) return std::nullopt;
-  line.c = m.mean[kTime] - line.a * m.mean[kTokens] - line.k2 * m.mean[kContext];
-  line.rest = m.co[kTime][kTime] - line.a * xt - line.k2 * zt;
+  line.c = m.mean[kStepTime] - line.a * m.mean[kTokens] - line.k2 * m.mean[kContext];
+  line.rest = m.co[kStepTime][kStepTime] - line.a * xt - line.k2 * zt;
   if (line.c < 0) {
     // Through the origin.
     line.rest += m.weight * line.c * line.c;

@@ -12,7 +12,7 @@ namespace bfio::router {
 namespace {
 
 // When a client whose request no worker takes should try again.
-constexpr absl::Duration kUnavailableRetry = absl::Seconds(1);
+constexpr absl::Duration kNoTakerRetry = absl::Seconds(1);
 // How often workers' streams are looked at.
 constexpr absl::Duration kSessionCheck = absl::Milliseconds(500);
 // Refusals by workers that a request survives: the accounts are exact, so even one is a sign of trouble.
@@ -199,7 +199,7 @@ void DecisionLoop::OnRejections(core::WorkerIndex rank, const v1::StepReport& re
     absl::Status status(static_cast<absl::StatusCode>(rejection.code()), rejection.message());
     if (room) {
       status = absl::UnavailableError("no worker takes the request");
-      SetRetryDelay(status, kUnavailableRetry);
+      SetRetryDelay(status, kNoTakerRetry);
     }
     Fail(*record, status);
   }
@@ -218,7 +218,7 @@ void DecisionLoop::OnPreempted(core::WorkerIndex rank, const v1::StepReport& rep
       totals_.set_replays_refused(totals_.replays_refused() + 1);
       absl::Status status = absl::UnavailableError(
           "the request's worker ran out of KV memory, and the router could not keep it for another");
-      SetRetryDelay(status, kUnavailableRetry);
+      SetRetryDelay(status, kNoTakerRetry);
       Fail(*record, status);
     } else {
       core::RequestSpec spec = record->Spec();

@@ -81,10 +81,6 @@ report::Table FiguresTable(const std::vector<RunDocument>& runs) {
   return table;
 }
 
-void AddIfAny(report::Page* page, report::Chart chart) {
-  if (HasData(chart)) page->Add(std::move(chart));
-}
-
 void AddSettings(const std::vector<RunDocument>& runs, report::Page* page) {
   page->Heading("Settings");
   report::Table table = {.title = "Settings that differ", .columns = {{.name = "setting"}}};

@@ -9,7 +9,7 @@
 namespace bfio::loadgen {
 namespace {
 
-absl::Status Bad(absl::string_view what) {
+absl::Status BadGoodput(absl::string_view what) {
   return absl::InvalidArgumentError(
       absl::StrCat("--goodput: ", what, "; it is like ttft:0.5,tpot:0.05,e2e:30, in seconds"));
 }
@@ -30,11 +30,11 @@ absl::StatusOr<GoodputLimits> ParseGoodput(absl::string_view text) {
                                    : pair.first == "tpot"                        ? &limits.tpot_s
                                    : pair.first == "e2e" || pair.first == "e2el" ? &limits.e2e_s
                                                                                  : nullptr;
-    if (limit == nullptr) return Bad(absl::StrCat("'", part, "' is no limit on ttft, tpot or e2e"));
-    if (limit->has_value()) return Bad(absl::StrCat("two limits on ", pair.first));
+    if (limit == nullptr) return BadGoodput(absl::StrCat("'", part, "' is no limit on ttft, tpot or e2e"));
+    if (limit->has_value()) return BadGoodput(absl::StrCat("two limits on ", pair.first));
     double seconds = 0;
     if (!absl::SimpleAtod(pair.second, &seconds) || !(seconds > 0) || std::isinf(seconds)) {
-      return Bad(absl::StrCat("'", pair.second, "' is not a positive number"));
+      return BadGoodput(absl::StrCat("'", pair.second, "' is not a positive number"));
     }
     *limit = seconds;
   }

@@ -12,7 +12,7 @@
 namespace bfio::loadgen {
 namespace {
 
-absl::Status Bad(absl::string_view what) {
+absl::Status BadRates(absl::string_view what) {
   return absl::InvalidArgumentError(
       absl::StrCat("--rates: ", what, "; it is like 5,10,20 or FROM:TO:STEP, in requests per second"));
 }
@@ -22,10 +22,10 @@ absl::StatusOr<std::vector<double>> Numbers(absl::string_view text, char separat
   for (const absl::string_view part : absl::StrSplit(text, separator)) {
     double number = 0;
     if (!absl::SimpleAtod(part, &number) || !(number > 0) || std::isinf(number)) {
-      return Bad(absl::StrCat("'", part, "' is not a positive number"));
+      return BadRates(absl::StrCat("'", part, "' is not a positive number"));
     }
     numbers.push_back(number);
-    if (numbers.size() > kMostLevels) return Bad(absl::StrCat("more than ", kMostLevels, " rates"));
+    if (numbers.size() > kMostLevels) return BadRates(absl::StrCat("more than ", kMostLevels, " rates"));
   }
   return numbers;
 }
@@ -36,13 +36,13 @@ absl::StatusOr<std::vector<double>> ParseRates(absl::string_view text) {
   if (!absl::StrContains(text, ':')) return Numbers(text, ',');
   absl::StatusOr<std::vector<double>> ends = Numbers(text, ':');
   if (!ends.ok()) return ends.status();
-  if (ends->size() != 3) return Bad(absl::StrCat("'", text, "' is not FROM:TO:STEP"));
+  if (ends->size() != 3) return BadRates(absl::StrCat("'", text, "' is not FROM:TO:STEP"));
   const double from = (*ends)[0], to = (*ends)[1], step = (*ends)[2];
-  if (from > to) return Bad(absl::StrCat("'", text, "' goes down"));
+  if (from > to) return BadRates(absl::StrCat("'", text, "' goes down"));
   // The slack keeps the end of 0.1:0.3:0.1 in.
   const double steps = std::floor((to - from) / step + 1e-9);
   if (steps >= static_cast<double>(kMostLevels))
-    return Bad(absl::StrCat("more than ", kMostLevels, " rates"));
+    return BadRates(absl::StrCat("more than ", kMostLevels, " rates"));
   std::vector<double> rates;
   for (double i = 0; i <= steps; ++i) rates.push_back(from + i * step);
   return rates;

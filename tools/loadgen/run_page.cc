@@ -22,10 +22,6 @@ using report::Column;
 using report::Page;
 using report::Table;
 
-void AddIfAny(Page* page, Chart chart) {
-  if (HasData(chart)) page->Add(std::move(chart));
-}
-
 int64_t FailedTotal(const RunDocument& run) {
   int64_t total = 0;
   for (const auto& [code, count] : run.Members("/failed")) total += run.Count(absl::StrCat("/failed/", code));
@@ -190,6 +186,10 @@ void AddFailures(const RunDocument& run, Page* page) {
 }
 
 }  // namespace
+
+void AddIfAny(Page* page, Chart chart) {
+  if (HasData(chart)) page->Add(std::move(chart));
+}
 
 std::string WorkloadText(const RunDocument& run) {
   const std::string arrival = run.Text("/settings/arrival");

@@ -8,10 +8,15 @@
 #include <string>
 
 #include "tools/loadgen/run_document.h"
+#include "tools/report/chart.h"
+#include "tools/report/page.h"
 
 namespace bfio::loadgen {
 
 std::string RunPage(const RunDocument& run);
+
+// Leaves out a chart without data.
+void AddIfAny(report::Page* page, report::Chart chart);
 
 // "conversation, closed loop of 64 requests": what the run was, in a few words.
 std::string WorkloadText(const RunDocument& run);

@@ -11,8 +11,8 @@
 namespace bfio::report {
 namespace {
 
-constexpr double kMargin = 4;   // left of the longest label
-constexpr double kSlant = 0.5;  // sine and cosine of the 30 degrees of slanted labels
+constexpr double kLabelMargin = 4;  // left of the longest label
+constexpr double kSlant = 0.5;      // sine and cosine of the 30 degrees of slanted labels
 constexpr double kSlantCosine = 0.87;
 constexpr double kSlantedPitch = 26;  // along the axis, so that slanted lines do not touch
 constexpr size_t kLongestLabel = 26;  // characters
@@ -51,7 +51,7 @@ double LabelCategories(const Chart& chart, Layout* layout) {
     const double width = TextWidth(lines[0], kFontSize);
     widest = std::max(widest, width);
     // Slanted labels end below their group; the first ones reach left of the axis.
-    const double reach = width * kSlantCosine + kMargin - slot * (static_cast<double>(i) + 0.5);
+    const double reach = width * kSlantCosine + kLabelMargin - slot * (static_cast<double>(i) + 0.5);
     layout->left = std::max(layout->left, reach);
   }
   PlaceCategories(layout->categories.size(), layout);

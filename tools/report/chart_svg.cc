@@ -16,7 +16,7 @@ namespace bfio::report {
 namespace {
 
 constexpr size_t kMostNames = 8;
-constexpr int kDigits = 4;
+constexpr int kSpokenDigits = 4;
 // Dots and lines on the edge of the plot keep their full width.
 constexpr double kClipMargin = 3.5;
 
@@ -42,8 +42,8 @@ std::string Extremes(const Chart& chart) {
     }
   }
   const std::string unit = chart.y.unit.empty() ? "" : absl::StrCat(" ", chart.y.unit);
-  return absl::StrCat("Values from ", Significant(lowest, kDigits), " to ", Significant(highest, kDigits),
-                      unit, ".");
+  return absl::StrCat("Values from ", Significant(lowest, kSpokenDigits), " to ",
+                      Significant(highest, kSpokenDigits), unit, ".");
 }
 
 std::string ClipPath(const Layout& layout, absl::string_view id) {

@@ -15,7 +15,7 @@ namespace bfio::report {
 namespace {
 
 constexpr double kTickLength = 4;
-constexpr double kTickGap = 8;
+constexpr double kTickToLabel = 8;
 constexpr double kBaselineShift = 4;      // from the middle of a digit to its baseline
 constexpr size_t kLongestReference = 48;  // characters
 
@@ -44,7 +44,7 @@ std::string Title(const Axis& axis, absl::string_view which, double x, double fi
 
 std::string XLabels(const Layout& layout) {
   std::string svg;
-  const double baseline = layout.bottom + kTickGap + kLineHeight - kBaselineShift;
+  const double baseline = layout.bottom + kTickToLabel + kLineHeight - kBaselineShift;
   for (const Tick& tick : layout.x_ticks.major) {
     absl::StrAppend(&svg, TextAt("tick x", layout.x.Map(tick.value), baseline, tick.label));
   }
@@ -53,7 +53,7 @@ std::string XLabels(const Layout& layout) {
     for (size_t i = 0; i < category.lines.size(); ++i) {
       if (layout.slanted) {
         absl::StrAppend(&svg, "<text class=\"tick slanted\" transform=\"translate(", Coordinate(centre + 4),
-                        " ", Coordinate(layout.bottom + kTickGap + 6), ") rotate(-30)\">",
+                        " ", Coordinate(layout.bottom + kTickToLabel + 6), ") rotate(-30)\">",
                         Escape(category.lines[i]), "</text>\n");
       } else {
         absl::StrAppend(&svg, TextAt("tick x", centre, baseline + kLineHeight * static_cast<double>(i),
@@ -96,8 +96,8 @@ std::string Axes(const Chart& chart, const Layout& layout) {
   }
   std::string svg = Path("axis", strokes);
   for (const Tick& tick : layout.y_ticks.major) {
-    absl::StrAppend(&svg, TextAt("tick y", layout.left - kTickGap, layout.y.Map(tick.value) + kBaselineShift,
-                                 tick.label));
+    absl::StrAppend(&svg, TextAt("tick y", layout.left - kTickToLabel,
+                                 layout.y.Map(tick.value) + kBaselineShift, tick.label));
   }
   absl::StrAppend(&svg, XLabels(layout));
   const double first_x_line = layout.x_title_y - kLineHeight * static_cast<double>(layout.x_title.size() - 1);

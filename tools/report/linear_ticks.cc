@@ -9,15 +9,13 @@
 namespace bfio::report {
 namespace {
 
-// Ticks fall on multiples of the step; this forgives the rounding of value / step.
-constexpr double kSlack = 1e-9;
 constexpr int kMaxDecimalsOfScaled = 3;
 
 // The smallest 1, 2 or 5 times a power of ten that is at least `raw`.
 double NiceStep(double raw) {
   const double power = std::pow(10.0, Exponent(raw));
   for (const double mantissa : {1.0, 2.0, 5.0}) {
-    if (mantissa * power >= raw * (1 - kSlack)) return mantissa * power;
+    if (mantissa * power >= raw * (1 - kTickSlack)) return mantissa * power;
   }
   return 10 * power;
 }
@@ -64,8 +62,8 @@ Ticks LinearTicks(const Range& range, int target, Rounding rounding) {
   const double step = NiceStep(range.hi / target - range.lo / target);
   const double low = range.lo / step;
   const double high = range.hi / step;
-  const double first = rounding.low ? std::floor(low + kSlack) : std::ceil(low - kSlack);
-  const double last = rounding.high ? std::ceil(high - kSlack) : std::floor(high + kSlack);
+  const double first = rounding.low ? std::floor(low + kTickSlack) : std::ceil(low - kTickSlack);
+  const double last = rounding.high ? std::ceil(high - kTickSlack) : std::floor(high + kTickSlack);
   const Labels labels(std::max(std::abs(first * step), std::abs(last * step)), step);
 
   Ticks ticks{.range = range};

@@ -8,7 +8,6 @@
 namespace bfio::report {
 namespace {
 
-constexpr double kSlack = 1e-9;
 // Up to this many decades, 2 and 5 are labelled too; up to the next, 2 to 9 have a grid line.
 constexpr double kDecadesWithTwoAndFive = 2.7;
 constexpr double kDecadesWithMinor = 6;
@@ -21,7 +20,7 @@ double Power(int exponent) {
 double NiceBelow(double value) {
   const double power = Power(Exponent(value));
   for (const double mantissa : {5.0, 2.0}) {
-    if (mantissa * power <= value * (1 + kSlack)) return mantissa * power;
+    if (mantissa * power <= value * (1 + kTickSlack)) return mantissa * power;
   }
   return power;
 }
@@ -29,7 +28,7 @@ double NiceBelow(double value) {
 double NiceAbove(double value) {
   const double power = Power(Exponent(value));
   for (const double mantissa : {1.0, 2.0, 5.0}) {
-    if (mantissa * power >= value * (1 - kSlack)) return mantissa * power;
+    if (mantissa * power >= value * (1 - kTickSlack)) return mantissa * power;
   }
   return 10 * power;
 }
@@ -45,14 +44,14 @@ Ticks LogTicks(const Range& range, int target, Rounding rounding) {
   Ticks ticks{.range = range};
   if (rounding.low) ticks.range.lo = std::min(range.lo, NiceBelow(range.lo));
   if (rounding.high) ticks.range.hi = std::max(range.hi, NiceAbove(range.hi));
-  const double lo = ticks.range.lo * (1 - kSlack);
-  const double hi = ticks.range.hi * (1 + kSlack);
+  const double lo = ticks.range.lo * (1 - kTickSlack);
+  const double hi = ticks.range.hi * (1 + kTickSlack);
   const double decades = std::log10(hi) - std::log10(lo);
   const bool dense = decades <= kDecadesWithTwoAndFive && 3 * decades <= target + 1;
   const int stride = std::max(1, static_cast<int>(std::ceil(decades / target)));
   const int first = Exponent(lo);
   const int last = Exponent(hi);
-  const bool plain = lo >= 0.001 * (1 - 2 * kSlack) && hi <= 1e6 * (1 + 2 * kSlack);
+  const bool plain = lo >= 0.001 * (1 - 2 * kTickSlack) && hi <= 1e6 * (1 + 2 * kTickSlack);
 
   for (int exponent = first; exponent <= last; ++exponent) {
     for (int mantissa = 1; mantissa <= 9; ++mantissa) {

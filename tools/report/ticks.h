@@ -11,6 +11,9 @@
 
 namespace bfio::report {
 
+// Ticks fall on multiples of the step; this forgives the rounding of value / step.
+inline constexpr double kTickSlack = 1e-9;
+
 struct Tick {
   double value;
   std::string label;

@@ -14,7 +14,7 @@ namespace bfio::core {
 namespace {
 
 // Weights are scaled down when they pass this.
-constexpr double kLarge = 1e100;
+constexpr double kMostWeight = 1e100;
 
 // A level's distribution up to a factor: flow balance in the states n1 < c1 with pi(c1) = 1, jobs of the slow
 // chain leaving at rate `leave` to the level below, and `back[n1]` coming back, per unit of pi(c1), from the
@@ -33,9 +33,9 @@ std::vector<double> LevelShape(const ChainRate& fast, double arrivals, double le
   double unit = 1;  // of pi(c1), in what the shape counts
   for (size_t n = top; n-- > 0;) {
     shape[n] = (unit * in[n] + static_cast<double>(n + 1) * fast.rate * shape[n + 1]) / out[n];
-    if (shape[n] < kLarge) continue;
-    for (size_t above = n; above <= top; ++above) shape[above] /= kLarge;
-    unit /= kLarge;
+    if (shape[n] < kMostWeight) continue;
+    for (size_t above = n; above <= top; ++above) shape[above] /= kMostWeight;
+    unit /= kMostWeight;
   }
   return shape;
 }
@@ -66,10 +66,10 @@ double TwoChainOccupancy(const ChainRate& fast, const ChainRate& slow, double ar
       jobs += weight * static_cast<double>(n1 + n2);
     }
     scale *= r[n2][top];
-    if (sum > kLarge) {
-      scale /= kLarge;
-      sum /= kLarge;
-      jobs /= kLarge;
+    if (sum > kMostWeight) {
+      scale /= kMostWeight;
+      sum /= kMostWeight;
+      jobs /= kMostWeight;
     }
   }
   // The queue: above the full state, geometric.

@@ -7,14 +7,13 @@
 namespace bfio::core {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // Pairs are tried for two free slots up to this pool.
 constexpr size_t kLargestPairPool = 256;
 
 // The least price of the open seat over the whole pool, every item credited with its bucket's largest worth.
 template <class Pricing>
 double BestOfPool(const Instance& instance, Pricing& pricing, const PoolIndex& index) {
-  double best = kInfinity;
+  double best = std::numeric_limits<double>::infinity();
   for (size_t k = 0; k < index.num_classes(); ++k) {
     for (const PoolIndex::Bucket& bucket : index.class_at(k).buckets) {
       const auto& entries = bucket.entries;
@@ -60,7 +59,7 @@ double SumOfLargest(std::vector<double> values, int64_t count) {
 // What a worker with two free slots costs at least, all pairs tried.
 double BestPair(const Instance& instance, PaperPricing& pricing, const PoolIndex& index, int32_t g,
                 double share) {
-  double best = kInfinity;
+  double best = std::numeric_limits<double>::infinity();
   for (int32_t item = 0; item < static_cast<int32_t>(instance.items.size()); ++item) {
     pricing.Put(item, g, +1);
     pricing.OpenAlone(g, share);

@@ -11,8 +11,6 @@ namespace {
 
 // Choices times the work of judging one: 0.3 ms at most. Covers G <= 3, |items| <= 6, H <= 20.
 constexpr double kMostWork = 300'000;
-// Better by less than this is rounding.
-constexpr double kLeastGain = 1e-3;
 
 double Work(const Instance& instance) {
   const auto open = std::count_if(instance.workers.begin(), instance.workers.end(),

@@ -3,12 +3,6 @@
 #include <utility>
 
 namespace bfio::core {
-namespace {
-
-// Gains below this are rounding: taking them could make the search run in circles.
-constexpr double kLeastGain = 1e-3;
-
-}  // namespace
 
 bool Improvement::Descend(SquareObjective& objective, Allocation& allocation, Run& run) {
   objective_ = &objective;

@@ -14,6 +14,9 @@
 
 namespace bfio::core {
 
+// Gains below this are rounding: taking them could make a search run in circles.
+inline constexpr double kLeastGain = 1e-3;
+
 class Run {
  public:
   // Borrows both.

@@ -5,8 +5,6 @@
 namespace bfio::core {
 namespace {
 
-// Gains below this are rounding: taking them could make the search run in circles.
-constexpr double kLeastGain = 1e-3;
 // How far the search walks from the ideal load, either way, for the sake of worth or KV.
 constexpr int64_t kLongestWalk = 128;
 // How many partners a trade looks at: all of them when no more are admitted, else a sample.

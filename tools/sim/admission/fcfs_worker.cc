@@ -10,7 +10,7 @@
 namespace bfio::sim {
 namespace {
 
-struct Request {
+struct FcfsRequest {
   double arrived = 0;
   int64_t prompt = 0, output = 0;
   // Prompt tokens read, and tokens made.
@@ -20,9 +20,9 @@ struct Request {
   int64_t held() const { return read + made; }
 };
 
-class Worker {
+class FcfsWorker {
  public:
-  Worker(absl::Span<const core::RequestType> types, const FcfsOptions& options)
+  FcfsWorker(absl::Span<const core::RequestType> types, const FcfsOptions& options)
       : types_(types.begin(), types.end()),
         options_(options),
         room_(static_cast<int64_t>((1 - options.watermark) * static_cast<double>(options.memory))),
@@ -69,7 +69,7 @@ class Worker {
 
   void Begin() {
     int64_t spoken_for = 0;
-    for (const Request& request : running_) spoken_for += request.prompt - request.read;
+    for (const FcfsRequest& request : running_) spoken_for += request.prompt - request.read;
     const auto full = [&] {
       return options_.most_running > 0 && static_cast<int64_t>(running_.size()) >= options_.most_running;
     };
@@ -85,9 +85,9 @@ class Worker {
   // them.
   double Decode() {
     int64_t decoding = 0;
-    for (const Request& request : running_) decoding += request.read == request.prompt;
+    for (const FcfsRequest& request : running_) decoding += request.read == request.prompt;
     while (held_ + decoding > options_.memory && running_.size() > 1) {
-      Request& newest = running_.back();
+      FcfsRequest& newest = running_.back();
       decoding -= newest.read == newest.prompt;
       held_ -= newest.held();
       newest.read = newest.made = 0;
@@ -96,7 +96,7 @@ class Worker {
       ++run_.evictions;
     }
     double tokens = 0;
-    for (Request& request : running_) {
+    for (FcfsRequest& request : running_) {
       if (request.read < request.prompt) continue;
       ++request.made;
       ++held_;
@@ -109,7 +109,7 @@ class Worker {
   // gives the first token's place: stage 0 is over.
   double Prefill(int64_t budget, bool pieces) {
     double tokens = 0;
-    for (Request& request : running_) {
+    for (FcfsRequest& request : running_) {
       const int64_t left = request.prompt - request.read;
       if (left == 0) continue;
       const int64_t piece = pieces ? std::min(left, budget) : left;
@@ -130,20 +130,20 @@ class Worker {
 
   double Chunked() {
     int64_t decoding = 0;
-    for (const Request& request : running_) decoding += request.read == request.prompt;
+    for (const FcfsRequest& request : running_) decoding += request.read == request.prompt;
     const double decoded = Decode();
     return decoded + Prefill(std::max<int64_t>(0, options_.token_budget - decoding), true);
   }
 
   void End() {
-    for (Request* request : just_read_) {
+    for (FcfsRequest* request : just_read_) {
       if (request->first_seen) continue;
       request->first_seen = true;
       ttft_ += now_ - request->arrived;
       ++firsts_;
     }
     just_read_.clear();
-    std::erase_if(running_, [&](const Request& request) {
+    std::erase_if(running_, [&](const FcfsRequest& request) {
       if (request.made < request.output) return false;
       latency_ += now_ - request.arrived;
       done_tokens_ += request.output + 1;
@@ -158,8 +158,8 @@ class Worker {
   const int64_t room_;
   Rng rng_;
   std::vector<double> next_;
-  std::deque<Request> waiting_, running_;
-  std::vector<Request*> just_read_;
+  std::deque<FcfsRequest> waiting_, running_;
+  std::vector<FcfsRequest*> just_read_;
   FcfsRun run_;
   int64_t held_ = 0, done_tokens_ = 0, firsts_ = 0;
   double now_ = 0, latency_ = 0, ttft_ = 0;
@@ -168,7 +168,7 @@ class Worker {
 }  // namespace
 
 FcfsRun RunFcfs(absl::Span<const core::RequestType> types, const FcfsOptions& options) {
-  return Worker(types, options).Run();
+  return FcfsWorker(types, options).Run();
 }
 
 }  // namespace bfio::sim

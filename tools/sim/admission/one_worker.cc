@@ -14,9 +14,9 @@ namespace {
 
 constexpr int64_t kRoundsPerLook = 4096;
 
-class Worker {
+class KvWorker {
  public:
-  Worker(core::AdmissionRule& rule, const std::vector<KvArrival>& arrivals, const KvRunOptions& options)
+  KvWorker(core::AdmissionRule& rule, const std::vector<KvArrival>& arrivals, const KvRunOptions& options)
       : rule_(rule), arrivals_(arrivals), options_(options), began_round_(arrivals.size(), -1) {
     for (const KvArrival& arrival : arrivals) {
       prompt_.push_back(arrival.prompt);
@@ -167,7 +167,7 @@ absl::StatusOr<KvRun> RunOneWorker(absl::string_view rule, const std::vector<KvA
     return absl::InvalidArgumentError(
         absl::StrCat("request ", i, " needs ", need, " tokens of KV and there are ", options.rule.memory));
   }
-  return Worker(**made, arrivals, options).Run();
+  return KvWorker(**made, arrivals, options).Run();
 }
 
 }  // namespace bfio::sim

@@ -9,19 +9,19 @@
 namespace bfio::sim {
 namespace {
 
-struct Request {
+struct WaitingRequest {
   double arrived = 0;
   int64_t prompt = 0, output = 0;
 };
 
 // A row of stages; requests move along it in the order they came.
 struct Line {
-  std::vector<std::deque<Request>> stages;
+  std::vector<std::deque<WaitingRequest>> stages;
 };
 
-class Worker {
+class WaitWorker {
  public:
-  Worker(absl::Span<const core::RequestType> types, const WaitOptions& options)
+  WaitWorker(absl::Span<const core::RequestType> types, const WaitOptions& options)
       : types_(types.begin(), types.end()), options_(options), rng_(options.seed) {
     for (size_t j = 0; j < types_.size(); ++j) next_.push_back(Next(j, 0));
   }
@@ -55,9 +55,9 @@ class Worker {
   // Up to `most` of a stage's requests into the batch; they go on into `to` (null: into the next stage of
   // `line`).
   void Take(Line& line, size_t stage, int64_t most, Line* to = nullptr) {
-    std::deque<Request>& from = line.stages[stage];
+    std::deque<WaitingRequest>& from = line.stages[stage];
     for (int64_t i = 0; i < most && !from.empty(); ++i) {
-      const Request request = from.front();
+      const WaitingRequest request = from.front();
       from.pop_front();
       moved_.push_back({request, stage, &line, to});
     }
@@ -70,7 +70,7 @@ class Worker {
 
  private:
   struct Move {
-    Request request;
+    WaitingRequest request;
     size_t stage;
     Line* line;
     Line* to;
@@ -98,7 +98,7 @@ class Worker {
   void Arrivals(double now, Arrive arrive) {
     for (size_t j = 0; j < types_.size(); ++j) {
       for (; next_[j] <= now; next_[j] = Next(j, next_[j]))
-        arrive(j, Request{next_[j], types_[j].prompt, types_[j].output});
+        arrive(j, WaitingRequest{next_[j], types_[j].prompt, types_[j].output});
     }
   }
 
@@ -160,13 +160,13 @@ WaitRun WithMeans(WaitRun run, std::vector<double> sums, int64_t looks) {
 template <typename Arrived, typename Thresholds>
 WaitRun RunLines(absl::Span<const core::RequestType> types, const WaitOptions& options, Arrived arrived,
                  Thresholds thresholds) {
-  Worker worker(types, options);
+  WaitWorker worker(types, options);
   std::vector<Line> lines(types.size());
   for (size_t j = 0; j < types.size(); ++j) lines[j].stages.resize(static_cast<size_t>(types[j].output) + 1);
   std::vector<double> waiting;
   int64_t looks = 0;
   WaitRun run = worker.Run(
-      [&](size_t j, const Request& request) {
+      [&](size_t j, const WaitingRequest& request) {
         lines[j].stages[0].push_back(request);
         arrived(j, request.arrived);
       },
@@ -202,7 +202,7 @@ WaitRun RunTunedWait(absl::Span<const core::RequestType> types, core::WaitTuner&
 
 WaitRun RunNestedWait(absl::Span<const core::RequestType> types, const core::Segments& segments,
                       absl::Span<const int64_t> thresholds, const WaitOptions& options) {
-  Worker worker(types, options);
+  WaitWorker worker(types, options);
   std::vector<Line> lines(segments.last_stage.size());
   for (size_t i = 0; i < lines.size(); ++i) {
     lines[i].stages.resize(static_cast<size_t>(segments.last_stage[i] - segments.first_stage(i) + 1));
@@ -210,22 +210,23 @@ WaitRun RunNestedWait(absl::Span<const core::RequestType> types, const core::Seg
   }
   std::vector<double> waiting;
   int64_t looks = 0;
-  WaitRun run = worker.Run([&](size_t, const Request& request) { lines[0].stages[0].push_back(request); },
-                           [&] {
-                             std::vector<size_t> at_entry;
-                             for (const Line& line : lines) at_entry.push_back(line.stages[0].size());
-                             for (size_t i = 0; i < lines.size(); ++i) {
-                               if (static_cast<int64_t>(at_entry[i]) < thresholds[i]) break;
-                               const size_t last = lines[i].stages.size() - 1;
-                               for (size_t k = 0; k <= last; ++k) {
-                                 worker.Take(lines[i], k, thresholds[i],
-                                             k == last && i + 1 < lines.size() ? &lines[i + 1] : nullptr);
-                               }
-                             }
-                             worker.Weigh();
-                             AddMeans(waiting, at_entry);
-                             ++looks;
-                           });
+  WaitRun run =
+      worker.Run([&](size_t, const WaitingRequest& request) { lines[0].stages[0].push_back(request); },
+                 [&] {
+                   std::vector<size_t> at_entry;
+                   for (const Line& line : lines) at_entry.push_back(line.stages[0].size());
+                   for (size_t i = 0; i < lines.size(); ++i) {
+                     if (static_cast<int64_t>(at_entry[i]) < thresholds[i]) break;
+                     const size_t last = lines[i].stages.size() - 1;
+                     for (size_t k = 0; k <= last; ++k) {
+                       worker.Take(lines[i], k, thresholds[i],
+                                   k == last && i + 1 < lines.size() ? &lines[i + 1] : nullptr);
+                     }
+                   }
+                   worker.Weigh();
+                   AddMeans(waiting, at_entry);
+                   ++looks;
+                 });
   return WithMeans(std::move(run), std::move(waiting), looks);
 }
 

@@ -12,7 +12,7 @@
 namespace bfio::sim {
 namespace {
 
-constexpr size_t kMinRows = 100;
+constexpr size_t kMinBatchRows = 100;
 // Fits on more rows than this take a sample, evenly spaced: there are many of them.
 constexpr size_t kMaxRows = 20'000;
 constexpr int64_t kB0[] = {0, 8, 16, 32, 64, 128, 256};
@@ -67,11 +67,11 @@ std::optional<Candidate> FitWith(const Steps& steps, int64_t b0) {
   return std::nullopt;
 }
 
-nlohmann::ordered_json ToJson(const Coefficient& coefficient) {
+nlohmann::ordered_json CoefficientJson(const Coefficient& coefficient) {
   return {{"value", coefficient.value}, {"standard_error", coefficient.standard_error}};
 }
 
-std::string Line(const char* name, const Coefficient& value, double unit, const char* unit_name) {
+std::string CoefficientLine(const char* name, const Coefficient& value, double unit, const char* unit_name) {
   return absl::StrFormat("%-10s %12.4f %s, standard error %.2g\n", name, value.value * unit, unit_name,
                          value.standard_error * unit);
 }
@@ -80,7 +80,7 @@ std::string Line(const char* name, const Coefficient& value, double unit, const 
 
 std::optional<BatchCalibration> CalibrateBatches(const StepRows& rows) {
   const Steps steps = StepsOf(rows);
-  if (steps.tokens.size() < kMinRows) return std::nullopt;
+  if (steps.tokens.size() < kMinBatchRows) return std::nullopt;
   std::optional<Candidate> best;
   for (const int64_t b0 : kB0) {
     auto candidate = FitWith(steps, b0);
@@ -113,11 +113,12 @@ nlohmann::ordered_json BatchJson(const BatchCalibration& calibration) {
   nlohmann::ordered_json json;
   json["rows"] = calibration.rows;
   json["outliers"] = calibration.outliers;
-  json["c_s"] = ToJson(calibration.c);
-  json["a_s_per_token"] = ToJson(calibration.a);
+  json["c_s"] = CoefficientJson(calibration.c);
+  json["a_s_per_token"] = CoefficientJson(calibration.a);
   json["b0_tokens"] = calibration.b0_tokens;
-  json["k1_s_per_pair"] = calibration.k1 ? ToJson(*calibration.k1) : nlohmann::ordered_json(nullptr);
-  json["k2_s_per_token"] = calibration.k2 ? ToJson(*calibration.k2) : nlohmann::ordered_json(nullptr);
+  json["k1_s_per_pair"] = calibration.k1 ? CoefficientJson(*calibration.k1) : nlohmann::ordered_json(nullptr);
+  json["k2_s_per_token"] =
+      calibration.k2 ? CoefficientJson(*calibration.k2) : nlohmann::ordered_json(nullptr);
   json["r_squared"] = calibration.r_squared;
   json["median_error"] = calibration.median_error;
   json["p95_error"] = calibration.p95_error;
@@ -129,10 +130,12 @@ std::string BatchText(const BatchCalibration& calibration) {
       "\nlocal time = c + a max(0, x - b0) + k1 pairs + k2 context, x the batch's tokens, "
       "from %d rows\n",
       calibration.rows);
-  absl::StrAppend(&text, Line("c", calibration.c, 1e6, "us"), Line("a", calibration.a, 1e9, "ns per token"));
+  absl::StrAppend(&text, CoefficientLine("c", calibration.c, 1e6, "us"),
+                  CoefficientLine("a", calibration.a, 1e9, "ns per token"));
   absl::StrAppendFormat(&text, "%-10s %12d tokens\n", "b0", calibration.b0_tokens);
-  if (calibration.k1) absl::StrAppend(&text, Line("k1", *calibration.k1, 1e12, "ps per pair"));
-  if (calibration.k2) absl::StrAppend(&text, Line("k2", *calibration.k2, 1e9, "ns per cached token"));
+  if (calibration.k1) absl::StrAppend(&text, CoefficientLine("k1", *calibration.k1, 1e12, "ps per pair"));
+  if (calibration.k2)
+    absl::StrAppend(&text, CoefficientLine("k2", *calibration.k2, 1e9, "ns per cached token"));
   absl::StrAppendFormat(
       &text, "R^2        %12.4f, %d outliers, error of a step's time: median %.1f %%, p95 %.1f %%\n",
       calibration.r_squared, calibration.outliers, 100 * calibration.median_error,

@@ -10,7 +10,7 @@
 namespace bfio::sim {
 namespace {
 
-constexpr size_t kAskEvery = 1 << 10;
+constexpr size_t kRoutedAskEvery = 1 << 10;
 
 // A server's cache over time. What has been promised ends; nothing is promised before `last_start_`.
 class Cache {
@@ -102,7 +102,7 @@ absl::StatusOr<std::vector<ServedJob>> ServeByRoutes(const RoutedSystem& system,
   std::vector<ServedJob> served;
   served.reserve(jobs.size());
   for (size_t i = 0; i < jobs.size(); ++i) {
-    if (i % kAskEvery == 0 && go_on && !go_on()) break;
+    if (i % kRoutedAskEvery == 0 && go_on && !go_on()) break;
     const std::optional<ServedJob> job = router.Serve(i, jobs[i]);
     if (!job.has_value())
       return absl::FailedPreconditionError("no chain of servers hosts all blocks with room for a job");

@@ -39,8 +39,8 @@ ABSL_FLAG(std::string, workloads, "",
 namespace bfio::sim {
 namespace {
 
-constexpr int64_t kDefaultSeeds = 3;
-constexpr absl::Duration kProgressEvery = absl::Seconds(10);
+constexpr int64_t kDominanceSeeds = 3;
+constexpr absl::Duration kDominanceProgress = absl::Seconds(10);
 
 std::vector<std::string> List(const std::string& text) {
   if (text == "none") return {};
@@ -113,7 +113,7 @@ absl::StatusOr<DominanceOptions> OptionsOfCommand() {
   options.groups = *std::move(groups);
   options.loads = *std::move(loads);
   options.depths = *std::move(depths);
-  options.seeds = absl::GetFlag(FLAGS_seeds) > 0 ? absl::GetFlag(FLAGS_seeds) : kDefaultSeeds;
+  options.seeds = absl::GetFlag(FLAGS_seeds) > 0 ? absl::GetFlag(FLAGS_seeds) : kDominanceSeeds;
   options.candidate = absl::GetFlag(FLAGS_candidate);
   options.baselines = PoliciesFromFlags();
   if (options.baselines.empty()) options.baselines = AllBaselines();
@@ -133,12 +133,12 @@ absl::Status RunDominanceCommand() {
   absl::StatusOr<Dominance> dominance = Dominance::Create(*std::move(options));
   if (!dominance.ok()) return dominance.status();
   if (!json) std::cout << DominanceHeader() << std::endl;
-  absl::Time next = MonotonicNow() + kProgressEvery;
+  absl::Time next = MonotonicNow() + kDominanceProgress;
   const auto done = [&](const DominanceCell& cell, size_t index) {
     if (!json) std::cout << DominanceLine(*dominance, cell) << std::endl;
     if (MonotonicNow() < next) return;
     std::cerr << "dominance: " << index + 1 << " of " << dominance->cells().size() << " cells\n";
-    next = MonotonicNow() + kProgressEvery;
+    next = MonotonicNow() + kDominanceProgress;
   };
   const absl::Status status = dominance->Run(done, [] { return !ShutdownSignal::Requested(); });
   if (!status.ok()) return status;

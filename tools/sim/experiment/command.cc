@@ -40,7 +40,7 @@ ABSL_FLAG(double, shorten, 1, "experiments: runs are so many times shorter, for 
 namespace bfio::sim {
 namespace {
 
-constexpr int64_t kDefaultSeeds = 5;
+constexpr int64_t kExperimentSeeds = 5;
 // Rows of a profile that stand for it where rows are drawn from a workload.
 constexpr int64_t kProfileRows = 100'000;
 
@@ -107,7 +107,7 @@ absl::Status RunExperiment(const ExperimentInfo& experiment) {
   absl::StatusOr<RttMatrix> rtts = RttsFromFlag();
   if (!rtts.ok()) return rtts.status();
   context.rtts = *std::move(rtts);
-  context.seeds = absl::GetFlag(FLAGS_seeds) > 0 ? absl::GetFlag(FLAGS_seeds) : kDefaultSeeds;
+  context.seeds = absl::GetFlag(FLAGS_seeds) > 0 ? absl::GetFlag(FLAGS_seeds) : kExperimentSeeds;
   context.shorten = absl::GetFlag(FLAGS_shorten);
   if (!(context.shorten >= 1 && context.shorten <= 1e6)) {
     return absl::InvalidArgumentError("--shorten must lie between 1 and 1e6");

@@ -22,6 +22,8 @@
 
 namespace bfio::worker::gpu {
 
+inline constexpr double kGiB = 1 << 30;
+
 struct DeviceMemory {
   int64_t free_bytes = 0;
   int64_t total_bytes = 0;

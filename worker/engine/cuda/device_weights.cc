@@ -12,7 +12,6 @@
 namespace bfio::worker::gpu {
 namespace {
 
-constexpr double kGiB = 1 << 30;
 constexpr int64_t kAlignment = 256;
 // One of two, which take turns.
 constexpr int64_t kStagingBytes = 32 << 20;

@@ -14,7 +14,6 @@
 namespace bfio::worker::gpu {
 namespace {
 
-constexpr double kGiB = 1 << 30;
 constexpr absl::Duration kSetupDeadline = absl::Seconds(60);
 
 #define BFIO_RETURN_IF_ERROR(expression)                                 \

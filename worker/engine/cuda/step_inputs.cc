@@ -6,7 +6,7 @@
 namespace bfio::worker::gpu {
 namespace {
 
-constexpr int64_t kAlignment = 16;
+constexpr int64_t kArrayAlignment = 16;
 // What fp32 can still multiply a logit's distance with.
 constexpr double kColdest = 1e30;
 
@@ -48,7 +48,8 @@ StepLayout::StepLayout(const StepLimits& limits) {
   int64_t end = 0;
   const auto place = [&](int64_t count, size_t size) {
     const int64_t at = end;
-    end = (end + count * static_cast<int64_t>(size) + kAlignment - 1) / kAlignment * kAlignment;
+    end =
+        (end + count * static_cast<int64_t>(size) + kArrayAlignment - 1) / kArrayAlignment * kArrayAlignment;
     return at;
   };
   counts_ = place(1, sizeof(StepCounts));

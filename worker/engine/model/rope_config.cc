@@ -17,7 +17,7 @@ using Kind = RopeConfig::Kind;
 // Llama 3's theta is 5e5, Code Llama's 1e6, the largest seen 1e9.
 constexpr double kMaxTheta = 1e12;
 constexpr double kMaxFactor = 1e6;
-constexpr int64_t kMaxPositions = int64_t{1} << 32;
+constexpr int64_t kMaxOriginal = int64_t{1} << 32;
 
 constexpr std::array<const char*, 9> kKnown = {"rope_type",
                                                "type",
@@ -71,9 +71,9 @@ void ReadLlama3(JsonFields& fields, JsonFields& top, int64_t max_positions, Rope
   }
   constexpr char kOriginal[] = "original_max_position_embeddings";
   rope.original_max_positions =
-      fields.IntegerOrNull(kOriginal, max_positions, max_positions, 1, kMaxPositions);
+      fields.IntegerOrNull(kOriginal, max_positions, max_positions, 1, kMaxOriginal);
   if (top.Find(kOriginal) != nullptr) {
-    const int64_t outer = top.Integer(kOriginal, 0, 1, kMaxPositions);
+    const int64_t outer = top.Integer(kOriginal, 0, 1, kMaxOriginal);
     if (fields.Find(kOriginal) != nullptr && outer != rope.original_max_positions) {
       fields.Invalid(kOriginal, absl::StrCat("is ", rope.original_max_positions, " and ", outer, " outside"));
     }

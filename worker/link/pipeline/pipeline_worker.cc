@@ -20,7 +20,7 @@ namespace bfio::worker {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(100);
-constexpr absl::Duration kConnectSlice = absl::Milliseconds(500);
+constexpr absl::Duration kPoolConnectSlice = absl::Milliseconds(500);
 
 struct Broken {
   uint64_t chain;
@@ -103,8 +103,8 @@ class Member {
 
  private:
   void Join() {
-    next_try_ = MonotonicNow() + kConnectSlice;
-    if (!link_.Open(kConnectSlice)) return;
+    next_try_ = MonotonicNow() + kPoolConnectSlice;
+    if (!link_.Open(kPoolConnectSlice)) return;
     joined_ = ever_joined_ = true;
     v1::ServerMessage message;
     v1::ServerHello* hello = message.mutable_hello();

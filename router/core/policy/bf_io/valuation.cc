@@ -14,8 +14,6 @@ constexpr double kGiant = 5;
 // One worker in so many prepares at a time; none in a group too small to spare one.
 constexpr size_t kWorkersPerPreparing = 8;
 constexpr size_t kLeastPreparingGroup = 4;
-// Tokens^2 per step, so that age decides between requests of one size, where S is 0.
-constexpr double kLeastAgeWorth = 200;
 
 }  // namespace
 

@@ -22,8 +22,6 @@ constexpr double kLeastPrice = 0.01;
 constexpr double kMostPrice = 1000;
 // What being spared leaves of a request's worth.
 constexpr double kSparedWorth = 0.3;
-// Tokens^2 per step, so that age decides between requests of one size, where the deviation is 0.
-constexpr double kLeastAgeWorth = 200;
 // Weight of one decision in the mean of seats.
 constexpr double kSeatsGain = 0.02;
 
