@@ -59,7 +59,7 @@ absl::StatusOr<core::SchedulerOptions> FromLog(const v1::LoggedOptions& options)
 absl::StatusOr<PolicySetting> FromLog(const v1::LoggedPolicy& policy);
 absl::StatusOr<core::RequestSpec> FromLog(const v1::LoggedRequest& request, core::RequestId base);
 absl::StatusOr<std::vector<core::EpochMember>> FromLog(const v1::LoggedEpoch& epoch, core::RequestId base);
-// A rank's times alone: time_per_token and time_offset of the returned.
+// A rank's times alone: service_time of the returned where that was set, else time_per_token and time_offset.
 absl::StatusOr<core::WorkerSpec> FromLog(const v1::LoggedWorkerTime& time);
 absl::StatusOr<core::SchedulerState> FromLog(const v1::LoggedState& state, core::RequestId base);
 absl::StatusOr<core::Plan> FromLog(const v1::LoggedPlan& plan, core::RequestId base);

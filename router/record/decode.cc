@@ -46,7 +46,8 @@ class Check {
 
 Check CheckTimes(const core::WorkerSpec& spec, Check check) {
   return check.Real("time_per_token", spec.time_per_token, 1e-9, kMaxTime)
-      .Real("time_offset", spec.time_offset, -kMaxTime, kMaxTime);
+      .Real("time_offset", spec.time_offset, -kMaxTime, kMaxTime)
+      .Real("service_time", spec.service_time, 1e-9, kMaxTime);
 }
 
 absl::StatusOr<core::WorkerSpec> SpecIn(const v1::LoggedWorker& worker) {
@@ -56,6 +57,7 @@ absl::StatusOr<core::WorkerSpec> SpecIn(const v1::LoggedWorker& worker) {
   spec.accepts_new = !worker.refuses_new();
   if (worker.has_time_per_token()) spec.time_per_token = worker.time_per_token();
   if (worker.has_time_offset()) spec.time_offset = worker.time_offset();
+  if (worker.has_service_time()) spec.service_time = worker.service_time();
   absl::Status status =
       CheckTimes(
           spec,
@@ -71,10 +73,13 @@ absl::Status WorkerIn(const v1::LoggedState::Worker& from, core::RequestId base,
   if (!spec.ok()) return spec.status();
   to.spec = *spec;
   to.last_step = from.last_step();
+  to.planned_step = from.planned_step();
   to.idle = from.idle();
   to.drift = from.drift();
   Check check;
-  check.In("last_step", to.last_step, 0, kMaxStep).In("drift", to.drift, -kMaxLoadTokens, kMaxLoadTokens);
+  check.In("last_step", to.last_step, 0, kMaxStep)
+      .In("planned_step", to.planned_step, 0, kMaxStep)
+      .In("drift", to.drift, -kMaxLoadTokens, kMaxLoadTokens);
   for (const v1::LoggedState::Resident& resident : from.residents()) {
     absl::StatusOr<core::RequestSpec> request = FromLog(resident.request(), base);
     if (!request.ok()) return request.status();
@@ -100,6 +105,7 @@ absl::Status RestIn(const v1::LoggedState::Rest& rest, core::RequestId base, cor
   state.reported_step = rest.reported_step();
   state.planned_step = rest.planned_step();
   state.decided_step = rest.decided_step();
+  state.reports = rest.reports();
   state.epoch_base = rest.epoch_base();
   state.totals.plans = rest.plans();
   state.totals.policy_calls = rest.policy_calls();
@@ -112,8 +118,9 @@ absl::Status RestIn(const v1::LoggedState::Rest& rest, core::RequestId base, cor
   Check check;
   for (const int64_t step : {state.reported_step, state.planned_step, state.decided_step, state.epoch_base})
     check.In("step", step, 0, kMaxStep);
-  for (const int64_t count : {rest.plans(), rest.policy_calls(), rest.late_plans(), rest.drift_tokens(),
-                              rest.unknown_ids(), rest.policy_violations(), rest.preempted()})
+  for (const int64_t count :
+       {rest.reports(), rest.plans(), rest.policy_calls(), rest.late_plans(), rest.drift_tokens(),
+        rest.unknown_ids(), rest.policy_violations(), rest.preempted()})
     check.In("count", count, 0, kMaxCount);
   return check.Real("last_served", rest.last_served(), -1e300, 1e300).status();
 }
@@ -130,6 +137,7 @@ std::vector<core::RequestId> IdsIn(const IdField& ids, core::RequestId base) {
 absl::StatusOr<core::SchedulerOptions> FromLog(const v1::LoggedOptions& options) {
   core::SchedulerOptions out;
   out.plan_mode = options.lockstep() ? core::PlanMode::kLockstep : core::PlanMode::kPipelined;
+  out.coupled = !options.uncoupled();
   out.max_waiting = options.max_waiting();
   out.window = options.window();
   out.report_delay_steps = options.report_delay_steps();
@@ -239,8 +247,12 @@ absl::StatusOr<core::SchedulerState> FromLog(const v1::LoggedState& state, core:
 
 absl::StatusOr<core::WorkerSpec> FromLog(const v1::LoggedWorkerTime& time) {
   core::WorkerSpec spec;
-  spec.time_per_token = time.time_per_token();
-  spec.time_offset = time.time_offset();
+  if (time.has_service_time()) {
+    spec.service_time = time.service_time();
+  } else {
+    spec.time_per_token = time.time_per_token();
+    spec.time_offset = time.time_offset();
+  }
   if (absl::Status status = CheckTimes(spec, Check()).status(); !status.ok()) return status;
   return spec;
 }

@@ -29,9 +29,10 @@ void HintsOut(absl::Span<const core::CompletionHint> hints, core::RequestId base
 }
 
 void WorkerOut(const core::SchedulerState::Worker& from, core::RequestId base, v1::LoggedState::Worker& out) {
-  const auto& [spec, last_step, idle, drift, residents, inflight, drops] = from;
+  const auto& [spec, last_step, planned_step, idle, drift, residents, inflight, drops] = from;
   ToLog(spec, *out.mutable_worker());
   out.set_last_step(last_step);
+  out.set_planned_step(planned_step);
   out.set_idle(idle);
   out.set_drift(drift);
   for (const auto& [request, in_flight, first_step, enqueued_step, dropped, settled_age, drift_share] :
@@ -64,8 +65,9 @@ void IdsOut(absl::Span<const core::RequestId> ids, core::RequestId base, IdField
 }
 
 void ToLog(const core::SchedulerOptions& options, v1::LoggedOptions& out) {
-  const auto& [mode, max_waiting, window, report_delay_steps, admission, hold_after_steps] = options;
+  const auto& [mode, coupled, max_waiting, window, report_delay_steps, admission, hold_after_steps] = options;
   out.set_lockstep(mode == core::PlanMode::kLockstep);
+  out.set_uncoupled(!coupled);
   out.set_max_waiting(max_waiting);
   out.set_window(window);
   out.set_report_delay_steps(report_delay_steps);
@@ -98,12 +100,13 @@ void ToLog(const core::RequestSpec& spec, core::RequestId base, v1::LoggedReques
 }
 
 void ToLog(const core::WorkerSpec& spec, v1::LoggedWorker& out) {
-  const auto& [slots, kv_tokens, accepts_new, time_per_token, time_offset] = spec;
+  const auto& [slots, kv_tokens, accepts_new, time_per_token, time_offset, service_time] = spec;
   out.set_slots(slots);
   out.set_kv_tokens(kv_tokens);
   out.set_refuses_new(!accepts_new);
   if (time_per_token != 1) out.set_time_per_token(time_per_token);
   if (time_offset != 0) out.set_time_offset(time_offset);
+  if (service_time != 1) out.set_service_time(service_time);
 }
 
 void ToLog(absl::Span<const core::EpochMember> members, core::RequestId base, v1::LoggedEpoch& out) {
@@ -154,8 +157,8 @@ void ToLog(const core::Plan& plan, core::RequestId base, v1::LoggedPlan& out) {
 
 void ToLog(const core::SchedulerState& state, core::RequestId base,
            const std::function<void(const v1::DecisionRecord&)>& take) {
-  const auto& [workers, waiting, service, open, reported_step, planned_step, decided_step, epoch_base, holder,
-               totals] = state;
+  const auto& [workers, waiting, service, open, reported_step, planned_step, decided_step, reports,
+               epoch_base, holder, totals] = state;
   for (const core::SchedulerState::Worker& worker : workers) {
     v1::DecisionRecord record;
     WorkerOut(worker, base, *record.mutable_state()->add_workers());
@@ -184,6 +187,7 @@ void ToLog(const core::SchedulerState& state, core::RequestId base,
   rest.set_reported_step(reported_step);
   rest.set_planned_step(planned_step);
   rest.set_decided_step(decided_step);
+  rest.set_reports(reports);
   rest.set_epoch_base(epoch_base);
   const auto& [plans, policy_calls, late_plans, drift_tokens, unknown_ids, policy_violations, preempted] =
       totals;

@@ -60,6 +60,10 @@ class RecordedScheduler {
     scheduler_.SetTime(worker, time_per_token, time_offset);
     Record([&](Recorder& recorder) { recorder.OnTime(worker, time_per_token, time_offset); });
   }
+  void SetServiceTime(core::WorkerIndex worker, double service_time) {
+    scheduler_.SetServiceTime(worker, service_time);
+    Record([&](Recorder& recorder) { recorder.OnServiceTime(worker, service_time); });
+  }
   absl::Status OnReport(core::WorkerIndex worker, const core::StepReport& report) {
     absl::Status status = scheduler_.OnReport(worker, report);
     Record([&](Recorder& recorder) {

@@ -114,9 +114,18 @@ void Recorder::OnAcceptsNew(core::WorkerIndex worker, bool accepts_new) {
 
 void Recorder::OnTime(core::WorkerIndex worker, double time_per_token, double time_offset) {
   v1::LoggedWorkerTime& out = *other_.mutable_worker_time();
+  out.Clear();
   out.set_rank(worker);
   out.set_time_per_token(time_per_token);
   out.set_time_offset(time_offset);
+  Write(other_);
+}
+
+void Recorder::OnServiceTime(core::WorkerIndex worker, double service_time) {
+  v1::LoggedWorkerTime& out = *other_.mutable_worker_time();
+  out.Clear();
+  out.set_rank(worker);
+  out.set_service_time(service_time);
   Write(other_);
 }
 

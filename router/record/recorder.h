@@ -39,6 +39,7 @@ class Recorder {
   void OnCloseEpoch();
   void OnAcceptsNew(core::WorkerIndex worker, bool accepts_new);
   void OnTime(core::WorkerIndex worker, double time_per_token, double time_offset);
+  void OnServiceTime(core::WorkerIndex worker, double service_time);
   void OnReport(core::WorkerIndex worker, const core::StepReport& report, bool with_hints,
                 const absl::Status& status);
   // `plan` is null when the policy was asked and none came of it.

@@ -1,4 +1,4 @@
-// The flags about chains of servers.
+// The flags about chains of servers, and whether workers share a barrier.
 #ifndef BFIO_ROUTER_SERVICE_CHAIN_FLAGS_H_
 #define BFIO_ROUTER_SERVICE_CHAIN_FLAGS_H_
 
@@ -7,7 +7,8 @@
 
 namespace bfio::router {
 
-// INVALID_ARGUMENT, naming the flag. REQUIRES: options.step_timeout is set.
+// INVALID_ARGUMENT, naming the flag. REQUIRES: step_timeout, plan_mode, policy and
+// worker_speeds are set.
 absl::Status ReadChainFlags(RouterOptions& options);
 
 }  // namespace bfio::router

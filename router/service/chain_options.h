@@ -3,8 +3,10 @@
 #define BFIO_ROUTER_SERVICE_CHAIN_OPTIONS_H_
 
 #include <cstdint>
+#include <string>
 
 #include "absl/time/time.h"
+#include "router/core/chain/job_times.h"
 
 namespace bfio::router {
 
@@ -21,6 +23,14 @@ struct ChainOptions {
   absl::Duration load_timeout = absl::Minutes(2);
   // How long a step may take around a chain.
   absl::Duration step_timeout = absl::Seconds(10);
+  // Compose with what servers have measured; else all count as equally fast and near.
+  bool use_times = true;
+  // The mean request.
+  core::JobShape job = {512, 128};
+  // How long the first composition waits for what servers measure.
+  absl::Duration measure_timeout = absl::Seconds(3);
+  // Where the measured pool is written; empty: nowhere.
+  std::string plan_folder;
 };
 
 }  // namespace bfio::router

@@ -17,6 +17,9 @@ constexpr uint32_t kMaxBlocks = core::kMostBlocks;
 constexpr uint32_t kMaxSlots = 1 << 16;
 // That a server announces.
 constexpr int kMaxStages = 4096;
+// Others that a server measures its way to, at most.
+constexpr size_t kMaxPeers = 64;
+constexpr double kLeastTime = 1e-9, kMostTime = 1e6;
 
 absl::Status CheckHello(const v1::ServerHello& hello) {
   const auto bad = [](absl::string_view field) {
@@ -35,6 +38,9 @@ absl::Status CheckHello(const v1::ServerHello& hello) {
   if (hello.page_tokens() < 1 || hello.page_tokens() > 4096) return bad("page_tokens");
   if (hello.max_positions() < 2) return bad("max_positions");
   if (hello.stages_size() > kMaxStages) return bad("stages");
+  const double step = hello.block_step_s(), row = hello.block_row_s();
+  if (!(step == 0 || (step >= kLeastTime && step <= kMostTime))) return bad("block_step_s");
+  if (!(row >= 0 && row <= kMostTime)) return bad("block_row_s");
   return absl::OkStatus();
 }
 
@@ -51,6 +57,7 @@ absl::Status ChainPool::OnMessage(Session session, const v1::ServerMessage& mess
   }
   if (found == servers_.end()) return absl::InvalidArgumentError("a server says hello first");
   if (message.has_ready()) return OnReady(session, message.ready(), now);
+  if (message.has_times()) return OnTimes(session, message.times(), now);
   if (!message.has_broken()) return absl::InvalidArgumentError("an empty message");
   const uint64_t chain = message.broken().chain();
   if (found->second.chains.contains(chain)) {
@@ -89,8 +96,56 @@ absl::Status ChainPool::OnHello(Session session, const v1::ServerHello& hello, a
   spdlog::info("chains: {} has joined with {:.1f} MiB", hello.server_id(),
                static_cast<double>(hello.memory_bytes()) / (1 << 20));
   for (const v1::ChainStage& stage : hello.stages()) Adopt(session, server, stage, now);
+  AskForTimes(session, server, now);
   SettleFrom(now);
   return absl::OkStatus();
+}
+
+void ChainPool::AskForTimes(Session session, Server& server, absl::Time now) {
+  if (!options_.use_times || server.hello.block_step_s() <= 0) return;
+  v1::PoolMessage message;
+  for (const auto& [other, peer] : servers_) {
+    if (other == session) continue;
+    if (static_cast<size_t>(message.measure().peers_size()) == kMaxPeers) break;
+    v1::MeasurePeers::Peer* to = message.mutable_measure()->add_peers();
+    to->set_server_id(peer.hello.server_id());
+    to->set_pipeline_address(peer.hello.pipeline_address());
+  }
+  if (!message.has_measure()) return;
+  server.measuring_until = now + options_.measure_timeout;
+  Send(session, std::move(message));
+}
+
+absl::Status ChainPool::OnTimes(Session session, const v1::PeerTimes& times, absl::Time now) {
+  if (static_cast<size_t>(times.peers_size()) > kMaxPeers)
+    return absl::InvalidArgumentError(absl::StrCat("PeerTimes of more than ", kMaxPeers, " servers"));
+  Server& server = servers_[session];
+  for (const v1::PeerTimes::Peer& peer : times.peers()) {
+    if (!(peer.round_trip_s() >= 0 && peer.round_trip_s() <= kMostTime))
+      return absl::InvalidArgumentError("PeerTimes.round_trip_s is out of range");
+    for (auto& [other, known] : servers_) {
+      if (other == session || known.hello.server_id() != peer.server_id()) continue;
+      server.round_trips_s[peer.server_id()] = peer.round_trip_s();
+      known.round_trips_s[server.hello.server_id()] = peer.round_trip_s();
+    }
+  }
+  server.measuring_until = absl::InfinitePast();
+  // A composition that is due may have waited for this.
+  if (compose_at_ != absl::InfiniteFuture()) compose_at_ = std::min(compose_at_, now + options_.settle);
+  return absl::OkStatus();
+}
+
+std::optional<std::vector<ServerTimes>> ChainPool::MeasuredTimes(const std::vector<Session>& sessions) const {
+  if (!options_.use_times) return std::nullopt;
+  std::vector<ServerFigures> figures;
+  for (const Session session : sessions) {
+    const Server& server = servers_.at(session);
+    ServerFigures& one = figures.emplace_back();
+    one.block_step_s = server.hello.block_step_s();
+    one.block_row_s = server.hello.block_row_s();
+    for (const auto& [name, seconds] : server.round_trips_s) one.round_trips_s.push_back(seconds);
+  }
+  return TimesOf(figures, options_.job);
 }
 
 void ChainPool::Adopt(Session session, Server& server, const v1::ChainStage& stage, absl::Time now) {
@@ -161,6 +216,7 @@ void ChainPool::OnGone(Session session, absl::Time now) {
   const std::string id = found->second.hello.server_id();
   const auto chains = std::move(found->second.chains);
   servers_.erase(found);
+  for (auto& [other, server] : servers_) server.round_trips_s.erase(id);
   spdlog::warn("chains: {} is lost", id);
   for (const auto& [chain, slots] : chains) EndChain(chain, absl::StrCat(id, " is lost"), session, now);
 }
@@ -183,7 +239,7 @@ void ChainPool::EndChain(uint64_t chain, const std::string& why, Session except,
   SettleFrom(now);
 }
 
-void ChainPool::OnTime(absl::Time now) {
+void ChainPool::OnTime(absl::Time now, double demand) {
   std::vector<uint64_t> late;
   for (const auto& [number, chain] : chains_) {
     if (chain.deadline <= now) late.push_back(number);
@@ -200,7 +256,7 @@ void ChainPool::OnTime(absl::Time now) {
     }
     EndChain(number, absl::StrCat("not ready in time: ", who), 0, now);
   }
-  if (now >= compose_at_) Compose(now);
+  if (now >= compose_at_) Compose(now, demand);
 }
 
 absl::Time ChainPool::NextTimer() const {
@@ -222,9 +278,13 @@ BlockSizes ChainPool::SizesOf(const v1::ServerHello& hello) const {
           static_cast<int64_t>(hello.kv_token_bytes()) * page * pages};
 }
 
-void ChainPool::Compose(absl::Time now) {
+void ChainPool::Compose(absl::Time now, double demand) {
   compose_at_ = absl::InfiniteFuture();
   if (!composed_ && servers() < options_.servers) return;
+  for (const auto& [session, server] : servers_) {
+    if (server.measuring_until > now) compose_at_ = std::min(compose_at_, server.measuring_until);
+  }
+  if (compose_at_ != absl::InfiniteFuture()) return;
   // By name, so that a pool's plan does not depend on who was quicker.
   std::map<std::string, Session> names;
   for (const auto& [session, server] : servers_) names[server.hello.server_id()] = session;
@@ -248,16 +308,22 @@ void ChainPool::Compose(absl::Time now) {
   }
   if (!any_free) return;
   composed_ = true;
-  const auto plan = PlanChains(pool, SizesOf(servers_[sessions[0]].hello), options_.slots);
+  const BlockSizes sizes = SizesOf(servers_[sessions[0]].hello);
+  const auto times = MeasuredTimes(sessions);
+  for (size_t j = 0; times.has_value() && j < pool.size(); ++j) pool[j].times = (*times)[j];
+  const auto plan = PlanChains(pool, sizes, options_.slots, times.has_value() ? demand : 0);
+  if (times.has_value()) composed_pool_ = {pool, sizes};
   if (!plan.ok()) {
     spdlog::warn("chains: none of the free servers: {}", std::string(plan.status().message()));
     return;
   }
   for (size_t j = 0; j < sessions.size(); ++j) servers_[sessions[j]].hosts = plan->placement[j];
-  for (const core::ServerChain& chain : plan->chains) Begin(chain, sessions, now);
+  for (const core::ServerChain& chain : plan->chains)
+    Begin(chain, sessions, times.has_value() ? chain.time : 0, now);
 }
 
-void ChainPool::Begin(const core::ServerChain& plan, const std::vector<Session>& sessions, absl::Time now) {
+void ChainPool::Begin(const core::ServerChain& plan, const std::vector<Session>& sessions, double service_s,
+                      absl::Time now) {
   const uint64_t number = next_chain_++;
   Chain& chain = chains_[number];
   chain.deadline = now + options_.load_timeout;
@@ -282,12 +348,15 @@ void ChainPool::Begin(const core::ServerChain& plan, const std::vector<Session>&
     to->set_slots(static_cast<uint32_t>(plan.capacity));
     to->set_kv_tokens(static_cast<uint64_t>(plan.capacity * SequenceTokens(server.hello)));
     to->set_max_sequence_tokens(static_cast<uint64_t>(SequenceTokens(server.hello)));
+    to->set_service_s(service_s);
     to->set_successor(servers_[next].hello.pipeline_address());
     to->set_timeout_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(options_.step_timeout)));
     Send(session, std::move(message));
     absl::StrAppend(&text, " ", server.hello.server_id(), "[", hop.range.first, ",", hop.range.end(), ")");
   }
-  spdlog::info("chain {}: {} requests at a time over{}", number, plan.capacity, text);
+  const std::string expected =
+      service_s > 0 ? absl::StrCat(", ", absl::SixDigits(service_s), " s for a mean one") : "";
+  spdlog::info("chain {}: {} requests at a time{} over{}", number, plan.capacity, expected, text);
 }
 
 int64_t ChainPool::chains() const {

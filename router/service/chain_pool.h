@@ -5,7 +5,8 @@
 // is lost, fails to load its part, or says that it is broken; servers that are in no other chain are free
 // then and are composed anew, after a short while, so that losses that come together are met together. Chains
 // that are whole are left alone: what they serve is worth more than a better composition. A router that
-// starts anew takes over chains whose servers all announce them.
+// starts anew takes over chains whose servers all announce them. Servers that measure themselves are asked
+// how far the others are; composing waits a little for their answers.
 //
 // Ownership: sessions are the caller's; they are named by numbers. Threads: one. Knows no gRPC and no clock.
 #ifndef BFIO_ROUTER_SERVICE_CHAIN_POOL_H_
@@ -15,6 +16,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -41,10 +43,17 @@ class ChainPool {
   absl::Status OnMessage(Session session, const v1::ServerMessage& message, absl::Time now);
   void OnGone(Session session, absl::Time now);
   // Composes and gives up what is late; the caller calls it after each event and when NextTimer is due.
-  void OnTime(absl::Time now);
+  // `demand`: requests per second that come, 0 where that is not known.
+  void OnTime(absl::Time now, double demand = 0);
   absl::Time NextTimer() const;
   // What is to be sent, in order.
   std::vector<Outgoing> TakeOutgoing();
+  // The servers and sizes of the last composition, once; where times were not measured, nothing.
+  struct Composed {
+    std::vector<PoolServer> servers;
+    BlockSizes sizes;
+  };
+  std::optional<Composed> TakeComposed() { return std::exchange(composed_pool_, std::nullopt); }
 
   int64_t servers() const { return static_cast<int64_t>(servers_.size()); }
   // Those that serve.
@@ -59,6 +68,10 @@ class ChainPool {
     std::map<uint64_t, int64_t> chains;
     // It did not load what it was given: no more chains for it.
     bool failed = false;
+    // Until when its PeerTimes are waited for.
+    absl::Time measuring_until = absl::InfinitePast();
+    // By the other's name, seconds; each pair is with whoever came later.
+    std::map<std::string, double> round_trips_s;
   };
   struct Chain {
     // By stage; absent: announced by others, not yet by its own server.
@@ -70,9 +83,15 @@ class ChainPool {
 
   absl::Status OnHello(Session session, const v1::ServerHello& hello, absl::Time now);
   absl::Status OnReady(Session session, const v1::ChainReady& ready, absl::Time now);
+  absl::Status OnTimes(Session session, const v1::PeerTimes& times, absl::Time now);
+  void AskForTimes(Session session, Server& server, absl::Time now);
+  // Of these servers; by place.
+  std::optional<std::vector<ServerTimes>> MeasuredTimes(const std::vector<Session>& sessions) const;
   void Adopt(Session session, Server& server, const v1::ChainStage& stage, absl::Time now);
-  void Compose(absl::Time now);
-  void Begin(const core::ServerChain& plan, const std::vector<Session>& sessions, absl::Time now);
+  void Compose(absl::Time now, double demand);
+  // `service_s`: 0 where times are not measured.
+  void Begin(const core::ServerChain& plan, const std::vector<Session>& sessions, double service_s,
+             absl::Time now);
   BlockSizes SizesOf(const v1::ServerHello& hello) const;
   // Largest prompt + output of one request.
   int64_t SequenceTokens(const v1::ServerHello& hello) const;
@@ -91,6 +110,7 @@ class ChainPool {
   absl::Time compose_at_ = absl::InfiniteFuture();
   // The first composition has been.
   bool composed_ = false;
+  std::optional<Composed> composed_pool_;
 };
 
 }  // namespace bfio::router

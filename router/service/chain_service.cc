@@ -5,17 +5,21 @@
 
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
+#include "common/base/spdlog.h"
 #include "common/net/status.h"
 #include "common/net/tls.h"
 #include "router/service/chain_pool.h"
+#include "router/service/pool_files.h"
 #include "router/service/worker_names.h"
 
 namespace bfio::router {
 
 // A later router's chains have larger numbers: microseconds grow faster than chains are composed.
-ChainPoolService::ChainPoolService(const ChainOptions& options, bool bind_worker_id)
+ChainPoolService::ChainPoolService(const ChainOptions& options, bool bind_worker_id,
+                                   std::function<double()> demand)
     : options_(options),
       bind_worker_id_(bind_worker_id),
+      demand_(std::move(demand)),
       pool_(std::make_unique<ChainPool>(options, static_cast<uint64_t>(absl::ToUnixMicros(absl::Now())))),
       thread_([this] { Run(); }) {}
 
@@ -76,7 +80,11 @@ void ChainPoolService::Run() {
   while (!events_.closed()) {
     events_.WaitAndTake(std::max(absl::ZeroDuration(), pool_->NextTimer() - MonotonicNow()), events);
     for (EventQueue::Event& event : events) std::move(event)();
-    pool_->OnTime(MonotonicNow());
+    pool_->OnTime(MonotonicNow(), demand_());
+    if (const auto composed = pool_->TakeComposed(); composed && !options_.plan_folder.empty()) {
+      const absl::Status status = WritePoolFiles(options_.plan_folder, composed->servers, composed->sizes);
+      if (!status.ok()) spdlog::warn("--chain_plan: {}", std::string(status.message()));
+    }
     for (ChainPool::Outgoing& out : pool_->TakeOutgoing()) {
       if (const auto to = sessions_.find(out.to); to != sessions_.end()) {
         to->second->Send(std::move(out.message));

@@ -1,11 +1,12 @@
 // The ChainPool service: the pool's streams, and the one thread that owns the pool.
 //
 // Threads: Join is gRPC's; everything that happens is posted to the pool's thread. Stop, once, before the
-// server is shut down; must outlive the server.
+// server is shut down; must outlive the server. The pool's files are written by the pool's thread.
 #ifndef BFIO_ROUTER_SERVICE_CHAIN_SERVICE_H_
 #define BFIO_ROUTER_SERVICE_CHAIN_SERVICE_H_
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <thread>
@@ -22,7 +23,8 @@ class ChainPool;
 class ChainPoolService final : public v1::ChainPool::CallbackService {
  public:
   // With `bind_worker_id` a server may only have the name that its certificate has.
-  ChainPoolService(const ChainOptions& options, bool bind_worker_id);
+  // `demand`: requests per second that come; called on the pool's thread.
+  ChainPoolService(const ChainOptions& options, bool bind_worker_id, std::function<double()> demand);
   ~ChainPoolService() override;
 
   void Stop();
@@ -39,6 +41,7 @@ class ChainPoolService final : public v1::ChainPool::CallbackService {
 
   const ChainOptions options_;
   const bool bind_worker_id_;
+  const std::function<double()> demand_;
   EventQueue events_;
 
   // --- of the pool's thread ---

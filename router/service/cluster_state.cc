@@ -43,6 +43,7 @@ void DecisionLoop::FillState(v1::ClusterState& state) {
   state.mutable_policy()->set_name(std::string(scheduler_.policy().name()));
   state.mutable_policy()->set_horizon(static_cast<uint32_t>(policy_options_.horizon));
   state.mutable_policy()->set_objective(policy_options_.objective);
+  state.set_uncoupled(!options_.coupled);
   state.set_expected_workers(static_cast<uint32_t>(options_.workers));
   for (Member* member : group_.members()) {
     v1::WorkerState& worker = *state.add_workers();
@@ -51,6 +52,7 @@ void DecisionLoop::FillState(v1::ClusterState& state) {
     worker.set_slots(member->hello.slots());
     worker.set_kv_tokens(member->hello.kv_tokens());
     worker.set_phase(v1::WORKER_PHASE_JOINING);
+    if (member->hello.service_s() > 0) worker.set_service_s(member->hello.service_s());
     if (member->figures.cost) FillCost(*member->figures.cost, *worker.mutable_cost());
     if (member->figures.energy) *worker.mutable_energy() = *member->figures.energy;
     if (group_.ByRank(member->rank.value_or(-1)) != member) continue;

@@ -1,9 +1,11 @@
 #include "router/service/compose_chains.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "router/core/chain/occupancy.h"
 #include "router/core/chain/placement.h"
 
 namespace bfio::router {
@@ -11,7 +13,8 @@ namespace {
 
 core::ChainServer ServerOf(const PoolServer& from) {
   // core::WholeUnits forgives a billionth of a unit, and a server not a byte.
-  return {from.name, static_cast<double>(from.memory - from.memory / 1'000'000'000), 1, 1};
+  return {from.name, static_cast<double>(from.memory - from.memory / 1'000'000'000), from.times.communication,
+          from.times.compute};
 }
 
 // GCA from the cache that is left.
@@ -34,10 +37,16 @@ std::vector<core::ServerChain> Compose(absl::Span<const PoolServer> pool,
   return chains;
 }
 
+// Lower bound of the mean response; infinite where the chains do not carry the demand.
+double ResponseBound(absl::Span<const core::ServerChain> chains, double demand) {
+  if (core::TotalRate(chains) <= demand) return std::numeric_limits<double>::infinity();
+  return core::OccupancyBounds(core::Rates(chains), demand).lower / demand;
+}
+
 }  // namespace
 
 absl::StatusOr<ChainPlan> PlanChains(absl::Span<const PoolServer> pool, const BlockSizes& sizes,
-                                     int64_t max_slots) {
+                                     int64_t max_slots, double demand) {
   const core::ChainService service = {sizes.blocks, static_cast<double>(sizes.block),
                                       static_cast<double>(sizes.request)};
   std::vector<core::ChainServer> servers, free;
@@ -50,6 +59,8 @@ absl::StatusOr<ChainPlan> PlanChains(absl::Span<const PoolServer> pool, const Bl
     servers.push_back(ServerOf(server));
   }
   if (absl::Status status = core::CheckPool(servers, service); !status.ok()) return status;
+  ChainPlan best;
+  double least = std::numeric_limits<double>::infinity();
   // One by one where it matters, by a sixteenth where there is much.
   for (int64_t c = max_slots; c >= 1; c -= std::max<int64_t>(1, c / 16)) {
     const core::BlockPlacement placed = core::GreedyPlacement(free, service, c, core::Demand());
@@ -60,8 +71,15 @@ absl::StatusOr<ChainPlan> PlanChains(absl::Span<const PoolServer> pool, const Bl
     }
     for (size_t i = 0; i < free.size(); ++i) plan.placement[free_places[i]] = placed.ranges[i];
     plan.chains = Compose(pool, servers, service, plan.placement, max_slots);
-    if (!plan.chains.empty()) return plan;
+    if (plan.chains.empty()) continue;
+    if (demand <= 0) return plan;
+    const double bound = ResponseBound(plan.chains, demand);
+    if (best.chains.empty() || bound < least) {
+      best = std::move(plan);
+      least = bound;
+    }
   }
+  if (!best.chains.empty()) return best;
   int64_t blocks = 0;
   for (const core::ChainServer& server : free) blocks += core::BlocksWithReserve(server, service, 1);
   return absl::ResourceExhaustedError(absl::StrCat(free.size(), " servers hold ", blocks, " of ",

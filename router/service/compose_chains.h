@@ -2,11 +2,12 @@
 //
 // Purpose: GBP-CR places blocks on the free servers, GCA composes chains over them and over what cache the
 // others have left (router/core/chain). c, the requests that placement keeps room for, is the largest up to
-// what is asked for at which there is a chain. A server that is in a chain keeps its blocks: moving them
-// would break that chain. Threads: pure.
+// what is asked for at which there is a chain; where times have been measured and requests come, the one
+// with the least lower bound of their mean response. A server that is in a chain keeps its blocks: moving
+// them would break that chain. Threads: pure.
 //
-// All servers count as equally fast and near, until they say otherwise: GBP-CR then takes the large ones
-// first, and GCA the chains with the fewest servers.
+// Servers that have not measured all count as equally fast and near: GBP-CR then takes the large ones first,
+// and GCA the chains with the fewest servers.
 #ifndef BFIO_ROUTER_SERVICE_COMPOSE_CHAINS_H_
 #define BFIO_ROUTER_SERVICE_COMPOSE_CHAINS_H_
 
@@ -19,6 +20,7 @@
 #include "absl/types/span.h"
 #include "router/core/chain/composition.h"
 #include "router/core/chain/server_pool.h"
+#include "router/service/server_times.h"
 
 namespace bfio::router {
 
@@ -29,6 +31,7 @@ struct PoolServer {
   // Of a server that is in a chain: what it hosts, and its cache slots (one request in one block) in use.
   std::optional<core::BlockRange> hosts;
   int64_t slots_used = 0;
+  ServerTimes times;
 };
 
 // Bytes.
@@ -47,9 +50,10 @@ struct ChainPlan {
 };
 
 // RESOURCE_EXHAUSTED, with the blocks that are missing, when even one request at a time leaves no chain;
-// INVALID_ARGUMENT for sizes that are out of range.
+// INVALID_ARGUMENT for sizes that are out of range. `demand`: requests per second, where `times` are seconds;
+// else 0.
 absl::StatusOr<ChainPlan> PlanChains(absl::Span<const PoolServer> servers, const BlockSizes& sizes,
-                                     int64_t max_slots);
+                                     int64_t max_slots, double demand = 0);
 
 }  // namespace bfio::router
 

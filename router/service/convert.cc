@@ -149,6 +149,10 @@ absl::Status CheckHello(const v1::Hello& hello) {
   if (hello.max_sequence_tokens() < 1) {
     return OutOfRange("max_sequence_tokens", hello.max_sequence_tokens(), "at least 1");
   }
+  if (!(hello.service_s() == 0 || (hello.service_s() >= 1e-9 && hello.service_s() <= 1e9))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("service_s is ", hello.service_s(), "; it must be 0 or within 1e-9..1e9"));
+  }
   return absl::OkStatus();
 }
 

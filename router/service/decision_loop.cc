@@ -20,6 +20,7 @@ constexpr absl::Duration kUnavailableRetry = absl::Seconds(1);
 core::SchedulerOptions CoreOptions(const RouterOptions& options) {
   core::SchedulerOptions core;
   core.plan_mode = options.plan_mode;
+  core.coupled = options.coupled;
   core.max_waiting = options.max_waiting;
   core.window = options.window > 0 ? options.window : options.max_waiting;
   core.admission = options.admission;
@@ -198,7 +199,8 @@ void DecisionLoop::RunTimers(absl::Time now) {
   }
   if (now >= stall_deadline_) {
     stall_deadline_ = absl::InfiniteFuture();
-    if (group_.serving() && !scheduler_.Parked()) {
+    // Ranks that are not coupled are looked at one by one (Group::OnPlanned).
+    if (options_.coupled && group_.serving() && !scheduler_.Parked()) {
       group_.OnBarrierError(*group_.ranks().front(), "no rank has reported a step in time", {}, now);
     }
   }
@@ -252,6 +254,7 @@ void DecisionLoop::OnArrival(core::RequestId id, v1::GenerateRequest request,
     return refuse(status);
   }
   totals_.set_accepted(totals_.accepted() + 1);
+  arrivals_.Add(now_);
   tenants_.OnAccepted(record->tenant, record->request.tenant(), PromptTokens(record->request));
   Commit(*record);
   if (record->send_from < record->delivered) {
@@ -352,10 +355,13 @@ void DecisionLoop::Decide(bool force) {
 void DecisionLoop::SendPlan(const core::Plan& plan) {
   const std::vector<Member*>& ranks = group_.ranks();
   plan_messages_.resize(ranks.size());
-  for (v1::RouterMessage& message : plan_messages_) {
+  const bool coupled = plan.apply_steps.empty();
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    v1::RouterMessage& message = plan_messages_[rank];
     message.Clear();
     message.mutable_plan()->set_epoch(group_.epoch());
-    message.mutable_plan()->set_apply_step(static_cast<uint64_t>(plan.apply_step));
+    message.mutable_plan()->set_apply_step(
+        static_cast<uint64_t>(coupled ? plan.apply_step : plan.apply_steps[rank]));
   }
   for (const core::Drop& drop : plan.drops)
     plan_messages_[drop.worker].mutable_plan()->add_cancellations(drop.id);
@@ -377,11 +383,14 @@ void DecisionLoop::SendPlan(const core::Plan& plan) {
     assignment.set_kv_on_demand(options_.admission.kind != core::KvGateOptions::Kind::kNone);
     if (spdlog::should_log(spdlog::level::debug)) {
       spdlog::debug("request {}: placed on rank {} for step {}, after {} steps in the pool",
-                    record->LogName(), placement.worker, plan.apply_step, placement.wait_steps);
+                    record->LogName(), placement.worker,
+                    coupled ? plan.apply_step : plan.apply_steps[placement.worker], placement.wait_steps);
     }
   }
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (!coupled && plan.apply_steps[rank] == 0) continue;
     ranks[rank]->session->Send(std::move(plan_messages_[rank]));
+    group_.OnPlanned(*ranks[rank], now_);
   }
 }
 

@@ -28,6 +28,7 @@
 #include "router/core/decide/scheduler.h"
 #include "router/record/log_sink.h"
 #include "router/record/recorded_scheduler.h"
+#include "router/service/arrival_rate.h"
 #include "router/service/client_stream.h"
 #include "router/service/convert.h"
 #include "router/service/decide_budget.h"
@@ -77,6 +78,7 @@ class DecisionLoop final : private Group::Listener {
   void PostWorkerMessage(std::shared_ptr<WorkerSession> session, v1::WorkerMessage message);
   void PostWorkerGone(std::shared_ptr<WorkerSession> session);
 
+  const ArrivalRate& arrivals() const { return arrivals_; }
   const StreamLimits& stream_limits() const { return options_.stream; }
 
   core::RequestId NextId() { return next_id_.fetch_add(1, std::memory_order_relaxed); }
@@ -115,6 +117,9 @@ class DecisionLoop final : private Group::Listener {
   void TakeFigures(Member& member, const v1::StepReport& report);
   // Tells the scheduler what the workers of the present epoch cost, where that changes anything.
   void UpdateTimes();
+  // What a mean request takes on each of them; true where that has changed. `serving`: the scheduler has
+  // these ranks, and their loads.
+  bool SetServiceTimes(const std::vector<Member*>& ranks, bool serving);
   void OnLeave(Member& member);
   void ReleaseDrained();
   // Breaks off the streams of workers that do not read.
@@ -196,6 +201,7 @@ class DecisionLoop final : private Group::Listener {
   // Refusals that the decision thread never saw, and what it last said of the pool.
   std::atomic<uint64_t> refused_full_{0}, refused_tenant_{0};
   std::atomic<int64_t> waiting_hint_{0};
+  ArrivalRate arrivals_;
   EventQueue events_;
   StreamSender sender_;
 

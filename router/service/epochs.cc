@@ -19,6 +19,7 @@ void DecisionLoop::OnEpochOpen(uint64_t epoch, const std::vector<Member*>& ranks
   std::vector<core::EpochMember> members;
   int64_t min_sequence = INT64_MAX, max_kv = 0;
   group_kv_ = 0;
+  SetServiceTimes(ranks, false);
   for (Member* member : ranks) {
     core::EpochMember& out = members.emplace_back();
     out.spec.slots = static_cast<int32_t>(member->hello.slots());
@@ -26,6 +27,7 @@ void DecisionLoop::OnEpochOpen(uint64_t epoch, const std::vector<Member*>& ranks
     out.spec.accepts_new = !member->draining;
     out.spec.time_per_token = member->figures.time.time_per_token;
     out.spec.time_offset = member->figures.time.time_offset;
+    out.spec.service_time = member->figures.service_time;
     out.resident = member->resident;
     Adopt(*member, out);
     min_sequence = std::min<int64_t>(
@@ -51,7 +53,7 @@ void DecisionLoop::OnEpochOpen(uint64_t epoch, const std::vector<Member*>& ranks
   RefuseUnfit();
   if (static_cast<int64_t>(ranks.size()) >= options_.workers) settled_ = true;
   AnswerEarlyResumes();
-  recorder_.OpenEpoch(epoch, static_cast<int32_t>(ranks.size()));
+  recorder_.OpenEpoch(epoch, static_cast<int32_t>(ranks.size()), options_.coupled);
   report_deadline_ = absl::InfiniteFuture();
   stall_deadline_ = now_ + 2 * options_.step_timeout;
   if (hooks_.on_serving) hooks_.on_serving(true);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/spdlog.h"
 #include "router/service/convert.h"
@@ -37,7 +38,13 @@ void Group::OnHello(std::shared_ptr<WorkerSession> session, const v1::Hello& hel
   if (status.ok() && FindById(hello.worker_id()) != nullptr) {
     status = absl::AlreadyExistsError(absl::StrCat("worker_id ", hello.worker_id(), " is attached already"));
   }
-  if (status.ok() && !members_.empty() && members_.begin()->second->hello.barrier() != hello.barrier()) {
+  if (status.ok() && !options_.coupled && absl::StrContains(hello.barrier(), "+tp:")) {
+    status = absl::FailedPreconditionError(
+        "ranks that share a model's MLP out (--mlp=tp) meet in every step: start the router with "
+        "--coupling=barrier");
+  }
+  if (status.ok() && options_.coupled && !members_.empty() &&
+      members_.begin()->second->hello.barrier() != hello.barrier()) {
     status = absl::FailedPreconditionError(absl::StrCat(
         "the group meets by barrier ", members_.begin()->second->hello.barrier(), ", not ", hello.barrier()));
   }
@@ -135,10 +142,14 @@ void Group::Punish(Member& member, grpc::Status status, absl::Time now) {
   Expel(member, std::move(status), now);
 }
 
-void Group::OnReport(Member& member, uint64_t step, absl::Time now) {
+void Group::OnReport(Member& member, uint64_t step, bool idle, absl::Time now) {
   // A late report of the epoch before says nothing about this one.
   if (member.spoken_epoch != epoch_) return;
   member.reported_step = step;
+  if (!options_.coupled) {
+    member.behind_since = idle ? absl::InfiniteFuture() : now;
+    return;
+  }
   newest_step_ = std::max(newest_step_, step);
   for (Member* rank : ranks_) {
     if (rank->reported_step == newest_step_) {
@@ -147,6 +158,10 @@ void Group::OnReport(Member& member, uint64_t step, absl::Time now) {
       rank->behind_since = now;
     }
   }
+}
+
+void Group::OnPlanned(Member& member, absl::Time now) {
+  if (!options_.coupled) member.behind_since = std::min(member.behind_since, now);
 }
 
 bool Group::AnyBehind() const {
@@ -207,7 +222,8 @@ void Group::OnBarrierError(Member& member, const std::string& why, absl::Span<co
   if (member.spoken_epoch == epoch_) OnMissing(member, missing);
   if (phase_ != Phase::kServing || member.spoken_epoch != epoch_) return;
   spdlog::warn("worker {} lost the barrier of epoch {}: {}", member.hello.worker_id(), epoch_, why);
-  silence_end_ = now + kSilenceGrace;
+  // Nobody else has met it: their silence says nothing.
+  if (options_.coupled) silence_end_ = now + kSilenceGrace;
   Reform(kSettleAfterLoss, true, now);
 }
 
@@ -310,9 +326,10 @@ void Group::BeginForming(absl::Time now) {
     v1::RouterMessage message;
     v1::Epoch& epoch = *message.mutable_epoch();
     epoch.set_epoch(epoch_);
-    epoch.set_rank(static_cast<uint32_t>(rank));
-    epoch.set_world_size(static_cast<uint32_t>(ranks_.size()));
-    epoch.set_communicator_id(ranks_.front()->offer);
+    const bool coupled = options_.coupled;
+    epoch.set_rank(coupled ? static_cast<uint32_t>(rank) : 0);
+    epoch.set_world_size(coupled ? static_cast<uint32_t>(ranks_.size()) : 1);
+    epoch.set_communicator_id(coupled ? ranks_.front()->offer : member.offer);
     epoch.set_plan_mode(options_.plan_mode == core::PlanMode::kPipelined ? v1::PLAN_MODE_PIPELINED
                                                                          : v1::PLAN_MODE_LOCKSTEP);
     epoch.set_form_timeout_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(options_.form_timeout)));

@@ -6,6 +6,9 @@
 // After a restart of the router its workers come back one after another, with requests: the first epoch waits
 // for all of them, but not for ever (restart_settle).
 //
+// Ranks that are not coupled (RouterOptions::coupled) share epochs, whose members are told that each is
+// alone. When the membership changes they all end their steps and go on together, a moment later.
+//
 // Purpose: everything about epochs in one place; the decision loop forwards worker events and time, and is
 // told through the Listener when an epoch opens or closes. A rank that is silent while the others report, be
 // it stopped or cut off, is left out of the next epoch and comes back by a new stream. Owned by the decision
@@ -41,7 +44,8 @@ struct Member {
   uint64_t spoken_epoch = 0;
   // Rank in the epoch being formed.
   core::WorkerIndex next_rank = 0;
-  // Its newest report in the present epoch, and since when others have been further.
+  // Its newest report in the present epoch, and since when others have been further; not coupled: since when
+  // its next report is owed.
   uint64_t reported_step = 0;
   absl::Time behind_since = absl::InfiniteFuture();
   // It waited for others in vain; others waited for it.
@@ -81,8 +85,10 @@ class Group {
   void OnHello(std::shared_ptr<WorkerSession> session, const v1::Hello& hello, absl::Time now);
   void OnAnnouncement(Member& member, const v1::Announcement& announcement, absl::Time now);
   void OnEpochReady(Member& member, const v1::EpochReady& ready, absl::Time now);
-  // A report of its epoch, in order.
-  void OnReport(Member& member, uint64_t step, absl::Time now);
+  // A report of its epoch, in order; `idle`: it waits for a plan now.
+  void OnReport(Member& member, uint64_t step, bool idle, absl::Time now);
+  // It has been sent a plan.
+  void OnPlanned(Member& member, absl::Time now);
   // The member says that its barrier failed, or contradicts the protocol.
   // `missing`: the ranks that it blames.
   void OnBarrierError(Member& member, const std::string& why, absl::Span<const uint32_t> missing,

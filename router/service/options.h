@@ -81,6 +81,8 @@ struct RouterOptions {
   // Requests from the front of the pool that a policy sees; 0: all.
   int64_t window = 0;
   core::PlanMode plan_mode = core::PlanMode::kPipelined;
+  // Workers meet in a barrier. False: each is told that it is alone and steps by itself.
+  bool coupled = true;
   int64_t max_waiting = 4096;
   RequestLimits limits;
   // A rank that does not reach a step's barrier in this time has failed.

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/base/clock.h"
 #include "common/base/spdlog.h"
 #include "common/net/grpc_log.h"
 #include "router/core/shadow/shadowed_policy.h"
@@ -78,7 +79,9 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
   router->inference_ =
       std::make_unique<InferenceService>(router->loop_.get(), router->client_gate_.get(), options.limits);
   router->link_ = std::make_unique<WorkerLinkService>(router->loop_.get(), options.bind_worker_id);
-  router->chains_ = std::make_unique<ChainPoolService>(options.chains, options.bind_worker_id);
+  router->chains_ = std::make_unique<ChainPoolService>(
+      options.chains, options.bind_worker_id,
+      [loop = router->loop_.get()] { return loop->arrivals().PerSecond(MonotonicNow()); });
   router->admin_ =
       std::make_unique<AdminService>(router->loop_.get(), router->admin_gate_.get(), &router->steps_);
   if (absl::Status status = router->OpenPorts(options); !status.ok()) return status;

@@ -37,12 +37,43 @@ double RateWindow::PerSecond(absl::Time now) const {
   return static_cast<double>(sum);
 }
 
-void StepRecorder::OpenEpoch(uint64_t epoch, int32_t ranks) {
+void StepRecorder::OpenEpoch(uint64_t epoch, int32_t ranks, bool coupled) {
   epoch_ = epoch;
   ranks_ = ranks;
+  coupled_ = coupled;
+  last_ = NewSummary(0);
   partial_.clear();
   rates_.assign(ranks, RateWindow());
   stragglers_.assign(ranks, 0);
+}
+
+v1::StepSummary StepRecorder::NewSummary(uint64_t step) const {
+  v1::StepSummary summary;
+  summary.set_epoch(epoch_);
+  summary.set_step(step);
+  summary.mutable_load_tokens()->Resize(ranks_, 0);
+  summary.mutable_active_requests()->Resize(ranks_, 0);
+  summary.mutable_local_ns()->Resize(ranks_, 0);
+  summary.mutable_barrier_wait_ns()->Resize(ranks_, 0);
+  return summary;
+}
+
+// Nobody waits for anybody: no imbalance, no straggler.
+void StepRecorder::OnStepAlone(int32_t rank, const v1::StepReport& report) {
+  last_.set_load_tokens(rank, report.load_tokens());
+  last_.set_active_requests(rank, report.active_requests());
+  auto summary = std::make_shared<v1::StepSummary>(last_);
+  summary->set_step(report.step());
+  summary->set_rank(static_cast<uint32_t>(rank));
+  summary->set_local_ns(rank, report.local_ns());
+  summary->set_barrier_wait_ns(rank, report.barrier_wait_ns());
+  const auto load = static_cast<double>(report.load_tokens());
+  totals_.set_steps(totals_.steps() + 1);
+  totals_.set_max_load_tokens(totals_.max_load_tokens() + load);
+  totals_.set_mean_load_tokens(totals_.mean_load_tokens() + load);
+  totals_.set_max_local_s(totals_.max_local_s() + static_cast<double>(report.local_ns()) * kNs);
+  // Decisions come when requests do, and need not come for a long time.
+  sink_(summary);
 }
 
 void StepRecorder::OnReport(int32_t rank, const v1::StepReport& report, absl::Time now) {
@@ -64,6 +95,7 @@ void StepRecorder::OnReport(int32_t rank, const v1::StepReport& report, absl::Ti
   if (report.epoch() != epoch_ || rank >= ranks_) return;
   rates_[rank].Add(now, report.token_ids_size());
   if (!report.barrier_error().empty()) return;
+  if (!coupled_) return OnStepAlone(rank, report);
   if (partial_.size() >= kMaxPartial && !partial_.contains(report.step())) {
     if (report.step() < partial_.begin()->first) return;  // given up
     partial_.erase(partial_.begin());
@@ -71,14 +103,7 @@ void StepRecorder::OnReport(int32_t rank, const v1::StepReport& report, absl::Ti
 
   Partial& partial = partial_[report.step()];
   v1::StepSummary& summary = partial.summary;
-  if (partial.reports == 0) {
-    summary.set_epoch(epoch_);
-    summary.set_step(report.step());
-    summary.mutable_load_tokens()->Resize(ranks_, 0);
-    summary.mutable_active_requests()->Resize(ranks_, 0);
-    summary.mutable_local_ns()->Resize(ranks_, 0);
-    summary.mutable_barrier_wait_ns()->Resize(ranks_, 0);
-  }
+  if (partial.reports == 0) summary = NewSummary(report.step());
   summary.set_load_tokens(rank, report.load_tokens());
   summary.set_active_requests(rank, report.active_requests());
   summary.set_local_ns(rank, report.local_ns());

@@ -42,7 +42,8 @@ class StepRecorder {
   explicit StepRecorder(Sink sink) : sink_(std::move(sink)) {}
 
   // Steps of the epoch before that are not complete are forgotten.
-  void OpenEpoch(uint64_t epoch, int32_t ranks);
+  // Not coupled: every report is a step of its own.
+  void OpenEpoch(uint64_t epoch, int32_t ranks, bool coupled = true);
 
   void OnReport(int32_t rank, const v1::StepReport& report, absl::Time now);
 
@@ -62,11 +63,16 @@ class StepRecorder {
     int32_t reports = 0;
     v1::StepSummary summary;
   };
+  v1::StepSummary NewSummary(uint64_t step) const;
   void Complete(Partial& partial);
+  void OnStepAlone(int32_t rank, const v1::StepReport& report);
 
   const Sink sink_;
   uint64_t epoch_ = 0;
   int32_t ranks_ = 0;
+  bool coupled_ = true;
+  // Not coupled: of each rank the last load and number of requests.
+  v1::StepSummary last_;
   std::map<uint64_t, Partial> partial_;
   std::vector<std::shared_ptr<v1::StepSummary>> complete_;  // wait for the decision that follows
   std::vector<RateWindow> rates_;

@@ -22,6 +22,8 @@ struct WorkerFigures {
   std::optional<v1::Energy> energy;
   // What plans reckon with.
   core::WorkerTime time;
+  // What a mean request takes there (core::WorkerSpec::service_time).
+  double service_time = 1;
 };
 
 // Nothing when some value is no finite number of at least 0, or beyond what OnlineStepFit lets in.

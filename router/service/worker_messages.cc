@@ -69,7 +69,7 @@ void DecisionLoop::OnStepReport(Member& member, const v1::StepReport& report) {
     group_.Expel(member, ToGrpcStatus(status), now_);
     return;
   }
-  group_.OnReport(member, report.step(), now_);
+  group_.OnReport(member, report.step(), scheduler_.Account(rank).idle, now_);
   DeliverTokens(rank, report);
   FinishRequests(rank, report);
   OnRejections(rank, report);
@@ -101,6 +101,19 @@ void DecisionLoop::TakeFigures(Member& member, const v1::StepReport& report) {
   UpdateTimes();
 }
 
+bool DecisionLoop::SetServiceTimes(const std::vector<Member*>& ranks, bool serving) {
+  std::vector<double> told, present;
+  std::vector<core::WorkerCost> costs;
+  for (const Member* member : ranks) {
+    told.push_back(member->hello.service_s());
+    present.push_back(member->figures.service_time);
+    costs.push_back({member->figures.cost, serving ? scheduler_.Account(*member->rank).load_tokens : 0});
+  }
+  const std::vector<double> times = core::ServiceTimesOf(told, costs, present);
+  for (size_t g = 0; g < ranks.size(); ++g) ranks[g]->figures.service_time = times[g];
+  return times != present;
+}
+
 void DecisionLoop::UpdateTimes() {
   if (!options_.worker_speeds || !group_.serving()) return;
   const std::vector<Member*>& ranks = group_.ranks();
@@ -110,6 +123,10 @@ void DecisionLoop::UpdateTimes() {
     const auto load = std::max<int64_t>(0, scheduler_.Account(*member->rank).load_tokens);
     costs.push_back({member->figures.cost, load});
     present.push_back(member->figures.time);
+  }
+  if (!options_.coupled && SetServiceTimes(ranks, true)) {
+    for (size_t g = 0; g < ranks.size(); ++g)
+      scheduler_.SetServiceTime(static_cast<core::WorkerIndex>(g), ranks[g]->figures.service_time);
   }
   const std::vector<core::WorkerTime> times = core::TimesOf(costs, present);
   for (size_t g = 0; g < ranks.size(); ++g) {

@@ -43,7 +43,11 @@ ClusterOptions FourServers() {
   ClusterOptions options;
   options.worker_processes = 4;
   options.ranks = 1;
-  options.router_flags = {"--chain_servers=4", "--chain_slots=8", "--chain_sequence_tokens=512",
+  // Who hosts what is to follow from memory alone.
+  options.router_flags = {"--chain_servers=4",
+                          "--chain_slots=8",
+                          "--chain_sequence_tokens=512",
+                          "--worker_speeds=off",
                           absl::StrCat("--step_timeout=", 5 * kSlowdown, "s"),
                           absl::StrCat("--form_timeout=", 5 * kSlowdown, "s")};
   options.worker_flags = {"--engine=cpu", absl::StrCat("--model=", Model()), "--step_tokens=48",
@@ -187,6 +191,79 @@ TEST(Chain, AChainGoesOnWithoutItsRouterAndIsTakenOverByTheNext) {
   }
   EXPECT_EQ(cluster.State().requests().replayed(), 0u);
   EXPECT_THAT(cluster.router().Stderr(), HasSubstr("taken over, 4 servers"));
+}
+
+// Two chains of two servers, with room for two requests each: server0 and server1, server2 and server3.
+ClusterOptions TwoChains() {
+  ClusterOptions options = FourServers();
+  options.ranks = 2;
+  options.router_flags = {"--chain_servers=4", "--chain_slots=2", "--chain_sequence_tokens=512",
+                          "--worker_speeds=off", absl::StrCat("--step_timeout=", 60 * kSlowdown, "s")};
+  for (auto& flags : options.more_flags) flags[0] = "--memory_limit_mb=4.2";
+  return options;
+}
+
+int64_t Ranks(const v1::ClusterState& state, uint32_t requests) {
+  return std::count_if(state.workers().begin(), state.workers().end(), [&](const v1::WorkerState& worker) {
+    return worker.phase() == v1::WORKER_PHASE_SERVING &&
+           worker.active_requests() + worker.inflight_requests() == requests;
+  });
+}
+
+TEST(Chain, OneOfTwoChainsEndsAndTheOtherGoesOn) {
+  constexpr int kTokens = 60;
+  const auto requests = Requests(4, kTokens);
+  const auto alone = TokensAlone(Model(), requests);
+  Cluster cluster(TwoChains());
+  ASSERT_TRUE(cluster.ok());
+  EXPECT_THAT(cluster.router().Stderr(), HasSubstr("server0[0,6) server1[6,12)"));
+  EXPECT_THAT(cluster.router().Stderr(), HasSubstr("server2[0,6) server3[6,12)"));
+  EXPECT_TRUE(cluster.State().uncoupled());
+  EXPECT_EQ(cluster.State().policy().name(), "jffc");
+  // While the ends of both chains stand still, the fastest free one is taken twice and then the other.
+  cluster.workers()[1].Signal(SIGSTOP);
+  cluster.workers()[3].Signal(SIGSTOP);
+  TokenClients clients(cluster, requests);
+  ASSERT_TRUE(
+      cluster.WaitFor("two requests on each", [](const auto& state) { return Ranks(state, 2) == 2; }));
+  // The first chain's two requests run to their ends: no step waits for the chain that stands still.
+  cluster.workers()[1].Signal(SIGCONT);
+  clients.AwaitTokens(2 * kTokens);
+  ASSERT_TRUE(cluster.WaitFor("one chain without work", [](const auto& state) {
+    return Ranks(state, 0) == 1 && Ranks(state, 2) == 1;
+  }));
+  EXPECT_EQ(cluster.State().requests().replayed(), 0u);
+  cluster.workers()[3].Signal(SIGKILL);
+  clients.ExpectTokens(alone);
+  const v1::RequestTotals totals = cluster.State().requests();
+  EXPECT_EQ(totals.replayed(), 2u) << "those of the lost chain, and no others";
+  EXPECT_EQ(totals.tokens_lost() + totals.tokens_duplicated(), 0u);
+  // A server that comes in its place makes the second chain whole again.
+  cluster.StartWorker(3);
+  ASSERT_TRUE(cluster.WaitFor("two chains", [](const auto& state) { return Ranks(state, 0) == 2; }));
+}
+
+TEST(Chain, ServersAreMeasuredAndThePlannerReadsThem) {
+  const auto requests = Requests(3, 10);
+  const auto alone = TokensAlone(Model(), requests);
+  const std::string folder = absl::StrCat(TestDirectory(), "/measured");
+  ClusterOptions options = FourServers();
+  options.router_flags.push_back("--worker_speeds=auto");
+  options.router_flags.push_back("--chain_job=16:10");
+  options.router_flags.push_back(absl::StrCat("--chain_plan=", folder));
+  Cluster cluster(options);
+  ASSERT_TRUE(cluster.ok());
+  TokenClients(cluster, requests).ExpectTokens(alone);
+  const v1::ClusterState state = cluster.State();
+  const v1::WorkerState* const worker = Serving(state);
+  ASSERT_NE(worker, nullptr);
+  EXPECT_GT(worker->service_s(), 0);
+  const RunResult plan =
+      RunProgram("bfio_plan", {absl::StrCat("--pool=", folder, "/pool.json"),
+                               absl::StrCat("--model=", folder, "/model.json"), "--demand=0.001", "--json"});
+  EXPECT_EQ(plan.code, 0) << plan.err;
+  for (const char* server : {"server0", "server1", "server2", "server3"})
+    EXPECT_THAT(plan.out, HasSubstr(server));
 }
 
 }  // namespace

@@ -113,7 +113,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Subject{"throttled"}, Subject{"vllm"}, Subject{"trtllm"}, Subject{"br0"},
                       Subject{"br_h"}, Subject{"br_h", "square", 3}, Subject{"bf_io", "square"},
                       Subject{"bf_io", "paper"}, Subject{"bf_io", "square", 3}, Subject{"bf_io", "paper", 3},
-                      Subject{"bf_io", "refill", 3}, Subject{"bf_io_auto", "auto", 3}),
+                      Subject{"bf_io", "refill", 3}, Subject{"bf_io_auto", "auto", 3}, Subject{"jffc"},
+                      Subject{"sa_jsq"}, Subject{"jiq"}),
     [](const auto& param) {
       return absl::StrCat(param.param.policy, "_", param.param.objective, "_", param.param.horizon);
     });

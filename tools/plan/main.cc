@@ -29,7 +29,10 @@ ABSL_FLAG(std::string, demand, "0.2", "jobs per second; a list A,B,C or a range 
 ABSL_FLAG(double, target_load, 0.7, "share of the composed rate that the demand may take, above 0 up to 1");
 ABSL_FLAG(std::string, tune, "lower", "c by the least lower bound, upper bound or surrogate of the response");
 ABSL_FLAG(int64_t, reserve, 0, "c, jobs that every hosted block has cache for; 0: tuned");
-ABSL_FLAG(bool, use_all, false, "place blocks on every server, also where fewer would carry the demand");
+ABSL_FLAG(
+    bool, use_all, true,
+    "place blocks on every server, also where fewer would carry the demand; false: GBP-CR as printed, which "
+    "stops at the first chains that do");
 ABSL_FLAG(double, input_tokens, 2000, "prompt of a mean job");
 ABSL_FLAG(double, output_tokens, 20, "answer of a mean job");
 ABSL_FLAG(double, context_tokens, 2048, "tokens that a job's cache is set aside for; config.json only");

@@ -28,6 +28,7 @@ void Fill(const Hello& hello, v1::WorkerMessage& out) {
   AddActive(hello.active, to->mutable_active());
   to->set_version(hello.version);
   to->set_router_instance(hello.router_instance);
+  to->set_service_s(hello.service_s);
 }
 
 v1::FinishReason ReasonOf(FinishCause cause) {

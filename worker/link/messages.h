@@ -64,6 +64,7 @@ struct Hello {
   std::vector<ResidentSequence> active;
   std::string version;
   uint64_t router_instance = 0;
+  double service_s = 0;
 };
 
 struct HeldRequest {

@@ -60,6 +60,7 @@ absl::Status StepLoop::Greet(uint64_t stream) {
   hello.active = engine_->resident();
   hello.version = options_.version;
   hello.router_instance = router_instance_;
+  hello.service_s = options_.service_s;
   link_.Send(stream, std::move(hello));
   return absl::OkStatus();
 }

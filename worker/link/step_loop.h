@@ -50,6 +50,8 @@ struct StepLoopOptions {
   int64_t resume_buffer_bytes = 0;
   // Is told what happens; borrowed, may be null.
   RankRecorder* recorder = nullptr;
+  // What a mean request is expected to take here, for the router; 0: not known.
+  double service_s = 0;
 };
 
 class StepLoop {

@@ -77,6 +77,8 @@ struct RankPlace {
   std::shared_ptr<grpc::Channel> channel;
   // May be null.
   StepLog* log = nullptr;
+  // Of a mean request, where it is known; a chain's.
+  double service_s = 0;
 };
 
 absl::StatusOr<std::unique_ptr<Rank>> MakeRank(const WorkerOptions& options, std::unique_ptr<Engine> engine,
@@ -98,6 +100,7 @@ absl::StatusOr<std::unique_ptr<Rank>> MakeRank(const WorkerOptions& options, std
   loop.energy = energy.get();
   loop.resume_buffer_bytes = options.resume_buffer_bytes;
   loop.recorder = recorder;
+  loop.service_s = place.service_s;
   return std::make_unique<Rank>(std::move(loop), std::move(link), std::move(engine), *std::move(endpoint),
                                 place.channel, std::move(energy));
 }
@@ -113,9 +116,10 @@ std::vector<const RankRecorder*> Readers(const std::vector<std::unique_ptr<RankR
 absl::Status RunChains(const WorkerOptions& options, RankPlace place) {
   place.recorder->OnStarted();
   return RunPipelineWorker(options, place.channel,
-                           [&options, place](uint64_t chain, std::unique_ptr<Engine> engine) {
+                           [&options, place](const v1::ChainStage& stage, std::unique_ptr<Engine> engine) {
                              RankPlace head = place;
-                             head.id = absl::StrCat(options.worker_id, "#", chain);
+                             head.id = absl::StrCat(options.worker_id, "#", stage.chain());
+                             head.service_s = stage.service_s();
                              head.recorder->OnLimits(engine->limits());
                              return MakeRank(options, std::move(engine), head);
                            });

@@ -89,8 +89,9 @@ BlockRanges PetalsPlacement(absl::Span<const ChainServer> servers, const ChainSe
   BlockRanges placement(servers.size());
   std::vector<double> announced(service.blocks, 0);
   for (const int32_t j : order) {
-    const auto count = static_cast<int32_t>(std::min<int64_t>(
+    auto count = static_cast<int32_t>(std::min<int64_t>(
         WholeUnits(servers[j].memory - options.kept_memory, options.block_memory), service.blocks));
+    if (options.throughput[j].most_blocks > 0) count = std::min(count, options.throughput[j].most_blocks);
     if (count == 0) continue;
     int32_t best = 0;
     double least = 0;

@@ -18,6 +18,8 @@ namespace bfio::core {
 struct PetalsThroughput {
   double forward = 0;  // of one block
   double network = 0;
+  // Blocks that it hosts at most, whatever its memory; 0: no bound.
+  int32_t most_blocks = 0;
 };
 
 struct PetalsOptions {

@@ -25,6 +25,8 @@ struct WorkerSpec {
   // Local time of its steps against an ordinary worker's (model/snapshot.h, WorkerView); Scheduler::SetTime.
   double time_per_token = 1;
   double time_offset = 0;
+  // What a mean request takes here from first step to last, in any unit that all workers share.
+  double service_time = 1;
 };
 
 // A request that a worker says it holds.
@@ -80,7 +82,11 @@ struct Drop {
 };
 
 struct Plan {
+  // Where workers are not coupled: the step of the clock that the plan was made at.
   int64_t apply_step = 0;
+  // Where workers are not coupled, by worker: the step, as it counts them, that its part is for; 0: it has
+  // none. Empty where they are.
+  std::vector<int64_t> apply_steps;
   std::vector<Placement> placements;
   std::vector<Drop> drops;
   // The policy's search was ended by PolicyOptions::stop: the same events need not give this plan again.

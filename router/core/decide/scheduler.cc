@@ -106,6 +106,7 @@ std::vector<RequestId> Scheduler::OpenEpoch(std::vector<EpochMember> members) {
   decided_step_ = 0;
   planned_step_ = reported_step_ = 0;
   arrived_ = 0;
+  reports_ = 0;
   open_ = !workers_.empty();
   return displaced;
 }
@@ -143,6 +144,10 @@ void Scheduler::SetTime(WorkerIndex worker, double time_per_token, double time_o
   workers_[worker].spec.time_offset = time_offset;
 }
 
+void Scheduler::SetServiceTime(WorkerIndex worker, double service_time) {
+  if (worker >= 0 && worker < num_workers()) workers_[worker].spec.service_time = service_time;
+}
+
 // --- views ---
 
 Scheduler::WorkerAccount Scheduler::Account(WorkerIndex index) const {
@@ -154,6 +159,7 @@ Scheduler::WorkerAccount Scheduler::Account(WorkerIndex index) const {
   account.load_tokens = w.base + w.active * (w.last_step + 1);
   account.reserved_kv_tokens = w.reserved_kv;
   account.last_step = w.last_step;
+  account.idle = w.idle && (options_.coupled ? planned_step_ : w.planned_step) <= w.last_step;
   return account;
 }
 
@@ -164,7 +170,7 @@ std::optional<WorkerIndex> Scheduler::WorkerOf(RequestId id) const {
 }
 
 bool Scheduler::Parked() const {
-  return GroupIdle() && TargetStep(false) > planned_step_;
+  return GroupIdle() && (!options_.coupled || TargetStep(false) > planned_step_);
 }
 
 }  // namespace bfio::core

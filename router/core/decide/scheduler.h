@@ -18,6 +18,11 @@
 //   lockstep    a plan for step k+1 follows the reports of step k
 //   pipelined   a plan for step k+2 follows the reports of step k; for k+1 when the group is idle
 // An idle group with nothing to place gets no plan: it is parked until a request arrives.
+//
+// Workers that share no barrier (SchedulerOptions::coupled false) are each in a group of their own: every one
+// counts its own steps and is idle by itself. Whoever arrives is decided upon at once; a worker gets a plan
+// when there is something for it, for the first of its steps that no plan has been made for. The clock that
+// ages are counted in ticks when as many reports have come as there are workers.
 #ifndef BFIO_ROUTER_CORE_DECIDE_SCHEDULER_H_
 #define BFIO_ROUTER_CORE_DECIDE_SCHEDULER_H_
 
@@ -46,6 +51,9 @@ namespace bfio::core {
 
 struct SchedulerOptions {
   PlanMode plan_mode = PlanMode::kLockstep;
+  // Workers meet in a barrier and step together; false: each steps by itself, and plan_mode and
+  // report_delay_steps mean nothing.
+  bool coupled = true;
   // Bound of the waiting pool, in requests.
   int64_t max_waiting = 4096;
   // How many requests from the front of the pool a policy may see, if that is more than the free slots;
@@ -63,6 +71,9 @@ struct SchedulerOptions {
 
 class Scheduler {
  public:
+  // A worker that is not coupled and has plans for so many steps to come takes nobody until it reports.
+  static constexpr int64_t kMostPlansAhead = 16;
+
   // Without a lookahead nothing is predicted.
   Scheduler(const SchedulerOptions& options, std::unique_ptr<Policy> policy,
             std::unique_ptr<Lookahead> lookahead = nullptr);
@@ -104,6 +115,8 @@ class Scheduler {
   // From the next plan on its steps are reckoned to take time_offset + time_per_token * load.
   // REQUIRES: both finite, time_per_token > 0.
   void SetTime(WorkerIndex worker, double time_per_token, double time_offset);
+  // From the next plan on a mean request is reckoned to take so long there. REQUIRES: finite, above 0.
+  void SetServiceTime(WorkerIndex worker, double service_time);
 
   // --- steps ---
 
@@ -133,6 +146,8 @@ class Scheduler {
     int64_t load_tokens = 0;
     int64_t reserved_kv_tokens = 0;
     int64_t last_step = 0;
+    // It waits for a plan, and none is on its way.
+    bool idle = false;
   };
   WorkerAccount Account(WorkerIndex worker) const;
   int32_t num_workers() const { return static_cast<int32_t>(workers_.size()); }
@@ -140,12 +155,12 @@ class Scheduler {
   // Requests placed on workers, in flight included.
   int64_t placed() const { return static_cast<int64_t>(placed_.size()); }
   // The step that a request enqueued now counts from; never less than before.
-  int64_t NextStep() const { return ClockAt(planned_step_ + 1); }
+  int64_t NextStep() const { return ClockAt((options_.coupled ? planned_step_ : reported_step_) + 1); }
   // It waits or is placed.
   bool Knows(RequestId id) const { return pool_.Contains(id) || placed_.contains(id); }
   // The worker a placed request is on.
   std::optional<WorkerIndex> WorkerOf(RequestId id) const;
-  // The latest step that every rank has reported.
+  // The latest step that every rank has reported; where they are not coupled, what the clock says.
   int64_t reported_step() const { return reported_step_; }
   // Some rank has reported a step that others have not.
   bool ReportsMissing() const { return arrived_ > 0; }
@@ -198,6 +213,8 @@ class Scheduler {
     int64_t drift = 0;
     int64_t reserved_kv = 0;
     int64_t last_step = 0;
+    // Not coupled: the last of its steps that a plan was made for.
+    int64_t planned_step = 0;
     // The last report said that the group is idle.
     bool idle = true;
     // Placements among `inflight`, and the sum of (prefill - apply_step) over them.
@@ -218,6 +235,14 @@ class Scheduler {
   // True when the reports of reported_step() say that the workers wait for a plan.
   bool GroupIdle() const;
   int64_t TargetStep(bool force) const;
+  // Not coupled: the step of this worker that a plan made now is for. Coupled: `step`.
+  int64_t TargetOf(const Worker& worker, int64_t step) const;
+  std::optional<Plan> PlanUncoupled();
+  // It waits for a plan to go on with what it holds, or with a plan that came after it had stopped.
+  static bool HeldUp(const Worker& worker) {
+    return worker.idle && worker.planned_step <= worker.last_step &&
+           (worker.active > 0 || !worker.inflight.empty());
+  }
   bool HasDrops() const;
   // Step `step` of this epoch on the clock that waiting ages are counted in.
   int64_t ClockAt(int64_t step) const { return epoch_base_ + step; }
@@ -229,8 +254,11 @@ class Scheduler {
   void TakePreempted(WorkerIndex index, const StepReport& report);
   void TakeDrift(WorkerIndex index, int64_t step, int64_t tokens);
   void AdvanceReportedStep();
+  void CountReport();
   void TakeHints(WorkerIndex index, const StepReport& report);
   void BuildViews(int64_t step);
+  // Asks the policy about what waits, into `assignments_`. True: its search was ended early.
+  bool AskPolicy(int64_t step, Plan& plan);
   // What admission says of the views and the window, for a plan for this step.
   KvOutlook LookAtKv(int64_t step);
   // What of the pool a policy sees: never fewer requests than there are free slots, or slots would stay
@@ -266,7 +294,7 @@ class Scheduler {
   bool curves_set_ = false;
   bool open_ = false;
   int64_t reported_step_ = 0;
-  // Largest apply_step sent out in this epoch.
+  // Largest apply_step sent out in this epoch; where workers are not coupled, each has its own.
   int64_t planned_step_ = 0;
   // Ranks that have reported step reported_step_ + 1.
   int32_t arrived_ = 0;
@@ -274,6 +302,8 @@ class Scheduler {
   int64_t free_slots_ = 0;
   // Steps of earlier epochs.
   int64_t epoch_base_ = 0;
+  // Of this epoch, where workers are not coupled.
+  int64_t reports_ = 0;
   // The last step of this epoch that the policy was asked about.
   int64_t decided_step_ = 0;
   // The request that holds a worker.

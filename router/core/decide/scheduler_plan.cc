@@ -8,8 +8,15 @@ namespace bfio::core {
 // --- decisions ---
 
 bool Scheduler::GroupIdle() const {
-  return open_ && std::all_of(workers_.begin(), workers_.end(),
-                              [&](const Worker& w) { return w.idle && w.last_step == reported_step_; });
+  return open_ && std::all_of(workers_.begin(), workers_.end(), [&](const Worker& w) {
+           return w.idle &&
+                  (options_.coupled ? w.last_step == reported_step_ : w.planned_step <= w.last_step);
+         });
+}
+
+int64_t Scheduler::TargetOf(const Worker& worker, int64_t step) const {
+  if (options_.coupled) return step;
+  return std::max(worker.last_step + (worker.idle ? 1 : 2), worker.planned_step + 1);
 }
 
 int64_t Scheduler::TargetStep(bool force) const {
@@ -23,6 +30,7 @@ bool Scheduler::HasDrops() const {
 
 std::optional<Plan> Scheduler::MakePlan(bool force) {
   if (!open_) return std::nullopt;
+  if (!options_.coupled) return PlanUncoupled();
   const int64_t target = TargetStep(force);
   if (target <= planned_step_) return std::nullopt;
   const bool idle = GroupIdle();
@@ -32,27 +40,7 @@ std::optional<Plan> Scheduler::MakePlan(bool force) {
 
   Plan plan;
   plan.apply_step = target;
-  bool stopped_early = false;
-  assignments_.clear();
-  if (!pool_.empty()) BuildViews(target);
-  if (holder_) ServeHolder(target, plan);
-  if (!pool_.empty()) {
-    FillTenantExcess();
-    Snapshot snapshot;
-    snapshot.step = ClockAt(target);
-    snapshot.workers = views_;
-    snapshot.waiting = Window();
-    snapshot.pool_size = pool_.size();
-    snapshot.outlook = BuildOutlook(target);
-    snapshot.hold_after_steps = options_.hold_after_steps;
-    if (gate_.active()) snapshot.kv = LookAtKv(target);
-    if (gate_.active() && !holder_) holder_ = FindHolder(snapshot);
-    decided_step_ = target;
-    ++totals_.policy_calls;
-    policy_->Decide(snapshot, assignments_);
-    stopped_early = policy_->stopped_early();
-    DiscardViolations(snapshot.kv);
-  }
+  const bool stopped_early = AskPolicy(target, plan);
   // Waiting requests that fit nowhere must not make an idle group spin through empty steps.
   if (idle && assignments_.empty() && placed_.empty() && !HasDrops()) return std::nullopt;
 
@@ -64,6 +52,53 @@ std::optional<Plan> Scheduler::MakePlan(bool force) {
   return plan;
 }
 
+std::optional<Plan> Scheduler::PlanUncoupled() {
+  Plan plan;
+  plan.apply_step = reported_step_ + 1;
+  plan.stopped_early = AskPolicy(plan.apply_step, plan);
+  PlaceAll(plan.apply_step, plan);
+  plan.apply_steps.assign(workers_.size(), 0);
+  for (const Placement& placement : plan.placements) plan.apply_steps[placement.worker] = 1;
+  bool any = false;
+  for (size_t g = 0; g < workers_.size(); ++g) {
+    const bool due = plan.apply_steps[g] > 0 || !workers_[g].drops.empty() || HeldUp(workers_[g]);
+    plan.apply_steps[g] = due ? TargetOf(workers_[g], 0) : 0;
+    any |= due;
+  }
+  if (!any) return std::nullopt;
+  SendDrops(plan.apply_step, plan);
+  for (size_t g = 0; g < workers_.size(); ++g) {
+    workers_[g].planned_step = std::max(workers_[g].planned_step, plan.apply_steps[g]);
+  }
+  ++totals_.plans;
+  return plan;
+}
+
+bool Scheduler::AskPolicy(int64_t step, Plan& plan) {
+  assignments_.clear();
+  if (pool_.empty()) return false;
+  BuildViews(step);
+  if (holder_) ServeHolder(step, plan);
+  if (pool_.empty()) return false;
+  // Coupled workers are decided upon once a step; here it is at every event.
+  if (!options_.coupled && free_slots_ == 0) return false;
+  FillTenantExcess();
+  Snapshot snapshot;
+  snapshot.step = ClockAt(step);
+  snapshot.workers = views_;
+  snapshot.waiting = Window();
+  snapshot.pool_size = pool_.size();
+  snapshot.outlook = BuildOutlook(step);
+  snapshot.hold_after_steps = options_.hold_after_steps;
+  if (gate_.active()) snapshot.kv = LookAtKv(step);
+  if (gate_.active() && !holder_) holder_ = FindHolder(snapshot);
+  decided_step_ = step;
+  ++totals_.policy_calls;
+  policy_->Decide(snapshot, assignments_);
+  DiscardViolations(snapshot.kv);
+  return policy_->stopped_early();
+}
+
 void Scheduler::BuildViews(int64_t step) {
   views_.resize(workers_.size());
   free_slots_ = 0;
@@ -71,8 +106,10 @@ void Scheduler::BuildViews(int64_t step) {
     const Worker& w = workers_[g];
     WorkerView& view = views_[g];
     view.active = w.active + w.inflight_placements;
-    view.load_tokens = std::max<int64_t>(0, w.base + w.inflight_base + view.active * step);
-    view.free_slots = w.spec.accepts_new ? std::max(0, w.spec.slots - view.active) : 0;
+    const int64_t target = TargetOf(w, step);
+    view.load_tokens = std::max<int64_t>(0, w.base + w.inflight_base + view.active * target);
+    const bool takes = w.spec.accepts_new && (options_.coupled || target - w.last_step <= kMostPlansAhead);
+    view.free_slots = takes ? std::max(0, w.spec.slots - view.active) : 0;
     free_slots_ += view.free_slots;
     view.free_kv_tokens = w.spec.kv_tokens - w.reserved_kv;
     if (!gate_.active()) view.free_kv_tokens = std::max<int64_t>(0, view.free_kv_tokens);
@@ -80,6 +117,7 @@ void Scheduler::BuildViews(int64_t step) {
     view.accepts_new = w.spec.accepts_new;
     view.time_per_token = w.spec.time_per_token;
     view.time_offset = w.spec.time_offset;
+    view.service_time = w.spec.service_time;
   }
 }
 
@@ -138,7 +176,7 @@ KvOutlook Scheduler::LookAtKv(int64_t step) {
   for (WorkerIndex g = 0; g < num_workers(); ++g) {
     const Worker& w = workers_[g];
     kv_workers_.push_back({residents_.Of(g),
-                           {w.last_step, step},
+                           {w.last_step, TargetOf(w, step)},
                            w.spec.kv_tokens,
                            views_[g].load_tokens,
                            w.drift,
@@ -176,7 +214,7 @@ Outlook Scheduler::BuildOutlook(int64_t step) {
     const double load = static_cast<double>(views_[g].load_tokens),
                  known = load - static_cast<double>(w.drift);
     const double scale = w.drift == 0 || known <= 0 ? 1 : load / known;
-    outlook_.AddWorker(*lookahead_, g, residents_.Of(g), {w.last_step, step}, scale);
+    outlook_.AddWorker(*lookahead_, g, residents_.Of(g), {w.last_step, TargetOf(w, step)}, scale);
   }
   outlook_.AddWaiting(*lookahead_, Window());
   return outlook_.View();
@@ -209,19 +247,21 @@ void Scheduler::DiscardViolations(const KvOutlook& kv_outlook) {
 void Scheduler::Place(const Assignment& assignment, int64_t step, Plan& plan) {
   const WaitingView& waiting = pool_.views()[static_cast<size_t>(assignment.waiting_index)];
   Worker& worker = workers_[assignment.worker];
+  const int64_t first_step = TargetOf(worker, step);
   Placed& placed = placed_[waiting.id];
   placed.spec = pool_.Spec(waiting.id);
   placed.worker = assignment.worker;
   placed.where = Where::kInflight;
-  placed.first_step = step;
+  placed.first_step = first_step;
   placed.enqueued_step = waiting.enqueued_step;
-  placed.index = residents_.Add(assignment.worker, placed.spec, step, true, placed.spec.generated_tokens);
+  placed.index =
+      residents_.Add(assignment.worker, placed.spec, first_step, true, placed.spec.generated_tokens);
   // A prompt that is computed again because a worker was lost is not the tenant's to pay.
   if (placed.spec.generated_tokens == 0)
     service_.ChargePrompt(placed.spec.tenant, placed.spec.prefill_tokens);
-  worker.inflight.push_back({step, waiting.id, false});
+  worker.inflight.push_back({first_step, waiting.id, false});
   ++worker.inflight_placements;
-  worker.inflight_base += waiting.prefill_tokens - step;
+  worker.inflight_base += waiting.prefill_tokens - first_step;
   worker.reserved_kv += waiting.kv_reserve_tokens;
   plan.placements.push_back({waiting.id, assignment.worker, ClockAt(step) - waiting.enqueued_step});
 }
@@ -230,7 +270,7 @@ void Scheduler::SendDrops(int64_t step, Plan& plan) {
   for (size_t g = 0; g < workers_.size(); ++g) {
     for (const RequestId id : workers_[g].drops) {
       plan.drops.push_back({id, static_cast<WorkerIndex>(g)});
-      workers_[g].inflight.push_back({step, id, true});
+      workers_[g].inflight.push_back({TargetOf(workers_[g], step), id, true});
     }
     workers_[g].drops.clear();
   }

@@ -18,10 +18,11 @@ absl::Status Scheduler::OnReport(WorkerIndex index, const StepReport& report) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank ", index, " reports step ", report.step, " after step ", worker.last_step));
   }
-  if (report.applied_plan < 0 || report.applied_plan > planned_step_ || report.load_tokens < 0) {
+  const int64_t planned = options_.coupled ? planned_step_ : worker.planned_step;
+  if (report.applied_plan < 0 || report.applied_plan > planned || report.load_tokens < 0) {
     return absl::InvalidArgumentError(absl::StrCat("rank ", index, " reports applied_plan ",
-                                                   report.applied_plan, " (planned: ", planned_step_,
-                                                   "), load ", report.load_tokens));
+                                                   report.applied_plan, " (planned: ", planned, "), load ",
+                                                   report.load_tokens));
   }
   Acknowledge(index, report);
   for (const RequestId id : report.rejected) {
@@ -49,7 +50,11 @@ absl::Status Scheduler::OnReport(WorkerIndex index, const StepReport& report) {
   if ((report.step + index) % Residents::kSettleSteps == 0) residents_.SettleAll(index, report.step);
   worker.last_step = report.step;
   worker.idle = report.group_idle;
-  if (report.step == reported_step_ + 1 && ++arrived_ == num_workers()) AdvanceReportedStep();
+  if (!options_.coupled) {
+    CountReport();
+  } else if (report.step == reported_step_ + 1 && ++arrived_ == num_workers()) {
+    AdvanceReportedStep();
+  }
   return absl::OkStatus();
 }
 
@@ -80,6 +85,12 @@ void Scheduler::TakeDrift(WorkerIndex index, int64_t step, int64_t tokens) {
   for (const Resident& resident : residents) {
     if (shares(resident)) placed_.at(resident.id).drift += share;
   }
+}
+
+void Scheduler::CountReport() {
+  if (++reports_ % num_workers() != 0) return;
+  ++reported_step_;
+  lookahead_->Advance();
 }
 
 void Scheduler::AdvanceReportedStep() {

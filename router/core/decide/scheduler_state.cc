@@ -15,6 +15,7 @@ SchedulerState Scheduler::Save() const {
     SchedulerState::Worker& to = state.workers.emplace_back();
     to.spec = from.spec;
     to.last_step = from.last_step;
+    to.planned_step = from.planned_step;
     to.idle = from.idle;
     to.drift = from.drift;
     to.drops = from.drops;
@@ -38,6 +39,7 @@ SchedulerState Scheduler::Save() const {
   state.reported_step = reported_step_;
   state.planned_step = planned_step_;
   state.decided_step = decided_step_;
+  state.reports = reports_;
   state.epoch_base = epoch_base_;
   state.holder = holder_;
   state.totals = totals_;
@@ -61,7 +63,7 @@ absl::Status Scheduler::Restore(const SchedulerState& state) {
     absl::Status status = RestoreWorker(static_cast<WorkerIndex>(g), state.workers[g]);
     if (!status.ok()) return status;
   }
-  if (least_step != state.reported_step) {
+  if (options_.coupled && least_step != state.reported_step) {
     return absl::InvalidArgumentError(
         absl::StrCat("the ranks have reported step ", least_step, ", not ", state.reported_step));
   }
@@ -69,9 +71,12 @@ absl::Status Scheduler::Restore(const SchedulerState& state) {
   reported_step_ = state.reported_step;
   planned_step_ = state.planned_step;
   decided_step_ = state.decided_step;
+  reports_ = state.reports;
   epoch_base_ = state.epoch_base;
-  arrived_ = static_cast<int32_t>(std::count_if(
-      workers_.begin(), workers_.end(), [&](const Worker& w) { return w.last_step > reported_step_; }));
+  if (options_.coupled) {
+    arrived_ = static_cast<int32_t>(std::count_if(
+        workers_.begin(), workers_.end(), [&](const Worker& w) { return w.last_step > reported_step_; }));
+  }
   holder_ = state.holder;
   totals_ = state.totals;
   return absl::OkStatus();
@@ -81,6 +86,7 @@ absl::Status Scheduler::RestoreWorker(WorkerIndex index, const SchedulerState::W
   Worker& worker = workers_[index];
   worker.spec = from.spec;
   worker.last_step = from.last_step;
+  worker.planned_step = from.planned_step;
   worker.idle = from.idle;
   worker.drift = worker.base = from.drift;
   worker.drops = from.drops;

@@ -60,6 +60,8 @@ struct SchedulerState {
   struct Worker {
     WorkerSpec spec;
     int64_t last_step = 0;
+    // The last of its steps that a plan was made for, where workers are not coupled.
+    int64_t planned_step = 0;
     // The last report said that the group is idle.
     bool idle = true;
     // Load that the reckoning does not account for, the residents' shares included.
@@ -81,6 +83,8 @@ struct SchedulerState {
   int64_t reported_step = 0;
   int64_t planned_step = 0;
   int64_t decided_step = 0;
+  // Of the epoch, where workers are not coupled.
+  int64_t reports = 0;
   // Steps of earlier epochs.
   int64_t epoch_base = 0;
   // Holds a worker, where admission looks ahead.

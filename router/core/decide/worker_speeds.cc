@@ -83,4 +83,22 @@ std::vector<WorkerTime> TimesOf(absl::Span<const WorkerCost> costs, absl::Span<c
   return std::move(wish.times);
 }
 
+std::vector<double> ServiceTimesOf(absl::Span<const double> told, absl::Span<const WorkerCost> costs,
+                                   absl::Span<const double> present) {
+  if (std::all_of(told.begin(), told.end(), [](double time) { return time > 0; }))
+    return {told.begin(), told.end()};
+  std::vector<double> times(costs.size(), 1.0);
+  if (!std::all_of(costs.begin(), costs.end(), IsKnown)) return times;
+  const double load = MeanLoad(costs);
+  for (size_t g = 0; g < costs.size(); ++g)
+    times[g] = costs[g].estimate->c->value + costs[g].estimate->tl->value * load;
+  const double least = *std::min_element(times.begin(), times.end());
+  double change = 0;
+  for (size_t g = 0; g < times.size(); ++g) {
+    times[g] = std::min(times[g] / least, WorkerSpeeds::kMost);
+    change = std::max(change, std::abs(times[g] - present[g]) / present[g]);
+  }
+  return change < WorkerSpeeds::kStep ? std::vector<double>(present.begin(), present.end()) : times;
+}
+
 }  // namespace bfio::core

@@ -38,6 +38,12 @@ struct WorkerCost {
 // REQUIRES: as many of both.
 std::vector<WorkerTime> TimesOf(absl::Span<const WorkerCost> costs, absl::Span<const WorkerTime> present);
 
+// What a mean request takes on each worker, for dispatch to the fastest (WorkerSpec::service_time): as all
+// have been `told` (above 0); else, where all are known, what their steps take at the mean load against the
+// fastest's; else 1 for all. The same hysteresis against `present`. REQUIRES: as many of all.
+std::vector<double> ServiceTimesOf(absl::Span<const double> told, absl::Span<const WorkerCost> costs,
+                                   absl::Span<const double> present);
+
 // The judgement's constants: shares. Chosen so that a fit's own error, at most kKnown, stays some three
 // standard deviations away from a change; not tuned beyond that.
 struct WorkerSpeeds {

@@ -34,6 +34,9 @@ struct WorkerView {
   // load. Unequal GPUs are balanced by this, not by tokens.
   double time_per_token = 1;
   double time_offset = 0;
+  // What a mean request takes here from first step to last, in a unit that all workers share: of chains of
+  // servers, which differ in it.
+  double service_time = 1;
 };
 
 struct WaitingView {

@@ -29,6 +29,13 @@ TEST(PetalsPlacement, JoinsWhereLeastIsAnnounced) {
               ElementsAre(BlockRange{2, 2}, BlockRange{0, 2}, BlockRange{0, 2}));
 }
 
+TEST(PetalsPlacement, HostsNoMoreThanItsBound) {
+  const core::ChainService service = {4, 1, 0.1};
+  const std::vector<core::ChainServer> servers(2, {"", 9, 1, 1});
+  EXPECT_THAT(core::PetalsPlacement(servers, service, {1, 2, {{30, 100, 3}, {30, 100}}}, {0, 1}),
+              ElementsAre(BlockRange{0, 3}, BlockRange{0, 4}));
+}
+
 TEST(PlaceByBprr, CoversAllBlocksBeforeAnyTwice) {
   const core::ChainService service = {6, 1, 0.1};
   const std::vector<core::ChainServer> servers = {
@@ -56,6 +63,18 @@ TEST(ServeByRoutes, WaitsForCacheOnEveryServer) {
   EXPECT_NEAR((*served)[1].wait, 1.5, 1e-12);
   EXPECT_NEAR((*served)[2].wait, 3, 1e-12);
   EXPECT_NEAR((*served)[3].wait, 0, 1e-12);
+}
+
+TEST(ServeByRoutes, NobodyWaitsBehindAnotherForAServerThatIsStillFull) {
+  // Two servers host block 0, with cache for a job each, one hosts block 1, with cache for three.
+  const core::ChainService service = {2, 1, 0.5};
+  const std::vector<core::ChainServer> servers = {{"", 1.5, 0, 1}, {"", 2.5, 0, 1}, {"", 1.5, 0, 4}};
+  const RoutedSystem system = {servers, service, {{0, 1}, {1, 1}, {0, 1}}};
+  const RoutingRule rule = {.kind = RoutingRule::Kind::kWaitAware, .start_delay = 0};
+  const auto served = *ServeByRoutes(system, rule, std::vector<ChainJob>{{0, 1}, {0.1, 1}, {0.2, 1}});
+  EXPECT_NEAR(served[1].wait, 1.9, 1e-12) << "waiting for the quick one and then 1 is quicker than 4";
+  EXPECT_EQ(served[2].chain, 2);
+  EXPECT_NEAR(served[2].wait, 0, 1e-12) << "the second waits for the first server, not for the middle one";
 }
 
 TEST(ServeByRoutes, WaitAwareTakesTheSlowServerWhenItIsQuicker) {

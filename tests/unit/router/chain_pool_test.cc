@@ -1,6 +1,7 @@
 // The pool of servers: who hosts what, and what becomes of a chain when one of its servers is lost.
 #include "router/service/chain_pool.h"
 
+#include <cmath>
 #include <map>
 #include <set>
 #include <utility>
@@ -9,6 +10,9 @@
 #include "common/base/rng.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "router/service/arrival_rate.h"
+#include "router/service/pool_files.h"
 
 namespace bfio::router {
 namespace {
@@ -97,6 +101,80 @@ TEST(PlanChainsTest, ChainsKeepToTheModelAndToEveryServersMemory) {
   EXPECT_GT(made, 100);
 }
 
+// --- what servers have measured ---
+
+TEST(ServerTimesTest, AreThoseOfAMeanRequest) {
+  // 10 output tokens: 10 steps; 100 input tokens: 100 further rows.
+  const std::vector<ServerFigures> servers = {
+      {0.001, 0.0001, {0.02, 0.08}}, {0.0011, 0.0001, {0.02}}, {0.01, 0.002, {}}};
+  const auto times = TimesOf(servers, {100, 10});
+  ASSERT_TRUE(times.has_value());
+  EXPECT_DOUBLE_EQ((*times)[1].compute, 0.021);
+  EXPECT_DOUBLE_EQ((*times)[0].compute, 0.021) << "5 % less is the median";
+  EXPECT_DOUBLE_EQ((*times)[2].compute, 0.3);
+  EXPECT_DOUBLE_EQ((*times)[0].communication, 10 * 0.05 / 2);
+  EXPECT_DOUBLE_EQ((*times)[1].communication, 10 * 0.02 / 2);
+  EXPECT_DOUBLE_EQ((*times)[2].communication, 10 * 0.035 / 2) << "the mean of the others";
+  std::vector<ServerFigures> one_silent = servers;
+  one_silent[0].block_step_s = 0;
+  EXPECT_FALSE(TimesOf(one_silent, {100, 10}).has_value());
+  EXPECT_FALSE(TimesOf({}, {100, 10}).has_value());
+}
+
+TEST(PlanChainsTest, MeasuredTimesPutTheFastAndNearFirst) {
+  const BlockSizes sizes = {6, 100, 10};
+  std::vector<PoolServer> servers = {{"a", 420}, {"b", 420}, {"c", 420}, {"d", 420}};
+  servers[0].times = servers[2].times = {1, 1};
+  servers[1].times = {9, 1};
+  servers[3].times = {1, 9};
+  const auto plan = PlanChains(servers, sizes, 4);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT(Text(plan->chains[0], servers), ::testing::ElementsAre("a0-3", "c3-6"));
+  EXPECT_DOUBLE_EQ(plan->chains[0].time, 8);
+}
+
+TEST(PlanChainsTest, DemandChoosesBetweenShortChainsAndManyRequests) {
+  // Room for one request at a time: a server holds the model alone. For 8: two are needed, and hold 8 each.
+  const BlockSizes sizes = {6, 100, 10};
+  std::vector<PoolServer> servers = {{"a", 660}, {"b", 660}};
+  for (PoolServer& server : servers) server.times = {1, 0.01};
+  const auto alone = PlanChains(servers, sizes, 8, 0.01);
+  ASSERT_TRUE(alone.ok()) << alone.status();
+  EXPECT_EQ(alone->chains.size(), 2u);
+  EXPECT_EQ(alone->chains[0].hops.size(), 1u);
+  const auto many = PlanChains(servers, sizes, 8, 1);
+  ASSERT_TRUE(many.ok());
+  EXPECT_EQ(many->chains[0].hops.size(), 2u) << "two at a time do not carry it";
+}
+
+TEST(PoolFilesTest, AreWhatThePlannerReads) {
+  std::vector<PoolServer> servers = {{"a\"b", 2'000'000'000}, {"c\xff", 1}};
+  servers[0].times = {0.25, 0.5};
+  const nlohmann::json pool = nlohmann::json::parse(PoolJson(servers));
+  EXPECT_EQ(pool["servers"][0]["name"], "a\"b");
+  EXPECT_DOUBLE_EQ(pool["servers"][0]["memory_gb"], 2);
+  EXPECT_DOUBLE_EQ(pool["servers"][0]["block_ms"], 250);
+  EXPECT_DOUBLE_EQ(pool["servers"][0]["communication_ms"], 500);
+  const nlohmann::json model = nlohmann::json::parse(ModelJson({12, 3'000'000'000, 500'000'000}));
+  EXPECT_EQ(model["blocks"], 12);
+  EXPECT_DOUBLE_EQ(model["block_gb"], 3);
+  EXPECT_DOUBLE_EQ(model["cache_gb"], 0.5);
+  EXPECT_TRUE(absl::IsUnavailable(WritePoolFiles("/dev/null/x", servers, {12, 1, 1})));
+}
+
+TEST(ArrivalRateTest, IsTheRateOfTheLastMinute) {
+  ArrivalRate rate;
+  absl::Time now = absl::UnixEpoch();
+  EXPECT_EQ(rate.PerSecond(now), 0);
+  for (int i = 0; i < 6000; ++i) rate.Add(now += absl::Milliseconds(100));
+  EXPECT_NEAR(rate.PerSecond(now), 10, 0.1);
+  EXPECT_NEAR(rate.PerSecond(now + absl::Minutes(1)), 10 / std::exp(1), 0.1);
+  ArrivalRate young;
+  now = absl::UnixEpoch();
+  for (int i = 0; i < 100; ++i) young.Add(now += absl::Milliseconds(100));
+  EXPECT_NEAR(young.PerSecond(now), 10, 1) << "after ten seconds";
+}
+
 // --- the life of chains ---
 
 constexpr uint64_t kFirst = 1000;
@@ -138,6 +216,12 @@ class ChainPoolTest : public ::testing::Test {
     pool_.OnTime(now_);
     std::vector<std::string> sent;
     for (const ChainPool::Outgoing& out : pool_.TakeOutgoing()) {
+      if (out.message.has_measure()) {
+        sent.push_back(absl::StrCat(out.to, ": measure"));
+        for (const auto& peer : out.message.measure().peers())
+          absl::StrAppend(&sent.back(), " ", peer.server_id(), "@", peer.pipeline_address());
+        continue;
+      }
       if (out.message.has_stage()) {
         const v1::ChainStage& stage = out.message.stage();
         sent.push_back(absl::StrCat(out.to, ": stage ", stage.chain(), " [", stage.first_block(), ",",
@@ -177,6 +261,52 @@ TEST_F(ChainPoolTest, ComposesOnceEnoughServersAreThereAndStartsWhenAllAreReady)
   pool_.OnGone(9, now_);
   ServeWithThree();
   EXPECT_TRUE(After(absl::Hours(10)).empty()) << "a chain that serves is left alone";
+}
+
+TEST_F(ChainPoolTest, ServersThatMeasureAreAskedForTheOthersAndWaitedFor) {
+  const auto join = [&](ChainPool::Session session, double step_s) {
+    v1::ServerMessage hello = Hello(absl::StrCat("s", session), 10 + 3 * 420);
+    hello.mutable_hello()->set_block_step_s(step_s);
+    EXPECT_TRUE(pool_.OnMessage(session, hello, now_).ok());
+  };
+  const auto tell = [&](ChainPool::Session session, std::map<std::string, double> peers) {
+    v1::ServerMessage message;
+    message.mutable_times();
+    for (const auto& [name, seconds] : peers) {
+      auto* peer = message.mutable_times()->add_peers();
+      peer->set_server_id(name);
+      peer->set_round_trip_s(seconds);
+    }
+    return pool_.OnMessage(session, message, now_);
+  };
+  join(1, 0.001);
+  join(2, 0.01);
+  join(3, 0.001);
+  EXPECT_THAT(After(absl::ZeroDuration()),
+              ::testing::ElementsAre("2: measure s1@s1:1", "3: measure s1@s1:1 s2@s2:1"));
+  EXPECT_TRUE(tell(2, {{"s1", 0.001}}).ok());
+  EXPECT_TRUE(After(absl::Seconds(2)).empty()) << "s3 still measures";
+  EXPECT_TRUE(absl::IsInvalidArgument(tell(3, {{"s1", -1}})));
+  EXPECT_TRUE(tell(3, {{"s1", 0.001}, {"s2", 0.001}, {"s9", 1}}).ok());
+  // The slow one is passed over, and the chain says what a mean request takes.
+  EXPECT_THAT(After(absl::Seconds(1)),
+              ::testing::ElementsAre("1: stage 1000 [0,3) x4 -> s3:1", "3: stage 1000 [3,6) x4 -> s1:1"));
+  const auto composed = pool_.TakeComposed();
+  ASSERT_TRUE(composed.has_value());
+  EXPECT_DOUBLE_EQ(composed->servers[0].times.compute, 128 * 0.001);
+  EXPECT_DOUBLE_EQ(composed->servers[0].times.communication, 128 * 0.001 / 2);
+  EXPECT_FALSE(pool_.TakeComposed().has_value()) << "once";
+}
+
+TEST_F(ChainPoolTest, AServerThatDoesNotAnswerIsNotWaitedForLong) {
+  for (const ChainPool::Session session : {1, 2}) {
+    v1::ServerMessage hello = Hello(absl::StrCat("s", session), 10 + 3 * 420);
+    hello.mutable_hello()->set_block_step_s(0.001);
+    EXPECT_TRUE(pool_.OnMessage(session, hello, now_).ok());
+  }
+  EXPECT_THAT(After(absl::Seconds(1)), ::testing::ElementsAre("2: measure s1@s1:1"));
+  EXPECT_LE(pool_.NextTimer(), now_ + absl::Seconds(2));
+  EXPECT_EQ(After(absl::Seconds(2)).size(), 2u);
 }
 
 TEST_F(ChainPoolTest, ALostServerEndsItsChainAloneAndTheOthersAreComposedAnew) {
@@ -274,7 +404,8 @@ TEST_F(ChainPoolTest, HostileMessagesEndTheirSenderAlone) {
            [](auto* h) { h->set_blocks(1 << 20); }, [](auto* h) { h->clear_block_bytes(); },
            [](auto* h) { h->set_ends_bytes(~uint64_t{0}); }, [](auto* h) { h->clear_kv_token_bytes(); },
            [](auto* h) { h->clear_page_tokens(); }, [](auto* h) { h->set_max_positions(1); },
-           [](auto* h) { h->clear_model(); }}) {
+           [](auto* h) { h->clear_model(); }, [](auto* h) { h->set_block_step_s(-1); },
+           [](auto* h) { h->set_block_row_s(std::nan("")); }}) {
     v1::ServerMessage hello = Hello("s8", 1000);
     spoil(hello.mutable_hello());
     EXPECT_TRUE(absl::IsInvalidArgument(pool_.OnMessage(8, hello, now_))) << hello.ShortDebugString();

@@ -62,6 +62,23 @@ TEST(StepRecorder, ARankThatLagsFarBehindDoesNotEndTheCount) {
   EXPECT_EQ(f.recorder.totals().steps(), 65u);
 }
 
+TEST(StepRecorder, WithoutABarrierEveryReportIsAStep) {
+  Fixture f;
+  f.recorder.OpenEpoch(1, 2, /*coupled=*/false);
+  f.recorder.OnReport(1, Report(1, 40, 2000, 0), f.now);
+  f.recorder.OnReport(0, Report(7, 100, 5000, 0), f.now);
+  ASSERT_EQ(f.seen.size(), 2u) << "no decision need follow";
+  EXPECT_EQ(f.seen[0]->rank(), 1u);
+  EXPECT_EQ(f.seen[1]->rank(), 0u);
+  EXPECT_EQ(f.seen[1]->step(), 7u);
+  EXPECT_EQ(f.seen[1]->load_tokens(0), 100u);
+  EXPECT_EQ(f.seen[1]->load_tokens(1), 40u) << "what it last said";
+  EXPECT_EQ(f.seen[1]->local_ns(1), 0u);
+  EXPECT_EQ(f.seen[1]->imbalance_tokens(), 0u);
+  EXPECT_EQ(f.recorder.totals().steps(), 2u);
+  EXPECT_EQ(f.recorder.straggler_steps(0) + f.recorder.straggler_steps(1), 0u);
+}
+
 TEST(StepRecorder, AFailedBarrierIsNoStep) {
   Fixture f;
   v1::StepReport failed = Report(1, 1, 1, 0);

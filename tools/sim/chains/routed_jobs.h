@@ -1,9 +1,11 @@
 // Jobs that are routed one by one over hosted blocks, as PETALS and BPRR do it.
 //
 // Purpose: the rivals of composed chains. Nobody has set cache aside: each job is given a chain of servers at
-// its arrival, and waits until every server on it has a cache slot for each block it processes there. A
-// server lets jobs in by arrival: none begins before one that came earlier. Deterministic. Times in seconds.
-// Threads: one at a time.
+// its arrival, and waits until every server on it has a cache slot for each block it processes there. When
+// cache is given back the jobs that wait are looked at by arrival, and each begins that fits: none waits
+// behind another that needs a server which is still full. What a rule believes of the wait at a server counts
+// what runs there and what waits there, one after the other. Deterministic. Times in seconds. Threads: one at
+// a time.
 #ifndef BFIO_TOOLS_SIM_CHAINS_ROUTED_JOBS_H_
 #define BFIO_TOOLS_SIM_CHAINS_ROUTED_JOBS_H_
 

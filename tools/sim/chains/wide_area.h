@@ -35,8 +35,10 @@ struct GpuKind {
   core::ServerSpeed speed;
   core::PetalsThroughput throughput;
 };
+// The slow one is a slice of a GPU, on which PETALS hosts four blocks at most.
+inline constexpr int32_t kPetalsSliceBlocks = 4;
 inline constexpr GpuKind kFastGpu = {40, {120, 1020}, {20829, 3020}};
-inline constexpr GpuKind kSlowGpu = {20, {80, 510}, {5515, 6276}};
+inline constexpr GpuKind kSlowGpu = {20, {80, 510}, {5515, 6276, kPetalsSliceBlocks}};
 
 // BLOOM-176B in NF4: 70 blocks; cache for 2,048 tokens; the Azure conversation's mean lengths as the paper
 // rounds them.

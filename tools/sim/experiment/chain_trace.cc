@@ -75,6 +75,8 @@ Case MakeCase(const Workload& workload, int64_t requests, double slowness, uint6
          core::CommunicationSeconds(kMeanJob, round_trip, kMessageOverhead),
          core::ComputeSeconds(kMeanJob, gpu.speed, {kLlamaGflop, kLlama.block_size}, kBlockOverhead)});
     made.pool.throughput.push_back(gpu.throughput);
+    // All of them are slices.
+    made.pool.throughput.back().most_blocks = kPetalsSliceBlocks;
     made.pool.round_trip.push_back(round_trip);
   }
   for (core::ChainServer& server : made.pool.servers) {

@@ -144,7 +144,11 @@ absl::Status SessionReplay::TakeEvent(const v1::DecisionRecord& record) {
     case v1::DecisionRecord::kWorkerTime: {
       const auto time = record::FromLog(record.worker_time());
       if (!time.ok()) return time.status();
-      scheduler_->SetTime(record.worker_time().rank(), time->time_per_token, time->time_offset);
+      if (record.worker_time().has_service_time()) {
+        scheduler_->SetServiceTime(record.worker_time().rank(), time->service_time);
+      } else {
+        scheduler_->SetTime(record.worker_time().rank(), time->time_per_token, time->time_offset);
+      }
       return absl::OkStatus();
     }
     case v1::DecisionRecord::kSetPolicy:

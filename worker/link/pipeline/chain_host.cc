@@ -117,7 +117,7 @@ absl::Status ChainHost::StartHead(Part& part) {
                                                           std::move(part.own_outlet), part.returns));
   if (!engine.ok()) return engine.status();
   const uint64_t chain = part.spec.chain();
-  auto rank = setup_.make_rank(chain, *std::move(engine));
+  auto rank = setup_.make_rank(part.spec, *std::move(engine));
   if (!rank.ok()) return rank.status();
   part.rank = *std::move(rank);
   part.rank->Start([this, chain](const absl::Status& status) {

@@ -27,6 +27,10 @@
 
 namespace bfio::worker {
 
+// The rank of a chain's head; what the stage says of the chain goes to the router with it.
+using MakeHead = std::function<absl::StatusOr<std::unique_ptr<Rank>>(const v1::ChainStage& stage,
+                                                                     std::unique_ptr<Engine>)>;
+
 class ChainHost {
  public:
   struct Setup {
@@ -39,7 +43,7 @@ class ChainHost {
     // For the streams to neighbours.
     std::shared_ptr<grpc::ChannelCredentials> credentials;
     // Makes the head's rank around its engine.
-    std::function<absl::StatusOr<std::unique_ptr<Rank>>(uint64_t chain, std::unique_ptr<Engine>)> make_rank;
+    MakeHead make_rank;
     // A part cannot go on; Drop is the owner's to call. Also when the head's rank has ended.
     std::function<void(uint64_t chain, const absl::Status& why)> on_broken;
   };

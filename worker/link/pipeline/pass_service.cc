@@ -124,4 +124,11 @@ grpc::ServerBidiReactor<v1::PassMessage, v1::PassReply>* PassService::Pass(
   return Reader::Create(this).get();
 }
 
+grpc::ServerUnaryReactor* PassService::Ping(grpc::CallbackServerContext* context, const v1::PingRequest*,
+                                            v1::PingReply*) {
+  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+  reactor->Finish(grpc::Status::OK);
+  return reactor;
+}
+
 }  // namespace bfio::worker

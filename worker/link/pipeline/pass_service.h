@@ -30,6 +30,8 @@ class PassService final : public v1::Pipeline::CallbackService {
 
   grpc::ServerBidiReactor<v1::PassMessage, v1::PassReply>* Pass(
       grpc::CallbackServerContext* context) override;
+  grpc::ServerUnaryReactor* Ping(grpc::CallbackServerContext* context, const v1::PingRequest* request,
+                                 v1::PingReply* reply) override;
 
  private:
   class Reader;

@@ -14,13 +14,17 @@
 #include "common/net/exposure.h"
 #include "grpcpp/grpcpp.h"
 #include "worker/link/pipeline/chain_host.h"
+#include "worker/link/pipeline/peer_pings.h"
 #include "worker/link/pipeline/pool_link.h"
+#include "worker/pipeline/block_trial.h"
 
 namespace bfio::worker {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(100);
 constexpr absl::Duration kPoolConnectSlice = absl::Milliseconds(500);
+// Spent on measuring a block before the pool is joined.
+constexpr absl::Duration kTrial = absl::Milliseconds(200);
 
 struct Broken {
   uint64_t chain;
@@ -29,7 +33,7 @@ struct Broken {
 struct Ended {
   absl::Status why;
 };
-using Event = std::variant<v1::PoolMessage, Broken, Ended>;
+using Event = std::variant<v1::PoolMessage, Broken, v1::PeerTimes, Ended>;
 
 // What has happened, for the one thread that acts. Bounded by what it is told of: a message or two per chain,
 // and the router's.
@@ -70,17 +74,20 @@ std::string SignatureOf(const WorkerOptions& options, const Model& model) {
 class Member {
  public:
   Member(const WorkerOptions& options, std::shared_ptr<const Model> model, std::string address,
-         PassService* service, std::shared_ptr<grpc::Channel> router,
-         std::function<absl::StatusOr<std::unique_ptr<Rank>>(uint64_t, std::unique_ptr<Engine>)> make_rank)
+         PassService* service, std::shared_ptr<grpc::Channel> router, const BlockTime& time,
+         MakeHead make_rank)
       : options_(options),
         model_(std::move(model)),
         bytes_(cpu::BytesOf(*model_, options_.engine.weights, options_.engine.cpu.kv)),
         address_(std::move(address)),
+        time_(time),
         host_({options_, model_, bytes_, service, ChannelCredentials(options_.pipeline.tls),
                std::move(make_rank),
                [this](uint64_t chain, const absl::Status& why) {
                  mailbox_.Post(Broken{chain, why});
                }}),
+        pings_(ChannelCredentials(options_.pipeline.tls),
+               [this](v1::PeerTimes times) { mailbox_.Post(std::move(times)); }),
         link_(std::move(router), {[this](v1::PoolMessage message) { mailbox_.Post(std::move(message)); },
                                   [this](const absl::Status& why) { mailbox_.Post(Ended{why}); }}) {}
 
@@ -119,6 +126,8 @@ class Member {
     hello->set_page_tokens(static_cast<uint32_t>(options_.engine.cpu.decode.page_tokens));
     hello->set_max_positions(static_cast<uint64_t>(model_->config().max_positions));
     hello->set_version(options_.version);
+    hello->set_block_step_s(time_.step_s);
+    hello->set_block_row_s(time_.row_s);
     for (v1::ChainStage& stage : host_.stages()) *hello->add_stages() = std::move(stage);
     link_.Send(message);
   }
@@ -134,6 +143,10 @@ class Member {
       Obey(*message);
     } else if (auto* broken = std::get_if<Broken>(&event)) {
       OnBroken(*broken);
+    } else if (auto* times = std::get_if<v1::PeerTimes>(&event)) {
+      v1::ServerMessage report;
+      *report.mutable_times() = std::move(*times);
+      if (joined_) link_.Send(report);
     } else {
       link_.Close();
       joined_ = false;
@@ -164,6 +177,8 @@ class Member {
     } else if (message.has_drop()) {
       spdlog::warn("chain {}: ends: {}", message.drop().chain(), message.drop().reason());
       host_.Drop(message.drop().chain());
+    } else if (message.has_measure()) {
+      pings_.Measure(message.measure());
     }
   }
 
@@ -181,9 +196,11 @@ class Member {
   const std::shared_ptr<const Model> model_;
   const cpu::ModelBytes bytes_;
   const std::string address_;
+  const BlockTime time_;
   // Outlives those who post.
   Mailbox mailbox_;
   ChainHost host_;
+  PeerPings pings_;
   PoolLink link_;
   bool joined_ = false;
   bool ever_joined_ = false;
@@ -233,9 +250,8 @@ absl::Status CheckPipelineOptions(const WorkerOptions& options) {
                                   pipeline.tls.enabled(), !pipeline.tls.ca.empty()});
 }
 
-absl::Status RunPipelineWorker(
-    const WorkerOptions& options, std::shared_ptr<grpc::Channel> router,
-    std::function<absl::StatusOr<std::unique_ptr<Rank>>(uint64_t chain, std::unique_ptr<Engine>)> make_rank) {
+absl::Status RunPipelineWorker(const WorkerOptions& options, std::shared_ptr<grpc::Channel> router,
+                               MakeHead make_rank) {
   auto model = LoadModel(options.engine.model);
   if (!model.ok()) {
     return absl::Status(model.status().code(), absl::StrCat("--model: ", model.status().message()));
@@ -256,9 +272,14 @@ absl::Status RunPipelineWorker(
   const std::string reached =
       options.pipeline.address.empty() ? address->ToString() : options.pipeline.address;
   spdlog::info("{}: chains come in at {}", options.worker_id, reached);
+  const std::shared_ptr<const Model> shared = *std::move(model);
+  auto time = MeasureBlock(shared, options.engine.weights, options.engine.cpu, kTrial);
+  if (!time.ok()) return time.status();
+  spdlog::info("{}: a block takes {:.3g} ms a step and {:.3g} ms a further row", options.worker_id,
+               1e3 * time->step_s, 1e3 * time->row_s);
   absl::Status status;
   {
-    Member member(options, *std::move(model), reached, &service, std::move(router), std::move(make_rank));
+    Member member(options, shared, reached, &service, std::move(router), *time, std::move(make_rank));
     status = member.Run();
   }
   server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));

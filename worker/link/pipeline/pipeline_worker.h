@@ -1,8 +1,9 @@
 // A worker that serves parts of a model in chains (--pipeline_listen), from start to clean end.
 //
 // Purpose: opens the Pipeline service, joins the router's ChainPool with what this server can hold, and does
-// what the pool says. Who composes: the router, which sees every server come and go, so no two servers ever
-// disagree about who hosts what; a server only knows its own part and its successor.
+// what the pool says. Measures a block before it joins, and its way to the other servers when it is asked.
+// Who composes: the router, which sees every server come and go, so no two servers ever disagree about who
+// hosts what; a server only knows its own part and its successor.
 //
 // Ends: after a signal the heads here are drained, other parts are simply left (their chains' requests are
 // replayed), and the pool composes anew from the servers that remain. While the router is away chains go on,
@@ -11,12 +12,10 @@
 #ifndef BFIO_WORKER_LINK_PIPELINE_PIPELINE_WORKER_H_
 #define BFIO_WORKER_LINK_PIPELINE_PIPELINE_WORKER_H_
 
-#include <functional>
 #include <memory>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
-#include "worker/link/rank.h"
+#include "worker/link/pipeline/chain_host.h"
 #include "worker/link/rank_recorder.h"
 #include "worker/link/worker.h"
 
@@ -26,9 +25,8 @@ namespace bfio::worker {
 absl::Status CheckPipelineOptions(const WorkerOptions& options);
 
 // `make_rank` makes the rank of a head around its engine. As RunWorker.
-absl::Status RunPipelineWorker(
-    const WorkerOptions& options, std::shared_ptr<grpc::Channel> router,
-    std::function<absl::StatusOr<std::unique_ptr<Rank>>(uint64_t chain, std::unique_ptr<Engine>)> make_rank);
+absl::Status RunPipelineWorker(const WorkerOptions& options, std::shared_ptr<grpc::Channel> router,
+                               MakeHead make_rank);
 
 }  // namespace bfio::worker
 

@@ -1,0 +1,93 @@
+#include "worker/link/pipeline/peer_pings.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+#include <vector>
+
+#include "bfio/v1/pipeline.grpc.pb.h"
+#include "common/base/clock.h"
+#include "common/net/channel.h"
+#include "grpcpp/grpcpp.h"
+
+namespace bfio::worker {
+namespace {
+
+constexpr int kRounds = 6;
+constexpr std::chrono::milliseconds kConnect{1000}, kAnswer{250};
+
+struct Peer {
+  std::unique_ptr<v1::Pipeline::Stub> stub;
+  double least_s = std::numeric_limits<double>::infinity();
+};
+
+// One ping to each peer, all at a time.
+class Round {
+ public:
+  explicit Round(std::vector<Peer>& peers) : calls_(peers.size()) {
+    left_ = static_cast<int>(peers.size());
+    for (size_t i = 0; i < peers.size(); ++i) peers_.push_back(&peers[i]);
+  }
+
+  void Run(std::chrono::milliseconds deadline, bool counts) {
+    for (size_t i = 0; i < calls_.size(); ++i) {
+      Call& call = calls_[i];
+      call.context.set_wait_for_ready(true);
+      call.context.set_deadline(std::chrono::system_clock::now() + deadline);
+      const absl::Time before = MonotonicNow();
+      peers_[i]->stub->async()->Ping(&call.context, &call.request, &call.reply,
+                                     [this, i, before, counts](const grpc::Status& status) {
+                                       Done(i, status.ok() && counts, MonotonicNow() - before);
+                                     });
+    }
+    MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(this, &Round::AllDone));
+  }
+
+ private:
+  struct Call {
+    grpc::ClientContext context;
+    v1::PingRequest request;
+    v1::PingReply reply;
+  };
+
+  bool AllDone() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return left_ == 0; }
+  void Done(size_t peer, bool counts, absl::Duration took) {
+    MutexLock lock(&mutex_);
+    if (counts) peers_[peer]->least_s = std::min(peers_[peer]->least_s, absl::ToDoubleSeconds(took));
+    --left_;
+  }
+
+  Mutex mutex_;
+  std::vector<Call> calls_;
+  std::vector<Peer*> peers_;
+  int left_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace
+
+PeerPings::~PeerPings() {
+  if (thread_.joinable()) thread_.join();
+}
+
+void PeerPings::Measure(const v1::MeasurePeers& peers) {
+  if (thread_.joinable()) thread_.join();
+  thread_ = std::thread([this, peers] { on_times_(Run(peers)); });
+}
+
+v1::PeerTimes PeerPings::Run(const v1::MeasurePeers& measure) {
+  std::vector<Peer> peers;
+  for (const v1::MeasurePeers::Peer& peer : measure.peers())
+    peers.push_back({v1::Pipeline::NewStub(NewChannel(peer.pipeline_address(), 0, credentials_))});
+  for (int round = 0; round < kRounds; ++round) Round(peers).Run(round == 0 ? kConnect : kAnswer, round > 0);
+  v1::PeerTimes times;
+  for (int i = 0; i < measure.peers_size(); ++i) {
+    if (peers[i].least_s == std::numeric_limits<double>::infinity()) continue;
+    v1::PeerTimes::Peer* to = times.add_peers();
+    to->set_server_id(measure.peers(i).server_id());
+    to->set_round_trip_s(peers[i].least_s);
+  }
+  return times;
+}
+
+}  // namespace bfio::worker

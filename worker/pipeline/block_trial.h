@@ -1,0 +1,33 @@
+// How long a block takes on this server, measured on block 0 of the model before anything is served.
+//
+// Purpose: the composer places blocks by the speed of servers, so each says what its own is. Steps of one
+// row and of kTrialRows are run over and over for a fraction of a second, the least time of each counts: what
+// else the machine does makes a step longer, never shorter. The block's weights are read for it, and given
+// back. Threads: a team of its own meanwhile; call it before serving.
+#ifndef BFIO_WORKER_PIPELINE_BLOCK_TRIAL_H_
+#define BFIO_WORKER_PIPELINE_BLOCK_TRIAL_H_
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "worker/engine/cpu/cpu_engine.h"
+#include "worker/engine/cpu/weights.h"
+
+namespace bfio::worker {
+
+inline constexpr int32_t kTrialRows = 33;
+
+struct BlockTime {
+  // Seconds of a step of one row, and of every further row.
+  double step_s = 0;
+  double row_s = 0;
+};
+
+// RESOURCE_EXHAUSTED when there is no memory for it.
+absl::StatusOr<BlockTime> MeasureBlock(std::shared_ptr<const Model> model, cpu::Storage weights,
+                                       const CpuOptions& options, absl::Duration budget);
+
+}  // namespace bfio::worker
+
+#endif  // BFIO_WORKER_PIPELINE_BLOCK_TRIAL_H_
