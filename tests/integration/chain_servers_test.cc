@@ -266,5 +266,47 @@ TEST(Chain, ServersAreMeasuredAndThePlannerReadsThem) {
     EXPECT_THAT(plan.out, HasSubstr(server));
 }
 
+// Ordinary workers may do without a barrier, too.
+TEST(Uncoupled, AWorkerThatStandsStillDelaysItsOwnRequestsAloneAndIsLeftOut) {
+  constexpr uint32_t kTokens = 5000;
+  ClusterOptions options;
+  options.worker_flags = {"--c=0.0002", "--tl=0", "--slots=2"};
+  options.router_flags = {"--coupling=none", absl::StrCat("--step_timeout=", 3 * kSlowdown, "s")};
+  Cluster cluster(options);
+  ASSERT_TRUE(cluster.ok());
+  EXPECT_EQ(cluster.State().policy().name(), "jffc");
+  for (Process& worker : cluster.workers()) worker.Signal(SIGSTOP);
+  std::vector<GenerateResult> results(4);
+  std::vector<std::thread> clients;
+  for (GenerateResult& result : results) {
+    clients.emplace_back([&] {
+      result = Generate(cluster.inference(), SyntheticRequest(10, kTokens), kSlowdown * absl::Seconds(120));
+    });
+  }
+  const auto left_out = [&] {
+    return cluster.router().Stderr().find("no step report in time") != std::string::npos;
+  };
+  // Two go to each, unless this machine is so slow that both are left out before; then the one that goes on
+  // comes back.
+  ASSERT_TRUE(cluster.WaitFor("two requests on each",
+                              [&](const auto& state) { return Ranks(state, 2) == 2 || left_out(); }));
+  cluster.workers()[0].Signal(SIGCONT);
+  ASSERT_TRUE(cluster.WaitFor("one worker", [](const auto& state) {
+    return std::count_if(state.workers().begin(), state.workers().end(), [](const v1::WorkerState& worker) {
+             return worker.phase() == v1::WORKER_PHASE_SERVING;
+           }) == 1;
+  }));
+  for (std::thread& client : clients) client.join();
+  for (const GenerateResult& result : results) {
+    EXPECT_TRUE(result.status.ok()) << result.status.error_message();
+    EXPECT_TRUE(result.contiguous);
+    EXPECT_EQ(result.tokens.size(), kTokens);
+  }
+  EXPECT_TRUE(left_out());
+  EXPECT_EQ(cluster.State().requests().tokens_lost(), 0u);
+  cluster.workers()[1].Signal(SIGCONT);
+  EXPECT_TRUE(cluster.WaitFor("both again", [](const auto& state) { return Ranks(state, 0) == 2; }));
+}
+
 }  // namespace
 }  // namespace bfio::testing
