@@ -28,14 +28,6 @@ namespace {
 constexpr char kSmallDisk[] = "size=3m", kDiskName[] = "bfio-disk-";
 constexpr absl::Duration kStart = absl::Seconds(30 * testing::kSlowdown);
 
-// The text between `before` and the next ',' or end of line.
-std::string Between(const std::string& text, const std::string& before) {
-  const size_t at = text.find(before);
-  if (at == std::string::npos) return "";
-  const size_t start = at + before.size();
-  return text.substr(start, text.find_first_of(",\n", start) - start);
-}
-
 std::pair<std::string, uint16_t> Split(const std::string& address) {
   const std::vector<std::string> parts = absl::StrSplit(address, ':');
   return {parts[0], static_cast<uint16_t>(std::stoi(parts[1]))};
@@ -85,7 +77,7 @@ void ReleaseMeans(Means& means) {
 ChaosGroup::ChaosGroup(GroupOptions options, const Means& means)
     : options_(std::move(options)), means_(means) {
   StartRouter();
-  const auto [host, port] = Split(address_);
+  const auto [host, port] = Split(address());
   for (int i = 0; i < options_.workers; ++i) {
     Worker& worker = workers_.emplace_back();
     worker.link =
@@ -97,9 +89,8 @@ ChaosGroup::ChaosGroup(GroupOptions options, const Means& means)
 ChaosGroup::~ChaosGroup() = default;
 
 void ChaosGroup::StartRouter() {
-  const bool first = router_ == nullptr;
-  std::vector<std::string> args = {absl::StrCat("--listen=", first ? "127.0.0.1:0" : address_),
-                                   absl::StrCat("--admin_listen=", first ? "127.0.0.1:0" : admin_address_),
+  std::vector<std::string> args = {absl::StrCat("--listen=", address()),
+                                   absl::StrCat("--admin_listen=", admin_address()),
                                    absl::StrCat("--workers=", options_.workers)};
   if (!means_.small_disk.empty()) {
     args.push_back(absl::StrCat("--decision_log=", means_.small_disk, "/decisions", router_starts_));
@@ -110,10 +101,8 @@ void ChaosGroup::StartRouter() {
   router_ = std::make_unique<testing::Process>("bfio_router", args);
   router_down_ = false;
   router_->WaitForOutput("waiting for", kStart);
-  if (!first) return;
-  address_ = Between(router_->Stdout(), "serving on ");
-  admin_address_ = Between(router_->Stdout(), "admin on ");
-  admin_ = v1::Admin::NewStub(grpc::CreateChannel(admin_address_, grpc::InsecureChannelCredentials()));
+  if (admin_ == nullptr)
+    admin_ = v1::Admin::NewStub(grpc::CreateChannel(admin_address(), grpc::InsecureChannelCredentials()));
 }
 
 void ChaosGroup::StartWorker(int i) {
@@ -204,7 +193,7 @@ bool ChaosGroup::Begin(const Fault& fault) {
       const Lie lie = fault.kind == FaultKind::kDuplicateReport
                           ? (fault.detail % 2 == 0 ? Lie::kDuplicate : Lie::kOutOfOrder)
                           : static_cast<Lie>(fault.detail % static_cast<int>(Lie::kDuplicate));
-      liar_ = std::make_unique<LyingWorker>(address_,
+      liar_ = std::make_unique<LyingWorker>(address(),
                                             means_.network ? means_.network->host_address() : "127.0.0.1",
                                             absl::StrCat("liar-", fault.detail), lie, options_.liar);
       return true;

@@ -20,6 +20,7 @@
 #include "tests/chaos/network.h"
 #include "tests/chaos/schedule.h"
 #include "tests/chaos/tcp_proxy.h"
+#include "tests/testing/held_port.h"
 #include "tests/testing/process.h"
 
 namespace bfio::chaos {
@@ -50,8 +51,8 @@ class ChaosGroup {
   bool WaitServing(int ranks, absl::Duration timeout);
   absl::StatusOr<v1::ClusterState> State();
 
-  const std::string& address() const { return address_; }
-  const std::string& admin_address() const { return admin_address_; }
+  const std::string& address() const { return port_.address(); }
+  const std::string& admin_address() const { return admin_port_.address(); }
   pid_t router_pid() const { return router_->pid(); }
   std::vector<pid_t> worker_pids() const;
 
@@ -85,7 +86,7 @@ class ChaosGroup {
 
   const GroupOptions options_;
   const Means& means_;
-  std::string address_, admin_address_;
+  const testing::HeldPort port_, admin_port_;
   std::unique_ptr<testing::Process> router_;
   bool router_down_ = false;
   int router_starts_ = 0;

@@ -12,7 +12,7 @@ namespace bfio::chaos {
 namespace {
 
 constexpr absl::Duration kNoticeGap = absl::Milliseconds(500);
-constexpr absl::Duration kTick = absl::Milliseconds(2);
+constexpr absl::Duration kLoadTick = absl::Milliseconds(2);
 constexpr size_t kMaxFindings = 20, kMaxGaps = 100000;
 // A run of some minutes keeps all its latencies, a longer one the first ones.
 constexpr size_t kMaxLatencies = 1 << 20;
@@ -183,7 +183,7 @@ void ClientLoad::Run(absl::Duration duration) {
           std::max(ledger_.longest_silence, absl::Nanoseconds(Ns(now) - last_token_ns_.load()));
     }
     if (!sending && open_.empty()) return;
-    absl::SleepFor(kTick);
+    absl::SleepFor(kLoadTick);
   }
 }
 

@@ -22,9 +22,9 @@
 namespace bfio::chaos {
 namespace {
 
-constexpr int kSlots = 8;
-constexpr double kStepSeconds = 0.03;
-constexpr uint32_t kMeanOutput = 16;
+constexpr int kOverloadSlots = 8;
+constexpr double kOverloadStep = 0.03;
+constexpr uint32_t kOverloadOutput = 16;
 constexpr double kLeast = 0.95;
 constexpr absl::Duration kWarmUp = absl::Seconds(3);
 constexpr absl::Duration kCapacity = absl::Seconds(15);
@@ -64,7 +64,7 @@ Phase RunPhase(ChaosGroup& group, const Workload& workload, uint64_t seed, doubl
   return phase;
 }
 
-double Quantile(std::vector<float> values, double q) {
+double SortedQuantile(std::vector<float> values, double q) {
   if (values.empty()) return 0;
   std::sort(values.begin(), values.end());
   return values[static_cast<size_t>(q * static_cast<double>(values.size() - 1))];
@@ -77,18 +77,18 @@ int MeasureOverload(const OverloadOptions& options) {
   GroupOptions group_options;
   group_options.workers = options.workers;
   group_options.router_flags = {absl::StrCat("--max_waiting=", options.max_waiting)};
-  group_options.worker_flags = {absl::StrCat("--c=", kStepSeconds), "--tl=0",
-                                absl::StrCat("--slots=", kSlots)};
+  group_options.worker_flags = {absl::StrCat("--c=", kOverloadStep), "--tl=0",
+                                absl::StrCat("--slots=", kOverloadSlots)};
   const Means means;
   ChaosGroup group(group_options, means);
   if (!group.WaitServing(options.workers, absl::Seconds(60))) {
     std::fprintf(stderr, "the group did not start\n");
     return 2;
   }
-  const auto workload = MakeSimWorkload(1, kMeanOutput);
+  const auto workload = MakeSimWorkload(1, kOverloadOutput);
   // One request in fifty is eight times as long.
-  const double per_request = kMeanOutput * (0.98 + 8 * 0.02);
-  const double estimate = options.workers * kSlots / kStepSeconds / per_request;
+  const double per_request = kOverloadOutput * (0.98 + 8 * 0.02);
+  const double estimate = options.workers * kOverloadSlots / kOverloadStep / per_request;
   const Phase capacity = RunPhase(group, *workload, 1, 1.5 * estimate, kCapacity);
   const double requests_per_s = capacity.tokens_per_s / per_request;
   absl::PrintF("capacity: %.0f tokens/s, %.0f requests/s (under 1.5 times of it)\n", capacity.tokens_per_s,
@@ -100,11 +100,11 @@ int MeasureOverload(const OverloadOptions& options) {
                absl::FormatDuration(options.duration));
   absl::PrintF("throughput of accepted work against capacity: %.3f\n", share);
   absl::PrintF("refusals: %d, p50 %.2f ms, p99 %.2f ms\n", ledger.refusal_s.size(),
-               1e3 * Quantile(ledger.refusal_s, 0.5), 1e3 * Quantile(ledger.refusal_s, 0.99));
+               1e3 * SortedQuantile(ledger.refusal_s, 0.5), 1e3 * SortedQuantile(ledger.refusal_s, 0.99));
   absl::PrintF(
       "first token of what was accepted: p50 %.2f s, p99 %.2f s; --max_waiting=%d is %.2f s of capacity\n",
-      Quantile(ledger.first_token_s, 0.5), Quantile(ledger.first_token_s, 0.99), options.max_waiting,
-      options.max_waiting / requests_per_s);
+      SortedQuantile(ledger.first_token_s, 0.5), SortedQuantile(ledger.first_token_s, 0.99),
+      options.max_waiting, options.max_waiting / requests_per_s);
   AuditInput input{ledger, over.memory, {}, {}, absl::Seconds(3), {}};
   Verdict verdict = Audit(input);
   if (share < kLeast)

@@ -20,7 +20,7 @@
 namespace bfio::chaos {
 namespace {
 
-constexpr int kSlots = 24;
+constexpr int kRecoverySlots = 24;
 constexpr absl::Duration kAllowance = absl::Milliseconds(300);
 constexpr absl::Duration kPatience = absl::Seconds(60);
 
@@ -51,7 +51,7 @@ class Recovery {
     load_ = std::make_unique<testing::Process>(
         "bfio_loadgen",
         std::vector<std::string>{absl::StrCat("--target=", group_.address()), "--arrival=closed",
-                                 absl::StrCat("--concurrency=", options.workers * kSlots * 3 / 2),
+                                 absl::StrCat("--concurrency=", options.workers * kRecoverySlots * 3 / 2),
                                  "--requests=100000000", "--profile=conversation"});
   }
 
@@ -89,7 +89,7 @@ class Recovery {
     group.workers = options.workers;
     group.router_flags = {absl::StrCat("--step_timeout=", absl::FormatDuration(options.step_timeout)),
                           absl::StrCat("--form_timeout=", absl::FormatDuration(options.form_timeout))};
-    group.worker_flags = {"--c=0.03", "--tl=0", absl::StrCat("--slots=", kSlots)};
+    group.worker_flags = {"--c=0.03", "--tl=0", absl::StrCat("--slots=", kRecoverySlots)};
     return group;
   }
 

@@ -12,7 +12,7 @@
 namespace bfio::sim {
 namespace {
 
-constexpr double kSeconds = 30;
+constexpr double kHindsightSeconds = 30;
 
 class HindsightCbcTest : public ::testing::Test {
  protected:
@@ -24,7 +24,7 @@ class HindsightCbcTest : public ::testing::Test {
 // CBC's optimum, as its schedule says.
 int64_t ByCbc(const std::vector<KvArrival>& arrivals, const core::AdmissionOptions& options,
               int64_t horizon) {
-  const auto answer = testing::RunCbc(HindsightLp(arrivals, options, horizon), kSeconds);
+  const auto answer = testing::RunCbc(HindsightLp(arrivals, options, horizon), kHindsightSeconds);
   EXPECT_TRUE(answer.ok()) << answer.status();
   if (!answer.ok()) return -1;
   EXPECT_TRUE(answer->optimal);

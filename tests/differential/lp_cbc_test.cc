@@ -16,7 +16,6 @@ namespace bfio::core {
 namespace {
 
 constexpr double kSeconds = 20;
-constexpr int64_t kAmple = int64_t{1} << 40;
 
 SolverSettings Paper() {
   SolverSettings settings;

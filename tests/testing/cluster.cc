@@ -12,14 +12,6 @@
 namespace bfio::testing {
 namespace {
 
-// The text between `before` and the next ',' or end of line.
-std::string Between(const std::string& text, const std::string& before) {
-  const size_t at = text.find(before);
-  if (at == std::string::npos) return "";
-  const size_t start = at + before.size();
-  return text.substr(start, text.find_first_of(",\n", start) - start);
-}
-
 // A test that waits for something else does not poll its connections, so the router, whose pings nobody
 // answers, may close them; the first call to find out fails without a fault of the router's, and is tried
 // again.
@@ -34,18 +26,12 @@ std::shared_ptr<grpc::Channel> AdminChannel(const std::string& address) {
 }  // namespace
 
 Cluster::Cluster(const ClusterOptions& options) : options_(options) {
-  std::vector<std::string> args = {"--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0",
-                                   absl::StrCat("--workers=", ranks())};
-  args.insert(args.end(), options.router_flags.begin(), options.router_flags.end());
-  router_ = std::make_unique<Process>("bfio_router", args);
-  if (!router_->WaitForOutput("waiting for", kSlowdown * absl::Seconds(30))) {
+  if (!StartRouter()) {
     ADD_FAILURE() << "the router did not start: " << router_->Stderr();
     return;
   }
-  address_ = Between(router_->Stdout(), "serving on ");
-  admin_address_ = Between(router_->Stdout(), "admin on ");
-  inference_ = v1::Inference::NewStub(grpc::CreateChannel(address_, grpc::InsecureChannelCredentials()));
-  admin_ = v1::Admin::NewStub(AdminChannel(admin_address_));
+  inference_ = v1::Inference::NewStub(grpc::CreateChannel(address(), grpc::InsecureChannelCredentials()));
+  admin_ = v1::Admin::NewStub(AdminChannel(admin_address()));
   for (int i = 0; i < options.worker_processes; ++i) StartWorker();
   ok_ = WaitFor("the first epoch", [&](const v1::ClusterState& state) {
     size_t serving = 0;
@@ -61,12 +47,16 @@ void Cluster::KillRouter() {
 }
 
 void Cluster::StartRouterAgain() {
-  std::vector<std::string> args = {absl::StrCat("--listen=", address_),
-                                   absl::StrCat("--admin_listen=", admin_address_),
+  EXPECT_TRUE(StartRouter()) << router_->Stderr();
+}
+
+bool Cluster::StartRouter() {
+  std::vector<std::string> args = {absl::StrCat("--listen=", address()),
+                                   absl::StrCat("--admin_listen=", admin_address()),
                                    absl::StrCat("--workers=", ranks())};
   args.insert(args.end(), options_.router_flags.begin(), options_.router_flags.end());
   router_ = std::make_unique<Process>("bfio_router", args);
-  EXPECT_TRUE(router_->WaitForOutput("waiting for", kSlowdown * absl::Seconds(30))) << router_->Stderr();
+  return router_->WaitForOutput("waiting for", kSlowdown * absl::Seconds(30));
 }
 
 int Cluster::ranks() const {
@@ -75,7 +65,7 @@ int Cluster::ranks() const {
 
 void Cluster::StartWorker(int which) {
   const size_t place = which < 0 ? workers_.size() : static_cast<size_t>(which);
-  std::vector<std::string> args = {absl::StrCat("--router=", address_)};
+  std::vector<std::string> args = {absl::StrCat("--router=", address())};
   if (options_.ranks_per_process > 1)
     args.push_back(absl::StrCat("--ranks-per-process=", options_.ranks_per_process));
   args.insert(args.end(), options_.worker_flags.begin(), options_.worker_flags.end());

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "bfio/v1/admin.grpc.pb.h"
 #include "bfio/v1/inference.grpc.pb.h"
+#include "tests/testing/held_port.h"
 #include "tests/testing/process.h"
 
 namespace bfio::testing {
@@ -37,8 +38,8 @@ class Cluster {
   explicit Cluster(const ClusterOptions& options);
 
   bool ok() const { return ok_; }
-  const std::string& address() const { return address_; }
-  const std::string& admin_address() const { return admin_address_; }
+  const std::string& address() const { return port_.address(); }
+  const std::string& admin_address() const { return admin_port_.address(); }
   v1::Inference::Stub& inference() { return *inference_; }
   v1::Admin::Stub& admin() { return *admin_; }
   Process& router() { return *router_; }
@@ -58,12 +59,14 @@ class Cluster {
   void StopCleanly();
 
  private:
+  // On its ports; true when it waits for workers.
+  bool StartRouter();
   absl::StatusOr<v1::ClusterState> TryState();
   int ranks() const;
 
   const ClusterOptions options_;
   bool ok_ = false;
-  std::string address_, admin_address_;
+  const HeldPort port_, admin_port_;
   std::unique_ptr<Process> router_;
   std::vector<Process> workers_;
   std::unique_ptr<v1::Inference::Stub> inference_;

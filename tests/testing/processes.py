@@ -6,6 +6,7 @@ import os
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -47,13 +48,22 @@ class Program:
         return self.process.wait(PATIENCE)
 
 
+def held_port():
+    """A socket that keeps its port for a program that may start again on it (tests/testing/held_port.h)."""
+    port = socket.socket()
+    port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    port.bind(("127.0.0.1", 0))
+    return port
+
+
 class Cluster:
     """A router and `workers` sim workers; `address` is the client API's, `admin` the admin API's."""
 
     def __init__(self, folder, workers=1, router_flags=(), worker_flags=("--c=0.001", "--tl=0", "--slots=8")):
         self.folder, self.workers_wanted = folder, workers
         self.router_flags, self.worker_flags = router_flags, worker_flags
-        self.address = self.admin = "127.0.0.1:0"
+        self.held = [held_port() for _ in range(2)]
+        self.address, self.admin = (f"127.0.0.1:{port.getsockname()[1]}" for port in self.held)
         self.router, self.workers = None, []
         self.start_router()
         self.workers = [Program(folder, "bfio_worker", f"--router={self.address}", *worker_flags) for _ in range(workers)]
@@ -62,8 +72,7 @@ class Cluster:
     def start_router(self):
         self.router = Program(self.folder, "bfio_router", f"--listen={self.address}", f"--admin_listen={self.admin}",
                               f"--workers={self.workers_wanted}", "--http_listen=", *self.router_flags)
-        said = self.router.wait_for(r"serving on (\S+),.* admin on (\S+),.*waiting for")
-        self.address, self.admin = said.group(1), said.group(2)
+        self.router.wait_for(r"serving on \S+,.* admin on \S+,.*waiting for")
 
     def restart_router(self):
         self.router.kill()
@@ -72,6 +81,8 @@ class Cluster:
     def close(self):
         for program in [*self.workers, self.router]:
             program.kill()
+        for port in self.held:
+            port.close()
 
     def __enter__(self):
         return self

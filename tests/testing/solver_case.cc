@@ -6,8 +6,6 @@
 namespace bfio::core {
 namespace {
 
-constexpr int64_t kAmple = int64_t{1} << 40;
-
 int64_t Below(Rng& rng, int64_t bound) {
   return static_cast<int64_t>(rng.Below(static_cast<uint64_t>(bound)));
 }

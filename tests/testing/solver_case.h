@@ -13,6 +13,9 @@
 
 namespace bfio::core {
 
+// KV tokens that never run out.
+inline constexpr int64_t kAmple = int64_t{1} << 40;
+
 // What a random instance may have; each is drawn in about half of the instances when it is allowed.
 struct SolverCaseLimits {
   int max_workers = 6;

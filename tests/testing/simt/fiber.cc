@@ -15,17 +15,17 @@
 namespace simt {
 namespace {
 
-constexpr size_t kGuard = 4096;
+constexpr size_t kStackGuard = 4096;
 // Pages that are never touched cost nothing.
 constexpr size_t kStack = 256 * 1024;
 
 }  // namespace
 
 Fiber::Fiber() {
-  void* mapping = mmap(nullptr, kGuard + kStack, PROT_READ | PROT_WRITE,
+  void* mapping = mmap(nullptr, kStackGuard + kStack, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_STACK, -1, 0);
-  if (mapping == MAP_FAILED || mprotect(mapping, kGuard, PROT_NONE) != 0) std::abort();
-  stack_ = static_cast<unsigned char*>(mapping) + kGuard;
+  if (mapping == MAP_FAILED || mprotect(mapping, kStackGuard, PROT_NONE) != 0) std::abort();
+  stack_ = static_cast<unsigned char*>(mapping) + kStackGuard;
 #if defined(__SANITIZE_THREAD__)
   own_handle_ = __tsan_create_fiber(0);
 #endif
@@ -35,7 +35,7 @@ Fiber::~Fiber() {
 #if defined(__SANITIZE_THREAD__)
   __tsan_destroy_fiber(own_handle_);
 #endif
-  munmap(stack_ - kGuard, kGuard + kStack);
+  munmap(stack_ - kStackGuard, kStackGuard + kStack);
 }
 
 void Fiber::Start(void (*entry)()) {

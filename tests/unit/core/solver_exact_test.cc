@@ -13,16 +13,14 @@
 namespace bfio::core {
 namespace {
 
-constexpr int64_t kAmple = int64_t{1} << 40;
-
-SolverSettings Settings(ObjectiveKind kind) {
+SolverSettings ExactSettings(ObjectiveKind kind) {
   SolverSettings settings;
   settings.objective = kind;
   return settings;
 }
 
 void ExpectOptimal(const Instance& instance, ObjectiveKind kind) {
-  const SolverSettings settings = Settings(kind);
+  const SolverSettings settings = ExactSettings(kind);
   Solver solver(settings);
   const Solution& solution = solver.Solve(instance);
   const double ours = Evaluate(instance, settings, solution);
@@ -85,7 +83,7 @@ TEST_P(SolverExactTest, TheLowerBoundIsNeverAboveTheOptimum) {
   SolverCaseLimits limits;
   limits.max_workers = 3;
   limits.max_items = 6;
-  SolverSettings settings = Settings(GetParam());
+  SolverSettings settings = ExactSettings(GetParam());
   settings.bound = true;
   // Too little for the enumeration, whose optimum is its own bound.
   settings.max_evaluations = 1;
@@ -102,7 +100,7 @@ TEST_P(SolverExactTest, TheLowerBoundIsNeverAboveTheOptimum) {
 }
 
 TEST_P(SolverExactTest, AProvenOptimumHasNoGap) {
-  SolverSettings settings = Settings(GetParam());
+  SolverSettings settings = ExactSettings(GetParam());
   settings.bound = true;
   Solver solver(settings);
   Instance instance;
@@ -136,7 +134,7 @@ TEST_P(SolverExactTest, TheOrderOfWorkersAndItemsDoesNotChangeTheValue) {
   limits.priorities = false;
   limits.max_horizon = 0;
   limits.tight_kv = false;
-  const SolverSettings settings = Settings(GetParam());
+  const SolverSettings settings = ExactSettings(GetParam());
   for (int trial = 0; trial < 300; ++trial) {
     Instance instance = RandomInstance(limits, rng);
     const double value = Evaluate(instance, settings, Solver(settings).Solve(instance));

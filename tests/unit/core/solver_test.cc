@@ -13,8 +13,6 @@
 namespace bfio::core {
 namespace {
 
-constexpr int64_t kAmple = int64_t{1} << 40;
-
 SolverSettings Settings(ObjectiveKind kind) {
   SolverSettings settings;
   settings.objective = kind;

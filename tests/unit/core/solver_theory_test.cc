@@ -11,11 +11,10 @@
 
 #include "common/base/rng.h"
 #include "router/core/solver/solver.h"
+#include "tests/testing/solver_case.h"
 
 namespace bfio::core {
 namespace {
-
-constexpr int64_t kAmple = int64_t{1} << 40;
 
 struct Partition {
   int64_t max = 0;

@@ -84,7 +84,7 @@ RequestSpec Call(RequestId id, int64_t seniority, int32_t priority = 0) {
   return spec;
 }
 
-std::vector<RequestId> Ids(const WaitingPool& pool) {
+std::vector<RequestId> Order(const WaitingPool& pool) {
   std::vector<RequestId> ids;
   for (const WaitingView& view : pool.views()) ids.push_back(view.id);
   return ids;
@@ -99,7 +99,7 @@ TEST(WaitingPoolOfAgents, TheSeniorGoesFirstWithinItsPriority) {
   pool.Add(Call(5, -3), 12);  // counts from 15
   pool.Add(Call(6, 0), 13);
   pool.Add(Call(7, -9, 1), 13);
-  EXPECT_THAT(Ids(pool), ElementsAre(7, 3, 1, 2, 4, 6, 5));
+  EXPECT_THAT(Order(pool), ElementsAre(7, 3, 1, 2, 4, 6, 5));
   EXPECT_EQ(pool.views()[1].enqueued_step, 12);
   EXPECT_EQ(pool.views()[1].senior_step(), 7);
 }
@@ -110,7 +110,7 @@ TEST(WaitingPoolOfAgents, IsBuiltAgainInItsOwnOrder) {
   pool.AddFront(Call(2, 0), 50);  // its worker was lost
   WaitingPool again;
   for (const WaitingView& view : pool.views()) again.Append(pool.Spec(view.id), view.enqueued_step);
-  EXPECT_THAT(Ids(again), ElementsAre(2, 1));
+  EXPECT_THAT(Order(again), ElementsAre(2, 1));
 }
 
 }  // namespace

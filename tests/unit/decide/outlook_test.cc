@@ -72,8 +72,8 @@ struct Known {
 };
 
 // Workers that start every plan in time.
-struct World {
-  World(const std::string& lookahead, PlanMode mode, int32_t horizon, uint64_t seed, int32_t workers)
+struct OutlookWorld {
+  OutlookWorld(const std::string& lookahead, PlanMode mode, int32_t horizon, uint64_t seed, int32_t workers)
       : oracle(lookahead == "oracle"), rng(seed), workers(workers) {
     SchedulerOptions options;
     options.plan_mode = mode;
@@ -199,8 +199,8 @@ class OutlookTest : public ::testing::TestWithParam<Setting> {};
 TEST_P(OutlookTest, IsExactUnderRandomTraffic) {
   int checked = 0;
   for (uint64_t seed = 1; seed <= 40; ++seed) {
-    World world(GetParam().lookahead, GetParam().mode, GetParam().horizon, seed,
-                1 + static_cast<int>(seed % 3));
+    OutlookWorld world(GetParam().lookahead, GetParam().mode, GetParam().horizon, seed,
+                       1 + static_cast<int>(seed % 3));
     int64_t step = 0;
     for (int i = 0; i < 120; ++i) {
       for (uint64_t n = world.rng.Below(3); n > 0; --n) world.Arrive();

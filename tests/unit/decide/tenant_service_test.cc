@@ -65,7 +65,7 @@ TEST(TenantService, ServingTheLeastKeepsBackloggedTenantsWithinOneRequest) {
 
 // --- through the scheduler ---
 
-class FirstFit : public Policy {
+class FirstRanksFit : public Policy {
  public:
   absl::string_view name() const override { return "first_fit"; }
   void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) override {
@@ -80,9 +80,9 @@ class FirstFit : public Policy {
   std::map<uint32_t, double> excess;
 };
 
-struct Fixture {
-  explicit Fixture(int32_t slots) {
-    auto owned = std::make_unique<FirstFit>();
+struct TenantGroup {
+  explicit TenantGroup(int32_t slots) {
+    auto owned = std::make_unique<FirstRanksFit>();
     policy = owned.get();
     scheduler = std::make_unique<Scheduler>(SchedulerOptions(), std::move(owned));
     EpochMember member;
@@ -107,12 +107,12 @@ struct Fixture {
     report.rejected = rejected;
     ASSERT_TRUE(scheduler->OnReport(0, report).ok());
   }
-  FirstFit* policy = nullptr;
+  FirstRanksFit* policy = nullptr;
   std::unique_ptr<Scheduler> scheduler;
 };
 
 TEST(TenantExcess, CountsPromptsWhenPlacedAndOutputsWhenMade) {
-  Fixture f(1);
+  TenantGroup f(1);
   f.Enqueue(1, 1, 200);
   f.Enqueue(2, 1, 10);
   f.Enqueue(3, 2, 10);
@@ -130,7 +130,7 @@ TEST(TenantExcess, CountsPromptsWhenPlacedAndOutputsWhenMade) {
 }
 
 TEST(TenantExcess, LongRequestsAreChargedBeforeTheyEnd) {
-  Fixture f(1);
+  TenantGroup f(1);
   f.Enqueue(1, 1, 1);
   f.Enqueue(2, 1, 1);
   f.Enqueue(3, 2, 1);
@@ -144,14 +144,14 @@ TEST(TenantExcess, LongRequestsAreChargedBeforeTheyEnd) {
 }
 
 TEST(TenantExcess, RejectionsAndReplaysCostNothing) {
-  Fixture f(1);
+  TenantGroup f(1);
   f.Enqueue(1, 1, 200);
   f.Enqueue(2, 2, 10);
   f.scheduler->MakePlan();
   f.Report(1, 0, {}, {1});
   f.scheduler->MakePlan();
   EXPECT_EQ(f.policy->excess[1], 0);
-  Fixture replay(1);
+  TenantGroup replay(1);
   replay.Enqueue(1, 1, 200, 50);
   replay.Enqueue(2, 1, 10);
   replay.Enqueue(3, 2, 10);

@@ -12,7 +12,7 @@
 namespace bfio::core {
 namespace {
 
-RequestSpec Request(RequestId id, int64_t prefill = 10, int64_t max_new = 5) {
+RequestSpec Wanted(RequestId id, int64_t prefill = 10, int64_t max_new = 5) {
   RequestSpec spec;
   spec.id = id;
   spec.prefill_tokens = prefill;
@@ -46,22 +46,22 @@ TEST(Uncoupled, EachWorkerGetsPlansForItsOwnSteps) {
       Uncoupled("jffc", {{.slots = 1, .kv_tokens = 100}, {.slots = 3, .kv_tokens = 100, .service_time = 2}});
   EXPECT_TRUE(scheduler->Parked());
   EXPECT_FALSE(scheduler->MakePlan().has_value());
-  ASSERT_TRUE(scheduler->Enqueue(Request(1)).ok());
+  ASSERT_TRUE(scheduler->Enqueue(Wanted(1)).ok());
   auto plan = scheduler->MakePlan();
   ASSERT_TRUE(plan.has_value());
   EXPECT_EQ(plan->apply_steps, (std::vector<int64_t>{1, 0})) << "the fastest alone";
   // The fast one is full: the slow one is decided upon at once, whatever the other has reported.
-  ASSERT_TRUE(scheduler->Enqueue(Request(2)).ok());
+  ASSERT_TRUE(scheduler->Enqueue(Wanted(2)).ok());
   EXPECT_EQ(scheduler->MakePlan()->apply_steps, (std::vector<int64_t>{0, 1}));
   ASSERT_TRUE(Report(*scheduler, 0, 1, 1, 10).ok());
   ASSERT_TRUE(Report(*scheduler, 0, 2, 1, 11).ok());
   ASSERT_TRUE(Report(*scheduler, 0, 3, 1, 12).ok()) << "no step waits for the other's";
   ASSERT_TRUE(Report(*scheduler, 1, 1, 1, 10).ok());
-  ASSERT_TRUE(scheduler->Enqueue(Request(3)).ok());
+  ASSERT_TRUE(scheduler->Enqueue(Wanted(3)).ok());
   EXPECT_EQ(scheduler->MakePlan()->apply_steps, (std::vector<int64_t>{0, 3})) << "it is in step 2";
-  ASSERT_TRUE(scheduler->Enqueue(Request(4)).ok());
+  ASSERT_TRUE(scheduler->Enqueue(Wanted(4)).ok());
   EXPECT_EQ(scheduler->MakePlan()->apply_steps, (std::vector<int64_t>{0, 4})) << "3 has its plan already";
-  ASSERT_TRUE(scheduler->Enqueue(Request(5)).ok());
+  ASSERT_TRUE(scheduler->Enqueue(Wanted(5)).ok());
   EXPECT_FALSE(scheduler->MakePlan().has_value()) << "all slots are taken";
   ASSERT_TRUE(Report(*scheduler, 0, 4, 1, 13, {1}, true).ok());
   EXPECT_EQ(scheduler->MakePlan()->apply_steps, (std::vector<int64_t>{5, 0})) << "the place that falls free";
@@ -70,7 +70,7 @@ TEST(Uncoupled, EachWorkerGetsPlansForItsOwnSteps) {
 
 TEST(Uncoupled, APlanThatWasNeverMadeIsNoneToHaveApplied) {
   const auto scheduler = Uncoupled("jffc", {{.slots = 1, .kv_tokens = 100}, {.slots = 1, .kv_tokens = 100}});
-  ASSERT_TRUE(scheduler->Enqueue(Request(1)).ok());
+  ASSERT_TRUE(scheduler->Enqueue(Wanted(1)).ok());
   ASSERT_TRUE(scheduler->MakePlan().has_value());
   EXPECT_EQ(Report(*scheduler, 1, 1, 1, 0).code(), absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(Report(*scheduler, 0, 1, 1, 10).ok());
@@ -80,7 +80,7 @@ TEST(Uncoupled, AWorkerThatDoesNotReportIsNotGivenPlansForEver) {
   const auto scheduler = Uncoupled("jffc", {{.slots = 100, .kv_tokens = 1 << 20}});
   int plans = 0;
   for (RequestId id = 1; id <= 40; ++id) {
-    ASSERT_TRUE(scheduler->Enqueue(Request(id)).ok());
+    ASSERT_TRUE(scheduler->Enqueue(Wanted(id)).ok());
     plans += scheduler->MakePlan().has_value() ? 1 : 0;
   }
   EXPECT_EQ(plans, Scheduler::kMostPlansAhead);
@@ -206,7 +206,7 @@ class Session {
 
   void Arrive() {
     const RequestSpec request =
-        Request(++last_, 1 + static_cast<int64_t>(rng_.Below(30)), 1 + static_cast<int64_t>(rng_.Below(20)));
+        Wanted(++last_, 1 + static_cast<int64_t>(rng_.Below(30)), 1 + static_cast<int64_t>(rng_.Below(20)));
     live_[request.id] = request;
     EXPECT_TRUE(scheduler_->Enqueue(request).ok());
     Plan();

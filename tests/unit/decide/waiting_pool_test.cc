@@ -8,7 +8,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-RequestSpec Request(RequestId id, int32_t priority = 0) {
+RequestSpec Waiting(RequestId id, int32_t priority = 0) {
   RequestSpec spec;
   spec.id = id;
   spec.prefill_tokens = 10;
@@ -25,25 +25,25 @@ std::vector<RequestId> Ids(const WaitingPool& pool) {
 
 TEST(WaitingPool, KeepsPriorityThenArrivalOrder) {
   WaitingPool pool;
-  pool.Add(Request(1), 0);
-  pool.Add(Request(2, 5), 0);
-  pool.Add(Request(3), 0);
-  pool.Add(Request(4, 5), 0);
-  pool.Add(Request(5, -1), 0);
+  pool.Add(Waiting(1), 0);
+  pool.Add(Waiting(2, 5), 0);
+  pool.Add(Waiting(3), 0);
+  pool.Add(Waiting(4, 5), 0);
+  pool.Add(Waiting(5, -1), 0);
   EXPECT_THAT(Ids(pool), ElementsAre(2, 4, 1, 3, 5));
 }
 
 TEST(WaitingPool, FrontMeansFrontOfItsPriorityClass) {
   WaitingPool pool;
-  pool.Add(Request(1, 5), 0);
-  pool.Add(Request(2), 0);
-  pool.AddFront(Request(3), 0);
+  pool.Add(Waiting(1, 5), 0);
+  pool.Add(Waiting(2), 0);
+  pool.AddFront(Waiting(3), 0);
   EXPECT_THAT(Ids(pool), ElementsAre(1, 3, 2));
 }
 
 TEST(WaitingPool, RemovesByIdAndByIndex) {
   WaitingPool pool;
-  for (RequestId id = 1; id <= 6; ++id) pool.Add(Request(id), 0);
+  for (RequestId id = 1; id <= 6; ++id) pool.Add(Waiting(id), 0);
   EXPECT_TRUE(pool.Remove(4));
   EXPECT_FALSE(pool.Remove(4));
   const std::vector<Assignment> chosen = {{4, 0}, {1, 1}};
@@ -56,7 +56,7 @@ TEST(WaitingPool, RemovesByIdAndByIndex) {
 
 TEST(WaitingPool, ViewCarriesTheKvReservation) {
   WaitingPool pool;
-  pool.Add(Request(1), 7);
+  pool.Add(Waiting(1), 7);
   EXPECT_EQ(pool.views()[0].kv_reserve_tokens, 14);  // s + o - 1
   EXPECT_EQ(pool.views()[0].enqueued_step, 7);
 }

@@ -53,7 +53,7 @@ struct Shape {
   cpu::Storage storage = cpu::Storage::kAuto;
 };
 
-DecodeOptions Options() {
+DecodeOptions DecodeLimits() {
   DecodeOptions options;
   options.limits = {6, 600, 1000};
   options.step_tokens = 40;
@@ -77,7 +77,7 @@ std::unique_ptr<cpu::Forward> PartForward(const std::shared_ptr<const Model>& mo
 }
 
 std::unique_ptr<Engine> MakeChain(const std::shared_ptr<const Model>& model, const Shape& shape) {
-  const DecodeOptions options = Options();
+  const DecodeOptions options = DecodeLimits();
   const auto returns = std::make_shared<Returns>([](const absl::Status& why) { ADD_FAILURE() << why; });
   std::shared_ptr<Inlet> next = returns;
   for (size_t i = shape.ends.size() - 1; i > 0; --i) {
@@ -111,7 +111,7 @@ TEST(PipelineTest, TokensAndLogProbabilitiesAreTheWholeModelsOnRandomSchedules) 
       const auto make = [&]() -> std::unique_ptr<Engine> {
         if (!std::exchange(first, false)) return MakeChain(model, shape);
         CpuOptions options;
-        options.decode = Options();
+        options.decode = DecodeLimits();
         auto engine = MakeCpuEngine(options, cpu::Weights::Make(model, shape.storage));
         EXPECT_TRUE(engine.ok()) << engine.status();
         return *std::move(engine);
@@ -232,7 +232,7 @@ TEST(PipelineTest, AMicroBatchThatDoesNotFitTheChainIsRefused) {
 
 TEST(PipelineTest, AStageIsBrokenByWhatIsOutOfTurnAndSaysSoOnce) {
   const auto model = LoadGolden("llama");
-  const DecodeOptions options = Options();
+  const DecodeOptions options = DecodeLimits();
   int broken = 0;
   Stage stage(PartForward(model, {}, {{0, 1}, false}, options), Bounds(model->config(), options), false,
               std::make_unique<DeafOutlet>(), [&](const absl::Status& why) {
@@ -262,7 +262,7 @@ SequenceRequest ThreeTokens() {
 std::unique_ptr<DecodeEngine> LonelyHead(const std::shared_ptr<const Model>& model,
                                          std::shared_ptr<Returns> returns, absl::Duration timeout,
                                          std::unique_ptr<Outlet> outlet = std::make_unique<DeafOutlet>()) {
-  const DecodeOptions options = Options();
+  const DecodeOptions options = DecodeLimits();
   ChainBackendOptions chain;
   chain.timeout = timeout;
   auto engine = DecodeEngine::Create(

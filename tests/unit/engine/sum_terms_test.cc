@@ -15,13 +15,13 @@
 namespace bfio::worker::cpu {
 namespace {
 
-std::vector<float> Random(Rng& rng, int64_t n) {
+std::vector<float> RandomTerms(Rng& rng, int64_t n) {
   std::vector<float> values;
   for (int64_t i = 0; i < n; ++i) values.push_back(static_cast<float>(rng.Normal()));
   return values;
 }
 
-std::vector<const Kernels*> All() {
+std::vector<const Kernels*> AllVersions() {
   std::vector<const Kernels*> all;
   for (auto kernels = RunnableKernels(); *kernels != nullptr; ++kernels) all.push_back(*kernels);
   return all;
@@ -113,7 +113,7 @@ std::vector<float> Summed(const Kernels& kernels, const Case& c, TermRange range
 
 class SumTermsTest : public ::testing::TestWithParam<const Kernels*> {};
 
-INSTANTIATE_TEST_SUITE_P(Versions, SumTermsTest, ::testing::ValuesIn(All()),
+INSTANTIATE_TEST_SUITE_P(Versions, SumTermsTest, ::testing::ValuesIn(AllVersions()),
                          [](const auto& info) { return std::string(info.param->name); });
 
 TEST_P(SumTermsTest, EveryNodeIsTheTreeOverItsTerms) {
@@ -124,8 +124,8 @@ TEST_P(SumTermsTest, EveryNodeIsTheTreeOverItsTerms) {
     c.rows = 1 + static_cast<int64_t>(rng.Below(9));
     c.width = width;
     c.outputs = 1 + static_cast<int64_t>(rng.Below(width > 5000 ? 20 : 200));
-    c.x = Random(rng, c.rows * width);
-    c.w = Random(rng, c.outputs * width);
+    c.x = RandomTerms(rng, c.rows * width);
+    c.w = RandomTerms(rng, c.outputs * width);
     for (const bool bf16 : {false, true}) {
       c.bf16 = bf16;
       for (const int world : {1, 2, 3, 5, 8}) {

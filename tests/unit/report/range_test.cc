@@ -11,8 +11,8 @@
 namespace bfio::report {
 namespace {
 
-constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr double kMax = std::numeric_limits<double>::max();
+constexpr double kNotANumber = std::numeric_limits<double>::quiet_NaN();
+constexpr double kLargest = std::numeric_limits<double>::max();
 
 Chart WithY(std::vector<double> y) {
   Chart chart;
@@ -24,9 +24,18 @@ Chart WithY(std::vector<double> y) {
 }
 
 TEST(RangeTest, NeverEmptyWhateverTheData) {
-  const std::vector<std::vector<double>> cases = {
-      {},     {0},           {5},      {-5, -5},         {kNan},         {HUGE_VAL},
-      {kMax}, {-kMax, kMax}, {5e-324}, {1e-320, 2e-320}, {-kMax, -kMax}, {1, 1 + 1e-15}};
+  const std::vector<std::vector<double>> cases = {{},
+                                                  {0},
+                                                  {5},
+                                                  {-5, -5},
+                                                  {kNotANumber},
+                                                  {HUGE_VAL},
+                                                  {kLargest},
+                                                  {-kLargest, kLargest},
+                                                  {5e-324},
+                                                  {1e-320, 2e-320},
+                                                  {-kLargest, -kLargest},
+                                                  {1, 1 + 1e-15}};
   for (const std::vector<double>& y : cases) {
     for (const bool log : {false, true}) {
       for (const auto kind : {Chart::Kind::kLines, Chart::Kind::kBars}) {
@@ -57,7 +66,7 @@ TEST(RangeTest, IntervalsAndReferencesCount) {
   Chart chart = WithY({90, 100});
   chart.series[0].low = {80, 95};
   chart.series[0].high = {100, 130};
-  chart.references = {{"published", 150}, {"broken", kNan}};
+  chart.references = {{"published", 150}, {"broken", kNotANumber}};
   EXPECT_EQ(YRange(chart).lo, 80);
   EXPECT_EQ(YRange(chart).hi, 150);
 }
@@ -82,13 +91,13 @@ TEST(RangeTest, PointsBeyondTheXAxisDoNotStretchY) {
 }
 
 TEST(ScaleTest, MapsEndsToEnds) {
-  const Scale linear({-kMax / 4, kMax / 4}, false, 100, 0);
-  EXPECT_EQ(linear.Map(-kMax / 4), 100);
-  EXPECT_EQ(linear.Map(kMax / 4), 0);
+  const Scale linear({-kLargest / 4, kLargest / 4}, false, 100, 0);
+  EXPECT_EQ(linear.Map(-kLargest / 4), 100);
+  EXPECT_EQ(linear.Map(kLargest / 4), 0);
   EXPECT_EQ(linear.Map(0), 50);
   const Scale log({1, 100}, true, 0, 10);
   EXPECT_DOUBLE_EQ(log.Map(10), 5);
-  EXPECT_TRUE(std::isfinite(Scale({0, 1e-290}, false, 0, 10).Map(kMax)));
+  EXPECT_TRUE(std::isfinite(Scale({0, 1e-290}, false, 0, 10).Map(kLargest)));
 }
 
 }  // namespace

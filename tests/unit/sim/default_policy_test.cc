@@ -33,7 +33,7 @@ struct Figures {
   int64_t p99 = 0, longest = 0;
 };
 
-Figures Simulate(const SimOptions& options, const Trace& trace) {
+Figures FiguresOf(const SimOptions& options, const Trace& trace) {
   const auto run = (*Simulation::Create(options, trace))->Run();
   EXPECT_TRUE(run.ok()) << run.status();
   return {(*run)["avg_imbalance_tokens"], (*run)["step_s_mean"], (*run)["wait_steps_p99"],
@@ -47,8 +47,8 @@ class DefaultPolicyTest : public ::testing::TestWithParam<uint64_t> {
 INSTANTIATE_TEST_SUITE_P(Seeds, DefaultPolicyTest, ::testing::Values(1, 2, 3));
 
 TEST_P(DefaultPolicyTest, BalancesFarBetterThanLptWithTheWaitsOfFcfs) {
-  const Figures ours = Simulate(Overload("bf_io_auto"), trace_), fcfs = Simulate(Overload("fcfs"), trace_),
-                lpt = Simulate(Overload("lpt"), trace_);
+  const Figures ours = FiguresOf(Overload("bf_io_auto"), trace_), fcfs = FiguresOf(Overload("fcfs"), trace_),
+                lpt = FiguresOf(Overload("lpt"), trace_);
   RecordProperty("imbalance", static_cast<int>(ours.imbalance));
   EXPECT_LE(ours.imbalance, 0.6 * lpt.imbalance);
   EXPECT_LE(ours.imbalance, 0.1 * fcfs.imbalance);
@@ -59,9 +59,9 @@ TEST_P(DefaultPolicyTest, BalancesFarBetterThanLptWithTheWaitsOfFcfs) {
 
 TEST_P(DefaultPolicyTest, LearnedLookaheadCostsNoBalanceWhereEverySlotIsTaken) {
   SimOptions options = Overload("bf_io_auto");
-  const Figures none = Simulate(options, trace_);
+  const Figures none = FiguresOf(options, trace_);
   options.lookahead = "survival";
-  const Figures survival = Simulate(options, trace_);
+  const Figures survival = FiguresOf(options, trace_);
   EXPECT_LE(survival.imbalance, 1.1 * none.imbalance);
   EXPECT_LE(survival.longest, 250);
 }
@@ -74,11 +74,11 @@ TEST_P(DefaultPolicyTest, KeepsUpWithLptWhereSlotsArePlenty) {
     options.load = level / kSaturation *
                    FullSlotRequestRate(poisson, options.workers, options.batch, options.cost) /
                    ArrivalRate(poisson);
-    const Figures ours = Simulate(options, poisson);
+    const Figures ours = FiguresOf(options, poisson);
     options.lookahead = "survival";
-    const Figures survival = Simulate(options, poisson);
+    const Figures survival = FiguresOf(options, poisson);
     options.policy = "lpt";
-    const Figures lpt = Simulate(options, poisson);
+    const Figures lpt = FiguresOf(options, poisson);
     EXPECT_LE(ours.step_s, 1.01 * lpt.step_s) << level;
     EXPECT_LE(survival.step_s, 1.01 * lpt.step_s) << level;
     EXPECT_EQ(ours.longest, 0) << level << ": nobody waits for a slot that is free";
@@ -89,7 +89,7 @@ TEST_P(DefaultPolicyTest, KeepsUpWithLptWhereSlotsArePlenty) {
 TEST_P(DefaultPolicyTest, LiteralObjectiveOfThePaperStarvesSomebody) {
   SimOptions options = Overload("bf_io");
   options.objective = "paper";
-  const Figures paper = Simulate(options, trace_), ours = Simulate(Overload("bf_io_auto"), trace_);
+  const Figures paper = FiguresOf(options, trace_), ours = FiguresOf(Overload("bf_io_auto"), trace_);
   EXPECT_GT(paper.longest, 5 * ours.longest);
   EXPECT_GT(paper.imbalance, ours.imbalance) << "and balances no better for it";
 }

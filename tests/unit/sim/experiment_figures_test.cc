@@ -15,6 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/testing/experiment_run.h"
 #include "tools/sim/experiment/experiments.h"
 #include "tools/sim/experiment/output.h"
 #include "tools/sim/experiment/rule.h"
@@ -31,8 +32,6 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-using Experiment = absl::StatusOr<Findings> (*)(const ExperimentContext&);
-
 Workload Geometric(double p, int64_t requests = 2000) {
   return {"geometric", std::make_shared<const Trace>(UniformPromptsGeometricOutputs(1, 100, p, requests, 7))};
 }
@@ -48,14 +47,6 @@ ExperimentContext Small() {
   context.shorten = 1e6;
   context.workloads = {Geometric(0.1)};
   return context;
-}
-
-Findings RunWith(Experiment experiment, ExperimentContext context, int32_t threads = 1) {
-  const Runner runner(threads, {}, {});
-  context.runner = &runner;
-  absl::StatusOr<Findings> findings = experiment(context);
-  EXPECT_TRUE(findings.ok()) << findings.status();
-  return findings.ok() ? *std::move(findings) : Findings();
 }
 
 size_t ColumnOf(const report::Table& table, const std::string& name) {

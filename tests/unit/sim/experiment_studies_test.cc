@@ -12,6 +12,7 @@
 #include "common/workload/trace.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tests/testing/experiment_run.h"
 #include "tools/sim/experiment/arrivals.h"
 #include "tools/sim/experiment/columns.h"
 #include "tools/sim/experiment/experiments.h"
@@ -23,8 +24,6 @@
 
 namespace bfio::sim {
 namespace {
-
-using Experiment = absl::StatusOr<Findings> (*)(const ExperimentContext&);
 
 // 4 workers of 6 slots, prompts 1 .. 100, outputs of 10 tokens on average.
 ExperimentContext Small(int64_t steps) {
@@ -38,14 +37,6 @@ ExperimentContext Small(int64_t steps) {
   context.workloads = {
       {"geometric", std::make_shared<const Trace>(UniformPromptsGeometricOutputs(1, 100, 0.1, 3000, 7))}};
   return context;
-}
-
-Findings RunWith(Experiment experiment, ExperimentContext context, int32_t threads = 1) {
-  const Runner runner(threads, {}, {});
-  context.runner = &runner;
-  absl::StatusOr<Findings> findings = experiment(context);
-  EXPECT_TRUE(findings.ok()) << findings.status();
-  return findings.ok() ? *std::move(findings) : Findings();
 }
 
 // Rows of a table by what their first cells say.

@@ -13,20 +13,20 @@ namespace bfio::sim {
 namespace {
 
 // The least growth that verdicts are to see, of what one engine can do.
-constexpr double kShare = 0.005;
+constexpr double kTolerance = 0.005;
 
 TEST(ParallelEnginesTest, StableUpToTheirSumUnderEveryRouting) {
   for (const Routing routing : {Routing::kRandom, Routing::kFewestCalls, Routing::kFewestTokens}) {
     const NetworkOptions options{.order = CallOrder::kCallAge, .routing = routing, .horizon = 500};
-    EXPECT_EQ(Verdict(ParallelEngines(3, 0.96), options, 2, 3 * kShare), "bounded");
-    EXPECT_EQ(Verdict(ParallelEngines(3, 1.04), options, 2, 3 * kShare), "grows");
+    EXPECT_EQ(Verdict(ParallelEngines(3, 0.96), options, 2, 3 * kTolerance), "bounded");
+    EXPECT_EQ(Verdict(ParallelEngines(3, 1.04), options, 2, 3 * kTolerance), "grows");
   }
 }
 
 TEST(TwoTypesTest, StableUpToTheSumOfTheirLoads) {
   const NetworkOptions options{.order = CallOrder::kCallAge, .horizon = 4000};
-  EXPECT_EQ(Verdict(TwoTypes(0.95), options, 3, kShare), "bounded");
-  EXPECT_EQ(Verdict(TwoTypes(1.04), options, 3, kShare), "grows");
+  EXPECT_EQ(Verdict(TwoTypes(0.95), options, 3, kTolerance), "bounded");
+  EXPECT_EQ(Verdict(TwoTypes(1.04), options, 3, kTolerance), "grows");
 }
 
 // --- Rybko and Stolyar's network ---
@@ -54,7 +54,7 @@ TEST(RybkoStolyarTest, EntryFirstStaysLow) {
 
 TEST(RybkoStolyarTest, ExitFirstIsUnstableFromTheThresholdOnInEveryPhaseOfItsOscillation) {
   NetworkOptions options{.order = CallOrder::kExitFirst, .horizon = 8000};
-  EXPECT_EQ(Verdict(RybkoStolyar(0.5), options, 3, kShare), "bounded");
+  EXPECT_EQ(Verdict(RybkoStolyar(0.5), options, 3, kTolerance), "bounded");
   int falling = 0;
   for (const double load : {0.6, 0.7, 0.8, 0.9, 0.97}) {
     // As printed for 0.9: over a million tokens before slot 8,000. Instability shows in half of that.
@@ -69,14 +69,15 @@ TEST(RybkoStolyarTest, ExitFirstIsUnstableFromTheThresholdOnInEveryPhaseOfItsOsc
       }
     }
     // Eight times the growth that stable orders are held to.
-    EXPECT_EQ(JudgeGrowth(rises, 8 * kShare * 768).kind, GrowthVerdict::kGrows) << load;
+    EXPECT_EQ(JudgeGrowth(rises, 8 * kTolerance * 768).kind, GrowthVerdict::kGrows) << load;
   }
   EXPECT_GE(falling, 3) << "slopes would not have done";
 }
 
 TEST(RybkoStolyarTest, TheProductsOrderIsStableAtEveryLoadBelowOne) {
   const auto verdict = [](double load, double horizon) {
-    return Verdict(RybkoStolyar(load), {.order = CallOrder::kParentDue, .horizon = horizon}, 2, 2 * kShare);
+    return Verdict(RybkoStolyar(load), {.order = CallOrder::kParentDue, .horizon = horizon}, 2,
+                   2 * kTolerance);
   };
   for (const double load : {0.5, 0.6, 0.7, 0.8, 0.9}) EXPECT_EQ(verdict(load, 6000), "bounded") << load;
   EXPECT_EQ(verdict(0.97, 20'000), "bounded");
@@ -94,9 +95,9 @@ TEST(RybkoStolyarTest, TheProductsOrderStaysLow) {
 TEST(ForkJoinTest, StableUnderEveryWorkConservingOrder) {
   for (const CallOrder order : {CallOrder::kExitFirst, CallOrder::kCallAge, CallOrder::kParentDue}) {
     const NetworkOptions options{.order = order, .horizon = 1000};
-    EXPECT_EQ(Verdict(ForkJoin(0.8), options, 2, kShare), "bounded") << CallOrderName(order);
-    EXPECT_EQ(Verdict(ForkJoin(0.95), options, 2, 2 * kShare), "bounded") << CallOrderName(order);
-    EXPECT_EQ(Verdict(ForkJoin(1.04), options, 2, 2 * kShare), "grows") << CallOrderName(order);
+    EXPECT_EQ(Verdict(ForkJoin(0.8), options, 2, kTolerance), "bounded") << CallOrderName(order);
+    EXPECT_EQ(Verdict(ForkJoin(0.95), options, 2, 2 * kTolerance), "bounded") << CallOrderName(order);
+    EXPECT_EQ(Verdict(ForkJoin(1.04), options, 2, 2 * kTolerance), "grows") << CallOrderName(order);
   }
 }
 

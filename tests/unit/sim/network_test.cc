@@ -54,10 +54,10 @@ TEST(NetworkTest, ForkAndJoinTakeTheSlotsTheyMust) {
   }
 }
 
-// Books of its own on every call, from what batches are seen to hold.
-class Books {
+// BatchBooks of its own on every call, from what batches are seen to hold.
+class BatchBooks {
  public:
-  Books(int64_t token_budget, bool conserving) : token_budget_(token_budget), conserving_(conserving) {}
+  BatchBooks(int64_t token_budget, bool conserving) : token_budget_(token_budget), conserving_(conserving) {}
 
   void See(const LaneBatch& lane) {
     // One wrong batch makes all that follow wrong.
@@ -106,7 +106,7 @@ class Books {
 
 void ExpectNothingLost(const Network& network, NetworkOptions options, bool conserving) {
   SCOPED_TRACE(options.scheduler + " " + std::string(CallOrderName(options.order)));
-  Books books(network.token_budget, conserving);
+  BatchBooks books(network.token_budget, conserving);
   options.watch = [&](const LaneBatch& lane) { books.See(lane); };
   const NetworkRun run = Simulate(network, options);
   EXPECT_EQ(run.tokens_joined, run.tokens_computed + run.tokens_left);

@@ -33,7 +33,7 @@ Trace OneStepRequests() {
   return trace;
 }
 
-nlohmann::ordered_json Simulate(const SimOptions& options) {
+nlohmann::ordered_json Observed(const SimOptions& options) {
   const Trace trace = OneStepRequests();
   auto run = *(*Simulation::Create(options, trace))->Run();
   for (const char* key : {"mean", "p50", "p99", "max"}) run.erase(std::string("decide_us_") + key);
@@ -42,9 +42,9 @@ nlohmann::ordered_json Simulate(const SimOptions& options) {
 
 TEST(ShadowsTest, RegretsAreAddedAndNothingElseChanges) {
   SimOptions options = Short();
-  const auto alone = Simulate(options);
+  const auto alone = Observed(options);
   options.shadow = {"lpt", "least_tokens"};
-  auto watched = Simulate(options);
+  auto watched = Observed(options);
   const auto shadows = watched.at("shadows");
   watched.erase("shadows");
   EXPECT_EQ(watched, alone);
@@ -77,9 +77,9 @@ class LpDumpTest : public ::testing::Test {
 
 TEST_F(LpDumpTest, OneFileForEachCountedDecision) {
   SimOptions options = Short();
-  const auto alone = Simulate(options);
+  const auto alone = Observed(options);
   options.dump_lp = folder_;
-  EXPECT_EQ(Simulate(options), alone);
+  EXPECT_EQ(Observed(options), alone);
   int files = 0;
   for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator(folder_)) ++files;
   EXPECT_EQ(files, 20);
@@ -95,7 +95,7 @@ TEST_F(LpDumpTest, LimitIsKept) {
   SimOptions options = Short();
   options.dump_lp = folder_;
   options.dump_lp_limit = 3;
-  Simulate(options);
+  Observed(options);
   EXPECT_TRUE(std::filesystem::exists(folder_ + "/least_tokens-0000013.lp"));
   EXPECT_FALSE(std::filesystem::exists(folder_ + "/least_tokens-0000014.lp"));
 }

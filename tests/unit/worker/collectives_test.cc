@@ -19,9 +19,8 @@ namespace {
 
 using testing::BarrierRanks;
 
-constexpr absl::Duration kForever = BarrierRanks::kForever;
 // "Well before the deadline", generous to slow machines.
-constexpr absl::Duration kSoon = absl::Seconds(20);
+constexpr absl::Duration kPromptly = absl::Seconds(20);
 
 // Numbers of all sizes, so that their sum depends on the order.
 std::vector<float> Numbers(size_t count, uint64_t seed) {
@@ -116,7 +115,8 @@ TEST_P(CollectivesTest, AllRanksGetAllNumbersInTheOrderOfRanks) {
         }
         std::vector<float> all(wanted.size());
         const auto mine = Numbers(n, static_cast<uint64_t>(rank) * 7 + n);
-        const absl::Status status = barrier->AllGather(++step, mine, absl::MakeSpan(all), kForever);
+        const absl::Status status =
+            barrier->AllGather(++step, mine, absl::MakeSpan(all), BarrierRanks::kForever);
         ASSERT_TRUE(status.ok()) << status;
         EXPECT_TRUE(BitEqual(all, wanted)) << n;
       }
@@ -132,7 +132,8 @@ TEST_P(CollectivesTest, SumsAreTheTreesToTheLastBitOnAnyNumberOfRanks) {
       for (const size_t n : {1, 5, 0, 257, 4099}) {
         const auto mine = Brought(rank, ranks, n);
         std::vector<float> sum(n);
-        const absl::Status status = barrier->ReduceScatter(++step, mine, absl::MakeSpan(sum), kForever);
+        const absl::Status status =
+            barrier->ReduceScatter(++step, mine, absl::MakeSpan(sum), BarrierRanks::kForever);
         ASSERT_TRUE(status.ok()) << status;
         EXPECT_TRUE(BitEqual(sum, TreeOf(0, kSumTerms, rank, n))) << n;
       }
@@ -144,19 +145,23 @@ TEST_P(CollectivesTest, CallsOfAllKindsFollowOneAnotherInAStep) {
   constexpr int kRanks = 5;
   BarrierRanks(GetParam(), kRanks).Run(1, [&](int rank, std::unique_ptr<Barrier> barrier) {
     for (int64_t step = 1; step <= 30; ++step) {
-      const auto view = barrier->AllReduce(step, {.rows = rank + step}, kForever);
+      const auto view = barrier->AllReduce(step, {.rows = rank + step}, BarrierRanks::kForever);
       ASSERT_TRUE(view.ok()) << view.status();
       EXPECT_EQ(view->max_rows, kRanks - 1 + step);
       const auto n = static_cast<size_t>(view->max_rows);
       for (int layer = 0; layer < 3; ++layer) {
         std::vector<float> all(kRanks * n), sum(n);
-        ASSERT_TRUE(barrier->AllGather(step, std::vector<float>(n, 1), absl::MakeSpan(all), kForever).ok());
+        ASSERT_TRUE(
+            barrier->AllGather(step, std::vector<float>(n, 1), absl::MakeSpan(all), BarrierRanks::kForever)
+                .ok());
         EXPECT_EQ(all, std::vector<float>(kRanks * n, 1));
         ASSERT_TRUE(
-            barrier->ReduceScatter(step, Brought(rank, kRanks, n), absl::MakeSpan(sum), kForever).ok());
+            barrier
+                ->ReduceScatter(step, Brought(rank, kRanks, n), absl::MakeSpan(sum), BarrierRanks::kForever)
+                .ok());
         EXPECT_TRUE(BitEqual(sum, TreeOf(0, kSumTerms, rank, n)));
       }
-      ASSERT_TRUE(barrier->AllReduce(step, {.active = 1}, kForever).ok());
+      ASSERT_TRUE(barrier->AllReduce(step, {.active = 1}, BarrierRanks::kForever).ok());
     }
   });
 }
@@ -180,14 +185,14 @@ TEST_P(CollectivesTest, ARankThatLeavesMakesAllOthersFailAtOnce) {
     for (const int gone : {0, 1, 6}) {
       SCOPED_TRACE(gone);
       BarrierRanks(GetParam(), kRanks).Run(1, [&](int rank, std::unique_ptr<Barrier> barrier) {
-        ASSERT_TRUE(Call(*barrier, gather, rank, kRanks, 1, 100'000, kForever).ok());
+        ASSERT_TRUE(Call(*barrier, gather, rank, kRanks, 1, 100'000, BarrierRanks::kForever).ok());
         if (rank == gone) return;  // destroys its barrier
         const absl::Time start = absl::Now();
-        const absl::Status status = Call(*barrier, gather, rank, kRanks, 2, 100'000, kForever);
+        const absl::Status status = Call(*barrier, gather, rank, kRanks, 2, 100'000, BarrierRanks::kForever);
         EXPECT_TRUE(absl::IsUnavailable(status)) << status;
-        EXPECT_LT(absl::Now() - start, kSoon);
-        EXPECT_FALSE(Call(*barrier, gather, rank, kRanks, 2, 100'000, kForever).ok());
-        EXPECT_FALSE(barrier->AllReduce(2, {}, kForever).ok());
+        EXPECT_LT(absl::Now() - start, kPromptly);
+        EXPECT_FALSE(Call(*barrier, gather, rank, kRanks, 2, 100'000, BarrierRanks::kForever).ok());
+        EXPECT_FALSE(barrier->AllReduce(2, {}, BarrierRanks::kForever).ok());
       });
     }
   }
@@ -200,13 +205,13 @@ TEST_P(CollectivesTest, AMissingRankIsADeadlineForAll) {
     BarrierRanks(GetParam(), kRanks).Run(1, [&](int rank, std::unique_ptr<Barrier> barrier) {
       if (rank != 4) {
         // Only rank 2 is impatient; the others learn it from rank 2.
-        const absl::Duration patience = rank == 2 ? absl::Milliseconds(100) : kForever;
+        const absl::Duration patience = rank == 2 ? absl::Milliseconds(100) : BarrierRanks::kForever;
         const absl::Time start = absl::Now();
         const absl::Status status = Call(*barrier, gather, rank, kRanks, 1, 100'000, patience);
         // A neighbour whose message rank 2 left half unsent can only see that it is gone.
         EXPECT_TRUE(absl::IsDeadlineExceeded(status) || (rank != 2 && absl::IsUnavailable(status)))
             << rank << ": " << status;
-        EXPECT_LT(absl::Now() - start, kSoon);
+        EXPECT_LT(absl::Now() - start, kPromptly);
       }
       over.arrive_and_wait();  // rank 4 is alive until here
     });
@@ -221,10 +226,11 @@ TEST_P(CollectivesTest, AbortEndsTheWaitHereAndForThePeers) {
       if (rank == 3) {
         // Aborted while waiting, or before: both must work.
         std::thread other([&] { barrier->Abort(); });
-        EXPECT_TRUE(absl::IsCancelled(Call(*barrier, gather, rank, kRanks, 1, 100'000, kForever)));
+        EXPECT_TRUE(
+            absl::IsCancelled(Call(*barrier, gather, rank, kRanks, 1, 100'000, BarrierRanks::kForever)));
         other.join();
       } else if (rank != 2) {
-        const absl::Status status = Call(*barrier, gather, rank, kRanks, 1, 100'000, kForever);
+        const absl::Status status = Call(*barrier, gather, rank, kRanks, 1, 100'000, BarrierRanks::kForever);
         EXPECT_TRUE(absl::IsUnavailable(status)) << status;
       }
       over.arrive_and_wait();
@@ -247,17 +253,17 @@ TEST_P(CollectivesTest, RanksThatDisagreeAreFoundOut) {
     SCOPED_TRACE(gather);
     // Another size, another step, another kind of call, one call less.
     expect_internal([&](Barrier& barrier, int rank) {
-      return Call(barrier, gather, rank, kRanks, 1, rank == 2 ? 65 : 64, kForever);
+      return Call(barrier, gather, rank, kRanks, 1, rank == 2 ? 65 : 64, BarrierRanks::kForever);
     });
     expect_internal([&](Barrier& barrier, int rank) {
-      return Call(barrier, gather, rank, kRanks, rank == 0 ? 2 : 1, 64, kForever);
+      return Call(barrier, gather, rank, kRanks, rank == 0 ? 2 : 1, 64, BarrierRanks::kForever);
     });
     expect_internal([&](Barrier& barrier, int rank) {
-      return Call(barrier, rank == 1 ? !gather : gather, rank, kRanks, 1, 64, kForever);
+      return Call(barrier, rank == 1 ? !gather : gather, rank, kRanks, 1, 64, BarrierRanks::kForever);
     });
     expect_internal([&](Barrier& barrier, int rank) {
-      if (rank == 3) return barrier.AllReduce(1, {}, kForever).status();
-      return Call(barrier, gather, rank, kRanks, 1, 64, kForever);
+      if (rank == 3) return barrier.AllReduce(1, {}, BarrierRanks::kForever).status();
+      return Call(barrier, gather, rank, kRanks, 1, 64, BarrierRanks::kForever);
     });
   }
 }
@@ -266,13 +272,13 @@ TEST_P(CollectivesTest, SpansThatDoNotFitTheGroupAreInvalid) {
   BarrierRanks(GetParam(), 1).Run(1, [](int, std::unique_ptr<Barrier> barrier) {
     std::vector<float> three(3);
     EXPECT_TRUE(absl::IsInvalidArgument(
-        barrier->AllGather(1, std::vector<float>(2), absl::MakeSpan(three), kForever)));
-    EXPECT_FALSE(barrier->AllReduce(1, {}, kForever).ok()) << "the barrier is finished";
+        barrier->AllGather(1, std::vector<float>(2), absl::MakeSpan(three), BarrierRanks::kForever)));
+    EXPECT_FALSE(barrier->AllReduce(1, {}, BarrierRanks::kForever).ok()) << "the barrier is finished";
   });
   BarrierRanks(GetParam(), 1).Run(1, [](int, std::unique_ptr<Barrier> barrier) {
     std::vector<float> three(3);
     EXPECT_TRUE(absl::IsInvalidArgument(
-        barrier->ReduceScatter(1, std::vector<float>(4), absl::MakeSpan(three), kForever)));
+        barrier->ReduceScatter(1, std::vector<float>(4), absl::MakeSpan(three), BarrierRanks::kForever)));
   });
 }
 

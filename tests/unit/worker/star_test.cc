@@ -22,7 +22,7 @@
 namespace bfio::worker {
 namespace {
 
-constexpr absl::Duration kForever = absl::Seconds(60);
+constexpr absl::Duration kStarForever = absl::Seconds(60);
 
 std::unique_ptr<StarEndpoint> MakeEndpoint(StarOptions options = {}) {
   auto endpoint = StarEndpoint::Create(options);
@@ -121,7 +121,7 @@ TEST(StarTest, StrangersAreDroppedAndTheGroupForms) {
   auto leaf = MakeEndpoint();
   const std::string offer = *root->Offer();
   std::thread former([&] {
-    const auto barrier = root->Form({5, 0, 2, offer}, kForever, {});
+    const auto barrier = root->Form({5, 0, 2, offer}, kStarForever, {});
     EXPECT_TRUE(barrier.ok()) << barrier.status();
   });
   // A client of another protocol, longer than a handshake.
@@ -144,7 +144,7 @@ TEST(StarTest, StrangersAreDroppedAndTheGroupForms) {
     EXPECT_TRUE(connection.Send(Encode(wrong)));
     EXPECT_TRUE(IsClosedByPeer(connection));
   }
-  const auto barrier = leaf->Form({5, 1, 2, offer}, kForever, {});
+  const auto barrier = leaf->Form({5, 1, 2, offer}, kStarForever, {});
   EXPECT_TRUE(barrier.ok()) << barrier.status();
   former.join();
 }
@@ -153,13 +153,13 @@ TEST(StarTest, ARankThatJoinedAndDiedMayComeAgain) {
   auto root = MakeEndpoint();
   auto one = MakeEndpoint(), two = MakeEndpoint();
   const std::string offer = *root->Offer();
-  std::thread former([&] { EXPECT_TRUE(root->Form({1, 0, 3, offer}, kForever, {}).ok()); });
+  std::thread former([&] { EXPECT_TRUE(root->Form({1, 0, 3, offer}, kStarForever, {}).ok()); });
   {
     Connection dies = ConnectTo(offer);
     EXPECT_TRUE(dies.Send(Encode(Handshake{WireType::kJoin, 1, 1, 3, {"h", 1}})));
   }
-  std::thread other([&] { EXPECT_TRUE(two->Form({1, 2, 3, offer}, kForever, {}).ok()); });
-  EXPECT_TRUE(one->Form({1, 1, 3, offer}, kForever, {}).ok());
+  std::thread other([&] { EXPECT_TRUE(two->Form({1, 2, 3, offer}, kStarForever, {}).ok()); });
+  EXPECT_TRUE(one->Form({1, 1, 3, offer}, kStarForever, {}).ok());
   other.join();
   former.join();
 }
@@ -169,9 +169,9 @@ TEST(StarTest, ARankOfAnOlderEpochIsToldSoAtOnce) {
   const std::string offer = *root->Offer();
   std::stop_source stop;
   std::thread former([&] {
-    EXPECT_TRUE(absl::IsCancelled(root->Form({9, 0, 2, offer}, kForever, stop.get_token()).status()));
+    EXPECT_TRUE(absl::IsCancelled(root->Form({9, 0, 2, offer}, kStarForever, stop.get_token()).status()));
   });
-  const auto late = leaf->Form({8, 1, 2, offer}, kForever, {});
+  const auto late = leaf->Form({8, 1, 2, offer}, kStarForever, {});
   EXPECT_TRUE(absl::IsUnavailable(late.status())) << late.status();
   stop.request_stop();
   former.join();
@@ -182,10 +182,10 @@ TEST(StarTest, ARankOfANewerEpochWaitsForRankZeroToFollow) {
   const std::string offer = *root->Offer();
   std::stop_source stop;
   std::thread former([&] {
-    EXPECT_FALSE(root->Form({8, 0, 2, offer}, kForever, stop.get_token()).ok());
-    EXPECT_TRUE(root->Form({9, 0, 2, offer}, kForever, {}).ok());
+    EXPECT_FALSE(root->Form({8, 0, 2, offer}, kStarForever, stop.get_token()).ok());
+    EXPECT_TRUE(root->Form({9, 0, 2, offer}, kStarForever, {}).ok());
   });
-  std::thread early([&] { EXPECT_TRUE(leaf->Form({9, 1, 2, offer}, kForever, {}).ok()); });
+  std::thread early([&] { EXPECT_TRUE(leaf->Form({9, 1, 2, offer}, kStarForever, {}).ok()); });
   // Provoke the rejection that the early rank must survive.
   Connection probe = ConnectTo(offer);
   EXPECT_TRUE(probe.Send(Encode(Handshake{WireType::kJoin, 9, 1, 2, {"h", 1}})));
@@ -220,7 +220,7 @@ TEST(StarTest, AnErrorNamesTheRankThatDidNotCome) {
       }
       lock.unlock();
       const bool first = (rank == 0) == rank_zero_first;
-      const auto view = barrier->AllReduce(1, {}, first ? absl::Milliseconds(500) : kForever);
+      const auto view = barrier->AllReduce(1, {}, first ? absl::Milliseconds(500) : kStarForever);
       EXPECT_FALSE(view.ok());
       const std::vector<int32_t> missing = MissingRanks(view.status());
       if (rank == 0) {
@@ -246,7 +246,7 @@ TEST(StarTest, AFormingThatFailsNamesTheRankThatDidNotCome) {
 
 TEST(StarTest, ANonsensicalCommunicatorIdIsInvalid) {
   auto leaf = MakeEndpoint();
-  EXPECT_TRUE(absl::IsInvalidArgument(leaf->Form({1, 1, 2, "nowhere"}, kForever, {}).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(leaf->Form({1, 1, 2, "nowhere"}, kStarForever, {}).status()));
 }
 
 TEST(StarTest, AnUnresolvableHostCannotListen) {

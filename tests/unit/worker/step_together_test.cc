@@ -22,7 +22,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr absl::Duration kForever = absl::Seconds(60);
+constexpr absl::Duration kGroupForever = absl::Seconds(60);
 
 // Keeps messages of one kind; others are of no interest here.
 template <typename T>
@@ -35,7 +35,7 @@ class Channel {
   T Next() {
     MutexLock lock(&mutex_);
     const auto some = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !messages_.empty(); };
-    if (!mutex_.AwaitWithTimeout(absl::Condition(&some), kForever)) {
+    if (!mutex_.AwaitWithTimeout(absl::Condition(&some), kGroupForever)) {
       ADD_FAILURE() << "no message came";
       return T();
     }
@@ -149,7 +149,7 @@ class StepTogetherTest : public ::testing::Test {
     for (int rank = 0; rank < count; ++rank) {
       Epoch message;
       message.group = {epoch, rank, count, hellos_[0].communicator_offer};
-      message.form_timeout = message.step_timeout = kForever;
+      message.form_timeout = message.step_timeout = kGroupForever;
       ranks_[rank]->loop->inbox().OnEpoch(message);
     }
     std::vector<std::string> errors;
