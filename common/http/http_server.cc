@@ -10,6 +10,9 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "common/base/mutex.h"
+#include "common/base/spdlog.h"
 #include "common/http/bounded_pool.h"
 #include "common/http/host_name.h"
 #include "common/http/plain_requests.h"
@@ -24,6 +27,7 @@ constexpr size_t kMaxWaiting = 64;
 // A connection holds a thread while it is idle.
 constexpr int kReadSeconds = 2, kWriteSeconds = 5, kKeepAliveSeconds = 2;
 constexpr size_t kMaxBodyBytes = 64 << 10;
+constexpr absl::Duration kReopenPause = absl::Milliseconds(250);
 // A page runs nothing but this server's own scripts, and nobody frames it.
 constexpr char kContentPolicy[] =
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -113,7 +117,11 @@ class HttpServer::Impl {
 
   ~Impl() {
     if (!thread_.joinable()) return;
-    stopping_ = true;
+    {
+      MutexLock lock(&mutex_);
+      stopping_ = true;
+    }
+    AwaitListening();
     server_.stop();
     thread_.join();
   }
@@ -128,6 +136,7 @@ class HttpServer::Impl {
     } else if (!server_.bind_to_port(address.host, address.port)) {
       return absl::UnavailableError(refused);
     }
+    bound_ = bound;
     address_ = bound.ToString();
     return absl::OkStatus();
   }
@@ -143,17 +152,40 @@ class HttpServer::Impl {
   void Add(const std::string& path, Route route) { routes_[path] = std::move(route); }
 
   void Start() {
-    thread_ = std::thread([this] {
-      server_.listen_after_bind();
-      ended_ = true;
-    });
-    // stop() before listen_after_bind has begun would be forgotten, and the thread never end.
-    while (!server_.is_running() && !ended_) std::this_thread::yield();
+    listening_ = true;
+    thread_ = std::thread([this] { Listen(); });
+    AwaitListening();
   }
 
   const std::string& address() const { return address_; }
 
  private:
+  void Listen() {
+    for (;;) {
+      server_.listen_after_bind();
+      listening_ = false;
+      // httplib gives a port up at the first error of accept() that it does not know.
+      for (bool lost = true; lost;) {
+        MutexLock lock(&mutex_);
+        if (stopping_) return;
+        spdlog::error("http: the port {} is lost, opening it again", address_);
+        if (mutex_.AwaitWithTimeout(
+                absl::Condition(
+                    +[](std::atomic<bool>* stopping) { return stopping->load(); }, &stopping_),
+                kReopenPause)) {
+          return;
+        }
+        lost = !server_.bind_to_port(bound_.host, bound_.port);
+        listening_ = !lost;
+      }
+    }
+  }
+
+  // stop() before listen_after_bind has begun would be forgotten, and the thread never end.
+  void AwaitListening() const {
+    while (listening_ && !server_.is_running()) std::this_thread::yield();
+  }
+
   void Answer(const httplib::Request& request, httplib::Response& response) {
     response.set_header("X-Content-Type-Options", "nosniff");
     response.set_header("Content-Security-Policy", kContentPolicy);
@@ -214,11 +246,15 @@ class HttpServer::Impl {
   const bool certified_;
   std::map<std::string, Route> routes_;
   std::atomic<int> streams_{0};
+  Mutex mutex_;
+  // Changes under mutex_.
   std::atomic<bool> stopping_{false};
   const std::unique_ptr<httplib::Server> owned_;
   httplib::Server& server_;
+  Address bound_;
   std::string address_;
-  std::atomic<bool> ended_{false};
+  // Between a bind and the end of its listen_after_bind.
+  std::atomic<bool> listening_{false};
   std::thread thread_;
 };
 

@@ -69,6 +69,7 @@ class HttpServer {
   // Only bodies of type application/json, which a browser does not send to a site that its page is not from.
   void Post(const std::string& path, Handler handler);
   void GetStream(const std::string& path, std::string content_type, StreamHandler handler);
+  // Serves until the end: a port that the system takes away is opened again, and the log says so.
   void Start();
 
   // "HOST:PORT" as bound.

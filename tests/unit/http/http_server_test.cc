@@ -128,6 +128,41 @@ TEST(HttpServerTest, APortIsOneServersAlone) {
   EXPECT_TRUE(HttpServer::Bind({address, nullptr, "", "", ""}).ok()) << "at once";
 }
 
+// The socket that listens on `port`, of this process.
+int ListenerOf(int port) {
+  for (int fd = 3; fd < 1024; ++fd) {
+    int listens = 0;
+    socklen_t size = sizeof(listens);
+    sockaddr_in address = {};
+    socklen_t address_size = sizeof(address);
+    if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && listens == 1 &&
+        getsockname(fd, reinterpret_cast<sockaddr*>(&address), &address_size) == 0 &&
+        ntohs(address.sin_port) == port) {
+      return fd;
+    }
+  }
+  return -1;
+}
+
+TEST(HttpServerTest, APortThatIsLostIsOpenedAgain) {
+  auto server = Serving();
+  const int port = PortOf(*server);
+  for (int round = 0; round < 2; ++round) {
+    int listener = -1;
+    while (listener < 0) listener = ListenerOf(port);
+    ASSERT_EQ(shutdown(listener, SHUT_RDWR), 0) << "accept() fails with EINVAL from here on";
+    httplib::Client client("127.0.0.1", port);
+    while (!client.Get("/metrics")) std::this_thread::yield();
+  }
+  server.reset();
+}
+
+TEST(HttpServerTest, AServerWhosePortIsLostEnds) {
+  auto server = Serving();
+  ASSERT_EQ(shutdown(ListenerOf(PortOf(*server)), SHUT_RDWR), 0);
+  server.reset();
+}
+
 TEST(HttpServerTest, TheGateIsAskedFirst) {
   const auto server = Serving([](const std::string& authorization, const std::string& peer) {
     EXPECT_EQ(peer, "127.0.0.1");
