@@ -9,6 +9,7 @@
 #include "common/base/spdlog.h"
 #include "common/net/status.h"
 #include "router/core/shadow/shadowed_policy.h"
+#include "router/service/held_request.h"
 
 namespace bfio::router {
 namespace {
@@ -279,9 +280,9 @@ void DecisionLoop::OnCancel(uint64_t stream_id, bool timed_out) {
   End(*record, grpc::Status::CANCELLED, std::nullopt);
 }
 
-bool DecisionLoop::Abort(const std::string& request_id, const std::optional<std::string>& tenant) {
-  RequestRecord* record = requests_.FindByName(request_id);
-  if (record == nullptr || (tenant.has_value() && *tenant != record->request.tenant())) return false;
+bool DecisionLoop::Abort(const v1::AbortRequest& abort, const std::optional<std::string>& tenant) {
+  RequestRecord* record = requests_.FindByName(abort.request_id());
+  if (record == nullptr || !MayAbort(record->request, abort, tenant)) return false;
   if (record->ended) {  // nothing left to abort, but its id is free now
     End(*record, grpc::Status::OK, std::nullopt);
     return false;

@@ -89,7 +89,8 @@ class DecisionLoop final : private Group::Listener {
 
   // --- decision thread ---
 
-  bool Abort(const std::string& request_id, const std::optional<std::string>& tenant);
+  // False when there is no live request that this caller may end.
+  bool Abort(const v1::AbortRequest& abort, const std::optional<std::string>& tenant);
   absl::Status DrainWorker(const std::string& worker_id);
   absl::Status SetPolicy(const v1::PolicySetting& setting);
   void FillState(v1::ClusterState& state);

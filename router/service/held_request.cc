@@ -86,4 +86,10 @@ bool MayResume(const v1::GenerateRequest& request, const v1::GenerateRequest& re
          SameSecret(request.resume_token(), resume.resume_token());
 }
 
+bool MayAbort(const v1::GenerateRequest& request, const v1::AbortRequest& abort,
+              const std::optional<std::string>& tenant) {
+  return (!tenant.has_value() || SameSecret(request.tenant(), *tenant)) &&
+         SameSecret(request.resume_token(), abort.resume_token());
+}
+
 }  // namespace bfio::router

@@ -43,6 +43,9 @@ absl::StatusOr<HeldState> FromHeld(const v1::HeldRequest& held, const RequestLim
 // Whether a client that comes back with `resume` is the one that sent `request`: the tenant and the token are
 // the same. Takes the same time wherever tokens of equal length differ.
 bool MayResume(const v1::GenerateRequest& request, const v1::GenerateRequest& resume);
+// The same for who wants it aborted; `tenant` is the caller's, nothing where callers say their own.
+bool MayAbort(const v1::GenerateRequest& request, const v1::AbortRequest& abort,
+              const std::optional<std::string>& tenant);
 
 }  // namespace bfio::router
 

@@ -71,7 +71,7 @@ grpc::ServerUnaryReactor* InferenceService::Abort(grpc::CallbackServerContext* c
                                                   v1::AbortResponse* response) {
   const absl::StatusOr<std::optional<std::string>> caller = gate_->Caller(*context);
   return OnLoop(loop_, caller.status(), context, [request, response, caller](DecisionLoop& loop) {
-    response->set_found(loop.Abort(request->request_id(), *caller));
+    response->set_found(loop.Abort(*request, *caller));
     return absl::OkStatus();
   });
 }

@@ -267,7 +267,7 @@ TEST(ClientLibrary, ShowsCertificateAndToken) {
     options.target = address;
     auto client = Client::Create(options);
     if (!client.ok()) return client.status().code();
-    return (*client)->Abort("nobody", kSlowdown * absl::Seconds(10)).status().code();
+    return (*client)->Abort("nobody", "", kSlowdown * absl::Seconds(10)).status().code();
   };
   const TlsFiles tls = {.ca = folder + "/client-ca.crt"};
   EXPECT_EQ(code({.tls = tls, .token = token}), absl::StatusCode::kOk);

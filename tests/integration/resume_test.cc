@@ -279,6 +279,7 @@ TEST(Resume, AnUnknownRequestIsStartedAgainOnlyWithItsPrompt) {
   v1::AbortRequest abort;
   v1::AbortResponse response;
   abort.set_request_id(request.request_id());
+  abort.set_resume_token(request.resume_token());
   grpc::ClientContext context;
   ASSERT_TRUE(cluster.inference().Abort(&context, abort, &response).ok());
   EXPECT_FALSE(response.found()) << "it has ended; but now its id is free";

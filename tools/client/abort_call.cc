@@ -8,8 +8,8 @@ namespace {
 
 class AbortCall final : public grpc::ClientUnaryReactor {
  public:
-  AbortCall(Link& link, const std::string& request_id, const Metadata& metadata) : link_(link) {
-    request_.set_request_id(request_id);
+  AbortCall(Link& link, const v1::AbortRequest& request, const Metadata& metadata)
+      : link_(link), request_(request) {
     context_.set_deadline(absl::ToChronoTime(absl::Now() + kAbortTimeout));
     for (const auto& [name, value] : metadata) context_.AddMetadata(name, value);
   }
@@ -31,14 +31,14 @@ class AbortCall final : public grpc::ClientUnaryReactor {
 
   Link& link_;
   grpc::ClientContext context_;
-  v1::AbortRequest request_;
+  const v1::AbortRequest request_;
   v1::AbortResponse response_;
 };
 
 }  // namespace
 
-void StartAbort(Link& link, const std::string& request_id, const Metadata& metadata) {
-  (new AbortCall(link, request_id, metadata))->Start();
+void StartAbort(Link& link, const v1::AbortRequest& request, const Metadata& metadata) {
+  (new AbortCall(link, request, metadata))->Start();
 }
 
 }  // namespace bfio::client

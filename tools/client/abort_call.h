@@ -6,8 +6,6 @@
 #ifndef BFIO_TOOLS_CLIENT_ABORT_CALL_H_
 #define BFIO_TOOLS_CLIENT_ABORT_CALL_H_
 
-#include <string>
-
 #include "absl/time/time.h"
 #include "tools/client/attempt.h"
 #include "tools/client/link.h"
@@ -16,7 +14,7 @@ namespace bfio::client {
 
 inline constexpr absl::Duration kAbortTimeout = absl::Seconds(5);
 
-void StartAbort(Link& link, const std::string& request_id, const Metadata& metadata);
+void StartAbort(Link& link, const v1::AbortRequest& request, const Metadata& metadata);
 
 }  // namespace bfio::client
 

@@ -74,11 +74,13 @@ absl::StatusOr<Generated> Client::GenerateAll(
   }
 }
 
-absl::StatusOr<bool> Client::Abort(const std::string& request_id, absl::Duration timeout) {
+absl::StatusOr<bool> Client::Abort(const std::string& request_id, const std::string& resume_token,
+                                   absl::Duration timeout) {
   grpc::ClientContext context;
   Prepare(context, token_, timeout);
   v1::AbortRequest request;
   request.set_request_id(request_id);
+  request.set_resume_token(resume_token);
   v1::AbortResponse response;
   const grpc::Status status = NextLink().stub().Abort(&context, request, &response);
   if (!status.ok()) return FromGrpcStatus(status);

@@ -202,7 +202,10 @@ void TokenStream::Cancel() {
 }
 
 void TokenStream::SendAbort() {
-  StartAbort(link_, request_.request_id(), WithToken(options_));
+  v1::AbortRequest abort;
+  abort.set_request_id(request_.request_id());
+  abort.set_resume_token(request_.resume_token());
+  StartAbort(link_, abort, WithToken(options_));
 }
 
 }  // namespace bfio::client

@@ -130,6 +130,19 @@ TEST(MayResume, AsksForTenantAndSecret) {
   EXPECT_FALSE(MayResume(client, resume));
 }
 
+TEST(MayAbort, AsksForTheSecretAndForTheTenantOfWhoHasOne) {
+  const v1::GenerateRequest client = Client(false);
+  v1::AbortRequest abort;
+  EXPECT_FALSE(MayAbort(client, abort, std::nullopt)) << "its secret is not repeated";
+  abort.set_resume_token(client.resume_token());
+  EXPECT_TRUE(MayAbort(client, abort, std::nullopt)) << "callers say their own tenants here";
+  EXPECT_TRUE(MayAbort(client, abort, client.tenant()));
+  EXPECT_FALSE(MayAbort(client, abort, "acm"));
+  abort.set_resume_token("Secret");
+  EXPECT_FALSE(MayAbort(client, abort, client.tenant()));
+  EXPECT_FALSE(MayAbort(v1::GenerateRequest(), abort, std::nullopt)) << "it was sent without one";
+}
+
 TEST(ReplayBudget, BoundsTheSumAndEachRequest) {
   ReplayBudget budget(100, 60);
   using Outcome = ReplayBudget::Outcome;

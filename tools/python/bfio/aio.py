@@ -29,7 +29,7 @@ class _Run:
         if self._call is not None:
             self._call.cancel()
         if self.request.needs_abort:
-            self._client.abort_later(self.request.message.request_id)
+            self._client.abort_later(self.request.abort_message())
 
     async def tokens(self) -> AsyncIterator[Tokens]:
         try:
@@ -118,16 +118,17 @@ class Client:
         assert stream.finish is not None
         return Result(stream.request_id, ids, stream.finish)
 
-    async def abort(self, request_id: str, timeout: float = 5.0) -> bool:
-        return (await self._unary(self.stub.Abort, inference_pb2.AbortRequest(request_id=request_id), timeout)).found
+    async def abort(self, request_id: str, resume_token: bytes = b"", timeout: float = 5.0) -> bool:
+        message = inference_pb2.AbortRequest(request_id=request_id, resume_token=resume_token)
+        return (await self._unary(self.stub.Abort, message, timeout)).found
 
     async def loads(self, dp_rank: Optional[int] = None, timeout: float = 5.0) -> inference_pb2.GetLoadsResponse:
         return await self._unary(self.stub.GetLoads, inference_pb2.GetLoadsRequest(dp_rank=dp_rank), timeout)
 
-    def abort_later(self, request_id: str) -> None:
+    def abort_later(self, message: inference_pb2.AbortRequest) -> None:
         async def abort():
             try:
-                await self.abort(request_id)
+                await self._unary(self.stub.Abort, message, 5.0)
             except Error:
                 pass  # the router ends it after its --resume_timeout
 

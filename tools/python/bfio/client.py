@@ -33,7 +33,7 @@ class _Run:
             call.cancel()
         if abort:
             try:
-                self._stub.Abort.future(inference_pb2.AbortRequest(request_id=self.request.message.request_id), timeout=5,
+                self._stub.Abort.future(self.request.abort_message(), timeout=5,
                                         metadata=self._metadata).add_done_callback(lambda _: None)
             except ValueError:
                 pass  # the client was closed before: the router ends it after its --resume_timeout
@@ -112,7 +112,8 @@ class Client(Connection):
                  **fields) -> Stream:
         """Starts when iterated. `prompt`: token ids, or a length for synthetic load. `resume`: the request outlives a
         broken stream and a restarted router. `fields`: sampling=Sampling(...), stop_token_ids=, and those of
-        GenerateRequest by name: request_id=, ignore_eos=, tenant=, priority=, predicted_output_tokens=."""
+        GenerateRequest by name: request_id=, ignore_eos=, tenant=, priority=, predicted_output_tokens=, and parent_id=,
+        stage=, remaining_tokens= of an agent's call."""
         request = Request(build(prompt, max_new_tokens=max_new_tokens, **fields), timeout, resume, retry or self._retry)
         return Stream(self._stub, request, [*self._login.metadata(), *metadata])
 
@@ -123,9 +124,10 @@ class Client(Connection):
         assert stream.finish is not None
         return Result(stream.request_id, ids, stream.finish)
 
-    def abort(self, request_id: str, timeout: float = 5.0) -> bool:
-        """False when no live request has this id."""
-        return self._unary(self._stub.Abort, inference_pb2.AbortRequest(request_id=request_id), timeout).found
+    def abort(self, request_id: str, resume_token: bytes = b"", timeout: float = 5.0) -> bool:
+        """`resume_token`: that of the request. False when no live request has this id and token."""
+        message = inference_pb2.AbortRequest(request_id=request_id, resume_token=resume_token)
+        return self._unary(self._stub.Abort, message, timeout).found
 
     def loads(self, dp_rank: Optional[int] = None, timeout: float = 5.0) -> inference_pb2.GetLoadsResponse:
         return self._unary(self._stub.GetLoads, inference_pb2.GetLoadsRequest(dp_rank=dp_rank), timeout)

@@ -157,6 +157,9 @@ class Request:
         """To end it. One that was refused at the door may have the id of somebody else's request."""
         return self.resume and (self.under_way or self.may_be_live)
 
+    def abort_message(self) -> inference_pb2.AbortRequest:
+        return inference_pb2.AbortRequest(request_id=self.message.request_id, resume_token=self.message.resume_token)
+
     def new_id(self):
         if self.own_id:
             self.message.request_id = f"py-{secrets.token_hex(8)}"

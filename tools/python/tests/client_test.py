@@ -81,6 +81,22 @@ class Basics(Live):
         stopped = self.client.complete(10, **options(stop_token_ids=[seen[7]]))
         self.assertEqual((stopped.token_ids, stopped.finish.reason), (seen[:8], "stop"))
 
+    def test_an_agents_calls_and_who_may_abort(self):
+        before = self.admin.state().requests.agent_calls
+        self.client.complete(10, **options(max_new_tokens=3, priority=5, parent_id="agent", stage=0, remaining_tokens=4))
+        self.assertEqual(self.admin.state().requests.agent_calls, before + 1)
+        with self.assertRaises(bfio.Error) as caught:
+            self.client.complete(10, **options(stage=1))
+        self.assertEqual(caught.exception.code, grpc.StatusCode.INVALID_ARGUMENT)
+        stream = self.client.generate(10, **options(max_new_tokens=60000, request_id="held", resumable=True, resume_token=b"mine"))
+        next(stream)
+        self.assertFalse(self.client.abort("held"))
+        self.assertFalse(self.client.abort("held", b"yours"))
+        self.assertTrue(self.client.abort("held", b"mine"))
+        for _ in stream:
+            pass
+        self.assertEqual(stream.finish.reason, "abort")
+
     def test_errors_carry_code_and_message(self):
         with self.assertRaises(bfio.Error) as caught:
             self.client.complete(0, max_new_tokens=5)
