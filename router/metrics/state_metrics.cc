@@ -227,6 +227,12 @@ const std::vector<DistributionMetric>& DistributionMetrics() {
        [](const ClusterState& s) -> const v1::Distribution& { return s.step_times().gap_s(); }},
       {{"bfio:decide_seconds", kHistogram, "", "a decision of the policy"},
        [](const ClusterState& s) -> const v1::Distribution& { return s.step_times().decide_s(); }},
+      {{"bfio:solver_gap_ratio", kHistogram, "",
+        "of one solved decision in 64: how much better any other plan can be, proven, per worker and step "
+        "looked ahead, "
+        "as a share of the largest time among the workers; bf_io and bf_io_auto while requests wait for "
+        "slots"},
+       [](const ClusterState& s) -> const v1::Distribution& { return s.solver_gap(); }},
   };
   return *metrics;
 }

@@ -75,6 +75,7 @@ void DecisionLoop::FillState(v1::ClusterState& state) {
   *state.mutable_requests() = totals_;
   latencies_.Fill(*state.mutable_latencies());
   recorder_.FillTimes(*state.mutable_step_times());
+  recorder_.FillGap(*state.mutable_solver_gap());
   state.mutable_requests()->set_refused_pool_full(totals_.refused_pool_full() + refused_full_.load());
   state.mutable_requests()->set_refused_tenant(totals_.refused_tenant() + refused_tenant_.load());
   FillShadows(scheduler_.policy(), state);

@@ -348,7 +348,7 @@ void DecisionLoop::Decide(bool force) {
       saturated = account.active + account.inflight >= account.spec.slots;
     }
     recorder_.OnDecision(static_cast<int64_t>(plan->placements.size()), scheduler_.waiting(), took, saturated,
-                         plan->stopped_early);
+                         plan->stopped_early, plan->gap);
     stall_deadline_ = now_ + 2 * options_.step_timeout;
   }
 }

@@ -65,7 +65,7 @@ struct RouterOptions {
   // Ranks the first epoch waits for.
   int32_t workers = 1;
   std::string policy = "bf_io_auto";
-  core::PolicyOptions policy_options;
+  core::PolicyOptions policy_options = {.gap_every = 64};
   // Policies that plan for every decision without being obeyed (router/core/shadow).
   std::vector<std::string> shadow;
   // Who predicts completions for the policy (router/core/lookahead).

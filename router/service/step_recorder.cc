@@ -131,10 +131,11 @@ void StepRecorder::Complete(Partial& partial) {
 }
 
 void StepRecorder::OnDecision(int64_t assigned, int64_t waiting, absl::Duration took, bool saturated,
-                              bool stopped_early) {
+                              bool stopped_early, std::optional<double> gap) {
   const double took_s = absl::ToDoubleSeconds(took);
   totals_.set_decisions(totals_.decisions() + 1);
   decide_s_.Add(took_s);
+  if (gap) solver_gap_.Add(*gap);
   totals_.set_decide_s(totals_.decide_s() + took_s);
   totals_.set_decide_max_s(std::max(totals_.decide_max_s(), took_s));
   if (stopped_early) totals_.set_decisions_stopped_early(totals_.decisions_stopped_early() + 1);
@@ -162,6 +163,10 @@ void StepRecorder::FillTimes(v1::StepTimes& times) const {
   FillDistribution(barrier_wait_s_, *times.mutable_barrier_wait_s());
   FillDistribution(gap_s_, *times.mutable_gap_s());
   FillDistribution(decide_s_, *times.mutable_decide_s());
+}
+
+void StepRecorder::FillGap(v1::Distribution& gap) const {
+  FillDistribution(solver_gap_, gap);
 }
 
 double StepRecorder::tokens_per_second(int32_t rank, absl::Time now) const {

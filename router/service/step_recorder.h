@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/time/time.h"
@@ -47,14 +48,16 @@ class StepRecorder {
 
   void OnReport(int32_t rank, const v1::StepReport& report, absl::Time now);
 
-  // A decision was taken; the complete steps before it are published with it.
-  void OnDecision(int64_t assigned, int64_t waiting, absl::Duration took, bool saturated, bool stopped_early);
+  // A decision was taken; the complete steps before it are published with it. `gap` is core::Plan's.
+  void OnDecision(int64_t assigned, int64_t waiting, absl::Duration took, bool saturated, bool stopped_early,
+                  std::optional<double> gap = std::nullopt);
 
   // The group waits for requests, and no decision is to follow: what waits for one is published without it.
   void OnParked(int64_t waiting);
 
   const v1::StepTotals& totals() const { return totals_; }
   void FillTimes(v1::StepTimes& times) const;
+  void FillGap(v1::Distribution& gap) const;
   double tokens_per_second(int32_t rank, absl::Time now) const;
   uint64_t straggler_steps(int32_t rank) const;
 
@@ -82,6 +85,7 @@ class StepRecorder {
   Distribution barrier_wait_s_{StepSeconds()};
   Distribution gap_s_{StepSeconds()};
   Distribution decide_s_{StepSeconds()};
+  Distribution solver_gap_{GapShares()};
 };
 
 }  // namespace bfio::router

@@ -43,6 +43,9 @@ std::vector<double> StepSeconds();
 // Bounds in tokens, powers of 2 from 1 to 128 Ki.
 std::vector<double> TokenCounts();
 
+// Bounds of a share that is mostly far below 1: 0, then from 1e-4 to 1.
+std::vector<double> GapShares();
+
 // The value below which a share q of the measurements lie, linear within a bucket, 0 when there are none.
 // `counts` has one element more than `bounds`; what lies above the last bound counts as that bound. This is
 // what a dashboard's histogram_quantile makes of the buckets.

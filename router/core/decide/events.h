@@ -5,6 +5,7 @@
 #define BFIO_ROUTER_CORE_DECIDE_EVENTS_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -91,6 +92,8 @@ struct Plan {
   std::vector<Drop> drops;
   // The policy's search was ended by PolicyOptions::stop: the same events need not give this plan again.
   bool stopped_early = false;
+  // Policy::gap of the decision.
+  std::optional<double> gap;
 };
 
 }  // namespace bfio::core

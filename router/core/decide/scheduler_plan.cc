@@ -95,6 +95,7 @@ bool Scheduler::AskPolicy(int64_t step, Plan& plan) {
   decided_step_ = step;
   ++totals_.policy_calls;
   policy_->Decide(snapshot, assignments_);
+  plan.gap = policy_->gap();
   DiscardViolations(snapshot.kv);
   return policy_->stopped_early();
 }

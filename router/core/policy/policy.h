@@ -18,6 +18,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,10 @@ class Policy {
   // The last Decide was ended by PolicyOptions::stop: with more time, or on another machine, the plan for the
   // same snapshot may be another.
   virtual bool stopped_early() const { return false; }
+
+  // How far the last Decide's plan may be from the best one, where that was proven (PolicyOptions::gap_every;
+  // solver/gap_probe.h has the unit).
+  virtual std::optional<double> gap() const { return std::nullopt; }
 };
 
 // Settings every policy may read; each ignores what does not concern it.
@@ -63,6 +68,9 @@ struct PolicyOptions {
   // bf_io, bf_io_auto: asked while they search, about every thousand evaluations; as long as it says false,
   // plans are what they are without it.
   StopSignal stop;
+  // bf_io, bf_io_auto: one in so many of the decisions they solve is proven, with the same plan
+  // (Policy::gap); 0: none.
+  int32_t gap_every = 0;
 };
 
 struct PolicyInfo {

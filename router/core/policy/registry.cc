@@ -58,11 +58,12 @@ MadePolicy BrH(const PolicyOptions& options) {
 MadePolicy BfIo(const PolicyOptions& options) {
   absl::StatusOr<SolverSettings> settings = BfIoSettings(options);
   if (!settings.ok()) return settings.status();
-  return std::make_unique<BfIoPolicy>(*settings, options.horizon, options.discount, options.stop);
+  return std::make_unique<BfIoPolicy>(*settings, options.horizon, options.discount, options.stop,
+                                      options.gap_every);
 }
 
 MadePolicy BfIoAuto(const PolicyOptions& options) {
-  return std::make_unique<BfIoAutoPolicy>(options.stop);
+  return std::make_unique<BfIoAutoPolicy>(options.stop, options.gap_every);
 }
 
 template <const char* kRule>

@@ -9,6 +9,7 @@ absl::StatusOr<std::unique_ptr<Policy>> MakeShadowedPolicy(absl::string_view nam
   if (!acting.ok() || shadows.empty()) return acting;
   PolicyOptions unhurried = options;
   unhurried.stop = {};
+  unhurried.gap_every = 0;
   std::vector<std::unique_ptr<Policy>> made;
   for (const std::string& shadow : shadows) {
     absl::StatusOr<std::unique_ptr<Policy>> policy = MakePolicy(shadow, unhurried);

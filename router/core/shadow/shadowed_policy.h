@@ -6,6 +6,7 @@
 #define BFIO_ROUTER_CORE_SHADOW_SHADOWED_POLICY_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -28,6 +29,7 @@ class ShadowedPolicy final : public Policy {
   }
 
   bool stopped_early() const override { return acting_->stopped_early(); }
+  std::optional<double> gap() const override { return acting_->gap(); }
 
   const ShadowSet& shadows() const { return shadows_; }
   ShadowSet& shadows() { return shadows_; }

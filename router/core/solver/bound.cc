@@ -10,15 +10,17 @@ namespace {
 // Pairs are tried for two free slots up to this pool.
 constexpr size_t kLargestPairPool = 256;
 
-// The least price of the open seat over the whole pool, every item credited with its bucket's largest worth.
+// The least price of the open seat over the whole pool: every item credited with its bucket's largest worth,
+// or all without their worths.
 template <class Pricing>
-double BestOfPool(const Instance& instance, Pricing& pricing, const PoolIndex& index) {
+double BestOfPool(const Instance& instance, Pricing& pricing, const PoolIndex& index,
+                  bool with_worths = true) {
   double best = std::numeric_limits<double>::infinity();
   for (size_t k = 0; k < index.num_classes(); ++k) {
     for (const PoolIndex::Bucket& bucket : index.class_at(k).buckets) {
       const auto& entries = bucket.entries;
       if (entries.empty()) continue;
-      const double worth = pricing.HasAdmitCosts() ? bucket.most_worth : 0;
+      const double worth = with_worths && pricing.HasAdmitCosts() ? bucket.most_worth : 0;
       const SeatPrice lowest = pricing.Lowest(bucket.curve);
       if (lowest.gain - worth >= best) continue;
       const auto right =
@@ -31,7 +33,8 @@ double BestOfPool(const Instance& instance, Pricing& pricing, const PoolIndex& i
     }
     for (int32_t item : index.class_at(k).expected) {
       pricing.Lowest(instance.CurveOf(instance.items[item]));
-      best = std::min(best, pricing.GainOf(item) + pricing.AdmitCost(instance.items[item]));
+      best =
+          std::min(best, pricing.GainOf(item) + (with_worths ? pricing.AdmitCost(instance.items[item]) : 0));
     }
   }
   return best;
@@ -111,23 +114,27 @@ double LowerBound(const Instance& instance, PaperPricing& pricing, const PoolInd
 
 double LowerBound(const Instance& instance, QuadraticPricing& pricing, const PoolIndex& index) {
   const bool may_stay_free = MayStayFree(instance);
-  std::vector<double> worths{0};
-  for (const SolverItem& item : instance.items) worths.push_back(item.worth);
-  double bound = 0;
+  std::vector<double> worths;
+  for (const SolverItem& item : instance.items) worths.push_back(std::max(0.0, item.worth));
+  // Worths may be counted where they are had, each for every open worker, or once, apart from what they cost.
+  double bound = 0, without = 0;
   for (int32_t g = 0; g < static_cast<int32_t>(instance.workers.size()); ++g) {
     const int32_t slots = instance.workers[g].slots;
     const double as_it_is = pricing.CostOf(g);
     if (slots == 0) {
       bound += as_it_is;
+      without += as_it_is;
     } else if (slots == 1 && !instance.items.empty()) {
       pricing.Open(g, kUnassigned);
       const double filled = as_it_is + BestOfPool(instance, pricing, index);
       bound += may_stay_free ? std::min(filled, as_it_is) : filled;
+      const double free = as_it_is + BestOfPool(instance, pricing, index, /*with_worths=*/false);
+      without += may_stay_free ? std::min(free, as_it_is) : free;
     } else {
       bound -= SumOfLargest(worths, slots);
     }
   }
-  return bound;
+  return std::max(bound, without - SumOfLargest(worths, instance.Target()));
 }
 
 }  // namespace bfio::core

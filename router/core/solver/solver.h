@@ -36,6 +36,10 @@ class Solver {
   // no negative load, rate, offset or discount. The reference is valid until the next call.
   const Solution& Solve(const Instance& instance, const StopSignal& stop = {});
 
+  // SolverSettings::bound from the next Solve on.
+  void set_bound(bool bound) { settings_.bound = bound; }
+  const SolverSettings& settings() const { return settings_; }
+
   // Of the last Solve.
   const SolverStatistics& statistics() const { return statistics_; }
 

@@ -53,6 +53,7 @@ v1::ClusterState State() {
        {t.mutable_local_s(), t.mutable_barrier_wait_s(), t.mutable_gap_s(), t.mutable_decide_s()}) {
     Fill(*d);
   }
+  Fill(*state.mutable_solver_gap());
   state.add_shadows()->set_policy("fcfs");
   state.add_tenants()->set_tenant("acme");
   state.add_tenants()->set_tenant("other");

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <numeric>
+
 namespace bfio::router {
 namespace {
 
@@ -41,6 +43,19 @@ TEST(StepRecorder, ImbalanceIsMaxTimesRanksMinusSum) {
   EXPECT_EQ(f.recorder.totals().decisions(), 2u);
   EXPECT_EQ(f.recorder.totals().decisions_stopped_early(), 1u);
   EXPECT_TRUE(f.seen[0]->stopped_early());
+}
+
+TEST(StepRecorder, OnlyProvenDecisionsHaveAGap) {
+  Fixture f;
+  f.recorder.OnDecision(1, 1, absl::ZeroDuration(), true, false);
+  f.recorder.OnDecision(1, 1, absl::ZeroDuration(), true, false, 0.0);
+  f.recorder.OnDecision(1, 1, absl::ZeroDuration(), true, false, 0.004);
+  v1::Distribution gap;
+  f.recorder.FillGap(gap);
+  EXPECT_EQ(gap.upper_bounds(0), 0);
+  EXPECT_EQ(gap.counts(0), 1u) << "proven best";
+  EXPECT_DOUBLE_EQ(gap.sum(), 0.004);
+  EXPECT_EQ(std::accumulate(gap.counts().begin(), gap.counts().end(), uint64_t{0}), 2u);
 }
 
 TEST(StepRecorder, ReportsOfTwoStepsMayInterleave) {

@@ -6,6 +6,7 @@ namespace bfio::core {
 
 void BfIoPolicy::Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) {
   stopped_early_ = false;
+  probe_.Forget();
   room_.Reset(snapshot);
   if (room_.slots_left() == 0 || snapshot.waiting.empty()) return;
   FillInstance(snapshot, room_, horizon_, instance_);
@@ -14,7 +15,7 @@ void BfIoPolicy::Decide(const Snapshot& snapshot, std::vector<Assignment>& plan)
     valuation_.Apply(snapshot, instance_);
     ScaleWorths();
   }
-  const Solution& solution = solver_.Solve(instance_, stop_);
+  const Solution& solution = probe_.Solve(solver_, instance_, stop_);
   stopped_early_ = solver_.statistics().CutShort();
   for (int32_t i = 0; i < static_cast<int32_t>(solution.worker_of.size()); ++i) {
     if (solution.worker_of[i] != kUnassigned) plan.push_back({i, solution.worker_of[i]});

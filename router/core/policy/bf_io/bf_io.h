@@ -14,29 +14,34 @@
 #ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_BF_IO_H_
 #define BFIO_ROUTER_CORE_POLICY_BF_IO_BF_IO_H_
 
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "router/core/policy/bf_io/valuation.h"
 #include "router/core/policy/policy.h"
 #include "router/core/policy/room.h"
+#include "router/core/solver/gap_probe.h"
 #include "router/core/solver/solver.h"
 
 namespace bfio::core {
 
 class BfIoPolicy final : public Policy {
  public:
-  BfIoPolicy(const SolverSettings& settings, int32_t horizon, double discount, StopSignal stop = {})
+  BfIoPolicy(const SolverSettings& settings, int32_t horizon, double discount, StopSignal stop = {},
+             int32_t gap_every = 0)
       : settings_(settings),
         horizon_(horizon),
         discount_(discount),
         stop_(std::move(stop)),
-        solver_(settings) {}
+        solver_(settings),
+        probe_(gap_every) {}
 
   absl::string_view name() const override { return "bf_io"; }
   int32_t horizon() const override { return horizon_; }
   void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) override;
   bool stopped_early() const override { return stopped_early_; }
+  std::optional<double> gap() const override { return probe_.gap(); }
 
  private:
   void SetDiscounts();
@@ -51,6 +56,7 @@ class BfIoPolicy final : public Policy {
   Valuation valuation_;
   Instance instance_;
   Solver solver_;
+  GapProbe probe_;
 };
 
 }  // namespace bfio::core

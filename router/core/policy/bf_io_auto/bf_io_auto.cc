@@ -8,6 +8,7 @@ namespace bfio::core {
 
 void BfIoAutoPolicy::Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) {
   stopped_early_ = false;
+  probe_.Forget();
   room_.Reset(snapshot);
   preparation_.Observe(snapshot);
   headroom_.Observe(snapshot);
@@ -32,7 +33,7 @@ void BfIoAutoPolicy::Solve(const Snapshot& snapshot, const PoolScale& scale, std
   preparation_.Apply(snapshot, turns_.turns(), scale, turns_.seats(), level, instance_);
   SetTarget(level, scale.mean);
   turns_.SetWorths(snapshot, scale, instance_);
-  const Solution& solution = solver_.Solve(instance_, stop_);
+  const Solution& solution = probe_.Solve(solver_, instance_, stop_);
   stopped_early_ = solver_.statistics().CutShort();
   for (int32_t i = 0; i < static_cast<int32_t>(solution.worker_of.size()); ++i) {
     if (solution.worker_of[i] != kUnassigned) plan.push_back({i, solution.worker_of[i]});

@@ -12,6 +12,7 @@
 #ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_BF_IO_AUTO_H_
 #define BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_BF_IO_AUTO_H_
 
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -22,17 +23,20 @@
 #include "router/core/policy/policy.h"
 #include "router/core/policy/pool_scale.h"
 #include "router/core/policy/room.h"
+#include "router/core/solver/gap_probe.h"
 #include "router/core/solver/solver.h"
 
 namespace bfio::core {
 
 class BfIoAutoPolicy final : public Policy {
  public:
-  explicit BfIoAutoPolicy(StopSignal stop = {}) : stop_(std::move(stop)), solver_(SolverSettings{}) {}
+  explicit BfIoAutoPolicy(StopSignal stop = {}, int32_t gap_every = 0)
+      : stop_(std::move(stop)), solver_(SolverSettings{}), probe_(gap_every) {}
 
   absl::string_view name() const override { return "bf_io_auto"; }
   void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) override;
   bool stopped_early() const override { return stopped_early_; }
+  std::optional<double> gap() const override { return probe_.gap(); }
 
  private:
   // By the program.
@@ -47,6 +51,7 @@ class BfIoAutoPolicy final : public Policy {
   Headroom headroom_;
   Instance instance_;
   Solver solver_;
+  GapProbe probe_;
   LevelWorkers level_workers_;
 };
 

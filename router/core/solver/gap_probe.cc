@@ -1,0 +1,49 @@
+#include "router/core/solver/gap_probe.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+namespace bfio::core {
+namespace {
+
+// T: what the slowest worker takes with what it is given.
+double LargestTime(const Instance& instance, const Solution& solution) {
+  std::vector<double> tokens;
+  for (const SolverWorker& worker : instance.workers) tokens.push_back(static_cast<double>(worker.load));
+  for (size_t i = 0; i < solution.worker_of.size(); ++i) {
+    const int32_t g = solution.worker_of[i];
+    if (g != kUnassigned) tokens[g] += static_cast<double>(instance.items[i].LoadOn(g));
+  }
+  double largest = 0;
+  for (size_t g = 0; g < tokens.size(); ++g) largest = std::max(largest, instance.workers[g].Time(tokens[g]));
+  return largest;
+}
+
+double Share(const Instance& instance, const Solution& solution, ObjectiveKind kind, double gap) {
+  double terms = 0;
+  for (int32_t h = 0; h < instance.steps(); ++h) terms += instance.Discount(h);
+  terms *= static_cast<double>(instance.workers.size());
+  const double largest = LargestTime(instance, solution);
+  if (largest <= 0 || terms <= 0) return 0;
+  // Bound and objective are summed in different orders.
+  const double each = std::max(0.0, gap) / terms;
+  return (kind == ObjectiveKind::kPaper ? each : std::sqrt(each)) / largest;
+}
+
+}  // namespace
+
+const Solution& GapProbe::Solve(Solver& solver, const Instance& instance, const StopSignal& stop) {
+  gap_.reset();
+  const bool proven = every_ > 0 && ++since_ >= every_;
+  if (proven) since_ = 0;
+  solver.set_bound(proven);
+  const Solution& solution = solver.Solve(instance, stop);
+  if (!proven) return solution;
+  if (const std::optional<double> gap = solver.statistics().Gap()) {
+    gap_ = Share(instance, solution, solver.settings().objective, *gap);
+  }
+  return solution;
+}
+
+}  // namespace bfio::core

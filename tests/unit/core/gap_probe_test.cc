@@ -1,0 +1,118 @@
+// The live figure for the solver's quality: what it says is true, and asking for it changes no plan.
+#include "router/core/solver/gap_probe.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "common/base/rng.h"
+#include "router/core/policy/policy.h"
+#include "router/core/solver/exhaustive.h"
+#include "tests/testing/policy_case.h"
+#include "tests/testing/solver_case.h"
+
+namespace bfio::core {
+namespace {
+
+// The largest time and the number of terms by their definitions.
+double LargestTime(const Instance& instance, const Solution& solution) {
+  double largest = 0;
+  for (size_t g = 0; g < instance.workers.size(); ++g) {
+    double tokens = static_cast<double>(instance.workers[g].load);
+    for (size_t i = 0; i < instance.items.size(); ++i) {
+      if (solution.worker_of[i] == static_cast<int32_t>(g)) {
+        tokens += static_cast<double>(instance.items[i].LoadOn(static_cast<int32_t>(g)));
+      }
+    }
+    largest = std::max(largest, instance.workers[g].Time(tokens));
+  }
+  return largest;
+}
+
+TEST(GapProbe, NoChoiceIsBetterByMore) {
+  for (const ObjectiveKind kind : {ObjectiveKind::kPaper, ObjectiveKind::kSquare, ObjectiveKind::kRefill}) {
+    Rng rng(3);
+    SolverCaseLimits limits;
+    limits.max_workers = 3;
+    limits.max_items = 6;
+    SolverSettings settings;
+    settings.objective = kind;
+    settings.max_evaluations = 1;  // too little to find the best, or to try everything
+    Solver solver(settings);
+    GapProbe probe(1);
+    int worse = 0;
+    for (int trial = 0; trial < 500; ++trial) {
+      const Instance instance = RandomInstance(limits, rng);
+      const Solution solution = probe.Solve(solver, instance, {});
+      ASSERT_TRUE(probe.gap().has_value());
+      ASSERT_GE(*probe.gap(), 0);
+      double terms = 0;
+      for (int32_t h = 0; h <= instance.horizon; ++h) terms += instance.Discount(h);
+      terms *= static_cast<double>(instance.workers.size());
+      const double allowed = *probe.gap() * LargestTime(instance, solution);
+      const double gap = terms * (kind == ObjectiveKind::kPaper ? allowed : allowed * allowed);
+      const double best = SolveExhaustively(instance, settings).objective;
+      const double value = Evaluate(instance, settings, solution);
+      ASSERT_LE(value - best, gap + 1e-6 * (1 + std::abs(value))) << "trial " << trial;
+      worse += value > best + 1e-6 * (1 + std::abs(best));
+    }
+    EXPECT_GT(worse, 20) << "else the figure was never needed";
+  }
+}
+
+TEST(GapProbe, OneSolveInSoManyIsProven) {
+  Instance instance;
+  instance.workers = {{10, 1, 1000}, {20, 1, 1000}};
+  instance.items = {{7, 7}, {9, 9}, {2, 2}};
+  Solver solver{SolverSettings{}};
+  GapProbe probe(3);
+  for (int round = 1; round <= 7; ++round) {
+    probe.Solve(solver, instance, {});
+    EXPECT_EQ(probe.gap().has_value(), round % 3 == 0) << round;
+  }
+  probe.Solve(solver, instance, {});
+  probe.Solve(solver, instance, {});
+  EXPECT_EQ(probe.gap(), 0) << "so few choices are all tried";
+  probe.Forget();
+  EXPECT_EQ(probe.gap(), std::nullopt);
+  GapProbe never(0);
+  never.Solve(solver, instance, {});
+  EXPECT_EQ(never.gap(), std::nullopt);
+}
+
+PolicyCase FewSeats(uint64_t seed) {
+  Rng rng(seed);
+  PolicyCase seats;
+  for (int g = 0; g < 24; ++g) {
+    seats.Worker(static_cast<int64_t>(50'000 + rng.Below(5'000)), g % 3 == 0 ? 1 : 0, kAmpleKv, 40);
+  }
+  for (int i = 0; i < 200; ++i) seats.Waiting(1 + static_cast<int64_t>(rng.Gamma(0.8) * 1'200), 200 - i);
+  return seats;
+}
+
+TEST(GapProbe, PoliciesDecideTheSameWithIt) {
+  for (const char* name : {"bf_io", "bf_io_auto"}) {
+    for (const char* objective : {"square", "paper"}) {
+      PolicyOptions options;
+      options.objective = objective;
+      const auto without = *MakePolicy(name, options);
+      options.gap_every = 2;
+      const auto with = *MakePolicy(name, options);
+      for (uint64_t seed = 1; seed <= 6; ++seed) {
+        EXPECT_EQ(FewSeats(seed).Decide(*with), FewSeats(seed).Decide(*without)) << name << " " << seed;
+        EXPECT_EQ(with->gap().has_value(), seed % 2 == 0) << name << " " << seed;
+        EXPECT_FALSE(without->gap().has_value());
+        EXPECT_LT(with->gap().value_or(0), 0.05) << name << " " << objective << " " << seed;
+      }
+      FewSeats(2).Decide(*with);
+      FewSeats(2).Decide(*with);
+      ASSERT_TRUE(with->gap().has_value());
+      PolicyCase().Worker(5, 0).Waiting(7).Decide(*with);
+      EXPECT_FALSE(with->gap().has_value()) << "nothing was solved";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace bfio::core
