@@ -5,10 +5,16 @@ usage: tests/integration/openai_test.py BUILD_FOLDER [unittest arguments]
 """
 import http.client
 import json
+import os
 import pathlib
+import re
 import select
+import shutil
 import socket
+import ssl
+import subprocess
 import sys
+import tempfile
 import time
 import unittest
 
@@ -16,6 +22,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "testing
 from processes import PATIENCE, Cluster, Program, programs_folder  # noqa: E402
 
 FOLDER = None
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 class Front(unittest.TestCase):
@@ -33,8 +40,11 @@ class Front(unittest.TestCase):
         host, port = cls.front.wait_for(r"serving on (\S+),").group(1).rsplit(":", 1)
         cls.where = (host, int(port))
 
+    def connect(self):
+        return http.client.HTTPConnection(*self.where, timeout=PATIENCE)
+
     def call(self, method, path, body=None, headers=()):
-        connection = http.client.HTTPConnection(*self.where, timeout=PATIENCE)
+        connection = self.connect()
         self.addCleanup(connection.close)
         headers = {"Content-Type": "application/json", **dict(headers)}
         data = body if body is None or isinstance(body, (bytes, str)) else json.dumps(body)
@@ -162,14 +172,16 @@ class Completions(Front):
                             ({"prompt": [1, -2]}, "prompt"), ({"prompt": []}, "prompt"), ({"prompt": ["a", "b"]}, "prompt"),
                             ({"prompt": [1 << 33]}, "prompt"), ({"prompt": {}}, "prompt"), ({"min_tokens": 2}, "min_tokens"),
                             ({"max_tokens": 10**9}, "max_new_tokens"), ({"seed": -1}, "seed"),
-                            ({"stream_options": 1}, "stream_options"), ({"stop_token_ids": ["a"]}, "stop_token_ids")]:
+                            ({"stream_options": 1}, "stream_options"), ({"priority": 101}, "priority"), ({"priority": 1 << 63}, "priority"),
+                            ({"priority": 0.5}, "priority"), ({"parent_id": 7}, "parent_id"), ({"stage": -1}, "stage"),
+                            ({"stop_token_ids": ["a"]}, "stop_token_ids")]:
             with self.subTest(wrong=wrong):
                 status, reply, _ = self.complete(**wrong)
                 self.assertEqual(status, 400, reply)
                 self.assertEqual(reply["error"]["type"], "invalid_request_error")
                 self.assertEqual(reply["error"]["param"], name, reply)
         for trivial in [{"n": 1, "stop": None, "logprobs": None, "presence_penalty": 0.0, "user": "me", "unheard_of": [1]},
-                        {"ignore_eos": True, "min_tokens": 5}, {"min_tokens": 5}, {"top_k": -1}, {"stop": ["\n"]}]:
+                        {"ignore_eos": True, "min_tokens": 5}, {"min_tokens": 5}, {"top_k": -1}, {"stop": ["\n"]}, {"priority": -100, "parent_id": "a", "stage": 0, "remaining_tokens": 7}]:
             self.assertEqual(self.complete(**trivial)[0], 200, trivial)
         self.assertEqual(self.complete(model="gpt")[0], 404)
         for messages in [None, [], "x", [1], [{"content": "x"}], [{"role": "user", "content": [{"type": "image_url"}]}]]:
@@ -333,6 +345,127 @@ class Hostile(Front):
         held = [self.send_raw(b"") for _ in range(20)]
         self.assert_serves()
         self.assertEqual(len(held), 20)
+
+
+class Tls(Front):
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.certs, cls.there = pathlib.Path(folder.name) / "certs", pathlib.Path(folder.name) / "there"
+        subprocess.run([ROOT / "deploy" / "make_certs", f"--out={cls.certs}"], check=True, stdout=subprocess.DEVNULL,
+                       stderr=subprocess.DEVNULL)
+        cls.there.mkdir()
+        cls.put("client")
+        cls.front_flags = (f"--tls_cert={cls.there}/crt", f"--tls_key={cls.there}/key", "--max_connections=8")
+        cls.context = cls.trusting("client")
+        super().setUpClass()
+
+    @classmethod
+    def put(cls, ca, key_of=None):
+        """What the front serves with: the certificate that this CA has signed, under the same names."""
+        for suffix, of in (("key", key_of or ca), ("crt", ca)):
+            shutil.copy(cls.certs / f"{of}-server.{suffix}", cls.there / "new")
+            os.replace(cls.there / "new", cls.there / suffix)
+
+    @classmethod
+    def trusting(cls, ca):
+        return ssl.create_default_context(cafile=cls.certs / f"{ca}-ca.crt")
+
+    def connect(self):
+        return http.client.HTTPSConnection(*self.where, timeout=PATIENCE, context=self.context)
+
+    def test_whole_streamed_and_over_a_kept_connection(self):
+        whole = self.complete(max_tokens=40, seed=9, return_token_ids=True)[1]["choices"][0]
+        body = {"prompt": [1, 2, 3], "max_tokens": 40, "seed": 9, "return_token_ids": True, "stream": True}
+        connection = self.connect()
+        self.addCleanup(connection.close)
+        for _ in range(3):
+            connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+            *chunks, done = self.events(connection.getresponse())
+            self.assertEqual(done, "[DONE]")
+            self.assertEqual([i for c in chunks for i in c["choices"][0]["token_ids"]], whole["token_ids"])
+        large = "x" * 100000  # in many records
+        connection.request("POST", "/v1/completions", json.dumps({"prompt": large, "max_tokens": 1}),
+                           {"Content-Type": "application/json"})
+        self.assertEqual(json.loads(connection.getresponse().read())["usage"]["prompt_tokens"], len(large))
+
+    def test_a_client_that_goes_frees_its_slots(self):
+        connections = [self.connect() for _ in range(8)]  # all slots of the worker, and of the front
+        for connection in connections:
+            connection.request("POST", "/v1/completions", json.dumps({"prompt": [1], "max_tokens": 60000, "stream": True}),
+                               {"Content-Type": "application/json"})
+            self.assertIn(b"data: ", connection.getresponse().readline())
+        for connection in connections:
+            connection.close()
+        self.assertEqual(self.complete()[0], 200)
+
+    def test_who_speaks_no_tls_is_not_served_and_keeps_nobody_from_it(self):
+        for words in (self.post('{"prompt": [1], "max_tokens": 1}'), b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(600)):
+            sock = self.send_raw(words)
+            try:
+                sock.shutdown(socket.SHUT_WR)
+                self.assertNotIn("HTTP", self.read_all(sock))
+            except OSError:
+                pass  # it has hung up on us
+        silent = [self.send_raw(b"") for _ in range(20)]  # more than the front has threads
+        self.assertEqual(self.complete()[0], 200)
+        self.assertEqual(len(silent), 20)
+        self.context = self.trusting("worker")
+        self.assertRaises(ssl.SSLCertVerificationError, self.call, "GET", "/health")
+        self.context = self.trusting("client")
+        self.context.maximum_version = ssl.TLSVersion.TLSv1_2
+        self.assertEqual(self.complete()[0], 200)
+
+    def status_of_a_new_connection(self):
+        connection = self.connect()
+        try:
+            connection.request("GET", "/v1/models")
+            return connection.getresponse().status
+        finally:
+            connection.close()
+
+    def serve(self, ca):
+        """Replaces the certificate, until it is the one that is shown."""
+        self.put(ca)
+        self.context = self.trusting(ca)
+        give_up = time.monotonic() + PATIENCE
+        while True:
+            try:
+                self.assertEqual(self.status_of_a_new_connection(), 200)
+                return
+            except ssl.SSLCertVerificationError:
+                self.assertLess(time.monotonic(), give_up)
+                time.sleep(0.05)
+
+    def test_certificates_are_replaced(self):
+        open_one = self.connect()
+        self.addCleanup(open_one.close)
+        open_one.request("GET", "/v1/models")
+        open_one.getresponse().read()
+        self.addCleanup(self.serve, "client")
+        self.put("client", key_of="worker")
+        give_up = time.monotonic() + PATIENCE
+        while not re.search("not a certificate and its key: .* stays in force", self.front.output()):
+            self.assertEqual(self.status_of_a_new_connection(), 200)  # it looks when somebody comes
+            self.assertLess(time.monotonic(), give_up)
+        self.serve("worker")
+        open_one.request("GET", "/v1/models")
+        self.assertEqual(open_one.getresponse().status, 200)
+
+    def test_bad_flags_are_one_line(self):
+        certs, token = self.certs, self.there / "token"
+        token.write_text("x" * 20)
+        good = (f"--tls_cert={certs}/client-server.crt", f"--tls_key={certs}/client-server.key")
+        for flags in [good[:1], good[1:], (good[0], f"--tls_key={certs}/worker-server.key"), ("--tls_cert=/nowhere", good[1]),
+                      ("--listen=0.0.0.0:0", *good, f"--client_token_file={token}")]:
+            other = Program(FOLDER, "bfio_openai", "--listen=127.0.0.1:0", *flags)
+            self.addCleanup(other.kill)
+            self.assertEqual(other.process.wait(PATIENCE), 2, flags)
+            self.assertRegex(other.output(), r"\Abfio_openai: [^\n]+\n\Z")
+        public = Program(FOLDER, "bfio_openai", "--listen=0.0.0.0:0", f"--target={self.cluster.address}", *good)
+        self.addCleanup(public.kill)
+        public.wait_for("serving on")
 
 
 class OneSlot(Front):

@@ -15,6 +15,9 @@ namespace {
 
 using nlohmann::json;
 
+// Of GenerateRequest.priority.
+constexpr int32_t kMostUrgent = 100;
+
 absl::Status Wrong(absl::string_view field, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(field, ": ", what));
 }
@@ -48,6 +51,17 @@ class Fields {
       return std::nullopt;
     }
     return static_cast<Int>(*number);
+  }
+  // Of either sign, at most `bound` away from 0.
+  std::optional<int32_t> Signed(const char* name, int32_t bound) {
+    const json* value = Find(name);
+    if (value == nullptr) return std::nullopt;
+    // What is above int64's range is unsigned to nlohmann.
+    const bool small = value->is_number_unsigned()
+                           ? value->get<uint64_t>() <= static_cast<uint64_t>(bound)
+                           : value->is_number_integer() && value->get<int64_t>() >= -bound;
+    if (!small) Fail(name, absl::StrCat("must be an integer within -", bound, "..", bound));
+    return small ? std::optional<int32_t>(value->get<int32_t>()) : std::nullopt;
   }
   std::optional<double> Number(const char* name) {
     const json* value = Find(name);
@@ -196,6 +210,21 @@ void ReadSampling(Fields& fields, v1::GenerateRequest& request) {
   if (const auto value = fields.Integer<uint64_t>("seed")) sampling.set_seed(*value);
 }
 
+// What a router can be told besides, by the names of its own API.
+void ReadPlace(Fields& fields, v1::GenerateRequest& request) {
+  // vLLM's word, whose smaller numbers are the more urgent ones.
+  if (const auto value = fields.Signed("priority", kMostUrgent)) request.set_priority(-*value);
+  if (const auto value = fields.Integer<uint32_t>("predicted_output_tokens")) {
+    request.set_predicted_output_tokens(*value);
+  }
+  if (const json* parent = fields.Find("parent_id")) {
+    if (!parent->is_string()) return fields.Fail("parent_id", "must be a string");
+    request.set_parent_id(parent->get_ref<const std::string&>());
+  }
+  if (const auto value = fields.Integer<uint32_t>("stage")) request.set_stage(*value);
+  if (const auto value = fields.Integer<uint32_t>("remaining_tokens")) request.set_remaining_tokens(*value);
+}
+
 void RefuseWhatIsNotThere(Fields& fields) {
   fields.OnlyTrivial("n", {1});
   fields.OnlyTrivial("best_of", {1});
@@ -235,6 +264,7 @@ absl::StatusOr<CompletionRequest> ParseCompletionRequest(Api api, absl::string_v
   ReadLength(fields, options, request.generate);
   ReadStop(fields, options.byte_offset, request.generate);
   ReadSampling(fields, request.generate);
+  ReadPlace(fields, request.generate);
   request.stream = fields.Bool("stream");
   request.return_token_ids = fields.Bool("return_token_ids");
   if (const json* stream_options = fields.Find("stream_options")) {

@@ -10,26 +10,12 @@
 #include <cstring>
 
 #include "common/base/clock.h"
+#include "tools/openai/socket_poll.h"
 
 namespace bfio::openai {
 namespace {
 
 thread_local Connection* current = nullptr;
-
-// The events that have come within `patience`; 0: none.
-short Poll(int socket, short events, absl::Duration patience) {
-  pollfd entry = {.fd = socket, .events = events, .revents = 0};
-  const int64_t ms = std::clamp<int64_t>(
-      absl::ToInt64Milliseconds(absl::Ceil(patience, absl::Milliseconds(1))), 0, 24 * 3600 * 1000);
-  const absl::Time until = MonotonicNow() + absl::Milliseconds(ms);
-  for (;;) {
-    const absl::Duration left = std::max(until - MonotonicNow(), absl::ZeroDuration());
-    const int ready =
-        poll(&entry, 1, static_cast<int>(absl::ToInt64Milliseconds(absl::Ceil(left, absl::Milliseconds(1)))));
-    if (ready < 0 && errno == EINTR) continue;
-    return ready > 0 ? entry.revents : short{0};
-  }
-}
 
 void Describe(const sockaddr_storage& address, std::string& ip, int& port) {
   char text[INET6_ADDRSTRLEN] = "";
@@ -52,7 +38,7 @@ Connection* Connection::Current() {
 }
 
 bool Connection::WaitForRequest(absl::Duration patience) {
-  return begin_ < end_ || (Poll(socket_, POLLIN, patience) & POLLIN) != 0;
+  return HasBytes() || (Poll(socket_, POLLIN, patience) & POLLIN) != 0;
 }
 
 void Connection::BeginRequest() {
@@ -73,7 +59,7 @@ bool Connection::PeerGone() const {
 }
 
 bool Connection::is_readable() const {
-  return begin_ < end_ || (Poll(socket_, POLLIN, read_by_ - MonotonicNow()) & POLLIN) != 0;
+  return HasBytes() || (Poll(socket_, POLLIN, read_by_ - MonotonicNow()) & POLLIN) != 0;
 }
 
 ssize_t Connection::read(char* to, size_t size) {
@@ -100,6 +86,10 @@ ssize_t Connection::ReadWithinBounds(char* to, size_t size) {
 
 bool Connection::Fill() {
   begin_ = end_ = 0;
+  if (tls_ != nullptr) {
+    end_ = static_cast<size_t>(std::max<ssize_t>(0, tls_->Read(buffer_.data(), buffer_.size(), read_by_)));
+    return end_ > 0;
+  }
   if ((Poll(socket_, POLLIN, read_by_ - MonotonicNow()) & POLLIN) == 0) return false;
   ssize_t got;
   do {
@@ -125,6 +115,7 @@ bool Connection::CountHeaders(const char* bytes, size_t size) {
 }
 
 ssize_t Connection::write(const char* from, size_t size) {
+  if (tls_ != nullptr) return tls_->Write(from, size, MonotonicNow() + limits_.write_timeout);
   if ((Poll(socket_, POLLOUT, limits_.write_timeout) & POLLOUT) == 0) return -1;
   ssize_t sent;
   do {

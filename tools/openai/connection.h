@@ -7,11 +7,14 @@
 #define BFIO_TOOLS_OPENAI_CONNECTION_H_
 
 #include <array>
+#include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/time/time.h"
 // With httplib.h as Debian's library is compiled.
 #include "common/http/bounded_pool.h"
+#include "tools/openai/tls.h"
 
 namespace bfio::openai {
 
@@ -24,7 +27,12 @@ struct ConnectionLimits {
 
 class Connection final : public httplib::Stream {
  public:
-  Connection(int socket, const ConnectionLimits& limits) : socket_(socket), limits_(limits) {}
+  // Plain text without `tls`.
+  Connection(int socket, const ConnectionLimits& limits, std::unique_ptr<TlsSession> tls = nullptr)
+      : socket_(socket), limits_(limits), tls_(std::move(tls)) {}
+  ~Connection() override {
+    if (tls_ != nullptr) tls_->Close();
+  }
 
   // The connection whose request the calling thread handles; nullptr elsewhere.
   static Connection* Current();
@@ -55,6 +63,8 @@ class Connection final : public httplib::Stream {
   int socket() const override { return socket_; }
 
  private:
+  // Without waiting.
+  bool HasBytes() const { return begin_ < end_ || (tls_ != nullptr && tls_->Pending()); }
   ssize_t ReadWithinBounds(char* to, size_t size);
   bool Fill();
   // Counts what the headers take; false beyond their bound.
@@ -62,6 +72,7 @@ class Connection final : public httplib::Stream {
 
   const int socket_;
   const ConnectionLimits limits_;
+  const std::unique_ptr<TlsSession> tls_;
   std::array<char, 16 << 10> buffer_;
   size_t begin_ = 0, end_ = 0;
   absl::Time read_by_;

@@ -68,12 +68,12 @@ void Refuse(httplib::Response& response, int status, const std::string& why) {
 
 class HttpFront::Impl {
  public:
-  Impl(FrontOptions options, client::Client* client)
+  Impl(FrontOptions options, client::Client* client, std::unique_ptr<TlsContext> tls)
       : options_(std::move(options)),
         client_(client),
         started_at_(absl::Now()),
         server_({.header_bytes = options_.max_header_bytes, .body_bytes = options_.max_body_bytes},
-                options_.max_connections) {
+                options_.max_connections, std::move(tls)) {
     const httplib::Server::HandlerWithResponse on_error = [](const httplib::Request&,
                                                              httplib::Response& response) {
       const Connection* connection = Connection::Current();
@@ -360,7 +360,13 @@ class HttpFront::Impl {
 };
 
 absl::StatusOr<std::unique_ptr<HttpFront>> HttpFront::Bind(FrontOptions options, client::Client* client) {
-  auto impl = std::make_unique<Impl>(std::move(options), client);
+  std::unique_ptr<TlsContext> tls;
+  if (!options.tls_cert.empty()) {
+    absl::StatusOr<std::unique_ptr<TlsContext>> loaded = TlsContext::Load(options.tls_cert, options.tls_key);
+    if (!loaded.ok()) return loaded.status();
+    tls = *std::move(loaded);
+  }
+  auto impl = std::make_unique<Impl>(std::move(options), client, std::move(tls));
   if (absl::Status status = impl->Bind(); !status.ok()) return status;
   return std::unique_ptr<HttpFront>(new HttpFront(std::move(impl)));
 }

@@ -26,12 +26,14 @@ struct FrontOptions {
   int max_connections = 256;
   size_t max_header_bytes = 32 << 10;
   size_t max_body_bytes = 2 << 20;
+  // PEM files: certificate with its chain, and its key; plain text without (tls.h).
+  std::string tls_cert, tls_key;
 };
 
 class HttpFront {
  public:
-  // `client` outlives the front. INVALID_ARGUMENT for an address that is none, UNAVAILABLE when it cannot be
-  // had.
+  // `client` outlives the front. INVALID_ARGUMENT for an address that is none and TLS files that do not do,
+  // UNAVAILABLE when the address cannot be had.
   static absl::StatusOr<std::unique_ptr<HttpFront>> Bind(FrontOptions options, client::Client* client);
   ~HttpFront();
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "common/base/clock.h"
 
@@ -38,7 +39,9 @@ void Linger(int socket) {
 
 }  // namespace
 
-BoundedServer::BoundedServer(const ConnectionLimits& limits, int max_connections) : limits_(limits) {
+BoundedServer::BoundedServer(const ConnectionLimits& limits, int max_connections,
+                             std::unique_ptr<TlsContext> tls)
+    : limits_(limits), tls_(std::move(tls)) {
   new_task_queue = [this, max_connections] { return new BoundedPool(max_connections, kMaxWaiting, load_); };
   set_payload_max_length(limits.body_bytes);
   set_tcp_nodelay(true);
@@ -64,7 +67,30 @@ bool BoundedServer::AwaitRequest(Connection& connection, absl::Duration patience
 }
 
 bool BoundedServer::process_and_close_socket(socket_t socket) {
-  Connection connection(socket, limits_);
+  bool open = false, linger = false;
+  if (tls_ == nullptr) {
+    Connection connection(socket, limits_);
+    open = Serve(connection);
+    linger = connection.close();
+  } else if (std::unique_ptr<TlsSession> session = ShakeHands(socket)) {
+    Connection connection(socket, limits_, std::move(session));
+    open = Serve(connection);
+    linger = connection.close();
+  }
+  if (linger) Linger(socket);
+  ::shutdown(socket, SHUT_RDWR);
+  ::close(socket);
+  return open;
+}
+
+std::unique_ptr<TlsSession> BoundedServer::ShakeHands(int socket) {
+  // Who says nothing is waited for as long as for a first request.
+  Connection silent(socket, limits_);
+  if (!AwaitRequest(silent, kFirstPatience)) return nullptr;
+  return tls_->Accept(socket, MonotonicNow() + kFirstPatience);
+}
+
+bool BoundedServer::Serve(Connection& connection) {
   bool open = true;
   for (int i = 0; open && i < kMaxRequests; ++i) {
     if (!AwaitRequest(connection, i == 0 ? kFirstPatience : kIdlePatience)) break;
@@ -74,9 +100,6 @@ bool BoundedServer::process_and_close_socket(socket_t socket) {
         process_request(connection, i + 1 == kMaxRequests, closed, nullptr) && !closed && !connection.close();
     connection.EndRequest();
   }
-  if (connection.close()) Linger(socket);
-  ::shutdown(socket, SHUT_RDWR);
-  ::close(socket);
   return open;
 }
 

@@ -16,6 +16,7 @@
 #include "common/net/address.h"
 #include "common/net/exposure.h"
 #include "common/net/grpc_log.h"
+#include "common/net/tls.h"
 #include "common/telemetry/log.h"
 #include "tools/client/client.h"
 #include "tools/openai/http_front.h"
@@ -25,8 +26,12 @@ using bfio::openai::FrontOptions;
 using bfio::openai::ParseOptions;
 
 ABSL_FLAG(std::string, listen, FrontOptions().listen, "HOST:PORT to serve HTTP on; port 0 takes a free one");
+ABSL_FLAG(std::string, tls_cert, "",
+          "PEM file of the certificate of --listen, with its chain: HTTPS; empty: plain text");
+ABSL_FLAG(std::string, tls_key, "", "PEM file of that certificate's key");
 ABSL_FLAG(bool, insecure, false,
-          "--listen may be an address that other machines can reach: HTTP is not encrypted here");
+          "--listen may be an address that other machines can reach without --tls_cert, or with "
+          "--client_token_file");
 ABSL_FLAG(std::string, target, "127.0.0.1:50051", "HOST:PORT of the router's client API");
 ABSL_FLAG(std::string, client_tls_ca, "",
           "PEM file of the CAs of the router's certificate; empty: plain text");
@@ -94,11 +99,18 @@ absl::Status CheckFlags() {
   }
   const absl::StatusOr<Address> listen = ParseAddress(absl::GetFlag(FLAGS_listen), true);
   if (!listen.ok()) return absl::InvalidArgumentError(absl::StrCat("--listen: ", listen.status().message()));
+  const TlsFiles tls = {.cert = absl::GetFlag(FLAGS_tls_cert), .key = absl::GetFlag(FLAGS_tls_key)};
+  if (tls.enabled()) {
+    if (absl::Status status = CheckTlsFiles(tls, "tls", TlsEnd::kServer); !status.ok()) return status;
+  }
   if (IsLoopback(*listen) || absl::GetFlag(FLAGS_insecure)) return absl::OkStatus();
+  // Callers with tokens of their own are asked by the router.
+  const bool for_anybody = !absl::GetFlag(FLAGS_client_token_file).empty();
+  if (tls.enabled() && !for_anybody) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      "--listen=", listen->ToString(),
-      ": other machines can reach it, and nothing is encrypted: put a proxy with TLS before it, or "
-      "give --insecure"));
+      "--listen=", listen->ToString(), ": other machines can reach it, and ",
+      tls.enabled() ? "everybody would call with --client_token_file: leave that out, or give --insecure"
+                    : "nothing is encrypted: give --tls_cert and --tls_key, or --insecure"));
 }
 
 absl::StatusOr<std::unique_ptr<client::Client>> ClientFromFlags() {
@@ -130,6 +142,8 @@ FrontOptions FrontFromFlags() {
   options.call.resume = absl::GetFlag(FLAGS_resume);
   options.max_connections = static_cast<int>(absl::GetFlag(FLAGS_max_connections));
   options.max_body_bytes = size_t{absl::GetFlag(FLAGS_max_body_kb)} << 10;
+  options.tls_cert = absl::GetFlag(FLAGS_tls_cert);
+  options.tls_key = absl::GetFlag(FLAGS_tls_key);
   return options;
 }
 

@@ -59,7 +59,8 @@ TEST(ParseCompletionRequest, TakesEveryFieldOver) {
   const auto parsed = ParseCompletionRequest(Api::kCompletions, R"({
       "model": "m", "prompt": "hi", "max_tokens": 9, "max_completion_tokens": 7, "temperature": 0.5, "top_p": 0.25,
       "top_k": 4, "seed": 18446744073709551615, "stop": ["!", "?"], "stop_token_ids": [70000], "ignore_eos": true,
-      "stream": true, "stream_options": {"include_usage": true}, "return_token_ids": true})",
+      "stream": true, "stream_options": {"include_usage": true}, "return_token_ids": true, "priority": -3,
+      "predicted_output_tokens": 5, "parent_id": "agent", "stage": 2, "remaining_tokens": 0})",
                                              {.model = "m", .byte_offset = 256});
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   v1::GenerateRequest wanted;
@@ -72,6 +73,11 @@ TEST(ParseCompletionRequest, TakesEveryFieldOver) {
   wanted.mutable_sampling()->set_top_p(0.25);
   wanted.mutable_sampling()->set_top_k(4);
   wanted.mutable_sampling()->set_seed(18446744073709551615u);
+  wanted.set_priority(3);
+  wanted.set_predicted_output_tokens(5);
+  wanted.set_parent_id("agent");
+  wanted.set_stage(2);
+  wanted.set_remaining_tokens(0);
   EXPECT_EQ(parsed->generate.DebugString(), wanted.DebugString());
   EXPECT_TRUE(parsed->stream && parsed->include_usage && parsed->return_token_ids);
 }
