@@ -54,7 +54,12 @@ class ClientStream final : public grpc::ClientReadReactor<v1::GenerateResponse> 
       request_.set_resumable(true);
       request_.set_resume_token(attempt_.resume_token);
     }
-    if (attempt_.resume) request_.set_resume_from_index(FirstIndex(attempt_));
+    if (attempt_.resume) {
+      request_.set_resume_from_index(FirstIndex(attempt_));
+      // A router that has lost the request need not make them again.
+      const std::vector<uint32_t>& ids = attempt_.received->ids;
+      request_.mutable_received_token_ids()->Add(ids.begin(), ids.end());
+    }
     context_->set_deadline(absl::ToChronoTime(attempt_.deadline));
     attempt_.login->Present(*context_);
   }
