@@ -135,12 +135,13 @@ std::optional<Response> ExpectedResponse(const std::vector<core::ServerChain>& c
   return response;
 }
 
-absl::StatusOr<Plan> MakePlan(const Problem& problem, const std::function<bool()>& go_on) {
+namespace {
+
+// `candidates`: where the reserve is not given.
+absl::StatusOr<Plan> PlanFrom(const Problem& problem, const std::vector<core::ReserveCandidate>& candidates) {
   int64_t c = problem.reserve;
   core::TuningGoal goal = problem.goal;
   if (c == 0) {
-    const auto candidates = core::SweepReserve(problem.servers, problem.service, problem.demand, go_on);
-    if (Stopped(go_on)) return absl::CancelledError("interrupted");
     const core::ReserveCandidate* best = core::BestReserve(candidates, goal);
     // The surrogate is stricter than what can be served.
     if (best == nullptr) {
@@ -161,6 +162,16 @@ absl::StatusOr<Plan> MakePlan(const Problem& problem, const std::function<bool()
   if (!response.has_value()) return WhyNotWith(problem, c, plan.chosen.rate);
   plan.response = *response;
   return plan;
+}
+
+}  // namespace
+
+absl::StatusOr<Plan> MakePlan(const Problem& problem, const std::function<bool()>& go_on) {
+  std::vector<core::ReserveCandidate> candidates;
+  if (problem.reserve == 0)
+    candidates = core::SweepReserve(problem.servers, problem.service, problem.demand, go_on);
+  if (Stopped(go_on)) return absl::CancelledError("interrupted");
+  return PlanFrom(problem, candidates);
 }
 
 absl::StatusOr<std::vector<Change>> Changes(const Problem& problem, const Plan& plan,
@@ -213,11 +224,18 @@ absl::StatusOr<std::vector<Change>> Changes(const Problem& problem, const Plan& 
 absl::StatusOr<std::vector<SweepPoint>> SweepDemand(Problem problem, const std::vector<double>& demands,
                                                     const std::function<bool()>& go_on) {
   std::vector<SweepPoint> points;
-  for (const double demand : demands) {
-    problem.demand.rate = demand;
-    absl::StatusOr<Plan> plan = MakePlan(problem, go_on);
+  std::vector<std::vector<core::ReserveCandidate>> candidates;
+  if (problem.demand.use_all && problem.reserve == 0 && !demands.empty()) {
+    problem.demand.rate = demands[0];
+    candidates = core::SweepReserves(problem.servers, problem.service, problem.demand, demands, go_on);
+  }
+  for (size_t i = 0; i < demands.size(); ++i) {
+    problem.demand.rate = demands[i];
+    if (Stopped(go_on)) return absl::CancelledError("interrupted");
+    absl::StatusOr<Plan> plan =
+        candidates.empty() ? MakePlan(problem, go_on) : PlanFrom(problem, candidates[i]);
     if (absl::IsCancelled(plan.status())) return plan.status();
-    points.push_back({demand, std::nullopt});
+    points.push_back({demands[i], std::nullopt});
     if (plan.ok()) points.back().plan = *std::move(plan);
   }
   return points;

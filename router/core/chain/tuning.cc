@@ -31,6 +31,54 @@ double Value(const ReserveCandidate& candidate, TuningGoal goal) {
   return kNever;
 }
 
+// What the chains give for a demand, but for c and what depends on the placement.
+ReserveCandidate Judge(absl::Span<const ServerChain> chains, double rate, const Demand& demand) {
+  ReserveCandidate judged = {.chains = static_cast<int64_t>(chains.size()),
+                             .capacity = TotalCapacity(chains),
+                             .rate = rate,
+                             .meets = demand.needed() <= rate,
+                             .lower = kNever,
+                             .upper = kNever};
+  if (demand.rate < rate) {
+    const Occupancy jobs = OccupancyBounds(Rates(chains), demand.rate);
+    judged.lower = jobs.lower / demand.rate;
+    judged.upper = jobs.upper / demand.rate;
+  }
+  return judged;
+}
+
+// By rate. The placement is for `demand`.
+std::vector<std::vector<ReserveCandidate>> Sweep(absl::Span<const ChainServer> servers,
+                                                 const ChainService& service, const Demand& demand,
+                                                 absl::Span<const double> rates,
+                                                 const std::function<bool()>& go_on) {
+  std::vector<std::vector<ReserveCandidate>> candidates(rates.size());
+  // Neighbouring c often place alike; then the chains are the same, too.
+  BlockRanges last;
+  std::vector<ReserveCandidate> judged(rates.size());
+  const int64_t largest = LargestReserve(servers, service);
+  for (int64_t c = 1; c <= largest; c += c < kEveryReserve ? 1 : c / kStepShare) {
+    if (BlocksInPool(servers, service, c) < service.blocks || (go_on && !go_on())) break;
+    BlockPlacement placement = GreedyPlacement(servers, service, c, demand);
+    const bool is_new = placement.ranges != last;
+    std::vector<ServerChain> chains;
+    if (is_new) chains = ComposeChains(servers, service, placement.ranges);
+    const double rate = TotalRate(chains);
+    for (size_t i = 0; i < rates.size(); ++i) {
+      Demand of = demand;
+      of.rate = rates[i];
+      if (is_new) judged[i] = Judge(chains, rate, of);
+      judged[i].c = c;
+      judged[i].disjoint_chains = static_cast<int64_t>(placement.chains.size());
+      judged[i].disjoint_meets =
+          !placement.chains.empty() && placement.rate_per_slot >= of.needed() / static_cast<double>(c);
+      candidates[i].push_back(judged[i]);
+    }
+    if (is_new) last = std::move(placement.ranges);
+  }
+  return candidates;
+}
+
 }  // namespace
 
 ChainPlan PlanWithReserve(absl::Span<const ChainServer> servers, const ChainService& service, int64_t c,
@@ -50,36 +98,14 @@ int64_t LargestReserve(absl::Span<const ChainServer> servers, const ChainService
 
 std::vector<ReserveCandidate> SweepReserve(absl::Span<const ChainServer> servers, const ChainService& service,
                                            const Demand& demand, const std::function<bool()>& go_on) {
-  std::vector<ReserveCandidate> candidates;
-  // Neighbouring c often place alike; then the chains are the same, too.
-  BlockRanges last;
-  ReserveCandidate composed;
-  const int64_t largest = LargestReserve(servers, service);
-  for (int64_t c = 1; c <= largest; c += c < kEveryReserve ? 1 : c / kStepShare) {
-    if (BlocksInPool(servers, service, c) < service.blocks || (go_on && !go_on())) break;
-    BlockPlacement placement = GreedyPlacement(servers, service, c, demand);
-    if (placement.ranges != last) {
-      const std::vector<ServerChain> chains = ComposeChains(servers, service, placement.ranges);
-      const double rate = TotalRate(chains);
-      composed = {.chains = static_cast<int64_t>(chains.size()),
-                  .capacity = TotalCapacity(chains),
-                  .rate = rate,
-                  .meets = demand.needed() <= rate,
-                  .lower = kNever,
-                  .upper = kNever};
-      if (demand.rate < rate) {
-        const Occupancy jobs = OccupancyBounds(Rates(chains), demand.rate);
-        composed.lower = jobs.lower / demand.rate;
-        composed.upper = jobs.upper / demand.rate;
-      }
-      last = std::move(placement.ranges);
-    }
-    composed.c = c;
-    composed.disjoint_chains = static_cast<int64_t>(placement.chains.size());
-    composed.disjoint_meets = placement.meets_demand;
-    candidates.push_back(composed);
-  }
-  return candidates;
+  return Sweep(servers, service, demand, absl::MakeConstSpan(&demand.rate, 1), go_on)[0];
+}
+
+std::vector<std::vector<ReserveCandidate>> SweepReserves(absl::Span<const ChainServer> servers,
+                                                         const ChainService& service, const Demand& demand,
+                                                         absl::Span<const double> rates,
+                                                         const std::function<bool()>& go_on) {
+  return Sweep(servers, service, demand, rates, go_on);
 }
 
 const ReserveCandidate* BestReserve(absl::Span<const ReserveCandidate> candidates, TuningGoal goal) {

@@ -57,6 +57,13 @@ int64_t LargestReserve(absl::Span<const ChainServer> servers, const ChainService
 std::vector<ReserveCandidate> SweepReserve(absl::Span<const ChainServer> servers, const ChainService& service,
                                            const Demand& demand, const std::function<bool()>& go_on = {});
 
+// The same for several demand rates, by rate: blocks are placed and chains composed once for all of them.
+// REQUIRES: as SweepReserve, of every rate; demand.use_all, so that where blocks are is the same for all.
+std::vector<std::vector<ReserveCandidate>> SweepReserves(absl::Span<const ChainServer> servers,
+                                                         const ChainService& service, const Demand& demand,
+                                                         absl::Span<const double> rates,
+                                                         const std::function<bool()>& go_on = {});
+
 enum class TuningGoal { kSurrogate, kLowerBound, kUpperBound };
 
 // The best of the candidates, the smallest c among equals; null where none is feasible. By the surrogate:

@@ -157,6 +157,7 @@ class Session {
           break;
         case 3:
           if (rng_.Below(30) == 0) Open();
+          if (rng_.Below(20) == 0) TakeOn();
           break;
         default:
           Work();
@@ -172,11 +173,7 @@ class Session {
  private:
   // Another membership: some workers stay with what they hold, what the others held is enqueued again.
   void Open() {
-    if (scheduler_ == nullptr) {
-      SchedulerOptions options;
-      options.coupled = false;
-      scheduler_ = std::make_unique<Scheduler>(options, *MakePolicy(policy_, {}));
-    }
+    if (scheduler_ == nullptr) scheduler_ = NewScheduler();
     for (size_t g = 0; g < workers_.size(); ++g) {
       while (!workers_[g].reports.empty()) Deliver(g);
     }
@@ -202,6 +199,20 @@ class Session {
     }
     for (const RequestId id : scheduler_->OpenEpoch(members)) scheduler_->Requeue(live_.at(id));
     Plan();
+  }
+
+  std::unique_ptr<Scheduler> NewScheduler() const {
+    SchedulerOptions options;
+    options.coupled = false;
+    return std::make_unique<Scheduler>(options, *MakePolicy(policy_, {}));
+  }
+
+  // Another scheduler goes on with this one's state.
+  void TakeOn() {
+    auto other = NewScheduler();
+    const absl::Status status = other->Restore(scheduler_->Save());
+    EXPECT_TRUE(status.ok()) << status;
+    scheduler_ = std::move(other);
   }
 
   void Arrive() {

@@ -159,6 +159,28 @@ TEST(Plans, EndWhenTold) {
   EXPECT_TRUE(absl::IsCancelled(SweepDemand(problem, {0.1, 0.2}, go_on).status()));
 }
 
+TEST(SweepDemand, IsAPlanForEveryDemand) {
+  for (const bool use_all : {false, true}) {
+    for (const core::TuningGoal goal : {core::TuningGoal::kLowerBound, core::TuningGoal::kSurrogate}) {
+      Problem problem = Bloom(1);
+      problem.goal = goal;
+      problem.demand.use_all = use_all;
+      const auto points = *SweepDemand(problem, *ParseDemands("0.1:3:0.2"));
+      for (const SweepPoint& point : points) {
+        problem.demand.rate = point.demand;
+        const auto plan = MakePlan(problem);
+        ASSERT_EQ(point.plan.has_value(), plan.ok()) << point.demand;
+        if (!plan.ok()) continue;
+        EXPECT_EQ(point.plan->c(), plan->c());
+        EXPECT_EQ(point.plan->tuned_by, plan->tuned_by);
+        EXPECT_EQ(point.plan->meets_target, plan->meets_target);
+        EXPECT_EQ(point.plan->response.lower, plan->response.lower);
+        EXPECT_EQ(point.plan->response.upper, plan->response.upper);
+      }
+    }
+  }
+}
+
 TEST(SweepDemand, NeverFewerJobsPerSecondThanAsked) {
   const auto points = *SweepDemand(Bloom(1), *ParseDemands("0.1:3:0.1"));
   ASSERT_EQ(points.size(), 30u);

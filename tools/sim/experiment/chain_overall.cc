@@ -20,9 +20,13 @@ constexpr int64_t kJobs = 5'000;
 // BLOOM-176B's block in NF4 as PETALS reckons it, with the cache of 4,096 tokens of one session.
 constexpr double kPetalsBlockGb = 2466437120 * 0.53125 * 1.01 * 1e-9 + 2.0 * 14336 * 4096 * 2 * 1e-9;
 
-enum Way : size_t { kTuned, kFixed, kAll, kPetals, kBprr, kWays };
-constexpr const char* kNames[kWays] = {"composed, c tuned", "composed, c = 7",
-                                       "composed on all servers, c tuned", "PETALS-like", "BPRR-like"};
+enum Way : size_t { kTuned, kFixed, kAll, kPetals, kSlices, kBprr, kWays };
+constexpr const char* kNames[kWays] = {"composed, c tuned",
+                                       "composed, c = 7",
+                                       "composed on all servers, c tuned",
+                                       "PETALS-like",
+                                       "PETALS-like, four blocks a slice",
+                                       "BPRR-like"};
 
 struct Mix {
   int64_t servers = 0;
@@ -48,9 +52,12 @@ std::vector<double> Serve(const WideAreaPool& pool, int64_t jobs, uint64_t seed,
   composed(kFixed, kChainReserve, demand);
   tuned(kAll, all);
   const std::vector<ChainJob> same = PoissonJobs(kChainDemand, jobs, seed);
-  const RivalSetting setting = {BloomService(), kBloomJob, kPetalsBlockGb, {}};
-  const auto petals = ServeByPetals(pool, setting, same, seed);
-  if (petals.ok()) response[kPetals] = MeansOf(*petals).response;
+  RivalSetting setting = {.service = BloomService(), .job = kBloomJob, .petals_block_memory = kPetalsBlockGb};
+  for (const Way way : {kPetals, kSlices}) {
+    setting.petals_slices = way == kSlices;
+    const auto petals = ServeByPetals(pool, setting, same, seed);
+    if (petals.ok()) response[way] = MeansOf(*petals).response;
+  }
   const auto bprr = ServeByBprr(pool, setting, kChainDemand, same);
   if (bprr.ok()) response[kBprr] = MeansOf(*bprr).response;
   return response;
@@ -100,8 +107,12 @@ absl::StatusOr<Findings> ChainOverall(const ExperimentContext& context) {
     double means[kWays];
     for (size_t way = 0; way < kWays; ++way) {
       const Estimate mean = response[way].Mean(v);
-      means[way] = mean.mean;
-      AddEstimate(row, mean);
+      means[way] = mean.samples > 0 ? mean.mean : std::nan("");
+      if (mean.samples > 0) {
+        AddEstimate(row, mean);
+      } else {
+        row.insert(row.end(), 2, report::Cell());
+      }
     }
     for (const Way own : {kTuned, kAll}) {
       for (const Way rival : {kPetals, kBprr}) {

@@ -1,7 +1,9 @@
 #include "tools/sim/experiment/chain_rivals.h"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
+#include <vector>
 
 #include "common/base/rng.h"
 
@@ -23,10 +25,19 @@ absl::StatusOr<std::vector<ServedJob>> ServeByPetals(const WideAreaPool& pool, c
       .kind = RoutingRule::Kind::kPetals, .output_tokens = setting.job.output_tokens, .time = setting.time};
   for (const double round_trip : pool.round_trip)
     rule.hop_per_token.push_back(round_trip / 2 + kMessageOverhead);
-  const core::PetalsOptions options = {kPetalsKeptGb, setting.petals_block_memory, pool.throughput};
-  return ServeByRoutes(
-      {pool.servers, setting.service, core::PetalsPlacement(pool.servers, setting.service, options, order)},
-      rule, jobs);
+  core::PetalsOptions options = {kPetalsKeptGb, setting.petals_block_memory, pool.throughput};
+  for (core::PetalsThroughput& of : options.throughput) {
+    if (!setting.petals_slices) of.most_blocks = 0;
+  }
+  core::BlockRanges placement = core::PetalsPlacement(pool.servers, setting.service, options, order);
+  std::vector<core::ChainServer> servers = pool.servers;
+  for (size_t j = 0; setting.petals_sessions > 0 && j < servers.size(); ++j) {
+    const core::ChainService& of = setting.service;
+    const double used =
+        placement[j].count * (of.block_size + static_cast<double>(setting.petals_sessions) * of.cache_size);
+    servers[j].memory = std::min(servers[j].memory, used);
+  }
+  return ServeByRoutes({servers, setting.service, std::move(placement)}, rule, jobs);
 }
 
 absl::StatusOr<std::vector<ServedJob>> ServeByBprr(const WideAreaPool& pool, const RivalSetting& setting,

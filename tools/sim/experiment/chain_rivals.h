@@ -20,6 +20,10 @@ struct RivalSetting {
   core::JobShape job;  // mean
   // For PETALS, in GB: of a block with the cache that a session takes there.
   double petals_block_memory = 0;
+  // Sessions that PETALS' own cache of a block has room for; 0: all memory that is left is cache.
+  int64_t petals_sessions = 0;
+  // PETALS keeps to the most blocks of a slice (PetalsThroughput::most_blocks).
+  bool petals_slices = false;
   // Seconds of a job on a chain of servers; empty: its size times the chain's mean time.
   std::function<double(size_t job, const core::ServerChain& chain)> time = {};
 };
