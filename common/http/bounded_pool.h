@@ -30,8 +30,10 @@ struct PoolLoad {
 
 class BoundedPool final : public httplib::TaskQueue {
  public:
-  BoundedPool(int threads, size_t max_waiting, std::shared_ptr<PoolLoad> load = std::make_shared<PoolLoad>())
-      : max_waiting_(max_waiting), load_(std::move(load)) {
+  // `on_shutdown` is called before the threads are waited for.
+  BoundedPool(int threads, size_t max_waiting, std::shared_ptr<PoolLoad> load = std::make_shared<PoolLoad>(),
+              std::function<void()> on_shutdown = nullptr)
+      : max_waiting_(max_waiting), load_(std::move(load)), on_shutdown_(std::move(on_shutdown)) {
     for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { Work(); });
   }
 
@@ -44,6 +46,7 @@ class BoundedPool final : public httplib::TaskQueue {
   }
 
   void shutdown() override {
+    if (on_shutdown_) on_shutdown_();
     {
       std::unique_lock lock(mutex_);
       stopping_ = true;
@@ -76,6 +79,7 @@ class BoundedPool final : public httplib::TaskQueue {
 
   const size_t max_waiting_;
   const std::shared_ptr<PoolLoad> load_;
+  const std::function<void()> on_shutdown_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::function<void()>> tasks_;

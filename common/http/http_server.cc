@@ -66,7 +66,9 @@ class HttpServer::Impl {
  public:
   Impl(Gate gate, bool certified, std::unique_ptr<httplib::Server> server)
       : gate_(std::move(gate)), certified_(certified), owned_(std::move(server)), server_(*owned_) {
-    server_.new_task_queue = [] { return new BoundedPool(kThreads, kMaxWaiting); };
+    server_.new_task_queue = [this] {
+      return new BoundedPool(kThreads, kMaxWaiting, std::make_shared<PoolLoad>(), [this] { ending_ = true; });
+    };
     server_.set_read_timeout(kReadSeconds);
     server_.set_write_timeout(kWriteSeconds);
     server_.set_keep_alive_timeout(kKeepAliveSeconds);
@@ -122,7 +124,8 @@ class HttpServer::Impl {
       stopping_ = true;
     }
     AwaitListening();
-    server_.stop();
+    // A port that was lost is closed already, and its number perhaps another's.
+    if (!ending_) server_.stop();
     thread_.join();
   }
 
@@ -176,6 +179,7 @@ class HttpServer::Impl {
           return;
         }
         lost = !server_.bind_to_port(bound_.host, bound_.port);
+        if (!lost) ending_ = false;
         listening_ = !lost;
       }
     }
@@ -231,7 +235,7 @@ class HttpServer::Impl {
         route.content_type,
         [this, stream = route.stream(ToRequest(request))](size_t, httplib::DataSink& sink) {
           std::optional<std::string> piece;
-          if (!stopping_) piece = stream();
+          if (!stopping_ && !ending_) piece = stream();
           if (!piece.has_value()) {
             sink.done();
             return true;
@@ -249,6 +253,8 @@ class HttpServer::Impl {
   Mutex mutex_;
   // Changes under mutex_.
   std::atomic<bool> stopping_{false};
+  // httplib waits for its threads: streams have to end, or a port that was lost would stay so.
+  std::atomic<bool> ending_{false};
   const std::unique_ptr<httplib::Server> owned_;
   httplib::Server& server_;
   Address bound_;

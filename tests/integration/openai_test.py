@@ -504,8 +504,9 @@ class OneSlot(Front):
         error = json.loads(reply.read())["error"]
         self.assertEqual((reply.status, error["type"], error["code"]), (429, "rate_limit_error", "RESOURCE_EXHAUSTED"))
         self.assertGreaterEqual(int(reply.headers["Retry-After"]), 1)
+        reply.close()
         for sock in (running, *rest):
-            sock.shutdown(socket.SHUT_RDWR)
+            sock.close()
         self.await_free_slot()
 
 

@@ -56,9 +56,11 @@ class ClientStream final : public grpc::ClientReadReactor<v1::GenerateResponse> 
     }
     if (attempt_.resume) {
       request_.set_resume_from_index(FirstIndex(attempt_));
-      // A router that has lost the request need not make them again.
+      // A router that has lost the request need not make them again; those that are asked for once more it
+      // must.
       const std::vector<uint32_t>& ids = attempt_.received->ids;
-      request_.mutable_received_token_ids()->Add(ids.begin(), ids.end());
+      request_.mutable_received_token_ids()->Add(
+          ids.begin(), ids.begin() + std::min<size_t>(ids.size(), FirstIndex(attempt_)));
     }
     context_->set_deadline(absl::ToChronoTime(attempt_.deadline));
     attempt_.login->Present(*context_);

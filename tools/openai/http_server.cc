@@ -1,5 +1,6 @@
 #include "tools/openai/http_server.h"
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -7,6 +8,7 @@
 #include <utility>
 
 #include "common/base/clock.h"
+#include "tools/openai/socket_poll.h"
 
 namespace bfio::openai {
 namespace {
@@ -26,12 +28,11 @@ constexpr size_t kLingerBytes = 8 << 20;
 
 void Linger(int socket) {
   ::shutdown(socket, SHUT_WR);
-  const timeval timeout = {.tv_sec = 0, .tv_usec = 100000};
-  setsockopt(socket, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
   const absl::Time until = MonotonicNow() + kLinger;
   char rest[16 << 10];
   for (size_t read = 0; read < kLingerBytes && MonotonicNow() < until;) {
-    const ssize_t got = recv(socket, rest, sizeof(rest), 0);
+    if ((Poll(socket, POLLIN, absl::Milliseconds(100)) & POLLIN) == 0) return;
+    const ssize_t got = recv(socket, rest, sizeof(rest), MSG_DONTWAIT);
     if (got <= 0) return;
     read += static_cast<size_t>(got);
   }

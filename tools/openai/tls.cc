@@ -53,7 +53,11 @@ ssize_t TlsSession::Read(char* to, size_t size, absl::Time by) {
 
 ssize_t TlsSession::Write(const char* from, size_t size, absl::Time by) {
   const int most = static_cast<int>(std::min<size_t>(size, INT_MAX));
-  return most == 0 ? 0 : Drive(by, [&] { return SSL_write(ssl_, from, most); });
+  if (most == 0) return 0;
+  const int done = Drive(by, [&] { return SSL_write(ssl_, from, most); });
+  // A write that was given up would have to be repeated with the same bytes.
+  if (done <= 0) broken_ = true;
+  return done > 0 ? done : -1;
 }
 
 void TlsSession::Close() {
@@ -76,6 +80,8 @@ absl::StatusOr<std::unique_ptr<TlsContext>> TlsContext::Load(std::string cert, s
 absl::StatusOr<TlsContext::Context> TlsContext::Read() const {
   const Context context(SSL_CTX_new(TLS_server_method()), SSL_CTX_free);
   if (context == nullptr) return absl::InternalError(OpenSslError());
+  // A key under a password is refused, and nobody asked for it.
+  SSL_CTX_set_default_passwd_cb(context.get(), [](char*, int, int, void*) { return -1; });
   SSL_CTX_set_min_proto_version(context.get(), TLS1_2_VERSION);
   SSL_CTX_set_options(context.get(), SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
   SSL_CTX_set_mode(context.get(), SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
@@ -93,8 +99,8 @@ std::string TlsContext::Stamp() const {
   for (const std::string& path : {cert_, key_}) {
     struct stat file = {};
     if (stat(path.c_str(), &file) != 0) continue;
-    absl::StrAppend(&stamp, file.st_dev, ":", file.st_ino, ":", file.st_size, ":", file.st_mtim.tv_sec, ".",
-                    file.st_mtim.tv_nsec, " ");
+    absl::StrAppend(&stamp, file.st_dev, ":", file.st_ino, ":", file.st_size, ":", file.st_ctim.tv_sec, ".",
+                    file.st_ctim.tv_nsec, " ");
   }
   return stamp;
 }

@@ -26,8 +26,8 @@ class TlsSession {
   TlsSession(const TlsSession&) = delete;
   TlsSession& operator=(const TlsSession&) = delete;
 
-  // Bytes read or written, at least one; 0 at the peer's orderly end; -1 when the connection is broken or
-  // `by` (of MonotonicNow) has passed.
+  // Bytes read or written, at least one; -1 when the connection is broken or `by` (of MonotonicNow) has
+  // passed. Read: 0 at the peer's orderly end. Write: 0 for no bytes alone.
   ssize_t Read(char* to, size_t size, absl::Time by);
   ssize_t Write(const char* from, size_t size, absl::Time by);
   // Bytes that were read from the socket and that poll() does not see.

@@ -7,6 +7,8 @@
 namespace bfio::core {
 namespace {
 
+constexpr int64_t kMostPairs = 20'000;
+
 // T: what the slowest worker takes with what it is given.
 double LargestTime(const Instance& instance, const Solution& solution) {
   std::vector<double> tokens;
@@ -18,6 +20,17 @@ double LargestTime(const Instance& instance, const Solution& solution) {
   double largest = 0;
   for (size_t g = 0; g < tokens.size(); ++g) largest = std::max(largest, instance.workers[g].Time(tokens[g]));
   return largest;
+}
+
+// Whether the bound looks at so few pairs that a decision does not feel it.
+bool Cheap(const Instance& instance, ObjectiveKind kind) {
+  int64_t pairs = 0;
+  for (const SolverWorker& worker : instance.workers) {
+    if (worker.slots < 1) continue;
+    const bool each = kind == ObjectiveKind::kPaper && worker.slots == 2;
+    pairs += each ? static_cast<int64_t>(instance.items.size()) : 1;
+  }
+  return pairs * instance.steps() <= kMostPairs;
 }
 
 double Share(const Instance& instance, const Solution& solution, ObjectiveKind kind, double gap) {
@@ -35,7 +48,7 @@ double Share(const Instance& instance, const Solution& solution, ObjectiveKind k
 
 const Solution& GapProbe::Solve(Solver& solver, const Instance& instance, const StopSignal& stop) {
   gap_.reset();
-  const bool proven = every_ > 0 && ++since_ >= every_;
+  const bool proven = every_ > 0 && ++since_ >= every_ && Cheap(instance, solver.settings().objective);
   if (proven) since_ = 0;
   solver.set_bound(proven);
   const Solution& solution = solver.Solve(instance, stop);

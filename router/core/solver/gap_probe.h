@@ -14,7 +14,7 @@ namespace bfio::core {
 
 class GapProbe {
  public:
-  // Proves every `every`th solve; 0: none.
+  // Proves every `every`th solve, or the next one after it whose bound is cheap; 0: none.
   explicit GapProbe(int32_t every) : every_(every) {}
 
   // solver.Solve(instance, stop), proven when it is its turn.

@@ -94,6 +94,8 @@ PolicyCase FewSeats(uint64_t seed) {
 TEST(GapProbe, PoliciesDecideTheSameWithIt) {
   for (const char* name : {"bf_io", "bf_io_auto"}) {
     for (const char* objective : {"square", "paper"}) {
+      if (std::string(name) == "bf_io_auto" && std::string(objective) == "paper")
+        continue;  // has one of its own
       PolicyOptions options;
       options.objective = objective;
       const auto without = *MakePolicy(name, options);

@@ -148,11 +148,19 @@ TEST(HttpServerTest, APortThatIsLostIsOpenedAgain) {
   auto server = Serving();
   const int port = PortOf(*server);
   for (int round = 0; round < 2; ++round) {
+    // Whoever watches a stream does not hold the port back.
+    std::atomic<bool> watching = false;
+    std::thread watcher([&] {
+      httplib::Client client("127.0.0.1", port);
+      client.Get("/events", [&](const char*, size_t) { return watching = true; });
+    });
+    while (!watching) std::this_thread::yield();
     int listener = -1;
     while (listener < 0) listener = ListenerOf(port);
     ASSERT_EQ(shutdown(listener, SHUT_RDWR), 0) << "accept() fails with EINVAL from here on";
     httplib::Client client("127.0.0.1", port);
     while (!client.Get("/metrics")) std::this_thread::yield();
+    watcher.join();
   }
   server.reset();
 }

@@ -118,7 +118,7 @@ class Client:
         assert stream.finish is not None
         return Result(stream.request_id, ids, stream.finish)
 
-    async def abort(self, request_id: str, resume_token: bytes = b"", timeout: float = 5.0) -> bool:
+    async def abort(self, request_id: str, timeout: float = 5.0, *, resume_token: bytes = b"") -> bool:
         message = inference_pb2.AbortRequest(request_id=request_id, resume_token=resume_token)
         return (await self._unary(self.stub.Abort, message, timeout)).found
 

@@ -124,7 +124,7 @@ class Client(Connection):
         assert stream.finish is not None
         return Result(stream.request_id, ids, stream.finish)
 
-    def abort(self, request_id: str, resume_token: bytes = b"", timeout: float = 5.0) -> bool:
+    def abort(self, request_id: str, timeout: float = 5.0, *, resume_token: bytes = b"") -> bool:
         """`resume_token`: that of the request. False when no live request has this id and token."""
         message = inference_pb2.AbortRequest(request_id=request_id, resume_token=resume_token)
         return self._unary(self._stub.Abort, message, timeout).found

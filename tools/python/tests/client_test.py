@@ -91,8 +91,8 @@ class Basics(Live):
         stream = self.client.generate(10, **options(max_new_tokens=60000, request_id="held", resumable=True, resume_token=b"mine"))
         next(stream)
         self.assertFalse(self.client.abort("held"))
-        self.assertFalse(self.client.abort("held", b"yours"))
-        self.assertTrue(self.client.abort("held", b"mine"))
+        self.assertFalse(self.client.abort("held", resume_token=b"yours"))
+        self.assertTrue(self.client.abort("held", resume_token=b"mine"))
         for _ in stream:
             pass
         self.assertEqual(stream.finish.reason, "abort")
