@@ -144,9 +144,17 @@ absl::StatusOr<core::SchedulerOptions> FromLog(const v1::LoggedOptions& options)
   out.admission.kind = static_cast<core::KvGateOptions::Kind>(options.admission());
   out.admission.confidence = options.admission_confidence();
   out.admission.alpha = options.admission_alpha();
+  out.wait.kind = static_cast<core::WaitGateOptions::Kind>(options.wait());
+  if (options.wait() != 0) {
+    out.wait.fixed_tokens = options.wait_fixed_tokens();
+    out.wait.most_steps = options.wait_most_steps();
+  }
   if (options.hold_after_steps() != 0) out.hold_after_steps = options.hold_after_steps();
   absl::Status status = Check()
                             .In("admission", options.admission(), 0, 2)
+                            .In("wait", options.wait(), 0, 2)
+                            .Real("wait_fixed_tokens", out.wait.fixed_tokens, 1.0, 1e12)
+                            .In("wait_most_steps", out.wait.most_steps, 1, kMaxCount)
                             .Real("admission_confidence", out.admission.confidence, 0.0, 1 - 1e-15)
                             .Real("admission_alpha", out.admission.alpha, 0.0, 1.0)
                             .In("hold_after_steps", out.hold_after_steps, 1, kMaxCount)
@@ -185,6 +193,7 @@ absl::StatusOr<core::RequestSpec> FromLog(const v1::LoggedRequest& request, core
   spec.tenant = request.tenant();
   spec.generated_tokens = request.generated_tokens();
   spec.seniority = request.seniority();
+  if (request.has_waited_steps()) spec.waited_steps = request.waited_steps();
   absl::Status status =
       Check()
           .In("prefill_tokens", spec.prefill_tokens, 1, kMaxRequestTokens)
@@ -192,6 +201,7 @@ absl::StatusOr<core::RequestSpec> FromLog(const v1::LoggedRequest& request, core
           .In("predicted_output_tokens", spec.predicted_output_tokens.value_or(0), 0, kMaxRequestTokens)
           .In("generated_tokens", spec.generated_tokens, 0, kMaxRequestTokens)
           .In("seniority", spec.seniority, -kMaxStep, kMaxStep)
+          .In("waited_steps", spec.waited_steps.value_or(0), 0, kMaxStep)
           .status();
   if (!status.ok()) return status;
   return spec;
@@ -233,7 +243,7 @@ absl::StatusOr<core::SchedulerState> FromLog(const v1::LoggedState& state, core:
     if (!spec.ok()) return spec.status();
     status = Check().In("enqueued_step", waiting.enqueued_step(), -kMaxStep, kMaxStep).status();
     if (!status.ok()) return status;
-    out.waiting.push_back({*std::move(spec), waiting.enqueued_step()});
+    out.waiting.push_back({*std::move(spec), waiting.enqueued_step(), waiting.held_back()});
   }
   for (const v1::LoggedState::Tenant& tenant : state.tenants()) {
     status = Check().Real("served", tenant.served(), -1e300, 1e300).status();

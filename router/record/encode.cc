@@ -65,7 +65,8 @@ void IdsOut(absl::Span<const core::RequestId> ids, core::RequestId base, IdField
 }
 
 void ToLog(const core::SchedulerOptions& options, v1::LoggedOptions& out) {
-  const auto& [mode, coupled, max_waiting, window, report_delay_steps, admission, hold_after_steps] = options;
+  const auto& [mode, coupled, max_waiting, window, report_delay_steps, admission, wait, hold_after_steps] =
+      options;
   out.set_lockstep(mode == core::PlanMode::kLockstep);
   out.set_uncoupled(!coupled);
   out.set_max_waiting(max_waiting);
@@ -75,6 +76,9 @@ void ToLog(const core::SchedulerOptions& options, v1::LoggedOptions& out) {
   out.set_admission_confidence(admission.confidence);
   out.set_admission_alpha(admission.alpha);
   out.set_hold_after_steps(hold_after_steps);
+  out.set_wait(static_cast<int32_t>(wait.kind));
+  out.set_wait_fixed_tokens(wait.fixed_tokens);
+  out.set_wait_most_steps(wait.most_steps);
 }
 
 void ToLog(const PolicySetting& setting, v1::LoggedPolicy& out) {
@@ -88,7 +92,7 @@ void ToLog(const PolicySetting& setting, v1::LoggedPolicy& out) {
 }
 
 void ToLog(const core::RequestSpec& spec, core::RequestId base, v1::LoggedRequest& out) {
-  const auto& [id, prefill, max_new, predicted, priority, tenant, generated, seniority] = spec;
+  const auto& [id, prefill, max_new, predicted, priority, tenant, generated, seniority, waited] = spec;
   out.set_id(IdOut(id, base));
   out.set_prefill_tokens(prefill);
   out.set_max_new_tokens(max_new);
@@ -97,6 +101,7 @@ void ToLog(const core::RequestSpec& spec, core::RequestId base, v1::LoggedReques
   out.set_tenant(tenant);
   out.set_generated_tokens(generated);
   out.set_seniority(seniority);
+  if (waited) out.set_waited_steps(*waited);
 }
 
 void ToLog(const core::WorkerSpec& spec, v1::LoggedWorker& out) {
@@ -166,10 +171,12 @@ void ToLog(const core::SchedulerState& state, core::RequestId base,
   }
   for (size_t first = 0; first < waiting.size(); first += kRequestsPerPart) {
     v1::DecisionRecord record;
-    for (const auto& [spec, enqueued_step] : absl::MakeSpan(waiting).subspan(first, kRequestsPerPart)) {
+    for (const auto& [spec, enqueued_step, held_back] :
+         absl::MakeSpan(waiting).subspan(first, kRequestsPerPart)) {
       v1::LoggedState::Waiting& to = *record.mutable_state()->add_waiting();
       ToLog(spec, base, *to.mutable_request());
       to.set_enqueued_step(enqueued_step);
+      to.set_held_back(held_back);
     }
     take(record);
   }

@@ -25,6 +25,7 @@ core::SchedulerOptions CoreOptions(const RouterOptions& options) {
   core.max_waiting = options.max_waiting;
   core.window = options.window > 0 ? options.window : options.max_waiting;
   core.admission = options.admission;
+  core.wait = options.wait;
   core.hold_after_steps = options.admission_hold;
   return core;
 }

@@ -2,6 +2,7 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
+#include "router/core/admission/admission_text.h"
 
 ABSL_FLAG(uint32_t, replay_budget_mb, 256,
           "MiB of prompts and delivered tokens that are kept so that requests can be replayed and resumed");
@@ -27,7 +28,8 @@ ABSL_FLAG(
     std::string, admission, "none",
     "who may enter a worker's KV: none (a request reserves its prompt and max_new_tokens), kv_feasible "
     "(while memory holds to every end, by what --lookahead predicts), protection:alpha=A (while the share "
-    "1 - A of it is not exceeded)");
+    "1 - A of it is not exceeded); and, alone or joined to these with +, who leaves the pool: wait or "
+    "nested_wait (as many as make a batch; :tokens=N,most=K)");
 ABSL_FLAG(double, admission_confidence, 0.99,
           "kv_feasible: probability that a worker's KV suffices for all that it runs, from 0.5 to below 1");
 ABSL_FLAG(
@@ -63,9 +65,10 @@ absl::Status ReadLimitFlags(RouterOptions& options) {
   const uint32_t waiting_mb = absl::GetFlag(FLAGS_max_waiting_mb);
   options.admission_hold = absl::GetFlag(FLAGS_admission_hold);
   const auto admission =
-      core::ParseKvGate(absl::GetFlag(FLAGS_admission), absl::GetFlag(FLAGS_admission_confidence));
+      core::ParseAdmission(absl::GetFlag(FLAGS_admission), absl::GetFlag(FLAGS_admission_confidence));
   if (!admission.ok()) return admission.status();
-  options.admission = *admission;
+  options.admission = admission->kv;
+  options.wait = admission->wait;
   options.resume_timeout = absl::GetFlag(FLAGS_resume_timeout);
   options.restart_settle = absl::GetFlag(FLAGS_restart_settle);
   options.stream.timeout = absl::GetFlag(FLAGS_slow_reader_timeout);

@@ -73,9 +73,10 @@ struct RouterOptions {
   // Plans balance the times of workers that say that they are slower or faster than others
   // (router/core/decide/worker_speeds.h), instead of their tokens.
   bool worker_speeds = true;
-  // Who may enter which worker's KV memory (router/core/admission/kv_gate.h), and after how many steps a
-  // request that fits nowhere holds a worker.
+  // Who may enter which worker's KV memory (router/core/admission/kv_gate.h), who waits for others of its
+  // like before (wait_gate.h), and after how many steps a request that fits nowhere holds a worker.
   core::KvGateOptions admission;
+  core::WaitGateOptions wait;
   int64_t admission_hold = core::kHoldAfterSteps;
   AgentOrder agent_order = AgentOrder::kOff;
   // Requests from the front of the pool that a policy sees; 0: all.

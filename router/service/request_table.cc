@@ -33,6 +33,7 @@ core::RequestSpec RequestRecord::Spec() const {
   spec.tenant = tenant;
   spec.generated_tokens = delivered;
   spec.seniority = seniority;
+  if (placed) spec.waited_steps = wait_steps;
   return spec;
 }
 

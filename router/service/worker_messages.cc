@@ -203,10 +203,12 @@ void DecisionLoop::OnRejections(core::WorkerIndex rank, const v1::StepReport& re
   for (const v1::Rejection& rejection : report.rejected()) {
     RequestRecord* record = requests_.Find(rejection.handle());
     if (record == nullptr || record->rank != rank) continue;
-    spdlog::warn("rank {} refused request {}: {}", rank, record->LogName(), rejection.message());
     record->rank.reset();
     const bool room = rejection.code() == static_cast<uint32_t>(grpc::StatusCode::RESOURCE_EXHAUSTED);
     const bool exact = options_.admission.kind == core::KvGateOptions::Kind::kNone;
+    // Where room is a belief, or the worker has an admission of its own, a refusal is no news.
+    spdlog::log(room && !exact ? spdlog::level::debug : spdlog::level::warn, "rank {} refused request {}: {}",
+                rank, record->LogName(), rejection.message());
     if (room &&
         ++record->refusals <
             (exact ? kMaxRefusals : kMaxRefusalsOfBelief)) {  // the core has put it back into the pool
@@ -239,7 +241,7 @@ void DecisionLoop::OnPreempted(core::WorkerIndex rank, const v1::StepReport& rep
       Fail(*record, status);
     } else {
       core::RequestSpec spec = record->Spec();
-      // Its wait counts anew, so it goes before all that have not begun, even if it has made no token yet.
+      // It goes before all that have not begun, even if it has made no token yet.
       spec.priority += BegunBonus();
       scheduler_.Requeue(spec);
     }

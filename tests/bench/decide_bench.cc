@@ -143,6 +143,7 @@ void RegisterAll() {
     benchmark::RegisterBenchmark(decide ? "KvFeasible/decide" : "KvFeasible/look", BM_Kv, decide)
         ->Args({16, 128})
         ->Args({256, 1024})
+        ->Args({256, 10'000})
         ->ArgNames({"G", "waiting"})
         ->Unit(benchmark::kMicrosecond);
   }

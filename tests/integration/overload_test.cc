@@ -215,11 +215,16 @@ TEST(Overload, WhatTheWorkersCannotHoldIsRefusedAtTheDoor) {
 // Tokens of 24 requests at once, by request, on workers with KV for three or four that reserve all they may
 // make. `ends_early`: nobody knows where a request ends but the engine.
 std::vector<std::vector<uint32_t>> TokensOfACrowd(const std::vector<std::string>& router_flags,
-                                                  bool ends_early, v1::RequestTotals& totals) {
+                                                  bool ends_early, v1::RequestTotals& totals,
+                                                  const std::string& admission_of_workers = "none") {
   ClusterOptions options;
   options.router_flags = router_flags;
-  options.worker_flags = {"--c=0.0002", "--tl=0", "--slots=16", "--kv_tokens=600",
-                          ends_early ? "--eos_probability=0.02" : "--eos_probability=0"};
+  options.worker_flags = {"--c=0.0002",
+                          "--tl=0",
+                          "--slots=16",
+                          "--kv_tokens=600",
+                          ends_early ? "--eos_probability=0.02" : "--eos_probability=0",
+                          absl::StrCat("--admission=", admission_of_workers)};
   Cluster cluster(options);
   std::vector<std::vector<uint32_t>> tokens(24);
   if (!cluster.ok()) return tokens;
@@ -253,6 +258,71 @@ TEST(Overload, WorkersThatRunOutOfKvPreemptAndNobodyMissesAToken) {
   EXPECT_GT(watermark.preempted(), 0u) << "nothing was put to the test";
   EXPECT_EQ(watermark.replays_refused(), 0u);
   EXPECT_EQ(foreseen.preempted(), 0u);
+}
+
+// The router lets in whatever fits now, and the workers refuse what would not fit later: that goes back to
+// the pool, comes again, and nothing is different to the clients.
+TEST(Overload, WorkersThatRefuseWhatTheyCouldNotHoldLoseNobody) {
+  v1::RequestTotals reserved, watermark, feasible;
+  const auto whole = TokensOfACrowd({}, false, reserved);
+  const std::vector<std::string> blind = {"--admission=protection:alpha=0"};
+  EXPECT_EQ(TokensOfACrowd(blind, false, watermark, "watermark:share=0.2"), whole);
+  EXPECT_EQ(TokensOfACrowd(blind, false, feasible, "kv_feasible"), whole);
+  // Refusals count among them.
+  EXPECT_GT(watermark.preempted(), 0u) << "nothing was put to the test";
+  EXPECT_GT(feasible.preempted(), 0u) << "nothing was put to the test";
+}
+
+// Requests leave the pool in batches; whoever comes, and however few, all end with the same tokens.
+TEST(Overload, WaitingForBatchesLosesNobodyAndEndsWithTheLastOne) {
+  v1::RequestTotals at_once, waited;
+  const auto whole = TokensOfACrowd({}, true, at_once);
+  for (const char* admission : {"wait", "nested_wait:most=100,tokens=5000", "kv_feasible+wait"}) {
+    SCOPED_TRACE(admission);
+    EXPECT_EQ(
+        TokensOfACrowd({absl::StrCat("--admission=", admission), "--lookahead=max_tokens"}, true, waited),
+        whole);
+    EXPECT_EQ(waited.preempted(), 0u);
+  }
+}
+
+// Eight workers with KV for 60 % of what their slots would hold, requests that may make four times as many
+// tokens as they do, and nobody knows how many: what is learnt keeps workers from running out, but for the
+// share that the confidence leaves.
+TEST(Overload, LearntLengthsKeepEightWorkersWithinTheirKv) {
+  const auto preempted = [](const std::vector<std::string>& router_flags) {
+    ClusterOptions options;
+    options.worker_processes = 1;
+    options.ranks_per_process = 8;
+    options.router_flags = router_flags;
+    // A request holds 40 tokens of prompt and, in the mean over its steps, 50 that it has made.
+    options.worker_flags = {"--c=0.001", "--tl=0", "--slots=12", "--kv_tokens=650", "--eos_probability=0.02"};
+    Cluster cluster(options);
+    if (!cluster.ok()) return uint64_t{0};
+    std::atomic<uint32_t> next = 0;
+    std::vector<std::thread> clients;
+    constexpr uint32_t kRequests = 600;
+    for (int i = 0; i < 120; ++i) {
+      clients.emplace_back([&] {
+        for (uint32_t n = next++; n < kRequests; n = next++) {
+          v1::GenerateRequest request = SyntheticRequest(30 + n % 21, 200);
+          request.mutable_sampling()->set_seed(5000 + n);
+          request.set_ignore_eos(false);
+          const GenerateResult result = Generate(cluster.inference(), request);
+          EXPECT_TRUE(result.status.ok()) << result.status.error_message();
+          EXPECT_TRUE(result.contiguous);
+        }
+      });
+    }
+    for (std::thread& client : clients) client.join();
+    const v1::RequestTotals totals = cluster.State().requests();
+    EXPECT_EQ(totals.completed(), kRequests);
+    cluster.StopCleanly();
+    return totals.preempted();
+  };
+  EXPECT_GT(preempted({"--admission=protection:alpha=0"}), 60u) << "nothing was put to the test";
+  EXPECT_LE(preempted({"--admission=kv_feasible", "--lookahead=survival", "--admission_confidence=0.99"}),
+            6u);
 }
 
 TEST(Overload, AdmissionByLearntLengthsChangesNoToken) {

@@ -111,6 +111,7 @@ class RandomSession {
     request.spec.generated_tokens += made;
     request.spec.max_new_tokens -= made;
     request.output = std::max<int64_t>(1, request.output - made);
+    if (rng_.Below(2) == 0) request.spec.waited_steps = static_cast<int64_t>(rng_.Below(40));
     if (rng_.Below(10) > 0) scheduler_.Requeue(request.spec);
   }
 

@@ -11,6 +11,7 @@
 
 #include "absl/strings/string_view.h"
 #include "google/protobuf/io/coded_stream.h"
+#include "router/core/admission/admission_text.h"
 #include "router/record/codec.h"
 #include "router/record/log_format.h"
 #include "router/record/recorded_scheduler.h"
@@ -56,6 +57,7 @@ struct SessionSetup {
   std::string lookahead = "none";
   core::PolicyOptions policy_options;
   core::PlanMode plan_mode = core::PlanMode::kPipelined;
+  std::string admission = "none";
   // Switches the policy to one of these now and then.
   std::vector<std::string> others;
 };
@@ -64,6 +66,9 @@ inline core::SchedulerOptions OptionsOf(const SessionSetup& setup) {
   core::SchedulerOptions options;
   options.plan_mode = setup.plan_mode;
   options.max_waiting = 25;
+  const core::AdmissionSetting admission = *core::ParseAdmission(setup.admission, 0.95);
+  options.admission = admission.kv;
+  options.wait = admission.wait;
   return options;
 }
 

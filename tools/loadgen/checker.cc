@@ -21,8 +21,9 @@ void StreamChecker::OnMessage(const StreamMessage& message) {
 void StreamChecker::CheckFinish(const StreamMessage::Finish& finish) {
   if (finished_) Breach("a second finish");
   finished_ = true;
-  if (!finish.reason_is_length) Breach("finished for another reason than the length asked for");
-  if (tokens_ != output_tokens_) {
+  const bool stopped = open_ended_ && finish.reason_is_stop;
+  if (!finish.reason_is_length && !stopped) Breach("finished for another reason than the length asked for");
+  if (stopped ? tokens_ == 0 : tokens_ != output_tokens_) {
     Breach(absl::StrCat("finished after ", tokens_, " tokens, ", output_tokens_, " asked for"));
   }
   if (!finish.has_usage) {

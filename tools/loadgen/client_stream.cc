@@ -26,6 +26,7 @@ StreamMessage Plain(const v1::GenerateResponse& response) {
   if (response.has_finish()) {
     const v1::Finish& finish = response.finish();
     message.finish = {.reason_is_length = finish.reason() == v1::FINISH_REASON_LENGTH,
+                      .reason_is_stop = finish.reason() == v1::FINISH_REASON_STOP,
                       .has_usage = finish.has_usage(),
                       .prompt_tokens = finish.usage().prompt_tokens(),
                       .completion_tokens = finish.usage().completion_tokens()};
@@ -38,12 +39,12 @@ class ClientStream final : public grpc::ClientReadReactor<v1::GenerateResponse> 
   explicit ClientStream(Attempt attempt)
       : attempt_(std::move(attempt)),
         checker_(attempt_.request_id, attempt_.planned.prompt_tokens, attempt_.planned.output_tokens,
-                 FirstIndex(attempt_)),
+                 FirstIndex(attempt_), attempt_.planned.open_ended),
         context_(std::make_shared<grpc::ClientContext>()) {
     request_.set_request_id(attempt_.request_id);
     request_.set_prompt_length(attempt_.planned.prompt_tokens);
     request_.set_max_new_tokens(attempt_.planned.output_tokens);
-    request_.set_ignore_eos(true);
+    request_.set_ignore_eos(!attempt_.planned.open_ended);
     if (attempt_.planned.agent != nullptr) {
       const AgentPlan::Call& call = attempt_.planned.agent->calls[attempt_.planned.call];
       request_.set_parent_id(attempt_.parent_id);

@@ -40,6 +40,9 @@ ABSL_FLAG(std::string, goodput, "",
 ABSL_FLAG(double, attainment, Options().attainment,
           "share of requests within --goodput that a rate of ramp, step or sweep has to keep to be held");
 ABSL_FLAG(uint32_t, concurrency, Options().concurrency, "closed loop: requests under way at any time");
+ABSL_FLAG(uint32_t, max_new_tokens, 0,
+          "what every request may make, the model ending it: its length is not known beforehand; 0: the "
+          "lengths of the trace or profile, exactly");
 ABSL_FLAG(
     std::string, agents, "",
     "agents of these shapes, in turn, instead of single requests: sequence:CALLS, fork_join:BRANCHES, like "
@@ -121,6 +124,7 @@ absl::StatusOr<Options> OptionsFromFlags() {
                      .rates = *std::move(rates),
                      .step_duration_s = absl::GetFlag(FLAGS_step_duration),
                      .concurrency = absl::GetFlag(FLAGS_concurrency),
+                     .max_new_tokens = absl::GetFlag(FLAGS_max_new_tokens),
                      .agents = *std::move(agents),
                      .requests = absl::GetFlag(FLAGS_requests),
                      .duration_s = absl::GetFlag(FLAGS_duration),

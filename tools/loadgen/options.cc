@@ -45,6 +45,7 @@ absl::Status ValidateProfile(const Options& o) {
 }
 
 absl::Status ValidateAgents(const Options& o) {
+  if (!o.agents.empty() && o.max_new_tokens > 0) return Bad("--max_new_tokens has no meaning with --agents");
   if (o.agents.empty() || !Profile(o)) return absl::OkStatus();
   return Bad(absl::StrCat("--agents has no meaning with --arrival=", o.arrival));
 }

@@ -36,6 +36,9 @@ struct Options {
   std::vector<double> rates;
   double step_duration_s = 30;
   uint32_t concurrency = 64;
+  // What every request may make, and the model ends it: nobody knows its length beforehand. 0: the lengths of
+  // trace or profile, exactly. Not for agents.
+  uint32_t max_new_tokens = 0;
   // What is sent are agents of these shapes, in turn; empty: single requests. `rate`, `concurrency` and
   // `requests` then count agents.
   std::vector<AgentShape> agents;

@@ -36,6 +36,7 @@ absl::StatusOr<Trace> LoadTrace(const Options& options) {
 absl::StatusOr<Schedule> Schedule::Create(const Options& options, Trace trace) {
   const uint64_t total = TotalRequests(options, trace);
   Schedule schedule(std::move(trace), options.agents, total, options.duration_s);
+  schedule.max_new_tokens_ = options.max_new_tokens;
   const std::vector<RateLevel> levels = options.levels();
   if (!levels.empty()) {
     absl::StatusOr<ProfileArrivals> profile =
@@ -95,6 +96,10 @@ std::optional<PlannedRequest> Schedule::Next() {
   if (agents_.empty()) {
     planned.prompt_tokens = static_cast<uint32_t>(Row().prompt_tokens);
     planned.output_tokens = static_cast<uint32_t>(Row().output_tokens);
+    if (max_new_tokens_ > 0) {
+      planned.output_tokens = max_new_tokens_;
+      planned.open_ended = true;
+    }
     ++row_;
     ++next_;
     return planned;

@@ -30,6 +30,8 @@ struct PlannedRequest {
   uint32_t level = 0;
   uint32_t prompt_tokens = 0;
   uint32_t output_tokens = 0;
+  // It may end before.
+  bool open_ended = false;
   // Whose call it is, and which; null: a request of its own.
   std::shared_ptr<const AgentPlan> agent;
   uint32_t call = 0;
@@ -73,6 +75,7 @@ class Schedule {
   std::vector<double> level_start_s_;
   uint64_t total_;
   double duration_s_;
+  uint32_t max_new_tokens_ = 0;
   // Requests or agents, and rows of the trace, so far.
   uint64_t next_ = 0, row_ = 0;
   // An arrival was beyond the duration.

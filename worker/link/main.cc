@@ -101,6 +101,12 @@ ABSL_FLAG(std::string, energy_device, "",
           "GPUs whose energy is metered by NVML, separated by commas: PCI bus ids or NVML's indices, one per "
           "rank of "
           "the process (fewer: repeated); empty: none");
+ABSL_FLAG(
+    std::string, admission, "none",
+    "which of the requests placed here may begin where the router lets in more than fits for certain: none "
+    "(whoever fits now), watermark:share=W (this share stays free) or kv_feasible (memory holds whatever "
+    "they "
+    "make); the others go back to the router");
 ABSL_FLAG(uint32_t, resume_buffer_mb, 64,
           "MiB per rank for the tokens of resumable requests, which the next router gets if this one dies");
 ABSL_FLAG(
@@ -225,6 +231,11 @@ absl::StatusOr<bfio::worker::WorkerOptions> OptionsFromFlags() {
   options.step_log_bytes = int64_t{absl::GetFlag(FLAGS_step_log_mb)} << 20;
   options.energy_devices = absl::StrSplit(absl::GetFlag(FLAGS_energy_device), ',', absl::SkipEmpty());
   options.resume_buffer_bytes = int64_t{absl::GetFlag(FLAGS_resume_buffer_mb)} << 20;
+  const auto admission = bfio::worker::ParseKvAdmission(absl::GetFlag(FLAGS_admission));
+  if (!admission.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--admission: ", admission.status().message()));
+  }
+  options.admission = *admission;
   options.http_listen = absl::GetFlag(FLAGS_http_listen);
   options.pipeline.listen = absl::GetFlag(FLAGS_pipeline_listen);
   options.pipeline.address = absl::GetFlag(FLAGS_pipeline_address);

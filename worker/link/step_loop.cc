@@ -28,6 +28,7 @@ StepLoop::StepLoop(StepLoopOptions options, std::unique_ptr<Engine> engine,
       endpoint_(std::move(endpoint)),
       link_(link),
       held_(options_.resume_buffer_bytes),
+      admission_(options_.admission, engine_->limits().kv_tokens),
       meter_(options_.energy) {}
 
 absl::Status StepLoop::Run() {
@@ -194,7 +195,7 @@ void StepLoop::Apply(Plan& plan, StepReport& report) {
   for (const Handle handle : plan.cancellations) Drop(handle);
   for (size_t i = 0; i < plan.assignments.size(); ++i) {
     SequenceRequest& request = plan.assignments[i];
-    absl::Status admitted = engine_->Admit(request);
+    absl::Status admitted = Admit(request);
     if (admitted.ok()) {
       ++admitted_;
       if (!plan.notes.empty()) held_.Admit(std::move(request), std::move(plan.notes[i]));
@@ -204,8 +205,25 @@ void StepLoop::Apply(Plan& plan, StepReport& report) {
   }
 }
 
+absl::Status StepLoop::Admit(const SequenceRequest& request) {
+  const KvAdmission::Request entry = {request.handle, request.prompt_length, request.max_new_tokens,
+                                      request.kv_on_demand};
+  absl::Status status = admission_.Check(entry, engine_->free_kv_tokens());
+  if (status.ok()) status = engine_->Admit(request);
+  if (status.ok()) admission_.Begin(entry);
+  return status;
+}
+
+void StepLoop::Follow(const StepOutput& output) {
+  for (const StepOutput::Token& token : output.tokens) admission_.OnToken(token.handle);
+  for (const StepOutput::Finish& finish : output.finished) admission_.Remove(finish.handle);
+  for (const Handle handle : output.preempted) admission_.Remove(handle);
+  admission_.OnStep();
+}
+
 void StepLoop::Drop(Handle handle) {
   engine_->Cancel(handle);
+  admission_.Remove(handle);
   held_.Drop(handle);
 }
 
@@ -229,7 +247,10 @@ absl::Status StepLoop::StepTogether(const Inbox::Enter& enter, Barrier& barrier,
   const int64_t start_ns = NowNs();
   const int64_t rows = engine_->NextRows();
   // Now, as the step may fail: what is held would be announced to the next router, and no longer runs.
-  for (const Handle handle : engine_->taken_out()) held_.Drop(handle);
+  for (const Handle handle : engine_->taken_out()) {
+    held_.Drop(handle);
+    admission_.Remove(handle);
+  }
   const auto agreed = barrier.AllReduce(report.step, {.rows = rows}, timeout);
   report.barrier_wait_ns = NowNs() - start_ns;
   peers = agreed.status();
@@ -255,6 +276,7 @@ absl::Status StepLoop::RunLocal(const Inbox::Enter& enter, Barrier& barrier, Ste
   report.free_slots = engine_->free_slots();
   report.free_kv_tokens = engine_->free_kv_tokens();
   held_.Take(report.output, MonotonicNow());
+  Follow(report.output);
   // The router has their tokens and places them anew, wherever that may be.
   for (const Handle handle : report.output.preempted) held_.Drop(handle);
   due_.clear();

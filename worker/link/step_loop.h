@@ -26,6 +26,7 @@
 #include "worker/link/rank_recorder.h"
 #include "worker/link/step_log.h"
 #include "worker/link/step_meter.h"
+#include "worker/scheduler/kv_admission.h"
 
 namespace bfio::worker {
 
@@ -48,6 +49,8 @@ struct StepLoopOptions {
   EnergyMonitor* energy = nullptr;
   // Bound of what is kept for a router that starts anew (held_requests.h).
   int64_t resume_buffer_bytes = 0;
+  // Who of the requests placed here may begin.
+  KvAdmissionOptions admission;
   // Is told what happens; borrowed, may be null.
   RankRecorder* recorder = nullptr;
   // What a mean request is expected to take here, for the router; 0: not known.
@@ -77,7 +80,10 @@ class StepLoop {
   absl::StatusOr<bool> AwaitPlan(const Inbox::Enter& enter, int64_t step);
   void ApplyDuePlans(StepReport& report);
   void Apply(Plan& plan, StepReport& report);
+  absl::Status Admit(const SequenceRequest& request);
   void Drop(Handle handle);
+  // Tells the admission what became of those it let in.
+  void Follow(const StepOutput& output);
   // Fills in what the engine and the clock say after the local part of the step, and what the barrier needs.
   // Returns how the engine did; `peers` gets how its peers did, if it needed them.
   absl::Status RunLocal(const Inbox::Enter& enter, Barrier& barrier, StepReport& report, absl::Status& peers);
@@ -98,6 +104,7 @@ class StepLoop {
   StepLink& link_;
   Inbox inbox_;
   HeldRequests held_;
+  KvAdmission admission_;
   StepMeter meter_;
   // The router that has last placed requests here.
   uint64_t router_instance_ = 0;

@@ -99,6 +99,7 @@ absl::StatusOr<std::unique_ptr<Rank>> MakeRank(const WorkerOptions& options, std
   std::unique_ptr<EnergyMonitor> energy = MeterEnergy(options, place.index);
   loop.energy = energy.get();
   loop.resume_buffer_bytes = options.resume_buffer_bytes;
+  loop.admission = options.admission;
   loop.recorder = recorder;
   loop.service_s = place.service_s;
   return std::make_unique<Rank>(std::move(loop), std::move(link), std::move(engine), *std::move(endpoint),

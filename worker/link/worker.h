@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "common/net/tls.h"
 #include "worker/link/engines.h"
+#include "worker/scheduler/kv_admission.h"
 
 namespace bfio::worker {
 
@@ -52,6 +53,8 @@ struct WorkerOptions {
   int64_t step_log_bytes = int64_t{64} << 20;
   // What each rank keeps of its requests for a router that starts anew, in bytes.
   int64_t resume_buffer_bytes = int64_t{64} << 20;
+  // Who of the requests placed here may begin (worker/scheduler/kv_admission.h).
+  KvAdmissionOptions admission;
   // HOST:PORT of /metrics and the probes (worker_web.h); empty: none.
   std::string http_listen;
   PipelineOptions pipeline;

@@ -24,13 +24,6 @@ absl::Status Overloaded(double share) {
       absl::StrCat("the load is ", share, " times what any batch size can carry"));
 }
 
-// Tokens of a request over the stages of segment i.
-double SegmentTokens(const Segments& segments, size_t i) {
-  const auto first = static_cast<double>(segments.first_stage(i)),
-             last = static_cast<double>(segments.last_stage[i]);
-  return (last - first + 1) * (static_cast<double>(segments.prompt) + (first + last) / 2);
-}
-
 double NestedTokens(const Segments& segments, absl::Span<const int64_t> thresholds) {
   double tokens = 0;
   for (size_t i = 0; i < thresholds.size(); ++i) {
@@ -122,6 +115,12 @@ absl::StatusOr<std::vector<int64_t>> WaitThresholds(absl::Span<const RequestType
     x *= std::max(longest, 1.001);
   }
   return Overloaded(1);
+}
+
+double SegmentTokens(const Segments& segments, size_t i) {
+  const auto first = static_cast<double>(segments.first_stage(i)),
+             last = static_cast<double>(segments.last_stage[i]);
+  return (last - first + 1) * (static_cast<double>(segments.prompt) + (first + last) / 2);
 }
 
 Segments SegmentsOf(absl::Span<const RequestType> types) {

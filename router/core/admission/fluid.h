@@ -73,6 +73,9 @@ Segments SegmentsOf(absl::Span<const RequestType> types);
 // B.2: at most `count` segments of about equal width instead of one for each length.
 Segments MergedSegments(absl::Span<const RequestType> types, int64_t count);
 
+// Tokens that a request holds, summed over the stages of segment i.
+double SegmentTokens(const Segments& segments, size_t i);
+
 double NestedIteration(const Segments& segments, absl::Span<const int64_t> thresholds,
                        const IterationTime& time);
 // DT * rate < n_1 and n_i > p_i n_(i-1).

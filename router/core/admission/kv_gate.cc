@@ -1,6 +1,7 @@
 #include "router/core/admission/kv_gate.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -22,8 +23,17 @@ constexpr int64_t kNearShare = 4, kFarShare = 2, kFar = 1024;
 constexpr double kThetaSizes = 1;
 // A factor of a product, and a product, below which logarithms are taken; both far above the smallest double.
 constexpr double kLeastFactor = 1e-100;
+// Prompts are told apart to 1 in 2 to this power.
+constexpr int kPromptBits = 6;
 // Room of a worker that is not looked at: nothing fits, and no sum overflows.
 constexpr int64_t kClosed = std::numeric_limits<int64_t>::min() / 4;
+
+int64_t RoundedUp(int64_t tokens) {
+  const int shift =
+      std::max(0, static_cast<int>(std::bit_width(static_cast<uint64_t>(tokens))) - 1 - kPromptBits);
+  const int64_t unit = int64_t{1} << shift;
+  return (tokens + unit - 1) / unit * unit;
+}
 
 }  // namespace
 
@@ -46,7 +56,9 @@ absl::StatusOr<KvGateOptions> ParseKvGate(absl::string_view text, double confide
         absl::StrCat("admission: alpha of protection is '", text, "', not a number from 0 to below 1"));
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("admission '", text, "' is unknown, choose one of none, kv_feasible, protection:alpha=A"));
+      absl::StrCat("admission '", text,
+                   "' is unknown, choose one of none, kv_feasible, "
+                   "protection:alpha=A, wait, nested_wait, or one of memory and one of batches joined by +"));
 }
 
 absl::Status CheckKvGate(const KvGateOptions& options, const Lookahead& lookahead) {
@@ -57,7 +69,6 @@ absl::Status CheckKvGate(const KvGateOptions& options, const Lookahead& lookahea
 
 KvOutlook KvGate::Look(Lookahead& lookahead, absl::Span<const Worker> workers,
                        absl::Span<WaitingView> waiting) {
-  for (size_t i = 0; i < waiting.size(); ++i) waiting[i].kv_need = static_cast<int32_t>(i);
   if (options_.kind == Kind::kProtection) {
     LookAtPrompts(workers, waiting);
     return {1, 1, room_, need_};
@@ -65,10 +76,16 @@ KvOutlook KvGate::Look(Lookahead& lookahead, absl::Span<const Worker> workers,
   SetIntervals(workers, waiting);
   const size_t row = kWays * intervals_.size();
   room_.resize(workers.size() * row);
-  need_.assign(waiting.size() * row, 0);
   for (size_t g = 0; g < workers.size(); ++g) AddWorker(lookahead, workers[g], &room_[g * row]);
-  for (size_t i = 0; i < waiting.size(); ++i) AddWaiting(lookahead, waiting[i], &need_[i * row]);
+  AddAllWaiting(lookahead, waiting);
   return {static_cast<int32_t>(intervals_.size()), kWays, room_, need_};
+}
+
+void KvGate::Take(int32_t need, WorkerIndex worker) {
+  const size_t row = options_.kind == Kind::kProtection ? 1 : kWays * intervals_.size();
+  const int64_t* const needs = &need_[static_cast<size_t>(need) * row];
+  int64_t* const room = &room_[static_cast<size_t>(worker) * row];
+  for (size_t i = 0; i < row; ++i) room[i] -= needs[i];
 }
 
 void KvGate::LookAtPrompts(absl::Span<const Worker> workers, absl::Span<WaitingView> waiting) {
@@ -78,7 +95,10 @@ void KvGate::LookAtPrompts(absl::Span<const Worker> workers, absl::Span<WaitingV
     const double most = (1 - options_.alpha) * static_cast<double>(worker.kv_tokens);
     room_.push_back(static_cast<int64_t>(most) - worker.load_tokens);
   }
-  for (const WaitingView& request : waiting) need_.push_back(request.prefill_tokens);
+  for (WaitingView& request : waiting) {
+    request.kv_need = static_cast<int32_t>(need_.size());
+    need_.push_back(request.prefill_tokens);
+  }
 }
 
 void KvGate::SetIntervals(absl::Span<const Worker> workers, absl::Span<const WaitingView> waiting) {
@@ -175,9 +195,26 @@ void KvGate::AddWorker(const Lookahead& lookahead, const Worker& worker, int64_t
   }
 }
 
-void KvGate::AddWaiting(Lookahead& lookahead, const WaitingView& request, int64_t* need) {
+void KvGate::AddAllWaiting(Lookahead& lookahead, absl::Span<WaitingView> waiting) {
+  const size_t row = kWays * intervals_.size();
+  const bool exact = !lookahead.learns();
+  kinds_.clear();
+  need_.clear();
+  for (WaitingView& request : waiting) {
+    const int64_t tokens = exact ? request.prefill_tokens : RoundedUp(request.prefill_tokens);
+    const Alike kind = {lookahead.CurveKey(request, kMaxHorizonSteps), tokens, request.generated_tokens,
+                        request.max_new_tokens, request.predicted_output_tokens.value_or(-1)};
+    const auto [it, added] = kinds_.try_emplace(kind, static_cast<int32_t>(kinds_.size()));
+    request.kv_need = it->second;
+    if (!added) continue;
+    need_.resize(need_.size() + row, 0);
+    AddWaiting(lookahead, request, tokens, &need_[need_.size() - row]);
+  }
+}
+
+void KvGate::AddWaiting(Lookahead& lookahead, const WaitingView& request, int64_t tokens, int64_t* need) {
   const int64_t stay = lookahead.Stay(request, starts_, absl::MakeSpan(alive_));
-  ForEachInterval(request.prefill_tokens, stay, [&](size_t k, int64_t held, const Factors& factors) {
+  ForEachInterval(tokens, stay, [&](size_t k, int64_t held, const Factors& factors) {
     int64_t* at = need + kWays * k;
     *at++ = held;
     for (int32_t j = 0; j < kThetas; ++j) {

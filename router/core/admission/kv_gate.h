@@ -23,16 +23,21 @@
 // alone fits an empty worker for certain, so nobody is kept out for ever (policy/room.h has the rule of who
 // must wait).
 //
-// Cost: residents * intervals multiplications, and a logarithm per waiting request and interval; about 22
-// intervals where requests make at most 1,000 tokens. Threads: the scheduler's. Deterministic. Tokens, steps.
+// Cost: residents * intervals multiplications, and a few logarithms per interval for each kind of waiting
+// request; about 22 intervals where requests make at most 1,000 tokens. Requests are of a kind, and share
+// their needs, when the lookahead says the same of them, their limits are equal and their prompts alike:
+// where lengths are learnt, prompts count as up to 1 in 64 longer for it. Threads: the scheduler's.
+// Deterministic. Tokens, steps.
 #ifndef BFIO_ROUTER_CORE_ADMISSION_KV_GATE_H_
 #define BFIO_ROUTER_CORE_ADMISSION_KV_GATE_H_
 
 #include <array>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -74,9 +79,11 @@ class KvGate {
 
   bool active() const { return options_.kind != KvGateOptions::Kind::kNone; }
 
-  // Numbers the waiting requests' needs (WaitingView::kv_need). The outlook is valid until the next call.
-  // REQUIRES: active().
+  // Says of each waiting request where its needs are (WaitingView::kv_need). The outlook is valid until the
+  // next call. REQUIRES: active().
   KvOutlook Look(Lookahead& lookahead, absl::Span<const Worker> workers, absl::Span<WaitingView> waiting);
+  // Gives a request of the outlook to a worker: the outlook tells of the room that is left.
+  void Take(int32_t need, WorkerIndex worker);
 
  private:
   // A piece of time to come; the same bound's price of a token in it; and where.
@@ -94,16 +101,31 @@ class KvGate {
   using Factors = std::array<double, kThetas>;
 
   void LookAtPrompts(absl::Span<const Worker> workers, absl::Span<WaitingView> waiting);
+  void AddAllWaiting(Lookahead& lookahead, absl::Span<WaitingView> waiting);
   void SetIntervals(absl::Span<const Worker> workers, absl::Span<const WaitingView> waiting);
   void AddWorker(const Lookahead& lookahead, const Worker& worker, int64_t* room);
-  void AddWaiting(Lookahead& lookahead, const WaitingView& request, int64_t* need);
+  // With a prompt that counts so many tokens.
+  void AddWaiting(Lookahead& lookahead, const WaitingView& request, int64_t tokens, int64_t* need);
   // A request that holds `tokens` at the plan's step and may stay `stay` steps: calls use(interval, x,
   // factors) for each that it may see, after alive_ is set; factors[j] is 1 + p (exp(t x) - 1) over exp(t x)
   // for the j-th way's t.
   template <class Use>
   void ForEachInterval(int64_t tokens, int64_t stay, Use use) const;
 
+  // What a waiting request's needs depend on.
+  struct Alike {
+    uint64_t curve = 0;
+    int64_t tokens = 0, generated = 0, most = 0, predicted = 0;
+
+    friend bool operator==(const Alike&, const Alike&) = default;
+    template <typename H>
+    friend H AbslHashValue(H h, const Alike& of) {
+      return H::combine(std::move(h), of.curve, of.tokens, of.generated, of.most, of.predicted);
+    }
+  };
+
   const KvGateOptions options_;
+  absl::flat_hash_map<Alike, int32_t> kinds_;
   std::vector<Interval> intervals_;
   // By interval.
   std::vector<int64_t> starts_;

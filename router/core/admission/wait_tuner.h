@@ -1,10 +1,9 @@
 // WAIT's thresholds from arrivals as they come: rates estimated online, thresholds solved anew as they drift.
 //
 // Purpose: B.1 of "Fluid-Based Online Scheduling under Memory Constraints" where rates are neither known nor
-// constant. A type's rate is its exponentially weighted count: an arrival x seconds ago weighs exp(-x / tau)
-// / tau, divided by 1 - exp(-T / tau) over the first T seconds. Its relative error is about 1 / sqrt(2 rate
-// tau). Thresholds are solved (fluid.h) for what is estimated and two standard errors more, and anew
-// when some estimate with one of them reaches that, or with two is a fifth below it. A load that no batch
+// constant. Rates are counted (arrival_rate.h); thresholds are solved (fluid.h) for what is estimated and two
+// standard errors more, and anew when some estimate with one of them reaches that, or with two is a fifth
+// below it. A load that no batch
 // carries is scaled down to the heaviest that one does. Sizes in tokens, times in seconds, ascending.
 // Threads: one.
 #ifndef BFIO_ROUTER_CORE_ADMISSION_WAIT_TUNER_H_
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "router/core/admission/arrival_rate.h"
 #include "router/core/admission/fluid.h"
 
 namespace bfio::core {
@@ -35,20 +35,17 @@ class WaitTuner {
   // 1 for each type until something has arrived.
   absl::Span<const int64_t> Thresholds(double now);
 
-  double Rate(size_t type, double now) const;
+  double Rate(size_t type, double now) const { return rates_[type].Rate(now); }
   int64_t solved() const { return solved_; }
 
  private:
-  // The rate, and so many standard errors.
-  double Bound(size_t type, double now, double errors) const;
   bool Drifted(double now) const;
 
   const WaitTunerOptions options_;
   const IterationTime time_;
   // With the rates that the thresholds are solved for.
   std::vector<RequestType> types_;
-  // Sum of weights at `last_`, by type.
-  std::vector<double> weight_, last_;
+  std::vector<ArrivalRate> rates_;
   std::vector<int64_t> thresholds_;
   double looked_ = 0;
   int64_t solved_ = 0;

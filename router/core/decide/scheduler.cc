@@ -13,32 +13,37 @@ Scheduler::Scheduler(const SchedulerOptions& options, std::unique_ptr<Policy> po
       policy_(std::move(policy)),
       lookahead_(lookahead != nullptr ? std::move(lookahead) : *MakeLookahead("none")),
       residents_(lookahead_.get(), &service_),
-      gate_(options.admission) {}
+      gate_(options.admission),
+      wait_(options.wait) {}
 
 // --- the waiting pool ---
 
 absl::Status Scheduler::Enqueue(const RequestSpec& request) {
-  if (pool_.Contains(request.id) || placed_.contains(request.id)) {
+  if (Knows(request.id)) {
     return absl::AlreadyExistsError(absl::StrCat("request ", request.id, " is known already"));
   }
-  if (pool_.size() >= options_.max_waiting) {
+  if (waiting() >= options_.max_waiting) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the waiting pool is full (", options_.max_waiting, " requests)"));
   }
-  pool_.Add(request, NextStep());
+  if (wait_.active()) {
+    wait_.Add(request, NextStep());
+  } else {
+    pool_.Add(request, NextStep());
+  }
   service_.OnWaiting(request.tenant);
   return absl::OkStatus();
 }
 
 void Scheduler::Requeue(const RequestSpec& request) {
-  pool_.AddFront(request, NextStep());
+  pool_.AddFront(request, NextStep() - request.waited_steps.value_or(0));
   service_.OnWaiting(request.tenant);
 }
 
 Scheduler::CancelOutcome Scheduler::Cancel(RequestId id) {
-  if (pool_.Contains(id)) {
-    service_.OnLeft(pool_.Spec(id).tenant);
-    pool_.Remove(id);
+  if (Waits(id)) {
+    service_.OnLeft((pool_.Contains(id) ? pool_.Spec(id) : wait_.Spec(id)).tenant);
+    if (!pool_.Remove(id)) wait_.Remove(id);
     return CancelOutcome::kDequeued;
   }
   const auto it = placed_.find(id);
@@ -114,7 +119,7 @@ std::vector<RequestId> Scheduler::OpenEpoch(std::vector<EpochMember> members) {
 void Scheduler::Adopt(WorkerIndex index, absl::Span<const RequestSpec> adopted, Worker& worker,
                       absl::flat_hash_map<RequestId, Placed>& kept) {
   for (const RequestSpec& spec : adopted) {
-    if (kept.contains(spec.id) || placed_.contains(spec.id) || pool_.Contains(spec.id)) continue;
+    if (kept.contains(spec.id) || Knows(spec.id)) continue;
     Placed placed;
     placed.spec = spec;
     placed.worker = index;

@@ -36,6 +36,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "router/core/admission/kv_gate.h"
+#include "router/core/admission/wait_gate.h"
 #include "router/core/decide/events.h"
 #include "router/core/decide/outlook_builder.h"
 #include "router/core/decide/residents.h"
@@ -65,6 +66,8 @@ struct SchedulerOptions {
   // Who may enter which worker's KV memory (router/core/admission/kv_gate.h). REQUIRES: CheckKvGate is
   // content with it and the lookahead.
   KvGateOptions admission;
+  // Who is kept back until enough of its like wait (router/core/admission/wait_gate.h).
+  WaitGateOptions wait;
   // After so many steps in the pool a request that fits nowhere holds a worker (policy/room.h). At least 1.
   int64_t hold_after_steps = kHoldAfterSteps;
 };
@@ -86,8 +89,8 @@ class Scheduler {
   absl::Status Enqueue(const RequestSpec& request);
 
   // Puts a request whose worker was lost, or has preempted it, back, ahead of its priority class, whatever
-  // the pool's bound says. REQUIRES: the id is not known (OpenEpoch has just returned it as displaced, or
-  // OnReport has taken it off its worker).
+  // the pool's bound says; it has begun, so batches do not wait for it. REQUIRES: the id is not known
+  // (OpenEpoch has just returned it as displaced, or OnReport has taken it off its worker).
   void Requeue(const RequestSpec& request);
 
   enum class CancelOutcome {
@@ -151,13 +154,14 @@ class Scheduler {
   };
   WorkerAccount Account(WorkerIndex worker) const;
   int32_t num_workers() const { return static_cast<int32_t>(workers_.size()); }
-  int64_t waiting() const { return pool_.size(); }
+  // Those that are kept back included.
+  int64_t waiting() const { return pool_.size() + wait_.size(); }
   // Requests placed on workers, in flight included.
   int64_t placed() const { return static_cast<int64_t>(placed_.size()); }
   // The step that a request enqueued now counts from; never less than before.
   int64_t NextStep() const { return ClockAt((options_.coupled ? planned_step_ : reported_step_) + 1); }
   // It waits or is placed.
-  bool Knows(RequestId id) const { return pool_.Contains(id) || placed_.contains(id); }
+  bool Knows(RequestId id) const { return Waits(id) || placed_.contains(id); }
   // The worker a placed request is on.
   std::optional<WorkerIndex> WorkerOf(RequestId id) const;
   // The latest step that every rank has reported; where they are not coupled, what the clock says.
@@ -232,6 +236,11 @@ class Scheduler {
   void Adopt(WorkerIndex index, absl::Span<const RequestSpec> adopted, Worker& worker,
              absl::flat_hash_map<RequestId, Placed>& kept);
 
+  bool Waits(RequestId id) const { return pool_.Contains(id) || wait_.Contains(id); }
+  // Placing it is what its tenant pays the prompt for.
+  static bool PaysPrompt(const RequestSpec& spec) { return spec.generated_tokens == 0 && !spec.waited_steps; }
+  // Lets those into the pool for whom a batch is worth running in the plan of this step.
+  void TakeBatches(int64_t step, bool idle);
   // True when the reports of reported_step() say that the workers wait for a plan.
   bool GroupIdle() const;
   int64_t TargetStep(bool force) const;
@@ -259,7 +268,7 @@ class Scheduler {
   void BuildViews(int64_t step);
   // Asks the policy about what waits, into `assignments_`. True: its search was ended early.
   bool AskPolicy(int64_t step, Plan& plan);
-  // What admission says of the views and the window, for a plan for this step.
+  // What admission says of the views and the window, for a plan for this step. REQUIRES: it is active.
   KvOutlook LookAtKv(int64_t step);
   // What of the pool a policy sees: never fewer requests than there are free slots, or slots would stay
   // empty. After BuildViews.
@@ -269,9 +278,10 @@ class Scheduler {
   absl::Status RestoreWorker(WorkerIndex index, const SchedulerState::Worker& from);
   void FillTenantExcess();
   Outlook BuildOutlook(int64_t step);
-  void DiscardViolations(const KvOutlook& kv);
-  // Where admission looks ahead: a request that has held a worker is placed as soon as it fits anywhere.
-  void ServeHolder(int64_t step, Plan& plan);
+  void DiscardViolations(const Snapshot& snapshot);
+  // Where admission looks ahead: a request that has held a worker is placed as soon as it fits anywhere. True
+  // when it has been; `kv` tells of the room without it then.
+  bool ServeHolder(int64_t step, const KvOutlook& kv, Plan& plan);
   std::optional<RequestId> FindHolder(const Snapshot& snapshot);
   // By views_ and kv_room_.
   bool FitsNow(const WaitingView& request, WorkerIndex worker) const;
@@ -290,6 +300,7 @@ class Scheduler {
   Residents residents_;
   OutlookBuilder outlook_;
   KvGate gate_;
+  WaitGate wait_;
   // The waiting views name curves of an outlook.
   bool curves_set_ = false;
   bool open_ = false;
@@ -315,6 +326,7 @@ class Scheduler {
   std::vector<Assignment> assignments_;
   std::vector<char> taken_;
   std::vector<KvGate::Worker> kv_workers_;
+  std::vector<WaitGate::Waiting> released_;
   KvRoom kv_room_;
 };
 

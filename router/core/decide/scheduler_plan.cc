@@ -34,6 +34,7 @@ std::optional<Plan> Scheduler::MakePlan(bool force) {
   const int64_t target = TargetStep(force);
   if (target <= planned_step_) return std::nullopt;
   const bool idle = GroupIdle();
+  TakeBatches(target, idle && placed_.empty());
   // Residents of a new epoch's members count too: such a group waits for its first plan, but is not out of
   // work.
   if (idle && pool_.empty() && placed_.empty() && !HasDrops()) return std::nullopt;
@@ -55,6 +56,8 @@ std::optional<Plan> Scheduler::MakePlan(bool force) {
 std::optional<Plan> Scheduler::PlanUncoupled() {
   Plan plan;
   plan.apply_step = reported_step_ + 1;
+  // Batches are those of a common step; without one nobody waits for them.
+  TakeBatches(plan.apply_step, true);
   plan.stopped_early = AskPolicy(plan.apply_step, plan);
   PlaceAll(plan.apply_step, plan);
   plan.apply_steps.assign(workers_.size(), 0);
@@ -76,28 +79,41 @@ std::optional<Plan> Scheduler::PlanUncoupled() {
 
 bool Scheduler::AskPolicy(int64_t step, Plan& plan) {
   assignments_.clear();
-  if (pool_.empty()) return false;
+  if (pool_.empty()) {
+    holder_.reset();
+    return false;
+  }
   BuildViews(step);
-  if (holder_) ServeHolder(step, plan);
-  if (pool_.empty()) return false;
   // Coupled workers are decided upon once a step; here it is at every event.
   if (!options_.coupled && free_slots_ == 0) return false;
+  auto seen = static_cast<int64_t>(Window().size());
+  KvOutlook kv;
+  if (gate_.active()) kv = LookAtKv(step);
+  // The place that a holder leaves in the window stays empty: nobody has looked at who would take it.
+  if (holder_ && ServeHolder(step, kv, plan)) --seen;
+  if (pool_.empty()) return false;
   FillTenantExcess();
   Snapshot snapshot;
   snapshot.step = ClockAt(step);
   snapshot.workers = views_;
-  snapshot.waiting = Window();
+  snapshot.waiting = Window().subspan(0, static_cast<size_t>(seen));
   snapshot.pool_size = pool_.size();
   snapshot.outlook = BuildOutlook(step);
   snapshot.hold_after_steps = options_.hold_after_steps;
-  if (gate_.active()) snapshot.kv = LookAtKv(step);
+  snapshot.kv = kv;
   if (gate_.active() && !holder_) holder_ = FindHolder(snapshot);
   decided_step_ = step;
   ++totals_.policy_calls;
   policy_->Decide(snapshot, assignments_);
   plan.gap = policy_->gap();
-  DiscardViolations(snapshot.kv);
+  DiscardViolations(snapshot);
   return policy_->stopped_early();
+}
+
+void Scheduler::TakeBatches(int64_t step, bool idle) {
+  released_.clear();
+  if (wait_.active()) wait_.Release(ClockAt(step), idle, released_);
+  for (const WaitGate::Waiting& waiting : released_) pool_.Add(waiting.spec, waiting.enqueued_step);
 }
 
 void Scheduler::BuildViews(int64_t step) {
@@ -130,25 +146,27 @@ void Scheduler::PlaceAll(int64_t step, Plan& plan) {
 }
 
 // The policy would see an ordinary candidate again, and might prefer others to it for ever.
-void Scheduler::ServeHolder(int64_t step, Plan& plan) {
+bool Scheduler::ServeHolder(int64_t step, const KvOutlook& kv, Plan& plan) {
   const absl::Span<const WaitingView> waiting = Window();
   const auto it = std::find_if(waiting.begin(), waiting.end(),
                                [&](const WaitingView& request) { return request.id == *holder_; });
   if (it == waiting.end()) {  // cancelled, or pushed out of sight
     holder_.reset();
-    return;
+    return false;
   }
-  kv_room_.Reset(LookAtKv(step));
+  kv_room_.Reset(kv);
   WorkerIndex best = -1;
   for (WorkerIndex g = 0; g < num_workers(); ++g) {
     if (FitsNow(*it, g) && (best < 0 || views_[g].free_kv_tokens > views_[best].free_kv_tokens)) best = g;
   }
-  if (best < 0) return;
+  if (best < 0) return false;
   holder_.reset();
+  gate_.Take(it->kv_need, best);
   assignments_.push_back({static_cast<int32_t>(it - waiting.begin()), best});
   PlaceAll(step, plan);
   assignments_.clear();
   BuildViews(step);
+  return true;
 }
 
 bool Scheduler::FitsNow(const WaitingView& request, WorkerIndex worker) const {
@@ -221,12 +239,12 @@ Outlook Scheduler::BuildOutlook(int64_t step) {
   return outlook_.View();
 }
 
-void Scheduler::DiscardViolations(const KvOutlook& kv_outlook) {
+void Scheduler::DiscardViolations(const Snapshot& snapshot) {
   // A plan that over-fills a worker or names a request twice would corrupt the accounts of everybody.
   taken_.assign(static_cast<size_t>(pool_.size()), 0);
-  kv_room_.Reset(kv_outlook);
+  kv_room_.Reset(snapshot.kv);
   const auto bad = [&](const Assignment& a) {
-    const int64_t seen = static_cast<int64_t>(Window().size());
+    const auto seen = static_cast<int64_t>(snapshot.waiting.size());
     if (a.waiting_index < 0 || a.waiting_index >= seen || taken_[a.waiting_index]) return true;
     if (a.worker < 0 || a.worker >= num_workers()) return true;
     WorkerView& view = views_[a.worker];
@@ -257,9 +275,8 @@ void Scheduler::Place(const Assignment& assignment, int64_t step, Plan& plan) {
   placed.enqueued_step = waiting.enqueued_step;
   placed.index =
       residents_.Add(assignment.worker, placed.spec, first_step, true, placed.spec.generated_tokens);
-  // A prompt that is computed again because a worker was lost is not the tenant's to pay.
-  if (placed.spec.generated_tokens == 0)
-    service_.ChargePrompt(placed.spec.tenant, placed.spec.prefill_tokens);
+  // A prompt that is computed again because a worker was lost, or ran out, is not the tenant's to pay.
+  if (PaysPrompt(placed.spec)) service_.ChargePrompt(placed.spec.tenant, placed.spec.prefill_tokens);
   worker.inflight.push_back({first_step, waiting.id, false});
   ++worker.inflight_placements;
   worker.inflight_base += waiting.prefill_tokens - first_step;

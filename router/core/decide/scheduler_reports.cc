@@ -30,8 +30,7 @@ absl::Status Scheduler::OnReport(WorkerIndex index, const StepReport& report) {
     if (it == placed_.end()) continue;
     const Placed placed = it->second;
     Remove(it);
-    if (placed.spec.generated_tokens == 0)
-      service_.ChargePrompt(placed.spec.tenant, -placed.spec.prefill_tokens);
+    if (PaysPrompt(placed.spec)) service_.ChargePrompt(placed.spec.tenant, -placed.spec.prefill_tokens);
     if (placed.dropped) continue;
     pool_.AddFront(placed.spec, placed.enqueued_step);
     service_.OnWaiting(placed.spec.tenant);
@@ -42,6 +41,9 @@ absl::Status Scheduler::OnReport(WorkerIndex index, const StepReport& report) {
   for (const RequestId id : report.finished) {
     const auto it = FindOn(index, id);
     if (it == placed_.end()) continue;
+    if (wait_.active())
+      wait_.OnEnd(it->second.spec.prefill_tokens - it->second.spec.generated_tokens,
+                  residents_.Age(index, it->second.index, report.step));
     residents_.Finish(index, it->second.index, report.step);
     Remove(it);
   }
@@ -98,6 +100,11 @@ void Scheduler::AdvanceReportedStep() {
   do {
     ++reported_step_;
     lookahead_->Advance();
+    if (wait_.active()) {
+      int64_t largest = 0;
+      for (const Worker& w : workers_) largest = std::max(largest, w.base + w.active * reported_step_);
+      wait_.OnStep(largest, num_workers());
+    }
     arrived_ = static_cast<int32_t>(std::count_if(
         workers_.begin(), workers_.end(), [&](const Worker& w) { return w.last_step > reported_step_; }));
   } while (arrived_ == num_workers());

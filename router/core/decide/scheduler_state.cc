@@ -34,6 +34,8 @@ SchedulerState Scheduler::Save() const {
   state.waiting.reserve(static_cast<size_t>(pool_.size()));
   for (const WaitingView& view : pool_.views())
     state.waiting.push_back({pool_.Spec(view.id), view.enqueued_step});
+  for (WaitGate::Waiting& waiting : wait_.All())
+    state.waiting.push_back({std::move(waiting.spec), waiting.enqueued_step, true});
   state.service = service_.Save();
   state.open = open_;
   state.reported_step = reported_step_;
@@ -49,10 +51,14 @@ SchedulerState Scheduler::Save() const {
 absl::Status Scheduler::Restore(const SchedulerState& state) {
   if (!service_.Restore(state.service)) return absl::InvalidArgumentError("a tenant is named twice");
   for (const SchedulerState::Waiting& waiting : state.waiting) {
-    if (pool_.Contains(waiting.spec.id)) {
+    if (Waits(waiting.spec.id)) {
       return absl::InvalidArgumentError(absl::StrCat("request ", waiting.spec.id, " waits twice"));
     }
-    pool_.Append(waiting.spec, waiting.enqueued_step);
+    if (waiting.held_back && wait_.active()) {
+      wait_.Add(waiting.spec, waiting.enqueued_step);
+    } else {
+      pool_.Append(waiting.spec, waiting.enqueued_step);
+    }
     service_.RestoreWaiting(waiting.spec.tenant);
   }
   workers_.assign(state.workers.size(), {});
@@ -93,7 +99,7 @@ absl::Status Scheduler::RestoreWorker(WorkerIndex index, const SchedulerState::W
   for (const SchedulerState::Inflight& entry : from.inflight)
     worker.inflight.push_back({entry.apply_step, entry.id, entry.drop});
   for (const SchedulerState::Resident& resident : from.residents) {
-    if (pool_.Contains(resident.spec.id) || placed_.contains(resident.spec.id)) {
+    if (Knows(resident.spec.id)) {
       return absl::InvalidArgumentError(absl::StrCat("request ", resident.spec.id, " is in two places"));
     }
     Placed& placed = placed_[resident.spec.id];

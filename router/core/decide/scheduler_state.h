@@ -2,7 +2,8 @@
 //
 // Purpose: a decision log that has lost its beginning goes on from such a state, and tests compare two
 // schedulers by it. What follows from other fields (loads, reservations, counts) is not in it, so a state
-// cannot disagree with itself about them. Not in it either: what policy and lookahead remember. Tokens and
+// cannot disagree with itself about them. Not in it either: what policy and lookahead remember, and the rates
+// that admission has counted. Tokens and
 // steps, as in scheduler.h. Threads: plain data.
 #ifndef BFIO_ROUTER_CORE_DECIDE_SCHEDULER_STATE_H_
 #define BFIO_ROUTER_CORE_DECIDE_SCHEDULER_STATE_H_
@@ -36,6 +37,8 @@ struct SchedulerState {
   struct Waiting {
     RequestSpec spec;
     int64_t enqueued_step = 0;
+    // Not in the pool yet: it waits for others of its like.
+    bool held_back = false;
   };
   struct Resident {
     RequestSpec spec;
@@ -76,7 +79,7 @@ struct SchedulerState {
 
   // By rank.
   std::vector<Worker> workers;
-  // In the pool's order.
+  // In the pool's order; then those held back.
   std::vector<Waiting> waiting;
   TenantService::Saved service;
   bool open = false;

@@ -33,6 +33,58 @@ struct KvOutlook {
   size_t row() const { return static_cast<size_t>(times) * static_cast<size_t>(ways); }
 };
 
+// What has been found to fit nowhere, while room only shrinks: whoever needs as much, entry by entry, need
+// not be asked about again. Ownership: borrows the outlook's needs.
+class KvRefusals {
+ public:
+  void Reset(const KvOutlook& outlook) {
+    outlook_ = outlook;
+    const size_t rows = outlook.empty() ? 1 : outlook.need.size() / outlook.row();
+    least_.assign(rows, std::numeric_limits<int64_t>::max());
+    kept_.clear();
+  }
+  // Whether a request with these needs, that would reserve so much, is known not to fit any worker.
+  bool Refused(int32_t need, int64_t reserve) {
+    int64_t& least = least_[Row(need)];
+    if (reserve >= least) return true;
+    for (const int32_t other : kept_) {
+      if (reserve < least_[Row(other)] || !NeedsNoLess(need, other)) continue;
+      least = reserve;
+      return true;
+    }
+    return false;
+  }
+  // It fits no worker.
+  void Note(int32_t need, int64_t reserve) {
+    int64_t& least = least_[Row(need)];
+    least = std::min(least, reserve);
+    if (outlook_.empty()) return;
+    std::erase_if(kept_,
+                  [&](int32_t other) { return least_[Row(other)] >= least && NeedsNoLess(other, need); });
+    if (kept_.size() == kKept) kept_.erase(kept_.begin());
+    kept_.push_back(need);
+  }
+
+ private:
+  // Rows that others are held against: a few, as needs of requests of one length distribution are ordered.
+  static constexpr size_t kKept = 4;
+
+  size_t Row(int32_t need) const { return outlook_.empty() ? 0 : static_cast<size_t>(need); }
+  bool NeedsNoLess(int32_t need, int32_t other) const {
+    const int64_t* const more = outlook_.need.data() + Row(need) * outlook_.row();
+    const int64_t* const less = outlook_.need.data() + Row(other) * outlook_.row();
+    for (size_t i = 0; i < outlook_.row(); ++i) {
+      if (more[i] < less[i]) return false;
+    }
+    return true;
+  }
+
+  KvOutlook outlook_;
+  // By row of needs, one row without an outlook: the least reservation that was refused.
+  std::vector<int64_t> least_;
+  std::vector<int32_t> kept_;
+};
+
 class KvRoom {
  public:
   // `outlook.need` must outlive what follows.

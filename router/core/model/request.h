@@ -35,6 +35,10 @@ struct RequestSpec {
   // (router/core/agents).
   int64_t seniority = 0;
 
+  // Set where it has been placed before, and its prompt charged to its tenant: the steps it has waited so
+  // far. It goes on with that age.
+  std::optional<int64_t> waited_steps;
+
   // KV tokens the request may come to hold: what admission reserves for it. In its j-th step it holds s + j
   // - 1.
   int64_t kv_reserve_tokens() const { return prefill_tokens + max_new_tokens - 1; }

@@ -68,7 +68,7 @@ template <class Key>
 WorkerIndex LeastKey(const Room& room, const WaitingView& request, Key key) {
   WorkerIndex best = kNoWorker;
   for (WorkerIndex g = 0; g < room.workers(); ++g) {
-    if (room.Fits(request, g) && (best == kNoWorker || key(room[g]) < key(room[best]))) best = g;
+    if ((best == kNoWorker || key(room[g]) < key(room[best])) && room.Fits(request, g)) best = g;
   }
   return best;
 }
@@ -78,10 +78,17 @@ WorkerIndex LeastKey(const Room& room, const WaitingView& request, Key key) {
 template <class Pick>
 void PlaceInOrder(const Snapshot& snapshot, Room& room, std::vector<Assignment>& plan, Pick pick) {
   const int32_t waiting = static_cast<int32_t>(snapshot.waiting.size());
+  KvRefusals refusals;
+  refusals.Reset(snapshot.kv);
   for (int32_t i = 0; i < waiting && room.slots_left() > 0; ++i) {
-    const WorkerIndex worker = pick(snapshot.waiting[i]);
-    if (worker == kNoWorker) continue;
-    room.Take(snapshot.waiting[i], worker);
+    const WaitingView& request = snapshot.waiting[i];
+    if (refusals.Refused(request.kv_need, request.kv_reserve_tokens)) continue;
+    const WorkerIndex worker = pick(request);
+    if (worker == kNoWorker) {
+      refusals.Note(request.kv_need, request.kv_reserve_tokens);
+      continue;
+    }
+    room.Take(request, worker);
     plan.push_back({i, worker});
   }
 }

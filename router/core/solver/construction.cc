@@ -12,7 +12,7 @@ namespace {
 int32_t LeastLoaded(const Allocation& allocation, int32_t item) {
   int32_t best = kUnassigned;
   for (int32_t g = 0; g < allocation.workers(); ++g) {
-    if (allocation.Fits(item, g) && (best == kUnassigned || allocation.time(g) < allocation.time(best)))
+    if ((best == kUnassigned || allocation.time(g) < allocation.time(best)) && allocation.Fits(item, g))
       best = g;
   }
   return best;
@@ -81,10 +81,18 @@ void Construct(Allocation& allocation, std::vector<int32_t>& scratch) {
 }
 
 void FillInOrder(Allocation& allocation) {
+  KvRefusals refusals;
+  refusals.Reset(allocation.instance().kv);
   for (int32_t item = 0; item < allocation.items() && allocation.slots_left() > 0; ++item) {
     if (allocation.WorkerOf(item) != kUnassigned) continue;
+    const SolverItem& of = allocation.item(item);
+    if (refusals.Refused(of.kv_need, of.kv_reserve)) continue;
     const int32_t worker = LeastLoaded(allocation, item);
-    if (worker != kUnassigned) allocation.Place(item, worker);
+    if (worker != kUnassigned) {
+      allocation.Place(item, worker);
+    } else {
+      refusals.Note(of.kv_need, of.kv_reserve);
+    }
   }
 }
 

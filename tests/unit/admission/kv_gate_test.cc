@@ -296,5 +296,51 @@ TEST(KvRoom, AgreesWithSumsFromScratch) {
   }
 }
 
+// What is said to fit nowhere fits nowhere, while requests are only added.
+TEST(KvRefusals, NobodyWhoFitsIsRefused) {
+  Rng rng(4);
+  int64_t known = 0, asked = 0;
+  for (int trial = 0; trial < 2'000; ++trial) {
+    KvOutlook outlook;
+    outlook.times = static_cast<int32_t>(rng.Below(4));
+    outlook.ways = outlook.times == 0 ? 0 : 1 + static_cast<int32_t>(rng.Below(3));
+    constexpr int32_t kWorkers = 3, kNeeds = 8;
+    std::vector<int64_t> room, need, reserve;
+    for (size_t i = 0; i < kWorkers * outlook.row(); ++i) room.push_back(Below(rng, 100));
+    for (int32_t n = 0; n < kNeeds; ++n) {
+      // Many are of one shape, so that one's needs exceed another's everywhere.
+      const int64_t size = 1 + Below(rng, 40);
+      for (size_t i = 0; i < outlook.row(); ++i) need.push_back(size + (n % 3 == 0 ? Below(rng, 20) : 0));
+    }
+    outlook.room = room;
+    outlook.need = need;
+    KvRoom kept;
+    kept.Reset(outlook);
+    KvRefusals refusals;
+    refusals.Reset(outlook);
+    std::vector<int64_t> free_kv(kWorkers);
+    for (int64_t& free : free_kv) free = Below(rng, 80);
+    for (int i = 0; i < 30; ++i) {
+      const auto n = static_cast<int32_t>(rng.Below(kNeeds));
+      const int64_t reserves = 20 + Below(rng, 60);
+      int32_t fits = -1;
+      for (int32_t g = 0; g < kWorkers; ++g) {
+        if (reserves <= free_kv[g] || kept.Fits(n, g)) fits = g;
+      }
+      ++asked;
+      if (refusals.Refused(n, reserves)) {
+        ++known;
+        ASSERT_EQ(fits, -1);
+      } else if (fits < 0) {
+        refusals.Note(n, reserves);
+      } else {
+        free_kv[fits] -= reserves;
+        kept.Put(n, fits, +1);
+      }
+    }
+  }
+  EXPECT_GT(known, asked / 4) << "nothing was saved";
+}
+
 }  // namespace
 }  // namespace bfio::core

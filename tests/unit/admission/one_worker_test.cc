@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "common/base/rng.h"
@@ -47,9 +48,11 @@ int64_t PeakOf(const std::vector<KvArrival>& arrivals, const KvRun& run) {
 }
 
 TEST(OneWorker, KnownLengthsNeverExceedMemory) {
-  int64_t instances = 0;
-  for (const char* rule : {"mc_sf", "mc_fcfs", "mc_sf_paced"}) {
-    for (uint64_t seed = 1; seed <= 34'000; ++seed, ++instances) {
+  // Of mc_sf itself 10^5, of the others a share.
+  constexpr std::pair<const char*, uint64_t> kRules[] = {
+      {"mc_sf", 100'000}, {"mc_fcfs", 10'000}, {"mc_sf_paced", 10'000}};
+  for (const auto& [rule, instances] : kRules) {
+    for (uint64_t seed = 1; seed <= instances; ++seed) {
       Rng rng(seed);
       const auto memory = static_cast<int64_t>(12 + rng.Below(40));
       const std::vector<KvArrival> arrivals =
@@ -67,7 +70,6 @@ TEST(OneWorker, KnownLengthsNeverExceedMemory) {
       }
     }
   }
-  EXPECT_GE(instances, 100'000);
 }
 
 TEST(OneWorker, AMarginAsLargeAsTheErrorIsSafeAndNoneIsNot) {

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/rng.h"
+#include "router/core/admission/admission_text.h"
 #include "router/core/decide/scheduler.h"
 
 namespace bfio::core {
@@ -24,7 +25,9 @@ class Group {
       : rng_(seed) {
     SchedulerOptions options;
     options.plan_mode = seed % 2 == 0 ? PlanMode::kLockstep : PlanMode::kPipelined;
-    options.admission = *ParseKvGate(admission, 0.99);
+    const AdmissionSetting setting = *ParseAdmission(admission, 0.99);
+    options.admission = setting.kv;
+    options.wait = setting.wait;
     options.hold_after_steps = hold;
     scheduler_ = std::make_unique<Scheduler>(options, *MakePolicy(policy, {}), *MakeLookahead(lookahead));
     workers_.resize(1 + rng_.Below(3));
@@ -38,11 +41,13 @@ class Group {
     spec.id = ++last_id_;
     spec.prefill_tokens = prompt;
     spec.max_new_tokens = kLongest;
-    spec.predicted_output_tokens = output;
+    spec.predicted_output_tokens = std::max<int64_t>(1, output / understated_);
     EXPECT_TRUE(scheduler_->Enqueue(spec).ok());
     requests_[spec.id] = {spec, output, 0};
     return spec.id;
   }
+  // What is said of lengths from now on is this many times too short.
+  void Understate(int64_t times) { understated_ = times; }
   int64_t Small() { return 5 + static_cast<int64_t>(rng_.Below(30)); }
   int64_t Output() { return 1 + static_cast<int64_t>(rng_.Below(kLongest)); }
 
@@ -94,7 +99,7 @@ class Group {
         request.spec.generated_tokens += request.made;
         request.spec.max_new_tokens -= request.made;
         request.output -= request.made;
-        request.spec.predicted_output_tokens = request.output;
+        request.spec.predicted_output_tokens = std::max<int64_t>(1, request.output / understated_);
         request.made = 0;
         request.spec.priority = 1;
         scheduler_->Requeue(request.spec);
@@ -126,7 +131,7 @@ class Group {
   std::map<RequestId, Request> requests_;
   std::vector<Plan> plans_;
   RequestId last_id_ = 0;
-  int64_t step_ = 0, applied_ = 0, preempted_ = 0;
+  int64_t step_ = 0, applied_ = 0, preempted_ = 0, understated_ = 1;
 };
 
 struct Subject {
@@ -139,7 +144,9 @@ INSTANTIATE_TEST_SUITE_P(Kinds, KvAdmission,
                                            Subject{"kv_feasible", "max_tokens"},
                                            Subject{"kv_feasible", "survival"},
                                            Subject{"protection:alpha=0.1", "none"},
-                                           Subject{"protection:alpha=0", "none"}),
+                                           Subject{"protection:alpha=0", "none"},
+                                           Subject{"protection:alpha=0+nested_wait:most=8", "none"},
+                                           Subject{"kv_feasible+wait:most=8", "oracle"}),
                          [](const auto& param) { return absl::StrCat(param.index); });
 
 // A request that takes a worker for itself comes into an endless stream of small ones that would fill every
@@ -164,6 +171,7 @@ TEST_P(KvAdmission, NobodyIsPassedOverForLongerThanTheBound) {
         fill();
         group.Step();
       }
+      // Who waits for others of its like waits for most=8 steps at most.
       EXPECT_LE(waited, hold + 2 * kLongest + 4);
       EXPECT_EQ(group.drift(), 0);
       if (HasFailure()) return;
@@ -184,6 +192,175 @@ TEST(KvAdmissionWithKnownLengths, MemoryHoldsUnderEveryPolicyAndTakesMoreThanRes
         ASSERT_EQ(group.preempted(), 0);
       }
     }
+  }
+}
+
+// Lengths said too short: memory is overcommitted now and then, workers preempt, and everybody ends.
+TEST(KvAdmissionWithKnownLengths, PredictionsThatAreOutlivedAreMendedByPreemption) {
+  int64_t preempted = 0;
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    Group group("bf_io_auto", "kv_feasible", "oracle", 64, seed);
+    group.Understate(4);
+    for (int step = 0; step < 100; ++step) {
+      for (uint64_t n = group.rng().Below(6); n > 0; --n) group.Arrive(group.Small(), group.Output());
+      group.Step();
+    }
+    for (int step = 0; step < 2000 && group.waiting() > 0; ++step) group.Step();
+    EXPECT_EQ(group.waiting(), 0) << "seed " << seed;
+    EXPECT_EQ(group.drift(), 0);
+    preempted += group.preempted();
+  }
+  EXPECT_GT(preempted, 20);
+}
+
+// One worker of 4 slots and 1,000 tokens, driven by hand.
+class OneWorkerGroup {
+ public:
+  explicit OneWorkerGroup(const std::string& admission, const std::string& lookahead = "none",
+                          int64_t slots = 4, int64_t kv_tokens = 1000) {
+    SchedulerOptions options;
+    const AdmissionSetting setting = *ParseAdmission(admission, 0.99);
+    options.admission = setting.kv;
+    options.wait = setting.wait;
+    options.max_waiting = 6;
+    options.hold_after_steps = 20;
+    scheduler = std::make_unique<Scheduler>(options, *MakePolicy("fcfs", {}), *MakeLookahead(lookahead));
+    scheduler->OpenEpoch({{{static_cast<int32_t>(slots), kv_tokens, true}, {}, {}}});
+  }
+  static RequestSpec Spec(RequestId id, int64_t prompt = 10, int64_t most = 100, uint32_t tenant = 0) {
+    RequestSpec spec;
+    spec.id = id;
+    spec.prefill_tokens = prompt;
+    spec.max_new_tokens = most;
+    spec.tenant = tenant;
+    return spec;
+  }
+  // Placed by the plan that is due now.
+  std::vector<Placement> Plan() {
+    const auto plan = scheduler->MakePlan();
+    if (plan) applied = plan->apply_step;
+    return plan ? plan->placements : std::vector<Placement>();
+  }
+  void Report(int64_t load, std::vector<RequestId> preempted = {}, std::vector<RequestId> finished = {},
+              bool idle = false) {
+    StepReport report;
+    report.step = ++step;
+    report.applied_plan = applied;
+    report.load_tokens = load;
+    report.preempted = preempted;
+    report.finished = finished;
+    report.group_idle = idle;
+    ASSERT_TRUE(scheduler->OnReport(0, report).ok());
+  }
+
+  std::unique_ptr<Scheduler> scheduler;
+  int64_t step = 0, applied = 0;
+};
+
+TEST(WaitInTheScheduler, AnIdleGroupTakesWhoeverComesAndABusyOneWaitsUpToTheBound) {
+  for (const char* admission : {"wait:most=5", "nested_wait:most=5", "kv_feasible+wait:most=5"}) {
+    OneWorkerGroup group(admission, "max_tokens");
+    ASSERT_TRUE(group.scheduler->Enqueue(OneWorkerGroup::Spec(1)).ok());
+    EXPECT_EQ(group.scheduler->waiting(), 1);
+    ASSERT_EQ(group.Plan().size(), 1U) << "an idle group does not wait for others to come";
+    group.Report(10);
+    // Rates are not known yet, so nobody waits; then many have come at once, and one is none.
+    for (RequestId id = 2; id <= 4; ++id)
+      ASSERT_TRUE(group.scheduler->Enqueue(OneWorkerGroup::Spec(id)).ok());
+    while (group.scheduler->waiting() > 0 && group.step < 20) {
+      group.Plan();
+      group.Report(10 + group.step);
+    }
+    EXPECT_EQ(group.scheduler->waiting(), 0);
+  }
+}
+
+TEST(WaitInTheScheduler, WhoIsKeptBackCountsCanBeCancelledAndSurvivesACopy) {
+  // Steps take so long, whatever runs, that arrivals of a few a step make for a threshold of some more.
+  const std::string admission = "wait:most=1000,tokens=1000000";
+  OneWorkerGroup group(admission, "none", 100, 1 << 20);
+  Scheduler& scheduler = *group.scheduler;
+  ASSERT_TRUE(scheduler.Enqueue(OneWorkerGroup::Spec(1)).ok());
+  RequestId id = 1;
+  const auto turn = [&] {
+    std::vector<RequestId> ended;
+    for (const Placement& placement : group.Plan()) {
+      if (placement.id != 1) ended.push_back(placement.id);
+    }
+    group.Report(10 + group.step + 10 * static_cast<int64_t>(ended.size()), {}, ended);
+    for (int n = 0; n < 2; ++n) ASSERT_TRUE(scheduler.Enqueue(OneWorkerGroup::Spec(++id)).ok());
+  };
+  for (int i = 0; i < 700; ++i) turn();
+  // Two are less than the threshold and wait for the next two.
+  if (scheduler.waiting() == 4) turn();
+  ASSERT_EQ(scheduler.waiting(), 2);
+  EXPECT_EQ(scheduler.Enqueue(OneWorkerGroup::Spec(id)).code(), absl::StatusCode::kAlreadyExists);
+  for (int n = 0; n < 4; ++n) EXPECT_TRUE(scheduler.Enqueue(OneWorkerGroup::Spec(++id)).ok());
+  EXPECT_EQ(scheduler.Enqueue(OneWorkerGroup::Spec(id + 1)).code(), absl::StatusCode::kResourceExhausted);
+
+  const SchedulerState state = scheduler.Save();
+  ASSERT_EQ(state.waiting.size(), 6U);
+  for (const SchedulerState::Waiting& waiting : state.waiting) EXPECT_TRUE(waiting.held_back);
+  SchedulerOptions options;
+  options.wait = ParseAdmission(admission, 0.99)->wait;
+  Scheduler other(options, *MakePolicy("fcfs", {}));
+  ASSERT_TRUE(other.Restore(state).ok());
+  EXPECT_EQ(other.waiting(), 6);
+  EXPECT_EQ(other.Cancel(id), Scheduler::CancelOutcome::kDequeued);
+  EXPECT_EQ(other.waiting(), 5);
+  EXPECT_FALSE(other.Knows(id));
+  EXPECT_EQ(other.Cancel(id), Scheduler::CancelOutcome::kUnknown);
+}
+
+TEST(PreemptedRequest, KeepsItsAgeAndPaysItsPromptOnce) {
+  OneWorkerGroup group("protection:alpha=0");
+  for (RequestId id = 1; id <= 2; ++id)
+    ASSERT_TRUE(group.scheduler->Enqueue(OneWorkerGroup::Spec(id, 400, 600, 7)).ok());
+  ASSERT_EQ(group.Plan().size(), 2U);
+  group.Report(800);
+  const double paid = group.scheduler->Save().service.tenants.at(0).served;
+  EXPECT_EQ(paid, 800 * TenantService::kPromptWeight);
+  // It is taken out before its first token, after 30 steps in the pool.
+  group.Report(401, {2});
+  RequestSpec spec = OneWorkerGroup::Spec(2, 400, 600, 7);
+  spec.waited_steps = 30;
+  group.scheduler->Requeue(spec);
+  const SchedulerState state = group.scheduler->Save();
+  ASSERT_EQ(state.waiting.size(), 1U);
+  EXPECT_EQ(group.scheduler->NextStep() - state.waiting[0].enqueued_step, 30);
+  group.Report(402, {}, {1});
+  for (int i = 0; i < 3 && group.scheduler->waiting() > 0; ++i) {
+    for (const Placement& placement : group.Plan()) {
+      EXPECT_EQ(placement.id, 2U);
+      EXPECT_GE(placement.wait_steps, 30);
+    }
+    if (group.scheduler->waiting() > 0) group.Report(0, {}, {}, true);
+  }
+  EXPECT_EQ(group.scheduler->waiting(), 0);
+  const double later = group.scheduler->Save().service.tenants.at(0).served;
+  EXPECT_LT(later - paid, 100) << "some tokens, but no prompt";
+}
+
+// One that has been preempted has waited: it holds a worker at once when it fits nowhere, instead of after
+// another hold.
+TEST(PreemptedRequest, HoldsAWorkerByTheAgeItHas) {
+  for (const bool aged : {false, true}) {
+    OneWorkerGroup group("protection:alpha=0");
+    ASSERT_TRUE(group.scheduler->Enqueue(OneWorkerGroup::Spec(1, 500, 400)).ok());
+    group.Plan();
+    group.Report(500);
+    RequestSpec large = OneWorkerGroup::Spec(2, 800, 100);
+    if (aged) large.waited_steps = 20;
+    group.scheduler->Requeue(large);
+    ASSERT_TRUE(group.scheduler->Enqueue(OneWorkerGroup::Spec(3, 100, 100)).ok());
+    bool small_placed = false;
+    for (int i = 0; i < 4; ++i) {
+      for (const Placement& placement : group.Plan()) small_placed = small_placed || placement.id == 3;
+      const auto account = group.scheduler->Account(0);
+      group.Report(account.load_tokens + 100 * account.inflight);
+    }
+    EXPECT_EQ(small_placed, !aged);
+    EXPECT_EQ(group.scheduler->Save().holder.has_value(), aged);
   }
 }
 

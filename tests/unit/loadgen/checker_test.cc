@@ -34,6 +34,26 @@ TEST_F(CheckerTest, AGoodStreamBreaksNothing) {
   EXPECT_EQ(checker_.tokens(), 4u);
 }
 
+TEST(OpenEndedChecker, TheModelMayEndItButNotWithoutAToken) {
+  const auto breach = [](uint32_t tokens, bool stop) {
+    StreamChecker checker("r1", 100, 4, 0, true);
+    checker.OnMessage({.tokens = tokens,
+                       .finish = Finish{.reason_is_length = !stop,
+                                        .reason_is_stop = stop,
+                                        .has_usage = true,
+                                        .prompt_tokens = 100,
+                                        .completion_tokens = tokens}});
+    checker.OnEnd(true);
+    return checker.breach();
+  };
+  EXPECT_EQ(breach(2, true), "");
+  EXPECT_EQ(breach(4, false), "");
+  EXPECT_EQ(breach(4, true), "") << "its last token was the end";
+  EXPECT_THAT(breach(2, false), HasSubstr("finished after 2 tokens"));
+  EXPECT_THAT(breach(0, true), HasSubstr("finished after 0 tokens"));
+  EXPECT_THAT(breach(5, true), HasSubstr("5 tokens, 4 asked for"));
+}
+
 TEST_F(CheckerTest, TokensMayComeWithTheFinish) {
   checker_.OnMessage({.first_index = 0, .tokens = 4, .finish = kGoodFinish});
   checker_.OnEnd(true);

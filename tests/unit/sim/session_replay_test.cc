@@ -78,6 +78,22 @@ TEST(SessionReplay, LookaheadsAndHintsAreRecordedToo) {
   }
 }
 
+TEST(SessionReplay, AdmissionIsRecordedToo) {
+  for (const char* admission : {"kv_feasible", "protection:alpha=0.1", "wait:tokens=100,most=6",
+                                "kv_feasible+nested_wait:tokens=100,most=6"}) {
+    for (uint64_t seed = 1; seed <= 6; ++seed) {
+      SCOPED_TRACE(absl::StrCat(admission, ", seed ", seed));
+      SessionSetup setup;
+      setup.admission = admission;
+      setup.lookahead = "max_tokens";
+      setup.plan_mode = seed % 2 == 0 ? core::PlanMode::kLockstep : core::PlanMode::kPipelined;
+      // In pieces: who is kept back is in the states between them.
+      ExpectIdentical(Replay(Record(setup, seed, 200, 4000)));
+      if (HasFailure()) return;
+    }
+  }
+}
+
 TEST(SessionReplay, PoliciesMayChangeOnTheWay) {
   SessionSetup setup;
   setup.others = {"power_of_two", "round_robin", "bf_io_auto", "vllm"};

@@ -125,7 +125,7 @@ struct TestRank {
 class StepLoopTest : public ::testing::Test {
  protected:
   // Starts `count` ranks, greeted; their gates are open unless `gated`.
-  void Start(int count, bool gated = false, int32_t slots = 2) {
+  void Start(int count, bool gated = false, int32_t slots = 2, const KvAdmissionOptions& admission = {}) {
     for (int i = 0; i < count; ++i) {
       auto rank = std::make_unique<TestRank>();
       if (!gated) rank->gate.Open();
@@ -134,8 +134,8 @@ class StepLoopTest : public ::testing::Test {
       auto engine = SimEngine::Create(options, std::make_unique<GatedTimer>(&rank->gate));
       ASSERT_TRUE(engine.ok());
       rank->loop = std::make_unique<StepLoop>(
-          StepLoopOptions{absl::StrCat("w", i), "1.2.3", nullptr, nullptr, 1 << 20}, *std::move(engine),
-          std::make_unique<LocalBarrierEndpoint>(hub_), rank->link);
+          StepLoopOptions{absl::StrCat("w", i), "1.2.3", nullptr, nullptr, 1 << 20, admission},
+          *std::move(engine), std::make_unique<LocalBarrierEndpoint>(hub_), rank->link);
       rank->thread = std::thread([r = rank.get()] { r->ended = r->loop->Run(); });
       ranks_.push_back(std::move(rank));
       ranks_[i]->inbox().OnStreamUp(1);
@@ -384,6 +384,35 @@ TEST_F(StepLoopTest, RefusedAssignmentsAreReportedWithTheirCode) {
   EXPECT_EQ(report.rejected[0].code, absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(report.rejected[1].handle, 13u);
   EXPECT_EQ(report.rejected[1].code, absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(report.active_requests, 2);
+}
+
+TEST_F(StepLoopTest, ItsOwnAdmissionRefusesWhatItCouldNotHoldToTheEnd) {
+  Start(1, /*gated=*/false, /*slots=*/8, {KvAdmissionOptions::Kind::kKvFeasible});
+  OpenEpoch(1, PlanMode::kLockstep);
+  const auto on_demand = [](Handle handle, int64_t prompt, int64_t most) {
+    SequenceRequest request = Request(handle, prompt, most);
+    request.kv_on_demand = true;
+    return request;
+  };
+  // 400 and 400 tokens fit, and 180 more once the first has ended: when it does, 10 tokens on, all would hold
+  // 1,007.
+  ranks_[0]->inbox().OnPlan(
+      MakePlan(1, 1, {on_demand(10, 400, 10), on_demand(11, 400, 100), on_demand(12, 180, 90)}));
+  auto report = Report(0);
+  ASSERT_EQ(report.rejected.size(), 1u);
+  EXPECT_EQ(report.rejected[0].handle, 12u);
+  EXPECT_EQ(report.rejected[0].code, absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(report.active_requests, 2);
+  for (int64_t step = 2; step <= 10; ++step) {
+    PlanForAll(1, step);
+    report = Report(0);
+    EXPECT_THAT(report.output.preempted, IsEmpty());
+  }
+  EXPECT_EQ(report.active_requests, 1) << "10 has ended";
+  ranks_[0]->inbox().OnPlan(MakePlan(1, 11, {on_demand(12, 180, 90)}));
+  report = Report(0);
+  EXPECT_THAT(report.rejected, IsEmpty());
   EXPECT_EQ(report.active_requests, 2);
 }
 

@@ -55,11 +55,13 @@ class Link final : public StepLink {
     if (auto* hello = std::get_if<Hello>(&message)) hellos.Put(*std::move(hello));
     if (auto* ready = std::get_if<EpochReady>(&message)) readies.Put(*std::move(ready));
     if (auto* report = std::get_if<StepReport>(&message)) reports.Put(*std::move(report));
+    if (auto* part = std::get_if<Announcement>(&message)) announcements.Put(*std::move(part));
   }
 
   Channel<Hello> hellos;
   Channel<EpochReady> readies;
   Channel<StepReport> reports;
+  Channel<Announcement> announcements;
 };
 
 // Makes token 100 x rank + step in every step. Together with others, each gathers everybody's token first.
@@ -71,6 +73,9 @@ class ToyEngine final : public Engine {
     uint64_t signature = 0;
     // The step in which it is asked first; 0: never.
     int fails_at = 0;
+    // The step for which it takes a request out, and which; 0: none.
+    int takes_out_at = 0;
+    Handle takes_out = 0;
     std::function<void()> before_step = [] {};
   };
   explicit ToyEngine(Shape shape) : shape_(std::move(shape)) {}
@@ -85,7 +90,12 @@ class ToyEngine final : public Engine {
   }
   bool together() const override { return shape_.together; }
   uint64_t signature() const override { return shape_.signature; }
-  int64_t NextRows() override { return 3 + shape_.rank; }
+  int64_t NextRows() override {
+    taken_out_.clear();
+    if (step_ + 1 == shape_.takes_out_at) taken_out_.push_back(shape_.takes_out);
+    return 3 + shape_.rank;
+  }
+  absl::Span<const Handle> taken_out() const override { return taken_out_; }
   absl::Status StepTogether(StepPeers& peers, StepOutput& out) override {
     shape_.before_step();
     out.Clear();
@@ -118,6 +128,7 @@ class ToyEngine final : public Engine {
   const Shape shape_;
   const EngineLimits limits_ = {8, 80, 10};
   int step_ = 0;
+  std::vector<Handle> taken_out_;
 };
 
 struct Rank {
@@ -137,6 +148,7 @@ class StepTogetherTest : public ::testing::Test {
     rank->engine = engine.get();
     StepLoopOptions options;
     options.worker_id = absl::StrCat("w", shape.rank);
+    options.resume_buffer_bytes = 1 << 20;
     rank->loop = std::make_unique<StepLoop>(options, std::move(engine),
                                             std::make_unique<LocalBarrierEndpoint>(hub_), rank->link);
     rank->thread = std::thread([r = rank.get()] { r->ended = r->loop->Run(); });
@@ -144,12 +156,14 @@ class StepTogetherTest : public ::testing::Test {
     hellos_.push_back(rank->link.hellos.Next());
     ranks_.push_back(std::move(rank));
   }
-  // Opens an epoch of the first `count` ranks, and wakes them; the errors of forming.
-  std::vector<std::string> Open(uint64_t epoch, int count) {
+  // Opens an epoch of the first `count` ranks, and wakes them; the errors of forming. Rank 0 begins these.
+  std::vector<std::string> Open(uint64_t epoch, int count, const std::vector<Handle>& begins = {}) {
     for (int rank = 0; rank < count; ++rank) {
       Epoch message;
       message.group = {epoch, rank, count, hellos_[0].communicator_offer};
       message.form_timeout = message.step_timeout = kGroupForever;
+      message.announce = epoch > 1;
+      message.retain = kGroupForever;
       ranks_[rank]->loop->inbox().OnEpoch(message);
     }
     std::vector<std::string> errors;
@@ -158,6 +172,14 @@ class StepTogetherTest : public ::testing::Test {
       Plan plan;
       plan.epoch = epoch;
       plan.apply_step = 1;
+      for (const Handle handle : begins) {
+        if (rank != 0) break;
+        SequenceRequest& request = plan.assignments.emplace_back();
+        request.handle = handle;
+        request.prompt_length = 2;
+        request.max_new_tokens = 5;
+        plan.notes.push_back({"whose it is", {}});
+      }
       ranks_[rank]->loop->inbox().OnPlan(plan);
     }
     return errors;
@@ -223,6 +245,33 @@ TEST_F(StepTogetherTest, AStepThatAPeerLeavesIsReportedWithoutTokensAndMadeAgain
     ASSERT_EQ(report.output.tokens.size(), 1u);
     EXPECT_EQ(report.output.tokens[0].id, static_cast<uint32_t>(100 * rank + 3)) << "the same step again";
   }
+}
+
+// A request that an engine has taken out for want of KV is gone even where the step fails that it was taken
+// out for: the next router must not be told that it runs here.
+TEST_F(StepTogetherTest, WhatWasTakenOutForAStepThatFailsIsNotHeldForTheNextRouter) {
+  absl::Notification in_step, go_on;
+  int steps = 0;
+  const auto leave = [&] {
+    if (++steps != 3) return;
+    in_step.Notify();
+    go_on.WaitForNotification();
+  };
+  Add({.together = true, .takes_out_at = 3, .takes_out = 11});
+  Add({.together = true});
+  Add({.together = true, .before_step = leave});
+  Open(1, 3, {11, 12});
+  for (int step = 1; step <= 2; ++step) {
+    for (int rank = 0; rank < 3; ++rank) Report(rank);
+  }
+  in_step.WaitForNotification();
+  ranks_[2]->loop->inbox().OnShutdown("it ends");
+  go_on.Notify();
+  for (int rank = 0; rank < 2; ++rank) EXPECT_NE(Report(rank).barrier_error, "");
+  for (const std::string& error : Open(2, 2)) EXPECT_EQ(error, "");
+  const Announcement held = ranks_[0]->link.announcements.Next();
+  ASSERT_EQ(held.requests.size(), 1u);
+  EXPECT_EQ(held.requests[0].request.handle, 12u);
 }
 
 TEST_F(StepTogetherTest, RanksThatComputeOtherwiseDoNotForm) {

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
-#include "router/core/admission/kv_gate.h"
+#include "router/core/admission/admission_text.h"
 #include "router/core/lookahead/lookahead.h"
 #include "tools/sim/run/drift.h"
 
@@ -51,8 +51,12 @@ absl::Status CheckInstant(const SimOptions& options) {
 }
 
 absl::Status CheckAdmission(const SimOptions& options) {
-  const auto gate = core::ParseKvGate(options.admission, options.admission_confidence);
-  if (!gate.ok()) return gate.status();
+  const auto admission = core::ParseAdmission(options.admission, options.admission_confidence);
+  if (!admission.ok()) return admission.status();
+  const core::KvGateOptions* const gate = &admission->kv;
+  if (admission->wait.kind != core::WaitGateOptions::Kind::kNone && options.dispatch != "pool") {
+    return absl::InvalidArgumentError("--admission=wait needs --dispatch=pool");
+  }
   if (gate->kind == core::KvGateOptions::Kind::kNone) return absl::OkStatus();
   if (const auto lookahead = core::MakeLookahead(options.lookahead); lookahead.ok()) {
     if (absl::Status status = core::CheckKvGate(*gate, **lookahead); !status.ok()) return status;

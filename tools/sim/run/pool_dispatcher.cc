@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "router/core/admission/admission_text.h"
 #include "router/core/lookahead/lookahead.h"
 
 namespace bfio::sim {
@@ -20,7 +21,10 @@ core::SchedulerOptions SchedulerOptionsFor(const SimOptions& options) {
   result.max_waiting = kMostWaiting;
   result.window = options.window > 0 ? options.window : std::max(result.window, options.reveal);
   result.report_delay_steps = options.report_delay;
-  result.admission = *core::ParseKvGate(options.admission, options.admission_confidence);
+  const core::AdmissionSetting admission =
+      *core::ParseAdmission(options.admission, options.admission_confidence);
+  result.admission = admission.kv;
+  result.wait = admission.wait;
   result.hold_after_steps = options.admission_hold;
   return result;
 }

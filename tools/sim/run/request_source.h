@@ -24,6 +24,8 @@ struct SimRequest {
   // began.
   int64_t made = 0;
   std::optional<double> began_s;
+  // Steps it waited before it was placed so far; set once it has been.
+  std::optional<int64_t> waited_steps;
 };
 
 class RequestSource {

@@ -171,6 +171,7 @@ core::RequestSpec Simulation::SpecOf(const SimRequest& request) const {
   // All say the same: what a request will really make is for the oracle only.
   spec.max_new_tokens = max_new_tokens_ - request.made;
   spec.generated_tokens = request.made;
+  spec.waited_steps = request.waited_steps;
   // As in the router: nobody who has not begun goes before who has.
   spec.priority = request.made > 0 ? 1 : 0;
   if (options_.lookahead == "oracle") {
@@ -194,7 +195,9 @@ absl::Status Simulation::Admit() {
     }
     admitted_.push_back(it->second);
     prefill_[started.worker] += it->second.request.prefill_tokens;
-    group_.Admit(it->second.request, started.worker, step_, now_s_);
+    SimRequest& request = it->second.request;
+    request.waited_steps = request.waited_steps.value_or(0) + step_ - it->second.since_step;
+    group_.Admit(request, started.worker, step_, now_s_);
     waiting_.erase(it);
   }
   stuck_steps_ = group_.active() == 0 && !waiting_.empty() ? stuck_steps_ + 1 : 0;

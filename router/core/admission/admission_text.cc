@@ -1,0 +1,37 @@
+#include "router/core/admission/admission_text.h"
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace bfio::core {
+
+absl::StatusOr<AdmissionSetting> ParseAdmission(absl::string_view text, double confidence) {
+  AdmissionSetting setting;
+  bool kv = false, wait = false;
+  for (const absl::string_view rule : absl::StrSplit(text, '+')) {
+    const bool waits = absl::StartsWith(rule, "wait") || absl::StartsWith(rule, "nested_wait");
+    if (waits ? wait : kv) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("admission '", text, "' has two rules of ", waits ? "batches" : "memory"));
+    }
+    (waits ? wait : kv) = true;
+    if (waits) {
+      auto parsed = ParseWaitGate(rule);
+      if (!parsed.ok()) return parsed.status();
+      setting.wait = *parsed;
+    } else {
+      auto parsed = ParseKvGate(rule, confidence);
+      if (!parsed.ok()) return parsed.status();
+      setting.kv = *parsed;
+    }
+  }
+  if (kv) return setting;
+  auto none = ParseKvGate("none", confidence);
+  if (!none.ok()) return none.status();
+  setting.kv = *none;
+  return setting;
+}
+
+}  // namespace bfio::core

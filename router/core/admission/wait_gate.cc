@@ -1,0 +1,198 @@
+#include "router/core/admission/wait_gate.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace bfio::core {
+namespace {
+
+// Time constant of rates, in steps of twice the fixed time: hundreds of arrivals where batching matters.
+constexpr double kRateSteps = 256;
+// Times a time constant that rates are looked at, and that thresholds are solved at the latest: lengths
+// change too.
+constexpr double kLooksPerTime = 20;
+// Of DT(n) to n_j / rate_j; of the heaviest load that any batch carries, where what comes is more.
+constexpr double kBatchLoad = 0.9, kMostCarried = 0.97;
+// Nested: n_i over p_i n_(i-1).
+constexpr double kMargin = 1.1;
+// Requests over which lengths, and shares of lengths, are averaged.
+constexpr double kLengthMemory = 256;
+// A threshold that is a whole number but for so much is that number.
+constexpr double kRounding = 1e-9;
+
+}  // namespace
+
+absl::StatusOr<WaitGateOptions> ParseWaitGate(absl::string_view text) {
+  const std::pair<absl::string_view, absl::string_view> parts = absl::StrSplit(text, absl::MaxSplits(':', 1));
+  WaitGateOptions options;
+  if (parts.first == "wait") {
+    options.kind = WaitGateOptions::Kind::kWait;
+  } else if (parts.first == "nested_wait") {
+    options.kind = WaitGateOptions::Kind::kNestedWait;
+  } else {
+    return absl::InvalidArgumentError(absl::StrCat("admission '", text, "' is unknown"));
+  }
+  for (const absl::string_view part : absl::StrSplit(parts.second, ',', absl::SkipEmpty())) {
+    const std::pair<absl::string_view, absl::string_view> pair =
+        absl::StrSplit(part, absl::MaxSplits('=', 1));
+    double number = 0;
+    const bool read = absl::SimpleAtod(pair.second, &number);
+    if (pair.first == "tokens" && read && number >= 1 && number <= 1e12) {
+      options.fixed_tokens = number;
+    } else if (pair.first == "most" && read && number >= 1 && number <= 1e9 && number == std::floor(number)) {
+      options.most_steps = static_cast<int64_t>(number);
+    } else {
+      return absl::InvalidArgumentError(absl::StrCat("admission ", parts.first, ": '", part,
+                                                     "' is neither tokens=N nor most=K, numbers from 1 on"));
+    }
+  }
+  return options;
+}
+
+WaitGate::WaitGate(const WaitGateOptions& options)
+    : options_(options),
+      time_constant_(kRateSteps * 2 * options.fixed_tokens),
+      classes_(active() ? kClasses : 0, Class(time_constant_)),
+      rate_(time_constant_),
+      thresholds_(nested() ? 1 : classes_.size(), 1) {}
+
+size_t WaitGate::ClassOf(int64_t output) {
+  const auto length = static_cast<uint64_t>(std::max<int64_t>(1, output));
+  return std::min<size_t>(kClasses - 1, static_cast<size_t>(std::bit_width(length) - 1) / 2);
+}
+
+void WaitGate::Class::TakeLengths(int64_t prompt_tokens, int64_t output_tokens) {
+  const auto new_prompt = static_cast<double>(prompt_tokens), new_output = static_cast<double>(output_tokens);
+  const bool first = output == 0;
+  prompt += first ? new_prompt : (new_prompt - prompt) / kLengthMemory;
+  output += first ? new_output : (new_output - output) / kLengthMemory;
+}
+
+void WaitGate::Add(const RequestSpec& spec, int64_t enqueued_step) {
+  const int64_t length = spec.predicted_output_tokens.value_or(spec.max_new_tokens);
+  const size_t at = nested() ? 0 : ClassOf(length);
+  classes_[at].waiting.push_back({spec, enqueued_step});
+  classes_of_.emplace(spec.id, at);
+  if (nested()) {
+    rate_.OnArrival(now_);
+  } else {
+    classes_[at].rate.OnArrival(now_);
+    classes_[at].TakeLengths(spec.prefill_tokens, length);
+  }
+}
+
+const RequestSpec& WaitGate::Spec(RequestId id) const {
+  const std::deque<Waiting>& waiting = classes_[classes_of_.at(id)].waiting;
+  return std::find_if(waiting.begin(), waiting.end(), [&](const Waiting& w) { return w.spec.id == id; })
+      ->spec;
+}
+
+bool WaitGate::Remove(RequestId id) {
+  const auto it = classes_of_.find(id);
+  if (it == classes_of_.end()) return false;
+  std::erase_if(classes_[it->second].waiting, [&](const Waiting& w) { return w.spec.id == id; });
+  classes_of_.erase(it);
+  return true;
+}
+
+std::vector<WaitGate::Waiting> WaitGate::All() const {
+  std::vector<Waiting> all;
+  for (const Class& of : classes_) all.insert(all.end(), of.waiting.begin(), of.waiting.end());
+  return all;
+}
+
+void WaitGate::Release(int64_t step, bool idle, std::vector<Waiting>& out) {
+  if (classes_of_.empty()) return;
+  if (now_ >= looked_ + time_constant_ / kLooksPerTime || workers_ != solved_workers_) Solve();
+  for (size_t j = 0; j < thresholds_.size(); ++j) {
+    std::deque<Waiting>& waiting = classes_[j].waiting;
+    const bool all = idle || static_cast<int64_t>(waiting.size()) >= thresholds_[j];
+    while (!waiting.empty() && (all || step - waiting.front().enqueued_step >= options_.most_steps)) {
+      classes_of_.erase(waiting.front().spec.id);
+      out.push_back(std::move(waiting.front()));
+      waiting.pop_front();
+    }
+  }
+}
+
+void WaitGate::OnStep(int64_t largest_load, int32_t workers) {
+  now_ += options_.fixed_tokens + static_cast<double>(std::max<int64_t>(0, largest_load));
+  workers_ = workers;
+}
+
+void WaitGate::OnEnd(int64_t prompt, int64_t output) {
+  if (!nested()) return;
+  for (Class& of : classes_) of.ends *= 1 - 1 / kLengthMemory;
+  Class& of = classes_[ClassOf(output)];
+  of.ends += 1;
+  of.TakeLengths(prompt, output);
+}
+
+void WaitGate::Solve() {
+  looked_ = now_;
+  bool changed = workers_ != solved_workers_ || now_ >= solved_at_ + time_constant_;
+  if (nested()) {
+    changed = changed || rate_.HasLeft(solved_, now_);
+  } else {
+    for (const Class& of : classes_) changed = changed || of.rate.HasLeft(of.solved, now_);
+  }
+  if (!changed) return;
+  solved_at_ = now_;
+  solved_workers_ = workers_;
+  solved_ = rate_.Solve(now_);
+  for (Class& of : classes_) of.solved = of.rate.Solve(now_);
+  std::fill(thresholds_.begin(), thresholds_.end(), 1);
+  std::vector<size_t> classes;
+  const std::vector<RequestType> types = Types(classes);
+  if (types.empty() || workers_ == 0) return;
+  // Tokens that the arrivals of a unit of time hold over all their stages.
+  double tokens = 0, rate = 0;
+  if (nested()) {
+    const Segments segments = SegmentsOf(types);
+    double reach = rate = segments.rate;
+    for (size_t i = 0; i < segments.last_stage.size(); ++i) {
+      reach *= i == 0 ? 1 : std::min(1.0, kMargin * segments.survive[i]);
+      tokens += reach * SegmentTokens(segments, i);
+    }
+  } else {
+    for (const RequestType& type : types) tokens += type.rate * StageTokens(type);
+  }
+  const double load = tokens / workers_, share = std::max(1.0, load / (kBatchLoad * kMostCarried));
+  // d0 + d1 n = load n / rate, with n in proportion to rates.
+  const double time = options_.fixed_tokens / (kBatchLoad - load / share);
+  const auto threshold = [&](double of) {
+    return std::max<int64_t>(1, static_cast<int64_t>(std::ceil(of * time / share - kRounding)));
+  };
+  if (nested()) thresholds_[0] = threshold(rate);
+  for (size_t i = 0; i < classes.size() && !nested(); ++i) thresholds_[classes[i]] = threshold(types[i].rate);
+}
+
+std::vector<RequestType> WaitGate::Types(std::vector<size_t>& classes) const {
+  double ends = 0;
+  for (const Class& of : classes_) ends += of.ends;
+  std::vector<RequestType> types;
+  for (size_t j = 0; j < classes_.size(); ++j) {
+    const Class& of = classes_[j];
+    const double rate = !nested() ? of.solved : ends > 0 ? solved_ * of.ends / ends : 0;
+    if (rate <= 0) continue;
+    // A request's first step reads its prompt and makes a token: the paper's stages 0 to l' are o steps.
+    const int64_t output =
+        std::max(static_cast<int64_t>(1), static_cast<int64_t>(std::lround(of.output)) - 1);
+    if (nested() && !types.empty() && types.back().output >= output) {
+      types.back().rate += rate;
+      continue;
+    }
+    types.push_back({rate, static_cast<int64_t>(std::lround(of.prompt)), output});
+    classes.push_back(j);
+  }
+  return types;
+}
+
+}  // namespace bfio::core

@@ -1,0 +1,130 @@
+// Who may leave the waiting pool: WAIT and Nested WAIT for a group of workers.
+//
+// Purpose: keeps requests back until as many of their like wait as make a batch, and then lets these go to
+// the policy, which says where. The rules are those of "Fluid-Based Online Scheduling under Memory
+// Constraints" (fluid.h), as far as a router can follow them:
+//   wait          A request's class is the length that is said of it (predicted_output_tokens, else
+//                 max_new_tokens), to a factor of four. A class goes when its threshold of equation (7)
+//                 waits.
+//   nested_wait   Nobody says lengths. All wait together for the first segment's threshold; segments and who
+//                 outlives them are learnt from those that have ended.
+// What the paper does beyond that a router does not: requests that have begun do not pause for others of
+// their class, for their clients read along; so a class counts what it holds and not whole batches, and a
+// rare one, of whose requests less than one comes in an iteration, never waits. Whoever waits beyond a
+// threshold goes too, for memory is watched by another rule (kv_gate.h).
+//
+// A group behind one barrier is the paper's one worker: with loads balanced, an iteration takes d0 + d1 / G
+// of the tokens that all G hold. Time is counted in tokens: a step takes `fixed_tokens` and the largest load.
+// A group without work has no time: it takes whoever waits. Thresholds follow the rates (arrival_rate.h) and
+// lengths that are met; below a hard bound of steps nobody waits here, however rare its class.
+// Deterministic. Threads: one. Cost: O(1) a request; a solution of the thresholds when rates have changed.
+#ifndef BFIO_ROUTER_CORE_ADMISSION_WAIT_GATE_H_
+#define BFIO_ROUTER_CORE_ADMISSION_WAIT_GATE_H_
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "router/core/admission/arrival_rate.h"
+#include "router/core/admission/fluid.h"
+#include "router/core/model/request.h"
+
+namespace bfio::core {
+
+struct WaitGateOptions {
+  enum class Kind { kNone, kWait, kNestedWait };
+  Kind kind = Kind::kNone;
+  // Tokens that take as long as all of a step that does not depend on the load: C / t_l. Above 0.
+  double fixed_tokens = 48'620;
+  // Steps after which a request goes whatever its class. At least 1.
+  int64_t most_steps = 32;
+};
+
+// "wait" or "nested_wait", with settings as in "wait:tokens=48620,most=32". INVALID_ARGUMENT names what is
+// wrong.
+absl::StatusOr<WaitGateOptions> ParseWaitGate(absl::string_view text);
+
+class WaitGate {
+ public:
+  // A request that is kept back, and the step it came in.
+  struct Waiting {
+    RequestSpec spec;
+    int64_t enqueued_step = 0;
+  };
+
+  explicit WaitGate(const WaitGateOptions& options);
+
+  bool active() const { return options_.kind != WaitGateOptions::Kind::kNone; }
+
+  // --- who is kept back ---
+
+  // REQUIRES: active(), !Contains(spec.id); steps do not descend but for requests that are restored.
+  void Add(const RequestSpec& spec, int64_t enqueued_step);
+  bool Contains(RequestId id) const { return classes_of_.contains(id); }
+  // REQUIRES: Contains(id).
+  const RequestSpec& Spec(RequestId id) const;
+  // Returns false when the id is not here.
+  bool Remove(RequestId id);
+  int64_t size() const { return static_cast<int64_t>(classes_of_.size()); }
+  // In no order that matters.
+  std::vector<Waiting> All() const;
+
+  // Moves those that may go by `step` to the end of `out`, by class, each in the order of arrival; all of
+  // them when the group is idle.
+  void Release(int64_t step, bool idle, std::vector<Waiting>& out);
+
+  // --- what is learnt ---
+
+  // The group has run a step with this largest load.
+  void OnStep(int64_t largest_load, int32_t workers);
+  // A request ended by itself or by its limit, with so many tokens in all.
+  void OnEnd(int64_t prompt, int64_t output);
+
+  // What is waited for, by class; for nested_wait one number.
+  const std::vector<int64_t>& thresholds() const { return thresholds_; }
+  // The class of a request that is said to make so many tokens.
+  static size_t ClassOf(int64_t output);
+
+ private:
+  static constexpr size_t kClasses = 9;
+
+  // Requests of one class: those kept back, how often they come, and means over the recent ones.
+  struct Class {
+    explicit Class(double time_constant) : rate(time_constant) {}
+    std::deque<Waiting> waiting;
+    ArrivalRate rate;
+    // What the thresholds are solved for.
+    double solved = 0;
+    double prompt = 0, output = 0;
+    // Nested: ends, old ones fading.
+    double ends = 0;
+
+    void TakeLengths(int64_t prompt_tokens, int64_t output_tokens);
+  };
+
+  bool nested() const { return options_.kind == WaitGateOptions::Kind::kNestedWait; }
+  void Solve();
+  // With rates as they are solved for; types of classes that nobody comes in are left out. `classes` says
+  // whose they are.
+  std::vector<RequestType> Types(std::vector<size_t>& classes) const;
+
+  const WaitGateOptions options_;
+  // Of time in tokens.
+  const double time_constant_;
+  // Where nested: of lengths; the first is where all wait.
+  std::vector<Class> classes_;
+  absl::flat_hash_map<RequestId, size_t> classes_of_;
+  // Nested: arrivals of all.
+  ArrivalRate rate_;
+  double solved_ = 0;
+  std::vector<int64_t> thresholds_;
+  double now_ = 0, looked_ = 0, solved_at_ = 0;
+  int32_t workers_ = 0, solved_workers_ = 0;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_ADMISSION_WAIT_GATE_H_

@@ -1,0 +1,53 @@
+// Lengths taken as known, and what becomes of them when they are wrong.
+#include "router/core/lookahead/fixed_length.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+namespace bfio::core {
+namespace {
+
+// Where a prediction has been outlived the request is there: it counts at the plan's step, goes on being
+// expected, the longer the more it has outlived, and never beyond its limit.
+TEST(Oracle, WhoOutlivesItsPredictionIsCountedOn) {
+  FixedLengthLookahead lookahead(true);
+  constexpr int64_t kLimit = 60, kPrompt = 100;
+  const std::vector<int64_t> steps = {0, 1, 5};
+  std::vector<double> alive(steps.size());
+  for (const int64_t predicted : {1, 7, 20}) {
+    for (const int64_t ahead : {1, 2, 5}) {
+      int64_t last_end = 0;
+      for (int64_t reported = 1; reported < kLimit; ++reported) {
+        SCOPED_TRACE(::testing::Message() << predicted << " predicted, " << reported << " made");
+        Resident resident;
+        resident.id = 1;
+        resident.first_step = 1;
+        resident.prefill_tokens = kPrompt;
+        resident.max_new_tokens = kLimit;
+        resident.expected_tokens = predicted;
+        const PlanTime time = {reported, reported + ahead};
+        // The steps it has run and may still run by its limit.
+        const int64_t left = kLimit - (reported + ahead - 1);
+        const int64_t stay = lookahead.Stay(resident, time, steps, absl::MakeSpan(alive));
+        if (reported < predicted) {
+          EXPECT_EQ(stay, std::max<int64_t>(0, predicted - (reported + ahead - 1)));
+          continue;
+        }
+        EXPECT_GE(stay, std::min<int64_t>(1, std::max<int64_t>(0, left)));
+        EXPECT_LE(stay, std::max<int64_t>(0, left));
+        const int64_t end = reported + ahead + stay;
+        EXPECT_GE(end, std::min(last_end, kLimit + 1));
+        last_end = end;
+        std::vector<double> load(3), quiet(3);
+        lookahead.Project({&resident, 1}, time, absl::MakeSpan(load), absl::MakeSpan(quiet));
+        EXPECT_EQ(load[0], left > 0 ? static_cast<double>(kPrompt + reported + ahead - 1) : 0);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace bfio::core

@@ -1,0 +1,94 @@
+// Which of the requests placed on a worker may begin, as the worker itself sees its KV.
+//
+// Purpose: the second line of defence where the router lets in more than fits for certain (requests whose
+// room grows on demand): it sees what is held now, two steps before the router does, and whatever it believes
+// of lengths. Who may not begin goes back to the router, which keeps its age and may place it elsewhere; that
+// costs a slot for a plan's way, and a preemption costs the computing of a prompt. Rules:
+//   none         whoever fits now begins
+//   watermark    a share of memory stays free (vLLM's)
+//   kv_feasible  memory holds at every time to come if all make as many tokens as they may, one a step (the
+//                test of MC-SF with limits for lengths): nothing runs out, whatever the router believes.
+//                Requests that wait within a batch (chunked prompts) make theirs later: then a preemption may
+//                come after all.
+// Whom the rule does not concern: a request that reserves all it may need, and anybody on an empty worker.
+// Who has been refused kPatience times, and comes again within kForget steps each time, begins before those
+// that came to the router after it: large ones do not starve. Pure. Threads: one. Units: tokens, steps.
+#ifndef BFIO_WORKER_SCHEDULER_KV_ADMISSION_H_
+#define BFIO_WORKER_SCHEDULER_KV_ADMISSION_H_
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace bfio::worker {
+
+struct KvAdmissionOptions {
+  enum class Kind { kNone, kWatermark, kKvFeasible };
+  Kind kind = Kind::kNone;
+  // watermark: in [0, 1).
+  double share = 0;
+};
+
+// "none", "kv_feasible" or "watermark:share=W". INVALID_ARGUMENT names what is wrong.
+absl::StatusOr<KvAdmissionOptions> ParseKvAdmission(absl::string_view text);
+
+class KvAdmission {
+ public:
+  static constexpr int64_t kForget = 4;
+  static constexpr int64_t kPatience = 16;
+
+  struct Request {
+    // Numbers grow in the order in which requests came to the router.
+    uint64_t id = 0;
+    int64_t prompt_tokens = 0;
+    int64_t max_new_tokens = 0;
+    // Its room grows on demand.
+    bool on_demand = false;
+  };
+
+  KvAdmission(const KvAdmissionOptions& options, int64_t kv_tokens)
+      : options_(options), kv_tokens_(kv_tokens) {}
+
+  // RESOURCE_EXHAUSTED: it may not begin in the next step. `free_kv_tokens` are those nobody holds.
+  absl::Status Check(const Request& request, int64_t free_kv_tokens);
+
+  // It begins in the next step. REQUIRES: no request of this id runs.
+  void Begin(const Request& request);
+  // It made a token.
+  void OnToken(uint64_t id);
+  // It runs no longer.
+  void Remove(uint64_t id) { running_.erase(id); }
+  // A step is over.
+  void OnStep() { ++step_; }
+
+ private:
+  struct Running {
+    // What it holds in the next step, and the steps it may run, that one included.
+    int64_t tokens = 0;
+    int64_t steps = 0;
+    bool on_demand = false;
+  };
+
+  bool Holds(const Request& request, int64_t free_kv_tokens);
+  bool HoldsToEveryEnd(const Request& request);
+
+  const KvAdmissionOptions options_;
+  const int64_t kv_tokens_;
+  absl::flat_hash_map<uint64_t, Running> running_;
+  int64_t step_ = 0;
+  // The first of those refused lately, how often, and when it was last.
+  std::optional<uint64_t> refused_;
+  int64_t refusals_ = 0, refused_step_ = 0;
+  // Scratch: steps and tokens.
+  std::vector<std::pair<int64_t, int64_t>> ends_;
+};
+
+}  // namespace bfio::worker
+
+#endif  // BFIO_WORKER_SCHEDULER_KV_ADMISSION_H_
