@@ -83,6 +83,7 @@ class KvGate {
   // next call. REQUIRES: active().
   KvOutlook Look(Lookahead& lookahead, absl::Span<const Worker> workers, absl::Span<WaitingView> waiting);
   // Gives a request of the outlook to a worker: the outlook tells of the room that is left.
+  // REQUIRES: active(); `need` is of the last Look.
   void Take(int32_t need, WorkerIndex worker);
 
  private:

@@ -70,9 +70,9 @@ size_t WaitGate::ClassOf(int64_t output) {
 
 void WaitGate::Class::TakeLengths(int64_t prompt_tokens, int64_t output_tokens) {
   const auto new_prompt = static_cast<double>(prompt_tokens), new_output = static_cast<double>(output_tokens);
-  const bool first = output == 0;
-  prompt += first ? new_prompt : (new_prompt - prompt) / kLengthMemory;
-  output += first ? new_output : (new_output - output) / kLengthMemory;
+  prompt += seen ? (new_prompt - prompt) / kLengthMemory : new_prompt;
+  output += seen ? (new_output - output) / kLengthMemory : new_output;
+  seen = true;
 }
 
 void WaitGate::Add(const RequestSpec& spec, int64_t enqueued_step) {
@@ -80,12 +80,9 @@ void WaitGate::Add(const RequestSpec& spec, int64_t enqueued_step) {
   const size_t at = nested() ? 0 : ClassOf(length);
   classes_[at].waiting.push_back({spec, enqueued_step});
   classes_of_.emplace(spec.id, at);
-  if (nested()) {
-    rate_.OnArrival(now_);
-  } else {
-    classes_[at].rate.OnArrival(now_);
-    classes_[at].TakeLengths(spec.prefill_tokens, length);
-  }
+  if (!nested()) classes_[at].TakeLengths(spec.prefill_tokens, length);
+  // What gathers while no time runs is no rate.
+  if (now_ > 0) (nested() ? rate_ : classes_[at].rate).OnArrival(now_);
 }
 
 const RequestSpec& WaitGate::Spec(RequestId id) const {
@@ -184,7 +181,7 @@ std::vector<RequestType> WaitGate::Types(std::vector<size_t>& classes) const {
     if (rate <= 0) continue;
     // A request's first step reads its prompt and makes a token: the paper's stages 0 to l' are o steps.
     const int64_t output =
-        std::max(static_cast<int64_t>(1), static_cast<int64_t>(std::lround(of.output)) - 1);
+        std::max<int64_t>(nested() ? 1 : 0, static_cast<int64_t>(std::lround(of.output)) - 1);
     if (nested() && !types.empty() && types.back().output >= output) {
       types.back().rate += rate;
       continue;

@@ -16,8 +16,9 @@
 // A group behind one barrier is the paper's one worker: with loads balanced, an iteration takes d0 + d1 / G
 // of the tokens that all G hold. Time is counted in tokens: a step takes `fixed_tokens` and the largest load.
 // A group without work has no time: it takes whoever waits. Thresholds follow the rates (arrival_rate.h) and
-// lengths that are met; below a hard bound of steps nobody waits here, however rare its class.
-// Deterministic. Threads: one. Cost: O(1) a request; a solution of the thresholds when rates have changed.
+// lengths that are met; nobody waits here beyond a hard bound of steps, however rare its class. Within a
+// class it is first come, first out, whatever the priorities. Deterministic. Threads: one. Cost: O(1) a
+// request, but O(waiting of its class) to take one out; a solution of the thresholds when rates have changed.
 #ifndef BFIO_ROUTER_CORE_ADMISSION_WAIT_GATE_H_
 #define BFIO_ROUTER_CORE_ADMISSION_WAIT_GATE_H_
 
@@ -99,6 +100,7 @@ class WaitGate {
     // What the thresholds are solved for.
     double solved = 0;
     double prompt = 0, output = 0;
+    bool seen = false;
     // Nested: ends, old ones fading.
     double ends = 0;
 

@@ -26,7 +26,8 @@ absl::Status Scheduler::Enqueue(const RequestSpec& request) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the waiting pool is full (", options_.max_waiting, " requests)"));
   }
-  if (wait_.active()) {
+  // Who has begun (elsewhere, before a restart) waits for nobody.
+  if (wait_.active() && request.generated_tokens == 0) {
     wait_.Add(request, NextStep());
   } else {
     pool_.Add(request, NextStep());

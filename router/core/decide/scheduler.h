@@ -217,6 +217,8 @@ class Scheduler {
     int64_t drift = 0;
     int64_t reserved_kv = 0;
     int64_t last_step = 0;
+    // Of the last report, those that ended in its step included.
+    int64_t reported_load = 0;
     // Not coupled: the last of its steps that a plan was made for.
     int64_t planned_step = 0;
     // The last report said that the group is idle.

@@ -25,14 +25,15 @@ absl::Status Scheduler::OnReport(WorkerIndex index, const StepReport& report) {
                                                    report.load_tokens));
   }
   Acknowledge(index, report);
-  for (const RequestId id : report.rejected) {
-    const auto it = FindOn(index, id);
+  // From the last: each goes ahead of its equals.
+  for (auto id = report.rejected.rbegin(); id != report.rejected.rend(); ++id) {
+    const auto it = FindOn(index, *id);
     if (it == placed_.end()) continue;
     const Placed placed = it->second;
     Remove(it);
     if (PaysPrompt(placed.spec)) service_.ChargePrompt(placed.spec.tenant, -placed.spec.prefill_tokens);
     if (placed.dropped) continue;
-    pool_.AddFront(placed.spec, placed.enqueued_step);
+    pool_.Return(placed.spec, placed.enqueued_step);
     service_.OnWaiting(placed.spec.tenant);
   }
   TakePreempted(index, report);
@@ -51,6 +52,7 @@ absl::Status Scheduler::OnReport(WorkerIndex index, const StepReport& report) {
   TakeHints(index, report);
   if ((report.step + index) % Residents::kSettleSteps == 0) residents_.SettleAll(index, report.step);
   worker.last_step = report.step;
+  worker.reported_load = report.load_tokens;
   worker.idle = report.group_idle;
   if (!options_.coupled) {
     CountReport();
@@ -102,7 +104,7 @@ void Scheduler::AdvanceReportedStep() {
     lookahead_->Advance();
     if (wait_.active()) {
       int64_t largest = 0;
-      for (const Worker& w : workers_) largest = std::max(largest, w.base + w.active * reported_step_);
+      for (const Worker& w : workers_) largest = std::max(largest, w.reported_load);
       wait_.OnStep(largest, num_workers());
     }
     arrived_ = static_cast<int32_t>(std::count_if(

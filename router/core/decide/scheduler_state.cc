@@ -83,7 +83,7 @@ absl::Status Scheduler::Restore(const SchedulerState& state) {
     arrived_ = static_cast<int32_t>(std::count_if(
         workers_.begin(), workers_.end(), [&](const Worker& w) { return w.last_step > reported_step_; }));
   }
-  holder_ = state.holder;
+  if (gate_.active()) holder_ = state.holder;
   totals_ = state.totals;
   return absl::OkStatus();
 }

@@ -51,6 +51,19 @@ void WaitingPool::AddFront(const RequestSpec& request, int64_t enqueued_step) {
   views_.insert(at, ViewOf(request, enqueued_step));
 }
 
+void WaitingPool::Return(const RequestSpec& request, int64_t enqueued_step) {
+  assert(!Contains(request.id));
+  specs_.emplace(request.id, request);
+  const WaitingView view = ViewOf(request, enqueued_step);
+  auto at = views_.end();
+  const auto yields = [&](const WaitingView& other) {
+    return other.priority != view.priority ? other.priority < view.priority
+                                           : other.senior_step() >= view.senior_step();
+  };
+  while (at != views_.begin() && yields(*(at - 1))) --at;
+  views_.insert(at, view);
+}
+
 bool WaitingPool::Remove(RequestId id) {
   if (specs_.erase(id) == 0) return false;
   views_.erase(std::find_if(views_.begin(), views_.end(), [&](const WaitingView& v) { return v.id == id; }));

@@ -30,6 +30,10 @@ class WaitingPool {
   // Ahead of everything of the same priority. REQUIRES: !Contains(request.id).
   void AddFront(const RequestSpec& request, int64_t enqueued_step);
 
+  // Where its age puts it, ahead of its equals: for one that was placed and is given back. REQUIRES:
+  // !Contains(request.id).
+  void Return(const RequestSpec& request, int64_t enqueued_step);
+
   bool Contains(RequestId id) const { return specs_.contains(id); }
   // REQUIRES: Contains(id).
   const RequestSpec& Spec(RequestId id) const { return specs_.at(id); }

@@ -60,6 +60,19 @@ class Stream {
   int64_t step_ = 0;
 };
 
+TEST(WaitGate, WhatGathersBeforeTheFirstStepIsNoRate) {
+  for (const Kind kind : {Kind::kWait, Kind::kNestedWait}) {
+    WaitGate gate = Gate(kind);
+    std::vector<WaitGate::Waiting> released;
+    for (RequestId id = 1; id <= 5000; ++id) gate.Add(Spec(1'000'000 + id, 100, 100), 0);
+    gate.Release(0, /*idle=*/true, released);
+    EXPECT_EQ(released.size(), 5000U);
+    Stream stream(gate, 1);
+    stream.Run(50, 0.2, 100, 100);
+    for (const int64_t threshold : gate.thresholds()) EXPECT_LT(threshold, 5);
+  }
+}
+
 TEST(ParseAdmission, TakesARuleOfMemoryOneOfBatchesOrBoth) {
   const auto both = ParseAdmission("kv_feasible+nested_wait:tokens=1000,most=7", 0.9);
   ASSERT_TRUE(both.ok()) << both.status();

@@ -264,7 +264,6 @@ TEST(WaitInTheScheduler, AnIdleGroupTakesWhoeverComesAndABusyOneWaitsUpToTheBoun
     EXPECT_EQ(group.scheduler->waiting(), 1);
     ASSERT_EQ(group.Plan().size(), 1U) << "an idle group does not wait for others to come";
     group.Report(10);
-    // Rates are not known yet, so nobody waits; then many have come at once, and one is none.
     for (RequestId id = 2; id <= 4; ++id)
       ASSERT_TRUE(group.scheduler->Enqueue(OneWorkerGroup::Spec(id)).ok());
     while (group.scheduler->waiting() > 0 && group.step < 20) {
@@ -273,6 +272,19 @@ TEST(WaitInTheScheduler, AnIdleGroupTakesWhoeverComesAndABusyOneWaitsUpToTheBoun
     }
     EXPECT_EQ(group.scheduler->waiting(), 0);
   }
+}
+
+TEST(WaitInTheScheduler, WhoHasBegunElsewhereWaitsForNobody) {
+  OneWorkerGroup group("wait:most=1000,tokens=1000000", "none");
+  ASSERT_TRUE(group.scheduler->Enqueue(OneWorkerGroup::Spec(1)).ok());
+  group.Plan();
+  RequestSpec begun = OneWorkerGroup::Spec(2);
+  begun.generated_tokens = 1;
+  ASSERT_TRUE(group.scheduler->Enqueue(begun).ok());
+  ASSERT_TRUE(group.scheduler->Enqueue(OneWorkerGroup::Spec(3)).ok());
+  const SchedulerState state = group.scheduler->Save();
+  ASSERT_EQ(state.waiting.size(), 2U);
+  for (const auto& waiting : state.waiting) EXPECT_EQ(waiting.held_back, waiting.spec.id == 3);
 }
 
 TEST(WaitInTheScheduler, WhoIsKeptBackCountsCanBeCancelledAndSurvivesACopy) {

@@ -41,6 +41,19 @@ TEST(WaitingPool, FrontMeansFrontOfItsPriorityClass) {
   EXPECT_THAT(Ids(pool), ElementsAre(1, 3, 2));
 }
 
+TEST(WaitingPool, WhatComesBackGoesWhereItsAgePutsIt) {
+  WaitingPool pool;
+  pool.Add(Request(7, 5), 9);
+  pool.Add(Request(4), 2);
+  pool.Add(Request(9), 4);
+  // Refused together, the last one first.
+  pool.Return(Request(3), 1);
+  pool.Return(Request(2), 1);
+  pool.Return(Request(5), 3);
+  pool.Return(Request(8), 4);
+  EXPECT_THAT(Ids(pool), ElementsAre(7, 2, 3, 4, 5, 8, 9));
+}
+
 TEST(WaitingPool, RemovesByIdAndByIndex) {
   WaitingPool pool;
   for (RequestId id = 1; id <= 6; ++id) pool.Add(Waiting(id), 0);
