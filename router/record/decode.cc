@@ -74,11 +74,13 @@ absl::Status WorkerIn(const v1::LoggedState::Worker& from, core::RequestId base,
   to.spec = *spec;
   to.last_step = from.last_step();
   to.planned_step = from.planned_step();
+  to.applied = from.applied();
   to.idle = from.idle();
   to.drift = from.drift();
   Check check;
   check.In("last_step", to.last_step, 0, kMaxStep)
       .In("planned_step", to.planned_step, 0, kMaxStep)
+      .In("applied", to.applied, 0, kMaxStep)
       .In("drift", to.drift, -kMaxLoadTokens, kMaxLoadTokens);
   for (const v1::LoggedState::Resident& resident : from.residents()) {
     absl::StatusOr<core::RequestSpec> request = FromLog(resident.request(), base);
@@ -276,6 +278,7 @@ absl::StatusOr<core::Plan> FromLog(const v1::LoggedPlan& plan, core::RequestId b
   if (!status.ok()) return status;
   core::Plan out;
   out.apply_step = plan.apply_step();
+  out.apply_steps.assign(plan.apply_steps().begin(), plan.apply_steps().end());
   const std::vector<core::RequestId> placed = IdsIn(plan.placed(), base),
                                      dropped = IdsIn(plan.dropped(), base);
   for (int i = 0; i < plan.placed_size(); ++i)

@@ -29,10 +29,11 @@ void HintsOut(absl::Span<const core::CompletionHint> hints, core::RequestId base
 }
 
 void WorkerOut(const core::SchedulerState::Worker& from, core::RequestId base, v1::LoggedState::Worker& out) {
-  const auto& [spec, last_step, planned_step, idle, drift, residents, inflight, drops] = from;
+  const auto& [spec, last_step, planned_step, applied, idle, drift, residents, inflight, drops] = from;
   ToLog(spec, *out.mutable_worker());
   out.set_last_step(last_step);
   out.set_planned_step(planned_step);
+  out.set_applied(applied);
   out.set_idle(idle);
   out.set_drift(drift);
   for (const auto& [request, in_flight, first_step, enqueued_step, dropped, settled_age, drift_share] :
@@ -145,6 +146,7 @@ void ToLog(core::WorkerIndex rank, const core::StepReport& report, bool with_hin
 
 void ToLog(const core::Plan& plan, core::RequestId base, v1::LoggedPlan& out) {
   out.set_apply_step(plan.apply_step);
+  out.mutable_apply_steps()->Add(plan.apply_steps.begin(), plan.apply_steps.end());
   core::RequestId before = base;
   for (const auto& [id, worker, wait_steps] : plan.placements) {
     out.add_placed(IdOut(id, before));

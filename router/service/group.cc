@@ -363,6 +363,7 @@ void Group::FinishForming() {
   }
 }
 
+    epoch.set_uncoupled(!coupled);
 Member* Group::Find(const WorkerSession* session) {
   const auto it = members_.find(session);
   return it == members_.end() ? nullptr : it->second.get();

@@ -194,6 +194,7 @@ Epoch FromEpoch(const v1::Epoch& from) {
   epoch.router_instance = from.router_instance();
   epoch.announce = from.announce();
   epoch.retain = absl::Milliseconds(from.retain_ms());
+  epoch.uncoupled = from.uncoupled();
   return epoch;
 }
 

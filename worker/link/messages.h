@@ -32,6 +32,7 @@ struct Epoch {
   uint64_t router_instance = 0;
   bool announce = false;
   absl::Duration retain;
+  bool uncoupled = false;
 };
 
 // The router's note on a request that may outlive it.

@@ -1,5 +1,6 @@
 #include "worker/link/step_loop.h"
 
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,8 @@ namespace {
 int64_t NowNs() {
   return absl::ToInt64Nanoseconds(MonotonicNow() - absl::UnixEpoch());
 }
+
+constexpr int64_t kAnyStep = std::numeric_limits<int64_t>::max();
 
 std::string Text(const absl::Status& status) {
   return status.ToString(absl::StatusToStringMode::kWithNoExtraData);
@@ -125,7 +128,7 @@ absl::Status StepLoop::RunSteps(const Inbox::Enter& enter, Barrier& barrier) {
     StepReport report;
     report.epoch = enter.epoch.group.epoch;
     report.step = step;
-    ApplyDuePlans(report);
+    ApplyDuePlans(enter, report);
     absl::Status peers;
     const absl::Status engine = RunLocal(enter, barrier, report, peers);
     const absl::Status met = peers.ok() ? Meet(enter, barrier, engine.ok(), report) : peers;
@@ -162,8 +165,10 @@ absl::StatusOr<bool> StepLoop::AwaitPlan(const Inbox::Enter& enter, int64_t step
   // An idle group may wait for hours.
   const absl::Duration timeout = parked_ ? absl::InfiniteDuration() : enter.epoch.step_timeout;
   if (parked_) barrier_end_ns_.reset();
+  // Alone, it goes on with any plan it has not had.
+  const int64_t least = enter.epoch.uncoupled ? 1 : step;
   Inbox::PlanWait wait;
-  while ((wait = inbox_.WaitForPlan(step, parked_, timeout)) == Inbox::PlanWait::kGreet) {
+  while ((wait = inbox_.WaitForPlan(least, parked_, timeout)) == Inbox::PlanWait::kGreet) {
     if (const auto stream = inbox_.TakeGreeting()) {
       if (absl::Status status = Greet(*stream); !status.ok()) return status;
     }
@@ -183,9 +188,9 @@ absl::StatusOr<bool> StepLoop::AwaitPlan(const Inbox::Enter& enter, int64_t step
   return false;
 }
 
-void StepLoop::ApplyDuePlans(StepReport& report) {
+void StepLoop::ApplyDuePlans(const Inbox::Enter& enter, StepReport& report) {
   admitted_ = 0;
-  inbox_.TakeDue(report.step, due_);
+  inbox_.TakeDue(enter.epoch.uncoupled ? kAnyStep : report.step, due_);
   for (Plan& plan : due_) Apply(plan, report);
   report.applied_plan = applied_plan_;
 }

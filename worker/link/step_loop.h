@@ -78,7 +78,7 @@ class StepLoop {
   absl::Status RunSteps(const Inbox::Enter& enter, Barrier& barrier);
   // False: the epoch is over, or the plan did not come in time (reported).
   absl::StatusOr<bool> AwaitPlan(const Inbox::Enter& enter, int64_t step);
-  void ApplyDuePlans(StepReport& report);
+  void ApplyDuePlans(const Inbox::Enter& enter, StepReport& report);
   void Apply(Plan& plan, StepReport& report);
   absl::Status Admit(const SequenceRequest& request);
   void Drop(Handle handle);

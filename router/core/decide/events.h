@@ -85,8 +85,8 @@ struct Drop {
 struct Plan {
   // Where workers are not coupled: the step of the clock that the plan was made at.
   int64_t apply_step = 0;
-  // Where workers are not coupled, by worker: the step, as it counts them, that its part is for; 0: it has
-  // none. Empty where they are.
+  // Where workers are not coupled, by worker: the number of its part, which grows; the worker applies it at
+  // its next step boundary. 0: it has none. Empty where they are.
   std::vector<int64_t> apply_steps;
   std::vector<Placement> placements;
   std::vector<Drop> drops;

@@ -165,7 +165,7 @@ Scheduler::WorkerAccount Scheduler::Account(WorkerIndex index) const {
   account.load_tokens = w.base + w.active * (w.last_step + 1);
   account.reserved_kv_tokens = w.reserved_kv;
   account.last_step = w.last_step;
-  account.idle = w.idle && (options_.coupled ? planned_step_ : w.planned_step) <= w.last_step;
+  account.idle = options_.coupled ? w.idle && planned_step_ <= w.last_step : AwaitsPlan(w);
   return account;
 }
 

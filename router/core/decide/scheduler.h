@@ -74,9 +74,6 @@ struct SchedulerOptions {
 
 class Scheduler {
  public:
-  // A worker that is not coupled and has plans for so many steps to come takes nobody until it reports.
-  static constexpr int64_t kMostPlansAhead = 16;
-
   // Without a lookahead nothing is predicted.
   Scheduler(const SchedulerOptions& options, std::unique_ptr<Policy> policy,
             std::unique_ptr<Lookahead> lookahead = nullptr);
@@ -189,9 +186,11 @@ class Scheduler {
     RequestSpec spec;
     WorkerIndex worker = 0;
     Where where = Where::kInflight;
-    // In flight: the apply_step of its plan. Active: the step it first ran in, so that its load in step k is
-    // spec.prefill_tokens + k - first_step.
+    // In flight: the step it is expected to enter in. Active: the step it first ran in, so that its load in
+    // step k is spec.prefill_tokens + k - first_step.
     int64_t first_step = 0;
+    // In flight: the apply_step of its plan.
+    int64_t plan = 0;
     // Its place among the worker's residents.
     int32_t index = 0;
     // Active: its share of the worker's drift, tokens.
@@ -219,11 +218,12 @@ class Scheduler {
     int64_t last_step = 0;
     // Of the last report, those that ended in its step included.
     int64_t reported_load = 0;
-    // Not coupled: the last of its steps that a plan was made for.
+    // Not coupled: the largest apply_step of its plans, and of those that it has applied.
     int64_t planned_step = 0;
+    int64_t applied = 0;
     // The last report said that the group is idle.
     bool idle = true;
-    // Placements among `inflight`, and the sum of (prefill - apply_step) over them.
+    // Placements among `inflight`, and the sum of (prefill - first_step) over them.
     int32_t inflight_placements = 0;
     int64_t inflight_base = 0;
     // Planned, not acknowledged; in order of apply_step.
@@ -246,14 +246,18 @@ class Scheduler {
   // True when the reports of reported_step() say that the workers wait for a plan.
   bool GroupIdle() const;
   int64_t TargetStep(bool force) const;
-  // Not coupled: the step of this worker that a plan made now is for. Coupled: `step`.
+  // Not coupled: the step of this worker that a plan made now is expected to be applied in, whatever other
+  // plans are on their way. Coupled: `step`.
   int64_t TargetOf(const Worker& worker, int64_t step) const;
+  // The apply_step of such a plan: not coupled, a number that grows with each.
+  int64_t NumberOf(const Worker& worker, int64_t step) const;
   std::optional<Plan> PlanUncoupled();
-  // It waits for a plan to go on with what it holds, or with a plan that came after it had stopped.
-  static bool HeldUp(const Worker& worker) {
-    return worker.idle && worker.planned_step <= worker.last_step &&
-           (worker.active > 0 || !worker.inflight.empty());
+  // Not coupled: it waits for a plan, and none is on its way.
+  static bool AwaitsPlan(const Worker& worker) {
+    return worker.idle && worker.planned_step <= worker.applied;
   }
+  // It waits for a plan to go on with what it holds.
+  static bool HeldUp(const Worker& worker) { return AwaitsPlan(worker) && worker.active > 0; }
   bool HasDrops() const;
   // Step `step` of this epoch on the clock that waiting ages are counted in.
   int64_t ClockAt(int64_t step) const { return epoch_base_ + step; }

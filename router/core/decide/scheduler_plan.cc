@@ -9,14 +9,17 @@ namespace bfio::core {
 
 bool Scheduler::GroupIdle() const {
   return open_ && std::all_of(workers_.begin(), workers_.end(), [&](const Worker& w) {
-           return w.idle &&
-                  (options_.coupled ? w.last_step == reported_step_ : w.planned_step <= w.last_step);
+           return options_.coupled ? w.idle && w.last_step == reported_step_ : AwaitsPlan(w);
          });
 }
 
 int64_t Scheduler::TargetOf(const Worker& worker, int64_t step) const {
-  if (options_.coupled) return step;
-  return std::max(worker.last_step + (worker.idle ? 1 : 2), worker.planned_step + 1);
+  return options_.coupled ? step : worker.last_step + (AwaitsPlan(worker) ? 1 : 2);
+}
+
+int64_t Scheduler::NumberOf(const Worker& worker, int64_t step) const {
+  const int64_t target = TargetOf(worker, step);
+  return options_.coupled ? target : std::max(target, worker.planned_step + 1);
 }
 
 int64_t Scheduler::TargetStep(bool force) const {
@@ -65,7 +68,7 @@ std::optional<Plan> Scheduler::PlanUncoupled() {
   bool any = false;
   for (size_t g = 0; g < workers_.size(); ++g) {
     const bool due = plan.apply_steps[g] > 0 || !workers_[g].drops.empty() || HeldUp(workers_[g]);
-    plan.apply_steps[g] = due ? TargetOf(workers_[g], 0) : 0;
+    plan.apply_steps[g] = due ? NumberOf(workers_[g], 0) : 0;
     any |= due;
   }
   if (!any) return std::nullopt;
@@ -125,8 +128,7 @@ void Scheduler::BuildViews(int64_t step) {
     view.active = w.active + w.inflight_placements;
     const int64_t target = TargetOf(w, step);
     view.load_tokens = std::max<int64_t>(0, w.base + w.inflight_base + view.active * target);
-    const bool takes = w.spec.accepts_new && (options_.coupled || target - w.last_step <= kMostPlansAhead);
-    view.free_slots = takes ? std::max(0, w.spec.slots - view.active) : 0;
+    view.free_slots = w.spec.accepts_new ? std::max(0, w.spec.slots - view.active) : 0;
     free_slots_ += view.free_slots;
     view.free_kv_tokens = w.spec.kv_tokens - w.reserved_kv;
     if (!gate_.active()) view.free_kv_tokens = std::max<int64_t>(0, view.free_kv_tokens);
@@ -272,12 +274,13 @@ void Scheduler::Place(const Assignment& assignment, int64_t step, Plan& plan) {
   placed.worker = assignment.worker;
   placed.where = Where::kInflight;
   placed.first_step = first_step;
+  placed.plan = NumberOf(worker, step);
   placed.enqueued_step = waiting.enqueued_step;
   placed.index =
       residents_.Add(assignment.worker, placed.spec, first_step, true, placed.spec.generated_tokens);
   // A prompt that is computed again because a worker was lost, or ran out, is not the tenant's to pay.
   if (PaysPrompt(placed.spec)) service_.ChargePrompt(placed.spec.tenant, placed.spec.prefill_tokens);
-  worker.inflight.push_back({first_step, waiting.id, false});
+  worker.inflight.push_back({placed.plan, waiting.id, false});
   ++worker.inflight_placements;
   worker.inflight_base += waiting.prefill_tokens - first_step;
   worker.reserved_kv += waiting.kv_reserve_tokens;
@@ -288,7 +291,7 @@ void Scheduler::SendDrops(int64_t step, Plan& plan) {
   for (size_t g = 0; g < workers_.size(); ++g) {
     for (const RequestId id : workers_[g].drops) {
       plan.drops.push_back({id, static_cast<WorkerIndex>(g)});
-      workers_[g].inflight.push_back({TargetOf(workers_[g], step), id, true});
+      workers_[g].inflight.push_back({NumberOf(workers_[g], step), id, true});
     }
     workers_[g].drops.clear();
   }

@@ -54,6 +54,7 @@ absl::Status Scheduler::OnReport(WorkerIndex index, const StepReport& report) {
   worker.last_step = report.step;
   worker.reported_load = report.load_tokens;
   worker.idle = report.group_idle;
+  worker.applied = std::max(worker.applied, report.applied_plan);
   if (!options_.coupled) {
     CountReport();
   } else if (report.step == reported_step_ + 1 && ++arrived_ == num_workers()) {
@@ -131,7 +132,7 @@ void Scheduler::Acknowledge(WorkerIndex index, const StepReport& report) {
     }
     Placed& placed = it->second;
     // Not this placement: it was refused before its plan was acknowledged, and has been placed here anew.
-    if (placed.where != Where::kInflight || placed.first_step != entry.apply_step) continue;
+    if (placed.where != Where::kInflight || placed.plan != entry.apply_step) continue;
     --worker.inflight_placements;
     worker.inflight_base -= placed.spec.prefill_tokens - placed.first_step;
     placed.where = Where::kActive;

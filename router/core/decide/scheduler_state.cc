@@ -16,6 +16,7 @@ SchedulerState Scheduler::Save() const {
     to.spec = from.spec;
     to.last_step = from.last_step;
     to.planned_step = from.planned_step;
+    to.applied = from.applied;
     to.idle = from.idle;
     to.drift = from.drift;
     to.drops = from.drops;
@@ -93,6 +94,7 @@ absl::Status Scheduler::RestoreWorker(WorkerIndex index, const SchedulerState::W
   worker.spec = from.spec;
   worker.last_step = from.last_step;
   worker.planned_step = from.planned_step;
+  worker.applied = from.applied;
   worker.idle = from.idle;
   worker.drift = worker.base = from.drift;
   worker.drops = from.drops;
@@ -114,6 +116,10 @@ absl::Status Scheduler::RestoreWorker(WorkerIndex index, const SchedulerState::W
         residents_.Add(index, resident.spec, resident.first_step, resident.inflight, resident.settled_age);
     if (resident.dropped) residents_.Drop(index, placed.index);
     const int64_t base = resident.spec.prefill_tokens - resident.first_step;
+    // Earlier entries of its id are of placements that were refused.
+    for (const Inflight& entry : worker.inflight) {
+      if (entry.id == resident.spec.id && !entry.drop) placed.plan = entry.apply_step;
+    }
     (resident.inflight ? worker.inflight_placements : worker.active) += 1;
     (resident.inflight ? worker.inflight_base : worker.base) += base;
     worker.reserved_kv += resident.spec.kv_reserve_tokens();

@@ -44,7 +44,7 @@ struct SchedulerState {
     RequestSpec spec;
     // Planned, not acknowledged.
     bool inflight = false;
-    // The step it first ran in; in flight, its plan's apply_step.
+    // The step it first ran in; in flight, the one it is expected to enter in.
     int64_t first_step = 0;
     int64_t enqueued_step = 0;
     // Its worker has been told to drop it.
@@ -63,8 +63,9 @@ struct SchedulerState {
   struct Worker {
     WorkerSpec spec;
     int64_t last_step = 0;
-    // The last of its steps that a plan was made for, where workers are not coupled.
+    // Where workers are not coupled: the largest apply_step of its plans, and of those it has applied.
     int64_t planned_step = 0;
+    int64_t applied = 0;
     // The last report said that the group is idle.
     bool idle = true;
     // Load that the reckoning does not account for, the residents' shares included.

@@ -60,7 +60,7 @@ TEST(Uncoupled, EachWorkerGetsPlansForItsOwnSteps) {
   ASSERT_TRUE(scheduler->Enqueue(Wanted(3)).ok());
   EXPECT_EQ(scheduler->MakePlan()->apply_steps, (std::vector<int64_t>{0, 3})) << "it is in step 2";
   ASSERT_TRUE(scheduler->Enqueue(Wanted(4)).ok());
-  EXPECT_EQ(scheduler->MakePlan()->apply_steps, (std::vector<int64_t>{0, 4})) << "3 has its plan already";
+  EXPECT_EQ(scheduler->MakePlan()->apply_steps, (std::vector<int64_t>{0, 4})) << "their numbers grow";
   ASSERT_TRUE(scheduler->Enqueue(Wanted(5)).ok());
   EXPECT_FALSE(scheduler->MakePlan().has_value()) << "all slots are taken";
   ASSERT_TRUE(Report(*scheduler, 0, 4, 1, 13, {1}, true).ok());
@@ -76,19 +76,70 @@ TEST(Uncoupled, APlanThatWasNeverMadeIsNoneToHaveApplied) {
   EXPECT_TRUE(Report(*scheduler, 0, 1, 1, 10).ok());
 }
 
+// Its slots and the requests in them bound the plans that it has not acknowledged.
 TEST(Uncoupled, AWorkerThatDoesNotReportIsNotGivenPlansForEver) {
-  const auto scheduler = Uncoupled("jffc", {{.slots = 100, .kv_tokens = 1 << 20}});
+  const auto scheduler = Uncoupled("jffc", {{.slots = 20, .kv_tokens = 1 << 20}});
   int plans = 0;
   for (RequestId id = 1; id <= 40; ++id) {
     ASSERT_TRUE(scheduler->Enqueue(Wanted(id)).ok());
     plans += scheduler->MakePlan().has_value() ? 1 : 0;
   }
-  EXPECT_EQ(plans, Scheduler::kMostPlansAhead);
-  ASSERT_TRUE(Report(*scheduler, 0, 1, 1, 10).ok());
-  EXPECT_EQ(scheduler->MakePlan()->placements.size(), 40u - Scheduler::kMostPlansAhead);
+  EXPECT_EQ(plans, 20);
+  for (RequestId id = 1; id <= 20; ++id) {
+    EXPECT_EQ(scheduler->Cancel(id), Scheduler::CancelOutcome::kDropped);
+    EXPECT_TRUE(scheduler->MakePlan().has_value());
+    EXPECT_EQ(scheduler->Cancel(id), Scheduler::CancelOutcome::kDropped) << "twice";
+    EXPECT_FALSE(scheduler->MakePlan().has_value());
+  }
+  ASSERT_TRUE(Report(*scheduler, 0, 1, 40, 0).ok());
+  EXPECT_EQ(scheduler->MakePlan()->placements.size(), 20u);
 }
 
-// A worker as it behaves: a step when it holds something or has a plan, plans applied when they are due.
+// Another scheduler that goes on with this one's state.
+std::unique_ptr<Scheduler> Successor(const Scheduler& scheduler) {
+  SchedulerOptions options;
+  options.coupled = false;
+  auto successor = std::make_unique<Scheduler>(options, *MakePolicy("jffc", {}));
+  const absl::Status status = successor->Restore(scheduler.Save());
+  EXPECT_TRUE(status.ok()) << status;
+  return successor;
+}
+
+// Arrivals within one step of a worker all enter in its next, however many plans they take, and are reckoned
+// so; none goes to the slow one for it.
+TEST(Uncoupled, ArrivalsWithinAStepEnterTogether) {
+  auto scheduler = Uncoupled(
+      "jffc", {{.slots = 30, .kv_tokens = 1 << 20}, {.slots = 30, .kv_tokens = 1 << 20, .service_time = 2}});
+  ASSERT_TRUE(scheduler->Enqueue(Wanted(1)).ok());
+  ASSERT_TRUE(scheduler->MakePlan().has_value());
+  ASSERT_TRUE(Report(*scheduler, 0, 1, 1, 10).ok());
+  int64_t number = 0;
+  for (RequestId id = 2; id <= 25; ++id) {
+    ASSERT_TRUE(scheduler->Enqueue(Wanted(id)).ok());
+    const auto plan = scheduler->MakePlan();
+    ASSERT_TRUE(plan.has_value());
+    ASSERT_EQ(plan->apply_steps[1], 0) << "the fast one has room";
+    number = plan->apply_steps[0];
+  }
+  scheduler = Successor(*scheduler);
+  ASSERT_TRUE(Report(*scheduler, 0, 2, 1, 11).ok());
+  ASSERT_TRUE(Report(*scheduler, 0, 3, number, 12 + 24 * 10).ok());
+  EXPECT_EQ(scheduler->Account(0).active, 25);
+  EXPECT_EQ(scheduler->Account(0).inflight, 0);
+  EXPECT_EQ(scheduler->totals().drift_tokens, 0);
+  // All end: it is idle, its numbers far ahead of its steps, and owes nothing.
+  std::vector<RequestId> all;
+  for (RequestId id = 1; id <= 25; ++id) all.push_back(id);
+  ASSERT_TRUE(Report(*scheduler, 0, 4, number, 13 + 24 * 11, all, true).ok());
+  scheduler = Successor(*scheduler);
+  EXPECT_TRUE(scheduler->Account(0).idle);
+  EXPECT_TRUE(scheduler->Parked());
+  ASSERT_TRUE(scheduler->Enqueue(Wanted(26)).ok());
+  EXPECT_EQ(scheduler->MakePlan()->apply_steps, (std::vector<int64_t>{number + 1, 0}));
+  EXPECT_FALSE(scheduler->Account(0).idle) << "it has a plan to apply";
+}
+
+// A worker as it behaves: a step when it holds something or has a plan, plans applied as they come.
 struct Model {
   struct Held {
     int64_t load = 0, left = 0, reserved = 0;
@@ -107,11 +158,11 @@ struct Model {
   std::deque<StepReport> reports;
   std::deque<std::vector<RequestId>> finished;
 
-  bool CanStep() const { return !waits || (!plans.empty() && plans.back().apply_step > step); }
+  bool CanStep() const { return !waits || !plans.empty(); }
 
   void Step() {
     ++step;
-    while (!plans.empty() && plans.front().apply_step <= step) {
+    while (!plans.empty()) {
       for (const RequestId id : plans.front().dropped) held.erase(id);
       for (const RequestSpec& request : plans.front().placed) {
         held[request.id] = {request.prefill_tokens, request.max_new_tokens, request.kv_reserve_tokens()};

@@ -316,6 +316,38 @@ TEST_F(StepLoopTest, PipelinedAppliesALatePlanAtTheNextBoundary) {
   EXPECT_EQ(report.output.tokens.size(), 2u);
 }
 
+TEST_F(StepLoopTest, AloneItAppliesPlansAsTheyComeWhateverTheirNumbers) {
+  Start(1, /*gated=*/true, /*slots=*/4);
+  auto& rank = *ranks_[0];
+  Epoch epoch = MakeEpoch(0, 1, PlanMode::kPipelined);
+  epoch.uncoupled = true;
+  rank.inbox().OnEpoch(epoch);
+  EXPECT_EQ(rank.link.Next<EpochReady>().error, "");
+  rank.inbox().OnPlan(MakePlan(1, 1, {Request(10, 100, 3)}));
+  rank.gate.AwaitWaiting();  // in the local part of step 1
+  for (int64_t number = 3; number <= 5; ++number)
+    rank.inbox().OnPlan(MakePlan(1, number, {Request(10 + static_cast<Handle>(number), 40, 1)}));
+  rank.gate.Give(3);
+  EXPECT_EQ(Report(0).output.tokens.size(), 1u);
+  auto report = Report(0);
+  EXPECT_EQ(report.step, 2);
+  EXPECT_EQ(report.applied_plan, 5) << "all three";
+  EXPECT_EQ(report.output.tokens.size(), 4u);
+  EXPECT_TRUE(Report(0).group_idle);
+  // Idle, it goes on with a plan that has the number of a step long past, or of one to come.
+  rank.inbox().OnPlan(MakePlan(1, 6, {Request(20, 40, 7)}));
+  rank.gate.Give(7);
+  for (int64_t step = 4; step <= 10; ++step) EXPECT_EQ(Report(0).step, step);
+  for (const int64_t number : {7, 99}) {
+    rank.inbox().OnPlan(MakePlan(1, number, {Request(20 + static_cast<Handle>(number), 40, 1)}));
+    rank.gate.Give(1);
+    report = Report(0);
+    EXPECT_EQ(report.applied_plan, number);
+    EXPECT_TRUE(report.group_idle);
+  }
+  EXPECT_EQ(report.step, 12);
+}
+
 TEST_F(StepLoopTest, AnIdleGroupParksOnAllRanksAndWakesTogether) {
   Start(3);
   OpenEpoch(1, PlanMode::kPipelined);

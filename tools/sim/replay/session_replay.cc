@@ -58,7 +58,8 @@ Pairs DropsOf(const core::Plan& plan) {
 std::string Show(const std::optional<core::Plan>& plan) {
   if (!plan) return "no plan";
   return absl::StrCat(
-      "step ", plan->apply_step, ": ", Show(PlacementsOf(*plan)), "; dropped: ", Show(DropsOf(*plan)),
+      "step ", plan->apply_step, plan->apply_steps.empty() ? "" : "/", absl::StrJoin(plan->apply_steps, "/"),
+      ": ", Show(PlacementsOf(*plan)), "; dropped: ", Show(DropsOf(*plan)),
       "; waited: ", absl::StrJoin(plan->placements, " ", [](std::string* out, const core::Placement& p) {
         absl::StrAppend(out, p.wait_steps);
       }));
@@ -69,8 +70,8 @@ bool Same(const std::optional<core::Plan>& a, const std::optional<core::Plan>& b
   const auto waits = [](const core::Placement& x, const core::Placement& y) {
     return x.wait_steps == y.wait_steps;
   };
-  return a->apply_step == b->apply_step && PlacementsOf(*a) == PlacementsOf(*b) &&
-         DropsOf(*a) == DropsOf(*b) &&
+  return a->apply_step == b->apply_step && a->apply_steps == b->apply_steps &&
+         PlacementsOf(*a) == PlacementsOf(*b) && DropsOf(*a) == DropsOf(*b) &&
          std::equal(a->placements.begin(), a->placements.end(), b->placements.begin(), waits);
 }
 
