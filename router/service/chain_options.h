@@ -27,7 +27,7 @@ struct ChainOptions {
   bool use_times = true;
   // The mean request.
   core::JobShape job = {512, 128};
-  // How long the first composition waits for what servers measure.
+  // How long a composition that is due waits for what servers measure, all of them together.
   absl::Duration measure_timeout = absl::Seconds(3);
   // Where the measured pool is written; empty: nowhere.
   std::string plan_folder;

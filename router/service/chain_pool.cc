@@ -166,6 +166,8 @@ void ChainPool::Adopt(Session session, Server& server, const v1::ChainStage& sta
     chain.stages.resize(stage.stages());
     chain.ready.assign(stage.stages(), false);
     chain.deadline = now + options_.step_timeout;
+    if (stage.service_s() >= kLeastTime && stage.service_s() <= kMostTime && stage.slots() > 0)
+      chain.rate = {1 / stage.service_s(), stage.slots()};
   }
   if (chain.stages.size() != stage.stages() || chain.stages[stage.stage()].has_value()) {
     return Send(session, std::move(drop));
@@ -281,10 +283,13 @@ BlockSizes ChainPool::SizesOf(const v1::ServerHello& hello) const {
 void ChainPool::Compose(absl::Time now, double demand) {
   compose_at_ = absl::InfiniteFuture();
   if (!composed_ && servers() < options_.servers) return;
+  wait_end_ = std::min(wait_end_, now + options_.measure_timeout);
   for (const auto& [session, server] : servers_) {
-    if (server.measuring_until > now) compose_at_ = std::min(compose_at_, server.measuring_until);
+    if (server.measuring_until > now && wait_end_ > now)
+      compose_at_ = std::min({compose_at_, server.measuring_until, wait_end_});
   }
   if (compose_at_ != absl::InfiniteFuture()) return;
+  wait_end_ = absl::InfiniteFuture();
   // By name, so that a pool's plan does not depend on who was quicker.
   std::map<std::string, Session> names;
   for (const auto& [session, server] : servers_) names[server.hello.server_id()] = session;
@@ -311,7 +316,11 @@ void ChainPool::Compose(absl::Time now, double demand) {
   const BlockSizes sizes = SizesOf(servers_[sessions[0]].hello);
   const auto times = MeasuredTimes(sessions);
   for (size_t j = 0; times.has_value() && j < pool.size(); ++j) pool[j].times = (*times)[j];
-  const auto plan = PlanChains(pool, sizes, options_.slots, times.has_value() ? demand : 0);
+  std::vector<core::ChainRate> standing;
+  for (const auto& [number, chain] : chains_) {
+    if (chain.rate.rate > 0) standing.push_back(chain.rate);
+  }
+  const auto plan = PlanChains(pool, sizes, options_.slots, times.has_value() ? demand : 0, standing);
   if (times.has_value()) composed_pool_ = {pool, sizes};
   if (!plan.ok()) {
     spdlog::warn("chains: none of the free servers: {}", std::string(plan.status().message()));
@@ -327,6 +336,7 @@ void ChainPool::Begin(const core::ServerChain& plan, const std::vector<Session>&
   const uint64_t number = next_chain_++;
   Chain& chain = chains_[number];
   chain.deadline = now + options_.load_timeout;
+  if (service_s > 0) chain.rate = {1 / service_s, plan.capacity};
   chain.ready.assign(plan.hops.size(), false);
   std::string text;
   for (size_t i = 0; i < plan.hops.size(); ++i) {

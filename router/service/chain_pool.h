@@ -6,7 +6,7 @@
 // then and are composed anew, after a short while, so that losses that come together are met together. Chains
 // that are whole are left alone: what they serve is worth more than a better composition. A router that
 // starts anew takes over chains whose servers all announce them. Servers that measure themselves are asked
-// how far the others are; composing waits a little for their answers.
+// how far the others are; composing waits a little for their answers, but not for ever new ones.
 //
 // Ownership: sessions are the caller's; they are named by numbers. Threads: one. Knows no gRPC and no clock.
 #ifndef BFIO_ROUTER_SERVICE_CHAIN_POOL_H_
@@ -79,6 +79,8 @@ class ChainPool {
     std::vector<bool> ready;
     bool serving = false;
     absl::Time deadline;
+    // Requests per second of one slot, and slots; 0 where times were not measured.
+    core::ChainRate rate;
   };
 
   absl::Status OnHello(Session session, const v1::ServerHello& hello, absl::Time now);
@@ -108,6 +110,8 @@ class ChainPool {
   std::vector<Outgoing> outgoing_;
   // Nothing to compose: infinite future.
   absl::Time compose_at_ = absl::InfiniteFuture();
+  // A composition is due and has been put off for what servers measure: until then at the latest.
+  absl::Time wait_end_ = absl::InfiniteFuture();
   // The first composition has been.
   bool composed_ = false;
   std::optional<Composed> composed_pool_;

@@ -1,11 +1,11 @@
 #include "router/service/compose_chains.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "router/core/chain/occupancy.h"
 #include "router/core/chain/placement.h"
 
 namespace bfio::router {
@@ -37,16 +37,32 @@ std::vector<core::ServerChain> Compose(absl::Span<const PoolServer> pool,
   return chains;
 }
 
-// Lower bound of the mean response; infinite where the chains do not carry the demand.
-double ResponseBound(absl::Span<const core::ServerChain> chains, double demand) {
-  if (core::TotalRate(chains) <= demand) return std::numeric_limits<double>::infinity();
-  return core::OccupancyBounds(core::Rates(chains), demand).lower / demand;
+// Of all that serve the demand, the larger the worse.
+struct Response {
+  // Lower bound of the mean; infinite where they do not carry the demand.
+  double bound = std::numeric_limits<double>::infinity();
+  double rate = 0;
+
+  friend bool operator<(const Response& a, const Response& b) {
+    return std::isinf(a.bound) && std::isinf(b.bound) ? a.rate > b.rate : a.bound < b.bound;
+  }
+};
+
+Response ResponseOf(absl::Span<const core::ServerChain> chains, absl::Span<const core::ChainRate> standing,
+                    double demand) {
+  std::vector<core::ChainRate> all = core::Rates(chains);
+  all.insert(all.end(), standing.begin(), standing.end());
+  Response response;
+  response.rate = core::TotalRate(all);
+  if (response.rate > demand) response.bound = core::OccupancyBounds(all, demand).lower / demand;
+  return response;
 }
 
 }  // namespace
 
 absl::StatusOr<ChainPlan> PlanChains(absl::Span<const PoolServer> pool, const BlockSizes& sizes,
-                                     int64_t max_slots, double demand) {
+                                     int64_t max_slots, double demand,
+                                     absl::Span<const core::ChainRate> standing) {
   const core::ChainService service = {sizes.blocks, static_cast<double>(sizes.block),
                                       static_cast<double>(sizes.request)};
   std::vector<core::ChainServer> servers, free;
@@ -60,7 +76,7 @@ absl::StatusOr<ChainPlan> PlanChains(absl::Span<const PoolServer> pool, const Bl
   }
   if (absl::Status status = core::CheckPool(servers, service); !status.ok()) return status;
   ChainPlan best;
-  double least = std::numeric_limits<double>::infinity();
+  Response least;
   // One by one where it matters, by a sixteenth where there is much.
   for (int64_t c = max_slots; c >= 1; c -= std::max<int64_t>(1, c / 16)) {
     const core::BlockPlacement placed = core::GreedyPlacement(free, service, c, core::Demand());
@@ -73,10 +89,10 @@ absl::StatusOr<ChainPlan> PlanChains(absl::Span<const PoolServer> pool, const Bl
     plan.chains = Compose(pool, servers, service, plan.placement, max_slots);
     if (plan.chains.empty()) continue;
     if (demand <= 0) return plan;
-    const double bound = ResponseBound(plan.chains, demand);
-    if (best.chains.empty() || bound < least) {
+    const Response response = ResponseOf(plan.chains, standing, demand);
+    if (best.chains.empty() || response < least) {
       best = std::move(plan);
-      least = bound;
+      least = response;
     }
   }
   if (!best.chains.empty()) return best;

@@ -3,7 +3,8 @@
 // Purpose: GBP-CR places blocks on the free servers, GCA composes chains over them and over what cache the
 // others have left (router/core/chain). c, the requests that placement keeps room for, is the largest up to
 // what is asked for at which there is a chain; where times have been measured and requests come, the one
-// with the least lower bound of their mean response. A server that is in a chain keeps its blocks: moving
+// with the least lower bound of their mean response, served by these chains and those that stand; where no c
+// carries them, the one of the largest rate. A server that is in a chain keeps its blocks: moving
 // them would break that chain. Threads: pure.
 //
 // Servers that have not measured all count as equally fast and near: GBP-CR then takes the large ones first,
@@ -19,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "router/core/chain/composition.h"
+#include "router/core/chain/occupancy.h"
 #include "router/core/chain/server_pool.h"
 #include "router/service/server_times.h"
 
@@ -51,9 +53,10 @@ struct ChainPlan {
 
 // RESOURCE_EXHAUSTED, with the blocks that are missing, when even one request at a time leaves no chain;
 // INVALID_ARGUMENT for sizes that are out of range. `demand`: requests per second, where `times` are seconds;
-// else 0.
+// else 0. `standing`: the chains that serve it already, as far as their times are known.
 absl::StatusOr<ChainPlan> PlanChains(absl::Span<const PoolServer> servers, const BlockSizes& sizes,
-                                     int64_t max_slots, double demand = 0);
+                                     int64_t max_slots, double demand = 0,
+                                     absl::Span<const core::ChainRate> standing = {});
 
 }  // namespace bfio::router
 

@@ -115,9 +115,14 @@ TEST(ServerTimesTest, AreThoseOfAMeanRequest) {
   EXPECT_DOUBLE_EQ((*times)[0].communication, 10 * 0.05 / 2);
   EXPECT_DOUBLE_EQ((*times)[1].communication, 10 * 0.02 / 2);
   EXPECT_DOUBLE_EQ((*times)[2].communication, 10 * 0.035 / 2) << "the mean of the others";
-  std::vector<ServerFigures> one_silent = servers;
-  one_silent[0].block_step_s = 0;
-  EXPECT_FALSE(TimesOf(one_silent, {100, 10}).has_value());
+  std::vector<ServerFigures> silent = servers;
+  silent[0].block_step_s = silent[0].block_row_s = 0;
+  const auto others = TimesOf(silent, {100, 10});
+  ASSERT_TRUE(others.has_value());
+  EXPECT_DOUBLE_EQ((*others)[0].compute, 0.021) << "the median of those who have measured";
+  EXPECT_DOUBLE_EQ((*others)[2].compute, 0.3);
+  for (ServerFigures& server : silent) server.block_step_s = 0;
+  EXPECT_FALSE(TimesOf(silent, {100, 10}).has_value());
   EXPECT_FALSE(TimesOf({}, {100, 10}).has_value());
 }
 
@@ -145,6 +150,20 @@ TEST(PlanChainsTest, DemandChoosesBetweenShortChainsAndManyRequests) {
   const auto many = PlanChains(servers, sizes, 8, 1);
   ASSERT_TRUE(many.ok());
   EXPECT_EQ(many->chains[0].hops.size(), 2u) << "two at a time do not carry it";
+}
+
+TEST(PlanChainsTest, ChainsThatStandCarryTheirShareOfTheDemand) {
+  // Alone a server takes 9 s for one request at a time, two take 12 s for 8.
+  const BlockSizes sizes = {6, 100, 10};
+  std::vector<PoolServer> servers = {{"a", 660}, {"b", 660}};
+  for (PoolServer& server : servers) server.times = {1, 3};
+  const auto hops = [&](double demand, absl::Span<const core::ChainRate> standing) {
+    const auto plan = PlanChains(servers, sizes, 8, demand, standing);
+    return plan.ok() ? plan->chains[0].hops.size() : 0;
+  };
+  EXPECT_EQ(hops(0.5, {}), 2u) << "two at a time do not carry it";
+  EXPECT_EQ(hops(1, {{{0.1, 20}}}), 1u) << "the others carry it";
+  EXPECT_EQ(hops(1, {{{0.1, 2}}}), 2u) << "nothing carries it: as much as can be";
 }
 
 TEST(PoolFilesTest, AreWhatThePlannerReads) {
@@ -307,6 +326,24 @@ TEST_F(ChainPoolTest, AServerThatDoesNotAnswerIsNotWaitedForLong) {
   EXPECT_THAT(After(absl::Seconds(1)), ::testing::ElementsAre("2: measure s1@s1:1"));
   EXPECT_LE(pool_.NextTimer(), now_ + absl::Seconds(2));
   EXPECT_EQ(After(absl::Seconds(2)).size(), 2u);
+}
+
+TEST_F(ChainPoolTest, AServerThatComesAgainAndAgainKeepsNobodyFromBeingComposed) {
+  const auto join = [&](ChainPool::Session session) {
+    v1::ServerMessage hello = Hello(absl::StrCat("s", session), 10 + 3 * 420);
+    hello.mutable_hello()->set_block_step_s(0.001);
+    EXPECT_TRUE(pool_.OnMessage(session, hello, now_).ok());
+  };
+  join(1);
+  join(2);
+  bool composed = false;
+  for (ChainPool::Session session = 3; session < 20 && !composed; ++session) {
+    join(session);
+    for (const std::string& sent : After(absl::Milliseconds(1500)))
+      composed |= sent.find("stage") != sent.npos;
+    if (!composed) pool_.OnGone(session, now_);
+  }
+  EXPECT_TRUE(composed);
 }
 
 TEST_F(ChainPoolTest, ALostServerEndsItsChainAloneAndTheOthersAreComposedAnew) {
