@@ -256,7 +256,8 @@ void DecisionLoop::OnArrival(core::RequestId id, v1::GenerateRequest request,
     return refuse(status);
   }
   totals_.set_accepted(totals_.accepted() + 1);
-  arrivals_.Add(now_);
+  // What an earlier router was asked for is not asked for anew.
+  if (!restarts) arrivals_.Add(now_);
   tenants_.OnAccepted(record->tenant, record->request.tenant(), PromptTokens(record->request));
   Commit(*record);
   if (record->send_from < record->delivered) {

@@ -107,7 +107,9 @@ bool DecisionLoop::SetServiceTimes(const std::vector<Member*>& ranks, bool servi
   for (const Member* member : ranks) {
     told.push_back(member->hello.service_s());
     present.push_back(member->figures.service_time);
-    costs.push_back({member->figures.cost, serving ? scheduler_.Account(*member->rank).load_tokens : 0});
+    // Loads are known of those who serve.
+    if (serving && options_.worker_speeds)
+      costs.push_back({member->figures.cost, scheduler_.Account(*member->rank).load_tokens});
   }
   const std::vector<double> times = core::ServiceTimesOf(told, costs, present);
   for (size_t g = 0; g < ranks.size(); ++g) ranks[g]->figures.service_time = times[g];
@@ -124,7 +126,7 @@ void DecisionLoop::UpdateTimes() {
     costs.push_back({member->figures.cost, load});
     present.push_back(member->figures.time);
   }
-  if (!options_.coupled && SetServiceTimes(ranks, true)) {
+  if (SetServiceTimes(ranks, true)) {
     for (size_t g = 0; g < ranks.size(); ++g)
       scheduler_.SetServiceTime(static_cast<core::WorkerIndex>(g), ranks[g]->figures.service_time);
   }

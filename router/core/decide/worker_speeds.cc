@@ -18,7 +18,7 @@ double Time(const WorkerTime& time, double load) {
 
 double MeanLoad(absl::Span<const WorkerCost> costs) {
   double sum = 0;
-  for (const WorkerCost& cost : costs) sum += static_cast<double>(cost.load_tokens);
+  for (const WorkerCost& cost : costs) sum += static_cast<double>(std::max<int64_t>(0, cost.load_tokens));
   return sum / static_cast<double>(costs.size());
 }
 
@@ -85,13 +85,19 @@ std::vector<WorkerTime> TimesOf(absl::Span<const WorkerCost> costs, absl::Span<c
 
 std::vector<double> ServiceTimesOf(absl::Span<const double> told, absl::Span<const WorkerCost> costs,
                                    absl::Span<const double> present) {
-  if (std::all_of(told.begin(), told.end(), [](double time) { return time > 0; }))
-    return {told.begin(), told.end()};
+  if (told.empty()) return {};
+  if (const double slowest = *std::max_element(told.begin(), told.end()); slowest > 0) {
+    std::vector<double> times(told.begin(), told.end());
+    for (double& time : times) time = time > 0 ? time : slowest;
+    return times;
+  }
+  if (costs.empty()) return {present.begin(), present.end()};
   std::vector<double> times(costs.size(), 1.0);
   if (!std::all_of(costs.begin(), costs.end(), IsKnown)) return times;
-  const double load = MeanLoad(costs);
+  // Without a load a worker whose steps cost nothing by themselves would take no time.
+  const double load = std::max(1.0, MeanLoad(costs));
   for (size_t g = 0; g < costs.size(); ++g)
-    times[g] = costs[g].estimate->c->value + costs[g].estimate->tl->value * load;
+    times[g] = std::max(0.0, costs[g].estimate->c->value) + costs[g].estimate->tl->value * load;
   const double least = *std::min_element(times.begin(), times.end());
   double change = 0;
   for (size_t g = 0; g < times.size(); ++g) {

@@ -153,16 +153,27 @@ TEST(ServiceTimes, AreWhatAllHaveToldElseWhatStepsTake) {
   const std::vector<double> ones = {1, 1}, silent = {0, 0}, half = {3, 0};
   const std::vector<WorkerCost> costs = {Cost(kC, kTl), Cost(3 * kC, 3 * kTl)};
   EXPECT_EQ(ServiceTimesOf(std::vector<double>{2, 5}, costs, ones), (std::vector<double>{2, 5}));
-  for (const auto& told : {silent, half}) {
-    const std::vector<double> times = ServiceTimesOf(told, costs, ones);
-    EXPECT_NEAR(times[0], 1, 1e-9);
-    EXPECT_NEAR(times[1], 3, 1e-9);
-  }
+  EXPECT_EQ(ServiceTimesOf(half, costs, ones), (std::vector<double>{3, 3})) << "as the slowest told";
+  EXPECT_EQ(ServiceTimesOf(std::vector<double>{3, 0, 5}, {}, std::vector<double>{1, 1, 1}),
+            (std::vector<double>{3, 5, 5}));
+  const std::vector<double> times = ServiceTimesOf(silent, costs, ones);
+  EXPECT_NEAR(times[0], 1, 1e-9);
+  EXPECT_NEAR(times[1], 3, 1e-9);
+  EXPECT_EQ(ServiceTimesOf(silent, {}, times), times) << "no costs: as before";
   EXPECT_EQ(ServiceTimesOf(silent, {Cost(kC, kTl), WorkerCost{}}, ones), ones);
   // A change of 5 % is none, and nobody counts as more than kMost slower.
   const std::vector<double> near = {1, 1.05}, far = {1, WorkerSpeeds::kMost};
   EXPECT_EQ(ServiceTimesOf(silent, {Cost(kC, kTl), Cost(kC, kTl)}, near), near);
   EXPECT_EQ(ServiceTimesOf(silent, {Cost(kC, kTl), Cost(100 * kC, 100 * kTl)}, ones), far);
+  // No load, or one below 0, and steps that cost nothing without one: times all the same.
+  for (const int64_t load : {0, -1000}) {
+    for (const double c : {0.0, kC}) {
+      for (const double time :
+           ServiceTimesOf(silent, {Cost(0, kTl, 0.001, load), Cost(c, 2 * kTl, 0.001, load)}, ones)) {
+        EXPECT_TRUE(time >= 1 && time <= WorkerSpeeds::kMost) << time;
+      }
+    }
+  }
 }
 
 }  // namespace
