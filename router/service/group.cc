@@ -26,6 +26,10 @@ constexpr absl::Duration kSilenceGrace = absl::Milliseconds(100);
 constexpr absl::Duration kSilencePoll = absl::Milliseconds(10);
 // What a member's answer may take beyond the time it has for forming.
 constexpr absl::Duration kFormGrace = absl::Seconds(1);
+// Ranks that are not coupled meet nobody when they form, they end a step: they have this long, and so many
+// times the longest step there has been.
+constexpr absl::Duration kLeastFormTime = absl::Seconds(2);
+constexpr int kFormSteps = 4;
 
 grpc::Status Refused(const absl::Status& status) {
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
@@ -120,6 +124,15 @@ void Group::OnEpochReady(Member& member, const v1::EpochReady& ready, absl::Time
 }
 
 void Group::OnFormingFailed(absl::Time now) {
+  if (!options_.coupled) {  // each by itself
+    std::vector<Member*> failed;
+    for (Member* member : ranks_) {
+      if (!member->ready) failed.push_back(member);
+    }
+    for (Member* member : failed)
+      Punish(*member, grpc::Status(grpc::StatusCode::UNAVAILABLE, "it cannot form an epoch"), now);
+    return;
+  }
   if (PunishBlamed(now)) return;
   // Once is bad luck. From then on the one that was never part of a working group is the likeliest cause (it
   // may reach the router but not the others), or else the newest.
@@ -147,6 +160,8 @@ void Group::OnReport(Member& member, uint64_t step, bool idle, absl::Time now) {
   if (member.spoken_epoch != epoch_) return;
   member.reported_step = step;
   if (!options_.coupled) {
+    if (member.behind_since != absl::InfiniteFuture())
+      member.longest_step = std::max(member.longest_step, now - member.behind_since);
     member.behind_since = idle ? absl::InfiniteFuture() : now;
     return;
   }
@@ -187,7 +202,7 @@ absl::Time Group::next_deadline() const {
 }
 
 void Group::OnMissing(Member& member, absl::Span<const uint32_t> missing) {
-  if (missing.empty()) return;
+  if (missing.empty() || !options_.coupled) return;
   std::vector<Member*> blamed;
   for (Member* rank : ranks_) {
     if (rank == &member) continue;
@@ -292,7 +307,13 @@ void Group::OnTimer(absl::Time now) {
       if (!member->answered) late.push_back(member);
     }
     for (Member* member : late) {
-      Punish(*member, grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, "no EpochReady in time"), now);
+      const grpc::Status status(grpc::StatusCode::DEADLINE_EXCEEDED, "no EpochReady in time");
+      // One that has served may be in a step that is longer than any before, and may come back at once.
+      if (!options_.coupled && member->rank) {
+        Expel(*member, status, now);
+      } else {
+        Punish(*member, status, now);
+      }
     }
     return;
   }
@@ -307,13 +328,26 @@ void Group::OnTimer(absl::Time now) {
   if (!members_.empty()) BeginForming(now);
 }
 
+absl::Duration Group::FormTime() const {
+  const absl::Duration most = options_.form_timeout + kFormGrace;
+  if (options_.coupled) return most;
+  absl::Duration longest;
+  for (const Member* member : ranks_) {
+    const bool first_step =
+        member->behind_since != absl::InfiniteFuture() && member->longest_step == absl::ZeroDuration();
+    if (first_step || member->survivor) return most;
+    longest = std::max(longest, member->longest_step);
+  }
+  return std::min(most, std::max(kLeastFormTime, kFormSteps * longest));
+}
+
 void Group::BeginForming(absl::Time now) {
   if (phase_ == Phase::kServing) listener_->OnEpochClosed();
   ranks_ = members();
   ++epoch_;
   newest_step_ = 0;
   phase_ = Phase::kForming;
-  deadline_ = now + options_.form_timeout + kFormGrace;
+  deadline_ = now + FormTime();
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     Member& member = *ranks_[rank];
     member.answered = member.ready = false;
@@ -329,6 +363,7 @@ void Group::BeginForming(absl::Time now) {
     const bool coupled = options_.coupled;
     epoch.set_rank(coupled ? static_cast<uint32_t>(rank) : 0);
     epoch.set_world_size(coupled ? static_cast<uint32_t>(ranks_.size()) : 1);
+    epoch.set_uncoupled(!coupled);
     epoch.set_communicator_id(coupled ? ranks_.front()->offer : member.offer);
     epoch.set_plan_mode(options_.plan_mode == core::PlanMode::kPipelined ? v1::PLAN_MODE_PIPELINED
                                                                          : v1::PLAN_MODE_LOCKSTEP);
@@ -363,7 +398,6 @@ void Group::FinishForming() {
   }
 }
 
-    epoch.set_uncoupled(!coupled);
 Member* Group::Find(const WorkerSession* session) {
   const auto it = members_.find(session);
   return it == members_.end() ? nullptr : it->second.get();

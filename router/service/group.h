@@ -7,7 +7,8 @@
 // for all of them, but not for ever (restart_settle).
 //
 // Ranks that are not coupled (RouterOptions::coupled) share epochs, whose members are told that each is
-// alone. When the membership changes they all end their steps and go on together, a moment later.
+// alone. When the membership changes they all end their steps and go on together, as soon as the slowest has
+// ended its own; one that takes several times as long as any has taken so far is left out.
 //
 // Purpose: everything about epochs in one place; the decision loop forwards worker events and time, and is
 // told through the Listener when an epoch opens or closes. A rank that is silent while the others report, be
@@ -48,6 +49,8 @@ struct Member {
   // its next report is owed.
   uint64_t reported_step = 0;
   absl::Time behind_since = absl::InfiniteFuture();
+  // Not coupled: the longest that a report was owed; 0 before the first.
+  absl::Duration longest_step;
   // It waited for others in vain; others waited for it.
   bool blames = false, blamed = false;
   // Has answered the Epoch being formed; with success.
@@ -133,6 +136,8 @@ class Group {
   // Schedules the forming of a new epoch `delay` from now and closes the present one if `close`.
   void Reform(absl::Duration delay, bool close, absl::Time now);
   void BeginForming(absl::Time now);
+  // How long the ranks have to answer an Epoch sent now.
+  absl::Duration FormTime() const;
   void FinishForming();
   // Expels a member that keeps the group from forming, and refuses it for a while.
   void Punish(Member& member, grpc::Status status, absl::Time now);

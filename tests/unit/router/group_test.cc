@@ -1,0 +1,154 @@
+// Membership without a barrier: who stands still or fails keeps the others from serving for a moment only.
+// Streams are real sessions that no server has taken up.
+#include "router/service/group.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace bfio::router {
+namespace {
+
+using ::testing::ElementsAre;
+
+class Served final : public Group::Listener {
+ public:
+  void OnEpochOpen(uint64_t, const std::vector<Member*>& ranks) override {
+    names.clear();
+    for (const Member* rank : ranks) names.push_back(rank->hello.worker_id());
+  }
+  void OnEpochClosed() override { names.clear(); }
+
+  // Who is in the epoch that is open.
+  std::vector<std::string> names;
+};
+
+// Lets go of a session as gRPC does at a call's end.
+struct Session {
+  std::shared_ptr<WorkerSession> session = WorkerSession::Create(
+      "test",
+      {[](std::shared_ptr<WorkerSession>, v1::WorkerMessage) {}, [](std::shared_ptr<WorkerSession>) {}});
+  ~Session() { session->OnDone(); }
+};
+
+class UncoupledGroup : public ::testing::Test {
+ protected:
+  UncoupledGroup() {
+    options_.workers = 2;
+    options_.coupled = false;
+    group_ = std::make_unique<Group>(options_, /*instance=*/1, &served_);
+  }
+
+  void Join(const std::string& name) {
+    sessions_.push_back(std::make_unique<Session>());
+    v1::Hello hello;
+    hello.set_worker_id(name);
+    hello.set_slots(2);
+    hello.set_kv_tokens(1000);
+    hello.set_max_sequence_tokens(1000);
+    hello.set_engine("test");
+    hello.set_barrier("star");
+    hello.set_communicator_offer("127.0.0.1:1");
+    group_->OnHello(sessions_.back()->session, hello, now_);
+  }
+  void Answer(const std::string& name, const std::string& error = "") {
+    v1::EpochReady ready;
+    ready.set_epoch(group_->epoch());
+    ready.set_error(error);
+    group_->OnEpochReady(*group_->FindById(name), ready, now_);
+  }
+  // Time goes on to the next deadline.
+  absl::Duration Wait() {
+    const absl::Time before = now_;
+    now_ = std::max(now_, group_->next_deadline());
+    group_->OnTimer(now_);
+    return now_ - before;
+  }
+  // a and b serve, with steps of this length.
+  void Serve(absl::Duration step) {
+    Join("a");
+    Join("b");
+    Wait();
+    Answer("a");
+    Answer("b");
+    ASSERT_THAT(served_.names, ElementsAre("a", "b"));
+    for (const char* name : {"a", "b"}) group_->OnPlanned(*group_->FindById(name), now_);
+    now_ += step;
+    for (const char* name : {"a", "b"}) group_->OnReport(*group_->FindById(name), 1, false, now_);
+  }
+
+  RouterOptions options_;
+  Served served_;
+  absl::Time now_ = absl::UnixEpoch() + absl::Hours(1);
+  std::vector<std::unique_ptr<Session>> sessions_;
+  std::unique_ptr<Group> group_;
+};
+
+TEST_F(UncoupledGroup, WhoStandsStillHoldsAChangeOfMembershipUpForAMoment) {
+  Serve(absl::Milliseconds(100));
+  Join("c");
+  Wait();
+  EXPECT_FALSE(group_->serving());
+  Answer("a");
+  Answer("c");
+  // b stands still.
+  EXPECT_LE(Wait(), absl::Seconds(2));
+  EXPECT_EQ(group_->FindById("b"), nullptr);
+  Wait();
+  Answer("a");
+  Answer("c");
+  EXPECT_THAT(served_.names, ElementsAre("a", "c"));
+  // It is not refused when it comes back.
+  Join("b");
+  EXPECT_NE(group_->FindById("b"), nullptr);
+}
+
+TEST_F(UncoupledGroup, LongStepsAreWaitedFor) {
+  Serve(absl::Seconds(2));
+  Join("c");
+  Wait();
+  Answer("a");
+  Answer("c");
+  now_ += absl::Seconds(7);
+  group_->OnTimer(now_);
+  ASSERT_NE(group_->FindById("b"), nullptr);
+  Answer("b");
+  EXPECT_THAT(served_.names, ElementsAre("a", "b", "c"));
+}
+
+TEST_F(UncoupledGroup, AFirstStepMayTakeAsLongAsFormingMay) {
+  Join("a");
+  Join("b");
+  Wait();
+  Answer("a");
+  Answer("b");
+  group_->OnPlanned(*group_->FindById("b"), now_);
+  Join("c");
+  Wait();
+  Answer("a");
+  Answer("c");
+  EXPECT_GE(Wait(), options_.form_timeout);
+}
+
+TEST_F(UncoupledGroup, WhoCannotFormIsLeftOutAtOnce) {
+  Serve(absl::Milliseconds(100));
+  Join("c");
+  Wait();
+  Answer("a");
+  Answer("b");
+  Answer("c", "no memory");
+  EXPECT_EQ(group_->FindById("c"), nullptr);
+  Wait();
+  Answer("a");
+  Answer("b");
+  EXPECT_THAT(served_.names, ElementsAre("a", "b"));
+  Join("c");
+  EXPECT_EQ(group_->FindById("c"), nullptr) << "refused for a while";
+}
+
+}  // namespace
+}  // namespace bfio::router
