@@ -1,4 +1,5 @@
 #include <cmath>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "router/record/codec.h"
@@ -50,6 +51,14 @@ Check CheckTimes(const core::WorkerSpec& spec, Check check) {
       .Real("service_time", spec.service_time, 1e-9, kMaxTime);
 }
 
+template <class Logged>
+Check& PrefillIn(const Logged& from, Check& check, std::optional<core::PrefillReport>& to) {
+  if (!from.has_pending_prefill() && !from.has_token_budget()) return check;
+  to = {from.pending_prefill(), from.token_budget()};
+  return check.In("pending_prefill", to->pending_tokens, 0, kMaxLoadTokens)
+      .In("token_budget", to->token_budget, 0, kMaxLoadTokens);
+}
+
 absl::StatusOr<core::WorkerSpec> SpecIn(const v1::LoggedWorker& worker) {
   core::WorkerSpec spec;
   spec.slots = worker.slots();
@@ -98,7 +107,7 @@ absl::Status WorkerIn(const v1::LoggedState::Worker& from, core::RequestId base,
     check.In("apply_step", entry.apply_step(), 0, kMaxStep);
   }
   to.drops = IdsIn(from.drops(), base);
-  return check.status();
+  return PrefillIn(from, check, to.prefill).status();
 }
 
 absl::Status RestIn(const v1::LoggedState::Rest& rest, core::RequestId base, core::SchedulerState& state) {
@@ -117,6 +126,7 @@ absl::Status RestIn(const v1::LoggedState::Rest& rest, core::RequestId base, cor
   state.totals.policy_violations = rest.policy_violations();
   state.totals.preempted = rest.preempted();
   if (rest.has_holder()) state.holder = IdIn(rest.holder(), base);
+  if (rest.has_prefill_piece()) state.piece = rest.prefill_piece();
   Check check;
   for (const int64_t step : {state.reported_step, state.planned_step, state.decided_step, state.epoch_base})
     check.In("step", step, 0, kMaxStep);
@@ -124,6 +134,7 @@ absl::Status RestIn(const v1::LoggedState::Rest& rest, core::RequestId base, cor
        {rest.reports(), rest.plans(), rest.policy_calls(), rest.late_plans(), rest.drift_tokens(),
         rest.unknown_ids(), rest.policy_violations(), rest.preempted()})
     check.In("count", count, 0, kMaxCount);
+  check.In("prefill_piece", state.piece.value_or(1), 1, kMaxLoadTokens);
   return check.Real("last_served", rest.last_served(), -1e300, 1e300).status();
 }
 
@@ -152,6 +163,8 @@ absl::StatusOr<core::SchedulerOptions> FromLog(const v1::LoggedOptions& options)
     out.wait.most_steps = options.wait_most_steps();
   }
   if (options.hold_after_steps() != 0) out.hold_after_steps = options.hold_after_steps();
+  out.prefill.weight = options.prefill_weight();
+  out.prefill.pieces = options.prefill_pieces();
   absl::Status status = Check()
                             .In("admission", options.admission(), 0, 2)
                             .In("wait", options.wait(), 0, 2)
@@ -160,6 +173,7 @@ absl::StatusOr<core::SchedulerOptions> FromLog(const v1::LoggedOptions& options)
                             .Real("admission_confidence", out.admission.confidence, 0.0, 1 - 1e-15)
                             .Real("admission_alpha", out.admission.alpha, 0.0, 1.0)
                             .In("hold_after_steps", out.hold_after_steps, 1, kMaxCount)
+                            .Real("prefill_weight", out.prefill.weight, 0.0, 1e9)
                             .In("max_waiting", out.max_waiting, 0, kMaxCount)
                             .In("window", out.window, 0, kMaxCount)
                             .In("report_delay_steps", out.report_delay_steps, 0, 1 << 20)
@@ -196,6 +210,7 @@ absl::StatusOr<core::RequestSpec> FromLog(const v1::LoggedRequest& request, core
   spec.generated_tokens = request.generated_tokens();
   spec.seniority = request.seniority();
   if (request.has_waited_steps()) spec.waited_steps = request.waited_steps();
+  if (request.deadline_us() != 0) spec.deadline_us = request.deadline_us();
   absl::Status status =
       Check()
           .In("prefill_tokens", spec.prefill_tokens, 1, kMaxRequestTokens)
@@ -284,6 +299,7 @@ absl::StatusOr<core::Plan> FromLog(const v1::LoggedPlan& plan, core::RequestId b
   for (int i = 0; i < plan.placed_size(); ++i)
     out.placements.push_back({placed[i], plan.workers(i), plan.wait_steps(i)});
   for (int i = 0; i < plan.dropped_size(); ++i) out.drops.push_back({dropped[i], plan.drop_workers(i)});
+  if (plan.has_prefill_piece()) out.prefill_piece = plan.prefill_piece();
   return out;
 }
 
@@ -316,7 +332,9 @@ absl::Status FromLog(const v1::LoggedReport& report, core::RequestId base, Owned
   out.report.rejected = out.rejected;
   out.report.preempted = out.preempted;
   out.report.hints = out.hints;
-  return absl::OkStatus();
+  out.report.prefill.reset();
+  Check check;
+  return PrefillIn(report, check, out.report.prefill).status();
 }
 
 }  // namespace bfio::record

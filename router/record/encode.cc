@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <limits>
+#include <optional>
 
 #include "router/record/codec.h"
 
@@ -28,8 +29,15 @@ void HintsOut(absl::Span<const core::CompletionHint> hints, core::RequestId base
   }
 }
 
+template <class Logged>
+void PrefillOut(const std::optional<core::PrefillReport>& prefill, Logged& out) {
+  if (!prefill) return;
+  out.set_pending_prefill(prefill->pending_tokens);
+  out.set_token_budget(prefill->token_budget);
+}
+
 void WorkerOut(const core::SchedulerState::Worker& from, core::RequestId base, v1::LoggedState::Worker& out) {
-  const auto& [spec, last_step, planned_step, applied, idle, drift, residents, inflight, drops] = from;
+  const auto& [spec, last_step, planned_step, applied, idle, drift, residents, inflight, drops, prefill] = from;
   ToLog(spec, *out.mutable_worker());
   out.set_last_step(last_step);
   out.set_planned_step(planned_step);
@@ -54,6 +62,7 @@ void WorkerOut(const core::SchedulerState::Worker& from, core::RequestId base, v
     to.set_drop(drop);
   }
   IdsOut(drops, base, *out.mutable_drops());
+  PrefillOut(prefill, out);
 }
 
 }  // namespace
@@ -66,7 +75,8 @@ void IdsOut(absl::Span<const core::RequestId> ids, core::RequestId base, IdField
 }
 
 void ToLog(const core::SchedulerOptions& options, v1::LoggedOptions& out) {
-  const auto& [mode, coupled, max_waiting, window, report_delay_steps, admission, wait, hold_after_steps] =
+  const auto& [mode, coupled, max_waiting, window, report_delay_steps, admission, wait, hold_after_steps,
+               prefill] =
       options;
   out.set_lockstep(mode == core::PlanMode::kLockstep);
   out.set_uncoupled(!coupled);
@@ -80,6 +90,8 @@ void ToLog(const core::SchedulerOptions& options, v1::LoggedOptions& out) {
   out.set_wait(static_cast<int32_t>(wait.kind));
   out.set_wait_fixed_tokens(wait.fixed_tokens);
   out.set_wait_most_steps(wait.most_steps);
+  out.set_prefill_weight(prefill.weight);
+  out.set_prefill_pieces(prefill.pieces);
 }
 
 void ToLog(const PolicySetting& setting, v1::LoggedPolicy& out) {
@@ -93,7 +105,8 @@ void ToLog(const PolicySetting& setting, v1::LoggedPolicy& out) {
 }
 
 void ToLog(const core::RequestSpec& spec, core::RequestId base, v1::LoggedRequest& out) {
-  const auto& [id, prefill, max_new, predicted, priority, tenant, generated, seniority, waited] = spec;
+  const auto& [id, prefill, max_new, predicted, priority, tenant, generated, seniority,
+               deadline_us, waited] = spec;
   out.set_id(IdOut(id, base));
   out.set_prefill_tokens(prefill);
   out.set_max_new_tokens(max_new);
@@ -103,6 +116,7 @@ void ToLog(const core::RequestSpec& spec, core::RequestId base, v1::LoggedReques
   out.set_generated_tokens(generated);
   out.set_seniority(seniority);
   if (waited) out.set_waited_steps(*waited);
+  if (deadline_us != core::RequestSpec::kNoDeadline) out.set_deadline_us(deadline_us);
 }
 
 void ToLog(const core::WorkerSpec& spec, v1::LoggedWorker& out) {
@@ -131,7 +145,8 @@ void ToLog(absl::Span<const core::EpochMember> members, core::RequestId base, v1
 
 void ToLog(core::WorkerIndex rank, const core::StepReport& report, bool with_hints, core::RequestId base,
            v1::LoggedReport& out) {
-  const auto& [step, applied_plan, load_tokens, finished, rejected, preempted, hints, group_idle] = report;
+  const auto& [step, applied_plan, load_tokens, finished, rejected, preempted, hints, group_idle, prefill] =
+      report;
   out.set_rank(rank);
   out.set_step(step);
   out.set_applied_behind(
@@ -141,6 +156,7 @@ void ToLog(core::WorkerIndex rank, const core::StepReport& report, bool with_hin
   IdsOut(rejected, base, *out.mutable_rejected());
   IdsOut(preempted, base, *out.mutable_preempted());
   out.set_group_idle(group_idle);
+  PrefillOut(prefill, out);
   if (with_hints) HintsOut(hints, base, out);
 }
 
@@ -160,12 +176,13 @@ void ToLog(const core::Plan& plan, core::RequestId base, v1::LoggedPlan& out) {
     out.add_drop_workers(worker);
     before = id;
   }
+  if (plan.prefill_piece) out.set_prefill_piece(*plan.prefill_piece);
 }
 
 void ToLog(const core::SchedulerState& state, core::RequestId base,
            const std::function<void(const v1::DecisionRecord&)>& take) {
   const auto& [workers, waiting, service, open, reported_step, planned_step, decided_step, reports,
-               epoch_base, holder, totals] = state;
+               epoch_base, holder, piece, totals] = state;
   for (const core::SchedulerState::Worker& worker : workers) {
     v1::DecisionRecord record;
     WorkerOut(worker, base, *record.mutable_state()->add_workers());
@@ -208,6 +225,7 @@ void ToLog(const core::SchedulerState& state, core::RequestId base,
   rest.set_policy_violations(policy_violations);
   rest.set_preempted(preempted);
   if (holder) rest.set_holder(IdOut(*holder, base));
+  if (piece) rest.set_prefill_piece(*piece);
   take(record);
 }
 

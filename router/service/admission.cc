@@ -17,6 +17,21 @@ int64_t KvOf(const v1::GenerateRequest& request) {
   return int64_t{PromptTokens(request)} + std::min(predicted, request.max_new_tokens());
 }
 
+constexpr char kParentsDeadline[] = "the parent's deadline has passed";
+
+int64_t ToMicros(absl::Time time) {
+  return absl::ToUnixMicros(time);
+}
+
+std::optional<uint32_t> StageOf(const v1::GenerateRequest& request) {
+  return request.has_stage() ? std::optional<uint32_t>(request.stage()) : std::nullopt;
+}
+
+// Tokens that the call makes for certain.
+int64_t LeastTokens(const v1::GenerateRequest& request) {
+  return request.ignore_eos() && request.stop_token_ids().empty() ? request.max_new_tokens() : 1;
+}
+
 }  // namespace
 
 absl::Status DecisionLoop::CheckFits(const RequestRecord& record) const {
@@ -58,28 +73,82 @@ void DecisionLoop::Uncommit(RequestRecord& record) {
   LeaveParent(record);
 }
 
-void DecisionLoop::JoinParent(RequestRecord& record) {
+absl::Status DecisionLoop::LookAtParent(RequestRecord& record) {
   const v1::GenerateRequest& request = record.request;
-  if (request.parent_id().empty()) return;
-  totals_.set_agent_calls(totals_.agent_calls() + 1);
+  if (request.parent_id().empty()) return absl::OkStatus();
   // Tenants cannot meet in one name: the length tells where the first ends.
   std::string name = absl::StrCat(request.tenant().size(), ":", request.tenant(), request.parent_id());
   const int64_t now = scheduler_.NextStep();
-  const std::optional<core::Parents::Standing> parent = parents_.Begin(
-      name, now, request.has_stage() ? std::optional<uint32_t>(request.stage()) : std::nullopt);
-  if (!parent.has_value()) return;
+  const std::optional<core::Parents::Standing> parent = parents_.Look(name, now, StageOf(request));
+  if (!parent.has_value()) return absl::OkStatus();
   record.parent = std::move(name);
-  if (options_.agent_order == AgentOrder::kAge) record.seniority = now - parent->first_step;
-  if (options_.agent_order == AgentOrder::kDue) {
-    record.seniority =
-        now - core::SeniorStep(parent->first_step, parent->tokens_made, request.remaining_tokens());
+  if (options_.agent_order != AgentOrder::kOff) {
+    const bool due = options_.agent_order == AgentOrder::kDue;
+    const int64_t step = core::SeniorStep(parent->first_step, due ? parent->tokens_made : 0,
+                                          due ? int64_t{request.remaining_tokens()} : 0);
+    record.senior_step = now - core::Seniority(now, step);
   }
+  record.deadline_us = parent->deadline_us;
+  if (request.has_parent_timeout()) {
+    record.deadline_us = std::min(
+        record.deadline_us, ToMicros(now_) + absl::ToInt64Microseconds(DurationOf(request.parent_timeout())));
+  }
+  return CheckDeadline(record);
+}
+
+absl::Status DecisionLoop::CheckDeadline(const RequestRecord& record) const {
+  if (record.deadline_us == core::RequestSpec::kNoDeadline) return absl::OkStatus();
+  const int64_t left_us = record.deadline_us - ToMicros(now_);
+  if (left_us <= 0) return absl::DeadlineExceededError(kParentsDeadline);
+  // No step of this group has been shorter, and a step makes one token of a request.
+  const int64_t tokens = LeastTokens(record.request) - record.delivered + record.request.remaining_tokens();
+  const double least_us =
+      absl::ToDoubleMicroseconds(shortest_step_.value_or(absl::ZeroDuration())) * static_cast<double>(tokens);
+  if (least_us <= static_cast<double>(left_us)) return absl::OkStatus();
+  return absl::DeadlineExceededError(absl::StrCat("the parent needs ", tokens, " more tokens, ",
+                                                  least_us * 1e-6, " s at the least, and its deadline is in ",
+                                                  static_cast<double>(left_us) * 1e-6, " s"));
+}
+
+void DecisionLoop::JoinParent(const RequestRecord& record) {
+  if (!record.request.parent_id().empty()) totals_.set_agent_calls(totals_.agent_calls() + 1);
+  if (record.parent.empty()) return;
+  const bool sooner = record.deadline_us < parents_.Deadline(record.parent);
+  parents_.Begin(record.parent, record.id, scheduler_.NextStep(), StageOf(record.request),
+                 record.deadline_us);
+  if (!sooner) return;
+  parent_deadlines_.emplace(record.deadline_us, record.parent);
+  // What parents have given up, or been forgotten with, is dropped: the rest is one for each in the book.
+  if (parent_deadlines_.size() <= 2 * core::Parents::kDefaultLimit) return;
+  std::erase_if(parent_deadlines_,
+                [&](const auto& entry) { return parents_.Deadline(entry.second) != entry.first; });
 }
 
 void DecisionLoop::LeaveParent(RequestRecord& record) {
   if (record.parent.empty()) return;
-  parents_.End(record.parent, record.delivered);
+  parents_.End(record.parent, record.id, record.delivered, scheduler_.NextStep());
   record.parent.clear();
+}
+
+void DecisionLoop::ExpireParents(absl::Time now) {
+  while (!parent_deadlines_.empty() && parent_deadlines_.begin()->first <= ToMicros(now)) {
+    const auto [deadline_us, name] = *parent_deadlines_.begin();
+    parent_deadlines_.erase(parent_deadlines_.begin());
+    if (parents_.Deadline(name) > deadline_us) continue;  // forgotten, and begun anew since
+    const absl::Span<const core::RequestId> calls = parents_.Calls(name);
+    for (const core::RequestId id : std::vector<core::RequestId>(calls.begin(), calls.end())) {
+      RequestRecord* record = requests_.Find(id);
+      if (record == nullptr || record->ended) continue;
+      scheduler_.Cancel(id);
+      totals_.set_cancelled(totals_.cancelled() + 1);
+      End(*record, grpc::Status(grpc::StatusCode::DEADLINE_EXCEEDED, kParentsDeadline), std::nullopt);
+    }
+  }
+}
+
+absl::Duration DecisionLoop::UntilParentDeadline(absl::Time now) const {
+  if (parent_deadlines_.empty()) return absl::InfiniteDuration();
+  return absl::Microseconds(parent_deadlines_.begin()->first - ToMicros(now));
 }
 
 }  // namespace bfio::router

@@ -58,7 +58,7 @@ void DecisionLoop::Adopt(const Member& member, core::EpochMember& out) {
     // 1: what is kept without any token is kept, too.
     Keep(id, 1 + record->prompt_bytes() + int64_t{4} * record->delivered);
     record = requests_.Find(id);
-    if (record != nullptr && !record->ended) out.adopted.push_back(record->Spec());
+    if (record != nullptr && !record->ended) out.adopted.push_back(record->Spec(scheduler_.NextStep()));
   }
   if (adopted > 0) {
     spdlog::info("worker {} brings {} requests of an earlier router", member.hello.worker_id(), adopted);

@@ -65,6 +65,10 @@ void DecisionLoop::FillState(v1::ClusterState& state) {
     worker.set_straggler_steps(recorder_.straggler_steps(*member->rank));
     worker.set_time_per_token(account.spec.time_per_token);
     worker.set_time_offset(account.spec.time_offset);
+    if (account.prefill) {
+      worker.set_pending_prefill_tokens(static_cast<uint64_t>(account.prefill->pending_tokens));
+      worker.set_token_budget(static_cast<uint32_t>(account.prefill->token_budget));
+    }
   }
   state.set_waiting_requests(static_cast<uint32_t>(scheduler_.waiting()));
   state.set_max_waiting_requests(static_cast<uint32_t>(options_.max_waiting));

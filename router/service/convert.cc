@@ -8,6 +8,11 @@
 #include "absl/strings/str_cat.h"
 
 namespace bfio::router {
+
+absl::Duration DurationOf(const google::protobuf::Duration& duration) {
+  return absl::Seconds(duration.seconds()) + absl::Nanoseconds(duration.nanos());
+}
+
 namespace {
 
 // Lengths on the worker link are bounded so that sums of them cannot overflow.
@@ -54,20 +59,41 @@ absl::Status CheckPrompt(const v1::GenerateRequest& request, const RequestLimits
   return absl::InvalidArgumentError("prompt is missing; set token_ids or prompt_length");
 }
 
+// Above zero and at most so many hours; unset is in range.
+absl::Status CheckDuration(absl::string_view field, bool set, const google::protobuf::Duration& duration,
+                           int64_t hours) {
+  if (!set) return absl::OkStatus();
+  const bool proper = duration.seconds() >= 0 && duration.seconds() <= hours * 3600 &&
+                      duration.nanos() >= 0 && duration.nanos() < 1'000'000'000;
+  const bool above = duration.seconds() > 0 || duration.nanos() > 0;
+  if (proper && above && DurationOf(duration) <= absl::Hours(hours)) return absl::OkStatus();
+  return OutOfRange(field, absl::StrCat(duration.seconds(), " s and ", duration.nanos(), " ns"),
+                    absl::StrCat("above 0 and at most ", hours, " h"));
+}
+
+absl::Status CheckObjectives(const v1::GenerateRequest& request) {
+  absl::Status status =
+      CheckDuration("ttft_objective", request.has_ttft_objective(), request.ttft_objective(), 1);
+  if (!status.ok()) return status;
+  return CheckDuration("tpot_objective", request.has_tpot_objective(), request.tpot_objective(), 1);
+}
+
 absl::Status CheckParent(const v1::GenerateRequest& request, const RequestLimits& limits) {
   if (request.parent_id().size() > limits.max_id_bytes) {
     return OutOfRange("parent_id's length", request.parent_id().size(),
                       absl::StrCat("at most ", limits.max_id_bytes, " bytes"));
   }
-  if (request.parent_id().empty() && (request.has_stage() || request.has_remaining_tokens()))
-    return absl::InvalidArgumentError("stage and remaining_tokens need parent_id");
+  if (request.parent_id().empty() &&
+      (request.has_stage() || request.has_remaining_tokens() || request.has_parent_timeout())) {
+    return absl::InvalidArgumentError("stage, remaining_tokens and parent_timeout need parent_id");
+  }
   if (request.stage() > kMaxStage)
     return OutOfRange("stage", request.stage(), absl::StrCat("at most ", kMaxStage));
   if (request.remaining_tokens() > kMaxRemaining) {
     return OutOfRange("remaining_tokens", request.remaining_tokens(),
                       absl::StrCat("at most ", kMaxRemaining));
   }
-  return absl::OkStatus();
+  return CheckDuration("parent_timeout", request.has_parent_timeout(), request.parent_timeout(), 24);
 }
 
 absl::Status CheckResume(const v1::GenerateRequest& request, const RequestLimits& limits) {
@@ -104,6 +130,7 @@ absl::Status CheckGenerate(const v1::GenerateRequest& request, const RequestLimi
                       absl::StrCat("at most ", limits.max_id_bytes, " bytes"));
   }
   if (absl::Status status = CheckParent(request, limits); !status.ok()) return status;
+  if (absl::Status status = CheckObjectives(request); !status.ok()) return status;
   // Who comes back need not say again what the router knows.
   const bool bare =
       request.has_resume_from_index() && request.prompt_case() == v1::GenerateRequest::PROMPT_NOT_SET;
@@ -173,8 +200,10 @@ absl::Status ConvertReport(const v1::StepReport& report, ReportView& view) {
     return absl::InvalidArgumentError("completion_hints and handles differ in length");
   }
   constexpr auto kMax = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
-  if (report.step() > kMax || report.applied_plan() > kMax || report.load_tokens() > kMaxKvTokens) {
-    return absl::InvalidArgumentError("step, applied_plan or load_tokens is out of range");
+  if (report.step() > kMax || report.applied_plan() > kMax || report.load_tokens() > kMaxKvTokens ||
+      report.pending_prefill_tokens() > kMaxKvTokens) {
+    return absl::InvalidArgumentError(
+        "step, applied_plan, load_tokens or pending_prefill_tokens is out of range");
   }
   view.finished.clear();
   view.rejected.clear();
@@ -209,6 +238,10 @@ absl::Status ConvertReport(const v1::StepReport& report, ReportView& view) {
   view.core.preempted = view.preempted;
   view.core.hints = view.hints;
   view.core.group_idle = report.group_idle();
+  view.core.prefill.reset();
+  if (report.has_pending_prefill_tokens() && report.has_token_budget()) {
+    view.core.prefill = {static_cast<int64_t>(report.pending_prefill_tokens()), report.token_budget()};
+  }
   return absl::OkStatus();
 }
 

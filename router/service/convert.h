@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "bfio/v1/admin.pb.h"
 #include "bfio/v1/inference.pb.h"
 #include "bfio/v1/worker.pb.h"
@@ -19,6 +20,9 @@ namespace bfio::router {
 
 // INVALID_ARGUMENT naming field, value and limit.
 absl::Status CheckGenerate(const v1::GenerateRequest& request, const RequestLimits& limits);
+
+// REQUIRES: CheckGenerate passed.
+absl::Duration DurationOf(const google::protobuf::Duration& duration);
 
 // Prompt length in tokens. REQUIRES: CheckGenerate passed.
 uint32_t PromptTokens(const v1::GenerateRequest& request);

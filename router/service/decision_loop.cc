@@ -27,6 +27,7 @@ core::SchedulerOptions CoreOptions(const RouterOptions& options) {
   core.admission = options.admission;
   core.wait = options.wait;
   core.hold_after_steps = options.admission_hold;
+  core.prefill = options.prefill;
   return core;
 }
 
@@ -188,12 +189,13 @@ absl::Duration DecisionLoop::UntilNextDeadline(absl::Time now) {
   if (!early_resumes_.empty()) next = std::min(next, settle_end_);
   next = std::min(next, next_session_check_);
   if (draining_) next = std::min(next, drain_deadline_);
-  return std::max(absl::ZeroDuration(), next - now);
+  return std::max(absl::ZeroDuration(), std::min(next - now, UntilParentDeadline(now)));
 }
 
 void DecisionLoop::RunTimers(absl::Time now) {
   if (now >= group_.next_deadline()) group_.OnTimer(now);
   ExpireResumes(now);
+  ExpireParents(now);
   if (now >= next_session_check_) CheckSessions(now);
   if (now >= report_deadline_) {
     report_deadline_ = absl::InfiniteFuture();
@@ -238,20 +240,22 @@ void DecisionLoop::OnArrival(core::RequestId id, v1::GenerateRequest request,
   if (absl::Status room = CheckRoom(*record); status.ok() && !room.ok()) {
     totals_.set_refused_memory(totals_.refused_memory() + 1);
     status = WithRetry(std::move(room), kPoolFullRetry);
-  } else if (status.ok()) {
-    JoinParent(*record);
-    core::RequestSpec spec = record->Spec();
+  } else if (!status.ok()) {
+    totals_.set_refused_invalid(totals_.refused_invalid() + 1);
+  } else if (status = LookAtParent(*record); !status.ok()) {
+    totals_.set_refused_parent_deadline(totals_.refused_parent_deadline() + 1);
+  } else {
+    core::RequestSpec spec = record->Spec(scheduler_.NextStep());
     if (record->delivered > 0 && now_ - started_ <= options_.resume_timeout) spec.priority += BegunBonus();
     status = scheduler_.Enqueue(spec);
+    // Only now: a call that is refused makes no parent, and puts none out of the book.
+    if (status.ok()) JoinParent(*record);
     if (absl::IsResourceExhausted(status)) {
       totals_.set_refused_pool_full(totals_.refused_pool_full() + 1);
       SetRetryDelay(status, kPoolFullRetry);
     }
-  } else {
-    totals_.set_refused_invalid(totals_.refused_invalid() + 1);
   }
   if (!status.ok()) {
-    LeaveParent(*record);
     requests_.Erase(id);
     return refuse(status);
   }
@@ -365,6 +369,8 @@ void DecisionLoop::SendPlan(const core::Plan& plan) {
     message.mutable_plan()->set_epoch(group_.epoch());
     message.mutable_plan()->set_apply_step(
         static_cast<uint64_t>(coupled ? plan.apply_step : plan.apply_steps[rank]));
+    if (plan.prefill_piece)
+      message.mutable_plan()->set_prefill_piece(static_cast<uint32_t>(*plan.prefill_piece));
   }
   for (const core::Drop& drop : plan.drops)
     plan_messages_[drop.worker].mutable_plan()->add_cancellations(drop.id);
@@ -382,7 +388,7 @@ void DecisionLoop::SendPlan(const core::Plan& plan) {
       latencies_.OnPlaced(now_ - record->accepted);
     }
     v1::Assignment& assignment = *plan_messages_[placement.worker].mutable_plan()->add_assignments();
-    assignment = record->Assignment();
+    assignment = record->Assignment(now_);
     assignment.set_kv_on_demand(options_.admission.kind != core::KvGateOptions::Kind::kNone);
     if (spdlog::should_log(spdlog::level::debug)) {
       spdlog::debug("request {}: placed on rank {} for step {}, after {} steps in the pool",

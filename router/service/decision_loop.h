@@ -12,6 +12,8 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -139,9 +141,15 @@ class DecisionLoop final : private Group::Listener {
   // Counts an accepted request for CheckRoom; and no longer.
   void Commit(RequestRecord& record);
   void Uncommit(RequestRecord& record);
-  // A call of an agent: gives it the seniority that its parent has, and tells the parent that it has ended.
-  void JoinParent(RequestRecord& record);
+  // A call of an agent: what its parent gives it, DEADLINE_EXCEEDED where the parent comes too late; tells
+  // the parent that it has been let in; that it has ended.
+  absl::Status LookAtParent(RequestRecord& record);
+  absl::Status CheckDeadline(const RequestRecord& record) const;
+  void JoinParent(const RequestRecord& record);
   void LeaveParent(RequestRecord& record);
+  // Ends the calls of parents whose deadline has passed.
+  void ExpireParents(absl::Time now);
+  absl::Duration UntilParentDeadline(absl::Time now) const;
 
   void Decide(bool force);
   void SendPlan(const core::Plan& plan);
@@ -217,6 +225,10 @@ class DecisionLoop final : private Group::Listener {
   EnergyBook energy_;
   ReplayBudget budget_;
   core::Parents parents_;
+  // Parents' deadlines to come, microseconds; some may be of parents that have ended.
+  std::set<std::pair<int64_t, std::string>> parent_deadlines_;
+  // Of this epoch.
+  std::optional<absl::Duration> shortest_step_;
   // Sums over accepted requests that have not ended (RequestRecord), and the group's KV.
   int64_t waiting_bytes_ = 0;
   int64_t committed_kv_ = 0;

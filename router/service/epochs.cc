@@ -53,6 +53,7 @@ void DecisionLoop::OnEpochOpen(uint64_t epoch, const std::vector<Member*>& ranks
   RefuseUnfit();
   if (static_cast<int64_t>(ranks.size()) >= options_.workers) settled_ = true;
   AnswerEarlyResumes();
+  shortest_step_.reset();
   recorder_.OpenEpoch(epoch, static_cast<int32_t>(ranks.size()), options_.coupled);
   report_deadline_ = absl::InfiniteFuture();
   stall_deadline_ = now_ + 2 * options_.step_timeout;
@@ -71,7 +72,7 @@ void DecisionLoop::Replay(RequestRecord& record) {
     return Fail(record, status);
   }
   totals_.set_replayed(totals_.replayed() + 1);
-  core::RequestSpec spec = record.Spec();
+  core::RequestSpec spec = record.Spec(scheduler_.NextStep());
   spec.priority += BegunBonus();
   scheduler_.Requeue(spec);
 }

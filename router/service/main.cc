@@ -45,9 +45,17 @@ ABSL_FLAG(std::string, plan_mode, "pipelined",
 ABSL_FLAG(
     std::string, worker_speeds, "auto",
     "auto: plans balance times where workers' measured steps differ; off: all workers count as equally fast");
-ABSL_FLAG(std::string, agent_order, "off",
+ABSL_FLAG(std::string, agent_order, "due",
           "turns of calls with a parent_id: due (the parent that is due first: begun longest ago, its tokens "
           "counted in), age (the parent begun longest ago) or off (each call by its own age)");
+ABSL_FLAG(
+    double, prefill_weight, 16,
+    "workers that take prompts in pieces: tokens of load that a prompt token counts as, beside the one it "
+    "is, until it is computed; for bf_io and bf_io_auto. 0: nothing");
+ABSL_FLAG(
+    bool, prefill_pieces, true,
+    "workers that take prompts in pieces: no rank computes more of them in a step than the mean rank has "
+    "to compute, so that none holds the others up");
 ABSL_FLAG(uint32_t, max_waiting, 4096,
           "bound of the waiting pool in requests; beyond it clients get RESOURCE_EXHAUSTED");
 ABSL_FLAG(uint32_t, max_prompt_tokens, 131072, "longest prompt accepted, in tokens");
@@ -161,6 +169,11 @@ absl::StatusOr<RouterOptions> OptionsFromFlags() {
   options.agent_order = agents == "due"   ? AgentOrder::kDue
                         : agents == "age" ? AgentOrder::kAge
                                           : AgentOrder::kOff;
+  options.prefill = {absl::GetFlag(FLAGS_prefill_weight), absl::GetFlag(FLAGS_prefill_pieces)};
+  if (!(options.prefill.weight >= 0 && options.prefill.weight <= 1e6)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--prefill_weight=", options.prefill.weight, ": must be within 0..1000000"));
+  }
   const double budget_ms = absl::GetFlag(FLAGS_decide_budget_ms);
   if (!(budget_ms >= 0 && budget_ms <= 60'000)) {
     return absl::InvalidArgumentError(

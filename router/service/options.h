@@ -78,7 +78,9 @@ struct RouterOptions {
   core::KvGateOptions admission;
   core::WaitGateOptions wait;
   int64_t admission_hold = core::kHoldAfterSteps;
-  AgentOrder agent_order = AgentOrder::kOff;
+  AgentOrder agent_order = AgentOrder::kDue;
+  // Prompts as load (router/core/decide/prefill_plan.h).
+  core::PrefillOptions prefill;
   // Requests from the front of the pool that a policy sees; 0: all.
   int64_t window = 0;
   core::PlanMode plan_mode = core::PlanMode::kPipelined;

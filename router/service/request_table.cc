@@ -20,7 +20,7 @@ void SetDuration(absl::Duration duration, google::protobuf::Duration* out) {
 
 }  // namespace
 
-core::RequestSpec RequestRecord::Spec() const {
+core::RequestSpec RequestRecord::Spec(int64_t next_step) const {
   core::RequestSpec spec;
   spec.id = id;
   spec.prefill_tokens = int64_t{PromptTokens(request)} + delivered;
@@ -32,8 +32,9 @@ core::RequestSpec RequestRecord::Spec() const {
   spec.priority = request.priority();
   spec.tenant = tenant;
   spec.generated_tokens = delivered;
-  spec.seniority = seniority;
+  if (senior_step) spec.seniority = next_step - *senior_step;
   if (placed) spec.waited_steps = wait_steps;
+  spec.deadline_us = deadline_us;
   return spec;
 }
 
@@ -42,7 +43,7 @@ std::string RequestRecord::LogName() const {
   return trace.empty() ? request.request_id() : absl::StrCat(request.request_id(), " (trace ", trace, ")");
 }
 
-v1::Assignment RequestRecord::Assignment() const {
+v1::Assignment RequestRecord::Assignment(absl::Time now) const {
   v1::Assignment assignment;
   assignment.set_handle(id);
   if (request.has_token_ids()) {
@@ -59,6 +60,10 @@ v1::Assignment RequestRecord::Assignment() const {
   assignment.set_first_index(delivered);
   assignment.set_traceparent(traceparent);
   assignment.set_priority(request.priority());
+  if (request.has_ttft_objective() && !first_token) {
+    SetDuration(DurationOf(request.ttft_objective()) - (now - accepted), assignment.mutable_ttft_left());
+  }
+  if (request.has_tpot_objective()) *assignment.mutable_tpot_objective() = request.tpot_objective();
   if (request.resumable()) {
     assignment.set_origin(OriginOf(request));
     if (!request.has_token_ids()) assignment.mutable_earlier_token_ids()->Add(history.begin(), history.end());

@@ -32,9 +32,12 @@ struct RequestRecord {
   std::string traceparent;
   // The number of request.tenant().
   uint32_t tenant = 0;
-  // The parent it is counted with (router/core/agents/parents.h), and what that gives it; empty: it is not.
+  // The parent it is counted with (router/core/agents/parents.h); empty: none.
   std::string parent;
-  int64_t seniority = 0;
+  // What that gave it when it came: the step from which it counts as waiting, and the parent's deadline,
+  // microseconds of the router's clock.
+  std::optional<int64_t> senior_step;
+  int64_t deadline_us = core::RequestSpec::kNoDeadline;
   // Monotonic times.
   absl::Time accepted;
   std::optional<absl::Time> placed;
@@ -78,10 +81,11 @@ struct RequestRecord {
 
   // Its id as log lines name it, with its trace.
   std::string LogName() const;
-  // What is still to be done, as the core sees it: delivered tokens count as prompt.
-  core::RequestSpec Spec() const;
+  // What is still to be done, as the core sees it when it comes in that step: delivered tokens count as
+  // prompt.
+  core::RequestSpec Spec(int64_t next_step) const;
   // The assignment a worker gets for it.
-  v1::Assignment Assignment() const;
+  v1::Assignment Assignment(absl::Time now) const;
   v1::Finish MakeFinish(v1::FinishReason reason, absl::Time now) const;
 };
 

@@ -1,5 +1,6 @@
 // The decision loop and its workers: what they report, what they refuse, who leaves.
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -77,6 +78,12 @@ void DecisionLoop::OnStepReport(Member& member, const v1::StepReport& report) {
   TakeFigures(member, report);
   recorder_.OnReport(rank, report, now_);
   stall_deadline_ = now_ + 2 * options_.step_timeout;
+  // The slowest rank's work alone: no step of the group takes less.
+  if (report.group_max_local_ns() > 0 && report.barrier_error().empty()) {
+    const auto local = absl::Nanoseconds(static_cast<int64_t>(
+        std::min<uint64_t>(report.group_max_local_ns(), std::numeric_limits<int64_t>::max())));
+    shortest_step_ = std::min(local, shortest_step_.value_or(absl::InfiniteDuration()));
+  }
   if (!scheduler_.ReportsMissing()) {
     report_deadline_ = absl::InfiniteFuture();
   } else if (report_deadline_ == absl::InfiniteFuture()) {
@@ -242,7 +249,7 @@ void DecisionLoop::OnPreempted(core::WorkerIndex rank, const v1::StepReport& rep
       SetRetryDelay(status, kNoTakerRetry);
       Fail(*record, status);
     } else {
-      core::RequestSpec spec = record->Spec();
+      core::RequestSpec spec = record->Spec(scheduler_.NextStep());
       // It goes before all that have not begun, even if it has made no token yet.
       spec.priority += BegunBonus();
       scheduler_.Requeue(spec);

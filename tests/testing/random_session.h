@@ -75,6 +75,7 @@ class RandomSession {
     spec.priority = rng_.Below(6) == 0 ? static_cast<int32_t>(rng_.Below(5)) - 2 : 0;
     spec.tenant = static_cast<uint32_t>(rng_.Below(4));
     if (rng_.Below(5) == 0) spec.seniority = static_cast<int64_t>(rng_.Below(60)) - 10;
+    if (spec.id % 7 == 0) spec.deadline_us = 1000 + static_cast<int64_t>(spec.id % 13);
     const int64_t output = 1 + static_cast<int64_t>(rng_.Below(static_cast<uint64_t>(spec.max_new_tokens)));
     if (scheduler_.Enqueue(spec).ok()) requests_[spec.id] = {spec, output, 0};
     if (rng_.Below(30) == 0) (void)scheduler_.Enqueue(spec);  // known already, or refused again
@@ -86,6 +87,7 @@ class RandomSession {
     if (close && rng_.Below(2) == 0) Arrive();
     std::vector<core::EpochMember> members(1 + rng_.Below(4));
     std::vector<Worker> next(members.size());
+    ++epoch_;
     for (size_t g = 0; g < members.size(); ++g) {
       members[g].spec.slots = kSlots;
       members[g].spec.kv_tokens = kKv;
@@ -197,6 +199,10 @@ class RandomSession {
       reports[g].preempted = preempted[g];
       reports[g].hints = hints[g];
       reports[g].group_idle = idle;
+      // In some epochs all ranks say what they have to compute, in others not all do.
+      if ((epoch_ + g) % 3 != 0 || epoch_ % 2 == 0) {
+        reports[g].prefill = {reports[g].load_tokens % 97, 16 + static_cast<int64_t>(g)};
+      }
       if (scheduler_.OnReport(static_cast<core::WorkerIndex>(g), reports[g]).ok()) {
         for (const core::RequestId id : preempted[g]) PutBack(id);
       }
@@ -218,6 +224,7 @@ class RandomSession {
   const core::RequestId first_id_ = core::RequestId{1'800'000'000} << 20;
   core::RequestId next_id_ = first_id_;
   int64_t step_ = 0;
+  size_t epoch_ = 0;
 };
 
 }  // namespace bfio::testing

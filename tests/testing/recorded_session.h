@@ -69,6 +69,7 @@ inline core::SchedulerOptions OptionsOf(const SessionSetup& setup) {
   const core::AdmissionSetting admission = *core::ParseAdmission(setup.admission, 0.95);
   options.admission = admission.kv;
   options.wait = admission.wait;
+  options.prefill = {3.5, true};
   return options;
 }
 

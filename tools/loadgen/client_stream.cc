@@ -50,7 +50,11 @@ class ClientStream final : public grpc::ClientReadReactor<v1::GenerateResponse> 
       request_.set_parent_id(attempt_.parent_id);
       request_.set_stage(call.stage);
       request_.set_remaining_tokens(call.remaining_tokens);
+      // Later calls have the deadline that the first ones said.
+      if (call.stage == 0) Ask(attempt_.agent_timeout, &v1::GenerateRequest::mutable_parent_timeout);
     }
+    Ask(attempt_.ttft_objective, &v1::GenerateRequest::mutable_ttft_objective);
+    Ask(attempt_.tpot_objective, &v1::GenerateRequest::mutable_tpot_objective);
     if (!attempt_.resume_token.empty()) {
       request_.set_resumable(true);
       request_.set_resume_token(attempt_.resume_token);
@@ -65,6 +69,13 @@ class ClientStream final : public grpc::ClientReadReactor<v1::GenerateResponse> 
     }
     context_->set_deadline(absl::ToChronoTime(attempt_.deadline));
     attempt_.login->Present(*context_);
+  }
+
+  void Ask(absl::Duration duration, google::protobuf::Duration* (v1::GenerateRequest::*field)()) {
+    if (duration <= absl::ZeroDuration()) return;
+    google::protobuf::Duration* out = (request_.*field)();
+    out->set_seconds(absl::IDivDuration(duration, absl::Seconds(1), &duration));
+    out->set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(duration)));
   }
 
   std::shared_ptr<grpc::ClientContext> Start(v1::Inference::Stub& stub) {

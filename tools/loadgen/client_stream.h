@@ -50,6 +50,8 @@ struct Attempt {
   PlannedRequest planned;
   // Of a call of an agent.
   std::string parent_id;
+  // Asked for; zero: not.
+  absl::Duration ttft_objective, tpot_objective, agent_timeout;
   // Outlives the attempt.
   const Login* login = nullptr;
   std::shared_ptr<Received> received;

@@ -48,6 +48,12 @@ ABSL_FLAG(
     "agents of these shapes, in turn, instead of single requests: sequence:CALLS, fork_join:BRANCHES, like "
     "sequence:4,fork_join:3; each call is sent when those before it are done; --rate, --concurrency and "
     "--requests count agents");
+ABSL_FLAG(absl::Duration, ttft_objective, absl::ZeroDuration(),
+          "requests ask for their first token within this (0: they do not)");
+ABSL_FLAG(absl::Duration, tpot_objective, absl::ZeroDuration(),
+          "requests ask for a token every so often (0: they do not)");
+ABSL_FLAG(absl::Duration, agent_timeout, absl::ZeroDuration(),
+          "--agents: an agent is of no use after this (0: no such end); its calls are refused or ended then");
 ABSL_FLAG(uint32_t, requests, 0,
           "requests to send; 0: until --duration, or one pass over the trace, or 1000 of a profile");
 ABSL_FLAG(double, duration, 0, "seconds after which nothing more is sent; 0: no such end");
@@ -126,6 +132,9 @@ absl::StatusOr<Options> OptionsFromFlags() {
                      .concurrency = absl::GetFlag(FLAGS_concurrency),
                      .max_new_tokens = absl::GetFlag(FLAGS_max_new_tokens),
                      .agents = *std::move(agents),
+                     .ttft_objective = absl::GetFlag(FLAGS_ttft_objective),
+                     .tpot_objective = absl::GetFlag(FLAGS_tpot_objective),
+                     .agent_timeout = absl::GetFlag(FLAGS_agent_timeout),
                      .requests = absl::GetFlag(FLAGS_requests),
                      .duration_s = absl::GetFlag(FLAGS_duration),
                      .seed = absl::GetFlag(FLAGS_seed),

@@ -42,6 +42,8 @@ struct Options {
   // What is sent are agents of these shapes, in turn; empty: single requests. `rate`, `concurrency` and
   // `requests` then count agents.
   std::vector<AgentShape> agents;
+  // What requests ask for, and until when agents are of use from when they are sent; zero: nothing.
+  absl::Duration ttft_objective, tpot_objective, agent_timeout;
   // Ends of the run, whichever comes first; 0 is none. With neither: one pass over a trace, or 1,000 requests
   // of a profile. Nothing due `duration_s` or more after the start is sent, and nothing at all a second later
   // (what was due and is then unsent is counted). What is under way is waited for.

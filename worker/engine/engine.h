@@ -55,6 +55,9 @@ struct SequenceRequest {
   bool ignore_eos = false;
   // Larger is served first by a scheduler that goes by priority.
   int32_t priority = 0;
+  // What is left for its first token, and a token every so often; seconds; absent: the engine's own. For an
+  // engine that adapts its token budget to them (worker/scheduler/budget_tuner.h).
+  std::optional<double> ttft_left_s, tpot_objective_s;
   Sampling sampling;
   // False: room is reserved for its prompt and all it may make. True: for what it holds, a token more each
   // step; when there is none left, requests of this kind are preempted (StepOutput::preempted).
@@ -116,6 +119,16 @@ struct StepOutput {
   }
 };
 
+// Of an engine that takes prompts in pieces.
+struct PrefillState {
+  // Prompt tokens of active requests that are not computed yet.
+  int64_t pending_tokens = 0;
+  // Tokens of the next step at most.
+  int64_t token_budget = 0;
+
+  friend bool operator==(const PrefillState&, const PrefillState&) = default;
+};
+
 struct ResidentSequence {
   Handle handle = 0;
   // What it counts in the next step: prompt + generated tokens.
@@ -157,6 +170,12 @@ class Engine {
   // other peers, with the same outcome; requests that were taken out are gone. Any other error means that the
   // engine is broken for good.
   virtual absl::Status StepTogether(StepPeers& peers, StepOutput& out);
+
+  // Prompt tokens that a step may compute from the next one on; none: as the engine's own budget allows. The
+  // router's word, the same on all ranks. Engines that take prompts whole do not heed it.
+  virtual void SetPrefillPiece(std::optional<int64_t> /*tokens*/) {}
+  // Nothing where prompts are computed whole in their first step.
+  virtual std::optional<PrefillState> prefill_state() const { return std::nullopt; }
 
   virtual int32_t active() const = 0;
   virtual int32_t free_slots() const = 0;

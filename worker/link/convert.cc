@@ -140,10 +140,18 @@ void Fill(const StepReport& report, v1::WorkerMessage& out) {
   to->mutable_missing_ranks()->Add(report.missing_ranks.begin(), report.missing_ranks.end());
   if (report.cost.has_value()) Fill(*report.cost, to->mutable_cost());
   if (report.energy.has_value()) Fill(*report.energy, to->mutable_energy());
+  if (report.prefill.has_value()) {
+    to->set_pending_prefill_tokens(static_cast<uint64_t>(report.prefill->pending_tokens));
+    to->set_token_budget(static_cast<uint32_t>(report.prefill->token_budget));
+  }
 }
 
 void Fill(const Leave& leave, v1::WorkerMessage& out) {
   out.mutable_leave()->set_reason(leave.reason);
+}
+
+double SecondsOf(const google::protobuf::Duration& duration) {
+  return static_cast<double>(duration.seconds()) + static_cast<double>(duration.nanos()) * 1e-9;
 }
 
 SequenceRequest FromAssignment(const v1::Assignment& from) {
@@ -162,6 +170,8 @@ SequenceRequest FromAssignment(const v1::Assignment& from) {
   request.sampling.seed = sampling.seed();
   request.kv_on_demand = from.kv_on_demand();
   request.first_index = from.first_index();
+  if (from.has_ttft_left()) request.ttft_left_s = SecondsOf(from.ttft_left());
+  if (from.has_tpot_objective()) request.tpot_objective_s = SecondsOf(from.tpot_objective());
   return request;
 }
 
@@ -180,6 +190,7 @@ Plan FromPlan(const v1::Plan& from) {
     }
   }
   plan.cancellations.assign(from.cancellations().begin(), from.cancellations().end());
+  if (from.has_prefill_piece()) plan.prefill_piece = std::max<int64_t>(1, from.prefill_piece());
   return plan;
 }
 

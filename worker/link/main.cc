@@ -37,21 +37,22 @@ ABSL_FLAG(uint32_t, step_tokens, 512,
           "cpu and cuda: tokens a step computes at most, where prompts are concerned");
 ABSL_FLAG(
     std::string, scheduler, "sarathi",
-    "cpu and cuda: which prompt tokens and decodes share a step: sarathi (decodes first, then pieces of "
-    "prompts), orca (pieces of prompts first), vllm_v0 (whole prompts alone, else decodes) or "
-    "faster_transformer (a batch to its end)");
+    "which prompt tokens and decodes share a step: sarathi (decodes first, then pieces of prompts), orca "
+    "(pieces of prompts first), vllm_v0 (whole prompts alone, else decodes) or faster_transformer (a batch "
+    "to its end); the last two need a --token_budget of --max_sequence_tokens");
 ABSL_FLAG(std::string, scheduler_order, "fcfs",
-          "cpu and cuda: within prompts and within decodes: fcfs, shortest (least left) or priority");
+          "within prompts and within decodes: fcfs, shortest (least left) or priority");
 ABSL_FLAG(
     uint32_t, token_budget, 0,
-    "cpu and cuda: tokens of a step, at most --step_tokens (0: that many); with --budget_control the most");
+    "tokens of a step; with --budget_control the most. cpu and cuda: at most --step_tokens (0: that many). "
+    "sim: 0 computes every prompt whole in its first step, beside all decodes, without a scheduler");
 ABSL_FLAG(std::string, budget_control, "off",
-          "cpu and cuda: adapts the token budget to the requests of late: for the least median e2e, ttft or "
-          "tpot, or so that most requests meet their objectives; off: it stays");
+          "adapts the token budget to the requests of late: for the least median e2e, ttft or tpot, or so "
+          "that most requests meet their objectives; off: it stays");
 ABSL_FLAG(absl::Duration, ttft_objective, absl::ZeroDuration(),
-          "--budget_control=objectives: first token within (0: any)");
+          "--budget_control=objectives: first token within, for requests that say nothing (0: any)");
 ABSL_FLAG(absl::Duration, tpot_objective, absl::ZeroDuration(),
-          "--budget_control=objectives: a token every (0: any)");
+          "--budget_control=objectives: a token every, for requests that say nothing (0: any)");
 ABSL_FLAG(uint32_t, page_size, 64,
           "cpu and cuda: tokens of a page of the KV cache, a multiple of 16 (cuda: 16, 32 or 64)");
 ABSL_FLAG(
@@ -192,6 +193,13 @@ absl::StatusOr<bfio::worker::EngineOptions> EngineFromFlags() {
   if (absl::Status status = SetScheduler(options.cpu.decode); !status.ok()) return status;
   options.cpu.decode.page_tokens = Small(FLAGS_page_size);
   options.cuda.decode = options.cpu.decode;
+  const bfio::worker::DecodeOptions& decode = options.cpu.decode;
+  if (decode.token_budget > 0) {
+    options.sim.plan = {decode.scheduler, decode.order, decode.token_budget, decode.adapt};
+  } else if (options.name == "sim" && decode.adapt) {
+    return absl::InvalidArgumentError(
+        "--budget_control: the sim engine has a budget only with --token_budget, the most it may be");
+  }
   options.cuda.device = Small(FLAGS_device);
   const auto weights = StorageOf("weight_type", FLAGS_weight_type);
   if (!weights.ok()) return weights.status();

@@ -48,6 +48,7 @@ struct Plan {
   std::vector<Handle> cancellations;
   // By assignment; empty when no assignment has one.
   std::vector<RequestNote> notes;
+  std::optional<int64_t> prefill_piece;
 };
 
 struct Shutdown {
@@ -113,6 +114,8 @@ struct StepReport {
   // Where they have changed.
   std::optional<StepCostEstimate> cost;
   std::optional<EnergyReading> energy;
+  // Of engines that take prompts in pieces.
+  std::optional<PrefillState> prefill;
 };
 
 struct Leave {

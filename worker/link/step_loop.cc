@@ -72,6 +72,7 @@ absl::Status StepLoop::Greet(uint64_t stream) {
 absl::Status StepLoop::RunEpoch(const Inbox::Enter& enter) {
   for (const Handle handle : enter.epoch.cancellations) Drop(handle);
   held_.set_retain(enter.epoch.retain);
+  engine_->SetPrefillPiece(std::nullopt);
   applied_plan_ = 0;
   parked_ = true;
   barrier_end_ns_.reset();
@@ -197,6 +198,7 @@ void StepLoop::ApplyDuePlans(const Inbox::Enter& enter, StepReport& report) {
 
 void StepLoop::Apply(Plan& plan, StepReport& report) {
   applied_plan_ = plan.apply_step;
+  engine_->SetPrefillPiece(plan.prefill_piece);
   for (const Handle handle : plan.cancellations) Drop(handle);
   for (size_t i = 0; i < plan.assignments.size(); ++i) {
     SequenceRequest& request = plan.assignments[i];
@@ -280,6 +282,7 @@ absl::Status StepLoop::RunLocal(const Inbox::Enter& enter, Barrier& barrier, Ste
   report.active_requests = engine_->active();
   report.free_slots = engine_->free_slots();
   report.free_kv_tokens = engine_->free_kv_tokens();
+  report.prefill = engine_->prefill_state();
   held_.Take(report.output, MonotonicNow());
   Follow(report.output);
   // The router has their tokens and places them anew, wherever that may be.

@@ -26,6 +26,8 @@ struct BatchRequest {
   bool resident = true;
   // Reserved when it starts; not read for residents.
   int64_t kv_tokens = 0;
+  // Batches since it last had a token in one (or began); read for residents, by orders other than fcfs.
+  int64_t passed_over = 0;
 
   bool decoding() const { return prefill_left == 0 && decode_left > 0; }
   // Tokens that could be in the next batch.
@@ -40,6 +42,8 @@ struct BatchRoom {
   // For requests that are not resident yet.
   int64_t free_slots = kUnbounded;
   int64_t free_kv_tokens = kUnbounded;
+  // Of token_budget, what prompts may take, at least 1.
+  int64_t prefill_tokens = kUnbounded;
 };
 
 // A piece of one request: its next `rows` tokens.
@@ -48,6 +52,11 @@ struct Chunk {
   int32_t which = 0;
   int32_t rows = 0;
 };
+
+// Whom an order other than fcfs has passed over in so many batches, goes before those it has not: else a long
+// prompt that has begun, and holds its slot and KV, waits as long as shorter ones come. Not tuned: a second
+// or more of steps.
+inline constexpr int64_t kPatienceBatches = 64;
 
 // An engine lets no decode wait for the budget: every rank makes a token of every decoding request in every
 // step, and prompts get this many rows however many those are. A whole tile of the CPU and GPU kernels' rows;

@@ -17,24 +17,24 @@ void BatchBuilder::AddDecodes() {
 
 void BatchBuilder::AddPrefillChunks() {
   bool held_back = false;
-  for (size_t i = 0; i < requests_.size() && room_.token_budget > 0; ++i) {
+  for (size_t i = 0; i < requests_.size() && PrefillRoom() > 0; ++i) {
     const BatchRequest& request = requests_[At(i)];
     if (request.prefill_left == 0) continue;
     held_back = held_back || !HasRoomFor(request);
     if (held_back && !request.resident) continue;
-    Add(At(i), std::min(request.prefill_left, room_.token_budget));
+    Add(At(i), std::min(request.prefill_left, PrefillRoom()));
   }
 }
 
 bool BatchBuilder::AddWholePrompts() {
   bool waits = false, held_back = false;
-  for (size_t i = 0; i < requests_.size() && room_.token_budget > 0; ++i) {
+  for (size_t i = 0; i < requests_.size() && PrefillRoom() > 0; ++i) {
     const BatchRequest& request = requests_[At(i)];
     if (request.prefill_left == 0) continue;
     held_back = held_back || !HasRoomFor(request);
     if (held_back && !request.resident) continue;
     waits = true;
-    if (request.prefill_left > room_.token_budget) break;
+    if (request.prefill_left > PrefillRoom()) break;
     Add(At(i), request.prefill_left);
   }
   return waits;
@@ -48,6 +48,7 @@ void BatchBuilder::Add(int32_t which, int64_t rows) {
   const BatchRequest& request = requests_[which];
   batch_.push_back({which, static_cast<int32_t>(rows)});
   room_.token_budget -= rows;
+  if (request.prefill_left > 0 && room_.prefill_tokens != BatchRoom::kUnbounded) room_.prefill_tokens -= rows;
   if (request.resident) return;
   if (room_.free_slots != BatchRoom::kUnbounded) --room_.free_slots;
   if (room_.free_kv_tokens != BatchRoom::kUnbounded) room_.free_kv_tokens -= request.kv_tokens;

@@ -5,6 +5,7 @@
 #ifndef BFIO_WORKER_SCHEDULER_BATCH_BUILDER_H_
 #define BFIO_WORKER_SCHEDULER_BATCH_BUILDER_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -36,6 +37,7 @@ class BatchBuilder {
  private:
   int32_t At(size_t place) const { return order_.empty() ? static_cast<int32_t>(place) : order_[place]; }
   bool HasRoomFor(const BatchRequest& request) const;
+  int64_t PrefillRoom() const { return std::min(room_.token_budget, room_.prefill_tokens); }
   void Add(int32_t which, int64_t rows);
 
   absl::Span<const BatchRequest> requests_;

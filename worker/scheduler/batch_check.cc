@@ -17,7 +17,7 @@ absl::Status Broken(const Parts&... parts) {
 int64_t AvailableTokens(absl::Span<const BatchRequest> requests, const BatchRoom& room, BatchOrder order) {
   std::vector<int32_t> sorted;
   SortRequests(requests, order, sorted);
-  int64_t tokens = 0, slots = room.free_slots, kv = room.free_kv_tokens;
+  int64_t prompts = 0, decodes = 0, slots = room.free_slots, kv = room.free_kv_tokens;
   bool held_back = false;
   for (size_t i = 0; i < requests.size(); ++i) {
     const BatchRequest& request = requests[sorted.empty() ? i : static_cast<size_t>(sorted[i])];
@@ -28,9 +28,9 @@ int64_t AvailableTokens(absl::Span<const BatchRequest> requests, const BatchRoom
       --slots;
       kv -= request.kv_tokens;
     }
-    tokens += request.available();
+    (request.decoding() ? decodes : prompts) += request.available();
   }
-  return tokens;
+  return decodes + std::min(prompts, room.prefill_tokens);
 }
 
 int64_t BatchTokens(absl::Span<const Chunk> batch) {
@@ -42,7 +42,7 @@ int64_t BatchTokens(absl::Span<const Chunk> batch) {
 absl::Status CheckBatch(absl::Span<const BatchRequest> requests, const BatchRoom& room,
                         absl::Span<const Chunk> batch) {
   std::vector<char> seen(requests.size(), 0);
-  int64_t slots = 0, kv = 0;
+  int64_t slots = 0, kv = 0, prompts = 0;
   for (const Chunk& chunk : batch) {
     if (chunk.which < 0 || static_cast<size_t>(chunk.which) >= requests.size()) {
       return Broken("there is no request ", chunk.which);
@@ -52,12 +52,16 @@ absl::Status CheckBatch(absl::Span<const BatchRequest> requests, const BatchRoom
     if (chunk.rows < 1 || chunk.rows > request.available()) {
       return Broken("request ", chunk.which, " gets ", chunk.rows, " tokens and has ", request.available());
     }
+    if (!request.decoding()) prompts += chunk.rows;
     if (request.resident) continue;
     ++slots;
     kv += request.kv_tokens;
   }
   if (BatchTokens(batch) > room.token_budget) {
     return Broken(BatchTokens(batch), " tokens exceed the budget of ", room.token_budget);
+  }
+  if (prompts > room.prefill_tokens) {
+    return Broken(prompts, " prompt tokens where ", room.prefill_tokens, " are allowed");
   }
   if (slots > room.free_slots) return Broken(slots, " requests start in ", room.free_slots, " slots");
   if (kv > room.free_kv_tokens) return Broken(kv, " KV tokens are taken of ", room.free_kv_tokens);

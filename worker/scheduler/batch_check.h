@@ -16,7 +16,7 @@
 namespace bfio::worker {
 
 // Tokens that the next batch could hold if the budget had no end: those of all residents, and of the others
-// as far as slots and KV go, in `order`, up to the first that finds no room.
+// as far as slots and KV go, in `order`, up to the first that finds no room; of prompts what room allows.
 int64_t AvailableTokens(absl::Span<const BatchRequest> requests, const BatchRoom& room, BatchOrder order);
 
 // Tokens of a batch.

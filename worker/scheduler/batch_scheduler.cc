@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -86,9 +87,19 @@ void SortRequests(absl::Span<const BatchRequest> requests, BatchOrder order, std
   std::iota(sorted.begin(), sorted.end(), 0);
   const auto key = [&](int32_t i) {
     const BatchRequest& request = requests[i];
-    return order == BatchOrder::kPriority ? ~request.priority : request.prefill_left + request.decode_left;
+    if (request.resident && request.passed_over >= kPatienceBatches) {
+      return std::pair<bool, int64_t>(false, 0);
+    }
+    return std::pair<bool, int64_t>(true, order == BatchOrder::kPriority
+                                              ? ~request.priority
+                                              : request.prefill_left + request.decode_left);
   };
   std::stable_sort(sorted.begin(), sorted.end(), [&](int32_t a, int32_t b) { return key(a) < key(b); });
+}
+
+void CountPassedOver(absl::Span<const Chunk> batch, absl::Span<BatchRequest> requests) {
+  for (BatchRequest& request : requests) ++request.passed_over;
+  for (const Chunk& chunk : batch) requests[chunk.which].passed_over = 0;
 }
 
 }  // namespace bfio::worker

@@ -32,7 +32,8 @@ namespace bfio::worker {
 
 class BatchBuilder;
 
-// Within a class (prompts, decodes), ties by the requests' own order.
+// Within a class (prompts, decodes), ties by the requests' own order. Residents that an order has passed over
+// kPatienceBatches times go before all others, as they stand.
 enum class BatchOrder {
   // As the requests stand, which is the order of arrival.
   kFcfs,
@@ -89,6 +90,9 @@ absl::StatusOr<BatchOrder> ParseBatchOrder(absl::string_view name);
 
 // The indices of `requests` as `order` serves them; empty for kFcfs: as they stand.
 void SortRequests(absl::Span<const BatchRequest> requests, BatchOrder order, std::vector<int32_t>& sorted);
+
+// Takes note of a batch of `requests`: BatchRequest::passed_over.
+void CountPassedOver(absl::Span<const Chunk> batch, absl::Span<BatchRequest> requests);
 
 }  // namespace bfio::worker
 

@@ -74,8 +74,12 @@ ReplayScore BudgetReplay::Score(const ReplayGoal& goal) const {
         TokensAfterPrompt(requests_[i % requests_.size()].decode, engine_.options().prompt_gives_token);
     if (after > 0) tpot.push_back((completed - prefilled) / static_cast<double>(after));
     e2e.push_back(completed - at);
-    const bool met = (goal.ttft_objective_s <= 0 || ttft.back() <= goal.ttft_objective_s) &&
-                     (goal.tpot_objective_s <= 0 || after <= 0 || tpot.back() <= goal.tpot_objective_s);
+    const RequestObjectives& own = requests_[i % requests_.size()].objectives;
+    // One whose first token was late before it came is no budget's fault, and its tokens count.
+    const double ttft_goal = own.ttft_s.value_or(goal.ttft_objective_s);
+    const double tpot_goal = own.tpot_s.value_or(goal.tpot_objective_s);
+    const bool met = (ttft_goal <= 0 || ttft.back() <= ttft_goal) &&
+                     (tpot_goal <= 0 || after <= 0 || tpot.back() <= tpot_goal);
     if (!met || lives_[i].completed < 0) ++missed;
   }
   ReplayScore score;

@@ -7,6 +7,7 @@
 #define BFIO_WORKER_SCHEDULER_BUDGET_REPLAY_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -18,10 +19,18 @@ namespace bfio::worker {
 // both objectives.
 enum class BudgetGoal { kE2e, kTtft, kTpot, kObjectives };
 
+// Of one request, seconds; absent: as everybody's (BudgetTunerOptions).
+struct RequestObjectives {
+  // For its first token, from when it came to the engine; one that is missed already is at most 0.
+  std::optional<double> ttft_s;
+  std::optional<double> tpot_s;
+};
+
 struct ReplayedRequest {
   // Seconds from the first one.
   double at = 0;
   int64_t prefill = 1, decode = 1;
+  RequestObjectives objectives;
 };
 
 struct ReplayScore {
@@ -36,7 +45,7 @@ struct ReplayScore {
 
 struct ReplayGoal {
   BudgetGoal goal = BudgetGoal::kE2e;
-  // Seconds; 0: none.
+  // Of requests without their own, seconds; 0: none.
   double ttft_objective_s = 0, tpot_objective_s = 0;
 };
 

@@ -49,8 +49,9 @@ BudgetTuner::BudgetTuner(const BudgetTunerOptions& options, BatchScheduler sched
       budgets_(Budgets(options.min_budget, options.max_budget)),
       budget_(options.max_budget) {}
 
-void BudgetTuner::Arrive(int64_t id, double now_s, int64_t prefill, int64_t decode) {
-  seen_.push_back({id, now_s, prefill, decode, false});
+void BudgetTuner::Arrive(int64_t id, double now_s, int64_t prefill, int64_t decode,
+                         const RequestObjectives& objectives) {
+  seen_.push_back({id, now_s, prefill, decode, false, objectives});
   if (static_cast<int64_t>(seen_.size()) <= options_.window) return;
   if (seen_.front().ended) --ended_;
   seen_.pop_front();
@@ -76,7 +77,7 @@ std::vector<ReplayedRequest> BudgetTuner::Snapshot() const {
   for (const Seen& seen : seen_) {
     // One that runs ends as one of the others did: what it may make at most says little.
     const int64_t decode = seen.ended ? seen.decode : std::min(seen.decode, decodes[next++ % decodes.size()]);
-    requests.push_back({seen.at - seen_.front().at, seen.prefill, decode});
+    requests.push_back({seen.at - seen_.front().at, seen.prefill, decode, seen.objectives});
   }
   if (!(requests.back().at > 0)) requests.clear();
   return requests;

@@ -30,7 +30,7 @@ absl::StatusOr<BudgetGoal> ParseBudgetGoal(absl::string_view name);
 
 struct BudgetTunerOptions {
   BudgetGoal goal = BudgetGoal::kE2e;
-  // Of kObjectives; seconds; 0: none.
+  // Of kObjectives, for requests without their own; seconds; 0: none.
   double ttft_objective_s = 0;
   double tpot_objective_s = 0;
   // Budgets tried: from min_budget to max_budget, each half or a third more than the one before.
@@ -50,7 +50,8 @@ class BudgetTuner {
   BudgetTuner(const BudgetTunerOptions& options, BatchScheduler scheduler);
 
   // A request came to the engine; seconds of a clock that never goes back. `decode`: at most.
-  void Arrive(int64_t id, double now_s, int64_t prefill, int64_t decode);
+  void Arrive(int64_t id, double now_s, int64_t prefill, int64_t decode,
+              const RequestObjectives& objectives = {});
   // It has ended with so many decodes, by itself or because it was cancelled.
   void End(int64_t id, int64_t decoded);
   // A batch has been made.
@@ -69,6 +70,7 @@ class BudgetTuner {
     double at;
     int64_t prefill, decode;
     bool ended;
+    RequestObjectives objectives;
   };
   // Ended requests that a comparison needs.
   static constexpr int64_t kMinEnded = 32;

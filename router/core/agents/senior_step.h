@@ -30,6 +30,17 @@ inline int64_t SeniorStep(int64_t parent_first_step, int64_t tokens_made, int64_
          std::clamp<int64_t>(tokens_after, 0, kMaxParentTokens);
 }
 
+// Steps by which a call counts as older than it is; negative: younger. Whoever says honestly that there is
+// much to come is not put behind all that arrive in as many steps, and whoever claims a parent that has been
+// idling about for long is not put before all that have waited as long: how far a call can be moved is
+// bounded either way. Below capacity calls are due within a few hundred steps, so the second bound is not
+// reached there.
+inline constexpr int64_t kMaxYoungerSteps = 64;
+inline constexpr int64_t kMaxOlderSteps = 1024;
+inline int64_t Seniority(int64_t now, int64_t senior_step) {
+  return std::clamp(now - senior_step, -kMaxYoungerSteps, kMaxOlderSteps);
+}
+
 }  // namespace bfio::core
 
 #endif  // BFIO_ROUTER_CORE_AGENTS_SENIOR_STEP_H_

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "router/core/decide/prefill_plan.h"
 #include "router/core/model/request.h"
 
 namespace bfio::core {
@@ -68,6 +69,8 @@ struct StepReport {
   absl::Span<const CompletionHint> hints;
   // No rank has an active request after this step.
   bool group_idle = false;
+  // Of a worker that takes prompts in pieces.
+  std::optional<PrefillReport> prefill;
 };
 
 struct Placement {
@@ -94,6 +97,8 @@ struct Plan {
   bool stopped_early = false;
   // Policy::gap of the decision.
   std::optional<double> gap;
+  // Prompt tokens that each rank may compute in a step from apply_step on, until the next plan.
+  std::optional<int64_t> prefill_piece;
 };
 
 }  // namespace bfio::core

@@ -110,6 +110,7 @@ std::vector<RequestId> Scheduler::OpenEpoch(std::vector<EpochMember> members) {
   // for.
   epoch_base_ += std::max({planned_step_, reported_step_, decided_step_});
   decided_step_ = 0;
+  piece_.reset();
   planned_step_ = reported_step_ = 0;
   arrived_ = 0;
   reports_ = 0;
@@ -166,6 +167,7 @@ Scheduler::WorkerAccount Scheduler::Account(WorkerIndex index) const {
   account.reserved_kv_tokens = w.reserved_kv;
   account.last_step = w.last_step;
   account.idle = options_.coupled ? w.idle && planned_step_ <= w.last_step : AwaitsPlan(w);
+  account.prefill = w.prefill;
   return account;
 }
 

@@ -70,6 +70,8 @@ struct SchedulerOptions {
   WaitGateOptions wait;
   // After so many steps in the pool a request that fits nowhere holds a worker (policy/room.h). At least 1.
   int64_t hold_after_steps = kHoldAfterSteps;
+  // Prompts as load.
+  PrefillOptions prefill;
 };
 
 class Scheduler {
@@ -148,6 +150,8 @@ class Scheduler {
     int64_t last_step = 0;
     // It waits for a plan, and none is on its way.
     bool idle = false;
+    // As it reported.
+    std::optional<PrefillReport> prefill;
   };
   WorkerAccount Account(WorkerIndex worker) const;
   int32_t num_workers() const { return static_cast<int32_t>(workers_.size()); }
@@ -226,6 +230,9 @@ class Scheduler {
     // Placements among `inflight`, and the sum of (prefill - first_step) over them.
     int32_t inflight_placements = 0;
     int64_t inflight_base = 0;
+    // Their prompts.
+    int64_t inflight_prefill = 0;
+    std::optional<PrefillReport> prefill;
     // Planned, not acknowledged; in order of apply_step.
     std::vector<Inflight> inflight;
     // Cancellations waiting for the next plan.
@@ -295,6 +302,10 @@ class Scheduler {
   void PlaceAll(int64_t step, Plan& plan);
   void Place(const Assignment& assignment, int64_t step, Plan& plan);
   void SendDrops(int64_t step, Plan& plan);
+  // Prompt tokens that the worker has to compute at the start of `step`. REQUIRES: it reports them.
+  int64_t PendingPrefill(const Worker& worker, int64_t step) const;
+  // After PlaceAll.
+  std::optional<int64_t> ChoosePiece(int64_t step);
 
   SchedulerOptions options_;
   std::unique_ptr<Policy> policy_;
@@ -325,6 +336,8 @@ class Scheduler {
   int64_t decided_step_ = 0;
   // The request that holds a worker.
   std::optional<RequestId> holder_;
+  // Of the last plan.
+  std::optional<int64_t> piece_;
   Totals totals_;
 
   // Scratch, kept to avoid allocation per step.
@@ -334,6 +347,7 @@ class Scheduler {
   std::vector<KvGate::Worker> kv_workers_;
   std::vector<WaitGate::Waiting> released_;
   KvRoom kv_room_;
+  std::vector<int64_t> pending_;
 };
 
 }  // namespace bfio::core

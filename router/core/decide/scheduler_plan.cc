@@ -51,6 +51,7 @@ std::optional<Plan> Scheduler::MakePlan(bool force) {
   plan.stopped_early = stopped_early;
   PlaceAll(target, plan);
   SendDrops(target, plan);
+  plan.prefill_piece = piece_ = ChoosePiece(target);
   planned_step_ = target;
   ++totals_.plans;
   return plan;
@@ -137,7 +138,26 @@ void Scheduler::BuildViews(int64_t step) {
     view.time_per_token = w.spec.time_per_token;
     view.time_offset = w.spec.time_offset;
     view.service_time = w.spec.service_time;
+    view.prefill_weight = w.prefill ? options_.prefill.weight : 0;
+    if (view.prefill_weight > 0) {
+      view.time_offset += view.prefill_weight * static_cast<double>(PendingPrefill(w, target));
+    }
   }
+}
+
+int64_t Scheduler::PendingPrefill(const Worker& worker, int64_t step) const {
+  return PendingAhead(*worker.prefill, {worker.active + worker.inflight_placements, worker.inflight_prefill,
+                                        std::max<int64_t>(0, step - worker.last_step - 1), piece_});
+}
+
+std::optional<int64_t> Scheduler::ChoosePiece(int64_t step) {
+  if (!options_.prefill.pieces) return std::nullopt;
+  pending_.clear();
+  for (const Worker& worker : workers_) {
+    if (!worker.prefill) return std::nullopt;
+    pending_.push_back(PendingPrefill(worker, step));
+  }
+  return EqualPiece(pending_);
 }
 
 void Scheduler::PlaceAll(int64_t step, Plan& plan) {
@@ -283,6 +303,7 @@ void Scheduler::Place(const Assignment& assignment, int64_t step, Plan& plan) {
   worker.inflight.push_back({placed.plan, waiting.id, false});
   ++worker.inflight_placements;
   worker.inflight_base += waiting.prefill_tokens - first_step;
+  worker.inflight_prefill += waiting.prefill_tokens;
   worker.reserved_kv += waiting.kv_reserve_tokens;
   plan.placements.push_back({waiting.id, assignment.worker, ClockAt(step) - waiting.enqueued_step});
 }

@@ -24,6 +24,11 @@ absl::Status Scheduler::OnReport(WorkerIndex index, const StepReport& report) {
                                                    report.applied_plan, " (planned: ", planned, "), load ",
                                                    report.load_tokens));
   }
+  if (report.prefill && (report.prefill->pending_tokens < 0 || report.prefill->token_budget < 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", index, " reports ", report.prefill->pending_tokens,
+                     " prompt tokens at a budget of ", report.prefill->token_budget));
+  }
   Acknowledge(index, report);
   // From the last: each goes ahead of its equals.
   for (auto id = report.rejected.rbegin(); id != report.rejected.rend(); ++id) {
@@ -53,6 +58,7 @@ absl::Status Scheduler::OnReport(WorkerIndex index, const StepReport& report) {
   if ((report.step + index) % Residents::kSettleSteps == 0) residents_.SettleAll(index, report.step);
   worker.last_step = report.step;
   worker.reported_load = report.load_tokens;
+  worker.prefill = report.prefill;
   worker.idle = report.group_idle;
   worker.applied = std::max(worker.applied, report.applied_plan);
   if (!options_.coupled) {
@@ -135,6 +141,7 @@ void Scheduler::Acknowledge(WorkerIndex index, const StepReport& report) {
     if (placed.where != Where::kInflight || placed.plan != entry.apply_step) continue;
     --worker.inflight_placements;
     worker.inflight_base -= placed.spec.prefill_tokens - placed.first_step;
+    worker.inflight_prefill -= placed.spec.prefill_tokens;
     placed.where = Where::kActive;
     placed.first_step = report.step;
     residents_.Start(index, placed.index, report.step);
@@ -163,6 +170,7 @@ void Scheduler::Remove(PlacedIterator it) {
   } else {
     --worker.inflight_placements;
     worker.inflight_base -= base;
+    worker.inflight_prefill -= placed.spec.prefill_tokens;
   }
   worker.reserved_kv -= placed.spec.kv_reserve_tokens();
   // The last of the worker's residents has taken its place.

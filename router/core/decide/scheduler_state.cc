@@ -20,6 +20,7 @@ SchedulerState Scheduler::Save() const {
     to.idle = from.idle;
     to.drift = from.drift;
     to.drops = from.drops;
+    to.prefill = from.prefill;
     to.inflight.reserve(from.inflight.size());
     for (const Inflight& entry : from.inflight)
       to.inflight.push_back({entry.apply_step, entry.id, entry.drop});
@@ -45,6 +46,7 @@ SchedulerState Scheduler::Save() const {
   state.reports = reports_;
   state.epoch_base = epoch_base_;
   state.holder = holder_;
+  state.piece = piece_;
   state.totals = totals_;
   return state;
 }
@@ -85,6 +87,7 @@ absl::Status Scheduler::Restore(const SchedulerState& state) {
         workers_.begin(), workers_.end(), [&](const Worker& w) { return w.last_step > reported_step_; }));
   }
   if (gate_.active()) holder_ = state.holder;
+  piece_ = state.piece;
   totals_ = state.totals;
   return absl::OkStatus();
 }
@@ -98,6 +101,7 @@ absl::Status Scheduler::RestoreWorker(WorkerIndex index, const SchedulerState::W
   worker.idle = from.idle;
   worker.drift = worker.base = from.drift;
   worker.drops = from.drops;
+  worker.prefill = from.prefill;
   for (const SchedulerState::Inflight& entry : from.inflight)
     worker.inflight.push_back({entry.apply_step, entry.id, entry.drop});
   for (const SchedulerState::Resident& resident : from.residents) {
@@ -122,6 +126,7 @@ absl::Status Scheduler::RestoreWorker(WorkerIndex index, const SchedulerState::W
     }
     (resident.inflight ? worker.inflight_placements : worker.active) += 1;
     (resident.inflight ? worker.inflight_base : worker.base) += base;
+    if (resident.inflight) worker.inflight_prefill += resident.spec.prefill_tokens;
     worker.reserved_kv += resident.spec.kv_reserve_tokens();
   }
   return absl::OkStatus();

@@ -76,6 +76,7 @@ struct SchedulerState {
     std::vector<Inflight> inflight;
     // Cancellations waiting for the next plan.
     std::vector<RequestId> drops;
+    std::optional<PrefillReport> prefill;
   };
 
   // By rank.
@@ -93,6 +94,8 @@ struct SchedulerState {
   int64_t epoch_base = 0;
   // Holds a worker, where admission looks ahead.
   std::optional<RequestId> holder;
+  // The last plan's prefill_piece.
+  std::optional<int64_t> piece;
   SchedulerTotals totals;
 };
 

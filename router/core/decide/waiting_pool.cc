@@ -13,6 +13,7 @@ WaitingView ViewOf(const RequestSpec& request, int64_t enqueued_step) {
   view.kv_reserve_tokens = request.kv_reserve_tokens();
   view.enqueued_step = enqueued_step;
   view.seniority = request.seniority;
+  view.deadline_us = request.deadline_us;
   view.priority = request.priority;
   view.predicted_output_tokens = request.predicted_output_tokens;
   view.max_new_tokens = request.max_new_tokens;
@@ -30,8 +31,9 @@ void WaitingPool::Add(const RequestSpec& request, int64_t enqueued_step) {
   auto at = views_.end();
   // Nearly always the back: only a more urgent or more senior request walks past others.
   const auto overtakes = [&](const WaitingView& other) {
-    return other.priority != view.priority ? other.priority < view.priority
-                                           : other.senior_step() > view.senior_step();
+    if (other.priority != view.priority) return other.priority < view.priority;
+    if (other.senior_step() != view.senior_step()) return other.senior_step() > view.senior_step();
+    return other.deadline_us > view.deadline_us;
   };
   while (at != views_.begin() && overtakes(*(at - 1))) --at;
   views_.insert(at, view);

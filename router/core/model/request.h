@@ -6,6 +6,7 @@
 #define BFIO_ROUTER_CORE_MODEL_REQUEST_H_
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 
 namespace bfio::core {
@@ -34,6 +35,10 @@ struct RequestSpec {
   // Steps by which it counts as older than it is, negative: younger. Of an agent's calls
   // (router/core/agents).
   int64_t seniority = 0;
+  // Of requests that count as equally old the one with the earlier deadline goes first; microseconds of the
+  // router's clock.
+  static constexpr int64_t kNoDeadline = std::numeric_limits<int64_t>::max();
+  int64_t deadline_us = kNoDeadline;
 
   // Set where it has been placed before, and its prompt charged to its tenant: the steps it has waited so
   // far. It goes on with that age.

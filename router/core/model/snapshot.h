@@ -37,6 +37,9 @@ struct WorkerView {
   // What a mean request takes here from first step to last, in a unit that all workers share: of chains of
   // servers, which differ in it.
   double service_time = 1;
+  // What each prompt token placed here adds to time_offset besides, until it is computed; prompts that it has
+  // not computed yet are in there already.
+  double prefill_weight = 0;
 };
 
 struct WaitingView {
@@ -50,6 +53,7 @@ struct WaitingView {
   // RequestSpec's. Its turn is decided by the step that it counts from; how long it waits is not.
   int64_t seniority = 0;
   int64_t senior_step() const { return enqueued_step - seniority; }
+  int64_t deadline_us = RequestSpec::kNoDeadline;
   int32_t priority = 0;
   std::optional<int64_t> predicted_output_tokens;
   int64_t max_new_tokens = 0;

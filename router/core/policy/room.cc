@@ -67,6 +67,7 @@ WorkerIndex Room::MostFreeThatCouldHold(int64_t kv_tokens) const {
 void Room::Take(const WaitingView& request, WorkerIndex worker) {
   WorkerView& view = workers_[worker];
   view.load_tokens += request.prefill_tokens;
+  view.time_offset += view.prefill_weight * static_cast<double>(request.prefill_tokens);
   view.free_kv_tokens -= request.kv_reserve_tokens;
   kv_.Put(request.kv_need, worker, +1);
   ++view.active;

@@ -10,7 +10,7 @@ namespace bfio::core {
 namespace {
 
 bool operator==(const Plan& a, const Plan& b) {
-  return a.apply_step == b.apply_step &&
+  return a.apply_step == b.apply_step && a.prefill_piece == b.prefill_piece &&
          std::equal(a.placements.begin(), a.placements.end(), b.placements.begin(), b.placements.end(),
                     [](const Placement& x, const Placement& y) {
                       return x.id == y.id && x.worker == y.worker && x.wait_steps == y.wait_steps;
@@ -79,6 +79,7 @@ std::unique_ptr<Scheduler> Make(PlanMode mode, absl::string_view policy,
   options.max_waiting = 25;
   options.admission = *ParseKvGate(admission, 0.99);
   options.hold_after_steps = 6;
+  options.prefill = {3.5, true};
   return std::make_unique<Scheduler>(options, *MakePolicy(policy, {}), *MakeLookahead("max_tokens"));
 }
 

@@ -157,14 +157,19 @@ std::vector<int64_t> TokenByToken(const std::vector<BatchRequest>& requests, con
   std::iota(line.begin(), line.end(), 0);
   std::stable_sort(line.begin(), line.end(), [&](int32_t a, int32_t b) {
     const BatchRequest &x = requests[a], &y = requests[b];
-    if (order == BatchOrder::kPriority) return x.priority > y.priority;
     if (order == BatchOrder::kFcfs) return false;
+    const auto overdue = [](const BatchRequest& r) {
+      return r.resident && r.passed_over >= kPatienceBatches;
+    };
+    if (overdue(x) || overdue(y)) return overdue(x) && !overdue(y);
+    if (order == BatchOrder::kPriority) return x.priority > y.priority;
     return x.prefill_left + x.decode_left < y.prefill_left + y.decode_left;
   });
   std::vector<int64_t> given(requests.size(), 0);
-  int64_t slots = room.free_slots, kv = room.free_kv_tokens;
+  int64_t slots = room.free_slots, kv = room.free_kv_tokens, prompts = room.prefill_tokens;
   const auto give = [&](bool to_decodes) {
     bool blocked = false;
+    if (!to_decodes && prompts == 0) return false;
     for (const int32_t i : line) {
       const BatchRequest& request = requests[i];
       if (request.available() == given[i] || request.decoding() != to_decodes) continue;
@@ -175,6 +180,7 @@ std::vector<int64_t> TokenByToken(const std::vector<BatchRequest>& requests, con
         kv -= request.kv_tokens;
       }
       ++given[i];
+      if (!to_decodes) --prompts;
       return true;
     }
     return false;
@@ -193,6 +199,8 @@ class Traffic {
     budget_ = 1 + static_cast<int64_t>(rng_.Below(200));
     slots_ = 1 + static_cast<int64_t>(rng_.Below(12));
     kv_ = 300 + static_cast<int64_t>(rng_.Below(1000));
+    // A bound on prompts would stop those that are taken whole.
+    if (!scheduler_.whole_prompts() && rng_.Below(2) == 0) piece_ = 1 + static_cast<int64_t>(rng_.Below(50));
   }
 
   // Until all have ended, or a violation is reported.
@@ -238,6 +246,7 @@ class Traffic {
 
   BatchRoom Room() const {
     BatchRoom room = {budget_, slots_, kv_};
+    if (piece_ > 0) room.prefill_tokens = piece_;
     for (const BatchRequest& request : requests_) {
       if (!request.resident || request.available() == 0) continue;
       --room.free_slots;
@@ -266,12 +275,13 @@ class Traffic {
       (decode ? decoded_ : prefilled_)[chunk.which] += chunk.rows;
     }
     Apply(batch, requests_);
+    CountPassedOver(batch, absl::MakeSpan(requests_));
   }
 
   Rng rng_;
   BatchScheduler scheduler_;
   const BatchOrder order_;
-  int64_t budget_, slots_, kv_;
+  int64_t budget_, slots_, kv_, piece_ = 0;
   std::vector<BatchRequest> requests_;
   std::vector<int64_t> total_, prompt_, prefilled_, decoded_;
 };
@@ -302,6 +312,9 @@ TEST(BatchCheckTest, WrongBatchesAreNamed) {
   EXPECT_THAT(message({{4, 1}}), HasSubstr("there is no request 4"));
   EXPECT_THAT(message({{0, 5}, {2, 2}}), HasSubstr("7 tokens exceed the budget of 6"));
   EXPECT_THAT(message({{2, 2}}), HasSubstr("50 KV tokens are taken of 49"));
+  EXPECT_THAT(
+      std::string(CheckBatch(requests, {.token_budget = 9, .prefill_tokens = 3}, {{{0, 4}}}).message()),
+      HasSubstr("4 prompt tokens where 3 are allowed"));
   EXPECT_THAT(std::string(CheckWorkConservation(requests, room, BatchOrder::kFcfs, {{{0, 4}}}).message()),
               HasSubstr("a batch of 4 tokens where 6 are available"));
 }

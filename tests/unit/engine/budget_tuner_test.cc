@@ -78,7 +78,9 @@ class Served {
     while (arrived < requests) {
       for (; next_s_ <= now_s_; next_s_ += gap_s_ * rng_.Exponential(), ++arrived) {
         engine_.Arrive({id_, prefill_, decode_});
-        tuner_.Arrive(id_++, next_s_, prefill_, BatchRoom::kUnbounded);
+        tuner_.Arrive(id_, next_s_, prefill_, BatchRoom::kUnbounded,
+                      id_ % asking_every_ == 0 ? asked_ : RequestObjectives());
+        ++id_;
       }
       const auto seconds = engine_.Start();
       if (!seconds) {
@@ -99,6 +101,11 @@ class Served {
     for (size_t i = budgets.size() / 2; i < budgets.size(); ++i) sum += budgets[i];
     return sum / static_cast<double>(budgets.size() - budgets.size() / 2);
   }
+  // Every so-manieth request has objectives of its own.
+  void Ask(const RequestObjectives& objectives, int64_t every = 1) {
+    asked_ = objectives;
+    asking_every_ = every;
+  }
   BudgetTuner& tuner() { return tuner_; }
   int64_t left() const { return engine_.tokens(); }
 
@@ -110,7 +117,8 @@ class Served {
   const double gap_s_;
   Rng rng_{3};
   double now_s_ = 0, next_s_ = 0;
-  int64_t id_ = 0;
+  int64_t id_ = 0, asking_every_ = 1;
+  RequestObjectives asked_;
 };
 
 BudgetTunerOptions For(BudgetGoal goal) {
@@ -145,6 +153,25 @@ TEST(BudgetTunerTest, ObjectivesAreMetByTheLargestBudgetThatMeetsThem) {
   options.ttft_objective_s = 0.5;
   Served quick(options, 1000, 200, 0.4);
   EXPECT_GT(quick.Serve(1500), 1000);
+}
+
+TEST(BudgetTunerTest, EachRequestIsServedByItsOwnObjectives) {
+  const BudgetTunerOptions options = For(BudgetGoal::kObjectives);
+  Served all(options, 1000, 200, 0.4), some(options, 1000, 200, 0.4), none(options, 1000, 200, 0.4);
+  all.Ask({.tpot_s = 0.075});
+  some.Ask({.tpot_s = 0.075}, 4);
+  EXPECT_LT(all.Serve(1500), 700);
+  EXPECT_LT(some.Serve(1500), 700) << "the others have none";
+  const double without = none.Serve(1500);
+  // What a request says counts, not what the engine would say for it: these are all content with anything.
+  BudgetTunerOptions strict = options;
+  strict.tpot_objective_s = 0.075;
+  Served content(strict, 1000, 200, 0.4), late(options, 1000, 200, 0.4);
+  content.Ask({.tpot_s = 100});
+  EXPECT_EQ(content.Serve(1500), without);
+  // A first token that was late before the request came is nobody's to mend.
+  late.Ask({.ttft_s = -1});
+  EXPECT_EQ(late.Serve(1500), without);
 }
 
 TEST(BudgetTunerTest, NothingIsChosenBeforeItIsKnown) {

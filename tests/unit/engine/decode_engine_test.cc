@@ -303,6 +303,7 @@ TEST(DecodeEngineTest, TokensAreTheSameUnderEveryScheduler) {
     other.order = static_cast<BatchOrder>(rng.Below(3));
     // A replay's prompt is the longest there is: 40 + 24 tokens.
     other.step_tokens = 64 + static_cast<int64_t>(rng.Below(100));
+    other.limits.max_sequence_tokens = other.step_tokens;
     int made = 0;
     SCOPED_TRACE(other.scheduler);
     EXPECT_GT(testing::RunSchedule(seed, [&] { return Make(made++ == 0 ? Options() : other); }, {kVocab}), 8);
@@ -343,6 +344,7 @@ TEST(DecodeEngineTest, TheSchedulerSaysWhatAStepContains) {
   // 24 prompt rows, 24, and then 12 + 8 with a decode.
   EXPECT_THAT(Steps(options, 3), ElementsAre(Handles{}, Handles{}, Handles{1, 2, 3}));
   options.step_tokens = 68;
+  options.limits.max_sequence_tokens = 68;
   options.scheduler = "vllm_v0";
   EXPECT_THAT(Steps(options, 2), ElementsAre(Handles{2, 3}, Handles{1, 2, 3}));
   options.scheduler = "faster_transformer";
@@ -396,16 +398,55 @@ TEST(DecodeEngineTest, TheTokenBudgetAdaptsToItsGoalAndTokensDoNotChange) {
   EXPECT_EQ(streams[0], streams[1]);
 }
 
-TEST(DecodeEngineTest, APromptThatItsSchedulerWouldNeverStartIsRefused) {
+// A prompt that was replayed would have stopped it for ever.
+TEST(DecodeEngineTest, WholePromptsNeedABudgetThatHoldsTheModelsLongestSequence) {
   DecodeOptions options = Options();
-  options.step_tokens = 100;
-  options.token_budget = 40;
+  options.step_tokens = 199;
   options.scheduler = "vllm_v0";
+  // The model ends at 200 positions, whatever the options say.
+  const auto refused = DecodeEngine::Create(options, std::make_unique<HashBackend>(options));
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("has up to 200 tokens"));
+  options.step_tokens = 200;
+  EXPECT_EQ(Make(options)->token_budget(), 200);
+}
+
+TEST(DecodeEngineTest, TheRoutersPieceHoldsUntilTheNextAndPendingPromptsAreTold) {
+  const auto engine = Make();
+  ASSERT_TRUE(engine->Admit(Request(1, 60, 5)).ok());
+  StepOutput out;
+  const auto step = [&] {
+    EXPECT_TRUE(engine->Step(out).ok());
+    return std::pair(out.prefill_tokens, engine->prefill_state()->pending_tokens);
+  };
+  EXPECT_EQ(engine->prefill_state()->pending_tokens, 60);
+  EXPECT_EQ(engine->prefill_state()->token_budget, 24);
+  engine->SetPrefillPiece(7);
+  EXPECT_EQ(step(), std::pair(int64_t{7}, int64_t{53}));
+  EXPECT_EQ(step(), std::pair(int64_t{7}, int64_t{46}));
+  engine->SetPrefillPiece(std::nullopt);
+  EXPECT_EQ(step(), std::pair(int64_t{24}, int64_t{22}));
+  engine->SetPrefillPiece(100);
+  EXPECT_EQ(step(), std::pair(int64_t{22}, int64_t{0}));
+  EXPECT_EQ(out.tokens.size(), 1u);
+}
+
+TEST(DecodeEngineTest, ALongPromptIsNotPassedOverForEver) {
+  DecodeOptions options = Options();
+  options.order = BatchOrder::kShortest;
   const auto engine = Make(options);
-  const absl::Status refused = engine->Admit(Request(1, 41, 2));
-  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(refused.message()), HasSubstr("exceeds the token budget of 40"));
-  EXPECT_TRUE(engine->Admit(Request(1, 40, 2)).ok());
+  ASSERT_TRUE(engine->Admit(Request(1, 100, 2)).ok());
+  StepOutput out;
+  Handle next = 2;
+  int steps = 0;
+  for (bool ended = false; !ended; ++steps) {
+    ASSERT_LT(steps, 20 * kPatienceBatches);
+    // Two short ones at any time, which fill the step.
+    while (engine->active() < 3) ASSERT_TRUE(engine->Admit(Request(next++, 24, 1)).ok());
+    ASSERT_TRUE(engine->Step(out).ok());
+    for (const auto& finish : out.finished) ended = ended || finish.handle == 1;
+  }
+  EXPECT_GT(steps, 4 * kPatienceBatches) << "the others do go first";
 }
 
 TEST(DecodeEngineTest, BadOptionsAreRefusedByName) {

@@ -72,7 +72,29 @@ TEST(CheckGenerate, AgentsCallsAreBounded) {
   EXPECT_EQ(Check(request).message(), "parent_id's length is 129; must be at most 128 bytes");
   request = Good();
   request.set_stage(0);
-  EXPECT_EQ(Check(request).message(), "stage and remaining_tokens need parent_id");
+  EXPECT_EQ(Check(request).message(), "stage, remaining_tokens and parent_timeout need parent_id");
+}
+
+TEST(CheckGenerate, ObjectivesAndTimesAreAboveZeroAndBounded) {
+  v1::GenerateRequest request = Good();
+  request.mutable_ttft_objective()->set_seconds(3600);
+  request.mutable_tpot_objective()->set_nanos(1);
+  EXPECT_TRUE(Check(request).ok());
+  request.mutable_ttft_objective()->set_nanos(1);
+  EXPECT_EQ(Check(request).message(), "ttft_objective is 3600 s and 1 ns; must be above 0 and at most 1 h");
+  request.mutable_ttft_objective()->set_seconds(-1);
+  EXPECT_EQ(Check(request).message(), "ttft_objective is -1 s and 1 ns; must be above 0 and at most 1 h");
+  request.clear_ttft_objective();
+  request.mutable_tpot_objective()->set_nanos(1'000'000'000);
+  EXPECT_EQ(Check(request).message(),
+            "tpot_objective is 0 s and 1000000000 ns; must be above 0 and at most 1 h");
+  request.clear_tpot_objective();
+  request.mutable_parent_timeout()->set_seconds(86'400);
+  EXPECT_EQ(Check(request).message(), "stage, remaining_tokens and parent_timeout need parent_id");
+  request.set_parent_id("p");
+  EXPECT_TRUE(Check(request).ok());
+  request.mutable_parent_timeout()->set_seconds(86'401);
+  EXPECT_EQ(Check(request).message(), "parent_timeout is 86401 s and 0 ns; must be above 0 and at most 24 h");
 }
 
 TEST(ConvertReport, TakesOneTokenPerHandleWhenCountsAreLeftOut) {
@@ -90,6 +112,14 @@ TEST(ConvertReport, TakesOneTokenPerHandleWhenCountsAreLeftOut) {
   EXPECT_EQ(view.core.load_tokens, 77);
   ASSERT_EQ(view.core.finished.size(), 1u);
   EXPECT_EQ(view.core.finished[0], 5u);
+  EXPECT_EQ(view.core.prefill, std::nullopt);
+  report.set_pending_prefill_tokens(0);
+  report.set_token_budget(512);
+  ASSERT_TRUE(ConvertReport(report, view).ok());
+  EXPECT_EQ(view.core.prefill, (core::PrefillReport{0, 512}));
+  report.set_pending_prefill_tokens(uint64_t{1} << 41);
+  EXPECT_EQ(ConvertReport(report, view).message(),
+            "step, applied_plan, load_tokens or pending_prefill_tokens is out of range");
 }
 
 TEST(ConvertReport, RefusesCountsThatDoNotAddUp) {

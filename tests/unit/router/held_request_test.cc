@@ -44,7 +44,7 @@ v1::HeldRequest Held(const v1::GenerateRequest& client, std::vector<uint32_t> be
   record->delivered = static_cast<uint32_t>(before.size());
   record->history = std::move(before);
   v1::HeldRequest held;
-  *held.mutable_assignment() = record->Assignment();
+  *held.mutable_assignment() = record->Assignment(absl::UnixEpoch());
   held.mutable_token_ids()->Add(here.begin(), here.end());
   return held;
 }

@@ -262,6 +262,97 @@ class Model {
   std::map<Handle, Entry> entries_;
 };
 
+TEST_F(SimEngineTest, WithAPlannerPromptsAreComputedInPiecesAndTheLastGivesTheFirstToken) {
+  SimOptions options = Options();
+  options.cost = {1e-3, 0, 1e-5};
+  options.plan = {.token_budget = 100};
+  auto engine = Make(options);
+  ASSERT_TRUE(engine->Admit(Request(1, 230, 3)).ok());
+  EXPECT_EQ(engine->prefill_state()->pending_tokens, 230);
+  StepOutput out;
+  for (const int64_t piece : {100, 100, 30}) {
+    const int64_t before_ns = now_ns_;
+    ASSERT_TRUE(engine->Step(out).ok());
+    EXPECT_EQ(out.prefill_tokens, piece);
+    EXPECT_EQ(out.load_tokens, 230) << "whole from the first step on";
+    EXPECT_EQ(now_ns_ - before_ns, 1'000'000 + piece * 10'000);
+    EXPECT_EQ(out.tokens.size(), piece == 30 ? 1u : 0u);
+  }
+  EXPECT_EQ(engine->prefill_state()->pending_tokens, 0);
+  engine->SetPrefillPiece(20);
+  ASSERT_TRUE(engine->Admit(Request(2, 50, 1)).ok());
+  for (const int64_t piece : {20, 20, 10}) {
+    ASSERT_TRUE(engine->Step(out).ok());
+    EXPECT_EQ(out.prefill_tokens, piece);
+  }
+  EXPECT_EQ(engine->active(), 0);
+  EXPECT_EQ(Make(Options())->prefill_state(), std::nullopt);
+}
+
+TEST_F(SimEngineTest, APlannerChangesWhenTokensComeAndNotWhich) {
+  SimOptions planned = Options();
+  planned.plan = {.token_budget = 40};
+  planned.plan->adapt.emplace().goal = BudgetGoal::kTpot;
+  auto whole = Make(Options()), pieces = Make(planned);
+  std::map<Handle, std::vector<uint32_t>> ids[2];
+  int side = 0;
+  for (SimEngine* engine : {whole.get(), pieces.get()}) {
+    StepOutput out;
+    Handle next = 1;
+    while (next <= 60 || engine->active() > 0) {
+      while (next <= 60 && engine->free_slots() > 0) {
+        SequenceRequest request = Request(next, 10 + 3 * static_cast<int64_t>(next), 7);
+        request.sampling.seed = next;
+        ASSERT_TRUE(engine->Admit(request).ok());
+        ++next;
+      }
+      ASSERT_TRUE(engine->Step(out).ok());
+      for (const auto& token : out.tokens) ids[side][token.handle].push_back(token.id);
+    }
+    EXPECT_EQ(engine->free_kv_tokens(), 1000);
+    ++side;
+  }
+  EXPECT_EQ(ids[0].size(), 60u);
+  EXPECT_EQ(ids[0], ids[1]);
+}
+
+// Requests that come at their times; the budget at the end.
+int64_t BudgetAfter(SimEngine& engine, int64_t& now_ns, std::optional<double> tpot_objective_s) {
+  Rng rng(3);
+  double next_s = 0;
+  StepOutput out;
+  for (Handle handle = 1; handle <= 600 || engine.active() > 0;) {
+    const double now_s = static_cast<double>(now_ns) * 1e-9;
+    if (engine.active() == 0 && next_s > now_s) now_ns = static_cast<int64_t>(next_s * 1e9) + 1;
+    while (handle <= 600 && next_s <= static_cast<double>(now_ns) * 1e-9 && engine.free_slots() > 0) {
+      SequenceRequest request;
+      request.handle = handle++;
+      request.prompt_length = 2000;
+      request.max_new_tokens = 28;
+      request.tpot_objective_s = tpot_objective_s;
+      EXPECT_TRUE(engine.Admit(request).ok());
+      next_s += 0.03 * rng.Exponential();
+    }
+    EXPECT_TRUE(engine.Step(out).ok());
+  }
+  return engine.prefill_state()->token_budget;
+}
+
+TEST_F(SimEngineTest, TheBudgetAdaptsToItsGoalAndToWhatRequestsAskFor) {
+  SimOptions options = Options();
+  options.limits = {16, 100'000, 5000};
+  // A prompt takes 21 ms at a budget of 1,024, and comes every 30.
+  options.cost = {1e-3, 0, 1e-5};
+  options.plan = {.token_budget = 1024};
+  EXPECT_EQ(BudgetAfter(*Make(options), now_ns_, std::nullopt), 1024);
+  now_ns_ = 5;
+  options.plan->adapt.emplace().goal = BudgetGoal::kTpot;
+  EXPECT_LT(BudgetAfter(*Make(options), now_ns_, std::nullopt), 512);
+  now_ns_ = 5;
+  options.plan->adapt->goal = BudgetGoal::kObjectives;
+  EXPECT_LT(BudgetAfter(*Make(options), now_ns_, 3e-3), 512);
+}
+
 TEST_F(SimEngineTest, RandomOperationsAgreeWithATrivialModel) {
   auto engine = Make(Options());
   Model model;

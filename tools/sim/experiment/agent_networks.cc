@@ -93,6 +93,35 @@ report::Table TableOf(const Study& study, const std::vector<NetworkFigures>& fig
   return table;
 }
 
+// What each order does to each type of agent.
+report::Table TypesTable(const Study& study, const std::vector<NetworkFigures>& figures, size_t first) {
+  report::Table table;
+  table.title = absl::StrCat(study.name, ": who waits for whom");
+  table.note =
+      "Latencies by type of agent, means over the runs. One of a single call is what a request without a "
+      "parent is.";
+  table.columns = {{"load", "", 3}, {"order", ""}};
+  const Network network = study.network(0.5);
+  for (const AgentType& type : network.types) {
+    table.columns.push_back({type.name, study.unit});
+    table.columns.push_back({"p99", study.unit});
+  }
+  size_t i = first;
+  for (const double load : study.loads) {
+    for (const CallOrder order : kOrders) {
+      const NetworkFigures& of = figures[i++];
+      std::vector<report::Cell>& row = table.rows.emplace_back();
+      row.emplace_back(load);
+      row.emplace_back(OrderText(order));
+      for (size_t t = 0; t < network.types.size(); ++t) {
+        row.emplace_back(EstimateMean(of.type_latency[t]).mean);
+        row.emplace_back(EstimateMean(of.type_p99[t]).mean);
+      }
+    }
+  }
+  return table;
+}
+
 }  // namespace
 
 absl::StatusOr<Findings> RybkoStolyarStudy(const ExperimentContext& context) {
@@ -166,6 +195,7 @@ absl::StatusOr<Findings> ForkJoinStudy(const ExperimentContext& context) {
       chart.series.push_back(std::move(line));
     }
     findings.charts.push_back(std::move(chart));
+    if (network.types.size() > 1) findings.tables.push_back(TypesTable(study, *figures, first));
     first += loads.size() * std::size(kOrders);
   }
   return findings;

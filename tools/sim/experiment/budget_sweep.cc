@@ -7,8 +7,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/base/rng.h"
 #include "tools/sim/experiment/experiments.h"
+#include "tools/sim/experiment/samples.h"
+#include "tools/sim/experiment/step_scenes.h"
 #include "tools/sim/step/one_engine.h"
 
 namespace bfio::sim {
@@ -31,11 +32,6 @@ constexpr size_t kSamples = 64;
 // Of the arrivals, left out at the start: the tuner learns there.
 constexpr double kWarmUp = 0.25;
 
-struct Scene {
-  const Workload* workload;
-  double load;
-};
-
 struct Outcome {
   // Medians, seconds: end to end, TTFT, TPOT.
   double medians[std::size(kGoals)] = {};
@@ -43,32 +39,9 @@ struct Outcome {
   bool keeps_up = false;
 };
 
-std::vector<StepArrival> Arrivals(const Scene& scene, int64_t requests, uint64_t seed) {
-  const Trace drawn = DrawWithReplacement(*scene.workload->trace, requests, seed);
-  double tokens = 0;
-  for (const TraceRequest& row : drawn.requests)
-    tokens += static_cast<double>(row.prompt_tokens + row.output_tokens);
-  const double gap = tokens / static_cast<double>(requests) / (scene.load * BatchCost().Capacity(512));
-  Rng times = Rng(seed).Fork(1);
-  std::vector<StepArrival> arrivals;
-  double at = 0;
-  for (const TraceRequest& row : drawn.requests) {
-    at += gap * times.Exponential();
-    arrivals.push_back({at, row.prompt_tokens, row.output_tokens});
-  }
-  return arrivals;
-}
-
-double MedianOf(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
-absl::StatusOr<Outcome> RunVariant(const Scene& scene, size_t variant, int64_t requests, uint64_t seed,
+absl::StatusOr<Outcome> RunVariant(const StepScene& scene, size_t variant, int64_t requests, uint64_t seed,
                                    const Runner::GoOn& go_on) {
-  const std::vector<StepArrival> arrivals = Arrivals(scene, requests, seed);
+  const std::vector<StepArrival> arrivals = DrawArrivals(scene, requests, seed);
   OneEngineOptions options;
   options.engine.cost = LongContextLlama70B();
   options.engine.slots = kSlots;
@@ -86,9 +59,9 @@ absl::StatusOr<Outcome> RunVariant(const Scene& scene, size_t variant, int64_t r
   const StepLatencies latencies =
       LatenciesOf(arrivals, run->lives, kWarmUp * arrivals.back().at, options.engine.prompt_gives_token);
   Outcome outcome;
-  outcome.medians[0] = MedianOf(latencies.e2e);
-  outcome.medians[1] = MedianOf(latencies.ttft);
-  outcome.medians[2] = MedianOf(latencies.tpot);
+  outcome.medians[0] = QuantileOf(latencies.e2e, 0.5);
+  outcome.medians[1] = QuantileOf(latencies.ttft, 0.5);
+  outcome.medians[2] = QuantileOf(latencies.tpot, 0.5);
   outcome.mean_budget = run->mean_budget;
   // Broken off.
   if (run->tokens_left.size() < kSamples) return outcome;
@@ -105,11 +78,11 @@ absl::StatusOr<Outcome> RunVariant(const Scene& scene, size_t variant, int64_t r
 // By scene, variant, seed.
 using Outcomes = std::vector<std::vector<std::vector<Outcome>>>;
 
-absl::StatusOr<Outcomes> RunAll(const ExperimentContext& context, const std::vector<Scene>& scenes) {
+absl::StatusOr<Outcomes> RunAll(const ExperimentContext& context, const std::vector<StepScene>& scenes) {
   const auto seeds = static_cast<size_t>(context.seeds);
   Outcomes outcomes(scenes.size(), std::vector<std::vector<Outcome>>(kVariants, std::vector<Outcome>(seeds)));
   std::vector<std::string> names;
-  for (const Scene& scene : scenes) {
+  for (const StepScene& scene : scenes) {
     for (size_t i = 0; i < kVariants * seeds; ++i) {
       names.push_back(absl::StrCat(scene.workload->name, ", load ", scene.load, ", ", i));
     }
@@ -149,7 +122,7 @@ std::string VariantName(size_t variant) {
   return absl::StrCat("adaptive: ", kGoals[variant - kFixed].name);
 }
 
-report::Table SceneTable(const Scene& scene, const std::vector<std::vector<Outcome>>& of) {
+report::Table SceneTable(const StepScene& scene, const std::vector<std::vector<Outcome>>& of) {
   report::Table table;
   table.title = absl::StrFormat("%s, %g %% of the capacity at 512", scene.workload->name, 100 * scene.load);
   table.note = "Medians over requests, means over seeds. A budget that does not keep up is none to choose.";
@@ -169,7 +142,7 @@ report::Table SceneTable(const Scene& scene, const std::vector<std::vector<Outco
 }
 
 // The adaptive budget against the best fixed one that keeps up.
-void AddComparison(const Scene& scene, const std::vector<std::vector<Outcome>>& of, report::Table& table,
+void AddComparison(const StepScene& scene, const std::vector<std::vector<Outcome>>& of, report::Table& table,
                    double& worst) {
   for (size_t g = 0; g < std::size(kGoals); ++g) {
     size_t best = kFixed;
@@ -190,7 +163,7 @@ void AddComparison(const Scene& scene, const std::vector<std::vector<Outcome>>& 
   }
 }
 
-report::Chart GoalChart(size_t goal, const std::vector<Scene>& scenes, const Outcomes& outcomes) {
+report::Chart GoalChart(size_t goal, const std::vector<StepScene>& scenes, const Outcomes& outcomes) {
   report::Chart chart;
   chart.title = absl::StrCat("Median ", kGoals[goal].name, " by token budget");
   chart.x = {"token budget", "tokens", true};
@@ -210,7 +183,7 @@ report::Chart GoalChart(size_t goal, const std::vector<Scene>& scenes, const Out
 }  // namespace
 
 absl::StatusOr<Findings> BudgetSweep(const ExperimentContext& context) {
-  std::vector<Scene> scenes;
+  std::vector<StepScene> scenes;
   for (const Workload& workload : context.workloads) {
     for (const double load : kLoads) scenes.push_back({&workload, load});
   }

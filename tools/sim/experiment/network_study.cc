@@ -14,21 +14,37 @@ constexpr size_t kLinePoints = 400;
 
 // What is kept of a run: the samples of hundreds would not fit.
 struct Figures {
-  double slope = 0, peak_growth = 0, peak = 0, agents = 0, latency = 0, latency_p99 = 0;
+  double slope = 0, peak_growth = 0, peak = 0, agents = 0;
+  // Mean and 99th percentile.
+  struct Latency {
+    double mean = 0, p99 = 0;
+  };
+  Latency latency;
+  std::vector<Latency> types;
   std::vector<int64_t> tokens;
 };
 
-Figures FiguresOf(NetworkRun run, double sample_every) {
+Figures::Latency LatencyOf(std::vector<double> latencies) {
+  if (latencies.empty()) {
+    return {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::quiet_NaN()};
+  }
+  return {EstimateMean(latencies).mean, QuantileOf(std::move(latencies), 0.99)};
+}
+
+Figures FiguresOf(NetworkRun run, double sample_every, size_t types) {
   Figures figures;
   figures.slope = SecondHalfSlope(run.tokens, sample_every);
   figures.peak_growth = PeakGrowth(run.tokens, sample_every);
   figures.peak = static_cast<double>(run.peak_tokens);
   figures.agents = static_cast<double>(run.agents[run.agents.size() / 2]);
   std::vector<double> latencies;
-  for (const NetworkRun::Ended& agent : run.finished) latencies.push_back(agent.latency);
-  figures.latency = EstimateMean(latencies).mean;
-  if (latencies.empty()) figures.latency = std::numeric_limits<double>::quiet_NaN();
-  figures.latency_p99 = QuantileOf(std::move(latencies), 0.99);
+  std::vector<std::vector<double>> by_type(types);
+  for (const NetworkRun::Ended& agent : run.finished) {
+    latencies.push_back(agent.latency);
+    by_type[static_cast<size_t>(agent.type)].push_back(agent.latency);
+  }
+  figures.latency = LatencyOf(std::move(latencies));
+  for (std::vector<double>& of : by_type) figures.types.push_back(LatencyOf(std::move(of)));
   figures.tokens = std::move(run.tokens);
   return figures;
 }
@@ -56,7 +72,7 @@ absl::StatusOr<std::vector<NetworkFigures>> RunNetworks(const ExperimentContext&
         absl::StatusOr<NetworkRun> run = RunNetwork(c.network, options);
         if (!run.ok()) return run.status();
         if (!go_on()) return absl::OkStatus();
-        runs[i] = FiguresOf(*std::move(run), options.sample_every);
+        runs[i] = FiguresOf(*std::move(run), options.sample_every, c.network.types.size());
         if (options.seed > 1) runs[i].tokens.clear();
         return absl::OkStatus();
       });
@@ -68,8 +84,14 @@ absl::StatusOr<std::vector<NetworkFigures>> RunNetworks(const ExperimentContext&
     to.peak_growths.push_back(runs[i].peak_growth);
     to.peaks.push_back(runs[i].peak);
     to.agents.push_back(runs[i].agents);
-    to.latency.push_back(runs[i].latency);
-    to.latency_p99.push_back(runs[i].latency_p99);
+    to.latency.push_back(runs[i].latency.mean);
+    to.latency_p99.push_back(runs[i].latency.p99);
+    to.type_latency.resize(runs[i].types.size());
+    to.type_p99.resize(runs[i].types.size());
+    for (size_t t = 0; t < runs[i].types.size(); ++t) {
+      to.type_latency[t].push_back(runs[i].types[t].mean);
+      to.type_p99[t].push_back(runs[i].types[t].p99);
+    }
     if (i % seeds == 0) to.tokens = std::move(runs[i].tokens);
   }
   return all;

@@ -30,6 +30,8 @@ struct NetworkFigures {
   // Agents in the network at the middle of the run, and their mean latency and its 99th percentile over those
   // that came in the second half; NaN where none has ended.
   std::vector<double> agents, latency, latency_p99;
+  // The same two by type of agent, then by seed.
+  std::vector<std::vector<double>> type_latency, type_p99;
   // Of seed 1: tokens by sample.
   std::vector<int64_t> tokens;
 };

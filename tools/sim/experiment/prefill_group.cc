@@ -1,13 +1,13 @@
 // What long prompts cost a group at the barrier, and what a router gains that plans prompts as load.
-#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/base/rng.h"
 #include "tools/sim/experiment/experiments.h"
+#include "tools/sim/experiment/samples.h"
+#include "tools/sim/experiment/step_scenes.h"
 #include "tools/sim/step/group.h"
 
 namespace bfio::sim {
@@ -25,36 +25,12 @@ constexpr double kLoads[] = {0.3, 0.5, 0.7};
 constexpr int32_t kRanks = 4;
 constexpr int64_t kRequests = 6000;
 
-struct Scene {
-  const Workload* workload;
-  double load;
-};
-
 struct Outcome {
   double idle = 0, tokens_per_s = 0, ttft = 0, ttft_p99 = 0, tpot = 0, e2e = 0;
 };
 
-double QuantileAt(std::vector<double>& values, double q) {
-  if (values.empty()) return 0;
-  const auto at = values.begin() + static_cast<ptrdiff_t>(q * static_cast<double>(values.size() - 1));
-  std::nth_element(values.begin(), at, values.end());
-  return *at;
-}
-
-absl::StatusOr<Outcome> RunPlan(const Scene& scene, PrefillPlan plan, int64_t requests, uint64_t seed) {
-  const Trace drawn = DrawWithReplacement(*scene.workload->trace, requests, seed);
-  double tokens = 0;
-  for (const TraceRequest& row : drawn.requests)
-    tokens += static_cast<double>(row.prompt_tokens + row.output_tokens);
-  const double gap =
-      tokens / static_cast<double>(requests) / (scene.load * kRanks * BatchCost().Capacity(512));
-  Rng times = Rng(seed).Fork(1);
-  std::vector<StepArrival> arrivals;
-  double at = 0;
-  for (const TraceRequest& row : drawn.requests) {
-    at += gap * times.Exponential();
-    arrivals.push_back({at, row.prompt_tokens, row.output_tokens});
-  }
+absl::StatusOr<Outcome> RunPlan(const StepScene& scene, PrefillPlan plan, int64_t requests, uint64_t seed) {
+  const std::vector<StepArrival> arrivals = DrawArrivals(scene, requests, seed);
   StepGroupOptions options;
   options.ranks = kRanks;
   options.plan = plan;
@@ -62,14 +38,14 @@ absl::StatusOr<Outcome> RunPlan(const Scene& scene, PrefillPlan plan, int64_t re
   options.cost = LongContextLlama70B();
   const auto run = RunStepGroup(arrivals, options);
   if (!run.ok()) return run.status();
-  StepLatencies latencies = LatenciesOf(arrivals, run->lives, 0.1 * arrivals.back().at, true);
+  const StepLatencies latencies = LatenciesOf(arrivals, run->lives, 0.1 * arrivals.back().at, true);
   Outcome outcome;
   outcome.idle = run->idle_fraction;
   outcome.tokens_per_s = static_cast<double>(run->tokens) / run->end_s;
-  outcome.ttft = QuantileAt(latencies.ttft, 0.5);
-  outcome.ttft_p99 = QuantileAt(latencies.ttft, 0.99);
-  outcome.tpot = QuantileAt(latencies.tpot, 0.5);
-  outcome.e2e = QuantileAt(latencies.e2e, 0.5);
+  outcome.ttft = QuantileOf(latencies.ttft, 0.5);
+  outcome.ttft_p99 = QuantileOf(latencies.ttft, 0.99);
+  outcome.tpot = QuantileOf(latencies.tpot, 0.5);
+  outcome.e2e = QuantileOf(latencies.e2e, 0.5);
   return outcome;
 }
 
@@ -82,9 +58,9 @@ Estimate Mean(const std::vector<Outcome>& of, double Outcome::*field) {
 }  // namespace
 
 absl::StatusOr<Findings> PrefillGroup(const ExperimentContext& context) {
-  std::vector<Scene> scenes;
+  std::vector<StepScene> scenes;
   for (const Workload& workload : context.workloads) {
-    for (const double load : kLoads) scenes.push_back({&workload, load});
+    for (const double load : kLoads) scenes.push_back({&workload, load, kRanks});
   }
   const auto seeds = static_cast<size_t>(context.seeds);
   std::vector<std::vector<Outcome>> outcomes(scenes.size() * kCount, std::vector<Outcome>(seeds));
@@ -115,7 +91,7 @@ absl::StatusOr<Findings> PrefillGroup(const ExperimentContext& context) {
                    {"idle", "%", 4},     {"+-", "%", 2},   {"TTFT", "s", 4},
                    {"TTFT p99", "s", 4}, {"TPOT", "s", 4}, {"end to end", "s", 4}};
   for (size_t i = 0; i < outcomes.size(); ++i) {
-    const Scene& scene = scenes[i / kCount];
+    const StepScene& scene = scenes[i / kCount];
     std::vector<report::Cell>& row = table.rows.emplace_back();
     row.emplace_back(scene.workload->name);
     row.emplace_back(scene.load);

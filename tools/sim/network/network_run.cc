@@ -113,7 +113,7 @@ class Simulation {
     for (size_t i = static_cast<size_t>(call.index) + 1; i < agent.calls.size(); ++i) {
       const std::vector<int32_t>& after = agent.type->calls[i].after;
       if (std::find(after.begin(), after.end(), call.index) == after.end()) continue;
-      if (--agent.waits_for[i] == 0) Join(agent, i);
+      if (--agent.waits_for[i] == 0) Join(agent, i, now);
     }
     if (--agent.calls_left > 0) return;
     ++run_.ended;
@@ -151,7 +151,7 @@ class Simulation {
     }
     Rank(agent);
     for (size_t i = 0; i < agent.calls.size(); ++i) {
-      if (agent.waits_for[i] == 0) Join(agent, i);
+      if (agent.waits_for[i] == 0) Join(agent, i, agent.arrived);
     }
   }
 
@@ -181,14 +181,19 @@ class Simulation {
           call.senior_step = core::SeniorStep(first_step, 0, 0);
           break;
         case CallOrder::kParentDue:
+          // How far that may move it is seen when it joins.
           call.senior_step = core::SeniorStep(first_step, made[i], tokens_after[i]);
           break;
       }
     }
   }
 
-  void Join(Agent& agent, size_t index) {
+  void Join(Agent& agent, size_t index, double now) {
     Call& call = agent.calls[index];
+    if (options_.order == CallOrder::kParentDue || options_.order == CallOrder::kParentAge) {
+      const auto step = static_cast<int64_t>(std::floor(now / step_));
+      call.senior_step = step - core::Seniority(step, call.senior_step);
+    }
     call.engine = Route(agent.type->calls[index]);
     call.joined = joined_++;
     run_.tokens_joined += call.prefill_tokens + call.decode_tokens;

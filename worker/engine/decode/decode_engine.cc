@@ -14,9 +14,6 @@ namespace {
 // Bounds that keep row and page counts within 32 bits.
 constexpr int64_t kMaxStepTokens = 1 << 20;
 constexpr int32_t kMaxSlots = 1 << 16;
-// Below it a step is all overhead; not tuned.
-constexpr int64_t kLeastBudget = 64;
-
 double MonotonicSeconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -28,13 +25,10 @@ DecodeOptions WithinModel(DecodeOptions options, const ModelFacts& facts) {
   return options;
 }
 
-BudgetTunerOptions TunerOptions(const DecodeOptions& options) {
-  BudgetTunerOptions tuner = *options.adapt;
-  tuner.max_budget = options.token_budget;
-  tuner.min_budget = std::min(kLeastBudget, options.token_budget);
-  tuner.slots = options.limits.slots;
-  tuner.prompt_gives_token = true;
-  return tuner;
+BatchPlannerOptions PlannerOptions(const DecodeOptions& options) {
+  const int64_t budget = options.token_budget == 0 ? options.step_tokens : options.token_budget;
+  return {options.scheduler, options.order,        budget,
+          options.adapt,     options.limits.slots, options.limits.max_sequence_tokens};
 }
 
 }  // namespace
@@ -57,14 +51,11 @@ absl::Status CheckDecodeOptions(const DecodeOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat("token_budget must be in 0..", options.step_tokens,
                                                    " (step_tokens), not ", options.token_budget));
   }
-  auto scheduler = BatchScheduler::Create(options.scheduler, options.order);
-  if (!scheduler.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("scheduler: ", scheduler.status().message()));
-  }
-  if (options.adapt && scheduler->whole_prompts()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("budget_control: a smaller token budget would stop ", scheduler->name(),
-                     ", which takes prompts whole; it goes with sarathi and orca"));
+  // The model may lower max_sequence_tokens: whether a whole prompt fits is seen when that is known.
+  DecodeOptions short_sequences = options;
+  short_sequences.limits.max_sequence_tokens = 0;
+  if (auto planner = BatchPlanner::Create(PlannerOptions(short_sequences)); !planner.ok()) {
+    return planner.status();
   }
   return PageTable::Create(PageTableOptionsOf(options)).status();
 }
@@ -74,25 +65,23 @@ absl::StatusOr<std::unique_ptr<DecodeEngine>> DecodeEngine::Create(const DecodeO
   if (absl::Status status = CheckDecodeOptions(options); !status.ok()) return status;
   auto table = PageTable::Create(PageTableOptionsOf(options));
   if (!table.ok()) return table.status();
-  auto scheduler = BatchScheduler::Create(options.scheduler, options.order);
-  if (!scheduler.ok()) return scheduler.status();
   if (options.adapt && backend->signature()) {
     return absl::InvalidArgumentError(
         "budget_control: ranks that step together (--mlp=tp) take the time of all, not of their own tokens");
   }
   const DecodeOptions within = WithinModel(options, backend->facts());
+  auto planner = BatchPlanner::Create(PlannerOptions(within));
+  if (!planner.ok()) return planner.status();
   return std::unique_ptr<DecodeEngine>(
-      new DecodeEngine(within, std::move(backend), *std::move(table), *std::move(scheduler)));
+      new DecodeEngine(within, std::move(backend), *std::move(table), *std::move(planner)));
 }
 
 DecodeEngine::DecodeEngine(const DecodeOptions& options, std::unique_ptr<Backend> backend, PageTable table,
-                           BatchScheduler scheduler)
+                           BatchPlanner planner)
     : options_(options),
       backend_(std::move(backend)),
       table_(std::move(table)),
-      scheduler_(std::move(scheduler)),
-      budget_(options_.token_budget) {
-  if (options_.adapt) tuner_.emplace(TunerOptions(options_), scheduler_);
+      planner_(std::move(planner)) {
   active_.reserve(static_cast<size_t>(options_.limits.slots));
 }
 
@@ -129,7 +118,6 @@ absl::Status DecodeEngine::Admit(const SequenceRequest& request) {
   if (absl::Status status = CheckRequest(request, options_.limits); !status.ok()) return status;
   if (absl::Status status = CheckPrompt(request); !status.ok()) return status;
   const int64_t given = request.prompt_length - (request.prompt.empty() ? request.first_index : 0);
-  if (absl::Status status = scheduler_.CheckPrompt(given, options_.token_budget); !status.ok()) return status;
   const auto same = [&](const Sequence& sequence) { return sequence.handle == request.handle; };
   if (std::any_of(active_.begin(), active_.end(), same)) {
     return absl::AlreadyExistsError(absl::StrCat("handle ", request.handle, " is active"));
@@ -148,7 +136,11 @@ absl::Status DecodeEngine::Admit(const SequenceRequest& request) {
   sequence.max_new_tokens = request.max_new_tokens;
   sequence.priority = request.priority;
   sequence.number = admitted_++;
-  if (tuner_) tuner_->Arrive(sequence.number, options_.clock(), given, request.max_new_tokens);
+  sequence.passed_over = 0;
+  if (planner_.adapts()) {
+    planner_.Arrive(sequence.number, options_.clock(), given, request.max_new_tokens,
+                    {request.ttft_left_s, request.tpot_objective_s});
+  }
   sequence.kv_on_demand = request.kv_on_demand;
   sequence.sampling = request.sampling;
   sequence.ends = request.stop_token_ids;
@@ -163,7 +155,7 @@ bool DecodeEngine::Cancel(Handle handle) {
   const auto it = std::find_if(active_.begin(), active_.end(),
                                [&](const Sequence& sequence) { return sequence.handle == handle; });
   if (it == active_.end()) return false;
-  if (tuner_) tuner_->End(it->number, it->generated);
+  planner_.End(it->number, it->generated);
   // Cannot fail: the index is this sequence's own.
   table_.Release(it->index).IgnoreError();
   active_.erase(it);
@@ -185,9 +177,9 @@ absl::Status DecodeEngine::Step(StepOutput& out) {
   out.Clear();
   if (absl::Status status = MakePlan(out); !status.ok()) return status;
   drawn_.resize(draws_.size());
-  const double start_s = tuner_ ? options_.clock() : 0;
+  const double start_s = planner_.adapts() ? options_.clock() : 0;
   if (absl::Status status = backend_->Run(plan_, draws_, absl::MakeSpan(drawn_)); !status.ok()) return status;
-  if (tuner_) Tune(out.batch, options_.clock() - start_s);
+  if (planner_.adapts()) planner_.Took(left_, chunks_, out.batch, options_.clock() - start_s);
   return Finish(out);
 }
 
@@ -212,7 +204,11 @@ int64_t DecodeEngine::NextRows() {
 }
 
 absl::Status DecodeEngine::Finish(StepOutput& out) {
-  for (const Chunk& chunk : chunks_) active_[chunk.which].computed += chunk.rows;
+  for (Sequence& sequence : active_) ++sequence.passed_over;
+  for (const Chunk& chunk : chunks_) {
+    active_[chunk.which].computed += chunk.rows;
+    active_[chunk.which].passed_over = 0;
+  }
   ended_.assign(active_.size(), 0);
   for (size_t i = 0; i < drawn_.size(); ++i) {
     ended_[drawing_[i]] = Take(active_[drawing_[i]], drawn_[i], out);
@@ -225,29 +221,22 @@ BatchRequest DecodeEngine::Sequence::Left() const {
   left.prefill_left = std::max<int64_t>(0, given - computed);
   left.decode_left = prompt_length + max_new_tokens - static_cast<int64_t>(tokens.size());
   left.priority = priority;
+  left.passed_over = passed_over;
   return left;
-}
-
-void DecodeEngine::Tune(const BatchLoad& load, double seconds) {
-  int64_t backlog = 0;
-  for (const BatchRequest& left : left_) backlog += left.prefill_left;
-  for (const Chunk& chunk : chunks_) {
-    if (left_[chunk.which].prefill_left > 0) backlog -= chunk.rows;
-  }
-  tuner_->Batch(load, seconds);
-  budget_ = tuner_->Turn(backlog);
 }
 
 void DecodeEngine::ChooseChunks() {
   left_.clear();
-  int64_t decoding = 0;
-  for (const Sequence& sequence : active_) {
-    left_.push_back(sequence.Left());
-    if (left_.back().decoding()) ++decoding;
-  }
-  // No decode waits because the budget is small, nor do prompts because there are many decodes.
-  scheduler_.Form(left_, {std::max(budget_, decoding + kMinPrefillRows)}, chunks_);
+  for (const Sequence& sequence : active_) left_.push_back(sequence.Left());
+  planner_.Form(left_, chunks_);
   std::stable_partition(chunks_.begin(), chunks_.end(), [](const Chunk& chunk) { return chunk.rows == 1; });
+}
+
+std::optional<PrefillState> DecodeEngine::prefill_state() const {
+  PrefillState state;
+  for (const Sequence& sequence : active_) state.pending_tokens += sequence.Left().prefill_left;
+  state.token_budget = planner_.budget();
+  return state;
 }
 
 void DecodeEngine::MakeRoom(std::vector<Handle>& preempted) {
@@ -262,7 +251,7 @@ void DecodeEngine::MakeRoom(std::vector<Handle>& preempted) {
     if (!sequence.kv_on_demand) continue;
     missing -= needs(sequence);
     preempted.push_back(sequence.handle);
-    if (tuner_) tuner_->End(sequence.number, sequence.generated);
+    planner_.End(sequence.number, sequence.generated);
     // Cannot fail, nor can Extend: the index is this sequence's own, and there is room by now.
     table_.Release(sequence.index).IgnoreError();
     active_.erase(active_.begin() + static_cast<ptrdiff_t>(i));
@@ -323,7 +312,7 @@ absl::Status DecodeEngine::RemoveEnded() {
   size_t kept = 0;
   for (size_t i = 0; i < active_.size(); ++i) {
     if (ended_[i]) {
-      if (tuner_) tuner_->End(active_[i].number, active_[i].generated);
+      planner_.End(active_[i].number, active_[i].generated);
       if (absl::Status status = table_.Release(active_[i].index); !status.ok()) return status;
       continue;
     }

@@ -24,8 +24,7 @@
 #include "worker/engine/decode/backend.h"
 #include "worker/engine/engine.h"
 #include "worker/kv/page_table.h"
-#include "worker/scheduler/batch_scheduler.h"
-#include "worker/scheduler/budget_tuner.h"
+#include "worker/scheduler/batch_planner.h"
 
 namespace bfio::worker {
 
@@ -42,8 +41,8 @@ struct DecodeOptions {
   std::string scheduler = "sarathi";
   BatchOrder order = BatchOrder::kFcfs;
   int64_t token_budget = 0;
-  // Adapts the token budget between 64 (or what it is, if that is less) and what it is; max_budget, slots and
-  // prompt_gives_token are set by the engine. Not for whole prompts, nor for ranks that step together.
+  // Adapts the token budget (worker/scheduler/batch_planner.h). Not for whole prompts, nor for ranks that
+  // step together.
   std::optional<BudgetTunerOptions> adapt;
   // Seconds of a clock that never goes back, for `adapt`; empty: the machine's.
   std::function<double()> clock;
@@ -74,9 +73,11 @@ class DecodeEngine final : public Engine {
   int32_t free_slots() const override { return options_.limits.slots - active(); }
   int64_t free_kv_tokens() const override { return table_.free_tokens(); }
   std::vector<ResidentSequence> resident() const override;
+  void SetPrefillPiece(std::optional<int64_t> tokens) override { planner_.SetPrefillPiece(tokens); }
+  std::optional<PrefillState> prefill_state() const override;
 
   // Of the next step.
-  int64_t token_budget() const { return budget_; }
+  int64_t token_budget() const { return planner_.budget(); }
   PageTableStats kv_stats() const { return table_.stats(); }
   // For tests: no page is lost or has two owners.
   absl::Status AuditKv() const { return table_.Audit(); }
@@ -97,8 +98,10 @@ class DecodeEngine final : public Engine {
     int64_t generated;
     int64_t max_new_tokens;
     int64_t priority;
-    // Its name for the tuner: a handle may come again.
+    // Its name for the planner: a handle may come again.
     int64_t number;
+    // Steps since it was last in one.
+    int64_t passed_over;
     bool kv_on_demand;
     Sampling sampling;
     // Tokens that end it.
@@ -114,14 +117,12 @@ class DecodeEngine final : public Engine {
   };
 
   DecodeEngine(const DecodeOptions& options, std::unique_ptr<Backend> backend, PageTable table,
-               BatchScheduler scheduler);
+               BatchPlanner planner);
 
   absl::Status CheckPrompt(const SequenceRequest& request) const;
   std::vector<uint32_t> PromptOf(const SequenceRequest& request) const;
   // Fills chunks_. Depends on the requests alone: asked twice it says the same.
   void ChooseChunks();
-  // Tells the tuner of the step that has just run and takes over its budget.
-  void Tune(const BatchLoad& load, double seconds);
   // Takes over what the backend drew.
   absl::Status Finish(StepOutput& out);
   // Reserves what the next step needs; takes out who has to go for it. Does nothing when asked again.
@@ -136,9 +137,7 @@ class DecodeEngine final : public Engine {
   const DecodeOptions options_;
   const std::unique_ptr<Backend> backend_;
   PageTable table_;
-  BatchScheduler scheduler_;
-  std::optional<BudgetTuner> tuner_;
-  int64_t budget_;
+  BatchPlanner planner_;
   int64_t admitted_ = 0;
   // In the order of admission.
   std::vector<Sequence> active_;

@@ -35,14 +35,25 @@ absl::StatusOr<std::unique_ptr<SimEngine>> SimEngine::Create(const SimOptions& o
                                                              std::unique_ptr<StepTimer> timer) {
   if (absl::Status status = CheckOptions(options); !status.ok()) return status;
   if (timer == nullptr) timer = std::make_unique<RealStepTimer>();
-  return std::unique_ptr<SimEngine>(new SimEngine(options, std::move(timer)));
+  std::optional<BatchPlanner> planner;
+  if (options.plan) {
+    BatchPlannerOptions plan = *options.plan;
+    plan.slots = options.limits.slots;
+    plan.max_sequence_tokens = options.limits.max_sequence_tokens;
+    auto made = BatchPlanner::Create(plan);
+    if (!made.ok()) return made.status();
+    planner.emplace(*std::move(made));
+  }
+  return std::unique_ptr<SimEngine>(new SimEngine(options, std::move(timer), std::move(planner)));
 }
 
-SimEngine::SimEngine(const SimOptions& options, std::unique_ptr<StepTimer> timer)
+SimEngine::SimEngine(const SimOptions& options, std::unique_ptr<StepTimer> timer,
+                     std::optional<BatchPlanner> planner)
     : options_(options),
       timer_(std::move(timer)),
       jitter_(options.seed),
-      free_kv_tokens_(options.limits.kv_tokens) {
+      free_kv_tokens_(options.limits.kv_tokens),
+      planner_(std::move(planner)) {
   active_.reserve(static_cast<size_t>(options.limits.slots));
 }
 
@@ -61,7 +72,12 @@ absl::Status SimEngine::Admit(const SequenceRequest& request) {
   free_kv_tokens_ -= kv;
   active_.push_back({request.handle, SimStreamKey(request), request.prompt_length, request.first_index,
                      request.max_new_tokens, kv, request.kv_on_demand, 0, request.stop_token_ids,
-                     request.ignore_eos});
+                     request.ignore_eos, 0, admitted_++, 0, false});
+  if (planner_) {
+    planner_->Arrive(active_.back().number, static_cast<double>(timer_->NowNs()) * 1e-9,
+                     request.prompt_length, request.max_new_tokens,
+                     {request.ttft_left_s, request.tpot_objective_s});
+  }
   return absl::OkStatus();
 }
 
@@ -70,6 +86,7 @@ bool SimEngine::Cancel(Handle handle) {
                                [&](const Sequence& sequence) { return sequence.handle == handle; });
   if (it == active_.end()) return false;
   free_kv_tokens_ += it->reserved_kv_tokens;
+  if (planner_) planner_->End(it->number, it->generated);
   active_.erase(it);
   return true;
 }
@@ -78,18 +95,67 @@ absl::Status SimEngine::Step(StepOutput& out) {
   const int64_t start_ns = timer_->NowNs();
   out.Clear();
   MakeRoom(out);
+  ChooseWork(out);
   size_t kept = 0;
   for (size_t i = 0; i < active_.size(); ++i) {
     if (Advance(active_[i], out)) {
       free_kv_tokens_ += active_[i].reserved_kv_tokens;
+      if (planner_) planner_->End(active_[i].number, active_[i].generated);
       continue;
     }
     if (kept != i) active_[kept] = std::move(active_[i]);
     ++kept;
   }
   active_.erase(active_.begin() + static_cast<ptrdiff_t>(kept), active_.end());
-  timer_->SleepUntilNs(start_ns + DurationNs(out));
+  const int64_t duration_ns = DurationNs(out);
+  // The step's own time: what the planner takes to think is not the device's.
+  if (planner_) planner_->Took(left_, chunks_, out.batch, static_cast<double>(duration_ns) * 1e-9);
+  timer_->SleepUntilNs(start_ns + duration_ns);
   return absl::OkStatus();
+}
+
+void SimEngine::ChooseWork(StepOutput& out) {
+  left_.clear();
+  chunks_.clear();
+  for (Sequence& sequence : active_) {
+    left_.push_back(sequence.Left());
+    sequence.makes_token = false;
+    ++sequence.passed_over;
+  }
+  if (planner_) {
+    planner_->Form(left_, chunks_);
+  } else {
+    for (size_t i = 0; i < left_.size(); ++i) {
+      chunks_.push_back({static_cast<int32_t>(i), static_cast<int32_t>(left_[i].available())});
+    }
+  }
+  for (const Chunk& chunk : chunks_) {
+    Sequence& sequence = active_[chunk.which];
+    sequence.passed_over = 0;
+    if (sequence.prefilled == sequence.prompt_length) {
+      out.batch.AddDecode(sequence.prompt_length + sequence.generated);
+      sequence.makes_token = true;
+      continue;
+    }
+    out.prefill_tokens += chunk.rows;
+    out.batch.AddPrefill(chunk.rows, sequence.prefilled);
+    sequence.prefilled += chunk.rows;
+    // The row of the last prompt token gives the first token.
+    sequence.makes_token = sequence.prefilled == sequence.prompt_length;
+  }
+}
+
+void SimEngine::SetPrefillPiece(std::optional<int64_t> tokens) {
+  if (planner_) planner_->SetPrefillPiece(tokens);
+}
+
+std::optional<PrefillState> SimEngine::prefill_state() const {
+  if (!planner_) return std::nullopt;
+  PrefillState state;
+  for (const Sequence& sequence : active_)
+    state.pending_tokens += sequence.prompt_length - sequence.prefilled;
+  state.token_budget = planner_->budget();
+  return state;
 }
 
 void SimEngine::MakeRoom(StepOutput& out) {
@@ -103,6 +169,7 @@ void SimEngine::MakeRoom(StepOutput& out) {
     if (!sequence.kv_on_demand) continue;
     missing -= sequence.prompt_length + sequence.generated;
     free_kv_tokens_ += sequence.reserved_kv_tokens;
+    if (planner_) planner_->End(sequence.number, sequence.generated);
     out.preempted.push_back(sequence.handle);
     active_.erase(active_.begin() + static_cast<ptrdiff_t>(i));
   }
@@ -116,12 +183,7 @@ void SimEngine::MakeRoom(StepOutput& out) {
 
 bool SimEngine::Advance(Sequence& sequence, StepOutput& out) {
   out.load_tokens += sequence.prompt_length + sequence.generated;
-  if (sequence.generated == 0) {
-    out.prefill_tokens += sequence.prompt_length;
-    out.batch.AddPrefill(sequence.prompt_length, 0);
-  } else {
-    out.batch.AddDecode(sequence.prompt_length + sequence.generated);
-  }
+  if (!sequence.makes_token) return false;
   const int64_t index = sequence.first_index + sequence.generated;
   const uint32_t id = SimToken(sequence.stream_key, index, options_.eos_probability);
   ++sequence.generated;

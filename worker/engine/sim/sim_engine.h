@@ -2,12 +2,14 @@
 //
 // Purpose: to run the real router, barrier and links on machines without GPUs. A step really takes the time
 // that the cost model gives for its load, by sleeping, so many workers fit on few cores. Token streams are
-// deterministic (sim_tokens.h). Threads: as engine.h says.
+// deterministic (sim_tokens.h). Prompts are computed whole in their first step, unless there is a planner:
+// then in pieces as the real engines take them. Threads: as engine.h says.
 #ifndef BFIO_WORKER_ENGINE_SIM_SIM_ENGINE_H_
 #define BFIO_WORKER_ENGINE_SIM_SIM_ENGINE_H_
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -16,6 +18,7 @@
 #include "common/cost/step_time.h"
 #include "worker/engine/engine.h"
 #include "worker/engine/sim/step_timer.h"
+#include "worker/scheduler/batch_planner.h"
 
 namespace bfio::worker {
 
@@ -29,6 +32,9 @@ struct SimOptions {
   double eos_probability = 0;
   // Of the jitter only.
   uint64_t seed = 0;
+  // What a step contains; none: every prompt whole in its first step, beside all decodes. slots and
+  // max_sequence_tokens are the limits'.
+  std::optional<BatchPlannerOptions> plan;
 };
 
 class SimEngine final : public Engine {
@@ -46,6 +52,8 @@ class SimEngine final : public Engine {
   int32_t free_slots() const override { return options_.limits.slots - active(); }
   int64_t free_kv_tokens() const override { return free_kv_tokens_; }
   std::vector<ResidentSequence> resident() const override;
+  void SetPrefillPiece(std::optional<int64_t> tokens) override;
+  std::optional<PrefillState> prefill_state() const override;
 
  private:
   struct Sequence {
@@ -59,13 +67,29 @@ class SimEngine final : public Engine {
     int64_t generated;
     std::vector<uint32_t> stop_token_ids;
     bool ignore_eos;
+    // Of the prompt, what is computed.
+    int64_t prefilled;
+    // Its name for the planner.
+    int64_t number;
+    int64_t passed_over;
+    // In the present step.
+    bool makes_token;
+
+    BatchRequest Left() const {
+      return {.prefill_left = prompt_length - prefilled,
+              .decode_left = max_new_tokens - generated,
+              .passed_over = passed_over};
+    }
   };
 
-  SimEngine(const SimOptions& options, std::unique_ptr<StepTimer> timer);
+  SimEngine(const SimOptions& options, std::unique_ptr<StepTimer> timer, std::optional<BatchPlanner> planner);
+
+  // Says of every sequence what the step does for it.
+  void ChooseWork(StepOutput& out);
 
   // Reserves what the step needs; takes out who has to go for it.
   void MakeRoom(StepOutput& out);
-  // Makes one token; true when it is the last.
+  // Makes one token, if it is due; true when it is the last.
   bool Advance(Sequence& sequence, StepOutput& out);
   int64_t DurationNs(const StepOutput& out);
 
@@ -75,6 +99,11 @@ class SimEngine final : public Engine {
   // In the order of admission.
   std::vector<Sequence> active_;
   int64_t free_kv_tokens_;
+  std::optional<BatchPlanner> planner_;
+  int64_t admitted_ = 0;
+  // Scratch.
+  std::vector<BatchRequest> left_;
+  std::vector<Chunk> chunks_;
 };
 
 }  // namespace bfio::worker

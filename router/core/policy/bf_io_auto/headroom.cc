@@ -92,7 +92,8 @@ int64_t Headroom::Choose(const Room& room, const WaitingView& request) {
   if (fitting == 1) return static_cast<int64_t>(lowest);
   const double tokens = static_cast<double>(request.prefill_tokens);
   const auto with = [&](size_t place) {
-    return workers_[place].time + room[workers_[place].worker].time_per_token * tokens;
+    const WorkerView& worker = room[workers_[place].worker];
+    return workers_[place].time + (worker.time_per_token + worker.prefill_weight) * tokens;
   };
   const double on_lowest =
       Cost(std::max(largest_, with(lowest)), std::min(with(lowest), workers_[next].time));

@@ -1,0 +1,186 @@
+// What steps contain, through real processes: pieces of prompts that the router gives, a budget that adapts,
+// what requests ask for, and when agents are out of time.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "tests/testing/cluster.h"
+
+namespace bfio::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A column of the step log, by line.
+std::vector<int64_t> Column(const std::string& path, const std::string& name) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  const std::vector<std::string> names = absl::StrSplit(line, ',');
+  const auto at = static_cast<size_t>(std::find(names.begin(), names.end(), name) - names.begin());
+  EXPECT_LT(at, names.size()) << line;
+  std::vector<int64_t> values;
+  while (std::getline(file, line)) {
+    const std::vector<std::string> cells = absl::StrSplit(line, ',');
+    int64_t value = 0;
+    if (at < cells.size() && absl::SimpleAtoi(cells[at], &value)) values.push_back(value);
+  }
+  return values;
+}
+
+// Prompt tokens of the steps that a prompt of 1,000 takes on one of four ranks.
+std::vector<int64_t> PiecesOfAPrompt(const std::string& flag) {
+  const std::string log = absl::StrCat(TestDirectory(), "/steps.csv");
+  ClusterOptions options;
+  options.worker_processes = 1;
+  options.ranks_per_process = 4;
+  options.router_flags = {flag};
+  options.worker_flags = {"--c=0.0005", "--tl=0", "--slots=8", "--token_budget=512",
+                          absl::StrCat("--step_log=", log)};
+  Cluster cluster(options);
+  if (!cluster.ok()) return {};
+  // The ranks' first report says how they take prompts.
+  EXPECT_TRUE(Generate(cluster.inference(), SyntheticRequest(10, 1)).status.ok());
+  EXPECT_TRUE(Generate(cluster.inference(), SyntheticRequest(1000, 2)).status.ok());
+  const v1::ClusterState state = cluster.State();
+  for (const v1::WorkerState& worker : state.workers()) {
+    EXPECT_EQ(worker.token_budget(), 512u);
+    EXPECT_EQ(worker.pending_prefill_tokens(), 0u);
+  }
+  cluster.StopCleanly();
+  std::vector<int64_t> pieces;
+  for (const int64_t tokens : Column(log, "prefill_tokens")) {
+    if (tokens > 10) pieces.push_back(tokens);
+  }
+  return pieces;
+}
+
+TEST(Steps, NoRankTakesMoreOfAPromptThanTheMeanRankHasToCompute) {
+  const std::vector<int64_t> pieces = PiecesOfAPrompt("--prefill_pieces=true");
+  ASSERT_FALSE(pieces.empty());
+  int64_t sum = 0;
+  for (const int64_t piece : pieces) sum += piece;
+  EXPECT_EQ(sum, 1000);
+  EXPECT_EQ(pieces.front(), 250);
+  EXPECT_EQ(*std::max_element(pieces.begin(), pieces.end()), 250);
+}
+
+TEST(Steps, WithoutPiecesARankTakesWhatItsBudgetAllows) {
+  EXPECT_THAT(PiecesOfAPrompt("--prefill_pieces=false"), ::testing::ElementsAre(512, 488));
+}
+
+// What it adapts to is tested in virtual time (tests/unit/worker/sim_engine_test.cc): here, that the flags
+// and what requests ask for arrive, and that tokens do.
+TEST(Steps, ABudgetThatAdaptsServesWhoAsksForMoreThanItsFlags) {
+  ClusterOptions options;
+  options.worker_processes = 1;
+  options.worker_flags = {"--c=0.0005",          "--tl=0",           "--slots=16",
+                          "--token_budget=1024", "--scheduler=orca", "--budget_control=objectives",
+                          "--tpot_objective=1s"};
+  Cluster cluster(options);
+  ASSERT_TRUE(cluster.ok());
+  const RunResult run = RunProgram(
+      "bfio_loadgen", {absl::StrCat("--target=", cluster.address()), "--profile=code", "--requests=60",
+                       "--concurrency=16", "--ttft_objective=10ms", "--tpot_objective=1200us", "--json=-"});
+  EXPECT_EQ(run.code, 0) << run.err << run.out;
+  EXPECT_THAT(run.out, HasSubstr("\"completed\": 60"));
+  const uint32_t budget = cluster.State().workers(0).token_budget();
+  EXPECT_GE(budget, 64u);
+  EXPECT_LE(budget, 1024u);
+  cluster.StopCleanly();
+}
+
+TEST(Steps, ObjectivesOutOfRangeAreRefused) {
+  Cluster cluster(ClusterOptions{});
+  ASSERT_TRUE(cluster.ok());
+  const auto refused = [&](const v1::GenerateRequest& request, const char* text) {
+    const GenerateResult result = Generate(cluster.inference(), request);
+    EXPECT_EQ(result.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    EXPECT_THAT(result.status.error_message(), HasSubstr(text));
+  };
+  v1::GenerateRequest request = SyntheticRequest(10, 2);
+  request.mutable_ttft_objective()->set_seconds(0);
+  refused(request, "ttft_objective is 0 s and 0 ns; must be above 0");
+  request.mutable_ttft_objective()->set_seconds(3601);
+  refused(request, "ttft_objective is 3601 s");
+  request = SyntheticRequest(10, 2);
+  request.mutable_tpot_objective()->set_nanos(-5);
+  refused(request, "tpot_objective is 0 s and -5 ns");
+  request = SyntheticRequest(10, 2);
+  request.mutable_parent_timeout()->set_seconds(5);
+  refused(request, "stage, remaining_tokens and parent_timeout need parent_id");
+  request.set_parent_id("a");
+  request.mutable_parent_timeout()->set_seconds(int64_t{1} << 60);
+  refused(request, "parent_timeout is");
+  request.mutable_parent_timeout()->set_seconds(60);
+  request.mutable_ttft_objective()->set_seconds(1);
+  request.mutable_tpot_objective()->set_nanos(1000);
+  EXPECT_TRUE(Generate(cluster.inference(), request).status.ok());
+  cluster.StopCleanly();
+}
+
+v1::GenerateRequest CallUntil(const std::string& parent, uint32_t output, absl::Duration timeout) {
+  v1::GenerateRequest request = SyntheticRequest(10, output);
+  request.set_parent_id(parent);
+  if (timeout > absl::ZeroDuration()) {
+    request.mutable_parent_timeout()->set_seconds(absl::ToInt64Seconds(timeout));
+    request.mutable_parent_timeout()->set_nanos(
+        static_cast<int32_t>(absl::ToInt64Nanoseconds(timeout % absl::Seconds(1))));
+  }
+  return request;
+}
+
+TEST(ParentDeadlines, EndTheParentsCallsAndRefuseThoseThatComeAfter) {
+  ClusterOptions options;
+  options.worker_processes = 1;
+  options.worker_flags = {"--c=0.005", "--tl=0", "--slots=1"};
+  Cluster cluster(options);
+  ASSERT_TRUE(cluster.ok());
+  // One runs and one waits, an hour of tokens each; only the second says until when.
+  std::vector<GenerateResult> results(2);
+  std::vector<std::thread> threads;
+  threads.emplace_back([&] {
+    v1::GenerateRequest endless = CallUntil("a", 50'000, absl::ZeroDuration());
+    results[0] = Generate(cluster.inference(), endless);
+  });
+  cluster.WaitFor("a call that runs",
+                  [](const v1::ClusterState& state) { return state.workers(0).active_requests() == 1; });
+  threads.emplace_back([&] {
+    v1::GenerateRequest endless = CallUntil("a", 50'000, absl::Seconds(1));
+    // It may end at any token, so its length says nothing.
+    endless.set_ignore_eos(false);
+    results[1] = Generate(cluster.inference(), endless);
+  });
+  for (std::thread& thread : threads) thread.join();
+  for (const GenerateResult& result : results) {
+    EXPECT_EQ(result.status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+    EXPECT_EQ(result.status.error_message(), "the parent's deadline has passed");
+  }
+  const GenerateResult late = Generate(cluster.inference(), CallUntil("a", 1, absl::ZeroDuration()));
+  EXPECT_EQ(late.status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  // 1,000 tokens of 5 ms do not fit into a second; nor does one before 1,000 that come after it.
+  const GenerateResult hopeless = Generate(cluster.inference(), CallUntil("b", 1000, absl::Seconds(1)));
+  EXPECT_EQ(hopeless.status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_THAT(hopeless.status.error_message(), HasSubstr("the parent needs 1000 more tokens"));
+  v1::GenerateRequest first = CallUntil("c", 1, absl::Seconds(1));
+  first.set_remaining_tokens(1000);
+  EXPECT_EQ(Generate(cluster.inference(), first).status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_TRUE(Generate(cluster.inference(), CallUntil("d", 3, absl::Seconds(60))).status.ok());
+  EXPECT_EQ(cluster.State().requests().refused_parent_deadline(), 3u);
+  cluster.WaitFor("free slots",
+                  [](const v1::ClusterState& state) { return state.workers(0).active_requests() == 0; });
+  cluster.StopCleanly();
+}
+
+}  // namespace
+}  // namespace bfio::testing

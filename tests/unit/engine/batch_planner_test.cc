@@ -1,0 +1,154 @@
+// The planner: what an engine does otherwise than a scheduler alone.
+#include "worker/scheduler/batch_planner.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/rng.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "worker/scheduler/batch_check.h"
+
+namespace bfio::worker {
+namespace {
+
+using ::testing::HasSubstr;
+
+BatchPlanner MakePlanner(const BatchPlannerOptions& options) {
+  auto made = BatchPlanner::Create(options);
+  EXPECT_TRUE(made.ok()) << made.status();
+  return *std::move(made);
+}
+
+struct PlannedRows {
+  int64_t prompts = 0, decodes = 0;
+  friend bool operator==(const PlannedRows&, const PlannedRows&) = default;
+};
+
+// `decodes` decoding requests and a prompt of 1,000.
+PlannedRows PlanOf(BatchPlannerOptions options, int64_t decodes,
+                   std::optional<int64_t> piece = std::nullopt) {
+  BatchPlanner planner = MakePlanner(options);
+  planner.SetPrefillPiece(piece);
+  std::vector<BatchRequest> left(static_cast<size_t>(decodes), {0, 5});
+  left.push_back({1000, 5});
+  std::vector<Chunk> batch;
+  planner.Form(left, batch);
+  PlannedRows rows;
+  for (const Chunk& chunk : batch) (chunk.which < decodes ? rows.decodes : rows.prompts) += chunk.rows;
+  return rows;
+}
+
+TEST(BatchPlannerTest, TheBudgetKeepsNoDecodeOutUnderSarathiAndNoPromptWithoutItsLeast) {
+  EXPECT_EQ(PlanOf({.token_budget = 100}, 30), (PlannedRows{70, 30}));
+  EXPECT_EQ(PlanOf({.token_budget = 100}, 95), (PlannedRows{kMinPrefillRows, 95}));
+  EXPECT_EQ(PlanOf({.token_budget = 100}, 300), (PlannedRows{kMinPrefillRows, 300}));
+}
+
+TEST(BatchPlannerTest, PromptsNeverTakeMoreThanTheBudget) {
+  // Under orca they come first; the room that many decodes are given is not theirs.
+  EXPECT_EQ(PlanOf({.scheduler = "orca", .token_budget = 100}, 30), (PlannedRows{100, 0}));
+  EXPECT_EQ(PlanOf({.scheduler = "orca", .token_budget = 100}, 300), (PlannedRows{100, 216}));
+  EXPECT_EQ(PlanOf({.scheduler = "vllm_v0", .token_budget = 1005, .max_sequence_tokens = 1005}, 2000),
+            (PlannedRows{1000, 0}));
+  EXPECT_EQ(
+      PlanOf({.scheduler = "faster_transformer", .token_budget = 1005, .max_sequence_tokens = 1005}, 2000),
+      (PlannedRows{0, 2000}));
+}
+
+TEST(BatchPlannerTest, TheRoutersPieceBoundsPromptsAloneAndNotThoseTakenWhole) {
+  EXPECT_EQ(PlanOf({.token_budget = 512}, 30, 64), (PlannedRows{64, 30}));
+  EXPECT_EQ(PlanOf({.token_budget = 512}, 30, 5000), (PlannedRows{482, 30}));
+  EXPECT_EQ(PlanOf({.scheduler = "orca", .token_budget = 512}, 30, 64), (PlannedRows{64, 30}));
+  EXPECT_EQ(PlanOf({.scheduler = "vllm_v0", .token_budget = 1005, .max_sequence_tokens = 1005}, 30, 64),
+            (PlannedRows{1000, 0}));
+}
+
+TEST(BatchPlannerTest, WholePromptsNeedABudgetThatHoldsTheLongestSequence) {
+  for (const char* name : {"vllm_v0", "faster_transformer"}) {
+    const auto refused =
+        BatchPlanner::Create({.scheduler = name, .token_budget = 512, .max_sequence_tokens = 513});
+    EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(refused.status().message()),
+                HasSubstr("has up to 513 tokens (max_sequence_tokens): token_budget must be at least that"));
+    EXPECT_TRUE(
+        BatchPlanner::Create({.scheduler = name, .token_budget = 513, .max_sequence_tokens = 513}).ok());
+  }
+  EXPECT_TRUE(BatchPlanner::Create({.token_budget = 1, .max_sequence_tokens = 513}).ok());
+}
+
+TEST(BatchPlannerTest, NoOrderPassesAResidentOverForEver) {
+  for (const BatchOrder order : {BatchOrder::kShortest, BatchOrder::kPriority}) {
+    for (const char* name : {"sarathi", "orca"}) {
+      SCOPED_TRACE(absl::StrCat(name, static_cast<int>(order)));
+      BatchScheduler scheduler = BatchScheduler::Create(name, order).value();
+      // A long prompt, and short urgent ones that follow one another without end.
+      std::vector<BatchRequest> left = {{500, 5}};
+      std::vector<Chunk> batch;
+      int64_t longest = 0;
+      for (int step = 0; step < 2000 && left[0].prefill_left > 0; ++step) {
+        left.resize(1);
+        for (int i = 0; i < 4; ++i) left.push_back({16, 1, 1});
+        scheduler.Form(left, {.token_budget = 32}, batch);
+        longest = std::max(longest, left[0].passed_over);
+        CountPassedOver(batch, absl::MakeSpan(left));
+        for (const Chunk& chunk : batch) left[chunk.which].prefill_left -= chunk.rows;
+      }
+      EXPECT_EQ(left[0].prefill_left, 0);
+      EXPECT_EQ(longest, kPatienceBatches);
+    }
+  }
+}
+
+// What the planner promises of every step, on random requests.
+TEST(BatchPlannerPropertyTest, StepsKeepToTheRules) {
+  for (uint64_t seed = 1; seed <= 400; ++seed) {
+    SCOPED_TRACE(seed);
+    Rng rng(seed);
+    const std::vector<std::string> names = SchedulerNames();
+    BatchPlannerOptions options;
+    options.scheduler = names[seed % names.size()];
+    options.order = static_cast<BatchOrder>(rng.Below(3));
+    options.max_sequence_tokens = 300;
+    options.token_budget = 300 + static_cast<int64_t>(rng.Below(300));
+    const bool whole = options.scheduler == "vllm_v0" || options.scheduler == "faster_transformer";
+    if (!whole) options.token_budget = 1 + static_cast<int64_t>(rng.Below(300));
+    BatchPlanner planner = MakePlanner(options);
+    std::optional<int64_t> piece;
+    if (rng.Below(2) == 0) piece = 1 + static_cast<int64_t>(rng.Below(200));
+    planner.SetPrefillPiece(piece);
+    std::vector<BatchRequest> left;
+    int64_t decoding = 0, prompts = 0;
+    for (uint64_t i = rng.Below(60); i > 0; --i) {
+      BatchRequest request = {0, 1 + static_cast<int64_t>(rng.Below(40)), static_cast<int64_t>(rng.Below(3))};
+      if (rng.Below(2) == 0) request.prefill_left = 1 + static_cast<int64_t>(rng.Below(250));
+      request.passed_over = static_cast<int64_t>(rng.Below(100));
+      request.prefill_left > 0 ? prompts += request.prefill_left : ++decoding;
+      left.push_back(request);
+    }
+    std::vector<Chunk> batch, again;
+    planner.Form(left, batch);
+    planner.Form(left, again);
+    BatchRoom room = {.token_budget = MaxRows(static_cast<int64_t>(left.size()), options.token_budget)};
+    if (piece && !whole) room.prefill_tokens = *piece;
+    ASSERT_TRUE(CheckBatch(left, room, batch).ok()) << CheckBatch(left, room, batch);
+    PlannedRows rows;
+    for (const Chunk& chunk : batch) {
+      (left[chunk.which].decoding() ? rows.decodes : rows.prompts) += chunk.rows;
+    }
+    EXPECT_LE(rows.prompts, std::max(options.token_budget, kMinPrefillRows));
+    EXPECT_EQ(BatchTokens(batch), BatchTokens(again));
+    EXPECT_EQ(batch.empty(), left.empty());
+    if (options.scheduler == "sarathi") {
+      const int64_t allowed = std::min(piece.value_or(BatchRoom::kUnbounded),
+                                       std::max(options.token_budget - decoding, kMinPrefillRows));
+      EXPECT_EQ(rows, (PlannedRows{std::min(prompts, allowed), decoding}));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace bfio::worker

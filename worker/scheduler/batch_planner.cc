@@ -1,0 +1,85 @@
+#include "worker/scheduler/batch_planner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace bfio::worker {
+namespace {
+
+// Below it a step is all overhead; not tuned.
+constexpr int64_t kLeastBudget = 64;
+
+BudgetTunerOptions TunerOptions(const BatchPlannerOptions& options) {
+  BudgetTunerOptions tuner = *options.adapt;
+  tuner.max_budget = options.token_budget;
+  tuner.min_budget = std::min(kLeastBudget, options.token_budget);
+  tuner.slots = options.slots;
+  tuner.prompt_gives_token = true;
+  return tuner;
+}
+
+}  // namespace
+
+absl::StatusOr<BatchPlanner> BatchPlanner::Create(const BatchPlannerOptions& options) {
+  auto scheduler = BatchScheduler::Create(options.scheduler, options.order);
+  if (!scheduler.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("scheduler: ", scheduler.status().message()));
+  }
+  if (options.adapt && scheduler->whole_prompts()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("budget_control: a smaller token budget would stop ", scheduler->name(),
+                     ", which takes prompts whole; it goes with sarathi and orca"));
+  }
+  if (scheduler->whole_prompts() && options.token_budget < options.max_sequence_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "scheduler: ", scheduler->name(),
+        " takes prompts whole, and a request that is placed again has up to ", options.max_sequence_tokens,
+        " tokens (max_sequence_tokens): token_budget must be at least that, not ", options.token_budget));
+  }
+  return BatchPlanner(options, *std::move(scheduler));
+}
+
+BatchPlanner::BatchPlanner(const BatchPlannerOptions& options, BatchScheduler scheduler)
+    : options_(options), scheduler_(std::move(scheduler)), budget_(options.token_budget) {
+  if (options_.adapt) tuner_.emplace(TunerOptions(options_), scheduler_);
+}
+
+void BatchPlanner::Form(absl::Span<const BatchRequest> left, std::vector<Chunk>& batch) {
+  const int64_t decoding =
+      std::count_if(left.begin(), left.end(), [](const BatchRequest& request) { return request.decoding(); });
+  BatchRoom room;
+  if (scheduler_.whole_prompts()) {
+    room.token_budget = std::max(budget_, decoding);
+    room.prefill_tokens = budget_;
+  } else {
+    room.token_budget = std::max(budget_, decoding + kMinPrefillRows);
+    room.prefill_tokens = std::max(budget_, kMinPrefillRows);
+    if (piece_) room.prefill_tokens = std::min(room.prefill_tokens, *piece_);
+  }
+  scheduler_.Form(left, room, batch);
+}
+
+void BatchPlanner::Arrive(int64_t id, double now_s, int64_t prefill, int64_t decode,
+                          const RequestObjectives& objectives) {
+  if (tuner_) tuner_->Arrive(id, now_s, prefill, decode, objectives);
+}
+
+void BatchPlanner::End(int64_t id, int64_t decoded) {
+  if (tuner_) tuner_->End(id, decoded);
+}
+
+void BatchPlanner::Took(absl::Span<const BatchRequest> left, absl::Span<const Chunk> batch,
+                        const BatchLoad& load, double seconds) {
+  if (!tuner_) return;
+  int64_t backlog = 0;
+  for (const BatchRequest& request : left) backlog += request.prefill_left;
+  for (const Chunk& chunk : batch) {
+    if (left[chunk.which].prefill_left > 0) backlog -= chunk.rows;
+  }
+  tuner_->Batch(load, seconds);
+  budget_ = tuner_->Turn(backlog);
+}
+
+}  // namespace bfio::worker

@@ -1,0 +1,81 @@
+// What the next step of an engine contains: a scheduler, the token budget, and what moves it.
+//
+// Purpose: the part of an engine that has no model and no device, the same for the sim, CPU and CUDA engines.
+// The budget is set at the start; a tuner may adapt it (budget_tuner.h), and the router may say how large a
+// piece of prompts is for now, the same on every rank (worker.proto, Plan.prefill_piece).
+//
+// What an engine does otherwise than a scheduler alone: the budget keeps no decode out of a step under
+// sarathi, nor out of one of decodes alone; and prompts get kMinPrefillRows however many decodes there are.
+// Under orca prompts come first, and decodes wait where the budget ends. Steps have at most
+// MaxRows(requests, token_budget) rows.
+//
+// Ownership: none of the requests. Threads: belongs to its caller. Pure: times are handed in.
+#ifndef BFIO_WORKER_SCHEDULER_BATCH_PLANNER_H_
+#define BFIO_WORKER_SCHEDULER_BATCH_PLANNER_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "worker/scheduler/batch_scheduler.h"
+#include "worker/scheduler/budget_tuner.h"
+
+namespace bfio::worker {
+
+struct BatchPlannerOptions {
+  // A scheduler's name (batch_scheduler.h), and the order within its classes.
+  std::string scheduler = "sarathi";
+  BatchOrder order = BatchOrder::kFcfs;
+  // Tokens of a step, at least 1.
+  int64_t token_budget = 512;
+  // Adapts the budget between 64 (or token_budget, if that is less) and token_budget; max_budget, slots and
+  // prompt_gives_token are set here. Not for schedulers that take prompts whole.
+  std::optional<BudgetTunerOptions> adapt;
+  // Of the engine: requests at once, and the longest of them, prompt and output.
+  int64_t slots = BatchRoom::kUnbounded;
+  int64_t max_sequence_tokens = BatchRoom::kUnbounded;
+};
+
+class BatchPlanner {
+ public:
+  // INVALID_ARGUMENT, naming the option. Where prompts are taken whole the budget must hold the longest
+  // sequence: what a request has made is part of its prompt when it is placed again.
+  static absl::StatusOr<BatchPlanner> Create(const BatchPlannerOptions& options);
+
+  // Fills `batch` with the chunks of the next step, by place in `left`, in the order of admission; all are
+  // residents. Depends on the requests, budget() and the piece alone: asked twice it says the same.
+  void Form(absl::Span<const BatchRequest> left, std::vector<Chunk>& batch);
+
+  // Prompt tokens of a step from now on; none: as the budget allows. Not read where prompts are taken whole.
+  void SetPrefillPiece(std::optional<int64_t> tokens) { piece_ = tokens; }
+  // Tokens of the next step at most.
+  int64_t budget() const { return budget_; }
+  const BatchScheduler& scheduler() const { return scheduler_; }
+
+  // --- for the tuner; nothing happens without one ---
+
+  bool adapts() const { return tuner_.has_value(); }
+  // A request came; `decode`: tokens it makes at most.
+  void Arrive(int64_t id, double now_s, int64_t prefill, int64_t decode, const RequestObjectives& objectives);
+  void End(int64_t id, int64_t decoded);
+  // The step formed last, of `left`, took so long.
+  void Took(absl::Span<const BatchRequest> left, absl::Span<const Chunk> batch, const BatchLoad& load,
+            double seconds);
+
+ private:
+  BatchPlanner(const BatchPlannerOptions& options, BatchScheduler scheduler);
+
+  BatchPlannerOptions options_;
+  BatchScheduler scheduler_;
+  std::optional<BudgetTuner> tuner_;
+  int64_t budget_;
+  std::optional<int64_t> piece_;
+};
+
+}  // namespace bfio::worker
+
+#endif  // BFIO_WORKER_SCHEDULER_BATCH_PLANNER_H_
