@@ -17,6 +17,9 @@ int64_t KvOf(const v1::GenerateRequest& request) {
   return int64_t{PromptTokens(request)} + std::min(predicted, request.max_new_tokens());
 }
 
+// Of each rank, before the shortest of them bounds what a step takes.
+constexpr int64_t kStepsToJudge = 64;
+
 constexpr char kParentsDeadline[] = "the parent's deadline has passed";
 
 int64_t ToMicros(absl::Time time) {
@@ -102,8 +105,10 @@ absl::Status DecisionLoop::CheckDeadline(const RequestRecord& record) const {
   if (left_us <= 0) return absl::DeadlineExceededError(kParentsDeadline);
   // No step of this group has been shorter, and a step makes one token of a request.
   const int64_t tokens = LeastTokens(record.request) - record.delivered + record.request.remaining_tokens();
+  // Few steps may all have been long ones.
+  const bool known = shortest_step_.has_value() && steps_timed_ >= kStepsToJudge * scheduler_.num_workers();
   const double least_us =
-      absl::ToDoubleMicroseconds(shortest_step_.value_or(absl::ZeroDuration())) * static_cast<double>(tokens);
+      known ? absl::ToDoubleMicroseconds(*shortest_step_) * static_cast<double>(tokens) : 0;
   if (least_us <= static_cast<double>(left_us)) return absl::OkStatus();
   return absl::DeadlineExceededError(absl::StrCat("the parent needs ", tokens, " more tokens, ",
                                                   least_us * 1e-6, " s at the least, and its deadline is in ",
@@ -113,11 +118,10 @@ absl::Status DecisionLoop::CheckDeadline(const RequestRecord& record) const {
 void DecisionLoop::JoinParent(const RequestRecord& record) {
   if (!record.request.parent_id().empty()) totals_.set_agent_calls(totals_.agent_calls() + 1);
   if (record.parent.empty()) return;
-  const bool sooner = record.deadline_us < parents_.Deadline(record.parent);
   parents_.Begin(record.parent, record.id, scheduler_.NextStep(), StageOf(record.request),
                  record.deadline_us);
-  if (!sooner) return;
-  parent_deadlines_.emplace(record.deadline_us, record.parent);
+  if (record.deadline_us == core::RequestSpec::kNoDeadline) return;
+  if (!parent_deadlines_.emplace(record.deadline_us, record.parent).second) return;
   // What parents have given up, or been forgotten with, is dropped: the rest is one for each in the book.
   if (parent_deadlines_.size() <= 2 * core::Parents::kDefaultLimit) return;
   std::erase_if(parent_deadlines_,

@@ -229,6 +229,8 @@ class DecisionLoop final : private Group::Listener {
   std::set<std::pair<int64_t, std::string>> parent_deadlines_;
   // Of this epoch.
   std::optional<absl::Duration> shortest_step_;
+  // Reports that it is the least of.
+  int64_t steps_timed_ = 0;
   // Sums over accepted requests that have not ended (RequestRecord), and the group's KV.
   int64_t waiting_bytes_ = 0;
   int64_t committed_kv_ = 0;

@@ -54,6 +54,7 @@ void DecisionLoop::OnEpochOpen(uint64_t epoch, const std::vector<Member*>& ranks
   if (static_cast<int64_t>(ranks.size()) >= options_.workers) settled_ = true;
   AnswerEarlyResumes();
   shortest_step_.reset();
+  steps_timed_ = 0;
   recorder_.OpenEpoch(epoch, static_cast<int32_t>(ranks.size()), options_.coupled);
   report_deadline_ = absl::InfiniteFuture();
   stall_deadline_ = now_ + 2 * options_.step_timeout;

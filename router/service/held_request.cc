@@ -36,6 +36,8 @@ std::string OriginOf(const v1::GenerateRequest& request) {
   if (request.has_predicted_output_tokens()) {
     origin.set_predicted_output_tokens(request.predicted_output_tokens());
   }
+  if (request.has_ttft_objective()) *origin.mutable_ttft_objective() = request.ttft_objective();
+  if (request.has_tpot_objective()) *origin.mutable_tpot_objective() = request.tpot_objective();
   origin.set_resumable(true);
   origin.set_resume_token(request.resume_token());
   return origin.SerializeAsString();

@@ -60,7 +60,9 @@ v1::Assignment RequestRecord::Assignment(absl::Time now) const {
   assignment.set_first_index(delivered);
   assignment.set_traceparent(traceparent);
   assignment.set_priority(request.priority());
-  if (request.has_ttft_objective() && !first_token) {
+  if (first_token) {
+    SetDuration(-absl::Nanoseconds(1), assignment.mutable_ttft_left());
+  } else if (request.has_ttft_objective()) {
     SetDuration(DurationOf(request.ttft_objective()) - (now - accepted), assignment.mutable_ttft_left());
   }
   if (request.has_tpot_objective()) *assignment.mutable_tpot_objective() = request.tpot_objective();

@@ -82,6 +82,7 @@ void DecisionLoop::OnStepReport(Member& member, const v1::StepReport& report) {
   if (report.group_max_local_ns() > 0 && report.barrier_error().empty()) {
     const auto local = absl::Nanoseconds(static_cast<int64_t>(
         std::min<uint64_t>(report.group_max_local_ns(), std::numeric_limits<int64_t>::max())));
+    ++steps_timed_;
     shortest_step_ = std::min(local, shortest_step_.value_or(absl::InfiniteDuration()));
   }
   if (!scheduler_.ReportsMissing()) {

@@ -174,7 +174,7 @@ class Engine {
   // Prompt tokens that a step may compute from the next one on; none: as the engine's own budget allows. The
   // router's word, the same on all ranks. Engines that take prompts whole do not heed it.
   virtual void SetPrefillPiece(std::optional<int64_t> /*tokens*/) {}
-  // Nothing where prompts are computed whole in their first step.
+  // Nothing where prompts are taken whole.
   virtual std::optional<PrefillState> prefill_state() const { return std::nullopt; }
 
   virtual int32_t active() const = 0;

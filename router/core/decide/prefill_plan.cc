@@ -9,7 +9,9 @@ namespace bfio::core {
 int64_t PendingAhead(const PrefillReport& report, const PrefillAhead& ahead) {
   int64_t rate = std::max(report.token_budget - ahead.active, kLeastPrefillRows);
   if (ahead.piece) rate = std::min(rate, *ahead.piece);
-  return std::max<int64_t>(0, report.pending_tokens + ahead.inflight_tokens - rate * ahead.steps);
+  const int64_t all = report.pending_tokens + ahead.inflight_tokens;
+  // Steps may be any number in a damaged log.
+  return all / rate < ahead.steps ? 0 : all - rate * ahead.steps;
 }
 
 std::optional<int64_t> EqualPiece(absl::Span<const int64_t> pending) {

@@ -302,10 +302,11 @@ class Scheduler {
   void PlaceAll(int64_t step, Plan& plan);
   void Place(const Assignment& assignment, int64_t step, Plan& plan);
   void SendDrops(int64_t step, Plan& plan);
-  // Prompt tokens that the worker has to compute at the start of `step`. REQUIRES: it reports them.
-  int64_t PendingPrefill(const Worker& worker, int64_t step) const;
+  // Prompt tokens that the worker has to compute at the start of `step`; of those on their way `fresh` begin
+  // in that step. REQUIRES: it reports them.
+  int64_t PendingPrefill(const Worker& worker, int64_t step, int64_t fresh) const;
   // After PlaceAll.
-  std::optional<int64_t> ChoosePiece(int64_t step);
+  std::optional<int64_t> ChoosePiece(int64_t step, const Plan& plan);
 
   SchedulerOptions options_;
   std::unique_ptr<Policy> policy_;

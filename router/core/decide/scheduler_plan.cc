@@ -51,7 +51,7 @@ std::optional<Plan> Scheduler::MakePlan(bool force) {
   plan.stopped_early = stopped_early;
   PlaceAll(target, plan);
   SendDrops(target, plan);
-  plan.prefill_piece = piece_ = ChoosePiece(target);
+  plan.prefill_piece = piece_ = ChoosePiece(target, plan);
   planned_step_ = target;
   ++totals_.plans;
   return plan;
@@ -140,22 +140,25 @@ void Scheduler::BuildViews(int64_t step) {
     view.service_time = w.spec.service_time;
     view.prefill_weight = w.prefill ? options_.prefill.weight : 0;
     if (view.prefill_weight > 0) {
-      view.time_offset += view.prefill_weight * static_cast<double>(PendingPrefill(w, target));
+      view.time_offset += view.prefill_weight * static_cast<double>(PendingPrefill(w, target, 0));
     }
   }
 }
 
-int64_t Scheduler::PendingPrefill(const Worker& worker, int64_t step) const {
-  return PendingAhead(*worker.prefill, {worker.active + worker.inflight_placements, worker.inflight_prefill,
-                                        std::max<int64_t>(0, step - worker.last_step - 1), piece_});
+int64_t Scheduler::PendingPrefill(const Worker& worker, int64_t step, int64_t fresh) const {
+  return fresh + PendingAhead(*worker.prefill,
+                              {worker.active + worker.inflight_placements, worker.inflight_prefill - fresh,
+                               std::max<int64_t>(0, step - worker.last_step - 1), piece_});
 }
 
-std::optional<int64_t> Scheduler::ChoosePiece(int64_t step) {
+std::optional<int64_t> Scheduler::ChoosePiece(int64_t step, const Plan& plan) {
   if (!options_.prefill.pieces) return std::nullopt;
-  pending_.clear();
-  for (const Worker& worker : workers_) {
-    if (!worker.prefill) return std::nullopt;
-    pending_.push_back(PendingPrefill(worker, step));
+  pending_.assign(workers_.size(), 0);
+  for (const Placement& placement : plan.placements)
+    pending_[placement.worker] += placed_.at(placement.id).spec.prefill_tokens;
+  for (size_t g = 0; g < workers_.size(); ++g) {
+    if (!workers_[g].prefill) return std::nullopt;
+    pending_[g] = PendingPrefill(workers_[g], step, pending_[g]);
   }
   return EqualPiece(pending_);
 }

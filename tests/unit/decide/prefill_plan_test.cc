@@ -141,6 +141,18 @@ TEST(PrefillPieces, ThePlanSaysThemWhereAllRanksTakePromptsInPieces) {
   EXPECT_EQ(group.plan->prefill_piece, std::nullopt) << "these take prompts whole";
 }
 
+TEST(PrefillPieces, WhatBeginsInThePlansStepHasNotBeenWorkedOff) {
+  PlannedGroup group(2, {.pieces = true}, PlanMode::kPipelined);
+  group.PlaceOne(1, 100);
+  std::vector<int64_t> loads(2, 0);
+  const auto busy = static_cast<size_t>(*group.scheduler->WorkerOf(1));
+  loads[busy] = 100;
+  group.Report(1, 1, loads, {0, 0});
+  group.PlaceOne(2, 400);
+  ASSERT_EQ(group.plan->apply_step, 3) << "a step is under way";
+  EXPECT_EQ(group.plan->prefill_piece, 400 / 2);
+}
+
 TEST(PrefillPieces, NoneUnlessAskedFor) {
   PlannedGroup group(2, {.weight = 16});
   group.PlaceOne(1, 2000);

@@ -233,6 +233,7 @@ void DecodeEngine::ChooseChunks() {
 }
 
 std::optional<PrefillState> DecodeEngine::prefill_state() const {
+  if (planner_.scheduler().whole_prompts()) return std::nullopt;
   PrefillState state;
   for (const Sequence& sequence : active_) state.pending_tokens += sequence.Left().prefill_left;
   state.token_budget = planner_.budget();

@@ -72,7 +72,7 @@ absl::Status SimEngine::Admit(const SequenceRequest& request) {
   free_kv_tokens_ -= kv;
   active_.push_back({request.handle, SimStreamKey(request), request.prompt_length, request.first_index,
                      request.max_new_tokens, kv, request.kv_on_demand, 0, request.stop_token_ids,
-                     request.ignore_eos, 0, admitted_++, 0, false});
+                     request.ignore_eos, 0, admitted_++, 0, request.priority, false});
   if (planner_) {
     planner_->Arrive(active_.back().number, static_cast<double>(timer_->NowNs()) * 1e-9,
                      request.prompt_length, request.max_new_tokens,
@@ -150,7 +150,7 @@ void SimEngine::SetPrefillPiece(std::optional<int64_t> tokens) {
 }
 
 std::optional<PrefillState> SimEngine::prefill_state() const {
-  if (!planner_) return std::nullopt;
+  if (!planner_ || planner_->scheduler().whole_prompts()) return std::nullopt;
   PrefillState state;
   for (const Sequence& sequence : active_)
     state.pending_tokens += sequence.prompt_length - sequence.prefilled;

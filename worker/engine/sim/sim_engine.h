@@ -72,12 +72,14 @@ class SimEngine final : public Engine {
     // Its name for the planner.
     int64_t number;
     int64_t passed_over;
+    int64_t priority;
     // In the present step.
     bool makes_token;
 
     BatchRequest Left() const {
       return {.prefill_left = prompt_length - prefilled,
               .decode_left = max_new_tokens - generated,
+              .priority = priority,
               .passed_over = passed_over};
     }
   };
