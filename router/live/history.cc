@@ -28,12 +28,13 @@ void LiveHistory::OnStep(const v1::StepSummary& step, absl::Time now) {
   sample.waiting_requests = step.waiting_requests();
   sample.assigned += step.assigned();
   ++sample.steps;
-  open_->max_sum += static_cast<double>(*std::max_element(loads.begin(), loads.end()));
-  open_->mean_sum += std::accumulate(loads.begin(), loads.end(), 0.0) / loads.size();
   open_->local_ns += std::accumulate(step.local_ns().begin(), step.local_ns().end(), 0.0);
   open_->wait_ns += std::accumulate(step.barrier_wait_ns().begin(), step.barrier_wait_ns().end(), 0.0);
   const auto slowest = std::max_element(step.local_ns().begin(), step.local_ns().end());
   open_->slowest_ns += static_cast<double>(*slowest);
+  if (step.has_rank()) return;  // a step of its own: nobody waited
+  open_->max_sum += static_cast<double>(*std::max_element(loads.begin(), loads.end()));
+  open_->mean_sum += std::accumulate(loads.begin(), loads.end(), 0.0) / loads.size();
   ++open_->slowest_count[static_cast<size_t>(slowest - step.local_ns().begin())];
 }
 
@@ -46,7 +47,8 @@ void LiveHistory::CloseInterval() {
   if (busy_ns > 0) sample.wait_fraction = open_->wait_ns / busy_ns;
   sample.step_s = open_->slowest_ns / sample.steps * 1e-9;
   const auto& counts = open_->slowest_count;
-  sample.straggler = static_cast<uint32_t>(std::max_element(counts.begin(), counts.end()) - counts.begin());
+  const auto most = std::max_element(counts.begin(), counts.end());
+  if (*most > 0) sample.straggler = static_cast<uint32_t>(most - counts.begin());
   samples_.push_back(std::make_shared<const StepSample>(std::move(sample)));
   if (samples_.size() > kSamples) samples_.pop_front();
   open_.reset();

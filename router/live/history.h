@@ -34,14 +34,14 @@ struct StepSample {
   uint32_t steps = 0;
   uint32_t assigned = 0;
   // 1 - (sum of mean loads) / (sum of largest loads): the share of work time that imbalance wastes; 0 without
-  // load.
+  // load, and where ranks do not wait for each other.
   double idle_fraction = 0;
   // Share of local work + barrier wait that was barrier wait.
   double wait_fraction = 0;
   // Mean duration of a step on its slowest rank, seconds.
   double step_s = 0;
-  // The rank whose local work was the longest most often.
-  uint32_t straggler = 0;
+  // The rank whose local work was the longest most often, where the others waited for it.
+  std::optional<uint32_t> straggler;
 };
 
 class LiveHistory {

@@ -61,7 +61,7 @@ std::string SamplesJson(const std::vector<std::shared_ptr<const StepSample>>& sa
                      {"idle", sample->idle_fraction},
                      {"wait", sample->wait_fraction},
                      {"step_s", sample->step_s},
-                     {"straggler", sample->straggler}});
+                     {"straggler", sample->straggler ? nlohmann::json(*sample->straggler) : nullptr}});
   }
   return array.dump();
 }

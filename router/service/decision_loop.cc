@@ -339,6 +339,14 @@ void DecisionLoop::Fail(RequestRecord& record, const absl::Status& status) {
 
 // --- decisions ---
 
+bool DecisionLoop::Saturated() const {
+  for (core::WorkerIndex g = 0; g < scheduler_.num_workers(); ++g) {
+    const core::Scheduler::WorkerAccount account = scheduler_.Account(g);
+    if (account.active + account.inflight < account.spec.slots) return false;
+  }
+  return true;
+}
+
 void DecisionLoop::Decide(bool force) {
   for (;;) {
     const absl::Time before = MonotonicNow();
@@ -348,13 +356,8 @@ void DecisionLoop::Decide(bool force) {
     const absl::Duration took = MonotonicNow() - before;
     force = false;
     SendPlan(*plan);
-    bool saturated = true;
-    for (core::WorkerIndex g = 0; g < scheduler_.num_workers() && saturated; ++g) {
-      const core::Scheduler::WorkerAccount account = scheduler_.Account(g);
-      saturated = account.active + account.inflight >= account.spec.slots;
-    }
-    recorder_.OnDecision(static_cast<int64_t>(plan->placements.size()), scheduler_.waiting(), took, saturated,
-                         plan->stopped_early, plan->gap);
+    recorder_.OnDecision(static_cast<int64_t>(plan->placements.size()), scheduler_.waiting(), took,
+                         Saturated(), plan->stopped_early, plan->gap);
     stall_deadline_ = now_ + 2 * options_.step_timeout;
   }
 }

@@ -151,6 +151,8 @@ class DecisionLoop final : private Group::Listener {
   void ExpireParents(absl::Time now);
   absl::Duration UntilParentDeadline(absl::Time now) const;
 
+  // No worker has a free slot.
+  bool Saturated() const;
   void Decide(bool force);
   void SendPlan(const core::Plan& plan);
 

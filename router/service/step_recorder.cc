@@ -59,10 +59,11 @@ v1::StepSummary StepRecorder::NewSummary(uint64_t step) const {
 }
 
 // Nobody waits for anybody: no imbalance, no straggler.
-void StepRecorder::OnStepAlone(int32_t rank, const v1::StepReport& report) {
+void StepRecorder::OnStepAlone(int32_t rank, const v1::StepReport& report, bool saturated) {
   last_.set_load_tokens(rank, report.load_tokens());
   last_.set_active_requests(rank, report.active_requests());
   auto summary = std::make_shared<v1::StepSummary>(last_);
+  last_.clear_assigned();
   summary->set_step(report.step());
   summary->set_rank(static_cast<uint32_t>(rank));
   summary->set_local_ns(rank, report.local_ns());
@@ -72,11 +73,12 @@ void StepRecorder::OnStepAlone(int32_t rank, const v1::StepReport& report) {
   totals_.set_max_load_tokens(totals_.max_load_tokens() + load);
   totals_.set_mean_load_tokens(totals_.mean_load_tokens() + load);
   totals_.set_max_local_s(totals_.max_local_s() + static_cast<double>(report.local_ns()) * kNs);
+  if (saturated) totals_.set_saturated_steps(totals_.saturated_steps() + 1);
   // Decisions come when requests do, and need not come for a long time.
   sink_(summary);
 }
 
-void StepRecorder::OnReport(int32_t rank, const v1::StepReport& report, absl::Time now) {
+void StepRecorder::OnReport(int32_t rank, const v1::StepReport& report, absl::Time now, bool saturated) {
   const double local_s = static_cast<double>(report.local_ns()) * kNs;
   const double wait_s = static_cast<double>(report.barrier_wait_ns()) * kNs;
   totals_.set_barrier_wait_s(totals_.barrier_wait_s() + wait_s);
@@ -95,7 +97,7 @@ void StepRecorder::OnReport(int32_t rank, const v1::StepReport& report, absl::Ti
   if (report.epoch() != epoch_ || rank >= ranks_) return;
   rates_[rank].Add(now, report.token_ids_size());
   if (!report.barrier_error().empty()) return;
-  if (!coupled_) return OnStepAlone(rank, report);
+  if (!coupled_) return OnStepAlone(rank, report, saturated);
   if (partial_.size() >= kMaxPartial && !partial_.contains(report.step())) {
     if (report.step() < partial_.begin()->first) return;  // given up
     partial_.erase(partial_.begin());
@@ -139,7 +141,12 @@ void StepRecorder::OnDecision(int64_t assigned, int64_t waiting, absl::Duration 
   totals_.set_decide_s(totals_.decide_s() + took_s);
   totals_.set_decide_max_s(std::max(totals_.decide_max_s(), took_s));
   if (stopped_early) totals_.set_decisions_stopped_early(totals_.decisions_stopped_early() + 1);
-  if (saturated) totals_.set_saturated_steps(totals_.saturated_steps() + 1);
+  if (!coupled_) {
+    last_.set_assigned(last_.assigned() + static_cast<uint32_t>(assigned));
+    last_.set_waiting_requests(static_cast<uint32_t>(waiting));
+  } else if (saturated) {
+    totals_.set_saturated_steps(totals_.saturated_steps() + 1);
+  }
   for (const auto& summary : complete_) {
     summary->set_assigned(static_cast<uint32_t>(assigned));
     summary->set_waiting_requests(static_cast<uint32_t>(waiting));
@@ -151,6 +158,7 @@ void StepRecorder::OnDecision(int64_t assigned, int64_t waiting, absl::Duration 
 }
 
 void StepRecorder::OnParked(int64_t waiting) {
+  last_.set_waiting_requests(static_cast<uint32_t>(waiting));
   for (const auto& summary : complete_) {
     summary->set_waiting_requests(static_cast<uint32_t>(waiting));
     sink_(summary);

@@ -46,7 +46,9 @@ class StepRecorder {
   // Not coupled: every report is a step of its own.
   void OpenEpoch(uint64_t epoch, int32_t ranks, bool coupled = true);
 
-  void OnReport(int32_t rank, const v1::StepReport& report, absl::Time now);
+  // `saturated`: after it no worker has a free slot; counted here where ranks are not coupled, else with the
+  // decision.
+  void OnReport(int32_t rank, const v1::StepReport& report, absl::Time now, bool saturated = false);
 
   // A decision was taken; the complete steps before it are published with it. `gap` is core::Plan's.
   void OnDecision(int64_t assigned, int64_t waiting, absl::Duration took, bool saturated, bool stopped_early,
@@ -68,13 +70,14 @@ class StepRecorder {
   };
   v1::StepSummary NewSummary(uint64_t step) const;
   void Complete(Partial& partial);
-  void OnStepAlone(int32_t rank, const v1::StepReport& report);
+  void OnStepAlone(int32_t rank, const v1::StepReport& report, bool saturated);
 
   const Sink sink_;
   uint64_t epoch_ = 0;
   int32_t ranks_ = 0;
   bool coupled_ = true;
-  // Not coupled: of each rank the last load and number of requests.
+  // Not coupled: of each rank the last load and number of requests; what waited after the last decision, and
+  // what has been assigned since the last step.
   v1::StepSummary last_;
   std::map<uint64_t, Partial> partial_;
   std::vector<std::shared_ptr<v1::StepSummary>> complete_;  // wait for the decision that follows

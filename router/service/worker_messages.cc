@@ -76,7 +76,7 @@ void DecisionLoop::OnStepReport(Member& member, const v1::StepReport& report) {
   OnRejections(rank, report);
   OnPreempted(rank, report);
   TakeFigures(member, report);
-  recorder_.OnReport(rank, report, now_);
+  recorder_.OnReport(rank, report, now_, !options_.coupled && Saturated());
   stall_deadline_ = now_ + 2 * options_.step_timeout;
   // The slowest rank's work alone: no step of the group takes less.
   if (report.group_max_local_ns() > 0 && report.barrier_error().empty()) {

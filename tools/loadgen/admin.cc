@@ -33,6 +33,7 @@ absl::StatusOr<BarrierReading> ReadBarrier(const std::shared_ptr<grpc::Channel>&
       .late_plans = totals.late_plans(),
       .saturated_steps = totals.saturated_steps(),
       .decisions_stopped_early = totals.decisions_stopped_early(),
+      .uncoupled = state.uncoupled(),
   };
   if (state.has_energy()) {
     reading.energy = {state.energy().busy_j(), state.energy().barrier_j(), state.energy().parked_j()};

@@ -26,7 +26,7 @@ absl::StatusOr<BarrierFigures> Between(const BarrierReading& before, const Barri
   f.load_idle_fraction =
       max_load > 0 ? 1 - Ratio(after.mean_load_tokens - before.mean_load_tokens, max_load) : 0;
   f.avg_imbalance_tokens = (after.imbalance_tokens - before.imbalance_tokens) / steps;
-  f.step_s_mean = Ratio(rank_step_s, steps * after.ranks);
+  f.step_s_mean = Ratio(rank_step_s, steps * (after.uncoupled ? 1 : after.ranks));
   f.local_s_max_mean = (after.max_local_s - before.max_local_s) / steps;
   f.gap_s_mean = Ratio(after.gap_s - before.gap_s, static_cast<double>(after.gap_count - before.gap_count));
   f.decide_s_mean =

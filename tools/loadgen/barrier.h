@@ -42,6 +42,8 @@ struct BarrierReading {
   uint64_t decisions_stopped_early = 0;
   // Where some worker measures it.
   std::optional<EnergyJoules> energy;
+  // Every step is one rank's.
+  bool uncoupled = false;
 };
 
 // Means over the steps between two readings.

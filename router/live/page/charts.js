@@ -136,7 +136,7 @@ function drawLoad() {
     tip.hidden = false;
     set(tip, new Date(s.t).toLocaleTimeString() + '  step ' + s.step + '\nlargest ' + plain.format(maxOf(s)) + ' (rank ' +
         s.load.indexOf(maxOf(s)) + ')\nmean ' + plain.format(meanOf(s)) + '\nidle ' + percent(s.idle) + '\nslowest rank ' +
-        s.straggler + '\nwaiting ' + s.waiting);
+        (s.straggler ?? '–') + '\nwaiting ' + s.waiting);
     // On the side of the pointer that has room.
     tip.style.left = (at.x + 8 + tip.offsetWidth < right ? at.x + 8 : at.x - 8 - tip.offsetWidth) + 'px';
   } else {

@@ -87,7 +87,7 @@ function showTiles(state) {
   const slots = (state.workers || []).reduce((a, w) => a + number(w.slots), 0);
   const per = (d) => d.seconds > 0 ? d.value / d.seconds : NaN;
   const last = samples[samples.length - 1];
-  const slowest = last && (state.workers || []).length ? String(last.straggler) : '–';
+  const slowest = last && (state.workers || []).length ? String(last.straggler ?? '–') : '–';
   const tiles = [
     ['idle', 'idle share\nlast minute', isNaN(mean((s) => s.idle)) ? '–' : percent(mean((s) => s.idle))],
     ['tokens', 'tokens a second\nlast minute', isNaN(per(tokens)) ? '–' : short.format(per(tokens))],
@@ -209,6 +209,6 @@ function showState() {
   if (last) {
     const max = Math.max(...last.load), mean = last.load.reduce((a, b) => a + b, 0) / last.load.length;
     set(byId('summary'), 'Largest load ' + plain.format(max) + ' tokens on rank ' + last.load.indexOf(max) + ', mean ' +
-        plain.format(mean) + ', idle share ' + percent(last.idle) + ', slowest rank ' + last.straggler + '.');
+        plain.format(mean) + ', idle share ' + percent(last.idle) + ', slowest rank ' + (last.straggler ?? '–') + '.');
   }
 }

@@ -52,6 +52,21 @@ TEST(LiveHistoryTest, AnIntervalsFigures) {
   EXPECT_EQ(sample.straggler, 1u);
 }
 
+TEST(LiveHistoryTest, WhereNobodyWaitsNobodyIsIdleOrSlowest) {
+  LiveHistory history;
+  for (int i = 0; i < 3; ++i) {
+    v1::StepSummary alone = Step(1, 1 + i, {100, 20}, {0, 1000}, {0, 0});
+    alone.set_rank(1);
+    history.OnStep(alone, At(300 * i));
+  }
+  const auto samples = history.After(0, absl::ZeroDuration());
+  ASSERT_THAT(samples, SizeIs(1));
+  EXPECT_EQ(samples[0]->idle_fraction, 0);
+  EXPECT_FALSE(samples[0]->straggler.has_value());
+  EXPECT_DOUBLE_EQ(samples[0]->step_s, 1000e-9);
+  EXPECT_THAT(samples[0]->load_tokens, ElementsAre(100, 20));
+}
+
 TEST(LiveHistoryTest, ANewEpochClosesTheInterval) {
   LiveHistory history;
   history.OnStep(Step(1, 1, {100, 50}, {1, 2}, {0, 0}), At(0));

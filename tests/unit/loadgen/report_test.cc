@@ -185,6 +185,13 @@ TEST_F(ReportTest, EnergyIsThereWhereItIsMeasured) {
   EXPECT_THAT(ToTable(report_), HasSubstr("29 J at work, 18 J waiting in steps, 7 J parked"));
 }
 
+TEST(BarrierTest, WithoutABarrierEveryStepIsOneRanks) {
+  BarrierReading before = Reading(1), after = Reading(3);
+  const double together = Between(before, after)->step_s_mean;
+  before.uncoupled = after.uncoupled = true;
+  EXPECT_DOUBLE_EQ(Between(before, after)->step_s_mean, together * after.ranks);
+}
+
 TEST(BarrierTest, ARestartOrNoStepGivesNoFigures) {
   EXPECT_EQ(Between(Reading(2), Reading(1)).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(Between(Reading(1), Reading(1)).status().code(), absl::StatusCode::kUnavailable);

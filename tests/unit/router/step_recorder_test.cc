@@ -80,10 +80,17 @@ TEST(StepRecorder, ARankThatLagsFarBehindDoesNotEndTheCount) {
 TEST(StepRecorder, WithoutABarrierEveryReportIsAStep) {
   Fixture f;
   f.recorder.OpenEpoch(1, 2, /*coupled=*/false);
+  f.recorder.OnDecision(3, 9, absl::ZeroDuration(), /*saturated=*/true, false);
+  f.recorder.OnDecision(1, 8, absl::ZeroDuration(), /*saturated=*/true, false);
   f.recorder.OnReport(1, Report(1, 40, 2000, 0), f.now);
-  f.recorder.OnReport(0, Report(7, 100, 5000, 0), f.now);
+  f.recorder.OnReport(0, Report(7, 100, 5000, 0), f.now, /*saturated=*/true);
   ASSERT_EQ(f.seen.size(), 2u) << "no decision need follow";
   EXPECT_EQ(f.seen[0]->rank(), 1u);
+  EXPECT_EQ(f.seen[0]->assigned(), 4u);
+  EXPECT_EQ(f.seen[1]->assigned(), 0u) << "once";
+  EXPECT_EQ(f.seen[0]->waiting_requests(), 8u);
+  EXPECT_EQ(f.seen[1]->waiting_requests(), 8u) << "as the last decision left it";
+  EXPECT_EQ(f.recorder.totals().saturated_steps(), 1u) << "of steps, as many as reports";
   EXPECT_EQ(f.seen[1]->rank(), 0u);
   EXPECT_EQ(f.seen[1]->step(), 7u);
   EXPECT_EQ(f.seen[1]->load_tokens(0), 100u);
