@@ -37,7 +37,8 @@ void PrefillOut(const std::optional<core::PrefillReport>& prefill, Logged& out) 
 }
 
 void WorkerOut(const core::SchedulerState::Worker& from, core::RequestId base, v1::LoggedState::Worker& out) {
-  const auto& [spec, last_step, planned_step, applied, idle, drift, residents, inflight, drops, prefill] = from;
+  const auto& [spec, last_step, planned_step, applied, idle, drift, residents, inflight, drops, prefill] =
+      from;
   ToLog(spec, *out.mutable_worker());
   out.set_last_step(last_step);
   out.set_planned_step(planned_step);
@@ -76,8 +77,7 @@ void IdsOut(absl::Span<const core::RequestId> ids, core::RequestId base, IdField
 
 void ToLog(const core::SchedulerOptions& options, v1::LoggedOptions& out) {
   const auto& [mode, coupled, max_waiting, window, report_delay_steps, admission, wait, hold_after_steps,
-               prefill] =
-      options;
+               prefill] = options;
   out.set_lockstep(mode == core::PlanMode::kLockstep);
   out.set_uncoupled(!coupled);
   out.set_max_waiting(max_waiting);
@@ -105,8 +105,8 @@ void ToLog(const PolicySetting& setting, v1::LoggedPolicy& out) {
 }
 
 void ToLog(const core::RequestSpec& spec, core::RequestId base, v1::LoggedRequest& out) {
-  const auto& [id, prefill, max_new, predicted, priority, tenant, generated, seniority,
-               deadline_us, waited] = spec;
+  const auto& [id, prefill, max_new, predicted, priority, tenant, generated, seniority, deadline_us, waited] =
+      spec;
   out.set_id(IdOut(id, base));
   out.set_prefill_tokens(prefill);
   out.set_max_new_tokens(max_new);

@@ -1,14 +1,15 @@
 // Requests per second, as they have been coming.
 //
-// Purpose: the demand that chains are composed for. Exponentially weighted over kMemory. Threads: any.
+// Purpose: the demand that chains are composed for; core::ArrivalRate over the last minute or so, in seconds
+// since the first one. Threads: any.
 #ifndef BFIO_ROUTER_SERVICE_ARRIVAL_RATE_H_
 #define BFIO_ROUTER_SERVICE_ARRIVAL_RATE_H_
 
 #include <algorithm>
-#include <cmath>
 
 #include "absl/time/time.h"
 #include "common/base/mutex.h"
+#include "router/core/admission/arrival_rate.h"
 
 namespace bfio::router {
 
@@ -18,28 +19,24 @@ class ArrivalRate {
 
   void Add(absl::Time now) {
     MutexLock lock(&mutex_);
-    if (last_ == absl::InfinitePast()) first_ = last_ = now;
-    rate_ = Decayed(now) + 1 / absl::ToDoubleSeconds(kMemory);
-    last_ = now;
+    if (first_ == absl::InfinitePast()) first_ = now;
+    rate_.OnArrival(Since(now));
   }
 
-  // 0 before a request has come. In the first minute what has come counts for the time there has been.
+  // 0 before a request has come; the first second counts as a whole one.
   double PerSecond(absl::Time now) const {
     MutexLock lock(&mutex_);
-    if (last_ == absl::InfinitePast()) return 0;
-    const double seen = 1 - std::exp(-absl::FDivDuration(now - first_, kMemory));
-    return Decayed(now) / std::max(seen, 1 / absl::ToDoubleSeconds(kMemory));
+    return first_ == absl::InfinitePast() ? 0 : rate_.Rate(std::max(1.0, Since(now)));
   }
 
  private:
-  double Decayed(absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return rate_ * std::exp(-absl::FDivDuration(std::max(absl::ZeroDuration(), now - last_), kMemory));
+  double Since(absl::Time now) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return absl::ToDoubleSeconds(now - first_);
   }
 
   mutable Mutex mutex_;
   absl::Time first_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
-  absl::Time last_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
-  double rate_ ABSL_GUARDED_BY(mutex_) = 0;
+  core::ArrivalRate rate_ ABSL_GUARDED_BY(mutex_){absl::ToDoubleSeconds(kMemory)};
 };
 
 }  // namespace bfio::router
