@@ -68,15 +68,18 @@ TEST(RequestTable, ASpecCarriesTenantAndWhatWasDelivered) {
   RequestRecord* record = table.Add(1, request, nullptr, absl::UnixEpoch());
   request.set_request_id("s");
   request.set_tenant("");
-  EXPECT_EQ(table.Add(2, request, nullptr, absl::UnixEpoch())->Spec().tenant, 0u);
-  EXPECT_EQ(record->Spec().tenant, 1u);
-  EXPECT_EQ(record->Spec().generated_tokens, 0);
+  EXPECT_EQ(table.Add(2, request, nullptr, absl::UnixEpoch())->Spec(7).tenant, 0u);
+  EXPECT_EQ(record->Spec(7).tenant, 1u);
+  EXPECT_EQ(record->Spec(7).generated_tokens, 0);
   record->delivered = 5;
-  const core::RequestSpec spec = record->Spec();
+  const core::RequestSpec spec = record->Spec(7);
   EXPECT_EQ(spec.generated_tokens, 5);
   EXPECT_EQ(spec.prefill_tokens, 15);
   EXPECT_EQ(spec.max_new_tokens, 45);
   EXPECT_EQ(spec.predicted_output_tokens, 15);
+  EXPECT_EQ(spec.seniority, 0);
+  record->senior_step = 4;
+  EXPECT_EQ(record->Spec(7).seniority, 3) << "its age is kept wherever it waits";
 }
 
 }  // namespace
