@@ -152,7 +152,7 @@ const std::vector<StateMetric>& StateMetrics() {
         "calls of agents refused because their parent's deadline had passed or could not be met"},
        [](const ClusterState& s) { return double(s.requests().refused_parent_deadline()); }},
       {{"bfio:requests_preempted_total", kCounter, "",
-        "requests taken off a worker whose KV ran out, placed again"},
+        "requests taken off a worker whose KV ran out, or refused by it for that, placed again"},
        [](const ClusterState& s) { return double(s.requests().preempted()); }},
       {{"bfio:replays_refused_total", kCounter, "",
         "requests that lost their worker and could not be replayed"},

@@ -43,14 +43,14 @@ TEST(WaitingPool, FrontMeansFrontOfItsPriorityClass) {
 
 TEST(WaitingPool, WhatComesBackGoesWhereItsAgePutsIt) {
   WaitingPool pool;
-  pool.Add(Request(7, 5), 9);
-  pool.Add(Request(4), 2);
-  pool.Add(Request(9), 4);
+  pool.Add(Waiting(7, 5), 9);
+  pool.Add(Waiting(4), 2);
+  pool.Add(Waiting(9), 4);
   // Refused together, the last one first.
-  pool.Return(Request(3), 1);
-  pool.Return(Request(2), 1);
-  pool.Return(Request(5), 3);
-  pool.Return(Request(8), 4);
+  pool.Return(Waiting(3), 1);
+  pool.Return(Waiting(2), 1);
+  pool.Return(Waiting(5), 3);
+  pool.Return(Waiting(8), 4);
   EXPECT_THAT(Ids(pool), ElementsAre(7, 2, 3, 4, 5, 8, 9));
 }
 

@@ -50,6 +50,7 @@ TEST_P(CpuFamilyTest, TokensAndLogProbabilitiesAreThoseOfTheRequestAloneOnRandom
           // The two engines of a run differ in what their steps contain; prompts that come whole fit.
           options.decode.scheduler = SchedulerNames()[rng.Below(4)];
           options.decode.order = static_cast<BatchOrder>(rng.Below(3));
+          options.decode.limits.max_sequence_tokens = 80;
           options.decode.step_tokens += 80;
         }
         return Make(options, weights);
