@@ -131,8 +131,9 @@ TEST(WorkerFigures, TheCostThatWorkersTellIsTheOneThatCalibrateFinds) {
 
 TEST(WorkerFigures, ASlowWorkerIsFoundSparedAndReplayed) {
   const std::string decisions = absl::StrCat(TestDirectory(), "/slow.decisions");
-  // Three times as slow: no busy machine makes the other one so.
-  Pair pair("slow", {absl::StrCat("--decision_log=", decisions)}, Cost(1), Cost(3));
+  // Three times as slow: no busy machine makes the other one so. Both slow enough for the cost of a token to
+  // stand out of a busy machine's noise.
+  Pair pair("slow", {absl::StrCat("--decision_log=", decisions)}, Cost(2), Cost(6));
   ASSERT_TRUE(pair.ok);
   const v1::ClusterState state = LoadUntil(pair, [](const v1::ClusterState& now) {
     const v1::WorkerState &fast = WorkerNamed(now, "w0"), &slow = WorkerNamed(now, "w1");
