@@ -1,9 +1,10 @@
 // Which waiting requests one worker begins, round by round, under a bound on its KV memory.
 //
 // Purpose: the interface of the admission rules of "Online Scheduling for LLM Inference with KV Cache
-// Constraints" and their foils. Used by the simulator's one-worker experiments; the router and the workers
-// reserve prompt + max_new_tokens instead so far. A rule is told what arrives and what has ended, and says
-// what to begin, or to throw out, before each round. Rules are deterministic for their seed. Not thread-safe.
+// Constraints" and their foils. Used by the simulator's one-worker experiments; the router's admission is
+// kv_gate.h and wait_gate.h, the workers' worker/scheduler/kv_admission.h. A rule is told what arrives and
+// what has ended, and says what to begin, or to throw out, before each round. Rules are deterministic for
+// their seed. Not thread-safe.
 //
 // Sizes in tokens, time in rounds: a round is one decode step of the worker. A request of s prompt tokens
 // that begins in round p and makes o tokens holds s + (t - p) tokens at the beginning of round t, up to t = p

@@ -138,7 +138,7 @@ template <class Use>
 void KvGate::ForEachInterval(int64_t tokens, int64_t stay, Use use) const {
   double decay[kMostHalvings];
   int32_t halvings = 0;
-  decay[0] = std::exp(-intervals_[0].theta * static_cast<double>(tokens));
+  decay[0] = std::exp(-std::ldexp(intervals_[0].theta, intervals_[0].halvings) * static_cast<double>(tokens));
   for (size_t k = 0; k < intervals_.size() && intervals_[k].from < stay; ++k) {
     const Interval& interval = intervals_[k];
     for (; halvings < interval.halvings; ++halvings) decay[halvings + 1] = std::sqrt(decay[halvings]);

@@ -5,8 +5,8 @@
 //   none          a request reserves its prompt and all it may make; there is no outlook.
 //   kv_feasible   memory holds at every time to come, with the confidence asked for (below).
 //   protection    what runs, and the prompt besides, stays within a share 1 - alpha of memory (vLLM's
-//   watermark);
-//                 one that does not fit an empty worker that way enters with all it may need reserved.
+//                 watermark); one that does not fit an empty worker that way enters with all it may need
+//                 reserved.
 // Under the latter two a worker may run out; it preempts the youngest (worker/engine/engine.h).
 //
 // kv_feasible. Time to come is cut into intervals [a, b], narrow ones first. A request that holds t tokens at
@@ -91,7 +91,7 @@ class KvGate {
   struct Interval {
     int64_t from = 0, to = 0;
     double theta = 0;
-    // theta is theta of interval 0 halved so many times; exp(-theta to).
+    // theta is 1 / mean size halved so many times; exp(-theta to).
     int32_t halvings = 0;
     double decay = 0;
   };

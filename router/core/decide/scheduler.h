@@ -295,7 +295,6 @@ class Scheduler {
   // Where admission looks ahead: a request that has held a worker is placed as soon as it fits anywhere. True
   // when it has been; `kv` tells of the room without it then.
   bool ServeHolder(int64_t step, const KvOutlook& kv, Plan& plan);
-  std::optional<RequestId> FindHolder(const Snapshot& snapshot);
   // By views_ and kv_room_.
   bool FitsNow(const WaitingView& request, WorkerIndex worker) const;
   // Carries out `assignments_`.

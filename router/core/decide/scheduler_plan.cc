@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "router/core/policy/room.h"
+
 namespace bfio::core {
 
 // --- decisions ---
@@ -105,7 +107,10 @@ bool Scheduler::AskPolicy(int64_t step, Plan& plan) {
   snapshot.outlook = BuildOutlook(step);
   snapshot.hold_after_steps = options_.hold_after_steps;
   snapshot.kv = kv;
-  if (gate_.active() && !holder_) holder_ = FindHolder(snapshot);
+  if (gate_.active() && !holder_) {
+    kv_room_.Reset(snapshot.kv);
+    if (const WaitingView* const overdue = OverdueRequest(snapshot, kv_room_)) holder_ = overdue->id;
+  }
   decided_step_ = step;
   ++totals_.policy_calls;
   policy_->Decide(snapshot, assignments_);
@@ -198,21 +203,6 @@ bool Scheduler::FitsNow(const WaitingView& request, WorkerIndex worker) const {
   const WorkerView& view = views_[worker];
   return view.free_slots > 0 &&
          (request.kv_reserve_tokens <= view.free_kv_tokens || kv_room_.Fits(request.kv_need, worker));
-}
-
-// Who holds a worker by the rule of policy/room.h.
-std::optional<RequestId> Scheduler::FindHolder(const Snapshot& snapshot) {
-  kv_room_.Reset(snapshot.kv);
-  for (const WaitingView& request : snapshot.waiting) {
-    if (snapshot.step - request.enqueued_step < snapshot.hold_after_steps) continue;
-    bool fits = false, could = false;
-    for (WorkerIndex g = 0; g < num_workers() && !fits; ++g) {
-      fits = FitsNow(request, g);
-      could = could || (views_[g].free_slots > 0 && views_[g].total_kv_tokens >= request.kv_reserve_tokens);
-    }
-    if (!fits && could) return request.id;
-  }
-  return std::nullopt;
 }
 
 KvOutlook Scheduler::LookAtKv(int64_t step) {

@@ -30,29 +30,35 @@ void Room::CloseUselessSlots(const Snapshot& snapshot) {
   }
 }
 
-void Room::HoldForOverdue(const Snapshot& snapshot) {
+const WaitingView* OverdueRequest(const Snapshot& snapshot, const KvRoom& kv) {
   int64_t most_free = std::numeric_limits<int64_t>::min(), most_total = -1;
-  for (const WorkerView& worker : workers_) {
+  for (const WorkerView& worker : snapshot.workers) {
     if (worker.free_slots <= 0) continue;
     most_free = std::max(most_free, worker.free_kv_tokens);
     most_total = std::max(most_total, worker.total_kv_tokens);
   }
+  const auto fits_somewhere = [&](const WaitingView& request) {
+    for (size_t g = 0; g < snapshot.workers.size(); ++g) {
+      if (snapshot.workers[g].free_slots > 0 && kv.Fits(request.kv_need, static_cast<WorkerIndex>(g))) {
+        return true;
+      }
+    }
+    return false;
+  };
   for (const WaitingView& request : snapshot.waiting) {
     if (request.kv_reserve_tokens <= most_free || request.kv_reserve_tokens > most_total) continue;
     if (snapshot.step - request.enqueued_step < snapshot.hold_after_steps) continue;
-    if (!kv_.empty() && FitsSomewhere(request)) continue;
-    const WorkerIndex held = MostFreeThatCouldHold(request.kv_reserve_tokens);
-    slots_left_ -= workers_[held].free_slots;
-    workers_[held].free_slots = 0;
-    return;
+    if (kv.empty() || !fits_somewhere(request)) return &request;
   }
+  return nullptr;
 }
 
-bool Room::FitsSomewhere(const WaitingView& request) const {
-  for (WorkerIndex g = 0; g < workers(); ++g) {
-    if (Fits(request, g)) return true;
-  }
-  return false;
+void Room::HoldForOverdue(const Snapshot& snapshot) {
+  const WaitingView* const overdue = OverdueRequest(snapshot, kv_);
+  if (overdue == nullptr) return;
+  const WorkerIndex held = MostFreeThatCouldHold(overdue->kv_reserve_tokens);
+  slots_left_ -= workers_[held].free_slots;
+  workers_[held].free_slots = 0;
 }
 
 WorkerIndex Room::MostFreeThatCouldHold(int64_t kv_tokens) const {

@@ -27,6 +27,9 @@ namespace bfio::core {
 // A pick that found nobody.
 inline constexpr WorkerIndex kNoWorker = -1;
 
+// Whom a worker is held for by the rule, before anybody is placed; null: nobody. `kv` is that of snapshot.kv.
+const WaitingView* OverdueRequest(const Snapshot& snapshot, const KvRoom& kv);
+
 class Room {
  public:
   // The room before any assignment, a held worker closed.
@@ -53,7 +56,6 @@ class Room {
   void HoldForOverdue(const Snapshot& snapshot);
   // Where memory is what is short, most slots cannot be taken by anybody: searches need not look at them.
   void CloseUselessSlots(const Snapshot& snapshot);
-  bool FitsSomewhere(const WaitingView& request) const;
   // Of the workers with a free slot and so much KV in all, the one with most free KV; kNoWorker if there is
   // none.
   WorkerIndex MostFreeThatCouldHold(int64_t kv_tokens) const;

@@ -214,24 +214,29 @@ TEST_F(StepTogetherTest, AllAgreeOnTheLargestBatchAndExchangeWithinTheStep) {
   ranks_.clear();
 }
 
-TEST_F(StepTogetherTest, AStepThatAPeerLeavesIsReportedWithoutTokensAndMadeAgain) {
+// Called before each of an engine's steps: stands still before the third until the test lets go.
+struct StopInStepThree {
   absl::Notification in_step, go_on;
   int steps = 0;
-  const auto leave = [&] {
+  void operator()() {
     if (++steps != 3) return;
     in_step.Notify();
     go_on.WaitForNotification();
-  };
+  }
+};
+
+TEST_F(StepTogetherTest, AStepThatAPeerLeavesIsReportedWithoutTokensAndMadeAgain) {
+  StopInStepThree stop;
   for (int i = 0; i < 2; ++i) Add({.together = true});
-  Add({.together = true, .before_step = leave});
+  Add({.together = true, .before_step = [&] { stop(); }});
   Open(1, 3);
   for (int step = 1; step <= 2; ++step) {
     for (int rank = 0; rank < 3; ++rank) EXPECT_EQ(Report(rank).output.tokens.size(), 1u);
   }
-  in_step.WaitForNotification();
+  stop.in_step.WaitForNotification();
   // All are in step 3; the last rank will find its barrier aborted.
   ranks_[2]->loop->inbox().OnShutdown("it ends");
-  go_on.Notify();
+  stop.go_on.Notify();
   for (int rank = 0; rank < 2; ++rank) {
     const StepReport report = Report(rank);
     EXPECT_EQ(report.step, 3);
@@ -250,23 +255,17 @@ TEST_F(StepTogetherTest, AStepThatAPeerLeavesIsReportedWithoutTokensAndMadeAgain
 // A request that an engine has taken out for want of KV is gone even where the step fails that it was taken
 // out for: the next router must not be told that it runs here.
 TEST_F(StepTogetherTest, WhatWasTakenOutForAStepThatFailsIsNotHeldForTheNextRouter) {
-  absl::Notification in_step, go_on;
-  int steps = 0;
-  const auto leave = [&] {
-    if (++steps != 3) return;
-    in_step.Notify();
-    go_on.WaitForNotification();
-  };
+  StopInStepThree stop;
   Add({.together = true, .takes_out_at = 3, .takes_out = 11});
   Add({.together = true});
-  Add({.together = true, .before_step = leave});
+  Add({.together = true, .before_step = [&] { stop(); }});
   Open(1, 3, {11, 12});
   for (int step = 1; step <= 2; ++step) {
     for (int rank = 0; rank < 3; ++rank) Report(rank);
   }
-  in_step.WaitForNotification();
+  stop.in_step.WaitForNotification();
   ranks_[2]->loop->inbox().OnShutdown("it ends");
-  go_on.Notify();
+  stop.go_on.Notify();
   for (int rank = 0; rank < 2; ++rank) EXPECT_NE(Report(rank).barrier_error, "");
   for (const std::string& error : Open(2, 2)) EXPECT_EQ(error, "");
   const Announcement held = ranks_[0]->link.announcements.Next();
