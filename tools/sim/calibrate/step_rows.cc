@@ -61,11 +61,12 @@ class Parser {
       sample.gap_s = gap_ns * 1e-9;
     }
     if (has_batch_) {
-      StepSample::Batch& batch = sample.batch.emplace();
+      StepSample::Batch batch;
       if (!Number(cells[batch_at_[0]], batch.tokens) || !Number(cells[batch_at_[1]], batch.prefill_pairs) ||
           !Number(cells[batch_at_[2]], batch.decode_context)) {
         return false;
       }
+      sample.batch = batch;
     }
     sample.local_s = local_ns * 1e-9;
     sample.barrier_wait_s = wait_ns * 1e-9;

@@ -4,14 +4,18 @@
 #include <nccl.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <future>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
+#include "common/base/clock.h"
 #include "worker/barrier/view.h"
 
 namespace bfio::worker {
@@ -54,12 +58,12 @@ GroupView ViewOf(const Row& row) {
 class Patience {
  public:
   Patience(absl::Duration timeout, const std::atomic<bool>& aborted)
-      : start_(absl::Now()), deadline_(start_ + timeout), aborted_(aborted) {}
+      : start_(MonotonicNow()), deadline_(start_ + timeout), aborted_(aborted) {}
 
   // Yields or naps once; an error when it is time to stop.
   absl::Status Wait() const {
     if (aborted_.load(std::memory_order_relaxed)) return absl::CancelledError("barrier aborted");
-    const absl::Time now = absl::Now();
+    const absl::Time now = MonotonicNow();
     if (now >= deadline_) return absl::DeadlineExceededError("some rank did not come in time");
     if (now - start_ > kSpin) absl::SleepFor(kNap);
     return absl::OkStatus();
@@ -71,28 +75,31 @@ class Patience {
   const std::atomic<bool>& aborted_;
 };
 
-// Runs ncclCommAbort with bounded patience; false when it did not come back.
-bool AbortComm(ncclComm_t comm, int device, absl::Duration patience) {
-  auto done = std::make_shared<absl::Notification>();
-  std::thread([comm, device, done] {
+// Runs ncclCommAbort. One that does not come back ends the process: its kernel may spin for ever, and with it
+// every cudaFree that would follow, the engine's too.
+void AbortComm(ncclComm_t comm, int device, absl::Duration patience) {
+  std::promise<void> promise;
+  // By the monotonic clock, which absl's waits do not go by.
+  const std::future<void> done = promise.get_future();
+  std::thread([comm, device, promise = std::move(promise)]() mutable {
     cudaSetDevice(device);
     ncclCommAbort(comm);
-    done->Notify();
+    promise.set_value();
   }).detach();
-  return done->WaitForNotificationWithTimeout(patience);
+  if (done.wait_for(absl::ToChronoNanoseconds(patience)) == std::future_status::ready) return;
+  std::fputs("bfio_worker: ncclCommAbort hangs: only a new process can use this GPU again\n", stderr);
+  std::_Exit(1);
 }
 
 class NcclBarrier final : public Barrier {
  public:
-  NcclBarrier(const GroupSpec& group, const NcclOptions& options, std::shared_ptr<std::atomic<bool>> stuck)
+  NcclBarrier(const GroupSpec& group, const NcclOptions& options)
       : epoch_(static_cast<int64_t>(group.epoch)),
         rank_(group.rank),
         world_size_(group.world_size),
-        options_(options),
-        stuck_(std::move(stuck)) {}
+        options_(options) {}
   ~NcclBarrier() override {
     Finish(absl::UnavailableError("left")).IgnoreError();
-    if (stuck_->load()) return;  // a stuck kernel may still use the buffers: leave them
     if (event_ != nullptr) cudaEventDestroy(event_);
     if (stream_ != nullptr) cudaStreamDestroy(stream_);
     cudaFree(device_rows_);
@@ -269,10 +276,7 @@ class NcclBarrier final : public Barrier {
   // Ends the communicator: after an error every rank must abort it.
   absl::Status Finish(const absl::Status& status) {
     if (failure_.ok()) failure_ = status;
-    if (comm_ != nullptr &&
-        !AbortComm(std::exchange(comm_, nullptr), options_.device, options_.abort_patience)) {
-      stuck_->store(true);
-    }
+    if (comm_ != nullptr) AbortComm(std::exchange(comm_, nullptr), options_.device, options_.abort_patience);
     return failure_;
   }
 
@@ -280,7 +284,6 @@ class NcclBarrier final : public Barrier {
   const int32_t rank_;
   const int32_t world_size_;
   const NcclOptions options_;
-  const std::shared_ptr<std::atomic<bool>> stuck_;
   std::atomic<bool> aborted_ = false;
   absl::Status failure_;
   ncclComm_t comm_ = nullptr;
@@ -325,14 +328,13 @@ absl::StatusOr<std::unique_ptr<Barrier>> NcclEndpoint::Form(const GroupSpec& gro
   if (group.communicator_id.size() != sizeof(ncclUniqueId)) {
     return absl::InvalidArgumentError("the communicator id is not an ncclUniqueId");
   }
-  if (stuck_->load()) return absl::InternalError("ncclCommAbort hangs: this process must be restarted");
   if (group.communicator_id == offer_) offer_.clear();
-  const absl::Time deadline = absl::Now() + timeout;
-  auto barrier = std::make_unique<NcclBarrier>(group, options_, stuck_);
+  const absl::Time deadline = MonotonicNow() + timeout;
+  auto barrier = std::make_unique<NcclBarrier>(group, options_);
   std::stop_callback on_stop(stop, [&] { barrier->Abort(); });
   if (absl::Status status = barrier->Init(group.communicator_id, timeout); !status.ok()) return status;
   // The first collective connects the ranks and loads the kernels: here, not in step 1.
-  auto met = barrier->AllReduce(0, SignatureContribution(group.signature), deadline - absl::Now());
+  auto met = barrier->AllReduce(0, SignatureContribution(group.signature), deadline - MonotonicNow());
   if (!met.ok()) return met.status();
   if (!SameSignature(*met)) return SignatureError(group.epoch);
   return barrier;

@@ -16,15 +16,14 @@
 // synchronising CUDA function; the step polls the event, ncclCommGetAsyncError, the abort flag and the
 // deadline. NCCL does not report a peer that died on NVLink: the deadline and the router's next Epoch
 // (Barrier::Abort) end the wait then. ncclCommAbort itself can hang; it runs on a thread of its own, and when
-// it misses its patience the endpoint refuses to form another group (INTERNAL): the process must be
-// restarted.
+// it misses its patience the process ends at once, with a line and exit code 1: a kernel that spins holds up
+// whatever frees memory of its GPU, so there is no orderly way out. A supervisor starts the worker again.
 //
 // Threads: as barrier.h says; all NCCL calls but that ncclCommAbort come from the calling thread. No
 // allocation per step.
 #ifndef BFIO_WORKER_BARRIER_NCCL_NCCL_BARRIER_H_
 #define BFIO_WORKER_BARRIER_NCCL_NCCL_BARRIER_H_
 
-#include <atomic>
 #include <memory>
 #include <string>
 
@@ -59,8 +58,6 @@ class NcclEndpoint final : public BarrierEndpoint {
   const NcclOptions options_;
   // Not used by an epoch yet; empty: none.
   std::string offer_;
-  // Set when an ncclCommAbort did not come back. Outlives the endpoint: the stuck thread may still look.
-  std::shared_ptr<std::atomic<bool>> stuck_ = std::make_shared<std::atomic<bool>>(false);
 };
 
 }  // namespace bfio::worker

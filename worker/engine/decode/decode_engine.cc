@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/rng.h"
+#include "worker/engine/make_room.h"
 #include "worker/engine/request_check.h"
 
 namespace bfio::worker {
@@ -196,7 +197,7 @@ absl::Status DecodeEngine::StepTogether(StepPeers& peers, StepOutput& out) {
 int64_t DecodeEngine::NextRows() {
   // What a step that came to nothing took out, the router has missed among the residents since.
   preempted_.clear();
-  MakeRoom(preempted_);
+  ReserveStep(preempted_);
   ChooseChunks();
   int64_t rows = 0;
   for (const Chunk& chunk : chunks_) rows += chunk.rows;
@@ -240,31 +241,24 @@ std::optional<PrefillState> DecodeEngine::prefill_state() const {
   return state;
 }
 
-void DecodeEngine::MakeRoom(std::vector<Handle>& preempted) {
-  // As the router counts: prompts whole from the first step on, however far they are computed.
-  const auto needs = [](const Sequence& sequence) { return sequence.prompt_length + sequence.generated; };
-  int64_t missing = -table_.free_tokens();
-  for (const Sequence& sequence : active_) {
-    if (sequence.kv_on_demand) missing += needs(sequence) - table_.reserved(sequence.index);
-  }
-  for (size_t i = active_.size(); missing > 0 && i-- > 0;) {
-    const Sequence& sequence = active_[i];
-    if (!sequence.kv_on_demand) continue;
-    missing -= needs(sequence);
+void DecodeEngine::ReserveStep(std::vector<Handle>& preempted) {
+  const auto leave = [&](const Sequence& sequence) {
     preempted.push_back(sequence.handle);
     planner_.End(sequence.number, sequence.generated);
     // Cannot fail, nor can Extend: the index is this sequence's own, and there is room by now.
     table_.Release(sequence.index).IgnoreError();
-    active_.erase(active_.begin() + static_cast<ptrdiff_t>(i));
-  }
+  };
+  MakeRoom(
+      table_.free_tokens(), active_,
+      [&](const Sequence& sequence) { return table_.reserved(sequence.index); }, leave);
   for (const Sequence& sequence : active_) {
-    if (sequence.kv_on_demand) table_.Extend(sequence.index, needs(sequence)).IgnoreError();
+    if (sequence.kv_on_demand) table_.Extend(sequence.index, NextKvTokens(sequence)).IgnoreError();
   }
 }
 
 absl::Status DecodeEngine::MakePlan(StepOutput& out) {
   std::swap(out.preempted, preempted_);
-  MakeRoom(out.preempted);
+  ReserveStep(out.preempted);
   for (const Sequence& sequence : active_) out.load_tokens += sequence.prompt_length + sequence.generated;
   ChooseChunks();
   plan_.Clear();

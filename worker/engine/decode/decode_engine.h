@@ -126,7 +126,7 @@ class DecodeEngine final : public Engine {
   // Takes over what the backend drew.
   absl::Status Finish(StepOutput& out);
   // Reserves what the next step needs; takes out who has to go for it. Does nothing when asked again.
-  void MakeRoom(std::vector<Handle>& preempted);
+  void ReserveStep(std::vector<Handle>& preempted);
   // Fills plan_, draws_ and drawing_.
   absl::Status MakePlan(StepOutput& out);
   // Takes a drawn token; true when the request has ended.

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "worker/engine/make_room.h"
 #include "worker/engine/request_check.h"
 #include "worker/engine/sim/sim_tokens.h"
 
@@ -94,7 +95,7 @@ bool SimEngine::Cancel(Handle handle) {
 absl::Status SimEngine::Step(StepOutput& out) {
   const int64_t start_ns = timer_->NowNs();
   out.Clear();
-  MakeRoom(out);
+  ReserveStep(out);
   ChooseWork(out);
   size_t kept = 0;
   for (size_t i = 0; i < active_.size(); ++i) {
@@ -158,24 +159,17 @@ std::optional<PrefillState> SimEngine::prefill_state() const {
   return state;
 }
 
-void SimEngine::MakeRoom(StepOutput& out) {
-  int64_t missing = -free_kv_tokens_;
-  for (const Sequence& sequence : active_) {
-    if (sequence.kv_on_demand)
-      missing += sequence.prompt_length + sequence.generated - sequence.reserved_kv_tokens;
-  }
-  for (size_t i = active_.size(); missing > 0 && i-- > 0;) {
-    const Sequence& sequence = active_[i];
-    if (!sequence.kv_on_demand) continue;
-    missing -= sequence.prompt_length + sequence.generated;
+void SimEngine::ReserveStep(StepOutput& out) {
+  const auto leave = [&](const Sequence& sequence) {
     free_kv_tokens_ += sequence.reserved_kv_tokens;
     if (planner_) planner_->End(sequence.number, sequence.generated);
     out.preempted.push_back(sequence.handle);
-    active_.erase(active_.begin() + static_cast<ptrdiff_t>(i));
-  }
+  };
+  MakeRoom(
+      free_kv_tokens_, active_, [](const Sequence& sequence) { return sequence.reserved_kv_tokens; }, leave);
   for (Sequence& sequence : active_) {
     if (!sequence.kv_on_demand) continue;
-    const int64_t needed = sequence.prompt_length + sequence.generated;
+    const int64_t needed = NextKvTokens(sequence);
     free_kv_tokens_ -= needed - sequence.reserved_kv_tokens;
     sequence.reserved_kv_tokens = needed;
   }

@@ -90,7 +90,7 @@ class SimEngine final : public Engine {
   void ChooseWork(StepOutput& out);
 
   // Reserves what the step needs; takes out who has to go for it.
-  void MakeRoom(StepOutput& out);
+  void ReserveStep(StepOutput& out);
   // Makes one token, if it is due; true when it is the last.
   bool Advance(Sequence& sequence, StepOutput& out);
   int64_t DurationNs(const StepOutput& out);

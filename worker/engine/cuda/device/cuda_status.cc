@@ -3,7 +3,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "common/base/clock.h"
 
 namespace bfio::worker::gpu {
 
@@ -15,12 +15,12 @@ absl::Status CudaStatus(cudaError_t error, absl::string_view call) {
 }
 
 absl::Status WaitFor(cudaEvent_t event, absl::Duration deadline) {
-  const absl::Time end = absl::Now() + deadline;
+  const absl::Time end = MonotonicNow() + deadline;
   for (;;) {
     const cudaError_t state = cudaEventQuery(event);
     if (state == cudaSuccess) return absl::OkStatus();
     if (state != cudaErrorNotReady) return CudaStatus(state, "cudaEventQuery");
-    if (absl::Now() > end) {
+    if (MonotonicNow() > end) {
       return absl::DeadlineExceededError(
           absl::StrCat("the GPU has not finished within ", absl::FormatDuration(deadline)));
     }
