@@ -5,6 +5,7 @@
 // of long-tailed requests.
 //   small  G =  16, B = 72, |waiting| =   128
 //   large  G = 256, B = 72, |waiting| = 1,024
+// "prompts": the same with prompts that are not computed yet (WorkerView::prefill_weight).
 // per_pair_ns is the time over U * |waiting|: it tells whether the large case scales with the number of pairs
 // looked at.
 #include <benchmark/benchmark.h>
@@ -31,13 +32,18 @@ struct Case {
   int64_t free_slots = 0;
 };
 
-Case MakeCase(int workers, int waiting, Rng& rng) {
+// `prompts`: every fourth worker has some to compute, and a token of them weighs as much as 16.
+Case MakeCase(int workers, int waiting, Rng& rng, bool prompts = false) {
   Case result;
   for (int g = 0; g < workers; ++g) {
     int32_t freed = 0;
     for (int slot = 0; slot < kBatch; ++slot) freed += rng.Below(200) == 0 ? 1 : 0;
     const int64_t load = 80'000 + static_cast<int64_t>(rng.Normal() * 500) - 1'400 * freed;
     result.workers.push_back({load, kBatch - freed, freed, kKv});
+    if (prompts) result.workers.back().prefill_weight = 16;
+    if (prompts && g % 4 == 0) {
+      result.workers.back().time_offset = 16 * static_cast<double>(rng.Below(2'000));
+    }
     result.free_slots += freed;
   }
   for (int i = 0; i < waiting; ++i) {
@@ -51,14 +57,15 @@ Case MakeCase(int workers, int waiting, Rng& rng) {
   return result;
 }
 
-void BM_Decide(benchmark::State& state, const char* name, const char* objective) {
+void BM_Decide(benchmark::State& state, const char* name, const char* objective, bool prompts) {
   PolicyOptions options;
   options.objective = objective;
   const auto policy = *MakePolicy(name, options);
   Rng rng(5);
   std::vector<Case> cases;
   for (int i = 0; i < kVariants; ++i) {
-    cases.push_back(MakeCase(static_cast<int>(state.range(0)), static_cast<int>(state.range(1)), rng));
+    cases.push_back(
+        MakeCase(static_cast<int>(state.range(0)), static_cast<int>(state.range(1)), rng, prompts));
   }
   std::vector<Assignment> plan;
   size_t next = 0;
@@ -147,11 +154,11 @@ void RegisterAll() {
         ->ArgNames({"G", "waiting"})
         ->Unit(benchmark::kMicrosecond);
   }
-  const auto add = [](const char* policy, const char* objective) {
-    const std::string name =
-        std::string("Decide/") + policy + (policy == std::string("bf_io") ? "/" : "") + objective;
+  const auto add = [](const char* policy, const char* objective, bool prompts = false) {
+    const std::string name = std::string("Decide/") + policy + (policy == std::string("bf_io") ? "/" : "") +
+                             objective + (prompts ? "/prompts" : "");
     benchmark::RegisterBenchmark(name.c_str(), BM_Decide, policy,
-                                 policy == std::string("bf_io") ? objective : "square")
+                                 policy == std::string("bf_io") ? objective : "square", prompts)
         ->Args({16, 128})
         ->Args({256, 1024})
         ->ArgNames({"G", "waiting"})
@@ -160,7 +167,9 @@ void RegisterAll() {
   for (const PolicyInfo& info : RegisteredPolicies()) {
     if (info.name != "bf_io") add(info.name.data(), "");
   }
+  add("bf_io_auto", "", true);
   add("bf_io", "square");
+  add("bf_io", "square", true);
   add("bf_io", "paper");
 }
 

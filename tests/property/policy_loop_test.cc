@@ -69,6 +69,7 @@ class RandomGroup {
       machine.slots = static_cast<int32_t>(rng_.Below(static_cast<uint64_t>(2 * slots_)));
       machine.time_per_token = 0.1 + 5 * rng_.Uniform();
       machine.time_offset = 1'000 * rng_.Uniform();
+      machine.prefill_weight = rng_.Below(2) == 0 ? 30 * rng_.Uniform() : 0;
     }
     // From less than a request to a few of them.
     if (tight_kv_) machine.kv_tokens = 1 + static_cast<int64_t>(rng_.Below(5'000));
@@ -125,6 +126,37 @@ TEST_P(PolicyLoop, ContractHoldsAndATwinDecidesAlikeWhateverTheGroupGoesThrough)
     }
   }
   EXPECT_GT(placed, 20'000) << "the groups have something to do";
+}
+
+// Times are weighed against times alone: in quarters of the unit plans are the same, but for choices between
+// requests that are worth the same to the last digits.
+TEST(PolicyUnits, PlansDoNotDependOnTheUnitOfTime) {
+  int64_t placed = 0, decisions = 0, differ = 0;
+  for (const char* name : {"bf_io_auto", "bf_io", "lpt"}) {
+    for (uint64_t seed = 1; seed <= 20; ++seed) {
+      RandomGroup random(seed);
+      const auto policy = *MakePolicy(name, {}), twin = *MakePolicy(name, {});
+      for (int step = 0; step < 200; ++step) {
+        random.Happen();
+        Snapshot snapshot = random.group().View();
+        std::vector<Assignment> plan, again;
+        policy->Decide(snapshot, plan);
+        std::vector<WorkerView> workers(snapshot.workers.begin(), snapshot.workers.end());
+        for (WorkerView& worker : workers) {
+          worker.time_per_token *= 4;
+          worker.time_offset *= 4;
+          worker.prefill_weight *= 4;
+        }
+        snapshot.workers = workers;
+        twin->Decide(snapshot, again);
+        differ += Same(plan, again) ? 0 : 1;
+        ++decisions;
+        placed += static_cast<int64_t>(random.group().Apply(plan).size());
+      }
+    }
+  }
+  EXPECT_LE(differ, decisions / 100);
+  EXPECT_GT(placed, 10'000) << "the groups have something to do";
 }
 
 INSTANTIATE_TEST_SUITE_P(Policies, PolicyLoop, ::testing::Values("bf_io_auto", "bf_io", "fcfs", "lpt"),

@@ -21,6 +21,7 @@ struct Machine {
   bool accepts_new = true;
   double time_per_token = 1;
   double time_offset = 0;
+  double prefill_weight = 0;
 };
 
 struct Job {
@@ -97,6 +98,7 @@ class MiniGroup {
       view.accepts_new = machine.accepts_new;
       view.time_per_token = machine.time_per_token;
       view.time_offset = machine.time_offset;
+      view.prefill_weight = machine.prefill_weight;
       views_.push_back(view);
     }
     Snapshot snapshot;

@@ -51,6 +51,11 @@ class PolicyCase {
     workers_.back().time_offset = time;
     return *this;
   }
+  // Of all workers.
+  PolicyCase& PrefillWeight(double weight) {
+    for (WorkerView& worker : workers_) worker.prefill_weight = weight;
+    return *this;
+  }
   PolicyCase& Draining() {
     workers_.back().accepts_new = false;
     return *this;

@@ -43,6 +43,8 @@ Instance RandomInstance(const SolverCaseLimits& limits, Rng& rng) {
   const bool unequal = limits.unequal_workers && rng.Below(2) == 0;
   const bool priorities = limits.priorities && rng.Below(3) == 0;
   const bool worths = limits.worths && rng.Below(2) == 0;
+  const bool weights = limits.prefill_weights && rng.Below(2) == 0;
+  const double weight = 20 * rng.Uniform();
   const int64_t workers = 1 + Below(rng, limits.max_workers), items = Below(rng, limits.max_items + 1);
   for (int64_t g = 0; g < workers; ++g) {
     SolverWorker worker{Below(rng, 3 * limits.max_load),
@@ -52,12 +54,20 @@ Instance RandomInstance(const SolverCaseLimits& limits, Rng& rng) {
       worker.time_per_token = 0.5 + rng.Uniform();
       worker.time_offset = 100 * rng.Uniform();
     }
+    // Some say nothing of their prompts where workers are unequal.
+    if (weights && !(unequal && rng.Below(4) == 0)) {
+      worker.prefill_weight = weight;
+      worker.time_offset += weight * static_cast<double>(Below(rng, limits.max_load));
+    }
     worker.active = static_cast<int32_t>(Below(rng, 10));
     instance.workers.push_back(worker);
   }
   int32_t priority = 2;
-  double total = 0, pool = 0;
-  for (const SolverWorker& worker : instance.workers) total += worker.Time(static_cast<double>(worker.load));
+  double total = 0, pool = 0, rate = 0;
+  for (const SolverWorker& worker : instance.workers) {
+    total += worker.Time(static_cast<double>(worker.load));
+    rate += worker.load_rate() / static_cast<double>(workers);
+  }
   for (int64_t i = 0; i < items; ++i) {
     if (priorities && priority > 0 && rng.Below(3) == 0) --priority;
     const int64_t load = 1 + Below(rng, limits.max_load);
@@ -65,7 +75,7 @@ Instance RandomInstance(const SolverCaseLimits& limits, Rng& rng) {
                               worths ? 1e4 * rng.Uniform() : 0});
     pool += static_cast<double>(load);
   }
-  if (items > 0) total += pool * static_cast<double>(instance.Target()) / static_cast<double>(items);
+  if (items > 0) total += rate * pool * static_cast<double>(instance.Target()) / static_cast<double>(items);
   instance.target_load = total / static_cast<double>(workers);
   const auto horizon = static_cast<int32_t>(Below(rng, limits.max_horizon + 1));
   AddHorizon(instance, horizon, static_cast<int32_t>(1 + Below(rng, horizon + 1)), rng.Below(2) == 0, rng);

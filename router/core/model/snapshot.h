@@ -38,9 +38,10 @@ struct WorkerView {
   // servers, which differ in it.
   double service_time = 1;
   // What each prompt token placed here adds to time_offset besides, until it is computed; prompts that it has
-  // not computed yet are in there already. The integer program does not reckon with it among the requests of
-  // one plan; whoever fills free slots one by one does (policy/room.h).
+  // not computed yet are in there already.
   double prefill_weight = 0;
+  // What each prompt token placed here adds in all, at the plan's step.
+  double load_rate() const { return time_per_token + prefill_weight; }
 };
 
 struct WaitingView {

@@ -10,8 +10,8 @@
 
 namespace bfio::core {
 
-// Worth of a waiting request's age, tokens^2 per step: decides between requests of one size, where the
-// deviation is 0.
+// Worth of a waiting request's age, tokens^2 per step, by what a token adds to the mean worker: decides
+// between requests of one size, where the deviation is 0.
 inline constexpr double kLeastAgeWorth = 200;
 
 // Mean prompt length of the pool and mean distance from it, tokens.

@@ -27,6 +27,7 @@ void FillInstance(const Snapshot& snapshot, const Room& room, int32_t horizon, I
     worker.time_per_token = view.time_per_token;
     worker.time_offset = view.time_offset;
     worker.active = view.active;
+    worker.prefill_weight = view.prefill_weight;
     instance.workers.push_back(worker);
   }
   instance.items.resize(snapshot.waiting.size());

@@ -35,7 +35,11 @@ class Allocation {
   // L_g with the items given to it.
   int64_t load(int32_t worker) const { return room_[worker].load; }
   // The same as time.
-  double time(int32_t worker) const { return room_[worker].Time(static_cast<double>(room_[worker].load)); }
+  double time(int32_t worker) const {
+    const int64_t given = room_[worker].load - instance_->workers[worker].load;
+    return room_[worker].Time(static_cast<double>(room_[worker].load)) +
+           room_[worker].prefill_weight * static_cast<double>(given);
+  }
   int32_t slots(int32_t worker) const { return room_[worker].slots; }
   int64_t kv(int32_t worker) const { return room_[worker].kv_tokens; }
   int64_t slots_left() const { return slots_left_; }

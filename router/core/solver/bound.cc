@@ -78,12 +78,15 @@ double LowerBound(const Instance& instance, PaperPricing& pricing, const PoolInd
   const auto workers = static_cast<int32_t>(instance.workers.size());
   if (workers < 2 || instance.items.empty())
     return std::max(0.0, instance.items.empty() ? pricing.Value() : 0);
-  double fastest = 0;
-  for (const SolverWorker& worker : instance.workers) fastest = std::max(fastest, worker.time_per_token);
+  double rate = 0, load_rate = 0;
+  for (const SolverWorker& worker : instance.workers) {
+    rate = std::max(rate, worker.time_per_token);
+    load_rate = std::max(load_rate, worker.load_rate());
+  }
   std::vector<double> areas;
   for (const SolverItem& item : instance.items) {
     const Terms::Area& area = pricing.terms().area(instance.CurveOf(item));
-    areas.push_back(fastest * (static_cast<double>(item.load) * area.per_token + area.growth));
+    areas.push_back(load_rate * static_cast<double>(item.load) * area.per_token + rate * area.growth);
   }
   const auto open = std::count_if(instance.workers.begin(), instance.workers.end(),
                                   [](const SolverWorker& worker) { return worker.slots > 0; });

@@ -5,66 +5,59 @@
 namespace bfio::core {
 namespace {
 
-// Tokens that item i adds to worker g, h steps ahead.
-double Added(const Instance& instance, size_t i, int32_t g, int32_t h) {
-  const SolverItem& item = instance.items[i];
-  return (static_cast<double>(item.LoadOn(g)) + h) * instance.Survival(instance.CurveOf(item), h);
+// By worker: its time h steps ahead with what it is given.
+std::vector<double> Times(const Instance& instance, const Solution& solution, int32_t h) {
+  std::vector<double> times;
+  for (size_t g = 0; g < instance.workers.size(); ++g) {
+    times.push_back(instance.workers[g].Time(instance.LoadAhead(g, h)));
+  }
+  for (size_t i = 0; i < instance.items.size(); ++i) {
+    const int32_t g = solution.worker_of[i];
+    if (g == kUnassigned) continue;
+    const SolverItem& item = instance.items[i];
+    const SolverWorker& worker = instance.workers[g];
+    const double load = static_cast<double>(item.LoadOn(g));
+    times[g] += (worker.time_per_token * (load + h) + worker.prefill_weight * load) *
+                instance.Survival(instance.CurveOf(item), h);
+  }
+  return times;
 }
 
 // Step h of J.
 double PaperStep(const Instance& instance, const Solution& solution, int32_t h) {
-  std::vector<double> tokens;
-  for (size_t g = 0; g < instance.workers.size(); ++g) tokens.push_back(instance.LoadAhead(g, h));
-  for (size_t i = 0; i < instance.items.size(); ++i) {
-    const int32_t g = solution.worker_of[i];
-    if (g != kUnassigned) tokens[g] += Added(instance, i, g, h);
-  }
-  for (size_t g = 0; g < tokens.size(); ++g) tokens[g] = instance.workers[g].Time(tokens[g]);
-  const double max = *std::max_element(tokens.begin(), tokens.end());
+  const std::vector<double> times = Times(instance, solution, h);
+  const double max = *std::max_element(times.begin(), times.end());
   double gaps = 0;
-  for (double time : tokens) gaps += max - time;
+  for (double time : times) gaps += max - time;
   return gaps;
 }
 
 double SquareStep(const Instance& instance, const Solution& solution, int32_t h, double target) {
-  std::vector<double> tokens;
-  for (size_t g = 0; g < instance.workers.size(); ++g) tokens.push_back(instance.LoadAhead(g, h));
-  for (size_t i = 0; i < instance.items.size(); ++i) {
-    const int32_t g = solution.worker_of[i];
-    if (g != kUnassigned) tokens[g] += Added(instance, i, g, h);
-  }
   double squares = 0;
-  for (size_t g = 0; g < tokens.size(); ++g) {
-    const double x = instance.workers[g].Time(tokens[g]) - target;
-    squares += x * x;
-  }
+  for (double time : Times(instance, solution, h)) squares += (time - target) * (time - target);
   return squares;
 }
 
 double RefillStep(const Instance& instance, const Solution& solution, int32_t h, double target) {
-  std::vector<double> tokens, weights;
+  std::vector<double> times, weights;
   for (size_t g = 0; g < instance.workers.size(); ++g) {
-    tokens.push_back(static_cast<double>(instance.workers[g].load) + instance.workers[g].active * h);
+    const SolverWorker& worker = instance.workers[g];
+    times.push_back(worker.Time(static_cast<double>(worker.load) + worker.active * h));
     weights.push_back(instance.QuietAhead(g, h));
   }
   for (size_t i = 0; i < instance.items.size(); ++i) {
     const int32_t g = solution.worker_of[i];
     if (g == kUnassigned) continue;
-    tokens[g] += static_cast<double>(instance.items[i].LoadOn(g)) + h;
+    const SolverWorker& worker = instance.workers[g];
+    const double load = static_cast<double>(instance.items[i].LoadOn(g));
+    times[g] += worker.time_per_token * (load + h) + worker.prefill_weight * load;
     weights[g] *= instance.Survival(instance.CurveOf(instance.items[i]), h);
   }
   double squares = 0;
-  for (size_t g = 0; g < tokens.size(); ++g) {
-    const double x = instance.workers[g].Time(tokens[g]) - target;
-    squares += weights[g] * x * x;
+  for (size_t g = 0; g < times.size(); ++g) {
+    squares += weights[g] * (times[g] - target) * (times[g] - target);
   }
   return squares;
-}
-
-double MeanRate(const Instance& instance) {
-  double rates = 0;
-  for (const SolverWorker& worker : instance.workers) rates += worker.time_per_token;
-  return rates / static_cast<double>(instance.workers.size());
 }
 
 // What the workers have more at h than at 0, in all.
@@ -79,13 +72,21 @@ double Growth(const Instance& instance, ObjectiveKind kind, int32_t h) {
   return growth;
 }
 
-// What the pool's mean item has more at h than at 0.
+// What the pool's mean item adds more at h than at 0, on the mean worker.
 double ItemGrowth(const Instance& instance, ObjectiveKind kind, int32_t h) {
-  if (kind == ObjectiveKind::kRefill || instance.items.empty()) return h;
+  double rate = 0, weight = 0;
+  for (const SolverWorker& worker : instance.workers) {
+    rate += worker.time_per_token;
+    weight += worker.prefill_weight;
+  }
+  rate /= static_cast<double>(instance.workers.size());
+  weight /= static_cast<double>(instance.workers.size());
+  if (kind == ObjectiveKind::kRefill || instance.items.empty()) return rate * h;
   double growth = 0;
   for (const SolverItem& item : instance.items) {
     const double load = static_cast<double>(item.load);
-    growth += (load + h) * instance.Survival(instance.CurveOf(item), h) - load;
+    const double survival = instance.Survival(instance.CurveOf(item), h);
+    growth += rate * ((load + h) * survival - load) + weight * load * (survival - 1);
   }
   return growth / static_cast<double>(instance.items.size());
 }
@@ -96,7 +97,7 @@ void FindTargets(const Instance& instance, ObjectiveKind kind, std::vector<doubl
   targets.assign(instance.target_ahead.begin(), instance.target_ahead.end());
   if (!targets.empty()) return;
   targets.push_back(instance.target_load);
-  const double admitted = static_cast<double>(instance.Target()) * MeanRate(instance);
+  const double admitted = static_cast<double>(instance.Target());
   for (int32_t h = 1; h <= instance.horizon; ++h) {
     targets.push_back(instance.target_load +
                       (Growth(instance, kind, h) + admitted * ItemGrowth(instance, kind, h)) /

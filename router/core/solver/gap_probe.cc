@@ -11,15 +11,16 @@ constexpr int64_t kMostPairs = 20'000;
 
 // T: what the slowest worker takes with what it is given.
 double LargestTime(const Instance& instance, const Solution& solution) {
-  std::vector<double> tokens;
-  for (const SolverWorker& worker : instance.workers) tokens.push_back(static_cast<double>(worker.load));
+  std::vector<double> times;
+  for (const SolverWorker& worker : instance.workers) {
+    times.push_back(worker.Time(static_cast<double>(worker.load)));
+  }
   for (size_t i = 0; i < solution.worker_of.size(); ++i) {
     const int32_t g = solution.worker_of[i];
-    if (g != kUnassigned) tokens[g] += static_cast<double>(instance.items[i].LoadOn(g));
+    if (g == kUnassigned) continue;
+    times[g] += instance.workers[g].load_rate() * static_cast<double>(instance.items[i].LoadOn(g));
   }
-  double largest = 0;
-  for (size_t g = 0; g < tokens.size(); ++g) largest = std::max(largest, instance.workers[g].Time(tokens[g]));
-  return largest;
+  return std::max(0.0, *std::max_element(times.begin(), times.end()));
 }
 
 // Whether the bound looks at so few pairs that a decision does not feel it.

@@ -27,8 +27,18 @@ struct SolverWorker {
   double time_offset = 0;
   // Requests it runs already; refill only: its load grows by as many tokens each step.
   int32_t active = 0;
+  // What a token of an item given now adds besides: it has to be computed first, those in `load` have been,
+  // or are in time_offset. At every step at which the item is there, as time_offset is.
+  double prefill_weight = 0;
 
   double Time(double tokens) const { return time_offset + time_per_token * tokens; }
+  // What each token of an item's load adds.
+  double load_rate() const { return time_per_token + prefill_weight; }
+  // Counts `tokens` of an item that is still to come.
+  void Credit(int64_t tokens) {
+    load += tokens;
+    time_offset += prefill_weight * static_cast<double>(tokens);
+  }
 };
 
 // SolverItem::home of an item that nobody expects.
@@ -42,8 +52,8 @@ struct SolverItem {
   int32_t priority = 0;
   // Square and refill: what admitting the item is worth besides balance, tokens^2.
   double worth = 0;
-  // A worker that expects the item: its `load` (and its row of `ahead`) has `credit` tokens of the item in it
-  // already.
+  // A worker that expects the item: `credit` tokens of the item are counted there already
+  // (SolverWorker::Credit, and in its row of `ahead`).
   int32_t home = kNoHome;
   int64_t credit = 0;
   // Row of Instance::curves, and of Instance::kv.need.
@@ -68,7 +78,8 @@ struct Instance {
   std::vector<double> ahead;
   // [g * (H + 1) + h]: probability that worker g has no completion before h.
   std::vector<double> quiet;
-  // [c * (H + 1) + h]: item i adds (load_i + h) * curves[curve_i][h] to its worker h steps ahead.
+  // [c * (H + 1) + h]: item i adds (load_i + h) * curves[curve_i][h] tokens to its worker h steps ahead, and
+  // load_i * curves[curve_i][h] that are to be computed.
   std::vector<double> curves;
   // [h]: what a step h ahead counts; all 1 in the paper's J, and when empty.
   std::vector<double> discount;
@@ -92,11 +103,18 @@ struct Instance {
   }
   // Row of the item in `curves`.
   int32_t CurveOf(const SolverItem& item) const { return curves.empty() ? 0 : item.curve; }
-  // True when a load is its own time, on every worker.
-  bool EqualWorkers() const {
-    return std::all_of(workers.begin(), workers.end(), [](const SolverWorker& worker) {
-      return worker.time_per_token == 1 && worker.time_offset == 0;
+  // True when an item adds the same time to all workers at the plan's step.
+  bool EqualRates() const {
+    return std::all_of(workers.begin(), workers.end(), [&](const SolverWorker& worker) {
+      return worker.load_rate() == workers[0].load_rate();
     });
+  }
+
+  // What a token of an item adds to the mean worker. REQUIRES: at least one worker.
+  double MeanLoadRate() const {
+    double rates = 0;
+    for (const SolverWorker& worker : workers) rates += worker.load_rate();
+    return rates / static_cast<double>(workers.size());
   }
 
   int64_t TotalSlots() const {

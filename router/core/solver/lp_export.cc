@@ -52,10 +52,12 @@ class Writer {
 
   static std::string X(size_t i, size_t g) { return absl::StrCat("x_", i, "_", g); }
 
-  // Tokens item i adds to any worker, h steps ahead.
-  double Added(size_t i, int32_t h) const {
+  // Time that item i adds to worker g, h steps ahead.
+  double Added(size_t i, size_t g, int32_t h) const {
     const SolverItem& item = instance_.items[i];
-    return (static_cast<double>(item.load) + h) * instance_.Survival(instance_.CurveOf(item), h);
+    const SolverWorker& worker = instance_.workers[g];
+    return (worker.load_rate() * static_cast<double>(item.load) + worker.time_per_token * h) *
+           instance_.Survival(instance_.CurveOf(item), h);
   }
   double BaseTime(size_t g, int32_t h) const { return instance_.workers[g].Time(instance_.LoadAhead(g, h)); }
 
@@ -69,9 +71,11 @@ class Writer {
         constant -= instance_.Discount(h) * BaseTime(g, h);
     }
     for (size_t i = 0; i < instance_.items.size(); ++i) {
-      double tokens = 0;
-      for (int32_t h = 0; h <= instance_.horizon; ++h) tokens += instance_.Discount(h) * Added(i, h);
-      for (size_t g : open_) Term(-instance_.workers[g].time_per_token * tokens, X(i, g));
+      for (size_t g : open_) {
+        double time = 0;
+        for (int32_t h = 0; h <= instance_.horizon; ++h) time += instance_.Discount(h) * Added(i, g, h);
+        Term(-time, X(i, g));
+      }
     }
     Term(constant, "one");
     absl::StrAppend(&text_, "\n");
@@ -83,7 +87,7 @@ class Writer {
         Begin(absl::StrCat("max_", g, "_", h));
         Term(1, absl::StrCat("M_", h));
         for (size_t i = 0; i < instance_.items.size(); ++i) {
-          Term(-instance_.workers[g].time_per_token * Added(i, h), X(i, g));
+          Term(-Added(i, g, h), X(i, g));
         }
         End(">=", BaseTime(g, h));
       }

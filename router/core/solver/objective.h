@@ -1,13 +1,13 @@
-// kSquare without a horizon and with equal workers, able to price an exchange in O(1).
+// kSquare without a horizon, where an item adds the same time to all workers: an exchange's price in O(1).
 //
 // Purpose: the common case of a decision, kept lean (quadratic_pricing.h prices the general one):
-//   Reset(instance, loads)  takes the workers' loads
-//   Value()                 the objective of the loads
+//   Reset(allocation)       takes the workers' times
+//   Value()                 the objective, in the square of what a token adds
 //   Single(g)               prices "worker g's load changes by d"
 //   Pair(g, h)              prices "g's load changes by d, h's by e"
 //   Apply(g, d)             makes the change
 //   AdmitCost(item)         what admitting an item costs besides its load
-// Loads are kept as doubles around a whole number: below 2^53 they are exact, so plans repeat bit for bit.
+// Where a token adds 1, times are kept as doubles around a whole number: below 2^53 they are exact.
 // Threads: one.
 #ifndef BFIO_ROUTER_CORE_SOLVER_OBJECTIVE_H_
 #define BFIO_ROUTER_CORE_SOLVER_OBJECTIVE_H_
@@ -15,18 +15,23 @@
 #include <cstdint>
 #include <vector>
 
-#include "absl/types/span.h"
+#include "router/core/solver/allocation.h"
 #include "router/core/solver/instance.h"
 
 namespace bfio::core {
 
-// sum_g (L_g - target)^2, less the worth of what is admitted. One term per worker: no worker's price depends
-// on another's load.
+// sum_g (T_g - target)^2, less the worth of what is admitted, both in units of what a token of an item adds:
+// in these an item adds its load. One term per worker: no worker's price depends on another's load.
 class SquareObjective {
  public:
-  void Reset(const Instance& instance, absl::Span<const int64_t> loads) {
+  // REQUIRES: EqualRates, and at least one worker.
+  void Reset(const Allocation& allocation) {
+    const Instance& instance = allocation.instance();
+    rate_ = instance.workers[0].load_rate();
     x_.clear();
-    for (int64_t load : loads) x_.push_back(static_cast<double>(load) - instance.target_load);
+    for (int32_t g = 0; g < allocation.workers(); ++g) {
+      x_.push_back((allocation.time(g) - instance.target_load) / rate_);
+    }
   }
 
   double Value() const {
@@ -48,10 +53,11 @@ class SquareObjective {
   PairPrice Pair(int32_t g, int32_t h) const { return {Single(g), Single(h)}; }
 
   void Apply(int32_t g, double d) { x_[g] += d; }
-  double AdmitCost(const SolverItem& item) const { return -item.worth; }
+  double AdmitCost(const SolverItem& item) const { return -item.worth / (rate_ * rate_); }
 
  private:
-  // L_g - target.
+  double rate_ = 1;
+  // T_g - target.
   std::vector<double> x_;
 };
 

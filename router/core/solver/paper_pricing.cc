@@ -66,10 +66,7 @@ double PaperPricing::Value() const {
 }
 
 void PaperPricing::Open(int32_t g, int32_t out) {
-  seat_.worker = g;
-  seat_.rate = instance_->workers[g].time_per_token;
-  seat_.price = group_;
-  seat_.base = 0;
+  StartSeat(g, group_);
   const double* row = Row(g);
   const double* d = terms_->discount();
   const Addition leaving = AdditionOf(std::max(out, 0), g);
@@ -84,10 +81,7 @@ void PaperPricing::Open(int32_t g, int32_t out) {
 }
 
 double PaperPricing::OpenAlone(int32_t g, double share) {
-  seat_.worker = g;
-  seat_.rate = instance_->workers[g].time_per_token;
-  seat_.price = share;
-  seat_.base = 0;
+  StartSeat(g, share);
   for (int32_t h = 0; h < steps_; ++h) {
     seat_.slack[h] = top_[h][0].time - Row(g)[h];
     seat_.base += terms_->discount()[h] * seat_.slack[h];
@@ -96,12 +90,20 @@ double PaperPricing::OpenAlone(int32_t g, double share) {
   return seat_.base + seat_.price * seat_.tail[0];
 }
 
+void PaperPricing::StartSeat(int32_t g, double price) {
+  seat_.worker = g;
+  seat_.rate = instance_->workers[g].time_per_token;
+  seat_.load_rate = instance_->workers[g].load_rate();
+  seat_.price = price;
+  seat_.base = 0;
+}
+
 void PaperPricing::FinishSeat() {
   const double* d = terms_->discount();
-  const double per_time = 1 / seat_.rate;
+  const double per_time = 1 / seat_.load_rate, growth = seat_.rate / seat_.load_rate;
   seat_.within[0] = kInfinity;
   for (int32_t h = 0; h < steps_; ++h) {
-    seat_.within[h + 1] = std::min(seat_.within[h], seat_.slack[h] * per_time - h);
+    seat_.within[h + 1] = std::min(seat_.within[h], seat_.slack[h] * per_time - growth * h);
   }
   seat_.tail[steps_] = 0;
   for (int32_t h = steps_ - 1; h >= 0; --h) {
@@ -115,7 +117,7 @@ double PaperPricing::Gain(double load, int32_t curve) const {
   const double* q = terms_->growth(curve);
   const double* d = terms_->discount();
   const double* slack = seat_.slack.data();
-  const double time = seat_.rate * load, rate = seat_.rate;
+  const double time = seat_.load_rate * load, rate = seat_.rate;
   // Two sums, so that one addition need not wait for the other.
   double even = seat_.tail[area.end], odd = 0;
   int32_t h = 0;
@@ -131,18 +133,18 @@ SeatPrice PaperPricing::Lowest(int32_t curve) {
   const Terms::Area& area = terms_->area(curve);
   if (!area.step || seat_.price * area.least < area.per_token) return Select(curve);
   const double load = seat_.within[area.end];
-  return {load,
-          seat_.base + group_ * seat_.tail[area.end] - seat_.rate * (load * area.per_token + area.growth)};
+  return {load, seat_.base + seat_.price * seat_.tail[area.end] - seat_.load_rate * load * area.per_token -
+                    seat_.rate * area.growth};
 }
 
 SeatPrice PaperPricing::Select(int32_t curve) {
   // Beyond breaks[h] step h costs G d_h p_h a token; every token earns its area.
   const Terms::Area& area = terms_->area(curve);
   const double* p = terms_->survival(curve);
-  const double per_time = 1 / seat_.rate;
+  const double per_time = 1 / seat_.load_rate, growth = seat_.rate / seat_.load_rate;
   const auto first = seat_.breaks.begin(), last = first + area.end;
   for (int32_t h = 0; h < area.end; ++h) {
-    seat_.breaks[h] = p[h] > 0 ? seat_.slack[h] * per_time / p[h] - h : kInfinity;
+    seat_.breaks[h] = p[h] > 0 ? seat_.slack[h] * per_time / p[h] - growth * h : kInfinity;
   }
   double slope = -area.per_token;
   while (true) {

@@ -74,7 +74,7 @@ class PaperPricing {
 
   struct Seat {
     int32_t worker = 0;
-    double rate = 1;
+    double rate = 1, load_rate = 1;
     // What a token beyond the slack costs: G, and the discount.
     double price = 1;
     // Gain of an item that adds nothing and exceeds nothing.
@@ -95,6 +95,7 @@ class PaperPricing {
     return static_cast<double>(instance_->items[item].LoadOn(g));
   }
   int32_t CurveOf(int32_t item) const { return instance_->CurveOf(instance_->items[item]); }
+  void StartSeat(int32_t g, double price);
   void FinishSeat();
   SeatPrice Select(int32_t curve);
   // The time an item adds to a worker, by step.
@@ -105,8 +106,9 @@ class PaperPricing {
     double operator[](int32_t h) const { return time * p[h] + rate * q[h]; }
   };
   Addition AdditionOf(int32_t item, int32_t g) const {
-    const double rate = instance_->workers[g].time_per_token;
-    return {rate * LoadOn(item, g), rate, terms_->survival(CurveOf(item)), terms_->growth(CurveOf(item))};
+    const SolverWorker& worker = instance_->workers[g];
+    return {worker.load_rate() * LoadOn(item, g), worker.time_per_token, terms_->survival(CurveOf(item)),
+            terms_->growth(CurveOf(item))};
   }
   static void Insert(Top& top, Entry entry);
   static double MaxWithout(const Top& top, int32_t g, int32_t h);

@@ -34,7 +34,8 @@ void QuadraticPricing::Reset(const Instance& instance, const Terms& terms, const
 }
 
 QuadraticPricing::Addition QuadraticPricing::AdditionOf(int32_t item, int32_t g) const {
-  const double rate = instance_->workers[g].time_per_token, time = rate * LoadOn(item, g);
+  const double rate = instance_->workers[g].time_per_token,
+               time = instance_->workers[g].load_rate() * LoadOn(item, g);
   if (refill_) return {time, rate, nullptr, nullptr};
   return {time, rate, terms_->survival(CurveOf(item)), terms_->growth(CurveOf(item))};
 }
@@ -83,6 +84,7 @@ void QuadraticPricing::Compute(int32_t g, int32_t out, Seat& seat) const {
   seat.out = out;
   seat.version = version_[g];
   seat.rate = instance_->workers[g].time_per_token;
+  seat.load_rate = instance_->workers[g].load_rate();
   seat.now = 0;
   seat.empty = 0;
   seat.y.resize(steps_);
@@ -103,8 +105,8 @@ void QuadraticPricing::Compute(int32_t g, int32_t out, Seat& seat) const {
 
 QuadraticPricing::Parabola QuadraticPricing::Fit(const Seat& seat, int32_t curve) const {
   const double* p = terms_->survival(curve);
-  const double r = seat.rate;
-  // An item of load s makes y into y + r u (s + h), with weight v.
+  const double r = seat.rate, load_rate = seat.load_rate;
+  // An item of load s makes y into y + u (R s + r h), with weight v.
   double constant = -seat.now, slope = 0, bend = 0;
   const auto add = [&](int32_t h, double u, double v) {
     const double y = seat.y[h] + r * u * h;
@@ -117,7 +119,7 @@ QuadraticPricing::Parabola QuadraticPricing::Fit(const Seat& seat, int32_t curve
   } else {
     for (int32_t h = 0; h < steps_; ++h) add(h, p[h], seat.w[h]);
   }
-  return {constant, 2 * r * slope, r * r * bend};
+  return {constant, 2 * load_rate * slope, load_rate * load_rate * bend};
 }
 
 double QuadraticPricing::Pair(int32_t a, int32_t a_worker, int32_t b, int32_t b_worker) {

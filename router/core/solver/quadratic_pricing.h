@@ -2,8 +2,9 @@
 //
 // Purpose: one of the two pricings the search is written for (search.h says what a pricing is). A worker
 // costs sum_h w(h) y(h)^2, y being its time less the target; no worker's price depends on another's.
-//   square  w(h) = d_h;                           an item of load s adds rate (s p(h) + q(h)) to y(h)
-//   refill  w(h) = d_h quiet_g(h) prod_i p_i(h);  it adds rate (s + h) to y(h), and multiplies w(h) by p(h)
+//   square  w(h) = d_h;                           an item of load s adds R s p(h) + r q(h) to y(h)
+//   refill  w(h) = d_h quiet_g(h) prod_i p_i(h);  it adds R s + r h to y(h), and multiplies w(h) by p(h)
+// r being the worker's time_per_token and R its load_rate.
 // Either way the price of giving a seat to an item is a parabola in s for a given curve: its coefficients
 // cost O(H) once for a seat and curve, and every item after that O(1). Lowest() is its minimum.
 //
@@ -76,7 +77,7 @@ class QuadraticPricing {
     int32_t out = kUnassigned;
     // Worker's state it was computed for.
     int64_t version = -1;
-    double rate = 1;
+    double rate = 1, load_rate = 1;
     // What the worker costs now; an item's price is the cost with it less this.
     double now = 0;
     // The price when nobody takes the seat.

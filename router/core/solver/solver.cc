@@ -30,14 +30,12 @@ const Solution& Solver::Solve(const Instance& instance, const StopSignal& stop) 
 
 bool Solver::Lean() const {
   const Instance& instance = allocation_.instance();
-  return settings_.objective == ObjectiveKind::kSquare && instance.horizon == 0 && instance.EqualWorkers() &&
+  return settings_.objective == ObjectiveKind::kSquare && instance.horizon == 0 && instance.EqualRates() &&
          instance.Target() * static_cast<int64_t>(instance.items.size()) <= kMostLeanPairs;
 }
 
 void Solver::DescendLean(Run& run) {
-  loads_.clear();
-  for (int32_t g = 0; g < allocation_.workers(); ++g) loads_.push_back(allocation_.load(g));
-  square_.Reset(allocation_.instance(), loads_);
+  square_.Reset(allocation_);
   statistics_.converged = improvement_.Descend(square_, allocation_, run);
 }
 

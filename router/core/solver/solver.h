@@ -64,7 +64,6 @@ class Solver {
   Solution solution_;
   SolverStatistics statistics_;
   std::vector<int32_t> order_;
-  std::vector<int64_t> loads_;
 };
 
 }  // namespace bfio::core

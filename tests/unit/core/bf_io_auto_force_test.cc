@@ -32,7 +32,9 @@ bool BestAdmitsTheFirst(const Instance& instance) {
     }
     if (feasible && placed == instance.Target()) {
       for (size_t g = 0; g < workers; ++g) {
-        value += std::pow(instance.workers[g].Time(load[g]) - instance.target_load, 2);
+        const SolverWorker& worker = instance.workers[g];
+        const double given = load[g] - static_cast<double>(worker.load);
+        value += std::pow(worker.Time(load[g]) + worker.prefill_weight * given - instance.target_load, 2);
       }
       if (value < best) best = value, first = at[0] != workers;
     }
@@ -65,12 +67,17 @@ TEST(BfIoAutoForceTest, WorthOfOneThatIsDueOutweighsAnyGainInBalance) {
     const bool unequal = rng.Below(2) == 0;
     const int64_t base = rng.Below(2) == 0 ? 0 : static_cast<int64_t>(rng.Below(100'000));
     const double rate = unequal ? 0.5 + 8 * rng.Uniform() : 1;
+    const double weight = rng.Below(2) == 0 ? 20 * rng.Uniform() : 0;
+    double item_rate = 0;
     for (int g = 0; g < 3; ++g) {
       SolverWorker worker;
       worker.load = base + static_cast<int64_t>(rng.Below(1 + rng.Below(rng.Below(2) == 0 ? 20'000 : 200)));
       worker.slots = static_cast<int32_t>(g == 0 || rng.Below(2));
       worker.time_per_token = rate * (unequal ? 0.7 + 0.6 * rng.Uniform() : 1);
+      worker.prefill_weight = weight;
+      worker.time_offset = weight * static_cast<double>(rng.Below(2'000));
       time += worker.Time(static_cast<double>(worker.load)) / 3;
+      item_rate += worker.load_rate() / 3;
       instance.workers.push_back(worker);
     }
     for (int i = 0; i < 5; ++i) {
@@ -78,7 +85,7 @@ TEST(BfIoAutoForceTest, WorthOfOneThatIsDueOutweighsAnyGainInBalance) {
       instance.items.back().load = 1 + static_cast<int64_t>(rng.Below(rng.Below(3) == 0 ? 20'000 : 500));
       mean += static_cast<double>(instance.items.back().load) / 5;
     }
-    instance.target_load = time + static_cast<double>(instance.Target()) * mean / 3;
+    instance.target_load = time + static_cast<double>(instance.Target()) * mean * item_rate / 3;
     unforced_out += BestAdmitsTheFirst(instance) ? 0 : 1;
     turns.SetWorths(snapshot, scale, instance);
     ASSERT_TRUE(BestAdmitsTheFirst(instance)) << "trial " << trial;

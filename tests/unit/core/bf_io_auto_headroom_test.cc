@@ -85,6 +85,13 @@ TEST_F(HeadroomTest, RoomIsMeasuredInTime) {
   EXPECT_THAT(Place(PolicyCase(unequal).Waiting(500)), ElementsAre(0)) << "1,500 on the second is too much";
 }
 
+TEST_F(HeadroomTest, NextLargeRequestWeighsWithWhatIsToBeComputedOfIt) {
+  See(1'000, 2);
+  See(30, 20);
+  EXPECT_THAT(Place(PolicyCase(group_).Waiting(50)), ElementsAre(2)) << "1,000 fit below the largest";
+  EXPECT_THAT(Place(PolicyCase(group_).PrefillWeight(16).Waiting(50)), ElementsAre(1)) << "17,000 do not";
+}
+
 TEST_F(HeadroomTest, EachRequestIsSeenOnceHoweverLongItWaits) {
   See(8'000);
   std::vector<WaitingView> waits(1);

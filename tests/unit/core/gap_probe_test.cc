@@ -19,13 +19,15 @@ namespace {
 double LargestTime(const Instance& instance, const Solution& solution) {
   double largest = 0;
   for (size_t g = 0; g < instance.workers.size(); ++g) {
-    double tokens = static_cast<double>(instance.workers[g].load);
+    double tokens = static_cast<double>(instance.workers[g].load), prompts = 0;
     for (size_t i = 0; i < instance.items.size(); ++i) {
       if (solution.worker_of[i] == static_cast<int32_t>(g)) {
-        tokens += static_cast<double>(instance.items[i].LoadOn(static_cast<int32_t>(g)));
+        prompts += static_cast<double>(instance.items[i].LoadOn(static_cast<int32_t>(g)));
       }
     }
-    largest = std::max(largest, instance.workers[g].Time(tokens));
+    tokens += prompts;
+    largest =
+        std::max(largest, instance.workers[g].Time(tokens) + instance.workers[g].prefill_weight * prompts);
   }
   return largest;
 }

@@ -116,6 +116,20 @@ TEST_P(SolverTest, UnequalWorkersAreBalancedByTimeNotByTokens) {
   EXPECT_THAT(Solver(Settings(GetParam())).Solve(instance).worker_of, ::testing::ElementsAre(0, 1));
 }
 
+TEST_P(SolverTest, PromptsOfOnePlanWeighOnOneAnother) {
+  // By tokens both belong on worker 0, as long as what they have to compute counts nothing.
+  Instance instance = Make({{0, 2}, {2500, 2}}, {1000, 900});
+  EXPECT_THAT(Solver(Settings(GetParam())).Solve(instance).worker_of, ::testing::ElementsAre(0, 0));
+  for (SolverWorker& worker : instance.workers) worker.prefill_weight = 16;
+  // 2,500 on worker 1, and 17 a token.
+  instance.target_load = (2500 + 17 * 1900) / 2.0;
+  EXPECT_THAT(Solver(Settings(GetParam())).Solve(instance).worker_of, ::testing::ElementsAre(0, 1));
+  // 2,000 tokens that worker 0 has not computed yet.
+  instance.workers[0].time_offset = 16 * 2000;
+  instance.target_load += 16 * 2000 / 2.0;
+  EXPECT_THAT(Solver(Settings(GetParam())).Solve(instance).worker_of, ::testing::ElementsAre(1, 1));
+}
+
 TEST(SolverHorizonTest, PaperPrefersTheItemWhoseEndKeepsTheBalance) {
   // Worker 0 loses 500 of its 1,000 tokens from the second step on: so should worker 1.
   Instance instance = Make({{1000, 0}, {500, 1}}, {500, 500});
@@ -170,6 +184,23 @@ TEST(ObjectiveTest, SquareIsSquaredDeviationsFromTheTargetLessWorth) {
   instance.target_load = 9;
   instance.items[0].worth = 5;
   EXPECT_EQ(Evaluate(instance, Settings(ObjectiveKind::kSquare), {{1}}), 1 * 1 + 3 * 3 - 5);
+}
+
+TEST(ObjectiveTest, WhatIsToBeComputedCountsAsLongAsTheItemIsThere) {
+  Instance instance = Make({{10, 1}, {4, 1}}, {2});
+  instance.workers[1].prefill_weight = 3;
+  instance.workers[1].time_offset = 1;
+  EXPECT_EQ(Evaluate(instance, Settings(ObjectiveKind::kPaper), {{1}}), 13 - 10);
+  instance.horizon = 1;
+  instance.ahead = {10, 11, 4, 5};
+  instance.curves = {1, 0.5};
+  // Loads 11 and 5, 2 + 1 tokens and 2 to be computed with probability 1/2: 11, and 1 + 5 + 1.5 + 3.
+  EXPECT_EQ(Evaluate(instance, Settings(ObjectiveKind::kPaper), {{1}}), 3 + 0.5);
+  instance.target_ahead = {13, 10};
+  EXPECT_EQ(Evaluate(instance, Settings(ObjectiveKind::kSquare), {{1}}), 3 * 3 + 1 * 1 + 0.5 * 0.5);
+  instance.quiet = {1, 1, 1, 0.5};
+  // Refill: 10, and 1 + 4 + 3 + 6 at weight 1/2 * 1/2.
+  EXPECT_EQ(Evaluate(instance, Settings(ObjectiveKind::kRefill), {{1}}), 3 * 3 + 0.25 * 4 * 4);
 }
 
 TEST(SolverHomeTest, CreditedItemIsCheapOnTheWorkerThatExpectsItOnly) {

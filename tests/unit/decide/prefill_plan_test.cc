@@ -45,13 +45,14 @@ RequestSpec PromptOf(RequestId id, int64_t prefill) {
 }
 
 struct PlannedGroup {
-  PlannedGroup(int32_t ranks, const PrefillOptions& prefill, PlanMode mode = PlanMode::kLockstep) {
+  PlannedGroup(int32_t ranks, const PrefillOptions& prefill, PlanMode mode = PlanMode::kLockstep,
+               const char* policy = "bf_io_auto", int32_t slots = 16) {
     SchedulerOptions options;
     options.plan_mode = mode;
     options.prefill = prefill;
-    scheduler = std::make_unique<Scheduler>(options, *MakePolicy("bf_io_auto", {}));
+    scheduler = std::make_unique<Scheduler>(options, *MakePolicy(policy, {}));
     std::vector<EpochMember> members(static_cast<size_t>(ranks));
-    for (EpochMember& member : members) member.spec = {16, 100'000, true};
+    for (EpochMember& member : members) member.spec = {slots, 100'000, true};
     scheduler->OpenEpoch(members);
   }
   // All ranks have nothing but what they are said to have to compute.
@@ -117,6 +118,31 @@ TEST(PrefillWeight, TwoPromptsOfOnePlanDoNotGoToOneRank) {
   ASSERT_TRUE(group.scheduler->Enqueue(PromptOf(3, 800)).ok());
   ASSERT_EQ(group.scheduler->MakePlan()->placements.size(), 2u);
   EXPECT_NE(group.scheduler->WorkerOf(2), group.scheduler->WorkerOf(3));
+}
+
+// More wait than there are slots: the program decides who enters, and where.
+TEST(PrefillWeight, TwoPromptsOfOnePlanDoNotGoToOneRankWhereSlotsAreShort) {
+  for (const char* policy : {"bf_io_auto", "bf_io"}) {
+    for (const double weight : {0.0, 16.0}) {
+      PlannedGroup group(2, {.weight = weight}, PlanMode::kLockstep, policy, /*slots=*/3);
+      ASSERT_TRUE(group.scheduler->Enqueue(PromptOf(1, 2000)).ok());
+      ASSERT_EQ(group.scheduler->MakePlan()->placements.size(), 1u);
+      const WorkerIndex busy = *group.scheduler->WorkerOf(1);
+      std::vector<int64_t> loads = {0, 0};
+      loads[static_cast<size_t>(busy)] = 2000;
+      group.Report(1, 1, loads, {0, 0});
+      for (RequestId id = 2; id < 10; ++id) {
+        RequestSpec spec = PromptOf(id, id == 2 ? 900 : id == 3 ? 800 : 10);
+        // These two enter, whatever they are worth.
+        spec.priority = id <= 3 ? 1 : 0;
+        ASSERT_TRUE(group.scheduler->Enqueue(spec).ok());
+      }
+      ASSERT_EQ(group.scheduler->MakePlan()->placements.size(), 5u);
+      const auto second = group.scheduler->WorkerOf(2), third = group.scheduler->WorkerOf(3);
+      ASSERT_TRUE(second.has_value() && third.has_value());
+      EXPECT_EQ(*second == *third, weight == 0) << policy << ": by tokens both belong on the empty rank";
+    }
+  }
 }
 
 TEST(PrefillPieces, ThePlanSaysThemWhereAllRanksTakePromptsInPieces) {

@@ -48,6 +48,17 @@ TEST(PlanMeterTest, UnequalWorkersAreMeasuredByTime) {
   EXPECT_DOUBLE_EQ(value.idle_now, 2 * 110 - 160);
 }
 
+TEST(PlanMeterTest, PromptsOfThePlanCountWhatIsToBeComputedOfThem) {
+  // 20 tokens and 20 to be computed at 3 each: 50 + 80 and 40. One step ahead with probability 1/4: 30 + 21 /
+  // 4 + 15 and 41, idle 9.25.
+  const PolicyCase ahead = PolicyCase().Worker(50, 1).Worker(40, 1).PrefillWeight(3).Waiting(20);
+  const PlanValue value =
+      PlanMeter(0.5).Measure(PolicyCase(ahead).Ahead(1, {50, 30, 40, 41}, {1, 0.25}).View(), {{0, 0}});
+  EXPECT_DOUBLE_EQ(value.longest_now, 130);
+  EXPECT_DOUBLE_EQ(value.idle_now, 90);
+  EXPECT_DOUBLE_EQ(value.idle_ahead, (90 + 0.5 * 9.25) / 1.5);
+}
+
 // fcfs puts 20 on worker 0, which has more slots: idle 30. least_tokens on worker 1: loads 50 and 60, idle
 // 10. max_min the same as least_tokens.
 TEST(ShadowedPolicyTest, DeadlineIsTheActingPolicysAlone) {

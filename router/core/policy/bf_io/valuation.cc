@@ -20,10 +20,12 @@ constexpr size_t kLeastPreparingGroup = 4;
 void Valuation::Apply(const Snapshot& snapshot, Instance& instance) {
   const PoolScale scale = MeasurePool(snapshot.waiting);
   const double typical_age = TypicalAge(snapshot);
+  const double rate = instance.MeanLoadRate(), deviation = scale.deviation;
   for (size_t i = 0; i < instance.items.size(); ++i) {
     const double age = static_cast<double>(Age(snapshot.waiting[i])), r = age / typical_age;
     instance.items[i].worth =
-        kLeastAgeWorth * age + scale.deviation * scale.deviation * (kAgeWorth * r + kAgeSquaredWorth * r * r);
+        rate * rate *
+        (kLeastAgeWorth * age + deviation * deviation * (kAgeWorth * r + kAgeSquaredWorth * r * r));
   }
   level_ = level_workers_.Find(snapshot.workers);
   if (level_.empty()) return;
@@ -75,21 +77,24 @@ void Valuation::Prepare(const Snapshot& snapshot, double typical_age, Instance& 
     SolverItem& giant = instance.items[giants_[i]];
     giant.home = level_[i];
     giant.credit = giant.load - slot_load;
-    instance.workers[giant.home].load += giant.credit;
+    instance.workers[giant.home].Credit(giant.credit);
   }
 }
 
 void Valuation::SetTarget(const PoolScale& scale, Instance& instance) const {
-  int64_t load = 0, slots = 0;
+  double time = 0, rate = 0;
+  int64_t slots = 0;
   for (WorkerIndex g : level_) {
-    load += instance.workers[g].load;
-    slots += instance.workers[g].slots;
+    const SolverWorker& worker = instance.workers[g];
+    time += worker.Time(static_cast<double>(worker.load));
+    rate += worker.load_rate();
+    slots += worker.slots;
   }
+  const double workers = static_cast<double>(level_.size());
   const double admitted =
       static_cast<double>(std::min<int64_t>(slots, static_cast<int64_t>(instance.items.size())));
   instance.target_load =
-      (static_cast<double>(load) + admitted * (scale.mean - kStockTilt * scale.deviation)) /
-      static_cast<double>(level_.size());
+      (time + admitted * (scale.mean - kStockTilt * scale.deviation) * rate / workers) / workers;
 }
 
 }  // namespace bfio::core

@@ -5,7 +5,8 @@
 // one (scratch memory). Deterministic.
 //
 // All three come from two scales of the pool, so that nothing has to be tuned to a workload's lengths or
-// rates: S, the mean deviation of prompt lengths from their mean (tokens), and A, a typical age (steps).
+// rates: S, the mean deviation of prompt lengths from their mean (tokens, by what one adds to the mean
+// worker), and A, a typical age (steps).
 //
 // Target. The level that admitting U average requests would give to the workers that count (level_workers.h),
 // less kStockTilt * S for each of the U. Aiming a little low leaves the larger half of the pool as stock;

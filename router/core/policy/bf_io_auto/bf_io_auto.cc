@@ -47,7 +47,7 @@ void BfIoAutoPolicy::SetTarget(const std::vector<WorkerIndex>& level, double mea
     const SolverWorker& worker = instance_.workers[g];
     time += worker.Time(static_cast<double>(worker.load));
     slots += worker.slots;
-    rate += worker.time_per_token;
+    rate += worker.load_rate();
   }
   const double workers = static_cast<double>(level.size());
   const double admitted = std::min(slots, static_cast<double>(instance_.items.size()));

@@ -59,11 +59,14 @@ bool Headroom::Place(const Snapshot& snapshot, Room& room, std::vector<Assignmen
 void Headroom::Prepare(const Room& room) {
   workers_.clear();
   largest_ = 0;
+  double rates = 0;
   for (WorkerIndex g = 0; g < room.workers(); ++g) {
     const double time = TimeOf(room[g]);
     largest_ = std::max(largest_, time);
+    rates += room[g].load_rate();
     if (room[g].free_slots > 0) workers_.push_back({time, g});
   }
+  rate_ = rates / static_cast<double>(room.workers());
   std::sort(workers_.begin(), workers_.end());
   low_ = std::max<size_t>(1, static_cast<size_t>(kLowShare * room.workers()));
   sums_.assign(sorted_.size() + 1, 0);
@@ -73,8 +76,9 @@ void Headroom::Prepare(const Room& room) {
 double Headroom::Cost(double largest, double smallest) const {
   if (sorted_.empty()) return largest;
   const size_t above = static_cast<size_t>(
-      std::upper_bound(sorted_.begin(), sorted_.end(), largest - smallest) - sorted_.begin());
-  const double excess = sums_[above] + static_cast<double>(sorted_.size() - above) * (smallest - largest);
+      std::upper_bound(sorted_.begin(), sorted_.end(), (largest - smallest) / rate_) - sorted_.begin());
+  const double excess =
+      rate_ * sums_[above] + static_cast<double>(sorted_.size() - above) * (smallest - largest);
   return largest + kAhead * (largest + excess / static_cast<double>(sorted_.size()));
 }
 
@@ -93,7 +97,7 @@ int64_t Headroom::Choose(const Room& room, const WaitingView& request) {
   const double tokens = static_cast<double>(request.prefill_tokens);
   const auto with = [&](size_t place) {
     const WorkerView& worker = room[workers_[place].worker];
-    return workers_[place].time + (worker.time_per_token + worker.prefill_weight) * tokens;
+    return workers_[place].time + worker.load_rate() * tokens;
   };
   const double on_lowest =
       Cost(std::max(largest_, with(lowest)), std::min(with(lowest), workers_[next].time));

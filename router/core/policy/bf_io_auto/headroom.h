@@ -6,10 +6,11 @@
 // worker's load and the request together. So each request goes, largest first, to the lowest worker or leaves
 // the k lowest alone and goes to the next one above, whichever makes
 //
-//     max_g T_g + kAhead * mean over recent requests X of max(max_g T_g, min_g T_g + X)
+//     max_g T_g + kAhead * mean over recent requests X of max(max_g T_g, min_g T_g + r X)
 //
-// less, T_g being the workers' times in tokens. Lists of the least loaded worker (LPT) keep all workers
-// level; this keeps a few low and the rest a little higher, and large requests land on the low ones.
+// less, T_g being the workers' times in tokens and r what a token adds to the mean worker. Lists of the least
+// loaded worker (LPT) keep all workers level; this keeps a few low and the rest a little higher, and large
+// requests land on the low ones.
 //
 // Threads: one. Cost: O(G log G + waiting * G) moves at worst, mostly O(waiting * low workers).
 #ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_HEADROOM_H_
@@ -65,6 +66,8 @@ class Headroom {
   // Workers with a free slot, lowest time first; the largest time of all workers.
   std::vector<Placed> workers_;
   double largest_ = 0;
+  // r.
+  double rate_ = 1;
   // How many low workers are left alone.
   size_t low_ = 1;
   // Scratch.

@@ -86,7 +86,7 @@ void Preparation::Apply(const Snapshot& snapshot, absl::Span<const Turns::Turn> 
     SolverItem& giant = instance.items[giants_[k].item];
     giant.home = lowest_[k];
     giant.credit = std::llround(giants_[k].credit);
-    instance.workers[giant.home].load += giant.credit;
+    instance.workers[giant.home].Credit(giant.credit);
   }
 }
 

@@ -81,24 +81,25 @@ void Turns::Spare(const Snapshot& snapshot, const PoolScale& scale) {
 void Turns::SetWorths(const Snapshot& snapshot, const PoolScale& scale, Instance& instance) const {
   // More than any exchange of items can change the balance by; in time, as what is balanced is.
   double low = instance.workers[0].Time(static_cast<double>(instance.workers[0].load)), high = low,
-         largest = 0, rate = 0;
+         largest = 0, steepest = 0;
   for (const SolverWorker& worker : instance.workers) {
     low = std::min(low, worker.Time(static_cast<double>(worker.load)));
     high = std::max(high, worker.Time(static_cast<double>(worker.load)));
-    rate = std::max(rate, worker.time_per_token);
+    steepest = std::max(steepest, worker.load_rate());
   }
   for (const SolverItem& item : instance.items)
-    largest = std::max(largest, rate * static_cast<double>(item.load + item.credit));
+    largest = std::max(largest, steepest * static_cast<double>(item.load + item.credit));
   const double forced = 4 * std::pow(high - low + 2 * largest, 2);
 
   const double late = std::max(1.0, kLateFactor * static_cast<double>(fcfs_.p99()));
+  const double rate = instance.MeanLoadRate();
   const double unit = price_ * scale.deviation * scale.deviation;
   for (size_t i = 0; i < instance.items.size(); ++i) {
     SolverItem& item = instance.items[i];
     const double age = AgeOf(snapshot, snapshot.waiting[i]);
     double lateness = age / late;
     if (turns_[i].spared) lateness = kSparedWorth * std::min(1.0, lateness);
-    item.worth = kLeastAgeWorth * age + unit * lateness * std::abs(lateness);
+    item.worth = rate * rate * (kLeastAgeWorth * age + unit * lateness * std::abs(lateness));
     if (turns_[i].slack > 0) continue;
     const bool home_closed = item.home != kNoHome && instance.workers[item.home].slots == 0;
     if (turns_[i].spared && home_closed && turns_[i].slack > -kHomeSteps) continue;

@@ -6,7 +6,8 @@
 //           admissions by the price of waiting, which rises with every late admission and falls with every
 //           other one (Robbins and Monro's way to a quantile, 1951), so that nothing has to be tuned to
 //           prompt lengths, group size or load.
-//   worth   price * S^2 * (age / (kLateFactor * P))^2, S being the scale of the balance, tokens.
+//   worth   price * S^2 * (age / (kLateFactor * P))^2, S being the scale of the balance: the pool's deviation
+//           by what a token adds to the mean worker.
 //   due     at age kDueFactor * P it goes next, whatever it costs.
 //   spared  one request in 1 / kSpareShare may wait kSpareSteps longer: the misfit that is due costs the
 //           whole group more idle time than all others together, and usually a gap of its size opens
