@@ -168,10 +168,10 @@ class HttpServer::Impl {
       server_.listen_after_bind();
       listening_ = false;
       // httplib gives a port up at the first error of accept() that it does not know.
+      if (!stopping_) spdlog::error("http: the port {} is lost, opening it again", address_);
       for (bool lost = true; lost;) {
         MutexLock lock(&mutex_);
         if (stopping_) return;
-        spdlog::error("http: the port {} is lost, opening it again", address_);
         if (mutex_.AwaitWithTimeout(
                 absl::Condition(
                     +[](std::atomic<bool>* stopping) { return stopping->load(); }, &stopping_),

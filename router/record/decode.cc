@@ -1,4 +1,5 @@
 #include <cmath>
+#include <limits>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -125,6 +126,7 @@ absl::Status RestIn(const v1::LoggedState::Rest& rest, core::RequestId base, cor
   state.totals.unknown_ids = rest.unknown_ids();
   state.totals.policy_violations = rest.policy_violations();
   state.totals.preempted = rest.preempted();
+  state.totals.held_back = rest.held_back();
   if (rest.has_holder()) state.holder = IdIn(rest.holder(), base);
   if (rest.has_prefill_piece()) state.piece = rest.prefill_piece();
   Check check;
@@ -132,7 +134,7 @@ absl::Status RestIn(const v1::LoggedState::Rest& rest, core::RequestId base, cor
     check.In("step", step, 0, kMaxStep);
   for (const int64_t count :
        {rest.reports(), rest.plans(), rest.policy_calls(), rest.late_plans(), rest.drift_tokens(),
-        rest.unknown_ids(), rest.policy_violations(), rest.preempted()})
+        rest.unknown_ids(), rest.policy_violations(), rest.preempted(), rest.held_back()})
     check.In("count", count, 0, kMaxCount);
   check.In("prefill_piece", state.piece.value_or(1), 1, kMaxLoadTokens);
   return check.Real("last_served", rest.last_served(), -1e300, 1e300).status();
@@ -210,6 +212,7 @@ absl::StatusOr<core::RequestSpec> FromLog(const v1::LoggedRequest& request, core
   spec.generated_tokens = request.generated_tokens();
   spec.seniority = request.seniority();
   if (request.has_waited_steps()) spec.waited_steps = request.waited_steps();
+  spec.refusals = request.refusals();
   if (request.deadline_us() != 0) spec.deadline_us = request.deadline_us();
   absl::Status status =
       Check()
@@ -219,6 +222,7 @@ absl::StatusOr<core::RequestSpec> FromLog(const v1::LoggedRequest& request, core
           .In("generated_tokens", spec.generated_tokens, 0, kMaxRequestTokens)
           .In("seniority", spec.seniority, -kMaxStep, kMaxStep)
           .In("waited_steps", spec.waited_steps.value_or(0), 0, kMaxStep)
+          .In("refusals", spec.refusals, 0, std::numeric_limits<int32_t>::max() - 1)
           .status();
   if (!status.ok()) return status;
   return spec;

@@ -105,8 +105,8 @@ void ToLog(const PolicySetting& setting, v1::LoggedPolicy& out) {
 }
 
 void ToLog(const core::RequestSpec& spec, core::RequestId base, v1::LoggedRequest& out) {
-  const auto& [id, prefill, max_new, predicted, priority, tenant, generated, seniority, deadline_us, waited] =
-      spec;
+  const auto& [id, prefill, max_new, predicted, priority, tenant, generated, seniority, deadline_us, waited,
+               refusals] = spec;
   out.set_id(IdOut(id, base));
   out.set_prefill_tokens(prefill);
   out.set_max_new_tokens(max_new);
@@ -116,6 +116,7 @@ void ToLog(const core::RequestSpec& spec, core::RequestId base, v1::LoggedReques
   out.set_generated_tokens(generated);
   out.set_seniority(seniority);
   if (waited) out.set_waited_steps(*waited);
+  out.set_refusals(refusals);
   if (deadline_us != core::RequestSpec::kNoDeadline) out.set_deadline_us(deadline_us);
 }
 
@@ -215,8 +216,8 @@ void ToLog(const core::SchedulerState& state, core::RequestId base,
   rest.set_decided_step(decided_step);
   rest.set_reports(reports);
   rest.set_epoch_base(epoch_base);
-  const auto& [plans, policy_calls, late_plans, drift_tokens, unknown_ids, policy_violations, preempted] =
-      totals;
+  const auto& [plans, policy_calls, late_plans, drift_tokens, unknown_ids, policy_violations, preempted,
+               held_back] = totals;
   rest.set_plans(plans);
   rest.set_policy_calls(policy_calls);
   rest.set_late_plans(late_plans);
@@ -224,6 +225,7 @@ void ToLog(const core::SchedulerState& state, core::RequestId base,
   rest.set_unknown_ids(unknown_ids);
   rest.set_policy_violations(policy_violations);
   rest.set_preempted(preempted);
+  rest.set_held_back(held_back);
   if (holder) rest.set_holder(IdOut(*holder, base));
   if (piece) rest.set_prefill_piece(*piece);
   take(record);

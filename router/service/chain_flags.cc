@@ -41,6 +41,10 @@ absl::Status ReadCoupling(RouterOptions& options) {
     return absl::InvalidArgumentError(
         "--plan_mode=lockstep: workers that step by themselves do not wait for plans (--coupling=barrier)");
   }
+  if (options.wait.kind != core::WaitGateOptions::Kind::kNone) {
+    return absl::InvalidArgumentError(
+        "--admission=wait or nested_wait: batches are those of a common step (--coupling=barrier)");
+  }
   if (!FlagWasGiven("policy")) options.policy = "jffc";
   return absl::OkStatus();
 }

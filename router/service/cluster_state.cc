@@ -81,6 +81,7 @@ void DecisionLoop::FillState(v1::ClusterState& state) {
   recorder_.FillTimes(*state.mutable_step_times());
   recorder_.FillGap(*state.mutable_solver_gap());
   state.mutable_requests()->set_refused_pool_full(totals_.refused_pool_full() + refused_full_.load());
+  state.mutable_requests()->set_held_back(static_cast<uint64_t>(scheduler_.totals().held_back));
   state.mutable_requests()->set_refused_tenant(totals_.refused_tenant() + refused_tenant_.load());
   FillShadows(scheduler_.policy(), state);
   tenants_.Fill(state);

@@ -357,7 +357,7 @@ void DecisionLoop::Decide(bool force) {
     force = false;
     SendPlan(*plan);
     recorder_.OnDecision(static_cast<int64_t>(plan->placements.size()), scheduler_.waiting(), took,
-                         Saturated(), plan->stopped_early, plan->gap);
+                         options_.coupled && Saturated(), plan->stopped_early, plan->gap);
     stall_deadline_ = now_ + 2 * options_.step_timeout;
   }
 }
@@ -392,7 +392,8 @@ void DecisionLoop::SendPlan(const core::Plan& plan) {
     }
     v1::Assignment& assignment = *plan_messages_[placement.worker].mutable_plan()->add_assignments();
     assignment = record->Assignment(now_);
-    assignment.set_kv_on_demand(options_.admission.kind != core::KvGateOptions::Kind::kNone);
+    assignment.set_kv_on_demand(options_.admission.kind != core::KvGateOptions::Kind::kNone &&
+                                record->refusals < core::RequestSpec::kRefusalsBeforeReserving);
     if (spdlog::should_log(spdlog::level::debug)) {
       spdlog::debug("request {}: placed on rank {} for step {}, after {} steps in the pool",
                     record->LogName(), placement.worker,

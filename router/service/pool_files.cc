@@ -1,31 +1,12 @@
 #include "router/service/pool_files.h"
 
 #include <filesystem>
-#include <fstream>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/atomic_file.h"
 #include "nlohmann/json.hpp"
 
 namespace bfio::router {
-namespace {
-
-absl::Status Write(const std::filesystem::path& path, const std::string& text) {
-  const std::filesystem::path part = path.string() + ".part";
-  std::error_code error;
-  {
-    std::ofstream out(part, std::ios::trunc);
-    out << text << '\n';
-    out.flush();
-    if (!out) return absl::UnavailableError(absl::StrCat("cannot write ", part.string()));
-  }
-  std::filesystem::rename(part, path, error);
-  if (error)
-    return absl::UnavailableError(absl::StrCat("cannot write ", path.string(), ": ", error.message()));
-  return absl::OkStatus();
-}
-
-}  // namespace
-
 std::string PoolJson(absl::Span<const PoolServer> servers) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const PoolServer& server : servers) {
@@ -52,8 +33,9 @@ absl::Status WritePoolFiles(const std::string& folder, absl::Span<const PoolServ
   std::error_code error;
   std::filesystem::create_directories(path, error);
   if (error) return absl::UnavailableError(absl::StrCat("cannot make ", folder, ": ", error.message()));
-  if (absl::Status status = Write(path / "model.json", ModelJson(sizes)); !status.ok()) return status;
-  return Write(path / "pool.json", PoolJson(servers));
+  absl::Status status = WriteFileAtomically((path / "model.json").string(), ModelJson(sizes) + "\n");
+  if (!status.ok()) return status;
+  return WriteFileAtomically((path / "pool.json").string(), PoolJson(servers) + "\n");
 }
 
 }  // namespace bfio::router

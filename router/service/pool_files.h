@@ -18,7 +18,7 @@ std::string PoolJson(absl::Span<const PoolServer> servers);
 // {"blocks", "block_gb", "cache_gb"}, the cache of one request.
 std::string ModelJson(const BlockSizes& sizes);
 
-// FOLDER/pool.json and FOLDER/model.json, each whole or not at all; makes the folder. UNAVAILABLE names the
+// FOLDER/pool.json and FOLDER/model.json, each whole or not at all; makes the folder. An error names the
 // file.
 absl::Status WritePoolFiles(const std::string& folder, absl::Span<const PoolServer> servers,
                             const BlockSizes& sizes);

@@ -35,6 +35,7 @@ core::RequestSpec RequestRecord::Spec(int64_t next_step) const {
   if (senior_step) spec.seniority = next_step - *senior_step;
   if (placed) spec.waited_steps = wait_steps;
   spec.deadline_us = deadline_us;
+  spec.refusals = refusals;
   return spec;
 }
 

@@ -144,9 +144,8 @@ void StepRecorder::OnDecision(int64_t assigned, int64_t waiting, absl::Duration 
   if (!coupled_) {
     last_.set_assigned(last_.assigned() + static_cast<uint32_t>(assigned));
     last_.set_waiting_requests(static_cast<uint32_t>(waiting));
-  } else if (saturated) {
-    totals_.set_saturated_steps(totals_.saturated_steps() + 1);
   }
+  if (saturated) totals_.set_saturated_steps(totals_.saturated_steps() + 1);
   for (const auto& summary : complete_) {
     summary->set_assigned(static_cast<uint32_t>(assigned));
     summary->set_waiting_requests(static_cast<uint32_t>(waiting));

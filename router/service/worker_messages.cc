@@ -222,7 +222,7 @@ void DecisionLoop::OnRejections(core::WorkerIndex rank, const v1::StepReport& re
     if (room &&
         ++record->refusals <
             (exact ? kMaxRefusals : kMaxRefusalsOfBelief)) {  // the core has put it back into the pool
-      totals_.set_preempted(totals_.preempted() + 1);
+      totals_.set_refused_by_workers(totals_.refused_by_workers() + 1);
       continue;
     }
     absl::Status status(static_cast<absl::StatusCode>(rejection.code()), rejection.message());

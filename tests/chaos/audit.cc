@@ -10,19 +10,19 @@ namespace {
 
 constexpr size_t kPausesShown = 8;
 
-double Quantile(std::vector<float> values, double q) {
-  if (values.empty()) return 0;
-  const auto at = values.begin() + static_cast<ptrdiff_t>(q * static_cast<double>(values.size() - 1));
-  std::nth_element(values.begin(), at, values.end());
-  return *at;
-}
-
 int64_t Count(const Ledger& ledger, Fate fate) {
   const auto it = ledger.fates.find(fate);
   return it == ledger.fates.end() ? 0 : it->second;
 }
 
 }  // namespace
+
+double Quantile(std::vector<float> values, double q) {
+  if (values.empty()) return 0;
+  const auto at = values.begin() + static_cast<ptrdiff_t>(q * static_cast<double>(values.size() - 1));
+  std::nth_element(values.begin(), at, values.end());
+  return *at;
+}
 
 std::vector<Gap> Hangs(const std::vector<Gap>& gaps, const std::vector<Disturbance>& disturbances,
                        absl::Duration patience) {

@@ -39,6 +39,9 @@ struct Verdict {
 };
 Verdict Audit(const AuditInput& input);
 
+// The value at share q of the sorted values, rounded down; 0 of none.
+double Quantile(std::vector<float> values, double q);
+
 // Gaps that no disturbance explains: longer than `patience`, and going on for longer than each disturbance in
 // them may last.
 std::vector<Gap> Hangs(const std::vector<Gap>& gaps, const std::vector<Disturbance>& disturbances,

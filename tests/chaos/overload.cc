@@ -64,12 +64,6 @@ Phase RunPhase(ChaosGroup& group, const Workload& workload, uint64_t seed, doubl
   return phase;
 }
 
-double SortedQuantile(std::vector<float> values, double q) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  return values[static_cast<size_t>(q * static_cast<double>(values.size() - 1))];
-}
-
 }  // namespace
 
 int MeasureOverload(const OverloadOptions& options) {
@@ -100,11 +94,11 @@ int MeasureOverload(const OverloadOptions& options) {
                absl::FormatDuration(options.duration));
   absl::PrintF("throughput of accepted work against capacity: %.3f\n", share);
   absl::PrintF("refusals: %d, p50 %.2f ms, p99 %.2f ms\n", ledger.refusal_s.size(),
-               1e3 * SortedQuantile(ledger.refusal_s, 0.5), 1e3 * SortedQuantile(ledger.refusal_s, 0.99));
+               1e3 * Quantile(ledger.refusal_s, 0.5), 1e3 * Quantile(ledger.refusal_s, 0.99));
   absl::PrintF(
       "first token of what was accepted: p50 %.2f s, p99 %.2f s; --max_waiting=%d is %.2f s of capacity\n",
-      SortedQuantile(ledger.first_token_s, 0.5), SortedQuantile(ledger.first_token_s, 0.99),
-      options.max_waiting, options.max_waiting / requests_per_s);
+      Quantile(ledger.first_token_s, 0.5), Quantile(ledger.first_token_s, 0.99), options.max_waiting,
+      options.max_waiting / requests_per_s);
   AuditInput input{ledger, over.memory, {}, {}, absl::Seconds(3), {}};
   Verdict verdict = Audit(input);
   if (share < kLeast)

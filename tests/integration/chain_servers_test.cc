@@ -4,8 +4,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include <atomic>
-#include <chrono>
+#include <algorithm>
 #include <memory>
 #include <thread>
 

@@ -4,7 +4,6 @@
 #include <signal.h>
 
 #include <atomic>
-#include <chrono>
 #include <fstream>
 #include <memory>
 #include <thread>

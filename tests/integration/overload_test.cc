@@ -268,9 +268,10 @@ TEST(Overload, WorkersThatRefuseWhatTheyCouldNotHoldLoseNobody) {
   const std::vector<std::string> blind = {"--admission=protection:alpha=0"};
   EXPECT_EQ(TokensOfACrowd(blind, false, watermark, "watermark:share=0.2"), whole);
   EXPECT_EQ(TokensOfACrowd(blind, false, feasible, "kv_feasible"), whole);
-  // Refusals count among them.
-  EXPECT_GT(watermark.preempted(), 0u) << "nothing was put to the test";
-  EXPECT_GT(feasible.preempted(), 0u) << "nothing was put to the test";
+  EXPECT_EQ(reserved.refused_by_workers(), 0u);
+  EXPECT_GT(watermark.refused_by_workers(), 0u) << "nothing was put to the test";
+  EXPECT_GT(feasible.refused_by_workers(), 0u) << "nothing was put to the test";
+  EXPECT_EQ(feasible.preempted(), 0u);
 }
 
 // Requests leave the pool in batches; whoever comes, and however few, all end with the same tokens.
@@ -283,6 +284,49 @@ TEST(Overload, WaitingForBatchesLosesNobodyAndEndsWithTheLastOne) {
         TokensOfACrowd({absl::StrCat("--admission=", admission), "--lookahead=max_tokens"}, true, waited),
         whole);
     EXPECT_EQ(waited.preempted(), 0u);
+  }
+}
+
+// One request runs all the while, and short ones come, several in a step.
+TEST(Overload, WhileOthersRunRequestsWaitForOthersOfTheirLike) {
+  for (const char* admission : {"none", "wait", "nested_wait", "kv_feasible+wait"}) {
+    SCOPED_TRACE(admission);
+    ClusterOptions options;
+    options.router_flags = {absl::StrCat("--admission=", admission), "--lookahead=max_tokens"};
+    options.worker_flags = {"--c=0.005", "--tl=0", "--slots=32", "--kv_tokens=100000"};
+    Cluster cluster(options);
+    if (!cluster.ok()) return;
+    grpc::ClientContext context;
+    std::thread long_one([&] {
+      v1::GenerateResponse response;
+      const auto reader = cluster.inference().Generate(&context, SyntheticRequest(20, 4000));
+      while (reader->Read(&response)) {
+      }
+      EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+    });
+    EXPECT_TRUE(cluster.WaitFor("one that runs", [](const v1::ClusterState& state) {
+      return state.workers_size() > 0 && state.workers(0).active_requests() == 1;
+    }));
+    const bool waits = absl::string_view(admission) != "none";
+    std::atomic<bool> enough = false;
+    std::vector<std::thread> clients;
+    for (int i = 0; i < 24; ++i) {
+      clients.emplace_back([&] {
+        for (int n = 0; n < 15 || (waits && !enough); ++n) {
+          const GenerateResult result = Generate(cluster.inference(), SyntheticRequest(20, 3));
+          EXPECT_TRUE(result.status.ok()) << result.status.error_message();
+        }
+      });
+    }
+    EXPECT_TRUE(!waits || cluster.WaitFor("requests held back", [](const v1::ClusterState& state) {
+      return state.requests().held_back() > 0;
+    }));
+    enough = true;
+    for (std::thread& client : clients) client.join();
+    EXPECT_EQ(cluster.State().requests().held_back() > 0, waits);
+    context.TryCancel();
+    long_one.join();
+    cluster.StopCleanly();
   }
 }
 

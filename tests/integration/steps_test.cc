@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <fstream>
-#include <map>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -149,15 +147,16 @@ TEST(ParentDeadlines, EndTheParentsCallsAndRefuseThoseThatComeAfter) {
   options.worker_flags = {"--c=0.005", "--tl=0", "--slots=1"};
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
-  // One runs and one waits, an hour of tokens each; only the second says until when.
+  // One runs and one waits, four minutes of tokens each; only the second says until when.
   std::vector<GenerateResult> results(2);
   std::vector<std::thread> threads;
   threads.emplace_back([&] {
     v1::GenerateRequest endless = CallUntil("a", 50'000, absl::ZeroDuration());
     results[0] = Generate(cluster.inference(), endless);
   });
-  cluster.WaitFor("a call that runs",
-                  [](const v1::ClusterState& state) { return state.workers(0).active_requests() == 1; });
+  ASSERT_TRUE(cluster.WaitFor("a call that runs", [](const v1::ClusterState& state) {
+    return state.workers(0).active_requests() == 1;
+  }));
   threads.emplace_back([&] {
     v1::GenerateRequest endless = CallUntil("a", 50'000, absl::Seconds(1));
     // It may end at any token, so its length says nothing.
@@ -180,8 +179,8 @@ TEST(ParentDeadlines, EndTheParentsCallsAndRefuseThoseThatComeAfter) {
   EXPECT_EQ(Generate(cluster.inference(), first).status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_TRUE(Generate(cluster.inference(), CallUntil("d", 3, absl::Seconds(60))).status.ok());
   EXPECT_EQ(cluster.State().requests().refused_parent_deadline(), 3u);
-  cluster.WaitFor("free slots",
-                  [](const v1::ClusterState& state) { return state.workers(0).active_requests() == 0; });
+  ASSERT_TRUE(cluster.WaitFor(
+      "free slots", [](const v1::ClusterState& state) { return state.workers(0).active_requests() == 0; }));
   cluster.StopCleanly();
 }
 

@@ -57,17 +57,20 @@ def held_port():
 
 
 class Cluster:
-    """A router and `workers` sim workers; `address` is the client API's, `admin` the admin API's."""
+    """A router and `workers` processes of sim workers; `address` is the client API's, `admin` the admin API's.
 
-    def __init__(self, folder, workers=1, router_flags=(), worker_flags=("--c=0.001", "--tl=0", "--slots=8")):
-        self.folder, self.workers_wanted = folder, workers
+    `ranks`: of all of them, where --ranks_per_process is among the worker's flags.
+    """
+
+    def __init__(self, folder, workers=1, router_flags=(), worker_flags=("--c=0.001", "--tl=0", "--slots=8"), ranks=None):
+        self.folder, self.workers_wanted = folder, ranks or workers
         self.router_flags, self.worker_flags = router_flags, worker_flags
         self.held = [held_port() for _ in range(2)]
         self.address, self.admin = (f"127.0.0.1:{port.getsockname()[1]}" for port in self.held)
         self.router, self.workers = None, []
         self.start_router()
         self.workers = [Program(folder, "bfio_worker", f"--router={self.address}", *worker_flags) for _ in range(workers)]
-        self.router.wait_for(rf"epoch \d+ serves with {workers} ranks")
+        self.router.wait_for(rf"epoch \d+ serves with {self.workers_wanted} ranks")
 
     def start_router(self):
         self.router = Program(self.folder, "bfio_router", f"--listen={self.address}", f"--admin_listen={self.admin}",

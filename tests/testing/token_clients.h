@@ -34,9 +34,9 @@ class TokenClients {
     }
   }
 
-  // Until so many tokens have come in all, or a stream has failed, which ExpectTokens says.
+  // Until so many tokens have come in all, or a stream has failed or all have ended, which ExpectTokens says.
   void AwaitTokens(int count) const {
-    while (seen_ < count && !failed_) absl::SleepFor(absl::Milliseconds(1));
+    while (seen_ < count && !failed_ && ended_ < statuses_.size()) absl::SleepFor(absl::Milliseconds(1));
   }
 
   // Once.
@@ -62,11 +62,13 @@ class TokenClients {
     }
     statuses_[i] = reader->Finish();
     if (!statuses_[i].ok()) failed_ = true;
+    ++ended_;
   }
 
   const std::function<void(int)> on_token_;
   std::atomic<int> seen_ = 0;
   std::atomic<bool> failed_ = false;
+  std::atomic<size_t> ended_ = 0;
   std::vector<std::vector<uint32_t>> tokens_;
   std::vector<grpc::Status> statuses_;
   std::vector<std::thread> threads_;

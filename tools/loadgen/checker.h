@@ -1,9 +1,8 @@
 // Does one response stream keep the API's promises?
 //
 // Purpose: the traffic generator is also a test of the router: tokens arrive in order without gap or
-// repetition, as many as asked for (or fewer, where the model
-// may end them), and end with exactly one `finish` whose usage agrees. Pure; one checker
-// per stream, one thread at a time.
+// repetition, as many as asked for (or fewer, where the model may end them), and end with exactly one
+// `finish` whose usage agrees. Pure; one checker per stream, one thread at a time.
 #ifndef BFIO_TOOLS_LOADGEN_CHECKER_H_
 #define BFIO_TOOLS_LOADGEN_CHECKER_H_
 

@@ -69,11 +69,8 @@ bool BoundedServer::AwaitRequest(Connection& connection, absl::Duration patience
 
 bool BoundedServer::process_and_close_socket(socket_t socket) {
   bool open = false, linger = false;
-  if (tls_ == nullptr) {
-    Connection connection(socket, limits_);
-    open = Serve(connection);
-    linger = connection.close();
-  } else if (std::unique_ptr<TlsSession> session = ShakeHands(socket)) {
+  std::unique_ptr<TlsSession> session;
+  if (tls_ == nullptr || (session = ShakeHands(socket)) != nullptr) {
     Connection connection(socket, limits_, std::move(session));
     open = Serve(connection);
     linger = connection.close();

@@ -14,13 +14,13 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "bfio/v1/config.pb.h"
+#include "common/base/atomic_file.h"
 #include "common/base/shutdown.h"
 #include "common/config/program.h"
 #include "tools/plan/model_file.h"
 #include "tools/plan/output.h"
 #include "tools/plan/planner.h"
 #include "tools/plan/pool_file.h"
-#include "tools/report/file.h"
 #include "tools/report/page.h"
 
 ABSL_FLAG(std::string, pool, "", "JSON file of the servers: docs/chains.md");
@@ -146,7 +146,7 @@ absl::Status Write(const std::string& name, const std::string& text) {
   if (error)
     return absl::InvalidArgumentError(
         absl::StrCat("cannot make folder ", folder.string(), ": ", error.message()));
-  return report::WriteFileAtomically((folder / name).string(), text);
+  return WriteFileAtomically((folder / name).string(), text);
 }
 
 bool GoOn() {

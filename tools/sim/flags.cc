@@ -58,8 +58,7 @@ ABSL_FLAG(
     std::string, admission, "none",
     "who may enter a worker's KV: none (a request reserves all it may come to hold), kv_feasible (while "
     "memory holds to every end, by --lookahead), protection:alpha=A (while 1 - A of it is not exceeded); "
-    "and, "
-    "alone or joined to these with +, who leaves the pool: wait or nested_wait (:tokens=N,most=K)");
+    "and, alone or joined to these with +, who leaves the pool: wait or nested_wait (:tokens=N,most=K)");
 ABSL_FLAG(double, admission_confidence, 0.99,
           "kv_feasible: probability that a worker's KV suffices for all it runs, from 0.5 to below 1");
 ABSL_FLAG(uint32_t, admission_hold, 64,

@@ -225,7 +225,6 @@ void StepLoop::Follow(const StepOutput& output) {
   for (const StepOutput::Token& token : output.tokens) admission_.OnToken(token.handle);
   for (const StepOutput::Finish& finish : output.finished) admission_.Remove(finish.handle);
   for (const Handle handle : output.preempted) admission_.Remove(handle);
-  admission_.OnStep();
 }
 
 void StepLoop::Drop(Handle handle) {

@@ -42,8 +42,8 @@ absl::StatusOr<BatchPlanner> BatchPlanner::Create(const BatchPlannerOptions& opt
 }
 
 BatchPlanner::BatchPlanner(const BatchPlannerOptions& options, BatchScheduler scheduler)
-    : options_(options), scheduler_(std::move(scheduler)), budget_(options.token_budget) {
-  if (options_.adapt) tuner_.emplace(TunerOptions(options_), scheduler_);
+    : scheduler_(std::move(scheduler)), budget_(options.token_budget) {
+  if (options.adapt) tuner_.emplace(TunerOptions(options), scheduler_);
 }
 
 void BatchPlanner::Form(absl::Span<const BatchRequest> left, std::vector<Chunk>& batch) {

@@ -69,7 +69,6 @@ class BatchPlanner {
  private:
   BatchPlanner(const BatchPlannerOptions& options, BatchScheduler scheduler);
 
-  BatchPlannerOptions options_;
   BatchScheduler scheduler_;
   std::optional<BudgetTuner> tuner_;
   int64_t budget_;

@@ -59,13 +59,6 @@ void BatchScheduler::Form(absl::Span<const BatchRequest> requests, const BatchRo
   rule_->choose(builder);
 }
 
-absl::Status BatchScheduler::CheckPrompt(int64_t prompt_tokens, int64_t token_budget) const {
-  if (!whole_prompts() || prompt_tokens <= token_budget) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(name(), " takes prompts whole, and one of ", prompt_tokens,
-                                                 " tokens exceeds the token budget of ", token_budget,
-                                                 ": it would wait for ever, and all behind it"));
-}
-
 std::vector<std::string> SchedulerNames() {
   std::vector<std::string> names;
   for (const BatchScheduler::Rule& rule : BatchScheduler::kRules) names.emplace_back(rule.name);
@@ -95,11 +88,6 @@ void SortRequests(absl::Span<const BatchRequest> requests, BatchOrder order, std
                                               : request.prefill_left + request.decode_left);
   };
   std::stable_sort(sorted.begin(), sorted.end(), [&](int32_t a, int32_t b) { return key(a) < key(b); });
-}
-
-void CountPassedOver(absl::Span<const Chunk> batch, absl::Span<BatchRequest> requests) {
-  for (BatchRequest& request : requests) ++request.passed_over;
-  for (const Chunk& chunk : batch) requests[chunk.which].passed_over = 0;
 }
 
 }  // namespace bfio::worker

@@ -3,14 +3,13 @@
 // Purpose: one interface over the four schedulers of "Throughput-Optimal Scheduling Algorithms for LLM
 // Inference and AI Agents", for real engines and simulators alike:
 //   sarathi             a decode of every decoding request first, the rest of the budget to prompts, cut
-//   where
-//                       it ends (chunked prefill); the default
+//                       where it ends (chunked prefill); the default
 //   orca                prompts first, cut where the budget ends, then decodes
 //   vllm_v0             prompts alone while any waits, whole; otherwise decodes alone
 //   faster_transformer  decodes alone until every request of the batch has ended; then prompts, whole
 // within a class by one of the orders below. sarathi and orca are work conserving: while enough tokens are
 // available the batch holds min(budget, available), which makes them throughput-optimal. The other two are
-// not, and a prompt longer than the budget stops them for ever (CheckPrompt).
+// not, and a prompt longer than the budget stops them for ever (BatchPlanner::Create refuses such a budget).
 //
 // Ownership: a BatchScheduler keeps scratch only: a batch depends on the arguments of Form alone. Threads:
 // belongs to its caller. Pure. Cost: a pass over the requests, which ends early where the budget does; other
@@ -55,13 +54,9 @@ class BatchScheduler {
   bool whole_prompts() const { return rule_->whole_prompts; }
 
   // Fills `batch` (cleared first). `requests` in the order of arrival; those with nothing left are passed
-  // over. An empty batch with tokens available means that the scheduler is stuck: CheckPrompt says of which
-  // prompts. REQUIRES: room.token_budget in 1 .. 2^31 - 1.
+  // over. An empty batch with tokens available means that the scheduler is stuck on a prompt longer than the
+  // budget. REQUIRES: room.token_budget in 1 .. 2^31 - 1.
   void Form(absl::Span<const BatchRequest> requests, const BatchRoom& room, std::vector<Chunk>& batch);
-
-  // INVALID_ARGUMENT, saying why, for a prompt that this scheduler never starts at that budget, and behind
-  // which others wait for ever too.
-  absl::Status CheckPrompt(int64_t prompt_tokens, int64_t token_budget) const;
 
  private:
   friend std::vector<std::string> SchedulerNames();
@@ -91,8 +86,12 @@ absl::StatusOr<BatchOrder> ParseBatchOrder(absl::string_view name);
 // The indices of `requests` as `order` serves them; empty for kFcfs: as they stand.
 void SortRequests(absl::Span<const BatchRequest> requests, BatchOrder order, std::vector<int32_t>& sorted);
 
-// Takes note of a batch of `requests`: BatchRequest::passed_over.
-void CountPassedOver(absl::Span<const Chunk> batch, absl::Span<BatchRequest> requests);
+// Takes note of a batch of `requests`: their passed_over.
+template <class Request>
+void CountPassedOver(absl::Span<const Chunk> batch, std::vector<Request>& requests) {
+  for (Request& request : requests) ++request.passed_over;
+  for (const Chunk& chunk : batch) requests[chunk.which].passed_over = 0;
+}
 
 }  // namespace bfio::worker
 

@@ -54,7 +54,7 @@ void EngineModel::End(Ended& ended) {
   ended.prefilled.clear();
   ended.decoded.clear();
   ended.completed.clear();
-  if (scheduler_.order() != BatchOrder::kFcfs) CountPassedOver(batch_, absl::MakeSpan(left_));
+  if (scheduler_.order() != BatchOrder::kFcfs) CountPassedOver(batch_, left_);
   for (const Chunk& chunk : batch_) {
     BatchRequest& left = left_[chunk.which];
     Computed& computed = computed_[chunk.which];

@@ -23,22 +23,10 @@ absl::StatusOr<KvAdmissionOptions> ParseKvAdmission(absl::string_view text) {
 }
 
 absl::Status KvAdmission::Check(const Request& request, int64_t free_kv_tokens) {
-  if (options_.kind == KvAdmissionOptions::Kind::kNone || !request.on_demand || running_.empty())
-    return absl::OkStatus();
-  if (refused_ && step_ - refused_step_ > kForget) refused_.reset();
-  const bool passes = refused_ && *refused_ < request.id && refusals_ >= kPatience;
-  if (!passes && Holds(request, free_kv_tokens)) {
-    if (refused_ == request.id) refused_.reset();
-    return absl::OkStatus();
-  }
-  if (!refused_ || request.id <= *refused_) {
-    refusals_ = refused_ == request.id ? refusals_ + 1 : 1;
-    refused_ = request.id;
-    refused_step_ = step_;
-  }
-  return absl::ResourceExhaustedError(
-      passes ? absl::StrCat("request ", *refused_, " waits for KV memory before it")
-             : "memory would not be sure to suffice for it and for those that run");
+  const bool concerns =
+      options_.kind != KvAdmissionOptions::Kind::kNone && request.on_demand && !running_.empty();
+  if (!concerns || Holds(request, free_kv_tokens)) return absl::OkStatus();
+  return absl::ResourceExhaustedError("memory would not be sure to suffice for it and for those that run");
 }
 
 bool KvAdmission::Holds(const Request& request, int64_t free_kv_tokens) {
@@ -73,7 +61,6 @@ bool KvAdmission::HoldsToEveryEnd(const Request& request) {
 
 void KvAdmission::Begin(const Request& request) {
   if (options_.kind == KvAdmissionOptions::Kind::kNone) return;
-  if (refused_ == request.id) refused_.reset();
   running_[request.id] = {request.prompt_tokens, request.max_new_tokens, request.on_demand};
 }
 

@@ -11,13 +11,12 @@
 //                Requests that wait within a batch (chunked prompts) make theirs later: then a preemption may
 //                come after all.
 // Whom the rule does not concern: a request that reserves all it may need, and anybody on an empty worker.
-// Who has been refused kPatience times, and comes again within kForget steps each time, begins before those
-// that came to the router after it: large ones do not starve. Pure. Threads: one. Units: tokens, steps.
+// Nobody is kept out for ever: the router has whoever was refused too often reserve (RequestSpec::refusals).
+// Pure. Threads: one. Units: tokens, steps.
 #ifndef BFIO_WORKER_SCHEDULER_KV_ADMISSION_H_
 #define BFIO_WORKER_SCHEDULER_KV_ADMISSION_H_
 
 #include <cstdint>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -40,11 +39,7 @@ absl::StatusOr<KvAdmissionOptions> ParseKvAdmission(absl::string_view text);
 
 class KvAdmission {
  public:
-  static constexpr int64_t kForget = 4;
-  static constexpr int64_t kPatience = 16;
-
   struct Request {
-    // Numbers grow in the order in which requests came to the router.
     uint64_t id = 0;
     int64_t prompt_tokens = 0;
     int64_t max_new_tokens = 0;
@@ -64,8 +59,6 @@ class KvAdmission {
   void OnToken(uint64_t id);
   // It runs no longer.
   void Remove(uint64_t id) { running_.erase(id); }
-  // A step is over.
-  void OnStep() { ++step_; }
 
  private:
   struct Running {
@@ -81,10 +74,6 @@ class KvAdmission {
   const KvAdmissionOptions options_;
   const int64_t kv_tokens_;
   absl::flat_hash_map<uint64_t, Running> running_;
-  int64_t step_ = 0;
-  // The first of those refused lately, how often, and when it was last.
-  std::optional<uint64_t> refused_;
-  int64_t refusals_ = 0, refused_step_ = 0;
   // Scratch: steps and tokens.
   std::vector<std::pair<int64_t, int64_t>> ends_;
 };

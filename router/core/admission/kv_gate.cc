@@ -28,6 +28,13 @@ constexpr int kPromptBits = 6;
 // Room of a worker that is not looked at: nothing fits, and no sum overflows.
 constexpr int64_t kClosed = std::numeric_limits<int64_t>::min() / 4;
 
+// A need that no room satisfies; several of them still add up.
+constexpr int64_t kMoreThanAny = int64_t{1} << 50;
+
+int64_t ReservedBy(const Resident& resident) {
+  return resident.prefill_tokens + resident.max_new_tokens - 1;
+}
+
 int64_t RoundedUp(int64_t tokens) {
   const int shift =
       std::max(0, static_cast<int>(std::bit_width(static_cast<uint64_t>(tokens))) - 1 - kPromptBits);
@@ -93,11 +100,15 @@ void KvGate::LookAtPrompts(absl::Span<const Worker> workers, absl::Span<WaitingV
   need_.clear();
   for (const Worker& worker : workers) {
     const double most = (1 - options_.alpha) * static_cast<double>(worker.kv_tokens);
-    room_.push_back(static_cast<int64_t>(most) - worker.load_tokens);
+    int64_t room = static_cast<int64_t>(most) - worker.load_tokens;
+    for (const Resident& resident : worker.residents) {
+      if (resident.reserves_kv) room -= ReservedBy(resident) - StandingOf(resident, worker.time).tokens;
+    }
+    room_.push_back(room);
   }
   for (WaitingView& request : waiting) {
     request.kv_need = static_cast<int32_t>(need_.size());
-    need_.push_back(request.prefill_tokens);
+    need_.push_back(request.reserves_kv ? kMoreThanAny : request.prefill_tokens);
   }
 }
 
@@ -170,6 +181,10 @@ void KvGate::AddWorker(const Lookahead& lookahead, const Worker& worker, int64_t
   for (const Resident& resident : worker.residents) {
     const int64_t stay = lookahead.Stay(resident, worker.time, starts_, absl::MakeSpan(alive_));
     if (stay <= 0) continue;
+    if (resident.reserves_kv) {
+      for (size_t k = 0; k < times && intervals_[k].from < stay; ++k) held_[k] += ReservedBy(resident);
+      continue;
+    }
     ForEachInterval(StandingOf(resident, worker.time).tokens, stay,
                     [&](size_t k, int64_t held, const Factors& factors) {
                       held_[k] += held;
@@ -202,13 +217,22 @@ void KvGate::AddAllWaiting(Lookahead& lookahead, absl::Span<WaitingView> waiting
   need_.clear();
   for (WaitingView& request : waiting) {
     const int64_t tokens = exact ? request.prefill_tokens : RoundedUp(request.prefill_tokens);
-    const Alike kind = {lookahead.CurveKey(request, kMaxHorizonSteps), tokens, request.generated_tokens,
-                        request.max_new_tokens, request.predicted_output_tokens.value_or(-1)};
+    const Alike kind = {lookahead.CurveKey(request, kMaxHorizonSteps),
+                        tokens,
+                        request.generated_tokens,
+                        request.max_new_tokens,
+                        request.predicted_output_tokens.value_or(-1),
+                        request.reserves_kv};
     const auto [it, added] = kinds_.try_emplace(kind, static_cast<int32_t>(kinds_.size()));
     request.kv_need = it->second;
     if (!added) continue;
     need_.resize(need_.size() + row, 0);
-    AddWaiting(lookahead, request, tokens, &need_[need_.size() - row]);
+    int64_t* const need = &need_[need_.size() - row];
+    if (!request.reserves_kv) {
+      AddWaiting(lookahead, request, tokens, need);
+      continue;
+    }
+    for (size_t k = 0; k < row; ++k) need[k] = k % kWays == 0 ? request.kv_reserve_tokens : kMoreThanAny;
   }
 }
 

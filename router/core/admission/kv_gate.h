@@ -7,7 +7,9 @@
 //   protection    what runs, and the prompt besides, stays within a share 1 - alpha of memory (vLLM's
 //                 watermark); one that does not fit an empty worker that way enters with all it may need
 //                 reserved.
-// Under the latter two a worker may run out; it preempts the youngest (worker/engine/engine.h).
+// Under the latter two a worker may run out; it preempts the youngest (worker/engine/engine.h). A request
+// that reserves its KV (RequestSpec::reserves_kv) counts with all of it at every time, and enters
+// only where that fits for certain.
 //
 // kv_feasible. Time to come is cut into intervals [a, b], narrow ones first. A request that holds t tokens at
 // the plan's step and may stay r steps holds at most x = t + min(b, r - 1) in the interval, if it is still
@@ -117,11 +119,12 @@ class KvGate {
   struct Alike {
     uint64_t curve = 0;
     int64_t tokens = 0, generated = 0, most = 0, predicted = 0;
+    bool reserves = false;
 
     friend bool operator==(const Alike&, const Alike&) = default;
     template <typename H>
     friend H AbslHashValue(H h, const Alike& of) {
-      return H::combine(std::move(h), of.curve, of.tokens, of.generated, of.most, of.predicted);
+      return H::combine(std::move(h), of.curve, of.tokens, of.generated, of.most, of.predicted, of.reserves);
     }
   };
 

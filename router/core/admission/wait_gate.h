@@ -70,7 +70,7 @@ class WaitGate {
   // Returns false when the id is not here.
   bool Remove(RequestId id);
   int64_t size() const { return static_cast<int64_t>(classes_of_.size()); }
-  // In no order that matters.
+  // By class, each in the order of arrival: added again in this order they wait as they did.
   std::vector<Waiting> All() const;
 
   // Moves those that may go by `step` to the end of `out`, by class, each in the order of arrival; all of

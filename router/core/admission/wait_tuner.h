@@ -3,9 +3,8 @@
 // Purpose: B.1 of "Fluid-Based Online Scheduling under Memory Constraints" where rates are neither known nor
 // constant. Rates are counted (arrival_rate.h); thresholds are solved (fluid.h) for what is estimated and two
 // standard errors more, and anew when some estimate with one of them reaches that, or with two is a fifth
-// below it. A load that no batch
-// carries is scaled down to the heaviest that one does. Sizes in tokens, times in seconds, ascending.
-// Threads: one.
+// below it. A load that no batch carries is scaled down to the heaviest that one does. Sizes in tokens, times
+// in seconds, ascending. Threads: one.
 #ifndef BFIO_ROUTER_CORE_ADMISSION_WAIT_TUNER_H_
 #define BFIO_ROUTER_CORE_ADMISSION_WAIT_TUNER_H_
 

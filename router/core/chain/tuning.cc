@@ -47,11 +47,32 @@ ReserveCandidate Judge(absl::Span<const ServerChain> chains, double rate, const 
   return judged;
 }
 
-// By rate. The placement is for `demand`.
-std::vector<std::vector<ReserveCandidate>> Sweep(absl::Span<const ChainServer> servers,
-                                                 const ChainService& service, const Demand& demand,
-                                                 absl::Span<const double> rates,
-                                                 const std::function<bool()>& go_on) {
+}  // namespace
+
+ChainPlan PlanWithReserve(absl::Span<const ChainServer> servers, const ChainService& service, int64_t c,
+                          const Demand& demand) {
+  ChainPlan plan;
+  plan.placement = GreedyPlacement(servers, service, c, demand);
+  plan.chains = ComposeChains(servers, service, plan.placement.ranges);
+  plan.rate = TotalRate(plan.chains);
+  return plan;
+}
+
+int64_t LargestReserve(absl::Span<const ChainServer> servers, const ChainService& service) {
+  double memory = 0;
+  for (const ChainServer& server : servers) memory = std::max(memory, server.memory);
+  return WholeUnits(memory - service.block_size, service.cache_size);
+}
+
+std::vector<ReserveCandidate> SweepReserve(absl::Span<const ChainServer> servers, const ChainService& service,
+                                           const Demand& demand, const std::function<bool()>& go_on) {
+  return SweepReserves(servers, service, demand, absl::MakeConstSpan(&demand.rate, 1), go_on)[0];
+}
+
+std::vector<std::vector<ReserveCandidate>> SweepReserves(absl::Span<const ChainServer> servers,
+                                                         const ChainService& service, const Demand& demand,
+                                                         absl::Span<const double> rates,
+                                                         const std::function<bool()>& go_on) {
   std::vector<std::vector<ReserveCandidate>> candidates(rates.size());
   // Neighbouring c often place alike; then the chains are the same, too.
   BlockRanges last;
@@ -77,35 +98,6 @@ std::vector<std::vector<ReserveCandidate>> Sweep(absl::Span<const ChainServer> s
     if (is_new) last = std::move(placement.ranges);
   }
   return candidates;
-}
-
-}  // namespace
-
-ChainPlan PlanWithReserve(absl::Span<const ChainServer> servers, const ChainService& service, int64_t c,
-                          const Demand& demand) {
-  ChainPlan plan;
-  plan.placement = GreedyPlacement(servers, service, c, demand);
-  plan.chains = ComposeChains(servers, service, plan.placement.ranges);
-  plan.rate = TotalRate(plan.chains);
-  return plan;
-}
-
-int64_t LargestReserve(absl::Span<const ChainServer> servers, const ChainService& service) {
-  double memory = 0;
-  for (const ChainServer& server : servers) memory = std::max(memory, server.memory);
-  return WholeUnits(memory - service.block_size, service.cache_size);
-}
-
-std::vector<ReserveCandidate> SweepReserve(absl::Span<const ChainServer> servers, const ChainService& service,
-                                           const Demand& demand, const std::function<bool()>& go_on) {
-  return Sweep(servers, service, demand, absl::MakeConstSpan(&demand.rate, 1), go_on)[0];
-}
-
-std::vector<std::vector<ReserveCandidate>> SweepReserves(absl::Span<const ChainServer> servers,
-                                                         const ChainService& service, const Demand& demand,
-                                                         absl::Span<const double> rates,
-                                                         const std::function<bool()>& go_on) {
-  return Sweep(servers, service, demand, rates, go_on);
 }
 
 const ReserveCandidate* BestReserve(absl::Span<const ReserveCandidate> candidates, TuningGoal goal) {

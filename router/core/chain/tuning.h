@@ -58,7 +58,8 @@ std::vector<ReserveCandidate> SweepReserve(absl::Span<const ChainServer> servers
                                            const Demand& demand, const std::function<bool()>& go_on = {});
 
 // The same for several demand rates, by rate: blocks are placed and chains composed once for all of them.
-// REQUIRES: as SweepReserve, of every rate; demand.use_all, so that where blocks are is the same for all.
+// REQUIRES: as SweepReserve, of every rate; demand.use_all unless the only rate is demand.rate, so that where
+// blocks are is the same for all.
 std::vector<std::vector<ReserveCandidate>> SweepReserves(absl::Span<const ChainServer> servers,
                                                          const ChainService& service, const Demand& demand,
                                                          absl::Span<const double> rates,

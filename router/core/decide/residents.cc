@@ -15,6 +15,7 @@ int32_t Residents::Add(WorkerIndex worker, const RequestSpec& spec, int64_t firs
   resident.expected_tokens = spec.predicted_output_tokens.value_or(spec.max_new_tokens);
   resident.tenant = spec.tenant;
   resident.group = lookahead_->GroupOf(spec.tenant, spec.prefill_tokens - spec.generated_tokens);
+  resident.reserves_kv = spec.reserves_kv();
   resident.inflight = inflight;
   Worker& to = workers_[worker];
   to.residents.push_back(resident);

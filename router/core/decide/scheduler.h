@@ -21,8 +21,9 @@
 //
 // Workers that share no barrier (SchedulerOptions::coupled false) are each in a group of their own: every one
 // counts its own steps and is idle by itself. Whoever arrives is decided upon at once; a worker gets a plan
-// when there is something for it, for the first of its steps that no plan has been made for. The clock that
-// ages are counted in ticks when as many reports have come as there are workers.
+// when there is something for it. Such plans are numbered, not for a step: it applies all that have come at
+// its next step boundary. The clock that ages are counted in ticks when as many reports have come as there
+// are workers.
 #ifndef BFIO_ROUTER_CORE_DECIDE_SCHEDULER_H_
 #define BFIO_ROUTER_CORE_DECIDE_SCHEDULER_H_
 
@@ -52,8 +53,8 @@ namespace bfio::core {
 
 struct SchedulerOptions {
   PlanMode plan_mode = PlanMode::kLockstep;
-  // Workers meet in a barrier and step together; false: each steps by itself, and plan_mode and
-  // report_delay_steps mean nothing.
+  // Workers meet in a barrier and step together; false: each steps by itself, and plan_mode,
+  // report_delay_steps, wait and prefill.pieces mean nothing.
   bool coupled = true;
   // Bound of the waiting pool, in requests.
   int64_t max_waiting = 4096;

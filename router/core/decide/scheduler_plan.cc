@@ -122,7 +122,10 @@ bool Scheduler::AskPolicy(int64_t step, Plan& plan) {
 void Scheduler::TakeBatches(int64_t step, bool idle) {
   released_.clear();
   if (wait_.active()) wait_.Release(ClockAt(step), idle, released_);
-  for (const WaitGate::Waiting& waiting : released_) pool_.Add(waiting.spec, waiting.enqueued_step);
+  for (const WaitGate::Waiting& waiting : released_) {
+    pool_.Add(waiting.spec, waiting.enqueued_step);
+    totals_.held_back += waiting.enqueued_step < ClockAt(step) ? 1 : 0;
+  }
 }
 
 void Scheduler::BuildViews(int64_t step) {

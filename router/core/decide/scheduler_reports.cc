@@ -34,8 +34,9 @@ absl::Status Scheduler::OnReport(WorkerIndex index, const StepReport& report) {
   for (auto id = report.rejected.rbegin(); id != report.rejected.rend(); ++id) {
     const auto it = FindOn(index, *id);
     if (it == placed_.end()) continue;
-    const Placed placed = it->second;
+    Placed placed = it->second;
     Remove(it);
+    ++placed.spec.refusals;
     if (PaysPrompt(placed.spec)) service_.ChargePrompt(placed.spec.tenant, -placed.spec.prefill_tokens);
     if (placed.dropped) continue;
     pool_.Return(placed.spec, placed.enqueued_step);

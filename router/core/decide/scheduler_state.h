@@ -3,8 +3,7 @@
 // Purpose: a decision log that has lost its beginning goes on from such a state, and tests compare two
 // schedulers by it. What follows from other fields (loads, reservations, counts) is not in it, so a state
 // cannot disagree with itself about them. Not in it either: what policy and lookahead remember, and the rates
-// that admission has counted. Tokens and
-// steps, as in scheduler.h. Threads: plain data.
+// that admission has counted. Tokens and steps, as in scheduler.h. Threads: plain data.
 #ifndef BFIO_ROUTER_CORE_DECIDE_SCHEDULER_STATE_H_
 #define BFIO_ROUTER_CORE_DECIDE_SCHEDULER_STATE_H_
 
@@ -31,6 +30,8 @@ struct SchedulerTotals {
   int64_t policy_violations = 0;
   // Requests that workers took out for want of KV.
   int64_t preempted = 0;
+  // Requests that left the pool's door later than they could have, for others of their like.
+  int64_t held_back = 0;
 };
 
 struct SchedulerState {

@@ -19,6 +19,7 @@ WaitingView ViewOf(const RequestSpec& request, int64_t enqueued_step) {
   view.max_new_tokens = request.max_new_tokens;
   view.generated_tokens = request.generated_tokens;
   view.tenant = request.tenant;
+  view.reserves_kv = request.reserves_kv();
   return view;
 }
 
@@ -59,8 +60,9 @@ void WaitingPool::Return(const RequestSpec& request, int64_t enqueued_step) {
   const WaitingView view = ViewOf(request, enqueued_step);
   auto at = views_.end();
   const auto yields = [&](const WaitingView& other) {
-    return other.priority != view.priority ? other.priority < view.priority
-                                           : other.senior_step() >= view.senior_step();
+    if (other.priority != view.priority) return other.priority < view.priority;
+    if (other.senior_step() != view.senior_step()) return other.senior_step() > view.senior_step();
+    return other.deadline_us >= view.deadline_us;
   };
   while (at != views_.begin() && yields(*(at - 1))) --at;
   views_.insert(at, view);

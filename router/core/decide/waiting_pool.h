@@ -1,10 +1,9 @@
 // The waiting pool: requests the router has accepted and not yet placed.
 //
 // Purpose: keeps WaitingView records ready for a policy, so that a snapshot costs nothing per waiting
-// request. Order: higher priority first, then least senior_step, oldest first where nobody is
-// senior. Owned by Scheduler; one thread. Cost: Add is O(1)
-// at the back of its priority class (O(n) when a more urgent request overtakes), RemoveMany is one pass over
-// the pool, Find is O(1) for "is it here", O(n) for where.
+// request. Order: higher priority first, then least senior_step (oldest first where nobody is senior), then
+// the earlier deadline, then who came first. Owned by Scheduler; one thread. Cost: Add is O(1) at the back of
+// its priority class (O(n) when a more urgent request overtakes), RemoveMany is one pass over the pool.
 #ifndef BFIO_ROUTER_CORE_DECIDE_WAITING_POOL_H_
 #define BFIO_ROUTER_CORE_DECIDE_WAITING_POOL_H_
 
@@ -30,8 +29,8 @@ class WaitingPool {
   // Ahead of everything of the same priority. REQUIRES: !Contains(request.id).
   void AddFront(const RequestSpec& request, int64_t enqueued_step);
 
-  // Where its age puts it, ahead of its equals: for one that was placed and is given back. REQUIRES:
-  // !Contains(request.id).
+  // Where its age and deadline put it, ahead of its equals: for one that was placed and is given back.
+  // REQUIRES: !Contains(request.id).
   void Return(const RequestSpec& request, int64_t enqueued_step);
 
   bool Contains(RequestId id) const { return specs_.contains(id); }

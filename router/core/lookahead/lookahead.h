@@ -49,6 +49,8 @@ struct Resident {
   // Age at which the last hint came, and what it was; the lookahead's.
   int32_t hint_age = 0;
   uint8_t hint_bin = kNoHint;
+  // It holds all that it may come to need from its first step on (RequestSpec).
+  bool reserves_kv = false;
   // Planned, not acknowledged by its worker.
   bool inflight = false;
   // Its worker drops it before the plan's step.

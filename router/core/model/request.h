@@ -44,6 +44,12 @@ struct RequestSpec {
   // far. It goes on with that age.
   std::optional<int64_t> waited_steps;
 
+  // How often in a row a worker refused it for want of KV that the router believed to be there. After so many
+  // times it is placed where all that it may come to hold can be reserved, and the worker reserves it.
+  int32_t refusals = 0;
+  static constexpr int32_t kRefusalsBeforeReserving = 8;
+  bool reserves_kv() const { return refusals >= kRefusalsBeforeReserving; }
+
   // KV tokens the request may come to hold: what admission reserves for it. In its j-th step it holds s + j
   // - 1.
   int64_t kv_reserve_tokens() const { return prefill_tokens + max_new_tokens - 1; }

@@ -66,6 +66,8 @@ struct WaitingView {
   double tenant_excess_tokens = 0;
   // Row of Outlook::curves that tells how long it may run; 0 when there is no outlook.
   int32_t curve = 0;
+  // It takes all of kv_reserve_tokens at once (RequestSpec).
+  bool reserves_kv = false;
   // Row of Snapshot::kv.need.
   int32_t kv_need = 0;
 };

@@ -7,10 +7,12 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/rng.h"
 #include "router/core/admission/admission_text.h"
 #include "router/core/decide/scheduler.h"
+#include "worker/scheduler/kv_admission.h"
 
 namespace bfio::core {
 namespace {
@@ -21,7 +23,7 @@ constexpr int64_t kLongest = 12, kMemory = 200;
 class Group {
  public:
   Group(const std::string& policy, const std::string& admission, const std::string& lookahead, int64_t hold,
-        uint64_t seed)
+        uint64_t seed, const std::string& of_workers = "none")
       : rng_(seed) {
     SchedulerOptions options;
     options.plan_mode = seed % 2 == 0 ? PlanMode::kLockstep : PlanMode::kPipelined;
@@ -31,6 +33,9 @@ class Group {
     options.hold_after_steps = hold;
     scheduler_ = std::make_unique<Scheduler>(options, *MakePolicy(policy, {}), *MakeLookahead(lookahead));
     workers_.resize(1 + rng_.Below(3));
+    for (size_t g = 0; g < workers_.size(); ++g) {
+      admissions_.emplace_back(*worker::ParseKvAdmission(of_workers), kMemory);
+    }
     std::vector<EpochMember> members(workers_.size());
     for (EpochMember& member : members) member.spec = {8, kMemory, true};
     scheduler_->OpenEpoch(members);
@@ -56,7 +61,8 @@ class Group {
     ++step_;
     while (auto plan = scheduler_->MakePlan()) plans_.push_back(*std::move(plan));
     EXPECT_EQ(scheduler_->totals().policy_violations, 0);
-    std::vector<std::vector<RequestId>> finished(workers_.size()), preempted(workers_.size());
+    std::vector<std::vector<RequestId>> finished(workers_.size()), preempted(workers_.size()),
+        rejected(workers_.size());
     std::vector<StepReport> reports(workers_.size());
     bool idle = true;
     for (size_t g = 0; g < workers_.size(); ++g) {
@@ -65,19 +71,27 @@ class Group {
         if (plan.apply_step != step_) continue;
         reports[g].applied_plan = step_;
         for (const Placement& placement : plan.placements) {
-          if (placement.worker == static_cast<WorkerIndex>(g)) running.push_back(placement.id);
+          if (placement.worker != static_cast<WorkerIndex>(g)) continue;
+          (Begin(g, placement.id) ? running : rejected[g]).push_back(placement.id);
         }
       }
       if (reports[g].applied_plan == 0) reports[g].applied_plan = applied_;
-      while (Load(running) > kMemory) {
-        preempted[g].push_back(running.back());
-        running.pop_back();
+      while (Held(running) > kMemory) {
+        const auto youngest = std::find_if(running.rbegin(), running.rend(), [&](RequestId id) {
+          return !requests_.at(id).spec.reserves_kv();
+        });
+        ASSERT_NE(youngest, running.rend());
+        preempted[g].push_back(*youngest);
+        admissions_[g].Remove(*youngest);
+        running.erase(std::next(youngest).base());
       }
       reports[g].load_tokens = Load(running);
       std::erase_if(running, [&](RequestId id) {
         Request& request = requests_.at(id);
+        admissions_[g].OnToken(id);
         if (++request.made < request.output) return false;
         finished[g].push_back(id);
+        admissions_[g].Remove(id);
         return true;
       });
       idle = idle && running.empty();
@@ -89,6 +103,7 @@ class Group {
       reports[g].step = step_;
       reports[g].finished = finished[g];
       reports[g].preempted = preempted[g];
+      reports[g].rejected = rejected[g];
       reports[g].group_idle = idle;
       EXPECT_TRUE(scheduler_->OnReport(static_cast<WorkerIndex>(g), reports[g]).ok());
     }
@@ -102,23 +117,53 @@ class Group {
         request.spec.predicted_output_tokens = std::max<int64_t>(1, request.output / understated_);
         request.made = 0;
         request.spec.priority = 1;
+        request.spec.refusals = 0;
         scheduler_->Requeue(request.spec);
+        ++request.preempted;
         ++preempted_;
       }
     }
   }
 
   bool Placed(RequestId id) const { return scheduler_->WorkerOf(id).has_value() || !scheduler_->Knows(id); }
+  bool Ended(RequestId id) const { return !scheduler_->Knows(id); }
   int64_t waiting() const { return scheduler_->waiting(); }
   int64_t preempted() const { return preempted_; }
+  int64_t preempted(RequestId id) const { return requests_.at(id).preempted; }
+  int32_t refusals(RequestId id) const { return requests_.at(id).spec.refusals; }
   int64_t drift() const { return scheduler_->totals().drift_tokens; }
   Rng& rng() { return rng_; }
 
  private:
   struct Request {
     RequestSpec spec;
-    int64_t output = 0, made = 0;
+    int64_t output = 0, made = 0, preempted = 0;
   };
+  // What the worker says to a request that is placed on it.
+  bool Begin(size_t g, RequestId id) {
+    Request& request = requests_.at(id);
+    const worker::KvAdmission::Request coming = {id, request.spec.prefill_tokens, request.spec.max_new_tokens,
+                                                 !request.spec.reserves_kv()};
+    const int64_t free = kMemory - Held(workers_[g]);
+    const int64_t wanted =
+        request.spec.reserves_kv() ? request.spec.kv_reserve_tokens() : request.spec.prefill_tokens;
+    if (wanted > free || !admissions_[g].Check(coming, free).ok()) {
+      ++request.spec.refusals;
+      return false;
+    }
+    admissions_[g].Begin(coming);
+    return true;
+  }
+  // What they hold, reservations included.
+  int64_t Held(const std::vector<RequestId>& running) const {
+    int64_t held = 0;
+    for (const RequestId id : running) {
+      const Request& request = requests_.at(id);
+      held += request.spec.reserves_kv() ? request.spec.kv_reserve_tokens()
+                                         : request.spec.prefill_tokens + request.made;
+    }
+    return held;
+  }
   int64_t Load(const std::vector<RequestId>& running) const {
     int64_t load = 0;
     for (const RequestId id : running) load += requests_.at(id).spec.prefill_tokens + requests_.at(id).made;
@@ -128,6 +173,7 @@ class Group {
   Rng rng_;
   std::unique_ptr<Scheduler> scheduler_;
   std::vector<std::vector<RequestId>> workers_;
+  std::vector<worker::KvAdmission> admissions_;
   std::map<RequestId, Request> requests_;
   std::vector<Plan> plans_;
   RequestId last_id_ = 0;
@@ -271,11 +317,14 @@ TEST(WaitInTheScheduler, AnIdleGroupTakesWhoeverComesAndABusyOneWaitsUpToTheBoun
     group.Report(10);
     for (RequestId id = 2; id <= 4; ++id)
       ASSERT_TRUE(group.scheduler->Enqueue(OneWorkerGroup::Spec(id)).ok());
-    while (group.scheduler->waiting() > 0 && group.step < 20) {
+    // They came to the plan of step 2 and are in that of step 7 at the latest.
+    while (group.scheduler->waiting() > 0 && group.step < 7) {
       group.Plan();
       group.Report(10 + group.step);
     }
     EXPECT_EQ(group.scheduler->waiting(), 0);
+    // Nested WAIT has seen nobody end yet, and waits for nobody.
+    EXPECT_EQ(group.scheduler->totals().held_back > 0, !absl::StartsWith(admission, "nested")) << admission;
   }
 }
 
@@ -379,6 +428,33 @@ TEST(PreemptedRequest, HoldsAWorkerByTheAgeItHas) {
     EXPECT_EQ(small_placed, !aged);
     EXPECT_EQ(group.scheduler->Save().holder.has_value(), aged);
   }
+}
+
+// A worker keeps half of its memory free and is never empty, so it would never take a request of nearly half.
+TEST(KvAdmissionWithoutForesight, WhomWorkersRefuseTooOftenReservesAndBegins) {
+  int32_t most_refusals = 0;
+  for (const char* admission : {"protection:alpha=0", "kv_feasible"}) {
+    for (uint64_t seed = 1; seed <= 20; ++seed) {
+      Group group("bf_io_auto", admission, "max_tokens", 64, seed, "watermark:share=0.5");
+      for (int step = 0; step < 30; ++step) {
+        for (int n = 0; n < 3; ++n) group.Arrive(group.Small(), kLongest);
+        group.Step();
+      }
+      const RequestId large = group.Arrive(95, kLongest);
+      // It begins while others keep coming.
+      for (int step = 0; step < 400; ++step) {
+        for (int n = 0; n < 3; ++n) group.Arrive(group.Small(), kLongest);
+        group.Step();
+      }
+      EXPECT_TRUE(group.Ended(large))
+          << admission << ", seed " << seed << ": refused " << group.refusals(large) << " times";
+      if (group.refusals(large) >= RequestSpec::kRefusalsBeforeReserving) {
+        EXPECT_EQ(group.preempted(large), 0);
+      }
+      most_refusals = std::max(most_refusals, group.refusals(large));
+    }
+  }
+  EXPECT_EQ(most_refusals, RequestSpec::kRefusalsBeforeReserving);
 }
 
 TEST(KvAdmissionWithoutForesight, WorkersRunOutAndEverybodyEndsAllTheSame) {

@@ -80,8 +80,9 @@ struct PlannedGroup {
   std::optional<Plan> plan;
 };
 
-// PieceRank 0 has 3,000 tokens that it still has to compute, rank 1 has 3,500 that it has.
-WorkerIndex SecondGoesTo(const PrefillOptions& prefill, bool reported) {
+// One rank has 3,000 tokens of which 2,488 are still to be computed, the other 3,500 that it has. 1: the next
+// goes to the former; 2: to the latter.
+int SecondGoesTo(const PrefillOptions& prefill, bool reported) {
   PlannedGroup group(2, prefill);
   EXPECT_TRUE(group.scheduler->Enqueue(PromptOf(1, 3000)).ok());
   EXPECT_TRUE(group.scheduler->Enqueue(PromptOf(2, 3500)).ok());

@@ -65,7 +65,7 @@ TEST(TenantService, ServingTheLeastKeepsBackloggedTenantsWithinOneRequest) {
 
 // --- through the scheduler ---
 
-class FirstRanksFit : public Policy {
+class FirstFitPolicy : public Policy {
  public:
   absl::string_view name() const override { return "first_fit"; }
   void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) override {
@@ -82,7 +82,7 @@ class FirstRanksFit : public Policy {
 
 struct TenantGroup {
   explicit TenantGroup(int32_t slots) {
-    auto owned = std::make_unique<FirstRanksFit>();
+    auto owned = std::make_unique<FirstFitPolicy>();
     policy = owned.get();
     scheduler = std::make_unique<Scheduler>(SchedulerOptions(), std::move(owned));
     EpochMember member;
@@ -107,7 +107,7 @@ struct TenantGroup {
     report.rejected = rejected;
     ASSERT_TRUE(scheduler->OnReport(0, report).ok());
   }
-  FirstRanksFit* policy = nullptr;
+  FirstFitPolicy* policy = nullptr;
   std::unique_ptr<Scheduler> scheduler;
 };
 

@@ -3,7 +3,8 @@
 
 #include <deque>
 #include <map>
-#include <set>
+#include <memory>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/rng.h"

@@ -94,7 +94,7 @@ TEST(BatchPlannerTest, NoOrderPassesAResidentOverForEver) {
         for (int i = 0; i < 4; ++i) left.push_back({16, 1, 1});
         scheduler.Form(left, {.token_budget = 32}, batch);
         longest = std::max(longest, left[0].passed_over);
-        CountPassedOver(batch, absl::MakeSpan(left));
+        CountPassedOver(batch, left);
         for (const Chunk& chunk : batch) left[chunk.which].prefill_left -= chunk.rows;
       }
       EXPECT_EQ(left[0].prefill_left, 0);

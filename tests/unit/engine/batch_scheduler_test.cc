@@ -126,16 +126,11 @@ TEST(BatchSchedulerTest, PromptsLongerThanTheBudgetStopWhoTakesThemWhole) {
   const std::vector<BatchRequest> requests = {{290, 990}, {20, 10}, {0, 0}};
   for (const char* name : {"vllm_v0", "faster_transformer"}) {
     EXPECT_THAT(Form(name, requests, {.token_budget = 128}), IsEmpty());
-    const absl::Status stuck = Make(name).CheckPrompt(290, 128);
-    EXPECT_EQ(stuck.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_THAT(std::string(stuck.message()), HasSubstr("290 tokens exceeds the token budget of 128"));
-    EXPECT_TRUE(Make(name).CheckPrompt(128, 128).ok());
     EXPECT_THAT(Form(name, requests, {.token_budget = 290}), ElementsAre(std::pair(0, 290)));
   }
   // vllm_v0 makes even the decodes wait for it.
   EXPECT_THAT(Form("vllm_v0", {{0, 4}, {290, 990}}, {.token_budget = 128}), IsEmpty());
   for (const char* name : {"sarathi", "orca"}) {
-    EXPECT_TRUE(Make(name).CheckPrompt(290, 128).ok());
     EXPECT_THAT(Form(name, requests, {.token_budget = 128}), ElementsAre(std::pair(0, 128)));
   }
 }
@@ -275,7 +270,7 @@ class Traffic {
       (decode ? decoded_ : prefilled_)[chunk.which] += chunk.rows;
     }
     Apply(batch, requests_);
-    CountPassedOver(batch, absl::MakeSpan(requests_));
+    CountPassedOver(batch, requests_);
   }
 
   Rng rng_;

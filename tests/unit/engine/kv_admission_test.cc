@@ -1,4 +1,4 @@
-// The worker's own admission: memory under random requests, the watermark, and who goes first.
+// The worker's own admission: memory under random requests, and the watermark.
 #include "worker/scheduler/kv_admission.h"
 
 #include <gtest/gtest.h>
@@ -41,7 +41,6 @@ class World {
       admission_.Remove(it->first);
       it = running_.erase(it);
     }
-    admission_.OnStep();
   }
   // What is held in the next step, reservations included.
   int64_t Held() const {
@@ -160,33 +159,6 @@ TEST(KvAdmission, TheWatermarkStaysFreeAndAnEmptyWorkerTakesAnybody) {
   EXPECT_TRUE(world.Place({5, 10, 10, false}, 10)) << "it reserves, which is the engine's affair";
   World none({Kind::kNone});
   for (uint64_t id = 1; id <= 5; ++id) EXPECT_TRUE(none.Place({id, 150, 10, true}, 10));
-}
-
-TEST(KvAdmission, WhoWasRefusedOftenGoesFirstAndIsForgottenWhenItStaysAway) {
-  World world({Kind::kWatermark, 0});
-  ASSERT_TRUE(world.Place({1, 100, 60, true}, 2 * KvAdmission::kPatience));
-  uint64_t small = 100;
-  for (int64_t i = 0; i < KvAdmission::kPatience; ++i) {
-    EXPECT_FALSE(world.Place({2, 101, 10, true}, 10));
-    if (i + 1 < KvAdmission::kPatience) {
-      EXPECT_TRUE(world.Place({++small, 5, 1, true}, 1)) << "smaller ones may pass it a while";
-    }
-    world.Step();
-  }
-  EXPECT_FALSE(world.Place({++small, 5, 1, true}, 1)) << "2 came before it";
-  EXPECT_FALSE(world.Place({2, 101, 10, true}, 10));
-  while (world.size() > 0) {
-    world.Step();
-    if (world.size() == 0) break;
-    EXPECT_FALSE(world.Place({2, 101, 10, true}, 10));
-  }
-  EXPECT_TRUE(world.Place({2, 101, 10, true}, 50));
-  EXPECT_TRUE(world.Place({++small, 5, 1, true}, 1)) << "nobody waits before it any more";
-
-  for (int64_t i = 0; i <= KvAdmission::kPatience; ++i) EXPECT_FALSE(world.Place({5, 150, 10, true}, 10));
-  EXPECT_FALSE(world.Place({++small, 5, 1, true}, 1));
-  for (int64_t i = 0; i <= KvAdmission::kForget; ++i) world.Step();
-  EXPECT_TRUE(world.Place({++small, 5, 1, true}, 1)) << "5 has gone elsewhere";
 }
 
 }  // namespace

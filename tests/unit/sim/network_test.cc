@@ -54,7 +54,7 @@ TEST(NetworkTest, ForkAndJoinTakeTheSlotsTheyMust) {
   }
 }
 
-// BatchBooks of its own on every call, from what batches are seen to hold.
+// Books of its own on every call, from what batches are seen to hold.
 class BatchBooks {
  public:
   BatchBooks(int64_t token_budget, bool conserving) : token_budget_(token_budget), conserving_(conserving) {}

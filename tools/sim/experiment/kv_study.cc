@@ -5,12 +5,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/rng.h"
+#include "common/cost/batch_time.h"
 
 namespace bfio::sim {
 namespace {
 
-constexpr double kBatchSeconds = 0.0455, kTokenSeconds = 0.0003;
-constexpr int64_t kFreeTokens = 64, kLongest = 2000;
+constexpr int64_t kLongest = 2000;
 // exp(sigma^2 / 2) is mean / median.
 constexpr double kPromptMedian = 11, kPromptSigma = 1.616, kOutputMedian = 45, kOutputSigma = 1.131;
 
@@ -21,7 +21,8 @@ int64_t Lognormal(Rng& rng, double median, double sigma) {
 }  // namespace
 
 double KvBatchSeconds(int64_t tokens) {
-  return kBatchSeconds + kTokenSeconds * static_cast<double>(std::max<int64_t>(0, tokens - kFreeTokens));
+  // An empty round takes as long as a full one of few tokens.
+  return BatchCost().Seconds(std::max<int64_t>(1, tokens));
 }
 
 std::vector<KvArrival> KvArrivals(const KvLengths& lengths, double rate, int64_t requests, int64_t memory,
@@ -95,10 +96,11 @@ Estimate KvLatency(const std::vector<KvRun>& runs) {
 
 std::vector<std::pair<std::string, std::string>> KvParameters(const ExperimentContext& context,
                                                               int64_t requests) {
+  const BatchCost batch;
   return {{"workers", "1"},
           {"KV memory M", absl::StrCat(kKvMemory, " tokens")},
           {"seconds of a batch",
-           absl::StrCat(kBatchSeconds, " + ", kTokenSeconds, " max(0, tokens - ", kFreeTokens, ")")},
+           absl::StrCat(batch.c_s, " + ", batch.a_s_per_token, " max(0, tokens - ", batch.b0_tokens, ")")},
           {"arrivals", absl::StrCat("Poisson, ", requests)},
           {"lmsys",
            absl::StrCat("prompts lognormal(ln ", kPromptMedian, ", ", kPromptSigma,

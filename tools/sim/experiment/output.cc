@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/atomic_file.h"
 #include "nlohmann/json.hpp"
-#include "tools/report/file.h"
 #include "tools/report/page.h"
 
 namespace bfio::sim {
@@ -149,7 +149,7 @@ absl::StatusOr<std::vector<std::string>> WriteFindings(const Findings& findings,
   std::vector<std::string> paths;
   const auto write = [&](const std::string& suffix, const std::string& text) -> absl::Status {
     paths.push_back((std::filesystem::path(folder) / absl::StrCat(findings.name, suffix)).string());
-    return report::WriteFileAtomically(paths.back(), text);
+    return WriteFileAtomically(paths.back(), text);
   };
   for (size_t i = 0; i < findings.tables.size(); ++i) {
     const std::string suffix = i == 0 ? ".csv" : absl::StrCat("_", i + 1, ".csv");

@@ -1,9 +1,11 @@
 #include "tools/sim/step/group.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "router/core/decide/prefill_plan.h"
 
 namespace bfio::sim {
 namespace {
@@ -64,11 +66,12 @@ class Group {
   }
 
   void SetBudgets() {
-    int64_t prompts = 0;
-    for (const EngineModel& rank : ranks_) prompts += rank.prompt_tokens();
-    const int64_t piece = std::max(options_.least_piece, prompts / options_.ranks);
+    pending_.clear();
+    for (const EngineModel& rank : ranks_) pending_.push_back(rank.prompt_tokens());
+    const std::optional<int64_t> piece = core::EqualPiece(pending_);
     for (EngineModel& rank : ranks_) {
-      rank.set_token_budget(std::min(options_.token_budget, Decoding(rank) + piece));
+      rank.set_token_budget(
+          std::min(options_.token_budget, piece ? Decoding(rank) + *piece : options_.token_budget));
     }
   }
 
@@ -98,6 +101,8 @@ class Group {
   const std::vector<StepArrival>& arrivals_;
   const StepGroupOptions& options_;
   std::vector<EngineModel> ranks_;
+  // Scratch of SetBudgets.
+  std::vector<int64_t> pending_;
   EngineModel::Ended ended_;
   StepGroupRun run_;
   size_t next_ = 0;

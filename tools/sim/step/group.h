@@ -21,8 +21,9 @@ enum class PrefillPlan {
   kBlind,
   // To the rank with the fewest prompt tokens to compute, then the fewest tokens.
   kBalanced,
-  // So, and no rank computes more prompt tokens in a step than the mean rank has to compute: a long prompt
-  // on one rank is taken in pieces as large as the others' work.
+  // So, and no rank computes more prompt tokens in a step than the mean rank has to compute (EqualPiece of
+  // router/core/decide/prefill_plan.h): a long prompt on one rank is taken in pieces as large as the others'
+  // work.
   kEqualised,
 };
 
@@ -32,8 +33,6 @@ struct StepGroupOptions {
   // Of each rank.
   int64_t token_budget = 512;
   int64_t slots = 64;
-  // With kEqualised: prompt tokens that a rank may compute in any step.
-  int64_t least_piece = 64;
   BatchCost cost;
 };
 

@@ -15,6 +15,7 @@ namespace {
 // Bounds that keep row and page counts within 32 bits.
 constexpr int64_t kMaxStepTokens = 1 << 20;
 constexpr int32_t kMaxSlots = 1 << 16;
+
 double MonotonicSeconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
@@ -205,11 +206,8 @@ int64_t DecodeEngine::NextRows() {
 }
 
 absl::Status DecodeEngine::Finish(StepOutput& out) {
-  for (Sequence& sequence : active_) ++sequence.passed_over;
-  for (const Chunk& chunk : chunks_) {
-    active_[chunk.which].computed += chunk.rows;
-    active_[chunk.which].passed_over = 0;
-  }
+  CountPassedOver(chunks_, active_);
+  for (const Chunk& chunk : chunks_) active_[chunk.which].computed += chunk.rows;
   ended_.assign(active_.size(), 0);
   for (size_t i = 0; i < drawn_.size(); ++i) {
     ended_[drawing_[i]] = Take(active_[drawing_[i]], drawn_[i], out);

@@ -121,7 +121,6 @@ void SimEngine::ChooseWork(StepOutput& out) {
   for (Sequence& sequence : active_) {
     left_.push_back(sequence.Left());
     sequence.makes_token = false;
-    ++sequence.passed_over;
   }
   if (planner_) {
     planner_->Form(left_, chunks_);
@@ -132,7 +131,6 @@ void SimEngine::ChooseWork(StepOutput& out) {
   }
   for (const Chunk& chunk : chunks_) {
     Sequence& sequence = active_[chunk.which];
-    sequence.passed_over = 0;
     if (sequence.prefilled == sequence.prompt_length) {
       out.batch.AddDecode(sequence.prompt_length + sequence.generated);
       sequence.makes_token = true;
@@ -144,6 +142,7 @@ void SimEngine::ChooseWork(StepOutput& out) {
     // The row of the last prompt token gives the first token.
     sequence.makes_token = sequence.prefilled == sequence.prompt_length;
   }
+  CountPassedOver(chunks_, active_);
 }
 
 void SimEngine::SetPrefillPiece(std::optional<int64_t> tokens) {

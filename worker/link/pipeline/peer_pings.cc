@@ -24,10 +24,8 @@ struct Peer {
 // One ping to each peer, all at a time.
 class Round {
  public:
-  explicit Round(std::vector<Peer>& peers) : calls_(peers.size()) {
-    left_ = static_cast<int>(peers.size());
-    for (size_t i = 0; i < peers.size(); ++i) peers_.push_back(&peers[i]);
-  }
+  explicit Round(std::vector<Peer>& peers)
+      : calls_(peers.size()), peers_(peers), left_(static_cast<int>(peers.size())) {}
 
   void Run(std::chrono::milliseconds deadline, bool counts) {
     for (size_t i = 0; i < calls_.size(); ++i) {
@@ -35,10 +33,10 @@ class Round {
       call.context.set_wait_for_ready(true);
       call.context.set_deadline(std::chrono::system_clock::now() + deadline);
       const absl::Time before = MonotonicNow();
-      peers_[i]->stub->async()->Ping(&call.context, &call.request, &call.reply,
-                                     [this, i, before, counts](const grpc::Status& status) {
-                                       Done(i, status.ok() && counts, MonotonicNow() - before);
-                                     });
+      peers_[i].stub->async()->Ping(&call.context, &call.request, &call.reply,
+                                    [this, i, before, counts](const grpc::Status& status) {
+                                      Done(i, status.ok() && counts, MonotonicNow() - before);
+                                    });
     }
     MutexLock lock(&mutex_);
     mutex_.Await(absl::Condition(this, &Round::AllDone));
@@ -54,14 +52,14 @@ class Round {
   bool AllDone() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return left_ == 0; }
   void Done(size_t peer, bool counts, absl::Duration took) {
     MutexLock lock(&mutex_);
-    if (counts) peers_[peer]->least_s = std::min(peers_[peer]->least_s, absl::ToDoubleSeconds(took));
+    if (counts) peers_[peer].least_s = std::min(peers_[peer].least_s, absl::ToDoubleSeconds(took));
     --left_;
   }
 
   Mutex mutex_;
   std::vector<Call> calls_;
-  std::vector<Peer*> peers_;
-  int left_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<Peer>& peers_;
+  int left_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace

@@ -23,7 +23,7 @@ class PeerPings {
       : credentials_(std::move(credentials)), on_times_(std::move(on_times)) {}
   ~PeerPings();
 
-  // A measurement that is under way ends first; it takes no longer than a second or two.
+  // Waits for a measurement that is under way, 2.25 s at most; so does destruction.
   void Measure(const v1::MeasurePeers& peers);
 
  private:

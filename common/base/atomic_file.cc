@@ -1,4 +1,4 @@
-#include "tools/report/file.h"
+#include "common/base/atomic_file.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -11,7 +11,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 
-namespace bfio::report {
+namespace bfio {
 namespace {
 
 absl::Status Failed(absl::string_view action, const std::string& path, int error) {
@@ -60,4 +60,4 @@ absl::Status WriteFileAtomically(const std::string& path, absl::string_view text
   return absl::OkStatus();
 }
 
-}  // namespace bfio::report
+}  // namespace bfio

@@ -1,4 +1,4 @@
-#include "tools/report/file.h"
+#include "common/base/atomic_file.h"
 
 #include <filesystem>
 #include <fstream>
@@ -9,18 +9,18 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace bfio::report {
+namespace bfio {
 namespace {
 
 using ::testing::HasSubstr;
 
-class FileTest : public ::testing::Test {
+class AtomicFileTest : public ::testing::Test {
  protected:
-  FileTest() : directory_(absl::StrCat(::testing::TempDir(), "report_file_test")) {
+  AtomicFileTest() : directory_(absl::StrCat(::testing::TempDir(), "atomic_file_test")) {
     std::filesystem::remove_all(directory_);
     std::filesystem::create_directory(directory_);
   }
-  ~FileTest() override { std::filesystem::remove_all(directory_); }
+  ~AtomicFileTest() override { std::filesystem::remove_all(directory_); }
 
   std::string Path(const std::string& name) const { return absl::StrCat(directory_, "/", name); }
   static std::string Read(const std::string& path) {
@@ -35,27 +35,27 @@ class FileTest : public ::testing::Test {
   const std::string directory_;
 };
 
-TEST_F(FileTest, WritesAllBytesAndLeavesNothingElse) {
+TEST_F(AtomicFileTest, WritesAllBytesAndLeavesNothingElse) {
   const std::string text("bytes\0and more\n", 15);
   ASSERT_TRUE(WriteFileAtomically(Path("a.csv"), text).ok());
   EXPECT_EQ(Read(Path("a.csv")), text);
   EXPECT_EQ(Entries(), 1);
 }
 
-TEST_F(FileTest, ReplacesAnOlderFile) {
+TEST_F(AtomicFileTest, ReplacesAnOlderFile) {
   ASSERT_TRUE(WriteFileAtomically(Path("a.csv"), "a long first text").ok());
   ASSERT_TRUE(WriteFileAtomically(Path("a.csv"), "").ok());
   EXPECT_EQ(Read(Path("a.csv")), "");
 }
 
-TEST_F(FileTest, AMissingDirectoryIsNamed) {
+TEST_F(AtomicFileTest, AMissingDirectoryIsNamed) {
   const absl::Status status = WriteFileAtomically(Path("missing/a.csv"), "text");
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(status.message()), HasSubstr("missing/a.csv"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("No such file or directory"));
 }
 
-TEST_F(FileTest, AFailedMoveKeepsWhatWasThereAndRemovesTheTemporaryFile) {
+TEST_F(AtomicFileTest, AFailedMoveKeepsWhatWasThereAndRemovesTheTemporaryFile) {
   std::filesystem::create_directory(Path("taken"));
   const absl::Status status = WriteFileAtomically(Path("taken"), "text");
   EXPECT_FALSE(status.ok());
@@ -64,9 +64,9 @@ TEST_F(FileTest, AFailedMoveKeepsWhatWasThereAndRemovesTheTemporaryFile) {
   EXPECT_EQ(Entries(), 1);
 }
 
-TEST_F(FileTest, AnEmptyPathIsRefused) {
+TEST_F(AtomicFileTest, AnEmptyPathIsRefused) {
   EXPECT_EQ(WriteFileAtomically("", "text").code(), absl::StatusCode::kInvalidArgument);
 }
 
 }  // namespace
-}  // namespace bfio::report
+}  // namespace bfio

@@ -2,21 +2,21 @@
 //
 // Purpose: a reader, or a second run, never sees half a report. Threads: may be called from any thread; two
 // writers of one path do not mix their texts, the last one wins.
-#ifndef BFIO_TOOLS_REPORT_FILE_H_
-#define BFIO_TOOLS_REPORT_FILE_H_
+#ifndef BFIO_COMMON_BASE_ATOMIC_FILE_H_
+#define BFIO_COMMON_BASE_ATOMIC_FILE_H_
 
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 
-namespace bfio::report {
+namespace bfio {
 
 // Writes to a temporary file in the same directory, syncs it and renames it to `path`. On an error, the
 // message names the path and the reason, `path` is as it was before, and the temporary file is gone. The
 // directory must exist.
 absl::Status WriteFileAtomically(const std::string& path, absl::string_view text);
 
-}  // namespace bfio::report
+}  // namespace bfio
 
-#endif  // BFIO_TOOLS_REPORT_FILE_H_
+#endif  // BFIO_COMMON_BASE_ATOMIC_FILE_H_
