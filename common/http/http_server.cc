@@ -16,6 +16,7 @@
 #include "common/http/bounded_pool.h"
 #include "common/http/host_name.h"
 #include "common/http/plain_requests.h"
+#include "common/http/reloaded_tls.h"
 #include "common/net/address.h"
 
 namespace bfio {
@@ -64,8 +65,12 @@ void RefuseAndClose(const httplib::Request& request, httplib::Response& response
 
 class HttpServer::Impl {
  public:
-  Impl(Gate gate, bool certified, std::unique_ptr<httplib::Server> server)
-      : gate_(std::move(gate)), certified_(certified), owned_(std::move(server)), server_(*owned_) {
+  Impl(Gate gate, bool certified, std::unique_ptr<ReloadedTls> tls, std::unique_ptr<httplib::Server> server)
+      : gate_(std::move(gate)),
+        certified_(certified),
+        tls_(std::move(tls)),
+        owned_(std::move(server)),
+        server_(*owned_) {
     server_.new_task_queue = [this] {
       return new BoundedPool(kThreads, kMaxWaiting, std::make_shared<PoolLoad>(), [this] { ending_ = true; });
     };
@@ -255,6 +260,8 @@ class HttpServer::Impl {
   std::atomic<bool> stopping_{false};
   // httplib waits for its threads: streams have to end, or a port that was lost would stay so.
   std::atomic<bool> ending_{false};
+  // Null: plain text. Outlives the connections.
+  const std::unique_ptr<ReloadedTls> tls_;
   const std::unique_ptr<httplib::Server> owned_;
   httplib::Server& server_;
   Address bound_;
@@ -267,19 +274,23 @@ class HttpServer::Impl {
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Bind(Options options) {
   const absl::StatusOr<Address> address = ParseAddress(options.listen, true);
   if (!address.ok()) return address.status();
+  std::unique_ptr<ReloadedTls> tls;
   std::unique_ptr<httplib::Server> server;
   if (options.tls_cert.empty()) {
     server = std::make_unique<httplib::Server>();
   } else {
-    server = std::make_unique<httplib::SSLServer>(options.tls_cert.c_str(), options.tls_key.c_str(),
-                                                  options.tls_ca.empty() ? nullptr : options.tls_ca.c_str());
-    if (!server->is_valid()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("not a certificate and its key: ", options.tls_cert, ", ", options.tls_key));
-    }
+    absl::StatusOr<std::unique_ptr<ReloadedTls>> loaded =
+        ReloadedTls::Load(options.tls_cert, options.tls_key, options.tls_ca);
+    if (!loaded.ok()) return loaded.status();
+    tls = *std::move(loaded);
+    server = std::make_unique<httplib::SSLServer>([&tls](SSL_CTX& context) {
+      tls->Serve(context);
+      return true;
+    });
+    if (!server->is_valid()) return absl::InternalError("no TLS context");
   }
-  const bool certified = !options.tls_cert.empty() && !options.tls_ca.empty();
-  auto impl = std::make_unique<Impl>(std::move(options.gate), certified, std::move(server));
+  const bool certified = tls != nullptr && !options.tls_ca.empty();
+  auto impl = std::make_unique<Impl>(std::move(options.gate), certified, std::move(tls), std::move(server));
   if (absl::Status status = impl->Bind(*address); !status.ok()) return status;
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
 }

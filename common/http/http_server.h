@@ -50,7 +50,7 @@ class HttpServer {
     Gate gate;
     // PEM files: certificate with its chain, its key, and the CAs one of which must have signed a caller's
     // certificate. Plain text without the first two, nobody's certificate asked for without the third. Read
-    // once.
+    // again when they change (reloaded_tls.h).
     std::string tls_cert, tls_key, tls_ca;
   };
 

@@ -10,13 +10,10 @@
 #include "common/net/status.h"
 #include "router/core/shadow/shadowed_policy.h"
 #include "router/service/held_request.h"
+#include "router/service/retry.h"
 
 namespace bfio::router {
 namespace {
-
-// When a client that was refused for want of room should try again.
-constexpr absl::Duration kPoolFullRetry = absl::Milliseconds(500);
-constexpr absl::Duration kUnavailableRetry = absl::Seconds(1);
 
 core::SchedulerOptions CoreOptions(const RouterOptions& options) {
   core::SchedulerOptions core;
@@ -39,13 +36,8 @@ std::unique_ptr<record::Recorder> MakeRecorder(std::unique_ptr<record::LogSink> 
       record::PolicySetting{options.policy, options.policy_options}, options.lookahead);
 }
 
-absl::Status WithRetry(absl::Status status, absl::Duration delay) {
-  SetRetryDelay(status, delay);
-  return status;
-}
-
 absl::Status ShuttingDown() {
-  return WithRetry(absl::UnavailableError("the router is shutting down"), kUnavailableRetry);
+  return WithRetry(absl::UnavailableError("the router is shutting down"), kFailedRetry);
 }
 
 }  // namespace
@@ -92,7 +84,7 @@ absl::Status DecisionLoop::PostArrival(core::RequestId id, v1::GenerateRequest r
       refused_full_.fetch_add(1, std::memory_order_relaxed);
       return WithRetry(absl::ResourceExhaustedError(
                            absl::StrCat("the waiting pool is full (", options_.max_waiting, " requests)")),
-                       kPoolFullRetry);
+                       kFullRetry);
     }
     auto entered = EnterTenant(request);
     if (!entered.ok()) return entered.status();
@@ -106,7 +98,7 @@ absl::Status DecisionLoop::PostArrival(core::RequestId id, v1::GenerateRequest r
       limit);
   if (posted) return absl::OkStatus();
   if (stop_requested_.load()) return ShuttingDown();
-  return WithRetry(absl::ResourceExhaustedError("the router is overloaded"), kPoolFullRetry);
+  return WithRetry(absl::ResourceExhaustedError("the router is overloaded"), kFullRetry);
 }
 
 absl::StatusOr<TenantLimiter::Ticket> DecisionLoop::EnterTenant(const v1::GenerateRequest& request) {
@@ -239,7 +231,7 @@ void DecisionLoop::OnArrival(core::RequestId id, v1::GenerateRequest request,
   absl::Status status = CheckFits(*record);
   if (absl::Status room = CheckRoom(*record); status.ok() && !room.ok()) {
     totals_.set_refused_memory(totals_.refused_memory() + 1);
-    status = WithRetry(std::move(room), kPoolFullRetry);
+    status = WithRetry(std::move(room), kFullRetry);
   } else if (!status.ok()) {
     totals_.set_refused_invalid(totals_.refused_invalid() + 1);
   } else if (status = LookAtParent(*record); !status.ok()) {
@@ -252,7 +244,7 @@ void DecisionLoop::OnArrival(core::RequestId id, v1::GenerateRequest request,
     if (status.ok()) JoinParent(*record);
     if (absl::IsResourceExhausted(status)) {
       totals_.set_refused_pool_full(totals_.refused_pool_full() + 1);
-      SetRetryDelay(status, kPoolFullRetry);
+      status = WithRetry(std::move(status), kFullRetry);
     }
   }
   if (!status.ok()) {

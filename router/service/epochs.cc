@@ -4,16 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/spdlog.h"
-#include "common/net/status.h"
 #include "router/service/decision_loop.h"
+#include "router/service/retry.h"
 
 namespace bfio::router {
-namespace {
-
-// When a client whose request was lost with its workers should try again.
-constexpr absl::Duration kLostRetry = absl::Seconds(1);
-
-}  // namespace
 
 void DecisionLoop::OnEpochOpen(uint64_t epoch, const std::vector<Member*>& ranks) {
   std::vector<core::EpochMember> members;
@@ -66,11 +60,10 @@ void DecisionLoop::Replay(RequestRecord& record) {
     return Complete(record, v1::FINISH_REASON_LENGTH);
   if (record.forgotten || ++record.replays > options_.max_replays) {
     totals_.set_replays_refused(totals_.replays_refused() + 1);
-    absl::Status status = absl::UnavailableError(
-        record.forgotten ? "the request's worker was lost, and it was too large to be kept for a replay"
-                         : "the request's workers were lost, one after another");
-    SetRetryDelay(status, kLostRetry);
-    return Fail(record, status);
+    const char* why = record.forgotten
+                          ? "the request's worker was lost, and it was too large to be kept for a replay"
+                          : "the request's workers were lost, one after another";
+    return Fail(record, WithRetry(absl::UnavailableError(why), kFailedRetry));
   }
   totals_.set_replayed(totals_.replayed() + 1);
   core::RequestSpec spec = record.Spec(scheduler_.NextStep());

@@ -7,11 +7,10 @@
 #include "common/net/status.h"
 #include "router/service/decision_loop.h"
 #include "router/service/held_request.h"
+#include "router/service/retry.h"
 
 namespace bfio::router {
 namespace {
-
-constexpr absl::Duration kSlowRetry = absl::Seconds(1);
 
 // Of token ids.
 int64_t BytesOf(const v1::GenerateRequest& request) {
@@ -93,10 +92,11 @@ void DecisionLoop::Detach(RequestRecord& record, grpc::Status status) {
 void DecisionLoop::CutOff(RequestRecord& record) {
   spdlog::warn("request {}: its client takes no tokens and is cut off", record.LogName());
   totals_.set_slow_readers(totals_.slow_readers() + 1);
-  absl::Status status = absl::ResourceExhaustedError(
-      absl::StrCat("the client reads too slowly: more than ", options_.stream.buffer_tokens,
-                   " tokens waited for it, or some for ", absl::FormatDuration(options_.stream.timeout)));
-  SetRetryDelay(status, kSlowRetry);
+  const absl::Status status =
+      WithRetry(absl::ResourceExhaustedError(absl::StrCat(
+                    "the client reads too slowly: more than ", options_.stream.buffer_tokens,
+                    " tokens waited for it, or some for ", absl::FormatDuration(options_.stream.timeout))),
+                kFailedRetry);
   if (record.request.resumable()) return Detach(record, ToGrpcStatus(status));
   Fail(record, status);
 }

@@ -8,21 +8,18 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "common/net/status.h"
+#include "router/service/retry.h"
 
 namespace bfio::router {
 namespace {
 
-// Of a tenant that has as many requests under way as it may: when one of them ends is not known.
-constexpr absl::Duration kConcurrentRetry = absl::Milliseconds(500);
 // A bucket holds what comes in this time.
 constexpr double kDepthSeconds = 1;
 
 absl::Status Refusal(const std::string& tenant, absl::string_view limit, absl::Duration retry) {
-  absl::Status status =
-      absl::ResourceExhaustedError(absl::StrCat("tenant \"", tenant, "\" is over its limit of ", limit));
-  SetRetryDelay(status, retry);
-  return status;
+  return WithRetry(
+      absl::ResourceExhaustedError(absl::StrCat("tenant \"", tenant, "\" is over its limit of ", limit)),
+      retry);
 }
 
 TokenBucket BucketOf(double rate, absl::Time now) {
@@ -106,7 +103,7 @@ absl::StatusOr<TenantLimiter::Ticket> TenantLimiter::Enter(const std::string& te
   if (account == nullptr) return ticket;
   const TenantLimit& limit = account->limit;
   if (limit.concurrent > 0 && account->running >= limit.concurrent) {
-    return Refusal(tenant, absl::StrCat(limit.concurrent, " requests at a time"), kConcurrentRetry);
+    return Refusal(tenant, absl::StrCat(limit.concurrent, " requests at a time"), kFullRetry);
   }
   const absl::Duration for_request = account->requests.Wait(1, now);
   if (for_request > absl::ZeroDuration()) {

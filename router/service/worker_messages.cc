@@ -8,12 +8,11 @@
 #include "common/net/status.h"
 #include "router/service/convert.h"
 #include "router/service/decision_loop.h"
+#include "router/service/retry.h"
 
 namespace bfio::router {
 namespace {
 
-// When a client whose request no worker takes should try again.
-constexpr absl::Duration kNoTakerRetry = absl::Seconds(1);
 // How often workers' streams are looked at.
 constexpr absl::Duration kSessionCheck = absl::Milliseconds(500);
 // Refusals by workers that a request survives: the accounts are exact, so even one is a sign of trouble.
@@ -226,10 +225,7 @@ void DecisionLoop::OnRejections(core::WorkerIndex rank, const v1::StepReport& re
       continue;
     }
     absl::Status status(static_cast<absl::StatusCode>(rejection.code()), rejection.message());
-    if (room) {
-      status = absl::UnavailableError("no worker takes the request");
-      SetRetryDelay(status, kNoTakerRetry);
-    }
+    if (room) status = WithRetry(absl::UnavailableError("no worker takes the request"), kFailedRetry);
     Fail(*record, status);
   }
 }
@@ -245,10 +241,10 @@ void DecisionLoop::OnPreempted(core::WorkerIndex rank, const v1::StepReport& rep
       Complete(*record, v1::FINISH_REASON_LENGTH);
     } else if (record->forgotten) {
       totals_.set_replays_refused(totals_.replays_refused() + 1);
-      absl::Status status = absl::UnavailableError(
-          "the request's worker ran out of KV memory, and the router could not keep it for another");
-      SetRetryDelay(status, kNoTakerRetry);
-      Fail(*record, status);
+      Fail(*record,
+           WithRetry(absl::UnavailableError("the request's worker ran out of KV memory, and the router could "
+                                            "not keep it for another"),
+                     kFailedRetry));
     } else {
       core::RequestSpec spec = record->Spec(scheduler_.NextStep());
       // It goes before all that have not begun, even if it has made no token yet.

@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -162,18 +163,28 @@ class RouterWeb : public ::testing::Test {
     // A client that is refused may still be writing.
     signal(SIGPIPE, SIG_IGN);
     folder_ = absl::StrCat(TestDirectory(), "/web_certs");
-    ASSERT_EQ(
-        std::system(absl::StrCat("deploy/make_certs --out=", folder_, " >", folder_, ".log 2>&1").c_str()),
-        0);
+    ASSERT_NO_FATAL_FAILURE(MakeCerts());
     std::ofstream(folder_ + "/operators")
         << "root token:" << kOperator << "\nroot token:gone-s3cr3t-gone-s3cr3t expires=2001-01-01\n";
     std::filesystem::permissions(folder_ + "/operators",
                                  std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
   }
 
+  // Into folder_, which is a new one.
+  void MakeCerts() const {
+    ASSERT_EQ(
+        std::system(absl::StrCat("deploy/make_certs --for-tests --out=", folder_, " >", folder_, ".log 2>&1")
+                        .c_str()),
+        0);
+  }
+
+  void StartWithTls() {
+    Start({absl::StrCat("--admin_tls_cert=", folder_, "/admin-server.crt"),
+           absl::StrCat("--admin_tls_key=", folder_, "/admin-server.key"),
+           absl::StrCat("--admin_tls_ca=", folder_, "/admin-ca.crt")});
+  }
+
   void Start(const std::vector<std::string>& more) {
-    ClusterOptions options;
-    options.worker_processes = 0;
     std::vector<std::string> args = {"--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0",
                                      "--http_listen=127.0.0.1:0", "--policy=fcfs",
                                      absl::StrCat("--admin_tokens=", folder_, "/operators")};
@@ -184,15 +195,28 @@ class RouterWeb : public ::testing::Test {
     address_ = scheme + AddressAfter(absl::StrCat("metrics on ", scheme), [&] { return router_->Stdout(); });
   }
 
-  std::unique_ptr<httplib::Client> Caller(const std::string& token, bool certificate = false) const {
-    auto client = certificate ? std::make_unique<httplib::Client>(address_, folder_ + "/admin.crt",
-                                                                  folder_ + "/admin.key")
-                              : std::make_unique<httplib::Client>(address_);
+  // `certificate`: a name in folder_, without ".crt"; empty for none.
+  std::unique_ptr<httplib::Client> Caller(const std::string& token,
+                                          const std::string& certificate = "") const {
+    const std::string path = absl::StrCat(folder_, "/", certificate);
+    auto client = certificate.empty()
+                      ? std::make_unique<httplib::Client>(address_)
+                      : std::make_unique<httplib::Client>(address_, path + ".crt", path + ".key");
     client->set_ca_cert_path((folder_ + "/admin-ca.crt").c_str());
     client->enable_server_certificate_verification(true);
     client->set_read_timeout(10 * kSlowdown);
     if (!token.empty()) client->set_bearer_token_auth(token);
     return client;
+  }
+  // Calls again and again: files are looked at with new connections.
+  bool LogComesToSay(const std::string& text) const {
+    const absl::Time deadline = MonotonicNow() + kSlowdown * absl::Seconds(30);
+    while (!absl::StrContains(router_->Stderr(), text)) {
+      if (MonotonicNow() > deadline) return false;
+      (void)Caller("", "admin")->Get("/healthz");
+      absl::SleepFor(absl::Milliseconds(50));
+    }
+    return true;
   }
   std::string Policy() const { return Caller(kOperator)->Get("/metrics")->body; }
 
@@ -234,18 +258,46 @@ TEST_F(RouterWeb, TokensGuardFiguresAndLevers) {
 }
 
 TEST_F(RouterWeb, WithTlsOnlyWhoShowsACertificateAndATokenComesIn) {
-  Start({absl::StrCat("--admin_tls_cert=", folder_, "/admin-server.crt"),
-         absl::StrCat("--admin_tls_key=", folder_, "/admin-server.key"),
-         absl::StrCat("--admin_tls_ca=", folder_, "/admin-ca.crt")});
+  StartWithTls();
   EXPECT_FALSE(Caller(kOperator)->Get("/healthz")) << "without a certificate";
   httplib::Client plain("http://" + address_.substr(8));
   EXPECT_FALSE(plain.Get("/healthz") && plain.Get("/healthz")->status == 200) << "without TLS";
-  EXPECT_EQ(Caller("", true)->Get("/healthz")->status, 200);
-  EXPECT_EQ(Caller("", true)->Get("/metrics")->status, 401);
-  EXPECT_EQ(Caller(kOperator, true)->Get("/metrics")->status, 200);
-  EXPECT_EQ(Caller(kOperator, true)->Post("/api/policy", R"({"name": "lpt"})", "application/json")->status,
+  EXPECT_EQ(Caller("", "admin")->Get("/healthz")->status, 200);
+  EXPECT_EQ(Caller("", "admin")->Get("/metrics")->status, 401);
+  EXPECT_EQ(Caller(kOperator, "admin")->Get("/metrics")->status, 200);
+  EXPECT_EQ(Caller(kOperator, "admin")->Post("/api/policy", R"({"name": "lpt"})", "application/json")->status,
             200);
-  EXPECT_EQ(Caller("", true)->Post("/api/policy", R"({"name": "lpt"})", "application/json")->status, 401);
+  EXPECT_EQ(Caller("", "admin")->Post("/api/policy", R"({"name": "lpt"})", "application/json")->status, 401);
+  for (const char* stranger : {"expired-admin", "wrong", "client"})
+    EXPECT_FALSE(Caller(kOperator, stranger)->Get("/healthz")) << stranger;
+  const std::string log = router_->Stderr();
+  for (const char* why : {"certificate verify failed", "peer did not return a certificate", "http request"}) {
+    EXPECT_THAT(log, HasSubstr(absl::StrCat("refused: HTTP port: TLS handshake: ", why)));
+  }
+}
+
+TEST_F(RouterWeb, CertificatesAreReplacedUnderARunningRouter) {
+  StartWithTls();
+  ASSERT_EQ(Caller("", "admin")->Get("/healthz")->status, 200);
+  const std::string old = folder_;
+  folder_ = old + "-new";
+  ASSERT_NO_FATAL_FAILURE(MakeCerts());
+  EXPECT_FALSE(Caller("", "admin")->Get("/healthz")) << "not yet";
+  const auto replace = [&](const std::string& file) {
+    std::filesystem::copy_file(folder_ + file, old + "/next");
+    std::filesystem::rename(old + "/next", old + file);
+  };
+  replace("/admin-server.crt");
+  EXPECT_TRUE(LogComesToSay("the one before stays in force")) << "no key of this certificate is there yet";
+  replace("/admin-ca.crt");
+  replace("/admin-server.key");
+  EXPECT_TRUE(LogComesToSay("admin-server.crt again")) << router_->Stderr();
+  EXPECT_EQ(Caller(kOperator, "admin")->Get("/metrics")->status, 200) << router_->Stderr();
+  // Who believes the new router, and comes with the old CA's certificate.
+  httplib::Client stale(address_, old + "/admin.crt", old + "/admin.key");
+  stale.set_ca_cert_path((folder_ + "/admin-ca.crt").c_str());
+  stale.enable_server_certificate_verification(true);
+  EXPECT_FALSE(stale.Get("/healthz"));
 }
 
 // bfio_top on a terminal of its own.

@@ -68,7 +68,7 @@ void Refuse(httplib::Response& response, int status, const std::string& why) {
 
 class HttpFront::Impl {
  public:
-  Impl(FrontOptions options, client::Client* client, std::unique_ptr<TlsContext> tls)
+  Impl(FrontOptions options, client::Client* client, std::unique_ptr<ReloadedTls> tls)
       : options_(std::move(options)),
         client_(client),
         started_at_(absl::Now()),
@@ -360,9 +360,9 @@ class HttpFront::Impl {
 };
 
 absl::StatusOr<std::unique_ptr<HttpFront>> HttpFront::Bind(FrontOptions options, client::Client* client) {
-  std::unique_ptr<TlsContext> tls;
+  std::unique_ptr<ReloadedTls> tls;
   if (!options.tls_cert.empty()) {
-    absl::StatusOr<std::unique_ptr<TlsContext>> loaded = TlsContext::Load(options.tls_cert, options.tls_key);
+    auto loaded = ReloadedTls::Load(options.tls_cert, options.tls_key);
     if (!loaded.ok()) return loaded.status();
     tls = *std::move(loaded);
   }

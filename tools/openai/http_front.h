@@ -26,7 +26,7 @@ struct FrontOptions {
   int max_connections = 256;
   size_t max_header_bytes = 32 << 10;
   size_t max_body_bytes = 2 << 20;
-  // PEM files: certificate with its chain, and its key; plain text without (tls.h).
+  // PEM files: certificate with its chain, and its key; plain text without (reloaded_tls.h).
   std::string tls_cert, tls_key;
 };
 

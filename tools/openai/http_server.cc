@@ -41,7 +41,7 @@ void Linger(int socket) {
 }  // namespace
 
 BoundedServer::BoundedServer(const ConnectionLimits& limits, int max_connections,
-                             std::unique_ptr<TlsContext> tls)
+                             std::unique_ptr<ReloadedTls> tls)
     : limits_(limits), tls_(std::move(tls)) {
   new_task_queue = [this, max_connections] { return new BoundedPool(max_connections, kMaxWaiting, load_); };
   set_payload_max_length(limits.body_bytes);
@@ -85,7 +85,7 @@ std::unique_ptr<TlsSession> BoundedServer::ShakeHands(int socket) {
   // Who says nothing is waited for as long as for a first request.
   Connection silent(socket, limits_);
   if (!AwaitRequest(silent, kFirstPatience)) return nullptr;
-  return tls_->Accept(socket, MonotonicNow() + kFirstPatience);
+  return TlsSession::Accept(*tls_, socket, MonotonicNow() + kFirstPatience);
 }
 
 bool BoundedServer::Serve(Connection& connection) {

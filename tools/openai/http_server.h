@@ -14,7 +14,7 @@ namespace bfio::openai {
 class BoundedServer final : public httplib::Server {
  public:
   // Plain text without `tls`.
-  BoundedServer(const ConnectionLimits& limits, int max_connections, std::unique_ptr<TlsContext> tls);
+  BoundedServer(const ConnectionLimits& limits, int max_connections, std::unique_ptr<ReloadedTls> tls);
 
   // After binding: many clients may come at once, and httplib lets the kernel keep five of them waiting.
   void WidenBacklog();
@@ -31,7 +31,7 @@ class BoundedServer final : public httplib::Server {
   bool AwaitRequest(Connection& connection, absl::Duration patience);
 
   const ConnectionLimits limits_;
-  const std::unique_ptr<TlsContext> tls_;
+  const std::unique_ptr<ReloadedTls> tls_;
   const std::shared_ptr<PoolLoad> load_ = std::make_shared<PoolLoad>();
 };
 

@@ -1,0 +1,128 @@
+#include "common/http/reloaded_tls.h"
+
+#include <openssl/err.h>
+#include <sys/stat.h>
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/spdlog.h"
+#include "common/net/tls.h"
+#include "common/telemetry/refusal_log.h"
+
+namespace bfio {
+namespace {
+
+std::string OpenSslError() {
+  char text[256] = "unknown error";
+  if (const unsigned long code = ERR_get_error(); code != 0) ERR_error_string_n(code, text, sizeof(text));
+  ERR_clear_error();
+  return text;
+}
+
+// OpenSSL's word for the end of a handshake, also of one that only waits for the peer.
+void TellRefusal(const SSL*, int where, int result) {
+  if (where != SSL_CB_ACCEPT_EXIT || result > 0) return;
+  const unsigned long error = ERR_peek_last_error();
+  // A peer that hangs up was not refused; probes of ports do.
+  if (error == 0 || ERR_GET_REASON(error) == SSL_R_UNEXPECTED_EOF_WHILE_READING) return;
+  const char* reason = ERR_reason_error_string(error);
+  // For the process's life: connections may end late.
+  static RefusalLog& refusals = *new RefusalLog;
+  refusals.Add(absl::StrCat("HTTP port: TLS handshake: ", reason != nullptr ? reason : "unknown error"), "");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ReloadedTls>> ReloadedTls::Load(std::string cert, std::string key,
+                                                               std::string ca) {
+  std::unique_ptr<ReloadedTls> result(new ReloadedTls(std::move(cert), std::move(key), std::move(ca)));
+  std::string stamp = result->Stamp();
+  absl::StatusOr<Context> context = result->Read();
+  if (!context.ok()) return context.status();
+  MutexLock lock(&result->mutex_);
+  result->context_ = *std::move(context);
+  result->stamp_ = std::move(stamp);
+  result->looked_ = MonotonicNow();
+  return result;
+}
+
+void ReloadedTls::SetRules(SSL_CTX& context) const {
+  SSL_CTX_set_min_proto_version(&context, TLS1_2_VERSION);
+  SSL_CTX_set_options(&context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION);
+  SSL_CTX_set_info_callback(&context, TellRefusal);
+  if (ca_.empty()) return;
+  SSL_CTX_set_verify(&context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
+  // A session that is taken up again shows no certificate: one of a CA that has been exchanged would do.
+  SSL_CTX_set_session_cache_mode(&context, SSL_SESS_CACHE_OFF);
+  SSL_CTX_set_options(&context, SSL_OP_NO_TICKET);
+  SSL_CTX_set_num_tickets(&context, 0);
+}
+
+absl::StatusOr<ReloadedTls::Context> ReloadedTls::Read() const {
+  const Context context(SSL_CTX_new(TLS_server_method()), SSL_CTX_free);
+  if (context == nullptr) return absl::InternalError(OpenSslError());
+  SetRules(*context);
+  // A key under a password is refused, and nobody asked for it.
+  SSL_CTX_set_default_passwd_cb(context.get(), [](char*, int, int, void*) { return -1; });
+  if (SSL_CTX_use_certificate_chain_file(context.get(), cert_.c_str()) != 1 ||
+      SSL_CTX_use_PrivateKey_file(context.get(), key_.c_str(), SSL_FILETYPE_PEM) != 1 ||
+      SSL_CTX_check_private_key(context.get()) != 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("not a certificate and its key: ", cert_, ", ", key_, ": ", OpenSslError()));
+  }
+  if (ca_.empty()) return context;
+  // Their names are told, for browsers to choose a certificate by.
+  STACK_OF(X509_NAME)* const names = SSL_load_client_CA_file(ca_.c_str());
+  if (names == nullptr || SSL_CTX_load_verify_file(context.get(), ca_.c_str()) != 1) {
+    sk_X509_NAME_pop_free(names, X509_NAME_free);
+    return absl::InvalidArgumentError(absl::StrCat("no CA certificates: ", ca_, ": ", OpenSslError()));
+  }
+  SSL_CTX_set_client_CA_list(context.get(), names);
+  return context;
+}
+
+std::string ReloadedTls::Stamp() const {
+  std::string stamp;
+  for (const std::string& path : {cert_, key_, ca_}) {
+    struct stat file = {};
+    if (stat(path.c_str(), &file) != 0) continue;
+    absl::StrAppend(&stamp, file.st_dev, ":", file.st_ino, ":", file.st_size, ":", file.st_ctim.tv_sec, ".",
+                    file.st_ctim.tv_nsec, " ");
+  }
+  return stamp;
+}
+
+ReloadedTls::Context ReloadedTls::Current() {
+  MutexLock lock(&mutex_);
+  const absl::Time now = MonotonicNow();
+  if (now - looked_ < kTlsReload) return context_;
+  looked_ = now;
+  std::string stamp = Stamp();
+  if (stamp == stamp_) return context_;
+  // Once for each version of the files, good or bad.
+  stamp_ = std::move(stamp);
+  if (absl::StatusOr<Context> context = Read(); context.ok()) {
+    context_ = *std::move(context);
+    spdlog::info("read the certificate {} again", cert_);
+  } else {
+    spdlog::error("{}; the one before stays in force", std::string(context.status().message()));
+  }
+  return context_;
+}
+
+void ReloadedTls::Serve(SSL_CTX& listener) {
+  SetRules(listener);
+  SSL_CTX_set_client_hello_cb(
+      &listener,
+      [](SSL* ssl, int*, void* self) -> int {
+        const Context context = static_cast<ReloadedTls*>(self)->Current();
+        // Certificate, key and CAs are the new context's; the connection keeps it.
+        return SSL_set_SSL_CTX(ssl, context.get()) != nullptr ? SSL_CLIENT_HELLO_SUCCESS
+                                                              : SSL_CLIENT_HELLO_ERROR;
+      },
+      this);
+}
+
+}  // namespace bfio
