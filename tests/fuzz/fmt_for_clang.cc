@@ -1,0 +1,10 @@
+// What libfmt has for GCC alone: clang spells this template's name otherwise, and common/base/spdlog.h has no
+// file instantiate it.
+#include <fmt/format.h>
+
+FMT_BEGIN_NAMESPACE
+namespace detail {
+template void vformat_to<char>(buffer<char>&, basic_string_view<char>,
+                               basic_format_args<buffer_context<char>>, locale_ref);
+}  // namespace detail
+FMT_END_NAMESPACE
