@@ -150,5 +150,154 @@ TEST(BatchPlannerPropertyTest, StepsKeepToTheRules) {
   }
 }
 
+// An engine's steps from first to last request: the router changes the piece, the tuner the budget.
+class PlannerTraffic {
+ public:
+  PlannerTraffic(const std::string& name, BatchOrder order, uint64_t seed)
+      : rng_(seed), options_(OptionsFor(name, order, rng_)), planner_(MakePlanner(options_)) {}
+
+  void Run() {
+    std::vector<Chunk> batch;
+    for (int step = 0; step < kSteps || !left_.empty(); ++step) {
+      ASSERT_LT(step, 20 * kSteps) << "traffic does not end";
+      if (step < kSteps && rng_.Below(3) > 0) Arrive();
+      if (rng_.Below(8) == 0) {
+        piece_.reset();
+        if (rng_.Below(3) > 0) piece_ = 1 + static_cast<int64_t>(rng_.Below(100));
+        planner_.SetPrefillPiece(piece_);
+      }
+      planner_.Form(left_, batch);
+      ExpectRules(batch);
+      if (::testing::Test::HasFailure()) return;
+      Take(batch);
+    }
+  }
+  // Other budgets than the first one.
+  int64_t moves() const { return moves_; }
+
+ private:
+  static constexpr int kSteps = 500;
+  struct Made {
+    int64_t id, prompt, prefilled = 0, decoded = 0;
+  };
+  static bool Whole(const BatchPlannerOptions& options) {
+    return options.scheduler == "vllm_v0" || options.scheduler == "faster_transformer";
+  }
+  static BatchPlannerOptions OptionsFor(const std::string& name, BatchOrder order, Rng& rng) {
+    BatchPlannerOptions options;
+    options.scheduler = name;
+    options.order = order;
+    options.max_sequence_tokens = 300;
+    options.token_budget = 300 + static_cast<int64_t>(rng.Below(300));
+    if (!Whole(options)) {
+      options.token_budget = 1 + static_cast<int64_t>(rng.Below(600));
+      if (rng.Below(4) > 0) {
+        options.adapt.emplace();
+        options.adapt->goal = rng.Below(2) == 0 ? BudgetGoal::kTpot : BudgetGoal::kE2e;
+        options.adapt->window = 128;
+        options.adapt->batches_per_turn = 256;
+      }
+    }
+    return options;
+  }
+
+  void Arrive() {
+    BatchRequest request;
+    request.prefill_left = 1 + static_cast<int64_t>(rng_.Below(250));
+    request.decode_left = static_cast<int64_t>(rng_.Below(40));
+    request.priority = static_cast<int64_t>(rng_.Below(3));
+    left_.push_back(request);
+    made_.push_back({next_id_++, request.prefill_left});
+    planner_.Arrive(made_.back().id, now_s_, request.prefill_left, request.decode_left + 1, {});
+  }
+
+  // By the words of batch_planner.h.
+  void ExpectRules(const std::vector<Chunk>& batch) {
+    int64_t decoding = 0;
+    for (const BatchRequest& request : left_) decoding += request.decoding() ? 1 : 0;
+    ASSERT_GE(planner_.budget(), std::min<int64_t>(64, options_.token_budget));
+    ASSERT_LE(planner_.budget(), options_.token_budget);
+    BatchRoom room;
+    if (Whole(options_)) {
+      room.token_budget = std::max(planner_.budget(), decoding);
+      room.prefill_tokens = planner_.budget();
+    } else {
+      room.token_budget = std::max(planner_.budget(), decoding + kMinPrefillRows);
+      room.prefill_tokens =
+          std::min(std::max(planner_.budget(), kMinPrefillRows), piece_.value_or(BatchRoom::kUnbounded));
+    }
+    ASSERT_LE(room.token_budget, MaxRows(static_cast<int64_t>(left_.size()), options_.token_budget));
+    const absl::Status rules = CheckBatch(left_, room, batch);
+    ASSERT_TRUE(rules.ok()) << rules;
+    ASSERT_EQ(batch.empty(), left_.empty());
+    if (!planner_.scheduler().work_conserving()) return;
+    const absl::Status conserved = CheckWorkConservation(left_, room, options_.order, batch);
+    ASSERT_TRUE(conserved.ok()) << conserved;
+    if (options_.scheduler != "sarathi") return;
+    for (const Chunk& chunk : batch) decoding -= left_[chunk.which].decoding() ? 1 : 0;
+    ASSERT_EQ(decoding, 0) << "a decode was kept out";
+  }
+
+  void Take(const std::vector<Chunk>& batch) {
+    BatchLoad load;
+    const std::vector<BatchRequest> before = left_;
+    for (const Chunk& chunk : batch) {
+      BatchRequest& request = left_[chunk.which];
+      Made& made = made_[chunk.which];
+      if (request.prefill_left > 0) {
+        load.AddPrefill(chunk.rows, made.prefilled);
+        request.prefill_left -= chunk.rows;
+        made.prefilled += chunk.rows;
+      } else {
+        EXPECT_EQ(made.prefilled, made.prompt) << "a decode before the prompt's end";
+        load.AddDecode(made.prefilled + made.decoded);
+        request.decode_left -= chunk.rows;
+        made.decoded += chunk.rows;
+      }
+    }
+    CountPassedOver(batch, absl::MakeSpan(left_));
+    const int64_t budget = planner_.budget();
+    now_s_ += BatchCost().Seconds(load);
+    planner_.Took(before, batch, load, BatchCost().Seconds(load));
+    moves_ += planner_.budget() != budget ? 1 : 0;
+    size_t kept = 0;
+    for (size_t i = 0; i < left_.size(); ++i) {
+      if (left_[i].prefill_left == 0 && left_[i].decode_left == 0) {
+        planner_.End(made_[i].id, made_[i].decoded + 1);
+        continue;
+      }
+      left_[kept] = left_[i];
+      made_[kept++] = made_[i];
+    }
+    left_.resize(kept);
+    made_.resize(kept);
+  }
+
+  Rng rng_;
+  const BatchPlannerOptions options_;
+  BatchPlanner planner_;
+  std::optional<int64_t> piece_;
+  double now_s_ = 0;
+  int64_t next_id_ = 0, moves_ = 0;
+  std::vector<BatchRequest> left_;
+  std::vector<Made> made_;
+};
+
+TEST(BatchPlannerPropertyTest, EveryStepOfRandomTrafficHoldsTheRulesWhateverPieceAndBudget) {
+  int64_t moves = 0;
+  for (const std::string& name : SchedulerNames()) {
+    for (const BatchOrder order : {BatchOrder::kFcfs, BatchOrder::kShortest, BatchOrder::kPriority}) {
+      for (uint64_t seed = 1; seed <= 4; ++seed) {
+        SCOPED_TRACE(absl::StrCat(name, ", order ", static_cast<int>(order), ", seed ", seed));
+        PlannerTraffic traffic(name, order, seed);
+        traffic.Run();
+        moves += traffic.moves();
+        if (::testing::Test::HasFailure()) return;
+      }
+    }
+  }
+  EXPECT_GT(moves, 5) << "the tuner has something to say";
+}
+
 }  // namespace
 }  // namespace bfio::worker

@@ -39,17 +39,20 @@ TEST(RybkoStolyarTest, ParametersAreThePapers) {
   EXPECT_NEAR(RybkoStolyarThreshold(), 0.559, 1e-3);
 }
 
-// As printed, for load 0.9: below 30,000 tokens with the priorities reversed. The paper shows one run; of
-// twelve of ours two exceed that (37,033 and 32,014, seeds 2 and 3), as extremes of 9,000 slots will.
+// As printed, for load 0.9: below 30,000 tokens with the priorities reversed. The paper shows one run, and
+// extremes of 9,000 slots differ between runs, so what is said here is of the median run: a sign test. Were
+// the median 30,000 or more, 22 of 30 runs would stay below with a probability of 0.8 %.
 TEST(RybkoStolyarTest, EntryFirstStaysLow) {
   std::vector<int64_t> peaks;
-  for (uint64_t seed = 1; seed <= 5; ++seed) {
+  for (uint64_t seed = 1; seed <= 30; ++seed) {
     const NetworkOptions options{.order = CallOrder::kEntryFirst, .horizon = 9000, .seed = seed};
     peaks.push_back(Simulate(RybkoStolyar(0.9), options).peak_tokens);
   }
   std::sort(peaks.begin(), peaks.end());
-  EXPECT_LT(peaks[2], 30'000) << "three of five";
-  EXPECT_LT(peaks[4], 40'000);
+  RecordProperty("median_tokens", static_cast<int>(peaks[15]));
+  RecordProperty("largest_tokens", static_cast<int>(peaks[29]));
+  EXPECT_LT(peaks[21], 30'000);
+  EXPECT_LT(peaks[29], 60'000) << "and none is far off";
 }
 
 TEST(RybkoStolyarTest, ExitFirstIsUnstableFromTheThresholdOnInEveryPhaseOfItsOscillation) {
