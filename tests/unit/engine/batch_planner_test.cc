@@ -255,7 +255,7 @@ class PlannerTraffic {
         made.decoded += chunk.rows;
       }
     }
-    CountPassedOver(batch, absl::MakeSpan(left_));
+    CountPassedOver(batch, left_);
     const int64_t budget = planner_.budget();
     now_s_ += BatchCost().Seconds(load);
     planner_.Took(before, batch, load, BatchCost().Seconds(load));
