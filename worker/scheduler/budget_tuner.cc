@@ -128,11 +128,12 @@ void BudgetTuner::Choose() {
   standing_.resize(scores_.size(), 0);
   std::optional<size_t> chosen;
   double least = 0;
+  const double margin = options_.goal == BudgetGoal::kObjectives ? kMissMargin : kMargin;
   for (size_t i = 0; i < scores_.size(); ++i) {
     const double standing = StandingOf(scores_[i], best, options_.goal);
     standing_[i] += (rounds_ == 1 ? 1 : kLast) * (standing - standing_[i]);
     if (scores_[i].left > best.left + kBehind) continue;
-    const double wanted = standing_[i] * (budgets_[i] == budget_ ? 1 - kMargin : 1);
+    const double wanted = standing_[i] * (budgets_[i] == budget_ ? 1 - margin : 1);
     if (chosen && wanted >= least) continue;
     chosen = i;
     least = wanted;

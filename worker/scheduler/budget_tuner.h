@@ -74,8 +74,11 @@ class BudgetTuner {
   };
   // Ended requests that a comparison needs.
   static constexpr int64_t kMinEnded = 32;
-  // Another budget must be better by this share: noise moves nothing.
-  static constexpr double kMargin = 0.005;
+  // Another budget must be better by this share of a median. At a quarter of it, near capacity and with
+  // long-tailed lengths, one window of requests called for budgets that are worse by as much.
+  static constexpr double kMargin = 0.02;
+  // The same of a share of misses, where every miss is counted.
+  static constexpr double kMissMargin = 0.005;
   // Weight of the last comparison beside those before.
   static constexpr double kLast = 0.25;
 
