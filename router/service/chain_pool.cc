@@ -37,6 +37,7 @@ absl::Status CheckHello(const v1::ServerHello& hello) {
   if (hello.kv_token_bytes() < 1 || hello.kv_token_bytes() > kMaxTokenBytes) return bad("kv_token_bytes");
   if (hello.page_tokens() < 1 || hello.page_tokens() > 4096) return bad("page_tokens");
   if (hello.max_positions() < 2) return bad("max_positions");
+  if (hello.version().size() > 100) return bad("version");
   if (hello.stages_size() > kMaxStages) return bad("stages");
   const double step = hello.block_step_s(), row = hello.block_row_s();
   if (!(step == 0 || (step >= kLeastTime && step <= kMostTime))) return bad("block_step_s");
@@ -75,6 +76,10 @@ absl::Status ChainPool::OnHello(Session session, const v1::ServerHello& hello, a
   for (const auto& [other, server] : servers_) {
     if (server.hello.server_id() == hello.server_id()) {
       return absl::AlreadyExistsError(absl::StrCat("a server named ", hello.server_id(), " is here"));
+    }
+    if (server.hello.version() != hello.version()) {
+      return absl::FailedPreconditionError(absl::StrCat("this pool's servers are of version ",
+                                                        server.hello.version(), ", not ", hello.version()));
     }
     if (server.hello.model() != hello.model()) {
       return absl::FailedPreconditionError(absl::StrCat("this pool serves ", server.hello.model(), ", not ",
@@ -152,8 +157,8 @@ void ChainPool::Adopt(Session session, Server& server, const v1::ChainStage& sta
   v1::PoolMessage drop;
   drop.mutable_drop()->set_chain(stage.chain());
   drop.mutable_drop()->set_reason("the pool has composed without it");
-  const core::BlockRange hosts = {static_cast<int32_t>(stage.hosted_first()),
-                                  static_cast<int32_t>(stage.hosted_end() - stage.hosted_first())};
+  const BlockRange hosts = {static_cast<int32_t>(stage.hosted_first()),
+                            static_cast<int32_t>(stage.hosted_end() - stage.hosted_first())};
   const bool sound = stage.chain() != 0 && stage.stages() >= 1 && stage.stages() <= kMaxServers &&
                      stage.stage() < stage.stages() && stage.slots() <= kMaxSlots &&
                      stage.hosted_first() <= stage.first_block() && stage.first_block() < stage.end_block() &&

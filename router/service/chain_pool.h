@@ -63,7 +63,7 @@ class ChainPool {
   struct Server {
     v1::ServerHello hello;
     // What it hosts while it is in chains.
-    core::BlockRange hosts;
+    BlockRange hosts;
     // With the cache slots that each takes here: requests times blocks. None: it is free.
     std::map<uint64_t, int64_t> chains;
     // It did not load what it was given: no more chains for it.

@@ -31,7 +31,7 @@ struct PoolServer {
   // Bytes for blocks and caches.
   int64_t memory = 0;
   // Of a server that is in a chain: what it hosts, and its cache slots (one request in one block) in use.
-  std::optional<core::BlockRange> hosts;
+  std::optional<BlockRange> hosts;
   int64_t slots_used = 0;
   ServerTimes times;
 };

@@ -47,6 +47,11 @@ void Group::OnHello(std::shared_ptr<WorkerSession> session, const v1::Hello& hel
         "ranks that share a model's MLP out (--mlp=tp) meet in every step: start the router with "
         "--coupling=barrier");
   }
+  if (status.ok() && !options_.coupled && !hello.steps_alone()) {
+    status = absl::FailedPreconditionError(
+        "this router's workers step by themselves (--coupling=none), and this worker is of a version that "
+        "cannot");
+  }
   if (status.ok() && options_.coupled && !members_.empty() &&
       members_.begin()->second->hello.barrier() != hello.barrier()) {
     status = absl::FailedPreconditionError(absl::StrCat(

@@ -7,14 +7,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/rng.h"
-#include "router/core/chain/cache_program.h"
 #include "router/core/chain/tuning.h"
 #include "tests/differential/cbc.h"
+#include "tools/sim/chains/cache_program.h"
 
 namespace bfio::testing {
 namespace {
 
-core::CacheProgram RandomProgram(Rng& rng, core::ChainPlan& plan) {
+sim::CacheProgram RandomProgram(Rng& rng, core::ChainPlan& plan) {
   for (;;) {
     const core::ChainService service = {static_cast<int32_t>(4 + rng.Below(16)), 1,
                                         0.05 + 0.1 * rng.Uniform()};
@@ -33,11 +33,11 @@ TEST(CacheProgram, OwnSearchFindsWhatCbcProves) {
   Rng rng(5);
   for (int i = 0; i < 40; ++i) {
     core::ChainPlan plan;
-    const core::CacheProgram program = RandomProgram(rng, plan);
-    const auto own = core::SolveCacheProgram(program, 20'000'000);
+    const sim::CacheProgram program = RandomProgram(rng, plan);
+    const auto own = sim::SolveCacheProgram(program, 20'000'000);
     ASSERT_TRUE(own.has_value());
     ASSERT_TRUE(own->optimal) << "program " << i;
-    const auto cbc = RunCbc(core::CacheProgramLp(program), 60);
+    const auto cbc = RunCbc(sim::CacheProgramLp(program), 60);
     ASSERT_TRUE(cbc.ok()) << cbc.status();
     ASSERT_TRUE(cbc->optimal);
     double jobs = 0, rate = 0;
@@ -49,7 +49,7 @@ TEST(CacheProgram, OwnSearchFindsWhatCbcProves) {
     }
     EXPECT_EQ(own->jobs, std::llround(jobs)) << "program " << i;
     EXPECT_GE(rate, program.needed_rate * (1 - 1e-6));
-    const auto greedy = core::JobServersNeeded(plan.chains, program.needed_rate);
+    const auto greedy = sim::JobServersNeeded(plan.chains, program.needed_rate);
     ASSERT_TRUE(greedy.has_value());
     EXPECT_GE(*greedy, own->jobs);
   }
@@ -58,12 +58,12 @@ TEST(CacheProgram, OwnSearchFindsWhatCbcProves) {
 TEST(CacheProgram, SaysWhenThereIsNone) {
   Rng rng(6);
   core::ChainPlan plan;
-  core::CacheProgram program = RandomProgram(rng, plan);
+  sim::CacheProgram program = RandomProgram(rng, plan);
   int64_t slots = 0;
   for (const int64_t s : program.slots) slots += s;
   program.needed_rate = static_cast<double>(slots) * program.chains[0].rate() * 1.1;
-  EXPECT_FALSE(core::SolveCacheProgram(program, 1'000'000).has_value());
-  EXPECT_FALSE(core::JobServersNeeded(plan.chains, plan.rate * 1.1).has_value());
+  EXPECT_FALSE(sim::SolveCacheProgram(program, 1'000'000).has_value());
+  EXPECT_FALSE(sim::JobServersNeeded(plan.chains, plan.rate * 1.1).has_value());
 }
 
 }  // namespace

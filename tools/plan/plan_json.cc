@@ -58,7 +58,7 @@ ordered_json PlanJson(const Problem& problem, const Plan& plan, const std::vecto
                        {"chains", ChainsJson(problem, chosen)}};
   ordered_json& servers = json["servers"] = ordered_json::array();
   for (size_t j = 0; j < problem.servers.size(); ++j) {
-    const core::BlockRange& range = chosen.placement.ranges[j];
+    const BlockRange& range = chosen.placement.ranges[j];
     servers.push_back({{"name", problem.servers[j].name},
                        {"memory_gb", problem.servers[j].memory},
                        {"communication_s", problem.servers[j].communication},

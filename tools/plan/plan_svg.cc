@@ -74,7 +74,7 @@ class Picture {
   // What a server hosts, and strips for the blocks that chains have it process.
   std::string Row(size_t r) const {
     const int32_t j = rows_[r];
-    const core::BlockRange& range = plan_.chosen.placement.ranges[j];
+    const BlockRange& range = plan_.chosen.placement.ranges[j];
     const double y = kTop + kRow * static_cast<double>(r);
     std::string svg = absl::StrCat(
         Text(kLeft - 8, y + 11, "end", report::Shortened(problem_.servers[j].name, 20)),

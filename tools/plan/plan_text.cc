@@ -16,7 +16,7 @@ std::string Seconds(const std::optional<Response>& response) {
   return absl::StrFormat("%.4g to %.4g s", response->lower, response->upper);
 }
 
-std::string Blocks(const core::BlockRange& range) {
+std::string Blocks(const BlockRange& range) {
   return absl::StrCat(range.first, "-", range.end() - 1);
 }
 
@@ -45,7 +45,7 @@ std::string ServerLines(const Problem& problem, const Plan& plan) {
   }
   size_t rows = 0, unused = 0;
   for (size_t j = 0; j < problem.servers.size(); ++j) {
-    const core::BlockRange& range = plan.chosen.placement.ranges[j];
+    const BlockRange& range = plan.chosen.placement.ranges[j];
     unused += range.count == 0;
     if (range.count == 0 || ++rows > kMostRows) continue;
     absl::StrAppendFormat(&text, "%-22s  %7s  %9.4g  %11d  %9d\n", problem.servers[j].name, Blocks(range),

@@ -181,7 +181,7 @@ absl::StatusOr<std::vector<Change>> Changes(const Problem& problem, const Plan& 
   std::map<Kind, Change> planned_without;
   std::map<std::tuple<Kind, int32_t, int32_t>, size_t> lost;
   for (size_t j = 0; j < problem.servers.size(); ++j) {
-    const core::BlockRange& range = plan.chosen.placement.ranges[j];
+    const BlockRange& range = plan.chosen.placement.ranges[j];
     if (range.count == 0) continue;
     const auto [at, is_new] =
         lost.try_emplace({KindOf(problem.servers[j]), range.first, range.count}, changes.size());

@@ -29,6 +29,7 @@ void Fill(const Hello& hello, v1::WorkerMessage& out) {
   to->set_version(hello.version);
   to->set_router_instance(hello.router_instance);
   to->set_service_s(hello.service_s);
+  to->set_steps_alone(true);
 }
 
 v1::FinishReason ReasonOf(FinishCause cause) {

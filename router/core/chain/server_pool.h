@@ -17,6 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "common/base/block_range.h"
 
 namespace bfio::core {
 
@@ -36,17 +37,6 @@ struct ChainService {
   // s_m: memory of a block's weights. s_c: cache of one job in one block.
   double block_size = 0;
   double cache_size = 0;
-};
-
-// Blocks [first, first + count); none where count is 0.
-struct BlockRange {
-  int32_t first = 0;
-  int32_t count = 0;
-
-  int32_t end() const { return first + count; }
-  friend bool operator==(const BlockRange& a, const BlockRange& b) {
-    return a.first == b.first && a.count == b.count;
-  }
 };
 
 // By server, as many as the pool has.

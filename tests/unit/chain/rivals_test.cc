@@ -7,32 +7,31 @@
 #include <string>
 #include <vector>
 
-#include "router/core/chain/rival_placement.h"
+#include "tools/sim/chains/rival_placement.h"
 #include "tools/sim/chains/routed_jobs.h"
 #include "tools/sim/chains/wide_area.h"
 
 namespace bfio::sim {
 namespace {
 
-using core::BlockRange;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST(PetalsPlacement, JoinsWhereLeastIsAnnounced) {
   const core::ChainService service = {4, 1, 0.1};
   const std::vector<core::ChainServer> servers(3, {"", 5, 1, 1});
-  const core::PetalsOptions options = {1, 2, {{30, 100}, {30, 100}, {30, 5}}};
+  const PetalsOptions options = {1, 2, {{30, 100}, {30, 100}, {30, 5}}};
   // Two blocks each: announced 20, 20 and 5.
-  EXPECT_THAT(core::PetalsPlacement(servers, service, options, {0, 1, 2}),
+  EXPECT_THAT(PetalsPlacement(servers, service, options, {0, 1, 2}),
               ElementsAre(BlockRange{0, 2}, BlockRange{2, 2}, BlockRange{0, 2}));
-  EXPECT_THAT(core::PetalsPlacement(servers, service, options, {2, 0, 1}),
+  EXPECT_THAT(PetalsPlacement(servers, service, options, {2, 0, 1}),
               ElementsAre(BlockRange{2, 2}, BlockRange{0, 2}, BlockRange{0, 2}));
 }
 
 TEST(PetalsPlacement, HostsNoMoreThanItsBound) {
   const core::ChainService service = {4, 1, 0.1};
   const std::vector<core::ChainServer> servers(2, {"", 9, 1, 1});
-  EXPECT_THAT(core::PetalsPlacement(servers, service, {1, 2, {{30, 100, 3}, {30, 100}}}, {0, 1}),
+  EXPECT_THAT(PetalsPlacement(servers, service, {1, 2, {{30, 100, 3}, {30, 100}}}, {0, 1}),
               ElementsAre(BlockRange{0, 3}, BlockRange{0, 4}));
 }
 
@@ -40,7 +39,7 @@ TEST(PlaceByBprr, CoversAllBlocksBeforeAnyTwice) {
   const core::ChainService service = {6, 1, 0.1};
   const std::vector<core::ChainServer> servers = {
       {"", 3.5, 1, 4}, {"", 3.5, 1, 1}, {"", 3.5, 1, 2}, {"", 3.5, 1, 3}};
-  const core::BprrPlacement placement = core::PlaceByBprr(servers, service, 0.01);
+  const BprrPlacement placement = PlaceByBprr(servers, service, 0.01);
   EXPECT_EQ(placement.sessions, 1);
   // Three blocks with one session each; two servers cover the model, two cover it again.
   std::vector<int> hosts(6, 0);

@@ -74,7 +74,7 @@ TEST(MakePlan, AllServersShortenTheResponse) {
   EXPECT_LT(all.response.lower, few.response.lower);
   const auto used = [](const Plan& plan) {
     return std::count_if(plan.chosen.placement.ranges.begin(), plan.chosen.placement.ranges.end(),
-                         [](const core::BlockRange& range) { return range.count > 0; });
+                         [](const BlockRange& range) { return range.count > 0; });
   };
   EXPECT_EQ(used(all), 20);
   EXPECT_LT(used(few), 20);
@@ -123,7 +123,7 @@ TEST(Changes, LossAndGain) {
   }
   EXPECT_EQ(added, 20);
   EXPECT_EQ(lost, std::count_if(plan.chosen.placement.ranges.begin(), plan.chosen.placement.ranges.end(),
-                                [](const core::BlockRange& range) { return range.count > 0; }));
+                                [](const BlockRange& range) { return range.count > 0; }));
 }
 
 TEST(Changes, PlannedAnewIsNotFarFromTheBestThereIs) {

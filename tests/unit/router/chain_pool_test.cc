@@ -52,10 +52,10 @@ TEST(PlanChainsTest, TooLittleMemoryIsSaidWithTheBlocksThatAreMissing) {
 TEST(PlanChainsTest, WhoIsInAChainKeepsItsBlocksAndGivesTheCacheThatIsLeft) {
   const BlockSizes sizes = {6, 100, 10};
   // Holds the last 3 blocks with 30 slots, of which 18 are left.
-  std::vector<PoolServer> servers = {{"a", 600, core::BlockRange{3, 3}, 12}, {"b", 600}};
+  std::vector<PoolServer> servers = {{"a", 600, BlockRange{3, 3}, 12}, {"b", 600}};
   const auto plan = PlanChains(servers, sizes, 9);
   ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_EQ(plan->placement[0], (core::BlockRange{3, 3}));
+  EXPECT_EQ(plan->placement[0], (BlockRange{3, 3}));
   ASSERT_EQ(plan->chains.size(), 1u);
   // With room for 9 requests a block takes 190 there: 3 blocks, and cache for 10.
   EXPECT_THAT(Text(plan->chains[0], servers), ::testing::ElementsAre("b0-3", "a3-6"));
@@ -216,6 +216,7 @@ class ChainPoolTest : public ::testing::Test {
     hello->set_model("m");
     hello->set_page_tokens(16);
     hello->set_max_positions(4096);
+    hello->set_version("1.2.3");
     return message;
   }
   static v1::ServerMessage Ready(uint64_t chain, const std::string& error = "") {
@@ -433,6 +434,10 @@ TEST_F(ChainPoolTest, HostileMessagesEndTheirSenderAlone) {
   other = Hello("s8", 1000);
   other.mutable_hello()->set_blocks(other.hello().blocks() + 1);
   EXPECT_TRUE(absl::IsFailedPrecondition(pool_.OnMessage(8, other, now_))) << "other sizes of the same model";
+  other = Hello("s8", 1000);
+  other.mutable_hello()->set_version("0.0.9");
+  EXPECT_EQ(pool_.OnMessage(8, other, now_),
+            absl::FailedPreconditionError("this pool's servers are of version 1.2.3, not 0.0.9"));
   EXPECT_TRUE(absl::IsInvalidArgument(pool_.OnMessage(1, v1::ServerMessage(), now_)));
   for (const auto& spoil : std::vector<std::function<void(v1::ServerHello*)>>{
            [](auto* h) { h->clear_server_id(); }, [](auto* h) { h->set_server_id(std::string(201, 'x')); },

@@ -35,6 +35,19 @@ struct Session {
   ~Session() { session->OnDone(); }
 };
 
+v1::Hello HelloOf(const std::string& name) {
+  v1::Hello hello;
+  hello.set_worker_id(name);
+  hello.set_slots(2);
+  hello.set_kv_tokens(1000);
+  hello.set_max_sequence_tokens(1000);
+  hello.set_engine("test");
+  hello.set_barrier("star");
+  hello.set_communicator_offer("127.0.0.1:1");
+  hello.set_steps_alone(true);
+  return hello;
+}
+
 class UncoupledGroup : public ::testing::Test {
  protected:
   UncoupledGroup() {
@@ -43,16 +56,10 @@ class UncoupledGroup : public ::testing::Test {
     group_ = std::make_unique<Group>(options_, /*instance=*/1, &served_);
   }
 
-  void Join(const std::string& name) {
+  void Join(const std::string& name, bool steps_alone = true) {
     sessions_.push_back(std::make_unique<Session>());
-    v1::Hello hello;
-    hello.set_worker_id(name);
-    hello.set_slots(2);
-    hello.set_kv_tokens(1000);
-    hello.set_max_sequence_tokens(1000);
-    hello.set_engine("test");
-    hello.set_barrier("star");
-    hello.set_communicator_offer("127.0.0.1:1");
+    v1::Hello hello = HelloOf(name);
+    hello.set_steps_alone(steps_alone);
     group_->OnHello(sessions_.back()->session, hello, now_);
   }
   void Answer(const std::string& name, const std::string& error = "") {
@@ -148,6 +155,24 @@ TEST_F(UncoupledGroup, WhoCannotFormIsLeftOutAtOnce) {
   EXPECT_THAT(served_.names, ElementsAre("a", "b"));
   Join("c");
   EXPECT_EQ(group_->FindById("c"), nullptr) << "refused for a while";
+}
+
+// It would wait for plans of steps that nobody makes.
+TEST_F(UncoupledGroup, AWorkerThatDoesNotKnowOfStepsAloneIsRefused) {
+  Join("a", /*steps_alone=*/false);
+  EXPECT_EQ(group_->FindById("a"), nullptr);
+  Join("a");
+  EXPECT_NE(group_->FindById("a"), nullptr);
+}
+
+TEST(CoupledGroup, AsksForNoStepsAlone) {
+  Served served;
+  Group group({}, /*instance=*/1, &served);
+  Session session;
+  v1::Hello hello = HelloOf("a");
+  hello.set_steps_alone(false);
+  group.OnHello(session.session, hello, absl::UnixEpoch());
+  EXPECT_NE(group.FindById("a"), nullptr);
 }
 
 }  // namespace

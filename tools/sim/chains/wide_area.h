@@ -14,8 +14,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "router/core/chain/job_times.h"
-#include "router/core/chain/rival_placement.h"
 #include "router/core/chain/server_pool.h"
+#include "tools/sim/chains/rival_placement.h"
 
 namespace bfio::sim {
 
@@ -33,7 +33,7 @@ absl::StatusOr<RttMatrix> ParseRtts(absl::string_view csv);
 struct GpuKind {
   double memory = 0;
   core::ServerSpeed speed;
-  core::PetalsThroughput throughput;
+  PetalsThroughput throughput;
 };
 // The slow one is a slice of a GPU, on which PETALS hosts four blocks at most.
 inline constexpr int32_t kPetalsSliceBlocks = 4;
@@ -52,7 +52,7 @@ core::ChainService BloomService();
 struct WideAreaPool {
   std::vector<core::ChainServer> servers;
   // For the rivals.
-  std::vector<core::PetalsThroughput> throughput;
+  std::vector<PetalsThroughput> throughput;
   std::vector<double> round_trip;  // to the orchestrator, s
 };
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "router/core/chain/cache_program.h"
+#include "tools/sim/chains/cache_program.h"
 #include "tools/sim/experiment/chain_study.h"
 #include "tools/sim/experiment/experiments.h"
 
@@ -48,11 +48,11 @@ absl::StatusOr<Findings> ChainCache(const ExperimentContext& context) {
         const core::ChainPlan plan = core::PlanWithReserve(pool.servers, BloomService(), kChainReserve, {});
         const double needed = 0.1 * static_cast<double>(v + 1) * plan.rate;
         places[kDisjoint].at(v, seed) = Disjoint(plan.placement, needed);
-        if (const auto greedy = core::JobServersNeeded(plan.chains, needed))
+        if (const auto greedy = JobServersNeeded(plan.chains, needed))
           places[kGreedy].at(v, seed) = static_cast<double>(*greedy);
-        const core::CacheProgram program = {
+        const CacheProgram program = {
             plan.chains, core::AllCacheSlots(pool.servers, BloomService(), plan.placement.ranges), needed};
-        const auto solved = core::SolveCacheProgram(program, kNodes);
+        const auto solved = SolveCacheProgram(program, kNodes);
         if (solved.has_value()) places[kProgram].at(v, seed) = static_cast<double>(solved->jobs);
         unproven.at(v, seed) = solved.has_value() && solved->optimal ? 0 : 1;
         places[kBound].at(v, seed) = std::ceil(needed * plan.chains[0].time - 1e-9);

@@ -25,11 +25,11 @@ absl::StatusOr<std::vector<ServedJob>> ServeByPetals(const WideAreaPool& pool, c
       .kind = RoutingRule::Kind::kPetals, .output_tokens = setting.job.output_tokens, .time = setting.time};
   for (const double round_trip : pool.round_trip)
     rule.hop_per_token.push_back(round_trip / 2 + kMessageOverhead);
-  core::PetalsOptions options = {kPetalsKeptGb, setting.petals_block_memory, pool.throughput};
-  for (core::PetalsThroughput& of : options.throughput) {
+  PetalsOptions options = {kPetalsKeptGb, setting.petals_block_memory, pool.throughput};
+  for (PetalsThroughput& of : options.throughput) {
     if (!setting.petals_slices) of.most_blocks = 0;
   }
-  core::BlockRanges placement = core::PetalsPlacement(pool.servers, setting.service, options, order);
+  core::BlockRanges placement = PetalsPlacement(pool.servers, setting.service, options, order);
   std::vector<core::ChainServer> servers = pool.servers;
   for (size_t j = 0; setting.petals_sessions > 0 && j < servers.size(); ++j) {
     const core::ChainService& of = setting.service;
@@ -43,7 +43,7 @@ absl::StatusOr<std::vector<ServedJob>> ServeByPetals(const WideAreaPool& pool, c
 absl::StatusOr<std::vector<ServedJob>> ServeByBprr(const WideAreaPool& pool, const RivalSetting& setting,
                                                    double rate, absl::Span<const ChainJob> jobs) {
   const RoutingRule rule = {.kind = RoutingRule::Kind::kWaitAware, .time = setting.time};
-  core::BprrPlacement placement = core::PlaceByBprr(pool.servers, setting.service, rate);
+  BprrPlacement placement = PlaceByBprr(pool.servers, setting.service, rate);
   return ServeByRoutes({pool.servers, setting.service, std::move(placement.ranges)}, rule, jobs);
 }
 

@@ -6,8 +6,8 @@
 // c_k whole. As text for solvers that prove optimality (CBC, HiGHS, glpsol read it), and solved here by
 // branch and bound where it is small.
 // Pure. Threads: any, no state.
-#ifndef BFIO_ROUTER_CORE_CHAIN_CACHE_PROGRAM_H_
-#define BFIO_ROUTER_CORE_CHAIN_CACHE_PROGRAM_H_
+#ifndef BFIO_TOOLS_SIM_CHAINS_CACHE_PROGRAM_H_
+#define BFIO_TOOLS_SIM_CHAINS_CACHE_PROGRAM_H_
 
 #include <cstdint>
 #include <optional>
@@ -17,11 +17,11 @@
 #include "absl/types/span.h"
 #include "router/core/chain/composition.h"
 
-namespace bfio::core {
+namespace bfio::sim {
 
 struct CacheProgram {
   // Fastest first; their capacities are not read.
-  std::vector<ServerChain> chains;
+  std::vector<core::ServerChain> chains;
   std::vector<int64_t> slots;  // by server
   double needed_rate = 0;
 };
@@ -41,8 +41,8 @@ std::optional<CacheSolution> SolveCacheProgram(const CacheProgram& program, int6
 
 // How many jobs at once the chains need for the rate, fastest first up to their capacities: what GCA takes.
 // nullopt where all of them give less.
-std::optional<int64_t> JobServersNeeded(absl::Span<const ServerChain> chains, double needed_rate);
+std::optional<int64_t> JobServersNeeded(absl::Span<const core::ServerChain> chains, double needed_rate);
 
-}  // namespace bfio::core
+}  // namespace bfio::sim
 
-#endif  // BFIO_ROUTER_CORE_CHAIN_CACHE_PROGRAM_H_
+#endif  // BFIO_TOOLS_SIM_CHAINS_CACHE_PROGRAM_H_

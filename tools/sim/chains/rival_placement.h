@@ -3,8 +3,8 @@
 // Purpose: placements to compare GBP-CR with. Both are our reading of the rules as summarised there and in
 // its simulator, not of those systems' own code; what had to be chosen is said at each. Pure. Threads: any,
 // no state.
-#ifndef BFIO_ROUTER_CORE_CHAIN_RIVAL_PLACEMENT_H_
-#define BFIO_ROUTER_CORE_CHAIN_RIVAL_PLACEMENT_H_
+#ifndef BFIO_TOOLS_SIM_CHAINS_RIVAL_PLACEMENT_H_
+#define BFIO_TOOLS_SIM_CHAINS_RIVAL_PLACEMENT_H_
 
 #include <cstdint>
 #include <vector>
@@ -12,7 +12,7 @@
 #include "absl/types/span.h"
 #include "router/core/chain/server_pool.h"
 
-namespace bfio::core {
+namespace bfio::sim {
 
 // What a server announces to a PETALS swarm, in requests per second.
 struct PetalsThroughput {
@@ -35,8 +35,9 @@ struct PetalsOptions {
 // throughput announced by those before it is smallest in sum over its window (the first of equals). It
 // announces min(forward / ((1 + m) / 2), network) for each of its m blocks.
 // REQUIRES: CheckPool is OK, as many throughputs as servers, `order` a permutation.
-BlockRanges PetalsPlacement(absl::Span<const ChainServer> servers, const ChainService& service,
-                            const PetalsOptions& options, absl::Span<const int32_t> order);
+core::BlockRanges PetalsPlacement(absl::Span<const core::ChainServer> servers,
+                                  const core::ChainService& service, const PetalsOptions& options,
+                                  absl::Span<const int32_t> order);
 
 // BPRR's conservative greedy placement (CG-BP): R sessions are reserved in every block that a server hosts, R
 // being what a Poisson demand asks at once (mean lambda T plus one deviation) and what memory allows. T is
@@ -46,11 +47,11 @@ BlockRanges PetalsPlacement(absl::Span<const ChainServer> servers, const ChainSe
 // REQUIRES: CheckPool is OK, demand rate > 0.
 struct BprrPlacement {
   int64_t sessions = 0;  // R, at least 1
-  BlockRanges ranges;
+  core::BlockRanges ranges;
 };
-BprrPlacement PlaceByBprr(absl::Span<const ChainServer> servers, const ChainService& service,
+BprrPlacement PlaceByBprr(absl::Span<const core::ChainServer> servers, const core::ChainService& service,
                           double demand_rate);
 
-}  // namespace bfio::core
+}  // namespace bfio::sim
 
-#endif  // BFIO_ROUTER_CORE_CHAIN_RIVAL_PLACEMENT_H_
+#endif  // BFIO_TOOLS_SIM_CHAINS_RIVAL_PLACEMENT_H_

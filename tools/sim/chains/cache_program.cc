@@ -1,4 +1,4 @@
-#include "router/core/chain/cache_program.h"
+#include "tools/sim/chains/cache_program.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
-namespace bfio::core {
+namespace bfio::sim {
 namespace {
 
 // Share of the needed rate that may be missing by rounding.
@@ -26,13 +26,13 @@ class Search {
   }
 
  private:
-  int64_t Fits(const ServerChain& chain) const {
-    int64_t most = kMostSlots;
-    for (const ChainHop& hop : chain.hops) most = std::min(most, left_[hop.server] / hop.range.count);
+  int64_t Fits(const core::ServerChain& chain) const {
+    int64_t most = core::kMostSlots;
+    for (const core::ChainHop& hop : chain.hops) most = std::min(most, left_[hop.server] / hop.range.count);
     return most;
   }
-  void Take(const ServerChain& chain, int64_t jobs) {
-    for (const ChainHop& hop : chain.hops) left_[hop.server] -= jobs * hop.range.count;
+  void Take(const core::ServerChain& chain, int64_t jobs) {
+    for (const core::ChainHop& hop : chain.hops) left_[hop.server] -= jobs * hop.range.count;
   }
 
   void Branch(size_t k, double missing, int64_t jobs) {
@@ -42,13 +42,14 @@ class Search {
       return;
     }
     if (k == program_.chains.size()) return;
-    const ServerChain& chain = program_.chains[k];
+    const core::ServerChain& chain = program_.chains[k];
     const auto at_best = [&](double rest) {
       return jobs + static_cast<int64_t>(std::ceil(rest * chain.time));
     };
     // No later chain is faster.
     if (best_.has_value() && at_best(missing) >= best_->jobs) return;
-    const auto needed = static_cast<int64_t>(std::min<double>(std::ceil(missing * chain.time), kMostSlots));
+    const auto needed =
+        static_cast<int64_t>(std::min<double>(std::ceil(missing * chain.time), core::kMostSlots));
     for (int64_t c = std::min(Fits(chain), needed); c >= 0; --c) {
       now_[k] = c;
       Take(chain, c);
@@ -77,7 +78,7 @@ std::string CacheProgramLp(const CacheProgram& program) {
   for (size_t j = 0; j < program.slots.size(); ++j) {
     std::string row;
     for (size_t k = 0; k < program.chains.size(); ++k) {
-      for (const ChainHop& hop : program.chains[k].hops) {
+      for (const core::ChainHop& hop : program.chains[k].hops) {
         if (static_cast<size_t>(hop.server) == j)
           absl::StrAppend(&row, "  + ", hop.range.count, " c_", k, "\n");
       }
@@ -94,12 +95,13 @@ std::optional<CacheSolution> SolveCacheProgram(const CacheProgram& program, int6
   return Search(program, most_nodes).Run();
 }
 
-std::optional<int64_t> JobServersNeeded(absl::Span<const ServerChain> chains, double needed_rate) {
+std::optional<int64_t> JobServersNeeded(absl::Span<const core::ServerChain> chains, double needed_rate) {
   double missing = needed_rate * (1 - kRounding);
   int64_t jobs = 0;
-  for (const ServerChain& chain : chains) {
+  for (const core::ServerChain& chain : chains) {
     if (missing <= 0) break;
-    const auto needed = static_cast<int64_t>(std::min<double>(std::ceil(missing * chain.time), kMostSlots));
+    const auto needed =
+        static_cast<int64_t>(std::min<double>(std::ceil(missing * chain.time), core::kMostSlots));
     const int64_t taken = std::min(chain.capacity, needed);
     jobs += taken;
     missing -= static_cast<double>(taken) * chain.rate();
@@ -108,4 +110,4 @@ std::optional<int64_t> JobServersNeeded(absl::Span<const ServerChain> chains, do
   return jobs;
 }
 
-}  // namespace bfio::core
+}  // namespace bfio::sim

@@ -1,4 +1,4 @@
-#include "router/core/chain/rival_placement.h"
+#include "tools/sim/chains/rival_placement.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,14 +7,14 @@
 
 #include "router/core/chain/placement.h"
 
-namespace bfio::core {
+namespace bfio::sim {
 namespace {
 
-double MeanServiceTime(absl::Span<const ChainServer> servers, const ChainService& service) {
+double MeanServiceTime(absl::Span<const core::ChainServer> servers, const core::ChainService& service) {
   double per_block = 0;
   int32_t hosting = 0;
-  for (const ChainServer& server : servers) {
-    const int32_t count = BlocksWithReserve(server, service, 1);
+  for (const core::ChainServer& server : servers) {
+    const int32_t count = core::BlocksWithReserve(server, service, 1);
     if (count == 0) continue;
     per_block += server.communication / count + server.compute;
     ++hosting;
@@ -22,20 +22,22 @@ double MeanServiceTime(absl::Span<const ChainServer> servers, const ChainService
   return hosting == 0 ? 0 : service.blocks * per_block / hosting;
 }
 
-int64_t SessionsToReserve(absl::Span<const ChainServer> servers, const ChainService& service, double rate) {
+int64_t SessionsToReserve(absl::Span<const core::ChainServer> servers, const core::ChainService& service,
+                          double rate) {
   const double jobs = rate * MeanServiceTime(servers, service);
   double memory = 0;
-  for (const ChainServer& server : servers) memory += server.memory;
+  for (const core::ChainServer& server : servers) memory += server.memory;
   const double places = service.blocks + static_cast<double>(servers.size());
-  const int64_t by_memory = WholeUnits(memory - service.block_size * places, service.cache_size * places);
-  const auto by_demand = static_cast<int64_t>(std::min<double>(jobs + std::sqrt(jobs), kMostSlots));
+  const int64_t by_memory =
+      core::WholeUnits(memory - service.block_size * places, service.cache_size * places);
+  const auto by_demand = static_cast<int64_t>(std::min<double>(jobs + std::sqrt(jobs), core::kMostSlots));
   return std::max<int64_t>(1, std::min(by_demand, by_memory));
 }
 
 // CG-BP's books over the blocks.
 class Coverage {
  public:
-  Coverage(const ChainService& service, int64_t sessions, double slowest)
+  Coverage(const core::ChainService& service, int64_t sessions, double slowest)
       : sessions_(sessions),
         slowest_(slowest),
         capacity_(service.blocks, 0),
@@ -84,13 +86,14 @@ class Coverage {
 
 }  // namespace
 
-BlockRanges PetalsPlacement(absl::Span<const ChainServer> servers, const ChainService& service,
-                            const PetalsOptions& options, absl::Span<const int32_t> order) {
-  BlockRanges placement(servers.size());
+core::BlockRanges PetalsPlacement(absl::Span<const core::ChainServer> servers,
+                                  const core::ChainService& service, const PetalsOptions& options,
+                                  absl::Span<const int32_t> order) {
+  core::BlockRanges placement(servers.size());
   std::vector<double> announced(service.blocks, 0);
   for (const int32_t j : order) {
     auto count = static_cast<int32_t>(std::min<int64_t>(
-        WholeUnits(servers[j].memory - options.kept_memory, options.block_memory), service.blocks));
+        core::WholeUnits(servers[j].memory - options.kept_memory, options.block_memory), service.blocks));
     if (options.throughput[j].most_blocks > 0) count = std::min(count, options.throughput[j].most_blocks);
     if (count == 0) continue;
     int32_t best = 0;
@@ -107,7 +110,7 @@ BlockRanges PetalsPlacement(absl::Span<const ChainServer> servers, const ChainSe
   return placement;
 }
 
-BprrPlacement PlaceByBprr(absl::Span<const ChainServer> servers, const ChainService& service,
+BprrPlacement PlaceByBprr(absl::Span<const core::ChainServer> servers, const core::ChainService& service,
                           double demand_rate) {
   BprrPlacement placement;
   placement.sessions = SessionsToReserve(servers, service, demand_rate);
@@ -116,7 +119,7 @@ BprrPlacement PlaceByBprr(absl::Span<const ChainServer> servers, const ChainServ
   std::vector<int32_t> counts(servers.size(), 0), order;
   double slowest = 0;
   for (size_t j = 0; j < servers.size(); ++j) {
-    counts[j] = BlocksWithReserve(servers[j], service, placement.sessions);
+    counts[j] = core::BlocksWithReserve(servers[j], service, placement.sessions);
     if (counts[j] == 0) continue;
     time[j] = servers[j].communication / counts[j] + servers[j].compute;
     slowest = std::max(slowest, time[j]);
@@ -127,9 +130,9 @@ BprrPlacement PlaceByBprr(absl::Span<const ChainServer> servers, const ChainServ
   for (const int32_t j : order) {
     const BlockRange range = {coverage.BestWindow(counts[j]), counts[j]};
     placement.ranges[j] = range;
-    coverage.Place(range, time[j], CacheSlots(servers[j], service, range) / range.count);
+    coverage.Place(range, time[j], core::CacheSlots(servers[j], service, range) / range.count);
   }
   return placement;
 }
 
-}  // namespace bfio::core
+}  // namespace bfio::sim

@@ -1,0 +1,24 @@
+// Consecutive blocks (layers) of a model, counted from 0.
+//
+// Purpose: what a server of a chain hosts, and what a chain has it compute: the word that composing chains,
+// planning them and serving them share. Threads: plain data.
+#ifndef BFIO_COMMON_BASE_BLOCK_RANGE_H_
+#define BFIO_COMMON_BASE_BLOCK_RANGE_H_
+
+#include <cstdint>
+
+namespace bfio {
+
+// Blocks [first, first + count); none where count is 0.
+struct BlockRange {
+  int32_t first = 0;
+  int32_t count = 0;
+
+  int32_t end() const { return first + count; }
+  bool Contains(const BlockRange& other) const { return first <= other.first && other.end() <= end(); }
+  friend bool operator==(const BlockRange&, const BlockRange&) = default;
+};
+
+}  // namespace bfio
+
+#endif  // BFIO_COMMON_BASE_BLOCK_RANGE_H_
