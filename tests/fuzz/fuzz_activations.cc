@@ -10,10 +10,12 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!message.ParseFromArray(data, static_cast<int>(size))) return 0;
   const auto batch = bfio::worker::FromProto(message);
   if (!batch.ok()) return 0;
-  const bfio::worker::BatchBounds bounds = {2, 8, 16, 16};
+  const bfio::worker::BatchBounds bounds = {2, 8, 6, 16, 16};
   if (!bfio::worker::CheckMicroBatch(*batch, bounds).ok()) return 0;
   const bfio::worker::StepPlan& plan = batch->plan;
   Check(plan.rows() >= 1 && plan.rows() <= 8, "rows are within bounds");
+  Check(plan.runs() <= 6 && plan.draws() <= plan.runs(), "runs and draws are within bounds");
+  Check(plan.pages.size() <= 16, "pages are within bounds");
   Check(batch->hidden.size() == static_cast<size_t>(2 * plan.rows()), "every row has its hidden state");
   for (int32_t row = 0; row < plan.rows(); ++row) {
     const int32_t run = plan.row_runs[row];

@@ -132,7 +132,9 @@ TEST(Chain, WhatDoesNotGoWithChainsIsSaidInOneLine) {
     EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
   };
   expect({listen, limit}, "--memory_limit_mb is for --engine=cpu");
-  expect({listen}, "chains are served by --engine=cpu with --mlp=replicated alone");
+  expect({listen}, "chains are served by --engine=cpu or cuda, with --mlp=replicated alone");
+  expect({"--engine=cuda", model, limit}, "--memory_limit_mb is for --engine=cpu");
+  expect({"--engine=cuda", model, listen}, "--pipeline_listen needs --memory_limit_mb");
   expect({"--engine=cpu", model, listen}, "--pipeline_listen needs --memory_limit_mb");
   expect({"--engine=cpu", model, listen, limit, "--mlp=tp"}, "with --mlp=replicated alone");
   expect({"--engine=cpu", model, listen, limit, "--micro_batches=65"}, "--micro_batches must be in 1..64");

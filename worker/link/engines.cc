@@ -29,16 +29,13 @@ absl::Status CheckMemory(const EngineOptions& options, const Model& model, int32
   const int64_t kv = cpu::PartShape(model.config(), layers, decode.page_tokens,
                                     PageTable::PageLimit(PageTableOptionsOf(decode)), options.cpu.kv)
                          .bytes();
-  return cpu::CheckFits(cpu::BytesOf(model, options.weights, options.cpu.kv), {{0, layers}, true}, kv * ranks,
-                        options.memory_limit_bytes);
+  return CheckFits(cpu::BytesOf(model, options.weights, options.cpu.kv), WholeModel(layers), kv * ranks,
+                   options.memory_limit_bytes);
 }
 
 }  // namespace
 
 absl::Status CheckEngineOptions(const EngineOptions& options) {
-  if (options.name != "cpu" && options.memory_limit_bytes != 0) {
-    return absl::InvalidArgumentError("--memory_limit_mb is for --engine=cpu");
-  }
   if ((options.name == "sim" || options.name == "cuda") && options.cpu.share_mlp) {
     return absl::InvalidArgumentError(
         "--mlp=tp needs an engine with a model that it can share out: --engine=cpu");

@@ -31,7 +31,8 @@ struct EngineOptions {
   std::string model;
   // Of the model's matrices; of the cpu engine.
   cpu::Storage weights = cpu::Storage::kAuto;
-  // Of the cpu engine: what weights and KV caches of the process may fill; 0: no limit.
+  // What weights and KV caches of the process may fill; 0: no limit. Of the cpu engine, and of servers of
+  // chains.
   int64_t memory_limit_bytes = 0;
 };
 

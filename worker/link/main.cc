@@ -63,9 +63,10 @@ ABSL_FLAG(
     std::string, mlp, "replicated",
     "cpu engine: replicated (every rank computes its requests alone) or tp (the ranks of the group share "
     "the MLP out and exchange activations in every layer); the same on all ranks");
-ABSL_FLAG(double, memory_limit_mb, 0,
-          "cpu engine: MiB that weights and KV caches of the process may fill; a model that does not fit is "
-          "refused. 0: no limit");
+ABSL_FLAG(
+    double, memory_limit_mb, 0,
+    "cpu engine and chains: MiB that weights and KV caches of the process may fill (of the GPU's memory with "
+    "--engine=cuda); a model that does not fit is refused. 0: no limit");
 ABSL_FLAG(std::string, pipeline_listen, "",
           "HOST:PORT: serve parts of the model in chains with other servers, which come in here; the router "
           "says which parts. Empty: an ordinary worker, with the whole model");

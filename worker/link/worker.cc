@@ -147,6 +147,12 @@ absl::Status CheckWorkerOptions(const WorkerOptions& options) {
   if (absl::Status status = CheckTlsFiles(options.tls, "worker_tls", TlsEnd::kClient); !status.ok())
     return status;
   if (absl::Status status = CheckEngineOptions(options.engine); !status.ok()) return status;
+  const bool limited =
+      options.engine.name == "cpu" || (options.engine.name == "cuda" && !options.pipeline.listen.empty());
+  if (options.engine.memory_limit_bytes != 0 && !limited) {
+    return absl::InvalidArgumentError(
+        "--memory_limit_mb is for --engine=cpu, and for --engine=cuda with --pipeline_listen");
+  }
   if (options.worker_id.empty() || options.worker_id.size() > 200) {
     return absl::InvalidArgumentError("--worker_id must have 1 to 200 characters");
   }

@@ -3,16 +3,15 @@
 // Purpose: the composer places blocks by the speed of servers, so each says what its own is. Steps of one
 // row and of kTrialRows are run over and over for a fraction of a second, the least time of each counts: what
 // else the machine does makes a step longer, never shorter. The block's weights are read for it, and given
-// back. Threads: a team of its own meanwhile; call it before serving.
+// back. Threads: the engine's own meanwhile; call it before serving.
 #ifndef BFIO_WORKER_PIPELINE_BLOCK_TRIAL_H_
 #define BFIO_WORKER_PIPELINE_BLOCK_TRIAL_H_
 
-#include <memory>
+#include <cstdint>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "worker/engine/cpu/cpu_engine.h"
-#include "worker/engine/cpu/weights.h"
+#include "worker/engine/decode/part_backend.h"
 
 namespace bfio::worker {
 
@@ -24,9 +23,8 @@ struct BlockTime {
   double row_s = 0;
 };
 
-// RESOURCE_EXHAUSTED when there is no memory for it.
-absl::StatusOr<BlockTime> MeasureBlock(std::shared_ptr<const Model> model, cpu::Storage weights,
-                                       const CpuOptions& options, absl::Duration budget);
+// Errors: the source's. `options`: of what will be served; less the limits.
+absl::StatusOr<BlockTime> MeasureBlock(PartSource& source, DecodeOptions options, absl::Duration budget);
 
 }  // namespace bfio::worker
 

@@ -5,21 +5,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
-#include "worker/engine/cpu/cpu_engine.h"
 
 namespace bfio::worker {
 
-ChainBackend::ChainBackend(const ChainBackendOptions& options, std::unique_ptr<cpu::Forward> forward,
+ChainBackend::ChainBackend(const ChainBackendOptions& options, std::unique_ptr<PartBackend> head,
                            std::unique_ptr<Outlet> outlet, std::shared_ptr<Returns> returns)
-    : options_(options),
-      facts_(FactsOf(forward->weights().config())),
-      forward_(std::move(forward)),
-      outlet_(std::move(outlet)),
-      returns_(std::move(returns)),
-      samplers_(options.threads) {}
+    : options_(options), head_(std::move(head)), outlet_(std::move(outlet)), returns_(std::move(returns)) {}
 
 absl::StatusOr<int64_t> ChainBackend::Pieces(int64_t rows) const {
-  const int64_t row_bytes = forward_->weights().config().hidden * static_cast<int64_t>(sizeof(float));
+  const int64_t row_bytes = head_->hidden() * static_cast<int64_t>(sizeof(float));
   const int64_t most_rows = std::max<int64_t>(1, kMaxHiddenBytes / row_bytes);
   const int64_t least = (rows + most_rows - 1) / most_rows;
   if (least > kMaxInFlight) {
@@ -31,7 +25,7 @@ absl::StatusOr<int64_t> ChainBackend::Pieces(int64_t rows) const {
 }
 
 absl::Status ChainBackend::Send(StepPlan piece, absl::Span<const float> hidden) {
-  const auto width = static_cast<size_t>(forward_->weights().config().hidden);
+  const auto width = static_cast<size_t>(head_->hidden());
   MicroBatch batch;
   batch.number = returns_->Expect(static_cast<size_t>(piece.draws()) * width);
   batch.plan = std::move(piece);
@@ -41,10 +35,6 @@ absl::Status ChainBackend::Send(StepPlan piece, absl::Span<const float> hidden) 
 
 absl::Status ChainBackend::Run(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn) {
   if (plan.rows() == 0) return absl::OkStatus();
-  if (outlet_ == nullptr) {
-    const std::vector<float> wanted = WantedRows(plan, forward_->RunHead(plan));
-    return samplers_.Run(forward_->threads(), forward_->Logits(wanted), draws, drawn);
-  }
   absl::Status status = RunThroughChain(plan, draws, drawn);
   // The other servers' caches hold what this step has put there: no other may follow it.
   if (!status.ok()) returns_->OnLost(status);
@@ -58,16 +48,16 @@ absl::Status ChainBackend::RunThroughChain(const StepPlan& plan, absl::Span<cons
   std::vector<size_t> pieces;
   for (StepPlan& piece : CutPlan(plan, *cuts)) {
     pieces.push_back(static_cast<size_t>(piece.draws()));
-    const auto hidden = forward_->RunHead(piece);
-    if (absl::Status status = Send(std::move(piece), hidden); !status.ok()) return status;
+    const auto hidden = head_->RunHead(piece);
+    if (!hidden.ok()) return hidden.status();
+    if (absl::Status status = Send(std::move(piece), *hidden); !status.ok()) return status;
   }
   const absl::Time deadline = MonotonicNow() + options_.timeout;
   size_t first = 0;
   for (const size_t count : pieces) {
     const auto hidden = returns_->Await(deadline - MonotonicNow());
     if (!hidden.ok()) return hidden.status();
-    absl::Status status = samplers_.Run(forward_->threads(), forward_->Logits(*hidden),
-                                        draws.subspan(first, count), drawn.subspan(first, count));
+    absl::Status status = head_->DrawFrom(*hidden, draws.subspan(first, count), drawn.subspan(first, count));
     if (!status.ok()) return status;
     first += count;
   }

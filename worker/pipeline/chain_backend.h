@@ -1,4 +1,5 @@
-// The head of a chain as the backend of a decode engine: to everybody else the chain is one worker.
+// The head of a chain of several servers as the backend of a decode engine: to everybody else the chain is
+// one worker. (A chain of one server is an ordinary backend.)
 //
 // Purpose: embeds a step's rows, runs the head's own blocks, sends the rows around the chain in several
 // micro-batches, and draws tokens from what comes back. The head has embedding, final norm and lm_head, so
@@ -17,17 +18,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "worker/engine/cpu/forward.h"
-#include "worker/engine/cpu/sample_team.h"
-#include "worker/engine/decode/backend.h"
+#include "worker/engine/decode/part_backend.h"
 #include "worker/pipeline/neighbours.h"
 #include "worker/pipeline/returns.h"
 
 namespace bfio::worker {
 
 struct ChainBackendOptions {
-  // Of the head's team; as Forward's.
-  int32_t threads = 1;
   // A step is cut into so many micro-batches, where it has as many rows; 1..kMaxInFlight.
   int32_t micro_batches = 1;
   // How long a step's result may take around the chain.
@@ -36,13 +33,12 @@ struct ChainBackendOptions {
 
 class ChainBackend final : public Backend {
  public:
-  // `outlet` null: the head has all blocks. Otherwise results come to `returns`. REQUIRES: the weights have
-  // the ends, and `forward` the chain's first blocks.
-  ChainBackend(const ChainBackendOptions& options, std::unique_ptr<cpu::Forward> forward,
+  // Results come to `returns`. REQUIRES: `head` has the ends and the chain's first blocks.
+  ChainBackend(const ChainBackendOptions& options, std::unique_ptr<PartBackend> head,
                std::unique_ptr<Outlet> outlet, std::shared_ptr<Returns> returns);
 
-  absl::string_view name() const override { return "cpu"; }
-  const ModelFacts& facts() const override { return facts_; }
+  absl::string_view name() const override { return head_->name(); }
+  const ModelFacts& facts() const override { return head_->facts(); }
   absl::Status Run(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn) override;
 
  private:
@@ -52,11 +48,9 @@ class ChainBackend final : public Backend {
   absl::Status Send(StepPlan piece, absl::Span<const float> hidden);
 
   const ChainBackendOptions options_;
-  ModelFacts facts_;
-  const std::unique_ptr<cpu::Forward> forward_;
+  const std::unique_ptr<PartBackend> head_;
   const std::unique_ptr<Outlet> outlet_;
   const std::shared_ptr<Returns> returns_;
-  cpu::SampleTeam samplers_;
 };
 
 }  // namespace bfio::worker

@@ -52,6 +52,14 @@ absl::Status CheckMicroBatch(const MicroBatch& batch, const BatchBounds& bounds)
       !std::is_sorted(plan.run_pages.begin(), plan.run_pages.end())) {
     return Bad("its runs are not one after another");
   }
+  if (runs > bounds.max_runs) return Bad(runs, " runs; at most ", bounds.max_runs, " may come");
+  // Sequences share no pages, and each draws one token at most: what engines take memory for.
+  if (static_cast<int64_t>(plan.pages.size()) > bounds.pages) {
+    return Bad(plan.pages.size(), " pages; there are ", bounds.pages);
+  }
+  if (static_cast<int64_t>(plan.logit_rows.size()) > runs) {
+    return Bad(plan.logit_rows.size(), " wanted rows of ", runs, " runs");
+  }
   for (const PageId page : plan.pages) {
     if (page < 0 || page >= bounds.pages) return Bad("page ", page, " of ", bounds.pages);
   }

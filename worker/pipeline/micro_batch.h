@@ -36,15 +36,17 @@ struct MicroBatch {
 struct BatchBounds {
   // Width of the model.
   int64_t hidden = 0;
-  // Rows of a micro-batch.
+  // Rows of a micro-batch, and runs of a micro-batch: sequences.
   int64_t max_rows = 0;
+  int64_t max_runs = 0;
   // Of each cache.
   int64_t pages = 0;
   int32_t page_tokens = 0;
 };
 
-// INVALID_ARGUMENT, naming the field, unless it has 1 to max_rows rows, as many hidden states, runs that
-// are whole, pages that exist and have room for all of the run's positions, and wanted rows that ascend.
+// INVALID_ARGUMENT, naming the field, unless it has 1 to max_rows rows, as many hidden states, at most
+// max_runs runs that are whole, pages that exist, are no more than there are and have room for all of the
+// run's positions, and wanted rows that ascend, no more than runs.
 absl::Status CheckMicroBatch(const MicroBatch& batch, const BatchBounds& bounds);
 
 // Cuts a plan into at most `pieces` plans of about the same number of rows, in order; a run may be cut. The

@@ -6,9 +6,9 @@
 
 namespace bfio::worker {
 
-Stage::Stage(std::unique_ptr<cpu::Forward> forward, const BatchBounds& bounds, bool last,
+Stage::Stage(std::unique_ptr<PartBackend> part, const BatchBounds& bounds, bool last,
              std::unique_ptr<Outlet> outlet, std::function<void(const absl::Status&)> on_broken)
-    : forward_(std::move(forward)),
+    : part_(std::move(part)),
       bounds_(bounds),
       last_(last),
       outlet_(std::move(outlet)),
@@ -72,12 +72,13 @@ void Stage::Run() {
 }
 
 absl::Status Stage::Compute(MicroBatch batch) {
-  const auto hidden = forward_->RunBlocks(batch.plan, batch.hidden);
+  const auto hidden = part_->RunBlocks(batch.plan, batch.hidden);
+  if (!hidden.ok()) return hidden.status();
   if (last_) {
-    batch.hidden = WantedRows(batch.plan, hidden);
+    batch.hidden = WantedRows(batch.plan, *hidden);
     batch.plan.Clear();
   } else {
-    batch.hidden.assign(hidden.begin(), hidden.end());
+    batch.hidden.assign(hidden->begin(), hidden->end());
   }
   {
     MutexLock lock(&mutex_);

@@ -3,8 +3,8 @@
 // Purpose: several micro-batches of a chain are under way at a time, one of them computed here. What has come
 // and is not computed yet is bounded by kMaxInFlight. After the first error (a micro-batch that does not fit,
 // a neighbour that is lost) the stage is broken for good and says so once. A neighbour that falls silent
-// without closing its stream is the stream's to notice. Threads: one of its own, besides the team of its
-// Forward; Take and OnLost from any thread. No locks are held in calls outwards.
+// without closing its stream is the stream's to notice. Threads: one of its own, besides those of its
+// part; Take and OnLost from any thread. No locks are held in calls outwards.
 #ifndef BFIO_WORKER_PIPELINE_STAGE_H_
 #define BFIO_WORKER_PIPELINE_STAGE_H_
 
@@ -16,7 +16,7 @@
 
 #include "absl/status/status.h"
 #include "common/base/mutex.h"
-#include "worker/engine/cpu/forward.h"
+#include "worker/engine/decode/part_backend.h"
 #include "worker/pipeline/neighbours.h"
 
 namespace bfio::worker {
@@ -25,7 +25,7 @@ class Stage final : public Inlet {
  public:
   // `last`: its results go back to the head. `on_broken` is called once at most, from any of the threads, the
   // stage's own too: it must not destroy the stage.
-  Stage(std::unique_ptr<cpu::Forward> forward, const BatchBounds& bounds, bool last,
+  Stage(std::unique_ptr<PartBackend> part, const BatchBounds& bounds, bool last,
         std::unique_ptr<Outlet> outlet, std::function<void(const absl::Status&)> on_broken);
   ~Stage() override;
 
@@ -39,7 +39,7 @@ class Stage final : public Inlet {
   absl::Status Compute(MicroBatch batch);
   void Break(const absl::Status& why);
 
-  const std::unique_ptr<cpu::Forward> forward_;
+  const std::unique_ptr<PartBackend> part_;
   const BatchBounds bounds_;
   const bool last_;
   const std::unique_ptr<Outlet> outlet_;

@@ -8,6 +8,7 @@
 #include "gtest/gtest.h"
 #include "tests/testing/decode_schedule.h"
 #include "worker/engine/cpu/cpu_engine.h"
+#include "worker/engine/cpu/cpu_parts.h"
 #include "worker/engine/cpu/part_memory.h"
 #include "worker/kv/page_table.h"
 #include "worker/pipeline/chain_backend.h"
@@ -47,8 +48,8 @@ class FullOutlet final : public Outlet {
 };
 
 struct Shape {
-  // Where the head's blocks end, and then each stage's.
-  std::vector<int64_t> ends;
+  // Where the head's blocks end, and then each stage's; at least two.
+  std::vector<int32_t> ends;
   int32_t micro_batches = 1;
   cpu::Storage storage = cpu::Storage::kAuto;
 };
@@ -61,19 +62,15 @@ DecodeOptions DecodeLimits() {
 }
 
 BatchBounds Bounds(const ModelConfig& config, const DecodeOptions& options) {
-  return {config.hidden, MaxRows(options.limits.slots, options.step_tokens),
+  return {config.hidden, MaxRows(options.limits.slots, options.step_tokens), options.limits.slots,
           PageTable::PageLimit(PageTableOptionsOf(options)), options.page_tokens};
 }
 
-std::unique_ptr<cpu::Forward> PartForward(const std::shared_ptr<const Model>& model, const Shape& shape,
-                                          const ModelPart& part, const DecodeOptions& options) {
-  std::shared_ptr<const cpu::Weights> weights = cpu::Weights::Make(model, shape.storage, part);
-  const BatchBounds bounds = Bounds(model->config(), options);
-  auto cache = cpu::KvCache::Create(cpu::PartShape(model->config(), part.blocks.count(), options.page_tokens,
-                                                   bounds.pages, cpu::Storage::kFp32));
-  EXPECT_TRUE(cache.ok());
-  return std::make_unique<cpu::Forward>(weights, part.blocks, *std::move(cache), cpu::BestKernels(), 1,
-                                        bounds.max_rows, options.limits.slots);
+std::unique_ptr<PartBackend> MakePart(const std::shared_ptr<const Model>& model, const Shape& shape,
+                                      const ModelPart& part, const DecodeOptions& options) {
+  auto made = CpuParts(model, shape.storage, {}).Make(options, part, part.blocks);
+  EXPECT_TRUE(made.ok()) << made.status();
+  return *std::move(made);
 }
 
 std::unique_ptr<Engine> MakeChain(const std::shared_ptr<const Model>& model, const Shape& shape) {
@@ -81,19 +78,17 @@ std::unique_ptr<Engine> MakeChain(const std::shared_ptr<const Model>& model, con
   const auto returns = std::make_shared<Returns>([](const absl::Status& why) { ADD_FAILURE() << why; });
   std::shared_ptr<Inlet> next = returns;
   for (size_t i = shape.ends.size() - 1; i > 0; --i) {
-    const ModelPart part = {{shape.ends[i - 1], shape.ends[i]}, false};
-    next = std::make_shared<Stage>(PartForward(model, shape, part, options), Bounds(model->config(), options),
+    const ModelPart part = {{shape.ends[i - 1], shape.ends[i] - shape.ends[i - 1]}, false};
+    next = std::make_shared<Stage>(MakePart(model, shape, part, options), Bounds(model->config(), options),
                                    i + 1 == shape.ends.size(), std::make_unique<DirectOutlet>(next),
                                    [](const absl::Status& why) { ADD_FAILURE() << why; });
   }
   ChainBackendOptions chain;
   chain.micro_batches = shape.micro_batches;
-  std::unique_ptr<Outlet> outlet;
-  if (shape.ends.size() > 1) outlet = std::make_unique<DirectOutlet>(next);
   auto engine = DecodeEngine::Create(
       options,
-      std::make_unique<ChainBackend>(chain, PartForward(model, shape, {{0, shape.ends[0]}, true}, options),
-                                     std::move(outlet), returns));
+      std::make_unique<ChainBackend>(chain, MakePart(model, shape, {{0, shape.ends[0]}, true}, options),
+                                     std::make_unique<DirectOutlet>(next), returns));
   EXPECT_TRUE(engine.ok()) << engine.status();
   return *std::move(engine);
 }
@@ -102,10 +97,10 @@ TEST(PipelineTest, TokensAndLogProbabilitiesAreTheWholeModelsOnRandomSchedules) 
   for (const char* name : {"llama", "llama_tied", "qwen2", "qwen3"}) {
     SCOPED_TRACE(name);
     const auto model = LoadGolden(name);
-    const int64_t layers = model->config().layers;
+    const auto layers = static_cast<int32_t>(model->config().layers);
     Rng rng(7);
-    for (const Shape& shape : {Shape{{1, layers}, 1}, Shape{{0, 1, layers}, 3}, Shape{{layers}, 2},
-                               Shape{{1, 2, layers}, 64, cpu::Storage::kBf16}}) {
+    for (const Shape& shape :
+         {Shape{{1, layers}, 1}, Shape{{0, 1, layers}, 3}, Shape{{1, 2, layers}, 64, cpu::Storage::kBf16}}) {
       // The first engine that is made runs the requests alone: over the whole model.
       bool first = true;
       const auto make = [&]() -> std::unique_ptr<Engine> {
@@ -123,7 +118,7 @@ TEST(PipelineTest, TokensAndLogProbabilitiesAreTheWholeModelsOnRandomSchedules) 
 
 TEST(PipelineTest, APartHasNothingElseOfTheModel) {
   const auto model = LoadGolden("llama");
-  const auto middle = cpu::Weights::Make(model, cpu::Storage::kAuto, {{1, 2}, false});
+  const auto middle = cpu::Weights::Make(model, cpu::Storage::kAuto, {{1, 1}, false});
   EXPECT_EQ(middle->layers().size(), 1u);
   EXPECT_EQ(middle->embedding().data, nullptr);
   EXPECT_EQ(middle->lm_head().data, nullptr);
@@ -134,11 +129,11 @@ TEST(PipelineTest, APartHasNothingElseOfTheModel) {
 
 TEST(PipelineTest, APartThatDoesNotFitIsRefusedWithWhatIsMissing) {
   const auto model = LoadGolden("llama");
-  const cpu::ModelBytes bytes = cpu::BytesOf(*model, cpu::Storage::kFp32, cpu::Storage::kFp32);
+  const ModelBytes bytes = cpu::BytesOf(*model, cpu::Storage::kFp32, cpu::Storage::kFp32);
   const ModelPart part = {{0, 2}, true};
   const int64_t needed = bytes.ends + 2 * bytes.block;
-  EXPECT_TRUE(cpu::CheckFits(bytes, part, 1000, needed + 1000).ok());
-  const absl::Status status = cpu::CheckFits(bytes, part, 1000, needed - (1 << 20));
+  EXPECT_TRUE(CheckFits(bytes, part, 1000, needed + 1000).ok());
+  const absl::Status status = CheckFits(bytes, part, 1000, needed - (1 << 20));
   EXPECT_TRUE(absl::IsResourceExhausted(status));
   EXPECT_THAT(std::string(status.message()), HasSubstr("blocks 0 to 1 with embedding and head"));
   EXPECT_THAT(std::string(status.message()), HasSubstr("1.0 MiB more than the memory limit"));
@@ -171,7 +166,8 @@ TEST(PipelineTest, APlanThatIsCutHasTheSameRowsAndDraws) {
     for (const StepPlan& piece : cut) {
       EXPECT_GE(piece.rows(), 1);
       MicroBatch batch = {1, piece, std::vector<float>(static_cast<size_t>(piece.rows()))};
-      EXPECT_TRUE(CheckMicroBatch(batch, {1, 100, 12, 16}).ok()) << CheckMicroBatch(batch, {1, 100, 12, 16});
+      EXPECT_TRUE(CheckMicroBatch(batch, {1, 100, 6, 12, 16}).ok())
+          << CheckMicroBatch(batch, {1, 100, 6, 12, 16});
       joined.token_ids.insert(joined.token_ids.end(), piece.token_ids.begin(), piece.token_ids.end());
       joined.positions.insert(joined.positions.end(), piece.positions.begin(), piece.positions.end());
       for (const int32_t row : piece.logit_rows) joined.logit_rows.push_back(before + row);
@@ -194,7 +190,7 @@ MicroBatch GoodBatch() {
 }
 
 TEST(PipelineTest, AMicroBatchThatDoesNotFitTheChainIsRefused) {
-  const BatchBounds bounds = {4, 3, 4, 16};
+  const BatchBounds bounds = {4, 3, 2, 4, 16};
   ASSERT_TRUE(CheckMicroBatch(GoodBatch(), bounds).ok()) << CheckMicroBatch(GoodBatch(), bounds);
   const std::vector<std::pair<std::string, std::function<void(MicroBatch&)>>> faults = {
       {"4 rows", [](MicroBatch& b) { b.plan.token_ids.push_back(0); }},
@@ -209,6 +205,20 @@ TEST(PipelineTest, AMicroBatchThatDoesNotFitTheChainIsRefused) {
       {"one after another", [](MicroBatch& b) { b.plan.run_pages[1] = -4; }},
       {"one after another", [](MicroBatch& b) { b.plan.pages.push_back(0); }},
       {"has no rows", [](MicroBatch& b) { b.plan.run_rows[1] = 0; }},
+      {"3 runs; at most 2",
+       [](MicroBatch& b) {
+         b.plan.Clear();
+         for (int run = 0; run < 3; ++run) b.plan.AddRun(run, 0, {1}, {run}, true);
+       }},
+      {"5 pages; there are 4",
+       [](MicroBatch& b) {
+         b.plan.pages.insert(b.plan.pages.end(), {1, 1});
+         b.plan.run_pages.back() = 5;
+       }},
+      {"3 wanted rows of 2 runs",
+       [](MicroBatch& b) {
+         b.plan.logit_rows = {0, 1, 2};
+       }},
       {"page 4 of 4", [](MicroBatch& b) { b.plan.pages[1] = 4; }},
       {"page -1", [](MicroBatch& b) { b.plan.pages[0] = -1; }},
       {"begins at position -30", [](MicroBatch& b) { b.plan.positions[0] = -30; }},
@@ -234,7 +244,7 @@ TEST(PipelineTest, AStageIsBrokenByWhatIsOutOfTurnAndSaysSoOnce) {
   const auto model = LoadGolden("llama");
   const DecodeOptions options = DecodeLimits();
   int broken = 0;
-  Stage stage(PartForward(model, {}, {{0, 1}, false}, options), Bounds(model->config(), options), false,
+  Stage stage(MakePart(model, {}, {{0, 1}, false}, options), Bounds(model->config(), options), false,
               std::make_unique<DeafOutlet>(), [&](const absl::Status& why) {
                 ++broken;
                 EXPECT_THAT(std::string(why.message()), HasSubstr("micro-batch 2 came after 0"));
@@ -266,7 +276,7 @@ std::unique_ptr<DecodeEngine> LonelyHead(const std::shared_ptr<const Model>& mod
   ChainBackendOptions chain;
   chain.timeout = timeout;
   auto engine = DecodeEngine::Create(
-      options, std::make_unique<ChainBackend>(chain, PartForward(model, {}, {{0, 1}, true}, options),
+      options, std::make_unique<ChainBackend>(chain, MakePart(model, {}, {{0, 1}, true}, options),
                                               std::move(outlet), std::move(returns)));
   EXPECT_TRUE(engine.ok());
   EXPECT_TRUE((*engine)->Admit(ThreeTokens()).ok());

@@ -91,7 +91,7 @@ TEST(ConvertBatchTest, MutatedBytesAreRefusedOrFit) {
     v1::Activations message;
     if (!message.ParseFromString(mutated)) continue;
     const auto batch = FromProto(message);
-    const BatchBounds bounds = {4, 3, 4, 16};
+    const BatchBounds bounds = {4, 3, 3, 4, 16};
     if (!batch.ok() || !CheckMicroBatch(*batch, bounds).ok()) continue;
     ++taken;
     ASSERT_LE(batch->plan.rows(), 3);

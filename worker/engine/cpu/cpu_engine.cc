@@ -13,8 +13,8 @@
 namespace bfio::worker {
 namespace {
 
-cpu::KvShape ShapeOf(const CpuOptions& options, const ModelConfig& config) {
-  return cpu::PartShape(config, config.layers, options.decode.page_tokens,
+cpu::KvShape ShapeOf(const CpuOptions& options, const ModelConfig& config, const BlockRange& blocks) {
+  return cpu::PartShape(config, blocks.count, options.decode.page_tokens,
                         PageTable::PageLimit(PageTableOptionsOf(options.decode)), options.kv);
 }
 
@@ -76,15 +76,22 @@ absl::StatusOr<std::unique_ptr<DecodeEngine>> MakeCpuEngine(const CpuOptions& op
 
 absl::StatusOr<std::unique_ptr<CpuBackend>> CpuBackend::Create(const CpuOptions& options,
                                                                std::shared_ptr<const cpu::Weights> weights) {
+  const BlockRange all = weights->part().blocks;
+  return Create(options, std::move(weights), all);
+}
+
+absl::StatusOr<std::unique_ptr<CpuBackend>> CpuBackend::Create(const CpuOptions& options,
+                                                               std::shared_ptr<const cpu::Weights> weights,
+                                                               const BlockRange& blocks) {
   if (absl::Status status = CheckCpuOptions(options); !status.ok()) return status;
-  auto cache = cpu::KvCache::Create(ShapeOf(options, weights->config()));
+  auto cache = cpu::KvCache::Create(ShapeOf(options, weights->config(), blocks));
   if (!cache.ok()) return cache.status();
-  return std::unique_ptr<CpuBackend>(new CpuBackend(options, std::move(weights), *std::move(cache)));
+  return std::unique_ptr<CpuBackend>(new CpuBackend(options, std::move(weights), blocks, *std::move(cache)));
 }
 
 CpuBackend::CpuBackend(const CpuOptions& options, std::shared_ptr<const cpu::Weights> weights,
-                       std::unique_ptr<cpu::KvCache> cache)
-    : forward_(std::move(weights), std::move(cache),
+                       const BlockRange& blocks, std::unique_ptr<cpu::KvCache> cache)
+    : forward_(std::move(weights), blocks, std::move(cache),
                options.kernels != nullptr ? *options.kernels : cpu::BestKernels(), options.threads,
                MaxRows(options.decode.limits.slots, options.decode.step_tokens), options.decode.limits.slots),
       samplers_(options.threads) {
@@ -105,6 +112,20 @@ absl::Status CpuBackend::RunTogether(const StepPlan& plan, absl::Span<const Draw
   const auto logits = forward_.RunTogether(plan, peers);
   if (!logits.ok()) return logits.status();
   return samplers_.Run(forward_.threads(), *logits, draws, drawn);
+}
+
+absl::StatusOr<absl::Span<const float>> CpuBackend::RunHead(const StepPlan& plan) {
+  return forward_.RunHead(plan);
+}
+
+absl::StatusOr<absl::Span<const float>> CpuBackend::RunBlocks(const StepPlan& plan,
+                                                              absl::Span<const float> hidden) {
+  return forward_.RunBlocks(plan, hidden);
+}
+
+absl::Status CpuBackend::DrawFrom(absl::Span<const float> hidden, absl::Span<const Draw> draws,
+                                  absl::Span<Drawn> drawn) {
+  return samplers_.Run(forward_.threads(), forward_.Logits(hidden), draws, drawn);
 }
 
 }  // namespace bfio::worker

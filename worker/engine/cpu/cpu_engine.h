@@ -15,8 +15,8 @@
 #include "worker/engine/cpu/forward.h"
 #include "worker/engine/cpu/sample_team.h"
 #include "worker/engine/cpu/weights.h"
-#include "worker/engine/decode/backend.h"
 #include "worker/engine/decode/decode_engine.h"
+#include "worker/engine/decode/part_backend.h"
 
 namespace bfio::worker {
 
@@ -47,10 +47,14 @@ absl::StatusOr<std::shared_ptr<const cpu::Weights>> LoadCpuWeights(const std::st
 absl::StatusOr<std::unique_ptr<DecodeEngine>> MakeCpuEngine(const CpuOptions& options,
                                                             std::shared_ptr<const cpu::Weights> weights);
 
-class CpuBackend final : public Backend {
+class CpuBackend final : public PartBackend {
  public:
   static absl::StatusOr<std::unique_ptr<CpuBackend>> Create(const CpuOptions& options,
                                                             std::shared_ptr<const cpu::Weights> weights);
+  // REQUIRES: the weights have these blocks.
+  static absl::StatusOr<std::unique_ptr<CpuBackend>> Create(const CpuOptions& options,
+                                                            std::shared_ptr<const cpu::Weights> weights,
+                                                            const BlockRange& blocks);
 
   absl::string_view name() const override { return "cpu"; }
   const ModelFacts& facts() const override { return facts_; }
@@ -59,8 +63,15 @@ class CpuBackend final : public Backend {
   absl::Status RunTogether(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn,
                            StepPeers& peers) override;
 
+  int64_t hidden() const override { return forward_.weights().config().hidden; }
+  absl::StatusOr<absl::Span<const float>> RunHead(const StepPlan& plan) override;
+  absl::StatusOr<absl::Span<const float>> RunBlocks(const StepPlan& plan,
+                                                    absl::Span<const float> hidden) override;
+  absl::Status DrawFrom(absl::Span<const float> hidden, absl::Span<const Draw> draws,
+                        absl::Span<Drawn> drawn) override;
+
  private:
-  CpuBackend(const CpuOptions& options, std::shared_ptr<const cpu::Weights> weights,
+  CpuBackend(const CpuOptions& options, std::shared_ptr<const cpu::Weights> weights, const BlockRange& blocks,
              std::unique_ptr<cpu::KvCache> cache);
 
   ModelFacts facts_;

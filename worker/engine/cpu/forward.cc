@@ -83,7 +83,7 @@ absl::Span<const float> Forward::Logits(absl::Span<const float> hidden) {
 }
 
 void Forward::RunAllBlocks(const StepPlan& plan) {
-  for (int64_t index = 0; index < blocks_.count(); ++index) {
+  for (int64_t index = 0; index < blocks_.count; ++index) {
     RunAttention(plan, index);
     mlp_.Run(layer(index), normed_.data(), hidden_.data(), rows_);
   }
@@ -94,7 +94,7 @@ absl::StatusOr<absl::Span<const float>> Forward::RunTogether(const StepPlan& pla
   Embed(plan);
   // Nobody has rows: all know it alike.
   if (peers.rows() == 0) return absl::Span<const float>();
-  for (int64_t index = 0; index < blocks_.count(); ++index) {
+  for (int64_t index = 0; index < blocks_.count; ++index) {
     if (rows_ > 0) RunAttention(plan, index);
     absl::Status status = mlp_.RunTogether(layer(index), normed_.data(), hidden_.data(), rows_, peers);
     if (!status.ok()) return status;

@@ -72,7 +72,7 @@ class Forward {
   void Begin(const StepPlan& plan);
   // The first half of a block; leaves the MLP's input in normed_. `index`: within the blocks here.
   void RunAttention(const StepPlan& plan, int64_t index);
-  const Layer& layer(int64_t index) const { return weights_->block(blocks_.begin + index); }
+  const Layer& layer(int64_t index) const { return weights_->block(blocks_.first + index); }
   void Project(const Layer& layer);
   void RotateAndStore(const StepPlan& plan, const Layer& layer, int64_t index);
   void Attend(const StepPlan& plan, int64_t index);

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "worker/engine/model/layout.h"
 
 namespace bfio::worker::cpu {
@@ -15,10 +13,6 @@ int64_t MatrixBytes(const TensorView& tensor, Storage storage) {
   if (tensor.shape.size() < 2) return 4 * tensor.elements();
   const bool bf16 = storage == Storage::kBf16 || (storage == Storage::kAuto && tensor.dtype == DType::kBF16);
   return (bf16 ? 2 : 4) * tensor.elements();
-}
-
-std::string MiB(int64_t bytes) {
-  return absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / (1 << 20));
 }
 
 }  // namespace
@@ -47,15 +41,6 @@ KvShape PartShape(const ModelConfig& config, int64_t blocks, int32_t page_tokens
   shape.pages = pages;
   shape.bf16 = kv == Storage::kBf16;
   return shape;
-}
-
-absl::Status CheckFits(const ModelBytes& bytes, const ModelPart& part, int64_t kv_bytes, int64_t limit) {
-  const int64_t weights = bytes.Weights(part);
-  if (weights + kv_bytes <= limit) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      "blocks ", part.blocks.begin, " to ", part.blocks.end - 1, part.ends ? " with embedding and head" : "",
-      " take ", MiB(weights), " and their KV cache ", MiB(kv_bytes), ", ", MiB(weights + kv_bytes - limit),
-      " more than the memory limit of ", MiB(limit)));
 }
 
 }  // namespace bfio::worker::cpu

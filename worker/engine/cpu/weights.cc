@@ -33,7 +33,7 @@ absl::StatusOr<Storage> ParseStorage(absl::string_view name) {
 }
 
 std::unique_ptr<Weights> Weights::Make(std::shared_ptr<const Model> model, Storage storage) {
-  const ModelPart whole = {{0, model->config().layers}, true};
+  const ModelPart whole = WholeModel(model->config().layers);
   return Make(std::move(model), storage, whole);
 }
 
@@ -49,7 +49,7 @@ Weights::Weights(std::shared_ptr<const Model> model, Storage storage, const Mode
     lm_head_ = config().tied_embeddings ? embedding_ : ToMatrix(model_->lm_head());
     final_norm_ = ToVector(model_->final_norm());
   }
-  for (int64_t index = part_.blocks.begin; index < part_.blocks.end; ++index) {
+  for (int32_t index = part_.blocks.first; index < part_.blocks.end(); ++index) {
     const LayerWeights& from = model_->layers()[index];
     Layer& layer = layers_.emplace_back();
     layer.q = ToMatrix(from.q, from.q_bias);

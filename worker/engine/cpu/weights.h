@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "worker/engine/cpu/aligned.h"
-#include "worker/engine/model/block_range.h"
+#include "worker/engine/decode/model_part.h"
 #include "worker/engine/model/element.h"
 #include "worker/engine/model/model.h"
 
@@ -66,7 +66,7 @@ class Weights {
   // The part's, first one first.
   const std::vector<Layer>& layers() const { return layers_; }
   // By the model's count. REQUIRES: part().blocks contains it.
-  const Layer& block(int64_t index) const { return layers_[index - part_.blocks.begin]; }
+  const Layer& block(int64_t index) const { return layers_[index - part_.blocks.first]; }
   // What a step reads at least: layers and lm_head; not the embedding, of which it reads a row per token.
   int64_t step_bytes() const;
 

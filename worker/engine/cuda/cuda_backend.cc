@@ -1,6 +1,7 @@
 #include "worker/engine/cuda/cuda_backend.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -51,8 +52,8 @@ CudaBackend::CudaBackend(const DecodeOptions& options, const ModelConfig& config
                          std::unique_ptr<DeviceOps> ops, DeviceWeights weights)
     : options_(options),
       config_(config),
-      ops_(std::move(ops)),
       weights_(std::move(weights)),
+      ops_(std::move(ops)),
       grid_(grid),
       limits_(LimitsOf(options, grid)),
       shape_(ShapeOf(options, config)),
@@ -66,14 +67,16 @@ CudaBackend::CudaBackend(const DecodeOptions& options, const ModelConfig& config
   facts_.eos_token_ids.assign(config.eos_token_ids.begin(), config.eos_token_ids.end());
 }
 
-absl::Status CudaBackend::Start(const Progress& progress) {
-  ForwardOptions options;
-  options.max_rows = limits_.rows;
-  options.max_draws = options_.limits.slots;
-  options.page_tokens = options_.page_tokens;
-  options.pages = PageTable::PageLimit(PageTableOptionsOf(options_));
-  options.kv_tokens = options_.limits.kv_tokens;
-  options.attention_grid = grid_;
+CudaBackend::~CudaBackend() {
+  // What hangs on the device may still read them, and giving them back would wait for it, for ever.
+  if (absl::IsDeadlineExceeded(broken_)) new std::shared_ptr<DeviceOps>(weights_.memory);
+}
+
+bool CudaBackend::whole() const {
+  return weights_.embedding != nullptr && static_cast<int64_t>(weights_.layers.size()) == config_.layers;
+}
+
+absl::Status CudaBackend::Allocate(const ForwardOptions& options) {
   const auto allocate = [&](auto& pointer, absl::StatusOr<void*> memory) {
     if (memory.ok()) pointer = static_cast<std::remove_reference_t<decltype(pointer)>>(*memory);
     return memory.status();
@@ -82,9 +85,24 @@ absl::Status CudaBackend::Start(const Progress& progress) {
   if (status.ok()) status = allocate(staged_, ops_->AllocatePinned(layout_.bytes(), "a step's inputs"));
   const auto result_bytes = static_cast<int64_t>(options.max_draws * sizeof(DrawResult));
   if (status.ok()) status = allocate(results_, ops_->AllocatePinned(result_bytes, "a step's tokens"));
+  if (status.ok() && !whole()) {
+    const auto bytes = static_cast<int64_t>(options.max_rows * config_.hidden * sizeof(float));
+    status = allocate(hidden_, ops_->AllocatePinned(bytes, "hidden rows"));
+  }
   // No rows, while products are chosen.
   if (status.ok()) status = ops_->FillZero(inputs_, layout_.bytes());
-  if (!status.ok()) return status;
+  return status;
+}
+
+absl::Status CudaBackend::Start(const Progress& progress) {
+  ForwardOptions options;
+  options.max_rows = limits_.rows;
+  options.max_draws = options_.limits.slots;
+  options.page_tokens = options_.page_tokens;
+  options.pages = PageTable::PageLimit(PageTableOptionsOf(options_));
+  options.kv_tokens = options_.limits.kv_tokens;
+  options.attention_grid = grid_;
+  if (absl::Status status = Allocate(options); !status.ok()) return status;
   auto forward = Forward::Create(config_, weights_, options, sizes_, *ops_);
   if (!forward.ok()) return forward.status();
   forward_ = *std::move(forward);
@@ -92,6 +110,10 @@ absl::Status CudaBackend::Start(const Progress& progress) {
     auto recorded = RecordBucket({draws, draws, false});
     if (!recorded.ok()) return recorded.status();
     decodes_.push_back(*recorded);
+    if (whole() || weights_.embedding == nullptr) continue;
+    const auto drawing = RecordDraws(draws);
+    if (!drawing.ok()) return drawing.status();
+    draws_.push_back(*drawing);
   }
   for (const int32_t rows : row_buckets_.sizes()) {
     const int32_t most = std::min(rows, options_.limits.slots);
@@ -107,15 +129,26 @@ absl::Status CudaBackend::Start(const Progress& progress) {
 absl::StatusOr<CudaBackend::Recorded> CudaBackend::RecordBucket(const StepBucket& bucket) {
   if (absl::Status status = forward_->Prepare(bucket); !status.ok()) return status;
   const StepInputs inputs = layout_.At(inputs_);
+  const auto enqueue = [=, this] {
+    return whole() ? forward_->Enqueue(bucket, inputs) : forward_->EnqueueBlocks(bucket, inputs);
+  };
   // Once outside of the record: what CUDA loads at a kernel's first launch must not be loaded while
   // recording.
-  if (absl::Status status = forward_->Enqueue(bucket, inputs); !status.ok()) return status;
+  if (absl::Status status = enqueue(); !status.ok()) return status;
   if (absl::Status status = ops_->Wait(kStepDeadline); !status.ok()) return status;
-  const auto step = ops_->Record([=, this] { return forward_->Enqueue(bucket, inputs); });
+  const auto step = ops_->Record(enqueue);
   if (!step.ok()) return step.status();
   const auto attention = ops_->Record([=, this] { return forward_->EnqueueAttention(bucket, inputs); });
   if (!attention.ok()) return attention.status();
   return Recorded{bucket, *step, *attention};
+}
+
+absl::StatusOr<int> CudaBackend::RecordDraws(int32_t draws) {
+  const StepInputs inputs = layout_.At(inputs_);
+  const auto enqueue = [=, this] { return forward_->EnqueueDraws({draws, draws, false}, inputs); };
+  if (absl::Status status = enqueue(); !status.ok()) return status;
+  if (absl::Status status = ops_->Wait(kStepDeadline); !status.ok()) return status;
+  return ops_->Record(enqueue);
 }
 
 const CudaBackend::Recorded& CudaBackend::Choose(const StepPlan& plan) const {
@@ -130,16 +163,71 @@ absl::Status CudaBackend::Run(const StepPlan& plan, absl::Span<const Draw> draws
   return broken_;
 }
 
-absl::Status CudaBackend::RunStep(const StepPlan& plan, absl::Span<const Draw> draws,
-                                  absl::Span<Drawn> drawn) {
+absl::StatusOr<absl::Span<const float>> CudaBackend::RunHead(const StepPlan& plan) {
+  if (broken_.ok()) broken_ = RunPart(plan);
+  if (!broken_.ok()) return broken_;
+  return absl::MakeConstSpan(hidden_, static_cast<size_t>(plan.rows() * config_.hidden));
+}
+
+absl::StatusOr<absl::Span<const float>> CudaBackend::RunBlocks(const StepPlan& plan,
+                                                               absl::Span<const float> hidden) {
+  if (broken_.ok()) broken_ = CopyHidden(hidden);
+  return RunHead(plan);
+}
+
+absl::Status CudaBackend::DrawFrom(absl::Span<const float> hidden, absl::Span<const Draw> draws,
+                                   absl::Span<Drawn> drawn) {
+  if (!broken_.ok()) return broken_;
+  if (draws.empty()) return absl::OkStatus();
+  broken_ = RunDraws(hidden, draws, drawn);
+  return broken_;
+}
+
+absl::Status CudaBackend::CopyHidden(absl::Span<const float> hidden) {
+  const size_t bytes = hidden.size() * sizeof(float);
+  std::memcpy(hidden_, hidden.data(), bytes);
+  return ops_->CopyIn(forward_->residual(), hidden_, static_cast<int64_t>(bytes));
+}
+
+absl::Status CudaBackend::Queue(const StepPlan& plan, absl::Span<const Draw> draws) {
   if (absl::Status status = attention_.Build(plan); !status.ok()) return status;
   const int64_t bytes =
       FillStepInputs(plan, attention_, draws, config_.vocab, options_.page_tokens, layout_, staged_);
   last_ = &Choose(plan);
-  absl::Status status = ops_->CopyIn(inputs_, staged_, bytes);
-  if (status.ok()) status = ops_->Replay(last_->step);
+  if (absl::Status status = ops_->CopyIn(inputs_, staged_, bytes); !status.ok()) return status;
+  return ops_->Replay(last_->step);
+}
+
+absl::Status CudaBackend::RunPart(const StepPlan& plan) {
+  absl::Status status = Queue(plan, {});
+  const auto bytes = static_cast<int64_t>(plan.rows() * config_.hidden * sizeof(float));
+  if (status.ok()) status = ops_->CopyOut(hidden_, forward_->residual(), bytes);
+  if (status.ok()) status = ops_->Wait(kStepDeadline);
+  return status;
+}
+
+absl::Status CudaBackend::RunDraws(absl::Span<const float> hidden, absl::Span<const Draw> draws,
+                                   absl::Span<Drawn> drawn) {
+  const int64_t bytes = FillDrawInputs(draws, config_.vocab, layout_, staged_);
+  absl::Status status = CopyHidden(hidden);
+  if (status.ok()) status = ops_->CopyIn(inputs_, staged_, bytes);
+  if (status.ok()) {
+    status =
+        ops_->Replay(draws_[static_cast<size_t>(draw_buckets_.Index(static_cast<int32_t>(draws.size())))]);
+  }
+  return status.ok() ? TakeDrawn(drawn) : status;
+}
+
+absl::Status CudaBackend::RunStep(const StepPlan& plan, absl::Span<const Draw> draws,
+                                  absl::Span<Drawn> drawn) {
+  absl::Status status = Queue(plan, draws);
+  return status.ok() ? TakeDrawn(drawn) : status;
+}
+
+absl::Status CudaBackend::TakeDrawn(absl::Span<Drawn> drawn) {
+  absl::Status status;
   const auto result_bytes = static_cast<int64_t>(drawn.size() * sizeof(DrawResult));
-  if (status.ok() && result_bytes > 0) status = ops_->CopyOut(results_, forward_->results(), result_bytes);
+  if (result_bytes > 0) status = ops_->CopyOut(results_, forward_->results(), result_bytes);
   if (status.ok()) status = ops_->Wait(kStepDeadline);
   if (!status.ok()) return status;
   for (size_t i = 0; i < drawn.size(); ++i) {

@@ -3,7 +3,8 @@
 // Purpose: runs plans on a device behind DeviceOps: pads a step to a bucket, stages its inputs in one pinned
 // block, brings them over with one copy, replays the work that was recorded for the bucket, and waits by
 // polling with a deadline. Everything is allocated, chosen and recorded when it is made; a step allocates
-// nothing.
+// nothing. A backend with a part of the weights is a server's part of a chain: its steps begin or end with
+// hidden rows, which go through pinned memory of their own.
 //
 // Attention gives a row the same bits in any company (attention_plan.h); matrix products are chosen by the
 // bucket, so a row's logits agree to bf16's rounding between buckets, not to the last bit. A replay repeats
@@ -24,25 +25,34 @@
 #include "worker/engine/cuda/forward.h"
 #include "worker/engine/cuda/row_buckets.h"
 #include "worker/engine/cuda/step_inputs.h"
-#include "worker/engine/decode/backend.h"
 #include "worker/engine/decode/decode_engine.h"
+#include "worker/engine/decode/part_backend.h"
 
 namespace bfio::worker::gpu {
 
-class CudaBackend final : public Backend {
+class CudaBackend final : public PartBackend {
  public:
-  // The weights are in memory of `ops`. INVALID_ARGUMENT: a shape the kernels do not have;
-  // RESOURCE_EXHAUSTED: no memory, with sizes; other errors: device_ops.h.
+  // The weights, all of the model or a part of at least a block, are in memory of `ops`, unless they keep
+  // their own. INVALID_ARGUMENT: a shape the kernels do not have; RESOURCE_EXHAUSTED: no memory, with sizes;
+  // other errors: device_ops.h.
   static absl::StatusOr<std::unique_ptr<CudaBackend>> Create(const DecodeOptions& options,
                                                              const ModelConfig& config,
                                                              std::unique_ptr<DeviceOps> ops,
                                                              DeviceWeights weights, const Progress& progress);
+  ~CudaBackend() override;
 
   absl::string_view name() const override { return "cuda"; }
   const ModelFacts& facts() const override { return facts_; }
   absl::Status Run(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn) override;
 
-  // For benchmarks and tests, of the last step.
+  int64_t hidden() const override { return config_.hidden; }
+  absl::StatusOr<absl::Span<const float>> RunHead(const StepPlan& plan) override;
+  absl::StatusOr<absl::Span<const float>> RunBlocks(const StepPlan& plan,
+                                                    absl::Span<const float> hidden) override;
+  absl::Status DrawFrom(absl::Span<const float> hidden, absl::Span<const Draw> draws,
+                        absl::Span<Drawn> drawn) override;
+
+  // For benchmarks and tests, of the last step of the whole model.
   const DeviceWeights& weights() const { return weights_; }
   const Forward& forward() const { return *forward_; }
   DeviceOps& ops() { return *ops_; }
@@ -65,15 +75,28 @@ class CudaBackend final : public Backend {
   CudaBackend(const DecodeOptions& options, const ModelConfig& config, const AttentionGrid& grid,
               std::unique_ptr<DeviceOps> ops, DeviceWeights weights);
 
+  bool whole() const;
+  absl::Status Allocate(const ForwardOptions& options);
   absl::Status Start(const Progress& progress);
   absl::StatusOr<Recorded> RecordBucket(const StepBucket& bucket);
+  absl::StatusOr<int> RecordDraws(int32_t draws);
   const Recorded& Choose(const StepPlan& plan) const;
+  // Queues the step that the attention was planned for, up to its end.
+  absl::Status Queue(const StepPlan& plan, absl::Span<const Draw> draws);
   absl::Status RunStep(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn);
+  absl::Status RunPart(const StepPlan& plan);
+  absl::Status RunDraws(absl::Span<const float> hidden, absl::Span<const Draw> draws,
+                        absl::Span<Drawn> drawn);
+  // The end of a step that draws.
+  absl::Status TakeDrawn(absl::Span<Drawn> drawn);
+  // Hidden rows to the device.
+  absl::Status CopyHidden(absl::Span<const float> hidden);
 
   const DecodeOptions options_;
   const ModelConfig config_;
-  const std::unique_ptr<DeviceOps> ops_;
+  // Outlive what is queued: the ops' end waits for that.
   const DeviceWeights weights_;
+  const std::unique_ptr<DeviceOps> ops_;
   ModelFacts facts_;
   const AttentionGrid grid_;
   const AttentionLimits limits_;
@@ -88,8 +111,12 @@ class CudaBackend final : public Backend {
   void* staged_ = nullptr;
   void* inputs_ = nullptr;
   DrawResult* results_ = nullptr;
+  // [max rows, hidden] Pinned; of a part.
+  float* hidden_ = nullptr;
   // By draw_buckets_ and by row_buckets_.
   std::vector<Recorded> decodes_, prompts_;
+  // By draw_buckets_; of a head.
+  std::vector<int> draws_;
   const Recorded* last_ = nullptr;
   absl::Status broken_;
 };

@@ -33,21 +33,18 @@ struct Piece {
   }
 };
 
-// The model's pieces in the order of use; `weights` gets its layers and its places are filled in later.
+// A part's pieces in the order of use; `weights` gets its layers and its places are filled in later.
 class PieceList {
  public:
-  PieceList(const ModelConfig& config, const Model* model, DeviceWeights& weights)
+  PieceList(const ModelConfig& config, const Model* model, const ModelPart& part, DeviceWeights& weights)
       : config_(config), model_(model) {
-    weights.layers.resize(static_cast<size_t>(config.layers));
-    AddMatrix(&weights.embedding, config.vocab, config.hidden, {model ? &model->embedding() : nullptr});
-    for (int64_t i = 0; i < config.layers; ++i) AddLayer(i, weights.layers[i]);
-    AddVector(&weights.final_norm, config.hidden, 1, {model ? &model->final_norm() : nullptr});
-    step_bytes_ -= config.vocab * config.hidden * 2;  // of the embedding a step reads rows only
-    if (config.tied_embeddings) {
-      step_bytes_ += config.vocab * config.hidden * 2;
-    } else {
-      AddMatrix(&weights.lm_head, config.vocab, config.hidden, {model ? &model->lm_head() : nullptr});
+    weights.layers.resize(static_cast<size_t>(part.blocks.count));
+    if (part.ends) {
+      AddMatrix(&weights.embedding, config.vocab, config.hidden, {model ? &model->embedding() : nullptr});
+      step_bytes_ = 0;  // of the embedding a step reads rows only
     }
+    for (int32_t i = 0; i < part.blocks.count; ++i) AddLayer(part.blocks.first + i, weights.layers[i]);
+    if (part.ends) AddEnd(weights);
     weights.step_bytes = step_bytes_;
   }
 
@@ -75,6 +72,15 @@ class PieceList {
   }
   void AddVector(const Bf16** place, int64_t elements, float centre, const Views& views) {
     Add(place, elements, views, 0, centre);
+  }
+
+  void AddEnd(DeviceWeights& to) {
+    AddVector(&to.final_norm, config_.hidden, 1, {model_ ? &model_->final_norm() : nullptr});
+    if (config_.tied_embeddings) {
+      step_bytes_ += config_.vocab * config_.hidden * 2;
+    } else {
+      AddMatrix(&to.lm_head, config_.vocab, config_.hidden, {model_ ? &model_->lm_head() : nullptr});
+    }
   }
 
   void AddLayer(int64_t index, DeviceLayer& to) {
@@ -180,8 +186,13 @@ Bf16* Writable(const Piece& piece) {
 }  // namespace
 
 absl::StatusOr<DeviceWeights> UploadWeights(const Model& model, DeviceOps& ops, const Progress& progress) {
+  return UploadWeights(model, WholeModel(model.config().layers), ops, progress);
+}
+
+absl::StatusOr<DeviceWeights> UploadWeights(const Model& model, const ModelPart& part, DeviceOps& ops,
+                                            const Progress& progress) {
   DeviceWeights weights;
-  const PieceList list(model.config(), &model, weights);
+  const PieceList list(model.config(), &model, part, weights);
   if (absl::Status status = Place(list, ops); !status.ok()) return status;
   auto staging = Staging::Create(ops);
   if (!staging.ok()) return staging.status();
@@ -204,9 +215,18 @@ absl::StatusOr<DeviceWeights> UploadWeights(const Model& model, DeviceOps& ops, 
   return weights;
 }
 
+ModelBytes BytesOf(const ModelConfig& config) {
+  const auto bytes = [&](const ModelPart& part) {
+    DeviceWeights weights;
+    return PieceList(config, nullptr, part, weights).bytes();
+  };
+  return {bytes({{0, 0}, true}), bytes({{0, 1}, false}),
+          2 * config.kv_heads * config.head_dim * static_cast<int64_t>(sizeof(Bf16))};
+}
+
 absl::StatusOr<DeviceWeights> MakeRandomWeights(const ModelConfig& config, DeviceOps& ops) {
   DeviceWeights weights;
-  const PieceList list(config, nullptr, weights);
+  const PieceList list(config, nullptr, WholeModel(config.layers), weights);
   if (absl::Status status = Place(list, ops); !status.ok()) return status;
   uint64_t seed = 1;
   for (const Piece& piece : list.pieces()) {

@@ -1,17 +1,20 @@
 // A model's weights in device memory.
 //
 // Purpose: everything in bf16 (fp32 and fp16 are rounded once), in one allocation; q, k and v are one matrix,
-// gate and up another, so that a layer has four products. Threads: immutable once made.
+// gate and up another, so that a layer has four products. A server of a chain has a part of them
+// (model_part.h). Threads: immutable once made.
 #ifndef BFIO_WORKER_ENGINE_CUDA_DEVICE_WEIGHTS_H_
 #define BFIO_WORKER_ENGINE_CUDA_DEVICE_WEIGHTS_H_
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "worker/engine/cuda/device_ops.h"
+#include "worker/engine/decode/model_part.h"
 #include "worker/engine/model/model.h"
 
 namespace bfio::worker::gpu {
@@ -37,10 +40,14 @@ struct DeviceLayer {
 };
 
 struct DeviceWeights {
+  // Keeps the memory; null where it is that of the backend's own ops.
+  std::shared_ptr<DeviceOps> memory;
+  // The first three are null in a part without ends.
   const Bf16* embedding = nullptr;
   // The embedding when it is tied.
   const Bf16* lm_head = nullptr;
   const Bf16* final_norm = nullptr;
+  // The part's, first one first.
   std::vector<DeviceLayer> layers;
   // What a step reads at least: the layers' matrices and lm_head.
   int64_t step_bytes = 0;
@@ -51,6 +58,12 @@ using Progress = std::function<void(const std::string&)>;
 
 // Brings the weights over through pinned memory. RESOURCE_EXHAUSTED, with the sizes, when they do not fit.
 absl::StatusOr<DeviceWeights> UploadWeights(const Model& model, DeviceOps& ops, const Progress& progress);
+// REQUIRES: the model has part.blocks.
+absl::StatusOr<DeviceWeights> UploadWeights(const Model& model, const ModelPart& part, DeviceOps& ops,
+                                            const Progress& progress);
+
+// What parts take; KV as well.
+ModelBytes BytesOf(const ModelConfig& config);
 
 // Random weights of that shape, made on the device: for measuring without a checkpoint.
 absl::StatusOr<DeviceWeights> MakeRandomWeights(const ModelConfig& config, DeviceOps& ops);

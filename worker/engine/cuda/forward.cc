@@ -95,8 +95,10 @@ absl::Status Forward::Allocate(const AttentionSizes& sizes) {
   allocate(addend_, rows, config_.hidden);
   allocate(gates_, rows, gate_up_.outputs);
   allocate(activated_, rows, down_.inputs);
-  allocate(logits_, draws, config_.vocab);
-  allocate(results_, draws, 1);
+  if (weights_.embedding != nullptr) {
+    allocate(logits_, draws, config_.vocab);
+    allocate(results_, draws, 1);
+  }
   allocate(frequencies_, 1, half);
   allocate(part_outputs_, sizes.parts, config_.heads * config_.head_dim);
   allocate(part_sums_, sizes.parts, 2 * config_.heads);
@@ -117,13 +119,13 @@ int64_t Forward::pool_elements() const {
 }
 
 int64_t Forward::kv_token_bytes() const {
-  return 2 * config_.layers * config_.kv_heads * config_.head_dim * static_cast<int64_t>(sizeof(Bf16));
+  return 2 * layers() * config_.kv_heads * config_.head_dim * static_cast<int64_t>(sizeof(Bf16));
 }
 
 absl::Status Forward::AllocateKv() {
   const auto memory = ops_.Memory();
   if (!memory.ok()) return memory.status();
-  const int64_t each = config_.layers * pool_elements() * static_cast<int64_t>(sizeof(Bf16));
+  const int64_t each = layers() * pool_elements() * static_cast<int64_t>(sizeof(Bf16));
   if (2 * each > memory->free_bytes) {
     return absl::ResourceExhaustedError(
         absl::StrFormat("--kv_tokens=%d needs %.2f GiB of KV cache, and %.2f of %.2f GiB are free on %s "
@@ -159,21 +161,39 @@ absl::Status Forward::Prepare(const StepBucket& bucket) {
   BFIO_RETURN_IF_ERROR(Prepare(o_, bucket.rows, attended_, addend_));
   BFIO_RETURN_IF_ERROR(Prepare(gate_up_, bucket.rows, normed_, gates_));
   BFIO_RETURN_IF_ERROR(Prepare(down_, bucket.rows, activated_, addend_));
+  if (weights_.embedding == nullptr) return absl::OkStatus();
   return Prepare(lm_head_, bucket.draws, normed_, logits_);
 }
 
 // --- a step ---
 
 absl::Status Forward::Enqueue(const StepBucket& bucket, const StepInputs& inputs) {
-  BFIO_RETURN_IF_ERROR(Embed(bucket, inputs));
-  for (int64_t layer = 0; layer < config_.layers; ++layer) {
-    BFIO_RETURN_IF_ERROR(RunLayer(bucket, inputs, layer));
-  }
+  BFIO_RETURN_IF_ERROR(RunLayers(bucket, inputs));
+  BFIO_RETURN_IF_ERROR(
+      Norm(bucket, inputs, addend_, weights_.layers.back().down_bias, weights_.final_norm, true));
   return Draw(bucket, inputs);
 }
 
+absl::Status Forward::EnqueueBlocks(const StepBucket& bucket, const StepInputs& inputs) {
+  BFIO_RETURN_IF_ERROR(RunLayers(bucket, inputs));
+  return Norm(bucket, inputs, addend_, weights_.layers.back().down_bias, nullptr, false);
+}
+
+absl::Status Forward::EnqueueDraws(const StepBucket& bucket, const StepInputs& inputs) {
+  BFIO_RETURN_IF_ERROR(Norm(bucket, inputs, nullptr, nullptr, weights_.final_norm, false));
+  return Draw(bucket, inputs);
+}
+
+absl::Status Forward::RunLayers(const StepBucket& bucket, const StepInputs& inputs) {
+  BFIO_RETURN_IF_ERROR(Embed(bucket, inputs));
+  for (int64_t layer = 0; layer < layers(); ++layer) {
+    BFIO_RETURN_IF_ERROR(RunLayer(bucket, inputs, layer));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Forward::EnqueueAttention(const StepBucket& bucket, const StepInputs& inputs) {
-  for (int64_t layer = 0; layer < config_.layers; ++layer) {
+  for (int64_t layer = 0; layer < layers(); ++layer) {
     BFIO_RETURN_IF_ERROR(Attend(bucket, inputs, layer));
   }
   return absl::OkStatus();
@@ -221,7 +241,7 @@ absl::Status Forward::Norm(const StepBucket& bucket, const StepInputs& inputs, c
   args.weight = weight;
   args.epsilon = static_cast<float>(config_.rms_epsilon);
   args.hidden = static_cast<int32_t>(config_.hidden);
-  args.normed = normed_;
+  args.normed = weight != nullptr ? normed_ : nullptr;
   args.grid_rows = picked ? bucket.draws : bucket.rows;
   return LaunchStatus(LaunchNorm(args, ops_.stream()), "Norm");
 }
@@ -282,8 +302,6 @@ absl::Status Forward::Activate(const StepBucket& bucket, const StepInputs& input
 }
 
 absl::Status Forward::Draw(const StepBucket& bucket, const StepInputs& inputs) {
-  BFIO_RETURN_IF_ERROR(
-      Norm(bucket, inputs, addend_, weights_.layers.back().down_bias, weights_.final_norm, true));
   BFIO_RETURN_IF_ERROR(Multiply(lm_head_, 0, bucket.draws, normed_, logits_));
   SampleArgs args;
   args.counts = inputs.counts;

@@ -2,7 +2,8 @@
 //
 // Purpose: activations, KV pools and the order of things. What a step computes with is read from device
 // memory (step_inputs.h), so what Enqueue queues can be recorded once per bucket and replayed. Activations
-// are bf16, the residual and all sums fp32, logits fp32. Threads: used by one thread.
+// are bf16, the residual and all sums fp32, logits fp32. A part of the model's layers begins or ends with the
+// residual: hidden rows. Threads: used by one thread.
 #ifndef BFIO_WORKER_ENGINE_CUDA_FORWARD_H_
 #define BFIO_WORKER_ENGINE_CUDA_FORWARD_H_
 
@@ -50,15 +51,22 @@ class Forward {
 
   // Chooses the products of this bucket (DeviceOps::Prepare).
   absl::Status Prepare(const StepBucket& bucket);
+  // From tokens to drawn tokens. REQUIRES: the weights are all of the model.
   absl::Status Enqueue(const StepBucket& bucket, const StepInputs& inputs);
+  // From tokens, or from the residual where there is no embedding, to the residual.
+  absl::Status EnqueueBlocks(const StepBucket& bucket, const StepInputs& inputs);
+  // From the residual's first rows, one per draw, to drawn tokens. REQUIRES: the weights have the ends.
+  absl::Status EnqueueDraws(const StepBucket& bucket, const StepInputs& inputs);
   // The attention of all layers alone, for benchmarks.
   absl::Status EnqueueAttention(const StepBucket& bucket, const StepInputs& inputs);
 
+  // [max_rows, hidden] In device memory.
+  float* residual() const { return residual_; }
   // [max_draws] In device memory.
   const DrawResult* results() const { return results_; }
   // [max_draws, vocab] In device memory.
   const float* logits() const { return logits_; }
-  // Of keys and values together, over all layers, for a token.
+  // Of keys and values together, over all layers here, for a token.
   int64_t kv_token_bytes() const;
 
  private:
@@ -75,18 +83,21 @@ class Forward {
 
   AttentionShape attention_shape() const;
   int64_t pool_elements() const;
+  int64_t layers() const { return static_cast<int64_t>(weights_.layers.size()); }
   absl::Status Allocate(const AttentionSizes& sizes);
   absl::Status AllocateKv();
   absl::Status Prepare(const Product& product, int32_t rows, const Bf16* x, void* y);
   absl::Status Multiply(const Product& product, int64_t layer, int32_t rows, const Bf16* x, void* y);
   absl::Status Embed(const StepBucket& bucket, const StepInputs& inputs);
-  // Adds `addend` (and a bias, if there is one) to the residual and norms it.
+  // Adds `addend` (and a bias, if there is one) to the residual and norms it, unless `weight` is null.
   absl::Status Norm(const StepBucket& bucket, const StepInputs& inputs, const Bf16* addend, const Bf16* bias,
                     const Bf16* weight, bool picked);
   absl::Status AppendKv(const StepBucket& bucket, const StepInputs& inputs, int64_t layer);
   absl::Status Attend(const StepBucket& bucket, const StepInputs& inputs, int64_t layer);
   absl::Status Activate(const StepBucket& bucket, const StepInputs& inputs, int64_t layer);
   absl::Status RunLayer(const StepBucket& bucket, const StepInputs& inputs, int64_t layer);
+  absl::Status RunLayers(const StepBucket& bucket, const StepInputs& inputs);
+  // Of what is in normed_.
   absl::Status Draw(const StepBucket& bucket, const StepInputs& inputs);
 
   const ModelConfig config_;

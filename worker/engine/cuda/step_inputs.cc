@@ -42,6 +42,19 @@ int64_t AddEnds(const Draw& draw, int64_t vocab, int64_t limit, int32_t* numbers
   return used;
 }
 
+// Fills the draws in, their tokens that end sequences behind `used` numbers. Returns the new `used`.
+int64_t FillDraws(absl::Span<const Draw> draws, int64_t vocab, const StepLayout& layout, const StepInputs& to,
+                  int64_t used) {
+  for (size_t i = 0; i < draws.size(); ++i) {
+    DrawParams params = ParamsOf(draws[i]);
+    params.first_end = static_cast<int32_t>(used);
+    used = AddEnds(draws[i], vocab, layout.number_limit(), to.numbers, used);
+    params.end_count = static_cast<int32_t>(used) - params.first_end;
+    to.draws[i] = params;
+  }
+  return used;
+}
+
 }  // namespace
 
 StepLayout::StepLayout(const StepLimits& limits) {
@@ -100,15 +113,16 @@ int64_t FillStepInputs(const StepPlan& plan, const AttentionPlan& attention, abs
   Copy(attention.long_items(), to.long_items);
   Copy(attention.short_items(), to.short_items);
   Copy<int32_t>(plan.pages, to.numbers);
-  auto used = static_cast<int64_t>(plan.pages.size());
-  for (size_t i = 0; i < draws.size(); ++i) {
-    DrawParams params = ParamsOf(draws[i]);
-    params.first_end = static_cast<int32_t>(used);
-    used = AddEnds(draws[i], vocab, layout.number_limit(), to.numbers, used);
-    params.end_count = static_cast<int32_t>(used) - params.first_end;
-    to.draws[i] = params;
-  }
-  return layout.BytesWith(used);
+  const auto used = static_cast<int64_t>(plan.pages.size());
+  return layout.BytesWith(FillDraws(draws, vocab, layout, to, used));
+}
+
+int64_t FillDrawInputs(absl::Span<const Draw> draws, int64_t vocab, const StepLayout& layout, void* block) {
+  const StepInputs to = layout.At(block);
+  const auto rows = static_cast<int32_t>(draws.size());
+  *to.counts = {rows, rows};
+  *to.attention_counts = {};
+  return layout.BytesWith(FillDraws(draws, vocab, layout, to, 0));
 }
 
 }  // namespace bfio::worker::gpu

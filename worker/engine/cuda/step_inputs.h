@@ -69,9 +69,12 @@ class StepLayout {
 };
 
 // Fills the block in; returns how many of its bytes are used. REQUIRES: the step is within the layout's
-// limits; `attention` is its plan; draws has plan.draws() elements.
+// limits; `attention` is its plan; draws has plan.draws() elements, or none where none is made here.
 int64_t FillStepInputs(const StepPlan& plan, const AttentionPlan& attention, absl::Span<const Draw> draws,
                        int64_t vocab, int32_t page_tokens, const StepLayout& layout, void* block);
+
+// The same of a step that draws alone, from hidden rows: as many rows as draws, and no runs.
+int64_t FillDrawInputs(absl::Span<const Draw> draws, int64_t vocab, const StepLayout& layout, void* block);
 
 }  // namespace bfio::worker::gpu
 

@@ -9,6 +9,13 @@
 #include "worker/pipeline/chain_backend.h"
 
 namespace bfio::worker {
+namespace {
+
+BlockRange RangeOf(uint32_t first, uint32_t end) {
+  return {static_cast<int32_t>(first), static_cast<int32_t>(end - first)};
+}
+
+}  // namespace
 
 ChainHost::ChainHost(Setup setup) : setup_(std::move(setup)) {}
 
@@ -45,45 +52,41 @@ absl::Status ChainHost::CheckMemory(const ModelPart& hosted, int64_t kv_bytes) c
   int64_t others = 0;
   for (const auto& [chain, part] : parts_) {
     others += part->kv_bytes;
-    if (part->weights->part().blocks != hosted.blocks) {
+    if (part->hosted != hosted) {
       return absl::FailedPreconditionError(absl::StrCat("chain ", chain, " is here with other blocks"));
     }
   }
-  return cpu::CheckFits(setup_.bytes, hosted, others + kv_bytes, setup_.options.engine.memory_limit_bytes);
-}
-
-std::shared_ptr<const cpu::Weights> ChainHost::WeightsOf(const ModelPart& hosted) const {
-  if (!parts_.empty()) return parts_.begin()->second->weights;
-  return cpu::Weights::Make(setup_.model, setup_.options.engine.weights, hosted);
+  return CheckFits(setup_.source->bytes(), hosted, others + kv_bytes,
+                   setup_.options.engine.memory_limit_bytes);
 }
 
 absl::StatusOr<std::unique_ptr<ChainHost::Part>> ChainHost::Make(const v1::ChainStage& stage) const {
-  const ModelConfig& config = setup_.model->config();
-  const CpuOptions& cpu = setup_.options.engine.cpu;
+  const ModelConfig& config = setup_.config;
   const bool head = stage.stage() == 0, last = stage.stage() + 1 == stage.stages();
-  const BlockRange blocks = {stage.first_block(), stage.end_block()};
-  const ModelPart hosted = {{stage.hosted_first(), stage.hosted_end()}, stage.hosted_first() == 0};
-  if (stage.stage() >= stage.stages() || blocks.begin >= blocks.end || hosted.blocks.end > config.layers ||
-      !hosted.blocks.Contains(blocks) || head != (blocks.begin == 0) ||
-      last != (blocks.end == config.layers)) {
+  const auto layers = static_cast<uint64_t>(config.layers);
+  if (stage.stage() >= stage.stages() || stage.first_block() >= stage.end_block() ||
+      stage.hosted_first() > stage.first_block() || stage.end_block() > stage.hosted_end() ||
+      stage.hosted_end() > layers || head != (stage.first_block() == 0) ||
+      last != (stage.end_block() == layers)) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "stage ", stage.stage(), " of ", stage.stages(), " with blocks ", blocks.begin, " to ", blocks.end,
-        " out of ", hosted.blocks.begin, " to ", hosted.blocks.end, " of ", config.layers));
+        "stage ", stage.stage(), " of ", stage.stages(), " with blocks ", stage.first_block(), " to ",
+        stage.end_block(), " out of ", stage.hosted_first(), " to ", stage.hosted_end(), " of ", layers));
   }
+  const BlockRange blocks = RangeOf(stage.first_block(), stage.end_block());
+  const ModelPart hosted = {RangeOf(stage.hosted_first(), stage.hosted_end()), stage.hosted_first() == 0};
   const DecodeOptions decode = DecodeOf(stage);
   if (absl::Status status = CheckDecodeOptions(decode); !status.ok()) return status;
   const BatchBounds bounds = {config.hidden, MaxRows(decode.limits.slots, decode.step_tokens),
-                              PageTable::PageLimit(PageTableOptionsOf(decode)), decode.page_tokens};
-  const cpu::KvShape shape = cpu::PartShape(config, blocks.count(), decode.page_tokens, bounds.pages, cpu.kv);
-  if (absl::Status status = CheckMemory(hosted, shape.bytes()); !status.ok()) return status;
-  auto cache = cpu::KvCache::Create(shape);
-  if (!cache.ok()) return cache.status();
+                              decode.limits.slots, PageTable::PageLimit(PageTableOptionsOf(decode)),
+                              decode.page_tokens};
   auto part = std::make_unique<Part>();
   part->spec = stage;
-  part->kv_bytes = shape.bytes();
-  part->weights = WeightsOf(hosted);
-  part->forward = std::make_unique<cpu::Forward>(part->weights, blocks, *std::move(cache), cpu::BestKernels(),
-                                                 cpu.threads, bounds.max_rows, decode.limits.slots);
+  part->hosted = hosted;
+  part->kv_bytes = setup_.source->bytes().kv_token * bounds.page_tokens * bounds.pages * blocks.count;
+  if (absl::Status status = CheckMemory(hosted, part->kv_bytes); !status.ok()) return status;
+  auto backend = setup_.source->Make(decode, hosted, blocks);
+  if (!backend.ok()) return backend.status();
+  part->backend = *std::move(backend);
   const PassTarget target = {stage.successor(), stage.chain(), last ? 0 : stage.stage() + 1};
   if (!(head && last)) {
     part->own_outlet = std::make_unique<PassOutlet>(target, setup_.credentials, Broken(stage.chain()));
@@ -92,7 +95,7 @@ absl::StatusOr<std::unique_ptr<ChainHost::Part>> ChainHost::Make(const v1::Chain
   if (head) {
     part->returns = std::make_shared<Returns>(Broken(stage.chain()));
   } else {
-    part->stage = std::make_unique<Stage>(std::move(part->forward), bounds, last, std::move(part->own_outlet),
+    part->stage = std::make_unique<Stage>(std::move(part->backend), bounds, last, std::move(part->own_outlet),
                                           Broken(stage.chain()));
   }
   return part;
@@ -107,14 +110,18 @@ absl::Status ChainHost::Start(uint64_t chain) {
 }
 
 absl::Status ChainHost::StartHead(Part& part) {
-  if (part.forward == nullptr) return absl::FailedPreconditionError("it has started before");
-  ChainBackendOptions backend;
-  backend.threads = setup_.options.engine.cpu.threads;
-  backend.micro_batches = setup_.options.pipeline.micro_batches;
-  backend.timeout = absl::Milliseconds(part.spec.timeout_ms());
-  auto engine = DecodeEngine::Create(
-      DecodeOf(part.spec), std::make_unique<ChainBackend>(backend, std::move(part.forward),
-                                                          std::move(part.own_outlet), part.returns));
+  if (part.backend == nullptr) return absl::FailedPreconditionError("it has started before");
+  std::unique_ptr<Backend> backend;
+  if (part.outlet == nullptr) {
+    backend = std::move(part.backend);
+  } else {
+    ChainBackendOptions options;
+    options.micro_batches = setup_.options.pipeline.micro_batches;
+    options.timeout = absl::Milliseconds(part.spec.timeout_ms());
+    backend = std::make_unique<ChainBackend>(options, std::move(part.backend), std::move(part.own_outlet),
+                                             part.returns);
+  }
+  auto engine = DecodeEngine::Create(DecodeOf(part.spec), std::move(backend));
   if (!engine.ok()) return engine.status();
   const uint64_t chain = part.spec.chain();
   auto rank = setup_.make_rank(part.spec, *std::move(engine));

@@ -17,7 +17,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "bfio/v1/pipeline.pb.h"
-#include "worker/engine/cpu/part_memory.h"
+#include "worker/engine/decode/part_backend.h"
+#include "worker/engine/model/model_config.h"
 #include "worker/link/pipeline/pass_outlet.h"
 #include "worker/link/pipeline/pass_service.h"
 #include "worker/link/rank.h"
@@ -36,9 +37,9 @@ class ChainHost {
   struct Setup {
     // Of the engine and the limits; less what a chain says.
     WorkerOptions options;
-    std::shared_ptr<const Model> model;
-    cpu::ModelBytes bytes;
-    // Outlives this.
+    ModelConfig config;
+    // Both outlive this.
+    PartSource* source = nullptr;
     PassService* service = nullptr;
     // For the streams to neighbours.
     std::shared_ptr<grpc::ChannelCredentials> credentials;
@@ -71,12 +72,12 @@ class ChainHost {
     v1::ChainStage spec;
     // Of the limit, what its cache takes.
     int64_t kv_bytes = 0;
-    // Of what is hosted; shared by the parts here.
-    std::shared_ptr<const cpu::Weights> weights;
+    // What the server hosts, of which this is a part.
+    ModelPart hosted;
     // A head's.
     std::shared_ptr<Returns> returns;
     // Handed on by Start.
-    std::unique_ptr<cpu::Forward> forward;
+    std::unique_ptr<PartBackend> backend;
     std::unique_ptr<PassOutlet> own_outlet;
     // Wherever it is; null where a head has all blocks.
     PassOutlet* outlet = nullptr;
@@ -87,7 +88,6 @@ class ChainHost {
   DecodeOptions DecodeOf(const v1::ChainStage& stage) const;
   // OK when hosted blocks and caches fit, those of the other parts included.
   absl::Status CheckMemory(const ModelPart& hosted, int64_t kv_bytes) const;
-  std::shared_ptr<const cpu::Weights> WeightsOf(const ModelPart& hosted) const;
   absl::StatusOr<std::unique_ptr<Part>> Make(const v1::ChainStage& stage) const;
   absl::Status StartHead(Part& part);
   std::function<void(const absl::Status&)> Broken(uint64_t chain) const;

@@ -13,6 +13,7 @@
 #include "common/net/channel.h"
 #include "common/net/exposure.h"
 #include "grpcpp/grpcpp.h"
+#include "worker/engine/cpu/cpu_parts.h"
 #include "worker/link/pipeline/chain_host.h"
 #include "worker/link/pipeline/peer_pings.h"
 #include "worker/link/pipeline/pool_link.h"
@@ -64,24 +65,34 @@ std::string SignatureOf(const WorkerOptions& options, const Model& model) {
   const auto* const bytes = reinterpret_cast<const unsigned char*>(embedding.data);
   for (int64_t i = 0; i < std::min<int64_t>(1024, embedding.bytes()); ++i)
     first = first * 1099511628211 + bytes[i];
-  return absl::StrCat(FamilyName(config.family), ":", config.layers, "x", config.hidden, "x",
-                      config.intermediate, ":", config.heads, "/", config.kv_heads, "x", config.head_dim, ":",
-                      config.vocab, ":", static_cast<int>(options.engine.weights), "/",
+  // Engines round otherwise: a request that is replayed on another chain must go on as it began.
+  return absl::StrCat(options.engine.name, ":", FamilyName(config.family), ":", config.layers, "x",
+                      config.hidden, "x", config.intermediate, ":", config.heads, "/", config.kv_heads, "x",
+                      config.head_dim, ":", config.vocab, ":", static_cast<int>(options.engine.weights), "/",
                       static_cast<int>(options.engine.cpu.kv), ":", options.engine.cpu.decode.page_tokens,
                       "/", options.engine.cpu.decode.step_tokens, ":", absl::Hex(first));
 }
 
+absl::StatusOr<std::unique_ptr<PartSource>> SourceOf(const EngineOptions& engine,
+                                                     std::shared_ptr<const Model> model) {
+  if (engine.name == "cuda") {
+    return MakeCudaParts(engine.cuda.device, std::move(model),
+                         [](const std::string& text) { spdlog::info("{}", text); });
+  }
+  return std::make_unique<CpuParts>(std::move(model), engine.weights, engine.cpu);
+}
+
 class Member {
  public:
-  Member(const WorkerOptions& options, std::shared_ptr<const Model> model, std::string address,
-         PassService* service, std::shared_ptr<grpc::Channel> router, const BlockTime& time,
-         MakeHead make_rank)
+  Member(const WorkerOptions& options, std::shared_ptr<const Model> model, PartSource* source,
+         std::string address, PassService* service, std::shared_ptr<grpc::Channel> router,
+         const BlockTime& time, MakeHead make_rank)
       : options_(options),
         model_(std::move(model)),
-        bytes_(cpu::BytesOf(*model_, options_.engine.weights, options_.engine.cpu.kv)),
+        bytes_(source->bytes()),
         address_(std::move(address)),
         time_(time),
-        host_({options_, model_, bytes_, service, ChannelCredentials(options_.pipeline.tls),
+        host_({options_, model_->config(), source, service, ChannelCredentials(options_.pipeline.tls),
                std::move(make_rank),
                [this](uint64_t chain, const absl::Status& why) {
                  mailbox_.Post(Broken{chain, why});
@@ -194,7 +205,7 @@ class Member {
 
   const WorkerOptions& options_;
   const std::shared_ptr<const Model> model_;
-  const cpu::ModelBytes bytes_;
+  const ModelBytes bytes_;
   const std::string address_;
   const BlockTime time_;
   // Outlives those who post.
@@ -228,9 +239,9 @@ absl::Status CheckPipelineOptions(const WorkerOptions& options) {
       return absl::InvalidArgumentError(absl::StrCat("--pipeline_address: ", other.status().message()));
     }
   }
-  if (options.engine.name != "cpu" || options.engine.cpu.share_mlp) {
+  if ((options.engine.name != "cpu" && options.engine.name != "cuda") || options.engine.cpu.share_mlp) {
     return absl::InvalidArgumentError(
-        "--pipeline_listen: chains are served by --engine=cpu with --mlp=replicated alone");
+        "--pipeline_listen: chains are served by --engine=cpu or cuda, with --mlp=replicated alone");
   }
   if (options.ranks_per_process != 1) {
     return absl::InvalidArgumentError("--pipeline_listen: a server of chains has --ranks_per_process=1");
@@ -252,6 +263,12 @@ absl::Status CheckPipelineOptions(const WorkerOptions& options) {
 
 absl::Status RunPipelineWorker(const WorkerOptions& options, std::shared_ptr<grpc::Channel> router,
                                MakeHead make_rank) {
+  if (options.engine.name == "cuda") {
+    // Before minutes go by.
+    if (absl::Status status = CheckCudaDevice(options.engine.cuda.device); !status.ok()) {
+      return absl::Status(status.code(), absl::StrCat("--engine=cuda: ", status.message()));
+    }
+  }
   auto model = LoadModel(options.engine.model);
   if (!model.ok()) {
     return absl::Status(model.status().code(), absl::StrCat("--model: ", model.status().message()));
@@ -273,13 +290,16 @@ absl::Status RunPipelineWorker(const WorkerOptions& options, std::shared_ptr<grp
       options.pipeline.address.empty() ? address->ToString() : options.pipeline.address;
   spdlog::info("{}: chains come in at {}", options.worker_id, reached);
   const std::shared_ptr<const Model> shared = *std::move(model);
-  auto time = MeasureBlock(shared, options.engine.weights, options.engine.cpu, kTrial);
+  auto source = SourceOf(options.engine, shared);
+  if (!source.ok()) return source.status();
+  auto time = MeasureBlock(**source, options.engine.cpu.decode, kTrial);
   if (!time.ok()) return time.status();
   spdlog::info("{}: a block takes {:.3g} ms a step and {:.3g} ms a further row", options.worker_id,
                1e3 * time->step_s, 1e3 * time->row_s);
   absl::Status status;
   {
-    Member member(options, shared, reached, &service, std::move(router), *time, std::move(make_rank));
+    Member member(options, shared, source->get(), reached, &service, std::move(router), *time,
+                  std::move(make_rank));
     status = member.Run();
   }
   server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));

@@ -11,6 +11,8 @@
 #ifdef BFIO_TEST_CUDA
 #include "tests/testing/cuda_logits.h"
 #include "worker/engine/cuda/device/cuda_device_ops.h"
+#include "worker/pipeline/chain_backend.h"
+#include "worker/pipeline/stage.h"
 #endif
 
 namespace bfio::worker {
@@ -112,6 +114,65 @@ TEST_P(OnAGpu, TokensInCompanyAreThoseAlone) {
   }
   EXPECT_GE(equal, all * 8 / 10);
   EXPECT_TRUE((*together)->AuditKv().ok());
+}
+
+class HandOver final : public Outlet {
+ public:
+  explicit HandOver(std::shared_ptr<Inlet> next) : next_(std::move(next)) {}
+  absl::Status Send(MicroBatch batch) override { return next_->Take(std::move(batch)); }
+
+ private:
+  const std::shared_ptr<Inlet> next_;
+};
+
+// A head and a stage on one GPU, each on a thread and a stream of its own.
+TEST_P(OnAGpu, TokensOfAChainOfTwoPartsAreTheWholeModels) {
+  auto loaded = LoadModel(testing::GoldenFolder(GetParam()));
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  const std::shared_ptr<const Model> model = *std::move(loaded);
+  const auto layers = static_cast<int32_t>(model->config().layers);
+  const auto make_source = [&] {
+    auto source = MakeCudaParts(0, model, [](const std::string&) {});
+    EXPECT_TRUE(source.ok()) << source.status();
+    return *std::move(source);
+  };
+  const auto head_source = make_source(), stage_source = make_source();
+  auto head = head_source->Make(Options(), {{0, 1}, true}, {0, 1});
+  ASSERT_TRUE(head.ok()) << head.status();
+  auto part = stage_source->Make(Options(), {{1, layers - 1}, false}, {1, layers - 1});
+  ASSERT_TRUE(part.ok()) << part.status();
+  const auto fail = [](const absl::Status& why) { ADD_FAILURE() << why; };
+  const auto returns = std::make_shared<Returns>(fail);
+  const DecodeOptions options = Options();
+  const BatchBounds bounds = {model->config().hidden, MaxRows(options.limits.slots, options.step_tokens),
+                              options.limits.slots, PageTable::PageLimit(PageTableOptionsOf(options)),
+                              options.page_tokens};
+  const auto stage =
+      std::make_shared<Stage>(*std::move(part), bounds, true, std::make_unique<HandOver>(returns), fail);
+  ChainBackendOptions chain;
+  chain.micro_batches = 3;
+  const auto engine = DecodeEngine::Create(
+      options,
+      std::make_unique<ChainBackend>(chain, *std::move(head), std::make_unique<HandOver>(stage), returns));
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  const auto alone = MakeEngine(GetParam());
+  ASSERT_TRUE(alone.ok()) << alone.status();
+  Rng rng(1);
+  int equal = 0, all = 0;
+  for (int round = 0; round < 20; ++round) {
+    std::vector<SequenceRequest> requests;
+    for (Handle handle = 1; handle <= 5; ++handle) {
+      requests.push_back(testing::RandomRequest(rng, handle, model->config().vocab, 60, 20));
+      ASSERT_TRUE((*engine)->Admit(requests.back()).ok());
+    }
+    auto streams = testing::RunSteps(**engine);
+    for (const SequenceRequest& request : requests) {
+      EXPECT_TRUE(streams[request.handle].finished);
+      equal += streams[request.handle].tokens == testing::RunAlone(**alone, request).tokens;
+      ++all;
+    }
+  }
+  EXPECT_GE(equal, all * 8 / 10);
 }
 #endif
 

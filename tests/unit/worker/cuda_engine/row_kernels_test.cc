@@ -2,6 +2,7 @@
 #include "worker/engine/cuda/kernels/row_kernels.h"
 
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "common/base/rng.h"
@@ -87,6 +88,16 @@ TEST_P(RowKernelsTest, EmbedGathersRowsAndTurnsPositionsIntoRotations) {
     }
     ExpectUntouched(residual, static_cast<size_t>(rows) * hidden);
     ExpectUntouched(rotations, static_cast<size_t>(rows) * half * 2);
+    // Rows that have come from another server keep their residual.
+    const std::vector<float> before = RandomFloats(rng, int64_t{grid} * hidden);
+    simt::DeviceBuffer<float> come("come", before), turned("turned", rotations.size());
+    EmbedArgs further = args;
+    further.table = nullptr;
+    further.residual = come.data();
+    further.rotations = turned.data();
+    ASSERT_EQ(LaunchEmbed(further, nullptr), nullptr);
+    EXPECT_EQ(come.Content(), before);
+    EXPECT_EQ(std::memcmp(turned.data(), rotations.data(), rotations.size() * sizeof(float)), 0);
   }
 }
 
@@ -202,6 +213,44 @@ TEST_P(RowKernelsTest, PickedRowsAreNormedAndTheResidualStays) {
       }
     }
     ExpectUntouched(normed, picked.size() * hidden);
+  }
+}
+
+// A model that is cut between two layers: one server ends with the sum, the next begins with the norm.
+TEST_P(RowKernelsTest, TheSumAloneAndThenTheNormAreBothAtOnceToTheLastBit) {
+  Rng rng(6);
+  for (const int32_t hidden : {7, 64, 2056}) {
+    const int32_t rows = 3;
+    simt::DeviceBuffer<StepCounts> counts("counts", {StepCounts{rows, 0}});
+    const std::vector<float> before = RandomFloats(rng, int64_t{rows} * hidden);
+    simt::DeviceBuffer<float> residual("residual", before), cut("cut", before);
+    simt::DeviceBuffer<Bf16> addend("addend", RandomBf16(rng, int64_t{rows} * hidden)),
+        bias("bias", RandomBf16(rng, hidden)), weight("weight", RandomBf16(rng, hidden)),
+        normed("normed", static_cast<size_t>(rows) * hidden), later("later", normed.size());
+    NormArgs args;
+    args.counts = counts.data();
+    args.residual = residual.data();
+    args.addend = addend.data();
+    args.bias = bias.data();
+    args.weight = weight.data();
+    args.epsilon = 1e-5f;
+    args.hidden = hidden;
+    args.normed = normed.data();
+    args.grid_rows = rows;
+    ASSERT_EQ(LaunchNorm(args, nullptr), nullptr);
+    NormArgs sum = args;
+    sum.residual = cut.data();
+    sum.weight = nullptr;
+    sum.normed = nullptr;
+    ASSERT_EQ(LaunchNorm(sum, nullptr), nullptr);
+    EXPECT_EQ(cut.Content(), residual.Content());
+    NormArgs norm = args;
+    norm.residual = cut.data();
+    norm.addend = norm.bias = nullptr;
+    norm.normed = later.data();
+    ASSERT_EQ(LaunchNorm(norm, nullptr), nullptr);
+    EXPECT_EQ(std::memcmp(later.data(), normed.data(), normed.size() * sizeof(Bf16)), 0);
+    EXPECT_EQ(cut.Content(), residual.Content());
   }
 }
 

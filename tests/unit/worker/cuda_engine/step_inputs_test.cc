@@ -124,6 +124,23 @@ TEST(StepInputsTest, AStepsPlanIsLaidOut) {
   EXPECT_EQ(in.draws[1].uniform, DrawUniform(11, 3));
 }
 
+TEST(StepInputsTest, AStepThatDrawsAloneHasAsManyRowsAsDraws) {
+  const std::vector<uint32_t> ends = {5, 1000, 6};
+  std::vector<Draw> draws(3);
+  draws[1].ends = draws[2].ends = ends;
+  const StepLayout layout(Limits());
+  Block block(layout);
+  EXPECT_EQ(FillDrawInputs(draws, 1000, layout, block.data()), layout.BytesWith(4));
+  const StepInputs in = layout.At(block.data());
+  EXPECT_EQ(in.counts->rows, 3);
+  EXPECT_EQ(in.counts->draws, 3);
+  EXPECT_EQ(in.attention_counts->short_items + in.attention_counts->long_items, 0);
+  EXPECT_THAT(std::vector<int32_t>(in.numbers, in.numbers + 4), ElementsAre(5, 6, 5, 6));
+  EXPECT_EQ(in.draws[0].end_count, 0);
+  EXPECT_EQ(in.draws[2].first_end, 2);
+  EXPECT_EQ(in.draws[2].end_count, 2);
+}
+
 TEST(StepInputsTest, MoreEndingTokensThanThereIsRoomForAreLeftOut) {
   StepPlan plan;
   plan.Clear();

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "worker/engine/cuda/cuda_backend.h"
+#include "worker/engine/cuda/cuda_parts.h"
 #include "worker/engine/cuda/device/cuda_device_ops.h"
 
 namespace bfio::worker {
@@ -26,6 +27,15 @@ absl::StatusOr<std::unique_ptr<DecodeEngine>> MakeCudaEngine(
                                           *std::move(weights), progress);
   if (!backend.ok()) return backend.status();
   return DecodeEngine::Create(options.decode, *std::move(backend));
+}
+
+absl::StatusOr<std::unique_ptr<PartSource>> MakeCudaParts(int32_t device, std::shared_ptr<const Model> model,
+                                                          std::function<void(const std::string&)> progress) {
+  if (absl::Status status = CheckCudaDevice(device); !status.ok()) return status;
+  const auto open = [device]() -> absl::StatusOr<std::unique_ptr<gpu::DeviceOps>> {
+    return gpu::CudaDeviceOps::Create(device);
+  };
+  return std::make_unique<gpu::CudaParts>(std::move(model), open, std::move(progress));
 }
 
 }  // namespace bfio::worker

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "worker/engine/decode/decode_engine.h"
+#include "worker/engine/decode/part_backend.h"
 #include "worker/engine/model/model.h"
 
 namespace bfio::worker {
@@ -32,6 +33,11 @@ absl::Status CheckCudaDevice(int32_t device);
 // kernels do not have; RESOURCE_EXHAUSTED, with sizes: no memory.
 absl::StatusOr<std::unique_ptr<DecodeEngine>> MakeCudaEngine(
     const CudaOptions& options, const Model& model, const std::function<void(const std::string&)>& progress);
+
+// For servers of chains: parts on this device. Errors: CheckCudaDevice's; those of parts are
+// MakeCudaEngine's.
+absl::StatusOr<std::unique_ptr<PartSource>> MakeCudaParts(int32_t device, std::shared_ptr<const Model> model,
+                                                          std::function<void(const std::string&)> progress);
 
 }  // namespace bfio::worker
 

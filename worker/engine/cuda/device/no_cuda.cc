@@ -19,4 +19,9 @@ absl::StatusOr<std::unique_ptr<DecodeEngine>> MakeCudaEngine(const CudaOptions&,
   return NotBuilt();
 }
 
+absl::StatusOr<std::unique_ptr<PartSource>> MakeCudaParts(int32_t, std::shared_ptr<const Model>,
+                                                          std::function<void(const std::string&)>) {
+  return NotBuilt();
+}
+
 }  // namespace bfio::worker

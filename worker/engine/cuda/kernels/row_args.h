@@ -18,13 +18,13 @@ struct StepCounts {
   int32_t draws = 0;
 };
 
-// residual[row] = table[token_ids[row]], and the row's rotations for all layers.
+// residual[row] = table[token_ids[row]], unless it is there already, and the row's rotations for all layers.
 struct EmbedArgs {
   const StepCounts* counts = nullptr;
   // [rows]
   const uint32_t* token_ids = nullptr;
   const int32_t* positions = nullptr;
-  // [vocab, hidden]
+  // [vocab, hidden] Null: the residual has come from another server.
   const Bf16* table = nullptr;
   int32_t hidden = 0;
   // [head_dim / 2] Radians per position.
@@ -54,7 +54,7 @@ struct NormArgs {
   const Bf16* weight = nullptr;
   float epsilon = 0;
   int32_t hidden = 0;
-  // [rows or draws, hidden]
+  // [rows or draws, hidden] Null: the residual is all that is wanted; only with an addend.
   Bf16* normed = nullptr;
   int32_t grid_rows = 0;
 };

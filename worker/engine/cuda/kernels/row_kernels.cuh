@@ -18,9 +18,11 @@ inline constexpr int kSiluWidth = 8;
 BFIO_KERNEL(kRowThreads, 2) EmbedKernel(EmbedArgs args) {
   const int64_t row = BlockIndex();
   if (row >= args.counts->rows) return;
-  const Bf16* const from = args.table + static_cast<int64_t>(args.token_ids[row]) * args.hidden;
-  for (int i = ThreadIndex(); i < args.hidden; i += BlockThreads()) {
-    args.residual[row * args.hidden + i] = ToFloat(from[i]);
+  if (args.table != nullptr) {
+    const Bf16* const from = args.table + static_cast<int64_t>(args.token_ids[row]) * args.hidden;
+    for (int i = ThreadIndex(); i < args.hidden; i += BlockThreads()) {
+      args.residual[row * args.hidden + i] = ToFloat(from[i]);
+    }
   }
   const auto position = static_cast<float>(args.positions[row]);
   for (int i = ThreadIndex(); i < args.half_dim; i += BlockThreads()) {
@@ -54,6 +56,7 @@ BFIO_DEVICE void NormRow(const NormArgs& args, int64_t out_row, int64_t row, flo
     BFIO_UNROLL
     for (int j = 0; j < N; ++j) squares += sum.at[j] * sum.at[j];
   }
+  if (args.normed == nullptr) return;
   squares = WarpSum(squares);
   if (LaneIndex() == 0) by_warp[WarpIndex()] = squares;
   SyncBlock();

@@ -1,0 +1,34 @@
+// The parts of chains on a server with the CPU engine (part_backend.h).
+//
+// Purpose: parts that are there at a time share one set of weights. Threads: one.
+#ifndef BFIO_WORKER_ENGINE_CPU_CPU_PARTS_H_
+#define BFIO_WORKER_ENGINE_CPU_CPU_PARTS_H_
+
+#include <memory>
+
+#include "worker/engine/cpu/cpu_engine.h"
+#include "worker/engine/decode/part_backend.h"
+
+namespace bfio::worker {
+
+class CpuParts final : public PartSource {
+ public:
+  // `options`: less what Make is given.
+  CpuParts(std::shared_ptr<const Model> model, cpu::Storage weights, const CpuOptions& options);
+
+  const ModelBytes& bytes() const override { return bytes_; }
+  absl::StatusOr<std::unique_ptr<PartBackend>> Make(const DecodeOptions& options, const ModelPart& hosted,
+                                                    const BlockRange& blocks) override;
+
+ private:
+  const std::shared_ptr<const Model> model_;
+  const cpu::Storage storage_;
+  const CpuOptions options_;
+  const ModelBytes bytes_;
+  // As long as a part has them.
+  std::weak_ptr<const cpu::Weights> weights_;
+};
+
+}  // namespace bfio::worker
+
+#endif  // BFIO_WORKER_ENGINE_CPU_CPU_PARTS_H_

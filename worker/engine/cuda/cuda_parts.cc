@@ -1,0 +1,46 @@
+#include "worker/engine/cuda/cuda_parts.h"
+
+#include <utility>
+
+#include "worker/engine/cuda/cuda_backend.h"
+
+namespace bfio::worker::gpu {
+
+CudaParts::CudaParts(std::shared_ptr<const Model> model, OpenDevice open, Progress progress)
+    : model_(std::move(model)),
+      open_(std::move(open)),
+      progress_(std::move(progress)),
+      bytes_(BytesOf(model_->config())) {}
+
+absl::StatusOr<DeviceWeights> CudaParts::Hosted(const ModelPart& hosted) {
+  std::shared_ptr<DeviceOps> memory = memory_.lock();
+  if (memory == nullptr || hosted_ != hosted) {
+    auto opened = open_();
+    if (!opened.ok()) return opened.status();
+    auto weights = UploadWeights(*model_, hosted, **opened, progress_);
+    if (!weights.ok()) return weights.status();
+    memory = *std::move(opened);
+    weights_ = *std::move(weights);
+    memory_ = memory;
+    hosted_ = hosted;
+  }
+  DeviceWeights weights = weights_;
+  weights.memory = std::move(memory);
+  return weights;
+}
+
+absl::StatusOr<std::unique_ptr<PartBackend>> CudaParts::Make(const DecodeOptions& options,
+                                                             const ModelPart& hosted,
+                                                             const BlockRange& blocks) {
+  auto weights = Hosted(hosted);
+  if (!weights.ok()) return weights.status();
+  const auto first = weights->layers.begin() + (blocks.first - hosted.blocks.first);
+  weights->layers = std::vector<DeviceLayer>(first, first + blocks.count);
+  // Who does not begin a chain needs no embedding, though another part may.
+  if (blocks.first != 0) weights->embedding = weights->lm_head = weights->final_norm = nullptr;
+  auto ops = open_();
+  if (!ops.ok()) return ops.status();
+  return CudaBackend::Create(options, model_->config(), *std::move(ops), *std::move(weights), progress_);
+}
+
+}  // namespace bfio::worker::gpu

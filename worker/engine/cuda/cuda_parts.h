@@ -1,0 +1,46 @@
+// The parts of chains on a server with a GPU (part_backend.h).
+//
+// Purpose: what is hosted is uploaded once, in memory of its own, and shared by the parts that are there at a
+// time; each part has a stream, activations and KV pools of its own on the same device, so that they run
+// beside each other. Threads: one.
+#ifndef BFIO_WORKER_ENGINE_CUDA_CUDA_PARTS_H_
+#define BFIO_WORKER_ENGINE_CUDA_CUDA_PARTS_H_
+
+#include <functional>
+#include <memory>
+
+#include "worker/engine/cuda/device_ops.h"
+#include "worker/engine/cuda/device_weights.h"
+#include "worker/engine/decode/part_backend.h"
+#include "worker/engine/model/model.h"
+
+namespace bfio::worker::gpu {
+
+// Another one on the server's device.
+using OpenDevice = std::function<absl::StatusOr<std::unique_ptr<DeviceOps>>()>;
+
+class CudaParts final : public PartSource {
+ public:
+  CudaParts(std::shared_ptr<const Model> model, OpenDevice open, Progress progress);
+
+  const ModelBytes& bytes() const override { return bytes_; }
+  absl::StatusOr<std::unique_ptr<PartBackend>> Make(const DecodeOptions& options, const ModelPart& hosted,
+                                                    const BlockRange& blocks) override;
+
+ private:
+  // Of what is hosted; uploads it where no part has it.
+  absl::StatusOr<DeviceWeights> Hosted(const ModelPart& hosted);
+
+  const std::shared_ptr<const Model> model_;
+  const OpenDevice open_;
+  const Progress progress_;
+  const ModelBytes bytes_;
+  // Of `hosted_`, good as long as a part keeps the memory.
+  DeviceWeights weights_;
+  std::weak_ptr<DeviceOps> memory_;
+  ModelPart hosted_;
+};
+
+}  // namespace bfio::worker::gpu
+
+#endif  // BFIO_WORKER_ENGINE_CUDA_CUDA_PARTS_H_
