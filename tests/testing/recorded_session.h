@@ -16,6 +16,7 @@
 #include "router/record/log_format.h"
 #include "router/record/recorded_scheduler.h"
 #include "tests/testing/random_session.h"
+#include "tests/testing/uncoupled_session.h"
 
 namespace bfio::testing {
 
@@ -57,6 +58,7 @@ struct SessionSetup {
   std::string lookahead = "none";
   core::PolicyOptions policy_options;
   core::PlanMode plan_mode = core::PlanMode::kPipelined;
+  bool coupled = true;
   std::string admission = "none";
   // Switches the policy to one of these now and then.
   std::vector<std::string> others;
@@ -65,6 +67,7 @@ struct SessionSetup {
 inline core::SchedulerOptions OptionsOf(const SessionSetup& setup) {
   core::SchedulerOptions options;
   options.plan_mode = setup.plan_mode;
+  options.coupled = setup.coupled;
   options.max_waiting = 25;
   const core::AdmissionSetting admission = *core::ParseAdmission(setup.admission, 0.95);
   options.admission = admission.kv;
@@ -73,15 +76,26 @@ inline core::SchedulerOptions OptionsOf(const SessionSetup& setup) {
   return options;
 }
 
-// A session of `turns` random turns, recorded into `sink`.
-inline void RunRecorded(const SessionSetup& setup, uint64_t seed, int turns,
-                        std::unique_ptr<record::LogSink> sink) {
+inline record::RecordedScheduler MakeRecorded(const SessionSetup& setup,
+                                              std::unique_ptr<record::LogSink> sink) {
   const core::SchedulerOptions options = OptionsOf(setup);
   auto recorder = std::make_unique<record::Recorder>(
       std::move(sink), record::SessionInfo{"test", core::RequestId{1'800'000'000} << 20}, options,
       record::PolicySetting{setup.policy, setup.policy_options}, setup.lookahead);
-  record::RecordedScheduler scheduler(options, *core::MakePolicy(setup.policy, setup.policy_options),
-                                      *core::MakeLookahead(setup.lookahead), std::move(recorder));
+  return record::RecordedScheduler(options, *core::MakePolicy(setup.policy, setup.policy_options),
+                                   *core::MakeLookahead(setup.lookahead), std::move(recorder));
+}
+
+// A session of `turns` random turns, recorded into `sink`.
+inline void RunRecorded(const SessionSetup& setup, uint64_t seed, int turns,
+                        std::unique_ptr<record::LogSink> sink) {
+  record::RecordedScheduler scheduler = MakeRecorded(setup, std::move(sink));
+  if (!setup.coupled) {
+    UncoupledSession<record::RecordedScheduler> session(&scheduler, seed, setup.admission == "none");
+    session.after_turn = [&] { scheduler.FlushLog(); };
+    session.Run(turns);
+    return;
+  }
   RandomSession<record::RecordedScheduler> session(scheduler, seed);
   session.on_switch = [&](uint64_t random) {
     if (setup.others.empty()) return;

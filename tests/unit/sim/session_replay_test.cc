@@ -94,6 +94,26 @@ TEST(SessionReplay, AdmissionIsRecordedToo) {
   }
 }
 
+// Workers that share no barrier have steps of their own, and plans for them.
+TEST(SessionReplay, SessionsOfUncoupledWorkersToo) {
+  for (const char* policy : {"jffc", "sa_jsq", "bf_io_auto"}) {
+    for (uint64_t seed = 1; seed <= 6; ++seed) {
+      SCOPED_TRACE(absl::StrCat(policy, ", seed ", seed));
+      SessionSetup setup;
+      setup.policy = policy;
+      setup.coupled = false;
+      setup.admission = seed % 2 == 0 ? "kv_feasible" : "none";
+      setup.lookahead = seed % 2 == 0 ? "max_tokens" : "none";
+      const MemoryLog::Segments segments = Record(setup, seed, 300, 1000);
+      ASSERT_GT(segments.size(), 1u);
+      const SessionReplay replay = Replay(segments);
+      ExpectIdentical(replay);
+      EXPECT_TRUE(replay.exact());
+      if (HasFailure()) return;
+    }
+  }
+}
+
 TEST(SessionReplay, PoliciesMayChangeOnTheWay) {
   SessionSetup setup;
   setup.others = {"power_of_two", "round_robin", "bf_io_auto", "vllm"};
