@@ -35,6 +35,9 @@ struct Gate {
 std::vector<Gate> Gates() {
   std::vector<Gate> gates = {{"none", "none"}};
   for (const double alpha : kAlphas) gates.push_back({absl::StrCat("protection:alpha=", alpha), "none"});
+  gates.push_back({"wait", "none"});
+  gates.push_back({"nested_wait", "none"});
+  gates.push_back({"kv_feasible+wait", "survival"});
   gates.push_back({"kv_feasible", "max_tokens"});
   gates.push_back({"kv_feasible", "oracle"});
   for (const double confidence : {0.9, 0.99, 0.999}) gates.push_back({"kv_feasible", "survival", confidence});
