@@ -18,6 +18,8 @@ using Kind = KvGateOptions::Kind;
 // Width of the first intervals, and of later ones as a share of their distance: a share too large takes
 // tokens for held that were given back meanwhile, a share too small costs time. Beyond kFar few are left.
 constexpr int64_t kFirstWidth = 4;
+// A plan that comes late starts its requests so many steps after its own at most, or nearly always.
+constexpr int64_t kLateSteps = 2;
 constexpr int64_t kNearShare = 4, kFarShare = 2, kFar = 1024;
 // theta in units of 1 / mean size, at its least: halving brings it up to twice that.
 constexpr double kThetaSizes = 1;
@@ -128,7 +130,7 @@ void KvGate::SetIntervals(absl::Span<const Worker> workers, absl::Span<const Wai
   const double mean = std::max(1.0, tokens / static_cast<double>(std::max<int64_t>(1, sharers)));
   intervals_.clear();
   starts_.clear();
-  for (int64_t from = 0; from < longest;) {
+  for (int64_t from = 0; from < longest + kLateSteps;) {
     const int64_t share = from / (from < kFar ? kNearShare : kFarShare);
     Interval interval;
     interval.from = from;
@@ -146,18 +148,20 @@ void KvGate::SetIntervals(absl::Span<const Worker> workers, absl::Span<const Wai
 }
 
 template <class Use>
-void KvGate::ForEachInterval(int64_t tokens, int64_t stay, Use use) const {
+void KvGate::ForEachInterval(int64_t tokens, int64_t stay, int64_t late, Use use) const {
   double decay[kMostHalvings];
   int32_t halvings = 0;
   decay[0] = std::exp(-std::ldexp(intervals_[0].theta, intervals_[0].halvings) * static_cast<double>(tokens));
-  for (size_t k = 0; k < intervals_.size() && intervals_[k].from < stay; ++k) {
+  double alive = 1;
+  for (size_t k = 0; k < intervals_.size() && intervals_[k].from < stay + late; ++k) {
     const Interval& interval = intervals_[k];
     for (; halvings < interval.halvings; ++halvings) decay[halvings + 1] = std::sqrt(decay[halvings]);
     const bool ends = stay - 1 < interval.to;
     const int64_t held = tokens + (ends ? stay - 1 : interval.to);
     double scale = ends ? std::exp(-interval.theta * static_cast<double>(held))
                         : decay[interval.halvings] * interval.decay;
-    const double p = std::min(alive_[k], 1.0);
+    if (interval.from < stay) alive = std::min(alive_[k], 1.0);
+    const double p = alive;
     Factors factors;
     for (double& factor : factors) {
       factor = std::max(p + (1 - p) * scale, kLeastFactor);
@@ -181,11 +185,12 @@ void KvGate::AddWorker(const Lookahead& lookahead, const Worker& worker, int64_t
   for (const Resident& resident : worker.residents) {
     const int64_t stay = lookahead.Stay(resident, worker.time, starts_, absl::MakeSpan(alive_));
     if (stay <= 0) continue;
+    const int64_t late = resident.inflight ? kLateSteps : 0;
     if (resident.reserves_kv) {
-      for (size_t k = 0; k < times && intervals_[k].from < stay; ++k) held_[k] += ReservedBy(resident);
+      for (size_t k = 0; k < times && intervals_[k].from < stay + late; ++k) held_[k] += ReservedBy(resident);
       continue;
     }
-    ForEachInterval(StandingOf(resident, worker.time).tokens, stay,
+    ForEachInterval(StandingOf(resident, worker.time).tokens, stay, late,
                     [&](size_t k, int64_t held, const Factors& factors) {
                       held_[k] += held;
                       for (int32_t j = 0; j < kThetas; ++j) {
@@ -238,7 +243,7 @@ void KvGate::AddAllWaiting(Lookahead& lookahead, absl::Span<WaitingView> waiting
 
 void KvGate::AddWaiting(Lookahead& lookahead, const WaitingView& request, int64_t tokens, int64_t* need) {
   const int64_t stay = lookahead.Stay(request, starts_, absl::MakeSpan(alive_));
-  ForEachInterval(tokens, stay, [&](size_t k, int64_t held, const Factors& factors) {
+  ForEachInterval(tokens, stay, kLateSteps, [&](size_t k, int64_t held, const Factors& factors) {
     int64_t* at = need + kWays * k;
     *at++ = held;
     for (int32_t j = 0; j < kThetas; ++j) {

@@ -21,9 +21,9 @@
 // request has at b, near the best where some ten requests and more share a worker. e is (1 - confidence) /
 // intervals, so the chance that a worker that has been filled up by one plan runs out before all on it have
 // ended is at most 1 - confidence (union bound), if the lookahead is right. Where lengths are taken as known
-// (oracle, max_tokens) only the first way counts, and nothing can run out if they are right. Each request
-// alone fits an empty worker for certain, so nobody is kept out for ever (policy/room.h has the rule of who
-// must wait).
+// (oracle, max_tokens) only the first way counts, and nothing can run out if they are right. A plan may come
+// late: who is not known to have started counts as staying two steps longer. Each request alone fits an empty
+// worker for certain, so nobody is kept out for ever (policy/room.h has the rule of who must wait).
 //
 // Cost: residents * intervals multiplications, and a few logarithms per interval for each kind of waiting
 // request; about 22 intervals where requests make at most 1,000 tokens. Requests are of a kind, and share
@@ -109,11 +109,11 @@ class KvGate {
   void AddWorker(const Lookahead& lookahead, const Worker& worker, int64_t* room);
   // With a prompt that counts so many tokens.
   void AddWaiting(Lookahead& lookahead, const WaitingView& request, int64_t tokens, int64_t* need);
-  // A request that holds `tokens` at the plan's step and may stay `stay` steps: calls use(interval, x,
-  // factors) for each that it may see, after alive_ is set; factors[j] is 1 + p (exp(t x) - 1) over exp(t x)
-  // for the j-th way's t.
+  // A request that holds `tokens` at the plan's step and may stay `stay` steps, and `late` steps longer if it
+  // starts later than planned: calls use(interval, x, factors) for each that it may see, after alive_ is set;
+  // factors[j] is 1 + p (exp(t x) - 1) over exp(t x) for the j-th way's t.
   template <class Use>
-  void ForEachInterval(int64_t tokens, int64_t stay, Use use) const;
+  void ForEachInterval(int64_t tokens, int64_t stay, int64_t late, Use use) const;
 
   // What a waiting request's needs depend on.
   struct Alike {

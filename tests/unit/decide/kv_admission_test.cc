@@ -53,6 +53,8 @@ class Group {
   }
   // What is said of lengths from now on is this many times too short.
   void Understate(int64_t times) { understated_ = times; }
+  // From now on plans come up to so many steps after their own.
+  void DelayPlans(int64_t most) { most_late_ = most; }
   int64_t Small() { return 5 + static_cast<int64_t>(rng_.Below(30)); }
   int64_t Output() { return 1 + static_cast<int64_t>(rng_.Below(kLongest)); }
 
@@ -65,11 +67,13 @@ class Group {
         rejected(workers_.size());
     std::vector<StepReport> reports(workers_.size());
     bool idle = true;
+    late_ = late_ < most_late_ && rng_.Below(4) == 0 ? late_ + 1 : 0;
+    const auto here = [&](const Plan& plan) { return plan.apply_step <= step_ && late_ == 0; };
     for (size_t g = 0; g < workers_.size(); ++g) {
       std::vector<RequestId>& running = workers_[g];
       for (const Plan& plan : plans_) {
-        if (plan.apply_step != step_) continue;
-        reports[g].applied_plan = step_;
+        if (!here(plan)) continue;
+        reports[g].applied_plan = plan.apply_step;
         for (const Placement& placement : plan.placements) {
           if (placement.worker != static_cast<WorkerIndex>(g)) continue;
           (Begin(g, placement.id) ? running : rejected[g]).push_back(placement.id);
@@ -96,9 +100,9 @@ class Group {
       });
       idle = idle && running.empty();
     }
-    for (const Plan& plan : plans_) idle = idle && (plan.apply_step <= step_ || plan.placements.empty());
+    for (const Plan& plan : plans_) idle = idle && (here(plan) || plan.placements.empty());
     applied_ = reports[0].applied_plan;
-    std::erase_if(plans_, [&](const Plan& plan) { return plan.apply_step <= step_; });
+    std::erase_if(plans_, here);
     for (size_t g = 0; g < workers_.size(); ++g) {
       reports[g].step = step_;
       reports[g].finished = finished[g];
@@ -177,7 +181,7 @@ class Group {
   std::map<RequestId, Request> requests_;
   std::vector<Plan> plans_;
   RequestId last_id_ = 0;
-  int64_t step_ = 0, applied_ = 0, preempted_ = 0, understated_ = 1;
+  int64_t step_ = 0, applied_ = 0, preempted_ = 0, understated_ = 1, most_late_ = 0, late_ = 0;
 };
 
 // More come than fit for a while, and all end.
@@ -249,6 +253,18 @@ TEST(KvAdmissionWithKnownLengths, MemoryHoldsUnderEveryPolicy) {
         }
         ASSERT_EQ(group.preempted(), 0);
       }
+    }
+  }
+}
+
+// A plan that comes late has its requests run longer than it says.
+TEST(KvAdmissionWithKnownLengths, MemoryHoldsWherePlansComeLate) {
+  for (const char* lookahead : {"oracle", "max_tokens"}) {
+    for (uint64_t seed = 1; seed <= 601; seed += 2) {  // pipelined
+      SCOPED_TRACE(absl::StrCat(lookahead, ", seed ", seed));
+      Group group("bf_io_auto", "kv_feasible", lookahead, 64, seed);
+      group.DelayPlans(2);
+      EXPECT_EQ(PreemptedInABusyHour(group), 0);
     }
   }
 }
