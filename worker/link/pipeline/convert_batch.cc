@@ -41,7 +41,9 @@ absl::StatusOr<MicroBatch> FromProto(const v1::Activations& message) {
     return Bad("hidden has ", message.hidden().size(), " bytes, which are no whole values");
   }
   batch.hidden.resize(message.hidden().size() / sizeof(float));
-  std::memcpy(batch.hidden.data(), message.hidden().data(), message.hidden().size());
+  // Null pointers, of nothing too, are not for memcpy.
+  if (!batch.hidden.empty())
+    std::memcpy(batch.hidden.data(), message.hidden().data(), message.hidden().size());
   const int runs = message.run_rows_size();
   if (message.run_positions_size() != runs || message.run_pages_size() != runs) {
     return Bad("run_rows, run_positions and run_pages have ", runs, ", ", message.run_positions_size(),
