@@ -385,7 +385,7 @@ void DecisionLoop::SendPlan(const core::Plan& plan) {
     v1::Assignment& assignment = *plan_messages_[placement.worker].mutable_plan()->add_assignments();
     assignment = record->Assignment(now_);
     assignment.set_kv_on_demand(options_.admission.kind != core::KvGateOptions::Kind::kNone &&
-                                record->refusals < core::RequestSpec::kRefusalsBeforeReserving);
+                                !core::RequestSpec::ReservesAfter(record->refusals));
     if (spdlog::should_log(spdlog::level::debug)) {
       spdlog::debug("request {}: placed on rank {} for step {}, after {} steps in the pool",
                     record->LogName(), placement.worker,

@@ -7,6 +7,7 @@
 #include "nlohmann/json.hpp"
 
 namespace bfio::router {
+
 std::string PoolJson(absl::Span<const PoolServer> servers) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const PoolServer& server : servers) {

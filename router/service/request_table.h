@@ -69,7 +69,7 @@ struct RequestRecord {
   absl::Time resume_by = absl::InfiniteFuture();
   // It has ended, and is kept for a client that may have missed the end.
   std::optional<v1::Finish> ended;
-  // Times a worker refused it for want of room.
+  // Times in a row that a worker refused it for want of room (core::RequestSpec::refusals).
   int refusals = 0;
   // Times it was placed again because its worker was lost.
   int replays = 0;

@@ -1,6 +1,5 @@
 #include "tests/chaos/overload.h"
 
-#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <memory>

@@ -1,6 +1,6 @@
 // What a client of the OpenAI front sends, and what it is told: JSON in, JSON out.
 //
-// The first byte says which API; the rest is the body.
+// The first byte says which API, and whether ids are shifted to the end of what fits; the rest is the body.
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>

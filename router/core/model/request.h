@@ -48,7 +48,8 @@ struct RequestSpec {
   // times it is placed where all that it may come to hold can be reserved, and the worker reserves it.
   int32_t refusals = 0;
   static constexpr int32_t kRefusalsBeforeReserving = 8;
-  bool reserves_kv() const { return refusals >= kRefusalsBeforeReserving; }
+  static bool ReservesAfter(int32_t refusals) { return refusals >= kRefusalsBeforeReserving; }
+  bool reserves_kv() const { return ReservesAfter(refusals); }
 
   // KV tokens the request may come to hold: what admission reserves for it. In its j-th step it holds s + j
   // - 1.

@@ -42,6 +42,11 @@ struct WorkerView {
   double prefill_weight = 0;
   // What each prompt token placed here adds in all, at the plan's step.
   double load_rate() const { return time_per_token + prefill_weight; }
+  // Local time of its step, with a request of `more` tokens placed here.
+  double Time(int64_t more = 0) const {
+    return time_offset + time_per_token * static_cast<double>(load_tokens) +
+           load_rate() * static_cast<double>(more);
+  }
 };
 
 struct WaitingView {

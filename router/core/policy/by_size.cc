@@ -27,7 +27,7 @@ void BySize::Place(const Snapshot& snapshot, SizeOrder order, Room& room, std::v
       heap_.pop_back();
       const int64_t size = waiting[i].prefill_tokens;
       const WorkerIndex worker =
-          LeastKey(room, waiting[i], [&](const WorkerView& view) { return TimeWith(view, size); });
+          LeastKey(room, waiting[i], [&](const WorkerView& view) { return view.Time(size); });
       if (worker == kNoWorker) continue;
       room.Take(waiting[i], worker);
       plan.push_back({i, worker});

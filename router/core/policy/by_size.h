@@ -15,11 +15,6 @@ namespace bfio::core {
 
 enum class SizeOrder { kSmallestFirst, kLargestFirst };
 
-// Local time of `worker`'s step with `more` tokens added; its load where all workers are alike.
-inline double TimeWith(const WorkerView& worker, int64_t more) {
-  return worker.time_offset + worker.time_per_token * static_cast<double>(worker.load_tokens + more);
-}
-
 class BySize {
  public:
   // Offers all requests of the highest priority by size (ties: older first), then those of the next, each to

@@ -21,4 +21,19 @@ const std::vector<WorkerIndex>& LevelWorkers::Find(absl::Span<const WorkerView> 
   return level_;
 }
 
+double LevelTarget(const Instance& instance, absl::Span<const WorkerIndex> level, double item_tokens) {
+  double time = 0, rate = 0;
+  int64_t slots = 0;
+  for (const WorkerIndex g : level) {
+    const SolverWorker& worker = instance.workers[g];
+    time += worker.Time(static_cast<double>(worker.load));
+    rate += worker.load_rate();
+    slots += worker.slots;
+  }
+  const auto workers = static_cast<double>(level.size());
+  const auto admitted =
+      static_cast<double>(std::min<int64_t>(slots, static_cast<int64_t>(instance.items.size())));
+  return (time + admitted * item_tokens * rate / workers) / workers;
+}
+
 }  // namespace bfio::core

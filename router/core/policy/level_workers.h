@@ -11,6 +11,7 @@
 
 #include "absl/types/span.h"
 #include "router/core/model/snapshot.h"
+#include "router/core/solver/instance.h"
 
 namespace bfio::core {
 
@@ -23,6 +24,10 @@ class LevelWorkers {
   std::vector<WorkerIndex> level_;
   std::vector<int64_t> loads_;
 };
+
+// Mean local time of the level workers when every slot of theirs that can be taken has got an item of so many
+// tokens: what the integer program is to keep all near. REQUIRES: a level worker.
+double LevelTarget(const Instance& instance, absl::Span<const WorkerIndex> level, double item_tokens);
 
 }  // namespace bfio::core
 

@@ -50,7 +50,7 @@ struct SolverItem {
   int64_t kv_reserve = 0;
   // An item is never passed over for one of a lower class.
   int32_t priority = 0;
-  // Square and refill: what admitting the item is worth besides balance, tokens^2.
+  // Square and refill: what admitting the item is worth besides balance, in the objective's unit: time^2.
   double worth = 0;
   // A worker that expects the item: `credit` tokens of the item are counted there already
   // (SolverWorker::Credit, and in its row of `ahead`).

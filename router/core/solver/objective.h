@@ -7,8 +7,8 @@
 //   Pair(g, h)              prices "g's load changes by d, h's by e"
 //   Apply(g, d)             makes the change
 //   AdmitCost(item)         what admitting an item costs besides its load
-// Where a token adds 1, times are kept as doubles around a whole number: below 2^53 they are exact.
-// Threads: one.
+// Where a token adds 1 and offsets are whole, times are kept as doubles around a whole number: below 2^53
+// they are exact. Threads: one.
 #ifndef BFIO_ROUTER_CORE_SOLVER_OBJECTIVE_H_
 #define BFIO_ROUTER_CORE_SOLVER_OBJECTIVE_H_
 
@@ -57,7 +57,7 @@ class SquareObjective {
 
  private:
   double rate_ = 1;
-  // T_g - target.
+  // (T_g - target) / rate_.
   std::vector<double> x_;
 };
 

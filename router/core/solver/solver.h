@@ -33,7 +33,8 @@ class Solver {
 
   // A feasible choice that leaves no item waiting that some worker could still take. Asks `stop` now and
   // then; once it says true the plan at hand is returned. REQUIRES: at least one worker; items in pool order;
-  // no negative load, rate, offset or discount. The reference is valid until the next call.
+  // no negative load, weight, offset or discount; every time_per_token above 0. The reference is valid until
+  // the next call.
   const Solution& Solve(const Instance& instance, const StopSignal& stop = {});
 
   // SolverSettings::bound from the next Solve on.

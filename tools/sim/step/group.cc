@@ -71,7 +71,7 @@ class Group {
     const std::optional<int64_t> piece = core::EqualPiece(pending_);
     for (EngineModel& rank : ranks_) {
       rank.set_token_budget(
-          std::min(options_.token_budget, piece ? Decoding(rank) + *piece : options_.token_budget));
+          std::min(options_.token_budget, Decoding(rank) + piece.value_or(options_.token_budget)));
     }
   }
 

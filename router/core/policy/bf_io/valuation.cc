@@ -33,7 +33,7 @@ void Valuation::Apply(const Snapshot& snapshot, Instance& instance) {
     return snapshot.workers[a].load_tokens < snapshot.workers[b].load_tokens;
   });
   Prepare(snapshot, typical_age, instance);
-  SetTarget(scale, instance);
+  instance.target_load = LevelTarget(instance, level_, scale.mean - kStockTilt * scale.deviation);
 }
 
 double Valuation::TypicalAge(const Snapshot& snapshot) {
@@ -79,22 +79,6 @@ void Valuation::Prepare(const Snapshot& snapshot, double typical_age, Instance& 
     giant.credit = giant.load - slot_load;
     instance.workers[giant.home].Credit(giant.credit);
   }
-}
-
-void Valuation::SetTarget(const PoolScale& scale, Instance& instance) const {
-  double time = 0, rate = 0;
-  int64_t slots = 0;
-  for (WorkerIndex g : level_) {
-    const SolverWorker& worker = instance.workers[g];
-    time += worker.Time(static_cast<double>(worker.load));
-    rate += worker.load_rate();
-    slots += worker.slots;
-  }
-  const double workers = static_cast<double>(level_.size());
-  const double admitted =
-      static_cast<double>(std::min<int64_t>(slots, static_cast<int64_t>(instance.items.size())));
-  instance.target_load =
-      (time + admitted * (scale.mean - kStockTilt * scale.deviation) * rate / workers) / workers;
 }
 
 }  // namespace bfio::core

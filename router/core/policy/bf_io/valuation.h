@@ -45,7 +45,6 @@ class Valuation {
   double TypicalAge(const Snapshot& snapshot);
 
   void Prepare(const Snapshot& snapshot, double typical_age, Instance& instance);
-  void SetTarget(const PoolScale& scale, Instance& instance) const;
   int64_t Age(const WaitingView& request) const {
     return std::max<int64_t>(0, youngest_ - request.senior_step());
   }

@@ -31,27 +31,13 @@ void BfIoAutoPolicy::Solve(const Snapshot& snapshot, const PoolScale& scale, std
   FillInstance(snapshot, room_, /*horizon=*/0, instance_);
   const std::vector<WorkerIndex>& level = level_workers_.Find(snapshot.workers);
   preparation_.Apply(snapshot, turns_.turns(), scale, turns_.seats(), level, instance_);
-  SetTarget(level, scale.mean);
+  if (!level.empty()) instance_.target_load = LevelTarget(instance_, level, scale.mean);
   turns_.SetWorths(snapshot, scale, instance_);
   const Solution& solution = probe_.Solve(solver_, instance_, stop_);
   stopped_early_ = solver_.statistics().CutShort();
   for (int32_t i = 0; i < static_cast<int32_t>(solution.worker_of.size()); ++i) {
     if (solution.worker_of[i] != kUnassigned) plan.push_back({i, solution.worker_of[i]});
   }
-}
-
-void BfIoAutoPolicy::SetTarget(const std::vector<WorkerIndex>& level, double mean_item) {
-  if (level.empty()) return;
-  double time = 0, slots = 0, rate = 0;
-  for (const WorkerIndex g : level) {
-    const SolverWorker& worker = instance_.workers[g];
-    time += worker.Time(static_cast<double>(worker.load));
-    slots += worker.slots;
-    rate += worker.load_rate();
-  }
-  const double workers = static_cast<double>(level.size());
-  const double admitted = std::min(slots, static_cast<double>(instance_.items.size()));
-  instance_.target_load = (time + admitted * mean_item * rate / workers) / workers;
 }
 
 }  // namespace bfio::core

@@ -41,7 +41,6 @@ class BfIoAutoPolicy final : public Policy {
  private:
   // By the program.
   void Solve(const Snapshot& snapshot, const PoolScale& scale, std::vector<Assignment>& plan);
-  void SetTarget(const std::vector<WorkerIndex>& level, double mean_item);
 
   StopSignal stop_;
   bool stopped_early_ = false;

@@ -13,10 +13,6 @@ constexpr size_t kRecent = 4000;
 // Share of the workers that are kept low, at least one.
 constexpr double kLowShare = 0.06;
 
-double TimeOf(const WorkerView& worker) {
-  return worker.time_offset + worker.time_per_token * static_cast<double>(worker.load_tokens);
-}
-
 }  // namespace
 
 void Headroom::Observe(const Snapshot& snapshot) {
@@ -51,7 +47,7 @@ bool Headroom::Place(const Snapshot& snapshot, Room& room, std::vector<Assignmen
     const WorkerIndex worker = workers_[static_cast<size_t>(place)].worker;
     room.Take(snapshot.waiting[i], worker);
     plan.push_back({i, worker});
-    Sink(static_cast<size_t>(place), TimeOf(room[worker]));
+    Sink(static_cast<size_t>(place), room[worker].Time());
   }
   return true;
 }
@@ -61,7 +57,7 @@ void Headroom::Prepare(const Room& room) {
   largest_ = 0;
   double rates = 0;
   for (WorkerIndex g = 0; g < room.workers(); ++g) {
-    const double time = TimeOf(room[g]);
+    const double time = room[g].Time();
     largest_ = std::max(largest_, time);
     rates += room[g].load_rate();
     if (room[g].free_slots > 0) workers_.push_back({time, g});
