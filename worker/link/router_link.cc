@@ -264,6 +264,12 @@ void RouterLink::WriteLoop(Call& call) {
 void RouterLink::Send(uint64_t stream, OutMessage message) {
   const bool hello = std::holds_alternative<Hello>(message);
   MutexLock lock(&state_->mutex);
+  const auto settled = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mutex) {
+    return state_->queue.size() < options_.max_queued || stream != state_->stream || state_->broken ||
+           state_->stopping;
+  };
+  // Steps of microseconds outrun a router that is short of processors for a moment.
+  state_->mutex.AwaitWithTimeout(absl::Condition(&settled), options_.send_patience);
   if (stream != state_->stream) return Lose(message);
   if (state_->queue.size() >= options_.max_queued) {
     if (!state_->broken)

@@ -34,9 +34,10 @@ struct RouterLinkOptions {
   // the last (full jitter), so that a group's workers do not come all at once.
   absl::Duration first_backoff = absl::Milliseconds(100);
   absl::Duration last_backoff = absl::Seconds(5);
-  // Messages waiting to be written; a router that leaves more unread has stopped reading: the stream is given
-  // up.
+  // Messages waiting to be written, and how long a step waits for room among them. A router that makes none
+  // in that time has stopped reading: the stream is given up.
   size_t max_queued = 1024;
+  absl::Duration send_patience = absl::Seconds(1);
   // Of the jitter; different for each rank.
   uint64_t seed = 0;
   // Is told what happens; borrowed, may be null.
@@ -54,6 +55,7 @@ class RouterLink final : public StepLink {
   // shut down.
   absl::Status Run(Inbox& inbox);
 
+  // Waits for room in the queue, send_patience at most.
   void Send(uint64_t stream, OutMessage message) override;
 
   // Asks the router to be drained. Without a stream, or when the stream breaks, the inbox is told to shut

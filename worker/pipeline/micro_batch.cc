@@ -32,6 +32,11 @@ absl::Status CheckRun(const StepPlan& plan, int32_t run, const BatchBounds& boun
 
 }  // namespace
 
+BatchBounds BoundsOf(int64_t hidden, const DecodeOptions& options) {
+  return {hidden, MaxRows(options.limits.slots, options.step_tokens), options.limits.slots,
+          PageTable::PageLimit(PageTableOptionsOf(options)), options.page_tokens};
+}
+
 absl::Status CheckMicroBatch(const MicroBatch& batch, const BatchBounds& bounds) {
   const StepPlan& plan = batch.plan;
   const auto rows = static_cast<int64_t>(plan.token_ids.size());

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "worker/engine/decode/decode_engine.h"
 #include "worker/scheduler/step_plan.h"
 
 namespace bfio::worker {
@@ -43,6 +44,9 @@ struct BatchBounds {
   int64_t pages = 0;
   int32_t page_tokens = 0;
 };
+
+// What an engine with these options takes.
+BatchBounds BoundsOf(int64_t hidden, const DecodeOptions& options);
 
 // INVALID_ARGUMENT, naming the field, unless it has 1 to max_rows rows, as many hidden states, at most
 // max_runs runs that are whole, pages that exist, are no more than there are and have room for all of the

@@ -184,8 +184,8 @@ void KvGate::AddWorker(const Lookahead& lookahead, const Worker& worker, int64_t
   product_.assign(times, one);
   for (const Resident& resident : worker.residents) {
     const int64_t stay = lookahead.Stay(resident, worker.time, starts_, absl::MakeSpan(alive_));
-    if (stay <= 0) continue;
-    const int64_t late = resident.inflight ? kLateSteps : 0;
+    const int64_t late = resident.inflight && !resident.dropped ? kLateSteps : 0;
+    if (stay + late <= 0) continue;
     if (resident.reserves_kv) {
       for (size_t k = 0; k < times && intervals_[k].from < stay + late; ++k) held_[k] += ReservedBy(resident);
       continue;

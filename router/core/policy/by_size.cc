@@ -1,5 +1,7 @@
 #include "router/core/policy/by_size.h"
 
+#include <algorithm>
+
 #include "router/core/policy/kv_overdue.h"
 
 namespace bfio::core {

@@ -5,7 +5,6 @@
 #ifndef BFIO_ROUTER_CORE_POLICY_BY_SIZE_H_
 #define BFIO_ROUTER_CORE_POLICY_BY_SIZE_H_
 
-#include <algorithm>
 #include <cstdint>
 #include <vector>
 

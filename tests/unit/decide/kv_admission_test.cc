@@ -257,7 +257,8 @@ TEST(KvAdmissionWithKnownLengths, MemoryHoldsUnderEveryPolicy) {
   }
 }
 
-// A plan that comes late has its requests run longer than it says.
+// A plan that comes late has its requests run longer than it says; some are said to be over before they
+// begin.
 TEST(KvAdmissionWithKnownLengths, MemoryHoldsWherePlansComeLate) {
   for (const char* lookahead : {"oracle", "max_tokens"}) {
     for (uint64_t seed = 1; seed <= 601; seed += 2) {  // pipelined
@@ -266,6 +267,18 @@ TEST(KvAdmissionWithKnownLengths, MemoryHoldsWherePlansComeLate) {
       group.DelayPlans(2);
       EXPECT_EQ(PreemptedInABusyHour(group), 0);
     }
+  }
+  for (uint64_t seed = 1; seed <= 601; seed += 2) {
+    SCOPED_TRACE(absl::StrCat("short ones, seed ", seed));
+    Group group("bf_io_auto", "kv_feasible", "oracle", 64, seed);
+    group.DelayPlans(2);
+    for (int step = 0; step < 100; ++step) {
+      for (int n = 0; n < 6; ++n) {
+        group.Arrive(2 * group.Small(), 1 + static_cast<int64_t>(group.rng().Below(3)));
+      }
+      group.Step();
+    }
+    EXPECT_EQ(group.preempted(), 0);
   }
 }
 

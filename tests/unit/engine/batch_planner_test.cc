@@ -2,6 +2,7 @@
 #include "worker/scheduler/batch_planner.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>

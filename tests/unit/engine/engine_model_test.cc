@@ -2,6 +2,7 @@
 // same rules of a batch as everywhere.
 #include "worker/scheduler/engine_model.h"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 

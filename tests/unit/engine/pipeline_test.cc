@@ -7,6 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/decode_schedule.h"
+#include "tests/testing/direct_outlet.h"
 #include "worker/engine/cpu/cpu_engine.h"
 #include "worker/engine/cpu/cpu_parts.h"
 #include "worker/engine/cpu/part_memory.h"
@@ -24,16 +25,6 @@ std::shared_ptr<const Model> LoadGolden(const std::string& name) {
   EXPECT_TRUE(model.ok()) << model.status();
   return *std::move(model);
 }
-
-// Hands over within the process; owns what comes after it.
-class DirectOutlet final : public Outlet {
- public:
-  explicit DirectOutlet(std::shared_ptr<Inlet> next) : next_(std::move(next)) {}
-  absl::Status Send(MicroBatch batch) override { return next_->Take(std::move(batch)); }
-
- private:
-  const std::shared_ptr<Inlet> next_;
-};
 
 class DeafOutlet final : public Outlet {
  public:
@@ -61,11 +52,6 @@ DecodeOptions DecodeLimits() {
   return options;
 }
 
-BatchBounds Bounds(const ModelConfig& config, const DecodeOptions& options) {
-  return {config.hidden, MaxRows(options.limits.slots, options.step_tokens), options.limits.slots,
-          PageTable::PageLimit(PageTableOptionsOf(options)), options.page_tokens};
-}
-
 std::unique_ptr<PartBackend> MakePart(const std::shared_ptr<const Model>& model, const Shape& shape,
                                       const ModelPart& part, const DecodeOptions& options) {
   auto made = CpuParts(model, shape.storage, {}).Make(options, part, part.blocks);
@@ -79,8 +65,9 @@ std::unique_ptr<Engine> MakeChain(const std::shared_ptr<const Model>& model, con
   std::shared_ptr<Inlet> next = returns;
   for (size_t i = shape.ends.size() - 1; i > 0; --i) {
     const ModelPart part = {{shape.ends[i - 1], shape.ends[i] - shape.ends[i - 1]}, false};
-    next = std::make_shared<Stage>(MakePart(model, shape, part, options), Bounds(model->config(), options),
-                                   i + 1 == shape.ends.size(), std::make_unique<DirectOutlet>(next),
+    next = std::make_shared<Stage>(MakePart(model, shape, part, options),
+                                   BoundsOf(model->config().hidden, options), i + 1 == shape.ends.size(),
+                                   std::make_unique<testing::DirectOutlet>(next),
                                    [](const absl::Status& why) { ADD_FAILURE() << why; });
   }
   ChainBackendOptions chain;
@@ -88,7 +75,7 @@ std::unique_ptr<Engine> MakeChain(const std::shared_ptr<const Model>& model, con
   auto engine = DecodeEngine::Create(
       options,
       std::make_unique<ChainBackend>(chain, MakePart(model, shape, {{0, shape.ends[0]}, true}, options),
-                                     std::make_unique<DirectOutlet>(next), returns));
+                                     std::make_unique<testing::DirectOutlet>(next), returns));
   EXPECT_TRUE(engine.ok()) << engine.status();
   return *std::move(engine);
 }
@@ -244,7 +231,7 @@ TEST(PipelineTest, AStageIsBrokenByWhatIsOutOfTurnAndSaysSoOnce) {
   const auto model = LoadGolden("llama");
   const DecodeOptions options = DecodeLimits();
   int broken = 0;
-  Stage stage(MakePart(model, {}, {{0, 1}, false}, options), Bounds(model->config(), options), false,
+  Stage stage(MakePart(model, {}, {{0, 1}, false}, options), BoundsOf(model->config().hidden, options), false,
               std::make_unique<DeafOutlet>(), [&](const absl::Status& why) {
                 ++broken;
                 EXPECT_THAT(std::string(why.message()), HasSubstr("micro-batch 2 came after 0"));

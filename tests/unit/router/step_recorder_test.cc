@@ -80,8 +80,8 @@ TEST(StepRecorder, ARankThatLagsFarBehindDoesNotEndTheCount) {
 TEST(StepRecorder, WithoutABarrierEveryReportIsAStep) {
   Fixture f;
   f.recorder.OpenEpoch(1, 2, /*coupled=*/false);
-  f.recorder.OnDecision(3, 9, absl::ZeroDuration(), /*saturated=*/true, false);
-  f.recorder.OnDecision(1, 8, absl::ZeroDuration(), /*saturated=*/true, false);
+  f.recorder.OnDecision(3, 9, absl::ZeroDuration(), /*saturated=*/false, false);
+  f.recorder.OnDecision(1, 8, absl::ZeroDuration(), /*saturated=*/false, false);
   f.recorder.OnReport(1, Report(1, 40, 2000, 0), f.now);
   f.recorder.OnReport(0, Report(7, 100, 5000, 0), f.now, /*saturated=*/true);
   ASSERT_EQ(f.seen.size(), 2u) << "no decision need follow";

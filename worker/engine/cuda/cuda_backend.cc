@@ -44,7 +44,10 @@ absl::StatusOr<std::unique_ptr<CudaBackend>> CudaBackend::Create(const DecodeOpt
   if (!grid.ok()) return grid.status();
   auto backend = std::unique_ptr<CudaBackend>(
       new CudaBackend(options, config, *grid, std::move(ops), std::move(weights)));
-  if (absl::Status status = backend->Start(progress); !status.ok()) return status;
+  if (absl::Status status = backend->Start(progress); !status.ok()) {
+    backend->broken_ = status;
+    return status;
+  }
   return backend;
 }
 

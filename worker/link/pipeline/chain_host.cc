@@ -76,9 +76,7 @@ absl::StatusOr<std::unique_ptr<ChainHost::Part>> ChainHost::Make(const v1::Chain
   const ModelPart hosted = {RangeOf(stage.hosted_first(), stage.hosted_end()), stage.hosted_first() == 0};
   const DecodeOptions decode = DecodeOf(stage);
   if (absl::Status status = CheckDecodeOptions(decode); !status.ok()) return status;
-  const BatchBounds bounds = {config.hidden, MaxRows(decode.limits.slots, decode.step_tokens),
-                              decode.limits.slots, PageTable::PageLimit(PageTableOptionsOf(decode)),
-                              decode.page_tokens};
+  const BatchBounds bounds = BoundsOf(config.hidden, decode);
   auto part = std::make_unique<Part>();
   part->spec = stage;
   part->hosted = hosted;

@@ -65,12 +65,16 @@ std::string SignatureOf(const WorkerOptions& options, const Model& model) {
   const auto* const bytes = reinterpret_cast<const unsigned char*>(embedding.data);
   for (int64_t i = 0; i < std::min<int64_t>(1024, embedding.bytes()); ++i)
     first = first * 1099511628211 + bytes[i];
+  const EngineOptions& engine = options.engine;
+  const std::string types = engine.name == "cpu" ? absl::StrCat(static_cast<int>(engine.weights), "/",
+                                                                static_cast<int>(engine.cpu.kv))
+                                                 : "bf16";
   // Engines round otherwise: a request that is replayed on another chain must go on as it began.
   return absl::StrCat(options.engine.name, ":", FamilyName(config.family), ":", config.layers, "x",
                       config.hidden, "x", config.intermediate, ":", config.heads, "/", config.kv_heads, "x",
-                      config.head_dim, ":", config.vocab, ":", static_cast<int>(options.engine.weights), "/",
-                      static_cast<int>(options.engine.cpu.kv), ":", options.engine.cpu.decode.page_tokens,
-                      "/", options.engine.cpu.decode.step_tokens, ":", absl::Hex(first));
+                      config.head_dim, ":", config.vocab, ":", types, ":",
+                      options.engine.cpu.decode.page_tokens, "/", options.engine.cpu.decode.step_tokens, ":",
+                      absl::Hex(first));
 }
 
 absl::StatusOr<std::unique_ptr<PartSource>> SourceOf(const EngineOptions& engine,

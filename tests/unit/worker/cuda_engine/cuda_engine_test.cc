@@ -116,15 +116,6 @@ TEST_P(OnAGpu, TokensInCompanyAreThoseAlone) {
   EXPECT_TRUE((*together)->AuditKv().ok());
 }
 
-class HandOver final : public Outlet {
- public:
-  explicit HandOver(std::shared_ptr<Inlet> next) : next_(std::move(next)) {}
-  absl::Status Send(MicroBatch batch) override { return next_->Take(std::move(batch)); }
-
- private:
-  const std::shared_ptr<Inlet> next_;
-};
-
 // A head and a stage on one GPU, each on a thread and a stream of its own.
 TEST_P(OnAGpu, TokensOfAChainOfTwoPartsAreTheWholeModels) {
   auto loaded = LoadModel(testing::GoldenFolder(GetParam()));
@@ -144,16 +135,14 @@ TEST_P(OnAGpu, TokensOfAChainOfTwoPartsAreTheWholeModels) {
   const auto fail = [](const absl::Status& why) { ADD_FAILURE() << why; };
   const auto returns = std::make_shared<Returns>(fail);
   const DecodeOptions options = Options();
-  const BatchBounds bounds = {model->config().hidden, MaxRows(options.limits.slots, options.step_tokens),
-                              options.limits.slots, PageTable::PageLimit(PageTableOptionsOf(options)),
-                              options.page_tokens};
-  const auto stage =
-      std::make_shared<Stage>(*std::move(part), bounds, true, std::make_unique<HandOver>(returns), fail);
+  const BatchBounds bounds = BoundsOf(model->config().hidden, options);
+  const auto stage = std::make_shared<Stage>(*std::move(part), bounds, true,
+                                             std::make_unique<testing::DirectOutlet>(returns), fail);
   ChainBackendOptions chain;
   chain.micro_batches = 3;
   const auto engine = DecodeEngine::Create(
-      options,
-      std::make_unique<ChainBackend>(chain, *std::move(head), std::make_unique<HandOver>(stage), returns));
+      options, std::make_unique<ChainBackend>(chain, *std::move(head),
+                                              std::make_unique<testing::DirectOutlet>(stage), returns));
   ASSERT_TRUE(engine.ok()) << engine.status();
   const auto alone = MakeEngine(GetParam());
   ASSERT_TRUE(alone.ok()) << alone.status();

@@ -10,6 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/decode_schedule.h"
+#include "tests/testing/direct_outlet.h"
 #include "tests/testing/emulated_device_ops.h"
 #include "tests/testing/golden.h"
 #include "worker/engine/cuda/cuda_backend.h"
@@ -96,24 +97,13 @@ class OneAtATime final : public PartBackend {
 };
 Mutex OneAtATime::emulator_;
 
-class HandOver final : public Outlet {
- public:
-  explicit HandOver(std::shared_ptr<Inlet> next) : next_(std::move(next)) {}
-  absl::Status Send(MicroBatch batch) override { return next_->Take(std::move(batch)); }
-
- private:
-  const std::shared_ptr<Inlet> next_;
-};
-
 // A chain over servers whose blocks end at `ends`; the last of them hosts one block that the chain leaves
 // out.
 std::unique_ptr<Engine> MakeGpuChain(std::vector<std::unique_ptr<Server>>& servers,
                                      const std::vector<int32_t>& ends, int32_t micro_batches) {
   const DecodeOptions options = SmallSteps();
   const std::shared_ptr<const Model> model = LoadPartly("llama_tied");
-  const BatchBounds bounds = {model->config().hidden, MaxRows(options.limits.slots, options.step_tokens),
-                              options.limits.slots, PageTable::PageLimit(PageTableOptionsOf(options)),
-                              options.page_tokens};
+  const BatchBounds bounds = BoundsOf(model->config().hidden, options);
   const auto fail = [](const absl::Status& why) { ADD_FAILURE() << why; };
   const auto part = [&](int32_t first, int32_t end, int32_t hosted_first) {
     servers.push_back(std::make_unique<Server>(model));
@@ -125,14 +115,14 @@ std::unique_ptr<Engine> MakeGpuChain(std::vector<std::unique_ptr<Server>>& serve
   for (size_t i = ends.size() - 1; i > 0; --i) {
     const bool last = i + 1 == ends.size();
     next = std::make_shared<Stage>(part(ends[i - 1], ends[i], last ? ends[i - 1] - 1 : ends[i - 1]), bounds,
-                                   last, std::make_unique<HandOver>(next), fail);
+                                   last, std::make_unique<testing::DirectOutlet>(next), fail);
   }
   ChainBackendOptions chain;
   chain.micro_batches = micro_batches;
   chain.timeout = absl::Minutes(5);
   auto engine = DecodeEngine::Create(
-      options,
-      std::make_unique<ChainBackend>(chain, part(0, ends[0], 0), std::make_unique<HandOver>(next), returns));
+      options, std::make_unique<ChainBackend>(chain, part(0, ends[0], 0),
+                                              std::make_unique<testing::DirectOutlet>(next), returns));
   EXPECT_TRUE(engine.ok()) << engine.status();
   return *std::move(engine);
 }
