@@ -7,6 +7,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/decode_schedule.h"
+#include "tests/testing/direct_outlet.h"
 #include "tests/testing/golden.h"
 #ifdef BFIO_TEST_CUDA
 #include "tests/testing/cuda_logits.h"
