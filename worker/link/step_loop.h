@@ -35,7 +35,7 @@ class StepLink {
  public:
   virtual ~StepLink() = default;
   // Takes a message for that stream (Inbox::OnStreamUp); it is dropped if the stream is no longer the present
-  // one. Never blocks.
+  // one. May wait for room while the router is behind, for a bounded time.
   virtual void Send(uint64_t stream, OutMessage message) = 0;
 };
 
