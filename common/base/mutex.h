@@ -1,58 +1,73 @@
-// absl's Mutex, in a form that ThreadSanitizer understands.
+// A mutex with conditions, and a condition variable, that wait by the monotonic clock.
 //
-// Purpose: use bfio::Mutex, bfio::MutexLock and bfio::CondVar where absl's would be used. They are absl's,
-// except in builds with -fsanitize=thread: there the distribution's abseil is not instrumented, every field
-// it guards would be reported as a race, and a stand-in over std::mutex with the same interface (the part
-// that bfio uses) takes its place. Threads: as absl's.
+// Purpose: absl::Mutex's interface (the part that bfio uses) over std::mutex. Debian 12's abseil sleeps until
+// a wall-clock time: a clock that is set back by an hour makes its timed waits an hour longer. These do not
+// notice. Deadlines are times of MonotonicNow(). ThreadSanitizer understands them too, which it does not
+// understand of an abseil that is not instrumented.
+//
+// Threads: any. Like absl's, a Mutex may be destroyed by whoever gets it last.
 #ifndef BFIO_COMMON_BASE_MUTEX_H_
 #define BFIO_COMMON_BASE_MUTEX_H_
 
-#include "absl/base/thread_annotations.h"
-#include "absl/synchronization/mutex.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
-
-#ifdef __SANITIZE_THREAD__
-
 #include <algorithm>
-#include <chrono>
 #include <condition_variable>
 #include <mutex>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
 
 namespace bfio {
 
 class ABSL_LOCKABLE Mutex {
  public:
+  Mutex() = default;
+  Mutex(const Mutex&) = delete;
+  Mutex& operator=(const Mutex&) = delete;
+
   void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() { mutex_.lock(); }
   void Unlock() ABSL_UNLOCK_FUNCTION() {
-    // Whoever waits for a condition looks again after each critical section.
-    changed_.notify_all();
+    WakeAwaiting();
     mutex_.unlock();
   }
+  // Both release the mutex while they wait, and look again after every critical section of another thread.
   void Await(const absl::Condition& condition) { AwaitWithTimeout(condition, absl::InfiniteDuration()); }
   // True when the condition holds.
   bool AwaitWithTimeout(const absl::Condition& condition, absl::Duration timeout) {
-    const absl::Time deadline = absl::Now() + timeout;
-    changed_.notify_all();
-    while (!condition.Eval()) {
-      if (!WaitUntil(changed_, deadline)) return condition.Eval();
+    if (condition.Eval()) return true;
+    const absl::Time deadline = MonotonicNow() + timeout;
+    WakeAwaiting();
+    ++awaiting_;
+    while (WaitUntil(changed_, deadline) && !condition.Eval()) {
     }
-    return true;
+    --awaiting_;
+    return condition.Eval();
   }
 
  private:
   friend class CondVar;
 
-  // False after the deadline. Looks up now and then, so that no deadline is too far for the clock's type.
-  bool WaitUntil(std::condition_variable_any& variable, absl::Time deadline) {
-    const absl::Duration left = deadline - absl::Now();
+  // What they wait for may have come true. Before the mutex is released: after it, it may be gone.
+  void WakeAwaiting() {
+    if (awaiting_ > 0) changed_.notify_all();
+  }
+
+  // False when the deadline has passed. Looks up now and then, so that no deadline is too far for the clock's
+  // type.
+  bool WaitUntil(std::condition_variable& variable, absl::Time deadline) {
+    const absl::Duration left = deadline - MonotonicNow();
     if (left <= absl::ZeroDuration()) return false;
-    variable.wait_for(mutex_, absl::ToChronoNanoseconds(std::min(left, absl::Seconds(3600))));
-    return true;
+    std::unique_lock<std::mutex> lock(mutex_, std::adopt_lock);
+    variable.wait_for(lock, absl::ToChronoNanoseconds(std::min(left, absl::Hours(1))));
+    lock.release();
+    return MonotonicNow() < deadline;
   }
 
   std::mutex mutex_;
-  std::condition_variable_any changed_;
+  std::condition_variable changed_;
+  // Threads in AwaitWithTimeout; under the mutex.
+  int awaiting_ = 0;
 };
 
 class ABSL_SCOPED_LOCKABLE MutexLock {
@@ -71,31 +86,19 @@ class CondVar {
   void Signal() { variable_.notify_one(); }
   void SignalAll() { variable_.notify_all(); }
   void Wait(Mutex* mutex) { WaitWithDeadline(mutex, absl::InfiniteFuture()); }
-  // True when the deadline has passed.
+  // True when the deadline, by MonotonicNow(), has passed. May return before without a signal.
   bool WaitWithDeadline(Mutex* mutex, absl::Time deadline) {
-    mutex->changed_.notify_all();
+    mutex->WakeAwaiting();
     return !mutex->WaitUntil(variable_, deadline);
   }
   bool WaitWithTimeout(Mutex* mutex, absl::Duration timeout) {
-    return WaitWithDeadline(mutex, absl::Now() + timeout);
+    return WaitWithDeadline(mutex, MonotonicNow() + timeout);
   }
 
  private:
-  std::condition_variable_any variable_;
+  std::condition_variable variable_;
 };
 
 }  // namespace bfio
-
-#else
-
-namespace bfio {
-
-using Mutex = absl::Mutex;
-using MutexLock = absl::MutexLock;
-using CondVar = absl::CondVar;
-
-}  // namespace bfio
-
-#endif  // __SANITIZE_THREAD__
 
 #endif  // BFIO_COMMON_BASE_MUTEX_H_

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/append_file.h"
+#include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/base/spdlog.h"
 #include "router/record/codec.h"
@@ -178,7 +179,7 @@ LogWriter::~LogWriter() {
   bool done = false;
   {
     MutexLock lock(&queue_->mutex);
-    const absl::Time deadline = absl::Now() + kPatience;
+    const absl::Time deadline = MonotonicNow() + kPatience;
     while (!queue_->done && !queue_->changed.WaitWithDeadline(&queue_->mutex, deadline)) {
     }
     done = queue_->done;

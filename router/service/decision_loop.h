@@ -21,7 +21,6 @@
 
 #include "absl/functional/any_invocable.h"
 #include "absl/status/status.h"
-#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "bfio/v1/admin.pb.h"
 #include "bfio/v1/inference.pb.h"

@@ -5,8 +5,8 @@
 // PostBounded refuses beyond a limit, for what strangers can cause at will (new requests). Worker messages
 // are bounded by their sessions (WorkerSession stops reading), cancellations by the number of open streams.
 //
-// Waits by the monotonic clock, which absl::Mutex of Debian 12 does not (its futex sleeps until a wall-clock
-// time): every timeout of the router is a wait in here, and a clock that is set back must not delay it.
+// Waits by the monotonic clock (common/base/mutex.h says why): every timeout of the router is a wait in here,
+// and a clock that is set back must not delay it.
 #ifndef BFIO_ROUTER_SERVICE_EVENT_QUEUE_H_
 #define BFIO_ROUTER_SERVICE_EVENT_QUEUE_H_
 

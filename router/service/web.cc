@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "absl/synchronization/notification.h"
+#include "common/base/mutex.h"
 #include "router/core/policy/policy.h"
 #include "router/live/live_page.h"
 
@@ -15,16 +15,20 @@ namespace {
 // caller may have given up when it runs.
 absl::Status Ask(DecisionLoop* loop, std::function<absl::Status(DecisionLoop&)> ask) {
   struct Answer {
-    absl::Notification done;
-    absl::Status status;
+    Mutex mutex;
+    bool done ABSL_GUARDED_BY(mutex) = false;
+    absl::Status status ABSL_GUARDED_BY(mutex);
   };
   const auto answer = std::make_shared<Answer>();
   const bool posted = loop->Post([answer, ask = std::move(ask)](DecisionLoop& decision_loop) {
-    answer->status = ask(decision_loop);
-    answer->done.Notify();
+    absl::Status status = ask(decision_loop);
+    MutexLock lock(&answer->mutex);
+    answer->status = std::move(status);
+    answer->done = true;
   });
   if (!posted) return absl::UnavailableError("the router is shutting down");
-  if (!answer->done.WaitForNotificationWithTimeout(kWebPatience)) {
+  MutexLock lock(&answer->mutex);
+  if (!answer->mutex.AwaitWithTimeout(absl::Condition(&answer->done), kWebPatience)) {
     return absl::DeadlineExceededError("the router is too busy to answer");
   }
   return answer->status;

@@ -44,6 +44,11 @@ void UnmountOrphans() {
   }
 }
 
+// Words before a program's; none where programs go by the machine's clock.
+std::vector<std::string> Under(const testing::WallClock& clock) {
+  return testing::WallClock::WhyNot().empty() ? clock.Wrapper() : std::vector<std::string>();
+}
+
 }  // namespace
 
 Means FindMeans(int workers, bool sim_engine) {
@@ -63,6 +68,8 @@ Means FindMeans(int workers, bool sim_engine) {
   } else {
     means.impossible[FaultKind::kFullDisk] = absl::StrCat("no mounting of a tmpfs: ", std::strerror(errno));
   }
+  if (!testing::WallClock::WhyNot().empty())
+    means.impossible[FaultKind::kJumpClock] = testing::WallClock::WhyNot();
   if (!sim_engine) {
     for (const FaultKind kind : {FaultKind::kLyingWorker, FaultKind::kDuplicateReport})
       means.impossible[kind] = "the lying worker's engine is the sim engine";
@@ -98,7 +105,7 @@ void ChaosGroup::StartRouter() {
   }
   ++router_starts_;
   args.insert(args.end(), options_.router_flags.begin(), options_.router_flags.end());
-  router_ = std::make_unique<testing::Process>("bfio_router", args);
+  router_ = std::make_unique<testing::Process>("bfio_router", args, Under(router_clock_));
   router_down_ = false;
   router_->WaitForOutput("waiting for", kStart);
   if (admin_ == nullptr)
@@ -115,8 +122,11 @@ void ChaosGroup::StartWorker(int i) {
     args.push_back("--step_log_mb=1");
   }
   args.insert(args.end(), options_.worker_flags.begin(), options_.worker_flags.end());
-  worker.process = std::make_unique<testing::Process>(
-      "bfio_worker", args, means_.network ? means_.network->Wrapper(i) : std::vector<std::string>());
+  if (worker.clock == nullptr) worker.clock = std::make_unique<testing::WallClock>();
+  std::vector<std::string> wrapper = means_.network ? means_.network->Wrapper(i) : std::vector<std::string>();
+  const std::vector<std::string> clock = Under(*worker.clock);
+  wrapper.insert(wrapper.end(), clock.begin(), clock.end());
+  worker.process = std::make_unique<testing::Process>("bfio_worker", args, wrapper);
   ++worker.starts;
 }
 
@@ -185,6 +195,11 @@ bool ChaosGroup::Begin(const Fault& fault) {
       const std::string block(4096, 'x');
       while (filler << block << std::flush) {
       }
+      return true;
+    }
+    case FaultKind::kJumpClock: {
+      const ClockJump jump = JumpOf(fault);
+      (jump.router ? router_clock_ : *target.clock).Jump(jump.by);
       return true;
     }
     case FaultKind::kLyingWorker:

@@ -22,6 +22,7 @@
 #include "tests/chaos/tcp_proxy.h"
 #include "tests/testing/held_port.h"
 #include "tests/testing/process.h"
+#include "tests/testing/wall_clock/wall_clock.h"
 
 namespace bfio::chaos {
 
@@ -75,6 +76,8 @@ class ChaosGroup {
   struct Worker {
     std::unique_ptr<TcpProxy> link;
     std::unique_ptr<testing::Process> process;
+    // Its machine's: it outlives the process.
+    std::unique_ptr<testing::WallClock> clock;
     // Under a fault: others leave it alone.
     bool busy = false;
     bool slow = false, stopped = false;
@@ -88,6 +91,7 @@ class ChaosGroup {
   const Means& means_;
   const testing::HeldPort port_, admin_port_;
   std::unique_ptr<testing::Process> router_;
+  testing::WallClock router_clock_;
   bool router_down_ = false;
   int router_starts_ = 0;
   std::vector<Worker> workers_;

@@ -13,8 +13,6 @@ RunOptions Options() {
   RunOptions options;
   options.step_timeout = options.form_timeout = testing::kSlowdown * absl::Seconds(1);
   options.rate = 200.0 / testing::kSlowdown;
-  // By hand it is 2 s; the machine that runs all tests may stand still for longer.
-  options.grace = absl::Seconds(8);
   // BFIO_CHAOS_SEED=N repeats a run, or makes another one.
   if (const char* seed = std::getenv("BFIO_CHAOS_SEED")) options.seed = std::strtoull(seed, nullptr, 10);
   return options;

@@ -55,6 +55,21 @@ TEST(Schedule, HasEveryKindAtTheRateAskedFor) {
   EXPECT_NEAR(static_cast<double>(faults.size()), 1199, 208);
 }
 
+TEST(Schedule, ClocksJumpBothWaysOnEveryMachine) {
+  int routers = 0, back = 0;
+  constexpr int kJumps = 900;
+  for (int i = 0; i < kJumps; ++i) {
+    const ClockJump jump = JumpOf({.detail = i});
+    routers += jump.router;
+    back += jump.by < absl::ZeroDuration();
+    EXPECT_GE(absl::AbsDuration(jump.by), absl::Seconds(1));
+    EXPECT_LE(absl::AbsDuration(jump.by), absl::Hours(24));
+  }
+  // A third and a half expected; six standard deviations.
+  EXPECT_NEAR(routers, 300, 85);
+  EXPECT_NEAR(back, 450, 90);
+}
+
 TEST(Hangs, ATimeWithoutDisturbanceIsMeasured) {
   const absl::Time t = absl::UnixEpoch();
   const auto gap = [&](double begin, double end) {

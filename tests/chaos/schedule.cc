@@ -1,5 +1,7 @@
 #include "tests/chaos/schedule.h"
 
+#include <cmath>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "common/base/rng.h"
@@ -41,6 +43,7 @@ absl::Duration LengthOf(FaultKind kind, absl::Duration step_timeout, Rng& rng) {
       return Between(rng, absl::Milliseconds(100), absl::Milliseconds(1000));
     case FaultKind::kCutLink:
     case FaultKind::kHalfCloseLink:
+    case FaultKind::kJumpClock:
       return absl::ZeroDuration();
     default:
       return Between(rng, absl::Seconds(1), absl::Seconds(4));
@@ -75,6 +78,8 @@ absl::string_view NameOf(FaultKind kind) {
       return "kill-router";
     case FaultKind::kFullDisk:
       return "full-disk";
+    case FaultKind::kJumpClock:
+      return "jump-clock";
     case FaultKind::kLyingWorker:
       return "lying-worker";
     case FaultKind::kDuplicateReport:
@@ -91,6 +96,17 @@ const std::vector<FaultKind>& AllFaults() {
     return kinds;
   }();
   return *all;
+}
+
+ClockJump JumpOf(const Fault& fault) {
+  Rng rng(static_cast<uint64_t>(fault.detail));
+  ClockJump jump;
+  jump.router = rng.Below(3) == 0;
+  jump.by =
+      absl::Trunc(absl::Seconds(std::exp(rng.Uniform() * std::log(absl::ToDoubleSeconds(absl::Hours(24))))),
+                  absl::Milliseconds(1));
+  if (rng.Below(2) == 0) jump.by = -jump.by;
+  return jump;
 }
 
 std::vector<Fault> DrawSchedule(const ScheduleOptions& options) {
@@ -124,6 +140,12 @@ std::string Describe(const Fault& fault) {
     case FaultKind::kKillRouter:
     case FaultKind::kFullDisk:
       break;
+    case FaultKind::kJumpClock: {
+      const ClockJump jump = JumpOf(fault);
+      absl::StrAppend(&text, jump.router ? " router" : absl::StrCat(" worker ", fault.worker), " by ",
+                      absl::FormatDuration(jump.by));
+      break;
+    }
     case FaultKind::kLyingWorker:
     case FaultKind::kDuplicateReport:
       absl::StrAppend(&text, " way ", fault.detail);

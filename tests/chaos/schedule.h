@@ -27,6 +27,7 @@ enum class FaultKind {
   kIsolateWorker,    // a worker reaches nobody
   kKillRouter,       // SIGKILL; it comes back after `length`
   kFullDisk,         // no room for the logs
+  kJumpClock,        // the wall clock of a worker's or the router's machine is set, by JumpOf
   kLyingWorker,      // a ninth worker joins and breaks the protocol in the way `detail`
   kDuplicateReport,  // one that sends its reports twice, or in the wrong order
 };
@@ -55,6 +56,13 @@ struct ScheduleOptions {
   // Those that are possible here.
   std::vector<FaultKind> kinds;
 };
+
+// Whose clock, and by how much, of kJumpClock: a second to a day, either way; every third is the router's.
+struct ClockJump {
+  bool router = false;
+  absl::Duration by;
+};
+ClockJump JumpOf(const Fault& fault);
 
 std::vector<Fault> DrawSchedule(const ScheduleOptions& options);
 

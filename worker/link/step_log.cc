@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
 #include "common/base/spdlog.h"
 
 namespace bfio::worker {
@@ -136,7 +137,7 @@ StepLog::~StepLog() {
     MutexLock lock(&state_->mutex);
     state_->closing = true;
     state_->changed.SignalAll();
-    const absl::Time deadline = absl::Now() + kPatience;
+    const absl::Time deadline = MonotonicNow() + kPatience;
     while (!state_->done && !state_->changed.WaitWithDeadline(&state_->mutex, deadline)) {
     }
     done = state_->done;

@@ -2,20 +2,17 @@
 #include "router/service/event_queue.h"
 
 #include <gtest/gtest.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <cstdlib>
-#include <filesystem>
+#include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/time/clock.h"
+#include "tests/testing/wall_clock/wall_clock.h"
 
 namespace bfio::router {
 namespace {
-
-constexpr char kFakeTime[] = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
 
 TEST(EventQueue, TakesAllThatWaitsInOrder) {
   EventQueue queue;
@@ -48,35 +45,22 @@ TEST(EventQueue, IsWokenByAPostAndByClose) {
   EXPECT_FALSE(queue.Post([] {}));
 }
 
-// To a wait that sleeps until a wall-clock time, a clock an hour ahead of the kernel's is what a clock is
-// that was set back by an hour.
 TEST(EventQueue, AWaitEndsThoughTheWallClockIsSetBack) {
-  if (std::getenv("BFIO_EVENT_QUEUE_WAIT") != nullptr) {
-    EventQueue queue;
-    std::vector<EventQueue::Event> batch;
-    queue.WaitAndTake(absl::Milliseconds(50), batch);
-    _exit(0);
+  const std::unique_ptr<testing::WallClock> clock = testing::WallClock::Mine();
+  if (clock == nullptr) {
+    if (!testing::WallClock::WhyNot().empty()) GTEST_SKIP() << testing::WallClock::WhyNot();
+    EXPECT_TRUE(testing::RunAgainUnderAWallClock());
+    return;
   }
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-  GTEST_SKIP() << "the sanitizers want to be loaded first";
-#endif
-  if (!std::filesystem::exists(kFakeTime)) GTEST_SKIP() << "libfaketime is not installed";
-  const std::string self = std::filesystem::read_symlink("/proc/self/exe");
-  const pid_t child = fork();
-  if (child == 0) {
-    setenv("LD_PRELOAD", kFakeTime, 1);
-    setenv("FAKETIME", "+3600s", 1);
-    setenv("FAKETIME_DONT_FAKE_MONOTONIC", "1", 1);
-    setenv("BFIO_EVENT_QUEUE_WAIT", "1", 1);
-    unsetenv("GTEST_OUTPUT");
-    alarm(60);
-    execl(self.c_str(), self.c_str(), "--gtest_filter=EventQueue.AWaitEnds*", nullptr);
-    _exit(127);
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  EXPECT_TRUE(WIFEXITED(status)) << "killed by signal " << WTERMSIG(status) << ": it did not wake up";
-  EXPECT_EQ(WEXITSTATUS(status), 0);
+  std::thread jump([&] {
+    absl::SleepFor(absl::Milliseconds(50));
+    clock->Jump(-absl::Hours(1));
+  });
+  EventQueue queue;
+  std::vector<EventQueue::Event> batch;
+  queue.WaitAndTake(absl::Milliseconds(100), batch);
+  EXPECT_TRUE(batch.empty());
+  jump.join();
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "common/base/clock.h"
 #include "worker/barrier/view.h"
 
 namespace bfio::worker {
@@ -185,7 +185,7 @@ class LocalBarrier final : public Barrier {
 
   absl::StatusOr<GroupView> AllReduce(int64_t step, const Contribution& mine,
                                       absl::Duration timeout) override {
-    auto view = group_->AllReduce(step, mine, absl::Now() + timeout);
+    auto view = group_->AllReduce(step, mine, MonotonicNow() + timeout);
     if (!view.ok()) return Mine(view.status());
     return view;
   }
@@ -194,7 +194,7 @@ class LocalBarrier final : public Barrier {
                          absl::Duration timeout) override {
     absl::Status status = CheckGatherSizes(group_->world_size(), mine, all);
     if (!status.ok()) group_->Fail(status);
-    if (status.ok()) status = group_->AllGather(step, rank_, mine, all, absl::Now() + timeout);
+    if (status.ok()) status = group_->AllGather(step, rank_, mine, all, MonotonicNow() + timeout);
     return Mine(status);
   }
 
@@ -202,7 +202,7 @@ class LocalBarrier final : public Barrier {
                              absl::Duration timeout) override {
     absl::Status status = CheckScatterSizes(rank_, group_->world_size(), mine, sum);
     if (!status.ok()) group_->Fail(status);
-    if (status.ok()) status = group_->ReduceScatter(step, rank_, mine, sum, absl::Now() + timeout);
+    if (status.ok()) status = group_->ReduceScatter(step, rank_, mine, sum, MonotonicNow() + timeout);
     return Mine(status);
   }
 
@@ -252,7 +252,7 @@ absl::StatusOr<std::unique_ptr<Barrier>> LocalBarrierEndpoint::Form(const GroupS
   std::shared_ptr<LocalGroup> group = hub_->Find(spec);
   auto barrier = std::make_unique<LocalBarrier>(group, spec.rank);
   std::stop_callback on_stop(stop, [&] { barrier->Abort(); });
-  absl::Status joined = group->Join(spec, absl::Now() + timeout);
+  absl::Status joined = group->Join(spec, MonotonicNow() + timeout);
   if (stop.stop_requested()) return absl::CancelledError("stopped while the group formed");
   if (!joined.ok()) return joined;
   return barrier;

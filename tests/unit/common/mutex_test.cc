@@ -1,0 +1,163 @@
+// Waits on bfio's mutex and condition variable, also while the wall clock is set.
+#include "common/base/mutex.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/time/clock.h"
+#include "tests/testing/wall_clock/wall_clock.h"
+
+namespace bfio {
+namespace {
+
+using testing::WallClock;
+
+constexpr absl::Duration kShort = absl::Milliseconds(100);
+
+// Sets the clock while the caller waits.
+class JumpSoon {
+ public:
+  JumpSoon(WallClock& clock, absl::Duration by)
+      : thread_([&clock, by] {
+          absl::SleepFor(kShort / 2);
+          clock.Jump(by);
+        }) {}
+  ~JumpSoon() { thread_.join(); }
+
+ private:
+  std::thread thread_;
+};
+
+TEST(Mutex, AwaitSeesWhatAnotherThreadDid) {
+  Mutex mutex;
+  int turn = 0;
+  // Ten threads, one after the other, each woken by the one before it.
+  std::vector<std::thread> threads;
+  for (int i = 9; i >= 0; --i) {
+    threads.emplace_back([&, i] {
+      const auto mine = [&] { return turn == i; };
+      MutexLock lock(&mutex);
+      mutex.Await(absl::Condition(&mine));
+      ++turn;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(turn, 10);
+}
+
+TEST(Mutex, AwaitWithTimeoutSaysWhetherTheConditionHolds) {
+  Mutex mutex;
+  bool is = false;
+  MutexLock lock(&mutex);
+  EXPECT_FALSE(mutex.AwaitWithTimeout(absl::Condition(&is), absl::Milliseconds(5)));
+  EXPECT_FALSE(mutex.AwaitWithTimeout(absl::Condition(&is), absl::ZeroDuration()));
+  EXPECT_FALSE(mutex.AwaitWithTimeout(absl::Condition(&is), -absl::InfiniteDuration()));
+  is = true;
+  EXPECT_TRUE(mutex.AwaitWithTimeout(absl::Condition(&is), absl::ZeroDuration()));
+}
+
+// Who waits for a signal lets go of the mutex: what it changed before is seen by those that await it.
+TEST(Mutex, AWaitForASignalWakesThoseThatAwait) {
+  Mutex mutex;
+  CondVar changed;
+  bool waiting = false, first = false, second = false;
+  std::thread awaiting([&] {
+    MutexLock lock(&mutex);
+    waiting = true;
+    mutex.Await(absl::Condition(&first));
+    second = true;
+    changed.SignalAll();
+  });
+  {
+    MutexLock lock(&mutex);
+    mutex.Await(absl::Condition(&waiting));
+    first = true;
+    while (!second) changed.Wait(&mutex);
+  }
+  awaiting.join();
+}
+
+TEST(Mutex, WhoGetsItLastMayDestroyIt) {
+  for (int i = 0; i < 200; ++i) {
+    struct Shared {
+      Mutex mutex;
+      bool done = false;
+    };
+    auto shared = std::make_unique<Shared>();
+    std::thread other([raw = shared.get()] {
+      MutexLock lock(&raw->mutex);
+      raw->done = true;
+    });
+    {
+      MutexLock lock(&shared->mutex);
+      shared->mutex.Await(absl::Condition(&shared->done));
+    }
+    shared.reset();
+    other.join();
+  }
+}
+
+TEST(Mutex, TimedWaitsDoNotNoticeThatTheClockIsSet) {
+  const std::unique_ptr<WallClock> clock = WallClock::Mine();
+  if (clock == nullptr) {
+    if (!WallClock::WhyNot().empty()) GTEST_SKIP() << WallClock::WhyNot();
+    EXPECT_TRUE(testing::RunAgainUnderAWallClock());
+    return;
+  }
+  {
+    // That this clock reaches waits by the wall clock at all: an hour passes at once.
+    absl::Mutex mutex;
+    absl::CondVar changed;
+    const JumpSoon jump(*clock, absl::Hours(2));
+    absl::MutexLock lock(&mutex);
+    while (!changed.WaitWithTimeout(&mutex, absl::Hours(1))) {
+    }
+  }
+  Mutex mutex;
+  CondVar changed;
+  bool never = false;
+  {
+    // Back by an hour: a short wait stays short.
+    const JumpSoon jump(*clock, -absl::Hours(1));
+    MutexLock lock(&mutex);
+    EXPECT_FALSE(mutex.AwaitWithTimeout(absl::Condition(&never), kShort));
+  }
+  {
+    const JumpSoon jump(*clock, -absl::Hours(1));
+    MutexLock lock(&mutex);
+    while (!changed.WaitWithTimeout(&mutex, kShort)) {
+    }
+  }
+  {
+    const JumpSoon jump(*clock, -absl::Hours(1));
+    MutexLock lock(&mutex);
+    const absl::Time deadline = MonotonicNow() + kShort;
+    while (!changed.WaitWithDeadline(&mutex, deadline)) {
+    }
+  }
+  // Forward by two: a wait of an hour has not ended a while later.
+  bool go_on = false, held = false;
+  std::atomic<bool> ended{false};
+  std::thread waiter([&] {
+    MutexLock lock(&mutex);
+    held = mutex.AwaitWithTimeout(absl::Condition(&go_on), absl::Hours(1));
+    ended = true;
+  });
+  absl::SleepFor(kShort);
+  clock->Jump(absl::Hours(2));
+  absl::SleepFor(3 * kShort);
+  EXPECT_FALSE(ended);
+  {
+    MutexLock lock(&mutex);
+    go_on = true;
+  }
+  waiter.join();
+  EXPECT_TRUE(held);
+}
+
+}  // namespace
+}  // namespace bfio
