@@ -1,11 +1,16 @@
 #include "common/net/address.h"
 
+#include <arpa/inet.h>
+
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
 namespace bfio {
@@ -51,6 +56,29 @@ absl::StatusOr<Address> ParseAddress(absl::string_view text, bool port_may_be_0)
     return bad("has a port out of range");
   }
   return Address{std::string(host), static_cast<uint16_t>(port)};
+}
+
+std::string Target::ToString() const {
+  const auto add = [](std::string* out, const Address& address) { out->append(address.ToString()); };
+  return absl::StrCat(addresses.size() > 1 ? "ipv4:" : "", absl::StrJoin(addresses, ",", add));
+}
+
+absl::StatusOr<Target> ParseTarget(absl::string_view text) {
+  Target target;
+  for (const absl::string_view part : absl::StrSplit(text, ',')) {
+    absl::StatusOr<Address> address = ParseAddress(part);
+    if (!address.ok()) return address.status();
+    target.addresses.push_back(*std::move(address));
+  }
+  for (const Address& address : target.addresses) {
+    in_addr number;
+    if (target.addresses.size() == 1 || inet_pton(AF_INET, address.host.c_str(), &number) == 1) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", address.host,
+                     "' is not a number like 10.0.0.1, as in a list of several; one name that "
+                     "resolves to all of them is taken"));
+  }
+  return target;
 }
 
 }  // namespace bfio

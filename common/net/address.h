@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -26,6 +27,18 @@ struct Address {
 // Accepts "name:port", "1.2.3.4:port" and "[::1]:port". INVALID_ARGUMENT with one line otherwise.
 // `port_may_be_0` for addresses to listen on.
 absl::StatusOr<Address> ParseAddress(absl::string_view text, bool port_may_be_0 = false);
+
+// Where a client goes: one address, or several of which whichever answers is meant.
+struct Target {
+  std::vector<Address> addresses;
+
+  // As gRPC takes it (NewChannel).
+  std::string ToString() const;
+};
+
+// "HOST:PORT", or "NUMBER:PORT,NUMBER:PORT" with IPv4 numbers: gRPC takes no list of names (a name that
+// resolves to several does). INVALID_ARGUMENT with one line otherwise.
+absl::StatusOr<Target> ParseTarget(absl::string_view text);
 
 }  // namespace bfio
 

@@ -24,10 +24,10 @@ inline constexpr absl::Duration kKeepaliveTimeout = absl::Milliseconds(1500);
 // only while it is inside a call, so an idle one would be cut off and find out at its next request.
 inline constexpr absl::Duration kServerKeepaliveTimeout = absl::Seconds(10);
 
-// A channel to "HOST:PORT". Channels with the same `index` share a connection; different ones have their own,
-// which helps when one connection's lock or window is the bottleneck. Connects lazily and again after a loss
-// (100 ms to 2 s). Plain text without
-// `credentials`; channels should share theirs.
+// A channel to "HOST:PORT", or to what Target::ToString says. Channels with the same `index` share a
+// connection; different ones have their own, which helps when one connection's lock or window is the
+// bottleneck. Connects lazily and again after a loss (100 ms to 2 s). Plain text without `credentials`;
+// channels should share theirs.
 std::shared_ptr<grpc::Channel> NewChannel(const std::string& address, int index = 0,
                                           std::shared_ptr<grpc::ChannelCredentials> credentials = nullptr);
 

@@ -2,6 +2,8 @@
 
 #include <arpa/inet.h>
 
+#include <algorithm>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
@@ -13,6 +15,11 @@ bool IsLoopback(const Address& address) {
   in6_addr v6;
   if (inet_pton(AF_INET6, address.host.c_str(), &v6) == 1) return IN6_IS_ADDR_LOOPBACK(&v6) != 0;
   return absl::EqualsIgnoreCase(address.host, "localhost");
+}
+
+bool IsLoopback(const Target& target) {
+  return std::all_of(target.addresses.begin(), target.addresses.end(),
+                     [](const Address& address) { return IsLoopback(address); });
 }
 
 absl::Status CheckExposure(const Address& address, const PortSetup& port) {

@@ -12,6 +12,8 @@ namespace bfio {
 
 // 127.0.0.0/8, ::1 and localhost.
 bool IsLoopback(const Address& address);
+// All of it.
+bool IsLoopback(const Target& target);
 
 struct PortSetup {
   // Without the dashes: "listen", "client_tls"; `ask` are the flags with which callers are asked who they

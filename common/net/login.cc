@@ -15,12 +15,11 @@ absl::StatusOr<Login> MakeLogin(const std::string& address, absl::string_view ap
   if (absl::Status status = CheckTlsFiles(tls, tls_flags, TlsEnd::kClient); !status.ok()) return status;
   Login login;
   if (!token_file.empty()) {
-    const absl::StatusOr<Address> router = ParseAddress(address);
+    const absl::StatusOr<Target> router = ParseTarget(address);
     if (!router.ok()) return router.status();
     if (!tls.enabled() && !IsLoopback(*router)) {
       return absl::InvalidArgumentError(absl::StrCat("--", api, "_token_file: the token would go to ",
-                                                     router->host, " unencrypted; give --", tls_flags,
-                                                     "_ca"));
+                                                     address, " unencrypted; give --", tls_flags, "_ca"));
     }
     absl::StatusOr<std::string> token = ReadTokenFile(token_file);
     if (!token.ok()) {

@@ -1,12 +1,14 @@
 #include "router/service/decision_loop.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "common/base/spdlog.h"
+#include "common/net/router_instance.h"
 #include "common/net/status.h"
 #include "router/core/shadow/shadowed_policy.h"
 #include "router/service/held_request.h"
@@ -40,6 +42,13 @@ absl::Status ShuttingDown() {
   return WithRetry(absl::UnavailableError("the router is shutting down"), kFailedRetry);
 }
 
+// What another decides by now. As after a crash, the next router takes over what the workers hold.
+[[noreturn]] void EndWithoutLease() {
+  spdlog::critical("the election's lease is lost: another router may lead now; this one ends");
+  spdlog::default_logger()->flush();
+  std::_Exit(EXIT_FAILURE);
+}
+
 }  // namespace
 
 DecisionLoop::DecisionLoop(const RouterOptions& options, std::unique_ptr<core::Policy> policy,
@@ -52,7 +61,8 @@ DecisionLoop::DecisionLoop(const RouterOptions& options, std::unique_ptr<core::P
       policy_options_(options.policy_options),
       // Above whatever an earlier router gave out: workers may still hold requests of that one.
       next_id_(static_cast<core::RequestId>(absl::ToUnixMillis(absl::Now())) << 20),
-      instance_(static_cast<uint64_t>(absl::ToUnixNanos(absl::Now()))),
+      instance_(options.term > 0 ? kElected + options.term
+                                 : static_cast<uint64_t>(absl::ToUnixNanos(absl::Now()))),
       tenant_limiter_(options_.tenant_limits),
       scheduler_(CoreOptions(options), std::move(policy), std::move(lookahead),
                  MakeRecorder(std::move(decision_log), options, next_id_.load())),
@@ -141,6 +151,7 @@ void DecisionLoop::Run() {
   for (bool done = false; !done;) {
     events_.WaitAndTake(UntilNextDeadline(MonotonicNow()), batch);
     now_ = MonotonicNow();
+    if (options_.lease != nullptr && !options_.lease->Holds(now_)) EndWithoutLease();
     for (EventQueue::Event& event : batch) std::move(event)();
     RunTimers(now_);
     Decide(false);
@@ -181,6 +192,7 @@ absl::Duration DecisionLoop::UntilNextDeadline(absl::Time now) {
   if (!early_resumes_.empty()) next = std::min(next, settle_end_);
   next = std::min(next, next_session_check_);
   if (draining_) next = std::min(next, drain_deadline_);
+  if (options_.lease != nullptr) next = std::min(next, options_.lease->end());
   return std::max(absl::ZeroDuration(), std::min(next - now, UntilParentDeadline(now)));
 }
 

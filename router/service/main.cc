@@ -12,6 +12,7 @@
 #include "common/config/program.h"
 #include "common/telemetry/log.h"
 #include "router/service/chain_flags.h"
+#include "router/service/election_flags.h"
 #include "router/service/limit_flags.h"
 #include "router/service/router_server.h"
 #include "router/service/security_flags.h"
@@ -93,7 +94,8 @@ ProgramInfo Info() {
       "Places decode requests on barrier-synchronised workers, every step, and streams their tokens back.\n\n"
       "  bfio_router --workers=4                     wait for 4 ranks, then serve\n"
       "  bfio_router --workers=4 --policy=fcfs       a baseline\n"
-      "  bfio_router --config=router.textproto       settings from a file (protobuf text or JSON)\n\n"
+      "  bfio_router --config=router.textproto       settings from a file (protobuf text or JSON)\n"
+      "  bfio_router --election_etcd=http://ETCD:2379  lead, or stand by until the leader is gone\n\n"
       "Policies:\n";
   for (const core::PolicyInfo& policy : core::RegisteredPolicies()) {
     absl::StrAppend(&info.usage, "  ", policy.name,
@@ -196,6 +198,20 @@ absl::StatusOr<RouterOptions> OptionsFromFlags() {
   return options;
 }
 
+// Stands by until this router leads; false: a signal came first.
+bool Lead(Election& election, RouterOptions& options) {
+  const auto on_standby = [](const std::string& leader) {
+    // Scripts read this line.
+    std::printf("bfio_router: standing by for the router at %s\n", leader.c_str());
+    std::fflush(stdout);
+  };
+  if (!election.Campaign(&ShutdownSignal::WaitFor, on_standby)) return false;
+  options.term = election.term();
+  options.lease = election.lease();
+  spdlog::info("elected: term {}", options.term);
+  return true;
+}
+
 int Main(int argc, char** argv) {
   const ProgramInfo info = Info();
   const auto rest = InitProgram(argc, argv, info, v1::RouterConfig());
@@ -209,6 +225,9 @@ int Main(int argc, char** argv) {
     return ExitWith(info, status);
   }
   ShutdownSignal::Install();
+  absl::StatusOr<std::unique_ptr<Election>> election = ElectionFromFlags(options->listen);
+  if (!election.ok()) return ExitWith(info, election.status());
+  if (*election != nullptr && !Lead(**election, *options)) return 0;
   absl::StatusOr<std::unique_ptr<RouterServer>> router = RouterServer::Start(*options);
   if (!router.ok()) return ExitWith(info, router.status());
   if (const std::string page = (*router)->http_address(); !page.empty()) {
@@ -224,6 +243,7 @@ int Main(int argc, char** argv) {
   }
   spdlog::info("shutting down");
   (*router)->Shutdown();
+  if (*election != nullptr) (*election)->Resign();
   return 0;
 }
 

@@ -3,6 +3,7 @@
 #define BFIO_ROUTER_SERVICE_OPTIONS_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "common/net/tls.h"
 #include "router/core/decide/scheduler.h"
 #include "router/core/policy/policy.h"
+#include "router/election/lease.h"
 #include "router/service/chain_options.h"
 #include "router/service/tenant_limits.h"
 
@@ -117,6 +119,10 @@ struct RouterOptions {
   // KV that waiting requests may come to need, in multiples of what the group has; 0: any.
   double max_waiting_kv = 64;
   TenantLimits tenant_limits;
+  // Of an elected router (router/election): its term, and the lease without which it decides nothing. 0 and
+  // null: nobody else could lead.
+  uint64_t term = 0;
+  std::shared_ptr<const Lease> lease;
   // Servers that serve parts of a model in chains.
   ChainOptions chains;
   std::string version = "dev";

@@ -14,7 +14,7 @@
 #include "common/net/status.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/cluster.h"
-#include "tests/testing/resuming_client.h"
+#include "tests/testing/undisturbed.h"
 
 namespace bfio::testing {
 namespace {
@@ -32,62 +32,6 @@ ClusterOptions Options(int workers, std::vector<std::string> router_flags = {}) 
   return options;
 }
 
-// Every third with the ids of its prompt, every fourth without a seed of its own.
-v1::GenerateRequest Request(int i, uint32_t output) {
-  v1::GenerateRequest request = SyntheticRequest(10 + i, output);
-  if (i % 3 == 0) {
-    for (int t = 0; t < 10 + i; ++t) request.mutable_token_ids()->add_ids(t * 7 + i);
-  }
-  if (i % 4 != 0) request.mutable_sampling()->set_seed(100 + i);
-  request.set_request_id(absl::StrCat("r", i));
-  request.set_resume_token("secret");
-  request.set_resumable(true);
-  return request;
-}
-
-using Clients = std::vector<std::unique_ptr<ResumingClient>>;
-
-Clients Start(Cluster& cluster, int count, uint32_t output) {
-  Clients clients;
-  for (int i = 0; i < count; ++i) {
-    clients.push_back(std::make_unique<ResumingClient>(cluster.address(), Request(i, output)));
-  }
-  return clients;
-}
-
-// What the sim engine makes for these requests when nothing happens.
-std::vector<std::vector<uint32_t>> Undisturbed(int count, uint32_t output) {
-  ClusterOptions options = Options(1);
-  options.worker_flags = {"--c=0.0005", "--tl=0", "--slots=64"};
-  Cluster cluster(options);
-  std::vector<std::vector<uint32_t>> tokens;
-  Clients clients = Start(cluster, count, output);
-  for (auto& client : clients) tokens.push_back(client->Join().tokens);
-  return tokens;
-}
-
-void ExpectUndisturbed(Clients& clients, uint32_t output) {
-  const auto wanted = Undisturbed(static_cast<int>(clients.size()), output);
-  for (size_t i = 0; i < clients.size(); ++i) {
-    const GenerateResult& result = clients[i]->Join();
-    EXPECT_TRUE(result.status.ok()) << i << ": " << result.status.error_message();
-    EXPECT_TRUE(result.contiguous) << i;
-    EXPECT_EQ(result.finishes, 1) << i;
-    EXPECT_EQ(result.tokens, wanted[i]) << i;
-    EXPECT_EQ(result.tokens.size(), output) << i;
-  }
-}
-
-void WaitForTokens(Clients& clients, size_t tokens) {
-  const absl::Time give_up = MonotonicNow() + kSlowdown * absl::Seconds(60);
-  const auto all = [&] {
-    return std::all_of(clients.begin(), clients.end(),
-                       [&](const auto& client) { return client->tokens_seen() >= tokens; });
-  };
-  while (!all() && MonotonicNow() < give_up) absl::SleepFor(absl::Milliseconds(2));
-  ASSERT_TRUE(all());
-}
-
 // accepted = completed + cancelled + aborted + failed, and every token tallies.
 void ExpectTally(const v1::RequestTotals& totals) {
   EXPECT_EQ(totals.tokens_lost(), 0u);
@@ -98,7 +42,7 @@ void ExpectTally(const v1::RequestTotals& totals) {
 TEST(Resume, AKilledRoutersRequestsGoOnWithTheNextOne) {
   Cluster cluster(Options(3));
   ASSERT_TRUE(cluster.ok());
-  Clients clients = Start(cluster, 24, 400);
+  Clients clients = StartClients(cluster.address(), 24, 400);
   WaitForTokens(clients, 10);
   cluster.KillRouter();
   absl::SleepFor(absl::Milliseconds(100));  // the workers go on meanwhile
@@ -117,7 +61,7 @@ TEST(Resume, AKilledRoutersRequestsGoOnWithTheNextOne) {
 TEST(Resume, LockstepWorkersStepOnWithoutTheirRouter) {
   Cluster cluster(Options(2, {"--plan_mode=lockstep"}));
   ASSERT_TRUE(cluster.ok());
-  Clients clients = Start(cluster, 8, 300);
+  Clients clients = StartClients(cluster.address(), 8, 300);
   WaitForTokens(clients, 10);
   cluster.KillRouter();
   cluster.StartRouterAgain();
@@ -129,7 +73,7 @@ TEST(Resume, LockstepWorkersStepOnWithoutTheirRouter) {
 TEST(Resume, WhatEndsWhileThereIsNoRouterIsNotLost) {
   Cluster cluster(Options(2));
   ASSERT_TRUE(cluster.ok());
-  Clients clients = Start(cluster, 8, 200);
+  Clients clients = StartClients(cluster.address(), 8, 200);
   WaitForTokens(clients, 5);
   cluster.KillRouter();
   absl::SleepFor(kSlowdown * absl::Seconds(5));  // far more than what is left to do takes
@@ -145,7 +89,7 @@ TEST(Resume, WhatEndsWhileThereIsNoRouterIsNotLost) {
 TEST(Resume, RequestsThatWaitedAreStartedAgain) {
   Cluster cluster(Options(1));  // 8 slots
   ASSERT_TRUE(cluster.ok());
-  Clients clients = Start(cluster, 20, 250);
+  Clients clients = StartClients(cluster.address(), 20, 250);
   ASSERT_TRUE(
       cluster.WaitFor("a pool", [](const v1::ClusterState& s) { return s.waiting_requests() == 12; }));
   cluster.KillRouter();
@@ -160,7 +104,7 @@ TEST(Resume, RequestsThatWaitedAreStartedAgain) {
 TEST(Resume, AWorkerLostAfterTheRestartIsReplayed) {
   Cluster cluster(Options(2));
   ASSERT_TRUE(cluster.ok());
-  Clients clients = Start(cluster, 12, 500);
+  Clients clients = StartClients(cluster.address(), 12, 500);
   WaitForTokens(clients, 10);
   cluster.KillRouter();
   cluster.StartRouterAgain();
@@ -176,7 +120,7 @@ TEST(Resume, AWorkerLostAfterTheRestartIsReplayed) {
 TEST(Resume, ARouterKilledTwiceInARowLosesNothing) {
   Cluster cluster(Options(2));
   ASSERT_TRUE(cluster.ok());
-  Clients clients = Start(cluster, 12, 200);
+  Clients clients = StartClients(cluster.address(), 12, 200);
   WaitForTokens(clients, 5);
   for (int kill = 0; kill < 2; ++kill) {
     cluster.KillRouter();
@@ -190,7 +134,7 @@ TEST(Resume, ARouterKilledTwiceInARowLosesNothing) {
 TEST(Resume, ABrokenConnectionIsTakenUpAgain) {
   Cluster cluster(Options(1));
   ASSERT_TRUE(cluster.ok());
-  Clients clients = Start(cluster, 4, 400);
+  Clients clients = StartClients(cluster.address(), 4, 400);
   for (int broken = 0; broken < 3; ++broken) {
     // Tokens of the new streams, however far the clients have come meanwhile.
     size_t most = 0;
@@ -225,7 +169,7 @@ struct Begun {
 TEST(Resume, OnlyItsOwnerMayResumeARequest) {
   Cluster cluster(Options(1, {"--restart_settle=0s"}));
   ASSERT_TRUE(cluster.ok());
-  v1::GenerateRequest request = Request(1, 200);
+  v1::GenerateRequest request = ResumableRequest(1, 200);
   request.set_tenant("acme");
   Begun owner(cluster, request);
   const auto code = [&](auto change) {
@@ -259,7 +203,7 @@ TEST(Resume, OnlyItsOwnerMayResumeARequest) {
 TEST(Resume, ARequestThatWasNotSentAsResumableIsNot) {
   Cluster cluster(Options(1, {"--restart_settle=0s"}));
   ASSERT_TRUE(cluster.ok());
-  v1::GenerateRequest request = Request(1, 5000);
+  v1::GenerateRequest request = ResumableRequest(1, 5000);
   request.set_resumable(false);
   Begun owner(cluster, request);
   request.set_resume_from_index(1);
@@ -273,7 +217,7 @@ TEST(Resume, ARequestThatWasNotSentAsResumableIsNot) {
 TEST(Resume, AnUnknownRequestIsStartedAgainOnlyWithItsPrompt) {
   Cluster cluster(Options(1, {"--restart_settle=0s"}));
   ASSERT_TRUE(cluster.ok());
-  v1::GenerateRequest request = Request(4, 20);
+  v1::GenerateRequest request = ResumableRequest(4, 20);
   const GenerateResult whole = Generate(cluster.inference(), request);
   ASSERT_EQ(whole.tokens.size(), 20u);
   v1::AbortRequest abort;
@@ -300,7 +244,7 @@ TEST(Resume, WhatItsClientHasIsNotMadeAgain) {
   ASSERT_TRUE(cluster.ok());
   uint64_t made = 0;
   for (const int i : {3, 4}) {  // with prompt ids, and without
-    const v1::GenerateRequest request = Request(i, 20);
+    const v1::GenerateRequest request = ResumableRequest(i, 20);
     v1::GenerateRequest first = request;
     first.set_resumable(false);
     first.mutable_sampling()->set_seed(7);
@@ -326,7 +270,7 @@ TEST(Resume, WhatItsClientHasIsNotMadeAgain) {
   EXPECT_EQ(state.requests().restarted(), 12u);
   ExpectTally(state.requests());
 
-  v1::GenerateRequest wrong = Request(5, 20);
+  v1::GenerateRequest wrong = ResumableRequest(5, 20);
   const auto code = [&] { return Generate(cluster.inference(), wrong).status.error_code(); };
   wrong.add_received_token_ids(1);
   EXPECT_EQ(code(), grpc::StatusCode::INVALID_ARGUMENT) << "without resume_from_index";
@@ -340,10 +284,10 @@ TEST(Resume, NoWayRoundATenantsLimits) {
   Cluster cluster(
       Options(1, {"--restart_settle=0s", "--resume_timeout=1ms", "--tenant_limits=acme:concurrent=1"}));
   ASSERT_TRUE(cluster.ok());
-  v1::GenerateRequest request = Request(1, 5000);
+  v1::GenerateRequest request = ResumableRequest(1, 5000);
   request.set_tenant("acme");
   Begun owner(cluster, request);
-  v1::GenerateRequest other = Request(2, 20);
+  v1::GenerateRequest other = ResumableRequest(2, 20);
   other.set_tenant("acme");
   other.set_resume_from_index(0);
   EXPECT_EQ(Generate(cluster.inference(), other).status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
@@ -355,7 +299,7 @@ TEST(Resume, ARequestNobodyComesBackForIsCancelled) {
   Cluster cluster(Options(1, {absl::StrCat("--resume_timeout=", 300 * kSlowdown, "ms")}));
   ASSERT_TRUE(cluster.ok());
   {
-    Begun begun(cluster, Request(1, 5000));
+    Begun begun(cluster, ResumableRequest(1, 5000));
     begun.context.TryCancel();
     begun.End();
   }
@@ -364,7 +308,7 @@ TEST(Resume, ARequestNobodyComesBackForIsCancelled) {
   }));
   // After a restart as well.
   {
-    Begun begun(cluster, Request(2, 5000));
+    Begun begun(cluster, ResumableRequest(2, 5000));
     cluster.KillRouter();
     begun.End();
   }
@@ -380,7 +324,7 @@ TEST(Resume, WhatIsTooLargeToBeKeptEndsWithItsWorker) {
   // A KiB: 256 ids.
   Cluster cluster(Options(1, {"--replay_request_kb=1"}));
   ASSERT_TRUE(cluster.ok());
-  v1::GenerateRequest large = Request(3, 3000), small = Request(0, 200);
+  v1::GenerateRequest large = ResumableRequest(3, 3000), small = ResumableRequest(0, 200);
   large.set_resumable(false);
   for (int t = 0; t < 400; ++t) large.mutable_token_ids()->add_ids(t);
   Begun large_stream(cluster, large);

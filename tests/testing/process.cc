@@ -62,7 +62,8 @@ std::string TestDirectory() {
 Process::Process(const std::string& program, const std::vector<std::string>& args,
                  const std::vector<std::string>& wrapper) {
   static std::atomic<int> counter{0};
-  const std::string base = absl::StrCat(TestDirectory(), "/", counter++, "-", program);
+  const std::string base =
+      absl::StrCat(TestDirectory(), "/", counter++, "-", std::filesystem::path(program).filename().string());
   out_path_ = base + ".out";
   err_path_ = base + ".err";
   const std::string path = ProgramPath(program);

@@ -24,9 +24,9 @@ inline constexpr int kSlowdown = 1;
 
 class Process {
  public:
-  // `program` is a name in build/bin. Standard output and error go to a file of their own under the test's
-  // directory. `wrapper` is put before the program (ip netns exec NAME, env A=B): words that become it in the
-  // end.
+  // `program` is a name in build/bin, or a path. Standard output and error go to a file of their own under
+  // the test's directory. `wrapper` is put before the program (ip netns exec NAME, env A=B): words that
+  // become it in the end.
   Process(const std::string& program, const std::vector<std::string>& args,
           const std::vector<std::string>& wrapper = {});
   ~Process();

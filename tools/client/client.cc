@@ -22,7 +22,7 @@ void Prepare(grpc::ClientContext& context, const std::string& token, absl::Durat
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Create(const ClientOptions& options) {
-  const absl::StatusOr<Address> router = ParseAddress(options.target);
+  const absl::StatusOr<Target> router = ParseTarget(options.target);
   if (!router.ok()) return router.status();
   if (absl::Status status = CheckTlsFiles(options.tls, options.tls_flags, TlsEnd::kClient); !status.ok()) {
     return status;
@@ -30,7 +30,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Create(const ClientOptions& opti
   if (absl::Status status = CheckMetadata({{"authorization", options.token}}); !status.ok()) return status;
   const bool private_link = options.tls.enabled() || IsLoopback(*router);
   if (!options.token.empty() && !private_link) {
-    return absl::InvalidArgumentError(absl::StrCat("the token would go to ", router->host,
+    return absl::InvalidArgumentError(absl::StrCat("the token would go to ", options.target,
                                                    " unencrypted; give --", options.tls_flags, "_ca"));
   }
   const std::shared_ptr<grpc::ChannelCredentials> credentials = ChannelCredentials(options.tls);

@@ -78,7 +78,7 @@ namespace bfio::loadgen {
 namespace {
 
 absl::Status CheckAddress(const char* flag, const std::string& address) {
-  const auto parsed = ParseAddress(address);
+  const auto parsed = ParseTarget(address);
   return parsed.ok() ? absl::OkStatus()
                      : absl::InvalidArgumentError(absl::StrCat(flag, ": ", parsed.status().message()));
 }

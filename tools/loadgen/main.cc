@@ -128,11 +128,13 @@ absl::StatusOr<int> RunProgram(const Options& options) {
 
   std::vector<std::shared_ptr<grpc::Channel>> channels;
   for (uint32_t i = 0; i < options.connections; ++i) {
-    channels.push_back(NewChannel(options.target, static_cast<int>(i), login->credentials));
+    channels.push_back(
+        NewChannel(ParseTarget(options.target)->ToString(), static_cast<int>(i), login->credentials));
   }
   if (absl::Status status = Connect(channels, options); !status.ok()) return status;
   const std::shared_ptr<grpc::Channel> admin =
-      options.admin.empty() ? nullptr : NewChannel(options.admin, 0, admin_login->credentials);
+      options.admin.empty() ? nullptr
+                            : NewChannel(ParseTarget(options.admin)->ToString(), 0, admin_login->credentials);
 
   const absl::Time started_at = absl::Now();
   const uint64_t id =

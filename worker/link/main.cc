@@ -16,7 +16,10 @@
 #include "worker/engine/model/bus_error.h"
 #include "worker/link/worker.h"
 
-ABSL_FLAG(std::string, router, "127.0.0.1:50051", "HOST:PORT of the router");
+ABSL_FLAG(
+    std::string, router, "127.0.0.1:50051",
+    "HOST:PORT of the router; of several, of which one leads (--election_etcd of the router): a name that "
+    "resolves to all, or NUMBER:PORT,NUMBER:PORT");
 ABSL_FLAG(std::string, worker_tls_ca, "",
           "worker link: PEM file of the CAs of the router's certificate; empty: plain text");
 ABSL_FLAG(std::string, worker_tls_cert, "", "worker link: PEM file of this worker's certificate");

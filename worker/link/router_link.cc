@@ -10,6 +10,7 @@
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/base/spdlog.h"
+#include "common/net/router_instance.h"
 #include "common/net/tsan_edge.h"
 #include "common/telemetry/trace_context.h"
 #include "grpcpp/grpcpp.h"
@@ -26,6 +27,11 @@ void LogBeginnings(const v1::Plan& plan) {
                   trace.empty() ? "" : absl::StrCat(" (trace ", trace, ")"), assignment.prompt_length(),
                   assignment.first_index());
   }
+}
+
+// 0: nobody elected it.
+uint64_t TermOf(uint64_t instance) {
+  return instance >= kElected ? instance - kElected : 0;
 }
 
 // How long a closing stream may take before it is cancelled.
@@ -55,6 +61,8 @@ struct RouterLink::State {
   std::optional<absl::Status> done ABSL_GUARDED_BY(mutex);
   std::optional<std::string> leaving ABSL_GUARDED_BY(mutex);
   bool stopping ABSL_GUARDED_BY(mutex) = false;
+  // Epoch.router_instance of the latest router that was followed.
+  uint64_t router_instance ABSL_GUARDED_BY(mutex) = 0;
 };
 
 // One RPC. Made and deleted by Run's thread, deleted after OnDone has been seen; the link's channel reference
@@ -92,6 +100,11 @@ class RouterLink::Call final : public grpc::ClientBidiReactor<v1::WorkerMessage,
     if (!ok) return MarkBroken();
     if (in_.has_plan() && spdlog::should_log(spdlog::level::debug)) LogBeginnings(in_.plan());
     std::optional<InMessage> message = FromProto(in_);
+    if (message.has_value() && !Follow(*message)) {
+      // What has been sent is not taken back: this stream's end is a lost connection to the step loop.
+      context_.TryCancel();
+      return MarkBroken();
+    }
     if (message.has_value()) Deliver(*std::move(message));
     {
       MutexLock lock(&state_->mutex);
@@ -122,6 +135,20 @@ class RouterLink::Call final : public grpc::ClientBidiReactor<v1::WorkerMessage,
   void MarkBroken() {
     MutexLock lock(&state_->mutex);
     state_->broken = true;
+  }
+
+  // False: it comes from a router that was elected before one that this worker has followed.
+  bool Follow(const InMessage& message) {
+    const auto* epoch = std::get_if<Epoch>(&message);
+    if (epoch == nullptr) return true;
+    MutexLock lock(&state_->mutex);
+    if (MayFollow(state_->router_instance, epoch->router_instance)) {
+      state_->router_instance = epoch->router_instance;
+      return true;
+    }
+    spdlog::warn("an epoch of a router that does not lead any more is refused (term {}; {} is known)",
+                 TermOf(epoch->router_instance), TermOf(state_->router_instance));
+    return false;
   }
 
   void Deliver(InMessage message) {

@@ -141,8 +141,11 @@ void WaitForEnd(const WorkerOptions& options, Roll& roll, std::vector<std::uniqu
 }  // namespace
 
 absl::Status CheckWorkerOptions(const WorkerOptions& options) {
-  if (auto router = ParseAddress(options.router); !router.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("--router: ", router.status().message()));
+  const absl::StatusOr<Target> router = ParseTarget(options.router);
+  if (!router.ok()) return absl::InvalidArgumentError(absl::StrCat("--router: ", router.status().message()));
+  if (router->addresses.size() > 1 && options.tls.enabled()) {
+    return absl::InvalidArgumentError(
+        "--router: no certificate is for a list of numbers: give a name that resolves to all routers");
   }
   if (absl::Status status = CheckTlsFiles(options.tls, "worker_tls", TlsEnd::kClient); !status.ok())
     return status;
@@ -187,7 +190,7 @@ absl::Status RunWorker(const WorkerOptions& options) {
   }
   // Outlives the ranks: a reactor must never hold the last reference.
   const std::shared_ptr<grpc::Channel> channel =
-      NewChannel(options.router, 0, ChannelCredentials(options.tls));
+      NewChannel(ParseTarget(options.router)->ToString(), 0, ChannelCredentials(options.tls));
   const auto hub = std::make_shared<LocalHub>();
   // Outlives the ranks, which append to it.
   std::unique_ptr<StepLog> log;

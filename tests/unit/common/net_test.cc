@@ -1,4 +1,5 @@
 #include "common/net/address.h"
+#include "common/net/exposure.h"
 #include "common/net/status.h"
 #include "gmock/gmock.h"
 #include "google/rpc/error_details.pb.h"
@@ -28,6 +29,17 @@ TEST(AddressTest, EverythingElseIsRefusedInOneLine) {
     const auto status = ParseAddress(text).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
     EXPECT_THAT(std::string(status.message()), HasSubstr("HOST:PORT is expected")) << text;
+  }
+}
+
+TEST(TargetTest, IsOneAddressOrNumbers) {
+  EXPECT_EQ(ParseTarget("router:50051")->ToString(), "router:50051");
+  EXPECT_EQ(ParseTarget("10.0.0.1:1,10.0.0.2:2")->ToString(), "ipv4:10.0.0.1:1,10.0.0.2:2");
+  EXPECT_TRUE(IsLoopback(*ParseTarget("127.0.0.1:1,127.0.0.2:2")));
+  EXPECT_FALSE(IsLoopback(*ParseTarget("127.0.0.1:1,10.0.0.2:2")));
+  for (const char* text : {"", ",", "10.0.0.1:1,", "a:1,b:2", "10.0.0.1:1,[::1]:2", "10.0.0.1:1 ,10.0.0.2:2",
+                           "10.0.0:1,10.0.0.2:2"}) {
+    EXPECT_EQ(ParseTarget(text).status().code(), absl::StatusCode::kInvalidArgument) << text;
   }
 }
 

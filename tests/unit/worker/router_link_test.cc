@@ -12,6 +12,7 @@
 
 #include "bfio/v1/worker.grpc.pb.h"
 #include "common/net/channel.h"
+#include "common/net/router_instance.h"
 #include "gmock/gmock.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
@@ -93,6 +94,38 @@ v1::RouterMessage ShutdownMessage() {
   v1::RouterMessage message;
   message.mutable_shutdown()->set_reason("done");
   return message;
+}
+
+// Routers that were elected, and one that nobody elected, by the order of their terms.
+TEST(RouterLinkTest, WhoHasFollowedALeaderFollowsNoEarlierOne) {
+  const std::vector<uint64_t> instances = {1'700'000'000'000'000'000,
+                                           5,
+                                           kElected + 7,
+                                           kElected + 6,
+                                           1'800'000'000'000'000'000,
+                                           kElected + 7,
+                                           kElected + 9};
+  std::vector<int> followed;
+  FakeRouter router([&](int number, Stream& stream) {
+    v1::WorkerMessage in;
+    EXPECT_TRUE(stream.Read(&in) && in.has_hello());
+    v1::RouterMessage epoch = EpochOf(in.hello(), static_cast<uint64_t>(number));
+    epoch.mutable_epoch()->set_router_instance(instances[static_cast<size_t>(number - 1)]);
+    stream.Write(epoch);
+    // Nothing comes of an epoch that is refused but the stream's end.
+    if (stream.Read(&in)) {
+      EXPECT_TRUE(in.has_epoch_ready());
+      followed.push_back(number);
+    }
+    if (static_cast<size_t>(number) < instances.size())
+      return grpc::Status(grpc::StatusCode::UNAVAILABLE, "gone");
+    stream.Write(ShutdownMessage());
+    while (stream.Read(&in)) {
+    }
+    return grpc::Status::OK;
+  });
+  EXPECT_TRUE(RunRank(router.address()).ok());
+  EXPECT_EQ(followed, (std::vector<int>{1, 2, 3, 6, 7}));
 }
 
 TEST(RouterLinkTest, ARequestGoesRoundTheWholeProtocol) {

@@ -1,0 +1,142 @@
+#include "router/election/election.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/clock.h"
+#include "common/base/spdlog.h"
+
+namespace bfio::router {
+namespace {
+
+// How often a lease is renewed, and a standby looks, in its length.
+constexpr int kRenewals = 3, kLooks = 10;
+// Clocks of two machines do not run alike: the leader thinks that its lease is shorter than etcd does.
+constexpr double kShare = 0.9;
+
+}  // namespace
+
+absl::Status CheckElection(const ElectionOptions& options) {
+  if (options.ttl < absl::Seconds(2) || options.ttl > absl::Hours(1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a lease of ", absl::FormatDuration(options.ttl), ": must be within 2s..1h"));
+  }
+  if (options.key.empty()) return absl::InvalidArgumentError("the key is empty");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Election>> Election::Create(ElectionOptions options) {
+  if (absl::Status status = CheckElection(options); !status.ok()) return status;
+  // Several tries within a lease, whichever endpoints are gone.
+  options.etcd.timeout = std::min(options.etcd.timeout, options.ttl / (kRenewals + 1));
+  auto etcd = Etcd::Create(options.etcd);
+  if (!etcd.ok()) return etcd.status();
+  return std::unique_ptr<Election>(new Election(std::move(options), *std::move(etcd)));
+}
+
+Election::Election(ElectionOptions options, std::unique_ptr<Etcd> etcd)
+    : options_(std::move(options)), etcd_(std::move(etcd)) {}
+
+Election::~Election() {
+  Resign();
+}
+
+bool Election::Campaign(const std::function<bool(absl::Duration)>& pause,
+                        const std::function<void(const std::string& leader)>& on_standby) {
+  std::string known, complaint;
+  for (;;) {
+    std::string leader;
+    const absl::StatusOr<bool> leads = TryToLead(leader);
+    if (!leads.ok()) {
+      // Once for each kind.
+      if (complaint != leads.status().message()) {
+        complaint = std::string(leads.status().message());
+        spdlog::warn("standing by: {}", complaint);
+      }
+    } else if (*leads) {
+      thread_ = std::thread([this] { KeepLease(); });
+      return true;
+    } else {
+      complaint.clear();
+      if (leader != known) on_standby(known = leader);
+    }
+    if (pause(options_.ttl / kLooks)) return false;
+  }
+}
+
+absl::StatusOr<bool> Election::TryToLead(std::string& leader) {
+  const absl::StatusOr<Etcd::Owner> owner = etcd_->Read(options_.key);
+  if (!owner.ok()) return owner.status();
+  leader = owner->name;
+  if (!leader.empty()) return false;
+  const absl::Time asked = MonotonicNow();
+  const absl::StatusOr<int64_t> lease = etcd_->Grant(options_.ttl);
+  if (!lease.ok()) return lease.status();
+  const absl::StatusOr<Etcd::Claimed> claimed = etcd_->Claim(options_.key, options_.name, *lease);
+  // Should it have been claimed without an answer, the key is free again when the lease ends.
+  if (!claimed.ok()) return claimed.status();
+  if (!claimed->mine) {
+    leader = claimed->owner.name;
+    // Or it ends by itself.
+    etcd_->Revoke(*lease).IgnoreError();
+    return false;
+  }
+  lease_id_ = *lease;
+  term_ = static_cast<uint64_t>(claimed->owner.revision);
+  lease_ = std::make_shared<Lease>(asked + kShare * options_.ttl);
+  return lease_->Holds(MonotonicNow());
+}
+
+absl::StatusOr<bool> Election::RenewOnce() {
+  const absl::StatusOr<bool> alive = etcd_->Renew(lease_id_);
+  if (!alive.ok() || !*alive) return alive;
+  // Somebody may have removed the key by hand, and another router have taken it.
+  const absl::StatusOr<Etcd::Owner> owner = etcd_->Read(options_.key);
+  if (!owner.ok()) return owner.status();
+  return owner->revision == static_cast<int64_t>(term_);
+}
+
+void Election::KeepLease() {
+  std::string complaint;
+  absl::Duration wait = options_.ttl / kRenewals;
+  for (;;) {
+    {
+      MutexLock lock(&mutex_);
+      if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), wait)) return;
+    }
+    const absl::Time asked = MonotonicNow();
+    const absl::StatusOr<bool> mine = RenewOnce();
+    if (!mine.ok()) {
+      if (complaint != mine.status().message()) {
+        complaint = std::string(mine.status().message());
+        spdlog::warn("the lease of {} is not renewed: {}", options_.key, complaint);
+      }
+      wait = options_.ttl / kLooks;
+      continue;
+    }
+    if (!*mine) {
+      spdlog::error("{} is another's now", options_.key);
+      return lease_->Lose();
+    }
+    complaint.clear();
+    wait = options_.ttl / kRenewals;
+    // What has run out stays so: it may have been another's in between.
+    if (!lease_->Holds(MonotonicNow())) return;
+    lease_->Extend(asked + kShare * options_.ttl);
+  }
+}
+
+void Election::Resign() {
+  {
+    MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  if (!thread_.joinable()) return;
+  thread_.join();
+  lease_->Lose();
+  if (absl::Status status = etcd_->Revoke(lease_id_); !status.ok())
+    spdlog::warn("the lease of {} is not given back: {}", options_.key, std::string(status.message()));
+}
+
+}  // namespace bfio::router

@@ -1,0 +1,82 @@
+// Which of several routers decides: whoever has a key of etcd's, by a lease.
+//
+// Purpose: a standby. Campaign waits until nobody leads, takes the key with a lease, and keeps the lease
+// while the router runs. The revision at which it took the key is its term: it grows with every leader, and
+// workers follow no router of an earlier term than they have followed (worker/link/router_link.h).
+//
+// A leader that cannot renew its lease for its length, or that was stopped for so long, has lost it: the
+// decision loop looks at lease() before it acts (Lease::Holds), and the process ends. What its workers hold
+// is taken over by the next leader, as after a crash.
+//
+// Threads: Campaign, Resign and destruction from one; the lease is renewed by a thread of its own.
+#ifndef BFIO_ROUTER_ELECTION_ELECTION_H_
+#define BFIO_ROUTER_ELECTION_ELECTION_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/mutex.h"
+#include "router/election/etcd.h"
+#include "router/election/lease.h"
+
+namespace bfio::router {
+
+struct ElectionOptions {
+  EtcdOptions etcd;
+  std::string key = "/bfio/router";
+  // What the key says while this router leads; not empty.
+  std::string name;
+  // How long a leader that is gone stays leader. 2 s to an hour: etcd makes none shorter.
+  absl::Duration ttl = absl::Seconds(3);
+};
+
+// INVALID_ARGUMENT, in words that name what is wrong.
+absl::Status CheckElection(const ElectionOptions& options);
+
+class Election {
+ public:
+  static absl::StatusOr<std::unique_ptr<Election>> Create(ElectionOptions options);
+  // Resigns.
+  ~Election();
+
+  // True once this router leads; false when `pause` says that the process shall end: it waits for so long, or
+  // less. `on_standby` is told who leads meanwhile, each time it is another. etcd's errors are logged and
+  // waited out.
+  bool Campaign(const std::function<bool(absl::Duration)>& pause,
+                const std::function<void(const std::string& leader)>& on_standby);
+
+  // After Campaign was true. The lease outlives this.
+  uint64_t term() const { return term_; }
+  std::shared_ptr<const Lease> lease() const { return lease_; }
+
+  // Gives the key back, so that nobody has to wait for the lease's end. Idempotent.
+  void Resign();
+
+ private:
+  Election(ElectionOptions options, std::unique_ptr<Etcd> etcd);
+
+  // Once; whether this router leads now, and otherwise who.
+  absl::StatusOr<bool> TryToLead(std::string& leader);
+  void KeepLease();
+  // Whether lease and key are still this router's.
+  absl::StatusOr<bool> RenewOnce();
+
+  const ElectionOptions options_;
+  // Of Campaign's thread, then of the renewing one.
+  const std::unique_ptr<Etcd> etcd_;
+  int64_t lease_id_ = 0;
+  uint64_t term_ = 0;
+  std::shared_ptr<Lease> lease_;
+  Mutex mutex_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_ELECTION_ELECTION_H_

@@ -1,0 +1,71 @@
+// What an election asks of etcd, over its JSON gateway (API v3, etcd 3.4 and later).
+//
+// Purpose: leases, and one key that belongs to whoever wrote it first. A call goes to the endpoint that
+// answered last, then to the others. Errors: UNAVAILABLE when no endpoint answers in time or etcd has no
+// leader, INVALID_ARGUMENT for endpoints that are none, PERMISSION_DENIED and what else etcd says with its
+// own words. Threads: one at a time.
+#ifndef BFIO_ROUTER_ELECTION_ETCD_H_
+#define BFIO_ROUTER_ELECTION_ETCD_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace bfio::router {
+
+struct EtcdOptions {
+  // "http://HOST:PORT" or "https://HOST:PORT".
+  std::vector<std::string> endpoints;
+  // PEM files: the CAs of etcd's certificate, and this router's certificate and key where etcd asks for them.
+  std::string ca, cert, key;
+  // Of connecting, and of each wait for an answer.
+  absl::Duration timeout = absl::Seconds(1);
+};
+
+class Etcd {
+ public:
+  static absl::StatusOr<std::unique_ptr<Etcd>> Create(EtcdOptions options);
+  ~Etcd();
+
+  // A lease's id. etcd may make it longer than asked for, never shorter.
+  absl::StatusOr<int64_t> Grant(absl::Duration ttl);
+  // False: there is no such lease any more.
+  absl::StatusOr<bool> Renew(int64_t lease);
+  absl::Status Revoke(int64_t lease);
+
+  // Who has a key.
+  struct Owner {
+    // Its value; empty: nobody has it.
+    std::string name;
+    // etcd's revision when it was written: later owners have larger ones, in all of etcd.
+    int64_t revision = 0;
+  };
+  absl::StatusOr<Owner> Read(const std::string& key);
+  // Writes `name` there with the lease, unless somebody has the key. REQUIRES: `name` is not empty.
+  struct Claimed {
+    bool mine = false;
+    Owner owner;
+  };
+  absl::StatusOr<Claimed> Claim(const std::string& key, const std::string& name, int64_t lease);
+
+ private:
+  class Connection;
+
+  explicit Etcd(EtcdOptions options);
+
+  const EtcdOptions options_;
+  std::vector<std::unique_ptr<Connection>> connections_;
+  // The one that answered last.
+  size_t current_ = 0;
+
+  // The answer's JSON as text; "path" as "/v3/kv/txn".
+  absl::StatusOr<std::string> Post(const std::string& path, const std::string& body);
+};
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_ELECTION_ETCD_H_

@@ -1,0 +1,319 @@
+// Two routers, a real etcd, and what goes on when the one that leads is gone: killed, stopped, shut down, or
+// cut off from etcd.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/clock.h"
+#include "router/election/election.h"
+#include "tests/testing/undisturbed.h"
+
+namespace bfio::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kEtcd[] = "/usr/bin/etcd";
+constexpr absl::Duration kPatience = absl::Seconds(60 * kSlowdown);
+constexpr absl::Duration kTtl = absl::Seconds(2);
+
+#define SKIP_WITHOUT_ETCD() \
+  if (!std::filesystem::exists(kEtcd)) GTEST_SKIP() << "etcd is not installed (etcd-server)"
+
+class EtcdServer {
+ public:
+  // `certs`: a folder of deploy/make_certs; empty: plain text.
+  explicit EtcdServer(std::string certs = "") : certs_(std::move(certs)) { Start(); }
+
+  // On its ports, with what it stored before.
+  void Start() {
+    const std::string clients = endpoint(), peers = absl::StrCat("http://", peer_port_.address());
+    std::vector<std::string> flags = {absl::StrCat("--data-dir=", TestDirectory(), "/etcd", port_.address()),
+                                      absl::StrCat("--listen-client-urls=", clients),
+                                      absl::StrCat("--advertise-client-urls=", clients),
+                                      absl::StrCat("--listen-peer-urls=", peers),
+                                      absl::StrCat("--initial-advertise-peer-urls=", peers),
+                                      absl::StrCat("--initial-cluster=default=", peers),
+                                      "--unsafe-no-fsync"};
+    if (!certs_.empty()) {
+      flags.push_back(absl::StrCat("--cert-file=", certs_, "/admin-server.crt"));
+      flags.push_back(absl::StrCat("--key-file=", certs_, "/admin-server.key"));
+    }
+    process_ = std::make_unique<Process>(kEtcd, flags);
+    const absl::Time give_up = MonotonicNow() + kPatience;
+    while (!Answers() && MonotonicNow() < give_up) absl::SleepFor(absl::Milliseconds(20));
+    EXPECT_TRUE(Answers()) << process_->Stderr();
+  }
+  void Kill() {
+    process_->Signal(SIGKILL);
+    process_->Wait(kPatience);
+  }
+  std::string endpoint() const {
+    return absl::StrCat(certs_.empty() ? "http://" : "https://", port_.address());
+  }
+
+ private:
+  bool Answers() {
+    const std::string ca = certs_.empty() ? "" : certs_ + "/admin-ca.crt";
+    auto etcd = router::Etcd::Create({{endpoint()}, ca, "", ""});
+    return etcd.ok() && (*etcd)->Read("x").ok();
+  }
+
+  const std::string certs_;
+  const HeldPort port_, peer_port_;
+  std::unique_ptr<Process> process_;
+};
+
+std::unique_ptr<router::Election> Elect(const EtcdServer& etcd, const std::string& name) {
+  router::ElectionOptions options;
+  options.etcd.endpoints = {etcd.endpoint()};
+  options.name = name;
+  options.ttl = kTtl;
+  auto election = router::Election::Create(options);
+  EXPECT_TRUE(election.ok()) << election.status();
+  return *std::move(election);
+}
+
+// A campaign on a thread of its own.
+class Candidate {
+ public:
+  Candidate(const EtcdServer& etcd, const std::string& name) : election(Elect(etcd, name)) {
+    thread_ = std::thread([this] {
+      const auto pause = [this](absl::Duration time) {
+        absl::SleepFor(time);
+        return give_up.load();
+      };
+      leads = election->Campaign(pause, [this](const std::string& leader) {
+        MutexLock lock(&mutex_);
+        leader_ = leader;
+      });
+      ended = true;
+    });
+  }
+  ~Candidate() {
+    give_up = true;
+    thread_.join();
+  }
+  std::string leader() {
+    MutexLock lock(&mutex_);
+    return leader_;
+  }
+
+  const std::unique_ptr<router::Election> election;
+  std::atomic<bool> give_up = false, leads = false, ended = false;
+
+ private:
+  Mutex mutex_;
+  std::string leader_;
+  std::thread thread_;
+};
+
+template <typename Condition>
+bool Soon(const Condition& condition) {
+  const absl::Time give_up = MonotonicNow() + kPatience;
+  while (!condition() && MonotonicNow() < give_up) absl::SleepFor(absl::Milliseconds(5));
+  return condition();
+}
+
+TEST(Election, OneOfManyLeadsAndTermsGrow) {
+  SKIP_WITHOUT_ETCD();
+  const EtcdServer etcd;
+  std::vector<std::unique_ptr<Candidate>> candidates;
+  for (int i = 0; i < 4; ++i)
+    candidates.push_back(std::make_unique<Candidate>(etcd, absl::StrCat("router", i)));
+  uint64_t term = 0;
+  for (size_t left = candidates.size(); left > 0; --left) {
+    ASSERT_TRUE(Soon([&] {
+      return std::any_of(candidates.begin(), candidates.end(), [](const auto& c) { return c->ended.load(); });
+    }));
+    const auto leader =
+        std::find_if(candidates.begin(), candidates.end(), [](const auto& c) { return c->ended.load(); });
+    EXPECT_TRUE((*leader)->leads);
+    EXPECT_GT((*leader)->election->term(), term);
+    term = (*leader)->election->term();
+    EXPECT_TRUE((*leader)->election->lease()->Holds(MonotonicNow()));
+    const auto lease = (*leader)->election->lease();
+    for (const auto& other : candidates) {
+      if (other == *leader) continue;
+      EXPECT_FALSE(other->ended) << "two lead";
+    }
+    candidates.erase(leader);
+    EXPECT_FALSE(lease->Holds(MonotonicNow())) << "who has resigned does not lead";
+  }
+}
+
+TEST(Election, AStandbyIsToldWhoLeadsAndMayGiveUp) {
+  SKIP_WITHOUT_ETCD();
+  const EtcdServer etcd;
+  Candidate first(etcd, "first");
+  ASSERT_TRUE(Soon([&] { return first.leads.load(); }));
+  Candidate second(etcd, "second");
+  ASSERT_TRUE(Soon([&] { return second.leader() == "first"; }));
+  second.give_up = true;
+  ASSERT_TRUE(Soon([&] { return second.ended.load(); }));
+  EXPECT_FALSE(second.leads);
+  EXPECT_EQ(second.election->lease(), nullptr);
+}
+
+TEST(Election, ALeaseIsKeptWhileEtcdAnswersAndEndsWhenItDoesNot) {
+  SKIP_WITHOUT_ETCD();
+  EtcdServer etcd;
+  Candidate leader(etcd, "leader");
+  ASSERT_TRUE(Soon([&] { return leader.leads.load(); }));
+  const absl::Time first_end = leader.election->lease()->end();
+  ASSERT_TRUE(Soon([&] { return leader.election->lease()->end() > first_end + kTtl; })) << "it is renewed";
+  etcd.Kill();
+  ASSERT_TRUE(Soon([&] { return !leader.election->lease()->Holds(MonotonicNow()); }));
+  etcd.Start();
+  // Whoever has lost it once may not come back to it.
+  absl::SleepFor(kTtl);
+  EXPECT_FALSE(leader.election->lease()->Holds(MonotonicNow()));
+}
+
+TEST(Election, AKeyThatWasRemovedByHandIsALostLease) {
+  SKIP_WITHOUT_ETCD();
+  const EtcdServer etcd;
+  Candidate leader(etcd, "leader");
+  ASSERT_TRUE(Soon([&] { return leader.leads.load(); }));
+  const RunResult removed = RunProgram(
+      "/usr/bin/env",
+      {"ETCDCTL_API=3", "etcdctl", absl::StrCat("--endpoints=", etcd.endpoint()), "del", "/bfio/router"});
+  if (removed.code == 127) GTEST_SKIP() << "etcdctl is not installed (etcd-client)";
+  ASSERT_EQ(removed.code, 0) << removed.err;
+  ASSERT_TRUE(Soon([&] { return !leader.election->lease()->Holds(MonotonicNow()); }));
+}
+
+TEST(Election, AnEtcdWithoutTheRightCertificateIsNone) {
+  SKIP_WITHOUT_ETCD();
+  const std::string certs = absl::StrCat(TestDirectory(), "/certs");
+  ASSERT_EQ(std::system(absl::StrCat("deploy/make_certs --out=", certs, " >", certs, ".log 2>&1").c_str()),
+            0);
+  const EtcdServer etcd(certs);
+  router::EtcdOptions options;
+  options.endpoints = {etcd.endpoint()};
+  for (const bool right : {true, false}) {
+    options.ca = certs + (right ? "/admin-ca.crt" : "/client-ca.crt");
+    auto client = router::Etcd::Create(options);
+    ASSERT_TRUE(client.ok()) << client.status();
+    const absl::Status status = (*client)->Grant(kTtl).status();
+    EXPECT_EQ(status.code(), right ? absl::StatusCode::kOk : absl::StatusCode::kUnavailable) << status;
+  }
+}
+
+TEST(Election, SettingsAreCheckedByName) {
+  const auto error = [](std::vector<std::string> endpoints, absl::Duration ttl, const std::string& cert) {
+    router::ElectionOptions options;
+    options.etcd.endpoints = std::move(endpoints);
+    options.etcd.cert = cert;
+    options.name = "router";
+    options.ttl = ttl;
+    return std::string(router::Election::Create(options).status().message());
+  };
+  EXPECT_THAT(error({"127.0.0.1:2379"}, kTtl, ""), HasSubstr("'127.0.0.1:2379'"));
+  EXPECT_THAT(error({"http://127.0.0.1:2379"}, absl::Seconds(1), ""), HasSubstr("2s..1h"));
+  EXPECT_THAT(error({"https://127.0.0.1:2379"}, kTtl, "cert.pem"), HasSubstr("key"));
+  EXPECT_EQ(error({"http://127.0.0.1:2379"}, kTtl, ""), "");
+}
+
+// Two routers of one election, and workers that know both.
+class Pair {
+ public:
+  explicit Pair(const EtcdServer& etcd) : etcd_(etcd) {
+    StartRouter(0);
+    EXPECT_TRUE(WaitServing(0));
+    StartRouter(1);
+    EXPECT_TRUE(WaitStanding(1, 0));
+    for (int i = 0; i < kWorkers; ++i) {
+      workers_.emplace_back(
+          "bfio_worker",
+          std::vector<std::string>{absl::StrCat("--router=", both()), absl::StrCat("--c=", 0.008 * kSlowdown),
+                                   "--tl=0", "--slots=8", absl::StrCat("--worker_id=w", i)});
+    }
+  }
+
+  void StartRouter(int i) {
+    routers_[i] = std::make_unique<Process>(
+        "bfio_router", std::vector<std::string>{
+                           absl::StrCat("--listen=", ports_[i].address()), "--admin_listen=127.0.0.1:0",
+                           "--http_listen=", absl::StrCat("--workers=", kWorkers),
+                           absl::StrCat("--election_etcd=", etcd_.endpoint()),
+                           absl::StrCat("--election_ttl=", absl::FormatDuration(kTtl)),
+                           absl::StrCat("--step_timeout=", 10 * kSlowdown, "s"),
+                           absl::StrCat("--form_timeout=", 10 * kSlowdown, "s"), "--drain_timeout=1ms"});
+  }
+  bool WaitServing(int i) { return routers_[i]->WaitForOutput("serving on", kPatience); }
+  bool WaitStanding(int i, int leader) {
+    return routers_[i]->WaitForOutput(
+        absl::StrCat("standing by for the router at ", ports_[leader].address()), kPatience);
+  }
+  Process& router(int i) { return *routers_[i]; }
+  std::string both() const { return absl::StrCat(ports_[0].address(), ",", ports_[1].address()); }
+  // gRPC's name for it.
+  std::string target() const { return absl::StrCat("ipv4:", both()); }
+
+ private:
+  static constexpr int kWorkers = 3;
+  const EtcdServer& etcd_;
+  const HeldPort ports_[2];
+  std::unique_ptr<Process> routers_[2];
+  std::vector<Process> workers_;
+};
+
+TEST(Standby, AKilledLeadersRequestsGoOnUnderTheNextAndBack) {
+  SKIP_WITHOUT_ETCD();
+  const EtcdServer etcd;
+  Pair pair(etcd);
+  Clients clients = StartClients(pair.target(), 24, 1200);
+  WaitForTokens(clients, 10);
+  pair.router(0).Signal(SIGKILL);
+  ASSERT_TRUE(pair.WaitServing(1)) << pair.router(1).Stderr();
+  pair.StartRouter(0);
+  ASSERT_TRUE(pair.WaitStanding(0, 1)) << pair.router(0).Stderr();
+  // And back, without waiting for a lease's end: who is shut down resigns.
+  pair.router(1).Signal(SIGTERM);
+  EXPECT_EQ(pair.router(1).Wait(kPatience), 0);
+  ASSERT_TRUE(pair.WaitServing(0)) << pair.router(0).Stderr();
+  ExpectUndisturbed(clients, 1200);
+}
+
+TEST(Standby, AStoppedLeaderEndsWhenItWakes) {
+  SKIP_WITHOUT_ETCD();
+  const EtcdServer etcd;
+  Pair pair(etcd);
+  Clients clients = StartClients(pair.target(), 12, 600);
+  WaitForTokens(clients, 10);
+  pair.router(0).Signal(SIGSTOP);
+  ASSERT_TRUE(pair.WaitServing(1)) << pair.router(1).Stderr();
+  pair.router(0).Signal(SIGCONT);
+  EXPECT_EQ(pair.router(0).Wait(kPatience), EXIT_FAILURE);
+  EXPECT_THAT(pair.router(0).Stderr(), HasSubstr("lease is lost"));
+  ExpectUndisturbed(clients, 600);
+}
+
+TEST(Standby, WhoeverReachesNoEtcdLeadsNoLongerThanItsLease) {
+  SKIP_WITHOUT_ETCD();
+  EtcdServer etcd;
+  Pair pair(etcd);
+  Clients clients = StartClients(pair.target(), 6, 1200);
+  WaitForTokens(clients, 10);
+  etcd.Kill();
+  EXPECT_EQ(pair.router(0).Wait(kPatience), EXIT_FAILURE);
+  EXPECT_THAT(pair.router(0).Stderr(), HasSubstr("is not renewed"));
+  etcd.Start();
+  ASSERT_TRUE(pair.WaitServing(1)) << pair.router(1).Stderr();
+  ExpectUndisturbed(clients, 1200);
+}
+
+}  // namespace
+}  // namespace bfio::testing
