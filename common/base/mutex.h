@@ -1,9 +1,9 @@
 // A mutex with conditions, and a condition variable, that wait by the monotonic clock.
 //
-// Purpose: absl::Mutex's interface (the part that bfio uses) over std::mutex. Debian 12's abseil sleeps until
-// a wall-clock time: a clock that is set back by an hour makes its timed waits an hour longer. These do not
-// notice. Deadlines are times of MonotonicNow(). ThreadSanitizer understands them too, which it does not
-// understand of an abseil that is not instrumented.
+// Purpose: absl::Mutex's interface (the part that bfio uses, with absl::Condition) over std::mutex. Debian
+// 12's abseil sleeps until a wall-clock time: a clock that is set back by an hour makes its timed waits an
+// hour longer. These do not notice. Deadlines are times of MonotonicNow(). ThreadSanitizer understands them
+// too, which it does not understand of an abseil that is not instrumented.
 //
 // Threads: any. Like absl's, a Mutex may be destroyed by whoever gets it last.
 #ifndef BFIO_COMMON_BASE_MUTEX_H_
@@ -31,43 +31,58 @@ class ABSL_LOCKABLE Mutex {
     WakeAwaiting();
     mutex_.unlock();
   }
-  // Both release the mutex while they wait, and look again after every critical section of another thread.
-  void Await(const absl::Condition& condition) { AwaitWithTimeout(condition, absl::InfiniteDuration()); }
+  // Both release the mutex while they wait. Whoever releases it looks whether `condition` holds, as with
+  // absl's; so it must read only what the mutex guards.
+  void Await(const absl::Condition& condition) ABSL_EXCLUSIVE_LOCKS_REQUIRED(this) {
+    AwaitWithTimeout(condition, absl::InfiniteDuration());
+  }
   // True when the condition holds.
-  bool AwaitWithTimeout(const absl::Condition& condition, absl::Duration timeout) {
+  bool AwaitWithTimeout(const absl::Condition& condition, absl::Duration timeout)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(this) {
     if (condition.Eval()) return true;
     const absl::Time deadline = MonotonicNow() + timeout;
     WakeAwaiting();
-    ++awaiting_;
-    while (WaitUntil(changed_, deadline) && !condition.Eval()) {
+    Awaiter me{&condition, awaiting_, {}};
+    awaiting_ = &me;
+    while (WaitUntil(me.woken, deadline) && !condition.Eval()) {
     }
-    --awaiting_;
+    Awaiter** at = &awaiting_;
+    while (*at != &me) at = &(*at)->next;
+    *at = me.next;
     return condition.Eval();
   }
 
  private:
   friend class CondVar;
 
-  // What they wait for may have come true. Before the mutex is released: after it, it may be gone.
+  // A thread in AwaitWithTimeout, on its stack.
+  struct Awaiter {
+    const absl::Condition* condition;
+    Awaiter* next;
+    std::condition_variable woken;
+  };
+
+  // Before the mutex is released: after it, it may be gone.
   void WakeAwaiting() {
-    if (awaiting_ > 0) changed_.notify_all();
+    for (Awaiter* one = awaiting_; one != nullptr; one = one->next) {
+      if (one->condition->Eval()) one->woken.notify_one();
+    }
   }
 
-  // False when the deadline has passed. Looks up now and then, so that no deadline is too far for the clock's
-  // type.
+  // False when the deadline has passed.
   bool WaitUntil(std::condition_variable& variable, absl::Time deadline) {
     const absl::Duration left = deadline - MonotonicNow();
     if (left <= absl::ZeroDuration()) return false;
     std::unique_lock<std::mutex> lock(mutex_, std::adopt_lock);
+    // Longer ones would not fit the clock's type; who is woken for nothing waits again.
     variable.wait_for(lock, absl::ToChronoNanoseconds(std::min(left, absl::Hours(1))));
     lock.release();
     return MonotonicNow() < deadline;
   }
 
   std::mutex mutex_;
-  std::condition_variable changed_;
-  // Threads in AwaitWithTimeout; under the mutex.
-  int awaiting_ = 0;
+  // Under the mutex.
+  Awaiter* awaiting_ = nullptr;
 };
 
 class ABSL_SCOPED_LOCKABLE MutexLock {
@@ -85,13 +100,16 @@ class CondVar {
  public:
   void Signal() { variable_.notify_one(); }
   void SignalAll() { variable_.notify_all(); }
-  void Wait(Mutex* mutex) { WaitWithDeadline(mutex, absl::InfiniteFuture()); }
-  // True when the deadline, by MonotonicNow(), has passed. May return before without a signal.
-  bool WaitWithDeadline(Mutex* mutex, absl::Time deadline) {
+  void Wait(Mutex* mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    WaitWithDeadline(mutex, absl::InfiniteFuture());
+  }
+  // True when the deadline, by MonotonicNow(), has passed: also for who was signalled, and is late. What it
+  // waits for comes first. May return before without a signal.
+  bool WaitWithDeadline(Mutex* mutex, absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     mutex->WakeAwaiting();
     return !mutex->WaitUntil(variable_, deadline);
   }
-  bool WaitWithTimeout(Mutex* mutex, absl::Duration timeout) {
+  bool WaitWithTimeout(Mutex* mutex, absl::Duration timeout) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     return WaitWithDeadline(mutex, MonotonicNow() + timeout);
   }
 

@@ -63,12 +63,17 @@ std::string Target::ToString() const {
   return absl::StrCat(addresses.size() > 1 ? "ipv4:" : "", absl::StrJoin(addresses, ",", add));
 }
 
-absl::StatusOr<Target> ParseTarget(absl::string_view text) {
+absl::StatusOr<Target> ParseTarget(absl::string_view text, bool tls) {
   Target target;
   for (const absl::string_view part : absl::StrSplit(text, ',')) {
     absl::StatusOr<Address> address = ParseAddress(part);
     if (!address.ok()) return address.status();
     target.addresses.push_back(*std::move(address));
+  }
+  if (target.addresses.size() > 1 && tls) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "'", text,
+        "': no certificate is for a list of numbers; a name that resolves to all of them is taken"));
   }
   for (const Address& address : target.addresses) {
     in_addr number;

@@ -37,8 +37,9 @@ struct Target {
 };
 
 // "HOST:PORT", or "NUMBER:PORT,NUMBER:PORT" with IPv4 numbers: gRPC takes no list of names (a name that
-// resolves to several does). INVALID_ARGUMENT with one line otherwise.
-absl::StatusOr<Target> ParseTarget(absl::string_view text);
+// resolves to several does). No list with `tls`: no certificate is for one. INVALID_ARGUMENT with one line
+// otherwise.
+absl::StatusOr<Target> ParseTarget(absl::string_view text, bool tls = false);
 
 }  // namespace bfio
 

@@ -13,6 +13,9 @@ absl::StatusOr<Login> MakeLogin(const std::string& address, absl::string_view ap
                                 const std::string& token_file) {
   const std::string tls_flags = absl::StrCat(api, "_tls");
   if (absl::Status status = CheckTlsFiles(tls, tls_flags, TlsEnd::kClient); !status.ok()) return status;
+  if (tls.enabled() && !address.empty()) {
+    if (auto target = ParseTarget(address, /*tls=*/true); !target.ok()) return target.status();
+  }
   Login login;
   if (!token_file.empty()) {
     const absl::StatusOr<Target> router = ParseTarget(address);

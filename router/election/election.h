@@ -5,8 +5,8 @@
 // workers follow no router of an earlier term than they have followed (worker/link/router_link.h).
 //
 // A leader that cannot renew its lease for its length, or that was stopped for so long, has lost it: the
-// decision loop looks at lease() before it acts (Lease::Holds), and the process ends. What its workers hold
-// is taken over by the next leader, as after a crash.
+// decision loop looks at lease() in each of its turns (Lease::Look), and the process ends. What its workers
+// hold is taken over by the next leader, as after a crash. A loop that looks no more loses the lease as well.
 //
 // Threads: Campaign, Resign and destruction from one; the lease is renewed by a thread of its own.
 #ifndef BFIO_ROUTER_ELECTION_ELECTION_H_
@@ -33,6 +33,9 @@ struct ElectionOptions {
   std::string name;
   // How long a leader that is gone stays leader. 2 s to an hour: etcd makes none shorter.
   absl::Duration ttl = absl::Seconds(3);
+  // A decision thread that has not looked at the lease for so long, over and above its length, is stuck:
+  // another router shall lead.
+  absl::Duration stuck_after = absl::Seconds(30);
 };
 
 // INVALID_ARGUMENT, in words that name what is wrong.
@@ -52,7 +55,7 @@ class Election {
 
   // After Campaign was true. The lease outlives this.
   uint64_t term() const { return term_; }
-  std::shared_ptr<const Lease> lease() const { return lease_; }
+  std::shared_ptr<Lease> lease() const { return lease_; }
 
   // Gives the key back, so that nobody has to wait for the lease's end. Idempotent.
   void Resign();
@@ -61,7 +64,7 @@ class Election {
   Election(ElectionOptions options, std::unique_ptr<Etcd> etcd);
 
   // Once; whether this router leads now, and otherwise who.
-  absl::StatusOr<bool> TryToLead(std::string& leader);
+  absl::StatusOr<bool> TryToLead(EtcdOwner& leader);
   void KeepLease();
   // Whether lease and key are still this router's.
   absl::StatusOr<bool> RenewOnce();

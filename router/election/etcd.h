@@ -14,6 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "router/election/etcd_reply.h"
 
 namespace bfio::router {
 
@@ -37,20 +38,9 @@ class Etcd {
   absl::StatusOr<bool> Renew(int64_t lease);
   absl::Status Revoke(int64_t lease);
 
-  // Who has a key.
-  struct Owner {
-    // Its value; empty: nobody has it.
-    std::string name;
-    // etcd's revision when it was written: later owners have larger ones, in all of etcd.
-    int64_t revision = 0;
-  };
-  absl::StatusOr<Owner> Read(const std::string& key);
+  absl::StatusOr<EtcdOwner> Read(const std::string& key);
   // Writes `name` there with the lease, unless somebody has the key. REQUIRES: `name` is not empty.
-  struct Claimed {
-    bool mine = false;
-    Owner owner;
-  };
-  absl::StatusOr<Claimed> Claim(const std::string& key, const std::string& name, int64_t lease);
+  absl::StatusOr<EtcdClaim> Claim(const std::string& key, const std::string& name, int64_t lease);
 
  private:
   class Connection;

@@ -1,10 +1,14 @@
 // A leader's right to decide, which runs out.
 //
 // Purpose: the decision thread looks at it before it acts, so that a router that stood still (stopped, or its
-// machine was) while another was elected decides nothing more. By the monotonic clock, which goes on while a
-// program is stopped. Threads: any.
+// machine asleep) while another was elected decides nothing more; and whoever renews it sees whether that
+// thread still looks. Times are of CLOCK_BOOTTIME, which goes on while a program or a machine sleeps. A
+// virtual machine that was paused does not notice: there, only terms protect (worker/link/router_link.cc).
+// Threads: any.
 #ifndef BFIO_ROUTER_ELECTION_LEASE_H_
 #define BFIO_ROUTER_ELECTION_LEASE_H_
+
+#include <time.h>
 
 #include <atomic>
 #include <cstdint>
@@ -15,19 +19,35 @@ namespace bfio::router {
 
 class Lease {
  public:
-  explicit Lease(absl::Time end) { Extend(end); }
+  static absl::Time Now() {
+    timespec now;
+    clock_gettime(CLOCK_BOOTTIME, &now);
+    return absl::UnixEpoch() + absl::Seconds(now.tv_sec) + absl::Nanoseconds(now.tv_nsec);
+  }
+
+  explicit Lease(absl::Time end) : end_ns_(absl::ToUnixNanos(end)), looked_ns_(absl::ToUnixNanos(Now())) {}
   Lease(const Lease&) = delete;
   Lease& operator=(const Lease&) = delete;
 
-  // `now` and `end`: of MonotonicNow().
-  bool Holds(absl::Time now) const { return absl::ToUnixNanos(now) < end_ns_.load(); }
-  absl::Time end() const { return absl::FromUnixNanos(end_ns_.load()); }
+  // Of the thread that decides.
+  bool Look() {
+    const int64_t now = absl::ToUnixNanos(Now());
+    looked_ns_ = now;
+    return now < end_ns_.load();
+  }
+  bool Holds() const { return Left() > absl::ZeroDuration(); }
+  // 0 and less: nothing.
+  absl::Duration Left() const { return absl::FromUnixNanos(end_ns_.load()) - Now(); }
+
+  // Of whoever renews it.
   void Extend(absl::Time end) { end_ns_ = absl::ToUnixNanos(end); }
   // For good: whoever is renewing it does not go on.
   void Lose() { end_ns_ = 0; }
+  // How long ago Look was called, or this was made.
+  absl::Duration Unwatched() const { return Now() - absl::FromUnixNanos(looked_ns_.load()); }
 
  private:
-  std::atomic<int64_t> end_ns_;
+  std::atomic<int64_t> end_ns_, looked_ns_;
 };
 
 }  // namespace bfio::router

@@ -151,7 +151,7 @@ void DecisionLoop::Run() {
   for (bool done = false; !done;) {
     events_.WaitAndTake(UntilNextDeadline(MonotonicNow()), batch);
     now_ = MonotonicNow();
-    if (options_.lease != nullptr && !options_.lease->Holds(now_)) EndWithoutLease();
+    if (options_.lease != nullptr && !options_.lease->Look()) EndWithoutLease();
     for (EventQueue::Event& event : batch) std::move(event)();
     RunTimers(now_);
     Decide(false);
@@ -192,7 +192,7 @@ absl::Duration DecisionLoop::UntilNextDeadline(absl::Time now) {
   if (!early_resumes_.empty()) next = std::min(next, settle_end_);
   next = std::min(next, next_session_check_);
   if (draining_) next = std::min(next, drain_deadline_);
-  if (options_.lease != nullptr) next = std::min(next, options_.lease->end());
+  if (options_.lease != nullptr) next = std::min(next, now + options_.lease->Left());
   return std::max(absl::ZeroDuration(), std::min(next - now, UntilParentDeadline(now)));
 }
 

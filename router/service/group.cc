@@ -6,6 +6,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/spdlog.h"
+#include "common/net/router_instance.h"
 #include "router/service/convert.h"
 
 namespace bfio::router {
@@ -61,6 +62,8 @@ void Group::OnHello(std::shared_ptr<WorkerSession> session, const v1::Hello& hel
   if (status.ok() && penalty != penalties_.end() && now < penalty->second.until) {
     status = absl::UnavailableError("this worker has kept the group from forming; come back later");
   }
+  if (status.ok() && !MayFollow(hello.router_instance(), instance_))
+    status = absl::UnavailableError("this worker has followed a router that was elected later");
   if (!status.ok()) {
     spdlog::warn("worker at {} refused: {}", session->peer(), std::string(status.message()));
     session->Close(Refused(status));

@@ -122,7 +122,7 @@ struct RouterOptions {
   // Of an elected router (router/election): its term, and the lease without which it decides nothing. 0 and
   // null: nobody else could lead.
   uint64_t term = 0;
-  std::shared_ptr<const Lease> lease;
+  std::shared_ptr<Lease> lease;
   // Servers that serve parts of a model in chains.
   ChainOptions chains;
   std::string version = "dev";

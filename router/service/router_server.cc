@@ -27,14 +27,14 @@ void SetHealth(grpc::Server* server, const char* service, bool serving) {
     health->SetServingStatus(service, serving);
 }
 
-}  // namespace
+// What settings name, made.
+struct Parts {
+  std::unique_ptr<Gate> client_gate, admin_gate;
+  std::unique_ptr<core::Policy> policy;
+  std::unique_ptr<core::Lookahead> lookahead;
+};
 
-absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions options) {
-  std::shared_ptr<DecideBudget> budget;
-  if (options.decide_budget > absl::ZeroDuration()) {
-    budget = std::make_shared<DecideBudget>(options.decide_budget);
-    options.policy_options.stop = [budget] { return budget->Over(); };
-  }
+absl::StatusOr<Parts> MakeParts(const RouterOptions& options) {
   if (absl::Status status = CheckPorts(options); !status.ok()) return status;
   auto client_gate = MakeGate("client API", options.client_tokens, "client_tokens");
   if (!client_gate.ok()) return client_gate.status();
@@ -45,6 +45,23 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
   auto lookahead = core::MakeLookahead(options.lookahead);
   if (!lookahead.ok()) return lookahead.status();
   if (absl::Status status = core::CheckKvGate(options.admission, **lookahead); !status.ok()) return status;
+  return Parts{*std::move(client_gate), *std::move(admin_gate), *std::move(policy), *std::move(lookahead)};
+}
+
+}  // namespace
+
+absl::Status RouterServer::Check(const RouterOptions& options) {
+  return MakeParts(options).status();
+}
+
+absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions options) {
+  std::shared_ptr<DecideBudget> budget;
+  if (options.decide_budget > absl::ZeroDuration()) {
+    budget = std::make_shared<DecideBudget>(options.decide_budget);
+    options.policy_options.stop = [budget] { return budget->Over(); };
+  }
+  absl::StatusOr<Parts> parts = MakeParts(options);
+  if (!parts.ok()) return parts.status();
   std::unique_ptr<record::LogSink> log;
   if (!options.decision_log.empty()) {
     auto writer = record::LogWriter::Open({options.decision_log, options.decision_log_bytes});
@@ -72,10 +89,11 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
     if (self->web_wanted_) self->history_->OnStep(*summary, absl::Now());
   };
   router->web_wanted_ = !options.http_listen.empty();
-  router->loop_ = std::make_unique<DecisionLoop>(options, *std::move(policy), *std::move(lookahead),
-                                                 std::move(hooks), std::move(budget), std::move(log));
-  router->client_gate_ = *std::move(client_gate);
-  router->admin_gate_ = *std::move(admin_gate);
+  router->loop_ =
+      std::make_unique<DecisionLoop>(options, std::move(parts->policy), std::move(parts->lookahead),
+                                     std::move(hooks), std::move(budget), std::move(log));
+  router->client_gate_ = std::move(parts->client_gate);
+  router->admin_gate_ = std::move(parts->admin_gate);
   router->inference_ =
       std::make_unique<InferenceService>(router->loop_.get(), router->client_gate_.get(), options.limits);
   router->link_ = std::make_unique<WorkerLinkService>(router->loop_.get(), options.bind_worker_id);

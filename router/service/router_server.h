@@ -24,6 +24,8 @@ namespace bfio::router {
 
 class RouterServer {
  public:
+  // What Start would say of the settings, as far as it can be said without ports and logs.
+  static absl::Status Check(const RouterOptions& options);
   // INVALID_ARGUMENT for a wrong setting, UNAVAILABLE when a port cannot be had.
   static absl::StatusOr<std::unique_ptr<RouterServer>> Start(RouterOptions options);
   ~RouterServer() { Shutdown(); }

@@ -22,7 +22,7 @@ void Prepare(grpc::ClientContext& context, const std::string& token, absl::Durat
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Client>> Client::Create(const ClientOptions& options) {
-  const absl::StatusOr<Target> router = ParseTarget(options.target);
+  const absl::StatusOr<Target> router = ParseTarget(options.target, options.tls.enabled());
   if (!router.ok()) return router.status();
   if (absl::Status status = CheckTlsFiles(options.tls, options.tls_flags, TlsEnd::kClient); !status.ok()) {
     return status;

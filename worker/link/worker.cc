@@ -141,11 +141,8 @@ void WaitForEnd(const WorkerOptions& options, Roll& roll, std::vector<std::uniqu
 }  // namespace
 
 absl::Status CheckWorkerOptions(const WorkerOptions& options) {
-  const absl::StatusOr<Target> router = ParseTarget(options.router);
-  if (!router.ok()) return absl::InvalidArgumentError(absl::StrCat("--router: ", router.status().message()));
-  if (router->addresses.size() > 1 && options.tls.enabled()) {
-    return absl::InvalidArgumentError(
-        "--router: no certificate is for a list of numbers: give a name that resolves to all routers");
+  if (auto router = ParseTarget(options.router, options.tls.enabled()); !router.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--router: ", router.status().message()));
   }
   if (absl::Status status = CheckTlsFiles(options.tls, "worker_tls", TlsEnd::kClient); !status.ok())
     return status;

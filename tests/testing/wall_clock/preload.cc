@@ -2,15 +2,16 @@
 //
 // Purpose: what a program does when somebody sets the clock of its machine, tried without setting it. It
 // stands in front of the C library's functions that read the wall clock, and of futex system calls that wait
-// until a wall-clock time, as abseil's do: those look again every kSlice, so that a wait under way notices a
-// jump as it would in the kernel. Not reached: pthread_cond_timedwait with CLOCK_REALTIME, timerfd, files'
-// times.
+// until a wall-clock time, as abseil's do, and pthread_cond_timedwait, of std::condition_variable's: those
+// look again every kSlice, so that a wait under way notices a jump as it would in the kernel. Not reached:
+// other timed waits of the C library, timerfd, files' times.
 //
 // BFIO_WALL_CLOCK names the file: eight bytes, nanoseconds, which may change at any time (wall_clock.h).
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/futex.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -66,6 +67,12 @@ int64_t WallNow() {
 
 using SystemCall = long(long, ...);
 
+timespec MonotonicIn(int64_t nanoseconds) {
+  timespec now;
+  RealClock(CLOCK_MONOTONIC, &now);
+  return Timespec(Nanoseconds(now) + nanoseconds);
+}
+
 // The futex wait of `operation` until the wall-clock time `until`.
 long WaitByWallClock(SystemCall* next, long word, int operation, long expected, const timespec& until,
                      long mask) {
@@ -75,9 +82,7 @@ long WaitByWallClock(SystemCall* next, long word, int operation, long expected, 
       errno = ETIMEDOUT;
       return -1;
     }
-    timespec now;
-    RealClock(CLOCK_MONOTONIC, &now);
-    const timespec slice_end = Timespec(Nanoseconds(now) + std::min(left, kSlice));
+    const timespec slice_end = MonotonicIn(std::min(left, kSlice));
     const long result =
         next(SYS_futex, word, operation & ~FUTEX_CLOCK_REALTIME, expected, &slice_end, nullptr, mask);
     if (result == 0 || errno != ETIMEDOUT) return result;
@@ -106,6 +111,16 @@ time_t time(time_t* now) noexcept {
   const time_t seconds = WallNow() / kSecond;
   if (now != nullptr) *now = seconds;
   return seconds;
+}
+
+int pthread_cond_timedwait(pthread_cond_t* condition, pthread_mutex_t* mutex, const timespec* until) {
+  const int64_t left = Nanoseconds(*until) - WallNow();
+  const timespec slice_end = MonotonicIn(std::min(std::max(left, int64_t{0}), kSlice));
+  const int result = pthread_cond_clockwait(condition, mutex, CLOCK_MONOTONIC, &slice_end);
+  // Woken for nothing, as anybody may be, unless the time has come: whoever signals between two waits of ours
+  // would not be heard.
+  if (result != ETIMEDOUT || Nanoseconds(*until) <= WallNow()) return result;
+  return 0;
 }
 
 long syscall(long number, ...) noexcept {

@@ -6,11 +6,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <stdexcept>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "tests/testing/process.h"
 
 namespace bfio::testing {
@@ -50,7 +53,15 @@ WallClock::~WallClock() {
 
 std::unique_ptr<WallClock> WallClock::Mine() {
   const char* path = std::getenv(kVariable);
-  return path == nullptr ? nullptr : std::unique_ptr<WallClock>(new WallClock(path));
+  if (path == nullptr) return nullptr;
+  std::unique_ptr<WallClock> clock(new WallClock(path));
+  // A library that cannot be preloaded is a warning only.
+  const absl::Time before = absl::Now();
+  clock->Jump(absl::Hours(1000));
+  const bool jumped = absl::Now() - before > absl::Hours(500);
+  clock->Jump(-absl::Hours(1000));
+  if (!jumped) throw std::runtime_error("the wall clock's library is not loaded");
+  return clock;
 }
 
 std::string WallClock::WhyNot() {
@@ -87,7 +98,8 @@ bool RunAgainUnderAWallClock() {
     _exit(127);
   }
   int status = 0;
-  waitpid(child, &status, 0);
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
   EXPECT_TRUE(WIFEXITED(status)) << "killed by signal " << WTERMSIG(status) << ": a wait did not end";
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }

@@ -18,17 +18,23 @@ using testing::WallClock;
 
 constexpr absl::Duration kShort = absl::Milliseconds(100);
 
-// Sets the clock while the caller waits.
-class JumpSoon {
+// Sets the clock again and again while the caller waits, whenever it has begun to.
+class Jumping {
  public:
-  JumpSoon(WallClock& clock, absl::Duration by)
-      : thread_([&clock, by] {
-          absl::SleepFor(kShort / 2);
-          clock.Jump(by);
+  Jumping(WallClock& clock, absl::Duration by)
+      : thread_([this, &clock, by] {
+          while (!stop_) {
+            clock.Jump(by);
+            absl::SleepFor(kShort / 20);
+          }
         }) {}
-  ~JumpSoon() { thread_.join(); }
+  ~Jumping() {
+    stop_ = true;
+    thread_.join();
+  }
 
  private:
+  std::atomic<bool> stop_{false};
   std::thread thread_;
 };
 
@@ -109,10 +115,10 @@ TEST(Mutex, TimedWaitsDoNotNoticeThatTheClockIsSet) {
     return;
   }
   {
-    // That this clock reaches waits by the wall clock at all: an hour passes at once.
+    // That this clock reaches waits by the wall clock at all: hours pass at once.
     absl::Mutex mutex;
     absl::CondVar changed;
-    const JumpSoon jump(*clock, absl::Hours(2));
+    const Jumping jumping(*clock, absl::Hours(2));
     absl::MutexLock lock(&mutex);
     while (!changed.WaitWithTimeout(&mutex, absl::Hours(1))) {
     }
@@ -122,35 +128,41 @@ TEST(Mutex, TimedWaitsDoNotNoticeThatTheClockIsSet) {
   bool never = false;
   {
     // Back by an hour: a short wait stays short.
-    const JumpSoon jump(*clock, -absl::Hours(1));
+    const Jumping jumping(*clock, -absl::Hours(1));
     MutexLock lock(&mutex);
     EXPECT_FALSE(mutex.AwaitWithTimeout(absl::Condition(&never), kShort));
   }
   {
-    const JumpSoon jump(*clock, -absl::Hours(1));
+    const Jumping jumping(*clock, -absl::Hours(1));
     MutexLock lock(&mutex);
     while (!changed.WaitWithTimeout(&mutex, kShort)) {
     }
   }
   {
-    const JumpSoon jump(*clock, -absl::Hours(1));
+    const Jumping jumping(*clock, -absl::Hours(1));
     MutexLock lock(&mutex);
     const absl::Time deadline = MonotonicNow() + kShort;
     while (!changed.WaitWithDeadline(&mutex, deadline)) {
     }
   }
-  // Forward by two: a wait of an hour has not ended a while later.
+  // Forward: a wait of an hour has not ended a while later.
   bool go_on = false, held = false;
-  std::atomic<bool> ended{false};
+  std::atomic<bool> inside{false}, ended{false};
+  const auto may_go_on = [&] {
+    inside = true;
+    return go_on;
+  };
   std::thread waiter([&] {
     MutexLock lock(&mutex);
-    held = mutex.AwaitWithTimeout(absl::Condition(&go_on), absl::Hours(1));
+    held = mutex.AwaitWithTimeout(absl::Condition(&may_go_on), absl::Hours(1));
     ended = true;
   });
-  absl::SleepFor(kShort);
-  clock->Jump(absl::Hours(2));
-  absl::SleepFor(3 * kShort);
-  EXPECT_FALSE(ended);
+  {
+    const Jumping jumping(*clock, absl::Hours(2));
+    while (!inside) absl::SleepFor(kShort / 20);
+    absl::SleepFor(3 * kShort);
+    EXPECT_FALSE(ended);
+  }
   {
     MutexLock lock(&mutex);
     go_on = true;

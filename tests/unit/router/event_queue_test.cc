@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <thread>
@@ -52,15 +53,19 @@ TEST(EventQueue, AWaitEndsThoughTheWallClockIsSetBack) {
     EXPECT_TRUE(testing::RunAgainUnderAWallClock());
     return;
   }
-  std::thread jump([&] {
-    absl::SleepFor(absl::Milliseconds(50));
-    clock->Jump(-absl::Hours(1));
+  std::atomic<bool> waiting{true};
+  std::thread jumping([&] {
+    while (waiting) {
+      clock->Jump(-absl::Hours(1));
+      absl::SleepFor(absl::Milliseconds(5));
+    }
   });
   EventQueue queue;
   std::vector<EventQueue::Event> batch;
   queue.WaitAndTake(absl::Milliseconds(100), batch);
   EXPECT_TRUE(batch.empty());
-  jump.join();
+  waiting = false;
+  jumping.join();
 }
 
 }  // namespace

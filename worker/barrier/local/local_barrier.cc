@@ -35,7 +35,7 @@ class LocalGroup {
     alike_ = alike_ && spec.signature == signature_;
     if (++joined_ == spec.world_size) changed_.SignalAll();
     while (joined_ < spec.world_size && failure_.ok()) {
-      if (changed_.WaitWithDeadline(&mutex_, deadline)) {
+      if (changed_.WaitWithDeadline(&mutex_, deadline) && joined_ < spec.world_size && failure_.ok()) {
         return FailLocked(absl::DeadlineExceededError(
             absl::StrCat(joined_, " of ", spec.world_size, " ranks came to form epoch ", spec.epoch)));
       }
