@@ -272,7 +272,8 @@ TEST(Uncoupled, AWorkerThatStandsStillDelaysItsOwnRequestsAloneAndIsLeftOut) {
   constexpr uint32_t kTokens = 5000;
   ClusterOptions options;
   options.worker_flags = {"--c=0.0002", "--tl=0", "--slots=2"};
-  options.router_flags = {"--coupling=none", absl::StrCat("--step_timeout=", 3 * kSlowdown, "s")};
+  // Well below what the connection to a stopped process lasts (kServerKeepaliveTimeout).
+  options.router_flags = {"--coupling=none", absl::StrCat("--step_timeout=", 2 + kSlowdown, "s")};
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
   EXPECT_EQ(cluster.State().policy().name(), "jffc");

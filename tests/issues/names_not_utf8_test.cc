@@ -38,7 +38,7 @@ TEST(NamesNotUtf8, ATracesFile) {
   out << "num_prefill_tokens,num_decode_tokens\n";
   for (int i = 0; i < 100; ++i) out << 10 + i << "," << 1 + i % 7 << "\n";
   out.close();
-  ExpectJson(RunProgram("bfio_sim", {absl::StrCat("--trace=", path), "--workers=2", "--slots=4", "--json"}));
+  ExpectJson(RunProgram("bfio_sim", {absl::StrCat("--trace=", path), "--workers=2", "--batch=4", "--json"}));
 }
 
 }  // namespace

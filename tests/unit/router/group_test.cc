@@ -167,7 +167,8 @@ TEST_F(UncoupledGroup, AWorkerThatDoesNotKnowOfStepsAloneIsRefused) {
 
 TEST(CoupledGroup, AsksForNoStepsAlone) {
   Served served;
-  Group group({}, /*instance=*/1, &served);
+  const RouterOptions options;
+  Group group(options, /*instance=*/1, &served);
   Session session;
   v1::Hello hello = HelloOf("a");
   hello.set_steps_alone(false);
