@@ -7,6 +7,7 @@
 #ifndef BFIO_TESTS_TESTING_EMULATED_DEVICE_OPS_H_
 #define BFIO_TESTS_TESTING_EMULATED_DEVICE_OPS_H_
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -14,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "simt/memory.h"
@@ -29,6 +31,7 @@ struct EmulatedDevice {
   // What the engine did since the start.
   int waits = 0;
   int allocations = 0;
+  int releases = 0;
   int replays = 0;
   std::vector<worker::gpu::GemmShape> prepared;
 };
@@ -52,13 +55,23 @@ class EmulatedDeviceOps final : public worker::gpu::DeviceOps {
     if (used_ + bytes > device_.memory_bytes) {
       return absl::ResourceExhaustedError(absl::StrCat("no memory for ", what));
     }
-    used_ += bytes;
     memory_.push_back(
         std::make_unique<simt::GuardedMemory>(std::string(what), static_cast<size_t>(bytes + 15) / 16 * 16));
+    used_ += static_cast<int64_t>(memory_.back()->bytes());
     return memory_.back()->data();
   }
   absl::StatusOr<void*> AllocatePinned(int64_t bytes, absl::string_view what) override {
     return Allocate(bytes, what);
+  }
+
+  absl::Status Release(void* memory) override {
+    const auto it = std::find_if(memory_.begin(), memory_.end(),
+                                 [&](const auto& block) { return block->data() == memory; });
+    if (it == memory_.end()) return absl::InvalidArgumentError("Release of what is not there");
+    used_ -= static_cast<int64_t>((*it)->bytes());
+    memory_.erase(it);
+    ++device_.releases;
+    return absl::OkStatus();
   }
 
   absl::Status CopyIn(void* device, const void* pinned, int64_t bytes) override {
@@ -81,7 +94,10 @@ class EmulatedDeviceOps final : public worker::gpu::DeviceOps {
     device_.prepared.push_back(shape);
     // As products are tried, y's content is lost.
     const int64_t size = shape.fp32_out ? 4 : 2;
-    std::memset(y, 0, static_cast<size_t>(size * shape.rows * shape.outputs));
+    for (int32_t row = 0; row < shape.rows; ++row) {
+      std::memset(static_cast<char*>(y) + row * shape.y_row() * size, 0,
+                  static_cast<size_t>(size * shape.outputs));
+    }
     return absl::OkStatus();
   }
   absl::Status Multiply(const worker::gpu::GemmShape& shape, const worker::gpu::Bf16* x,
@@ -89,14 +105,18 @@ class EmulatedDeviceOps final : public worker::gpu::DeviceOps {
     bool prepared = false;
     for (const auto& known : device_.prepared) prepared = prepared || known == shape;
     if (!prepared) return absl::InternalError("a product that was not prepared");
+    const int64_t alignment = shape.has_gaps() ? 16 : 256;
+    for (const void* operand : std::initializer_list<const void*>{x, weight, y}) {
+      if (!Aligned(operand, alignment)) return absl::InternalError("an operand that is not aligned");
+    }
     std::vector<float> wide(static_cast<size_t>(shape.inputs));
     for (int32_t row = 0; row < shape.rows; ++row) {
-      for (int32_t i = 0; i < shape.inputs; ++i) wide[i] = worker::FromBf16(x[row * shape.inputs + i].bits);
+      for (int32_t i = 0; i < shape.inputs; ++i) wide[i] = worker::FromBf16(x[row * shape.x_row() + i].bits);
       for (int32_t out = 0; out < shape.outputs; ++out) {
-        const worker::gpu::Bf16* const w = weight + static_cast<int64_t>(out) * shape.inputs;
+        const worker::gpu::Bf16* const w = weight + out * shape.weight_row();
         float sum = 0;
         for (int32_t i = 0; i < shape.inputs; ++i) sum += wide[i] * worker::FromBf16(w[i].bits);
-        const int64_t at = static_cast<int64_t>(row) * shape.outputs + out;
+        const int64_t at = row * shape.y_row() + out;
         if (shape.fp32_out) {
           static_cast<float*>(y)[at] = sum;
         } else {
@@ -122,12 +142,23 @@ class EmulatedDeviceOps final : public worker::gpu::DeviceOps {
     ++device_.waits;
     return absl::OkStatus();
   }
+  absl::Status WaitChecking(absl::Duration deadline, absl::FunctionRef<absl::Status()> check) override {
+    const absl::Status status = Wait(deadline);
+    return status.ok() ? check() : status;
+  }
   absl::StatusOr<double> Time(int record) override {
     if (absl::Status status = Replay(record); !status.ok()) return status;
     return 1.0;
   }
 
  private:
+  // As it would be on a device, where memory begins at a multiple of 256.
+  static bool Aligned(const void* operand, int64_t alignment) {
+    const simt::GuardedMemory* const memory = simt::GuardedMemory::FindContaining(operand, 1);
+    return memory != nullptr &&
+           (static_cast<const unsigned char*>(operand) - memory->data()) % alignment == 0;
+  }
+
   EmulatedDevice& device_;
   int64_t used_ = 0;
   std::vector<std::unique_ptr<simt::GuardedMemory>> memory_;

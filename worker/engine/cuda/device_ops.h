@@ -12,6 +12,7 @@
 #include <functional>
 #include <string>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -29,13 +30,23 @@ struct DeviceMemory {
   int64_t total_bytes = 0;
 };
 
-// A product's shape: y[rows, outputs] = x[rows, inputs] weight[outputs, inputs]^T, all row-major and without
-// gaps; x and weight are bf16, sums fp32, y bf16 or fp32.
+// A product's shape: y[rows, outputs] = x[rows, inputs] weight[outputs, inputs]^T, all row-major; x and
+// weight are bf16, sums fp32, y bf16 or fp32. A stride is the distance of two rows in elements, a multiple of
+// 8; 0: no gaps. Operands of a shape with gaps, which are parts of larger matrices, are aligned to 16 bytes,
+// all others to 256.
 struct GemmShape {
   int32_t rows = 0;
   int32_t inputs = 0;
   int32_t outputs = 0;
   bool fp32_out = false;
+  int32_t x_stride = 0;
+  int32_t weight_stride = 0;
+  int32_t y_stride = 0;
+
+  int64_t x_row() const { return x_stride != 0 ? x_stride : inputs; }
+  int64_t weight_row() const { return weight_stride != 0 ? weight_stride : inputs; }
+  int64_t y_row() const { return y_stride != 0 ? y_stride : outputs; }
+  bool has_gaps() const { return x_row() != inputs || weight_row() != inputs || y_row() != outputs; }
 
   friend bool operator==(const GemmShape&, const GemmShape&) = default;
 };
@@ -56,6 +67,8 @@ class DeviceOps {
   virtual absl::StatusOr<void*> Allocate(int64_t bytes, absl::string_view what) = 0;
   // Host memory that copies run from and to without the processor.
   virtual absl::StatusOr<void*> AllocatePinned(int64_t bytes, absl::string_view what) = 0;
+  // Frees what Allocate or AllocatePinned gave, now. REQUIRES: nothing that is queued uses it.
+  virtual absl::Status Release(void* memory) = 0;
 
   // Queued; the pinned memory must stay as it is until Wait.
   virtual absl::Status CopyIn(void* device, const void* pinned, int64_t bytes) = 0;
@@ -63,7 +76,8 @@ class DeviceOps {
   virtual absl::Status FillZero(void* device, int64_t bytes) = 0;
 
   // Chooses how products of this shape are made, by trying on `weights`, of which each fits the shape; waits.
-  // `x` and `y` have room for it; y's content is lost. To be called before Multiply; again, it does nothing.
+  // `x` and `y` have room for it; what a product writes of y is lost. To be called before Multiply; again, it
+  // does nothing.
   virtual absl::Status Prepare(const GemmShape& shape, absl::Span<const Bf16* const> weights, const Bf16* x,
                                void* y) = 0;
   virtual absl::Status Multiply(const GemmShape& shape, const Bf16* x, const Bf16* weight, void* y) = 0;
@@ -75,6 +89,9 @@ class DeviceOps {
 
   // Until all that was queued is done.
   virtual absl::Status Wait(absl::Duration deadline) = 0;
+  // The same; `check` is asked again and again meanwhile, and once more when all is done. Its first error
+  // ends the wait and is returned: what is queued may go on then.
+  virtual absl::Status WaitChecking(absl::Duration deadline, absl::FunctionRef<absl::Status()> check) = 0;
   // Runs a record and says how long it took on the device, in seconds; for benchmarks.
   virtual absl::StatusOr<double> Time(int record) = 0;
 };

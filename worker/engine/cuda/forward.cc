@@ -93,8 +93,10 @@ absl::Status Forward::Allocate(const AttentionSizes& sizes) {
   allocate(projected_, rows, qkv_.outputs);
   allocate(attended_, rows, o_.inputs);
   allocate(addend_, rows, config_.hidden);
-  allocate(gates_, rows, gate_up_.outputs);
-  allocate(activated_, rows, down_.inputs);
+  if (!options_.share_mlp) {
+    allocate(gates_, rows, gate_up_.outputs);
+    allocate(activated_, rows, down_.inputs);
+  }
   if (weights_.embedding != nullptr) {
     allocate(logits_, draws, config_.vocab);
     allocate(results_, draws, 1);
@@ -159,8 +161,10 @@ absl::Status Forward::Multiply(const Product& product, int64_t layer, int32_t ro
 absl::Status Forward::Prepare(const StepBucket& bucket) {
   BFIO_RETURN_IF_ERROR(Prepare(qkv_, bucket.rows, normed_, projected_));
   BFIO_RETURN_IF_ERROR(Prepare(o_, bucket.rows, attended_, addend_));
-  BFIO_RETURN_IF_ERROR(Prepare(gate_up_, bucket.rows, normed_, gates_));
-  BFIO_RETURN_IF_ERROR(Prepare(down_, bucket.rows, activated_, addend_));
+  if (!options_.share_mlp) {
+    BFIO_RETURN_IF_ERROR(Prepare(gate_up_, bucket.rows, normed_, gates_));
+    BFIO_RETURN_IF_ERROR(Prepare(down_, bucket.rows, activated_, addend_));
+  }
   if (weights_.embedding == nullptr) return absl::OkStatus();
   return Prepare(lm_head_, bucket.draws, normed_, logits_);
 }
@@ -169,18 +173,34 @@ absl::Status Forward::Prepare(const StepBucket& bucket) {
 
 absl::Status Forward::Enqueue(const StepBucket& bucket, const StepInputs& inputs) {
   BFIO_RETURN_IF_ERROR(RunLayers(bucket, inputs));
-  BFIO_RETURN_IF_ERROR(
-      Norm(bucket, inputs, addend_, weights_.layers.back().down_bias, weights_.final_norm, true));
+  const Addend last = {addend_, nullptr, weights_.layers.back().down_bias};
+  BFIO_RETURN_IF_ERROR(Norm(bucket, inputs, last, weights_.final_norm, true, normed_));
+  return Draw(bucket, inputs);
+}
+
+absl::Status Forward::EnqueueAttentionHalf(const StepBucket& bucket, const StepInputs& inputs, int64_t layer,
+                                           const float* before, Bf16* mlp_input) {
+  if (layer == 0) {
+    BFIO_RETURN_IF_ERROR(Embed(bucket, inputs));
+    return RunAttention(bucket, inputs, layer, {}, mlp_input);
+  }
+  return RunAttention(bucket, inputs, layer, {nullptr, before, weights_.layers[layer - 1].down_bias},
+                      mlp_input);
+}
+
+absl::Status Forward::EnqueueEnd(const StepBucket& bucket, const StepInputs& inputs, const float* before) {
+  const Addend last = {nullptr, before, weights_.layers.back().down_bias};
+  BFIO_RETURN_IF_ERROR(Norm(bucket, inputs, last, weights_.final_norm, true, normed_));
   return Draw(bucket, inputs);
 }
 
 absl::Status Forward::EnqueueBlocks(const StepBucket& bucket, const StepInputs& inputs) {
   BFIO_RETURN_IF_ERROR(RunLayers(bucket, inputs));
-  return Norm(bucket, inputs, addend_, weights_.layers.back().down_bias, nullptr, false);
+  return Norm(bucket, inputs, {addend_, nullptr, weights_.layers.back().down_bias}, nullptr, false, normed_);
 }
 
 absl::Status Forward::EnqueueDraws(const StepBucket& bucket, const StepInputs& inputs) {
-  BFIO_RETURN_IF_ERROR(Norm(bucket, inputs, nullptr, nullptr, weights_.final_norm, false));
+  BFIO_RETURN_IF_ERROR(Norm(bucket, inputs, {}, weights_.final_norm, false, normed_));
   return Draw(bucket, inputs);
 }
 
@@ -199,17 +219,22 @@ absl::Status Forward::EnqueueAttention(const StepBucket& bucket, const StepInput
   return absl::OkStatus();
 }
 
-absl::Status Forward::RunLayer(const StepBucket& bucket, const StepInputs& inputs, int64_t layer) {
+absl::Status Forward::RunAttention(const StepBucket& bucket, const StepInputs& inputs, int64_t layer,
+                                   const Addend& before, Bf16* normed) {
   const DeviceLayer& w = weights_.layers[layer];
-  // What the layer before left to be added.
-  const Bf16* const before = layer == 0 ? nullptr : addend_;
-  const Bf16* const before_bias = layer == 0 ? nullptr : weights_.layers[layer - 1].down_bias;
-  BFIO_RETURN_IF_ERROR(Norm(bucket, inputs, before, before_bias, w.input_norm, false));
+  BFIO_RETURN_IF_ERROR(Norm(bucket, inputs, before, w.input_norm, false, normed_));
   BFIO_RETURN_IF_ERROR(Multiply(qkv_, layer, bucket.rows, normed_, projected_));
   BFIO_RETURN_IF_ERROR(AppendKv(bucket, inputs, layer));
   BFIO_RETURN_IF_ERROR(Attend(bucket, inputs, layer));
   BFIO_RETURN_IF_ERROR(Multiply(o_, layer, bucket.rows, attended_, addend_));
-  BFIO_RETURN_IF_ERROR(Norm(bucket, inputs, addend_, w.o_bias, w.post_attention_norm, false));
+  return Norm(bucket, inputs, {addend_, nullptr, w.o_bias}, w.post_attention_norm, false, normed);
+}
+
+absl::Status Forward::RunLayer(const StepBucket& bucket, const StepInputs& inputs, int64_t layer) {
+  // What the layer before left to be added.
+  Addend before;
+  if (layer > 0) before = {addend_, nullptr, weights_.layers[layer - 1].down_bias};
+  BFIO_RETURN_IF_ERROR(RunAttention(bucket, inputs, layer, before, normed_));
   BFIO_RETURN_IF_ERROR(Multiply(gate_up_, layer, bucket.rows, normed_, gates_));
   BFIO_RETURN_IF_ERROR(Activate(bucket, inputs, layer));
   return Multiply(down_, layer, bucket.rows, activated_, addend_);
@@ -230,18 +255,19 @@ absl::Status Forward::Embed(const StepBucket& bucket, const StepInputs& inputs) 
   return LaunchStatus(LaunchEmbed(args, ops_.stream()), "Embed");
 }
 
-absl::Status Forward::Norm(const StepBucket& bucket, const StepInputs& inputs, const Bf16* addend,
-                           const Bf16* bias, const Bf16* weight, bool picked) {
+absl::Status Forward::Norm(const StepBucket& bucket, const StepInputs& inputs, const Addend& addend,
+                           const Bf16* weight, bool picked, Bf16* normed) {
   NormArgs args;
   args.counts = inputs.counts;
   args.picked = picked ? inputs.logit_rows : nullptr;
   args.residual = residual_;
-  args.addend = addend;
-  args.bias = bias;
+  args.addend = addend.narrow;
+  args.wide_addend = addend.wide;
+  args.bias = addend.bias;
   args.weight = weight;
   args.epsilon = static_cast<float>(config_.rms_epsilon);
   args.hidden = static_cast<int32_t>(config_.hidden);
-  args.normed = weight != nullptr ? normed_ : nullptr;
+  args.normed = weight != nullptr ? normed : nullptr;
   args.grid_rows = picked ? bucket.draws : bucket.rows;
   return LaunchStatus(LaunchNorm(args, ops_.stream()), "Norm");
 }
@@ -294,7 +320,10 @@ absl::Status Forward::Activate(const StepBucket& bucket, const StepInputs& input
   SiluArgs args;
   args.counts = inputs.counts;
   args.gate_up = gates_;
-  args.bias = weights_.layers[layer].gate_up_bias;
+  if (const Bf16* const bias = weights_.layers[layer].gate_up_bias; bias != nullptr) {
+    args.gate_bias = bias;
+    args.up_bias = bias + config_.intermediate;
+  }
   args.width = static_cast<int32_t>(config_.intermediate);
   args.out = activated_;
   args.grid_rows = bucket.rows;

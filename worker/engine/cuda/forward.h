@@ -3,7 +3,8 @@
 // Purpose: activations, KV pools and the order of things. What a step computes with is read from device
 // memory (step_inputs.h), so what Enqueue queues can be recorded once per bucket and replayed. Activations
 // are bf16, the residual and all sums fp32, logits fp32. A part of the model's layers begins or ends with the
-// residual: hidden rows. Threads: used by one thread.
+// residual: hidden rows. With a shared MLP (shared_mlp.h) a layer's halves are queued one by one and there is
+// no MLP here. Threads: used by one thread.
 #ifndef BFIO_WORKER_ENGINE_CUDA_FORWARD_H_
 #define BFIO_WORKER_ENGINE_CUDA_FORWARD_H_
 
@@ -38,6 +39,8 @@ struct ForwardOptions {
   // Of the cache; for the text of an error.
   int64_t kv_tokens = 0;
   AttentionGrid attention_grid;
+  // The MLP is another's: no products and no room for it here.
+  bool share_mlp = false;
 };
 
 class Forward {
@@ -51,8 +54,15 @@ class Forward {
 
   // Chooses the products of this bucket (DeviceOps::Prepare).
   absl::Status Prepare(const StepBucket& bucket);
-  // From tokens to drawn tokens. REQUIRES: the weights are all of the model.
+  // From tokens to drawn tokens. REQUIRES: the weights are all of the model, as for the next two; no shared
+  // MLP.
   absl::Status Enqueue(const StepBucket& bucket, const StepInputs& inputs);
+  // A layer up to its MLP's input, [rows, hidden]: layer 0 from tokens, others with what the MLP before
+  // gives, [rows, hidden], less its bias. REQUIRES: a shared MLP.
+  absl::Status EnqueueAttentionHalf(const StepBucket& bucket, const StepInputs& inputs, int64_t layer,
+                                    const float* before, Bf16* mlp_input);
+  // From what the last MLP gives to drawn tokens. REQUIRES: a shared MLP.
+  absl::Status EnqueueEnd(const StepBucket& bucket, const StepInputs& inputs, const float* before);
   // From tokens, or from the residual where there is no embedding, to the residual.
   absl::Status EnqueueBlocks(const StepBucket& bucket, const StepInputs& inputs);
   // From the residual's first rows, one per draw, to drawn tokens. REQUIRES: the weights have the ends.
@@ -88,13 +98,23 @@ class Forward {
   absl::Status AllocateKv();
   absl::Status Prepare(const Product& product, int32_t rows, const Bf16* x, void* y);
   absl::Status Multiply(const Product& product, int64_t layer, int32_t rows, const Bf16* x, void* y);
+  // What a sublayer adds to the residual, [rows, hidden] in one of two types or none, and its bias or none.
+  struct Addend {
+    const Bf16* narrow = nullptr;
+    const float* wide = nullptr;
+    const Bf16* bias = nullptr;
+  };
+
   absl::Status Embed(const StepBucket& bucket, const StepInputs& inputs);
-  // Adds `addend` (and a bias, if there is one) to the residual and norms it, unless `weight` is null.
-  absl::Status Norm(const StepBucket& bucket, const StepInputs& inputs, const Bf16* addend, const Bf16* bias,
-                    const Bf16* weight, bool picked);
+  // Adds `addend` to the residual and norms it, unless `weight` is null.
+  absl::Status Norm(const StepBucket& bucket, const StepInputs& inputs, const Addend& addend,
+                    const Bf16* weight, bool picked, Bf16* normed);
   absl::Status AppendKv(const StepBucket& bucket, const StepInputs& inputs, int64_t layer);
   absl::Status Attend(const StepBucket& bucket, const StepInputs& inputs, int64_t layer);
   absl::Status Activate(const StepBucket& bucket, const StepInputs& inputs, int64_t layer);
+  // From what the layer before adds to the norm of what goes into the MLP.
+  absl::Status RunAttention(const StepBucket& bucket, const StepInputs& inputs, int64_t layer,
+                            const Addend& before, Bf16* normed);
   absl::Status RunLayer(const StepBucket& bucket, const StepInputs& inputs, int64_t layer);
   absl::Status RunLayers(const StepBucket& bucket, const StepInputs& inputs);
   // Of what is in normed_.

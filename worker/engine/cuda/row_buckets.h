@@ -27,6 +27,9 @@ class RowBuckets {
   std::vector<int32_t> sizes_;
 };
 
+// The smallest bucket for `rows` in a row of them without an end. REQUIRES: 0 < rows <= 2^30.
+int32_t PaddedRows(int64_t rows);
+
 }  // namespace bfio::worker::gpu
 
 #endif  // BFIO_WORKER_ENGINE_CUDA_ROW_BUCKETS_H_

@@ -104,7 +104,8 @@ TEST_P(RowKernelsTest, EmbedGathersRowsAndTurnsPositionsIntoRotations) {
 TEST_P(RowKernelsTest, NormAddsAndNormalises) {
   Rng rng(2);
   for (const int32_t hidden : {1, 7, 8, 48, 64, 2056, 4099}) {
-    for (const int what : {0, 1, 2}) {  // nothing added; an addend; an addend and a bias
+    // Nothing added; an addend; an addend and a bias; an addend in fp32 and a bias.
+    for (const int what : {0, 1, 2, 3}) {
       const int32_t rows = 3, grid = 4;
       simt::DeviceBuffer<StepCounts> counts("counts", {StepCounts{rows, 0}});
       const std::vector<float> before = RandomFloats(rng, int64_t{rows} * hidden);
@@ -116,7 +117,11 @@ TEST_P(RowKernelsTest, NormAddsAndNormalises) {
       NormArgs args;
       args.counts = counts.data();
       args.residual = residual.data();
-      args.addend = what > 0 ? addend.data() : nullptr;
+      std::vector<float> wide;
+      for (const Bf16 element : addends) wide.push_back(FromBf16(element.bits));
+      simt::DeviceBuffer<float> wide_addend("wide_addend", wide);
+      args.addend = what == 1 || what == 2 ? addend.data() : nullptr;
+      args.wide_addend = what == 3 ? wide_addend.data() : nullptr;
       args.bias = what > 1 ? bias.data() : nullptr;
       args.weight = weight.data();
       args.epsilon = 1e-5f;
@@ -263,8 +268,14 @@ TEST_P(RowKernelsTest, SiluMultiplies) {
       simt::DeviceBuffer<Bf16> gate_up("gate_up", RandomBf16(rng, int64_t{rows} * 2 * width)),
           bias("bias", RandomBf16(rng, 2 * width)), out("out", static_cast<size_t>(3) * width);
       gate_up[0] = {worker::ToBf16(-90)};  // exp overflows, the product must not
-      const SiluArgs args = {counts.data(), gate_up.data(), biased ? bias.data() : nullptr,
-                             width,         out.data(),     3};
+      SiluArgs args;
+      args.counts = biased ? counts.data() : nullptr;
+      args.gate_up = gate_up.data();
+      args.gate_bias = biased ? bias.data() : nullptr;
+      args.up_bias = biased ? bias.data() + width : nullptr;
+      args.width = width;
+      args.out = out.data();
+      args.grid_rows = biased ? 3 : rows;
       ASSERT_EQ(LaunchSilu(args, nullptr), nullptr);
       for (int row = 0; row < rows; ++row) {
         for (int i = 0; i < width; ++i) {

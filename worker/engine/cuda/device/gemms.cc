@@ -12,10 +12,14 @@ namespace {
 constexpr int kCandidates = 8;
 constexpr size_t kTimedProducts = 8;
 constexpr absl::Duration kTimingDeadline = absl::Seconds(30);
+// Bytes to which all operands of a shape with gaps are aligned; without gaps it is cuBLASLt's own default.
+constexpr uint32_t kGapAlignment = 16;
 
 std::string Text(const GemmShape& shape) {
+  const std::string gaps = absl::StrCat(", rows ", shape.x_row(), ", ", shape.weight_row(), " and ",
+                                        shape.y_row(), " elements apart");
   return absl::StrCat(shape.rows, " x ", shape.inputs, " by ", shape.outputs, " x ", shape.inputs,
-                      shape.fp32_out ? " to fp32" : " to bf16");
+                      shape.fp32_out ? " to fp32" : " to bf16", shape.has_gaps() ? gaps : "");
 }
 
 }  // namespace
@@ -63,13 +67,13 @@ absl::Status Gemms::Describe(Plan& plan) const {
   status = lt_.Check(
       lt_.MatmulDescSetAttribute(plan.product, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed)),
       "MatmulDescSetAttribute");
-  const auto layout = [&](cublasLtMatrixLayout_t& to, cudaDataType_t type, uint64_t first, uint64_t second) {
-    status.Update(lt_.Check(lt_.MatrixLayoutCreate(&to, type, first, second, static_cast<int64_t>(first)),
-                            "MatrixLayoutCreate"));
+  const auto layout = [&](cublasLtMatrixLayout_t& to, cudaDataType_t type, uint64_t first, uint64_t second,
+                          int64_t row) {
+    status.Update(lt_.Check(lt_.MatrixLayoutCreate(&to, type, first, second, row), "MatrixLayoutCreate"));
   };
-  layout(plan.weight, CUDA_R_16BF, inputs, outputs);
-  layout(plan.x, CUDA_R_16BF, inputs, rows);
-  layout(plan.y, shape.fp32_out ? CUDA_R_32F : CUDA_R_16BF, outputs, rows);
+  layout(plan.weight, CUDA_R_16BF, inputs, outputs, shape.weight_row());
+  layout(plan.x, CUDA_R_16BF, inputs, rows, shape.x_row());
+  layout(plan.y, shape.fp32_out ? CUDA_R_32F : CUDA_R_16BF, outputs, rows, shape.y_row());
   return status;
 }
 
@@ -77,10 +81,17 @@ absl::StatusOr<std::vector<cublasLtMatmulHeuristicResult_t>> Gemms::Candidates(c
   cublasLtMatmulPreference_t preference = nullptr;
   absl::Status status = lt_.Check(lt_.MatmulPreferenceCreate(&preference), "MatmulPreferenceCreate");
   if (!status.ok()) return status;
-  const auto most = static_cast<uint64_t>(kGemmWorkspaceBytes);
-  status = lt_.Check(lt_.MatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
-                                                      &most, sizeof(most)),
-                     "MatmulPreferenceSetAttribute");
+  const auto set = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+    status.Update(lt_.Check(lt_.MatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)),
+                            "MatmulPreferenceSetAttribute"));
+  };
+  set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(kGemmWorkspaceBytes));
+  if (plan.shape.has_gaps()) {
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, kGapAlignment);
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, kGapAlignment);
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, kGapAlignment);
+    set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, kGapAlignment);
+  }
   std::vector<cublasLtMatmulHeuristicResult_t> found(kCandidates);
   int count = 0;
   if (status.ok()) {

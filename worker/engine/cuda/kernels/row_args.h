@@ -46,8 +46,9 @@ struct NormArgs {
   const int32_t* picked = nullptr;
   // [rows, hidden]
   float* residual = nullptr;
-  // [rows, hidden] Null: nothing is added.
+  // [rows, hidden] One of them, or both null: nothing is added.
   const Bf16* addend = nullptr;
+  const float* wide_addend = nullptr;
   // [hidden] Null: none. Only with an addend.
   const Bf16* bias = nullptr;
   // [hidden]
@@ -61,11 +62,13 @@ struct NormArgs {
 
 // out[row] = silu(gate + gate bias) * (up + up bias), where gate_up[row] is gate and then up.
 struct SiluArgs {
+  // Null: all grid_rows.
   const StepCounts* counts = nullptr;
   // [rows, 2 * width]
   const Bf16* gate_up = nullptr;
-  // [2 * width] Null: none.
-  const Bf16* bias = nullptr;
+  // [width] Both or none.
+  const Bf16* gate_bias = nullptr;
+  const Bf16* up_bias = nullptr;
   int32_t width = 0;
   // [rows, width]
   Bf16* out = nullptr;
