@@ -36,9 +36,9 @@ absl::Status CheckMemory(const EngineOptions& options, const Model& model, int32
 }  // namespace
 
 absl::Status CheckEngineOptions(const EngineOptions& options) {
-  if ((options.name == "sim" || options.name == "cuda") && options.cpu.share_mlp) {
+  if (options.name == "sim" && options.cpu.decode.share_mlp) {
     return absl::InvalidArgumentError(
-        "--mlp=tp needs an engine with a model that it can share out: --engine=cpu");
+        "--mlp=tp needs an engine with a model that it can share out: --engine=cpu or cuda");
   }
   if (options.name == "sim") return absl::OkStatus();
   if (options.name != "cpu" && options.name != "cuda") {

@@ -64,7 +64,7 @@ ABSL_FLAG(
 ABSL_FLAG(std::string, kv_type, "fp32", "cpu engine: type of the KV cache: fp32 or bf16");
 ABSL_FLAG(
     std::string, mlp, "replicated",
-    "cpu engine: replicated (every rank computes its requests alone) or tp (the ranks of the group share "
+    "cpu and cuda: replicated (every rank computes its requests alone) or tp (the ranks of the group share "
     "the MLP out and exchange activations in every layer); the same on all ranks");
 ABSL_FLAG(
     double, memory_limit_mb, 0,
@@ -215,7 +215,7 @@ absl::StatusOr<bfio::worker::EngineOptions> EngineFromFlags() {
   if (mlp != "replicated" && mlp != "tp") {
     return absl::InvalidArgumentError(absl::StrCat("--mlp: '", mlp, "' is neither replicated nor tp"));
   }
-  options.cpu.share_mlp = mlp == "tp";
+  options.cpu.decode.share_mlp = options.cuda.decode.share_mlp = mlp == "tp";
   const double limit_mb = absl::GetFlag(FLAGS_memory_limit_mb);
   if (!(limit_mb >= 0 && limit_mb <= 1e9)) {
     return absl::InvalidArgumentError(absl::StrCat("--memory_limit_mb must be in 0..1e9, not ", limit_mb));

@@ -117,7 +117,7 @@ CpuOptions Options(bool share_mlp) {
   CpuOptions options;
   options.decode.limits = {6, 600, 1000};
   options.decode.step_tokens = 40;
-  options.share_mlp = share_mlp;
+  options.decode.share_mlp = share_mlp;
   return options;
 }
 

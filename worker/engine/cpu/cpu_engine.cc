@@ -96,7 +96,7 @@ CpuBackend::CpuBackend(const CpuOptions& options, std::shared_ptr<const cpu::Wei
                MaxRows(options.decode.limits.slots, options.decode.step_tokens), options.decode.limits.slots),
       samplers_(options.threads) {
   facts_ = FactsOf(forward_.weights().config());
-  if (options.share_mlp) signature_ = SignatureOf(forward_.weights());
+  if (options.decode.share_mlp) signature_ = SignatureOf(forward_.weights());
 }
 
 absl::Status CpuBackend::Run(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn) {

@@ -27,8 +27,6 @@ struct CpuOptions {
   int32_t threads = 1;
   // Of the KV cache; kAuto: fp32.
   cpu::Storage kv = cpu::Storage::kAuto;
-  // --mlp=tp: the ranks of the group share the MLP out (mlp.h).
-  bool share_mlp = false;
   // Null: the best that this processor can run.
   const cpu::Kernels* kernels = nullptr;
 };

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "worker/engine/cuda/model_signature.h"
 
 namespace bfio::worker::gpu {
 namespace {
@@ -31,6 +32,10 @@ StepLimits StepLimitsOf(const DecodeOptions& options, const AttentionSizes& size
   return {MaxRowsOf(options), options.limits.slots, PageTable::PageLimit(PageTableOptionsOf(options)), sizes};
 }
 
+bool IsWhole(const ModelConfig& config, const DeviceWeights& weights) {
+  return weights.embedding != nullptr && static_cast<int64_t>(weights.layers.size()) == config.layers;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CudaBackend>> CudaBackend::Create(const DecodeOptions& options,
@@ -40,6 +45,9 @@ absl::StatusOr<std::unique_ptr<CudaBackend>> CudaBackend::Create(const DecodeOpt
                                                                  const Progress& progress) {
   if (absl::Status status = CheckDecodeOptions(options); !status.ok()) return status;
   if (absl::Status status = CheckAttentionShape(ShapeOf(options, config)); !status.ok()) return status;
+  if (options.share_mlp && !IsWhole(config, weights)) {
+    return absl::InvalidArgumentError("--mlp=tp needs all of the model on every rank, not a part of it");
+  }
   const auto grid = ops->FullAttentionGrid(static_cast<int32_t>(config.head_dim));
   if (!grid.ok()) return grid.status();
   auto backend = std::unique_ptr<CudaBackend>(
@@ -76,7 +84,7 @@ CudaBackend::~CudaBackend() {
 }
 
 bool CudaBackend::whole() const {
-  return weights_.embedding != nullptr && static_cast<int64_t>(weights_.layers.size()) == config_.layers;
+  return IsWhole(config_, weights_);
 }
 
 absl::Status CudaBackend::Allocate(const ForwardOptions& options) {
@@ -105,10 +113,17 @@ absl::Status CudaBackend::Start(const Progress& progress) {
   options.pages = PageTable::PageLimit(PageTableOptionsOf(options_));
   options.kv_tokens = options_.limits.kv_tokens;
   options.attention_grid = grid_;
+  options.share_mlp = options_.share_mlp;
   if (absl::Status status = Allocate(options); !status.ok()) return status;
   auto forward = Forward::Create(config_, weights_, options, sizes_, *ops_);
   if (!forward.ok()) return forward.status();
   forward_ = *std::move(forward);
+  if (options_.share_mlp) {
+    const auto signature = SignatureOf(config_, weights_, *ops_);
+    if (!signature.ok()) return signature.status();
+    signature_ = *signature;
+    mlp_ = std::make_unique<SharedMlp>(config_, weights_, *ops_);
+  }
   for (const int32_t draws : draw_buckets_.sizes()) {
     auto recorded = RecordBucket({draws, draws, false});
     if (!recorded.ok()) return recorded.status();
@@ -124,13 +139,18 @@ absl::Status CudaBackend::Start(const Progress& progress) {
     if (!recorded.ok()) return recorded.status();
     prompts_.push_back(*recorded);
   }
-  progress(absl::StrFormat("%s: products chosen and steps recorded for %d + %d sizes of batch",
-                           ops_->Describe(), draw_buckets_.count(), row_buckets_.count()));
+  if (options_.share_mlp) {
+    if (absl::Status status = LoadKernels(prompts_.back().bucket); !status.ok()) return status;
+  }
+  progress(absl::StrFormat("%s: products chosen%s for %d + %d sizes of batch", ops_->Describe(),
+                           options_.share_mlp ? "" : " and steps recorded", draw_buckets_.count(),
+                           row_buckets_.count()));
   return absl::OkStatus();
 }
 
 absl::StatusOr<CudaBackend::Recorded> CudaBackend::RecordBucket(const StepBucket& bucket) {
   if (absl::Status status = forward_->Prepare(bucket); !status.ok()) return status;
+  if (options_.share_mlp) return Recorded{bucket};
   const StepInputs inputs = layout_.At(inputs_);
   const auto enqueue = [=, this] {
     return whole() ? forward_->Enqueue(bucket, inputs) : forward_->EnqueueBlocks(bucket, inputs);
@@ -144,6 +164,13 @@ absl::StatusOr<CudaBackend::Recorded> CudaBackend::RecordBucket(const StepBucket
   const auto attention = ops_->Record([=, this] { return forward_->EnqueueAttention(bucket, inputs); });
   if (!attention.ok()) return attention.status();
   return Recorded{bucket, *step, *attention};
+}
+
+absl::Status CudaBackend::LoadKernels(const StepBucket& bucket) {
+  const StepInputs inputs = layout_.At(inputs_);
+  absl::Status status = forward_->EnqueueAttentionHalf(bucket, inputs, 0, nullptr, nullptr);
+  if (status.ok()) status = forward_->EnqueueEnd(bucket, inputs, nullptr);
+  return status.ok() ? ops_->Wait(kStepDeadline) : status;
 }
 
 absl::StatusOr<int> CudaBackend::RecordDraws(int32_t draws) {
@@ -161,9 +188,25 @@ const CudaBackend::Recorded& CudaBackend::Choose(const StepPlan& plan) const {
 
 absl::Status CudaBackend::Run(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn) {
   if (!broken_.ok()) return broken_;
+  if (options_.share_mlp) return absl::FailedPreconditionError("--mlp=tp: a rank takes no step by itself");
   if (plan.rows() == 0) return absl::OkStatus();
   broken_ = RunStep(plan, draws, drawn);
   return broken_;
+}
+
+absl::Status CudaBackend::RunTogether(const StepPlan& plan, absl::Span<const Draw> draws,
+                                      absl::Span<Drawn> drawn, StepPeers& peers) {
+  if (!broken_.ok()) return broken_;
+  if (!options_.share_mlp) return absl::FailedPreconditionError("this backend runs by itself");
+  if (peers.rows() < plan.rows()) {
+    return absl::InternalError(
+        absl::StrCat("a batch of ", plan.rows(), " rows, and the group agreed on ", peers.rows()));
+  }
+  // All ranks know that nobody has any.
+  if (peers.rows() == 0) return absl::OkStatus();
+  const absl::Status status = RunShared(plan, draws, drawn, peers);
+  if (peers.status().ok()) broken_ = status;
+  return status;
 }
 
 absl::StatusOr<absl::Span<const float>> CudaBackend::RunHead(const StepPlan& plan) {
@@ -192,13 +235,43 @@ absl::Status CudaBackend::CopyHidden(absl::Span<const float> hidden) {
   return ops_->CopyIn(forward_->residual(), hidden_, static_cast<int64_t>(bytes));
 }
 
-absl::Status CudaBackend::Queue(const StepPlan& plan, absl::Span<const Draw> draws) {
+absl::StatusOr<const CudaBackend::Recorded*> CudaBackend::Stage(const StepPlan& plan,
+                                                                absl::Span<const Draw> draws) {
   if (absl::Status status = attention_.Build(plan); !status.ok()) return status;
   const int64_t bytes =
       FillStepInputs(plan, attention_, draws, config_.vocab, options_.page_tokens, layout_, staged_);
-  last_ = &Choose(plan);
   if (absl::Status status = ops_->CopyIn(inputs_, staged_, bytes); !status.ok()) return status;
+  return &Choose(plan);
+}
+
+absl::Status CudaBackend::Queue(const StepPlan& plan, absl::Span<const Draw> draws) {
+  const auto recorded = Stage(plan, draws);
+  if (!recorded.ok()) return recorded.status();
+  last_ = *recorded;
   return ops_->Replay(last_->step);
+}
+
+absl::Status CudaBackend::RunShared(const StepPlan& plan, absl::Span<const Draw> draws,
+                                    absl::Span<Drawn> drawn, StepPeers& peers) {
+  absl::Status status = mlp_->Begin(plan.rows(), peers);
+  if (!status.ok()) return status;
+  // A rank without rows computes its part of the others'.
+  StepBucket bucket;
+  if (plan.rows() > 0) {
+    const auto staged = Stage(plan, draws);
+    if (!staged.ok()) return staged.status();
+    bucket = (*staged)->bucket;
+  }
+  const StepInputs inputs = layout_.At(inputs_);
+  for (int64_t layer = 0; layer < config_.layers; ++layer) {
+    if (plan.rows() > 0) {
+      status = forward_->EnqueueAttentionHalf(bucket, inputs, layer, mlp_->output(), mlp_->input());
+    }
+    if (status.ok()) status = mlp_->Run(layer, peers);
+    if (!status.ok()) return status;
+  }
+  if (plan.draws() > 0) status = forward_->EnqueueEnd(bucket, inputs, mlp_->output());
+  return status.ok() ? TakeDrawn(drawn) : status;
 }
 
 absl::Status CudaBackend::RunPart(const StepPlan& plan) {

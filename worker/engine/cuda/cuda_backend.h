@@ -6,6 +6,10 @@
 // nothing. A backend with a part of the weights is a server's part of a chain: its steps begin or end with
 // hidden rows, which go through pinned memory of their own.
 //
+// Where the ranks share the MLP out (--mlp=tp) nothing is recorded, as every layer meets the peers: kernels
+// are launched one by one, and room for the rows of all ranks is taken, and products of them chosen, by the
+// first step that needs them (shared_mlp.h).
+//
 // Attention gives a row the same bits in any company (attention_plan.h); matrix products are chosen by the
 // bucket, so a row's logits agree to bf16's rounding between buckets, not to the last bit. A replay repeats
 // the tokens as long as no draw is that close.
@@ -15,6 +19,7 @@
 #define BFIO_WORKER_ENGINE_CUDA_CUDA_BACKEND_H_
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -24,6 +29,7 @@
 #include "worker/engine/cuda/device_weights.h"
 #include "worker/engine/cuda/forward.h"
 #include "worker/engine/cuda/row_buckets.h"
+#include "worker/engine/cuda/shared_mlp.h"
 #include "worker/engine/cuda/step_inputs.h"
 #include "worker/engine/decode/decode_engine.h"
 #include "worker/engine/decode/part_backend.h"
@@ -33,8 +39,8 @@ namespace bfio::worker::gpu {
 class CudaBackend final : public PartBackend {
  public:
   // The weights, all of the model or a part of at least a block, are in memory of `ops`, unless they keep
-  // their own. INVALID_ARGUMENT: a shape the kernels do not have; RESOURCE_EXHAUSTED: no memory, with sizes;
-  // other errors: device_ops.h.
+  // their own. INVALID_ARGUMENT: a shape the kernels do not have, or a part that is to share its MLP out;
+  // RESOURCE_EXHAUSTED: no memory, with sizes; other errors: device_ops.h.
   static absl::StatusOr<std::unique_ptr<CudaBackend>> Create(const DecodeOptions& options,
                                                              const ModelConfig& config,
                                                              std::unique_ptr<DeviceOps> ops,
@@ -43,7 +49,13 @@ class CudaBackend final : public PartBackend {
 
   absl::string_view name() const override { return "cuda"; }
   const ModelFacts& facts() const override { return facts_; }
+  // FAILED_PRECONDITION where the MLP is shared out.
   absl::Status Run(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn) override;
+  std::optional<uint64_t> signature() const override { return signature_; }
+  // An error of the peers leaves the device as it was, but for pages of the plan's own rows; an error of the
+  // device is for good.
+  absl::Status RunTogether(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn,
+                           StepPeers& peers) override;
 
   int64_t hidden() const override { return config_.hidden; }
   absl::StatusOr<absl::Span<const float>> RunHead(const StepPlan& plan) override;
@@ -52,7 +64,7 @@ class CudaBackend final : public PartBackend {
   absl::Status DrawFrom(absl::Span<const float> hidden, absl::Span<const Draw> draws,
                         absl::Span<Drawn> drawn) override;
 
-  // For benchmarks and tests, of the last step of the whole model.
+  // For benchmarks and tests, of the last step of the whole model; without a shared MLP.
   const DeviceWeights& weights() const { return weights_; }
   const Forward& forward() const { return *forward_; }
   DeviceOps& ops() { return *ops_; }
@@ -79,11 +91,18 @@ class CudaBackend final : public PartBackend {
   absl::Status Allocate(const ForwardOptions& options);
   absl::Status Start(const Progress& progress);
   absl::StatusOr<Recorded> RecordBucket(const StepBucket& bucket);
+  // Launches each kernel of a rank's own half once, on no rows: what CUDA loads then must not be loaded while
+  // a collective waits for its peers.
+  absl::Status LoadKernels(const StepBucket& bucket);
   absl::StatusOr<int> RecordDraws(int32_t draws);
   const Recorded& Choose(const StepPlan& plan) const;
-  // Queues the step that the attention was planned for, up to its end.
+  // Plans the attention, brings the step's inputs over and chooses its bucket.
+  absl::StatusOr<const Recorded*> Stage(const StepPlan& plan, absl::Span<const Draw> draws);
+  // Queues a step up to its end.
   absl::Status Queue(const StepPlan& plan, absl::Span<const Draw> draws);
   absl::Status RunStep(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn);
+  absl::Status RunShared(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn,
+                         StepPeers& peers);
   absl::Status RunPart(const StepPlan& plan);
   absl::Status RunDraws(absl::Span<const float> hidden, absl::Span<const Draw> draws,
                         absl::Span<Drawn> drawn);
@@ -107,6 +126,9 @@ class CudaBackend final : public PartBackend {
   const RowBuckets draw_buckets_, row_buckets_;
   const StepLayout layout_;
   std::unique_ptr<Forward> forward_;
+  // With --mlp=tp.
+  std::unique_ptr<SharedMlp> mlp_;
+  std::optional<uint64_t> signature_;
   // Pinned, and on the device.
   void* staged_ = nullptr;
   void* inputs_ = nullptr;

@@ -44,6 +44,8 @@ struct DecodeOptions {
   // Adapts the token budget (worker/scheduler/batch_planner.h). Not for whole prompts, nor for ranks that
   // step together.
   std::optional<BudgetTunerOptions> adapt;
+  // --mlp=tp: the ranks of the group share the MLP out. Each has all of the model.
+  bool share_mlp = false;
   // Seconds of a clock that never goes back, for `adapt`; empty: the machine's.
   std::function<double()> clock;
 };

@@ -243,7 +243,8 @@ absl::Status CheckPipelineOptions(const WorkerOptions& options) {
       return absl::InvalidArgumentError(absl::StrCat("--pipeline_address: ", other.status().message()));
     }
   }
-  if ((options.engine.name != "cpu" && options.engine.name != "cuda") || options.engine.cpu.share_mlp) {
+  if ((options.engine.name != "cpu" && options.engine.name != "cuda") ||
+      options.engine.cpu.decode.share_mlp) {
     return absl::InvalidArgumentError(
         "--pipeline_listen: chains are served by --engine=cpu or cuda, with --mlp=replicated alone");
   }

@@ -1,0 +1,42 @@
+// Memory that is replaced by a larger one when a step needs more of it.
+//
+// Purpose: for what depends on the group and its batches, which are not known when an engine is made: steps
+// allocate while these grow, and not once all have been seen. The content is lost when it grows. Threads: as
+// DeviceOps.
+#ifndef BFIO_WORKER_ENGINE_CUDA_GROWING_MEMORY_H_
+#define BFIO_WORKER_ENGINE_CUDA_GROWING_MEMORY_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "worker/engine/cuda/device_ops.h"
+
+namespace bfio::worker::gpu {
+
+class GrowingMemory {
+ public:
+  enum class Kind { kDevice, kPinned };
+  // The memory lives as long as `ops`, which it is freed with. `what` is a literal that names it in errors.
+  GrowingMemory(DeviceOps& ops, Kind kind, absl::string_view what) : ops_(ops), kind_(kind), what_(what) {}
+
+  // At least so many bytes; those on the device are zeros at first. RESOURCE_EXHAUSTED: no memory. REQUIRES:
+  // nothing is queued when it must grow.
+  absl::Status Reserve(int64_t bytes);
+
+  template <typename T>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+
+ private:
+  DeviceOps& ops_;
+  const Kind kind_;
+  const absl::string_view what_;
+  void* data_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace bfio::worker::gpu
+
+#endif  // BFIO_WORKER_ENGINE_CUDA_GROWING_MEMORY_H_

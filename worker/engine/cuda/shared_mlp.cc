@@ -1,0 +1,194 @@
+#include "worker/engine/cuda/shared_mlp.h"
+
+#include <algorithm>
+
+#include "absl/types/span.h"
+#include "worker/engine/cuda/kernels/row_kernels.h"
+#include "worker/engine/cuda/row_buckets.h"
+#include "worker/engine/model/element.h"
+
+namespace bfio::worker::gpu {
+namespace {
+
+// A net under a hang, for one layer's part.
+constexpr absl::Duration kPartDeadline = absl::Seconds(60);
+constexpr int64_t kNarrow = sizeof(Bf16), kWide = sizeof(float);
+
+#define BFIO_RETURN_IF_ERROR(expression)                                 \
+  do {                                                                   \
+    if (absl::Status status = (expression); !status.ok()) return status; \
+  } while (false)
+
+}  // namespace
+
+SharedMlp::SharedMlp(const ModelConfig& config, const DeviceWeights& weights, DeviceOps& ops)
+    : config_(config),
+      weights_(weights),
+      ops_(ops),
+      hidden_(config.hidden),
+      input_(ops, GrowingMemory::Kind::kDevice, "the rows of a step of the group"),
+      gathered_(ops, GrowingMemory::Kind::kDevice, "the rows of all ranks"),
+      gates_(ops, GrowingMemory::Kind::kDevice, "activations of all ranks"),
+      activated_(ops, GrowingMemory::Kind::kDevice, "activations of all ranks"),
+      sums_(ops, GrowingMemory::Kind::kDevice, "sums for all ranks"),
+      output_(ops, GrowingMemory::Kind::kDevice, "the sums of a step of the group"),
+      host_rows_(ops, GrowingMemory::Kind::kPinned, "the rows of all ranks"),
+      host_sums_(ops, GrowingMemory::Kind::kPinned, "sums for all ranks"),
+      host_sum_(ops, GrowingMemory::Kind::kPinned, "the sums of a step of the group") {}
+
+// --- before a step ---
+
+absl::Status SharedMlp::Begin(int32_t rows, const StepPeers& peers) {
+  Cut(peers);
+  rows_ = rows;
+  each_ = peers.rows();
+  all_rows_ = peers.world_size() * each_;
+  padded_rows_ = PaddedRows(all_rows_);
+  BFIO_RETURN_IF_ERROR(Reserve(peers));
+  return Prepare();
+}
+
+void SharedMlp::Cut(const StepPeers& peers) {
+  const std::pair place = {peers.rank(), peers.world_size()};
+  if (place_ == place) return;
+  place_ = place;
+  const MlpPart part = PartOf(peers.rank(), peers.world_size(), config_.intermediate, false);
+  columns_ = part.all;
+  gates_weights_.clear();
+  ups_weights_.clear();
+  nodes_.clear();
+  prepared_.clear();
+  for (const MlpColumns& columns : part.nodes) nodes_.push_back({columns, {}});
+  for (const DeviceLayer& layer : weights_.layers) {
+    gates_weights_.push_back(layer.gate_up + columns_.begin * hidden_);
+    ups_weights_.push_back(layer.gate_up + (config_.intermediate + columns_.begin) * hidden_);
+    for (Node& node : nodes_) node.weights.push_back(layer.down + node.columns.begin);
+  }
+}
+
+absl::Status SharedMlp::Reserve(const StepPeers& peers) {
+  const int64_t nodes = static_cast<int64_t>(nodes_.size()), width = columns_.width();
+  BFIO_RETURN_IF_ERROR(input_.Reserve(each_ * hidden_ * kNarrow));
+  BFIO_RETURN_IF_ERROR(output_.Reserve(each_ * hidden_ * kWide));
+  BFIO_RETURN_IF_ERROR(host_rows_.Reserve(all_rows_ * hidden_ * kNarrow));
+  BFIO_RETURN_IF_ERROR(host_sum_.Reserve(each_ * hidden_ * kWide));
+  if (mine_.size() < static_cast<size_t>(each_ * hidden_)) mine_.resize(each_ * hidden_);
+  if (all_.size() < static_cast<size_t>(all_rows_ * hidden_)) all_.resize(all_rows_ * hidden_);
+  if (nodes == 0) return absl::OkStatus();
+  BFIO_RETURN_IF_ERROR(gathered_.Reserve(padded_rows_ * hidden_ * kNarrow));
+  BFIO_RETURN_IF_ERROR(sums_.Reserve(((nodes - 1) * all_rows_ + padded_rows_) * hidden_ * kWide));
+  BFIO_RETURN_IF_ERROR(host_sums_.Reserve(nodes * all_rows_ * hidden_ * kWide));
+  if (width == 0) return absl::OkStatus();
+  BFIO_RETURN_IF_ERROR(gates_.Reserve(2 * padded_rows_ * width * kNarrow));
+  return activated_.Reserve(padded_rows_ * width * kNarrow);
+}
+
+GemmShape SharedMlp::WideShape() const {
+  const int32_t width = columns_.width();
+  return {padded_rows_, static_cast<int32_t>(hidden_), width, false, 0, 0, 2 * width};
+}
+
+GemmShape SharedMlp::NarrowShape(const Node& node) const {
+  return {padded_rows_,
+          node.columns.width(),
+          static_cast<int32_t>(hidden_),
+          true,
+          columns_.width(),
+          static_cast<int32_t>(config_.intermediate),
+          0};
+}
+
+absl::Status SharedMlp::Prepare() {
+  if (columns_.width() == 0) return absl::OkStatus();
+  if (std::find(prepared_.begin(), prepared_.end(), padded_rows_) != prepared_.end()) return absl::OkStatus();
+  std::vector<const Bf16*> wide = gates_weights_;
+  wide.insert(wide.end(), ups_weights_.begin(), ups_weights_.end());
+  BFIO_RETURN_IF_ERROR(ops_.Prepare(WideShape(), wide, gathered_.as<Bf16>(), gates_.as<Bf16>()));
+  // What CUDA loads at a kernel's first launch must not be loaded while a collective waits for its peers.
+  BFIO_RETURN_IF_ERROR(Activate(0));
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    if (nodes_[i].columns.width() == 0) continue;
+    BFIO_RETURN_IF_ERROR(
+        ops_.Prepare(NarrowShape(nodes_[i]), nodes_[i].weights, activated_.as<Bf16>(), sums(i)));
+  }
+  prepared_.push_back(padded_rows_);
+  return ops_.Wait(kPartDeadline);
+}
+
+// --- a layer ---
+
+absl::Status SharedMlp::Run(int64_t layer, StepPeers& peers) {
+  BFIO_RETURN_IF_ERROR(Gather(peers));
+  BFIO_RETURN_IF_ERROR(Compute(layer));
+  return Scatter(peers);
+}
+
+absl::Status SharedMlp::Gather(StepPeers& peers) {
+  const int64_t mine = rows_ * hidden_, all = all_rows_ * hidden_;
+  Bf16* const rows = host_rows_.as<Bf16>();
+  if (mine > 0) {
+    BFIO_RETURN_IF_ERROR(ops_.CopyOut(rows, input(), mine * kNarrow));
+    BFIO_RETURN_IF_ERROR(ops_.Wait(kPartDeadline));
+  }
+  for (int64_t i = 0; i < mine; ++i) mine_[i] = FromBf16(rows[i].bits);
+  std::fill(mine_.begin() + mine, mine_.begin() + each_ * hidden_, 0.0f);
+  const auto gathered = absl::MakeSpan(all_).subspan(0, static_cast<size_t>(all));
+  BFIO_RETURN_IF_ERROR(
+      peers.AllGather(absl::MakeConstSpan(mine_).subspan(0, static_cast<size_t>(each_ * hidden_)), gathered));
+  if (columns_.width() == 0) return absl::OkStatus();
+  for (int64_t i = 0; i < all; ++i) rows[i] = {worker::ToBf16(gathered[i])};
+  return ops_.CopyIn(gathered_.as<Bf16>(), rows, all * kNarrow);
+}
+
+absl::Status SharedMlp::Activate(int64_t layer) {
+  const DeviceLayer& w = weights_.layers[layer];
+  SiluArgs args;
+  args.gate_up = gates_.as<Bf16>();
+  if (w.gate_up_bias != nullptr) {
+    args.gate_bias = w.gate_up_bias + columns_.begin;
+    args.up_bias = args.gate_bias + config_.intermediate;
+  }
+  args.width = columns_.width();
+  args.out = activated_.as<Bf16>();
+  args.grid_rows = static_cast<int32_t>(all_rows_);
+  return LaunchStatus(LaunchSilu(args, ops_.stream()), "Silu");
+}
+
+absl::Status SharedMlp::Compute(int64_t layer) {
+  if (columns_.width() > 0) {
+    const GemmShape wide = WideShape();
+    Bf16* const gates = gates_.as<Bf16>();
+    BFIO_RETURN_IF_ERROR(ops_.Multiply(wide, gathered_.as<Bf16>(), gates_weights_[layer], gates));
+    BFIO_RETURN_IF_ERROR(
+        ops_.Multiply(wide, gathered_.as<Bf16>(), ups_weights_[layer], gates + columns_.width()));
+    BFIO_RETURN_IF_ERROR(Activate(layer));
+  }
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    const Node& node = nodes_[i];
+    if (node.columns.width() == 0) {
+      BFIO_RETURN_IF_ERROR(ops_.FillZero(sums(i), all_rows_ * hidden_ * kWide));
+      continue;
+    }
+    const Bf16* const x = activated_.as<Bf16>() + (node.columns.begin - columns_.begin);
+    BFIO_RETURN_IF_ERROR(ops_.Multiply(NarrowShape(node), x, node.weights[layer], sums(i)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status SharedMlp::Scatter(StepPeers& peers) {
+  const int64_t brought = static_cast<int64_t>(nodes_.size()) * all_rows_ * hidden_;
+  float* const sums_on_host = host_sums_.as<float>();
+  if (brought > 0) {
+    BFIO_RETURN_IF_ERROR(ops_.CopyOut(sums_on_host, sums(0), brought * kWide));
+    BFIO_RETURN_IF_ERROR(ops_.Wait(kPartDeadline));
+  }
+  float* const sum = host_sum_.as<float>();
+  BFIO_RETURN_IF_ERROR(peers.ReduceScatter(absl::MakeConstSpan(sums_on_host, static_cast<size_t>(brought)),
+                                           absl::MakeSpan(sum, static_cast<size_t>(each_ * hidden_))));
+  if (rows_ == 0) return absl::OkStatus();
+  return ops_.CopyIn(output_.as<float>(), sum, rows_ * hidden_ * kWide);
+}
+
+#undef BFIO_RETURN_IF_ERROR
+
+}  // namespace bfio::worker::gpu
