@@ -1,20 +1,28 @@
 // Ranks with a GPU each, as threads over the emulator, which runs one kernel at a time.
 //
 // Purpose: a rank runs while it has the turn, and hands it over where it waits for its peers: in its barrier,
-// whose collectives can be made to fail. Threads: EmulatorTurn any; a TurnBarrier as barrier.h says, by who
-// has the turn.
+// which can have collectives on the device (the emulator's memory is the host's) and be made to fail.
+// Threads: EmulatorTurn any; an EmulatedBarrier as barrier.h says, by who has the turn.
 #ifndef BFIO_TESTS_TESTING_EMULATED_RANKS_H_
 #define BFIO_TESTS_TESTING_EMULATED_RANKS_H_
 
+#include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/base/mutex.h"
+#include "gtest/gtest.h"
 #include "tests/testing/barrier_ranks.h"
 #include "worker/barrier/barrier.h"
+#include "worker/barrier/device_collectives.h"
+#include "worker/barrier/summation_tree.h"
+#include "worker/engine/model/element.h"
 
 namespace bfio::testing {
 
@@ -24,29 +32,101 @@ inline Mutex& EmulatorTurn() {
   return turn;
 }
 
-class TurnBarrier final : public worker::Barrier {
+struct EmulatedGroup {
+  int ranks = 1;
+  uint64_t epoch = 1;
+  // The last rank leaves instead of making this call; 0: never.
+  int dies = 0;
+  bool on_device = false;
+  // Collectives on the device fail at once, instead of by Check.
+  bool fails_at_once = false;
+
+  worker::GroupSpec Spec(int rank) const { return {epoch, rank, ranks, ""}; }
+};
+
+class EmulatedBarrier final : public worker::Barrier, public worker::DeviceCollectives {
  public:
-  // Leaves the group instead of making its `dies`-th call; 0: never.
-  TurnBarrier(std::unique_ptr<worker::Barrier> inner, int dies) : inner_(std::move(inner)), dies_(dies) {}
+  EmulatedBarrier(const EmulatedGroup& group, int rank, std::unique_ptr<worker::Barrier> inner)
+      : group_(group), rank_(rank), inner_(std::move(inner)) {}
 
   absl::StatusOr<worker::GroupView> AllReduce(int64_t step, const worker::Contribution& mine,
                                               absl::Duration timeout) override {
-    return Call<absl::StatusOr<worker::GroupView>>([&] { return inner_->AllReduce(step, mine, timeout); });
+    if (!failure_.ok()) return failure_;
+    auto view =
+        Call<absl::StatusOr<worker::GroupView>>([&] { return inner_->AllReduce(step, mine, timeout); });
+    if (view.ok()) rows_ = {mine.rows, view->max_rows};
+    return view;
   }
   absl::Status AllGather(int64_t step, absl::Span<const float> mine, absl::Span<float> all,
                          absl::Duration timeout) override {
+    EXPECT_FALSE(group_.on_device) << "rows went through the host";
+    ExpectZerosBeyondRows(mine);
     return Call<absl::Status>([&] { return inner_->AllGather(step, mine, all, timeout); });
   }
   absl::Status ReduceScatter(int64_t step, absl::Span<const float> mine, absl::Span<float> sum,
                              absl::Duration timeout) override {
+    EXPECT_FALSE(group_.on_device) << "sums went through the host";
     return Call<absl::Status>([&] { return inner_->ReduceScatter(step, mine, sum, timeout); });
   }
-  void Abort() override { inner_->Abort(); }
+  void Abort() override {
+    if (inner_ != nullptr) inner_->Abort();
+  }
+
+  worker::DeviceCollectives* device() override { return group_.on_device ? this : nullptr; }
+
+  absl::Status QueueAllGather(const void* mine, void* all, int64_t count, void*,
+                              absl::Duration timeout) override {
+    const auto size = static_cast<size_t>(count), all_size = static_cast<size_t>(group_.ranks) * size;
+    std::vector<uint16_t> halves(size);
+    std::memcpy(halves.data(), mine, 2 * size);
+    std::vector<float> wide, gathered(all_size);
+    for (const uint16_t half : halves) wide.push_back(worker::FromBf16(half));
+    if (hung_.ok()) ExpectZerosBeyondRows(wide);
+    const absl::Status status = Queue(
+        [&] { return inner_->AllGather(1, wide, absl::MakeSpan(gathered), timeout); }, all, 2 * all_size);
+    if (!status.ok() || !hung_.ok()) return status;
+    halves.clear();
+    for (const float x : gathered) halves.push_back(worker::ToBf16(x));
+    std::memcpy(all, halves.data(), 2 * all_size);
+    return status;
+  }
+  absl::Status QueueReduceScatter(const float* mine, float* sum, int64_t count, void*,
+                                  absl::Duration timeout) override {
+    const auto size = static_cast<size_t>(count), all_size = static_cast<size_t>(group_.ranks) * size;
+    const auto nodes = static_cast<size_t>(worker::NodeCount(rank_, group_.ranks));
+    // One term is the first node; the others are zeros.
+    std::vector<float> brought(mine, mine + all_size);
+    if (nodes == 0) {
+      EXPECT_TRUE(std::all_of(brought.begin(), brought.end(), [](float x) { return x == 0; }));
+    }
+    brought.resize(nodes * all_size);
+    std::vector<float> got(size);
+    const absl::Status status =
+        Queue([&] { return inner_->ReduceScatter(1, brought, absl::MakeSpan(got), timeout); }, sum, 4 * size);
+    if (status.ok() && hung_.ok()) std::memcpy(sum, got.data(), 4 * size);
+    return status;
+  }
+  absl::Status Check() override {
+    if (failure_.ok() && !hung_.ok()) Fail(hung_);
+    return failure_;
+  }
+  void Fail(const absl::Status& why) override {
+    if (failure_.ok()) failure_ = why;
+    inner_.reset();
+  }
 
  private:
+  void ExpectZerosBeyondRows(absl::Span<const float> brought) const {
+    const auto [mine, all] = rows_;
+    const auto padding =
+        brought.subspan(brought.size() / static_cast<size_t>(all) * static_cast<size_t>(mine));
+    EXPECT_TRUE(std::all_of(padding.begin(), padding.end(), [](float x) { return x == 0; }))
+        << "what is padded to the largest batch is not zeros";
+  }
+
   template <typename Result, typename Meet>
   Result Call(const Meet& meet) {
-    if (++calls_ == dies_) inner_.reset();
+    if (++calls_ == group_.dies && rank_ == group_.ranks - 1) inner_.reset();
     if (inner_ == nullptr) return absl::UnavailableError("died");
     EmulatorTurn().Unlock();
     Result result = meet();
@@ -54,18 +134,33 @@ class TurnBarrier final : public worker::Barrier {
     return result;
   }
 
+  // As a device does: after a collective whose peers are gone the stream runs on, on what is no number here.
+  template <typename Meet>
+  absl::Status Queue(const Meet& meet, void* result, size_t bytes) {
+    if (!failure_.ok()) return failure_;
+    if (hung_.ok()) hung_ = Call<absl::Status>(meet);
+    if (hung_.ok()) return hung_;
+    std::memset(result, 0xff, bytes);
+    return group_.fails_at_once ? Check() : absl::OkStatus();
+  }
+
+  const EmulatedGroup group_;
+  const int rank_;
   std::unique_ptr<worker::Barrier> inner_;
-  const int dies_;
   int calls_ = 0;
+  // Of the step: this rank's, and the largest batch.
+  std::pair<int64_t, int64_t> rows_ = {0, 1};
+  // Of a collective in the stream; and of the barrier, once that was seen.
+  absl::Status hung_, failure_;
 };
 
-// Runs `body` on a thread per rank of a group. The last rank dies in its `dies`-th call; 0: nobody does.
-inline void RunEmulatedRanks(int ranks, uint64_t epoch, int dies,
+// Runs `body` on a thread per rank of a group.
+inline void RunEmulatedRanks(const EmulatedGroup& group,
                              const std::function<void(int rank, worker::Barrier& barrier)>& body) {
-  BarrierRanks("local", ranks).Run(epoch, [&](int rank, std::unique_ptr<worker::Barrier> barrier) {
+  BarrierRanks("local", group.ranks).Run(group.epoch, [&](int rank, std::unique_ptr<worker::Barrier> inner) {
     MutexLock turn(&EmulatorTurn());
-    TurnBarrier in_turn(std::move(barrier), rank == ranks - 1 ? dies : 0);
-    body(rank, in_turn);
+    EmulatedBarrier barrier(group, rank, std::move(inner));
+    body(rank, barrier);
   });
 }
 

@@ -30,6 +30,8 @@
 
 namespace bfio::worker {
 
+class DeviceCollectives;
+
 // Why a rank takes its leave with a step: bits of stop_flags.
 //
 // Its engine has failed: what it was to compute in the step is missing.
@@ -85,6 +87,9 @@ class Barrier {
   // of its own. Errors: AllGather's.
   virtual absl::Status ReduceScatter(int64_t step, absl::Span<const float> mine, absl::Span<float> sum,
                                      absl::Duration timeout) = 0;
+
+  // The same two between device memory; null where this barrier has none. Lives as long as the barrier.
+  virtual DeviceCollectives* device() { return nullptr; }
 
   // Makes a running or later call return CANCELLED soon. Any thread.
   virtual void Abort() = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 
 namespace bfio::worker {
@@ -11,6 +12,7 @@ StepPeers::StepPeers(const GroupSpec& group, Barrier& barrier, int64_t step, int
     : rank_(group.rank),
       world_size_(group.world_size),
       barrier_(barrier),
+      device_(barrier.device()),
       step_(step),
       rows_(rows),
       deadline_(MonotonicNow() + timeout) {}
@@ -21,6 +23,30 @@ absl::Status StepPeers::AllGather(absl::Span<const float> mine, absl::Span<float
 
 absl::Status StepPeers::ReduceScatter(absl::Span<const float> mine, absl::Span<float> sum) {
   return Timed([&](absl::Duration left) { return barrier_.ReduceScatter(step_, mine, sum, left); });
+}
+
+absl::Status StepPeers::QueueAllGather(const void* mine, void* all, int64_t count, void* stream) {
+  return Timed([&](absl::Duration left) { return device_->QueueAllGather(mine, all, count, stream, left); });
+}
+
+absl::Status StepPeers::QueueReduceScatter(const float* mine, float* sum, int64_t count, void* stream) {
+  return Timed(
+      [&](absl::Duration left) { return device_->QueueReduceScatter(mine, sum, count, stream, left); });
+}
+
+absl::Status StepPeers::CheckDevice() {
+  absl::Status status = device_->Check();
+  if (status.ok() && MonotonicNow() > deadline_) {
+    status = absl::DeadlineExceededError(
+        absl::StrCat("the ranks have not computed step ", step_, " together in time"));
+    device_->Fail(status);
+  }
+  if (status_.ok()) status_ = status;
+  return status;
+}
+
+void StepPeers::FailDevice(const absl::Status& why) {
+  device_->Fail(why);
 }
 
 template <typename Call>

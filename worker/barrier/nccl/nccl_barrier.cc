@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
+#include "worker/barrier/device_collectives.h"
 #include "worker/barrier/view.h"
 
 namespace bfio::worker {
@@ -91,7 +92,7 @@ void AbortComm(ncclComm_t comm, int device, absl::Duration patience) {
   std::_Exit(1);
 }
 
-class NcclBarrier final : public Barrier {
+class NcclBarrier final : public Barrier, public DeviceCollectives {
  public:
   NcclBarrier(const GroupSpec& group, const NcclOptions& options)
       : epoch_(static_cast<int64_t>(group.epoch)),
@@ -171,6 +172,35 @@ class NcclBarrier final : public Barrier {
     return status.ok() ? status : Finish(status);
   }
 
+  DeviceCollectives* device() override { return this; }
+
+  absl::Status QueueAllGather(const void* mine, void* all, int64_t count, void* stream,
+                              absl::Duration timeout) override {
+    return Queue("ncclAllGather", timeout, [&] {
+      return ncclAllGather(mine, all, static_cast<size_t>(count), ncclBfloat16, comm_,
+                           static_cast<cudaStream_t>(stream));
+    });
+  }
+
+  absl::Status QueueReduceScatter(const float* mine, float* sum, int64_t count, void* stream,
+                                  absl::Duration timeout) override {
+    return Queue("ncclReduceScatter", timeout, [&] {
+      return ncclReduceScatter(mine, sum, static_cast<size_t>(count), ncclFloat32, ncclSum, comm_,
+                               static_cast<cudaStream_t>(stream));
+    });
+  }
+
+  absl::Status Check() override {
+    if (!failure_.ok()) return failure_;
+    if (aborted_.load(std::memory_order_relaxed)) return Finish(absl::CancelledError("barrier aborted"));
+    ncclResult_t state = ncclSuccess;
+    absl::Status status = NcclStatus(ncclCommGetAsyncError(comm_, &state), "ncclCommGetAsyncError");
+    if (status.ok()) status = NcclStatus(state, "NCCL");
+    return status.ok() ? status : Finish(status);
+  }
+
+  void Fail(const absl::Status& why) override { Finish(why).IgnoreError(); }
+
   void Abort() override { aborted_.store(true); }
 
  private:
@@ -214,6 +244,17 @@ class NcclBarrier final : public Barrier {
     if (status.ok()) status = AwaitEvent(patience);
     if (status.ok()) std::copy_n(host_numbers_, out.size(), out.begin());
     return status;
+  }
+
+  // A collective in the caller's stream.
+  template <typename Collective>
+  absl::Status Queue(absl::string_view what, absl::Duration timeout, const Collective& collective) {
+    if (!failure_.ok()) return failure_;
+    const Patience patience(timeout, aborted_);
+    ++call_;
+    absl::Status status = NcclStatus(collective(), what);
+    if (status.ok()) status = AwaitComm(patience);
+    return status.ok() ? status : Finish(status);
   }
 
   // Non-blocking NCCL calls are finished when the communicator says so; no work may go on the stream before.

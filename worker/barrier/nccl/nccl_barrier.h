@@ -9,8 +9,8 @@
 // all-reduces would carry fewer bytes (4 KiB at 64 ranks is still a small message) but be two work items and
 // could not name a rank that is out of step.
 //
-// All-gather and reduce-scatter take and give host memory, through buffers of their own on both sides; an
-// engine that keeps its activations on the GPU will want them to take device pointers.
+// All-gather and reduce-scatter of host memory go through buffers of their own on both sides; those between
+// device memory are queued in the caller's stream, in the communicator's order with all else.
 //
 // Bounded in time: the communicator is non-blocking (config.blocking = 0) and nothing here calls a
 // synchronising CUDA function; the step polls the event, ncclCommGetAsyncError, the abort flag and the

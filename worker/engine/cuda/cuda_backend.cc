@@ -205,7 +205,14 @@ absl::Status CudaBackend::RunTogether(const StepPlan& plan, absl::Span<const Dra
   // All ranks know that nobody has any.
   if (peers.rows() == 0) return absl::OkStatus();
   const absl::Status status = RunShared(plan, draws, drawn, peers);
-  if (peers.status().ok()) broken_ = status;
+  if (peers.status().ok()) {
+    broken_ = status;
+  } else if (peers.on_device()) {
+    // What was queued runs on, on any numbers. It ends with the barrier, and leaves nothing that a later step
+    // reads: keys and values of these rows are written anew before, and attention reads none beyond a
+    // sequence's end.
+    broken_ = ops_->Wait(kStepDeadline);
+  }
   return status;
 }
 
@@ -254,24 +261,32 @@ absl::Status CudaBackend::Queue(const StepPlan& plan, absl::Span<const Draw> dra
 absl::Status CudaBackend::RunShared(const StepPlan& plan, absl::Span<const Draw> draws,
                                     absl::Span<Drawn> drawn, StepPeers& peers) {
   absl::Status status = mlp_->Begin(plan.rows(), peers);
-  if (!status.ok()) return status;
   // A rank without rows computes its part of the others'.
   StepBucket bucket;
-  if (plan.rows() > 0) {
+  if (status.ok() && plan.rows() > 0) {
     const auto staged = Stage(plan, draws);
-    if (!staged.ok()) return staged.status();
-    bucket = (*staged)->bucket;
+    status = staged.status();
+    if (staged.ok()) bucket = (*staged)->bucket;
   }
+  if (status.ok()) status = RunLayers(plan, bucket, peers);
+  if (!status.ok()) {
+    if (peers.on_device() && peers.status().ok()) peers.FailDevice(status);
+    return status;
+  }
+  if (plan.draws() > 0) status = forward_->EnqueueEnd(bucket, layout_.At(inputs_), mlp_->output());
+  return status.ok() ? TakeDrawn(drawn, &peers) : status;
+}
+
+absl::Status CudaBackend::RunLayers(const StepPlan& plan, const StepBucket& bucket, StepPeers& peers) {
   const StepInputs inputs = layout_.At(inputs_);
-  for (int64_t layer = 0; layer < config_.layers; ++layer) {
+  absl::Status status;
+  for (int64_t layer = 0; layer < config_.layers && status.ok(); ++layer) {
     if (plan.rows() > 0) {
       status = forward_->EnqueueAttentionHalf(bucket, inputs, layer, mlp_->output(), mlp_->input());
     }
     if (status.ok()) status = mlp_->Run(layer, peers);
-    if (!status.ok()) return status;
   }
-  if (plan.draws() > 0) status = forward_->EnqueueEnd(bucket, inputs, mlp_->output());
-  return status.ok() ? TakeDrawn(drawn) : status;
+  return status;
 }
 
 absl::Status CudaBackend::RunPart(const StepPlan& plan) {
@@ -300,11 +315,16 @@ absl::Status CudaBackend::RunStep(const StepPlan& plan, absl::Span<const Draw> d
   return status.ok() ? TakeDrawn(drawn) : status;
 }
 
-absl::Status CudaBackend::TakeDrawn(absl::Span<Drawn> drawn) {
+absl::Status CudaBackend::TakeDrawn(absl::Span<Drawn> drawn, StepPeers* peers) {
   absl::Status status;
   const auto result_bytes = static_cast<int64_t>(drawn.size() * sizeof(DrawResult));
   if (result_bytes > 0) status = ops_->CopyOut(results_, forward_->results(), result_bytes);
-  if (status.ok()) status = ops_->Wait(kStepDeadline);
+  if (status.ok() && peers != nullptr && peers->on_device()) {
+    // The peers have the step's time, which may be longer than a device may hang.
+    status = ops_->WaitChecking(absl::InfiniteDuration(), [&] { return peers->CheckDevice(); });
+  } else if (status.ok()) {
+    status = ops_->Wait(kStepDeadline);
+  }
   if (!status.ok()) return status;
   for (size_t i = 0; i < drawn.size(); ++i) {
     const DrawResult& result = results_[i];

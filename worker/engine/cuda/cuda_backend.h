@@ -52,8 +52,8 @@ class CudaBackend final : public PartBackend {
   // FAILED_PRECONDITION where the MLP is shared out.
   absl::Status Run(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn) override;
   std::optional<uint64_t> signature() const override { return signature_; }
-  // An error of the peers leaves the device as it was, but for pages of the plan's own rows; an error of the
-  // device is for good.
+  // An error of the peers leaves all as it was but keys and values of the plan's own rows, which may be
+  // anything then; an error of the device is for good.
   absl::Status RunTogether(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn,
                            StepPeers& peers) override;
 
@@ -106,8 +106,10 @@ class CudaBackend final : public PartBackend {
   absl::Status RunPart(const StepPlan& plan);
   absl::Status RunDraws(absl::Span<const float> hidden, absl::Span<const Draw> draws,
                         absl::Span<Drawn> drawn);
-  // The end of a step that draws.
-  absl::Status TakeDrawn(absl::Span<Drawn> drawn);
+  // A shared step's layers.
+  absl::Status RunLayers(const StepPlan& plan, const StepBucket& bucket, StepPeers& peers);
+  // The end of a step that draws. `peers`: of a shared step.
+  absl::Status TakeDrawn(absl::Span<Drawn> drawn, StepPeers* peers = nullptr);
   // Hidden rows to the device.
   absl::Status CopyHidden(absl::Span<const float> hidden);
 

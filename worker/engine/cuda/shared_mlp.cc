@@ -45,14 +45,18 @@ absl::Status SharedMlp::Begin(int32_t rows, const StepPeers& peers) {
   all_rows_ = peers.world_size() * each_;
   padded_rows_ = PaddedRows(all_rows_);
   BFIO_RETURN_IF_ERROR(Reserve(peers));
-  return Prepare();
+  BFIO_RETURN_IF_ERROR(Prepare());
+  if (!on_device_ || rows_ == each_) return absl::OkStatus();
+  // What the collective takes along beyond this rank's rows.
+  return ops_.FillZero(input() + rows_ * hidden_, (each_ - rows_) * hidden_ * kNarrow);
 }
 
 void SharedMlp::Cut(const StepPeers& peers) {
-  const std::pair place = {peers.rank(), peers.world_size()};
+  const std::tuple place = {peers.rank(), peers.world_size(), peers.on_device()};
   if (place_ == place) return;
   place_ = place;
-  const MlpPart part = PartOf(peers.rank(), peers.world_size(), config_.intermediate, false);
+  on_device_ = peers.on_device();
+  const MlpPart part = PartOf(peers.rank(), peers.world_size(), config_.intermediate, on_device_);
   columns_ = part.all;
   gates_weights_.clear();
   ups_weights_.clear();
@@ -70,14 +74,16 @@ absl::Status SharedMlp::Reserve(const StepPeers& peers) {
   const int64_t nodes = static_cast<int64_t>(nodes_.size()), width = columns_.width();
   BFIO_RETURN_IF_ERROR(input_.Reserve(each_ * hidden_ * kNarrow));
   BFIO_RETURN_IF_ERROR(output_.Reserve(each_ * hidden_ * kWide));
-  BFIO_RETURN_IF_ERROR(host_rows_.Reserve(all_rows_ * hidden_ * kNarrow));
-  BFIO_RETURN_IF_ERROR(host_sum_.Reserve(each_ * hidden_ * kWide));
-  if (mine_.size() < static_cast<size_t>(each_ * hidden_)) mine_.resize(each_ * hidden_);
-  if (all_.size() < static_cast<size_t>(all_rows_ * hidden_)) all_.resize(all_rows_ * hidden_);
+  if (!on_device_) {
+    BFIO_RETURN_IF_ERROR(host_rows_.Reserve(all_rows_ * hidden_ * kNarrow));
+    BFIO_RETURN_IF_ERROR(host_sums_.Reserve(nodes * all_rows_ * hidden_ * kWide));
+    BFIO_RETURN_IF_ERROR(host_sum_.Reserve(each_ * hidden_ * kWide));
+    if (mine_.size() < static_cast<size_t>(each_ * hidden_)) mine_.resize(each_ * hidden_);
+    if (all_.size() < static_cast<size_t>(all_rows_ * hidden_)) all_.resize(all_rows_ * hidden_);
+  }
   if (nodes == 0) return absl::OkStatus();
   BFIO_RETURN_IF_ERROR(gathered_.Reserve(padded_rows_ * hidden_ * kNarrow));
   BFIO_RETURN_IF_ERROR(sums_.Reserve(((nodes - 1) * all_rows_ + padded_rows_) * hidden_ * kWide));
-  BFIO_RETURN_IF_ERROR(host_sums_.Reserve(nodes * all_rows_ * hidden_ * kWide));
   if (width == 0) return absl::OkStatus();
   BFIO_RETURN_IF_ERROR(gates_.Reserve(2 * padded_rows_ * width * kNarrow));
   return activated_.Reserve(padded_rows_ * width * kNarrow);
@@ -118,9 +124,17 @@ absl::Status SharedMlp::Prepare() {
 // --- a layer ---
 
 absl::Status SharedMlp::Run(int64_t layer, StepPeers& peers) {
+  if (on_device_) return RunOnDevice(layer, peers);
   BFIO_RETURN_IF_ERROR(Gather(peers));
   BFIO_RETURN_IF_ERROR(Compute(layer));
   return Scatter(peers);
+}
+
+absl::Status SharedMlp::RunOnDevice(int64_t layer, StepPeers& peers) {
+  const int64_t count = each_ * hidden_;
+  BFIO_RETURN_IF_ERROR(peers.QueueAllGather(input(), gathered_.as<Bf16>(), count, ops_.stream()));
+  BFIO_RETURN_IF_ERROR(Compute(layer));
+  return peers.QueueReduceScatter(sums(0), output_.as<float>(), count, ops_.stream());
 }
 
 absl::Status SharedMlp::Gather(StepPeers& peers) {

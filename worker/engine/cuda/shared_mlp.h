@@ -2,8 +2,9 @@
 //
 // Purpose: all ranks' rows are gathered, padded to the step's largest batch; each rank computes its part of
 // gate, up and down for all of them; the sums are scattered back to whom the rows belong. A part is a view of
-// the weights: nothing is uploaded when the group changes. Activations go through pinned host memory and the
-// barrier's host collectives: rows as fp32, which bf16 is exactly, and a sum per node of the tree
+// the weights: nothing is uploaded when the group changes. Where the barrier has collectives on the device,
+// activations stay there: rows are bf16, and a rank brings one sum of all its columns. Elsewhere they go
+// through pinned host memory: rows as fp32, which bf16 is exactly, and a sum per node of the tree
 // (worker/barrier/summation_tree.h).
 //
 // The sums of 1, 2 and 4 ranks differ in their last bits all the same: a node's columns are one product,
@@ -14,13 +15,15 @@
 // a step takes at most, with R = world_size x largest batch, padded (row_buckets.h), and a rank's share w of
 // the intermediate width: about R x (2 x hidden + 6 x w + 4 x nodes x hidden) bytes of device memory.
 //
-// Threads: as DeviceOps. Errors: the device's, and the peers', which peers.status() tells apart.
+// Threads: as DeviceOps. Errors: the device's, and the peers', which peers.status() tells apart. With
+// collectives on the device an error of the peers may show when all is queued (StepPeers::CheckDevice), and
+// what was queued behind the failed collective runs on its wrong numbers.
 #ifndef BFIO_WORKER_ENGINE_CUDA_SHARED_MLP_H_
 #define BFIO_WORKER_ENGINE_CUDA_SHARED_MLP_H_
 
 #include <cstdint>
 #include <optional>
-#include <utility>
+#include <tuple>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -48,7 +51,7 @@ class SharedMlp {
   // queued is done.
   const float* output() const { return output_.as<float>(); }
 
-  // Waits for the peers, and for the device.
+  // Waits for the peers, and for the device; with collectives on the device for neither.
   absl::Status Run(int64_t layer, StepPeers& peers);
 
  private:
@@ -64,6 +67,7 @@ class SharedMlp {
   absl::Status Prepare();
   GemmShape WideShape() const;
   GemmShape NarrowShape(const Node& node) const;
+  absl::Status RunOnDevice(int64_t layer, StepPeers& peers);
   absl::Status Gather(StepPeers& peers);
   absl::Status Compute(int64_t layer);
   absl::Status Activate(int64_t layer);
@@ -79,8 +83,10 @@ class SharedMlp {
   DeviceOps& ops_;
   const int64_t hidden_;
 
-  // Of the group that Begin was called with last: rank and world size.
-  std::optional<std::pair<int32_t, int32_t>> place_;
+  // Of the group that Begin was called with last: rank, world size, and whether collectives are on the
+  // device.
+  std::optional<std::tuple<int32_t, int32_t, bool>> place_;
+  bool on_device_ = false;
   MlpColumns columns_;
   // By layer, in these columns.
   std::vector<const Bf16*> gates_weights_, ups_weights_;

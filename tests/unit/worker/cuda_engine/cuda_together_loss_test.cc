@@ -1,0 +1,301 @@
+// What happens to groups that share their MLP out over GPUs: ranks lost, groups that change, devices that
+// fail. On the emulator (tests/testing/emulated_ranks.h).
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/cuda_together.h"
+#include "tests/testing/decode_schedule.h"
+
+namespace bfio::worker::gpu {
+namespace {
+
+using testing::EmulatedDevice;
+using testing::EmulatedGroup;
+using testing::EmulatedSeat;
+using testing::Feed;
+using testing::Golden;
+using ::testing::HasSubstr;
+using testing::LoadGolden;
+using testing::MakeBackend;
+using testing::MakeSharedEngine;
+using testing::RunEmulatedRanks;
+using testing::SharedOptions;
+using testing::Stream;
+
+// A rank over several epochs.
+struct EmulatedLife {
+  std::unique_ptr<EmulatedDevice> device = std::make_unique<EmulatedDevice>();
+  std::unique_ptr<DecodeEngine> engine;
+  std::map<Handle, Stream> got;
+};
+
+// One epoch of `lives`, until nobody is active or `steps` steps are made.
+void RunLives(EmulatedGroup group, std::vector<EmulatedLife>& lives, int steps) {
+  group.ranks = static_cast<int>(lives.size());
+  RunEmulatedRanks(group, [&](int rank, Barrier& barrier) {
+    EmulatedSeat seat(group.Spec(rank), barrier);
+    EmulatedLife& life = lives[rank];
+    StepOutput out;
+    for (int step = 0; step < steps; ++step) {
+      const auto busy = seat.Step(*life.engine, life.engine->active() > 0, out);
+      if (!busy.ok()) {
+        EXPECT_GT(group.dies, 0) << busy.status();
+        return;
+      }
+      for (size_t i = 0; i < out.tokens.size(); ++i) {
+        Stream& stream = life.got[out.tokens[i].handle];
+        stream.tokens.push_back(out.tokens[i].id);
+        stream.log_probabilities.push_back(out.log_probabilities[i]);
+      }
+      if (*busy == 0) return;
+    }
+  });
+}
+
+// Three ranks, of which the last leaves: after some steps, or in a call of the next one (`dies`, counted from
+// that step's first). Two go on, then two newcomers join them.
+std::map<Handle, Stream> LivesWithALoss(const Model& model, bool on_device, int calls, int dies) {
+  constexpr int kStepsBefore = 3;
+  Rng rng(7);
+  std::vector<EmulatedLife> lives(3);
+  Handle handle = 0;
+  for (EmulatedLife& life : lives) {
+    life.engine = MakeSharedEngine(model, SharedOptions(), *life.device);
+    for (int i = 0; i < 3; ++i) {
+      const auto request = testing::RandomRequest(rng, ++handle, model.config().vocab, 90, 9);
+      EXPECT_TRUE(life.engine->Admit(request).ok());
+    }
+  }
+  EmulatedGroup group;
+  group.on_device = on_device;
+  if (dies > 0) group.dies = kStepsBefore * calls + dies;
+  RunLives(group, lives, kStepsBefore + (dies > 0 ? 1 : 0));
+  // What the last rank had is lost; the router would place it anew.
+  lives.pop_back();
+  group.dies = 0;
+  group.epoch = 2;
+  RunLives(group, lives, 2);
+  for (int i = 0; i < 2; ++i) {
+    EmulatedLife& life = lives.emplace_back();
+    life.engine = MakeSharedEngine(model, SharedOptions(), *life.device);
+  }
+  group.epoch = 3;
+  RunLives(group, lives, 1 << 20);
+  std::map<Handle, Stream> got;
+  for (const EmulatedLife& life : lives) {
+    got.insert(life.got.begin(), life.got.end());
+    EXPECT_EQ(life.engine->active(), 0);
+  }
+  return got;
+}
+
+// To the last bit: the same steps in groups of the same sizes, one of which was begun twice.
+void ExpectALossChangesNothing(const std::string& name, bool on_device) {
+  const auto model = LoadGolden(name);
+  const int calls = 1 + 2 * static_cast<int>(model->config().layers);
+  const auto wanted = LivesWithALoss(*model, on_device, calls, 0);
+  ASSERT_EQ(wanted.size(), 6u);
+  // The first layer's collectives, and the last one's.
+  for (const int dies : {2, 3, calls - 1, calls}) {
+    SCOPED_TRACE(absl::StrCat("call ", dies));
+    auto got = LivesWithALoss(*model, on_device, calls, dies);
+    ASSERT_EQ(got.size(), wanted.size());
+    for (const auto& [handle, stream] : wanted) {
+      EXPECT_EQ(got[handle].tokens, stream.tokens);
+      EXPECT_EQ(got[handle].log_probabilities, stream.log_probabilities);
+    }
+  }
+}
+
+TEST(CudaTogetherLossTest, AStepThatPeersBreakOffIsMadeAgainInTheNextEpochWithTheSameOutcome) {
+  ExpectALossChangesNothing("llama_tied", false);
+}
+
+TEST(CudaTogetherLossTest, SoItIsWhereTheLossIsSeenWhenAllIsQueuedOnTheDevice) {
+  ExpectALossChangesNothing("qwen3", true);
+}
+
+// A request may be cancelled after the loss: its tokens are not computed again, and its pages, with what is
+// no number in them, are another's.
+TEST(CudaTogetherLossTest, PagesOfALostStepHarmNobodyWhoGetsThem) {
+  const auto model = LoadGolden("llama");
+  const Feed lost = {{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, {10}}, next = {{8, 5, 3}, {2, 1}};
+  const auto wanted = testing::FeedGroup(*model, {next}, 2, true)[0];
+  for (const bool fails_at_once : {false, true}) {
+    for (const int dies : {2, 3, 4, 5}) {
+      SCOPED_TRACE(absl::StrCat("call ", dies));
+      std::vector<EmulatedDevice> devices(2);
+      std::vector<std::unique_ptr<CudaBackend>> backends;
+      for (EmulatedDevice& device : devices) backends.push_back(MakeBackend(*model, SharedOptions(), device));
+      EmulatedGroup group = {2, 1, dies, true, fails_at_once};
+      RunEmulatedRanks(group, [&](int rank, Barrier& barrier) {
+        const auto got = FeedTogether(*backends[rank], lost, 1, group.Spec(rank), barrier);
+        EXPECT_EQ(got.status().code(), absl::StatusCode::kUnavailable) << got.status();
+      });
+      group = {1, 2, 0, true};
+      RunEmulatedRanks(group, [&](int rank, Barrier& barrier) {
+        const auto got = FeedTogether(*backends[rank], next, 2, group.Spec(rank), barrier);
+        ASSERT_TRUE(got.ok()) << got.status();
+        EXPECT_EQ(*got, wanted);
+      });
+    }
+  }
+}
+
+TEST(CudaTogetherLossTest, AStepOnTheDeviceEndsAtItsDeadlineAndMayBeMadeAgain) {
+  const auto model = LoadGolden("llama");
+  EmulatedDevice device;
+  const auto backend = MakeBackend(*model, SharedOptions(), device);
+  StepPlan plan;
+  plan.Clear();
+  plan.AddRun(0, 0, std::vector<uint32_t>{1, 2}, std::vector<PageId>{0}, true);
+  const std::vector<worker::Draw> draws(1);
+  std::vector<Drawn> drawn(1);
+  for (const uint64_t epoch : {1, 2}) {
+    const EmulatedGroup group = {1, epoch, 0, true};
+    RunEmulatedRanks(group, [&](int rank, Barrier& barrier) {
+      ASSERT_TRUE(barrier.AllReduce(1, {.rows = 2}, testing::kLongEnough).ok());
+      StepPeers peers(group.Spec(rank), barrier, 1, 2, epoch == 1 ? -absl::Seconds(1) : testing::kLongEnough);
+      const absl::Status status = backend->RunTogether(plan, draws, absl::MakeSpan(drawn), peers);
+      EXPECT_EQ(status, peers.status());
+      EXPECT_EQ(status.code(), epoch == 1 ? absl::StatusCode::kDeadlineExceeded : absl::StatusCode::kOk);
+      EXPECT_EQ(barrier.AllReduce(1, {}, testing::kLongEnough).status(), status);
+    });
+  }
+}
+
+// Before its collectives are queued, so that the peers' would wait for them.
+TEST(CudaTogetherLossTest, ARankWhoseDeviceFailsEndsItsPeersStep) {
+  const auto model = LoadGolden("llama");
+  const Feed feed = {{1, 2, 3}, {3}};
+  std::vector<EmulatedDevice> devices(2);
+  std::vector<std::unique_ptr<CudaBackend>> backends;
+  for (EmulatedDevice& device : devices) backends.push_back(MakeBackend(*model, SharedOptions(), device));
+  devices[1].failing_wait = devices[1].waits;
+  for (const bool on_device : {true, false}) {
+    const EmulatedGroup group = {2, 1, 0, on_device};
+    std::vector<absl::Status> ended(2);
+    RunEmulatedRanks(group, [&](int rank, Barrier& barrier) {
+      ended[rank] = FeedTogether(*backends[rank], feed, 1, group.Spec(rank), barrier).status();
+      if (rank == 0 || !on_device) return;
+      EXPECT_EQ(barrier.AllReduce(1, {}, testing::kLongEnough).status(), ended[1]) << "it is finished";
+    });
+    EXPECT_THAT(std::string(ended[1].message()), HasSubstr("cudaEventQuery"));
+    EXPECT_EQ(ended[0].code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(std::string(ended[0].message()), HasSubstr("rank 1 left"));
+  }
+  RunEmulatedRanks({1, 2, 0, true}, [&](int rank, Barrier& barrier) {
+    EXPECT_TRUE(FeedTogether(*backends[0], feed, 1, {2, rank, 1, ""}, barrier).ok());
+  });
+}
+
+TEST(CudaTogetherLossTest, WhatGroupsAndBatchesHaveNeededOnceIsNotAllocatedOrChosenAgain) {
+  const auto model = LoadGolden("llama");
+  const Golden golden("llama");
+  const Feed feed = {{golden.tokens.begin(), golden.tokens.begin() + 30}, {9, 20, 1}};
+  std::vector<EmulatedDevice> devices(2);
+  std::vector<std::unique_ptr<CudaBackend>> backends;
+  for (EmulatedDevice& device : devices) {
+    backends.push_back(MakeBackend(*model, SharedOptions(), device));
+  }
+  const auto run = [&](uint64_t epoch, int ranks) {
+    // As groups come and go, the barrier does not change; here it takes turns.
+    const EmulatedGroup group = {ranks, epoch, 0, epoch % 4 >= 2};
+    RunEmulatedRanks(group, [&](int rank, Barrier& barrier) {
+      const auto got = FeedTogether(*backends[rank], feed, 3, group.Spec(rank), barrier);
+      EXPECT_TRUE(got.ok()) << got.status();
+    });
+  };
+  const auto taken = [&](int rank) {
+    EmulatedDevice& device = devices[rank];
+    const int64_t free = backends[rank]->ops().Memory()->free_bytes;
+    return std::pair(device.prepared.size(), free);
+  };
+  const auto made = taken(0);
+  const int releases = devices[0].releases;
+  run(1, 2);
+  EXPECT_GT(devices[0].releases - releases, 3) << "what was too small is given back";
+  EXPECT_GT(taken(0).first, made.first);
+  EXPECT_LT(taken(0).second, made.second);
+  run(2, 1);
+  const auto first = taken(0), second = taken(1);
+  // The logits are read through memory of their own.
+  const int allocations = devices[0].allocations;
+  for (uint64_t epoch = 3; epoch < 7; epoch += 2) {
+    run(epoch, 2);
+    run(epoch + 1, 1);
+  }
+  EXPECT_EQ(taken(0), first);
+  EXPECT_EQ(taken(1), second);
+  EXPECT_EQ(devices[0].allocations - allocations, 4 * 3);
+}
+
+TEST(CudaTogetherLossTest, ADevicesErrorIsTheEnginesEndForGood) {
+  const auto model = LoadGolden("llama");
+  EmulatedDevice device;
+  const auto backend = MakeBackend(*model, SharedOptions(), device);
+  const Feed feed = {{1, 2, 3}, {1}};
+  RunEmulatedRanks({}, [&](int rank, Barrier& barrier) {
+    device.failing_wait = device.waits + 3;
+    const auto first = FeedTogether(*backend, feed, 3, {1, rank, 1, ""}, barrier);
+    EXPECT_EQ(first.status().code(), absl::StatusCode::kUnavailable);
+    EXPECT_THAT(std::string(first.status().message()), HasSubstr("cudaEventQuery"));
+    device.failing_wait = -1;
+    EXPECT_EQ(FeedTogether(*backend, feed, 3, {1, rank, 1, ""}, barrier).status(), first.status());
+  });
+}
+
+TEST(CudaTogetherLossTest, WhatCannotBeSharedOutIsRefused) {
+  const auto model = LoadGolden("llama_tied");
+  EmulatedDevice device;
+  const auto backend = MakeBackend(*model, SharedOptions(), device);
+  EXPECT_EQ(backend->Run({}, {}, {}).code(), absl::StatusCode::kFailedPrecondition);
+  RunEmulatedRanks({}, [&](int rank, Barrier& barrier) {
+    StepPlan plan;
+    plan.Clear();
+    plan.AddRun(0, 0, std::vector<uint32_t>{1}, std::vector<PageId>{0}, false);
+    StepPeers none({1, rank, 1, ""}, barrier, 1, 0, testing::kLongEnough);
+    EXPECT_EQ(backend->RunTogether(plan, {}, {}, none).code(), absl::StatusCode::kInternal);
+    plan.Clear();
+    EXPECT_TRUE(backend->RunTogether(plan, {}, {}, none).ok()) << "a step in which nobody has a row";
+    DecodeOptions alone = SharedOptions();
+    alone.share_mlp = false;
+    EmulatedDevice other;
+    EXPECT_EQ(MakeBackend(*model, alone, other)->RunTogether(plan, {}, {}, none).code(),
+              absl::StatusCode::kFailedPrecondition);
+  });
+  auto ops = std::make_unique<testing::EmulatedDeviceOps>(device);
+  const Progress quiet = [](const std::string&) {};
+  auto weights = UploadWeights(*model, {{0, 1}, true}, *ops, quiet);
+  ASSERT_TRUE(weights.ok());
+  const auto part =
+      CudaBackend::Create(SharedOptions(), model->config(), std::move(ops), *std::move(weights), quiet);
+  EXPECT_EQ(part.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(part.status().message()), HasSubstr("--mlp=tp"));
+}
+
+TEST(CudaTogetherLossTest, OnlyRanksWithTheSameModelHaveTheSameSignature) {
+  const auto signature = [](const std::string& name) {
+    EmulatedDevice device;
+    const auto engine = MakeSharedEngine(*LoadGolden(name), SharedOptions(), device);
+    EXPECT_TRUE(engine->together());
+    return engine->signature();
+  };
+  const uint64_t llama = signature("llama");
+  EXPECT_NE(llama, 0u);
+  EXPECT_EQ(llama, signature("llama"));
+  for (const char* other : {"llama_tied", "mistral", "qwen2", "qwen3"}) EXPECT_NE(llama, signature(other));
+  EmulatedDevice device;
+  DecodeOptions alone = SharedOptions();
+  alone.share_mlp = false;
+  EXPECT_FALSE(MakeSharedEngine(*LoadGolden("llama"), alone, device)->together());
+}
+
+}  // namespace
+}  // namespace bfio::worker::gpu
