@@ -3,7 +3,8 @@
 // NCCL refuses two ranks on one GPU of one host; with an NCCL_HOSTID of its own each rank is a host to it,
 // and everything goes over sockets. So the times are of that way, with contexts taking turns on the GPU, and
 // say nothing about NVLink; what is checked is that the barrier forms, that sums and maxima are right in
-// every step, and that a rank that dies ends the others' wait.
+// every step, that collectives between device memory are, and that a rank that dies ends the others' wait: in
+// the all-reduce of two ranks, with more of them in a collective that is queued in a stream, which drains.
 //
 // Usage: bfio_nccl_check [RANKS] [STEPS]     (defaults: 2, 200). Exit code 0, or 1 with a line per fault.
 #include <sys/wait.h>
@@ -20,7 +21,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "tests/testing/cuda/device_array.h"
 #include "worker/barrier/factory.h"
+#include "worker/barrier/step_peers.h"
 
 namespace bfio::worker {
 namespace {
@@ -55,13 +58,87 @@ absl::StatusOr<std::string> ShareId(BarrierEndpoint& endpoint, int rank, const s
   return absl::DeadlineExceededError("rank 0 made no communicator id");
 }
 
+// Collectives between device memory, as an engine's step makes them. All numbers are small whole ones.
+class DeviceCheck {
+ public:
+  DeviceCheck(const GroupSpec& group, Barrier& barrier) : group_(group), barrier_(barrier) {
+    testing::CudaMust(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+  }
+
+  // Empty, or what was wrong.
+  std::string Run() {
+    StepPeers peers(group_, barrier_, 1, 1, kTimeout);
+    if (absl::Status status = Queue(peers); !status.ok()) return status.ToString();
+    if (absl::Status status = Wait(peers); !status.ok()) return status.ToString();
+    const auto all = all_.Content();
+    const auto sum = sum_.Content();
+    for (int i = 0; i < kCount; ++i) {
+      for (int from = 0; from < group_.world_size; ++from) {
+        if (all[from * kCount + i] != Bf16Of(from)) return "the all-gather's rows are wrong";
+      }
+      const int ranks = group_.world_size;
+      if (sum[i] != static_cast<float>(ranks * group_.rank * 100 + ranks * (ranks - 1) / 2)) {
+        return "the reduce-scatter's sum is wrong";
+      }
+    }
+    return "";
+  }
+
+  // With a peer that has died. Empty, or what was wrong.
+  std::string RunLost() {
+    StepPeers peers(group_, barrier_, 2, 1, kLossPatience);
+    absl::Status status = Queue(peers);
+    if (status.ok()) status = Wait(peers);
+    if (status.ok()) return "a collective with a dead rank succeeded";
+    // An engine goes on with this stream.
+    testing::CudaMust(cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
+    return "";
+  }
+
+ private:
+  static constexpr int kCount = 4096;
+
+  static uint16_t Bf16Of(int value) {
+    return static_cast<uint16_t>(__builtin_bit_cast(uint32_t, static_cast<float>(value)) >> 16);
+  }
+  std::vector<float> Terms() const {
+    std::vector<float> terms;
+    for (int to = 0; to < group_.world_size; ++to) {
+      terms.insert(terms.end(), kCount, static_cast<float>(to * 100 + group_.rank));
+    }
+    return terms;
+  }
+  absl::Status Queue(StepPeers& peers) {
+    absl::Status status = peers.QueueAllGather(mine_.data(), all_.data(), kCount, stream_);
+    if (status.ok()) status = peers.QueueReduceScatter(terms_.data(), sum_.data(), kCount, stream_);
+    return status;
+  }
+  absl::Status Wait(StepPeers& peers) {
+    for (;;) {
+      const cudaError_t state = cudaStreamQuery(stream_);
+      if (state != cudaErrorNotReady) testing::CudaMust(state, "cudaStreamQuery");
+      if (absl::Status status = peers.CheckDevice(); !status.ok() || state == cudaSuccess) return status;
+    }
+  }
+
+  const GroupSpec group_;
+  Barrier& barrier_;
+  cudaStream_t stream_ = nullptr;
+  const testing::DeviceArray<uint16_t> mine_{std::vector<uint16_t>(kCount, Bf16Of(group_.rank))};
+  const testing::DeviceArray<uint16_t> all_{static_cast<size_t>(group_.world_size) * kCount};
+  const testing::DeviceArray<float> terms_{Terms()};
+  const testing::DeviceArray<float> sum_{size_t{kCount}};
+};
+
 int RunRank(int rank, int ranks, int steps, const std::string& path) {
   auto endpoint = MakeBarrierEndpoint("nccl", {});
   if (!endpoint.ok()) return Fault(rank, endpoint.status().ToString());
   const auto id = ShareId(**endpoint, rank, path);
   if (!id.ok()) return Fault(rank, id.status().ToString());
-  auto barrier = (*endpoint)->Form({1, rank, ranks, *id}, kTimeout, {});
+  const GroupSpec group = {1, rank, ranks, *id};
+  auto barrier = (*endpoint)->Form(group, kTimeout, {});
   if (!barrier.ok()) return Fault(rank, barrier.status().ToString());
+  DeviceCheck device(group, **barrier);
   std::vector<double> us;
   for (int step = 1; step <= steps; ++step) {
     Contribution mine;
@@ -84,8 +161,13 @@ int RunRank(int rank, int ranks, int steps, const std::string& path) {
                 us[us.size() / 2], us[us.size() * 99 / 100]);
     std::fflush(stdout);
   }
+  if (const std::string wrong = device.Run(); !wrong.empty()) return Fault(rank, wrong);
   if (ranks == 1) return 0;
   if (rank == ranks - 1) std::_Exit(0);
+  if (ranks > 2) {
+    const std::string wrong = device.RunLost();
+    return wrong.empty() ? 0 : Fault(rank, wrong);
+  }
   const auto lost = (*barrier)->AllReduce(steps + 1, {}, kLossPatience);
   if (lost.ok()) return Fault(rank, "the step of a dead rank succeeded");
   return 0;
