@@ -266,9 +266,9 @@ absl::Status StepLoop::StepTogether(const Inbox::Enter& enter, Barrier& barrier,
   report.barrier_wait_ns += absl::ToInt64Nanoseconds(others.waited());
   peers = others.status();
   if (peers.ok()) return engine;
-  // The step did not happen: it is made again in the next epoch.
+  // The step did not happen: it is made again in the next epoch, unless the engine has failed as well.
   report.output.Clear();
-  return absl::OkStatus();
+  return engine == peers ? absl::OkStatus() : engine;
 }
 
 absl::Status StepLoop::RunLocal(const Inbox::Enter& enter, Barrier& barrier, StepReport& report,

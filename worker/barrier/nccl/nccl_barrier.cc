@@ -17,6 +17,7 @@
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "worker/barrier/device_collectives.h"
+#include "worker/barrier/summation_tree.h"
 #include "worker/barrier/view.h"
 
 namespace bfio::worker {
@@ -378,6 +379,16 @@ absl::StatusOr<std::unique_ptr<Barrier>> NcclEndpoint::Form(const GroupSpec& gro
   auto met = barrier->AllReduce(0, SignatureContribution(group.signature), deadline - MonotonicNow());
   if (!met.ok()) return met.status();
   if (!SameSignature(*met)) return SignatureError(group.epoch);
+  if (group.signature == 0) return barrier;
+  // Ranks that compute together: the other collectives, whose kernels and connections are others.
+  const float mine = 0;
+  float sum = 0;
+  std::vector<float> all(static_cast<size_t>(group.world_size));
+  absl::Status status = barrier->AllGather(0, {&mine, 1}, absl::MakeSpan(all), deadline - MonotonicNow());
+  const std::vector<float> terms(static_cast<size_t>(NodeCount(group.rank, group.world_size)) * all.size(),
+                                 0.0f);
+  if (status.ok()) status = barrier->ReduceScatter(0, terms, {&sum, 1}, deadline - MonotonicNow());
+  if (!status.ok()) return status;
   return barrier;
 }
 

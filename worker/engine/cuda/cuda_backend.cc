@@ -13,6 +13,10 @@ namespace {
 
 // A net under a hang: the longest step takes a fraction of a second.
 constexpr absl::Duration kStepDeadline = absl::Seconds(60);
+// Of a shared step, at most so many layers are queued at a time, of some 20 launches each: with about a
+// thousand pending CUDA blocks the next launch, and behind a collective whose peer is gone nobody would
+// notice.
+constexpr int64_t kLayersQueued = 16;
 
 int32_t MaxRowsOf(const DecodeOptions& options) {
   return static_cast<int32_t>(MaxRows(options.limits.slots, options.step_tokens));
@@ -196,11 +200,15 @@ absl::Status CudaBackend::Run(const StepPlan& plan, absl::Span<const Draw> draws
 
 absl::Status CudaBackend::RunTogether(const StepPlan& plan, absl::Span<const Draw> draws,
                                       absl::Span<Drawn> drawn, StepPeers& peers) {
-  if (!broken_.ok()) return broken_;
   if (!options_.share_mlp) return absl::FailedPreconditionError("this backend runs by itself");
-  if (peers.rows() < plan.rows()) {
-    return absl::InternalError(
+  absl::Status unfit = broken_;
+  if (unfit.ok() && peers.rows() < plan.rows()) {
+    unfit = absl::InternalError(
         absl::StrCat("a batch of ", plan.rows(), " rows, and the group agreed on ", peers.rows()));
+  }
+  if (!unfit.ok()) {
+    if (peers.on_device()) peers.FailDevice(unfit);
+    return unfit;
   }
   // All ranks know that nobody has any.
   if (peers.rows() == 0) return absl::OkStatus();
@@ -212,6 +220,7 @@ absl::Status CudaBackend::RunTogether(const StepPlan& plan, absl::Span<const Dra
     // reads: keys and values of these rows are written anew before, and attention reads none beyond a
     // sequence's end.
     broken_ = ops_->Wait(kStepDeadline);
+    if (!broken_.ok()) return broken_;
   }
   return status;
 }
@@ -285,8 +294,15 @@ absl::Status CudaBackend::RunLayers(const StepPlan& plan, const StepBucket& buck
       status = forward_->EnqueueAttentionHalf(bucket, inputs, layer, mlp_->output(), mlp_->input());
     }
     if (status.ok()) status = mlp_->Run(layer, peers);
+    if (status.ok() && peers.on_device() && layer % kLayersQueued == kLayersQueued - 1)
+      status = AwaitShared(peers);
   }
   return status;
+}
+
+absl::Status CudaBackend::AwaitShared(StepPeers& peers) {
+  // The peers have the step's time, which may be longer than a device may hang.
+  return ops_->WaitChecking(absl::InfiniteDuration(), [&] { return peers.CheckDevice(); });
 }
 
 absl::Status CudaBackend::RunPart(const StepPlan& plan) {
@@ -320,8 +336,7 @@ absl::Status CudaBackend::TakeDrawn(absl::Span<Drawn> drawn, StepPeers* peers) {
   const auto result_bytes = static_cast<int64_t>(drawn.size() * sizeof(DrawResult));
   if (result_bytes > 0) status = ops_->CopyOut(results_, forward_->results(), result_bytes);
   if (status.ok() && peers != nullptr && peers->on_device()) {
-    // The peers have the step's time, which may be longer than a device may hang.
-    status = ops_->WaitChecking(absl::InfiniteDuration(), [&] { return peers->CheckDevice(); });
+    status = AwaitShared(*peers);
   } else if (status.ok()) {
     status = ops_->Wait(kStepDeadline);
   }

@@ -108,6 +108,8 @@ class CudaBackend final : public PartBackend {
                         absl::Span<Drawn> drawn);
   // A shared step's layers.
   absl::Status RunLayers(const StepPlan& plan, const StepBucket& bucket, StepPeers& peers);
+  // Until what is queued of a shared step is done, with collectives on the device.
+  absl::Status AwaitShared(StepPeers& peers);
   // The end of a step that draws. `peers`: of a shared step.
   absl::Status TakeDrawn(absl::Span<Drawn> drawn, StepPeers* peers = nullptr);
   // Hidden rows to the device.

@@ -72,18 +72,20 @@ void SharedMlp::Cut(const StepPeers& peers) {
 
 absl::Status SharedMlp::Reserve(const StepPeers& peers) {
   const int64_t nodes = static_cast<int64_t>(nodes_.size()), width = columns_.width();
-  BFIO_RETURN_IF_ERROR(input_.Reserve(each_ * hidden_ * kNarrow));
-  BFIO_RETURN_IF_ERROR(output_.Reserve(each_ * hidden_ * kWide));
+  // By padded sizes, so that a batch that grows row by row has memory replaced a few times, not each time.
+  const int64_t each = PaddedRows(each_), all = padded_rows_;
+  BFIO_RETURN_IF_ERROR(input_.Reserve(each * hidden_ * kNarrow));
+  BFIO_RETURN_IF_ERROR(output_.Reserve(each * hidden_ * kWide));
   if (!on_device_) {
-    BFIO_RETURN_IF_ERROR(host_rows_.Reserve(all_rows_ * hidden_ * kNarrow));
-    BFIO_RETURN_IF_ERROR(host_sums_.Reserve(nodes * all_rows_ * hidden_ * kWide));
-    BFIO_RETURN_IF_ERROR(host_sum_.Reserve(each_ * hidden_ * kWide));
+    BFIO_RETURN_IF_ERROR(host_rows_.Reserve(all * hidden_ * kNarrow));
+    BFIO_RETURN_IF_ERROR(host_sums_.Reserve(nodes * all * hidden_ * kWide));
+    BFIO_RETURN_IF_ERROR(host_sum_.Reserve(each * hidden_ * kWide));
     if (mine_.size() < static_cast<size_t>(each_ * hidden_)) mine_.resize(each_ * hidden_);
     if (all_.size() < static_cast<size_t>(all_rows_ * hidden_)) all_.resize(all_rows_ * hidden_);
   }
   if (nodes == 0) return absl::OkStatus();
-  BFIO_RETURN_IF_ERROR(gathered_.Reserve(padded_rows_ * hidden_ * kNarrow));
-  BFIO_RETURN_IF_ERROR(sums_.Reserve(((nodes - 1) * all_rows_ + padded_rows_) * hidden_ * kWide));
+  BFIO_RETURN_IF_ERROR(gathered_.Reserve(all * hidden_ * kNarrow));
+  BFIO_RETURN_IF_ERROR(sums_.Reserve(nodes * all * hidden_ * kWide));
   if (width == 0) return absl::OkStatus();
   BFIO_RETURN_IF_ERROR(gates_.Reserve(2 * padded_rows_ * width * kNarrow));
   return activated_.Reserve(padded_rows_ * width * kNarrow);

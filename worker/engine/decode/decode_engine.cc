@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/rng.h"
+#include "worker/barrier/step_peers.h"
 #include "worker/engine/make_room.h"
 #include "worker/engine/request_check.h"
 
@@ -187,7 +188,10 @@ absl::Status DecodeEngine::Step(StepOutput& out) {
 
 absl::Status DecodeEngine::StepTogether(StepPeers& peers, StepOutput& out) {
   out.Clear();
-  if (absl::Status status = MakePlan(out); !status.ok()) return status;
+  if (absl::Status status = MakePlan(out); !status.ok()) {
+    if (peers.on_device()) peers.FailDevice(status);
+    return status;
+  }
   drawn_.resize(draws_.size());
   const absl::Status status = backend_->RunTogether(plan_, draws_, absl::MakeSpan(drawn_), peers);
   // Only the page table has changed: it has grown, and will not have to when this plan is made again.

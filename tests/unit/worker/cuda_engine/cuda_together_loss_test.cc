@@ -178,7 +178,8 @@ TEST(CudaTogetherLossTest, ARankWhoseDeviceFailsEndsItsPeersStep) {
   std::vector<std::unique_ptr<CudaBackend>> backends;
   for (EmulatedDevice& device : devices) backends.push_back(MakeBackend(*model, SharedOptions(), device));
   devices[1].failing_wait = devices[1].waits;
-  for (const bool on_device : {true, false}) {
+  // The second time it has been broken since the first.
+  for (const bool on_device : {true, true, false}) {
     const EmulatedGroup group = {2, 1, 0, on_device};
     std::vector<absl::Status> ended(2);
     RunEmulatedRanks(group, [&](int rank, Barrier& barrier) {
@@ -192,6 +193,30 @@ TEST(CudaTogetherLossTest, ARankWhoseDeviceFailsEndsItsPeersStep) {
   }
   RunEmulatedRanks({1, 2, 0, true}, [&](int rank, Barrier& barrier) {
     EXPECT_TRUE(FeedTogether(*backends[0], feed, 1, {2, rank, 1, ""}, barrier).ok());
+  });
+}
+
+TEST(CudaTogetherLossTest, ADeviceThatFailsBehindALostPeerIsNotUsedAgain) {
+  const auto model = LoadGolden("llama");
+  const Feed feed = {{1, 2, 3}, {3}};
+  std::vector<EmulatedDevice> devices(2);
+  std::vector<std::unique_ptr<CudaBackend>> backends;
+  for (EmulatedDevice& device : devices) backends.push_back(MakeBackend(*model, SharedOptions(), device));
+  int waits = 0;
+  for (const int dies : {0, 0, 3}) {
+    // What a step waits for, and then what a lost one leaves in the stream.
+    if (dies > 0) devices[0].failing_wait = devices[0].waits + waits;
+    const int before = devices[0].waits;
+    std::vector<absl::Status> ended(2);
+    RunEmulatedRanks({2, 1, dies, true}, [&](int rank, Barrier& barrier) {
+      ended[rank] = FeedTogether(*backends[rank], feed, 1, {1, rank, 2, ""}, barrier).status();
+    });
+    waits = devices[0].waits - before;
+    EXPECT_EQ(ended[0].ok(), dies == 0) << ended[0];
+    if (dies > 0) EXPECT_THAT(std::string(ended[0].message()), HasSubstr("cudaEventQuery"));
+  }
+  RunEmulatedRanks({1, 2, 0, true}, [&](int rank, Barrier& barrier) {
+    EXPECT_FALSE(FeedTogether(*backends[0], feed, 1, {2, rank, 1, ""}, barrier).ok());
   });
 }
 
