@@ -2,11 +2,32 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "common/base/spdlog.h"
 #include "router/service/decision_loop.h"
 #include "router/service/held_request.h"
 
 namespace bfio::router {
+
+namespace {
+
+// More than any router gives out.
+constexpr core::RequestId kIdsOfALife = core::RequestId{1} << 40;
+
+}  // namespace
+
+void DecisionLoop::SetStrangersApart(const Member& member, core::EpochMember& out) {
+  std::vector<core::RequestId>& strangers = strangers_.emplace_back();
+  // Of this router's own the scheduler knows.
+  if (!member.survivor) return;
+  absl::flat_hash_set<core::RequestId> adopted;
+  for (const core::RequestSpec& spec : out.adopted) adopted.insert(spec.id);
+  const auto stranger = [&](const core::ResidentRequest& resident) { return !adopted.contains(resident.id); };
+  for (const core::ResidentRequest& resident : out.resident) {
+    if (stranger(resident)) strangers.push_back(resident.id);
+  }
+  out.resident.erase(std::remove_if(out.resident.begin(), out.resident.end(), stranger), out.resident.end());
+}
 
 void DecisionLoop::Adopt(const Member& member, core::EpochMember& out) {
   int64_t adopted = 0;
@@ -38,9 +59,10 @@ void DecisionLoop::Adopt(const Member& member, core::EpochMember& out) {
     record->history = std::move(state->tokens);
     record->placed = now_;
     if (record->delivered > 0) record->first_token = now_;
-    // Later ids are larger, whatever the clock says.
+    // Later ids are larger, whatever the clock says; and none that the earlier router may have given out,
+    // which other workers may yet bring.
     core::RequestId next = next_id_.load();
-    while (next <= record->id && !next_id_.compare_exchange_weak(next, record->id + 1)) {
+    while (next <= record->id && !next_id_.compare_exchange_weak(next, record->id + kIdsOfALife)) {
     }
     totals_.set_accepted(totals_.accepted() + 1);
     tenants_.OnAccepted(record->tenant, record->request.tenant(), PromptTokens(record->request));

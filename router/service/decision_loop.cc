@@ -59,7 +59,8 @@ DecisionLoop::DecisionLoop(const RouterOptions& options, std::unique_ptr<core::P
       hooks_(std::move(hooks)),
       decide_budget_(std::move(decide_budget)),
       policy_options_(options.policy_options),
-      // Above whatever an earlier router gave out: workers may still hold requests of that one.
+      // Where no earlier router's are: workers may still hold requests of that one. Adopt sees to it that
+      // they do not meet when this machine's clock was set back.
       next_id_(static_cast<core::RequestId>(absl::ToUnixMillis(absl::Now())) << 20),
       instance_(options.term > 0 ? kElected + options.term
                                  : static_cast<uint64_t>(absl::ToUnixNanos(absl::Now()))),
@@ -234,6 +235,11 @@ void DecisionLoop::OnArrival(core::RequestId id, v1::GenerateRequest request,
   }
   const std::string name = request.request_id();
   RequestRecord* record = requests_.Add(id, std::move(request), stream, now_);
+  if (record == nullptr && requests_.FindByName(name) == nullptr) {
+    // A worker has brought a request of that number since it was given out.
+    return refuse(
+        WithRetry(absl::UnavailableError("the router has just taken over from another"), kFailedRetry));
+  }
   if (record == nullptr) {
     totals_.set_refused_invalid(totals_.refused_invalid() + 1);
     return refuse(absl::AlreadyExistsError(absl::StrCat("a live request has the request_id ", name)));
@@ -406,6 +412,9 @@ void DecisionLoop::SendPlan(const core::Plan& plan) {
   }
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     if (!coupled && plan.apply_steps[rank] == 0) continue;
+    for (const core::RequestId id : strangers_[rank])
+      plan_messages_[rank].mutable_plan()->add_cancellations(static_cast<uint64_t>(id));
+    strangers_[rank].clear();
     ranks[rank]->session->Send(std::move(plan_messages_[rank]));
     group_.OnPlanned(*ranks[rank], now_);
   }

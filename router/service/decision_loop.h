@@ -194,6 +194,8 @@ class DecisionLoop final : private Group::Listener {
   // --- requests of an earlier router (adoption.cc) ---
 
   void Adopt(const Member& member, core::EpochMember& out);
+  // What a member brings of another router's, and was not adopted, is not taken for anything of this one's.
+  void SetStrangersApart(const Member& member, core::EpochMember& out);
   // Compares what the members say they have made with what has come from them.
   void AuditResidents(const std::vector<Member*>& ranks);
   void CountTokens(uint32_t made, uint32_t received);
@@ -273,6 +275,8 @@ class DecisionLoop final : private Group::Listener {
   std::vector<std::shared_ptr<ClientStream>> outbox_;
   ReportView report_view_;
   std::vector<v1::RouterMessage> plan_messages_;
+  // By rank: what it holds of an earlier router that nobody waits for, until a plan has told it to drop them.
+  std::vector<std::vector<core::RequestId>> strangers_;
 
   std::atomic<bool> stop_requested_{false};
   std::thread thread_;

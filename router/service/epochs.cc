@@ -13,6 +13,7 @@ void DecisionLoop::OnEpochOpen(uint64_t epoch, const std::vector<Member*>& ranks
   std::vector<core::EpochMember> members;
   int64_t min_sequence = INT64_MAX, max_kv = 0;
   group_kv_ = 0;
+  strangers_.clear();
   SetServiceTimes(ranks, false);
   for (Member* member : ranks) {
     core::EpochMember& out = members.emplace_back();
@@ -24,6 +25,7 @@ void DecisionLoop::OnEpochOpen(uint64_t epoch, const std::vector<Member*>& ranks
     out.spec.service_time = member->figures.service_time;
     out.resident = member->resident;
     Adopt(*member, out);
+    SetStrangersApart(*member, out);
     min_sequence = std::min<int64_t>(
         min_sequence,
         static_cast<int64_t>(std::min<uint64_t>(member->hello.max_sequence_tokens(), uint64_t{1} << 40)));

@@ -90,7 +90,7 @@ v1::Finish RequestRecord::MakeFinish(v1::FinishReason reason, absl::Time now) co
 
 RequestRecord* RequestTable::Add(core::RequestId id, v1::GenerateRequest request,
                                  std::shared_ptr<ClientStream> stream, absl::Time now) {
-  if (!names_.emplace(request.request_id(), id).second) return nullptr;
+  if (records_.contains(id) || !names_.emplace(request.request_id(), id).second) return nullptr;
   auto record = std::make_unique<RequestRecord>();
   record->id = id;
   record->request = std::move(request);

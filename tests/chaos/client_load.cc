@@ -7,6 +7,7 @@
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "common/base/rng.h"
+#include "common/net/tsan_edge.h"
 
 namespace bfio::chaos {
 namespace {
@@ -46,11 +47,13 @@ class ClientLoad::Attempt final : public grpc::ClientReadReactor<v1::GenerateRes
     context_.set_deadline(
         absl::ToChronoTime(absl::Now() + load.options_.deadline - (MonotonicNow() - request.first_sent)));
     load.stub_->async()->Generate(&context_, &request.message, this);
+    GrpcHandOver(this);
     StartRead(&response_);
     StartCall();
   }
 
   void OnReadDone(bool ok) override {
+    const GrpcReaction reaction(this);
     if (!ok) return;
     Take(MonotonicNow());
     if (request_.cancel_after > 0 && request_.received >= request_.cancel_after && !request_.finished) {
@@ -61,10 +64,12 @@ class ClientLoad::Attempt final : public grpc::ClientReadReactor<v1::GenerateRes
       request_.drop_after = 0;
       context_.TryCancel();
     }
+    GrpcHandOver(this);
     StartRead(&response_);
   }
 
   void OnDone(const grpc::Status& status) override {
+    GrpcTakeOver(this);
     // Copied: as soon as the lock is let go, Run's thread may delete this.
     ClientLoad& load = load_;
     const uint64_t n = request_.n;
