@@ -227,9 +227,11 @@ int Main(int argc, char** argv) {
   ShutdownSignal::Install();
   absl::StatusOr<std::unique_ptr<Election>> election = ElectionFromFlags(options->listen);
   if (!election.ok()) return ExitWith(info, election.status());
-  // Found out now, not when this router is needed.
-  if (absl::Status status = RouterServer::Check(*options); !status.ok()) return ExitWith(info, status);
-  if (*election != nullptr && !Lead(**election, *options)) return 0;
+  if (*election != nullptr) {
+    // Found out now, not when this router is needed.
+    if (absl::Status status = RouterServer::Check(*options); !status.ok()) return ExitWith(info, status);
+    if (!Lead(**election, *options)) return 0;
+  }
   absl::StatusOr<std::unique_ptr<RouterServer>> router = RouterServer::Start(*options);
   if (!router.ok()) return ExitWith(info, router.status());
   if (const std::string page = (*router)->http_address(); !page.empty()) {

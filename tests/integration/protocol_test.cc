@@ -50,6 +50,50 @@ TEST_F(Protocol, RefusesASecondWorkerOfTheSameName) {
   EXPECT_EQ(second.End().error_code(), grpc::StatusCode::ALREADY_EXISTS);
 }
 
+// What a worker brings of an earlier router's is taken over, or dropped: never taken for a request of this
+// router's, though it had its number.
+TEST_F(Protocol, WhatIsNotTakenOverIsDropped) {
+  constexpr uint64_t kAdopted = uint64_t{1} << 61, kStranger = 77;
+  ScriptedWorker worker(cluster_.address(), "w");
+  worker.hello().set_router_instance(5);
+  for (const uint64_t handle : {kAdopted, kStranger}) worker.hello().add_active()->set_handle(handle);
+  worker.SayHello();
+  v1::RouterMessage message;
+  ASSERT_TRUE(worker.ReadUntil(v1::RouterMessage::kEpoch, message));
+  ASSERT_TRUE(message.epoch().announce());
+  v1::GenerateRequest origin;
+  origin.set_request_id("held");
+  origin.set_resumable(true);
+  origin.set_max_new_tokens(5);
+  v1::WorkerMessage says;
+  says.mutable_announcement()->set_epoch(message.epoch().epoch());
+  v1::Assignment& held = *says.mutable_announcement()->add_requests()->mutable_assignment();
+  held.set_handle(kAdopted);
+  held.set_prompt_length(10);
+  held.set_max_new_tokens(5);
+  held.set_origin(origin.SerializeAsString());
+  ASSERT_TRUE(worker.Send(says));
+  v1::EpochReady& ready = *says.mutable_epoch_ready();
+  ready.set_epoch(message.epoch().epoch());
+  ready.set_communicator_offer("127.0.0.1:1");
+  for (const uint64_t handle : {kAdopted, kStranger}) {
+    ready.add_active()->set_handle(handle);
+    ready.mutable_active()->rbegin()->set_kv_tokens(10);
+  }
+  grpc::ClientContext context;
+  const auto reader = cluster_.inference().Generate(&context, SyntheticRequest(10, 3));
+  ASSERT_TRUE(cluster_.WaitFor("a request that waits", [](const v1::ClusterState& state) {
+    return state.requests().accepted() == 1;
+  }));
+  ASSERT_TRUE(worker.Send(says));
+  ASSERT_TRUE(worker.ReadUntil(v1::RouterMessage::kPlan, message));
+  ASSERT_EQ(message.plan().cancellations_size(), 1);
+  EXPECT_EQ(message.plan().cancellations(0), kStranger);
+  ASSERT_EQ(message.plan().assignments_size(), 1);
+  EXPECT_EQ(cluster_.State().requests().adopted(), 1u);
+  context.TryCancel();
+}
+
 TEST_F(Protocol, CancelsWhatANewcomerStillHolds) {
   ScriptedWorker worker(cluster_.address(), "w");
   worker.hello().add_active()->set_handle(77);
