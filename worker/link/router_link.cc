@@ -1,6 +1,7 @@
 #include "worker/link/router_link.h"
 
 #include <algorithm>
+#include <chrono>
 #include <deque>
 #include <utility>
 
@@ -36,7 +37,7 @@ uint64_t TermOf(uint64_t instance) {
 // How long a closing stream may take before it is cancelled.
 constexpr absl::Duration kCloseTimeout = absl::Seconds(1);
 // How often a blocking wait for the connection looks up.
-constexpr absl::Duration kConnectSlice = absl::Milliseconds(10);
+constexpr std::chrono::milliseconds kConnectSlice(200);
 
 // The router has understood this worker and will never want it.
 bool IsRefusal(const absl::Status& status) {
@@ -213,11 +214,8 @@ absl::Duration RouterLink::NextBackoff() {
 
 bool RouterLink::Connect(bool first, absl::Status& status) {
   const absl::Time deadline = MonotonicNow() + options_.connect_timeout;
-  // Not WaitForConnected: gRPC's timers sleep until a wall-clock time, and for hours if the clock was set
-  // back.
-  while (channel_->GetState(/*try_to_connect=*/true) != GRPC_CHANNEL_READY) {
+  while (!channel_->WaitForConnected(std::chrono::system_clock::now() + kConnectSlice)) {
     MutexLock lock(&state_->mutex);
-    state_->mutex.AwaitWithTimeout(absl::Condition(&state_->stopping), kConnectSlice);
     if (state_->stopping || state_->leaving.has_value()) return false;
     if (first && MonotonicNow() >= deadline) {
       status = absl::UnavailableError(absl::StrCat("no router at ", options_.router, " for ",
