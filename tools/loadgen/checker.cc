@@ -34,9 +34,9 @@ void StreamChecker::CheckFinish(const StreamMessage::Finish& finish) {
   }
 }
 
-void StreamChecker::OnEnd(bool ok) {
-  if (ok && !finished_) Breach("ended well without a finish");
-  if (!ok && finished_) Breach("ended with an error after the finish");
+void StreamChecker::OnEnd(End end) {
+  if (end == End::kOk && !finished_) Breach("ended well without a finish");
+  if (end == End::kError && finished_) Breach("ended with an error after the finish");
 }
 
 void StreamChecker::Breach(std::string text) {

@@ -45,9 +45,14 @@ class StreamChecker {
 
   void OnMessage(const StreamMessage& message);
 
-  // The stream has ended, with an error unless `ok`. An error breaks no promise by itself; a `finish` before
-  // it does.
-  void OnEnd(bool ok);
+  enum class End { kOk, kConnectionLost, kError };
+
+  // The stream has ended. An error breaks no promise by itself; a `finish` before it does, unless the
+  // connection broke between the two: the request is complete then, and only its status has not come.
+  void OnEnd(End end);
+
+  // The `finish` has come: nothing of the request is missing.
+  bool finished() const { return finished_; }
 
   // Index of the token that is due: how many the request has given, earlier streams included.
   uint32_t tokens() const { return tokens_; }

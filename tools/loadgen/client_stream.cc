@@ -34,6 +34,12 @@ StreamMessage Plain(const v1::GenerateResponse& response) {
   return message;
 }
 
+StreamChecker::End EndOf(const grpc::Status& status) {
+  if (status.ok()) return StreamChecker::End::kOk;
+  const bool lost = status.error_code() == grpc::StatusCode::UNAVAILABLE;
+  return lost ? StreamChecker::End::kConnectionLost : StreamChecker::End::kError;
+}
+
 class ClientStream final : public grpc::ClientReadReactor<v1::GenerateResponse> {
  public:
   explicit ClientStream(Attempt attempt)
@@ -132,9 +138,12 @@ class ClientStream final : public grpc::ClientReadReactor<v1::GenerateResponse> 
   void OnDone(const grpc::Status& status) override {
     GrpcTakeOver(this);
     const bool broken = !checker_.breach().empty();
-    checker_.OnEnd(status.ok());
+    const StreamChecker::End end = EndOf(status);
+    checker_.OnEnd(end);
     result_.end = MonotonicNow();
-    result_.status = status;
+    // Nobody asks again for what is complete.
+    const bool complete = end == StreamChecker::End::kConnectionLost && checker_.finished();
+    result_.status = complete ? grpc::Status::OK : status;
     result_.breach = checker_.breach();
     result_.breach_at_end = !broken && !result_.breach.empty();
     AttemptResult result = std::move(result_);

@@ -29,7 +29,7 @@ TEST_F(CheckerTest, AGoodStreamBreaksNothing) {
   checker_.OnMessage({});  // an empty message says nothing wrong
   Tokens(3, 1);
   End(kGoodFinish);
-  checker_.OnEnd(true);
+  checker_.OnEnd(StreamChecker::End::kOk);
   EXPECT_EQ(checker_.breach(), "");
   EXPECT_EQ(checker_.tokens(), 4u);
 }
@@ -43,7 +43,7 @@ TEST(OpenEndedChecker, TheModelMayEndItButNotWithoutAToken) {
                                         .has_usage = true,
                                         .prompt_tokens = 100,
                                         .completion_tokens = tokens}});
-    checker.OnEnd(true);
+    checker.OnEnd(StreamChecker::End::kOk);
     return checker.breach();
   };
   EXPECT_EQ(breach(2, true), "");
@@ -56,13 +56,13 @@ TEST(OpenEndedChecker, TheModelMayEndItButNotWithoutAToken) {
 
 TEST_F(CheckerTest, TokensMayComeWithTheFinish) {
   checker_.OnMessage({.first_index = 0, .tokens = 4, .finish = kGoodFinish});
-  checker_.OnEnd(true);
+  checker_.OnEnd(StreamChecker::End::kOk);
   EXPECT_EQ(checker_.breach(), "");
 }
 
 TEST_F(CheckerTest, AnErrorIsNoBreachByItself) {
   Tokens(0, 2);
-  checker_.OnEnd(false);
+  checker_.OnEnd(StreamChecker::End::kError);
   EXPECT_EQ(checker_.breach(), "");
 }
 
@@ -120,15 +120,24 @@ TEST_F(CheckerTest, ASecondFinishIsABreach) {
 
 TEST_F(CheckerTest, AGoodEndWithoutFinishIsABreach) {
   Tokens(0, 4);
-  checker_.OnEnd(true);
+  checker_.OnEnd(StreamChecker::End::kOk);
   EXPECT_THAT(checker_.breach(), HasSubstr("without a finish"));
 }
 
 TEST_F(CheckerTest, AnErrorAfterTheFinishIsABreach) {
   Tokens(0, 4);
   End(kGoodFinish);
-  checker_.OnEnd(false);
+  checker_.OnEnd(StreamChecker::End::kError);
   EXPECT_THAT(checker_.breach(), HasSubstr("error after the finish"));
+}
+
+TEST_F(CheckerTest, AConnectionLostAfterTheFinishIsNone) {
+  Tokens(0, 4);
+  EXPECT_FALSE(checker_.finished());
+  End(kGoodFinish);
+  EXPECT_TRUE(checker_.finished());
+  checker_.OnEnd(StreamChecker::End::kConnectionLost);
+  EXPECT_EQ(checker_.breach(), "");
 }
 
 TEST_F(CheckerTest, AnotherRequestsMessageIsABreach) {
@@ -139,7 +148,7 @@ TEST_F(CheckerTest, AnotherRequestsMessageIsABreach) {
 TEST_F(CheckerTest, TheFirstBreachIsKept) {
   Tokens(1, 1);
   Tokens(9, 1);
-  checker_.OnEnd(true);
+  checker_.OnEnd(StreamChecker::End::kOk);
   EXPECT_THAT(checker_.breach(), HasSubstr("token index 1"));
 }
 
