@@ -20,6 +20,7 @@
 #include "common/base/spdlog.h"
 #include "common/config/program.h"
 #include "common/net/channel.h"
+#include "common/net/connection_wait.h"
 #include "common/net/grpc_log.h"
 #include "common/telemetry/log.h"
 #include "tools/loadgen/admin.h"
@@ -66,10 +67,7 @@ const ProgramInfo& Info() {
 absl::Status Connect(const std::vector<std::shared_ptr<grpc::Channel>>& channels, const Options& options) {
   const absl::Time give_up = MonotonicNow() + options.connect_timeout;
   for (const auto& channel : channels) {
-    for (;;) {
-      // In slices, because nothing interrupts gRPC's waiting.
-      const absl::Duration slice = std::min(absl::Milliseconds(200), give_up - MonotonicNow());
-      if (channel->WaitForConnected(absl::ToChronoTime(absl::Now() + slice))) break;
+    for (ConnectionWait wait(channel); !wait.Connected(); absl::SleepFor(wait.pause())) {
       if (ShutdownSignal::Requested()) return absl::OkStatus();
       if (MonotonicNow() >= give_up) {
         return absl::UnavailableError(absl::StrCat("no router answers at ", options.target, " within ",

@@ -1,7 +1,6 @@
 #include "worker/link/router_link.h"
 
 #include <algorithm>
-#include <chrono>
 #include <deque>
 #include <utility>
 
@@ -10,6 +9,7 @@
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/base/spdlog.h"
+#include "common/net/connection_wait.h"
 #include "common/net/router_instance.h"
 #include "common/net/tsan_edge.h"
 #include "common/telemetry/trace_context.h"
@@ -36,8 +36,8 @@ uint64_t TermOf(uint64_t instance) {
 
 // How long a closing stream may take before it is cancelled.
 constexpr absl::Duration kCloseTimeout = absl::Seconds(1);
-// How often a blocking wait for the connection looks up.
-constexpr std::chrono::milliseconds kConnectSlice(200);
+// Who is asked to leave while there is no connection tells the router if one comes within this time.
+constexpr absl::Duration kLeavePatience = absl::Milliseconds(200);
 
 // The router has understood this worker and will never want it.
 bool IsRefusal(const absl::Status& status) {
@@ -213,11 +213,12 @@ absl::Duration RouterLink::NextBackoff() {
 }
 
 bool RouterLink::Connect(bool first, absl::Status& status) {
-  const absl::Time deadline = MonotonicNow() + options_.connect_timeout;
-  while (!channel_->WaitForConnected(std::chrono::system_clock::now() + kConnectSlice)) {
+  const absl::Time start = MonotonicNow();
+  for (ConnectionWait wait(channel_); !wait.Connected();) {
     MutexLock lock(&state_->mutex);
-    if (state_->stopping || state_->leaving.has_value()) return false;
-    if (first && MonotonicNow() >= deadline) {
+    if (state_->mutex.AwaitWithTimeout(absl::Condition(&state_->stopping), wait.pause())) return false;
+    if (state_->leaving.has_value() && MonotonicNow() >= start + kLeavePatience) return false;
+    if (first && MonotonicNow() >= start + options_.connect_timeout) {
       status = absl::UnavailableError(absl::StrCat("no router at ", options_.router, " for ",
                                                    absl::FormatDuration(options_.connect_timeout)));
       return false;
@@ -268,11 +269,18 @@ void RouterLink::WriteLoop(Call& call) {
   const auto ready = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mutex) {
     return state_->broken || (!state_->writing && (!state_->queue.empty() || state_->stopping));
   };
+  const auto ready_or_stopping = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mutex) {
+    return state_->stopping || ready();
+  };
+  absl::Time stop_by = absl::InfiniteFuture();
   for (;;) {
     std::optional<OutMessage> message;
     {
       MutexLock lock(&state_->mutex);
-      state_->mutex.Await(absl::Condition(&ready));
+      state_->mutex.Await(absl::Condition(&ready_or_stopping));
+      if (state_->stopping) stop_by = std::min(stop_by, MonotonicNow() + kCloseTimeout);
+      // A router that does not read keeps nobody from stopping.
+      if (!state_->mutex.AwaitWithTimeout(absl::Condition(&ready), stop_by - MonotonicNow())) return;
       if (state_->broken) return;
       if (state_->queue.empty()) break;
       message = std::move(state_->queue.front());

@@ -4,18 +4,22 @@
 #include <atomic>
 #include <chrono>
 #include <functional>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "bfio/v1/worker.grpc.pb.h"
 #include "common/net/channel.h"
 #include "common/net/router_instance.h"
 #include "gmock/gmock.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
+#include "tests/testing/held_port.h"
+#include "tests/testing/wall_clock/wall_clock.h"
 #include "worker/barrier/local/local_barrier.h"
 #include "worker/engine/sim/sim_engine.h"
 #include "worker/link/convert.h"
@@ -31,9 +35,10 @@ class FakeRouter final : public v1::WorkerLink::Service {
  public:
   using Script = std::function<grpc::Status(int number, Stream& stream)>;
 
-  explicit FakeRouter(Script script) : script_(std::move(script)) {
+  explicit FakeRouter(Script script, const std::string& address = "127.0.0.1:0")
+      : script_(std::move(script)) {
     grpc::ServerBuilder builder;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port_);
     builder.RegisterService(this);
     ConfigureServer(builder);
     server_ = builder.BuildAndStart();
@@ -214,6 +219,86 @@ TEST(RouterLinkTest, AStreamLostWhileLeavingEndsTheRank) {
     return grpc::Status(grpc::StatusCode::UNAVAILABLE, "gone");
   });
   EXPECT_TRUE(RunRank(router.address(), [](RouterLink& link) { link.RequestLeave("test"); }).ok());
+}
+
+TEST(RouterLinkTest, ARouterThatDoesNotReadKeepsNobodyFromStopping) {
+  std::promise<void> greeted, over;
+  FakeRouter router([&](int, Stream& stream) {
+    v1::WorkerMessage in;
+    EXPECT_TRUE(stream.Read(&in) && in.has_hello());
+    greeted.set_value();
+    over.get_future().wait();
+    return grpc::Status::OK;
+  });
+  const absl::Status status = RunRank(router.address(), [&](RouterLink& link) {
+    greeted.get_future().wait();
+    // More than the connection takes unread.
+    StepReport report;
+    report.output.tokens.resize(1'000'000);
+    for (int i = 0; i < 20; ++i) link.Send(1, report);
+    link.Stop();
+  });
+  EXPECT_TRUE(status.ok()) << status;
+  over.set_value();
+}
+
+// A rank that loses its router, whose machine's clock is set back while it looks for another, and to which
+// `then` happens some seconds later, when all that gRPC wanted to do in time is due.
+void LoseTheRouterAndSetTheClockBack(testing::WallClock& clock, const std::string& address,
+                                     const std::function<void(RouterLink&)>& then) {
+  std::promise<void> greeted;
+  auto router = std::make_unique<FakeRouter>(
+      [&](int, Stream& stream) {
+        v1::WorkerMessage in;
+        EXPECT_TRUE(stream.Read(&in) && in.has_hello());
+        greeted.set_value();
+        EXPECT_FALSE(stream.Read(&in));
+        return grpc::Status::OK;
+      },
+      address);
+  const absl::Status status = RunRank(address, [&](RouterLink& link) {
+    greeted.get_future().wait();
+    router.reset();
+    absl::SleepFor(absl::Milliseconds(500));
+    clock.Jump(-absl::Hours(6));
+    absl::SleepFor(absl::Seconds(4));
+    then(link);
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(RouterLinkTest, TheNextRouterIsFoundThoughTheClockIsSetBack) {
+  const std::unique_ptr<testing::WallClock> clock = testing::WallClock::Mine();
+  if (clock == nullptr) {
+    if (!testing::WallClock::WhyNot().empty()) GTEST_SKIP() << testing::WallClock::WhyNot();
+    EXPECT_TRUE(testing::RunAgainUnderAWallClock());
+    return;
+  }
+  const testing::HeldPort port;
+  std::unique_ptr<FakeRouter> next;
+  LoseTheRouterAndSetTheClockBack(*clock, port.address(), [&](RouterLink&) {
+    next = std::make_unique<FakeRouter>(
+        [](int, Stream& stream) {
+          v1::WorkerMessage in;
+          EXPECT_TRUE(stream.Read(&in) && in.has_hello());
+          stream.Write(ShutdownMessage());
+          stream.Read(&in);
+          return grpc::Status::OK;
+        },
+        port.address());
+  });
+}
+
+TEST(RouterLinkTest, WhoFindsNoRouterMayLeaveThoughTheClockIsSetBack) {
+  const std::unique_ptr<testing::WallClock> clock = testing::WallClock::Mine();
+  if (clock == nullptr) {
+    if (!testing::WallClock::WhyNot().empty()) GTEST_SKIP() << testing::WallClock::WhyNot();
+    EXPECT_TRUE(testing::RunAgainUnderAWallClock());
+    return;
+  }
+  const testing::HeldPort port;
+  LoseTheRouterAndSetTheClockBack(*clock, port.address(),
+                                  [](RouterLink& link) { link.RequestLeave("test"); });
 }
 
 TEST(ConvertTest, AnAssignmentKeepsAllItsFields) {

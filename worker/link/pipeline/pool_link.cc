@@ -1,9 +1,10 @@
 #include "worker/link/pipeline/pool_link.h"
 
-#include <chrono>
 #include <utility>
 
 #include "absl/time/clock.h"
+#include "common/base/clock.h"
+#include "common/net/connection_wait.h"
 #include "common/net/status.h"
 #include "grpcpp/grpcpp.h"
 
@@ -13,8 +14,11 @@ PoolLink::PoolLink(std::shared_ptr<grpc::Channel> channel, Sinks sinks)
     : channel_(std::move(channel)), sinks_(std::move(sinks)), stub_(v1::ChainPool::NewStub(channel_)) {}
 
 bool PoolLink::Open(absl::Duration timeout) {
-  const auto deadline = std::chrono::system_clock::now() + absl::ToChronoMilliseconds(timeout);
-  if (!channel_->WaitForConnected(deadline)) return false;
+  const absl::Time deadline = MonotonicNow() + timeout;
+  for (ConnectionWait wait(channel_); !wait.Connected();) {
+    if (MonotonicNow() >= deadline) return false;
+    absl::SleepFor(wait.pause());
+  }
   context_ = std::make_unique<grpc::ClientContext>();
   stream_ = stub_->Join(context_.get());
   reader_ = std::thread([this] {

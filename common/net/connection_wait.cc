@@ -1,0 +1,91 @@
+#include "common/net/connection_wait.h"
+
+#include <atomic>
+#include <chrono>
+#include <utility>
+
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "grpcpp/channel.h"
+#include "grpcpp/generic/generic_stub.h"
+
+namespace bfio {
+namespace {
+
+// A connection comes within milliseconds, or when a program has been started.
+constexpr absl::Duration kImpatience = absl::Seconds(2);
+constexpr absl::Duration kFirstPause = absl::Milliseconds(5), kLaterPause = absl::Milliseconds(50);
+// How often gRPC is told to try again, where its timers do not.
+constexpr absl::Duration kPushPeriod = absl::Seconds(1);
+// Timers that are later by less are left to themselves.
+constexpr int64_t kSetBackNs = 1'000'000'000;
+
+// Whether the wall clock has been further ahead in this process's life than it is.
+bool ClockWasSetBack() {
+  static std::atomic<int64_t> furthest{INT64_MIN};
+  const auto wall = std::chrono::system_clock::now().time_since_epoch();
+  const int64_t ahead =
+      std::chrono::duration_cast<std::chrono::nanoseconds>(wall).count() - absl::ToUnixNanos(MonotonicNow());
+  int64_t seen = furthest.load();
+  while (seen < ahead && !furthest.compare_exchange_weak(seen, ahead)) {
+  }
+  return ahead < furthest.load() - kSetBackNs;
+}
+
+}  // namespace
+
+// A question that any gRPC server answers, waiting for the connection: while one waits, gRPC's own threads
+// drive the attempts. Nobody does for a channel that is only looked at.
+class ConnectionWait::Call {
+ public:
+  explicit Call(std::shared_ptr<grpc::Channel> channel) : stub_(std::move(channel)) {
+    const grpc::Slice nothing;
+    request_ = grpc::ByteBuffer(&nothing, 1);
+    context_.set_wait_for_ready(true);
+    stub_.UnaryCall(&context_, "/grpc.health.v1.Health/Check", grpc::StubOptions(), &request_, &response_,
+                    [this](const grpc::Status&) {
+                      MutexLock lock(&mutex_);
+                      done_ = true;
+                    });
+  }
+  ~Call() {
+    context_.TryCancel();
+    MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(&done_));
+  }
+
+  bool done() {
+    MutexLock lock(&mutex_);
+    return done_;
+  }
+
+ private:
+  grpc::GenericStub stub_;
+  grpc::ClientContext context_;
+  grpc::ByteBuffer request_, response_;
+  Mutex mutex_;
+  bool done_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+ConnectionWait::ConnectionWait(std::shared_ptr<grpc::Channel> channel)
+    : channel_(std::move(channel)), start_(MonotonicNow()) {
+  ClockWasSetBack();  // remembers the clock, should it be set while we wait
+}
+
+ConnectionWait::~ConnectionWait() = default;
+
+bool ConnectionWait::Connected() {
+  if (channel_->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY) return true;
+  if (call_ == nullptr || call_->done()) call_ = std::make_unique<Call>(channel_);
+  if (MonotonicNow() - last_push_ >= kPushPeriod && ClockWasSetBack()) {
+    grpc::experimental::ChannelResetConnectionBackoff(channel_.get());
+    last_push_ = MonotonicNow();
+  }
+  return false;
+}
+
+absl::Duration ConnectionWait::pause() const {
+  return MonotonicNow() - start_ < kImpatience ? kFirstPause : kLaterPause;
+}
+
+}  // namespace bfio
