@@ -4,7 +4,9 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
+#include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 
 namespace bfio::router {
@@ -131,10 +133,7 @@ absl::Status CheckGenerate(const v1::GenerateRequest& request, const RequestLimi
   }
   if (absl::Status status = CheckParent(request, limits); !status.ok()) return status;
   if (absl::Status status = CheckObjectives(request); !status.ok()) return status;
-  // Who comes back need not say again what the router knows.
-  const bool bare =
-      request.has_resume_from_index() && request.prompt_case() == v1::GenerateRequest::PROMPT_NOT_SET;
-  if (bare) return CheckResume(request, limits);
+  if (IsBareResume(request)) return CheckResume(request, limits);
   if (absl::Status status = CheckPrompt(request, limits); !status.ok()) return status;
   if (request.max_new_tokens() < 1 || request.max_new_tokens() > limits.max_new_tokens) {
     return OutOfRange("max_new_tokens", request.max_new_tokens(),
@@ -157,6 +156,20 @@ absl::Status CheckGenerate(const v1::GenerateRequest& request, const RequestLimi
                       absl::StrCat("at most max_new_tokens, ", request.max_new_tokens()));
   }
   return CheckSampling(request.sampling());
+}
+
+bool IsBareResume(const v1::GenerateRequest& request) {
+  return request.has_resume_from_index() && request.prompt_case() == v1::GenerateRequest::PROMPT_NOT_SET;
+}
+
+v1::GenerateRequest BareResume(v1::GenerateRequest request) {
+  v1::GenerateRequest bare;
+  bare.set_request_id(std::move(*request.mutable_request_id()));
+  bare.set_tenant(std::move(*request.mutable_tenant()));
+  bare.set_resumable(request.resumable());
+  bare.set_resume_token(std::move(*request.mutable_resume_token()));
+  bare.set_resume_from_index(request.resume_from_index());
+  return bare;
 }
 
 uint32_t PromptTokens(const v1::GenerateRequest& request) {
@@ -209,18 +222,22 @@ absl::Status ConvertReport(const v1::StepReport& report, ReportView& view) {
   view.rejected.clear();
   for (const v1::Finished& finished : report.finished()) view.finished.push_back(finished.handle());
   for (const v1::Rejection& rejection : report.rejected()) view.rejected.push_back(rejection.handle());
+  // Sets: a report may be as large as a message.
+  absl::flat_hash_set<core::RequestId> gone;
+  if (!view.rejected.empty() || report.preempted_size() > 0)
+    gone.insert(view.finished.begin(), view.finished.end());
   for (const v1::Rejection& rejection : report.rejected()) {
     if (rejection.code() < 1 || rejection.code() > 16) {
       return absl::InvalidArgumentError(absl::StrCat("a rejection carries code ", rejection.code()));
     }
-    if (std::find(view.finished.begin(), view.finished.end(), rejection.handle()) != view.finished.end()) {
+    if (gone.contains(rejection.handle())) {
       return absl::InvalidArgumentError("a request is both rejected and finished");
     }
   }
   view.preempted.assign(report.preempted().begin(), report.preempted().end());
+  gone.insert(view.rejected.begin(), view.rejected.end());
   for (const core::RequestId id : view.preempted) {
-    if (std::find(view.finished.begin(), view.finished.end(), id) != view.finished.end() ||
-        std::find(view.rejected.begin(), view.rejected.end(), id) != view.rejected.end()) {
+    if (gone.contains(id)) {
       return absl::InvalidArgumentError("a request is both preempted and finished or rejected");
     }
   }

@@ -27,6 +27,11 @@ absl::Duration DurationOf(const google::protobuf::Duration& duration);
 // Prompt length in tokens. REQUIRES: CheckGenerate passed.
 uint32_t PromptTokens(const v1::GenerateRequest& request);
 
+// Who comes back need not say again what the router knows.
+bool IsBareResume(const v1::GenerateRequest& request);
+// What counts of one.
+v1::GenerateRequest BareResume(v1::GenerateRequest request);
+
 absl::Status CheckHello(const v1::Hello& hello);
 
 // A checked report: every handle with its tokens.

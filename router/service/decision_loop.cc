@@ -112,6 +112,16 @@ absl::Status DecisionLoop::PostArrival(core::RequestId id, v1::GenerateRequest r
   return WithRetry(absl::ResourceExhaustedError("the router is overloaded"), kFullRetry);
 }
 
+absl::Status DecisionLoop::PostClientCall(absl::AnyInvocable<void(DecisionLoop&) &&> event) {
+  // Below the limit of arrivals.
+  const auto limit = static_cast<size_t>(options_.max_waiting) + 1024;
+  const bool posted =
+      events_.PostBounded([this, event = std::move(event)]() mutable { std::move(event)(*this); }, limit);
+  if (posted) return absl::OkStatus();
+  if (stop_requested_.load()) return ShuttingDown();
+  return WithRetry(absl::ResourceExhaustedError("the router is overloaded"), kFullRetry);
+}
+
 absl::StatusOr<TenantLimiter::Ticket> DecisionLoop::EnterTenant(const v1::GenerateRequest& request) {
   const int64_t tokens = int64_t{PromptTokens(request)} + request.max_new_tokens();
   auto entered = tenant_limiter_.Enter(request.tenant(), tokens, MonotonicNow());
@@ -190,7 +200,7 @@ absl::Duration DecisionLoop::UntilNextDeadline(absl::Time now) {
   absl::Time next = std::min({group_.next_deadline(), report_deadline_, stall_deadline_});
   if (!resume_deadlines_.empty()) next = std::min(next, resume_deadlines_.front().first);
   if (!lingering_.empty()) next = std::min(next, lingering_.front().first);
-  if (!early_resumes_.empty()) next = std::min(next, settle_end_);
+  if (!early_resumes_.empty()) next = std::min(next, SettleEnd());
   next = std::min(next, next_session_check_);
   if (draining_) next = std::min(next, drain_deadline_);
   if (options_.lease != nullptr) next = std::min(next, now + options_.lease->Left());

@@ -66,6 +66,8 @@ class DecisionLoop final : private Group::Listener {
 
   // Runs `event` on the decision thread. False after Stop.
   bool Post(absl::AnyInvocable<void(DecisionLoop&) &&> event);
+  // The same for what clients cause at will: RESOURCE_EXHAUSTED when too much waits, UNAVAILABLE after Stop.
+  absl::Status PostClientCall(absl::AnyInvocable<void(DecisionLoop&) &&> event);
 
   // Hands over a checked request. RESOURCE_EXHAUSTED when too many wait to be looked at, UNAVAILABLE after
   // Stop.
@@ -184,7 +186,8 @@ class DecisionLoop final : private Group::Listener {
   void Retain(RequestRecord& record, const v1::Finish& finish);
   void ExpireResumes(absl::Time now);
   // After a restart: some worker may still come and bring requests that clients already ask for.
-  bool Settling() const { return !settled_ && now_ < settle_end_; }
+  bool Settling() const { return !settled_ && now_ < SettleEnd(); }
+  absl::Time SettleEnd() const;
   void AnswerEarlyResumes();
   // Charges what is kept of a request, if it is still known; forgets it when that is too much.
   void Keep(core::RequestId id, int64_t bytes);

@@ -83,7 +83,14 @@ void DecisionLoop::RefuseUnfit() {
   for (const core::RequestId id : requests_.Ids()) {
     RequestRecord* record = requests_.Find(id);
     if (record->rank || record->ended) continue;
-    if (absl::Status status = CheckFits(*record); !status.ok()) Fail(*record, status);
+    // It was taken in when it fitted: not the client's mistake.
+    if (const absl::Status status = CheckFits(*record); !status.ok()) {
+      spdlog::warn("request {} fits no worker any more: {}", record->LogName(),
+                   std::string(status.message()));
+      Fail(*record, WithRetry(absl::UnavailableError(absl::StrCat(
+                                  "no worker that is here now can hold the request: ", status.message())),
+                              kFailedRetry));
+    }
   }
 }
 

@@ -22,6 +22,7 @@ constexpr absl::Duration kSettleAfterFailure = absl::Milliseconds(500);
 constexpr absl::Duration kFirstPenalty = absl::Seconds(1);
 constexpr absl::Duration kLastPenalty = absl::Minutes(2);
 constexpr size_t kMaxPenalties = 1024;
+constexpr size_t kMaxDraining = 1024;
 // The ranks of a barrier that fails learn so from each other at once, and say so at once.
 constexpr absl::Duration kSilenceGrace = absl::Milliseconds(100);
 constexpr absl::Duration kSilencePoll = absl::Milliseconds(10);
@@ -75,6 +76,8 @@ void Group::OnHello(std::shared_ptr<WorkerSession> session, const v1::Hello& hel
   member->sequence = next_sequence_++;
   member->offer = hello.communicator_offer();
   member->survivor = hello.router_instance() != 0 && hello.router_instance() != instance_;
+  // The same process, whose stream broke; another of that name starts anew.
+  member->draining = draining_.erase(hello.worker_id()) > 0 && hello.router_instance() == instance_;
   const bool survivor = member->survivor;
   members_.emplace(session.get(), std::move(member));
   spdlog::info("worker {} attached ({} slots, {} KV tokens, engine {}); {} of {}", hello.worker_id(),
@@ -88,17 +91,22 @@ void Group::OnHello(std::shared_ptr<WorkerSession> session, const v1::Hello& hel
   }
 }
 
-void Group::OnAnnouncement(Member& member, const v1::Announcement& announcement, absl::Time now) {
+void Group::OnAnnouncement(Member& member, const v1::Announcement& announcement) {
   if (phase_ != Phase::kForming || announcement.epoch() != epoch_ || member.answered || !member.survivor) {
     return;
   }
-  member.announced_bytes += static_cast<int64_t>(announcement.ByteSizeLong());
-  if (member.announced_bytes > options_.replay_budget_bytes) {
-    Expel(member, grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "it announces more than is kept"), now);
-    return;
+  for (const v1::HeldRequest& held : announcement.requests()) {
+    const auto bytes = static_cast<int64_t>(held.ByteSizeLong());
+    if (member.announced_bytes + bytes > options_.replay_budget_bytes) {
+      // What is not taken over, the worker is told to drop: it can do nothing about the bound.
+      spdlog::warn("worker {} announces more than is kept (--replay_budget_mb): the rest is dropped",
+                   member.hello.worker_id());
+      member.announced_bytes = options_.replay_budget_bytes;
+      return;
+    }
+    member.announced_bytes += bytes;
+    member.announced.push_back(held);
   }
-  member.announced.insert(member.announced.end(), announcement.requests().begin(),
-                          announcement.requests().end());
 }
 
 void Group::OnEpochReady(Member& member, const v1::EpochReady& ready, absl::Time now) {
@@ -125,7 +133,7 @@ void Group::OnEpochReady(Member& member, const v1::EpochReady& ready, absl::Time
   };
   if (!all(&Member::answered)) return;
   if (all(&Member::ready)) {
-    FinishForming();
+    FinishForming(now);
   } else {
     OnFormingFailed(now);
   }
@@ -270,6 +278,7 @@ void Group::Release(Member& member, absl::Time now) {
   v1::RouterMessage message;
   message.mutable_shutdown()->set_reason("drained");
   session->Send(std::move(message));
+  member.draining = false;
   Remove(session.get(), now);
   session->Close(grpc::Status::OK);
 }
@@ -277,7 +286,9 @@ void Group::Release(Member& member, absl::Time now) {
 void Group::Remove(const WorkerSession* session, absl::Time now) {
   const auto it = members_.find(session);
   if (it == members_.end()) return;
-  const bool ranked = std::find(ranks_.begin(), ranks_.end(), it->second.get()) != ranks_.end();
+  const Member& member = *it->second;
+  if (member.draining && draining_.size() < kMaxDraining) draining_.insert(member.hello.worker_id());
+  const bool ranked = std::find(ranks_.begin(), ranks_.end(), &member) != ranks_.end();
   // ranks_ keeps no pointer to a member that is gone, whatever the phase.
   ranks_.erase(std::remove(ranks_.begin(), ranks_.end(), it->second.get()), ranks_.end());
   members_.erase(it);
@@ -390,7 +401,7 @@ void Group::BeginForming(absl::Time now) {
   spdlog::info("forming epoch {} of {} ranks", epoch_, ranks_.size());
 }
 
-void Group::FinishForming() {
+void Group::FinishForming(absl::Time now) {
   phase_ = Phase::kServing;
   deadline_ = absl::InfiniteFuture();
   formed_once_ = true;
@@ -404,6 +415,13 @@ void Group::FinishForming() {
     member->survivor = false;
     member->announced.clear();
   }
+  // Who came while it formed.
+  if (members_.size() > ranks_.size()) Reform(kSettleAfterJoin, false, now);
+}
+
+bool Group::ExpectsAnnouncements() const {
+  return !formed_once_ && std::any_of(members_.begin(), members_.end(),
+                                      [](const auto& member) { return member.second->survivor; });
 }
 
 Member* Group::Find(const WorkerSession* session) {

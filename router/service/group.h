@@ -22,6 +22,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -86,7 +87,7 @@ class Group {
       : options_(options), instance_(instance), listener_(listener) {}
 
   void OnHello(std::shared_ptr<WorkerSession> session, const v1::Hello& hello, absl::Time now);
-  void OnAnnouncement(Member& member, const v1::Announcement& announcement, absl::Time now);
+  void OnAnnouncement(Member& member, const v1::Announcement& announcement);
   void OnEpochReady(Member& member, const v1::EpochReady& ready, absl::Time now);
   // A report of its epoch, in order; `idle`: it waits for a plan now.
   void OnReport(Member& member, uint64_t step, bool idle, absl::Time now);
@@ -113,6 +114,8 @@ class Group {
   Member* ByRank(core::WorkerIndex rank);
 
   bool serving() const { return phase_ == Phase::kServing; }
+  // Before the first epoch, with somebody who brings requests of an earlier router.
+  bool ExpectsAnnouncements() const;
   uint64_t epoch() const { return epoch_; }
   // All attached workers in the order they came.
   std::vector<Member*> members();
@@ -138,7 +141,7 @@ class Group {
   void BeginForming(absl::Time now);
   // How long the ranks have to answer an Epoch sent now.
   absl::Duration FormTime() const;
-  void FinishForming();
+  void FinishForming(absl::Time now);
   // Expels a member that keeps the group from forming, and refuses it for a while.
   void Punish(Member& member, grpc::Status status, absl::Time now);
   // All have answered, not all could form.
@@ -166,6 +169,8 @@ class Group {
     absl::Time until;
   };
   std::map<std::string, Penalty> penalties_;
+  // Drained workers whose streams broke before they were released, by worker_id.
+  std::set<std::string> draining_;
   std::map<const WorkerSession*, std::unique_ptr<Member>> members_;
   std::vector<Member*> ranks_;  // of the open epoch, or of the one being formed
 };

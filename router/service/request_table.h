@@ -91,7 +91,8 @@ struct RequestRecord {
 
 class RequestTable {
  public:
-  // Null when a request in here has the same request_id. `stream` may be null.
+  // Null, and nothing has changed, when a request in here has the same id or request_id. `stream` may be
+  // null.
   RequestRecord* Add(core::RequestId id, v1::GenerateRequest request, std::shared_ptr<ClientStream> stream,
                      absl::Time now);
   // Null when unknown. Pointers are good until the record is erased.

@@ -136,6 +136,12 @@ void DecisionLoop::ExpireResumes(absl::Time now) {
   if (!early_resumes_.empty() && !Settling()) AnswerEarlyResumes();
 }
 
+absl::Time DecisionLoop::SettleEnd() const {
+  // Those that have come may have waited for others until now, and have yet to say what they bring.
+  const absl::Duration more = options_.restart_settle + 2 * options_.form_timeout;
+  return settle_end_ + (group_.ExpectsAnnouncements() ? more : absl::ZeroDuration());
+}
+
 void DecisionLoop::AnswerEarlyResumes() {
   early_bytes_ = 0;
   // Those of requests that are still unknown are kept for another round, until patience ends.

@@ -44,6 +44,20 @@ grpc::ServerUnaryReactor* OnLoop(DecisionLoop* loop, const absl::Status& enter,
   return reactor;
 }
 
+// The same for a client's call: no flood of them keeps requests out.
+template <typename Work>
+grpc::ServerUnaryReactor* OnLoopForClient(DecisionLoop* loop, const absl::Status& enter,
+                                          grpc::CallbackServerContext* context, Work work) {
+  if (!enter.ok()) return EndNow(context, enter);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const absl::Status posted =
+      loop->PostClientCall([reactor, work = std::move(work)](DecisionLoop& on_loop) mutable {
+        reactor->Finish(ToGrpcStatus(work(on_loop)));
+      });
+  if (!posted.ok()) reactor->Finish(ToGrpcStatus(posted));
+  return reactor;
+}
+
 }  // namespace
 
 grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
@@ -60,7 +74,10 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
     if (!TraceIdOf(value).empty()) stream->set_traceparent(std::string(value));
   }
   absl::Status status = gate_->EnterFor(*context, *copy.mutable_tenant());
+  // Nobody counts them, and they would be kept as long as the request.
+  copy.DiscardUnknownFields();
   if (status.ok()) status = CheckGenerate(copy, limits_);
+  if (status.ok() && IsBareResume(copy)) copy = BareResume(std::move(copy));
   if (status.ok()) status = loop_->PostArrival(id, std::move(copy), stream);
   if (!status.ok() && stream->End(ToGrpcStatus(status), std::nullopt)) stream->Flush();
   return stream.get();  // kept alive by itself until OnDone
@@ -70,7 +87,7 @@ grpc::ServerUnaryReactor* InferenceService::Abort(grpc::CallbackServerContext* c
                                                   const v1::AbortRequest* request,
                                                   v1::AbortResponse* response) {
   const absl::StatusOr<std::optional<std::string>> caller = gate_->Caller(*context);
-  return OnLoop(loop_, caller.status(), context, [request, response, caller](DecisionLoop& loop) {
+  return OnLoopForClient(loop_, caller.status(), context, [request, response, caller](DecisionLoop& loop) {
     response->set_found(loop.Abort(*request, *caller));
     return absl::OkStatus();
   });
@@ -79,8 +96,9 @@ grpc::ServerUnaryReactor* InferenceService::Abort(grpc::CallbackServerContext* c
 grpc::ServerUnaryReactor* InferenceService::GetLoads(grpc::CallbackServerContext* context,
                                                      const v1::GetLoadsRequest* request,
                                                      v1::GetLoadsResponse* response) {
-  return OnLoop(loop_, gate_->Enter(*context), context,
-                [request, response](DecisionLoop& loop) { return loop.FillLoads(*request, *response); });
+  return OnLoopForClient(loop_, gate_->Enter(*context), context, [request, response](DecisionLoop& loop) {
+    return loop.FillLoads(*request, *response);
+  });
 }
 
 grpc::ServerBidiReactor<v1::WorkerMessage, v1::RouterMessage>* WorkerLinkService::Attach(

@@ -27,6 +27,7 @@ void DecisionLoop::OnWorkerMessage(const std::shared_ptr<WorkerSession>& session
   Member* member = group_.Find(session.get());
   if (message.has_hello() && member == nullptr) {
     group_.OnHello(session, message.hello(), now_);
+    if (member = group_.Find(session.get()); member != nullptr) some_drain_ |= member->draining;
     sessions_.push_back(session);
     next_session_check_ = std::min(next_session_check_, now_ + kSessionCheck);
     return;
@@ -34,7 +35,7 @@ void DecisionLoop::OnWorkerMessage(const std::shared_ptr<WorkerSession>& session
   if (member == nullptr) return;  // cut off, and does not know it yet
   switch (message.message_case()) {
     case v1::WorkerMessage::kAnnouncement:
-      group_.OnAnnouncement(*member, message.announcement(), now_);
+      group_.OnAnnouncement(*member, message.announcement());
       return;
     case v1::WorkerMessage::kEpochReady:
       group_.OnEpochReady(*member, message.epoch_ready(), now_);
@@ -287,7 +288,8 @@ void DecisionLoop::CheckSessions(absl::Time now) {
 }
 
 bool DecisionLoop::MayLeave(const Member& member) {
-  if (!member.rank) return true;  // never served
+  // It has never served; but it may bring what an earlier router gave it.
+  if (!member.rank) return !member.survivor;
   // Between epochs it is not known what it holds.
   if (group_.ByRank(*member.rank) != &member) return false;
   const core::Scheduler::WorkerAccount account = scheduler_.Account(*member.rank);

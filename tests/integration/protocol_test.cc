@@ -51,10 +51,12 @@ TEST_F(Protocol, RefusesASecondWorkerOfTheSameName) {
 }
 
 // What a worker brings of an earlier router's is taken over, or dropped: never taken for a request of this
-// router's, though it had its number.
+// router's, though it had its number. Nor is a number given out that the earlier router may have given to
+// what others will bring.
 TEST_F(Protocol, WhatIsNotTakenOverIsDropped) {
   constexpr uint64_t kAdopted = uint64_t{1} << 61, kStranger = 77;
   ScriptedWorker worker(cluster_.address(), "w");
+  worker.hello().set_slots(3);
   worker.hello().set_router_instance(5);
   for (const uint64_t handle : {kAdopted, kStranger}) worker.hello().add_active()->set_handle(handle);
   worker.SayHello();
@@ -91,6 +93,48 @@ TEST_F(Protocol, WhatIsNotTakenOverIsDropped) {
   EXPECT_EQ(message.plan().cancellations(0), kStranger);
   ASSERT_EQ(message.plan().assignments_size(), 1);
   EXPECT_EQ(cluster_.State().requests().adopted(), 1u);
+
+  grpc::ClientContext later;
+  const auto later_reader = cluster_.inference().Generate(&later, SyntheticRequest(10, 3));
+  ASSERT_TRUE(cluster_.WaitFor(
+      "another that waits", [](const v1::ClusterState& state) { return state.requests().accepted() == 3; }));
+  v1::WorkerMessage step = worker.Report(1, 1);
+  v1::StepReport& report = *step.mutable_step_report();
+  report.set_epoch(message.plan().epoch());
+  report.set_load_tokens(22);
+  for (const uint64_t handle : {kAdopted, message.plan().assignments(0).handle()}) {
+    report.add_handles(handle);
+    report.add_token_ids(1);
+  }
+  ASSERT_TRUE(worker.Send(step));
+  do {
+    ASSERT_TRUE(worker.ReadUntil(v1::RouterMessage::kPlan, message));
+  } while (message.plan().assignments().empty());
+  EXPECT_GE(message.plan().assignments(0).handle(), kAdopted + 1'000'000'000);
+  context.TryCancel();
+  later.TryCancel();
+}
+
+// Nobody counts them, and they would be kept, and sent to workers, as long as the request.
+TEST_F(Protocol, FieldsThatNobodyKnowsAreNotKept) {
+  ScriptedWorker worker(cluster_.address(), "w");
+  ASSERT_TRUE(worker.Join());
+  v1::GenerateRequest request = SyntheticRequest(10, 3);
+  request.set_resumable(true);
+  request.set_request_id("r");
+  constexpr int kUnknown = 9999;
+  for (google::protobuf::Message* message :
+       std::initializer_list<google::protobuf::Message*>{&request, request.mutable_sampling()}) {
+    message->GetReflection()->MutableUnknownFields(message)->AddLengthDelimited(kUnknown,
+                                                                                std::string(100'000, 'x'));
+  }
+  grpc::ClientContext context;
+  const auto reader = cluster_.inference().Generate(&context, request);
+  v1::RouterMessage plan;
+  ASSERT_TRUE(worker.ReadUntil(v1::RouterMessage::kPlan, plan));
+  ASSERT_EQ(plan.plan().assignments_size(), 1);
+  EXPECT_NE(plan.plan().assignments(0).origin(), "");
+  EXPECT_LT(plan.ByteSizeLong(), 10'000u);
   context.TryCancel();
 }
 

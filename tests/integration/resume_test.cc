@@ -117,6 +117,49 @@ TEST(Resume, AWorkerLostAfterTheRestartIsReplayed) {
   ExpectTally(cluster.State().requests());
 }
 
+// A worker and its requests whose router dies after the other worker has: nobody else comes, and the next
+// router's first epoch begins restart_settle after this one has come back.
+class OneOfTwo : public ::testing::Test {
+ protected:
+  OneOfTwo() : cluster_(Options(2, {absl::StrCat("--restart_settle=", 3 * kSlowdown, "s")})) {}
+  void SetUp() override {
+    ASSERT_TRUE(cluster_.ok());
+    clients_ = StartClients(cluster_.address(), 8, kTokens);
+    WaitForTokens(clients_, 10);
+    cluster_.workers()[1].Signal(SIGKILL);
+    ASSERT_TRUE(cluster_.WaitFor("all on one worker", [](const v1::ClusterState& s) {
+      return s.workers_size() == 1 && s.workers(0).active_requests() == 8;
+    }));
+    cluster_.KillRouter();
+    cluster_.StartRouterAgain();
+    ASSERT_TRUE(
+        cluster_.WaitFor("it to come back", [](const v1::ClusterState& s) { return s.workers_size() == 1; }));
+  }
+
+  static constexpr uint32_t kTokens = 1200;
+  Cluster cluster_;
+  Clients clients_;
+};
+
+TEST_F(OneOfTwo, ClientsThatComeBackBeforeTheFirstEpochFindTheirRequests) {
+  ExpectUndisturbed(clients_, kTokens);
+  EXPECT_EQ(cluster_.State().requests().adopted(), 8u);
+  EXPECT_EQ(cluster_.State().requests().restarted(), 0u);
+  ExpectTally(cluster_.State().requests());
+}
+
+TEST_F(OneOfTwo, ItLeavesWithNothingUndoneThoughItIsDrainedBeforeTheFirstEpoch) {
+  v1::DrainWorkerRequest request;
+  v1::DrainWorkerResponse response;
+  request.set_worker_id(cluster_.State().workers(0).worker_id());
+  grpc::ClientContext context;
+  ASSERT_TRUE(cluster_.admin().DrainWorker(&context, request, &response).ok());
+  ExpectUndisturbed(clients_, kTokens);
+  EXPECT_EQ(cluster_.State().requests().adopted(), 8u);
+  ExpectTally(cluster_.State().requests());
+  EXPECT_EQ(cluster_.workers()[0].Wait(kSlowdown * absl::Seconds(30)), 0);
+}
+
 TEST(Resume, ARouterKilledTwiceInARowLosesNothing) {
   Cluster cluster(Options(2));
   ASSERT_TRUE(cluster.ok());

@@ -167,7 +167,8 @@ SequenceRequest FromAssignment(const v1::Assignment& from) {
   const v1::SamplingParams& sampling = from.sampling();
   request.sampling.temperature = sampling.temperature();
   if (sampling.has_top_p()) request.sampling.top_p = sampling.top_p();
-  if (sampling.has_top_k()) request.sampling.top_k = static_cast<int32_t>(sampling.top_k());
+  if (sampling.has_top_k())
+    request.sampling.top_k = static_cast<int32_t>(std::min<uint32_t>(sampling.top_k(), INT32_MAX));
   request.sampling.seed = sampling.seed();
   request.kv_on_demand = from.kv_on_demand();
   request.first_index = from.first_index();

@@ -22,8 +22,13 @@ int64_t BytesOf(const HeldRequest& held, int64_t tokens) {
 }  // namespace
 
 void HeldRequests::Admit(SequenceRequest request, RequestNote note) {
-  if (note.origin.empty() || held_.contains(request.handle)) return;
   const Handle handle = request.handle;
+  if (const auto it = held_.find(handle); it != held_.end() && it->second.held.ended.has_value()) {
+    // The router did not hear of its end, and has it made again.
+    Erase(handle);
+    std::erase(ended_, handle);
+  }
+  if (note.origin.empty() || held_.contains(handle)) return;
   const int64_t tokens = request.max_new_tokens;
   Entry entry;
   entry.held.request = std::move(request);

@@ -72,7 +72,10 @@ std::vector<RequestId> Scheduler::OpenEpoch(std::vector<EpochMember> members) {
     worker.spec = members[g].spec;
     Adopt(static_cast<WorkerIndex>(g), members[g].adopted, worker, kept);
     for (const ResidentRequest& resident : members[g].resident) {
-      if (kept.contains(resident.id)) continue;  // named twice
+      if (const auto other = kept.find(resident.id); other != kept.end()) {  // named twice, or held twice
+        if (other->second.worker != static_cast<WorkerIndex>(g)) worker.drops.push_back(resident.id);
+        continue;
+      }
       const auto it = placed_.find(resident.id);
       if (it == placed_.end()) {  // nobody waits for it any more, or it has been placed anew meanwhile
         worker.drops.push_back(resident.id);

@@ -283,6 +283,27 @@ TEST(Scheduler, ANewEpochKeepsWhatSurvivorsHoldAndReturnsTheRest) {
   EXPECT_EQ(f.scheduler->totals().drift_tokens, 0);
 }
 
+TEST(Scheduler, WhatTwoMembersHoldOneOfThemDrops) {
+  Fixture f(PlanMode::kPipelined, 2, 1);
+  ASSERT_TRUE(f.scheduler->Enqueue(Request(1, 100)).ok());
+  f.scheduler->MakePlan();
+  ASSERT_TRUE(f.Report(0, 1, 1, 100).ok());
+  ASSERT_TRUE(f.Report(1, 1, 1, 0).ok());
+  std::vector<EpochMember> both(2);
+  for (EpochMember& member : both) {
+    member.spec = {1, 1000, true};
+    member.resident = {{1, 101}, {1, 101}};
+  }
+  EXPECT_THAT(f.scheduler->OpenEpoch(both), IsEmpty());
+  EXPECT_EQ(f.scheduler->WorkerOf(1), 0);
+  EXPECT_EQ(f.scheduler->Account(0).load_tokens, 101);
+  EXPECT_EQ(f.scheduler->Account(1).load_tokens, 0);
+  const auto plan = f.scheduler->MakePlan();
+  ASSERT_TRUE(plan.has_value());
+  for (const auto& drop : plan->drops) EXPECT_EQ(drop.worker, 1);
+  EXPECT_FALSE(plan->drops.empty());
+}
+
 TEST(Scheduler, AdoptsWhatAMemberBringsAlong) {
   Fixture f(PlanMode::kLockstep);
   ASSERT_TRUE(f.scheduler->Enqueue(Request(1)).ok());

@@ -176,5 +176,82 @@ TEST(CoupledGroup, AsksForNoStepsAlone) {
   EXPECT_NE(group.FindById("a"), nullptr);
 }
 
+// What the ranks of a barrier and others have in common.
+class RanksOfABarrier : public ::testing::Test {
+ protected:
+  RanksOfABarrier() { options_.workers = 3; }
+
+  Member& Join(const std::string& name, uint64_t router_instance = 0) {
+    sessions_.push_back(std::make_unique<Session>());
+    v1::Hello hello = HelloOf(name);
+    hello.set_router_instance(router_instance);
+    group_.OnHello(sessions_.back()->session, hello, now_);
+    return *group_.Find(sessions_.back()->session.get());
+  }
+  void Answer(const std::string& name) {
+    v1::EpochReady ready;
+    ready.set_epoch(group_.epoch());
+    group_.OnEpochReady(*group_.FindById(name), ready, now_);
+  }
+  void Wait() {
+    ASSERT_NE(group_.next_deadline(), absl::InfiniteFuture()) << "nothing would ever happen";
+    now_ = std::max(now_, group_.next_deadline());
+    group_.OnTimer(now_);
+  }
+
+  static constexpr uint64_t kInstance = 1, kEarlier = 9;
+  RouterOptions options_;
+  Served served_;
+  absl::Time now_ = absl::UnixEpoch() + absl::Hours(1);
+  std::vector<std::unique_ptr<Session>> sessions_;
+  Group group_{options_, kInstance, &served_};
+};
+
+TEST_F(RanksOfABarrier, WhoComesWhileTheFirstEpochFormsIsTakenIn) {
+  EXPECT_FALSE(group_.ExpectsAnnouncements());
+  Join("a", kEarlier);
+  EXPECT_TRUE(group_.ExpectsAnnouncements());
+  Wait();  // not for the other two
+  Join("b");
+  Answer("a");
+  EXPECT_THAT(served_.names, ElementsAre("a"));
+  EXPECT_FALSE(group_.ExpectsAnnouncements());
+  Wait();
+  Answer("a");
+  Answer("b");
+  EXPECT_THAT(served_.names, ElementsAre("a", "b"));
+}
+
+TEST_F(RanksOfABarrier, WhatIsAnnouncedBeyondTheBudgetIsNotTaken) {
+  Member& a = Join("a", kEarlier);
+  Wait();
+  v1::Announcement announcement;
+  announcement.set_epoch(group_.epoch());
+  for (uint64_t handle = 1; handle <= 3; ++handle) {
+    v1::Assignment& assignment = *announcement.add_requests()->mutable_assignment();
+    assignment.set_handle(handle);
+    assignment.set_origin(std::string(1000, 'x'));
+  }
+  options_.replay_budget_bytes = 2500;
+  group_.OnAnnouncement(a, announcement);
+  group_.OnAnnouncement(a, announcement);
+  EXPECT_EQ(a.announced.size(), 2u);
+  Answer("a");
+  EXPECT_THAT(served_.names, ElementsAre("a")) << "and it is not sent away, to come again with the same";
+}
+
+TEST_F(RanksOfABarrier, ADrainedWorkerWhoseStreamBreaksIsStillDrained) {
+  options_.workers = 1;
+  Join("a").draining = true;
+  Wait();
+  Answer("a");
+  group_.OnGone(sessions_.back()->session.get(), now_);
+  EXPECT_TRUE(Join("a", kInstance).draining);
+  group_.OnGone(sessions_.back()->session.get(), now_);
+  EXPECT_FALSE(Join("a").draining) << "another process of that name";
+  group_.OnGone(sessions_.back()->session.get(), now_);
+  EXPECT_FALSE(Join("a", kInstance).draining);
+}
+
 }  // namespace
 }  // namespace bfio::router

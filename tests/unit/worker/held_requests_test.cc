@@ -85,6 +85,24 @@ TEST(HeldRequests, WhatEndedMakesWayForWhatRuns) {
   EXPECT_THAT(Handles(held), ElementsAre(2)) << "no room, and nothing that has ended";
 }
 
+// The router did not hear of its end and gives it out once more, to the same worker.
+TEST(HeldRequests, WhatIsMadeAgainStartsAnew) {
+  HeldRequests held(kRoom);
+  held.set_retain(absl::Seconds(2));
+  held.Admit(Request(1), {"n", {}});
+  held.Take(Output({{1, 5}, {1, 6}}, {{1, FinishCause::kStop}}), kNow);
+  held.Admit(Request(1), {"n", {5}});
+  held.Take(Output({{1, 6}}), kNow + absl::Seconds(3));
+  const std::vector<Announcement> parts = held.Announce(1);
+  ASSERT_THAT(parts, SizeIs(1)) << "what ended before is over, not what runs";
+  EXPECT_THAT(parts[0].requests[0].tokens, ElementsAre(6));
+  EXPECT_THAT(parts[0].requests[0].note.earlier_tokens, ElementsAre(5));
+  EXPECT_FALSE(parts[0].requests[0].ended.has_value());
+  held.Take(Output({{1, 7}}, {{1, FinishCause::kLength}}), kNow + absl::Seconds(4));
+  held.Take(Output({}), kNow + absl::Seconds(6));
+  EXPECT_EQ(held.bytes(), 0);
+}
+
 TEST(HeldRequests, DroppedOnesAreGone) {
   HeldRequests held(kRoom);
   held.Admit(Request(1), {"n", {}});
