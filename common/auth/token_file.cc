@@ -85,12 +85,16 @@ void TokenFile::Watch() {
     }
     std::string version = VersionOf(path_);
     if (version == version_) continue;
-    version_ = std::move(version);
     auto tokens = Load(path_);
     if (!tokens.ok()) {
+      // Tried again with each look, whatever was in the way, and told once for each version of the file.
+      if (version == told_) continue;
+      told_ = std::move(version);
       spdlog::warn("tokens not read again, those in force stay: {}", std::string(tokens.status().message()));
       continue;
     }
+    version_ = std::move(version);
+    told_.clear();
     WarnIfWorldReadable(path_);
     spdlog::info("{} tokens read from {}", (*tokens)->size(), path_);
     MutexLock lock(&mutex_);

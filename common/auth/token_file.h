@@ -38,8 +38,9 @@ class TokenFile {
   void Watch();
 
   const std::string path_;
-  // Of the watching thread: what the file looked like when it was last read.
-  std::string version_;
+  // Of the watching thread: what the file looked like when it was last read; when it could not be, and that
+  // was told.
+  std::string version_, told_;
   mutable Mutex mutex_;
   std::shared_ptr<const BearerTokens> tokens_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;

@@ -13,7 +13,7 @@
 #include "absl/time/time.h"
 #include "common/base/mutex.h"
 #include "common/base/spdlog.h"
-#include "common/http/bounded_pool.h"
+#include "common/http/bounded_server.h"
 #include "common/http/host_name.h"
 #include "common/http/plain_requests.h"
 #include "common/http/reloaded_tls.h"
@@ -23,10 +23,9 @@ namespace bfio {
 namespace {
 
 constexpr int kThreads = HttpServer::kMaxStreams + 4;
-// Connections that wait for a thread.
-constexpr size_t kMaxWaiting = 64;
-// A connection holds a thread while it is idle.
-constexpr int kReadSeconds = 2, kWriteSeconds = 5, kKeepAliveSeconds = 2;
+// A connection holds a thread while it is idle, or slow.
+constexpr absl::Duration kReadTimeout = absl::Seconds(5), kCrowdedReadTimeout = absl::Seconds(1);
+constexpr absl::Duration kWriteTimeout = absl::Seconds(5), kIdlePatience = absl::Seconds(2);
 constexpr size_t kMaxBodyBytes = 64 << 10;
 constexpr absl::Duration kReopenPause = absl::Milliseconds(250);
 // A page runs nothing but this server's own scripts, and nobody frames it.
@@ -46,44 +45,31 @@ void Refuse(httplib::Response& response, int status, const std::string& why) {
   response.set_content(why + "\n", "text/plain; charset=utf-8");
 }
 
-// httplib closes a connection only where a body cannot be sent: this one fails behind its last byte.
-void RefuseAndClose(const httplib::Request& request, httplib::Response& response, int status,
-                    const std::string& why) {
-  // A reply to HEAD would have no body.
-  const_cast<httplib::Request&>(request).method = "GET";
-  response.status = status;
+// The request is not read to its end, so it is the connection's last.
+void RefuseAndClose(httplib::Response& response, int status, const std::string& why) {
+  if (HttpConnection* connection = HttpConnection::Current()) connection->CloseAfterReply();
   response.set_header("Connection", "close");
-  const std::string text = why + "\n";
-  response.set_content_provider(text.size(), "text/plain; charset=utf-8",
-                                [text](size_t from, size_t size, httplib::DataSink& sink) {
-                                  sink.write(text.data() + from, size);
-                                  return false;
-                                });
+  Refuse(response, status, why);
+}
+
+ConnectionLimits Limits() {
+  ConnectionLimits limits;
+  limits.header_bytes = 16 << 10;
+  limits.body_bytes = kMaxBodyBytes;
+  limits.read_timeout = kReadTimeout;
+  limits.crowded_read_timeout = kCrowdedReadTimeout;
+  limits.write_timeout = kWriteTimeout;
+  limits.first_patience = kReadTimeout;
+  limits.idle_patience = kIdlePatience;
+  return limits;
 }
 
 }  // namespace
 
 class HttpServer::Impl {
  public:
-  Impl(Gate gate, bool certified, std::unique_ptr<ReloadedTls> tls, std::unique_ptr<httplib::Server> server)
-      : gate_(std::move(gate)),
-        certified_(certified),
-        tls_(std::move(tls)),
-        owned_(std::move(server)),
-        server_(*owned_) {
-    server_.new_task_queue = [this] {
-      return new BoundedPool(kThreads, kMaxWaiting, std::make_shared<PoolLoad>(), [this] { ending_ = true; });
-    };
-    server_.set_read_timeout(kReadSeconds);
-    server_.set_write_timeout(kWriteSeconds);
-    server_.set_keep_alive_timeout(kKeepAliveSeconds);
-    server_.set_payload_max_length(kMaxBodyBytes);
-    server_.set_tcp_nodelay(true);
-    // httplib's own is SO_REUSEPORT, with which two programs get a port and share its callers.
-    server_.set_socket_options([](int socket) {
-      const int on = 1;
-      setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    });
+  Impl(Gate gate, bool certified, std::unique_ptr<ReloadedTls> tls)
+      : gate_(std::move(gate)), certified_(certified), server_(Limits(), kThreads, std::move(tls)) {
     // Paths are looked up here, for httplib's own are regular expressions.
     const auto any = [this](const httplib::Request& request, httplib::Response& response) {
       Answer(request, response);
@@ -94,11 +80,11 @@ class HttpServer::Impl {
       // httplib bounds a body by its stated length only, and unpacks it without a bound.
       const bool coded = request.has_header("Transfer-Encoding") || request.has_header("Content-Encoding");
       if (HasUnreadBody(request)) {
-        RefuseAndClose(request, response, 400, "no body is taken here");
+        RefuseAndClose(response, 400, "no body is taken here");
       } else if (coded) {
-        RefuseAndClose(request, response, 415, "only plain bodies of a stated length");
+        RefuseAndClose(response, 415, "only plain bodies of a stated length");
       } else if (request.method == "POST" && !request.has_header("Content-Length")) {
-        RefuseAndClose(request, response, 411, "only plain bodies of a stated length");
+        RefuseAndClose(response, 411, "only plain bodies of a stated length");
       } else {
         return httplib::Server::HandlerResponse::Unhandled;
       }
@@ -109,7 +95,9 @@ class HttpServer::Impl {
       // Never routed: where the next request begins is not known.
       if (!response.has_header("Cache-Control")) {
         SendWholeAndPlain(request);
-        RefuseAndClose(request, response, response.status, "not a request that can be served");
+        const HttpConnection* connection = HttpConnection::Current();
+        const bool large = connection != nullptr && connection->HeadersTooLarge();
+        RefuseAndClose(response, large ? 431 : response.status, "not a request that can be served");
       }
       return httplib::Server::HandlerResponse::Handled;
     };
@@ -130,7 +118,7 @@ class HttpServer::Impl {
     }
     AwaitListening();
     // A port that was lost is closed already, and its number perhaps another's.
-    if (!ending_) server_.stop();
+    if (!server_.ending()) server_.stop();
     thread_.join();
   }
 
@@ -184,7 +172,7 @@ class HttpServer::Impl {
           return;
         }
         lost = !server_.bind_to_port(bound_.host, bound_.port);
-        if (!lost) ending_ = false;
+        if (!lost) server_.Reopened();
         listening_ = !lost;
       }
     }
@@ -240,7 +228,7 @@ class HttpServer::Impl {
         route.content_type,
         [this, stream = route.stream(ToRequest(request))](size_t, httplib::DataSink& sink) {
           std::optional<std::string> piece;
-          if (!stopping_ && !ending_) piece = stream();
+          if (!stopping_ && !server_.ending()) piece = stream();
           if (!piece.has_value()) {
             sink.done();
             return true;
@@ -258,12 +246,8 @@ class HttpServer::Impl {
   Mutex mutex_;
   // Changes under mutex_.
   std::atomic<bool> stopping_{false};
-  // httplib waits for its threads: streams have to end, or a port that was lost would stay so.
-  std::atomic<bool> ending_{false};
-  // Null: plain text. Outlives the connections.
-  const std::unique_ptr<ReloadedTls> tls_;
-  const std::unique_ptr<httplib::Server> owned_;
-  httplib::Server& server_;
+  // It waits for its threads: streams have to end when it does, or a port that was lost would stay so.
+  BoundedServer server_;
   Address bound_;
   std::string address_;
   // Between a bind and the end of its listen_after_bind.
@@ -275,22 +259,14 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Bind(Options options) {
   const absl::StatusOr<Address> address = ParseAddress(options.listen, true);
   if (!address.ok()) return address.status();
   std::unique_ptr<ReloadedTls> tls;
-  std::unique_ptr<httplib::Server> server;
-  if (options.tls_cert.empty()) {
-    server = std::make_unique<httplib::Server>();
-  } else {
+  if (!options.tls_cert.empty()) {
     absl::StatusOr<std::unique_ptr<ReloadedTls>> loaded =
         ReloadedTls::Load(options.tls_cert, options.tls_key, options.tls_ca);
     if (!loaded.ok()) return loaded.status();
     tls = *std::move(loaded);
-    server = std::make_unique<httplib::SSLServer>([&tls](SSL_CTX& context) {
-      tls->Serve(context);
-      return true;
-    });
-    if (!server->is_valid()) return absl::InternalError("no TLS context");
   }
   const bool certified = tls != nullptr && !options.tls_ca.empty();
-  auto impl = std::make_unique<Impl>(std::move(options.gate), certified, std::move(tls), std::move(server));
+  auto impl = std::make_unique<Impl>(std::move(options.gate), certified, std::move(tls));
   if (absl::Status status = impl->Bind(*address); !status.ok()) return status;
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
 }

@@ -101,28 +101,17 @@ ReloadedTls::Context ReloadedTls::Current() {
   looked_ = now;
   std::string stamp = Stamp();
   if (stamp == stamp_) return context_;
-  // Once for each version of the files, good or bad.
-  stamp_ = std::move(stamp);
   if (absl::StatusOr<Context> context = Read(); context.ok()) {
     context_ = *std::move(context);
+    stamp_ = std::move(stamp);
+    told_.clear();
     spdlog::info("read the certificate {} again", cert_);
-  } else {
+  } else if (stamp != told_) {
+    // Tried again with each look, whatever was in the way, and told once for each version of the files.
+    told_ = std::move(stamp);
     spdlog::error("{}; the one before stays in force", std::string(context.status().message()));
   }
   return context_;
-}
-
-void ReloadedTls::Serve(SSL_CTX& listener) {
-  SetRules(listener);
-  SSL_CTX_set_client_hello_cb(
-      &listener,
-      [](SSL* ssl, int*, void* self) -> int {
-        const Context context = static_cast<ReloadedTls*>(self)->Current();
-        // Certificate, key and CAs are the new context's; the connection keeps it.
-        return SSL_set_SSL_CTX(ssl, context.get()) != nullptr ? SSL_CLIENT_HELLO_SUCCESS
-                                                              : SSL_CLIENT_HELLO_ERROR;
-      },
-      this);
 }
 
 }  // namespace bfio

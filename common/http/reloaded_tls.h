@@ -30,10 +30,6 @@ class ReloadedTls {
   // For the next connection.
   Context Current();
 
-  // Has every connection of `listener`, which another library owns, use Current(). REQUIRES: this object
-  // outlives them.
-  void Serve(SSL_CTX& listener);
-
  private:
   ReloadedTls(std::string cert, std::string key, std::string ca)
       : cert_(std::move(cert)), key_(std::move(key)), ca_(std::move(ca)) {}
@@ -47,6 +43,8 @@ class ReloadedTls {
   Mutex mutex_;
   Context context_ ABSL_GUARDED_BY(mutex_);
   std::string stamp_ ABSL_GUARDED_BY(mutex_);
+  // Of the files that could not be used.
+  std::string told_ ABSL_GUARDED_BY(mutex_);
   absl::Time looked_ ABSL_GUARDED_BY(mutex_);
 };
 

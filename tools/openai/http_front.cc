@@ -13,12 +13,12 @@
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "common/base/spdlog.h"
+#include "common/http/bounded_server.h"
 #include "common/http/host_name.h"
 #include "common/http/plain_requests.h"
 #include "common/net/address.h"
 #include "common/net/exposure.h"
 #include "tools/openai/front_metrics.h"
-#include "tools/openai/http_server.h"
 #include "tools/openai/reply.h"
 
 namespace bfio::openai {
@@ -55,7 +55,7 @@ void Fail(httplib::Response& response, const absl::Status& status) {
 
 // The request is not read to its end, so it is the connection's last.
 void CloseAfter(httplib::Response& response) {
-  if (Connection* connection = Connection::Current()) connection->CloseAfterReply();
+  if (HttpConnection* connection = HttpConnection::Current()) connection->CloseAfterReply();
   response.set_header("Connection", "close");
 }
 
@@ -76,7 +76,7 @@ class HttpFront::Impl {
                 options_.max_connections, std::move(tls)) {
     const httplib::Server::HandlerWithResponse on_error = [](const httplib::Request&,
                                                              httplib::Response& response) {
-      const Connection* connection = Connection::Current();
+      const HttpConnection* connection = HttpConnection::Current();
       if (connection != nullptr && connection->HeadersTooLarge()) response.status = 431;
       // httplib goes on behind what it could not read, wherever that is.
       if (connection != nullptr && !connection->request_understood()) CloseAfter(response);
@@ -87,7 +87,7 @@ class HttpFront::Impl {
     };
     server_.set_error_handler(on_error);
     server_.set_pre_routing_handler([](const httplib::Request& request, httplib::Response& response) {
-      if (Connection* connection = Connection::Current()) connection->RequestUnderstood();
+      if (HttpConnection* connection = HttpConnection::Current()) connection->RequestUnderstood();
       if (HasUnreadBody(request)) CloseAfter(response);
       SendWholeAndPlain(request);
       return httplib::Server::HandlerResponse::Unhandled;
@@ -169,13 +169,14 @@ class HttpFront::Impl {
       MutexLock lock(&impl->mutex_);
       --impl->under_way_;
     }
-    // The next event; nothing when the client has gone, or we go.
+    // The next event; nothing when the client has gone.
     std::optional<client::TokenStream::Event> Next() {
       for (;;) {
         // Also while tokens come: one who does not stream would never be missed otherwise.
         if (const absl::Time now = MonotonicNow(); now >= look_at) {
-          const Connection* connection = Connection::Current();
-          if (impl->stopping_ || (connection != nullptr && connection->PeerGone())) return std::nullopt;
+          const HttpConnection* connection = HttpConnection::Current();
+          if (impl->stopping_) return absl::UnavailableError("shutting down");
+          if (connection != nullptr && connection->PeerGone()) return std::nullopt;
           look_at = now + kLook;
         }
         client::TokenStream::Event event = stream->Next(kLook);

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/net/status.h"
 
@@ -109,9 +110,16 @@ json UsageOf(const v1::Usage& usage) {
 
 ErrorReply ToError(const absl::Status& status) {
   ErrorReply reply;
+  const std::optional<absl::Duration> delay = GetRetryDelay(status);
+  if (absl::IsResourceExhausted(status) && !delay.has_value() &&
+      absl::StrContains(status.message(), "larger than max")) {
+    // gRPC's words for a message beyond the router's bound: another try would be as large.
+    reply.http_status = 413;
+    reply.body = ErrorBody(413, "the prompt is larger than the router takes");
+    return reply;
+  }
   reply.http_status = HttpStatus(status.code());
   reply.body = Dump(ErrorOf(status));
-  const std::optional<absl::Duration> delay = GetRetryDelay(status);
   if (delay.has_value() || reply.http_status == 429 || reply.http_status == 503) {
     const absl::Duration whole = absl::Ceil(delay.value_or(absl::Seconds(1)), absl::Seconds(1));
     reply.retry_after_s = std::max<int64_t>(1, absl::ToInt64Seconds(whole));

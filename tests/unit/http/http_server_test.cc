@@ -9,12 +9,14 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 
 namespace bfio {
 namespace {
@@ -311,6 +313,86 @@ TEST(HttpServerTest, ConnectionsThatSayNothingDoNotKeepItFromEnding) {
   server.reset();
   EXPECT_TRUE(HttpServer::Bind({absl::StrCat("127.0.0.1:", port), nullptr, "", "", ""}).ok())
       << "the port is free again";
+}
+
+// A caller who sends `first`, and then a byte now and then for as long as he is let: his thread ends when the
+// server closes the connection.
+class Trickler {
+ public:
+  Trickler(int port, std::string first, absl::Duration pause = absl::Milliseconds(50))
+      : fd_(socket(AF_INET, SOCK_STREAM, 0)) {
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(static_cast<uint16_t>(port));
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(connect(fd_, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    thread_ = std::thread([this, first = std::move(first), pause] {
+      bool open = send(fd_, first.data(), first.size(), MSG_NOSIGNAL) > 0;
+      for (; open && !stop_; absl::SleepFor(pause)) {
+        char reply[4096];
+        const ssize_t got = recv(fd_, reply, sizeof(reply), MSG_DONTWAIT);
+        if (got > 0) reply_.append(reply, static_cast<size_t>(got));
+        open = got != 0 && (got > 0 || errno == EAGAIN) && send(fd_, "a", 1, MSG_NOSIGNAL) == 1;
+      }
+      closed_ = !open;
+    });
+  }
+  ~Trickler() {
+    stop_ = true;
+    thread_.join();
+    close(fd_);
+  }
+  // Whether the server closes the connection within a minute or so.
+  bool Closed() {
+    for (int i = 0; i < 6000 && !closed_; ++i) absl::SleepFor(absl::Milliseconds(10));
+    return closed_;
+  }
+  // REQUIRES: Closed.
+  const std::string& reply() const { return reply_; }
+
+ private:
+  const int fd_;
+  std::atomic<bool> stop_ = false, closed_ = false;
+  std::string reply_;
+  std::thread thread_;
+};
+
+TEST(HttpServerTest, LinesAndHeadersWithoutAnEndAreCutOff) {
+  const auto server = Serving();
+  Trickler line(PortOf(*server), std::string(100'000, 'a'));
+  std::string headers = "GET /metrics HTTP/1.1\r\n";
+  for (int i = 0; i < 2000; ++i) absl::StrAppend(&headers, "X-", i, ": what of it\r\n");
+  Trickler many(PortOf(*server), headers);
+  EXPECT_TRUE(line.Closed());
+  EXPECT_TRUE(many.Closed());
+  EXPECT_THAT(httplib::Client("127.0.0.1", PortOf(*server)).Get("/metrics")->body, "figures\n");
+}
+
+TEST(HttpServerTest, ARequestThatTakesForEverIsGivenUp) {
+  const auto server = Serving();
+  Trickler slow(PortOf(*server), "GET /metrics HTTP/1.1\r\nX-Slow: a");
+  EXPECT_TRUE(slow.Closed());
+}
+
+TEST(HttpServerTest, SlowCallersDoNotKeepOthersOut) {
+  const auto server = Serving();
+  std::vector<std::unique_ptr<Trickler>> slow;
+  for (int i = 0; i < 2 * (HttpServer::kMaxStreams + 4); ++i) {
+    slow.push_back(std::make_unique<Trickler>(PortOf(*server), "GET /metrics HTTP/1.1\r\nX-Slow: a"));
+  }
+  httplib::Client client("127.0.0.1", PortOf(*server));
+  client.set_read_timeout(60);
+  const auto reply = client.Get("/metrics");
+  ASSERT_TRUE(reply);
+  EXPECT_EQ(reply->body, "figures\n");
+}
+
+TEST(HttpServerTest, ASlowCallerDoesNotKeepItFromEnding) {
+  auto server = Serving();
+  Trickler slow(PortOf(*server), "GET /metrics HTTP/1.1\r\nX-Slow: a");
+  absl::SleepFor(absl::Milliseconds(200));
+  server.reset();
+  EXPECT_TRUE(slow.Closed());
 }
 
 TEST(HttpServerTest, AnAddressThatCannotBeHad) {

@@ -131,6 +131,10 @@ TEST(ToError, NamesTheFieldAndSaysWhenToComeAgain) {
   EXPECT_NE(wrong.body.find(R"("param":"top_p")"), std::string::npos) << wrong.body;
   EXPECT_FALSE(wrong.retry_after_s.has_value());
   EXPECT_EQ(ToError(absl::ResourceExhaustedError("full")).retry_after_s, 1);
+  const ErrorReply large =
+      ToError(absl::ResourceExhaustedError("Received message larger than max (1500000 vs. 1050000)"));
+  EXPECT_EQ(large.http_status, 413);
+  EXPECT_EQ(large.retry_after_s, std::nullopt) << "another try would be as large";
   EXPECT_EQ(ToError(absl::UnavailableError("\xff not UTF-8")).http_status, 503);
   EXPECT_EQ(ToError(absl::DeadlineExceededError("late")).http_status, 504);
   EXPECT_EQ(ToError(absl::DataLossError("lost")).http_status, 500);

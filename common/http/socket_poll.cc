@@ -1,4 +1,4 @@
-#include "tools/openai/socket_poll.h"
+#include "common/http/socket_poll.h"
 
 #include <poll.h>
 
@@ -7,9 +7,14 @@
 
 #include "common/base/clock.h"
 
-namespace bfio::openai {
+namespace bfio {
+namespace {
 
-short Poll(int socket, short events, absl::Duration patience) {
+constexpr absl::Duration kGoOnPeriod = absl::Milliseconds(200);
+
+}  // namespace
+
+short PollSocket(int socket, short events, absl::Duration patience) {
   pollfd entry = {.fd = socket, .events = events, .revents = 0};
   const int64_t ms = std::clamp<int64_t>(
       absl::ToInt64Milliseconds(absl::Ceil(patience, absl::Milliseconds(1))), 0, 24 * 3600 * 1000);
@@ -23,4 +28,12 @@ short Poll(int socket, short events, absl::Duration patience) {
   }
 }
 
-}  // namespace bfio::openai
+short AwaitSocket(int socket, short events, absl::Time by, absl::FunctionRef<bool()> go_on) {
+  for (;;) {
+    const absl::Duration left = by - MonotonicNow();
+    const short come = PollSocket(socket, events, std::min(left, kGoOnPeriod));
+    if (come != 0 || left <= kGoOnPeriod || !go_on()) return come;
+  }
+}
+
+}  // namespace bfio

@@ -2,14 +2,14 @@
 //
 // Purpose: how a connection is served, from its first request to its close; nothing about what is served.
 // Threads: Serve on one; connections on the pool's.
-#ifndef BFIO_TOOLS_OPENAI_HTTP_SERVER_H_
-#define BFIO_TOOLS_OPENAI_HTTP_SERVER_H_
+#ifndef BFIO_COMMON_HTTP_BOUNDED_SERVER_H_
+#define BFIO_COMMON_HTTP_BOUNDED_SERVER_H_
 
 #include <memory>
 
-#include "tools/openai/connection.h"
+#include "common/http/connection.h"
 
-namespace bfio::openai {
+namespace bfio {
 
 class BoundedServer final : public httplib::Server {
  public:
@@ -20,21 +20,25 @@ class BoundedServer final : public httplib::Server {
   void WidenBacklog();
 
   // Any thread.
-  const PoolLoad& load() const { return *load_; }
+  const PoolLoad& load() const { return *state_.load; }
+  // From when the server is told to stop, or loses its port, until Reopened: connections are ended.
+  bool ending() const { return state_.ending; }
+  // It is bound again, and will listen.
+  void Reopened() { state_.ending = false; }
 
  private:
   bool process_and_close_socket(socket_t socket) override;
   // Nothing when no handshake comes about.
   std::unique_ptr<TlsSession> ShakeHands(int socket);
   // Requests until the connection ends.
-  bool Serve(Connection& connection);
-  bool AwaitRequest(Connection& connection, absl::Duration patience);
+  bool Serve(HttpConnection& connection);
+  bool AwaitRequest(HttpConnection& connection, absl::Duration patience);
 
   const ConnectionLimits limits_;
   const std::unique_ptr<ReloadedTls> tls_;
-  const std::shared_ptr<PoolLoad> load_ = std::make_shared<PoolLoad>();
+  ServerState state_;
 };
 
-}  // namespace bfio::openai
+}  // namespace bfio
 
-#endif  // BFIO_TOOLS_OPENAI_HTTP_SERVER_H_
+#endif  // BFIO_COMMON_HTTP_BOUNDED_SERVER_H_

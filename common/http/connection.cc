@@ -1,4 +1,4 @@
-#include "tools/openai/connection.h"
+#include "common/http/connection.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -10,12 +10,12 @@
 #include <cstring>
 
 #include "common/base/clock.h"
-#include "tools/openai/socket_poll.h"
+#include "common/http/socket_poll.h"
 
-namespace bfio::openai {
+namespace bfio {
 namespace {
 
-thread_local Connection* current = nullptr;
+thread_local HttpConnection* current = nullptr;
 
 void Describe(const sockaddr_storage& address, std::string& ip, int& port) {
   char text[INET6_ADDRSTRLEN] = "";
@@ -33,16 +33,19 @@ void Describe(const sockaddr_storage& address, std::string& ip, int& port) {
 
 }  // namespace
 
-Connection* Connection::Current() {
+HttpConnection* HttpConnection::Current() {
   return current;
 }
 
-bool Connection::WaitForRequest(absl::Duration patience) {
-  return HasBytes() || (Poll(socket_, POLLIN, patience) & POLLIN) != 0;
+bool HttpConnection::WaitForRequest(absl::Duration patience) {
+  return HasBytes() || (PollSocket(socket_, POLLIN, patience) & POLLIN) != 0;
 }
 
-void Connection::BeginRequest() {
-  read_by_ = MonotonicNow() + limits_.read_timeout;
+void HttpConnection::BeginRequest() {
+  read_from_ = MonotonicNow();
+  read_by_ = read_from_ + limits_.read_timeout;
+  write_wait_ = absl::ZeroDuration();
+  written_ = 0;
   header_bytes_ = body_bytes_ = 0;
   in_headers_ = true;
   line_bytes_ = 0;
@@ -50,26 +53,27 @@ void Connection::BeginRequest() {
   current = this;
 }
 
-void Connection::EndRequest() {
+void HttpConnection::EndRequest() {
   current = nullptr;
 }
 
-bool Connection::PeerGone() const {
-  return (Poll(socket_, POLLRDHUP, absl::ZeroDuration()) & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0;
+bool HttpConnection::PeerGone() const {
+  return (PollSocket(socket_, POLLRDHUP, absl::ZeroDuration()) &
+          (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0;
 }
 
-bool Connection::is_readable() const {
-  return HasBytes() || (Poll(socket_, POLLIN, read_by_ - MonotonicNow()) & POLLIN) != 0;
+bool HttpConnection::is_readable() const {
+  return HasBytes() || (AwaitSocket(socket_, POLLIN, read_by_, [this] { return MayRead(); }) & POLLIN) != 0;
 }
 
-ssize_t Connection::read(char* to, size_t size) {
+ssize_t HttpConnection::read(char* to, size_t size) {
   const ssize_t taken = ReadWithinBounds(to, size);
   // What follows on this connection, if anything does, is the rest of a request that was given up.
   if (taken < 0) close_ = true;
   return taken;
 }
 
-ssize_t Connection::ReadWithinBounds(char* to, size_t size) {
+ssize_t HttpConnection::ReadWithinBounds(char* to, size_t size) {
   if (begin_ == end_ && !Fill()) return -1;
   const size_t taken = std::min(size, end_ - begin_);
   if (in_headers_) {
@@ -84,13 +88,15 @@ ssize_t Connection::ReadWithinBounds(char* to, size_t size) {
   return static_cast<ssize_t>(taken);
 }
 
-bool Connection::Fill() {
+bool HttpConnection::Fill() {
   begin_ = end_ = 0;
+  const auto may_read = [this] { return MayRead(); };
   if (tls_ != nullptr) {
-    end_ = static_cast<size_t>(std::max<ssize_t>(0, tls_->Read(buffer_.data(), buffer_.size(), read_by_)));
+    const ssize_t got = tls_->Read(buffer_.data(), buffer_.size(), read_by_, may_read);
+    end_ = static_cast<size_t>(std::max<ssize_t>(0, got));
     return end_ > 0;
   }
-  if ((Poll(socket_, POLLIN, read_by_ - MonotonicNow()) & POLLIN) == 0) return false;
+  if (!may_read() || (AwaitSocket(socket_, POLLIN, read_by_, may_read) & POLLIN) == 0) return false;
   ssize_t got;
   do {
     got = recv(socket_, buffer_.data(), buffer_.size(), 0);
@@ -100,7 +106,7 @@ bool Connection::Fill() {
   return true;
 }
 
-bool Connection::CountHeaders(const char* bytes, size_t size) {
+bool HttpConnection::CountHeaders(const char* bytes, size_t size) {
   // httplib reads headers byte by byte, so what is counted never runs into the body.
   for (size_t i = 0; i < size && in_headers_; ++i) {
     ++header_bytes_;
@@ -114,9 +120,20 @@ bool Connection::CountHeaders(const char* bytes, size_t size) {
   return !headers_too_large_;
 }
 
-ssize_t Connection::write(const char* from, size_t size) {
-  if (tls_ != nullptr) return tls_->Write(from, size, MonotonicNow() + limits_.write_timeout);
-  if ((Poll(socket_, POLLOUT, limits_.write_timeout) & POLLOUT) == 0) return -1;
+ssize_t HttpConnection::write(const char* from, size_t size) {
+  const absl::Time start = MonotonicNow();
+  const absl::Duration reading_time =
+      absl::Seconds(static_cast<double>(written_) / static_cast<double>(kLeastBytesPerSecond));
+  const ssize_t sent = WriteSome(from, size, start + limits_.write_timeout + reading_time - write_wait_);
+  write_wait_ += MonotonicNow() - start;
+  if (sent > 0) written_ += sent;
+  return sent;
+}
+
+ssize_t HttpConnection::WriteSome(const char* from, size_t size, absl::Time by) {
+  const auto may_write = [this] { return !server_.ending; };
+  if (tls_ != nullptr) return tls_->Write(from, size, by, may_write);
+  if ((AwaitSocket(socket_, POLLOUT, by, may_write) & POLLOUT) == 0) return -1;
   ssize_t sent;
   do {
     // A client that has gone is an error here, not a signal.
@@ -125,16 +142,21 @@ ssize_t Connection::write(const char* from, size_t size) {
   return sent;
 }
 
-void Connection::get_remote_ip_and_port(std::string& ip, int& port) const {
+bool HttpConnection::MayRead() const {
+  if (server_.ending) return false;
+  return server_.load->waiting == 0 || MonotonicNow() - read_from_ < limits_.crowded_read_timeout;
+}
+
+void HttpConnection::get_remote_ip_and_port(std::string& ip, int& port) const {
   sockaddr_storage address = {};
   socklen_t length = sizeof(address);
   if (getpeername(socket_, reinterpret_cast<sockaddr*>(&address), &length) == 0) Describe(address, ip, port);
 }
 
-void Connection::get_local_ip_and_port(std::string& ip, int& port) const {
+void HttpConnection::get_local_ip_and_port(std::string& ip, int& port) const {
   sockaddr_storage address = {};
   socklen_t length = sizeof(address);
   if (getsockname(socket_, reinterpret_cast<sockaddr*>(&address), &length) == 0) Describe(address, ip, port);
 }
 
-}  // namespace bfio::openai
+}  // namespace bfio

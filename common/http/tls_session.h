@@ -1,32 +1,34 @@
 // TLS on connections that were accepted as they are.
 //
 // Purpose: httplib's own TLS server has none of connection.h's bounds. Threads: one, its connection's.
-#ifndef BFIO_TOOLS_OPENAI_TLS_H_
-#define BFIO_TOOLS_OPENAI_TLS_H_
+#ifndef BFIO_COMMON_HTTP_TLS_SESSION_H_
+#define BFIO_COMMON_HTTP_TLS_SESSION_H_
 
 #include <openssl/ssl.h>
 #include <sys/types.h>
 
 #include <memory>
 
+#include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
 #include "common/http/reloaded_tls.h"
 
-namespace bfio::openai {
+namespace bfio {
 
 class TlsSession {
  public:
   // Shakes hands on a socket, which does not block from here on; nothing when the peer does not, or not by
   // `by`.
-  static std::unique_ptr<TlsSession> Accept(ReloadedTls& tls, int socket, absl::Time by);
+  static std::unique_ptr<TlsSession> Accept(ReloadedTls& tls, int socket, absl::Time by,
+                                            absl::FunctionRef<bool()> go_on);
   ~TlsSession();
   TlsSession(const TlsSession&) = delete;
   TlsSession& operator=(const TlsSession&) = delete;
 
-  // Bytes read or written, at least one; -1 when the connection is broken or `by` (of MonotonicNow) has
-  // passed. Read: 0 at the peer's orderly end. Write: 0 for no bytes alone.
-  ssize_t Read(char* to, size_t size, absl::Time by);
-  ssize_t Write(const char* from, size_t size, absl::Time by);
+  // Bytes read or written, at least one; -1 when the connection is broken, `by` (of MonotonicNow) has passed
+  // or `go_on` says so. Read: 0 at the peer's orderly end. Write: 0 for no bytes alone.
+  ssize_t Read(char* to, size_t size, absl::Time by, absl::FunctionRef<bool()> go_on);
+  ssize_t Write(const char* from, size_t size, absl::Time by, absl::FunctionRef<bool()> go_on);
   // Bytes that were read from the socket and that poll() does not see.
   bool Pending() const { return SSL_pending(ssl_) > 0; }
   // Tells the peer that nothing follows, without waiting for it.
@@ -36,7 +38,7 @@ class TlsSession {
   TlsSession(SSL* ssl, int socket) : ssl_(ssl), socket_(socket) {}
   // Does `act` until it succeeds, fails for good or time is up; its last result.
   template <typename Act>
-  int Drive(absl::Time by, Act act);
+  int Drive(absl::Time by, absl::FunctionRef<bool()> go_on, Act act);
 
   SSL* const ssl_;
   const int socket_;
@@ -44,6 +46,6 @@ class TlsSession {
   bool broken_ = false;
 };
 
-}  // namespace bfio::openai
+}  // namespace bfio
 
-#endif  // BFIO_TOOLS_OPENAI_TLS_H_
+#endif  // BFIO_COMMON_HTTP_TLS_SESSION_H_

@@ -3,10 +3,12 @@
 // Purpose: a request's headers and body have a size and a time in which they must come, whatever the client
 // does; and a handler can ask whether the client is still there. Ownership: the socket is the caller's.
 // Threads: one, the connection's.
-#ifndef BFIO_TOOLS_OPENAI_CONNECTION_H_
-#define BFIO_TOOLS_OPENAI_CONNECTION_H_
+#ifndef BFIO_COMMON_HTTP_CONNECTION_H_
+#define BFIO_COMMON_HTTP_CONNECTION_H_
 
 #include <array>
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -14,28 +16,43 @@
 #include "absl/time/time.h"
 // With httplib.h as Debian's library is compiled.
 #include "common/http/bounded_pool.h"
-#include "tools/openai/tls.h"
+#include "common/http/tls_session.h"
 
-namespace bfio::openai {
+namespace bfio {
 
 struct ConnectionLimits {
   size_t header_bytes = 32 << 10;
   size_t body_bytes = 2 << 20;
-  // From a request's first byte to its last, and for a write.
-  absl::Duration read_timeout = absl::Seconds(30), write_timeout = absl::Seconds(30);
+  // From a request's first byte to its last; the same while others wait for a thread.
+  absl::Duration read_timeout = absl::Seconds(30), crowded_read_timeout = absl::InfiniteDuration();
+  // How long a reply may wait for its reader in all, beside what it takes at kLeastBytesPerSecond.
+  absl::Duration write_timeout = absl::Seconds(30);
+  // For a connection's first request, and for one after another: longer than clients keep idle connections,
+  // so that it is they who close them.
+  absl::Duration first_patience = absl::Seconds(10), idle_patience = absl::Seconds(75);
 };
 
-class Connection final : public httplib::Stream {
+inline constexpr int64_t kLeastBytesPerSecond = 4 << 10;
+
+// What connections know of their server.
+struct ServerState {
+  const std::shared_ptr<PoolLoad> load = std::make_shared<PoolLoad>();
+  // Nobody is read or written any more.
+  std::atomic<bool> ending = false;
+};
+
+class HttpConnection final : public httplib::Stream {
  public:
   // Plain text without `tls`.
-  Connection(int socket, const ConnectionLimits& limits, std::unique_ptr<TlsSession> tls = nullptr)
-      : socket_(socket), limits_(limits), tls_(std::move(tls)) {}
-  ~Connection() override {
+  HttpConnection(int socket, const ConnectionLimits& limits, const ServerState& server,
+                 std::unique_ptr<TlsSession> tls = nullptr)
+      : socket_(socket), limits_(limits), server_(server), tls_(std::move(tls)) {}
+  ~HttpConnection() override {
     if (tls_ != nullptr) tls_->Close();
   }
 
   // The connection whose request the calling thread handles; nullptr elsewhere.
-  static Connection* Current();
+  static HttpConnection* Current();
 
   // Waits for the next request; false when there will be none: the client is gone, or `patience` has passed.
   bool WaitForRequest(absl::Duration patience);
@@ -67,15 +84,21 @@ class Connection final : public httplib::Stream {
   bool HasBytes() const { return begin_ < end_ || (tls_ != nullptr && tls_->Pending()); }
   ssize_t ReadWithinBounds(char* to, size_t size);
   bool Fill();
+  bool MayRead() const;
+  // Bytes written, or -1: the reader has gone, or is too slow.
+  ssize_t WriteSome(const char* from, size_t size, absl::Time by);
   // Counts what the headers take; false beyond their bound.
   bool CountHeaders(const char* bytes, size_t size);
 
   const int socket_;
   const ConnectionLimits limits_;
+  const ServerState& server_;
   const std::unique_ptr<TlsSession> tls_;
   std::array<char, 16 << 10> buffer_;
   size_t begin_ = 0, end_ = 0;
-  absl::Time read_by_;
+  absl::Time read_from_, read_by_;
+  absl::Duration write_wait_;
+  int64_t written_ = 0;
   size_t header_bytes_ = 0, body_bytes_ = 0;
   // Of the blank line that ends the headers: CR LF and nothing else. httplib goes on at a line feed alone.
   bool in_headers_ = true, line_is_return_ = false;
@@ -85,6 +108,6 @@ class Connection final : public httplib::Stream {
   bool close_ = false;
 };
 
-}  // namespace bfio::openai
+}  // namespace bfio
 
-#endif  // BFIO_TOOLS_OPENAI_CONNECTION_H_
+#endif  // BFIO_COMMON_HTTP_CONNECTION_H_

@@ -1,4 +1,4 @@
-#include "tools/openai/http_server.h"
+#include "common/http/bounded_server.h"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -8,17 +8,14 @@
 #include <utility>
 
 #include "common/base/clock.h"
-#include "tools/openai/socket_poll.h"
+#include "common/http/socket_poll.h"
 
-namespace bfio::openai {
+namespace bfio {
 namespace {
 
 // Connections that wait for a thread.
 constexpr size_t kMaxWaiting = 64;
 constexpr int kMaxRequests = 10000;
-// For a connection's first request, and for one after another: longer than clients keep idle connections, so
-// that it is they who close them.
-constexpr absl::Duration kFirstPatience = absl::Seconds(10), kIdlePatience = absl::Seconds(75);
 // While others wait for a thread.
 constexpr absl::Duration kCrowdedPatience = absl::Seconds(1);
 constexpr absl::Duration kSlice = absl::Milliseconds(250);
@@ -31,7 +28,7 @@ void Linger(int socket) {
   const absl::Time until = MonotonicNow() + kLinger;
   char rest[16 << 10];
   for (size_t read = 0; read < kLingerBytes && MonotonicNow() < until;) {
-    if ((Poll(socket, POLLIN, absl::Milliseconds(100)) & POLLIN) == 0) return;
+    if ((PollSocket(socket, POLLIN, absl::Milliseconds(100)) & POLLIN) == 0) return;
     const ssize_t got = recv(socket, rest, sizeof(rest), MSG_DONTWAIT);
     if (got <= 0) return;
     read += static_cast<size_t>(got);
@@ -43,7 +40,9 @@ void Linger(int socket) {
 BoundedServer::BoundedServer(const ConnectionLimits& limits, int max_connections,
                              std::unique_ptr<ReloadedTls> tls)
     : limits_(limits), tls_(std::move(tls)) {
-  new_task_queue = [this, max_connections] { return new BoundedPool(max_connections, kMaxWaiting, load_); };
+  new_task_queue = [this, max_connections] {
+    return new BoundedPool(max_connections, kMaxWaiting, state_.load, [this] { state_.ending = true; });
+  };
   set_payload_max_length(limits.body_bytes);
   set_tcp_nodelay(true);
   // httplib's own is SO_REUSEPORT, with which two programs get a port and share its callers.
@@ -57,12 +56,13 @@ void BoundedServer::WidenBacklog() {
   ::listen(svr_sock_, SOMAXCONN);
 }
 
-bool BoundedServer::AwaitRequest(Connection& connection, absl::Duration patience) {
+bool BoundedServer::AwaitRequest(HttpConnection& connection, absl::Duration patience) {
   const absl::Time begin = MonotonicNow();
-  while (svr_sock_ != INVALID_SOCKET) {
+  while (svr_sock_ != INVALID_SOCKET && !state_.ending) {
     if (connection.WaitForRequest(kSlice)) return true;
     const absl::Duration idle = MonotonicNow() - begin;
-    if (idle > patience || connection.PeerGone() || (idle > kCrowdedPatience && load_->waiting > 0)) break;
+    if (idle > patience || connection.PeerGone() || (idle > kCrowdedPatience && state_.load->waiting > 0))
+      break;
   }
   return false;
 }
@@ -71,7 +71,7 @@ bool BoundedServer::process_and_close_socket(socket_t socket) {
   bool open = false, linger = false;
   std::unique_ptr<TlsSession> session;
   if (tls_ == nullptr || (session = ShakeHands(socket)) != nullptr) {
-    Connection connection(socket, limits_, std::move(session));
+    HttpConnection connection(socket, limits_, state_, std::move(session));
     open = Serve(connection);
     linger = connection.close();
   }
@@ -83,15 +83,19 @@ bool BoundedServer::process_and_close_socket(socket_t socket) {
 
 std::unique_ptr<TlsSession> BoundedServer::ShakeHands(int socket) {
   // Who says nothing is waited for as long as for a first request.
-  Connection silent(socket, limits_);
-  if (!AwaitRequest(silent, kFirstPatience)) return nullptr;
-  return TlsSession::Accept(*tls_, socket, MonotonicNow() + kFirstPatience);
+  HttpConnection silent(socket, limits_, state_);
+  if (!AwaitRequest(silent, limits_.first_patience)) return nullptr;
+  const absl::Time start = MonotonicNow();
+  return TlsSession::Accept(*tls_, socket, start + limits_.first_patience, [&] {
+    const bool crowded = state_.load->waiting > 0 && MonotonicNow() - start > limits_.crowded_read_timeout;
+    return !state_.ending && !crowded;
+  });
 }
 
-bool BoundedServer::Serve(Connection& connection) {
+bool BoundedServer::Serve(HttpConnection& connection) {
   bool open = true;
   for (int i = 0; open && i < kMaxRequests; ++i) {
-    if (!AwaitRequest(connection, i == 0 ? kFirstPatience : kIdlePatience)) break;
+    if (!AwaitRequest(connection, i == 0 ? limits_.first_patience : limits_.idle_patience)) break;
     connection.BeginRequest();
     bool closed = false;
     open =
@@ -101,4 +105,4 @@ bool BoundedServer::Serve(Connection& connection) {
   return open;
 }
 
-}  // namespace bfio::openai
+}  // namespace bfio
