@@ -16,7 +16,8 @@ constexpr uint64_t kMaxTokenBytes = uint64_t{1} << 30;
 constexpr uint32_t kMaxBlocks = core::kMostBlocks;
 constexpr uint32_t kMaxSlots = 1 << 16;
 // That a server announces.
-constexpr int kMaxStages = 4096;
+// Parts that one server may say it has: each may name a chain of kMaxServers.
+constexpr int kMaxStages = 256;
 // Others that a server measures its way to, at most.
 constexpr size_t kMaxPeers = 64;
 constexpr double kLeastTime = 1e-9, kMostTime = 1e6;

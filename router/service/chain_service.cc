@@ -1,5 +1,6 @@
 #include "router/service/chain_service.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,12 @@
 #include "router/service/worker_names.h"
 
 namespace bfio::router {
+namespace {
+
+// How often servers' streams are looked at.
+constexpr absl::Duration kSessionCheck = absl::Milliseconds(500);
+
+}  // namespace
 
 // A later router's chains have larger numbers: microseconds grow faster than chains are composed.
 ChainPoolService::ChainPoolService(const ChainOptions& options, bool bind_worker_id,
@@ -78,12 +85,18 @@ void ChainPoolService::OnGone(const std::shared_ptr<Session>& session) {
 void ChainPoolService::Run() {
   std::vector<EventQueue::Event> events;
   while (!events_.closed()) {
-    events_.WaitAndTake(std::max(absl::ZeroDuration(), pool_->NextTimer() - MonotonicNow()), events);
+    const absl::Duration look = sessions_.empty() ? absl::InfiniteDuration() : kSessionCheck;
+    events_.WaitAndTake(std::clamp(pool_->NextTimer() - MonotonicNow(), absl::ZeroDuration(), look), events);
     for (EventQueue::Event& event : events) std::move(event)();
     pool_->OnTime(MonotonicNow(), demand_());
     if (const auto composed = pool_->TakeComposed(); composed && !options_.plan_folder.empty()) {
       const absl::Status status = WritePoolFiles(options_.plan_folder, composed->servers, composed->sizes);
       if (!status.ok()) spdlog::warn("--chain_plan: {}", std::string(status.message()));
+    }
+    const absl::Time now = MonotonicNow();
+    for (const auto& [number, session] : sessions_) {
+      if (session->BreakOffIfStuck(now, options_.step_timeout))
+        spdlog::warn("the server at {} takes no messages and is cut off", session->peer());
     }
     for (ChainPool::Outgoing& out : pool_->TakeOutgoing()) {
       if (const auto to = sessions_.find(out.to); to != sessions_.end()) {

@@ -87,7 +87,6 @@ bool DecisionLoop::Post(absl::AnyInvocable<void(DecisionLoop&) &&> event) {
 
 absl::Status DecisionLoop::PostArrival(core::RequestId id, v1::GenerateRequest request,
                                        std::shared_ptr<ClientStream> stream) {
-  const auto limit = static_cast<size_t>(options_.max_waiting) * 2 + 1024;
   TenantLimiter::Ticket ticket;
   if (!request.has_resume_from_index()) {
     // A flood is refused here, where it costs the decision thread nothing.
@@ -106,17 +105,16 @@ absl::Status DecisionLoop::PostArrival(core::RequestId id, v1::GenerateRequest r
        ticket = std::move(ticket)]() mutable {
         OnArrival(id, std::move(request), std::move(stream), std::move(ticket));
       },
-      limit);
+      static_cast<size_t>(ArrivalsLimit()));
   if (posted) return absl::OkStatus();
   if (stop_requested_.load()) return ShuttingDown();
   return WithRetry(absl::ResourceExhaustedError("the router is overloaded"), kFullRetry);
 }
 
-absl::Status DecisionLoop::PostClientCall(absl::AnyInvocable<void(DecisionLoop&) &&> event) {
-  // Below the limit of arrivals.
-  const auto limit = static_cast<size_t>(options_.max_waiting) + 1024;
-  const bool posted =
-      events_.PostBounded([this, event = std::move(event)]() mutable { std::move(event)(*this); }, limit);
+absl::Status DecisionLoop::PostCall(Caller caller, absl::AnyInvocable<void(DecisionLoop&) &&> event) {
+  const int64_t limit = caller == Caller::kClient ? options_.max_waiting + 1024 : ArrivalsLimit() + 1024;
+  const bool posted = events_.PostBounded(
+      [this, event = std::move(event)]() mutable { std::move(event)(*this); }, static_cast<size_t>(limit));
   if (posted) return absl::OkStatus();
   if (stop_requested_.load()) return ShuttingDown();
   return WithRetry(absl::ResourceExhaustedError("the router is overloaded"), kFullRetry);

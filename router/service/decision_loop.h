@@ -66,8 +66,10 @@ class DecisionLoop final : private Group::Listener {
 
   // Runs `event` on the decision thread. False after Stop.
   bool Post(absl::AnyInvocable<void(DecisionLoop&) &&> event);
-  // The same for what clients cause at will: RESOURCE_EXHAUSTED when too much waits, UNAVAILABLE after Stop.
-  absl::Status PostClientCall(absl::AnyInvocable<void(DecisionLoop&) &&> event);
+  // The same for calls, which others cause at will: RESOURCE_EXHAUSTED when too much waits (for clients'
+  // calls before it is too much for new requests, for operators' later), UNAVAILABLE after Stop.
+  enum class Caller { kClient, kOperator };
+  absl::Status PostCall(Caller caller, absl::AnyInvocable<void(DecisionLoop&) &&> event);
 
   // Hands over a checked request. RESOURCE_EXHAUSTED when too many wait to be looked at, UNAVAILABLE after
   // Stop.
@@ -84,6 +86,8 @@ class DecisionLoop final : private Group::Listener {
   const ArrivalRate& arrivals() const { return arrivals_; }
   const StreamLimits& stream_limits() const { return options_.stream; }
 
+  // Events that may wait when a new request comes.
+  int64_t ArrivalsLimit() const { return 2 * options_.max_waiting + 1024; }
   core::RequestId NextId() { return next_id_.fetch_add(1, std::memory_order_relaxed); }
 
   // Refuses new requests, lets the accepted ones run for at most options.drain_timeout, ends the rest with

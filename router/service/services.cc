@@ -13,9 +13,7 @@
 namespace bfio::router {
 namespace {
 
-grpc::Status Stopped() {
-  return grpc::Status(grpc::StatusCode::UNAVAILABLE, "the router is shutting down");
-}
+constexpr auto kClient = DecisionLoop::Caller::kClient, kOperator = DecisionLoop::Caller::kOperator;
 
 grpc::ServerUnaryReactor* EndNow(grpc::CallbackServerContext* context, const absl::Status& status) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
@@ -33,25 +31,12 @@ class RefusedSteps final : public grpc::ServerWriteReactor<v1::StepSummary> {
 // Runs `work` on the decision thread and finishes the call with its status, if the caller may `enter`.
 // Request and response live until then.
 template <typename Work>
-grpc::ServerUnaryReactor* OnLoop(DecisionLoop* loop, const absl::Status& enter,
+grpc::ServerUnaryReactor* OnLoop(DecisionLoop* loop, DecisionLoop::Caller caller, const absl::Status& enter,
                                  grpc::CallbackServerContext* context, Work work) {
   if (!enter.ok()) return EndNow(context, enter);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const bool posted = loop->Post([reactor, work = std::move(work)](DecisionLoop& on_loop) mutable {
-    reactor->Finish(ToGrpcStatus(work(on_loop)));
-  });
-  if (!posted) reactor->Finish(Stopped());
-  return reactor;
-}
-
-// The same for a client's call: no flood of them keeps requests out.
-template <typename Work>
-grpc::ServerUnaryReactor* OnLoopForClient(DecisionLoop* loop, const absl::Status& enter,
-                                          grpc::CallbackServerContext* context, Work work) {
-  if (!enter.ok()) return EndNow(context, enter);
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
   const absl::Status posted =
-      loop->PostClientCall([reactor, work = std::move(work)](DecisionLoop& on_loop) mutable {
+      loop->PostCall(caller, [reactor, work = std::move(work)](DecisionLoop& on_loop) mutable {
         reactor->Finish(ToGrpcStatus(work(on_loop)));
       });
   if (!posted.ok()) reactor->Finish(ToGrpcStatus(posted));
@@ -87,7 +72,7 @@ grpc::ServerUnaryReactor* InferenceService::Abort(grpc::CallbackServerContext* c
                                                   const v1::AbortRequest* request,
                                                   v1::AbortResponse* response) {
   const absl::StatusOr<std::optional<std::string>> caller = gate_->Caller(*context);
-  return OnLoopForClient(loop_, caller.status(), context, [request, response, caller](DecisionLoop& loop) {
+  return OnLoop(loop_, kClient, caller.status(), context, [request, response, caller](DecisionLoop& loop) {
     response->set_found(loop.Abort(*request, *caller));
     return absl::OkStatus();
   });
@@ -96,9 +81,8 @@ grpc::ServerUnaryReactor* InferenceService::Abort(grpc::CallbackServerContext* c
 grpc::ServerUnaryReactor* InferenceService::GetLoads(grpc::CallbackServerContext* context,
                                                      const v1::GetLoadsRequest* request,
                                                      v1::GetLoadsResponse* response) {
-  return OnLoopForClient(loop_, gate_->Enter(*context), context, [request, response](DecisionLoop& loop) {
-    return loop.FillLoads(*request, *response);
-  });
+  return OnLoop(loop_, kClient, gate_->Enter(*context), context,
+                [request, response](DecisionLoop& loop) { return loop.FillLoads(*request, *response); });
 }
 
 grpc::ServerBidiReactor<v1::WorkerMessage, v1::RouterMessage>* WorkerLinkService::Attach(
@@ -126,7 +110,7 @@ grpc::ServerBidiReactor<v1::WorkerMessage, v1::RouterMessage>* WorkerLinkService
 grpc::ServerUnaryReactor* AdminService::GetClusterState(grpc::CallbackServerContext* context,
                                                         const v1::GetClusterStateRequest* request,
                                                         v1::ClusterState* response) {
-  return OnLoop(loop_, gate_->Enter(*context), context, [response](DecisionLoop& loop) {
+  return OnLoop(loop_, kOperator, gate_->Enter(*context), context, [response](DecisionLoop& loop) {
     loop.FillState(*response);
     return absl::OkStatus();
   });
@@ -141,14 +125,14 @@ grpc::ServerWriteReactor<v1::StepSummary>* AdminService::WatchSteps(grpc::Callba
 grpc::ServerUnaryReactor* AdminService::DrainWorker(grpc::CallbackServerContext* context,
                                                     const v1::DrainWorkerRequest* request,
                                                     v1::DrainWorkerResponse* response) {
-  return OnLoop(loop_, gate_->Enter(*context), context,
+  return OnLoop(loop_, kOperator, gate_->Enter(*context), context,
                 [request](DecisionLoop& loop) { return loop.DrainWorker(request->worker_id()); });
 }
 
 grpc::ServerUnaryReactor* AdminService::SetPolicy(grpc::CallbackServerContext* context,
                                                   const v1::SetPolicyRequest* request,
                                                   v1::SetPolicyResponse* response) {
-  return OnLoop(loop_, gate_->Enter(*context), context,
+  return OnLoop(loop_, kOperator, gate_->Enter(*context), context,
                 [request](DecisionLoop& loop) { return loop.SetPolicy(request->policy()); });
 }
 

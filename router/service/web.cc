@@ -20,13 +20,14 @@ absl::Status Ask(DecisionLoop* loop, std::function<absl::Status(DecisionLoop&)> 
     absl::Status status ABSL_GUARDED_BY(mutex);
   };
   const auto answer = std::make_shared<Answer>();
-  const bool posted = loop->Post([answer, ask = std::move(ask)](DecisionLoop& decision_loop) {
-    absl::Status status = ask(decision_loop);
-    MutexLock lock(&answer->mutex);
-    answer->status = std::move(status);
-    answer->done = true;
-  });
-  if (!posted) return absl::UnavailableError("the router is shutting down");
+  const absl::Status posted = loop->PostCall(DecisionLoop::Caller::kOperator,
+                                             [answer, ask = std::move(ask)](DecisionLoop& decision_loop) {
+                                               absl::Status status = ask(decision_loop);
+                                               MutexLock lock(&answer->mutex);
+                                               answer->status = std::move(status);
+                                               answer->done = true;
+                                             });
+  if (!posted.ok()) return posted;
   MutexLock lock(&answer->mutex);
   if (!answer->mutex.AwaitWithTimeout(absl::Condition(&answer->done), kWebPatience)) {
     return absl::DeadlineExceededError("the router is too busy to answer");

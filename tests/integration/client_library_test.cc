@@ -12,6 +12,7 @@
 #include "common/base/clock.h"
 #include "common/net/status.h"
 #include "tests/testing/cluster.h"
+#include "tests/testing/wall_clock/wall_clock.h"
 #include "tools/client/client.h"
 
 namespace bfio::testing {
@@ -335,6 +336,7 @@ class Liar final : public v1::Inference::Service {
     }
     response.add_token_ids(1);
     writer->Write(response);
+    while (lie == "silent" && !context->IsCancelled()) absl::SleepFor(absl::Milliseconds(10));
     if (lie == "slow") return response.has_finish() ? grpc::Status::OK : grpc::Status::CANCELLED;
     if (lie == "gap") response.set_first_index(2);
     if (lie == "count") {
@@ -375,6 +377,23 @@ TEST(ClientLibrary, AReaderThatTheRouterCutOffGoesOn) {
   EXPECT_EQ(EndOf(*stream), absl::OkStatus());
   EXPECT_EQ(stream->received(), 2u);
   EXPECT_EQ(stream->counts().resumes, 1);
+}
+
+TEST(ClientLibrary, ARequestEndsInTimeThoughTheClockIsSetBack) {
+  const std::unique_ptr<WallClock> clock = WallClock::Mine();
+  if (clock == nullptr) {
+    if (!WallClock::WhyNot().empty()) GTEST_SKIP() << WallClock::WhyNot();
+    EXPECT_TRUE(RunAgainUnderAWallClock());
+    return;
+  }
+  Liar liar;
+  const auto client = Connect(liar.address());
+  v1::GenerateRequest request = Request(5);
+  request.set_request_id("silent");
+  const auto stream = client->Generate(request, {.timeout = absl::Seconds(2)});
+  EXPECT_TRUE(ReadAsFarAs(*stream, 1));
+  clock->Jump(-absl::Hours(6));
+  EXPECT_EQ(EndOf(*stream).code(), absl::StatusCode::kDeadlineExceeded);
 }
 
 TEST(ClientLibrary, FindsTokensMissingRepeatedOrMiscounted) {

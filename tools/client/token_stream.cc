@@ -15,6 +15,7 @@ namespace {
 
 // What no caller means; gRPC's deadlines end before absl's.
 constexpr absl::Duration kLongestTimeout = absl::Hours(24 * 365);
+constexpr absl::Duration kDeadlineGrace = absl::Seconds(1);
 
 uint64_t RandomBits() {
   std::random_device device;
@@ -76,12 +77,17 @@ TokenStream::Event TokenStream::Next(absl::Duration patience) {
     if (pause_until_.has_value() && MonotonicNow() < *pause_until_) return StillWaiting();
     pause_until_.reset();
     if (attempt_ == nullptr) Begin();
-    const auto taken = attempt_->Take(std::max(until - MonotonicNow(), absl::ZeroDuration()));
+    // gRPC says so first, unless its timers wait for a wall clock that was set back (connection_wait.h).
+    const absl::Time last = deadline_ + kDeadlineGrace;
+    const auto taken = attempt_->Take(std::max(std::min(until, last) - MonotonicNow(), absl::ZeroDuration()));
     std::optional<Event> event;
     if (const auto* message = std::get_if<v1::GenerateResponse>(&taken)) {
       event = OnMessage(*message);
     } else if (const auto* status = std::get_if<grpc::Status>(&taken)) {
       event = OnStreamEnd(FromGrpcStatus(*status));
+    } else if (MonotonicNow() >= last) {
+      attempt_->Cancel();
+      return End(absl::DeadlineExceededError("the request has not ended in time"));
     } else {
       return StillWaiting();
     }

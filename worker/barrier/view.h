@@ -17,12 +17,17 @@ inline GroupView ViewOf(const Contribution& mine) {
           mine.active,      mine.rows,        mine.stop_flags};
 }
 
+// A peer may say anything: no sum overflows.
+inline void AddBounded(int64_t more, int64_t& sum) {
+  if (__builtin_add_overflow(sum, more, &sum)) sum = more < 0 ? INT64_MIN : INT64_MAX;
+}
+
 inline void Fold(const GroupView& other, GroupView& into) {
   into.max_load_tokens = std::max(into.max_load_tokens, other.max_load_tokens);
-  into.sum_load_tokens += other.sum_load_tokens;
+  AddBounded(other.sum_load_tokens, into.sum_load_tokens);
   into.max_local_ns = std::max(into.max_local_ns, other.max_local_ns);
-  into.sum_local_ns += other.sum_local_ns;
-  into.sum_active += other.sum_active;
+  AddBounded(other.sum_local_ns, into.sum_local_ns);
+  AddBounded(other.sum_active, into.sum_active);
   into.max_rows = std::max(into.max_rows, other.max_rows);
   into.stop_flags |= other.stop_flags;
 }

@@ -16,6 +16,8 @@ int64_t NowNs() {
   return absl::ToInt64Nanoseconds(MonotonicNow() - absl::UnixEpoch());
 }
 
+// More than any engine takes in a step: what a peer says becomes the size of a buffer.
+constexpr int64_t kMaxRows = 1 << 20;
 constexpr int64_t kAnyStep = std::numeric_limits<int64_t>::max();
 
 std::string Text(const absl::Status& status) {
@@ -260,6 +262,10 @@ absl::Status StepLoop::StepTogether(const Inbox::Enter& enter, Barrier& barrier,
   const auto agreed = barrier.AllReduce(report.step, {.rows = rows}, timeout);
   report.barrier_wait_ns = NowNs() - start_ns;
   peers = agreed.status();
+  if (peers.ok() && (agreed->max_rows < rows || agreed->max_rows > kMaxRows)) {
+    peers = absl::InternalError(
+        absl::StrCat("a rank says that it computes ", agreed->max_rows, " tokens in step ", report.step));
+  }
   if (!peers.ok()) return absl::OkStatus();
   StepPeers others(group, barrier, report.step, agreed->max_rows, timeout);
   absl::Status engine = engine_->StepTogether(others, report.output);

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import ipaddress
 import pathlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Optional
 
 import grpc
@@ -40,7 +40,7 @@ class Login:
     ca: Optional[str] = None
     cert: Optional[str] = None
     key: Optional[str] = None
-    token: Optional[str] = None
+    token: Optional[str] = field(default=None, repr=False)
 
     def credentials(self) -> Optional[grpc.ChannelCredentials]:
         if self.ca is None:

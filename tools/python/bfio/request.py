@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Optional, Sequence, Union
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from bfio import details_pb2
 from bfio.v1 import inference_pb2
@@ -84,11 +85,14 @@ def retry_after(error: grpc.RpcError) -> Optional[float]:
     for name, value in error.trailing_metadata() or ():
         if name != "grpc-status-details-bin":
             continue
-        status = details_pb2.Status.FromString(value)
-        for any_detail in status.details:
-            if any_detail.type_url == RETRY_INFO:
-                delay = details_pb2.RetryInfo.FromString(any_detail.value).retry_delay
-                return max(0.0, delay.seconds + delay.nanos * 1e-9)
+        try:
+            status = details_pb2.Status.FromString(value)
+            for any_detail in status.details:
+                if any_detail.type_url == RETRY_INFO:
+                    delay = details_pb2.RetryInfo.FromString(any_detail.value).retry_delay
+                    return max(0.0, delay.seconds + delay.nanos * 1e-9)
+        except DecodeError:  # a proxy's, say: details are advice
+            return None
     return None
 
 

@@ -17,7 +17,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "tests" / "
 from processes import PATIENCE, Cluster, Program, programs_folder  # noqa: E402
 
 import bfio  # noqa: E402
-from bfio.request import Request, Retry, build  # noqa: E402
+from bfio.channel import Login  # noqa: E402
+from bfio.request import Request, Retry, build, retry_after  # noqa: E402
 from bfio.v1 import inference_pb2, inference_pb2_grpc  # noqa: E402
 
 FOLDER = None
@@ -323,6 +324,19 @@ class Headers(unittest.TestCase):
             client.complete(1, max_new_tokens=1, request_id="r2", metadata=[("traceparent", trace)])
         self.assertEqual([(s["traceparent"], s["authorization"], s["id"]) for s in seen],
                          [(trace, "Bearer key", "r1"), (trace, "Bearer key", "r2")])
+
+
+class Malformed(grpc.RpcError):
+    def trailing_metadata(self):
+        return [("grpc-status-details-bin", b"\xff\xff")]
+
+
+class Small(unittest.TestCase):
+    def test_a_login_does_not_show_its_token(self):
+        self.assertNotIn("secret", repr(Login(ca="ca.pem", token="secret")))
+
+    def test_details_that_cannot_be_read_are_no_advice(self):
+        self.assertIsNone(retry_after(Malformed()))
 
 
 class Promises(unittest.TestCase):
