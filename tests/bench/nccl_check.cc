@@ -6,7 +6,11 @@
 // every step, that collectives between device memory are, and that a rank that dies ends the others' wait: in
 // the all-reduce of two ranks, with more of them in a collective that is queued in a stream, which drains.
 //
-// Usage: bfio_nccl_check [RANKS] [STEPS]     (defaults: 2, 200). Exit code 0, or 1 with a line per fault.
+// With a checkpoint's folder the ranks then decode with it, the MLP shared out (--mlp=tp): their tokens must
+// be those of an engine that is alone, but for close draws.
+//
+// Usage: bfio_nccl_check [RANKS] [STEPS] [FOLDER]     (defaults: 2, 200, none). Exit code 0, or 1 with a line
+// per fault.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -15,15 +19,18 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <map>
 #include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/rng.h"
 #include "tests/testing/cuda/device_array.h"
 #include "worker/barrier/factory.h"
 #include "worker/barrier/step_peers.h"
+#include "worker/engine/cuda/device/cuda_engine.h"
 
 namespace bfio::worker {
 namespace {
@@ -31,6 +38,8 @@ namespace {
 constexpr absl::Duration kTimeout = absl::Seconds(60);
 // For a rank that has gone without a word.
 constexpr absl::Duration kLossPatience = absl::Seconds(20);
+// Steps are counted on where the ranks decode.
+constexpr int64_t kDecodeFrom = 1'000'000;
 
 int Fault(int rank, const std::string& text) {
   std::printf("FAILED rank %d: %s\n", rank, text.c_str());
@@ -130,7 +139,62 @@ class DeviceCheck {
   const testing::DeviceArray<float> sum_{size_t{kCount}};
 };
 
-int RunRank(int rank, int ranks, int steps, const std::string& path) {
+// Empty, or what was wrong.
+std::string DecodeTogether(const GroupSpec& group, Barrier& barrier, const std::string& folder) {
+  const auto model = LoadModel(folder);
+  if (!model.ok()) return model.status().ToString();
+  CudaOptions options;
+  options.decode.limits = {6, 600, 1000};
+  options.decode.page_tokens = 16;
+  options.decode.step_tokens = 48;
+  const auto alone = MakeCudaEngine(options, **model, [](const std::string&) {});
+  if (!alone.ok()) return alone.status().ToString();
+  options.decode.share_mlp = true;
+  const auto engine = MakeCudaEngine(options, **model, [](const std::string&) {});
+  if (!engine.ok()) return engine.status().ToString();
+  Rng rng(static_cast<uint64_t>(group.rank));
+  std::vector<SequenceRequest> requests;
+  for (Handle handle = 1; handle <= 5; ++handle) {
+    SequenceRequest& request = requests.emplace_back();
+    request.handle = handle;
+    request.prompt_length = 5 + static_cast<int64_t>(rng.Below(50));
+    request.max_new_tokens = 20;
+    request.ignore_eos = true;
+    if (absl::Status status = (*engine)->Admit(request); !status.ok()) return status.ToString();
+  }
+  std::map<Handle, std::vector<uint32_t>> together;
+  StepOutput out;
+  double slowest_ms = 0;
+  for (int64_t step = 1, busy = 1; busy > 0; ++step) {
+    const auto agreed = barrier.AllReduce(
+        kDecodeFrom + step, {.active = (*engine)->active() > 0, .rows = (*engine)->NextRows()}, kTimeout);
+    if (!agreed.ok()) return agreed.status().ToString();
+    busy = agreed->sum_active;
+    StepPeers peers(group, barrier, kDecodeFrom + step, agreed->max_rows, kTimeout);
+    const auto start = std::chrono::steady_clock::now();
+    if (absl::Status status = (*engine)->StepTogether(peers, out); !status.ok()) return status.ToString();
+    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
+    slowest_ms = std::max(slowest_ms, took.count());
+    for (const auto& token : out.tokens) together[token.handle].push_back(token.id);
+  }
+  size_t equal = 0;
+  for (const SequenceRequest& request : requests) {
+    if (absl::Status status = (*alone)->Admit(request); !status.ok()) return status.ToString();
+    std::vector<uint32_t> tokens;
+    while ((*alone)->active() > 0) {
+      if (absl::Status status = (*alone)->Step(out); !status.ok()) return status.ToString();
+      for (const auto& token : out.tokens) tokens.push_back(token.id);
+    }
+    equal += together[request.handle] == tokens;
+    if (together[request.handle].size() != tokens.size()) return "a request has too few tokens, or too many";
+  }
+  std::printf("rank %d: %zu of %zu requests as alone, slowest step %.1f ms\n", group.rank, equal,
+              requests.size(), slowest_ms);
+  std::fflush(stdout);
+  return equal + 1 >= requests.size() ? "" : "tokens differ from those alone";
+}
+
+int RunRank(int rank, int ranks, int steps, const std::string& path, const std::string& folder) {
   auto endpoint = MakeBarrierEndpoint("nccl", {});
   if (!endpoint.ok()) return Fault(rank, endpoint.status().ToString());
   const auto id = ShareId(**endpoint, rank, path);
@@ -162,18 +226,23 @@ int RunRank(int rank, int ranks, int steps, const std::string& path) {
     std::fflush(stdout);
   }
   if (const std::string wrong = device.Run(); !wrong.empty()) return Fault(rank, wrong);
+  if (!folder.empty()) {
+    if (const std::string wrong = DecodeTogether(group, **barrier, folder); !wrong.empty()) {
+      return Fault(rank, wrong);
+    }
+  }
   if (ranks == 1) return 0;
   if (rank == ranks - 1) std::_Exit(0);
   if (ranks > 2) {
     const std::string wrong = device.RunLost();
     return wrong.empty() ? 0 : Fault(rank, wrong);
   }
-  const auto lost = (*barrier)->AllReduce(steps + 1, {}, kLossPatience);
+  const auto lost = (*barrier)->AllReduce(2 * kDecodeFrom, {}, kLossPatience);
   if (lost.ok()) return Fault(rank, "the step of a dead rank succeeded");
   return 0;
 }
 
-int RunAll(const char* program, int ranks, int steps) {
+int RunAll(const char* program, int ranks, int steps, const char* folder) {
   const std::string path = absl::StrCat("/tmp/bfio_nccl_check.", getpid());
   std::vector<pid_t> children;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -191,7 +260,7 @@ int RunAll(const char* program, int ranks, int steps) {
         setenv(name, value, 1);
       }
       const std::string r = absl::StrCat(rank), n = absl::StrCat(ranks), s = absl::StrCat(steps);
-      execl(program, program, "rank", r.c_str(), n.c_str(), s.c_str(), path.c_str(), nullptr);
+      execl(program, program, "rank", r.c_str(), n.c_str(), s.c_str(), path.c_str(), folder, nullptr);
       _exit(1);
     }
     children.push_back(pid);
@@ -211,13 +280,14 @@ int RunAll(const char* program, int ranks, int steps) {
 }  // namespace bfio::worker
 
 int main(int argc, char** argv) {
-  if (argc == 6 && std::string(argv[1]) == "rank") {
-    return bfio::worker::RunRank(std::atoi(argv[2]), std::atoi(argv[3]), std::atoi(argv[4]), argv[5]);
+  if (argc == 7 && std::string(argv[1]) == "rank") {
+    return bfio::worker::RunRank(std::atoi(argv[2]), std::atoi(argv[3]), std::atoi(argv[4]), argv[5],
+                                 argv[6]);
   }
   const int ranks = argc > 1 ? std::atoi(argv[1]) : 2, steps = argc > 2 ? std::atoi(argv[2]) : 200;
   if (ranks < 1 || ranks > 8 || steps < 1) {
     std::fprintf(stderr, "bfio_nccl_check: 1 to 8 ranks, 1 step or more\n");
     return 2;
   }
-  return bfio::worker::RunAll("/proc/self/exe", ranks, steps);
+  return bfio::worker::RunAll("/proc/self/exe", ranks, steps, argc > 3 ? argv[3] : "");
 }

@@ -15,6 +15,7 @@
 #include "tests/testing/emulated_device_ops.h"
 #include "tests/testing/emulated_ranks.h"
 #include "tests/testing/golden.h"
+#include "tests/testing/seat.h"
 #include "worker/barrier/step_peers.h"
 #include "worker/engine/cuda/cuda_backend.h"
 #include "worker/engine/model/model.h"
@@ -128,28 +129,6 @@ inline std::vector<std::vector<float>> FeedGroup(const worker::Model& model, con
   });
   return logits;
 }
-
-// A rank's place in a group.
-class EmulatedSeat {
- public:
-  EmulatedSeat(const worker::GroupSpec& group, worker::Barrier& barrier) : group_(group), barrier_(barrier) {}
-
-  // One step of all; returns how many ranks have said that they are busy.
-  absl::StatusOr<int64_t> Step(worker::Engine& engine, bool busy, worker::StepOutput& out) {
-    const auto agreed = barrier_.AllReduce(++step_, {.active = busy, .rows = engine.NextRows()}, kLongEnough);
-    if (!agreed.ok()) return agreed.status();
-    worker::StepPeers peers(group_, barrier_, step_, agreed->max_rows, kLongEnough);
-    const absl::Status status = engine.StepTogether(peers, out);
-    EXPECT_EQ(status, peers.status()) << "no fault of the engine's";
-    if (!status.ok()) return status;
-    return agreed->sum_active;
-  }
-
- private:
-  const worker::GroupSpec group_;
-  worker::Barrier& barrier_;
-  int64_t step_ = 0;
-};
 
 }  // namespace bfio::testing
 

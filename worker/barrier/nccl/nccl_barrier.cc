@@ -341,6 +341,18 @@ class NcclBarrier final : public Barrier, public DeviceCollectives {
   float* host_numbers_ = nullptr;
 };
 
+// The first communicator of a process loads NCCL's kernels, for seconds or a minute during which it hears of
+// no abort: here, where no epoch waits for it.
+absl::Status LoadNccl(int device) {
+  if (absl::Status status = CudaStatus(cudaSetDevice(device), "cudaSetDevice"); !status.ok()) return status;
+  ncclUniqueId id;
+  ncclComm_t comm = nullptr;
+  absl::Status status = NcclStatus(ncclGetUniqueId(&id), "ncclGetUniqueId");
+  if (status.ok()) status = NcclStatus(ncclCommInitRank(&comm, 1, id, 0), "ncclCommInitRank");
+  if (comm != nullptr) ncclCommDestroy(comm);
+  return status;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<BarrierEndpoint>> NcclEndpoint::Create(const NcclOptions& options) {
@@ -351,6 +363,7 @@ absl::StatusOr<std::unique_ptr<BarrierEndpoint>> NcclEndpoint::Create(const Nccl
         absl::StrCat("barrier 'nccl' needs GPU ", options.device, "; this machine has ", count,
                      error == cudaSuccess ? "" : absl::StrCat(" (", cudaGetErrorString(error), ")")));
   }
+  if (absl::Status status = LoadNccl(options.device); !status.ok()) return status;
   return std::unique_ptr<BarrierEndpoint>(new NcclEndpoint(options));
 }
 
@@ -373,7 +386,7 @@ absl::StatusOr<std::unique_ptr<Barrier>> NcclEndpoint::Form(const GroupSpec& gro
   if (group.communicator_id == offer_) offer_.clear();
   const absl::Time deadline = MonotonicNow() + timeout;
   auto barrier = std::make_unique<NcclBarrier>(group, options_);
-  std::stop_callback on_stop(stop, [&] { barrier->Abort(); });
+  std::stop_callback on_stop(stop, [running = barrier.get()] { running->Abort(); });
   if (absl::Status status = barrier->Init(group.communicator_id, timeout); !status.ok()) return status;
   // The first collective connects the ranks and loads the kernels: here, not in step 1.
   auto met = barrier->AllReduce(0, SignatureContribution(group.signature), deadline - MonotonicNow());

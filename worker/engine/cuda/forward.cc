@@ -14,6 +14,7 @@
 namespace bfio::worker::gpu {
 namespace {
 
+constexpr int64_t kReserveShare = 32, kMostReserve = int64_t{2} << 30;
 constexpr absl::Duration kSetupDeadline = absl::Seconds(60);
 
 #define BFIO_RETURN_IF_ERROR(expression)                                 \
@@ -128,13 +129,16 @@ absl::Status Forward::AllocateKv() {
   const auto memory = ops_.Memory();
   if (!memory.ok()) return memory.status();
   const int64_t each = layers() * pool_elements() * static_cast<int64_t>(sizeof(Bf16));
-  if (2 * each > memory->free_bytes) {
-    return absl::ResourceExhaustedError(
-        absl::StrFormat("--kv_tokens=%d needs %.2f GiB of KV cache, and %.2f of %.2f GiB are free on %s "
-                        "beside the weights: at "
-                        "most some %d tokens fit",
-                        options_.kv_tokens, 2 * each / kGiB, memory->free_bytes / kGiB,
-                        memory->total_bytes / kGiB, ops_.Describe(), memory->free_bytes / kv_token_bytes()));
+  // For what comes later: recorded graphs, kernels loaded at their first use, the barrier's buffers.
+  const int64_t reserve = std::min(memory->total_bytes / kReserveShare, kMostReserve);
+  const int64_t room = std::max<int64_t>(0, memory->free_bytes - reserve);
+  if (2 * each > room) {
+    return absl::ResourceExhaustedError(absl::StrFormat(
+        "--kv_tokens=%d needs %.2f GiB of KV cache, and %.2f of %.2f GiB are free on %s "
+        "beside the weights, of which %.2f are kept for graphs and the barrier: at most some %d "
+        "tokens fit",
+        options_.kv_tokens, 2 * each / kGiB, memory->free_bytes / kGiB, memory->total_bytes / kGiB,
+        ops_.Describe(), reserve / kGiB, room / kv_token_bytes()));
   }
   for (Bf16** pool : {&keys_, &values_}) {
     const auto block = ops_.Allocate(each, "the KV cache");

@@ -2,7 +2,12 @@
 // is. Without a GPU the second half is skipped (deploy/gpu_check runs it on one).
 #include "worker/engine/cuda/device/cuda_engine.h"
 
+#include <cstdlib>
+#include <map>
+#include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -11,6 +16,7 @@
 #include "tests/testing/golden.h"
 #ifdef BFIO_TEST_CUDA
 #include "tests/testing/cuda_logits.h"
+#include "tests/testing/seat.h"
 #include "worker/engine/cuda/device/cuda_device_ops.h"
 #include "worker/pipeline/chain_backend.h"
 #include "worker/pipeline/stage.h"
@@ -29,10 +35,12 @@ DecodeOptions Options() {
   return options;
 }
 
-absl::StatusOr<std::unique_ptr<DecodeEngine>> MakeEngine(const std::string& name) {
+absl::StatusOr<std::unique_ptr<DecodeEngine>> MakeEngine(const std::string& name, bool share_mlp = false) {
   auto model = LoadModel(testing::GoldenFolder(name));
   if (!model.ok()) return model.status();
-  return MakeCudaEngine({Options(), 0}, **model, [](const std::string&) {});
+  DecodeOptions options = Options();
+  options.share_mlp = share_mlp;
+  return MakeCudaEngine({options, 0}, **model, [](const std::string&) {});
 }
 
 TEST(CudaEngineTest, WithoutCudaOrGpuItIsSaid) {
@@ -56,7 +64,10 @@ class OnAGpu : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
     const absl::Status status = CheckCudaDevice(0);
-    if (!status.ok()) GTEST_SKIP() << status.message();
+    if (status.ok()) return;
+    // deploy/gpu_check knows that there is one.
+    if (std::getenv("BFIO_REQUIRE_GPU") != nullptr) FAIL() << status.message();
+    GTEST_SKIP() << status.message();
   }
 };
 
@@ -115,6 +126,42 @@ TEST_P(OnAGpu, TokensInCompanyAreThoseAlone) {
   }
   EXPECT_GE(equal, all * 8 / 10);
   EXPECT_TRUE((*together)->AuditKv().ok());
+}
+
+// Ranks on one GPU, each on a thread and a stream of its own; rows and sums go through the host.
+// bfio_nccl_check has ranks that are processes, and NCCL's collectives.
+TEST_P(OnAGpu, TokensOfRanksThatShareTheMlpAreThoseAlone) {
+  const auto vocab = static_cast<int64_t>(testing::Golden(GetParam()).vocab());
+  const auto alone = MakeEngine(GetParam());
+  ASSERT_TRUE(alone.ok()) << alone.status();
+  for (const int ranks : {1, 2, 3}) {
+    SCOPED_TRACE(ranks);
+    testing::BarrierRanks group("local", ranks);
+    std::vector<std::vector<SequenceRequest>> requests(ranks);
+    Rng rng(1);
+    for (int i = 0; i < 15 * ranks; ++i) {
+      requests[i % ranks].push_back(testing::RandomRequest(rng, static_cast<Handle>(i) + 1, vocab, 60, 20));
+    }
+    std::vector<std::map<Handle, testing::Stream>> streams(ranks);
+    group.Run(1, [&](int rank, std::unique_ptr<Barrier> barrier) {
+      const auto engine = MakeEngine(GetParam(), true);
+      ASSERT_TRUE(engine.ok()) << engine.status();
+      testing::Seat seat(group.SpecOf(rank, 1), *barrier);
+      for (size_t first = 0; first < requests[rank].size(); first += 5) {
+        for (size_t i = first; i < first + 5; ++i) ASSERT_TRUE((*engine)->Admit(requests[rank][i]).ok());
+        streams[rank].merge(seat.Run(**engine));
+      }
+    });
+    int equal = 0, all = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+      for (const SequenceRequest& request : requests[rank]) {
+        EXPECT_TRUE(streams[rank][request.handle].finished);
+        equal += streams[rank][request.handle].tokens == testing::RunAlone(**alone, request).tokens;
+        ++all;
+      }
+    }
+    EXPECT_GE(equal, all * 8 / 10);
+  }
 }
 
 // A head and a stage on one GPU, each on a thread and a stream of its own.

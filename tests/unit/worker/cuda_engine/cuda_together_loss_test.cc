@@ -17,7 +17,6 @@ namespace {
 
 using testing::EmulatedDevice;
 using testing::EmulatedGroup;
-using testing::EmulatedSeat;
 using testing::Feed;
 using testing::Golden;
 using ::testing::HasSubstr;
@@ -25,6 +24,7 @@ using testing::LoadGolden;
 using testing::MakeBackend;
 using testing::MakeSharedEngine;
 using testing::RunEmulatedRanks;
+using testing::Seat;
 using testing::SharedOptions;
 using testing::Stream;
 
@@ -39,7 +39,7 @@ struct EmulatedLife {
 void RunLives(EmulatedGroup group, std::vector<EmulatedLife>& lives, int steps) {
   group.ranks = static_cast<int>(lives.size());
   RunEmulatedRanks(group, [&](int rank, Barrier& barrier) {
-    EmulatedSeat seat(group.Spec(rank), barrier);
+    Seat seat(group.Spec(rank), barrier);
     EmulatedLife& life = lives[rank];
     StepOutput out;
     for (int step = 0; step < steps; ++step) {

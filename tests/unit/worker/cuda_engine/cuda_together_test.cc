@@ -21,11 +21,11 @@ namespace {
 using ::testing::ElementsAre;
 using testing::EmulatedDevice;
 using testing::EmulatedGroup;
-using testing::EmulatedSeat;
 using testing::Feed;
 using testing::FeedGroup;
 using testing::Golden;
 using testing::LoadGolden;
+using testing::Seat;
 using testing::SharedOptions;
 
 class CudaTogetherTest : public ::testing::TestWithParam<const char*> {};
@@ -154,10 +154,9 @@ TEST(MlpPartTest, NodesAreWholeVectorsInOrderAndAllColumnsAreSomebodys) {
 
 // A rank's engine as one that steps by itself, so that RunSchedule can drive it: the others step when it
 // does.
-class EmulatedSeatEngine final : public Engine {
+class SeatEngine final : public Engine {
  public:
-  EmulatedSeatEngine(std::unique_ptr<Engine> engine, EmulatedSeat& seat)
-      : engine_(std::move(engine)), seat_(seat) {}
+  SeatEngine(std::unique_ptr<Engine> engine, Seat& seat) : engine_(std::move(engine)), seat_(seat) {}
 
   absl::string_view name() const override { return engine_->name(); }
   const EngineLimits& limits() const override { return engine_->limits(); }
@@ -171,7 +170,7 @@ class EmulatedSeatEngine final : public Engine {
 
  private:
   const std::unique_ptr<Engine> engine_;
-  EmulatedSeat& seat_;
+  Seat& seat_;
 };
 
 // Bit-equal here, as above; in groups of one size alone, for another cuts the sums otherwise.
@@ -188,15 +187,15 @@ TEST(CudaTogetherEngineTest, TokensAreThoseOfTheRequestAloneInTheGroupOnRandomSc
     group.ranks = ranks;
     group.on_device = on_device;
     RunEmulatedRanks(group, [&](int rank, Barrier& barrier) {
-      EmulatedSeat seat(group.Spec(rank), barrier);
+      Seat seat(group.Spec(rank), barrier);
       std::vector<std::unique_ptr<EmulatedDevice>> devices;
       const auto make = [&]() -> std::unique_ptr<Engine> {
         DecodeOptions options = SharedOptions();
         // Other limits on each rank: the group pads to the largest batch all the same.
         options.step_tokens = 20 + 13 * rank;
         devices.push_back(std::make_unique<EmulatedDevice>());
-        return std::make_unique<EmulatedSeatEngine>(
-            testing::MakeSharedEngine(*model, options, *devices.back()), seat);
+        return std::make_unique<SeatEngine>(testing::MakeSharedEngine(*model, options, *devices.back()),
+                                            seat);
       };
       const auto seed = static_cast<uint64_t>(10 * group.ranks + rank);
       EXPECT_GE(testing::RunSchedule(seed, make, {model->config().vocab, 40, 8, 4}), 1);

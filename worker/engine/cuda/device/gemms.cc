@@ -134,10 +134,20 @@ absl::StatusOr<float> Gemms::TimeOf(const Plan& plan, absl::Span<const Bf16* con
 absl::Status Gemms::Prepare(const GemmShape& shape, absl::Span<const Bf16* const> weights, const Bf16* x,
                             void* y, cudaStream_t stream) {
   if (Find(shape) != nullptr) return absl::OkStatus();
-  // In plans_ from the start, so that it is forgotten when something fails.
-  Plan& plan = plans_.emplace_back();
+  Plan plan;
   plan.shape = shape;
-  if (absl::Status status = Describe(plan); !status.ok()) return status;
+  absl::Status status = Describe(plan);
+  if (status.ok()) status = Choose(plan, weights, x, y, stream);
+  if (status.ok()) {
+    plans_.push_back(plan);
+  } else {
+    Forget(plan);
+  }
+  return status;
+}
+
+absl::Status Gemms::Choose(Plan& plan, absl::Span<const Bf16* const> weights, const Bf16* x, void* y,
+                           cudaStream_t stream) const {
   const auto candidates = Candidates(plan);
   if (!candidates.ok()) return candidates.status();
   float best = -1;
@@ -156,7 +166,7 @@ absl::Status Gemms::Prepare(const GemmShape& shape, absl::Span<const Bf16* const
     plan.workspace_bytes = tried.workspace_bytes;
   }
   if (best >= 0) return absl::OkStatus();
-  return refused.ok() ? absl::UnavailableError(absl::StrCat("cuBLASLt has no product of ", Text(shape)))
+  return refused.ok() ? absl::UnavailableError(absl::StrCat("cuBLASLt has no product of ", Text(plan.shape)))
                       : refused;
 }
 

@@ -50,6 +50,9 @@ class Gemms {
 
   const Plan* Find(const GemmShape& shape) const;
   absl::Status Describe(Plan& plan) const;
+  // Tries what cuBLASLt has for it and takes the fastest.
+  absl::Status Choose(Plan& plan, absl::Span<const Bf16* const> weights, const Bf16* x, void* y,
+                      cudaStream_t stream) const;
   absl::StatusOr<std::vector<cublasLtMatmulHeuristicResult_t>> Candidates(const Plan& plan) const;
   // Milliseconds of a product, over several with different weights.
   absl::StatusOr<float> TimeOf(const Plan& plan, absl::Span<const Bf16* const> weights, const Bf16* x,
