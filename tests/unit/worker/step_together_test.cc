@@ -15,6 +15,7 @@
 #include "gtest/gtest.h"
 #include "worker/barrier/local/local_barrier.h"
 #include "worker/barrier/step_peers.h"
+#include "worker/barrier/view.h"
 #include "worker/link/step_loop.h"
 
 namespace bfio::worker {
@@ -76,6 +77,8 @@ class ToyEngine final : public Engine {
     // The step for which it takes a request out, and which; 0: none.
     int takes_out_at = 0;
     Handle takes_out = 0;
+    // What it says it computes; 0: three and its rank.
+    int64_t rows = 0;
     std::function<void()> before_step = [] {};
   };
   explicit ToyEngine(Shape shape) : shape_(std::move(shape)) {}
@@ -93,7 +96,7 @@ class ToyEngine final : public Engine {
   int64_t NextRows() override {
     taken_out_.clear();
     if (step_ + 1 == shape_.takes_out_at) taken_out_.push_back(shape_.takes_out);
-    return 3 + shape_.rank;
+    return shape_.rows != 0 ? shape_.rows : 3 + shape_.rank;
   }
   absl::Span<const Handle> taken_out() const override { return taken_out_; }
   absl::Status StepTogether(StepPeers& peers, StepOutput& out) override {
@@ -279,6 +282,34 @@ TEST_F(StepTogetherTest, RanksThatComputeOtherwiseDoNotForm) {
   for (const std::string& error : Open(1, 2)) {
     EXPECT_THAT(error, HasSubstr("--mlp, --model and --weight_type must agree"));
   }
+}
+
+// What a peer says becomes the size of everybody's buffers.
+TEST_F(StepTogetherTest, ABatchThatNoEngineTakesEndsTheEpochAndNobody) {
+  for (const int64_t rows : {int64_t{1} << 40, INT64_MAX}) {
+    SCOPED_TRACE(rows);
+    Add({.together = true});
+    Add({.together = true, .rows = rows});
+    Open(1, 2);
+    const StepReport report = Report(0);
+    EXPECT_THAT(report.barrier_error, HasSubstr("a rank says that it computes"));
+    EXPECT_TRUE(report.output.tokens.empty());
+    TearDown();
+    EXPECT_TRUE(ranks_[0]->ended.ok()) << ranks_[0]->ended;
+    EXPECT_EQ(ranks_[0]->engine->rows_seen, 0);
+    ranks_.clear();
+    hellos_.clear();
+  }
+}
+
+TEST(GroupView, SumsOfWhatPeersSayDoNotOverflow) {
+  GroupView sum = ViewOf({.load_tokens = 5, .local_ns = -5, .active = 1});
+  for (int i = 0; i < 3; ++i) {
+    Fold(ViewOf({.load_tokens = INT64_MAX, .local_ns = INT64_MIN, .active = INT64_MAX}), sum);
+  }
+  EXPECT_EQ(sum.sum_load_tokens, INT64_MAX);
+  EXPECT_EQ(sum.sum_local_ns, INT64_MIN);
+  EXPECT_EQ(sum.sum_active, INT64_MAX);
 }
 
 TEST_F(StepTogetherTest, AnEngineThatFailsTakesAllOutOfTheEpochWithTheSameStep) {
