@@ -44,12 +44,21 @@ BoundedServer::BoundedServer(const ConnectionLimits& limits, int max_connections
     return new BoundedPool(max_connections, kMaxWaiting, state_.load, [this] { state_.ending = true; });
   };
   set_payload_max_length(limits.body_bytes);
+  // What replies say of it.
+  set_keep_alive_timeout(absl::ToInt64Seconds(limits.idle_patience));
+  set_keep_alive_max_count(kMaxRequests);
   set_tcp_nodelay(true);
   // httplib's own is SO_REUSEPORT, with which two programs get a port and share its callers.
   set_socket_options([](int socket) {
     const int on = 1;
     setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   });
+}
+
+void BoundedServer::Stop() {
+  // First: the thread that accepts may wait for one of the others.
+  state_.ending = true;
+  stop();
 }
 
 void BoundedServer::WidenBacklog() {
@@ -98,8 +107,9 @@ bool BoundedServer::Serve(HttpConnection& connection) {
     if (!AwaitRequest(connection, i == 0 ? limits_.first_patience : limits_.idle_patience)) break;
     connection.BeginRequest();
     bool closed = false;
-    open =
-        process_request(connection, i + 1 == kMaxRequests, closed, nullptr) && !closed && !connection.close();
+    // A connection keeps its thread while nobody waits for one.
+    const bool last = i + 1 == kMaxRequests || state_.load->waiting > 0;
+    open = process_request(connection, last, closed, nullptr) && !closed && !connection.close() && !last;
     connection.EndRequest();
   }
   return open;

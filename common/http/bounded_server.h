@@ -19,7 +19,9 @@ class BoundedServer final : public httplib::Server {
   // After binding: many clients may come at once, and httplib lets the kernel keep five of them waiting.
   void WidenBacklog();
 
-  // Any thread.
+  // In place of stop(): whoever is read or written is given up, too. REQUIRES: it listens. Any thread, as
+  // what follows.
+  void Stop();
   const PoolLoad& load() const { return *state_.load; }
   // From when the server is told to stop, or loses its port, until Reopened: connections are ended.
   bool ending() const { return state_.ending; }

@@ -44,8 +44,7 @@ bool HttpConnection::WaitForRequest(absl::Duration patience) {
 void HttpConnection::BeginRequest() {
   read_from_ = MonotonicNow();
   read_by_ = read_from_ + limits_.read_timeout;
-  write_wait_ = absl::ZeroDuration();
-  written_ = 0;
+  write_patience_ = limits_.write_timeout;
   header_bytes_ = body_bytes_ = 0;
   in_headers_ = true;
   line_bytes_ = 0;
@@ -122,11 +121,10 @@ bool HttpConnection::CountHeaders(const char* bytes, size_t size) {
 
 ssize_t HttpConnection::write(const char* from, size_t size) {
   const absl::Time start = MonotonicNow();
-  const absl::Duration reading_time =
-      absl::Seconds(static_cast<double>(written_) / static_cast<double>(kLeastBytesPerSecond));
-  const ssize_t sent = WriteSome(from, size, start + limits_.write_timeout + reading_time - write_wait_);
-  write_wait_ += MonotonicNow() - start;
-  if (sent > 0) written_ += sent;
+  const ssize_t sent = WriteSome(from, size, start + write_patience_);
+  const absl::Duration earned = absl::Seconds(static_cast<double>(std::max<ssize_t>(sent, 0)) /
+                                              static_cast<double>(kLeastBytesPerSecond));
+  write_patience_ = std::min(limits_.write_timeout, write_patience_ - (MonotonicNow() - start) + earned);
   return sent;
 }
 

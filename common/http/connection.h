@@ -25,7 +25,8 @@ struct ConnectionLimits {
   size_t body_bytes = 2 << 20;
   // From a request's first byte to its last; the same while others wait for a thread.
   absl::Duration read_timeout = absl::Seconds(30), crowded_read_timeout = absl::InfiniteDuration();
-  // How long a reply may wait for its reader in all, beside what it takes at kLeastBytesPerSecond.
+  // How long a reply may wait for a reader who takes nothing, or in all for one who takes less than
+  // kLeastBytesPerSecond.
   absl::Duration write_timeout = absl::Seconds(30);
   // For a connection's first request, and for one after another: longer than clients keep idle connections,
   // so that it is they who close them.
@@ -97,8 +98,8 @@ class HttpConnection final : public httplib::Stream {
   std::array<char, 16 << 10> buffer_;
   size_t begin_ = 0, end_ = 0;
   absl::Time read_from_, read_by_;
-  absl::Duration write_wait_;
-  int64_t written_ = 0;
+  // What is left of write_timeout; bytes that are taken fill it up.
+  absl::Duration write_patience_;
   size_t header_bytes_ = 0, body_bytes_ = 0;
   // Of the blank line that ends the headers: CR LF and nothing else. httplib goes on at a line feed alone.
   bool in_headers_ = true, line_is_return_ = false;

@@ -118,7 +118,7 @@ class HttpServer::Impl {
     }
     AwaitListening();
     // A port that was lost is closed already, and its number perhaps another's.
-    if (!server_.ending()) server_.stop();
+    if (!server_.ending()) server_.Stop();
     thread_.join();
   }
 

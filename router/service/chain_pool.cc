@@ -15,7 +15,6 @@ constexpr uint64_t kMaxBytes = uint64_t{1} << 50;
 constexpr uint64_t kMaxTokenBytes = uint64_t{1} << 30;
 constexpr uint32_t kMaxBlocks = core::kMostBlocks;
 constexpr uint32_t kMaxSlots = 1 << 16;
-// That a server announces.
 // Parts that one server may say it has: each may name a chain of kMaxServers.
 constexpr int kMaxStages = 256;
 // Others that a server measures its way to, at most.

@@ -112,7 +112,9 @@ absl::Status DecisionLoop::PostArrival(core::RequestId id, v1::GenerateRequest r
 }
 
 absl::Status DecisionLoop::PostCall(Caller caller, absl::AnyInvocable<void(DecisionLoop&) &&> event) {
-  const int64_t limit = caller == Caller::kClient ? options_.max_waiting + 1024 : ArrivalsLimit() + 1024;
+  const int64_t most = ArrivalsLimit();
+  // No flood of calls keeps requests out, and one of requests hardly an Abort.
+  const int64_t limit = caller == Caller::kClient ? std::max(most - 1024, most / 2) : most + 1024;
   const bool posted = events_.PostBounded(
       [this, event = std::move(event)]() mutable { std::move(event)(*this); }, static_cast<size_t>(limit));
   if (posted) return absl::OkStatus();

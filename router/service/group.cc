@@ -77,7 +77,11 @@ void Group::OnHello(std::shared_ptr<WorkerSession> session, const v1::Hello& hel
   member->offer = hello.communicator_offer();
   member->survivor = hello.router_instance() != 0 && hello.router_instance() != instance_;
   // The same process, whose stream broke; another of that name starts anew.
-  member->draining = draining_.erase(hello.worker_id()) > 0 && hello.router_instance() == instance_;
+  if (const auto drained = draining_.find(hello.worker_id()); drained != draining_.end()) {
+    member->draining = hello.router_instance() != 0 &&
+                       (hello.router_instance() == instance_ || hello.router_instance() == drained->second);
+    draining_.erase(drained);
+  }
   const bool survivor = member->survivor;
   members_.emplace(session.get(), std::move(member));
   spdlog::info("worker {} attached ({} slots, {} KV tokens, engine {}); {} of {}", hello.worker_id(),
@@ -287,7 +291,9 @@ void Group::Remove(const WorkerSession* session, absl::Time now) {
   const auto it = members_.find(session);
   if (it == members_.end()) return;
   const Member& member = *it->second;
-  if (member.draining && draining_.size() < kMaxDraining) draining_.insert(member.hello.worker_id());
+  if (member.draining && draining_.size() < kMaxDraining) {
+    draining_[member.hello.worker_id()] = member.hello.router_instance();
+  }
   const bool ranked = std::find(ranks_.begin(), ranks_.end(), &member) != ranks_.end();
   // ranks_ keeps no pointer to a member that is gone, whatever the phase.
   ranks_.erase(std::remove(ranks_.begin(), ranks_.end(), it->second.get()), ranks_.end());

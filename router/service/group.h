@@ -22,7 +22,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -169,8 +168,9 @@ class Group {
     absl::Time until;
   };
   std::map<std::string, Penalty> penalties_;
-  // Drained workers whose streams broke before they were released, by worker_id.
-  std::set<std::string> draining_;
+  // Drained workers whose streams broke before they were released: which router each had followed when it
+  // came, by worker_id.
+  std::map<std::string, uint64_t> draining_;
   std::map<const WorkerSession*, std::unique_ptr<Member>> members_;
   std::vector<Member*> ranks_;  // of the open epoch, or of the one being formed
 };

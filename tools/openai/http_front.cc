@@ -144,7 +144,7 @@ class HttpFront::Impl {
       mutex_.AwaitWithTimeout(absl::Condition(+idle, &under_way_), patience);
     }
     stopping_ = true;
-    server_.stop();
+    server_.Stop();
     thread_.join();
   }
 

@@ -36,6 +36,7 @@ class Fiber {
   void* resumer_handle_ = nullptr;
   const void* resumer_stack_ = nullptr;
   size_t resumer_stack_bytes_ = 0;
+  int starts_ = 0;
 };
 
 }  // namespace simt

@@ -387,6 +387,59 @@ TEST(HttpServerTest, SlowCallersDoNotKeepOthersOut) {
   EXPECT_EQ(reply->body, "figures\n");
 }
 
+TEST(HttpServerTest, AReaderWhoStopsIsGivenUpHoweverMuchHeHasRead) {
+  auto bound = HttpServer::Bind({"127.0.0.1:0", nullptr, "", "", ""});
+  ASSERT_TRUE(bound.ok()) << bound.status();
+  HttpServer& server = **bound;
+  const auto ended = std::make_shared<std::atomic<bool>>(false);
+  server.GetStream("/much", "text/plain", [ended](const HttpRequest&) {
+    const std::shared_ptr<void> end(nullptr, [ended](void*) { *ended = true; });
+    return [end]() -> std::optional<std::string> { return std::string(64 << 10, 'm'); };
+  });
+  server.Start();
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(PortOf(server)));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  ASSERT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+  const std::string request = "GET /much HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n";
+  ASSERT_EQ(send(fd, request.data(), request.size(), 0), static_cast<ssize_t>(request.size()));
+  std::vector<char> buffer(64 << 10);
+  for (size_t read = 0; read < 4 << 20;) {
+    const ssize_t got = recv(fd, buffer.data(), buffer.size(), 0);
+    ASSERT_GT(got, 0);
+    read += static_cast<size_t>(got);
+  }
+  EXPECT_FALSE(*ended);
+  for (int i = 0; i < 6000 && !*ended; ++i) absl::SleepFor(absl::Milliseconds(10));
+  EXPECT_TRUE(*ended);
+  close(fd);
+}
+
+// Callers whose connections are never idle for long share the threads with those who wait for one.
+TEST(HttpServerTest, BusyConnectionsDoNotKeepOthersOut) {
+  const auto server = Serving();
+  const int port = PortOf(*server);
+  std::atomic<bool> stop = false;
+  std::vector<std::thread> busy;
+  for (int i = 0; i < HttpServer::kMaxStreams + 4; ++i) {
+    busy.emplace_back([&] {
+      httplib::Client client("127.0.0.1", port);
+      client.set_keep_alive(true);
+      for (; !stop; absl::SleepFor(absl::Milliseconds(300))) client.Get("/metrics");
+    });
+  }
+  absl::SleepFor(absl::Milliseconds(500));
+  httplib::Client client("127.0.0.1", port);
+  client.set_read_timeout(60);
+  const auto reply = client.Get("/metrics");
+  stop = true;
+  for (std::thread& thread : busy) thread.join();
+  ASSERT_TRUE(reply);
+  EXPECT_EQ(reply->body, "figures\n");
+}
+
 TEST(HttpServerTest, ASlowCallerDoesNotKeepItFromEnding) {
   auto server = Serving();
   Trickler slow(PortOf(*server), "GET /metrics HTTP/1.1\r\nX-Slow: a");

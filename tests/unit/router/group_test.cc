@@ -251,6 +251,11 @@ TEST_F(RanksOfABarrier, ADrainedWorkerWhoseStreamBreaksIsStillDrained) {
   EXPECT_FALSE(Join("a").draining) << "another process of that name";
   group_.OnGone(sessions_.back()->session.get(), now_);
   EXPECT_FALSE(Join("a", kInstance).draining);
+  group_.OnGone(sessions_.back()->session.get(), now_);
+  // Drained before this router's first plan: it still names the one before.
+  Join("a", kEarlier).draining = true;
+  group_.OnGone(sessions_.back()->session.get(), now_);
+  EXPECT_TRUE(Join("a", kEarlier).draining);
 }
 
 }  // namespace
