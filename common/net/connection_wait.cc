@@ -6,6 +6,7 @@
 
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
+#include "common/net/tsan_edge.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/generic/generic_stub.h"
 
@@ -36,19 +37,18 @@ bool ClockWasSetBack() {
 
 // A question that any gRPC server answers, waiting for the connection: while one waits, gRPC's own threads
 // drive the attempts. Nobody does for a channel that is only looked at.
-class ConnectionWait::Call {
+class ConnectionWait::Call final : public grpc::ClientUnaryReactor {
  public:
   explicit Call(std::shared_ptr<grpc::Channel> channel) : stub_(std::move(channel)) {
     const grpc::Slice nothing;
     request_ = grpc::ByteBuffer(&nothing, 1);
     context_.set_wait_for_ready(true);
-    stub_.UnaryCall(&context_, "/grpc.health.v1.Health/Check", grpc::StubOptions(), &request_, &response_,
-                    [this](const grpc::Status&) {
-                      MutexLock lock(&mutex_);
-                      done_ = true;
-                    });
+    stub_.PrepareUnaryCall(&context_, "/grpc.health.v1.Health/Check", grpc::StubOptions(), &request_,
+                           &response_, this);
+    GrpcHandOver(this);
+    StartCall();
   }
-  ~Call() {
+  ~Call() override {
     context_.TryCancel();
     MutexLock lock(&mutex_);
     mutex_.Await(absl::Condition(&done_));
@@ -57,6 +57,13 @@ class ConnectionWait::Call {
   bool done() {
     MutexLock lock(&mutex_);
     return done_;
+  }
+
+  // The last that gRPC does with it.
+  void OnDone(const grpc::Status&) override {
+    GrpcTakeOver(this);
+    MutexLock lock(&mutex_);
+    done_ = true;
   }
 
  private:
