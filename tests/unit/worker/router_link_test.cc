@@ -13,6 +13,7 @@
 
 #include "absl/time/clock.h"
 #include "bfio/v1/worker.grpc.pb.h"
+#include "common/base/mutex.h"
 #include "common/net/channel.h"
 #include "common/net/router_instance.h"
 #include "gmock/gmock.h"
@@ -110,6 +111,7 @@ TEST(RouterLinkTest, WhoHasFollowedALeaderFollowsNoEarlierOne) {
                                            1'800'000'000'000'000'000,
                                            kElected + 7,
                                            kElected + 9};
+  Mutex mutex;  // a stream may have another thread than the one before
   std::vector<int> followed;
   FakeRouter router([&](int number, Stream& stream) {
     v1::WorkerMessage in;
@@ -120,6 +122,7 @@ TEST(RouterLinkTest, WhoHasFollowedALeaderFollowsNoEarlierOne) {
     // Nothing comes of an epoch that is refused but the stream's end.
     if (stream.Read(&in)) {
       EXPECT_TRUE(in.has_epoch_ready());
+      MutexLock lock(&mutex);
       followed.push_back(number);
     }
     if (static_cast<size_t>(number) < instances.size())
