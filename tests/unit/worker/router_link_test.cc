@@ -133,6 +133,7 @@ TEST(RouterLinkTest, WhoHasFollowedALeaderFollowsNoEarlierOne) {
     return grpc::Status::OK;
   });
   EXPECT_TRUE(RunRank(router.address()).ok());
+  MutexLock lock(&mutex);
   EXPECT_EQ(followed, (std::vector<int>{1, 2, 3, 6, 7}));
 }
 
