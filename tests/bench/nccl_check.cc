@@ -19,7 +19,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <map>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -28,6 +27,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/rng.h"
 #include "tests/testing/cuda/device_array.h"
+#include "tests/testing/seat.h"
 #include "worker/barrier/factory.h"
 #include "worker/barrier/step_peers.h"
 #include "worker/engine/cuda/device/cuda_engine.h"
@@ -162,21 +162,9 @@ std::string DecodeTogether(const GroupSpec& group, Barrier& barrier, const std::
     request.ignore_eos = true;
     if (absl::Status status = (*engine)->Admit(request); !status.ok()) return status.ToString();
   }
-  std::map<Handle, std::vector<uint32_t>> together;
+  auto together = testing::Seat(group, barrier, kDecodeFrom).Run(**engine);
+  if (!together.ok()) return together.status().ToString();
   StepOutput out;
-  double slowest_ms = 0;
-  for (int64_t step = 1, busy = 1; busy > 0; ++step) {
-    const auto agreed = barrier.AllReduce(
-        kDecodeFrom + step, {.active = (*engine)->active() > 0, .rows = (*engine)->NextRows()}, kTimeout);
-    if (!agreed.ok()) return agreed.status().ToString();
-    busy = agreed->sum_active;
-    StepPeers peers(group, barrier, kDecodeFrom + step, agreed->max_rows, kTimeout);
-    const auto start = std::chrono::steady_clock::now();
-    if (absl::Status status = (*engine)->StepTogether(peers, out); !status.ok()) return status.ToString();
-    const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
-    slowest_ms = std::max(slowest_ms, took.count());
-    for (const auto& token : out.tokens) together[token.handle].push_back(token.id);
-  }
   size_t equal = 0;
   for (const SequenceRequest& request : requests) {
     if (absl::Status status = (*alone)->Admit(request); !status.ok()) return status.ToString();
@@ -185,11 +173,11 @@ std::string DecodeTogether(const GroupSpec& group, Barrier& barrier, const std::
       if (absl::Status status = (*alone)->Step(out); !status.ok()) return status.ToString();
       for (const auto& token : out.tokens) tokens.push_back(token.id);
     }
-    equal += together[request.handle] == tokens;
-    if (together[request.handle].size() != tokens.size()) return "a request has too few tokens, or too many";
+    equal += (*together)[request.handle] == tokens;
+    if ((*together)[request.handle].size() != tokens.size())
+      return "a request has too few tokens, or too many";
   }
-  std::printf("rank %d: %zu of %zu requests as alone, slowest step %.1f ms\n", group.rank, equal,
-              requests.size(), slowest_ms);
+  std::printf("rank %d: %zu of %zu requests as alone\n", group.rank, equal, requests.size());
   std::fflush(stdout);
   return equal + 1 >= requests.size() ? "" : "tokens differ from those alone";
 }

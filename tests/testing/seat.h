@@ -1,15 +1,17 @@
 // A rank's place in a group whose ranks compute their steps together (--mlp=tp).
 //
-// Purpose: what the step loop does of a step, for tests of engines without one. Threads: the rank's.
+// Purpose: what the step loop does of a step, for tests and checks of engines without one. Ownership: borrows
+// the barrier. Threads: the rank's. Errors: the barrier's; INTERNAL when an engine fails by itself.
 #ifndef BFIO_TESTS_TESTING_SEAT_H_
 #define BFIO_TESTS_TESTING_SEAT_H_
 
+#include <cstdint>
 #include <map>
-#include <memory>
+#include <vector>
 
-#include "gtest/gtest.h"
-#include "tests/testing/barrier_ranks.h"
-#include "tests/testing/decode_schedule.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "worker/barrier/step_peers.h"
 #include "worker/engine/engine.h"
 
@@ -17,7 +19,9 @@ namespace bfio::testing {
 
 class Seat {
  public:
-  Seat(const worker::GroupSpec& group, worker::Barrier& barrier) : group_(group), barrier_(barrier) {}
+  // Its first step is the one after `steps`.
+  Seat(const worker::GroupSpec& group, worker::Barrier& barrier, int64_t steps = 0)
+      : group_(group), barrier_(barrier), step_(steps) {}
 
   // One step of all; returns how many ranks have said that they are busy.
   absl::StatusOr<int64_t> Step(worker::Engine& engine, bool busy, worker::StepOutput& out) {
@@ -25,30 +29,31 @@ class Seat {
     if (!agreed.ok()) return agreed.status();
     worker::StepPeers peers(group_, barrier_, step_, agreed->max_rows, kPatience);
     const absl::Status status = engine.StepTogether(peers, out);
-    EXPECT_EQ(status, peers.status()) << "no fault of the engine's";
+    if (status != peers.status())
+      return absl::InternalError(absl::StrCat("the engine's fault: ", status.ToString()));
     if (!status.ok()) return status;
     return agreed->sum_active;
   }
 
-  // Steps until no rank has anything to do; what `engine` has given.
-  std::map<worker::Handle, Stream> Run(worker::Engine& engine) {
-    std::map<worker::Handle, Stream> streams;
+  // Steps until no rank has anything to do; the tokens that `engine` has given.
+  absl::StatusOr<std::map<worker::Handle, std::vector<uint32_t>>> Run(worker::Engine& engine) {
+    std::map<worker::Handle, std::vector<uint32_t>> tokens;
     worker::StepOutput out;
     for (;;) {
       const auto busy = Step(engine, engine.active() > 0, out);
-      EXPECT_TRUE(busy.ok()) << busy.status();
-      if (!busy.ok() || *busy == 0) return streams;
-      for (const auto& token : out.tokens) streams[token.handle].tokens.push_back(token.id);
-      for (const auto& finish : out.finished) streams[finish.handle].finished = true;
+      if (!busy.ok()) return busy.status();
+      if (*busy == 0) return tokens;
+      for (const auto& token : out.tokens) tokens[token.handle].push_back(token.id);
     }
   }
 
  private:
-  static constexpr absl::Duration kPatience = BarrierRanks::kForever;
+  // A net under hangs, not a performance bound.
+  static constexpr absl::Duration kPatience = absl::Seconds(60);
 
   const worker::GroupSpec group_;
   worker::Barrier& barrier_;
-  int64_t step_ = 0;
+  int64_t step_;
 };
 
 }  // namespace bfio::testing
