@@ -33,6 +33,31 @@ std::string Library() {
   return (std::filesystem::read_symlink("/proc/self/exe").parent_path() / "libbfio_wall_clock.so").string();
 }
 
+// Runs the present test case as a process of its own under a wall clock of its own; true if it passes there.
+bool RunAgain() {
+  const ::testing::TestInfo& test = *::testing::UnitTest::GetInstance()->current_test_info();
+  const WallClock clock;
+  std::vector<std::string> words = clock.Wrapper();
+  words.push_back(std::filesystem::read_symlink("/proc/self/exe").string());
+  words.push_back(absl::StrCat("--gtest_filter=", test.test_suite_name(), ".", test.name()));
+  std::vector<char*> argv;
+  argv.reserve(words.size() + 1);
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  const pid_t child = fork();
+  if (child == 0) {
+    unsetenv("GTEST_OUTPUT");
+    alarm(kPatienceSeconds);
+    execvp(argv[0], argv.data());
+    _exit(127);
+  }
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  EXPECT_TRUE(WIFEXITED(status)) << "killed by signal " << WTERMSIG(status) << ": a wait did not end";
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
 }  // namespace
 
 WallClock::WallClock() : WallClock(NewFile()) {}
@@ -80,28 +105,14 @@ void WallClock::Jump(absl::Duration by) {
   *ahead_ns_ += absl::ToInt64Nanoseconds(by);
 }
 
-bool RunAgainUnderAWallClock() {
-  const ::testing::TestInfo& test = *::testing::UnitTest::GetInstance()->current_test_info();
-  const WallClock clock;
-  std::vector<std::string> words = clock.Wrapper();
-  words.push_back(std::filesystem::read_symlink("/proc/self/exe").string());
-  words.push_back(absl::StrCat("--gtest_filter=", test.test_suite_name(), ".", test.name()));
-  std::vector<char*> argv;
-  argv.reserve(words.size() + 1);
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  const pid_t child = fork();
-  if (child == 0) {
-    unsetenv("GTEST_OUTPUT");
-    alarm(kPatienceSeconds);
-    execvp(argv[0], argv.data());
-    _exit(127);
+std::unique_ptr<WallClock> WallClockOfTest() {
+  if (std::unique_ptr<WallClock> mine = WallClock::Mine(); mine != nullptr) return mine;
+  if (const std::string why = WallClock::WhyNot(); !why.empty()) {
+    [&why] { GTEST_SKIP() << why; }();
+  } else {
+    EXPECT_TRUE(RunAgain());
   }
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  EXPECT_TRUE(WIFEXITED(status)) << "killed by signal " << WTERMSIG(status) << ": a wait did not end";
-  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  return nullptr;
 }
 
 }  // namespace bfio::testing

@@ -1,7 +1,7 @@
 // A wall clock of a program's own, which a test may set.
 //
 // Purpose: clocks that jump while a program runs. Programs are started with Wrapper() in front
-// (testing::Process); a test case runs itself again under such a clock with RunAgainUnderAWallClock.
+// (testing::Process); a test case runs itself again under such a clock with WallClockOfTest.
 // Threads: any may Jump.
 #ifndef BFIO_TESTS_TESTING_WALL_CLOCK_WALL_CLOCK_H_
 #define BFIO_TESTS_TESTING_WALL_CLOCK_WALL_CLOCK_H_
@@ -42,9 +42,10 @@ class WallClock {
   std::atomic<int64_t>* ahead_ns_;
 };
 
-// Runs the test case that calls this as a process of its own under a wall clock of its own, where Mine() is
-// not null; true if it passes there.
-bool RunAgainUnderAWallClock();
+// The clock that the test case which calls this runs under. nullptr: the case has run in a process of its
+// own, under a clock of its own, and has failed if it failed there; or it is skipped, as programs of this
+// build cannot have one. Return then.
+std::unique_ptr<WallClock> WallClockOfTest();
 
 }  // namespace bfio::testing
 

@@ -272,12 +272,8 @@ void LoseTheRouterAndSetTheClockBack(testing::WallClock& clock, const std::strin
 }
 
 TEST(RouterLinkTest, TheNextRouterIsFoundThoughTheClockIsSetBack) {
-  const std::unique_ptr<testing::WallClock> clock = testing::WallClock::Mine();
-  if (clock == nullptr) {
-    if (!testing::WallClock::WhyNot().empty()) GTEST_SKIP() << testing::WallClock::WhyNot();
-    EXPECT_TRUE(testing::RunAgainUnderAWallClock());
-    return;
-  }
+  const std::unique_ptr<testing::WallClock> clock = testing::WallClockOfTest();
+  if (clock == nullptr) return;
   const testing::HeldPort port;
   std::unique_ptr<FakeRouter> next;
   LoseTheRouterAndSetTheClockBack(*clock, port.address(), [&](RouterLink&) {
@@ -294,12 +290,8 @@ TEST(RouterLinkTest, TheNextRouterIsFoundThoughTheClockIsSetBack) {
 }
 
 TEST(RouterLinkTest, WhoFindsNoRouterMayLeaveThoughTheClockIsSetBack) {
-  const std::unique_ptr<testing::WallClock> clock = testing::WallClock::Mine();
-  if (clock == nullptr) {
-    if (!testing::WallClock::WhyNot().empty()) GTEST_SKIP() << testing::WallClock::WhyNot();
-    EXPECT_TRUE(testing::RunAgainUnderAWallClock());
-    return;
-  }
+  const std::unique_ptr<testing::WallClock> clock = testing::WallClockOfTest();
+  if (clock == nullptr) return;
   const testing::HeldPort port;
   LoseTheRouterAndSetTheClockBack(*clock, port.address(),
                                   [](RouterLink& link) { link.RequestLeave("test"); });
