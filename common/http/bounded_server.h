@@ -1,7 +1,9 @@
 // httplib's server over connections with bounds (connection.h).
 //
 // Purpose: how a connection is served, from its first request to its close; nothing about what is served.
-// Threads: Serve on one; connections on the pool's.
+// http_server.h and tools/openai build on it. Ownership: owns the TLS files; the handlers' owner outlives
+// listen_after_bind. Threads: listen_after_bind on one of the owner's; connections, and so handlers, on the
+// pool's.
 #ifndef BFIO_COMMON_HTTP_BOUNDED_SERVER_H_
 #define BFIO_COMMON_HTTP_BOUNDED_SERVER_H_
 

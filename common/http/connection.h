@@ -1,8 +1,9 @@
 // An HTTP connection as httplib sees it, with bounds that httplib lacks.
 //
 // Purpose: a request's headers and body have a size and a time in which they must come, whatever the client
-// does; and a handler can ask whether the client is still there. Ownership: the socket is the caller's.
-// Threads: one, the connection's.
+// does, its reply a time in which the client must take it; and a handler can ask whether the client is still
+// there. Ownership: the socket is the caller's, and the server's state outlives the connection. Threads: one,
+// the connection's.
 #ifndef BFIO_COMMON_HTTP_CONNECTION_H_
 #define BFIO_COMMON_HTTP_CONNECTION_H_
 
@@ -85,6 +86,7 @@ class HttpConnection final : public httplib::Stream {
   bool HasBytes() const { return begin_ < end_ || (tls_ != nullptr && tls_->Pending()); }
   ssize_t ReadWithinBounds(char* to, size_t size);
   bool Fill();
+  // Not while the server ends, nor beyond crowded_read_timeout while others wait.
   bool MayRead() const;
   // Bytes written, or -1: the reader has gone, or is too slow.
   ssize_t WriteSome(const char* from, size_t size, absl::Time by);

@@ -1,8 +1,9 @@
 // A small HTTP server for people and their tools: /metrics, /healthz, pages.
 //
-// Purpose: what must be reached without gRPC. cpp-httplib does the work on threads of its own; bodies,
-// connections and waiting requests are bounded. A handler runs on one of those threads and must not block for
-// long. Threads: Start, Handle and destruction from one thread; handlers run at the same time.
+// Purpose: what must be reached without gRPC. cpp-httplib does the work on threads of its own; headers,
+// bodies, connections, waiting requests and the time that callers may take are bounded. A handler runs on one
+// of those threads and must not block for long. Threads: Start, Handle and destruction from one thread;
+// handlers run at the same time.
 #ifndef BFIO_COMMON_HTTP_HTTP_SERVER_H_
 #define BFIO_COMMON_HTTP_HTTP_SERVER_H_
 

@@ -17,8 +17,8 @@ namespace bfio {
 
 class TlsSession {
  public:
-  // Shakes hands on a socket, which does not block from here on; nothing when the peer does not, or not by
-  // `by`.
+  // Shakes hands on a socket, which does not block from here on; nothing when the peer does not, not by `by`,
+  // or `go_on` gives up.
   static std::unique_ptr<TlsSession> Accept(ReloadedTls& tls, int socket, absl::Time by,
                                             absl::FunctionRef<bool()> go_on);
   ~TlsSession();

@@ -14,13 +14,6 @@
 #include "router/service/worker_names.h"
 
 namespace bfio::router {
-namespace {
-
-// How often servers' streams are looked at.
-constexpr absl::Duration kSessionCheck = absl::Milliseconds(500);
-
-}  // namespace
-
 // A later router's chains have larger numbers: microseconds grow faster than chains are composed.
 ChainPoolService::ChainPoolService(const ChainOptions& options, bool bind_worker_id,
                                    std::function<double()> demand)

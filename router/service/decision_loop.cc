@@ -100,24 +100,21 @@ absl::Status DecisionLoop::PostArrival(core::RequestId id, v1::GenerateRequest r
     if (!entered.ok()) return entered.status();
     ticket = *std::move(entered);
   }
-  const bool posted = events_.PostBounded(
-      [this, id, request = std::move(request), stream = std::move(stream),
-       ticket = std::move(ticket)]() mutable {
-        OnArrival(id, std::move(request), std::move(stream), std::move(ticket));
-      },
-      static_cast<size_t>(ArrivalsLimit()));
-  if (posted) return absl::OkStatus();
-  if (stop_requested_.load()) return ShuttingDown();
-  return WithRetry(absl::ResourceExhaustedError("the router is overloaded"), kFullRetry);
+  return PostWithin(ArrivalsLimit(), [this, id, request = std::move(request), stream = std::move(stream),
+                                      ticket = std::move(ticket)]() mutable {
+    OnArrival(id, std::move(request), std::move(stream), std::move(ticket));
+  });
 }
 
 absl::Status DecisionLoop::PostCall(Caller caller, absl::AnyInvocable<void(DecisionLoop&) &&> event) {
   const int64_t most = ArrivalsLimit();
   // No flood of calls keeps requests out, and one of requests hardly an Abort.
   const int64_t limit = caller == Caller::kClient ? std::max(most - 1024, most / 2) : most + 1024;
-  const bool posted = events_.PostBounded(
-      [this, event = std::move(event)]() mutable { std::move(event)(*this); }, static_cast<size_t>(limit));
-  if (posted) return absl::OkStatus();
+  return PostWithin(limit, [this, event = std::move(event)]() mutable { std::move(event)(*this); });
+}
+
+absl::Status DecisionLoop::PostWithin(int64_t limit, EventQueue::Event event) {
+  if (events_.PostBounded(std::move(event), static_cast<size_t>(limit))) return absl::OkStatus();
   if (stop_requested_.load()) return ShuttingDown();
   return WithRetry(absl::ResourceExhaustedError("the router is overloaded"), kFullRetry);
 }

@@ -86,8 +86,6 @@ class DecisionLoop final : private Group::Listener {
   const ArrivalRate& arrivals() const { return arrivals_; }
   const StreamLimits& stream_limits() const { return options_.stream; }
 
-  // Events that may wait when a new request comes.
-  int64_t ArrivalsLimit() const { return 2 * options_.max_waiting + 1024; }
   core::RequestId NextId() { return next_id_.fetch_add(1, std::memory_order_relaxed); }
 
   // Refuses new requests, lets the accepted ones run for at most options.drain_timeout, ends the rest with
@@ -105,6 +103,11 @@ class DecisionLoop final : private Group::Listener {
   absl::Status FillLoads(const v1::GetLoadsRequest& request, v1::GetLoadsResponse& response);
 
  private:
+  // Events that may wait when a new request comes.
+  int64_t ArrivalsLimit() const { return 2 * options_.max_waiting + 1024; }
+  // Any thread. RESOURCE_EXHAUSTED when `limit` events wait, UNAVAILABLE after Stop.
+  absl::Status PostWithin(int64_t limit, EventQueue::Event event);
+
   void Run();
   bool DrainDone(absl::Time now);
   void RunTimers(absl::Time now);

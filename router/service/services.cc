@@ -59,7 +59,7 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
     if (!TraceIdOf(value).empty()) stream->set_traceparent(std::string(value));
   }
   absl::Status status = gate_->EnterFor(*context, *copy.mutable_tenant());
-  // Nobody counts them, and they would be kept as long as the request.
+  // Fields that this version does not know: nobody counts them, and they would be kept with the request.
   copy.DiscardUnknownFields();
   if (status.ok()) status = CheckGenerate(copy, limits_);
   if (status.ok() && IsBareResume(copy)) copy = BareResume(std::move(copy));

@@ -13,8 +13,6 @@
 namespace bfio::router {
 namespace {
 
-// How often workers' streams are looked at.
-constexpr absl::Duration kSessionCheck = absl::Milliseconds(500);
 // Refusals by workers that a request survives: the accounts are exact, so even one is a sign of trouble.
 constexpr int kMaxRefusals = 16;
 // The same where --admission believes what it does not know: a worker may be fuller than that, for a while.

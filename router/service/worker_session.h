@@ -22,6 +22,9 @@
 
 namespace bfio::router {
 
+// How often whoever owns sessions calls BreakOffIfStuck.
+inline constexpr absl::Duration kSessionCheck = absl::Milliseconds(500);
+
 template <typename In, typename Out>
 class MessageSession final : public grpc::ServerBidiReactor<In, Out> {
  public:

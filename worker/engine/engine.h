@@ -28,6 +28,9 @@ class StepPeers;
 // The router's name of a request on the link.
 using Handle = uint64_t;
 
+// No engine computes more tokens than these in a step.
+inline constexpr int64_t kMaxStepTokens = 1 << 20;
+
 struct EngineLimits {
   // B: requests decoding at once.
   int32_t slots = 0;

@@ -16,8 +16,6 @@ int64_t NowNs() {
   return absl::ToInt64Nanoseconds(MonotonicNow() - absl::UnixEpoch());
 }
 
-// More than any engine takes in a step: what a peer says becomes the size of a buffer.
-constexpr int64_t kMaxRows = 1 << 20;
 constexpr int64_t kAnyStep = std::numeric_limits<int64_t>::max();
 
 std::string Text(const absl::Status& status) {
@@ -262,7 +260,8 @@ absl::Status StepLoop::StepTogether(const Inbox::Enter& enter, Barrier& barrier,
   const auto agreed = barrier.AllReduce(report.step, {.rows = rows}, timeout);
   report.barrier_wait_ns = NowNs() - start_ns;
   peers = agreed.status();
-  if (peers.ok() && (agreed->max_rows < rows || agreed->max_rows > kMaxRows)) {
+  // What a peer says becomes the size of a buffer.
+  if (peers.ok() && (agreed->max_rows < rows || agreed->max_rows > kMaxStepTokens)) {
     peers = absl::InternalError(
         absl::StrCat("a rank says that it computes ", agreed->max_rows, " tokens in step ", report.step));
   }

@@ -14,6 +14,7 @@
 namespace bfio::worker::gpu {
 namespace {
 
+// Of a device's memory, what the KV cache leaves alone: a share, and at most so much.
 constexpr int64_t kReserveShare = 32, kMostReserve = int64_t{2} << 30;
 constexpr absl::Duration kSetupDeadline = absl::Seconds(60);
 

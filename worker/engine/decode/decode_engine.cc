@@ -14,7 +14,6 @@ namespace bfio::worker {
 namespace {
 
 // Bounds that keep row and page counts within 32 bits.
-constexpr int64_t kMaxStepTokens = 1 << 20;
 constexpr int32_t kMaxSlots = 1 << 16;
 
 double MonotonicSeconds() {
