@@ -29,15 +29,22 @@ struct CacheBlock {
   const T* values[kBlockVectors];
 };
 
+// Of `next` what is at the same place is asked for, here and in AddValues: a block comes from memory while
+// the one before is computed with.
+//
 // Scores, their exponentials into `weights`, and the factor by which what was summed before shrinks.
 template <int H, typename T>
-BFIO_INLINE void Weigh(const Attention& a, const CacheBlock<T>& block, const Query* queries,
-                       int64_t value_dim, float weights[][kBlockTokens], float* shrink) {
+BFIO_INLINE void Weigh(const Attention& a, const CacheBlock<T>& block, const CacheBlock<T>& next,
+                       const Query* queries, int64_t value_dim, float weights[][kBlockTokens],
+                       float* shrink) {
   V scores[H][kBlockVectors] = {};
   for (int64_t i = 0; i < a.head_dim; ++i) {
     V keys[kBlockVectors];
 #pragma GCC unroll 4
-    for (int v = 0; v < kBlockVectors; ++v) keys[v] = Load(block.keys[v] + i * kLanes);
+    for (int v = 0; v < kBlockVectors; ++v) {
+      keys[v] = Load(block.keys[v] + i * kLanes);
+      Prefetch(next.keys[v] + i * kLanes);
+    }
 #pragma GCC unroll 2
     for (int h = 0; h < H; ++h) {
       const V q = Set(queries[h].q[i]);
@@ -72,8 +79,9 @@ BFIO_INLINE void Weigh(const Attention& a, const CacheBlock<T>& block, const Que
 
 // Adds the block's weighted values to D vectors of the queries' states, from dimension `at` on.
 template <int H, int D, typename T>
-BFIO_INLINE void AddValues(const CacheBlock<T>& block, const Query* queries, int64_t value_dim, int64_t at,
-                           int32_t tokens, float weights[][kBlockTokens], const float* shrink) {
+BFIO_INLINE void AddValues(const CacheBlock<T>& block, const CacheBlock<T>& next, const Query* queries,
+                           int64_t value_dim, int64_t at, int32_t tokens, float weights[][kBlockTokens],
+                           const float* shrink) {
   V sums[H][D];
 #pragma GCC unroll 2
   for (int h = 0; h < H; ++h) {
@@ -81,10 +89,15 @@ BFIO_INLINE void AddValues(const CacheBlock<T>& block, const Query* queries, int
     for (int d = 0; d < D; ++d) sums[h][d] = Load(queries[h].state + at + d * kLanes) * Set(shrink[h]);
   }
   for (int32_t t = 0; t < tokens; ++t) {
-    const T* const value = block.values[t / kLanes] + (t % kLanes) * value_dim + at;
+    const int64_t place = (t % kLanes) * value_dim + at;
+    const T* const value = block.values[t / kLanes] + place;
+    const T* const later = next.values[t / kLanes] + place;
     V values[D];
 #pragma GCC unroll 4
-    for (int d = 0; d < D; ++d) values[d] = Load(value + d * kLanes);
+    for (int d = 0; d < D; ++d) {
+      values[d] = Load(value + d * kLanes);
+      Prefetch(later + d * kLanes);
+    }
 #pragma GCC unroll 2
     for (int h = 0; h < H; ++h) {
 #pragma GCC unroll 4
@@ -100,21 +113,21 @@ BFIO_INLINE void AddValues(const CacheBlock<T>& block, const Query* queries, int
 
 template <int H, typename T>
 __attribute__((noinline)) void AttendBlock(const Attention& a, const CacheBlock<T>& block,
-                                           const Query* queries) {
+                                           const CacheBlock<T>& next, const Query* queries) {
   const int64_t value_dim = RoundUpToLanes(a.head_dim);
   float weights[H][kBlockTokens];
   float shrink[H];
-  Weigh<H>(a, block, queries, value_dim, weights, shrink);
+  Weigh<H>(a, block, next, queries, value_dim, weights, shrink);
   int32_t last = queries[0].position;
   for (int h = 1; h < H; ++h) last = queries[h].position > last ? queries[h].position : last;
   const int32_t left = last - block.begin + 1;
   const int32_t tokens = left < kBlockTokens ? left : kBlockTokens;
   int64_t at = 0;
   for (; at + 4 * kLanes <= value_dim; at += 4 * kLanes) {
-    AddValues<H, 4>(block, queries, value_dim, at, tokens, weights, shrink);
+    AddValues<H, 4>(block, next, queries, value_dim, at, tokens, weights, shrink);
   }
   for (; at < value_dim; at += kLanes) {
-    AddValues<H, 1>(block, queries, value_dim, at, tokens, weights, shrink);
+    AddValues<H, 1>(block, next, queries, value_dim, at, tokens, weights, shrink);
   }
 }
 
@@ -156,17 +169,19 @@ void AttendOf(const Attention& a) {
   }
   const int32_t end = a.positions[a.rows - 1] + 1;
   int32_t row = 0;
+  CacheBlock<T> following = BlockAt<T>(a, 0, end);
   for (int32_t begin = 0; begin < end; begin += kBlockTokens) {
     while (a.positions[row] < begin) ++row;  // rows that end before this block
-    const CacheBlock<T> block = BlockAt<T>(a, begin, end);
+    const CacheBlock<T> block = following;
+    if (begin + kBlockTokens < end) following = BlockAt<T>(a, begin + kBlockTokens, end);
     int32_t i = row * a.group;
     for (; i + 2 <= queries; i += 2) {
       const Query pair[2] = {query(i), query(i + 1)};
-      AttendBlock<2>(a, block, pair);
+      AttendBlock<2>(a, block, following, pair);
     }
     if (i < queries) {
       const Query one = query(i);
-      AttendBlock<1>(a, block, &one);
+      AttendBlock<1>(a, block, following, &one);
     }
   }
   for (int32_t i = 0; i < queries; ++i) {

@@ -13,6 +13,15 @@ constexpr int64_t kInputBlock = 1024;
 // Columns whose block of weights stays in the second-level cache while the rows pass: 512 KiB of fp32.
 constexpr int64_t kColumnBlock = kTermColumns;
 
+// Columns that are finished one after the other, all inputs of each. A tile of rows alone uses no weight
+// twice: then weights are best read as they lie in memory.
+BFIO_INLINE int64_t ColumnsAtOnce(int64_t rows) {
+  return rows <= BFIO_TILE_ROWS ? BFIO_TILE_COLUMNS : kColumnBlock;
+}
+
+// With columns of 1,024 bf16, 16 KiB: enough for the time that memory takes to answer.
+constexpr int64_t kTilesAhead = 2;
+
 // What is common to the tiles of one block of inputs: what is multiplied, what is added to the sums, and
 // where they go.
 struct Block {
@@ -39,6 +48,14 @@ struct Block {
   int64_t out_column;
 };
 
+// Asks for weights of a later tile. Without it a product of a few rows takes twice the time that memory
+// needs: a processor asks by itself only along a column, and not beyond the end of its page.
+template <int C, typename W>
+BFIO_INLINE void PrefetchTile(const W* w, int64_t stride) {
+#pragma GCC unroll 8
+  for (int c = 0; c < C; ++c) Prefetch(w + (kTilesAhead * C + c) * stride);
+}
+
 template <int R, int C, typename W>
 BFIO_INLINE void Tile(const Block& b, const W* weight, int64_t row, int64_t column) {
   const float* x = b.x + row * b.x_stride;
@@ -49,6 +66,7 @@ BFIO_INLINE void Tile(const Block& b, const W* weight, int64_t row, int64_t colu
     V weights[C];
 #pragma GCC unroll 8
     for (int c = 0; c < C; ++c) weights[c] = Load(w + c * b.weight_stride + k);
+    if constexpr (C > 1) PrefetchTile<C>(w + k, b.weight_stride);
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
       const V left = Load(x + r * b.x_stride + k);
@@ -132,8 +150,9 @@ void LinearOf(const Linear& args, int64_t begin, int64_t end) {
   block.weight_stride = args.inputs;
   block.base_stride = block.out_stride = args.y_stride;
   block.out = args.y;
-  for (int64_t columns = begin; columns < end; columns += kColumnBlock) {
-    const int64_t columns_end = columns + kColumnBlock < end ? columns + kColumnBlock : end;
+  const int64_t width = ColumnsAtOnce(args.rows);
+  for (int64_t columns = begin; columns < end; columns += width) {
+    const int64_t columns_end = columns + width < end ? columns + width : end;
     for (int64_t k = 0; k < args.inputs; k += kInputBlock) {
       block.begin = k;
       block.end = k + kInputBlock < args.inputs ? k + kInputBlock : args.inputs;
@@ -157,8 +176,7 @@ void SumTermsOf(const TermSum& args, int64_t begin, int64_t end) {
   block.weight_stride = args.weight_stride;
   block.waiting_distance = level;
   block.base_stride = args.y_stride;
-  // A tile of rows alone uses no weight twice: then they are best read as they lie in memory.
-  const int64_t width = args.rows <= BFIO_TILE_ROWS ? BFIO_TILE_COLUMNS : kColumnBlock;
+  const int64_t width = ColumnsAtOnce(args.rows);
   for (int64_t columns = begin; columns < end; columns += width) {
     const int64_t columns_end = columns + width < end ? columns + width : end;
     block.first_column = columns;

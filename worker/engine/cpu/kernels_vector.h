@@ -33,6 +33,11 @@ struct V {
   F part[kRegisters];
 };
 
+// Brings what is there to the second-level cache; nothing happens where there is no memory.
+BFIO_INLINE void Prefetch(const void* p) {
+  __builtin_prefetch(p, 0, 2);
+}
+
 // Applies `f` register by register.
 template <typename Function, typename... Vs>
 BFIO_INLINE V Map(const Function& f, const Vs&... vectors) {
