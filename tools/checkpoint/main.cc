@@ -100,7 +100,10 @@ void ReadSizes(ModelConfig& model) {
   model.heads = absl::GetFlag(FLAGS_heads);
   model.kv_heads = absl::GetFlag(FLAGS_kv_heads);
   model.head_dim = absl::GetFlag(FLAGS_head_dim);
-  if (model.head_dim == 0 && model.heads > 0) model.head_dim = model.hidden / model.heads;
+  // Left at 0 where there is none: the library says so.
+  if (model.head_dim == 0 && model.heads > 0 && model.hidden % model.heads == 0) {
+    model.head_dim = model.hidden / model.heads;
+  }
   model.vocab = absl::GetFlag(FLAGS_vocab);
   model.max_positions = absl::GetFlag(FLAGS_max_positions);
   // Llama 3's.

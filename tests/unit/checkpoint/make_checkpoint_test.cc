@@ -10,6 +10,7 @@
 #include "tests/testing/safetensors_bytes.h"
 #include "tools/checkpoint/generate.h"
 #include "tools/checkpoint/random_tensor.h"
+#include "worker/engine/model/element.h"
 #include "worker/engine/model/layout.h"
 #include "worker/engine/model/model.h"
 
@@ -20,6 +21,7 @@ namespace fs = std::filesystem;
 using bfio::testing::ReadBytes;
 using ::testing::HasSubstr;
 using worker::DType;
+using worker::FromF16;
 using worker::LoadModel;
 using worker::Model;
 using worker::ModelConfig;
@@ -211,7 +213,8 @@ TEST_F(MakeCheckpoint, NothingIsOverwritten) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("is not empty"));
 }
 
-float FromF16(uint16_t half) {
+// By the format's definition.
+float HalfAsFloat(uint16_t half) {
   const int exponent = half >> 10 & 31, mantissa = half & 1023;
   const double size = exponent == 0    ? mantissa * 0x1.0p-24
                       : exponent == 31 ? (mantissa == 0 ? INFINITY : NAN)
@@ -233,11 +236,22 @@ void ExpectRoundsToNearestEven(uint16_t largest, Round round, Widen widen) {
 }
 
 TEST(RoundToF16, GoesToTheNearestAndToEven) {
-  ExpectRoundsToNearestEven(0x7bff, RoundToF16, FromF16);
+  ExpectRoundsToNearestEven(0x7bff, RoundToF16, HalfAsFloat);
   EXPECT_EQ(RoundToF16(65519.0f), 0x7bff);
   EXPECT_EQ(RoundToF16(65520.0f), 0x7c00);
   EXPECT_EQ(RoundToF16(-INFINITY), 0xfc00);
-  EXPECT_TRUE(std::isnan(FromF16(RoundToF16(NAN))));
+  EXPECT_TRUE(std::isnan(HalfAsFloat(RoundToF16(NAN))));
+}
+
+TEST(FromF16, EveryHalfIsWhatItMeans) {
+  for (uint32_t half = 0; half < 0x10000; ++half) {
+    const float wanted = HalfAsFloat(static_cast<uint16_t>(half)), got = FromF16(static_cast<uint16_t>(half));
+    if (std::isnan(wanted)) {
+      ASSERT_TRUE(std::isnan(got)) << half;
+    } else {
+      ASSERT_EQ(std::bit_cast<uint32_t>(got), std::bit_cast<uint32_t>(wanted)) << half;
+    }
+  }
 }
 
 TEST(RoundToBF16, GoesToTheNearestAndToEven) {

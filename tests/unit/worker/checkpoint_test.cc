@@ -203,6 +203,16 @@ TEST_F(CheckpointTest, GenerationConfigAddsEndsOfSequence) {
   const auto model = LoadModel(dir_);
   ASSERT_TRUE(model.ok()) << model.status();
   EXPECT_THAT((*model)->config().eos_token_ids, ElementsAre(2, 7));
+  // What the family has by default ends nothing where the model has ends of its own.
+  WriteBytes(dir_ + "/generation_config.json", R"({"eos_token_id": [7, 9]})");
+  EXPECT_THAT((*LoadModel(dir_))->config().eos_token_ids, ElementsAre(2, 7, 9));
+  config_.erase("eos_token_id");
+  WriteConfig();
+  EXPECT_THAT((*LoadModel(dir_))->config().eos_token_ids, ElementsAre(7, 9));
+  WriteBytes(dir_ + "/generation_config.json", R"({"temperature": 0.6})");
+  EXPECT_THAT((*LoadModel(dir_))->config().eos_token_ids, ElementsAre(2));
+  WriteBytes(dir_ + "/generation_config.json", std::string("{}\0 more", 8));
+  ExpectRefused("generation_config.json: has a zero byte in its JSON");
   WriteBytes(dir_ + "/generation_config.json", R"({"eos_token_id": 12})");
   ExpectRefused("generation_config.json: eos_token_id has 12; token ids from 0 to 11 are possible");
 }

@@ -99,6 +99,12 @@ TEST(ModelConfig, EndOfSequenceIsANumberAListOrNothing) {
   ExpectInvalid(With("eos_token_id", 256), "eos_token_id has 256; token ids from 0 to 255 are possible");
   ExpectInvalid(With("eos_token_id", {1, -1}), "eos_token_id has -1");
   ExpectInvalid(With("eos_token_id", "2"), "eos_token_id has '2'");
+  json silent = Base();
+  silent.erase("eos_token_id");
+  EXPECT_TRUE(Good(silent).eos_by_default);
+  for (const json& said : {With("eos_token_id", 2), With("eos_token_id", nullptr)}) {
+    EXPECT_FALSE(Good(said).eos_by_default);
+  }
 }
 
 TEST(ModelConfig, BothSpellingsOfARotaryEmbeddingMeanTheSame) {
@@ -145,6 +151,12 @@ TEST(ModelConfig, UnsupportedRotationsAreRefusedByName) {
                       absl::StrCat("rope_scaling.rope_type is '", type, "'"));
   }
   ExpectUnsupported(With("rope_scaling", {{"type", "yarn"}, {"factor", 2.0}}), "rope_scaling.type is 'yarn'");
+  // The kind is the fault, not the fields that it brings.
+  ExpectUnsupported(
+      With("rope_scaling", {{"beta_fast", 32}, {"factor", 16.0}, {"finetuned", true}, {"type", "yarn"}}),
+      "rope_scaling.type is 'yarn'");
+  ExpectUnsupported(With("rope_scaling", {{"long_factor", {1.0, 1.1}}, {"rope_type", "longrope"}}),
+                    "rope_scaling.rope_type is 'longrope'");
   ExpectUnsupported(With("partial_rotary_factor", 0.5), "partial_rotary_factor is 0.5; only 1 is supported");
   ExpectUnsupported(With("rope_parameters", {{"rope_type", "default"}, {"partial_rotary_factor", 0.25}}),
                     "rope_parameters.partial_rotary_factor is 0.25");
@@ -156,6 +168,8 @@ TEST(ModelConfig, UnsupportedRotationsAreRefusedByName) {
 
 TEST(ModelConfig, RotationsThatContradictThemselvesAreInvalid) {
   ExpectInvalid(With("rope_scaling", {{"rope_type", "linear"}}), "rope_scaling.factor is missing");
+  ExpectInvalid(With("rope_scaling", {{"rope_type", "linear"}, {"type", "yarn"}, {"factor", 4}}),
+                "rope_scaling.rope_type is 'linear' and type 'yarn'");
   ExpectInvalid(With("rope_scaling", {{"rope_type", "linear"}, {"factor", 0.5}}),
                 "rope_scaling.factor is 0.5");
   ExpectInvalid(With("rope_scaling", {{"rope_type", "default"}, {"factor", 4}}), "'default' does not have");
@@ -173,26 +187,40 @@ TEST(ModelConfig, RotationsThatContradictThemselvesAreInvalid) {
   ExpectInvalid(two, "rope_scaling and rope_parameters are both there and differ");
 }
 
-TEST(ModelConfig, OnlyAWindowThatBindsIsRefused) {
-  Good(With("sliding_window", 512, "mistral"));
-  Good(With("sliding_window", nullptr, "mistral"));
-  ExpectUnsupported(With("sliding_window", 511, "mistral"),
-                    "sliding_window is 511, shorter than max_position_embeddings, 512");
-  json absent = Base("mistral");
-  absent["max_position_embeddings"] = 32768;
-  ExpectUnsupported(absent, "sliding_window is 4096 (by default)");
+// A sequence no longer than the window loses sight of nothing.
+TEST(ModelConfig, AWindowThatBindsIsTheLongestSequence) {
+  const auto expect = [](const json& config, int64_t longest, int64_t window) {
+    const ModelConfig model = Good(config);
+    EXPECT_EQ(model.max_positions, longest);
+    EXPECT_EQ(model.sliding_window, window);
+  };
+  expect(With("sliding_window", 512, "mistral"), 512, 0);
+  expect(With("sliding_window", nullptr, "mistral"), 512, 0);
+  expect(With("sliding_window", 511, "mistral"), 511, 511);
+  ExpectInvalid(With("sliding_window", 0, "mistral"), "sliding_window is 0; between 1 and ");
+  // Mistral 7B v0.1 as it is, and where it is left to the family's default.
+  json first = With("sliding_window", 4096, "mistral");
+  first["max_position_embeddings"] = 32768;
+  expect(first, 4096, 4096);
+  first.erase("sliding_window");
+  expect(first, 4096, 4096);
+  // Frequencies are stretched by the length that the file names.
+  json stretched = With("sliding_window", 128, "mistral");
+  stretched["rope_scaling"] = Llama3();
+  stretched["rope_scaling"].erase("original_max_position_embeddings");
+  EXPECT_EQ(Good(stretched).rope.original_max_positions, 512);
   // The Qwens name one that they do not use.
-  Good(With("sliding_window", 128, "qwen2"));
+  expect(With("sliding_window", 128, "qwen2"), 512, 0);
   json used = With("sliding_window", 128, "qwen2");
   used["use_sliding_window"] = true;
   // From layer 28 on, of which there are two.
   Good(used);
   used["max_window_layers"] = 1;
-  ExpectUnsupported(used, "sliding_window is 128");
+  expect(used, 128, 128);
   used["layer_types"] = {"full_attention", "full_attention"};
-  Good(used);
+  expect(used, 512, 0);
   used["layer_types"] = {"full_attention", "sliding_attention"};
-  ExpectUnsupported(used, "sliding_window is 128");
+  expect(used, 128, 128);
   used["layer_types"] = {"full_attention", "linear_attention"};
   ExpectUnsupported(used, "layer_types has 'linear_attention'");
   used["layer_types"] = {"full_attention"};

@@ -13,7 +13,7 @@
 namespace bfio::worker {
 
 // From now on a bus error in a registered range writes "PROGRAM: FILE: ..." to standard error and ends the
-// process with 1; one elsewhere does what it did before. `program` is a literal.
+// process with 1; one elsewhere ends it by the signal. `program` is a literal.
 void ExitOnBusError(const char* program);
 
 // The handler knows ranges by these. Beyond a few thousand at a time, ranges stay unknown to it.

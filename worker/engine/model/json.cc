@@ -19,6 +19,13 @@ using nlohmann::json;
 constexpr size_t kMaxDocumentBytes = 1 << 20;
 constexpr int kMaxDepth = 32;
 
+constexpr char kZeroByte[] = "has a zero byte in its JSON";
+
+// The library takes one for the end.
+bool HasZeroByte(absl::string_view text) {
+  return text.find('\0') != absl::string_view::npos;
+}
+
 // "[json.exception.parse_error.101] parse error at line 1, ...: why" without the library's own names.
 std::string Reason(const char* what) {
   absl::string_view text = what;
@@ -36,6 +43,7 @@ absl::StatusOr<json> ParseJsonObject(absl::string_view text, absl::string_view p
   if (text.size() > kMaxDocumentBytes) {
     return fail(absl::StrCat("has ", text.size(), " bytes, more than the ", kMaxDocumentBytes, " allowed"));
   }
+  if (HasZeroByte(text)) return fail(kZeroByte);
   std::string fault;
   std::vector<std::set<std::string>> fields(kMaxDepth + 2);
   const auto watch = [&](int depth, json::parse_event_t event, json& parsed) {
@@ -63,8 +71,7 @@ absl::StatusOr<json> ParseJsonObject(absl::string_view text, absl::string_view p
 }
 
 std::string JsonEvents::Parse(absl::string_view text) {
-  // The library takes a zero byte for the end.
-  if (text.find('\0') != absl::string_view::npos) return "has a zero byte in its JSON";
+  if (HasZeroByte(text)) return kZeroByte;
   const bool parsed = json::sax_parse(text.begin(), text.end(), this);
   if (!parsed && fault_.empty()) fault_ = "is not JSON";
   return fault_;

@@ -115,6 +115,8 @@ absl::Status AddGenerationEosTokens(const std::string& directory, ModelConfig& c
       ParseGenerationEosTokens(file->text(), file->path(), config.vocab);
   if (!more.ok()) return more.status();
   std::vector<int32_t>& ids = config.eos_token_ids;
+  // A default that the model's own word replaces: token 2 is an ordinary one in Llama 3's vocabulary.
+  if (config.eos_by_default && !more->empty()) ids.clear();
   ids.insert(ids.end(), more->begin(), more->end());
   std::sort(ids.begin(), ids.end());
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());

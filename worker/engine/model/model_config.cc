@@ -114,8 +114,8 @@ bool AnySlidingLayer(JsonFields& fields, const ModelConfig& config) {
   return any;
 }
 
-// Attention over a window is not implemented; a window no shorter than the longest context binds nobody.
-void CheckSlidingWindow(JsonFields& fields, const ModelConfig& config) {
+// Attention over a window is not implemented; sequences no longer than the window attend to all they have.
+void ReadSlidingWindow(JsonFields& fields, ModelConfig& config) {
   constexpr char kName[] = "sliding_window";
   const bool any_layer = AnySlidingLayer(fields, config);
   if (!any_layer || fields.IsNull(kName)) return;
@@ -123,11 +123,10 @@ void CheckSlidingWindow(JsonFields& fields, const ModelConfig& config) {
   const bool qwen = config.family == Family::kQwen2 || config.family == Family::kQwen3;
   if (qwen && !fields.Boolean("use_sliding_window", false)) return;
   if (config.family == Family::kLlama && fields.Find(kName) == nullptr) return;
-  const int64_t window = fields.Integer(kName, 4096, 0, int64_t{1} << 40);
+  const int64_t window = fields.Integer(kName, 4096, 1, int64_t{1} << 40);
   if (window >= config.max_positions) return;
-  fields.Unsupported(kName, absl::StrCat("is ", window, fields.Find(kName) == nullptr ? " (by default)" : "",
-                                         ", shorter than max_position_embeddings, ", config.max_positions,
-                                         "; only full attention is supported"));
+  config.sliding_window = window;
+  config.max_positions = window;
 }
 
 void ReadSizes(JsonFields& fields, const Defaults& defaults, ModelConfig& config) {
@@ -218,13 +217,15 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::strin
   RefuseExtras(fields);
   ReadSizes(fields, *defaults, config);
   ReadHeadDim(fields, *defaults, config);
-  CheckSlidingWindow(fields, config);
   ReadBiases(fields, config);
   config.tied_embeddings = fields.Boolean("tie_word_embeddings", false);
   config.rope = ReadRopeConfig(*document, config.max_positions, where, &status);
+  // The rotary embedding goes by what the model could take without it.
+  ReadSlidingWindow(fields, config);
   std::vector<int32_t> absent;
   if (defaults->eos && *defaults->eos < config.vocab) absent.push_back(*defaults->eos);
   config.eos_token_ids = ReadEosTokens(fields, absent, config.vocab);
+  config.eos_by_default = fields.Find("eos_token_id") == nullptr && !fields.IsNull("eos_token_id");
   if (!status.ok()) return status;
   return config;
 }

@@ -42,8 +42,11 @@ struct ModelConfig {
   // Even.
   int64_t head_dim = 0;
   int64_t vocab = 0;
-  // Prompt and output of one request, in tokens.
+  // Prompt and output of one request, in tokens: max_position_embeddings, or the window below.
   int64_t max_positions = 0;
+  // Of layers that attend to so many tokens only, where that is what limits max_positions: nobody comes to
+  // lose sight of any. 0: it limits nothing.
+  int64_t sliding_window = 0;
   double rms_epsilon = 0;
   // The output projection is the embedding.
   bool tied_embeddings = false;
@@ -55,6 +58,8 @@ struct ModelConfig {
   RopeConfig rope;
   // Tokens that end a sequence, ascending; each in [0, vocab). May be empty.
   std::vector<int32_t> eos_token_ids;
+  // They are the family's, as the file says nothing.
+  bool eos_by_default = false;
 };
 
 // "llama", "mistral", "qwen2" or "qwen3": config.json's model_type.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <string>
 
 #include "absl/strings/str_cat.h"
@@ -37,14 +38,22 @@ void RefuseUnlessOne(JsonFields& fields, const char* name) {
   }
 }
 
-Kind ReadKind(JsonFields& fields) {
-  const char* const name = fields.Find("rope_type") != nullptr ? "rope_type" : "type";
-  const json* const found = fields.Find(name);
+// Nothing: said as a fault.
+std::optional<Kind> ReadKind(JsonFields& fields) {
+  const json* const newer = fields.Find("rope_type");
+  const json* const older = fields.Find("type");
+  // Versions of transformers differ in which one they follow.
+  if (newer != nullptr && older != nullptr && *newer != *older) {
+    fields.Invalid("rope_type", absl::StrCat("is ", Shown(*newer), " and type ", Shown(*older)));
+    return std::nullopt;
+  }
+  const json* const found = newer != nullptr ? newer : older;
   if (found == nullptr || *found == "default") return Kind::kDefault;
   if (*found == "linear") return Kind::kLinear;
   if (*found == "llama3") return Kind::kLlama3;
-  fields.Unsupported(name, absl::StrCat("is ", Shown(*found), "; default, linear and llama3 are supported"));
-  return Kind::kDefault;
+  fields.Unsupported(newer != nullptr ? "rope_type" : "type",
+                     absl::StrCat("is ", Shown(*found), "; default, linear and llama3 are supported"));
+  return std::nullopt;
 }
 
 double Required(JsonFields& fields, const char* name, double absent, double low, double high) {
@@ -84,7 +93,6 @@ void ReadLlama3(JsonFields& fields, JsonFields& top, int64_t max_positions, Rope
 void ReadObject(JsonFields& fields, JsonFields& top, int64_t max_positions, RopeConfig& rope) {
   RefuseUnlessOne(fields, "partial_rotary_factor");
   RefuseUnlessOne(fields, "attention_factor");
-  rope.kind = ReadKind(fields);
   if (fields.Find("rope_theta") != nullptr) {
     const double inner = fields.Number("rope_theta", rope.theta, 1, kMaxTheta);
     if (top.Find("rope_theta") != nullptr && inner != rope.theta) {
@@ -118,6 +126,10 @@ RopeConfig ReadRopeConfig(const json& config, int64_t max_positions, absl::strin
     return rope;
   }
   JsonFields fields(*object, absl::StrCat(where, name, "."), status);
+  const std::optional<Kind> kind = ReadKind(fields);
+  // Other kinds have fields of their own: the kind is the fault then.
+  if (!kind) return rope;
+  rope.kind = *kind;
   for (const auto& [key, value] : object->items()) {
     if (value.is_null() || std::find(kKnown.begin(), kKnown.end(), key) != kKnown.end()) continue;
     top.Unsupported(name, absl::StrCat("has a field ", Quote(key), ", which is not known here"));
