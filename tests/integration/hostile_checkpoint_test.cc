@@ -92,6 +92,17 @@ TEST(HostileCheckpoint, TheModelItselfLoads) {
   EXPECT_THAT(run.err, HasSubstr("router"));
 }
 
+// Memory is taken as it is used: too much of it would end the worker hours later.
+TEST(HostileCheckpoint, MoreKvThanTheMachineHas) {
+  const RunResult run =
+      RunProgram("bfio_worker",
+                 {"--engine=cpu", absl::StrCat("--model=", kModel), "--router=127.0.0.1:1", "--slots=2",
+                  "--kv_tokens=100000000000", "--page_size=4096", "--ranks_per_process=2"},
+                 kSlowdown * absl::Seconds(60));
+  ExpectOneLine(run, "--kv_tokens=100000000000: the KV cache of 2 ranks may come to take ", 1);
+  EXPECT_THAT(run.err, HasSubstr("tokens a rank fit"));
+}
+
 TEST(HostileCheckpoint, ACutFile) {
   for (const int64_t left : {0, 7, 100, 20'000}) {
     Copy copy("cut");

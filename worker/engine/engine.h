@@ -90,8 +90,8 @@ struct StepOutput {
   // Requests that were taken out before the step, since KV did not suffice for it: of those whose room grows
   // on demand (SequenceRequest::kv_on_demand) the ones admitted last, as few as will do. They made no token
   // in the step and are gone; whoever wants the rest of their tokens admits them anew, with what they have
-  // made as part of the prompt, and gets the same ones. Who was admitted first is never taken out by later
-  // ones, so the engine always goes on.
+  // made as part of the prompt, and gets the same ones. Among them who was admitted first is never taken out
+  // by later ones, and what reserves all its room ends for certain: so the engine always goes on.
   std::vector<Handle> preempted;
   // By tokens[i]: probability that the next token ends the sequence. Empty when the engine gives no hints.
   std::vector<float> completion_hints;

@@ -76,6 +76,7 @@ absl::Status PageTable::Extend(SequenceIndex index, int64_t tokens) {
         absl::StrCat("needs ", more, " more KV tokens, ", free_tokens(), " are free"));
   }
   sequence.reserved = tokens;
+  sequence.pages.reserve(static_cast<size_t>(PagesOf(tokens, options_.page_tokens)));
   stats_.reserved_tokens += more;
   return absl::OkStatus();
 }

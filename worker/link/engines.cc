@@ -1,10 +1,14 @@
 #include "worker/link/engines.h"
 
+#include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/base/spdlog.h"
+#include "worker/engine/cpu/machine_memory.h"
 #include "worker/engine/cpu/part_memory.h"
 #include "worker/kv/page_table.h"
 
@@ -13,24 +17,42 @@ namespace {
 
 constexpr double kBytesPerMiB = 1 << 20;
 
+void LogWindow(const std::string& directory, const ModelConfig& config) {
+  if (config.sliding_window == 0) return;
+  spdlog::info("{}: prompt and output of a request have at most {} tokens, the model's sliding window",
+               directory, config.sliding_window);
+}
+
 void LogModel(const std::string& directory, const cpu::Weights& weights) {
   const ModelConfig& config = weights.config();
   spdlog::info("{}: {} of {} layers, {} wide, vocabulary of {}, {:.1f} MiB of weights a step, {} kernels",
                directory, std::string(FamilyName(config.family)), config.layers, config.hidden, config.vocab,
                static_cast<double>(weights.step_bytes()) / kBytesPerMiB, cpu::BestKernels().name);
+  LogWindow(directory, config);
 }
 
 // Whether the whole model and its caches fit.
 absl::Status CheckMemory(const EngineOptions& options, const Model& model, int32_t ranks) {
-  if (options.memory_limit_bytes == 0) return absl::OkStatus();
   DecodeOptions decode = options.cpu.decode;
   decode.limits = options.limits;
-  const int64_t layers = model.config().layers;
-  const int64_t kv = cpu::PartShape(model.config(), layers, decode.page_tokens,
-                                    PageTable::PageLimit(PageTableOptionsOf(decode)), options.cpu.kv)
-                         .bytes();
-  return CheckFits(cpu::BytesOf(model, options.weights, options.cpu.kv), WholeModel(layers), kv * ranks,
-                   options.memory_limit_bytes);
+  const ModelPart whole = WholeModel(model.config().layers);
+  const int64_t each = cpu::PartShape(model.config(), whole.blocks.count, decode.page_tokens,
+                                      PageTable::PageLimit(PageTableOptionsOf(decode)), options.cpu.kv)
+                           .bytes();
+  const int64_t kv = each > std::numeric_limits<int64_t>::max() / ranks ? each : each * ranks;
+  const ModelBytes bytes = cpu::BytesOf(model, options.weights, options.cpu.kv);
+  if (options.memory_limit_bytes != 0) {
+    const absl::Status status = CheckFits(bytes, whole, kv, options.memory_limit_bytes);
+    return absl::Status(status.code(), absl::StrCat("--memory_limit_mb: ", status.message()));
+  }
+  const int64_t machine = cpu::MachineMemory(), room = std::max<int64_t>(0, machine - bytes.Weights(whole));
+  if (kv <= room) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrFormat(
+      "--kv_tokens=%d: the KV cache of %s may come to take %.1f MiB beside %.1f MiB of weights, and this "
+      "machine has %.1f: at most some %d tokens a rank fit",
+      options.limits.kv_tokens, ranks == 1 ? "a rank" : absl::StrCat(ranks, " ranks"), kv / kBytesPerMiB,
+      bytes.Weights(whole) / kBytesPerMiB, machine / kBytesPerMiB,
+      room / ranks / (whole.blocks.count * bytes.kv_token)));
 }
 
 }  // namespace
@@ -74,6 +96,7 @@ absl::StatusOr<Engines> Engines::Create(const EngineOptions& options, int32_t ra
     if (!model.ok()) {
       return absl::Status(model.status().code(), absl::StrCat("--model: ", model.status().message()));
     }
+    LogWindow(options.model, (*model)->config());
     engines.model_ = *std::move(model);
     return engines;
   }
@@ -81,9 +104,7 @@ absl::StatusOr<Engines> Engines::Create(const EngineOptions& options, int32_t ra
   if (!model.ok()) {
     return absl::Status(model.status().code(), absl::StrCat("--model: ", model.status().message()));
   }
-  if (absl::Status status = CheckMemory(options, **model, ranks); !status.ok()) {
-    return absl::Status(status.code(), absl::StrCat("--memory_limit_mb: ", status.message()));
-  }
+  if (absl::Status status = CheckMemory(options, **model, ranks); !status.ok()) return status;
   engines.weights_ = cpu::Weights::Make(*std::move(model), options.weights);
   LogModel(options.model, *engines.weights_);
   return engines;

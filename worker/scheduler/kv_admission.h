@@ -7,9 +7,9 @@
 //   none         whoever fits now begins
 //   watermark    a share of memory stays free (vLLM's)
 //   kv_feasible  memory holds at every time to come if all make as many tokens as they may, one a step (the
-//                test of MC-SF with limits for lengths): nothing runs out, whatever the router believes.
-//                Requests that wait within a batch (chunked prompts) make theirs later: then a preemption may
-//                come after all.
+//                test of MC-SF with limits for lengths): nothing runs out, whatever the router believes. A
+//                preemption may come after all where requests wait within a batch (chunked prompts) and make
+//                theirs later, or where one comes after them that reserves, which the rule does not ask.
 // Whom the rule does not concern: a request that reserves all it may need, and anybody on an empty worker.
 // Nobody is kept out for ever: the router has whoever was refused too often reserve (RequestSpec::refusals).
 // Pure. Threads: one. Units: tokens, steps.

@@ -1,6 +1,10 @@
 // The CPU engine on the tiny checkpoints of tests/golden.
 #include "worker/engine/cpu/cpu_engine.h"
 
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <limits>
 #include <map>
 #include <string>
 #include <utility>
@@ -8,6 +12,9 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/decode_schedule.h"
+#include "tests/testing/golden.h"
+#include "tools/checkpoint/generate.h"
+#include "worker/engine/cpu/machine_memory.h"
 
 namespace bfio::worker {
 namespace {
@@ -64,19 +71,23 @@ INSTANTIATE_TEST_SUITE_P(Families, CpuFamilyTest,
                          ::testing::Values("llama", "llama_tied", "mistral", "qwen2", "qwen3"),
                          [](const auto& info) { return std::string(info.param); });
 
+// After each of the golden rows whose logits are stored: transformers' token and its probability.
 TEST(CpuEngineTest, GreedyLogProbabilitiesAreThoseOfTheLargestLogits) {
+  const testing::Golden golden("llama");
   const auto engine = Make(Options(), Load("llama"));
-  SequenceRequest request;
-  request.handle = 1;
-  request.prompt = {1, 2, 3};
-  request.prompt_length = 3;
-  request.max_new_tokens = 8;
-  request.ignore_eos = true;
-  const auto stream = testing::RunAlone(*engine, request);
-  ASSERT_EQ(stream.tokens.size(), 8u);
-  for (const float log_probability : stream.log_probabilities) {
-    EXPECT_LT(log_probability, 0);
-    EXPECT_GT(log_probability, std::log(1.0 / 256)) << "the most likely of 256 is likelier than chance";
+  for (size_t i = 0; i < golden.rows.size(); ++i) {
+    const auto row = static_cast<size_t>(golden.rows[i]);
+    SequenceRequest request;
+    request.handle = i + 1;
+    request.prompt.assign(golden.tokens.begin(),
+                          golden.tokens.begin() + golden.prompt + static_cast<int64_t>(row));
+    request.prompt_length = static_cast<int64_t>(request.prompt.size());
+    request.max_new_tokens = 1;
+    const auto stream = testing::RunAlone(*engine, request);
+    ASSERT_EQ(stream.tokens.size(), 1u);
+    EXPECT_EQ(stream.tokens[0], golden.top1[row]);
+    const float logit = golden.logits[i * golden.vocab() + golden.top1[row]];
+    EXPECT_NEAR(stream.log_probabilities[0], logit - golden.logsumexp[row], 1e-3) << "row " << row;
   }
 }
 
@@ -118,6 +129,59 @@ TEST(CpuEngineTest, MistralsBf16FileIsUsedWhereItIsMapped) {
   EXPECT_EQ(2 * mapped->step_bytes(), widened->step_bytes());
 }
 
+TEST(CpuEngineTest, AnFp16CheckpointsMatricesAreItsHalvesExactly) {
+  checkpoint::CheckpointOptions random;
+  random.dtype = DType::kF16;
+  random.model.family = ModelConfig::Family::kLlama;
+  random.model.hidden = 32;
+  random.model.intermediate = 48;
+  random.model.layers = 1;
+  random.model.heads = random.model.kv_heads = 2;
+  random.model.head_dim = 16;
+  random.model.vocab = 64;
+  random.model.max_positions = 128;
+  random.model.rms_epsilon = 1e-5;
+  const std::string folder = ::testing::TempDir() + "/halves";
+  std::filesystem::remove_all(folder);
+  ASSERT_TRUE(checkpoint::WriteRandomCheckpoint(random, folder).ok());
+  auto model = LoadModel(folder);
+  ASSERT_TRUE(model.ok()) << model.status();
+  const std::shared_ptr<const Model> shared = *std::move(model);
+  const auto weights = cpu::Weights::Make(shared, cpu::Storage::kAuto);
+  const auto expect_same = [](const cpu::Matrix& matrix, const TensorView& halves) {
+    ASSERT_FALSE(matrix.bf16);
+    ASSERT_EQ(halves.dtype, DType::kF16);
+    for (int64_t i = 0; i < halves.elements(); ++i) {
+      uint16_t half;
+      std::memcpy(&half, halves.data + 2 * i, 2);
+      // Generated weights are normal numbers.
+      const int exponent = (half >> 10 & 31) - 25;
+      const double size = std::ldexp(1024 + (half & 1023), exponent);
+      ASSERT_EQ(static_cast<const float*>(matrix.data)[i], half & 0x8000 ? -size : size) << i;
+    }
+  };
+  expect_same(weights->embedding(), shared->embedding());
+  expect_same(weights->lm_head(), shared->lm_head());
+  expect_same(weights->layers()[0].down, shared->layers()[0].down);
+  // And it runs.
+  SequenceRequest request;
+  request.handle = 1;
+  request.prompt_length = 5;
+  request.max_new_tokens = 4;
+  request.ignore_eos = true;
+  EXPECT_EQ(testing::RunAlone(*Make(Options(), cpu::Weights::Make(shared, cpu::Storage::kAuto)), request)
+                .tokens.size(),
+            4u);
+}
+
+TEST(CpuEngineTest, AContainersLimitIsReadAsItIsWritten) {
+  EXPECT_EQ(cpu::ParseMemoryMax("2147483648\n"), int64_t{1} << 31);
+  for (const char* const none : {"max\n", "", "-1", "9223372036854775808", "1 GB"}) {
+    EXPECT_EQ(cpu::ParseMemoryMax(none), std::numeric_limits<int64_t>::max()) << none;
+  }
+  EXPECT_GT(cpu::MachineMemory(), int64_t{1} << 28);
+}
+
 // Widening is exact.
 TEST(CpuEngineTest, ABf16CheckpointGivesTheSameTokensInFp32) {
   SequenceRequest request;
@@ -144,7 +208,11 @@ TEST(CpuEngineTest, BadOptionsAndCheckpointsAreRefusedByName) {
   EXPECT_THAT(message(options), HasSubstr("cpu_threads must be in 1..256, not 0"));
   options = Options();
   options.decode.limits.kv_tokens = int64_t{1} << 45;
-  EXPECT_FALSE(MakeCpuEngine(options, weights).ok());
+  EXPECT_THAT(message(options), HasSubstr("more than 2^31 - 1 pages"));
+  // Its bytes are more than a number holds.
+  options.decode.limits.kv_tokens = int64_t{1} << 55;
+  options.decode.page_tokens = 1 << 30;
+  EXPECT_THAT(message(options), HasSubstr("no memory for a KV cache of 8796093022207 MiB"));
   EXPECT_FALSE(LoadCpuWeights("tests/golden/nothing", cpu::Storage::kAuto).ok());
   EXPECT_FALSE(cpu::ParseStorage("fp64").ok());
 }

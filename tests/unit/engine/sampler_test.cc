@@ -120,6 +120,30 @@ TEST(SamplerTest, TopPKeepsTheFewestThatReachIt) {
   EXPECT_NEAR(share.at(1), 0.625, 0.015);
 }
 
+// Powers of two, which sum exactly: a nucleus that is reached takes nobody else.
+TEST(SamplerTest, BoundariesOfTopPAndTopKAreTheDefinitions) {
+  const std::vector<float> even(4, 0.5f);
+  Sampling sampling;
+  sampling.temperature = 1;
+  for (const auto& [top_p, kept] :
+       std::map<double, size_t>{{0.25, 1}, {0.26, 2}, {0.5, 2}, {0.75, 3}, {1, 4}}) {
+    sampling.top_p = top_p;
+    const auto share = Frequencies(even, sampling, 400);
+    EXPECT_EQ(share.size(), kept) << top_p;
+    EXPECT_TRUE(share.contains(0)) << "among equals the smallest id comes first";
+  }
+  // Of equals at the k-th place the smaller ids are kept.
+  sampling.top_p = 1;
+  sampling.top_k = 2;
+  const auto share = Frequencies({0, 1, 1, 1}, sampling, 400);
+  EXPECT_EQ(share.size(), 2u);
+  EXPECT_TRUE(share.contains(1) && share.contains(2));
+  // top_p is a share of what top_k has left: 1/2 of two halves is one of them, 1/2 of four quarters would be
+  // two.
+  sampling.top_p = 0.5;
+  EXPECT_EQ(Frequencies(even, sampling, 400).size(), 1u);
+}
+
 // Sorting in pieces must not differ from sorting all.
 TEST(SamplerTest, ABroadNucleusAgreesWithATrivialOne) {
   const std::vector<float> logits = RandomLogits(3000, 5);

@@ -40,8 +40,8 @@ ModelFacts FactsOf(const ModelConfig& config);
 absl::StatusOr<std::shared_ptr<const cpu::Weights>> LoadCpuWeights(const std::string& directory,
                                                                    cpu::Storage storage);
 
-// INVALID_ARGUMENT when an option is out of range; RESOURCE_EXHAUSTED when there is no memory for the KV
-// cache.
+// INVALID_ARGUMENT when an option is out of range; RESOURCE_EXHAUSTED when the KV cache is larger than the
+// address space.
 absl::StatusOr<std::unique_ptr<DecodeEngine>> MakeCpuEngine(const CpuOptions& options,
                                                             std::shared_ptr<const cpu::Weights> weights);
 

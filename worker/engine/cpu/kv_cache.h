@@ -32,12 +32,14 @@ struct KvShape {
   int64_t page_stride() const { return kv_heads * head_stride(); }
   // What attention reads per token of context, over all layers.
   int64_t token_bytes() const { return layers * kv_heads * (head_dim + value_dim()) * element_bytes(); }
-  int64_t bytes() const { return layers * pages * page_stride() * element_bytes(); }
+  // The largest number there is when it is more than that.
+  int64_t bytes() const;
 };
 
 class KvCache {
  public:
-  // RESOURCE_EXHAUSTED when there is not so much memory. Memory is taken as it is first used.
+  // RESOURCE_EXHAUSTED when there is no address space for it. Memory is taken as it is first used: whether
+  // the machine has it is for who makes caches to see (machine_memory.h).
   static absl::StatusOr<std::unique_ptr<KvCache>> Create(const KvShape& shape);
   ~KvCache();
   KvCache(const KvCache&) = delete;

@@ -21,7 +21,8 @@
 
 namespace bfio::worker::cpu {
 
-// How matrices, or the KV cache, are kept. kAuto: bf16 where the checkpoint has bf16, fp32 elsewhere.
+// How matrices, or the KV cache, are kept. kAuto: matrices in bf16 where the checkpoint has bf16, all else in
+// fp32.
 enum class Storage { kAuto, kFp32, kBf16 };
 
 // "auto", "fp32" or "bf16"; INVALID_ARGUMENT otherwise.

@@ -16,11 +16,11 @@ std::string MiB(int64_t bytes) {
 
 absl::Status CheckFits(const ModelBytes& bytes, const ModelPart& part, int64_t kv_bytes, int64_t limit) {
   const int64_t weights = bytes.Weights(part);
-  if (weights + kv_bytes <= limit) return absl::OkStatus();
+  if (kv_bytes <= limit - weights) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
       "blocks ", part.blocks.first, " to ", part.blocks.end() - 1,
       part.ends ? " with embedding and head" : "", " take ", MiB(weights), " and their KV cache ",
-      MiB(kv_bytes), ", ", MiB(weights + kv_bytes - limit), " more than the memory limit of ", MiB(limit)));
+      MiB(kv_bytes), ", ", MiB(kv_bytes - (limit - weights)), " more than the memory limit of ", MiB(limit)));
 }
 
 }  // namespace bfio::worker
