@@ -53,6 +53,16 @@ std::vector<AttentionCase> AttentionCases(bool large) {
       {"a prompt in parts of two chunks", llama, {{66, 1000, 20}}, 1, {3, 5, 2}, 8},
       {"more blocks than work", llama, {{57, 300, 1}, {58, 70, 1}, {59, 0, 33}}, 1, {40, 40, 40}},
   };
+  // The kernels of two stages, which end an item, wrap around and run out of work elsewhere.
+  for (const char* const name :
+       {"decodes", "decodes of several chunks", "prompts", "a prompt of several chunks", "pieces of prompts",
+        "one block", "a prompt in parts"}) {
+    AttentionCase two =
+        *std::find_if(cases.begin(), cases.end(), [&](const auto& c) { return c.name == name; });
+    two.name += " with two stages";
+    two.grid.stages = 2;
+    cases.push_back(two);
+  }
   for (const int32_t head_dim : {16, 32, 64, 128}) {
     for (const int32_t group : {1, 3, 7, 16}) {
       cases.push_back({"head_dim " + std::to_string(head_dim) + ", group " + std::to_string(group),
@@ -93,6 +103,13 @@ std::vector<std::pair<AttentionCase, AttentionCase>> SameBitsCases(bool large) {
     pairs.push_back({whole, pieces});
     AttentionShape other_pages = shape;
     other_pages.page_tokens = 64;
+    if (shape.head_dim == 128) {
+      for (AttentionCase two : {batch, pieces}) {
+        two.name += " with two stages";
+        two.grid.stages = 2;
+        pairs.push_back({whole, two});
+      }
+    }
     pairs.push_back({pieces, {"on pages of 64", other_pages, pieces.runs, 13, {4, 4, 4}}});
   }
   return pairs;

@@ -70,5 +70,12 @@ constexpr bool kTwoBlocksFit = 2 * (AttentionShared<kHeadDim, false>::kBytes + 1
                                2 * (AttentionShared<kHeadDim, true>::kBytes + 1024) <= 228 * 1024;
 static_assert(kTwoBlocksFit<16> && kTwoBlocksFit<32> && kTwoBlocksFit<64> && kTwoBlocksFit<128>);
 
+// With fewer stages: a block of sm_86 and sm_89 has at most 99 KB, a multiprocessor of sm_80 164.
+template <bool kLong>
+constexpr int kTwoStages = AttentionShared<128, kLong, 2>::kBytes;
+static_assert(kTwoStages<true> <= 99 * 1024 && kTwoStages<false> <= 99 * 1024);
+static_assert(2 * (kTwoStages<true> + 1024) <= 164 * 1024 && 2 * (kTwoStages<false> + 1024) <= 164 * 1024);
+static_assert(AttentionShared<64, true>::kBytes <= 99 * 1024);
+
 }  // namespace
 }  // namespace bfio::worker::gpu

@@ -5,8 +5,9 @@
 namespace bfio::worker::gpu {
 namespace {
 
-// Blocks of `kernel` that the current device runs at a time.
+// Blocks of `kernel` that the current device runs at a time; 0 where one alone is too much for it.
 const char* ResidentBlocks(void (*kernel)(AttentionArgs), int shared_bytes, int32_t* blocks) {
+  *blocks = 0;
   int device = 0, multiprocessors = 0, shared_limit = 0, per_multiprocessor = 0;
   cudaError_t result = cudaGetDevice(&device);
   if (result == cudaSuccess) {
@@ -15,11 +16,15 @@ const char* ResidentBlocks(void (*kernel)(AttentionArgs), int shared_bytes, int3
   if (result == cudaSuccess) {
     result = cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device);
   }
-  if (result == cudaSuccess && shared_limit < shared_bytes) {
-    return "the GPU has too little shared memory per block for attention with this head_dim";
-  }
+  if (result == cudaSuccess && shared_limit < shared_bytes) return nullptr;
   if (result == cudaSuccess) {
     result = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  }
+  // Otherwise it is the driver that decides how much of the first-level cache is shared memory, and with too
+  // little of it fewer blocks run than are counted here.
+  if (result == cudaSuccess && shared_bytes > 0) {
+    result = cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                  cudaSharedmemCarveoutMaxShared);
   }
   if (result == cudaSuccess) {
     result = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per_multiprocessor, kernel, kAttentionThreads,
@@ -29,15 +34,30 @@ const char* ResidentBlocks(void (*kernel)(AttentionArgs), int shared_bytes, int3
   return result == cudaSuccess ? nullptr : cudaGetErrorString(result);
 }
 
+template <int kHeadDim, int kStages>
+const char* GridOf(AttentionGrid* grid) {
+  grid->stages = kStages;
+  const char* error = ResidentBlocks(LongAttentionKernel<kHeadDim, kStages>,
+                                     AttentionShared<kHeadDim, true, kStages>::kBytes, &grid->long_blocks);
+  if (error == nullptr) {
+    error = ResidentBlocks(ShortAttentionKernel<kHeadDim, kStages>,
+                           AttentionShared<kHeadDim, false, kStages>::kBytes, &grid->short_blocks);
+  }
+  return error;
+}
+
 template <int kHeadDim>
 const char* FullGridOf(AttentionGrid* grid) {
-  const char* error = ResidentBlocks(LongAttentionKernel<kHeadDim>, AttentionShared<kHeadDim, true>::kBytes,
-                                     &grid->long_blocks);
-  if (error == nullptr) {
-    error = ResidentBlocks(ShortAttentionKernel<kHeadDim>, AttentionShared<kHeadDim, false>::kBytes,
-                           &grid->short_blocks);
+  const char* error = GridOf<kHeadDim, kAttentionStages>(grid);
+  if constexpr (kHeadDim == kAttentionHeadDimOfTwo) {
+    AttentionGrid two;
+    if (error == nullptr) error = GridOf<kHeadDim, 2>(&two);
+    if (two.short_blocks > grid->short_blocks) *grid = two;
   }
   if (error == nullptr) error = ResidentBlocks(CombineKernel<kHeadDim>, 0, &grid->combine_blocks);
+  if (error == nullptr && (grid->long_blocks == 0 || grid->short_blocks == 0)) {
+    error = "the GPU has too little shared memory per block for attention with this head_dim";
+  }
   return error;
 }
 

@@ -27,6 +27,9 @@
 // 0.7 us / 132 = 23 KB. At full speed a tile may take 2 x 32 KB / 32.6 B/ns = 2 us per block. Partial
 // results, written and read once in fp32, add 2 * group * 520 / (256 * 512) bytes per byte of keys and
 // values: 3 % for a group of 4. These are figures by design, not measurements.
+//
+// With 2 stages a block of head_dim 128 takes 76.5 KB (long: 80 KB): it runs where a block may have 99 KB
+// (sm_86, sm_89), and two blocks share the 164 KB of sm_80.
 #ifndef BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_CUH_
 #define BFIO_WORKER_ENGINE_CUDA_KERNELS_ATTENTION_CUH_
 
@@ -40,21 +43,21 @@
 namespace bfio::worker::gpu {
 
 // args.scale is that of log 2 (attention_launch.cuh multiplies it).
-template <int kHeadDim>
+template <int kHeadDim, int kStages>
 BFIO_KERNEL(kAttentionThreads, 2)
 ShortAttentionKernel(AttentionArgs args) {
-  using Shared = AttentionShared<kHeadDim, false>;
+  using Shared = AttentionShared<kHeadDim, false, kStages>;
   BFIO_DYNAMIC_SHARED(memory);
   const Shared shared = {memory};
   const int works = args.counts->short_items * args.kv.kv_heads;
   const int group = args.q_heads / args.kv.kv_heads;
   if (BlockIndex() >= works) return;
 
-  TileLoader<kHeadDim, false> loader(args, args.short_items, shared);
+  TileLoader<kHeadDim, false, kStages> loader(args, args.short_items, shared);
   loader.Open(BlockIndex());
   int stage = 0;
   BFIO_UNROLL
-  for (int ahead = 0; ahead < kAttentionStages - 1; ++ahead) {
+  for (int ahead = 0; ahead < kStages - 1; ++ahead) {
     loader.Copy(ahead);
     CommitAsync();
     loader.Advance(works, GridBlocks());
@@ -65,10 +68,10 @@ ShortAttentionKernel(AttentionArgs args) {
     const OwnRows rows(head, group, 0);
     warp.Clear();
     for (int token = head.item.begin; token < head.item.end; token += kTileTokens) {
-      WaitAsync<kAttentionStages - 2>();
+      WaitAsync<kStages - 2>();
       // The tile is there for all, and all are done with the one whose stage is now copied to.
       SyncBlock();
-      loader.Copy(stage == 0 ? kAttentionStages - 1 : stage - 1);
+      loader.Copy(stage == 0 ? kStages - 1 : stage - 1);
       CommitAsync();
       loader.Advance(works, GridBlocks());
       if (token == head.item.begin) warp.KeepQueries(shared.Queries(stage));
@@ -79,7 +82,7 @@ ShortAttentionKernel(AttentionArgs args) {
       HideFuture(rows.position, token, score);
       OnlineSoftmax(score, args.scale, warp.state, weight, alpha);
       warp.AddValues(weight, alpha, shared.Values(stage));
-      stage = stage == kAttentionStages - 1 ? 0 : stage + 1;
+      stage = stage == kStages - 1 ? 0 : stage + 1;
     }
     if (head.item.part < 0) {
       StoreOnlyChunk(args, head, rows, warp);
@@ -91,9 +94,9 @@ ShortAttentionKernel(AttentionArgs args) {
 
 // A long item, whose chunks are merged here or stored as parts. Two functions in one, so that the
 // accumulators of the merge, 64 registers a thread, are there only where they are needed.
-template <int kHeadDim, bool kInParts>
-BFIO_DEVICE void RunLongItem(const AttentionArgs& args, AttentionShared<kHeadDim, true> shared,
-                             TileLoader<kHeadDim, true>& loader, int work) {
+template <int kHeadDim, int kStages, bool kInParts>
+BFIO_DEVICE void RunLongItem(const AttentionArgs& args, AttentionShared<kHeadDim, true, kStages> shared,
+                             TileLoader<kHeadDim, true, kStages>& loader, int work) {
   using Warp = AttentionWarp<kHeadDim, true>;
   const int group = args.q_heads / args.kv.kv_heads;
   // All are done with the item before. (Its last copies were waited for: none is under way.)
@@ -103,7 +106,7 @@ BFIO_DEVICE void RunLongItem(const AttentionArgs& args, AttentionShared<kHeadDim
   int position[2];
   OwnRows(loader.head(), group, Warp::FirstRow()).Positions(position);
   BFIO_UNROLL
-  for (int ahead = 0; ahead < kAttentionStages - 1; ++ahead) {
+  for (int ahead = 0; ahead < kStages - 1; ++ahead) {
     loader.Copy(ahead);
     CommitAsync();
     loader.Advance(0, 1);
@@ -114,9 +117,9 @@ BFIO_DEVICE void RunLongItem(const AttentionArgs& args, AttentionShared<kHeadDim
   MergedTile<kInParts ? 1 : kHeadDim / 8> merged;
   merged.Clear();
   for (int token = begin; token < end; token += kTileTokens) {
-    WaitAsync<kAttentionStages - 2>();
+    WaitAsync<kStages - 2>();
     SyncBlock();
-    loader.Copy(stage == 0 ? kAttentionStages - 1 : stage - 1);
+    loader.Copy(stage == 0 ? kStages - 1 : stage - 1);
     CommitAsync();
     loader.Advance(0, 1);
     float score[8][4], alpha[2];
@@ -125,7 +128,7 @@ BFIO_DEVICE void RunLongItem(const AttentionArgs& args, AttentionShared<kHeadDim
     HideFuture(position, token, score);
     OnlineSoftmax(score, args.scale, warp.state, weight, alpha);
     warp.AddValues(weight, alpha, shared.Values(stage));
-    stage = stage == kAttentionStages - 1 ? 0 : stage + 1;
+    stage = stage == kStages - 1 ? 0 : stage + 1;
     const int next = token + kTileTokens;
     if (next % kChunkTokens != 0 && next < end) continue;
     if constexpr (kInParts) {
@@ -145,18 +148,18 @@ BFIO_DEVICE void RunLongItem(const AttentionArgs& args, AttentionShared<kHeadDim
   }
 }
 
-template <int kHeadDim>
+template <int kHeadDim, int kStages>
 BFIO_KERNEL(kAttentionThreads, 2)
 LongAttentionKernel(AttentionArgs args) {
   BFIO_DYNAMIC_SHARED(memory);
-  const AttentionShared<kHeadDim, true> shared = {memory};
+  const AttentionShared<kHeadDim, true, kStages> shared = {memory};
   const int works = args.counts->long_items * args.kv.kv_heads;
-  TileLoader<kHeadDim, true> loader(args, args.long_items, shared);
+  TileLoader<kHeadDim, true, kStages> loader(args, args.long_items, shared);
   for (int work = BlockIndex(); work < works; work += GridBlocks()) {
     if (args.long_items[work / args.kv.kv_heads].part >= 0) {
-      RunLongItem<kHeadDim, true>(args, shared, loader, work);
+      RunLongItem<kHeadDim, kStages, true>(args, shared, loader, work);
     } else {
-      RunLongItem<kHeadDim, false>(args, shared, loader, work);
+      RunLongItem<kHeadDim, kStages, false>(args, shared, loader, work);
     }
   }
 }

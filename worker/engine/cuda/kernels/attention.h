@@ -18,9 +18,12 @@ struct AttentionGrid {
   int32_t long_blocks = 0;
   int32_t short_blocks = 0;
   int32_t combine_blocks = 0;
+  // Tiles in a block's shared memory: 3, or with head_dim 128 also 2 (attention.cuh). The same bits.
+  int32_t stages = 3;
 };
 
-// As many blocks as the current device can run at a time. Loads the kernels, so that no launch has to.
+// As many blocks as the current device can run at a time, with as many stages as it does most with. Loads the
+// kernels, so that no launch has to.
 const char* FullAttentionGrid(int32_t head_dim, AttentionGrid* grid);
 
 // REQUIRES: CheckAttentionShape (../attention_plan.h) is OK for what args says; args.out of all rows

@@ -9,20 +9,20 @@
 
 namespace bfio::worker::gpu {
 
-template <int kHeadDim>
+template <int kHeadDim, int kStages = kAttentionStages>
 const char* LaunchAttentionOf(AttentionArgs args, const AttentionGrid& grid, Stream stream) {
   constexpr float kLog2E = 1.44269504088896340736f;
   args.scale *= kLog2E;
   const char* error = nullptr;
   if (grid.long_blocks > 0) {
-    constexpr int kBytes = AttentionShared<kHeadDim, true>::kBytes;
-    error =
-        Launch(LongAttentionKernel<kHeadDim>, {grid.long_blocks, 1, kAttentionThreads, kBytes}, stream, args);
+    constexpr int kBytes = AttentionShared<kHeadDim, true, kStages>::kBytes;
+    error = Launch(LongAttentionKernel<kHeadDim, kStages>, {grid.long_blocks, 1, kAttentionThreads, kBytes},
+                   stream, args);
   }
   if (error == nullptr && grid.short_blocks > 0) {
-    constexpr int kBytes = AttentionShared<kHeadDim, false>::kBytes;
-    error = Launch(ShortAttentionKernel<kHeadDim>, {grid.short_blocks, 1, kAttentionThreads, kBytes}, stream,
-                   args);
+    constexpr int kBytes = AttentionShared<kHeadDim, false, kStages>::kBytes;
+    error = Launch(ShortAttentionKernel<kHeadDim, kStages>, {grid.short_blocks, 1, kAttentionThreads, kBytes},
+                   stream, args);
   }
   if (error == nullptr && grid.combine_blocks > 0) {
     error = Launch(CombineKernel<kHeadDim>, {grid.combine_blocks, 1, kAttentionThreads, 0}, stream, args);
@@ -39,8 +39,9 @@ inline const char* LaunchAttentionKernels(const AttentionArgs& args, const Atten
       return LaunchAttentionOf<32>(args, grid, stream);
     case 64:
       return LaunchAttentionOf<64>(args, grid, stream);
-    case 128:
-      return LaunchAttentionOf<128>(args, grid, stream);
+    case kAttentionHeadDimOfTwo:
+      if (grid.stages == 2) return LaunchAttentionOf<kAttentionHeadDimOfTwo, 2>(args, grid, stream);
+      return LaunchAttentionOf<kAttentionHeadDimOfTwo>(args, grid, stream);
     default:
       return "no attention kernel for this head_dim";
   }

@@ -14,8 +14,10 @@ namespace bfio::worker::gpu {
 
 inline constexpr int kAttentionThreads = 128;
 inline constexpr int kAttentionWarps = kAttentionThreads / kWarpLanes;
-// Tiles of keys and values in shared memory: one that is worked on, the others on their way.
+// Tiles of keys and values in shared memory (stages): one that is worked on, the others on their way. Three
+// where the device has the room; the kernels of kAttentionHeadDimOfTwo also with two.
 inline constexpr int kAttentionStages = 3;
+inline constexpr int kAttentionHeadDimOfTwo = 128;
 
 // Byte offset of a row's 16-byte piece.
 template <int kHeadDim>
@@ -27,18 +29,18 @@ BFIO_DEVICE int TileOffset(int row, int piece) {
 }
 
 // Shared memory of a block.
-template <int kHeadDim, bool kLong>
+template <int kHeadDim, bool kLong, int kStages = kAttentionStages>
 struct AttentionShared {
   static constexpr int kRows = kLong ? kLongTileRows : kShortTileRows;
   static constexpr int kTileBytes = kTileTokens * kHeadDim * 2;
   static constexpr int kStageBytes = 2 * kTileBytes;  // keys, then values
   static constexpr int kQueryBytes = kRows * kHeadDim * 2;
   // A short tile's queries are on their way with their first keys while the item before is worked on.
-  static constexpr int kQueryTiles = kLong ? 1 : kAttentionStages;
+  static constexpr int kQueryTiles = kLong ? 1 : kStages;
   // A short tile's scores, that its warps exchange: 16 rows of 64, padded against bank conflicts.
   static constexpr int kScoreStride = kTileTokens + 8;
   static constexpr int kScoreBytes = kLong ? 0 : kShortTileRows * kScoreStride * 4;
-  static constexpr int kQueryOffset = kAttentionStages * kStageBytes;
+  static constexpr int kQueryOffset = kStages * kStageBytes;
   static constexpr int kScoreOffset = kQueryOffset + kQueryTiles * kQueryBytes;
   static constexpr int kBytes = kScoreOffset + kScoreBytes;
 
@@ -76,9 +78,9 @@ struct HeadItem {
 };
 
 // Copies the tiles of one item after the other into the stages.
-template <int kHeadDim, bool kLong>
+template <int kHeadDim, bool kLong, int kStages>
 class TileLoader {
-  using Shared = AttentionShared<kHeadDim, kLong>;
+  using Shared = AttentionShared<kHeadDim, kLong, kStages>;
   static constexpr int kPieces = kHeadDim / 8;
   // A thread copies its piece of a row in every pass.
   static constexpr int kPassRows = kAttentionThreads / kPieces;
