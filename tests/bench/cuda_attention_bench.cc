@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "tests/testing/cuda/attention_device.h"
+#include "tests/testing/cuda/copy_bandwidth.h"
 
 namespace bfio::testing {
 namespace {
@@ -28,35 +29,6 @@ using worker::gpu::KvLayout;
 constexpr int kRounds = 20;
 // The H200 has 50 MB of L2.
 constexpr int64_t kBytesInTurn = int64_t{512} << 20;
-
-// Milliseconds of the work that `queue` puts into the default stream.
-template <class Queue>
-double Milliseconds(const Queue& queue) {
-  cudaEvent_t start, stop;
-  CudaMust(cudaEventCreate(&start), "cudaEventCreate");
-  CudaMust(cudaEventCreate(&stop), "cudaEventCreate");
-  CudaMust(cudaEventRecord(start), "cudaEventRecord");
-  queue();
-  CudaMust(cudaEventRecord(stop), "cudaEventRecord");
-  CudaMust(cudaEventSynchronize(stop), "cudaEventSynchronize");
-  float ms = 0;
-  CudaMust(cudaEventElapsedTime(&ms, start, stop), "cudaEventElapsedTime");
-  cudaEventDestroy(start);
-  cudaEventDestroy(stop);
-  return ms;
-}
-
-double CopyBytesPerSecond() {
-  const DeviceArray<char> from(int64_t{2} << 30), to(int64_t{2} << 30);
-  from.Fill(1);
-  const auto copy = [&] {
-    for (int i = 0; i < kRounds; ++i) {
-      CudaMust(cudaMemcpyAsync(to.data(), from.data(), from.bytes(), cudaMemcpyDeviceToDevice), "cudaMemcpy");
-    }
-  };
-  copy();
-  return 2.0 * kRounds * from.bytes() / (Milliseconds(copy) / 1000);
-}
 
 // bf16 numbers in [0.5, 2) of either sign.
 std::vector<Bf16> RandomNumbers(int64_t size, uint64_t seed) {

@@ -24,6 +24,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "tests/bench/engine_measure.h"
+#include "tests/testing/cuda/copy_bandwidth.h"
 #include "worker/engine/cuda/cuda_backend.h"
 #include "worker/engine/cuda/device/cuda_device_ops.h"
 #include "worker/engine/model/model.h"
@@ -31,8 +32,6 @@
 namespace bfio::worker {
 namespace {
 
-constexpr int64_t kCopyBytes = int64_t{2} << 30;
-constexpr int kCopies = 8;
 constexpr int kRepeats = 5;
 
 ModelConfig Shape(int64_t hidden, int64_t wide, int64_t layers, int64_t heads, int64_t kv_heads, int64_t dim,
@@ -59,28 +58,6 @@ absl::StatusOr<ModelConfig> ShapeOf(const std::string& name) {
   if (name == "qwen3-8b") return Shape(4096, 12288, 36, 32, 8, 128, 151936, false, true);
   return absl::InvalidArgumentError(
       absl::StrCat("--shape: '", name, "' is none of llama-8b, llama-1b, qwen3-8b"));
-}
-
-// Bytes per second, read and written.
-double CopyBandwidth(gpu::DeviceOps& ops) {
-  void *from = nullptr, *to = nullptr;
-  if (cudaMalloc(&from, kCopyBytes) != cudaSuccess || cudaMalloc(&to, kCopyBytes) != cudaSuccess) {
-    Fail(absl::ResourceExhaustedError("no memory to measure the bandwidth with"));
-  }
-  const auto copy = ops.Record([&] {
-    const cudaError_t error = cudaMemcpyAsync(to, from, kCopyBytes, cudaMemcpyDeviceToDevice, ops.stream());
-    return error == cudaSuccess ? absl::OkStatus() : absl::InternalError(cudaGetErrorString(error));
-  });
-  if (!copy.ok()) Fail(copy.status());
-  double best = 1e9;
-  for (int i = 0; i < kCopies; ++i) {
-    const auto time = ops.Time(*copy);
-    if (!time.ok()) Fail(time.status());
-    best = std::min(best, *time);
-  }
-  cudaFree(from);
-  cudaFree(to);
-  return 2.0 * kCopyBytes / best;
 }
 
 struct Line {
@@ -157,7 +134,7 @@ int RunCudaBench(const CudaBench& options) {
   double bandwidth = 0;
   {
     const auto ops = bench.Open();
-    bandwidth = CopyBandwidth(*ops);
+    bandwidth = testing::CopyBytesPerSecond();
     std::printf("%s, copying at %.0f GB/s\n", ops->Describe().c_str(), bandwidth / 1e9);
   }
   std::printf("%6s %8s %9s %9s %9s %9s %6s %6s %6s %6s %9s %12s\n", "batch", "context", "step_ms", "gpu_ms",

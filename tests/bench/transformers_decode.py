@@ -83,7 +83,9 @@ def measure(model, args, batch, context, compiled):
         logits = model(token, past_key_values=cache, use_cache=True, cache_position=position).logits
         return logits[:, -1].argmax(-1, keepdim=True)
 
-    run = torch.compile(step, mode="reduce-overhead") if compiled else step
+    if compiled:  # anew for each shape: what is compiled for many runs uncompiled in the end, or for any shape
+        torch._dynamo.reset()
+    run = torch.compile(step, mode="reduce-overhead", dynamic=False) if compiled else step
     times = []
     for i in range(args.steps + 4):  # the first ones compile and warm up
         position = torch.tensor([context + i], device=device)

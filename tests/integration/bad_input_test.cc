@@ -41,6 +41,8 @@ TEST(BadInput, UnknownFlagAndBadValue) {
   ExpectOneLine("bfio_worker", {"--slots=0"}, 2, "slots");
   ExpectOneLine("bfio_worker", {"--engine=quantum"}, 2, "quantum");
   ExpectOneLine("bfio_worker", {"--barrier=pigeon"}, 2, "pigeon");
+  ExpectOneLine("bfio_worker", {"--barrier=nccl", "--ranks_per_process=2"}, 2,
+                "--barrier=nccl needs a process for each GPU");
   ExpectOneLine("bfio_loadgen", {"--arrival=never"}, 2, "never");
   ExpectOneLine("bfio_plan", {"--demand=much"}, 2, "'much' is no number above 0");
   ExpectOneLine("bfio_plan", {"--pool=/nonexistent"}, 2, "--pool=/nonexistent: cannot be read");

@@ -160,6 +160,14 @@ absl::Status CheckWorkerOptions(const WorkerOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("--ranks_per_process must be in 1..256, not ", options.ranks_per_process));
   }
+  // A rank that takes or frees memory may wait for all GPUs of its process, on which kernels wait for this
+  // rank.
+  if (options.barrier == "nccl" && options.ranks_per_process > 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--barrier=nccl needs a process for each GPU: --ranks_per_process=1 and its own --device, "
+        "not ",
+        options.ranks_per_process, " ranks"));
+  }
   if (options.connect_timeout <= absl::ZeroDuration()) {
     return absl::InvalidArgumentError("--connect_timeout must be positive");
   }

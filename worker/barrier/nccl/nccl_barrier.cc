@@ -25,6 +25,7 @@ namespace {
 
 // Busy polling before the first sleep; a barrier among ranks that arrive together takes less.
 constexpr absl::Duration kSpin = absl::Microseconds(50);
+constexpr absl::Duration kLaunchSpin = absl::Milliseconds(2);
 constexpr absl::Duration kNap = absl::Microseconds(20);
 
 absl::Status CudaStatus(cudaError_t error, absl::string_view what) {
@@ -59,21 +60,23 @@ GroupView ViewOf(const Row& row) {
 // Decides when a poll loop ends: the deadline or an abort.
 class Patience {
  public:
-  Patience(absl::Duration timeout, const std::atomic<bool>& aborted)
-      : start_(MonotonicNow()), deadline_(start_ + timeout), aborted_(aborted) {}
+  // Naps once it has taken `spin`.
+  Patience(absl::Duration timeout, const std::atomic<bool>& aborted, absl::Duration spin = kSpin)
+      : start_(MonotonicNow()), deadline_(start_ + timeout), spin_(spin), aborted_(aborted) {}
 
   // Yields or naps once; an error when it is time to stop.
   absl::Status Wait() const {
     if (aborted_.load(std::memory_order_relaxed)) return absl::CancelledError("barrier aborted");
     const absl::Time now = MonotonicNow();
     if (now >= deadline_) return absl::DeadlineExceededError("some rank did not come in time");
-    if (now - start_ > kSpin) absl::SleepFor(kNap);
+    if (now - start_ > spin_) absl::SleepFor(kNap);
     return absl::OkStatus();
   }
 
  private:
   const absl::Time start_;
   const absl::Time deadline_;
+  const absl::Duration spin_;
   const std::atomic<bool>& aborted_;
 };
 
@@ -251,7 +254,8 @@ class NcclBarrier final : public Barrier, public DeviceCollectives {
   template <typename Collective>
   absl::Status Queue(absl::string_view what, absl::Duration timeout, const Collective& collective) {
     if (!failure_.ok()) return failure_;
-    const Patience patience(timeout, aborted_);
+    // For NCCL's own thread, which launches the kernel, and for no peer.
+    const Patience patience(timeout, aborted_, kLaunchSpin);
     ++call_;
     absl::Status status = NcclStatus(collective(), what);
     if (status.ok()) status = AwaitComm(patience);

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "worker/engine/cuda/device/cuda_status.h"
+#include "worker/engine/cuda/device/recorded.h"
 
 namespace bfio::worker::gpu {
 namespace {
@@ -76,9 +77,11 @@ absl::Status CudaDeviceOps::Open() {
 }
 
 CudaDeviceOps::~CudaDeviceOps() {
-  if (!Enter().ok()) return;
-  // Freeing would wait for what hangs, for ever.
-  if (done_ != nullptr && !Wait(kEndPatience).ok()) return;
+  // Freeing would wait for what hangs, for ever; cuBLASLt's handle too.
+  if (!Enter().ok() || (done_ != nullptr && !Wait(kEndPatience).ok())) {
+    static_cast<void>(gemms_.release());
+    return;
+  }
   for (cudaGraphExec_t graph : graphs_) cudaGraphExecDestroy(graph);
   gemms_.reset();
   for (void* memory : memory_) cudaFree(memory);
@@ -160,19 +163,10 @@ absl::Status CudaDeviceOps::Multiply(const GemmShape& shape, const Bf16* x, cons
 
 absl::StatusOr<int> CudaDeviceOps::Record(std::function<absl::Status()> work) {
   BFIO_RETURN_IF_ERROR(Enter());
-  // Thread-local: other ranks' threads may allocate meanwhile.
-  BFIO_CUDA(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
-  const absl::Status worked = work();
-  cudaGraph_t graph = nullptr;
-  const absl::Status ended = CudaStatus(cudaStreamEndCapture(stream_, &graph), "cudaStreamEndCapture");
-  BFIO_RETURN_IF_ERROR(worked);
-  BFIO_RETURN_IF_ERROR(ended);
-  cudaGraphExec_t executable = nullptr;
-  const absl::Status made = CudaStatus(cudaGraphInstantiate(&executable, graph, 0), "cudaGraphInstantiate");
-  cudaGraphDestroy(graph);
-  BFIO_RETURN_IF_ERROR(made);
-  graphs_.push_back(executable);
-  BFIO_CUDA(cudaGraphUpload(executable, stream_));
+  const auto recorded = RecordWork(stream_, work);
+  BFIO_RETURN_IF_ERROR(recorded.status());
+  graphs_.push_back(*recorded);
+  BFIO_CUDA(cudaGraphUpload(*recorded, stream_));
   return static_cast<int>(graphs_.size()) - 1;
 }
 

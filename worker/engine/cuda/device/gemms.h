@@ -52,9 +52,13 @@ class Gemms {
   absl::Status Describe(Plan& plan) const;
   // Tries what cuBLASLt has for it and takes the fastest.
   absl::Status Choose(Plan& plan, absl::Span<const Bf16* const> weights, const Bf16* x, void* y,
-                      cudaStream_t stream) const;
+                      cudaStream_t stream);
+  // Keeps the device busy until its clock has risen from where it idles: the first candidates would be timed
+  // at a fraction of it.
+  void WarmUp(const Plan& plan, const Bf16* x, const Bf16* weight, void* y, cudaStream_t stream);
   absl::StatusOr<std::vector<cublasLtMatmulHeuristicResult_t>> Candidates(const Plan& plan) const;
-  // Milliseconds of a product, over several with different weights.
+  // Milliseconds of a product, over several with different weights; the best of some rounds. Products are
+  // replayed as a record, or short ones would be timed by how fast the host queues them.
   absl::StatusOr<float> TimeOf(const Plan& plan, absl::Span<const Bf16* const> weights, const Bf16* x,
                                void* y, cudaStream_t stream) const;
   absl::Status Run(const Plan& plan, const Bf16* x, const Bf16* weight, void* y, cudaStream_t stream) const;
@@ -65,6 +69,7 @@ class Gemms {
   cublasLtHandle_t handle_ = nullptr;
   cudaEvent_t begin_ = nullptr, end_ = nullptr;
   std::vector<Plan> plans_;
+  bool warm_ = false;
 };
 
 }  // namespace bfio::worker::gpu
