@@ -29,6 +29,8 @@
 #include "absl/flags/flag.h"
 #include "absl/flags/parse.h"
 #include "absl/flags/usage.h"
+#include "absl/flags/usage_config.h"
+#include "absl/strings/match.h"
 #include "tests/bench/engine_bench_cuda.h"
 #include "tests/bench/engine_measure.h"
 #include "worker/engine/cpu/cpu_engine.h"
@@ -188,8 +190,20 @@ int RunGemm() {
 }  // namespace
 }  // namespace bfio::worker
 
+constexpr char kUsage[] =
+    "what a decode step takes, against what the memory's bandwidth allows\n\n"
+    "  bfio_engine_bench --model=DIR --cpu_threads=2 --batches=1,4,16 --contexts=128,1024\n"
+    "  bfio_engine_bench --gemm                              # matrix products beside OpenBLAS\n"
+    "  bfio_engine_bench --engine=cuda --shape=llama-8b      # random weights, on a GPU\n\n"
+    "step_ms: median step; floor_ms: (weights + keys and values) / bandwidth; share: floor / step;\n"
+    "kv_share: part of the floor that is keys and values; prefill_tok/s: while prompts were computed.\n"
+    "bfio_make_checkpoint writes a random model for --model.";
+
 int main(int argc, char** argv) {
-  absl::SetProgramUsageMessage("measures an engine: tests/bench/engine_bench.cc says what and how");
+  absl::FlagsUsageConfig usage;
+  usage.contains_help_flags = [](absl::string_view file) { return absl::StrContains(file, "engine_bench"); };
+  absl::SetFlagsUsageConfig(usage);
+  absl::SetProgramUsageMessage(kUsage);
   absl::ParseCommandLine(argc, argv);
 #ifdef BFIO_BENCH_OPENBLAS
   openblas_set_num_threads(1);
