@@ -1,7 +1,7 @@
 // Who leaves a rank whose KV memory the next step would overfill: the youngest, one rule for all engines.
 //
-// Purpose: what grows as it runs (kv_on_demand) needs room for its next token; where there is too little the
-// ones of them that came last go, and the router places them anew. What has reserved all its room stays,
+// Purpose: what grows as it runs (kv_on_demand) needs room for its next token; where there is too little,
+// those of its kind that came last go, and the router places them anew. What has reserved all its room stays,
 // whenever it came. Sizes are tokens, counted as the router
 // counts them: prompts whole from the first step on, however far they are computed. Pure; any thread.
 #ifndef BFIO_WORKER_ENGINE_MAKE_ROOM_H_

@@ -76,7 +76,11 @@ absl::Status PageTable::Extend(SequenceIndex index, int64_t tokens) {
         absl::StrCat("needs ", more, " more KV tokens, ", free_tokens(), " are free"));
   }
   sequence.reserved = tokens;
-  sequence.pages.reserve(static_cast<size_t>(PagesOf(tokens, options_.page_tokens)));
+  // By doubling: reservations that grow token by token would copy the list at every page.
+  const auto pages = static_cast<size_t>(PagesOf(tokens, options_.page_tokens));
+  if (pages > sequence.pages.capacity()) {
+    sequence.pages.reserve(std::max(pages, 2 * sequence.pages.capacity()));
+  }
   stats_.reserved_tokens += more;
   return absl::OkStatus();
 }

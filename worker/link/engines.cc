@@ -1,12 +1,12 @@
 #include "worker/link/engines.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/saturate.h"
 #include "common/base/spdlog.h"
 #include "worker/engine/cpu/machine_memory.h"
 #include "worker/engine/cpu/part_memory.h"
@@ -31,28 +31,38 @@ void LogModel(const std::string& directory, const cpu::Weights& weights) {
   LogWindow(directory, config);
 }
 
-// Whether the whole model and its caches fit.
-absl::Status CheckMemory(const EngineOptions& options, const Model& model, int32_t ranks) {
+// KV tokens of each of `ranks` ranks, so that the whole model and all caches fit: those asked for, or as many
+// as fit where that was left open. RESOURCE_EXHAUSTED.
+absl::StatusOr<int64_t> FitKv(const EngineOptions& options, const Model& model, int32_t ranks) {
   DecodeOptions decode = options.cpu.decode;
   decode.limits = options.limits;
+  const int64_t asked = options.limits.kv_tokens;
   const ModelPart whole = WholeModel(model.config().layers);
-  const int64_t each = cpu::PartShape(model.config(), whole.blocks.count, decode.page_tokens,
-                                      PageTable::PageLimit(PageTableOptionsOf(decode)), options.cpu.kv)
-                           .bytes();
-  const int64_t kv = each > std::numeric_limits<int64_t>::max() / ranks ? each : each * ranks;
   const ModelBytes bytes = cpu::BytesOf(model, options.weights, options.cpu.kv);
-  if (options.memory_limit_bytes != 0) {
-    const absl::Status status = CheckFits(bytes, whole, kv, options.memory_limit_bytes);
+  const cpu::KvShape shape = cpu::PartShape(model.config(), whole.blocks.count, decode.page_tokens,
+                                            PageTable::PageLimit(PageTableOptionsOf(decode)), options.cpu.kv);
+  const int64_t all = SaturatedProduct({shape.bytes(), ranks});
+  const bool limited = options.memory_limit_bytes != 0;
+  // A machine runs other things, too.
+  const int64_t machine = cpu::MachineMemory(), spare = options.fit_kv ? machine / 8 : 0;
+  const int64_t memory = limited ? options.memory_limit_bytes : machine - spare;
+  const int64_t room = std::max<int64_t>(0, memory - bytes.Weights(whole));
+  if (all <= room) return asked;
+  // Each slot has a page that may be part empty.
+  const int64_t fit = room / ranks / shape.token_bytes() - int64_t{options.limits.slots} * decode.page_tokens;
+  if (options.fit_kv && fit >= decode.page_tokens) {
+    spdlog::info("--kv_tokens={}: what fits into {:.1f} MiB of memory", fit, memory / kBytesPerMiB);
+    return fit;
+  }
+  if (limited) {
+    const absl::Status status = CheckFits(bytes, whole, all, options.memory_limit_bytes);
     return absl::Status(status.code(), absl::StrCat("--memory_limit_mb: ", status.message()));
   }
-  const int64_t machine = cpu::MachineMemory(), room = std::max<int64_t>(0, machine - bytes.Weights(whole));
-  if (kv <= room) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrFormat(
       "--kv_tokens=%d: the KV cache of %s may come to take %.1f MiB beside %.1f MiB of weights, and this "
-      "machine has %.1f: at most some %d tokens a rank fit",
-      options.limits.kv_tokens, ranks == 1 ? "a rank" : absl::StrCat(ranks, " ranks"), kv / kBytesPerMiB,
-      bytes.Weights(whole) / kBytesPerMiB, machine / kBytesPerMiB,
-      room / ranks / (whole.blocks.count * bytes.kv_token)));
+      "machine has %.1f: at most %d tokens a rank fit",
+      asked, ranks == 1 ? "a rank" : absl::StrCat(ranks, " ranks"), all / kBytesPerMiB,
+      bytes.Weights(whole) / kBytesPerMiB, machine / kBytesPerMiB, std::max<int64_t>(0, fit)));
 }
 
 }  // namespace
@@ -104,7 +114,9 @@ absl::StatusOr<Engines> Engines::Create(const EngineOptions& options, int32_t ra
   if (!model.ok()) {
     return absl::Status(model.status().code(), absl::StrCat("--model: ", model.status().message()));
   }
-  if (absl::Status status = CheckMemory(options, **model, ranks); !status.ok()) return status;
+  const auto kv_tokens = FitKv(options, **model, ranks);
+  if (!kv_tokens.ok()) return kv_tokens.status();
+  engines.options_.cpu.decode.limits.kv_tokens = *kv_tokens;
   engines.weights_ = cpu::Weights::Make(*std::move(model), options.weights);
   LogModel(options.model, *engines.weights_);
   return engines;

@@ -31,9 +31,11 @@ struct EngineOptions {
   std::string model;
   // Of the model's matrices; of the cpu engine.
   cpu::Storage weights = cpu::Storage::kAuto;
-  // What weights and KV caches of the process may fill; 0: no limit. Of the cpu engine, and of servers of
-  // chains.
+  // What weights and KV caches of the process may fill; 0: what the machine has. Of the cpu engine, and of
+  // servers of chains.
   int64_t memory_limit_bytes = 0;
+  // limits.kv_tokens are the most; where memory is short the cpu engine takes as many as fit.
+  bool fit_kv = false;
 };
 
 class Engines {
@@ -41,7 +43,7 @@ class Engines {
   // INVALID_ARGUMENT, naming the flag, when there is no such engine or it needs a model and has none; errors
   // of a checkpoint name --model, the file and what is wrong with it. FAILED_PRECONDITION or UNAVAILABLE: the
   // cuda engine in a build without CUDA, or on a machine without a GPU. RESOURCE_EXHAUSTED, with what is
-  // missing: weights and the KV caches of `ranks` ranks do not fit into the memory limit.
+  // missing: weights and the KV caches of `ranks` ranks do not fit into memory.
   static absl::StatusOr<Engines> Create(const EngineOptions& options, int32_t ranks = 1);
 
   // `rank`: within the process.

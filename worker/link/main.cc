@@ -10,6 +10,7 @@
 #include "bfio/v1/config.pb.h"
 #include "common/base/shutdown.h"
 #include "common/base/spdlog.h"
+#include "common/config/command_line.h"
 #include "common/config/program.h"
 #include "common/net/grpc_log.h"
 #include "common/telemetry/log.h"
@@ -84,7 +85,10 @@ ABSL_FLAG(bool, insecure, false,
           "chains: listen where other machines can connect without encryption, or without asking who calls");
 ABSL_FLAG(std::string, barrier, "star", "star, nccl, or local (all ranks in this process)");
 ABSL_FLAG(uint32_t, slots, 72, "requests decoding at once per rank (batch capacity B)");
-ABSL_FLAG(uint64_t, kv_tokens, 1 << 20, "KV capacity per rank, in tokens");
+ABSL_FLAG(
+    uint64_t, kv_tokens, 1 << 20,
+    "KV capacity per rank, in tokens; left out, the cpu engine takes less where the machine has no memory "
+    "for so many");
 ABSL_FLAG(uint64_t, max_sequence_tokens, 1 << 18, "largest prompt + output of one request, in tokens");
 ABSL_FLAG(uint32_t, ranks_per_process, 1, "ranks this process runs, each with its own engine and stream");
 ABSL_FLAG(double, c, bfio::StepCost().c_s, "sim engine: fixed seconds per step");
@@ -187,6 +191,7 @@ absl::StatusOr<bfio::worker::EngineOptions> EngineFromFlags() {
   options.name = absl::GetFlag(FLAGS_engine);
   options.limits.slots = Small(FLAGS_slots);
   options.limits.kv_tokens = static_cast<int64_t>(absl::GetFlag(FLAGS_kv_tokens));
+  options.fit_kv = !bfio::FlagWasGiven("kv_tokens");
   options.limits.max_sequence_tokens = static_cast<int64_t>(absl::GetFlag(FLAGS_max_sequence_tokens));
   options.sim.cost = {absl::GetFlag(FLAGS_c), absl::GetFlag(FLAGS_tl), absl::GetFlag(FLAGS_prefill_cost)};
   options.sim.jitter = absl::GetFlag(FLAGS_jitter);

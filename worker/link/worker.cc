@@ -216,6 +216,7 @@ absl::Status RunWorker(const WorkerOptions& options) {
   for (int i = 0; i < options.ranks_per_process; ++i) {
     auto engine = engines->Make(i);
     if (!engine.ok()) return engine.status();
+    recorders[i]->OnLimits((*engine)->limits());
     auto rank = MakeRank(options, *std::move(engine),
                          {IdOfRank(options, i), i, recorders[i].get(), hub, channel, log.get()});
     if (!rank.ok()) return rank.status();

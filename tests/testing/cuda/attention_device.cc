@@ -60,7 +60,11 @@ std::string RunAttentionOnDevice(const AttentionCase& attention_case, std::vecto
   args.keys = keys.data();
   args.values = values.data();
   args.scale = data.scale;
-  if (const char* error = worker::gpu::LaunchAttention(args, attention_case.grid, nullptr)) return error;
+  worker::gpu::AttentionGrid grid = attention_case.grid, full;
+  if (const char* error = worker::gpu::FullAttentionGrid(attention_case.shape.head_dim, &full)) return error;
+  // Three are too many for some devices.
+  grid.stages = std::min(grid.stages, full.stages);
+  if (const char* error = worker::gpu::LaunchAttention(args, grid, nullptr)) return error;
   if (const cudaError_t error = cudaDeviceSynchronize(); error != cudaSuccess)
     return cudaGetErrorString(error);
   *out = step.out().Content();

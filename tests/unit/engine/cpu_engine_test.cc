@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <limits>
 #include <map>
 #include <string>
@@ -174,12 +175,33 @@ TEST(CpuEngineTest, AnFp16CheckpointsMatricesAreItsHalvesExactly) {
             4u);
 }
 
-TEST(CpuEngineTest, AContainersLimitIsReadAsItIsWritten) {
-  EXPECT_EQ(cpu::ParseMemoryMax("2147483648\n"), int64_t{1} << 31);
-  for (const char* const none : {"max\n", "", "-1", "9223372036854775808", "1 GB"}) {
-    EXPECT_EQ(cpu::ParseMemoryMax(none), std::numeric_limits<int64_t>::max()) << none;
+TEST(CpuEngineTest, MemoryIsWhatTheControlGroupsAllow) {
+  const std::string root = ::testing::TempDir() + "/groups";
+  std::filesystem::remove_all(root);
+  const auto write = [&](const std::string& group, const std::string& text) {
+    std::filesystem::create_directories(std::filesystem::path(root + group).parent_path());
+    std::ofstream(root + group) << text;
+  };
+  constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
+  EXPECT_EQ(cpu::GroupLimit("0::/a/b\n", root), kNone);
+  write("/a/b/memory.max", "max\n");
+  EXPECT_EQ(cpu::GroupLimit("0::/a/b\n", root), kNone);
+  write("/a/memory.max", "5000\n");
+  EXPECT_EQ(cpu::GroupLimit("0::/a/b\n", root), 5000) << "of the group above";
+  EXPECT_EQ(cpu::GroupLimit("0::/other\n", root), kNone);
+  // Within a container: its own group is the root, whatever path it is told.
+  write("/memory.max", "4000\n");
+  EXPECT_EQ(cpu::GroupLimit("0::/\n", root), 4000);
+  EXPECT_EQ(cpu::GroupLimit("0::/not/seen/here\n", root), 4000);
+  // Version 1, whose other controllers do not count.
+  write("/memory/c/memory.limit_in_bytes", "3000\n");
+  EXPECT_EQ(cpu::GroupLimit("9:cpu,cpuacct:/c\n4:memory:/c\n0::/\n", root), 3000);
+  EXPECT_EQ(cpu::GroupLimit("9:cpu,cpuacct:/c\n0::/\n", root), 4000);
+  for (const char* const none : {"-1", "9223372036854775808", "1 GB", ""}) {
+    write("/memory.max", none);
+    EXPECT_EQ(cpu::GroupLimit("0::/\n", root), kNone) << none;
   }
-  EXPECT_GT(cpu::MachineMemory(), int64_t{1} << 28);
+  EXPECT_EQ(cpu::GroupLimit("nonsense\n::\n0::\n0::relative", root), kNone);
 }
 
 // Widening is exact.

@@ -25,6 +25,7 @@ namespace {
 
 // Busy polling before the first sleep; a barrier among ranks that arrive together takes less.
 constexpr absl::Duration kSpin = absl::Microseconds(50);
+// The same while NCCL's own thread launches a collective, twice in every layer: a nap costs more than that.
 constexpr absl::Duration kLaunchSpin = absl::Milliseconds(2);
 constexpr absl::Duration kNap = absl::Microseconds(20);
 

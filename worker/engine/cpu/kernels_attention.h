@@ -29,11 +29,11 @@ struct CacheBlock {
   const T* values[kBlockVectors];
 };
 
-// Of `next` what is at the same place is asked for, here and in AddValues: a block comes from memory while
-// the one before is computed with.
+// With the block's first queries what is at the same place in `next` is asked for, here and in AddValues: a
+// block comes from memory while the one before is computed with.
 //
 // Scores, their exponentials into `weights`, and the factor by which what was summed before shrinks.
-template <int H, typename T>
+template <int H, bool first, typename T>
 BFIO_INLINE void Weigh(const Attention& a, const CacheBlock<T>& block, const CacheBlock<T>& next,
                        const Query* queries, int64_t value_dim, float weights[][kBlockTokens],
                        float* shrink) {
@@ -43,7 +43,7 @@ BFIO_INLINE void Weigh(const Attention& a, const CacheBlock<T>& block, const Cac
 #pragma GCC unroll 4
     for (int v = 0; v < kBlockVectors; ++v) {
       keys[v] = Load(block.keys[v] + i * kLanes);
-      Prefetch(next.keys[v] + i * kLanes);
+      if constexpr (first) Prefetch(reinterpret_cast<uintptr_t>(next.keys[v] + i * kLanes));
     }
 #pragma GCC unroll 2
     for (int h = 0; h < H; ++h) {
@@ -78,7 +78,7 @@ BFIO_INLINE void Weigh(const Attention& a, const CacheBlock<T>& block, const Cac
 }
 
 // Adds the block's weighted values to D vectors of the queries' states, from dimension `at` on.
-template <int H, int D, typename T>
+template <int H, int D, bool first, typename T>
 BFIO_INLINE void AddValues(const CacheBlock<T>& block, const CacheBlock<T>& next, const Query* queries,
                            int64_t value_dim, int64_t at, int32_t tokens, float weights[][kBlockTokens],
                            const float* shrink) {
@@ -96,7 +96,7 @@ BFIO_INLINE void AddValues(const CacheBlock<T>& block, const CacheBlock<T>& next
 #pragma GCC unroll 4
     for (int d = 0; d < D; ++d) {
       values[d] = Load(value + d * kLanes);
-      Prefetch(later + d * kLanes);
+      if constexpr (first) Prefetch(reinterpret_cast<uintptr_t>(later + d * kLanes));
     }
 #pragma GCC unroll 2
     for (int h = 0; h < H; ++h) {
@@ -111,23 +111,23 @@ BFIO_INLINE void AddValues(const CacheBlock<T>& block, const CacheBlock<T>& next
   }
 }
 
-template <int H, typename T>
+template <int H, bool first, typename T>
 __attribute__((noinline)) void AttendBlock(const Attention& a, const CacheBlock<T>& block,
                                            const CacheBlock<T>& next, const Query* queries) {
   const int64_t value_dim = RoundUpToLanes(a.head_dim);
   float weights[H][kBlockTokens];
   float shrink[H];
-  Weigh<H>(a, block, next, queries, value_dim, weights, shrink);
+  Weigh<H, first>(a, block, next, queries, value_dim, weights, shrink);
   int32_t last = queries[0].position;
   for (int h = 1; h < H; ++h) last = queries[h].position > last ? queries[h].position : last;
   const int32_t left = last - block.begin + 1;
   const int32_t tokens = left < kBlockTokens ? left : kBlockTokens;
   int64_t at = 0;
   for (; at + 4 * kLanes <= value_dim; at += 4 * kLanes) {
-    AddValues<H, 4>(block, next, queries, value_dim, at, tokens, weights, shrink);
+    AddValues<H, 4, first>(block, next, queries, value_dim, at, tokens, weights, shrink);
   }
   for (; at < value_dim; at += kLanes) {
-    AddValues<H, 1>(block, next, queries, value_dim, at, tokens, weights, shrink);
+    AddValues<H, 1, first>(block, next, queries, value_dim, at, tokens, weights, shrink);
   }
 }
 
@@ -175,13 +175,17 @@ void AttendOf(const Attention& a) {
     const CacheBlock<T> block = following;
     if (begin + kBlockTokens < end) following = BlockAt<T>(a, begin + kBlockTokens, end);
     int32_t i = row * a.group;
-    for (; i + 2 <= queries; i += 2) {
+    if (queries - i >= 2) {
       const Query pair[2] = {query(i), query(i + 1)};
-      AttendBlock<2>(a, block, following, pair);
+      AttendBlock<2, true>(a, block, following, pair);
+      for (i += 2; i + 2 <= queries; i += 2) {
+        const Query other[2] = {query(i), query(i + 1)};
+        AttendBlock<2, false>(a, block, following, other);
+      }
     }
     if (i < queries) {
       const Query one = query(i);
-      AttendBlock<1>(a, block, following, &one);
+      AttendBlock<1, true>(a, block, following, &one);
     }
   }
   for (int32_t i = 0; i < queries; ++i) {

@@ -53,10 +53,14 @@ struct Block {
 template <int C, typename W>
 BFIO_INLINE void PrefetchTile(const W* w, int64_t stride) {
 #pragma GCC unroll 8
-  for (int c = 0; c < C; ++c) Prefetch(w + (kTilesAhead * C + c) * stride);
+  for (int c = 0; c < C; ++c) {
+    // A number, as there is no element where the matrix has ended.
+    Prefetch(reinterpret_cast<uintptr_t>(w) + (kTilesAhead * C + c) * stride * sizeof(W));
+  }
 }
 
-template <int R, int C, typename W>
+// `first`: of the rows, so that its weights come from memory and not from a cache.
+template <int R, int C, bool first, typename W>
 BFIO_INLINE void Tile(const Block& b, const W* weight, int64_t row, int64_t column) {
   const float* x = b.x + row * b.x_stride;
   const W* w = weight + column * b.weight_stride;
@@ -66,7 +70,7 @@ BFIO_INLINE void Tile(const Block& b, const W* weight, int64_t row, int64_t colu
     V weights[C];
 #pragma GCC unroll 8
     for (int c = 0; c < C; ++c) weights[c] = Load(w + c * b.weight_stride + k);
-    if constexpr (C > 1) PrefetchTile<C>(w + k, b.weight_stride);
+    if constexpr (first && C > 1) PrefetchTile<C>(w + k, b.weight_stride);
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) {
       const V left = Load(x + r * b.x_stride + k);
@@ -112,32 +116,34 @@ BFIO_INLINE void Tile(const Block& b, const W* weight, int64_t row, int64_t colu
   }
 }
 
-template <int R, typename W>
+template <int R, bool first, typename W>
 __attribute__((noinline)) void TileRows(const Block& block, const W* weight, int64_t row, int64_t begin,
                                         int64_t end) {
   int64_t column = begin;
   for (; column + BFIO_TILE_COLUMNS <= end; column += BFIO_TILE_COLUMNS) {
-    Tile<R, BFIO_TILE_COLUMNS>(block, weight, row, column);
+    Tile<R, BFIO_TILE_COLUMNS, first>(block, weight, row, column);
   }
-  for (; column < end; ++column) Tile<R, 1>(block, weight, row, column);
+  for (; column < end; ++column) Tile<R, 1, first>(block, weight, row, column);
 }
 
-template <typename W, int R = BFIO_TILE_ROWS>
+template <bool first, typename W, int R = BFIO_TILE_ROWS>
 BFIO_INLINE void LastRows(const Block& block, const W* weight, int64_t row, int64_t begin, int64_t end) {
   if constexpr (R > 0) {
-    if (block.rows - row == R) return TileRows<R>(block, weight, row, begin, end);
-    LastRows<W, R - 1>(block, weight, row, begin, end);
+    if (block.rows - row == R) return TileRows<R, first>(block, weight, row, begin, end);
+    LastRows<first, W, R - 1>(block, weight, row, begin, end);
   }
 }
 
 // Columns begin .. end - 1 of the block, all rows.
 template <typename W>
 BFIO_INLINE void RunBlock(const Block& block, const W* weight, int64_t begin, int64_t end) {
-  int64_t row = 0;
+  if (block.rows < BFIO_TILE_ROWS) return LastRows<true>(block, weight, 0, begin, end);
+  TileRows<BFIO_TILE_ROWS, true>(block, weight, 0, begin, end);
+  int64_t row = BFIO_TILE_ROWS;
   for (; row + BFIO_TILE_ROWS <= block.rows; row += BFIO_TILE_ROWS) {
-    TileRows<BFIO_TILE_ROWS>(block, weight, row, begin, end);
+    TileRows<BFIO_TILE_ROWS, false>(block, weight, row, begin, end);
   }
-  LastRows<W>(block, weight, row, begin, end);
+  LastRows<false>(block, weight, row, begin, end);
 }
 
 template <typename W>

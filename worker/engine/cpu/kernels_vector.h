@@ -34,8 +34,8 @@ struct V {
 };
 
 // Brings what is there to the second-level cache; nothing happens where there is no memory.
-BFIO_INLINE void Prefetch(const void* p) {
-  __builtin_prefetch(p, 0, 2);
+BFIO_INLINE void Prefetch(uintptr_t address) {
+  __builtin_prefetch(reinterpret_cast<const void*>(address), 0, 2);
 }
 
 // Applies `f` register by register.

@@ -3,11 +3,10 @@
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <initializer_list>
-#include <limits>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/saturate.h"
 #include "worker/engine/cpu/weights.h"
 
 namespace bfio::worker::cpu {
@@ -29,14 +28,6 @@ void WriteToken(const KvShape& shape, T* head_page, int32_t in_page, const float
   for (int64_t d = 0; d < shape.head_dim; ++d) values[d] = As(value[d], T());
 }
 
-int64_t Product(std::initializer_list<int64_t> factors) {
-  int64_t product = 1;
-  for (const int64_t factor : factors) {
-    if (__builtin_mul_overflow(product, factor, &product)) return std::numeric_limits<int64_t>::max();
-  }
-  return product;
-}
-
 // A head of a chain may have no blocks of its own; a mapping has at least a byte.
 size_t MappedBytes(const KvShape& shape) {
   return static_cast<size_t>(std::max<int64_t>(1, shape.bytes()));
@@ -45,7 +36,7 @@ size_t MappedBytes(const KvShape& shape) {
 }  // namespace
 
 int64_t KvShape::bytes() const {
-  return Product({layers, pages, page_tokens, head_dim + value_dim(), kv_heads, element_bytes()});
+  return SaturatedProduct({layers, pages, page_tokens, head_dim + value_dim(), kv_heads, element_bytes()});
 }
 
 absl::StatusOr<std::unique_ptr<KvCache>> KvCache::Create(const KvShape& shape) {

@@ -4,27 +4,62 @@
 
 #include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <limits>
-#include <string>
+#include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
 namespace bfio::worker::cpu {
+namespace {
 
-int64_t ParseMemoryMax(absl::string_view text) {
+constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
+
+std::string Read(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+// "max", or nothing one can read, is no limit.
+int64_t Limit(const std::string& path) {
   int64_t bytes = 0;
-  if (absl::SimpleAtoi(absl::StripAsciiWhitespace(text), &bytes) && bytes > 0) return bytes;
-  return std::numeric_limits<int64_t>::max();
+  return absl::SimpleAtoi(absl::StripAsciiWhitespace(Read(path)), &bytes) && bytes > 0 ? bytes : kNone;
+}
+
+// Of the group at `path` and of all above it.
+int64_t LeastLimit(const std::string& mount, std::string path, absl::string_view file) {
+  int64_t least = Limit(absl::StrCat(mount, "/", file));
+  while (path.size() > 1) {
+    least = std::min(least, Limit(absl::StrCat(mount, path, "/", file)));
+    path.resize(path.rfind('/'));
+  }
+  return least;
+}
+
+}  // namespace
+
+int64_t GroupLimit(absl::string_view membership, const std::string& root) {
+  int64_t least = kNone;
+  for (const absl::string_view line : absl::StrSplit(membership, '\n')) {
+    // ID:CONTROLLERS:PATH; version 2's controllers are empty.
+    const std::vector<std::string> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
+    if (parts.size() != 3 || parts[2].empty() || parts[2][0] != '/') continue;
+    if (parts[1].empty()) {
+      least = std::min(least, LeastLimit(root, parts[2], "memory.max"));
+    } else if (absl::c_linear_search(absl::StrSplit(parts[1], ','), "memory")) {
+      least = std::min(least, LeastLimit(root + "/memory", parts[2], "memory.limit_in_bytes"));
+    }
+  }
+  return least;
 }
 
 int64_t MachineMemory() {
   const int64_t machine = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGE_SIZE);
-  // A container sees its own group as the root.
-  std::ifstream file("/sys/fs/cgroup/memory.max");
-  std::string line;
-  std::getline(file, line);
-  return std::min(machine, ParseMemoryMax(line));
+  return std::min(machine, GroupLimit(Read("/proc/self/cgroup"), "/sys/fs/cgroup"));
 }
 
 }  // namespace bfio::worker::cpu

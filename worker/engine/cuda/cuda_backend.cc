@@ -42,13 +42,18 @@ bool IsWhole(const ModelConfig& config, const DeviceWeights& weights) {
 
 }  // namespace
 
+absl::Status CudaBackend::Check(const DecodeOptions& options, const ModelConfig& config, DeviceOps& ops) {
+  absl::Status status = CheckDecodeOptions(options);
+  if (status.ok()) status = CheckAttentionShape(ShapeOf(options, config));
+  return status.ok() ? ops.FullAttentionGrid(static_cast<int32_t>(config.head_dim)).status() : status;
+}
+
 absl::StatusOr<std::unique_ptr<CudaBackend>> CudaBackend::Create(const DecodeOptions& options,
                                                                  const ModelConfig& config,
                                                                  std::unique_ptr<DeviceOps> ops,
                                                                  DeviceWeights weights,
                                                                  const Progress& progress) {
-  if (absl::Status status = CheckDecodeOptions(options); !status.ok()) return status;
-  if (absl::Status status = CheckAttentionShape(ShapeOf(options, config)); !status.ok()) return status;
+  if (absl::Status status = Check(options, config, *ops); !status.ok()) return status;
   if (options.share_mlp && !IsWhole(config, weights)) {
     return absl::InvalidArgumentError("--mlp=tp needs all of the model on every rank, not a part of it");
   }

@@ -38,6 +38,9 @@ namespace bfio::worker::gpu {
 
 class CudaBackend final : public PartBackend {
  public:
+  // What Create would say of the options, the model's shapes and the device, before minutes go by on weights.
+  static absl::Status Check(const DecodeOptions& options, const ModelConfig& config, DeviceOps& ops);
+
   // The weights, all of the model or a part of at least a block, are in memory of `ops`, unless they keep
   // their own. INVALID_ARGUMENT: a shape the kernels do not have, or a part that is to share its MLP out;
   // RESOURCE_EXHAUSTED: no memory, with sizes; other errors: device_ops.h.

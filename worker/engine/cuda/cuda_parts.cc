@@ -12,11 +12,14 @@ CudaParts::CudaParts(std::shared_ptr<const Model> model, OpenDevice open, Progre
       progress_(std::move(progress)),
       bytes_(BytesOf(model_->config())) {}
 
-absl::StatusOr<DeviceWeights> CudaParts::Hosted(const ModelPart& hosted) {
+absl::StatusOr<DeviceWeights> CudaParts::Hosted(const DecodeOptions& options, const ModelPart& hosted) {
   std::shared_ptr<DeviceOps> memory = memory_.lock();
   if (memory == nullptr || hosted_ != hosted) {
     auto opened = open_();
     if (!opened.ok()) return opened.status();
+    if (absl::Status status = CudaBackend::Check(options, model_->config(), **opened); !status.ok()) {
+      return status;
+    }
     auto weights = UploadWeights(*model_, hosted, **opened, progress_);
     if (!weights.ok()) return weights.status();
     memory = *std::move(opened);
@@ -32,7 +35,7 @@ absl::StatusOr<DeviceWeights> CudaParts::Hosted(const ModelPart& hosted) {
 absl::StatusOr<std::unique_ptr<PartBackend>> CudaParts::Make(const DecodeOptions& options,
                                                              const ModelPart& hosted,
                                                              const BlockRange& blocks) {
-  auto weights = Hosted(hosted);
+  auto weights = Hosted(options, hosted);
   if (!weights.ok()) return weights.status();
   const auto first = weights->layers.begin() + (blocks.first - hosted.blocks.first);
   weights->layers = std::vector<DeviceLayer>(first, first + blocks.count);

@@ -29,7 +29,7 @@ class CudaParts final : public PartSource {
 
  private:
   // Of what is hosted; uploads it where no part has it.
-  absl::StatusOr<DeviceWeights> Hosted(const ModelPart& hosted);
+  absl::StatusOr<DeviceWeights> Hosted(const DecodeOptions& options, const ModelPart& hosted);
 
   const std::shared_ptr<const Model> model_;
   const OpenDevice open_;

@@ -133,13 +133,15 @@ absl::Status Forward::AllocateKv() {
   // For what comes later: recorded graphs, kernels loaded at their first use, the barrier's buffers.
   const int64_t reserve = std::min(memory->total_bytes / kReserveShare, kMostReserve);
   const int64_t room = std::max<int64_t>(0, memory->free_bytes - reserve);
+  // Each sequence's last page.
+  const int64_t part_empty = options_.pages * options_.page_tokens - options_.kv_tokens;
   if (2 * each > room) {
     return absl::ResourceExhaustedError(absl::StrFormat(
         "--kv_tokens=%d needs %.2f GiB of KV cache, and %.2f of %.2f GiB are free on %s "
         "beside the weights, of which %.2f are kept for graphs and the barrier: at most some %d "
         "tokens fit",
         options_.kv_tokens, 2 * each / kGiB, memory->free_bytes / kGiB, memory->total_bytes / kGiB,
-        ops_.Describe(), reserve / kGiB, room / kv_token_bytes()));
+        ops_.Describe(), reserve / kGiB, std::max<int64_t>(0, room / kv_token_bytes() - part_empty)));
   }
   for (Bf16** pool : {&keys_, &values_}) {
     const auto block = ops_.Allocate(each, "the KV cache");

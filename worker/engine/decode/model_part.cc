@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/saturate.h"
 
 namespace bfio::worker {
 namespace {
@@ -15,12 +16,12 @@ std::string MiB(int64_t bytes) {
 }  // namespace
 
 absl::Status CheckFits(const ModelBytes& bytes, const ModelPart& part, int64_t kv_bytes, int64_t limit) {
-  const int64_t weights = bytes.Weights(part);
-  if (kv_bytes <= limit - weights) return absl::OkStatus();
+  const int64_t weights = bytes.Weights(part), both = SaturatedSum(weights, kv_bytes);
+  if (both <= limit) return absl::OkStatus();
   return absl::ResourceExhaustedError(absl::StrCat(
       "blocks ", part.blocks.first, " to ", part.blocks.end() - 1,
       part.ends ? " with embedding and head" : "", " take ", MiB(weights), " and their KV cache ",
-      MiB(kv_bytes), ", ", MiB(kv_bytes - (limit - weights)), " more than the memory limit of ", MiB(limit)));
+      MiB(kv_bytes), ", ", MiB(both - limit), " more than the memory limit of ", MiB(limit)));
 }
 
 }  // namespace bfio::worker

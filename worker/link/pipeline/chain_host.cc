@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/saturate.h"
 #include "common/base/spdlog.h"
 #include "worker/kv/page_table.h"
 #include "worker/pipeline/chain_backend.h"
@@ -51,12 +52,12 @@ absl::Status ChainHost::Load(const v1::ChainStage& stage) {
 absl::Status ChainHost::CheckMemory(const ModelPart& hosted, int64_t kv_bytes) const {
   int64_t others = 0;
   for (const auto& [chain, part] : parts_) {
-    others += part->kv_bytes;
+    others = SaturatedSum(others, part->kv_bytes);
     if (part->hosted != hosted) {
       return absl::FailedPreconditionError(absl::StrCat("chain ", chain, " is here with other blocks"));
     }
   }
-  return CheckFits(setup_.source->bytes(), hosted, others + kv_bytes,
+  return CheckFits(setup_.source->bytes(), hosted, SaturatedSum(others, kv_bytes),
                    setup_.options.engine.memory_limit_bytes);
 }
 
@@ -80,7 +81,8 @@ absl::StatusOr<std::unique_ptr<ChainHost::Part>> ChainHost::Make(const v1::Chain
   auto part = std::make_unique<Part>();
   part->spec = stage;
   part->hosted = hosted;
-  part->kv_bytes = setup_.source->bytes().kv_token * bounds.page_tokens * bounds.pages * blocks.count;
+  part->kv_bytes = SaturatedProduct(
+      {setup_.source->bytes().kv_token, bounds.page_tokens, bounds.pages, int64_t{blocks.count}});
   if (absl::Status status = CheckMemory(hosted, part->kv_bytes); !status.ok()) return status;
   auto backend = setup_.source->Make(decode, hosted, blocks);
   if (!backend.ok()) return backend.status();

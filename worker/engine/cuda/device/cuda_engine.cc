@@ -18,12 +18,11 @@ absl::Status CheckCudaDevice(int32_t device) {
 
 absl::StatusOr<std::unique_ptr<DecodeEngine>> MakeCudaEngine(
     const CudaOptions& options, const Model& model, const std::function<void(const std::string&)>& progress) {
-  if (absl::Status status = CheckDecodeOptions(options.decode); !status.ok()) return status;
   auto ops = gpu::CudaDeviceOps::Create(options.device);
   if (!ops.ok()) return ops.status();
-  // Before minutes go by.
-  const auto grid = (*ops)->FullAttentionGrid(static_cast<int32_t>(model.config().head_dim));
-  if (!grid.ok()) return grid.status();
+  if (absl::Status status = gpu::CudaBackend::Check(options.decode, model.config(), **ops); !status.ok()) {
+    return status;
+  }
   auto weights = gpu::UploadWeights(model, **ops, progress);
   if (!weights.ok()) return weights.status();
   auto backend = gpu::CudaBackend::Create(options.decode, model.config(), *std::move(ops),

@@ -15,6 +15,7 @@ namespace {
 constexpr int kCandidates = 8;
 constexpr size_t kTimedProducts = 8;
 constexpr int kTimedRounds = 3;
+// A GPU's clock rises within some tens of milliseconds of work.
 constexpr absl::Duration kWarmUp = absl::Milliseconds(100);
 constexpr absl::Duration kTimingDeadline = absl::Seconds(30);
 // Bytes to which all operands of a shape with gaps are aligned; without gaps it is cuBLASLt's own default.
@@ -149,10 +150,10 @@ absl::StatusOr<float> Gemms::TimeOf(const Plan& plan, absl::Span<const Bf16* con
   return best / kTimedProducts;
 }
 
-void Gemms::WarmUp(const Plan& plan, const Bf16* x, const Bf16* weight, void* y, cudaStream_t stream) {
-  if (warm_) return;
+absl::Status Gemms::WarmUp(const Plan& plan, const Bf16* x, const Bf16* weight, void* y,
+                           cudaStream_t stream) {
+  if (warm_) return absl::OkStatus();
   const absl::Time end = MonotonicNow() + kWarmUp;
-  // A candidate that cannot run says so when it is timed.
   absl::Status status;
   while (status.ok() && MonotonicNow() < end) {
     for (size_t i = 0; i < kTimedProducts && status.ok(); ++i) status = Run(plan, x, weight, y, stream);
@@ -160,6 +161,7 @@ void Gemms::WarmUp(const Plan& plan, const Bf16* x, const Bf16* weight, void* y,
     if (status.ok()) status = WaitFor(end_, kTimingDeadline);
   }
   warm_ = status.ok();
+  return status;
 }
 
 absl::Status Gemms::Prepare(const GemmShape& shape, absl::Span<const Bf16* const> weights, const Bf16* x,
@@ -189,10 +191,16 @@ absl::Status Gemms::Choose(Plan& plan, absl::Span<const Bf16* const> weights, co
     if (candidate.state != CUBLAS_STATUS_SUCCESS) continue;
     tried.algorithm = candidate.algo;
     tried.workspace_bytes = candidate.workspaceSize;
-    WarmUp(tried, x, weights[0], y, stream);
-    const auto time = TimeOf(tried, weights, x, y, stream);
-    if (!time.ok()) refused = time.status();
-    if (!time.ok() || (best >= 0 && *time >= best)) continue;
+    absl::Status status = WarmUp(tried, x, weights[0], y, stream);
+    absl::StatusOr<float> time = 0.0f;
+    if (status.ok()) {
+      time = TimeOf(tried, weights, x, y, stream);
+      status = time.status();
+    }
+    // The device hangs: no other will do better.
+    if (absl::IsDeadlineExceeded(status)) return status;
+    if (!status.ok()) refused = status;
+    if (!status.ok() || (best >= 0 && *time >= best)) continue;
     best = *time;
     plan.algorithm = tried.algorithm;
     plan.workspace_bytes = tried.workspace_bytes;

@@ -55,7 +55,7 @@ class Gemms {
                       cudaStream_t stream);
   // Keeps the device busy until its clock has risen from where it idles: the first candidates would be timed
   // at a fraction of it.
-  void WarmUp(const Plan& plan, const Bf16* x, const Bf16* weight, void* y, cudaStream_t stream);
+  absl::Status WarmUp(const Plan& plan, const Bf16* x, const Bf16* weight, void* y, cudaStream_t stream);
   absl::StatusOr<std::vector<cublasLtMatmulHeuristicResult_t>> Candidates(const Plan& plan) const;
   // Milliseconds of a product, over several with different weights; the best of some rounds. Products are
   // replayed as a record, or short ones would be timed by how fast the host queues them.
