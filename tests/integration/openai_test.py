@@ -163,6 +163,15 @@ class Completions(Front):
         ids = self.complete(max_tokens=8, seed=5, return_token_ids=True)[1]["choices"][0]["token_ids"]
         stopped = self.complete(max_tokens=8, seed=5, return_token_ids=True, stop_token_ids=[ids[3]])[1]["choices"][0]
         self.assertEqual((stopped["token_ids"], stopped["finish_reason"]), (ids[:4], "stop"))
+        # As OpenAI and vLLM have it: the text ends before what ended it.
+        said = [self.complete(max_tokens=n, seed=5)[1]["choices"][0]["text"] for n in (3, 4)]
+        self.assertEqual(stopped["text"], said[0])
+        kept = self.complete(max_tokens=8, seed=5, stop_token_ids=[ids[3]], include_stop_str_in_output=True)[1]
+        self.assertEqual(kept["choices"][0]["text"], said[1])
+        body = {"prompt": [1, 2, 3], "max_tokens": 8, "seed": 5, "stop_token_ids": [ids[3]], "stream": True}
+        *chunks, last, _ = self.events(self.call("POST", "/v1/completions", body))
+        self.assertEqual("".join(c["choices"][0]["text"] for c in chunks) + last["choices"][0]["text"], said[0])
+        self.assertEqual(last["choices"][0]["finish_reason"], "stop")
 
     def test_what_is_wrong_is_named(self):
         for wrong, name in [({"n": 2}, "n"), ({"best_of": 2}, "best_of"), ({"logprobs": 3}, "logprobs"),
@@ -174,7 +183,9 @@ class Completions(Front):
                             ({"max_tokens": 10**9}, "max_new_tokens"), ({"seed": -1}, "seed"),
                             ({"stream_options": 1}, "stream_options"), ({"priority": 101}, "priority"), ({"priority": 1 << 63}, "priority"),
                             ({"priority": 0.5}, "priority"), ({"parent_id": 7}, "parent_id"), ({"stage": -1}, "stage"),
-                            ({"stop_token_ids": ["a"]}, "stop_token_ids")]:
+                            ({"stop_token_ids": ["a"]}, "stop_token_ids"), ({"min_p": 0.1}, "min_p"),
+                            ({"guided_json": {}}, "guided_json"), ({"structured_outputs": {"regex": "a"}}, "structured_outputs"),
+                            ({"bad_words": ["a"]}, "bad_words"), ({"include_stop_str_in_output": 1}, "include_stop_str_in_output")]:
             with self.subTest(wrong=wrong):
                 status, reply, _ = self.complete(**wrong)
                 self.assertEqual(status, 400, reply)

@@ -241,6 +241,15 @@ void RefuseWhatIsNotThere(Fields& fields) {
   fields.OnlyTrivial("functions", {json::array()});
   fields.OnlyTrivial("response_format", {json{{"type", "text"}}});
   fields.OnlyTrivial("use_beam_search", {false});
+  fields.OnlyTrivial("min_p", {0});
+  fields.OnlyTrivial("bad_words", {json::array()});
+  fields.OnlyTrivial("allowed_token_ids", {json::array()});
+  fields.OnlyTrivial("prompt_logprobs", {0});
+  // What the output would have to keep to.
+  for (const char* const name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar",
+                                 "structured_outputs", "function_call"}) {
+    fields.OnlyTrivial(name, {});
+  }
 }
 
 }  // namespace
@@ -267,6 +276,10 @@ absl::StatusOr<CompletionRequest> ParseCompletionRequest(Api api, absl::string_v
   ReadPlace(fields, request.generate);
   request.stream = fields.Bool("stream");
   request.return_token_ids = fields.Bool("return_token_ids");
+  if (!fields.Bool("include_stop_str_in_output")) {
+    const auto& stops = request.generate.stop_token_ids();
+    request.unsaid_stop_ids.assign(stops.begin(), stops.end());
+  }
   if (const json* stream_options = fields.Find("stream_options")) {
     if (!stream_options->is_object()) return Wrong("stream_options", "must be an object");
     Fields inner(*stream_options);

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -31,6 +32,8 @@ struct CompletionRequest {
   bool include_usage = false;
   // Adds the ids beside the text.
   bool return_token_ids = false;
+  // Of the ids that end it, those that are not said in the text.
+  std::vector<uint32_t> unsaid_stop_ids;
 };
 
 // INVALID_ARGUMENT, with a message that begins with the field's name, for what is wrong or not supported;

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/net/status.h"
@@ -140,7 +141,13 @@ Reply::Reply(Api api, const CompletionRequest& request, std::string model, std::
       model_(std::move(model)),
       id_(absl::StrCat(api == Api::kChat ? "chatcmpl-" : "cmpl-", id)),
       created_(absl::ToUnixSeconds(created)),
+      unsaid_stop_ids_(request.unsaid_stop_ids),
       decoder_(byte_offset) {}
+
+absl::Span<const uint32_t> Reply::Said(absl::Span<const uint32_t> ids) const {
+  const bool ended = !ids.empty() && absl::c_linear_search(unsaid_stop_ids_, ids.back());
+  return ended ? ids.subspan(0, ids.size() - 1) : ids;
+}
 
 std::string Reply::Chunk(const std::string& text, absl::Span<const uint32_t> ids, const char* finish_reason) {
   json choice = {{"index", 0}, {"logprobs", nullptr}, {"finish_reason", nullptr}};
@@ -166,7 +173,7 @@ std::string Reply::Chunk(const std::string& text, absl::Span<const uint32_t> ids
 }
 
 std::string Reply::TokensEvent(absl::Span<const uint32_t> ids) {
-  const std::string text = decoder_.Decode(ids);
+  const std::string text = decoder_.Decode(Said(ids));
   if (text.empty() && !return_token_ids_) return "";
   return Chunk(text, ids, nullptr);
 }
@@ -187,7 +194,7 @@ std::string Reply::ErrorEvent(const absl::Status& status) {
 }
 
 void Reply::Add(absl::Span<const uint32_t> ids) {
-  text_ += decoder_.Decode(ids);
+  text_ += decoder_.Decode(Said(ids));
   if (return_token_ids_) ids_.insert(ids_.end(), ids.begin(), ids.end());
 }
 

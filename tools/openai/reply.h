@@ -45,12 +45,15 @@ class Reply {
   std::string Whole(const v1::Finish& finish);
 
  private:
+  // What is said of a message's tokens: not the one that was asked to end the text, which is the last of all.
+  absl::Span<const uint32_t> Said(absl::Span<const uint32_t> ids) const;
   std::string Chunk(const std::string& text, absl::Span<const uint32_t> ids, const char* finish_reason);
 
   const Api api_;
   const bool stream_, include_usage_, return_token_ids_;
   const std::string model_, id_;
   const int64_t created_;
+  const std::vector<uint32_t> unsaid_stop_ids_;
   TextDecoder decoder_;
   bool role_told_ = false;
   std::string text_;
