@@ -3,7 +3,8 @@
 // Purpose: shows the barrier as no log does: the load of every worker over the last minutes, and what
 // imbalance wastes. No assets from elsewhere. Under HTTP paths:
 //   /  /live.css  /*.js         the page, without a figure in it; it asks for a token where one is needed
-//   /healthz                    200 while the router answers
+//   /healthz, /readyz           200 while the decision thread does its work, else 503. Workers need not be
+//                               there: they come to the router by the way that readiness opens.
 // and, behind the server's gate:
 //   /metrics                    Prometheus (docs/metrics.md)
 //   /api/state                  admin.proto's ClusterState as JSON
@@ -29,6 +30,8 @@
 namespace bfio::router {
 
 struct LiveSource {
+  // An error when the decision thread does not do its work; asks nothing of it.
+  std::function<absl::Status()> alive;
   // DEADLINE_EXCEEDED when the router is too busy to answer.
   std::function<absl::StatusOr<v1::ClusterState>()> state;
   std::function<absl::Status(const v1::PolicySetting&)> set_policy;

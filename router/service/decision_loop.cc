@@ -157,8 +157,9 @@ void DecisionLoop::Stop() {
 void DecisionLoop::Run() {
   std::vector<EventQueue::Event> batch;
   for (bool done = false; !done;) {
-    events_.WaitAndTake(UntilNextDeadline(MonotonicNow()), batch);
+    events_.WaitAndTake(std::min(UntilNextDeadline(MonotonicNow()), kLongestTurn), batch);
     now_ = MonotonicNow();
+    last_turn_.store(now_, std::memory_order_relaxed);
     if (options_.lease != nullptr && !options_.lease->Look()) EndWithoutLease();
     for (EventQueue::Event& event : batch) std::move(event)();
     RunTimers(now_);
@@ -179,6 +180,10 @@ void DecisionLoop::Run() {
   }
   sender_.Submit(outbox_);
   scheduler_.CloseLog();
+}
+
+absl::Duration DecisionLoop::SinceTurn() const {
+  return MonotonicNow() - last_turn_.load(std::memory_order_relaxed);
 }
 
 bool DecisionLoop::DrainDone(absl::Time now) {

@@ -46,6 +46,9 @@
 
 namespace bfio::router {
 
+// The decision thread turns to what waits this often, whatever waits.
+inline constexpr absl::Duration kLongestTurn = absl::Seconds(5);
+
 class DecisionLoop final : private Group::Listener {
  public:
   struct Hooks {
@@ -82,6 +85,10 @@ class DecisionLoop final : private Group::Listener {
 
   void PostWorkerMessage(std::shared_ptr<WorkerSession> session, v1::WorkerMessage message);
   void PostWorkerGone(std::shared_ptr<WorkerSession> session);
+
+  // Since the decision thread last turned to what waits. It does so every kLongestTurn at least, so much more
+  // says that it is stuck.
+  absl::Duration SinceTurn() const;
 
   const ArrivalRate& arrivals() const { return arrivals_; }
   const StreamLimits& stream_limits() const { return options_.stream; }
@@ -223,6 +230,7 @@ class DecisionLoop final : private Group::Listener {
   // Refusals that the decision thread never saw, and what it last said of the pool.
   std::atomic<uint64_t> refused_full_{0}, refused_tenant_{0};
   std::atomic<int64_t> waiting_hint_{0};
+  std::atomic<absl::Time> last_turn_{MonotonicNow()};
   ArrivalRate arrivals_;
   EventQueue events_;
   StreamSender sender_;

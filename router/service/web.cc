@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/mutex.h"
 #include "router/core/policy/policy.h"
 #include "router/live/live_page.h"
@@ -60,6 +61,12 @@ absl::StatusOr<std::unique_ptr<HttpServer>> OpenWeb(const RouterOptions& options
     });
     if (!asked.ok()) return asked;
     return std::move(*state);
+  };
+  source.alive = [loop] {
+    const absl::Duration since = loop->SinceTurn();
+    if (since < kStuckAfter) return absl::OkStatus();
+    return absl::UnavailableError(absl::StrCat("the decision thread is stuck: ",
+                                               absl::FormatDuration(absl::Trunc(since, absl::Seconds(1)))));
   };
   source.set_policy = [loop](const v1::PolicySetting& setting) {
     return Ask(loop, [setting](DecisionLoop& decision_loop) { return decision_loop.SetPolicy(setting); });

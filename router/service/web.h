@@ -18,6 +18,8 @@
 namespace bfio::router {
 
 inline constexpr absl::Duration kWebPatience = absl::Seconds(2);
+// A decision thread that has not turned to its events for so long fails the probes.
+inline constexpr absl::Duration kStuckAfter = absl::Seconds(15);
 
 // Serves at options.http_listen with admin_tls and `gate`, both of which may be none. UNAVAILABLE when the
 // port cannot be had. `loop` and `gate` outlive the server.

@@ -27,7 +27,8 @@ class LivePageTest : public ::testing::Test {
     EXPECT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);
     AddLivePage(*server_, history_,
-                {[this]() -> absl::StatusOr<v1::ClusterState> {
+                {[this] { return stuck_ ? absl::UnavailableError("stuck") : absl::OkStatus(); },
+                 [this]() -> absl::StatusOr<v1::ClusterState> {
                    if (busy_) return absl::DeadlineExceededError("the router is busy");
                    v1::ClusterState state;
                    state.set_version("9.9");
@@ -69,7 +70,7 @@ class LivePageTest : public ::testing::Test {
   std::shared_ptr<LiveHistory> history_ = std::make_shared<LiveHistory>();
   std::unique_ptr<HttpServer> server_;
   std::unique_ptr<httplib::Client> client_;
-  std::atomic<bool> busy_{false};
+  std::atomic<bool> busy_{false}, stuck_{false};
   std::string policy_, drained_;
 };
 
@@ -174,7 +175,11 @@ TEST_F(LivePageTest, StateAndMetrics) {
   EXPECT_EQ(client_->Get("/api/state")->status, 503);
   EXPECT_EQ(client_->Get("/api/page")->status, 503);
   EXPECT_EQ(client_->Get("/metrics")->status, 503);
-  EXPECT_EQ(client_->Get("/healthz")->status, 200);
+  EXPECT_EQ(client_->Get("/healthz")->status, 200) << "busy is not stuck";
+  EXPECT_EQ(client_->Get("/readyz")->status, 200);
+  stuck_ = true;
+  EXPECT_EQ(client_->Get("/healthz")->status, 503);
+  EXPECT_EQ(client_->Get("/readyz")->status, 503);
 }
 
 TEST_F(LivePageTest, EventsBeginWithThePastAndGoOn) {
