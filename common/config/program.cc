@@ -1,5 +1,7 @@
 #include "common/config/program.h"
 
+#include <sys/resource.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <utility>
@@ -10,6 +12,19 @@
 #include "google/protobuf/stubs/logging.h"
 
 namespace bfio {
+
+namespace {
+
+// Every connection is a file. The soft limit, often 1,024, is for programs that use select(), which ours do
+// not: a front with that many streams could not answer its probes.
+void RaiseFileLimit() {
+  rlimit files;
+  if (getrlimit(RLIMIT_NOFILE, &files) != 0) return;
+  files.rlim_cur = files.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &files);
+}
+
+}  // namespace
 
 std::vector<std::string> InitProgram(int argc, char** argv, const ProgramInfo& info,
                                      const google::protobuf::Message& config_prototype) {
@@ -32,6 +47,7 @@ std::vector<std::string> InitProgram(int argc, char** argv, const ProgramInfo& i
     std::printf("%s %s\n", info.name.c_str(), info.version.c_str());
     std::exit(0);
   }
+  RaiseFileLimit();
   return std::move(line->positional);
 }
 

@@ -25,8 +25,8 @@ struct ProgramInfo {
 };
 
 // Parses the command line (and the config file, into `config_prototype`'s type). Handles --help and --version
-// (prints, exits 0). Returns the positional arguments after argv[0]. On any mistake prints "NAME: what is
-// wrong" and exits 2.
+// (prints, exits 0). Lets the process open as many files as its hard limit allows. Returns the positional
+// arguments after argv[0]. On any mistake prints "NAME: what is wrong" and exits 2.
 std::vector<std::string> InitProgram(int argc, char** argv, const ProgramInfo& info,
                                      const google::protobuf::Message& config_prototype);
 

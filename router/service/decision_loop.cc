@@ -1,5 +1,7 @@
 #include "router/service/decision_loop.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <utility>
@@ -155,6 +157,8 @@ void DecisionLoop::Stop() {
 // --- the thread ---
 
 void DecisionLoop::Run() {
+  // For who looks at the process with top -H or perf.
+  pthread_setname_np(pthread_self(), "bfio-decide");
   std::vector<EventQueue::Event> batch;
   for (bool done = false; !done;) {
     events_.WaitAndTake(std::min(UntilNextDeadline(MonotonicNow()), kLongestTurn), batch);

@@ -8,6 +8,8 @@
 #include <poll.h>
 #include <pty.h>
 #include <sys/ioctl.h>
+#include <sys/ptrace.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -223,6 +225,63 @@ class RouterWeb : public ::testing::Test {
   std::string folder_, address_;
   std::unique_ptr<Process> router_;
 };
+
+// Stops one thread of another process, as a debugger does.
+class StoppedThread {
+ public:
+  StoppedThread(pid_t process, const std::string& name) {
+    for (const auto& task : std::filesystem::directory_iterator(absl::StrCat("/proc/", process, "/task"))) {
+      std::ifstream file(task.path() / "comm");
+      std::string comm;
+      if (!std::getline(file, comm) || comm != name) continue;
+      thread_ = std::stoi(task.path().filename());
+    }
+    if (thread_ == 0) return;
+    stopped_ = ptrace(PTRACE_SEIZE, thread_, nullptr, nullptr) == 0 &&
+               ptrace(PTRACE_INTERRUPT, thread_, nullptr, nullptr) == 0 &&
+               waitpid(thread_, nullptr, __WALL) == thread_;
+  }
+  ~StoppedThread() {
+    if (stopped_) ptrace(PTRACE_DETACH, thread_, nullptr, nullptr);
+  }
+
+  bool found() const { return thread_ != 0; }
+  bool stopped() const { return stopped_; }
+
+ private:
+  pid_t thread_ = 0;
+  bool stopped_ = false;
+};
+
+TEST_F(RouterWeb, ProbesFailWhileTheDecisionThreadIsStuck) {
+  Start({});
+  const std::string web = address_.substr(std::string("http://").size());
+  for (const char* const probe : {"/healthz", "/readyz"}) {
+    EXPECT_EQ(Get(web, probe).status, 200) << "no worker need be there";
+  }
+  {
+    const StoppedThread thread(router_->pid(), "bfio-decide");
+    ASSERT_TRUE(thread.found());
+    if (!thread.stopped()) GTEST_SKIP() << "no process may trace another here";
+    EXPECT_TRUE(WaitForReply(web, "/healthz", 503, "the decision thread is stuck"));
+    EXPECT_EQ(Get(web, "/readyz").status, 503);
+  }
+  EXPECT_TRUE(WaitForReply(web, "/healthz", 200, "ok"));
+}
+
+TEST_F(RouterWeb, AProgramMayOpenAsManyFilesAsItsHardLimitAllows) {
+  rlimit files;
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &files), 0);
+  const rlim_t before = std::exchange(files.rlim_cur, 512);
+  ASSERT_LT(files.rlim_cur, files.rlim_max);
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
+  Start({});
+  files.rlim_cur = before;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
+  rlimit routers;
+  ASSERT_EQ(prlimit(router_->pid(), RLIMIT_NOFILE, nullptr, &routers), 0);
+  EXPECT_EQ(routers.rlim_cur, files.rlim_max);
+}
 
 TEST_F(RouterWeb, TokensGuardFiguresAndLevers) {
   Start({});
