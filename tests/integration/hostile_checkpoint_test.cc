@@ -102,11 +102,10 @@ TEST(HostileCheckpoint, MoreKvThanTheMachineHas) {
   ExpectOneLine(run, "--kv_tokens=100000000000: the KV cache of 2 ranks may come to take ", 1);
   EXPECT_THAT(run.err, HasSubstr("tokens a rank fit"));
   // Where nobody asks for so much, it is what fits; the limit of 4 MiB is for its weights too.
-  const RunResult fits =
-      RunProgram("bfio_worker",
-                 {"--engine=cpu", absl::StrCat("--model=", kModel), "--router=127.0.0.1:1", "--slots=2",
-                  "--memory_limit_mb=4", "--connect_timeout=100ms"},
-                 kSlowdown * absl::Seconds(60));
+  const RunResult fits = RunProgram("bfio_worker",
+                                    {"--engine=cpu", absl::StrCat("--model=", kModel), "--router=127.0.0.1:1",
+                                     "--slots=2", "--memory_limit_mb=4", "--connect_timeout=100ms"},
+                                    kSlowdown * absl::Seconds(60));
   EXPECT_THAT(fits.err, HasSubstr("what fits into 4.0 MiB of memory"));
   EXPECT_THAT(fits.err, HasSubstr("router")) << "it went on";
 }
