@@ -1,6 +1,7 @@
 // The kernels against sums in double, and what each version promises.
 #include "worker/engine/cpu/kernels.h"
 
+#include <atomic>
 #include <cmath>
 #include <limits>
 #include <string>
@@ -190,6 +191,25 @@ TEST(Bf16Test, RoundsToTheNearestAndTiesToEven) {
   EXPECT_EQ(FromBf16(ToBf16(-0.5f)), -0.5f);
   EXPECT_TRUE(std::isnan(FromBf16(ToBf16(std::numeric_limits<float>::quiet_NaN()))));
   EXPECT_TRUE(std::isinf(FromBf16(ToBf16(std::numeric_limits<float>::max()))));
+}
+
+// Few or many items, more threads than the machine has or not: each once, in parts that do not overlap.
+TEST(ThreadsTest, ForTakesEveryItemOnce) {
+  for (const int32_t count : {1, 2, 3, 65}) {
+    Threads threads(count);
+    for (const int64_t n : {0, 1, 2, 7, 64, 1000}) {
+      for (const int64_t size : {1, 1 << 10, 1 << 20}) {
+        std::vector<std::atomic<int>> taken(static_cast<size_t>(n));
+        std::atomic<int> parts = 0;
+        threads.For(n, size, [&](int64_t begin, int64_t end) {
+          ++parts;
+          for (int64_t i = begin; i < end; ++i) ++taken[i];
+        });
+        for (const auto& times : taken) ASSERT_EQ(times, 1) << count << " threads, " << n << " of " << size;
+        EXPECT_EQ(parts, n > 1 && n * size > 1 << 15 ? count : 1);
+      }
+    }
+  }
 }
 
 TEST(ThreadsTest, EachTaskRunsOnceAndRunReturnsWhenAllHave) {

@@ -124,8 +124,7 @@ void Forward::Embed(const StepPlan& plan) {
 
 void Forward::FillRotations(const StepPlan& plan) {
   const int64_t half = config_.head_dim / 2;
-  threads_.Run([&](int32_t thread) {
-    const auto [begin, end] = Share(rows_, thread, threads_.count());
+  threads_.For(rows_, 16 * half, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       for (int64_t i = 0; i < half; ++i) {
         // In fp32, as transformers does it.
@@ -159,8 +158,7 @@ void Forward::RunAttention(const StepPlan& plan, int64_t index) {
 }
 
 void Forward::Normalise(const std::vector<float>& weight) {
-  threads_.Run([&](int32_t thread) {
-    const auto [begin, end] = Share(rows_, thread, threads_.count());
+  threads_.For(rows_, config_.hidden, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       kernels_.rms_norm(hidden_.data() + row * config_.hidden, weight.data(),
                         normed_.data() + row * config_.hidden, config_.hidden,
@@ -210,8 +208,7 @@ void Forward::PrepareHead(float* head, const std::vector<float>& norm, int64_t r
 void Forward::RotateAndStore(const StepPlan& plan, const Layer& layer, int64_t index) {
   const int64_t dim = config_.head_dim;
   const int32_t page_tokens = cache_->shape().page_tokens;
-  threads_.Run([&](int32_t thread) {
-    const auto [begin, end] = Share(rows_, thread, threads_.count());
+  threads_.For(rows_, (config_.heads + 2 * config_.kv_heads) * dim, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       for (int64_t h = 0; h < config_.heads; ++h) {
         PrepareHead(q_.data() + (row * config_.heads + h) * dim, layer.q_norm, row);

@@ -1,7 +1,9 @@
 // A team of threads that does one thing after the other together.
 //
-// Purpose: the CPU engine's parallel loops. Between them the team sleeps (no spinning: ranks of a group may
-// share cores, and the slowest one sets the pace of all). Threads: Run from one thread at a time.
+// Purpose: the CPU engine's parallel loops. A step has some sixty of them, microseconds apart: the team waits
+// awake for so long, as being woken takes longer, and sleeps then (ranks of a group may share cores, and the
+// slowest one sets the pace of all). A team that is larger than the machine sleeps at once. Threads: Run and
+// For from one thread at a time.
 #ifndef BFIO_WORKER_ENGINE_CPU_THREADS_H_
 #define BFIO_WORKER_ENGINE_CPU_THREADS_H_
 
@@ -26,11 +28,18 @@ class Threads {
   int32_t count() const { return count_; }
   // Calls task(0) .. task(count - 1), each on a thread of its own; returns when all have.
   void Run(absl::FunctionRef<void(int32_t)> task);
+  // Calls task(begin, end) for parts of 0 .. n - 1, each `size` elements of work: the caller alone where that
+  // is less than calling the others.
+  void For(int64_t n, int64_t size, absl::FunctionRef<void(int64_t, int64_t)> task);
 
  private:
   void Serve(int32_t thread);
+  // Until `atomic` is not `value`.
+  template <typename T>
+  void Await(const std::atomic<T>& atomic, T value) const;
 
   const int32_t count_;
+  const bool awake_;
   // Of the present Run. Written before `round_` is, read after.
   const absl::FunctionRef<void(int32_t)>* task_ = nullptr;
   // Grows by one with each Run; the team waits for that.
