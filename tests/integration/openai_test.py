@@ -184,6 +184,7 @@ class Completions(Front):
                             ({"stream_options": 1}, "stream_options"), ({"priority": 101}, "priority"), ({"priority": 1 << 63}, "priority"),
                             ({"priority": 0.5}, "priority"), ({"parent_id": 7}, "parent_id"), ({"stage": -1}, "stage"),
                             ({"stop_token_ids": ["a"]}, "stop_token_ids"), ({"min_p": 0.1}, "min_p"),
+                            ({"min_tokens": 8, "max_tokens": 8, "stop": "x"}, "min_tokens"),
                             ({"guided_json": {}}, "guided_json"), ({"structured_outputs": {"regex": "a"}}, "structured_outputs"),
                             ({"bad_words": ["a"]}, "bad_words"), ({"include_stop_str_in_output": 1}, "include_stop_str_in_output")]:
             with self.subTest(wrong=wrong):

@@ -229,14 +229,11 @@ class RouterWeb : public ::testing::Test {
 // Stops one thread of another process, as a debugger does.
 class StoppedThread {
  public:
+  // Waits for one of that name: a thread names itself.
   StoppedThread(pid_t process, const std::string& name) {
-    for (const auto& task : std::filesystem::directory_iterator(absl::StrCat("/proc/", process, "/task"))) {
-      std::ifstream file(task.path() / "comm");
-      std::string comm;
-      if (!std::getline(file, comm) || comm != name) continue;
-      thread_ = std::stoi(task.path().filename());
-    }
-    if (thread_ == 0) return;
+    const absl::Time deadline = MonotonicNow() + kSlowdown * absl::Seconds(30);
+    while (!found() && MonotonicNow() < deadline) Find(process, name);
+    if (!found()) return;
     stopped_ = ptrace(PTRACE_SEIZE, thread_, nullptr, nullptr) == 0 &&
                ptrace(PTRACE_INTERRUPT, thread_, nullptr, nullptr) == 0 &&
                waitpid(thread_, nullptr, __WALL) == thread_;
@@ -249,6 +246,15 @@ class StoppedThread {
   bool stopped() const { return stopped_; }
 
  private:
+  void Find(pid_t process, const std::string& name) {
+    for (const auto& task : std::filesystem::directory_iterator(absl::StrCat("/proc/", process, "/task"))) {
+      std::ifstream file(task.path() / "comm");
+      std::string comm;
+      if (!std::getline(file, comm) || comm != name) continue;
+      thread_ = std::stoi(task.path().filename());
+    }
+  }
+
   pid_t thread_ = 0;
   bool stopped_ = false;
 };

@@ -239,15 +239,14 @@ void RefuseWhatIsNotThere(Fields& fields) {
   fields.OnlyTrivial("tools", {json::array()});
   fields.OnlyTrivial("tool_choice", {"none"});
   fields.OnlyTrivial("functions", {json::array()});
+  fields.OnlyTrivial("function_call", {"none"});
   fields.OnlyTrivial("response_format", {json{{"type", "text"}}});
   fields.OnlyTrivial("use_beam_search", {false});
   fields.OnlyTrivial("min_p", {0});
   fields.OnlyTrivial("bad_words", {json::array()});
-  fields.OnlyTrivial("allowed_token_ids", {json::array()});
-  fields.OnlyTrivial("prompt_logprobs", {0});
-  // What the output would have to keep to.
+  // What the output would have to keep to, or bring along.
   for (const char* const name : {"guided_json", "guided_regex", "guided_choice", "guided_grammar",
-                                 "structured_outputs", "function_call"}) {
+                                 "structured_outputs", "allowed_token_ids", "prompt_logprobs"}) {
     fields.OnlyTrivial(name, {});
   }
 }
@@ -272,6 +271,10 @@ absl::StatusOr<CompletionRequest> ParseCompletionRequest(Api api, absl::string_v
   request.generate.mutable_token_ids()->mutable_ids()->Add(ids.begin(), ids.end());
   ReadLength(fields, options, request.generate);
   ReadStop(fields, options.byte_offset, request.generate);
+  if (fields.Find("min_tokens") != nullptr && *fields.Find("min_tokens") != 0 &&
+      !request.generate.stop_token_ids().empty()) {
+    fields.Fail("min_tokens", "cannot be kept beside stop or stop_token_ids");
+  }
   ReadSampling(fields, request.generate);
   ReadPlace(fields, request.generate);
   request.stream = fields.Bool("stream");

@@ -43,16 +43,22 @@ absl::StatusOr<int64_t> FitKv(const EngineOptions& options, const Model& model, 
                                             PageTable::PageLimit(PageTableOptionsOf(decode)), options.cpu.kv);
   const int64_t all = SaturatedProduct({shape.bytes(), ranks});
   const bool limited = options.memory_limit_bytes != 0;
-  // A machine runs other things, too.
-  const int64_t machine = cpu::MachineMemory(), spare = options.fit_kv ? machine / 8 : 0;
-  const int64_t memory = limited ? options.memory_limit_bytes : machine - spare;
-  const int64_t room = std::max<int64_t>(0, memory - bytes.Weights(whole));
-  if (all <= room) return asked;
+  const int64_t memory = limited ? options.memory_limit_bytes : cpu::MachineMemory();
+  // A machine runs other things, too: what was not asked for leaves them some.
+  const int64_t spare = options.fit_kv && !limited ? memory / 8 : 0;
+  const int64_t weights = bytes.Weights(whole);
+  const auto room = [&](int64_t of) { return std::max<int64_t>(0, of - weights); };
   // Each slot has a page that may be part empty.
-  const int64_t fit = room / ranks / shape.token_bytes() - int64_t{options.limits.slots} * decode.page_tokens;
-  if (options.fit_kv && fit >= decode.page_tokens) {
-    spdlog::info("--kv_tokens={}: what fits into {:.1f} MiB of memory", fit, memory / kBytesPerMiB);
-    return fit;
+  const int64_t part_empty = int64_t{options.limits.slots} * decode.page_tokens;
+  const auto fit = [&](int64_t of) {
+    return std::max<int64_t>(0, room(of) / ranks / shape.token_bytes() - part_empty);
+  };
+  if (all <= room(memory - spare)) return asked;
+  // With fewer the slots could not be filled.
+  if (options.fit_kv && fit(memory - spare) >= part_empty) {
+    spdlog::warn("--kv_tokens={}: what fits into {:.1f} MiB of memory", fit(memory - spare),
+                 static_cast<double>(memory - spare) / kBytesPerMiB);
+    return fit(memory - spare);
   }
   if (limited) {
     const absl::Status status = CheckFits(bytes, whole, all, options.memory_limit_bytes);
@@ -62,7 +68,7 @@ absl::StatusOr<int64_t> FitKv(const EngineOptions& options, const Model& model, 
       "--kv_tokens=%d: the KV cache of %s may come to take %.1f MiB beside %.1f MiB of weights, and this "
       "machine has %.1f: at most %d tokens a rank fit",
       asked, ranks == 1 ? "a rank" : absl::StrCat(ranks, " ranks"), all / kBytesPerMiB,
-      bytes.Weights(whole) / kBytesPerMiB, machine / kBytesPerMiB, std::max<int64_t>(0, fit)));
+      weights / kBytesPerMiB, memory / kBytesPerMiB, fit(memory)));
 }
 
 }  // namespace

@@ -185,7 +185,11 @@ void AttendOf(const Attention& a) {
     }
     if (i < queries) {
       const Query one = query(i);
-      AttendBlock<1, true>(a, block, following, &one);
+      if (i == row * a.group) {
+        AttendBlock<1, true>(a, block, following, &one);
+      } else {
+        AttendBlock<1, false>(a, block, following, &one);
+      }
     }
   }
   for (int32_t i = 0; i < queries; ++i) {
