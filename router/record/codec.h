@@ -15,7 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "bfio/v1/decision_log.pb.h"
-#include "router/core/decide/scheduler.h"
+#include "router/core/scheduler/scheduler.h"
 
 namespace bfio::record {
 

@@ -11,7 +11,7 @@
 
 #include "absl/strings/string_view.h"
 #include "bfio/v1/decision_log.pb.h"
-#include "router/core/decide/scheduler_state.h"
+#include "router/core/scheduler/scheduler_state.h"
 
 namespace bfio::record {
 

@@ -13,7 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "router/core/decide/scheduler.h"
+#include "router/core/scheduler/scheduler.h"
 #include "router/record/codec.h"
 #include "router/record/log_sink.h"
 

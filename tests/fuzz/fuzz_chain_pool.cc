@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/spdlog.h"
 #include "google/protobuf/stubs/logging.h"
-#include "router/service/chain_pool.h"
+#include "router/chains/chain_pool.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace {

@@ -1,7 +1,7 @@
 // What a client sends: whatever passes the door is within the limits.
 #include "bfio/v1/admin.pb.h"
 #include "google/protobuf/stubs/logging.h"
-#include "router/service/convert.h"
+#include "router/worker_link/convert.h"
 #include "tests/fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

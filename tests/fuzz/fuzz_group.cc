@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/spdlog.h"
 #include "google/protobuf/stubs/logging.h"
-#include "router/service/group.h"
+#include "router/group/group.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace {

@@ -8,10 +8,10 @@
 
 #include "bfio/v1/worker.pb.h"
 #include "google/protobuf/stubs/logging.h"
-#include "router/core/decide/scheduler.h"
 #include "router/core/lookahead/lookahead.h"
 #include "router/core/policy/policy.h"
-#include "router/service/convert.h"
+#include "router/core/scheduler/scheduler.h"
+#include "router/worker_link/convert.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace {

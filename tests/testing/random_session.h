@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "common/base/rng.h"
-#include "router/core/decide/scheduler.h"
+#include "router/core/scheduler/scheduler.h"
 
 namespace bfio::testing {
 

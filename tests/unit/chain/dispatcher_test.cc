@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "common/base/rng.h"
-#include "router/core/decide/scheduler.h"
+#include "router/core/scheduler/scheduler.h"
 #include "tools/sim/chains/chain_queue.h"
 
 namespace bfio::core {

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <thread>
 
-#include "router/live/history.h"
+#include "router/admin/live/history.h"
 
 namespace bfio::router {
 namespace {

@@ -1,4 +1,4 @@
-#include "router/live/live_page.h"
+#include "router/admin/live/live_page.h"
 
 #include <gmock/gmock.h>
 #include <google/protobuf/util/json_util.h>
@@ -13,7 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "nlohmann/json.hpp"
-#include "router/live/page_state.h"
+#include "router/admin/live/page_state.h"
 
 namespace bfio::router {
 namespace {

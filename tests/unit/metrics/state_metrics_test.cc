@@ -1,4 +1,4 @@
-#include "router/metrics/state_metrics.h"
+#include "router/admin/state_metrics.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

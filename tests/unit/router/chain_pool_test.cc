@@ -1,5 +1,5 @@
 // The pool of servers: who hosts what, and what becomes of a chain when one of its servers is lost.
-#include "router/service/chain_pool.h"
+#include "router/chains/chain_pool.h"
 
 #include <cmath>
 #include <map>
@@ -11,8 +11,8 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "router/service/arrival_rate.h"
-#include "router/service/pool_files.h"
+#include "router/chains/pool_files.h"
+#include "router/requests/arrival_rate.h"
 
 namespace bfio::router {
 namespace {

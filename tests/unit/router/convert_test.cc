@@ -1,4 +1,4 @@
-#include "router/service/convert.h"
+#include "router/worker_link/convert.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The decision thread's mailbox.
-#include "router/service/event_queue.h"
+#include "router/app/event_queue.h"
 
 #include <gtest/gtest.h>
 

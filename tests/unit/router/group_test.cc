@@ -1,6 +1,6 @@
 // Membership without a barrier: who stands still or fails keeps the others from serving for a moment only.
 // Streams are real sessions that no server has taken up.
-#include "router/service/group.h"
+#include "router/group/group.h"
 
 #include <memory>
 #include <string>

@@ -1,4 +1,4 @@
-#include "router/service/held_request.h"
+#include "router/worker_link/held_request.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "common/base/rng.h"
-#include "router/service/replay_budget.h"
-#include "router/service/request_table.h"
+#include "router/requests/replay_budget.h"
+#include "router/requests/request_table.h"
 
 namespace bfio::router {
 namespace {

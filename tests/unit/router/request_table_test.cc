@@ -1,4 +1,4 @@
-#include "router/service/request_table.h"
+#include "router/requests/request_table.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "router/service/step_recorder.h"
+#include "router/group/step_recorder.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "router/service/tenant_limits.h"
+#include "router/requests/tenant_limits.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

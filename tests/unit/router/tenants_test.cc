@@ -1,12 +1,12 @@
-#include "router/service/tenants.h"
+#include "router/requests/tenants.h"
 
 #include <gtest/gtest.h>
 
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "router/service/request_table.h"
-#include "router/service/tenant_totals.h"
+#include "router/requests/request_table.h"
+#include "router/requests/tenant_totals.h"
 
 namespace bfio::router {
 namespace {

@@ -1,5 +1,5 @@
 // Workers' figures at the router's door, and the energy of devices that workers share.
-#include "router/service/worker_figures.h"
+#include "router/group/worker_figures.h"
 
 #include <gtest/gtest.h>
 

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "router/core/decide/events.h"
 #include "router/core/policy/policy.h"
+#include "router/core/scheduler/events.h"
 #include "router/core/shadow/plan_value.h"
 
 namespace bfio::sim {

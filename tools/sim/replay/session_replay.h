@@ -18,7 +18,7 @@
 #include "absl/status/status.h"
 #include "bfio/v1/decision_log.pb.h"
 #include "common/stats/histogram.h"
-#include "router/core/decide/scheduler.h"
+#include "router/core/scheduler/scheduler.h"
 #include "router/record/codec.h"
 #include "tools/sim/replay/followed_policy.h"
 

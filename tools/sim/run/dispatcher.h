@@ -13,8 +13,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "router/core/decide/events.h"
 #include "router/core/model/request.h"
+#include "router/core/scheduler/events.h"
 #include "router/core/shadow/shadow_set.h"
 #include "tools/sim/run/options.h"
 

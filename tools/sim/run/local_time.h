@@ -12,7 +12,7 @@
 #include "absl/types/span.h"
 #include "common/base/rng.h"
 #include "common/cost/step_time.h"
-#include "router/core/decide/events.h"
+#include "router/core/scheduler/events.h"
 #include "tools/sim/run/options.h"
 
 namespace bfio::sim {

@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-#include "router/core/decide/scheduler.h"
+#include "router/core/scheduler/scheduler.h"
 #include "tools/sim/run/dispatcher.h"
 #include "tools/sim/run/policy_stack.h"
 

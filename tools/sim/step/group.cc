@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "router/core/decide/prefill_plan.h"
+#include "router/core/scheduler/prefill_plan.h"
 
 namespace bfio::sim {
 namespace {

@@ -22,7 +22,8 @@ enum class PrefillPlan {
   // To the rank with the fewest prompt tokens to compute, then the fewest tokens.
   kBalanced,
   // So, and no rank computes more prompt tokens in a step than the mean rank has to compute (EqualPiece of
-  // router/core/decide/prefill_plan.h): a long prompt on one rank is taken in pieces as large as the others'
+  // router/core/scheduler/prefill_plan.h): a long prompt on one rank is taken in pieces as large as the
+  // others'
   // work.
   kEqualised,
 };

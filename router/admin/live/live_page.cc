@@ -1,0 +1,131 @@
+#include "router/admin/live/live_page.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+#include "router/admin/live/page_files.h"
+#include "router/admin/live/page_state.h"
+#include "router/admin/state_metrics.h"
+
+namespace bfio::router {
+namespace {
+
+constexpr char kJson[] = "application/json";
+
+HttpReply ReplyOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+      return {200, kJson, "{}\n"};
+    case absl::StatusCode::kInvalidArgument:
+      return {400, "text/plain; charset=utf-8", absl::StrCat(status.message(), "\n")};
+    case absl::StatusCode::kNotFound:
+      return {404, "text/plain; charset=utf-8", absl::StrCat(status.message(), "\n")};
+    case absl::StatusCode::kFailedPrecondition:
+      return {409, "text/plain; charset=utf-8", absl::StrCat(status.message(), "\n")};
+    default:
+      return {503, "text/plain; charset=utf-8", absl::StrCat(status.message(), "\n")};
+  }
+}
+
+// `body` as a message, or the reply that says why not.
+template <typename Message>
+absl::StatusOr<Message> Parse(const std::string& body) {
+  Message message;
+  const auto parsed = google::protobuf::util::JsonStringToMessage(body, &message);
+  if (!parsed.ok()) return absl::InvalidArgumentError(absl::StrCat("not understood: ", parsed.ToString()));
+  return message;
+}
+
+HttpServer::Handler File(const char* type, absl::string_view text) {
+  return [type, body = std::string(text)](const HttpRequest&) { return HttpReply{200, type, body}; };
+}
+
+}  // namespace
+
+std::string SamplesJson(const std::vector<std::shared_ptr<const StepSample>>& samples) {
+  nlohmann::json array = nlohmann::json::array();
+  for (const auto& sample : samples) {
+    array.push_back({{"n", sample->number},
+                     {"t", absl::ToUnixMillis(sample->time)},
+                     {"epoch", sample->epoch},
+                     {"step", sample->step},
+                     {"load", sample->load_tokens},
+                     {"active", sample->active_requests},
+                     {"waiting", sample->waiting_requests},
+                     {"steps", sample->steps},
+                     {"assigned", sample->assigned},
+                     {"idle", sample->idle_fraction},
+                     {"wait", sample->wait_fraction},
+                     {"step_s", sample->step_s},
+                     {"straggler", sample->straggler ? nlohmann::json(*sample->straggler) : nullptr}});
+  }
+  return array.dump();
+}
+
+void AddLivePage(HttpServer& server, std::shared_ptr<const LiveHistory> history, LiveSource source) {
+  const auto shared = std::make_shared<const LiveSource>(std::move(source));
+  // A browser cannot show a token before it has the page that asks for it.
+  constexpr auto kEverybody = HttpServer::Access::kEverybody;
+  server.Get("/", File("text/html; charset=utf-8", page::kIndexHtml), kEverybody);
+  server.Get("/live.css", File("text/css; charset=utf-8", page::kLiveCss), kEverybody);
+  static constexpr char kScript[] = "text/javascript; charset=utf-8";
+  server.Get("/figures.js", File(kScript, page::kFiguresJs), kEverybody);
+  server.Get("/charts.js", File(kScript, page::kChartsJs), kEverybody);
+  server.Get("/live.js", File(kScript, page::kLiveJs), kEverybody);
+  for (const char* const probe : {"/healthz", "/readyz"}) {
+    server.Get(
+        probe,
+        [shared](const HttpRequest&) {
+          if (const absl::Status alive = shared->alive(); !alive.ok()) return ReplyOf(alive);
+          return HttpReply{200, "text/plain; charset=utf-8", "ok\n"};
+        },
+        kEverybody);
+  }
+  server.Get("/metrics", [shared](const HttpRequest&) {
+    const absl::StatusOr<v1::ClusterState> state = shared->state();
+    if (!state.ok()) return ReplyOf(state.status());
+    return HttpReply{200, "text/plain; version=0.0.4; charset=utf-8", MetricsText(*state)};
+  });
+  server.Get("/api/state", [shared](const HttpRequest&) {
+    const absl::StatusOr<v1::ClusterState> state = shared->state();
+    if (!state.ok()) return ReplyOf(state.status());
+    HttpReply reply{200, kJson, ""};
+    const auto written = google::protobuf::util::MessageToJsonString(*state, &reply.body);
+    return written.ok() ? reply : HttpReply{500, "text/plain; charset=utf-8", written.ToString()};
+  });
+  server.Get("/api/page", [shared](const HttpRequest&) {
+    const absl::StatusOr<v1::ClusterState> state = shared->state();
+    if (!state.ok()) return ReplyOf(state.status());
+    return HttpReply{200, kJson, PageStateJson(*state)};
+  });
+  server.Get("/api/policies", [shared](const HttpRequest&) {
+    return HttpReply{200, kJson, nlohmann::json(shared->policies).dump()};
+  });
+  server.GetStream("/api/events", "text/event-stream", [history](const HttpRequest& request) {
+    uint64_t after = 0;
+    const auto asked = request.query.find("after");
+    if (asked != request.query.end() && !absl::SimpleAtoi(asked->second, &after)) after = 0;
+    return [history, after]() mutable -> std::optional<std::string> {
+      const auto samples = history->After(after, absl::Seconds(1));
+      if (history->closed()) return std::nullopt;
+      // A comment keeps the line busy, so that a reader that is gone is found out.
+      if (samples.empty()) return ":\n\n";
+      after = samples.back()->number;
+      return absl::StrCat("data: ", SamplesJson(samples), "\n\n");
+    };
+  });
+  server.Post("/api/policy", [shared](const HttpRequest& request) {
+    const absl::StatusOr<v1::PolicySetting> setting = Parse<v1::PolicySetting>(request.body);
+    return ReplyOf(setting.ok() ? shared->set_policy(*setting) : setting.status());
+  });
+  server.Post("/api/drain", [shared](const HttpRequest& request) {
+    const absl::StatusOr<v1::DrainWorkerRequest> drain = Parse<v1::DrainWorkerRequest>(request.body);
+    return ReplyOf(drain.ok() ? shared->drain_worker(drain->worker_id()) : drain.status());
+  });
+}
+
+}  // namespace bfio::router

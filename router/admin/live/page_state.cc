@@ -1,0 +1,82 @@
+#include "router/admin/live/page_state.h"
+
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+
+namespace bfio::router {
+namespace {
+
+using nlohmann::json;
+
+json Of(const v1::Distribution& d) {
+  return {{"upperBounds", std::vector<double>(d.upper_bounds().begin(), d.upper_bounds().end())},
+          {"counts", std::vector<uint64_t>(d.counts().begin(), d.counts().end())},
+          {"sum", d.sum()}};
+}
+
+json Of(const v1::WorkerState& worker) {
+  json result = {{"workerId", worker.worker_id()},     {"phase", v1::WorkerPhase_Name(worker.phase())},
+                 {"engine", worker.engine()},          {"slots", worker.slots()},
+                 {"kvTokens", worker.kv_tokens()},     {"activeRequests", worker.active_requests()},
+                 {"loadTokens", worker.load_tokens()}, {"stragglerSteps", worker.straggler_steps()}};
+  if (worker.has_rank()) result["rank"] = worker.rank();
+  return result;
+}
+
+json Of(const v1::RequestTotals& r) {
+  return {{"accepted", r.accepted()},
+          {"completed", r.completed()},
+          {"cancelled", r.cancelled()},
+          {"aborted", r.aborted()},
+          {"failed", r.failed()},
+          {"replayed", r.replayed()},
+          {"resumed", r.resumed()},
+          {"refusedPoolFull", r.refused_pool_full()},
+          {"refusedInvalid", r.refused_invalid()},
+          {"refusedTenant", r.refused_tenant()},
+          {"refusedMemory", r.refused_memory()},
+          {"tokensLost", r.tokens_lost()},
+          {"tokensDuplicated", r.tokens_duplicated()}};
+}
+
+json Of(const v1::ShadowState& shadow) {
+  return {{"policy", shadow.policy()},
+          {"decisions", shadow.decisions()},
+          {"avoidedIdleTokens", shadow.avoided_idle_tokens()},
+          {"missedIdleTokens", shadow.missed_idle_tokens()}};
+}
+
+template <typename Messages>
+json List(const Messages& messages) {
+  json result = json::array();
+  for (const auto& message : messages) result.push_back(Of(message));
+  return result;
+}
+
+}  // namespace
+
+std::string PageStateJson(const v1::ClusterState& state) {
+  const v1::RequestLatencies& latencies = state.latencies();
+  const json page = {
+      {"version", state.version()},
+      {"uptime", absl::StrCat(state.uptime().seconds(), "s")},
+      {"epoch", state.epoch()},
+      {"policy", {{"name", state.policy().name()}}},
+      {"expectedWorkers", state.expected_workers()},
+      {"waitingRequests", state.waiting_requests()},
+      {"maxWaitingRequests", state.max_waiting_requests()},
+      {"steps", {{"steps", state.steps().steps()}, {"generatedTokens", state.steps().generated_tokens()}}},
+      {"latencies",
+       {{"queueTimeS", Of(latencies.queue_time_s())},
+        {"timeToFirstTokenS", Of(latencies.time_to_first_token_s())},
+        {"interTokenS", Of(latencies.inter_token_s())},
+        {"timePerOutputTokenS", Of(latencies.time_per_output_token_s())},
+        {"endToEndS", Of(latencies.end_to_end_s())}}},
+      {"workers", List(state.workers())},
+      {"requests", Of(state.requests())},
+      {"shadows", List(state.shadows())}};
+  // A name that is no UTF-8 must not end the program.
+  return page.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+}  // namespace bfio::router

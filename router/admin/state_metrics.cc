@@ -1,0 +1,394 @@
+#include "router/admin/state_metrics.h"
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace bfio::router {
+namespace {
+
+using v1::ClusterState;
+using v1::WorkerState;
+using enum MetricKind;
+
+// One figure of a state, of a rank, or one distribution.
+struct StateMetric {
+  MetricInfo info;
+  double (*value)(const ClusterState&);
+};
+struct RankMetric {
+  MetricInfo info;
+  double (*value)(const WorkerState&);
+};
+struct DistributionMetric {
+  MetricInfo info;
+  const v1::Distribution& (*value)(const ClusterState&);
+};
+// By reason: one metric, several series.
+struct ReasonMetric {
+  MetricInfo info;
+  std::vector<std::pair<absl::string_view, double (*)(const v1::RequestTotals&)>> reasons;
+};
+
+bool Serving(const WorkerState& worker) {
+  return worker.has_rank();
+}
+
+// Over the ranks of the group; 0 when there are none.
+double OverRanks(const ClusterState& state, double (*value)(const WorkerState&),
+                 const std::function<double(double, double)>& fold) {
+  bool first = true;
+  double result = 0;
+  for (const WorkerState& worker : state.workers()) {
+    if (!Serving(worker)) continue;
+    result = first ? value(worker) : fold(result, value(worker));
+    first = false;
+  }
+  return result;
+}
+
+double Load(const WorkerState& worker) {
+  return static_cast<double>(worker.load_tokens());
+}
+double Max(double a, double b) {
+  return std::max(a, b);
+}
+double Min(double a, double b) {
+  return std::min(a, b);
+}
+double Sum(double a, double b) {
+  return a + b;
+}
+double One(const WorkerState&) {
+  return 1;
+}
+
+double MeanLoad(const ClusterState& state) {
+  const double ranks = OverRanks(state, One, Sum);
+  return ranks == 0 ? 0 : OverRanks(state, Load, Sum) / ranks;
+}
+// mean / max, 1 when there is no load.
+double Balance(const ClusterState& state) {
+  const double max = OverRanks(state, Load, Max);
+  return max == 0 ? 1 : MeanLoad(state) / max;
+}
+
+const std::vector<StateMetric>& StateMetrics() {
+  static const auto* const metrics = new std::vector<StateMetric>{
+      {{"bfio:num_requests_running", kGauge, "", "requests that hold a slot or are on their way to one"},
+       [](const ClusterState& s) {
+         return OverRanks(
+             s, [](const WorkerState& w) { return double(w.active_requests()) + w.inflight_requests(); },
+             Sum);
+       }},
+      {{"bfio:num_requests_waiting", kGauge, "", "requests in the waiting pool"},
+       [](const ClusterState& s) { return double(s.waiting_requests()); }},
+      {{"bfio:max_requests_waiting", kGauge, "", "size of the waiting pool (--max_waiting)"},
+       [](const ClusterState& s) { return double(s.max_waiting_requests()); }},
+      {{"bfio:epoch", kGauge, "", "number of the group's present membership; grows whenever it re-forms"},
+       [](const ClusterState& s) { return double(s.epoch()); }},
+      {{"bfio:ranks", kGauge, "", "ranks of the group"},
+       [](const ClusterState& s) { return OverRanks(s, One, Sum); }},
+      {{"bfio:expected_workers", kGauge, "", "ranks the first epoch waits for (--workers)"},
+       [](const ClusterState& s) { return double(s.expected_workers()); }},
+      {{"bfio:uptime_seconds", kGauge, "", "since the router started"},
+       [](const ClusterState& s) { return double(s.uptime().seconds()); }},
+      {{"bfio:max_load_tokens", kGauge, "", "largest load of a rank now: resident KV tokens"},
+       [](const ClusterState& s) { return OverRanks(s, Load, Max); }},
+      {{"bfio:mean_load_tokens", kGauge, "", "mean load of the ranks now"}, MeanLoad},
+      {{"bfio:min_load_tokens", kGauge, "", "smallest load of a rank now"},
+       [](const ClusterState& s) { return OverRanks(s, Load, Min); }},
+      {{"bfio:balance_ratio", kGauge, "", "mean load / largest load now; 1 is perfect balance"}, Balance},
+      {{"bfio:idle_fraction", kGauge, "",
+        "share of the ranks' work time that imbalance wastes now: 1 - balance"},
+       [](const ClusterState& s) { return 1 - Balance(s); }},
+      {{"bfio:steps_total", kCounter, "", "steps all ranks reported"},
+       [](const ClusterState& s) { return double(s.steps().steps()); }},
+      {{"bfio:idle_tokens_total", kCounter, "", "sum over steps of G * max load - sum of loads"},
+       [](const ClusterState& s) { return s.steps().imbalance_tokens(); }},
+      {{"bfio:step_max_load_tokens_total", kCounter, "",
+        "sum over steps of the largest load; idle_tokens_total / (ranks * this) is the idle fraction over a "
+        "time"},
+       [](const ClusterState& s) { return s.steps().max_load_tokens(); }},
+      {{"bfio:step_mean_load_tokens_total", kCounter, "", "sum over steps of the mean load"},
+       [](const ClusterState& s) { return s.steps().mean_load_tokens(); }},
+      {{"bfio:barrier_wait_seconds_total", kCounter, "",
+        "sum over steps and ranks of the wait at the barrier"},
+       [](const ClusterState& s) { return s.steps().barrier_wait_s(); }},
+      {{"bfio:rank_step_seconds_total", kCounter, "",
+        "sum over steps and ranks of gap + local work + barrier wait; barrier_wait / this is the share "
+        "waited"},
+       [](const ClusterState& s) { return s.steps().rank_step_s(); }},
+      {{"bfio:gap_seconds_total", kCounter, "", "sum of the gaps between a barrier and the next local work"},
+       [](const ClusterState& s) { return s.steps().gap_s(); }},
+      {{"bfio:slowest_local_seconds_total", kCounter, "", "sum over steps of the slowest rank's local work"},
+       [](const ClusterState& s) { return s.steps().max_local_s(); }},
+      {{"bfio:saturated_steps_total", kCounter, "", "steps in which every slot of every rank was taken"},
+       [](const ClusterState& s) { return double(s.steps().saturated_steps()); }},
+      {{"bfio:generation_tokens_total", kCounter, "", "tokens the workers made"},
+       [](const ClusterState& s) { return double(s.steps().generated_tokens()); }},
+      {{"bfio:drift_tokens_total", kCounter, "",
+        "sum over steps and ranks of how far the router's account of a load is from the rank's report"},
+       [](const ClusterState& s) { return s.steps().drift_tokens(); }},
+      {{"bfio:decisions_total", kCounter, "", "decisions of the policy"},
+       [](const ClusterState& s) { return double(s.steps().decisions()); }},
+      {{"bfio:decisions_stopped_early_total", kCounter, "",
+        "decisions that --decide_budget_ms ended before their search was done"},
+       [](const ClusterState& s) { return double(s.steps().decisions_stopped_early()); }},
+      {{"bfio:late_plans_total", kCounter, "", "plans that were applied after their step"},
+       [](const ClusterState& s) { return double(s.steps().late_plans()); }},
+      {{"bfio:requests_accepted_total", kCounter, "", "requests let in"},
+       [](const ClusterState& s) { return double(s.requests().accepted()); }},
+      {{"bfio:request_success_total", kCounter, "", "requests completed"},
+       [](const ClusterState& s) { return double(s.requests().completed()); }},
+      {{"bfio:requests_replayed_total", kCounter, "", "placements repeated because a worker was lost"},
+       [](const ClusterState& s) { return double(s.requests().replayed()); }},
+      {{"bfio:agent_calls_total", kCounter, "", "requests that are calls of agents (parent_id)"},
+       [](const ClusterState& s) { return double(s.requests().agent_calls()); }},
+      {{"bfio:agent_calls_refused_total", kCounter, "",
+        "calls of agents refused because their parent's deadline had passed or could not be met"},
+       [](const ClusterState& s) { return double(s.requests().refused_parent_deadline()); }},
+      {{"bfio:requests_preempted_total", kCounter, "",
+        "requests taken off a worker whose KV ran out, placed again"},
+       [](const ClusterState& s) { return double(s.requests().preempted()); }},
+      {{"bfio:requests_refused_by_workers_total", kCounter, "",
+        "requests that a worker had no room for after all, or kept out by its own admission, placed again"},
+       [](const ClusterState& s) { return double(s.requests().refused_by_workers()); }},
+      {{"bfio:requests_held_back_total", kCounter, "",
+        "requests that waited for others of their like (--admission wait, nested_wait)"},
+       [](const ClusterState& s) { return double(s.requests().held_back()); }},
+      {{"bfio:replays_refused_total", kCounter, "",
+        "requests that lost their worker and could not be replayed"},
+       [](const ClusterState& s) { return double(s.requests().replays_refused()); }},
+      {{"bfio:streams_resumed_total", kCounter, "", "streams that went on after their client came back"},
+       [](const ClusterState& s) { return double(s.requests().resumed()); }},
+      {{"bfio:resumes_refused_total", kCounter, "", "clients that came back and were refused"},
+       [](const ClusterState& s) { return double(s.requests().resume_refused()); }},
+      {{"bfio:resumes_expired_total", kCounter, "", "requests nobody came back for in time"},
+       [](const ClusterState& s) { return double(s.requests().resume_expired()); }},
+      {{"bfio:requests_adopted_total", kCounter, "", "requests taken over from workers of an earlier router"},
+       [](const ClusterState& s) { return double(s.requests().adopted()); }},
+      {{"bfio:requests_restarted_total", kCounter, "",
+        "resumable requests whose client came back to a new router that no worker had told of, begun again"},
+       [](const ClusterState& s) { return double(s.requests().restarted()); }},
+      {{"bfio:slow_readers_total", kCounter, "", "clients cut off because they did not read"},
+       [](const ClusterState& s) { return double(s.requests().slow_readers()); }},
+      {{"bfio:tokens_lost_total", kCounter, "",
+        "tokens that workers made and no stream got; anything but 0 is a fault"},
+       [](const ClusterState& s) { return double(s.requests().tokens_lost()); }},
+      {{"bfio:tokens_duplicated_total", kCounter, "", "tokens that came twice; anything but 0 is a fault"},
+       [](const ClusterState& s) { return double(s.requests().tokens_duplicated()); }},
+  };
+  return *metrics;
+}
+
+const std::vector<RankMetric>& RankMetrics() {
+  static const auto* const metrics = new std::vector<RankMetric>{
+      {{"bfio:load_tokens", kGauge, "rank", "the rank's load: resident KV tokens, by the router's account"},
+       Load},
+      {{"bfio:rank_requests_running", kGauge, "rank", "requests active on the rank"},
+       [](const WorkerState& w) { return double(w.active_requests()); }},
+      {{"bfio:rank_requests_inflight", kGauge, "rank", "requests on their way to the rank"},
+       [](const WorkerState& w) { return double(w.inflight_requests()); }},
+      {{"bfio:rank_slots", kGauge, "rank", "the rank's slots"},
+       [](const WorkerState& w) { return double(w.slots()); }},
+      {{"bfio:kv_cache_usage_perc", kGauge, "rank", "share of the rank's KV tokens in use, 0 to 1"},
+       [](const WorkerState& w) { return w.kv_tokens() == 0 ? 0 : Load(w) / double(w.kv_tokens()); }},
+      {{"bfio:rank_draining", kGauge, "rank", "1 while the rank takes no new requests"},
+       [](const WorkerState& w) { return w.phase() == v1::WORKER_PHASE_DRAINING ? 1.0 : 0.0; }},
+      {{"bfio:rank_pending_prefill_tokens", kGauge, "rank",
+        "prompt tokens that the rank has still to compute, where it takes prompts in pieces"},
+       [](const WorkerState& w) { return double(w.pending_prefill_tokens()); }},
+      {{"bfio:straggler_steps_total", kCounter, "rank",
+        "steps of this epoch in which the rank's local work was the longest"},
+       [](const WorkerState& w) { return double(w.straggler_steps()); }},
+  };
+  return *metrics;
+}
+
+const std::vector<DistributionMetric>& DistributionMetrics() {
+  static const auto* const metrics = new std::vector<DistributionMetric>{
+      {{"bfio:request_queue_time_seconds", kHistogram, "", "from acceptance to the first placement"},
+       [](const ClusterState& s) -> const v1::Distribution& { return s.latencies().queue_time_s(); }},
+      {{"bfio:time_to_first_token_seconds", kHistogram, "", "from acceptance to the first token"},
+       [](const ClusterState& s) -> const v1::Distribution& {
+         return s.latencies().time_to_first_token_s();
+       }},
+      {{"bfio:inter_token_latency_seconds", kHistogram, "", "between two tokens of a request"},
+       [](const ClusterState& s) -> const v1::Distribution& { return s.latencies().inter_token_s(); }},
+      {{"bfio:time_per_output_token_seconds", kHistogram, "",
+        "of a completed request: (last token - first token) / (tokens - 1)"},
+       [](const ClusterState& s) -> const v1::Distribution& {
+         return s.latencies().time_per_output_token_s();
+       }},
+      {{"bfio:e2e_request_latency_seconds", kHistogram, "",
+        "of a completed request: from acceptance to its end"},
+       [](const ClusterState& s) -> const v1::Distribution& { return s.latencies().end_to_end_s(); }},
+      {{"bfio:request_prompt_tokens", kHistogram, "", "prompt lengths of completed requests"},
+       [](const ClusterState& s) -> const v1::Distribution& { return s.latencies().prompt_tokens(); }},
+      {{"bfio:request_generation_tokens", kHistogram, "", "output lengths of completed requests"},
+       [](const ClusterState& s) -> const v1::Distribution& { return s.latencies().output_tokens(); }},
+      {{"bfio:step_local_seconds", kHistogram, "", "local work of a rank in a step"},
+       [](const ClusterState& s) -> const v1::Distribution& { return s.step_times().local_s(); }},
+      {{"bfio:step_barrier_wait_seconds", kHistogram, "", "wait of a rank at a step's barrier"},
+       [](const ClusterState& s) -> const v1::Distribution& { return s.step_times().barrier_wait_s(); }},
+      {{"bfio:step_gap_seconds", kHistogram, "", "between a barrier and the rank's next local work"},
+       [](const ClusterState& s) -> const v1::Distribution& { return s.step_times().gap_s(); }},
+      {{"bfio:decide_seconds", kHistogram, "", "a decision of the policy"},
+       [](const ClusterState& s) -> const v1::Distribution& { return s.step_times().decide_s(); }},
+      {{"bfio:solver_gap_ratio", kHistogram, "",
+        "of one solved decision in 64: how much better any other plan can be, proven, per worker and step "
+        "looked ahead, "
+        "as a share of the largest time among the workers; bf_io and bf_io_auto while requests wait for "
+        "slots"},
+       [](const ClusterState& s) -> const v1::Distribution& { return s.solver_gap(); }},
+  };
+  return *metrics;
+}
+
+const std::vector<ReasonMetric>& ReasonMetrics() {
+  static const auto* const metrics = new std::vector<ReasonMetric>{
+      {{"bfio:requests_ended_total", kCounter, "outcome",
+        "accepted requests that ended: completed, cancelled (by client, deadline or disconnect), aborted (by "
+        "Abort), failed (by the router, with an error)"},
+       {{"completed", [](const v1::RequestTotals& r) { return double(r.completed()); }},
+        {"cancelled", [](const v1::RequestTotals& r) { return double(r.cancelled()); }},
+        {"aborted", [](const v1::RequestTotals& r) { return double(r.aborted()); }},
+        {"failed", [](const v1::RequestTotals& r) { return double(r.failed()); }}}},
+      {{"bfio:requests_refused_total", kCounter, "reason",
+        "requests refused at the door: pool_full, invalid, tenant (its limits), memory (the workers' KV is "
+        "spoken "
+        "for)"},
+       {{"pool_full", [](const v1::RequestTotals& r) { return double(r.refused_pool_full()); }},
+        {"invalid", [](const v1::RequestTotals& r) { return double(r.refused_invalid()); }},
+        {"tenant", [](const v1::RequestTotals& r) { return double(r.refused_tenant()); }},
+        {"memory", [](const v1::RequestTotals& r) { return double(r.refused_memory()); }}}},
+  };
+  return *metrics;
+}
+
+struct ShadowMetric {
+  MetricInfo info;
+  double (*value)(const v1::ShadowState&);
+};
+const std::vector<ShadowMetric>& ShadowMetrics() {
+  static const auto* const metrics = new std::vector<ShadowMetric>{
+      {{"bfio:shadow_decisions_total", kCounter, "policy", "decisions the shadow policy was compared at"},
+       [](const v1::ShadowState& s) { return double(s.decisions()); }},
+      {{"bfio:shadow_avoided_decisions_total", kCounter, "policy",
+        "of them, those where the acting policy leaves less idle work"},
+       [](const v1::ShadowState& s) { return double(s.avoided_decisions()); }},
+      {{"bfio:shadow_missed_decisions_total", kCounter, "policy",
+        "of them, those where the shadow policy would have left less"},
+       [](const v1::ShadowState& s) { return double(s.missed_decisions()); }},
+      {{"bfio:shadow_avoided_idle_tokens_total", kCounter, "policy",
+        "idle tokens that the acting policy avoids against the shadow policy, over the decisions where it is "
+        "better"},
+       [](const v1::ShadowState& s) { return s.avoided_idle_tokens(); }},
+      {{"bfio:shadow_missed_idle_tokens_total", kCounter, "policy",
+        "the same over the decisions where the shadow policy would have been better"},
+       [](const v1::ShadowState& s) { return s.missed_idle_tokens(); }},
+  };
+  return *metrics;
+}
+
+struct TenantMetric {
+  MetricInfo info;
+  double (*value)(const v1::TenantTotals&);
+};
+const std::vector<TenantMetric>& TenantMetrics() {
+  static const auto* const metrics = new std::vector<TenantMetric>{
+      {{"bfio:tenant_requests_accepted_total", kCounter, "tenant",
+        "requests let in; tenants beyond the first 64 share \"other\", here and below"},
+       [](const v1::TenantTotals& t) { return double(t.accepted()); }},
+      {{"bfio:tenant_requests_completed_total", kCounter, "tenant", "requests completed"},
+       [](const v1::TenantTotals& t) { return double(t.completed()); }},
+      {{"bfio:tenant_prompt_tokens_total", kCounter, "tenant", "prompt tokens of requests let in"},
+       [](const v1::TenantTotals& t) { return double(t.prompt_tokens()); }},
+      {{"bfio:tenant_generation_tokens_total", kCounter, "tenant", "tokens delivered"},
+       [](const v1::TenantTotals& t) { return double(t.generated_tokens()); }},
+  };
+  return *metrics;
+}
+
+struct EnergyMetric {
+  MetricInfo info;
+  double (*value)(const v1::EnergyTotals&);
+};
+const std::vector<EnergyMetric>& EnergyMetrics() {
+  static const auto* const metrics = new std::vector<EnergyMetric>{
+      {{"bfio:energy_busy_joules_total", kCounter, "",
+        "drawn by the workers' devices while they computed, each device once; absent while none is metered, "
+        "as the "
+        "next two"},
+       [](const v1::EnergyTotals& e) { return e.busy_j(); }},
+      {{"bfio:energy_barrier_joules_total", kCounter, "",
+        "drawn while they waited within steps: for each other"},
+       [](const v1::EnergyTotals& e) { return e.barrier_j(); }},
+      {{"bfio:energy_parked_joules_total", kCounter, "", "drawn outside of steps"},
+       [](const v1::EnergyTotals& e) { return e.parked_j(); }},
+  };
+  return *metrics;
+}
+
+constexpr MetricInfo kBuildInfo = {"bfio:build_info", kGauge, "version",
+                                   "1; the label tells the router's version"};
+constexpr MetricInfo kPolicyInfo = {"bfio:policy_info", kGauge, "policy",
+                                    "1; the label tells the acting policy"};
+
+}  // namespace
+
+absl::Span<const MetricInfo> RouterMetrics() {
+  static const auto* const all = [] {
+    auto* infos = new std::vector<MetricInfo>{kBuildInfo, kPolicyInfo};
+    for (const auto& metric : StateMetrics()) infos->push_back(metric.info);
+    for (const auto& metric : ReasonMetrics()) infos->push_back(metric.info);
+    for (const auto& metric : RankMetrics()) infos->push_back(metric.info);
+    for (const auto& metric : DistributionMetrics()) infos->push_back(metric.info);
+    for (const auto& metric : ShadowMetrics()) infos->push_back(metric.info);
+    for (const auto& metric : TenantMetrics()) infos->push_back(metric.info);
+    for (const auto& metric : EnergyMetrics()) infos->push_back(metric.info);
+    return infos;
+  }();
+  return *all;
+}
+
+std::string MetricsText(const ClusterState& state) {
+  Exposition out;
+  out.Add(kBuildInfo, 1, state.version());
+  out.Add(kPolicyInfo, 1, state.policy().name());
+  for (const auto& metric : StateMetrics()) out.Add(metric.info, metric.value(state));
+  for (const auto& metric : ReasonMetrics()) {
+    for (const auto& [reason, value] : metric.reasons) out.Add(metric.info, value(state.requests()), reason);
+  }
+  for (const auto& metric : RankMetrics()) {
+    for (const WorkerState& worker : state.workers()) {
+      if (Serving(worker)) out.Add(metric.info, metric.value(worker), absl::StrCat(worker.rank()));
+    }
+  }
+  for (const auto& metric : DistributionMetrics()) {
+    const v1::Distribution& d = metric.value(state);
+    if (d.counts_size() == 0) continue;
+    out.AddHistogram(metric.info, {{d.upper_bounds().data(), static_cast<size_t>(d.upper_bounds_size())},
+                                   {d.counts().data(), static_cast<size_t>(d.counts_size())},
+                                   d.sum()});
+  }
+  for (const auto& metric : ShadowMetrics()) {
+    for (const v1::ShadowState& shadow : state.shadows())
+      out.Add(metric.info, metric.value(shadow), shadow.policy());
+  }
+  for (const auto& metric : TenantMetrics()) {
+    for (const v1::TenantTotals& tenant : state.tenants()) {
+      out.Add(metric.info, metric.value(tenant), tenant.tenant());
+    }
+  }
+  if (state.has_energy()) {
+    for (const auto& metric : EnergyMetrics()) out.Add(metric.info, metric.value(state.energy()));
+  }
+  return out.Text();
+}
+
+}  // namespace bfio::router

@@ -1,0 +1,77 @@
+// The mailbox of the decision thread: many senders, one receiver.
+//
+// Purpose: everything that changes scheduling state is posted here as a closure and run by the one thread
+// that owns the state. Threads: Post from any thread; WaitAndTake from the receiver alone. Bounded:
+// PostBounded refuses beyond a limit, for what strangers can cause at will (new requests). Worker messages
+// are bounded by their sessions (WorkerSession stops reading), cancellations by the number of open streams.
+//
+// Waits by the monotonic clock (common/base/mutex.h says why): every timeout of the router is a wait in here,
+// and a clock that is set back must not delay it.
+#ifndef BFIO_ROUTER_APP_EVENT_QUEUE_H_
+#define BFIO_ROUTER_APP_EVENT_QUEUE_H_
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/time/time.h"
+
+namespace bfio::router {
+
+class EventQueue {
+ public:
+  using Event = absl::AnyInvocable<void() &&>;
+
+  // False after Close: the event was not taken.
+  bool Post(Event event) { return PostBounded(std::move(event), SIZE_MAX); }
+
+  // False after Close or when `limit` events are waiting.
+  bool PostBounded(Event event, size_t limit) {
+    {
+      std::lock_guard lock(mutex_);
+      if (closed_ || events_.size() >= limit) return false;
+      events_.push_back(std::move(event));
+    }
+    ready_.notify_one();
+    return true;
+  }
+
+  // Moves all waiting events into `out` (cleared first); waits up to `timeout` for the first one.
+  void WaitAndTake(absl::Duration timeout, std::vector<Event>& out) {
+    out.clear();
+    std::unique_lock lock(mutex_);
+    // Longer ones would not fit the clock's type; who is woken for nothing waits again.
+    const auto bounded = absl::ToChronoNanoseconds(std::min(timeout, absl::Hours(1)));
+    ready_.wait_for(lock, bounded, [this] { return closed_ || !events_.empty(); });
+    out.swap(events_);
+  }
+
+  bool closed() {
+    std::lock_guard lock(mutex_);
+    return closed_;
+  }
+
+  // Later posts are refused; what is waiting can still be taken.
+  void Close() {
+    {
+      std::lock_guard lock(mutex_);
+      closed_ = true;
+    }
+    ready_.notify_one();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable ready_;
+  std::vector<Event> events_;
+  bool closed_ = false;
+};
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_APP_EVENT_QUEUE_H_

@@ -1,0 +1,133 @@
+// Settings of the router service, checked once at start.
+#ifndef BFIO_ROUTER_APP_OPTIONS_H_
+#define BFIO_ROUTER_APP_OPTIONS_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "common/net/tls.h"
+#include "router/chains/chain_options.h"
+#include "router/core/policy/policy.h"
+#include "router/core/scheduler/scheduler.h"
+#include "router/election/lease.h"
+#include "router/requests/tenant_limits.h"
+
+namespace bfio::router {
+
+// Bounds of one request, checked at the door.
+struct RequestLimits {
+  // Prompt and output length, in tokens.
+  uint32_t max_prompt_tokens = 131072;
+  uint32_t max_new_tokens = 65536;
+  uint32_t max_stop_ids = 64;
+  // Bytes of request_id and of tenant.
+  uint32_t max_id_bytes = 128;
+  int32_t max_abs_priority = 100;
+  uint32_t max_resume_token_bytes = 128;
+};
+
+// A client that does not take its tokens.
+struct StreamLimits {
+  // Tokens that wait for one client; they are written together as soon as it takes any.
+  int64_t buffer_tokens = 16384;
+  // How long a client may take none of what waits.
+  absl::Duration timeout = absl::Seconds(30);
+};
+
+// Whose calls go first among agents' (router/core/agents).
+enum class AgentOrder {
+  // Each call stands for itself.
+  kOff,
+  // The oldest parent's.
+  kAge,
+  // The parent's that is due first.
+  kDue,
+};
+
+struct RouterOptions {
+  // HOST:PORT; port 0 picks a free one.
+  std::string listen = "127.0.0.1:50051";
+  std::string admin_listen = "127.0.0.1:50052";
+  // Of the worker link; empty: it is on `listen`.
+  std::string worker_listen;
+  // Of the live page and /metrics, protected as the admin API; empty: none. When it may fail, a port that
+  // cannot be had is a warning.
+  std::string http_listen;
+  bool http_may_fail = false;
+  // How the ports are protected (router/app/ports.h). Tokens files may be empty: no token is asked for.
+  TlsFiles client_tls, worker_tls, admin_tls;
+  std::string client_tokens, admin_tokens;
+  // A worker may only say the worker_id that its certificate names.
+  bool bind_worker_id = false;
+  // Ports that other machines reach may be unprotected.
+  bool insecure = false;
+  // Ranks the first epoch waits for.
+  int32_t workers = 1;
+  std::string policy = "bf_io_auto";
+  core::PolicyOptions policy_options = {.gap_every = 64};
+  // Policies that plan for every decision without being obeyed (router/core/shadow).
+  std::vector<std::string> shadow;
+  // Who predicts completions for the policy (router/core/lookahead).
+  std::string lookahead = "none";
+  // Plans balance the times of workers that say that they are slower or faster than others
+  // (router/core/scheduler/worker_speeds.h), instead of their tokens.
+  bool worker_speeds = true;
+  // Who may enter which worker's KV memory (router/core/admission/kv_gate.h), who waits for others of its
+  // like before (wait_gate.h), and after how many steps a request that fits nowhere holds a worker.
+  core::KvGateOptions admission;
+  core::WaitGateOptions wait;
+  int64_t admission_hold = core::kHoldAfterSteps;
+  AgentOrder agent_order = AgentOrder::kDue;
+  // Prompts as load (router/core/scheduler/prefill_plan.h).
+  core::PrefillOptions prefill;
+  // Requests from the front of the pool that a policy sees; 0: all.
+  int64_t window = 0;
+  core::PlanMode plan_mode = core::PlanMode::kPipelined;
+  // Workers meet in a barrier. False: each is told that it is alone and steps by itself.
+  bool coupled = true;
+  int64_t max_waiting = 4096;
+  RequestLimits limits;
+  // A rank that does not reach a step's barrier in this time has failed.
+  absl::Duration step_timeout = absl::Seconds(10);
+  // A rank that has not formed the barrier of a new epoch in this time is dropped.
+  absl::Duration form_timeout = absl::Seconds(10);
+  // After a step's first report, how long the decision waits for the others before it plans without them.
+  absl::Duration report_timeout = absl::Milliseconds(200);
+  // How long a decision may search before it ends with the plan at hand; 0: until it is done.
+  absl::Duration decide_budget = absl::Milliseconds(5);
+  // How long accepted requests may run on after SIGTERM.
+  absl::Duration drain_timeout = absl::Seconds(30);
+  // Where every decision is recorded (router/record), and the bound of that log; empty: nowhere.
+  std::string decision_log;
+  int64_t decision_log_bytes = int64_t{256} << 20;
+  // What is kept for replays and resumes, in bytes: of all requests and of one.
+  int64_t replay_budget_bytes = int64_t{256} << 20;
+  int64_t replay_request_bytes = int64_t{1} << 20;
+  // Losses of its worker that a request survives: one that kills whoever takes it must not go round for ever.
+  int32_t max_replays = 16;
+  // How long a resumable request waits for its client, running or ended.
+  absl::Duration resume_timeout = absl::Seconds(30);
+  // After a restart: how long the first epoch waits for the workers that held requests, and clients that come
+  // back for what they held.
+  absl::Duration restart_settle = absl::Seconds(5);
+  StreamLimits stream;
+  // Prompts of requests that have given no token yet, in bytes.
+  int64_t max_waiting_bytes = int64_t{512} << 20;
+  // KV that waiting requests may come to need, in multiples of what the group has; 0: any.
+  double max_waiting_kv = 64;
+  TenantLimits tenant_limits;
+  // Of an elected router (router/election): its term, and the lease without which it decides nothing. 0 and
+  // null: nobody else could lead.
+  uint64_t term = 0;
+  std::shared_ptr<Lease> lease;
+  // Servers that serve parts of a model in chains.
+  ChainOptions chains;
+  std::string version = "dev";
+};
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_APP_OPTIONS_H_

@@ -1,0 +1,55 @@
+// The router's listening ports: what each is protected with, and that it is enough.
+//
+// Purpose: three APIs with three kinds of callers, so three trusts: clients, workers, operators. Threads:
+// one.
+#ifndef BFIO_ROUTER_APP_PORTS_H_
+#define BFIO_ROUTER_APP_PORTS_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "router/app/options.h"
+#include "router/frontend/gate.h"
+
+namespace bfio::router {
+
+// INVALID_ARGUMENT or NOT_FOUND for addresses that are none, for files that do not do, for a port that other
+// machines reach unencrypted or unasked without options.insecure, and for workers that would come in at the
+// clients' protected port.
+absl::Status CheckPorts(const RouterOptions& options);
+
+// The gate of an API; without a tokens file one that lets everybody in. `flag` is for messages.
+absl::StatusOr<std::unique_ptr<Gate>> MakeGate(std::string api, const std::string& tokens,
+                                               absl::string_view flag);
+
+// Largest message a client may send: prompts are what is large.
+int MaxClientMessageBytes(const RequestLimits& limits);
+// Step reports, and what a worker announces after a restart: held requests with their undelivered tokens.
+inline constexpr int kMaxWorkerMessageBytes = 16 << 20;
+inline constexpr int kMaxAdminMessageBytes = 64 << 10;
+
+struct PortSpec {
+  // HOST:PORT; port 0 picks a free one.
+  std::string listen;
+  TlsFiles tls;
+  int max_message_bytes = 0;
+  std::vector<grpc::Service*> services;
+};
+
+struct Port {
+  std::unique_ptr<grpc::Server> server;
+  // As bound.
+  std::string address;
+};
+
+// UNAVAILABLE when the port cannot be had. REQUIRES: CheckPorts was OK.
+absl::StatusOr<Port> OpenPort(const PortSpec& spec);
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_APP_PORTS_H_

@@ -1,0 +1,69 @@
+// The router as one object: decision loop, services, listening ports.
+//
+// Purpose: what main and in-process tests start and stop. Threads: Start, Shutdown and destruction from one
+// thread.
+#ifndef BFIO_ROUTER_APP_ROUTER_SERVER_H_
+#define BFIO_ROUTER_APP_ROUTER_SERVER_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/http/http_server.h"
+#include "router/admin/live/history.h"
+#include "router/admin/services.h"
+#include "router/admin/step_broadcast.h"
+#include "router/app/decision_loop.h"
+#include "router/app/options.h"
+#include "router/app/ports.h"
+#include "router/chains/chain_service.h"
+
+namespace bfio::router {
+
+class RouterServer {
+ public:
+  // What Start would say of the settings, as far as it can be said without ports and logs.
+  static absl::Status Check(const RouterOptions& options);
+  // INVALID_ARGUMENT for a wrong setting, UNAVAILABLE when a port cannot be had.
+  static absl::StatusOr<std::unique_ptr<RouterServer>> Start(RouterOptions options);
+  ~RouterServer() { Shutdown(); }
+
+  // Drains as DecisionLoop::Stop says, then closes the ports. Idempotent.
+  void Shutdown();
+
+  // "HOST:PORT" as bound, where port 0 was asked for too.
+  const std::string& address() const { return client_.address; }
+  const std::string& worker_address() { return worker_port().address; }
+  const std::string& admin_address() const { return admin_port_.address; }
+  // Empty when there is no live page.
+  std::string http_address() const { return web_ == nullptr ? "" : web_->address(); }
+
+ private:
+  RouterServer() = default;
+  absl::Status OpenPorts(const RouterOptions& options);
+  // The one that workers come in at.
+  Port& worker_port() { return own_worker_port_.server == nullptr ? client_ : own_worker_port_; }
+  void SetInferenceServing(bool serving);
+
+  StepBroadcast steps_;
+  std::unique_ptr<DecisionLoop> loop_;
+  std::unique_ptr<Gate> client_gate_, admin_gate_;
+  std::unique_ptr<InferenceService> inference_;
+  std::unique_ptr<WorkerLinkService> link_;
+  std::unique_ptr<ChainPoolService> chains_;
+  std::unique_ptr<AdminService> admin_;
+  Port client_, own_worker_port_, admin_port_;
+  const std::shared_ptr<LiveHistory> history_ = std::make_shared<LiveHistory>();
+  bool web_wanted_ = false;
+  std::unique_ptr<HttpServer> web_;
+
+  Mutex health_mutex_;
+  bool serving_ ABSL_GUARDED_BY(health_mutex_) = false;
+  bool health_ready_ ABSL_GUARDED_BY(health_mutex_) = false;
+};
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_APP_ROUTER_SERVER_H_

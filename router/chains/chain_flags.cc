@@ -1,0 +1,93 @@
+#include "router/chains/chain_flags.h"
+
+#include "absl/flags/flag.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/config/command_line.h"
+#include "router/core/chain/server_pool.h"
+
+ABSL_FLAG(
+    uint32_t, chain_servers, 0,
+    "servers with parts of a model (bfio_worker --pipeline_listen) that the first composition of chains "
+    "waits for; 0: no chains");
+ABSL_FLAG(uint32_t, chain_slots, 8,
+          "requests at a time for which chains keep room; fewer where the servers' memory is short");
+ABSL_FLAG(uint32_t, chain_sequence_tokens, 2048,
+          "chains: largest prompt + output of one request, in tokens: what a slot's room is");
+
+ABSL_FLAG(std::string, coupling, "auto",
+          "barrier: workers meet in every step; none: each steps by itself, and --policy is jffc unless it "
+          "is given; auto: none with --chain_servers, else barrier");
+ABSL_FLAG(
+    std::string, chain_job, "512:128",
+    "INPUT:OUTPUT, tokens of a mean request: what chains are composed for where servers differ in speed");
+ABSL_FLAG(std::string, chain_plan, "",
+          "folder for pool.json and model.json, the servers as they have measured themselves, as bfio_plan "
+          "reads them; written anew with every composition. Empty: none");
+
+namespace bfio::router {
+namespace {
+
+absl::Status ReadCoupling(RouterOptions& options) {
+  const std::string coupling = absl::GetFlag(FLAGS_coupling);
+  if (coupling != "auto" && coupling != "barrier" && coupling != "none") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--coupling=", coupling, ": must be auto, barrier or none"));
+  }
+  options.coupled = coupling == "barrier" || (coupling == "auto" && options.chains.servers == 0);
+  if (options.coupled) return absl::OkStatus();
+  if (options.plan_mode == core::PlanMode::kLockstep) {
+    return absl::InvalidArgumentError(
+        "--plan_mode=lockstep: workers that step by themselves do not wait for plans (--coupling=barrier)");
+  }
+  if (options.wait.kind != core::WaitGateOptions::Kind::kNone) {
+    return absl::InvalidArgumentError(
+        "--admission=wait or nested_wait: batches are those of a common step (--coupling=barrier)");
+  }
+  if (!FlagWasGiven("policy")) options.policy = "jffc";
+  return absl::OkStatus();
+}
+
+absl::Status ReadJob(RouterOptions& options) {
+  const std::string flag = absl::GetFlag(FLAGS_chain_job);
+  const std::vector<std::string> parts = absl::StrSplit(flag, ':');
+  int64_t tokens[2] = {};
+  bool good = parts.size() == 2;
+  for (size_t i = 0; good && i < 2; ++i)
+    good = absl::SimpleAtoi(parts[i], &tokens[i]) && tokens[i] >= 1 && tokens[i] <= 1 << 24;
+  if (!good) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--chain_job=", flag, ": must be INPUT:OUTPUT, tokens within 1..16777216"));
+  }
+  options.chains.job = {static_cast<double>(tokens[0]), static_cast<double>(tokens[1])};
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status ReadChainFlags(RouterOptions& options) {
+  const uint32_t servers = absl::GetFlag(FLAGS_chain_servers), slots = absl::GetFlag(FLAGS_chain_slots);
+  const uint32_t tokens = absl::GetFlag(FLAGS_chain_sequence_tokens);
+  if (servers > core::kMostServers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--chain_servers=", servers, ": must be within 0..", core::kMostServers));
+  }
+  if (slots < 1 || slots > 4096) {
+    return absl::InvalidArgumentError(absl::StrCat("--chain_slots=", slots, ": must be within 1..4096"));
+  }
+  if (tokens < 2 || tokens > 1 << 24) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--chain_sequence_tokens=", tokens, ": must be within 2..16777216"));
+  }
+  options.chains.servers = static_cast<int32_t>(servers);
+  options.chains.slots = static_cast<int32_t>(slots);
+  options.chains.sequence_tokens = tokens;
+  options.chains.step_timeout = options.step_timeout;
+  options.chains.use_times = options.worker_speeds;
+  options.chains.plan_folder = absl::GetFlag(FLAGS_chain_plan);
+  if (absl::Status status = ReadJob(options); !status.ok()) return status;
+  return ReadCoupling(options);
+}
+
+}  // namespace bfio::router

@@ -1,0 +1,106 @@
+// What goes into the scheduler and what comes out: membership, reports, plans.
+//
+// Purpose: the vocabulary of scheduler.h. Plain data; tokens and steps. Threads: any.
+#ifndef BFIO_ROUTER_CORE_SCHEDULER_EVENTS_H_
+#define BFIO_ROUTER_CORE_SCHEDULER_EVENTS_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "router/core/model/request.h"
+#include "router/core/scheduler/prefill_plan.h"
+
+namespace bfio::core {
+
+enum class PlanMode { kPipelined, kLockstep };
+
+// What one worker offers.
+struct WorkerSpec {
+  // B, at least 1.
+  int32_t slots = 0;
+  // KV tokens, at least 1.
+  int64_t kv_tokens = 0;
+  // Takes new requests; false while it drains.
+  bool accepts_new = true;
+  // Local time of its steps against an ordinary worker's (model/snapshot.h, WorkerView); Scheduler::SetTime.
+  double time_per_token = 1;
+  double time_offset = 0;
+  // What a mean request takes here from first step to last, in any unit that all workers share.
+  double service_time = 1;
+};
+
+// A request that a worker says it holds.
+struct ResidentRequest {
+  RequestId id = 0;
+  int64_t kv_tokens = 0;
+};
+
+// One rank of a new epoch.
+struct EpochMember {
+  WorkerSpec spec;
+  std::vector<ResidentRequest> resident;
+  // Residents that the scheduler has not heard of: another router placed them. prefill_tokens is what they
+  // hold now, generated_tokens included.
+  std::vector<RequestSpec> adopted;
+};
+
+// A worker's guess, after a step, that a request's next token will be its last.
+struct CompletionHint {
+  RequestId id = 0;
+  // 0 .. 1.
+  double probability = 0;
+};
+
+// One rank's account of one step. Spans are borrowed for the call.
+struct StepReport {
+  int64_t step = 0;
+  // Largest apply_step applied so far.
+  int64_t applied_plan = 0;
+  // Resident KV tokens during the step.
+  int64_t load_tokens = 0;
+  absl::Span<const RequestId> finished;
+  // Assignments the worker refused; they go back to the front of the pool.
+  absl::Span<const RequestId> rejected;
+  // Requests that the worker has taken out for want of KV, in this step, before they made a token in it.
+  absl::Span<const RequestId> preempted;
+  // Of requests that go on, at most one each; empty where the engine gives none.
+  absl::Span<const CompletionHint> hints;
+  // No rank has an active request after this step.
+  bool group_idle = false;
+  // Of a worker that takes prompts in pieces.
+  std::optional<PrefillReport> prefill;
+};
+
+struct Placement {
+  RequestId id = 0;
+  WorkerIndex worker = 0;
+  // Steps between entering the pool and apply_step.
+  int64_t wait_steps = 0;
+};
+
+struct Drop {
+  RequestId id = 0;
+  WorkerIndex worker = 0;
+};
+
+struct Plan {
+  // Where workers are not coupled: the step of the clock that the plan was made at.
+  int64_t apply_step = 0;
+  // Where workers are not coupled, by worker: the number of its part, which grows; the worker applies it at
+  // its next step boundary. 0: it has none. Empty where they are.
+  std::vector<int64_t> apply_steps;
+  std::vector<Placement> placements;
+  std::vector<Drop> drops;
+  // The policy's search was ended by PolicyOptions::stop: the same events need not give this plan again.
+  bool stopped_early = false;
+  // Policy::gap of the decision.
+  std::optional<double> gap;
+  // Prompt tokens that each rank may compute in a step from apply_step on, until the next plan.
+  std::optional<int64_t> prefill_piece;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_SCHEDULER_EVENTS_H_

@@ -1,0 +1,43 @@
+// Fills Snapshot::outlook.
+//
+// Purpose: asks the lookahead for a row per worker and for one curve per kind of waiting request. Keeps the
+// arrays between plans; the spans it returns are good until the next Build. Owned by the scheduler.
+// Threads: the scheduler's.
+#ifndef BFIO_ROUTER_CORE_SCHEDULER_OUTLOOK_BUILDER_H_
+#define BFIO_ROUTER_CORE_SCHEDULER_OUTLOOK_BUILDER_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/types/span.h"
+#include "router/core/lookahead/lookahead.h"
+#include "router/core/model/snapshot.h"
+
+namespace bfio::core {
+
+class OutlookBuilder {
+ public:
+  // Begins an outlook of `workers` workers. REQUIRES: 1 <= horizon <= kMaxHorizonSteps.
+  void Begin(int32_t horizon, int32_t workers);
+  // `load_scale` is what the loads are multiplied by: above 1 where the worker reports more than its requests
+  // account for.
+  void AddWorker(Lookahead& lookahead, WorkerIndex worker, absl::Span<const Resident> residents,
+                 const PlanTime& time, double load_scale);
+  // Writes WaitingView::curve.
+  void AddWaiting(Lookahead& lookahead, absl::Span<WaitingView> waiting);
+  Outlook View() const { return {horizon_, load_, quiet_, curves_}; }
+
+ private:
+  size_t columns() const { return static_cast<size_t>(horizon_) + 1; }
+
+  int32_t horizon_ = 0;
+  std::vector<double> load_;
+  std::vector<double> quiet_;
+  std::vector<double> curves_;
+  absl::flat_hash_map<uint64_t, int32_t> rows_;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_SCHEDULER_OUTLOOK_BUILDER_H_

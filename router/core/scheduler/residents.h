@@ -1,0 +1,75 @@
+// Who runs where, densely: what a projection walks through, and the moment anything is learnt or charged.
+//
+// Purpose: one array of Resident per worker (swap-remove, so order is that of events), and beside it what has
+// been accounted for. Exposure (lookahead) and made tokens (tenants) are settled when a resident leaves and
+// every kSettleSteps steps, a share of the workers at each step, so that a step costs no pass over all.
+// Owned by the scheduler; borrows its lookahead and tenant counters. One thread.
+#ifndef BFIO_ROUTER_CORE_SCHEDULER_RESIDENTS_H_
+#define BFIO_ROUTER_CORE_SCHEDULER_RESIDENTS_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "router/core/lookahead/lookahead.h"
+#include "router/core/model/request.h"
+#include "router/core/scheduler/tenant_service.h"
+
+namespace bfio::core {
+
+class Residents {
+ public:
+  static constexpr int64_t kSettleSteps = 16;
+
+  Residents(Lookahead* lookahead, TenantService* service) : lookahead_(lookahead), service_(service) {}
+
+  // Everybody leaves; a new epoch has this many workers.
+  void Reset(size_t workers) { workers_.assign(workers, {}); }
+
+  // Its index from now on. What it did until `age` has been settled before.
+  int32_t Add(WorkerIndex worker, const RequestSpec& spec, int64_t first_step, bool inflight, int64_t age);
+
+  // Its worker has started it in `first_step`.
+  void Start(WorkerIndex worker, int32_t index, int64_t first_step);
+  void Drop(WorkerIndex worker, int32_t index) { workers_[worker].residents[index].dropped = true; }
+  // The worker's word on its next token, after step `step`. REQUIRES: started by then.
+  void Hint(WorkerIndex worker, int32_t index, int64_t step, double probability);
+
+  // It ended in `step`. Call before Remove.
+  void Finish(WorkerIndex worker, int32_t index, int64_t step);
+  // It was active after `step`, or not yet started.
+  void Settle(WorkerIndex worker, int32_t index, int64_t step);
+  void SettleAll(WorkerIndex worker, int64_t step);
+
+  // Returns the id of the resident that took its index, if one did.
+  std::optional<RequestId> Remove(WorkerIndex worker, int32_t index);
+
+  absl::Span<const Resident> Of(WorkerIndex worker) const { return workers_[worker].residents; }
+  // Age after `step` of a resident that is active then, or started later.
+  int64_t Age(WorkerIndex worker, int32_t index, int64_t step) const {
+    return AgeAfter(workers_[worker].residents[index], step);
+  }
+  // Age up to which it has been observed and charged.
+  int64_t SettledAge(WorkerIndex worker, int32_t index) const { return workers_[worker].notes[index].age; }
+
+ private:
+  struct Note {
+    // Age up to which it has been observed and charged.
+    int64_t age = 0;
+    HintTrail trail;
+  };
+  struct Worker {
+    std::vector<Resident> residents;
+    std::vector<Note> notes;
+  };
+  static int64_t AgeAfter(const Resident& resident, int64_t step);
+
+  Lookahead* lookahead_;
+  TenantService* service_;
+  std::vector<Worker> workers_;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_SCHEDULER_RESIDENTS_H_

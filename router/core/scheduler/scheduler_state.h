@@ -1,0 +1,105 @@
+// A scheduler's state as plain data: what Scheduler::Save gives and Scheduler::Restore takes.
+//
+// Purpose: a decision log that has lost its beginning goes on from such a state, and tests compare two
+// schedulers by it. What follows from other fields (loads, reservations, counts) is not in it, so a state
+// cannot disagree with itself about them. Not in it either: what policy and lookahead remember, and the rates
+// that admission has counted. Tokens and steps, as in scheduler.h. Threads: plain data.
+#ifndef BFIO_ROUTER_CORE_SCHEDULER_SCHEDULER_STATE_H_
+#define BFIO_ROUTER_CORE_SCHEDULER_SCHEDULER_STATE_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "router/core/model/request.h"
+#include "router/core/scheduler/events.h"
+#include "router/core/scheduler/tenant_service.h"
+
+namespace bfio::core {
+
+struct SchedulerTotals {
+  int64_t plans = 0;
+  // Times the policy was asked; now and then no plan comes of it (MakePlan).
+  int64_t policy_calls = 0;
+  // Acknowledgements that came after the plan's step.
+  int64_t late_plans = 0;
+  int64_t drift_tokens = 0;
+  // Finished or rejected ids that were not on the reporting worker.
+  int64_t unknown_ids = 0;
+  // Assignments of a policy that broke its contract and were not carried out; 0 unless a policy has a bug.
+  int64_t policy_violations = 0;
+  // Requests that workers took out for want of KV.
+  int64_t preempted = 0;
+  // Requests that left the pool's door later than they could have, for others of their like.
+  int64_t held_back = 0;
+};
+
+struct SchedulerState {
+  struct Waiting {
+    RequestSpec spec;
+    int64_t enqueued_step = 0;
+    // Not in the pool yet: it waits for others of its like.
+    bool held_back = false;
+  };
+  struct Resident {
+    RequestSpec spec;
+    // Planned, not acknowledged.
+    bool inflight = false;
+    // The step it first ran in; in flight, the one it is expected to enter in.
+    int64_t first_step = 0;
+    int64_t enqueued_step = 0;
+    // Its worker has been told to drop it.
+    bool dropped = false;
+    // Age up to which it has been observed and charged (residents.h).
+    int64_t settled_age = 0;
+    // Its share of the worker's drift.
+    int64_t drift = 0;
+  };
+  // One placement or drop that its worker has not acknowledged.
+  struct Inflight {
+    int64_t apply_step = 0;
+    RequestId id = 0;
+    bool drop = false;
+  };
+  struct Worker {
+    WorkerSpec spec;
+    int64_t last_step = 0;
+    // Where workers are not coupled: the largest apply_step of its plans, and of those it has applied.
+    int64_t planned_step = 0;
+    int64_t applied = 0;
+    // The last report said that the group is idle.
+    bool idle = true;
+    // Load that the reckoning does not account for, the residents' shares included.
+    int64_t drift = 0;
+    // In the order the scheduler keeps them in: sums depend on it.
+    std::vector<Resident> residents;
+    // In order of apply_step.
+    std::vector<Inflight> inflight;
+    // Cancellations waiting for the next plan.
+    std::vector<RequestId> drops;
+    std::optional<PrefillReport> prefill;
+  };
+
+  // By rank.
+  std::vector<Worker> workers;
+  // In the pool's order; then those held back.
+  std::vector<Waiting> waiting;
+  TenantService::Saved service;
+  bool open = false;
+  int64_t reported_step = 0;
+  int64_t planned_step = 0;
+  int64_t decided_step = 0;
+  // Of the epoch, where workers are not coupled.
+  int64_t reports = 0;
+  // Steps of earlier epochs.
+  int64_t epoch_base = 0;
+  // Holds a worker, where admission looks ahead.
+  std::optional<RequestId> holder;
+  // The last plan's prefill_piece.
+  std::optional<int64_t> piece;
+  SchedulerTotals totals;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_SCHEDULER_SCHEDULER_STATE_H_

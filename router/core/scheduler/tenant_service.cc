@@ -1,0 +1,71 @@
+#include "router/core/scheduler/tenant_service.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace bfio::core {
+
+TenantService::Account& TenantService::Of(uint32_t tenant) {
+  const auto [it, is_new] = index_.try_emplace(tenant, static_cast<int32_t>(accounts_.size()));
+  if (is_new) accounts_.push_back({tenant});
+  return accounts_[it->second];
+}
+
+void TenantService::OnWaiting(uint32_t tenant) {
+  Account& account = Of(tenant);
+  if (account.waiting == 0) {
+    account.served = std::max(account.served, waiting_ > 0 ? LeastWaiting() : last_served_);
+  }
+  ++account.waiting;
+  ++waiting_;
+}
+
+void TenantService::OnLeft(uint32_t tenant) {
+  Account& account = Of(tenant);
+  --account.waiting;
+  if (--waiting_ == 0) last_served_ = account.served;
+}
+
+void TenantService::ChargePrompt(uint32_t tenant, int64_t tokens) {
+  Of(tenant).served += kPromptWeight * static_cast<double>(tokens);
+}
+
+void TenantService::ChargeOutput(uint32_t tenant, int64_t tokens) {
+  Of(tenant).served += kOutputWeight * static_cast<double>(tokens);
+}
+
+double TenantService::Served(uint32_t tenant) const {
+  const auto it = index_.find(tenant);
+  return it == index_.end() ? 0 : accounts_[it->second].served;
+}
+
+double TenantService::LeastWaiting() const {
+  double least = std::numeric_limits<double>::infinity();
+  for (const Account& account : accounts_) {
+    if (account.waiting > 0) least = std::min(least, account.served);
+  }
+  return waiting_ > 0 ? least : 0;
+}
+
+TenantService::Saved TenantService::Save() const {
+  Saved saved;
+  saved.last_served = last_served_;
+  for (const Account& account : accounts_) saved.tenants.push_back({account.tenant, account.served});
+  return saved;
+}
+
+bool TenantService::Restore(const Saved& saved) {
+  for (const Saved::Tenant& tenant : saved.tenants) {
+    if (index_.contains(tenant.tenant)) return false;
+    Of(tenant.tenant).served = tenant.served;
+  }
+  last_served_ = saved.last_served;
+  return true;
+}
+
+void TenantService::RestoreWaiting(uint32_t tenant) {
+  ++Of(tenant).waiting;
+  ++waiting_;
+}
+
+}  // namespace bfio::core

@@ -1,0 +1,71 @@
+// How much each tenant has been served: the virtual token counter of Sheng et al., "Fairness in Serving Large
+// Language Models" (OSDI 2024), algorithm 2.
+//
+// Purpose: what tenant fairness is measured by. A tenant pays for a prompt when its request is placed and for
+// every token made. One that has nothing waiting banks no credit: when it comes back its counter is lifted to
+// the least of those that wait, or, when nobody waits, to that of the tenant that waited last.
+// Owned by the scheduler; one thread. Cost: O(1) an event, O(tenants) for the least.
+#ifndef BFIO_ROUTER_CORE_SCHEDULER_TENANT_SERVICE_H_
+#define BFIO_ROUTER_CORE_SCHEDULER_TENANT_SERVICE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+
+namespace bfio::core {
+
+class TenantService {
+ public:
+  // What a prompt token and a made token cost: the paper's w_p and w_q.
+  static constexpr double kPromptWeight = 1;
+  static constexpr double kOutputWeight = 2;
+
+  // A request of the tenant enters the waiting pool, or leaves it, for whatever reason.
+  void OnWaiting(uint32_t tenant);
+  void OnLeft(uint32_t tenant);
+
+  // Negative to pay back.
+  void ChargePrompt(uint32_t tenant, int64_t tokens);
+  void ChargeOutput(uint32_t tenant, int64_t tokens);
+
+  // Weighted tokens.
+  double Served(uint32_t tenant) const;
+  // The least counter of the tenants that have a request waiting; 0 when nobody waits.
+  double LeastWaiting() const;
+  int32_t tenants() const { return static_cast<int32_t>(accounts_.size()); }
+
+  // What has been served, by tenant in the order they came, and to the one whose leaving emptied the pool.
+  struct Saved {
+    struct Tenant {
+      uint32_t tenant = 0;
+      double served = 0;
+    };
+    std::vector<Tenant> tenants;
+    double last_served = 0;
+  };
+  Saved Save() const;
+  // REQUIRES: new. False when a tenant is named twice.
+  bool Restore(const Saved& saved);
+  // A request that was waiting when `saved` was made waits here too.
+  void RestoreWaiting(uint32_t tenant);
+
+ private:
+  struct Account {
+    uint32_t tenant = 0;
+    double served = 0;
+    int64_t waiting = 0;
+  };
+  Account& Of(uint32_t tenant);
+
+  // Numbered in the order they came, so that nothing depends on the map's order.
+  std::vector<Account> accounts_;
+  absl::flat_hash_map<uint32_t, int32_t> index_;
+  int64_t waiting_ = 0;
+  // Of the tenant whose leaving emptied the pool.
+  double last_served_ = 0;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_SCHEDULER_TENANT_SERVICE_H_

@@ -1,0 +1,60 @@
+// The waiting pool: requests the router has accepted and not yet placed.
+//
+// Purpose: keeps WaitingView records ready for a policy, so that a snapshot costs nothing per waiting
+// request. Order: higher priority first, then least senior_step (oldest first where nobody is senior), then
+// the earlier deadline, then who came first. Owned by Scheduler; one thread. Cost: Add is O(1) at the back of
+// its priority class (O(n) when a more urgent request overtakes), RemoveMany is one pass over the pool.
+#ifndef BFIO_ROUTER_CORE_SCHEDULER_WAITING_POOL_H_
+#define BFIO_ROUTER_CORE_SCHEDULER_WAITING_POOL_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/types/span.h"
+#include "router/core/model/request.h"
+#include "router/core/model/snapshot.h"
+
+namespace bfio::core {
+
+class WaitingPool {
+ public:
+  // REQUIRES: !Contains(request.id).
+  void Add(const RequestSpec& request, int64_t enqueued_step);
+
+  // Behind everything, whatever its priority and seniority: for a pool that is built again in its own order.
+  // REQUIRES: !Contains(request.id).
+  void Append(const RequestSpec& request, int64_t enqueued_step);
+
+  // Ahead of everything of the same priority. REQUIRES: !Contains(request.id).
+  void AddFront(const RequestSpec& request, int64_t enqueued_step);
+
+  // Where its age and deadline put it, ahead of its equals: for one that was placed and is given back.
+  // REQUIRES: !Contains(request.id).
+  void Return(const RequestSpec& request, int64_t enqueued_step);
+
+  bool Contains(RequestId id) const { return specs_.contains(id); }
+  // REQUIRES: Contains(id).
+  const RequestSpec& Spec(RequestId id) const { return specs_.at(id); }
+
+  // Returns false when the id is not here.
+  bool Remove(RequestId id);
+
+  // Takes out the requests at these indices of views(). REQUIRES: distinct, in range.
+  void RemoveMany(absl::Span<const Assignment> chosen);
+
+  absl::Span<const WaitingView> views() const { return views_; }
+  // For what changes with every plan (curve, tenant_excess_tokens); nothing else may be written.
+  absl::Span<WaitingView> mutable_views() { return absl::MakeSpan(views_); }
+  int64_t size() const { return static_cast<int64_t>(views_.size()); }
+  bool empty() const { return views_.empty(); }
+
+ private:
+  std::vector<WaitingView> views_;
+  absl::flat_hash_map<RequestId, RequestSpec> specs_;
+  std::vector<char> gone_;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_SCHEDULER_WAITING_POOL_H_

@@ -1,0 +1,39 @@
+// The thread that writes to the clients.
+//
+// Purpose: a step touches every active stream; starting hundreds of writes takes milliseconds
+// (docs/benchmarks.md), which must not be the decision thread's. Threads: Submit from any thread.
+#ifndef BFIO_ROUTER_FRONTEND_STREAM_SENDER_H_
+#define BFIO_ROUTER_FRONTEND_STREAM_SENDER_H_
+
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "common/base/mutex.h"
+#include "router/frontend/client_stream.h"
+
+namespace bfio::router {
+
+class StreamSender {
+ public:
+  StreamSender();
+  // Flushes what was submitted, then stops.
+  ~StreamSender();
+
+  // Has each stream flushed soon; `streams` is left empty. A stream is in here at most once at a time (its
+  // dirty flag), so the queue is bounded by the number of open streams.
+  void Submit(std::vector<std::shared_ptr<ClientStream>>& streams);
+
+ private:
+  void Run();
+  bool Ready() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !queue_.empty(); }
+
+  Mutex mutex_;
+  std::vector<std::shared_ptr<ClientStream>> queue_ ABSL_GUARDED_BY(mutex_);
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_FRONTEND_STREAM_SENDER_H_

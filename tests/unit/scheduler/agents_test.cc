@@ -1,0 +1,202 @@
+// Turns among the calls of agents: the parents' book and the order of the pool.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "router/core/agents/parents.h"
+#include "router/core/agents/senior_step.h"
+#include "router/core/scheduler/waiting_pool.h"
+
+namespace bfio::core {
+namespace {
+
+using ::testing::ElementsAre;
+
+TEST(SeniorStep, DueInProportionToWorkAndBoundedInIt) {
+  EXPECT_EQ(SeniorStep(100, 0, 0), 100);
+  EXPECT_EQ(SeniorStep(100, 30, 0), 160);
+  EXPECT_EQ(SeniorStep(100, 30, 5), 165);
+  EXPECT_EQ(SeniorStep(100, -1, -1), 100);
+  EXPECT_EQ(SeniorStep(0, INT64_MAX, INT64_MAX), 3 * kMaxParentTokens);
+}
+
+TEST(SeniorStep, AnHonestCallCountsAsLittleYoungerAndALateOneAsOldAsItIs) {
+  EXPECT_EQ(Seniority(100, SeniorStep(100, 0, 0)), 0);
+  EXPECT_EQ(Seniority(100, SeniorStep(100, 0, 4000)), -kMaxYoungerSteps);
+  EXPECT_EQ(Seniority(100, SeniorStep(100, 0, kMaxYoungerSteps - 1)), 1 - kMaxYoungerSteps);
+  EXPECT_EQ(Seniority(2400, SeniorStep(100, 1000, 100)), 200);
+  EXPECT_EQ(Seniority(50'000, SeniorStep(100, 1000, 100)), kMaxOlderSteps);
+}
+
+// The book as the router uses it: one call after the other gets a number.
+class BookOfParents {
+ public:
+  explicit BookOfParents(int64_t limit = Parents::kDefaultLimit) : parents(limit) {}
+
+  std::optional<Parents::Standing> Begin(const std::string& name, int64_t step,
+                                         std::optional<uint32_t> stage = std::nullopt,
+                                         int64_t deadline_us = RequestSpec::kNoDeadline) {
+    const auto standing = parents.Look(name, step, stage);
+    if (standing) parents.Begin(name, ++calls_, step, stage, deadline_us);
+    return standing;
+  }
+  // Its oldest call ends.
+  void End(const std::string& name, int64_t tokens, int64_t step) {
+    parents.End(name, parents.Calls(name).front(), tokens, step);
+  }
+
+  Parents parents;
+
+ private:
+  RequestId calls_ = 0;
+};
+
+TEST(Parents, RemembersWhenAParentBeganAndWhatItHasMade) {
+  BookOfParents book;
+  EXPECT_EQ(book.Begin("a", 10)->first_step, 10);
+  book.End("a", 7, 20);
+  const auto second = book.Begin("a", 30);
+  EXPECT_EQ(second->first_step, 10);
+  EXPECT_EQ(second->tokens_made, 7);
+  EXPECT_EQ(book.Begin("b", 31)->first_step, 31);
+  EXPECT_EQ(book.parents.size(), 2);
+}
+
+TEST(Parents, CallsSideBySideCountOnce) {
+  BookOfParents book;
+  book.Begin("a", 0);
+  book.Begin("a", 0);
+  book.End("a", 50, 3);
+  // The wave goes on while one of it does.
+  EXPECT_EQ(book.Begin("a", 5)->tokens_made, 0);
+  EXPECT_THAT(book.parents.Calls("a"), ElementsAre(2, 3));
+  book.End("a", 20, 6);
+  book.End("a", 30, 7);
+  EXPECT_EQ(book.Begin("a", 9)->tokens_made, 50);
+}
+
+TEST(Parents, AHigherStageEndsTheWave) {
+  BookOfParents book;
+  book.Begin("a", 0, 0);
+  book.End("a", 10, 1);
+  book.Begin("a", 1, 1);
+  book.Begin("a", 1, 1);
+  book.End("a", 40, 2);
+  // One call of stage 1 is still under way.
+  EXPECT_EQ(book.Begin("a", 2, 2)->tokens_made, 50);
+  // Lower stages begin no wave.
+  EXPECT_EQ(book.Begin("a", 2, 1)->tokens_made, 50);
+}
+
+TEST(Parents, AFullBookForgetsWhoWasLongestWithoutACall) {
+  BookOfParents book(3);
+  for (const char* name : {"a", "b", "c"}) {
+    book.Begin(name, 1);
+    book.End(name, 1, 1);
+  }
+  book.Begin("a", 2);  // no longer idle
+  EXPECT_EQ(book.Begin("d", 3)->first_step, 3);
+  EXPECT_EQ(book.parents.size(), 3);
+  EXPECT_EQ(book.Begin("b", 4)->first_step, 4) << "b was forgotten, and c for it";
+  // a, d and b have calls: nobody can be forgotten.
+  EXPECT_FALSE(book.Begin("e", 5).has_value());
+  EXPECT_EQ(book.Begin("a", 6)->first_step, 1);
+  book.End("d", 1, 6);
+  EXPECT_TRUE(book.Begin("e", 7).has_value());
+  EXPECT_EQ(book.parents.size(), 3);
+}
+
+TEST(Parents, ACallThatIsOnlyLookedAtPutsNobodyOut) {
+  BookOfParents book(1);
+  book.Begin("a", 1);
+  book.End("a", 5, 2);
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(book.parents.Look("b", 3, std::nullopt)->first_step, 3);
+  EXPECT_EQ(book.Begin("a", 4)->tokens_made, 5) << "still in the book";
+}
+
+TEST(Parents, ANameThatIsUsedForEverIsNotTheOldestForEver) {
+  BookOfParents book;
+  int64_t oldest = 0;
+  for (int64_t step = 0; step < 5 * Parents::kMaxAgeSteps; step += 100) {
+    const auto standing = book.Begin("a", step);
+    oldest = std::max(oldest, Seniority(step, SeniorStep(standing->first_step, standing->tokens_made, 0)));
+    // Two of its calls run at any time, so it is never without one.
+    if (step > 0) book.End("a", 10, step);
+    EXPECT_LE(step - standing->first_step, Parents::kMaxAgeSteps);
+  }
+  EXPECT_EQ(oldest, kMaxOlderSteps);
+}
+
+TEST(Parents, OneWithoutCallsForLongIsForgotten) {
+  BookOfParents book;
+  book.Begin("a", 0, 3, 50);
+  book.End("a", 10, 5);
+  EXPECT_EQ(book.parents.Look("a", 5 + Parents::kIdleSteps, 0)->deadline_us, 50);
+  const auto anew = book.Begin("a", 6 + Parents::kIdleSteps, 1);
+  EXPECT_EQ(anew->first_step, 6 + Parents::kIdleSteps);
+  EXPECT_EQ(anew->tokens_made, 0);
+  EXPECT_EQ(anew->deadline_us, RequestSpec::kNoDeadline);
+}
+
+TEST(Parents, TheEarliestDeadlineOfItsCallsHoldsForAll) {
+  BookOfParents book;
+  book.Begin("a", 0, std::nullopt, 900);
+  EXPECT_EQ(book.Begin("a", 1, std::nullopt, 700)->deadline_us, 900);
+  EXPECT_EQ(book.Begin("a", 2, std::nullopt, 800)->deadline_us, 700);
+  EXPECT_EQ(book.parents.Deadline("a"), 700);
+  EXPECT_EQ(book.parents.Deadline("b"), RequestSpec::kNoDeadline);
+  EXPECT_THAT(book.parents.Calls("b"), ::testing::IsEmpty());
+}
+
+RequestSpec Call(RequestId id, int64_t seniority, int32_t priority = 0) {
+  RequestSpec spec;
+  spec.id = id;
+  spec.prefill_tokens = 10;
+  spec.max_new_tokens = 5;
+  spec.priority = priority;
+  spec.seniority = seniority;
+  return spec;
+}
+
+std::vector<RequestId> Order(const WaitingPool& pool) {
+  std::vector<RequestId> ids;
+  for (const WaitingView& view : pool.views()) ids.push_back(view.id);
+  return ids;
+}
+
+TEST(WaitingPoolOfAgents, TheSeniorGoesFirstWithinItsPriority) {
+  WaitingPool pool;
+  pool.Add(Call(1, 0), 10);
+  pool.Add(Call(2, 0), 11);
+  pool.Add(Call(3, 5), 12);   // counts from 7
+  pool.Add(Call(4, 1), 12);   // counts from 11, behind 2
+  pool.Add(Call(5, -3), 12);  // counts from 15
+  pool.Add(Call(6, 0), 13);
+  pool.Add(Call(7, -9, 1), 13);
+  EXPECT_THAT(Order(pool), ElementsAre(7, 3, 1, 2, 4, 6, 5));
+  EXPECT_EQ(pool.views()[1].enqueued_step, 12);
+  EXPECT_EQ(pool.views()[1].senior_step(), 7);
+}
+
+TEST(WaitingPoolOfAgents, OfEquallyOldOnesTheEarlierDeadlineGoesFirst) {
+  WaitingPool pool;
+  RequestSpec late = Call(1, 3), soon = Call(2, 2), none = Call(3, 2);
+  late.deadline_us = 900;
+  soon.deadline_us = 500;
+  pool.Add(late, 10);
+  pool.Add(none, 9);
+  pool.Add(soon, 9);
+  EXPECT_THAT(Order(pool), ElementsAre(2, 1, 3));
+}
+
+TEST(WaitingPoolOfAgents, IsBuiltAgainInItsOwnOrder) {
+  WaitingPool pool;
+  pool.Add(Call(1, 100), 10);
+  pool.AddFront(Call(2, 0), 50);  // its worker was lost
+  WaitingPool again;
+  for (const WaitingView& view : pool.views()) again.Append(pool.Spec(view.id), view.enqueued_step);
+  EXPECT_THAT(Order(again), ElementsAre(2, 1));
+}
+
+}  // namespace
+}  // namespace bfio::core

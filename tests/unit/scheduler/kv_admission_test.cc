@@ -1,0 +1,486 @@
+// Scheduler and admission together against workers that really run out: nobody starves, and memory holds
+// where lengths are known.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/rng.h"
+#include "router/core/admission/admission_text.h"
+#include "router/core/scheduler/scheduler.h"
+#include "worker/scheduler/kv_admission.h"
+
+namespace bfio::core {
+namespace {
+
+constexpr int64_t kLongest = 12, kMemory = 200;
+
+// Workers that make a token per request and step, and take the youngest out when memory does not suffice.
+class Group {
+ public:
+  Group(const std::string& policy, const std::string& admission, const std::string& lookahead, int64_t hold,
+        uint64_t seed, const std::string& of_workers = "none")
+      : rng_(seed) {
+    SchedulerOptions options;
+    options.plan_mode = seed % 2 == 0 ? PlanMode::kLockstep : PlanMode::kPipelined;
+    const AdmissionSetting setting = *ParseAdmission(admission, 0.99);
+    options.admission = setting.kv;
+    options.wait = setting.wait;
+    options.hold_after_steps = hold;
+    scheduler_ = std::make_unique<Scheduler>(options, *MakePolicy(policy, {}), *MakeLookahead(lookahead));
+    workers_.resize(1 + rng_.Below(3));
+    for (size_t g = 0; g < workers_.size(); ++g) {
+      admissions_.emplace_back(*worker::ParseKvAdmission(of_workers), kMemory);
+    }
+    std::vector<EpochMember> members(workers_.size());
+    for (EpochMember& member : members) member.spec = {8, kMemory, true};
+    scheduler_->OpenEpoch(members);
+  }
+
+  RequestId Arrive(int64_t prompt, int64_t output) {
+    RequestSpec spec;
+    spec.id = ++last_id_;
+    spec.prefill_tokens = prompt;
+    spec.max_new_tokens = kLongest;
+    spec.predicted_output_tokens = std::max<int64_t>(1, output / understated_);
+    EXPECT_TRUE(scheduler_->Enqueue(spec).ok());
+    requests_[spec.id] = {spec, output, 0};
+    return spec.id;
+  }
+  // What is said of lengths from now on is this many times too short.
+  void Understate(int64_t times) { understated_ = times; }
+  // From now on plans come up to so many steps after their own.
+  void DelayPlans(int64_t most) { most_late_ = most; }
+  int64_t Small() { return 5 + static_cast<int64_t>(rng_.Below(30)); }
+  int64_t Output() { return 1 + static_cast<int64_t>(rng_.Below(kLongest)); }
+
+  // Plans, and a step.
+  void Step() {
+    ++step_;
+    while (auto plan = scheduler_->MakePlan()) plans_.push_back(*std::move(plan));
+    EXPECT_EQ(scheduler_->totals().policy_violations, 0);
+    std::vector<std::vector<RequestId>> finished(workers_.size()), preempted(workers_.size()),
+        rejected(workers_.size());
+    std::vector<StepReport> reports(workers_.size());
+    bool idle = true;
+    late_ = late_ < most_late_ && rng_.Below(4) == 0 ? late_ + 1 : 0;
+    const auto here = [&](const Plan& plan) { return plan.apply_step <= step_ && late_ == 0; };
+    for (size_t g = 0; g < workers_.size(); ++g) {
+      std::vector<RequestId>& running = workers_[g];
+      for (const Plan& plan : plans_) {
+        if (!here(plan)) continue;
+        reports[g].applied_plan = plan.apply_step;
+        for (const Placement& placement : plan.placements) {
+          if (placement.worker != static_cast<WorkerIndex>(g)) continue;
+          (Begin(g, placement.id) ? running : rejected[g]).push_back(placement.id);
+        }
+      }
+      if (reports[g].applied_plan == 0) reports[g].applied_plan = applied_;
+      while (Held(running) > kMemory) {
+        const auto youngest = std::find_if(running.rbegin(), running.rend(), [&](RequestId id) {
+          return !requests_.at(id).spec.reserves_kv();
+        });
+        ASSERT_NE(youngest, running.rend());
+        preempted[g].push_back(*youngest);
+        admissions_[g].Remove(*youngest);
+        running.erase(std::next(youngest).base());
+      }
+      reports[g].load_tokens = Load(running);
+      std::erase_if(running, [&](RequestId id) {
+        Request& request = requests_.at(id);
+        admissions_[g].OnToken(id);
+        if (++request.made < request.output) return false;
+        finished[g].push_back(id);
+        admissions_[g].Remove(id);
+        return true;
+      });
+      idle = idle && running.empty();
+    }
+    for (const Plan& plan : plans_) idle = idle && (here(plan) || plan.placements.empty());
+    applied_ = reports[0].applied_plan;
+    std::erase_if(plans_, here);
+    for (size_t g = 0; g < workers_.size(); ++g) {
+      reports[g].step = step_;
+      reports[g].finished = finished[g];
+      reports[g].preempted = preempted[g];
+      reports[g].rejected = rejected[g];
+      reports[g].group_idle = idle;
+      EXPECT_TRUE(scheduler_->OnReport(static_cast<WorkerIndex>(g), reports[g]).ok());
+    }
+    for (const auto& ids : preempted) {
+      for (const RequestId id : ids) {
+        Request& request = requests_.at(id);
+        request.spec.prefill_tokens += request.made;
+        request.spec.generated_tokens += request.made;
+        request.spec.max_new_tokens -= request.made;
+        request.output -= request.made;
+        request.spec.predicted_output_tokens = std::max<int64_t>(1, request.output / understated_);
+        request.made = 0;
+        request.spec.priority = 1;
+        request.spec.refusals = 0;
+        scheduler_->Requeue(request.spec);
+        ++request.preempted;
+        ++preempted_;
+      }
+    }
+  }
+
+  bool Placed(RequestId id) const { return scheduler_->WorkerOf(id).has_value() || !scheduler_->Knows(id); }
+  bool Ended(RequestId id) const { return !scheduler_->Knows(id); }
+  int64_t waiting() const { return scheduler_->waiting(); }
+  int64_t preempted() const { return preempted_; }
+  int64_t preempted(RequestId id) const { return requests_.at(id).preempted; }
+  int32_t refusals(RequestId id) const { return requests_.at(id).spec.refusals; }
+  int64_t drift() const { return scheduler_->totals().drift_tokens; }
+  Rng& rng() { return rng_; }
+
+ private:
+  struct Request {
+    RequestSpec spec;
+    int64_t output = 0, made = 0, preempted = 0;
+  };
+  // What the worker says to a request that is placed on it.
+  bool Begin(size_t g, RequestId id) {
+    Request& request = requests_.at(id);
+    const worker::KvAdmission::Request coming = {id, request.spec.prefill_tokens, request.spec.max_new_tokens,
+                                                 !request.spec.reserves_kv()};
+    const int64_t free = kMemory - Held(workers_[g]);
+    const int64_t wanted =
+        request.spec.reserves_kv() ? request.spec.kv_reserve_tokens() : request.spec.prefill_tokens;
+    if (wanted > free || !admissions_[g].Check(coming, free).ok()) {
+      ++request.spec.refusals;
+      return false;
+    }
+    admissions_[g].Begin(coming);
+    return true;
+  }
+  // What they hold, reservations included.
+  int64_t Held(const std::vector<RequestId>& running) const {
+    int64_t held = 0;
+    for (const RequestId id : running) {
+      const Request& request = requests_.at(id);
+      held += request.spec.reserves_kv() ? request.spec.kv_reserve_tokens()
+                                         : request.spec.prefill_tokens + request.made;
+    }
+    return held;
+  }
+  int64_t Load(const std::vector<RequestId>& running) const {
+    int64_t load = 0;
+    for (const RequestId id : running) load += requests_.at(id).spec.prefill_tokens + requests_.at(id).made;
+    return load;
+  }
+
+  Rng rng_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::vector<std::vector<RequestId>> workers_;
+  std::vector<worker::KvAdmission> admissions_;
+  std::map<RequestId, Request> requests_;
+  std::vector<Plan> plans_;
+  RequestId last_id_ = 0;
+  int64_t step_ = 0, applied_ = 0, preempted_ = 0, understated_ = 1, most_late_ = 0, late_ = 0;
+};
+
+// More come than fit for a while, and all end.
+int64_t PreemptedInABusyHour(Group& group) {
+  for (int step = 0; step < 100; ++step) {
+    for (uint64_t n = group.rng().Below(6); n > 0; --n) group.Arrive(group.Small(), group.Output());
+    group.Step();
+  }
+  for (int step = 0; step < 2000 && group.waiting() > 0; ++step) group.Step();
+  EXPECT_EQ(group.waiting(), 0);
+  EXPECT_EQ(group.drift(), 0);
+  return group.preempted();
+}
+
+struct Subject {
+  const char *admission, *lookahead;
+};
+
+class KvAdmission : public ::testing::TestWithParam<Subject> {};
+INSTANTIATE_TEST_SUITE_P(Kinds, KvAdmission,
+                         ::testing::Values(Subject{"kv_feasible", "oracle"},
+                                           Subject{"kv_feasible", "max_tokens"},
+                                           Subject{"kv_feasible", "survival"},
+                                           Subject{"protection:alpha=0.1", "none"},
+                                           Subject{"protection:alpha=0", "none"},
+                                           Subject{"protection:alpha=0+nested_wait:most=8", "none"},
+                                           Subject{"kv_feasible+wait:most=8", "oracle"}),
+                         [](const auto& param) { return absl::StrCat(param.index); });
+
+// A request that takes a worker for itself comes into an endless stream of small ones that would fill every
+// gap.
+TEST_P(KvAdmission, NobodyIsPassedOverForLongerThanTheBound) {
+  for (const PolicyInfo& policy : RegisteredPolicies()) {
+    for (uint64_t seed = 1; seed <= 3; ++seed) {
+      SCOPED_TRACE(absl::StrCat(policy.name, ", seed ", seed));
+      const int64_t hold = seed % 3 == 0 ? 40 : 5;
+      Group group(std::string(policy.name), GetParam().admission, GetParam().lookahead, hold, seed);
+      const auto fill = [&] {
+        while (group.waiting() < 20) group.Arrive(group.Small(), group.Output());
+      };
+      for (int step = 0; step < 30; ++step) {
+        fill();
+        group.Step();
+      }
+      const RequestId large = group.Arrive(kMemory - kLongest + 1, group.Output());
+      // The worker it holds is empty when those it runs have ended, unless another has more room by then.
+      int64_t waited = 0;
+      for (; !group.Placed(large) && waited < 1000; ++waited) {
+        fill();
+        group.Step();
+      }
+      // Who waits for others of its like waits for most=8 steps at most.
+      EXPECT_LE(waited, hold + 2 * kLongest + 4);
+      EXPECT_EQ(group.drift(), 0);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST(KvAdmissionWithKnownLengths, MemoryHoldsUnderEveryPolicy) {
+  for (const PolicyInfo& policy : RegisteredPolicies()) {
+    for (const char* lookahead : {"oracle", "max_tokens"}) {
+      for (uint64_t seed = 1; seed <= 3; ++seed) {
+        SCOPED_TRACE(absl::StrCat(policy.name, ", ", lookahead, ", seed ", seed));
+        Group group(std::string(policy.name), "kv_feasible", lookahead, 64, seed);
+        for (int step = 0; step < 150; ++step) {
+          for (uint64_t n = group.rng().Below(6); n > 0; --n) group.Arrive(group.Small(), group.Output());
+          group.Step();
+        }
+        ASSERT_EQ(group.preempted(), 0);
+      }
+    }
+  }
+}
+
+// A plan that comes late has its requests run longer than it says.
+TEST(KvAdmissionWithKnownLengths, MemoryHoldsWherePlansComeLate) {
+  for (const char* lookahead : {"oracle", "max_tokens"}) {
+    for (uint64_t seed = 1; seed <= 601; seed += 2) {  // pipelined
+      SCOPED_TRACE(absl::StrCat(lookahead, ", seed ", seed));
+      Group group("bf_io_auto", "kv_feasible", lookahead, 64, seed);
+      group.DelayPlans(2);
+      EXPECT_EQ(PreemptedInABusyHour(group), 0);
+    }
+  }
+}
+
+// Lengths said too short: memory is overcommitted now and then, workers preempt, and everybody ends.
+TEST(KvAdmissionWithKnownLengths, PredictionsThatAreOutlivedAreMendedByPreemption) {
+  int64_t preempted = 0;
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    Group group("bf_io_auto", "kv_feasible", "oracle", 64, seed);
+    group.Understate(4);
+    preempted += PreemptedInABusyHour(group);
+  }
+  EXPECT_GT(preempted, 20);
+}
+
+// One worker of 4 slots and 1,000 tokens, driven by hand.
+class OneWorkerGroup {
+ public:
+  explicit OneWorkerGroup(const std::string& admission, const std::string& lookahead = "none",
+                          int64_t slots = 4, int64_t kv_tokens = 1000) {
+    SchedulerOptions options;
+    const AdmissionSetting setting = *ParseAdmission(admission, 0.99);
+    options.admission = setting.kv;
+    options.wait = setting.wait;
+    options.max_waiting = 6;
+    options.hold_after_steps = 20;
+    scheduler = std::make_unique<Scheduler>(options, *MakePolicy("fcfs", {}), *MakeLookahead(lookahead));
+    scheduler->OpenEpoch({{{static_cast<int32_t>(slots), kv_tokens, true}, {}, {}}});
+  }
+  static RequestSpec Spec(RequestId id, int64_t prompt = 10, int64_t most = 100, uint32_t tenant = 0) {
+    RequestSpec spec;
+    spec.id = id;
+    spec.prefill_tokens = prompt;
+    spec.max_new_tokens = most;
+    spec.tenant = tenant;
+    return spec;
+  }
+  // Placed by the plan that is due now.
+  std::vector<Placement> Plan() {
+    const auto plan = scheduler->MakePlan();
+    if (plan) applied = plan->apply_step;
+    return plan ? plan->placements : std::vector<Placement>();
+  }
+  void Report(int64_t load, std::vector<RequestId> preempted = {}, std::vector<RequestId> finished = {},
+              bool idle = false) {
+    StepReport report;
+    report.step = ++step;
+    report.applied_plan = applied;
+    report.load_tokens = load;
+    report.preempted = preempted;
+    report.finished = finished;
+    report.group_idle = idle;
+    ASSERT_TRUE(scheduler->OnReport(0, report).ok());
+  }
+
+  std::unique_ptr<Scheduler> scheduler;
+  int64_t step = 0, applied = 0;
+};
+
+TEST(WaitInTheScheduler, AnIdleGroupTakesWhoeverComesAndABusyOneWaitsUpToTheBound) {
+  for (const char* admission : {"wait:most=5", "nested_wait:most=5", "kv_feasible+wait:most=5"}) {
+    OneWorkerGroup group(admission, "max_tokens");
+    ASSERT_TRUE(group.scheduler->Enqueue(OneWorkerGroup::Spec(1)).ok());
+    EXPECT_EQ(group.scheduler->waiting(), 1);
+    ASSERT_EQ(group.Plan().size(), 1U) << "an idle group does not wait for others to come";
+    group.Report(10);
+    for (RequestId id = 2; id <= 4; ++id)
+      ASSERT_TRUE(group.scheduler->Enqueue(OneWorkerGroup::Spec(id)).ok());
+    // They came to the plan of step 2 and are in that of step 7 at the latest.
+    while (group.scheduler->waiting() > 0 && group.step < 7) {
+      group.Plan();
+      group.Report(10 + group.step);
+    }
+    EXPECT_EQ(group.scheduler->waiting(), 0);
+    // Nested WAIT has seen nobody end yet, and waits for nobody.
+    EXPECT_EQ(group.scheduler->totals().held_back > 0, !absl::StartsWith(admission, "nested")) << admission;
+  }
+}
+
+TEST(WaitInTheScheduler, WhoHasBegunElsewhereWaitsForNobody) {
+  OneWorkerGroup group("wait:most=1000,tokens=1000000", "none");
+  ASSERT_TRUE(group.scheduler->Enqueue(OneWorkerGroup::Spec(1)).ok());
+  group.Plan();
+  RequestSpec begun = OneWorkerGroup::Spec(2);
+  begun.generated_tokens = 1;
+  ASSERT_TRUE(group.scheduler->Enqueue(begun).ok());
+  ASSERT_TRUE(group.scheduler->Enqueue(OneWorkerGroup::Spec(3)).ok());
+  const SchedulerState state = group.scheduler->Save();
+  ASSERT_EQ(state.waiting.size(), 2U);
+  for (const auto& waiting : state.waiting) EXPECT_EQ(waiting.held_back, waiting.spec.id == 3);
+}
+
+TEST(WaitInTheScheduler, WhoIsKeptBackCountsCanBeCancelledAndSurvivesACopy) {
+  // Steps take so long, whatever runs, that arrivals of a few a step make for a threshold of some more.
+  const std::string admission = "wait:most=1000,tokens=1000000";
+  OneWorkerGroup group(admission, "none", 100, 1 << 20);
+  Scheduler& scheduler = *group.scheduler;
+  ASSERT_TRUE(scheduler.Enqueue(OneWorkerGroup::Spec(1)).ok());
+  RequestId id = 1;
+  const auto turn = [&] {
+    std::vector<RequestId> ended;
+    for (const Placement& placement : group.Plan()) {
+      if (placement.id != 1) ended.push_back(placement.id);
+    }
+    group.Report(10 + group.step + 10 * static_cast<int64_t>(ended.size()), {}, ended);
+    for (int n = 0; n < 2; ++n) ASSERT_TRUE(scheduler.Enqueue(OneWorkerGroup::Spec(++id)).ok());
+  };
+  for (int i = 0; i < 700; ++i) turn();
+  // Two are less than the threshold and wait for the next two.
+  if (scheduler.waiting() == 4) turn();
+  ASSERT_EQ(scheduler.waiting(), 2);
+  EXPECT_EQ(scheduler.Enqueue(OneWorkerGroup::Spec(id)).code(), absl::StatusCode::kAlreadyExists);
+  for (int n = 0; n < 4; ++n) EXPECT_TRUE(scheduler.Enqueue(OneWorkerGroup::Spec(++id)).ok());
+  EXPECT_EQ(scheduler.Enqueue(OneWorkerGroup::Spec(id + 1)).code(), absl::StatusCode::kResourceExhausted);
+
+  const SchedulerState state = scheduler.Save();
+  ASSERT_EQ(state.waiting.size(), 6U);
+  for (const SchedulerState::Waiting& waiting : state.waiting) EXPECT_TRUE(waiting.held_back);
+  SchedulerOptions options;
+  options.wait = ParseAdmission(admission, 0.99)->wait;
+  Scheduler other(options, *MakePolicy("fcfs", {}));
+  ASSERT_TRUE(other.Restore(state).ok());
+  EXPECT_EQ(other.waiting(), 6);
+  EXPECT_EQ(other.Cancel(id), Scheduler::CancelOutcome::kDequeued);
+  EXPECT_EQ(other.waiting(), 5);
+  EXPECT_FALSE(other.Knows(id));
+  EXPECT_EQ(other.Cancel(id), Scheduler::CancelOutcome::kUnknown);
+}
+
+TEST(PreemptedRequest, KeepsItsAgeAndPaysItsPromptOnce) {
+  OneWorkerGroup group("protection:alpha=0");
+  for (RequestId id = 1; id <= 2; ++id)
+    ASSERT_TRUE(group.scheduler->Enqueue(OneWorkerGroup::Spec(id, 400, 600, 7)).ok());
+  ASSERT_EQ(group.Plan().size(), 2U);
+  group.Report(800);
+  const double paid = group.scheduler->Save().service.tenants.at(0).served;
+  EXPECT_EQ(paid, 800 * TenantService::kPromptWeight);
+  // It is taken out before its first token, after 30 steps in the pool.
+  group.Report(401, {2});
+  RequestSpec spec = OneWorkerGroup::Spec(2, 400, 600, 7);
+  spec.waited_steps = 30;
+  group.scheduler->Requeue(spec);
+  const SchedulerState state = group.scheduler->Save();
+  ASSERT_EQ(state.waiting.size(), 1U);
+  EXPECT_EQ(group.scheduler->NextStep() - state.waiting[0].enqueued_step, 30);
+  group.Report(402, {}, {1});
+  for (int i = 0; i < 3 && group.scheduler->waiting() > 0; ++i) {
+    for (const Placement& placement : group.Plan()) {
+      EXPECT_EQ(placement.id, 2U);
+      EXPECT_GE(placement.wait_steps, 30);
+    }
+    if (group.scheduler->waiting() > 0) group.Report(0, {}, {}, true);
+  }
+  EXPECT_EQ(group.scheduler->waiting(), 0);
+  const double later = group.scheduler->Save().service.tenants.at(0).served;
+  EXPECT_LT(later - paid, 100) << "some tokens, but no prompt";
+}
+
+// One that has been preempted has waited: it holds a worker at once when it fits nowhere, instead of after
+// another hold.
+TEST(PreemptedRequest, HoldsAWorkerByTheAgeItHas) {
+  for (const bool aged : {false, true}) {
+    OneWorkerGroup group("protection:alpha=0");
+    ASSERT_TRUE(group.scheduler->Enqueue(OneWorkerGroup::Spec(1, 500, 400)).ok());
+    group.Plan();
+    group.Report(500);
+    RequestSpec large = OneWorkerGroup::Spec(2, 800, 100);
+    if (aged) large.waited_steps = 20;
+    group.scheduler->Requeue(large);
+    ASSERT_TRUE(group.scheduler->Enqueue(OneWorkerGroup::Spec(3, 100, 100)).ok());
+    bool small_placed = false;
+    for (int i = 0; i < 4; ++i) {
+      for (const Placement& placement : group.Plan()) small_placed = small_placed || placement.id == 3;
+      const auto account = group.scheduler->Account(0);
+      group.Report(account.load_tokens + 100 * account.inflight);
+    }
+    EXPECT_EQ(small_placed, !aged);
+    EXPECT_EQ(group.scheduler->Save().holder.has_value(), aged);
+  }
+}
+
+// A worker keeps half of its memory free and is never empty, so it would never take a request of nearly half.
+TEST(KvAdmissionWithoutForesight, WhomWorkersRefuseTooOftenReservesAndBegins) {
+  int32_t most_refusals = 0;
+  for (const char* admission : {"protection:alpha=0", "kv_feasible"}) {
+    for (uint64_t seed = 1; seed <= 20; ++seed) {
+      Group group("bf_io_auto", admission, "max_tokens", 64, seed, "watermark:share=0.5");
+      for (int step = 0; step < 30; ++step) {
+        for (int n = 0; n < 3; ++n) group.Arrive(group.Small(), kLongest);
+        group.Step();
+      }
+      const RequestId large = group.Arrive(95, kLongest);
+      // It begins while others keep coming.
+      for (int step = 0; step < 400; ++step) {
+        for (int n = 0; n < 3; ++n) group.Arrive(group.Small(), kLongest);
+        group.Step();
+      }
+      EXPECT_TRUE(group.Ended(large))
+          << admission << ", seed " << seed << ": refused " << group.refusals(large) << " times";
+      if (group.refusals(large) >= RequestSpec::kRefusalsBeforeReserving) {
+        EXPECT_EQ(group.preempted(large), 0);
+      }
+      most_refusals = std::max(most_refusals, group.refusals(large));
+    }
+  }
+  EXPECT_EQ(most_refusals, RequestSpec::kRefusalsBeforeReserving);
+}
+
+TEST(KvAdmissionWithoutForesight, WorkersRunOutAndEverybodyEndsAllTheSame) {
+  int64_t preempted = 0;
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    Group group("bf_io_auto", "protection:alpha=0", "none", 64, seed);
+    preempted += PreemptedInABusyHour(group);
+  }
+  EXPECT_GT(preempted, 50);
+}
+
+}  // namespace
+}  // namespace bfio::core

@@ -1,0 +1,144 @@
+// A scheduler that takes on another's state goes on as that one does.
+#include "router/core/scheduler/scheduler_state.h"
+
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "tests/testing/random_session.h"
+
+namespace bfio::core {
+namespace {
+
+bool operator==(const Plan& a, const Plan& b) {
+  return a.apply_step == b.apply_step && a.prefill_piece == b.prefill_piece &&
+         std::equal(a.placements.begin(), a.placements.end(), b.placements.begin(), b.placements.end(),
+                    [](const Placement& x, const Placement& y) {
+                      return x.id == y.id && x.worker == y.worker && x.wait_steps == y.wait_steps;
+                    }) &&
+         std::equal(a.drops.begin(), a.drops.end(), b.drops.begin(), b.drops.end(),
+                    [](const Drop& x, const Drop& y) { return x.id == y.id && x.worker == y.worker; });
+}
+
+// Two schedulers that must answer alike; the second one is there from some time on.
+struct Twins {
+  std::unique_ptr<Scheduler> a, b;
+
+  template <typename F>
+  auto Both(F&& call) {
+    auto result = call(*a);
+    if (b != nullptr) {
+      EXPECT_TRUE(call(*b) == result);
+    }
+    return result;
+  }
+  absl::Status Enqueue(const RequestSpec& spec) {
+    return Both([&](Scheduler& s) { return s.Enqueue(spec); });
+  }
+  void Requeue(const RequestSpec& spec) {
+    a->Requeue(spec);
+    if (b != nullptr) b->Requeue(spec);
+  }
+  Scheduler::CancelOutcome Cancel(RequestId id) {
+    return Both([&](Scheduler& s) { return s.Cancel(id); });
+  }
+  std::vector<RequestId> OpenEpoch(const std::vector<EpochMember>& members) {
+    return Both([&](Scheduler& s) { return s.OpenEpoch(members); });
+  }
+  void CloseEpoch() {
+    a->CloseEpoch();
+    if (b != nullptr) b->CloseEpoch();
+  }
+  void SetAcceptsNew(WorkerIndex worker, bool accepts) {
+    a->SetAcceptsNew(worker, accepts);
+    if (b != nullptr) b->SetAcceptsNew(worker, accepts);
+  }
+  void SetTime(WorkerIndex worker, double per_token, double offset) {
+    a->SetTime(worker, per_token, offset);
+    if (b != nullptr) b->SetTime(worker, per_token, offset);
+  }
+  absl::Status OnReport(WorkerIndex worker, const StepReport& report) {
+    return Both([&](Scheduler& s) { return s.OnReport(worker, report); });
+  }
+  std::optional<Plan> MakePlan(bool force) {
+    auto plan = a->MakePlan(force);
+    if (b == nullptr) return plan;
+    const auto other = b->MakePlan(force);
+    EXPECT_EQ(plan.has_value(), other.has_value());
+    if (plan && other) {
+      EXPECT_TRUE(*plan == *other);
+    }
+    return plan;
+  }
+  bool Parked() { return a->Parked(); }
+};
+
+std::unique_ptr<Scheduler> Make(PlanMode mode, absl::string_view policy,
+                                absl::string_view admission = "none") {
+  SchedulerOptions options;
+  options.plan_mode = mode;
+  options.max_waiting = 25;
+  options.admission = *ParseKvGate(admission, 0.99);
+  options.hold_after_steps = 6;
+  options.prefill = {3.5, true};
+  return std::make_unique<Scheduler>(options, *MakePolicy(policy, {}), *MakeLookahead("max_tokens"));
+}
+
+void RunTwins(PlanMode mode, absl::string_view policy, uint64_t seed, absl::string_view admission = "none") {
+  SCOPED_TRACE(absl::StrCat(policy, ", ", admission, ", seed ", seed));
+  Twins twins;
+  twins.a = Make(mode, policy, admission);
+  ::bfio::testing::RandomSession<Twins> session(twins, seed);
+  for (int i = 0; i < 120; ++i) {
+    if (i % 30 == 15 + static_cast<int>(seed % 10)) {
+      twins.b = Make(mode, policy, admission);
+      ASSERT_TRUE(twins.b->Restore(twins.a->Save()).ok());
+    }
+    session.Turn();
+    if (::testing::Test::HasFailure()) return;
+  }
+  EXPECT_EQ(twins.a->totals().policy_calls, twins.b->totals().policy_calls);
+  EXPECT_EQ(twins.a->totals().drift_tokens, twins.b->totals().drift_tokens);
+  EXPECT_EQ(twins.a->waiting(), twins.b->waiting());
+  EXPECT_EQ(twins.a->placed(), twins.b->placed());
+}
+
+TEST(SchedulerState, MemorylessPoliciesPlanOnAsTheOriginalDoes) {
+  for (const char* policy : {"fcfs", "least_tokens", "lpt", "min_min", "bf_io"}) {
+    for (uint64_t seed = 1; seed <= 20; ++seed) {
+      RunTwins(PlanMode::kPipelined, policy, seed);
+      RunTwins(PlanMode::kLockstep, policy, seed);
+      RunTwins(PlanMode::kPipelined, policy, seed, "kv_feasible");
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST(SchedulerState, AFreshSchedulersStateIsAFreshScheduler) {
+  Twins twins;
+  twins.a = Make(PlanMode::kPipelined, "fcfs");
+  twins.b = Make(PlanMode::kPipelined, "fcfs");
+  ASSERT_TRUE(twins.b->Restore(twins.a->Save()).ok());
+  ::bfio::testing::RandomSession<Twins> session(twins, 1);
+  for (int i = 0; i < 50; ++i) session.Turn();
+}
+
+TEST(SchedulerState, ContradictionsAreRefusedByName) {
+  SchedulerState state;
+  state.waiting.push_back({{.id = 7, .prefill_tokens = 1, .max_new_tokens = 1}, 1});
+  SchedulerState twice = state;
+  twice.waiting.push_back(state.waiting[0]);
+  EXPECT_EQ(Make(PlanMode::kLockstep, "fcfs")->Restore(twice).message(), "request 7 waits twice");
+  SchedulerState both = state;
+  both.workers.emplace_back().residents.push_back({.spec = state.waiting[0].spec});
+  EXPECT_EQ(Make(PlanMode::kLockstep, "fcfs")->Restore(both).message(), "request 7 is in two places");
+  SchedulerState ahead = state;
+  ahead.workers.emplace_back().last_step = 3;
+  EXPECT_EQ(Make(PlanMode::kLockstep, "fcfs")->Restore(ahead).message(),
+            "the ranks have reported step 3, not 0");
+  SchedulerState tenants = state;
+  tenants.service.tenants = {{1, 2}, {1, 3}};
+  EXPECT_EQ(Make(PlanMode::kLockstep, "fcfs")->Restore(tenants).message(), "a tenant is named twice");
+}
+
+}  // namespace
+}  // namespace bfio::core

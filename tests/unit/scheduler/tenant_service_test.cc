@@ -1,0 +1,165 @@
+#include "router/core/scheduler/tenant_service.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "common/base/rng.h"
+#include "router/core/scheduler/scheduler.h"
+
+namespace bfio::core {
+namespace {
+
+TEST(TenantService, PromptAndOutputAreCharged) {
+  TenantService service;
+  service.ChargePrompt(3, 100);
+  service.ChargeOutput(3, 7);
+  EXPECT_EQ(service.Served(3), 100 * TenantService::kPromptWeight + 7 * TenantService::kOutputWeight);
+  service.ChargePrompt(3, -100);
+  EXPECT_EQ(service.Served(3), 7 * TenantService::kOutputWeight);
+  EXPECT_EQ(service.Served(4), 0);
+}
+
+TEST(TenantService, WhoComesBackIsLiftedToTheLeastOfThoseThatWait) {
+  TenantService service;
+  service.OnWaiting(1);
+  service.OnWaiting(2);
+  service.ChargePrompt(1, 500);
+  service.ChargePrompt(2, 300);
+  service.OnWaiting(3);
+  EXPECT_EQ(service.Served(3), 300);
+  // Not lowered, and not lifted while it waits already.
+  service.ChargePrompt(3, 1000);
+  service.OnWaiting(3);
+  EXPECT_EQ(service.Served(3), 1300);
+  EXPECT_EQ(service.LeastWaiting(), 300);
+  service.OnLeft(2);
+  EXPECT_EQ(service.LeastWaiting(), 500);
+}
+
+TEST(TenantService, WhoComesToAnEmptyPoolIsLiftedToTheLastThatLeftIt) {
+  TenantService service;
+  service.OnWaiting(1);
+  service.ChargePrompt(1, 500);
+  service.OnLeft(1);
+  service.OnWaiting(2);
+  EXPECT_EQ(service.Served(2), 500);
+  EXPECT_EQ(service.LeastWaiting(), 500);
+}
+
+// While two tenants wait all the time and the one with less is served, their counters stay together.
+TEST(TenantService, ServingTheLeastKeepsBackloggedTenantsWithinOneRequest) {
+  Rng rng(4);
+  TenantService service;
+  constexpr int64_t kMost = 400;
+  service.OnWaiting(1);
+  service.OnWaiting(2);
+  for (int i = 0; i < 10'000; ++i) {
+    const uint32_t tenant = service.Served(1) <= service.Served(2) ? 1 : 2;
+    service.OnWaiting(tenant);  // the next one comes before this one goes
+    service.OnLeft(tenant);
+    service.ChargePrompt(tenant, 1 + static_cast<int64_t>(rng.Below(tenant == 1 ? kMost : 20)));
+    ASSERT_LE(std::abs(service.Served(1) - service.Served(2)), kMost);
+  }
+}
+
+// --- through the scheduler ---
+
+class FirstFitPolicy : public Policy {
+ public:
+  absl::string_view name() const override { return "first_fit"; }
+  void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) override {
+    excess.clear();
+    for (const WaitingView& view : snapshot.waiting) excess[view.tenant] = view.tenant_excess_tokens;
+    for (int32_t i = 0;
+         i < std::min<int32_t>(snapshot.workers[0].free_slots, static_cast<int32_t>(snapshot.waiting.size()));
+         ++i) {
+      plan.push_back({i, 0});
+    }
+  }
+  std::map<uint32_t, double> excess;
+};
+
+struct TenantGroup {
+  explicit TenantGroup(int32_t slots) {
+    auto owned = std::make_unique<FirstFitPolicy>();
+    policy = owned.get();
+    scheduler = std::make_unique<Scheduler>(SchedulerOptions(), std::move(owned));
+    EpochMember member;
+    member.spec = {slots, 1 << 20, true};
+    scheduler->OpenEpoch({member});
+  }
+  void Enqueue(RequestId id, uint32_t tenant, int64_t prefill, int64_t generated = 0) {
+    RequestSpec spec;
+    spec.id = id;
+    spec.tenant = tenant;
+    spec.prefill_tokens = prefill;
+    spec.generated_tokens = generated;
+    spec.max_new_tokens = 100;
+    ASSERT_TRUE(scheduler->Enqueue(spec).ok());
+  }
+  void Report(int64_t step, int64_t load, std::vector<RequestId> finished = {},
+              std::vector<RequestId> rejected = {}) {
+    StepReport report;
+    report.step = report.applied_plan = step;
+    report.load_tokens = load;
+    report.finished = finished;
+    report.rejected = rejected;
+    ASSERT_TRUE(scheduler->OnReport(0, report).ok());
+  }
+  FirstFitPolicy* policy = nullptr;
+  std::unique_ptr<Scheduler> scheduler;
+};
+
+TEST(TenantExcess, CountsPromptsWhenPlacedAndOutputsWhenMade) {
+  TenantGroup f(1);
+  f.Enqueue(1, 1, 200);
+  f.Enqueue(2, 1, 10);
+  f.Enqueue(3, 2, 10);
+  f.scheduler->MakePlan();  // 1 is placed
+  EXPECT_EQ(f.policy->excess[1], 0);
+  f.Report(1, 200);
+  f.scheduler->MakePlan();
+  EXPECT_EQ(f.policy->excess[1], 200);
+  EXPECT_EQ(f.policy->excess[2], 0);
+  f.Report(2, 201);
+  f.scheduler->MakePlan();
+  f.Report(3, 202, {1});
+  f.scheduler->MakePlan();
+  EXPECT_EQ(f.policy->excess[1], 200 + 3 * TenantService::kOutputWeight);
+}
+
+TEST(TenantExcess, LongRequestsAreChargedBeforeTheyEnd) {
+  TenantGroup f(1);
+  f.Enqueue(1, 1, 1);
+  f.Enqueue(2, 1, 1);
+  f.Enqueue(3, 2, 1);
+  f.scheduler->MakePlan();
+  for (int64_t step = 1; step <= 40; ++step) {
+    f.Report(step, step);
+    f.scheduler->MakePlan();
+  }
+  EXPECT_GE(f.policy->excess[1], 1 + (40 - Residents::kSettleSteps) * TenantService::kOutputWeight);
+  EXPECT_LE(f.policy->excess[1], 1 + 40 * TenantService::kOutputWeight);
+}
+
+TEST(TenantExcess, RejectionsAndReplaysCostNothing) {
+  TenantGroup f(1);
+  f.Enqueue(1, 1, 200);
+  f.Enqueue(2, 2, 10);
+  f.scheduler->MakePlan();
+  f.Report(1, 0, {}, {1});
+  f.scheduler->MakePlan();
+  EXPECT_EQ(f.policy->excess[1], 0);
+  TenantGroup replay(1);
+  replay.Enqueue(1, 1, 200, 50);
+  replay.Enqueue(2, 1, 10);
+  replay.Enqueue(3, 2, 10);
+  replay.scheduler->MakePlan();
+  replay.Report(1, 200);
+  replay.scheduler->MakePlan();
+  EXPECT_EQ(replay.policy->excess[1], 0);
+}
+
+}  // namespace
+}  // namespace bfio::core

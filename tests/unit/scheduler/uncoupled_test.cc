@@ -1,0 +1,201 @@
+// Workers that share no barrier: each counts its own steps, and the accounts stay exact all the same.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "router/core/admission/admission_text.h"
+#include "router/core/scheduler/scheduler.h"
+#include "tests/testing/uncoupled_session.h"
+
+namespace bfio::core {
+namespace {
+
+RequestSpec Wanted(RequestId id, int64_t prefill = 10, int64_t max_new = 5) {
+  RequestSpec spec;
+  spec.id = id;
+  spec.prefill_tokens = prefill;
+  spec.max_new_tokens = max_new;
+  return spec;
+}
+
+std::unique_ptr<Scheduler> Uncoupled(const char* policy, std::vector<WorkerSpec> workers) {
+  SchedulerOptions options;
+  options.coupled = false;
+  auto scheduler = std::make_unique<Scheduler>(options, *MakePolicy(policy, {}));
+  std::vector<EpochMember> members(workers.size());
+  for (size_t g = 0; g < workers.size(); ++g) members[g].spec = workers[g];
+  EXPECT_TRUE(scheduler->OpenEpoch(members).empty());
+  return scheduler;
+}
+
+absl::Status Report(Scheduler& scheduler, WorkerIndex worker, int64_t step, int64_t applied, int64_t load,
+                    std::vector<RequestId> finished = {}, bool idle = false) {
+  StepReport report;
+  report.step = step;
+  report.applied_plan = applied;
+  report.load_tokens = load;
+  report.finished = finished;
+  report.group_idle = idle;
+  return scheduler.OnReport(worker, report);
+}
+
+TEST(Uncoupled, EachWorkerGetsPlansForItsOwnSteps) {
+  const auto scheduler =
+      Uncoupled("jffc", {{.slots = 1, .kv_tokens = 100}, {.slots = 3, .kv_tokens = 100, .service_time = 2}});
+  EXPECT_TRUE(scheduler->Parked());
+  EXPECT_FALSE(scheduler->MakePlan().has_value());
+  ASSERT_TRUE(scheduler->Enqueue(Wanted(1)).ok());
+  auto plan = scheduler->MakePlan();
+  ASSERT_TRUE(plan.has_value());
+  EXPECT_EQ(plan->apply_steps, (std::vector<int64_t>{1, 0})) << "the fastest alone";
+  // The fast one is full: the slow one is decided upon at once, whatever the other has reported.
+  ASSERT_TRUE(scheduler->Enqueue(Wanted(2)).ok());
+  EXPECT_EQ(scheduler->MakePlan()->apply_steps, (std::vector<int64_t>{0, 1}));
+  ASSERT_TRUE(Report(*scheduler, 0, 1, 1, 10).ok());
+  ASSERT_TRUE(Report(*scheduler, 0, 2, 1, 11).ok());
+  ASSERT_TRUE(Report(*scheduler, 0, 3, 1, 12).ok()) << "no step waits for the other's";
+  ASSERT_TRUE(Report(*scheduler, 1, 1, 1, 10).ok());
+  ASSERT_TRUE(scheduler->Enqueue(Wanted(3)).ok());
+  EXPECT_EQ(scheduler->MakePlan()->apply_steps, (std::vector<int64_t>{0, 3})) << "it is in step 2";
+  ASSERT_TRUE(scheduler->Enqueue(Wanted(4)).ok());
+  EXPECT_EQ(scheduler->MakePlan()->apply_steps, (std::vector<int64_t>{0, 4})) << "their numbers grow";
+  ASSERT_TRUE(scheduler->Enqueue(Wanted(5)).ok());
+  EXPECT_FALSE(scheduler->MakePlan().has_value()) << "all slots are taken";
+  ASSERT_TRUE(Report(*scheduler, 0, 4, 1, 13, {1}, true).ok());
+  EXPECT_EQ(scheduler->MakePlan()->apply_steps, (std::vector<int64_t>{5, 0})) << "the place that falls free";
+  EXPECT_EQ(scheduler->totals().drift_tokens, 0);
+}
+
+TEST(Uncoupled, APlanThatWasNeverMadeIsNoneToHaveApplied) {
+  const auto scheduler = Uncoupled("jffc", {{.slots = 1, .kv_tokens = 100}, {.slots = 1, .kv_tokens = 100}});
+  ASSERT_TRUE(scheduler->Enqueue(Wanted(1)).ok());
+  ASSERT_TRUE(scheduler->MakePlan().has_value());
+  EXPECT_EQ(Report(*scheduler, 1, 1, 1, 0).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(Report(*scheduler, 0, 1, 1, 10).ok());
+}
+
+// Its slots and the requests in them bound the plans that it has not acknowledged.
+TEST(Uncoupled, AWorkerThatDoesNotReportIsNotGivenPlansForEver) {
+  const auto scheduler = Uncoupled("jffc", {{.slots = 20, .kv_tokens = 1 << 20}});
+  int plans = 0;
+  for (RequestId id = 1; id <= 40; ++id) {
+    ASSERT_TRUE(scheduler->Enqueue(Wanted(id)).ok());
+    plans += scheduler->MakePlan().has_value() ? 1 : 0;
+  }
+  EXPECT_EQ(plans, 20);
+  for (RequestId id = 1; id <= 20; ++id) {
+    EXPECT_EQ(scheduler->Cancel(id), Scheduler::CancelOutcome::kDropped);
+    EXPECT_TRUE(scheduler->MakePlan().has_value());
+    EXPECT_EQ(scheduler->Cancel(id), Scheduler::CancelOutcome::kDropped) << "twice";
+    EXPECT_FALSE(scheduler->MakePlan().has_value());
+  }
+  ASSERT_TRUE(Report(*scheduler, 0, 1, 40, 0).ok());
+  EXPECT_EQ(scheduler->MakePlan()->placements.size(), 20u);
+}
+
+// Another scheduler that goes on with this one's state.
+std::unique_ptr<Scheduler> Successor(const Scheduler& scheduler) {
+  SchedulerOptions options;
+  options.coupled = false;
+  auto successor = std::make_unique<Scheduler>(options, *MakePolicy("jffc", {}));
+  const absl::Status status = successor->Restore(scheduler.Save());
+  EXPECT_TRUE(status.ok()) << status;
+  return successor;
+}
+
+// Arrivals within one step of a worker all enter in its next, however many plans they take, and are reckoned
+// so; none goes to the slow one for it.
+TEST(Uncoupled, ArrivalsWithinAStepEnterTogether) {
+  auto scheduler = Uncoupled(
+      "jffc", {{.slots = 30, .kv_tokens = 1 << 20}, {.slots = 30, .kv_tokens = 1 << 20, .service_time = 2}});
+  ASSERT_TRUE(scheduler->Enqueue(Wanted(1)).ok());
+  ASSERT_TRUE(scheduler->MakePlan().has_value());
+  ASSERT_TRUE(Report(*scheduler, 0, 1, 1, 10).ok());
+  int64_t number = 0;
+  for (RequestId id = 2; id <= 25; ++id) {
+    ASSERT_TRUE(scheduler->Enqueue(Wanted(id)).ok());
+    const auto plan = scheduler->MakePlan();
+    ASSERT_TRUE(plan.has_value());
+    ASSERT_EQ(plan->apply_steps[1], 0) << "the fast one has room";
+    number = plan->apply_steps[0];
+  }
+  scheduler = Successor(*scheduler);
+  ASSERT_TRUE(Report(*scheduler, 0, 2, 1, 11).ok());
+  ASSERT_TRUE(Report(*scheduler, 0, 3, number, 12 + 24 * 10).ok());
+  EXPECT_EQ(scheduler->Account(0).active, 25);
+  EXPECT_EQ(scheduler->Account(0).inflight, 0);
+  EXPECT_EQ(scheduler->totals().drift_tokens, 0);
+  // All end: it is idle, its numbers far ahead of its steps, and owes nothing.
+  std::vector<RequestId> all;
+  for (RequestId id = 1; id <= 25; ++id) all.push_back(id);
+  ASSERT_TRUE(Report(*scheduler, 0, 4, number, 13 + 24 * 11, all, true).ok());
+  scheduler = Successor(*scheduler);
+  EXPECT_TRUE(scheduler->Account(0).idle);
+  EXPECT_TRUE(scheduler->Parked());
+  ASSERT_TRUE(scheduler->Enqueue(Wanted(26)).ok());
+  EXPECT_EQ(scheduler->MakePlan()->apply_steps, (std::vector<int64_t>{number + 1, 0}));
+  EXPECT_FALSE(scheduler->Account(0).idle) << "it has a plan to apply";
+}
+
+struct Outcome {
+  int64_t preempted = 0, promised = 0, requests = 0;
+};
+
+// Runs a session over schedulers that take each other's state on.
+Outcome RunSession(const char* policy, uint64_t seed, const char* admission) {
+  const bool reserves = admission == std::string("none");
+  const auto make = [&] {
+    SchedulerOptions options;
+    options.coupled = false;
+    options.admission = ParseAdmission(admission, 0.99)->kv;
+    return std::make_unique<Scheduler>(options, *MakePolicy(policy, {}),
+                                       *MakeLookahead(reserves ? "none" : "max_tokens"));
+  };
+  std::unique_ptr<Scheduler> scheduler = make();
+  testing::UncoupledSession<Scheduler> session(scheduler.get(), seed, reserves);
+  session.successor = [&] {
+    auto other = make();
+    const absl::Status status = other->Restore(scheduler->Save());
+    EXPECT_TRUE(status.ok()) << status;
+    scheduler = std::move(other);
+    return scheduler.get();
+  };
+  session.Run(600);
+  return {session.preempted(), session.promised(), session.requests()};
+}
+
+TEST(Uncoupled, AccountsStayExactWhateverTheWorkersPaces) {
+  for (const char* policy : {"jffc", "sa_jsq", "jiq", "least_tokens", "bf_io_auto"}) {
+    for (uint64_t seed = 1; seed <= 40; ++seed) {
+      SCOPED_TRACE(absl::StrCat(policy, ", seed ", seed));
+      RunSession(policy, seed, "none");
+      if (::testing::Test::HasFailure()) return;
+    }
+  }
+}
+
+// Who may enter goes by each unit's own steps. A request may enter some steps before or after the one it was
+// reckoned for, so memory is exceeded now and then by as much; the worker takes the youngest out, who comes
+// again.
+TEST(Uncoupled, FeasibleMemoryLetsMoreInAndIsRarelyExceededWhateverTheWorkersPaces) {
+  Outcome all;
+  for (const char* policy : {"jffc", "sa_jsq", "least_tokens", "bf_io_auto"}) {
+    for (uint64_t seed = 1; seed <= 30; ++seed) {
+      SCOPED_TRACE(absl::StrCat(policy, ", seed ", seed));
+      const Outcome one = RunSession(policy, seed, "kv_feasible");
+      all = {all.preempted + one.preempted, all.promised + one.promised, all.requests + one.requests};
+      if (::testing::Test::HasFailure()) return;
+    }
+  }
+  EXPECT_LT(all.preempted, all.requests / 50) << "of " << all.requests;
+  EXPECT_GT(all.promised, 10 * all.preempted) << "no more than by reserving: " << all.preempted;
+  RecordProperty("preempted", static_cast<int>(all.preempted));
+  RecordProperty("promised", static_cast<int>(all.promised));
+  RecordProperty("requests", static_cast<int>(all.requests));
+}
+
+}  // namespace
+}  // namespace bfio::core

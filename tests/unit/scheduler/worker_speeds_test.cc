@@ -1,0 +1,180 @@
+// What workers say their steps cost, as the times that plans balance.
+#include "router/core/scheduler/worker_speeds.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "common/base/rng.h"
+
+namespace bfio::core {
+namespace {
+
+constexpr double kC = 0.005, kTl = 1e-7;
+constexpr int64_t kLoad = 50'000;
+
+WorkerCost Cost(double c, double tl, double relative_error = 0.001, int64_t load = kLoad) {
+  StepCostEstimate estimate;
+  estimate.c = FittedValue{c, relative_error * c};
+  estimate.tl = FittedValue{tl, relative_error * tl};
+  return {estimate, load};
+}
+
+bool Equal(const std::vector<WorkerTime>& times) {
+  for (const WorkerTime& time : times) {
+    if (time.time_per_token != 1 || time.time_offset != 0) return false;
+  }
+  return true;
+}
+
+// Differences of times are as the costs have them, in the ordinary worker's tokens.
+void ExpectTimes(const std::vector<WorkerCost>& costs, const std::vector<WorkerTime>& times, double tl) {
+  ASSERT_EQ(costs.size(), times.size());
+  for (const double load : {0.0, 1e3, 1e6}) {
+    for (size_t g = 0; g < costs.size(); ++g) {
+      const auto seconds = [&](size_t i) {
+        return costs[i].estimate->c->value + costs[i].estimate->tl->value * load;
+      };
+      const auto tokens = [&](size_t i) { return times[i].time_offset + times[i].time_per_token * load; };
+      EXPECT_NEAR(tokens(g) - tokens(0), (seconds(g) - seconds(0)) / tl, 1e-6 * (1 + seconds(g) / tl));
+    }
+  }
+}
+
+TEST(WorkerSpeeds, AreTheCostsRatiosToTheOrdinaryWorkers) {
+  const std::vector<WorkerCost> costs = {Cost(kC, kTl), Cost(2 * kC, 2 * kTl), Cost(kC, kTl),
+                                         Cost(kC / 2, kTl / 2)};
+  const std::vector<WorkerTime> times = TimesOf(costs, std::vector<WorkerTime>(4));
+  ExpectTimes(costs, times, kTl);
+  EXPECT_EQ(times[0].time_per_token, 1);
+  EXPECT_EQ(times[1].time_per_token, 2);
+  for (const WorkerTime& time : times) EXPECT_GE(time.time_offset, 0);
+}
+
+TEST(WorkerSpeeds, RandomGroupsGetTheirTimes) {
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    Rng rng(seed);
+    std::vector<WorkerCost> costs(2 + rng.Below(15));
+    std::vector<double> tls;
+    for (WorkerCost& cost : costs) {
+      cost = Cost(kC * (0.2 + 2 * rng.Uniform()), kTl * (0.2 + 2 * rng.Uniform()));
+      tls.push_back(cost.estimate->tl->value);
+    }
+    std::sort(tls.begin(), tls.end());
+    const std::vector<WorkerTime> times = TimesOf(costs, std::vector<WorkerTime>(costs.size()));
+    if (Equal(times)) continue;
+    ExpectTimes(costs, times, tls[(tls.size() - 1) / 2]);
+  }
+}
+
+TEST(WorkerSpeeds, NearlyEqualWorkersAreExactlyEqual) {
+  const std::vector<WorkerCost> costs = {Cost(kC, kTl), Cost(1.03 * kC, 1.04 * kTl), Cost(0.98 * kC, kTl)};
+  EXPECT_TRUE(Equal(TimesOf(costs, std::vector<WorkerTime>(3))));
+  // And become so again.
+  EXPECT_TRUE(Equal(TimesOf(costs, {{1, 0}, {2, 5'000}, {1, 0}})));
+}
+
+TEST(WorkerSpeeds, WhoIsNotKnownIsOrdinary) {
+  std::vector<WorkerCost> costs = {Cost(kC, kTl), Cost(2 * kC, 2 * kTl, 0.2), {std::nullopt, kLoad}};
+  // Nobody to compare with.
+  EXPECT_TRUE(Equal(TimesOf(costs, std::vector<WorkerTime>(3))));
+  costs[1] = Cost(2 * kC, 2 * kTl);
+  const std::vector<WorkerTime> times = TimesOf(costs, std::vector<WorkerTime>(3));
+  EXPECT_EQ(times[1].time_per_token, 2);
+  EXPECT_EQ(times[2].time_per_token, times[0].time_per_token);
+  EXPECT_EQ(times[2].time_offset, times[0].time_offset);
+  // t_l of nothing is not known; nor is a worker whose C is not.
+  costs[1] = Cost(kC, 0);
+  EXPECT_TRUE(Equal(TimesOf(costs, std::vector<WorkerTime>(3))));
+  costs[1] = Cost(kC, 3 * kTl);
+  costs[1].estimate->c.reset();
+  EXPECT_TRUE(Equal(TimesOf(costs, std::vector<WorkerTime>(3))));
+  EXPECT_TRUE(TimesOf({}, {}).empty());
+}
+
+// Fits that move by their own error, for a long time: plans are disturbed once, when the workers become
+// known.
+TEST(WorkerSpeeds, NoiseDoesNotMakeThemFlap) {
+  for (const double slow : {1.0, 1.07, 1.3, 2.0}) {
+    Rng rng(static_cast<uint64_t>(slow * 100));
+    std::vector<WorkerTime> times(4);
+    int changes = 0;
+    for (int i = 0; i < 5'000; ++i) {
+      std::vector<WorkerCost> costs;
+      for (int g = 0; g < 4; ++g) {
+        const double k = (g == 2 ? slow : 1) * (1 + 0.01 * rng.Normal());
+        costs.push_back(Cost(kC * k, kTl * (g == 2 ? slow : 1) * (1 + 0.01 * rng.Normal()), 0.01,
+                             kLoad + static_cast<int64_t>(rng.Below(10'000))));
+      }
+      const std::vector<WorkerTime> next = TimesOf(costs, times);
+      for (int g = 0; g < 4; ++g) {
+        if (next[g].time_per_token != times[g].time_per_token ||
+            next[g].time_offset != times[g].time_offset) {
+          ++changes;
+          break;
+        }
+      }
+      times = next;
+    }
+    EXPECT_LE(changes, slow >= 1.3 ? 2 : 0) << slow;
+    if (slow < 1.3) continue;
+    EXPECT_NEAR(times[2].time_per_token / times[0].time_per_token, slow, 0.1 * slow);
+  }
+}
+
+TEST(WorkerSpeeds, ARealChangeIsTakenOn) {
+  std::vector<WorkerTime> times(2);
+  times = TimesOf({{Cost(kC, kTl), Cost(kC, kTl)}}, times);
+  EXPECT_TRUE(Equal(times));
+  times = TimesOf({{Cost(kC, kTl), Cost(1.5 * kC, 1.5 * kTl)}}, times);
+  EXPECT_EQ(times[1].time_per_token, 1.5);
+  times = TimesOf({{Cost(kC, kTl), Cost(kC, kTl)}}, times);
+  EXPECT_TRUE(Equal(times));
+}
+
+// A difference that is large per token is small where loads are small against C, and the other way round.
+TEST(WorkerSpeeds, StepsAreComparedNotCoefficients) {
+  EXPECT_TRUE(Equal(
+      TimesOf({{Cost(kC, kTl, 0.001, 500), Cost(kC, 1.4 * kTl, 0.001, 500)}}, std::vector<WorkerTime>(2))));
+  EXPECT_FALSE(Equal(TimesOf({{Cost(kC, kTl, 0.001, 500'000), Cost(kC, 1.4 * kTl, 0.001, 500'000)}},
+                             std::vector<WorkerTime>(2))));
+}
+
+TEST(WorkerSpeeds, AbsurdCostsStayWithinBounds) {
+  for (const WorkerTime& time :
+       TimesOf({{Cost(1e3, 1e-15), Cost(0, 1), Cost(0, 1e-9)}}, std::vector<WorkerTime>(3))) {
+    EXPECT_TRUE(time.time_per_token >= 1 / WorkerSpeeds::kMost && time.time_per_token <= WorkerSpeeds::kMost);
+    EXPECT_TRUE(time.time_offset >= 0 && time.time_offset <= WorkerSpeeds::kMostOffset);
+  }
+}
+
+TEST(ServiceTimes, AreWhatAllHaveToldElseWhatStepsTake) {
+  const std::vector<double> ones = {1, 1}, silent = {0, 0}, half = {3, 0};
+  const std::vector<WorkerCost> costs = {Cost(kC, kTl), Cost(3 * kC, 3 * kTl)};
+  EXPECT_EQ(ServiceTimesOf(std::vector<double>{2, 5}, costs, ones), (std::vector<double>{2, 5}));
+  EXPECT_EQ(ServiceTimesOf(half, costs, ones), (std::vector<double>{3, 3})) << "as the slowest told";
+  EXPECT_EQ(ServiceTimesOf(std::vector<double>{3, 0, 5}, {}, std::vector<double>{1, 1, 1}),
+            (std::vector<double>{3, 5, 5}));
+  const std::vector<double> times = ServiceTimesOf(silent, costs, ones);
+  EXPECT_NEAR(times[0], 1, 1e-9);
+  EXPECT_NEAR(times[1], 3, 1e-9);
+  EXPECT_EQ(ServiceTimesOf(silent, {}, times), times) << "no costs: as before";
+  EXPECT_EQ(ServiceTimesOf(silent, {Cost(kC, kTl), WorkerCost{}}, ones), ones);
+  // A change of 5 % is none, and nobody counts as more than kMost slower.
+  const std::vector<double> near = {1, 1.05}, far = {1, WorkerSpeeds::kMost};
+  EXPECT_EQ(ServiceTimesOf(silent, {Cost(kC, kTl), Cost(kC, kTl)}, near), near);
+  EXPECT_EQ(ServiceTimesOf(silent, {Cost(kC, kTl), Cost(100 * kC, 100 * kTl)}, ones), far);
+  // No load, or one below 0, and steps that cost nothing without one: times all the same.
+  for (const int64_t load : {0, -1000}) {
+    for (const double c : {0.0, kC}) {
+      for (const double time :
+           ServiceTimesOf(silent, {Cost(0, kTl, 0.001, load), Cost(c, 2 * kTl, 0.001, load)}, ones)) {
+        EXPECT_TRUE(time >= 1 && time <= WorkerSpeeds::kMost) << time;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace bfio::core
