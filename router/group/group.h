@@ -1,20 +1,20 @@
-// Membership: which workers are attached, which of them form the present epoch, and how the next one comes
-// about.
+// A group of workers: who is in it, its epochs, its plans and its deadlines, without I/O.
 //
-//   gathering --enough workers--> forming --all ready--> serving --a member lost, joined, left--> forming ...
+//   gathering --enough members--> forming --all ready--> serving --a member lost, joined, left--> forming ...
 //
-// After a restart of the router its workers come back one after another, with requests: the first epoch waits
-// for all of them, but not for ever (restart_settle).
+// Purpose: everything the router does about one group, as a state machine: events and the time in, commands
+// out (commands.h). It drives its scheduler in core::Cluster, so that an epoch of members and an epoch of
+// accounts are one thing. Two kinds: BarrierGroup, whose ranks meet in a collective at every step, and
+// IndependentGroup, whose ranks step by themselves (--coupling=none; chains of servers).
 //
-// Ranks that are not coupled (RouterOptions::coupled) share epochs, whose members are told that each is
-// alone. When the membership changes they all end their steps and go on together, as soon as the slowest has
-// ended its own; one that takes several times as long as any has taken so far is left out.
+// Membership. After a restart of the router its workers come back one after another, with requests: the first
+// epoch waits for all of them, but no longer than restart_settle. A rank that is silent while the others
+// report is left out of the next epoch and comes back by a new connection. A member's reports count only
+// under the epoch it last said it was ready for; a member that is removed gets a CloseMember, so it can speak
+// for nothing any more.
 //
-// Purpose: everything about epochs in one place; the decision loop forwards worker events and time, and is
-// told through the Listener when an epoch opens or closes. A rank that is silent while the others report, be
-// it stopped or cut off, is left out of the next epoch and comes back by a new stream. Owned by the decision
-// thread; not thread-safe; time is handed in. Fencing: a member's reports count only under the epoch it last
-// said it was ready for; a lost member's stream is closed, so it can speak for nothing any more.
+// Ownership: borrows the cluster and the request book. Threads: one; no locks, no clock. Deterministic: the
+// same events at the same times give the same commands.
 #ifndef BFIO_ROUTER_GROUP_GROUP_H_
 #define BFIO_ROUTER_GROUP_GROUP_H_
 
@@ -25,154 +25,130 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "absl/types/span.h"
-#include "bfio/v1/worker.pb.h"
-#include "router/app/options.h"
-#include "router/core/scheduler/scheduler.h"
-#include "router/group/worker_figures.h"
-#include "router/worker_link/worker_session.h"
+#include "router/core/scheduler/cluster.h"
+#include "router/group/commands.h"
+#include "router/group/step_statistics.h"
+#include "router/group/worker_messages.h"
+#include "router/group/worker_telemetry.h"
 
 namespace bfio::router {
 
-struct Member {
-  std::shared_ptr<WorkerSession> session;
-  v1::Hello hello;
-  // Order of arrival; ranks follow it, so survivors keep theirs in order.
-  uint64_t sequence = 0;
-  // Rank in the last epoch it was ready for, and that epoch: what its reports are counted under.
-  std::optional<core::WorkerIndex> rank;
-  uint64_t spoken_epoch = 0;
-  // Rank in the epoch being formed.
-  core::WorkerIndex next_rank = 0;
-  // Its newest report in the present epoch, and since when others have been further; not coupled: since when
-  // its next report is owed.
-  uint64_t reported_step = 0;
-  absl::Time behind_since = absl::InfiniteFuture();
-  // Not coupled: the longest that a report was owed; 0 before the first.
-  absl::Duration longest_step;
-  // It waited for others in vain; others waited for it.
-  bool blames = false, blamed = false;
-  // Has answered the Epoch being formed; with success.
-  bool answered = false;
-  bool ready = false;
-  // Takes no new requests and leaves when it has none.
+struct GroupOptions {
+  core::GroupIndex index = 0;
+  std::string name;
+  core::GroupKind kind = core::GroupKind::kBarrier;
+  // Members that the first epoch waits for.
+  int32_t workers = 1;
+  core::PlanMode plan_mode = core::PlanMode::kPipelined;
+  // Plans balance the times of workers whose steps are slower or faster than others', instead of their
+  // tokens.
+  bool worker_speeds = true;
+  absl::Duration step_timeout = absl::Seconds(10);
+  absl::Duration form_timeout = absl::Seconds(10);
+  // After a step's first report, how long the decision waits for the others before it plans without them.
+  absl::Duration report_timeout = absl::Milliseconds(200);
+  absl::Duration restart_settle = absl::Seconds(5);
+  // How long a worker without a router keeps what it holds.
+  absl::Duration retain = absl::Seconds(30);
+  // Of announcements, by member.
+  int64_t max_announced_bytes = int64_t{256} << 20;
+  // This router's life (common/net/router_instance.h), above 0.
+  uint64_t instance = 1;
+};
+
+// What a group asks about requests while an epoch opens; router/requests implements it.
+class RequestBook {
+ public:
+  virtual ~RequestBook() = default;
+  // Takes over what a member holds of an earlier router. `active` is what the member runs. Returns the
+  // requests that are now this router's and still run there, in the form the scheduler takes them.
+  virtual std::vector<core::RequestSpec> Recover(absl::string_view worker_id, std::vector<HeldRequest> held,
+                                                 absl::Span<const HeldActive> active) = 0;
+  // Tokens that have come from the request's present placement; nothing when nobody waits for the request.
+  virtual std::optional<uint32_t> ReceivedSincePlaced(core::RequestId id) const = 0;
+  // A count of generated tokens differs from what has been received.
+  virtual void CountTokens(uint32_t generated, uint32_t received) = 0;
+};
+
+// A member as operators see it.
+struct MemberView {
+  MemberId id = 0;
+  std::string worker_id;
+  std::string engine;
+  int32_t slots = 0;
+  int64_t kv_tokens = 0;
+  double service_s = 0;
   bool draining = false;
-  std::string offer;
-  std::vector<core::ResidentRequest> resident;
-  WorkerFigures figures;
-  // By `resident`: tokens that the placement has made.
-  std::vector<uint32_t> generated;
-  // It holds requests of another router, which it announces before it is ready: until an epoch has opened
-  // with it.
-  bool survivor = false;
-  std::vector<v1::HeldRequest> announced;
-  int64_t announced_bytes = 0;
+  // Its rank, while an epoch is open that it belongs to.
+  std::optional<core::WorkerIndex> rank;
+  WorkerTelemetry telemetry;
+};
+
+// What the group can hold, for admission; nothing before its first epoch.
+struct GroupCapacity {
+  int64_t kv_tokens = 0;
+  // Longest prompt + output that every rank takes.
+  int64_t max_sequence_tokens = 0;
 };
 
 class Group {
  public:
-  class Listener {
-   public:
-    virtual ~Listener() = default;
-    // The members, by rank, of an epoch that is complete and waits for its first plan.
-    virtual void OnEpochOpen(uint64_t epoch, const std::vector<Member*>& ranks) = 0;
-    // No plans any more until the next OnEpochOpen. Reports of members may still come.
-    virtual void OnEpochClosed() = 0;
-  };
+  static std::unique_ptr<Group> Make(const GroupOptions& options, core::Cluster* cluster, RequestBook* book);
+  virtual ~Group() = default;
 
-  // `instance` is this router's life, above 0.
-  Group(const RouterOptions& options, uint64_t instance, Listener* listener)
-      : options_(options), instance_(instance), listener_(listener) {}
+  // --- events ---
 
-  void OnHello(std::shared_ptr<WorkerSession> session, const v1::Hello& hello, absl::Time now);
-  void OnAnnouncement(Member& member, const v1::Announcement& announcement);
-  void OnEpochReady(Member& member, const v1::EpochReady& ready, absl::Time now);
-  // A report of its epoch, in order; `idle`: it waits for a plan now.
-  void OnReport(Member& member, uint64_t step, bool idle, absl::Time now);
-  // It has been sent a plan.
-  void OnPlanned(Member& member, absl::Time now);
-  // The member says that its barrier failed, or contradicts the protocol.
-  // `missing`: the ranks that it blames.
-  void OnBarrierError(Member& member, const std::string& why, absl::Span<const uint32_t> missing,
-                      absl::Time now);
-  // Its stream is gone.
-  void OnGone(const WorkerSession* session, absl::Time now);
-  // Cuts a member off.
-  void Expel(Member& member, grpc::Status status, absl::Time now);
-  // A drained member is told to end, and the others re-form without it.
-  void Release(Member& member, absl::Time now);
-
+  // Refuses with CloseMember: ALREADY_EXISTS, FAILED_PRECONDITION, UNAVAILABLE.
+  void OnHello(MemberId member, WorkerHello hello, absl::Time now, Commands& out);
+  void OnAnnouncement(MemberId member, Announcement announcement, absl::Time now, Commands& out);
+  void OnEpochReady(MemberId member, EpochReady ready, absl::Time now, Commands& out);
+  void OnReport(MemberId member, const StepReport& report, absl::Time now, Commands& out);
+  // The worker wants to leave: it gets no new requests, and is released when it has none.
+  void OnLeave(MemberId member, absl::string_view reason, absl::Time now, Commands& out);
+  // Its connection is gone.
+  void OnGone(MemberId member, absl::Time now, Commands& out);
+  // The edge cuts a member off: it contradicts the protocol.
+  void Expel(MemberId member, const absl::Status& why, absl::Time now, Commands& out);
+  // NOT_FOUND.
+  absl::Status Drain(absl::string_view worker_id, absl::Time now, Commands& out);
   // Acts on deadlines that have passed.
-  void OnTimer(absl::Time now);
+  void OnTimer(absl::Time now, Commands& out);
   absl::Time next_deadline() const;
 
-  Member* Find(const WorkerSession* session);
-  Member* FindById(const std::string& worker_id);
-  // Null when no epoch is open or the rank is out of range.
-  Member* ByRank(core::WorkerIndex rank);
+  // --- decisions ---
 
-  bool serving() const { return phase_ == Phase::kServing; }
-  // Before the first epoch, with somebody who brings requests of an earlier router.
-  bool ExpectsAnnouncements() const;
+  // Makes at most one plan. True when it made one: call Decided, then Decide again.
+  bool Decide(absl::Time now, Commands& out);
+  // What the last Decide took, measured by the caller.
+  void Decided(absl::Duration took, Commands& out);
+  // No decision is due: drained members are released, and a parked group hands out its last steps.
+  void Settle(absl::Time now, Commands& out);
+
+  // --- views ---
+
+  const GroupOptions& options() const { return options_; }
+  bool serving() const;
+  // Has served with as many members as it waits for.
+  bool complete() const;
   uint64_t epoch() const { return epoch_; }
-  // All attached workers in the order they came.
-  std::vector<Member*> members();
-  const std::vector<Member*>& ranks() const { return ranks_; }
+  bool empty() const { return members_.empty(); }
+  bool Has(MemberId member) const { return members_.contains(member); }
+  // Before the first epoch, with a member that brings requests of an earlier router.
+  bool ExpectsAnnouncements() const;
+  // In the order the members came.
+  std::vector<MemberView> Members() const;
+  GroupCapacity capacity() const { return capacity_; }
+  // No step of this epoch has been shorter; nothing while too few have been seen to judge.
+  std::optional<absl::Duration> shortest_step() const;
+  const StepStatistics& steps() const { return steps_; }
 
- private:
-  enum class Phase {
-    kGathering,  // too few workers; no deadline
-    kSettling,   // an epoch is to be formed at deadline_: other changes may come along until then
-    kForming,    // Epoch sent; EpochReady of all is due at deadline_
-    kServing,
-  };
+  // Gives up what is placed here, for other groups: every request is lost. REQUIRES: empty().
+  void GiveUp(absl::Time now, Commands& out);
 
-  // Cuts off the ranks that are `limit` or longer behind the others' reports.
-  void ExpelSilent(absl::Duration limit, absl::Time now);
-  bool AnyBehind() const;
-  // Notes whom a rank of the epoch blames.
-  void OnMissing(Member& member, absl::Span<const uint32_t> missing);
-  // Whom the others do not reach is left out for a while. False: nobody is blamed.
-  bool PunishBlamed(absl::Time now);
-  // Schedules the forming of a new epoch `delay` from now and closes the present one if `close`.
-  void Reform(absl::Duration delay, bool close, absl::Time now);
-  void BeginForming(absl::Time now);
-  // How long the ranks have to answer an Epoch sent now.
-  absl::Duration FormTime() const;
-  void FinishForming(absl::Time now);
-  // Expels a member that keeps the group from forming, and refuses it for a while.
-  void Punish(Member& member, grpc::Status status, absl::Time now);
-  // All have answered, not all could form.
-  void OnFormingFailed(absl::Time now);
-  // Forgets a member; re-forms if it belonged to the epoch.
-  void Remove(const WorkerSession* session, absl::Time now);
-
-  const RouterOptions& options_;
-  const uint64_t instance_;
-  Listener* const listener_;
-  Phase phase_ = Phase::kGathering;
-  absl::Time deadline_ = absl::InfiniteFuture();
-  // After a barrier's failure: until when the ranks may say so; whoever has not by then is left out.
-  absl::Time silence_end_ = absl::InfinitePast();
-  uint64_t epoch_ = 0;
-  // The newest step of the epoch that some rank has reported.
-  uint64_t newest_step_ = 0;
-  uint64_t next_sequence_ = 0;
-  bool formed_once_ = false;
-  // Attempts to form in a row that failed though all answered.
-  int failures_ = 0;
-  // By worker_id: how often it kept the group from forming, and until when it is refused therefore.
-  struct Penalty {
-    int count = 0;
-    absl::Time until;
-  };
-  std::map<std::string, Penalty> penalties_;
-  // Drained workers whose streams broke before they were released: which router each had followed when it
-  // came, by worker_id.
-  std::map<std::string, uint64_t> draining_;
-  std::map<const WorkerSession*, std::unique_ptr<Member>> members_;
-  std::vector<Member*> ranks_;  // of the open epoch, or of the one being formed
+  // (private state: membership, epochs, report and stall deadlines, statistics)
 };
 
 }  // namespace bfio::router

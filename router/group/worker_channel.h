@@ -1,0 +1,42 @@
+// Where plans go: the connection to one worker, whatever protocol it speaks.
+//
+// Purpose: the line between the router's state and whoever computes. router/worker_link implements it for
+// bfio's workers, router/engine_link for other engines. Ownership: shared by the decision thread's table of
+// members and the connection. Threads: called by the decision thread; never blocks.
+#ifndef BFIO_ROUTER_GROUP_WORKER_CHANNEL_H_
+#define BFIO_ROUTER_GROUP_WORKER_CHANNEL_H_
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "router/group/worker_messages.h"
+#include "router/requests/request.h"
+
+namespace bfio::router {
+
+class WorkerChannel {
+ public:
+  virtual ~WorkerChannel() = default;
+
+  virtual MemberId id() const = 0;
+  // For log lines.
+  virtual const std::string& peer() const = 0;
+
+  virtual void SendEpoch(const EpochOffer& epoch) = 0;
+  // `assignments` are those of plan.placements, less the ones that nobody waits for any more.
+  virtual void SendPlan(const PlanPart& plan, absl::Span<const Assignment> assignments) = 0;
+  // The worker is drained and may end.
+  virtual void SendShutdown(absl::string_view reason) = 0;
+  // Ends the connection after what was sent. Messages of it may still come.
+  virtual void Close(const absl::Status& status) = 0;
+  // Breaks the connection off when the worker has taken nothing for so long. True when it did. Must not be
+  // called under a lock.
+  virtual bool BreakOffIfStuck(absl::Time now, absl::Duration patience) = 0;
+};
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_GROUP_WORKER_CHANNEL_H_

@@ -1,0 +1,163 @@
+// What workers and the router say to each other about a group, whatever protocol carries it.
+//
+// Purpose: the domain types of the second edge. router/worker_link (and, for other engines,
+// router/engine_link) checks what comes and makes these; router/group reads them and answers with commands
+// (commands.h). Plain data. Tokens, steps; durations carry their unit. Threads: any.
+#ifndef BFIO_ROUTER_GROUP_WORKER_MESSAGES_H_
+#define BFIO_ROUTER_GROUP_WORKER_MESSAGES_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/cost/online_fit.h"
+#include "router/core/scheduler/events.h"
+#include "router/requests/request.h"
+
+namespace bfio::router {
+
+// One connection of one worker, numbered by the edge; never used twice in the router's life.
+using MemberId = uint64_t;
+
+// A request that a worker holds.
+struct HeldActive {
+  core::RequestId id = 0;
+  int64_t kv_tokens = 0;
+  // Tokens that its present placement has made.
+  uint32_t generated_tokens = 0;
+};
+
+// A worker attaches. Checked by the edge: the id is not empty, sizes are in range.
+struct WorkerHello {
+  std::string worker_id;
+  // The group it belongs to; empty: the router assigns one.
+  std::string group;
+  int32_t slots = 0;
+  int64_t kv_tokens = 0;
+  // Longest prompt + output that it takes.
+  int64_t max_sequence_tokens = 0;
+  std::string engine;
+  std::string barrier;
+  std::string communicator_offer;
+  std::string version;
+  std::vector<HeldActive> active;
+  // The router that it has followed (common/net/router_instance.h); 0: none.
+  uint64_t router_instance = 0;
+  // Mean seconds of a request from first step to last, of chains of servers; 0: not told.
+  double service_s = 0;
+  // It can step by itself, without a barrier.
+  bool steps_alone = false;
+};
+
+// Requests of an earlier router; before EpochReady, in one or more parts.
+struct Announcement {
+  uint64_t epoch = 0;
+  std::vector<HeldRequest> requests;
+  // Of the wire message, by request.
+  std::vector<int64_t> bytes;
+};
+
+// Answer to an EpochOffer.
+struct EpochReady {
+  uint64_t epoch = 0;
+  // Empty: the barrier is formed.
+  std::string error;
+  std::string communicator_offer;
+  std::vector<HeldActive> active;
+  // Ranks that it did not reach.
+  std::vector<uint32_t> missing_ranks;
+};
+
+// Tokens of one request in a step; they follow one another in StepReport::token_ids.
+struct RequestTokens {
+  core::RequestId id = 0;
+  uint32_t count = 0;
+};
+
+struct FinishedRequest {
+  core::RequestId id = 0;
+  FinishReason reason = FinishReason::kLength;
+};
+
+struct RejectedRequest {
+  core::RequestId id = 0;
+  // RESOURCE_EXHAUSTED: no KV now, place it again. Anything else ends the request.
+  absl::Status status;
+};
+
+// What a worker's device has drawn since the worker began.
+struct EnergyReading {
+  std::string device;
+  double busy_j = 0, barrier_j = 0, parked_j = 0;
+  double busy_s = 0, barrier_s = 0, parked_s = 0;
+  double watts = 0;
+  std::optional<double> idle_watts;
+};
+
+// One rank's step. Checked by the edge: fields are in range and do not contradict each other.
+struct StepReport {
+  uint64_t epoch = 0;
+  int64_t step = 0;
+  int64_t applied_plan = 0;
+  int64_t load_tokens = 0;
+  uint32_t active_requests = 0;
+
+  std::vector<RequestTokens> tokens;
+  std::vector<uint32_t> token_ids;
+  std::vector<FinishedRequest> finished;
+  std::vector<RejectedRequest> rejected;
+  std::vector<core::RequestId> preempted;
+  std::vector<core::CompletionHint> hints;
+
+  absl::Duration local;
+  absl::Duration barrier_wait;
+  std::optional<absl::Duration> gap;
+  // The slowest rank's `local`; zero: not told.
+  absl::Duration group_max_local;
+  // No rank has an active request after this step.
+  bool group_idle = false;
+  // Empty: the barrier was met.
+  std::string barrier_error;
+  std::vector<uint32_t> missing_ranks;
+
+  std::optional<StepCostEstimate> cost;
+  std::optional<EnergyReading> energy;
+  std::optional<core::PrefillReport> prefill;
+};
+
+// The router asks a worker to form an epoch.
+struct EpochOffer {
+  uint64_t epoch = 0;
+  uint32_t rank = 0;
+  uint32_t world_size = 1;
+  std::string communicator_id;
+  core::PlanMode plan_mode = core::PlanMode::kPipelined;
+  absl::Duration form_timeout;
+  absl::Duration step_timeout;
+  // Requests to drop before it is ready.
+  std::vector<core::RequestId> cancellations;
+  uint64_t router_instance = 0;
+  // It is to announce what it holds of an earlier router.
+  bool announce = false;
+  // How long a worker without a router keeps what it holds.
+  absl::Duration retain;
+  // The rank steps by itself.
+  bool independent = false;
+  std::string group;
+};
+
+// One rank's part of a plan; what is placed is named by id (commands.h).
+struct PlanPart {
+  uint64_t epoch = 0;
+  int64_t apply_step = 0;
+  std::vector<core::RequestId> placements;
+  std::vector<core::RequestId> cancellations;
+  std::optional<int64_t> prefill_piece;
+};
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_GROUP_WORKER_MESSAGES_H_

@@ -1,0 +1,24 @@
+// What workers say that their steps cost, and the times that plans reckon with.
+//
+// Purpose: kept per member by the group. Values are checked by the edge. Plain data. Threads: the group's.
+#ifndef BFIO_ROUTER_GROUP_WORKER_TELEMETRY_H_
+#define BFIO_ROUTER_GROUP_WORKER_TELEMETRY_H_
+
+#include <optional>
+
+#include "common/cost/online_fit.h"
+#include "router/core/scheduler/worker_speeds.h"
+
+namespace bfio::router {
+
+struct WorkerTelemetry {
+  std::optional<StepCostEstimate> cost;
+  // What plans reckon with.
+  core::WorkerTime time;
+  // What a mean request takes there (core::WorkerSpec::service_time).
+  double service_time = 1;
+};
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_GROUP_WORKER_TELEMETRY_H_
