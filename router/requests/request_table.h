@@ -1,4 +1,4 @@
-// Every request the router has accepted and not yet ended.
+// Every request the router has accepted and not yet forgotten.
 //
 // Purpose: what the scheduling core does not need to know: the client's stream, the prompt (for the
 // assignment and for a replay), what was delivered, times. Owned by the decision thread; not thread-safe.
@@ -12,27 +12,25 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
-#include "bfio/v1/inference.pb.h"
-#include "bfio/v1/worker.pb.h"
 #include "router/core/model/request.h"
-#include "router/frontend/client_stream.h"
+#include "router/requests/request.h"
 #include "router/requests/tenant_limits.h"
-#include "router/requests/tenants.h"
+#include "router/requests/token_sink.h"
 
 namespace bfio::router {
 
 struct RequestRecord {
   core::RequestId id = 0;
-  v1::GenerateRequest request;
+  ClientRequest request;
   // Null while a resumable request waits for its client to come back.
-  std::shared_ptr<ClientStream> stream;
+  std::shared_ptr<TokenSink> sink;
   // Tokens below this index are not for the present stream: its client has them.
   uint32_t send_from = 0;
   // W3C trace context of its newest call; empty: none.
   std::string traceparent;
-  // The number of request.tenant().
+  // The number of request.tenant.
   uint32_t tenant = 0;
-  // The parent it is counted with (router/core/agents/parents.h); empty: none.
+  // The parent it is counted with (agent_calls.h); empty: none.
   std::string parent;
   // What that gave it when it came: the step from which it counts as waiting, and the parent's deadline,
   // microseconds of the router's clock.
@@ -45,9 +43,8 @@ struct RequestRecord {
   // Of the newest one; good when first_token is.
   absl::Time last_token;
   int64_t wait_steps = 0;
-  // The rank that runs it; absent while it waits.
-  std::optional<core::WorkerIndex> rank;
-  std::optional<core::WorkerIndex> last_rank;
+  // The rank it ran on last, counted over all groups.
+  std::optional<uint32_t> last_rank;
   // Tokens that came from its workers: also the index of the next one.
   uint32_t delivered = 0;
   // Of `delivered`: what its client, or an earlier router, had when it came to this one.
@@ -58,8 +55,8 @@ struct RequestRecord {
   std::vector<uint32_t> history;
   // What prompt and history are charged with (replay_budget.h).
   int64_t kept_bytes = 0;
-  // What it counts for at the door: bytes of its prompt while it has given no token, and the KV it may come
-  // to need.
+  // What overload control counts it for: bytes of its prompt while it has given no token, and the KV it may
+  // come to need.
   int64_t waiting_bytes = 0;
   int64_t committed_kv = 0;
   TenantLimiter::Ticket ticket;
@@ -68,15 +65,13 @@ struct RequestRecord {
   // When it is given up for want of its client; counts while there is no stream.
   absl::Time resume_by = absl::InfiniteFuture();
   // It has ended, and is kept for a client that may have missed the end.
-  std::optional<v1::Finish> ended;
-  // Times in a row that a worker refused it for want of room (core::RequestSpec::refusals).
+  std::optional<Finish> ended;
+  // Times in a row that a worker refused it for want of KV (core::RequestSpec::refusals).
   int refusals = 0;
   // Times it was placed again because its worker was lost.
   int replays = 0;
 
-  bool keeps_history() const { return !forgotten && (request.has_token_ids() || request.resumable()); }
-  // Bytes of the prompt's ids.
-  int64_t prompt_bytes() const { return int64_t{4} * request.token_ids().ids_size(); }
+  bool keeps_history() const { return !forgotten && (request.has_prompt_ids() || request.resumable); }
   int64_t history_bytes() const { return int64_t{4} * static_cast<int64_t>(history.size()); }
 
   // Its id as log lines name it, with its trace.
@@ -84,34 +79,34 @@ struct RequestRecord {
   // What is still to be done, as the core sees it when it comes in that step: delivered tokens count as
   // prompt.
   core::RequestSpec Spec(int64_t next_step) const;
-  // The assignment a worker gets for it.
-  v1::Assignment Assignment(absl::Time now) const;
-  v1::Finish MakeFinish(v1::FinishReason reason, absl::Time now) const;
+  // What a worker gets of it. Borrows from the record.
+  bfio::router::Assignment MakeAssignment(absl::Time now, bool kv_on_demand) const;
+  Finish MakeFinish(FinishReason reason, absl::Time now) const;
 };
 
 class RequestTable {
  public:
-  // Null, and nothing has changed, when a request in here has the same id or request_id. `stream` may be
-  // null.
-  RequestRecord* Add(core::RequestId id, v1::GenerateRequest request, std::shared_ptr<ClientStream> stream,
-                     absl::Time now);
+  // Null, and nothing has changed, when a request in here has the same id or request_id. `sink` may be null.
+  RequestRecord* Add(core::RequestId id, ClientRequest request, std::shared_ptr<TokenSink> sink,
+                     uint32_t tenant, absl::Time now);
   // Null when unknown. Pointers are good until the record is erased.
   RequestRecord* Find(core::RequestId id);
-  // The one that this stream is of.
-  RequestRecord* FindByStream(uint64_t stream_id);
-  // The stream that the request goes on with; null: none.
-  void SetStream(RequestRecord& record, std::shared_ptr<ClientStream> stream);
+  const RequestRecord* Find(core::RequestId id) const;
   RequestRecord* FindByName(const std::string& request_id);
+  // The one that this stream is of.
+  RequestRecord* FindBySink(uint64_t sink_id);
+  // The stream that the request goes on with; null: none.
+  void SetSink(RequestRecord& record, std::shared_ptr<TokenSink> sink);
   void Erase(core::RequestId id);
 
   size_t size() const { return records_.size(); }
+  // Ascending.
   std::vector<core::RequestId> Ids() const;
 
  private:
   absl::flat_hash_map<core::RequestId, std::unique_ptr<RequestRecord>> records_;
   absl::flat_hash_map<std::string, core::RequestId> names_;
-  absl::flat_hash_map<uint64_t, core::RequestId> streams_;
-  Tenants tenants_;
+  absl::flat_hash_map<uint64_t, core::RequestId> sinks_;
 };
 
 }  // namespace bfio::router

@@ -8,7 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "router/frontend/retry.h"
+#include "router/requests/retry.h"
 
 namespace bfio::router {
 namespace {
@@ -77,13 +77,13 @@ TenantLimiter::Account* TenantLimiter::Find(const std::string& tenant, std::stri
   if (limit == limits_.end()) return nullptr;
   name = tenant;
   auto it = accounts_.find(name);
-  if (it == accounts_.end() && !named && accounts_.size() >= kMaxTenants) {
+  if (it == accounts_.end() && !named && accounts_.size() >= max_tenants_) {
     absl::erase_if(accounts_, [&](auto& entry) {
       Account& account = entry.second;
       return account.running == 0 && account.requests.Full(now) && account.tokens.Full(now);
     });
     // Still too many: this one shares the account of all that came too late.
-    if (accounts_.size() >= kMaxTenants) name = limit->first;
+    if (accounts_.size() >= max_tenants_) name = limit->first;
     it = accounts_.find(name);
   }
   if (it == accounts_.end()) {

@@ -1,9 +1,9 @@
 // What a tenant may ask for: requests and tokens per second, requests at a time.
 //
-// Purpose: one tenant's flood is refused at the door, before it costs the others anything. A token bucket for
+// Purpose: one tenant's flood is refused before it costs the others anything. A token bucket for
 // each rate, a second's worth deep at least; a request that is larger than its bucket passes when the bucket
 // is full, and the bucket then owes. A request is charged its prompt and all it may make, and paid back what
-// it did not. Bounded: beyond kMaxTenants names that were seen, further ones share one account. Threads: any;
+// it did not. Bounded: beyond max_tenants names that were seen, further ones share one account. Threads: any;
 // a ticket may be dropped on any thread, and before its limiter only.
 #ifndef BFIO_ROUTER_REQUESTS_TENANT_LIMITS_H_
 #define BFIO_ROUTER_REQUESTS_TENANT_LIMITS_H_
@@ -56,9 +56,9 @@ class TokenBucket {
 
 class TenantLimiter {
  public:
-  static constexpr size_t kMaxTenants = 4096;
-
-  explicit TenantLimiter(TenantLimits limits) : limits_(std::move(limits)) {}
+  // `max_tenants`: accounts of tenants that have no limits of their own.
+  TenantLimiter(TenantLimits limits, size_t max_tenants)
+      : limits_(std::move(limits)), max_tenants_(max_tenants) {}
 
   // Holds a request's place among its tenant's. Empty: there is no limit to hold.
   class Ticket {
@@ -101,6 +101,7 @@ class TenantLimiter {
   void Leave(const Ticket& ticket);
 
   const TenantLimits limits_;
+  const size_t max_tenants_;
   Mutex mutex_;
   absl::flat_hash_map<std::string, Account> accounts_ ABSL_GUARDED_BY(mutex_);
 };

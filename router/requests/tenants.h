@@ -1,37 +1,60 @@
-// Tenants' names as small numbers, for the core.
+// The tenants of a router: their numbers, their limits and what they asked for and got.
 //
-// Purpose: whatever names clients think up, the core sees a bounded number of tenants: the first `limit`
-// names have numbers of their own for the router's life, all later ones share one. Owned by the decision
-// thread; not thread-safe.
+// Purpose: one place and one cap for whatever names clients think up. The first kMaxTenants names have a
+// number and an account of their own for the router's life, all later ones share one. The core sees numbers
+// only. Threads: Enter from any; all others belong to the decision thread.
 #ifndef BFIO_ROUTER_REQUESTS_TENANTS_H_
 #define BFIO_ROUTER_REQUESTS_TENANTS_H_
 
+#include <atomic>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "router/requests/request.h"
+#include "router/requests/tenant_limits.h"
+#include "router/requests/tenant_totals.h"
 
 namespace bfio::router {
 
 class Tenants {
  public:
-  static constexpr uint32_t kDefaultLimit = 1024;
+  static constexpr uint32_t kMaxTenants = 1024;
 
-  explicit Tenants(uint32_t limit = kDefaultLimit) : limit_(limit) {}
+  explicit Tenants(TenantLimits limits) : limiter_(std::move(limits), kMaxTenants) {}
 
-  // 0 for the default tenant "", 1 .. limit for the first names, limit + 1 for the others.
+  // Charges the request to its tenant's limits. RESOURCE_EXHAUSTED, with a retry delay. Any thread.
+  absl::StatusOr<TenantLimiter::Ticket> Enter(const ClientRequest& request, absl::Time now) {
+    const int64_t tokens = int64_t{request.prompt_tokens} + request.max_new_tokens;
+    auto entered = limiter_.Enter(request.tenant, tokens, now);
+    if (!entered.ok()) refused_.fetch_add(1, std::memory_order_relaxed);
+    return entered;
+  }
+  // Requests that Enter has refused.
+  int64_t refused() const { return refused_.load(std::memory_order_relaxed); }
+
+  // 0 for the default tenant "", 1 .. kMaxTenants for the first names, kMaxTenants + 1 for the others.
   uint32_t Number(const std::string& name) {
     if (name.empty()) return 0;
     const auto it = numbers_.find(name);
     if (it != numbers_.end()) return it->second;
-    const uint32_t next = static_cast<uint32_t>(numbers_.size()) + 1;
-    if (next <= limit_) numbers_.emplace(name, next);
+    const auto next = static_cast<uint32_t>(numbers_.size()) + 1;
+    if (next <= kMaxTenants) numbers_.emplace(name, next);
     return next;
   }
 
+  TenantTotals& totals() { return totals_; }
+  const TenantTotals& totals() const { return totals_; }
+
  private:
-  uint32_t limit_;
+  // Outlives the requests, which hold its tickets.
+  TenantLimiter limiter_;
+  std::atomic<int64_t> refused_{0};
   absl::flat_hash_map<std::string, uint32_t> numbers_;
+  TenantTotals totals_;
 };
 
 }  // namespace bfio::router

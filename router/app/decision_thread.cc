@@ -1,0 +1,343 @@
+#include "router/app/decision_thread.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+#include <variant>
+
+#include "common/base/overloaded.h"
+#include "common/base/spdlog.h"
+#include "router/requests/retry.h"
+
+namespace bfio::router {
+namespace {
+
+// How often connections are looked at whose workers may take nothing.
+constexpr absl::Duration kChannelCheck = absl::Milliseconds(500);
+
+// What another decides by now. As after a crash, the next router takes over what the workers hold.
+[[noreturn]] void EndWithoutLease() {
+  spdlog::critical("the election's lease is lost: another router may lead now; this one ends");
+  spdlog::default_logger()->flush();
+  std::_Exit(EXIT_FAILURE);
+}
+
+spdlog::level::level_enum LevelOf(LogLine::Level level) {
+  switch (level) {
+    case LogLine::Level::kDebug:
+      return spdlog::level::debug;
+    case LogLine::Level::kInfo:
+      return spdlog::level::info;
+    case LogLine::Level::kWarning:
+      return spdlog::level::warn;
+  }
+  return spdlog::level::info;
+}
+
+}  // namespace
+
+DecisionThread::DecisionThread(const RouterOptions& options, Parts parts, Hooks hooks)
+    : options_(options),
+      hooks_(std::move(hooks)),
+      ids_(parts.first_id),
+      budget_(std::move(parts.budget)),
+      tenants_(options_.tenant_limits),
+      overload_(options_.overload()),
+      recorder_(std::move(parts.recorder)),
+      cluster_(options_.scheduler(), {options_.policy, options_.policy_options}, std::move(parts.policies),
+               std::move(parts.lookahead), recorder_.get()),
+      requests_(options_.requests(), &cluster_, &ids_, &tenants_, &overload_, MonotonicNow()),
+      groups_(options_.group_set(), &cluster_, &requests_),
+      now_(MonotonicNow()),
+      started_(now_),
+      thread_([this] { Run(); }) {}
+
+DecisionThread::~DecisionThread() {
+  Stop();
+}
+
+// --- any thread ---
+
+absl::Status DecisionThread::PostClient(int64_t limit, Event event) {
+  if (events_.PostBounded(kClients, std::move(event), static_cast<size_t>(limit))) return absl::OkStatus();
+  if (stop_requested_.load()) return ShuttingDown();
+  return WithRetry(absl::ResourceExhaustedError("the router is overloaded"), kFullRetry);
+}
+
+absl::Status DecisionThread::Submit(core::RequestId id, ClientRequest request,
+                                    std::shared_ptr<TokenSink> sink) {
+  TenantLimiter::Ticket ticket;
+  if (!request.resume_from) {
+    // A flood is refused here, where it costs the decision thread nothing.
+    if (absl::Status status = overload_.CheckPool(); !status.ok())
+      return WithRetry(std::move(status), kFullRetry);
+    auto entered = tenants_.Enter(request, MonotonicNow());
+    if (!entered.ok()) return entered.status();
+    ticket = *std::move(entered);
+  }
+  return PostClient(ArrivalsLimit(), [this, id, request = std::move(request), sink = std::move(sink),
+                                      ticket = std::move(ticket)]() mutable {
+    requests_.OnArrival(id, std::move(request), std::move(sink), std::move(ticket), now_);
+  });
+}
+
+void DecisionThread::Cancel(uint64_t sink_id, bool timed_out) {
+  // Not bounded: there is one at most for each open stream.
+  events_.Post(kClients, [this, sink_id, timed_out] { requests_.OnCancel(sink_id, timed_out, now_); });
+}
+
+absl::Status DecisionThread::Abort(AbortRequest request,
+                                   absl::AnyInvocable<void(absl::StatusOr<bool>) &&> done) {
+  return PostClient(CallsLimit(), [this, request = std::move(request), done = std::move(done)]() mutable {
+    std::move(done)(requests_.Abort(request.request_id, request.resume_token, request.tenant, now_));
+  });
+}
+
+absl::Status DecisionThread::GetLoads(std::optional<uint32_t> rank,
+                                      absl::AnyInvocable<void(absl::StatusOr<Loads>) &&> done) {
+  return PostClient(CallsLimit(),
+                    [this, rank, done = std::move(done)]() mutable { std::move(done)(MakeLoads(rank)); });
+}
+
+void DecisionThread::OnWorkerEvent(std::shared_ptr<WorkerChannel> channel, WorkerEvent event) {
+  // Bounded by the channel, which stops reading until Consumed.
+  events_.Post(kWorkers, [this, channel = std::move(channel), event = std::move(event)]() mutable {
+    OnEvent(channel, std::move(event));
+    channel->Consumed();
+  });
+}
+
+absl::Status DecisionThread::State(absl::AnyInvocable<void(absl::StatusOr<RouterState>) &&> done) {
+  return PostClient(OperatorsLimit(),
+                    [this, done = std::move(done)]() mutable { std::move(done)(MakeState()); });
+}
+
+absl::Status DecisionThread::DrainWorker(std::string worker_id, Done done) {
+  return PostClient(OperatorsLimit(),
+                    [this, worker_id = std::move(worker_id), done = std::move(done)]() mutable {
+                      std::move(done)(groups_.Drain(worker_id, now_, commands_));
+                      CarryOut();
+                    });
+}
+
+absl::Status DecisionThread::SetPolicy(PolicyChange change, Done done) {
+  return PostClient(OperatorsLimit(), [this, change = std::move(change), done = std::move(done)]() mutable {
+    std::move(done)(ChangePolicy(change));
+  });
+}
+
+absl::Duration DecisionThread::SinceTurn() const {
+  return MonotonicNow() - last_turn_.load(std::memory_order_relaxed);
+}
+
+void DecisionThread::Stop() {
+  if (!stop_requested_.exchange(true)) {
+    events_.Post(kClients, [this] {
+      draining_ = true;
+      drain_deadline_ = now_ + options_.drain_timeout;
+      requests_.BeginDrain(now_);
+    });
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+// --- the thread ---
+
+void DecisionThread::Run() {
+  // For who looks at the process with top -H or perf.
+  pthread_setname_np(pthread_self(), "bfio-decide");
+  std::array<std::vector<Event>, 2> events;
+  while (!Turn(events)) {
+  }
+  // Whoever posted before Close gets an answer; whoever comes later is refused.
+  events_.Close();
+  events_.WaitAndTake(absl::ZeroDuration(), events);
+  for (std::vector<Event>& lane : events) {
+    for (Event& event : lane) std::move(event)();
+  }
+  for (const auto& [member, channel] : channels_) channel->Close(ShuttingDown());
+  sender_.Submit(requests_.flushes());
+  if (recorder_ != nullptr) recorder_->Close();
+}
+
+bool DecisionThread::Turn(std::array<std::vector<Event>, 2>& events) {
+  events_.WaitAndTake(std::min(UntilNextDeadline(), kLongestTurn), events);
+  now_ = MonotonicNow();
+  last_turn_.store(now_, std::memory_order_relaxed);
+  if (options_.lease != nullptr && !options_.lease->Look()) EndWithoutLease();
+  requests_.SetTime(now_);
+  for (Event& event : events[kWorkers]) std::move(event)();
+  RunTimers();
+  // Tokens do not wait for decisions.
+  sender_.Submit(requests_.flushes());
+  for (Event& event : events[kClients]) std::move(event)();
+  Decide();
+  overload_.SetWaiting(cluster_.waiting());
+  const bool done = draining_ && DrainDone();
+  sender_.Submit(requests_.flushes());
+  if (recorder_ != nullptr) recorder_->Flush();
+  return done;
+}
+
+void DecisionThread::OnEvent(const std::shared_ptr<WorkerChannel>& channel, WorkerEvent event) {
+  const MemberId member = channel->id();
+  std::visit(Overloaded{[&](WorkerHello& hello) {
+                          channels_[member] = channel;
+                          watched_.push_back(channel);
+                          next_channel_check_ = std::min(next_channel_check_, now_ + kChannelCheck);
+                          groups_.OnHello(member, std::move(hello), now_, commands_);
+                        },
+                        [&](Announcement& announcement) {
+                          groups_.OnAnnouncement(member, std::move(announcement), now_, commands_);
+                        },
+                        [&](EpochReady& ready) {
+                          groups_.OnEpochReady(member, std::move(ready), now_, commands_);
+                        },
+                        [&](StepReport& report) { groups_.OnReport(member, report, now_, commands_); },
+                        [&](Leave& leave) { groups_.OnLeave(member, leave.reason, now_, commands_); },
+                        [&](ProtocolError& error) { groups_.Expel(member, error.status, now_, commands_); },
+                        [&](Gone&) {
+                          groups_.OnGone(member, now_, commands_);
+                          energy_.Forget(member);
+                          channels_.erase(member);
+                        }},
+             event);
+  CarryOut();
+}
+
+void DecisionThread::RunTimers() {
+  if (now_ >= groups_.next_deadline()) groups_.OnTimer(now_, commands_);
+  CarryOut();
+  OnMembershipChanged();
+  if (now_ >= requests_.next_deadline()) requests_.OnTimer(now_);
+  if (now_ >= next_channel_check_) BreakOffStuckChannels();
+}
+
+absl::Duration DecisionThread::UntilNextDeadline() const {
+  absl::Time next = std::min({groups_.next_deadline(), requests_.next_deadline(), next_channel_check_});
+  if (draining_) next = std::min(next, drain_deadline_);
+  const absl::Time now = MonotonicNow();
+  if (options_.lease != nullptr) next = std::min(next, now + options_.lease->Left());
+  return std::max(absl::ZeroDuration(), next - now);
+}
+
+void DecisionThread::Decide() {
+  // A group whose decision another one's has made due is asked in the next turn, which its report brings.
+  for (const core::GroupIndex index : cluster_.DecisionOrder()) {
+    Group* group = groups_.Find(index);
+    if (group == nullptr) continue;
+    for (;;) {
+      const absl::Time before = MonotonicNow();
+      if (budget_ != nullptr) budget_->Begin(before);
+      if (!group->Decide(now_, commands_)) break;
+      const absl::Duration took = MonotonicNow() - before;
+      CarryOut(RanksBefore(index));
+      group->Decided(took, commands_);
+      CarryOut();
+    }
+    group->Settle(now_, commands_);
+    CarryOut();
+  }
+}
+
+bool DecisionThread::DrainDone() {
+  if (requests_.live() > 0 && now_ < drain_deadline_) return false;
+  requests_.EndAll(now_);
+  return true;
+}
+
+void DecisionThread::BreakOffStuckChannels() {
+  std::erase_if(watched_, [](const auto& channel) { return channel.expired(); });
+  for (const std::weak_ptr<WorkerChannel>& weak : watched_) {
+    const std::shared_ptr<WorkerChannel> channel = weak.lock();
+    if (channel != nullptr && channel->BreakOffIfStuck(now_, options_.step_timeout))
+      spdlog::warn("the worker at {} takes no messages and is cut off", channel->peer());
+  }
+  next_channel_check_ = watched_.empty() ? absl::InfiniteFuture() : now_ + kChannelCheck;
+}
+
+WorkerChannel* DecisionThread::ChannelOf(MemberId member) const {
+  const auto it = channels_.find(member);
+  return it == channels_.end() ? nullptr : it->second.get();
+}
+
+void DecisionThread::CarryOut(uint32_t rank_offset) {
+  const auto to = [&](MemberId member, auto&& send) {
+    if (WorkerChannel* channel = ChannelOf(member); channel != nullptr) send(*channel);
+  };
+  const Overloaded carry_out{
+      [&](const SendEpoch& c) { to(c.to, [&](WorkerChannel& channel) { channel.SendEpoch(c.epoch); }); },
+      [&](const SendPlan& c) {
+        to(c.to, [&](WorkerChannel& channel) { channel.SendPlan(c.plan, assignments_); });
+        assignments_.clear();
+      },
+      [&](const SendShutdown& c) {
+        to(c.to, [&](WorkerChannel& channel) { channel.SendShutdown(c.reason); });
+      },
+      [&](const CloseMember& c) {
+        to(c.to, [&](WorkerChannel& channel) { channel.Close(c.status); });
+        energy_.Forget(c.to);
+        channels_.erase(c.to);
+      },
+      [&](const TokensMade& c) { requests_.OnTokens(c.id, c.tokens, now_); },
+      [&](const RequestFinished& c) { requests_.OnFinished(c.id, c.reason, now_); },
+      [&](const RequestRejected& c) { requests_.OnRejected(c.id, c.status, now_); },
+      [&](const RequestPreempted& c) { requests_.OnPreempted(c.id, now_); },
+      [&](const RequestLost& c) { requests_.OnLost(c.id, now_); },
+      [&](const RequestPlaced& c) {
+        const auto rank = rank_offset + static_cast<uint32_t>(c.rank);
+        if (auto assignment = requests_.OnPlaced(c.id, rank, c.wait_steps, now_))
+          assignments_.push_back(*assignment);
+      },
+      [&](const EpochOpened&) {
+        OnMembershipChanged();
+        requests_.OnEpochOpened(now_);
+      },
+      [&](const EpochClosed&) { OnMembershipChanged(); },
+      [&](const StepDone& c) {
+        if (hooks_.on_step) hooks_.on_step(c.summary);
+      },
+      [&](const EnergyReported& c) { energy_.Take(c.member, c.reading); },
+      [&](const LogLine& c) { spdlog::log(LevelOf(c.level), "{}", c.text); }};
+  for (const Command& command : commands_) std::visit(carry_out, command);
+  commands_.clear();
+}
+
+void DecisionThread::OnMembershipChanged() {
+  const std::optional<GroupCapacity> capacity = groups_.capacity();
+  GroupsView view;
+  if (capacity) {
+    view.kv_tokens = capacity->kv_tokens;
+    view.max_sequence_tokens = capacity->max_sequence_tokens;
+  }
+  view.shortest_step = groups_.shortest_step();
+  view.complete = groups_.complete();
+  view.expects_announcements = groups_.ExpectsAnnouncements();
+  requests_.SetGroups(view);
+  if (groups_.ready() == serving_) return;
+  serving_ = !serving_;
+  if (hooks_.on_serving) hooks_.on_serving(serving_);
+}
+
+uint32_t DecisionThread::RanksBefore(core::GroupIndex group) const {
+  uint32_t ranks = 0;
+  for (const std::unique_ptr<Group>& other : groups_.groups()) {
+    if (other->options().index >= group) break;
+    if (other->serving()) ranks += static_cast<uint32_t>(cluster_.group(other->options().index)->num_workers());
+  }
+  return ranks;
+}
+
+absl::Status DecisionThread::ChangePolicy(const PolicyChange& change) {
+  core::PolicySetting setting = cluster_.policy_setting();
+  setting.name = change.name;
+  if (change.horizon) setting.options.horizon = *change.horizon;
+  if (!change.objective.empty()) setting.options.objective = change.objective;
+  absl::Status status = cluster_.Apply(core::SetPolicy{std::move(setting)}).status;
+  if (status.ok()) spdlog::info("policy is {} from now on", change.name);
+  return status;
+}
+
+}  // namespace bfio::router

@@ -1,0 +1,104 @@
+// The decision thread's answers to "what is going on".
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "router/app/decision_thread.h"
+#include "router/core/shadow/shadow_set.h"
+
+namespace bfio::router {
+namespace {
+
+void FillShadows(const core::ShadowSet* shadows, std::vector<ShadowView>& out) {
+  if (shadows == nullptr) return;
+  const std::vector<core::ShadowRegret>& regrets = shadows->regrets();
+  out.resize(std::max(out.size(), regrets.size()));
+  for (size_t i = 0; i < regrets.size(); ++i) {
+    const core::ShadowRegret& regret = regrets[i];
+    ShadowView& view = out[i];
+    view.policy = regret.policy;
+    view.decisions += regret.decisions;
+    view.avoided_decisions += static_cast<int64_t>(regret.avoided.count());
+    view.avoided_idle_tokens += regret.avoided.sum();
+    view.missed_decisions += static_cast<int64_t>(regret.missed.count());
+    view.missed_idle_tokens += regret.missed.sum();
+    view.avoided_ahead_tokens += regret.avoided_ahead;
+    view.missed_ahead_tokens += regret.missed_ahead;
+  }
+}
+
+}  // namespace
+
+RouterState DecisionThread::MakeState() const {
+  RouterState state;
+  state.timestamp = absl::Now();
+  state.uptime = now_ - started_;
+  state.version = options_.version;
+  state.plan_mode = options_.plan_mode;
+  state.independent = !options_.coupled;
+  const core::PolicySetting& policy = cluster_.policy_setting();
+  state.policy = policy.name;
+  state.horizon = policy.options.horizon;
+  state.objective = policy.options.objective;
+  state.expected_workers = options_.workers;
+  for (const std::unique_ptr<Group>& group : groups_.groups()) {
+    const core::Scheduler* scheduler = cluster_.group(group->options().index);
+    GroupView& view = state.groups.emplace_back();
+    view.index = group->options().index;
+    view.name = group->options().name;
+    view.kind = group->options().kind;
+    view.epoch = group->epoch();
+    view.ready = group->serving();
+    for (MemberView& member : group->Members()) {
+      WorkerView& worker = view.workers.emplace_back();
+      if (member.rank) {
+        worker.account = scheduler->Account(*member.rank);
+        worker.straggler_steps = group->steps().straggler_steps(*member.rank);
+      }
+      if (const EnergyReading* reading = energy_.Of(member.id)) worker.energy = *reading;
+      worker.member = std::move(member);
+    }
+    view.steps = group->steps().totals();
+    view.distributions = group->steps().distributions();
+    if (scheduler != nullptr) FillShadows(scheduler->policy().shadows(), state.shadows);
+  }
+  state.scheduler = cluster_.totals();
+  state.waiting = cluster_.waiting();
+  state.max_waiting = options_.max_waiting;
+  state.requests = requests_.totals();
+  state.requests.refused_pool_full += overload_.refused_early();
+  state.requests.refused_tenant += tenants_.refused();
+  state.latencies = requests_.latencies().latencies();
+  state.tenants = tenants_.totals().All();
+  state.energy = energy_.totals();
+  return state;
+}
+
+absl::StatusOr<Loads> DecisionThread::MakeLoads(std::optional<uint32_t> rank) const {
+  Loads loads;
+  loads.timestamp = absl::Now();
+  loads.version = options_.version;
+  for (const std::unique_ptr<Group>& group : groups_.groups()) {
+    if (!group->serving()) continue;
+    const core::Scheduler* scheduler = cluster_.group(group->options().index);
+    for (core::WorkerIndex g = 0; g < scheduler->num_workers(); ++g, ++loads.ranks) {
+      if (rank && *rank != loads.ranks) continue;
+      const core::Scheduler::WorkerAccount account = scheduler->Account(g);
+      RankLoad& load = loads.loads.emplace_back();
+      load.rank = loads.ranks;
+      load.running_requests = account.active + account.inflight;
+      load.waiting_requests = cluster_.waiting();
+      load.used_tokens = std::max<int64_t>(0, account.load_tokens);
+      load.max_tokens = account.spec.kv_tokens;
+      load.tokens_per_second = group->steps().tokens_per_second(g, now_);
+      load.slots = account.spec.slots;
+    }
+  }
+  if (rank && *rank >= loads.ranks) {
+    return absl::NotFoundError(
+        absl::StrCat("dp_rank is ", *rank, "; the router has ", loads.ranks, " ranks"));
+  }
+  return loads;
+}
+
+}  // namespace bfio::router

@@ -1,0 +1,93 @@
+#include "router/requests/agent_calls.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "router/core/agents/senior_step.h"
+
+namespace bfio::router {
+namespace {
+
+// Tokens that the call makes for certain.
+int64_t LeastTokens(const ClientRequest& request) {
+  return request.ignore_eos && request.stop_token_ids.empty() ? request.max_new_tokens : 1;
+}
+
+absl::Status CheckDeadline(const RequestRecord& record, std::optional<absl::Duration> shortest_step,
+                           absl::Time now) {
+  if (record.deadline_us == core::RequestSpec::kNoDeadline) return absl::OkStatus();
+  const int64_t left_us = record.deadline_us - absl::ToUnixMicros(now);
+  if (left_us <= 0) return AgentCalls::DeadlinePassed();
+  const int64_t tokens =
+      LeastTokens(record.request) - record.delivered + int64_t{record.request.remaining_tokens.value_or(0)};
+  const double least_us =
+      shortest_step ? absl::ToDoubleMicroseconds(*shortest_step) * static_cast<double>(tokens) : 0;
+  if (least_us <= static_cast<double>(left_us)) return absl::OkStatus();
+  return absl::DeadlineExceededError(absl::StrCat("the parent needs ", tokens, " more tokens, ",
+                                                  least_us * 1e-6, " s at the least, and its deadline is in ",
+                                                  static_cast<double>(left_us) * 1e-6, " s"));
+}
+
+}  // namespace
+
+absl::Status AgentCalls::DeadlinePassed() {
+  return absl::DeadlineExceededError("the parent's deadline has passed");
+}
+
+absl::Status AgentCalls::Look(RequestRecord& record, int64_t step,
+                              std::optional<absl::Duration> shortest_step, absl::Time now) const {
+  const ClientRequest& request = record.request;
+  if (request.parent_id.empty()) return absl::OkStatus();
+  // Tenants cannot meet in one name: the length tells where the first ends.
+  std::string name = absl::StrCat(request.tenant.size(), ":", request.tenant, request.parent_id);
+  const std::optional<core::Parents::Standing> parent = parents_.Look(name, step, request.stage);
+  if (!parent.has_value()) return absl::OkStatus();
+  record.parent = std::move(name);
+  if (order_ != AgentOrder::kOff) {
+    const bool due = order_ == AgentOrder::kDue;
+    const int64_t senior = core::SeniorStep(parent->first_step, due ? parent->tokens_made : 0,
+                                            due ? int64_t{request.remaining_tokens.value_or(0)} : int64_t{0});
+    record.senior_step = step - core::Seniority(step, senior);
+  }
+  record.deadline_us = parent->deadline_us;
+  if (request.parent_timeout) {
+    record.deadline_us = std::min(
+        record.deadline_us, absl::ToUnixMicros(now) + absl::ToInt64Microseconds(*request.parent_timeout));
+  }
+  return CheckDeadline(record, shortest_step, now);
+}
+
+void AgentCalls::Join(const RequestRecord& record, int64_t step) {
+  if (record.parent.empty()) return;
+  parents_.Begin(record.parent, record.id, step, record.request.stage, record.deadline_us);
+  if (record.deadline_us == core::RequestSpec::kNoDeadline) return;
+  if (!deadlines_.emplace(record.deadline_us, record.parent).second) return;
+  // What parents have given up, or been forgotten with, is dropped: the rest is one for each in the book.
+  if (deadlines_.size() <= 2 * core::Parents::kDefaultLimit) return;
+  std::erase_if(deadlines_,
+                [&](const auto& entry) { return parents_.Deadline(entry.second) != entry.first; });
+}
+
+void AgentCalls::Leave(RequestRecord& record, int64_t step) {
+  if (record.parent.empty()) return;
+  parents_.End(record.parent, record.id, record.delivered, step);
+  record.parent.clear();
+}
+
+std::vector<core::RequestId> AgentCalls::Expire(absl::Time now) {
+  std::vector<core::RequestId> expired;
+  while (!deadlines_.empty() && deadlines_.begin()->first <= absl::ToUnixMicros(now)) {
+    const auto [deadline_us, name] = *deadlines_.begin();
+    deadlines_.erase(deadlines_.begin());
+    if (parents_.Deadline(name) > deadline_us) continue;  // forgotten, and begun anew since
+    const absl::Span<const core::RequestId> calls = parents_.Calls(name);
+    expired.insert(expired.end(), calls.begin(), calls.end());
+  }
+  return expired;
+}
+
+absl::Time AgentCalls::next_deadline() const {
+  return deadlines_.empty() ? absl::InfiniteFuture() : absl::FromUnixMicros(deadlines_.begin()->first);
+}
+
+}  // namespace bfio::router

@@ -1,0 +1,58 @@
+#include "router/requests/overload.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace bfio::router {
+namespace {
+
+// Present and predicted KV: its prompt, and what it is going to make as far as its client says.
+int64_t KvOf(const ClientRequest& request) {
+  const uint32_t predicted = request.predicted_output_tokens.value_or(request.max_new_tokens);
+  return int64_t{request.prompt_tokens} + std::min(predicted, request.max_new_tokens);
+}
+
+}  // namespace
+
+absl::Status OverloadControl::CheckPool() {
+  if (waiting_.load(std::memory_order_relaxed) < options_.max_waiting) return absl::OkStatus();
+  refused_early_.fetch_add(1, std::memory_order_relaxed);
+  return absl::ResourceExhaustedError(
+      absl::StrCat("the waiting pool is full (", options_.max_waiting, " requests)"));
+}
+
+absl::Status OverloadControl::Check(const RequestRecord& record) const {
+  if (waiting_bytes_ + record.request.prompt_bytes() + record.history_bytes() > options_.max_waiting_bytes) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("the prompts of waiting requests take ", waiting_bytes_, " bytes already"));
+  }
+  // The groups' own KV, and so much again as may wait for it. The first request is taken whatever its size.
+  const double capacity = (1 + options_.max_waiting_kv) * static_cast<double>(kv_tokens_);
+  const int64_t wanted = committed_kv_ + KvOf(record.request);
+  if (options_.max_waiting_kv > 0 && kv_tokens_ > 0 && committed_kv_ > 0 &&
+      static_cast<double>(wanted) > capacity) {
+    return absl::ResourceExhaustedError(absl::StrCat("accepted requests may come to need ", committed_kv_,
+                                                     " KV tokens already; the workers have ", kv_tokens_));
+  }
+  return absl::OkStatus();
+}
+
+void OverloadControl::Charge(RequestRecord& record) {
+  record.committed_kv = KvOf(record.request);
+  committed_kv_ += record.committed_kv;
+  record.waiting_bytes = record.first_token ? 0 : record.request.prompt_bytes() + record.history_bytes();
+  waiting_bytes_ += record.waiting_bytes;
+}
+
+void OverloadControl::OnFirstToken(RequestRecord& record) {
+  waiting_bytes_ -= std::exchange(record.waiting_bytes, 0);
+}
+
+void OverloadControl::Discharge(RequestRecord& record) {
+  committed_kv_ -= std::exchange(record.committed_kv, 0);
+  waiting_bytes_ -= std::exchange(record.waiting_bytes, 0);
+}
+
+}  // namespace bfio::router

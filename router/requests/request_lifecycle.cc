@@ -1,0 +1,371 @@
+#include "router/requests/request_lifecycle.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/spdlog.h"
+#include "router/requests/resume_rights.h"
+#include "router/requests/retry.h"
+
+namespace bfio::router {
+namespace {
+
+// Refusals by workers that a request survives: the accounts are exact, so even one is a sign of trouble.
+constexpr int kMaxRefusals = 16;
+// The same where --admission estimates what requests will hold: a worker may be fuller than that, for a
+// while.
+constexpr int kMaxEstimatedRefusals = 1024;
+
+}  // namespace
+
+RequestLifecycle::RequestLifecycle(const RequestOptions& options, core::Cluster* cluster, RequestIds* ids,
+                                   Tenants* tenants, OverloadControl* overload, absl::Time now)
+    : options_(options),
+      cluster_(cluster),
+      ids_(ids),
+      tenants_(tenants),
+      overload_(overload),
+      resumes_(options.resume),
+      agents_(options.agent_order),
+      now_(now),
+      started_(now) {}
+
+// --- clients ---
+
+void RequestLifecycle::OnCancel(uint64_t sink_id, bool timed_out, absl::Time now) {
+  now_ = now;
+  RequestRecord* record = table_.FindBySink(sink_id);
+  if (record == nullptr) {  // ended meanwhile, or not yet begun
+    const std::optional<EarlyResume> early = resumes_.TakeEarlyBySink(sink_id);
+    if (early) EndSink(early->sink, absl::CancelledError(), std::nullopt);
+    return;
+  }
+  if (record->request.resumable && !timed_out) return Detach(*record, absl::CancelledError());
+  Cancel(record->id);
+  ++totals_.cancelled;
+  End(*record, absl::CancelledError(), std::nullopt);
+}
+
+bool RequestLifecycle::Abort(const std::string& request_id, absl::string_view resume_token,
+                             const std::optional<std::string>& tenant, absl::Time now) {
+  now_ = now;
+  RequestRecord* record = table_.FindByName(request_id);
+  if (record == nullptr || !MayAbort(record->request, resume_token, tenant)) return false;
+  if (record->ended) {  // nothing left to abort, but its id is free now
+    End(*record, absl::OkStatus(), std::nullopt);
+    return false;
+  }
+  Cancel(record->id);
+  ++totals_.aborted;
+  End(*record, absl::OkStatus(), record->MakeFinish(FinishReason::kAbort, now_));
+  return true;
+}
+
+// --- groups ---
+
+void RequestLifecycle::OnTokens(core::RequestId id, absl::Span<const uint32_t> tokens, absl::Time now) {
+  now_ = now;
+  RequestRecord* const found = table_.Find(id);
+  if (found == nullptr || found->ended) return;  // cancelled meanwhile
+  RequestRecord& record = *found;
+  record.refusals = 0;
+  tokens = tokens.subspan(0, record.request.max_new_tokens - record.delivered);
+  if (tokens.empty()) return;
+  if (!record.first_token) {
+    record.first_token = now_;
+    latencies_.OnFirstToken(now_ - record.accepted);
+    if (tokens.size() > 1) latencies_.OnTokens(tokens.size() - 1, absl::ZeroDuration());
+  } else {
+    latencies_.OnTokens(tokens.size(), now_ - record.last_token);
+  }
+  record.last_token = now_;
+  tenants_->totals().OnTokens(record.tenant, record.request.tenant, tokens.size());
+  overload_->OnFirstToken(record);
+  const uint32_t index = record.delivered;
+  record.delivered += static_cast<uint32_t>(tokens.size());
+  int64_t bytes = 0;
+  if (record.keeps_history()) {
+    record.history.insert(record.history.end(), tokens.begin(), tokens.end());
+    bytes = int64_t{4} * static_cast<int64_t>(tokens.size());
+    if (record.kept_bytes == 0) bytes = record.request.prompt_bytes() + int64_t{4} * record.delivered;
+  }
+  if (record.sink != nullptr && record.delivered > record.send_from) {
+    const uint32_t skip = record.send_from > index ? record.send_from - index : 0;
+    switch (record.sink->Deliver(index + skip, tokens.subspan(skip), now_)) {
+      case TokenSink::Delivery::kTaken:
+        break;
+      case TokenSink::Delivery::kFlush:
+        FlushLater(record.sink);
+        break;
+      case TokenSink::Delivery::kTooSlow:
+        CutOff(record);
+        break;
+    }
+  }
+  // The record may be gone by now.
+  if (bytes > 0) Keep(id, bytes);
+}
+
+void RequestLifecycle::OnFinished(core::RequestId id, FinishReason reason, absl::Time now) {
+  now_ = now;
+  RequestRecord* record = table_.Find(id);
+  if (record != nullptr && !record->ended) Complete(*record, reason);
+}
+
+void RequestLifecycle::OnRejected(core::RequestId id, const absl::Status& why, absl::Time now) {
+  now_ = now;
+  RequestRecord* record = table_.Find(id);
+  if (record == nullptr || record->ended) return;
+  const bool full = absl::IsResourceExhausted(why);
+  const bool exact = !options_.kv_on_demand;
+  // Where KV is estimated, or the worker has an admission of its own, a refusal is no news.
+  spdlog::log(full && !exact ? spdlog::level::debug : spdlog::level::warn, "a worker refused request {}: {}",
+              record->LogName(), std::string(why.message()));
+  if (full && ++record->refusals < (exact ? kMaxRefusals : kMaxEstimatedRefusals)) {
+    ++totals_.refused_by_workers;  // the scheduler has put it back into the pool
+    return;
+  }
+  Fail(*record, full ? WithRetry(absl::UnavailableError("no worker takes the request"), kFailedRetry) : why);
+}
+
+void RequestLifecycle::OnPreempted(core::RequestId id, absl::Time now) {
+  now_ = now;
+  RequestRecord* record = table_.Find(id);
+  if (record == nullptr || record->ended) return;
+  ++totals_.preempted;
+  if (record->delivered >= record->request.max_new_tokens) return Complete(*record, FinishReason::kLength);
+  if (record->forgotten) {
+    ++totals_.replays_refused;
+    return Fail(*record,
+                WithRetry(absl::UnavailableError("the request's worker ran out of KV memory, and the "
+                                                 "router could not keep it for another"),
+                          kFailedRetry));
+  }
+  Requeue(*record);
+}
+
+void RequestLifecycle::OnLost(core::RequestId id, absl::Time now) {
+  now_ = now;
+  RequestRecord* record = table_.Find(id);
+  if (record == nullptr || record->ended) return;
+  if (record->delivered >= record->request.max_new_tokens)  // only its end was lost
+    return Complete(*record, FinishReason::kLength);
+  if (record->forgotten || ++record->replays > options_.max_replays) {
+    ++totals_.replays_refused;
+    const char* why = record->forgotten
+                          ? "the request's worker was lost, and it was too large to be kept for a replay"
+                          : "the request's workers were lost, one after another";
+    return Fail(*record, WithRetry(absl::UnavailableError(why), kFailedRetry));
+  }
+  ++totals_.replayed;
+  Requeue(*record);
+}
+
+void RequestLifecycle::Requeue(const RequestRecord& record) {
+  core::RequestSpec spec = record.Spec(cluster_->NextStep());
+  // It goes before all that have not begun, even if it has made no token yet.
+  spec.priority += BegunBonus();
+  cluster_->Apply(core::Requeue{spec});
+}
+
+std::optional<Assignment> RequestLifecycle::OnPlaced(core::RequestId id, uint32_t rank, int64_t wait_steps,
+                                                     absl::Time now) {
+  now_ = now;
+  RequestRecord* record = table_.Find(id);
+  if (record == nullptr || record->ended) {
+    // Nobody waits for it: have it dropped again rather than hold its slot for ever.
+    Cancel(id);
+    return std::nullopt;
+  }
+  record->last_rank = rank;
+  record->placed_at = record->delivered;
+  record->wait_steps = wait_steps;
+  if (!record->placed) {
+    record->placed = now_;
+    latencies_.OnPlaced(now_ - record->accepted);
+  }
+  if (spdlog::should_log(spdlog::level::debug)) {
+    spdlog::debug("request {}: placed on rank {}, after {} steps in the pool", record->LogName(), rank,
+                  wait_steps);
+  }
+  return record->MakeAssignment(now_, options_.kv_on_demand);
+}
+
+void RequestLifecycle::OnEpochOpened(absl::Time now) {
+  now_ = now;
+  overload_->SetCapacity(groups_.kv_tokens);
+  for (const core::RequestId id : table_.Ids()) {
+    RequestRecord* record = table_.Find(id);
+    if (record == nullptr || record->ended || cluster_->LocationOf(id)) continue;
+    // It was taken in when it fitted: not the client's mistake.
+    if (const absl::Status status = CheckFits(*record); !status.ok()) {
+      spdlog::warn("request {} fits no worker any more: {}", record->LogName(),
+                   std::string(status.message()));
+      Fail(*record, WithRetry(absl::UnavailableError(absl::StrCat(
+                                  "no worker that is here now can hold the request: ", status.message())),
+                              kFailedRetry));
+    }
+  }
+  if (groups_.complete) settled_ = true;
+  AnswerEarlyResumes();
+}
+
+std::optional<uint32_t> RequestLifecycle::ReceivedSincePlaced(core::RequestId id) const {
+  const RequestRecord* record = table_.Find(id);
+  if (record == nullptr || record->ended) return std::nullopt;
+  return record->delivered - record->placed_at;
+}
+
+void RequestLifecycle::CountTokens(uint32_t generated, uint32_t received) {
+  if (generated > received) totals_.tokens_lost += generated - received;
+  if (generated < received) totals_.tokens_duplicated += received - generated;
+}
+
+// --- the way to the end ---
+
+void RequestLifecycle::Complete(RequestRecord& record, FinishReason reason) {
+  const Finish finish = record.MakeFinish(reason, now_);
+  if (reason == FinishReason::kLength && record.delivered != record.request.max_new_tokens) {
+    CountTokens(record.request.max_new_tokens, record.delivered);
+    return Fail(record, absl::InternalError("the worker ended the request before its last token"));
+  }
+  ++totals_.completed;
+  tenants_->totals().OnCompleted(record.tenant, record.request.tenant);
+  if (spdlog::should_log(spdlog::level::debug))
+    spdlog::debug("request {}: completed with {} tokens", record.LogName(), record.delivered);
+  latencies_.OnCompleted(finish.prompt_tokens, record.delivered - record.had, now_ - record.accepted,
+                         now_ - record.first_token.value_or(now_));
+  if (record.request.resumable) return Retain(record, finish);
+  End(record, absl::OkStatus(), finish);
+}
+
+void RequestLifecycle::Fail(RequestRecord& record, const absl::Status& status) {
+  Cancel(record.id);
+  ++totals_.failed;
+  if (spdlog::should_log(spdlog::level::debug))
+    spdlog::debug("request {}: {}", record.LogName(), std::string(status.message()));
+  End(record, status, std::nullopt);
+}
+
+void RequestLifecycle::End(RequestRecord& record, const absl::Status& status, std::optional<Finish> finish) {
+  if (record.sink != nullptr) EndSink(record.sink, status, std::move(finish));
+  resumes_.OnForgotten(record);
+  Discharge(record);
+  resumes_.Release(record);
+  table_.Erase(record.id);
+}
+
+void RequestLifecycle::Discharge(RequestRecord& record) {
+  overload_->Discharge(record);
+  record.ticket.set_used(int64_t{record.request.prompt_tokens} + record.delivered);
+  record.ticket.Release();
+  agents_.Leave(record, cluster_->NextStep());
+}
+
+void RequestLifecycle::EndSink(const std::shared_ptr<TokenSink>& sink, const absl::Status& status,
+                               std::optional<Finish> finish) {
+  if (sink->End(status, std::move(finish))) FlushLater(sink);
+  resumes_.Linger(sink, now_);
+}
+
+void RequestLifecycle::Detach(RequestRecord& record, const absl::Status& status) {
+  EndSink(record.sink, status, std::nullopt);
+  table_.SetSink(record, nullptr);
+  resumes_.Wait(record, now_);
+}
+
+void RequestLifecycle::CutOff(RequestRecord& record) {
+  spdlog::warn("request {}: its client takes no tokens and is cut off", record.LogName());
+  ++totals_.slow_readers;
+  const absl::Status status =
+      WithRetry(absl::ResourceExhaustedError(absl::StrCat(
+                    "the client reads too slowly: more than ", options_.stream_buffer_tokens,
+                    " tokens waited for it, or some for ", absl::FormatDuration(options_.stream_timeout))),
+                kFailedRetry);
+  if (record.request.resumable) return Detach(record, status);
+  Fail(record, status);
+}
+
+void RequestLifecycle::Retain(RequestRecord& record, const Finish& finish) {
+  Discharge(record);
+  if (record.sink != nullptr) {
+    EndSink(record.sink, absl::OkStatus(), finish);
+    table_.SetSink(record, nullptr);
+  }
+  resumes_.Retain(record, finish, now_);
+}
+
+void RequestLifecycle::Keep(core::RequestId id, int64_t bytes) {
+  // Looked up each time: it may be the ended one that makes way.
+  while (RequestRecord* record = table_.Find(id)) {
+    const ReplayBudget::Outcome outcome = resumes_.Charge(*record, bytes);
+    if (outcome == ReplayBudget::Outcome::kKept) return;
+    if (outcome == ReplayBudget::Outcome::kFull) {
+      if (const auto oldest = resumes_.TakeOldestEnded(table_)) {
+        End(*table_.Find(*oldest), absl::OkStatus(), std::nullopt);
+        continue;
+      }
+    }
+    return Forget(*record);
+  }
+}
+
+void RequestLifecycle::Forget(RequestRecord& record) {
+  resumes_.Release(record);
+  record.forgotten = true;
+  std::vector<uint32_t>().swap(record.history);
+  std::vector<uint32_t>().swap(record.request.prompt);
+  record.request.resumable = false;
+  if (record.ended) return End(record, absl::OkStatus(), std::nullopt);
+  if (record.sink == nullptr) Fail(record, absl::UnavailableError("too large to be kept"));
+}
+
+// --- time ---
+
+void RequestLifecycle::OnTimer(absl::Time now) {
+  now_ = now;
+  while (const auto id = resumes_.TakeExpired(now)) {
+    RequestRecord* record = table_.Find(*id);
+    if (record == nullptr || record->sink != nullptr || record->resume_by > now) continue;
+    if (!record->ended) {
+      spdlog::info("request {}: nobody has come back for it", record->LogName());
+      ++totals_.resume_expired;
+      ++totals_.cancelled;
+      Cancel(record->id);
+    }
+    End(*record, absl::CancelledError(), std::nullopt);
+  }
+  resumes_.BreakOffLingering(now);
+  if (resumes_.has_early() && !Settling()) AnswerEarlyResumes();
+  for (const core::RequestId id : agents_.Expire(now)) {
+    RequestRecord* record = table_.Find(id);
+    if (record == nullptr || record->ended) continue;
+    Cancel(id);
+    ++totals_.cancelled;
+    End(*record, AgentCalls::DeadlinePassed(), std::nullopt);
+  }
+}
+
+absl::Time RequestLifecycle::next_deadline() const {
+  absl::Time next = std::min(resumes_.next_deadline(), agents_.next_deadline());
+  if (resumes_.has_early()) next = std::min(next, SettleEnd());
+  return next;
+}
+
+void RequestLifecycle::BeginDrain(absl::Time now) {
+  now_ = now;
+  draining_ = true;
+  if (live() > 0) spdlog::info("draining {} requests", live());
+  for (const EarlyResume& early : resumes_.TakeEarly()) EndSink(early.sink, ShuttingDown(), std::nullopt);
+}
+
+void RequestLifecycle::EndAll(absl::Time now) {
+  now_ = now;
+  for (const core::RequestId id : table_.Ids()) {
+    RequestRecord* record = table_.Find(id);
+    if (!record->ended) Fail(*record, ShuttingDown());
+  }
+}
+
+}  // namespace bfio::router
