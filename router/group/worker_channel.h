@@ -35,6 +35,9 @@ class WorkerChannel {
   // Breaks the connection off when the worker has taken nothing for so long. True when it did. Must not be
   // called under a lock.
   virtual bool BreakOffIfStuck(absl::Time now, absl::Duration patience) = 0;
+
+  // One event of this channel has been dealt with: once for each that was handed in. Any thread.
+  virtual void Consumed() = 0;
 };
 
 }  // namespace bfio::router

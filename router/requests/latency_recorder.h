@@ -8,38 +8,43 @@
 #include <cstdint>
 
 #include "absl/time/time.h"
-#include "bfio/v1/admin.pb.h"
 #include "common/telemetry/metrics/distribution.h"
 
 namespace bfio::router {
 
+// In seconds, or tokens.
+struct RequestLatencies {
+  // From acceptance to the first placement, and to the first token.
+  Distribution queue_time_s{RequestSeconds()};
+  Distribution time_to_first_token_s{RequestSeconds()};
+  // Between two tokens of a request.
+  Distribution inter_token_s{RequestSeconds()};
+  // Of completed requests: (last token - first token) / (tokens - 1); from acceptance to the end; lengths.
+  Distribution time_per_output_token_s{RequestSeconds()};
+  Distribution end_to_end_s{RequestSeconds()};
+  Distribution prompt_tokens{TokenCounts()};
+  Distribution output_tokens{TokenCounts()};
+};
+
 class LatencyRecorder {
  public:
   // The request's first placement; later ones are replays.
-  void OnPlaced(absl::Duration waited) { queue_time_.Add(absl::ToDoubleSeconds(waited)); }
+  void OnPlaced(absl::Duration waited) { latencies_.queue_time_s.Add(absl::ToDoubleSeconds(waited)); }
   void OnFirstToken(absl::Duration since_accepted) {
-    first_token_.Add(absl::ToDoubleSeconds(since_accepted));
+    latencies_.time_to_first_token_s.Add(absl::ToDoubleSeconds(since_accepted));
   }
   // `tokens` more, `since` the token before them: they came together, so the time is shared out.
   void OnTokens(uint64_t tokens, absl::Duration since) {
-    inter_token_.Add(absl::ToDoubleSeconds(since) / static_cast<double>(tokens), tokens);
+    latencies_.inter_token_s.Add(absl::ToDoubleSeconds(since) / static_cast<double>(tokens), tokens);
   }
   void OnCompleted(uint64_t prompt_tokens, uint64_t output_tokens, absl::Duration since_accepted,
                    absl::Duration since_first_token);
 
-  void Fill(v1::RequestLatencies& out) const;
+  const RequestLatencies& latencies() const { return latencies_; }
 
  private:
-  Distribution queue_time_{RequestSeconds()};
-  Distribution first_token_{RequestSeconds()};
-  Distribution inter_token_{RequestSeconds()};
-  Distribution per_output_token_{RequestSeconds()};
-  Distribution end_to_end_{RequestSeconds()};
-  Distribution prompt_tokens_{TokenCounts()};
-  Distribution output_tokens_{TokenCounts()};
+  RequestLatencies latencies_;
 };
-
-void FillDistribution(const Distribution& distribution, v1::Distribution& out);
 
 }  // namespace bfio::router
 

@@ -1,6 +1,6 @@
 // What each tenant asked for and got, for metrics.
 //
-// Purpose: a bounded number of series, whatever names clients think up: the first kNamed tenants have sums of
+// Purpose: a bounded number of series, whatever names clients choose: the first kNamed tenants have sums of
 // their own, all later ones share those of "other" (and so does a tenant of that name). Owned by the decision
 // thread; not thread-safe. Costs an index per request's tokens of a step.
 #ifndef BFIO_ROUTER_REQUESTS_TENANT_TOTALS_H_
@@ -11,9 +11,18 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "bfio/v1/admin.pb.h"
 
 namespace bfio::router {
+
+// Since the router started.
+struct TenantTotal {
+  std::string tenant;
+  int64_t accepted = 0;
+  int64_t completed = 0;
+  // Of accepted requests, and delivered.
+  int64_t prompt_tokens = 0;
+  int64_t generated_tokens = 0;
+};
 
 class TenantTotals {
  public:
@@ -26,13 +35,13 @@ class TenantTotals {
   void OnCompleted(uint32_t number, const std::string& name);
 
   // In the order they came, "other" last; tenants that never came are left out.
-  void Fill(v1::ClusterState& state) const;
+  std::vector<TenantTotal> Fill() const;
 
  private:
-  v1::TenantTotals& Of(uint32_t number, const std::string& name);
+  TenantTotal& Of(uint32_t number, const std::string& name);
 
   // By number; the last one, once it is needed, is everybody else's. Without a request: not seen.
-  std::vector<v1::TenantTotals> totals_;
+  std::vector<TenantTotal> totals_;
 };
 
 }  // namespace bfio::router

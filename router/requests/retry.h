@@ -1,12 +1,12 @@
 // When a client that cannot be served now should come again.
 //
-// Purpose: the delays that refusals and lost requests carry as RetryInfo, in one place. Pure; any thread.
-#ifndef BFIO_ROUTER_FRONTEND_RETRY_H_
-#define BFIO_ROUTER_FRONTEND_RETRY_H_
+// Purpose: the delays that refusals and lost requests carry, in one place. Pure; any thread.
+#ifndef BFIO_ROUTER_REQUESTS_RETRY_H_
+#define BFIO_ROUTER_REQUESTS_RETRY_H_
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "common/net/status.h"
+#include "common/base/retry_delay.h"
 
 namespace bfio::router {
 
@@ -23,4 +23,4 @@ inline constexpr absl::Duration kFailedRetry = absl::Seconds(1);
 
 }  // namespace bfio::router
 
-#endif  // BFIO_ROUTER_FRONTEND_RETRY_H_
+#endif  // BFIO_ROUTER_REQUESTS_RETRY_H_

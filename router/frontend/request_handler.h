@@ -1,0 +1,79 @@
+// The state behind the front protocols, as they see it.
+//
+// Purpose: the line between the edge that clients talk to and the router's decision thread. Front protocols
+// hand in checked requests and sinks for their tokens; router/app implements it. Threads: every method may be
+// called from any thread and never blocks; `done` runs on the decision thread and must not block either.
+#ifndef BFIO_ROUTER_FRONTEND_REQUEST_HANDLER_H_
+#define BFIO_ROUTER_FRONTEND_REQUEST_HANDLER_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "router/core/model/request.h"
+#include "router/requests/request.h"
+#include "router/requests/token_sink.h"
+
+namespace bfio::router {
+
+// What a rank carries now.
+struct RankLoad {
+  // Counted over all groups: the ranks of the first group come first.
+  uint32_t rank = 0;
+  // Decoding, or on their way to the rank.
+  int64_t running_requests = 0;
+  // In the pool that all ranks share.
+  int64_t waiting_requests = 0;
+  // Resident KV, and its capacity.
+  int64_t used_tokens = 0;
+  int64_t max_tokens = 0;
+  // Of the last second.
+  double tokens_per_second = 0;
+  int64_t slots = 0;
+};
+
+struct Loads {
+  // By the wall clock.
+  absl::Time timestamp;
+  std::string version;
+  // Of all groups that serve.
+  uint32_t ranks = 0;
+  std::vector<RankLoad> loads;
+};
+
+class RequestHandler {
+ public:
+  virtual ~RequestHandler() = default;
+
+  // Names a request and its sink; never used twice.
+  virtual core::RequestId NextId() = 0;
+  // Takes a checked request. RESOURCE_EXHAUSTED or UNAVAILABLE when it is refused at once: the sink is then
+  // the caller's to end. Otherwise the sink is ended by the router.
+  virtual absl::Status Submit(core::RequestId id, ClientRequest request, std::shared_ptr<TokenSink> sink) = 0;
+  // The client of that sink is gone, or its time is up.
+  virtual void Cancel(uint64_t sink_id, bool timed_out) = 0;
+
+  struct AbortRequest {
+    std::string request_id;
+    std::string resume_token;
+    // The caller's; nothing where callers are not authenticated.
+    std::optional<std::string> tenant;
+  };
+  // `done` gets whether there was such a live request that this caller may end. RESOURCE_EXHAUSTED or
+  // UNAVAILABLE when it is not asked; `done` is then not called.
+  virtual absl::Status Abort(AbortRequest request,
+                             absl::AnyInvocable<void(absl::StatusOr<bool>) &&> done) = 0;
+  // One rank's, or all. `done` gets NOT_FOUND for a rank that does not exist. Errors as of Abort.
+  virtual absl::Status GetLoads(std::optional<uint32_t> rank,
+                                absl::AnyInvocable<void(absl::StatusOr<Loads>) &&> done) = 0;
+};
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_FRONTEND_REQUEST_HANDLER_H_

@@ -1,0 +1,30 @@
+// Who may take up or abort a request that is live: who repeats its tenant and its secret.
+//
+// Purpose: one place for the comparison of secrets, which takes the same time wherever strings of equal
+// length differ. Pure; any thread.
+#ifndef BFIO_ROUTER_REQUESTS_RESUME_RIGHTS_H_
+#define BFIO_ROUTER_REQUESTS_RESUME_RIGHTS_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "router/requests/request.h"
+
+namespace bfio::router {
+
+// `resume` is what a client that came back has sent.
+bool MayResume(const ClientRequest& request, const ClientRequest& resume);
+
+// `tenant` is the caller's; nothing where callers are not authenticated.
+bool MayAbort(const ClientRequest& request, absl::string_view resume_token,
+              const std::optional<std::string>& tenant);
+
+// The seed of a resumable request that names none: the same in every router's life, so that a request that is
+// started again generates the same tokens.
+uint64_t SeedOfName(absl::string_view request_id);
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_REQUESTS_RESUME_RIGHTS_H_
