@@ -69,7 +69,7 @@ RouterState DecisionThread::MakeState() const {
   state.requests.refused_pool_full += overload_.refused_early();
   state.requests.refused_tenant += tenants_.refused();
   state.latencies = requests_.latencies().latencies();
-  state.tenants = tenants_.totals().All();
+  state.tenants = tenants_.totals().Fill();
   state.energy = energy_.totals();
   return state;
 }

@@ -33,6 +33,7 @@
 #include "router/group/step_statistics.h"
 #include "router/group/worker_messages.h"
 #include "router/group/worker_telemetry.h"
+#include "router/requests/request_book.h"
 
 namespace bfio::router {
 
@@ -57,20 +58,6 @@ struct GroupOptions {
   int64_t max_announced_bytes = int64_t{256} << 20;
   // This router's life (common/net/router_instance.h), above 0.
   uint64_t instance = 1;
-};
-
-// What a group asks about requests while an epoch opens; router/requests implements it.
-class RequestBook {
- public:
-  virtual ~RequestBook() = default;
-  // Takes over what a member holds of an earlier router. `active` is what the member runs. Returns the
-  // requests that are now this router's and still run there, in the form the scheduler takes them.
-  virtual std::vector<core::RequestSpec> Recover(absl::string_view worker_id, std::vector<HeldRequest> held,
-                                                 absl::Span<const HeldActive> active) = 0;
-  // Tokens that have come from the request's present placement; nothing when nobody waits for the request.
-  virtual std::optional<uint32_t> ReceivedSincePlaced(core::RequestId id) const = 0;
-  // A count of generated tokens differs from what has been received.
-  virtual void CountTokens(uint32_t generated, uint32_t received) = 0;
 };
 
 // A member as operators see it.

@@ -22,14 +22,6 @@ namespace bfio::router {
 // One connection of one worker, numbered by the edge; never used twice in the router's life.
 using MemberId = uint64_t;
 
-// A request that a worker holds.
-struct HeldActive {
-  core::RequestId id = 0;
-  int64_t kv_tokens = 0;
-  // Tokens that its present placement has made.
-  uint32_t generated_tokens = 0;
-};
-
 // A worker attaches. Checked by the edge: the id is not empty, sizes are in range.
 struct WorkerHello {
   std::string worker_id;

@@ -94,6 +94,14 @@ struct Assignment {
   bool kv_on_demand = false;
 };
 
+// A request that a worker holds.
+struct HeldActive {
+  core::RequestId id = 0;
+  int64_t kv_tokens = 0;
+  // Tokens that its present placement has made.
+  uint32_t generated_tokens = 0;
+};
+
 // A request that a worker holds for an earlier router, as the worker announces it.
 struct HeldRequest {
   core::RequestId id = 0;

@@ -280,8 +280,8 @@ void RequestLifecycle::CutOff(RequestRecord& record) {
   ++totals_.slow_readers;
   const absl::Status status =
       WithRetry(absl::ResourceExhaustedError(absl::StrCat(
-                    "the client reads too slowly: more than ", options_.stream_buffer_tokens,
-                    " tokens waited for it, or some for ", absl::FormatDuration(options_.stream_timeout))),
+                    "the client reads too slowly: more than ", options_.stream.buffer_tokens,
+                    " tokens waited for it, or some for ", absl::FormatDuration(options_.stream.timeout))),
                 kFailedRetry);
   if (record.request.resumable) return Detach(record, status);
   Fail(record, status);

@@ -24,6 +24,7 @@
 #include "router/requests/agent_calls.h"
 #include "router/requests/arrival_rate.h"
 #include "router/requests/latency_recorder.h"
+#include "router/requests/limits.h"
 #include "router/requests/overload.h"
 #include "router/requests/request_book.h"
 #include "router/requests/request_ids.h"
@@ -47,9 +48,8 @@ struct RequestOptions {
   // much longer when such workers have come and have yet to say what they hold.
   absl::Duration restart_settle = absl::Seconds(5);
   absl::Duration announce_settle = absl::Seconds(25);
-  // For messages: what a client may leave unread (TokenSink).
-  int64_t stream_buffer_tokens = 16384;
-  absl::Duration stream_timeout = absl::Seconds(30);
+  // What a client may leave unread; its sink sees to it.
+  StreamLimits stream;
 };
 
 // What requests have to know of the groups.

@@ -21,6 +21,11 @@ inline constexpr absl::Duration kFailedRetry = absl::Seconds(1);
   return status;
 }
 
+// What every call gets while the router drains.
+inline absl::Status ShuttingDown() {
+  return WithRetry(absl::UnavailableError("the router is shutting down"), kFailedRetry);
+}
+
 }  // namespace bfio::router
 
 #endif  // BFIO_ROUTER_REQUESTS_RETRY_H_

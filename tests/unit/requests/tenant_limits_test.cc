@@ -1,5 +1,7 @@
 #include "router/requests/tenant_limits.h"
 
+#include "router/requests/tenants.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -81,7 +83,7 @@ TEST(TokenBucket, NeverPassesMoreThanRateTimesTimeAndItsDepth) {
 }
 
 TEST(TenantLimiter, EachLimitRefusesWithARetryDelay) {
-  TenantLimiter limiter(*ParseTenantLimits("r:rps=2;t:tps=100;c:concurrent=1"));
+  TenantLimiter limiter(*ParseTenantLimits("r:rps=2;t:tps=100;c:concurrent=1"), Tenants::kMaxTenants);
   const auto refused = [&](const std::string& tenant, int64_t tokens, const std::string& part) {
     const auto again = limiter.Enter(tenant, tokens, kStart);
     EXPECT_TRUE(absl::IsResourceExhausted(again.status())) << tenant;
@@ -105,7 +107,7 @@ TEST(TenantLimiter, EachLimitRefusesWithARetryDelay) {
 }
 
 TEST(TenantLimiter, OnlyWhatWasUsedIsCharged) {
-  TenantLimiter limiter(*ParseTenantLimits("t:tps=100"));
+  TenantLimiter limiter(*ParseTenantLimits("t:tps=100"), Tenants::kMaxTenants);
   {
     auto ticket = limiter.Enter("t", 100, kStart);
     ASSERT_TRUE(ticket.ok());
@@ -116,7 +118,7 @@ TEST(TenantLimiter, OnlyWhatWasUsedIsCharged) {
 }
 
 TEST(TenantLimiter, TheStarIsForEachTenantByItself) {
-  TenantLimiter limiter(*ParseTenantLimits("*:concurrent=1"));
+  TenantLimiter limiter(*ParseTenantLimits("*:concurrent=1"), Tenants::kMaxTenants);
   auto a = limiter.Enter("a", 1, kStart), b = limiter.Enter("b", 1, kStart);
   EXPECT_TRUE(a.ok());
   EXPECT_TRUE(b.ok());
@@ -129,9 +131,9 @@ TEST(TenantLimiter, TheStarIsForEachTenantByItself) {
 }
 
 TEST(TenantLimiter, ThinkingUpNamesBuysNothing) {
-  TenantLimiter limiter(*ParseTenantLimits("*:concurrent=1"));
+  TenantLimiter limiter(*ParseTenantLimits("*:concurrent=1"), Tenants::kMaxTenants);
   std::vector<TenantLimiter::Ticket> held;
-  for (size_t i = 0; i < TenantLimiter::kMaxTenants; ++i) {
+  for (size_t i = 0; i < Tenants::kMaxTenants; ++i) {
     held.push_back(*limiter.Enter(absl::StrCat("t", i), 1, kStart));
   }
   auto shared = limiter.Enter("late", 1, kStart);

@@ -1,0 +1,57 @@
+// A client's stream that keeps what it is given.
+#ifndef BFIO_TESTS_UNIT_REQUESTS_RECORDING_SINK_H_
+#define BFIO_TESTS_UNIT_REQUESTS_RECORDING_SINK_H_
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "router/requests/token_sink.h"
+
+namespace bfio::router {
+
+class RecordingSink final : public TokenSink {
+ public:
+  explicit RecordingSink(uint64_t id) : id_(id) {}
+
+  uint64_t id() const override { return id_; }
+  const std::string& traceparent() const override { return traceparent_; }
+  Delivery Deliver(uint32_t index, absl::Span<const uint32_t> given, absl::Time) override {
+    if (stuck) return Delivery::kTooSlow;
+    if (tokens.empty() && first_index == 0) first_index = index;
+    tokens.insert(tokens.end(), given.begin(), given.end());
+    return Delivery::kFlush;
+  }
+  void CatchUp(uint32_t index, absl::Span<const uint32_t> given) override {
+    first_index = index;
+    tokens.assign(given.begin(), given.end());
+  }
+  bool End(const absl::Status& why, std::optional<Finish> with) override {
+    if (status) return false;
+    status = why;
+    finish = std::move(with);
+    return true;
+  }
+  void Flush() override { ++flushes; }
+  void BreakOff() override { broken_off = true; }
+
+  bool open() const { return !status.has_value(); }
+
+  // It takes no tokens.
+  bool stuck = false;
+  uint32_t first_index = 0;
+  std::vector<uint32_t> tokens;
+  std::optional<absl::Status> status;
+  std::optional<Finish> finish;
+  int flushes = 0;
+  bool broken_off = false;
+
+ private:
+  const uint64_t id_;
+  const std::string traceparent_;
+};
+
+}  // namespace bfio::router
+
+#endif  // BFIO_TESTS_UNIT_REQUESTS_RECORDING_SINK_H_

@@ -1,0 +1,542 @@
+// Requests from arrival to end, with a real scheduler and without sockets.
+#include "router/requests/request_lifecycle.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/retry_delay.h"
+#include "tests/unit/requests/recording_sink.h"
+
+namespace bfio::router {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class RequestLifecycleTest : public ::testing::Test {
+ protected:
+  void SetUp() override { Start({}); }
+
+  // A router with one group of one worker of four slots.
+  void Start(const RequestOptions& options, const OverloadOptions& overload = {},
+             const std::string& limits = "") {
+    core::SchedulerOptions scheduler;
+    scheduler.max_waiting = overload.max_waiting;
+    requests_.reset();
+    cluster_ = std::make_unique<core::Cluster>(scheduler, core::PolicySetting{"fcfs", {}});
+    ASSERT_TRUE(cluster_->Apply(core::AddGroup{0, core::GroupKind::kBarrier}).status.ok());
+    tenants_ = std::make_unique<Tenants>(*ParseTenantLimits(limits));
+    overload_ = std::make_unique<OverloadControl>(overload);
+    ids_ = std::make_unique<RequestIds>(1);
+    sinks_.clear();
+    requests_ = std::make_unique<RequestLifecycle>(options, cluster_.get(), ids_.get(), tenants_.get(),
+                                                   overload_.get(), now_);
+  }
+
+  void OpenEpoch(std::vector<core::ResidentRequest> resident = {},
+                 std::vector<core::RequestSpec> recovered = {}) {
+    core::EpochMember member;
+    member.spec.slots = 4;
+    member.spec.kv_tokens = 1000;
+    member.resident = std::move(resident);
+    member.adopted = std::move(recovered);
+    const core::Outcome outcome = cluster_->Apply(core::OpenEpoch{0, {member}});
+    step_ = 0;
+    for (auto id = outcome.displaced.rbegin(); id != outcome.displaced.rend(); ++id)
+      requests_->OnLost(*id, now_);
+    GroupsView view;
+    view.kv_tokens = 1000;
+    view.max_sequence_tokens = 500;
+    view.complete = true;
+    requests_->SetGroups(view);
+    requests_->OnEpochOpened(now_);
+  }
+
+  static ClientRequest Ask(const std::string& name, uint32_t max_new_tokens = 10) {
+    ClientRequest request;
+    request.request_id = name;
+    request.prompt = {11, 12, 13};
+    request.prompt_tokens = 3;
+    request.max_new_tokens = max_new_tokens;
+    return request;
+  }
+  static ClientRequest AskResumable(const std::string& name, uint32_t max_new_tokens = 10) {
+    ClientRequest request = Ask(name, max_new_tokens);
+    request.resumable = true;
+    request.resume_token = "secret";
+    return request;
+  }
+  static ClientRequest ComeBack(const std::string& name, uint32_t from) {
+    ClientRequest request;
+    request.request_id = name;
+    request.resumable = true;
+    request.resume_token = "secret";
+    request.resume_from = from;
+    return request;
+  }
+
+  RecordingSink& Arrive(ClientRequest request) {
+    const core::RequestId id = ids_->Next();
+    sinks_[id] = std::make_shared<RecordingSink>(id);
+    auto ticket = request.resume_from ? TenantLimiter::Ticket() : *tenants_->Enter(request, now_);
+    requests_->OnArrival(id, std::move(request), sinks_[id], std::move(ticket), now_);
+    return *sinks_[id];
+  }
+
+  // The plan's assignments, once it has been applied by the worker.
+  std::vector<Assignment> Place() {
+    std::vector<Assignment> assignments;
+    const core::Outcome outcome = cluster_->Apply(core::MakePlan{0, false});
+    if (!outcome.plan) return assignments;
+    for (const core::Placement& placement : outcome.plan->placements) {
+      if (auto made = requests_->OnPlaced(placement.id, 0, placement.wait_steps, now_))
+        assignments.push_back(*made);
+    }
+    core::StepReport report;
+    report.step = ++step_;
+    report.applied_plan = outcome.plan->apply_step;
+    EXPECT_TRUE(cluster_->Apply(core::Report{0, 0, report}).status.ok());
+    return assignments;
+  }
+  void Tokens(const RecordingSink& sink, std::vector<uint32_t> tokens) {
+    requests_->OnTokens(sink.id(), tokens, now_);
+  }
+
+  absl::Time now_ = absl::UnixEpoch() + absl::Hours(1);
+  std::unique_ptr<core::Cluster> cluster_;
+  std::unique_ptr<Tenants> tenants_;
+  std::unique_ptr<OverloadControl> overload_;
+  std::unique_ptr<RequestIds> ids_;
+  std::map<core::RequestId, std::shared_ptr<RecordingSink>> sinks_;
+  std::unique_ptr<RequestLifecycle> requests_;
+  int64_t step_ = 0;
+};
+
+TEST_F(RequestLifecycleTest, TokensAndFinishReachTheClient) {
+  OpenEpoch();
+  RecordingSink& sink = Arrive(Ask("a", 3));
+  EXPECT_EQ(cluster_->waiting(), 1);
+  const std::vector<Assignment> assignments = Place();
+  ASSERT_EQ(assignments.size(), 1u);
+  EXPECT_EQ(assignments[0].id, sink.id());
+  EXPECT_EQ(assignments[0].first_index, 0u);
+  EXPECT_THAT(assignments[0].request->prompt, ElementsAre(11, 12, 13));
+  now_ += absl::Seconds(2);
+  Tokens(sink, {1});
+  Tokens(sink, {2, 3});
+  requests_->OnFinished(sink.id(), FinishReason::kLength, now_);
+  EXPECT_THAT(sink.tokens, ElementsAre(1, 2, 3));
+  ASSERT_TRUE(sink.finish.has_value());
+  EXPECT_TRUE(sink.status->ok());
+  EXPECT_EQ(sink.finish->completion_tokens, 3u);
+  EXPECT_EQ(sink.finish->prompt_tokens, 3u);
+  EXPECT_EQ(sink.finish->time_to_first_token, absl::Seconds(2));
+  EXPECT_EQ(requests_->live(), 0);
+  EXPECT_EQ(requests_->totals().completed, 1);
+  EXPECT_EQ(overload_->committed_kv(), 0);
+}
+
+TEST_F(RequestLifecycleTest, TokensBeyondTheLimitAreCutOff) {
+  OpenEpoch();
+  RecordingSink& sink = Arrive(Ask("a", 2));
+  Place();
+  Tokens(sink, {1, 2, 3, 4});
+  EXPECT_THAT(sink.tokens, ElementsAre(1, 2));
+}
+
+TEST_F(RequestLifecycleTest, AnEarlyEndByLengthIsAnError) {
+  OpenEpoch();
+  RecordingSink& sink = Arrive(Ask("a", 3));
+  Place();
+  Tokens(sink, {1});
+  requests_->OnFinished(sink.id(), FinishReason::kLength, now_);
+  EXPECT_TRUE(absl::IsInternal(*sink.status));
+  EXPECT_EQ(requests_->totals().tokens_lost, 2);
+}
+
+TEST_F(RequestLifecycleTest, ALiveRequestIdIsTakenOnce) {
+  OpenEpoch();
+  RecordingSink& first = Arrive(Ask("a"));
+  RecordingSink& second = Arrive(Ask("a"));
+  EXPECT_TRUE(absl::IsAlreadyExists(*second.status));
+  EXPECT_TRUE(first.open());
+  EXPECT_EQ(requests_->live(), 1);
+}
+
+TEST_F(RequestLifecycleTest, ARequestThatNoWorkerCanHoldIsRefused) {
+  OpenEpoch();
+  EXPECT_TRUE(absl::IsInvalidArgument(*Arrive(Ask("a", 498)).status));
+  EXPECT_TRUE(Arrive(Ask("b", 497)).open());
+}
+
+TEST_F(RequestLifecycleTest, ACancelledRequestLeavesPoolOrWorker) {
+  OpenEpoch();
+  RecordingSink& waiting = Arrive(Ask("a"));
+  requests_->OnCancel(waiting.id(), false, now_);
+  EXPECT_EQ(cluster_->waiting(), 0);
+  EXPECT_TRUE(absl::IsCancelled(*waiting.status));
+  RecordingSink& placed = Arrive(Ask("b"));
+  Place();
+  requests_->OnCancel(placed.id(), false, now_);
+  const core::Outcome outcome = cluster_->Apply(core::MakePlan{0, false});
+  ASSERT_TRUE(outcome.plan.has_value());
+  ASSERT_EQ(outcome.plan->drops.size(), 1u);
+  EXPECT_EQ(outcome.plan->drops[0].id, placed.id());
+  EXPECT_EQ(requests_->totals().cancelled, 2);
+}
+
+TEST_F(RequestLifecycleTest, AnAbortNeedsTheRightTenantAndSecret) {
+  OpenEpoch();
+  ClientRequest request = AskResumable("a");
+  request.tenant = "t";
+  RecordingSink& sink = Arrive(request);
+  EXPECT_FALSE(requests_->Abort("a", "wrong", "t", now_));
+  EXPECT_FALSE(requests_->Abort("a", "secret", "other", now_));
+  EXPECT_FALSE(requests_->Abort("b", "secret", "t", now_));
+  EXPECT_TRUE(sink.open());
+  EXPECT_TRUE(requests_->Abort("a", "secret", "t", now_));
+  EXPECT_EQ(sink.finish->reason, FinishReason::kAbort);
+}
+
+TEST_F(RequestLifecycleTest, ALostRequestGoesOnWhereItsClientIs) {
+  OpenEpoch();
+  RecordingSink& sink = Arrive(Ask("a", 5));
+  RecordingSink& young = Arrive(Ask("young"));
+  requests_->OnCancel(young.id(), false, now_);
+  Place();
+  Tokens(sink, {1, 2});
+  OpenEpoch();  // its worker is another process
+  Arrive(Ask("b"));
+  const std::vector<Assignment> assignments = Place();
+  ASSERT_EQ(assignments.size(), 2u);
+  EXPECT_EQ(assignments[0].id, sink.id()) << "it goes before those that have not begun";
+  EXPECT_EQ(assignments[0].first_index, 2u);
+  EXPECT_THAT(*assignments[0].history, ElementsAre(1, 2));
+  Tokens(sink, {3, 4, 5});
+  requests_->OnFinished(sink.id(), FinishReason::kLength, now_);
+  EXPECT_THAT(sink.tokens, ElementsAre(1, 2, 3, 4, 5));
+  EXPECT_EQ(sink.finish->completion_tokens, 5u);
+  EXPECT_EQ(requests_->totals().replayed, 1);
+}
+
+TEST_F(RequestLifecycleTest, ARequestIsNotReplayedForEver) {
+  RequestOptions options;
+  options.max_replays = 2;
+  Start(options);
+  OpenEpoch();
+  RecordingSink& sink = Arrive(Ask("a"));
+  for (int i = 0; i < 2; ++i) {
+    Place();
+    OpenEpoch();
+    EXPECT_TRUE(sink.open());
+  }
+  Place();
+  OpenEpoch();
+  EXPECT_TRUE(absl::IsUnavailable(*sink.status));
+  EXPECT_EQ(requests_->totals().replays_refused, 1);
+}
+
+TEST_F(RequestLifecycleTest, ALostEndIsMadeUp) {
+  OpenEpoch();
+  RecordingSink& sink = Arrive(Ask("a", 2));
+  Place();
+  Tokens(sink, {1, 2});
+  OpenEpoch();
+  ASSERT_TRUE(sink.finish.has_value());
+  EXPECT_EQ(sink.finish->reason, FinishReason::kLength);
+}
+
+TEST_F(RequestLifecycleTest, AResumableRequestOutlivesItsStream) {
+  OpenEpoch();
+  RecordingSink& first = Arrive(AskResumable("a", 4));
+  Place();
+  Tokens(first, {1, 2});
+  requests_->OnCancel(first.id(), false, now_);
+  EXPECT_EQ(requests_->live(), 1);
+  requests_->OnTokens(first.id(), std::vector<uint32_t>{3}, now_);
+  RecordingSink& stranger = Arrive([] {
+    ClientRequest request = ComeBack("a", 0);
+    request.resume_token = "guess";
+    return request;
+  }());
+  EXPECT_TRUE(absl::IsNotFound(*stranger.status)) << "as if there were no such request";
+  RecordingSink& second = Arrive(ComeBack("a", 1));
+  EXPECT_EQ(second.first_index, 1u);
+  EXPECT_THAT(second.tokens, ElementsAre(2, 3));
+  requests_->OnTokens(first.id(), std::vector<uint32_t>{4}, now_);
+  requests_->OnFinished(first.id(), FinishReason::kLength, now_);
+  EXPECT_THAT(second.tokens, ElementsAre(2, 3, 4));
+  EXPECT_TRUE(second.finish.has_value());
+  // The end may have been missed, too.
+  RecordingSink& third = Arrive(ComeBack("a", 3));
+  EXPECT_THAT(third.tokens, ElementsAre(4));
+  EXPECT_TRUE(third.finish.has_value());
+}
+
+TEST_F(RequestLifecycleTest, ARequestWithoutAClientEndsInTime) {
+  OpenEpoch();
+  RecordingSink& sink = Arrive(AskResumable("a"));
+  Place();
+  requests_->OnCancel(sink.id(), false, now_);
+  now_ += absl::Seconds(29);
+  requests_->OnTimer(now_);
+  EXPECT_EQ(requests_->live(), 1);
+  now_ = requests_->next_deadline();
+  requests_->OnTimer(now_);
+  EXPECT_EQ(requests_->live(), 0);
+  EXPECT_EQ(requests_->totals().resume_expired, 1);
+  EXPECT_TRUE(sink.broken_off) << "an ended stream does not wait for its client for ever";
+}
+
+TEST_F(RequestLifecycleTest, ASlowReaderIsCutOff) {
+  OpenEpoch();
+  RecordingSink& plain = Arrive(Ask("a"));
+  RecordingSink& resumable = Arrive(AskResumable("b"));
+  Place();
+  plain.stuck = resumable.stuck = true;
+  Tokens(plain, {1});
+  Tokens(resumable, {1});
+  EXPECT_TRUE(absl::IsResourceExhausted(*plain.status));
+  EXPECT_TRUE(absl::IsResourceExhausted(*resumable.status));
+  EXPECT_EQ(requests_->totals().slow_readers, 2);
+  EXPECT_EQ(requests_->live(), 1) << "the resumable one waits for its client";
+}
+
+TEST_F(RequestLifecycleTest, WhatIsTooLargeToKeepIsNotReplayed) {
+  RequestOptions options;
+  options.resume.request_bytes = 20;  // a prompt of three and two tokens
+  Start(options);
+  OpenEpoch();
+  RecordingSink& sink = Arrive(Ask("a"));
+  Place();
+  Tokens(sink, {1, 2});
+  EXPECT_EQ(requests_->kept_bytes(), 20);
+  Tokens(sink, {3});
+  EXPECT_EQ(requests_->kept_bytes(), 0);
+  OpenEpoch();
+  EXPECT_TRUE(absl::IsUnavailable(*sink.status));
+  EXPECT_THAT(sink.status->message(), HasSubstr("too large"));
+}
+
+TEST_F(RequestLifecycleTest, EndedRequestsMakeWayForLiveOnes) {
+  RequestOptions options;
+  options.resume.budget_bytes = 30;
+  Start(options);
+  OpenEpoch();
+  RecordingSink& ended = Arrive(AskResumable("ended", 1));
+  Place();
+  Tokens(ended, {1});
+  requests_->OnFinished(ended.id(), FinishReason::kLength, now_);
+  EXPECT_EQ(requests_->kept_bytes(), 16);
+  RecordingSink& live = Arrive(AskResumable("live", 4));
+  Place();
+  Tokens(live, {1});
+  EXPECT_EQ(requests_->kept_bytes(), 16);
+  EXPECT_TRUE(absl::IsNotFound(*Arrive(ComeBack("ended", 0)).status));
+  EXPECT_TRUE(Arrive(ComeBack("live", 0)).open());
+}
+
+TEST_F(RequestLifecycleTest, RefusalsForWantOfKvArePutUpWithForAWhile) {
+  OpenEpoch();
+  RecordingSink& sink = Arrive(Ask("a"));
+  const absl::Status full = absl::ResourceExhaustedError("no KV");
+  for (int i = 0; i < 15; ++i) requests_->OnRejected(sink.id(), full, now_);
+  EXPECT_TRUE(sink.open());
+  requests_->OnRejected(sink.id(), full, now_);
+  EXPECT_TRUE(absl::IsUnavailable(*sink.status));
+  EXPECT_EQ(GetRetryDelay(*sink.status), absl::Seconds(1));
+  RecordingSink& broken = Arrive(Ask("b"));
+  requests_->OnRejected(broken.id(), absl::InternalError("the logits are not finite"), now_);
+  EXPECT_TRUE(absl::IsInternal(*broken.status));
+}
+
+TEST_F(RequestLifecycleTest, APreemptedRequestGoesBackWithWhatItHas) {
+  OpenEpoch();
+  RecordingSink& sink = Arrive(Ask("a"));
+  Place();
+  Tokens(sink, {7});
+  core::StepReport report;
+  report.step = ++step_;
+  const std::vector<core::RequestId> preempted = {sink.id()};
+  report.preempted = preempted;
+  ASSERT_TRUE(cluster_->Apply(core::Report{0, 0, report}).status.ok());
+  requests_->OnPreempted(sink.id(), now_);
+  EXPECT_EQ(cluster_->waiting(), 1);
+  const std::vector<Assignment> again = Place();
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(again[0].first_index, 1u);
+}
+
+TEST_F(RequestLifecycleTest, BytesAndKvOfWaitingRequestsAreBounded) {
+  OverloadOptions overload;
+  overload.max_waiting_bytes = 30;
+  overload.max_waiting_kv = 1;
+  Start({}, overload);
+  OpenEpoch();
+  EXPECT_TRUE(Arrive(Ask("a")).open());
+  EXPECT_TRUE(Arrive(Ask("b")).open());
+  RecordingSink& third = Arrive(Ask("c"));
+  EXPECT_TRUE(absl::IsResourceExhausted(*third.status));
+  EXPECT_TRUE(GetRetryDelay(*third.status).has_value());
+  Place();
+  Tokens(*sinks_.begin()->second, {1});
+  EXPECT_TRUE(Arrive(Ask("d")).open()) << "a request that has begun waits no more";
+  EXPECT_EQ(requests_->totals().refused_memory, 1);
+  // 2,000 tokens of KV: the group's 1,000, and as many that wait.
+  for (int i = 0; i < 20; ++i) {
+    ClientRequest large = Ask(absl::StrCat("large", i), 400);
+    large.prompt.clear();
+    Arrive(large);
+  }
+  EXPECT_EQ(overload_->committed_kv(), 3 * 13 + 4 * 403);
+}
+
+TEST_F(RequestLifecycleTest, AFullPoolRefuses) {
+  OverloadOptions overload;
+  overload.max_waiting = 2;
+  Start({}, overload);
+  Arrive(Ask("a"));
+  Arrive(Ask("b"));
+  EXPECT_TRUE(absl::IsResourceExhausted(*Arrive(Ask("c")).status));
+  EXPECT_EQ(requests_->totals().refused_pool_full, 1);
+  EXPECT_TRUE(overload_->CheckPool().ok());
+  overload_->SetWaiting(cluster_->waiting());
+  EXPECT_TRUE(absl::IsResourceExhausted(overload_->CheckPool()));
+  EXPECT_EQ(overload_->refused_early(), 1);
+}
+
+TEST_F(RequestLifecycleTest, ATenantsTicketIsGivenBackAtTheEnd) {
+  Start({}, {}, "t:concurrent=1");
+  ClientRequest request = Ask("a");
+  request.tenant = "t";
+  RecordingSink& sink = Arrive(request);
+  EXPECT_TRUE(absl::IsResourceExhausted(tenants_->Enter(request, now_).status()));
+  EXPECT_EQ(tenants_->refused(), 1);
+  requests_->OnCancel(sink.id(), false, now_);
+  EXPECT_TRUE(tenants_->Enter(request, now_).ok());
+}
+
+TEST_F(RequestLifecycleTest, AParentsDeadlineEndsItsCalls) {
+  OpenEpoch();
+  ClientRequest call = Ask("a");
+  call.parent_id = "p";
+  call.parent_timeout = absl::Seconds(5);
+  RecordingSink& first = Arrive(call);
+  call.request_id = "b";
+  call.parent_timeout.reset();
+  RecordingSink& second = Arrive(call);
+  now_ += absl::Seconds(5);
+  EXPECT_LE(requests_->next_deadline(), now_);
+  requests_->OnTimer(now_);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(*first.status));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(*second.status));
+  EXPECT_EQ(requests_->totals().agent_calls, 2);
+}
+
+TEST_F(RequestLifecycleTest, ACallThatCannotMeetItsParentsDeadlineIsRefused) {
+  OpenEpoch();
+  GroupsView view;
+  view.max_sequence_tokens = 500;
+  view.shortest_step = absl::Seconds(1);
+  requests_->SetGroups(view);
+  ClientRequest call = Ask("a");
+  call.ignore_eos = true;
+  call.parent_id = "p";
+  call.parent_timeout = absl::Seconds(9);
+  EXPECT_TRUE(absl::IsDeadlineExceeded(*Arrive(call).status)) << "ten tokens take ten seconds";
+  call.request_id = "b";
+  call.parent_timeout = absl::Seconds(11);
+  EXPECT_TRUE(Arrive(call).open());
+}
+
+TEST_F(RequestLifecycleTest, EarlyResumesWaitForTheWorkersThatMayHoldThem) {
+  RecordingSink& early = Arrive(ComeBack("a", 1));
+  EXPECT_TRUE(early.open());
+  HeldRequest held;
+  held.id = 1000;
+  held.request = AskResumable("a", 4);
+  held.tokens = {5, 6};
+  const std::vector<HeldActive> active = {{1000, 5, 2}};
+  requests_->SetTime(now_);
+  const std::vector<core::RequestSpec> recovered = requests_->Recover("w", {held}, active);
+  ASSERT_EQ(recovered.size(), 1u);
+  EXPECT_EQ(recovered[0].prefill_tokens, 5);
+  EXPECT_EQ(recovered[0].max_new_tokens, 2);
+  OpenEpoch({{1000, 5}}, recovered);
+  EXPECT_TRUE(early.open());
+  EXPECT_EQ(early.first_index, 1u);
+  EXPECT_THAT(early.tokens, ElementsAre(6));
+  EXPECT_EQ(requests_->totals().adopted, 1);
+  EXPECT_GT(ids_->Next(), 1000u) << "no id is given out twice";
+}
+
+TEST_F(RequestLifecycleTest, EarlyResumesAreAnsweredWhenPatienceEnds) {
+  RecordingSink& bare = Arrive(ComeBack("a", 1));
+  ClientRequest whole = AskResumable("b");
+  whole.resume_from = 2;
+  whole.received = {1, 2};
+  RecordingSink& with_prompt = Arrive(whole);
+  now_ = requests_->next_deadline();
+  requests_->OnTimer(now_);
+  EXPECT_TRUE(absl::IsNotFound(*bare.status));
+  EXPECT_TRUE(with_prompt.open()) << "it starts anew";
+  EXPECT_EQ(requests_->totals().restarted, 1);
+  OpenEpoch();
+  const std::vector<Assignment> assignments = Place();
+  ASSERT_EQ(assignments.size(), 1u);
+  EXPECT_EQ(assignments[0].first_index, 1u) << "the last token is made again";
+}
+
+TEST_F(RequestLifecycleTest, HeldRequestsWhoseTokensDisagreeAreNotRecovered) {
+  HeldRequest held;
+  held.id = 1000;
+  held.request = AskResumable("a", 4);
+  held.tokens = {5, 6};
+  EXPECT_THAT(requests_->Recover("w", {held}, std::vector<HeldActive>{{1000, 5, 3}}), IsEmpty());
+  EXPECT_EQ(requests_->totals().tokens_lost, 1);
+  EXPECT_THAT(requests_->Recover("w", {held}, {}), IsEmpty()) << "the worker does not run it";
+  EXPECT_EQ(requests_->live(), 0);
+}
+
+TEST_F(RequestLifecycleTest, AnEndedHeldRequestWaitsForItsClient) {
+  HeldRequest held;
+  held.id = 1000;
+  held.request = AskResumable("a", 2);
+  held.tokens = {5, 6};
+  held.ended = FinishReason::kLength;
+  EXPECT_THAT(requests_->Recover("w", {held}, {}), IsEmpty());
+  RecordingSink& sink = Arrive(ComeBack("a", 0));
+  EXPECT_THAT(sink.tokens, ElementsAre(5, 6));
+  EXPECT_TRUE(sink.finish.has_value());
+}
+
+TEST_F(RequestLifecycleTest, ADrainRefusesNewRequestsAndEndsTheRest) {
+  RecordingSink& early = Arrive(ComeBack("early", 0));
+  OpenEpoch();
+  RecordingSink& live = Arrive(Ask("a"));
+  requests_->BeginDrain(now_);
+  EXPECT_FALSE(early.open());
+  EXPECT_TRUE(absl::IsUnavailable(*Arrive(Ask("b")).status));
+  EXPECT_TRUE(live.open());
+  requests_->EndAll(now_);
+  EXPECT_TRUE(absl::IsUnavailable(*live.status));
+  EXPECT_EQ(requests_->live(), 0);
+}
+
+TEST_F(RequestLifecycleTest, ARequestThatFitsNoWorkerAnyMoreEnds) {
+  RecordingSink& sink = Arrive(Ask("a", 900));  // before any worker is known
+  OpenEpoch();
+  EXPECT_TRUE(absl::IsUnavailable(*sink.status));
+  EXPECT_THAT(sink.status->message(), HasSubstr("at most 500"));
+}
+
+}  // namespace
+}  // namespace bfio::router

@@ -1,0 +1,52 @@
+#include "router/requests/request_table.h"
+
+#include <gtest/gtest.h>
+
+#include "common/base/clock.h"
+
+namespace bfio::router {
+namespace {
+
+ClientRequest Named(const std::string& name) {
+  ClientRequest request;
+  request.request_id = name;
+  return request;
+}
+
+TEST(RequestTable, NoRequestTakesAnothersPlace) {
+  RequestTable table;
+  RequestRecord* const first = table.Add(7, Named("first"), nullptr, 0, MonotonicNow());
+  ASSERT_NE(first, nullptr);
+  EXPECT_EQ(table.Add(8, Named("first"), nullptr, 0, MonotonicNow()), nullptr) << "its name is taken";
+  EXPECT_EQ(table.Add(7, Named("second"), nullptr, 0, MonotonicNow()), nullptr) << "its number is taken";
+  EXPECT_EQ(table.size(), 1u);
+  EXPECT_EQ(table.Find(7), first);
+  EXPECT_EQ(table.Find(8), nullptr);
+  EXPECT_EQ(table.FindByName("second"), nullptr);
+  table.Erase(7);
+  EXPECT_NE(table.Add(7, Named("second"), nullptr, 0, MonotonicNow()), nullptr);
+  EXPECT_NE(table.Add(8, Named("first"), nullptr, 0, MonotonicNow()), nullptr);
+}
+
+TEST(RequestTable, ASpecCarriesTenantAndWhatWasDelivered) {
+  RequestTable table;
+  ClientRequest request = Named("r");
+  request.prompt_tokens = 10;
+  request.max_new_tokens = 50;
+  request.predicted_output_tokens = 20;
+  RequestRecord* record = table.Add(1, request, nullptr, 1, absl::UnixEpoch());
+  EXPECT_EQ(record->Spec(7).tenant, 1u);
+  EXPECT_EQ(record->Spec(7).generated_tokens, 0);
+  record->delivered = 5;
+  const core::RequestSpec spec = record->Spec(7);
+  EXPECT_EQ(spec.generated_tokens, 5);
+  EXPECT_EQ(spec.prefill_tokens, 15);
+  EXPECT_EQ(spec.max_new_tokens, 45);
+  EXPECT_EQ(spec.predicted_output_tokens, 15);
+  EXPECT_EQ(spec.seniority, 0);
+  record->senior_step = 4;
+  EXPECT_EQ(record->Spec(7).seniority, 3) << "its age is kept wherever it waits";
+}
+
+}  // namespace
+}  // namespace bfio::router

@@ -1,0 +1,57 @@
+#include "router/requests/tenants.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "router/requests/tenant_totals.h"
+
+namespace bfio::router {
+namespace {
+
+TEST(Tenants, NamesKeepTheirNumbersAndLateNamesShareOne) {
+  Tenants tenants({});
+  EXPECT_EQ(tenants.Number(""), 0u);
+  for (uint32_t i = 1; i <= Tenants::kMaxTenants; ++i) EXPECT_EQ(tenants.Number(absl::StrCat(i)), i);
+  for (int i = 0; i < 1000; ++i) EXPECT_EQ(tenants.Number(absl::StrCat("late", i)), Tenants::kMaxTenants + 1);
+  EXPECT_EQ(tenants.Number("1"), 1u);
+}
+
+// A scrape breaks on two series of one name, and a flood of names must not grow it.
+TEST(TenantTotals, LateNamesAndOneThatIsCalledSoShareOther) {
+  Tenants tenants({});
+  TenantTotals& totals = tenants.totals();
+  const auto request = [&](const std::string& name) {
+    const uint32_t number = tenants.Number(name);
+    totals.OnAccepted(number, name, 10);
+    totals.OnTokens(number, name, 2);
+    totals.OnTokens(number, name, 1);
+    totals.OnCompleted(number, name);
+  };
+  request("");
+  request("other");
+  for (int i = 0; i < 500; ++i) request(absl::StrCat("t", i));
+  request("t3");
+  const std::vector<TenantTotal> all = totals.Fill();
+  std::set<std::string> names;
+  int64_t accepted = 0, tokens = 0, others = 0;
+  for (const TenantTotal& tenant : all) {
+    EXPECT_TRUE(names.insert(tenant.tenant).second) << tenant.tenant << " twice";
+    accepted += tenant.accepted;
+    tokens += tenant.generated_tokens;
+    EXPECT_EQ(tenant.prompt_tokens, 10 * tenant.accepted);
+    EXPECT_EQ(tenant.completed, tenant.accepted);
+    if (tenant.tenant == "other") others = tenant.accepted;
+    if (tenant.tenant == "t3") {
+      EXPECT_EQ(tenant.accepted, 2);
+    }
+  }
+  EXPECT_EQ(all.size(), 65u) << "no tenant, 63 names beside the one that is called other, and other";
+  EXPECT_EQ(accepted, 503);
+  EXPECT_EQ(tokens, 3 * accepted);
+  EXPECT_EQ(others, 1 + 500 - 63);
+}
+
+}  // namespace
+}  // namespace bfio::router
