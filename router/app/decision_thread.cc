@@ -46,10 +46,10 @@ DecisionThread::DecisionThread(const RouterOptions& options, Parts parts, Hooks 
       tenants_(options_.tenant_limits),
       overload_(options_.overload()),
       recorder_(std::move(parts.recorder)),
-      cluster_(options_.scheduler(), {options_.policy, options_.policy_options}, std::move(parts.policies),
+      cluster_(options_.scheduler(), options_.policy_setting(), std::move(parts.policies),
                std::move(parts.lookahead), recorder_.get()),
       requests_(options_.requests(), &cluster_, &ids_, &tenants_, &overload_, MonotonicNow()),
-      groups_(options_.group_set(), &cluster_, &requests_),
+      groups_(options_.group_set(parts.instance), &cluster_, &requests_),
       now_(MonotonicNow()),
       started_(now_),
       thread_([this] { Run(); }) {}
@@ -61,7 +61,7 @@ DecisionThread::~DecisionThread() {
 // --- any thread ---
 
 absl::Status DecisionThread::PostClient(int64_t limit, Event event) {
-  if (events_.PostBounded(kClients, std::move(event), static_cast<size_t>(limit))) return absl::OkStatus();
+  if (events_.PostBounded(std::move(event), static_cast<size_t>(limit))) return absl::OkStatus();
   if (stop_requested_.load()) return ShuttingDown();
   return WithRetry(absl::ResourceExhaustedError("the router is overloaded"), kFullRetry);
 }
@@ -85,7 +85,7 @@ absl::Status DecisionThread::Submit(core::RequestId id, ClientRequest request,
 
 void DecisionThread::Cancel(uint64_t sink_id, bool timed_out) {
   // Not bounded: there is one at most for each open stream.
-  events_.Post(kClients, [this, sink_id, timed_out] { requests_.OnCancel(sink_id, timed_out, now_); });
+  events_.Post([this, sink_id, timed_out] { requests_.OnCancel(sink_id, timed_out, now_); });
 }
 
 absl::Status DecisionThread::Abort(AbortRequest request,
@@ -103,7 +103,7 @@ absl::Status DecisionThread::GetLoads(std::optional<uint32_t> rank,
 
 void DecisionThread::OnWorkerEvent(std::shared_ptr<WorkerChannel> channel, WorkerEvent event) {
   // Bounded by the channel, which stops reading until Consumed.
-  events_.Post(kWorkers, [this, channel = std::move(channel), event = std::move(event)]() mutable {
+  events_.PostAhead([this, channel = std::move(channel), event = std::move(event)]() mutable {
     OnEvent(channel, std::move(event));
     channel->Consumed();
   });
@@ -134,7 +134,7 @@ absl::Duration DecisionThread::SinceTurn() const {
 
 void DecisionThread::Stop() {
   if (!stop_requested_.exchange(true)) {
-    events_.Post(kClients, [this] {
+    events_.Post([this] {
       draining_ = true;
       drain_deadline_ = now_ + options_.drain_timeout;
       requests_.BeginDrain(now_);
@@ -148,31 +148,29 @@ void DecisionThread::Stop() {
 void DecisionThread::Run() {
   // For who looks at the process with top -H or perf.
   pthread_setname_np(pthread_self(), "bfio-decide");
-  std::array<std::vector<Event>, 2> events;
-  while (!Turn(events)) {
+  while (!Turn()) {
   }
   // Whoever posted before Close gets an answer; whoever comes later is refused.
   events_.Close();
-  events_.WaitAndTake(absl::ZeroDuration(), events);
-  for (std::vector<Event>& lane : events) {
-    for (Event& event : lane) std::move(event)();
-  }
+  events_.WaitAndTake(absl::ZeroDuration(), worker_events_, client_events_);
+  for (Event& event : worker_events_) std::move(event)();
+  for (Event& event : client_events_) std::move(event)();
   for (const auto& [member, channel] : channels_) channel->Close(ShuttingDown());
   sender_.Submit(requests_.flushes());
   if (recorder_ != nullptr) recorder_->Close();
 }
 
-bool DecisionThread::Turn(std::array<std::vector<Event>, 2>& events) {
-  events_.WaitAndTake(std::min(UntilNextDeadline(), kLongestTurn), events);
+bool DecisionThread::Turn() {
+  events_.WaitAndTake(std::min(UntilNextDeadline(), kLongestTurn), worker_events_, client_events_);
   now_ = MonotonicNow();
   last_turn_.store(now_, std::memory_order_relaxed);
   if (options_.lease != nullptr && !options_.lease->Look()) EndWithoutLease();
   requests_.SetTime(now_);
-  for (Event& event : events[kWorkers]) std::move(event)();
+  for (Event& event : worker_events_) std::move(event)();
   RunTimers();
   // Tokens do not wait for decisions.
   sender_.Submit(requests_.flushes());
-  for (Event& event : events[kClients]) std::move(event)();
+  for (Event& event : client_events_) std::move(event)();
   Decide();
   overload_.SetWaiting(cluster_.waiting());
   const bool done = draining_ && DrainDone();

@@ -11,7 +11,6 @@
 #ifndef BFIO_ROUTER_APP_DECISION_THREAD_H_
 #define BFIO_ROUTER_APP_DECISION_THREAD_H_
 
-#include <array>
 #include <atomic>
 #include <functional>
 #include <memory>
@@ -62,6 +61,8 @@ class DecisionThread final : public RequestHandler, public WorkerHandler, public
     // Every event and outcome goes there; null: nowhere.
     std::unique_ptr<record::Recorder> recorder;
     core::RequestId first_id = 1;
+    // This router's life (common/base/router_instance.h).
+    uint64_t instance = 1;
   };
 
   // REQUIRES: options and parts have been checked; the policy can be made.
@@ -93,8 +94,7 @@ class DecisionThread final : public RequestHandler, public WorkerHandler, public
   const ArrivalRate& arrivals() const { return requests_.arrivals(); }
 
  private:
-  enum Lane : size_t { kWorkers, kClients };
-  using Event = EventQueue<2>::Event;
+  using Event = EventQueue::Event;
 
   // Any thread. RESOURCE_EXHAUSTED when `limit` clients' events wait, UNAVAILABLE after Stop.
   absl::Status PostClient(int64_t limit, Event event);
@@ -106,7 +106,7 @@ class DecisionThread final : public RequestHandler, public WorkerHandler, public
 
   void Run();
   // One round; true when the thread is to end.
-  bool Turn(std::array<std::vector<Event>, 2>& events);
+  bool Turn();
   void OnEvent(const std::shared_ptr<WorkerChannel>& channel, WorkerEvent event);
   void RunTimers();
   absl::Duration UntilNextDeadline() const;
@@ -130,7 +130,7 @@ class DecisionThread final : public RequestHandler, public WorkerHandler, public
   RequestIds ids_;
   const std::shared_ptr<DecideBudget> budget_;
   std::atomic<absl::Time> last_turn_{MonotonicNow()};
-  EventQueue<2> events_;
+  EventQueue events_;
   Tenants tenants_;
   OverloadControl overload_;
   StreamSender sender_;
@@ -151,6 +151,7 @@ class DecisionThread final : public RequestHandler, public WorkerHandler, public
   bool draining_ = false;
   absl::Time drain_deadline_ = absl::InfiniteFuture();
   // Scratch.
+  std::vector<Event> worker_events_, client_events_;
   Commands commands_;
   std::vector<Assignment> assignments_;
 

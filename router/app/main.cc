@@ -25,7 +25,10 @@ ABSL_FLAG(std::string, admin_listen, "127.0.0.1:50052",
 ABSL_FLAG(
     std::string, http_listen, "127.0.0.1:50053",
     "HOST:PORT of the live page and of /metrics, protected as the admin API (TLS, tokens); empty: none");
-ABSL_FLAG(uint32_t, workers, 1, "ranks the first epoch waits for; later joins and losses re-form the group");
+ABSL_FLAG(uint32_t, workers, 1, "ranks that a group's first epoch waits for; later joins and losses re-form the group");
+ABSL_FLAG(uint32_t, groups, 1,
+          "groups of --workers ranks that must be complete before the router is ready; workers that name no "
+          "group (--group) are shared out among them, and workers that name one may form more");
 ABSL_FLAG(std::string, policy, "bf_io_auto", "who goes where: see the list above");
 ABSL_FLAG(
     std::string, shadow, "",
@@ -93,6 +96,7 @@ ProgramInfo Info() {
   info.usage =
       "Places decode requests on barrier-synchronised workers, every step, and streams their tokens back.\n\n"
       "  bfio_router --workers=4                     wait for 4 ranks, then serve\n"
+      "  bfio_router --workers=4 --groups=2          two groups of 4 ranks, one waiting pool\n"
       "  bfio_router --workers=4 --policy=fcfs       a baseline\n"
       "  bfio_router --config=router.textproto       settings from a file (protobuf text or JSON)\n"
       "  bfio_router --election_etcd=http://ETCD:2379  lead, or stand by until the leader is gone\n\n"
@@ -131,7 +135,11 @@ absl::StatusOr<RouterOptions> OptionsFromFlags() {
   options.policy_options.seed = absl::GetFlag(FLAGS_seed);
   options.policy_options.objective = absl::GetFlag(FLAGS_objective);
   const uint32_t workers = absl::GetFlag(FLAGS_workers), horizon = absl::GetFlag(FLAGS_horizon);
-  const uint32_t waiting = absl::GetFlag(FLAGS_max_waiting);
+  const uint32_t waiting = absl::GetFlag(FLAGS_max_waiting), groups = absl::GetFlag(FLAGS_groups);
+  if (groups < 1 || groups > GroupSet::kMaxGroups) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--groups=", groups, ": must be within 1..", GroupSet::kMaxGroups));
+  }
   if (workers < 1 || workers > 4096) {
     return absl::InvalidArgumentError(absl::StrCat("--workers=", workers, ": must be within 1..4096"));
   }
@@ -141,6 +149,7 @@ absl::StatusOr<RouterOptions> OptionsFromFlags() {
     return absl::InvalidArgumentError(absl::StrCat("--max_waiting=", waiting, ": must be within 1..1000000"));
   }
   options.workers = static_cast<int32_t>(workers);
+  options.groups = static_cast<int32_t>(groups);
   options.policy_options.horizon = static_cast<int32_t>(horizon);
   options.policy_options.discount = absl::GetFlag(FLAGS_discount);
   options.window = absl::GetFlag(FLAGS_window);

@@ -1,4 +1,6 @@
-// Settings of the router service, checked once at start.
+// Settings of the router, checked once at start.
+//
+// Threads: plain data.
 #ifndef BFIO_ROUTER_APP_OPTIONS_H_
 #define BFIO_ROUTER_APP_OPTIONS_H_
 
@@ -11,41 +13,15 @@
 #include "common/net/tls.h"
 #include "router/chains/chain_options.h"
 #include "router/core/policy/policy.h"
-#include "router/core/scheduler/scheduler.h"
+#include "router/core/scheduler/scheduler_options.h"
 #include "router/election/lease.h"
+#include "router/group/group_set.h"
+#include "router/requests/limits.h"
+#include "router/requests/overload.h"
+#include "router/requests/request_lifecycle.h"
 #include "router/requests/tenant_limits.h"
 
 namespace bfio::router {
-
-// Bounds of one request, checked at the door.
-struct RequestLimits {
-  // Prompt and output length, in tokens.
-  uint32_t max_prompt_tokens = 131072;
-  uint32_t max_new_tokens = 65536;
-  uint32_t max_stop_ids = 64;
-  // Bytes of request_id and of tenant.
-  uint32_t max_id_bytes = 128;
-  int32_t max_abs_priority = 100;
-  uint32_t max_resume_token_bytes = 128;
-};
-
-// A client that does not take its tokens.
-struct StreamLimits {
-  // Tokens that wait for one client; they are written together as soon as it takes any.
-  int64_t buffer_tokens = 16384;
-  // How long a client may take none of what waits.
-  absl::Duration timeout = absl::Seconds(30);
-};
-
-// Whose calls go first among agents' (router/core/agents).
-enum class AgentOrder {
-  // Each call stands for itself.
-  kOff,
-  // The oldest parent's.
-  kAge,
-  // The parent's that is due first.
-  kDue,
-};
 
 struct RouterOptions {
   // HOST:PORT; port 0 picks a free one.
@@ -64,8 +40,9 @@ struct RouterOptions {
   bool bind_worker_id = false;
   // Ports that other machines reach may be unprotected.
   bool insecure = false;
-  // Ranks the first epoch waits for.
+  // Ranks that a group's first epoch waits for, and groups that must serve before the router is ready.
   int32_t workers = 1;
+  int32_t groups = 1;
   std::string policy = "bf_io_auto";
   core::PolicyOptions policy_options = {.gap_every = 64};
   // Policies that plan for every decision without being obeyed (router/core/shadow).
@@ -86,8 +63,8 @@ struct RouterOptions {
   // Requests from the front of the pool that a policy sees; 0: all.
   int64_t window = 0;
   core::PlanMode plan_mode = core::PlanMode::kPipelined;
-  // Workers meet in a barrier. False: each is told that it is alone and steps by itself.
-  bool coupled = true;
+  // Whether a group's ranks meet in a barrier, or each steps by itself.
+  core::GroupKind group_kind = core::GroupKind::kBarrier;
   int64_t max_waiting = 4096;
   RequestLimits limits;
   // A rank that does not reach a step's barrier in this time has failed.
@@ -126,6 +103,13 @@ struct RouterOptions {
   // Servers that serve parts of a model in chains.
   ChainOptions chains;
   std::string version = "dev";
+
+  // What the parts are set up with. `instance` is this router's life (common/base/router_instance.h).
+  core::SchedulerOptions scheduler() const;
+  core::PolicySetting policy_setting() const { return {policy, policy_options}; }
+  OverloadOptions overload() const;
+  RequestOptions requests() const;
+  GroupSetOptions group_set(uint64_t instance) const;
 };
 
 }  // namespace bfio::router

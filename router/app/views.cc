@@ -35,7 +35,7 @@ RouterState DecisionThread::MakeState() const {
   state.uptime = now_ - started_;
   state.version = options_.version;
   state.plan_mode = options_.plan_mode;
-  state.independent = !options_.coupled;
+  state.independent = options_.group_kind == core::GroupKind::kIndependent;
   const core::PolicySetting& policy = cluster_.policy_setting();
   state.policy = policy.name;
   state.horizon = policy.options.horizon;

@@ -35,8 +35,9 @@ absl::Status ReadCoupling(RouterOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("--coupling=", coupling, ": must be auto, barrier or none"));
   }
-  options.coupled = coupling == "barrier" || (coupling == "auto" && options.chains.servers == 0);
-  if (options.coupled) return absl::OkStatus();
+  const bool barrier = coupling == "barrier" || (coupling == "auto" && options.chains.servers == 0);
+  options.group_kind = barrier ? core::GroupKind::kBarrier : core::GroupKind::kIndependent;
+  if (barrier) return absl::OkStatus();
   if (options.plan_mode == core::PlanMode::kLockstep) {
     return absl::InvalidArgumentError(
         "--plan_mode=lockstep: workers that step by themselves do not wait for plans (--coupling=barrier)");

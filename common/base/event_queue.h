@@ -1,0 +1,93 @@
+// The mailbox of a thread that owns state: many senders, one receiver.
+//
+// Purpose: what changes the state is posted here as a closure and run by the thread that owns it. Threads:
+// Post from any thread; WaitAndTake from the receiver alone. PostBounded refuses beyond a limit. There are two
+// lanes: what PostAhead posts never waits behind a flood of the others.
+//
+// Waits by the monotonic clock (common/base/mutex.h says why): a clock that is set back delays no timeout.
+#ifndef BFIO_COMMON_BASE_EVENT_QUEUE_H_
+#define BFIO_COMMON_BASE_EVENT_QUEUE_H_
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/any_invocable.h"
+#include "absl/time/time.h"
+
+namespace bfio {
+
+class EventQueue {
+ public:
+  using Event = absl::AnyInvocable<void() &&>;
+
+  // False after Close: the event was not taken.
+  bool Post(Event event) { return PostBounded(std::move(event), SIZE_MAX); }
+
+  // False after Close or when `limit` events are waiting.
+  bool PostBounded(Event event, size_t limit) {
+    {
+      std::lock_guard lock(mutex_);
+      if (closed_ || events_.size() >= limit) return false;
+      events_.push_back(std::move(event));
+    }
+    ready_.notify_one();
+    return true;
+  }
+
+  // Into the lane that the receiver takes first. False after Close.
+  bool PostAhead(Event event) {
+    {
+      std::lock_guard lock(mutex_);
+      if (closed_) return false;
+      ahead_.push_back(std::move(event));
+    }
+    ready_.notify_one();
+    return true;
+  }
+
+  // Moves all waiting events into `ahead` and `out` (cleared first); waits up to `timeout` for the first one.
+  void WaitAndTake(absl::Duration timeout, std::vector<Event>& ahead, std::vector<Event>& out) {
+    ahead.clear();
+    out.clear();
+    std::unique_lock lock(mutex_);
+    // Longer ones would not fit the clock's type; a receiver that is woken for nothing waits again.
+    const auto bounded = absl::ToChronoNanoseconds(std::min(timeout, absl::Hours(1)));
+    ready_.wait_for(lock, bounded, [this] { return closed_ || !events_.empty() || !ahead_.empty(); });
+    ahead.swap(ahead_);
+    out.swap(events_);
+  }
+  // Of a queue that nobody posts ahead to.
+  void WaitAndTake(absl::Duration timeout, std::vector<Event>& out) {
+    std::vector<Event> none;
+    WaitAndTake(timeout, none, out);
+  }
+
+  bool closed() {
+    std::lock_guard lock(mutex_);
+    return closed_;
+  }
+
+  // Later posts are refused; what is waiting can still be taken.
+  void Close() {
+    {
+      std::lock_guard lock(mutex_);
+      closed_ = true;
+    }
+    ready_.notify_one();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable ready_;
+  std::vector<Event> ahead_, events_;
+  bool closed_ = false;
+};
+
+}  // namespace bfio
+
+#endif  // BFIO_COMMON_BASE_EVENT_QUEUE_H_
