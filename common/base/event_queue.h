@@ -1,14 +1,11 @@
-// The mailbox of the decision thread: many senders, one receiver.
+// The mailbox of a thread that owns state: many senders, one receiver.
 //
-// Purpose: everything that changes scheduling state is posted here as a closure and run by the one thread
-// that owns the state. Threads: Post from any thread; WaitAndTake from the receiver alone. Bounded:
-// PostBounded refuses beyond a limit, for what strangers can cause at will (new requests). Worker messages
-// are bounded by their sessions (WorkerSession stops reading), cancellations by the number of open streams.
+// Purpose: what changes the state is posted here as a closure and run by the thread that owns it. Threads:
+// Post from any thread; WaitAndTake from the receiver alone. PostBounded refuses beyond a limit.
 //
-// Waits by the monotonic clock (common/base/mutex.h says why): every timeout of the router is a wait in here,
-// and a clock that is set back must not delay it.
-#ifndef BFIO_ROUTER_APP_EVENT_QUEUE_H_
-#define BFIO_ROUTER_APP_EVENT_QUEUE_H_
+// Waits by the monotonic clock (common/base/mutex.h says why): a clock that is set back delays no timeout.
+#ifndef BFIO_COMMON_BASE_EVENT_QUEUE_H_
+#define BFIO_COMMON_BASE_EVENT_QUEUE_H_
 
 #include <algorithm>
 #include <condition_variable>
@@ -21,7 +18,7 @@
 #include "absl/functional/any_invocable.h"
 #include "absl/time/time.h"
 
-namespace bfio::router {
+namespace bfio {
 
 class EventQueue {
  public:
@@ -45,7 +42,7 @@ class EventQueue {
   void WaitAndTake(absl::Duration timeout, std::vector<Event>& out) {
     out.clear();
     std::unique_lock lock(mutex_);
-    // Longer ones would not fit the clock's type; who is woken for nothing waits again.
+    // Longer ones would not fit the clock's type; a receiver that is woken for nothing waits again.
     const auto bounded = absl::ToChronoNanoseconds(std::min(timeout, absl::Hours(1)));
     ready_.wait_for(lock, bounded, [this] { return closed_ || !events_.empty(); });
     out.swap(events_);
@@ -72,6 +69,6 @@ class EventQueue {
   bool closed_ = false;
 };
 
-}  // namespace bfio::router
+}  // namespace bfio
 
-#endif  // BFIO_ROUTER_APP_EVENT_QUEUE_H_
+#endif  // BFIO_COMMON_BASE_EVENT_QUEUE_H_
