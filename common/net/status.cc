@@ -1,5 +1,7 @@
 #include "common/net/status.h"
 
+#include <utility>
+
 #include "absl/strings/match.h"
 #include "absl/strings/string_view.h"
 #include "google/rpc/error_details.pb.h"
@@ -11,17 +13,39 @@ constexpr absl::string_view kTypePrefix = "type.googleapis.com/";
 constexpr absl::string_view kRetryInfoUrl = "type.googleapis.com/google.rpc.RetryInfo";
 constexpr int kLastCode = static_cast<int>(grpc::StatusCode::UNAUTHENTICATED);
 
+std::string RetryInfoOf(absl::Duration delay) {
+  google::rpc::RetryInfo info;
+  const int64_t seconds = absl::IDivDuration(delay, absl::Seconds(1), &delay);
+  info.mutable_retry_delay()->set_seconds(seconds);
+  info.mutable_retry_delay()->set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(delay)));
+  return info.SerializeAsString();
+}
+
+// Nothing when it is negative or does not parse.
+std::optional<absl::Duration> DelayOf(const std::string& retry_info) {
+  google::rpc::RetryInfo info;
+  if (!info.ParseFromString(retry_info)) return std::nullopt;
+  const absl::Duration delay =
+      absl::Seconds(info.retry_delay().seconds()) + absl::Nanoseconds(info.retry_delay().nanos());
+  if (delay < absl::ZeroDuration()) return std::nullopt;
+  return delay;
+}
+
+void AddDetail(absl::string_view url, std::string value, google::rpc::Status& details) {
+  google::protobuf::Any& any = *details.add_details();
+  any.set_type_url(std::string(url));
+  any.set_value(std::move(value));
+}
+
 }  // namespace
 
 grpc::Status ToGrpcStatus(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
   google::rpc::Status details;
   status.ForEachPayload([&](absl::string_view url, const absl::Cord& value) {
-    if (!absl::StartsWith(url, kTypePrefix)) return;
-    google::protobuf::Any& any = *details.add_details();
-    any.set_type_url(std::string(url));
-    any.set_value(std::string(value));
+    if (absl::StartsWith(url, kTypePrefix)) AddDetail(url, std::string(value), details);
   });
+  if (const auto delay = GetRetryDelay(status)) AddDetail(kRetryInfoUrl, RetryInfoOf(*delay), details);
   const auto code = static_cast<grpc::StatusCode>(static_cast<int>(status.code()));
   const std::string message(status.message());
   if (details.details().empty()) return grpc::Status(code, message);
@@ -39,29 +63,14 @@ absl::Status FromGrpcStatus(const grpc::Status& status) {
   google::rpc::Status details;
   if (details.ParseFromString(status.error_details())) {
     for (const google::protobuf::Any& any : details.details()) {
-      if (absl::StartsWith(any.type_url(), kTypePrefix))
+      if (any.type_url() == kRetryInfoUrl) {
+        if (const auto delay = DelayOf(any.value())) SetRetryDelay(out, *delay);
+      } else if (absl::StartsWith(any.type_url(), kTypePrefix)) {
         out.SetPayload(any.type_url(), absl::Cord(any.value()));
+      }
     }
   }
   return out;
-}
-
-void SetRetryDelay(absl::Status& status, absl::Duration delay) {
-  google::rpc::RetryInfo info;
-  const int64_t seconds = absl::IDivDuration(delay, absl::Seconds(1), &delay);
-  info.mutable_retry_delay()->set_seconds(seconds);
-  info.mutable_retry_delay()->set_nanos(static_cast<int32_t>(absl::ToInt64Nanoseconds(delay)));
-  status.SetPayload(kRetryInfoUrl, absl::Cord(info.SerializeAsString()));
-}
-
-std::optional<absl::Duration> GetRetryDelay(const absl::Status& status) {
-  const absl::optional<absl::Cord> payload = status.GetPayload(kRetryInfoUrl);
-  google::rpc::RetryInfo info;
-  if (!payload.has_value() || !info.ParseFromString(std::string(*payload))) return std::nullopt;
-  const absl::Duration delay =
-      absl::Seconds(info.retry_delay().seconds()) + absl::Nanoseconds(info.retry_delay().nanos());
-  if (delay < absl::ZeroDuration()) return std::nullopt;
-  return delay;
 }
 
 std::optional<absl::Duration> GetRetryDelay(const grpc::Status& status) {

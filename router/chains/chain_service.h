@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "bfio/v1/pipeline.grpc.pb.h"
-#include "router/app/event_queue.h"
+#include "common/base/event_queue.h"
 #include "router/chains/chain_options.h"
 #include "router/worker_link/worker_session.h"
 

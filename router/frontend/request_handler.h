@@ -65,11 +65,12 @@ class RequestHandler {
     // The caller's; nothing where callers are not authenticated.
     std::optional<std::string> tenant;
   };
-  // `done` gets whether there was such a live request that this caller may end. RESOURCE_EXHAUSTED or
-  // UNAVAILABLE when it is not asked; `done` is then not called.
+  // `done` is called once, with whether there was such a live request that this caller may end.
+  // RESOURCE_EXHAUSTED or UNAVAILABLE when it is not asked; `done` is then not called.
   virtual absl::Status Abort(AbortRequest request,
                              absl::AnyInvocable<void(absl::StatusOr<bool>) &&> done) = 0;
-  // One rank's, or all. `done` gets NOT_FOUND for a rank that does not exist. Errors as of Abort.
+  // One rank's, or all. `done` is called once; it gets NOT_FOUND for a rank that does not exist. Errors as of
+  // Abort.
   virtual absl::Status GetLoads(std::optional<uint32_t> rank,
                                 absl::AnyInvocable<void(absl::StatusOr<Loads>) &&> done) = 0;
 };

@@ -1,97 +1,103 @@
 #include "router/worker_link/held_request.h"
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
-#include "common/base/rng.h"
-#include "router/worker_link/convert.h"
+#include "common/net/wire_time.h"
+#include "router/requests/check_request.h"
 
 namespace bfio::router {
 namespace {
 
-bool SameSecret(absl::string_view a, absl::string_view b) {
-  if (a.size() != b.size()) return false;
-  unsigned char difference = 0;
-  for (size_t i = 0; i < a.size(); ++i) difference |= static_cast<unsigned char>(a[i] ^ b[i]);
-  return difference == 0;
+// Of OriginOf; all that it writes.
+ClientRequest FromOrigin(const v1::GenerateRequest& origin) {
+  ClientRequest request;
+  request.request_id = origin.request_id();
+  request.max_new_tokens = origin.max_new_tokens();
+  request.stop_token_ids.assign(origin.stop_token_ids().begin(), origin.stop_token_ids().end());
+  request.ignore_eos = origin.ignore_eos();
+  const v1::SamplingParams& sampling = origin.sampling();
+  if (sampling.has_temperature()) request.sampling.temperature = sampling.temperature();
+  if (sampling.has_top_p()) request.sampling.top_p = sampling.top_p();
+  if (sampling.has_top_k()) request.sampling.top_k = sampling.top_k();
+  if (sampling.has_seed()) request.sampling.seed = sampling.seed();
+  request.tenant = origin.tenant();
+  request.priority = origin.priority();
+  if (origin.has_predicted_output_tokens()) {
+    request.predicted_output_tokens = origin.predicted_output_tokens();
+  }
+  if (origin.has_ttft_objective()) request.ttft_objective = DurationOf(origin.ttft_objective());
+  if (origin.has_tpot_objective()) request.tpot_objective = DurationOf(origin.tpot_objective());
+  request.resumable = origin.resumable();
+  request.resume_token = origin.resume_token();
+  return request;
 }
 
 }  // namespace
 
-uint64_t SeedOfName(absl::string_view request_id) {
-  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
-  for (const char c : request_id) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return Mix64(hash);
+void ToWire(const Sampling& sampling, uint64_t seed, v1::SamplingParams& out) {
+  if (sampling.temperature) out.set_temperature(*sampling.temperature);
+  if (sampling.top_p) out.set_top_p(*sampling.top_p);
+  if (sampling.top_k) out.set_top_k(*sampling.top_k);
+  out.set_seed(seed);
 }
 
-std::string OriginOf(const v1::GenerateRequest& request) {
+std::string OriginOf(const ClientRequest& request, uint64_t seed) {
   v1::GenerateRequest origin;
-  origin.set_request_id(request.request_id());
-  origin.set_max_new_tokens(request.max_new_tokens());
-  *origin.mutable_stop_token_ids() = request.stop_token_ids();
-  origin.set_ignore_eos(request.ignore_eos());
-  *origin.mutable_sampling() = request.sampling();
-  origin.set_tenant(request.tenant());
-  origin.set_priority(request.priority());
-  if (request.has_predicted_output_tokens()) {
-    origin.set_predicted_output_tokens(request.predicted_output_tokens());
+  origin.set_request_id(request.request_id);
+  origin.set_max_new_tokens(request.max_new_tokens);
+  origin.mutable_stop_token_ids()->Add(request.stop_token_ids.begin(), request.stop_token_ids.end());
+  origin.set_ignore_eos(request.ignore_eos);
+  ToWire(request.sampling, seed, *origin.mutable_sampling());
+  origin.set_tenant(request.tenant);
+  origin.set_priority(request.priority);
+  if (request.predicted_output_tokens) {
+    origin.set_predicted_output_tokens(*request.predicted_output_tokens);
   }
-  if (request.has_ttft_objective()) *origin.mutable_ttft_objective() = request.ttft_objective();
-  if (request.has_tpot_objective()) *origin.mutable_tpot_objective() = request.tpot_objective();
+  if (request.ttft_objective) SetDuration(*request.ttft_objective, origin.mutable_ttft_objective());
+  if (request.tpot_objective) SetDuration(*request.tpot_objective, origin.mutable_tpot_objective());
   origin.set_resumable(true);
-  origin.set_resume_token(request.resume_token());
+  origin.set_resume_token(request.resume_token);
   return origin.SerializeAsString();
 }
 
-absl::StatusOr<HeldState> FromHeld(const v1::HeldRequest& held, const RequestLimits& limits) {
+absl::StatusOr<HeldRequest> FromHeld(const v1::HeldRequest& held, const RequestLimits& limits) {
   const auto wrong = [](auto... parts) { return absl::InvalidArgumentError(absl::StrCat(parts...)); };
   const v1::Assignment& from = held.assignment();
-  HeldState state;
-  if (!state.request.ParseFromString(from.origin())) return wrong("its origin cannot be read");
-  state.handle = from.handle();
+  v1::GenerateRequest origin;
+  if (!origin.ParseFromString(from.origin())) return wrong("its origin cannot be read");
+  HeldRequest state;
+  state.request = FromOrigin(origin);
+  state.id = from.handle();
   state.first_index = from.first_index();
   const auto ids = static_cast<uint32_t>(from.prompt_token_ids_size());
   if (from.first_index() >= from.prompt_length() || (ids != 0 && ids != from.prompt_length())) {
     return wrong("first_index ", from.first_index(), ", prompt_length ", from.prompt_length(), " and ", ids,
                  " prompt ids do not go together");
   }
-  if (state.handle == 0 || state.handle > uint64_t{1} << 62) return wrong("no router gives out its handle");
-  const uint32_t prompt = from.prompt_length() - from.first_index();
+  if (state.id == 0 || state.id > uint64_t{1} << 62) return wrong("no router gives out its handle");
+  state.request.prompt_tokens = from.prompt_length() - from.first_index();
   if (ids != 0) {
-    const auto begin = from.prompt_token_ids().begin();
-    state.request.mutable_token_ids()->mutable_ids()->Add(begin, begin + prompt);
-    state.tokens.assign(begin + prompt, from.prompt_token_ids().end());
+    const auto history = from.prompt_token_ids().begin() + state.request.prompt_tokens;
+    state.request.prompt.assign(from.prompt_token_ids().begin(), history);
+    state.tokens.assign(history, from.prompt_token_ids().end());
   } else {
-    state.request.set_prompt_length(prompt);
     if (static_cast<uint32_t>(from.earlier_token_ids_size()) != from.first_index()) {
       return wrong(from.earlier_token_ids_size(), " earlier tokens before index ", from.first_index());
     }
     state.tokens.assign(from.earlier_token_ids().begin(), from.earlier_token_ids().end());
   }
   state.tokens.insert(state.tokens.end(), held.token_ids().begin(), held.token_ids().end());
-  if (absl::Status status = CheckGenerate(state.request, limits); !status.ok()) return status;
-  if (!state.request.resumable()) return wrong("it is not resumable");
-  if (state.tokens.size() > state.request.max_new_tokens()) {
-    return wrong(state.tokens.size(), " tokens of at most ", state.request.max_new_tokens());
+  if (absl::Status status = CheckRequest(state.request, limits); !status.ok()) return status;
+  if (!state.request.resumable) return wrong("it is not resumable");
+  if (state.tokens.size() > state.request.max_new_tokens) {
+    return wrong(state.tokens.size(), " tokens of at most ", state.request.max_new_tokens);
   }
   if (held.ended() == v1::FINISH_REASON_STOP) {
-    state.ended = v1::FINISH_REASON_STOP;
+    state.ended = FinishReason::kStop;
   } else if (held.ended() != v1::FINISH_REASON_UNSPECIFIED ||
-             state.tokens.size() == state.request.max_new_tokens()) {
-    state.ended = v1::FINISH_REASON_LENGTH;
+             state.tokens.size() == state.request.max_new_tokens) {
+    state.ended = FinishReason::kLength;
   }
   return state;
-}
-
-bool MayResume(const v1::GenerateRequest& request, const v1::GenerateRequest& resume) {
-  return SameSecret(request.tenant(), resume.tenant()) &&
-         SameSecret(request.resume_token(), resume.resume_token());
-}
-
-bool MayAbort(const v1::GenerateRequest& request, const v1::AbortRequest& abort,
-              const std::optional<std::string>& tenant) {
-  return (!tenant.has_value() || SameSecret(request.tenant(), *tenant)) &&
-         SameSecret(request.resume_token(), abort.resume_token());
 }
 
 }  // namespace bfio::router

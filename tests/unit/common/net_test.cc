@@ -83,10 +83,16 @@ TEST(StatusTest, ForeignAndBrokenDetailsDoNoHarm) {
   EXPECT_TRUE(ToGrpcStatus(status).error_details().empty());
   SetRetryDelay(status, absl::ZeroDuration());
   EXPECT_EQ(GetRetryDelay(status), absl::ZeroDuration());
-  google::rpc::RetryInfo negative;
-  negative.mutable_retry_delay()->set_seconds(-1);
-  status.SetPayload("type.googleapis.com/google.rpc.RetryInfo", absl::Cord(negative.SerializeAsString()));
-  EXPECT_EQ(GetRetryDelay(status), std::nullopt);
+  for (const bool parses : {true, false}) {
+    google::rpc::RetryInfo negative;
+    negative.mutable_retry_delay()->set_seconds(-1);
+    google::rpc::Status details;
+    details.add_details()->PackFrom(negative);
+    if (!parses) details.mutable_details(0)->set_value("\xff");
+    const grpc::Status wire(grpc::StatusCode::UNAVAILABLE, "x", details.SerializeAsString());
+    EXPECT_EQ(GetRetryDelay(wire), std::nullopt);
+    EXPECT_EQ(FromGrpcStatus(wire), absl::UnavailableError("x"));
+  }
 }
 
 TEST(StatusTest, CodeNamesAreTheCanonicalOnes) {

@@ -1,11 +1,11 @@
-#include "router/frontend/gate.h"
+#include "common/net/authenticator.h"
 
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
-namespace bfio::router {
+namespace bfio {
 namespace {
 
 using Verdict = BearerTokens::Verdict;
@@ -19,17 +19,18 @@ absl::string_view PresentedToken(const grpc::CallbackServerContext& context) {
 
 }  // namespace
 
-absl::StatusOr<std::optional<std::string>> Gate::Caller(const grpc::CallbackServerContext& context) {
+absl::StatusOr<std::optional<std::string>> Authenticator::Caller(const grpc::CallbackServerContext& context) {
   if (tokens_ == nullptr) return std::nullopt;
   return Owner(PresentedToken(context), context.peer());
 }
 
-absl::Status Gate::EnterWith(absl::string_view authorization, absl::string_view peer) {
+absl::Status Authenticator::CheckHttp(absl::string_view authorization, absl::string_view peer) {
   if (tokens_ == nullptr) return absl::OkStatus();
   return Owner(BearerToken(authorization), peer).status();
 }
 
-absl::StatusOr<std::optional<std::string>> Gate::Owner(absl::string_view token, absl::string_view peer) {
+absl::StatusOr<std::optional<std::string>> Authenticator::Owner(absl::string_view token,
+                                                                absl::string_view peer) {
   if (token.empty()) return Refuse(peer, absl::StatusCode::kUnauthenticated, "no bearer token");
   TokenFile::Owner owner = tokens_->Check(token, absl::Now());
   switch (owner.verdict) {
@@ -43,7 +44,7 @@ absl::StatusOr<std::optional<std::string>> Gate::Owner(absl::string_view token, 
   return Refuse(peer, absl::StatusCode::kUnauthenticated, "unknown bearer token");
 }
 
-absl::Status Gate::EnterFor(const grpc::CallbackServerContext& context, std::string& tenant) {
+absl::Status Authenticator::CheckTenant(const grpc::CallbackServerContext& context, std::string& tenant) {
   const absl::StatusOr<std::optional<std::string>> caller = Caller(context);
   if (!caller.ok()) return caller.status();
   if (!caller->has_value()) return absl::OkStatus();
@@ -52,9 +53,9 @@ absl::Status Gate::EnterFor(const grpc::CallbackServerContext& context, std::str
   return Refuse(context.peer(), absl::StatusCode::kPermissionDenied, "the bearer token is another tenant's");
 }
 
-absl::Status Gate::Refuse(absl::string_view peer, absl::StatusCode code, absl::string_view why) {
+absl::Status Authenticator::Refuse(absl::string_view peer, absl::StatusCode code, absl::string_view why) {
   refusals_.Add(absl::StrCat(api_, ": ", why), peer);
   return absl::Status(code, why);
 }
 
-}  // namespace bfio::router
+}  // namespace bfio

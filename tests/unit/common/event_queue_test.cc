@@ -1,5 +1,5 @@
 // The decision thread's mailbox.
-#include "router/app/event_queue.h"
+#include "common/base/event_queue.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 #include "absl/time/clock.h"
 #include "tests/testing/wall_clock/wall_clock.h"
 
-namespace bfio::router {
+namespace bfio {
 namespace {
 
 TEST(EventQueue, TakesAllThatWaitsInOrder) {
@@ -65,4 +65,4 @@ TEST(EventQueue, AWaitEndsThoughTheWallClockIsSetBack) {
 }
 
 }  // namespace
-}  // namespace bfio::router
+}  // namespace bfio

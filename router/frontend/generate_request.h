@@ -1,0 +1,29 @@
+// bfio.v1.GenerateRequest as a ClientRequest: checked and converted here, and nowhere else.
+//
+// Purpose: whatever a client sends, what gets past this is in range. Fields that this version does not know
+// are dropped. Pure; any thread.
+#ifndef BFIO_ROUTER_FRONTEND_GENERATE_REQUEST_H_
+#define BFIO_ROUTER_FRONTEND_GENERATE_REQUEST_H_
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "bfio/v1/inference.pb.h"
+#include "router/requests/limits.h"
+#include "router/requests/request.h"
+
+namespace bfio::router {
+
+// With another request_id and tenant than the message's: those that the service has given it.
+// INVALID_ARGUMENT naming field, value and limit. Of a bare resume, only what counts of one.
+absl::StatusOr<ClientRequest> ToClientRequest(const v1::GenerateRequest& request, std::string request_id,
+                                              std::string tenant, const RequestLimits& limits);
+
+inline absl::StatusOr<ClientRequest> ToClientRequest(const v1::GenerateRequest& request,
+                                                     const RequestLimits& limits) {
+  return ToClientRequest(request, request.request_id(), request.tenant(), limits);
+}
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_FRONTEND_GENERATE_REQUEST_H_

@@ -1,0 +1,239 @@
+#include "router/worker_link/from_wire.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "router/requests/check_request.h"
+
+namespace bfio::router {
+namespace {
+
+// Lengths on the worker link are bounded so that sums of them cannot overflow.
+constexpr uint64_t kMaxKvTokens = uint64_t{1} << 40;
+constexpr uint64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
+constexpr size_t kMaxGroupBytes = 64;
+constexpr size_t kMaxDeviceBytes = 128;
+// A megawatt over a century.
+constexpr double kMaxJoules = 4e15;
+
+absl::Duration NsToDuration(uint64_t ns) {
+  return absl::Nanoseconds(static_cast<int64_t>(std::min(ns, kMaxInt64)));
+}
+
+// The negated comparison also catches NaN.
+bool IsAmount(double value, double most) {
+  return value >= 0 && value <= most;
+}
+
+// False when it is there and no measurement.
+bool ConvertFitted(bool present, const v1::FittedValue& from, std::optional<FittedValue>& to) {
+  if (!present) return true;
+  to = FittedValue{from.value(), from.standard_error()};
+  return IsAmount(from.value(), OnlineStepFit::kMaxSeconds) &&
+         IsAmount(from.standard_error(), OnlineStepFit::kMaxSeconds);
+}
+
+template <typename Active>
+std::vector<HeldActive> ToActive(const Active& from) {
+  std::vector<HeldActive> active;
+  active.reserve(static_cast<size_t>(from.size()));
+  for (const v1::ActiveRequest& one : from) {
+    active.push_back({one.handle(), static_cast<int64_t>(one.kv_tokens()), one.generated_tokens()});
+  }
+  return active;
+}
+
+absl::Status CheckTokenCounts(const v1::StepReport& report) {
+  if (report.token_counts_size() != 0 && report.token_counts_size() != report.handles_size()) {
+    return absl::InvalidArgumentError("token_counts and handles differ in length");
+  }
+  int64_t tokens = report.handles_size();
+  if (report.token_counts_size() != 0) {
+    tokens = 0;
+    for (const uint32_t count : report.token_counts()) tokens += count;
+  }
+  if (tokens != report.token_ids_size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the report counts ", tokens, " tokens and carries ", report.token_ids_size()));
+  }
+  if (report.completion_hints_size() != 0 && report.completion_hints_size() != report.handles_size()) {
+    return absl::InvalidArgumentError("completion_hints and handles differ in length");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRanges(const v1::StepReport& report) {
+  if (report.step() > kMaxInt64 || report.applied_plan() > kMaxInt64 || report.load_tokens() > kMaxKvTokens ||
+      report.pending_prefill_tokens() > kMaxKvTokens) {
+    return absl::InvalidArgumentError(
+        "step, applied_plan, load_tokens or pending_prefill_tokens is out of range");
+  }
+  return absl::OkStatus();
+}
+
+// A request leaves a step in one way.
+absl::Status CheckEnds(const v1::StepReport& report) {
+  if (report.rejected().empty() && report.preempted().empty()) return absl::OkStatus();
+  // Sets: a report may be as large as a message.
+  absl::flat_hash_set<core::RequestId> gone;
+  for (const v1::Finished& finished : report.finished()) gone.insert(finished.handle());
+  for (const v1::Rejection& rejection : report.rejected()) {
+    if (rejection.code() < 1 || rejection.code() > 16) {
+      return absl::InvalidArgumentError(absl::StrCat("a rejection carries code ", rejection.code()));
+    }
+    if (gone.contains(rejection.handle())) {
+      return absl::InvalidArgumentError("a request is both rejected and finished");
+    }
+  }
+  for (const v1::Rejection& rejection : report.rejected()) gone.insert(rejection.handle());
+  for (const core::RequestId id : report.preempted()) {
+    if (gone.contains(id)) {
+      return absl::InvalidArgumentError("a request is both preempted and finished or rejected");
+    }
+  }
+  return absl::OkStatus();
+}
+
+void ConvertTokens(const v1::StepReport& from, StepReport& to) {
+  to.tokens.reserve(static_cast<size_t>(from.handles_size()));
+  for (int i = 0; i < from.handles_size(); ++i) {
+    to.tokens.push_back({from.handles(i), from.token_counts_size() == 0 ? 1 : from.token_counts(i)});
+  }
+  to.token_ids.assign(from.token_ids().begin(), from.token_ids().end());
+  for (int i = 0; i < from.completion_hints_size(); ++i) {
+    // A guess that is no probability is none.
+    const double hint = from.completion_hints(i);
+    if (hint >= 0 && hint <= 1) to.hints.push_back({from.handles(i), hint});
+  }
+}
+
+void ConvertEnds(const v1::StepReport& from, StepReport& to) {
+  for (const v1::Finished& finished : from.finished()) {
+    to.finished.push_back({finished.handle(), finished.reason() == v1::FINISH_REASON_STOP
+                                                  ? FinishReason::kStop
+                                                  : FinishReason::kLength});
+  }
+  for (const v1::Rejection& rejection : from.rejected()) {
+    to.rejected.push_back({rejection.handle(), absl::Status(static_cast<absl::StatusCode>(rejection.code()),
+                                                            rejection.message())});
+  }
+  to.preempted.assign(from.preempted().begin(), from.preempted().end());
+}
+
+}  // namespace
+
+absl::StatusOr<WorkerHello> ToHello(const v1::Hello& hello) {
+  if (hello.worker_id().empty() || hello.worker_id().size() > 256) {
+    return OutOfRange("worker_id's length", hello.worker_id().size(), "within 1..256 bytes");
+  }
+  if (hello.group().size() > kMaxGroupBytes) {
+    return OutOfRange("group's length", hello.group().size(),
+                      absl::StrCat("at most ", kMaxGroupBytes, " bytes"));
+  }
+  if (hello.slots() < 1 || hello.slots() > 65536) {
+    return OutOfRange("slots", hello.slots(), "within 1..65536");
+  }
+  if (hello.kv_tokens() < 1 || hello.kv_tokens() > kMaxKvTokens) {
+    return OutOfRange("kv_tokens", hello.kv_tokens(), absl::StrCat("within 1..", kMaxKvTokens));
+  }
+  if (hello.max_sequence_tokens() < 1) {
+    return OutOfRange("max_sequence_tokens", hello.max_sequence_tokens(), "at least 1");
+  }
+  if (!(hello.service_s() == 0 || (hello.service_s() >= 1e-9 && hello.service_s() <= 1e9))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("service_s is ", hello.service_s(), "; it must be 0 or within 1e-9..1e9"));
+  }
+  WorkerHello converted;
+  converted.worker_id = hello.worker_id();
+  converted.group = hello.group();
+  converted.slots = static_cast<int32_t>(hello.slots());
+  converted.kv_tokens = static_cast<int64_t>(hello.kv_tokens());
+  converted.max_sequence_tokens = static_cast<int64_t>(std::min(hello.max_sequence_tokens(), kMaxInt64));
+  converted.engine = hello.engine();
+  converted.barrier = hello.barrier();
+  converted.communicator_offer = hello.communicator_offer();
+  converted.version = hello.version();
+  converted.active = ToActive(hello.active());
+  converted.router_instance = hello.router_instance();
+  converted.service_s = hello.service_s();
+  converted.steps_alone = hello.steps_alone();
+  return converted;
+}
+
+EpochReady ToEpochReady(const v1::EpochReady& ready) {
+  EpochReady converted;
+  converted.epoch = ready.epoch();
+  converted.error = ready.error();
+  converted.communicator_offer = ready.communicator_offer();
+  converted.active = ToActive(ready.active());
+  converted.missing_ranks.assign(ready.missing_ranks().begin(), ready.missing_ranks().end());
+  return converted;
+}
+
+absl::StatusOr<StepReport> ToStepReport(const v1::StepReport& report) {
+  if (absl::Status status = CheckTokenCounts(report); !status.ok()) return status;
+  if (absl::Status status = CheckRanges(report); !status.ok()) return status;
+  if (absl::Status status = CheckEnds(report); !status.ok()) return status;
+  StepReport converted;
+  converted.epoch = report.epoch();
+  converted.step = static_cast<int64_t>(report.step());
+  converted.applied_plan = static_cast<int64_t>(report.applied_plan());
+  converted.load_tokens = static_cast<int64_t>(report.load_tokens());
+  converted.active_requests = report.active_requests();
+  ConvertTokens(report, converted);
+  ConvertEnds(report, converted);
+  converted.local = NsToDuration(report.local_ns());
+  converted.barrier_wait = NsToDuration(report.barrier_wait_ns());
+  if (report.has_gap_ns()) converted.gap = NsToDuration(report.gap_ns());
+  converted.group_max_local = NsToDuration(report.group_max_local_ns());
+  converted.group_idle = report.group_idle();
+  converted.barrier_error = report.barrier_error();
+  converted.missing_ranks.assign(report.missing_ranks().begin(), report.missing_ranks().end());
+  if (report.has_cost()) converted.cost = ToCost(report.cost());
+  if (report.has_energy()) converted.energy = ToEnergy(report.energy());
+  if (report.has_pending_prefill_tokens() && report.has_token_budget()) {
+    converted.prefill =
+        core::PrefillReport{static_cast<int64_t>(report.pending_prefill_tokens()), report.token_budget()};
+  }
+  return converted;
+}
+
+std::optional<StepCostEstimate> ToCost(const v1::StepCost& cost) {
+  constexpr uint64_t kMaxSteps = uint64_t{1} << 62;
+  StepCostEstimate out;
+  const bool good = ConvertFitted(cost.has_c_s(), cost.c_s(), out.c) &&
+                    ConvertFitted(cost.has_tl_s_per_token(), cost.tl_s_per_token(), out.tl) &&
+                    ConvertFitted(cost.has_prefill_s_per_token(), cost.prefill_s_per_token(), out.prefill) &&
+                    IsAmount(cost.residual_s(), OnlineStepFit::kMaxSeconds) && cost.steps() <= kMaxSteps &&
+                    cost.outliers() <= kMaxSteps;
+  if (!good) return std::nullopt;
+  out.residual_s = cost.residual_s();
+  out.steps = static_cast<int64_t>(cost.steps());
+  out.outliers = static_cast<int64_t>(cost.outliers());
+  return out;
+}
+
+std::optional<EnergyReading> ToEnergy(const v1::Energy& energy) {
+  const auto all = {energy.busy_j(),    energy.barrier_j(), energy.parked_j(), energy.busy_s(),
+                    energy.barrier_s(), energy.parked_s(),  energy.watts(),    energy.idle_watts()};
+  const bool good = !energy.device().empty() && energy.device().size() <= kMaxDeviceBytes &&
+                    std::all_of(all.begin(), all.end(), [](double v) { return IsAmount(v, kMaxJoules); });
+  if (!good) return std::nullopt;
+  EnergyReading reading;
+  reading.device = energy.device();
+  reading.busy_j = energy.busy_j();
+  reading.barrier_j = energy.barrier_j();
+  reading.parked_j = energy.parked_j();
+  reading.busy_s = energy.busy_s();
+  reading.barrier_s = energy.barrier_s();
+  reading.parked_s = energy.parked_s();
+  reading.watts = energy.watts();
+  if (energy.has_idle_watts()) reading.idle_watts = energy.idle_watts();
+  return reading;
+}
+
+}  // namespace bfio::router

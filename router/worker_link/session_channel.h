@@ -1,0 +1,70 @@
+// One bfio worker: a WorkerChannel over its session, and what it says as events.
+//
+// Purpose: wire types end here, in both directions. Ownership: the session's callbacks share it, and whoever
+// keeps the channel; it does not keep the session. Threads: OnMessage and OnGone are gRPC's, one at a time;
+// WorkerChannel's methods come from any thread once an event has been handed in.
+#ifndef BFIO_ROUTER_WORKER_LINK_SESSION_CHANNEL_H_
+#define BFIO_ROUTER_WORKER_LINK_SESSION_CHANNEL_H_
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/telemetry/refusal_log.h"
+#include "router/group/worker_channel.h"
+#include "router/requests/limits.h"
+#include "router/worker_link/worker_events.h"
+#include "router/worker_link/worker_session.h"
+
+namespace bfio::router {
+
+class SessionChannel final : public WorkerChannel, public std::enable_shared_from_this<SessionChannel> {
+ public:
+  struct Options {
+    // Both outlive the channel.
+    WorkerHandler* handler = nullptr;
+    RefusalLog* refusals = nullptr;
+    // Of held requests.
+    RequestLimits limits;
+    // Of the worker's certificate; nothing where worker_id is not bound to it.
+    std::optional<std::vector<std::string>> names;
+  };
+
+  SessionChannel(MemberId id, std::string peer, Options options)
+      : id_(id), peer_(std::move(peer)), options_(std::move(options)) {}
+
+  // A message of `session`, always the same one.
+  void OnMessage(const std::shared_ptr<WorkerSession>& session, const v1::WorkerMessage& message);
+  void OnGone();
+
+  MemberId id() const override { return id_; }
+  const std::string& peer() const override { return peer_; }
+  void SendEpoch(const EpochOffer& epoch) override;
+  void SendPlan(const PlanPart& plan, absl::Span<const Assignment> assignments) override;
+  void SendShutdown(absl::string_view reason) override;
+  void Close(const absl::Status& status) override;
+  bool BreakOffIfStuck(absl::Time now, absl::Duration patience) override;
+  void Consumed() override;
+
+ private:
+  // What the message means; nothing when the edge has dealt with it.
+  std::optional<WorkerEvent> ToEvent(const v1::WorkerMessage& message);
+  // Nothing, and the session is closed, when the worker may not attach.
+  std::optional<WorkerEvent> OnHello(const v1::Hello& hello);
+  Announcement ToAnnouncement(const v1::Announcement& announcement) const;
+  void Send(v1::RouterMessage message);
+
+  const MemberId id_;
+  const std::string peer_;
+  const Options options_;
+  // Set before the first event is handed in; not changed after that.
+  std::weak_ptr<WorkerSession> session_;
+  // Of its hello; empty before one was good.
+  std::string worker_id_;
+};
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_WORKER_LINK_SESSION_CHANNEL_H_

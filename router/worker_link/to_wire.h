@@ -1,0 +1,19 @@
+// What the router sends a worker, on the wire. Pure; any thread.
+#ifndef BFIO_ROUTER_WORKER_LINK_TO_WIRE_H_
+#define BFIO_ROUTER_WORKER_LINK_TO_WIRE_H_
+
+#include "absl/types/span.h"
+#include "bfio/v1/worker.pb.h"
+#include "router/group/worker_messages.h"
+#include "router/requests/request.h"
+
+namespace bfio::router {
+
+// REQUIRES, of all: `out` is empty.
+void ToWire(const EpochOffer& epoch, v1::Epoch& out);
+void ToWire(const PlanPart& plan, absl::Span<const Assignment> assignments, v1::Plan& out);
+void ToWire(const Assignment& assignment, v1::Assignment& out);
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_WORKER_LINK_TO_WIRE_H_

@@ -1,0 +1,454 @@
+#include "common/net/stream_writer.h"
+
+#include <atomic>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "bfio/v1/inference.grpc.pb.h"
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "gtest/gtest.h"
+
+namespace bfio {
+namespace {
+
+// A message of this size fits into no window of SmallWindows: its write ends when the client reads.
+constexpr size_t kBig = 1 << 20;
+
+// Writes numbers in the order they are queued, each with some bytes beside it.
+class NumberStream final
+    : public StreamWriter<grpc::ServerWriteReactor<v1::GenerateResponse>, v1::GenerateResponse> {
+ public:
+  enum class WhenBroken { kEnd, kWaitForCancel };
+
+  static std::shared_ptr<NumberStream> Create(grpc::CallbackServerContext* context,
+                                              WhenBroken when_broken = WhenBroken::kEnd) {
+    std::shared_ptr<NumberStream> stream(new NumberStream(context, when_broken));
+    stream->Open(stream);
+    return stream;
+  }
+
+  void Queue(uint32_t number, size_t bytes = 0) {
+    MutexLock lock(&mutex_);
+    queue_.emplace_back(number, bytes);
+    Advance();
+  }
+  bool End(grpc::Status status) {
+    MutexLock lock(&mutex_);
+    const bool first = SetEnd(std::move(status));
+    Advance();
+    return first;
+  }
+  absl::Duration UntakenAt(absl::Time now) {
+    MutexLock lock(&mutex_);
+    return Untaken(now);
+  }
+  // The next messages say when their writes begin.
+  void BeginAt(absl::Time time) {
+    MutexLock lock(&mutex_);
+    begin_ = time;
+  }
+
+  bool Writing() {
+    MutexLock lock(&mutex_);
+    return writing();
+  }
+  bool Finished() {
+    MutexLock lock(&mutex_);
+    return finished();
+  }
+  int Pulled() {
+    MutexLock lock(&mutex_);
+    return pulled_;
+  }
+  bool Gone() {
+    MutexLock lock(&mutex_);
+    return gone_;
+  }
+  void AwaitGone() {
+    MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(&gone_));
+  }
+
+ private:
+  NumberStream(grpc::CallbackServerContext* context, WhenBroken when_broken)
+      : StreamWriter(context), when_broken_(when_broken) {}
+
+  bool Next(v1::GenerateResponse& message) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    EXPECT_FALSE(writing() || broken() || finished());
+    if (queue_.empty()) return false;
+    message.set_first_index(queue_.front().first);
+    message.set_request_id(std::string(queue_.front().second, 'x'));
+    queue_.pop_front();
+    ++pulled_;
+    if (begin_) CountFrom(*begin_);
+    return true;
+  }
+  void OnBroken() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (when_broken_ == WhenBroken::kEnd) StreamWriter::OnBroken();
+  }
+  void OnGone() override {
+    MutexLock lock(&mutex_);
+    gone_ = true;
+  }
+
+  const WhenBroken when_broken_;
+  std::deque<std::pair<uint32_t, size_t>> queue_ ABSL_GUARDED_BY(mutex_);
+  std::optional<absl::Time> begin_ ABSL_GUARDED_BY(mutex_);
+  int pulled_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool gone_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+// --- without a call: the test answers as gRPC would ---
+
+class UnboundStream : public ::testing::Test {
+ protected:
+  // gRPC's last reaction, without which the stream owns itself.
+  ~UnboundStream() override { stream_->OnDone(); }
+
+  std::shared_ptr<NumberStream> stream_ = NumberStream::Create(nullptr);
+};
+
+TEST_F(UnboundStream, PullsTheNextMessageWhenTheLastOneIsTaken) {
+  EXPECT_FALSE(stream_->Writing());
+  for (uint32_t number = 0; number < 3; ++number) stream_->Queue(number);
+  EXPECT_EQ(stream_->Pulled(), 1);
+  stream_->OnWriteDone(true);
+  EXPECT_EQ(stream_->Pulled(), 2);
+  stream_->OnWriteDone(true);
+  stream_->OnWriteDone(true);
+  EXPECT_EQ(stream_->Pulled(), 3);
+  EXPECT_FALSE(stream_->Writing());
+  EXPECT_FALSE(stream_->Finished());
+}
+
+TEST_F(UnboundStream, FinishesAfterWhatWasQueued) {
+  stream_->Queue(0);
+  stream_->Queue(1);
+  EXPECT_TRUE(stream_->End(grpc::Status::OK));
+  EXPECT_FALSE(stream_->End(grpc::Status::CANCELLED));
+  stream_->OnWriteDone(true);
+  EXPECT_EQ(stream_->Pulled(), 2);
+  EXPECT_FALSE(stream_->Finished());
+  stream_->OnWriteDone(true);
+  EXPECT_TRUE(stream_->Finished());
+}
+
+TEST_F(UnboundStream, AFailedWriteEndsTheStream) {
+  stream_->Queue(0);
+  stream_->Queue(1);
+  stream_->OnWriteDone(false);
+  EXPECT_TRUE(stream_->Finished());
+  EXPECT_EQ(stream_->Pulled(), 1);
+}
+
+TEST_F(UnboundStream, ACancelledStreamFinishesWhenItsWriteReturns) {
+  stream_->Queue(0);
+  stream_->Queue(1);
+  stream_->OnCancel();
+  EXPECT_FALSE(stream_->Finished());
+  stream_->OnWriteDone(true);
+  EXPECT_TRUE(stream_->Finished());
+  EXPECT_EQ(stream_->Pulled(), 1);
+}
+
+TEST_F(UnboundStream, WithoutAContextItCannotBeBrokenOff) {
+  stream_->Queue(0);
+  EXPECT_FALSE(stream_->BreakOffIfStuck(absl::UnixEpoch(), absl::ZeroDuration()));
+}
+
+TEST_F(UnboundStream, UntakenCountsFromTheFirstQuestionAboutAWrite) {
+  const absl::Time start = absl::UnixEpoch();
+  EXPECT_EQ(stream_->UntakenAt(start), absl::ZeroDuration());
+  stream_->Queue(0);
+  stream_->Queue(1);
+  EXPECT_EQ(stream_->UntakenAt(start + absl::Seconds(5)), absl::ZeroDuration());
+  EXPECT_EQ(stream_->UntakenAt(start + absl::Seconds(8)), absl::Seconds(3));
+  stream_->OnWriteDone(true);
+  EXPECT_EQ(stream_->UntakenAt(start + absl::Seconds(9)), absl::ZeroDuration());
+  EXPECT_EQ(stream_->UntakenAt(start + absl::Seconds(10)), absl::Seconds(1));
+  stream_->OnWriteDone(true);
+  EXPECT_EQ(stream_->UntakenAt(start + absl::Seconds(11)), absl::ZeroDuration());
+}
+
+TEST_F(UnboundStream, UntakenCountsFromTheBeginningOfTheWriteWhereTheSourceSaysIt) {
+  const absl::Time start = absl::UnixEpoch();
+  stream_->BeginAt(start);
+  stream_->Queue(0);
+  EXPECT_EQ(stream_->UntakenAt(start + absl::Seconds(5)), absl::Seconds(5));
+}
+
+TEST(UnboundStreamTest, ABrokenStreamMayWaitForItsOwnerToEndIt) {
+  const auto stream = NumberStream::Create(nullptr, NumberStream::WhenBroken::kWaitForCancel);
+  stream->Queue(0);
+  stream->OnWriteDone(false);
+  stream->Queue(1);
+  EXPECT_FALSE(stream->Finished());
+  EXPECT_TRUE(stream->End(grpc::Status::OK));
+  EXPECT_TRUE(stream->Finished());
+  EXPECT_EQ(stream->Pulled(), 1);
+  stream->OnDone();
+}
+
+TEST(UnboundStreamTest, OwnsItselfUntilOnDone) {
+  auto stream = NumberStream::Create(nullptr);
+  NumberStream* const reactor = stream.get();
+  const std::weak_ptr<NumberStream> weak = std::exchange(stream, nullptr);
+  EXPECT_FALSE(weak.expired());
+  reactor->OnDone();
+  EXPECT_TRUE(weak.expired());
+}
+
+// --- over real calls on the loopback ---
+
+class NumberService final : public v1::Inference::CallbackService {
+ public:
+  grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(grpc::CallbackServerContext* context,
+                                                           const v1::GenerateRequest* request) override {
+    auto stream = NumberStream::Create(context);
+    MutexLock lock(&mutex_);
+    streams_.emplace(request->request_id(), stream);
+    return stream.get();
+  }
+
+  // The stream of the call with this name, once it is there.
+  std::shared_ptr<NumberStream> Take(const std::string& name) {
+    MutexLock lock(&mutex_);
+    const auto arrived = [&] { return streams_.contains(name); };
+    mutex_.Await(absl::Condition(&arrived));
+    return std::move(streams_.extract(name).mapped());
+  }
+
+ private:
+  Mutex mutex_;
+  std::map<std::string, std::shared_ptr<NumberStream>> streams_ ABSL_GUARDED_BY(mutex_);
+};
+
+struct Call {
+  explicit Call(v1::Inference::Stub& stub, const std::string& name) {
+    v1::GenerateRequest request;
+    request.set_request_id(name);
+    reader = stub.Generate(&context, request);
+  }
+
+  // At most `limit` numbers; fewer when the stream ends.
+  std::vector<uint32_t> Read(size_t limit = SIZE_MAX) {
+    std::vector<uint32_t> numbers;
+    v1::GenerateResponse message;
+    while (numbers.size() < limit && reader->Read(&message)) numbers.push_back(message.first_index());
+    return numbers;
+  }
+
+  grpc::ClientContext context;
+  std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader;
+};
+
+class StreamWriterCalls : public ::testing::Test {
+ protected:
+  StreamWriterCalls() {
+    grpc::ServerBuilder builder;
+    int port = 0;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+    builder.RegisterService(&service_);
+    server_ = builder.BuildAndStart();
+    grpc::ChannelArguments small_windows;
+    small_windows.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+    small_windows.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 65535);
+    stub_ = v1::Inference::NewStub(grpc::CreateCustomChannel(
+        absl::StrCat("127.0.0.1:", port), grpc::InsecureChannelCredentials(), small_windows));
+  }
+  ~StreamWriterCalls() override { server_->Shutdown(); }
+
+  NumberService service_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<v1::Inference::Stub> stub_;
+};
+
+TEST_F(StreamWriterCalls, TheStatusComesAfterTheMessages) {
+  Call call(*stub_, "call");
+  const auto stream = service_.Take("call");
+  for (uint32_t number = 0; number < 5; ++number) stream->Queue(number);
+  stream->End({grpc::StatusCode::ABORTED, "enough"});
+  EXPECT_EQ(call.Read(), (std::vector<uint32_t>{0, 1, 2, 3, 4}));
+  const grpc::Status status = call.reader->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::ABORTED);
+  EXPECT_EQ(status.error_message(), "enough");
+  stream->AwaitGone();
+}
+
+TEST_F(StreamWriterCalls, WhatWaitsForASlowReaderStaysWithTheSource) {
+  Call call(*stub_, "call");
+  const auto stream = service_.Take("call");
+  for (uint32_t number = 0; number < 4; ++number) stream->Queue(number, kBig);
+  EXPECT_EQ(stream->Pulled(), 1);
+  EXPECT_EQ(call.Read(1), std::vector<uint32_t>{0});
+  EXPECT_LE(stream->Pulled(), 2);
+  stream->End(grpc::Status::OK);
+  EXPECT_EQ(call.Read(), (std::vector<uint32_t>{1, 2, 3}));
+  EXPECT_TRUE(call.reader->Finish().ok());
+}
+
+TEST_F(StreamWriterCalls, EndDuringAWriteLosesNothing) {
+  Call call(*stub_, "call");
+  const auto stream = service_.Take("call");
+  stream->Queue(7, kBig);
+  stream->End(grpc::Status::OK);
+  EXPECT_TRUE(stream->Writing());
+  EXPECT_FALSE(stream->Finished());
+  EXPECT_EQ(call.Read(), std::vector<uint32_t>{7});
+  EXPECT_TRUE(call.reader->Finish().ok());
+}
+
+TEST_F(StreamWriterCalls, ACancellationDuringAWriteEndsTheCall) {
+  Call call(*stub_, "call");
+  const auto stream = service_.Take("call");
+  for (uint32_t number = 0; number < 4; ++number) stream->Queue(number, kBig);
+  call.context.TryCancel();
+  EXPECT_EQ(call.Read(), std::vector<uint32_t>());
+  EXPECT_EQ(call.reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  stream->AwaitGone();
+  EXPECT_EQ(stream->Pulled(), 1);
+}
+
+TEST_F(StreamWriterCalls, AnIdleCallEndsWhenItIsCancelled) {
+  Call call(*stub_, "call");
+  const auto stream = service_.Take("call");
+  call.context.TryCancel();
+  stream->AwaitGone();
+}
+
+TEST_F(StreamWriterCalls, AStuckCallIsBrokenOffOnceItsPatienceHasPassed) {
+  Call call(*stub_, "call");
+  const auto stream = service_.Take("call");
+  const absl::Time start = absl::UnixEpoch();
+  const absl::Duration patience = absl::Seconds(10);
+  EXPECT_FALSE(stream->BreakOffIfStuck(start, absl::ZeroDuration())) << "nothing is being written";
+  stream->Queue(0, kBig);
+  EXPECT_FALSE(stream->BreakOffIfStuck(start, patience));
+  EXPECT_FALSE(stream->BreakOffIfStuck(start + absl::Seconds(9), patience));
+  EXPECT_TRUE(stream->BreakOffIfStuck(start + patience, patience));
+  EXPECT_EQ(call.Read(), std::vector<uint32_t>());
+  EXPECT_EQ(call.reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  stream->AwaitGone();
+  EXPECT_FALSE(stream->BreakOffIfStuck(start + 2 * patience, patience)) << "the context is gone";
+}
+
+TEST_F(StreamWriterCalls, AnEndedCallThatIsStuckIsBrokenOff) {
+  Call call(*stub_, "call");
+  const auto stream = service_.Take("call");
+  stream->Queue(0, kBig);
+  stream->End(grpc::Status::OK);
+  EXPECT_TRUE(stream->BreakOffIfStuck(MonotonicNow(), absl::ZeroDuration()));
+  EXPECT_EQ(call.Read(), std::vector<uint32_t>());
+  EXPECT_EQ(call.reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+  stream->AwaitGone();
+}
+
+// What happens in one random call.
+struct Script {
+  explicit Script(std::mt19937& random) {
+    const auto draw = [&](uint32_t below) { return static_cast<uint32_t>(random() % below); };
+    messages = draw(8);
+    bytes = draw(4) == 0 ? kBig / 4 : draw(100);
+    code = static_cast<grpc::StatusCode>(draw(17));
+    if (draw(4) == 0) cancel_after = draw(8);
+    break_off = draw(4) == 0;
+    end_by_other = draw(2) == 0;
+  }
+
+  uint32_t messages;
+  size_t bytes;
+  grpc::StatusCode code;
+  // The client cancels once it has read so many.
+  std::optional<uint32_t> cancel_after;
+  // The client stops reading after the first message until others, who try it all the while, have broken the
+  // call off or it is gone.
+  bool break_off;
+  bool end_by_other;
+};
+
+// The server's part: threads that race for the stream.
+void Serve(const std::shared_ptr<NumberStream>& stream, const Script& script, std::atomic<bool>& read_on) {
+  std::vector<std::thread> others;
+  const auto break_off = [&] {
+    while (!stream->Gone() && !read_on) {
+      if (stream->BreakOffIfStuck(MonotonicNow(), absl::ZeroDuration())) read_on = true;
+      std::this_thread::yield();
+    }
+    read_on = true;
+  };
+  if (script.break_off) {
+    others.emplace_back(break_off);
+    others.emplace_back(break_off);
+  }
+  for (uint32_t number = 0; number < script.messages; ++number) stream->Queue(number, script.bytes);
+  const auto end = [&] { stream->End({script.code, "the end"}); };
+  if (script.end_by_other) {
+    others.emplace_back(end);
+  } else {
+    end();
+  }
+  for (std::thread& other : others) other.join();
+}
+
+TEST_F(StreamWriterCalls, RandomCallsEndWithEveryMessageAndTheStatusOrCancelled) {
+  const unsigned seed = std::random_device{}();
+  constexpr int kThreads = 4, kCallsEach = 750;
+  std::atomic<int> complete = 0, cut = 0;
+  const auto client = [&](int thread) {
+    std::mt19937 random(seed + static_cast<unsigned>(thread));
+    for (int i = 0; i < kCallsEach; ++i) {
+      const std::string name = absl::StrCat("seed ", seed, ", thread ", thread, ", call ", i);
+      SCOPED_TRACE(name);
+      const Script script(random);
+      Call call(*stub_, name);
+      std::shared_ptr<NumberStream> stream = service_.Take(name);
+      std::atomic<bool> read_on = false;
+      std::thread server([&] { Serve(stream, script, read_on); });
+      std::vector<uint32_t> numbers;
+      if (script.cancel_after) {
+        numbers = call.Read(*script.cancel_after);
+        call.context.TryCancel();
+      } else if (script.break_off) {
+        numbers = call.Read(1);
+        while (!read_on) std::this_thread::yield();
+      }
+      const std::vector<uint32_t> rest = call.Read();
+      numbers.insert(numbers.end(), rest.begin(), rest.end());
+      const grpc::Status status = call.reader->Finish();
+      server.join();
+      stream->AwaitGone();
+      EXPECT_FALSE(stream->End(grpc::Status::OK));
+
+      ASSERT_LE(numbers.size(), script.messages);
+      for (uint32_t n = 0; n < numbers.size(); ++n) ASSERT_EQ(numbers[n], n);
+      const bool whole = status.error_code() == script.code && numbers.size() == script.messages;
+      const bool may_be_cut = script.cancel_after || script.break_off;
+      ASSERT_TRUE(whole || (may_be_cut && status.error_code() == grpc::StatusCode::CANCELLED))
+          << status.error_code() << " after " << numbers.size() << " of " << script.messages;
+      ++(whole ? complete : cut);
+
+      const std::weak_ptr<NumberStream> weak = std::exchange(stream, nullptr);
+      while (!weak.expired()) std::this_thread::yield();  // until OnDone returns
+    }
+  };
+  std::vector<std::thread> clients;
+  for (int thread = 0; thread < kThreads; ++thread) clients.emplace_back(client, thread);
+  for (std::thread& one : clients) one.join();
+  if (HasFatalFailure()) return;
+  EXPECT_EQ(complete + cut, kThreads * kCallsEach);
+  EXPECT_GT(complete, 0);
+  EXPECT_GT(cut, 0);
+}
+
+}  // namespace
+}  // namespace bfio
