@@ -73,6 +73,12 @@ struct PolicyOptions {
   int32_t gap_every = 0;
 };
 
+// A policy as it is made: name and settings.
+struct PolicySetting {
+  std::string name;
+  PolicyOptions options;
+};
+
 struct PolicyInfo {
   absl::string_view name;
   // One sentence for --help.

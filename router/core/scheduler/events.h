@@ -14,7 +14,23 @@
 
 namespace bfio::core {
 
+// A group's number in its router; never used twice.
+using GroupIndex = int32_t;
+
+enum class GroupKind {
+  // Ranks that meet in a barrier and step together.
+  kBarrier,
+  // Ranks that each step by themselves.
+  kIndependent,
+};
+
 enum class PlanMode { kPipelined, kLockstep };
+
+enum class CancelOutcome {
+  kUnknown,   // no such request
+  kDequeued,  // it was waiting and is gone
+  kDropped,   // it is on a worker, which the next plan tells to drop it
+};
 
 // What one worker offers.
 struct WorkerSpec {
@@ -24,7 +40,7 @@ struct WorkerSpec {
   int64_t kv_tokens = 0;
   // Takes new requests; false while it drains.
   bool accepts_new = true;
-  // Local time of its steps against an ordinary worker's (model/snapshot.h, WorkerView); Scheduler::SetTime.
+  // Local time of its steps against an ordinary worker's (model/snapshot.h, WorkerView).
   double time_per_token = 1;
   double time_offset = 0;
   // What a mean request takes here from first step to last, in any unit that all workers share.
@@ -86,16 +102,16 @@ struct Drop {
 };
 
 struct Plan {
-  // Where workers are not coupled: the step of the clock that the plan was made at.
+  // Of an independent group: the step of the mean rank that the plan was made at.
   int64_t apply_step = 0;
-  // Where workers are not coupled, by worker: the number of its part, which grows; the worker applies it at
-  // its next step boundary. 0: it has none. Empty where they are.
+  // Of an independent group, by worker: the number of its part, which grows; the worker applies it at its
+  // next step boundary. 0: it has none. Empty where there is a barrier.
   std::vector<int64_t> apply_steps;
   std::vector<Placement> placements;
   std::vector<Drop> drops;
   // The policy's search was ended by PolicyOptions::stop: the same events need not give this plan again.
   bool stopped_early = false;
-  // Policy::gap of the decision.
+  // Decision::gap.
   std::optional<double> gap;
   // Prompt tokens that each rank may compute in a step from apply_step on, until the next plan.
   std::optional<int64_t> prefill_piece;

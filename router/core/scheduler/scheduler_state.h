@@ -1,9 +1,10 @@
-// A scheduler's state as plain data: what Scheduler::Save gives and Scheduler::Restore takes.
+// A cluster's state as plain data: what Cluster::Save gives and Cluster::Restore takes.
 //
 // Purpose: a decision log that has lost its beginning goes on from such a state, and tests compare two
-// schedulers by it. What follows from other fields (loads, reservations, counts) is not in it, so a state
-// cannot disagree with itself about them. Not in it either: what policy and lookahead remember, and the rates
-// that admission has counted. Tokens and steps, as in scheduler.h. Threads: plain data.
+// clusters by it. What follows from other fields (loads, reservations, counts) is not in it, so a state
+// cannot disagree with itself about them. Not in it either: what policies, lookahead and the yardstick of
+// waits remember, and the rates that admission has counted. Tokens and steps, as in cluster.h. Threads: plain
+// data.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_SCHEDULER_STATE_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_SCHEDULER_STATE_H_
 
@@ -13,6 +14,7 @@
 
 #include "router/core/model/request.h"
 #include "router/core/scheduler/events.h"
+#include "router/core/scheduler/pool_clock.h"
 #include "router/core/scheduler/tenant_service.h"
 
 namespace bfio::core {
@@ -30,17 +32,27 @@ struct SchedulerTotals {
   int64_t policy_violations = 0;
   // Requests that workers took out for want of KV.
   int64_t preempted = 0;
-  // Requests that left the pool's door later than they could have, for others of their like.
+  // Requests that were kept back for others of their like.
   int64_t held_back = 0;
+
+  SchedulerTotals& operator+=(const SchedulerTotals& other);
 };
 
-struct SchedulerState {
+// What all groups share.
+struct PoolState {
   struct Waiting {
     RequestSpec spec;
     int64_t enqueued_step = 0;
     // Not in the pool yet: it waits for others of its like.
     bool held_back = false;
   };
+  // In the pool's order; then those held back.
+  std::vector<Waiting> waiting;
+  TenantService::Saved service;
+  PoolClock::Saved clock;
+};
+
+struct GroupState {
   struct Resident {
     RequestSpec spec;
     // Planned, not acknowledged.
@@ -64,7 +76,7 @@ struct SchedulerState {
   struct Worker {
     WorkerSpec spec;
     int64_t last_step = 0;
-    // Where workers are not coupled: the largest apply_step of its plans, and of those it has applied.
+    // Without a barrier: the largest apply_step of its plans, and of those it has applied.
     int64_t planned_step = 0;
     int64_t applied = 0;
     // The last report said that the group is idle.
@@ -80,24 +92,31 @@ struct SchedulerState {
     std::optional<PrefillReport> prefill;
   };
 
+  GroupIndex group = 0;
+  GroupKind kind = GroupKind::kBarrier;
   // By rank.
   std::vector<Worker> workers;
-  // In the pool's order; then those held back.
-  std::vector<Waiting> waiting;
-  TenantService::Saved service;
   bool open = false;
   int64_t reported_step = 0;
   int64_t planned_step = 0;
   int64_t decided_step = 0;
-  // Of the epoch, where workers are not coupled.
+  // Of the epoch, without a barrier.
   int64_t reports = 0;
-  // Steps of earlier epochs.
-  int64_t epoch_base = 0;
   // Holds a worker, where admission looks ahead.
   std::optional<RequestId> holder;
   // The last plan's prefill_piece.
   std::optional<int64_t> piece;
   SchedulerTotals totals;
+};
+
+struct ClusterState {
+  PoolState pool;
+  // By index, ascending.
+  std::vector<GroupState> groups;
+  // The largest index that was ever used; below 0: none.
+  GroupIndex last_group = -1;
+  // Of groups that are gone.
+  SchedulerTotals retired;
 };
 
 }  // namespace bfio::core

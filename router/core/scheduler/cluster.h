@@ -1,0 +1,130 @@
+// All groups of a router and the pool of requests that they share: events in, plans out.
+//
+// Purpose: everything the router believes about its groups and the waiting pool lives here, and every
+// decision is taken here. The router's decision thread, the simulator and the replay drive the same class
+// through the same events (scheduler_event.h): they differ only in where events come from and where plans go.
+//
+// Threads: none inside; owned and called by one thread. No I/O, no clock: steps are numbered by the events
+// themselves. Deterministic: the same events in the same order give the same outcomes.
+#ifndef BFIO_ROUTER_CORE_SCHEDULER_CLUSTER_H_
+#define BFIO_ROUTER_CORE_SCHEDULER_CLUSTER_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "router/core/lookahead/lookahead.h"
+#include "router/core/policy/policy.h"
+#include "router/core/scheduler/request_pool.h"
+#include "router/core/scheduler/scheduler.h"
+#include "router/core/scheduler/scheduler_event.h"
+#include "router/core/scheduler/scheduler_options.h"
+#include "router/core/scheduler/scheduler_state.h"
+
+namespace bfio::core {
+
+class Cluster;
+
+// Sees every event with what came of it, in order.
+class EventObserver {
+ public:
+  virtual ~EventObserver() = default;
+  virtual void Before(const SchedulerEvent& event) {}
+  virtual void After(const Cluster& cluster, const SchedulerEvent& event, const Outcome& outcome) {}
+};
+
+class Cluster {
+ public:
+  // Makes a group's own instance of a policy.
+  using PolicyFactory = std::function<absl::StatusOr<std::unique_ptr<Policy>>(const PolicySetting&)>;
+
+  // A cluster without groups. `factory`, if empty, is MakePolicy. Without a lookahead nothing is predicted.
+  // `observer`, if there is one, outlives the cluster.
+  Cluster(const SchedulerOptions& options, const PolicySetting& policy, PolicyFactory factory = {},
+          std::unique_ptr<Lookahead> lookahead = nullptr, EventObserver* observer = nullptr);
+  Cluster(const Cluster&) = delete;
+  Cluster& operator=(const Cluster&) = delete;
+
+  Outcome Apply(const SchedulerEvent& event);
+
+  // --- views ---
+
+  // Null when there is no such group.
+  const Scheduler* group(GroupIndex index) const;
+  // Ascending.
+  std::vector<GroupIndex> groups() const;
+  // In which order groups should decide: those with an open epoch, the one with the largest free share of its
+  // slots first, ties by index.
+  std::vector<GroupIndex> DecisionOrder() const;
+
+  struct Location {
+    GroupIndex group = 0;
+    WorkerIndex worker = 0;
+
+    friend bool operator==(const Location&, const Location&) = default;
+  };
+  // Of a placed request.
+  std::optional<Location> LocationOf(RequestId id) const;
+  // It waits or is placed.
+  bool Knows(RequestId id) const { return pool_.Waits(id) || LocationOf(id).has_value(); }
+
+  int64_t NextStep() const { return pool_.NextStep(); }
+  int64_t waiting() const { return pool_.size(); }
+  // In flight included, over all groups.
+  int64_t placed() const;
+  const RequestPool& pool() const { return pool_; }
+  const Lookahead& lookahead() const { return pool_.lookahead(); }
+  const PolicySetting& policy_setting() const { return setting_; }
+  const SchedulerOptions& options() const { return options_; }
+  // Summed over all groups, those that are gone included.
+  SchedulerTotals totals() const;
+
+  // --- copies ---
+
+  // All that the plans to come depend on, but for what policies, lookahead and yardstick remember.
+  ClusterState Save() const;
+  // Takes that state on. REQUIRES: no event has been applied. INVALID_ARGUMENT, the cluster being of no more
+  // use, when the state contradicts itself.
+  absl::Status Restore(const ClusterState& state);
+
+ private:
+  Outcome Dispatch(const AddGroup& event);
+  Outcome Dispatch(const RemoveGroup& event);
+  Outcome Dispatch(const Enqueue& event);
+  Outcome Dispatch(const Requeue& event);
+  Outcome Dispatch(const Cancel& event);
+  Outcome Dispatch(const OpenEpoch& event);
+  Outcome Dispatch(const CloseEpoch& event);
+  Outcome Dispatch(const SetAcceptsNew& event);
+  Outcome Dispatch(const SetTime& event);
+  Outcome Dispatch(const SetServiceTime& event);
+  Outcome Dispatch(const Report& event);
+  Outcome Dispatch(const MakePlan& event);
+  Outcome Dispatch(const SetPolicy& event);
+
+  Scheduler* Find(GroupIndex index) const;
+  // Its groups have opened, closed, or gone on.
+  void UpdateClock();
+  absl::Status CheckUnknown(RequestId id) const;
+  absl::StatusOr<std::unique_ptr<Scheduler>> MakeGroup(GroupKind kind);
+
+  const SchedulerOptions options_;
+  PolicySetting setting_;
+  const PolicyFactory factory_;
+  EventObserver* const observer_;
+  RequestPool pool_;
+  std::map<GroupIndex, std::unique_ptr<Scheduler>> groups_;
+  // The largest index that was ever used; below 0: none.
+  GroupIndex last_group_ = -1;
+  // Of groups that are gone.
+  SchedulerTotals retired_;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_SCHEDULER_CLUSTER_H_

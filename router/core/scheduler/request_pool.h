@@ -1,0 +1,106 @@
+// What all groups of a router share: the requests that wait, and what decides about them as a whole.
+//
+// Purpose: the waiting pool with its bound, the requests kept back until they make a batch (wait_gate.h),
+// what tenants have been served, the lookahead, the yardstick of waits (virtual_fcfs.h), and the clock that
+// waiting ages are counted in (pool_clock.h). Groups take requests out of it; a Cluster puts them in.
+// Owned by a Cluster; schedulers and their parts borrow it. Threads: one.
+#ifndef BFIO_ROUTER_CORE_SCHEDULER_REQUEST_POOL_H_
+#define BFIO_ROUTER_CORE_SCHEDULER_REQUEST_POOL_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "router/core/admission/wait_gate.h"
+#include "router/core/lookahead/lookahead.h"
+#include "router/core/model/request.h"
+#include "router/core/model/snapshot.h"
+#include "router/core/scheduler/pool_clock.h"
+#include "router/core/scheduler/scheduler_options.h"
+#include "router/core/scheduler/scheduler_state.h"
+#include "router/core/scheduler/tenant_service.h"
+#include "router/core/scheduler/virtual_fcfs.h"
+#include "router/core/scheduler/waiting_pool.h"
+
+namespace bfio::core {
+
+class RequestPool {
+ public:
+  // Without a lookahead nothing is predicted.
+  RequestPool(const SchedulerOptions& options, std::unique_ptr<Lookahead> lookahead);
+  RequestPool(const RequestPool&) = delete;
+  RequestPool& operator=(const RequestPool&) = delete;
+
+  // --- requests come and go ---
+
+  // RESOURCE_EXHAUSTED when the pool is full. REQUIRES: !Waits(request.id).
+  absl::Status Enqueue(const RequestSpec& request);
+  // Ahead of its class, whatever the bound. REQUIRES: !Waits(request.id).
+  void Requeue(const RequestSpec& request);
+  // A worker refused it: where its age and deadline put it. REQUIRES: !Waits(request.id).
+  void Return(const RequestSpec& request, int64_t enqueued_step);
+  // False when it does not wait.
+  bool Remove(RequestId id);
+  bool Waits(RequestId id) const { return waiting_.Contains(id) || held_back_.Contains(id); }
+
+  // Lets those into the pool for whom a batch is worth running in a plan at this time. Returns how many of
+  // them would have been there before, but for others of their like.
+  int64_t ReleaseBatches(int64_t step, bool idle);
+
+  // --- what policies see ---
+
+  // The first `count` of those that may be placed, fewer where there are fewer.
+  absl::Span<WaitingView> Window(int64_t count);
+  const WaitingPool& views() const { return waiting_; }
+  // A decision at `step` that showed the policy `seen`: takes the requests at these indices out.
+  void Take(absl::Span<const Assignment> assignments);
+  void OnDecision(int64_t step, absl::Span<const WaitingView> seen, int64_t admitted);
+  // 99 % of recent requests would have waited at most so many steps if the oldest always went first.
+  int64_t first_come_p99() const { return first_come_.p99(); }
+  // Writes WaitingView::tenant_excess_tokens.
+  void FillTenantExcess(absl::Span<WaitingView> window) const;
+  // The views name rows of an outlook: ClearCurves sets them back, where that is not done already.
+  void CurvesAreSet() { curves_set_ = true; }
+  void ClearCurves();
+
+  // --- views ---
+
+  // Those that are kept back included.
+  int64_t size() const { return waiting_.size() + held_back_.size(); }
+  // Requests that a policy might place.
+  int64_t placeable() const { return waiting_.size(); }
+  // The step that a request enqueued now counts from; never less than before.
+  int64_t NextStep() const { return clock_.NextStep(); }
+
+  PoolClock& clock() { return clock_; }
+  const PoolClock& clock() const { return clock_; }
+  TenantService& service() { return service_; }
+  const TenantService& service() const { return service_; }
+  Lookahead& lookahead() { return *lookahead_; }
+  const Lookahead& lookahead() const { return *lookahead_; }
+  WaitGate& wait_gate() { return held_back_; }
+  const WaitGate& wait_gate() const { return held_back_; }
+
+  // --- copies: as Cluster's ---
+
+  PoolState Save() const;
+  absl::Status Restore(const PoolState& state);
+
+ private:
+  const int64_t max_waiting_;
+  const std::unique_ptr<Lookahead> lookahead_;
+  WaitingPool waiting_;
+  WaitGate held_back_;
+  TenantService service_;
+  VirtualFcfs first_come_;
+  PoolClock clock_;
+  bool curves_set_ = false;
+  // Scratch.
+  std::vector<WaitGate::Waiting> released_;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_SCHEDULER_REQUEST_POOL_H_

@@ -1,0 +1,135 @@
+// What happens to the groups of a router and to the waiting pool they share, as plain data.
+//
+// Purpose: one vocabulary for everybody who drives a Cluster (cluster.h) or watches one: router, recorder,
+// replay and simulator. Spans inside a Report are borrowed for the call. Threads: any, plain data.
+#ifndef BFIO_ROUTER_CORE_SCHEDULER_SCHEDULER_EVENT_H_
+#define BFIO_ROUTER_CORE_SCHEDULER_SCHEDULER_EVENT_H_
+
+#include <cstdint>
+#include <optional>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "router/core/model/request.h"
+#include "router/core/policy/policy.h"
+#include "router/core/scheduler/events.h"
+
+namespace bfio::core {
+
+// --- groups ---
+
+// A group without workers; OpenEpoch gives it some. Indices ascend and are never used twice.
+struct AddGroup {
+  GroupIndex group = 0;
+  GroupKind kind = GroupKind::kBarrier;
+};
+
+// The group is gone. Outcome::displaced has the requests that were placed there.
+struct RemoveGroup {
+  GroupIndex group = 0;
+};
+
+// --- the waiting pool ---
+
+// Status: RESOURCE_EXHAUSTED when the pool is full; ALREADY_EXISTS when the id is known.
+struct Enqueue {
+  RequestSpec request;
+};
+
+// Puts a request whose worker was lost, or has preempted it, back, ahead of its priority class, whatever the
+// pool's bound says; it has begun, so batches do not wait for it. Status: ALREADY_EXISTS when the id is
+// known.
+struct Requeue {
+  RequestSpec request;
+};
+
+// Outcome::cancel says what became of it.
+struct Cancel {
+  RequestId id = 0;
+};
+
+// --- membership of a group ---
+
+// Starts a new epoch. Placed requests that some member holds stay placed there; Outcome::displaced has the
+// ids of all others that were placed in this group: their worker is gone. Requests that a member holds and
+// nobody knows are dropped by the first plan, except those that a member brings along (`adopted`), which are
+// placed there from now on. Steps count from 1 again; the workers wait for the plan of step 1. Without
+// members the group stays closed.
+struct OpenEpoch {
+  GroupIndex group = 0;
+  std::vector<EpochMember> members;
+};
+
+// No plans until OpenEpoch. Placed requests are remembered.
+struct CloseEpoch {
+  GroupIndex group = 0;
+};
+
+// A draining worker takes no new requests.
+struct SetAcceptsNew {
+  GroupIndex group = 0;
+  WorkerIndex worker = 0;
+  bool accepts_new = true;
+};
+
+// From the next plan on its steps are reckoned to take time_offset + time_per_token * load.
+// REQUIRES: both finite, time_per_token > 0.
+struct SetTime {
+  GroupIndex group = 0;
+  WorkerIndex worker = 0;
+  double time_per_token = 1;
+  double time_offset = 0;
+};
+
+// From the next plan on a mean request is reckoned to take so long there. REQUIRES: finite, above 0.
+struct SetServiceTime {
+  GroupIndex group = 0;
+  WorkerIndex worker = 0;
+  double service_time = 1;
+};
+
+// --- steps ---
+
+// One rank's report. Status: INVALID_ARGUMENT when it contradicts the state (unknown rank, a step that does
+// not follow the rank's last one); the state is unchanged then. Finished, rejected or preempted ids that are
+// not on that worker are ignored and counted. Preempted requests are known no more: Requeue puts them back,
+// with what they have generated as part of their prompts.
+struct Report {
+  GroupIndex group = 0;
+  WorkerIndex worker = 0;
+  StepReport report;
+};
+
+// Decides for one group. No Outcome::plan when none is due: the epoch is closed, the plan for the target step
+// is out already, or the group is idle and there is nothing to place or drop. `force`, of groups with a
+// barrier, plans one step further than the complete reports allow, from the reports that are in.
+struct MakePlan {
+  GroupIndex group = 0;
+  bool force = false;
+};
+
+// All groups decide by this policy from now on. Status: why it could not be made; nothing has changed then.
+struct SetPolicy {
+  PolicySetting setting;
+};
+
+using SchedulerEvent = std::variant<AddGroup, RemoveGroup, Enqueue, Requeue, Cancel, OpenEpoch, CloseEpoch,
+                                    SetAcceptsNew, SetTime, SetServiceTime, Report, MakePlan, SetPolicy>;
+
+// What came of an event. Fields that the event says nothing of are as here.
+struct Outcome {
+  // NOT_FOUND when there is no such group; else as the events say.
+  absl::Status status;
+  CancelOutcome cancel = CancelOutcome::kUnknown;
+  // Ascending.
+  std::vector<RequestId> displaced;
+  std::optional<Plan> plan;
+  // Of MakePlan: the policy was asked, plan or no plan, and its search was ended by PolicyOptions::stop.
+  bool asked_policy = false;
+  bool stopped_early = false;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_SCHEDULER_SCHEDULER_EVENT_H_

@@ -1,0 +1,49 @@
+// Settings of a cluster: its pool and all its groups.
+//
+// Threads: any, plain data.
+#ifndef BFIO_ROUTER_CORE_SCHEDULER_SCHEDULER_OPTIONS_H_
+#define BFIO_ROUTER_CORE_SCHEDULER_SCHEDULER_OPTIONS_H_
+
+#include <cstdint>
+
+#include "router/core/admission/kv_gate.h"
+#include "router/core/admission/wait_gate.h"
+#include "router/core/model/snapshot.h"
+#include "router/core/scheduler/events.h"
+#include "router/core/scheduler/prefill_plan.h"
+
+namespace bfio::core {
+
+struct SchedulerOptions {
+  // --- of the pool ---
+
+  // Bound of the waiting pool, in requests.
+  int64_t max_waiting = 4096;
+  // Which requests are kept back until enough of their like wait (router/core/admission/wait_gate.h). Groups
+  // without a barrier take them as soon as they decide.
+  WaitGateOptions wait;
+
+  // --- of every group ---
+
+  // How many requests from the front of the pool a policy may see, if that is more than the free slots;
+  // bounds the decision's cost.
+  int64_t window = 4096;
+  // Which requests may enter which worker's KV memory (router/core/admission/kv_gate.h). REQUIRES:
+  // CheckKvGate accepts it with the lookahead.
+  KvGateOptions admission;
+  // After so many steps in the pool a request that fits nowhere holds a worker (policy/room.h). At least 1.
+  int64_t hold_after_steps = kHoldAfterSteps;
+  // Prompts as load.
+  PrefillOptions prefill;
+
+  // --- of groups with a barrier ---
+
+  PlanMode plan_mode = PlanMode::kLockstep;
+  // Reports arrive this many steps late: every plan reaches that much further ahead, so that it is for a step
+  // still to come. 0 in the router; the simulator asks what stale reports cost.
+  int32_t report_delay_steps = 0;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_SCHEDULER_SCHEDULER_OPTIONS_H_
