@@ -55,7 +55,7 @@ struct GroupOptions {
   absl::Duration retain = absl::Seconds(30);
   // Of announcements, by member.
   int64_t max_announced_bytes = int64_t{256} << 20;
-  // This router's life (common/net/router_instance.h), above 0.
+  // This router's life (common/base/router_instance.h), above 0.
   uint64_t instance = 1;
 };
 
