@@ -2,8 +2,8 @@
 //
 // Purpose: three bounds on what waits: requests (the scheduler's pool), bytes of prompts, and KV that
 // accepted requests may come to need. Counting only; the caller charges a request when it is accepted and
-// discharges it at its end. Threads: PoolSeemsFull, OnRefusedEarly and refused_early from any; all others
-// belong to the decision thread.
+// discharges it at its end. Threads: CheckPool and refused_early from any; all others belong to the decision
+// thread.
 #ifndef BFIO_ROUTER_REQUESTS_OVERLOAD_H_
 #define BFIO_ROUTER_REQUESTS_OVERLOAD_H_
 
@@ -27,11 +27,11 @@ class OverloadControl {
  public:
   explicit OverloadControl(const OverloadOptions& options) : options_(options) {}
 
-  // What the decision thread last said of the pool: a flood is refused where it costs that thread nothing.
-  bool PoolSeemsFull() const { return waiting_hint_.load(std::memory_order_relaxed) >= options_.max_waiting; }
-  void SetWaiting(int64_t waiting) { waiting_hint_.store(waiting, std::memory_order_relaxed); }
-  // A request was refused because of that.
-  void OnRefusedEarly() { refused_early_.fetch_add(1, std::memory_order_relaxed); }
+  // RESOURCE_EXHAUSTED, counted, when the pool was full as the decision thread last looked: a flood is
+  // refused where it costs that thread nothing.
+  absl::Status CheckPool();
+  void SetWaiting(int64_t waiting) { waiting_.store(waiting, std::memory_order_relaxed); }
+  // Refused by CheckPool.
   int64_t refused_early() const { return refused_early_.load(std::memory_order_relaxed); }
 
   // KV of all groups, tokens; 0 before the first epoch, when KV bounds nothing.

@@ -13,10 +13,13 @@ namespace bfio::router {
 
 class RequestIds {
  public:
-  // Begins where no earlier router's ids are: workers may still hold requests of that one. SkipPast sees to
-  // it that they do not meet when this machine's clock was set back.
-  explicit RequestIds(absl::Time wall_clock)
-      : next_(static_cast<core::RequestId>(absl::ToUnixMillis(wall_clock)) << 20) {}
+  explicit RequestIds(core::RequestId first) : next_(first) {}
+
+  // Where no ids of a router are that started before this moment: workers may still hold its requests.
+  // SkipPast sees to it that they do not meet when this machine's clock was set back.
+  static core::RequestId FirstAt(absl::Time wall_clock) {
+    return static_cast<core::RequestId>(absl::ToUnixMillis(wall_clock)) << 20;
+  }
 
   core::RequestId Next() { return next_.fetch_add(1, std::memory_order_relaxed); }
 

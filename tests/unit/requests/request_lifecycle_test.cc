@@ -35,7 +35,7 @@ class RequestLifecycleTest : public ::testing::Test {
     ASSERT_TRUE(cluster_->Apply(core::AddGroup{0, core::GroupKind::kBarrier}).status.ok());
     tenants_ = std::make_unique<Tenants>(*ParseTenantLimits(limits));
     overload_ = std::make_unique<OverloadControl>(overload);
-    ids_ = std::make_unique<RequestIds>(1);
+    ids_ = std::make_unique<RequestIds>(core::RequestId{1});
     sinks_.clear();
     requests_ = std::make_unique<RequestLifecycle>(options, cluster_.get(), ids_.get(), tenants_.get(),
                                                    overload_.get(), now_);

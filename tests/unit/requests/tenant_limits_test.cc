@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/rng.h"
-#include "common/net/status.h"
+#include "common/base/retry_delay.h"
 
 namespace bfio::router {
 namespace {
