@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/net/stream_writer.h"
+#include "router/admin/router_state.h"
 
 namespace bfio::router {
 
@@ -18,7 +19,7 @@ class StepBroadcast::Watcher final
   }
 
   // False when the stream has ended.
-  bool Push(const std::shared_ptr<const v1::StepSummary>& summary) {
+  bool Push(const std::shared_ptr<const StepSummary>& summary) {
     MutexLock lock(&mutex_);
     if (ended()) return false;
     if (count_++ % every_ != 0) return true;
@@ -50,14 +51,14 @@ class StepBroadcast::Watcher final
 
   bool Next(v1::StepSummary& message) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (queue_.empty()) return false;
-    message = *queue_.front();
+    message = ToProto(*queue_.front());
     message.set_dropped(std::exchange(dropped_, 0));
     queue_.pop_front();
     return true;
   }
 
   const uint32_t every_;
-  std::deque<std::shared_ptr<const v1::StepSummary>> queue_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::shared_ptr<const StepSummary>> queue_ ABSL_GUARDED_BY(mutex_);
   uint64_t count_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;
 };
@@ -82,7 +83,7 @@ grpc::ServerWriteReactor<v1::StepSummary>* StepBroadcast::Subscribe(uint32_t eve
   return watcher.get();
 }
 
-void StepBroadcast::Publish(const std::shared_ptr<const v1::StepSummary>& summary) {
+void StepBroadcast::Publish(const std::shared_ptr<const StepSummary>& summary) {
   MutexLock lock(&mutex_);
   const auto gone = [&](const std::shared_ptr<Watcher>& watcher) { return !watcher->Push(summary); };
   watchers_.erase(std::remove_if(watchers_.begin(), watchers_.end(), gone), watchers_.end());

@@ -1,17 +1,46 @@
 #include "router/frontend/client_stream.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
 #include "common/base/clock.h"
+#include "common/net/status.h"
+#include "common/net/wire_time.h"
 
 namespace bfio::router {
+namespace {
 
-std::shared_ptr<ClientStream> ClientStream::Create(grpc::CallbackServerContext* context, uint64_t id,
-                                                   std::string request_id, const StreamLimits& limits,
-                                                   std::function<void(bool)> on_cancel) {
-  std::shared_ptr<ClientStream> stream(
-      new ClientStream(context, id, std::move(request_id), limits, std::move(on_cancel)));
+v1::FinishReason ToWire(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kLength:
+      return v1::FINISH_REASON_LENGTH;
+    case FinishReason::kStop:
+      return v1::FINISH_REASON_STOP;
+    case FinishReason::kAbort:
+      return v1::FINISH_REASON_ABORT;
+  }
+  return v1::FINISH_REASON_UNSPECIFIED;
+}
+
+void FillFinish(const Finish& from, v1::Finish& out) {
+  out.set_reason(ToWire(from.reason));
+  out.mutable_usage()->set_prompt_tokens(from.prompt_tokens);
+  out.mutable_usage()->set_completion_tokens(from.completion_tokens);
+  v1::Timing& timing = *out.mutable_timing();
+  SetDuration(from.queue, timing.mutable_queue());
+  if (from.time_to_first_token) {
+    SetDuration(*from.time_to_first_token, timing.mutable_time_to_first_token());
+  }
+  SetDuration(from.end_to_end, timing.mutable_end_to_end());
+  timing.set_wait_steps(static_cast<uint64_t>(std::max<int64_t>(0, from.wait_steps)));
+  if (from.rank) out.set_dp_rank(*from.rank);
+}
+
+}  // namespace
+
+std::shared_ptr<ClientStream> ClientStream::Create(grpc::CallbackServerContext* context, Options options) {
+  std::shared_ptr<ClientStream> stream(new ClientStream(context, std::move(options)));
   stream->Open(stream);
   return stream;
 }
@@ -28,8 +57,9 @@ ClientStream::Delivery ClientStream::Deliver(uint32_t index, absl::Span<const ui
   if (ended() || broken()) return Delivery::kTaken;
   const absl::Duration untaken = Untaken(now);
   const auto waiting = static_cast<int64_t>(pending_.size());
-  const bool full = waiting > 0 && waiting + static_cast<int64_t>(tokens.size()) > limits_.buffer_tokens;
-  if (writing() && (full || untaken > limits_.timeout)) return Delivery::kTooSlow;
+  const bool full =
+      waiting > 0 && waiting + static_cast<int64_t>(tokens.size()) > options_.limits.buffer_tokens;
+  if (writing() && (full || untaken > options_.limits.timeout)) return Delivery::kTooSlow;
   if (pending_.empty()) pending_first_index_ = index;
   pending_.insert(pending_.end(), tokens.begin(), tokens.end());
   return MarkDirty() ? Delivery::kFlush : Delivery::kTaken;
@@ -41,14 +71,12 @@ void ClientStream::CatchUp(uint32_t index, absl::Span<const uint32_t> tokens) {
   pending_.assign(tokens.begin(), tokens.end());
 }
 
-bool ClientStream::End(grpc::Status status, std::optional<v1::Finish> finish) {
+bool ClientStream::End(const absl::Status& status, std::optional<router::Finish> finish) {
   MutexLock lock(&mutex_);
+  if (!SetEnd(ToGrpcStatus(status))) return false;
   // Nobody reads what a cancelled request still has.
-  const bool discard = status.error_code() == grpc::StatusCode::CANCELLED;
-  const bool ok = status.ok();
-  if (!SetEnd(std::move(status))) return false;
-  if (discard) pending_.clear();
-  if (ok) finish_ = std::move(finish);
+  if (absl::IsCancelled(status)) pending_.clear();
+  if (status.ok()) finish_ = std::move(finish);
   return MarkDirty();
 }
 
@@ -60,11 +88,11 @@ void ClientStream::Flush() {
 
 bool ClientStream::Next(v1::GenerateResponse& response) {
   if (pending_.empty() && !finish_) return false;
-  if (response.request_id().empty()) response.set_request_id(request_id_);
-  response.set_first_index(pending_.empty() ? finish_->usage().completion_tokens() : pending_first_index_);
+  if (response.request_id().empty()) response.set_request_id(options_.request_id);
+  response.set_first_index(pending_.empty() ? finish_->completion_tokens : pending_first_index_);
   response.mutable_token_ids()->Assign(pending_.begin(), pending_.end());
   pending_.clear();
-  if (finish_) *response.mutable_finish() = *std::exchange(finish_, std::nullopt);
+  if (finish_) FillFinish(*std::exchange(finish_, std::nullopt), *response.mutable_finish());
   return true;
 }
 
@@ -78,7 +106,7 @@ void ClientStream::BreakOff() {
 
 void ClientStream::OnCancel() {
   const GrpcReaction reaction(this);
-  on_cancel_(context()->deadline() <= std::chrono::system_clock::now());
+  options_.on_cancel(context()->deadline() <= std::chrono::system_clock::now());
 }
 
 }  // namespace bfio::router
