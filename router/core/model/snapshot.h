@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <vector>
 
 #include "absl/types/span.h"
 #include "router/core/model/kv_room.h"
@@ -111,12 +112,33 @@ struct Snapshot {
   KvOutlook kv;
   // After so many steps in the pool a request that fits nowhere holds a worker.
   int64_t hold_after_steps = kHoldAfterSteps;
+  // The yardstick of waits: 99 % of the requests that have been admitted lately, wherever, would have waited
+  // at most so many steps if the oldest had always gone first. 0 before there were any.
+  int64_t first_come_p99 = 0;
 };
 
 // Request snapshot.waiting[waiting_index] goes to worker `worker`.
 struct Assignment {
   int32_t waiting_index = 0;
   WorkerIndex worker = 0;
+};
+
+// What a policy answers.
+struct Decision {
+  std::vector<Assignment> assignments;
+  // PolicyOptions::stop ended the search: with more time, or on another machine, the answer for the same
+  // snapshot may be another.
+  bool stopped_early = false;
+  // How far it may be from the best one, where that was proven (PolicyOptions::gap_every; solver/gap_probe.h
+  // has the unit).
+  std::optional<double> gap;
+
+  // Keeps the memory.
+  void Clear() {
+    assignments.clear();
+    stopped_early = false;
+    gap.reset();
+  }
 };
 
 }  // namespace bfio::core

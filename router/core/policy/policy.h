@@ -18,7 +18,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +27,8 @@
 #include "router/core/model/stop_signal.h"
 
 namespace bfio::core {
+
+class ShadowSet;
 
 class Policy {
  public:
@@ -39,16 +40,14 @@ class Policy {
   // H: how many steps ahead Snapshot::outlook should look; the scheduler projects no further.
   virtual int32_t horizon() const { return 0; }
 
-  // Appends the assignments to `plan`. REQUIRES: plan is empty.
-  virtual void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) = 0;
+  // It reads Snapshot::first_come_p99, which must be kept up for it.
+  virtual bool uses_first_come_waits() const { return false; }
 
-  // The last Decide was ended by PolicyOptions::stop: with more time, or on another machine, the plan for the
-  // same snapshot may be another.
-  virtual bool stopped_early() const { return false; }
+  // REQUIRES: `decision` is cleared.
+  virtual void Decide(const Snapshot& snapshot, Decision& decision) = 0;
 
-  // How far the last Decide's plan may be from the best one, where that was proven (PolicyOptions::gap_every;
-  // solver/gap_probe.h has the unit).
-  virtual std::optional<double> gap() const { return std::nullopt; }
+  // Policies that are asked at the same snapshots and not obeyed (router/core/shadow); null: none.
+  virtual const ShadowSet* shadows() const { return nullptr; }
 };
 
 // Settings every policy may read; each ignores what does not concern it.
@@ -69,7 +68,7 @@ struct PolicyOptions {
   // plans are what they are without it.
   StopSignal stop;
   // bf_io, bf_io_auto: one in so many of the decisions they solve is proven, with the same plan
-  // (Policy::gap); 0: none.
+  // (Decision::gap); 0: none.
   int32_t gap_every = 0;
 };
 

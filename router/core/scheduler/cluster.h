@@ -108,8 +108,9 @@ class Cluster {
   Outcome Dispatch(const SetPolicy& event);
 
   Scheduler* Find(GroupIndex index) const;
-  // Its groups have opened, closed, or gone on.
+  // Groups have opened or closed; or gone on.
   void UpdateClock();
+  void UpdateLead();
   absl::Status CheckUnknown(RequestId id) const;
   absl::StatusOr<std::unique_ptr<Scheduler>> MakeGroup(GroupKind kind);
 

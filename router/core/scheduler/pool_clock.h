@@ -36,6 +36,7 @@ class PoolClock {
   // tick was counted by other ranks.
   void BeginEpoch(int64_t latest) {
     now_ = std::max(now_, latest);
+    next_ = std::max(next_, now_ + 1);
     counted_ = 0;
   }
 

@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -64,6 +65,11 @@ class RequestPool {
   // The views name rows of an outlook: ClearCurves sets them back, where that is not done already.
   void CurvesAreSet() { curves_set_ = true; }
   void ClearCurves();
+
+  // --- time ---
+
+  // So many ranks of a group of `own_ranks` have made a step; with a barrier, at this largest load.
+  void CountSteps(int64_t ranks, int64_t own_ranks, std::optional<int64_t> largest_load);
 
   // --- views ---
 

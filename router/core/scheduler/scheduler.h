@@ -40,10 +40,12 @@ class Scheduler {
   // --- events: scheduler_event.h says what they mean ---
 
   // The ids that were placed here and are not any more, ascending.
-  std::vector<RequestId> OpenEpoch(std::vector<EpochMember> members);
+  std::vector<RequestId> OpenEpoch(const std::vector<EpochMember>& members);
   void CloseEpoch() { open_ = false; }
-  // REQUIRES: LocationOf(id).
+  // REQUIRES: WorkerOf(id).
   void Drop(RequestId id) { accounts_.Cancel(id); }
+  // Forgets everything; the ids that were placed here, ascending.
+  std::vector<RequestId> Clear() { return OpenEpoch({}); }
   void SetAcceptsNew(WorkerIndex worker, bool accepts_new);
   void SetTime(WorkerIndex worker, double time_per_token, double time_offset);
   void SetServiceTime(WorkerIndex worker, double service_time);
@@ -101,20 +103,24 @@ class Scheduler {
   absl::Status Restore(const GroupState& state);
 
  protected:
-  // Its ids are checked against those that wait.
+  // When a plan is due, and for which steps. REQUIRES: open.
   virtual std::optional<Plan> Decide(bool force, std::optional<DecisionMaker::Answer>& asked) = 0;
   // The largest number that a plan for this worker has had.
   virtual int64_t PlannedStep(const GroupAccounts::Worker& worker) const = 0;
   // It waits for a plan, and none is on its way.
   virtual bool Idle(const GroupAccounts::Worker& worker) const = 0;
-  // The accounts have taken a report.
-  virtual void CountReport(const StepReport& report) = 0;
-  virtual void ResetSteps() = 0;
+  // The accounts have taken a report of this step.
+  virtual void CountReport(int64_t step) = 0;
+  // A new epoch begins: steps count from 1 again. Returns the last step of the old one that was planned.
+  virtual int64_t ResetSteps() = 0;
   virtual void SaveSteps(GroupState& state) const = 0;
   virtual absl::Status RestoreSteps(const GroupState& state) = 0;
 
-  // Places what was decided on, in accounts, pool and plan.
-  void PlaceAll(absl::Span<const Assignment> assignments, const PlanSteps& steps, Plan& plan);
+  bool Has(WorkerIndex worker) const { return worker >= 0 && worker < num_workers(); }
+  // Asks the policy for a plan of `steps`, and remembers that it did.
+  std::optional<DecisionMaker::Answer> Ask(const PlanSteps& steps, bool always, Plan& plan);
+  // The pool's clock at step `step` of this epoch.
+  int64_t ClockAt(int64_t step) const { return pool_->clock().At(step - reported_step_); }
 
   const SchedulerOptions options_;
   RequestPool* const pool_;
@@ -122,8 +128,17 @@ class Scheduler {
   GroupAccounts accounts_;
   DecisionMaker maker_;
   bool open_ = false;
+  // See reported_step().
   int64_t reported_step_ = 0;
+  // The last step of this epoch that the policy was asked about.
+  int64_t decided_step_ = 0;
+  // Scratch, kept to avoid allocation per step.
+  PlanSteps steps_;
 };
+
+// A group of that kind.
+std::unique_ptr<Scheduler> MakeScheduler(GroupKind kind, const SchedulerOptions& options, RequestPool* pool,
+                                         std::unique_ptr<Policy> policy);
 
 }  // namespace bfio::core
 

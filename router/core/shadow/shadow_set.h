@@ -11,10 +11,13 @@
 // single step here and would be left with a pool of misfits in its own world. Nor does it see waiting. Regret
 // is a reason to run the simulator on that policy, not to switch to it.
 //
-// Cost: a decision and O((G + requests) H) per shadow and step. Threads: one.
+// Cost: a decision and O((G + requests) H) per shadow and step. A bound handed in from outside ends that:
+// when it says stop, the shadows that have not planned yet are skipped for that decision and counted, and the
+// next decision begins with them. Threads: one.
 #ifndef BFIO_ROUTER_CORE_SHADOW_SHADOW_SET_H_
 #define BFIO_ROUTER_CORE_SHADOW_SHADOW_SET_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -22,6 +25,7 @@
 
 #include "absl/types/span.h"
 #include "common/stats/histogram.h"
+#include "router/core/model/stop_signal.h"
 #include "router/core/policy/policy.h"
 #include "router/core/shadow/plan_value.h"
 
@@ -33,8 +37,9 @@ inline constexpr double kShadowDiscount = 0.9;
 
 struct ShadowRegret {
   std::string policy;
-  // Snapshots on which both planned.
+  // Snapshots on which both planned, and those on which the shadow was skipped for want of time.
   int64_t decisions = 0;
+  int64_t skipped = 0;
   // Idle work of the plans' own step, tokens, one sample for each decision on which the acting policy's was
   // less (avoided) or more (missed) than the shadow's. Sums and means are exact.
   Histogram avoided;
@@ -48,7 +53,11 @@ struct ShadowRegret {
 
 class ShadowSet {
  public:
-  explicit ShadowSet(std::vector<std::unique_ptr<Policy>> shadows);
+  // `stop` is asked before each shadow plans.
+  explicit ShadowSet(std::vector<std::unique_ptr<Policy>> shadows, StopSignal stop = {});
+
+  // Some shadow reads Snapshot::first_come_p99.
+  bool uses_first_come_waits() const;
 
   // Lets every shadow plan for the snapshot and compares with the acting policy's plan.
   void Observe(const Snapshot& snapshot, absl::Span<const Assignment> acting);
@@ -59,10 +68,15 @@ class ShadowSet {
   void ResetRegrets();
 
  private:
+  void ObserveOne(const Snapshot& snapshot, const PlanValue& ours, size_t shadow);
+
   std::vector<std::unique_ptr<Policy>> shadows_;
+  StopSignal stop_;
   std::vector<ShadowRegret> regrets_;
+  // The shadow that plans first.
+  size_t first_ = 0;
   PlanMeter meter_{kShadowDiscount};
-  std::vector<Assignment> plan_;
+  Decision decision_;
 };
 
 }  // namespace bfio::core

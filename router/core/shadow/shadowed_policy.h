@@ -6,7 +6,6 @@
 #define BFIO_ROUTER_CORE_SHADOW_SHADOWED_POLICY_H_
 
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,33 +17,37 @@ namespace bfio::core {
 
 class ShadowedPolicy final : public Policy {
  public:
-  ShadowedPolicy(std::unique_ptr<Policy> acting, std::vector<std::unique_ptr<Policy>> shadows)
+  ShadowedPolicy(std::unique_ptr<Policy> acting, ShadowSet shadows)
       : acting_(std::move(acting)), shadows_(std::move(shadows)) {}
 
   absl::string_view name() const override { return acting_->name(); }
   int32_t horizon() const override { return acting_->horizon(); }
-  void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) override {
-    acting_->Decide(snapshot, plan);
-    shadows_.Observe(snapshot, plan);
+  bool uses_first_come_waits() const override {
+    return acting_->uses_first_come_waits() || shadows_.uses_first_come_waits();
+  }
+  void Decide(const Snapshot& snapshot, Decision& decision) override {
+    acting_->Decide(snapshot, decision);
+    shadows_.Observe(snapshot, decision.assignments);
   }
 
-  bool stopped_early() const override { return acting_->stopped_early(); }
-  std::optional<double> gap() const override { return acting_->gap(); }
-
-  const ShadowSet& shadows() const { return shadows_; }
-  ShadowSet& shadows() { return shadows_; }
+  const ShadowSet* shadows() const override { return &shadows_; }
+  ShadowSet& mutable_shadows() { return shadows_; }
 
  private:
   std::unique_ptr<Policy> acting_;
   ShadowSet shadows_;
 };
 
-// The policy named, with the shadows named; the policy alone when there are none. options.stop ends the
-// acting policy's decisions only: regrets compare what shadows would have done in peace. INVALID_ARGUMENT as
-// from MakePolicy.
+// The shadows named. options.stop is not for them: regrets compare what they would have done in peace; `stop`
+// says when those that have not planned yet are to be skipped. INVALID_ARGUMENT as from MakePolicy.
+absl::StatusOr<ShadowSet> MakeShadows(const PolicyOptions& options, const std::vector<std::string>& shadows,
+                                      StopSignal stop = {});
+
+// The policy named, with the shadows named; the policy alone when there are none.
 absl::StatusOr<std::unique_ptr<Policy>> MakeShadowedPolicy(absl::string_view name,
                                                            const PolicyOptions& options,
-                                                           const std::vector<std::string>& shadows);
+                                                           const std::vector<std::string>& shadows,
+                                                           StopSignal stop = {});
 
 }  // namespace bfio::core
 

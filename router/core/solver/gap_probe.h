@@ -19,8 +19,6 @@ class GapProbe {
 
   // solver.Solve(instance, stop), proven when it is its turn.
   const Solution& Solve(Solver& solver, const Instance& instance, const StopSignal& stop);
-  // Before a decision that may do without a solve.
-  void Forget() { gap_.reset(); }
 
   // Of the last Solve, where it was proven: no choice that admits as many items is better by more than this
   // share of the largest time among the workers, per worker and step looked ahead: in the mean for the

@@ -12,13 +12,13 @@ constexpr size_t kMostCandidates = 1024;
 
 }  // namespace
 
-void BalanceRoutePolicy::Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) {
-  Start(snapshot, plan);
+void BalanceRoutePolicy::Decide(const Snapshot& snapshot, Decision& decision) {
+  Start(snapshot, decision.assignments);
   while (OpenSlots() > kSecondStageSlots) {
     const WorkerIndex worker = MostFree();
     if (!FindCandidates(snapshot, worker)) continue;
     score_.Reset(Loads(worker), envelope_);
-    Give(snapshot, BestCandidate(), worker, plan);
+    Give(snapshot, BestCandidate(), worker, decision.assignments);
   }
   while (OpenSlots() > 0) {
     const WorkerIndex worker = LeastLoadedAtTheEnd();
@@ -28,7 +28,7 @@ void BalanceRoutePolicy::Decide(const Snapshot& snapshot, std::vector<Assignment
     for (int32_t candidate : subset_) {
       // Slots and the KV of each were seen to; the KV of all together was not.
       if (room_.Fits(snapshot.waiting[candidates_[candidate]], worker)) {
-        Give(snapshot, candidate, worker, plan);
+        Give(snapshot, candidate, worker, decision.assignments);
       }
     }
   }

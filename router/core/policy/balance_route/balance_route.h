@@ -40,7 +40,7 @@ class BalanceRoutePolicy final : public Policy {
       : name_(name), horizon_(horizon), overflow_weight_(overflow_weight) {}
   absl::string_view name() const override { return name_; }
   int32_t horizon() const override { return horizon_; }
-  void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) override;
+  void Decide(const Snapshot& snapshot, Decision& decision) override;
 
  private:
   static constexpr double kDiscount = 0.86;

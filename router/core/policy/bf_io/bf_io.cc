@@ -4,9 +4,7 @@
 
 namespace bfio::core {
 
-void BfIoPolicy::Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) {
-  stopped_early_ = false;
-  probe_.Forget();
+void BfIoPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
   room_.Reset(snapshot);
   if (room_.slots_left() == 0 || snapshot.waiting.empty()) return;
   FillInstance(snapshot, room_, horizon_, instance_);
@@ -16,9 +14,10 @@ void BfIoPolicy::Decide(const Snapshot& snapshot, std::vector<Assignment>& plan)
     ScaleWorths();
   }
   const Solution& solution = probe_.Solve(solver_, instance_, stop_);
-  stopped_early_ = solver_.statistics().CutShort();
+  decision.stopped_early = solver_.statistics().CutShort();
+  decision.gap = probe_.gap();
   for (int32_t i = 0; i < static_cast<int32_t>(solution.worker_of.size()); ++i) {
-    if (solution.worker_of[i] != kUnassigned) plan.push_back({i, solution.worker_of[i]});
+    if (solution.worker_of[i] != kUnassigned) decision.assignments.push_back({i, solution.worker_of[i]});
   }
 }
 

@@ -14,7 +14,6 @@
 #ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_BF_IO_H_
 #define BFIO_ROUTER_CORE_POLICY_BF_IO_BF_IO_H_
 
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -39,9 +38,7 @@ class BfIoPolicy final : public Policy {
 
   absl::string_view name() const override { return "bf_io"; }
   int32_t horizon() const override { return horizon_; }
-  void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) override;
-  bool stopped_early() const override { return stopped_early_; }
-  std::optional<double> gap() const override { return probe_.gap(); }
+  void Decide(const Snapshot& snapshot, Decision& decision) override;
 
  private:
   void SetDiscounts();
@@ -51,7 +48,6 @@ class BfIoPolicy final : public Policy {
   int32_t horizon_;
   double discount_;
   StopSignal stop_;
-  bool stopped_early_ = false;
   Room room_;
   Valuation valuation_;
   Instance instance_;

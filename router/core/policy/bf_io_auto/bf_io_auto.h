@@ -12,7 +12,6 @@
 #ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_BF_IO_AUTO_H_
 #define BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_BF_IO_AUTO_H_
 
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -34,16 +33,14 @@ class BfIoAutoPolicy final : public Policy {
       : stop_(std::move(stop)), solver_(SolverSettings{}), probe_(gap_every) {}
 
   absl::string_view name() const override { return "bf_io_auto"; }
-  void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) override;
-  bool stopped_early() const override { return stopped_early_; }
-  std::optional<double> gap() const override { return probe_.gap(); }
+  bool uses_first_come_waits() const override { return true; }
+  void Decide(const Snapshot& snapshot, Decision& decision) override;
 
  private:
   // By the program.
-  void Solve(const Snapshot& snapshot, const PoolScale& scale, std::vector<Assignment>& plan);
+  void Solve(const Snapshot& snapshot, const PoolScale& scale, Decision& decision);
 
   StopSignal stop_;
-  bool stopped_early_ = false;
   Room room_;
   Turns turns_;
   Preparation preparation_;

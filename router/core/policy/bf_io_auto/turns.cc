@@ -30,7 +30,7 @@ constexpr double kSeatsGain = 0.02;
 double Turns::AgeOf(const Snapshot& snapshot, const WaitingView& request) const {
   const double age = static_cast<double>(snapshot.step - request.senior_step());
   if (request.tenant_excess_tokens <= 0) return age;
-  const double late = std::max(1.0, kLateFactor * static_cast<double>(fcfs_.p99()));
+  const double late = std::max(1.0, kLateFactor * static_cast<double>(snapshot.first_come_p99));
   return age - late * request.tenant_excess_tokens / tokens_per_late_;
 }
 
@@ -40,7 +40,9 @@ void Turns::Observe(const Snapshot& snapshot, const PoolScale& scale, int64_t se
   for (const WorkerView& worker : snapshot.workers) load += static_cast<double>(worker.load_tokens);
   tokens_per_late_ = std::max(1.0, load / static_cast<double>(snapshot.workers.size()));
 
-  const double due = kDueFactor * static_cast<double>(fcfs_.p99());
+  const double due = kDueFactor * static_cast<double>(snapshot.first_come_p99);
+  // By now the yardstick knows of the last plan.
+  spare_ = std::min(spare_, kSpareShare * seats_ * due + 2);
   turns_.clear();
   kept_.clear();
   for (const WaitingView& request : snapshot.waiting) {
@@ -91,7 +93,7 @@ void Turns::SetWorths(const Snapshot& snapshot, const PoolScale& scale, Instance
     largest = std::max(largest, steepest * static_cast<double>(item.load + item.credit));
   const double forced = 4 * std::pow(high - low + 2 * largest, 2);
 
-  const double late = std::max(1.0, kLateFactor * static_cast<double>(fcfs_.p99()));
+  const double late = std::max(1.0, kLateFactor * static_cast<double>(snapshot.first_come_p99));
   const double rate = instance.MeanLoadRate();
   const double unit = price_ * scale.deviation * scale.deviation;
   for (size_t i = 0; i < instance.items.size(); ++i) {
@@ -108,7 +110,7 @@ void Turns::SetWorths(const Snapshot& snapshot, const PoolScale& scale, Instance
 }
 
 void Turns::Learn(const Snapshot& snapshot, absl::Span<const Assignment> plan) {
-  const double late = std::floor(kLateFactor * static_cast<double>(fcfs_.p99()) + 1e-9);
+  const double late = std::floor(kLateFactor * static_cast<double>(snapshot.first_come_p99) + 1e-9);
   double steps = 0;
   for (const Assignment& assignment : plan) {
     const WaitingView& request = snapshot.waiting[static_cast<size_t>(assignment.waiting_index)];
@@ -124,12 +126,7 @@ void Turns::Learn(const Snapshot& snapshot, absl::Span<const Assignment> plan) {
   }
   const double now = static_cast<double>(admitted);
   seats_ = seats_ == 0 ? now : seats_ + kSeatsGain * (now - seats_);
-  int64_t oldest = snapshot.step;
-  for (const WaitingView& request : snapshot.waiting) oldest = std::min(oldest, request.enqueued_step);
-  const int64_t waiting = std::max(snapshot.pool_size, static_cast<int64_t>(snapshot.waiting.size()));
-  fcfs_.Decide(snapshot.step, waiting, admitted, oldest);
-  spare_ = std::min(spare_ + kSpareShare * now,
-                    kSpareShare * seats_ * kDueFactor * static_cast<double>(fcfs_.p99()) + 2);
+  spare_ += kSpareShare * now;
 }
 
 }  // namespace bfio::core

@@ -1,7 +1,8 @@
 // Whose turn it is: how late every waiting request is, and what admitting it is worth for that.
 //
 // Purpose: balance asks for whatever fits; somebody who fits badly must get in all the same. The measure is
-// what a first-come rule would do to the same arrivals (virtual_fcfs.h). With P its recent 99th percentile:
+// what a first-come rule would do to the same arrivals. With P its recent 99th percentile
+// (Snapshot::first_come_p99):
 //   late    a request that has waited more than kLateFactor * P. Their share is held at kLateShare of the
 //           admissions by the price of waiting, which rises with every late admission and falls with every
 //           other one (Robbins and Monro's way to a quantile, 1951), so that nothing has to be tuned to
@@ -24,7 +25,6 @@
 #include "absl/container/flat_hash_set.h"
 #include "absl/types/span.h"
 #include "router/core/model/snapshot.h"
-#include "router/core/policy/bf_io_auto/virtual_fcfs.h"
 #include "router/core/policy/pool_scale.h"
 #include "router/core/solver/instance.h"
 
@@ -58,7 +58,6 @@ class Turns {
   void Spare(const Snapshot& snapshot, const PoolScale& scale);
   double AgeOf(const Snapshot& snapshot, const WaitingView& request) const;
 
-  VirtualFcfs fcfs_;
   double price_ = 1;
   double seats_ = 0;
   // Requests that may be spared now, as earned by admissions so far.

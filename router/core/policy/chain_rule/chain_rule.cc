@@ -8,7 +8,7 @@ namespace bfio::core {
 ChainRulePolicy::ChainRulePolicy(absl::string_view rule, uint64_t seed)
     : name_(rule), rule_(*MakeChainDispatcher(rule, seed)) {}
 
-void ChainRulePolicy::Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) {
+void ChainRulePolicy::Decide(const Snapshot& snapshot, Decision& decision) {
   room_.Reset(snapshot);
   order_.resize(snapshot.workers.size());
   std::iota(order_.begin(), order_.end(), 0);
@@ -16,7 +16,7 @@ void ChainRulePolicy::Decide(const Snapshot& snapshot, std::vector<Assignment>& 
     return snapshot.workers[a].service_time < snapshot.workers[b].service_time;
   });
   chains_.resize(order_.size());
-  PlaceInOrder(snapshot, room_, plan, [&](const WaitingView& request) {
+  PlaceInOrder(snapshot, room_, decision.assignments, [&](const WaitingView& request) {
     for (size_t k = 0; k < order_.size(); ++k) {
       const WorkerView& worker = room_[order_[k]];
       const int64_t slots = std::max<int64_t>(1, int64_t{worker.active} + worker.free_slots);

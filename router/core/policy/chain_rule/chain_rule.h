@@ -25,7 +25,7 @@ class ChainRulePolicy final : public Policy {
   ChainRulePolicy(absl::string_view rule, uint64_t seed);
 
   absl::string_view name() const override { return name_; }
-  void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) override;
+  void Decide(const Snapshot& snapshot, Decision& decision) override;
 
  private:
   const std::string name_;

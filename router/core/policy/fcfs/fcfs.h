@@ -17,7 +17,7 @@ namespace bfio::core {
 class FcfsPolicy final : public Policy {
  public:
   absl::string_view name() const override { return "fcfs"; }
-  void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) override;
+  void Decide(const Snapshot& snapshot, Decision& decision) override;
 
  private:
   Room room_;

@@ -2,9 +2,9 @@
 
 namespace bfio::core {
 
-void FcfsFillPolicy::Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) {
+void FcfsFillPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
   room_.Reset(snapshot);
-  PlaceInOrder(snapshot, room_, plan, [&](const WaitingView& request) {
+  PlaceInOrder(snapshot, room_, decision.assignments, [&](const WaitingView& request) {
     return LeastKey(room_, request, [](const WorkerView&) { return 0; });
   });
 }

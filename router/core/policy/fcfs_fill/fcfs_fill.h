@@ -19,7 +19,7 @@ namespace bfio::core {
 class FcfsFillPolicy final : public Policy {
  public:
   absl::string_view name() const override { return "fcfs_fill"; }
-  void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) override;
+  void Decide(const Snapshot& snapshot, Decision& decision) override;
 
  private:
   Room room_;

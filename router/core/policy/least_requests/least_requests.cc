@@ -2,10 +2,10 @@
 
 namespace bfio::core {
 
-void LeastRequestsPolicy::Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) {
+void LeastRequestsPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
   room_.Reset(snapshot);
   const WorkerIndex workers = room_.workers();
-  PlaceInOrder(snapshot, room_, plan, [&](const WaitingView& request) {
+  PlaceInOrder(snapshot, room_, decision.assignments, [&](const WaitingView& request) {
     WorkerIndex best = kNoWorker;
     for (WorkerIndex turn = 0; turn < workers; ++turn) {
       const WorkerIndex g = (next_ + turn) % workers;

@@ -2,9 +2,9 @@
 
 namespace bfio::core {
 
-void LeastTokensPolicy::Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) {
+void LeastTokensPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
   room_.Reset(snapshot);
-  PlaceInOrder(snapshot, room_, plan, [&](const WaitingView& request) {
+  PlaceInOrder(snapshot, room_, decision.assignments, [&](const WaitingView& request) {
     return LeastKey(room_, request, [](const WorkerView& worker) { return worker.load_tokens; });
   });
 }

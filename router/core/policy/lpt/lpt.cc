@@ -12,12 +12,12 @@ WorkerIndex LeastLoaded(const Room& room, const WaitingView& request) {
 
 }  // namespace
 
-void LptPolicy::Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) {
+void LptPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
   room_.Reset(snapshot);
-  if (PlaceLargestFirst(snapshot, plan)) return;
-  plan.clear();
+  if (PlaceLargestFirst(snapshot, decision.assignments)) return;
+  decision.assignments.clear();
   room_.Reset(snapshot);
-  PlaceInOrder(snapshot, room_, plan,
+  PlaceInOrder(snapshot, room_, decision.assignments,
                [&](const WaitingView& request) { return LeastLoaded(room_, request); });
 }
 

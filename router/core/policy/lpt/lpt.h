@@ -19,7 +19,7 @@ namespace bfio::core {
 class LptPolicy final : public Policy {
  public:
   absl::string_view name() const override { return "lpt"; }
-  void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) override;
+  void Decide(const Snapshot& snapshot, Decision& decision) override;
 
  private:
   bool PlaceLargestFirst(const Snapshot& snapshot, std::vector<Assignment>& plan);

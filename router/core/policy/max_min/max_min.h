@@ -20,7 +20,7 @@ namespace bfio::core {
 class MaxMinPolicy final : public Policy {
  public:
   absl::string_view name() const override { return "max_min"; }
-  void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) override;
+  void Decide(const Snapshot& snapshot, Decision& decision) override;
 
  private:
   Room room_;

@@ -2,9 +2,9 @@
 
 namespace bfio::core {
 
-void MinMinPolicy::Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) {
+void MinMinPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
   room_.Reset(snapshot);
-  by_size_.Place(snapshot, SizeOrder::kSmallestFirst, room_, plan);
+  by_size_.Place(snapshot, SizeOrder::kSmallestFirst, room_, decision.assignments);
 }
 
 }  // namespace bfio::core

@@ -20,7 +20,7 @@ namespace bfio::core {
 class MinMinPolicy final : public Policy {
  public:
   absl::string_view name() const override { return "min_min"; }
-  void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) override;
+  void Decide(const Snapshot& snapshot, Decision& decision) override;
 
  private:
   Room room_;

@@ -5,9 +5,10 @@
 
 namespace bfio::core {
 
-void PowerOfDPolicy::Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) {
+void PowerOfDPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
   room_.Reset(snapshot);
-  PlaceInOrder(snapshot, room_, plan, [&](const WaitingView& request) { return Pick(request); });
+  PlaceInOrder(snapshot, room_, decision.assignments,
+               [&](const WaitingView& request) { return Pick(request); });
 }
 
 WorkerIndex PowerOfDPolicy::Pick(const WaitingView& request) {

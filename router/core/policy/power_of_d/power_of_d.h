@@ -23,7 +23,7 @@ class PowerOfDPolicy final : public Policy {
   PowerOfDPolicy(absl::string_view name, int32_t choices, uint64_t seed)
       : name_(name), choices_(choices), rng_(seed) {}
   absl::string_view name() const override { return name_; }
-  void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) override;
+  void Decide(const Snapshot& snapshot, Decision& decision) override;
 
  private:
   WorkerIndex Pick(const WaitingView& request);

@@ -16,7 +16,7 @@ namespace bfio::core {
 class RoundRobinPolicy final : public Policy {
  public:
   absl::string_view name() const override { return "round_robin"; }
-  void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) override;
+  void Decide(const Snapshot& snapshot, Decision& decision) override;
 
  private:
   Room room_;

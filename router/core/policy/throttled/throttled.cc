@@ -16,9 +16,9 @@ int64_t Key(const WorkerView& worker) {
 
 }  // namespace
 
-void ThrottledPolicy::Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) {
+void ThrottledPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
   room_.Reset(snapshot);
-  PlaceInOrder(snapshot, room_, plan,
+  PlaceInOrder(snapshot, room_, decision.assignments,
                [&](const WaitingView& request) { return LeastKey(room_, request, Key); });
 }
 

@@ -7,7 +7,7 @@
 
 namespace bfio::core {
 
-void TrtllmPolicy::Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) {
+void TrtllmPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
   room_.Reset(snapshot);
   order_.resize(std::min<size_t>(snapshot.waiting.size(), static_cast<size_t>(room_.slots_left())));
   std::iota(order_.begin(), order_.end(), 0);
@@ -15,8 +15,8 @@ void TrtllmPolicy::Decide(const Snapshot& snapshot, std::vector<Assignment>& pla
     return snapshot.waiting[a].prefill_tokens > snapshot.waiting[b].prefill_tokens;
   });
   placed_.assign(snapshot.waiting.size(), 0);
-  PlaceLongestFirst(snapshot, plan);
-  PlaceRest(snapshot, plan);
+  PlaceLongestFirst(snapshot, decision.assignments);
+  PlaceRest(snapshot, decision.assignments);
 }
 
 int32_t TrtllmPolicy::Cap() const {

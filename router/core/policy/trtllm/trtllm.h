@@ -21,7 +21,7 @@ namespace bfio::core {
 class TrtllmPolicy final : public Policy {
  public:
   absl::string_view name() const override { return "trtllm"; }
-  void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) override;
+  void Decide(const Snapshot& snapshot, Decision& decision) override;
 
  private:
   // Requests a rank may have after this plan.

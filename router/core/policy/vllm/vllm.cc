@@ -20,11 +20,11 @@ double VllmPolicy::Score(WorkerIndex worker) const {
          kWaitingWeight * waiting * std::max(0.0, kv - kFreeKvShare);
 }
 
-void VllmPolicy::Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) {
+void VllmPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
   room_.Reset(snapshot);
   const WorkerIndex workers = room_.workers();
   waiting_.assign(static_cast<size_t>(workers), 0);
-  PlaceInOrder(snapshot, room_, plan, [&](const WaitingView& request) {
+  PlaceInOrder(snapshot, room_, decision.assignments, [&](const WaitingView& request) {
     WorkerIndex best = kNoWorker;
     double least = 0;
     for (WorkerIndex turn = 0; turn < workers; ++turn) {

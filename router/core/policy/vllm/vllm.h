@@ -22,7 +22,7 @@ namespace bfio::core {
 class VllmPolicy final : public Policy {
  public:
   absl::string_view name() const override { return "vllm"; }
-  void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) override;
+  void Decide(const Snapshot& snapshot, Decision& decision) override;
 
  private:
   double Score(WorkerIndex worker) const;

@@ -1,6 +1,6 @@
 // How long requests would wait if the oldest always went first.
 //
-// Purpose: the yardstick of bf_io_auto's fairness. Whoever is admitted, a first-come rule fills the same
+// Purpose: the yardstick of fairness that a pool has for all its groups. Whoever is admitted, a first-come rule fills the same
 // slots at the same steps as any other rule that leaves none empty, so its pool holds as many requests as
 // ours, namely the youngest ones. Counting arrivals and admissions is therefore enough to know whom it would
 // be admitting now and how long they have waited; no second queue is simulated. (Completions come at the same
@@ -10,14 +10,14 @@
 // long requests would wait if ours were admitted as often as ours are, but in order of arrival.
 //
 // Cancelled requests leave this queue at its head. Threads: one. Cost: O(1) amortised per request.
-#ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_VIRTUAL_FCFS_H_
-#define BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_VIRTUAL_FCFS_H_
+#ifndef BFIO_ROUTER_CORE_SCHEDULER_VIRTUAL_FCFS_H_
+#define BFIO_ROUTER_CORE_SCHEDULER_VIRTUAL_FCFS_H_
 
 #include <cstdint>
 #include <deque>
 #include <limits>
 
-#include "router/core/policy/bf_io_auto/recent_waits.h"
+#include "router/core/scheduler/recent_waits.h"
 
 namespace bfio::core {
 
@@ -50,4 +50,4 @@ class VirtualFcfs {
 
 }  // namespace bfio::core
 
-#endif  // BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_VIRTUAL_FCFS_H_
+#endif  // BFIO_ROUTER_CORE_SCHEDULER_VIRTUAL_FCFS_H_

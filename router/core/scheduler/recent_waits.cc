@@ -1,4 +1,4 @@
-#include "router/core/policy/bf_io_auto/recent_waits.h"
+#include "router/core/scheduler/recent_waits.h"
 
 #include <cmath>
 

@@ -3,8 +3,8 @@
 // Purpose: a quantile over the recent samples of a stream, in constant memory and a few hundred additions a
 // question. Each sample counts a little more than the one before it. Waits are whole steps, exact up to
 // kExact and within 3 % beyond. Threads: one.
-#ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_RECENT_WAITS_H_
-#define BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_RECENT_WAITS_H_
+#ifndef BFIO_ROUTER_CORE_SCHEDULER_RECENT_WAITS_H_
+#define BFIO_ROUTER_CORE_SCHEDULER_RECENT_WAITS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -36,4 +36,4 @@ class RecentWaits {
 
 }  // namespace bfio::core
 
-#endif  // BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_RECENT_WAITS_H_
+#endif  // BFIO_ROUTER_CORE_SCHEDULER_RECENT_WAITS_H_

@@ -1,4 +1,4 @@
-#include "router/core/policy/bf_io_auto/virtual_fcfs.h"
+#include "router/core/scheduler/virtual_fcfs.h"
 
 #include <algorithm>
 

@@ -1,0 +1,105 @@
+#include "router/core/scheduler/barrier_scheduler.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace bfio::core {
+
+bool BarrierScheduler::GroupIdle() const {
+  const absl::Span<const GroupAccounts::Worker> workers = accounts_.workers();
+  return open_ && std::all_of(workers.begin(), workers.end(), [&](const GroupAccounts::Worker& w) {
+           return w.idle && w.last_step == reported_step_;
+         });
+}
+
+int64_t BarrierScheduler::TargetStep(bool force) const {
+  const bool ahead = options_.plan_mode == PlanMode::kPipelined && !GroupIdle();
+  return reported_step_ + (ahead ? 2 : 1) + options_.report_delay_steps + (force ? 1 : 0);
+}
+
+std::optional<Plan> BarrierScheduler::Decide(bool force, std::optional<DecisionMaker::Answer>& asked) {
+  const int64_t target = TargetStep(force);
+  if (target <= planned_step_) return std::nullopt;
+  const bool idle = GroupIdle(), unused = accounts_.placed() == 0;
+  const int64_t clock = ClockAt(target);
+  totals_.held_back += pool_->ReleaseBatches(clock, idle && unused);
+  // Residents of a new epoch's members count too: such a group waits for its first plan, but is not out of
+  // work.
+  if (idle && pool_->placeable() == 0 && unused && !accounts_.HasDrops()) return std::nullopt;
+
+  steps_.step = target;
+  steps_.clock = clock;
+  steps_.targets.assign(accounts_.workers().size(), target);
+  steps_.numbers.assign(accounts_.workers().size(), target);
+  Plan plan;
+  plan.apply_step = target;
+  asked = Ask(steps_, /*always=*/true, plan);
+  // Waiting requests that fit nowhere must not make an idle group spin through empty steps.
+  if (idle && maker_.empty() && accounts_.placed() == 0 && !accounts_.HasDrops()) return std::nullopt;
+
+  maker_.PlaceAll(steps_, plan);
+  accounts_.SendDrops(steps_, plan);
+  plan.prefill_piece = ChoosePiece(target, plan);
+  accounts_.SetPiece(plan.prefill_piece);
+  planned_step_ = target;
+  ++totals_.plans;
+  return plan;
+}
+
+std::optional<int64_t> BarrierScheduler::ChoosePiece(int64_t step, const Plan& plan) {
+  if (!options_.prefill.pieces) return std::nullopt;
+  pending_.assign(accounts_.workers().size(), 0);
+  for (const Placement& placement : plan.placements)
+    pending_[placement.worker] += accounts_.SpecOf(placement.id).prefill_tokens;
+  for (size_t g = 0; g < pending_.size(); ++g) {
+    if (!accounts_.workers()[g].prefill) return std::nullopt;
+    pending_[g] = accounts_.PendingPrefill(static_cast<WorkerIndex>(g), step, pending_[g]);
+  }
+  return EqualPiece(pending_);
+}
+
+void BarrierScheduler::CountArrived() {
+  const absl::Span<const GroupAccounts::Worker> workers = accounts_.workers();
+  arrived_ =
+      static_cast<int32_t>(std::count_if(workers.begin(), workers.end(), [&](const GroupAccounts::Worker& w) {
+        return w.last_step > reported_step_;
+      }));
+}
+
+void BarrierScheduler::CountReport(int64_t step) {
+  if (step != reported_step_ + 1 || ++arrived_ < num_workers()) return;
+  // A rank may be ahead: its peers' reports of an earlier step can arrive after its own of a later one.
+  do {
+    ++reported_step_;
+    int64_t largest = 0;
+    for (const GroupAccounts::Worker& w : accounts_.workers()) largest = std::max(largest, w.reported_load);
+    pool_->CountSteps(num_workers(), num_workers(), largest);
+    CountArrived();
+  } while (arrived_ == num_workers());
+}
+
+int64_t BarrierScheduler::ResetSteps() {
+  arrived_ = 0;
+  return std::exchange(planned_step_, 0);
+}
+
+void BarrierScheduler::SaveSteps(GroupState& state) const {
+  state.planned_step = planned_step_;
+}
+
+absl::Status BarrierScheduler::RestoreSteps(const GroupState& state) {
+  int64_t least = state.reported_step;
+  for (size_t g = 0; g < state.workers.size(); ++g)
+    least = g == 0 ? state.workers[g].last_step : std::min(least, state.workers[g].last_step);
+  if (least != state.reported_step) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the ranks have reported step ", least, ", not ", state.reported_step));
+  }
+  planned_step_ = state.planned_step;
+  CountArrived();
+  return absl::OkStatus();
+}
+
+}  // namespace bfio::core

@@ -1,0 +1,57 @@
+// The scheduler of ranks that meet in a barrier and step together.
+//
+// The rhythm (proto/bfio/v1/worker.proto says it from the workers' side):
+//   lockstep    a plan for step k+1 follows the reports of step k
+//   pipelined   a plan for step k+2 follows the reports of step k; for k+1 when the group is idle
+// An idle group with nothing to place gets no plan: it is parked until a request arrives.
+//
+// Threads: as Scheduler.
+#ifndef BFIO_ROUTER_CORE_SCHEDULER_BARRIER_SCHEDULER_H_
+#define BFIO_ROUTER_CORE_SCHEDULER_BARRIER_SCHEDULER_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "router/core/scheduler/scheduler.h"
+
+namespace bfio::core {
+
+class BarrierScheduler final : public Scheduler {
+ public:
+  using Scheduler::Scheduler;
+
+  GroupKind kind() const override { return GroupKind::kBarrier; }
+  bool ReportsMissing() const override { return arrived_ > 0; }
+  bool Parked() const override { return GroupIdle() && TargetStep(false) > planned_step_; }
+  int64_t Lead() const override { return planned_step_ - reported_step_; }
+
+ private:
+  std::optional<Plan> Decide(bool force, std::optional<DecisionMaker::Answer>& asked) override;
+  int64_t PlannedStep(const GroupAccounts::Worker&) const override { return planned_step_; }
+  bool Idle(const GroupAccounts::Worker& worker) const override {
+    return worker.idle && planned_step_ <= worker.last_step;
+  }
+  void CountReport(int64_t step) override;
+  int64_t ResetSteps() override;
+  void SaveSteps(GroupState& state) const override;
+  absl::Status RestoreSteps(const GroupState& state) override;
+
+  // True when the reports of reported_step() say that the workers wait for a plan.
+  bool GroupIdle() const;
+  int64_t TargetStep(bool force) const;
+  void CountArrived();
+  // What each rank may compute of prompts in a step, from the plan's step on. After it has been carried out.
+  std::optional<int64_t> ChoosePiece(int64_t step, const Plan& plan);
+
+  // Largest apply_step sent out in this epoch.
+  int64_t planned_step_ = 0;
+  // Ranks that have reported step reported_step_ + 1.
+  int32_t arrived_ = 0;
+  // Scratch.
+  std::vector<int64_t> pending_;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_SCHEDULER_BARRIER_SCHEDULER_H_

@@ -1,0 +1,298 @@
+#include "router/core/scheduler/cluster.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace bfio::core {
+namespace {
+
+absl::StatusOr<std::unique_ptr<Policy>> MakeRegisteredPolicy(const PolicySetting& setting) {
+  return MakePolicy(setting.name, setting.options);
+}
+
+Outcome NoSuchGroup(GroupIndex group) {
+  Outcome outcome;
+  outcome.status = absl::NotFoundError(absl::StrCat("there is no group ", group));
+  return outcome;
+}
+
+}  // namespace
+
+Cluster::Cluster(const SchedulerOptions& options, const PolicySetting& policy, PolicyFactory factory,
+                 std::unique_ptr<Lookahead> lookahead, EventObserver* observer)
+    : options_(options),
+      setting_(policy),
+      factory_(factory ? std::move(factory) : MakeRegisteredPolicy),
+      observer_(observer),
+      pool_(options, std::move(lookahead)) {}
+
+Outcome Cluster::Apply(const SchedulerEvent& event) {
+  if (observer_ != nullptr) observer_->Before(event);
+  Outcome outcome = std::visit([this](const auto& what) { return Dispatch(what); }, event);
+  if (observer_ != nullptr) observer_->After(*this, event, outcome);
+  return outcome;
+}
+
+// --- groups ---
+
+absl::StatusOr<std::unique_ptr<Scheduler>> Cluster::MakeGroup(GroupKind kind) {
+  absl::StatusOr<std::unique_ptr<Policy>> policy = factory_(setting_);
+  if (!policy.ok()) return policy.status();
+  return MakeScheduler(kind, options_, &pool_, *std::move(policy));
+}
+
+Outcome Cluster::Dispatch(const AddGroup& event) {
+  Outcome outcome;
+  if (event.group <= last_group_) {
+    outcome.status = absl::InvalidArgumentError(
+        absl::StrCat("group ", event.group, " after group ", last_group_, ": indices ascend"));
+    return outcome;
+  }
+  absl::StatusOr<std::unique_ptr<Scheduler>> group = MakeGroup(event.kind);
+  if (!group.ok()) {
+    outcome.status = group.status();
+    return outcome;
+  }
+  last_group_ = event.group;
+  groups_[event.group] = *std::move(group);
+  return outcome;
+}
+
+Outcome Cluster::Dispatch(const RemoveGroup& event) {
+  Scheduler* const group = Find(event.group);
+  if (group == nullptr) return NoSuchGroup(event.group);
+  Outcome outcome;
+  outcome.displaced = group->Clear();
+  retired_ += group->totals();
+  groups_.erase(event.group);
+  UpdateClock();
+  return outcome;
+}
+
+Outcome Cluster::Dispatch(const OpenEpoch& event) {
+  Scheduler* const group = Find(event.group);
+  if (group == nullptr) return NoSuchGroup(event.group);
+  Outcome outcome;
+  // What is placed in another group is not this one's to take over.
+  std::vector<EpochMember> members = event.members;
+  for (EpochMember& member : members) {
+    std::erase_if(member.adopted, [&](const RequestSpec& spec) { return LocationOf(spec.id).has_value(); });
+  }
+  outcome.displaced = group->OpenEpoch(members);
+  UpdateClock();
+  return outcome;
+}
+
+Outcome Cluster::Dispatch(const CloseEpoch& event) {
+  Scheduler* const group = Find(event.group);
+  if (group == nullptr) return NoSuchGroup(event.group);
+  group->CloseEpoch();
+  UpdateClock();
+  return {};
+}
+
+Outcome Cluster::Dispatch(const SetAcceptsNew& event) {
+  Scheduler* const group = Find(event.group);
+  if (group == nullptr) return NoSuchGroup(event.group);
+  group->SetAcceptsNew(event.worker, event.accepts_new);
+  return {};
+}
+
+Outcome Cluster::Dispatch(const SetTime& event) {
+  Scheduler* const group = Find(event.group);
+  if (group == nullptr) return NoSuchGroup(event.group);
+  group->SetTime(event.worker, event.time_per_token, event.time_offset);
+  return {};
+}
+
+Outcome Cluster::Dispatch(const SetServiceTime& event) {
+  Scheduler* const group = Find(event.group);
+  if (group == nullptr) return NoSuchGroup(event.group);
+  group->SetServiceTime(event.worker, event.service_time);
+  return {};
+}
+
+Outcome Cluster::Dispatch(const Report& event) {
+  Scheduler* const group = Find(event.group);
+  if (group == nullptr) return NoSuchGroup(event.group);
+  Outcome outcome;
+  outcome.status = group->OnReport(event.worker, event.report);
+  UpdateLead();
+  return outcome;
+}
+
+Outcome Cluster::Dispatch(const MakePlan& event) {
+  Scheduler* const group = Find(event.group);
+  if (group == nullptr) return NoSuchGroup(event.group);
+  Outcome outcome;
+  std::optional<DecisionMaker::Answer> asked;
+  outcome.plan = group->MakePlan(event.force, asked);
+  outcome.asked_policy = asked.has_value();
+  outcome.stopped_early = asked && asked->stopped_early;
+  UpdateLead();
+  return outcome;
+}
+
+Outcome Cluster::Dispatch(const SetPolicy& event) {
+  Outcome outcome;
+  std::vector<std::unique_ptr<Policy>> made;
+  // One at least, so that a setting without groups is checked too.
+  for (size_t i = 0; i < std::max<size_t>(1, groups_.size()); ++i) {
+    absl::StatusOr<std::unique_ptr<Policy>> policy = factory_(event.setting);
+    if (!policy.ok()) {
+      outcome.status = policy.status();
+      return outcome;
+    }
+    made.push_back(*std::move(policy));
+  }
+  setting_ = event.setting;
+  auto policy = made.begin();
+  for (auto& [index, group] : groups_) group->SetPolicy(std::move(*policy++));
+  return outcome;
+}
+
+// --- requests ---
+
+absl::Status Cluster::CheckUnknown(RequestId id) const {
+  if (!Knows(id)) return absl::OkStatus();
+  return absl::AlreadyExistsError(absl::StrCat("request ", id, " is known already"));
+}
+
+Outcome Cluster::Dispatch(const Enqueue& event) {
+  Outcome outcome;
+  outcome.status = CheckUnknown(event.request.id);
+  if (outcome.status.ok()) outcome.status = pool_.Enqueue(event.request);
+  return outcome;
+}
+
+Outcome Cluster::Dispatch(const Requeue& event) {
+  Outcome outcome;
+  outcome.status = CheckUnknown(event.request.id);
+  if (outcome.status.ok()) pool_.Requeue(event.request);
+  return outcome;
+}
+
+Outcome Cluster::Dispatch(const Cancel& event) {
+  Outcome outcome;
+  if (pool_.Remove(event.id)) {
+    outcome.cancel = CancelOutcome::kDequeued;
+  } else if (const auto at = LocationOf(event.id)) {
+    Find(at->group)->Drop(event.id);
+    outcome.cancel = CancelOutcome::kDropped;
+  }
+  return outcome;
+}
+
+// --- time ---
+
+void Cluster::UpdateClock() {
+  int64_t ranks = 0;
+  for (const auto& [index, group] : groups_) ranks += group->open() ? group->num_workers() : 0;
+  pool_.clock().SetOpenRanks(ranks);
+  UpdateLead();
+}
+
+void Cluster::UpdateLead() {
+  std::optional<int64_t> lead;
+  for (const auto& [index, group] : groups_) {
+    if (group->open()) lead = std::min(lead.value_or(group->Lead()), group->Lead());
+  }
+  if (lead) pool_.clock().Lead(*lead);
+}
+
+// --- views ---
+
+Scheduler* Cluster::Find(GroupIndex index) const {
+  const auto it = groups_.find(index);
+  return it == groups_.end() ? nullptr : it->second.get();
+}
+
+const Scheduler* Cluster::group(GroupIndex index) const {
+  return Find(index);
+}
+
+std::vector<GroupIndex> Cluster::groups() const {
+  std::vector<GroupIndex> indices;
+  for (const auto& [index, group] : groups_) indices.push_back(index);
+  return indices;
+}
+
+std::vector<GroupIndex> Cluster::DecisionOrder() const {
+  struct Candidate {
+    GroupIndex group;
+    Scheduler::Slots slots;
+  };
+  std::vector<Candidate> candidates;
+  for (const auto& [index, group] : groups_) {
+    if (group->open()) candidates.push_back({index, group->slots()});
+  }
+  // Exact: a.free / a.total > b.free / b.total.
+  std::stable_sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
+    return a.slots.free * b.slots.total > b.slots.free * a.slots.total;
+  });
+  std::vector<GroupIndex> order;
+  for (const Candidate& candidate : candidates) order.push_back(candidate.group);
+  return order;
+}
+
+std::optional<Cluster::Location> Cluster::LocationOf(RequestId id) const {
+  for (const auto& [index, group] : groups_) {
+    if (const auto worker = group->WorkerOf(id)) return Location{index, *worker};
+  }
+  return std::nullopt;
+}
+
+int64_t Cluster::placed() const {
+  int64_t placed = 0;
+  for (const auto& [index, group] : groups_) placed += group->placed();
+  return placed;
+}
+
+SchedulerTotals Cluster::totals() const {
+  SchedulerTotals totals = retired_;
+  for (const auto& [index, group] : groups_) totals += group->totals();
+  return totals;
+}
+
+// --- copies ---
+
+ClusterState Cluster::Save() const {
+  ClusterState state;
+  state.pool = pool_.Save();
+  for (const auto& [index, group] : groups_) {
+    state.groups.push_back(group->Save());
+    state.groups.back().group = index;
+  }
+  state.last_group = last_group_;
+  state.retired = retired_;
+  return state;
+}
+
+absl::Status Cluster::Restore(const ClusterState& state) {
+  absl::Status status = pool_.Restore(state.pool);
+  if (!status.ok()) return status;
+  for (const GroupState& from : state.groups) {
+    status = Dispatch(AddGroup{from.group, from.kind}).status;
+    if (!status.ok()) return status;
+    for (const GroupState::Worker& worker : from.workers) {
+      for (const GroupState::Resident& resident : worker.residents) {
+        if (!LocationOf(resident.spec.id)) continue;
+        return absl::InvalidArgumentError(absl::StrCat("request ", resident.spec.id, " is in two groups"));
+      }
+    }
+    status = Find(from.group)->Restore(from);
+    if (!status.ok()) return status;
+  }
+  if (state.last_group < last_group_) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("group ", last_group_, " is above the last one, ", state.last_group));
+  }
+  last_group_ = state.last_group;
+  retired_ = state.retired;
+  UpdateClock();
+  return absl::OkStatus();
+}
+
+}  // namespace bfio::core

@@ -1,0 +1,95 @@
+// Asks the policy of one group, and holds it to its contract.
+//
+// Purpose: turns accounts and pool into the snapshot that a policy sees (projected loads, room, outlook, what
+// admission lets in), and its answer into placements. Borrows accounts and pool. Threads: one.
+#ifndef BFIO_ROUTER_CORE_SCHEDULER_DECISION_MAKER_H_
+#define BFIO_ROUTER_CORE_SCHEDULER_DECISION_MAKER_H_
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "router/core/admission/kv_gate.h"
+#include "router/core/model/snapshot.h"
+#include "router/core/policy/policy.h"
+#include "router/core/scheduler/group_accounts.h"
+#include "router/core/scheduler/outlook_builder.h"
+#include "router/core/scheduler/request_pool.h"
+#include "router/core/scheduler/scheduler_options.h"
+#include "router/core/scheduler/scheduler_state.h"
+
+namespace bfio::core {
+
+class DecisionMaker {
+ public:
+  // Of a policy that was asked.
+  struct Answer {
+    bool stopped_early = false;
+    std::optional<double> gap;
+  };
+
+  // What is borrowed outlives this.
+  DecisionMaker(const SchedulerOptions& options, RequestPool* pool, GroupAccounts* accounts,
+                SchedulerTotals* totals, std::unique_ptr<Policy> policy)
+      : options_(options),
+        pool_(pool),
+        accounts_(accounts),
+        totals_(totals),
+        policy_(std::move(policy)),
+        gate_(options.admission) {}
+
+  // Decides about what waits; nothing when there was nothing to ask the policy about. `always`: also where no
+  // slot is free, because it is asked once a step and learns from that. What a request that held a worker is
+  // given goes into the plan at once, all else with PlaceAll.
+  std::optional<Answer> Ask(const PlanSteps& steps, bool always, Plan& plan);
+  // What was decided is to place nobody else.
+  bool empty() const { return decision_.assignments.empty(); }
+  // Carries out what was decided.
+  void PlaceAll(const PlanSteps& steps, Plan& plan);
+
+  void SetPolicy(std::unique_ptr<Policy> policy) { policy_ = std::move(policy); }
+  const Policy& policy() const { return *policy_; }
+  // The request that holds a worker.
+  std::optional<RequestId> holder() const { return holder_; }
+  void RestoreHolder(std::optional<RequestId> holder) {
+    if (gate_.active()) holder_ = holder;
+  }
+
+ private:
+  void BuildViews(const PlanSteps& steps);
+  // What admission says of the views and the window. REQUIRES: it is active.
+  KvOutlook LookAtKv(const PlanSteps& steps);
+  Outlook BuildOutlook(const PlanSteps& steps);
+  // Never fewer requests than there are free slots, or slots would stay empty. After BuildViews.
+  absl::Span<WaitingView> Window() { return pool_->Window(std::max(options_.window, free_slots_)); }
+  // Where admission looks ahead: a request that has held a worker is placed as soon as it fits anywhere. True
+  // when it has been; `kv` tells of the room without it then.
+  bool ServeHolder(const PlanSteps& steps, const KvOutlook& kv, Plan& plan);
+  // By views_ and kv_room_.
+  bool FitsNow(const WaitingView& request, WorkerIndex worker) const;
+  void DiscardViolations(const Snapshot& snapshot);
+
+  const SchedulerOptions options_;
+  RequestPool* const pool_;
+  GroupAccounts* const accounts_;
+  SchedulerTotals* const totals_;
+  std::unique_ptr<Policy> policy_;
+  OutlookBuilder outlook_;
+  KvGate gate_;
+  std::optional<RequestId> holder_;
+  // Over all workers, in `views_`.
+  int64_t free_slots_ = 0;
+  // Scratch, kept to avoid allocation per step.
+  Decision decision_;
+  std::vector<WorkerView> views_;
+  std::vector<char> taken_;
+  std::vector<KvGate::Worker> kv_workers_;
+  KvRoom kv_room_;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_SCHEDULER_DECISION_MAKER_H_

@@ -1,0 +1,232 @@
+#include "router/core/scheduler/group_accounts.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace bfio::core {
+
+// --- membership ---
+
+std::vector<RequestId> GroupAccounts::Open(absl::Span<const EpochMember> members) {
+  // What is known of residents is known whatever becomes of them; then everybody is counted anew.
+  for (WorkerIndex g = 0; g < num_workers(); ++g) residents_.SettleAll(g, workers_[g].last_step);
+  Opening opening{std::move(residents_), {}};
+  residents_ = Residents(&pool_->lookahead(), &pool_->service());
+  residents_.Reset(members.size());
+  std::vector<Worker> next(members.size());
+  for (size_t g = 0; g < members.size(); ++g) {
+    const auto index = static_cast<WorkerIndex>(g);
+    next[g].spec = members[g].spec;
+    Adopt(index, members[g].adopted, next[g], opening.kept);
+    for (const ResidentRequest& resident : members[g].resident) Keep(index, resident, next[g], opening);
+  }
+  std::vector<RequestId> displaced;
+  for (const auto& [id, placed] : placed_) {
+    if (!placed.dropped) displaced.push_back(id);
+  }
+  std::sort(displaced.begin(), displaced.end());  // the map's order is not deterministic
+  placed_ = std::move(opening.kept);
+  workers_ = std::move(next);
+  piece_.reset();
+  return displaced;
+}
+
+void GroupAccounts::Adopt(WorkerIndex index, absl::Span<const RequestSpec> adopted, Worker& worker,
+                          PlacedMap& kept) {
+  for (const RequestSpec& spec : adopted) {
+    if (kept.contains(spec.id) || placed_.contains(spec.id) || pool_->Waits(spec.id)) continue;
+    Placed placed;
+    placed.spec = spec;
+    placed.worker = index;
+    placed.where = Where::kActive;
+    // It counts prefill_tokens in step 1.
+    placed.first_step = 1;
+    placed.enqueued_step = pool_->clock().now();
+    placed.index = residents_.Add(index, spec, placed.first_step, false, spec.generated_tokens);
+    ++worker.active;
+    worker.base += spec.prefill_tokens - placed.first_step;
+    worker.reserved_kv += spec.kv_reserve_tokens();
+    kept.emplace(spec.id, placed);
+  }
+}
+
+void GroupAccounts::Keep(WorkerIndex index, const ResidentRequest& resident, Worker& worker,
+                         Opening& opening) {
+  if (const auto other = opening.kept.find(resident.id); other != opening.kept.end()) {
+    // Named twice, or held twice.
+    if (other->second.worker != index) worker.drops.push_back(resident.id);
+    return;
+  }
+  const auto it = placed_.find(resident.id);
+  if (it == placed_.end()) {  // nobody waits for it any more, or it has been placed anew meanwhile
+    worker.drops.push_back(resident.id);
+    return;
+  }
+  Placed placed = it->second;
+  const int64_t last_step = workers_[placed.worker].last_step;
+  const int64_t age = opening.before.Age(placed.worker, placed.index, last_step);
+  // Its load in the next step of its old worker becomes its load in step 1. One whose plan was never
+  // acknowledged starts over at s; the first report corrects the account if it had started.
+  placed.first_step = placed.where == Where::kActive ? placed.first_step - last_step : 1;
+  placed.where = Where::kActive;
+  placed.worker = index;
+  placed.index = residents_.Add(placed.worker, placed.spec, placed.first_step, false, age);
+  if (placed.dropped) {
+    worker.drops.push_back(resident.id);
+    residents_.Drop(placed.worker, placed.index);
+  }
+  ++worker.active;
+  worker.base += placed.spec.prefill_tokens - placed.first_step + placed.drift;
+  worker.drift += placed.drift;
+  worker.reserved_kv += placed.spec.kv_reserve_tokens();
+  opening.kept.emplace(resident.id, placed);
+  placed_.erase(it);
+}
+
+// --- requests ---
+
+void GroupAccounts::Cancel(RequestId id) {
+  Placed& placed = placed_.at(id);
+  if (std::exchange(placed.dropped, true)) return;
+  workers_[placed.worker].drops.push_back(id);
+  residents_.Drop(placed.worker, placed.index);
+}
+
+void GroupAccounts::Place(const RequestSpec& spec, int64_t enqueued_step, WorkerIndex index,
+                          const PlanSteps& steps) {
+  Worker& worker = workers_[index];
+  const int64_t first_step = steps.targets[index];
+  Placed& placed = placed_[spec.id];
+  placed.spec = spec;
+  placed.worker = index;
+  placed.where = Where::kInflight;
+  placed.first_step = first_step;
+  placed.plan = steps.numbers[index];
+  placed.enqueued_step = enqueued_step;
+  placed.index = residents_.Add(index, spec, first_step, true, spec.generated_tokens);
+  // A prompt that is computed again because a worker was lost, or ran out, is not the tenant's to pay.
+  if (PaysPrompt(spec)) pool_->service().ChargePrompt(spec.tenant, spec.prefill_tokens);
+  worker.inflight.push_back({placed.plan, spec.id, false});
+  ++worker.inflight_placements;
+  worker.inflight_base += spec.prefill_tokens - first_step;
+  worker.inflight_prefill += spec.prefill_tokens;
+  worker.reserved_kv += spec.kv_reserve_tokens();
+}
+
+void GroupAccounts::SendDrops(const PlanSteps& steps, Plan& plan) {
+  for (size_t g = 0; g < workers_.size(); ++g) {
+    for (const RequestId id : workers_[g].drops) {
+      plan.drops.push_back({id, static_cast<WorkerIndex>(g)});
+      workers_[g].inflight.push_back({steps.numbers[g], id, true});
+    }
+    workers_[g].drops.clear();
+  }
+}
+
+// --- views ---
+
+std::optional<WorkerIndex> GroupAccounts::WorkerOf(RequestId id) const {
+  const auto it = placed_.find(id);
+  if (it == placed_.end()) return std::nullopt;
+  return it->second.worker;
+}
+
+bool GroupAccounts::HasDrops() const {
+  return std::any_of(workers_.begin(), workers_.end(), [](const Worker& w) { return !w.drops.empty(); });
+}
+
+int64_t GroupAccounts::PendingPrefill(WorkerIndex index, int64_t step, int64_t fresh) const {
+  const Worker& worker = workers_[index];
+  return fresh + PendingAhead(*worker.prefill, {worker.placed(), worker.inflight_prefill - fresh,
+                                                std::max<int64_t>(0, step - worker.last_step - 1), piece_});
+}
+
+// --- copies ---
+
+void GroupAccounts::Save(GroupState& state) const {
+  for (WorkerIndex g = 0; g < num_workers(); ++g) {
+    const Worker& from = workers_[g];
+    GroupState::Worker& to = state.workers.emplace_back();
+    to.spec = from.spec;
+    to.last_step = from.last_step;
+    to.planned_step = from.planned_step;
+    to.applied = from.applied;
+    to.idle = from.idle;
+    to.drift = from.drift;
+    to.drops = from.drops;
+    to.prefill = from.prefill;
+    to.inflight.reserve(from.inflight.size());
+    for (const Worker::Inflight& entry : from.inflight)
+      to.inflight.push_back({entry.apply_step, entry.id, entry.drop});
+    const absl::Span<const Resident> residents = residents_.Of(g);
+    to.residents.reserve(residents.size());
+    for (size_t i = 0; i < residents.size(); ++i) {
+      const Placed& placed = placed_.at(residents[i].id);
+      to.residents.push_back({placed.spec, placed.where == Where::kInflight, placed.first_step,
+                              placed.enqueued_step, placed.dropped,
+                              residents_.SettledAge(g, static_cast<int32_t>(i)), placed.drift});
+    }
+  }
+  state.piece = piece_;
+}
+
+absl::Status GroupAccounts::Restore(const GroupState& state) {
+  workers_.assign(state.workers.size(), {});
+  residents_.Reset(state.workers.size());
+  for (size_t g = 0; g < state.workers.size(); ++g) {
+    absl::Status status = RestoreWorker(static_cast<WorkerIndex>(g), state.workers[g]);
+    if (!status.ok()) return status;
+  }
+  piece_ = state.piece;
+  return absl::OkStatus();
+}
+
+absl::Status GroupAccounts::RestoreWorker(WorkerIndex index, const GroupState::Worker& from) {
+  Worker& worker = workers_[index];
+  worker.spec = from.spec;
+  worker.last_step = from.last_step;
+  worker.planned_step = from.planned_step;
+  worker.applied = from.applied;
+  worker.idle = from.idle;
+  worker.drift = worker.base = from.drift;
+  worker.drops = from.drops;
+  worker.prefill = from.prefill;
+  for (const GroupState::Inflight& entry : from.inflight)
+    worker.inflight.push_back({entry.apply_step, entry.id, entry.drop});
+  for (const GroupState::Resident& resident : from.residents) {
+    absl::Status status = RestoreResident(index, resident);
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GroupAccounts::RestoreResident(WorkerIndex index, const GroupState::Resident& from) {
+  if (placed_.contains(from.spec.id) || pool_->Waits(from.spec.id)) {
+    return absl::InvalidArgumentError(absl::StrCat("request ", from.spec.id, " is in two places"));
+  }
+  Worker& worker = workers_[index];
+  Placed& placed = placed_[from.spec.id];
+  placed.spec = from.spec;
+  placed.worker = index;
+  placed.where = from.inflight ? Where::kInflight : Where::kActive;
+  placed.first_step = from.first_step;
+  placed.enqueued_step = from.enqueued_step;
+  placed.dropped = from.dropped;
+  placed.drift = from.drift;
+  placed.index = residents_.Add(index, from.spec, from.first_step, from.inflight, from.settled_age);
+  if (from.dropped) residents_.Drop(index, placed.index);
+  const int64_t base = from.spec.prefill_tokens - from.first_step;
+  // Earlier entries of its id are of placements that were refused.
+  for (const Worker::Inflight& entry : worker.inflight) {
+    if (entry.id == from.spec.id && !entry.drop) placed.plan = entry.apply_step;
+  }
+  (from.inflight ? worker.inflight_placements : worker.active) += 1;
+  (from.inflight ? worker.inflight_base : worker.base) += base;
+  if (from.inflight) worker.inflight_prefill += from.spec.prefill_tokens;
+  worker.reserved_kv += from.spec.kv_reserve_tokens();
+  return absl::OkStatus();
+}
+
+}  // namespace bfio::core

@@ -1,0 +1,190 @@
+// What the workers of one group hold, by the router's reckoning.
+//
+// Purpose: the accounts that both kinds of groups keep alike. A worker's load is kept by dead reckoning: a
+// request in its j-th step counts s + j - 1, so a resident set grows by its size each step and O(1) work per
+// report keeps it exact. Reports are the truth: a difference is counted as drift and taken over, each of
+// those that were there the step before taking an equal share along, so that what a request that ends takes
+// away is right too where increments are common to all. An assignment occupies its slot and KV from the
+// moment it is planned ("in flight") until a report acknowledges its plan, so no worker is over-filled or
+// double-counted when plans are pipelined. Borrows the pool: what workers refuse goes back there, and
+// lookahead and tenants learn what is observed. Threads: one.
+#ifndef BFIO_ROUTER_CORE_SCHEDULER_GROUP_ACCOUNTS_H_
+#define BFIO_ROUTER_CORE_SCHEDULER_GROUP_ACCOUNTS_H_
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/types/span.h"
+#include "router/core/model/request.h"
+#include "router/core/scheduler/events.h"
+#include "router/core/scheduler/request_pool.h"
+#include "router/core/scheduler/residents.h"
+#include "router/core/scheduler/scheduler_state.h"
+
+namespace bfio::core {
+
+// For which steps a plan is made. Vectors by worker.
+struct PlanSteps {
+  // The group's own count of steps, and the pool's clock then.
+  int64_t step = 0;
+  int64_t clock = 0;
+  // The step of the worker that its part is expected to be applied in, whatever other plans are on their way.
+  std::vector<int64_t> targets;
+  // The apply_step of its part.
+  std::vector<int64_t> numbers;
+};
+
+class GroupAccounts {
+ public:
+  struct Worker {
+    // One placement or drop that a plan carried and this worker has not acknowledged.
+    struct Inflight {
+      int64_t apply_step;
+      RequestId id;
+      bool drop;
+    };
+    WorkerSpec spec;
+    int32_t active = 0;
+    // Sum over active requests of (prefill - first_step): load in step k is base + active * k.
+    int64_t base = 0;
+    // What of `base` the reckoning does not account for: differences to reports, the requests' shares
+    // included.
+    int64_t drift = 0;
+    int64_t reserved_kv = 0;
+    int64_t last_step = 0;
+    // Of the last report, those that ended in its step included.
+    int64_t reported_load = 0;
+    // Without a barrier: the largest apply_step of its plans, and of those that it has applied.
+    int64_t planned_step = 0;
+    int64_t applied = 0;
+    // The last report said that the group is idle.
+    bool idle = true;
+    // Placements among `inflight`, and the sum of (prefill - first_step) over them.
+    int32_t inflight_placements = 0;
+    int64_t inflight_base = 0;
+    // Their prompts.
+    int64_t inflight_prefill = 0;
+    std::optional<PrefillReport> prefill;
+    // Planned, not acknowledged; in order of apply_step.
+    std::vector<Inflight> inflight;
+    // Cancellations waiting for the next plan.
+    std::vector<RequestId> drops;
+
+    int32_t placed() const { return active + inflight_placements; }
+    int32_t free_slots() const {
+      return spec.accepts_new && spec.slots > placed() ? spec.slots - placed() : 0;
+    }
+  };
+
+  // Both outlive this.
+  GroupAccounts(RequestPool* pool, SchedulerTotals* totals)
+      : pool_(pool), totals_(totals), residents_(&pool->lookahead(), &pool->service()) {}
+
+  // --- membership ---
+
+  // Starts anew with these workers; the ids of placed requests that none of them holds, ascending.
+  std::vector<RequestId> Open(absl::Span<const EpochMember> members);
+
+  // --- requests ---
+
+  // The next plan tells its worker to drop it. REQUIRES: WorkerOf(id).
+  void Cancel(RequestId id);
+  // Enters what a plan says.
+  void Place(const RequestSpec& spec, int64_t enqueued_step, WorkerIndex worker, const PlanSteps& steps);
+  void SendDrops(const PlanSteps& steps, Plan& plan);
+
+  // --- reports ---
+
+  // INVALID_ARGUMENT when it contradicts what is known; `planned` is the largest apply_step of a plan for
+  // this worker.
+  absl::Status Check(WorkerIndex worker, const StepReport& report, int64_t planned) const;
+  // REQUIRES: Check accepts it.
+  void Take(WorkerIndex worker, const StepReport& report);
+
+  // --- views ---
+
+  int32_t num_workers() const { return static_cast<int32_t>(workers_.size()); }
+  absl::Span<const Worker> workers() const { return workers_; }
+  Worker& worker(WorkerIndex index) { return workers_[index]; }
+  const Worker& worker(WorkerIndex index) const { return workers_[index]; }
+  absl::Span<const Resident> ResidentsOf(WorkerIndex index) const { return residents_.Of(index); }
+  int64_t placed() const { return static_cast<int64_t>(placed_.size()); }
+  std::optional<WorkerIndex> WorkerOf(RequestId id) const;
+  // REQUIRES: WorkerOf(id).
+  const RequestSpec& SpecOf(RequestId id) const { return placed_.at(id).spec; }
+  bool HasDrops() const;
+  // Prompt tokens that the worker has to compute at the start of `step`; of those on their way `fresh` begin
+  // in that step. REQUIRES: it reports them.
+  int64_t PendingPrefill(WorkerIndex worker, int64_t step, int64_t fresh) const;
+  // The last plan's prefill_piece.
+  std::optional<int64_t> piece() const { return piece_; }
+  void SetPiece(std::optional<int64_t> piece) { piece_ = piece; }
+
+  // --- copies ---
+
+  void Save(GroupState& state) const;
+  // REQUIRES: new. INVALID_ARGUMENT when the state contradicts itself.
+  absl::Status Restore(const GroupState& state);
+
+ private:
+  enum class Where : uint8_t { kInflight, kActive };
+  struct Placed {
+    RequestSpec spec;
+    WorkerIndex worker = 0;
+    Where where = Where::kInflight;
+    // In flight: the step it is expected to enter in. Active: the step it first ran in, so that its load in
+    // step k is spec.prefill_tokens + k - first_step.
+    int64_t first_step = 0;
+    // In flight: the apply_step of its plan.
+    int64_t plan = 0;
+    // Its index among the worker's residents.
+    int32_t index = 0;
+    // Active: its share of the worker's drift, tokens.
+    int64_t drift = 0;
+    // When it entered the pool, for its age if it goes back there.
+    int64_t enqueued_step = 0;
+    // The worker has been told to drop it.
+    bool dropped = false;
+  };
+  using PlacedMap = absl::flat_hash_map<RequestId, Placed>;
+
+  // What a new epoch is made of while it is being made.
+  struct Opening {
+    Residents before;
+    PlacedMap kept;
+  };
+
+  // Placing it is what its tenant pays the prompt for.
+  static bool PaysPrompt(const RequestSpec& spec) { return spec.generated_tokens == 0 && !spec.waited_steps; }
+  // Places what a member of a new epoch brings along and nobody knows.
+  void Adopt(WorkerIndex index, absl::Span<const RequestSpec> adopted, Worker& worker, PlacedMap& kept);
+  void Keep(WorkerIndex index, const ResidentRequest& resident, Worker& worker, Opening& opening);
+  // Finds `id` if it is placed on `worker`, else counts it as unknown and returns end().
+  PlacedMap::iterator FindOn(WorkerIndex worker, RequestId id);
+  // Forgets a placed request and takes it out of its worker's account and residents.
+  void Remove(PlacedMap::iterator it);
+  void Acknowledge(WorkerIndex index, const StepReport& report);
+  // The placement that a plan carried has begun in this report's step.
+  void Start(WorkerIndex index, const StepReport& report, Placed& placed);
+  void TakeRejected(WorkerIndex index, const StepReport& report);
+  void TakePreempted(WorkerIndex index, const StepReport& report);
+  void TakeFinished(WorkerIndex index, const StepReport& report);
+  void TakeDrift(WorkerIndex index, int64_t step, int64_t tokens);
+  void TakeHints(WorkerIndex index, const StepReport& report);
+  absl::Status RestoreWorker(WorkerIndex index, const GroupState::Worker& from);
+  absl::Status RestoreResident(WorkerIndex index, const GroupState::Resident& from);
+
+  RequestPool* const pool_;
+  SchedulerTotals* const totals_;
+  PlacedMap placed_;
+  std::vector<Worker> workers_;
+  Residents residents_;
+  std::optional<int64_t> piece_;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_SCHEDULER_GROUP_ACCOUNTS_H_

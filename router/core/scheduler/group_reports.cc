@@ -1,0 +1,183 @@
+// What reports change in the accounts of a group.
+#include <algorithm>
+#include <cstdlib>
+
+#include "absl/strings/str_cat.h"
+#include "router/core/scheduler/group_accounts.h"
+
+namespace bfio::core {
+
+absl::Status GroupAccounts::Check(WorkerIndex index, const StepReport& report, int64_t planned) const {
+  if (index < 0 || index >= num_workers()) {
+    return absl::InvalidArgumentError(absl::StrCat("report of unknown rank ", index));
+  }
+  const Worker& worker = workers_[index];
+  if (report.step != worker.last_step + 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", index, " reports step ", report.step, " after step ", worker.last_step));
+  }
+  if (report.applied_plan < 0 || report.applied_plan > planned || report.load_tokens < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("rank ", index, " reports applied_plan ",
+                                                   report.applied_plan, " (planned: ", planned, "), load ",
+                                                   report.load_tokens));
+  }
+  if (report.prefill && (report.prefill->pending_tokens < 0 || report.prefill->token_budget < 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", index, " reports ", report.prefill->pending_tokens,
+                     " prompt tokens at a budget of ", report.prefill->token_budget));
+  }
+  return absl::OkStatus();
+}
+
+void GroupAccounts::Take(WorkerIndex index, const StepReport& report) {
+  Worker& worker = workers_[index];
+  Acknowledge(index, report);
+  TakeRejected(index, report);
+  TakePreempted(index, report);
+  const int64_t own = worker.base + worker.active * report.step;
+  if (report.load_tokens != own) TakeDrift(index, report.step, report.load_tokens - own);
+  TakeFinished(index, report);
+  if (worker.active == 0) worker.base = worker.drift = 0;  // what drift was taken over left with the requests
+  TakeHints(index, report);
+  if ((report.step + index) % Residents::kSettleSteps == 0) residents_.SettleAll(index, report.step);
+  worker.last_step = report.step;
+  worker.reported_load = report.load_tokens;
+  worker.prefill = report.prefill;
+  worker.idle = report.group_idle;
+  worker.applied = std::max(worker.applied, report.applied_plan);
+}
+
+void GroupAccounts::Acknowledge(WorkerIndex index, const StepReport& report) {
+  Worker& worker = workers_[index];
+  size_t done = 0;
+  int64_t late = 0;
+  for (; done < worker.inflight.size() && worker.inflight[done].apply_step <= report.applied_plan; ++done) {
+    const Worker::Inflight& entry = worker.inflight[done];
+    if (entry.apply_step < report.step) late = 1;
+    const auto it = placed_.find(entry.id);
+    if (it == placed_.end() || it->second.worker != index) continue;
+    if (entry.drop) {
+      // Not `dropped`: the id was requeued and placed here again after the worker's stale copy was ordered
+      // dropped.
+      if (!it->second.dropped) continue;
+      residents_.Settle(index, it->second.index, worker.last_step);
+      Remove(it);
+      continue;
+    }
+    // Not this placement: it was refused before its plan was acknowledged, and has been placed here anew.
+    if (it->second.where != Where::kInflight || it->second.plan != entry.apply_step) continue;
+    Start(index, report, it->second);
+  }
+  worker.inflight.erase(worker.inflight.begin(), worker.inflight.begin() + static_cast<int64_t>(done));
+  totals_->late_plans += late;
+}
+
+void GroupAccounts::Start(WorkerIndex index, const StepReport& report, Placed& placed) {
+  Worker& worker = workers_[index];
+  --worker.inflight_placements;
+  worker.inflight_base -= placed.spec.prefill_tokens - placed.first_step;
+  worker.inflight_prefill -= placed.spec.prefill_tokens;
+  placed.where = Where::kActive;
+  placed.first_step = report.step;
+  residents_.Start(index, placed.index, report.step);
+  ++worker.active;
+  worker.base += placed.spec.prefill_tokens - placed.first_step;
+}
+
+void GroupAccounts::TakeRejected(WorkerIndex index, const StepReport& report) {
+  // From the last: each goes ahead of its equals.
+  for (auto id = report.rejected.rbegin(); id != report.rejected.rend(); ++id) {
+    const auto it = FindOn(index, *id);
+    if (it == placed_.end()) continue;
+    Placed placed = it->second;
+    Remove(it);
+    ++placed.spec.refusals;
+    if (PaysPrompt(placed.spec))
+      pool_->service().ChargePrompt(placed.spec.tenant, -placed.spec.prefill_tokens);
+    if (!placed.dropped) pool_->Return(placed.spec, placed.enqueued_step);
+  }
+}
+
+void GroupAccounts::TakePreempted(WorkerIndex index, const StepReport& report) {
+  for (const RequestId id : report.preempted) {
+    const auto it = FindOn(index, id);
+    if (it == placed_.end()) continue;
+    // It lived through the step before this one; whether it would have ended in this one nobody knows.
+    residents_.Settle(index, it->second.index, report.step - 1);
+    Remove(it);
+    ++totals_->preempted;
+  }
+}
+
+void GroupAccounts::TakeFinished(WorkerIndex index, const StepReport& report) {
+  WaitGate& gate = pool_->wait_gate();
+  for (const RequestId id : report.finished) {
+    const auto it = FindOn(index, id);
+    if (it == placed_.end()) continue;
+    if (gate.active()) {
+      gate.OnEnd(it->second.spec.prefill_tokens - it->second.spec.generated_tokens,
+                 residents_.Age(index, it->second.index, report.step));
+    }
+    residents_.Finish(index, it->second.index, report.step);
+    Remove(it);
+  }
+}
+
+// In its first step a request counts its prompt, whatever its growth: it has no share.
+void GroupAccounts::TakeDrift(WorkerIndex index, int64_t step, int64_t tokens) {
+  totals_->drift_tokens += std::abs(tokens);
+  workers_[index].base += tokens;
+  workers_[index].drift += tokens;
+  const absl::Span<const Resident> residents = residents_.Of(index);
+  const auto shares = [&](const Resident& resident) {
+    return !resident.inflight && resident.first_step < step;
+  };
+  const int64_t sharers = std::count_if(residents.begin(), residents.end(), shares);
+  // What does not divide belongs to some of them, and nobody knows to whom.
+  const int64_t share = sharers == 0 ? 0 : tokens / sharers;
+  if (share == 0) return;
+  for (const Resident& resident : residents) {
+    if (shares(resident)) placed_.at(resident.id).drift += share;
+  }
+}
+
+void GroupAccounts::TakeHints(WorkerIndex index, const StepReport& report) {
+  if (!pool_->lookahead().uses_hints()) return;
+  for (const CompletionHint& hint : report.hints) {
+    const auto it = placed_.find(hint.id);
+    // A hint on a request that has just ended, or was cancelled, is no fault.
+    if (it == placed_.end() || it->second.worker != index || it->second.where != Where::kActive) continue;
+    residents_.Hint(index, it->second.index, report.step, hint.probability);
+  }
+}
+
+GroupAccounts::PlacedMap::iterator GroupAccounts::FindOn(WorkerIndex worker, RequestId id) {
+  const auto it = placed_.find(id);
+  if (it != placed_.end() && it->second.worker == worker) return it;
+  ++totals_->unknown_ids;
+  return placed_.end();
+}
+
+void GroupAccounts::Remove(PlacedMap::iterator it) {
+  const Placed& placed = it->second;
+  Worker& worker = workers_[placed.worker];
+  const int64_t base = placed.spec.prefill_tokens - placed.first_step;
+  if (placed.where == Where::kActive) {
+    --worker.active;
+    worker.base -= base + placed.drift;
+    worker.drift -= placed.drift;
+  } else {
+    --worker.inflight_placements;
+    worker.inflight_base -= base;
+    worker.inflight_prefill -= placed.spec.prefill_tokens;
+  }
+  worker.reserved_kv -= placed.spec.kv_reserve_tokens();
+  // The last of the worker's residents has taken its index.
+  if (const auto moved = residents_.Remove(placed.worker, placed.index)) {
+    placed_.find(*moved)->second.index = placed.index;
+  }
+  // Entries of `inflight` and `drops` that name it are harmless: whoever reads them looks the id up first.
+  placed_.erase(it);
+}
+
+}  // namespace bfio::core

@@ -1,0 +1,72 @@
+#include "router/core/scheduler/independent_scheduler.h"
+
+#include <algorithm>
+
+namespace bfio::core {
+
+bool IndependentScheduler::Parked() const {
+  const absl::Span<const GroupAccounts::Worker> workers = accounts_.workers();
+  return open_ && std::all_of(workers.begin(), workers.end(),
+                              [&](const GroupAccounts::Worker& worker) { return Idle(worker); });
+}
+
+void IndependentScheduler::SetSteps() {
+  steps_.step = reported_step_ + 1;
+  steps_.clock = ClockAt(steps_.step);
+  steps_.targets.clear();
+  steps_.numbers.clear();
+  for (const GroupAccounts::Worker& worker : accounts_.workers()) {
+    const int64_t target = worker.last_step + (Idle(worker) ? 1 : 2);
+    steps_.targets.push_back(target);
+    steps_.numbers.push_back(std::max(target, worker.planned_step + 1));
+  }
+}
+
+std::optional<Plan> IndependentScheduler::Decide(bool, std::optional<DecisionMaker::Answer>& asked) {
+  SetSteps();
+  // Batches are those of a common step; without one nobody waits for them.
+  totals_.held_back += pool_->ReleaseBatches(steps_.clock, true);
+  Plan plan;
+  plan.apply_step = steps_.step;
+  // Groups with a barrier are decided upon once a step; here it is at every event.
+  asked = Ask(steps_, /*always=*/false, plan);
+  maker_.PlaceAll(steps_, plan);
+  plan.apply_steps.assign(accounts_.workers().size(), 0);
+  for (const Placement& placement : plan.placements) plan.apply_steps[placement.worker] = 1;
+  bool any = false;
+  for (size_t g = 0; g < plan.apply_steps.size(); ++g) {
+    const GroupAccounts::Worker& worker = accounts_.workers()[g];
+    const bool due = plan.apply_steps[g] > 0 || !worker.drops.empty() || HeldUp(worker);
+    plan.apply_steps[g] = due ? steps_.numbers[g] : 0;
+    any |= due;
+  }
+  if (!any) return std::nullopt;
+  accounts_.SendDrops(steps_, plan);
+  for (size_t g = 0; g < plan.apply_steps.size(); ++g) {
+    int64_t& planned = accounts_.worker(static_cast<WorkerIndex>(g)).planned_step;
+    planned = std::max(planned, plan.apply_steps[g]);
+  }
+  ++totals_.plans;
+  return plan;
+}
+
+void IndependentScheduler::CountReport(int64_t) {
+  if (++reports_ % num_workers() == 0) ++reported_step_;
+  pool_->CountSteps(1, num_workers(), std::nullopt);
+}
+
+int64_t IndependentScheduler::ResetSteps() {
+  reports_ = 0;
+  return 0;
+}
+
+void IndependentScheduler::SaveSteps(GroupState& state) const {
+  state.reports = reports_;
+}
+
+absl::Status IndependentScheduler::RestoreSteps(const GroupState& state) {
+  reports_ = state.reports;
+  return absl::OkStatus();
+}
+
+}  // namespace bfio::core
