@@ -10,7 +10,7 @@
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "common/base/spdlog.h"
-#include "common/net/router_instance.h"
+#include "common/base/router_instance.h"
 #include "common/net/status.h"
 #include "router/core/shadow/shadowed_policy.h"
 #include "router/frontend/retry.h"

@@ -10,10 +10,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "router/core/scheduler/cluster.h"
@@ -34,7 +37,7 @@ class GroupSet {
   // unless a group without members can make way.
   static constexpr int32_t kMaxGroups = 64;
 
-  // Borrows both.
+  // Borrows both. The router's own groups are there from the start.
   GroupSet(const GroupSetOptions& options, core::Cluster* cluster, RequestBook* book);
 
   // Events; those of members that are not known (removed, and do not know it yet) are dropped.
@@ -62,12 +65,30 @@ class GroupSet {
   // The shortest step of any group; nothing while none can judge.
   std::optional<absl::Duration> shortest_step() const;
 
+  // Null when there is no such group.
   Group* Find(core::GroupIndex index);
   // In the order of their indices.
   const std::vector<std::unique_ptr<Group>>& groups() const { return groups_; }
 
  private:
+  // Null for members that are not known, or no more.
+  Group* GroupOf(MemberId member);
+  Group* FindNamed(absl::string_view name);
+  // The group that a worker is to join; RESOURCE_EXHAUSTED.
+  absl::StatusOr<Group*> Assign(const WorkerHello& hello, absl::Time now, Commands& out);
+  Group* AssignUnnamed(const WorkerHello& hello);
+  Group* Add(std::string name);
+  // Removes a group without members that is not one of the router's own. False when there is none.
+  bool MakeWay(absl::Time now, Commands& out);
+  int32_t CountIf(bool (Group::*state)() const) const;
+
+  const GroupSetOptions options_;
+  core::Cluster* const cluster_;
+  RequestBook* const book_;
+  core::GroupIndex next_index_ = 0;
   std::vector<std::unique_ptr<Group>> groups_;
+  // Of attached workers, and of those that were removed and whose connection is not known to be gone yet.
+  absl::flat_hash_map<MemberId, core::GroupIndex> group_of_;
 };
 
 }  // namespace bfio::router

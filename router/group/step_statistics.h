@@ -88,15 +88,18 @@ class StepStatistics {
 
   explicit StepStatistics(core::GroupIndex group) : group_(group) {}
 
-  // Steps of the epoch before that are not complete are forgotten. `independent`: every report is a step of
-  // its own.
-  void OpenEpoch(uint64_t epoch, int32_t ranks, bool independent);
+  // Steps of the epoch before that are not complete are forgotten.
+  void OpenEpoch(uint64_t epoch, int32_t ranks);
 
-  // `saturated`: after it no worker has a free slot; counted here where ranks step by themselves, else with
-  // the decision. Summaries that are complete and wait for no decision are appended to `done`.
-  void OnReport(int32_t rank, const StepReport& report, absl::Time now, bool saturated, Summaries& done);
+  // A rank's part of a step that all ranks make together. The step is complete with the last rank's report,
+  // and waits for the decision that follows.
+  void OnReport(int32_t rank, const StepReport& report, absl::Time now);
+  // A step of a rank that steps by itself; its summary is appended to `done`. `saturated`: after it no worker
+  // has a free slot.
+  void OnStepAlone(int32_t rank, const StepReport& report, absl::Time now, bool saturated, Summaries& done);
 
-  // A decision was taken; the complete steps before it are handed out with it.
+  // A decision was taken; the complete steps before it are handed out with it. `saturated`: after it no
+  // worker has a free slot.
   void OnDecision(const core::Plan& plan, int64_t waiting, absl::Duration took, bool saturated,
                   Summaries& done);
 
@@ -115,15 +118,15 @@ class StepStatistics {
     StepSummary summary;
   };
   StepSummary NewSummary(int64_t step) const;
+  // What every report counts for. False: it has no place in this epoch's steps.
+  bool Count(int32_t rank, const StepReport& report, absl::Time now);
   void Complete(Partial& partial);
-  void OnStepAlone(int32_t rank, const StepReport& report, bool saturated, Summaries& done);
 
   const core::GroupIndex group_;
   uint64_t epoch_ = 0;
   int32_t ranks_ = 0;
-  bool independent_ = false;
-  // Independent ranks: of each the last load and number of requests; what waited after the last decision, and
-  // what has been assigned since the last step.
+  // Of ranks that step by themselves: of each the last load and number of requests; what waited after the
+  // last decision, and what has been assigned since the last step.
   StepSummary last_;
   std::map<int64_t, Partial> partial_;
   std::vector<std::shared_ptr<StepSummary>> complete_;  // wait for the decision that follows

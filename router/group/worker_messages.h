@@ -44,7 +44,7 @@ struct WorkerHello {
   std::string communicator_offer;
   std::string version;
   std::vector<HeldActive> active;
-  // The router that it has followed (common/net/router_instance.h); 0: none.
+  // The router that it has followed (common/base/router_instance.h); 0: none.
   uint64_t router_instance = 0;
   // Mean seconds of a request from first step to last, of chains of servers; 0: not told.
   double service_s = 0;

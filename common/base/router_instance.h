@@ -1,8 +1,8 @@
 // How a router's life is named on the worker link (Epoch.router_instance, Hello.router_instance).
 //
 // Purpose: a worker that has followed an elected router follows none that was elected before it. Pure.
-#ifndef BFIO_COMMON_NET_ROUTER_INSTANCE_H_
-#define BFIO_COMMON_NET_ROUTER_INSTANCE_H_
+#ifndef BFIO_COMMON_BASE_ROUTER_INSTANCE_H_
+#define BFIO_COMMON_BASE_ROUTER_INSTANCE_H_
 
 #include <cstdint>
 
@@ -19,4 +19,4 @@ constexpr bool MayFollow(uint64_t known, uint64_t next) {
 
 }  // namespace bfio
 
-#endif  // BFIO_COMMON_NET_ROUTER_INSTANCE_H_
+#endif  // BFIO_COMMON_BASE_ROUTER_INSTANCE_H_

@@ -1,0 +1,163 @@
+#include "router/group/barrier_group.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+namespace bfio::router {
+namespace {
+
+// The ranks of a barrier that fails learn so from each other at once, and say so at once.
+constexpr absl::Duration kSilenceGrace = absl::Milliseconds(100);
+constexpr absl::Duration kSilencePoll = absl::Milliseconds(10);
+
+}  // namespace
+
+// --- forming ---
+
+absl::Status BarrierGroup::CheckKind(const WorkerHello& hello) const {
+  if (members_.empty()) return absl::OkStatus();
+  const std::string& barrier = members_.begin()->second->hello.barrier;
+  if (barrier == hello.barrier) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("the group meets by barrier ", barrier, ", not ", hello.barrier));
+}
+
+void BarrierGroup::FillOffer(const Member& member, EpochOffer& offer) const {
+  offer.rank = static_cast<uint32_t>(member.next_rank);
+  offer.world_size = static_cast<uint32_t>(ranks_.size());
+  offer.communicator_id = ranks_.front()->offer;
+}
+
+void BarrierGroup::OnLateToForm(Member& member, const absl::Status& why, const Context& context) {
+  Punish(member, why, context);
+}
+
+void BarrierGroup::OnFormingFailed(const Context& context) {
+  if (PunishBlamed(context)) return;
+  // Once is bad luck. From then on the one that was never part of a working group is the likeliest cause (it
+  // may reach the router but not the others), or else the newest.
+  if (++failures_ > 1 && ranks_.size() > 1) {
+    Member* suspect = ranks_.back();
+    for (Member* rank : ranks_) {
+      if (!rank->rank) suspect = rank;
+    }
+    Punish(*suspect, absl::UnavailableError("the group does not form with this worker"), context);
+    return;
+  }
+  Reform(kSettleAfterFailure, false, context);
+}
+
+void BarrierGroup::OnMissing(Member& member, absl::Span<const uint32_t> missing) {
+  if (missing.empty()) return;
+  std::vector<Member*> blamed;
+  for (Member* rank : ranks_) {
+    if (rank == &member) continue;
+    if (std::find(missing.begin(), missing.end(), static_cast<uint32_t>(rank->next_rank)) != missing.end())
+      blamed.push_back(rank);
+  }
+  // One that reaches hardly any other is itself the one that is cut off.
+  if (2 * blamed.size() > ranks_.size()) {
+    member.blamed = true;
+    return;
+  }
+  member.blames = true;
+  for (Member* rank : blamed) rank->blamed = true;
+}
+
+bool BarrierGroup::PunishBlamed(const Context& context) {
+  std::vector<Member*> culprits;
+  for (Member* rank : ranks_) {
+    // In a tree a rank is late because it waited for another.
+    if (rank->blamed && !rank->blames) culprits.push_back(rank);
+    rank->blamed = rank->blames = false;
+  }
+  if (culprits.size() == ranks_.size()) return false;
+  for (Member* rank : culprits)
+    Punish(*rank, absl::UnavailableError("other ranks do not reach this one"), context);
+  return !culprits.empty();
+}
+
+bool BarrierGroup::PrepareToForm(const Context& context) {
+  if (context.now < silence_end_ && AnyBehind()) {
+    deadline_ = std::min(context.now + kSilencePoll, silence_end_);
+    return false;
+  }
+  // Asked to form with a rank that does not answer, the others would wait for it all of form_timeout.
+  if (std::exchange(silence_end_, absl::InfinitePast()) != absl::InfinitePast())
+    ExpelSilent(absl::ZeroDuration(), context);
+  PunishBlamed(context);
+  return true;
+}
+
+// --- steps ---
+
+void BarrierGroup::OnOpened(absl::Time now) {
+  failures_ = 0;
+  report_deadline_ = absl::InfiniteFuture();
+  stall_deadline_ = StalledAt(now);
+}
+
+void BarrierGroup::OnClosed() {
+  report_deadline_ = stall_deadline_ = absl::InfiniteFuture();
+  force_ = false;
+}
+
+void BarrierGroup::OnProgress(Member& member, const StepReport& report, const Context& context) {
+  member.reported_step = report.step;
+  newest_step_ = std::max(newest_step_, report.step);
+  for (Member* rank : ranks_) {
+    if (rank->reported_step == newest_step_) {
+      rank->behind_since = absl::InfiniteFuture();
+    } else if (rank == &member || rank->behind_since == absl::InfiniteFuture()) {
+      rank->behind_since = context.now;
+    }
+  }
+  if (!serving()) return;
+  stall_deadline_ = StalledAt(context.now);
+  if (!scheduler().ReportsMissing()) {
+    report_deadline_ = absl::InfiniteFuture();
+  } else if (report_deadline_ == absl::InfiniteFuture()) {
+    report_deadline_ = context.now + options_.report_timeout;
+  }
+}
+
+// Nobody else has met the barrier that failed: until its own report of it a rank's silence says nothing.
+void BarrierGroup::OnBarrierLost(const Context& context) {
+  silence_end_ = context.now + kSilenceGrace;
+}
+
+void BarrierGroup::OnPlanSent(absl::Time now) {
+  stall_deadline_ = StalledAt(now);
+}
+
+bool BarrierGroup::TakeForce() {
+  return std::exchange(force_, false) && scheduler().ReportsMissing();
+}
+
+absl::Time BarrierGroup::step_deadline() const {
+  return std::min(report_deadline_, stall_deadline_);
+}
+
+void BarrierGroup::OnStepTimer(const Context& context) {
+  if (context.now >= report_deadline_) {
+    report_deadline_ = absl::InfiniteFuture();
+    force_ = scheduler().ReportsMissing();
+  }
+  if (context.now < stall_deadline_) return;
+  stall_deadline_ = absl::InfiniteFuture();
+  if (!scheduler().Parked())
+    OnBarrierError(*ranks_.front(), "no rank has reported a step in time", {}, context);
+}
+
+void BarrierGroup::RecordStep(core::WorkerIndex rank, const StepReport& report, absl::Time now,
+                              StepStatistics::Summaries& done) {
+  steps_.OnReport(rank, report, now);
+}
+
+void BarrierGroup::RecordDecision(const core::Plan& plan, absl::Duration took,
+                                  StepStatistics::Summaries& done) {
+  steps_.OnDecision(plan, cluster_->waiting(), took, Saturated(), done);
+}
+
+}  // namespace bfio::router

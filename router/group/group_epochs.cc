@@ -1,0 +1,278 @@
+// Group's epochs: how one comes about, and what becomes of requests when it opens.
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+#include "absl/container/flat_hash_set.h"
+#include "router/group/group.h"
+
+namespace bfio::router {
+
+// --- deadlines ---
+
+absl::Time Group::next_deadline() const {
+  absl::Time next = std::min(deadline_, step_deadline());
+  if (!serving()) return next;
+  for (const Member* rank : ranks_) next = std::min(next, rank->behind_since + options_.step_timeout);
+  return next;
+}
+
+void Group::OnTimer(absl::Time now, Commands& out) {
+  const Context context{now, out};
+  if (serving()) ExpelSilent(options_.step_timeout, context);
+  if (now >= deadline_) {
+    if (phase_ == Phase::kForming) {
+      ExpelLate(context);
+    } else if (PrepareToForm(context) && !members_.empty()) {
+      BeginForming(context);
+    }
+  }
+  OnStepTimer(context);
+}
+
+bool Group::AnyBehind() const {
+  return std::any_of(ranks_.begin(), ranks_.end(),
+                     [](const Member* rank) { return rank->behind_since != absl::InfiniteFuture(); });
+}
+
+void Group::ExpelSilent(absl::Duration limit, const Context& context) {
+  std::vector<Member*> silent;
+  for (Member* rank : ranks_) {
+    if (context.now - rank->behind_since >= limit) silent.push_back(rank);
+  }
+  for (Member* rank : silent) CutOff(*rank, absl::DeadlineExceededError("no step report in time"), context);
+}
+
+// The ranks that have not answered are stuck: the others go on without them.
+void Group::ExpelLate(const Context& context) {
+  std::vector<Member*> late;
+  for (Member* rank : ranks_) {
+    if (!rank->answered) late.push_back(rank);
+  }
+  for (Member* rank : late)
+    OnLateToForm(*rank, absl::DeadlineExceededError("no EpochReady in time"), context);
+}
+
+// --- an epoch is formed ---
+
+void Group::Reform(absl::Duration delay, bool close, const Context& context) {
+  if (serving() && (close || members_.empty())) {
+    CloseEpoch(context.out);
+    phase_ = Phase::kGathering;
+  }
+  if (members_.empty()) {
+    phase_ = Phase::kGathering;
+    deadline_ = absl::InfiniteFuture();
+    return;
+  }
+  const absl::Time when = context.now + delay;
+  if (phase_ == Phase::kForming || phase_ == Phase::kGathering) {
+    phase_ = Phase::kSettling;
+    deadline_ = when;
+  } else {
+    // An epoch that serves goes on serving while newcomers settle.
+    deadline_ = std::min(deadline_, when);
+  }
+}
+
+void Group::CloseEpoch(Commands& out) {
+  cluster_->Apply(core::CloseEpoch{options_.index});
+  OnClosed();
+  out.push_back(EpochClosed{options_.index});
+}
+
+void Group::BeginForming(const Context& context) {
+  if (serving()) CloseEpoch(context.out);
+  ranks_ = ByArrival();
+  ++epoch_;
+  phase_ = Phase::kForming;
+  deadline_ = context.now + FormTime();
+  ResetProgress();
+  core::WorkerIndex next_rank = 0;
+  for (Member* member : ranks_) {
+    member->next_rank = next_rank++;
+    member->answered = member->ready = false;
+    member->reported_step = 0;
+    member->behind_since = absl::InfiniteFuture();
+    member->blames = member->blamed = false;
+    member->announced.clear();
+    member->announced_bytes = 0;
+    SendOffer(*member, context.out);
+  }
+  Log(context.out, LogLine::Level::kInfo, "forming epoch ", epoch_, " of ", ranks_.size(), " ranks");
+}
+
+void Group::SendOffer(const Member& member, Commands& out) const {
+  SendEpoch send{member.id, {}};
+  EpochOffer& offer = send.epoch;
+  offer.epoch = epoch_;
+  offer.plan_mode = options_.plan_mode;
+  offer.form_timeout = options_.form_timeout;
+  offer.step_timeout = options_.step_timeout;
+  offer.router_instance = options_.instance;
+  offer.announce = member.recovering;
+  offer.retain = options_.retain;
+  offer.group = options_.name;
+  FillOffer(member, offer);
+  // A newcomer's residents belong to a placement that has been given up: its connection broke. Those of
+  // another router's are taken over.
+  if (!member.recovering) {
+    for (const HeldActive& active : member.hello.active) offer.cancellations.push_back(active.id);
+  }
+  out.push_back(std::move(send));
+}
+
+void Group::OnAnnouncement(MemberId id, Announcement announcement, absl::Time now, Commands& out) {
+  Member* member = Find(id);
+  if (member == nullptr || phase_ != Phase::kForming || announcement.epoch != epoch_ || member->answered ||
+      !member->recovering) {
+    return;
+  }
+  for (size_t i = 0; i < announcement.requests.size(); ++i) {
+    const int64_t bytes = i < announcement.bytes.size() ? announcement.bytes[i] : 0;
+    if (member->announced_bytes + bytes > options_.max_announced_bytes) {
+      // What is not taken over, the worker is told to drop: it can do nothing about the bound.
+      Log(out, LogLine::Level::kWarning, "worker ", member->hello.worker_id,
+          " announces more than is kept (--replay_budget_mb): the rest is dropped");
+      member->announced_bytes = options_.max_announced_bytes;
+      return;
+    }
+    member->announced_bytes += bytes;
+    member->announced.push_back(std::move(announcement.requests[i]));
+  }
+}
+
+void Group::OnEpochReady(MemberId id, EpochReady ready, absl::Time now, Commands& out) {
+  Member* member = Find(id);
+  if (member == nullptr) return;
+  member->offer = std::move(ready.communicator_offer);
+  if (phase_ != Phase::kForming || ready.epoch != epoch_ || member->answered) return;
+  const bool invited = std::find(ranks_.begin(), ranks_.end(), member) != ranks_.end();
+  if (!invited) return;
+  member->answered = true;
+  member->ready = ready.error.empty();
+  if (member->ready) {
+    member->spoken_epoch = epoch_;
+    member->hello.active.clear();  // dropped by now: EpochOffer::cancellations named them
+    member->active = std::move(ready.active);
+  } else {
+    Log(out, LogLine::Level::kWarning, "worker ", member->hello.worker_id, " could not form epoch ", epoch_,
+        ": ", ready.error);
+    OnMissing(*member, ready.missing_ranks);
+  }
+  // One failure is usually another's fault: only when all have answered is it known which rank never does.
+  const auto all = [&](bool Member::*flag) {
+    return std::all_of(ranks_.begin(), ranks_.end(), [&](const Member* rank) { return rank->*flag; });
+  };
+  if (!all(&Member::answered)) return;
+  if (all(&Member::ready)) {
+    FinishForming({now, out});
+  } else {
+    OnFormingFailed({now, out});
+  }
+}
+
+void Group::FinishForming(const Context& context) {
+  phase_ = Phase::kServing;
+  deadline_ = absl::InfiniteFuture();
+  formed_once_ = true;
+  complete_ |= static_cast<int64_t>(ranks_.size()) >= options_.workers;
+  for (Member* member : ranks_) {
+    history_.Forgive(member->hello.worker_id);
+    // Only now: until here the members' late reports were counted under their old ranks.
+    member->rank = member->next_rank;
+    member->rank_epoch = epoch_;
+  }
+  Log(context.out, LogLine::Level::kInfo, "epoch ", epoch_, " serves with ", ranks_.size(), " ranks");
+  OpenEpoch(context);
+  for (Member* member : ranks_) {
+    member->recovering = false;
+    member->announced.clear();
+  }
+  // Those that came while it formed.
+  if (members_.size() > ranks_.size()) Reform(kSettleAfterJoin, false, context);
+  // Their requests are replayed from what has been received.
+  for (Member* member : AuditResidents())
+    CutOff(*member, absl::DataLossError("its tokens are not those that were received"), context);
+}
+
+// --- the scheduler takes an epoch on ---
+
+void Group::OpenEpoch(const Context& context) {
+  SetServiceTimes({});
+  std::vector<core::EpochMember> members;
+  int64_t min_sequence = std::numeric_limits<int64_t>::max();
+  int64_t max_kv = 0;
+  capacity_ = {};
+  for (Member* member : ranks_) {
+    members.push_back(EpochMemberOf(*member, context.out));
+    min_sequence = std::min(min_sequence, member->hello.max_sequence_tokens);
+    max_kv = std::max(max_kv, member->hello.kv_tokens);
+    capacity_.kv_tokens += member->hello.kv_tokens;
+  }
+  capacity_.max_sequence_tokens = std::min(min_sequence, max_kv + 1);
+  LoseRequests(cluster_->Apply(core::OpenEpoch{options_.index, std::move(members)}).displaced, context.out);
+  shortest_step_.reset();
+  steps_timed_ = 0;
+  steps_.OpenEpoch(epoch_, static_cast<int32_t>(ranks_.size()));
+  OnOpened(context.now);
+  context.out.push_back(EpochOpened{options_.index});
+}
+
+core::EpochMember Group::EpochMemberOf(Member& member, Commands& out) {
+  core::EpochMember to;
+  to.spec.slots = member.hello.slots;
+  to.spec.kv_tokens = member.hello.kv_tokens;
+  to.spec.accepts_new = !member.draining;
+  to.spec.time_per_token = member.telemetry.time.time_per_token;
+  to.spec.time_offset = member.telemetry.time.time_offset;
+  to.spec.service_time = member.telemetry.service_time;
+  // Of this router's own requests the scheduler knows. What the worker holds of another's and nobody has
+  // recovered is not taken for anything of this one's.
+  absl::flat_hash_set<core::RequestId> orphaned(member.orphaned.begin(), member.orphaned.end());
+  if (member.recovering) {
+    to.adopted = book_->Recover(member.hello.worker_id, std::move(member.announced), member.active);
+    if (!to.adopted.empty()) {
+      Log(out, LogLine::Level::kInfo, "worker ", member.hello.worker_id, " brings ", to.adopted.size(),
+          " requests of an earlier router");
+    }
+    for (const HeldActive& active : member.active) orphaned.insert(active.id);
+    for (const core::RequestSpec& spec : to.adopted) orphaned.erase(spec.id);
+  }
+  member.orphaned.clear();
+  member.orphans_dropped = false;
+  for (const HeldActive& active : member.active) {
+    if (orphaned.contains(active.id)) {
+      member.orphaned.push_back(active.id);
+    } else {
+      to.resident.push_back({active.id, active.kv_tokens});
+    }
+  }
+  return to;
+}
+
+void Group::LoseRequests(absl::Span<const core::RequestId> displaced, Commands& out) const {
+  if (displaced.empty()) return;
+  Log(out, LogLine::Level::kWarning, displaced.size(), " requests lost their worker and are placed again");
+  // Each goes to the front of the pool: in reverse the oldest ends up first.
+  for (auto id = displaced.rbegin(); id != displaced.rend(); ++id) out.push_back(RequestLost{*id});
+}
+
+std::vector<Member*> Group::AuditResidents() {
+  std::vector<Member*> misbehaving;
+  for (Member* member : ranks_) {
+    bool equal = true;
+    for (const HeldActive& active : member->active) {
+      if (scheduler().WorkerOf(active.id) != member->rank) continue;
+      const std::optional<uint32_t> received = book_->ReceivedSincePlaced(active.id);
+      if (!received) continue;
+      book_->CountTokens(active.generated_tokens, *received);
+      equal = equal && active.generated_tokens == *received;
+    }
+    if (!equal) misbehaving.push_back(member);
+  }
+  return misbehaving;
+}
+
+}  // namespace bfio::router

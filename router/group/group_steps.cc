@@ -1,0 +1,205 @@
+// Group's steps: what reports say, and the plans that follow.
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+#include "router/group/group.h"
+
+namespace bfio::router {
+
+// --- reports ---
+
+void Group::OnReport(MemberId id, const StepReport& report, absl::Time now, Commands& out) {
+  Member* member = Find(id);
+  // Of an epoch that it has left, or that has not opened.
+  if (member == nullptr || !member->rank || report.epoch != member->spoken_epoch ||
+      report.epoch != member->rank_epoch) {
+    return;
+  }
+  const Context context{now, out};
+  const core::WorkerIndex rank = *member->rank;
+  FindPlaced(rank, report);
+  if (absl::Status status = ApplyReport(rank, report, out); !status.ok())
+    return CutOff(*member, status, context);
+  if (report.epoch == epoch_) OnProgress(*member, report, context);
+  // Its first plan has been applied.
+  if (member->orphans_dropped && report.applied_plan > 0) member->orphaned.clear();
+  EmitRequests(report, out);
+  TakeTelemetry(*member, report, out);
+  StepStatistics::Summaries done;
+  RecordStep(rank, report, now, done);
+  EmitSteps(done, out);
+  // The slowest rank's work alone: no step of the group takes less.
+  if (report.group_max_local > absl::ZeroDuration() && report.barrier_error.empty()) {
+    ++steps_timed_;
+    shortest_step_ = std::min(report.group_max_local, shortest_step_.value_or(absl::InfiniteDuration()));
+  }
+  if (!report.barrier_error.empty())
+    OnBarrierError(*member, report.barrier_error, report.missing_ranks, context);
+}
+
+void Group::FindPlaced(core::WorkerIndex rank, const StepReport& report) {
+  const core::Scheduler& accounts = scheduler();
+  const auto find = [&](const auto& entries, const auto& id_of, std::vector<char>& placed) {
+    placed.clear();
+    for (const auto& entry : entries) placed.push_back(accounts.WorkerOf(id_of(entry)) == rank);
+  };
+  const auto id = [](const auto& entry) { return entry.id; };
+  find(report.tokens, id, placed_here_.tokens);
+  find(report.finished, id, placed_here_.finished);
+  find(report.rejected, id, placed_here_.rejected);
+  find(
+      report.preempted, [](core::RequestId preempted) { return preempted; }, placed_here_.preempted);
+}
+
+absl::Status Group::ApplyReport(core::WorkerIndex rank, const StepReport& report, Commands& out) {
+  finished_ids_.clear();
+  rejected_ids_.clear();
+  for (const FinishedRequest& finished : report.finished) finished_ids_.push_back(finished.id);
+  for (const RejectedRequest& rejected : report.rejected) rejected_ids_.push_back(rejected.id);
+  core::Report event{options_.index, rank, {}};
+  event.report.step = report.step;
+  event.report.applied_plan = report.applied_plan;
+  event.report.load_tokens = report.load_tokens;
+  event.report.finished = finished_ids_;
+  event.report.rejected = rejected_ids_;
+  event.report.preempted = report.preempted;
+  event.report.hints = report.hints;
+  event.report.group_idle = report.group_idle;
+  event.report.prefill = report.prefill;
+  const int64_t drift_before = scheduler().totals().drift_tokens;
+  absl::Status status = cluster_->Apply(event).status;
+  const int64_t drift = scheduler().totals().drift_tokens - drift_before;
+  if (drift != 0) {
+    Log(out, LogLine::Level::kDebug, "rank ", rank, " step ", report.step, ": drift of ", drift, " tokens");
+  }
+  return status;
+}
+
+void Group::EmitRequests(const StepReport& report, Commands& out) const {
+  size_t next = 0;
+  for (size_t i = 0; i < report.tokens.size(); ++i) {
+    const RequestTokens& made = report.tokens[i];
+    const size_t first = std::exchange(next, next + made.count);
+    if (placed_here_.tokens[i])
+      out.push_back(TokensMade{made.id, absl::MakeConstSpan(report.token_ids).subspan(first, made.count)});
+  }
+  for (size_t i = 0; i < report.finished.size(); ++i) {
+    if (placed_here_.finished[i])
+      out.push_back(RequestFinished{report.finished[i].id, report.finished[i].reason});
+  }
+  for (size_t i = 0; i < report.rejected.size(); ++i) {
+    if (placed_here_.rejected[i])
+      out.push_back(RequestRejected{report.rejected[i].id, report.rejected[i].status});
+  }
+  // Youngest first, each to the front of the pool: the oldest ends up first. One that the scheduler still
+  // knows was not active, so there was nothing to take out.
+  for (size_t i = 0; i < report.preempted.size(); ++i) {
+    if (placed_here_.preempted[i] && !cluster_->Knows(report.preempted[i]))
+      out.push_back(RequestPreempted{report.preempted[i]});
+  }
+}
+
+void Group::OnBarrierError(Member& member, absl::string_view why, absl::Span<const uint32_t> missing,
+                           const Context& context) {
+  if (member.rank_epoch != epoch_) return;
+  OnMissing(member, missing);
+  if (!serving()) return;
+  Log(context.out, LogLine::Level::kWarning, "worker ", member.hello.worker_id, " lost the barrier of epoch ",
+      epoch_, ": ", why);
+  OnBarrierLost(context);
+  Reform(kSettleAfterLoss, true, context);
+}
+
+// --- what steps cost ---
+
+void Group::TakeTelemetry(Member& member, const StepReport& report, Commands& out) {
+  if (report.energy) out.push_back(EnergyReported{member.id, *report.energy});
+  if (!report.cost) return;
+  member.telemetry.cost = report.cost;
+  UpdateTimes(out);
+}
+
+bool Group::SetServiceTimes(absl::Span<const core::WorkerCost> costs) {
+  std::vector<double> told, present;
+  for (const Member* rank : ranks_) {
+    told.push_back(rank->hello.service_s);
+    present.push_back(rank->telemetry.service_time);
+  }
+  const std::vector<double> times = core::ServiceTimesOf(told, costs, present);
+  for (size_t g = 0; g < ranks_.size(); ++g) ranks_[g]->telemetry.service_time = times[g];
+  return times != present;
+}
+
+void Group::UpdateTimes(Commands& out) {
+  if (!options_.worker_speeds || !serving()) return;
+  std::vector<core::WorkerCost> costs;
+  std::vector<core::WorkerTime> present;
+  for (const Member* rank : ranks_) {
+    const int64_t load = scheduler().Account(*rank->rank).load_tokens;
+    costs.push_back({rank->telemetry.cost, std::max<int64_t>(0, load)});
+    present.push_back(rank->telemetry.time);
+  }
+  if (SetServiceTimes(costs)) {
+    for (const Member* rank : ranks_)
+      cluster_->Apply(core::SetServiceTime{options_.index, *rank->rank, rank->telemetry.service_time});
+  }
+  const std::vector<core::WorkerTime> times = core::TimesOf(costs, present);
+  for (size_t g = 0; g < ranks_.size(); ++g) {
+    if (times[g] == present[g]) continue;
+    Member& rank = *ranks_[g];
+    rank.telemetry.time = times[g];
+    cluster_->Apply(core::SetTime{options_.index, *rank.rank, times[g].time_per_token, times[g].time_offset});
+    Log(out, LogLine::Level::kInfo, "worker ", rank.hello.worker_id,
+        absl::StrFormat(": a step counts as %.2f x load + %.0f tokens from now on", times[g].time_per_token,
+                        times[g].time_offset));
+  }
+}
+
+// --- decisions ---
+
+bool Group::Decide(absl::Time now, Commands& out) {
+  if (!serving()) return false;
+  const bool force = TakeForce();
+  std::optional<core::Plan> plan = cluster_->Apply(core::MakePlan{options_.index, force}).plan;
+  if (!plan && force) plan = cluster_->Apply(core::MakePlan{options_.index, false}).plan;
+  if (!plan) return false;
+  SendParts(*plan, {now, out});
+  OnPlanSent(now);
+  last_plan_ = *std::move(plan);
+  return true;
+}
+
+void Group::SendParts(const core::Plan& plan, const Context& context) {
+  std::vector<PlanPart> parts(ranks_.size());
+  for (const core::Drop& drop : plan.drops) parts[drop.worker].cancellations.push_back(drop.id);
+  for (const core::Placement& placement : plan.placements) {
+    parts[placement.worker].placements.push_back(placement.id);
+    context.out.push_back(RequestPlaced{placement.id, placement.worker, placement.wait_steps});
+  }
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
+    Member& member = *ranks_[rank];
+    PlanPart& part = parts[rank];
+    part.apply_step = ApplyStepOf(plan, static_cast<core::WorkerIndex>(rank));
+    if (part.apply_step == 0) continue;
+    part.epoch = epoch_;
+    part.prefill_piece = plan.prefill_piece;
+    if (!std::exchange(member.orphans_dropped, true))
+      part.cancellations.insert(part.cancellations.end(), member.orphaned.begin(), member.orphaned.end());
+    context.out.push_back(SendPlan{member.id, std::move(part)});
+    OnPartSent(member, context.now);
+  }
+}
+
+void Group::Decided(absl::Duration took, Commands& out) {
+  StepStatistics::Summaries done;
+  RecordDecision(last_plan_, took, done);
+  EmitSteps(done, out);
+}
+
+void Group::EmitSteps(StepStatistics::Summaries& done, Commands& out) const {
+  for (auto& summary : done) out.push_back(StepDone{std::move(summary)});
+}
+
+}  // namespace bfio::router

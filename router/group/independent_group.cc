@@ -1,0 +1,90 @@
+#include "router/group/independent_group.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "absl/strings/match.h"
+
+namespace bfio::router {
+namespace {
+
+// These ranks meet nobody when they form, they end a step: they have this long, and so many times the longest
+// step there has been.
+constexpr absl::Duration kLeastFormTime = absl::Seconds(2);
+constexpr int kFormSteps = 4;
+
+}  // namespace
+
+absl::Status IndependentGroup::CheckKind(const WorkerHello& hello) const {
+  if (absl::StrContains(hello.barrier, "+tp:")) {
+    return absl::FailedPreconditionError(
+        "ranks that share a model's MLP out (--mlp=tp) meet in every step: start the router with "
+        "--coupling=barrier");
+  }
+  if (!hello.steps_alone) {
+    return absl::FailedPreconditionError(
+        "this router's workers step by themselves (--coupling=none), and this worker is of a version that "
+        "cannot");
+  }
+  return absl::OkStatus();
+}
+
+void IndependentGroup::FillOffer(const Member& member, EpochOffer& offer) const {
+  offer.rank = 0;
+  offer.world_size = 1;
+  offer.communicator_id = member.offer;
+  offer.independent = true;
+}
+
+absl::Duration IndependentGroup::FormTime() const {
+  const absl::Duration most = options_.form_timeout + kFormGrace;
+  absl::Duration longest;
+  for (const Member* rank : ranks_) {
+    const bool first_step =
+        rank->behind_since != absl::InfiniteFuture() && rank->longest_step == absl::ZeroDuration();
+    if (first_step || rank->recovering) return most;
+    longest = std::max(longest, rank->longest_step);
+  }
+  return std::min(most, std::max(kLeastFormTime, kFormSteps * longest));
+}
+
+// Each by itself.
+void IndependentGroup::OnFormingFailed(const Context& context) {
+  std::vector<Member*> failed;
+  for (Member* rank : ranks_) {
+    if (!rank->ready) failed.push_back(rank);
+  }
+  for (Member* rank : failed) Punish(*rank, absl::UnavailableError("it cannot form an epoch"), context);
+}
+
+void IndependentGroup::OnLateToForm(Member& member, const absl::Status& why, const Context& context) {
+  // One that has served may be in a step that is longer than any before, and may come back at once.
+  if (member.rank) {
+    CutOff(member, why, context);
+  } else {
+    Punish(member, why, context);
+  }
+}
+
+void IndependentGroup::OnProgress(Member& member, const StepReport& report, const Context& context) {
+  if (member.behind_since != absl::InfiniteFuture())
+    member.longest_step = std::max(member.longest_step, context.now - member.behind_since);
+  member.behind_since = scheduler().Account(*member.rank).idle ? absl::InfiniteFuture() : context.now;
+}
+
+void IndependentGroup::OnPartSent(Member& member, absl::Time now) {
+  member.behind_since = std::min(member.behind_since, now);
+}
+
+void IndependentGroup::RecordStep(core::WorkerIndex rank, const StepReport& report, absl::Time now,
+                                  StepStatistics::Summaries& done) {
+  steps_.OnStepAlone(rank, report, now, Saturated(), done);
+}
+
+// A step is saturated here, not a decision: decisions come when requests do.
+void IndependentGroup::RecordDecision(const core::Plan& plan, absl::Duration took,
+                                      StepStatistics::Summaries& done) {
+  steps_.OnDecision(plan, cluster_->waiting(), took, /*saturated=*/false, done);
+}
+
+}  // namespace bfio::router

@@ -1,0 +1,39 @@
+// A group whose ranks step by themselves (--coupling=none; chains of servers).
+//
+// Purpose: what Group (group.h) leaves to it. Its ranks share epochs, whose members are told that each is
+// alone. When the membership changes they all end their steps and go on together, as soon as the slowest has
+// ended its own; one that takes several times as long as any has taken so far is left out. Ownership and
+// threads: as Group.
+#ifndef BFIO_ROUTER_GROUP_INDEPENDENT_GROUP_H_
+#define BFIO_ROUTER_GROUP_INDEPENDENT_GROUP_H_
+
+#include <cstdint>
+
+#include "router/group/group.h"
+
+namespace bfio::router {
+
+class IndependentGroup final : public Group {
+ public:
+  IndependentGroup(const GroupOptions& options, core::Cluster* cluster, RequestBook* book)
+      : Group(options, cluster, book) {}
+
+ private:
+  absl::Status CheckKind(const WorkerHello& hello) const override;
+  void FillOffer(const Member& member, EpochOffer& offer) const override;
+  absl::Duration FormTime() const override;
+  void OnFormingFailed(const Context& context) override;
+  void OnLateToForm(Member& member, const absl::Status& why, const Context& context) override;
+  void OnProgress(Member& member, const StepReport& report, const Context& context) override;
+  void RecordStep(core::WorkerIndex rank, const StepReport& report, absl::Time now,
+                  StepStatistics::Summaries& done) override;
+  void RecordDecision(const core::Plan& plan, absl::Duration took, StepStatistics::Summaries& done) override;
+  int64_t ApplyStepOf(const core::Plan& plan, core::WorkerIndex rank) const override {
+    return plan.apply_steps[static_cast<size_t>(rank)];
+  }
+  void OnPartSent(Member& member, absl::Time now) override;
+};
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_GROUP_INDEPENDENT_GROUP_H_
