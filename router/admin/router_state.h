@@ -44,6 +44,7 @@ struct GroupView {
   std::vector<WorkerView> workers;
   StepTotals steps;
   StepDistributions distributions;
+  core::SchedulerTotals scheduler;
 };
 
 // How a shadow's plans compare with the acting policy's (core::ShadowRegret).

@@ -4,98 +4,63 @@
 #include <deque>
 #include <utility>
 
-#include "common/net/tsan_edge.h"
+#include "common/net/stream_writer.h"
+#include "router/admin/router_state.h"
 
 namespace bfio::router {
 
-class StepBroadcast::Watcher final : public grpc::ServerWriteReactor<v1::StepSummary> {
+class StepBroadcast::Watcher final
+    : public StreamWriter<grpc::ServerWriteReactor<v1::StepSummary>, v1::StepSummary> {
  public:
-  explicit Watcher(uint32_t every) : every_(every) {}
-
   static std::shared_ptr<Watcher> Create(uint32_t every) {
-    auto watcher = std::make_shared<Watcher>(every);
-    watcher->self_ = watcher;
-    GrpcHandOver(watcher.get());
+    std::shared_ptr<Watcher> watcher(new Watcher(every));
+    watcher->Open(watcher);
     return watcher;
   }
 
   // False when the stream has ended.
-  bool Push(const std::shared_ptr<const v1::StepSummary>& summary) {
+  bool Push(const std::shared_ptr<const StepSummary>& summary) {
     MutexLock lock(&mutex_);
-    if (ended_) return false;
+    if (ended()) return false;
     if (count_++ % every_ != 0) return true;
     if (queue_.size() >= kMaxQueued) {
       queue_.pop_front();
       ++dropped_;
     }
     queue_.push_back(summary);
-    WriteNext();
+    Advance();
     return true;
   }
 
-  bool ended() {
+  bool HasEnded() {
     MutexLock lock(&mutex_);
-    return ended_;
+    return ended();
   }
 
+  // What is queued is not written any more.
   void End(grpc::Status status) {
     MutexLock lock(&mutex_);
-    if (ended_) return;
-    ended_ = true;
-    status_ = std::move(status);
-    MaybeFinish();
-  }
-
-  void OnWriteDone(bool ok) override {
-    const GrpcReaction reaction(this);
-    MutexLock lock(&mutex_);
-    writing_ = false;
-    if (!ok) ended_ = true;
-    if (!ended_) WriteNext();
-    MaybeFinish();
-  }
-
-  void OnCancel() override {
-    const GrpcReaction reaction(this);
-    End(grpc::Status::CANCELLED);
-  }
-
-  void OnDone() override {
-    GrpcTakeOver(this);
-    const std::shared_ptr<Watcher> self = std::move(self_);
+    queue_.clear();
+    if (SetEnd(std::move(status))) Advance();
   }
 
  private:
   static constexpr size_t kMaxQueued = 256;
 
-  void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (writing_ || queue_.empty()) return;
-    message_ = *queue_.front();
-    message_.set_dropped(std::exchange(dropped_, 0));
-    queue_.pop_front();
-    writing_ = true;
-    GrpcHandOver(this);
-    StartWrite(&message_);
-  }
+  explicit Watcher(uint32_t every) : StreamWriter(/*context=*/nullptr), every_(every) {}
 
-  void MaybeFinish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (!ended_ || writing_ || finished_) return;
-    finished_ = true;
-    GrpcHandOver(this);
-    Finish(status_);
+  bool Next(v1::StepSummary& message) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (queue_.empty()) return false;
+    message = ToProto(*queue_.front());
+    message.set_dropped(std::exchange(dropped_, 0));
+    queue_.pop_front();
+    return true;
   }
 
   const uint32_t every_;
-  std::shared_ptr<Watcher> self_;  // held until OnDone
-  Mutex mutex_;
-  std::deque<std::shared_ptr<const v1::StepSummary>> queue_ ABSL_GUARDED_BY(mutex_);
+  std::deque<std::shared_ptr<const StepSummary>> queue_ ABSL_GUARDED_BY(mutex_);
   uint64_t count_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
-  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
-  grpc::Status status_ ABSL_GUARDED_BY(mutex_);
-  v1::StepSummary message_;  // belongs to gRPC while writing_
 };
 
 grpc::ServerWriteReactor<v1::StepSummary>* StepBroadcast::Subscribe(uint32_t every) {
@@ -103,7 +68,7 @@ grpc::ServerWriteReactor<v1::StepSummary>* StepBroadcast::Subscribe(uint32_t eve
   MutexLock lock(&mutex_);
   // Publish forgets who has left, but a parked group publishes nothing.
   watchers_.erase(
-      std::remove_if(watchers_.begin(), watchers_.end(), [](const auto& w) { return w->ended(); }),
+      std::remove_if(watchers_.begin(), watchers_.end(), [](const auto& w) { return w->HasEnded(); }),
       watchers_.end());
   if (every < 1) {
     watcher->End(
@@ -118,7 +83,7 @@ grpc::ServerWriteReactor<v1::StepSummary>* StepBroadcast::Subscribe(uint32_t eve
   return watcher.get();
 }
 
-void StepBroadcast::Publish(const std::shared_ptr<const v1::StepSummary>& summary) {
+void StepBroadcast::Publish(const std::shared_ptr<const StepSummary>& summary) {
   MutexLock lock(&mutex_);
   const auto gone = [&](const std::shared_ptr<Watcher>& watcher) { return !watcher->Push(summary); };
   watchers_.erase(std::remove_if(watchers_.begin(), watchers_.end(), gone), watchers_.end());

@@ -14,6 +14,7 @@
 
 #include "bfio/v1/admin.pb.h"
 #include "common/base/mutex.h"
+#include "router/group/step_statistics.h"
 
 namespace bfio::router {
 
@@ -25,7 +26,7 @@ class StepBroadcast {
   // = 0 and RESOURCE_EXHAUSTED when kMaxWatchers watch already.
   grpc::ServerWriteReactor<v1::StepSummary>* Subscribe(uint32_t every);
 
-  void Publish(const std::shared_ptr<const v1::StepSummary>& summary);
+  void Publish(const std::shared_ptr<const StepSummary>& summary);
 
   // Ends all streams and refuses new ones.
   void Close();

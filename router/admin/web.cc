@@ -1,79 +1,86 @@
 #include "router/admin/web.h"
 
-#include <functional>
-#include <string>
+#include <optional>
 #include <utility>
 
+#include "absl/functional/any_invocable.h"
+#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/mutex.h"
 #include "router/admin/live/live_page.h"
+#include "router/admin/policy_change.h"
 #include "router/core/policy/policy.h"
 
 namespace bfio::router {
 namespace {
 
-// Runs `ask` on the decision thread and waits for what it says. What it writes must be shared with it: the
-// caller may have given up when it runs.
-absl::Status Ask(DecisionLoop* loop, std::function<absl::Status(DecisionLoop&)> ask) {
-  struct Answer {
+// Calls `ask` with what the decision thread is to call, and waits for that.
+template <typename Answer>
+Answer Await(absl::FunctionRef<absl::Status(absl::AnyInvocable<void(Answer) &&>)> ask) {
+  // Shared with the decision thread: this one may have given up when it answers.
+  struct Box {
     Mutex mutex;
     bool done ABSL_GUARDED_BY(mutex) = false;
-    absl::Status status ABSL_GUARDED_BY(mutex);
+    std::optional<Answer> answer ABSL_GUARDED_BY(mutex);
   };
-  const auto answer = std::make_shared<Answer>();
-  const absl::Status posted = loop->PostCall(DecisionLoop::Caller::kOperator,
-                                             [answer, ask = std::move(ask)](DecisionLoop& decision_loop) {
-                                               absl::Status status = ask(decision_loop);
-                                               MutexLock lock(&answer->mutex);
-                                               answer->status = std::move(status);
-                                               answer->done = true;
-                                             });
-  if (!posted.ok()) return posted;
-  MutexLock lock(&answer->mutex);
-  if (!answer->mutex.AwaitWithTimeout(absl::Condition(&answer->done), kWebPatience)) {
+  const auto box = std::make_shared<Box>();
+  const absl::Status asked = ask([box](Answer answer) {
+    MutexLock lock(&box->mutex);
+    box->answer = std::move(answer);
+    box->done = true;
+  });
+  if (!asked.ok()) return asked;
+  MutexLock lock(&box->mutex);
+  if (!box->mutex.AwaitWithTimeout(absl::Condition(&box->done), kWebPatience)) {
     return absl::DeadlineExceededError("the router is too busy to answer");
   }
-  return answer->status;
+  return *std::move(box->answer);
+}
+
+absl::StatusOr<v1::ClusterState> AskState(OperatorHandler* handler) {
+  using State = absl::StatusOr<RouterState>;
+  const State state = Await<State>([&](auto done) { return handler->State(std::move(done)); });
+  if (!state.ok()) return state.status();
+  return ToProto(*state);
+}
+
+absl::Status AskPolicy(OperatorHandler* handler, const v1::PolicySetting& setting) {
+  absl::StatusOr<PolicyChange> change = ToPolicyChange(setting);
+  if (!change.ok()) return change.status();
+  return Await<absl::Status>(
+      [&](auto done) { return handler->SetPolicy(*std::move(change), std::move(done)); });
+}
+
+absl::Status CheckAlive(const OperatorHandler& handler) {
+  const absl::Duration since = handler.SinceTurn();
+  if (since < kStuckAfter) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat("the decision thread is stuck: ",
+                                             absl::FormatDuration(absl::Trunc(since, absl::Seconds(1)))));
 }
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<HttpServer>> OpenWeb(const RouterOptions& options, DecisionLoop* loop,
-                                                    Gate* gate, std::shared_ptr<const LiveHistory> history) {
+absl::StatusOr<std::unique_ptr<HttpServer>> OpenWeb(const WebOptions& options, OperatorHandler* handler,
+                                                    Authenticator* authenticator,
+                                                    std::shared_ptr<const LiveHistory> history) {
   HttpServer::Options http;
-  http.listen = options.http_listen;
-  http.tls_cert = options.admin_tls.cert;
-  http.tls_key = options.admin_tls.key;
-  http.tls_ca = options.admin_tls.ca;
-  if (!options.admin_tokens.empty()) {
-    http.gate = [gate](const std::string& authorization, const std::string& peer) {
-      return gate->EnterWith(authorization, peer);
+  http.listen = options.listen;
+  http.tls_cert = options.tls.cert;
+  http.tls_key = options.tls.key;
+  http.tls_ca = options.tls.ca;
+  if (options.authenticate) {
+    http.gate = [authenticator](const std::string& authorization, const std::string& peer) {
+      return authenticator->CheckHttp(authorization, peer);
     };
   }
   absl::StatusOr<std::unique_ptr<HttpServer>> server = HttpServer::Bind(std::move(http));
   if (!server.ok()) return server;
   LiveSource source;
-  source.state = [loop]() -> absl::StatusOr<v1::ClusterState> {
-    const auto state = std::make_shared<v1::ClusterState>();
-    const absl::Status asked = Ask(loop, [state](DecisionLoop& decision_loop) {
-      decision_loop.FillState(*state);
-      return absl::OkStatus();
-    });
-    if (!asked.ok()) return asked;
-    return std::move(*state);
-  };
-  source.alive = [loop] {
-    const absl::Duration since = loop->SinceTurn();
-    if (since < kStuckAfter) return absl::OkStatus();
-    return absl::UnavailableError(absl::StrCat("the decision thread is stuck: ",
-                                               absl::FormatDuration(absl::Trunc(since, absl::Seconds(1)))));
-  };
-  source.set_policy = [loop](const v1::PolicySetting& setting) {
-    return Ask(loop, [setting](DecisionLoop& decision_loop) { return decision_loop.SetPolicy(setting); });
-  };
-  source.drain_worker = [loop](const std::string& worker_id) {
-    return Ask(loop,
-               [worker_id](DecisionLoop& decision_loop) { return decision_loop.DrainWorker(worker_id); });
+  source.state = [handler] { return AskState(handler); };
+  source.alive = [handler] { return CheckAlive(*handler); };
+  source.set_policy = [handler](const v1::PolicySetting& setting) { return AskPolicy(handler, setting); };
+  source.drain_worker = [handler](const std::string& worker_id) {
+    return Await<absl::Status>([&](auto done) { return handler->DrainWorker(worker_id, std::move(done)); });
   };
   for (const core::PolicyInfo& policy : core::RegisteredPolicies()) source.policies.emplace_back(policy.name);
   AddLivePage(**server, std::move(history), std::move(source));

@@ -1,24 +1,52 @@
 #include "router/frontend/client_stream.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
-#include "common/net/tsan_edge.h"
+#include "common/base/clock.h"
+#include "common/net/status.h"
+#include "common/net/wire_time.h"
 
 namespace bfio::router {
+namespace {
 
-std::shared_ptr<ClientStream> ClientStream::Create(grpc::CallbackServerContext* context, uint64_t id,
-                                                   std::string request_id, const StreamLimits& limits,
-                                                   std::function<void(bool)> on_cancel) {
-  std::shared_ptr<ClientStream> stream(
-      new ClientStream(context, id, std::move(request_id), limits, std::move(on_cancel)));
-  stream->self_ = stream;
-  GrpcHandOver(stream.get());
+v1::FinishReason ToWire(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kLength:
+      return v1::FINISH_REASON_LENGTH;
+    case FinishReason::kStop:
+      return v1::FINISH_REASON_STOP;
+    case FinishReason::kAbort:
+      return v1::FINISH_REASON_ABORT;
+  }
+  return v1::FINISH_REASON_UNSPECIFIED;
+}
+
+void FillFinish(const Finish& from, v1::Finish& out) {
+  out.set_reason(ToWire(from.reason));
+  out.mutable_usage()->set_prompt_tokens(from.prompt_tokens);
+  out.mutable_usage()->set_completion_tokens(from.completion_tokens);
+  v1::Timing& timing = *out.mutable_timing();
+  SetDuration(from.queue, timing.mutable_queue());
+  if (from.time_to_first_token) {
+    SetDuration(*from.time_to_first_token, timing.mutable_time_to_first_token());
+  }
+  SetDuration(from.end_to_end, timing.mutable_end_to_end());
+  timing.set_wait_steps(static_cast<uint64_t>(std::max<int64_t>(0, from.wait_steps)));
+  if (from.rank) out.set_dp_rank(*from.rank);
+}
+
+}  // namespace
+
+std::shared_ptr<ClientStream> ClientStream::Create(grpc::CallbackServerContext* context, Options options) {
+  std::shared_ptr<ClientStream> stream(new ClientStream(context, std::move(options)));
+  stream->Open(stream);
   return stream;
 }
 
 bool ClientStream::MarkDirty() {
-  if (dirty_ || writing_) return false;  // whoever is at it will see the change
+  if (dirty_ || writing()) return false;  // whoever is at it will see the change
   dirty_ = true;
   return true;
 }
@@ -26,11 +54,12 @@ bool ClientStream::MarkDirty() {
 ClientStream::Delivery ClientStream::Deliver(uint32_t index, absl::Span<const uint32_t> tokens,
                                              absl::Time now) {
   MutexLock lock(&mutex_);
-  if (ended_) return Delivery::kTaken;
-  if (writing_ && !stuck_since_) stuck_since_ = now;
+  if (ended() || broken()) return Delivery::kTaken;
+  const absl::Duration untaken = Untaken(now);
   const auto waiting = static_cast<int64_t>(pending_.size());
-  const bool full = waiting > 0 && waiting + static_cast<int64_t>(tokens.size()) > limits_.buffer_tokens;
-  if (writing_ && (full || now - *stuck_since_ > limits_.timeout)) return Delivery::kTooSlow;
+  const bool full =
+      waiting > 0 && waiting + static_cast<int64_t>(tokens.size()) > options_.limits.buffer_tokens;
+  if (writing() && (full || untaken > options_.limits.timeout)) return Delivery::kTooSlow;
   if (pending_.empty()) pending_first_index_ = index;
   pending_.insert(pending_.end(), tokens.begin(), tokens.end());
   return MarkDirty() ? Delivery::kFlush : Delivery::kTaken;
@@ -42,88 +71,42 @@ void ClientStream::CatchUp(uint32_t index, absl::Span<const uint32_t> tokens) {
   pending_.assign(tokens.begin(), tokens.end());
 }
 
-bool ClientStream::End(grpc::Status status, std::optional<v1::Finish> finish) {
+bool ClientStream::End(const absl::Status& status, std::optional<router::Finish> finish) {
   MutexLock lock(&mutex_);
-  if (ended_) return false;
-  ended_ = true;
-  status_ = std::move(status);
-  finish_ = std::move(finish);
+  if (!SetEnd(ToGrpcStatus(status))) return false;
+  // Nobody reads what a cancelled request still has.
+  if (absl::IsCancelled(status)) pending_.clear();
+  if (status.ok()) finish_ = std::move(finish);
   return MarkDirty();
 }
 
 void ClientStream::Flush() {
-  // The operations are started under the lock: no callback runs inside them, and a second thread cannot slip
-  // between the decision to write and the write.
   MutexLock lock(&mutex_);
   dirty_ = false;
-  FlushLocked();
+  Advance();
 }
 
-void ClientStream::FlushLocked() {
-  if (writing_ || finished_ || breaking_) return;
-  const bool may_write = !broken_ && status_.error_code() != grpc::StatusCode::CANCELLED;
-  const bool have_tokens = may_write && !pending_.empty();
-  const bool have_finish = may_write && ended_ && status_.ok() && finish_.has_value();
-  if (!have_tokens && !have_finish) {
-    if (!ended_) return;
-    finished_ = true;
-    GrpcHandOver(this);
-    Finish(status_);
-    return;
-  }
-  response_.Clear();
-  response_.set_request_id(request_id_);
-  if (have_tokens) {
-    response_.set_first_index(pending_first_index_);
-    response_.mutable_token_ids()->Add(pending_.begin(), pending_.end());
-    pending_.clear();
-  }
-  if (have_finish) {
-    if (!have_tokens) response_.set_first_index(finish_->usage().completion_tokens());
-    *response_.mutable_finish() = *std::move(finish_);
-    finish_.reset();
-  }
-  writing_ = true;
-  // Not together with Finish: until the last message is taken the call must be one that BreakOff can cancel.
-  GrpcHandOver(this);
-  StartWrite(&response_);
+bool ClientStream::Next(v1::GenerateResponse& response) {
+  if (pending_.empty() && !finish_) return false;
+  if (response.request_id().empty()) response.set_request_id(options_.request_id);
+  response.set_first_index(pending_.empty() ? finish_->completion_tokens : pending_first_index_);
+  response.mutable_token_ids()->Assign(pending_.begin(), pending_.end());
+  pending_.clear();
+  if (finish_) FillFinish(*std::exchange(finish_, std::nullopt), *response.mutable_finish());
+  return true;
 }
 
 void ClientStream::BreakOff() {
   {
     MutexLock lock(&mutex_);
-    if (!ended_ || !writing_ || finished_ || breaking_) return;
-    breaking_ = true;
+    if (!ended()) return;
   }
-  // Finish has not been called, and is not while breaking_: the call, and with it the context, is alive.
-  context_->TryCancel();
-  MutexLock lock(&mutex_);
-  breaking_ = false;
-  FlushLocked();
-}
-
-void ClientStream::OnWriteDone(bool ok) {
-  const GrpcReaction reaction(this);
-  MutexLock lock(&mutex_);
-  writing_ = false;
-  stuck_since_.reset();
-  if (!ok) {  // the call is dead; OnCancel tells the router, which ends the stream
-    broken_ = true;
-    pending_.clear();
-    finish_.reset();
-  }
-  FlushLocked();
+  BreakOffIfStuck(MonotonicNow(), absl::ZeroDuration());
 }
 
 void ClientStream::OnCancel() {
   const GrpcReaction reaction(this);
-  on_cancel_(context_->deadline() <= std::chrono::system_clock::now());
-}
-
-void ClientStream::OnDone() {
-  GrpcTakeOver(this);
-  // Moved out first: releasing the last reference destroys *this.
-  const std::shared_ptr<ClientStream> self = std::move(self_);
+  options_.on_cancel(context()->deadline() <= std::chrono::system_clock::now());
 }
 
 }  // namespace bfio::router

@@ -48,9 +48,13 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
     grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
   const core::RequestId id = handler_->NextId();
   std::string request_id = request->request_id().empty() ? absl::StrCat("bfio-", id) : request->request_id();
-  const std::shared_ptr<ClientStream> stream =
-      ClientStream::Create(context, id, request_id, TraceparentOf(*context), stream_limits_,
-                           [handler = handler_, id](bool timed_out) { handler->Cancel(id, timed_out); });
+  ClientStream::Options options;
+  options.id = id;
+  options.request_id = request_id;
+  options.traceparent = TraceparentOf(*context);
+  options.limits = stream_limits_;
+  options.on_cancel = [handler = handler_, id](bool timed_out) { handler->Cancel(id, timed_out); };
+  const std::shared_ptr<ClientStream> stream = ClientStream::Create(context, std::move(options));
   const absl::Status status = Submit(*context, *request, std::move(request_id), id, stream);
   if (!status.ok() && stream->End(status, std::nullopt)) stream->Flush();
   return stream.get();  // kept alive by itself until OnDone

@@ -14,7 +14,7 @@ StreamSender::~StreamSender() {
   thread_.join();
 }
 
-void StreamSender::Submit(std::vector<std::shared_ptr<ClientStream>>& streams) {
+void StreamSender::Submit(std::vector<std::shared_ptr<TokenSink>>& streams) {
   if (streams.empty()) return;
   MutexLock lock(&mutex_);
   if (queue_.empty()) {
@@ -27,7 +27,7 @@ void StreamSender::Submit(std::vector<std::shared_ptr<ClientStream>>& streams) {
 }
 
 void StreamSender::Run() {
-  std::vector<std::shared_ptr<ClientStream>> batch;
+  std::vector<std::shared_ptr<TokenSink>> batch;
   for (;;) {
     {
       MutexLock lock(&mutex_);

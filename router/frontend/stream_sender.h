@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "common/base/mutex.h"
-#include "router/frontend/client_stream.h"
+#include "router/requests/token_sink.h"
 
 namespace bfio::router {
 
@@ -22,14 +22,14 @@ class StreamSender {
 
   // Has each stream flushed soon; `streams` is left empty. A stream is in here at most once at a time (its
   // dirty flag), so the queue is bounded by the number of open streams.
-  void Submit(std::vector<std::shared_ptr<ClientStream>>& streams);
+  void Submit(std::vector<std::shared_ptr<TokenSink>>& streams);
 
  private:
   void Run();
   bool Ready() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !queue_.empty(); }
 
   Mutex mutex_;
-  std::vector<std::shared_ptr<ClientStream>> queue_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<TokenSink>> queue_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

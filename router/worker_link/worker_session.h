@@ -2,9 +2,10 @@
 //
 // Purpose: messages from the worker are posted to the thread that owns what they are about, in order;
 // messages to it are queued and written one after another. Both directions are bounded: reading pauses while
-// too many messages wait for that thread, and a worker that does not take its messages is cut off. Ownership:
-// gRPC and the router share it, as with ClientStream. Threads: Send, Close and Consumed from the owning
-// thread; OnX are gRPC's.
+// too many messages wait for that thread, and a worker that does not take its messages is cut off. A worker
+// may answer pings, and so look alive, and never read: the owner calls BreakOffIfStuck for that. Ownership,
+// writes and the end of the call: StreamWriter. Threads: Send, Close, Consumed and BreakOffIfStuck from the
+// owning thread; OnX are gRPC's.
 #ifndef BFIO_ROUTER_WORKER_LINK_WORKER_SESSION_H_
 #define BFIO_ROUTER_WORKER_LINK_WORKER_SESSION_H_
 
@@ -18,7 +19,7 @@
 #include "absl/time/time.h"
 #include "bfio/v1/pipeline.pb.h"
 #include "bfio/v1/worker.pb.h"
-#include "common/base/mutex.h"
+#include "common/net/stream_writer.h"
 
 namespace bfio::router {
 
@@ -26,7 +27,8 @@ namespace bfio::router {
 inline constexpr absl::Duration kSessionCheck = absl::Milliseconds(500);
 
 template <typename In, typename Out>
-class MessageSession final : public grpc::ServerBidiReactor<In, Out> {
+class MessageSession final : public StreamWriter<grpc::ServerBidiReactor<In, Out>, Out>,
+                             public std::enable_shared_from_this<MessageSession<In, Out>> {
  public:
   struct Callbacks {
     // In the order of arrival; each must be answered by one Consumed() once it has been dealt with.
@@ -45,47 +47,32 @@ class MessageSession final : public grpc::ServerBidiReactor<In, Out> {
   // Ends the stream after the queued messages.
   void Close(grpc::Status status);
 
-  // Breaks the call off when the worker has not taken a message for so long: it may answer pings, and so look
-  // alive, and never read. True when it did. Time is MonotonicNow. Must not be called under a lock: gRPC may
-  // run other calls' reactions in here.
-  bool BreakOffIfStuck(absl::Time now, absl::Duration patience);
-
   // One message from on_message has been dealt with.
   void Consumed();
 
   const std::string& peer() const { return peer_; }
 
   void OnReadDone(bool ok) override;
-  void OnWriteDone(bool ok) override;
-  void OnCancel() override;
-  void OnDone() override;
 
  private:
+  using Writer = StreamWriter<grpc::ServerBidiReactor<In, Out>, Out>;
+  using Writer::mutex_;
+
+  // Messages to the worker that wait, the one under way included.
   static constexpr size_t kMaxQueued = 1024;
   static constexpr int kMaxUnconsumed = 256;
 
   MessageSession(std::string peer, Callbacks callbacks, grpc::CallbackServerContext* context)
-      : peer_(std::move(peer)), callbacks_(std::move(callbacks)), context_(context) {}
+      : Writer(context), peer_(std::move(peer)), callbacks_(std::move(callbacks)) {}
 
-  void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void MaybeFinish() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool Next(Out& message) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnGone() override { callbacks_.on_gone(this->shared_from_this()); }
 
   const std::string peer_;
   const Callbacks callbacks_;
-  // Good until Finish has been called, at least.
-  grpc::CallbackServerContext* const context_;
-  std::shared_ptr<MessageSession> self_;  // held until OnDone
-  In incoming_;                           // belongs to gRPC while a read is under way
+  In incoming_;  // belongs to gRPC while a read is under way
 
-  Mutex mutex_;
-  std::deque<Out> queue_ ABSL_GUARDED_BY(mutex_);  // the front is being written when writing_
-  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
-  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
-  // BreakOffIfStuck uses the context: no Finish now.
-  bool breaking_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Time write_started_ ABSL_GUARDED_BY(mutex_);
-  grpc::Status close_status_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Out> queue_ ABSL_GUARDED_BY(mutex_);
   int unconsumed_ ABSL_GUARDED_BY(mutex_) = 0;
   bool read_paused_ ABSL_GUARDED_BY(mutex_) = false;
 };

@@ -17,6 +17,13 @@ void Distribution::Add(double value, uint64_t times) {
   sum_ += value * static_cast<double>(times);
 }
 
+Distribution& Distribution::operator+=(const Distribution& other) {
+  for (size_t i = 0; i < counts_.size(); ++i) counts_[i] += other.counts_[i];
+  count_ += other.count_;
+  sum_ += other.sum_;
+  return *this;
+}
+
 std::vector<double> RequestSeconds() {
   return {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5,
           0.75,  1,      2.5,   5,    7.5,   10,   20,    40,  80,   160, 320, 900};

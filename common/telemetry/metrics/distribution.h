@@ -22,6 +22,9 @@ class Distribution {
   // NaN is dropped.
   void Add(double value, uint64_t times = 1);
 
+  // REQUIRES: both have the same bounds.
+  Distribution& operator+=(const Distribution& other);
+
   // Upper bounds, inclusive; the last bucket has none.
   const std::vector<double>& bounds() const { return bounds_; }
   // One more than bounds; not cumulative.

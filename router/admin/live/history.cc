@@ -5,67 +5,97 @@
 #include <utility>
 
 namespace bfio::router {
+namespace {
 
-void LiveHistory::OnStep(const v1::StepSummary& step, absl::Time now) {
-  const auto& loads = step.load_tokens();
-  if (loads.empty() || step.local_ns_size() != loads.size()) return;
-  MutexLock lock(&mutex_);
-  // Samples do not mix two groups.
-  if (open_.has_value() && (open_->sample.epoch != step.epoch() || now - open_->since >= kInterval)) {
-    CloseInterval();
-  }
-  if (!open_.has_value()) {
-    open_ = Open();
-    open_->since = now;
-    open_->slowest_count.assign(static_cast<size_t>(loads.size()), 0);
-  }
-  open_->last = now;
-  StepSample& sample = open_->sample;
-  sample.epoch = step.epoch();
-  sample.step = step.step();
-  sample.load_tokens.assign(loads.begin(), loads.end());
-  sample.active_requests.assign(step.active_requests().begin(), step.active_requests().end());
-  sample.waiting_requests = step.waiting_requests();
-  sample.assigned += step.assigned();
-  ++sample.steps;
-  open_->local_ns += std::accumulate(step.local_ns().begin(), step.local_ns().end(), 0.0);
-  open_->wait_ns += std::accumulate(step.barrier_wait_ns().begin(), step.barrier_wait_ns().end(), 0.0);
-  const auto slowest = std::max_element(step.local_ns().begin(), step.local_ns().end());
-  open_->slowest_ns += static_cast<double>(*slowest);
-  if (step.has_rank()) return;  // a step of its own: nobody waited
-  open_->max_sum += static_cast<double>(*std::max_element(loads.begin(), loads.end()));
-  open_->mean_sum += std::accumulate(loads.begin(), loads.end(), 0.0) / loads.size();
-  ++open_->slowest_count[static_cast<size_t>(slowest - step.local_ns().begin())];
+double SumSeconds(const std::vector<absl::Duration>& durations) {
+  double sum = 0;
+  for (const absl::Duration duration : durations) sum += absl::ToDoubleSeconds(duration);
+  return sum;
 }
 
-void LiveHistory::CloseInterval() {
-  StepSample& sample = open_->sample;
+}  // namespace
+
+void LiveHistory::OnStep(const StepSummary& step, absl::Time now) {
+  const std::vector<int64_t>& loads = step.load_tokens;
+  if (loads.empty() || step.local.size() != loads.size()) return;
+  MutexLock lock(&mutex_);
+  Group& group = groups_[step.group];
+  // Samples do not mix two epochs.
+  if (group.open && (group.open->sample.epoch != step.epoch || now - group.open->since >= kInterval)) {
+    CloseInterval(group);
+  }
+  if (!group.open) {
+    group.open = Open();
+    group.open->since = now;
+    group.open->slowest_count.assign(loads.size(), 0);
+  }
+  Open& open = *group.open;
+  open.last = now;
+  StepSample& sample = open.sample;
+  sample.group = step.group;
+  sample.epoch = step.epoch;
+  sample.step = step.step;
+  sample.load_tokens = loads;
+  sample.active_requests = step.active_requests;
+  sample.waiting_requests = step.waiting_requests;
+  sample.assigned += step.assigned;
+  ++sample.steps;
+  open.local_s += SumSeconds(step.local);
+  open.wait_s += SumSeconds(step.barrier_wait);
+  const auto slowest = std::max_element(step.local.begin(), step.local.end());
+  open.slowest_s += absl::ToDoubleSeconds(*slowest);
+  if (!step.rank) {  // else it is a step of its own: nobody waited
+    open.max_sum += static_cast<double>(*std::max_element(loads.begin(), loads.end()));
+    open.mean_sum += std::accumulate(loads.begin(), loads.end(), 0.0) / static_cast<double>(loads.size());
+    ++open.slowest_count[static_cast<size_t>(slowest - step.local.begin())];
+  }
+  BoundGroups();
+}
+
+void LiveHistory::CloseInterval(Group& group) {
+  Open& open = *group.open;
+  StepSample& sample = open.sample;
   sample.number = next_number_++;
-  sample.time = open_->last;
-  if (open_->max_sum > 0) sample.idle_fraction = 1 - open_->mean_sum / open_->max_sum;
-  const double busy_ns = open_->local_ns + open_->wait_ns;
-  if (busy_ns > 0) sample.wait_fraction = open_->wait_ns / busy_ns;
-  sample.step_s = open_->slowest_ns / sample.steps * 1e-9;
-  const auto& counts = open_->slowest_count;
+  sample.time = open.last;
+  if (open.max_sum > 0) sample.idle_fraction = 1 - open.mean_sum / open.max_sum;
+  const double busy_s = open.local_s + open.wait_s;
+  if (busy_s > 0) sample.wait_fraction = open.wait_s / busy_s;
+  sample.step_s = open.slowest_s / static_cast<double>(sample.steps);
+  const auto& counts = open.slowest_count;
   const auto most = std::max_element(counts.begin(), counts.end());
   if (*most > 0) sample.straggler = static_cast<uint32_t>(most - counts.begin());
-  samples_.push_back(std::make_shared<const StepSample>(std::move(sample)));
-  if (samples_.size() > kSamples) samples_.pop_front();
-  open_.reset();
+  group.samples.push_back(std::make_shared<const StepSample>(std::move(sample)));
+  if (group.samples.size() > kSamples) group.samples.pop_front();
+  group.open.reset();
+}
+
+void LiveHistory::BoundGroups() {
+  if (groups_.size() <= kGroups) return;
+  const auto newest = [](const auto& entry) {
+    const Group& group = entry.second;
+    if (group.open) return UINT64_MAX;
+    return group.samples.empty() ? 0 : group.samples.back()->number;
+  };
+  // Of groups in the middle of an interval the one with the smallest index, which is the oldest group.
+  groups_.erase(std::min_element(groups_.begin(), groups_.end(),
+                                 [&](const auto& a, const auto& b) { return newest(a) < newest(b); }));
 }
 
 std::vector<std::shared_ptr<const StepSample>> LiveHistory::After(uint64_t after,
                                                                   absl::Duration patience) const {
   MutexLock lock(&mutex_);
   const auto ready = [this, after]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return closed_ || (!samples_.empty() && (samples_.back()->number > after || after >= next_number_));
+    return closed_ || (next_number_ > 1 && (next_number_ - 1 > after || after >= next_number_));
   };
   mutex_.AwaitWithTimeout(absl::Condition(&ready), patience);
   std::vector<std::shared_ptr<const StepSample>> result;
   if (closed_) return result;
-  for (const auto& sample : samples_) {
-    if (sample->number > after || after >= next_number_) result.push_back(sample);
+  for (const auto& [index, group] : groups_) {
+    for (const auto& sample : group.samples) {
+      if (sample->number > after || after >= next_number_) result.push_back(sample);
+    }
   }
+  std::sort(result.begin(), result.end(), [](const auto& a, const auto& b) { return a->number < b->number; });
   return result;
 }
 

@@ -1,4 +1,4 @@
-// The last minutes of a group's steps, half a second a sample: what the live page draws.
+// The last minutes of the groups' steps, half a second a sample: what the live page draws.
 //
 // Purpose: a page that is opened sees the past at once, and every open page is fed from the same samples,
 // whatever the number of steps a second. OnStep costs the decision thread one pass over the ranks under a
@@ -8,31 +8,33 @@
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "absl/time/time.h"
-#include "bfio/v1/admin.pb.h"
 #include "common/base/mutex.h"
+#include "router/group/step_statistics.h"
 
 namespace bfio::router {
 
-// What happened in an interval in which at least one step ended.
+// What happened in a group in an interval in which at least one of its steps ended.
 struct StepSample {
-  // Counts samples from 1.
+  // Counts samples of all groups from 1.
   uint64_t number = 0;
+  core::GroupIndex group = 0;
   // Of the interval's last step.
   absl::Time time;
   // Of the interval's last step.
   uint64_t epoch = 0;
-  uint64_t step = 0;
-  std::vector<uint64_t> load_tokens;
+  int64_t step = 0;
+  std::vector<int64_t> load_tokens;
   std::vector<uint32_t> active_requests;
-  uint32_t waiting_requests = 0;
+  int64_t waiting_requests = 0;
   // Of the interval.
-  uint32_t steps = 0;
-  uint32_t assigned = 0;
+  int64_t steps = 0;
+  int64_t assigned = 0;
   // 1 - (sum of mean loads) / (sum of largest loads): the share of work time that imbalance wastes; 0 without
   // load, and where ranks do not wait for each other.
   double idle_fraction = 0;
@@ -47,10 +49,11 @@ struct StepSample {
 class LiveHistory {
  public:
   static constexpr absl::Duration kInterval = absl::Milliseconds(500);
-  // Five minutes.
+  // Of each group: five minutes.
   static constexpr size_t kSamples = 600;
+  static constexpr size_t kGroups = 64;
 
-  void OnStep(const v1::StepSummary& step, absl::Time now);
+  void OnStep(const StepSummary& step, absl::Time now);
 
   // Samples with numbers above `after`, oldest first; all of them for an `after` of an earlier router's;
   // waits up to `patience` for the first. Empty when none came, or after Close.
@@ -66,14 +69,20 @@ class LiveHistory {
     // Of its first step and of its latest.
     absl::Time since, last;
     StepSample sample;
-    double max_sum = 0, mean_sum = 0, local_ns = 0, wait_ns = 0, slowest_ns = 0;
+    double max_sum = 0, mean_sum = 0, local_s = 0, wait_s = 0, slowest_s = 0;
     std::vector<uint32_t> slowest_count;
   };
-  void CloseInterval() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  struct Group {
+    std::optional<Open> open;
+    // Oldest first.
+    std::deque<std::shared_ptr<const StepSample>> samples;
+  };
+  void CloseInterval(Group& group) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Groups come and go: the one whose newest sample is the oldest makes way.
+  void BoundGroups() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   mutable Mutex mutex_;
-  std::optional<Open> open_ ABSL_GUARDED_BY(mutex_);
-  std::deque<std::shared_ptr<const StepSample>> samples_ ABSL_GUARDED_BY(mutex_);
+  std::map<core::GroupIndex, Group> groups_ ABSL_GUARDED_BY(mutex_);
   uint64_t next_number_ ABSL_GUARDED_BY(mutex_) = 1;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
 };

@@ -50,6 +50,7 @@ std::string SamplesJson(const std::vector<std::shared_ptr<const StepSample>>& sa
   nlohmann::json array = nlohmann::json::array();
   for (const auto& sample : samples) {
     array.push_back({{"n", sample->number},
+                     {"group", sample->group},
                      {"t", absl::ToUnixMillis(sample->time)},
                      {"epoch", sample->epoch},
                      {"step", sample->step},

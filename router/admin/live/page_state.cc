@@ -20,7 +20,12 @@ json Of(const v1::WorkerState& worker) {
                  {"kvTokens", worker.kv_tokens()},     {"activeRequests", worker.active_requests()},
                  {"loadTokens", worker.load_tokens()}, {"stragglerSteps", worker.straggler_steps()}};
   if (worker.has_rank()) result["rank"] = worker.rank();
+  if (!worker.group().empty()) result["group"] = worker.group();
   return result;
+}
+
+json Of(const v1::GroupState& group) {
+  return {{"name", group.name()}, {"index", group.index()}};
 }
 
 json Of(const v1::RequestTotals& r) {
@@ -73,6 +78,7 @@ std::string PageStateJson(const v1::ClusterState& state) {
         {"timePerOutputTokenS", Of(latencies.time_per_output_token_s())},
         {"endToEndS", Of(latencies.end_to_end_s())}}},
       {"workers", List(state.workers())},
+      {"groups", List(state.groups())},
       {"requests", Of(state.requests())},
       {"shadows", List(state.shadows())}};
   // A name that is no UTF-8 must not end the program.

@@ -1,0 +1,175 @@
+// What must hold of the commands of a GroupSet, whatever its workers do.
+//
+// Purpose: a simple reference beside the groups under test. It reads commands in their order, keeps only
+// which member holds which request and what each member was told last, and compares that with what groups and
+// scheduler say. Threads: one.
+#ifndef BFIO_TESTS_TESTING_GROUP_CHECKER_H_
+#define BFIO_TESTS_TESTING_GROUP_CHECKER_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "router/core/scheduler/cluster.h"
+#include "router/group/commands.h"
+#include "router/group/group_set.h"
+
+namespace bfio::router {
+
+class GroupChecker {
+ public:
+  // --- what happens ---
+
+  void OnHello(MemberId member) { members_[member]; }
+  void OnReady(MemberId member, uint64_t epoch) {
+    if (const auto it = members_.find(member); it != members_.end()) it->second.ready = epoch;
+  }
+  // The client gave it up: what still comes of it does not count.
+  void OnCancelled(core::RequestId id) { cancelled_.insert(id); }
+  // It was taken over with the member that holds it.
+  void OnRecovered(core::RequestId id, MemberId member) { holder_[id] = member; }
+
+  // The commands of one event, before they are carried out. `reporter`: whose message it was.
+  void Observe(const Commands& commands, std::optional<MemberId> reporter = std::nullopt) {
+    reporter_ = reporter;
+    for (const Command& command : commands) std::visit([&](const auto& c) { On(c); }, command);
+    if (!placing_.empty()) Broken("a placed request is in no plan");
+    placing_.clear();
+  }
+
+  // Between events.
+  void Compare(const core::Cluster& cluster, const GroupSet& groups) {
+    std::map<core::GroupIndex, std::map<core::WorkerIndex, MemberId>> ranks;
+    std::set<std::string> names;
+    for (const auto& group : groups.groups()) {
+      const core::GroupIndex index = group->options().index;
+      if (group->serving() != open_.contains(index)) Broken("who serves has an open epoch");
+      for (const MemberView& member : group->Members()) {
+        if (!names.insert(member.worker_id).second) Broken("a worker_id is attached once");
+        if (!Attached(member.id)) Broken("a member has attached and was not closed");
+        if (member.rank && !ranks[index].emplace(*member.rank, member.id).second)
+          Broken("a rank is one member's");
+        if (member.rank && !group->serving()) Broken("ranks are of an open epoch");
+      }
+    }
+    for (const auto& [id, member] : holder_) {
+      if (cancelled_.contains(id)) continue;
+      const auto location = cluster.LocationOf(id);
+      if (!location) {
+        Broken(absl::StrCat("request ", id, " is placed, and the scheduler does not know it"));
+        continue;
+      }
+      if (!open_.contains(location->group)) continue;
+      const auto& group = ranks[location->group];
+      const auto rank = group.find(location->worker);
+      if (rank == group.end() || rank->second != member)
+        Broken(absl::StrCat("request ", id, " is placed on another member than the one that was told so"));
+    }
+  }
+  // After OnTimer.
+  void CompareTime(const GroupSet& groups, absl::Time now) {
+    if (groups.next_deadline() <= now) Broken("no deadline is in the past after OnTimer");
+  }
+
+  // --- what was found ---
+
+  const std::vector<std::string>& broken() const { return broken_; }
+  void Broken(const std::string& promise) { broken_.push_back(promise); }
+
+  std::optional<MemberId> HolderOf(core::RequestId id) const {
+    const auto it = holder_.find(id);
+    return it == holder_.end() ? std::nullopt : std::optional<MemberId>(it->second);
+  }
+
+ private:
+  struct Told {
+    bool closed = false;
+    uint64_t offered = 0, ready = 0;
+    int64_t apply_step = 0;
+    core::WorkerIndex rank = 0;
+  };
+
+  bool Attached(MemberId member) const {
+    const auto it = members_.find(member);
+    return it != members_.end() && !it->second.closed;
+  }
+  Told* AttachedOrBroken(MemberId member) {
+    if (Attached(member)) return &members_.at(member);
+    Broken("commands are for members that are attached");
+    return nullptr;
+  }
+  void OnReported(core::RequestId id, bool gone) {
+    if (!cancelled_.contains(id)) {
+      const auto it = holder_.find(id);
+      if (it == holder_.end() || it->second != reporter_)
+        Broken(absl::StrCat("request ", id, " is reported by a member that does not hold it"));
+    }
+    if (gone) holder_.erase(id);
+  }
+
+  void On(const SendEpoch& send) {
+    Told* told = AttachedOrBroken(send.to);
+    if (told == nullptr) return;
+    if (send.epoch.epoch <= told->offered) Broken("epochs grow");
+    if (send.epoch.rank >= send.epoch.world_size) Broken("a rank is below the world size");
+    told->offered = send.epoch.epoch;
+    told->ready = 0;
+    told->apply_step = 0;
+  }
+  void On(const SendPlan& send) {
+    Told* told = AttachedOrBroken(send.to);
+    if (told == nullptr) return;
+    if (send.plan.epoch != told->offered || send.plan.epoch != told->ready)
+      Broken("a plan is of the epoch that its member is ready for");
+    if (send.plan.apply_step <= told->apply_step) Broken("plans grow");
+    told->apply_step = send.plan.apply_step;
+    for (const core::RequestId id : send.plan.placements) {
+      if (placing_.erase(id) != 1) Broken("a plan's placements were announced");
+      if (!holder_.emplace(id, send.to).second) Broken("a request is on one member");
+    }
+  }
+  void On(const SendShutdown& shutdown) { AttachedOrBroken(shutdown.to); }
+  void On(const CloseMember& close) {
+    if (Told* told = AttachedOrBroken(close.to); told != nullptr) told->closed = true;
+  }
+  void On(const TokensMade& made) { OnReported(made.id, false); }
+  void On(const RequestFinished& finished) { OnReported(finished.id, true); }
+  void On(const RequestRejected& rejected) { OnReported(rejected.id, true); }
+  void On(const RequestPreempted& preempted) { OnReported(preempted.id, true); }
+  void On(const RequestLost& lost) {
+    if (holder_.erase(lost.id) != 1 && !cancelled_.contains(lost.id)) Broken("what is lost was placed");
+  }
+  void On(const RequestPlaced& placed) {
+    if (holder_.contains(placed.id) || !placing_.insert(placed.id).second) Broken("a request is placed once");
+    if (placed.wait_steps < 0) Broken("nobody waits for a negative time");
+  }
+  void On(const EpochOpened& opened) {
+    if (!open_.insert(opened.group).second) Broken("an epoch is closed before the next one opens");
+  }
+  void On(const EpochClosed& closed) {
+    if (open_.erase(closed.group) != 1) Broken("only an open epoch is closed");
+  }
+  void On(const StepDone& done) {
+    if (done.summary == nullptr || done.summary->imbalance_tokens < 0) Broken("steps have figures");
+  }
+  void On(const EnergyReported& energy) { AttachedOrBroken(energy.member); }
+  void On(const LogLine& line) {
+    if (line.text.empty()) Broken("log lines have text");
+  }
+
+  std::map<MemberId, Told> members_;
+  std::set<core::GroupIndex> open_;
+  std::map<core::RequestId, MemberId> holder_;
+  std::set<core::RequestId> placing_, cancelled_;
+  std::optional<MemberId> reporter_;
+  std::vector<std::string> broken_;
+};
+
+}  // namespace bfio::router
+
+#endif  // BFIO_TESTS_TESTING_GROUP_CHECKER_H_

@@ -1,0 +1,228 @@
+// Ranks that step by themselves: who stands still or fails keeps the others from serving for a moment only.
+#include "router/group/independent_group.h"
+
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/group_world.h"
+
+namespace bfio::router {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+class IndependentGroupTest : public ::testing::Test {
+ protected:
+  IndependentGroupTest() : world_(Options()) {}
+  void TearDown() override { EXPECT_THAT(world_.broken(), IsEmpty()); }
+
+  static GroupSetOptions Options() {
+    GroupSetOptions options;
+    options.group.workers = 2;
+    options.group.kind = core::GroupKind::kIndependent;
+    return options;
+  }
+  void Submit(core::RequestId first, core::RequestId last, uint32_t max_new = 20) {
+    for (core::RequestId id = first; id <= last; ++id)
+      ASSERT_TRUE(world_.book().Submit(id, 10, max_new).ok());
+    world_.Decide();
+  }
+  void Form() {
+    for (int i = 0; i < 100; ++i) {
+      world_.ReadAll();
+      if (world_.group().serving()) return;
+      world_.Wait();
+    }
+    FAIL() << "the group does not form";
+  }
+  // a and b serve and are in the middle of requests, with steps of this length.
+  void ServeWithSteps(absl::Duration step) {
+    world_.Serve({"a", "b"});
+    Submit(1, 4, 1000);
+    world_.ReadAll();
+    world_.Advance(step);
+    world_.Step("a");
+    world_.Step("b");
+  }
+
+  GroupWorld world_;
+};
+
+TEST_F(IndependentGroupTest, EveryRankIsToldThatItIsAlone) {
+  world_.Join("a");
+  world_.Join("b");
+  world_.Wait();
+  const auto offer = std::get<EpochOffer>(world_.Worker("b").inbox.front());
+  EXPECT_EQ(offer.rank, 0u);
+  EXPECT_EQ(offer.world_size, 1u);
+  EXPECT_EQ(offer.communicator_id, "at b");
+  EXPECT_TRUE(offer.independent);
+}
+
+TEST_F(IndependentGroupTest, RequestsRunToTheirEnd) {
+  world_.Serve({"a", "b"});
+  Submit(1, 30);
+  world_.Run();
+  EXPECT_EQ(world_.book().completed.size(), 30u);
+  EXPECT_EQ(world_.group().steps().totals().imbalance_tokens, 0);
+}
+
+TEST_F(IndependentGroupTest, OnlyTheChosenWorkerReceivesAPlan) {
+  world_.Serve({"a", "b"});
+  Submit(1, 1);
+  EXPECT_EQ(world_.parts["a"] + world_.parts["b"], 1);
+}
+
+TEST_F(IndependentGroupTest, EveryReportIsAStep) {
+  world_.Serve({"a", "b"});
+  Submit(1, 8, 5);
+  world_.ReadAll();
+  world_.Step("b");
+  ASSERT_EQ(world_.steps.size(), 1u);
+  EXPECT_EQ(world_.steps[0]->rank, 1);
+  EXPECT_EQ(world_.group().steps().totals().saturated_steps, 1);
+  world_.Run();
+  EXPECT_EQ(static_cast<int64_t>(world_.steps.size()), world_.group().steps().totals().steps);
+}
+
+TEST_F(IndependentGroupTest, ARankThatStandsStillHoldsNoOtherUp) {
+  ServeWithSteps(absl::Milliseconds(100));
+  const absl::Time since = world_.now;
+  while (world_.Attached("b")) {
+    world_.now += absl::Milliseconds(100);
+    world_.ReadAll();
+    ASSERT_TRUE(world_.Step("a"));
+    world_.Timer();
+  }
+  EXPECT_EQ(world_.now - since, Options().group.step_timeout);
+  EXPECT_THAT(std::string(world_.closed.back().status.message()), HasSubstr("no step report in time"));
+}
+
+TEST_F(IndependentGroupTest, ARankThatStandsStillHoldsAChangeOfMembershipUpForAMoment) {
+  ServeWithSteps(absl::Milliseconds(100));
+  world_.Join("c");
+  world_.Wait();
+  EXPECT_FALSE(world_.group().serving());
+  world_.Read("a");
+  world_.Read("c");
+  // b stands still.
+  EXPECT_EQ(world_.Wait(), absl::Seconds(2));
+  EXPECT_FALSE(world_.Attached("b"));
+  Form();
+  EXPECT_THAT(world_.Ranks(), ElementsAre("a", "c"));
+  world_.Read("b");
+  world_.Join("b");
+  EXPECT_TRUE(world_.Attached("b")) << "it is not refused when it comes back";
+}
+
+TEST_F(IndependentGroupTest, LongStepsAreWaitedFor) {
+  ServeWithSteps(absl::Seconds(2));
+  world_.Join("c");
+  world_.Wait();
+  world_.Read("a");
+  world_.Read("c");
+  EXPECT_EQ(world_.groups().next_deadline() - world_.now, absl::Seconds(8)) << "four times as long";
+  world_.Advance(absl::Seconds(7));
+  ASSERT_TRUE(world_.Attached("b"));
+  world_.Read("b");
+  EXPECT_THAT(world_.Ranks(), ElementsAre("a", "b", "c"));
+}
+
+TEST_F(IndependentGroupTest, AFirstStepMayTakeAsLongAsFormingMay) {
+  world_.Serve({"a", "b"});
+  Submit(1, 2);
+  world_.Join("c");
+  world_.Wait();
+  world_.Read("a");
+  world_.Read("c");
+  EXPECT_EQ(world_.groups().next_deadline() - world_.now, Options().group.form_timeout + absl::Seconds(1));
+}
+
+TEST_F(IndependentGroupTest, AWorkerThatCannotFormIsLeftOutAtOnce) {
+  ServeWithSteps(absl::Milliseconds(100));
+  world_.Join("c");
+  world_.Wait();
+  world_.Read("a");
+  world_.Read("b");
+  world_.Read("c", "no memory");
+  EXPECT_FALSE(world_.Attached("c"));
+  Form();
+  EXPECT_THAT(world_.Ranks(), ElementsAre("a", "b"));
+  world_.Join("c");
+  EXPECT_FALSE(world_.Attached("c")) << "refused for a while";
+}
+
+TEST_F(IndependentGroupTest, AWorkerThatHasNeverServedIsRefusedWhenItDoesNotAnswer) {
+  world_.Join("a");
+  world_.Join("b");
+  world_.Wait();
+  world_.Read("a");
+  while (world_.Attached("b")) world_.Wait();
+  world_.Join("b");
+  EXPECT_FALSE(world_.Attached("b"));
+}
+
+// It would wait for plans of steps that no rank makes.
+TEST_F(IndependentGroupTest, AWorkerThatCannotStepAloneIsRefused) {
+  world_.Worker("a").steps_alone = false;
+  world_.Join("a");
+  EXPECT_FALSE(world_.Attached("a"));
+  world_.Worker("a").steps_alone = true;
+  world_.Worker("a").barrier = "star+tp:77";
+  world_.Join("a");
+  EXPECT_FALSE(world_.Attached("a"));
+  EXPECT_THAT(std::string(world_.closed.back().status.message()), HasSubstr("--coupling=barrier"));
+  world_.Worker("a").barrier = "nccl";
+  world_.Join("a");
+  EXPECT_TRUE(world_.Attached("a")) << "whatever its barrier is: nobody meets there";
+}
+
+TEST_F(IndependentGroupTest, NoRankIsBlamedByAnother) {
+  world_.Serve({"a", "b"});
+  Submit(1, 2);
+  world_.ReadAll();
+  world_.FailBarrier("a", {1});
+  Form();
+  EXPECT_THAT(world_.Ranks(), ElementsAre("a", "b"));
+}
+
+TEST_F(IndependentGroupTest, ALostRanksRequestsGoToAnother) {
+  world_.Serve({"a", "b"});
+  Submit(1, 8);
+  for (int i = 0; i < 3; ++i) {
+    world_.ReadAll();
+    world_.Step("a");
+    world_.Step("b");
+  }
+  world_.Kill("b");
+  Form();
+  world_.Run();
+  EXPECT_EQ(world_.book().completed.size(), 8u);
+  EXPECT_EQ(world_.book().placed_again, 4);
+}
+
+TEST_F(IndependentGroupTest, RequestsOfAnEarlierRouterAreRecovered) {
+  world_.Serve({"a", "b"});
+  Submit(1, 8);
+  for (int i = 0; i < 3; ++i) {
+    world_.ReadAll();
+    world_.Step("a");
+    world_.Step("b");
+  }
+  world_.Start();
+  world_.Join("a");
+  world_.Join("b");
+  world_.Wait();
+  EXPECT_EQ(world_.groups().next_deadline() - world_.now, Options().group.form_timeout + absl::Seconds(1));
+  Form();
+  EXPECT_EQ(world_.book().recovered, 8);
+  world_.Run();
+  EXPECT_EQ(world_.book().completed.size(), 8u);
+}
+
+}  // namespace
+}  // namespace bfio::router
