@@ -1,7 +1,7 @@
-// How long a decision may search.
+// How long a decision may search, and how long its shadows may plan after it.
 //
-// Purpose: the clock behind core::PolicyOptions::stop, which the core asks now and then and cannot answer
-// itself. Threads: the decision thread's.
+// Purpose: the clock behind core::StopSignal, which the core asks now and then and cannot answer itself.
+// Threads: the decision thread's.
 #ifndef BFIO_ROUTER_APP_DECIDE_BUDGET_H_
 #define BFIO_ROUTER_APP_DECIDE_BUDGET_H_
 
@@ -19,6 +19,8 @@ class DecideBudget {
   void Begin(absl::Time now) { end_ = now + budget_; }
   // Its time is over. Costs a look at the clock, some tens of nanoseconds.
   bool Over() const { return MonotonicNow() >= end_; }
+  // The shadows' time is over: as much again as the decision's.
+  bool ShadowsOver() const { return MonotonicNow() >= end_ + budget_; }
 
  private:
   const absl::Duration budget_;

@@ -181,27 +181,26 @@ bool DecisionThread::Turn() {
 
 void DecisionThread::OnEvent(const std::shared_ptr<WorkerChannel>& channel, WorkerEvent event) {
   const MemberId member = channel->id();
-  std::visit(Overloaded{[&](WorkerHello& hello) {
-                          channels_[member] = channel;
-                          watched_.push_back(channel);
-                          next_channel_check_ = std::min(next_channel_check_, now_ + kChannelCheck);
-                          groups_.OnHello(member, std::move(hello), now_, commands_);
-                        },
-                        [&](Announcement& announcement) {
-                          groups_.OnAnnouncement(member, std::move(announcement), now_, commands_);
-                        },
-                        [&](EpochReady& ready) {
-                          groups_.OnEpochReady(member, std::move(ready), now_, commands_);
-                        },
-                        [&](StepReport& report) { groups_.OnReport(member, report, now_, commands_); },
-                        [&](Leave& leave) { groups_.OnLeave(member, leave.reason, now_, commands_); },
-                        [&](ProtocolError& error) { groups_.Expel(member, error.status, now_, commands_); },
-                        [&](Gone&) {
-                          groups_.OnGone(member, now_, commands_);
-                          energy_.Forget(member);
-                          channels_.erase(member);
-                        }},
-             event);
+  std::visit(
+      Overloaded{[&](WorkerHello& hello) {
+                   channels_[member] = channel;
+                   watched_.push_back(channel);
+                   next_channel_check_ = std::min(next_channel_check_, now_ + kChannelCheck);
+                   groups_.OnHello(member, std::move(hello), now_, commands_);
+                 },
+                 [&](Announcement& announcement) {
+                   groups_.OnAnnouncement(member, std::move(announcement), now_, commands_);
+                 },
+                 [&](EpochReady& ready) { groups_.OnEpochReady(member, std::move(ready), now_, commands_); },
+                 [&](StepReport& report) { groups_.OnReport(member, report, now_, commands_); },
+                 [&](Leave& leave) { groups_.OnLeave(member, leave.reason, now_, commands_); },
+                 [&](ProtocolError& error) { groups_.Expel(member, error.status, now_, commands_); },
+                 [&](Gone&) {
+                   groups_.OnGone(member, now_, commands_);
+                   energy_.Forget(member);
+                   channels_.erase(member);
+                 }},
+      event);
   CarryOut();
 }
 
@@ -323,7 +322,8 @@ uint32_t DecisionThread::RanksBefore(core::GroupIndex group) const {
   uint32_t ranks = 0;
   for (const std::unique_ptr<Group>& other : groups_.groups()) {
     if (other->options().index >= group) break;
-    if (other->serving()) ranks += static_cast<uint32_t>(cluster_.group(other->options().index)->num_workers());
+    if (other->serving())
+      ranks += static_cast<uint32_t>(cluster_.group(other->options().index)->num_workers());
   }
   return ranks;
 }

@@ -1,10 +1,10 @@
 // The router's one decision thread.
 //
 // Purpose: it alone owns scheduling state (core::Cluster), the groups (GroupSet) and the requests
-// (RequestLifecycle), so none of them locks. The edges post events to it; it carries out the groups' commands,
-// hands tokens to the clients' sinks, and decides. A turn: workers' events, deadlines, tokens out, clients'
-// events, a decision for each group. Workers' events are taken first and have a lane of their own in the
-// mailbox, so that they never wait behind a flood of arrivals.
+// (RequestLifecycle), so none of them locks. The edges post events to it; it carries out the groups'
+// commands, hands tokens to the clients' sinks, and decides. A turn: workers' events, deadlines, tokens out,
+// clients' events, a decision for each group. Workers' events are taken first and have a lane of their own in
+// the mailbox, so that they never wait behind a flood of arrivals.
 //
 // Threads: the constructor starts the thread, Stop ends it. The handlers' methods may be called from any
 // thread and never block.

@@ -25,7 +25,8 @@ ABSL_FLAG(std::string, admin_listen, "127.0.0.1:50052",
 ABSL_FLAG(
     std::string, http_listen, "127.0.0.1:50053",
     "HOST:PORT of the live page and of /metrics, protected as the admin API (TLS, tokens); empty: none");
-ABSL_FLAG(uint32_t, workers, 1, "ranks that a group's first epoch waits for; later joins and losses re-form the group");
+ABSL_FLAG(uint32_t, workers, 1,
+          "ranks that a group's first epoch waits for; later joins and losses re-form the group");
 ABSL_FLAG(uint32_t, groups, 1,
           "groups of --workers ranks that must be complete before the router is ready; workers that name no "
           "group (--group) are shared out among them, and workers that name one may form more");

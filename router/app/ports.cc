@@ -68,14 +68,14 @@ absl::Status CheckPorts(const RouterOptions& options) {
   return CheckPort(options.admin_listen, admin, options.insecure);
 }
 
-absl::StatusOr<std::unique_ptr<Gate>> MakeGate(std::string api, const std::string& tokens,
-                                               absl::string_view flag) {
-  if (tokens.empty()) return std::make_unique<Gate>(std::move(api), nullptr);
+absl::StatusOr<std::unique_ptr<Authenticator>> MakeAuthenticator(std::string api, const std::string& tokens,
+                                                                 absl::string_view flag) {
+  if (tokens.empty()) return std::make_unique<Authenticator>(std::move(api), nullptr);
   auto file = TokenFile::Open(tokens);
   if (!file.ok()) {
     return absl::Status(file.status().code(), absl::StrCat("--", flag, ": ", file.status().message()));
   }
-  return std::make_unique<Gate>(std::move(api), *std::move(file));
+  return std::make_unique<Authenticator>(std::move(api), *std::move(file));
 }
 
 int MaxClientMessageBytes(const RequestLimits& limits) {

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "common/net/authenticator.h"
 #include "router/app/options.h"
-#include "router/frontend/gate.h"
 
 namespace bfio::router {
 
@@ -23,9 +23,9 @@ namespace bfio::router {
 // clients' protected port.
 absl::Status CheckPorts(const RouterOptions& options);
 
-// The gate of an API; without a tokens file one that lets everybody in. `flag` is for messages.
-absl::StatusOr<std::unique_ptr<Gate>> MakeGate(std::string api, const std::string& tokens,
-                                               absl::string_view flag);
+// Of an API; without a tokens file one that lets everybody in. `flag` is for messages.
+absl::StatusOr<std::unique_ptr<Authenticator>> MakeAuthenticator(std::string api, const std::string& tokens,
+                                                                 absl::string_view flag);
 
 // Largest message a client may send: prompts are what is large.
 int MaxClientMessageBytes(const RequestLimits& limits);

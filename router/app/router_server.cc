@@ -10,11 +10,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
+#include "common/base/router_instance.h"
 #include "common/base/spdlog.h"
 #include "common/net/grpc_log.h"
 #include "router/admin/web.h"
 #include "router/core/shadow/shadowed_policy.h"
 #include "router/record/log_writer.h"
+#include "router/record/recorder.h"
 
 namespace bfio::router {
 namespace {
@@ -22,54 +24,68 @@ namespace {
 constexpr const char* kInference = "bfio.v1.Inference";
 constexpr const char* kWorkerLink = "bfio.v1.WorkerLink";
 constexpr const char* kAdmin = "bfio.v1.Admin";
+
 void SetHealth(grpc::Server* server, const char* service, bool serving) {
   if (auto* health = server->GetHealthCheckService(); health != nullptr)
     health->SetServingStatus(service, serving);
 }
 
 // What settings name, made.
-struct Parts {
-  std::unique_ptr<Gate> client_gate, admin_gate;
-  std::unique_ptr<core::Policy> policy;
-  std::unique_ptr<core::Lookahead> lookahead;
+struct Made {
+  std::unique_ptr<Authenticator> client_authenticator, admin_authenticator;
+  DecisionThread::Parts parts;
 };
 
-absl::StatusOr<Parts> MakeParts(const RouterOptions& options) {
+absl::StatusOr<Made> Make(const RouterOptions& options) {
   if (absl::Status status = CheckPorts(options); !status.ok()) return status;
-  auto client_gate = MakeGate("client API", options.client_tokens, "client_tokens");
-  if (!client_gate.ok()) return client_gate.status();
-  auto admin_gate = MakeGate("admin API", options.admin_tokens, "admin_tokens");
-  if (!admin_gate.ok()) return admin_gate.status();
-  auto policy = core::MakeShadowedPolicy(options.policy, options.policy_options, options.shadow);
-  if (!policy.ok()) return policy.status();
+  Made made;
+  auto client = MakeAuthenticator("client API", options.client_tokens, "client_tokens");
+  if (!client.ok()) return client.status();
+  made.client_authenticator = *std::move(client);
+  auto admin = MakeAuthenticator("admin API", options.admin_tokens, "admin_tokens");
+  if (!admin.ok()) return admin.status();
+  made.admin_authenticator = *std::move(admin);
+  DecisionThread::Parts& parts = made.parts;
+  core::StopSignal stop, stop_shadows;
+  if (options.decide_budget > absl::ZeroDuration()) {
+    parts.budget = std::make_shared<DecideBudget>(options.decide_budget);
+    stop = [budget = parts.budget] { return budget->Over(); };
+    stop_shadows = [budget = parts.budget] { return budget->ShadowsOver(); };
+  }
+  parts.policies = [shadows = options.shadow, stop, stop_shadows](const core::PolicySetting& setting) {
+    core::PolicyOptions with_stop = setting.options;
+    with_stop.stop = stop;
+    return core::MakeShadowedPolicy(setting.name, with_stop, shadows, stop_shadows);
+  };
+  if (auto policy = parts.policies(options.policy_setting()); !policy.ok()) return policy.status();
   auto lookahead = core::MakeLookahead(options.lookahead);
   if (!lookahead.ok()) return lookahead.status();
   if (absl::Status status = core::CheckKvGate(options.admission, **lookahead); !status.ok()) return status;
-  return Parts{*std::move(client_gate), *std::move(admin_gate), *std::move(policy), *std::move(lookahead)};
+  parts.lookahead = *std::move(lookahead);
+  parts.first_id = RequestIds::FirstAt(absl::Now());
+  parts.instance =
+      options.term > 0 ? kElected + options.term : static_cast<uint64_t>(absl::ToUnixNanos(absl::Now()));
+  return made;
 }
 
 }  // namespace
 
 absl::Status RouterServer::Check(const RouterOptions& options) {
-  return MakeParts(options).status();
+  return Make(options).status();
 }
 
 absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions options) {
-  std::shared_ptr<DecideBudget> budget;
-  if (options.decide_budget > absl::ZeroDuration()) {
-    budget = std::make_shared<DecideBudget>(options.decide_budget);
-    options.policy_options.stop = [budget] { return budget->Over(); };
-  }
-  absl::StatusOr<Parts> parts = MakeParts(options);
-  if (!parts.ok()) return parts.status();
-  std::unique_ptr<record::LogSink> log;
+  absl::StatusOr<Made> made = Make(options);
+  if (!made.ok()) return made.status();
   if (!options.decision_log.empty()) {
     auto writer = record::LogWriter::Open({options.decision_log, options.decision_log_bytes});
     if (!writer.ok()) {
       return absl::Status(writer.status().code(),
                           absl::StrCat("--decision_log: ", writer.status().message()));
     }
-    log = *std::move(writer);
+    made->parts.recorder = std::make_unique<record::Recorder>(
+        *std::move(writer), record::SessionInfo{options.version, made->parts.first_id}, options.scheduler(),
+        options.policy_setting(), options.lookahead);
   }
   // Once per process, before the first server is built.
   static const bool plugins = [] {
@@ -82,29 +98,29 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
 
   std::unique_ptr<RouterServer> router(new RouterServer);
   RouterServer* self = router.get();
-  DecisionLoop::Hooks hooks;
+  DecisionThread::Hooks hooks;
   hooks.on_serving = [self](bool serving) { self->SetInferenceServing(serving); };
-  hooks.on_step = [self](const auto& summary) {
+  hooks.on_step = [self](const std::shared_ptr<const StepSummary>& summary) {
     self->steps_.Publish(summary);
     if (self->web_wanted_) self->history_->OnStep(*summary, absl::Now());
   };
   router->web_wanted_ = !options.http_listen.empty();
-  router->loop_ =
-      std::make_unique<DecisionLoop>(options, std::move(parts->policy), std::move(parts->lookahead),
-                                     std::move(hooks), std::move(budget), std::move(log));
-  router->client_gate_ = std::move(parts->client_gate);
-  router->admin_gate_ = std::move(parts->admin_gate);
-  router->inference_ =
-      std::make_unique<InferenceService>(router->loop_.get(), router->client_gate_.get(), options.limits);
-  router->link_ = std::make_unique<WorkerLinkService>(router->loop_.get(), options.bind_worker_id);
-  router->chains_ = std::make_unique<ChainPoolService>(
-      options.chains, options.bind_worker_id,
-      [loop = router->loop_.get()] { return loop->arrivals().PerSecond(MonotonicNow()); });
+  router->thread_ = std::make_unique<DecisionThread>(options, std::move(made->parts), std::move(hooks));
+  DecisionThread* thread = router->thread_.get();
+  router->client_authenticator_ = std::move(made->client_authenticator);
+  router->admin_authenticator_ = std::move(made->admin_authenticator);
+  router->inference_ = std::make_unique<InferenceService>(thread, router->client_authenticator_.get(),
+                                                          options.limits, options.stream);
+  router->link_ = std::make_unique<WorkerLinkService>(thread, options.bind_worker_id, options.limits);
+  router->chains_ = std::make_unique<ChainPoolService>(options.chains, options.bind_worker_id, [thread] {
+    return thread->arrivals().PerSecond(MonotonicNow());
+  });
   router->admin_ =
-      std::make_unique<AdminService>(router->loop_.get(), router->admin_gate_.get(), &router->steps_);
+      std::make_unique<AdminService>(thread, router->admin_authenticator_.get(), &router->steps_);
   if (absl::Status status = router->OpenPorts(options); !status.ok()) return status;
   if (router->web_wanted_) {
-    auto web = OpenWeb(options, router->loop_.get(), router->admin_gate_.get(), router->history_);
+    auto web = OpenWeb({options.http_listen, options.admin_tls, !options.admin_tokens.empty()}, thread,
+                       router->admin_authenticator_.get(), router->history_);
     if (web.ok()) {
       router->web_ = *std::move(web);
     } else if (!options.http_may_fail) {
@@ -159,13 +175,13 @@ void RouterServer::Shutdown() {
       client_.server->GetHealthCheckService()->SetServingStatus(false);
     }
   }
-  if (loop_ != nullptr) loop_->Stop();
+  if (thread_ != nullptr) thread_->Stop();
   if (chains_ != nullptr) chains_->Stop();
-  // Its threads ask the loop, which still answers that it has ended.
+  // Its threads ask the decision thread, which still answers that it has ended.
   history_->Close();
   web_.reset();
   steps_.Close();
-  // What is still open after this gets cancelled; streams of the loop have been told to end.
+  // What is still open after this gets cancelled; streams have been told to end.
   const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(1);
   for (Port* port : {&client_, &own_worker_port_, &admin_port_}) {
     if (port->server != nullptr) port->server->Shutdown(deadline);

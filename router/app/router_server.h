@@ -1,4 +1,4 @@
-// The router as one object: decision loop, services, listening ports.
+// The router as one object: decision thread, services, listening ports.
 //
 // Purpose: what main and in-process tests start and stop. Threads: Start, Shutdown and destruction from one
 // thread.
@@ -11,14 +11,18 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/base/mutex.h"
 #include "common/http/http_server.h"
+#include "common/net/authenticator.h"
+#include "router/admin/admin_service.h"
 #include "router/admin/live/history.h"
-#include "router/admin/services.h"
 #include "router/admin/step_broadcast.h"
-#include "router/app/decision_loop.h"
+#include "router/app/decision_thread.h"
 #include "router/app/options.h"
 #include "router/app/ports.h"
 #include "router/chains/chain_service.h"
+#include "router/frontend/inference_service.h"
+#include "router/worker_link/worker_link_service.h"
 
 namespace bfio::router {
 
@@ -30,7 +34,7 @@ class RouterServer {
   static absl::StatusOr<std::unique_ptr<RouterServer>> Start(RouterOptions options);
   ~RouterServer() { Shutdown(); }
 
-  // Drains as DecisionLoop::Stop says, then closes the ports. Idempotent.
+  // Drains as DecisionThread::Stop says, then closes the ports. Idempotent.
   void Shutdown();
 
   // "HOST:PORT" as bound, where port 0 was asked for too.
@@ -48,8 +52,8 @@ class RouterServer {
   void SetInferenceServing(bool serving);
 
   StepBroadcast steps_;
-  std::unique_ptr<DecisionLoop> loop_;
-  std::unique_ptr<Gate> client_gate_, admin_gate_;
+  std::unique_ptr<DecisionThread> thread_;
+  std::unique_ptr<Authenticator> client_authenticator_, admin_authenticator_;
   std::unique_ptr<InferenceService> inference_;
   std::unique_ptr<WorkerLinkService> link_;
   std::unique_ptr<ChainPoolService> chains_;
