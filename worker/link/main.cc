@@ -26,8 +26,9 @@ ABSL_FLAG(std::string, worker_tls_ca, "",
 ABSL_FLAG(std::string, worker_tls_cert, "", "worker link: PEM file of this worker's certificate");
 ABSL_FLAG(std::string, worker_tls_key, "", "worker link: PEM file of that certificate's key");
 ABSL_FLAG(std::string, worker_id, "", "name of this worker, unique in the router (empty: host:pid)");
-ABSL_FLAG(std::string, group, "",
-          "name of the group that this worker's ranks belong to, at most 64 bytes; empty: the router assigns one");
+ABSL_FLAG(
+    std::string, group, "",
+    "name of the group that this worker's ranks belong to, at most 64 bytes; empty: the router assigns one");
 ABSL_FLAG(std::string, barrier_host, "127.0.0.1",
           "host under which the other workers reach this one's barrier; the star barrier listens there");
 ABSL_FLAG(std::string, engine, "sim",
