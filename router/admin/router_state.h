@@ -73,7 +73,7 @@ struct RouterState {
   std::string objective;
   std::vector<ShadowView> shadows;
 
-  // Members that the first epoch of a group waits for.
+  // Members that readiness waits for: --workers in each of --groups.
   int32_t expected_workers = 0;
   // Ascending by index.
   std::vector<GroupView> groups;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -70,10 +71,23 @@ double MeanLoad(const ClusterState& state) {
   const double ranks = OverRanks(state, One, Sum);
   return ranks == 0 ? 0 : OverRanks(state, Load, Sum) / ranks;
 }
-// mean / max, 1 when there is no load.
+// Load / (ranks * largest load of the group), both summed over groups, for nobody waits for another group's
+// ranks; 1 when there is no load.
 double Balance(const ClusterState& state) {
-  const double max = OverRanks(state, Load, Max);
-  return max == 0 ? 1 : MeanLoad(state) / max;
+  struct Group {
+    double ranks = 0, max = 0;
+  };
+  std::map<absl::string_view, Group> groups;
+  double load = 0, paid = 0;
+  for (const WorkerState& worker : state.workers()) {
+    if (!Serving(worker)) continue;
+    Group& group = groups[worker.group()];
+    ++group.ranks;
+    group.max = std::max(group.max, Load(worker));
+    load += Load(worker);
+  }
+  for (const auto& [name, group] : groups) paid += group.ranks * group.max;
+  return paid == 0 ? 1 : load / paid;
 }
 
 const std::vector<StateMetric>& StateMetrics() {
@@ -88,11 +102,13 @@ const std::vector<StateMetric>& StateMetrics() {
        [](const ClusterState& s) { return double(s.waiting_requests()); }},
       {{"bfio:max_requests_waiting", kGauge, "", "size of the waiting pool (--max_waiting)"},
        [](const ClusterState& s) { return double(s.max_waiting_requests()); }},
-      {{"bfio:epoch", kGauge, "", "number of the group's present membership; grows whenever it re-forms"},
+      {{"bfio:epoch", kGauge, "",
+        "number of the group's present membership, the largest of all groups'; grows whenever one re-forms"},
        [](const ClusterState& s) { return double(s.epoch()); }},
-      {{"bfio:ranks", kGauge, "", "ranks of the group"},
+      {{"bfio:ranks", kGauge, "", "ranks of all groups"},
        [](const ClusterState& s) { return OverRanks(s, One, Sum); }},
-      {{"bfio:expected_workers", kGauge, "", "ranks the first epoch waits for (--workers)"},
+      {{"bfio:expected_workers", kGauge, "",
+        "ranks that readiness waits for (--workers in each of --groups)"},
        [](const ClusterState& s) { return double(s.expected_workers()); }},
       {{"bfio:uptime_seconds", kGauge, "", "since the router started"},
        [](const ClusterState& s) { return double(s.uptime().seconds()); }},
@@ -101,7 +117,8 @@ const std::vector<StateMetric>& StateMetrics() {
       {{"bfio:mean_load_tokens", kGauge, "", "mean load of the ranks now"}, MeanLoad},
       {{"bfio:min_load_tokens", kGauge, "", "smallest load of a rank now"},
        [](const ClusterState& s) { return OverRanks(s, Load, Min); }},
-      {{"bfio:balance_ratio", kGauge, "", "mean load / largest load now; 1 is perfect balance"}, Balance},
+      {{"bfio:balance_ratio", kGauge, "", "mean load / largest load of the group now; 1 is perfect balance"},
+       Balance},
       {{"bfio:idle_fraction", kGauge, "",
         "share of the ranks' work time that imbalance wastes now: 1 - balance"},
        [](const ClusterState& s) { return 1 - Balance(s); }},
@@ -187,22 +204,23 @@ const std::vector<StateMetric>& StateMetrics() {
 
 const std::vector<RankMetric>& RankMetrics() {
   static const auto* const metrics = new std::vector<RankMetric>{
-      {{"bfio:load_tokens", kGauge, "rank", "the rank's load: resident KV tokens, by the router's account"},
+      {{"bfio:load_tokens", kGauge, "group, rank",
+        "the rank's load: resident KV tokens, by the router's account"},
        Load},
-      {{"bfio:rank_requests_running", kGauge, "rank", "requests active on the rank"},
+      {{"bfio:rank_requests_running", kGauge, "group, rank", "requests active on the rank"},
        [](const WorkerState& w) { return double(w.active_requests()); }},
-      {{"bfio:rank_requests_inflight", kGauge, "rank", "requests on their way to the rank"},
+      {{"bfio:rank_requests_inflight", kGauge, "group, rank", "requests on their way to the rank"},
        [](const WorkerState& w) { return double(w.inflight_requests()); }},
-      {{"bfio:rank_slots", kGauge, "rank", "the rank's slots"},
+      {{"bfio:rank_slots", kGauge, "group, rank", "the rank's slots"},
        [](const WorkerState& w) { return double(w.slots()); }},
-      {{"bfio:kv_cache_usage_perc", kGauge, "rank", "share of the rank's KV tokens in use, 0 to 1"},
+      {{"bfio:kv_cache_usage_perc", kGauge, "group, rank", "share of the rank's KV tokens in use, 0 to 1"},
        [](const WorkerState& w) { return w.kv_tokens() == 0 ? 0 : Load(w) / double(w.kv_tokens()); }},
-      {{"bfio:rank_draining", kGauge, "rank", "1 while the rank takes no new requests"},
+      {{"bfio:rank_draining", kGauge, "group, rank", "1 while the rank takes no new requests"},
        [](const WorkerState& w) { return w.phase() == v1::WORKER_PHASE_DRAINING ? 1.0 : 0.0; }},
-      {{"bfio:rank_pending_prefill_tokens", kGauge, "rank",
+      {{"bfio:rank_pending_prefill_tokens", kGauge, "group, rank",
         "prompt tokens that the rank has still to compute, where it takes prompts in pieces"},
        [](const WorkerState& w) { return double(w.pending_prefill_tokens()); }},
-      {{"bfio:straggler_steps_total", kCounter, "rank",
+      {{"bfio:straggler_steps_total", kCounter, "group, rank",
         "steps of this epoch in which the rank's local work was the longest"},
        [](const WorkerState& w) { return double(w.straggler_steps()); }},
   };
@@ -366,7 +384,8 @@ std::string MetricsText(const ClusterState& state) {
   }
   for (const auto& metric : RankMetrics()) {
     for (const WorkerState& worker : state.workers()) {
-      if (Serving(worker)) out.Add(metric.info, metric.value(worker), absl::StrCat(worker.rank()));
+      if (!Serving(worker)) continue;
+      out.Add(metric.info, metric.value(worker), {worker.group(), absl::StrCat(worker.rank())});
     }
   }
   for (const auto& metric : DistributionMetrics()) {

@@ -30,6 +30,7 @@ void Fill(const Hello& hello, v1::WorkerMessage& out) {
   to->set_router_instance(hello.router_instance);
   to->set_service_s(hello.service_s);
   to->set_steps_alone(true);
+  to->set_group(hello.group);
 }
 
 v1::FinishReason ReasonOf(FinishCause cause) {
@@ -208,6 +209,7 @@ Epoch FromEpoch(const v1::Epoch& from) {
   epoch.announce = from.announce();
   epoch.retain = absl::Milliseconds(from.retain_ms());
   epoch.uncoupled = from.uncoupled();
+  epoch.group_name = from.group();
   return epoch;
 }
 

@@ -25,7 +25,10 @@ ABSL_FLAG(std::string, worker_tls_ca, "",
           "worker link: PEM file of the CAs of the router's certificate; empty: plain text");
 ABSL_FLAG(std::string, worker_tls_cert, "", "worker link: PEM file of this worker's certificate");
 ABSL_FLAG(std::string, worker_tls_key, "", "worker link: PEM file of that certificate's key");
-ABSL_FLAG(std::string, worker_id, "", "name of this worker, unique in the group (empty: host:pid)");
+ABSL_FLAG(std::string, worker_id, "", "name of this worker, unique in the router (empty: host:pid)");
+ABSL_FLAG(
+    std::string, group, "",
+    "name of the group that this worker's ranks belong to, at most 64 bytes; empty: the router assigns one");
 ABSL_FLAG(std::string, barrier_host, "127.0.0.1",
           "host under which the other workers reach this one's barrier; the star barrier listens there");
 ABSL_FLAG(std::string, engine, "sim",
@@ -236,6 +239,7 @@ absl::StatusOr<bfio::worker::WorkerOptions> OptionsFromFlags() {
                  absl::GetFlag(FLAGS_worker_tls_ca)};
   options.worker_id = absl::GetFlag(FLAGS_worker_id);
   if (options.worker_id.empty()) options.worker_id = DefaultId();
+  options.group = absl::GetFlag(FLAGS_group);
   options.barrier_host = absl::GetFlag(FLAGS_barrier_host);
   auto engine = EngineFromFlags();
   if (!engine.ok()) return engine.status();

@@ -33,6 +33,7 @@ struct Epoch {
   bool announce = false;
   absl::Duration retain;
   bool uncoupled = false;
+  std::string group_name;
 };
 
 // The router's note on a request that may outlive it.
@@ -67,6 +68,7 @@ struct Hello {
   std::string version;
   uint64_t router_instance = 0;
   double service_s = 0;
+  std::string group;
 };
 
 struct HeldRequest {

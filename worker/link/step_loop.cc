@@ -32,7 +32,8 @@ StepLoop::StepLoop(StepLoopOptions options, std::unique_ptr<Engine> engine,
       link_(link),
       held_(options_.resume_buffer_bytes),
       admission_(options_.admission, engine_->limits().kv_tokens),
-      meter_(options_.energy) {}
+      meter_(options_.energy),
+      group_(options_.group) {}
 
 absl::Status StepLoop::Run() {
   for (;;) {
@@ -65,6 +66,7 @@ absl::Status StepLoop::Greet(uint64_t stream) {
   hello.version = options_.version;
   hello.router_instance = router_instance_;
   hello.service_s = options_.service_s;
+  hello.group = group_;
   link_.Send(stream, std::move(hello));
   return absl::OkStatus();
 }
@@ -72,6 +74,7 @@ absl::Status StepLoop::Greet(uint64_t stream) {
 absl::Status StepLoop::RunEpoch(const Inbox::Enter& enter) {
   for (const Handle handle : enter.epoch.cancellations) Drop(handle);
   held_.set_retain(enter.epoch.retain);
+  if (!enter.epoch.group_name.empty()) group_ = enter.epoch.group_name;
   engine_->SetPrefillPiece(std::nullopt);
   applied_plan_ = 0;
   parked_ = true;

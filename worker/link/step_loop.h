@@ -40,7 +40,7 @@ class StepLink {
 };
 
 struct StepLoopOptions {
-  // Name of this rank, unique in the group.
+  // Name of this rank, unique in the router.
   std::string worker_id;
   std::string version;
   // Gets a row for every step that all ranks ended; borrowed, may be null.
@@ -55,6 +55,8 @@ struct StepLoopOptions {
   RankRecorder* recorder = nullptr;
   // What a mean request is expected to take here, for the router; 0: not known.
   double service_s = 0;
+  // Name of the group it belongs to; empty: the router assigns one.
+  std::string group;
 };
 
 class StepLoop {
@@ -108,6 +110,8 @@ class StepLoop {
   StepMeter meter_;
   // The router that has last placed requests here.
   uint64_t router_instance_ = 0;
+  // The group it belongs to, as the router has last said; at first its option.
+  std::string group_;
 
   // State of the present epoch.
   int64_t applied_plan_ = 0;

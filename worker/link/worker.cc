@@ -22,6 +22,8 @@ namespace bfio::worker {
 namespace {
 
 constexpr absl::Duration kSignalPoll = absl::Milliseconds(100);
+// The router refuses longer names.
+constexpr size_t kMaxGroupBytes = 64;
 
 // Counts the ranks that are still running.
 class Roll {
@@ -102,6 +104,7 @@ absl::StatusOr<std::unique_ptr<Rank>> MakeRank(const WorkerOptions& options, std
   loop.admission = options.admission;
   loop.recorder = recorder;
   loop.service_s = place.service_s;
+  loop.group = options.group;
   return std::make_unique<Rank>(std::move(loop), std::move(link), std::move(engine), *std::move(endpoint),
                                 place.channel, std::move(energy));
 }
@@ -155,6 +158,10 @@ absl::Status CheckWorkerOptions(const WorkerOptions& options) {
   }
   if (options.worker_id.empty() || options.worker_id.size() > 200) {
     return absl::InvalidArgumentError("--worker_id must have 1 to 200 characters");
+  }
+  if (options.group.size() > kMaxGroupBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--group must have at most ", kMaxGroupBytes, " bytes, not ", options.group.size()));
   }
   if (options.ranks_per_process < 1 || options.ranks_per_process > 256) {
     return absl::InvalidArgumentError(

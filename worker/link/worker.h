@@ -39,6 +39,8 @@ struct WorkerOptions {
   TlsFiles tls;
   // Ranks of a process with several are told apart by "#0", "#1", ...
   std::string worker_id;
+  // Of its ranks; empty: the router assigns one.
+  std::string group;
   std::string barrier_host = "127.0.0.1";
   std::string barrier = "star";
   int32_t ranks_per_process = 1;

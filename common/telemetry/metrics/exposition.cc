@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
 namespace bfio {
 namespace {
@@ -36,7 +37,7 @@ absl::string_view NameOf(MetricKind kind) {
 
 }  // namespace
 
-prometheus::ClientMetric& Exposition::Series(const MetricInfo& info, absl::string_view label_value) {
+prometheus::ClientMetric& Exposition::Series(const MetricInfo& info, LabelValues labels) {
   const auto same = [&](const prometheus::MetricFamily& family) { return family.name == info.name; };
   auto family = std::find_if(families_.rbegin(), families_.rend(), same);
   if (family == families_.rend()) {
@@ -48,17 +49,20 @@ prometheus::ClientMetric& Exposition::Series(const MetricInfo& info, absl::strin
     family = families_.rbegin();
   }
   prometheus::ClientMetric& series = family->metric.emplace_back();
-  if (!info.label.empty()) series.label.push_back({std::string(info.label), std::string(label_value)});
+  auto value = labels.begin();
+  for (const absl::string_view label : absl::StrSplit(info.label, ", ", absl::SkipEmpty())) {
+    series.label.push_back({std::string(label), std::string(*value++)});
+  }
   return series;
 }
 
-void Exposition::Add(const MetricInfo& info, double value, absl::string_view label_value) {
-  prometheus::ClientMetric& series = Series(info, label_value);
+void Exposition::Add(const MetricInfo& info, double value, LabelValues labels) {
+  prometheus::ClientMetric& series = Series(info, labels);
   (info.kind == MetricKind::kCounter ? series.counter.value : series.gauge.value) = value;
 }
 
-void Exposition::AddHistogram(const MetricInfo& info, const Buckets& buckets, absl::string_view label_value) {
-  prometheus::ClientMetric::Histogram& histogram = Series(info, label_value).histogram;
+void Exposition::AddHistogram(const MetricInfo& info, const Buckets& buckets, LabelValues labels) {
+  prometheus::ClientMetric::Histogram& histogram = Series(info, labels).histogram;
   uint64_t cumulative = 0;
   for (size_t i = 0; i < buckets.counts.size(); ++i) {
     cumulative += buckets.counts[i];

@@ -10,6 +10,7 @@
 #include <prometheus/metric_family.h>
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,7 +27,7 @@ struct MetricInfo {
   // With its unit at the end (_seconds, _tokens), and _total if it is a counter.
   absl::string_view name;
   MetricKind kind;
-  // The one label that tells its series apart; empty when there is one series.
+  // The labels that tell its series apart, ", " between them; empty when there is one series.
   absl::string_view label;
   absl::string_view help;
 };
@@ -40,15 +41,22 @@ struct Buckets {
 
 class Exposition {
  public:
-  // A counter's or a gauge's value. `label_value` is ignored where the metric has no label.
-  void Add(const MetricInfo& info, double value, absl::string_view label_value = "");
-  void AddHistogram(const MetricInfo& info, const Buckets& buckets, absl::string_view label_value = "");
+  using LabelValues = std::initializer_list<absl::string_view>;
+
+  // A counter's or a gauge's value. REQUIRES: a value for each of the metric's labels.
+  void Add(const MetricInfo& info, double value, LabelValues labels = {});
+  void AddHistogram(const MetricInfo& info, const Buckets& buckets, LabelValues labels = {});
+  // Of a metric with one label.
+  void Add(const MetricInfo& info, double value, absl::string_view label) { Add(info, value, {label}); }
+  void AddHistogram(const MetricInfo& info, const Buckets& buckets, absl::string_view label) {
+    AddHistogram(info, buckets, {label});
+  }
 
   // All series, families in the order of their first Add.
   std::string Text() const;
 
  private:
-  prometheus::ClientMetric& Series(const MetricInfo& info, absl::string_view label_value);
+  prometheus::ClientMetric& Series(const MetricInfo& info, LabelValues labels);
 
   std::vector<prometheus::MetricFamily> families_;
 };

@@ -297,6 +297,19 @@ TEST(RouterLinkTest, WhoFindsNoRouterMayLeaveThoughTheClockIsSetBack) {
                                   [](RouterLink& link) { link.RequestLeave("test"); });
 }
 
+TEST(ConvertTest, GroupsAreNamedBothWays) {
+  Hello hello;
+  hello.group = "blue";
+  v1::WorkerMessage out;
+  ToProto(hello, out);
+  EXPECT_EQ(out.hello().group(), "blue");
+  v1::RouterMessage message;
+  message.mutable_epoch()->set_group("green");
+  const auto in = FromProto(message);
+  ASSERT_TRUE(in.has_value());
+  EXPECT_EQ(std::get<Epoch>(*in).group_name, "green");
+}
+
 TEST(ConvertTest, AnAssignmentKeepsAllItsFields) {
   v1::RouterMessage message;
   message.mutable_plan()->set_epoch(3);

@@ -160,6 +160,23 @@ TEST_P(RouterLostTest, TheGroupStepsOnAndTheNextRouterGetsEveryToken) {
   EXPECT_EQ(ranks_[1]->link.Next<EpochReady>().error, "");
 }
 
+TEST_F(StepLoopTest, AfterAReconnectAWorkerSaysTheGroupItWasAssigned) {
+  Start(1);
+  Epoch epoch = MakeEpoch(0, 1, PlanMode::kPipelined);
+  epoch.group_name = "blue";
+  ranks_[0]->inbox().OnEpoch(epoch);
+  EXPECT_EQ(ranks_[0]->link.Next<EpochReady>().error, "");
+  ranks_[0]->inbox().OnStreamDown(1);
+  ranks_[0]->inbox().OnStreamUp(2);
+  EXPECT_EQ(ranks_[0]->link.Next<Hello>().group, "blue");
+  // A router of a version without groups says none.
+  ranks_[0]->inbox().OnEpoch(MakeEpoch(0, 2, PlanMode::kPipelined));
+  EXPECT_EQ(ranks_[0]->link.Next<EpochReady>().error, "");
+  ranks_[0]->inbox().OnStreamDown(2);
+  ranks_[0]->inbox().OnStreamUp(3);
+  EXPECT_EQ(ranks_[0]->link.Next<Hello>().group, "blue");
+}
+
 TEST_F(StepLoopTest, AParkedGroupGreetsTheNextRouter) {
   Start(1);
   OpenEpoch(1, PlanMode::kPipelined);
