@@ -27,8 +27,10 @@ struct ClusterOptions {
   std::vector<std::string> worker_flags = {"--c=0.0005", "--tl=0", "--slots=16"};
   // What the i-th worker gets besides; later ones nothing.
   std::vector<std::vector<std::string>> more_flags;
-  // Of the first epoch; 0: one for each rank of each process.
+  // Of the first epochs of all groups; 0: one for each rank of each process.
   int ranks = 0;
+  // Groups that the ranks are shared out among.
+  int groups = 1;
 };
 
 class Cluster {

@@ -24,6 +24,8 @@ struct Draw {
   int64_t index = 0;
   // Tokens that end the sequence; borrowed.
   absl::Span<const uint32_t> ends;
+  // The page table's index of its sequence; for backends without a model.
+  int32_t sequence = 0;
 };
 
 struct Drawn {
