@@ -3,6 +3,8 @@
 
 #include <chrono>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "router/admin/live/history.h"
 
@@ -13,17 +15,23 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
-v1::StepSummary Step(uint64_t epoch, uint64_t step, std::vector<uint64_t> loads, std::vector<uint64_t> local,
-                     std::vector<uint64_t> wait) {
-  v1::StepSummary summary;
-  summary.set_epoch(epoch);
-  summary.set_step(step);
-  summary.mutable_load_tokens()->Add(loads.begin(), loads.end());
-  summary.mutable_active_requests()->Resize(static_cast<int>(loads.size()), 1);
-  summary.mutable_local_ns()->Add(local.begin(), local.end());
-  summary.mutable_barrier_wait_ns()->Add(wait.begin(), wait.end());
-  summary.set_assigned(2);
-  summary.set_waiting_requests(7);
+std::vector<absl::Duration> Nanoseconds(const std::vector<int64_t>& ns) {
+  std::vector<absl::Duration> durations;
+  for (const int64_t one : ns) durations.push_back(absl::Nanoseconds(one));
+  return durations;
+}
+
+StepSummary Step(uint64_t epoch, int64_t step, std::vector<int64_t> loads, const std::vector<int64_t>& local,
+                 const std::vector<int64_t>& wait) {
+  StepSummary summary;
+  summary.epoch = epoch;
+  summary.step = step;
+  summary.active_requests.assign(loads.size(), 1);
+  summary.load_tokens = std::move(loads);
+  summary.local = Nanoseconds(local);
+  summary.barrier_wait = Nanoseconds(wait);
+  summary.assigned = 2;
+  summary.waiting_requests = 7;
   return summary;
 }
 
@@ -41,10 +49,10 @@ TEST(LiveHistoryTest, AnIntervalsFigures) {
   ASSERT_THAT(samples, SizeIs(1));
   const StepSample& sample = *samples[0];
   EXPECT_EQ(sample.number, 1u);
-  EXPECT_EQ(sample.step, 2u);
-  EXPECT_EQ(sample.steps, 2u);
-  EXPECT_EQ(sample.assigned, 4u);
-  EXPECT_EQ(sample.waiting_requests, 7u);
+  EXPECT_EQ(sample.step, 2);
+  EXPECT_EQ(sample.steps, 2);
+  EXPECT_EQ(sample.assigned, 4);
+  EXPECT_EQ(sample.waiting_requests, 7);
   EXPECT_THAT(sample.load_tokens, ElementsAre(80, 120));
   EXPECT_DOUBLE_EQ(sample.idle_fraction, 1 - (75.0 + 100) / (100 + 120));
   EXPECT_DOUBLE_EQ(sample.wait_fraction, 6000.0 / (10000 + 6000));
@@ -55,8 +63,8 @@ TEST(LiveHistoryTest, AnIntervalsFigures) {
 TEST(LiveHistoryTest, WhereNobodyWaitsNobodyIsIdleOrSlowest) {
   LiveHistory history;
   for (int i = 0; i < 3; ++i) {
-    v1::StepSummary alone = Step(1, 1 + i, {100, 20}, {0, 1000}, {0, 0});
-    alone.set_rank(1);
+    StepSummary alone = Step(1, 1 + i, {100, 20}, {0, 1000}, {0, 0});
+    alone.rank = 1;
     history.OnStep(alone, At(300 * i));
   }
   const auto samples = history.After(0, absl::ZeroDuration());
@@ -78,6 +86,42 @@ TEST(LiveHistoryTest, ANewEpochClosesTheInterval) {
   EXPECT_THAT(samples[1]->load_tokens, SizeIs(1));
 }
 
+TEST(LiveHistoryTest, GroupsHaveIntervalsOfTheirOwn) {
+  LiveHistory history;
+  for (int64_t i = 0; i < 4; ++i) {
+    StepSummary step = Step(1, i, {100, 50}, {1000, 3000}, {2000, 0});
+    history.OnStep(step, At(200 * i));
+    step = Step(9, i, {10}, {1000}, {0});
+    step.group = 1;
+    history.OnStep(step, At(200 * i + 100));
+  }
+  const auto samples = history.After(0, absl::ZeroDuration());
+  ASSERT_THAT(samples, SizeIs(2));
+  EXPECT_EQ(samples[0]->number, 1u);
+  EXPECT_EQ(samples[0]->group, 0);
+  EXPECT_EQ(samples[0]->steps, 3);
+  EXPECT_THAT(samples[0]->load_tokens, ElementsAre(100, 50));
+  EXPECT_EQ(samples[1]->number, 2u);
+  EXPECT_EQ(samples[1]->group, 1);
+  EXPECT_EQ(samples[1]->epoch, 9u);
+  EXPECT_THAT(samples[1]->load_tokens, ElementsAre(10));
+}
+
+TEST(LiveHistoryTest, GroupsThatAreGoneMakeWay) {
+  LiveHistory history;
+  const auto groups = static_cast<int32_t>(LiveHistory::kGroups) + 3;
+  for (int32_t group = 0; group < groups; ++group) {
+    for (int64_t i = 0; i < 2; ++i) {
+      StepSummary step = Step(1, i, {1}, {1}, {0});
+      step.group = group;
+      history.OnStep(step, At(1000 * group + 500 * i));
+    }
+  }
+  const auto samples = history.After(0, absl::ZeroDuration());
+  ASSERT_THAT(samples, SizeIs(LiveHistory::kGroups));
+  EXPECT_EQ(samples.front()->group, 3);
+}
+
 TEST(LiveHistoryTest, IsBoundedAndServesFromANumberOn) {
   LiveHistory history;
   const auto steps = static_cast<int64_t>(LiveHistory::kSamples) + 50;
@@ -92,7 +136,7 @@ TEST(LiveHistoryTest, IsBoundedAndServesFromANumberOn) {
 
 TEST(LiveHistoryTest, OddSummariesAreDropped) {
   LiveHistory history;
-  history.OnStep(v1::StepSummary(), At(0));
+  history.OnStep(StepSummary(), At(0));
   history.OnStep(Step(1, 1, {1, 2}, {1}, {0}), At(600));
   history.OnStep(Step(1, 1, {0, 0}, {0, 0}, {0, 0}), At(1200));
   history.OnStep(Step(1, 2, {0, 0}, {0, 0}, {0, 0}), At(1800));

@@ -54,14 +54,14 @@ class LivePageTest : public ::testing::Test {
 
   void Steps(int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
-      v1::StepSummary summary;
-      summary.set_epoch(1);
-      summary.set_step(static_cast<uint64_t>(i));
-      for (uint64_t load : {30, 10}) {
-        summary.add_load_tokens(load);
-        summary.add_active_requests(1);
-        summary.add_local_ns(load);
-        summary.add_barrier_wait_ns(30 - load);
+      StepSummary summary;
+      summary.epoch = 1;
+      summary.step = i;
+      for (const int64_t load : {30, 10}) {
+        summary.load_tokens.push_back(load);
+        summary.active_requests.push_back(1);
+        summary.local.push_back(absl::Nanoseconds(load));
+        summary.barrier_wait.push_back(absl::Nanoseconds(30 - load));
       }
       history_->OnStep(summary, absl::FromUnixMillis(1000 + 500 * i));
     }

@@ -30,6 +30,22 @@ TEST(DistributionTest, PresetBoundsAscend) {
   }
 }
 
+TEST(DistributionTest, ASumIsThatOfAllMeasurements) {
+  Rng rng(4);
+  Distribution a(RequestSeconds()), b(RequestSeconds()), both(RequestSeconds());
+  for (int i = 0; i < 1000; ++i) {
+    const double value = std::exp(10 * rng.Uniform() - 7);
+    (i % 3 == 0 ? a : b).Add(value);
+    both.Add(value);
+  }
+  a += b;
+  EXPECT_EQ(a.counts(), both.counts());
+  EXPECT_EQ(a.count(), both.count());
+  EXPECT_NEAR(a.sum(), both.sum(), 1e-9 * both.sum());
+  a += Distribution(RequestSeconds());
+  EXPECT_EQ(a.count(), 1000u);
+}
+
 TEST(BucketQuantileTest, LiesInTheBucketOfTheExactQuantile) {
   Rng rng(3);
   const std::vector<double> bounds = RequestSeconds();

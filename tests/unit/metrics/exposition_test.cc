@@ -33,6 +33,14 @@ TEST(ExpositionTest, LabelsAreEscaped) {
   EXPECT_NE(out.Text().find("rank=\"a\\\"b\\\\c\\nd\""), std::string::npos) << out.Text();
 }
 
+TEST(ExpositionTest, SeveralLabelsTellSeriesApart) {
+  constexpr MetricInfo kRankLoad = {"bfio:load_tokens", MetricKind::kGauge, "group, rank", "load"};
+  Exposition out;
+  out.Add(kRankLoad, 1, {"blue", "0"});
+  EXPECT_NE(out.Text().find("bfio:load_tokens{group=\"blue\",rank=\"0\"} 1\n"), std::string::npos)
+      << out.Text();
+}
+
 TEST(MetricsTableTest, OneRowEach) {
   const MetricInfo metrics[] = {kSteps, kLoad};
   EXPECT_EQ(MetricsTable("Router", metrics),

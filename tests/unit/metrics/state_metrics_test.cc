@@ -34,6 +34,7 @@ v1::ClusterState State() {
   for (uint32_t rank = 0; rank < 2; ++rank) {
     v1::WorkerState& worker = *state.add_workers();
     worker.set_rank(rank);
+    worker.set_group("0");
     worker.set_slots(8);
     worker.set_kv_tokens(1000);
     worker.set_load_tokens(rank == 0 ? 300 : 100);
@@ -71,12 +72,28 @@ TEST(StateMetricsTest, FiguresOfAGroup) {
   EXPECT_THAT(text, HasSubstr("\nbfio:min_load_tokens 100\n"));
   EXPECT_THAT(text, HasSubstr("\nbfio:balance_ratio 0.66666"));
   EXPECT_THAT(text, HasSubstr("\nbfio:idle_fraction 0.33333"));
-  EXPECT_THAT(text, HasSubstr("\nbfio:kv_cache_usage_perc{rank=\"0\"} 0.3"));
-  EXPECT_THAT(text, HasSubstr("\nbfio:load_tokens{rank=\"1\"} 100\n"));
+  EXPECT_THAT(text, HasSubstr("\nbfio:kv_cache_usage_perc{group=\"0\",rank=\"0\"} 0.3"));
+  EXPECT_THAT(text, HasSubstr("\nbfio:load_tokens{group=\"0\",rank=\"1\"} 100\n"));
   EXPECT_THAT(text, HasSubstr("\nbfio:policy_info{policy=\"bf_io_auto\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("\nbfio:time_to_first_token_seconds_bucket{le=\"+Inf\"} 3\n"));
   EXPECT_THAT(text, HasSubstr("\nbfio:tenant_requests_accepted_total{tenant=\"acme\"} 0\n"));
   EXPECT_THAT(text, HasSubstr("\nbfio:energy_busy_joules_total 8\n"));
+}
+
+TEST(StateMetricsTest, NobodyWaitsForAnotherGroupsRanks) {
+  v1::ClusterState state = State();
+  // A group of its own, evenly loaded, and heavier than the other.
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    v1::WorkerState& worker = *state.add_workers();
+    worker.set_rank(rank);
+    worker.set_group("blue");
+    worker.set_load_tokens(1000);
+  }
+  const std::string text = MetricsText(state);
+  EXPECT_THAT(text, HasSubstr("\nbfio:ranks 4\n"));
+  EXPECT_THAT(text, HasSubstr("\nbfio:load_tokens{group=\"blue\",rank=\"1\"} 1000\n"));
+  // 2 * 300 - 400 of 2 * 300 + 2 * 1000.
+  EXPECT_THAT(text, HasSubstr("\nbfio:idle_fraction 0.0769"));
 }
 
 TEST(StateMetricsTest, NoGroupNoRanks) {

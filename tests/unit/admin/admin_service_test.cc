@@ -1,0 +1,141 @@
+// The admin API over a state behind it that is made of test code.
+#include "router/admin/admin_service.h"
+
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/net/status.h"
+#include "router/admin/policy_change.h"
+
+namespace bfio::router {
+namespace {
+
+class FakeOperatorHandler final : public OperatorHandler {
+ public:
+  absl::Status State(absl::AnyInvocable<void(absl::StatusOr<RouterState>) &&> done) override {
+    if (!refuse.ok()) return refuse;
+    RouterState state;
+    state.version = "1.2.3";
+    std::move(done)(std::move(state));
+    return absl::OkStatus();
+  }
+  absl::Status DrainWorker(std::string worker_id, Done done) override {
+    std::move(done)(absl::NotFoundError(absl::StrCat("no worker ", worker_id)));
+    return absl::OkStatus();
+  }
+  absl::Status SetPolicy(PolicyChange change, Done done) override {
+    changed = std::move(change);
+    std::move(done)(absl::OkStatus());
+    return absl::OkStatus();
+  }
+  absl::Duration SinceTurn() const override { return absl::ZeroDuration(); }
+
+  absl::Status refuse;
+  std::optional<PolicyChange> changed;
+};
+
+class AdminServiceTest : public ::testing::Test {
+ protected:
+  AdminServiceTest() : service_(&handler_, &authenticator_, &steps_) {
+    grpc::ServerBuilder builder;
+    int port = 0;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+    builder.RegisterService(&service_);
+    server_ = builder.BuildAndStart();
+    stub_ = v1::Admin::NewStub(
+        grpc::CreateChannel(absl::StrCat("127.0.0.1:", port), grpc::InsecureChannelCredentials()));
+  }
+  ~AdminServiceTest() override {
+    steps_.Close();
+    server_->Shutdown();
+  }
+
+  FakeOperatorHandler handler_;
+  Authenticator authenticator_{"admin API", nullptr};
+  StepBroadcast steps_;
+  AdminService service_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<v1::Admin::Stub> stub_;
+  grpc::ClientContext context_;
+  std::atomic<bool> seen_ = false;
+};
+
+TEST_F(AdminServiceTest, TheStateIsAsked) {
+  v1::ClusterState state;
+  ASSERT_TRUE(stub_->GetClusterState(&context_, v1::GetClusterStateRequest(), &state).ok());
+  EXPECT_EQ(state.version(), "1.2.3");
+  handler_.refuse = absl::ResourceExhaustedError("the router is overloaded");
+  grpc::ClientContext again;
+  EXPECT_EQ(FromGrpcStatus(stub_->GetClusterState(&again, v1::GetClusterStateRequest(), &state)),
+            handler_.refuse);
+}
+
+TEST_F(AdminServiceTest, AnAnswerIsTheCallsStatus) {
+  v1::DrainWorkerRequest request;
+  request.set_worker_id("w9");
+  v1::DrainWorkerResponse response;
+  EXPECT_EQ(FromGrpcStatus(stub_->DrainWorker(&context_, request, &response)),
+            absl::NotFoundError("no worker w9"));
+}
+
+TEST_F(AdminServiceTest, APolicyChangeKeepsWhatIsNotSaid) {
+  v1::SetPolicyRequest request;
+  request.mutable_policy()->set_name("bf_io");
+  v1::SetPolicyResponse response;
+  ASSERT_TRUE(stub_->SetPolicy(&context_, request, &response).ok());
+  EXPECT_EQ(handler_.changed->name, "bf_io");
+  EXPECT_EQ(handler_.changed->horizon, std::nullopt);
+  EXPECT_EQ(handler_.changed->objective, "");
+  request.mutable_policy()->set_horizon(501);
+  grpc::ClientContext again;
+  EXPECT_EQ(FromGrpcStatus(stub_->SetPolicy(&again, request, &response)),
+            absl::InvalidArgumentError("policy.horizon is 501; must be within 0..500"));
+}
+
+TEST(ToPolicyChange, KeepsAllFields) {
+  v1::PolicySetting setting;
+  setting.set_name("br_h");
+  setting.set_horizon(0);
+  setting.set_objective("refill");
+  const auto change = ToPolicyChange(setting);
+  ASSERT_TRUE(change.ok());
+  EXPECT_EQ(change->name, "br_h");
+  EXPECT_EQ(change->horizon, 0);
+  EXPECT_EQ(change->objective, "refill");
+}
+
+TEST_F(AdminServiceTest, StepsReachWhoWatches) {
+  v1::WatchStepsRequest request;
+  const auto reader = stub_->WatchSteps(&context_, request);
+  StepSummary summary;
+  summary.group = 3;
+  summary.step = 1;
+  // A watcher that has not come yet misses steps.
+  std::thread publisher([&] {
+    while (!seen_.load()) {
+      steps_.Publish(std::make_shared<const StepSummary>(summary));
+      std::this_thread::yield();
+    }
+  });
+  v1::StepSummary step;
+  ASSERT_TRUE(reader->Read(&step));
+  seen_ = true;
+  publisher.join();
+  EXPECT_EQ(step.group(), 3u);
+  EXPECT_EQ(step.step(), 1u);
+  context_.TryCancel();
+  while (reader->Read(&step)) {
+  }
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
+}  // namespace
+}  // namespace bfio::router

@@ -1,0 +1,283 @@
+// The client API over a state behind it that is made of test code.
+#include "router/frontend/inference_service.h"
+
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/mutex.h"
+#include "common/net/status.h"
+
+namespace bfio::router {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+// Takes one request at a time and does with it what the test says.
+class FakeHandler final : public RequestHandler {
+ public:
+  core::RequestId NextId() override { return next_id_++; }
+  absl::Status Submit(core::RequestId id, ClientRequest request, std::shared_ptr<TokenSink> sink) override {
+    submitted.push_back(std::move(request));
+    return on_submit(id, std::move(sink));
+  }
+  void Cancel(uint64_t sink_id, bool timed_out) override {
+    MutexLock lock(&mutex_);
+    cancelled_ = {sink_id, timed_out};
+  }
+  absl::Status Abort(AbortRequest request, absl::AnyInvocable<void(absl::StatusOr<bool>) &&> done) override {
+    aborted = std::move(request);
+    if (!refuse.ok()) return refuse;
+    std::move(done)(true);
+    return absl::OkStatus();
+  }
+  absl::Status GetLoads(std::optional<uint32_t> rank,
+                        absl::AnyInvocable<void(absl::StatusOr<Loads>) &&> done) override {
+    std::move(done)(rank ? absl::StatusOr<Loads>(absl::NotFoundError("no such rank")) : loads);
+    return absl::OkStatus();
+  }
+
+  // Waits for a cancellation.
+  std::pair<uint64_t, bool> AwaitCancel() {
+    MutexLock lock(&mutex_);
+    const auto some = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return cancelled_.has_value(); };
+    mutex_.Await(absl::Condition(&some));
+    return *cancelled_;
+  }
+
+  std::function<absl::Status(core::RequestId, std::shared_ptr<TokenSink>)> on_submit;
+  std::vector<ClientRequest> submitted;
+  std::optional<AbortRequest> aborted;
+  absl::Status refuse;
+  Loads loads;
+
+ private:
+  core::RequestId next_id_ = 41;
+  Mutex mutex_;
+  std::optional<std::pair<uint64_t, bool>> cancelled_ ABSL_GUARDED_BY(mutex_);
+};
+
+class InferenceServiceTest : public ::testing::Test {
+ protected:
+  InferenceServiceTest() : service_(&handler_, &authenticator_, RequestLimits(), StreamLimits()) {
+    grpc::ServerBuilder builder;
+    int port = 0;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+    builder.RegisterService(&service_);
+    server_ = builder.BuildAndStart();
+    stub_ = v1::Inference::NewStub(
+        grpc::CreateChannel(absl::StrCat("127.0.0.1:", port), grpc::InsecureChannelCredentials()));
+  }
+  ~InferenceServiceTest() override { server_->Shutdown(); }
+
+  static v1::GenerateRequest Request() {
+    v1::GenerateRequest request;
+    request.set_prompt_length(3);
+    request.set_max_new_tokens(2);
+    return request;
+  }
+  // All messages and the status of a call.
+  absl::Status Generate(const v1::GenerateRequest& request, std::vector<v1::GenerateResponse>& messages) {
+    const auto reader = stub_->Generate(&context_, request);
+    for (v1::GenerateResponse message; reader->Read(&message);) messages.push_back(message);
+    return FromGrpcStatus(reader->Finish());
+  }
+
+  FakeHandler handler_;
+  Authenticator authenticator_{"client API", nullptr};
+  InferenceService service_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<v1::Inference::Stub> stub_;
+  grpc::ClientContext context_;
+};
+
+TEST_F(InferenceServiceTest, TokensAndFinishReachTheClient) {
+  handler_.on_submit = [](core::RequestId id, std::shared_ptr<TokenSink> sink) {
+    EXPECT_EQ(sink->id(), id);
+    EXPECT_EQ(sink->traceparent(), "");
+    const std::vector<uint32_t> tokens = {7, 8};
+    EXPECT_EQ(sink->Deliver(0, tokens, absl::UnixEpoch()), TokenSink::Delivery::kFlush);
+    Finish finish;
+    finish.reason = FinishReason::kStop;
+    finish.prompt_tokens = 3;
+    finish.completion_tokens = 2;
+    finish.queue = absl::Milliseconds(1500);
+    finish.time_to_first_token = absl::Seconds(2);
+    finish.end_to_end = absl::Seconds(3);
+    finish.wait_steps = 4;
+    finish.rank = 5;
+    EXPECT_FALSE(sink->End(absl::OkStatus(), finish)) << "a flush is asked for already";
+    EXPECT_FALSE(sink->End(absl::InternalError("late"), std::nullopt));
+    sink->Flush();
+    return absl::OkStatus();
+  };
+  std::vector<v1::GenerateResponse> messages;
+  ASSERT_TRUE(Generate(Request(), messages).ok());
+  ASSERT_EQ(messages.size(), 1u) << "what is there at once goes in one message";
+  EXPECT_EQ(messages[0].request_id(), "bfio-41") << "the client gave none";
+  EXPECT_EQ(messages[0].first_index(), 0u);
+  EXPECT_THAT(messages[0].token_ids(), ElementsAre(7, 8));
+  const v1::Finish& finish = messages[0].finish();
+  EXPECT_EQ(finish.reason(), v1::FINISH_REASON_STOP);
+  EXPECT_EQ(finish.usage().prompt_tokens(), 3u);
+  EXPECT_EQ(finish.usage().completion_tokens(), 2u);
+  EXPECT_EQ(finish.timing().queue().seconds(), 1);
+  EXPECT_EQ(finish.timing().queue().nanos(), 500'000'000);
+  EXPECT_EQ(finish.timing().time_to_first_token().seconds(), 2);
+  EXPECT_EQ(finish.timing().end_to_end().seconds(), 3);
+  EXPECT_EQ(finish.timing().wait_steps(), 4u);
+  EXPECT_EQ(finish.dp_rank(), 5u);
+  ASSERT_EQ(handler_.submitted.size(), 1u);
+  EXPECT_EQ(handler_.submitted[0].request_id, "bfio-41");
+  EXPECT_EQ(handler_.submitted[0].prompt_tokens, 3u);
+}
+
+TEST_F(InferenceServiceTest, AFinishWithoutTokensStandsAtTheEnd) {
+  handler_.on_submit = [](core::RequestId, std::shared_ptr<TokenSink> sink) {
+    Finish finish;
+    finish.reason = FinishReason::kAbort;
+    finish.completion_tokens = 9;
+    EXPECT_TRUE(sink->End(absl::OkStatus(), finish));
+    sink->Flush();
+    return absl::OkStatus();
+  };
+  std::vector<v1::GenerateResponse> messages;
+  ASSERT_TRUE(Generate(Request(), messages).ok());
+  ASSERT_EQ(messages.size(), 1u);
+  EXPECT_EQ(messages[0].first_index(), 9u);
+  EXPECT_EQ(messages[0].finish().reason(), v1::FINISH_REASON_ABORT);
+  EXPECT_FALSE(messages[0].finish().timing().has_time_to_first_token());
+  EXPECT_FALSE(messages[0].finish().has_dp_rank());
+}
+
+TEST_F(InferenceServiceTest, ARefusalCarriesItsRetryDelay) {
+  handler_.on_submit = [](core::RequestId, const std::shared_ptr<TokenSink>&) {
+    absl::Status full = absl::ResourceExhaustedError("full");
+    SetRetryDelay(full, absl::Milliseconds(500));
+    return full;
+  };
+  std::vector<v1::GenerateResponse> messages;
+  const absl::Status status = Generate(Request(), messages);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_EQ(status.message(), "full");
+  EXPECT_EQ(GetRetryDelay(status), absl::Milliseconds(500));
+  EXPECT_THAT(messages, IsEmpty());
+}
+
+TEST_F(InferenceServiceTest, WhatIsOutOfRangeGetsNoFurther) {
+  v1::GenerateRequest request = Request();
+  request.set_max_new_tokens(0);
+  std::vector<v1::GenerateResponse> messages;
+  EXPECT_EQ(Generate(request, messages),
+            absl::InvalidArgumentError("max_new_tokens is 0; must be within 1..65536"));
+  EXPECT_THAT(handler_.submitted, IsEmpty());
+}
+
+TEST_F(InferenceServiceTest, AClientThatLeavesIsCancelled) {
+  std::shared_ptr<TokenSink> sink;
+  handler_.on_submit = [&](core::RequestId, std::shared_ptr<TokenSink> given) {
+    sink = std::move(given);
+    const uint32_t token = 7;
+    if (sink->Deliver(0, absl::MakeConstSpan(&token, 1), absl::UnixEpoch()) == TokenSink::Delivery::kFlush) {
+      sink->Flush();
+    }
+    return absl::OkStatus();
+  };
+  const auto reader = stub_->Generate(&context_, Request());
+  v1::GenerateResponse message;
+  ASSERT_TRUE(reader->Read(&message));
+  context_.TryCancel();
+  EXPECT_EQ(handler_.AwaitCancel(), (std::pair<uint64_t, bool>{41, false}));
+  if (sink->End(absl::CancelledError(), std::nullopt)) sink->Flush();
+  EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
+}
+
+TEST_F(InferenceServiceTest, APassedDeadlineIsTold) {
+  std::shared_ptr<TokenSink> sink;
+  handler_.on_submit = [&](core::RequestId, std::shared_ptr<TokenSink> given) {
+    sink = std::move(given);
+    return absl::OkStatus();
+  };
+  context_.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(1));
+  std::vector<v1::GenerateResponse> messages;
+  EXPECT_EQ(Generate(Request(), messages).code(), absl::StatusCode::kDeadlineExceeded);
+  EXPECT_TRUE(handler_.AwaitCancel().second);
+  if (sink->End(absl::CancelledError(), std::nullopt)) sink->Flush();
+}
+
+TEST_F(InferenceServiceTest, ATracedCallSaysSo) {
+  const std::string trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+  std::string seen;
+  handler_.on_submit = [&](core::RequestId, const std::shared_ptr<TokenSink>& sink) {
+    seen = sink->traceparent();
+    return absl::UnavailableError("enough");
+  };
+  context_.AddMetadata("traceparent", trace);
+  std::vector<v1::GenerateResponse> messages;
+  EXPECT_EQ(Generate(Request(), messages).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(seen, trace);
+}
+
+TEST_F(InferenceServiceTest, AnAbortNamesRequestAndSecret) {
+  v1::AbortRequest request;
+  request.set_request_id("r");
+  request.set_resume_token("secret");
+  v1::AbortResponse response;
+  ASSERT_TRUE(stub_->Abort(&context_, request, &response).ok());
+  EXPECT_TRUE(response.found());
+  EXPECT_EQ(handler_.aborted->request_id, "r");
+  EXPECT_EQ(handler_.aborted->resume_token, "secret");
+  EXPECT_EQ(handler_.aborted->tenant, std::nullopt) << "callers are not authenticated";
+  handler_.refuse = absl::UnavailableError("shutting down");
+  grpc::ClientContext again;
+  EXPECT_EQ(FromGrpcStatus(stub_->Abort(&again, request, &response)), handler_.refuse);
+}
+
+TEST_F(InferenceServiceTest, LoadsAreThoseOfTheRanks) {
+  handler_.loads.timestamp = absl::FromUnixMillis(1'500);
+  handler_.loads.version = "1.2.3";
+  handler_.loads.ranks = 2;
+  RankLoad load;
+  load.rank = 1;
+  load.running_requests = 3;
+  load.waiting_requests = 4;
+  load.used_tokens = 50;
+  load.max_tokens = 200;
+  load.tokens_per_second = 12.5;
+  load.slots = 6;
+  handler_.loads.loads.push_back(load);
+  v1::GetLoadsResponse response;
+  ASSERT_TRUE(stub_->GetLoads(&context_, v1::GetLoadsRequest(), &response).ok());
+  EXPECT_EQ(response.timestamp().seconds(), 1);
+  EXPECT_EQ(response.timestamp().nanos(), 500'000'000);
+  EXPECT_EQ(response.version(), "1.2.3");
+  EXPECT_EQ(response.dp_rank_count(), 2u);
+  ASSERT_EQ(response.loads_size(), 1);
+  const v1::SchedulerLoad& rank = response.loads(0);
+  EXPECT_EQ(rank.dp_rank(), 1u);
+  EXPECT_EQ(rank.num_running_reqs(), 3u);
+  EXPECT_EQ(rank.num_waiting_reqs(), 4u);
+  EXPECT_EQ(rank.num_total_reqs(), 7u);
+  EXPECT_EQ(rank.num_used_tokens(), 50u);
+  EXPECT_EQ(rank.max_total_num_tokens(), 200u);
+  EXPECT_EQ(rank.token_usage(), 0.25);
+  EXPECT_EQ(rank.gen_throughput(), 12.5);
+  EXPECT_EQ(rank.utilization(), 0.5);
+  EXPECT_EQ(rank.max_running_requests(), 6u);
+  grpc::ClientContext again;
+  v1::GetLoadsRequest one;
+  one.set_dp_rank(0);
+  EXPECT_EQ(stub_->GetLoads(&again, one, &response).error_code(), grpc::StatusCode::NOT_FOUND);
+}
+
+}  // namespace
+}  // namespace bfio::router

@@ -1,0 +1,317 @@
+// The worker link over a state behind it that is made of test code.
+#include "router/worker_link/worker_link_service.h"
+
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/mutex.h"
+#include "common/net/status.h"
+#include "router/worker_link/to_wire.h"
+
+namespace bfio::router {
+namespace {
+
+using ::testing::ElementsAre;
+
+class FakeWorkerHandler final : public WorkerHandler {
+ public:
+  void OnWorkerEvent(std::shared_ptr<WorkerChannel> channel, WorkerEvent event) override {
+    MutexLock lock(&mutex_);
+    events_.emplace_back(std::move(channel), std::move(event));
+  }
+
+  std::pair<std::shared_ptr<WorkerChannel>, WorkerEvent> Next() {
+    MutexLock lock(&mutex_);
+    const auto some = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !events_.empty(); };
+    mutex_.Await(absl::Condition(&some));
+    auto event = std::move(events_.front());
+    events_.pop_front();
+    return event;
+  }
+  template <typename T>
+  T Next() {
+    auto [channel, event] = Next();
+    channel->Consumed();
+    T* wanted = std::get_if<T>(&event);
+    EXPECT_NE(wanted, nullptr) << "another kind of event came: " << event.index();
+    return wanted == nullptr ? T() : std::move(*wanted);
+  }
+
+ private:
+  Mutex mutex_;
+  std::deque<std::pair<std::shared_ptr<WorkerChannel>, WorkerEvent>> events_ ABSL_GUARDED_BY(mutex_);
+};
+
+class WorkerLinkServiceTest : public ::testing::Test {
+ protected:
+  WorkerLinkServiceTest() : service_(&handler_, /*bind_worker_id=*/false, RequestLimits()) {
+    grpc::ServerBuilder builder;
+    int port = 0;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+    builder.RegisterService(&service_);
+    server_ = builder.BuildAndStart();
+    stub_ = v1::WorkerLink::NewStub(
+        grpc::CreateChannel(absl::StrCat("127.0.0.1:", port), grpc::InsecureChannelCredentials()));
+    stream_ = stub_->Attach(&context_);
+  }
+  ~WorkerLinkServiceTest() override {
+    context_.TryCancel();
+    if (!ended_) stream_->Finish();
+    server_->Shutdown();
+  }
+
+  absl::Status End() {
+    ended_ = true;
+    return FromGrpcStatus(stream_->Finish());
+  }
+
+  static v1::WorkerMessage HelloMessage() {
+    v1::WorkerMessage message;
+    v1::Hello& hello = *message.mutable_hello();
+    hello.set_worker_id("w0");
+    hello.set_slots(2);
+    hello.set_kv_tokens(100);
+    hello.set_max_sequence_tokens(50);
+    hello.set_group("blue");
+    return message;
+  }
+  // Its channel, once the hello has come.
+  std::shared_ptr<WorkerChannel> Attach() {
+    stream_->Write(HelloMessage());
+    auto [channel, event] = handler_.Next();
+    EXPECT_TRUE(std::holds_alternative<WorkerHello>(event));
+    channel->Consumed();
+    return channel;
+  }
+  v1::RouterMessage Read() {
+    v1::RouterMessage message;
+    EXPECT_TRUE(stream_->Read(&message));
+    return message;
+  }
+
+  FakeWorkerHandler handler_;
+  WorkerLinkService service_;
+  std::unique_ptr<grpc::Server> server_;
+  std::unique_ptr<v1::WorkerLink::Stub> stub_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::WorkerMessage, v1::RouterMessage>> stream_;
+  bool ended_ = false;
+};
+
+TEST_F(WorkerLinkServiceTest, MessagesBecomeEventsInOrder) {
+  stream_->Write(HelloMessage());
+  EXPECT_EQ(handler_.Next<WorkerHello>().group, "blue");
+  v1::WorkerMessage message;
+  message.mutable_epoch_ready()->set_epoch(3);
+  stream_->Write(message);
+  EXPECT_EQ(handler_.Next<EpochReady>().epoch, 3u);
+  message.mutable_step_report()->set_step(5);
+  stream_->Write(message);
+  EXPECT_EQ(handler_.Next<StepReport>().step, 5);
+  message.mutable_leave()->set_reason("signal");
+  stream_->Write(message);
+  EXPECT_EQ(handler_.Next<Leave>().reason, "signal");
+  stream_->WritesDone();
+  handler_.Next<Gone>();
+}
+
+TEST_F(WorkerLinkServiceTest, WhatNoWorkerMaySendIsAProtocolError) {
+  Attach();
+  stream_->Write(HelloMessage());
+  EXPECT_EQ(handler_.Next<ProtocolError>().status, absl::InvalidArgumentError("unexpected message"));
+  stream_->Write(v1::WorkerMessage());
+  EXPECT_EQ(handler_.Next<ProtocolError>().status, absl::InvalidArgumentError("unexpected message"));
+  v1::WorkerMessage bad;
+  bad.mutable_step_report()->add_handles(1);
+  stream_->Write(bad);
+  EXPECT_EQ(handler_.Next<ProtocolError>().status,
+            absl::InvalidArgumentError("the report counts 1 tokens and carries 0"));
+}
+
+TEST_F(WorkerLinkServiceTest, ABadHelloEndsTheCallAndIsNoEvent) {
+  v1::WorkerMessage hello = HelloMessage();
+  hello.mutable_hello()->clear_slots();
+  stream_->Write(hello);
+  v1::RouterMessage message;
+  EXPECT_FALSE(stream_->Read(&message));
+  EXPECT_EQ(End(), absl::InvalidArgumentError("slots is 0; must be within 1..65536"));
+  // The next worker's is the first event.
+  grpc::ClientContext context;
+  const auto next = stub_->Attach(&context);
+  next->Write(HelloMessage());
+  EXPECT_EQ(handler_.Next<WorkerHello>().worker_id, "w0");
+  context.TryCancel();
+  next->Finish();
+  handler_.Next<Gone>();
+}
+
+TEST_F(WorkerLinkServiceTest, HeldRequestsThatAreWrongAreDroppedAndTheOthersKept) {
+  Attach();
+  ClientRequest client;
+  client.request_id = "r1";
+  client.prompt_tokens = 3;
+  client.max_new_tokens = 10;
+  client.resumable = true;
+  const std::vector<uint32_t> none;
+  Assignment assignment;
+  assignment.id = 42;
+  assignment.request = &client;
+  assignment.history = &none;
+  v1::WorkerMessage message;
+  v1::Announcement& announcement = *message.mutable_announcement();
+  announcement.set_epoch(3);
+  announcement.add_requests()->mutable_assignment()->set_origin("\xff");
+  v1::HeldRequest& held = *announcement.add_requests();
+  ToWire(assignment, *held.mutable_assignment());
+  held.add_token_ids(7);
+  const auto bytes = static_cast<int64_t>(held.ByteSizeLong());
+  stream_->Write(message);
+  const auto converted = handler_.Next<Announcement>();
+  EXPECT_EQ(converted.epoch, 3u);
+  ASSERT_EQ(converted.requests.size(), 1u);
+  EXPECT_EQ(converted.requests[0].id, 42u);
+  EXPECT_THAT(converted.requests[0].tokens, ElementsAre(7));
+  EXPECT_THAT(converted.bytes, ElementsAre(bytes));
+}
+
+TEST_F(WorkerLinkServiceTest, AnEpochKeepsAllItsFields) {
+  EpochOffer offer;
+  offer.epoch = 7;
+  offer.rank = 1;
+  offer.world_size = 2;
+  offer.communicator_id = "host:1";
+  offer.plan_mode = core::PlanMode::kLockstep;
+  offer.form_timeout = absl::Seconds(3);
+  offer.step_timeout = absl::Milliseconds(250);
+  offer.cancellations = {4, 5};
+  offer.router_instance = 9;
+  offer.announce = true;
+  offer.retain = absl::Seconds(30);
+  offer.independent = true;
+  offer.group = "blue";
+  Attach()->SendEpoch(offer);
+  const v1::RouterMessage message = Read();
+  const v1::Epoch& epoch = message.epoch();
+  EXPECT_EQ(epoch.epoch(), 7u);
+  EXPECT_EQ(epoch.rank(), 1u);
+  EXPECT_EQ(epoch.world_size(), 2u);
+  EXPECT_EQ(epoch.communicator_id(), "host:1");
+  EXPECT_EQ(epoch.plan_mode(), v1::PLAN_MODE_LOCKSTEP);
+  EXPECT_EQ(epoch.form_timeout_ms(), 3000u);
+  EXPECT_EQ(epoch.step_timeout_ms(), 250u);
+  EXPECT_THAT(epoch.cancellations(), ElementsAre(4, 5));
+  EXPECT_EQ(epoch.router_instance(), 9u);
+  EXPECT_TRUE(epoch.announce());
+  EXPECT_EQ(epoch.retain_ms(), 30000u);
+  EXPECT_TRUE(epoch.uncoupled());
+  EXPECT_EQ(epoch.group(), "blue");
+}
+
+TEST_F(WorkerLinkServiceTest, APlansAssignmentsSayWhatIsStillToDo) {
+  ClientRequest client;
+  client.request_id = "r1";
+  client.prompt = {5, 6, 7};
+  client.prompt_tokens = 3;
+  client.max_new_tokens = 10;
+  client.stop_token_ids = {99};
+  client.ignore_eos = true;
+  client.sampling.temperature = 0.5f;
+  client.priority = -3;
+  client.tpot_objective = absl::Milliseconds(40);
+  const std::vector<uint32_t> history = {100, 101};
+  const std::string trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+  Assignment assignment;
+  assignment.id = 42;
+  assignment.request = &client;
+  assignment.history = &history;
+  assignment.first_index = 2;
+  assignment.seed = 77;
+  assignment.ttft_left = -absl::Nanoseconds(1);
+  assignment.traceparent = &trace;
+  assignment.kv_on_demand = true;
+  PlanPart plan;
+  plan.epoch = 7;
+  plan.apply_step = 9;
+  plan.placements = {42};
+  plan.cancellations = {4};
+  plan.prefill_piece = 64;
+  const auto channel = Attach();
+  channel->SendPlan(plan, absl::MakeConstSpan(&assignment, 1));
+  v1::RouterMessage message = Read();
+  EXPECT_EQ(message.plan().epoch(), 7u);
+  EXPECT_EQ(message.plan().apply_step(), 9u);
+  EXPECT_THAT(message.plan().cancellations(), ElementsAre(4));
+  EXPECT_EQ(message.plan().prefill_piece(), 64u);
+  ASSERT_EQ(message.plan().assignments_size(), 1);
+  const v1::Assignment sent = message.plan().assignments(0);
+  EXPECT_EQ(sent.handle(), 42u);
+  EXPECT_THAT(sent.prompt_token_ids(), ElementsAre(5, 6, 7, 100, 101)) << "what is delivered is prompt now";
+  EXPECT_EQ(sent.prompt_length(), 5u);
+  EXPECT_EQ(sent.max_new_tokens(), 8u);
+  EXPECT_THAT(sent.stop_token_ids(), ElementsAre(99));
+  EXPECT_TRUE(sent.ignore_eos());
+  EXPECT_EQ(sent.sampling().temperature(), 0.5f);
+  EXPECT_FALSE(sent.sampling().has_top_p());
+  EXPECT_EQ(sent.sampling().seed(), 77u);
+  EXPECT_EQ(sent.first_index(), 2u);
+  EXPECT_EQ(sent.origin(), "") << "it need not outlive the router";
+  EXPECT_EQ(sent.traceparent(), trace);
+  EXPECT_EQ(sent.priority(), -3);
+  EXPECT_TRUE(sent.kv_on_demand());
+  EXPECT_EQ(sent.ttft_left().seconds(), 0);
+  EXPECT_EQ(sent.ttft_left().nanos(), -1);
+  EXPECT_EQ(sent.tpot_objective().nanos(), 40'000'000);
+  // Of a resumable prompt without ids the worker gets the tokens beside it.
+  client.prompt.clear();
+  client.resumable = true;
+  client.tpot_objective.reset();
+  assignment.ttft_left.reset();
+  channel->SendPlan(plan, absl::MakeConstSpan(&assignment, 1));
+  message = Read();
+  const v1::Assignment& held = message.plan().assignments(0);
+  EXPECT_EQ(held.prompt_token_ids_size(), 0);
+  EXPECT_EQ(held.prompt_length(), 5u);
+  EXPECT_THAT(held.earlier_token_ids(), ElementsAre(100, 101));
+  EXPECT_NE(held.origin(), "");
+  EXPECT_FALSE(held.has_ttft_left());
+  EXPECT_FALSE(held.has_tpot_objective());
+}
+
+TEST_F(WorkerLinkServiceTest, AClosedChannelEndsTheCallAfterWhatWasSent) {
+  const auto channel = Attach();
+  channel->SendShutdown("drained");
+  channel->Close(absl::UnavailableError("the router is shutting down"));
+  EXPECT_EQ(Read().shutdown().reason(), "drained");
+  v1::RouterMessage message;
+  EXPECT_FALSE(stream_->Read(&message));
+  EXPECT_EQ(End(), absl::UnavailableError("the router is shutting down"));
+  handler_.Next<Gone>();
+  // Nobody is there any more.
+  channel->SendShutdown("again");
+  channel->Consumed();
+  EXPECT_FALSE(channel->BreakOffIfStuck(absl::InfiniteFuture(), absl::ZeroDuration()));
+}
+
+TEST_F(WorkerLinkServiceTest, ConnectionsHaveNumbersOfTheirOwn) {
+  const auto first = Attach();
+  grpc::ClientContext context;
+  const auto stream = stub_->Attach(&context);
+  stream->Write(HelloMessage());
+  const auto second = handler_.Next().first;
+  EXPECT_NE(first->id(), second->id());
+  context.TryCancel();
+  stream->Finish();
+  EXPECT_EQ(handler_.Next().first, second) << "its end";
+}
+
+}  // namespace
+}  // namespace bfio::router
