@@ -124,7 +124,7 @@ class BlockedLog : public ::testing::Test {
 };
 
 // Lines that one request each makes, far more of them than a page holds.
-constexpr int kLines = 150;
+constexpr int kLines = 80;
 
 TEST_F(BlockedLog, OfTheRouterStopsNoDecoding) {
   BlockedPipe pipe;
