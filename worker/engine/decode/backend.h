@@ -47,7 +47,7 @@ class Backend {
   // after each of its logit_rows. A row's result depends on its sequence's tokens alone: not on the other
   // rows, nor on how its sequence was cut into steps. A plan without rows is legal. REQUIRES: draws and drawn
   // have plan.draws() elements, or without a model as many as each other. An error means that the backend is
-  // broken for good.
+  // broken for good; a row whose logits are not finite is none (Drawn::finite).
   virtual absl::Status Run(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn) = 0;
 
   // A backend that shares the MLP out over the group (--mlp=tp) has a signature of what all ranks must have

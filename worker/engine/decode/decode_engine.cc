@@ -303,7 +303,14 @@ absl::Status DecodeEngine::MakePlan(StepOutput& out) {
   return absl::OkStatus();
 }
 
+bool DecodeEngine::Fail(const Sequence& sequence, StepOutput& out) {
+  out.failed.push_back({sequence.handle, "the model's logits are not finite"});
+  out.load_tokens -= sequence.prompt_length + sequence.generated;
+  return true;
+}
+
 bool DecodeEngine::Take(Sequence& sequence, const Drawn& drawn, StepOutput& out) {
+  if (!drawn.finite) return Fail(sequence, out);
   const bool silent = sequence.silent();
   const ModelFacts& facts = backend_->facts();
   ++sequence.length;

@@ -137,8 +137,9 @@ class DecodeEngine final : public Engine {
   void ReserveStep(std::vector<Handle>& preempted);
   // Fills plan_, draws_ and drawing_.
   absl::Status MakePlan(StepOutput& out);
-  // Takes a drawn token; true when the request has ended.
+  // Takes a drawn token, or the want of one; true when the request has ended.
   bool Take(Sequence& sequence, const Drawn& drawn, StepOutput& out);
+  bool Fail(const Sequence& sequence, StepOutput& out);
   // Takes out who ended in this step.
   absl::Status RemoveEnded();
 
