@@ -1,5 +1,10 @@
 #include "common/telemetry/log.h"
 
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <utility>
@@ -10,11 +15,20 @@
 #include "absl/time/time.h"
 #include "common/base/spdlog.h"
 #include "common/telemetry/log_format.h"
+#include "common/telemetry/log_queue.h"
 #include "spdlog/formatter.h"
-#include "spdlog/sinks/stdout_sinks.h"
+#include "spdlog/sinks/sink.h"
 
 namespace bfio {
 namespace {
+
+// Lines that wait for a reader of standard error: some ten thousand of the usual length.
+constexpr size_t kQueueBytes = 1 << 20;
+// Who ends gives standard error this long to take the lines that tell why.
+constexpr absl::Duration kLastLines = absl::Seconds(1);
+
+// Of the newest InitLogging. Never destroyed: others may log while the process ends.
+std::atomic<LogQueue*> g_queue = nullptr;
 
 // spdlog has patterns for text but no escaping, so both formats are made here: one event is one line,
 // whatever the message holds.
@@ -23,14 +37,18 @@ class LineFormatter : public spdlog::formatter {
   LineFormatter(std::string program, bool json) : program_(std::move(program)), json_(json) {}
 
   void format(const spdlog::details::log_msg& msg, spdlog::memory_buf_t& out) override {
+    const std::string text = Text(msg);
+    out.append(text.data(), text.data() + text.size());
+  }
+
+  std::string Text(const spdlog::details::log_msg& msg) const {
     const spdlog::string_view_t level = spdlog::level::to_string_view(msg.level);
     const LogLine line{.time = absl::FromChrono(msg.time),
                        .level = absl::string_view(level.data(), level.size()),
                        .program = program_,
                        .thread = msg.thread_id,
                        .message = absl::string_view(msg.payload.data(), msg.payload.size())};
-    const std::string text = json_ ? JsonLine(line) : TextLine(line);
-    out.append(text.data(), text.data() + text.size());
+    return json_ ? JsonLine(line) : TextLine(line);
   }
 
   std::unique_ptr<spdlog::formatter> clone() const override {
@@ -40,6 +58,24 @@ class LineFormatter : public spdlog::formatter {
  private:
   const std::string program_;
   const bool json_;
+};
+
+// Takes lines of any thread and leaves the writing to the queue's.
+class QueueSink final : public spdlog::sinks::sink {
+ public:
+  QueueSink(LogQueue& queue, const LineFormatter& formatter) : queue_(queue), formatter_(formatter) {}
+
+  void log(const spdlog::details::log_msg& msg) override {
+    queue_.Add(formatter_.Text(msg), msg.level == spdlog::level::critical);
+  }
+  void flush() override { queue_.Flush(kLastLines); }
+  // The format is fixed: tests and readers of logs rely on it.
+  void set_pattern(const std::string&) override {}
+  void set_formatter(std::unique_ptr<spdlog::formatter>) override {}
+
+ private:
+  LogQueue& queue_;
+  const LineFormatter formatter_;
 };
 
 // Appends `text`, so that it stays on one line and, with `quotes`, inside a JSON string. Bytes above 0x7f
@@ -64,6 +100,16 @@ void AppendEscaped(absl::string_view text, bool quotes, std::string& out) {
   }
 }
 
+// The message as a line has it.
+void AppendMessage(absl::string_view message, bool quotes, std::string& out) {
+  size_t kept = std::min(message.size(), kMaxMessageBytes);
+  // Not in the middle of a UTF-8 character.
+  while (kept < message.size() && kept > 0 && (static_cast<unsigned char>(message[kept]) & 0xc0) == 0x80)
+    --kept;
+  AppendEscaped(message.substr(0, kept), quotes, out);
+  if (kept < message.size()) absl::StrAppend(&out, "... (", message.size() - kept, " bytes more)");
+}
+
 std::string Timestamp(absl::Time time) {
   return absl::FormatTime("%Y-%m-%dT%H:%M:%E6SZ", time, absl::UTCTimeZone());
 }
@@ -72,7 +118,7 @@ std::string Timestamp(absl::Time time) {
 
 std::string TextLine(const LogLine& line) {
   std::string out = absl::StrCat(Timestamp(line.time), " ", line.level, " ", line.program, ": ");
-  AppendEscaped(line.message, false, out);
+  AppendMessage(line.message, false, out);
   out.push_back('\n');
   return out;
 }
@@ -82,7 +128,7 @@ std::string JsonLine(const LogLine& line) {
       absl::StrCat("{\"time\":\"", Timestamp(line.time), "\",\"level\":\"", line.level, "\",\"program\":\"");
   AppendEscaped(line.program, true, out);
   absl::StrAppend(&out, "\",\"thread\":", line.thread, ",\"message\":\"");
-  AppendEscaped(line.message, true, out);
+  AppendMessage(line.message, true, out);
   out.append("\"}\n");
   return out;
 }
@@ -102,12 +148,28 @@ absl::Status InitLogging(const std::string& program, const std::string& level, c
   if (format != "text" && format != "json") {
     return absl::InvalidArgumentError(absl::StrCat("--log_format=", format, " is not text or json"));
   }
-  auto logger = std::make_shared<spdlog::logger>(program, std::make_shared<spdlog::sinks::stderr_sink_mt>());
-  logger->set_formatter(std::make_unique<LineFormatter>(program, format == "json"));
+  const LineFormatter formatter(program, format == "json");
+  auto* const queue = new LogQueue(STDERR_FILENO, kQueueBytes, [formatter](uint64_t lines) {
+    const std::string text =
+        absl::StrCat(lines, " log lines were dropped: standard error did not take them in time");
+    return formatter.Text(spdlog::details::log_msg("", spdlog::level::warn, text));
+  });
+  if (g_queue.exchange(queue) == nullptr) std::atexit(FlushLog);
+  auto logger = std::make_shared<spdlog::logger>(program, std::make_shared<QueueSink>(*queue, formatter));
   logger->set_level(found->second);
-  logger->flush_on(spdlog::level::trace);
+  // The last words of a program that ends itself. Anything else is written when standard error takes it.
+  logger->flush_on(spdlog::level::critical);
   spdlog::set_default_logger(std::move(logger));
   return absl::OkStatus();
+}
+
+void FlushLog() {
+  if (LogQueue* const queue = g_queue.load(); queue != nullptr) queue->Flush(kLastLines);
+}
+
+uint64_t DroppedLogLines() {
+  const LogQueue* const queue = g_queue.load();
+  return queue == nullptr ? 0 : queue->dropped();
 }
 
 }  // namespace bfio

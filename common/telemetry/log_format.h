@@ -1,10 +1,12 @@
 // How a log event looks as a line: apart from spdlog, so that tests can hold it to its promises.
 //
 // Both forms are exactly one line: control characters of a message are escaped (`\n`, `\x1b`), in JSON also
-// quotes and backslashes. Times are UTC with microseconds. Pure; any thread.
+// quotes and backslashes. A message is cut after kMaxMessageBytes, and says so: peers' texts get into
+// messages. Times are UTC with microseconds. Pure; any thread.
 #ifndef BFIO_COMMON_TELEMETRY_LOG_FORMAT_H_
 #define BFIO_COMMON_TELEMETRY_LOG_FORMAT_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -12,6 +14,8 @@
 #include "absl/time/time.h"
 
 namespace bfio {
+
+inline constexpr size_t kMaxMessageBytes = 8192;
 
 struct LogLine {
   absl::Time time;

@@ -8,22 +8,10 @@ namespace bfio {
 
 std::optional<std::string> RefusalLog::Line(absl::string_view refusal_class, absl::string_view detail,
                                             absl::Time now) {
-  MutexLock lock(&mutex_);
-  auto at = classes_.find(refusal_class);
-  if (at == classes_.end()) {
-    const bool full = classes_.size() >= kMaxClasses;
-    at = classes_.try_emplace(full ? "other" : std::string(refusal_class)).first;
-  }
-  Class& of = at->second;
-  if (now < of.quiet_until) {
-    ++of.untold;
-    return std::nullopt;
-  }
-  std::string line =
-      absl::StrCat("refused: ", refusal_class, detail.empty() ? "" : " (", detail, detail.empty() ? "" : ")");
-  if (of.untold > 0) absl::StrAppend(&line, "; ", of.untold, " more since the last such line");
-  of = {now + kQuiet, 0};
-  return line;
+  const std::optional<std::string> more = limiter_.Pass(refusal_class, now);
+  if (!more.has_value()) return std::nullopt;
+  return absl::StrCat("refused: ", refusal_class, detail.empty() ? "" : " (", detail,
+                      detail.empty() ? "" : ")", *more);
 }
 
 void RefusalLog::Add(absl::string_view refusal_class, absl::string_view detail) {

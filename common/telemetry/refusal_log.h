@@ -6,14 +6,12 @@
 #ifndef BFIO_COMMON_TELEMETRY_REFUSAL_LOG_H_
 #define BFIO_COMMON_TELEMETRY_REFUSAL_LOG_H_
 
-#include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "common/base/mutex.h"
+#include "common/telemetry/line_limiter.h"
 
 namespace bfio {
 
@@ -21,7 +19,7 @@ class RefusalLog {
  public:
   static constexpr absl::Duration kQuiet = absl::Seconds(30);
   // Further classes share one.
-  static constexpr size_t kMaxClasses = 64;
+  static constexpr size_t kMaxClasses = LineLimiter::kMaxKinds;
 
   // Writes the line, if it is time for one, as a warning.
   void Add(absl::string_view refusal_class, absl::string_view detail);
@@ -30,12 +28,7 @@ class RefusalLog {
   std::optional<std::string> Line(absl::string_view refusal_class, absl::string_view detail, absl::Time now);
 
  private:
-  struct Class {
-    absl::Time quiet_until = absl::InfinitePast();
-    uint64_t untold = 0;
-  };
-  Mutex mutex_;
-  std::map<std::string, Class, std::less<>> classes_ ABSL_GUARDED_BY(mutex_);
+  LineLimiter limiter_{1, kQuiet};
 };
 
 }  // namespace bfio

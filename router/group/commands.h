@@ -26,7 +26,7 @@ struct SendEpoch {
   MemberId to = 0;
   EpochOffer epoch;
 };
-// Before it the placements of the plan, each as a RequestPlaced.
+// Directly before it come the placements of this part, each as a RequestPlaced.
 struct SendPlan {
   MemberId to = 0;
   PlanPart plan;

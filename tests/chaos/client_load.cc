@@ -7,7 +7,7 @@
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "common/base/rng.h"
-#include "common/net/tsan_edge.h"
+#include "tools/client/stream_call.h"
 
 namespace bfio::chaos {
 namespace {
@@ -35,60 +35,49 @@ struct ClientLoad::Request {
   uint32_t cancel_after = 0, drop_after = 0;
   bool cancelled = false, dropped = false;
   int attempts = 0;
-  std::unique_ptr<Attempt> attempt;
   // Of the present attempt; added to the ledger when it has ended.
   Ledger seen;
 };
 
-// One RPC. Its callbacks come one at a time; the request is theirs until OnDone.
-class ClientLoad::Attempt final : public grpc::ClientReadReactor<v1::GenerateResponse> {
+// One RPC. The request is its own until Judge hears of the end.
+class ClientLoad::Attempt final : public client::StreamCall {
  public:
-  Attempt(ClientLoad& load, Request& request) : load_(load), request_(request) {
-    context_.set_deadline(
-        absl::ToChronoTime(absl::Now() + load.options_.deadline - (MonotonicNow() - request.first_sent)));
-    load.stub_->async()->Generate(&context_, &request.message, this);
-    GrpcHandOver(this);
-    StartRead(&response_);
-    StartCall();
-  }
+  Attempt(ClientLoad& load, Request& request)
+      : StreamCall(request.message,
+                   absl::Now() + load.options_.deadline - (MonotonicNow() - request.first_sent), {}),
+        load_(load),
+        request_(request) {}
 
-  void OnReadDone(bool ok) override {
-    const GrpcReaction reaction(this);
-    if (!ok) return;
-    Take(MonotonicNow());
+ private:
+  Then OnMessage(v1::GenerateResponse& message, absl::Time arrived) override {
+    Take(message, arrived);
     if (request_.cancel_after > 0 && request_.received >= request_.cancel_after && !request_.finished) {
       request_.cancelled = true;
-      context_.TryCancel();
+      Cancel();
     } else if (request_.drop_after > 0 && request_.received >= request_.drop_after && !request_.finished) {
       request_.dropped = true;
       request_.drop_after = 0;
-      context_.TryCancel();
+      Cancel();
     }
-    GrpcHandOver(this);
-    StartRead(&response_);
+    return Then::kRead;
   }
 
-  void OnDone(const grpc::Status& status) override {
-    GrpcTakeOver(this);
-    // Copied: as soon as the lock is let go, Run's thread may delete this.
-    ClientLoad& load = load_;
-    const uint64_t n = request_.n;
-    std::lock_guard lock(load.mutex_);
-    load.ended_.emplace_back(n, status);
+  void OnEnd(const grpc::Status& status, absl::Time) override {
+    std::lock_guard lock(load_.mutex_);
+    load_.ended_.emplace_back(request_.n, status);
   }
 
- private:
   void Find(std::string what) {
     if (request_.seen.findings.size() < kMaxFindings)
       request_.seen.findings.push_back(absl::StrCat("request ", request_.n, ": ", what));
   }
 
-  void Take(absl::Time now) {
+  void Take(const v1::GenerateResponse& message, absl::Time now) {
     Ledger& seen = request_.seen;
     if (request_.heard_any) {
       if (now - request_.last_heard >= kNoticeGap)
         seen.gaps.push_back({request_.n, request_.last_heard, now, request_.received, request_.attempts});
-    } else if (response_.token_ids_size() > 0) {
+    } else if (message.token_ids_size() > 0) {
       seen.first_token_s.push_back(static_cast<float>(absl::ToDoubleSeconds(now - request_.first_sent)));
     }
     request_.last_heard = now;
@@ -97,24 +86,24 @@ class ClientLoad::Attempt final : public grpc::ClientReadReactor<v1::GenerateRes
       ++seen.bad_finishes;
       Find("a message after the finish");
     }
-    if (response_.token_ids_size() > 0) TakeTokens(now);
-    if (response_.has_finish()) TakeFinish();
+    if (message.token_ids_size() > 0) TakeTokens(message, now);
+    if (message.has_finish()) TakeFinish(message.finish());
   }
 
-  void TakeTokens(absl::Time now) {
+  void TakeTokens(const v1::GenerateResponse& message, absl::Time now) {
     Ledger& seen = request_.seen;
     load_.last_token_ns_.store(Ns(now), std::memory_order_relaxed);
-    if (response_.first_index() < request_.received) {
+    if (message.first_index() < request_.received) {
       ++seen.repeated;
-      Find(absl::StrCat("token ", response_.first_index(), " where ", request_.received, " was due"));
+      Find(absl::StrCat("token ", message.first_index(), " where ", request_.received, " was due"));
       return;
     }
-    if (response_.first_index() > request_.received) {
+    if (message.first_index() > request_.received) {
       ++seen.skipped;
-      Find(absl::StrCat("token ", response_.first_index(), " where ", request_.received, " was due"));
-      request_.received = response_.first_index();
+      Find(absl::StrCat("token ", message.first_index(), " where ", request_.received, " was due"));
+      request_.received = message.first_index();
     }
-    for (const uint32_t token : response_.token_ids()) {
+    for (const uint32_t token : message.token_ids()) {
       if (request_.received >= request_.message.max_new_tokens()) {
         ++seen.repeated;
         Find("more tokens than asked for");
@@ -130,9 +119,8 @@ class ClientLoad::Attempt final : public grpc::ClientReadReactor<v1::GenerateRes
     }
   }
 
-  void TakeFinish() {
+  void TakeFinish(const v1::Finish& finish) {
     request_.finished = true;
-    const v1::Finish& finish = response_.finish();
     if (finish.reason() != v1::FINISH_REASON_LENGTH ||
         request_.received != request_.message.max_new_tokens() ||
         finish.usage().completion_tokens() != request_.received) {
@@ -144,8 +132,6 @@ class ClientLoad::Attempt final : public grpc::ClientReadReactor<v1::GenerateRes
 
   ClientLoad& load_;
   Request& request_;
-  grpc::ClientContext context_;
-  v1::GenerateResponse response_;
 };
 
 ClientLoad::ClientLoad(LoadOptions options, const Workload& workload)
@@ -223,12 +209,11 @@ void ClientLoad::Begin(Request& request, absl::Time now) {
     }
   }
   request.attempt_sent = now;
-  request.attempt = std::make_unique<Attempt>(*this, request);
+  std::make_shared<Attempt>(*this, request)->Start(*stub_);
 }
 
 void ClientLoad::Judge(Request& request, const grpc::Status& status, absl::Time now) {
   const bool ok = status.ok();
-  request.attempt.reset();
   const std::string ending = absl::StrCat(status.error_code(), " ", status.error_message().substr(0, 100));
   if (ok) {
     if (!request.finished) return Close(request, Fate::kLost, "OK without a finish");

@@ -127,7 +127,7 @@ LyingWorker::LyingWorker(const std::string& router, const std::string& barrier_h
   link.worker_id = id;
   link_ = std::make_unique<worker::RouterLink>(link, channel_);
   mouth_ = std::make_unique<Mouth>(*link_, lie);
-  auto sim = worker::SimEngine::Create(engine, nullptr);
+  auto sim = worker::MakeSimEngine(engine);
   auto endpoint = worker::MakeBarrierEndpoint("star", {.host = barrier_host, .hub = nullptr, .device = 0});
   worker::StepLoopOptions loop;
   loop.worker_id = id;

@@ -36,11 +36,9 @@ v1::GenerateRequest CallOf(const std::string& parent, uint32_t output) {
 // their names in the order in which they end.
 std::vector<std::string> OrderOf(Cluster& cluster,
                                  const std::vector<std::pair<std::string, v1::GenerateRequest>>& waiting) {
-  grpc::ClientContext holder;
-  const auto held = cluster.inference().Generate(&holder, SyntheticRequest(10, 3000));
-  v1::GenerateResponse response;
+  RequestStream holder(cluster.inference(), SyntheticRequest(10, 3000));
   // Steps go by, so that who comes now is younger than who came before.
-  for (int i = 0; i < 12; ++i) EXPECT_TRUE(held->Read(&response));
+  for (int i = 0; i < 12; ++i) EXPECT_TRUE(holder.Read());
   std::mutex mutex;
   std::vector<std::string> ended;
   std::vector<std::thread> threads;
@@ -54,10 +52,8 @@ std::vector<std::string> OrderOf(Cluster& cluster,
     cluster.WaitFor("another request in the pool",
                     [&](const v1::ClusterState& state) { return state.waiting_requests() == i + 1; });
   }
-  holder.TryCancel();
-  while (held->Read(&response)) {
-  }
-  held->Finish();
+  holder.Cancel();
+  holder.End();
   for (std::thread& thread : threads) thread.join();
   return ended;
 }

@@ -35,29 +35,16 @@ class Client : public Test {
   explicit Client(const ClusterOptions& options = OneSlot()) : cluster_(options) {}
   void SetUp() override { ASSERT_TRUE(cluster_.ok()); }
 
-  // A request that occupies the slot until its context is cancelled.
-  struct Long {
-    grpc::ClientContext context;
-    std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader;
-  };
-  std::unique_ptr<Long> StartLong(const std::string& id = "") {
-    auto running = std::make_unique<Long>();
+  // A request that occupies the slot until it is cancelled.
+  std::unique_ptr<RequestStream> StartLong(const std::string& id = "") {
     v1::GenerateRequest request = SyntheticRequest(10, 3000);
     request.set_request_id(id);
-    running->reader = cluster_.inference().Generate(&running->context, request);
-    return running;
+    return std::make_unique<RequestStream>(cluster_.inference(), request);
   }
-  std::unique_ptr<Long> OccupySlot(const std::string& id = "") {
+  std::unique_ptr<RequestStream> OccupySlot(const std::string& id = "") {
     auto running = StartLong(id);
-    v1::GenerateResponse response;
-    EXPECT_TRUE(running->reader->Read(&response));
+    EXPECT_TRUE(running->Read());
     return running;
-  }
-  static grpc::Status Drain(Long& running) {
-    v1::GenerateResponse response;
-    while (running.reader->Read(&response)) {
-    }
-    return running.reader->Finish();
   }
 
   Cluster cluster_;
@@ -96,12 +83,12 @@ TEST_F(Client, AStopTokenEndsTheStreamAndIsDelivered) {
 TEST_F(SlowClient, AVanishedClientFreesItsSlotWithinTwoSteps) {
   const auto running = OccupySlot();
   const uint64_t before = cluster_.State().steps().steps();
-  running->context.TryCancel();
+  running->Cancel();
   // The router's account follows the worker's report, so the slot is free one report after it was freed.
   ASSERT_TRUE(cluster_.WaitFor("the free slot", [](const v1::ClusterState& s) { return Running(s) == 0; }));
   EXPECT_LE(cluster_.State().steps().steps() - before, 2u + 2u)
       << "two steps, the one under way and the report";
-  EXPECT_EQ(Drain(*running).error_code(), grpc::StatusCode::CANCELLED);
+  EXPECT_EQ(running->End().status.error_code(), grpc::StatusCode::CANCELLED);
   EXPECT_EQ(cluster_.State().requests().cancelled(), 1u);
 }
 
@@ -113,7 +100,7 @@ TEST_F(Client, ADeadlineEndsARequestInThePoolAndOnAWorker) {
   EXPECT_EQ(Generate(cluster_.inference(), SyntheticRequest(10, 10), kSlowdown * absl::Seconds(2))
                 .status.error_code(),
             grpc::StatusCode::DEADLINE_EXCEEDED);
-  running->context.TryCancel();
+  running->Cancel();
   ASSERT_TRUE(cluster_.WaitFor("all to be cancelled",
                                [](const v1::ClusterState& s) { return s.requests().cancelled() == 3; }));
   EXPECT_EQ(cluster_.State().waiting_requests(), 0u);
@@ -128,7 +115,6 @@ TEST_F(Client, AFullPoolRefusesWithRetryInfo) {
   EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_TRUE(GetRetryDelay(refused.status).has_value());
   EXPECT_EQ(cluster_.State().requests().refused_pool_full(), 1u);
-  for (Long* each : {running.get(), waiting1.get(), waiting2.get()}) each->context.TryCancel();
 }
 
 TEST_F(Client, InvalidFieldsAreRefusedByName) {
@@ -157,7 +143,6 @@ TEST_F(Client, ALiveRequestIdIsTaken) {
   v1::GenerateRequest request = SyntheticRequest(10, 10);
   request.set_request_id("mine");
   EXPECT_EQ(Generate(cluster_.inference(), request).status.error_code(), grpc::StatusCode::ALREADY_EXISTS);
-  running->context.TryCancel();
 }
 
 TEST_F(Client, AbortFinishesTheStream) {
@@ -168,11 +153,8 @@ TEST_F(Client, AbortFinishesTheStream) {
   grpc::ClientContext context;
   ASSERT_TRUE(cluster_.inference().Abort(&context, request, &response).ok());
   EXPECT_TRUE(response.found());
-  v1::GenerateResponse message;
-  bool finished = false;
-  while (running->reader->Read(&message)) finished = message.finish().reason() == v1::FINISH_REASON_ABORT;
-  EXPECT_TRUE(finished);
-  EXPECT_TRUE(running->reader->Finish().ok());
+  EXPECT_TRUE(running->End().status.ok());
+  EXPECT_EQ(running->result().finish.reason(), v1::FINISH_REASON_ABORT);
   grpc::ClientContext again;
   ASSERT_TRUE(cluster_.inference().Abort(&again, request, &response).ok());
   EXPECT_FALSE(response.found());
@@ -192,7 +174,6 @@ TEST_F(Client, GetLoadsTellsRunningAndCapacity) {
   wrong.set_dp_rank(7);
   grpc::ClientContext second;
   EXPECT_EQ(cluster_.inference().GetLoads(&second, wrong, &loads).error_code(), grpc::StatusCode::NOT_FOUND);
-  running->context.TryCancel();
 }
 
 TEST_F(Client, WatchStepsFollowsTheGroup) {
@@ -231,16 +212,10 @@ TEST(Traces, AreNamedByRouterAndWorkerAndNonsenseIsNot) {
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
   const auto call = [&](const std::string& id, const std::string& traceparent) {
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
-    context.AddMetadata("traceparent", traceparent);
     v1::GenerateRequest request = SyntheticRequest(10, 3);
     request.set_request_id(id);
-    const auto reader = cluster.inference().Generate(&context, request);
-    v1::GenerateResponse response;
-    while (reader->Read(&response)) {
-    }
-    EXPECT_TRUE(reader->Finish().ok());
+    RequestStream stream(cluster.inference(), request, {.metadata = {{"traceparent", traceparent}}});
+    EXPECT_TRUE(stream.End().status.ok());
   };
   call("traced", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
   call("untraced", "00-4BF92F3577B34DA6A3CE929D0E0E4737-00f067aa0ba902b7-01");

@@ -125,7 +125,7 @@ class TwoScripted : public ::testing::Test {
     ASSERT_TRUE(a_.Rejoin());
     ASSERT_TRUE(b_.Rejoin());
     ASSERT_EQ(a_.epoch().epoch(), b_.epoch().epoch());
-    reader_ = cluster_.inference().Generate(&context_, SyntheticRequest(10, 2));
+    stream_ = std::make_unique<RequestStream>(cluster_.inference(), SyntheticRequest(10, 2));
     // The request is on one of the two.
     v1::RouterMessage plan;
     ASSERT_TRUE(a_.ReadUntil(v1::RouterMessage::kPlan, plan));
@@ -159,18 +159,13 @@ class TwoScripted : public ::testing::Test {
     return message;
   }
   std::vector<uint32_t> ReadAll() {
-    std::vector<uint32_t> tokens;
-    v1::GenerateResponse response;
-    while (reader_->Read(&response))
-      tokens.insert(tokens.end(), response.token_ids().begin(), response.token_ids().end());
-    EXPECT_TRUE(reader_->Finish().ok());
-    return tokens;
+    EXPECT_TRUE(stream_->End().status.ok());
+    return stream_->result().tokens;
   }
 
   Cluster cluster_;
   ScriptedWorker a_, b_;
-  grpc::ClientContext context_;
-  std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader_;
+  std::unique_ptr<RequestStream> stream_;
   ScriptedWorker* holder_ = nullptr;
   v1::RouterMessage other_plan_;
   uint64_t handle_ = 0;
@@ -204,7 +199,6 @@ TEST_F(TwoScripted, ARankThatIsSilentWhenTheBarrierFailsIsLeftOut) {
   ASSERT_TRUE(other().Rejoin());
   EXPECT_EQ(other().epoch().world_size(), 1u);
   EXPECT_EQ(holder_->End().error_message(), "no step report in time");
-  context_.TryCancel();
 }
 
 // Rank 0 reaches the router and not rank 1, which lives: to form with both again would fail again.
@@ -223,7 +217,6 @@ TEST_F(TwoScripted, ARankThatOthersDoNotReachIsLeftOut) {
   EXPECT_EQ(cut_off.End().error_message(), "other ranks do not reach this one");
   ASSERT_TRUE(hub.Rejoin());
   EXPECT_EQ(hub.epoch().world_size(), 1u);
-  context_.TryCancel();
 }
 
 // The same found out while the group forms.
@@ -243,7 +236,6 @@ TEST_F(TwoScripted, ARankThatDoesNotComeToTheFormingIsLeftOut) {
   // Not the newest, which is blamed where nobody knows better.
   ASSERT_TRUE(third->Rejoin());
   EXPECT_EQ(third->epoch().world_size(), 2u);
-  context_.TryCancel();
 }
 
 // One that reaches nobody is itself cut off.
@@ -265,7 +257,6 @@ TEST_F(TwoScripted, ARankThatBlamesAllOthersIsLeftOut) {
   ASSERT_TRUE(third->Rejoin());
   EXPECT_EQ(third->epoch().world_size(), 2u);
   EXPECT_EQ(third->epoch().rank(), 1u);
-  context_.TryCancel();
 }
 
 // Whose stream stands still because its worker is gone goes before those who have not begun, also where
@@ -276,11 +267,10 @@ TEST(Replay, GoesBeforeThoseWhoHaveNotBegun) {
   options.router_flags = {"--workers=3", absl::StrCat("--step_timeout=", 60 * kSlowdown, "s")};
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
-  std::deque<grpc::ClientContext> contexts;
-  std::vector<std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>>> readers;
+  std::deque<RequestStream> streams;
   const auto send = [&](uint32_t prompt) {
-    readers.push_back(cluster.inference().Generate(&contexts.emplace_back(), SyntheticRequest(prompt, 50)));
-    const size_t sent = readers.size();
+    streams.emplace_back(cluster.inference(), SyntheticRequest(prompt, 50));
+    const size_t sent = streams.size();
     return cluster.WaitFor("the request",
                            [&](const v1::ClusterState& s) { return s.requests().accepted() == sent; });
   };
@@ -309,7 +299,6 @@ TEST(Replay, GoesBeforeThoseWhoHaveNotBegun) {
     ASSERT_EQ(plan.plan().assignments_size(), 1);
     EXPECT_TRUE(begun.contains(plan.plan().assignments(0).handle()));
   }
-  for (grpc::ClientContext& context : contexts) context.TryCancel();
 }
 
 // The ranks meet in the barrier, but one's reports do not reach the router.
@@ -324,15 +313,13 @@ TEST(Fencing, ARankCutOffFromTheRouterAloneIsLeftOut) {
   unheard.SayHello();
   ASSERT_TRUE(heard.Rejoin());
   ASSERT_TRUE(unheard.Rejoin());
-  grpc::ClientContext context;
-  const auto reader = cluster.inference().Generate(&context, SyntheticRequest(10, 500));
+  const RequestStream stream(cluster.inference(), SyntheticRequest(10, 500));
   v1::RouterMessage plan;
   ASSERT_TRUE(heard.ReadUntil(v1::RouterMessage::kPlan, plan));
   ASSERT_TRUE(heard.Send(heard.Report(1, 1)));
   EXPECT_EQ(unheard.End().error_message(), "no step report in time");
   ASSERT_TRUE(heard.Rejoin());
   EXPECT_EQ(heard.epoch().world_size(), 1u);
-  context.TryCancel();
 }
 
 }  // namespace

@@ -213,13 +213,11 @@ TEST(HostileCheckpoint, AFileThatIsCutWhileItIsInUse) {
   const GenerateResult before = Generate(cluster.inference(), SyntheticRequest(8, 4));
   ASSERT_TRUE(before.status.ok()) << before.status.error_message();
   std::filesystem::resize_file(copy.weights(), 4096);
-  grpc::ClientContext context;
-  const auto reader = cluster.inference().Generate(&context, SyntheticRequest(8, 4));
+  const RequestStream stream(cluster.inference(), SyntheticRequest(8, 4));
   Process& worker = cluster.workers()[0];
   EXPECT_EQ(worker.Wait(kSlowdown * absl::Seconds(30)), 1) << worker.Stderr();
   EXPECT_THAT(worker.Stderr(),
               HasSubstr(absl::StrCat("bfio_worker: ", copy.weights(), ": was cut, or became unreadable")));
-  context.TryCancel();
 }
 
 }  // namespace

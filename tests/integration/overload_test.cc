@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <chrono>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -20,19 +19,6 @@ namespace bfio::testing {
 namespace {
 
 using ::testing::HasSubstr;
-
-struct Call {
-  grpc::ClientContext context;
-  std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader;
-  Call(v1::Inference::Stub& stub, const v1::GenerateRequest& request)
-      : reader(stub.Generate(&context, request)) {}
-  // Reads to the end; counts the tokens.
-  grpc::Status End(size_t& tokens) {
-    v1::GenerateResponse response;
-    while (reader->Read(&response)) tokens += static_cast<size_t>(response.token_ids_size());
-    return reader->Finish();
-  }
-};
 
 ClusterOptions Fast(std::vector<std::string> router_flags) {
   ClusterOptions options;
@@ -62,9 +48,8 @@ TEST_P(SlowReader, IsPacedThenCutOffAndSlowsNobody) {
   request.set_request_id(std::string(128, 'x'));  // every message carries it: the windows fill up sooner
   request.set_resumable(GetParam());
   const auto stub = WithASmallWindow(cluster);
-  Call slow(*stub, request);
-  v1::GenerateResponse first;
-  ASSERT_TRUE(slow.reader->Read(&first));
+  RequestStream slow(*stub, request);
+  ASSERT_TRUE(slow.Read());
   // The others' streams go on meanwhile.
   std::atomic<bool> done = false;
   std::thread others([&] {
@@ -78,11 +63,11 @@ TEST_P(SlowReader, IsPacedThenCutOffAndSlowsNobody) {
                               [](const v1::ClusterState& s) { return s.requests().slow_readers() == 1; }));
   done = true;
   others.join();
-  size_t tokens = static_cast<size_t>(first.token_ids_size());
-  const grpc::Status status = slow.End(tokens);
-  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << status.error_message();
-  EXPECT_THAT(status.error_message(), HasSubstr("reads too slowly"));
-  EXPECT_LT(tokens, 60000u);
+  GenerateResult result = slow.End();
+  EXPECT_EQ(result.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED)
+      << result.status.error_message();
+  EXPECT_THAT(result.status.error_message(), HasSubstr("reads too slowly"));
+  EXPECT_LT(result.tokens.size(), 60000u);
   if (!GetParam()) {
     EXPECT_TRUE(cluster.WaitFor("its slot", [](const v1::ClusterState& s) {
       return s.workers(0).active_requests() + s.workers(0).inflight_requests() == 0;
@@ -92,14 +77,13 @@ TEST_P(SlowReader, IsPacedThenCutOffAndSlowsNobody) {
   }
   // What can be resumed goes on without its client, and waits for it; on a busy machine it may be too slow
   // again.
-  grpc::Status end;
   do {
-    request.set_resume_from_index(static_cast<uint32_t>(tokens));
-    Call rest(*stub, request);
-    end = rest.End(tokens);
-  } while (end.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_TRUE(end.ok()) << end.error_message();
-  EXPECT_EQ(tokens, 60000u);
+    request.set_resume_from_index(static_cast<uint32_t>(result.tokens.size()));
+    result = RequestStream(*stub, request, {.so_far = result}).End();
+  } while (result.status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED);
+  EXPECT_TRUE(result.status.ok()) << result.status.error_message();
+  EXPECT_TRUE(result.contiguous);
+  EXPECT_EQ(result.tokens.size(), 60000u);
 }
 
 TEST(Overload, AClientThatNeverReadsAgainIsBrokenOff) {
@@ -109,14 +93,12 @@ TEST(Overload, AClientThatNeverReadsAgainIsBrokenOff) {
   v1::GenerateRequest request = SyntheticRequest(10, 60000);
   request.set_request_id(std::string(128, 'x'));
   const auto stub = WithASmallWindow(cluster);
-  Call slow(*stub, request);
-  v1::GenerateResponse response;
-  ASSERT_TRUE(slow.reader->Read(&response));
+  RequestStream slow(*stub, request);
+  ASSERT_TRUE(slow.Read());
   ASSERT_TRUE(cluster.WaitFor("the slow reader to be cut off",
                               [](const v1::ClusterState& s) { return s.requests().slow_readers() == 1; }));
   absl::SleepFor(kSlowdown * absl::Milliseconds(5000));
-  size_t tokens = 0;
-  EXPECT_EQ(slow.End(tokens).error_code(), grpc::StatusCode::CANCELLED) << "too late for the router's words";
+  EXPECT_EQ(slow.End().status.error_code(), grpc::StatusCode::CANCELLED) << "too late for the router's words";
 }
 
 TEST(Overload, TenTimesTheLoadIsRefusedAndTheRestServed) {
@@ -163,10 +145,9 @@ TEST(Overload, ATenantsLimitsAreItsOwn) {
   ASSERT_TRUE(cluster.ok());
   v1::GenerateRequest request = SyntheticRequest(10, 50000);
   request.set_tenant("small");
-  Call first(cluster.inference(), request), second(cluster.inference(), request);
-  v1::GenerateResponse response;
-  ASSERT_TRUE(first.reader->Read(&response));
-  ASSERT_TRUE(second.reader->Read(&response));
+  RequestStream first(cluster.inference(), request), second(cluster.inference(), request);
+  ASSERT_TRUE(first.Read());
+  ASSERT_TRUE(second.Read());
   const auto code = [&](const std::string& tenant) {
     v1::GenerateRequest one = SyntheticRequest(10, 5);
     one.set_tenant(tenant);
@@ -179,11 +160,10 @@ TEST(Overload, ATenantsLimitsAreItsOwn) {
   EXPECT_EQ(code("slow"), grpc::StatusCode::OK);
   EXPECT_EQ(code("slow"), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_EQ(cluster.State().requests().refused_tenant(), 2u);
-  first.context.TryCancel();
+  first.Cancel();
   ASSERT_TRUE(cluster.WaitFor("the first to be cancelled",
                               [](const v1::ClusterState& s) { return s.requests().cancelled() == 1; }));
   EXPECT_EQ(code("small"), grpc::StatusCode::OK) << "its place is free again";
-  second.context.TryCancel();
 }
 
 TEST(Overload, WhatTheWorkersCannotHoldIsRefusedAtTheDoor) {
@@ -192,9 +172,9 @@ TEST(Overload, WhatTheWorkersCannotHoldIsRefusedAtTheDoor) {
   options.worker_flags = {"--c=0.01", "--tl=0", "--slots=16", "--kv_tokens=1000"};
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
-  std::vector<std::unique_ptr<Call>> calls;
+  std::vector<std::unique_ptr<RequestStream>> streams;
   for (int i = 0; i < 3; ++i) {
-    calls.push_back(std::make_unique<Call>(cluster.inference(), SyntheticRequest(100, 500)));
+    streams.push_back(std::make_unique<RequestStream>(cluster.inference(), SyntheticRequest(100, 500)));
   }
   ASSERT_TRUE(cluster.WaitFor("three to be accepted",
                               [](const v1::ClusterState& s) { return s.requests().accepted() == 3; }));
@@ -205,11 +185,10 @@ TEST(Overload, WhatTheWorkersCannotHoldIsRefusedAtTheDoor) {
   // One whose client expects it to be short still fits.
   v1::GenerateRequest brief = SyntheticRequest(100, 500);
   brief.set_predicted_output_tokens(50);
-  calls.push_back(std::make_unique<Call>(cluster.inference(), brief));
+  streams.push_back(std::make_unique<RequestStream>(cluster.inference(), brief));
   ASSERT_TRUE(cluster.WaitFor("the brief one to be accepted",
                               [](const v1::ClusterState& s) { return s.requests().accepted() == 4; }));
   EXPECT_EQ(cluster.State().requests().refused_memory(), 1u);
-  for (auto& call : calls) call->context.TryCancel();
 }
 
 // Tokens of 24 requests at once, by request, on workers with KV for three or four that reserve all they may
@@ -297,14 +276,8 @@ TEST(Overload, WhileOthersRunRequestsWaitForOthersOfTheirLike) {
     options.worker_flags = {"--c=0.005", "--tl=0", "--slots=32", "--kv_tokens=100000"};
     Cluster cluster(options);
     if (!cluster.ok()) return;
-    grpc::ClientContext context;
-    std::thread long_one([&] {
-      v1::GenerateResponse response;
-      const auto reader = cluster.inference().Generate(&context, SyntheticRequest(20, 4000));
-      while (reader->Read(&response)) {
-      }
-      EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
-    });
+    RequestStream long_one(cluster.inference(), SyntheticRequest(20, 4000));
+    std::thread reader([&] { EXPECT_EQ(long_one.End().status.error_code(), grpc::StatusCode::CANCELLED); });
     EXPECT_TRUE(cluster.WaitFor("one that runs", [](const v1::ClusterState& state) {
       return state.workers_size() > 0 && state.workers(0).active_requests() == 1;
     }));
@@ -325,8 +298,8 @@ TEST(Overload, WhileOthersRunRequestsWaitForOthersOfTheirLike) {
     enough = true;
     for (std::thread& client : clients) client.join();
     EXPECT_EQ(cluster.State().requests().held_back() > 0, waits);
-    context.TryCancel();
-    long_one.join();
+    long_one.Cancel();
+    reader.join();
     cluster.StopCleanly();
   }
 }

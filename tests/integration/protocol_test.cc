@@ -23,12 +23,11 @@ class Protocol : public ::testing::Test {
     return options;
   }
   // A request that is under way on the scripted worker's step 1; gives the plan that placed it.
-  void StartRequest(grpc::ClientContext& context,
-                    std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>>& reader, ScriptedWorker& worker,
-                    v1::RouterMessage& plan, uint32_t output = 3) {
-    reader = cluster_.inference().Generate(&context, SyntheticRequest(10, output));
-    ASSERT_TRUE(worker.ReadUntil(v1::RouterMessage::kPlan, plan));
-    ASSERT_EQ(plan.plan().assignments_size(), 1);
+  std::unique_ptr<RequestStream> StartRequest(ScriptedWorker& worker, v1::RouterMessage& plan) {
+    auto stream = std::make_unique<RequestStream>(cluster_.inference(), SyntheticRequest(10, 3));
+    EXPECT_TRUE(worker.ReadUntil(v1::RouterMessage::kPlan, plan));
+    EXPECT_EQ(plan.plan().assignments_size(), 1);
+    return stream;
   }
 
   Cluster cluster_;
@@ -82,8 +81,7 @@ TEST_F(Protocol, WhatIsNotTakenOverIsDropped) {
     ready.add_active()->set_handle(handle);
     ready.mutable_active()->rbegin()->set_kv_tokens(10);
   }
-  grpc::ClientContext context;
-  const auto reader = cluster_.inference().Generate(&context, SyntheticRequest(10, 3));
+  const RequestStream stream(cluster_.inference(), SyntheticRequest(10, 3));
   ASSERT_TRUE(cluster_.WaitFor("a request that waits", [](const v1::ClusterState& state) {
     return state.requests().accepted() == 1;
   }));
@@ -94,8 +92,7 @@ TEST_F(Protocol, WhatIsNotTakenOverIsDropped) {
   ASSERT_EQ(message.plan().assignments_size(), 1);
   EXPECT_EQ(cluster_.State().requests().adopted(), 1u);
 
-  grpc::ClientContext later;
-  const auto later_reader = cluster_.inference().Generate(&later, SyntheticRequest(10, 3));
+  const RequestStream later(cluster_.inference(), SyntheticRequest(10, 3));
   ASSERT_TRUE(cluster_.WaitFor(
       "another that waits", [](const v1::ClusterState& state) { return state.requests().accepted() == 3; }));
   v1::WorkerMessage step = worker.Report(1, 1);
@@ -111,8 +108,6 @@ TEST_F(Protocol, WhatIsNotTakenOverIsDropped) {
     ASSERT_TRUE(worker.ReadUntil(v1::RouterMessage::kPlan, message));
   } while (message.plan().assignments().empty());
   EXPECT_GE(message.plan().assignments(0).handle(), kAdopted + 1'000'000'000);
-  context.TryCancel();
-  later.TryCancel();
 }
 
 // Nobody counts them, and they would be kept, and sent to workers, as long as the request.
@@ -128,14 +123,12 @@ TEST_F(Protocol, FieldsThatNobodyKnowsAreNotKept) {
     message->GetReflection()->MutableUnknownFields(message)->AddLengthDelimited(kUnknown,
                                                                                 std::string(100'000, 'x'));
   }
-  grpc::ClientContext context;
-  const auto reader = cluster_.inference().Generate(&context, request);
+  const RequestStream stream(cluster_.inference(), request);
   v1::RouterMessage plan;
   ASSERT_TRUE(worker.ReadUntil(v1::RouterMessage::kPlan, plan));
   ASSERT_EQ(plan.plan().assignments_size(), 1);
   EXPECT_NE(plan.plan().assignments(0).origin(), "");
   EXPECT_LT(plan.ByteSizeLong(), 10'000u);
-  context.TryCancel();
 }
 
 TEST_F(Protocol, CancelsWhatANewcomerStillHolds) {
@@ -173,10 +166,9 @@ TEST_F(Protocol, CutsOffAWorkerThatIsNeverReady) {
 TEST_F(Protocol, IgnoresTokensOfStrangersAndBeyondTheLimit) {
   ScriptedWorker worker(cluster_.address(), "w");
   ASSERT_TRUE(worker.Join());
-  grpc::ClientContext context;
-  std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader;
   v1::RouterMessage plan;
-  StartRequest(context, reader, worker, plan);
+  const auto stream = StartRequest(worker, plan);
+  ASSERT_EQ(plan.plan().assignments_size(), 1);
   const uint64_t handle = plan.plan().assignments(0).handle();
   v1::WorkerMessage message = worker.Report(1, 1);
   v1::StepReport& report = *message.mutable_step_report();
@@ -192,31 +184,19 @@ TEST_F(Protocol, IgnoresTokensOfStrangersAndBeyondTheLimit) {
   finished.set_reason(v1::FINISH_REASON_LENGTH);
   report.set_group_idle(true);
   ASSERT_TRUE(worker.Send(message));
-  std::vector<uint32_t> tokens;
-  v1::GenerateResponse response;
-  while (reader->Read(&response)) {
-    tokens.insert(tokens.end(), response.token_ids().begin(), response.token_ids().end());
-  }
-  EXPECT_TRUE(reader->Finish().ok());
-  EXPECT_EQ(tokens, (std::vector<uint32_t>{1, 2, 3}));
+  EXPECT_TRUE(stream->End().status.ok());
+  EXPECT_EQ(stream->result().tokens, (std::vector<uint32_t>{1, 2, 3}));
 }
 
 TEST_F(Protocol, ASilentWorkerIsFencedAndItsRequestGoesOnElsewhere) {
   auto silent = std::make_unique<ScriptedWorker>(cluster_.address(), "silent");
   ASSERT_TRUE(silent->Join());
-  grpc::ClientContext context;
-  std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader;
   v1::RouterMessage plan;
-  StartRequest(context, reader, *silent, plan);
+  const auto stream = StartRequest(*silent, plan);
   // It never reports. A real worker joins: the silent one is not ready for the new epoch and is dropped.
   cluster_.StartWorker();
-  std::vector<uint32_t> tokens;
-  v1::GenerateResponse response;
-  while (reader->Read(&response)) {
-    tokens.insert(tokens.end(), response.token_ids().begin(), response.token_ids().end());
-  }
-  EXPECT_TRUE(reader->Finish().ok());
-  EXPECT_EQ(tokens.size(), 3u);
+  EXPECT_TRUE(stream->End().status.ok());
+  EXPECT_EQ(stream->result().tokens.size(), 3u);
   EXPECT_EQ(silent->End().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
   EXPECT_EQ(cluster_.State().requests().replayed(), 1u);
 }
@@ -232,8 +212,7 @@ TEST_F(Protocol, AWorkerThatReportsAndNeverReadsIsCutOff) {
   // A prompt that no window holds: the write of its plan gets stuck.
   v1::GenerateRequest request = SyntheticRequest(10, 5);
   for (int i = 0; i < 120'000; ++i) request.mutable_token_ids()->add_ids(1 << 30);
-  grpc::ClientContext context;
-  const auto reader = cluster_.inference().Generate(&context, request);
+  const RequestStream stream(cluster_.inference(), request);
   uint64_t step = 0;
   ASSERT_TRUE(cluster_.WaitFor("the deaf worker to be cut off", [&](const v1::ClusterState& state) {
     // It lives, by its reports: no other deadline passes.
@@ -241,7 +220,6 @@ TEST_F(Protocol, AWorkerThatReportsAndNeverReadsIsCutOff) {
     absl::SleepFor(absl::Milliseconds(50));
     return state.requests().accepted() == 1 && state.workers_size() == 0;
   }));
-  context.TryCancel();
 }
 
 TEST_F(Protocol, ANewcomerThatCannotMeetTheOthersDoesNotTakeThemDown) {
@@ -267,10 +245,9 @@ TEST_F(Protocol, ANewcomerThatCannotMeetTheOthersDoesNotTakeThemDown) {
 TEST_F(Protocol, ARefusedAssignmentIsPlacedAgain) {
   ScriptedWorker worker(cluster_.address(), "w");
   ASSERT_TRUE(worker.Join());
-  grpc::ClientContext context;
-  std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader;
   v1::RouterMessage plan;
-  StartRequest(context, reader, worker, plan);
+  const auto stream = StartRequest(worker, plan);
+  ASSERT_EQ(plan.plan().assignments_size(), 1);
   const uint64_t handle = plan.plan().assignments(0).handle();
   v1::WorkerMessage message = worker.Report(1, 1);
   v1::Rejection& rejection = *message.mutable_step_report()->add_rejected();
@@ -282,7 +259,6 @@ TEST_F(Protocol, ARefusedAssignmentIsPlacedAgain) {
   ASSERT_EQ(plan.plan().assignments_size(), 1);
   EXPECT_EQ(plan.plan().assignments(0).handle(), handle);
   EXPECT_EQ(plan.plan().apply_step(), 2u);
-  context.TryCancel();
 }
 
 }  // namespace

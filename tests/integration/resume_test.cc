@@ -193,19 +193,9 @@ TEST(Resume, ABrokenConnectionIsTakenUpAgain) {
 }
 
 // A stream that is read as far as the first token.
-struct Begun {
-  grpc::ClientContext context;
-  std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader;
-  Begun(Cluster& cluster, const v1::GenerateRequest& request)
-      : reader(cluster.inference().Generate(&context, request)) {
-    v1::GenerateResponse response;
-    EXPECT_TRUE(reader->Read(&response));
-  }
-  grpc::Status End() {
-    v1::GenerateResponse response;
-    while (reader->Read(&response)) {
-    }
-    return reader->Finish();
+struct Begun : RequestStream {
+  Begun(Cluster& cluster, const v1::GenerateRequest& request) : RequestStream(cluster.inference(), request) {
+    EXPECT_TRUE(Read());
   }
 };
 
@@ -230,7 +220,7 @@ TEST(Resume, OnlyItsOwnerMayResumeARequest) {
             grpc::StatusCode::ALREADY_EXISTS)
       << "the same id, and no word of a resume";
   EXPECT_EQ(cluster.State().requests().resume_refused(), 3u);
-  EXPECT_TRUE(owner.End().ok()) << "and the owner noticed nothing";
+  EXPECT_TRUE(owner.End().status.ok()) << "and the owner noticed nothing";
   // The owner may, even when it is over: for a while.
   v1::GenerateRequest bare;
   bare.set_request_id(request.request_id());
@@ -252,7 +242,7 @@ TEST(Resume, ARequestThatWasNotSentAsResumableIsNot) {
   request.set_resume_from_index(1);
   EXPECT_EQ(Generate(cluster.inference(), request).status.error_code(),
             grpc::StatusCode::FAILED_PRECONDITION);
-  owner.context.TryCancel();
+  owner.Cancel();
   ASSERT_TRUE(cluster.WaitFor("the cancellation",
                               [](const v1::ClusterState& s) { return s.requests().cancelled() == 1; }));
 }
@@ -335,7 +325,6 @@ TEST(Resume, NoWayRoundATenantsLimits) {
   other.set_resume_from_index(0);
   EXPECT_EQ(Generate(cluster.inference(), other).status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
   EXPECT_EQ(cluster.State().requests().refused_tenant(), 1u);
-  owner.context.TryCancel();
 }
 
 TEST(Resume, ARequestNobodyComesBackForIsCancelled) {
@@ -343,7 +332,7 @@ TEST(Resume, ARequestNobodyComesBackForIsCancelled) {
   ASSERT_TRUE(cluster.ok());
   {
     Begun begun(cluster, ResumableRequest(1, 5000));
-    begun.context.TryCancel();
+    begun.Cancel();
     begun.End();
   }
   ASSERT_TRUE(cluster.WaitFor("the slot to be free", [](const v1::ClusterState& s) {
@@ -375,7 +364,7 @@ TEST(Resume, WhatIsTooLargeToBeKeptEndsWithItsWorker) {
   while (small_client.tokens_seen() < 5) absl::SleepFor(absl::Milliseconds(2));
   cluster.StartWorker();
   cluster.workers()[0].Signal(SIGKILL);
-  const grpc::Status status = large_stream.End();
+  const grpc::Status status = large_stream.End().status;
   EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << status.error_message();
   EXPECT_TRUE(GetRetryDelay(status).has_value());
   EXPECT_TRUE(small_client.Join().status.ok());

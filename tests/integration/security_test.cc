@@ -285,11 +285,8 @@ TEST_F(Security, ATenantNeitherSpeaksForAnotherNorEndsItsRequests) {
   const auto stub = v1::Inference::NewStub(Connect(client_, "client-ca", "client"));
   v1::GenerateRequest request = SyntheticRequest(10, 60000);
   request.set_request_id("acmes-own");
-  grpc::ClientContext context;
-  context.AddMetadata("authorization", absl::StrCat("bearer ", kAcme));
-  const auto reader = stub->Generate(&context, request);
-  v1::GenerateResponse response;
-  ASSERT_TRUE(reader->Read(&response)) << router_->Stderr() << worker.Stderr();
+  RequestStream stream(*stub, request, {.metadata = {{"authorization", absl::StrCat("bearer ", kAcme)}}});
+  ASSERT_TRUE(stream.Read()) << router_->Stderr() << worker.Stderr();
   const auto found_by = [&](const std::string& token) {
     grpc::ClientContext abort;
     abort.AddMetadata("authorization", "Bearer " + token);
@@ -301,10 +298,8 @@ TEST_F(Security, ATenantNeitherSpeaksForAnotherNorEndsItsRequests) {
   };
   EXPECT_FALSE(found_by(kZeta));
   EXPECT_TRUE(found_by(kAcme));
-  while (reader->Read(&response)) {
-  }
-  EXPECT_TRUE(reader->Finish().ok());
-  EXPECT_EQ(response.finish().reason(), v1::FINISH_REASON_ABORT);
+  EXPECT_TRUE(stream.End().status.ok());
+  EXPECT_EQ(stream.result().finish.reason(), v1::FINISH_REASON_ABORT);
 }
 
 TEST_F(Security, CertificatesAreReplacedUnderARunningRouter) {

@@ -53,7 +53,8 @@ void Cluster::StartRouterAgain() {
 bool Cluster::StartRouter() {
   std::vector<std::string> args = {absl::StrCat("--listen=", address()),
                                    absl::StrCat("--admin_listen=", admin_address()),
-                                   absl::StrCat("--workers=", ranks())};
+                                   absl::StrCat("--workers=", ranks() / options_.groups),
+                                   absl::StrCat("--groups=", options_.groups)};
   args.insert(args.end(), options_.router_flags.begin(), options_.router_flags.end());
   router_ = std::make_unique<Process>("bfio_router", args);
   return router_->WaitForOutput("waiting for", kSlowdown * absl::Seconds(30));
@@ -113,34 +114,6 @@ void Cluster::StopCleanly() {
   }
   router_->Signal(SIGTERM);
   EXPECT_EQ(router_->Wait(kSlowdown * absl::Seconds(40)), 0) << "router: " << router_->Stderr();
-}
-
-GenerateResult Generate(v1::Inference::Stub& stub, const v1::GenerateRequest& request,
-                        absl::Duration deadline) {
-  GenerateResult result;
-  grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + deadline));
-  const auto reader = stub.Generate(&context, request);
-  v1::GenerateResponse response;
-  while (reader->Read(&response)) {
-    result.contiguous =
-        result.contiguous && response.first_index() == result.tokens.size() && result.finishes == 0;
-    result.tokens.insert(result.tokens.end(), response.token_ids().begin(), response.token_ids().end());
-    if (response.has_finish()) {
-      ++result.finishes;
-      result.finish = response.finish();
-    }
-  }
-  result.status = reader->Finish();
-  return result;
-}
-
-v1::GenerateRequest SyntheticRequest(uint32_t prompt, uint32_t output) {
-  v1::GenerateRequest request;
-  request.set_prompt_length(prompt);
-  request.set_max_new_tokens(output);
-  request.set_ignore_eos(true);
-  return request;
 }
 
 }  // namespace bfio::testing

@@ -16,6 +16,7 @@
 #include "bfio/v1/inference.grpc.pb.h"
 #include "tests/testing/held_port.h"
 #include "tests/testing/process.h"
+#include "tests/testing/request_stream.h"
 
 namespace bfio::testing {
 
@@ -27,8 +28,10 @@ struct ClusterOptions {
   std::vector<std::string> worker_flags = {"--c=0.0005", "--tl=0", "--slots=16"};
   // What the i-th worker gets besides; later ones nothing.
   std::vector<std::vector<std::string>> more_flags;
-  // Of the first epoch; 0: one for each rank of each process.
+  // Of the first epochs of all groups; 0: one for each rank of each process.
   int ranks = 0;
+  // Groups that the ranks are shared out among.
+  int groups = 1;
 };
 
 class Cluster {
@@ -72,20 +75,6 @@ class Cluster {
   std::unique_ptr<v1::Inference::Stub> inference_;
   std::unique_ptr<v1::Admin::Stub> admin_;
 };
-
-// Sends one request and reads its stream to the end.
-struct GenerateResult {
-  grpc::Status status;
-  std::vector<uint32_t> tokens;
-  bool contiguous = true;
-  int finishes = 0;
-  v1::Finish finish;
-};
-GenerateResult Generate(v1::Inference::Stub& stub, const v1::GenerateRequest& request,
-                        absl::Duration deadline = absl::Seconds(60));
-
-// A synthetic request that runs to max_new_tokens.
-v1::GenerateRequest SyntheticRequest(uint32_t prompt, uint32_t output);
 
 }  // namespace bfio::testing
 

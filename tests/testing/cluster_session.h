@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <limits>
 #include <map>
 #include <set>
@@ -37,6 +38,9 @@ class ClusterSession {
       : cluster_(*cluster), setup_(setup), rng_(setup.seed) {
     Add();
   }
+
+  // Called after every turn.
+  std::function<void()> after_turn = [] {};
 
   // Events of all kinds, then only what it takes until every request has ended.
   void Run(int turns) {
@@ -270,6 +274,7 @@ class ClusterSession {
         Step(index, group, ranks);
       }
     }
+    after_turn();
   }
 
   void Plan(core::GroupIndex index) {

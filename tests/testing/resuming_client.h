@@ -8,19 +8,18 @@
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
-#include <chrono>
 #include <memory>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "bfio/v1/inference.grpc.pb.h"
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
-#include "tests/testing/cluster.h"
+#include "tests/testing/process.h"
+#include "tests/testing/request_stream.h"
 
 namespace bfio::testing {
 
@@ -40,7 +39,7 @@ class ResumingClient {
   // Breaks the connection's stream, as a lost connection would.
   void Break() {
     MutexLock lock(&mutex_);
-    if (context_ != nullptr) context_->TryCancel();
+    if (stream_ != nullptr) stream_->Cancel();
   }
 
   size_t tokens_seen() const { return seen_.load(); }
@@ -58,7 +57,7 @@ class ResumingClient {
     const absl::Time give_up = MonotonicNow() + kSlowdown * absl::Seconds(60);
     request_.set_resumable(true);
     do {
-      Attempt(*stub);
+      ReadOneStream(*stub);
       const grpc::StatusCode code = result_.status.error_code();
       if (code != grpc::StatusCode::UNAVAILABLE && code != grpc::StatusCode::CANCELLED) return;
       request_.set_resume_from_index(static_cast<uint32_t>(result_.tokens.size()));
@@ -69,29 +68,18 @@ class ResumingClient {
     } while (MonotonicNow() < give_up);
   }
 
-  void Attempt(v1::Inference::Stub& stub) {
+  void ReadOneStream(v1::Inference::Stub& stub) {
     ++streams_;
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60 * kSlowdown));
-    SetContext(&context);
-    const auto reader = stub.Generate(&context, request_);
-    v1::GenerateResponse response;
-    while (reader->Read(&response)) {
-      result_.contiguous = result_.contiguous && response.first_index() == result_.tokens.size();
-      result_.tokens.insert(result_.tokens.end(), response.token_ids().begin(), response.token_ids().end());
-      seen_ = result_.tokens.size();
-      if (response.has_finish()) {
-        ++result_.finishes;
-        result_.finish = response.finish();
-      }
-    }
-    result_.status = reader->Finish();
-    SetContext(nullptr);
+    RequestStream stream(stub, request_, {.deadline = kSlowdown * absl::Seconds(60), .so_far = result_});
+    SetStream(&stream);
+    while (stream.Read()) seen_ = stream.result().tokens.size();
+    result_ = stream.result();
+    SetStream(nullptr);
   }
 
-  void SetContext(grpc::ClientContext* context) {
+  void SetStream(RequestStream* stream) {
     MutexLock lock(&mutex_);
-    context_ = context;
+    stream_ = stream;
   }
 
   v1::GenerateRequest request_;
@@ -99,7 +87,7 @@ class ResumingClient {
   std::atomic<size_t> seen_ = 0;
   std::atomic<int> streams_ = 0;
   Mutex mutex_;
-  grpc::ClientContext* context_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  RequestStream* stream_ ABSL_GUARDED_BY(mutex_) = nullptr;
   std::thread thread_;
 };
 

@@ -133,7 +133,7 @@ class StepLoopTest : public ::testing::Test {
       SimOptions options;
       options.limits = {slots, 1000, 500};
       options.plan = plan_;
-      auto engine = SimEngine::Create(options, std::make_unique<GatedTimer>(&rank->gate));
+      auto engine = MakeSimEngine(options, std::make_unique<GatedTimer>(&rank->gate));
       ASSERT_TRUE(engine.ok());
       rank->loop = std::make_unique<StepLoop>(
           StepLoopOptions{absl::StrCat("w", i), "1.2.3", nullptr, nullptr, 1 << 20, admission},

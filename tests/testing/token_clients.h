@@ -5,11 +5,9 @@
 #ifndef BFIO_TESTS_TESTING_TOKEN_CLIENTS_H_
 #define BFIO_TESTS_TESTING_TOKEN_CLIENTS_H_
 
-#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <thread>
@@ -28,7 +26,7 @@ class TokenClients {
   // come in all.
   TokenClients(Cluster& cluster, const std::vector<v1::GenerateRequest>& requests,
                std::function<void(int)> on_token = nullptr)
-      : on_token_(std::move(on_token)), tokens_(requests.size()), statuses_(requests.size()) {
+      : on_token_(std::move(on_token)), results_(requests.size()) {
     for (size_t i = 0; i < requests.size(); ++i) {
       threads_.emplace_back([this, &cluster, &requests, i] { Read(cluster, requests[i], i); });
     }
@@ -36,32 +34,28 @@ class TokenClients {
 
   // Until so many tokens have come in all, or a stream has failed or all have ended, which ExpectTokens says.
   void AwaitTokens(int count) const {
-    while (seen_ < count && !failed_ && ended_ < statuses_.size()) absl::SleepFor(absl::Milliseconds(1));
+    while (seen_ < count && !failed_ && ended_ < results_.size()) absl::SleepFor(absl::Milliseconds(1));
   }
 
   // Once.
   void ExpectTokens(const std::vector<std::vector<uint32_t>>& wanted) {
     for (std::thread& thread : threads_) thread.join();
     for (size_t i = 0; i < wanted.size(); ++i) {
-      EXPECT_TRUE(statuses_[i].ok()) << statuses_[i].error_message();
-      EXPECT_EQ(tokens_[i], wanted[i]) << "request " << i;
+      EXPECT_TRUE(results_[i].status.ok()) << results_[i].status.error_message();
+      EXPECT_TRUE(results_[i].contiguous) << "request " << i;
+      EXPECT_EQ(results_[i].tokens, wanted[i]) << "request " << i;
     }
   }
 
  private:
   void Read(Cluster& cluster, const v1::GenerateRequest& request, size_t i) {
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(120 * kSlowdown));
-    const auto reader = cluster.inference().Generate(&context, request);
-    v1::GenerateResponse response;
-    while (reader->Read(&response)) {
-      EXPECT_TRUE(response.token_ids_size() == 0 || response.first_index() == tokens_[i].size());
-      tokens_[i].insert(tokens_[i].end(), response.token_ids().begin(), response.token_ids().end());
-      const int seen = seen_ += response.token_ids_size();
+    RequestStream stream(cluster.inference(), request, {.deadline = kSlowdown * absl::Seconds(120)});
+    for (size_t before = 0; stream.Read(); before = stream.result().tokens.size()) {
+      const int seen = seen_ += static_cast<int>(stream.result().tokens.size() - before);
       if (on_token_) on_token_(seen);
     }
-    statuses_[i] = reader->Finish();
-    if (!statuses_[i].ok()) failed_ = true;
+    results_[i] = stream.result();
+    if (!results_[i].status.ok()) failed_ = true;
     ++ended_;
   }
 
@@ -69,8 +63,7 @@ class TokenClients {
   std::atomic<int> seen_ = 0;
   std::atomic<bool> failed_ = false;
   std::atomic<size_t> ended_ = 0;
-  std::vector<std::vector<uint32_t>> tokens_;
-  std::vector<grpc::Status> statuses_;
+  std::vector<GenerateResult> results_;
   std::vector<std::thread> threads_;
 };
 

@@ -9,14 +9,13 @@ namespace {
 class AbortCall final : public grpc::ClientUnaryReactor {
  public:
   AbortCall(Link& link, const v1::AbortRequest& request, const Metadata& metadata)
-      : link_(link), request_(request) {
+      : use_(link), request_(request) {
     context_.set_deadline(absl::ToChronoTime(absl::Now() + kAbortTimeout));
     for (const auto& [name, value] : metadata) context_.AddMetadata(name, value);
   }
 
-  void Start() {
-    link_.CallBegins();
-    link_.stub().async()->Abort(&context_, &request_, &response_, this);
+  void Start(v1::Inference::Stub& stub) {
+    stub.async()->Abort(&context_, &request_, &response_, this);
     GrpcHandOver(this);
     StartCall();
   }
@@ -24,12 +23,10 @@ class AbortCall final : public grpc::ClientUnaryReactor {
  private:
   void OnDone(const grpc::Status&) override {
     GrpcTakeOver(this);
-    Link& link = link_;
     delete this;
-    link.CallEnded();
   }
 
-  Link& link_;
+  const Link::Use use_;  // first, so that it is released last
   grpc::ClientContext context_;
   const v1::AbortRequest request_;
   v1::AbortResponse response_;
@@ -38,7 +35,7 @@ class AbortCall final : public grpc::ClientUnaryReactor {
 }  // namespace
 
 void StartAbort(Link& link, const v1::AbortRequest& request, const Metadata& metadata) {
-  (new AbortCall(link, request, metadata))->Start();
+  (new AbortCall(link, request, metadata))->Start(link.stub());
 }
 
 }  // namespace bfio::client

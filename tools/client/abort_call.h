@@ -7,8 +7,9 @@
 #define BFIO_TOOLS_CLIENT_ABORT_CALL_H_
 
 #include "absl/time/time.h"
-#include "tools/client/attempt.h"
+#include "bfio/v1/inference.pb.h"
 #include "tools/client/link.h"
+#include "tools/client/metadata.h"
 
 namespace bfio::client {
 

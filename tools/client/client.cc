@@ -16,7 +16,7 @@ namespace {
 
 void Prepare(grpc::ClientContext& context, const std::string& token, absl::Duration timeout) {
   context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
-  if (!token.empty()) context.AddMetadata("authorization", absl::StrCat("Bearer ", token));
+  for (const auto& [name, value] : BearerToken(token)) context.AddMetadata(name, value);
 }
 
 }  // namespace

@@ -1,12 +1,11 @@
 // A connection and the calls under way on it.
 //
 // Purpose: a channel must not be taken down by one of gRPC's own threads, so whoever owns it waits here until
-// the last call has let go. Threads: any.
+// the last call has released it. Threads: any.
 #ifndef BFIO_TOOLS_CLIENT_LINK_H_
 #define BFIO_TOOLS_CLIENT_LINK_H_
 
 #include <memory>
-#include <utility>
 
 #include "bfio/v1/inference.grpc.pb.h"
 #include "common/base/mutex.h"
@@ -15,31 +14,39 @@ namespace bfio::client {
 
 class Link {
  public:
+  // What a call holds from before its start until gRPC has released it.
+  class Use {
+   public:
+    explicit Use(Link& link) : link_(link) {
+      MutexLock lock(&link_.mutex_);
+      ++link_.uses_;
+    }
+    Use(const Use&) = delete;
+    Use& operator=(const Use&) = delete;
+    ~Use() {
+      MutexLock lock(&link_.mutex_);
+      --link_.uses_;
+    }
+
+   private:
+    Link& link_;
+  };
+
   explicit Link(const std::shared_ptr<grpc::ChannelInterface>& channel)
       : stub_(v1::Inference::NewStub(channel)) {}
   // Waits for the calls under way; they have deadlines.
   ~Link() {
     MutexLock lock(&mutex_);
-    const auto idle = [](int* calls) { return *calls == 0; };
-    mutex_.Await(absl::Condition(+idle, &calls_));
+    const auto idle = [](int* uses) { return *uses == 0; };
+    mutex_.Await(absl::Condition(+idle, &uses_));
   }
 
   v1::Inference::Stub& stub() { return *stub_; }
 
-  // Around every call that gRPC ends on a thread of its own; CallEnded is the last thing done there.
-  void CallBegins() {
-    MutexLock lock(&mutex_);
-    ++calls_;
-  }
-  void CallEnded() {
-    MutexLock lock(&mutex_);
-    --calls_;
-  }
-
  private:
   const std::unique_ptr<v1::Inference::Stub> stub_;
   Mutex mutex_;
-  int calls_ ABSL_GUARDED_BY(mutex_) = 0;
+  int uses_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace bfio::client

@@ -15,6 +15,11 @@ grpc_slice View(const std::string& text) {
 
 }  // namespace
 
+Metadata BearerToken(const std::string& token) {
+  if (token.empty()) return {};
+  return {{"authorization", absl::StrCat("Bearer ", token)}};
+}
+
 absl::Status CheckMetadata(const Metadata& metadata) {
   for (const auto& [name, value] : metadata) {
     if (grpc_header_key_is_legal(View(name)) == 0) {

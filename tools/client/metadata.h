@@ -14,6 +14,9 @@ namespace bfio::client {
 
 using Metadata = std::vector<std::pair<std::string, std::string>>;
 
+// The header that carries a bearer token; none for an empty token.
+Metadata BearerToken(const std::string& token);
+
 // INVALID_ARGUMENT for a name or a value that HTTP/2 does not carry.
 absl::Status CheckMetadata(const Metadata& metadata);
 

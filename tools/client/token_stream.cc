@@ -8,7 +8,8 @@
 #include "common/base/clock.h"
 #include "common/net/status.h"
 #include "tools/client/abort_call.h"
-#include "tools/client/attempt.h"
+#include "tools/client/link.h"
+#include "tools/client/stream_reader.h"
 
 namespace bfio::client {
 namespace {
@@ -23,10 +24,20 @@ uint64_t RandomBits() {
 }
 
 Metadata WithToken(const CallOptions& options) {
-  Metadata metadata = options.metadata;
-  if (!options.token.empty()) metadata.emplace_back("authorization", absl::StrCat("Bearer ", options.token));
+  Metadata metadata = BearerToken(options.token);
+  metadata.insert(metadata.end(), options.metadata.begin(), options.metadata.end());
   return metadata;
 }
+
+// A TokenStream does not wait for the streams that it abandons, so each keeps its link for itself.
+class Attempt final : public StreamReader {
+ public:
+  Attempt(Link& link, const v1::GenerateRequest& request, absl::Time deadline, const Metadata& metadata)
+      : StreamReader(request, deadline, metadata), use_(link) {}
+
+ private:
+  const Link::Use use_;
+};
 
 // A resumable request that ended so for us may go on at the router: it takes the end of a stream, by our
 // deadline too, for a connection that broke.
@@ -102,12 +113,13 @@ void TokenStream::Begin() {
     request_.set_request_id(absl::StrCat("c-", absl::Hex(RandomBits(), absl::kZeroPad16)));
   }
   if (options_.resume && may_be_live_) request_.set_resume_from_index(received_);
-  auto attempt =
-      Attempt::Start(link_, request_, absl::Now() + (deadline_ - MonotonicNow()), WithToken(options_));
+  const auto attempt = std::make_shared<Attempt>(link_, request_, absl::Now() + (deadline_ - MonotonicNow()),
+                                                 WithToken(options_));
+  attempt->Start(link_.stub());
   bool cancelled;
   {
     MutexLock lock(&mutex_);
-    attempt_ = std::move(attempt);
+    attempt_ = attempt;
     cancelled = cancelled_;
   }
   if (!cancelled) return;
@@ -193,7 +205,7 @@ bool TokenStream::Cancelled() {
 }
 
 void TokenStream::Cancel() {
-  std::shared_ptr<Attempt> attempt;
+  std::shared_ptr<StreamReader> attempt;
   bool may_be_live;
   {
     MutexLock lock(&mutex_);

@@ -24,8 +24,8 @@
 
 namespace bfio::client {
 
-class Attempt;
 class Link;
+class StreamReader;
 
 struct CallOptions {
   // Of the whole request, retries and resumes included.
@@ -111,7 +111,7 @@ class TokenStream {
   Mutex mutex_;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   // Changed by Next's thread only, which reads it without the lock.
-  std::shared_ptr<Attempt> attempt_;
+  std::shared_ptr<StreamReader> attempt_;
   std::optional<Event> end_;
 };
 

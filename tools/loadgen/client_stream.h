@@ -1,8 +1,7 @@
 // One attempt at one request: a Generate stream, checked and timed.
 //
-// Purpose: turns gRPC's reactions into one AttemptResult. Ownership: a stream owns itself from StartStream
-// until its end, then hands out the result and is gone. Threads: reactions run on gRPC's threads, one at a
-// time per stream, and never block; `done` is called on such a thread.
+// Purpose: turns the messages of a client::StreamCall into one AttemptResult. Threads: messages are taken by
+// gRPC's threads, one at a time per stream, which also call `done`.
 #ifndef BFIO_TOOLS_LOADGEN_CLIENT_STREAM_H_
 #define BFIO_TOOLS_LOADGEN_CLIENT_STREAM_H_
 
@@ -16,8 +15,7 @@
 
 #include "absl/time/time.h"
 #include "bfio/v1/inference.grpc.pb.h"
-#include "grpcpp/client_context.h"
-#include "tools/loadgen/login.h"
+#include "tools/client/stream_call.h"
 #include "tools/loadgen/results.h"
 #include "tools/loadgen/schedule.h"
 
@@ -53,7 +51,7 @@ struct Attempt {
   // Asked for; zero: not.
   absl::Duration ttft_objective, tpot_objective, agent_timeout;
   // Outlives the attempt.
-  const Login* login = nullptr;
+  const client::Metadata* metadata = nullptr;
   std::shared_ptr<Received> received;
   // Sends the request so that it can be resumed, with this secret; empty: it ends with its stream.
   std::string resume_token;
@@ -66,9 +64,9 @@ struct Attempt {
   std::function<void(AttemptResult)> done;
 };
 
-// Starts the RPC. The context is returned so that the caller can cancel (TryCancel is safe from any thread,
-// also after the stream's end). `done` is called exactly once, after everything the stream held is released.
-std::shared_ptr<grpc::ClientContext> StartStream(v1::Inference::Stub& stub, Attempt attempt);
+// Starts the RPC; the caller may cancel it. `done` is called exactly once, when the stream no longer refers
+// to stub and channel.
+std::shared_ptr<client::StreamCall> StartStream(v1::Inference::Stub& stub, Attempt attempt);
 
 }  // namespace bfio::loadgen
 

@@ -19,6 +19,7 @@
 #include "common/base/shutdown.h"
 #include "common/base/spdlog.h"
 #include "common/config/program.h"
+#include "common/net/address.h"
 #include "common/net/channel.h"
 #include "common/net/connection_wait.h"
 #include "common/net/grpc_log.h"

@@ -27,7 +27,7 @@ Runner::Runner(const Options& options, const Login& login, Schedule& schedule,
                std::vector<std::shared_ptr<grpc::Channel>> channels, std::string run_id,
                std::function<bool()> stop_requested, Progress& progress)
     : options_(options),
-      login_(login),
+      metadata_(client::BearerToken(login.token)),
       schedule_(schedule),
       run_id_(std::move(run_id)),
       resume_token_(options.resume ? absl::StrCat("secret-", run_id_) : ""),
@@ -168,17 +168,16 @@ void Runner::StartAttempt(uint64_t index) {
   attempt.ttft_objective = options_.ttft_objective;
   attempt.tpot_objective = options_.tpot_objective;
   attempt.agent_timeout = options_.agent_timeout;
-  attempt.login = &login_;
+  attempt.metadata = &metadata_;
   attempt.resume_token = resume_token_;
   attempt.live_tokens = &live_tokens_;
   attempt.done = [this, index](AttemptResult result) { OnAttemptDone(index, std::move(result)); };
-  std::shared_ptr<grpc::ClientContext> context =
-      StartStream(*stubs_[index % stubs_.size()], std::move(attempt));
+  std::shared_ptr<client::StreamCall> call = StartStream(*stubs_[index % stubs_.size()], std::move(attempt));
   MutexLock lock(&mutex_);
-  // It may have ended meanwhile; a retry that already waits then holds a context whose cancellation does
+  // It may have ended meanwhile; a retry that already waits then holds a call whose cancellation does
   // nothing.
   const auto found = open_.find(index);
-  if (found != open_.end()) found->second.context = std::move(context);
+  if (found != open_.end()) found->second.call = std::move(call);
 }
 
 void Runner::DropUnsent() {
@@ -218,7 +217,7 @@ void Runner::AdvanceSweep(absl::Time now) {
 }
 
 void Runner::CancelAll() {
-  std::vector<std::shared_ptr<grpc::ClientContext>> contexts;
+  std::vector<std::shared_ptr<client::StreamCall>> calls;
   {
     MutexLock lock(&mutex_);
     cancelling_ = true;
@@ -233,11 +232,11 @@ void Runner::CancelAll() {
     last_end_ = MonotonicNow();
     retries_.clear();
     for (const auto& [index, open] : open_) {
-      if (open.context != nullptr) contexts.push_back(open.context);
+      if (open.call != nullptr) calls.push_back(open.call);
     }
   }
   // Outside the lock: a cancellation may run other streams' reactions on this thread.
-  for (const auto& context : contexts) context->TryCancel();
+  for (const auto& call : calls) call->Cancel();
 }
 
 void Runner::OnAttemptDone(uint64_t index, AttemptResult result) {

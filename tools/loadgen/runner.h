@@ -23,7 +23,9 @@
 #include "common/base/mutex.h"
 #include "common/base/rng.h"
 #include "grpcpp/channel.h"
+#include "tools/client/metadata.h"
 #include "tools/loadgen/client_stream.h"
+#include "tools/loadgen/login.h"
 #include "tools/loadgen/options.h"
 #include "tools/loadgen/progress.h"
 #include "tools/loadgen/results.h"
@@ -56,7 +58,7 @@ class Runner {
     bool resume = false;
     absl::Duration resume_pause = absl::ZeroDuration();
     // Of the attempt under way; null while a retry waits.
-    std::shared_ptr<grpc::ClientContext> context;
+    std::shared_ptr<client::StreamCall> call;
   };
 
   // What the loop does next.
@@ -88,7 +90,7 @@ class Runner {
   ProgressView View(absl::Time now) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Options& options_;
-  const Login& login_;
+  const client::Metadata metadata_;
   Schedule& schedule_;
   std::vector<std::unique_ptr<v1::Inference::Stub>> stubs_;
   const std::string run_id_;

@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -81,12 +82,21 @@ struct StepOutput {
     Handle handle;
     FinishCause cause;
   };
+  struct Failure {
+    Handle handle;
+    // What is wrong, for whoever sent the request.
+    std::string message;
+  };
   // At most one token per active request and step, in a fixed order of requests. A request whose prompt takes
   // several steps (chunked prefill) gives none in the steps before its prompt's last, and some schedulers let
   // decodes wait for prompts (worker/scheduler/batch_scheduler.h).
   std::vector<Token> tokens;
   // Requests whose last token is in `tokens`; their KV is free when Step returns.
   std::vector<Finish> finished;
+  // Requests that the step could not go on with, for a fault of their own: the model gave no finite logits
+  // for them. They made no token, are gone when Step returns, and count nothing in load_tokens; the others
+  // are not affected. The sim engine, which computes nothing, has none.
+  std::vector<Failure> failed;
   // Requests that were taken out before the step, since KV did not suffice for it: of those whose room grows
   // on demand (SequenceRequest::kv_on_demand) the ones admitted last, as few as will do. They made no token
   // in the step and are gone; whoever wants the rest of their tokens admits them anew, with what they have
@@ -113,6 +123,7 @@ struct StepOutput {
   void Clear() {
     tokens.clear();
     finished.clear();
+    failed.clear();
     preempted.clear();
     completion_hints.clear();
     log_probabilities.clear();
@@ -157,7 +168,8 @@ class Engine {
   virtual bool Cancel(Handle handle) = 0;
 
   // Runs one step: local compute only, no communication. Fills `out` (cleared first). An idle engine's step
-  // is legal and takes the time of an empty batch. An error means that the engine is broken for good.
+  // is legal and takes the time of an empty batch. An error means that the engine is broken for good; what is
+  // wrong with one request ends that request (StepOutput::failed).
   virtual absl::Status Step(StepOutput& out) = 0;
 
   // Whether its steps are StepTogether's.

@@ -137,7 +137,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engines::Make(int32_t rank) const {
   }
   SimOptions sim = options_.sim;
   sim.seed += static_cast<uint64_t>(rank);  // so that the ranks' jitter differs
-  return SimEngine::Create(sim);
+  return MakeSimEngine(sim);
 }
 
 }  // namespace bfio::worker

@@ -85,6 +85,7 @@ void RankRecorder::OnStep(const StepRow& row, const Standing& standing) {
   figures_.prefill_tokens += static_cast<uint64_t>(row.prefill_tokens);
   figures_.finished_requests += static_cast<uint64_t>(row.finished);
   figures_.preempted_requests += static_cast<uint64_t>(standing.preempted);
+  figures_.failed_requests += static_cast<uint64_t>(standing.failed);
   figures_.local_s.Add(Seconds(row.local_ns));
   figures_.barrier_wait_s.Add(Seconds(row.barrier_wait_ns));
   if (row.gap_ns.has_value()) figures_.gap_s.Add(Seconds(*row.gap_ns));

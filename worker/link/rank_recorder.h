@@ -25,6 +25,8 @@ struct Standing {
   int64_t held_bytes = 0;
   // Requests taken out in the step for want of KV.
   int64_t preempted = 0;
+  // Requests that the step has failed.
+  int64_t failed = 0;
 };
 
 class RankRecorder {

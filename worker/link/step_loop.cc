@@ -18,6 +18,10 @@ int64_t NowNs() {
 
 constexpr int64_t kAnyStep = std::numeric_limits<int64_t>::max();
 
+// Lines about requests that fail: enough to see which, few enough not to hide others.
+constexpr int kFailureLines = 5;
+constexpr absl::Duration kFailurePeriod = absl::Seconds(30);
+
 std::string Text(const absl::Status& status) {
   return status.ToString(absl::StatusToStringMode::kWithNoExtraData);
 }
@@ -33,7 +37,8 @@ StepLoop::StepLoop(StepLoopOptions options, std::unique_ptr<Engine> engine,
       held_(options_.resume_buffer_bytes),
       admission_(options_.admission, engine_->limits().kv_tokens),
       meter_(options_.energy),
-      group_(options_.group) {}
+      group_(options_.group),
+      failures_(kFailureLines, kFailurePeriod) {}
 
 absl::Status StepLoop::Run() {
   for (;;) {
@@ -151,9 +156,10 @@ absl::Status StepLoop::RunSteps(const Inbox::Enter& enter, Barrier& barrier) {
     if (met.ok() && (options_.step_log != nullptr || options_.recorder != nullptr))
       row = RowOf(enter, report);
     const auto preempted = static_cast<int64_t>(report.output.preempted.size());
+    const auto failed = static_cast<int64_t>(report.output.failed.size());
     link_.Send(enter.stream, std::move(report));
     // After the report, which others wait for.
-    if (row) Record(*row, preempted);
+    if (row) Record(*row, preempted, failed);
     if (!met.ok()) {
       // An epoch that was ended on purpose is no news.
       spdlog::log(enter.over.stop_requested() ? spdlog::level::debug : spdlog::level::warn,
@@ -230,6 +236,18 @@ void StepLoop::Follow(const StepOutput& output) {
   for (const Handle handle : output.preempted) admission_.Remove(handle);
 }
 
+void StepLoop::EndFailed(StepReport& report) {
+  for (StepOutput::Failure& failure : report.output.failed) {
+    admission_.Remove(failure.handle);
+    held_.Drop(failure.handle);
+    if (const auto more = failures_.Pass(failure.message)) {
+      spdlog::warn("{}: epoch {}, step {}: handle {} ends: {}{}", options_.worker_id, report.epoch,
+                   report.step, failure.handle, failure.message, *more);
+    }
+    report.rejected.push_back({failure.handle, absl::StatusCode::kInternal, std::move(failure.message)});
+  }
+}
+
 void StepLoop::Drop(Handle handle) {
   engine_->Cancel(handle);
   admission_.Remove(handle);
@@ -294,15 +312,16 @@ absl::Status StepLoop::RunLocal(const Inbox::Enter& enter, Barrier& barrier, Ste
   Follow(report.output);
   // The router has their tokens and places them anew, wherever that may be.
   for (const Handle handle : report.output.preempted) held_.Drop(handle);
+  EndFailed(report);
   due_.clear();
   return status;
 }
 
-void StepLoop::Record(const StepRow& row, int64_t preempted) {
+void StepLoop::Record(const StepRow& row, int64_t preempted, int64_t failed) {
   if (options_.step_log != nullptr) options_.step_log->Append(row);
   if (options_.recorder == nullptr) return;
   options_.recorder->OnStep(row, {engine_->active(), engine_->free_kv_tokens(), inbox_.pending_assignments(),
-                                  static_cast<int64_t>(held_.size()), held_.bytes(), preempted});
+                                  static_cast<int64_t>(held_.size()), held_.bytes(), preempted, failed});
 }
 
 StepRow StepLoop::RowOf(const Inbox::Enter& enter, const StepReport& report) const {

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "common/telemetry/line_limiter.h"
 #include "worker/barrier/barrier.h"
 #include "worker/engine/engine.h"
 #include "worker/link/held_requests.h"
@@ -86,6 +87,8 @@ class StepLoop {
   void Drop(Handle handle);
   // Tells the admission what became of those it let in.
   void Follow(const StepOutput& output);
+  // Ends the requests that the step has failed: the report refuses them.
+  void EndFailed(StepReport& report);
   // Fills in what the engine and the clock say after the local part of the step, and what the barrier needs.
   // Returns how the engine did; `peers` gets how its peers did, if it needed them.
   absl::Status RunLocal(const Inbox::Enter& enter, Barrier& barrier, StepReport& report, absl::Status& peers);
@@ -95,7 +98,7 @@ class StepLoop {
   // The step's barrier. An error when it failed, or when some rank's engine did.
   absl::Status Meet(const Inbox::Enter& enter, Barrier& barrier, bool engine_ok, StepReport& report);
   // Tells the log and the recorder of a step whose report is out.
-  void Record(const StepRow& row, int64_t preempted);
+  void Record(const StepRow& row, int64_t preempted, int64_t failed);
   // REQUIRES: the barrier has ended well, and the report is whole.
   StepRow RowOf(const Inbox::Enter& enter, const StepReport& report) const;
   Contribution ContributionOf(const StepReport& report) const;
@@ -108,6 +111,8 @@ class StepLoop {
   HeldRequests held_;
   KvAdmission admission_;
   StepMeter meter_;
+  // Clients cause these lines.
+  LineLimiter failures_;
   // The router that has last placed requests here.
   uint64_t router_instance_ = 0;
   // The group it belongs to, as the router has last said; at first its option.

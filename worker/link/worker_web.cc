@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/telemetry/log.h"
 #include "worker/metrics/worker_metrics.h"
 
 namespace bfio::worker {
@@ -42,7 +43,8 @@ absl::StatusOr<std::unique_ptr<HttpServer>> OpenWorkerWeb(const std::string& lis
   (*server)->Get("/healthz", [ranks](const HttpRequest&) { return PhasesOf(ranks, false); });
   (*server)->Get("/readyz", [ranks](const HttpRequest&) { return PhasesOf(ranks, true); });
   (*server)->Get("/metrics", [ranks, version = std::move(version)](const HttpRequest&) {
-    return HttpReply{200, "text/plain; version=0.0.4; charset=utf-8", MetricsText(version, FiguresOf(ranks))};
+    return HttpReply{200, "text/plain; version=0.0.4; charset=utf-8",
+                     MetricsText(version, DroppedLogLines(), FiguresOf(ranks))};
   });
   (*server)->Start();
   return server;

@@ -56,6 +56,8 @@ struct RankFigures {
   uint64_t finished_requests = 0;
   // Taken out for want of KV.
   uint64_t preempted_requests = 0;
+  // Ended for a fault of their own.
+  uint64_t failed_requests = 0;
   Distribution local_s{StepSeconds()};
   Distribution barrier_wait_s{StepSeconds()};
   Distribution gap_s{StepSeconds()};

@@ -29,6 +29,9 @@ Value EnergyOf(const RankFigures& rank, double EnergySums::*part) {
   return rank.energy.has_value() ? Value(rank.energy->sums.*part) : std::nullopt;
 }
 
+constexpr MetricInfo kDroppedLines = {
+    "bfio:worker_log_lines_dropped_total", kCounter, "",
+    "log lines that were not written because standard error took none for too long"};
 constexpr MetricInfo kBuildInfo = {"bfio:worker_build_info", kGauge, "version",
                                    "1; the label tells the worker's version"};
 
@@ -64,6 +67,9 @@ const std::vector<RankMetric>& RankMetrics() {
       {{"bfio:worker_preempted_requests_total", kCounter, "worker",
         "requests taken out because KV did not suffice for all"},
        [](const RankFigures& r) -> Value { return double(r.preempted_requests); }},
+      {{"bfio:worker_failed_requests_total", kCounter, "worker",
+        "requests ended for a fault of their own: the model gave no finite logits for them"},
+       [](const RankFigures& r) -> Value { return double(r.failed_requests); }},
       {{"bfio:worker_slots", kGauge, "worker", "requests it can decode at once (--slots)"},
        [](const RankFigures& r) -> Value { return double(r.slots); }},
       {{"bfio:worker_requests_running", kGauge, "worker", "requests in slots after the last step"},
@@ -143,7 +149,7 @@ absl::string_view NameOf(RankPhase phase) {
 
 absl::Span<const MetricInfo> WorkerMetrics() {
   static const auto* const all = [] {
-    auto* infos = new std::vector<MetricInfo>{kBuildInfo};
+    auto* infos = new std::vector<MetricInfo>{kBuildInfo, kDroppedLines};
     for (const auto& metric : RankMetrics()) infos->push_back(metric.info);
     for (const auto& metric : DistributionMetrics()) infos->push_back(metric.info);
     return infos;
@@ -151,9 +157,11 @@ absl::Span<const MetricInfo> WorkerMetrics() {
   return *all;
 }
 
-std::string MetricsText(absl::string_view version, absl::Span<const RankFigures> ranks) {
+std::string MetricsText(absl::string_view version, uint64_t dropped_log_lines,
+                        absl::Span<const RankFigures> ranks) {
   Exposition out;
   out.Add(kBuildInfo, 1, version);
+  out.Add(kDroppedLines, static_cast<double>(dropped_log_lines));
   for (const auto& metric : RankMetrics()) {
     for (const RankFigures& rank : ranks) {
       if (const Value value = metric.value(rank)) out.Add(metric.info, *value, rank.worker_id);

@@ -6,6 +6,7 @@
 #ifndef BFIO_WORKER_METRICS_WORKER_METRICS_H_
 #define BFIO_WORKER_METRICS_WORKER_METRICS_H_
 
+#include <cstdint>
 #include <string>
 
 #include "absl/strings/string_view.h"
@@ -18,9 +19,10 @@ namespace bfio::worker {
 // Every metric there is, in the order of docs/metrics.md.
 absl::Span<const MetricInfo> WorkerMetrics();
 
-// The exposition of a process with these ranks. What is not known (a cost, energy without a meter) is left
-// out.
-std::string MetricsText(absl::string_view version, absl::Span<const RankFigures> ranks);
+// The exposition of a process with these ranks. `dropped_log_lines`: of common/telemetry/log.h. What is not
+// known (a cost, energy without a meter) is left out.
+std::string MetricsText(absl::string_view version, uint64_t dropped_log_lines,
+                        absl::Span<const RankFigures> ranks);
 
 }  // namespace bfio::worker
 

@@ -42,7 +42,7 @@ struct BatchRoom {
   // For requests that are not resident yet.
   int64_t free_slots = kUnbounded;
   int64_t free_kv_tokens = kUnbounded;
-  // Of token_budget, what prompts may take, at least 1.
+  // Of token_budget, what prompts may take.
   int64_t prefill_tokens = kUnbounded;
 };
 

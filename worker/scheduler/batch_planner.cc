@@ -50,7 +50,7 @@ void BatchPlanner::Form(absl::Span<const BatchRequest> left, std::vector<Chunk>&
   const int64_t decoding =
       std::count_if(left.begin(), left.end(), [](const BatchRequest& request) { return request.decoding(); });
   BatchRoom room;
-  if (scheduler_.whole_prompts()) {
+  if (whole_prompts()) {
     room.token_budget = std::max(budget_, decoding);
     room.prefill_tokens = budget_;
   } else {

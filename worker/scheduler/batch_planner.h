@@ -30,10 +30,10 @@ struct BatchPlannerOptions {
   // A scheduler's name (batch_scheduler.h), and the order within its classes.
   std::string scheduler = "sarathi";
   BatchOrder order = BatchOrder::kFcfs;
-  // Tokens of a step, at least 1.
+  // Tokens of a step, at least 1; kUnbounded: no bound, so every prompt is computed whole in its first step.
   int64_t token_budget = 512;
   // Adapts the budget between 64 (or token_budget, if that is less) and token_budget; max_budget, slots and
-  // prompt_gives_token are set here. Not for schedulers that take prompts whole.
+  // prompt_gives_token are set here. Not for schedulers that take prompts whole, nor without a bound.
   std::optional<BudgetTunerOptions> adapt;
   // Of the engine: requests at once, and the longest of them, prompt and output.
   int64_t slots = BatchRoom::kUnbounded;
@@ -55,6 +55,8 @@ class BatchPlanner {
   // Tokens of the next step at most.
   int64_t budget() const { return budget_; }
   const BatchScheduler& scheduler() const { return scheduler_; }
+  // Takes every prompt in one piece.
+  bool whole_prompts() const { return scheduler_.whole_prompts() || budget_ == BatchRoom::kUnbounded; }
 
   // --- for the tuner; nothing happens without one ---
 

@@ -55,7 +55,8 @@ class BatchScheduler {
 
   // Fills `batch` (cleared first). `requests` in the order of arrival; those with nothing left are passed
   // over. An empty batch with tokens available means that the scheduler is stuck on a prompt longer than the
-  // budget. REQUIRES: room.token_budget in 1 .. 2^31 - 1.
+  // budget. REQUIRES: room.token_budget is at least 1, and it or what is left of each prompt at most
+  // 2^31 - 1.
   void Form(absl::Span<const BatchRequest> requests, const BatchRoom& room, std::vector<Chunk>& batch);
 
  private:

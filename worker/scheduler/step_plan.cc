@@ -3,6 +3,7 @@
 namespace bfio::worker {
 
 void StepPlan::Clear() {
+  load_tokens = prefill_tokens = 0;
   token_ids.clear();
   positions.clear();
   row_runs.clear();

@@ -16,6 +16,11 @@
 namespace bfio::worker {
 
 struct StepPlan {
+  // --- of the step: what StepOutput (worker/engine/engine.h) says ---
+
+  int64_t load_tokens = 0;
+  int64_t prefill_tokens = 0;
+
   // --- by row ---
 
   // [rows] The token at the row's position.

@@ -19,7 +19,7 @@ absl::Status RequestPool::Enqueue(const RequestSpec& request) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the waiting pool is full (", max_waiting_, " requests)"));
   }
-  // What has begun (elsewhere, before a restart) waits for nobody.
+  // A request that has begun (elsewhere, before a restart) does not wait for a batch.
   if (held_back_.active() && request.generated_tokens == 0) {
     held_back_.Add(request, NextStep());
   } else {

@@ -36,6 +36,14 @@ TEST(LogFormatTest, AnyMessageIsOneLineAndJsonReadsItBack) {
   EXPECT_EQ(json["thread"], 7);
 }
 
+TEST(LogFormatTest, ALongMessageIsCutBetweenCharactersAndSaysSo) {
+  std::string message(kMaxMessageBytes - 1, 'x');
+  message += "\xc3\xa9tail";
+  const std::string kept(kMaxMessageBytes - 1, 'x');
+  EXPECT_EQ(nlohmann::json::parse(JsonLine(Line(message)))["message"], kept + "... (6 bytes more)");
+  EXPECT_EQ(TextLine(Line(kept)).size() + 18, TextLine(Line(message)).size());
+}
+
 TEST(LogFormatTest, UnknownLevelsAndFormatsAreRefused) {
   EXPECT_TRUE(InitLogging("t", "warning", "json").ok());
   EXPECT_EQ(InitLogging("t", "loud", "text").code(), absl::StatusCode::kInvalidArgument);

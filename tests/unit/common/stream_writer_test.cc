@@ -17,12 +17,12 @@
 #include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "gtest/gtest.h"
+#include "tests/testing/loopback_server.h"
 
 namespace bfio {
 namespace {
 
-// A message of this size fits into no window of SmallWindows: its write ends when the client reads.
-constexpr size_t kBig = 1 << 20;
+constexpr size_t kBig = testing::LoopbackServer::kBig;
 
 // Writes numbers in the order they are queued, each with some bytes beside it.
 class NumberStream final
@@ -254,23 +254,9 @@ struct Call {
 
 class StreamWriterCalls : public ::testing::Test {
  protected:
-  StreamWriterCalls() {
-    grpc::ServerBuilder builder;
-    int port = 0;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
-    builder.RegisterService(&service_);
-    server_ = builder.BuildAndStart();
-    grpc::ChannelArguments small_windows;
-    small_windows.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-    small_windows.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 65535);
-    stub_ = v1::Inference::NewStub(grpc::CreateCustomChannel(
-        absl::StrCat("127.0.0.1:", port), grpc::InsecureChannelCredentials(), small_windows));
-  }
-  ~StreamWriterCalls() override { server_->Shutdown(); }
-
   NumberService service_;
-  std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<v1::Inference::Stub> stub_;
+  testing::LoopbackServer server_{&service_};
+  std::unique_ptr<v1::Inference::Stub> stub_ = v1::Inference::NewStub(server_.channel());
 };
 
 TEST_F(StreamWriterCalls, TheStatusComesAfterTheMessages) {

@@ -49,6 +49,13 @@ TEST(BatchPlannerTest, TheBudgetKeepsNoDecodeOutUnderSarathiAndNoPromptWithoutIt
   EXPECT_EQ(PlanOf({.token_budget = 100}, 300), (PlannedRows{kMinPrefillRows, 300}));
 }
 
+TEST(BatchPlannerTest, WithoutABoundEveryPromptIsComputedWholeWhateverTheRouterSays) {
+  const BatchPlannerOptions unbounded = {.token_budget = BatchRoom::kUnbounded};
+  EXPECT_TRUE(MakePlanner(unbounded).whole_prompts());
+  EXPECT_EQ(PlanOf(unbounded, 30), (PlannedRows{1000, 30}));
+  EXPECT_EQ(PlanOf(unbounded, 30, 20), (PlannedRows{1000, 30}));
+}
+
 TEST(BatchPlannerTest, PromptsNeverTakeMoreThanTheBudget) {
   // Under orca they come first; the room that many decodes are given is not theirs.
   EXPECT_EQ(PlanOf({.scheduler = "orca", .token_budget = 100}, 30), (PlannedRows{100, 0}));

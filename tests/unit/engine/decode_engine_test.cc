@@ -2,6 +2,8 @@
 #include "worker/engine/decode/decode_engine.h"
 
 #include <functional>
+#include <limits>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -18,12 +20,16 @@ using ::testing::IsEmpty;
 
 constexpr int64_t kVocab = 50;
 constexpr uint32_t kEos = 3;
+// On a poisoned backend a sequence with this token has no finite logits, and none makes it.
+constexpr uint32_t kPoison = 49;
 
 // Writes each row's token into its page, and makes logits of all the tokens that the page table shows.
 class HashBackend final : public Backend {
  public:
-  explicit HashBackend(const DecodeOptions& options, std::function<void(int32_t rows)> ran = {})
+  explicit HashBackend(const DecodeOptions& options, std::function<void(int32_t rows)> ran = {},
+                       bool poisoned = false)
       : ran_(std::move(ran)),
+        poisoned_(poisoned),
         page_tokens_(options.page_tokens),
         cache_(static_cast<size_t>(PageTable::PageLimit(PageTableOptionsOf(options)) * page_tokens_)) {
     facts_ = {kVocab, 200, {kEos}};
@@ -37,10 +43,19 @@ class HashBackend final : public Backend {
     for (int32_t i = 0; i < plan.draws(); ++i) {
       const int32_t row = plan.logit_rows[i];
       uint64_t hash = 1;
-      for (int32_t p = 0; p <= plan.positions[row]; ++p) hash = Mix64(hash ^ At(plan, row, p));
+      bool poisoned = false;
+      for (int32_t p = 0; p <= plan.positions[row]; ++p) {
+        hash = Mix64(hash ^ At(plan, row, p));
+        poisoned = poisoned || (poisoned_ && At(plan, row, p) == kPoison);
+      }
+      if (poisoned) {
+        drawn[i].finite = false;
+        continue;
+      }
       Rng rng(hash);
       std::vector<float> logits;
       for (int64_t id = 0; id < kVocab; ++id) logits.push_back(static_cast<float>(2 * rng.Normal()));
+      if (poisoned_) logits[kPoison] = -std::numeric_limits<float>::infinity();
       auto pick = sampler_.Pick(logits, draws[i]);
       if (!pick.ok()) return pick.status();
       drawn[i] = *pick;
@@ -58,6 +73,7 @@ class HashBackend final : public Backend {
   }
 
   const std::function<void(int32_t rows)> ran_;
+  const bool poisoned_;
   const int32_t page_tokens_;
   std::vector<uint32_t> cache_;
   ModelFacts facts_;
@@ -74,6 +90,14 @@ DecodeOptions Options() {
 
 std::unique_ptr<DecodeEngine> Make(const DecodeOptions& options = Options()) {
   auto engine = DecodeEngine::Create(options, std::make_unique<HashBackend>(options));
+  EXPECT_TRUE(engine.ok()) << engine.status();
+  return *std::move(engine);
+}
+
+std::unique_ptr<DecodeEngine> MakePoisoned() {
+  const DecodeOptions options = Options();
+  auto engine = DecodeEngine::Create(
+      options, std::make_unique<HashBackend>(options, std::function<void(int32_t)>(), true));
   EXPECT_TRUE(engine.ok()) << engine.status();
   return *std::move(engine);
 }
@@ -228,6 +252,65 @@ TEST(DecodeEngineTest, AReplayOfSyntheticLoadMakesTheDeliveredTokensAgainInSilen
   }
   const auto rest = testing::RunSteps(*engine)[2].tokens;
   EXPECT_EQ(rest, std::vector<uint32_t>(whole.begin() + 9, whole.end()));
+}
+
+// Its fault, and nobody else's: the step is good, and so are those after it.
+TEST(DecodeEngineTest, ARequestWithoutFiniteLogitsEndsAloneAndCountsNothing) {
+  const auto engine = MakePoisoned();
+  const auto with_prompt = [](Handle handle, std::vector<uint32_t> prompt) {
+    SequenceRequest request = Request(handle, static_cast<int64_t>(prompt.size()), 10);
+    request.prompt = std::move(prompt);
+    return request;
+  };
+  const SequenceRequest before = with_prompt(1, {5, 6, 7}), after = with_prompt(3, {8, 9});
+  // In the last of the three steps that its prompt takes.
+  std::vector<uint32_t> poison(60, 4);
+  poison[55] = kPoison;
+  ASSERT_TRUE(engine->Admit(before).ok());
+  ASSERT_TRUE(engine->Admit(with_prompt(2, poison)).ok());
+  ASSERT_TRUE(engine->Admit(after).ok());
+  std::map<Handle, std::vector<uint32_t>> tokens;
+  std::vector<StepOutput::Failure> failed;
+  StepOutput out;
+  for (int step = 1; engine->active() > 0; ++step) {
+    int64_t load = 0;
+    for (const ResidentSequence& sequence : engine->resident()) load += sequence.kv_tokens;
+    ASSERT_TRUE(engine->Step(out).ok());
+    for (const StepOutput::Token& token : out.tokens) tokens[token.handle].push_back(token.id);
+    EXPECT_EQ(out.log_probabilities.size(), out.tokens.size());
+    EXPECT_EQ(out.completion_hints.size(), out.tokens.size());
+    EXPECT_EQ(out.load_tokens, out.failed.empty() ? load : load - 60) << "step " << step;
+    failed.insert(failed.end(), out.failed.begin(), out.failed.end());
+    EXPECT_TRUE(engine->AuditKv().ok());
+  }
+  ASSERT_EQ(failed.size(), 1u);
+  EXPECT_EQ(failed[0].handle, 2u);
+  EXPECT_THAT(failed[0].message, HasSubstr("not finite"));
+  EXPECT_EQ(engine->free_kv_tokens(), 400);
+  EXPECT_EQ(engine->free_slots(), 8);
+  EXPECT_THAT(tokens[2], IsEmpty());
+  for (const SequenceRequest& request : {before, after}) {
+    EXPECT_EQ(tokens[request.handle], testing::RunAlone(*MakePoisoned(), request).tokens);
+  }
+}
+
+TEST(DecodeEngineTest, AReplayThatFailsInSilenceIsToldToo) {
+  const auto engine = MakePoisoned();
+  // Synthetic: what an earlier placement delivered is made once more, of a prompt that depends on the seed.
+  for (uint64_t seed = 1;; ++seed) {
+    SequenceRequest request = Request(7, 10, 100);
+    request.sampling = {.temperature = 1, .seed = seed};
+    request.first_index = 90;
+    request.prompt_length = 100;
+    ASSERT_TRUE(engine->Admit(request).ok());
+    StepOutput out;
+    while (engine->active() > 0 && out.tokens.empty()) ASSERT_TRUE(engine->Step(out).ok());
+    engine->Cancel(7);
+    if (out.failed.empty()) continue;
+    EXPECT_EQ(out.failed[0].handle, 7u);
+    EXPECT_EQ(out.load_tokens, 0);
+    break;
+  }
 }
 
 TEST(DecodeEngineTest, TokensAreThoseOfTheRequestAloneOnRandomSchedules) {

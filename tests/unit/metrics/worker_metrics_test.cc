@@ -27,6 +27,7 @@ RankFigures Known() {
   rank.ranks = 4;
   rank.epochs_formed = 2;
   rank.steps = 5;
+  rank.failed_requests = 6;
   rank.kv_tokens = 1000;
   rank.free_kv_tokens = 400;
   rank.undelivered_tokens = 11;
@@ -52,9 +53,11 @@ std::set<std::string> Exposed(const std::string& text) {
 
 TEST(WorkerMetricsTest, FiguresOfARank) {
   const RankFigures ranks[] = {Known()};
-  const std::string text = MetricsText("1.2.3", ranks);
+  const std::string text = MetricsText("1.2.3", 17, ranks);
   EXPECT_THAT(text, HasSubstr("\nbfio:worker_build_info{version=\"1.2.3\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("\nbfio:worker_log_lines_dropped_total 17\n"));
   EXPECT_THAT(text, HasSubstr("\nbfio:worker_connected{worker=\"w0\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("\nbfio:worker_failed_requests_total{worker=\"w0\"} 6\n"));
   EXPECT_THAT(text, HasSubstr("\nbfio:worker_rank{worker=\"w0\"} 3\n"));
   EXPECT_THAT(text, HasSubstr("\nbfio:worker_epoch{worker=\"w0\"} 7\n"));
   EXPECT_THAT(text, HasSubstr("\nbfio:worker_kv_reserved_tokens{worker=\"w0\"} 600\n"));
@@ -70,7 +73,7 @@ TEST(WorkerMetricsTest, WhatIsNotKnownIsAbsent) {
   RankFigures fresh;
   fresh.worker_id = "w1";
   const RankFigures ranks[] = {Known(), fresh};
-  const std::string text = MetricsText("1", ranks);
+  const std::string text = MetricsText("1", 0, ranks);
   for (const char* name : {"rank", "step_cost_fixed_seconds", "step_cost_token_seconds", "power_watts",
                            "energy_busy_joules_total", "idle_power_watts"}) {
     EXPECT_THAT(text, HasSubstr(absl::StrCat("bfio:worker_", name, "{worker=\"w0\"}")));
@@ -90,7 +93,7 @@ TEST(WorkerMetricsTest, ThePageListsWhatIsExposed) {
     EXPECT_FALSE(info.help.empty()) << info.name;
   }
   const RankFigures ranks[] = {Known()};
-  EXPECT_EQ(Exposed(MetricsText("1", ranks)), listed);
+  EXPECT_EQ(Exposed(MetricsText("1", 0, ranks)), listed);
 }
 
 TEST(WorkerMetricsTest, DocsMetricsIsUpToDate) {

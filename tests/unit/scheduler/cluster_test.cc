@@ -144,7 +144,7 @@ TEST_F(ClusterTest, AMemberDoesNotBringAlongWhatAnotherGroupHolds) {
 TEST_F(ClusterTest, TheClockTicksOnceInAMeanStepOfTheOpenGroups) {
   Open(0, 1, 1);
   Open(1, 2, 1, GroupKind::kIndependent);
-  const PoolClock& clock = cluster_.pool().clock();
+  const PoolClock& clock = cluster_.pool().pool_clock();
   const int64_t start = clock.now();
   for (const GroupIndex group : {0, 1}) cluster_.Apply(MakePlan{group});
   Wait(1, 3);

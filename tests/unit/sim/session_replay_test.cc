@@ -130,6 +130,7 @@ TEST(SessionReplay, SessionsOfSeveralGroupsToo) {
                                   {"test", core::RequestId{1'800'000'000} << 20}, options, setting, "none");
         core::Cluster cluster(options, setting, {}, nullptr, &recorder);
         bfio::testing::ClusterSession session(&cluster, {.seed = seed, .most_groups = 1 + seed % 4});
+        session.after_turn = [&] { recorder.Flush(); };
         session.Run(200);
       }
       ASSERT_GT(segments.size(), 3u);

@@ -48,12 +48,13 @@ TEST(RankRecorderTest, StepsAddUp) {
   RankRecorder recorder("w", {.slots = 4, .kv_tokens = 100});
   recorder.OnStep(Row(3, 1'000'000, std::nullopt), {.active_requests = 2, .free_kv_tokens = 60});
   recorder.OnStep(Row(2, 2'000'000, 500'000),
-                  {.active_requests = 1, .free_kv_tokens = 80, .held_requests = 1});
+                  {.active_requests = 1, .free_kv_tokens = 80, .held_requests = 1, .failed = 2});
   const RankFigures figures = recorder.figures();
   EXPECT_EQ(figures.steps, 2u);
   EXPECT_EQ(figures.generated_tokens, 5u);
   EXPECT_EQ(figures.prefill_tokens, 20u);
   EXPECT_EQ(figures.finished_requests, 2u);
+  EXPECT_EQ(figures.failed_requests, 2u);
   EXPECT_DOUBLE_EQ(figures.local_s.sum(), 0.003);
   EXPECT_DOUBLE_EQ(figures.barrier_wait_s.sum(), 0.006);
   EXPECT_EQ(figures.gap_s.count(), 1u) << "the first step has none";

@@ -69,7 +69,7 @@ absl::Status RunRank(const std::string& address, const std::function<void(Router
   SimOptions sim;
   sim.limits = {4, 1000, 500};
   sim.cost = {0, 0, 0};
-  StepLoop loop({"w", "0"}, *SimEngine::Create(sim),
+  StepLoop loop({"w", "0"}, *MakeSimEngine(sim),
                 std::make_unique<LocalBarrierEndpoint>(std::make_shared<LocalHub>()), link);
   std::thread stepping([&] {
     EXPECT_TRUE(loop.Run().ok());

@@ -32,8 +32,8 @@ class SimEngineTest : public ::testing::Test {
     options.cost = {1e-3, 1e-6, 0};
     return options;
   }
-  std::unique_ptr<SimEngine> Make(const SimOptions& options) {
-    auto engine = SimEngine::Create(options, std::make_unique<FakeTimer>(&now_ns_));
+  std::unique_ptr<DecodeEngine> Make(const SimOptions& options) {
+    auto engine = MakeSimEngine(options, std::make_unique<FakeTimer>(&now_ns_));
     EXPECT_TRUE(engine.ok()) << engine.status();
     return *std::move(engine);
   }
@@ -220,6 +220,17 @@ TEST_F(SimEngineTest, SlotsAndKvAreEnforced) {
   EXPECT_TRUE(absl::IsResourceExhausted(engine->Admit(Request(6, 1, 1))));
 }
 
+TEST_F(SimEngineTest, TheKvCapacityCostsNoMemoryAndAnyTokenIdIsTaken) {
+  SimOptions options = Options();
+  options.limits.kv_tokens = int64_t{1} << 50;
+  auto engine = Make(options);
+  EXPECT_LT(engine->kv_stats().pages, 1 << 21);
+  SequenceRequest request = Request(1, 2, 5);
+  request.prompt = {4'000'000'000, 1};
+  ASSERT_TRUE(engine->Admit(request).ok());
+  EXPECT_EQ(RunToEnd(*engine).size(), 5u);
+}
+
 TEST_F(SimEngineTest, MalformedRequestsAreInvalid) {
   auto engine = Make(Options());
   EXPECT_TRUE(absl::IsInvalidArgument(engine->Admit(Request(1, 0, 1))));
@@ -236,7 +247,7 @@ TEST_F(SimEngineTest, OptionsOutOfRangeAreInvalid) {
   const auto refused = [](auto change) {
     SimOptions options = Options();
     change(options);
-    return absl::IsInvalidArgument(SimEngine::Create(options).status());
+    return absl::IsInvalidArgument(MakeSimEngine(options).status());
   };
   EXPECT_TRUE(refused([](SimOptions& o) { o.limits.slots = 0; }));
   EXPECT_TRUE(refused([](SimOptions& o) { o.limits.kv_tokens = 0; }));
@@ -296,7 +307,7 @@ TEST_F(SimEngineTest, APlannerChangesWhenTokensComeAndNotWhich) {
   auto whole = Make(Options()), pieces = Make(planned);
   std::map<Handle, std::vector<uint32_t>> ids[2];
   int side = 0;
-  for (SimEngine* engine : {whole.get(), pieces.get()}) {
+  for (DecodeEngine* engine : {whole.get(), pieces.get()}) {
     StepOutput out;
     Handle next = 1;
     while (next <= 60 || engine->active() > 0) {
@@ -317,7 +328,7 @@ TEST_F(SimEngineTest, APlannerChangesWhenTokensComeAndNotWhich) {
 }
 
 // Requests that come at their times; the budget at the end.
-int64_t BudgetAfter(SimEngine& engine, int64_t& now_ns, std::optional<double> tpot_objective_s) {
+int64_t BudgetAfter(DecodeEngine& engine, int64_t& now_ns, std::optional<double> tpot_objective_s) {
   Rng rng(3);
   double next_s = 0;
   StepOutput out;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/base/rng.h"
+#include "worker/scheduler/batch_scheduler.h"
 
 namespace bfio::sim {
 namespace {
@@ -13,11 +14,11 @@ namespace {
 struct FcfsRequest {
   double arrived = 0;
   int64_t prompt = 0, output = 0;
-  // Prompt tokens read, and tokens made.
-  int64_t read = 0, made = 0;
+  worker::BatchRequest left = {.prefill_left = prompt, .decode_left = output};
   bool first_seen = false;
 
-  int64_t held() const { return read + made; }
+  // Prompt tokens read, and tokens made.
+  int64_t held() const { return prompt - left.prefill_left + output - left.decode_left; }
 };
 
 class FcfsWorker {
@@ -26,6 +27,7 @@ class FcfsWorker {
       : types_(types.begin(), types.end()),
         options_(options),
         room_(static_cast<int64_t>((1 - options.watermark) * static_cast<double>(options.memory))),
+        scheduler_(*worker::BatchScheduler::Create(chunked() ? "sarathi" : "vllm_v0")),
         rng_(options.run.seed) {
     for (size_t j = 0; j < types_.size(); ++j) next_.push_back(Next(j, 0));
   }
@@ -38,7 +40,7 @@ class FcfsWorker {
         continue;
       }
       Begin();
-      const double tokens = options_.batching == Batching::kPrefillFirst ? PrefillFirst() : Chunked();
+      const double tokens = Batch();
       now_ += options_.run.time(tokens);
       ++run_.iterations;
       run_.peak_batch = std::max(run_.peak_batch, static_cast<int64_t>(tokens));
@@ -67,9 +69,11 @@ class FcfsWorker {
     }
   }
 
+  bool chunked() const { return options_.batching == Batching::kChunked; }
+
   void Begin() {
     int64_t spoken_for = 0;
-    for (const FcfsRequest& request : running_) spoken_for += request.prompt - request.read;
+    for (const FcfsRequest& request : running_) spoken_for += request.left.prefill_left;
     const auto full = [&] {
       return options_.most_running > 0 && static_cast<int64_t>(running_.size()) >= options_.most_running;
     };
@@ -81,58 +85,45 @@ class FcfsWorker {
     }
   }
 
-  // Each that has read its prompt makes a token; the newest make room where there is none. Tokens held by
-  // them.
-  double Decode() {
-    int64_t decoding = 0;
-    for (const FcfsRequest& request : running_) decoding += request.read == request.prompt;
+  // The newest make room for a token of each that decodes.
+  void MakeRoom(int64_t decoding) {
     while (held_ + decoding > options_.memory && running_.size() > 1) {
       FcfsRequest& newest = running_.back();
-      decoding -= newest.read == newest.prompt;
+      decoding -= newest.left.decoding();
       held_ -= newest.held();
-      newest.read = newest.made = 0;
+      newest.left = {.prefill_left = newest.prompt, .decode_left = newest.output};
       waiting_.push_front(newest);
       running_.pop_back();
       ++run_.evictions;
     }
+  }
+
+  // Computes the next batch; tokens that it reads, and that its decodes hold. Reading the last token of a
+  // prompt gives the first token's place: stage 0 is over.
+  double Batch() {
+    int64_t decoding = 0, first_unread = 0;
+    for (const FcfsRequest& request : running_) {
+      decoding += request.left.decoding();
+      if (first_unread == 0) first_unread = request.left.prefill_left;
+    }
+    if (chunked() || first_unread == 0) MakeRoom(decoding);
+    // The budget keeps no decode out of a batch; of whole prompts the first is read however long it is.
+    worker::BatchRoom room = {.token_budget = worker::BatchRoom::kUnbounded};
+    room.prefill_tokens = chunked() ? std::max<int64_t>(0, options_.token_budget - decoding)
+                                    : std::max(options_.token_budget, first_unread);
+    left_.clear();
+    for (const FcfsRequest& request : running_) left_.push_back(request.left);
+    scheduler_.Form(left_, room, batch_);
     double tokens = 0;
-    for (FcfsRequest& request : running_) {
-      if (request.read < request.prompt) continue;
-      ++request.made;
-      ++held_;
-      tokens += static_cast<double>(request.held());
+    for (const worker::Chunk& chunk : batch_) {
+      FcfsRequest& request = running_[chunk.which];
+      const bool decodes = request.left.decoding();
+      (decodes ? request.left.decode_left : request.left.prefill_left) -= chunk.rows;
+      held_ += chunk.rows;
+      tokens += static_cast<double>(decodes ? request.held() : chunk.rows);
+      if (!decodes && request.left.prefill_left == 0) just_read_.push_back(&request);
     }
     return tokens;
-  }
-
-  // Prompt tokens, in the order of arrival, at most `budget`; whole prompts only, or pieces. Reading the last
-  // gives the first token's place: stage 0 is over.
-  double Prefill(int64_t budget, bool pieces) {
-    double tokens = 0;
-    for (FcfsRequest& request : running_) {
-      const int64_t left = request.prompt - request.read;
-      if (left == 0) continue;
-      const int64_t piece = pieces ? std::min(left, budget) : left;
-      if (piece == 0 || (piece > budget && tokens > 0)) break;
-      request.read += piece;
-      budget -= piece;
-      held_ += piece;
-      tokens += static_cast<double>(piece);
-      if (request.read == request.prompt) just_read_.push_back(&request);
-    }
-    return tokens;
-  }
-
-  double PrefillFirst() {
-    const double prompts = Prefill(options_.token_budget, false);
-    return prompts > 0 ? prompts : Decode();
-  }
-
-  double Chunked() {
-    int64_t decoding = 0;
-    for (const FcfsRequest& request : running_) decoding += request.read == request.prompt;
-    const double decoded = Decode();
-    return decoded + Prefill(std::max<int64_t>(0, options_.token_budget - decoding), true);
   }
 
   void End() {
@@ -144,7 +135,7 @@ class FcfsWorker {
     }
     just_read_.clear();
     std::erase_if(running_, [&](const FcfsRequest& request) {
-      if (request.made < request.output) return false;
+      if (request.left.decode_left > 0) return false;
       latency_ += now_ - request.arrived;
       done_tokens_ += request.output + 1;
       held_ -= request.held();
@@ -156,9 +147,13 @@ class FcfsWorker {
   const std::vector<core::RequestType> types_;
   const FcfsOptions options_;
   const int64_t room_;
+  worker::BatchScheduler scheduler_;
   Rng rng_;
   std::vector<double> next_;
   std::deque<FcfsRequest> waiting_, running_;
+  // Scratch.
+  std::vector<worker::BatchRequest> left_;
+  std::vector<worker::Chunk> batch_;
   std::vector<FcfsRequest*> just_read_;
   FcfsRun run_;
   int64_t held_ = 0, done_tokens_ = 0, firsts_ = 0;

@@ -3,7 +3,9 @@
 // Purpose: the setting of "Online Scheduling for LLM Inference with KV Cache Constraints": batches one at a
 // time, each gives every running request a token and reads the prompts of those that begin. A round takes
 // what the cost says (or 1, for the paper's integer rounds). The worker's true lengths decide when a request
-// ends; what the rule believes is its own matter. Deterministic. Threads: any, no state.
+// ends; what the rule believes is its own matter. This is the paper's discrete model and not the engines'
+// (worker/scheduler/engine_model.h): a round has no token budget, and no prompt is cut. Deterministic.
+// Threads: any, no state.
 #ifndef BFIO_TOOLS_SIM_ADMISSION_ONE_WORKER_H_
 #define BFIO_TOOLS_SIM_ADMISSION_ONE_WORKER_H_
 

@@ -2,9 +2,10 @@
 //
 // Purpose: calls sorted into lanes, the urgent lane first, by seniority within a lane; a batch is formed lane
 // by lane by a scheduler of worker/scheduler, each lane with what the lanes before have left of the budget.
-// With one lane that is the scheduler itself. Ownership: calls are the caller's and outlive their stay.
-// Threads: belongs to its caller. Cost: a batch is a pass over the lanes, joining and leaving a binary search
-// or none, and a move.
+// With one lane that is the scheduler itself. worker/scheduler/engine_model.h has one lane in the order of
+// arrival; here calls join in front of their juniors. Ownership: calls are the caller's and outlive their
+// stay. Threads: belongs to its caller. Cost: a batch is a pass over the lanes, joining and leaving a binary
+// search or none, and a move.
 #ifndef BFIO_TOOLS_SIM_NETWORK_ENGINE_H_
 #define BFIO_TOOLS_SIM_NETWORK_ENGINE_H_
 

@@ -2,8 +2,9 @@
 //
 // Purpose: the workers' side of a step in O(G + requests admitted + requests finishing). When a request is
 // admitted its last step is known and it is filed in a ring by that step. Loads are kept in closed form
-// (drift.h: all residents grow alike), so no step touches the residents. Threads: none. Memory: O(residents +
-// longest output).
+// (drift.h: all residents grow alike), so no step touches the residents. This is the BF-IO paper's discrete
+// model and not the engines' (worker/scheduler/engine_model.h): a prompt takes one step, and all residents
+// generate in every step. Threads: none. Memory: O(residents + longest output).
 #ifndef BFIO_TOOLS_SIM_RUN_SIM_GROUP_H_
 #define BFIO_TOOLS_SIM_RUN_SIM_GROUP_H_
 

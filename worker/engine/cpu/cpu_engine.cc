@@ -100,7 +100,8 @@ CpuBackend::CpuBackend(const CpuOptions& options, std::shared_ptr<const cpu::Wei
 }
 
 absl::Status CpuBackend::Run(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn) {
-  return samplers_.Run(forward_.threads(), forward_.Run(plan), draws, drawn);
+  samplers_.Run(forward_.threads(), forward_.Run(plan), draws, drawn);
+  return absl::OkStatus();
 }
 
 absl::Status CpuBackend::RunTogether(const StepPlan& plan, absl::Span<const Draw> draws,
@@ -111,7 +112,8 @@ absl::Status CpuBackend::RunTogether(const StepPlan& plan, absl::Span<const Draw
   }
   const auto logits = forward_.RunTogether(plan, peers);
   if (!logits.ok()) return logits.status();
-  return samplers_.Run(forward_.threads(), *logits, draws, drawn);
+  samplers_.Run(forward_.threads(), *logits, draws, drawn);
+  return absl::OkStatus();
 }
 
 absl::StatusOr<absl::Span<const float>> CpuBackend::RunHead(const StepPlan& plan) {
@@ -125,7 +127,8 @@ absl::StatusOr<absl::Span<const float>> CpuBackend::RunBlocks(const StepPlan& pl
 
 absl::Status CpuBackend::DrawFrom(absl::Span<const float> hidden, absl::Span<const Draw> draws,
                                   absl::Span<Drawn> drawn) {
-  return samplers_.Run(forward_.threads(), forward_.Logits(hidden), draws, drawn);
+  samplers_.Run(forward_.threads(), forward_.Logits(hidden), draws, drawn);
+  return absl::OkStatus();
 }
 
 }  // namespace bfio::worker

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "worker/engine/cpu/threads.h"
 #include "worker/engine/sampling/sampler.h"
@@ -17,17 +16,15 @@ namespace bfio::worker::cpu {
 
 class SampleTeam {
  public:
-  explicit SampleTeam(int32_t threads)
-      : samplers_(static_cast<size_t>(threads)), statuses_(static_cast<size_t>(threads)) {}
+  explicit SampleTeam(int32_t threads) : samplers_(static_cast<size_t>(threads)) {}
 
   // `logits`: [draws, vocab]. REQUIRES: `threads` has as many as this team; draws and drawn are as long.
-  absl::Status Run(Threads& threads, absl::Span<const float> logits, absl::Span<const Draw> draws,
-                   absl::Span<Drawn> drawn);
+  void Run(Threads& threads, absl::Span<const float> logits, absl::Span<const Draw> draws,
+           absl::Span<Drawn> drawn);
 
  private:
   // By thread.
   std::vector<Sampler> samplers_;
-  std::vector<absl::Status> statuses_;
 };
 
 }  // namespace bfio::worker::cpu

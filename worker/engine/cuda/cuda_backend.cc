@@ -348,8 +348,7 @@ absl::Status CudaBackend::TakeDrawn(absl::Span<Drawn> drawn, StepPeers* peers) {
   if (!status.ok()) return status;
   for (size_t i = 0; i < drawn.size(); ++i) {
     const DrawResult& result = results_[i];
-    if (result.finite == 0) return absl::InternalError("the model's logits are not finite");
-    drawn[i] = {result.id, result.log_probability, result.end_probability};
+    drawn[i] = {result.finite != 0, result.id, result.log_probability, result.end_probability};
   }
   return absl::OkStatus();
 }

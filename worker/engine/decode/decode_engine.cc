@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/rng.h"
 #include "worker/barrier/step_peers.h"
-#include "worker/engine/make_room.h"
 #include "worker/engine/request_check.h"
 
 namespace bfio::worker {
@@ -39,13 +38,14 @@ PageTableOptions PageTableOptionsOf(const DecodeOptions& options) {
   return {options.page_tokens, options.limits.kv_tokens, options.limits.slots};
 }
 
-absl::Status CheckDecodeOptions(const DecodeOptions& options) {
+absl::Status CheckDecodeOptions(const DecodeOptions& options, bool has_model) {
   if (absl::Status status = CheckLimits(options.limits); !status.ok()) return status;
   if (options.limits.slots > kMaxSlots) {
     return absl::InvalidArgumentError(
         absl::StrCat("slots must be at most ", kMaxSlots, ", not ", options.limits.slots));
   }
-  if (options.step_tokens < 1 || options.step_tokens > kMaxStepTokens) {
+  const bool unbounded = !has_model && options.step_tokens == BatchRoom::kUnbounded;
+  if (options.step_tokens < 1 || (options.step_tokens > kMaxStepTokens && !unbounded)) {
     return absl::InvalidArgumentError(
         absl::StrCat("step_tokens must be in 1..", kMaxStepTokens, ", not ", options.step_tokens));
   }
@@ -64,7 +64,8 @@ absl::Status CheckDecodeOptions(const DecodeOptions& options) {
 
 absl::StatusOr<std::unique_ptr<DecodeEngine>> DecodeEngine::Create(const DecodeOptions& options,
                                                                    std::unique_ptr<Backend> backend) {
-  if (absl::Status status = CheckDecodeOptions(options); !status.ok()) return status;
+  if (absl::Status status = CheckDecodeOptions(options, backend->facts().has_model); !status.ok())
+    return status;
   auto table = PageTable::Create(PageTableOptionsOf(options));
   if (!table.ok()) return table.status();
   if (options.adapt && backend->signature()) {
@@ -119,7 +120,10 @@ std::vector<uint32_t> DecodeEngine::PromptOf(const SequenceRequest& request) con
 absl::Status DecodeEngine::Admit(const SequenceRequest& request) {
   if (absl::Status status = CheckRequest(request, options_.limits); !status.ok()) return status;
   if (absl::Status status = CheckPrompt(request); !status.ok()) return status;
-  const int64_t given = request.prompt_length - (request.prompt.empty() ? request.first_index : 0);
+  const bool has_model = backend_->facts().has_model;
+  // Of the delivered tokens, a model needs the ids.
+  const bool replays = has_model && request.prompt.empty();
+  const int64_t given = request.prompt_length - (replays ? request.first_index : 0);
   const auto same = [&](const Sequence& sequence) { return sequence.handle == request.handle; };
   if (std::any_of(active_.begin(), active_.end(), same)) {
     return absl::AlreadyExistsError(absl::StrCat("handle ", request.handle, " is active"));
@@ -129,8 +133,8 @@ absl::Status DecodeEngine::Admit(const SequenceRequest& request) {
   Sequence& sequence = active_.emplace_back();
   sequence.handle = request.handle;
   sequence.index = *index;
-  sequence.tokens = PromptOf(request);
-  sequence.given = given;
+  if (has_model) sequence.tokens = PromptOf(request);
+  sequence.length = sequence.given = given;
   sequence.computed = 0;
   sequence.prompt_length = request.prompt_length;
   sequence.original_length = request.prompt_length - request.first_index;
@@ -150,6 +154,7 @@ absl::Status DecodeEngine::Admit(const SequenceRequest& request) {
     const auto& eos = backend_->facts().eos_token_ids;
     sequence.ends.insert(sequence.ends.end(), eos.begin(), eos.end());
   }
+  backend_->Begin(sequence.index, request);
   return absl::OkStatus();
 }
 
@@ -168,7 +173,7 @@ std::vector<ResidentSequence> DecodeEngine::resident() const {
   std::vector<ResidentSequence> all;
   all.reserve(active_.size());
   for (const Sequence& sequence : active_) {
-    all.push_back({sequence.handle, sequence.prompt_length + sequence.generated, sequence.generated});
+    all.push_back({sequence.handle, sequence.load(), sequence.generated});
   }
   return all;
 }
@@ -221,7 +226,7 @@ absl::Status DecodeEngine::Finish(StepOutput& out) {
 BatchRequest DecodeEngine::Sequence::Left() const {
   BatchRequest left;
   left.prefill_left = std::max<int64_t>(0, given - computed);
-  left.decode_left = prompt_length + max_new_tokens - static_cast<int64_t>(tokens.size());
+  left.decode_left = prompt_length + max_new_tokens - length;
   left.priority = priority;
   left.passed_over = passed_over;
   return left;
@@ -235,7 +240,7 @@ void DecodeEngine::ChooseChunks() {
 }
 
 std::optional<PrefillState> DecodeEngine::prefill_state() const {
-  if (planner_.scheduler().whole_prompts()) return std::nullopt;
+  if (planner_.whole_prompts()) return std::nullopt;
   PrefillState state;
   for (const Sequence& sequence : active_) state.pending_tokens += sequence.Left().prefill_left;
   state.token_budget = planner_.budget();
@@ -243,25 +248,32 @@ std::optional<PrefillState> DecodeEngine::prefill_state() const {
 }
 
 void DecodeEngine::ReserveStep(std::vector<Handle>& preempted) {
-  const auto leave = [&](const Sequence& sequence) {
+  int64_t missing = -table_.free_tokens();
+  for (const Sequence& sequence : active_) {
+    if (sequence.kv_on_demand) missing += sequence.load() - table_.reserved(sequence.index);
+  }
+  // The youngest of those that grow leave; what has reserved all its room stays, whenever it came.
+  for (size_t i = active_.size(); missing > 0 && i-- > 0;) {
+    const Sequence& sequence = active_[i];
+    if (!sequence.kv_on_demand) continue;
+    missing -= sequence.load();
     preempted.push_back(sequence.handle);
     planner_.End(sequence.number, sequence.generated);
     // Cannot fail, nor can Extend: the index is this sequence's own, and there is room by now.
     table_.Release(sequence.index).IgnoreError();
-  };
-  MakeRoom(
-      table_.free_tokens(), active_,
-      [&](const Sequence& sequence) { return table_.reserved(sequence.index); }, leave);
+    active_.erase(active_.begin() + static_cast<ptrdiff_t>(i));
+  }
   for (const Sequence& sequence : active_) {
-    if (sequence.kv_on_demand) table_.Extend(sequence.index, NextKvTokens(sequence)).IgnoreError();
+    if (sequence.kv_on_demand) table_.Extend(sequence.index, sequence.load()).IgnoreError();
   }
 }
 
 absl::Status DecodeEngine::MakePlan(StepOutput& out) {
   std::swap(out.preempted, preempted_);
   ReserveStep(out.preempted);
-  for (const Sequence& sequence : active_) out.load_tokens += sequence.prompt_length + sequence.generated;
+  for (const Sequence& sequence : active_) out.load_tokens += sequence.load();
   ChooseChunks();
+  const bool has_model = backend_->facts().has_model;
   plan_.Clear();
   draws_.clear();
   drawing_.clear();
@@ -275,29 +287,42 @@ absl::Status DecodeEngine::MakePlan(StepOutput& out) {
       out.batch.AddDecode(sequence.computed);
     }
     const bool draws = chunk.rows == sequence.pending();
-    plan_.AddRun(sequence.index, sequence.computed,
-                 absl::MakeConstSpan(sequence.tokens).subspan(sequence.computed, chunk.rows),
-                 table_.pages(sequence.index), draws);
+    if (has_model) {
+      plan_.AddRun(sequence.index, sequence.computed,
+                   absl::MakeConstSpan(sequence.tokens).subspan(sequence.computed, chunk.rows),
+                   table_.pages(sequence.index), draws);
+    }
     out.prefill_tokens += std::max<int64_t>(0, std::min<int64_t>(end, sequence.prompt_length) -
                                                    std::min(sequence.computed, sequence.prompt_length));
     if (!draws) continue;
-    draws_.push_back({sequence.sampling, sequence.next_index(), sequence.ends});
+    draws_.push_back({sequence.sampling, sequence.next_index(), sequence.ends, sequence.index});
     drawing_.push_back(chunk.which);
   }
+  plan_.load_tokens = out.load_tokens;
+  plan_.prefill_tokens = out.prefill_tokens;
   return absl::OkStatus();
 }
 
+bool DecodeEngine::Fail(const Sequence& sequence, StepOutput& out) {
+  out.failed.push_back({sequence.handle, "the model's logits are not finite"});
+  out.load_tokens -= sequence.prompt_length + sequence.generated;
+  return true;
+}
+
 bool DecodeEngine::Take(Sequence& sequence, const Drawn& drawn, StepOutput& out) {
+  if (!drawn.finite) return Fail(sequence, out);
   const bool silent = sequence.silent();
-  sequence.tokens.push_back(drawn.id);
+  const ModelFacts& facts = backend_->facts();
+  ++sequence.length;
+  if (facts.has_model) sequence.tokens.push_back(drawn.id);
   if (silent) return false;
   ++sequence.generated;
   out.tokens.push_back({sequence.handle, drawn.id});
-  out.log_probabilities.push_back(drawn.log_probability);
+  if (facts.has_model) out.log_probabilities.push_back(drawn.log_probability);
   const int64_t left = sequence.max_new_tokens - sequence.generated;
   // The model says how likely the end was here, which is its best forecast for the next token that costs
   // nothing; the last token that may be made is certain to be the last.
-  out.completion_hints.push_back(left == 1 ? 1 : drawn.end_probability);
+  if (facts.gives_hints) out.completion_hints.push_back(left == 1 ? 1 : drawn.end_probability);
   const bool stop = std::find(sequence.ends.begin(), sequence.ends.end(), drawn.id) != sequence.ends.end();
   if (!stop && left > 0) return false;
   out.finished.push_back({sequence.handle, stop ? FinishCause::kStop : FinishCause::kLength});

@@ -1,4 +1,4 @@
-// The engine over a model: continuous batching, chunked prefill and a paged KV cache, whatever the device.
+// The engine over a backend: continuous batching, chunked prefill and a paged KV cache, whatever the device.
 //
 // Purpose: keeps the requests' tokens and the page table, makes each step's plan (worker/scheduler), has a
 // backend run it, and turns what it drew into the step's output. Threads: as engine.h says.
@@ -7,6 +7,9 @@
 // with the delivered tokens as part of its prompt, and goes on. A replay of synthetic load comes without
 // them, for the router does not keep them: it generates them once more, silently, one per step (first_index
 // steps that give no token).
+//
+// A backend without a model (ModelFacts::has_model) gets requests and indices instead of rows: no ids are
+// kept, and any replay goes on at once.
 //
 // Synthetic prompts: the id at a place is a mix of the sampling seed, the original prompt's length and the
 // place, modulo the vocabulary.
@@ -34,7 +37,7 @@ struct DecodeOptions {
   // Tokens of a page.
   int32_t page_tokens = 16;
   // Rows of a step that prompts may fill up, at least 1: what memory is taken for. Decodes have room besides
-  // (worker/scheduler/batch.h).
+  // (worker/scheduler/batch.h). BatchRoom::kUnbounded: any number, for backends without a model.
   int64_t step_tokens = 512;
   // What a step contains: a scheduler's name (worker/scheduler/batch_scheduler.h), the order within its
   // classes, and tokens of a step, at most step_tokens; 0: step_tokens.
@@ -53,7 +56,7 @@ struct DecodeOptions {
 // What a backend has to make room for.
 PageTableOptions PageTableOptionsOf(const DecodeOptions& options);
 // INVALID_ARGUMENT, naming the option, when one is out of range.
-absl::Status CheckDecodeOptions(const DecodeOptions& options);
+absl::Status CheckDecodeOptions(const DecodeOptions& options, bool has_model = true);
 
 class DecodeEngine final : public Engine {
  public:
@@ -88,11 +91,12 @@ class DecodeEngine final : public Engine {
   struct Sequence {
     Handle handle;
     SequenceIndex index;
-    // Prompt and what was generated, silently too.
+    // Prompt and what was generated, silently too; their ids, kept for a model only.
+    int64_t length;
     std::vector<uint32_t> tokens;
     // How many of them it came with.
     int64_t given;
-    // Of `tokens`, those whose KV is in the cache.
+    // Of them, those whose KV is in the cache.
     int64_t computed;
     // As the request counts it: with what an earlier placement delivered.
     int64_t prompt_length;
@@ -109,11 +113,13 @@ class DecodeEngine final : public Engine {
     // Tokens that end it.
     std::vector<uint32_t> ends;
 
-    int64_t next_index() const { return static_cast<int64_t>(tokens.size()) - original_length; }
+    // What it counts, and reserves at least, in the next step.
+    int64_t load() const { return prompt_length + generated; }
+    int64_t next_index() const { return length - original_length; }
     // What an earlier placement delivered is not all generated again.
-    bool silent() const { return static_cast<int64_t>(tokens.size()) < prompt_length; }
+    bool silent() const { return length < prompt_length; }
     // Tokens whose KV is not in the cache; at least 1.
-    int64_t pending() const { return static_cast<int64_t>(tokens.size()) - computed; }
+    int64_t pending() const { return length - computed; }
     // As its scheduler sees it.
     BatchRequest Left() const;
   };
@@ -131,8 +137,9 @@ class DecodeEngine final : public Engine {
   void ReserveStep(std::vector<Handle>& preempted);
   // Fills plan_, draws_ and drawing_.
   absl::Status MakePlan(StepOutput& out);
-  // Takes a drawn token; true when the request has ended.
+  // Takes a drawn token, or the want of one; true when the request has ended.
   bool Take(Sequence& sequence, const Drawn& drawn, StepOutput& out);
+  bool Fail(const Sequence& sequence, StepOutput& out);
   // Takes out who ended in this step.
   absl::Status RemoveEnded();
 

@@ -31,7 +31,8 @@ class PartBackend : public Backend {
   virtual absl::StatusOr<absl::Span<const float>> RunBlocks(const StepPlan& plan,
                                                             absl::Span<const float> hidden) = 0;
   // Draws a token after each of these hidden rows, which have been through all blocks. REQUIRES: as RunHead;
-  // as many draws and drawn as rows, at most as many as slots.
+  // as many draws and drawn as rows, at most as many as slots. A row without finite logits is no error
+  // (Drawn::finite).
   virtual absl::Status DrawFrom(absl::Span<const float> hidden, absl::Span<const Draw> draws,
                                 absl::Span<Drawn> drawn) = 0;
 };

@@ -24,9 +24,14 @@ struct Draw {
   int64_t index = 0;
   // Tokens that end the sequence; borrowed.
   absl::Span<const uint32_t> ends;
+  // The page table's index of its sequence; for backends without a model.
+  int32_t sequence = 0;
 };
 
 struct Drawn {
+  // False: the row's logits are not finite numbers, nothing was drawn, and the rest means nothing. The fault
+  // of the request whose row it is, and of no other.
+  bool finite = true;
   uint32_t id = 0;
   // ln of its probability, before temperature and truncation.
   float log_probability = 0;
@@ -40,7 +45,7 @@ double DrawUniform(uint64_t seed, int64_t index);
 
 class Sampler {
  public:
-  // INTERNAL when the largest logit is not a finite number. REQUIRES: logits is not empty, and draw is in
+  // INTERNAL when the largest logit is not a finite number, or one is no number. REQUIRES: logits is not empty, and draw is in
   // range (CheckRequest); ids in draw.ends beyond the vocabulary are ignored.
   absl::StatusOr<Drawn> Pick(absl::Span<const float> logits, const Draw& draw);
 

@@ -1,9 +1,9 @@
-// The sim engine: no model, but the time, the memory and the token stream of one.
+// The sim engine: a DecodeEngine over a backend without a model, which sleeps instead of computing.
 //
-// Purpose: to run the real router, barrier and links on machines without GPUs. A step really takes the time
-// that the cost model gives for its load, by sleeping, so many workers fit on few cores. Token streams are
-// deterministic (sim_tokens.h). Prompts are computed whole in their first step, unless there is a planner:
-// then in pieces as the real engines take them. Threads: as engine.h says.
+// Purpose: to run the real router, barrier and links on machines without GPUs. A step sleeps for the time
+// that the cost model gives for its load, so many workers fit on few cores. Token streams are deterministic
+// (sim_tokens.h). Prompts are computed whole in their first step, unless there is a plan: then in chunks, as
+// the other engines do. Threads: as engine.h says.
 #ifndef BFIO_WORKER_ENGINE_SIM_SIM_ENGINE_H_
 #define BFIO_WORKER_ENGINE_SIM_SIM_ENGINE_H_
 
@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/rng.h"
 #include "common/cost/step_time.h"
-#include "worker/engine/engine.h"
+#include "worker/engine/decode/decode_engine.h"
 #include "worker/engine/sim/step_timer.h"
 #include "worker/scheduler/batch_planner.h"
 
@@ -37,75 +37,29 @@ struct SimOptions {
   std::optional<BatchPlannerOptions> plan;
 };
 
-class SimEngine final : public Engine {
+// INVALID_ARGUMENT when an option is out of range. `timer` may be null: real time.
+absl::StatusOr<std::unique_ptr<DecodeEngine>> MakeSimEngine(const SimOptions& options,
+                                                            std::unique_ptr<StepTimer> timer = nullptr);
+
+class SimBackend final : public Backend {
  public:
-  // INVALID_ARGUMENT when an option is out of range. `timer` may be null: real time.
-  static absl::StatusOr<std::unique_ptr<SimEngine>> Create(const SimOptions& options,
-                                                           std::unique_ptr<StepTimer> timer = nullptr);
+  // REQUIRES: options in range, a timer.
+  SimBackend(const SimOptions& options, std::unique_ptr<StepTimer> timer);
 
   absl::string_view name() const override { return "sim"; }
-  const EngineLimits& limits() const override { return options_.limits; }
-  absl::Status Admit(const SequenceRequest& request) override;
-  bool Cancel(Handle handle) override;
-  absl::Status Step(StepOutput& out) override;
-  int32_t active() const override { return static_cast<int32_t>(active_.size()); }
-  int32_t free_slots() const override { return options_.limits.slots - active(); }
-  int64_t free_kv_tokens() const override { return free_kv_tokens_; }
-  std::vector<ResidentSequence> resident() const override;
-  void SetPrefillPiece(std::optional<int64_t> tokens) override;
-  std::optional<PrefillState> prefill_state() const override;
+  const ModelFacts& facts() const override { return facts_; }
+  void Begin(SequenceIndex sequence, const SequenceRequest& request) override;
+  absl::Status Run(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn) override;
 
  private:
-  struct Sequence {
-    Handle handle;
-    uint64_t stream_key;
-    int64_t prompt_length;
-    int64_t first_index;
-    int64_t max_new_tokens;
-    int64_t reserved_kv_tokens;
-    bool kv_on_demand;
-    int64_t generated;
-    std::vector<uint32_t> stop_token_ids;
-    bool ignore_eos;
-    // Of the prompt, what is computed.
-    int64_t prefilled;
-    // Its name for the planner.
-    int64_t number;
-    int64_t passed_over;
-    int64_t priority;
-    // In the present step.
-    bool makes_token;
-
-    BatchRequest Left() const {
-      return {.prefill_left = prompt_length - prefilled,
-              .decode_left = max_new_tokens - generated,
-              .priority = priority,
-              .passed_over = passed_over};
-    }
-  };
-
-  SimEngine(const SimOptions& options, std::unique_ptr<StepTimer> timer, std::optional<BatchPlanner> planner);
-
-  // Says of every sequence what the step does for it.
-  void ChooseWork(StepOutput& out);
-
-  // Reserves what the step needs; takes out who has to go for it.
-  void ReserveStep(StepOutput& out);
-  // Makes one token, if it is due; true when it is the last.
-  bool Advance(Sequence& sequence, StepOutput& out);
-  int64_t DurationNs(const StepOutput& out);
+  int64_t DurationNs(const StepPlan& plan);
 
   const SimOptions options_;
+  const ModelFacts facts_;
   const std::unique_ptr<StepTimer> timer_;
   Rng jitter_;
-  // In the order of admission.
-  std::vector<Sequence> active_;
-  int64_t free_kv_tokens_;
-  std::optional<BatchPlanner> planner_;
-  int64_t admitted_ = 0;
-  // Scratch.
-  std::vector<BatchRequest> left_;
-  std::vector<Chunk> chunks_;
+  // By the page table's index.
+  std::vector<uint64_t> stream_keys_;
 };
 
 }  // namespace bfio::worker

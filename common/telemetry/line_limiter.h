@@ -1,0 +1,49 @@
+// How often a line that others can cause is written, so that nobody fills a disk or hides other lines with
+// it.
+//
+// Purpose: of each kind of line, the first `burst` of every `period` are written. Of the others only the
+// number is kept, and the next line of that kind tells it. A kind is a short text of the program's own ("no
+// token"), never of a caller's. Threads: any.
+#ifndef BFIO_COMMON_TELEMETRY_LINE_LIMITER_H_
+#define BFIO_COMMON_TELEMETRY_LINE_LIMITER_H_
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "common/base/mutex.h"
+
+namespace bfio {
+
+class LineLimiter {
+ public:
+  // Further kinds share one.
+  static constexpr size_t kMaxKinds = 64;
+
+  // REQUIRES: burst is at least 1.
+  LineLimiter(int burst, absl::Duration period) : burst_(burst), period_(period) {}
+
+  // Nothing: the line is not written. Otherwise what to append to it: empty, or "; 17 more since the last
+  // such line". `now` is a time of MonotonicNow() and never goes back.
+  std::optional<std::string> Pass(absl::string_view kind, absl::Time now);
+  std::optional<std::string> Pass(absl::string_view kind);
+
+ private:
+  struct Kind {
+    absl::Time period_end = absl::InfinitePast();
+    // In this period.
+    int written = 0;
+    uint64_t untold = 0;
+  };
+  const int burst_;
+  const absl::Duration period_;
+  Mutex mutex_;
+  std::map<std::string, Kind, std::less<>> kinds_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace bfio
+
+#endif  // BFIO_COMMON_TELEMETRY_LINE_LIMITER_H_

@@ -1,0 +1,72 @@
+// CPU time of a step of the sim engine, without its sleep: what a simulated worker costs its machine.
+//
+//   bfio_sim_engine_bench
+//
+// One item is one resident in one step; a request that ends makes place for a new one, so admissions count.
+#include <cstdint>
+#include <memory>
+
+#include "benchmark/benchmark.h"
+#include "common/base/rng.h"
+#include "worker/engine/sim/sim_engine.h"
+
+namespace bfio::worker {
+namespace {
+
+class NoTimer final : public StepTimer {
+ public:
+  int64_t NowNs() override { return 0; }
+  void SleepUntilNs(int64_t) override {}
+};
+
+// `ids`: prompts come as tokens, as from a client, and not as a length only.
+void FillSlots(Engine& engine, Rng& rng, bool ids, Handle& next) {
+  while (engine.free_slots() > 0) {
+    SequenceRequest request;
+    request.handle = next++;
+    request.prompt_length = static_cast<int64_t>(1 + rng.Below(4000));
+    request.max_new_tokens = static_cast<int64_t>(1 + rng.Below(400));
+    if (ids) request.prompt.assign(static_cast<size_t>(request.prompt_length), 7);
+    if (!engine.Admit(request).ok()) return;
+  }
+}
+
+void MeasureSteps(benchmark::State& state, bool ids, const SimOptions& options) {
+  auto engine = *MakeSimEngine(options, std::make_unique<NoTimer>());
+  Rng rng(1);
+  Handle next = 1;
+  StepOutput out;
+  for (auto _ : state) {
+    FillSlots(*engine, rng, ids, next);
+    if (!engine->Step(out).ok()) state.SkipWithError("the step failed");
+  }
+  state.SetItemsProcessed(state.iterations() * engine->limits().slots);
+}
+
+SimOptions SimOf(const benchmark::State& state) {
+  SimOptions options;
+  options.limits = {static_cast<int32_t>(state.range(0)), 1 << 24, 1 << 18};
+  return options;
+}
+
+void BM_WholePrompts(benchmark::State& state) {
+  MeasureSteps(state, false, SimOf(state));
+}
+BENCHMARK(BM_WholePrompts)->Arg(72)->Arg(256)->Unit(benchmark::kMicrosecond);
+
+void BM_PromptIds(benchmark::State& state) {
+  MeasureSteps(state, true, SimOf(state));
+}
+BENCHMARK(BM_PromptIds)->Arg(72)->Arg(256)->Unit(benchmark::kMicrosecond);
+
+void BM_ChunkedPrefill(benchmark::State& state) {
+  SimOptions options = SimOf(state);
+  options.plan = {.token_budget = 2048};
+  MeasureSteps(state, false, options);
+}
+BENCHMARK(BM_ChunkedPrefill)->Arg(72)->Arg(256)->Unit(benchmark::kMicrosecond);
+
+}  // namespace
+}  // namespace bfio::worker
+
+BENCHMARK_MAIN();

@@ -1,0 +1,156 @@
+// What clients can do to the router and to each other: issue 22, cases 3, 6 and 7. Real programs over
+// loopback.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "tests/testing/cluster.h"
+#include "tests/testing/unfinished_calls.h"
+
+namespace bfio::testing {
+namespace {
+
+// A call that is read as far as its first token, and open until it goes out of scope.
+class OpenCall {
+ public:
+  OpenCall(Cluster& cluster, const v1::GenerateRequest& request)
+      : reader_(cluster.inference().Generate(&context_, request)) {}
+  ~OpenCall() { context_.TryCancel(); }
+  bool ReadOne() { return reader_->Read(&response_); }
+  const v1::GenerateResponse& response() const { return response_; }
+  // Reads to the end.
+  grpc::Status End() {
+    while (reader_->Read(&response_)) {
+    }
+    return reader_->Finish();
+  }
+
+ private:
+  grpc::ClientContext context_;
+  v1::GenerateResponse response_;
+  std::unique_ptr<grpc::ClientReader<v1::GenerateResponse>> reader_;
+};
+
+ClusterOptions SlowWorker(std::vector<std::string> router_flags = {}) {
+  ClusterOptions options;
+  options.worker_processes = 1;
+  options.router_flags = std::move(router_flags);
+  options.worker_flags = {absl::StrCat("--c=", 0.008 * kSlowdown), "--tl=0", "--slots=64"};
+  return options;
+}
+
+// --- 3: memory before authentication ---
+
+// Resident memory of the process, in MiB.
+double ResidentMib(pid_t pid) {
+  std::ifstream status(absl::StrCat("/proc/", pid, "/status"));
+  for (std::string line; std::getline(status, line);) {
+    double kib = 0;
+    if (line.rfind("VmRSS:", 0) != 0) continue;
+    if (absl::SimpleAtod(line.substr(6, line.rfind(" kB") - 6), &kib)) return kib / 1024;
+  }
+  ADD_FAILURE() << "no VmRSS of process " << pid;
+  return 0;
+}
+
+TEST(BeforeAuthentication, OneConnectionPinsNoMoreThan64Mib) {
+  const std::string tokens = absl::StrCat(TestDirectory(), "/tokens");
+  std::ofstream(tokens) << "acme token:acme-s3cr3t-acme-s3cr3t\n";
+  Process router("bfio_router",
+                 {"--listen=127.0.0.1:0", "--worker_listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0",
+                  "--http_listen=", absl::StrCat("--client_tokens=", tokens)});
+  ASSERT_TRUE(router.WaitForOutput("waiting for", kSlowdown * absl::Seconds(30))) << router.Stderr();
+  const std::string line = router.Stdout();
+  const size_t start = line.find("serving on ") + 11;
+  const std::string address = line.substr(start, line.find(',', start) - start);
+  const double before = ResidentMib(router.pid());
+  // No token, and nothing that is complete.
+  UnfinishedCalls attack(address);
+  constexpr int kCalls = 300;
+  ASSERT_TRUE(attack.Send("/bfio.v1.Inference/Generate", kCalls, 1 << 20, 10 * kSlowdown * absl::Seconds(1)));
+  const double pinned = ResidentMib(router.pid()) - before;
+  EXPECT_LT(pinned, 64 * kSlowdown) << "MiB after " << (attack.sent_bytes() >> 20) << " MiB were let in and "
+                                    << attack.refused() << " of " << kCalls << " calls refused";
+}
+
+// --- 6: limits bypassed after a restart ---
+
+TEST(AfterARestart, AResumeOfARequestNobodyHadCountsLikeAnyOther) {
+  Cluster cluster(SlowWorker({"--tenant_limits=acme:concurrent=2"}));
+  ASSERT_TRUE(cluster.ok());
+  cluster.KillRouter();
+  cluster.StartRouterAgain();
+  constexpr int kRequests = 12;
+  std::vector<std::unique_ptr<OpenCall>> calls;
+  for (int i = 0; i < kRequests; ++i) {
+    v1::GenerateRequest request = SyntheticRequest(20, 20'000);
+    request.set_request_id(absl::StrCat("never-seen-", i));
+    request.set_tenant("acme");
+    request.set_resumable(true);
+    request.mutable_token_ids()->add_ids(1);
+    request.set_resume_from_index(2);
+    request.add_received_token_ids(1);
+    request.add_received_token_ids(2);
+    calls.push_back(std::make_unique<OpenCall>(cluster, request));
+  }
+  v1::ClusterState state;
+  ASSERT_TRUE(cluster.WaitFor("an answer to each", [&](const v1::ClusterState& now) {
+    state = now;
+    uint64_t running = 0;
+    for (const v1::WorkerState& worker : now.workers()) running += worker.active_requests();
+    return running + now.requests().refused_tenant() == kRequests;
+  }));
+  EXPECT_EQ(state.requests().refused_tenant(), static_cast<uint64_t>(kRequests - 2));
+}
+
+// --- 7: tenants see each other ---
+
+TEST(Tenants, MayUseTheSameRequestId) {
+  Cluster cluster(SlowWorker());
+  ASSERT_TRUE(cluster.ok());
+  v1::GenerateRequest request = SyntheticRequest(10, 20'000);
+  request.set_request_id("job-1");
+  request.set_tenant("acme");
+  OpenCall first(cluster, request);
+  ASSERT_TRUE(first.ReadOne());
+  v1::GenerateRequest second = SyntheticRequest(10, 3);
+  second.set_request_id("job-1");
+  second.set_tenant("zeta");
+  const GenerateResult result = Generate(cluster.inference(), second);
+  EXPECT_TRUE(result.status.ok()) << result.status.error_message();
+  EXPECT_EQ(result.tokens.size(), 3u);
+  // The same tenant's is what it was.
+  second.set_tenant("acme");
+  EXPECT_EQ(Generate(cluster.inference(), second).status.error_code(), grpc::StatusCode::ALREADY_EXISTS);
+  EXPECT_TRUE(first.ReadOne()) << "the first request is not disturbed";
+}
+
+// Ids that the router generates count nothing: neither requests of others nor time can be read from them.
+TEST(Tenants, CannotGuessGeneratedRequestIds) {
+  Cluster cluster(SlowWorker());
+  ASSERT_TRUE(cluster.ok());
+  std::vector<std::string> ids;
+  for (int i = 0; i < 3; ++i) {
+    OpenCall call(cluster, SyntheticRequest(10, 1));
+    ASSERT_TRUE(call.ReadOne());
+    ids.push_back(call.response().request_id());
+    EXPECT_TRUE(call.End().ok());
+  }
+  // 64 random bits at least, in whatever digits.
+  for (const std::string& id : ids) EXPECT_GE(id.size(), 16u) << id;
+  const auto shared = [](const std::string& a, const std::string& b) {
+    return std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first - a.begin();
+  };
+  // A prefix of words is no digit; 8 of 16 random hex digits agree once in 4e9.
+  EXPECT_LT(shared(ids[0], ids[1]), static_cast<int64_t>(ids[0].size()) - 8) << ids[0] << " " << ids[1];
+  EXPECT_LT(shared(ids[1], ids[2]), static_cast<int64_t>(ids[1].size()) - 8) << ids[1] << " " << ids[2];
+}
+
+}  // namespace
+}  // namespace bfio::testing

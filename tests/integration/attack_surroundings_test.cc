@@ -1,0 +1,220 @@
+// What a bad day around the programs does to them: nobody reads their log, etcd is slow. Issue 22, cases 5
+// and
+// 10. Real programs over loopback.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "common/base/clock.h"
+#include "tests/chaos/tcp_proxy.h"
+#include "tests/testing/cluster.h"
+#include "tests/testing/http_get.h"
+
+namespace bfio::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kDayPatience = absl::Seconds(60 * kSlowdown);
+
+template <typename Condition>
+bool SoonOrLater(const Condition& condition) {
+  const absl::Time give_up = MonotonicNow() + kDayPatience;
+  while (!condition() && MonotonicNow() < give_up) absl::SleepFor(absl::Milliseconds(5));
+  return condition();
+}
+
+// --- 5: a blocked standard error ---
+
+// A pipe of a page whose reader reads when it is told to.
+class BlockedPipe {
+ public:
+  BlockedPipe() {
+    static int number = 0;
+    path_ = absl::StrCat(TestDirectory(), "/pipe", number++);
+    EXPECT_EQ(mkfifo(path_.c_str(), 0600), 0);
+    fd_ = open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    EXPECT_GE(fd_, 0);
+    EXPECT_GT(fcntl(fd_, F_SETPIPE_SZ, 4096), 0);
+  }
+  ~BlockedPipe() { close(fd_); }
+  BlockedPipe(const BlockedPipe&) = delete;
+  BlockedPipe& operator=(const BlockedPipe&) = delete;
+
+  // Words that make a program's standard error this pipe.
+  std::vector<std::string> wrapper() const { return {"sh", "-c", "exec \"$@\" 2>\"$0\"", path_}; }
+
+  // Reads what is there; all that was read so far.
+  const std::string& Read() {
+    char buffer[4096];
+    for (ssize_t got; (got = read(fd_, buffer, sizeof(buffer))) > 0;)
+      text_.append(buffer, static_cast<size_t>(got));
+    return text_;
+  }
+
+ private:
+  std::string path_, text_;
+  int fd_ = -1;
+};
+
+size_t LinesWith(const std::string& text, const std::string& part) {
+  size_t count = 0;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) count += absl::StrContains(line, part);
+  return count;
+}
+
+// A router and a worker, the standard error of each of which may be a pipe.
+class BlockedLog : public ::testing::Test {
+ protected:
+  void Start(const BlockedPipe* of_router, const BlockedPipe* of_worker,
+             const std::vector<std::string>& router_flags = {}) {
+    std::vector<std::string> args = {absl::StrCat("--listen=", port_.address()), "--admin_listen=127.0.0.1:0",
+                                     "--http_listen="};
+    args.insert(args.end(), router_flags.begin(), router_flags.end());
+    router_ = std::make_unique<Process>("bfio_router", args, WrapperOf(of_router));
+    ASSERT_TRUE(router_->WaitForOutput("waiting for", kDayPatience));
+    worker_ = std::make_unique<Process>(
+        "bfio_worker",
+        std::vector<std::string>{absl::StrCat("--router=", port_.address()), "--c=0.0005", "--tl=0",
+                                 "--slots=16", "--log_level=debug"},
+        WrapperOf(of_worker));
+    inference_ =
+        v1::Inference::NewStub(grpc::CreateChannel(port_.address(), grpc::InsecureChannelCredentials()));
+  }
+  // Begins a resumable request and goes away.
+  void Abandon(int number) {
+    v1::GenerateRequest request = SyntheticRequest(10, 10'000);
+    request.set_request_id(absl::StrCat("abandoned-", number));
+    request.set_resumable(true);
+    grpc::ClientContext context;
+    context.set_deadline(absl::ToChronoTime(absl::Now() + kDayPatience));
+    const auto reader = inference_->Generate(&context, request);
+    v1::GenerateResponse response;
+    ASSERT_TRUE(reader->Read(&response)) << "request " << number << " gets no token";
+    context.TryCancel();
+  }
+  void ExpectDecoding() {
+    const GenerateResult result = Generate(*inference_, SyntheticRequest(10, 50), kDayPatience);
+    EXPECT_TRUE(result.status.ok()) << result.status.error_message();
+    EXPECT_EQ(result.tokens.size(), 50u);
+  }
+
+  std::unique_ptr<Process> router_, worker_;
+  std::unique_ptr<v1::Inference::Stub> inference_;
+
+ private:
+  static std::vector<std::string> WrapperOf(const BlockedPipe* pipe) {
+    return pipe == nullptr ? std::vector<std::string>() : pipe->wrapper();
+  }
+
+  const HeldPort port_;
+};
+
+// Lines that one request each makes, far more of them than a page holds.
+constexpr int kLines = 80;
+
+TEST_F(BlockedLog, OfTheRouterStopsNoDecoding) {
+  BlockedPipe pipe;
+  ASSERT_NO_FATAL_FAILURE(Start(&pipe, nullptr, {"--resume_timeout=1ms"}));
+  for (int i = 0; i < kLines; ++i) ASSERT_NO_FATAL_FAILURE(Abandon(i));
+  ExpectDecoding();
+  // The lines were kept for a reader that comes back.
+  EXPECT_TRUE(SoonOrLater([&] { return LinesWith(pipe.Read(), "nobody has come back for it") >= kLines; }))
+      << pipe.Read();
+}
+
+TEST_F(BlockedLog, OfAWorkerStopsNoDecoding) {
+  BlockedPipe pipe;
+  ASSERT_NO_FATAL_FAILURE(Start(nullptr, &pipe));
+  for (int i = 0; i < kLines; ++i) {
+    const GenerateResult result = Generate(*inference_, SyntheticRequest(10, 1), kDayPatience);
+    ASSERT_TRUE(result.status.ok()) << i << ": " << result.status.error_message();
+  }
+  ExpectDecoding();
+  EXPECT_TRUE(SoonOrLater([&] { return LinesWith(pipe.Read(), " prompt tokens, token ") >= kLines; }))
+      << pipe.Read();
+}
+
+TEST_F(BlockedLog, KeepsNobodyFromEnding) {
+  BlockedPipe of_router, of_worker;
+  ASSERT_NO_FATAL_FAILURE(Start(&of_router, &of_worker, {"--resume_timeout=1ms"}));
+  for (int i = 0; i < kLines; ++i) ASSERT_NO_FATAL_FAILURE(Abandon(i));
+  worker_->Signal(SIGTERM);
+  EXPECT_EQ(worker_->Wait(kDayPatience), 0);
+  router_->Signal(SIGTERM);
+  EXPECT_EQ(router_->Wait(kDayPatience), 0);
+}
+
+// --- 10: slow etcd ---
+
+class SlowEtcd : public ::testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    if (!std::filesystem::exists(kEtcd)) GTEST_SKIP() << "etcd is not installed (etcd-server)";
+    const std::string clients = absl::StrCat("http://", port_.address());
+    const std::string peers = absl::StrCat("http://", peer_port_.address());
+    etcd_ = std::make_unique<Process>(
+        kEtcd,
+        std::vector<std::string>{
+            absl::StrCat("--data-dir=", TestDirectory(), "/etcd", port_.address()),
+            absl::StrCat("--listen-client-urls=", clients), absl::StrCat("--advertise-client-urls=", clients),
+            absl::StrCat("--listen-peer-urls=", peers), absl::StrCat("--initial-advertise-peer-urls=", peers),
+            absl::StrCat("--initial-cluster=default=", peers), "--unsafe-no-fsync"});
+    ASSERT_TRUE(SoonOrLater([&] { return Renewals().has_value(); })) << etcd_->Stderr();
+    int number = 0;
+    ASSERT_TRUE(absl::SimpleAtoi(port_.address().substr(port_.address().rfind(':') + 1), &number));
+    proxy_ = std::make_unique<chaos::TcpProxy>("127.0.0.1", "127.0.0.1", static_cast<uint16_t>(number));
+  }
+
+  // Renewals of leases that etcd has counted; nothing while it does not answer.
+  std::optional<double> Renewals() const {
+    const std::optional<std::string> page = HttpGet(port_.address(), "/metrics");
+    if (!page.has_value()) return std::nullopt;
+    for (const absl::string_view line : absl::StrSplit(*page, '\n')) {
+      double value = 0;
+      constexpr char kName[] = "etcd_debugging_lease_renewed_total ";
+      if (absl::StartsWith(line, kName) && absl::SimpleAtod(line.substr(sizeof(kName) - 1), &value))
+        return value;
+    }
+    return std::nullopt;
+  }
+
+  static constexpr char kEtcd[] = "/usr/bin/etcd";
+  const HeldPort port_, peer_port_;
+  std::unique_ptr<Process> etcd_;
+  std::unique_ptr<chaos::TcpProxy> proxy_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Milliseconds, SlowEtcd, ::testing::Values(900, 2500),
+                         [](const auto& info) { return absl::StrCat("Of", info.param); });
+
+TEST_P(SlowEtcd, LeavesAHealthyLeaderItsLease) {
+  Process router("bfio_router", {"--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0", "--http_listen=",
+                                 absl::StrCat("--election_etcd=http://", proxy_->address())});
+  ASSERT_TRUE(router.WaitForOutput("serving on", kDayPatience)) << router.Stderr();
+  // Half of it on the way there, half on the way back.
+  proxy_->Delay(absl::Milliseconds(GetParam()) / 2);
+  const double before = Renewals().value_or(0);
+  // More renewals than one lease is long.
+  constexpr int kRenewals = 4;
+  const auto ended = [&] { return router.Wait(absl::ZeroDuration()).has_value(); };
+  ASSERT_TRUE(SoonOrLater([&] { return ended() || Renewals().value_or(0) >= before + kRenewals; }))
+      << router.Stderr();
+  EXPECT_FALSE(ended()) << "the leader has ended: " << router.Stderr();
+}
+
+}  // namespace
+}  // namespace bfio::testing

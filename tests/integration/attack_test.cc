@@ -1,0 +1,338 @@
+// What one faulty request, one wrong worker or one stranger does to a group of workers: issue 22, cases 1, 2,
+// 4 and 9. Real programs over loopback. Cases that are not mended yet: KNOWN_OPEN in CMakeLists.txt
+// (tests/testing/known_open_main.cc says how they count).
+#include <dirent.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "common/base/clock.h"
+#include "common/base/rng.h"
+#include "tests/testing/cluster.h"
+#include "tests/testing/engine_alone.h"
+#include "tests/testing/scripted_worker.h"
+#include "tests/testing/token_clients.h"
+#include "worker/barrier/star/star_endpoint.h"
+
+namespace bfio::testing {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr char kLlama[] = "tests/golden/llama", kQwen3[] = "tests/golden/qwen3";
+constexpr absl::Duration kAttackPatience = absl::Seconds(60 * kSlowdown);
+
+size_t ServingOf(const v1::ClusterState& state) {
+  size_t serving = 0;
+  for (const v1::WorkerState& worker : state.workers()) serving += worker.phase() == v1::WORKER_PHASE_SERVING;
+  return serving;
+}
+
+template <typename Condition>
+bool Eventually(const Condition& condition) {
+  const absl::Time give_up = MonotonicNow() + kAttackPatience;
+  while (!condition() && MonotonicNow() < give_up) absl::SleepFor(absl::Milliseconds(5));
+  return condition();
+}
+
+size_t CountOf(const std::string& text, const std::string& part) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+ClusterOptions CpuWorkers(int workers, const std::string& model) {
+  ClusterOptions options;
+  options.worker_processes = workers;
+  options.worker_flags = {"--engine=cpu", absl::StrCat("--model=", model), "--slots=4", "--kv_tokens=4096",
+                          "--step_tokens=48"};
+  return options;
+}
+
+// --- 1: query of death ---
+
+constexpr uint32_t kPoison = 77;
+
+// The llama checkpoint with one token whose embedding is not a number: a prompt with it has no finite logits.
+std::string PoisonedModel() {
+  const std::string folder = absl::StrCat(TestDirectory(), "/poisoned");
+  if (std::filesystem::exists(folder)) return folder;
+  std::filesystem::copy(kLlama, folder);
+  std::fstream file(folder + "/model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+  uint64_t header = 0;
+  file.read(reinterpret_cast<char*>(&header), sizeof(header));
+  std::string json(header, ' ');
+  file.read(json.data(), static_cast<std::streamsize>(header));
+  // "model.embed_tokens.weight":{"dtype":"F32","shape":[256,64],"data_offsets":[FROM,TO]}
+  const std::string key = "\"data_offsets\":[";
+  const size_t at = json.find(key, json.find("\"model.embed_tokens.weight\"")) + key.size();
+  uint64_t from = 0;
+  EXPECT_TRUE(absl::SimpleAtoi(json.substr(at, json.find(',', at) - at), &from));
+  const std::vector<float> row(64, std::numeric_limits<float>::quiet_NaN());
+  const auto bytes = static_cast<std::streamsize>(row.size() * sizeof(float));
+  file.seekp(static_cast<std::streamoff>(8 + header + from) + kPoison * bytes);
+  file.write(reinterpret_cast<const char*>(row.data()), bytes);
+  return folder;
+}
+
+// Requests whose prompts and outputs do not touch the poisoned token.
+struct Harmless {
+  std::vector<v1::GenerateRequest> requests;
+  std::vector<std::vector<uint32_t>> tokens;
+
+  explicit Harmless(size_t count) {
+    Rng rng(22);
+    while (requests.size() < count) {
+      v1::GenerateRequest request;
+      for (uint64_t left = 1 + rng.Below(40); left > 0; --left)
+        request.mutable_token_ids()->add_ids(static_cast<uint32_t>(rng.Below(kPoison)));
+      request.set_max_new_tokens(120);
+      request.set_ignore_eos(true);
+      const auto alone = TokensAlone(kLlama, {request});
+      if (std::count(alone[0].begin(), alone[0].end(), kPoison) > 0) continue;
+      requests.push_back(request);
+      tokens.push_back(alone[0]);
+    }
+  }
+};
+
+v1::GenerateRequest PoisonedRequest(int length) {
+  v1::GenerateRequest request;
+  for (int i = 0; i < length; ++i) request.mutable_token_ids()->add_ids(i == length / 2 ? kPoison : 5);
+  request.set_max_new_tokens(20);
+  return request;
+}
+
+// By --mlp.
+class QueryOfDeath : public ::testing::TestWithParam<const char*> {};
+
+INSTANTIATE_TEST_SUITE_P(Modes, QueryOfDeath, ::testing::Values("replicated", "tp"));
+
+TEST_P(QueryOfDeath, EndsWithInternalAndHarmsNobodyElse) {
+  const Harmless harmless(8);
+  ClusterOptions options = CpuWorkers(3, PoisonedModel());
+  options.worker_flags.push_back(absl::StrCat("--mlp=", GetParam()));
+  Cluster cluster(options);
+  ASSERT_TRUE(cluster.ok());
+  const uint64_t epoch = cluster.State().epoch();
+  TokenClients clients(cluster, harmless.requests);
+  clients.AwaitTokens(20);
+  constexpr int kQueries = 6;
+  for (int i = 0; i < kQueries; ++i) {
+    // One is longer than a step: it fails in a later chunk of its prompt.
+    const GenerateResult result =
+        Generate(cluster.inference(), PoisonedRequest(i == 0 ? 100 : 1 + 7 * i), kAttackPatience);
+    EXPECT_EQ(result.status.error_code(), grpc::StatusCode::INTERNAL) << result.status.error_message();
+    EXPECT_THAT(result.status.error_message(), HasSubstr("logits are not finite"));
+    EXPECT_EQ(result.tokens.size(), 0u);
+  }
+  clients.ExpectTokens(harmless.tokens);
+  for (Process& worker : cluster.workers())
+    EXPECT_EQ(worker.Wait(absl::ZeroDuration()), std::nullopt) << worker.Stderr();
+  const v1::ClusterState state = cluster.State();
+  EXPECT_EQ(state.epoch(), epoch);
+  EXPECT_EQ(state.requests().failed(), static_cast<uint64_t>(kQueries));
+  EXPECT_EQ(state.requests().replayed(), 0u);
+  EXPECT_EQ(state.steps().drift_tokens(), 0);
+  // What they left in the KV cache is nobody's either.
+  TokenClients later(cluster, harmless.requests);
+  later.ExpectTokens(harmless.tokens);
+  cluster.StopCleanly();
+}
+
+// The workers of one request die, one after the other: whatever kills them, the fourth is spared.
+TEST(QueryOfDeath, ThatKillsItsWorkersIsEndedAfterTheThird) {
+  ClusterOptions options;
+  options.worker_processes = 0;
+  options.router_flags = {"--workers=1", "--restart_settle=0s"};
+  Cluster cluster(options);
+  ASSERT_TRUE(cluster.ok());
+  constexpr uint32_t kDeadly = 66, kHealthy = 7;
+  GenerateResult deadly;
+  std::thread client(
+      [&] { deadly = Generate(cluster.inference(), SyntheticRequest(kDeadly, 50), kAttackPatience); });
+  // Prompt lengths of the worker's assignments, until one of these has come.
+  const auto assigned = [](ScriptedWorker& worker, const std::set<uint32_t>& awaited) {
+    std::multiset<uint32_t> lengths;
+    v1::RouterMessage message;
+    while (worker.ReadUntil(v1::RouterMessage::kPlan, message)) {
+      bool come = false;
+      for (const v1::Assignment& assignment : message.plan().assignments()) {
+        lengths.insert(assignment.prompt_length());
+        come = come || awaited.count(assignment.prompt_length()) > 0;
+      }
+      if (come) break;
+    }
+    return lengths;
+  };
+  for (int death = 1; death <= 3; ++death) {
+    ScriptedWorker worker(cluster.address(), absl::StrCat("w", death));
+    ASSERT_TRUE(worker.Join());
+    EXPECT_THAT(assigned(worker, {kDeadly}), Contains(kDeadly));
+  }
+  std::thread healthy([&] { Generate(cluster.inference(), SyntheticRequest(kHealthy, 1), kAttackPatience); });
+  ASSERT_TRUE(cluster.WaitFor("the healthy request",
+                              [](const v1::ClusterState& s) { return s.requests().accepted() == 2; }));
+  {
+    ScriptedWorker worker(cluster.address(), "w4");
+    ASSERT_TRUE(worker.Join());
+    EXPECT_THAT(assigned(worker, {kDeadly, kHealthy}), Not(Contains(kDeadly)));
+  }
+  // What is open is cancelled with the router.
+  cluster.KillRouter();
+  client.join();
+  healthy.join();
+  EXPECT_EQ(deadly.status.error_code(), grpc::StatusCode::INTERNAL) << deadly.status.error_message();
+}
+
+// --- 2: two models in one group ---
+
+TEST(TwoModels, NeverServeInOneGroup) {
+  ClusterOptions options = CpuWorkers(0, kLlama);
+  options.router_flags = {"--workers=2"};
+  options.more_flags = {{}, {absl::StrCat("--model=", kQwen3)}, {}};
+  Cluster cluster(options);
+  ASSERT_TRUE(cluster.ok());
+  cluster.StartWorker();
+  cluster.StartWorker();
+  ASSERT_TRUE(Eventually([&] { return CountOf(cluster.router().Stderr(), " attached ") == 2; }))
+      << cluster.router().Stderr();
+  cluster.StartWorker();
+  ASSERT_TRUE(cluster.WaitFor("a group of two", [](const v1::ClusterState& s) { return ServingOf(s) >= 2; }));
+  // The odd one may serve alone, never beside another model.
+  const std::string odd = cluster.workers()[1].Stderr();
+  EXPECT_THAT(odd, Not(AnyOf(HasSubstr("rank 0 of 2"), HasSubstr("rank 1 of 2")))) << odd;
+  v1::GenerateRequest request;
+  for (uint32_t id = 10; id < 30; ++id) request.mutable_token_ids()->add_ids(id);
+  request.set_max_new_tokens(20);
+  request.set_ignore_eos(true);
+  std::vector<std::thread> threads;
+  std::vector<GenerateResult> results(8);
+  for (GenerateResult& result : results)
+    threads.emplace_back([&] { result = Generate(cluster.inference(), request, kAttackPatience); });
+  for (std::thread& thread : threads) thread.join();
+  std::set<std::vector<uint32_t>> answers;
+  for (const GenerateResult& result : results) {
+    EXPECT_TRUE(result.status.ok()) << result.status.error_message();
+    answers.insert(result.tokens);
+  }
+  EXPECT_EQ(answers.size(), 1u) << "one prompt, greedy, has several answers";
+}
+
+// --- 4: barrier hijack ---
+
+// TCP ports over IPv4 on which the process listens.
+std::vector<int> ListeningPorts(pid_t pid) {
+  std::set<std::string> inodes;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(absl::StrCat("/proc/", pid, "/fd"), error)) {
+    const std::string target = std::filesystem::read_symlink(entry.path(), error).string();
+    if (absl::StartsWith(target, "socket:[")) inodes.insert(target.substr(8, target.size() - 9));
+  }
+  std::vector<int> ports;
+  std::ifstream table("/proc/net/tcp");
+  std::string line;
+  std::getline(table, line);  // headings
+  while (std::getline(table, line)) {
+    const std::vector<std::string> fields = absl::StrSplit(line, ' ', absl::SkipEmpty());
+    constexpr char kListen[] = "0A";
+    if (fields.size() < 10 || fields[3] != kListen || inodes.count(fields[9]) == 0) continue;
+    ports.push_back(static_cast<int>(std::stoul(fields[1].substr(fields[1].find(':') + 1), nullptr, 16)));
+  }
+  return ports;
+}
+
+// It knows all that can be guessed or seen from outside: the port, the epoch, the rank and the group's size.
+TEST(BarrierHijack, AStrangerGetsNoRanksPlace) {
+  ClusterOptions options;
+  options.worker_processes = 0;
+  options.router_flags = {"--workers=2", absl::StrCat("--form_timeout=", 30 * kSlowdown, "s")};
+  Cluster cluster(options);
+  ASSERT_TRUE(cluster.ok());
+  cluster.StartWorker();
+  ASSERT_TRUE(Eventually([&] { return CountOf(cluster.router().Stderr(), " attached ") == 1; }))
+      << cluster.router().Stderr();
+  // The rank whose place the stranger wants: it is told of the epoch, and has not gone to the barrier yet.
+  ScriptedWorker late(cluster.address(), "late");
+  late.SayHello();
+  v1::RouterMessage message;
+  ASSERT_TRUE(late.ReadUntil(v1::RouterMessage::kEpoch, message));
+  ASSERT_EQ(message.epoch().rank(), 1u);
+  const std::vector<int> ports = ListeningPorts(cluster.workers()[0].pid());
+  ASSERT_EQ(ports.size(), 1u) << "a worker without --http_listen listens for its barrier alone";
+  auto stranger = worker::StarEndpoint::Create({.host = "127.0.0.1"});
+  ASSERT_TRUE(stranger.ok()) << stranger.status();
+  const auto barrier =
+      (*stranger)->Form({message.epoch().epoch(), 1, 2, absl::StrCat("127.0.0.1:", ports[0])},
+                        5 * kSlowdown * absl::Seconds(1), {});
+  EXPECT_FALSE(barrier.ok()) << "the stranger is rank 1 of the barrier";
+  EXPECT_THAT(cluster.workers()[0].Stderr(), Not(HasSubstr("rank 0 of 2")));
+}
+
+// --- 9: the first worker decides ---
+
+TEST(FirstWorker, ThatIsWrongAfterARestartEndsNobodysRequests) {
+  ClusterOptions options;
+  options.worker_processes = 2;
+  options.worker_flags = {absl::StrCat("--c=", 0.008 * kSlowdown), "--tl=0", "--slots=8"};
+  Cluster cluster(options);
+  ASSERT_TRUE(cluster.ok());
+  constexpr uint32_t kTokens = 300;
+  constexpr int kRequests = 4;
+  std::vector<v1::GenerateRequest> requests;
+  for (int i = 0; i < kRequests; ++i) {
+    v1::GenerateRequest& request =
+        requests.emplace_back(SyntheticRequest(10 + static_cast<uint32_t>(i), kTokens));
+    request.set_request_id(absl::StrCat("r", i));
+    request.set_resumable(true);
+    grpc::ClientContext context;
+    const auto reader = cluster.inference().Generate(&context, request);
+    v1::GenerateResponse response;
+    ASSERT_TRUE(reader->Read(&response));
+    context.TryCancel();
+  }
+  cluster.KillRouter();
+  for (Process& worker : cluster.workers()) worker.Signal(SIGSTOP);
+  cluster.StartRouterAgain();
+  ScriptedWorker wrong(cluster.address(), "wrong");
+  wrong.hello().set_barrier("star+tp:1234");
+  wrong.SayHello();
+  ASSERT_TRUE(Eventually([&] { return absl::StrContains(cluster.router().Stderr(), "worker wrong "); }))
+      << cluster.router().Stderr();
+  for (Process& worker : cluster.workers()) worker.Signal(SIGCONT);
+  const auto ended = [&] {
+    return std::any_of(cluster.workers().begin(), cluster.workers().end(),
+                       [](Process& worker) { return worker.Wait(absl::ZeroDuration()).has_value(); });
+  };
+  ASSERT_TRUE(Eventually([&] { return ended() || ServingOf(cluster.State()) == 2; }));
+  for (Process& worker : cluster.workers())
+    ASSERT_EQ(worker.Wait(absl::ZeroDuration()), std::nullopt) << worker.Stderr();
+  for (v1::GenerateRequest& request : requests) {
+    request.set_resume_from_index(0);
+    const GenerateResult result = Generate(cluster.inference(), request, kAttackPatience);
+    EXPECT_TRUE(result.status.ok()) << result.status.error_message();
+    EXPECT_EQ(result.tokens.size(), kTokens);
+    EXPECT_TRUE(result.contiguous);
+  }
+  EXPECT_EQ(cluster.State().requests().adopted(), static_cast<uint64_t>(kRequests));
+}
+
+}  // namespace
+}  // namespace bfio::testing

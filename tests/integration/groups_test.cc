@@ -1,0 +1,224 @@
+// Several barrier groups in one router: one waiting pool, epochs of their own, and one decision log.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <map>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "nlohmann/json.hpp"
+#include "tests/testing/cluster.h"
+
+namespace bfio::testing {
+namespace {
+
+// Two groups of two ranks; the workers name their groups or leave that to the router.
+ClusterOptions TwoGroups(bool named) {
+  ClusterOptions options;
+  options.worker_processes = 4;
+  options.groups = 2;
+  // A member that is lost here is killed, which is seen at once.
+  options.router_flags = {absl::StrCat("--step_timeout=", 10 * kSlowdown, "s"),
+                          absl::StrCat("--form_timeout=", 10 * kSlowdown, "s"), "--restart_settle=1s"};
+  options.worker_flags = {absl::StrCat("--c=", 0.008 * kSlowdown), "--tl=0", "--slots=8"};
+  for (const char* group : {"left", "left", "right", "right"}) {
+    if (named) options.more_flags.push_back({absl::StrCat("--group=", group)});
+  }
+  return options;
+}
+
+const v1::GroupState* GroupOf(const v1::ClusterState& state, const std::string& name) {
+  for (const v1::GroupState& group : state.groups()) {
+    if (group.name() == name) return &group;
+  }
+  return nullptr;
+}
+
+uint32_t ActiveIn(const v1::ClusterState& state, const std::string& group) {
+  uint32_t active = 0;
+  for (const v1::WorkerState& worker : state.workers()) {
+    if (worker.group() == group) active += worker.active_requests();
+  }
+  return active;
+}
+
+// Clients with a stream of `output` tokens each, at once.
+class ClientThreads {
+ public:
+  ClientThreads(Cluster& cluster, int n, uint32_t output) : results_(n) {
+    for (int i = 0; i < n; ++i) {
+      threads_.emplace_back([this, &cluster, i, output] {
+        v1::GenerateRequest request = SyntheticRequest(10 + i, output);
+        request.mutable_sampling()->set_seed(100 + i);
+        results_[i] = Generate(cluster.inference(), request);
+      });
+    }
+  }
+  ~ClientThreads() { Join(); }
+  std::vector<GenerateResult>& Join() {
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+    return results_;
+  }
+
+ private:
+  std::vector<GenerateResult> results_;
+  std::vector<std::thread> threads_;
+};
+
+void ExpectWhole(const std::vector<GenerateResult>& results, uint32_t output) {
+  for (const GenerateResult& result : results) {
+    EXPECT_TRUE(result.status.ok()) << result.status.error_message();
+    EXPECT_EQ(result.tokens.size(), output);
+    EXPECT_TRUE(result.contiguous);
+    EXPECT_EQ(result.finishes, 1);
+  }
+}
+
+// What a watcher sees of the steps of all groups, until the router or the watcher ends the stream.
+class StepWatch {
+ public:
+  explicit StepWatch(Cluster& cluster) : reader_(cluster.admin().WatchSteps(&context_, {})) {
+    thread_ = std::thread([this] {
+      v1::StepSummary summary;
+      while (reader_->Read(&summary)) {
+        dropped_ += summary.dropped();
+        steps_[summary.group()].push_back({summary.epoch(), summary.step()});
+      }
+    });
+  }
+  ~StepWatch() { Stop(); }
+  void Stop() {
+    context_.TryCancel();
+    if (thread_.joinable()) thread_.join();
+  }
+  // Of a group, as epoch and step. After Stop.
+  const std::vector<std::pair<uint64_t, uint64_t>>& Of(uint32_t group) { return steps_[group]; }
+  uint64_t dropped() const { return dropped_; }
+
+ private:
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReader<v1::StepSummary>> reader_;
+  std::map<uint32_t, std::vector<std::pair<uint64_t, uint64_t>>> steps_;
+  uint64_t dropped_ = 0;
+  std::thread thread_;
+};
+
+TEST(Groups, WorkersThatNameNoGroupAreSharedOut) {
+  Cluster cluster(TwoGroups(/*named=*/false));
+  ASSERT_TRUE(cluster.ok());
+  const v1::ClusterState state = cluster.State();
+  std::map<std::string, std::set<uint32_t>> ranks;
+  for (const v1::WorkerState& worker : state.workers()) ranks[worker.group()].insert(worker.rank());
+  EXPECT_EQ(ranks, (std::map<std::string, std::set<uint32_t>>{{"0", {0, 1}}, {"1", {0, 1}}}));
+  ClientThreads clients(cluster, 16, 40);
+  ASSERT_TRUE(cluster.WaitFor("both groups to work", [](const v1::ClusterState& s) {
+    return ActiveIn(s, "0") > 0 && ActiveIn(s, "1") > 0;
+  }));
+  ExpectWhole(clients.Join(), 40);
+  cluster.StopCleanly();
+}
+
+TEST(Groups, OneDiesAndTheOtherDoesNotMissAStep) {
+  Cluster cluster(TwoGroups(/*named=*/true));
+  ASSERT_TRUE(cluster.ok());
+  const uint32_t right = GroupOf(cluster.State(), "right")->index();
+  ClientThreads clients(cluster, 20, 300);
+  ASSERT_TRUE(cluster.WaitFor("both groups to work", [](const v1::ClusterState& s) {
+    return ActiveIn(s, "left") >= 8 && ActiveIn(s, "right") >= 8;
+  }));
+  StepWatch watch(cluster);
+  cluster.workers()[0].Signal(SIGKILL);
+  cluster.workers()[1].Signal(SIGKILL);
+  // The requests of the group that is gone are placed in the other, ahead of those that have not begun.
+  ExpectWhole(clients.Join(), 300);
+  const v1::ClusterState state = cluster.State();
+  EXPECT_GE(state.requests().replayed(), 8u);
+  EXPECT_EQ(state.requests().tokens_lost(), 0u);
+  EXPECT_EQ(GroupOf(state, "right")->epoch(), 1u) << "its membership did not change";
+  watch.Stop();
+  EXPECT_EQ(watch.dropped(), 0u);
+  const auto& steps = watch.Of(right);
+  ASSERT_GT(steps.size(), 100u);
+  for (size_t i = 1; i < steps.size(); ++i) {
+    EXPECT_EQ(steps[i].first, 1u);
+    EXPECT_EQ(steps[i].second, steps[i - 1].second + 1) << "a step is missing";
+  }
+}
+
+TEST(Groups, ANewNameFormsAGroupAndALostWorkerComesBackToItsOwn) {
+  ClusterOptions options = TwoGroups(/*named=*/true);
+  options.worker_processes = 4;
+  options.more_flags.push_back({"--group=third"});
+  options.more_flags.push_back({"--group=third"});
+  Cluster cluster(options);
+  ASSERT_TRUE(cluster.ok());
+  cluster.StartWorker();
+  cluster.StartWorker();
+  ASSERT_TRUE(cluster.WaitFor("a third group", [](const v1::ClusterState& s) {
+    const v1::GroupState* third = GroupOf(s, "third");
+    return third != nullptr && third->ready();
+  }));
+  EXPECT_EQ(GroupOf(cluster.State(), "left")->epoch(), 1u);
+  cluster.workers()[4].Signal(SIGKILL);
+  cluster.StartWorker(4);
+  ASSERT_TRUE(cluster.WaitFor("the third group to be whole again", [](const v1::ClusterState& s) {
+    uint32_t serving = 0;
+    for (const v1::WorkerState& worker : s.workers())
+      serving += worker.group() == "third" && worker.phase() == v1::WORKER_PHASE_SERVING;
+    return serving == 2 && GroupOf(s, "third")->epoch() > 1;
+  }));
+  EXPECT_EQ(GroupOf(cluster.State(), "right")->epoch(), 1u);
+}
+
+TEST(Groups, ARestartedRouterFindsItsGroupsAgain) {
+  ClusterOptions options = TwoGroups(/*named=*/false);
+  Cluster cluster(options);
+  ASSERT_TRUE(cluster.ok());
+  std::map<std::string, std::string> before, after;
+  for (const v1::WorkerState& worker : cluster.State().workers()) before[worker.worker_id()] = worker.group();
+  cluster.KillRouter();
+  cluster.StartRouterAgain();
+  ASSERT_TRUE(cluster.WaitFor("both groups", [](const v1::ClusterState& s) {
+    uint32_t serving = 0;
+    for (const v1::WorkerState& worker : s.workers()) serving += worker.phase() == v1::WORKER_PHASE_SERVING;
+    return serving == 4;
+  }));
+  for (const v1::WorkerState& worker : cluster.State().workers()) after[worker.worker_id()] = worker.group();
+  EXPECT_EQ(after, before);
+}
+
+TEST(Groups, TheDecisionLogOfTwoGroupsReplaysBitForBit) {
+  const std::string log = TestDirectory() + "/groups.log";
+  ClusterOptions options = TwoGroups(/*named=*/true);
+  options.router_flags.push_back(absl::StrCat("--decision_log=", log));
+  // A decision that a busy machine cuts short need not come out the same again.
+  options.router_flags.push_back("--decide_budget_ms=0");
+  {
+    Cluster cluster(options);
+    ASSERT_TRUE(cluster.ok());
+    ClientThreads clients(cluster, 30, 60);
+    ASSERT_TRUE(cluster.WaitFor("both groups to work", [](const v1::ClusterState& s) {
+      return ActiveIn(s, "left") > 0 && ActiveIn(s, "right") > 0;
+    }));
+    cluster.workers()[0].Signal(SIGKILL);
+    ExpectWhole(clients.Join(), 60);
+    cluster.router().Signal(SIGTERM);
+    EXPECT_EQ(cluster.router().Wait(kSlowdown * absl::Seconds(40)), 0);
+  }
+  const RunResult run = RunProgram("bfio_sim", {"replay", absl::StrCat("--log=", log), "--json"});
+  ASSERT_EQ(run.code, 0) << run.err;
+  const nlohmann::json replay = nlohmann::json::parse(run.out);
+  EXPECT_EQ(replay["ok"], true) << replay["first_difference"];
+  EXPECT_EQ(replay["identical"], replay["decisions"]) << replay["first_difference"];
+  EXPECT_EQ(replay["answers_identical"], replay["answers"]);
+  EXPECT_GT(replay["decisions"], 50);
+  EXPECT_GE(replay["epochs"], 3);
+}
+
+}  // namespace
+}  // namespace bfio::testing

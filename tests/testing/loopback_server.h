@@ -1,0 +1,46 @@
+// A gRPC service on a loopback port, and a channel to it whose client pauses its server soon.
+//
+// Purpose: tests of one service without the programs. Threads: any.
+#ifndef BFIO_TESTS_TESTING_LOOPBACK_SERVER_H_
+#define BFIO_TESTS_TESTING_LOOPBACK_SERVER_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+
+namespace bfio::testing {
+
+class LoopbackServer {
+ public:
+  // No window of the channel holds a message of this size: writing it ends when the client reads.
+  static constexpr size_t kBig = 1 << 20;
+
+  // `service` outlives the server.
+  explicit LoopbackServer(grpc::Service* service) {
+    grpc::ServerBuilder builder;
+    int port = 0;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+    builder.RegisterService(service);
+    server_ = builder.BuildAndStart();
+    grpc::ChannelArguments small_windows;
+    small_windows.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+    small_windows.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 65535);
+    channel_ = grpc::CreateCustomChannel(absl::StrCat("127.0.0.1:", port), grpc::InsecureChannelCredentials(),
+                                         small_windows);
+  }
+  LoopbackServer(const LoopbackServer&) = delete;
+  LoopbackServer& operator=(const LoopbackServer&) = delete;
+  ~LoopbackServer() { server_->Shutdown(); }
+
+  const std::shared_ptr<grpc::Channel>& channel() const { return channel_; }
+
+ private:
+  std::unique_ptr<grpc::Server> server_;
+  std::shared_ptr<grpc::Channel> channel_;
+};
+
+}  // namespace bfio::testing
+
+#endif  // BFIO_TESTS_TESTING_LOOPBACK_SERVER_H_

@@ -1,0 +1,68 @@
+// Calls whose message never ends: a gRPC client that begins many and finishes none.
+//
+// Purpose: what a server holds for a peer before that peer has said anything complete. gRPC's own clients
+// send whole messages only, so this speaks HTTP/2 itself: calls with a message of which the last byte does
+// not come, as far as the server's flow control lets it in. Threads: one.
+#ifndef BFIO_TESTS_TESTING_UNFINISHED_CALLS_H_
+#define BFIO_TESTS_TESTING_UNFINISHED_CALLS_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+
+namespace bfio::testing {
+
+class UnfinishedCalls {
+ public:
+  // Connects to HOST:PORT, an IPv4 address in dots.
+  explicit UnfinishedCalls(const std::string& address);
+  ~UnfinishedCalls();
+  UnfinishedCalls(const UnfinishedCalls&) = delete;
+  UnfinishedCalls& operator=(const UnfinishedCalls&) = delete;
+
+  // Begins `calls` calls of `method` ("/package.Service/Method"), each with a message of `message_bytes`.
+  // Returns when every message is out but for its last byte or its call refused, when the server has ended
+  // the connection, or when it has taken nothing for `patience`. Once. False: it could not connect.
+  bool Send(const std::string& method, int calls, uint32_t message_bytes, absl::Duration patience);
+
+  // Message bytes that the server's flow control let in.
+  uint64_t sent_bytes() const { return sent_bytes_; }
+  // Calls that the server ended.
+  int refused() const { return refused_; }
+
+ private:
+  struct Call {
+    int64_t window = 0;
+    uint32_t left = 0;
+    bool open = true;
+  };
+
+  void AddFrame(uint8_t type, uint8_t flags, uint32_t stream, absl::string_view payload);
+  void AddHeaders(uint32_t stream, const std::string& method);
+  // What the windows have room for.
+  void AddData();
+  bool Done() const;
+  // Reads and writes once; false at the connection's end, or when nothing happened for `patience`.
+  bool Exchange(absl::Duration patience);
+  // Takes the complete frames of in_.
+  void TakeFrames();
+  void TakeFrame(uint8_t type, uint8_t flags, uint32_t stream, absl::string_view payload);
+  void TakeSettings(absl::string_view payload);
+  Call* Find(uint32_t stream);
+
+  int fd_ = -1;
+  std::string in_, out_;
+  bool ended_ = false;
+  int64_t window_ = 65535, initial_window_ = 65535;
+  // The i-th has stream 2 i + 1.
+  std::vector<Call> calls_;
+  uint64_t sent_bytes_ = 0;
+  int refused_ = 0;
+};
+
+}  // namespace bfio::testing
+
+#endif  // BFIO_TESTS_TESTING_UNFINISHED_CALLS_H_

@@ -1,0 +1,108 @@
+#include "router/admin/step_broadcast.h"
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <optional>
+
+#include "bfio/v1/admin.grpc.pb.h"
+#include "common/base/mutex.h"
+#include "gtest/gtest.h"
+#include "tests/testing/loopback_server.h"
+
+namespace bfio::router {
+namespace {
+
+class WatchService final : public v1::Admin::CallbackService {
+ public:
+  grpc::ServerWriteReactor<v1::StepSummary>* WatchSteps(grpc::CallbackServerContext*,
+                                                        const v1::WatchStepsRequest* request) override {
+    grpc::ServerWriteReactor<v1::StepSummary>* const stream = steps_.Subscribe(request->every());
+    MutexLock lock(&mutex_);
+    watched_ = true;
+    return stream;
+  }
+  void AwaitWatcher() {
+    MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(&watched_));
+  }
+  // `ranks` makes a summary as large as the test needs.
+  void Publish(uint64_t step, int ranks = 0) {
+    const auto summary = std::make_shared<v1::StepSummary>();
+    summary->set_step(step);
+    for (int rank = 0; rank < ranks; ++rank) summary->add_load_tokens(uint64_t{1} << 60);
+    steps_.Publish(summary);
+  }
+  void Close() { steps_.Close(); }
+
+ private:
+  StepBroadcast steps_;
+  Mutex mutex_;
+  bool watched_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+class StepBroadcastTest : public ::testing::Test {
+ protected:
+  void Watch(uint32_t every) {
+    v1::WatchStepsRequest request;
+    request.set_every(every);
+    reader_ = v1::Admin::NewStub(server_.channel())->WatchSteps(&context_, request);
+    service_.AwaitWatcher();
+  }
+  // Absent when the stream has ended.
+  std::optional<v1::StepSummary> Read() {
+    v1::StepSummary summary;
+    if (!reader_->Read(&summary)) return std::nullopt;
+    return summary;
+  }
+
+  // Bytes of a summary: 9 for each rank.
+  static constexpr int kRanksOfABigOne = testing::LoopbackServer::kBig / 9 + 1;
+
+  WatchService service_;
+  testing::LoopbackServer server_{&service_};
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReader<v1::StepSummary>> reader_;
+};
+
+TEST_F(StepBroadcastTest, AWatcherGetsEverySoManyth) {
+  Watch(/*every=*/3);
+  for (uint64_t step = 0; step < 7; ++step) service_.Publish(step);
+  for (const uint64_t step : {0, 3, 6}) EXPECT_EQ(Read()->step(), step);
+}
+
+TEST_F(StepBroadcastTest, ASlowWatcherLosesTheOldestAndIsToldHowMany) {
+  Watch(1);
+  service_.Publish(0, kRanksOfABigOne);  // is written until the watcher reads
+  for (uint64_t step = 1; step <= 300; ++step) service_.Publish(step);
+  const auto first = Read();
+  ASSERT_TRUE(first.has_value());
+  EXPECT_EQ(first->step(), 0u);
+  EXPECT_EQ(first->dropped(), 0u);
+  constexpr uint64_t kKept = 256, kLost = 300 - kKept;
+  for (uint64_t step = kLost + 1; step <= 300; ++step) {
+    const auto summary = Read();
+    ASSERT_TRUE(summary.has_value());
+    EXPECT_EQ(summary->step(), step);
+    EXPECT_EQ(summary->dropped(), step == kLost + 1 ? kLost : 0);
+  }
+}
+
+TEST_F(StepBroadcastTest, CloseEndsAStreamWithoutWhatIsQueued) {
+  Watch(1);
+  service_.Publish(0, kRanksOfABigOne);
+  service_.Publish(1);
+  service_.Close();
+  EXPECT_EQ(Read()->step(), 0u);
+  EXPECT_FALSE(Read().has_value());
+  EXPECT_EQ(reader_->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_F(StepBroadcastTest, EveryOfZeroIsRefused) {
+  Watch(0);
+  EXPECT_FALSE(Read().has_value());
+  EXPECT_EQ(reader_->Finish().error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+}
+
+}  // namespace
+}  // namespace bfio::router

@@ -1,0 +1,63 @@
+// One Generate call: the low level of every streaming client of a router.
+//
+// Purpose: delivers messages with their time of arrival, then the status. Does not retry, check or count;
+// subclasses do. At most one message is read ahead of the subclass: the next read begins when OnMessage, or
+// ReadNext after a pause, allows it, so a slow subclass slows the router down through gRPC's flow control.
+// Ownership: shared_ptrs, one of which the call itself holds from Start until OnEnd has returned.
+// Threads: OnMessage and OnEnd are called by gRPC's threads, one at a time, and must not block; Cancel by
+// any.
+#ifndef BFIO_TOOLS_CLIENT_STREAM_CALL_H_
+#define BFIO_TOOLS_CLIENT_STREAM_CALL_H_
+
+#include <memory>
+
+#include "absl/time/time.h"
+#include "bfio/v1/inference.grpc.pb.h"
+#include "common/base/mutex.h"
+#include "grpcpp/client_context.h"
+#include "grpcpp/support/client_callback.h"
+#include "tools/client/metadata.h"
+
+namespace bfio::client {
+
+class StreamCall : public std::enable_shared_from_this<StreamCall>,
+                   private grpc::ClientReadReactor<v1::GenerateResponse> {
+ public:
+  ~StreamCall() override = default;
+
+  // Sends the request. REQUIRES: called once, on an object that a shared_ptr owns; `stub` lives until OnEnd.
+  void Start(v1::Inference::Stub& stub);
+  // Ends the call soon, with CANCELLED unless it has ended otherwise before. Has no effect after the end.
+  // OnMessage and OnEnd of any call may run inside: hold no lock that they take.
+  void Cancel();
+
+ protected:
+  enum class Then { kRead, kPause };
+
+  // `deadline` is by the wall clock, as gRPC requires; `metadata` must pass CheckMetadata.
+  StreamCall(v1::GenerateRequest request, absl::Time deadline, const Metadata& metadata);
+
+  // `message` stays valid and unchanged until the next read begins: at once after kRead, with ReadNext after
+  // kPause. `arrived` is by MonotonicNow.
+  virtual Then OnMessage(v1::GenerateResponse& message, absl::Time arrived) = 0;
+  // Called once, last, when the call no longer refers to stub and channel. A paused call does not end:
+  // whoever pauses it must call ReadNext, also after Cancel.
+  virtual void OnEnd(const grpc::Status& status, absl::Time ended) = 0;
+  // REQUIRES: OnMessage has said kPause for the last message, and this is the first ReadNext since.
+  void ReadNext();
+
+ private:
+  void OnReadDone(bool ok) final;
+  void OnDone(const grpc::Status& status) final;
+
+  const v1::GenerateRequest request_;
+  v1::GenerateResponse message_;
+  std::shared_ptr<StreamCall> self_;
+  Mutex mutex_;
+  // Null after the end. A context holds a reference to its channel, which no thread of gRPC's may drop last.
+  std::shared_ptr<grpc::ClientContext> context_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace bfio::client
+
+#endif  // BFIO_TOOLS_CLIENT_STREAM_CALL_H_
