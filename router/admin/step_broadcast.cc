@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <map>
 #include <utility>
 
 #include "common/net/stream_writer.h"
@@ -22,7 +23,7 @@ class StepBroadcast::Watcher final
   bool Push(const std::shared_ptr<const StepSummary>& summary) {
     MutexLock lock(&mutex_);
     if (ended()) return false;
-    if (count_++ % every_ != 0) return true;
+    if (counts_[summary->group]++ % every_ != 0) return true;
     if (queue_.size() >= kMaxQueued) {
       queue_.pop_front();
       ++dropped_;
@@ -59,7 +60,8 @@ class StepBroadcast::Watcher final
 
   const uint32_t every_;
   std::deque<std::shared_ptr<const StepSummary>> queue_ ABSL_GUARDED_BY(mutex_);
-  uint64_t count_ ABSL_GUARDED_BY(mutex_) = 0;
+  // By group, of all that were pushed.
+  std::map<core::GroupIndex, uint64_t> counts_ ABSL_GUARDED_BY(mutex_);
   uint64_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

@@ -61,9 +61,11 @@ absl::Status Feed::Drain(const std::string& worker_id) {
   return FromGrpcStatus(stub_->DrainWorker(&context, request, &response));
 }
 
-std::optional<v1::StepSummary> Feed::LastStep() {
+std::vector<v1::StepSummary> Feed::LastSteps() {
   MutexLock lock(&mutex_);
-  return last_;
+  std::vector<v1::StepSummary> steps;
+  for (const auto& [group, step] : last_) steps.push_back(step);
+  return steps;
 }
 
 void Feed::Follow() {
@@ -81,13 +83,13 @@ void Feed::Follow() {
     v1::StepSummary step;
     while (reader->Read(&step)) {
       MutexLock lock(&mutex_);
-      last_ = step;
+      last_[step.group()] = step;
     }
     // Why it ended, State tells as well.
     (void)reader->Finish();
     MutexLock lock(&mutex_);
     following_ = nullptr;
-    last_.reset();
+    last_.clear();
     if (mutex_.AwaitWithTimeout(absl::Condition(&stop_), kPause)) return;
   }
 }

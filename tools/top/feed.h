@@ -1,14 +1,16 @@
 // What the router's admin API says, for the screen.
 //
 // Purpose: asks for the state when told to, and follows the steps on a thread of its own, of which it keeps
-// the last. Every call has a deadline. Threads: the methods from one thread.
+// each group's last. Every call has a deadline. Threads: the methods from one thread.
 #ifndef BFIO_TOOLS_TOP_FEED_H_
 #define BFIO_TOOLS_TOP_FEED_H_
 
+#include <cstdint>
+#include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -33,8 +35,8 @@ class Feed {
   absl::Status SetPolicy(const std::string& name);
   absl::Status Drain(const std::string& worker_id);
 
-  // The last step told of; absent before the first.
-  std::optional<v1::StepSummary> LastStep();
+  // The last step told of, of each group.
+  std::vector<v1::StepSummary> LastSteps();
 
  private:
   void Follow();
@@ -48,7 +50,8 @@ class Feed {
   bool stop_ ABSL_GUARDED_BY(mutex_) = false;
   // The call that follows, to be cancelled at the end.
   grpc::ClientContext* following_ ABSL_GUARDED_BY(mutex_) = nullptr;
-  std::optional<v1::StepSummary> last_ ABSL_GUARDED_BY(mutex_);
+  // By group.
+  std::map<uint32_t, v1::StepSummary> last_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;
 };
 

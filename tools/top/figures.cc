@@ -45,27 +45,63 @@ void AddRates(const v1::ClusterState& before, Figures& figures) {
   figures.decide_s = Ratio(b.decide_s() - a.decide_s(), static_cast<double>(b.decisions() - a.decisions()));
 }
 
-// How often each worker was the slowest between the readings; empty when the group has changed.
-std::map<std::string, uint64_t> SlowestSteps(const v1::ClusterState& before, const v1::ClusterState& now) {
-  std::map<std::string, uint64_t> result;
-  if (before.epoch() != now.epoch()) return result;
-  for (const v1::WorkerState& worker : before.workers())
-    result[worker.worker_id()] = worker.straggler_steps();
+// What is known of a group besides its workers.
+struct Group {
+  uint64_t epoch = 0;
+  // It is the same epoch in both readings: ranks, and counts of the epoch, can be compared.
+  bool same = false;
+  // Steps in which some rank was the slowest, between the readings.
+  uint64_t steps = 0;
+  const v1::StepSummary* last = nullptr;
+};
+
+// By name. A router of a version without groups has one, without a name.
+std::map<std::string, Group> GroupsOf(const v1::ClusterState& before, const v1::ClusterState& now,
+                                      absl::Span<const v1::StepSummary> steps) {
+  std::map<std::string, Group> groups;
+  std::map<uint32_t, std::string> names;
+  for (const v1::GroupState& group : now.groups()) {
+    groups[group.name()].epoch = group.epoch();
+    names[group.index()] = group.name();
+  }
+  for (const v1::GroupState& group : before.groups()) {
+    const auto found = groups.find(group.name());
+    if (found != groups.end()) found->second.same = found->second.epoch == group.epoch();
+  }
+  if (now.groups().empty()) groups[""] = {now.epoch(), before.epoch() == now.epoch()};
+  for (const v1::StepSummary& step : steps) {
+    Group& group = groups[names[step.group()]];
+    if (group.epoch == step.epoch()) group.last = &step;
+  }
+  return groups;
+}
+
+// How often each worker was the slowest between the readings; without those whose group has changed.
+std::map<std::string, uint64_t> SlowestSteps(const v1::ClusterState& before, const v1::ClusterState& now,
+                                             std::map<std::string, Group>& groups) {
+  std::map<std::string, uint64_t> result, old;
+  for (const v1::WorkerState& worker : before.workers()) old[worker.worker_id()] = worker.straggler_steps();
   for (const v1::WorkerState& worker : now.workers()) {
-    uint64_t& steps = result[worker.worker_id()];
-    steps = worker.straggler_steps() - std::min(steps, worker.straggler_steps());
+    Group& group = groups[worker.group()];
+    if (!group.same) continue;
+    const uint64_t steps =
+        worker.straggler_steps() - std::min(old[worker.worker_id()], worker.straggler_steps());
+    result[worker.worker_id()] = steps;
+    group.steps += steps;
   }
   return result;
 }
 
-void AddWorkers(const v1::ClusterState& before, const v1::StepSummary* step, Figures& figures) {
-  const std::map<std::string, uint64_t> slowest = SlowestSteps(before, figures.state);
-  uint64_t steps = 0, most = 0;
-  for (const auto& [id, count] : slowest) steps += count;
+void AddWorkers(const v1::ClusterState& before, absl::Span<const v1::StepSummary> steps, Figures& figures) {
+  std::map<std::string, Group> groups = GroupsOf(before, figures.state, steps);
+  const std::map<std::string, uint64_t> slowest = SlowestSteps(before, figures.state, groups);
+  figures.several_groups = figures.state.groups_size() > 1;
+  uint64_t most = 0;
   double sum = 0;
   for (const v1::WorkerState& worker : figures.state.workers()) {
     WorkerFigures& row = figures.workers.emplace_back();
     row.worker_id = worker.worker_id();
+    row.group = worker.group();
     row.phase = worker.phase();
     row.running = worker.active_requests();
     row.slots = worker.slots();
@@ -75,19 +111,27 @@ void AddWorkers(const v1::ClusterState& before, const v1::StepSummary* step, Fig
     row.rank = worker.rank();
     figures.running += row.running;
     figures.slots += row.slots;
-    if (!figures.max_rank || row.load_tokens > figures.max_load) figures.max_rank = row.rank;
+    if (!figures.max_rank || row.load_tokens > figures.max_load) {
+      figures.max_rank = row.rank;
+      figures.max_group = row.group;
+    }
     figures.max_load = std::max(figures.max_load, row.load_tokens);
     figures.min_load = figures.ranks == 0 ? row.load_tokens : std::min(figures.min_load, row.load_tokens);
     sum += static_cast<double>(row.load_tokens);
     ++figures.ranks;
+    const Group& group = groups[row.group];
     const auto found = slowest.find(row.worker_id);
-    if (steps > 0 && found != slowest.end()) {
-      row.slowest = static_cast<double>(found->second) / static_cast<double>(steps);
-      if (found->second > most) figures.straggler = row.rank, most = found->second;
+    if (group.steps > 0 && found != slowest.end()) {
+      row.slowest = static_cast<double>(found->second) / static_cast<double>(group.steps);
+      if (found->second > most) {
+        most = found->second;
+        figures.straggler = row.rank;
+        figures.straggler_group = row.group;
+      }
     }
+    const v1::StepSummary* step = group.last;
     const int rank = static_cast<int>(worker.rank());
-    if (step != nullptr && step->epoch() == figures.state.epoch() && rank < step->local_ns_size() &&
-        rank < step->barrier_wait_ns_size()) {
+    if (step != nullptr && rank < step->local_ns_size() && rank < step->barrier_wait_ns_size()) {
       row.local_s = 1e-9 * static_cast<double>(step->local_ns(rank));
       row.wait_s = 1e-9 * static_cast<double>(step->barrier_wait_ns(rank));
     }
@@ -95,13 +139,16 @@ void AddWorkers(const v1::ClusterState& before, const v1::StepSummary* step, Fig
   if (figures.ranks > 0) figures.mean_load = sum / figures.ranks;
   std::stable_sort(figures.workers.begin(), figures.workers.end(),
                    [](const WorkerFigures& a, const WorkerFigures& b) {
-                     return a.rank.value_or(UINT32_MAX) < b.rank.value_or(UINT32_MAX);
+                     if (a.rank.has_value() != b.rank.has_value()) return a.rank.has_value();
+                     if (a.group != b.group) return a.group < b.group;
+                     return a.rank.value_or(0) < b.rank.value_or(0);
                    });
 }
 
 }  // namespace
 
-Figures Compare(const v1::ClusterState& before, const v1::ClusterState& now, const v1::StepSummary* step) {
+Figures Compare(const v1::ClusterState& before, const v1::ClusterState& now,
+                absl::Span<const v1::StepSummary> steps) {
   // A router's counters only grow.
   const bool same = before.uptime().seconds() <= now.uptime().seconds() &&
                     before.steps().steps() <= now.steps().steps() &&
@@ -115,7 +162,7 @@ Figures Compare(const v1::ClusterState& before, const v1::ClusterState& now, con
   figures.first_token_s =
       Between(from.latencies().time_to_first_token_s(), now.latencies().time_to_first_token_s());
   figures.between_tokens_s = Between(from.latencies().inter_token_s(), now.latencies().inter_token_s());
-  AddWorkers(from, step, figures);
+  AddWorkers(from, steps, figures);
   return figures;
 }
 

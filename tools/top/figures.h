@@ -10,12 +10,14 @@
 #include <string>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "bfio/v1/admin.pb.h"
 
 namespace bfio::top {
 
 struct WorkerFigures {
   std::string worker_id;
+  std::string group;
   v1::WorkerPhase phase = v1::WORKER_PHASE_UNSPECIFIED;
   // Absent while it joins.
   std::optional<uint32_t> rank;
@@ -42,9 +44,12 @@ struct Figures {
   uint32_t ranks = 0;
   uint64_t max_load = 0, min_load = 0;
   double mean_load = 0;
-  // The rank with the largest load, and the one that was the slowest most often.
+  // The rank with the largest load, and the one that was the slowest most often, with their groups.
   std::optional<uint32_t> max_rank;
   std::optional<uint32_t> straggler;
+  std::string max_group, straggler_group;
+  // Ranks count within their groups.
+  bool several_groups = false;
   std::optional<double> tokens_per_s;
   std::optional<double> steps_per_s;
   std::optional<double> idle;
@@ -53,13 +58,14 @@ struct Figures {
   std::optional<Quantiles> first_token_s;
   std::optional<Quantiles> between_tokens_s;
   uint32_t running = 0, slots = 0;
-  // In the order of ranks; who joins comes last.
+  // In the order of ranks, group by group; who joins comes last.
   std::vector<WorkerFigures> workers;
 };
 
 // `before` is an earlier state of the same router, or `now` itself (then nothing has a rate); a state of
-// another router, whose counters do not go with now's, is ignored. `step` may be null.
-Figures Compare(const v1::ClusterState& before, const v1::ClusterState& now, const v1::StepSummary* step);
+// another router, whose counters do not go with now's, is ignored. `steps`: each group's last.
+Figures Compare(const v1::ClusterState& before, const v1::ClusterState& now,
+                absl::Span<const v1::StepSummary> steps = {});
 
 }  // namespace bfio::top
 

@@ -68,7 +68,7 @@ class Recent {
   void Add(v1::ClusterState state) {
     const absl::Time now = MonotonicNow();
     if (!states_.empty()) {
-      const Figures last = Compare(states_.back().second, state, nullptr);
+      const Figures last = Compare(states_.back().second, state);
       if (last.idle) idle_.push_back(*last.idle);
       if (idle_.size() > kMaxIdle) idle_.pop_front();
     }
@@ -76,9 +76,9 @@ class Recent {
     while (states_.size() > 2 && now - states_[1].first >= kWindow) states_.pop_front();
   }
   bool empty() const { return states_.empty(); }
-  Picture Make(const std::optional<v1::StepSummary>& step) const {
+  Picture Make(const std::vector<v1::StepSummary>& steps) const {
     Picture picture;
-    picture.figures = Compare(states_.front().second, states_.back().second, step ? &*step : nullptr);
+    picture.figures = Compare(states_.front().second, states_.back().second, steps);
     picture.idle = idle_;
     return picture;
   }
@@ -97,7 +97,7 @@ absl::Status Once(Feed& feed, absl::Duration interval) {
   state = feed.State();
   if (!state.ok()) return state.status();
   recent.Add(*std::move(state));
-  for (const std::string& line : Draw(recent.Make(feed.LastStep()), OptionsOf(IsTerminal()))) {
+  for (const std::string& line : Draw(recent.Make(feed.LastSteps()), OptionsOf(IsTerminal()))) {
     std::printf("%s\n", line.c_str());
   }
   return absl::OkStatus();
@@ -128,7 +128,7 @@ absl::Status Watch(Feed& feed, absl::Duration interval) {
       if (state.ok()) recent.Add(*std::move(state));
       next = MonotonicNow() + interval;
     }
-    Picture picture = recent.Make(feed.LastStep());
+    Picture picture = recent.Make(feed.LastSteps());
     const bool fresh = MonotonicNow() < message_end;
     picture.message = fresh ? message.first : lost.empty() ? prompt.Text() : lost;
     picture.message_is_bad = fresh ? message.second : !lost.empty();

@@ -71,8 +71,13 @@ template <typename T, typename Format>
 std::string Or(const std::optional<T>& value, Format format) {
   return value ? format(*value) : "-";
 }
-std::string OrRank(const std::optional<uint32_t>& rank) {
-  return rank ? absl::StrCat(*rank) : "-";
+// With its group, where there are several.
+std::string OrRank(const std::optional<uint32_t>& rank, const std::string& group, const Figures& f) {
+  if (!rank) return "-";
+  return f.several_groups ? absl::StrCat(Harmless(group), ":", *rank) : absl::StrCat(*rank);
+}
+int RankColumns(const Figures& f) {
+  return f.several_groups ? 12 : 4;
 }
 
 void Pair(Line& line, absl::string_view name, absl::string_view value, Style style = Style::kStrong) {
@@ -131,12 +136,12 @@ std::string LatencyLine(const Figures& f, const ScreenOptions& options) {
 
 std::string LoadLine(const Figures& f, const ScreenOptions& options) {
   Line line(options);
-  Pair(line, "load max", absl::StrCat(Count(f.max_load), " (rank ", OrRank(f.max_rank), ")"));
+  Pair(line, "load max", absl::StrCat(Count(f.max_load), " (rank ", OrRank(f.max_rank, f.max_group, f), ")"));
   Pair(line, "mean", Count(static_cast<uint64_t>(std::llround(f.mean_load))));
   Pair(line, "min", Count(f.min_load));
   if (f.max_load > 0)
     Pair(line, "balance", absl::StrFormat("%.3f", f.mean_load / static_cast<double>(f.max_load)));
-  Pair(line, "slowest rank", OrRank(f.straggler));
+  Pair(line, "slowest rank", OrRank(f.straggler, f.straggler_group, f));
   return line.Take();
 }
 
@@ -187,7 +192,7 @@ constexpr absl::string_view kPhases[] = {"-", "joining", "serving", "draining"};
 
 std::string WorkerLine(const WorkerFigures& worker, const Figures& f, const ScreenOptions& options) {
   Line line(options);
-  line.Text(absl::StrFormat("%4s ", OrRank(worker.rank)));
+  line.Text(absl::StrFormat("%*s ", RankColumns(f), OrRank(worker.rank, worker.group, f)));
   line.Text(absl::StrFormat("%-20s ", Harmless(worker.worker_id).substr(0, 20)));
   const auto phase = static_cast<size_t>(worker.phase);
   line.Text(absl::StrFormat("%-9s", kPhases[phase < 4 ? phase : 0]),
@@ -208,10 +213,10 @@ std::string WorkerLine(const WorkerFigures& worker, const Figures& f, const Scre
   return line.Take();
 }
 
-std::string WorkerHead(const ScreenOptions& options) {
+std::string WorkerHead(const Figures& f, const ScreenOptions& options) {
   Line line(options);
-  line.Text(absl::StrFormat("%4s %-20s %-9s%10s%10s%8s%9s%9s%9s", "rank", "worker", "state", "load",
-                            "running", "KV", "local", "waited", "slowest"),
+  line.Text(absl::StrFormat("%*s %-20s %-9s%10s%10s%8s%9s%9s%9s", RankColumns(f), "rank", "worker", "state",
+                            "load", "running", "KV", "local", "waited", "slowest"),
             Style::kSoft);
   return line.Take();
 }
@@ -242,7 +247,7 @@ std::vector<std::string> Draw(const Picture& picture, const ScreenOptions& optio
     });
     shown.resize(room);
   }
-  if (!shown.empty()) lines.push_back(WorkerHead(options));
+  if (!shown.empty()) lines.push_back(WorkerHead(f, options));
   for (const WorkerFigures* worker : shown) lines.push_back(WorkerLine(*worker, f, options));
   if (lines.size() > rows - message) lines.resize(rows - message);
   if (message) {

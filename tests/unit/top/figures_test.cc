@@ -45,7 +45,7 @@ v1::ClusterState State(int64_t second, uint64_t steps) {
 }
 
 TEST(FiguresTest, RatesAreOfTheTimeBetween) {
-  const Figures f = Compare(State(10, 100), State(20, 300), nullptr);
+  const Figures f = Compare(State(10, 100), State(20, 300));
   EXPECT_DOUBLE_EQ(f.seconds, 10);
   EXPECT_DOUBLE_EQ(f.steps_per_s.value(), 20);
   EXPECT_DOUBLE_EQ(f.tokens_per_s.value(), 200);
@@ -58,7 +58,7 @@ TEST(FiguresTest, RatesAreOfTheTimeBetween) {
 }
 
 TEST(FiguresTest, LoadsRanksAndWhoIsSlow) {
-  const Figures f = Compare(State(10, 100), State(20, 300), nullptr);
+  const Figures f = Compare(State(10, 100), State(20, 300));
   EXPECT_EQ(f.ranks, 3u);
   EXPECT_EQ(f.max_load, 300u);
   EXPECT_EQ(f.min_load, 100u);
@@ -77,14 +77,14 @@ TEST(FiguresTest, LoadsRanksAndWhoIsSlow) {
 
 TEST(FiguresTest, NoTimeNoRates) {
   const v1::ClusterState state = State(10, 100);
-  const Figures f = Compare(state, state, nullptr);
+  const Figures f = Compare(state, state);
   EXPECT_FALSE(f.steps_per_s || f.tokens_per_s || f.idle || f.barrier_wait || f.first_token_s || f.straggler);
   EXPECT_EQ(f.max_load, 300u);
-  EXPECT_FALSE(Compare(v1::ClusterState(), v1::ClusterState(), nullptr).max_rank.has_value());
+  EXPECT_FALSE(Compare(v1::ClusterState(), v1::ClusterState()).max_rank.has_value());
 }
 
 TEST(FiguresTest, AnotherRoutersCountersAreNotSubtracted) {
-  const Figures f = Compare(State(100, 5000), State(2, 20), nullptr);
+  const Figures f = Compare(State(100, 5000), State(2, 20));
   EXPECT_FALSE(f.steps_per_s || f.tokens_per_s || f.idle);
   EXPECT_EQ(f.ranks, 3u);
 }
@@ -96,17 +96,59 @@ TEST(FiguresTest, AStepOfThisEpochTellsTheRanksTimes) {
     step.add_local_ns(ns);
     step.add_barrier_wait_ns(4'000'000 - ns);
   }
-  Figures f = Compare(State(1, 1), State(2, 2), &step);
+  Figures f = Compare(State(1, 1), State(2, 2), absl::MakeConstSpan(&step, 1));
   EXPECT_DOUBLE_EQ(f.workers[2].local_s.value(), 0.003);
   EXPECT_DOUBLE_EQ(f.workers[2].wait_s.value(), 0.001);
   EXPECT_FALSE(f.workers[3].local_s.has_value());
   step.set_epoch(2);
-  f = Compare(State(1, 1), State(2, 2), &step);
+  f = Compare(State(1, 1), State(2, 2), absl::MakeConstSpan(&step, 1));
   EXPECT_FALSE(f.workers[2].local_s.has_value()) << "ranks of another epoch";
   // A summary of a smaller group must not be read past its end.
   step.set_epoch(3);
   step.mutable_local_ns()->Truncate(1);
-  EXPECT_FALSE(Compare(State(1, 1), State(2, 2), &step).workers[2].local_s.has_value());
+  EXPECT_FALSE(
+      Compare(State(1, 1), State(2, 2), absl::MakeConstSpan(&step, 1)).workers[2].local_s.has_value());
+}
+
+TEST(FiguresTest, RanksOfSeveralGroupsAreKeptApart) {
+  const auto state = [](uint64_t uptime, uint64_t stragglers) {
+    v1::ClusterState cluster;
+    cluster.mutable_uptime()->set_seconds(static_cast<int64_t>(uptime));
+    for (uint32_t index = 0; index < 2; ++index) {
+      v1::GroupState& group = *cluster.add_groups();
+      group.set_index(4 + index);
+      group.set_name(index == 0 ? "0" : "blue");
+      group.set_epoch(3 + index);
+      for (uint32_t rank = 0; rank < 2; ++rank) {
+        v1::WorkerState& worker = *cluster.add_workers();
+        worker.set_worker_id(absl::StrCat(index, rank));
+        worker.set_group(group.name());
+        worker.set_rank(rank);
+        worker.set_load_tokens(10 * index + rank);
+        worker.set_straggler_steps(rank == 1 ? stragglers * (1 + index) : 0);
+      }
+    }
+    return cluster;
+  };
+  v1::StepSummary step;
+  step.set_group(5);
+  step.set_epoch(4);
+  for (const uint64_t ns : {1'000'000, 2'000'000}) {
+    step.add_local_ns(ns);
+    step.add_barrier_wait_ns(0);
+  }
+  const Figures f = Compare(state(1, 5), state(2, 9), absl::MakeConstSpan(&step, 1));
+  EXPECT_TRUE(f.several_groups);
+  EXPECT_EQ(f.ranks, 4u);
+  ASSERT_EQ(f.workers.size(), 4u);
+  EXPECT_EQ(f.workers[1].group, "0");
+  EXPECT_EQ(f.workers[1].slowest, 1.0) << "of its own group's steps";
+  EXPECT_FALSE(f.workers[1].local_s.has_value()) << "the step is the other group's";
+  EXPECT_EQ(f.workers[3].group, "blue");
+  EXPECT_DOUBLE_EQ(f.workers[3].local_s.value(), 0.002);
+  EXPECT_EQ(f.max_group, "blue");
+  EXPECT_EQ(f.max_rank, 1u);
+  EXPECT_EQ(f.straggler_group, "blue");
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ Picture Of(uint32_t ranks) {
     worker.set_kv_tokens(100000);
     worker.set_load_tokens(1000 + 10 * rank);
   }
-  picture.figures = Compare(state, state, nullptr);
+  picture.figures = Compare(state, state);
   for (int i = 0; i < 100; ++i) picture.idle.push_back(0.01 * (i % 10));
   picture.message = "q quit";
   return picture;

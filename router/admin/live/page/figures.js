@@ -112,7 +112,8 @@ function showTiles(state) {
 function showWorkers(state) {
   const workers = state.workers || [];
   const most = Math.max(1, ...workers.map((w) => number(w.loadTokens)));
-  const steps = workers.reduce((a, w) => a + number(w.stragglerSteps), 0);
+  const steps = {};  // by group: steps in which some rank was the slowest
+  for (const w of workers) steps[w.group] = (steps[w.group] || 0) + number(w.stragglerSteps);
   const phases = {WORKER_PHASE_JOINING: 'joining', WORKER_PHASE_SERVING: 'serving', WORKER_PHASE_DRAINING: 'draining'};
   rows(document.querySelector('#workers tbody'), workers.map((w) => w.workerId), (id) => {
     const row = document.createElement('tr');
@@ -133,7 +134,7 @@ function showWorkers(state) {
   }, (row, i) => {
     const w = workers[i], load = number(w.loadTokens), share = load / most;
     const at = (n) => row.children[n];
-    set(at(0), w.rank === undefined ? '–' : String(w.rank));
+    set(at(0), w.rank === undefined ? '–' : (state.groups || []).length > 1 ? w.group + ':' + w.rank : String(w.rank));
     set(at(1), w.workerId + (w.engine ? ' (' + w.engine + ')' : ''));
     set(at(2), phases[w.phase] || '–');
     const fill = at(3).querySelector('i');
@@ -142,9 +143,22 @@ function showWorkers(state) {
     set(at(3).querySelector('span'), plain.format(load));
     set(at(4), plain.format(number(w.activeRequests)) + ' / ' + plain.format(number(w.slots)));
     set(at(5), number(w.kvTokens) ? percent(load / number(w.kvTokens)) : '–');
-    set(at(6), steps ? percent(number(w.stragglerSteps) / steps) : '–');
+    set(at(6), steps[w.group] ? percent(number(w.stragglerSteps) / steps[w.group]) : '–');
     at(7).querySelector('button').disabled = w.phase === 'WORKER_PHASE_DRAINING';
   });
+}
+
+// The charts are one group's; which one is a choice where there are several.
+function showGroups(state) {
+  const groups = state.groups || [];
+  byId('choose-group').hidden = groups.length < 2;
+  rows(byId('group'), groups.map((g) => String(g.index)), () => document.createElement('option'), (option, i) => {
+    option.value = String(groups[i].index);
+    set(option, groups[i].name);
+  });
+  // The group that was shown may be gone.
+  if (groups.length && !groups.some((g) => g.index === group)) choose(groups[0].index);
+  byId('group').value = String(group);
 }
 
 function showLatency() {
@@ -200,6 +214,7 @@ function showState() {
   set(byId('ranks'), ranks + (ranks < number(state.expectedWorkers) ? ' of ' + state.expectedWorkers : ''));
   set(byId('uptime'), seconds(parseFloat(state.uptime || '0')));
   set(byId('version'), state.version || '–');
+  showGroups(state);
   showTiles(state);
   showWorkers(state);
   showLatency();

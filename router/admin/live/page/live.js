@@ -6,7 +6,9 @@ const KEEP = 600;              // samples kept: five minutes at least
 const STATE_EVERY_MS = 2000;
 const WINDOW_MS = 60000;       // latencies and rates are of the last minute
 
-let samples = [];              // oldest first
+let all = [];                  // samples of every group, oldest first
+let samples = [];              // those of the group that is shown
+let group = null;              // its index; null: whichever comes
 let states = [];               // [{t, state}], for differences over the last minute
 let paused = false;
 let hover = null;              // the pointer's x in the chart of loads
@@ -65,7 +67,7 @@ function health(text, kind) {
 async function follow() {
   for (;;) {
     try {
-      const last = samples.length ? samples[samples.length - 1].n : 0;
+      const last = all.length ? all[all.length - 1].n : 0;
       const reply = await request('api/events?after=' + last);
       if (!reply.ok) throw new Error((await reply.text()).trim());
       const reader = reply.body.getReader();
@@ -93,10 +95,22 @@ async function follow() {
 function add(batch) {
   for (const sample of batch) {
     // Numbers begin anew when the router does.
-    if (samples.length && sample.n <= samples[samples.length - 1].n) samples = [];
-    samples.push(sample);
+    if (all.length && sample.n <= all[all.length - 1].n) all = [];
+    all.push(sample);
   }
-  if (samples.length > KEEP) samples = samples.slice(-KEEP);
+  choose(group);
+}
+
+// Shows that group's samples, and drops what is beyond the bound of any.
+function choose(index) {
+  group = index;
+  const kept = new Map();
+  all = all.reverse().filter((s) => {
+    kept.set(s.group, (kept.get(s.group) || 0) + 1);
+    return kept.get(s.group) <= KEEP;
+  }).reverse();
+  if (group === null && all.length) group = all[0].group;
+  samples = all.filter((s) => s.group === group);
   dirty = true;
 }
 
@@ -177,6 +191,7 @@ function theme(dark) {
 }
 
 byId('switch').addEventListener('click', askPolicy);
+byId('group').addEventListener('change', () => choose(Number(byId('group').value)));
 byId('ask-no').addEventListener('click', () => byId('ask').close('no'));
 byId('pause').addEventListener('click', () => {
   paused = !paused;
