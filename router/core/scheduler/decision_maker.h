@@ -5,6 +5,7 @@
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_DECISION_MAKER_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_DECISION_MAKER_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
