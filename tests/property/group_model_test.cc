@@ -81,7 +81,7 @@ class RandomLife {
 
   GroupWorld& world() { return world_; }
   int64_t restarts() const { return restarts_; }
-  int64_t completed() const { return completed_ + static_cast<int64_t>(world_.book().completed.size()); }
+  int64_t completed() { return completed_ + static_cast<int64_t>(world_.book().completed.size()); }
 
  private:
   bool Chance(uint64_t one_in) { return rng_.Below(one_in) == 0; }
