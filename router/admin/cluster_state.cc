@@ -4,7 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "router/app/decision_loop.h"
-#include "router/core/shadow/shadowed_policy.h"
+#include "router/core/shadow/shadow_set.h"
 
 namespace bfio::router {
 namespace {
@@ -16,9 +16,9 @@ void SetTimestamp(absl::Time time, google::protobuf::Timestamp* out) {
 }
 
 void FillShadows(const core::Policy& policy, v1::ClusterState& state) {
-  const auto* shadowed = dynamic_cast<const core::ShadowedPolicy*>(&policy);
-  if (shadowed == nullptr) return;
-  for (const core::ShadowRegret& regret : shadowed->shadows().regrets()) {
+  const core::ShadowSet* const shadows = policy.shadows();
+  if (shadows == nullptr) return;
+  for (const core::ShadowRegret& regret : shadows->regrets()) {
     v1::ShadowState& shadow = *state.add_shadows();
     shadow.set_policy(regret.policy);
     shadow.set_decisions(static_cast<uint64_t>(regret.decisions));

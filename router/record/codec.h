@@ -8,22 +8,18 @@
 
 #include <cstdint>
 #include <functional>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "bfio/v1/decision_log.pb.h"
-#include "router/core/scheduler/scheduler.h"
+#include "router/core/policy/policy.h"
+#include "router/core/scheduler/scheduler_event.h"
+#include "router/core/scheduler/scheduler_options.h"
+#include "router/core/scheduler/scheduler_state.h"
 
 namespace bfio::record {
-
-// A policy as it is made: name and settings.
-struct PolicySetting {
-  std::string name;
-  core::PolicyOptions options;
-};
 
 using IdField = google::protobuf::RepeatedField<int64_t>;
 
@@ -41,7 +37,7 @@ std::vector<core::RequestId> IdsIn(const IdField& ids, core::RequestId base);
 // --- to the log ---
 
 void ToLog(const core::SchedulerOptions& options, v1::LoggedOptions& out);
-void ToLog(const PolicySetting& setting, v1::LoggedPolicy& out);
+void ToLog(const core::PolicySetting& setting, v1::LoggedPolicy& out);
 void ToLog(const core::RequestSpec& spec, core::RequestId base, v1::LoggedRequest& out);
 void ToLog(const core::WorkerSpec& spec, v1::LoggedWorker& out);
 void ToLog(absl::Span<const core::EpochMember> members, core::RequestId base, v1::LoggedEpoch& out);
@@ -50,24 +46,25 @@ void ToLog(core::WorkerIndex rank, const core::StepReport& report, bool with_hin
            v1::LoggedReport& out);
 void ToLog(const core::Plan& plan, core::RequestId base, v1::LoggedPlan& out);
 // The state in parts of bounded size, each given to `take`.
-void ToLog(const core::SchedulerState& state, core::RequestId base,
+void ToLog(const core::ClusterState& state, core::RequestId base,
            const std::function<void(const v1::DecisionRecord&)>& take);
 
 // --- from the log: INVALID_ARGUMENT naming field and value ---
 
 absl::StatusOr<core::SchedulerOptions> FromLog(const v1::LoggedOptions& options);
-absl::StatusOr<PolicySetting> FromLog(const v1::LoggedPolicy& policy);
+absl::StatusOr<core::PolicySetting> FromLog(const v1::LoggedPolicy& policy);
 absl::StatusOr<core::RequestSpec> FromLog(const v1::LoggedRequest& request, core::RequestId base);
 absl::StatusOr<std::vector<core::EpochMember>> FromLog(const v1::LoggedEpoch& epoch, core::RequestId base);
-// A rank's times alone: service_time of the returned where that was set, else time_per_token and time_offset.
-absl::StatusOr<core::WorkerSpec> FromLog(const v1::LoggedWorkerTime& time);
-absl::StatusOr<core::SchedulerState> FromLog(const v1::LoggedState& state, core::RequestId base);
+// SetTime or SetServiceTime.
+absl::StatusOr<core::SchedulerEvent> FromLog(const v1::LoggedWorkerTime& time);
+absl::StatusOr<core::AddGroup> FromLog(const v1::LoggedAddGroup& add);
+absl::StatusOr<core::ClusterState> FromLog(const v1::LoggedState& state, core::RequestId base);
 absl::StatusOr<core::Plan> FromLog(const v1::LoggedPlan& plan, core::RequestId base);
 
 // A report with what its spans point to.
 struct OwnedReport {
-  core::WorkerIndex rank = 0;
-  core::StepReport report;
+  // Its spans point to the vectors below.
+  core::Report event;
   std::vector<core::RequestId> finished;
   std::vector<core::RequestId> rejected;
   std::vector<core::RequestId> preempted;

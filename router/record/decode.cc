@@ -16,6 +16,7 @@ constexpr int64_t kMaxStep = int64_t{1} << 48;
 constexpr int64_t kMaxCount = int64_t{1} << 48;
 constexpr int32_t kMaxSlots = 1 << 20;
 constexpr int32_t kMaxWorkers = 1 << 16;
+constexpr int32_t kMaxGroup = 1 << 30;
 constexpr double kMaxTime = 1e9;
 
 // Collects the first field that is out of range.
@@ -78,7 +79,7 @@ absl::StatusOr<core::WorkerSpec> SpecIn(const v1::LoggedWorker& worker) {
 }
 
 absl::Status WorkerIn(const v1::LoggedState::Worker& from, core::RequestId base,
-                      core::SchedulerState::Worker& to) {
+                      core::GroupState::Worker& to) {
   absl::StatusOr<core::WorkerSpec> spec = SpecIn(from.worker());
   if (!spec.ok()) return spec.status();
   to.spec = *spec;
@@ -111,33 +112,67 @@ absl::Status WorkerIn(const v1::LoggedState::Worker& from, core::RequestId base,
   return PrefillIn(from, check, to.prefill).status();
 }
 
-absl::Status RestIn(const v1::LoggedState::Rest& rest, core::RequestId base, core::SchedulerState& state) {
-  state.service.last_served = rest.last_served();
-  state.open = rest.open();
-  state.reported_step = rest.reported_step();
-  state.planned_step = rest.planned_step();
-  state.decided_step = rest.decided_step();
-  state.reports = rest.reports();
-  state.epoch_base = rest.epoch_base();
-  state.totals.plans = rest.plans();
-  state.totals.policy_calls = rest.policy_calls();
-  state.totals.late_plans = rest.late_plans();
-  state.totals.drift_tokens = rest.drift_tokens();
-  state.totals.unknown_ids = rest.unknown_ids();
-  state.totals.policy_violations = rest.policy_violations();
-  state.totals.preempted = rest.preempted();
-  state.totals.held_back = rest.held_back();
-  if (rest.has_holder()) state.holder = IdIn(rest.holder(), base);
-  if (rest.has_prefill_piece()) state.piece = rest.prefill_piece();
+absl::Status TotalsIn(const v1::LoggedState::Totals& from, core::SchedulerTotals& to) {
+  to = {from.plans(),       from.policy_calls(),      from.late_plans(), from.drift_tokens(),
+        from.unknown_ids(), from.policy_violations(), from.preempted(),  from.held_back()};
   Check check;
-  for (const int64_t step : {state.reported_step, state.planned_step, state.decided_step, state.epoch_base})
-    check.In("step", step, 0, kMaxStep);
-  for (const int64_t count :
-       {rest.reports(), rest.plans(), rest.policy_calls(), rest.late_plans(), rest.drift_tokens(),
-        rest.unknown_ids(), rest.policy_violations(), rest.preempted(), rest.held_back()})
+  for (const int64_t count : {to.plans, to.policy_calls, to.late_plans, to.drift_tokens, to.unknown_ids,
+                              to.policy_violations, to.preempted, to.held_back})
     check.In("count", count, 0, kMaxCount);
-  check.In("prefill_piece", state.piece.value_or(1), 1, kMaxLoadTokens);
-  return check.Real("last_served", rest.last_served(), -1e300, 1e300).status();
+  return check.status();
+}
+
+// Without its workers.
+absl::Status GroupIn(const v1::LoggedState::Group& from, core::RequestId base, core::GroupState& to) {
+  to.group = from.group();
+  to.kind = static_cast<core::GroupKind>(from.kind());
+  to.open = from.open();
+  to.reported_step = from.reported_step();
+  to.planned_step = from.planned_step();
+  to.decided_step = from.decided_step();
+  to.reports = from.reports();
+  if (from.has_holder()) to.holder = IdIn(from.holder(), base);
+  if (from.has_prefill_piece()) to.piece = from.prefill_piece();
+  Check check;
+  check.In("group", to.group, 0, kMaxGroup)
+      .In("kind", from.kind(), 0, 1)
+      .In("reports", to.reports, 0, kMaxCount)
+      .In("prefill_piece", to.piece.value_or(1), 1, kMaxLoadTokens);
+  for (const int64_t step : {to.reported_step, to.planned_step, to.decided_step})
+    check.In("step", step, 0, kMaxStep);
+  absl::Status status = check.status();
+  return status.ok() ? TotalsIn(from.totals(), to.totals) : status;
+}
+
+absl::Status PoolIn(const v1::LoggedState::Pool& from, core::ClusterState& to) {
+  to.pool.service.last_served = from.last_served();
+  to.pool.clock = {from.now(), from.next(), from.counted()};
+  to.last_group = from.has_last_group() ? from.last_group() : -1;
+  absl::Status status = Check()
+                            .In("now", from.now(), 0, kMaxStep)
+                            .In("next", from.next(), 1, kMaxStep)
+                            .In("counted", from.counted(), 0, kMaxCount)
+                            .In("last_group", to.last_group, -1, kMaxGroup)
+                            .Real("last_served", from.last_served(), -1e300, 1e300)
+                            .status();
+  return status.ok() ? TotalsIn(from.retired(), to.retired) : status;
+}
+
+// The workers stand one after the other, those of the first group first.
+absl::Status GroupsIn(const v1::LoggedState& state, core::RequestId base, core::ClusterState& out) {
+  int64_t first = 0;
+  for (const v1::LoggedState::Group& group : state.groups()) {
+    core::GroupState& to = out.groups.emplace_back();
+    absl::Status status = GroupIn(group, base, to);
+    if (!status.ok()) return status;
+    status = Check().In("num_workers", group.num_workers(), 0, state.workers_size() - first).status();
+    if (!status.ok()) return status;
+    for (const int64_t end = first + group.num_workers(); first < end; ++first) {
+      status = WorkerIn(state.workers(static_cast<int>(first)), base, to.workers.emplace_back());
+      if (!status.ok()) return status;
+    }
+  }
+  return Check().In("workers", state.workers_size(), first, first).status();
 }
 
 }  // namespace
@@ -152,7 +187,6 @@ std::vector<core::RequestId> IdsIn(const IdField& ids, core::RequestId base) {
 absl::StatusOr<core::SchedulerOptions> FromLog(const v1::LoggedOptions& options) {
   core::SchedulerOptions out;
   out.plan_mode = options.lockstep() ? core::PlanMode::kLockstep : core::PlanMode::kPipelined;
-  out.coupled = !options.uncoupled();
   out.max_waiting = options.max_waiting();
   out.window = options.window();
   out.report_delay_steps = options.report_delay_steps();
@@ -184,8 +218,8 @@ absl::StatusOr<core::SchedulerOptions> FromLog(const v1::LoggedOptions& options)
   return out;
 }
 
-absl::StatusOr<PolicySetting> FromLog(const v1::LoggedPolicy& policy) {
-  PolicySetting out;
+absl::StatusOr<core::PolicySetting> FromLog(const v1::LoggedPolicy& policy) {
+  core::PolicySetting out;
   out.name = policy.name();
   out.options.seed = policy.seed();
   out.options.horizon = policy.horizon();
@@ -251,32 +285,29 @@ absl::StatusOr<std::vector<core::EpochMember>> FromLog(const v1::LoggedEpoch& ep
   return members;
 }
 
-absl::StatusOr<core::SchedulerState> FromLog(const v1::LoggedState& state, core::RequestId base) {
-  core::SchedulerState out;
+absl::StatusOr<core::ClusterState> FromLog(const v1::LoggedState& state, core::RequestId base) {
+  core::ClusterState out;
   absl::Status status = Check().In("workers", state.workers_size(), 0, kMaxWorkers).status();
+  if (status.ok()) status = GroupsIn(state, base, out);
   if (!status.ok()) return status;
-  for (const v1::LoggedState::Worker& worker : state.workers()) {
-    status = WorkerIn(worker, base, out.workers.emplace_back());
-    if (!status.ok()) return status;
-  }
   for (const v1::LoggedState::Waiting& waiting : state.waiting()) {
     absl::StatusOr<core::RequestSpec> spec = FromLog(waiting.request(), base);
     if (!spec.ok()) return spec.status();
     status = Check().In("enqueued_step", waiting.enqueued_step(), -kMaxStep, kMaxStep).status();
     if (!status.ok()) return status;
-    out.waiting.push_back({*std::move(spec), waiting.enqueued_step(), waiting.held_back()});
+    out.pool.waiting.push_back({*std::move(spec), waiting.enqueued_step(), waiting.held_back()});
   }
   for (const v1::LoggedState::Tenant& tenant : state.tenants()) {
     status = Check().Real("served", tenant.served(), -1e300, 1e300).status();
     if (!status.ok()) return status;
-    out.service.tenants.push_back({tenant.tenant(), tenant.served()});
+    out.pool.service.tenants.push_back({tenant.tenant(), tenant.served()});
   }
-  status = RestIn(state.rest(), base, out);
+  status = PoolIn(state.pool(), out);
   if (!status.ok()) return status;
   return out;
 }
 
-absl::StatusOr<core::WorkerSpec> FromLog(const v1::LoggedWorkerTime& time) {
+absl::StatusOr<core::SchedulerEvent> FromLog(const v1::LoggedWorkerTime& time) {
   core::WorkerSpec spec;
   if (time.has_service_time()) {
     spec.service_time = time.service_time();
@@ -285,7 +316,14 @@ absl::StatusOr<core::WorkerSpec> FromLog(const v1::LoggedWorkerTime& time) {
     spec.time_offset = time.time_offset();
   }
   if (absl::Status status = CheckTimes(spec, Check()).status(); !status.ok()) return status;
-  return spec;
+  if (time.has_service_time()) return core::SetServiceTime{time.group(), time.rank(), spec.service_time};
+  return core::SetTime{time.group(), time.rank(), spec.time_per_token, spec.time_offset};
+}
+
+absl::StatusOr<core::AddGroup> FromLog(const v1::LoggedAddGroup& add) {
+  absl::Status status = Check().In("group", add.group(), 0, kMaxGroup).In("kind", add.kind(), 0, 1).status();
+  if (!status.ok()) return status;
+  return core::AddGroup{add.group(), static_cast<core::GroupKind>(add.kind())};
 }
 
 absl::StatusOr<core::Plan> FromLog(const v1::LoggedPlan& plan, core::RequestId base) {
@@ -315,7 +353,9 @@ absl::Status FromLog(const v1::LoggedReport& report, core::RequestId base, Owned
                                   exact ? report.exact_hints_size() : report.hints_size())
                             .status();
   if (!status.ok()) return status;
-  out.rank = report.rank();
+  out.event.group = report.group();
+  out.event.worker = report.rank();
+  core::StepReport& to = out.event.report;
   out.finished = IdsIn(report.finished(), base);
   out.rejected = IdsIn(report.rejected(), base);
   out.preempted = IdsIn(report.preempted(), base);
@@ -327,18 +367,18 @@ absl::Status FromLog(const v1::LoggedReport& report, core::RequestId base, Owned
     if (!status.ok()) return status;
     out.hints.push_back({ids[i], probability});
   }
-  out.report.step = report.step();
-  out.report.applied_plan = static_cast<int64_t>(static_cast<uint64_t>(report.step()) -
-                                                 static_cast<uint64_t>(report.applied_behind()));
-  out.report.load_tokens = report.load_tokens();
-  out.report.group_idle = report.group_idle();
-  out.report.finished = out.finished;
-  out.report.rejected = out.rejected;
-  out.report.preempted = out.preempted;
-  out.report.hints = out.hints;
-  out.report.prefill.reset();
+  to.step = report.step();
+  to.applied_plan = static_cast<int64_t>(static_cast<uint64_t>(report.step()) -
+                                         static_cast<uint64_t>(report.applied_behind()));
+  to.load_tokens = report.load_tokens();
+  to.group_idle = report.group_idle();
+  to.finished = out.finished;
+  to.rejected = out.rejected;
+  to.preempted = out.preempted;
+  to.hints = out.hints;
+  to.prefill.reset();
   Check check;
-  return PrefillIn(report, check, out.report.prefill).status();
+  return PrefillIn(report, check, to.prefill).status();
 }
 
 }  // namespace bfio::record

@@ -36,7 +36,7 @@ void PrefillOut(const std::optional<core::PrefillReport>& prefill, Logged& out) 
   out.set_token_budget(prefill->token_budget);
 }
 
-void WorkerOut(const core::SchedulerState::Worker& from, core::RequestId base, v1::LoggedState::Worker& out) {
+void WorkerOut(const core::GroupState::Worker& from, core::RequestId base, v1::LoggedState::Worker& out) {
   const auto& [spec, last_step, planned_step, applied, idle, drift, residents, inflight, drops, prefill] =
       from;
   ToLog(spec, *out.mutable_worker());
@@ -66,6 +66,36 @@ void WorkerOut(const core::SchedulerState::Worker& from, core::RequestId base, v
   PrefillOut(prefill, out);
 }
 
+void TotalsOut(const core::SchedulerTotals& from, v1::LoggedState::Totals& out) {
+  const auto& [plans, policy_calls, late_plans, drift_tokens, unknown_ids, policy_violations, preempted,
+               held_back] = from;
+  out.set_plans(plans);
+  out.set_policy_calls(policy_calls);
+  out.set_late_plans(late_plans);
+  out.set_drift_tokens(drift_tokens);
+  out.set_unknown_ids(unknown_ids);
+  out.set_policy_violations(policy_violations);
+  out.set_preempted(preempted);
+  out.set_held_back(held_back);
+}
+
+// Without its workers, which come before it.
+void GroupOut(const core::GroupState& from, core::RequestId base, v1::LoggedState::Group& out) {
+  const auto& [group, kind, workers, open, reported_step, planned_step, decided_step, reports, holder, piece,
+               totals] = from;
+  out.set_group(group);
+  out.set_kind(static_cast<int32_t>(kind));
+  out.set_num_workers(static_cast<int32_t>(workers.size()));
+  out.set_open(open);
+  out.set_reported_step(reported_step);
+  out.set_planned_step(planned_step);
+  out.set_decided_step(decided_step);
+  out.set_reports(reports);
+  if (holder) out.set_holder(IdOut(*holder, base));
+  if (piece) out.set_prefill_piece(*piece);
+  TotalsOut(totals, *out.mutable_totals());
+}
+
 }  // namespace
 
 void IdsOut(absl::Span<const core::RequestId> ids, core::RequestId base, IdField& out) {
@@ -76,10 +106,9 @@ void IdsOut(absl::Span<const core::RequestId> ids, core::RequestId base, IdField
 }
 
 void ToLog(const core::SchedulerOptions& options, v1::LoggedOptions& out) {
-  const auto& [mode, coupled, max_waiting, window, report_delay_steps, admission, wait, hold_after_steps,
-               prefill] = options;
+  const auto& [max_waiting, wait, window, admission, hold_after_steps, prefill, mode, report_delay_steps] =
+      options;
   out.set_lockstep(mode == core::PlanMode::kLockstep);
-  out.set_uncoupled(!coupled);
   out.set_max_waiting(max_waiting);
   out.set_window(window);
   out.set_report_delay_steps(report_delay_steps);
@@ -94,7 +123,7 @@ void ToLog(const core::SchedulerOptions& options, v1::LoggedOptions& out) {
   out.set_prefill_pieces(prefill.pieces);
 }
 
-void ToLog(const PolicySetting& setting, v1::LoggedPolicy& out) {
+void ToLog(const core::PolicySetting& setting, v1::LoggedPolicy& out) {
   const core::PolicyOptions& options = setting.options;
   out.set_name(setting.name);
   out.set_seed(options.seed);
@@ -180,13 +209,18 @@ void ToLog(const core::Plan& plan, core::RequestId base, v1::LoggedPlan& out) {
   if (plan.prefill_piece) out.set_prefill_piece(*plan.prefill_piece);
 }
 
-void ToLog(const core::SchedulerState& state, core::RequestId base,
+void ToLog(const core::ClusterState& state, core::RequestId base,
            const std::function<void(const v1::DecisionRecord&)>& take) {
-  const auto& [workers, waiting, service, open, reported_step, planned_step, decided_step, reports,
-               epoch_base, holder, piece, totals] = state;
-  for (const core::SchedulerState::Worker& worker : workers) {
+  const auto& [pool, groups, last_group, retired] = state;
+  const auto& [waiting, service, clock] = pool;
+  for (const core::GroupState& group : groups) {
+    for (const core::GroupState::Worker& worker : group.workers) {
+      v1::DecisionRecord record;
+      WorkerOut(worker, base, *record.mutable_state()->add_workers());
+      take(record);
+    }
     v1::DecisionRecord record;
-    WorkerOut(worker, base, *record.mutable_state()->add_workers());
+    GroupOut(group, base, *record.mutable_state()->add_groups());
     take(record);
   }
   for (size_t first = 0; first < waiting.size(); first += kRequestsPerPart) {
@@ -208,26 +242,14 @@ void ToLog(const core::SchedulerState& state, core::RequestId base,
     to.set_tenant(tenant);
     to.set_served(served);
   }
-  v1::LoggedState::Rest& rest = *last.mutable_rest();
+  v1::LoggedState::Pool& rest = *last.mutable_pool();
   rest.set_last_served(service.last_served);
-  rest.set_open(open);
-  rest.set_reported_step(reported_step);
-  rest.set_planned_step(planned_step);
-  rest.set_decided_step(decided_step);
-  rest.set_reports(reports);
-  rest.set_epoch_base(epoch_base);
-  const auto& [plans, policy_calls, late_plans, drift_tokens, unknown_ids, policy_violations, preempted,
-               held_back] = totals;
-  rest.set_plans(plans);
-  rest.set_policy_calls(policy_calls);
-  rest.set_late_plans(late_plans);
-  rest.set_drift_tokens(drift_tokens);
-  rest.set_unknown_ids(unknown_ids);
-  rest.set_policy_violations(policy_violations);
-  rest.set_preempted(preempted);
-  rest.set_held_back(held_back);
-  if (holder) rest.set_holder(IdOut(*holder, base));
-  if (piece) rest.set_prefill_piece(*piece);
+  const auto& [now, next, counted] = clock;
+  rest.set_now(now);
+  rest.set_next(next);
+  rest.set_counted(counted);
+  if (last_group >= 0) rest.set_last_group(last_group);
+  TotalsOut(retired, *rest.mutable_retired());
   take(record);
 }
 

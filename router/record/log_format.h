@@ -14,7 +14,7 @@
 namespace bfio::record {
 
 inline constexpr absl::string_view kMagic = "BFIODL1\n";
-inline constexpr uint32_t kFormat = 1;
+inline constexpr uint32_t kFormat = 2;
 inline constexpr size_t kFrameBytes = 8;
 // A record beyond this is neither written nor read: 4,096 ranks with 72 residents each stay below it.
 inline constexpr size_t kMaxRecordBytes = 4 << 20;

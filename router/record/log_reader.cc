@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "google/protobuf/io/coded_stream.h"
@@ -66,8 +67,9 @@ absl::StatusOr<LogReader> LogReader::Open(const std::string& path) {
     }
     if (status.ok() && !record.has_header()) status = one.Damaged("does not begin with a header");
     if (status.ok() && record.header().format() != kFormat) {
-      status = absl::InvalidArgumentError(absl::StrCat(candidate, ": format ", record.header().format(),
-                                                       " is not ", kFormat, ", which this program reads"));
+      status = absl::InvalidArgumentError(absl::StrCat(
+          candidate, ": a decision log of format ", record.header().format(), ", which version '",
+          absl::CHexEscape(record.header().version()), "' wrote; this program reads format ", kFormat));
     }
     if (!status.ok()) return status;
     found.push_back({candidate, record.header()});

@@ -18,7 +18,7 @@ namespace bfio::record {
 struct SegmentStart {
   v1::LoggedHeader header;
   // Absent in a session's first segment.
-  std::optional<core::SchedulerState> state;
+  std::optional<core::ClusterState> state;
 };
 
 class LogSink {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <variant>
 
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
@@ -20,7 +21,7 @@ int32_t Code(const absl::Status& status) {
 }  // namespace
 
 Recorder::Recorder(std::unique_ptr<LogSink> sink, SessionInfo info, const core::SchedulerOptions& options,
-                   const PolicySetting& policy, absl::string_view lookahead)
+                   const core::PolicySetting& policy, absl::string_view lookahead)
     : sink_(std::move(sink)) {
   header_.set_format(kFormat);
   header_.set_session(static_cast<uint64_t>(absl::ToUnixNanos(absl::Now())));
@@ -33,21 +34,22 @@ Recorder::Recorder(std::unique_ptr<LogSink> sink, SessionInfo info, const core::
 }
 
 Recorder::~Recorder() {
+  Close();
+}
+
+void Recorder::Close() {
+  if (std::exchange(closed_, true)) return;
   Flush();
   if (!stopped_) sink_->Close(v1::LoggedEnd::REASON_CLOSED);
 }
 
-void Recorder::BeginSegment(std::optional<core::SchedulerState> state) {
+// --- segments ---
+
+void Recorder::BeginSegment(std::optional<core::ClusterState> state) {
   header_.set_started_unix_us(static_cast<uint64_t>(absl::ToUnixMicros(absl::Now())));
   last_plan_ = MonotonicNow();
   segment_bytes_ = 0;
   sink_->BeginSegment({header_, std::move(state)});
-}
-
-void Recorder::NextSegment(core::SchedulerState state) {
-  Flush();
-  header_.set_segment(header_.segment() + 1);
-  BeginSegment(std::move(state));
 }
 
 void Recorder::Flush() {
@@ -68,85 +70,126 @@ void Recorder::Write(const v1::DecisionRecord& record) {
   }
 }
 
-void Recorder::OnEnqueue(const core::RequestSpec& request, const absl::Status& status) {
+// --- events ---
+
+void Recorder::Before(const core::SchedulerEvent& event) {
+  if (stopped_ || closed_ || !std::holds_alternative<core::MakePlan>(event)) return;
+  decision_began_ = MonotonicNow();
+}
+
+void Recorder::After(const core::Cluster& cluster, const core::SchedulerEvent& event,
+                     const core::Outcome& outcome) {
+  if (stopped_ || closed_) return;
+  std::visit([&](const auto& what) { Record(cluster, what, outcome); }, event);
+  if (stopped_ || segment_bytes_ < sink_->segment_bytes()) return;
+  Flush();
+  header_.set_segment(header_.segment() + 1);
+  BeginSegment(cluster.Save());
+}
+
+void Recorder::Record(const core::Cluster&, const core::AddGroup& event, const core::Outcome& outcome) {
+  v1::LoggedAddGroup& out = *other_.mutable_add_group();
+  out.set_group(event.group);
+  out.set_kind(static_cast<int32_t>(event.kind));
+  out.set_status(Code(outcome.status));
+  Write(other_);
+}
+
+void Recorder::Record(const core::Cluster&, const core::RemoveGroup& event, const core::Outcome& outcome) {
+  v1::LoggedRemoveGroup& out = *other_.mutable_remove_group();
+  out.Clear();
+  out.set_group(event.group);
+  IdsOut(outcome.displaced, header_.id_base(), *out.mutable_displaced());
+  Write(other_);
+}
+
+void Recorder::Record(const core::Cluster&, const core::Enqueue& event, const core::Outcome& outcome) {
   v1::LoggedArrival& out = *arrival_.mutable_enqueue();
   out.Clear();
-  ToLog(request, header_.id_base(), *out.mutable_request());
-  out.set_status(Code(status));
+  ToLog(event.request, header_.id_base(), *out.mutable_request());
+  out.set_status(Code(outcome.status));
   Write(arrival_);
 }
 
-void Recorder::OnRequeue(const core::RequestSpec& request) {
+void Recorder::Record(const core::Cluster&, const core::Requeue& event, const core::Outcome& outcome) {
   v1::LoggedArrival& out = *other_.mutable_requeue();
   out.Clear();
-  ToLog(request, header_.id_base(), *out.mutable_request());
+  ToLog(event.request, header_.id_base(), *out.mutable_request());
+  out.set_status(Code(outcome.status));
   Write(other_);
 }
 
-void Recorder::OnCancel(core::RequestId id, core::Scheduler::CancelOutcome outcome) {
+void Recorder::Record(const core::Cluster&, const core::Cancel& event, const core::Outcome& outcome) {
+  if (outcome.cancel == core::CancelOutcome::kUnknown) return;
   v1::LoggedCancel& out = *other_.mutable_cancel();
-  out.Clear();
-  out.set_id(IdOut(id, header_.id_base()));
-  out.set_outcome(static_cast<int32_t>(outcome));
+  out.set_id(IdOut(event.id, header_.id_base()));
+  out.set_outcome(static_cast<int32_t>(outcome.cancel));
   Write(other_);
 }
 
-void Recorder::OnOpenEpoch(absl::Span<const core::EpochMember> members,
-                           absl::Span<const core::RequestId> displaced) {
+void Recorder::Record(const core::Cluster&, const core::OpenEpoch& event, const core::Outcome& outcome) {
   v1::LoggedEpoch& out = *other_.mutable_open_epoch();
   out.Clear();
-  ToLog(members, header_.id_base(), out);
-  IdsOut(displaced, header_.id_base(), *out.mutable_displaced());
+  out.set_group(event.group);
+  ToLog(event.members, header_.id_base(), out);
+  IdsOut(outcome.displaced, header_.id_base(), *out.mutable_displaced());
   Write(other_);
 }
 
-void Recorder::OnCloseEpoch() {
-  other_.mutable_close_epoch();
+void Recorder::Record(const core::Cluster&, const core::CloseEpoch& event, const core::Outcome&) {
+  other_.mutable_close_epoch()->set_group(event.group);
   Write(other_);
 }
 
-void Recorder::OnAcceptsNew(core::WorkerIndex worker, bool accepts_new) {
+void Recorder::Record(const core::Cluster&, const core::SetAcceptsNew& event, const core::Outcome&) {
   v1::LoggedAcceptsNew& out = *other_.mutable_accepts_new();
-  out.set_rank(worker);
-  out.set_accepts_new(accepts_new);
+  out.set_group(event.group);
+  out.set_rank(event.worker);
+  out.set_accepts_new(event.accepts_new);
   Write(other_);
 }
 
-void Recorder::OnTime(core::WorkerIndex worker, double time_per_token, double time_offset) {
+void Recorder::Record(const core::Cluster&, const core::SetTime& event, const core::Outcome&) {
   v1::LoggedWorkerTime& out = *other_.mutable_worker_time();
   out.Clear();
-  out.set_rank(worker);
-  out.set_time_per_token(time_per_token);
-  out.set_time_offset(time_offset);
+  out.set_group(event.group);
+  out.set_rank(event.worker);
+  out.set_time_per_token(event.time_per_token);
+  out.set_time_offset(event.time_offset);
   Write(other_);
 }
 
-void Recorder::OnServiceTime(core::WorkerIndex worker, double service_time) {
+void Recorder::Record(const core::Cluster&, const core::SetServiceTime& event, const core::Outcome&) {
   v1::LoggedWorkerTime& out = *other_.mutable_worker_time();
   out.Clear();
-  out.set_rank(worker);
-  out.set_service_time(service_time);
+  out.set_group(event.group);
+  out.set_rank(event.worker);
+  out.set_service_time(event.service_time);
   Write(other_);
 }
 
-void Recorder::OnReport(core::WorkerIndex worker, const core::StepReport& report, bool with_hints,
-                        const absl::Status& status) {
+void Recorder::Record(const core::Cluster& cluster, const core::Report& event, const core::Outcome& outcome) {
   v1::LoggedReport& out = *report_.mutable_report();
   out.Clear();
-  ToLog(worker, report, with_hints, header_.id_base(), out);
-  out.set_status(Code(status));
+  out.set_group(event.group);
+  ToLog(event.worker, event.report, cluster.lookahead().uses_hints(), header_.id_base(), out);
+  out.set_status(Code(outcome.status));
   Write(report_);
 }
 
-void Recorder::OnPlan(bool force, const core::Plan* plan, bool stopped_early, absl::Time now,
-                      absl::Duration took) {
+void Recorder::Record(const core::Cluster&, const core::MakePlan& event, const core::Outcome& outcome) {
+  // A policy that was asked remembers it, plan or no plan.
+  if (!outcome.plan && !outcome.asked_policy) return;
+  const absl::Time now = MonotonicNow();
   v1::LoggedPlan& out = *plan_.mutable_plan();
   out.Clear();
-  out.set_force(force);
-  out.set_none(plan == nullptr);
-  out.set_stopped_early(stopped_early);
-  if (plan != nullptr) ToLog(*plan, header_.id_base(), out);
-  out.set_decide_ns(static_cast<uint64_t>(std::max<int64_t>(0, absl::ToInt64Nanoseconds(took))));
+  out.set_group(event.group);
+  out.set_force(event.force);
+  out.set_none(!outcome.plan);
+  out.set_stopped_early(outcome.stopped_early);
+  if (outcome.plan) ToLog(*outcome.plan, header_.id_base(), out);
+  const int64_t took_ns = absl::ToInt64Nanoseconds(now - decision_began_);
+  out.set_decide_ns(static_cast<uint64_t>(std::max<int64_t>(0, took_ns)));
   const int64_t after_us = absl::ToInt64Microseconds(now - last_plan_);
   out.set_after_us(static_cast<uint64_t>(std::max<int64_t>(0, after_us)));
   // Not `now`: what the division has cut off would add up.
@@ -154,9 +197,10 @@ void Recorder::OnPlan(bool force, const core::Plan* plan, bool stopped_early, ab
   Write(plan_);
 }
 
-void Recorder::OnPolicy(const PolicySetting& policy) {
+void Recorder::Record(const core::Cluster&, const core::SetPolicy& event, const core::Outcome& outcome) {
+  if (!outcome.status.ok()) return;
   header_.clear_policy();
-  ToLog(policy, *header_.mutable_policy());
+  ToLog(event.setting, *header_.mutable_policy());
   *other_.mutable_set_policy() = header_.policy();
   Write(other_);
 }

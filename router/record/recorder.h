@@ -1,19 +1,20 @@
-// Turns the calls of a scheduler into records of the decision log.
+// Turns the events of a cluster into records of the decision log.
 //
-// Purpose: encodes each event as it happens and hands the bytes to a sink, now and then a new segment. Cost:
-// some hundred nanoseconds an event, no lock but in Flush. Once the sink has stopped, nothing. Threads: the
-// scheduler's.
+// Purpose: encodes each event with what came of it and hands the bytes to a sink, now and then a new segment
+// that begins with the cluster's whole state. Cost: some hundred nanoseconds an event, no lock but in Flush.
+// Once the sink has stopped, nothing. It reads the clock: how long decisions take is part of the log.
+// Threads: the cluster's.
 #ifndef BFIO_ROUTER_RECORD_RECORDER_H_
 #define BFIO_ROUTER_RECORD_RECORDER_H_
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
-#include <vector>
 
-#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "router/core/scheduler/scheduler.h"
+#include "router/core/scheduler/cluster.h"
 #include "router/record/codec.h"
 #include "router/record/log_sink.h"
 
@@ -26,44 +27,51 @@ struct SessionInfo {
   core::RequestId id_base = 0;
 };
 
-class Recorder {
+class Recorder final : public core::EventObserver {
  public:
+  // Of a cluster that is made with these options, policy and lookahead, and has this as its observer.
   Recorder(std::unique_ptr<LogSink> sink, SessionInfo info, const core::SchedulerOptions& options,
-           const PolicySetting& policy, absl::string_view lookahead);
-  ~Recorder();
+           const core::PolicySetting& policy, absl::string_view lookahead);
+  ~Recorder() override;
 
-  void OnEnqueue(const core::RequestSpec& request, const absl::Status& status);
-  void OnRequeue(const core::RequestSpec& request);
-  void OnCancel(core::RequestId id, core::Scheduler::CancelOutcome outcome);
-  void OnOpenEpoch(absl::Span<const core::EpochMember> members, absl::Span<const core::RequestId> displaced);
-  void OnCloseEpoch();
-  void OnAcceptsNew(core::WorkerIndex worker, bool accepts_new);
-  void OnTime(core::WorkerIndex worker, double time_per_token, double time_offset);
-  void OnServiceTime(core::WorkerIndex worker, double service_time);
-  void OnReport(core::WorkerIndex worker, const core::StepReport& report, bool with_hints,
-                const absl::Status& status);
-  // `plan` is null when the policy was asked and none came of it.
-  void OnPlan(bool force, const core::Plan* plan, bool stopped_early, absl::Time now, absl::Duration took);
-  void OnPolicy(const PolicySetting& policy);
+  void Before(const core::SchedulerEvent& event) override;
+  void After(const core::Cluster& cluster, const core::SchedulerEvent& event,
+             const core::Outcome& outcome) override;
 
-  // Nothing is recorded any more.
+  // Nothing is recorded any more, though it should be.
   bool stopped() const { return stopped_; }
-  // The next event should come after NextSegment.
-  bool SegmentIsFull() const { return segment_bytes_ >= sink_->segment_bytes() && !stopped_; }
-  void NextSegment(core::SchedulerState state);
-
   // Hands over what has been recorded.
   void Flush();
+  // Ends the log: nothing is recorded any more.
+  void Close();
 
  private:
-  void BeginSegment(std::optional<core::SchedulerState> state);
+  // Encodes one event; what changes nothing is not written.
+  void Record(const core::Cluster&, const core::AddGroup& event, const core::Outcome& outcome);
+  void Record(const core::Cluster&, const core::RemoveGroup& event, const core::Outcome& outcome);
+  void Record(const core::Cluster&, const core::Enqueue& event, const core::Outcome& outcome);
+  void Record(const core::Cluster&, const core::Requeue& event, const core::Outcome& outcome);
+  void Record(const core::Cluster&, const core::Cancel& event, const core::Outcome& outcome);
+  void Record(const core::Cluster&, const core::OpenEpoch& event, const core::Outcome& outcome);
+  void Record(const core::Cluster&, const core::CloseEpoch& event, const core::Outcome& outcome);
+  void Record(const core::Cluster&, const core::SetAcceptsNew& event, const core::Outcome& outcome);
+  void Record(const core::Cluster&, const core::SetTime& event, const core::Outcome& outcome);
+  void Record(const core::Cluster&, const core::SetServiceTime& event, const core::Outcome& outcome);
+  void Record(const core::Cluster& cluster, const core::Report& event, const core::Outcome& outcome);
+  void Record(const core::Cluster&, const core::MakePlan& event, const core::Outcome& outcome);
+  void Record(const core::Cluster&, const core::SetPolicy& event, const core::Outcome& outcome);
+
+  void BeginSegment(std::optional<core::ClusterState> state);
   void Write(const v1::DecisionRecord& record);
 
   const std::unique_ptr<LogSink> sink_;
   v1::LoggedHeader header_;
   bool stopped_ = false;
+  bool closed_ = false;
   int64_t segment_bytes_ = 0;
   absl::Time last_plan_;
+  // When the decision that is being made began.
+  absl::Time decision_began_;
   // Kept, so that a record allocates nothing that one of its kind before it had.
   v1::DecisionRecord report_, plan_, arrival_, other_;
   std::string pending_;

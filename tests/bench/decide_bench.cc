@@ -10,6 +10,7 @@
 // looked at.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "router/core/admission/kv_gate.h"
 #include "router/core/lookahead/lookahead.h"
 #include "router/core/policy/policy.h"
+#include "router/core/scheduler/virtual_fcfs.h"
 
 namespace bfio::core {
 namespace {
@@ -57,6 +59,19 @@ Case MakeCase(int workers, int waiting, Rng& rng, bool prompts = false) {
   return result;
 }
 
+// As a scheduler asks: what is admitted counts for the yardstick of waits.
+void Decide(Policy& policy, Snapshot& snapshot, VirtualFcfs& first_come, Decision& decision) {
+  decision.Clear();
+  snapshot.first_come_p99 = first_come.p99();
+  policy.Decide(snapshot, decision);
+  benchmark::DoNotOptimize(decision.assignments.data());
+  if (!policy.uses_first_come_waits()) return;
+  int64_t oldest = snapshot.step;
+  for (const WaitingView& request : snapshot.waiting) oldest = std::min(oldest, request.enqueued_step);
+  first_come.Decide(snapshot.step, static_cast<int64_t>(snapshot.waiting.size()),
+                    static_cast<int64_t>(decision.assignments.size()), oldest);
+}
+
 void BM_Decide(benchmark::State& state, const char* name, const char* objective, bool prompts) {
   PolicyOptions options;
   options.objective = objective;
@@ -67,14 +82,17 @@ void BM_Decide(benchmark::State& state, const char* name, const char* objective,
     cases.push_back(
         MakeCase(static_cast<int>(state.range(0)), static_cast<int>(state.range(1)), rng, prompts));
   }
-  std::vector<Assignment> plan;
+  Decision decision;
+  VirtualFcfs first_come;
+  Snapshot snapshot;
+  snapshot.step = state.range(1) / 5;
   size_t next = 0;
   double pairs = 0;
   for (auto _ : state) {
     const Case& current = cases[next++ % cases.size()];
-    plan.clear();
-    policy->Decide({state.range(1) / 5, current.workers, current.waiting}, plan);
-    benchmark::DoNotOptimize(plan.data());
+    snapshot.workers = current.workers;
+    snapshot.waiting = current.waiting;
+    Decide(*policy, snapshot, first_come, decision);
     pairs += static_cast<double>(current.free_slots * state.range(1));
   }
   state.counters["per_pair"] =
@@ -131,18 +149,17 @@ void BM_Kv(benchmark::State& state, bool decide) {
   snapshot.workers = of.pool.workers;
   snapshot.waiting = of.pool.waiting;
   snapshot.kv = gate.Look(*of.lookahead, of.gate_workers, absl::MakeSpan(of.pool.waiting));
-  std::vector<Assignment> plan;
+  Decision decision;
+  VirtualFcfs first_come;
   for (auto _ : state) {
     if (decide) {
-      plan.clear();
-      policy->Decide(snapshot, plan);
-      benchmark::DoNotOptimize(plan.data());
+      Decide(*policy, snapshot, first_come, decision);
     } else {
       snapshot.kv = gate.Look(*of.lookahead, of.gate_workers, absl::MakeSpan(of.pool.waiting));
       benchmark::DoNotOptimize(snapshot.kv.room.data());
     }
   }
-  state.counters["placed"] = static_cast<double>(plan.size());
+  state.counters["placed"] = static_cast<double>(decision.assignments.size());
 }
 
 void RegisterAll() {

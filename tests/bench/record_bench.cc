@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/rng.h"
 #include "router/record/log_writer.h"
-#include "router/record/recorded_scheduler.h"
+#include "router/record/recorder.h"
 #include "router/record/segment_files.h"
 
 namespace bfio::record {
@@ -24,21 +24,22 @@ constexpr int kMeanTokens = 200;
 // Workers that run every request until a die says that it ends.
 class Group {
  public:
-  explicit Group(RecordedScheduler& scheduler) : scheduler_(scheduler), rng_(1), workers_(kWorkers) {
-    std::vector<core::EpochMember> members(kWorkers);
-    for (core::EpochMember& member : members) member.spec = {kSlots, int64_t{1} << 40, true};
-    scheduler_.OpenEpoch(members);
+  explicit Group(core::Cluster& cluster) : cluster_(cluster), rng_(1), workers_(kWorkers) {
+    cluster_.Apply(core::AddGroup{});
+    core::OpenEpoch epoch{0, std::vector<core::EpochMember>(kWorkers)};
+    for (core::EpochMember& member : epoch.members) member.spec = {kSlots, int64_t{1} << 40, true};
+    cluster_.Apply(epoch);
   }
 
   void Step() {
-    while (scheduler_.waiting() < kWaiting) {
+    while (cluster_.waiting() < kWaiting) {
       core::RequestSpec spec;
       spec.id = next_id_++;
       spec.prefill_tokens = 1 + static_cast<int64_t>(rng_.Gamma(0.8) * 1'200);
       spec.max_new_tokens = 4096;
-      (void)scheduler_.Enqueue(spec);
+      cluster_.Apply(core::Enqueue{spec});
     }
-    while (auto plan = scheduler_.MakePlan()) {
+    while (const auto plan = cluster_.Apply(core::MakePlan{}).plan) {
       for (const core::Placement& placement : plan->placements)
         workers_[placement.worker].push_back(placement.id);
     }
@@ -60,13 +61,12 @@ class Group {
       report.applied_plan = step_;
       report.load_tokens = 80'000 + g;
       report.finished = finished_;
-      (void)scheduler_.OnReport(g, report);
+      cluster_.Apply(core::Report{0, g, report});
     }
-    scheduler_.FlushLog();
   }
 
  private:
-  RecordedScheduler& scheduler_;
+  core::Cluster& cluster_;
   Rng rng_;
   std::vector<std::vector<core::RequestId>> workers_;
   std::vector<core::RequestId> finished_;
@@ -81,13 +81,18 @@ void BM_Step(benchmark::State& state) {
   if (state.range(0) != 0) {
     recorder = std::make_unique<Recorder>(*LogWriter::Open({path, int64_t{1} << 30}),
                                           SessionInfo{"bench", core::RequestId{1'800'000'000} << 20}, options,
-                                          PolicySetting{"least_tokens", {}}, "none");
+                                          core::PolicySetting{"least_tokens", {}}, "none");
   }
-  RecordedScheduler scheduler(options, *core::MakePolicy("least_tokens", {}), nullptr, std::move(recorder));
-  Group group(scheduler);
-  for (auto _ : state) group.Step();
-  if (scheduler.LogStopped()) state.SkipWithError("the disk is too slow for this");
-  scheduler.CloseLog();
+  core::Cluster cluster(options, {"least_tokens", {}}, {}, nullptr, recorder.get());
+  Group group(cluster);
+  for (auto _ : state) {
+    group.Step();
+    if (recorder != nullptr) recorder->Flush();
+  }
+  if (recorder != nullptr) {
+    if (recorder->stopped()) state.SkipWithError("the disk is too slow for this");
+    recorder->Close();
+  }
   int64_t bytes = 0;
   for (const SegmentFile& file : ListSegments(path)) {
     bytes += file.bytes;

@@ -10,7 +10,7 @@
 #include "google/protobuf/stubs/logging.h"
 #include "router/core/lookahead/lookahead.h"
 #include "router/core/policy/policy.h"
-#include "router/core/scheduler/scheduler.h"
+#include "router/core/scheduler/cluster.h"
 #include "router/worker_link/convert.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -18,26 +18,29 @@ namespace {
 
 namespace core = bfio::core;
 
-std::unique_ptr<core::Scheduler> TwoRanks() {
-  core::SchedulerOptions options;
-  auto policy = core::MakePolicy("least_tokens", {});
+constexpr core::GroupIndex kGroup = 0;
+
+std::unique_ptr<core::Cluster> TwoRanks() {
   auto lookahead = core::MakeLookahead("hint");
-  bfio::fuzz::Check(policy.ok() && lookahead.ok(), "the policy and the lookahead are there");
-  auto scheduler = std::make_unique<core::Scheduler>(options, *std::move(policy), *std::move(lookahead));
+  bfio::fuzz::Check(lookahead.ok(), "the lookahead is there");
+  auto cluster =
+      std::make_unique<core::Cluster>(core::SchedulerOptions(), core::PolicySetting{"least_tokens", {}},
+                                      core::Cluster::PolicyFactory(), *std::move(lookahead));
+  bfio::fuzz::Check(cluster->Apply(core::AddGroup{kGroup}).status.ok(), "the policy is there");
   for (core::RequestId id = 1; id <= 6; ++id) {
     core::RequestSpec spec;
     spec.id = id;
     spec.prefill_tokens = 10;
     spec.max_new_tokens = 5;
-    bfio::fuzz::Check(scheduler->Enqueue(spec).ok(), "a good request is taken");
+    bfio::fuzz::Check(cluster->Apply(core::Enqueue{spec}).status.ok(), "a good request is taken");
   }
-  std::vector<core::EpochMember> members(2);
-  for (core::EpochMember& member : members) {
+  core::OpenEpoch epoch{kGroup, std::vector<core::EpochMember>(2)};
+  for (core::EpochMember& member : epoch.members) {
     member.spec.slots = 2;
     member.spec.kv_tokens = 1000;
   }
-  scheduler->OpenEpoch(std::move(members));
-  return scheduler;
+  cluster->Apply(epoch);
+  return cluster;
 }
 
 }  // namespace
@@ -46,7 +49,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const google::protobuf::LogSilencer quiet;
   bfio::fuzz::Input input(data, size);
   // Not before a report needs it: most inputs have none that does.
-  std::unique_ptr<core::Scheduler> scheduler;
+  std::unique_ptr<core::Cluster> cluster;
   bfio::router::ReportView view;
   for (int messages = 0; !input.empty() && messages < 64; ++messages) {
     const uint8_t rank = input.Byte() % 2;
@@ -58,9 +61,9 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (!bfio::router::ConvertReport(report, view).ok()) continue;
     bfio::fuzz::Check(report.token_counts_size() == 0 || report.token_counts_size() == report.handles_size(),
                       "a report that passes agrees with itself");
-    if (scheduler == nullptr) scheduler = TwoRanks();
-    if (!scheduler->OnReport(rank, view.core).ok()) continue;
-    if (!scheduler->ReportsMissing()) (void)scheduler->MakePlan();
+    if (cluster == nullptr) cluster = TwoRanks();
+    if (!cluster->Apply(core::Report{kGroup, rank, view.core}).status.ok()) continue;
+    if (!cluster->group(kGroup)->ReportsMissing()) cluster->Apply(core::MakePlan{kGroup});
   }
   return 0;
 }

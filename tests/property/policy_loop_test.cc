@@ -98,6 +98,12 @@ class RandomGroup {
   bool constant_ = false, tenants_ = false, membership_ = false, cancels_ = false;
 };
 
+std::vector<Assignment> Ask(Policy& policy, const Snapshot& snapshot) {
+  Decision decision;
+  policy.Decide(snapshot, decision);
+  return decision.assignments;
+}
+
 bool Same(const std::vector<Assignment>& a, const std::vector<Assignment>& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Assignment& x, const Assignment& y) {
     return x.waiting_index == y.waiting_index && x.worker == y.worker;
@@ -116,9 +122,7 @@ TEST_P(PolicyLoop, ContractHoldsAndATwinDecidesAlikeWhateverTheGroupGoesThrough)
     for (int step = 0; step < kSteps; ++step) {
       random.Happen();
       const Snapshot snapshot = random.group().View();
-      std::vector<Assignment> plan, again;
-      policy->Decide(snapshot, plan);
-      twin->Decide(snapshot, again);
+      const std::vector<Assignment> plan = Ask(*policy, snapshot), again = Ask(*twin, snapshot);
       CheckContract(snapshot, plan);
       EXPECT_TRUE(Same(plan, again)) << "the twin differs";
       if (HasFailure()) FAIL() << "seed " << seed << ", step " << step;
@@ -139,8 +143,7 @@ TEST(PolicyUnits, PlansDoNotDependOnTheUnitOfTime) {
       for (int step = 0; step < 200; ++step) {
         random.Happen();
         Snapshot snapshot = random.group().View();
-        std::vector<Assignment> plan, again;
-        policy->Decide(snapshot, plan);
+        const std::vector<Assignment> plan = Ask(*policy, snapshot);
         std::vector<WorkerView> workers(snapshot.workers.begin(), snapshot.workers.end());
         for (WorkerView& worker : workers) {
           worker.time_per_token *= 4;
@@ -148,7 +151,7 @@ TEST(PolicyUnits, PlansDoNotDependOnTheUnitOfTime) {
           worker.prefill_weight *= 4;
         }
         snapshot.workers = workers;
-        twin->Decide(snapshot, again);
+        const std::vector<Assignment> again = Ask(*twin, snapshot);
         differ += Same(plan, again) ? 0 : 1;
         ++decisions;
         placed += static_cast<int64_t>(random.group().Apply(plan).size());

@@ -93,9 +93,8 @@ TEST_P(PolicyProperty, ContractHoldsAndPlansRepeatOnRandomSnapshots) {
   Rng rng(91);
   for (int trial = 0; trial < kTrials; ++trial) {
     const PolicyCase instance = RandomCase(rng);
-    std::vector<Assignment> plan, again;
-    policy->Decide(instance.View(), plan);
-    twin->Decide(instance.View(), again);
+    const std::vector<Assignment> plan = instance.Ask(*policy).assignments,
+                                  again = instance.Ask(*twin).assignments;
     CheckContract(instance.View(), plan);
     EXPECT_TRUE(std::equal(plan.begin(), plan.end(), again.begin(), again.end(),
                            [](const Assignment& a, const Assignment& b) {

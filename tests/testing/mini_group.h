@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "router/core/policy/policy.h"
+#include "router/core/scheduler/virtual_fcfs.h"
 #include "tests/testing/policy_case.h"
 
 namespace bfio::core {
@@ -105,11 +106,16 @@ class MiniGroup {
     snapshot.step = step_;
     snapshot.workers = views_;
     snapshot.waiting = waiting_;
+    snapshot.first_come_p99 = first_come_.p99();
     return snapshot;
   }
 
   // Admits, and makes the step: everybody grows by a token, who has made all leaves.
   std::vector<Admission> Apply(const std::vector<Assignment>& plan) {
+    int64_t oldest = step_;
+    for (const WaitingView& view : waiting_) oldest = std::min(oldest, view.enqueued_step);
+    first_come_.Decide(step_, static_cast<int64_t>(waiting_.size()), static_cast<int64_t>(plan.size()),
+                       oldest);
     std::vector<Admission> admitted;
     std::vector<char> gone(waiting_.size(), 0);
     for (const Assignment& assignment : plan) {
@@ -132,9 +138,9 @@ class MiniGroup {
     return admitted;
   }
   std::vector<Admission> Step(Policy& policy) {
-    std::vector<Assignment> plan;
-    policy.Decide(View(), plan);
-    return Apply(plan);
+    Decision decision;
+    policy.Decide(View(), decision);
+    return Apply(decision.assignments);
   }
 
  private:
@@ -146,6 +152,7 @@ class MiniGroup {
   std::vector<WaitingView> waiting_;
   std::vector<Job> jobs_;
   std::vector<WorkerView> views_;
+  VirtualFcfs first_come_;
   int64_t step_ = 1;
   RequestId last_id_ = 0;
 };

@@ -94,14 +94,19 @@ class PolicyCase {
     return {kStep, workers_, waiting_, 0, {horizon_, load_, quiet_, curves_}, {times_, ways_, room_, need_}};
   }
 
+  Decision Ask(Policy& policy) const {
+    Decision decision;
+    policy.Decide(View(), decision);
+    return decision;
+  }
   // By waiting index: the worker it goes to, or -1.
-  std::vector<int32_t> Decide(Policy& policy) const {
-    std::vector<Assignment> plan;
-    policy.Decide(View(), plan);
+  std::vector<int32_t> WorkersOf(const Decision& decision) const {
     std::vector<int32_t> result(waiting_.size(), -1);
-    for (const Assignment& assignment : plan) result[assignment.waiting_index] = assignment.worker;
+    for (const Assignment& assignment : decision.assignments)
+      result[assignment.waiting_index] = assignment.worker;
     return result;
   }
+  std::vector<int32_t> Decide(Policy& policy) const { return WorkersOf(Ask(policy)); }
   std::vector<int32_t> Decide(const std::string& name, const std::string& objective = "square") const {
     PolicyOptions options;
     options.objective = objective;

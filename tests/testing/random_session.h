@@ -1,7 +1,7 @@
 // A random session of a scheduler: arrivals, cancellations, losses of workers, adoptions, refusals,
 // preemptions, late reports.
 //
-// Purpose: drives anything with core::Scheduler's methods (a Scheduler, one that records, two at once)
+// Purpose: drives anything with OneGroup's methods (one_group.h; one that records, two at once)
 // against a trivial model of the workers, so that tests of logs and states meet every kind of event. The same
 // seed and the same answers give the same session. Threads: one.
 #ifndef BFIO_TESTS_TESTING_RANDOM_SESSION_H_
@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "common/base/rng.h"
-#include "router/core/scheduler/scheduler.h"
+#include "router/core/scheduler/scheduler_event.h"
 
 namespace bfio::testing {
 

@@ -14,7 +14,8 @@
 #include "router/core/admission/admission_text.h"
 #include "router/record/codec.h"
 #include "router/record/log_format.h"
-#include "router/record/recorded_scheduler.h"
+#include "router/record/recorder.h"
+#include "tests/testing/one_group.h"
 #include "tests/testing/random_session.h"
 #include "tests/testing/uncoupled_session.h"
 
@@ -58,7 +59,7 @@ struct SessionSetup {
   std::string lookahead = "none";
   core::PolicyOptions policy_options;
   core::PlanMode plan_mode = core::PlanMode::kPipelined;
-  bool coupled = true;
+  core::GroupKind kind = core::GroupKind::kBarrier;
   std::string admission = "none";
   // Switches the policy to one of these now and then.
   std::vector<std::string> others;
@@ -67,7 +68,6 @@ struct SessionSetup {
 inline core::SchedulerOptions OptionsOf(const SessionSetup& setup) {
   core::SchedulerOptions options;
   options.plan_mode = setup.plan_mode;
-  options.coupled = setup.coupled;
   options.max_waiting = 25;
   const core::AdmissionSetting admission = *core::ParseAdmission(setup.admission, 0.95);
   options.admission = admission.kv;
@@ -76,35 +76,37 @@ inline core::SchedulerOptions OptionsOf(const SessionSetup& setup) {
   return options;
 }
 
-inline record::RecordedScheduler MakeRecorded(const SessionSetup& setup,
-                                              std::unique_ptr<record::LogSink> sink) {
-  const core::SchedulerOptions options = OptionsOf(setup);
-  auto recorder = std::make_unique<record::Recorder>(
-      std::move(sink), record::SessionInfo{"test", core::RequestId{1'800'000'000} << 20}, options,
-      record::PolicySetting{setup.policy, setup.policy_options}, setup.lookahead);
-  return record::RecordedScheduler(options, *core::MakePolicy(setup.policy, setup.policy_options),
-                                   *core::MakeLookahead(setup.lookahead), std::move(recorder));
-}
+// A group whose events a recorder hands to `sink`.
+struct RecordedGroup {
+  RecordedGroup(const SessionSetup& setup, std::unique_ptr<record::LogSink> sink)
+      : recorder(std::move(sink), {"test", core::RequestId{1'800'000'000} << 20}, OptionsOf(setup),
+                 {setup.policy, setup.policy_options}, setup.lookahead),
+        group(OptionsOf(setup), core::PolicySetting{setup.policy, setup.policy_options},
+              *core::MakeLookahead(setup.lookahead), setup.kind, &recorder) {}
+
+  record::Recorder recorder;
+  OneGroup group;
+};
 
 // A session of `turns` random turns, recorded into `sink`.
 inline void RunRecorded(const SessionSetup& setup, uint64_t seed, int turns,
                         std::unique_ptr<record::LogSink> sink) {
-  record::RecordedScheduler scheduler = MakeRecorded(setup, std::move(sink));
-  if (!setup.coupled) {
-    UncoupledSession<record::RecordedScheduler> session(&scheduler, seed, setup.admission == "none");
-    session.after_turn = [&] { scheduler.FlushLog(); };
+  RecordedGroup recorded(setup, std::move(sink));
+  if (setup.kind == core::GroupKind::kIndependent) {
+    UncoupledSession<OneGroup> session(&recorded.group, seed, setup.admission == "none");
+    session.after_turn = [&] { recorded.recorder.Flush(); };
     session.Run(turns);
     return;
   }
-  RandomSession<record::RecordedScheduler> session(scheduler, seed);
+  RandomSession<OneGroup> session(recorded.group, seed);
   session.on_switch = [&](uint64_t random) {
     if (setup.others.empty()) return;
     const std::string& name = setup.others[random % setup.others.size()];
-    scheduler.SetPolicy(*core::MakePolicy(name, setup.policy_options), {name, setup.policy_options});
+    recorded.group.SetPolicy(core::PolicySetting{name, setup.policy_options});
   };
   for (int turn = 0; turn < turns; ++turn) {
     session.Turn();
-    scheduler.FlushLog();
+    recorded.recorder.Flush();
   }
 }
 

@@ -104,7 +104,7 @@ struct UncoupledWorker {
   }
 };
 
-// Over anything with core::Scheduler's methods, which outlives it.
+// Over anything with OneGroup's methods (one_group.h), which outlives it.
 template <typename S>
 class UncoupledSession {
  public:
@@ -199,7 +199,7 @@ class UncoupledSession {
   void Cancel() {
     if (live_.empty()) return;
     const auto it = std::next(live_.begin(), static_cast<int64_t>(rng_.Below(live_.size())));
-    EXPECT_NE(scheduler_->Cancel(it->first), S::CancelOutcome::kUnknown);
+    EXPECT_NE(scheduler_->Cancel(it->first), core::CancelOutcome::kUnknown);
     live_.erase(it);
     Plan();
   }

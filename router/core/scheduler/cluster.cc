@@ -190,7 +190,7 @@ Outcome Cluster::Dispatch(const Cancel& event) {
 void Cluster::UpdateClock() {
   int64_t ranks = 0;
   for (const auto& [index, group] : groups_) ranks += group->open() ? group->num_workers() : 0;
-  pool_.clock().SetOpenRanks(ranks);
+  pool_.pool_clock().SetOpenRanks(ranks);
   UpdateLead();
 }
 
@@ -199,7 +199,7 @@ void Cluster::UpdateLead() {
   for (const auto& [index, group] : groups_) {
     if (group->open()) lead = std::min(lead.value_or(group->Lead()), group->Lead());
   }
-  if (lead) pool_.clock().Lead(*lead);
+  if (lead) pool_.pool_clock().Lead(*lead);
 }
 
 // --- views ---

@@ -17,7 +17,7 @@ std::optional<DecisionMaker::Answer> DecisionMaker::Ask(const PlanSteps& steps, 
   auto seen = static_cast<int64_t>(Window().size());
   KvOutlook kv;
   if (gate_.active()) kv = LookAtKv(steps);
-  // The place that a holder leaves in the window stays empty: nobody has looked at who would take it.
+  // The window is one shorter without the holder: admission has not looked at the request behind it.
   if (holder_ && ServeHolder(steps, kv, plan)) --seen;
   if (pool_->placeable() == 0) return std::nullopt;
   pool_->FillTenantExcess(Window());

@@ -10,7 +10,7 @@ namespace bfio::core {
 // --- membership ---
 
 std::vector<RequestId> GroupAccounts::Open(absl::Span<const EpochMember> members) {
-  // What is known of residents is known whatever becomes of them; then everybody is counted anew.
+  // What has been observed of residents counts whatever becomes of them; then all are counted anew.
   for (WorkerIndex g = 0; g < num_workers(); ++g) residents_.SettleAll(g, workers_[g].last_step);
   Opening opening{std::move(residents_), {}};
   residents_ = Residents(&pool_->lookahead(), &pool_->service());
@@ -43,7 +43,7 @@ void GroupAccounts::Adopt(WorkerIndex index, absl::Span<const RequestSpec> adopt
     placed.where = Where::kActive;
     // It counts prefill_tokens in step 1.
     placed.first_step = 1;
-    placed.enqueued_step = pool_->clock().now();
+    placed.enqueued_step = pool_->pool_clock().now();
     placed.index = residents_.Add(index, spec, placed.first_step, false, spec.generated_tokens);
     ++worker.active;
     worker.base += spec.prefill_tokens - placed.first_step;
@@ -60,7 +60,7 @@ void GroupAccounts::Keep(WorkerIndex index, const ResidentRequest& resident, Wor
     return;
   }
   const auto it = placed_.find(resident.id);
-  if (it == placed_.end()) {  // nobody waits for it any more, or it has been placed anew meanwhile
+  if (it == placed_.end()) {  // its client is gone, or it has been placed anew meanwhile
     worker.drops.push_back(resident.id);
     return;
   }

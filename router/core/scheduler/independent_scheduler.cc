@@ -24,7 +24,7 @@ void IndependentScheduler::SetSteps() {
 
 std::optional<Plan> IndependentScheduler::Decide(bool, std::optional<DecisionMaker::Answer>& asked) {
   SetSteps();
-  // Batches are those of a common step; without one nobody waits for them.
+  // Batches are those of a common step; without one there is nothing to wait for.
   totals_.held_back += pool_->ReleaseBatches(steps_.clock, true);
   Plan plan;
   plan.apply_step = steps_.step;

@@ -28,9 +28,9 @@ class PoolClock {
   void SetOpenRanks(int64_t ranks) { open_ranks_ = ranks; }
   int64_t open_ranks() const { return open_ranks_; }
 
-  // So many ranks have made a step. Returns how many ticks that gives; `own_ranks` are those of their group,
-  // which may have been closed meanwhile.
-  int64_t AddSteps(int64_t ranks, int64_t own_ranks);
+  // So many ranks have made a step; `own_ranks` are those of their group, which may have been closed
+  // meanwhile. True when it ticks.
+  bool AddSteps(int64_t ranks, int64_t own_ranks);
 
   // A group begins anew; the last time it has decided for was `latest`. What was counted towards the next
   // tick was counted by other ranks.
@@ -63,13 +63,14 @@ class PoolClock {
   int64_t open_ranks_ = 0;
 };
 
-inline int64_t PoolClock::AddSteps(int64_t ranks, int64_t own_ranks) {
+inline bool PoolClock::AddSteps(int64_t ranks, int64_t own_ranks) {
   counted_ += ranks;
-  const int64_t per_tick = std::max<int64_t>({1, open_ranks_, own_ranks});
-  const int64_t ticks = counted_ / per_tick;
+  const int64_t per_tick = std::max({int64_t{1}, open_ranks_, own_ranks});
+  if (counted_ < per_tick) return false;
+  // Not by subtraction: there may be fewer ranks now than when counting began.
   counted_ %= per_tick;
-  now_ += ticks;
-  return ticks;
+  ++now_;
+  return true;
 }
 
 }  // namespace bfio::core

@@ -19,7 +19,7 @@ absl::Status RequestPool::Enqueue(const RequestSpec& request) {
     return absl::ResourceExhaustedError(
         absl::StrCat("the waiting pool is full (", max_waiting_, " requests)"));
   }
-  // What has begun (elsewhere, before a restart) waits for nobody.
+  // A request that has begun (elsewhere, before a restart) does not wait for a batch.
   if (held_back_.active() && request.generated_tokens == 0) {
     held_back_.Add(request, NextStep());
   } else {
@@ -101,11 +101,10 @@ void RequestPool::ClearCurves() {
 // --- time ---
 
 void RequestPool::CountSteps(int64_t ranks, int64_t own_ranks, std::optional<int64_t> largest_load) {
-  for (int64_t ticks = clock_.AddSteps(ranks, own_ranks); ticks > 0; --ticks) {
-    lookahead_->Advance();
-    if (largest_load && held_back_.active()) {
-      held_back_.OnStep(*largest_load, static_cast<int32_t>(std::max(own_ranks, clock_.open_ranks())));
-    }
+  if (!clock_.AddSteps(ranks, own_ranks)) return;
+  lookahead_->Advance();
+  if (largest_load && held_back_.active()) {
+    held_back_.OnStep(*largest_load, static_cast<int32_t>(std::max(own_ranks, clock_.open_ranks())));
   }
 }
 

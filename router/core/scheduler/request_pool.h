@@ -80,8 +80,8 @@ class RequestPool {
   // The step that a request enqueued now counts from; never less than before.
   int64_t NextStep() const { return clock_.NextStep(); }
 
-  PoolClock& clock() { return clock_; }
-  const PoolClock& clock() const { return clock_; }
+  PoolClock& pool_clock() { return clock_; }
+  const PoolClock& pool_clock() const { return clock_; }
   TenantService& service() { return service_; }
   const TenantService& service() const { return service_; }
   Lookahead& lookahead() { return *lookahead_; }

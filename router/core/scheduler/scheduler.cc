@@ -30,7 +30,7 @@ std::vector<RequestId> Scheduler::OpenEpoch(const std::vector<EpochMember>& memb
   // for.
   const int64_t reported = std::exchange(reported_step_, 0), decided = std::exchange(decided_step_, 0);
   const int64_t last = std::max({ResetSteps(), reported, decided});
-  pool_->clock().BeginEpoch(pool_->clock().now() + last - reported);
+  pool_->pool_clock().BeginEpoch(pool_->pool_clock().now() + last - reported);
   open_ = num_workers() > 0;
   return displaced;
 }

@@ -120,7 +120,7 @@ class Scheduler {
   // Asks the policy for a plan of `steps`, and remembers that it did.
   std::optional<DecisionMaker::Answer> Ask(const PlanSteps& steps, bool always, Plan& plan);
   // The pool's clock at step `step` of this epoch.
-  int64_t ClockAt(int64_t step) const { return pool_->clock().At(step - reported_step_); }
+  int64_t ClockAt(int64_t step) const { return pool_->pool_clock().At(step - reported_step_); }
 
   const SchedulerOptions options_;
   RequestPool* const pool_;

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "common/base/rng.h"
-#include "router/core/scheduler/scheduler.h"
+#include "tests/testing/one_group.h"
 #include "tools/sim/chains/chain_queue.h"
 
 namespace bfio::core {
@@ -78,9 +78,8 @@ TEST(ServeOnChains, OwnQueuesKeepTheirJobs) {
 std::vector<int32_t> DispatchedByScheduler(absl::Span<const ChainRate> chains, const char* policy,
                                            absl::Span<const sim::ChainJob> jobs) {
   SchedulerOptions options;
-  options.coupled = false;
   options.max_waiting = static_cast<int64_t>(jobs.size());
-  Scheduler scheduler(options, *MakePolicy(policy, {}));
+  bfio::testing::OneGroup scheduler(options, *MakePolicy(policy, {}), nullptr, GroupKind::kIndependent);
   std::vector<EpochMember> members(chains.size());
   for (size_t k = 0; k < chains.size(); ++k) {
     members[k].spec = {.slots = static_cast<int32_t>(chains[k].capacity),

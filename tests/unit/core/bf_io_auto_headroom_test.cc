@@ -128,8 +128,7 @@ TEST_F(HeadroomTest, WhereKvBindsEverybodyWhoFitsIsStillPlaced) {
                                .Waiting(900, 0, /*kv=*/60)
                                .Waiting(500, 0, /*kv=*/100)
                                .Waiting(100, 0, /*kv=*/10);
-  std::vector<Assignment> plan;
-  (*MakePolicy("bf_io_auto", {}))->Decide(tight.View(), plan);
+  const std::vector<Assignment> plan = tight.Ask(**MakePolicy("bf_io_auto", {})).assignments;
   CheckContract(tight.View(), plan);
 }
 

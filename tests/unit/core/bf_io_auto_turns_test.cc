@@ -8,6 +8,7 @@
 
 #include "common/base/rng.h"
 #include "router/core/policy/bf_io_auto/turns.h"
+#include "router/core/scheduler/virtual_fcfs.h"
 
 namespace bfio::core {
 namespace {
@@ -31,6 +32,7 @@ class TurnsTest : public ::testing::Test {
     snapshot.step = step_;
     snapshot.workers = workers_;
     snapshot.waiting = waiting_;
+    snapshot.first_come_p99 = first_come_.p99();
     return snapshot;
   }
   void Observe() {
@@ -50,7 +52,10 @@ class TurnsTest : public ::testing::Test {
   void Admit(std::vector<int32_t> waiting_indices) {
     std::vector<Assignment> plan;
     for (int32_t i : waiting_indices) plan.push_back({i, 0});
-    turns_.Learn(View(), plan);
+    const Snapshot snapshot = View();
+    turns_.Learn(snapshot, plan);
+    first_come_.Decide(step_, kPool, static_cast<int64_t>(plan.size()),
+                       step_ - *std::max_element(ages_.begin(), ages_.end()));
   }
   // Four workers, and the items of the pool.
   Instance Program() {
@@ -82,6 +87,7 @@ class TurnsTest : public ::testing::Test {
   }
 
   Turns turns_;
+  VirtualFcfs first_come_;
   PoolScale scale_;
   int64_t step_ = 1'000;
   std::vector<WorkerView> workers_;

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "common/base/rng.h"
-#include "router/core/policy/bf_io_auto/recent_waits.h"
-#include "router/core/policy/bf_io_auto/virtual_fcfs.h"
+#include "router/core/scheduler/recent_waits.h"
+#include "router/core/scheduler/virtual_fcfs.h"
 
 namespace bfio::core {
 namespace {

@@ -5,6 +5,7 @@
 #include <deque>
 
 #include "router/core/policy/room.h"
+#include "router/core/scheduler/virtual_fcfs.h"
 #include "tests/testing/policy_case.h"
 
 namespace bfio::core {
@@ -75,6 +76,7 @@ TEST_P(KvHoldTest, LargeRequestGetsInAgainstAnEndlessStreamOfSmallOnes) {
   constexpr int kWorkers = 2, kLife = 5;
   constexpr int64_t kKv = 100, kSmall = 20, kLarge = 90;
   const auto policy = *MakePolicy(name(), {});
+  VirtualFcfs first_come;
   std::vector<std::deque<int64_t>> leaving(kWorkers);  // last steps of each worker's requests
   std::vector<WaitingView> waiting(1);
   waiting[0] = {.id = 1, .prefill_tokens = kLarge, .kv_reserve_tokens = kLarge, .enqueued_step = 1};
@@ -90,10 +92,14 @@ TEST_P(KvHoldTest, LargeRequestGetsInAgainstAnEndlessStreamOfSmallOnes) {
       const int64_t used = kSmall * static_cast<int64_t>(worker.size());
       workers.push_back({used, static_cast<int32_t>(worker.size()), 8, kKv - used});
     }
-    std::vector<Assignment> plan;
-    policy->Decide({step, workers, waiting}, plan);
+    Snapshot snapshot{step, workers, waiting};
+    snapshot.first_come_p99 = first_come.p99();
+    Decision decision;
+    policy->Decide(snapshot, decision);
+    first_come.Decide(step, static_cast<int64_t>(waiting.size()),
+                      static_cast<int64_t>(decision.assignments.size()), /*oldest_step=*/1);
     std::vector<char> gone(waiting.size(), 0);
-    for (const Assignment& assignment : plan) {
+    for (const Assignment& assignment : decision.assignments) {
       if (assignment.waiting_index == 0) return;  // it is in
       leaving[assignment.worker].push_back(step + kLife - 1);
       gone[assignment.waiting_index] = 1;

@@ -59,38 +59,39 @@ INSTANTIATE_TEST_SUITE_P(Kinds, StopSignalTest,
 TEST_P(StopSignalTest, DecisionThatIsEndedFillsEverySlotAndSaysSo) {
   bool over = true;
   const std::unique_ptr<Policy> policy = Make([&] { return over; });
-  const std::vector<int32_t> plan = Crowd(1).Decide(*policy);
-  EXPECT_TRUE(policy->stopped_early());
+  const PolicyCase crowd = Crowd(1);
+  const Decision decision = crowd.Ask(*policy);
+  EXPECT_TRUE(decision.stopped_early);
+  const std::vector<int32_t> plan = crowd.WorkersOf(decision);
   for (int32_t g = 0; g < kWorkers; ++g) EXPECT_EQ(std::count(plan.begin(), plan.end(), g), kSlots);
 
   over = false;
-  Crowd(2).Decide(*policy);
-  EXPECT_FALSE(policy->stopped_early());
+  EXPECT_FALSE(Crowd(2).Ask(*policy).stopped_early);
 }
 
 TEST_P(StopSignalTest, DeadlineThatDoesNotComeChangesNothing) {
   int64_t asked = 0;
   const std::unique_ptr<Policy> without = Make({}), with = Make([&] { return ++asked < 0; });
   for (uint64_t seed = 1; seed <= 5; ++seed) {
-    EXPECT_EQ(Crowd(seed).Decide(*with), Crowd(seed).Decide(*without)) << seed;
-    EXPECT_FALSE(with->stopped_early());
+    const PolicyCase crowd = Crowd(seed);
+    const Decision decision = crowd.Ask(*with);
+    EXPECT_EQ(crowd.WorkersOf(decision), crowd.Decide(*without)) << seed;
+    EXPECT_FALSE(decision.stopped_early);
   }
   EXPECT_GT(asked, 0);
 }
 
 TEST_P(StopSignalTest, EmptyDecisionWasNotEndedEvenIfTheLastOneWas) {
   const std::unique_ptr<Policy> policy = Make([] { return true; });
-  Crowd(1).Decide(*policy);
-  ASSERT_TRUE(policy->stopped_early());
-  PolicyCase().Worker(5, 0).Waiting(7).Decide(*policy);
-  EXPECT_FALSE(policy->stopped_early());
+  ASSERT_TRUE(Crowd(1).Ask(*policy).stopped_early);
+  EXPECT_FALSE(PolicyCase().Worker(5, 0).Waiting(7).Ask(*policy).stopped_early);
 }
 
 // Three requests and two workers: the exact answer, whatever the clock says.
 TEST_P(StopSignalTest, DecisionTooSmallToBeEndedIsNone) {
   const std::unique_ptr<Policy> policy = Make([] { return true; });
-  PolicyCase().Worker(10'000, 0).Worker(4'000, 1).WaitingAll({300, 6'000, 2'000}).Decide(*policy);
-  EXPECT_FALSE(policy->stopped_early());
+  const PolicyCase few = PolicyCase().Worker(10'000, 0).Worker(4'000, 1).WaitingAll({300, 6'000, 2'000});
+  EXPECT_FALSE(few.Ask(*policy).stopped_early);
 }
 
 }  // namespace

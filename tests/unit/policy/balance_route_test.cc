@@ -98,8 +98,8 @@ TEST(BrTest, WithManySlotsTheEmptiestWorkerTakesWhatFitsItBest) {
   // and the older of the two is first. Seven are left: worker 1, the least loaded with 490, takes the rest
   // though it overflows, because a slot is never left empty.
   const PolicyCase eight = PolicyCase().Worker(500, 3).Worker(450, 5);
-  std::vector<Assignment> plan;
-  (*MakePolicy("br0", {}))->Decide(PolicyCase(eight).WaitingAll({40, 60}).View(), plan);
+  const std::vector<Assignment> plan =
+      PolicyCase(eight).WaitingAll({40, 60}).Ask(**MakePolicy("br0", {})).assignments;
   ASSERT_EQ(plan.size(), 2u);
   EXPECT_EQ(plan[0].waiting_index, 0);
   EXPECT_EQ(plan[0].worker, 1);

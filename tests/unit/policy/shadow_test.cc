@@ -69,9 +69,8 @@ TEST(ShadowedPolicyTest, DeadlineIsTheActingPolicysAlone) {
   PolicyOptions options;
   options.stop = [] { return true; };
   std::unique_ptr<Policy> policy = *MakeShadowedPolicy("bf_io", options, {"bf_io"});
-  crowd.Decide(*policy);
-  EXPECT_TRUE(policy->stopped_early());
-  const ShadowRegret& regret = static_cast<ShadowedPolicy&>(*policy).shadows().regrets()[0];
+  EXPECT_TRUE(crowd.Ask(*policy).stopped_early);
+  const ShadowRegret& regret = policy->shadows()->regrets()[0];
   EXPECT_GT(regret.missed.sum(), 0) << "the shadow searched on";
 }
 
@@ -79,7 +78,7 @@ TEST(ShadowSetTest, BetterShadowMeansMissedAndWorseMeansAvoided) {
   const PolicyCase snapshot = PolicyCase().Worker(50, 2).Worker(40, 1).Waiting(20);
   ShadowedPolicy fcfs(*MakePolicy("fcfs", {}), Shadows({"least_tokens"}));
   EXPECT_THAT(snapshot.Decide(fcfs), ElementsAre(0));
-  const ShadowRegret& missed = fcfs.shadows().regrets()[0];
+  const ShadowRegret& missed = fcfs.shadows()->regrets()[0];
   EXPECT_EQ(missed.policy, "least_tokens");
   EXPECT_EQ(missed.decisions, 1);
   EXPECT_DOUBLE_EQ(missed.missed.sum(), 20);
@@ -88,19 +87,44 @@ TEST(ShadowSetTest, BetterShadowMeansMissedAndWorseMeansAvoided) {
   EXPECT_DOUBLE_EQ(missed.longer, -10);
   ShadowedPolicy least(*MakePolicy("least_tokens", {}), Shadows({"fcfs", "max_min"}));
   EXPECT_THAT(snapshot.Decide(least), ElementsAre(1));
-  EXPECT_DOUBLE_EQ(least.shadows().regrets()[0].avoided.sum(), 20);
-  EXPECT_DOUBLE_EQ(least.shadows().regrets()[0].longer, 10);
-  EXPECT_EQ(least.shadows().regrets()[1].avoided.count() + least.shadows().regrets()[1].missed.count(), 0u);
+  EXPECT_DOUBLE_EQ(least.shadows()->regrets()[0].avoided.sum(), 20);
+  EXPECT_DOUBLE_EQ(least.shadows()->regrets()[0].longer, 10);
+  EXPECT_EQ(least.shadows()->regrets()[1].avoided.count() + least.shadows()->regrets()[1].missed.count(), 0u);
+}
+
+TEST(ShadowSetTest, ShadowsThatThereIsNoTimeForAreSkippedAndGoFirstNextTime) {
+  const PolicyCase snapshot = PolicyCase().Worker(50, 2).Worker(40, 1).Waiting(20);
+  int left = 0;
+  ShadowedPolicy fcfs(*MakePolicy("fcfs", {}),
+                      ShadowSet(Shadows({"least_tokens", "max_min", "lpt"}), [&] { return left-- <= 0; }));
+  const auto planned = [&] {
+    std::vector<int64_t> decisions;
+    for (const ShadowRegret& regret : fcfs.shadows()->regrets()) decisions.push_back(regret.decisions);
+    return decisions;
+  };
+  snapshot.Decide(fcfs);
+  EXPECT_THAT(planned(), ElementsAre(0, 0, 0)) << "there was no time at all";
+  left = 2;
+  snapshot.Decide(fcfs);
+  EXPECT_THAT(planned(), ElementsAre(1, 1, 0));
+  left = 2;
+  snapshot.Decide(fcfs);
+  EXPECT_THAT(planned(), ElementsAre(2, 1, 1));
+  left = 9;
+  snapshot.Decide(fcfs);
+  EXPECT_THAT(planned(), ElementsAre(3, 2, 2));
+  for (const ShadowRegret& regret : fcfs.shadows()->regrets())
+    EXPECT_EQ(regret.decisions + regret.skipped, 4);
 }
 
 TEST(ShadowSetTest, ResetForgetsRegretsOnly) {
   const PolicyCase snapshot = PolicyCase().Worker(50, 2).Worker(40, 1).Waiting(20);
   ShadowedPolicy fcfs(*MakePolicy("fcfs", {}), Shadows({"least_tokens"}));
   snapshot.Decide(fcfs);
-  fcfs.shadows().ResetRegrets();
-  EXPECT_EQ(fcfs.shadows().regrets()[0].policy, "least_tokens");
-  EXPECT_EQ(fcfs.shadows().regrets()[0].decisions, 0);
-  EXPECT_DOUBLE_EQ(fcfs.shadows().regrets()[0].missed.sum(), 0);
+  fcfs.mutable_shadows().ResetRegrets();
+  EXPECT_EQ(fcfs.shadows()->regrets()[0].policy, "least_tokens");
+  EXPECT_EQ(fcfs.shadows()->regrets()[0].decisions, 0);
+  EXPECT_DOUBLE_EQ(fcfs.shadows()->regrets()[0].missed.sum(), 0);
 }
 
 TEST(ShadowedPolicyTest, ActsAsThePolicyAlone) {

@@ -20,7 +20,9 @@ namespace bfio::record {
 namespace {
 
 namespace fs = std::filesystem;
+using ::bfio::testing::OneGroup;
 using ::bfio::testing::RandomSession;
+using ::bfio::testing::RecordedGroup;
 using ::bfio::testing::RunRecorded;
 using ::bfio::testing::SessionSetup;
 using ::testing::AnyOf;
@@ -108,22 +110,19 @@ TEST_F(LogFile, TheBoundHoldsAndWhatIsLeftCanBeReplayed) {
   std::unique_ptr<LogWriter> owned = Writer(kBound);
   LogWriter* const writer = owned.get();
   const SessionSetup setup;
-  const core::SchedulerOptions options = ::bfio::testing::OptionsOf(setup);
-  RecordedScheduler scheduler(options, *core::MakePolicy(setup.policy, {}), nullptr,
-                              std::make_unique<Recorder>(std::move(owned), SessionInfo{"test", 0}, options,
-                                                         PolicySetting{setup.policy, {}}, "none"));
-  RandomSession<RecordedScheduler> session(scheduler, 7);
+  auto recorded = std::make_unique<RecordedGroup>(setup, std::move(owned));
+  RandomSession<OneGroup> session(recorded->group, 7);
   uint64_t last = 0;
   for (int round = 0; round < 200 && last < 13; ++round) {
     for (int i = 0; i < 600; ++i) session.Turn();
-    scheduler.FlushLog();
+    recorded->recorder.Flush();
     const absl::Time give_up = absl::Now() + absl::Minutes(1);
     while (writer->backlog_bytes() > 0 && absl::Now() < give_up) absl::SleepFor(absl::Milliseconds(1));
     ASSERT_EQ(writer->backlog_bytes(), 0) << "the writer stands still";
     EXPECT_LE(BytesOnDisk(), kBound);
     last = ListSegments(path()).back().number;
   }
-  scheduler.CloseLog();
+  recorded->recorder.Close();
   EXPECT_GE(last, 13u) << "the session was too short to turn the log over";
   EXPECT_LE(BytesOnDisk(), kBound);
   EXPECT_GT(BytesOnDisk(), kBound / 2);
@@ -258,32 +257,43 @@ TEST_F(LogFile, ClaimsOfSizeAreCheckedBeforeTheyAreBelieved) {
   EXPECT_EQ(ReplayLog(folder_ + "/other").status.code(), absl::StatusCode::kNotFound);
 }
 
+TEST_F(LogFile, ALogOfTheFirstFormatIsRefusedInALine) {
+  v1::DecisionRecord record;
+  record.mutable_header()->set_format(1);
+  record.mutable_header()->set_version("1.4.0");
+  std::string header;
+  ASSERT_TRUE(AppendRecord(record, header));
+  const std::string file = SegmentPath(path(), 1);
+  Put(file, std::string(kMagic) + Frame(header) + header);
+  const absl::Status status = ReplayLog(path()).status;
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), file +
+                                  ": a decision log of format 1, which version '1.4.0' wrote; this program "
+                                  "reads format 2");
+}
+
 // --- what a log may not do to its router ---
 
 // A session whose log goes to `writer`; true while it is recorded, told after it has been flushed and the
 // writer has had the time to fail.
 struct Session {
   explicit Session(std::unique_ptr<LogWriter> owned)
-      : writer(owned.get()),
-        scheduler(core::SchedulerOptions{}, *core::MakePolicy("lpt", {}), nullptr,
-                  std::make_unique<Recorder>(std::move(owned), SessionInfo{"test", 0},
-                                             core::SchedulerOptions{}, PolicySetting{"lpt", {}}, "none")),
-        session(scheduler, 1) {}
+      : writer(owned.get()), recorded({.policy = "lpt"}, std::move(owned)), session(recorded.group, 1) {}
 
   // Turns until the log has stopped. False when it goes on and on.
   bool RunUntilStopped(int turns) {
     for (int i = 0; i < turns; ++i) {
       session.Turn();
-      scheduler.FlushLog();
-      if (scheduler.LogStopped()) return true;
+      recorded.recorder.Flush();
+      if (recorded.recorder.stopped()) return true;
       if (i % 64 == 0) absl::SleepFor(absl::Milliseconds(1));
     }
     return false;
   }
 
   LogWriter* const writer;
-  RecordedScheduler scheduler;
-  RandomSession<RecordedScheduler> session;
+  RecordedGroup recorded;
+  RandomSession<OneGroup> session;
 };
 
 TEST_F(LogFile, AFullDiskEndsTheLogAndNothingElse) {
@@ -292,9 +302,9 @@ TEST_F(LogFile, AFullDiskEndsTheLogAndNothingElse) {
   ASSERT_TRUE(writer.ok()) << writer.status();
   Session session(*std::move(writer));
   EXPECT_TRUE(session.RunUntilStopped(100'000));
-  const int64_t plans = session.scheduler.totals().plans;
+  const int64_t plans = session.recorded.group.totals().plans;
   for (int i = 0; i < 200; ++i) session.session.Turn();
-  EXPECT_GT(session.scheduler.totals().plans, plans);
+  EXPECT_GT(session.recorded.group.totals().plans, plans);
 }
 
 TEST_F(LogFile, AFolderThatVanishesEndsTheLogAndNothingElse) {

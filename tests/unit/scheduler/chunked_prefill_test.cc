@@ -6,18 +6,21 @@
 #include <memory>
 #include <vector>
 
-#include "router/core/scheduler/scheduler.h"
+#include "tests/testing/one_group.h"
 
 namespace bfio::core {
 namespace {
+
+using bfio::testing::OneGroup;
 
 // All to worker 0, as they come; remembers what it was shown.
 class Watcher : public Policy {
  public:
   absl::string_view name() const override { return "watcher"; }
-  void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) override {
+  void Decide(const Snapshot& snapshot, Decision& decision) override {
     load_ = snapshot.workers[0].load_tokens;
-    for (int32_t i = 0; i < static_cast<int32_t>(snapshot.waiting.size()); ++i) plan.push_back({i, 0});
+    for (int32_t i = 0; i < static_cast<int32_t>(snapshot.waiting.size()); ++i)
+      decision.assignments.push_back({i, 0});
   }
   int64_t load_ = 0;
 };
@@ -39,7 +42,7 @@ class ChunkedPrefillTest : public ::testing::Test {
     SchedulerOptions options;
     auto owned = std::make_unique<Watcher>();
     policy_ = owned.get();
-    scheduler_ = std::make_unique<Scheduler>(options, std::move(owned));
+    scheduler_ = std::make_unique<OneGroup>(options, std::move(owned));
     std::vector<EpochMember> members(1);
     members[0].spec = {8, 100000, true};
     scheduler_->OpenEpoch(members);
@@ -87,7 +90,7 @@ class ChunkedPrefillTest : public ::testing::Test {
   }
 
   Watcher* policy_ = nullptr;
-  std::unique_ptr<Scheduler> scheduler_;
+  std::unique_ptr<OneGroup> scheduler_;
   std::vector<Running> requests_, running_;
   int64_t step_ = 0, planned_ = 0;
 };

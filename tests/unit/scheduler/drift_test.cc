@@ -9,10 +9,12 @@
 
 #include "common/base/rng.h"
 #include "router/core/policy/policy.h"
-#include "router/core/scheduler/scheduler.h"
+#include "tests/testing/one_group.h"
 
 namespace bfio::core {
 namespace {
+
+using bfio::testing::OneGroup;
 
 // Two workers whose requests all grow by the same increment in a step.
 class DriftGroup {
@@ -22,7 +24,7 @@ class DriftGroup {
   DriftGroup(PlanMode mode, uint64_t seed) : rng_(seed) {
     SchedulerOptions options;
     options.plan_mode = mode;
-    scheduler_ = std::make_unique<Scheduler>(options, *MakePolicy("least_tokens", {}));
+    scheduler_ = std::make_unique<OneGroup>(options, *MakePolicy("least_tokens", {}));
     Open();
   }
 
@@ -52,7 +54,7 @@ class DriftGroup {
     if (!scheduler_->Parked()) Step(increment);
   }
 
-  Scheduler& scheduler() { return *scheduler_; }
+  OneGroup& scheduler() { return *scheduler_; }
   int64_t step() const { return step_; }
 
  private:
@@ -117,7 +119,7 @@ class DriftGroup {
   }
 
   Rng rng_;
-  std::unique_ptr<Scheduler> scheduler_;
+  std::unique_ptr<OneGroup> scheduler_;
   std::vector<Worker> workers_{kWorkers};
   std::vector<Plan> plans_;
   std::map<RequestId, RequestSpec> specs_;
@@ -155,21 +157,21 @@ TEST(Drift, IncrementsMayChangeFromStepToStepAndSurviveEpochs) {
 TEST(Drift, SharesAreSavedAndRestored) {
   DriftGroup group(PlanMode::kLockstep, 5);
   for (int turn = 0; turn < 60; ++turn) group.Turn(4);
-  const SchedulerState state = group.scheduler().Save();
+  const GroupState state = group.scheduler().SaveGroup();
   int64_t shares = 0;
-  for (const SchedulerState::Worker& worker : state.workers) {
-    for (const SchedulerState::Resident& resident : worker.residents) shares += resident.drift;
+  for (const GroupState::Worker& worker : state.workers) {
+    for (const GroupState::Resident& resident : worker.residents) shares += resident.drift;
   }
   EXPECT_GT(shares, 0);
-  Scheduler restored({}, *MakePolicy("least_tokens", {}));
-  ASSERT_TRUE(restored.Restore(state).ok());
+  OneGroup restored({}, *MakePolicy("least_tokens", {}), group.scheduler().Save());
+  ASSERT_TRUE(restored.restored().ok());
   for (int g = 0; g < DriftGroup::kWorkers; ++g) {
     EXPECT_EQ(restored.Account(g).load_tokens, group.scheduler().Account(g).load_tokens);
     std::vector<RequestId> ended;
-    for (const SchedulerState::Resident& resident : state.workers[g].residents) {
+    for (const GroupState::Resident& resident : state.workers[g].residents) {
       if (!resident.inflight) ended.push_back(resident.spec.id);
     }
-    for (Scheduler* scheduler : {&restored, &group.scheduler()}) {
+    for (OneGroup* scheduler : {&restored, &group.scheduler()}) {
       StepReport report;
       report.step = group.step() + 1;
       report.load_tokens = scheduler->Account(g).load_tokens;

@@ -11,11 +11,13 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/rng.h"
 #include "router/core/admission/admission_text.h"
-#include "router/core/scheduler/scheduler.h"
+#include "tests/testing/one_group.h"
 #include "worker/scheduler/kv_admission.h"
 
 namespace bfio::core {
 namespace {
+
+using bfio::testing::OneGroup;
 
 constexpr int64_t kLongest = 12, kMemory = 200;
 
@@ -31,7 +33,7 @@ class Group {
     options.admission = setting.kv;
     options.wait = setting.wait;
     options.hold_after_steps = hold;
-    scheduler_ = std::make_unique<Scheduler>(options, *MakePolicy(policy, {}), *MakeLookahead(lookahead));
+    scheduler_ = std::make_unique<OneGroup>(options, *MakePolicy(policy, {}), *MakeLookahead(lookahead));
     workers_.resize(1 + rng_.Below(3));
     for (size_t g = 0; g < workers_.size(); ++g) {
       admissions_.emplace_back(*worker::ParseKvAdmission(of_workers), kMemory);
@@ -175,7 +177,7 @@ class Group {
   }
 
   Rng rng_;
-  std::unique_ptr<Scheduler> scheduler_;
+  std::unique_ptr<OneGroup> scheduler_;
   std::vector<std::vector<RequestId>> workers_;
   std::vector<worker::KvAdmission> admissions_;
   std::map<RequestId, Request> requests_;
@@ -291,7 +293,7 @@ class OneWorkerGroup {
     options.wait = setting.wait;
     options.max_waiting = 6;
     options.hold_after_steps = 20;
-    scheduler = std::make_unique<Scheduler>(options, *MakePolicy("fcfs", {}), *MakeLookahead(lookahead));
+    scheduler = std::make_unique<OneGroup>(options, *MakePolicy("fcfs", {}), *MakeLookahead(lookahead));
     scheduler->OpenEpoch({{{static_cast<int32_t>(slots), kv_tokens, true}, {}, {}}});
   }
   static RequestSpec Spec(RequestId id, int64_t prompt = 10, int64_t most = 100, uint32_t tenant = 0) {
@@ -320,7 +322,7 @@ class OneWorkerGroup {
     ASSERT_TRUE(scheduler->OnReport(0, report).ok());
   }
 
-  std::unique_ptr<Scheduler> scheduler;
+  std::unique_ptr<OneGroup> scheduler;
   int64_t step = 0, applied = 0;
 };
 
@@ -352,7 +354,7 @@ TEST(WaitInTheScheduler, WhoHasBegunElsewhereWaitsForNobody) {
   begun.generated_tokens = 1;
   ASSERT_TRUE(group.scheduler->Enqueue(begun).ok());
   ASSERT_TRUE(group.scheduler->Enqueue(OneWorkerGroup::Spec(3)).ok());
-  const SchedulerState state = group.scheduler->Save();
+  const PoolState state = group.scheduler->Save().pool;
   ASSERT_EQ(state.waiting.size(), 2U);
   for (const auto& waiting : state.waiting) EXPECT_EQ(waiting.held_back, waiting.spec.id == 3);
 }
@@ -361,7 +363,7 @@ TEST(WaitInTheScheduler, WhoIsKeptBackCountsCanBeCancelledAndSurvivesACopy) {
   // Steps take so long, whatever runs, that arrivals of a few a step make for a threshold of some more.
   const std::string admission = "wait:most=1000,tokens=1000000";
   OneWorkerGroup group(admission, "none", 100, 1 << 20);
-  Scheduler& scheduler = *group.scheduler;
+  OneGroup& scheduler = *group.scheduler;
   ASSERT_TRUE(scheduler.Enqueue(OneWorkerGroup::Spec(1)).ok());
   RequestId id = 1;
   const auto turn = [&] {
@@ -380,18 +382,18 @@ TEST(WaitInTheScheduler, WhoIsKeptBackCountsCanBeCancelledAndSurvivesACopy) {
   for (int n = 0; n < 4; ++n) EXPECT_TRUE(scheduler.Enqueue(OneWorkerGroup::Spec(++id)).ok());
   EXPECT_EQ(scheduler.Enqueue(OneWorkerGroup::Spec(id + 1)).code(), absl::StatusCode::kResourceExhausted);
 
-  const SchedulerState state = scheduler.Save();
+  const PoolState state = scheduler.Save().pool;
   ASSERT_EQ(state.waiting.size(), 6U);
-  for (const SchedulerState::Waiting& waiting : state.waiting) EXPECT_TRUE(waiting.held_back);
+  for (const PoolState::Waiting& waiting : state.waiting) EXPECT_TRUE(waiting.held_back);
   SchedulerOptions options;
   options.wait = ParseAdmission(admission, 0.99)->wait;
-  Scheduler other(options, *MakePolicy("fcfs", {}));
-  ASSERT_TRUE(other.Restore(state).ok());
+  OneGroup other(options, *MakePolicy("fcfs", {}), scheduler.Save());
+  ASSERT_TRUE(other.restored().ok());
   EXPECT_EQ(other.waiting(), 6);
-  EXPECT_EQ(other.Cancel(id), Scheduler::CancelOutcome::kDequeued);
+  EXPECT_EQ(other.Cancel(id), CancelOutcome::kDequeued);
   EXPECT_EQ(other.waiting(), 5);
   EXPECT_FALSE(other.Knows(id));
-  EXPECT_EQ(other.Cancel(id), Scheduler::CancelOutcome::kUnknown);
+  EXPECT_EQ(other.Cancel(id), CancelOutcome::kUnknown);
 }
 
 TEST(PreemptedRequest, KeepsItsAgeAndPaysItsPromptOnce) {
@@ -400,14 +402,14 @@ TEST(PreemptedRequest, KeepsItsAgeAndPaysItsPromptOnce) {
     ASSERT_TRUE(group.scheduler->Enqueue(OneWorkerGroup::Spec(id, 400, 600, 7)).ok());
   ASSERT_EQ(group.Plan().size(), 2U);
   group.Report(800);
-  const double paid = group.scheduler->Save().service.tenants.at(0).served;
+  const double paid = group.scheduler->Save().pool.service.tenants.at(0).served;
   EXPECT_EQ(paid, 800 * TenantService::kPromptWeight);
   // It is taken out before its first token, after 30 steps in the pool.
   group.Report(401, {2});
   RequestSpec spec = OneWorkerGroup::Spec(2, 400, 600, 7);
   spec.waited_steps = 30;
   group.scheduler->Requeue(spec);
-  const SchedulerState state = group.scheduler->Save();
+  const PoolState state = group.scheduler->Save().pool;
   ASSERT_EQ(state.waiting.size(), 1U);
   EXPECT_EQ(group.scheduler->NextStep() - state.waiting[0].enqueued_step, 30);
   group.Report(402, {}, {1});
@@ -419,7 +421,7 @@ TEST(PreemptedRequest, KeepsItsAgeAndPaysItsPromptOnce) {
     if (group.scheduler->waiting() > 0) group.Report(0, {}, {}, true);
   }
   EXPECT_EQ(group.scheduler->waiting(), 0);
-  const double later = group.scheduler->Save().service.tenants.at(0).served;
+  const double later = group.scheduler->Save().pool.service.tenants.at(0).served;
   EXPECT_LT(later - paid, 100) << "some tokens, but no prompt";
 }
 

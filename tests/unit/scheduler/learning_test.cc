@@ -5,10 +5,12 @@
 #include <map>
 
 #include "common/base/rng.h"
-#include "router/core/scheduler/scheduler.h"
+#include "tests/testing/one_group.h"
 
 namespace bfio::core {
 namespace {
+
+using bfio::testing::OneGroup;
 
 // Everything it hears, by request.
 class Recorder : public Lookahead {
@@ -57,12 +59,12 @@ class Recorder : public Lookahead {
 class FirstFit : public Policy {
  public:
   absl::string_view name() const override { return "first_fit"; }
-  void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) override {
+  void Decide(const Snapshot& snapshot, Decision& decision) override {
     int32_t next = 0;
     for (size_t g = 0; g < snapshot.workers.size(); ++g) {
       for (int32_t s = 0; s < snapshot.workers[g].free_slots; ++s) {
         if (next < static_cast<int32_t>(snapshot.waiting.size())) {
-          plan.push_back({next++, static_cast<WorkerIndex>(g)});
+          decision.assignments.push_back({next++, static_cast<WorkerIndex>(g)});
         }
       }
     }
@@ -83,7 +85,7 @@ struct World {
     auto owned = std::make_unique<Recorder>();
     recorder = owned.get();
     scheduler =
-        std::make_unique<Scheduler>(SchedulerOptions(), std::make_unique<FirstFit>(), std::move(owned));
+        std::make_unique<OneGroup>(SchedulerOptions(), std::make_unique<FirstFit>(), std::move(owned));
     Open();
   }
 
@@ -161,7 +163,7 @@ struct World {
 
   Rng rng;
   Recorder* recorder = nullptr;
-  std::unique_ptr<Scheduler> scheduler;
+  std::unique_ptr<OneGroup> scheduler;
   std::map<RequestId, Truth> requests;
   RequestId next = 1;
   int64_t step = 0, steps = 0;
@@ -178,7 +180,7 @@ TEST(Learning, ALookaheadHearsWhatRequestsDidNoMoreAndNoLess) {
         const RequestId id = 1 + world.rng.Below(world.next - 1);
         Truth& r = world.requests[id];
         const auto outcome = world.scheduler->Cancel(id);
-        if (outcome == Scheduler::CancelOutcome::kDequeued) r.state = Truth::kCancelled;
+        if (outcome == CancelOutcome::kDequeued) r.state = Truth::kCancelled;
       }
       world.Step();
       if (world.rng.Below(40) == 0) world.Open();

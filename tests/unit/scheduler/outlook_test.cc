@@ -6,10 +6,12 @@
 #include <set>
 
 #include "common/base/rng.h"
-#include "router/core/scheduler/scheduler.h"
+#include "tests/testing/one_group.h"
 
 namespace bfio::core {
 namespace {
+
+using bfio::testing::OneGroup;
 
 constexpr int32_t kSlots = 4;
 
@@ -29,7 +31,7 @@ class Spy : public Policy {
   Spy(int32_t horizon, uint64_t seed) : horizon_(horizon), rng_(seed) {}
   absl::string_view name() const override { return "spy"; }
   int32_t horizon() const override { return horizon_; }
-  void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) override {
+  void Decide(const Snapshot& snapshot, Decision& decision) override {
     const Outlook& o = snapshot.outlook;
     seen = {snapshot.step,
             o.horizon,
@@ -45,7 +47,7 @@ class Spy : public Policy {
       const auto g = static_cast<WorkerIndex>(rng_.Below(workers.size()));
       if (workers[g].free_slots < 1) continue;
       --workers[g].free_slots;
-      plan.push_back({i, g});
+      decision.assignments.push_back({i, g});
     }
   }
   void set_horizon(int32_t horizon) { horizon_ = horizon; }
@@ -79,7 +81,7 @@ struct OutlookWorld {
     options.plan_mode = mode;
     auto owned = std::make_unique<Spy>(horizon, seed + 1);
     spy = owned.get();
-    scheduler = std::make_unique<Scheduler>(options, std::move(owned), *MakeLookahead(lookahead));
+    scheduler = std::make_unique<OneGroup>(options, std::move(owned), *MakeLookahead(lookahead));
     EpochMember member;
     member.spec = {kSlots, 1 << 30, true};
     scheduler->OpenEpoch(std::vector<EpochMember>(workers, member));
@@ -100,7 +102,7 @@ struct OutlookWorld {
   void CancelOne() {
     if (next == 1) return;
     const RequestId id = 1 + rng.Below(next - 1);
-    if (scheduler->Cancel(id) != Scheduler::CancelOutcome::kUnknown) requests[id].cancelled = true;
+    if (scheduler->Cancel(id) != CancelOutcome::kUnknown) requests[id].cancelled = true;
   }
 
   void Plan() {
@@ -180,7 +182,7 @@ struct OutlookWorld {
   Rng rng;
   int32_t workers;
   Spy* spy = nullptr;
-  std::unique_ptr<Scheduler> scheduler;
+  std::unique_ptr<OneGroup> scheduler;
   RequestId next = 1;
   std::map<RequestId, Known> requests;
   std::map<int64_t, std::vector<RequestId>> drops;
@@ -236,7 +238,7 @@ struct One {
     options.plan_mode = mode;
     auto owned = std::make_unique<Spy>(horizon, 1);
     spy = owned.get();
-    scheduler = std::make_unique<Scheduler>(options, std::move(owned), *MakeLookahead(lookahead));
+    scheduler = std::make_unique<OneGroup>(options, std::move(owned), *MakeLookahead(lookahead));
     EpochMember member;
     member.spec = {kSlots, 1000, true};
     scheduler->OpenEpoch({member});
@@ -258,7 +260,7 @@ struct One {
     ASSERT_TRUE(scheduler->OnReport(0, report).ok());
   }
   Spy* spy = nullptr;
-  std::unique_ptr<Scheduler> scheduler;
+  std::unique_ptr<OneGroup> scheduler;
 };
 
 TEST(Outlook, IsEmptyWithoutHorizonOrWithoutLookahead) {
@@ -339,7 +341,7 @@ TEST(Outlook, ViewsCarryWhatTheWorkerOffersAndWhoWaits) {
   SchedulerOptions options;
   auto owned = std::make_unique<Spy>(0, 1);
   Spy* spy = owned.get();
-  Scheduler scheduler(options, std::move(owned));
+  OneGroup scheduler(options, std::move(owned));
   EpochMember member;
   member.spec = {.slots = 2, .kv_tokens = 77, .accepts_new = false, .time_per_token = 1.5, .time_offset = 9};
   scheduler.OpenEpoch({member});

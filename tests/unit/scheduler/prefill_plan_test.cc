@@ -11,10 +11,12 @@
 #include <vector>
 
 #include "common/base/rng.h"
-#include "router/core/scheduler/scheduler.h"
+#include "tests/testing/one_group.h"
 
 namespace bfio::core {
 namespace {
+
+using bfio::testing::OneGroup;
 
 constexpr PrefillReport kPending = {.pending_tokens = 900, .token_budget = 512};
 
@@ -50,7 +52,7 @@ struct PlannedGroup {
     SchedulerOptions options;
     options.plan_mode = mode;
     options.prefill = prefill;
-    scheduler = std::make_unique<Scheduler>(options, *MakePolicy(policy, {}));
+    scheduler = std::make_unique<OneGroup>(options, *MakePolicy(policy, {}));
     std::vector<EpochMember> members(static_cast<size_t>(ranks));
     for (EpochMember& member : members) member.spec = {slots, 100'000, true};
     scheduler->OpenEpoch(members);
@@ -76,7 +78,7 @@ struct PlannedGroup {
     return plan->placements.at(0).worker;
   }
 
-  std::unique_ptr<Scheduler> scheduler;
+  std::unique_ptr<OneGroup> scheduler;
   std::optional<Plan> plan;
 };
 

@@ -8,16 +8,18 @@
 #include <set>
 
 #include "common/base/rng.h"
-#include "router/core/scheduler/scheduler.h"
+#include "tests/testing/one_group.h"
 
 namespace bfio::core {
 namespace {
+
+using bfio::testing::OneGroup;
 
 class RandomFit : public Policy {
  public:
   explicit RandomFit(uint64_t seed) : rng_(seed) {}
   absl::string_view name() const override { return "random_fit"; }
-  void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) override {
+  void Decide(const Snapshot& snapshot, Decision& decision) override {
     std::vector<WorkerView> workers(snapshot.workers.begin(), snapshot.workers.end());
     for (int32_t i = 0; i < static_cast<int32_t>(snapshot.waiting.size()); ++i) {
       const auto g = static_cast<WorkerIndex>(rng_.Below(workers.size()));
@@ -25,7 +27,7 @@ class RandomFit : public Policy {
         continue;
       --workers[g].free_slots;
       workers[g].free_kv_tokens -= snapshot.waiting[i].kv_reserve_tokens;
-      plan.push_back({i, g});
+      decision.assignments.push_back({i, g});
     }
   }
 
@@ -48,7 +50,7 @@ struct World {
     SchedulerOptions options;
     options.plan_mode = mode;
     options.max_waiting = 20;
-    scheduler = std::make_unique<Scheduler>(options, std::make_unique<RandomFit>(seed));
+    scheduler = std::make_unique<OneGroup>(options, std::make_unique<RandomFit>(seed));
     std::vector<EpochMember> members(workers);
     for (EpochMember& member : members) member.spec = {kSlots, kKv, true};
     scheduler->OpenEpoch(members);
@@ -73,7 +75,7 @@ struct World {
   void CancelSome() {
     if (next_id == 1 || rng.Below(4) != 0) return;
     const RequestId id = 1 + rng.Below(next_id - 1);
-    if (scheduler->Cancel(id) != Scheduler::CancelOutcome::kUnknown) cancelled.insert(id);
+    if (scheduler->Cancel(id) != CancelOutcome::kUnknown) cancelled.insert(id);
   }
 
   // Runs step `step` on all models with the plans they have by now; plans may come late by `lag`.
@@ -129,7 +131,7 @@ struct World {
   static constexpr int64_t kKv = 100;
   Rng rng;
   std::vector<ModelWorker> models;
-  std::unique_ptr<Scheduler> scheduler;
+  std::unique_ptr<OneGroup> scheduler;
   std::deque<core::Plan> plans;
   RequestId next_id = 1;
   std::map<RequestId, int64_t> outputs, prefills, reserve;

@@ -4,10 +4,13 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
+#include "tests/testing/one_group.h"
 #include "tests/testing/random_session.h"
 
 namespace bfio::core {
 namespace {
+
+using bfio::testing::OneGroup;
 
 bool operator==(const Plan& a, const Plan& b) {
   return a.apply_step == b.apply_step && a.prefill_piece == b.prefill_piece &&
@@ -21,7 +24,7 @@ bool operator==(const Plan& a, const Plan& b) {
 
 // Two schedulers that must answer alike; the second one is there from some time on.
 struct Twins {
-  std::unique_ptr<Scheduler> a, b;
+  std::unique_ptr<OneGroup> a, b;
 
   template <typename F>
   auto Both(F&& call) {
@@ -32,17 +35,17 @@ struct Twins {
     return result;
   }
   absl::Status Enqueue(const RequestSpec& spec) {
-    return Both([&](Scheduler& s) { return s.Enqueue(spec); });
+    return Both([&](OneGroup& s) { return s.Enqueue(spec); });
   }
   void Requeue(const RequestSpec& spec) {
     a->Requeue(spec);
     if (b != nullptr) b->Requeue(spec);
   }
-  Scheduler::CancelOutcome Cancel(RequestId id) {
-    return Both([&](Scheduler& s) { return s.Cancel(id); });
+  CancelOutcome Cancel(RequestId id) {
+    return Both([&](OneGroup& s) { return s.Cancel(id); });
   }
   std::vector<RequestId> OpenEpoch(const std::vector<EpochMember>& members) {
-    return Both([&](Scheduler& s) { return s.OpenEpoch(members); });
+    return Both([&](OneGroup& s) { return s.OpenEpoch(members); });
   }
   void CloseEpoch() {
     a->CloseEpoch();
@@ -57,7 +60,7 @@ struct Twins {
     if (b != nullptr) b->SetTime(worker, per_token, offset);
   }
   absl::Status OnReport(WorkerIndex worker, const StepReport& report) {
-    return Both([&](Scheduler& s) { return s.OnReport(worker, report); });
+    return Both([&](OneGroup& s) { return s.OnReport(worker, report); });
   }
   std::optional<Plan> MakePlan(bool force) {
     auto plan = a->MakePlan(force);
@@ -72,26 +75,31 @@ struct Twins {
   bool Parked() { return a->Parked(); }
 };
 
-std::unique_ptr<Scheduler> Make(PlanMode mode, absl::string_view policy,
-                                absl::string_view admission = "none") {
+// A new one; or one that goes on with the state of another.
+std::unique_ptr<OneGroup> Make(PlanMode mode, absl::string_view policy, absl::string_view admission,
+                               const OneGroup* other) {
   SchedulerOptions options;
   options.plan_mode = mode;
   options.max_waiting = 25;
   options.admission = *ParseKvGate(admission, 0.99);
   options.hold_after_steps = 6;
   options.prefill = {3.5, true};
-  return std::make_unique<Scheduler>(options, *MakePolicy(policy, {}), *MakeLookahead("max_tokens"));
+  auto made = *MakePolicy(policy, {});
+  auto lookahead = *MakeLookahead("max_tokens");
+  if (other == nullptr) return std::make_unique<OneGroup>(options, std::move(made), std::move(lookahead));
+  auto copy = std::make_unique<OneGroup>(options, std::move(made), other->Save(), std::move(lookahead));
+  EXPECT_TRUE(copy->restored().ok()) << copy->restored();
+  return copy;
 }
 
 void RunTwins(PlanMode mode, absl::string_view policy, uint64_t seed, absl::string_view admission = "none") {
   SCOPED_TRACE(absl::StrCat(policy, ", ", admission, ", seed ", seed));
   Twins twins;
-  twins.a = Make(mode, policy, admission);
+  twins.a = Make(mode, policy, admission, nullptr);
   ::bfio::testing::RandomSession<Twins> session(twins, seed);
   for (int i = 0; i < 120; ++i) {
     if (i % 30 == 15 + static_cast<int>(seed % 10)) {
-      twins.b = Make(mode, policy, admission);
-      ASSERT_TRUE(twins.b->Restore(twins.a->Save()).ok());
+      twins.b = Make(mode, policy, admission, twins.a.get());
     }
     session.Turn();
     if (::testing::Test::HasFailure()) return;
@@ -115,29 +123,45 @@ TEST(SchedulerState, MemorylessPoliciesPlanOnAsTheOriginalDoes) {
 
 TEST(SchedulerState, AFreshSchedulersStateIsAFreshScheduler) {
   Twins twins;
-  twins.a = Make(PlanMode::kPipelined, "fcfs");
-  twins.b = Make(PlanMode::kPipelined, "fcfs");
-  ASSERT_TRUE(twins.b->Restore(twins.a->Save()).ok());
+  twins.a = Make(PlanMode::kPipelined, "fcfs", "none", nullptr);
+  twins.b = Make(PlanMode::kPipelined, "fcfs", "none", twins.a.get());
   ::bfio::testing::RandomSession<Twins> session(twins, 1);
   for (int i = 0; i < 50; ++i) session.Turn();
 }
 
+std::string Refusal(const ClusterState& state) {
+  Cluster cluster({}, {"fcfs", {}});
+  return std::string(cluster.Restore(state).message());
+}
+
 TEST(SchedulerState, ContradictionsAreRefusedByName) {
-  SchedulerState state;
-  state.waiting.push_back({{.id = 7, .prefill_tokens = 1, .max_new_tokens = 1}, 1});
-  SchedulerState twice = state;
-  twice.waiting.push_back(state.waiting[0]);
-  EXPECT_EQ(Make(PlanMode::kLockstep, "fcfs")->Restore(twice).message(), "request 7 waits twice");
-  SchedulerState both = state;
-  both.workers.emplace_back().residents.push_back({.spec = state.waiting[0].spec});
-  EXPECT_EQ(Make(PlanMode::kLockstep, "fcfs")->Restore(both).message(), "request 7 is in two places");
-  SchedulerState ahead = state;
-  ahead.workers.emplace_back().last_step = 3;
-  EXPECT_EQ(Make(PlanMode::kLockstep, "fcfs")->Restore(ahead).message(),
-            "the ranks have reported step 3, not 0");
-  SchedulerState tenants = state;
-  tenants.service.tenants = {{1, 2}, {1, 3}};
-  EXPECT_EQ(Make(PlanMode::kLockstep, "fcfs")->Restore(tenants).message(), "a tenant is named twice");
+  ClusterState state;
+  state.last_group = 4;
+  state.pool.waiting.push_back({{.id = 7, .prefill_tokens = 1, .max_new_tokens = 1}, 1});
+  EXPECT_EQ(Refusal(state), "");
+  ClusterState twice = state;
+  twice.pool.waiting.push_back(state.pool.waiting[0]);
+  EXPECT_EQ(Refusal(twice), "request 7 waits twice");
+  ClusterState both = state;
+  both.groups.emplace_back().workers.emplace_back().residents.push_back({.spec = state.pool.waiting[0].spec});
+  EXPECT_EQ(Refusal(both), "request 7 is in two places");
+  ClusterState ahead = state;
+  ahead.groups.emplace_back().workers.emplace_back().last_step = 3;
+  EXPECT_EQ(Refusal(ahead), "the ranks have reported step 3, not 0");
+  ClusterState tenants = state;
+  tenants.pool.service.tenants = {{1, 2}, {1, 3}};
+  EXPECT_EQ(Refusal(tenants), "a tenant is named twice");
+  ClusterState groups;
+  groups.last_group = 1;
+  for (const GroupIndex group : {0, 1}) {
+    groups.groups.emplace_back().group = group;
+    groups.groups.back().workers.emplace_back().residents.push_back({.spec = state.pool.waiting[0].spec});
+  }
+  EXPECT_EQ(Refusal(groups), "request 7 is in two groups");
+  groups.groups[1] = {};
+  EXPECT_EQ(Refusal(groups), "group 0 after group 0: indices ascend");
+  groups.groups[1].group = 2;
+  EXPECT_EQ(Refusal(groups), "group 2 is above the last one, 1");
 }
 
 }  // namespace

@@ -1,10 +1,13 @@
-#include "router/core/scheduler/scheduler.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tests/testing/one_group.h"
+
 namespace bfio::core {
 namespace {
+
+using bfio::testing::OneGroup;
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
@@ -13,8 +16,9 @@ using ::testing::IsEmpty;
 class FirstFit : public Policy {
  public:
   absl::string_view name() const override { return "first_fit"; }
-  void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) override {
+  void Decide(const Snapshot& snapshot, Decision& decision) override {
     seen_.assign(snapshot.workers.begin(), snapshot.workers.end());
+    decision.stopped_early = stopped_early_;
     std::vector<WorkerView> workers(snapshot.workers.begin(), snapshot.workers.end());
     for (int32_t i = 0; i < static_cast<int32_t>(snapshot.waiting.size()); ++i) {
       for (size_t g = 0; g < workers.size(); ++g) {
@@ -22,12 +26,11 @@ class FirstFit : public Policy {
           continue;
         --workers[g].free_slots;
         workers[g].free_kv_tokens -= snapshot.waiting[i].kv_reserve_tokens;
-        plan.push_back({i, static_cast<WorkerIndex>(g)});
+        decision.assignments.push_back({i, static_cast<WorkerIndex>(g)});
         break;
       }
     }
   }
-  bool stopped_early() const override { return stopped_early_; }
   std::vector<WorkerView> seen_;
   bool stopped_early_ = false;
 };
@@ -47,7 +50,7 @@ struct Fixture {
     options.max_waiting = max_waiting;
     auto owned = std::make_unique<FirstFit>();
     policy = owned.get();
-    scheduler = std::make_unique<Scheduler>(options, std::move(owned));
+    scheduler = std::make_unique<OneGroup>(options, std::move(owned));
     std::vector<EpochMember> members(workers);
     for (EpochMember& member : members) member.spec = {slots, 1000, true};
     EXPECT_THAT(scheduler->OpenEpoch(members), IsEmpty());
@@ -67,7 +70,7 @@ struct Fixture {
   }
 
   FirstFit* policy = nullptr;
-  std::unique_ptr<Scheduler> scheduler;
+  std::unique_ptr<OneGroup> scheduler;
 };
 
 std::vector<RequestId> PlacedIds(const Plan& plan) {
@@ -196,8 +199,8 @@ TEST(Scheduler, AFullPoolRefuses) {
 TEST(Scheduler, CancelOfAWaitingRequestNeedsNoWorker) {
   Fixture f(PlanMode::kLockstep);
   ASSERT_TRUE(f.scheduler->Enqueue(Request(1)).ok());
-  EXPECT_EQ(f.scheduler->Cancel(1), Scheduler::CancelOutcome::kDequeued);
-  EXPECT_EQ(f.scheduler->Cancel(1), Scheduler::CancelOutcome::kUnknown);
+  EXPECT_EQ(f.scheduler->Cancel(1), CancelOutcome::kDequeued);
+  EXPECT_EQ(f.scheduler->Cancel(1), CancelOutcome::kUnknown);
   EXPECT_EQ(f.scheduler->MakePlan(), std::nullopt);
 }
 
@@ -206,7 +209,7 @@ TEST(Scheduler, CancelOfAPlacedRequestFreesItsSlotWhenAcknowledged) {
   ASSERT_TRUE(f.scheduler->Enqueue(Request(1)).ok());
   ASSERT_TRUE(f.scheduler->Enqueue(Request(2)).ok());
   f.scheduler->MakePlan();
-  EXPECT_EQ(f.scheduler->Cancel(1), Scheduler::CancelOutcome::kDropped);
+  EXPECT_EQ(f.scheduler->Cancel(1), CancelOutcome::kDropped);
   ASSERT_TRUE(f.Report(0, 1, 1, 10).ok());
   const auto plan = f.scheduler->MakePlan();  // for step 3
   ASSERT_EQ(plan->drops.size(), 1u);
@@ -404,8 +407,8 @@ TEST(Scheduler, PolicyViolationsAreNotCarriedOut) {
   class Broken : public Policy {
    public:
     absl::string_view name() const override { return "broken"; }
-    void Decide(const Snapshot&, std::vector<Assignment>& plan) override {
-      plan = {{0, 0}, {0, 0}, {5, 0}, {1, 7}, {1, 0}, {-1, 0}};
+    void Decide(const Snapshot&, Decision& decision) override {
+      decision.assignments = {{0, 0}, {0, 0}, {5, 0}, {1, 7}, {1, 0}, {-1, 0}};
     }
   };
   Fixture f(PlanMode::kLockstep, 1, 1);
@@ -421,9 +424,9 @@ TEST(Scheduler, PolicyViolationsAreNotCarriedOut) {
 class Clocked : public FirstFit {
  public:
   explicit Clocked(std::vector<int64_t>* steps) : steps_(steps) {}
-  void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) override {
+  void Decide(const Snapshot& snapshot, Decision& decision) override {
     steps_->push_back(snapshot.step);
-    FirstFit::Decide(snapshot, plan);
+    FirstFit::Decide(snapshot, decision);
   }
 
  private:
@@ -436,7 +439,7 @@ TEST(SchedulerClock, DoesNotRunBackwardsAcrossEpochs) {
   std::vector<int64_t> steps;
   SchedulerOptions options;
   options.plan_mode = PlanMode::kPipelined;
-  Scheduler scheduler(options, std::make_unique<Clocked>(&steps));
+  OneGroup scheduler(options, std::make_unique<Clocked>(&steps));
   EpochMember member;
   member.spec = {2, 1'000, true};
   scheduler.OpenEpoch({member});
@@ -464,7 +467,7 @@ TEST(SchedulerClock, DoesNotRunBackwardsAcrossEpochs) {
 TEST(SchedulerWindow, NeverLeavesSlotsEmpty) {
   SchedulerOptions options;
   options.window = 1;
-  Scheduler scheduler(options, std::make_unique<FirstFit>());
+  OneGroup scheduler(options, std::make_unique<FirstFit>());
   EpochMember member;
   member.spec = {3, 1'000, true};
   scheduler.OpenEpoch({member});

@@ -5,10 +5,12 @@
 #include <map>
 
 #include "common/base/rng.h"
-#include "router/core/scheduler/scheduler.h"
+#include "tests/testing/one_group.h"
 
 namespace bfio::core {
 namespace {
+
+using bfio::testing::OneGroup;
 
 TEST(TenantService, PromptAndOutputAreCharged) {
   TenantService service;
@@ -68,13 +70,13 @@ TEST(TenantService, ServingTheLeastKeepsBackloggedTenantsWithinOneRequest) {
 class FirstFitPolicy : public Policy {
  public:
   absl::string_view name() const override { return "first_fit"; }
-  void Decide(const Snapshot& snapshot, std::vector<Assignment>& plan) override {
+  void Decide(const Snapshot& snapshot, Decision& decision) override {
     excess.clear();
     for (const WaitingView& view : snapshot.waiting) excess[view.tenant] = view.tenant_excess_tokens;
     for (int32_t i = 0;
          i < std::min<int32_t>(snapshot.workers[0].free_slots, static_cast<int32_t>(snapshot.waiting.size()));
          ++i) {
-      plan.push_back({i, 0});
+      decision.assignments.push_back({i, 0});
     }
   }
   std::map<uint32_t, double> excess;
@@ -84,7 +86,7 @@ struct TenantGroup {
   explicit TenantGroup(int32_t slots) {
     auto owned = std::make_unique<FirstFitPolicy>();
     policy = owned.get();
-    scheduler = std::make_unique<Scheduler>(SchedulerOptions(), std::move(owned));
+    scheduler = std::make_unique<OneGroup>(SchedulerOptions(), std::move(owned));
     EpochMember member;
     member.spec = {slots, 1 << 20, true};
     scheduler->OpenEpoch({member});
@@ -108,7 +110,7 @@ struct TenantGroup {
     ASSERT_TRUE(scheduler->OnReport(0, report).ok());
   }
   FirstFitPolicy* policy = nullptr;
-  std::unique_ptr<Scheduler> scheduler;
+  std::unique_ptr<OneGroup> scheduler;
 };
 
 TEST(TenantExcess, CountsPromptsWhenPlacedAndOutputsWhenMade) {

@@ -7,11 +7,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "router/core/admission/admission_text.h"
-#include "router/core/scheduler/scheduler.h"
+#include "tests/testing/one_group.h"
 #include "tests/testing/uncoupled_session.h"
 
 namespace bfio::core {
 namespace {
+
+using bfio::testing::OneGroup;
 
 RequestSpec Wanted(RequestId id, int64_t prefill = 10, int64_t max_new = 5) {
   RequestSpec spec;
@@ -21,18 +23,17 @@ RequestSpec Wanted(RequestId id, int64_t prefill = 10, int64_t max_new = 5) {
   return spec;
 }
 
-std::unique_ptr<Scheduler> Uncoupled(const char* policy, std::vector<WorkerSpec> workers) {
-  SchedulerOptions options;
-  options.coupled = false;
-  auto scheduler = std::make_unique<Scheduler>(options, *MakePolicy(policy, {}));
+std::unique_ptr<OneGroup> Uncoupled(const char* policy, std::vector<WorkerSpec> workers) {
+  auto scheduler = std::make_unique<OneGroup>(SchedulerOptions(), *MakePolicy(policy, {}), nullptr,
+                                              GroupKind::kIndependent);
   std::vector<EpochMember> members(workers.size());
   for (size_t g = 0; g < workers.size(); ++g) members[g].spec = workers[g];
   EXPECT_TRUE(scheduler->OpenEpoch(members).empty());
   return scheduler;
 }
 
-absl::Status Report(Scheduler& scheduler, WorkerIndex worker, int64_t step, int64_t applied, int64_t load,
-                    std::vector<RequestId> finished = {}, bool idle = false) {
+absl::Status ReportStep(OneGroup& scheduler, WorkerIndex worker, int64_t step, int64_t applied, int64_t load,
+                        std::vector<RequestId> finished = {}, bool idle = false) {
   StepReport report;
   report.step = step;
   report.applied_plan = applied;
@@ -54,17 +55,17 @@ TEST(Uncoupled, EachWorkerGetsPlansForItsOwnSteps) {
   // The fast one is full: the slow one is decided upon at once, whatever the other has reported.
   ASSERT_TRUE(scheduler->Enqueue(Wanted(2)).ok());
   EXPECT_EQ(scheduler->MakePlan()->apply_steps, (std::vector<int64_t>{0, 1}));
-  ASSERT_TRUE(Report(*scheduler, 0, 1, 1, 10).ok());
-  ASSERT_TRUE(Report(*scheduler, 0, 2, 1, 11).ok());
-  ASSERT_TRUE(Report(*scheduler, 0, 3, 1, 12).ok()) << "no step waits for the other's";
-  ASSERT_TRUE(Report(*scheduler, 1, 1, 1, 10).ok());
+  ASSERT_TRUE(ReportStep(*scheduler, 0, 1, 1, 10).ok());
+  ASSERT_TRUE(ReportStep(*scheduler, 0, 2, 1, 11).ok());
+  ASSERT_TRUE(ReportStep(*scheduler, 0, 3, 1, 12).ok()) << "no step waits for the other's";
+  ASSERT_TRUE(ReportStep(*scheduler, 1, 1, 1, 10).ok());
   ASSERT_TRUE(scheduler->Enqueue(Wanted(3)).ok());
   EXPECT_EQ(scheduler->MakePlan()->apply_steps, (std::vector<int64_t>{0, 3})) << "it is in step 2";
   ASSERT_TRUE(scheduler->Enqueue(Wanted(4)).ok());
   EXPECT_EQ(scheduler->MakePlan()->apply_steps, (std::vector<int64_t>{0, 4})) << "their numbers grow";
   ASSERT_TRUE(scheduler->Enqueue(Wanted(5)).ok());
   EXPECT_FALSE(scheduler->MakePlan().has_value()) << "all slots are taken";
-  ASSERT_TRUE(Report(*scheduler, 0, 4, 1, 13, {1}, true).ok());
+  ASSERT_TRUE(ReportStep(*scheduler, 0, 4, 1, 13, {1}, true).ok());
   EXPECT_EQ(scheduler->MakePlan()->apply_steps, (std::vector<int64_t>{5, 0})) << "the place that falls free";
   EXPECT_EQ(scheduler->totals().drift_tokens, 0);
 }
@@ -73,8 +74,8 @@ TEST(Uncoupled, APlanThatWasNeverMadeIsNoneToHaveApplied) {
   const auto scheduler = Uncoupled("jffc", {{.slots = 1, .kv_tokens = 100}, {.slots = 1, .kv_tokens = 100}});
   ASSERT_TRUE(scheduler->Enqueue(Wanted(1)).ok());
   ASSERT_TRUE(scheduler->MakePlan().has_value());
-  EXPECT_EQ(Report(*scheduler, 1, 1, 1, 0).code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_TRUE(Report(*scheduler, 0, 1, 1, 10).ok());
+  EXPECT_EQ(ReportStep(*scheduler, 1, 1, 1, 0).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(ReportStep(*scheduler, 0, 1, 1, 10).ok());
 }
 
 // Its slots and the requests in them bound the plans that it has not acknowledged.
@@ -87,22 +88,19 @@ TEST(Uncoupled, AWorkerThatDoesNotReportIsNotGivenPlansForEver) {
   }
   EXPECT_EQ(plans, 20);
   for (RequestId id = 1; id <= 20; ++id) {
-    EXPECT_EQ(scheduler->Cancel(id), Scheduler::CancelOutcome::kDropped);
+    EXPECT_EQ(scheduler->Cancel(id), CancelOutcome::kDropped);
     EXPECT_TRUE(scheduler->MakePlan().has_value());
-    EXPECT_EQ(scheduler->Cancel(id), Scheduler::CancelOutcome::kDropped) << "twice";
+    EXPECT_EQ(scheduler->Cancel(id), CancelOutcome::kDropped) << "twice";
     EXPECT_FALSE(scheduler->MakePlan().has_value());
   }
-  ASSERT_TRUE(Report(*scheduler, 0, 1, 40, 0).ok());
+  ASSERT_TRUE(ReportStep(*scheduler, 0, 1, 40, 0).ok());
   EXPECT_EQ(scheduler->MakePlan()->placements.size(), 20u);
 }
 
 // Another scheduler that goes on with this one's state.
-std::unique_ptr<Scheduler> Successor(const Scheduler& scheduler) {
-  SchedulerOptions options;
-  options.coupled = false;
-  auto successor = std::make_unique<Scheduler>(options, *MakePolicy("jffc", {}));
-  const absl::Status status = successor->Restore(scheduler.Save());
-  EXPECT_TRUE(status.ok()) << status;
+std::unique_ptr<OneGroup> Successor(const OneGroup& scheduler) {
+  auto successor = std::make_unique<OneGroup>(SchedulerOptions(), *MakePolicy("jffc", {}), scheduler.Save());
+  EXPECT_TRUE(successor->restored().ok()) << successor->restored();
   return successor;
 }
 
@@ -113,7 +111,7 @@ TEST(Uncoupled, ArrivalsWithinAStepEnterTogether) {
       "jffc", {{.slots = 30, .kv_tokens = 1 << 20}, {.slots = 30, .kv_tokens = 1 << 20, .service_time = 2}});
   ASSERT_TRUE(scheduler->Enqueue(Wanted(1)).ok());
   ASSERT_TRUE(scheduler->MakePlan().has_value());
-  ASSERT_TRUE(Report(*scheduler, 0, 1, 1, 10).ok());
+  ASSERT_TRUE(ReportStep(*scheduler, 0, 1, 1, 10).ok());
   int64_t number = 0;
   for (RequestId id = 2; id <= 25; ++id) {
     ASSERT_TRUE(scheduler->Enqueue(Wanted(id)).ok());
@@ -123,15 +121,15 @@ TEST(Uncoupled, ArrivalsWithinAStepEnterTogether) {
     number = plan->apply_steps[0];
   }
   scheduler = Successor(*scheduler);
-  ASSERT_TRUE(Report(*scheduler, 0, 2, 1, 11).ok());
-  ASSERT_TRUE(Report(*scheduler, 0, 3, number, 12 + 24 * 10).ok());
+  ASSERT_TRUE(ReportStep(*scheduler, 0, 2, 1, 11).ok());
+  ASSERT_TRUE(ReportStep(*scheduler, 0, 3, number, 12 + 24 * 10).ok());
   EXPECT_EQ(scheduler->Account(0).active, 25);
   EXPECT_EQ(scheduler->Account(0).inflight, 0);
   EXPECT_EQ(scheduler->totals().drift_tokens, 0);
   // All end: it is idle, its numbers far ahead of its steps, and owes nothing.
   std::vector<RequestId> all;
   for (RequestId id = 1; id <= 25; ++id) all.push_back(id);
-  ASSERT_TRUE(Report(*scheduler, 0, 4, number, 13 + 24 * 11, all, true).ok());
+  ASSERT_TRUE(ReportStep(*scheduler, 0, 4, number, 13 + 24 * 11, all, true).ok());
   scheduler = Successor(*scheduler);
   EXPECT_TRUE(scheduler->Account(0).idle);
   EXPECT_TRUE(scheduler->Parked());
@@ -140,26 +138,22 @@ TEST(Uncoupled, ArrivalsWithinAStepEnterTogether) {
   EXPECT_FALSE(scheduler->Account(0).idle) << "it has a plan to apply";
 }
 
-struct Outcome {
+struct Tally {
   int64_t preempted = 0, promised = 0, requests = 0;
 };
 
 // Runs a session over schedulers that take each other's state on.
-Outcome RunSession(const char* policy, uint64_t seed, const char* admission) {
+Tally RunSession(const char* policy, uint64_t seed, const char* admission) {
   const bool reserves = admission == std::string("none");
-  const auto make = [&] {
-    SchedulerOptions options;
-    options.coupled = false;
-    options.admission = ParseAdmission(admission, 0.99)->kv;
-    return std::make_unique<Scheduler>(options, *MakePolicy(policy, {}),
-                                       *MakeLookahead(reserves ? "none" : "max_tokens"));
-  };
-  std::unique_ptr<Scheduler> scheduler = make();
-  testing::UncoupledSession<Scheduler> session(scheduler.get(), seed, reserves);
+  SchedulerOptions options;
+  options.admission = ParseAdmission(admission, 0.99)->kv;
+  const auto lookahead = [&] { return *MakeLookahead(reserves ? "none" : "max_tokens"); };
+  auto scheduler =
+      std::make_unique<OneGroup>(options, *MakePolicy(policy, {}), lookahead(), GroupKind::kIndependent);
+  bfio::testing::UncoupledSession<OneGroup> session(scheduler.get(), seed, reserves);
   session.successor = [&] {
-    auto other = make();
-    const absl::Status status = other->Restore(scheduler->Save());
-    EXPECT_TRUE(status.ok()) << status;
+    auto other = std::make_unique<OneGroup>(options, *MakePolicy(policy, {}), scheduler->Save(), lookahead());
+    EXPECT_TRUE(other->restored().ok()) << other->restored();
     scheduler = std::move(other);
     return scheduler.get();
   };
@@ -181,11 +175,11 @@ TEST(Uncoupled, AccountsStayExactWhateverTheWorkersPaces) {
 // reckoned for, so memory is exceeded now and then by as much; the worker takes the youngest out, who comes
 // again.
 TEST(Uncoupled, FeasibleMemoryLetsMoreInAndIsRarelyExceededWhateverTheWorkersPaces) {
-  Outcome all;
+  Tally all;
   for (const char* policy : {"jffc", "sa_jsq", "least_tokens", "bf_io_auto"}) {
     for (uint64_t seed = 1; seed <= 30; ++seed) {
       SCOPED_TRACE(absl::StrCat(policy, ", seed ", seed));
-      const Outcome one = RunSession(policy, seed, "kv_feasible");
+      const Tally one = RunSession(policy, seed, "kv_feasible");
       all = {all.preempted + one.preempted, all.promised + one.promised, all.requests + one.requests};
       if (::testing::Test::HasFailure()) return;
     }

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
+#include "tests/testing/cluster_session.h"
 #include "tests/testing/recorded_session.h"
 #include "tools/sim/replay/replay_report.h"
 
@@ -30,7 +31,7 @@ MemoryLog::Segments Record(const SessionSetup& setup, uint64_t seed, int turns,
 
 // Replays from segment `first` on.
 SessionReplay Replay(const MemoryLog::Segments& segments, size_t first = 0,
-                     std::optional<record::PolicySetting> instead = std::nullopt) {
+                     std::optional<core::PolicySetting> instead = std::nullopt) {
   SessionReplay replay(std::move(instead), NoClock);
   for (size_t i = first; i < segments.size(); ++i) {
     for (const v1::DecisionRecord& record : segments[i]) {
@@ -95,13 +96,13 @@ TEST(SessionReplay, AdmissionIsRecordedToo) {
 }
 
 // Workers that share no barrier have steps of their own, and plans for them.
-TEST(SessionReplay, SessionsOfUncoupledWorkersToo) {
+TEST(SessionReplay, SessionsOfIndependentWorkersToo) {
   for (const char* policy : {"jffc", "sa_jsq", "bf_io_auto"}) {
     for (uint64_t seed = 1; seed <= 6; ++seed) {
       SCOPED_TRACE(absl::StrCat(policy, ", seed ", seed));
       SessionSetup setup;
       setup.policy = policy;
-      setup.coupled = false;
+      setup.kind = core::GroupKind::kIndependent;
       setup.admission = seed % 2 == 0 ? "kv_feasible" : "none";
       setup.lookahead = seed % 2 == 0 ? "max_tokens" : "none";
       const MemoryLog::Segments segments = Record(setup, seed, 300, 1000);
@@ -109,6 +110,38 @@ TEST(SessionReplay, SessionsOfUncoupledWorkersToo) {
       const SessionReplay replay = Replay(segments);
       ExpectIdentical(replay);
       EXPECT_TRUE(replay.exact());
+      if (HasFailure()) return;
+    }
+  }
+}
+
+// Groups of both kinds that come, lose workers and go.
+TEST(SessionReplay, SessionsOfSeveralGroupsToo) {
+  for (const char* policy : {"bf_io_auto", "fcfs", "power_of_two"}) {
+    for (uint64_t seed = 1; seed <= 8; ++seed) {
+      SCOPED_TRACE(absl::StrCat(policy, ", seed ", seed));
+      MemoryLog::Segments segments;
+      core::SchedulerOptions options;
+      options.plan_mode = seed % 2 == 0 ? core::PlanMode::kLockstep : core::PlanMode::kPipelined;
+      options.max_waiting = 30;
+      const core::PolicySetting setting = {policy, {}};
+      {
+        record::Recorder recorder(std::make_unique<MemoryLog>(&segments, 4000),
+                                  {"test", core::RequestId{1'800'000'000} << 20}, options, setting, "none");
+        core::Cluster cluster(options, setting, {}, nullptr, &recorder);
+        bfio::testing::ClusterSession session(&cluster, {.seed = seed, .most_groups = 1 + seed % 4});
+        session.after_turn = [&] { recorder.Flush(); };
+        session.Run(200);
+      }
+      ASSERT_GT(segments.size(), 3u);
+      const SessionReplay replay = Replay(segments);
+      ExpectIdentical(replay);
+      EXPECT_TRUE(replay.exact());
+      EXPECT_GT(replay.counts().groups, seed % 4 == 0 ? 0 : 1);
+      // From any segment on the accounts agree, whatever policies have forgotten.
+      const SessionReplay later = Replay(segments, segments.size() / 2);
+      EXPECT_FALSE(later.Failed()) << later.counts().first_difference;
+      EXPECT_EQ(later.counts().answers_identical, later.counts().answers);
       if (HasFailure()) return;
     }
   }
@@ -215,11 +248,11 @@ TEST(SessionReplay, WhatIfAsksAnotherPolicyOnTheRecordedSnapshots) {
   SessionSetup setup;
   setup.policy = "fcfs";
   const MemoryLog::Segments segments = Record(setup, 1, 300);
-  const SessionReplay same = Replay(segments, 0, record::PolicySetting{"fcfs", {}});
+  const SessionReplay same = Replay(segments, 0, core::PolicySetting{"fcfs", {}});
   EXPECT_GT(same.counts().asked, 0);
   EXPECT_EQ(same.counts().otherwise, 0);
   EXPECT_EQ(same.counts().other_idle_tokens, same.counts().recorded_idle_tokens);
-  const SessionReplay other = Replay(segments, 0, record::PolicySetting{"bf_io", {}});
+  const SessionReplay other = Replay(segments, 0, core::PolicySetting{"bf_io", {}});
   EXPECT_FALSE(other.Failed());
   EXPECT_GT(other.counts().otherwise, 0);
   EXPECT_LT(other.counts().otherwise, other.counts().asked);

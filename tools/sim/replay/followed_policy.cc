@@ -6,41 +6,44 @@
 
 namespace bfio::sim {
 
-void FollowedPolicy::Decide(const core::Snapshot& snapshot, std::vector<core::Assignment>& plan) {
-  policy_->Decide(snapshot, plan);
-  verdict_.asked = true;
+void FollowedPolicy::Decide(const core::Snapshot& snapshot, core::Decision& decision) {
+  policy_->Decide(snapshot, decision);
+  // Whatever ended the search here, the recorded plan is followed.
+  decision.stopped_early = false;
+  std::vector<core::Assignment>& plan = decision.assignments;
+  at_hand_.asked = true;
   const std::vector<core::Assignment> said = Lawful(snapshot, plan);
   for (const core::Assignment& a : said)
-    verdict_.said.emplace_back(snapshot.waiting[a.waiting_index].id, a.worker);
+    at_hand_.said.emplace_back(snapshot.waiting[a.waiting_index].id, a.worker);
   std::vector<std::pair<core::RequestId, core::WorkerIndex>> recorded;
   for (const core::Placement& p :
-       recorded_ == nullptr ? std::vector<core::Placement>() : recorded_->placements)
+       at_hand_.recorded == nullptr ? std::vector<core::Placement>() : at_hand_.recorded->placements)
     recorded.emplace_back(p.id, p.worker);
-  // What the scheduler places before it asks the policy, which does not see it (Scheduler::ServeHolder).
+  // What the scheduler places before it asks the policy, which does not see it (DecisionMaker::ServeHolder).
   const auto shown = [&](core::RequestId id) {
     return std::any_of(snapshot.waiting.begin(), snapshot.waiting.end(),
                        [&](const core::WaitingView& request) { return request.id == id; });
   };
   if (!recorded.empty() && !shown(recorded.front().first)) recorded.erase(recorded.begin());
-  verdict_.identical = verdict_.said == recorded;
-  if (!verdict_.identical) {
-    auto sorted = verdict_.said;
+  at_hand_.identical = at_hand_.said == recorded;
+  if (!at_hand_.identical) {
+    auto sorted = at_hand_.said;
     std::sort(sorted.begin(), sorted.end());
     std::sort(recorded.begin(), recorded.end());
-    verdict_.same_set = sorted == recorded;
+    at_hand_.same_set = sorted == recorded;
   }
-  if (verdict_.identical && !measure_) return;
+  if (at_hand_.identical && !measure_) return;
   const std::vector<core::Assignment> follow = Recorded(snapshot);
   if (measure_) {
-    verdict_.said_idle = meter_.Measure(snapshot, said).idle_now;
-    verdict_.recorded_idle = meter_.Measure(snapshot, Lawful(snapshot, follow)).idle_now;
+    at_hand_.said_idle = meter_.Measure(snapshot, said).idle_now;
+    at_hand_.recorded_idle = meter_.Measure(snapshot, Lawful(snapshot, follow)).idle_now;
   }
-  if (!verdict_.identical) plan = follow;
+  if (!at_hand_.identical) plan = follow;
 }
 
 std::vector<core::Assignment> FollowedPolicy::Lawful(const core::Snapshot& snapshot,
                                                      const std::vector<core::Assignment>& plan) {
-  // As Scheduler::DiscardViolations.
+  // As DecisionMaker::DiscardViolations.
   views_.assign(snapshot.workers.begin(), snapshot.workers.end());
   taken_.assign(snapshot.waiting.size(), 0);
   kv_.Reset(snapshot.kv);
@@ -65,11 +68,11 @@ std::vector<core::Assignment> FollowedPolicy::Lawful(const core::Snapshot& snaps
 
 std::vector<core::Assignment> FollowedPolicy::Recorded(const core::Snapshot& snapshot) const {
   std::vector<core::Assignment> follow;
-  if (recorded_ == nullptr || recorded_->placements.empty()) return follow;
+  if (at_hand_.recorded == nullptr || at_hand_.recorded->placements.empty()) return follow;
   absl::flat_hash_map<core::RequestId, int32_t> index;
   for (int32_t i = 0; i < static_cast<int32_t>(snapshot.waiting.size()); ++i)
     index[snapshot.waiting[i].id] = i;
-  for (const core::Placement& placement : recorded_->placements) {
+  for (const core::Placement& placement : at_hand_.recorded->placements) {
     const auto it = index.find(placement.id);
     if (it != index.end()) follow.push_back({it->second, placement.worker});
   }

@@ -17,35 +17,32 @@
 
 namespace bfio::sim {
 
+// One decision of a replay: what was recorded, and what the policy said.
+struct FollowedDecision {
+  // The plan that was recorded; null: none came of it. Borrowed until the decision.
+  const core::Plan* recorded = nullptr;
+  // The policy was asked.
+  bool asked = false;
+  // The same assignments; the same in the same order.
+  bool same_set = true;
+  bool identical = true;
+  // What the policy said, without what the scheduler would have thrown out.
+  std::vector<std::pair<core::RequestId, core::WorkerIndex>> said;
+  // Idle work of the plans' own step, tokens (plan_value.h); only where the policy measures it.
+  double recorded_idle = 0;
+  double said_idle = 0;
+};
+
 class FollowedPolicy final : public core::Policy {
  public:
-  // What was recorded, and what the policy said.
-  struct Verdict {
-    // The policy was asked.
-    bool asked = false;
-    // The same assignments; the same in the same order.
-    bool same_set = true;
-    bool identical = true;
-    // What the policy said, without what the scheduler would have thrown out.
-    std::vector<std::pair<core::RequestId, core::WorkerIndex>> said;
-    // Idle work of the plans' own step, tokens (plan_value.h); only where `measure`.
-    double recorded_idle = 0;
-    double said_idle = 0;
-  };
-
-  FollowedPolicy(std::unique_ptr<core::Policy> policy, bool measure)
-      : policy_(std::move(policy)), measure_(measure) {}
+  // `decision` is the one at hand, whichever group it is for; it outlives this.
+  FollowedPolicy(std::unique_ptr<core::Policy> policy, bool measure, FollowedDecision* decision)
+      : policy_(std::move(policy)), measure_(measure), at_hand_(*decision) {}
 
   absl::string_view name() const override { return policy_->name(); }
   int32_t horizon() const override { return policy_->horizon(); }
-  void Decide(const core::Snapshot& snapshot, std::vector<core::Assignment>& plan) override;
-
-  // The plan that was recorded for the next decision; null: none came of it. Borrowed until the decision.
-  void Expect(const core::Plan* recorded) {
-    recorded_ = recorded;
-    verdict_ = {};
-  }
-  const Verdict& verdict() const { return verdict_; }
+  bool uses_first_come_waits() const override { return policy_->uses_first_come_waits(); }
+  void Decide(const core::Snapshot& snapshot, core::Decision& decision) override;
 
  private:
   // Those that the scheduler would carry out.
@@ -56,8 +53,7 @@ class FollowedPolicy final : public core::Policy {
 
   const std::unique_ptr<core::Policy> policy_;
   const bool measure_;
-  const core::Plan* recorded_ = nullptr;
-  Verdict verdict_;
+  FollowedDecision& at_hand_;
   core::PlanMeter meter_{1};
   std::vector<core::WorkerView> views_;
   std::vector<char> taken_;

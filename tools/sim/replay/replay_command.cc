@@ -62,11 +62,11 @@ absl::Status TakeAll(record::LogReader& reader, SessionReplay& replay) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::optional<record::PolicySetting>> WhatIf(const std::string& policy) {
-  if (policy.empty()) return std::optional<record::PolicySetting>();
+absl::StatusOr<std::optional<core::PolicySetting>> WhatIf(const std::string& policy) {
+  if (policy.empty()) return std::optional<core::PolicySetting>();
   const absl::StatusOr<SimOptions> flags = OptionsFromFlags();
   if (!flags.ok()) return flags.status();
-  record::PolicySetting setting;
+  core::PolicySetting setting;
   setting.name = policy;
   setting.options.seed = flags->seed;
   setting.options.horizon = flags->horizon;
@@ -83,7 +83,7 @@ absl::StatusOr<std::optional<record::PolicySetting>> WhatIf(const std::string& p
 absl::Status RunReplayCommand() {
   const std::string path = absl::GetFlag(FLAGS_log);
   if (path.empty()) return absl::InvalidArgumentError("replay needs --log=PATH of a decision log");
-  const absl::StatusOr<std::optional<record::PolicySetting>> what_if = WhatIf(absl::GetFlag(FLAGS_what_if));
+  const absl::StatusOr<std::optional<core::PolicySetting>> what_if = WhatIf(absl::GetFlag(FLAGS_what_if));
   if (!what_if.ok()) return what_if.status();
   absl::StatusOr<record::LogReader> reader = record::LogReader::Open(path);
   if (!reader.ok()) return reader.status();

@@ -107,6 +107,7 @@ nlohmann::ordered_json ReplayJson(const ReplayedLog& log, const SessionReplay& r
     json["first_difference"] = c.first_difference;
   }
   json["ok"] = !replay.Failed();
+  json["groups"] = c.groups;
   json["epochs"] = c.epochs;
   json["steps"] = c.steps;
   json["reports"] = c.reports;
@@ -140,8 +141,8 @@ std::string ReplayText(const ReplayedLog& log, const SessionReplay& replay) {
   absl::StrAppendFormat(&text, "replay       %s", Decisions(log, replay));
   if (!c.first_difference.empty()) absl::StrAppendFormat(&text, "first        %s\n", c.first_difference);
   absl::StrAppendFormat(
-      &text, "session      %.1f s, %d epochs, %d steps, %d reports, %.0f bytes of log a step\n", c.duration_s,
-      c.epochs, c.steps, c.reports, PerStep(c, static_cast<double>(log.bytes)));
+      &text, "session      %.1f s, %d groups, %d epochs, %d steps, %d reports, %.0f bytes of log a step\n",
+      c.duration_s, c.groups, c.epochs, c.steps, c.reports, PerStep(c, static_cast<double>(log.bytes)));
   absl::StrAppendFormat(
       &text, "requests     %d accepted, %d refused, %d placed, %d finished, %d cancelled, %d placed again\n",
       c.accepted, c.refused, c.placed, c.finished, c.cancelled, c.requeued);

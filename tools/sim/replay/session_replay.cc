@@ -85,10 +85,11 @@ bool SessionReplay::Failed() const {
 
 void SessionReplay::Differ(const std::string& what, const std::string& expected, const std::string& got) {
   if (!counts_.first_difference.empty()) return;
-  const int64_t step = scheduler_ == nullptr ? 0 : scheduler_->reported_step();
+  const core::Scheduler* const group = cluster_ == nullptr ? nullptr : cluster_->group(group_);
   counts_.first_difference =
-      absl::StrCat(what, " (record ", counts_.records, ", decision ", counts_.decisions, ", after step ",
-                   step, " of epoch ", counts_.epochs, "): expected ", expected, "; got ", got);
+      absl::StrCat(what, " (record ", counts_.records, ", decision ", counts_.decisions, ", group ", group_,
+                   " after step ", group == nullptr ? 0 : group->reported_step(), ", epoch ", counts_.epochs,
+                   "): expected ", expected, "; got ", got);
 }
 
 void SessionReplay::Answer(bool same, const std::string& what, const std::string& expected,
@@ -108,7 +109,7 @@ absl::Status SessionReplay::Take(const v1::DecisionRecord& record) {
     status = TakeHeader(record.header());
   } else if (record.has_state()) {
     status = TakeState(record.state());
-  } else if (scheduler_ == nullptr || awaiting_state_) {
+  } else if (cluster_ == nullptr || awaiting_state_) {
     status = absl::InvalidArgumentError("an event before the state it belongs to");
   } else {
     status = TakeEvent(record);
@@ -129,28 +130,30 @@ absl::Status SessionReplay::TakeEvent(const v1::DecisionRecord& record) {
     case v1::DecisionRecord::kRequeue:
       return TakeArrival(record.requeue(), true);
     case v1::DecisionRecord::kCancel: {
-      const auto outcome = static_cast<int32_t>(scheduler_->Cancel(record::IdIn(record.cancel().id(), base)));
+      const core::RequestId id = record::IdIn(record.cancel().id(), base);
+      const auto outcome = static_cast<int32_t>(cluster_->Apply(core::Cancel{id}).cancel);
       ++counts_.cancelled;
       Answer(outcome == record.cancel().outcome(), "outcome of a cancellation",
              absl::StrCat(record.cancel().outcome()), absl::StrCat(outcome));
       return absl::OkStatus();
     }
+    case v1::DecisionRecord::kAddGroup:
+      return TakeGroup(record.add_group());
+    case v1::DecisionRecord::kRemoveGroup:
+      return TakeGroup(record.remove_group());
     case v1::DecisionRecord::kOpenEpoch:
       return TakeEpoch(record.open_epoch());
     case v1::DecisionRecord::kCloseEpoch:
-      scheduler_->CloseEpoch();
+      cluster_->Apply(core::CloseEpoch{record.close_epoch().group()});
       return absl::OkStatus();
     case v1::DecisionRecord::kAcceptsNew:
-      scheduler_->SetAcceptsNew(record.accepts_new().rank(), record.accepts_new().accepts_new());
+      cluster_->Apply(core::SetAcceptsNew{record.accepts_new().group(), record.accepts_new().rank(),
+                                          record.accepts_new().accepts_new()});
       return absl::OkStatus();
     case v1::DecisionRecord::kWorkerTime: {
-      const auto time = record::FromLog(record.worker_time());
+      const absl::StatusOr<core::SchedulerEvent> time = record::FromLog(record.worker_time());
       if (!time.ok()) return time.status();
-      if (record.worker_time().has_service_time()) {
-        scheduler_->SetServiceTime(record.worker_time().rank(), time->service_time);
-      } else {
-        scheduler_->SetTime(record.worker_time().rank(), time->time_per_token, time->time_offset);
-      }
+      cluster_->Apply(*time);
       return absl::OkStatus();
     }
     case v1::DecisionRecord::kSetPolicy:
@@ -184,34 +187,32 @@ absl::Status SessionReplay::TakeHeader(const v1::LoggedHeader& header) {
   return from_beginning_ ? Begin(nullptr) : absl::OkStatus();
 }
 
-absl::Status SessionReplay::Begin(const core::SchedulerState* state) {
+absl::Status SessionReplay::Begin(const core::ClusterState* state) {
   const absl::StatusOr<core::SchedulerOptions> options = record::FromLog(header_.options());
   if (!options.ok()) return options.status();
-  absl::StatusOr<std::unique_ptr<core::Policy>> policy = MakePolicy(header_.policy());
-  if (!policy.ok()) return policy.status();
+  const absl::StatusOr<core::PolicySetting> setting = record::FromLog(header_.policy());
+  if (!setting.ok()) return setting.status();
   absl::StatusOr<std::unique_ptr<core::Lookahead>> lookahead = core::MakeLookahead(header_.lookahead());
   if (!lookahead.ok()) return lookahead.status();
-  scheduler_ = std::make_unique<core::Scheduler>(*options, *std::move(policy), *std::move(lookahead));
-  return state == nullptr ? absl::OkStatus() : scheduler_->Restore(*state);
-}
-
-absl::StatusOr<std::unique_ptr<core::Policy>> SessionReplay::MakePolicy(const v1::LoggedPolicy& policy) {
-  absl::StatusOr<record::PolicySetting> setting = record::FromLog(policy);
-  if (!setting.ok()) return setting.status();
-  if (instead_) *setting = *instead_;
-  absl::StatusOr<std::unique_ptr<core::Policy>> made = core::MakePolicy(setting->name, setting->options);
-  if (!made.ok()) return made.status();
-  auto followed = std::make_unique<FollowedPolicy>(*std::move(made), instead_.has_value());
-  policy_ = followed.get();
-  return followed;
+  const auto factory = [instead = instead_, decision = decision_.get()](
+                           const core::PolicySetting& of) -> absl::StatusOr<std::unique_ptr<core::Policy>> {
+    const core::PolicySetting& asked = instead ? *instead : of;
+    absl::StatusOr<std::unique_ptr<core::Policy>> made = core::MakePolicy(asked.name, asked.options);
+    if (!made.ok()) return made.status();
+    return std::make_unique<FollowedPolicy>(*std::move(made), instead.has_value(), decision);
+  };
+  if (absl::Status status = factory(*setting).status(); !status.ok()) return status;
+  cluster_ = std::make_unique<core::Cluster>(*options, *setting, factory, *std::move(lookahead));
+  if (state == nullptr) return absl::OkStatus();
+  counts_.groups = static_cast<int64_t>(state->groups.size());
+  return cluster_->Restore(*state);
 }
 
 absl::Status SessionReplay::TakePolicy(const v1::LoggedPolicy& policy) {
   if (instead_) return absl::OkStatus();
-  absl::StatusOr<std::unique_ptr<core::Policy>> made = MakePolicy(policy);
-  if (!made.ok()) return made.status();
-  scheduler_->SetPolicy(*std::move(made));
-  return absl::OkStatus();
+  const absl::StatusOr<core::PolicySetting> setting = record::FromLog(policy);
+  if (!setting.ok()) return setting.status();
+  return cluster_->Apply(core::SetPolicy{*setting}).status;
 }
 
 absl::Status SessionReplay::TakeState(const v1::LoggedState& state) {
@@ -219,10 +220,10 @@ absl::Status SessionReplay::TakeState(const v1::LoggedState& state) {
   state_.MergeFrom(state);
   if (!state.last()) return absl::OkStatus();
   awaiting_state_ = false;
-  if (scheduler_ != nullptr) {
+  if (cluster_ != nullptr) {
     CompareState();
   } else {
-    const absl::StatusOr<core::SchedulerState> from = record::FromLog(state_, header_.id_base());
+    const absl::StatusOr<core::ClusterState> from = record::FromLog(state_, header_.id_base());
     if (!from.ok()) return from.status();
     absl::Status status = Begin(&*from);
     if (!status.ok()) return status;
@@ -233,10 +234,13 @@ absl::Status SessionReplay::TakeState(const v1::LoggedState& state) {
 
 void SessionReplay::CompareState() {
   v1::LoggedState own;
-  record::ToLog(scheduler_->Save(), header_.id_base(),
+  record::ToLog(cluster_->Save(), header_.id_base(),
                 [&](const v1::DecisionRecord& part) { own.MergeFrom(part.state()); });
   // Asking another policy changes what is asked, not what is so.
-  if (instead_) own.mutable_rest()->set_policy_violations(state_.rest().policy_violations());
+  for (int g = 0; instead_ && g < std::min(own.groups_size(), state_.groups_size()); ++g) {
+    own.mutable_groups(g)->mutable_totals()->set_policy_violations(
+        state_.groups(g).totals().policy_violations());
+  }
   std::string first;
   google::protobuf::util::MessageDifferencer differencer;
   differencer.ReportDifferencesToString(&first);
@@ -245,24 +249,23 @@ void SessionReplay::CompareState() {
          first.substr(0, first.find('\n')));
 }
 
-// --- events ---
+// --- groups and requests ---
 
-absl::Status SessionReplay::TakeArrival(const v1::LoggedArrival& arrival, bool front) {
-  const absl::StatusOr<core::RequestSpec> spec = record::FromLog(arrival.request(), header_.id_base());
-  if (!spec.ok()) return spec.status();
-  if (front) {
-    if (scheduler_->Knows(spec->id)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("request ", spec->id, " comes back and has not been away"));
-    }
-    scheduler_->Requeue(*spec);
-    ++counts_.requeued;
-    return absl::OkStatus();
-  }
-  const auto code = static_cast<int32_t>(scheduler_->Enqueue(*spec).code());
-  ++(arrival.status() == 0 ? counts_.accepted : counts_.refused);
-  Answer(code == arrival.status(), absl::StrCat("status of the arrival of request ", spec->id),
-         CodeName(arrival.status()), CodeName(code));
+absl::Status SessionReplay::TakeGroup(const v1::LoggedAddGroup& add) {
+  const absl::StatusOr<core::AddGroup> event = record::FromLog(add);
+  if (!event.ok()) return event.status();
+  const auto code = static_cast<int32_t>(cluster_->Apply(*event).status.code());
+  counts_.groups += code == 0 ? 1 : 0;
+  Answer(code == add.status(), absl::StrCat("status of the addition of group ", add.group()),
+         CodeName(add.status()), CodeName(code));
+  return absl::OkStatus();
+}
+
+absl::Status SessionReplay::TakeGroup(const v1::LoggedRemoveGroup& remove) {
+  group_ = remove.group();
+  partial_.erase(group_);
+  CompareDisplaced(remove.displaced(), cluster_->Apply(core::RemoveGroup{group_}).displaced,
+                   "by the end of a group");
   return absl::OkStatus();
 }
 
@@ -270,38 +273,62 @@ absl::Status SessionReplay::TakeEpoch(const v1::LoggedEpoch& epoch) {
   absl::StatusOr<std::vector<core::EpochMember>> members = record::FromLog(epoch, header_.id_base());
   if (!members.ok()) return members.status();
   ++counts_.epochs;
-  partial_.clear();
-  const std::vector<core::RequestId> displaced = scheduler_->OpenEpoch(*std::move(members));
-  const std::vector<core::RequestId> expected = record::IdsIn(epoch.displaced(), header_.id_base());
-  Answer(displaced == expected, "requests displaced by a new epoch", ShowIds(expected), ShowIds(displaced));
+  group_ = epoch.group();
+  partial_.erase(group_);
+  CompareDisplaced(epoch.displaced(), cluster_->Apply(core::OpenEpoch{group_, *std::move(members)}).displaced,
+                   "by a new epoch");
   return absl::OkStatus();
 }
+
+void SessionReplay::CompareDisplaced(const record::IdField& expected,
+                                     const std::vector<core::RequestId>& displaced, const char* by) {
+  const std::vector<core::RequestId> ids = record::IdsIn(expected, header_.id_base());
+  Answer(displaced == ids, absl::StrCat("requests displaced ", by), ShowIds(ids), ShowIds(displaced));
+}
+
+absl::Status SessionReplay::TakeArrival(const v1::LoggedArrival& arrival, bool front) {
+  const absl::StatusOr<core::RequestSpec> spec = record::FromLog(arrival.request(), header_.id_base());
+  if (!spec.ok()) return spec.status();
+  const core::SchedulerEvent event =
+      front ? core::SchedulerEvent(core::Requeue{*spec}) : core::SchedulerEvent(core::Enqueue{*spec});
+  const auto code = static_cast<int32_t>(cluster_->Apply(event).status.code());
+  ++(front ? counts_.requeued : arrival.status() == 0 ? counts_.accepted : counts_.refused);
+  Answer(code == arrival.status(),
+         absl::StrCat("status of the ", front ? "return" : "arrival", " of request ", spec->id),
+         CodeName(arrival.status()), CodeName(code));
+  return absl::OkStatus();
+}
+
+// --- steps ---
 
 absl::Status SessionReplay::TakeReport(const v1::LoggedReport& report) {
   absl::Status status = record::FromLog(report, header_.id_base(), report_);
   if (!status.ok()) return status;
   ++counts_.reports;
-  const auto code = static_cast<int32_t>(scheduler_->OnReport(report_.rank, report_.report).code());
+  group_ = report_.event.group;
+  const auto code = static_cast<int32_t>(cluster_->Apply(report_.event).status.code());
   Answer(code == report.status(),
          absl::StrCat("status of the report of rank ", report.rank(), ", step ", report.step()),
          CodeName(report.status()), CodeName(code));
-  if (code == 0) CountStep(report_.rank, report_.report);
+  if (code == 0) CountStep(report_.event);
   return absl::OkStatus();
 }
 
-void SessionReplay::CountStep(core::WorkerIndex rank, const core::StepReport& report) {
+void SessionReplay::CountStep(const core::Report& event) {
+  const core::StepReport& report = event.report;
   counts_.finished += static_cast<int64_t>(report.finished.size());
-  PartialStep& partial = partial_[report.step];
+  std::map<int64_t, PartialStep>& steps = partial_[event.group];
+  PartialStep& partial = steps[report.step];
   partial.max = std::max(partial.max, report.load_tokens);
   partial.sum += report.load_tokens;
-  if (++partial.reports == scheduler_->num_workers()) {
+  if (++partial.reports == cluster_->group(event.group)->num_workers()) {
     const double most = static_cast<double>(partial.max) * partial.reports;
     ++counts_.steps;
     counts_.capacity_tokens += most;
     counts_.imbalance_tokens += most - static_cast<double>(partial.sum);
-    partial_.erase(report.step);
-  } else if (partial_.size() > kMaxPartial) {
-    partial_.erase(partial_.begin());
+    steps.erase(report.step);
+  } else if (steps.size() > kMaxPartial) {
+    steps.erase(steps.begin());
   }
 }
 
@@ -312,37 +339,41 @@ absl::Status SessionReplay::TakePlan(const v1::LoggedPlan& logged) {
     if (!plan.ok()) return plan.status();
     expected = *std::move(plan);
   }
-  policy_->Expect(expected ? &*expected : nullptr);
+  group_ = logged.group();
+  *decision_ = {};
+  decision_->recorded = expected ? &*expected : nullptr;
   const double before = clock_();
-  const std::optional<core::Plan> plan = scheduler_->MakePlan(logged.force());
+  const core::Outcome outcome = cluster_->Apply(core::MakePlan{group_, logged.force()});
   counts_.replayed_decide_s.Add(clock_() - before);
   counts_.recorded_decide_s.Add(static_cast<double>(logged.decide_ns()) * 1e-9);
   after_s_ += static_cast<double>(logged.after_us()) * 1e-6;
   counts_.duration_s = after_s_;
   counts_.placed += expected ? static_cast<int64_t>(expected->placements.size()) : 0;
   ++counts_.decisions;
+  Judge(logged, expected);
+  // The recorded assignments having been followed, the plan must be the recorded one.
+  Answer(Same(expected, outcome.plan), "plan", Show(expected), Show(outcome.plan));
+  *decision_ = {};
+  return absl::OkStatus();
+}
 
-  const FollowedPolicy::Verdict& verdict = policy_->verdict();
+void SessionReplay::Judge(const v1::LoggedPlan& logged, const std::optional<core::Plan>& expected) {
   if (instead_) {
-    if (verdict.asked) {
+    if (decision_->asked) {
       ++counts_.asked;
-      counts_.otherwise += verdict.same_set ? 0 : 1;
-      counts_.recorded_idle_tokens += verdict.recorded_idle;
-      counts_.other_idle_tokens += verdict.said_idle;
+      counts_.otherwise += decision_->same_set ? 0 : 1;
+      counts_.recorded_idle_tokens += decision_->recorded_idle;
+      counts_.other_idle_tokens += decision_->said_idle;
     }
-  } else if (verdict.identical) {
+  } else if (decision_->identical) {
     ++counts_.identical;
   } else if (logged.stopped_early()) {
     ++counts_.cut_short;
     clock_decided_ = true;
   } else {
     counts_.last_difference = counts_.decisions;
-    Differ("decision", Show(expected ? PlacementsOf(*expected) : Pairs()), Show(verdict.said));
+    Differ("decision", Show(expected ? PlacementsOf(*expected) : Pairs()), Show(decision_->said));
   }
-  // The recorded assignments having been followed, the plan must be the recorded one.
-  Answer(Same(expected, plan), "plan", Show(expected), Show(plan));
-  policy_->Expect(nullptr);
-  return absl::OkStatus();
 }
 
 }  // namespace bfio::sim

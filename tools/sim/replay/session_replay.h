@@ -1,7 +1,7 @@
 // One recorded session, run through the core again.
 //
-// Purpose: takes the records of a decision log in order, gives what went in to a core::Scheduler with the
-// recorded policy, and compares every answer. From the session's beginning all must be the same: the core is
+// Purpose: takes the records of a decision log in order, gives the events to a core::Cluster with the
+// recorded policy, and compares every outcome. From the session's beginning all must be the same: the core is
 // deterministic. From a later segment on, policy and lookahead do not remember what they have seen before it,
 // so their decisions may differ for a while; the accounts must agree all the same. The recorded decisions are
 // followed in any case, so that one difference is not a thousand. Threads: one. No I/O.
@@ -18,7 +18,7 @@
 #include "absl/status/status.h"
 #include "bfio/v1/decision_log.pb.h"
 #include "common/stats/histogram.h"
-#include "router/core/scheduler/scheduler.h"
+#include "router/core/scheduler/cluster.h"
 #include "router/record/codec.h"
 #include "tools/sim/replay/followed_policy.h"
 
@@ -40,7 +40,9 @@ struct ReplayCounts {
   // The first difference of all, in words, with step and record.
   std::string first_difference;
 
+  int64_t groups = 0;
   int64_t epochs = 0;
+  // Of all groups.
   int64_t steps = 0;
   int64_t reports = 0;
   int64_t accepted = 0;
@@ -71,7 +73,7 @@ class SessionReplay {
   using Clock = double (*)();
 
   // `instead`: a policy to ask in place of the recorded ones.
-  SessionReplay(std::optional<record::PolicySetting> instead, Clock clock)
+  SessionReplay(std::optional<core::PolicySetting> instead, Clock clock)
       : instead_(std::move(instead)), clock_(clock) {}
 
   // INVALID_ARGUMENT, the replay being over, for a record that no router can have written, or a policy that
@@ -91,19 +93,23 @@ class SessionReplay {
   absl::Status TakeState(const v1::LoggedState& state);
   absl::Status TakeReport(const v1::LoggedReport& report);
   absl::Status TakePlan(const v1::LoggedPlan& plan);
+  void Judge(const v1::LoggedPlan& logged, const std::optional<core::Plan>& expected);
   absl::Status TakeEpoch(const v1::LoggedEpoch& epoch);
+  absl::Status TakeGroup(const v1::LoggedAddGroup& add);
+  absl::Status TakeGroup(const v1::LoggedRemoveGroup& remove);
+  void CompareDisplaced(const record::IdField& expected, const std::vector<core::RequestId>& displaced,
+                        const char* by);
   absl::Status TakeArrival(const v1::LoggedArrival& arrival, bool front);
   absl::Status TakePolicy(const v1::LoggedPolicy& policy);
   absl::Status TakeEvent(const v1::DecisionRecord& record);
-  absl::StatusOr<std::unique_ptr<core::Policy>> MakePolicy(const v1::LoggedPolicy& policy);
-  absl::Status Begin(const core::SchedulerState* state);
+  absl::Status Begin(const core::ClusterState* state);
   void CompareState();
 
   void Answer(bool same, const std::string& what, const std::string& expected, const std::string& got);
   void Differ(const std::string& what, const std::string& expected, const std::string& got);
-  void CountStep(core::WorkerIndex rank, const core::StepReport& report);
+  void CountStep(const core::Report& report);
 
-  const std::optional<record::PolicySetting> instead_;
+  const std::optional<core::PolicySetting> instead_;
   const Clock clock_;
   v1::LoggedHeader header_;
   bool seen_header_ = false;
@@ -113,15 +119,19 @@ class SessionReplay {
   v1::LoggedState state_;
   double segment_begin_s_ = 0;
   double after_s_ = 0;
-  std::unique_ptr<core::Scheduler> scheduler_;
-  FollowedPolicy* policy_ = nullptr;
+  // Of the policies of all groups.
+  std::unique_ptr<FollowedDecision> decision_ = std::make_unique<FollowedDecision>();
+  // The last group that an event was about.
+  core::GroupIndex group_ = 0;
+  std::unique_ptr<core::Cluster> cluster_;
   record::OwnedReport report_;
   struct PartialStep {
     int32_t reports = 0;
     int64_t max = 0;
     int64_t sum = 0;
   };
-  std::map<int64_t, PartialStep> partial_;
+  // By group, and step of its epoch.
+  std::map<core::GroupIndex, std::map<int64_t, PartialStep>> partial_;
   ReplayCounts counts_;
 };
 

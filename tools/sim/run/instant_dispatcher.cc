@@ -63,16 +63,17 @@ absl::Status InstantDispatcher::Dispatch(int64_t step) {
   snapshot.workers = views_;
   snapshot.waiting = fresh_;
   snapshot.pool_size = count;
-  plan_.clear();
-  policy_.policy->Decide(snapshot, plan_);
-  if (static_cast<int32_t>(plan_.size()) != count) {
-    return absl::InternalError(absl::StrCat("step ", step, ": the policy placed ", plan_.size(), " of ",
-                                            count, " requests though there is room for all"));
+  decision_.Clear();
+  policy_.policy->Decide(snapshot, decision_);
+  if (static_cast<int32_t>(decision_.assignments.size()) != count) {
+    return absl::InternalError(absl::StrCat("step ", step, ": the policy placed ",
+                                            decision_.assignments.size(), " of ", count,
+                                            " requests though there is room for all"));
   }
   // In order of arrival, so that queues are.
-  std::sort(plan_.begin(), plan_.end(),
+  std::sort(decision_.assignments.begin(), decision_.assignments.end(),
             [](const auto& a, const auto& b) { return a.waiting_index < b.waiting_index; });
-  for (const core::Assignment& assignment : plan_) {
+  for (const core::Assignment& assignment : decision_.assignments) {
     const core::WaitingView& view = fresh_[static_cast<size_t>(assignment.waiting_index)];
     Worker& worker = workers_[static_cast<size_t>(assignment.worker)];
     worker.queue.push_back({view.id, view.prefill_tokens, view.kv_reserve_tokens, 0});

@@ -76,7 +76,7 @@ class InstantDispatcher final : public Dispatcher {
 
   // Scratch.
   std::vector<core::WorkerView> views_;
-  std::vector<core::Assignment> plan_;
+  core::Decision decision_;
 };
 
 }  // namespace bfio::sim

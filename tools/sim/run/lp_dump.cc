@@ -22,13 +22,13 @@ LpDumpPolicy::LpDumpPolicy(std::unique_ptr<core::Policy> acting, const SimOption
   if (error) status_ = absl::InvalidArgumentError(absl::StrCat("--dump-lp=", folder_, ": ", error.message()));
 }
 
-void LpDumpPolicy::Decide(const core::Snapshot& snapshot, std::vector<core::Assignment>& plan) {
+void LpDumpPolicy::Decide(const core::Snapshot& snapshot, core::Decision& decision) {
   if (status_.ok() && snapshot.step > warmup_ && written_ < limit_) {
     room_.Reset(snapshot);
     core::FillInstance(snapshot, room_, snapshot.outlook.horizon, instance_);
     if (instance_.Target() > 0) Write(snapshot.step);
   }
-  acting_->Decide(snapshot, plan);
+  acting_->Decide(snapshot, decision);
 }
 
 void LpDumpPolicy::Write(int64_t step) {

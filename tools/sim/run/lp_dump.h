@@ -26,7 +26,9 @@ class LpDumpPolicy final : public core::Policy {
 
   absl::string_view name() const override { return acting_->name(); }
   int32_t horizon() const override { return acting_->horizon(); }
-  void Decide(const core::Snapshot& snapshot, std::vector<core::Assignment>& plan) override;
+  bool uses_first_come_waits() const override { return acting_->uses_first_come_waits(); }
+  void Decide(const core::Snapshot& snapshot, core::Decision& decision) override;
+  const core::ShadowSet* shadows() const override { return acting_->shadows(); }
 
   // The first thing that went wrong; nothing is written after it.
   const absl::Status& status() const { return status_; }

@@ -16,12 +16,15 @@ absl::StatusOr<PolicyStack> MakePolicyStack(const SimOptions& options) {
   policy_options.choices = options.choices;
   policy_options.discount = options.discount;
   PolicyStack stack;
-  absl::StatusOr<std::unique_ptr<core::Policy>> policy =
-      core::MakeShadowedPolicy(options.policy, policy_options, options.shadow);
+  absl::StatusOr<std::unique_ptr<core::Policy>> policy = core::MakePolicy(options.policy, policy_options);
   if (!policy.ok()) return policy.status();
   stack.policy = *std::move(policy);
-  if (auto* shadowed = dynamic_cast<core::ShadowedPolicy*>(stack.policy.get())) {
-    stack.shadows = &shadowed->shadows();
+  if (!options.shadow.empty()) {
+    absl::StatusOr<core::ShadowSet> shadows = core::MakeShadows(policy_options, options.shadow);
+    if (!shadows.ok()) return shadows.status();
+    auto shadowed = std::make_unique<core::ShadowedPolicy>(std::move(stack.policy), *std::move(shadows));
+    stack.shadows = &shadowed->mutable_shadows();
+    stack.policy = std::move(shadowed);
   }
   if (!options.dump_lp.empty()) {
     auto dump = std::make_unique<LpDumpPolicy>(std::move(stack.policy), options);

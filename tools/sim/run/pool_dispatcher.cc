@@ -46,16 +46,23 @@ PoolDispatcher::PoolDispatcher(const SimOptions& options, PolicyStack policy,
                                std::vector<core::WorkerSpec> workers)
     : shadows_(policy.shadows),
       lp_dump_(policy.lp_dump),
-      scheduler_(SchedulerOptionsFor(options), std::move(policy.policy), std::move(lookahead)),
+      cluster_(
+          SchedulerOptionsFor(options), {},
+          // There is one group, and its policy is made already.
+          [made = std::make_shared<std::unique_ptr<core::Policy>>(std::move(policy.policy))](
+              const core::PolicySetting&) { return std::move(*made); },
+          std::move(lookahead)),
       delay_(options.report_delay) {
-  std::vector<core::EpochMember> members;
-  for (core::WorkerSpec& worker : workers) members.push_back({worker, {}, {}});
-  scheduler_.OpenEpoch(std::move(members));
+  core::OpenEpoch epoch{kGroup, {}};
+  for (core::WorkerSpec& worker : workers) epoch.members.push_back({worker, {}, {}});
+  cluster_.Apply(core::AddGroup{kGroup, core::GroupKind::kBarrier});
+  cluster_.Apply(epoch);
 }
 
 absl::Status PoolDispatcher::Start(int64_t step, std::vector<Started>& started) {
-  if (std::optional<core::Plan> plan = scheduler_.MakePlan()) plans_.push_back(*std::move(plan));
-  if (scheduler_.totals().policy_violations > 0) {
+  core::Outcome outcome = cluster_.Apply(core::MakePlan{kGroup});
+  if (outcome.plan) plans_.push_back(*std::move(outcome.plan));
+  if (group().totals().policy_violations > 0) {
     return absl::InternalError(absl::StrCat("step ", step, ": the policy broke its contract"));
   }
   if (lp_dump_ != nullptr && !lp_dump_->status().ok()) return lp_dump_->status();
@@ -97,12 +104,12 @@ absl::Status PoolDispatcher::Deliver(const GroupReport& group) {
     }
     report.preempted = preempted;
     report.group_idle = group.idle;
-    if (absl::Status status = scheduler_.OnReport(static_cast<core::WorkerIndex>(g), report); !status.ok()) {
-      return status;
-    }
+    const auto worker = static_cast<core::WorkerIndex>(g);
+    absl::Status status = cluster_.Apply(core::Report{kGroup, worker, report}).status;
+    if (!status.ok()) return status;
   }
   for (const std::vector<core::RequestSpec>& requests : group.preempted) {
-    for (const core::RequestSpec& request : requests) scheduler_.Requeue(request);
+    for (const core::RequestSpec& request : requests) cluster_.Apply(core::Requeue{request});
   }
   return absl::OkStatus();
 }

@@ -1,4 +1,4 @@
-// The central waiting pool: the router's own Scheduler, driven as the router drives it.
+// The central waiting pool: the router's own Cluster with one group, driven as the router drives it.
 //
 // Purpose: lockstep and pipelined plans and late reports with the very code that runs in production. Threads:
 // none.
@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-#include "router/core/scheduler/scheduler.h"
+#include "router/core/scheduler/cluster.h"
 #include "tools/sim/run/dispatcher.h"
 #include "tools/sim/run/policy_stack.h"
 
@@ -21,22 +21,27 @@ class PoolDispatcher final : public Dispatcher {
   static absl::StatusOr<std::unique_ptr<Dispatcher>> Create(const SimOptions& options,
                                                             std::vector<core::WorkerSpec> workers);
 
-  absl::Status Enqueue(const core::RequestSpec& request) override { return scheduler_.Enqueue(request); }
+  absl::Status Enqueue(const core::RequestSpec& request) override {
+    return cluster_.Apply(core::Enqueue{request}).status;
+  }
   absl::Status Start(int64_t step, std::vector<Started>& started) override;
   absl::Status OnReport(GroupReport report) override;
-  int64_t waiting() const override { return scheduler_.waiting(); }
+  int64_t waiting() const override { return cluster_.waiting(); }
   void BeginCounting() override;
   const core::ShadowSet* shadows() const override { return shadows_; }
 
  private:
   PoolDispatcher(const SimOptions& options, PolicyStack policy, std::unique_ptr<core::Lookahead> lookahead,
                  std::vector<core::WorkerSpec> workers);
+  const core::Scheduler& group() const { return *cluster_.group(kGroup); }
   absl::Status Deliver(const GroupReport& report);
 
-  // Parts of the scheduler's policy; may be null.
+  static constexpr core::GroupIndex kGroup = 0;
+
+  // Parts of the group's policy; may be null.
   core::ShadowSet* shadows_;
   const LpDumpPolicy* lp_dump_;
-  core::Scheduler scheduler_;
+  core::Cluster cluster_;
   ReportDelay delay_;
   // Made, not yet applied.
   std::deque<core::Plan> plans_;
