@@ -183,7 +183,8 @@ TEST(Groups, ARestartedRouterFindsItsGroupsAgain) {
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
   std::map<std::string, std::string> before, after;
-  for (const v1::WorkerState& worker : cluster.State().workers()) before[worker.worker_id()] = worker.group();
+  const v1::ClusterState first = cluster.State();
+  for (const v1::WorkerState& worker : first.workers()) before[worker.worker_id()] = worker.group();
   cluster.KillRouter();
   cluster.StartRouterAgain();
   ASSERT_TRUE(cluster.WaitFor("both groups", [](const v1::ClusterState& s) {
