@@ -89,17 +89,23 @@ TEST_F(ClusterTest, IndicesOfGroupsAscendAndAreNeverUsedTwice) {
   EXPECT_THAT(cluster_.groups(), ElementsAre(4));
 }
 
-TEST_F(ClusterTest, TheGroupWithTheLargestFreeShareDecidesFirst) {
+TEST_F(ClusterTest, EmptyGroupsDecideByIndex) {
   Open(0, 1, 4);
   Open(1, 1, 8);
   Open(2, 1, 6);
-  EXPECT_THAT(cluster_.DecisionOrder(), ElementsAre(0, 1, 2)) << "all are empty: by index";
+  EXPECT_THAT(cluster_.DecisionOrder(), ElementsAre(0, 1, 2));
+}
+
+TEST_F(ClusterTest, TheGroupWithTheLargestFreeShareDecidesFirst) {
+  Open(0, 1, 4);
   Wait(1, 2);
   ASSERT_THAT(Placed(0), SizeIs(2));  // 2 of 4 are free
+  Open(1, 1, 8);
   Wait(3, 5);
   ASSERT_THAT(Placed(1), SizeIs(3));  // 5 of 8
+  Open(2, 1, 6);
   EXPECT_THAT(cluster_.DecisionOrder(), ElementsAre(2, 1, 0));
-  Wait(6, 8);
+  Wait(6, 11);
   ASSERT_THAT(Placed(2), SizeIs(3));  // 3 of 6, as much as group 0 has
   EXPECT_THAT(cluster_.DecisionOrder(), ElementsAre(1, 0, 2));
   cluster_.Apply(SetAcceptsNew{1, 0, false});
@@ -108,11 +114,29 @@ TEST_F(ClusterTest, TheGroupWithTheLargestFreeShareDecidesFirst) {
   EXPECT_THAT(cluster_.DecisionOrder(), ElementsAre(2, 1));
 }
 
-TEST_F(ClusterTest, WhatADeadGroupHeldGoesToTheOthersAheadOfItsClass) {
+TEST_F(ClusterTest, ABurstIsSharedOutByFreeSlots) {
+  Open(0, 1, 8);
+  Open(1, 1, 4);
+  Wait(1, 6);
+  EXPECT_THAT(Placed(0), SizeIs(4)) << "two thirds of the free slots, two thirds of the requests";
+  EXPECT_THAT(Placed(1), SizeIs(2)) << "the others have been passed over: they are anybody's";
+  EXPECT_EQ(cluster_.waiting(), 0);
+}
+
+TEST_F(ClusterTest, WhereSlotsAreShortAGroupFillsItsOwn) {
   Open(0, 1, 2);
   Open(1, 1, 2);
+  Wait(1, 9);
+  EXPECT_THAT(Placed(0), SizeIs(2));
+  EXPECT_THAT(Placed(1), SizeIs(2));
+  EXPECT_EQ(cluster_.waiting(), 5);
+}
+
+TEST_F(ClusterTest, WhatADeadGroupHeldGoesToTheOthersAheadOfItsClass) {
+  Open(0, 1, 2);
   Wait(1, 2);
   ASSERT_THAT(Placed(0), ElementsAre(1, 2));
+  Open(1, 1, 2);
   Wait(3, 3);
   EXPECT_THAT(Reopen(0, 0, 0), ElementsAre(1, 2)) << "all its workers are gone";
   EXPECT_FALSE(cluster_.group(0)->open());

@@ -126,7 +126,7 @@ TEST(SessionReplay, SessionsOfSeveralGroupsToo) {
       options.max_waiting = 30;
       const core::PolicySetting setting = {policy, {}};
       {
-        record::Recorder recorder(std::make_unique<MemoryLog>(&segments, 4000),
+        record::Recorder recorder(std::make_unique<MemoryLog>(&segments, 1000),
                                   {"test", core::RequestId{1'800'000'000} << 20}, options, setting, "none");
         core::Cluster cluster(options, setting, {}, nullptr, &recorder);
         bfio::testing::ClusterSession session(&cluster, {.seed = seed, .most_groups = 1 + seed % 4});
