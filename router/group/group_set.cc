@@ -6,6 +6,12 @@
 #include "absl/strings/str_cat.h"
 
 namespace bfio::router {
+namespace {
+
+// Of a worker that was refused before it got a group.
+constexpr core::GroupIndex kNoGroup = -1;
+
+}  // namespace
 
 GroupSet::GroupSet(const GroupSetOptions& options, core::Cluster* cluster, RequestBook* book)
     : options_(options), cluster_(cluster), book_(book) {
@@ -82,21 +88,19 @@ bool GroupSet::MakeWay(absl::Time now, Commands& out) {
 }
 
 void GroupSet::OnHello(MemberId member, WorkerHello hello, absl::Time now, Commands& out) {
-  Group* group = GroupOf(member);
-  if (group == nullptr) {
-    absl::StatusOr<Group*> assigned = Assign(hello, now, out);
-    if (!assigned.ok()) {
-      out.push_back(
-          LogLine{LogLine::Level::kWarning,
-                  absl::StrCat("worker ", hello.worker_id, " is refused: ", assigned.status().message())});
-      out.push_back(CloseMember{member, assigned.status()});
-      return;
-    }
-    group = *assigned;
-    group_of_[member] = group->options().index;
+  if (Group* group = GroupOf(member); group != nullptr)
+    return group->OnHello(member, std::move(hello), now, out);
+  // It was closed, and does not know it yet.
+  if (const auto [it, first] = group_of_.try_emplace(member, kNoGroup); !first) return;
+  const absl::StatusOr<Group*> group = Assign(hello, now, out);
+  if (!group.ok()) {
+    out.push_back(LogLine{LogLine::Level::kWarning, absl::StrCat("worker ", hello.worker_id,
+                                                                 " is refused: ", group.status().message())});
+    out.push_back(CloseMember{member, group.status()});
+    return;
   }
-  group->OnHello(member, std::move(hello), now, out);
-  if (!group->Has(member)) group_of_.erase(member);
+  group_of_[member] = (*group)->options().index;
+  (*group)->OnHello(member, std::move(hello), now, out);
 }
 
 // --- events of members ---

@@ -40,7 +40,8 @@ class GroupSet {
   // Borrows both. The router's own groups are there from the start.
   GroupSet(const GroupSetOptions& options, core::Cluster* cluster, RequestBook* book);
 
-  // Events; those of members that are not known (removed, and do not know it yet) are dropped.
+  // Events; those of members that were closed, and do not know it yet, are dropped. REQUIRES: OnGone comes
+  // once for every connection that said hello, also after its CloseMember.
   void OnHello(MemberId member, WorkerHello hello, absl::Time now, Commands& out);
   void OnAnnouncement(MemberId member, Announcement announcement, absl::Time now, Commands& out);
   void OnEpochReady(MemberId member, EpochReady ready, absl::Time now, Commands& out);
@@ -87,7 +88,7 @@ class GroupSet {
   RequestBook* const book_;
   core::GroupIndex next_index_ = 0;
   std::vector<std::unique_ptr<Group>> groups_;
-  // Of attached workers, and of those that were removed and whose connection is not known to be gone yet.
+  // Of every connection that said hello and is not gone, closed ones included.
   absl::flat_hash_map<MemberId, core::GroupIndex> group_of_;
 };
 

@@ -262,7 +262,7 @@ class RandomLife {
     if (Chance(20)) {
       StepCostEstimate cost;
       cost.c = {0.005, 1e-6};
-      const double tl = 1e-7 * static_cast<double>(1 + rng_.Below(4));
+      const double tl = 1e-3 * static_cast<double>(1 + rng_.Below(4));
       cost.tl = {tl, tl * 1e-3};
       cost.steps = 1000;
       report.cost = cost;

@@ -117,6 +117,18 @@ TEST_F(GroupSetTest, AWorkerIdIsUniqueInTheRouter) {
   EXPECT_EQ(world_.groups().groups().size(), 2u) << "no group was formed for it";
 }
 
+TEST_F(GroupSetTest, AConnectionThatWasClosedCannotComeBack) {
+  JoinGroup("a", "1");
+  const MemberId a = world_.Worker("a").member;
+  world_.Do([&](GroupSet& set, Commands& out) { set.Expel(a, absl::DataLossError("so"), world_.now, out); });
+  Commands out;
+  world_.groups().OnHello(a, world_.Worker("a").Hello(), world_.now, out);
+  EXPECT_THAT(out, IsEmpty());
+  EXPECT_FALSE(world_.Attached("a"));
+  world_.Join("a");
+  EXPECT_TRUE(world_.Attached("a")) << "by another one it can";
+}
+
 TEST_F(GroupSetTest, ReadinessWaitsForAllGroups) {
   world_.Serve({"a", "b"});
   EXPECT_TRUE(world_.groups().serving());

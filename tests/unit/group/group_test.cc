@@ -485,7 +485,7 @@ TEST_F(BarrierGroupTest, AReportOfAnEpochThatItHasLeftIsDropped) {
   world_->Report("b", report);
   world_->Join("c");
   world_->Wait();
-  world_->Read("b");  // ready for the next one
+  while (world_->Read("b")) continue;  // a plan, and the offer that it answers
   world_->Report("b", report);
   EXPECT_TRUE(world_->Attached("b"));
   EXPECT_EQ(world_->group().steps().totals().generated_tokens, 4) << "once";
@@ -974,7 +974,7 @@ class WorkerSpeedsTest : public BarrierGroupTest {
     Start(options);
     factor_ = factor;
     world_->alter = [this](SimWorker& worker, StepReport& report) {
-      report.cost = CostOf(worker.name == "b" ? factor_ * 1e-7 : 1e-7);
+      report.cost = CostOf(worker.name == "b" ? factor_ * 1e-3 : 1e-3);
     };
     world_->Serve({"a", "b"});
     Submit(1, 8, 100);
