@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/net/status.h"
 #include "router/admin/policy_change.h"
+#include "tests/testing/loopback_server.h"
 
 namespace bfio::router {
 namespace {
@@ -44,26 +45,14 @@ class FakeOperatorHandler final : public OperatorHandler {
 
 class AdminServiceTest : public ::testing::Test {
  protected:
-  AdminServiceTest() : service_(&handler_, &authenticator_, &steps_) {
-    grpc::ServerBuilder builder;
-    int port = 0;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
-    builder.RegisterService(&service_);
-    server_ = builder.BuildAndStart();
-    stub_ = v1::Admin::NewStub(
-        grpc::CreateChannel(absl::StrCat("127.0.0.1:", port), grpc::InsecureChannelCredentials()));
-  }
-  ~AdminServiceTest() override {
-    steps_.Close();
-    server_->Shutdown();
-  }
+  ~AdminServiceTest() override { steps_.Close(); }
 
   FakeOperatorHandler handler_;
   Authenticator authenticator_{"admin API", nullptr};
   StepBroadcast steps_;
-  AdminService service_;
-  std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<v1::Admin::Stub> stub_;
+  AdminService service_{&handler_, &authenticator_, &steps_};
+  testing::LoopbackServer server_{&service_};
+  const std::unique_ptr<v1::Admin::Stub> stub_ = v1::Admin::NewStub(server_.channel());
   grpc::ClientContext context_;
   std::atomic<bool> seen_ = false;
 };

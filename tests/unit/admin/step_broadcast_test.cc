@@ -27,10 +27,11 @@ class WatchService final : public v1::Admin::CallbackService {
     mutex_.Await(absl::Condition(&watched_));
   }
   // `ranks` makes a summary as large as the test needs.
-  void Publish(uint64_t step, int ranks = 0) {
-    const auto summary = std::make_shared<v1::StepSummary>();
-    summary->set_step(step);
-    for (int rank = 0; rank < ranks; ++rank) summary->add_load_tokens(uint64_t{1} << 60);
+  void Publish(int64_t step, int ranks = 0, core::GroupIndex group = 0) {
+    const auto summary = std::make_shared<StepSummary>();
+    summary->group = group;
+    summary->step = step;
+    summary->load_tokens.assign(static_cast<size_t>(ranks), int64_t{1} << 60);
     steps_.Publish(summary);
   }
   void Close() { steps_.Close(); }
@@ -67,14 +68,29 @@ class StepBroadcastTest : public ::testing::Test {
 
 TEST_F(StepBroadcastTest, AWatcherGetsEverySoManyth) {
   Watch(/*every=*/3);
-  for (uint64_t step = 0; step < 7; ++step) service_.Publish(step);
+  for (int64_t step = 0; step < 7; ++step) service_.Publish(step);
   for (const uint64_t step : {0, 3, 6}) EXPECT_EQ(Read()->step(), step);
+}
+
+TEST_F(StepBroadcastTest, EachGroupsStepsAreCountedByThemselves) {
+  Watch(/*every=*/2);
+  for (int64_t step = 0; step < 4; ++step) {
+    for (const core::GroupIndex group : {0, 1}) service_.Publish(step, 0, group);
+  }
+  for (const uint64_t step : {0, 2}) {
+    for (const uint32_t group : {0, 1}) {
+      const auto summary = Read();
+      ASSERT_TRUE(summary.has_value());
+      EXPECT_EQ(summary->step(), step);
+      EXPECT_EQ(summary->group(), group);
+    }
+  }
 }
 
 TEST_F(StepBroadcastTest, ASlowWatcherLosesTheOldestAndIsToldHowMany) {
   Watch(1);
   service_.Publish(0, kRanksOfABigOne);  // is written until the watcher reads
-  for (uint64_t step = 1; step <= 300; ++step) service_.Publish(step);
+  for (int64_t step = 1; step <= 300; ++step) service_.Publish(step);
   const auto first = Read();
   ASSERT_TRUE(first.has_value());
   EXPECT_EQ(first->step(), 0u);

@@ -29,28 +29,28 @@ class UnboundClient : public ::testing::Test {
   ~UnboundClient() override { stream_->OnDone(); }
 
   std::shared_ptr<ClientStream> stream_ =
-      ClientStream::Create(nullptr, 1, "request", kSmallLimits, [](bool) {});
+      ClientStream::Create(nullptr, {1, "request", "", kSmallLimits, [](bool) {}});
 };
 
 TEST_F(UnboundClient, OnlyTheFirstTokenAsksForAFlush) {
-  EXPECT_EQ(stream_->Deliver(0, 7, kFirstToken), Delivery::kFlush);
-  EXPECT_EQ(stream_->Deliver(1, 7, kFirstToken), Delivery::kTaken);
+  EXPECT_EQ(stream_->Deliver(0, Tokens{7}, kFirstToken), Delivery::kFlush);
+  EXPECT_EQ(stream_->Deliver(1, Tokens{7}, kFirstToken), Delivery::kTaken);
   stream_->Flush();
-  EXPECT_EQ(stream_->Deliver(2, 7, kFirstToken), Delivery::kTaken) << "a write is under way";
+  EXPECT_EQ(stream_->Deliver(2, Tokens{7}, kFirstToken), Delivery::kTaken) << "a write is under way";
   stream_->OnWriteDone(true);  // and the next one
   stream_->OnWriteDone(true);
-  EXPECT_EQ(stream_->Deliver(3, 7, kFirstToken), Delivery::kFlush);
+  EXPECT_EQ(stream_->Deliver(3, Tokens{7}, kFirstToken), Delivery::kFlush);
 }
 
 TEST_F(UnboundClient, ABufferFullOfTokensBehindAWriteIsTooSlow) {
-  ASSERT_EQ(stream_->Deliver(0, 7, kFirstToken), Delivery::kFlush);
+  ASSERT_EQ(stream_->Deliver(0, Tokens{7}, kFirstToken), Delivery::kFlush);
   stream_->Flush();
   for (uint32_t index = 1; index <= 4; ++index) {
-    EXPECT_EQ(stream_->Deliver(index, 7, kFirstToken), Delivery::kTaken);
+    EXPECT_EQ(stream_->Deliver(index, Tokens{7}, kFirstToken), Delivery::kTaken);
   }
-  EXPECT_EQ(stream_->Deliver(5, 7, kFirstToken), Delivery::kTooSlow);
+  EXPECT_EQ(stream_->Deliver(5, Tokens{7}, kFirstToken), Delivery::kTooSlow);
   stream_->OnWriteDone(true);  // all four are written together
-  EXPECT_EQ(stream_->Deliver(5, 7, kFirstToken), Delivery::kTaken);
+  EXPECT_EQ(stream_->Deliver(5, Tokens{7}, kFirstToken), Delivery::kTaken);
 }
 
 TEST_F(UnboundClient, ABufferThatIsNotBehindAWriteHasNoBound) {
@@ -60,28 +60,30 @@ TEST_F(UnboundClient, ABufferThatIsNotBehindAWriteHasNoBound) {
 }
 
 TEST_F(UnboundClient, AWriteIsTooSlowAfterTheTimeoutSinceTokensWaitBehindIt) {
-  ASSERT_EQ(stream_->Deliver(0, 7, kFirstToken), Delivery::kFlush);
+  ASSERT_EQ(stream_->Deliver(0, Tokens{7}, kFirstToken), Delivery::kFlush);
   stream_->Flush();
   const absl::Time waits = kFirstToken + absl::Hours(1);
-  EXPECT_EQ(stream_->Deliver(1, 7, waits), Delivery::kTaken);
-  EXPECT_EQ(stream_->Deliver(2, 7, waits + kSmallLimits.timeout), Delivery::kTaken);
-  EXPECT_EQ(stream_->Deliver(3, 7, waits + kSmallLimits.timeout + absl::Milliseconds(1)), Delivery::kTooSlow);
+  EXPECT_EQ(stream_->Deliver(1, Tokens{7}, waits), Delivery::kTaken);
+  EXPECT_EQ(stream_->Deliver(2, Tokens{7}, waits + kSmallLimits.timeout), Delivery::kTaken);
+  EXPECT_EQ(stream_->Deliver(3, Tokens{7}, waits + kSmallLimits.timeout + absl::Milliseconds(1)),
+            Delivery::kTooSlow);
   stream_->OnWriteDone(true);
-  EXPECT_EQ(stream_->Deliver(3, 7, waits + absl::Hours(2)), Delivery::kTaken) << "a new write, a new time";
+  EXPECT_EQ(stream_->Deliver(3, Tokens{7}, waits + absl::Hours(2)), Delivery::kTaken)
+      << "a new write, a new time";
 }
 
 TEST_F(UnboundClient, AnEndedStreamTakesNothingAndEndsOnce) {
-  EXPECT_TRUE(stream_->End(grpc::Status::OK, std::nullopt));
-  EXPECT_FALSE(stream_->End(grpc::Status::CANCELLED, std::nullopt));
-  EXPECT_EQ(stream_->Deliver(0, 7, kFirstToken), Delivery::kTaken);
+  EXPECT_TRUE(stream_->End(absl::OkStatus(), std::nullopt));
+  EXPECT_FALSE(stream_->End(absl::CancelledError(), std::nullopt));
+  EXPECT_EQ(stream_->Deliver(0, Tokens{7}, kFirstToken), Delivery::kTaken);
 }
 
 TEST_F(UnboundClient, ABrokenStreamAsksForNoFlushUntilItIsEnded) {
-  ASSERT_EQ(stream_->Deliver(0, 7, kFirstToken), Delivery::kFlush);
+  ASSERT_EQ(stream_->Deliver(0, Tokens{7}, kFirstToken), Delivery::kFlush);
   stream_->Flush();
   stream_->OnWriteDone(false);
-  EXPECT_EQ(stream_->Deliver(1, 7, kFirstToken), Delivery::kTaken);
-  EXPECT_TRUE(stream_->End(grpc::Status::OK, std::nullopt));
+  EXPECT_EQ(stream_->Deliver(1, Tokens{7}, kFirstToken), Delivery::kTaken);
+  EXPECT_TRUE(stream_->End(absl::OkStatus(), std::nullopt));
 }
 
 // --- over a call on the loopback ---
@@ -94,7 +96,7 @@ class OneClientService final : public v1::Inference::CallbackService {
       MutexLock lock(&mutex_);
       cancelled_ = timed_out;
     };
-    auto stream = ClientStream::Create(context, 1, "request", StreamLimits(), on_cancel);
+    auto stream = ClientStream::Create(context, {1, "request", "", StreamLimits(), on_cancel});
     MutexLock lock(&mutex_);
     stream_ = stream;
     return stream.get();
@@ -160,11 +162,11 @@ class ClientCall : public ::testing::Test {
 TEST_F(ClientCall, TokensThatComeDuringAWriteAreWrittenTogetherWithTheFinish) {
   Begin();
   Block();
-  EXPECT_EQ(stream_->Deliver(next_, 5, kFirstToken), Delivery::kTaken);
-  EXPECT_EQ(stream_->Deliver(next_ + 1, 6, kFirstToken), Delivery::kTaken);
-  v1::Finish finish;
-  finish.set_reason(v1::FINISH_REASON_LENGTH);
-  EXPECT_FALSE(stream_->End(grpc::Status::OK, finish));
+  EXPECT_EQ(stream_->Deliver(next_, Tokens{5}, kFirstToken), Delivery::kTaken);
+  EXPECT_EQ(stream_->Deliver(next_ + 1, Tokens{6}, kFirstToken), Delivery::kTaken);
+  Finish finish;
+  finish.reason = FinishReason::kLength;
+  EXPECT_FALSE(stream_->End(absl::OkStatus(), finish));
   const v1::GenerateResponse first = Read();
   EXPECT_EQ(first.first_index(), 0u);
   EXPECT_FALSE(first.has_finish());
@@ -177,9 +179,9 @@ TEST_F(ClientCall, TokensThatComeDuringAWriteAreWrittenTogetherWithTheFinish) {
 
 TEST_F(ClientCall, AFinishWithoutTokensSaysHowManyThereWere) {
   Begin();
-  v1::Finish finish;
-  finish.mutable_usage()->set_completion_tokens(9);
-  EXPECT_TRUE(stream_->End(grpc::Status::OK, finish));
+  Finish finish;
+  finish.completion_tokens = 9;
+  EXPECT_TRUE(stream_->End(absl::OkStatus(), finish));
   stream_->Flush();
   const v1::GenerateResponse last = Read();
   EXPECT_EQ(last.first_index(), 9u);
@@ -190,7 +192,7 @@ TEST_F(ClientCall, AFinishWithoutTokensSaysHowManyThereWere) {
 TEST_F(ClientCall, AnErrorComesAfterTheTokensAndWithoutAFinish) {
   Begin();
   stream_->CatchUp(3, Tokens{8, 9});
-  EXPECT_TRUE(stream_->End({grpc::StatusCode::UNAVAILABLE, "lost"}, v1::Finish()));
+  EXPECT_TRUE(stream_->End(absl::UnavailableError("lost"), Finish()));
   stream_->Flush();
   const v1::GenerateResponse response = Read();
   EXPECT_EQ(response.first_index(), 3u);
@@ -201,8 +203,8 @@ TEST_F(ClientCall, AnErrorComesAfterTheTokensAndWithoutAFinish) {
 
 TEST_F(ClientCall, ACancelledRequestsTokensAreNotWritten) {
   Begin();
-  EXPECT_EQ(stream_->Deliver(0, 7, kFirstToken), Delivery::kFlush);
-  EXPECT_FALSE(stream_->End(grpc::Status::CANCELLED, std::nullopt));
+  EXPECT_EQ(stream_->Deliver(0, Tokens{7}, kFirstToken), Delivery::kFlush);
+  EXPECT_FALSE(stream_->End(absl::CancelledError(), std::nullopt));
   stream_->Flush();
   ExpectEnd(grpc::StatusCode::CANCELLED);
 }
@@ -211,7 +213,7 @@ TEST_F(ClientCall, ACallThatHasNotEndedIsNotBrokenOff) {
   Begin();
   Block();
   stream_->BreakOff();
-  EXPECT_FALSE(stream_->End(grpc::Status::OK, std::nullopt));
+  EXPECT_FALSE(stream_->End(absl::OkStatus(), std::nullopt));
   EXPECT_EQ(Read().first_index(), 0u);
   ExpectEnd(grpc::StatusCode::OK);
 }
@@ -219,7 +221,7 @@ TEST_F(ClientCall, ACallThatHasNotEndedIsNotBrokenOff) {
 TEST_F(ClientCall, AnEndedCallThatWaitsForItsClientIsBrokenOff) {
   Begin();
   Block();
-  EXPECT_FALSE(stream_->End(grpc::Status::OK, std::nullopt));
+  EXPECT_FALSE(stream_->End(absl::OkStatus(), std::nullopt));
   stream_->BreakOff();
   ExpectEnd(grpc::StatusCode::CANCELLED);
   EXPECT_FALSE(service_.AwaitCancel());
@@ -229,7 +231,7 @@ TEST_F(ClientCall, TheRouterIsToldOfAClientThatLeavesAndEndsTheStream) {
   Begin();
   context_.TryCancel();
   EXPECT_FALSE(service_.AwaitCancel()) << "no deadline has passed";
-  EXPECT_TRUE(stream_->End(grpc::Status::CANCELLED, std::nullopt)) << "that is left to the router";
+  EXPECT_TRUE(stream_->End(absl::CancelledError(), std::nullopt)) << "that is left to the router";
   stream_->Flush();
   ExpectEnd(grpc::StatusCode::CANCELLED);
 }

@@ -12,10 +12,10 @@
 #include <variant>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "common/base/mutex.h"
 #include "common/net/status.h"
 #include "router/worker_link/to_wire.h"
+#include "tests/testing/loopback_server.h"
 
 namespace bfio::router {
 namespace {
@@ -53,20 +53,10 @@ class FakeWorkerHandler final : public WorkerHandler {
 
 class WorkerLinkServiceTest : public ::testing::Test {
  protected:
-  WorkerLinkServiceTest() : service_(&handler_, /*bind_worker_id=*/false, RequestLimits()) {
-    grpc::ServerBuilder builder;
-    int port = 0;
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
-    builder.RegisterService(&service_);
-    server_ = builder.BuildAndStart();
-    stub_ = v1::WorkerLink::NewStub(
-        grpc::CreateChannel(absl::StrCat("127.0.0.1:", port), grpc::InsecureChannelCredentials()));
-    stream_ = stub_->Attach(&context_);
-  }
+  WorkerLinkServiceTest() { stream_ = stub_->Attach(&context_); }
   ~WorkerLinkServiceTest() override {
     context_.TryCancel();
     if (!ended_) stream_->Finish();
-    server_->Shutdown();
   }
 
   absl::Status End() {
@@ -99,9 +89,9 @@ class WorkerLinkServiceTest : public ::testing::Test {
   }
 
   FakeWorkerHandler handler_;
-  WorkerLinkService service_;
-  std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<v1::WorkerLink::Stub> stub_;
+  WorkerLinkService service_{&handler_, /*bind_worker_id=*/false, RequestLimits()};
+  testing::LoopbackServer server_{&service_};
+  const std::unique_ptr<v1::WorkerLink::Stub> stub_ = v1::WorkerLink::NewStub(server_.channel());
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientReaderWriter<v1::WorkerMessage, v1::RouterMessage>> stream_;
   bool ended_ = false;
