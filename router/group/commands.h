@@ -2,7 +2,8 @@
 //
 // Purpose: router/group does no I/O. Every event appends commands, in the order in which they have to be
 // carried out; the decision thread carries them out (router/app/decision_thread.h). Spans borrow from the
-// event that caused the command: carry commands out before the event goes. Plain data. Threads: any.
+// event that caused the command: carry commands out before the event goes, and before the next event, whose
+// groups ask the RequestBook for what these commands change. Plain data. Threads: any.
 #ifndef BFIO_ROUTER_GROUP_COMMANDS_H_
 #define BFIO_ROUTER_GROUP_COMMANDS_H_
 

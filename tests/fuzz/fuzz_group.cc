@@ -1,154 +1,284 @@
-// The router's end of the protocol: workers that come, answer, fail, leave and lie, in any order, and time.
-//
-// Streams are real sessions that no server has taken up: what they would write stays with them.
-#include <memory>
-#include <set>
+// The router's end of the protocol: workers that come, answer, report, fail, leave and say anything, in any
+// order, and time. What groups want done is compared with a simple reference (tests/testing/group_checker.h).
+#include <algorithm>
+#include <map>
+#include <optional>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/spdlog.h"
-#include "google/protobuf/stubs/logging.h"
-#include "router/group/group.h"
+#include "router/core/scheduler/cluster.h"
+#include "router/group/group_set.h"
 #include "tests/fuzz/fuzz.h"
+#include "tests/testing/group_checker.h"
 
 namespace {
 
+using namespace bfio::router;  // NOLINT: a program of one file
 using bfio::fuzz::Check;
-using bfio::router::Group;
-using bfio::router::Member;
-using bfio::router::WorkerSession;
+using bfio::fuzz::Input;
 
-class Epochs final : public Group::Listener {
+// Requests that are placed again until they have ended.
+class FuzzBook final : public RequestBook {
  public:
-  void OnEpochOpen(uint64_t epoch, const std::vector<Member*>& ranks) override {
-    Check(!open, "an epoch is closed before the next one opens");
-    Check(epoch > last, "epochs grow");
-    Check(!ranks.empty(), "an epoch has ranks");
-    for (size_t rank = 0; rank < ranks.size(); ++rank) {
-      Check(ranks[rank]->ready && ranks[rank]->spoken_epoch == epoch, "every rank is ready");
-      Check(ranks[rank]->rank == static_cast<bfio::core::WorkerIndex>(rank), "ranks are their places");
+  std::vector<bfio::core::RequestSpec> Recover(absl::string_view worker_id, std::vector<HeldRequest> held,
+                                               absl::Span<const HeldActive> active) override {
+    std::vector<bfio::core::RequestSpec> specs;
+    for (const HeldRequest& request : held) {
+      const bool there = std::any_of(active.begin(), active.end(),
+                                     [&](const HeldActive& one) { return one.id == request.id; });
+      if (!there || cluster->Knows(request.id) || !taken.insert(request.id).second) continue;
+      specs.push_back(SpecOf(request.id));
+      recovered.emplace_back(request.id, worker_id);
     }
-    open = true;
-    last = epoch;
+    return specs;
   }
-  void OnEpochClosed() override {
-    Check(open, "only an open epoch is closed");
-    open = false;
+  std::optional<uint32_t> ReceivedSincePlaced(bfio::core::RequestId id) const override {
+    return id % 3 == 0 ? std::nullopt : std::optional<uint32_t>(id % 2);
   }
-  bool open = false;
-  uint64_t last = 0;
+  void CountTokens(uint32_t, uint32_t) override {}
+
+  static bfio::core::RequestSpec SpecOf(bfio::core::RequestId id) {
+    bfio::core::RequestSpec spec;
+    spec.id = id;
+    spec.prefill_tokens = 10;
+    spec.max_new_tokens = 20;
+    return spec;
+  }
+
+  bfio::core::Cluster* cluster = nullptr;
+  std::set<bfio::core::RequestId> taken;
+  std::vector<std::pair<bfio::core::RequestId, std::string>> recovered;
 };
 
-// Lets go of a session as gRPC does at a call's end.
-struct Session {
-  std::shared_ptr<WorkerSession> session;
-  explicit Session(int number)
-      : session(WorkerSession::Create(absl::StrCat("fuzz:", number),
-                                      {[](std::shared_ptr<WorkerSession>, bfio::v1::WorkerMessage) {},
-                                       [](std::shared_ptr<WorkerSession>) {}})) {}
-  ~Session() { session->OnDone(); }
-};
+class Router {
+ public:
+  Router(Input& input, const GroupSetOptions& options)
+      : input_(input), cluster_({}, {"fcfs", {}}), groups_(Borrow(options, &cluster_), &cluster_, &book_) {}
 
-bfio::v1::Hello HelloOf(bfio::fuzz::Input& input) {
-  bfio::v1::Hello hello;
-  if (input.Byte() % 8 == 0) {
-    hello.ParseFromString(input.Chunk());
-    return hello;
+  void Play() {
+    for (int i = 0; !input_.empty() && i < 500; ++i) {
+      Commands out;
+      reporter_ = std::nullopt;
+      Event(out);
+      Finish(out);
+    }
+    EndWell();
   }
-  hello.set_worker_id(absl::StrCat("w", input.Byte() % 4));
-  hello.set_slots(2);
-  hello.set_kv_tokens(1000);
-  hello.set_max_sequence_tokens(1000);
-  hello.set_engine("fuzz");
-  hello.set_barrier(input.Byte() % 8 == 0 ? "nccl" : "star");
-  hello.set_communicator_offer("127.0.0.1:1");
-  return hello;
-}
+
+ private:
+  const GroupSetOptions& Borrow(const GroupSetOptions& options, bfio::core::Cluster* cluster) {
+    book_.cluster = cluster;
+    return options;
+  }
+
+  MemberId AnyMember() { return members_ == 0 ? 0 : 1 + input_.Byte() % members_; }
+  Group& GroupOf(MemberId member) {
+    for (const auto& group : groups_.groups()) {
+      if (group->Has(member)) return *group;
+    }
+    return *groups_.groups().front();
+  }
+  std::vector<HeldActive> Active() {
+    std::vector<HeldActive> active(input_.Byte() % 4);
+    for (HeldActive& one : active) {
+      one = {input_.Byte() % 16u, static_cast<int64_t>(input_.Number() >> 24), input_.Byte() % 3u};
+    }
+    return active;
+  }
+
+  void Event(Commands& out) {
+    const MemberId member = AnyMember();
+    reporter_ = member;
+    switch (input_.Byte() % 12) {
+      case 0:
+        if (members_ < 64) Hello(out);
+        return;
+      case 1:
+      case 2:
+        return Ready(member, out);
+      case 3:
+      case 4:
+        return Report(member, out);
+      case 5:
+        return groups_.OnGone(member, now_, out);
+      case 6:
+        return groups_.Expel(member, absl::UnknownError("fuzz"), now_, out);
+      case 7:
+        if (input_.Byte() % 2 == 0) return groups_.OnLeave(member, "fuzz", now_, out);
+        groups_.Drain(absl::StrCat("w", input_.Byte() % 6), now_, out).IgnoreError();
+        return;
+      case 8:
+        now_ += absl::Milliseconds(50) * input_.Byte();
+        groups_.OnTimer(now_, out);
+        checker_.CompareTime(groups_, now_);
+        return;
+      case 9: {
+        const bfio::core::RequestId id = input_.Byte() % 16u;
+        if (input_.Byte() % 4 != 0) {
+          if (book_.taken.insert(id).second) cluster_.Apply(bfio::core::Enqueue{FuzzBook::SpecOf(id)});
+        } else {
+          checker_.OnCancelled(id);
+          cluster_.Apply(bfio::core::Cancel{id});
+        }
+        return;
+      }
+      case 10:
+        return Announce(member, out);
+      default:
+        return Decide(out);
+    }
+  }
+
+  void Hello(Commands& out) {
+    WorkerHello hello;
+    hello.worker_id = absl::StrCat("w", input_.Byte() % 6);
+    const uint8_t group = input_.Byte();
+    if (group % 4 == 0) hello.group = absl::StrCat("g", group % 3);
+    hello.slots = 2;
+    hello.kv_tokens = hello.max_sequence_tokens = 1000;
+    hello.barrier = input_.Byte() % 8 == 0 ? "nccl" : "star";
+    hello.steps_alone = input_.Byte() % 8 != 0;
+    hello.router_instance = input_.Byte() % 4;
+    hello.active = Active();
+    reporter_ = ++members_;
+    checker_.OnHello(members_);
+    groups_.OnHello(members_, hello, now_, out);
+  }
+
+  void Ready(MemberId member, Commands& out) {
+    EpochReady ready;
+    ready.epoch = input_.Byte() % 8 == 0 ? input_.Number() : GroupOf(member).epoch();
+    if (input_.Byte() % 8 == 0) ready.error = "fuzz";
+    if (input_.Byte() % 4 == 0) ready.missing_ranks = {input_.Byte()};
+    ready.active = Active();
+    if (ready.error.empty()) checker_.OnReady(member, ready.epoch);
+    groups_.OnEpochReady(member, ready, now_, out);
+  }
+
+  void Report(MemberId member, Commands& out) {
+    StepReport report;
+    report.epoch = input_.Byte() % 8 == 0 ? input_.Number() : GroupOf(member).epoch();
+    int64_t& step = steps_[{member, report.epoch}];
+    report.step = input_.Byte() % 8 == 0 ? input_.Byte() : ++step;
+    report.applied_plan =
+        input_.Byte() % 8 == 0 ? input_.Byte() : std::max<int64_t>(0, report.step - input_.Byte() % 2);
+    report.load_tokens = static_cast<int64_t>(input_.Number() >> 24);
+    for (int i = input_.Byte() % 4; i > 0; --i) {
+      const RequestTokens tokens = {input_.Byte() % 16u, input_.Byte() % 4u};
+      report.tokens.push_back(tokens);
+      report.token_ids.resize(report.token_ids.size() + tokens.count);
+    }
+    // The edge lets nothing pass that ends twice.
+    std::set<bfio::core::RequestId> ended;
+    for (int i = input_.Byte() % 4; i > 0; --i) {
+      const bfio::core::RequestId id = input_.Byte() % 16u;
+      if (!ended.insert(id).second) continue;
+      const uint8_t how = input_.Byte() % 4;
+      if (how < 2) report.finished.push_back({id, how == 0 ? FinishReason::kLength : FinishReason::kStop});
+      if (how == 2) report.rejected.push_back({id, absl::ResourceExhaustedError("fuzz")});
+      if (how == 3) report.preempted.push_back(id);
+    }
+    report.local = report.group_max_local = absl::Microseconds(input_.Byte());
+    report.group_idle = input_.Byte() % 2 == 0;
+    if (input_.Byte() % 16 == 0) {
+      report.barrier_error = "fuzz";
+      report.missing_ranks = {input_.Byte(), input_.Byte() % 3u};
+    }
+    groups_.OnReport(member, report, now_, out);
+    // Spans of `report` are good until here.
+    Finish(out);
+    out.clear();
+  }
+
+  void Announce(MemberId member, Commands& out) {
+    Announcement announcement;
+    announcement.epoch = GroupOf(member).epoch();
+    for (int i = input_.Byte() % 4; i > 0; --i) {
+      HeldRequest held;
+      held.id = input_.Byte() % 16u;
+      announcement.requests.push_back(held);
+      announcement.bytes.push_back(input_.Byte());
+    }
+    groups_.OnAnnouncement(member, announcement, now_, out);
+  }
+
+  void Decide(Commands& out) {
+    for (const bfio::core::GroupIndex index : cluster_.DecisionOrder()) {
+      Group& group = *groups_.Find(index);
+      while (group.Decide(now_, out)) group.Decided(absl::Microseconds(1), out);
+    }
+    for (const auto& group : groups_.groups()) group->Settle(now_, out);
+  }
+
+  // Carries commands out, and compares.
+  void Finish(const Commands& out) {
+    for (const auto& [id, worker_id] : std::exchange(book_.recovered, {})) {
+      for (const auto& group : groups_.groups()) {
+        if (const auto member = group->FindWorker(worker_id)) checker_.OnRecovered(id, *member);
+      }
+    }
+    checker_.Observe(out, reporter_);
+    for (const Command& command : out) {
+      if (const auto* lost = std::get_if<RequestLost>(&command)) PlaceAgain(lost->id);
+      if (const auto* taken_out = std::get_if<RequestPreempted>(&command)) PlaceAgain(taken_out->id);
+      if (const auto* finished = std::get_if<RequestFinished>(&command)) book_.taken.insert(finished->id);
+    }
+    checker_.Compare(cluster_, groups_);
+    for (const std::string& promise : checker_.broken()) Check(false, promise.c_str());
+  }
+  void PlaceAgain(bfio::core::RequestId id) {
+    Check(cluster_.Apply(bfio::core::Requeue{FuzzBook::SpecOf(id)}).status.ok(), "what is lost is forgotten");
+  }
+
+  // Left alone, answered by all, every group with enough members serves.
+  void EndWell() {
+    const auto waits = [&](const auto& group) {
+      return !group->serving() && !group->empty() && group->next_deadline() != absl::InfiniteFuture();
+    };
+    const auto& groups = groups_.groups();
+    for (int round = 0; round < 64 && std::any_of(groups.begin(), groups.end(), waits); ++round) {
+      Commands out;
+      now_ = std::max(now_, groups_.next_deadline());
+      groups_.OnTimer(now_, out);
+      Finish(out);
+      for (const auto& group : groups) {
+        for (const MemberView& member : group->Members()) {
+          Commands answered;
+          EpochReady ready;
+          ready.epoch = group->epoch();
+          checker_.OnReady(member.id, ready.epoch);
+          reporter_ = member.id;
+          groups_.OnEpochReady(member.id, ready, now_, answered);
+          Finish(answered);
+        }
+      }
+    }
+    Check(std::none_of(groups.begin(), groups.end(), waits),
+          "a group whose members all answer serves in the end");
+  }
+
+  Input& input_;
+  FuzzBook book_;
+  GroupChecker checker_;
+  bfio::core::Cluster cluster_;
+  GroupSet groups_;
+  absl::Time now_ = absl::UnixEpoch();
+  MemberId members_ = 0;
+  std::optional<MemberId> reporter_;
+  std::map<std::pair<MemberId, uint64_t>, int64_t> steps_;
+};
 
 }  // namespace
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  static const google::protobuf::LogSilencer quiet;
-  spdlog::set_level(spdlog::level::off);
-  bfio::fuzz::Input input(data, size);
-  bfio::router::RouterOptions options;
-  options.workers = 1 + input.Byte() % 3;
-  Epochs epochs;
-  const auto owned = std::make_unique<Group>(options, /*instance=*/1, &epochs);
-  Group& group = *owned;
-  absl::Time now = absl::UnixEpoch();
-  std::vector<std::unique_ptr<Session>> sessions;
-  const auto any_member = [&]() -> Member* {
-    const std::vector<Member*> members = group.members();
-    return members.empty() ? nullptr : members[input.Byte() % members.size()];
-  };
-  for (int i = 0; !input.empty() && i < 500; ++i) {
-    switch (input.Byte() % 9) {
-      case 0:
-        if (sessions.size() >= 64) break;
-        sessions.push_back(std::make_unique<Session>(i));
-        group.OnHello(sessions.back()->session, HelloOf(input), now);
-        break;
-      case 1:
-      case 2:
-        if (Member* member = any_member(); member != nullptr) {
-          bfio::v1::EpochReady ready;
-          ready.set_epoch(input.Byte() % 8 == 0 ? input.Number() : group.epoch());
-          ready.set_communicator_offer("127.0.0.1:2");
-          if (input.Byte() % 8 == 0) ready.set_error("fuzz");
-          group.OnEpochReady(*member, ready, now);
-        }
-        break;
-      case 3:
-        if (Member* member = any_member(); member != nullptr) {
-          const uint32_t missing[] = {input.Byte(), input.Number() % 8 == 0 ? 0xffffffffu : 0u};
-          group.OnBarrierError(*member, "fuzz", absl::MakeConstSpan(missing).first(input.Byte() % 3), now);
-        }
-        break;
-      case 4:
-        if (Member* member = any_member(); member != nullptr) group.OnGone(member->session.get(), now);
-        break;
-      case 5:
-        if (Member* member = any_member(); member != nullptr) {
-          group.Expel(*member, grpc::Status(grpc::StatusCode::UNKNOWN, "fuzz"), now);
-        }
-        break;
-      case 6:
-        if (Member* member = any_member(); member != nullptr) group.Release(*member, now);
-        break;
-      case 7:
-        now += absl::Milliseconds(50) * input.Byte();
-        group.OnTimer(now);
-        break;
-      default:
-        // A stream that never said hello.
-        group.OnGone(nullptr, now);
-    }
-    Check(group.serving() == epochs.open, "the listener knows whether an epoch is open");
-    std::set<std::string> names;
-    for (const Member* member : group.members()) {
-      Check(names.insert(member->hello.worker_id()).second, "a worker_id is attached once");
-      Check(group.Find(member->session.get()) == member, "a member is found by its session");
-    }
-    for (const Member* member : group.ranks()) {
-      const std::vector<Member*> members = group.members();
-      Check(std::find(members.begin(), members.end(), member) != members.end(), "a rank is a member");
-    }
-  }
-  // Left alone, answered by everybody, the group serves.
-  for (int round = 0; round < 64 && !group.serving() && !group.members().empty(); ++round) {
-    if (group.next_deadline() == absl::InfiniteFuture()) break;
-    now = std::max(now, group.next_deadline());
-    group.OnTimer(now);
-    for (Member* member : group.members()) {
-      bfio::v1::EpochReady ready;
-      ready.set_epoch(group.epoch());
-      group.OnEpochReady(*member, ready, now);
-    }
-  }
-  Check(group.serving() || group.members().empty() || group.next_deadline() == absl::InfiniteFuture(),
-        "a group whose members all answer serves in the end");
+  Input input(data, size);
+  GroupSetOptions options;
+  const uint8_t kind = input.Byte();
+  options.group.workers = 1 + kind % 3;
+  options.groups = 1 + kind / 3 % 2;
+  if (kind / 6 % 3 == 0) options.group.kind = bfio::core::GroupKind::kIndependent;
+  if (kind / 18 % 2 == 0) options.group.plan_mode = bfio::core::PlanMode::kLockstep;
+  Router(input, options).Play();
   return 0;
 }

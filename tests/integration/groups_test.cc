@@ -126,7 +126,8 @@ TEST(Groups, WorkersThatNameNoGroupAreSharedOut) {
 TEST(Groups, OneDiesAndTheOtherDoesNotMissAStep) {
   Cluster cluster(TwoGroups(/*named=*/true));
   ASSERT_TRUE(cluster.ok());
-  const uint32_t right = GroupOf(cluster.State(), "right")->index();
+  const v1::ClusterState before = cluster.State();
+  const uint32_t right = GroupOf(before, "right")->index();
   ClientThreads clients(cluster, 20, 300);
   ASSERT_TRUE(cluster.WaitFor("both groups to work", [](const v1::ClusterState& s) {
     return ActiveIn(s, "left") >= 8 && ActiveIn(s, "right") >= 8;
@@ -163,7 +164,8 @@ TEST(Groups, ANewNameFormsAGroupAndALostWorkerComesBackToItsOwn) {
     const v1::GroupState* third = GroupOf(s, "third");
     return third != nullptr && third->ready();
   }));
-  EXPECT_EQ(GroupOf(cluster.State(), "left")->epoch(), 1u);
+  const v1::ClusterState joined = cluster.State();
+  EXPECT_EQ(GroupOf(joined, "left")->epoch(), 1u);
   cluster.workers()[4].Signal(SIGKILL);
   cluster.StartWorker(4);
   ASSERT_TRUE(cluster.WaitFor("the third group to be whole again", [](const v1::ClusterState& s) {
@@ -172,7 +174,8 @@ TEST(Groups, ANewNameFormsAGroupAndALostWorkerComesBackToItsOwn) {
       serving += worker.group() == "third" && worker.phase() == v1::WORKER_PHASE_SERVING;
     return serving == 2 && GroupOf(s, "third")->epoch() > 1;
   }));
-  EXPECT_EQ(GroupOf(cluster.State(), "right")->epoch(), 1u);
+  const v1::ClusterState whole = cluster.State();
+  EXPECT_EQ(GroupOf(whole, "right")->epoch(), 1u);
 }
 
 TEST(Groups, ARestartedRouterFindsItsGroupsAgain) {
@@ -188,7 +191,8 @@ TEST(Groups, ARestartedRouterFindsItsGroupsAgain) {
     for (const v1::WorkerState& worker : s.workers()) serving += worker.phase() == v1::WORKER_PHASE_SERVING;
     return serving == 4;
   }));
-  for (const v1::WorkerState& worker : cluster.State().workers()) after[worker.worker_id()] = worker.group();
+  const v1::ClusterState second = cluster.State();
+  for (const v1::WorkerState& worker : second.workers()) after[worker.worker_id()] = worker.group();
   EXPECT_EQ(after, before);
 }
 

@@ -123,8 +123,9 @@ class ClusterSession {
     request.output = 1 + static_cast<int64_t>(rng_.Below(request.spec.max_new_tokens));
     const absl::Status status = Apply(core::Enqueue{request.spec}).status;
     EXPECT_TRUE(status.ok() || absl::IsResourceExhausted(status)) << status;
-    if (status.ok()) requests_[request.spec.id] = request;
-    if (status.ok()) EXPECT_TRUE(absl::IsAlreadyExists(Apply(core::Enqueue{request.spec}).status));
+    if (!status.ok()) return;
+    requests_[request.spec.id] = request;
+    EXPECT_TRUE(absl::IsAlreadyExists(Apply(core::Enqueue{request.spec}).status));
   }
 
   void CancelOne() {

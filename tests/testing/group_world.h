@@ -210,6 +210,8 @@ struct SimWorker {
   std::map<core::RequestId, Resident> ended;
   int64_t step = 1, applied = 0;
   bool parked = true, shut_down = false;
+  // Messages that the router has not got yet.
+  std::deque<std::function<void()>> outbox;
   // Requests that it refuses the next time, and how.
   std::map<core::RequestId, absl::Status> refuses;
 
@@ -344,6 +346,8 @@ class GroupWorld {
     for (auto& [name, worker] : workers) {
       worker.member = 0;
       worker.inbox.clear();
+      worker.outbox.clear();
+      worker.LeaveEpoch();
     }
     if (router_ != nullptr) {
       broken_.insert(broken_.end(), checker().broken().begin(), checker().broken().end());
@@ -425,6 +429,7 @@ class GroupWorld {
     SimWorker& worker = Worker(name);
     worker.shut_down = false;
     worker.inbox.clear();
+    worker.outbox.clear();
     worker.member = next_member_++;
     by_member_[worker.member] = name;
     checker().OnHello(worker.member);
@@ -440,6 +445,7 @@ class GroupWorld {
     SimWorker& worker = Worker(name);
     const MemberId member = std::exchange(worker.member, 0);
     worker.inbox.clear();
+    worker.outbox.clear();
     worker.LeaveEpoch();
     if (member != 0) Do([&](GroupSet& set, Commands& out) { set.OnGone(member, now, out); });
   }
@@ -453,12 +459,25 @@ class GroupWorld {
   }
   void Report(const std::string& name, const StepReport& report) {
     const MemberId member = Worker(name).member;
-    Do([&](GroupSet& set, Commands& out) { set.OnReport(member, report, now, out); }, member);
+    Tell(name, [this, member, report] {
+      Do([&](GroupSet& set, Commands& out) { set.OnReport(member, report, now, out); }, member);
+    });
   }
-  void Ready(const std::string& name, EpochReady ready) {
+  void Ready(const std::string& name, const EpochReady& ready) {
     const MemberId member = Worker(name).member;
-    if (ready.error.empty()) checker().OnReady(member, ready.epoch);
-    Do([&](GroupSet& set, Commands& out) { set.OnEpochReady(member, std::move(ready), now, out); }, member);
+    Tell(name, [this, member, ready] {
+      if (ready.error.empty()) checker().OnReady(member, ready.epoch);
+      Do([&](GroupSet& set, Commands& out) { set.OnEpochReady(member, ready, now, out); }, member);
+    });
+  }
+  // The router gets the next message of this worker; false when there is none.
+  bool Deliver(const std::string& name) {
+    SimWorker& worker = Worker(name);
+    if (worker.outbox.empty()) return false;
+    const std::function<void()> message = std::move(worker.outbox.front());
+    worker.outbox.pop_front();
+    message();
+    return true;
   }
   // Reads one message; false when there is none.
   bool Read(const std::string& name, const std::string& form_error = "") {
@@ -474,6 +493,7 @@ class GroupWorld {
       worker.shut_down = true;
     } else {
       worker.member = 0;
+      worker.outbox.clear();
       worker.LeaveEpoch();
     }
     return true;
@@ -495,9 +515,16 @@ class GroupWorld {
     }
     return ranks;
   }
-  // A step of the worker's barrier; false when somebody is missing or waits for a plan.
+  // A step of the worker's barrier; false when somebody is missing or waits for a plan. Groups decide once,
+  // with all reports, as where they come together.
   bool Step(const std::string& name) {
     SimWorker& worker = Worker(name);
+    if (read_plans && worker.epoch) {
+      for (SimWorker* rank : Barrier(worker)) {
+        while (!rank->inbox.empty() && std::holds_alternative<SentPlan>(rank->inbox.front()))
+          Read(rank->name);
+      }
+    }
     if (!worker.CanStep()) return false;
     const std::vector<SimWorker*> ranks = Barrier(worker);
     if (ranks.size() < worker.epoch->world_size) return false;
@@ -510,10 +537,13 @@ class GroupWorld {
       if (alter) alter(*rank, reports.back());
       pending += rank->Pending();
     }
+    const bool decides = std::exchange(decide, false);
     for (size_t i = 0; i < ranks.size(); ++i) {
       reports[i].group_idle = ranks[i]->parked = pending == 0;
       if (ranks[i]->member != 0) Report(ranks[i]->name, reports[i]);
     }
+    decide = decides;
+    if (decide) Decide();
     return true;
   }
   // Its barrier fails in its next step: the tokens are good, and it leaves the epoch.
@@ -526,7 +556,7 @@ class GroupWorld {
     if (worker.member != 0) Report(name, report);
   }
   // Messages are read and steps made until nothing happens without time going on.
-  void Run(int64_t most = 100000) {
+  void Run(int64_t most = 10000) {
     for (bool any = true; std::exchange(any, false) && most > 0;) {
       ReadAll();
       for (auto& [name, worker] : workers) {
@@ -563,8 +593,13 @@ class GroupWorld {
   std::map<std::string, SimWorker> workers;
   // Groups decide after every event.
   bool decide = true;
-  // Changes what a rank reports of a step.
+  // A step begins with the plans that have come, read or not.
+  bool read_plans = true;
+  // Messages to the router wait in SimWorker::outbox until Deliver.
+  bool delayed = false;
+  // Changes what a rank reports of a step; what it answers to an offer.
   std::function<void(SimWorker&, StepReport&)> alter;
+  std::function<void(SimWorker&, EpochReady&)> alter_ready;
   // Steps that were handed out; commands other than about requests and workers, newest last.
   std::vector<std::shared_ptr<const StepSummary>> steps;
   std::vector<std::string> log;
@@ -609,6 +644,13 @@ class GroupWorld {
     if (worker.member != 0) Ready(worker.name, std::move(ready));
   }
 
+  void Tell(const std::string& name, std::function<void()> message) {
+    if (delayed) {
+      Worker(name).outbox.push_back(std::move(message));
+    } else {
+      message();
+    }
+  }
   void Carry(const Commands& commands, std::optional<MemberId> reporter = std::nullopt) {
     checker().Observe(commands, reporter);
     for (const Command& command : commands) std::visit([&](const auto& c) { On(c); }, command);

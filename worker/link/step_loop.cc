@@ -37,8 +37,8 @@ StepLoop::StepLoop(StepLoopOptions options, std::unique_ptr<Engine> engine,
       held_(options_.resume_buffer_bytes),
       admission_(options_.admission, engine_->limits().kv_tokens),
       meter_(options_.energy),
-      group_(options_.group),
-      failures_(kFailureLines, kFailurePeriod) {}
+      failures_(kFailureLines, kFailurePeriod),
+      group_(options_.group) {}
 
 absl::Status StepLoop::Run() {
   for (;;) {

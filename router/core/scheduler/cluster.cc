@@ -128,7 +128,11 @@ Outcome Cluster::Dispatch(const MakePlan& event) {
   if (group == nullptr) return NoSuchGroup(event.group);
   Outcome outcome;
   std::optional<DecisionMaker::Answer> asked;
-  outcome.plan = group->MakePlan(event.force, asked);
+  int64_t slots_elsewhere = 0;
+  for (const auto& [index, other] : groups_) {
+    if (index != event.group && other->open()) slots_elsewhere += other->slots().free;
+  }
+  outcome.plan = group->MakePlan(event.force, slots_elsewhere, asked);
   outcome.asked_policy = asked.has_value();
   outcome.stopped_early = asked && asked->stopped_early;
   UpdateLead();

@@ -5,6 +5,7 @@
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_DECISION_MAKER_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_DECISION_MAKER_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -45,6 +46,8 @@ class DecisionMaker {
   // slot is free, because it is asked once a step and learns from that. What a request that held a worker is
   // given goes into the plan at once, all else with PlaceAll.
   std::optional<Answer> Ask(const PlanSteps& steps, bool always, Plan& plan);
+  // Slots that are free in other groups, which take their share of what waits.
+  void SetSlotsElsewhere(int64_t slots) { slots_elsewhere_ = slots; }
   // What was decided is to place nobody else.
   bool empty() const { return decision_.assignments.empty(); }
   // Carries out what was decided.
@@ -63,8 +66,11 @@ class DecisionMaker {
   // What admission says of the views and the window. REQUIRES: it is active.
   KvOutlook LookAtKv(const PlanSteps& steps);
   Outlook BuildOutlook(const PlanSteps& steps);
-  // Never fewer requests than there are free slots, or slots would stay empty. After BuildViews.
-  absl::Span<WaitingView> Window() { return pool_->Window(std::max(options_.window, free_slots_)); }
+  // Never fewer requests than there are free slots, or slots would stay empty, but no more than this group's
+  // share. After BuildViews.
+  absl::Span<WaitingView> Window() {
+    return pool_->Window(std::min(share_, std::max(options_.window, free_slots_)));
+  }
   // Where admission looks ahead: a request that has held a worker is placed as soon as it fits anywhere. True
   // when it has been; `kv` tells of the room without it then.
   bool ServeHolder(const PlanSteps& steps, const KvOutlook& kv, Plan& plan);
@@ -82,6 +88,9 @@ class DecisionMaker {
   std::optional<RequestId> holder_;
   // Over all workers, in `views_`.
   int64_t free_slots_ = 0;
+  int64_t slots_elsewhere_ = 0;
+  // Requests from the front of the pool that this decision may see (RequestPool::Share).
+  int64_t share_ = 0;
   // Scratch, kept to avoid allocation per step.
   Decision decision_;
   std::vector<WorkerView> views_;

@@ -67,6 +67,14 @@ absl::Span<WaitingView> RequestPool::Window(int64_t count) {
   return waiting_.mutable_views().subspan(0, static_cast<size_t>(count));
 }
 
+int64_t RequestPool::Share(int64_t free_slots, int64_t slots_elsewhere) const {
+  const int64_t all = waiting_.size(), slots = free_slots + slots_elsewhere;
+  if (slots_elsewhere == 0 || all >= slots) return all;
+  const auto fresh = std::count_if(waiting_.views().begin(), waiting_.views().end(),
+                                   [&](const WaitingView& v) { return v.enqueued_step >= NextStep(); });
+  return all - fresh + (fresh * free_slots + slots - 1) / slots;
+}
+
 void RequestPool::Take(absl::Span<const Assignment> assignments) {
   for (const Assignment& assignment : assignments)
     service_.OnLeft(waiting_.views()[static_cast<size_t>(assignment.waiting_index)].tenant);

@@ -58,8 +58,10 @@ absl::Status Scheduler::OnReport(WorkerIndex worker, const StepReport& report) {
   return absl::OkStatus();
 }
 
-std::optional<Plan> Scheduler::MakePlan(bool force, std::optional<DecisionMaker::Answer>& asked) {
+std::optional<Plan> Scheduler::MakePlan(bool force, int64_t slots_elsewhere,
+                                        std::optional<DecisionMaker::Answer>& asked) {
   if (!open_) return std::nullopt;
+  maker_.SetSlotsElsewhere(slots_elsewhere);
   return Decide(force, asked);
 }
 

@@ -50,8 +50,9 @@ class Scheduler {
   void SetTime(WorkerIndex worker, double time_per_token, double time_offset);
   void SetServiceTime(WorkerIndex worker, double service_time);
   absl::Status OnReport(WorkerIndex worker, const StepReport& report);
-  // `asked`: what the policy answered, if it was asked.
-  std::optional<Plan> MakePlan(bool force, std::optional<DecisionMaker::Answer>& asked);
+  // `slots_elsewhere`: free in other open groups. `asked`: what the policy answered, if it was asked.
+  std::optional<Plan> MakePlan(bool force, int64_t slots_elsewhere,
+                               std::optional<DecisionMaker::Answer>& asked);
   void SetPolicy(std::unique_ptr<Policy> policy) { maker_.SetPolicy(std::move(policy)); }
   const Policy& policy() const { return maker_.policy(); }
 

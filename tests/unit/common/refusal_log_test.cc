@@ -7,17 +7,17 @@
 namespace bfio {
 namespace {
 
-const absl::Time kStart = absl::UnixEpoch();
+const absl::Time kFirstRefusal = absl::UnixEpoch();
 
 TEST(RefusalLog, OneLinePerClassAndQuietTimeThenTheNumberOfTheOthers) {
   RefusalLog log;
-  EXPECT_EQ(log.Line("no token", "10.0.0.1", kStart), "refused: no token (10.0.0.1)");
+  EXPECT_EQ(log.Line("no token", "10.0.0.1", kFirstRefusal), "refused: no token (10.0.0.1)");
   for (int i = 0; i < 1000; ++i) {
-    EXPECT_FALSE(log.Line("no token", "10.0.0.2", kStart + i * absl::Milliseconds(1)).has_value());
+    EXPECT_FALSE(log.Line("no token", "10.0.0.2", kFirstRefusal + i * absl::Milliseconds(1)).has_value());
   }
-  EXPECT_EQ(log.Line("expired", "", kStart + absl::Seconds(1)), "refused: expired")
+  EXPECT_EQ(log.Line("expired", "", kFirstRefusal + absl::Seconds(1)), "refused: expired")
       << "another class is another line";
-  const absl::Time later = kStart + RefusalLog::kQuiet;
+  const absl::Time later = kFirstRefusal + RefusalLog::kQuiet;
   EXPECT_EQ(log.Line("no token", "10.0.0.3", later),
             "refused: no token (10.0.0.3); 1000 more since the last such line");
   EXPECT_EQ(log.Line("no token", "", later + RefusalLog::kQuiet), "refused: no token");
@@ -26,7 +26,7 @@ TEST(RefusalLog, OneLinePerClassAndQuietTimeThenTheNumberOfTheOthers) {
 TEST(RefusalLog, ClassesAreBounded) {
   RefusalLog log;
   size_t lines = 0;
-  for (int i = 0; i < 1000; ++i) lines += log.Line(absl::StrCat("class ", i), "", kStart).has_value() ? 1 : 0;
+  for (int i = 0; i < 1000; ++i) lines += log.Line(absl::StrCat("class ", i), "", kFirstRefusal).has_value() ? 1 : 0;
   EXPECT_EQ(lines, RefusalLog::kMaxClasses + 1) << "the rest share one";
 }
 

@@ -42,7 +42,7 @@ class IndependentGroupTest : public ::testing::Test {
   // a and b serve and are in the middle of requests, with steps of this length.
   void ServeWithSteps(absl::Duration step) {
     world_.Serve({"a", "b"});
-    Submit(1, 4, 1000);
+    Submit(1, 4, 200);
     world_.ReadAll();
     world_.Advance(step);
     world_.Step("a");

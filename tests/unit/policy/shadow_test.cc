@@ -13,10 +13,8 @@ namespace {
 
 using ::testing::ElementsAre;
 
-std::vector<std::unique_ptr<Policy>> Shadows(const std::vector<std::string>& names) {
-  std::vector<std::unique_ptr<Policy>> shadows;
-  for (const std::string& name : names) shadows.push_back(*MakePolicy(name, {}));
-  return shadows;
+ShadowSet Shadows(const std::vector<std::string>& names, StopSignal stop = {}) {
+  return *MakeShadows({}, names, std::move(stop));
 }
 
 TEST(PlanMeterTest, IdleWorkOfThePlansStep) {
@@ -96,7 +94,7 @@ TEST(ShadowSetTest, ShadowsThatThereIsNoTimeForAreSkippedAndGoFirstNextTime) {
   const PolicyCase snapshot = PolicyCase().Worker(50, 2).Worker(40, 1).Waiting(20);
   int left = 0;
   ShadowedPolicy fcfs(*MakePolicy("fcfs", {}),
-                      ShadowSet(Shadows({"least_tokens", "max_min", "lpt"}), [&] { return left-- <= 0; }));
+                      Shadows({"least_tokens", "max_min", "lpt"}, [&] { return left-- <= 0; }));
   const auto planned = [&] {
     std::vector<int64_t> decisions;
     for (const ShadowRegret& regret : fcfs.shadows()->regrets()) decisions.push_back(regret.decisions);

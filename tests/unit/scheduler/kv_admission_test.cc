@@ -444,7 +444,7 @@ TEST(PreemptedRequest, HoldsAWorkerByTheAgeItHas) {
       group.Report(account.load_tokens + 100 * account.inflight);
     }
     EXPECT_EQ(small_placed, !aged);
-    EXPECT_EQ(group.scheduler->Save().holder.has_value(), aged);
+    EXPECT_EQ(group.scheduler->SaveGroup().holder.has_value(), aged);
   }
 }
 

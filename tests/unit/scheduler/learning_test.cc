@@ -190,7 +190,7 @@ TEST(Learning, ALookaheadHearsWhatRequestsDidNoMoreAndNoLess) {
     EXPECT_EQ(world.scheduler->totals().drift_tokens, 0);
     for (const auto& [id, r] : world.requests) {
       const Recorder::Life& life = world.recorder->lives[id];
-      SCOPED_TRACE(testing::Message() << "seed " << seed << ", request " << id);
+      SCOPED_TRACE(::testing::Message() << "seed " << seed << ", request " << id);
       replayed += r.spec.generated_tokens > 0;
       EXPECT_LE(life.from, 0);
       EXPECT_EQ(life.finished, r.state == Truth::kFinished);

@@ -53,7 +53,7 @@ class StepLoopFailureTest : public StepLoopTest {
     rank->gate.Open();
     SimOptions options;
     options.limits = {4, 1000, 500};
-    auto engine = SimEngine::Create(options, std::make_unique<GatedTimer>(&rank->gate));
+    auto engine = MakeSimEngine(options, std::make_unique<GatedTimer>(&rank->gate));
     ASSERT_TRUE(engine.ok());
     recorder_ = std::make_unique<RankRecorder>("w0", options.limits);
     StepLoopOptions loop;

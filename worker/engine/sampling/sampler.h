@@ -45,8 +45,8 @@ double DrawUniform(uint64_t seed, int64_t index);
 
 class Sampler {
  public:
-  // INTERNAL when the largest logit is not a finite number, or one is no number. REQUIRES: logits is not empty, and draw is in
-  // range (CheckRequest); ids in draw.ends beyond the vocabulary are ignored.
+  // INTERNAL when the largest logit is not a finite number, or one is no number. REQUIRES: logits is not
+  // empty, and draw is in range (CheckRequest); ids in draw.ends beyond the vocabulary are ignored.
   absl::StatusOr<Drawn> Pick(absl::Span<const float> logits, const Draw& draw);
 
  private:

@@ -1,0 +1,308 @@
+// Groups under random lives of their workers, compared with a simple reference after every event
+// (tests/testing/group_checker.h), and left alone at the end: then every request that somebody waits for
+// ends.
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/rng.h"
+#include "gtest/gtest.h"
+#include "tests/testing/group_world.h"
+
+namespace bfio::router {
+namespace {
+
+constexpr int kSeeds = 25;
+constexpr int kEventsPerSeed = 4000;
+
+GroupSetOptions RandomOptions(Rng& rng) {
+  GroupSetOptions options;
+  options.groups = static_cast<int32_t>(1 + rng.Below(2));
+  options.group.workers = static_cast<int32_t>(1 + rng.Below(3));
+  options.group.kind = rng.Below(3) == 0 ? core::GroupKind::kIndependent : core::GroupKind::kBarrier;
+  options.group.plan_mode = rng.Below(3) == 0 ? core::PlanMode::kLockstep : core::PlanMode::kPipelined;
+  options.group.step_timeout = absl::Seconds(2);
+  options.group.form_timeout = absl::Seconds(2);
+  options.group.restart_settle = absl::Seconds(1);
+  return options;
+}
+
+class RandomLife {
+ public:
+  explicit RandomLife(uint64_t seed)
+      : rng_(seed),
+        options_(RandomOptions(rng_)),
+        world_(options_, rng_.Below(2) == 0 ? "least_tokens" : "fcfs") {
+    world_.read_plans = false;
+    world_.delayed = true;
+    const int32_t workers = options_.groups * options_.group.workers + static_cast<int32_t>(rng_.Below(2));
+    for (int32_t i = 0; i < workers; ++i) {
+      names_.push_back(absl::StrCat("w", i));
+      // Some in a group of their own.
+      if (rng_.Below(6) == 0) world_.Worker(names_.back()).group = "other";
+    }
+    world_.alter_ready = [this](SimWorker&, EpochReady& ready) {
+      if (!faults_ || !Chance(50) || ready.active.empty()) return;
+      ready.active.front().generated_tokens += 1;
+    };
+    world_.alter = [this](SimWorker& worker, StepReport& report) { Alter(worker, report); };
+  }
+
+  void Live(int events) {
+    for (int i = 0; i < events; ++i) Event();
+  }
+
+  // No faults any more: all come back, and what is live ends.
+  void Recover() {
+    faults_ = false;
+    for (int round = 0; round < 20000 && !world_.book().live.empty(); ++round) {
+      bool any = false;
+      // Reports that come together are decided upon together.
+      world_.decide = false;
+      for (const std::string& name : names_) {
+        while (world_.Deliver(name)) any = true;
+        while (world_.Read(name)) any = true;
+      }
+      world_.decide = true;
+      world_.Decide();
+      for (const std::string& name : names_) any |= StepOrFail(name);
+      if (any) continue;
+      world_.Wait();
+      world_.Advance(absl::Milliseconds(50));
+      // Workers that were refused come again.
+      for (const std::string& name : names_) {
+        if (world_.Worker(name).member == 0) Join(name);
+      }
+    }
+  }
+
+  GroupWorld& world() { return world_; }
+  int64_t restarts() const { return restarts_; }
+  int64_t completed() { return completed_ + static_cast<int64_t>(world_.book().completed.size()); }
+
+ private:
+  bool Chance(uint64_t one_in) { return rng_.Below(one_in) == 0; }
+  const std::string& Any() { return names_[rng_.Below(names_.size())]; }
+  bool Asleep(const std::string& name) { return faults_ && world_.now < asleep_until_[name]; }
+
+  void Join(const std::string& name) {
+    SimWorker& worker = world_.Worker(name);
+    // The process that was told to end has ended.
+    if (worker.shut_down) world_.Kill(name);
+    world_.Join(name);
+  }
+
+  void Event() {
+    const std::string& name = Any();
+    SimWorker& worker = world_.Worker(name);
+    switch (rng_.Below(16)) {
+      case 0:
+        if (world_.book().live.size() < 60) {
+          const auto prompt = static_cast<uint32_t>(1 + rng_.Below(50));
+          const auto max_new = static_cast<uint32_t>(1 + rng_.Below(30));
+          EXPECT_TRUE(world_.book().Submit(++last_id_, prompt, max_new, !Chance(4)).ok());
+          world_.Decide();
+        }
+        break;
+      case 1:
+        world_.Advance(absl::Milliseconds(static_cast<int64_t>(rng_.Below(20))));
+        break;
+      case 2:
+        if (Chance(4)) world_.Wait();
+        break;
+      case 3:
+        if (worker.member == 0 && !Asleep(name)) Join(name);
+        break;
+      case 4:
+        Fault(name);
+        break;
+      case 5:
+      case 6:
+      case 7:
+      case 8:
+        // Decided at every event, or later.
+        world_.decide = !Chance(4);
+        world_.Deliver(name);
+        world_.decide = true;
+        break;
+      case 9:
+      case 10:
+      case 11:
+        if (!Asleep(name)) world_.Read(name, Chance(60) ? "no barrier" : "");
+        break;
+      default:
+        StepOrFail(name);
+    }
+  }
+
+  bool StepOrFail(const std::string& name) {
+    SimWorker& worker = world_.Worker(name);
+    if (Asleep(name) || !worker.CanStep()) return false;
+    const std::vector<SimWorker*> ranks = world_.Barrier(worker);
+    std::vector<uint32_t> missing;
+    for (uint32_t rank = 0; rank < worker.epoch->world_size; ++rank) {
+      const auto there = std::find_if(ranks.begin(), ranks.end(),
+                                      [&](const SimWorker* other) { return other->epoch->rank == rank; });
+      if (there == ranks.end() || Asleep((*there)->name)) missing.push_back(rank);
+    }
+    if (missing.empty()) return world_.Step(name);
+    // It finds out in its own time that a peer has left or stands still.
+    if (faults_ && !Chance(10)) return false;
+    world_.FailBarrier(name, Chance(2) ? missing : std::vector<uint32_t>());
+    return true;
+  }
+
+  void Fault(const std::string& name) {
+    SimWorker& worker = world_.Worker(name);
+    const auto& live = world_.book().live;
+    switch (rng_.Below(60)) {
+      case 0:
+        return world_.Break(name);
+      case 1:
+        return world_.Kill(name);
+      case 2:
+        asleep_until_[name] = world_.now + absl::Milliseconds(static_cast<int64_t>(rng_.Below(4000)));
+        return;
+      case 3:
+      case 4:
+        if (!live.empty()) world_.book().Cancel(live.begin()->first);
+        return;
+      case 5:
+        world_.Do([&](GroupSet& set, Commands& out) { (void)set.Drain(name, world_.now, out); });
+        return;
+      case 6:
+        if (worker.member != 0) {
+          world_.Do([&](GroupSet& set, Commands& out) { set.OnLeave(worker.member, "so", world_.now, out); });
+        }
+        return;
+      case 7:
+        // What was refused for want of room is placed again; anything else is its end.
+        for (const auto& [id, record] : live) {
+          if (Chance(20)) {
+            worker.refuses[id] =
+                Chance(3) ? absl::InvalidArgumentError("no") : absl::ResourceExhaustedError("no room");
+          }
+        }
+        return;
+      case 8:
+        if (worker.member != 0) {
+          world_.Do([&](GroupSet& set, Commands& out) {
+            set.OnHello(worker.member, worker.Hello(), world_.now, out);
+          });
+        }
+        return;
+      case 9:
+        if (worker.member != 0) {
+          EpochReady wrong;
+          wrong.epoch = rng_.Below(20);
+          wrong.error = "an answer to nothing";
+          world_.Ready(name, wrong);
+        }
+        return;
+      case 10:
+        if (Chance(3)) Restart();
+        return;
+      default:
+        return;
+    }
+  }
+
+  void Restart() {
+    completed_ += static_cast<int64_t>(world_.book().completed.size());
+    ++restarts_;
+    world_.Start();
+    // Without a router they step on, and some of what they hold ends.
+    for (const std::string& name : names_) {
+      SimWorker& worker = world_.Worker(name);
+      for (auto it = worker.residents.begin(); it != worker.residents.end();) {
+        auto& [id, resident] = *it;
+        for (uint64_t more = rng_.Below(4); more > 0 && !resident.ended(); --more) ++resident.made;
+        if (resident.ended()) {
+          if (resident.resumable) worker.ended.insert(*it);
+          it = worker.residents.erase(it);
+        } else {
+          ++it;
+        }
+      }
+    }
+  }
+
+  // A report that is wrong, or an engine without room for what it has let in.
+  void Alter(SimWorker& worker, StepReport& report) {
+    if (!faults_) return;
+    if (Chance(30) && !worker.residents.empty() && report.rejected.empty()) {
+      const core::RequestId id = std::prev(worker.residents.end())->first;
+      const auto tokens = std::find_if(report.tokens.begin(), report.tokens.end(),
+                                       [&](const RequestTokens& made) { return made.id == id; });
+      report.token_ids.erase(report.token_ids.begin() + (tokens - report.tokens.begin()));
+      report.tokens.erase(tokens);
+      report.preempted.push_back(id);
+      worker.residents.erase(id);
+      --report.active_requests;
+    }
+    if (Chance(100)) {
+      // Of requests that are somebody else's, or nobody's.
+      const core::RequestId id = 1 + rng_.Below(last_id_ + 5);
+      const bool own = std::any_of(report.tokens.begin(), report.tokens.end(),
+                                   [&](const RequestTokens& made) { return made.id == id; });
+      const auto holder = world_.checker().HolderOf(id);
+      if (!own && holder != worker.member) {
+        report.tokens.push_back({id, 1});
+        report.token_ids.push_back(1);
+        report.finished.push_back({id, FinishReason::kStop});
+      }
+    }
+    if (Chance(400)) report.step += 1 + static_cast<int64_t>(rng_.Below(3));
+    if (Chance(400)) report.applied_plan += 100;
+    if (Chance(100)) report.load_tokens += 7;
+    if (Chance(30)) report.energy = EnergyReading{"gpu", 1, 2, 3};
+    if (Chance(20)) {
+      StepCostEstimate cost;
+      cost.c = {0.005, 1e-6};
+      const double tl = 1e-7 * static_cast<double>(1 + rng_.Below(4));
+      cost.tl = {tl, tl * 1e-3};
+      cost.steps = 1000;
+      report.cost = cost;
+    }
+  }
+
+  Rng rng_;
+  const GroupSetOptions options_;
+  GroupWorld world_;
+  std::vector<std::string> names_;
+  std::map<std::string, absl::Time> asleep_until_;
+  bool faults_ = true;
+  core::RequestId last_id_ = 0;
+  int64_t restarts_ = 0, completed_ = 0;
+};
+
+TEST(GroupModel, RandomLivesKeepEveryPromiseAndEndWithEveryRequest) {
+  int64_t completed = 0, restarts = 0, recovered = 0, placed_again = 0;
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed));
+    RandomLife life(seed);
+    life.Live(kEventsPerSeed);
+    life.Recover();
+    const std::vector<std::string> broken = life.world().broken();
+    ASSERT_TRUE(broken.empty()) << broken.size() << ": " << broken.front();
+    ASSERT_TRUE(life.world().book().live.empty())
+        << life.world().book().live.size() << " requests do not end, the first is "
+        << life.world().book().live.begin()->first;
+    completed += life.completed();
+    restarts += life.restarts();
+    recovered += life.world().book().recovered;
+    placed_again += life.world().book().placed_again;
+  }
+  RecordProperty("completed", static_cast<int>(completed));
+  // What was meant to happen did.
+  EXPECT_GT(completed, 1000);
+  EXPECT_GT(restarts, 5);
+  EXPECT_GT(recovered, 5);
+  EXPECT_GT(placed_again, 100);
+}
+
+}  // namespace
+}  // namespace bfio::router
