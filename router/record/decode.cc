@@ -295,7 +295,8 @@ absl::StatusOr<core::ClusterState> FromLog(const v1::LoggedState& state, core::R
     if (!spec.ok()) return spec.status();
     status = Check().In("enqueued_step", waiting.enqueued_step(), -kMaxStep, kMaxStep).status();
     if (!status.ok()) return status;
-    out.pool.waiting.push_back({*std::move(spec), waiting.enqueued_step(), waiting.held_back()});
+    out.pool.waiting.push_back(
+        {*std::move(spec), waiting.enqueued_step(), waiting.held_back(), waiting.passed_over()});
   }
   for (const v1::LoggedState::Tenant& tenant : state.tenants()) {
     status = Check().Real("served", tenant.served(), -1e300, 1e300).status();

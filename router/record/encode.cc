@@ -225,12 +225,13 @@ void ToLog(const core::ClusterState& state, core::RequestId base,
   }
   for (size_t first = 0; first < waiting.size(); first += kRequestsPerPart) {
     v1::DecisionRecord record;
-    for (const auto& [spec, enqueued_step, held_back] :
+    for (const auto& [spec, enqueued_step, held_back, passed_over] :
          absl::MakeSpan(waiting).subspan(first, kRequestsPerPart)) {
       v1::LoggedState::Waiting& to = *record.mutable_state()->add_waiting();
       ToLog(spec, base, *to.mutable_request());
       to.set_enqueued_step(enqueued_step);
       to.set_held_back(held_back);
+      to.set_passed_over(passed_over);
     }
     take(record);
   }

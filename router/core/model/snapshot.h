@@ -76,6 +76,8 @@ struct WaitingView {
   bool reserves_kv = false;
   // Row of Snapshot::kv.need.
   int32_t kv_need = 0;
+  // A group has decided since it came, while others had free slots too.
+  bool passed_over = false;
 };
 
 // What the lookahead expects of the steps after the plan's, h = 1 .. H (router/core/lookahead fills it).

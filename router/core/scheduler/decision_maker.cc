@@ -14,7 +14,7 @@ std::optional<DecisionMaker::Answer> DecisionMaker::Ask(const PlanSteps& steps, 
   }
   BuildViews(steps);
   if (!always && free_slots_ == 0) return std::nullopt;
-  share_ = pool_->Share(free_slots_, slots_elsewhere_);
+  share_ = pool_->TakeShare(free_slots_, slots_elsewhere_);
   auto seen = static_cast<int64_t>(Window().size());
   KvOutlook kv;
   if (gate_.active()) kv = LookAtKv(steps);

@@ -89,7 +89,7 @@ class DecisionMaker {
   // Over all workers, in `views_`.
   int64_t free_slots_ = 0;
   int64_t slots_elsewhere_ = 0;
-  // Requests from the front of the pool that this decision may see (RequestPool::Share).
+  // Requests from the front of the pool that this decision may see (RequestPool::TakeShare).
   int64_t share_ = 0;
   // Scratch, kept to avoid allocation per step.
   Decision decision_;

@@ -67,11 +67,11 @@ absl::Span<WaitingView> RequestPool::Window(int64_t count) {
   return waiting_.mutable_views().subspan(0, static_cast<size_t>(count));
 }
 
-int64_t RequestPool::Share(int64_t free_slots, int64_t slots_elsewhere) const {
+int64_t RequestPool::TakeShare(int64_t free_slots, int64_t slots_elsewhere) {
   const int64_t all = waiting_.size(), slots = free_slots + slots_elsewhere;
   if (slots_elsewhere == 0 || all >= slots) return all;
-  const auto fresh = std::count_if(waiting_.views().begin(), waiting_.views().end(),
-                                   [&](const WaitingView& v) { return v.enqueued_step >= NextStep(); });
+  int64_t fresh = 0;
+  for (WaitingView& view : waiting_.mutable_views()) fresh += std::exchange(view.passed_over, true) ? 0 : 1;
   return all - fresh + (fresh * free_slots + slots - 1) / slots;
 }
 
@@ -122,7 +122,7 @@ PoolState RequestPool::Save() const {
   PoolState state;
   state.waiting.reserve(static_cast<size_t>(size()));
   for (const WaitingView& view : waiting_.views())
-    state.waiting.push_back({waiting_.Spec(view.id), view.enqueued_step});
+    state.waiting.push_back({waiting_.Spec(view.id), view.enqueued_step, false, view.passed_over});
   for (WaitGate::Waiting& waiting : held_back_.All())
     state.waiting.push_back({std::move(waiting.spec), waiting.enqueued_step, true});
   state.service = service_.Save();
@@ -139,7 +139,7 @@ absl::Status RequestPool::Restore(const PoolState& state) {
     if (waiting.held_back && held_back_.active()) {
       held_back_.Add(waiting.spec, waiting.enqueued_step);
     } else {
-      waiting_.Append(waiting.spec, waiting.enqueued_step);
+      waiting_.Append(waiting.spec, waiting.enqueued_step, waiting.passed_over);
     }
     service_.RestoreWaiting(waiting.spec.tenant);
   }

@@ -55,9 +55,9 @@ class RequestPool {
   // The first `count` of those that may be placed, fewer where there are fewer.
   absl::Span<WaitingView> Window(int64_t count);
   // How many of them a group with so many free slots may see, where others have free slots too. All, where
-  // slots are short: whoever decides fills its own. Else its share of those that have come since any group
-  // planned, so that a burst is shared out by free slots; those that have been passed over are everybody's.
-  int64_t Share(int64_t free_slots, int64_t slots_elsewhere) const;
+  // slots are short: whoever decides fills its own. Else its share of those that no group has decided on yet,
+  // so that a burst is shared out by free slots; those that have been passed over are everybody's.
+  int64_t TakeShare(int64_t free_slots, int64_t slots_elsewhere);
   const WaitingPool& views() const { return waiting_; }
   // A decision at `step` that showed the policy `seen`: takes the requests at these indices out.
   void Take(absl::Span<const Assignment> assignments);

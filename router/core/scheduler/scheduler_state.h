@@ -45,6 +45,8 @@ struct PoolState {
     int64_t enqueued_step = 0;
     // Not in the pool yet: it waits for others of its like.
     bool held_back = false;
+    // As WaitingView has it.
+    bool passed_over = false;
   };
   // In the pool's order; then those held back.
   std::vector<Waiting> waiting;

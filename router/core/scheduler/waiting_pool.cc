@@ -40,10 +40,11 @@ void WaitingPool::Add(const RequestSpec& request, int64_t enqueued_step) {
   views_.insert(at, view);
 }
 
-void WaitingPool::Append(const RequestSpec& request, int64_t enqueued_step) {
+void WaitingPool::Append(const RequestSpec& request, int64_t enqueued_step, bool passed_over) {
   assert(!Contains(request.id));
   specs_.emplace(request.id, request);
   views_.push_back(ViewOf(request, enqueued_step));
+  views_.back().passed_over = passed_over;
 }
 
 void WaitingPool::AddFront(const RequestSpec& request, int64_t enqueued_step) {

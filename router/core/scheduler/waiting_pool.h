@@ -24,7 +24,7 @@ class WaitingPool {
 
   // Behind everything, whatever its priority and seniority: for a pool that is built again in its own order.
   // REQUIRES: !Contains(request.id).
-  void Append(const RequestSpec& request, int64_t enqueued_step);
+  void Append(const RequestSpec& request, int64_t enqueued_step, bool passed_over = false);
 
   // Ahead of everything of the same priority. REQUIRES: !Contains(request.id).
   void AddFront(const RequestSpec& request, int64_t enqueued_step);
@@ -44,7 +44,8 @@ class WaitingPool {
   void RemoveMany(absl::Span<const Assignment> chosen);
 
   absl::Span<const WaitingView> views() const { return views_; }
-  // For what changes with every plan (curve, tenant_excess_tokens); nothing else may be written.
+  // For what changes with every plan (curve, tenant_excess_tokens, passed_over); nothing else may be
+  // written.
   absl::Span<WaitingView> mutable_views() { return absl::MakeSpan(views_); }
   int64_t size() const { return static_cast<int64_t>(views_.size()); }
   bool empty() const { return views_.empty(); }
