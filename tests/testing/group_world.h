@@ -589,6 +589,27 @@ class GroupWorld {
     return names;
   }
 
+  // For a test that has failed: where everybody stands.
+  std::string Describe() {
+    std::string text;
+    for (const auto& group : groups().groups()) {
+      absl::StrAppend(&text, "group ", group->options().name, ": ", group->size(), " members, epoch ",
+                      group->epoch(), group->serving() ? " serves" : "", ", next in ",
+                      absl::FormatDuration(group->next_deadline() - now), ", gives up in ",
+                      absl::FormatDuration(group->give_up_at() - now), "\n");
+    }
+    absl::StrAppend(&text, cluster().waiting(), " wait, ", cluster().placed(), " are placed\n");
+    for (const auto& [name, worker] : workers) {
+      absl::StrAppend(&text, name, ": ", worker.member == 0 ? "not connected" : "connected", ", epoch ",
+                      worker.epoch ? worker.epoch->epoch : 0, ", step ", worker.step, ", applied ",
+                      worker.applied, worker.parked ? ", parked, " : ", ", worker.residents.size(),
+                      " requests, ", worker.plans.size(), " plans\n");
+    }
+    for (size_t i = log.size() - std::min<size_t>(log.size(), 12); i < log.size(); ++i)
+      absl::StrAppend(&text, log[i], "\n");
+    return text;
+  }
+
   absl::Time now = absl::UnixEpoch() + absl::Hours(1);
   std::map<std::string, SimWorker> workers;
   // Groups decide after every event.
