@@ -1,8 +1,8 @@
 // The mailbox of a thread that owns state: many senders, one receiver.
 //
 // Purpose: what changes the state is posted here as a closure and run by the thread that owns it. Threads:
-// Post from any thread; WaitAndTake from the receiver alone. PostBounded refuses beyond a limit. There are two
-// lanes: what PostAhead posts never waits behind a flood of the others.
+// Post from any thread; WaitAndTake from the receiver alone. PostBounded refuses beyond a limit. There are
+// two lanes: what PostAhead posts never waits behind a flood of the others.
 //
 // Waits by the monotonic clock (common/base/mutex.h says why): a clock that is set back delays no timeout.
 #ifndef BFIO_COMMON_BASE_EVENT_QUEUE_H_

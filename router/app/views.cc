@@ -40,7 +40,7 @@ RouterState DecisionThread::MakeState() const {
   state.policy = policy.name;
   state.horizon = policy.options.horizon;
   state.objective = policy.options.objective;
-  state.expected_workers = options_.workers;
+  state.expected_workers = options_.workers * options_.groups;
   for (const std::unique_ptr<Group>& group : groups_.groups()) {
     const core::Scheduler* scheduler = cluster_.group(group->options().index);
     GroupView& view = state.groups.emplace_back();

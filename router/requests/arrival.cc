@@ -173,7 +173,8 @@ std::vector<core::RequestSpec> RequestLifecycle::Recover(absl::string_view worke
   std::vector<core::RequestSpec> recovered;
   int64_t taken = 0;
   for (HeldRequest& request : held) taken += RecoverOne(worker_id, request, active, recovered) ? 1 : 0;
-  if (taken > 0) spdlog::info("worker {} brings {} requests of an earlier router", std::string(worker_id), taken);
+  if (taken > 0)
+    spdlog::info("worker {} brings {} requests of an earlier router", std::string(worker_id), taken);
   return recovered;
 }
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/rng.h"
 #include "common/base/retry_delay.h"
+#include "common/base/rng.h"
 
 namespace bfio::router {
 namespace {
