@@ -303,12 +303,11 @@ void DecisionThread::CarryOut(uint32_t rank_offset) {
 }
 
 void DecisionThread::OnMembershipChanged() {
-  const std::optional<GroupCapacity> capacity = groups_.capacity();
+  const GroupCapacity capacity = groups_.capacity();
   GroupsView view;
-  if (capacity) {
-    view.kv_tokens = capacity->kv_tokens;
-    view.max_sequence_tokens = capacity->max_sequence_tokens;
-  }
+  view.kv_tokens = capacity.kv_tokens;
+  // Before the first epoch nothing is too long.
+  if (capacity.max_sequence_tokens > 0) view.max_sequence_tokens = capacity.max_sequence_tokens;
   view.shortest_step = groups_.shortest_step();
   view.complete = groups_.complete();
   view.expects_announcements = groups_.ExpectsAnnouncements();

@@ -51,10 +51,9 @@ void Cluster::StartRouterAgain() {
 }
 
 bool Cluster::StartRouter() {
-  std::vector<std::string> args = {absl::StrCat("--listen=", address()),
-                                   absl::StrCat("--admin_listen=", admin_address()),
-                                   absl::StrCat("--workers=", ranks() / options_.groups),
-                                   absl::StrCat("--groups=", options_.groups)};
+  std::vector<std::string> args = {
+      absl::StrCat("--listen=", address()), absl::StrCat("--admin_listen=", admin_address()),
+      absl::StrCat("--workers=", ranks() / options_.groups), absl::StrCat("--groups=", options_.groups)};
   args.insert(args.end(), options_.router_flags.begin(), options_.router_flags.end());
   router_ = std::make_unique<Process>("bfio_router", args);
   return router_->WaitForOutput("waiting for", kSlowdown * absl::Seconds(30));

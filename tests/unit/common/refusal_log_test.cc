@@ -26,7 +26,8 @@ TEST(RefusalLog, OneLinePerClassAndQuietTimeThenTheNumberOfTheOthers) {
 TEST(RefusalLog, ClassesAreBounded) {
   RefusalLog log;
   size_t lines = 0;
-  for (int i = 0; i < 1000; ++i) lines += log.Line(absl::StrCat("class ", i), "", kFirstRefusal).has_value() ? 1 : 0;
+  for (int i = 0; i < 1000; ++i)
+    lines += log.Line(absl::StrCat("class ", i), "", kFirstRefusal).has_value() ? 1 : 0;
   EXPECT_EQ(lines, RefusalLog::kMaxClasses + 1) << "the rest share one";
 }
 
