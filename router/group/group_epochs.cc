@@ -178,12 +178,7 @@ void Group::FinishForming(const Context& context) {
   deadline_ = absl::InfiniteFuture();
   formed_once_ = true;
   complete_ |= static_cast<int64_t>(ranks_.size()) >= options_.workers;
-  for (Member* member : ranks_) {
-    history_.Forgive(member->hello.worker_id);
-    // Only now: until here the members' late reports were counted under their old ranks.
-    member->rank = member->next_rank;
-    member->rank_epoch = epoch_;
-  }
+  for (const Member* member : ranks_) history_.Forgive(member->hello.worker_id);
   Log(context.out, LogLine::Level::kInfo, "epoch ", epoch_, " serves with ", ranks_.size(), " ranks");
   OpenEpoch(context);
   for (Member* member : ranks_) {
@@ -212,6 +207,11 @@ void Group::OpenEpoch(const Context& context) {
     capacity_.kv_tokens += member->hello.kv_tokens;
   }
   capacity_.max_sequence_tokens = std::min(min_sequence, max_kv + 1);
+  // Only now: until here late reports were counted, and residents looked up, under the old ranks.
+  for (Member* member : ranks_) {
+    member->rank = member->next_rank;
+    member->rank_epoch = epoch_;
+  }
   LoseRequests(cluster_->Apply(core::OpenEpoch{options_.index, std::move(members)}).displaced, context.out);
   shortest_step_.reset();
   steps_timed_ = 0;
@@ -243,7 +243,9 @@ core::EpochMember Group::EpochMemberOf(Member& member, Commands& out) {
   member.orphaned.clear();
   member.orphans_dropped = false;
   for (const HeldActive& active : member.active) {
-    if (orphaned.contains(active.id)) {
+    // A request is where it was placed, whatever another member says.
+    const std::optional<core::WorkerIndex> placed = scheduler().WorkerOf(active.id);
+    if (orphaned.contains(active.id) || (placed && placed != member.rank)) {
       member.orphaned.push_back(active.id);
     } else {
       to.resident.push_back({active.id, active.kv_tokens});

@@ -1,8 +1,10 @@
 // The router's end of the protocol: workers that come, answer, report, fail, leave and say anything, in any
 // order, and time. What groups want done is compared with a simple reference (tests/testing/group_checker.h).
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -29,7 +31,7 @@ class FuzzBook final : public RequestBook {
                                      [&](const HeldActive& one) { return one.id == request.id; });
       if (!there || cluster->Knows(request.id) || !taken.insert(request.id).second) continue;
       specs.push_back(SpecOf(request.id));
-      recovered.emplace_back(request.id, worker_id);
+      on_recovered(request.id, worker_id);
     }
     return specs;
   }
@@ -48,7 +50,7 @@ class FuzzBook final : public RequestBook {
 
   bfio::core::Cluster* cluster = nullptr;
   std::set<bfio::core::RequestId> taken;
-  std::vector<std::pair<bfio::core::RequestId, std::string>> recovered;
+  std::function<void(bfio::core::RequestId, absl::string_view)> on_recovered;
 };
 
 class Router {
@@ -69,6 +71,11 @@ class Router {
  private:
   const GroupSetOptions& Borrow(const GroupSetOptions& options, bfio::core::Cluster* cluster) {
     book_.cluster = cluster;
+    book_.on_recovered = [this](bfio::core::RequestId id, absl::string_view worker_id) {
+      for (const auto& group : groups_.groups()) {
+        if (const auto member = group->FindWorker(worker_id)) checker_.OnRecovered(id, *member);
+      }
+    };
     return options;
   }
 
@@ -213,11 +220,6 @@ class Router {
 
   // Carries commands out, and compares.
   void Finish(const Commands& out) {
-    for (const auto& [id, worker_id] : std::exchange(book_.recovered, {})) {
-      for (const auto& group : groups_.groups()) {
-        if (const auto member = group->FindWorker(worker_id)) checker_.OnRecovered(id, *member);
-      }
-    }
     checker_.Observe(out, reporter_);
     for (const Command& command : out) {
       if (const auto* lost = std::get_if<RequestLost>(&command)) PlaceAgain(lost->id);

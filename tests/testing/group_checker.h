@@ -27,7 +27,8 @@ class GroupChecker {
 
   void OnHello(MemberId member) { members_[member]; }
   void OnReady(MemberId member, uint64_t epoch) {
-    if (const auto it = members_.find(member); it != members_.end()) it->second.ready = epoch;
+    const auto it = members_.find(member);
+    if (it != members_.end() && it->second.offered == epoch) it->second.ready = epoch;
   }
   // The client gave it up: what still comes of it does not count.
   void OnCancelled(core::RequestId id) { cancelled_.insert(id); }

@@ -574,6 +574,22 @@ TEST_F(BarrierGroupTest, ARankWhoseTokensDoNotAddUpIsCutOff) {
   EXPECT_EQ(world_->book().completed.size(), 8u);
 }
 
+TEST_F(BarrierGroupTest, AMemberCannotTakeAnothersRequestsForItsOwn) {
+  Serve({"a", "b"});
+  Submit(1, 8);
+  for (int i = 0; i < 5; ++i) world_->Step("a");
+  const auto of_b = world_->Worker("b").residents;
+  world_->Kill("b");
+  world_->alter_ready = [&](SimWorker&, EpochReady& ready) {
+    for (const auto& [id, resident] : of_b) ready.active.push_back({id, resident.kv(), resident.made});
+  };
+  Form();
+  world_->alter_ready = nullptr;
+  EXPECT_EQ(world_->lost.size(), 4u);
+  world_->Run();
+  EXPECT_EQ(world_->book().completed.size(), 8u);
+}
+
 TEST_F(BarrierGroupTest, AnAnswerToAnotherEpochIsNone) {
   Start(2);
   world_->Join("a");
