@@ -43,11 +43,11 @@ int Completions(int residents, Rng& rng) {
 void AddWorkers(const Shape& shape, Instance& instance, Rng& rng) {
   for (int g = 0; g < shape.workers; ++g) {
     const int freed = Completions(shape.batch, rng);
-    SolverWorker worker{static_cast<int64_t>(shape.batch * 1'100 + rng.Normal() * 500 - 1'400 * freed), freed,
-                        kKv};
+    WorkerView worker{static_cast<int64_t>(shape.batch * 1'100 + rng.Normal() * 500 - 1'400 * freed), 0, freed,
+                      kKv};
     worker.active = shape.batch - freed;
     instance.workers.push_back(worker);
-    double load = static_cast<double>(worker.load), quiet = 1;
+    double load = static_cast<double>(worker.load_tokens), quiet = 1;
     int active = worker.active;
     for (int h = 0; shape.horizon > 0 && h <= shape.horizon; ++h) {
       instance.ahead.push_back(load);
@@ -83,7 +83,7 @@ Instance MakeInstance(const Shape& shape, Rng& rng) {
     instance.items.push_back(item);
     load += static_cast<double>(item.load) * static_cast<double>(instance.TotalSlots()) / shape.waiting;
   }
-  for (const SolverWorker& worker : instance.workers) load += static_cast<double>(worker.load);
+  for (const WorkerView& worker : instance.workers) load += static_cast<double>(worker.load_tokens);
   instance.target_load = load / shape.workers;
   return instance;
 }

@@ -65,7 +65,7 @@ Instance Overload(int32_t horizon, Rng& rng) {
   for (int g = 0; g < 8; ++g) {
     const auto free = static_cast<int32_t>(g < 4 ? 1 : 0);
     instance.workers.push_back(
-        {80'000 + static_cast<int64_t>(500 * rng.Normal()) - 1'400 * free, free, kAmple});
+        {80'000 + static_cast<int64_t>(500 * rng.Normal()) - 1'400 * free, 0, free, kAmple});
   }
   for (int i = 0; i < 40; ++i) {
     const auto load = static_cast<int64_t>(1 + rng.Gamma(0.8) * 1'200);
@@ -73,8 +73,8 @@ Instance Overload(int32_t horizon, Rng& rng) {
   }
   if (horizon == 0) return instance;
   instance.horizon = horizon;
-  for (const SolverWorker& worker : instance.workers) {
-    double load = static_cast<double>(worker.load);
+  for (const WorkerView& worker : instance.workers) {
+    double load = static_cast<double>(worker.load_tokens);
     for (int32_t h = 0; h <= horizon; ++h) {
       instance.ahead.push_back(load);
       load += 72 - (rng.Below(3) == 0 ? static_cast<double>(rng.Below(2'000)) : 0);

@@ -64,10 +64,10 @@ const core::Instance& Overload::Build() {
       const auto active = static_cast<int32_t>(std::min<int64_t>(steps, request.left));
       for (int32_t h = 0; h < active; ++h) ahead[h] += static_cast<double>(request.load + h);
     }
-    core::SolverWorker view;
-    view.load = static_cast<int64_t>(ahead[0]);
-    view.slots = options_.batch - static_cast<int32_t>(worker.size());
-    view.kv_tokens = kAmpleKv;
+    core::WorkerView view;
+    view.load_tokens = static_cast<int64_t>(ahead[0]);
+    view.free_slots = options_.batch - static_cast<int32_t>(worker.size());
+    view.free_kv_tokens = kAmpleKv;
     view.active = static_cast<int32_t>(worker.size());
     instance_.workers.push_back(view);
     if (options_.horizon > 0) instance_.ahead.insert(instance_.ahead.end(), ahead.begin(), ahead.end());

@@ -67,12 +67,12 @@ Outcome Paper(const Trace& trace, int32_t horizon, int64_t reveal, int64_t budge
 Outcome Fcfs(const Trace& trace) {
   core::Solution solution;
   return Run(trace, 0, 512, [&](const core::Instance& instance) -> const core::Solution& {
-    std::vector<core::SolverWorker> workers = instance.workers;
+    std::vector<core::WorkerView> workers = instance.workers;
     solution.worker_of.assign(instance.items.size(), core::kUnassigned);
     for (int64_t i = 0; i < instance.Target(); ++i) {
       const auto most = std::max_element(workers.begin(), workers.end(),
-                                         [](auto& a, auto& b) { return a.slots < b.slots; });
-      --most->slots;
+                                         [](auto& a, auto& b) { return a.free_slots < b.free_slots; });
+      --most->free_slots;
       solution.worker_of[i] = static_cast<int32_t>(most - workers.begin());
     }
     return solution;

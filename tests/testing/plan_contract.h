@@ -9,30 +9,10 @@
 #include <algorithm>
 #include <vector>
 
+#include "router/core/model/free_capacity.h"
 #include "router/core/model/snapshot.h"
-#include "router/core/policy/room.h"
 
 namespace bfio::core {
-
-// What is left of the workers, as far as reservations go and as admission sees it.
-struct Left {
-  explicit Left(const Snapshot& snapshot) : workers(snapshot.workers.begin(), snapshot.workers.end()) {
-    kv.Reset(snapshot.kv);
-  }
-  std::vector<WorkerView> workers;
-  KvRoom kv;
-};
-
-inline bool FitsSomewhere(const Left& left, const WaitingView& request) {
-  for (size_t g = 0; g < left.workers.size(); ++g) {
-    const WorkerView& worker = left.workers[g];
-    if (worker.free_slots > 0 && (request.kv_reserve_tokens <= worker.free_kv_tokens ||
-                                  left.kv.Fits(request.kv_need, static_cast<int32_t>(g)))) {
-      return true;
-    }
-  }
-  return false;
-}
 
 // Whether the requests of the plan that worker g gets suffice for one another, by either reckoning.
 inline bool KvHolds(const Snapshot& snapshot, const std::vector<Assignment>& plan, WorkerIndex g) {
@@ -61,50 +41,23 @@ inline bool KvHolds(const Snapshot& snapshot, const std::vector<Assignment>& pla
 }
 
 // Fails when the plan breaks a cap or names a request twice.
-inline Left LeftAfter(const Snapshot& snapshot, const std::vector<Assignment>& plan) {
-  Left left(snapshot);
+inline FreeCapacity LeftAfter(const Snapshot& snapshot, const std::vector<Assignment>& plan) {
+  FreeCapacity left;
+  left.Reset(snapshot);
   std::vector<char> seen(snapshot.waiting.size(), 0);
   for (const Assignment& assignment : plan) {
     EXPECT_EQ(seen.at(assignment.waiting_index)++, 0) << "request assigned twice";
-    WorkerView& worker = left.workers.at(assignment.worker);
-    EXPECT_GE(--worker.free_slots, 0) << "slots exceeded";
-    const WaitingView& request = snapshot.waiting[assignment.waiting_index];
-    worker.free_kv_tokens -= request.kv_reserve_tokens;
-    left.kv.Put(request.kv_need, assignment.worker, +1);
+    left.Take(snapshot.waiting[assignment.waiting_index], assignment.worker);
   }
-  for (size_t g = 0; g < left.workers.size(); ++g) {
-    EXPECT_TRUE(KvHolds(snapshot, plan, static_cast<WorkerIndex>(g))) << "KV of worker " << g << " exceeded";
+  for (WorkerIndex g = 0; g < left.workers(); ++g) {
+    EXPECT_GE(left[g].free_slots, 0) << "slots exceeded";
+    EXPECT_TRUE(KvHolds(snapshot, plan, g)) << "KV of worker " << g << " exceeded";
   }
   return left;
 }
 
-// Closes the worker an overdue request holds, by the words of room.h.
-inline void CloseHeld(const Snapshot& snapshot, Left& left) {
-  const Left all(snapshot);
-  const std::vector<WorkerView>& before = all.workers;
-  const auto could_hold = [](const WorkerView& worker, const WaitingView& request) {
-    return worker.free_slots > 0 && worker.total_kv_tokens >= request.kv_reserve_tokens;
-  };
-  const WaitingView* holder = nullptr;
-  for (const WaitingView& request : snapshot.waiting) {
-    if (snapshot.step - request.enqueued_step < snapshot.hold_after_steps || FitsSomewhere(all, request))
-      continue;
-    const bool ever = std::any_of(before.begin(), before.end(),
-                                  [&](const WorkerView& worker) { return could_hold(worker, request); });
-    if (ever && holder == nullptr) holder = &request;
-  }
-  if (holder == nullptr) return;
-  int held = -1;
-  for (size_t g = 0; g < before.size(); ++g) {
-    if (!could_hold(before[g], *holder)) continue;
-    if (held < 0 || before[g].free_kv_tokens > before[held].free_kv_tokens) held = static_cast<int>(g);
-  }
-  left.workers[held].free_slots = 0;
-}
-
 inline void CheckContract(const Snapshot& snapshot, const std::vector<Assignment>& plan) {
-  Left left = LeftAfter(snapshot, plan);
-  CloseHeld(snapshot, left);
+  const FreeCapacity left = LeftAfter(snapshot, plan);
   std::vector<char> placed(snapshot.waiting.size(), 0);
   for (const Assignment& assignment : plan) placed[assignment.waiting_index] = 1;
   int64_t slots = 0, most_kv = 0;
@@ -124,7 +77,7 @@ inline void CheckContract(const Snapshot& snapshot, const std::vector<Assignment
     EXPECT_GE(lowest_in, highest_out) << "a lower class went first";
   }
   for (size_t i = 0; i < placed.size(); ++i) {
-    EXPECT_TRUE(placed[i] || !FitsSomewhere(left, snapshot.waiting[i]))
+    EXPECT_TRUE(placed[i] || !left.FitsSomewhere(snapshot.waiting[i]))
         << "request " << i << " could still start";
   }
 }

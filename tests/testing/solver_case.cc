@@ -15,8 +15,8 @@ int64_t Below(Rng& rng, int64_t bound) {
 void AddHorizon(Instance& instance, int32_t horizon, int32_t curves, bool steps, Rng& rng) {
   instance.horizon = horizon;
   if (horizon == 0) return;
-  for (const SolverWorker& worker : instance.workers) {
-    double load = static_cast<double>(worker.load), quiet = 1;
+  for (const WorkerView& worker : instance.workers) {
+    double load = static_cast<double>(worker.load_tokens), quiet = 1;
     for (int32_t h = 0; h <= horizon; ++h) {
       instance.ahead.push_back(load);
       instance.quiet.push_back(quiet);
@@ -47,9 +47,9 @@ Instance RandomInstance(const SolverCaseLimits& limits, Rng& rng) {
   const double weight = 20 * rng.Uniform();
   const int64_t workers = 1 + Below(rng, limits.max_workers), items = Below(rng, limits.max_items + 1);
   for (int64_t g = 0; g < workers; ++g) {
-    SolverWorker worker{Below(rng, 3 * limits.max_load),
-                        static_cast<int32_t>(Below(rng, limits.max_slots + 1)),
-                        tight_kv ? Below(rng, 2 * limits.max_load) : kAmple};
+    WorkerView worker{Below(rng, 3 * limits.max_load), 0,
+                      static_cast<int32_t>(Below(rng, limits.max_slots + 1)),
+                      tight_kv ? Below(rng, 2 * limits.max_load) : kAmple};
     if (unequal) {
       worker.time_per_token = 0.5 + rng.Uniform();
       worker.time_offset = 100 * rng.Uniform();
@@ -64,8 +64,8 @@ Instance RandomInstance(const SolverCaseLimits& limits, Rng& rng) {
   }
   int32_t priority = 2;
   double total = 0, pool = 0, rate = 0;
-  for (const SolverWorker& worker : instance.workers) {
-    total += worker.Time(static_cast<double>(worker.load));
+  for (const WorkerView& worker : instance.workers) {
+    total += worker.TimeAt(static_cast<double>(worker.load_tokens));
     rate += worker.load_rate() / static_cast<double>(workers);
   }
   for (int64_t i = 0; i < items; ++i) {
@@ -88,7 +88,7 @@ Instance RandomInstance(const SolverCaseLimits& limits, Rng& rng) {
 
 std::string Infeasibility(const Instance& instance, const Solution& solution) {
   if (solution.worker_of.size() != instance.items.size()) return "not one answer per item";
-  std::vector<SolverWorker> left = instance.workers;
+  std::vector<WorkerView> left = instance.workers;
   int64_t all_kv = 0, admitted = 0;
   int32_t lowest_in = 1 << 20, highest_out = -1;
   for (size_t i = 0; i < instance.items.size(); ++i) {
@@ -102,18 +102,18 @@ std::string Infeasibility(const Instance& instance, const Solution& solution) {
     if (g < 0 || g >= static_cast<int32_t>(left.size())) return "no such worker";
     ++admitted;
     lowest_in = std::min(lowest_in, item.priority);
-    if (--left[g].slots < 0) return "slots exceeded";
-    left[g].kv_tokens -= item.kv_reserve;
-    if (left[g].kv_tokens < 0) return "KV exceeded";
+    if (--left[g].free_slots < 0) return "slots exceeded";
+    left[g].free_kv_tokens -= item.kv_reserve;
+    if (left[g].free_kv_tokens < 0) return "KV exceeded";
   }
   const bool ample = std::all_of(instance.workers.begin(), instance.workers.end(),
-                                 [&](const SolverWorker& worker) { return worker.kv_tokens >= all_kv; });
+                                 [&](const WorkerView& worker) { return worker.free_kv_tokens >= all_kv; });
   if (ample && admitted != instance.Target()) return "not U admitted";
   if (ample && lowest_in < highest_out) return "a lower class went first";
   for (size_t i = 0; i < instance.items.size(); ++i) {
     if (solution.worker_of[i] != kUnassigned) continue;
-    for (const SolverWorker& worker : left) {
-      if (worker.slots > 0 && worker.kv_tokens >= instance.items[i].kv_reserve)
+    for (const WorkerView& worker : left) {
+      if (worker.free_slots > 0 && worker.free_kv_tokens >= instance.items[i].kv_reserve)
         return "an item could still start";
     }
   }

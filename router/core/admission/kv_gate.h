@@ -1,6 +1,6 @@
 // Who may enter each worker's KV memory, in the router: room and needs at times to come, for every decision.
 //
-// Purpose: turns what the lookahead believes into the KvOutlook (model/kv_room.h) that every policy, the
+// Purpose: turns what the lookahead believes into the KvOutlook (model/kv_capacity.h) that every policy, the
 // solver's program included, keeps to. The kinds:
 //   none          a request reserves its prompt and all it may make; there is no outlook.
 //   kv_feasible   memory holds at every time to come, with the confidence asked for (below).
@@ -23,7 +23,7 @@
 // ended is at most 1 - confidence (union bound), if the lookahead is right. Where lengths are taken as known
 // (oracle, max_tokens) only the first way counts, and nothing can run out if they are right. A plan may come
 // late: who is not known to have started counts as staying two steps longer. Each request alone fits an empty
-// worker for certain, so nobody is kept out for ever (policy/room.h has the rule of who must wait).
+// worker for certain, so nobody is kept out for ever (scheduler/kv_hold.h has the rule of who must wait).
 //
 // Cost: residents * intervals multiplications, and a few logarithms per interval for each kind of waiting
 // request; about 22 intervals where requests make at most 1,000 tokens. Requests are of a kind, and share
@@ -44,7 +44,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "router/core/lookahead/lookahead.h"
-#include "router/core/model/kv_room.h"
+#include "router/core/model/kv_capacity.h"
 #include "router/core/model/snapshot.h"
 
 namespace bfio::core {

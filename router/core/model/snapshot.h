@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "router/core/model/kv_room.h"
+#include "router/core/model/kv_capacity.h"
 #include "router/core/model/request.h"
 
 namespace bfio::core {
@@ -43,10 +43,16 @@ struct WorkerView {
   double prefill_weight = 0;
   // What each prompt token placed here adds in all, at the plan's step.
   double load_rate() const { return time_per_token + prefill_weight; }
+  // Local time of a step at this load.
+  double TimeAt(double tokens) const { return time_offset + time_per_token * tokens; }
   // Local time of its step, with a request of `more` tokens placed here.
   double Time(int64_t more = 0) const {
-    return time_offset + time_per_token * static_cast<double>(load_tokens) +
-           load_rate() * static_cast<double>(more);
+    return TimeAt(static_cast<double>(load_tokens)) + load_rate() * static_cast<double>(more);
+  }
+  // Counts `tokens` of a request that is still to come.
+  void Precount(int64_t tokens) {
+    load_tokens += tokens;
+    time_offset += prefill_weight * static_cast<double>(tokens);
   }
 };
 
@@ -76,6 +82,9 @@ struct WaitingView {
   bool reserves_kv = false;
   // Row of Snapshot::kv.need.
   int32_t kv_need = 0;
+  KvDemand kv() const { return {kv_reserve_tokens, kv_need}; }
+  // RequestSpec's: placed before any policy is asked, wherever it fits.
+  bool runs_alone = false;
   // A group has decided since it came, while others had free slots too.
   bool passed_over = false;
 };
@@ -95,11 +104,6 @@ struct Outlook {
   absl::Span<const double> curves;
 };
 
-// Steps a request must have waited before it may hold a worker (policy/room.h): long enough that ordinary
-// turnover usually makes room by itself (mean output lengths of public traces are 60 to 250 tokens), short
-// against any deadline.
-inline constexpr int64_t kHoldAfterSteps = 64;
-
 struct Snapshot {
   // The step the plan will be applied at.
   int64_t step = 0;
@@ -112,8 +116,6 @@ struct Snapshot {
   Outlook outlook;
   // Where admission is not by reservation: the other way for a request to fit a worker.
   KvOutlook kv;
-  // After so many steps in the pool a request that fits nowhere holds a worker.
-  int64_t hold_after_steps = kHoldAfterSteps;
   // The yardstick of waits: 99 % of the requests that have been admitted lately, wherever, would have waited
   // at most so many steps if the oldest had always gone first. 0 before there were any.
   int64_t first_come_p99 = 0;

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "router/core/policy/room.h"
+#include "router/core/model/free_capacity.h"
 
 namespace bfio::core {
 
@@ -17,15 +17,13 @@ enum class SizeOrder { kSmallestFirst, kLargestFirst };
 class BySize {
  public:
   // Offers all requests of the highest priority by size (ties: older first), then those of the next, each to
-  // the worker that would finish its step first with it, until no slot is left; those that KV has kept out
-  // before anybody else (kv_overdue.h). Cost: linear in the pool, and
+  // the worker that would finish its step first with it, until no slot is left. Cost: linear in the pool, and
   // (log pool + G) for each request offered.
-  void Place(const Snapshot& snapshot, SizeOrder order, Room& room, std::vector<Assignment>& plan);
+  void Place(const Snapshot& snapshot, SizeOrder order, FreeCapacity& free, std::vector<Assignment>& plan);
 
  private:
   // Heap of waiting indices.
   std::vector<int32_t> heap_;
-  std::vector<char> placed_;
 };
 
 }  // namespace bfio::core

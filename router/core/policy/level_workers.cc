@@ -25,10 +25,10 @@ double LevelTarget(const Instance& instance, absl::Span<const WorkerIndex> level
   double time = 0, rate = 0;
   int64_t slots = 0;
   for (const WorkerIndex g : level) {
-    const SolverWorker& worker = instance.workers[g];
-    time += worker.Time(static_cast<double>(worker.load));
+    const WorkerView& worker = instance.workers[g];
+    time += worker.TimeAt(static_cast<double>(worker.load_tokens));
     rate += worker.load_rate();
-    slots += worker.slots;
+    slots += worker.free_slots;
   }
   const auto workers = static_cast<double>(level.size());
   const auto admitted =

@@ -6,10 +6,9 @@
 //   - each waiting index is used at most once;
 //   - worker g gets at most free_slots requests, and the sum of their kv_reserve_tokens is at most
 //     free_kv_tokens, or they fit by Snapshot::kv;
-//   - work conservation: no request is left waiting while some worker could still take it (slot and KV),
-//     except the one worker that an overdue request holds because it fits nowhere (room.h has the rule). When
+//   - work conservation: no request is left waiting while some worker could still take it (slot and KV). When
 //     KV does not bind, exactly U = min(|waiting|, sum of free slots) requests are assigned (BF-IO paper,
-//     section 3).
+//     section 3). A worker that a request holds (scheduler/kv_hold.h) shows no free slot.
 // Deterministic: the same snapshots in the same order give the same plans, unless PolicyOptions::stop ends a
 // decision; randomness comes from PolicyOptions::seed.
 // Threads: a policy belongs to the thread that drives the scheduler. No I/O, no clock.

@@ -16,20 +16,8 @@ void CopyRows(absl::Span<const double> from, int32_t from_steps, int32_t steps, 
 
 }  // namespace
 
-void FillInstance(const Snapshot& snapshot, const Room& room, int32_t horizon, Instance& instance) {
-  instance.workers.clear();
-  for (WorkerIndex g = 0; g < room.workers(); ++g) {
-    const WorkerView& view = room[g];
-    SolverWorker worker;
-    worker.load = view.load_tokens;
-    worker.slots = view.free_slots;
-    worker.kv_tokens = view.free_kv_tokens;
-    worker.time_per_token = view.time_per_token;
-    worker.time_offset = view.time_offset;
-    worker.active = view.active;
-    worker.prefill_weight = view.prefill_weight;
-    instance.workers.push_back(worker);
-  }
+void FillInstance(const Snapshot& snapshot, const FreeCapacity& free, int32_t horizon, Instance& instance) {
+  instance.workers.assign(free.views().begin(), free.views().end());
   instance.items.resize(snapshot.waiting.size());
   for (size_t i = 0; i < snapshot.waiting.size(); ++i) {
     const WaitingView& request = snapshot.waiting[i];
@@ -41,7 +29,7 @@ void FillInstance(const Snapshot& snapshot, const Room& room, int32_t horizon, I
     item.kv_need = request.kv_need;
     instance.items[i] = item;
   }
-  instance.kv = room.kv();
+  instance.kv = free.kv();
   const Outlook& outlook = snapshot.outlook;
   instance.target_load = 0;
   instance.target_ahead.clear();

@@ -2,14 +2,14 @@
 
 #include <algorithm>
 
-#include "router/core/policy/room.h"
+#include "router/core/policy/place_in_order.h"
 
 namespace bfio::core {
 
 std::optional<DecisionMaker::Answer> DecisionMaker::Ask(const PlanSteps& steps, bool always, Plan& plan) {
   decision_.Clear();
   if (pool_->placeable() == 0) {
-    holder_.reset();
+    hold_.SetHolder(std::nullopt);
     return std::nullopt;
   }
   BuildViews(steps);
@@ -18,23 +18,21 @@ std::optional<DecisionMaker::Answer> DecisionMaker::Ask(const PlanSteps& steps, 
   auto seen = static_cast<int64_t>(Window().size());
   KvOutlook kv;
   if (gate_.active()) kv = LookAtKv(steps);
-  // The window is one shorter without the holder: admission has not looked at the request behind it.
-  if (holder_ && ServeHolder(steps, kv, plan)) --seen;
+  // The window is shorter without them: admission has not looked at the requests behind it.
+  seen -= PlaceAhead(steps, kv, plan);
   if (pool_->placeable() == 0) return std::nullopt;
   pool_->FillTenantExcess(Window());
   Snapshot snapshot;
   snapshot.step = steps.clock;
-  snapshot.workers = views_;
   snapshot.waiting = Window().subspan(0, static_cast<size_t>(seen));
+  hold_.Close(snapshot.step, snapshot.waiting, free_);
+  free_.LimitSlotsToMemory(snapshot.waiting);
+  views_.assign(free_.views().begin(), free_.views().end());
+  snapshot.workers = views_;
   snapshot.pool_size = pool_->placeable();
   snapshot.first_come_p99 = pool_->first_come_p99();
   snapshot.outlook = BuildOutlook(steps);
-  snapshot.hold_after_steps = options_.hold_after_steps;
   snapshot.kv = kv;
-  if (gate_.active() && !holder_) {
-    kv_room_.Reset(snapshot.kv);
-    if (const WaitingView* const overdue = OverdueRequest(snapshot, kv_room_)) holder_ = overdue->id;
-  }
   ++totals_->policy_calls;
   policy_->Decide(snapshot, decision_);
   DiscardViolations(snapshot);
@@ -104,50 +102,44 @@ Outlook DecisionMaker::BuildOutlook(const PlanSteps& steps) {
   return outlook_.View();
 }
 
-// The policy would see an ordinary candidate again, and might prefer others to it for ever.
-bool DecisionMaker::ServeHolder(const PlanSteps& steps, const KvOutlook& kv, Plan& plan) {
+int64_t DecisionMaker::PlaceAhead(const PlanSteps& steps, const KvOutlook& kv, Plan& plan) {
+  free_.Reset(views_, kv);
   const absl::Span<const WaitingView> waiting = Window();
-  const auto it = std::find_if(waiting.begin(), waiting.end(),
-                               [&](const WaitingView& request) { return request.id == *holder_; });
-  if (it == waiting.end()) {  // cancelled, placed by another group, or pushed out of sight
-    holder_.reset();
-    return false;
+  for (size_t i = 0; i < waiting.size(); ++i) {
+    if (!waiting[i].runs_alone) continue;
+    const WorkerIndex worker = Emptiest(waiting[i]);
+    if (worker == kNoWorker) continue;
+    free_.Take(waiting[i], worker);
+    free_.LimitSlots(worker, 0);
+    decision_.assignments.push_back({static_cast<int32_t>(i), worker});
   }
-  kv_room_.Reset(kv);
-  WorkerIndex best = -1;
-  for (WorkerIndex g = 0; g < accounts_->num_workers(); ++g) {
-    if (FitsNow(*it, g) && (best < 0 || views_[g].free_kv_tokens > views_[best].free_kv_tokens)) best = g;
+  if (const auto served = hold_.Serve(waiting, free_)) decision_.assignments.push_back(*served);
+  const auto placed = static_cast<int64_t>(decision_.assignments.size());
+  if (placed == 0) return 0;
+  if (gate_.active()) {
+    for (const Assignment& a : decision_.assignments) gate_.Take(waiting[a.waiting_index].kv_need, a.worker);
   }
-  if (best < 0) return false;
-  holder_.reset();
-  gate_.Take(it->kv_need, best);
-  decision_.assignments.push_back({static_cast<int32_t>(it - waiting.begin()), best});
   PlaceAll(steps, plan);
   decision_.Clear();
   BuildViews(steps);
-  return true;
+  free_.Reset(views_, kv);
+  return placed;
 }
 
-bool DecisionMaker::FitsNow(const WaitingView& request, WorkerIndex worker) const {
-  const WorkerView& view = views_[worker];
-  return view.free_slots > 0 &&
-         (request.kv_reserve_tokens <= view.free_kv_tokens || kv_room_.Fits(request.kv_need, worker));
+WorkerIndex DecisionMaker::Emptiest(const WaitingView& request) const {
+  return LeastKey(free_, request, [](const WorkerView& worker) { return worker.active; });
 }
 
 void DecisionMaker::DiscardViolations(const Snapshot& snapshot) {
   // A plan that over-fills a worker or names a request twice would corrupt the accounts of everybody.
   taken_.assign(static_cast<size_t>(pool_->placeable()), 0);
-  kv_room_.Reset(snapshot.kv);
   const auto bad = [&](const Assignment& a) {
     const auto seen = static_cast<int64_t>(snapshot.waiting.size());
     if (a.waiting_index < 0 || a.waiting_index >= seen || taken_[a.waiting_index]) return true;
     if (a.worker < 0 || a.worker >= accounts_->num_workers()) return true;
-    WorkerView& view = views_[a.worker];
     const WaitingView& request = snapshot.waiting[a.waiting_index];
-    if (!FitsNow(request, a.worker)) return true;
-    --view.free_slots;
-    view.free_kv_tokens -= request.kv_reserve_tokens;
-    kv_room_.Put(request.kv_need, a.worker, +1);
+    if (!free_.Fits(request, a.worker)) return true;
+    free_.Take(request, a.worker);
     taken_[a.waiting_index] = 1;
     return false;
   };

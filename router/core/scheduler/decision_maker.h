@@ -14,9 +14,11 @@
 
 #include "absl/types/span.h"
 #include "router/core/admission/kv_gate.h"
+#include "router/core/model/free_capacity.h"
 #include "router/core/model/snapshot.h"
 #include "router/core/policy/policy.h"
 #include "router/core/scheduler/group_accounts.h"
+#include "router/core/scheduler/kv_hold.h"
 #include "router/core/scheduler/outlook_builder.h"
 #include "router/core/scheduler/request_pool.h"
 #include "router/core/scheduler/scheduler_options.h"
@@ -40,11 +42,12 @@ class DecisionMaker {
         accounts_(accounts),
         totals_(totals),
         policy_(std::move(policy)),
-        gate_(options.admission) {}
+        gate_(options.admission),
+        hold_(options.hold_after_steps) {}
 
   // Decides about what waits; nothing when there was nothing to ask the policy about. `always`: also where no
-  // slot is free, because it is asked once a step and learns from that. What a request that held a worker is
-  // given goes into the plan at once, all else with PlaceAll.
+  // slot is free, because it is asked once a step and learns from that. What is placed before the policy is
+  // asked goes into the plan at once, all else with PlaceAll.
   std::optional<Answer> Ask(const PlanSteps& steps, bool always, Plan& plan);
   // Slots that are free in other groups, which take their share of what waits.
   void SetSlotsElsewhere(int64_t slots) { slots_elsewhere_ = slots; }
@@ -56,10 +59,8 @@ class DecisionMaker {
   void SetPolicy(std::unique_ptr<Policy> policy) { policy_ = std::move(policy); }
   const Policy& policy() const { return *policy_; }
   // The request that holds a worker.
-  std::optional<RequestId> holder() const { return holder_; }
-  void RestoreHolder(std::optional<RequestId> holder) {
-    if (gate_.active()) holder_ = holder;
-  }
+  std::optional<RequestId> holder() const { return hold_.holder(); }
+  void RestoreHolder(std::optional<RequestId> holder) { hold_.SetHolder(holder); }
 
  private:
   void BuildViews(const PlanSteps& steps);
@@ -71,11 +72,11 @@ class DecisionMaker {
   absl::Span<WaitingView> Window() {
     return pool_->Window(std::min(share_, std::max(options_.window, free_slots_)));
   }
-  // Where admission looks ahead: a request that has held a worker is placed as soon as it fits anywhere. True
-  // when it has been; `kv` tells of the room without it then.
-  bool ServeHolder(const PlanSteps& steps, const KvOutlook& kv, Plan& plan);
-  // By views_ and kv_room_.
-  bool FitsNow(const WaitingView& request, WorkerIndex worker) const;
+  // Carries out what no policy decides on, and says how many requests that concerned: those that run alone,
+  // and the one that held a worker. `kv` tells of the capacity without them then.
+  int64_t PlaceAhead(const PlanSteps& steps, const KvOutlook& kv, Plan& plan);
+  // The worker for a request that runs alone: of those it fits the one with fewest requests; or kNoWorker.
+  WorkerIndex Emptiest(const WaitingView& request) const;
   void DiscardViolations(const Snapshot& snapshot);
 
   const SchedulerOptions options_;
@@ -85,7 +86,7 @@ class DecisionMaker {
   std::unique_ptr<Policy> policy_;
   OutlookBuilder outlook_;
   KvGate gate_;
-  std::optional<RequestId> holder_;
+  KvHold hold_;
   // Over all workers, in `views_`.
   int64_t free_slots_ = 0;
   int64_t slots_elsewhere_ = 0;
@@ -96,7 +97,8 @@ class DecisionMaker {
   std::vector<WorkerView> views_;
   std::vector<char> taken_;
   std::vector<KvGate::Worker> kv_workers_;
-  KvRoom kv_room_;
+  // Of `views_`, less what has been placed or held.
+  FreeCapacity free_;
 };
 
 }  // namespace bfio::core

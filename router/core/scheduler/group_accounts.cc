@@ -47,7 +47,7 @@ void GroupAccounts::Adopt(WorkerIndex index, absl::Span<const RequestSpec> adopt
     placed.index = residents_.Add(index, spec, placed.first_step, false, spec.generated_tokens);
     ++worker.active;
     worker.base += spec.prefill_tokens - placed.first_step;
-    worker.reserved_kv += spec.kv_reserve_tokens();
+    worker.Reserve(spec);
     kept.emplace(spec.id, placed);
   }
 }
@@ -80,7 +80,7 @@ void GroupAccounts::Keep(WorkerIndex index, const ResidentRequest& resident, Wor
   ++worker.active;
   worker.base += placed.spec.prefill_tokens - placed.first_step + placed.drift;
   worker.drift += placed.drift;
-  worker.reserved_kv += placed.spec.kv_reserve_tokens();
+  worker.Reserve(placed.spec);
   opening.kept.emplace(resident.id, placed);
   placed_.erase(it);
 }
@@ -112,7 +112,7 @@ void GroupAccounts::Place(const RequestSpec& spec, int64_t enqueued_step, Worker
   ++worker.inflight_placements;
   worker.inflight_base += spec.prefill_tokens - first_step;
   worker.inflight_prefill += spec.prefill_tokens;
-  worker.reserved_kv += spec.kv_reserve_tokens();
+  worker.Reserve(spec);
 }
 
 void GroupAccounts::SendDrops(const PlanSteps& steps, Plan& plan) {
@@ -225,7 +225,7 @@ absl::Status GroupAccounts::RestoreResident(WorkerIndex index, const GroupState:
   (from.inflight ? worker.inflight_placements : worker.active) += 1;
   (from.inflight ? worker.inflight_base : worker.base) += base;
   if (from.inflight) worker.inflight_prefill += from.spec.prefill_tokens;
-  worker.reserved_kv += from.spec.kv_reserve_tokens();
+  worker.Reserve(from.spec);
   return absl::OkStatus();
 }
 

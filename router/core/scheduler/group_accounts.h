@@ -54,6 +54,8 @@ class GroupAccounts {
     // included.
     int64_t drift = 0;
     int64_t reserved_kv = 0;
+    // Placed requests that run alone (RequestSpec::runs_alone).
+    int32_t alone = 0;
     int64_t last_step = 0;
     // Of the last report, those that ended in its step included.
     int64_t reported_load = 0;
@@ -75,7 +77,12 @@ class GroupAccounts {
 
     int32_t placed() const { return active + inflight_placements; }
     int32_t free_slots() const {
-      return spec.accepts_new && spec.slots > placed() ? spec.slots - placed() : 0;
+      return spec.accepts_new && alone == 0 && spec.slots > placed() ? spec.slots - placed() : 0;
+    }
+    // A request is placed here, or (sign -1) gone.
+    void Reserve(const RequestSpec& request, int32_t sign = 1) {
+      reserved_kv += sign * request.kv_reserve_tokens();
+      if (request.runs_alone) alone += sign;
     }
   };
 

@@ -171,7 +171,7 @@ void GroupAccounts::Remove(PlacedMap::iterator it) {
     worker.inflight_base -= base;
     worker.inflight_prefill -= placed.spec.prefill_tokens;
   }
-  worker.reserved_kv -= placed.spec.kv_reserve_tokens();
+  worker.Reserve(placed.spec, -1);
   // The last of the worker's residents has taken its index.
   if (const auto moved = residents_.Remove(placed.worker, placed.index)) {
     placed_.find(*moved)->second.index = placed.index;

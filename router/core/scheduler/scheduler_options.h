@@ -8,8 +8,8 @@
 
 #include "router/core/admission/kv_gate.h"
 #include "router/core/admission/wait_gate.h"
-#include "router/core/model/snapshot.h"
 #include "router/core/scheduler/events.h"
+#include "router/core/scheduler/kv_hold.h"
 #include "router/core/scheduler/prefill_plan.h"
 
 namespace bfio::core {
@@ -31,7 +31,7 @@ struct SchedulerOptions {
   // Which requests may enter which worker's KV memory (router/core/admission/kv_gate.h). REQUIRES:
   // CheckKvGate accepts it with the lookahead.
   KvGateOptions admission;
-  // After so many steps in the pool a request that fits nowhere holds a worker (policy/room.h). At least 1.
+  // After so many steps in the pool a request that fits nowhere holds a worker (kv_hold.h). At least 1.
   int64_t hold_after_steps = kHoldAfterSteps;
   // Prompts as load.
   PrefillOptions prefill;

@@ -46,7 +46,7 @@ bool MayStayFree(const Instance& instance) {
   for (const SolverItem& item : instance.items) kv += item.kv_reserve;
   return instance.Target() < instance.TotalSlots() || !instance.kv.empty() ||
          std::any_of(instance.workers.begin(), instance.workers.end(),
-                     [&](const SolverWorker& worker) { return worker.kv_tokens < kv; });
+                     [&](const WorkerView& worker) { return worker.free_kv_tokens < kv; });
 }
 
 // The sum of the `count` largest.
@@ -79,7 +79,7 @@ double LowerBound(const Instance& instance, PaperPricing& pricing, const PoolInd
   if (workers < 2 || instance.items.empty())
     return std::max(0.0, instance.items.empty() ? pricing.Value() : 0);
   double rate = 0, load_rate = 0;
-  for (const SolverWorker& worker : instance.workers) {
+  for (const WorkerView& worker : instance.workers) {
     rate = std::max(rate, worker.time_per_token);
     load_rate = std::max(load_rate, worker.load_rate());
   }
@@ -89,12 +89,12 @@ double LowerBound(const Instance& instance, PaperPricing& pricing, const PoolInd
     areas.push_back(load_rate * static_cast<double>(item.load) * area.per_token + rate * area.growth);
   }
   const auto open = std::count_if(instance.workers.begin(), instance.workers.end(),
-                                  [](const SolverWorker& worker) { return worker.slots > 0; });
+                                  [](const WorkerView& worker) { return worker.free_slots > 0; });
   const double share = static_cast<double>(workers) / static_cast<double>(std::max<int64_t>(open, 1));
   const bool may_stay_free = MayStayFree(instance);
   double apart = 0;
   for (int32_t g = 0; g < workers; ++g) {
-    const int32_t slots = instance.workers[g].slots;
+    const int32_t slots = instance.workers[g].free_slots;
     const double as_it_is = pricing.OpenAlone(g, share);
     if (slots == 0) {
       apart += as_it_is;
@@ -122,7 +122,7 @@ double LowerBound(const Instance& instance, QuadraticPricing& pricing, const Poo
   // Worths may be counted where they are had, each for every open worker, or once, apart from what they cost.
   double bound = 0, without = 0;
   for (int32_t g = 0; g < static_cast<int32_t>(instance.workers.size()); ++g) {
-    const int32_t slots = instance.workers[g].slots;
+    const int32_t slots = instance.workers[g].free_slots;
     const double as_it_is = pricing.CostOf(g);
     if (slots == 0) {
       bound += as_it_is;

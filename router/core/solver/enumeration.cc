@@ -14,7 +14,7 @@ constexpr double kMostWork = 300'000;
 
 double Work(const Instance& instance) {
   const auto open = std::count_if(instance.workers.begin(), instance.workers.end(),
-                                  [](const SolverWorker& worker) { return worker.slots > 0; });
+                                  [](const WorkerView& worker) { return worker.free_slots > 0; });
   return std::pow(static_cast<double>(open + 1), static_cast<double>(instance.items.size())) *
          static_cast<double>(instance.workers.size()) * instance.steps();
 }
@@ -38,7 +38,7 @@ void Enumeration::Improve(const Instance& instance, Pricing& pricing, Run& run, 
   run.Spend(static_cast<int64_t>(Work(instance)));
   open_.clear();
   for (size_t g = 0; g < instance.workers.size(); ++g) {
-    if (instance.workers[g].slots > 0) open_.push_back(static_cast<int32_t>(g));
+    if (instance.workers[g].free_slots > 0) open_.push_back(static_cast<int32_t>(g));
   }
   class_of_.clear();
   for (size_t i = 0; i < instance.items.size(); ++i) {

@@ -9,13 +9,13 @@ namespace {
 std::vector<double> Times(const Instance& instance, const Solution& solution, int32_t h) {
   std::vector<double> times;
   for (size_t g = 0; g < instance.workers.size(); ++g) {
-    times.push_back(instance.workers[g].Time(instance.LoadAhead(g, h)));
+    times.push_back(instance.workers[g].TimeAt(instance.LoadAhead(g, h)));
   }
   for (size_t i = 0; i < instance.items.size(); ++i) {
     const int32_t g = solution.worker_of[i];
     if (g == kUnassigned) continue;
     const SolverItem& item = instance.items[i];
-    const SolverWorker& worker = instance.workers[g];
+    const WorkerView& worker = instance.workers[g];
     const double load = static_cast<double>(item.LoadOn(g));
     times[g] += (worker.time_per_token * (load + h) + worker.prefill_weight * load) *
                 instance.Survival(instance.CurveOf(item), h);
@@ -41,14 +41,14 @@ double SquareStep(const Instance& instance, const Solution& solution, int32_t h,
 double RefillStep(const Instance& instance, const Solution& solution, int32_t h, double target) {
   std::vector<double> times, weights;
   for (size_t g = 0; g < instance.workers.size(); ++g) {
-    const SolverWorker& worker = instance.workers[g];
-    times.push_back(worker.Time(static_cast<double>(worker.load) + worker.active * h));
+    const WorkerView& worker = instance.workers[g];
+    times.push_back(worker.TimeAt(static_cast<double>(worker.load_tokens) + worker.active * h));
     weights.push_back(instance.QuietAhead(g, h));
   }
   for (size_t i = 0; i < instance.items.size(); ++i) {
     const int32_t g = solution.worker_of[i];
     if (g == kUnassigned) continue;
-    const SolverWorker& worker = instance.workers[g];
+    const WorkerView& worker = instance.workers[g];
     const double load = static_cast<double>(instance.items[i].LoadOn(g));
     times[g] += worker.time_per_token * (load + h) + worker.prefill_weight * load;
     weights[g] *= instance.Survival(instance.CurveOf(instance.items[i]), h);
@@ -75,7 +75,7 @@ double Growth(const Instance& instance, ObjectiveKind kind, int32_t h) {
 // What the pool's mean item adds more at h than at 0, on the mean worker.
 double ItemGrowth(const Instance& instance, ObjectiveKind kind, int32_t h) {
   double rate = 0, weight = 0;
-  for (const SolverWorker& worker : instance.workers) {
+  for (const WorkerView& worker : instance.workers) {
     rate += worker.time_per_token;
     weight += worker.prefill_weight;
   }

@@ -12,8 +12,8 @@ constexpr int64_t kMostPairs = 20'000;
 // T: what the slowest worker takes with what it is given.
 double LargestTime(const Instance& instance, const Solution& solution) {
   std::vector<double> times;
-  for (const SolverWorker& worker : instance.workers) {
-    times.push_back(worker.Time(static_cast<double>(worker.load)));
+  for (const WorkerView& worker : instance.workers) {
+    times.push_back(worker.TimeAt(static_cast<double>(worker.load_tokens)));
   }
   for (size_t i = 0; i < solution.worker_of.size(); ++i) {
     const int32_t g = solution.worker_of[i];
@@ -26,9 +26,9 @@ double LargestTime(const Instance& instance, const Solution& solution) {
 // Whether the bound looks at so few pairs that a decision does not feel it.
 bool Cheap(const Instance& instance, ObjectiveKind kind) {
   int64_t pairs = 0;
-  for (const SolverWorker& worker : instance.workers) {
-    if (worker.slots < 1) continue;
-    const bool each = kind == ObjectiveKind::kPaper && worker.slots == 2;
+  for (const WorkerView& worker : instance.workers) {
+    if (worker.free_slots < 1) continue;
+    const bool each = kind == ObjectiveKind::kPaper && worker.free_slots == 2;
     pairs += each ? static_cast<int64_t>(instance.items.size()) : 1;
   }
   return pairs * instance.steps() <= kMostPairs;

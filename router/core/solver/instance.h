@@ -1,7 +1,7 @@
 // One decision of the BF-IO integer program (BF-IO paper, section 3, equations IO).
 //
-// Purpose: what the solver is asked. Given workers with a load and room, and a pool of items, choose which
-// items go where, so that an objective of the resulting loads is least. Exactly U = min(|items|, sum of
+// Purpose: what the solver is asked. Given workers with a load and free capacity, and a pool of items, choose
+// which items go where, so that an objective of the resulting loads is least. Exactly U = min(|items|, sum of
 // slots) items are chosen when KV allows it. Plain data, filled by the caller and reused between decisions.
 // Loads and KV are in tokens. Threads: any.
 #ifndef BFIO_ROUTER_CORE_SOLVER_INSTANCE_H_
@@ -11,35 +11,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "router/core/model/kv_room.h"
+#include "router/core/model/snapshot.h"
 
 namespace bfio::core {
-
-struct SolverWorker {
-  // L_g before the decision.
-  int64_t load = 0;
-  // cap[g], requests.
-  int32_t slots = 0;
-  // Room for kv_reserve of the items it is given; what does not fit it may still fit by Instance::kv.
-  int64_t kv_tokens = 0;
-  // What is balanced is time_offset + time_per_token * load, in an ordinary worker's tokens.
-  double time_per_token = 1;
-  double time_offset = 0;
-  // Requests it runs already; refill only: its load grows by as many tokens each step.
-  int32_t active = 0;
-  // What a token of an item given now adds besides: it has to be computed first, those in `load` have been,
-  // or are in time_offset. At every step at which the item is there, as time_offset is.
-  double prefill_weight = 0;
-
-  double Time(double tokens) const { return time_offset + time_per_token * tokens; }
-  // What each token of an item's load adds.
-  double load_rate() const { return time_per_token + prefill_weight; }
-  // Counts `tokens` of an item that is still to come.
-  void Credit(int64_t tokens) {
-    load += tokens;
-    time_offset += prefill_weight * static_cast<double>(tokens);
-  }
-};
 
 // SolverItem::home of an item that nobody expects.
 inline constexpr int32_t kNoHome = -1;
@@ -53,19 +27,22 @@ struct SolverItem {
   // Square and refill: what admitting the item is worth besides balance, in the objective's unit: time^2.
   double worth = 0;
   // A worker that expects the item: `credit` tokens of the item are counted there already
-  // (SolverWorker::Credit, and in its row of `ahead`).
+  // (WorkerView::Precount, and in its row of `ahead`).
   int32_t home = kNoHome;
   int64_t credit = 0;
   // Row of Instance::curves, and of Instance::kv.need.
   int32_t curve = 0;
   int32_t kv_need = 0;
 
+  KvDemand kv() const { return {kv_reserve, kv_need}; }
   // What the item adds to worker g.
   int64_t LoadOn(int32_t g) const { return g == home ? load - credit : load; }
 };
 
 struct Instance {
-  std::vector<SolverWorker> workers;
+  // L_g, cap[g] and KV before the decision (model/snapshot.h); `active` counts for refill only, where a
+  // worker's load grows by as many tokens each step.
+  std::vector<WorkerView> workers;
   // Higher priority first, then oldest first.
   std::vector<SolverItem> items;
   // Square and refill: the time every worker should have after the decision, tokens.
@@ -88,7 +65,7 @@ struct Instance {
 
   int32_t steps() const { return horizon + 1; }
   double LoadAhead(size_t g, int32_t h) const {
-    return h == 0 ? static_cast<double>(workers[g].load) : ahead[g * static_cast<size_t>(steps()) + h];
+    return h == 0 ? static_cast<double>(workers[g].load_tokens) : ahead[g * static_cast<size_t>(steps()) + h];
   }
   double QuietAhead(size_t g, int32_t h) const {
     return quiet.empty() ? 1 : quiet[g * static_cast<size_t>(steps()) + h];
@@ -105,7 +82,7 @@ struct Instance {
   int32_t CurveOf(const SolverItem& item) const { return curves.empty() ? 0 : item.curve; }
   // True when an item adds the same time to all workers at the plan's step.
   bool EqualRates() const {
-    return std::all_of(workers.begin(), workers.end(), [&](const SolverWorker& worker) {
+    return std::all_of(workers.begin(), workers.end(), [&](const WorkerView& worker) {
       return worker.load_rate() == workers[0].load_rate();
     });
   }
@@ -113,13 +90,13 @@ struct Instance {
   // What a token of an item adds to the mean worker. REQUIRES: at least one worker.
   double MeanLoadRate() const {
     double rates = 0;
-    for (const SolverWorker& worker : workers) rates += worker.load_rate();
+    for (const WorkerView& worker : workers) rates += worker.load_rate();
     return rates / static_cast<double>(workers.size());
   }
 
   int64_t TotalSlots() const {
     int64_t slots = 0;
-    for (const SolverWorker& worker : workers) slots += worker.slots;
+    for (const WorkerView& worker : workers) slots += worker.free_slots;
     return slots;
   }
   // U of the paper.

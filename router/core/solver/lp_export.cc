@@ -18,7 +18,7 @@ class Writer {
  public:
   Writer(const Instance& instance, std::string& text) : instance_(instance), text_(text) {
     for (size_t g = 0; g < instance.workers.size(); ++g) {
-      if (instance.workers[g].slots > 0) open_.push_back(g);
+      if (instance.workers[g].free_slots > 0) open_.push_back(g);
     }
   }
 
@@ -55,11 +55,13 @@ class Writer {
   // Time that item i adds to worker g, h steps ahead.
   double Added(size_t i, size_t g, int32_t h) const {
     const SolverItem& item = instance_.items[i];
-    const SolverWorker& worker = instance_.workers[g];
+    const WorkerView& worker = instance_.workers[g];
     return (worker.load_rate() * static_cast<double>(item.load) + worker.time_per_token * h) *
            instance_.Survival(instance_.CurveOf(item), h);
   }
-  double BaseTime(size_t g, int32_t h) const { return instance_.workers[g].Time(instance_.LoadAhead(g, h)); }
+  double BaseTime(size_t g, int32_t h) const {
+    return instance_.workers[g].TimeAt(instance_.LoadAhead(g, h));
+  }
 
   void WriteObjective() {
     absl::StrAppend(&text_, "minimize\n");
@@ -106,7 +108,7 @@ class Writer {
     for (size_t g : open_) {
       Begin(absl::StrCat("slots_", g));
       for (size_t i = 0; i < instance_.items.size(); ++i) Term(1, X(i, g));
-      End("<=", instance_.workers[g].slots);
+      End("<=", instance_.workers[g].free_slots);
     }
   }
 
@@ -114,12 +116,12 @@ class Writer {
     int64_t all = 0;
     for (const SolverItem& item : instance_.items) all += item.kv_reserve;
     for (size_t g : open_) {
-      if (instance_.workers[g].kv_tokens >= all) continue;
+      if (instance_.workers[g].free_kv_tokens >= all) continue;
       Begin(absl::StrCat("kv_", g));
       for (size_t i = 0; i < instance_.items.size(); ++i) {
         Term(static_cast<double>(instance_.items[i].kv_reserve), X(i, g));
       }
-      End("<=", static_cast<double>(instance_.workers[g].kv_tokens));
+      End("<=", static_cast<double>(instance_.workers[g].free_kv_tokens));
     }
   }
 

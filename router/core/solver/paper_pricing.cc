@@ -39,10 +39,10 @@ void PaperPricing::Reset(const Instance& instance, const Terms& terms, const All
   seat_.tail.resize(steps_ + 1);
   seat_.breaks.resize(steps_);
   for (int32_t g = 0; g < workers; ++g) {
-    const bool open = instance.workers[g].slots > 0;
+    const bool open = instance.workers[g].free_slots > 0;
     if (open) open_.push_back(g);
     for (int32_t h = 0; h < steps_; ++h) {
-      Row(g)[h] = instance.workers[g].Time(instance.LoadAhead(g, h));
+      Row(g)[h] = instance.workers[g].TimeAt(instance.LoadAhead(g, h));
       if (!open) Insert(closed_top_[h], {g, Row(g)[h]});
     }
   }

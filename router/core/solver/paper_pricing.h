@@ -106,7 +106,7 @@ class PaperPricing {
     double operator[](int32_t h) const { return time * p[h] + rate * q[h]; }
   };
   Addition AdditionOf(int32_t item, int32_t g) const {
-    const SolverWorker& worker = instance_->workers[g];
+    const WorkerView& worker = instance_->workers[g];
     return {worker.load_rate() * LoadOn(item, g), worker.time_per_token, terms_->survival(CurveOf(item)),
             terms_->growth(CurveOf(item))};
   }

@@ -18,12 +18,12 @@ void QuadraticPricing::Reset(const Instance& instance, const Terms& terms, const
   for (int32_t g = 0; g < workers; ++g) {
     given_[g].clear();
     version_[g] = ++next_version_;
-    const SolverWorker& worker = instance.workers[g];
+    const WorkerView& worker = instance.workers[g];
     for (int32_t h = 0; h < steps_; ++h) {
-      const double tokens = refill_
-                                ? static_cast<double>(worker.load) + static_cast<double>(worker.active) * h
-                                : instance.LoadAhead(g, h);
-      Row(g)[h] = worker.Time(tokens) - targets_[h];
+      const double tokens =
+          refill_ ? static_cast<double>(worker.load_tokens) + static_cast<double>(worker.active) * h
+                  : instance.LoadAhead(g, h);
+      Row(g)[h] = worker.TimeAt(tokens) - targets_[h];
     }
   }
   for (int32_t i = 0; i < allocation.items(); ++i) {

@@ -1,6 +1,6 @@
 // Local search over a horizon: exchanges until none helps or the run is over.
 //
-// Purpose: three neighbourhoods, each kept feasible by Allocation's room:
+// Purpose: three neighbourhoods, each kept feasible by Allocation:
 //   swap      an admitted item with a waiting one of the same priority
 //   trade     two admitted items on different workers change places
 //   move      an admitted item to a free slot elsewhere

@@ -1,6 +1,6 @@
 // Solves one decision: construction, local search, fill.
 //
-// Purpose: the entrance of this room. Owns the scratch memory of a decision, so that a steady stream of
+// Purpose: the entrance of this module. Owns the scratch memory of a decision, so that a steady stream of
 // decisions does not allocate. Threads: one at a time. Deterministic for (instance, settings), unless a
 // deadline ends the search.
 #ifndef BFIO_ROUTER_CORE_SOLVER_SOLVER_H_

@@ -59,7 +59,7 @@ struct Case {
     worker.time = {100, 101};
     worker.kv_tokens = memory;
     for (const Resident& resident : residents) worker.load_tokens += Tokens(resident);
-    KvRoom room;
+    KvCapacity room;
     room.Reset(gate.Look(lookahead, {&worker, 1}, absl::MakeSpan(waiting)));
     std::vector<size_t> taken;
     for (size_t i = 0; i < waiting.size(); ++i) {
@@ -220,7 +220,7 @@ TEST(KvGate, DriftCountsAndAWorkerNobodyAsksAboutTakesNobody) {
   for (KvGate::Worker& worker : workers) worker.kv_tokens = 60;
   workers[1].drift = 1;
   workers[2].open = false;
-  KvRoom room;
+  KvCapacity room;
   room.Reset(gate.Look(*lookahead, workers, absl::MakeSpan(waiting)));
   EXPECT_TRUE(room.Fits(0, 0)) << "50 + 10 tokens in its last step";
   EXPECT_FALSE(room.Fits(0, 1));
@@ -237,7 +237,7 @@ TEST(KvGate, ProtectionAsksForThePromptWithinItsShare) {
   KvGate::Worker worker;
   worker.kv_tokens = 1000;
   worker.load_tokens = 850;
-  KvRoom room;
+  KvCapacity room;
   room.Reset(gate.Look(*none, {&worker, 1}, absl::MakeSpan(waiting)));
   EXPECT_TRUE(room.Fits(waiting[0].kv_need, 0));
   EXPECT_TRUE(room.Fits(waiting[1].kv_need, 0));
@@ -247,7 +247,7 @@ TEST(KvGate, ProtectionAsksForThePromptWithinItsShare) {
 }
 
 // Sums at several times and ways, against adding up from scratch.
-TEST(KvRoom, AgreesWithSumsFromScratch) {
+TEST(KvCapacity, AgreesWithSumsFromScratch) {
   Rng rng(3);
   for (int trial = 0; trial < 2'000; ++trial) {
     KvOutlook outlook;
@@ -272,7 +272,7 @@ TEST(KvRoom, AgreesWithSumsFromScratch) {
       }
       return true;
     };
-    KvRoom kept;
+    KvCapacity kept;
     kept.Reset(outlook);
     std::vector<std::vector<int32_t>> sets(kWorkers);
     for (int move = 0; move < 12; ++move) {
@@ -314,7 +314,7 @@ TEST(KvRefusals, NobodyWhoFitsIsRefused) {
     }
     outlook.room = room;
     outlook.need = need;
-    KvRoom kept;
+    KvCapacity kept;
     kept.Reset(outlook);
     KvRefusals refusals;
     refusals.Reset(outlook);

@@ -19,22 +19,22 @@ bool BestAdmitsTheFirst(const Instance& instance) {
   for (;;) {
     std::vector<double> load;
     std::vector<int32_t> used(workers, 0);
-    for (const SolverWorker& worker : instance.workers) load.push_back(static_cast<double>(worker.load));
+    for (const WorkerView& worker : instance.workers) load.push_back(static_cast<double>(worker.load_tokens));
     double value = 0;
     int64_t placed = 0;
     bool feasible = true;
     for (size_t i = 0; i < items; ++i) {
       if (at[i] == workers) continue;
       load[at[i]] += static_cast<double>(instance.items[i].LoadOn(static_cast<int32_t>(at[i])));
-      feasible = feasible && ++used[at[i]] <= instance.workers[at[i]].slots;
+      feasible = feasible && ++used[at[i]] <= instance.workers[at[i]].free_slots;
       value -= instance.items[i].worth;
       ++placed;
     }
     if (feasible && placed == instance.Target()) {
       for (size_t g = 0; g < workers; ++g) {
-        const SolverWorker& worker = instance.workers[g];
-        const double given = load[g] - static_cast<double>(worker.load);
-        value += std::pow(worker.Time(load[g]) + worker.prefill_weight * given - instance.target_load, 2);
+        const WorkerView& worker = instance.workers[g];
+        const double given = load[g] - static_cast<double>(worker.load_tokens);
+        value += std::pow(worker.TimeAt(load[g]) + worker.prefill_weight * given - instance.target_load, 2);
       }
       if (value < best) best = value, first = at[0] != workers;
     }
@@ -70,13 +70,14 @@ TEST(BfIoAutoForceTest, WorthOfOneThatIsDueOutweighsAnyGainInBalance) {
     const double weight = rng.Below(2) == 0 ? 20 * rng.Uniform() : 0;
     double item_rate = 0;
     for (int g = 0; g < 3; ++g) {
-      SolverWorker worker;
-      worker.load = base + static_cast<int64_t>(rng.Below(1 + rng.Below(rng.Below(2) == 0 ? 20'000 : 200)));
-      worker.slots = static_cast<int32_t>(g == 0 || rng.Below(2));
+      WorkerView worker;
+      worker.load_tokens =
+          base + static_cast<int64_t>(rng.Below(1 + rng.Below(rng.Below(2) == 0 ? 20'000 : 200)));
+      worker.free_slots = static_cast<int32_t>(g == 0 || rng.Below(2));
       worker.time_per_token = rate * (unequal ? 0.7 + 0.6 * rng.Uniform() : 1);
       worker.prefill_weight = weight;
       worker.time_offset = weight * static_cast<double>(rng.Below(2'000));
-      time += worker.Time(static_cast<double>(worker.load)) / 3;
+      time += worker.TimeAt(static_cast<double>(worker.load_tokens)) / 3;
       item_rate += worker.load_rate() / 3;
       instance.workers.push_back(worker);
     }

@@ -37,10 +37,10 @@ class HeadroomTest : public ::testing::Test {
   // The worker of each, without having seen these before.
   std::vector<int32_t> Place(const PolicyCase& group) {
     const Snapshot snapshot = group.View();
-    Room room;
-    room.Reset(snapshot);
+    FreeCapacity free;
+    free.Reset(snapshot);
     std::vector<Assignment> plan;
-    EXPECT_TRUE(headroom_.Place(snapshot, room, plan));
+    EXPECT_TRUE(headroom_.Place(snapshot, free, plan));
     std::vector<int32_t> result(snapshot.waiting.size(), -1);
     for (const Assignment& assignment : plan) result[assignment.waiting_index] = assignment.worker;
     return result;
@@ -113,10 +113,11 @@ TEST_F(HeadroomTest, LargeRequestsOfLongAgoAreForgotten) {
 
 TEST_F(HeadroomTest, SaysSoWhenSomebodyFitsNowhere) {
   const PolicyCase tight = PolicyCase().Worker(10'000, 1, 100).Worker(2'000, 1, 100).Waiting(500, 0, 101);
-  Room room;
-  room.Reset(tight.View());
+  const Snapshot snapshot = tight.View();
+  FreeCapacity free;
+  free.Reset(snapshot);
   std::vector<Assignment> plan;
-  EXPECT_FALSE(headroom_.Place(tight.View(), room, plan));
+  EXPECT_FALSE(headroom_.Place(snapshot, free, plan));
 }
 
 // Largest first would put the first request where only the second fits.

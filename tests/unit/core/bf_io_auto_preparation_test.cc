@@ -52,7 +52,7 @@ class PreparationTest : public ::testing::Test {
     std::vector<WorkerIndex> level;
     for (const WorkerView& view : workers_) {
       instance.workers.emplace_back();
-      instance.workers.back().load = view.load_tokens;
+      instance.workers.back().load_tokens = view.load_tokens;
       level.push_back(static_cast<WorkerIndex>(level.size()));
     }
     for (const WaitingView& request : waiting_) {
@@ -92,7 +92,7 @@ TEST_F(PreparationTest, WhatACompletionTakesAwayIsTheGapThatAGiantMustExceed) {
   EXPECT_EQ(instance.items[0].credit, kGiant - 1'000);
   EXPECT_EQ(instance.items[0].LoadOn(home), 1'000) << "at home it closes an ordinary gap";
   EXPECT_EQ(instance.items[0].LoadOn(0), kGiant);
-  EXPECT_EQ(instance.workers[home].load, workers_[home].load_tokens + kGiant - 1'000);
+  EXPECT_EQ(instance.workers[home].load_tokens, workers_[home].load_tokens + kGiant - 1'000);
 }
 
 TEST_F(PreparationTest, GapFollowsWhatCompletes) {

@@ -61,7 +61,7 @@ class TurnsTest : public ::testing::Test {
   Instance Program() {
     Instance instance;
     instance.workers.resize(4);
-    for (SolverWorker& worker : instance.workers) worker.load = 10'000, worker.slots = 5;
+    for (WorkerView& worker : instance.workers) worker.load_tokens = 10'000, worker.free_slots = 5;
     for (const WaitingView& request : waiting_) {
       instance.items.emplace_back();
       instance.items.back().load = request.prefill_tokens;
@@ -233,7 +233,7 @@ TEST_F(TurnsTest, SparedOneThatIsDueWaitsTwentyStepsForTheWorkerPreparedForIt) {
     Observe();
     Instance instance = Program();
     instance.items[0].home = 2;
-    instance.workers[2].slots = home_slots;
+    instance.workers[2].free_slots = home_slots;
     turns_.SetWorths(View(), scale_, instance);
     return instance.items[0].worth > 1e8;
   };

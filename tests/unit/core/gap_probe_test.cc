@@ -19,7 +19,7 @@ namespace {
 double LargestTime(const Instance& instance, const Solution& solution) {
   double largest = 0;
   for (size_t g = 0; g < instance.workers.size(); ++g) {
-    double tokens = static_cast<double>(instance.workers[g].load), prompts = 0;
+    double tokens = static_cast<double>(instance.workers[g].load_tokens), prompts = 0;
     for (size_t i = 0; i < instance.items.size(); ++i) {
       if (solution.worker_of[i] == static_cast<int32_t>(g)) {
         prompts += static_cast<double>(instance.items[i].LoadOn(static_cast<int32_t>(g)));
@@ -27,7 +27,7 @@ double LargestTime(const Instance& instance, const Solution& solution) {
     }
     tokens += prompts;
     largest =
-        std::max(largest, instance.workers[g].Time(tokens) + instance.workers[g].prefill_weight * prompts);
+        std::max(largest, instance.workers[g].TimeAt(tokens) + instance.workers[g].prefill_weight * prompts);
   }
   return largest;
 }
@@ -65,7 +65,7 @@ TEST(GapProbe, NoChoiceIsBetterByMore) {
 
 TEST(GapProbe, OneSolveInSoManyIsProven) {
   Instance instance;
-  instance.workers = {{10, 1, 1000}, {20, 1, 1000}};
+  instance.workers = {{10, 0, 1, 1000}, {20, 0, 1, 1000}};
   instance.items = {{7, 7}, {9, 9}, {2, 2}};
   Solver solver{SolverSettings{}};
   GapProbe probe(3);

@@ -52,7 +52,8 @@ TEST_P(SolverExactTest, EverySmallInstanceOfAGridIsSolvedToOptimality) {
         for (int ones = 0; ones <= items; ++ones) {
           for (int fours = 0; ones + fours <= items; ++fours) {
             Instance instance;
-            for (int w = 0; w < g; ++w) instance.workers.push_back({5 * w, 1 + ((slots >> w) & 1), kAmple});
+            for (int w = 0; w < g; ++w)
+              instance.workers.push_back({5 * w, 0, 1 + ((slots >> w) & 1), kAmple});
             for (int i = 0; i < items; ++i) {
               const int64_t load = i < ones ? 1 : i < ones + fours ? 4 : 9;
               instance.items.push_back({load, load});
@@ -104,7 +105,7 @@ TEST_P(SolverExactTest, AProvenOptimumHasNoGap) {
   settings.bound = true;
   Solver solver(settings);
   Instance instance;
-  instance.workers = {{10, 1, kAmple}, {20, 1, kAmple}};
+  instance.workers = {{10, 0, 1, kAmple}, {20, 0, 1, kAmple}};
   instance.items = {{7, 7}, {9, 9}, {2, 2}};
   solver.Solve(instance);
   EXPECT_TRUE(solver.statistics().exact);
@@ -115,8 +116,9 @@ TEST_P(SolverExactTest, OneFreeSlotInALargePoolIsSolvedToOptimality) {
   Rng rng(7);
   for (int trial = 0; trial < 300; ++trial) {
     Instance instance;
-    instance.workers = {
-        {5000, 0, kAmple}, {static_cast<int64_t>(3000 + rng.Below(3000)), 1, kAmple}, {4800, 0, kAmple}};
+    instance.workers = {{5000, 0, 0, kAmple},
+                        {static_cast<int64_t>(3000 + rng.Below(3000)), 0, 1, kAmple},
+                        {4800, 0, 0, kAmple}};
     for (int i = 0; i < 60; ++i) {
       instance.items.push_back({static_cast<int64_t>(1 + rng.Below(3000)), 1, 0, 1e5 * rng.Uniform()});
     }

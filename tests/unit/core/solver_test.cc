@@ -22,7 +22,7 @@ SolverSettings Settings(ObjectiveKind kind) {
 // The load that brings every worker to the same level if average items go in: what a policy would ask for.
 void AimAtTheMean(Instance& instance) {
   double total = 0, items = 0;
-  for (const SolverWorker& worker : instance.workers) total += static_cast<double>(worker.load);
+  for (const WorkerView& worker : instance.workers) total += static_cast<double>(worker.load_tokens);
   for (const SolverItem& item : instance.items) items += static_cast<double>(item.load);
   if (!instance.items.empty()) {
     total += items * static_cast<double>(instance.Target()) / static_cast<double>(instance.items.size());
@@ -33,7 +33,7 @@ void AimAtTheMean(Instance& instance) {
 // {load, slots} per worker; items with these loads, worth nothing.
 Instance Make(const std::vector<std::pair<int64_t, int32_t>>& workers, const std::vector<int64_t>& loads) {
   Instance instance;
-  for (const auto& [load, slots] : workers) instance.workers.push_back({load, slots, kAmple});
+  for (const auto& [load, slots] : workers) instance.workers.push_back({load, 0, slots, kAmple});
   for (int64_t load : loads) instance.items.push_back({load, load});
   AimAtTheMean(instance);
   return instance;
@@ -63,7 +63,7 @@ Instance Large(uint64_t seed) {
   Rng rng(seed);
   Instance instance;
   for (int g = 0; g < 40; ++g) {
-    instance.workers.push_back({80'000 - static_cast<int64_t>(rng.Below(4'000)), 2, kAmple});
+    instance.workers.push_back({80'000 - static_cast<int64_t>(rng.Below(4'000)), 0, 2, kAmple});
   }
   for (int i = 0; i < 400; ++i) {
     const auto load = static_cast<int64_t>(1 + rng.Gamma(0.8) * 1'200);
@@ -104,7 +104,7 @@ TEST_P(SolverTest, DeadlineEndsTheSearchWithAFeasiblePlan) {
 
 TEST_P(SolverTest, SwapsThatKvForbidsAreNotMade) {
   Instance instance = Make({{1000, 0}, {0, 1}}, {10, 1000});
-  instance.workers[1].kv_tokens = 500;
+  instance.workers[1].free_kv_tokens = 500;
   EXPECT_THAT(Solver(Settings(GetParam())).Solve(instance).worker_of, ::testing::ElementsAre(1, kUnassigned));
 }
 
@@ -120,7 +120,7 @@ TEST_P(SolverTest, PromptsOfOnePlanWeighOnOneAnother) {
   // By tokens both belong on worker 0, as long as what they have to compute counts nothing.
   Instance instance = Make({{0, 2}, {2500, 2}}, {1000, 900});
   EXPECT_THAT(Solver(Settings(GetParam())).Solve(instance).worker_of, ::testing::ElementsAre(0, 0));
-  for (SolverWorker& worker : instance.workers) worker.prefill_weight = 16;
+  for (WorkerView& worker : instance.workers) worker.prefill_weight = 16;
   // 2,500 on worker 1, and 17 a token.
   instance.target_load = (2500 + 17 * 1900) / 2.0;
   EXPECT_THAT(Solver(Settings(GetParam())).Solve(instance).worker_of, ::testing::ElementsAre(0, 1));

@@ -19,12 +19,12 @@ void FollowedPolicy::Decide(const core::Snapshot& snapshot, core::Decision& deci
   for (const core::Placement& p :
        at_hand_.recorded == nullptr ? std::vector<core::Placement>() : at_hand_.recorded->placements)
     recorded.emplace_back(p.id, p.worker);
-  // What the scheduler places before it asks the policy, which does not see it (DecisionMaker::ServeHolder).
+  // What the scheduler places before it asks the policy, which does not see it (DecisionMaker::PlaceAhead).
   const auto shown = [&](core::RequestId id) {
     return std::any_of(snapshot.waiting.begin(), snapshot.waiting.end(),
                        [&](const core::WaitingView& request) { return request.id == id; });
   };
-  if (!recorded.empty() && !shown(recorded.front().first)) recorded.erase(recorded.begin());
+  while (!recorded.empty() && !shown(recorded.front().first)) recorded.erase(recorded.begin());
   at_hand_.identical = at_hand_.said == recorded;
   if (!at_hand_.identical) {
     auto sorted = at_hand_.said;
@@ -44,22 +44,16 @@ void FollowedPolicy::Decide(const core::Snapshot& snapshot, core::Decision& deci
 std::vector<core::Assignment> FollowedPolicy::Lawful(const core::Snapshot& snapshot,
                                                      const std::vector<core::Assignment>& plan) {
   // As DecisionMaker::DiscardViolations.
-  views_.assign(snapshot.workers.begin(), snapshot.workers.end());
+  free_.Reset(snapshot);
   taken_.assign(snapshot.waiting.size(), 0);
-  kv_.Reset(snapshot.kv);
   std::vector<core::Assignment> lawful;
   lawful.reserve(plan.size());
   for (const core::Assignment& a : plan) {
     if (a.waiting_index < 0 || a.waiting_index >= static_cast<int32_t>(taken_.size())) continue;
-    if (a.worker < 0 || a.worker >= static_cast<core::WorkerIndex>(views_.size())) continue;
-    core::WorkerView& view = views_[a.worker];
+    if (a.worker < 0 || a.worker >= free_.workers() || taken_[a.waiting_index]) continue;
     const core::WaitingView& request = snapshot.waiting[a.waiting_index];
-    const int64_t kv = request.kv_reserve_tokens;
-    if (taken_[a.waiting_index] || view.free_slots < 1) continue;
-    if (view.free_kv_tokens < kv && !kv_.Fits(request.kv_need, a.worker)) continue;
-    --view.free_slots;
-    view.free_kv_tokens -= kv;
-    kv_.Put(request.kv_need, a.worker, +1);
+    if (!free_.Fits(request, a.worker)) continue;
+    free_.Take(request, a.worker);
     taken_[a.waiting_index] = 1;
     lawful.push_back(a);
   }

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "router/core/model/free_capacity.h"
 #include "router/core/policy/policy.h"
 #include "router/core/scheduler/events.h"
 #include "router/core/shadow/plan_value.h"
@@ -55,9 +56,8 @@ class FollowedPolicy final : public core::Policy {
   const bool measure_;
   FollowedDecision& at_hand_;
   core::PlanMeter meter_{1};
-  std::vector<core::WorkerView> views_;
+  core::FreeCapacity free_;
   std::vector<char> taken_;
-  core::KvRoom kv_;
 };
 
 }  // namespace bfio::sim

@@ -24,8 +24,8 @@ LpDumpPolicy::LpDumpPolicy(std::unique_ptr<core::Policy> acting, const SimOption
 
 void LpDumpPolicy::Decide(const core::Snapshot& snapshot, core::Decision& decision) {
   if (status_.ok() && snapshot.step > warmup_ && written_ < limit_) {
-    room_.Reset(snapshot);
-    core::FillInstance(snapshot, room_, snapshot.outlook.horizon, instance_);
+    free_.Reset(snapshot);
+    core::FillInstance(snapshot, free_, snapshot.outlook.horizon, instance_);
     if (instance_.Target() > 0) Write(snapshot.step);
   }
   acting_->Decide(snapshot, decision);

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "router/core/model/free_capacity.h"
 #include "router/core/policy/policy.h"
-#include "router/core/policy/room.h"
 #include "router/core/solver/instance.h"
 #include "tools/sim/run/options.h"
 
@@ -44,7 +44,7 @@ class LpDumpPolicy final : public core::Policy {
   int64_t warmup_;
   int64_t written_ = 0;
   absl::Status status_;
-  core::Room room_;
+  core::FreeCapacity free_;
   core::Instance instance_;
 };
 

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "router/core/policy/kv_overdue.h"
-
 namespace bfio::core {
 namespace {
 
@@ -13,7 +11,7 @@ constexpr size_t kMostCandidates = 1024;
 }  // namespace
 
 void BalanceRoutePolicy::Decide(const Snapshot& snapshot, Decision& decision) {
-  Start(snapshot, decision.assignments);
+  Start(snapshot);
   while (OpenSlots() > kSecondStageSlots) {
     const WorkerIndex worker = MostFree();
     if (!FindCandidates(snapshot, worker)) continue;
@@ -27,18 +25,17 @@ void BalanceRoutePolicy::Decide(const Snapshot& snapshot, Decision& decision) {
     BestSubset(worker, subset_);
     for (int32_t candidate : subset_) {
       // Slots and the KV of each were seen to; the KV of all together was not.
-      if (room_.Fits(snapshot.waiting[candidates_[candidate]], worker)) {
+      if (free_.Fits(snapshot.waiting[candidates_[candidate]], worker)) {
         Give(snapshot, candidate, worker, decision.assignments);
       }
     }
   }
 }
 
-void BalanceRoutePolicy::Start(const Snapshot& snapshot, std::vector<Assignment>& plan) {
-  room_.Reset(snapshot);
+void BalanceRoutePolicy::Start(const Snapshot& snapshot) {
+  free_.Reset(snapshot);
   placed_.assign(snapshot.waiting.size(), 0);
-  PlaceKvOverdue(snapshot, room_, plan, placed_);
-  const size_t workers = static_cast<size_t>(room_.workers());
+  const size_t workers = static_cast<size_t>(free_.workers());
   const int32_t ahead = std::min(horizon_, snapshot.outlook.horizon);
   const size_t row = static_cast<size_t>(snapshot.outlook.horizon) + 1;
   steps_ = static_cast<size_t>(ahead) + 1;
@@ -47,7 +44,7 @@ void BalanceRoutePolicy::Start(const Snapshot& snapshot, std::vector<Assignment>
   for (size_t g = 0; g < workers; ++g) {
     for (size_t h = 0; h < steps_; ++h) {
       double& load = loads_[g * steps_ + h];
-      load = h == 0 ? static_cast<double>(room_[static_cast<WorkerIndex>(g)].load_tokens)
+      load = h == 0 ? static_cast<double>(free_[static_cast<WorkerIndex>(g)].load_tokens)
                     : snapshot.outlook.load[g * row + h];
       envelope_[h] = std::max(envelope_[h], load);
     }
@@ -63,7 +60,7 @@ absl::Span<double> BalanceRoutePolicy::Loads(WorkerIndex worker) {
 
 int64_t BalanceRoutePolicy::OpenSlots() const {
   int64_t slots = 0;
-  for (WorkerIndex g = 0; g < room_.workers(); ++g) slots += closed_[g] ? 0 : room_[g].free_slots;
+  for (WorkerIndex g = 0; g < free_.workers(); ++g) slots += closed_[g] ? 0 : free_[g].free_slots;
   return slots;
 }
 
@@ -74,7 +71,7 @@ bool BalanceRoutePolicy::FindCandidates(const Snapshot& snapshot, WorkerIndex wo
   while (first_left_ < waiting && placed_[first_left_]) ++first_left_;
   for (int32_t i = first_left_; i < waiting && candidates_.size() < kMostCandidates; ++i) {
     const WaitingView& request = snapshot.waiting[i];
-    if (placed_[i] || !room_.Fits(request, worker)) continue;
+    if (placed_[i] || !free_.Fits(request, worker)) continue;
     if (!candidates_.empty() && request.priority != snapshot.waiting[candidates_[0]].priority) break;
     candidates_.push_back(i);
     sizes_.push_back(request.prefill_tokens);
@@ -86,7 +83,7 @@ bool BalanceRoutePolicy::FindCandidates(const Snapshot& snapshot, WorkerIndex wo
 void BalanceRoutePolicy::Give(const Snapshot& snapshot, int32_t candidate, WorkerIndex worker,
                               std::vector<Assignment>& plan) {
   const int32_t i = candidates_[candidate];
-  room_.Take(snapshot.waiting[i], worker);
+  free_.Take(snapshot.waiting[i], worker);
   plan.push_back({i, worker});
   placed_[i] = 1;
   const absl::Span<double> loads = Loads(worker);

@@ -15,8 +15,7 @@
 //
 // br0 looks at the present step only, with beta = G: the exact change of G max L - sum L. br_h uses the
 // snapshot's outlook as far as it reaches. Their simulator lets a load shrink by predicted completions but
-// not grow; the outlook does both. Lower classes follow when the higher one is placed; those that KV has kept
-// out go before anybody else (kv_overdue.h).
+// not grow; the outlook does both. Lower classes follow when the higher one is placed.
 //
 // Purpose: a baseline that chooses out of the whole pool by a formula instead of a search. Threads: as
 // Policy.
@@ -26,10 +25,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "router/core/model/free_capacity.h"
 #include "router/core/policy/balance_route/margin_score.h"
 #include "router/core/policy/balance_route/subset_sum.h"
 #include "router/core/policy/policy.h"
-#include "router/core/policy/room.h"
 
 namespace bfio::core {
 
@@ -45,7 +44,7 @@ class BalanceRoutePolicy final : public Policy {
  private:
   static constexpr double kDiscount = 0.86;
 
-  void Start(const Snapshot& snapshot, std::vector<Assignment>& plan);
+  void Start(const Snapshot& snapshot);
   absl::Span<double> Loads(WorkerIndex worker);
   // Free slots of the workers that some request still fits.
   int64_t OpenSlots() const;
@@ -61,7 +60,7 @@ class BalanceRoutePolicy final : public Policy {
   int32_t horizon_;
   // beta; 0 for G.
   double overflow_weight_;
-  Room room_;
+  FreeCapacity free_;
   MarginScore score_{1, kDiscount};
   SubsetSum subset_sum_;
   // [g * (H + 1) + h], and the largest of any g by h.

@@ -9,10 +9,10 @@ namespace bfio::core {
 
 WorkerIndex BalanceRoutePolicy::MostFree() {
   WorkerIndex best = kNoWorker;
-  for (WorkerIndex g = 0; g < room_.workers(); ++g) {
-    if (closed_[g] || room_[g].free_slots == 0) continue;
-    const bool better = best == kNoWorker || room_[g].free_slots > room_[best].free_slots ||
-                        (room_[g].free_slots == room_[best].free_slots && Loads(g)[0] < Loads(best)[0]);
+  for (WorkerIndex g = 0; g < free_.workers(); ++g) {
+    if (closed_[g] || free_[g].free_slots == 0) continue;
+    const bool better = best == kNoWorker || free_[g].free_slots > free_[best].free_slots ||
+                        (free_[g].free_slots == free_[best].free_slots && Loads(g)[0] < Loads(best)[0]);
     if (better) best = g;
   }
   return best;
@@ -21,8 +21,8 @@ WorkerIndex BalanceRoutePolicy::MostFree() {
 // Their key is (1 - lambda) * load now + lambda * load at the end, lambda going to 1 as time passes.
 WorkerIndex BalanceRoutePolicy::LeastLoadedAtTheEnd() {
   WorkerIndex best = kNoWorker;
-  for (WorkerIndex g = 0; g < room_.workers(); ++g) {
-    if (closed_[g] || room_[g].free_slots == 0) continue;
+  for (WorkerIndex g = 0; g < free_.workers(); ++g) {
+    if (closed_[g] || free_[g].free_slots == 0) continue;
     if (best == kNoWorker || Loads(g).back() < Loads(best).back()) best = g;
   }
   return best;
@@ -44,7 +44,7 @@ int32_t BalanceRoutePolicy::BestCandidate() const {
 void BalanceRoutePolicy::BestSubset(WorkerIndex worker, std::vector<int32_t>& best) {
   double most = 0;
   best.clear();
-  const int32_t slots = std::min(room_[worker].free_slots, static_cast<int32_t>(sizes_.size()));
+  const int32_t slots = std::min(free_[worker].free_slots, static_cast<int32_t>(sizes_.size()));
   for (int32_t k = slots; k >= 1; --k) {
     const std::vector<int32_t>& chosen = subset_sum_.Best(sizes_, k, score_.safe());
     const int64_t sum = std::accumulate(chosen.begin(), chosen.end(), int64_t{0},

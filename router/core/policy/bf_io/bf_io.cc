@@ -5,9 +5,9 @@
 namespace bfio::core {
 
 void BfIoPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
-  room_.Reset(snapshot);
-  if (room_.slots_left() == 0 || snapshot.waiting.empty()) return;
-  FillInstance(snapshot, room_, horizon_, instance_);
+  free_.Reset(snapshot);
+  if (free_.free_slots() == 0 || snapshot.waiting.empty()) return;
+  FillInstance(snapshot, free_, horizon_, instance_);
   SetDiscounts();
   if (settings_.objective != ObjectiveKind::kPaper) {
     valuation_.Apply(snapshot, instance_);

@@ -17,9 +17,9 @@
 #include <utility>
 #include <vector>
 
+#include "router/core/model/free_capacity.h"
 #include "router/core/policy/bf_io/valuation.h"
 #include "router/core/policy/policy.h"
-#include "router/core/policy/room.h"
 #include "router/core/solver/gap_probe.h"
 #include "router/core/solver/solver.h"
 
@@ -48,7 +48,7 @@ class BfIoPolicy final : public Policy {
   int32_t horizon_;
   double discount_;
   StopSignal stop_;
-  Room room_;
+  FreeCapacity free_;
   Valuation valuation_;
   Instance instance_;
   Solver solver_;

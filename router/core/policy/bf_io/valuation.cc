@@ -77,7 +77,7 @@ void Valuation::Prepare(const Snapshot& snapshot, double typical_age, Instance& 
     SolverItem& giant = instance.items[giants_[i]];
     giant.home = level_[i];
     giant.credit = giant.load - slot_load;
-    instance.workers[giant.home].Credit(giant.credit);
+    instance.workers[giant.home].Precount(giant.credit);
   }
 }
 

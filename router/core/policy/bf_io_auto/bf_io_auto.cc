@@ -7,17 +7,17 @@
 namespace bfio::core {
 
 void BfIoAutoPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
-  room_.Reset(snapshot);
+  free_.Reset(snapshot);
   preparation_.Observe(snapshot);
   headroom_.Observe(snapshot);
   const PoolScale scale = MeasurePool(snapshot.waiting);
   const int64_t waiting = static_cast<int64_t>(snapshot.waiting.size());
-  const int64_t seats = std::min(room_.slots_left(), waiting);
+  const int64_t seats = std::min(free_.free_slots(), waiting);
   turns_.Observe(snapshot, scale, seats);
   if (seats > 0) {
-    if (room_.slots_left() < waiting || !headroom_.Place(snapshot, room_, decision.assignments)) {
+    if (free_.free_slots() < waiting || !headroom_.Place(snapshot, free_, decision.assignments)) {
       decision.assignments.clear();
-      room_.Reset(snapshot);
+      free_.Reset(snapshot);
       Solve(snapshot, scale, decision);
     }
   }
@@ -26,7 +26,7 @@ void BfIoAutoPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
 }
 
 void BfIoAutoPolicy::Solve(const Snapshot& snapshot, const PoolScale& scale, Decision& decision) {
-  FillInstance(snapshot, room_, /*horizon=*/0, instance_);
+  FillInstance(snapshot, free_, /*horizon=*/0, instance_);
   const std::vector<WorkerIndex>& level = level_workers_.Find(snapshot.workers);
   preparation_.Apply(snapshot, turns_.turns(), scale, turns_.seats(), level, instance_);
   if (!level.empty()) instance_.target_load = LevelTarget(instance_, level, scale.mean);

@@ -15,13 +15,13 @@
 #include <utility>
 #include <vector>
 
+#include "router/core/model/free_capacity.h"
 #include "router/core/policy/bf_io_auto/headroom.h"
 #include "router/core/policy/bf_io_auto/preparation.h"
 #include "router/core/policy/bf_io_auto/turns.h"
 #include "router/core/policy/level_workers.h"
 #include "router/core/policy/policy.h"
 #include "router/core/policy/pool_scale.h"
-#include "router/core/policy/room.h"
 #include "router/core/solver/gap_probe.h"
 #include "router/core/solver/solver.h"
 
@@ -41,7 +41,7 @@ class BfIoAutoPolicy final : public Policy {
   void Solve(const Snapshot& snapshot, const PoolScale& scale, Decision& decision);
 
   StopSignal stop_;
-  Room room_;
+  FreeCapacity free_;
   Turns turns_;
   Preparation preparation_;
   Headroom headroom_;

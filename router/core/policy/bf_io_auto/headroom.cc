@@ -34,37 +34,37 @@ void Headroom::Learn(double tokens) {
   sorted_.insert(std::upper_bound(sorted_.begin(), sorted_.end(), tokens), tokens);
 }
 
-bool Headroom::Place(const Snapshot& snapshot, Room& room, std::vector<Assignment>& plan) {
+bool Headroom::Place(const Snapshot& snapshot, FreeCapacity& free, std::vector<Assignment>& plan) {
   order_.resize(snapshot.waiting.size());
   std::iota(order_.begin(), order_.end(), 0);
   std::stable_sort(order_.begin(), order_.end(), [&](int32_t a, int32_t b) {
     return snapshot.waiting[a].prefill_tokens > snapshot.waiting[b].prefill_tokens;
   });
-  Prepare(room);
+  Prepare(free);
   for (const int32_t i : order_) {
-    const int64_t place = Choose(room, snapshot.waiting[i]);
+    const int64_t place = Choose(free, snapshot.waiting[i]);
     if (place < 0) return false;
     const WorkerIndex worker = workers_[static_cast<size_t>(place)].worker;
-    room.Take(snapshot.waiting[i], worker);
+    free.Take(snapshot.waiting[i], worker);
     plan.push_back({i, worker});
-    Sink(static_cast<size_t>(place), room[worker].Time());
+    Sink(static_cast<size_t>(place), free[worker].Time());
   }
   return true;
 }
 
-void Headroom::Prepare(const Room& room) {
+void Headroom::Prepare(const FreeCapacity& free) {
   workers_.clear();
   largest_ = 0;
   double rates = 0;
-  for (WorkerIndex g = 0; g < room.workers(); ++g) {
-    const double time = room[g].Time();
+  for (WorkerIndex g = 0; g < free.workers(); ++g) {
+    const double time = free[g].Time();
     largest_ = std::max(largest_, time);
-    rates += room[g].load_rate();
-    if (room[g].free_slots > 0) workers_.push_back({time, g});
+    rates += free[g].load_rate();
+    if (free[g].free_slots > 0) workers_.push_back({time, g});
   }
-  rate_ = rates / static_cast<double>(room.workers());
+  rate_ = rates / static_cast<double>(free.workers());
   std::sort(workers_.begin(), workers_.end());
-  low_ = std::max<size_t>(1, static_cast<size_t>(kLowShare * room.workers()));
+  low_ = std::max<size_t>(1, static_cast<size_t>(kLowShare * free.workers()));
   sums_.assign(sorted_.size() + 1, 0);
   for (size_t i = sorted_.size(); i-- > 0;) sums_[i] = sums_[i + 1] + sorted_[i];
 }
@@ -78,11 +78,11 @@ double Headroom::Cost(double largest, double smallest) const {
   return largest + kAhead * (largest + excess / static_cast<double>(sorted_.size()));
 }
 
-int64_t Headroom::Choose(const Room& room, const WaitingView& request) {
+int64_t Headroom::Choose(const FreeCapacity& free, const WaitingView& request) {
   // The lowest that fits, the next, and the last of the low ones' successors looked at.
   size_t lowest = 0, next = 0, above = 0, fitting = 0;
   for (size_t place = 0; place < workers_.size() && fitting <= low_; ++place) {
-    if (!room.Fits(request, workers_[place].worker)) continue;
+    if (!free.Fits(request, workers_[place].worker)) continue;
     if (fitting == 0) lowest = place;
     if (fitting == 1) next = place;
     above = place;
@@ -92,7 +92,7 @@ int64_t Headroom::Choose(const Room& room, const WaitingView& request) {
   if (fitting == 1) return static_cast<int64_t>(lowest);
   const double tokens = static_cast<double>(request.prefill_tokens);
   const auto with = [&](size_t place) {
-    const WorkerView& worker = room[workers_[place].worker];
+    const WorkerView& worker = free[workers_[place].worker];
     return workers_[place].time + worker.load_rate() * tokens;
   };
   const double on_lowest =

@@ -21,8 +21,8 @@
 #include <deque>
 #include <vector>
 
+#include "router/core/model/free_capacity.h"
 #include "router/core/model/snapshot.h"
-#include "router/core/policy/room.h"
 
 namespace bfio::core {
 
@@ -32,9 +32,9 @@ class Headroom {
   // before: an older request that is revealed later (a lower class, a window) is not learnt.
   void Observe(const Snapshot& snapshot);
 
-  // Places everybody; false, with `plan` and `room` half made, when somebody fits nowhere. REQUIRES: plan is
+  // Places everybody; false, with `plan` and `free` half made, when somebody fits nowhere. REQUIRES: plan is
   // empty.
-  bool Place(const Snapshot& snapshot, Room& room, std::vector<Assignment>& plan);
+  bool Place(const Snapshot& snapshot, FreeCapacity& free, std::vector<Assignment>& plan);
 
  private:
   // A worker with a free slot, and its time.
@@ -49,11 +49,11 @@ class Headroom {
 
   void Learn(double tokens);
   // Sorts the workers and adds up the sizes.
-  void Prepare(const Room& room);
+  void Prepare(const FreeCapacity& free);
   // What a largest and a smallest time are worth avoiding.
   double Cost(double largest, double smallest) const;
   // Its place in `workers_`, or -1.
-  int64_t Choose(const Room& room, const WaitingView& request);
+  int64_t Choose(const FreeCapacity& free, const WaitingView& request);
   // The worker at that place has become slower: moves it to where it belongs.
   void Sink(size_t place, double time);
 

@@ -80,13 +80,13 @@ void Preparation::Apply(const Snapshot& snapshot, absl::Span<const Turns::Turn> 
   if (giants_.size() > most) giants_.resize(most);
   lowest_.assign(level.begin(), level.end());
   std::stable_sort(lowest_.begin(), lowest_.end(), [&](WorkerIndex a, WorkerIndex b) {
-    return instance.workers[a].load < instance.workers[b].load;
+    return instance.workers[a].load_tokens < instance.workers[b].load_tokens;
   });
   for (size_t k = 0; k < giants_.size(); ++k) {
     SolverItem& giant = instance.items[giants_[k].item];
     giant.home = lowest_[k];
     giant.credit = std::llround(giants_[k].credit);
-    instance.workers[giant.home].Credit(giant.credit);
+    instance.workers[giant.home].Precount(giant.credit);
   }
 }
 

@@ -82,11 +82,11 @@ void Turns::Spare(const Snapshot& snapshot, const PoolScale& scale) {
 
 void Turns::SetWorths(const Snapshot& snapshot, const PoolScale& scale, Instance& instance) const {
   // More than any exchange of items can change the balance by; in time, as what is balanced is.
-  double low = instance.workers[0].Time(static_cast<double>(instance.workers[0].load)), high = low,
+  double low = instance.workers[0].TimeAt(static_cast<double>(instance.workers[0].load_tokens)), high = low,
          largest = 0, steepest = 0;
-  for (const SolverWorker& worker : instance.workers) {
-    low = std::min(low, worker.Time(static_cast<double>(worker.load)));
-    high = std::max(high, worker.Time(static_cast<double>(worker.load)));
+  for (const WorkerView& worker : instance.workers) {
+    low = std::min(low, worker.TimeAt(static_cast<double>(worker.load_tokens)));
+    high = std::max(high, worker.TimeAt(static_cast<double>(worker.load_tokens)));
     steepest = std::max(steepest, worker.load_rate());
   }
   for (const SolverItem& item : instance.items)
@@ -103,7 +103,7 @@ void Turns::SetWorths(const Snapshot& snapshot, const PoolScale& scale, Instance
     if (turns_[i].spared) lateness = kSparedWorth * std::min(1.0, lateness);
     item.worth = rate * rate * (kLeastAgeWorth * age + unit * lateness * std::abs(lateness));
     if (turns_[i].slack > 0) continue;
-    const bool home_closed = item.home != kNoHome && instance.workers[item.home].slots == 0;
+    const bool home_closed = item.home != kNoHome && instance.workers[item.home].free_slots == 0;
     if (turns_[i].spared && home_closed && turns_[i].slack > -kHomeSteps) continue;
     item.worth += forced * (1 - turns_[i].slack);
   }

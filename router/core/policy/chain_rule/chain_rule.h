@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "router/core/chain/dispatcher.h"
+#include "router/core/model/free_capacity.h"
 #include "router/core/policy/policy.h"
-#include "router/core/policy/room.h"
 
 namespace bfio::core {
 
@@ -30,7 +30,7 @@ class ChainRulePolicy final : public Policy {
  private:
   const std::string name_;
   const std::unique_ptr<ChainDispatcher> rule_;
-  Room room_;
+  FreeCapacity free_;
   // Workers, fastest first, and what the rule sees of them.
   std::vector<WorkerIndex> order_;
   std::vector<ChainView> chains_;

@@ -1,11 +1,13 @@
 #include "router/core/policy/fcfs_fill/fcfs_fill.h"
 
+#include "router/core/policy/place_in_order.h"
+
 namespace bfio::core {
 
 void FcfsFillPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
-  room_.Reset(snapshot);
-  PlaceInOrder(snapshot, room_, decision.assignments, [&](const WaitingView& request) {
-    return LeastKey(room_, request, [](const WorkerView&) { return 0; });
+  free_.Reset(snapshot);
+  PlaceInOrder(snapshot, free_, decision.assignments, [&](const WaitingView& request) {
+    return LeastKey(free_, request, [](const WorkerView&) { return 0; });
   });
 }
 

@@ -1,11 +1,13 @@
 #include "router/core/policy/least_tokens/least_tokens.h"
 
+#include "router/core/policy/place_in_order.h"
+
 namespace bfio::core {
 
 void LeastTokensPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
-  room_.Reset(snapshot);
-  PlaceInOrder(snapshot, room_, decision.assignments, [&](const WaitingView& request) {
-    return LeastKey(room_, request, [](const WorkerView& worker) { return worker.load_tokens; });
+  free_.Reset(snapshot);
+  PlaceInOrder(snapshot, free_, decision.assignments, [&](const WaitingView& request) {
+    return LeastKey(free_, request, [](const WorkerView& worker) { return worker.load_tokens; });
   });
 }
 

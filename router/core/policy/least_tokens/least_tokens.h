@@ -9,8 +9,8 @@
 
 #include <vector>
 
+#include "router/core/model/free_capacity.h"
 #include "router/core/policy/policy.h"
-#include "router/core/policy/room.h"
 
 namespace bfio::core {
 
@@ -20,7 +20,7 @@ class LeastTokensPolicy final : public Policy {
   void Decide(const Snapshot& snapshot, Decision& decision) override;
 
  private:
-  Room room_;
+  FreeCapacity free_;
 };
 
 }  // namespace bfio::core

@@ -3,27 +3,29 @@
 #include <algorithm>
 #include <numeric>
 
+#include "router/core/policy/place_in_order.h"
+
 namespace bfio::core {
 namespace {
 
-WorkerIndex LeastLoaded(const Room& room, const WaitingView& request) {
-  return LeastKey(room, request, [](const WorkerView& worker) { return worker.load_tokens; });
+WorkerIndex LeastLoaded(const FreeCapacity& free, const WaitingView& request) {
+  return LeastKey(free, request, [](const WorkerView& worker) { return worker.load_tokens; });
 }
 
 }  // namespace
 
 void LptPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
-  room_.Reset(snapshot);
+  free_.Reset(snapshot);
   if (PlaceLargestFirst(snapshot, decision.assignments)) return;
   decision.assignments.clear();
-  room_.Reset(snapshot);
-  PlaceInOrder(snapshot, room_, decision.assignments,
-               [&](const WaitingView& request) { return LeastLoaded(room_, request); });
+  free_.Reset(snapshot);
+  PlaceInOrder(snapshot, free_, decision.assignments,
+               [&](const WaitingView& request) { return LeastLoaded(free_, request); });
 }
 
 // False when one of the oldest U does not fit.
 bool LptPolicy::PlaceLargestFirst(const Snapshot& snapshot, std::vector<Assignment>& plan) {
-  order_.resize(std::min<size_t>(snapshot.waiting.size(), room_.slots_left()));
+  order_.resize(std::min<size_t>(snapshot.waiting.size(), free_.free_slots()));
   std::iota(order_.begin(), order_.end(), 0);
   // All of them get a slot, so the order of equals is a matter of taste; it moves a run's imbalance by 2 %.
   std::sort(order_.begin(), order_.end(), [&](int32_t a, int32_t b) {
@@ -31,9 +33,9 @@ bool LptPolicy::PlaceLargestFirst(const Snapshot& snapshot, std::vector<Assignme
     return s_a != s_b ? s_a > s_b : a > b;
   });
   for (int32_t i : order_) {
-    const WorkerIndex worker = LeastLoaded(room_, snapshot.waiting[i]);
+    const WorkerIndex worker = LeastLoaded(free_, snapshot.waiting[i]);
     if (worker == kNoWorker) return false;
-    room_.Take(snapshot.waiting[i], worker);
+    free_.Take(snapshot.waiting[i], worker);
     plan.push_back({i, worker});
   }
   return true;

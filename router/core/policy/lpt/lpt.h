@@ -11,8 +11,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "router/core/model/free_capacity.h"
 #include "router/core/policy/policy.h"
-#include "router/core/policy/room.h"
 
 namespace bfio::core {
 
@@ -24,7 +24,7 @@ class LptPolicy final : public Policy {
  private:
   bool PlaceLargestFirst(const Snapshot& snapshot, std::vector<Assignment>& plan);
 
-  Room room_;
+  FreeCapacity free_;
   std::vector<int32_t> order_;
 };
 

@@ -3,8 +3,8 @@
 namespace bfio::core {
 
 void MaxMinPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
-  room_.Reset(snapshot);
-  by_size_.Place(snapshot, SizeOrder::kLargestFirst, room_, decision.assignments);
+  free_.Reset(snapshot);
+  by_size_.Place(snapshot, SizeOrder::kLargestFirst, free_, decision.assignments);
 }
 
 }  // namespace bfio::core

@@ -3,8 +3,8 @@
 namespace bfio::core {
 
 void MinMinPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
-  room_.Reset(snapshot);
-  by_size_.Place(snapshot, SizeOrder::kSmallestFirst, room_, decision.assignments);
+  free_.Reset(snapshot);
+  by_size_.Place(snapshot, SizeOrder::kSmallestFirst, free_, decision.assignments);
 }
 
 }  // namespace bfio::core

@@ -3,18 +3,20 @@
 #include <algorithm>
 #include <utility>
 
+#include "router/core/policy/place_in_order.h"
+
 namespace bfio::core {
 
 void PowerOfDPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
-  room_.Reset(snapshot);
-  PlaceInOrder(snapshot, room_, decision.assignments,
+  free_.Reset(snapshot);
+  PlaceInOrder(snapshot, free_, decision.assignments,
                [&](const WaitingView& request) { return Pick(request); });
 }
 
 WorkerIndex PowerOfDPolicy::Pick(const WaitingView& request) {
   candidates_.clear();
-  for (WorkerIndex g = 0; g < room_.workers(); ++g) {
-    if (room_.Fits(request, g)) candidates_.push_back(g);
+  for (WorkerIndex g = 0; g < free_.workers(); ++g) {
+    if (free_.Fits(request, g)) candidates_.push_back(g);
   }
   const size_t draws = std::min(candidates_.size(), static_cast<size_t>(choices_));
   WorkerIndex best = kNoWorker;
@@ -22,7 +24,7 @@ WorkerIndex PowerOfDPolicy::Pick(const WaitingView& request) {
     // The ones drawn stand in front, so that nobody is drawn twice.
     std::swap(candidates_[drawn], candidates_[drawn + rng_.Below(candidates_.size() - drawn)]);
     const WorkerIndex g = candidates_[drawn];
-    if (best == kNoWorker || room_[g].active < room_[best].active) best = g;
+    if (best == kNoWorker || free_[g].active < free_[best].active) best = g;
   }
   return best;
 }

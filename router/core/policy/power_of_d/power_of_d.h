@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "common/base/rng.h"
+#include "router/core/model/free_capacity.h"
 #include "router/core/policy/policy.h"
-#include "router/core/policy/room.h"
 
 namespace bfio::core {
 
@@ -30,7 +30,7 @@ class PowerOfDPolicy final : public Policy {
 
   absl::string_view name_;
   int32_t choices_;
-  Room room_;
+  FreeCapacity free_;
   Rng rng_;
   // Scratch: the workers that can take the request at hand.
   std::vector<WorkerIndex> candidates_;

@@ -8,8 +8,8 @@
 
 #include <vector>
 
+#include "router/core/model/free_capacity.h"
 #include "router/core/policy/policy.h"
-#include "router/core/policy/room.h"
 
 namespace bfio::core {
 
@@ -19,7 +19,7 @@ class RoundRobinPolicy final : public Policy {
   void Decide(const Snapshot& snapshot, Decision& decision) override;
 
  private:
-  Room room_;
+  FreeCapacity free_;
   // Where the next request is offered first.
   WorkerIndex next_ = 0;
 };

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 
+#include "router/core/policy/place_in_order.h"
+
 namespace bfio::core {
 namespace {
 
@@ -17,9 +19,9 @@ int64_t Key(const WorkerView& worker) {
 }  // namespace
 
 void ThrottledPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
-  room_.Reset(snapshot);
-  PlaceInOrder(snapshot, room_, decision.assignments,
-               [&](const WaitingView& request) { return LeastKey(room_, request, Key); });
+  free_.Reset(snapshot);
+  PlaceInOrder(snapshot, free_, decision.assignments,
+               [&](const WaitingView& request) { return LeastKey(free_, request, Key); });
 }
 
 }  // namespace bfio::core

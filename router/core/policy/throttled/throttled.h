@@ -12,8 +12,8 @@
 
 #include <vector>
 
+#include "router/core/model/free_capacity.h"
 #include "router/core/policy/policy.h"
-#include "router/core/policy/room.h"
 
 namespace bfio::core {
 
@@ -23,7 +23,7 @@ class ThrottledPolicy final : public Policy {
   void Decide(const Snapshot& snapshot, Decision& decision) override;
 
  private:
-  Room room_;
+  FreeCapacity free_;
 };
 
 }  // namespace bfio::core

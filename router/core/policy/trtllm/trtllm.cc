@@ -5,11 +5,13 @@
 #include <numeric>
 #include <utility>
 
+#include "router/core/policy/place_in_order.h"
+
 namespace bfio::core {
 
 void TrtllmPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
-  room_.Reset(snapshot);
-  order_.resize(std::min<size_t>(snapshot.waiting.size(), static_cast<size_t>(room_.slots_left())));
+  free_.Reset(snapshot);
+  order_.resize(std::min<size_t>(snapshot.waiting.size(), static_cast<size_t>(free_.free_slots())));
   std::iota(order_.begin(), order_.end(), 0);
   std::stable_sort(order_.begin(), order_.end(), [&](int32_t a, int32_t b) {
     return snapshot.waiting[a].prefill_tokens > snapshot.waiting[b].prefill_tokens;
@@ -22,11 +24,11 @@ void TrtllmPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
 int32_t TrtllmPolicy::Cap() const {
   int64_t requests = static_cast<int64_t>(order_.size());
   int32_t most = 0;
-  for (WorkerIndex g = 0; g < room_.workers(); ++g) {
-    requests += room_[g].active;
-    most = std::max(most, room_[g].active);
+  for (WorkerIndex g = 0; g < free_.workers(); ++g) {
+    requests += free_[g].active;
+    most = std::max(most, free_[g].active);
   }
-  const int64_t ranks = std::max(1, room_.workers());
+  const int64_t ranks = std::max(1, free_.workers());
   return std::max(most, static_cast<int32_t>((requests + ranks - 1) / ranks));
 }
 
@@ -38,21 +40,21 @@ void TrtllmPolicy::PlaceLongestFirst(const Snapshot& snapshot, std::vector<Assig
     return std::make_pair(rank.active < cap ? rank.load_tokens : kLast, rank.active);
   };
   for (int32_t i : order_) {
-    const WorkerIndex rank = LeastKey(room_, snapshot.waiting[i], key);
-    if (rank == kNoWorker || room_[rank].active >= cap) continue;
-    room_.Take(snapshot.waiting[i], rank);
+    const WorkerIndex rank = LeastKey(free_, snapshot.waiting[i], key);
+    if (rank == kNoWorker || free_[rank].active >= cap) continue;
+    free_.Take(snapshot.waiting[i], rank);
     plan.push_back({i, rank});
     placed_[i] = 1;
   }
 }
 
 void TrtllmPolicy::PlaceRest(const Snapshot& snapshot, std::vector<Assignment>& plan) {
-  for (int32_t i = 0; i < static_cast<int32_t>(placed_.size()) && room_.slots_left() > 0; ++i) {
+  for (int32_t i = 0; i < static_cast<int32_t>(placed_.size()) && free_.free_slots() > 0; ++i) {
     if (placed_[i]) continue;
     const WorkerIndex rank =
-        LeastKey(room_, snapshot.waiting[i], [](const WorkerView& view) { return view.load_tokens; });
+        LeastKey(free_, snapshot.waiting[i], [](const WorkerView& view) { return view.load_tokens; });
     if (rank == kNoWorker) continue;
-    room_.Take(snapshot.waiting[i], rank);
+    free_.Take(snapshot.waiting[i], rank);
     plan.push_back({i, rank});
   }
 }

@@ -13,8 +13,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "router/core/model/free_capacity.h"
 #include "router/core/policy/policy.h"
-#include "router/core/policy/room.h"
 
 namespace bfio::core {
 
@@ -29,7 +29,7 @@ class TrtllmPolicy final : public Policy {
   void PlaceLongestFirst(const Snapshot& snapshot, std::vector<Assignment>& plan);
   void PlaceRest(const Snapshot& snapshot, std::vector<Assignment>& plan);
 
-  Room room_;
+  FreeCapacity free_;
   // The oldest U, longest first.
   std::vector<int32_t> order_;
   std::vector<char> placed_;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "router/core/policy/place_in_order.h"
+
 namespace bfio::core {
 namespace {
 
@@ -12,8 +14,8 @@ constexpr int32_t kClients = 1;
 }  // namespace
 
 double VllmPolicy::Score(WorkerIndex worker) const {
-  const WorkerView& view = room_[worker];
-  // Room counts the plan's requests as active.
+  const WorkerView& view = free_[worker];
+  // Those that this plan has placed are active.
   const int32_t in_flight = view.active, waiting = waiting_[worker], running = in_flight - waiting;
   const double kv = 1 - static_cast<double>(view.free_kv_tokens) / static_cast<double>(view.total_kv_tokens);
   return std::max(kClients * in_flight, waiting + running) +
@@ -21,15 +23,15 @@ double VllmPolicy::Score(WorkerIndex worker) const {
 }
 
 void VllmPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
-  room_.Reset(snapshot);
-  const WorkerIndex workers = room_.workers();
+  free_.Reset(snapshot);
+  const WorkerIndex workers = free_.workers();
   waiting_.assign(static_cast<size_t>(workers), 0);
-  PlaceInOrder(snapshot, room_, decision.assignments, [&](const WaitingView& request) {
+  PlaceInOrder(snapshot, free_, decision.assignments, [&](const WaitingView& request) {
     WorkerIndex best = kNoWorker;
     double least = 0;
     for (WorkerIndex turn = 0; turn < workers; ++turn) {
       const WorkerIndex g = (start_ + turn) % workers;
-      if (!room_.Fits(request, g)) continue;
+      if (!free_.Fits(request, g)) continue;
       const double score = Score(g);
       if (best != kNoWorker && score >= least) continue;
       best = g;

@@ -14,8 +14,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "router/core/model/free_capacity.h"
 #include "router/core/policy/policy.h"
-#include "router/core/policy/room.h"
 
 namespace bfio::core {
 
@@ -27,7 +27,7 @@ class VllmPolicy final : public Policy {
  private:
   double Score(WorkerIndex worker) const;
 
-  Room room_;
+  FreeCapacity free_;
   // By worker: requests this plan has given it.
   std::vector<int32_t> waiting_;
   WorkerIndex start_ = 0;

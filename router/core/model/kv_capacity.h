@@ -1,15 +1,15 @@
-// Room in the workers' KV memory at several times to come, while a choice is being made.
+// Capacity of the workers' KV memory at several times to come, while a choice is being made.
 //
 // Purpose: a request's KV grows, and others end meanwhile: whether one more may begin is not one number
 // against another. Admission (router/core/admission/kv_gate.h) says for some times to come what each request
-// may need and what each worker has left; policies, solver and scheduler keep their choices within it by this
-// one class. For every time there may be several ways to show that memory suffices, each of them a sum: a set
-// of requests fits a worker when for every time some way's needs add up to no more than that way's room.
-// Needs are added and taken back exactly, so a search may exchange requests without asking admission again.
+// may need and what each worker has left; FreeCapacity (free_capacity.h) keeps every choice within it. For
+// every time there may be several ways to show that memory suffices, each of them a sum: a set of requests
+// fits a worker when for every time some way's needs add up to no more than that way's capacity. Needs are
+// added and taken back exactly, so a search may exchange requests without asking admission again.
 //
 // Ownership: borrows the outlook's needs. Threads: one. Units: tokens. Cost: O(times * ways) per question.
-#ifndef BFIO_ROUTER_CORE_MODEL_KV_ROOM_H_
-#define BFIO_ROUTER_CORE_MODEL_KV_ROOM_H_
+#ifndef BFIO_ROUTER_CORE_MODEL_KV_CAPACITY_H_
+#define BFIO_ROUTER_CORE_MODEL_KV_CAPACITY_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -19,6 +19,14 @@
 #include "absl/types/span.h"
 
 namespace bfio::core {
+
+// What a request asks of a worker's KV memory, in both reckonings; either suffices.
+struct KvDemand {
+  // All that it may come to hold.
+  int64_t reserve_tokens = 0;
+  // Its row of KvOutlook::need.
+  int32_t row = 0;
+};
 
 // A row has times * ways entries, the ways of a time side by side. Empty: reservations alone count.
 struct KvOutlook {
@@ -33,7 +41,7 @@ struct KvOutlook {
   size_t row() const { return static_cast<size_t>(times) * static_cast<size_t>(ways); }
 };
 
-// What has been found to fit nowhere, while room only shrinks: whoever needs as much, entry by entry, need
+// What has been found to fit nowhere, while capacity only shrinks: whoever needs as much, entry by entry, need
 // not be asked about again. Ownership: borrows the outlook's needs.
 class KvRefusals {
  public:
@@ -85,16 +93,16 @@ class KvRefusals {
   std::vector<int32_t> kept_;
 };
 
-class KvRoom {
+class KvCapacity {
  public:
   // `outlook.need` must outlive what follows.
   void Reset(const KvOutlook& outlook) {
     outlook_ = outlook;
-    room_.assign(outlook.room.begin(), outlook.room.end());
+    left_.assign(outlook.room.begin(), outlook.room.end());
   }
   bool empty() const { return outlook_.empty(); }
   // The outlook with what is left by now; valid until the next change.
-  KvOutlook Left() const { return {outlook_.times, outlook_.ways, room_, outlook_.need}; }
+  KvOutlook Left() const { return {outlook_.times, outlook_.ways, left_, outlook_.need}; }
 
   // Whether the worker can take the request besides what it has been given. False when empty().
   bool Fits(int32_t need, int32_t worker) const {
@@ -118,7 +126,7 @@ class KvRoom {
   }
   // More requests than this, each of `least` at least, do not fit the worker. REQUIRES: !empty().
   int64_t MostThatFit(absl::Span<const int64_t> least, int32_t worker) const {
-    const int64_t* const room = &room_[static_cast<size_t>(worker) * outlook_.row()];
+    const int64_t* const room = &left_[static_cast<size_t>(worker) * outlook_.row()];
     int64_t most = std::numeric_limits<int64_t>::max();
     size_t i = 0;
     for (int32_t time = 0; time < outlook_.times; ++time) {
@@ -135,7 +143,7 @@ class KvRoom {
   void Put(int32_t need, int32_t worker, int64_t sign) {
     if (empty()) return;
     const int64_t* const needs = Need(need);
-    int64_t* const room = &room_[static_cast<size_t>(worker) * outlook_.row()];
+    int64_t* const room = &left_[static_cast<size_t>(worker) * outlook_.row()];
     for (size_t i = 0; i < outlook_.row(); ++i) room[i] -= sign * needs[i];
   }
 
@@ -146,7 +154,7 @@ class KvRoom {
   template <class Added>
   bool Holds(int32_t worker, Added added) const {
     if (empty()) return false;
-    const int64_t* const room = &room_[static_cast<size_t>(worker) * outlook_.row()];
+    const int64_t* const room = &left_[static_cast<size_t>(worker) * outlook_.row()];
     size_t i = 0;
     for (int32_t time = 0; time < outlook_.times; ++time) {
       bool holds = false;
@@ -157,9 +165,9 @@ class KvRoom {
   }
 
   KvOutlook outlook_;
-  std::vector<int64_t> room_;
+  std::vector<int64_t> left_;
 };
 
 }  // namespace bfio::core
 
-#endif  // BFIO_ROUTER_CORE_MODEL_KV_ROOM_H_
+#endif  // BFIO_ROUTER_CORE_MODEL_KV_CAPACITY_H_

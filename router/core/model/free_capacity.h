@@ -1,0 +1,115 @@
+// Slots and KV that the workers have left while a choice is being made.
+//
+// Purpose: the one account of free capacity. Policies, the solver, the scheduler's checks and the replay all
+// ask it whether a request fits and enter in it what they give away, so that no choice can over-fill a
+// worker. A request fits a worker that has a free slot, and either as much KV unreserved as the request may
+// come to hold, or memory for it at every time to come as admission sees it (kv_capacity.h).
+//
+// Ownership: copies the workers, borrows the needs of the outlook; reused between decisions, allocates only
+// to grow. Threads: one. Units: requests, tokens. Cost: O(1) per question, O(times * ways) with an outlook.
+#ifndef BFIO_ROUTER_CORE_MODEL_FREE_CAPACITY_H_
+#define BFIO_ROUTER_CORE_MODEL_FREE_CAPACITY_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "router/core/model/kv_capacity.h"
+#include "router/core/model/snapshot.h"
+
+namespace bfio::core {
+
+// A search that found no worker.
+inline constexpr WorkerIndex kNoWorker = -1;
+
+class FreeCapacity {
+ public:
+  void Reset(absl::Span<const WorkerView> workers, const KvOutlook& kv) {
+    workers_.assign(workers.begin(), workers.end());
+    kv_.Reset(kv);
+    free_slots_ = 0;
+    for (const WorkerView& worker : workers_) free_slots_ += worker.free_slots;
+  }
+  void Reset(const Snapshot& snapshot) { Reset(snapshot.workers, snapshot.kv); }
+
+  int32_t workers() const { return static_cast<int32_t>(workers_.size()); }
+  // With what has been placed so far: load, active, free slots and unreserved KV.
+  const WorkerView& operator[](WorkerIndex worker) const { return workers_[worker]; }
+  absl::Span<const WorkerView> views() const { return workers_; }
+  // Over all workers.
+  int64_t free_slots() const { return free_slots_; }
+  // What is left of the outlook; valid until the next change.
+  KvOutlook kv() const { return kv_.Left(); }
+
+  bool Fits(const KvDemand& demand, WorkerIndex worker) const {
+    return workers_[worker].free_slots > 0 && KvHolds(demand, worker);
+  }
+  bool Fits(const WaitingView& request, WorkerIndex worker) const { return Fits(request.kv(), worker); }
+  bool FitsSomewhere(const WaitingView& request) const {
+    for (WorkerIndex g = 0; g < workers(); ++g) {
+      if (Fits(request, g)) return true;
+    }
+    return false;
+  }
+  // Whether the worker's memory could hold `coming` if `leaving`, placed there, went.
+  bool KvHoldsInstead(const KvDemand& coming, const KvDemand& leaving, WorkerIndex worker) const {
+    return coming.reserve_tokens <= workers_[worker].free_kv_tokens + leaving.reserve_tokens ||
+           kv_.FitsInstead(coming.row, leaving.row, worker);
+  }
+
+  // Places a request that adds `tokens` to the worker's load. REQUIRES: Fits.
+  void Take(const KvDemand& demand, int64_t tokens, WorkerIndex worker) { Put(demand, tokens, worker, +1); }
+  void Take(const WaitingView& request, WorkerIndex worker) {
+    Take(request.kv(), request.prefill_tokens, worker);
+  }
+  // Takes it back.
+  void Return(const KvDemand& demand, int64_t tokens, WorkerIndex worker) { Put(demand, tokens, worker, -1); }
+
+  // The worker takes at most so many more.
+  void LimitSlots(WorkerIndex worker, int64_t slots) {
+    WorkerView& view = workers_[worker];
+    const auto less = static_cast<int32_t>(std::min<int64_t>(view.free_slots, slots));
+    free_slots_ -= view.free_slots - less;
+    view.free_slots = less;
+  }
+  // Where memory is what is short, most slots cannot be taken by any of those that wait: closes these, so
+  // that searches need not look at them.
+  void LimitSlotsToMemory(absl::Span<const WaitingView> waiting);
+
+ private:
+  bool KvHolds(const KvDemand& demand, WorkerIndex worker) const {
+    return demand.reserve_tokens <= workers_[worker].free_kv_tokens || kv_.Fits(demand.row, worker);
+  }
+  void Put(const KvDemand& demand, int64_t tokens, WorkerIndex worker, int32_t sign) {
+    WorkerView& view = workers_[worker];
+    view.load_tokens += sign * tokens;
+    view.time_offset += view.prefill_weight * static_cast<double>(sign * tokens);
+    view.free_kv_tokens -= sign * demand.reserve_tokens;
+    view.active += sign;
+    view.free_slots -= sign;
+    free_slots_ -= sign;
+    kv_.Put(demand.row, worker, sign);
+  }
+
+  std::vector<WorkerView> workers_;
+  KvCapacity kv_;
+  int64_t free_slots_ = 0;
+};
+
+inline void FreeCapacity::LimitSlotsToMemory(absl::Span<const WaitingView> waiting) {
+  if (kv_.empty() || waiting.empty()) return;
+  const std::vector<int64_t> least = kv_.LeastNeed();
+  int64_t smallest = std::numeric_limits<int64_t>::max();
+  for (const WaitingView& request : waiting)
+    smallest = std::min(smallest, std::max<int64_t>(1, request.kv_reserve_tokens));
+  for (WorkerIndex g = 0; g < workers(); ++g) {
+    const int64_t reserved = std::max<int64_t>(0, workers_[g].free_kv_tokens) / smallest;
+    LimitSlots(g, std::max(kv_.MostThatFit(least, g), reserved));
+  }
+}
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_MODEL_FREE_CAPACITY_H_
