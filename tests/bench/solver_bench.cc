@@ -8,6 +8,9 @@
 //   G =   256, B =  72, |waiting| = 1,024
 //   G = 1,024, B = 128, |waiting| = 4,096
 // Solve/...   p50_us and p99_us over 64 instances again and again; U is the mean number of free slots.
+// Lean/...    the search without a horizon (improvement.h) and the general one (search.h) from the same
+// start,
+//             in turn: lean_us and general_us of a descent, and general_over_lean. It is why both are kept.
 // Plain/...   one look at every exchange of an admitted with a waiting item by a plain implementation, which
 //             computes J anew for each. Where that is more than some thousand exchanges, it is the time of a
 //             sample times their number. ratio = that over a whole Solve.
@@ -19,6 +22,7 @@
 #include <vector>
 
 #include "common/base/rng.h"
+#include "router/core/solver/construction.h"
 #include "router/core/solver/solver.h"
 
 namespace bfio::core {
@@ -43,8 +47,8 @@ int Completions(int residents, Rng& rng) {
 void AddWorkers(const Shape& shape, Instance& instance, Rng& rng) {
   for (int g = 0; g < shape.workers; ++g) {
     const int freed = Completions(shape.batch, rng);
-    WorkerView worker{static_cast<int64_t>(shape.batch * 1'100 + rng.Normal() * 500 - 1'400 * freed), 0, freed,
-                      kKv};
+    WorkerView worker{static_cast<int64_t>(shape.batch * 1'100 + rng.Normal() * 500 - 1'400 * freed), 0,
+                      freed, kKv};
     worker.active = shape.batch - freed;
     instance.workers.push_back(worker);
     double load = static_cast<double>(worker.load_tokens), quiet = 1;
@@ -188,11 +192,61 @@ void BM_Plain(benchmark::State& state, Shape shape, ObjectiveKind kind) {
   state.counters["ratio"] = plain / ours;
 }
 
+// Microseconds of one descent from the constructed choice.
+template <class Descend>
+double TimeDescent(const Instance& instance, Descend descend) {
+  std::vector<int32_t> worker_of, order;
+  Allocation allocation;
+  allocation.Reset(instance, worker_of);
+  Construct(allocation, order);
+  SolverStatistics statistics;
+  const StopSignal stop;
+  Run run(SolverSettings{}.max_evaluations, stop, statistics);
+  const double start = NowMicroseconds();
+  descend(allocation, run);
+  return MicrosecondsSince(start);
+}
+
+void BM_Lean(benchmark::State& state, Shape shape) {
+  const std::vector<Instance> instances = MakeInstances(shape);
+  SquareObjective square;
+  Improvement lean;
+  Terms terms;
+  PoolIndex index;
+  QuadraticPricing pricing(ObjectiveKind::kSquare);
+  Search<QuadraticPricing> search;
+  double lean_us = 0, general_us = 0;
+  size_t runs = 0;
+  for (auto _ : state) {
+    const Instance& instance = instances[runs++ % instances.size()];
+    lean_us += TimeDescent(instance, [&](Allocation& allocation, Run& run) {
+      square.Reset(allocation);
+      lean.Descend(square, allocation, run);
+    });
+    general_us += TimeDescent(instance, [&](Allocation& allocation, Run& run) {
+      terms.Reset(instance);
+      pricing.Reset(instance, terms, allocation);
+      index.Reset(instance, allocation);
+      search.Descend(pricing, allocation, index, run);
+    });
+  }
+  state.counters["lean_us"] = lean_us / static_cast<double>(runs);
+  state.counters["general_us"] = general_us / static_cast<double>(runs);
+  state.counters["general_over_lean"] = general_us / lean_us;
+}
+
 void RegisterAll() {
   const std::pair<const char*, ObjectiveKind> kinds[] = {{"paper", ObjectiveKind::kPaper},
                                                          {"square", ObjectiveKind::kSquare},
                                                          {"refill", ObjectiveKind::kRefill}};
   const Shape sizes[] = {{16, 72, 128, 0, true}, {256, 72, 1024, 0, true}, {1024, 128, 4096, 0, true}};
+  for (const Shape& shape : {Shape{8, 72, 64, 0, true}, sizes[0], Shape{64, 72, 256, 0, true}, sizes[1]}) {
+    benchmark::RegisterBenchmark(("Lean/square/G:" + std::to_string(shape.workers) +
+                                  "/waiting:" + std::to_string(shape.waiting) + "/H:0")
+                                     .c_str(),
+                                 BM_Lean, shape)
+        ->Unit(benchmark::kMicrosecond);
+  }
   for (const auto& [name, kind] : kinds) {
     for (Shape shape : sizes) {
       for (const char* lookahead : {"", "/oracle", "/smooth"}) {

@@ -6,7 +6,8 @@
 namespace bfio::core {
 namespace {
 
-// Up to so many pairs of a free slot and an item, looking at all of them beats keeping the pool sorted.
+// Up to so many pairs of a free slot and an item, looking at all of them beats keeping the pool sorted:
+// bfio_solver_bench, Lean/..: twice as fast in groups of 8 and 16, a fifth as fast in one of 256.
 constexpr int64_t kMostLeanPairs = 20'000;
 
 }  // namespace
