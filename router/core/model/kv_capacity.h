@@ -41,8 +41,8 @@ struct KvOutlook {
   size_t row() const { return static_cast<size_t>(times) * static_cast<size_t>(ways); }
 };
 
-// What has been found to fit nowhere, while capacity only shrinks: whoever needs as much, entry by entry, need
-// not be asked about again. Ownership: borrows the outlook's needs.
+// What has been found to fit nowhere, while capacity only shrinks: whoever needs as much, entry by entry,
+// need not be asked about again. Ownership: borrows the outlook's needs.
 class KvRefusals {
  public:
   void Reset(const KvOutlook& outlook) {
