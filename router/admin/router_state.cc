@@ -110,14 +110,6 @@ void Fill(const StepDistributions& from, v1::StepTimes& out) {
   Fill(from.decide_s, *out.mutable_decide_s());
 }
 
-void Add(const StepDistributions& from, StepDistributions& sum) {
-  sum.local_s += from.local_s;
-  sum.barrier_wait_s += from.barrier_wait_s;
-  sum.gap_s += from.gap_s;
-  sum.decide_s += from.decide_s;
-  sum.solver_gap += from.solver_gap;
-}
-
 void Fill(const RequestTotals& from, v1::RequestTotals& out) {
   out.set_accepted(Count(from.accepted));
   out.set_completed(Count(from.completed));
@@ -199,7 +191,7 @@ void FillGroups(const RouterState& state, v1::ClusterState& out) {
     Fill(group, *out.add_groups());
     for (const WorkerView& worker : group.workers) Fill(worker, group.name, *out.add_workers());
     steps += group.steps;
-    Add(group.distributions, distributions);
+    distributions += group.distributions;
     epoch = std::max(epoch, group.epoch);
   }
   out.set_epoch(epoch);

@@ -62,6 +62,8 @@ RouterState DecisionThread::MakeState() const {
     view.distributions = group->steps().distributions();
     if (scheduler != nullptr) FillShadows(scheduler->policy().shadows(), state.shadows);
   }
+  state.retired_steps = groups_.retired_steps();
+  state.retired_distributions = groups_.retired_distributions();
   state.scheduler = cluster_.totals();
   state.waiting = cluster_.waiting();
   state.max_waiting = options_.max_waiting;

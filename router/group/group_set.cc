@@ -82,6 +82,8 @@ bool GroupSet::MakeWay(absl::Time now, Commands& out) {
                                [](const auto& group) { return group->empty(); });
   if (it == groups_.end()) return false;
   (*it)->GiveUp(now, out);
+  retired_steps_ += (*it)->steps().totals();
+  retired_distributions_ += (*it)->steps().distributions();
   cluster_->Apply(core::RemoveGroup{(*it)->options().index});
   groups_.erase(it);
   return true;

@@ -70,6 +70,9 @@ class GroupSet {
   Group* Find(core::GroupIndex index);
   // In the order of their indices.
   const std::vector<std::unique_ptr<Group>>& groups() const { return groups_; }
+  // Of groups that have made way for others.
+  const StepTotals& retired_steps() const { return retired_steps_; }
+  const StepDistributions& retired_distributions() const { return retired_distributions_; }
 
  private:
   // Null for members that are not known, or no more.
@@ -90,6 +93,8 @@ class GroupSet {
   std::vector<std::unique_ptr<Group>> groups_;
   // Of every connection that said hello and is not gone, closed ones included.
   absl::flat_hash_map<MemberId, core::GroupIndex> group_of_;
+  StepTotals retired_steps_;
+  StepDistributions retired_distributions_;
 };
 
 }  // namespace bfio::router

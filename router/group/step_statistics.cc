@@ -18,6 +18,15 @@ int64_t TickOf(absl::Time now) {
 
 }  // namespace
 
+StepDistributions& StepDistributions::operator+=(const StepDistributions& other) {
+  local_s += other.local_s;
+  barrier_wait_s += other.barrier_wait_s;
+  gap_s += other.gap_s;
+  decide_s += other.decide_s;
+  solver_gap += other.solver_gap;
+  return *this;
+}
+
 StepTotals& StepTotals::operator+=(const StepTotals& other) {
   steps += other.steps;
   imbalance_tokens += other.imbalance_tokens;

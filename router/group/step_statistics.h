@@ -66,6 +66,8 @@ struct StepDistributions {
   Distribution decide_s{StepSeconds()};
   // Share that a plan may be from the best one, where that was proven.
   Distribution solver_gap{GapShares()};
+
+  StepDistributions& operator+=(const StepDistributions& other);
 };
 
 // Tokens per second over the last second, in buckets of a tenth.

@@ -260,6 +260,27 @@ TEST_F(GroupSetTest, AGroupThatMakesWayLosesItsRequests) {
   EXPECT_EQ(world_.cluster().waiting(), 4);
 }
 
+TEST_F(GroupSetTest, StepsOfAGroupThatMakesWayStillCount) {
+  for (const char* name : {"a", "b"}) JoinGroup(name, "blue");
+  Form();
+  Submit(1, 4);
+  for (int i = 0; i < 5; ++i) {
+    world_.Step("a");
+    world_.Step("b");
+    world_.Decide();
+    world_.ReadAll();
+  }
+  const int64_t steps = world_.group(2).steps().totals().steps;
+  ASSERT_GT(steps, 0);
+  world_.Kill("a");
+  world_.Kill("b");
+  for (int i = 3; i < GroupSet::kMaxGroups; ++i) JoinGroup(absl::StrCat("w", i), absl::StrCat("g", i));
+  JoinGroup("late", "another");
+  ASSERT_EQ(world_.cluster().group(2), nullptr);
+  EXPECT_EQ(world_.groups().retired_steps().steps, steps);
+  EXPECT_EQ(world_.groups().retired_distributions().local_s.count(), 2 * steps);
+}
+
 TEST_F(GroupSetTest, AMemberOfAGroupThatIsGoneIsNobody) {
   JoinGroup("a", "blue");
   const MemberId a = world_.Worker("a").member;
