@@ -146,6 +146,7 @@ absl::Status GroupIn(const v1::LoggedState::Group& from, core::RequestId base, c
 
 absl::Status PoolIn(const v1::LoggedState::Pool& from, core::ClusterState& to) {
   to.pool.service.last_served = from.last_served();
+  to.pool.service.floor = from.tenant_floor();
   to.pool.clock = {from.now(), from.next(), from.counted()};
   to.last_group = from.has_last_group() ? from.last_group() : -1;
   absl::Status status = Check()
@@ -154,6 +155,7 @@ absl::Status PoolIn(const v1::LoggedState::Pool& from, core::ClusterState& to) {
                             .In("counted", from.counted(), 0, kMaxCount)
                             .In("last_group", to.last_group, -1, kMaxGroup)
                             .Real("last_served", from.last_served(), -1e300, 1e300)
+                            .Real("tenant_floor", from.tenant_floor(), -1e300, 1e300)
                             .status();
   return status.ok() ? TotalsIn(from.retired(), to.retired) : status;
 }

@@ -246,6 +246,7 @@ void ToLog(const core::ClusterState& state, core::RequestId base,
   }
   v1::LoggedState::Pool& rest = *last.mutable_pool();
   rest.set_last_served(service.last_served);
+  rest.set_tenant_floor(service.floor);
   const auto& [now, next, counted] = clock;
   rest.set_now(now);
   rest.set_next(next);

@@ -66,10 +66,8 @@ void Decide(Policy& policy, Snapshot& snapshot, VirtualFcfs& first_come, Decisio
   policy.Decide(snapshot, decision);
   benchmark::DoNotOptimize(decision.assignments.data());
   if (!policy.uses_first_come_waits()) return;
-  int64_t oldest = snapshot.step;
-  for (const WaitingView& request : snapshot.waiting) oldest = std::min(oldest, request.enqueued_step);
-  first_come.Decide(snapshot.step, static_cast<int64_t>(snapshot.waiting.size()),
-                    static_cast<int64_t>(decision.assignments.size()), oldest);
+  while (first_come.size() < static_cast<int64_t>(snapshot.waiting.size())) first_come.Arrive(snapshot.step);
+  first_come.Decide(snapshot.step, static_cast<int64_t>(decision.assignments.size()));
 }
 
 void BM_Decide(benchmark::State& state, const char* name, const char* objective, bool prompts) {

@@ -63,11 +63,12 @@ class MiniGroup {
                                      [&](const WaitingView& other) { return other.priority < job.priority; });
     jobs_.insert(jobs_.begin() + (behind - waiting_.begin()), job);
     waiting_.insert(behind, view);
+    first_come_.Arrive(view.enqueued_step);
     return last_id_;
   }
   void Cancel(size_t waiting_index) {
-    waiting_.erase(waiting_.begin() + static_cast<int64_t>(waiting_index));
-    jobs_.erase(jobs_.begin() + static_cast<int64_t>(waiting_index));
+    Erase(waiting_index);
+    first_come_.Leave();
   }
   void AddWorker(const Machine& machine) {
     machines_.push_back(machine);
@@ -112,10 +113,7 @@ class MiniGroup {
 
   // Admits, and makes the step: everybody grows by a token, who has made all leaves.
   std::vector<Admission> Apply(const std::vector<Assignment>& plan) {
-    int64_t oldest = step_;
-    for (const WaitingView& view : waiting_) oldest = std::min(oldest, view.enqueued_step);
-    first_come_.Decide(step_, static_cast<int64_t>(waiting_.size()), static_cast<int64_t>(plan.size()),
-                       oldest);
+    first_come_.Decide(step_, static_cast<int64_t>(plan.size()));
     std::vector<Admission> admitted;
     std::vector<char> gone(waiting_.size(), 0);
     for (const Assignment& assignment : plan) {
@@ -126,7 +124,7 @@ class MiniGroup {
       gone[assignment.waiting_index] = 1;
     }
     for (size_t i = gone.size(); i-- > 0;) {
-      if (gone[i]) Cancel(i);
+      if (gone[i]) Erase(i);
     }
     for (std::vector<Running>& running : active_) {
       for (Running& one : running) ++one.load, --one.left;
@@ -144,6 +142,11 @@ class MiniGroup {
   }
 
  private:
+  void Erase(size_t waiting_index) {
+    waiting_.erase(waiting_.begin() + static_cast<int64_t>(waiting_index));
+    jobs_.erase(jobs_.begin() + static_cast<int64_t>(waiting_index));
+  }
+
   struct Running {
     int64_t load, kv_tokens, left;
   };

@@ -21,7 +21,7 @@ std::optional<DecisionMaker::Answer> DecisionMaker::Ask(const PlanSteps& steps, 
   // The window is shorter without them: admission has not looked at the requests behind it.
   seen -= PlaceAhead(steps, kv, plan);
   if (pool_->placeable() == 0) return std::nullopt;
-  pool_->FillTenantExcess(Window());
+  pool_->FillTenantExcess(Window(), free_);
   Snapshot snapshot;
   snapshot.step = steps.clock;
   snapshot.waiting = Window().subspan(0, static_cast<size_t>(seen));
@@ -30,15 +30,12 @@ std::optional<DecisionMaker::Answer> DecisionMaker::Ask(const PlanSteps& steps, 
   views_.assign(free_.views().begin(), free_.views().end());
   snapshot.workers = views_;
   snapshot.pool_size = pool_->placeable();
-  snapshot.first_come_p99 = pool_->first_come_p99();
+  if (policy_->uses_first_come_waits()) snapshot.first_come_p99 = pool_->first_come_p99();
   snapshot.outlook = BuildOutlook(steps);
   snapshot.kv = kv;
   ++totals_->policy_calls;
   policy_->Decide(snapshot, decision_);
   DiscardViolations(snapshot);
-  if (policy_->uses_first_come_waits()) {
-    pool_->OnDecision(snapshot.step, snapshot.waiting, static_cast<int64_t>(decision_.assignments.size()));
-  }
   return Answer{decision_.stopped_early, decision_.gap};
 }
 
@@ -156,7 +153,7 @@ void DecisionMaker::PlaceAll(const PlanSteps& steps, Plan& plan) {
     accounts_->Place(pool_->views().Spec(request.id), request.enqueued_step, assignment.worker, steps);
     plan.placements.push_back({request.id, assignment.worker, steps.clock - request.enqueued_step});
   }
-  pool_->Take(decision_.assignments);
+  pool_->Take(decision_.assignments, steps.clock);
 }
 
 }  // namespace bfio::core

@@ -24,24 +24,29 @@ absl::Status RequestPool::Enqueue(const RequestSpec& request) {
     held_back_.Add(request, NextStep());
   } else {
     waiting_.Add(request, NextStep());
+    first_come_.Arrive(NextStep());
   }
   service_.OnWaiting(request.tenant);
   return absl::OkStatus();
 }
 
 void RequestPool::Requeue(const RequestSpec& request) {
-  waiting_.AddFront(request, NextStep() - request.waited_steps.value_or(0));
+  const int64_t since = NextStep() - request.waited_steps.value_or(0);
+  waiting_.AddFront(request, since);
+  first_come_.Arrive(since);
   service_.OnWaiting(request.tenant);
 }
 
 void RequestPool::Return(const RequestSpec& request, int64_t enqueued_step) {
   waiting_.Return(request, enqueued_step);
+  first_come_.Arrive(enqueued_step);
   service_.OnWaiting(request.tenant);
 }
 
 bool RequestPool::Remove(RequestId id) {
   if (waiting_.Contains(id)) {
     service_.OnLeft(waiting_.Spec(id).tenant);
+    first_come_.Leave();
     return waiting_.Remove(id);
   }
   if (!held_back_.Contains(id)) return false;
@@ -56,6 +61,7 @@ int64_t RequestPool::ReleaseBatches(int64_t step, bool idle) {
   int64_t late = 0;
   for (const WaitGate::Waiting& released : released_) {
     waiting_.Add(released.spec, released.enqueued_step);
+    first_come_.Arrive(released.enqueued_step);
     late += released.enqueued_step < step ? 1 : 0;
   }
   return late;
@@ -75,30 +81,46 @@ int64_t RequestPool::TakeShare(int64_t free_slots, int64_t slots_elsewhere) {
   return all - fresh + (fresh * free_slots + slots - 1) / slots;
 }
 
-void RequestPool::Take(absl::Span<const Assignment> assignments) {
+void RequestPool::Take(absl::Span<const Assignment> assignments, int64_t step) {
+  if (waiting_.empty()) return;
   for (const Assignment& assignment : assignments)
     service_.OnLeft(waiting_.views()[static_cast<size_t>(assignment.waiting_index)].tenant);
   waiting_.RemoveMany(assignments);
+  first_come_.Decide(step, static_cast<int64_t>(assignments.size()));
 }
 
-void RequestPool::OnDecision(int64_t step, absl::Span<const WaitingView> seen, int64_t admitted) {
-  int64_t oldest = step;
-  for (const WaitingView& request : seen) oldest = std::min(oldest, request.enqueued_step);
-  first_come_.Decide(step, waiting_.size(), admitted, oldest);
-}
-
-void RequestPool::FillTenantExcess(absl::Span<WaitingView> window) const {
-  if (service_.tenants() <= 1) return;  // 0 for the only one
-  const double least = service_.LeastWaiting();
-  uint32_t tenant = 0;
-  double excess = std::max(0.0, service_.Served(tenant) - least);
-  for (WaitingView& view : window) {
-    if (view.tenant != tenant) {
-      tenant = view.tenant;
-      excess = std::max(0.0, service_.Served(tenant) - least);
+std::optional<double> RequestPool::LeastServed(absl::Span<const WaitingView> views,
+                                               const FreeCapacity& free) const {
+  std::optional<double> least;
+  // Where no slot is free, nobody can tell.
+  const bool kv_matters = free.free_slots() > 0;
+  KvRefusals refusals;
+  refusals.Reset(free.kv());
+  for (const WaitingView& view : views) {
+    const double served = service_.Served(view.tenant);
+    if (least && served >= *least) continue;
+    if (kv_matters && refusals.Refused(view.kv_need, view.kv_reserve_tokens)) continue;
+    if (!kv_matters || free.FitsSomewhere(view)) {
+      least = served;
+    } else {
+      refusals.Note(view.kv_need, view.kv_reserve_tokens);
     }
-    view.tenant_excess_tokens = excess;
   }
+  return least;
+}
+
+void RequestPool::FillTenantExcess(absl::Span<WaitingView> window, const FreeCapacity& free) {
+  if (service_.tenants() <= 1) return;  // 0 for the only one
+  std::optional<double> least_of_all;
+  for (size_t begin = 0, end = 0; begin < window.size(); begin = end) {
+    while (end < window.size() && window[end].priority == window[begin].priority) ++end;
+    const absl::Span<WaitingView> of_class = window.subspan(begin, end - begin);
+    const std::optional<double> least = LeastServed(of_class, free);
+    if (least && (!least_of_all || *least < *least_of_all)) least_of_all = least;
+    for (WaitingView& view : of_class)
+      view.tenant_excess_tokens = least ? std::max(0.0, service_.Served(view.tenant) - *least) : 0;
+  }
+  if (least_of_all) service_.SetFloor(*least_of_all);
 }
 
 void RequestPool::ClearCurves() {
@@ -140,6 +162,7 @@ absl::Status RequestPool::Restore(const PoolState& state) {
       held_back_.Add(waiting.spec, waiting.enqueued_step);
     } else {
       waiting_.Append(waiting.spec, waiting.enqueued_step, waiting.passed_over);
+      first_come_.Arrive(waiting.enqueued_step);
     }
     service_.RestoreWaiting(waiting.spec.tenant);
   }

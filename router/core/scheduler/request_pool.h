@@ -16,6 +16,7 @@
 #include "absl/types/span.h"
 #include "router/core/admission/wait_gate.h"
 #include "router/core/lookahead/lookahead.h"
+#include "router/core/model/free_capacity.h"
 #include "router/core/model/request.h"
 #include "router/core/model/snapshot.h"
 #include "router/core/scheduler/pool_clock.h"
@@ -59,13 +60,14 @@ class RequestPool {
   // so that a burst is shared out by free slots; those that have been passed over are everybody's.
   int64_t TakeShare(int64_t free_slots, int64_t slots_elsewhere);
   const WaitingPool& views() const { return waiting_; }
-  // A decision at `step` that showed the policy `seen`: takes the requests at these indices out.
-  void Take(absl::Span<const Assignment> assignments);
-  void OnDecision(int64_t step, absl::Span<const WaitingView> seen, int64_t admitted);
+  // A decision at `step`: takes the requests at these indices out. None: nobody was placed.
+  void Take(absl::Span<const Assignment> assignments, int64_t step);
   // 99 % of recent requests would have waited at most so many steps if the oldest always went first.
   int64_t first_come_p99() const { return first_come_.p99(); }
-  // Writes WaitingView::tenant_excess_tokens.
-  void FillTenantExcess(absl::Span<WaitingView> window) const;
+  // Writes WaitingView::tenant_excess_tokens: what a tenant is ahead of the least served one of those that
+  // have a request of the same priority in the window that fits a worker now. One whose requests cannot run
+  // now must not hold up the others.
+  void FillTenantExcess(absl::Span<WaitingView> window, const FreeCapacity& free);
   // The views name rows of an outlook: ClearCurves sets them back, where that is not done already.
   void CurvesAreSet() { curves_set_ = true; }
   void ClearCurves();
@@ -99,6 +101,9 @@ class RequestPool {
   absl::Status Restore(const PoolState& state);
 
  private:
+  // Of the tenants with a request in `views` that fits a worker; nothing when there is none.
+  std::optional<double> LeastServed(absl::Span<const WaitingView> views, const FreeCapacity& free) const;
+
   const int64_t max_waiting_;
   const std::unique_ptr<Lookahead> lookahead_;
   WaitingPool waiting_;

@@ -14,7 +14,7 @@ TenantService::Account& TenantService::Of(uint32_t tenant) {
 void TenantService::OnWaiting(uint32_t tenant) {
   Account& account = Of(tenant);
   if (account.waiting == 0) {
-    account.served = std::max(account.served, waiting_ > 0 ? LeastWaiting() : last_served_);
+    account.served = std::max(account.served, waiting_ > 0 ? std::max(LeastWaiting(), floor_) : last_served_);
   }
   ++account.waiting;
   ++waiting_;
@@ -44,12 +44,13 @@ double TenantService::LeastWaiting() const {
   for (const Account& account : accounts_) {
     if (account.waiting > 0) least = std::min(least, account.served);
   }
-  return waiting_ > 0 ? least : 0;
+  return least;
 }
 
 TenantService::Saved TenantService::Save() const {
   Saved saved;
   saved.last_served = last_served_;
+  saved.floor = floor_;
   for (const Account& account : accounts_) saved.tenants.push_back({account.tenant, account.served});
   return saved;
 }
@@ -60,6 +61,7 @@ bool TenantService::Restore(const Saved& saved) {
     Of(tenant.tenant).served = tenant.served;
   }
   last_served_ = saved.last_served;
+  floor_ = saved.floor;
   return true;
 }
 

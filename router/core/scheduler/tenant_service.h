@@ -3,7 +3,7 @@
 //
 // Purpose: what tenant fairness is measured by. A tenant pays for a prompt when its request is placed and for
 // every token made. One that has nothing waiting banks no credit: when it comes back its counter is lifted to
-// the least of those that wait, or, when nobody waits, to that of the tenant that waited last.
+// the least of those that wait and could run, or, when nobody waits, to that of the tenant that waited last.
 // Owned by the scheduler; one thread. Cost: O(1) an event, O(tenants) for the least.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_TENANT_SERVICE_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_TENANT_SERVICE_H_
@@ -31,11 +31,11 @@ class TenantService {
 
   // Weighted tokens.
   double Served(uint32_t tenant) const;
-  // The least counter of the tenants that have a request waiting; 0 when nobody waits.
-  double LeastWaiting() const;
+  // The least counter of the tenants that had a request waiting, at the last decision, that could run then.
+  void SetFloor(double served) { floor_ = served; }
   int32_t tenants() const { return static_cast<int32_t>(accounts_.size()); }
 
-  // What has been served, by tenant in the order they came, and to the one whose leaving emptied the pool.
+  // What has been served, by tenant in the order they came; to the one whose leaving emptied the pool; floor.
   struct Saved {
     struct Tenant {
       uint32_t tenant = 0;
@@ -43,6 +43,7 @@ class TenantService {
     };
     std::vector<Tenant> tenants;
     double last_served = 0;
+    double floor = 0;
   };
   Saved Save() const;
   // REQUIRES: new. False when a tenant is named twice.
@@ -51,6 +52,9 @@ class TenantService {
   void RestoreWaiting(uint32_t tenant);
 
  private:
+  // The least counter of the tenants that have a request waiting. REQUIRES: somebody waits.
+  double LeastWaiting() const;
+
   struct Account {
     uint32_t tenant = 0;
     double served = 0;
@@ -64,6 +68,7 @@ class TenantService {
   int64_t waiting_ = 0;
   // Of the tenant whose leaving emptied the pool.
   double last_served_ = 0;
+  double floor_ = 0;
 };
 
 }  // namespace bfio::core

@@ -1,6 +1,7 @@
 #include "router/core/scheduler/virtual_fcfs.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace bfio::core {
 namespace {
@@ -14,32 +15,36 @@ constexpr double kAdmittedGain = 0.02;
 
 }  // namespace
 
-void VirtualFcfs::Decide(int64_t step, int64_t waiting, int64_t admitted, int64_t oldest_step) {
-  if (waiting > queued_) {
-    queue_.push_back({step, waiting - queued_});
-    queued_ = waiting;
+void VirtualFcfs::Arrive(int64_t step) {
+  ++queued_;
+  // At the end but for requests that come back with their age.
+  auto at = queue_.end();
+  while (at != queue_.begin() && std::prev(at)->step > step) --at;
+  if (at != queue_.begin() && std::prev(at)->step == step) {
+    ++std::prev(at)->requests;
   } else {
-    Pop(queued_ - waiting, step, oldest_step, /*record=*/false);
+    queue_.insert(at, {step, 1});
   }
-  admitted_ += kAdmittedGain * (static_cast<double>(admitted) - admitted_);
-  Pop(admitted, step, oldest_step, /*record=*/true);
-  if (admitted > 0) p99_ = waits_.Quantile(0.01);
 }
 
-void VirtualFcfs::Pop(int64_t requests, int64_t step, int64_t oldest_step, bool record) {
-  while (requests > 0 && !queue_.empty()) {
-    Arrivals& head = queue_.front();
-    const int64_t taken = std::min(requests, head.requests);
-    if (record) {
-      const int64_t wait = std::max<int64_t>(0, step - std::max(head.step, oldest_step));
-      const double memory = std::max(kMemoryRequests, kMemorySteps * admitted_);
-      for (int64_t i = 0; i < taken; ++i) waits_.Add(wait, memory);
-    }
-    head.requests -= taken;
-    requests -= taken;
-    queued_ -= taken;
-    if (head.requests == 0) queue_.pop_front();
+void VirtualFcfs::Leave() {
+  --queued_;
+  if (--queue_.front().requests == 0) queue_.pop_front();
+}
+
+void VirtualFcfs::Decide(int64_t step, int64_t admitted) {
+  admitted_ += kAdmittedGain * (static_cast<double>(admitted) - admitted_);
+  const double memory = std::max(kMemoryRequests, kMemorySteps * admitted_);
+  for (int64_t i = 0; i < admitted; ++i) {
+    waits_.Add(std::max<int64_t>(0, step - queue_.front().step), memory);
+    Leave();
   }
+  if (admitted > 0) p99_ = -1;
+}
+
+int64_t VirtualFcfs::p99() const {
+  if (p99_ < 0) p99_ = waits_.Quantile(0.01);
+  return p99_;
 }
 
 }  // namespace bfio::core

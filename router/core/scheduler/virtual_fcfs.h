@@ -10,13 +10,13 @@
 // Where KV binds, the premise is not true: how many fit depends on who they are. What is counted is then how
 // long requests would wait if ours were admitted as often as ours are, but in order of arrival.
 //
-// Cancelled requests leave this queue at its head. Threads: one. Cost: O(1) amortised per request.
+// Arrivals count from the step at which they entered the pool, however late a decision sees them. Threads:
+// one. Cost: O(1) amortised per request; a quantile per question after an admission.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_VIRTUAL_FCFS_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_VIRTUAL_FCFS_H_
 
 #include <cstdint>
 #include <deque>
-#include <limits>
 
 #include "router/core/scheduler/recent_waits.h"
 
@@ -24,13 +24,16 @@ namespace bfio::core {
 
 class VirtualFcfs {
  public:
-  // One decision at `step`: so many waited, so many of them were admitted. Nobody who waits has waited since
-  // before `oldest_step`: what the queue still holds from before then was cancelled unseen.
-  void Decide(int64_t step, int64_t waiting, int64_t admitted,
-              int64_t oldest_step = std::numeric_limits<int64_t>::min());
+  // A request that waits since `step` enters the pool.
+  void Arrive(int64_t step);
+  // One is cancelled: the queue loses its oldest, without a wait.
+  void Leave();
+  // A decision at `step` has admitted so many. REQUIRES: so many are here.
+  void Decide(int64_t step, int64_t admitted);
 
-  // 99 % of recent requests would have waited at most so many steps.
-  int64_t p99() const { return p99_; }
+  int64_t size() const { return queued_; }
+  // 99 % of recent requests would have waited at most so many steps; 0 before there were any.
+  int64_t p99() const;
 
  private:
   struct Arrivals {
@@ -38,15 +41,14 @@ class VirtualFcfs {
     int64_t requests;
   };
 
-  // Takes up to `requests` from the head; records how long they had waited at `step` if asked to.
-  void Pop(int64_t requests, int64_t step, int64_t oldest_step, bool record);
-
+  // Ascending by step.
   std::deque<Arrivals> queue_;
   int64_t queued_ = 0;
   RecentWaits waits_;
   // Mean requests admitted per decision, recently.
   double admitted_ = 0;
-  int64_t p99_ = 0;
+  // Of waits_; below 0: to be computed anew.
+  mutable int64_t p99_ = 0;
 };
 
 }  // namespace bfio::core

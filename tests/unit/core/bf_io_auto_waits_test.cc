@@ -143,48 +143,68 @@ TEST_P(VirtualFcfsTest, WaitsAreThoseOfAQueueThatIsSimulated) {
   for (int decision = 0; decision < 700; ++decision) {
     step += 1 + static_cast<int64_t>(rng.Below(3));
     if (cancels && queue.size() > 0 && rng.Below(6) == 0) {
-      queue.Cancel(1 + static_cast<int64_t>(rng.Below(static_cast<uint64_t>(queue.size()))));
+      const int64_t gone = 1 + static_cast<int64_t>(rng.Below(static_cast<uint64_t>(queue.size())));
+      queue.Cancel(gone);
+      for (int64_t i = 0; i < gone; ++i) fcfs.Leave();
     } else if (bursts ? rng.Below(20) == 0 : rng.Below(3) != 0) {
-      queue.Arrive(static_cast<int64_t>(rng.Below(bursts ? 60 : 6)), step);
+      const int64_t come = static_cast<int64_t>(rng.Below(bursts ? 60 : 6));
+      queue.Arrive(come, step);
+      for (int64_t i = 0; i < come; ++i) fcfs.Arrive(step);
     }
-    const int64_t waiting = queue.size();
-    const int64_t admitted = std::min(waiting, static_cast<int64_t>(rng.Below(6)));
+    ASSERT_EQ(fcfs.size(), queue.size());
+    const int64_t admitted = std::min(queue.size(), static_cast<int64_t>(rng.Below(6)));
     queue.Admit(admitted, step);
-    fcfs.Decide(step, waiting, admitted);
+    fcfs.Decide(step, admitted);
     ASSERT_EQ(fcfs.p99(), queue.p99()) << "decision " << decision;
     longest = std::max(longest, fcfs.p99());
   }
   EXPECT_GT(longest, 0);
 }
 
+void Arrive(VirtualFcfs& fcfs, int64_t requests, int64_t step) {
+  for (int64_t i = 0; i < requests; ++i) fcfs.Arrive(step);
+}
+
 TEST(VirtualFcfsTest, EmptyPoolsAndFullGroupsLeaveItAsItIs) {
   VirtualFcfs fcfs;
-  fcfs.Decide(1, 0, 0);
+  fcfs.Decide(1, 0);
   EXPECT_EQ(fcfs.p99(), 0);
-  fcfs.Decide(2, 5, 0);
-  fcfs.Decide(40, 5, 0);
+  Arrive(fcfs, 5, 2);
+  fcfs.Decide(40, 0);
   EXPECT_EQ(fcfs.p99(), 0) << "nobody has been admitted yet";
-  fcfs.Decide(42, 5, 5);
+  fcfs.Decide(42, 5);
   EXPECT_EQ(fcfs.p99(), 40);
-  fcfs.Decide(50, 0, 0);
+  fcfs.Decide(50, 0);
   EXPECT_EQ(fcfs.p99(), 40);
 }
 
-TEST(VirtualFcfsTest, PoolThatShrinksLosesItsOldestWithoutAWait) {
+TEST(VirtualFcfsTest, CancelledRequestsAreItsOldestAndHaveNoWait) {
   VirtualFcfs fcfs;
-  fcfs.Decide(0, 10, 0);
-  fcfs.Decide(100, 12, 0);  // two more
-  fcfs.Decide(101, 2, 0);   // ten cancelled: those of step 0
-  fcfs.Decide(103, 2, 2);
+  Arrive(fcfs, 10, 0);
+  Arrive(fcfs, 2, 100);
+  for (int i = 0; i < 10; ++i) fcfs.Leave();
+  fcfs.Decide(103, 2);
   EXPECT_EQ(fcfs.p99(), 3);
 }
 
-TEST(VirtualFcfsTest, CancelledUnseenBecauseOthersCameNobodyCountsAsOlderThanTheOldest) {
+// A backlog that no decision has seen: the router was switched to a policy that asks, or had no free slot.
+TEST(VirtualFcfsTest, ArrivalsCountFromTheirOwnStepHoweverLateADecisionComes) {
   VirtualFcfs fcfs;
-  fcfs.Decide(0, 10, 0);
-  fcfs.Decide(100, 10, 0, /*oldest_step=*/100);  // ten gave up, ten came
-  fcfs.Decide(103, 10, 10, /*oldest_step=*/100);
-  EXPECT_EQ(fcfs.p99(), 3);
+  Arrive(fcfs, 1, 10);
+  Arrive(fcfs, 1, 90);
+  fcfs.Decide(100, 2);
+  EXPECT_EQ(fcfs.p99(), 90);
+}
+
+TEST(VirtualFcfsTest, RequestsThatComeBackWithTheirAgeGoFirst) {
+  VirtualFcfs fcfs;
+  Arrive(fcfs, 3, 50);
+  fcfs.Arrive(20);
+  fcfs.Arrive(30);
+  fcfs.Decide(60, 1);
+  EXPECT_EQ(fcfs.p99(), 40);
+  for (int i = 0; i < 4; ++i) fcfs.Leave();
+  EXPECT_EQ(fcfs.size(), 0);
 }
 
 // Of ten thousand a decision, a few thousand requests would be no memory at all.
@@ -192,14 +212,20 @@ TEST(VirtualFcfsTest, RemembersDozensOfDecisionsHoweverManyEachAdmits) {
   VirtualFcfs fcfs;
   constexpr int64_t kBusy = 10'000;
   int64_t step = 0;
-  for (; step < 300; ++step) fcfs.Decide(step, kBusy, kBusy);
+  for (; step < 300; ++step) {
+    Arrive(fcfs, kBusy, step);
+    fcfs.Decide(step, kBusy);
+  }
   ASSERT_EQ(fcfs.p99(), 0);
-  fcfs.Decide(step, kBusy, 0);
+  Arrive(fcfs, kBusy, step);
   step += 7;
-  fcfs.Decide(step, kBusy, kBusy);
+  fcfs.Decide(step, kBusy);
   ASSERT_EQ(fcfs.p99(), 7);
   int64_t remembered = 0;
-  while (fcfs.p99() == 7 && remembered < 1'000) fcfs.Decide(++step, kBusy, kBusy), ++remembered;
+  for (; fcfs.p99() == 7 && remembered < 1'000; ++remembered) {
+    Arrive(fcfs, kBusy, ++step);
+    fcfs.Decide(step, kBusy);
+  }
   EXPECT_GE(remembered, 24);
   EXPECT_LE(remembered, 200);
 }

@@ -34,9 +34,17 @@ TEST(TenantService, WhoComesBackIsLiftedToTheLeastOfThoseThatWait) {
   service.ChargePrompt(3, 1000);
   service.OnWaiting(3);
   EXPECT_EQ(service.Served(3), 1300);
-  EXPECT_EQ(service.LeastWaiting(), 300);
-  service.OnLeft(2);
-  EXPECT_EQ(service.LeastWaiting(), 500);
+}
+
+// One that cannot run now (of a lower class, too large for the memory left) keeps a low counter.
+TEST(TenantService, WhoComesBackIsNotLeftBehindByOneThatCannotRun) {
+  TenantService service;
+  service.OnWaiting(1);
+  service.OnWaiting(2);
+  service.ChargePrompt(1, 500);
+  service.SetFloor(500);
+  service.OnWaiting(3);
+  EXPECT_EQ(service.Served(3), 500);
 }
 
 TEST(TenantService, WhoComesToAnEmptyPoolIsLiftedToTheLastThatLeftIt) {
@@ -46,7 +54,6 @@ TEST(TenantService, WhoComesToAnEmptyPoolIsLiftedToTheLastThatLeftIt) {
   service.OnLeft(1);
   service.OnWaiting(2);
   EXPECT_EQ(service.Served(2), 500);
-  EXPECT_EQ(service.LeastWaiting(), 500);
 }
 
 // While two tenants wait all the time and the one with less is served, their counters stay together.
@@ -91,9 +98,10 @@ struct TenantGroup {
     member.spec = {slots, 1 << 20, true};
     scheduler->OpenEpoch({member});
   }
-  void Enqueue(RequestId id, uint32_t tenant, int64_t prefill, int64_t generated = 0) {
+  void Enqueue(RequestId id, uint32_t tenant, int64_t prefill, int64_t generated = 0, int32_t priority = 0) {
     RequestSpec spec;
     spec.id = id;
+    spec.priority = priority;
     spec.tenant = tenant;
     spec.prefill_tokens = prefill;
     spec.generated_tokens = generated;
@@ -143,6 +151,40 @@ TEST(TenantExcess, LongRequestsAreChargedBeforeTheyEnd) {
   }
   EXPECT_GE(f.policy->excess[1], 1 + (40 - Residents::kSettleSteps) * TenantService::kOutputWeight);
   EXPECT_LE(f.policy->excess[1], 1 + 40 * TenantService::kOutputWeight);
+}
+
+// Tenant 9 has never been served, and waits for what cannot run now.
+class BlockedTenantTest : public ::testing::Test {
+ protected:
+  BlockedTenantTest() : group_(2) {}
+  // Tenant 1 is ahead of tenant 2 by 190 tokens; two slots are free.
+  void Run() {
+    group_.Enqueue(1, 1, 200);
+    group_.Enqueue(2, 2, 10);
+    group_.Enqueue(3, 1, 10);
+    group_.Enqueue(4, 2, 10);
+    group_.scheduler->MakePlan();
+    group_.Report(1, 210, {1, 2});
+  }
+  TenantGroup group_;
+};
+
+TEST_F(BlockedTenantTest, OneOfALowerClassDoesNotHoldUpTheOthers) {
+  Run();
+  group_.Enqueue(5, 9, 10, 0, /*priority=*/-1);
+  group_.scheduler->MakePlan();
+  EXPECT_EQ(group_.policy->excess[2], 0);
+  EXPECT_EQ(group_.policy->excess[1], 190);
+  EXPECT_EQ(group_.policy->excess[9], 0);
+}
+
+TEST_F(BlockedTenantTest, OneWhoseRequestHasNoMemoryDoesNotHoldUpTheOthers) {
+  Run();
+  group_.Enqueue(5, 9, 1 << 20);
+  group_.scheduler->MakePlan();
+  EXPECT_EQ(group_.policy->excess[2], 0);
+  EXPECT_EQ(group_.policy->excess[1], 190);
+  EXPECT_EQ(group_.policy->excess[9], 0);
 }
 
 TEST(TenantExcess, RejectionsAndReplaysCostNothing) {
