@@ -1,0 +1,92 @@
+// What a client may send to a port of common/http, over a real connection. No bytes stop the server, no body
+// is larger than its bound, and no handler behind the gate runs without the token being in the bytes.
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "common/http/http_server.h"
+#include "tests/fuzz/fuzz.h"
+
+namespace {
+
+constexpr char kToken[] = "Bearer open-sesame";
+constexpr size_t kMostBody = 2 << 20;
+// A server that does not answer so long hangs: far beyond what a loopback needs.
+constexpr int kPatienceMs = 15'000;
+
+std::atomic<int> guarded_runs = 0;
+
+std::unique_ptr<bfio::HttpServer> Serve() {
+  bfio::HttpServer::Options options;
+  options.listen = "127.0.0.1:0";
+  options.gate = [](const std::string& authorization, const std::string&) {
+    return authorization == kToken ? absl::OkStatus() : absl::UnauthenticatedError("no");
+  };
+  auto server = bfio::HttpServer::Bind(options);
+  bfio::fuzz::Check(server.ok(), "a free port can be bound");
+  const auto echo = [](const bfio::HttpRequest& request) {
+    bfio::fuzz::Check(request.body.size() <= kMostBody, "a body has a bound");
+    ++guarded_runs;
+    bfio::HttpReply reply;
+    reply.body = request.body;
+    for (const auto& [name, value] : request.query) reply.body += name + "=" + value;
+    return reply;
+  };
+  (*server)->Get("/guarded", echo);
+  (*server)->Post("/guarded", echo);
+  (*server)->Get(
+      "/open", [](const bfio::HttpRequest&) { return bfio::HttpReply{}; },
+      bfio::HttpServer::Access::kEverybody);
+  (*server)->Start();
+  return *std::move(server);
+}
+
+int Connect(const std::string& address) {
+  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in to = {};
+  to.sin_family = AF_INET;
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  to.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+  bfio::fuzz::Check(connect(socket, reinterpret_cast<sockaddr*>(&to), sizeof(to)) == 0, "the server listens");
+  return socket;
+}
+
+// All that comes until the server closes.
+std::string Exchange(int socket, absl::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t sent = send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (sent <= 0) break;  // it has heard enough
+    bytes.remove_prefix(static_cast<size_t>(sent));
+  }
+  shutdown(socket, SHUT_WR);
+  std::string reply;
+  char buffer[4096];
+  while (true) {
+    pollfd wait = {socket, POLLIN, 0};
+    bfio::fuzz::Check(poll(&wait, 1, kPatienceMs) == 1, "the server answers or closes");
+    const ssize_t got = recv(socket, buffer, sizeof(buffer), 0);
+    if (got <= 0) return reply;
+    reply.append(buffer, static_cast<size_t>(got));
+  }
+}
+
+}  // namespace
+
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const std::unique_ptr<bfio::HttpServer> server = Serve();
+  const absl::string_view bytes = bfio::fuzz::Text(data, size);
+  guarded_runs = 0;
+  const int socket = Connect(server->address());
+  const std::string reply = Exchange(socket, bytes);
+  close(socket);
+  bfio::fuzz::Check(reply.empty() || absl::StartsWith(reply, "HTTP/1."), "an answer is HTTP");
+  bfio::fuzz::Check(guarded_runs == 0 || absl::StrContains(bytes, kToken), "nobody enters without the token");
+  return 0;
+}
