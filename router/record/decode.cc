@@ -247,6 +247,7 @@ absl::StatusOr<core::RequestSpec> FromLog(const v1::LoggedRequest& request, core
   spec.seniority = request.seniority();
   if (request.has_waited_steps()) spec.waited_steps = request.waited_steps();
   spec.refusals = request.refusals();
+  spec.runs_alone = request.runs_alone();
   if (request.deadline_us() != 0) spec.deadline_us = request.deadline_us();
   absl::Status status =
       Check()
