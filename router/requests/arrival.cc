@@ -120,7 +120,10 @@ bool RequestLifecycle::Resume(core::RequestId id, ClientRequest& request,
   if (record == nullptr && Settling()) {
     EarlyResume early{id, std::move(request), sink};
     if (resumes_.Hold(early)) return true;
-    request = std::move(early.request);
+    // Some worker may yet bring its request.
+    return refuse(WithRetry(
+        absl::UnavailableError("the router has just started, and too many clients have come back at once"),
+        kFailedRetry));
   }
   if (record == nullptr) {
     if (!request.has_prompt()) return refuse(unknown);

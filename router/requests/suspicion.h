@@ -7,8 +7,9 @@
 //
 // kTokensThatClear tokens in one placement end the row, alone or not: a replay begins where the last token
 // that came was, so a request that its own tokens are deadly in dies within the few steps whose reports were
-// lost with the worker. 32 is more than those, and crosses a KV page. One that dies later each time is
-// ended after kMost deaths in all. Pure counting; the decision thread's.
+// lost with the worker, and 16 tokens are more than those. More would make suspects of requests that only
+// happened to be on workers that flap. One that dies later each time is ended after kMost deaths in all. Pure
+// counting; the decision thread's.
 #ifndef BFIO_ROUTER_REQUESTS_SUSPICION_H_
 #define BFIO_ROUTER_REQUESTS_SUSPICION_H_
 
@@ -21,7 +22,7 @@ class Suspicion {
   static constexpr int kAlone = 2;
   static constexpr int kGuilty = 3;
   static constexpr int kMost = 16;
-  static constexpr uint32_t kTokensThatClear = 32;
+  static constexpr uint32_t kTokensThatClear = 16;
 
   // Tokens since it was placed.
   void OnTokens(uint32_t since_placed) {

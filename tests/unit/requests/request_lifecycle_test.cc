@@ -649,6 +649,26 @@ TEST_F(RequestLifecycleTest, EarlyResumesWaitForTheWorkersThatMayHoldThem) {
   EXPECT_GT(ids_->Next(), 1000u) << "no id is given out twice";
 }
 
+TEST_F(RequestLifecycleTest, OneTenantsEarlyResumesKeepNobodyOut) {
+  RequestOptions options;
+  options.resume.max_early = 8;
+  Start(options);
+  const auto come_back = [&](const std::string& tenant, int n) -> RecordingSink& {
+    ClientRequest request = ComeBack(absl::StrCat("r", n), 1);
+    request.tenant = tenant;
+    return Arrive(request);
+  };
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(come_back("flood", i).open());
+  const absl::Status refused = *come_back("flood", 4).status;
+  EXPECT_TRUE(absl::IsUnavailable(refused)) << "not that there is no such request: it may come yet";
+  EXPECT_TRUE(GetRetryDelay(refused).has_value());
+  EXPECT_TRUE(come_back("acme", 1).open());
+  EXPECT_TRUE(come_back("acme", 2).open());
+  EXPECT_FALSE(come_back("acme", 3).open());
+  EXPECT_TRUE(come_back("zeta", 1).open());
+  EXPECT_EQ(requests_->totals().resume_refused, 2);
+}
+
 TEST_F(RequestLifecycleTest, EarlyResumesAreAnsweredWhenPatienceEnds) {
   RecordingSink& bare = Arrive(ComeBack("a", 1));
   ClientRequest whole = AskResumable("b");
