@@ -195,6 +195,7 @@ nlohmann::json LineWith(const std::string& log, const std::string& text) {
 TEST(Logs, JsonLinesSayInFieldsWhatTheyAreAbout) {
   const std::string trace = "0af7651916cd43dd8448eb211c80319c";
   ClusterOptions options;
+  options.worker_processes = 1;
   options.router_flags = {"--log_format=json", "--resume_timeout=1ms"};
   options.worker_flags = {"--log_format=json"};
   Cluster cluster(options);
