@@ -37,17 +37,18 @@ class LineFormatter : public spdlog::formatter {
   LineFormatter(std::string program, bool json) : program_(std::move(program)), json_(json) {}
 
   void format(const spdlog::details::log_msg& msg, spdlog::memory_buf_t& out) override {
-    const std::string text = Text(msg);
+    const std::string text = Text(msg, ScopedLogFields::Current());
     out.append(text.data(), text.data() + text.size());
   }
 
-  std::string Text(const spdlog::details::log_msg& msg) const {
+  std::string Text(const spdlog::details::log_msg& msg, absl::Span<const LogField> fields) const {
     const spdlog::string_view_t level = spdlog::level::to_string_view(msg.level);
     const LogLine line{.time = absl::FromChrono(msg.time),
                        .level = absl::string_view(level.data(), level.size()),
                        .program = program_,
                        .thread = msg.thread_id,
-                       .message = absl::string_view(msg.payload.data(), msg.payload.size())};
+                       .message = absl::string_view(msg.payload.data(), msg.payload.size()),
+                       .fields = fields};
     return json_ ? JsonLine(line) : TextLine(line);
   }
 
@@ -66,7 +67,7 @@ class QueueSink final : public spdlog::sinks::sink {
   QueueSink(LogQueue& queue, const LineFormatter& formatter) : queue_(queue), formatter_(formatter) {}
 
   void log(const spdlog::details::log_msg& msg) override {
-    queue_.Add(formatter_.Text(msg), msg.level == spdlog::level::critical);
+    queue_.Add(formatter_.Text(msg, ScopedLogFields::Current()), msg.level == spdlog::level::critical);
   }
   void flush() override { queue_.Flush(kLastLines); }
   // The format is fixed: tests and readers of logs rely on it.
@@ -129,7 +130,15 @@ std::string JsonLine(const LogLine& line) {
   AppendEscaped(line.program, true, out);
   absl::StrAppend(&out, "\",\"thread\":", line.thread, ",\"message\":\"");
   AppendMessage(line.message, true, out);
-  out.append("\"}\n");
+  out.push_back('"');
+  for (const LogField& field : line.fields) {
+    if (field.text.empty()) continue;
+    absl::StrAppend(&out, ",\"", field.name, "\":");
+    if (!field.number) out.push_back('"');
+    AppendEscaped(field.text, !field.number, out);
+    if (!field.number) out.push_back('"');
+  }
+  out.append("}\n");
   return out;
 }
 
@@ -152,7 +161,7 @@ absl::Status InitLogging(const std::string& program, const std::string& level, c
   auto* const queue = new LogQueue(STDERR_FILENO, kQueueBytes, [formatter](uint64_t lines) {
     const std::string text =
         absl::StrCat(lines, " log lines were dropped: standard error did not take them in time");
-    return formatter.Text(spdlog::details::log_msg("", spdlog::level::warn, text));
+    return formatter.Text(spdlog::details::log_msg("", spdlog::level::warn, text), {});
   });
   if (g_queue.exchange(queue) == nullptr) std::atexit(FlushLog);
   auto logger = std::make_shared<spdlog::logger>(program, std::make_shared<QueueSink>(*queue, formatter));

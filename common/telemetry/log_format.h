@@ -12,6 +12,8 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/telemetry/log_fields.h"
 
 namespace bfio {
 
@@ -23,12 +25,14 @@ struct LogLine {
   absl::string_view program;
   uint64_t thread = 0;
   absl::string_view message;
+  // JSON only.
+  absl::Span<const LogField> fields = {};
 };
 
 // "2024-05-01T12:00:00.000000Z info bfio_router: message"
 std::string TextLine(const LogLine& line);
 
-// {"time":"...","level":"info","program":"bfio_router","thread":7,"message":"..."}
+// {"time":"...","level":"info","program":"bfio_router","thread":7,"message":"...","request_id":"a","epoch":3}
 std::string JsonLine(const LogLine& line);
 
 }  // namespace bfio

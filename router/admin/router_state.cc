@@ -120,6 +120,7 @@ void Fill(const RequestTotals& from, v1::RequestTotals& out) {
   out.set_refused_pool_full(Count(from.refused_pool_full));
   out.set_refused_invalid(Count(from.refused_invalid));
   out.set_replays_refused(Count(from.replays_refused));
+  out.set_suspects_ended(Count(from.suspects_ended));
   out.set_tokens_lost(Count(from.tokens_lost));
   out.set_tokens_duplicated(Count(from.tokens_duplicated));
   out.set_resumed(Count(from.resumed));

@@ -9,6 +9,7 @@
 
 #include "common/base/overloaded.h"
 #include "common/base/spdlog.h"
+#include "common/telemetry/log_fields.h"
 #include "router/requests/retry.h"
 
 namespace bfio::router {
@@ -34,6 +35,13 @@ spdlog::level::level_enum LevelOf(LogLine::Level level) {
       return spdlog::level::warn;
   }
   return spdlog::level::info;
+}
+
+void Write(const LogLine& line) {
+  std::vector<LogField> fields = {{"group", line.group}, {"worker", line.worker}};
+  if (line.epoch > 0) fields.emplace_back("epoch", line.epoch);
+  const ScopedLogFields scope(std::move(fields));
+  spdlog::log(LevelOf(line.level), "{}", line.text);
 }
 
 }  // namespace
@@ -69,6 +77,9 @@ absl::Status DecisionThread::PostClient(int64_t limit, Event event) {
 absl::Status DecisionThread::Submit(core::RequestId id, ClientRequest request,
                                     std::shared_ptr<TokenSink> sink) {
   TenantLimiter::Ticket ticket;
+  if (!request.resume_proven) {
+    if (absl::Status status = tenants_.CheckPriority(request); !status.ok()) return status;
+  }
   if (!request.resume_from) {
     // A flood is refused here, where it costs the decision thread nothing.
     if (absl::Status status = overload_.CheckPool(); !status.ok())
@@ -91,7 +102,7 @@ void DecisionThread::Cancel(uint64_t sink_id, bool timed_out) {
 absl::Status DecisionThread::Abort(AbortRequest request,
                                    absl::AnyInvocable<void(absl::StatusOr<bool>) &&> done) {
   return PostClient(CallsLimit(), [this, request = std::move(request), done = std::move(done)]() mutable {
-    std::move(done)(requests_.Abort(request.request_id, request.resume_token, request.tenant, now_));
+    std::move(done)(requests_.Abort(request.tenant, request.request_id, request.resume_token, now_));
   });
 }
 
@@ -297,7 +308,7 @@ void DecisionThread::CarryOut(uint32_t rank_offset) {
         if (hooks_.on_step) hooks_.on_step(c.summary);
       },
       [&](const EnergyReported& c) { energy_.Take(c.member, c.reading); },
-      [&](const LogLine& c) { spdlog::log(LevelOf(c.level), "{}", c.text); }};
+      [&](const LogLine& c) { Write(c); }};
   for (const Command& command : commands_) std::visit(carry_out, command);
   commands_.clear();
 }

@@ -8,7 +8,6 @@ ABSL_FLAG(uint32_t, replay_budget_mb, 256,
           "MiB of prompts and delivered tokens that are kept so that requests can be replayed and resumed");
 ABSL_FLAG(uint32_t, replay_request_kb, 1024,
           "KiB of them that one request may take; one beyond it ends with its worker");
-ABSL_FLAG(uint32_t, max_replays, 16, "losses of its worker that a request survives");
 ABSL_FLAG(
     absl::Duration, resume_timeout, absl::Seconds(30),
     "how long a resumable request waits for a client to come back, running or ended, here and on workers");
@@ -37,8 +36,8 @@ ABSL_FLAG(
     "steps after which a waiting request that fits nowhere has a worker take nobody else until it fits");
 ABSL_FLAG(
     std::string, tenant_limits, "",
-    "TENANT:rps=N,tps=N,concurrent=N;...: requests and tokens per second and requests at a time of a tenant; "
-    "* for each tenant that is not named");
+    "TENANT:rps=N,tps=N,concurrent=N,priority=N;...: requests and tokens per second, requests at a time and "
+    "largest priority of a tenant; * for each tenant that is not named");
 
 namespace bfio::router {
 namespace {
@@ -60,7 +59,6 @@ absl::Status CheckTime(absl::string_view flag, absl::Duration value) {
 absl::Status ReadLimitFlags(RouterOptions& options) {
   const uint32_t budget_mb = absl::GetFlag(FLAGS_replay_budget_mb);
   const uint32_t request_kb = absl::GetFlag(FLAGS_replay_request_kb);
-  const uint32_t replays = absl::GetFlag(FLAGS_max_replays);
   const uint32_t stream_kb = absl::GetFlag(FLAGS_stream_buffer_kb);
   const uint32_t waiting_mb = absl::GetFlag(FLAGS_max_waiting_mb);
   options.admission_hold = absl::GetFlag(FLAGS_admission_hold);
@@ -74,7 +72,7 @@ absl::Status ReadLimitFlags(RouterOptions& options) {
   options.stream.timeout = absl::GetFlag(FLAGS_slow_reader_timeout);
   for (const absl::Status& status :
        {CheckRange("replay_budget_mb", budget_mb, 0, 1 << 20),
-        CheckRange("replay_request_kb", request_kb, 0, 1 << 20), CheckRange("max_replays", replays, 0, 1000),
+        CheckRange("replay_request_kb", request_kb, 0, 1 << 20),
         CheckRange("admission_hold", absl::GetFlag(FLAGS_admission_hold), 1, 1 << 30),
         CheckRange("stream_buffer_kb", stream_kb, 1, 1 << 20),
         CheckRange("max_waiting_mb", waiting_mb, 1, 1 << 20),
@@ -96,7 +94,6 @@ absl::Status ReadLimitFlags(RouterOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat("--tenant_limits: ", tenants.status().message()));
   }
   options.tenant_limits = *std::move(tenants);
-  options.max_replays = static_cast<int32_t>(replays);
   options.stream.buffer_tokens = int64_t{stream_kb} * 1024 / 4;
   return absl::OkStatus();
 }

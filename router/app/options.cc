@@ -29,7 +29,6 @@ RequestOptions RouterOptions::requests() const {
   out.agent_order = agent_order;
   out.max_abs_priority = limits.max_abs_priority;
   out.kv_on_demand = admission.kind != core::KvGateOptions::Kind::kNone;
-  out.max_replays = max_replays;
   out.restart_settle = restart_settle;
   // Workers that have come may have waited for others that long, and then form an epoch, or try to.
   out.announce_settle = restart_settle + 2 * form_timeout;

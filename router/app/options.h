@@ -36,6 +36,8 @@ struct RouterOptions {
   // How the ports are protected (router/app/ports.h). Tokens files may be empty: no token is asked for.
   TlsFiles client_tls, worker_tls, admin_tls;
   std::string client_tokens, admin_tokens;
+  // What resume_tickets are signed with (router/frontend/resume_tickets.h); empty: there are none.
+  std::string resume_key_file;
   // A worker may only say the worker_id that its certificate names.
   bool bind_worker_id = false;
   // Ports that other machines reach may be unprotected.
@@ -83,8 +85,6 @@ struct RouterOptions {
   // What is kept for replays and resumes, in bytes: of all requests and of one.
   int64_t replay_budget_bytes = int64_t{256} << 20;
   int64_t replay_request_bytes = int64_t{1} << 20;
-  // Losses of its worker that a request survives: one that kills whoever takes it must not go round for ever.
-  int32_t max_replays = 16;
   // How long a resumable request waits for its client, running or ended.
   absl::Duration resume_timeout = absl::Seconds(30);
   // After a restart: how long the first epoch waits for the workers that held requests, and clients that come

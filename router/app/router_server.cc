@@ -33,6 +33,7 @@ void SetHealth(grpc::Server* server, const char* service, bool serving) {
 // What settings name, made.
 struct Made {
   std::unique_ptr<Authenticator> client_authenticator, admin_authenticator;
+  ClientSecrets secrets;
   DecisionThread::Parts parts;
 };
 
@@ -45,6 +46,13 @@ absl::StatusOr<Made> Make(const RouterOptions& options) {
   auto admin = MakeAuthenticator("admin API", options.admin_tokens, "admin_tokens");
   if (!admin.ok()) return admin.status();
   made.admin_authenticator = *std::move(admin);
+  if (!options.resume_key_file.empty()) {
+    absl::StatusOr<TicketKeys> keys = TicketKeys::Open(options.resume_key_file);
+    if (!keys.ok()) {
+      return absl::Status(keys.status().code(), absl::StrCat("--resume_key_file: ", keys.status().message()));
+    }
+    made.secrets.tickets = ResumeTickets(*std::move(keys), options.resume_timeout);
+  }
   DecisionThread::Parts& parts = made.parts;
   core::StopSignal stop, stop_shadows;
   if (options.decide_budget > absl::ZeroDuration()) {
@@ -109,8 +117,8 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
   DecisionThread* thread = router->thread_.get();
   router->client_authenticator_ = std::move(made->client_authenticator);
   router->admin_authenticator_ = std::move(made->admin_authenticator);
-  router->inference_ = std::make_unique<InferenceService>(thread, router->client_authenticator_.get(),
-                                                          options.limits, options.stream);
+  router->inference_ = std::make_unique<InferenceService>(
+      thread, router->client_authenticator_.get(), options.limits, options.stream, std::move(made->secrets));
   router->link_ = std::make_unique<WorkerLinkService>(thread, options.bind_worker_id, options.limits);
   router->chains_ = std::make_unique<ChainPoolService>(options.chains, options.bind_worker_id, [thread] {
     return thread->arrivals().PerSecond(MonotonicNow());

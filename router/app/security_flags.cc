@@ -16,6 +16,11 @@ ABSL_FLAG(
     std::string, client_tokens, "",
     "client API: file of bearer tokens, lines 'TENANT sha256:HEX|token:TEXT [expires=DATE]'; empty: none are "
     "asked for");
+ABSL_FLAG(
+    std::string, resume_key_file, "",
+    "client API: file of keys, one a line of 32 to 512 characters, that resume_tickets are signed with (the "
+    "first) and verified; the same for every router that may follow this one. Empty: after a restart resumed "
+    "requests that nobody holds count like any other");
 ABSL_FLAG(std::string, worker_tls_cert, "",
           "worker link: PEM file of the router's certificate; empty: plain text");
 ABSL_FLAG(std::string, worker_tls_key, "", "worker link: PEM file of that certificate's key");
@@ -42,6 +47,7 @@ void ReadSecurityFlags(RouterOptions& options) {
   options.client_tls = {absl::GetFlag(FLAGS_client_tls_cert), absl::GetFlag(FLAGS_client_tls_key),
                         absl::GetFlag(FLAGS_client_tls_ca)};
   options.client_tokens = absl::GetFlag(FLAGS_client_tokens);
+  options.resume_key_file = absl::GetFlag(FLAGS_resume_key_file);
   options.worker_tls = {absl::GetFlag(FLAGS_worker_tls_cert), absl::GetFlag(FLAGS_worker_tls_key),
                         absl::GetFlag(FLAGS_worker_tls_ca)};
   options.bind_worker_id = absl::GetFlag(FLAGS_bind_worker_id);

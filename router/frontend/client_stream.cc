@@ -92,6 +92,7 @@ bool ClientStream::Next(v1::GenerateResponse& response) {
   response.set_first_index(pending_.empty() ? finish_->completion_tokens : pending_first_index_);
   response.mutable_token_ids()->Assign(pending_.begin(), pending_.end());
   pending_.clear();
+  response.set_resume_ticket(std::exchange(resume_ticket_, {}));
   if (finish_) FillFinish(*std::exchange(finish_, std::nullopt), *response.mutable_finish());
   return true;
 }

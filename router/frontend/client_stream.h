@@ -46,6 +46,12 @@ class ClientStream final
   // `context` is the call's.
   static std::shared_ptr<ClientStream> Create(grpc::CallbackServerContext* context, Options options);
 
+  // The first message carries it. Call before tokens may come.
+  void SetResumeTicket(std::string ticket) {
+    MutexLock lock(&mutex_);
+    resume_ticket_ = std::move(ticket);
+  }
+
   uint64_t id() const override { return options_.id; }
   const std::string& traceparent() const override { return options_.traceparent; }
   [[nodiscard]] Delivery Deliver(uint32_t index, absl::Span<const uint32_t> tokens, absl::Time now) override;
@@ -68,6 +74,7 @@ class ClientStream final
 
   const Options options_;
 
+  std::string resume_ticket_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint32_t> pending_ ABSL_GUARDED_BY(mutex_);
   uint32_t pending_first_index_ ABSL_GUARDED_BY(mutex_) = 0;
   bool dirty_ ABSL_GUARDED_BY(mutex_) = false;  // waits for Flush

@@ -5,7 +5,8 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "common/net/finish_call.h"
 #include "common/net/status.h"
 #include "common/net/wire_time.h"
@@ -47,7 +48,7 @@ void Fill(const Loads& loads, v1::GetLoadsResponse& out) {
 grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
     grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
   const core::RequestId id = handler_->NextId();
-  std::string request_id = request->request_id().empty() ? absl::StrCat("bfio-", id) : request->request_id();
+  std::string request_id = request->request_id().empty() ? secrets_.new_request_id() : request->request_id();
   ClientStream::Options options;
   options.id = id;
   options.request_id = request_id;
@@ -62,23 +63,27 @@ grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
 
 absl::Status InferenceService::Submit(const grpc::CallbackServerContext& context,
                                       const v1::GenerateRequest& request, std::string request_id,
-                                      core::RequestId id, std::shared_ptr<TokenSink> sink) {
+                                      core::RequestId id, std::shared_ptr<ClientStream> stream) {
   std::string tenant = request.tenant();
   if (absl::Status status = authenticator_->CheckTenant(context, tenant); !status.ok()) return status;
   absl::StatusOr<ClientRequest> converted =
       ToClientRequest(request, std::move(request_id), std::move(tenant), request_limits_);
   if (!converted.ok()) return converted.status();
-  return handler_->Submit(id, *std::move(converted), std::move(sink));
+  const absl::Time now = absl::Now();
+  converted->resume_proven = secrets_.tickets.Proves(request.resume_ticket(), *converted, now);
+  stream->SetResumeTicket(secrets_.tickets.Issue(*converted, absl::FromChrono(context.deadline()), now));
+  return handler_->Submit(id, *std::move(converted), std::move(stream));
 }
 
 grpc::ServerUnaryReactor* InferenceService::Abort(grpc::CallbackServerContext* context,
                                                   const v1::AbortRequest* request,
                                                   v1::AbortResponse* response) {
-  absl::StatusOr<std::optional<std::string>> caller = authenticator_->Caller(*context);
-  if (!caller.ok()) return FinishNow(context, caller.status());
+  std::string tenant = request->tenant();
+  if (absl::Status status = authenticator_->CheckTenant(*context, tenant); !status.ok())
+    return FinishNow(context, status);
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   const absl::Status asked =
-      handler_->Abort({request->request_id(), request->resume_token(), *std::move(caller)},
+      handler_->Abort({std::move(tenant), request->request_id(), request->resume_token()},
                       [reactor, response](absl::StatusOr<bool> found) {
                         if (found.ok()) response->set_found(*found);
                         reactor->Finish(ToGrpcStatus(found.status()));

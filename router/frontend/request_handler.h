@@ -60,10 +60,10 @@ class RequestHandler {
   virtual void Cancel(uint64_t sink_id, bool timed_out) = 0;
 
   struct AbortRequest {
+    // The caller's.
+    std::string tenant;
     std::string request_id;
     std::string resume_token;
-    // The caller's; nothing where callers are not authenticated.
-    std::optional<std::string> tenant;
   };
   // `done` is called once, with whether there was such a live request that this caller may end.
   // RESOURCE_EXHAUSTED or UNAVAILABLE when it is not asked; `done` is then not called.

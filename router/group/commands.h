@@ -91,11 +91,15 @@ struct EnergyReported {
   MemberId member = 0;
   EnergyReading reading;
 };
-// For the log.
+// For the log: the text says all; what it is about stands beside it once more, for machines.
 struct LogLine {
   enum class Level { kDebug, kInfo, kWarning };
   Level level = Level::kInfo;
   std::string text;
+  // Empty and 0: of none.
+  std::string group;
+  std::string worker;
+  uint64_t epoch = 0;
 };
 
 using Command = std::variant<SendEpoch, SendPlan, SendShutdown, CloseMember, TokensMade, RequestFinished,

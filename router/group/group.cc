@@ -42,7 +42,7 @@ absl::Status Group::CheckHello(const WorkerHello& hello, absl::Time now) const {
 void Group::OnHello(MemberId id, WorkerHello hello, absl::Time now, Commands& out) {
   if (members_.contains(id)) return Expel(id, absl::InvalidArgumentError("unexpected message"), now, out);
   if (absl::Status status = CheckHello(hello, now); !status.ok()) {
-    Log(out, LogLine::Level::kWarning, "worker ", hello.worker_id, " is refused: ", status.message());
+    Log(out, LogLine::Level::kWarning, hello, " is refused: ", status.message());
     out.push_back(CloseMember{id, std::move(status)});
     return;
   }
@@ -57,9 +57,9 @@ void Group::OnHello(MemberId id, WorkerHello hello, absl::Time now, Commands& ou
   const Member& added = *member;
   members_.emplace(id, std::move(member));
   give_up_at_ = absl::InfiniteFuture();
-  Log(out, LogLine::Level::kInfo, "worker ", added.hello.worker_id, " attached (", added.hello.slots,
-      " slots, ", added.hello.kv_tokens, " KV tokens, engine ", added.hello.engine, "); ", members_.size(),
-      " of ", options_.workers);
+  Log(out, LogLine::Level::kInfo, added.hello, " attached (", added.hello.slots, " slots, ",
+      added.hello.kv_tokens, " KV tokens, engine ", added.hello.engine, "); ", members_.size(), " of ",
+      options_.workers);
   const Context context{now, out};
   if (formed_once_) {
     Reform(kSettleAfterJoin, false, context);
@@ -73,7 +73,7 @@ void Group::OnHello(MemberId id, WorkerHello hello, absl::Time now, Commands& ou
 void Group::OnLeave(MemberId id, absl::string_view reason, absl::Time now, Commands& out) {
   Member* member = Find(id);
   if (member == nullptr) return;
-  Log(out, LogLine::Level::kInfo, "worker ", member->hello.worker_id, " asks to leave: ", reason);
+  Log(out, LogLine::Level::kInfo, member->hello, " asks to leave: ", reason);
   BeginDraining(*member);
 }
 
@@ -93,7 +93,7 @@ void Group::BeginDraining(Member& member) {
 void Group::OnGone(MemberId id, absl::Time now, Commands& out) {
   const Member* member = Find(id);
   if (member == nullptr) return;
-  Log(out, LogLine::Level::kWarning, "worker ", member->hello.worker_id, " is gone");
+  Log(out, LogLine::Level::kWarning, member->hello, " is gone");
   Remove(id, absl::UnavailableError("the connection is gone"), {now, out});
 }
 
@@ -102,8 +102,7 @@ void Group::Expel(MemberId id, const absl::Status& why, absl::Time now, Commands
 }
 
 void Group::CutOff(Member& member, const absl::Status& why, const Context& context) {
-  Log(context.out, LogLine::Level::kWarning, "worker ", member.hello.worker_id,
-      " is cut off: ", why.message());
+  Log(context.out, LogLine::Level::kWarning, member.hello, " is cut off: ", why.message());
   Remove(member.id, why, context);
 }
 
@@ -116,6 +115,9 @@ void Group::Remove(MemberId id, const absl::Status& why, const Context& context)
   const auto it = members_.find(id);
   Member* const member = it->second.get();
   if (member->draining) history_.RememberDraining(member->hello.worker_id, member->hello.router_instance);
+  // One that drains is left by its requests, and may end before the last of them has.
+  const bool died = !why.ok() && !member->draining;
+  if (died && member->rank) book_->OnWorkerDied(options_.index, *member->rank);
   const bool ranked = std::find(ranks_.begin(), ranks_.end(), member) != ranks_.end();
   // ranks_ keeps no pointer to a member that is gone, whatever the phase.
   std::erase(ranks_, member);
@@ -136,7 +138,7 @@ bool Group::MayLeave(const Member& member) const {
 }
 
 void Group::Release(Member& member, const Context& context) {
-  Log(context.out, LogLine::Level::kInfo, "worker ", member.hello.worker_id, " is drained and leaves");
+  Log(context.out, LogLine::Level::kInfo, member.hello, " is drained and leaves");
   context.out.push_back(SendShutdown{member.id, "drained"});
   member.draining = false;
   Remove(member.id, absl::OkStatus(), context);

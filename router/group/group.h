@@ -229,7 +229,14 @@ class Group {
                       const Context& context);
   template <typename... Parts>
   void Log(Commands& out, LogLine::Level level, const Parts&... parts) const {
-    out.push_back(LogLine{level, absl::StrCat("group ", options_.name, ": ", parts...)});
+    out.push_back(
+        LogLine{level, absl::StrCat("group ", options_.name, ": ", parts...), options_.name, "", epoch_});
+  }
+  // A line about a worker, which its text begins with.
+  template <typename... Parts>
+  void Log(Commands& out, LogLine::Level level, const WorkerHello& of, const Parts&... parts) const {
+    out.push_back(LogLine{level, absl::StrCat("group ", options_.name, ": worker ", of.worker_id, parts...),
+                          options_.name, of.worker_id, epoch_});
   }
 
   const GroupOptions options_;

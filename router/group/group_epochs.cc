@@ -133,7 +133,7 @@ void Group::OnAnnouncement(MemberId id, Announcement announcement, absl::Time no
     const int64_t bytes = i < announcement.bytes.size() ? announcement.bytes[i] : 0;
     if (member->announced_bytes + bytes > options_.max_announced_bytes) {
       // What is not taken over, the worker is told to drop: it can do nothing about the bound.
-      Log(out, LogLine::Level::kWarning, "worker ", member->hello.worker_id,
+      Log(out, LogLine::Level::kWarning, member->hello,
           " announces more than is kept (--replay_budget_mb): the rest is dropped");
       member->announced_bytes = options_.max_announced_bytes;
       return;
@@ -157,8 +157,7 @@ void Group::OnEpochReady(MemberId id, EpochReady ready, absl::Time now, Commands
     member->hello.active.clear();  // dropped by now: EpochOffer::cancellations named them
     member->active = std::move(ready.active);
   } else {
-    Log(out, LogLine::Level::kWarning, "worker ", member->hello.worker_id, " could not form epoch ", epoch_,
-        ": ", ready.error);
+    Log(out, LogLine::Level::kWarning, member->hello, " could not form epoch ", epoch_, ": ", ready.error);
     OnMissing(*member, ready.missing_ranks);
   }
   // One failure is usually another's fault: only when all have answered is it known which rank never does.
@@ -234,7 +233,7 @@ core::EpochMember Group::EpochMemberOf(Member& member, Commands& out) {
   if (member.recovering) {
     to.adopted = book_->Recover(member.hello.worker_id, std::move(member.announced), member.active);
     if (!to.adopted.empty()) {
-      Log(out, LogLine::Level::kInfo, "worker ", member.hello.worker_id, " brings ", to.adopted.size(),
+      Log(out, LogLine::Level::kInfo, member.hello, " brings ", to.adopted.size(),
           " requests of an earlier router");
     }
     for (const HeldActive& active : member.active) orphaned.insert(active.id);

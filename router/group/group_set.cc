@@ -96,8 +96,10 @@ void GroupSet::OnHello(MemberId member, WorkerHello hello, absl::Time now, Comma
   if (const auto [it, first] = group_of_.try_emplace(member, kNoGroup); !first) return;
   const absl::StatusOr<Group*> group = Assign(hello, now, out);
   if (!group.ok()) {
-    out.push_back(LogLine{LogLine::Level::kWarning, absl::StrCat("worker ", hello.worker_id,
-                                                                 " is refused: ", group.status().message())});
+    out.push_back(
+        LogLine{.level = LogLine::Level::kWarning,
+                .text = absl::StrCat("worker ", hello.worker_id, " is refused: ", group.status().message()),
+                .worker = hello.worker_id});
     out.push_back(CloseMember{member, group.status()});
     return;
   }

@@ -106,8 +106,7 @@ void Group::OnBarrierError(Member& member, absl::string_view why, absl::Span<con
   if (member.rank_epoch != epoch_) return;
   OnMissing(member, missing);
   if (!serving()) return;
-  Log(context.out, LogLine::Level::kWarning, "worker ", member.hello.worker_id, " lost the barrier of epoch ",
-      epoch_, ": ", why);
+  Log(context.out, LogLine::Level::kWarning, member.hello, " lost the barrier of epoch ", epoch_, ": ", why);
   OnBarrierLost(context);
   Reform(kSettleAfterLoss, true, context);
 }
@@ -151,7 +150,7 @@ void Group::UpdateTimes(Commands& out) {
     Member& rank = *ranks_[g];
     rank.telemetry.time = times[g];
     cluster_->Apply(core::SetTime{options_.index, *rank.rank, times[g].time_per_token, times[g].time_offset});
-    Log(out, LogLine::Level::kInfo, "worker ", rank.hello.worker_id,
+    Log(out, LogLine::Level::kInfo, rank.hello,
         absl::StrFormat(": a step counts as %.2f x load + %.0f tokens from now on", times[g].time_per_token,
                         times[g].time_offset));
   }

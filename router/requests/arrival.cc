@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/spdlog.h"
+#include "common/telemetry/log_fields.h"
 #include "router/requests/request_lifecycle.h"
 #include "router/requests/resume_rights.h"
 #include "router/requests/retry.h"
@@ -18,34 +19,37 @@ void RequestLifecycle::OnArrival(core::RequestId id, ClientRequest request, std:
   };
   if (draining_) return refuse(ShuttingDown());
   const bool restarts = request.resume_from.has_value();
+  bool ahead = false;
   if (restarts) {
     if (Resume(id, request, sink)) return;
-    // Nobody loses a running request to its tenant's limits because the router died.
-    if (now_ - started_ > options_.resume.timeout) {
+    ahead = MayGoAhead(request);
+    if (!ahead) {
       auto entered = tenants_->Enter(request, now_);
       if (!entered.ok()) return refuse(entered.status());
       ticket = *std::move(entered);
     }
   }
-  const std::string name = request.request_id;
+  const std::pair<std::string, std::string> name(request.tenant, request.request_id);
   const uint32_t tenant = tenants_->Number(request.tenant);
   RequestRecord* record = table_.Add(id, std::move(request), sink, tenant, now_);
-  if (record == nullptr && table_.FindByName(name) == nullptr) {
+  if (record == nullptr && table_.FindByName(name.first, name.second) == nullptr) {
     // A worker has brought a request of that number since it was given out.
     return refuse(
         WithRetry(absl::UnavailableError("the router has just taken over from another"), kFailedRetry));
   }
   if (record == nullptr) {
     ++totals_.refused_invalid;
-    return refuse(absl::AlreadyExistsError(absl::StrCat("a live request has the request_id ", name)));
+    return refuse(absl::AlreadyExistsError(absl::StrCat("a live request has the request_id ", name.second)));
   }
   record->ticket = std::move(ticket);
   if (restarts) TakeReceived(*record);
-  if (absl::Status status = Admit(*record, restarts); !status.ok()) {
+  if (!ahead) record->claimed = record->had;
+  if (absl::Status status = Admit(*record, ahead); !status.ok()) {
     table_.Erase(id);
     return refuse(status);
   }
   ++totals_.accepted;
+  if (ahead) went_ahead_.insert(name);
   // What an earlier router was asked for is not asked for anew.
   if (!restarts) arrivals_.Add(now_);
   tenants_->totals().OnAccepted(record->tenant, record->request.tenant, record->request.prompt_tokens);
@@ -56,7 +60,16 @@ void RequestLifecycle::OnArrival(core::RequestId id, ClientRequest request, std:
   }
 }
 
-absl::Status RequestLifecycle::Admit(RequestRecord& record, bool begun) {
+bool RequestLifecycle::MayGoAhead(const ClientRequest& request) {
+  if (now_ - started_ > options_.resume.timeout) {
+    went_ahead_.clear();
+    return false;
+  }
+  return request.resume_proven && static_cast<int64_t>(went_ahead_.size()) < options_.resume.max_early &&
+         !went_ahead_.contains(std::pair(request.tenant, request.request_id));
+}
+
+absl::Status RequestLifecycle::Admit(RequestRecord& record, bool ahead) {
   if (absl::Status status = CheckFits(record); !status.ok()) {
     ++totals_.refused_invalid;
     return status;
@@ -71,8 +84,7 @@ absl::Status RequestLifecycle::Admit(RequestRecord& record, bool begun) {
     return status;
   }
   core::RequestSpec spec = record.Spec(cluster_->NextStep());
-  if (begun && record.delivered > 0 && now_ - started_ <= options_.resume.timeout)
-    spec.priority += BegunBonus();
+  if (ahead && record.delivered > 0) spec.priority += BegunBonus();
   absl::Status status = cluster_->Apply(core::Enqueue{spec}).status;
   if (absl::IsResourceExhausted(status)) {
     ++totals_.refused_pool_full;
@@ -104,11 +116,14 @@ bool RequestLifecycle::Resume(core::RequestId id, ClientRequest& request,
   };
   const absl::Status unknown =
       absl::NotFoundError(absl::StrCat("no request ", request.request_id, " to go on with"));
-  RequestRecord* record = table_.FindByName(request.request_id);
+  RequestRecord* record = table_.FindByName(request.tenant, request.request_id);
   if (record == nullptr && Settling()) {
     EarlyResume early{id, std::move(request), sink};
     if (resumes_.Hold(early)) return true;
-    request = std::move(early.request);
+    // Some worker may yet bring its request.
+    return refuse(WithRetry(
+        absl::UnavailableError("the router has just started, and too many clients have come back at once"),
+        kFailedRetry));
   }
   if (record == nullptr) {
     if (!request.has_prompt()) return refuse(unknown);
@@ -173,6 +188,7 @@ std::vector<core::RequestSpec> RequestLifecycle::Recover(absl::string_view worke
   std::vector<core::RequestSpec> recovered;
   int64_t taken = 0;
   for (HeldRequest& request : held) taken += RecoverOne(worker_id, request, active, recovered) ? 1 : 0;
+  const ScopedLogFields fields{{"worker", worker_id}};
   if (taken > 0)
     spdlog::info("worker {} brings {} requests of an earlier router", std::string(worker_id), taken);
   return recovered;
@@ -182,7 +198,10 @@ bool RequestLifecycle::RecoverOne(absl::string_view worker_id, HeldRequest& held
                                   absl::Span<const HeldActive> active,
                                   std::vector<core::RequestSpec>& recovered) {
   // Somebody has started it again meanwhile: the worker is told to drop its own.
-  if (table_.Find(held.id) != nullptr || table_.FindByName(held.request.request_id) != nullptr) return false;
+  if (table_.Find(held.id) != nullptr ||
+      table_.FindByName(held.request.tenant, held.request.request_id) != nullptr) {
+    return false;
+  }
   if (!held.ended) {
     const auto runs =
         std::find_if(active.begin(), active.end(), [&](const HeldActive& a) { return a.id == held.id; });

@@ -25,7 +25,7 @@ struct Sampling {
 };
 
 struct ClientRequest {
-  // Unique among live requests.
+  // Unique among its tenant's live requests.
   std::string request_id;
   std::string tenant;
   // Ids of the prompt; empty where the client gave only its length.
@@ -48,6 +48,8 @@ struct ClientRequest {
   // request that may have to start anew.
   std::optional<uint32_t> resume_from;
   std::vector<uint32_t> received;
+  // The edge has seen proof that a router had accepted this very request before (resume_ticket).
+  bool resume_proven = false;
 
   // A call of an agent (docs/agents.md); empty: none.
   std::string parent_id;

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/spdlog.h"
+#include "common/telemetry/log_fields.h"
 #include "router/requests/resume_rights.h"
 #include "router/requests/retry.h"
 
@@ -16,6 +17,23 @@ constexpr int kMaxRefusals = 16;
 // The same where --admission estimates what requests will hold: a worker may be fuller than that, for a
 // while.
 constexpr int kMaxEstimatedRefusals = 1024;
+
+// Writes a line about a request, unless there are too many of its kind: clients can cause them at will.
+void Tell(LineLimiter& lines, spdlog::level::level_enum level, absl::string_view kind,
+          const RequestRecord& record, absl::Time now, absl::string_view what) {
+  if (!spdlog::should_log(level)) return;
+  const std::optional<std::string> more = lines.Pass(kind, now);
+  if (!more.has_value()) return;
+  const ScopedLogFields fields(record.Fields());
+  spdlog::log(level, "request {}: {}{}", record.LogName(), std::string(what), *more);
+}
+
+// The same, for who asked to see all of them.
+void Trace(const RequestRecord& record, absl::string_view what) {
+  if (!spdlog::should_log(spdlog::level::debug)) return;
+  const ScopedLogFields fields(record.Fields());
+  spdlog::debug("request {}: {}", record.LogName(), std::string(what));
+}
 
 }  // namespace
 
@@ -47,11 +65,11 @@ void RequestLifecycle::OnCancel(uint64_t sink_id, bool timed_out, absl::Time now
   End(*record, absl::CancelledError(), std::nullopt);
 }
 
-bool RequestLifecycle::Abort(const std::string& request_id, absl::string_view resume_token,
-                             const std::optional<std::string>& tenant, absl::Time now) {
+bool RequestLifecycle::Abort(const std::string& tenant, const std::string& request_id,
+                             absl::string_view resume_token, absl::Time now) {
   now_ = now;
-  RequestRecord* record = table_.FindByName(request_id);
-  if (record == nullptr || !MayAbort(record->request, resume_token, tenant)) return false;
+  RequestRecord* record = table_.FindByName(tenant, request_id);
+  if (record == nullptr || !MayAbort(record->request, resume_token)) return false;
   if (record->ended) {  // nothing left to abort, but its id is free now
     End(*record, absl::OkStatus(), std::nullopt);
     return false;
@@ -84,6 +102,7 @@ void RequestLifecycle::OnTokens(core::RequestId id, absl::Span<const uint32_t> t
   overload_->OnFirstToken(record);
   const uint32_t index = record.delivered;
   record.delivered += static_cast<uint32_t>(tokens.size());
+  record.suspicion.OnTokens(record.delivered - record.placed_at);
   int64_t bytes = 0;
   if (record.keeps_history()) {
     record.history.insert(record.history.end(), tokens.begin(), tokens.end());
@@ -119,9 +138,18 @@ void RequestLifecycle::OnRejected(core::RequestId id, const absl::Status& why, a
   if (record == nullptr || record->ended) return;
   const bool full = absl::IsResourceExhausted(why);
   const bool exact = !options_.kv_on_demand;
-  // Where KV is estimated, or the worker has an admission of its own, a refusal is no news.
-  spdlog::log(full && !exact ? spdlog::level::debug : spdlog::level::warn, "a worker refused request {}: {}",
-              record->LogName(), std::string(why.message()));
+  if (!full) {
+    const bool failed = absl::IsInternal(why);
+    Tell(lines_, spdlog::level::warn, failed ? "failed" : "refused", *record, now_,
+         absl::StrCat(failed ? "its worker could not go on with it: " : "a worker refused it: ",
+                      why.message()));
+  } else if (exact) {
+    Tell(lines_, spdlog::level::warn, "no memory", *record, now_,
+         absl::StrCat("a worker has no memory for it: ", why.message()));
+  } else {
+    // Where KV is estimated, or the worker has an admission of its own, that is no news.
+    Trace(*record, absl::StrCat("a worker has no memory for it: ", why.message()));
+  }
   if (full && ++record->refusals < (exact ? kMaxRefusals : kMaxEstimatedRefusals)) {
     ++totals_.refused_by_workers;  // the scheduler has put it back into the pool
     return;
@@ -151,15 +179,33 @@ void RequestLifecycle::OnLost(core::RequestId id, absl::Time now) {
   if (record == nullptr || record->ended) return;
   if (record->delivered >= record->request.max_new_tokens)  // only its end was lost
     return Complete(*record, FinishReason::kLength);
-  if (record->forgotten || ++record->replays > options_.max_replays) {
+  if (std::exchange(record->worker_died, false)) record->suspicion.OnDeath();
+  if (record->suspicion.guilty()) {
+    ++totals_.suspects_ended;
     ++totals_.replays_refused;
-    const char* why = record->forgotten
-                          ? "the request's worker was lost, and it was too large to be kept for a replay"
-                          : "the request's workers were lost, one after another";
-    return Fail(*record, WithRetry(absl::UnavailableError(why), kFailedRetry));
+    const std::string why = absl::StrCat(record->suspicion.deaths(),
+                                         " workers died with this request on them, one after another");
+    Tell(lines_, spdlog::level::warn, "suspect", *record, now_, absl::StrCat(why, ": it is ended"));
+    return Fail(*record, absl::InternalError(why));
   }
+  if (record->forgotten) {
+    ++totals_.replays_refused;
+    return Fail(*record,
+                WithRetry(absl::UnavailableError(
+                              "the request's worker was lost, and it was too large to be kept for a replay"),
+                          kFailedRetry));
+  }
+  if (record->suspicion.runs_alone())
+    Tell(lines_, spdlog::level::info, "alone", *record, now_, "workers died with it: it runs alone next");
   ++totals_.replayed;
   Requeue(*record);
+}
+
+void RequestLifecycle::OnWorkerDied(core::GroupIndex group, core::WorkerIndex worker) {
+  const core::Cluster::Location there{group, worker};
+  for (const core::RequestId id : table_.Ids()) {
+    if (cluster_->LocationOf(id) == there) table_.Find(id)->worker_died = true;
+  }
 }
 
 void RequestLifecycle::Requeue(const RequestRecord& record) {
@@ -179,16 +225,15 @@ std::optional<Assignment> RequestLifecycle::OnPlaced(core::RequestId id, uint32_
     return std::nullopt;
   }
   record->last_rank = rank;
+  record->worker_died = false;
   record->placed_at = record->delivered;
   record->wait_steps = wait_steps;
   if (!record->placed) {
     record->placed = now_;
     latencies_.OnPlaced(now_ - record->accepted);
   }
-  if (spdlog::should_log(spdlog::level::debug)) {
-    spdlog::debug("request {}: placed on rank {}, after {} steps in the pool", record->LogName(), rank,
-                  wait_steps);
-  }
+  if (spdlog::should_log(spdlog::level::debug))
+    Trace(*record, absl::StrCat("placed on rank ", rank, ", after ", wait_steps, " steps in the pool"));
   return record->MakeAssignment(now_, options_.kv_on_demand);
 }
 
@@ -200,8 +245,8 @@ void RequestLifecycle::OnEpochOpened(absl::Time now) {
     if (record == nullptr || record->ended || cluster_->LocationOf(id)) continue;
     // It was taken in when it fitted: not the client's mistake.
     if (const absl::Status status = CheckFits(*record); !status.ok()) {
-      spdlog::warn("request {} fits no worker any more: {}", record->LogName(),
-                   std::string(status.message()));
+      Tell(lines_, spdlog::level::warn, "too long", *record, now_,
+           absl::StrCat("it fits no worker any more: ", status.message()));
       Fail(*record, WithRetry(absl::UnavailableError(absl::StrCat(
                                   "no worker that is here now can hold the request: ", status.message())),
                               kFailedRetry));
@@ -233,7 +278,7 @@ void RequestLifecycle::Complete(RequestRecord& record, FinishReason reason) {
   ++totals_.completed;
   tenants_->totals().OnCompleted(record.tenant, record.request.tenant);
   if (spdlog::should_log(spdlog::level::debug))
-    spdlog::debug("request {}: completed with {} tokens", record.LogName(), record.delivered);
+    Trace(record, absl::StrCat("completed with ", record.delivered, " tokens"));
   latencies_.OnCompleted(finish.prompt_tokens, record.delivered - record.had, now_ - record.accepted,
                          now_ - record.first_token.value_or(now_));
   if (record.request.resumable) return Retain(record, finish);
@@ -243,8 +288,7 @@ void RequestLifecycle::Complete(RequestRecord& record, FinishReason reason) {
 void RequestLifecycle::Fail(RequestRecord& record, const absl::Status& status) {
   Cancel(record.id);
   ++totals_.failed;
-  if (spdlog::should_log(spdlog::level::debug))
-    spdlog::debug("request {}: {}", record.LogName(), std::string(status.message()));
+  Trace(record, status.message());
   End(record, status, std::nullopt);
 }
 
@@ -276,7 +320,7 @@ void RequestLifecycle::Detach(RequestRecord& record, const absl::Status& status)
 }
 
 void RequestLifecycle::CutOff(RequestRecord& record) {
-  spdlog::warn("request {}: its client takes no tokens and is cut off", record.LogName());
+  Tell(lines_, spdlog::level::warn, "cut off", record, now_, "its client takes no tokens and is cut off");
   ++totals_.slow_readers;
   const absl::Status status =
       WithRetry(absl::ResourceExhaustedError(absl::StrCat(
@@ -329,7 +373,7 @@ void RequestLifecycle::OnTimer(absl::Time now) {
     RequestRecord* record = table_.Find(*id);
     if (record == nullptr || record->sink != nullptr || record->resume_by > now) continue;
     if (!record->ended) {
-      spdlog::info("request {}: nobody has come back for it", record->LogName());
+      Tell(lines_, spdlog::level::info, "expired", *record, now_, "nobody has come back for it");
       ++totals_.resume_expired;
       ++totals_.cancelled;
       Cancel(record->id);

@@ -15,11 +15,15 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "common/telemetry/line_limiter.h"
 #include "router/core/scheduler/cluster.h"
 #include "router/requests/agent_calls.h"
 #include "router/requests/arrival_rate.h"
@@ -42,8 +46,6 @@ struct RequestOptions {
   int32_t max_abs_priority = 100;
   // Workers begin without reserving all KV that a request may come to hold: admission watches memory.
   bool kv_on_demand = false;
-  // Losses of its worker that a request survives: one that kills whoever takes it must not go round for ever.
-  int32_t max_replays = 16;
   // After a restart: how long clients that come back wait for the workers that know their requests; and how
   // much longer when such workers have come and have yet to say what they hold.
   absl::Duration restart_settle = absl::Seconds(5);
@@ -77,10 +79,9 @@ class RequestLifecycle final : public RequestBook {
                  TenantLimiter::Ticket ticket, absl::Time now);
   // The client of that stream is gone, or its time is up.
   void OnCancel(uint64_t sink_id, bool timed_out, absl::Time now);
-  // False when there is no live request that this caller may end. `tenant`: the caller's, nothing where
-  // callers say their own.
-  bool Abort(const std::string& request_id, absl::string_view resume_token,
-             const std::optional<std::string>& tenant, absl::Time now);
+  // False when there is no live request that this caller may end. `tenant`: the caller's.
+  bool Abort(const std::string& tenant, const std::string& request_id, absl::string_view resume_token,
+             absl::Time now);
 
   // --- groups ---
 
@@ -99,6 +100,7 @@ class RequestLifecycle final : public RequestBook {
 
   std::vector<core::RequestSpec> Recover(absl::string_view worker_id, std::vector<HeldRequest> held,
                                          absl::Span<const HeldActive> active) override;
+  void OnWorkerDied(core::GroupIndex group, core::WorkerIndex worker) override;
   std::optional<uint32_t> ReceivedSincePlaced(core::RequestId id) const override;
   void CountTokens(uint32_t generated, uint32_t received) override;
   // The time of events that reach it through RequestBook.
@@ -135,8 +137,11 @@ class RequestLifecycle final : public RequestBook {
   bool Resume(core::RequestId id, ClientRequest& request, const std::shared_ptr<TokenSink>& sink);
   // What the client of a request that starts anew has of it already counts as made.
   static void TakeReceived(RequestRecord& record);
+  // Whether an unknown request goes ahead of limits and pool because an earlier router had accepted it, which
+  // each may do once. Nobody loses a running request because the router died.
+  bool MayGoAhead(const ClientRequest& request);
   // Counts refusals.
-  absl::Status Admit(RequestRecord& record, bool begun);
+  absl::Status Admit(RequestRecord& record, bool ahead);
   absl::Status CheckFits(const RequestRecord& record) const;
   void Attach(RequestRecord& record, const std::shared_ptr<TokenSink>& sink, uint32_t from);
   // After a restart: some worker may still come and bring requests that clients already ask for.
@@ -191,6 +196,9 @@ class RequestLifecycle final : public RequestBook {
   // All that could bring requests of an earlier router have come.
   bool settled_ = false;
   bool draining_ = false;
+  // Tenant and request_id of those that went ahead since the start; empty once none may any more.
+  absl::flat_hash_set<std::pair<std::string, std::string>> went_ahead_;
+  LineLimiter lines_{10, absl::Seconds(10)};
   std::vector<std::shared_ptr<TokenSink>> flushes_;
 };
 

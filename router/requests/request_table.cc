@@ -21,17 +21,28 @@ core::RequestSpec RequestRecord::Spec(int64_t next_step) const {
   }
   spec.priority = request.priority;
   spec.tenant = tenant;
-  spec.generated_tokens = delivered;
+  spec.generated_tokens = int64_t{delivered} - claimed;
   if (senior_step) spec.seniority = next_step - *senior_step;
   if (placed) spec.waited_steps = wait_steps;
   spec.deadline_us = deadline_us;
   spec.refusals = refusals;
+  spec.runs_alone = suspicion.runs_alone();
   return spec;
 }
 
 std::string RequestRecord::LogName() const {
+  std::string name = request.request_id;
+  if (!request.tenant.empty()) absl::StrAppend(&name, " of tenant ", request.tenant);
   const absl::string_view trace = TraceIdOf(traceparent);
-  return trace.empty() ? request.request_id : absl::StrCat(request.request_id, " (trace ", trace, ")");
+  if (!trace.empty()) absl::StrAppend(&name, " (trace ", trace, ")");
+  return name;
+}
+
+std::vector<LogField> RequestRecord::Fields() const {
+  std::vector<LogField> fields = {
+      {"request_id", request.request_id}, {"tenant", request.tenant}, {"trace_id", TraceIdOf(traceparent)}};
+  if (last_rank) fields.emplace_back("rank", *last_rank);
+  return fields;
 }
 
 bfio::router::Assignment RequestRecord::MakeAssignment(absl::Time now, bool kv_on_demand) const {
@@ -67,7 +78,8 @@ Finish RequestRecord::MakeFinish(FinishReason reason, absl::Time now) const {
 
 RequestRecord* RequestTable::Add(core::RequestId id, ClientRequest request, std::shared_ptr<TokenSink> sink,
                                  uint32_t tenant, absl::Time now) {
-  if (records_.contains(id) || !names_.emplace(request.request_id, id).second) return nullptr;
+  if (records_.contains(id) || !names_.try_emplace({request.tenant, request.request_id}, id).second)
+    return nullptr;
   auto record = std::make_unique<RequestRecord>();
   record->id = id;
   record->request = std::move(request);
@@ -92,8 +104,8 @@ RequestRecord* RequestTable::Find(core::RequestId id) {
   return it == records_.end() ? nullptr : it->second.get();
 }
 
-RequestRecord* RequestTable::FindByName(const std::string& request_id) {
-  const auto it = names_.find(request_id);
+RequestRecord* RequestTable::FindByName(const std::string& tenant, const std::string& request_id) {
+  const auto it = names_.find(std::pair(tenant, request_id));
   return it == names_.end() ? nullptr : Find(it->second);
 }
 
@@ -112,7 +124,8 @@ void RequestTable::Erase(core::RequestId id) {
   const auto it = records_.find(id);
   if (it == records_.end()) return;
   SetSink(*it->second, nullptr);
-  names_.erase(it->second->request.request_id);
+  const ClientRequest& request = it->second->request;
+  names_.erase(std::pair(request.tenant, request.request_id));
   records_.erase(it);
 }
 

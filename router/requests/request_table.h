@@ -8,12 +8,15 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
+#include "common/telemetry/log_fields.h"
 #include "router/core/model/request.h"
 #include "router/requests/request.h"
+#include "router/requests/suspicion.h"
 #include "router/requests/tenant_limits.h"
 #include "router/requests/token_sink.h"
 
@@ -49,6 +52,8 @@ struct RequestRecord {
   uint32_t delivered = 0;
   // Of `delivered`: what its client, or an earlier router, had when it came to this one.
   uint32_t had = 0;
+  // Of `delivered`: what its client says it has, without proof. To the scheduler it is prompt like any other.
+  uint32_t claimed = 0;
   // What `delivered` was when it was placed.
   uint32_t placed_at = 0;
   // Those tokens, kept only where a replay needs them in its prompt, or a resume for its client.
@@ -68,14 +73,17 @@ struct RequestRecord {
   std::optional<Finish> ended;
   // Times in a row that a worker refused it for want of KV (core::RequestSpec::refusals).
   int refusals = 0;
-  // Times it was placed again because its worker was lost.
-  int replays = 0;
+  // Whether it may be what its workers die of.
+  Suspicion suspicion;
+  // The worker that it is placed on has died; counts when the request is lost.
+  bool worker_died = false;
 
   bool keeps_history() const { return !forgotten && (request.has_prompt_ids() || request.resumable); }
   int64_t history_bytes() const { return int64_t{4} * static_cast<int64_t>(history.size()); }
 
-  // Its id as log lines name it, with its trace.
+  // Its id as log lines name it, with its tenant and trace; and the same as fields of a line.
   std::string LogName() const;
+  std::vector<LogField> Fields() const;
   // What is still to be done, as the core sees it when it comes in that step: delivered tokens count as
   // prompt.
   core::RequestSpec Spec(int64_t next_step) const;
@@ -86,13 +94,14 @@ struct RequestRecord {
 
 class RequestTable {
  public:
-  // Null, and nothing has changed, when a request in here has the same id or request_id. `sink` may be null.
+  // Null, and nothing has changed, when a request in here has the same id, or one of the tenant the same
+  // request_id. `sink` may be null.
   RequestRecord* Add(core::RequestId id, ClientRequest request, std::shared_ptr<TokenSink> sink,
                      uint32_t tenant, absl::Time now);
   // Null when unknown. Pointers are good until the record is erased.
   RequestRecord* Find(core::RequestId id);
   const RequestRecord* Find(core::RequestId id) const;
-  RequestRecord* FindByName(const std::string& request_id);
+  RequestRecord* FindByName(const std::string& tenant, const std::string& request_id);
   // The one that this stream is of.
   RequestRecord* FindBySink(uint64_t sink_id);
   // The stream that the request goes on with; null: none.
@@ -105,7 +114,8 @@ class RequestTable {
 
  private:
   absl::flat_hash_map<core::RequestId, std::unique_ptr<RequestRecord>> records_;
-  absl::flat_hash_map<std::string, core::RequestId> names_;
+  // By tenant and request_id.
+  absl::flat_hash_map<std::pair<std::string, std::string>, core::RequestId> names_;
   absl::flat_hash_map<uint64_t, core::RequestId> sinks_;
 };
 

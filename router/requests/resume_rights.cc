@@ -15,13 +15,11 @@ bool SameSecret(absl::string_view a, absl::string_view b) {
 }  // namespace
 
 bool MayResume(const ClientRequest& request, const ClientRequest& resume) {
-  return SameSecret(request.tenant, resume.tenant) && SameSecret(request.resume_token, resume.resume_token);
+  return SameSecret(request.resume_token, resume.resume_token);
 }
 
-bool MayAbort(const ClientRequest& request, absl::string_view resume_token,
-              const std::optional<std::string>& tenant) {
-  return (!tenant.has_value() || SameSecret(request.tenant, *tenant)) &&
-         SameSecret(request.resume_token, resume_token);
+bool MayAbort(const ClientRequest& request, absl::string_view resume_token) {
+  return SameSecret(request.resume_token, resume_token);
 }
 
 uint64_t SeedOfName(absl::string_view request_id) {

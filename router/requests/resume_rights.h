@@ -6,7 +6,6 @@
 #define BFIO_ROUTER_REQUESTS_RESUME_RIGHTS_H_
 
 #include <cstdint>
-#include <optional>
 #include <string>
 
 #include "absl/strings/string_view.h"
@@ -14,12 +13,11 @@
 
 namespace bfio::router {
 
-// `resume` is what a client that came back has sent.
+// `resume` is what a client that came back has sent. REQUIRES, here and below: the caller's tenant is the
+// request's, as of every request that was found by tenant and request_id.
 bool MayResume(const ClientRequest& request, const ClientRequest& resume);
 
-// `tenant` is the caller's; nothing where callers are not authenticated.
-bool MayAbort(const ClientRequest& request, absl::string_view resume_token,
-              const std::optional<std::string>& tenant);
+bool MayAbort(const ClientRequest& request, absl::string_view resume_token);
 
 // The seed of a resumable request that names none: the same in every router's life, so that a request that is
 // started again generates the same tokens.

@@ -46,17 +46,23 @@ void ResumeStore::BreakOffLingering(absl::Time now) {
 bool ResumeStore::Hold(EarlyResume& early) {
   const int64_t bytes =
       early.request.prompt_bytes() + int64_t{4} * static_cast<int64_t>(early.request.received.size());
-  if (static_cast<int64_t>(early_.size()) >= options_.max_early ||
-      early_bytes_ + bytes > options_.max_early_bytes) {
+  const auto it = early_by_tenant_.find(early.request.tenant);
+  const Held tenants = it == early_by_tenant_.end() ? Held() : it->second;
+  if (tenants.requests >= options_.max_early - early_held_.requests ||
+      tenants.bytes + bytes > options_.max_early_bytes - early_held_.bytes) {
     return false;
   }
-  early_bytes_ += bytes;
+  for (Held* held : {&early_held_, &early_by_tenant_[early.request.tenant]}) {
+    ++held->requests;
+    held->bytes += bytes;
+  }
   early_.push_back(std::move(early));
   return true;
 }
 
 std::vector<EarlyResume> ResumeStore::TakeEarly() {
-  early_bytes_ = 0;
+  early_held_ = {};
+  early_by_tenant_.clear();
   return std::exchange(early_, {});
 }
 

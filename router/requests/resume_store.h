@@ -13,9 +13,11 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
 #include "router/requests/replay_budget.h"
 #include "router/requests/request_table.h"
@@ -78,7 +80,8 @@ class ResumeStore {
 
   // --- early resumes ---
 
-  // False when too much waits.
+  // False when too much waits. A tenant may have as much in here as it leaves free for the others, so that no
+  // flood of one keeps the rest out.
   bool Hold(EarlyResume& early);
   std::vector<EarlyResume> TakeEarly();
   // The one that came by this stream.
@@ -98,8 +101,14 @@ class ResumeStore {
   int64_t ended_count_ = 0;
   std::deque<std::pair<absl::Time, std::weak_ptr<TokenSink>>> lingering_;
   std::vector<EarlyResume> early_;
-  // Of their token ids; those that were cancelled meanwhile count until the others are answered.
-  int64_t early_bytes_ = 0;
+  // Requests and bytes of their token ids; those that were cancelled meanwhile count until the others are
+  // answered.
+  struct Held {
+    int64_t requests = 0;
+    int64_t bytes = 0;
+  };
+  Held early_held_;
+  absl::flat_hash_map<std::string, Held> early_by_tenant_;
 };
 
 }  // namespace bfio::router

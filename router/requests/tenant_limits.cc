@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
-#include <vector>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "router/requests/check_request.h"
+#include "router/requests/limits.h"
 #include "router/requests/retry.h"
 
 namespace bfio::router {
@@ -26,6 +28,32 @@ TokenBucket BucketOf(double rate, absl::Time now) {
   return TokenBucket(rate, std::max(1.0, rate * kDepthSeconds), now);
 }
 
+// Sets one of `limit` from NAME=NUMBER.
+absl::Status ParseLimit(absl::string_view part, TenantLimit& limit) {
+  const std::pair<absl::string_view, absl::string_view> words = absl::StrSplit(part, absl::MaxSplits('=', 1));
+  if (words.first == "priority") {
+    int32_t priority = 0;
+    const int32_t most = RequestLimits().max_abs_priority;
+    if (!absl::SimpleAtoi(words.second, &priority) || priority < -most || priority > most)
+      return absl::InvalidArgumentError(absl::StrCat("priority is within -", most, "..", most));
+    limit.priority = priority;
+    return absl::OkStatus();
+  }
+  double value = 0;
+  if (!absl::SimpleAtod(words.second, &value) || !(value > 0 && value <= 1e12))
+    return absl::InvalidArgumentError("a limit is NAME=NUMBER, the number above 0");
+  if (words.first == "rps") {
+    limit.requests_per_s = value;
+  } else if (words.first == "tps") {
+    limit.tokens_per_s = value;
+  } else if (words.first == "concurrent") {
+    limit.concurrent = std::max<int64_t>(1, std::llround(value));
+  } else {
+    return absl::InvalidArgumentError("limits are rps, tps, concurrent and priority");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<TenantLimits> ParseTenantLimits(absl::string_view text) {
@@ -38,20 +66,7 @@ absl::StatusOr<TenantLimits> ParseTenantLimits(absl::string_view text) {
     if (colon == absl::string_view::npos) return wrong("must be TENANT:LIMIT=NUMBER,...");
     TenantLimit limit;
     for (const absl::string_view part : absl::StrSplit(entry.substr(colon + 1), ',')) {
-      const std::vector<absl::string_view> words = absl::StrSplit(part, '=');
-      double value = 0;
-      if (words.size() != 2 || !absl::SimpleAtod(words[1], &value) || !(value > 0 && value <= 1e12)) {
-        return wrong("a limit is NAME=NUMBER, the number above 0");
-      }
-      if (words[0] == "rps") {
-        limit.requests_per_s = value;
-      } else if (words[0] == "tps") {
-        limit.tokens_per_s = value;
-      } else if (words[0] == "concurrent") {
-        limit.concurrent = std::max<int64_t>(1, std::llround(value));
-      } else {
-        return wrong("limits are rps, tps and concurrent");
-      }
+      if (absl::Status status = ParseLimit(part, limit); !status.ok()) return wrong(status.message());
     }
     if (!limits.emplace(entry.substr(0, colon), limit).second) return wrong("the tenant is named twice");
   }
@@ -70,11 +85,23 @@ absl::Duration TokenBucket::Wait(double amount, absl::Time now) {
   return absl::Seconds(missing / rate_);
 }
 
-TenantLimiter::Account* TenantLimiter::Find(const std::string& tenant, std::string& name, absl::Time now) {
+const TenantLimits::value_type* TenantLimiter::LimitOf(const std::string& tenant) const {
   auto limit = limits_.find(tenant);
-  const bool named = limit != limits_.end();
-  if (!named) limit = limits_.find("*");
-  if (limit == limits_.end()) return nullptr;
+  if (limit == limits_.end()) limit = limits_.find("*");
+  return limit == limits_.end() ? nullptr : &*limit;
+}
+
+absl::Status TenantLimiter::CheckPriority(const std::string& tenant, int32_t priority) const {
+  const TenantLimits::value_type* const limit = LimitOf(tenant);
+  if (limit == nullptr || priority <= limit->second.priority.value_or(priority)) return absl::OkStatus();
+  return OutOfRange("priority", priority,
+                    absl::StrCat("at most ", *limit->second.priority, " for tenant \"", tenant, "\""));
+}
+
+TenantLimiter::Account* TenantLimiter::Find(const std::string& tenant, std::string& name, absl::Time now) {
+  const TenantLimits::value_type* const limit = LimitOf(tenant);
+  if (limit == nullptr) return nullptr;
+  const bool named = limit->first == tenant;
   name = tenant;
   auto it = accounts_.find(name);
   if (it == accounts_.end() && !named && accounts_.size() >= max_tenants_) {

@@ -1,4 +1,4 @@
-// What a tenant may ask for: requests and tokens per second, requests at a time.
+// What a tenant may ask for: requests and tokens per second, requests at a time, priority.
 //
 // Purpose: one tenant's flood is refused before it costs the others anything. A token bucket for
 // each rate, a second's worth deep at least; a request that is larger than its bucket passes when the bucket
@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -27,13 +28,15 @@ struct TenantLimit {
   double requests_per_s = 0;
   double tokens_per_s = 0;
   int64_t concurrent = 0;
+  // The largest priority that its requests may have; nothing: whatever the API allows.
+  std::optional<int32_t> priority;
 };
 
 // By name; "*" is for tenants that have no entry of their own, each for itself.
 using TenantLimits = std::map<std::string, TenantLimit>;
 
-// "TENANT:rps=NUMBER,tps=NUMBER,concurrent=NUMBER;..."; empty: no limits. INVALID_ARGUMENT names the part
-// that is wrong.
+// "TENANT:rps=NUMBER,tps=NUMBER,concurrent=NUMBER,priority=NUMBER;..."; empty: no limits. INVALID_ARGUMENT
+// names the part that is wrong.
 absl::StatusOr<TenantLimits> ParseTenantLimits(absl::string_view text);
 
 // Refills at `rate` a second up to a depth; may owe.
@@ -86,6 +89,9 @@ class TenantLimiter {
     int64_t used_ = 0;
   };
 
+  // INVALID_ARGUMENT when a request of the tenant may not have that priority.
+  absl::Status CheckPriority(const std::string& tenant, int32_t priority) const;
+
   // RESOURCE_EXHAUSTED, saying which limit and with a retry delay, when the tenant has to wait.
   absl::StatusOr<Ticket> Enter(const std::string& tenant, int64_t tokens, absl::Time now);
 
@@ -95,6 +101,8 @@ class TenantLimiter {
     TokenBucket requests, tokens;
     int64_t running = 0;
   };
+  // Its entry, or that of "*"; null: it has none.
+  const TenantLimits::value_type* LimitOf(const std::string& tenant) const;
   // Its account; null: it has no limits.
   Account* Find(const std::string& tenant, std::string& name, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

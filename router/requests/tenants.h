@@ -2,7 +2,7 @@
 //
 // Purpose: one place and one cap for whatever names clients think up. The first kMaxTenants names have a
 // number and an account of their own for the router's life, all later ones share one. The core sees numbers
-// only. Threads: Enter from any; all others belong to the decision thread.
+// only. Threads: Enter and CheckPriority from any; all others belong to the decision thread.
 #ifndef BFIO_ROUTER_REQUESTS_TENANTS_H_
 #define BFIO_ROUTER_REQUESTS_TENANTS_H_
 
@@ -32,6 +32,10 @@ class Tenants {
     auto entered = limiter_.Enter(request.tenant, tokens, now);
     if (!entered.ok()) refused_.fetch_add(1, std::memory_order_relaxed);
     return entered;
+  }
+  // INVALID_ARGUMENT when the tenant's requests may not have that priority. Any thread.
+  absl::Status CheckPriority(const ClientRequest& request) const {
+    return limiter_.CheckPriority(request.tenant, request.priority);
   }
   // Requests that Enter has refused.
   int64_t refused() const { return refused_.load(std::memory_order_relaxed); }

@@ -3,6 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/spdlog.h"
 #include "common/net/status.h"
+#include "common/telemetry/log_fields.h"
 #include "router/worker_link/from_wire.h"
 #include "router/worker_link/held_request.h"
 #include "router/worker_link/to_wire.h"
@@ -54,6 +55,7 @@ std::optional<WorkerEvent> SessionChannel::OnHello(const v1::Hello& hello) {
   }
   absl::StatusOr<WorkerHello> converted = ToHello(hello);
   if (!converted.ok()) {
+    const ScopedLogFields fields{{"worker", hello.worker_id()}};
     spdlog::warn("worker at {} refused: {}", peer_, std::string(converted.status().message()));
     Close(converted.status());
     return std::nullopt;
@@ -68,8 +70,10 @@ Announcement SessionChannel::ToAnnouncement(const v1::Announcement& announcement
   for (const v1::HeldRequest& held : announcement.requests()) {
     absl::StatusOr<HeldRequest> request = FromHeld(held, options_.limits);
     if (!request.ok()) {
-      spdlog::warn("worker {} announces a request that is dropped: {}", worker_id_,
-                   std::string(request.status().message()));
+      // One worker may announce thousands.
+      const ScopedLogFields fields{{"worker", worker_id_}};
+      options_.refusals->Add("worker link: an announced request is no good",
+                             absl::StrCat("worker ", worker_id_, ": ", request.status().message()));
       continue;
     }
     converted.requests.push_back(*std::move(request));

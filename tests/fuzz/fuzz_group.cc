@@ -38,6 +38,7 @@ class FuzzBook final : public RequestBook {
   std::optional<uint32_t> ReceivedSincePlaced(bfio::core::RequestId id) const override {
     return id % 3 == 0 ? std::nullopt : std::optional<uint32_t>(id % 2);
   }
+  void OnWorkerDied(bfio::core::GroupIndex, bfio::core::WorkerIndex) override {}
   void CountTokens(uint32_t, uint32_t) override {}
 
   static bfio::core::RequestSpec SpecOf(bfio::core::RequestId id) {

@@ -2,6 +2,7 @@
 // loopback.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <fstream>
 #include <memory>
@@ -109,6 +110,57 @@ TEST(AfterARestart, AResumeOfARequestNobodyHadCountsLikeAnyOther) {
   EXPECT_EQ(state.requests().refused_tenant(), static_cast<uint64_t>(kRequests - 2));
 }
 
+// The other side of it: what the router's death interrupted goes on, whatever its tenant runs meanwhile.
+TEST(AfterARestart, AResumeWithItsTicketGoesAhead) {
+  const std::string keys = absl::StrCat(TestDirectory(), "/resume_keys");
+  std::ofstream(keys) << std::string(32, 'k') << "\n";
+  Cluster cluster(SlowWorker({"--tenant_limits=acme:concurrent=2", absl::StrCat("--resume_key_file=", keys),
+                              "--restart_settle=0s"}));
+  ASSERT_TRUE(cluster.ok());
+  const auto request = [](const std::string& id) {
+    v1::GenerateRequest request = SyntheticRequest(20, 20'000);
+    request.set_request_id(id);
+    request.set_tenant("acme");
+    request.set_resumable(true);
+    return request;
+  };
+  std::vector<v1::GenerateRequest> resumes;
+  {
+    std::vector<std::unique_ptr<OpenCall>> begun;
+    for (const char* id : {"a", "b"}) {
+      begun.push_back(std::make_unique<OpenCall>(cluster, request(id)));
+      ASSERT_TRUE(begun.back()->ReadOne());
+      EXPECT_FALSE(begun.back()->response().resume_ticket().empty());
+      v1::GenerateRequest& resume = resumes.emplace_back(request(id));
+      resume.set_resume_ticket(begun.back()->response().resume_ticket());
+      resume.set_resume_from_index(begun.back()->response().token_ids_size());
+      *resume.mutable_received_token_ids() = begun.back()->response().token_ids();
+    }
+    // With the worker everything that knows them.
+    cluster.KillRouter();
+    cluster.workers()[0].Signal(SIGKILL);
+  }
+  cluster.StartRouterAgain();
+  cluster.StartWorker(0);
+  ASSERT_TRUE(cluster.WaitFor("the worker", [](const v1::ClusterState& s) { return s.workers_size() == 1; }));
+  // The tenant is at its limit by now.
+  OpenCall first(cluster, request("c")), second(cluster, request("d"));
+  ASSERT_TRUE(first.ReadOne() && second.ReadOne());
+  v1::GenerateRequest forged = resumes[0];
+  forged.set_max_new_tokens(20'001);
+  EXPECT_EQ(Generate(cluster.inference(), forged).status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  forged = resumes[0];
+  forged.set_resume_ticket(resumes[1].resume_ticket());
+  EXPECT_EQ(Generate(cluster.inference(), forged).status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  for (const v1::GenerateRequest& resume : resumes) {
+    OpenCall again(cluster, resume);
+    ASSERT_TRUE(again.ReadOne()) << again.End().error_message();
+    EXPECT_EQ(again.response().first_index(), resume.resume_from_index());
+    EXPECT_FALSE(again.response().resume_ticket().empty()) << "for the next restart";
+  }
+  EXPECT_EQ(cluster.State().requests().refused_tenant(), 2u);
+}
+
 // --- 7: tenants see each other ---
 
 TEST(Tenants, MayUseTheSameRequestId) {
@@ -129,6 +181,23 @@ TEST(Tenants, MayUseTheSameRequestId) {
   second.set_tenant("acme");
   EXPECT_EQ(Generate(cluster.inference(), second).status.error_code(), grpc::StatusCode::ALREADY_EXISTS);
   EXPECT_TRUE(first.ReadOne()) << "the first request is not disturbed";
+}
+
+TEST(Tenants, MayNotGoBeyondTheirPriority) {
+  Cluster cluster(SlowWorker({"--tenant_limits=acme:priority=5;*:priority=0"}));
+  ASSERT_TRUE(cluster.ok());
+  const auto code = [&](const std::string& tenant, int32_t priority, bool resume = false) {
+    v1::GenerateRequest request = SyntheticRequest(10, 1);
+    request.set_tenant(tenant);
+    request.set_priority(priority);
+    if (resume) request.set_resume_from_index(0);
+    return Generate(cluster.inference(), request).status.error_code();
+  };
+  EXPECT_EQ(code("acme", 5), grpc::StatusCode::OK);
+  EXPECT_EQ(code("acme", 6), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(code("acme", 6, true), grpc::StatusCode::INVALID_ARGUMENT) << "nor by a resume";
+  EXPECT_EQ(code("zeta", 1), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(code("zeta", -100), grpc::StatusCode::OK);
 }
 
 // Ids that the router generates count nothing: neither requests of others nor time can be read from them.

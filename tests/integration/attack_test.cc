@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -165,8 +166,11 @@ TEST(QueryOfDeath, ThatKillsItsWorkersIsEndedAfterTheThird) {
   ASSERT_TRUE(cluster.ok());
   constexpr uint32_t kDeadly = 66, kHealthy = 7;
   GenerateResult deadly;
-  std::thread client(
-      [&] { deadly = Generate(cluster.inference(), SyntheticRequest(kDeadly, 50), kAttackPatience); });
+  std::atomic<bool> ended = false;
+  std::thread client([&] {
+    deadly = Generate(cluster.inference(), SyntheticRequest(kDeadly, 50), kAttackPatience);
+    ended = true;
+  });
   // Prompt lengths of the worker's assignments, until one of these has come.
   const auto assigned = [](ScriptedWorker& worker, const std::set<uint32_t>& awaited) {
     std::multiset<uint32_t> lengths;
@@ -193,6 +197,7 @@ TEST(QueryOfDeath, ThatKillsItsWorkersIsEndedAfterTheThird) {
     ScriptedWorker worker(cluster.address(), "w4");
     ASSERT_TRUE(worker.Join());
     EXPECT_THAT(assigned(worker, {kDeadly, kHealthy}), Not(Contains(kDeadly)));
+    EXPECT_TRUE(Eventually([&] { return ended.load(); })) << "its client is told";
   }
   // What is open is cancelled with the router.
   cluster.KillRouter();

@@ -330,7 +330,10 @@ class Liar final : public v1::Inference::Service {
     const std::string& lie = request->request_id();
     if (lie == "refused") return grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, "full");
     v1::GenerateResponse response;
+    response.set_resume_ticket("ticket");
     if (request->has_resume_from_index()) {
+      if (request->resume_ticket() != "ticket") return grpc::Status(grpc::StatusCode::INTERNAL, "no ticket");
+      response.clear_resume_ticket();
       response.set_first_index(request->resume_from_index());
       response.mutable_finish()->mutable_usage()->set_completion_tokens(2);
     }
@@ -368,7 +371,7 @@ TEST(ClientLibrary, ARequestThatNeverBeganIsNotAborted) {
   EXPECT_EQ(liar.aborts(), 0) << "the id may be that of somebody else's request";
 }
 
-TEST(ClientLibrary, AReaderThatTheRouterCutOffGoesOn) {
+TEST(ClientLibrary, AReaderThatTheRouterCutOffGoesOnAndShowsItsTicket) {
   Liar liar;
   const auto client = Connect(liar.address());
   v1::GenerateRequest request = Request(2);

@@ -143,6 +143,11 @@ class SimpleBook final : public RequestBook {
     if (it == live.end()) return std::nullopt;
     return it->second.delivered - it->second.placed_at;
   }
+  void OnWorkerDied(core::GroupIndex group, core::WorkerIndex worker) override {
+    for (const auto& [id, record] : live) {
+      if (cluster_->LocationOf(id) == core::Cluster::Location{group, worker}) died_with.push_back(id);
+    }
+  }
   void CountTokens(uint32_t generated, uint32_t received) override {
     lost += generated > received ? generated - received : 0;
     doubled += received > generated ? received - generated : 0;
@@ -151,6 +156,8 @@ class SimpleBook final : public RequestBook {
   std::map<core::RequestId, Record> live;
   std::map<core::RequestId, absl::Status> failed;
   std::map<core::RequestId, Record> completed;
+  // Requests by the deaths of workers that they were on.
+  std::vector<core::RequestId> died_with;
   int64_t placed_again = 0, recovered = 0, lost = 0, doubled = 0;
   std::function<void(core::RequestId, absl::string_view)> on_recovered;
 

@@ -75,10 +75,11 @@ absl::StatusOr<Generated> Client::GenerateAll(
 }
 
 absl::StatusOr<bool> Client::Abort(const std::string& request_id, const std::string& resume_token,
-                                   absl::Duration timeout) {
+                                   absl::Duration timeout, const std::string& tenant) {
   grpc::ClientContext context;
   Prepare(context, token_, timeout);
   v1::AbortRequest request;
+  request.set_tenant(tenant);
   request.set_request_id(request_id);
   request.set_resume_token(resume_token);
   v1::AbortResponse response;

@@ -67,10 +67,10 @@ class Client {
       v1::GenerateRequest request, CallOptions options = {},
       const std::function<void(uint32_t first_index, absl::Span<const uint32_t> ids)>& on_tokens = nullptr);
 
-  // Ends a live request, whichever client has sent it, with the resume_token it was sent with. False when
-  // there is none of that id and token.
+  // Ends a live request, whichever client has sent it, with the resume_token and tenant it was sent with; the
+  // tenant may be left out where it is the bearer token's. False when there is none of these.
   absl::StatusOr<bool> Abort(const std::string& request_id, const std::string& resume_token = "",
-                             absl::Duration timeout = absl::Seconds(5));
+                             absl::Duration timeout = absl::Seconds(5), const std::string& tenant = "");
   // Of one rank, or of all.
   absl::StatusOr<v1::GetLoadsResponse> GetLoads(std::optional<uint32_t> dp_rank = std::nullopt,
                                                 absl::Duration timeout = absl::Seconds(5));

@@ -141,6 +141,8 @@ std::optional<TokenStream::Event> TokenStream::OnMessage(const v1::GenerateRespo
   received_ += count;
   // A router that does not know the request any more goes on after them.
   if (options_.resume) request_.mutable_received_token_ids()->MergeFrom(message.token_ids());
+  if (options_.resume && !message.resume_ticket().empty())
+    request_.set_resume_ticket(message.resume_ticket());
   if (message.has_finish()) {
     finish_ = message.finish();
     if (finish_->usage().completion_tokens() != received_) {
@@ -223,6 +225,7 @@ void TokenStream::SendAbort() {
   v1::AbortRequest abort;
   abort.set_request_id(request_.request_id());
   abort.set_resume_token(request_.resume_token());
+  abort.set_tenant(request_.tenant());
   StartAbort(link_, abort, WithToken(options_));
 }
 

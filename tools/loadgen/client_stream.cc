@@ -68,6 +68,7 @@ v1::GenerateRequest RequestOf(const Attempt& attempt) {
   }
   if (attempt.resume) {
     request.set_resume_from_index(FirstIndex(attempt));
+    request.set_resume_ticket(attempt.received->resume_ticket);
     // A router that has lost the request does not compute these again, only those that are asked for again.
     const std::vector<uint32_t>& ids = attempt.received->ids;
     request.mutable_received_token_ids()->Add(
@@ -97,6 +98,7 @@ class ClientStream final : public client::StreamCall {
   // Tokens that come again must be what they were.
   void Compare(const v1::GenerateResponse& response) {
     if (attempt_.resume_token.empty()) return;
+    if (!response.resume_ticket().empty()) attempt_.received->resume_ticket = response.resume_ticket();
     std::vector<uint32_t>& ids = attempt_.received->ids;
     for (int i = 0; i < response.token_ids_size(); ++i) {
       const size_t index = response.first_index() + static_cast<size_t>(i);

@@ -23,8 +23,9 @@ namespace bfio::loadgen {
 
 // What a request's streams have brought so far; one stream at a time works on it. Times by MonotonicNow.
 struct Received {
-  // Ids, kept with `resumable` only.
+  // Ids, kept with `resumable` only; and the newest ticket that came with them.
   std::vector<uint32_t> ids;
+  std::string resume_ticket;
   uint32_t tokens = 0;
   std::optional<absl::Time> first_token;
   absl::Time last_token;

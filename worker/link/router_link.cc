@@ -12,6 +12,7 @@
 #include "common/base/spdlog.h"
 #include "common/net/connection_wait.h"
 #include "common/net/tsan_edge.h"
+#include "common/telemetry/log_fields.h"
 #include "common/telemetry/trace_context.h"
 #include "grpcpp/grpcpp.h"
 #include "worker/link/convert.h"
@@ -23,6 +24,7 @@ namespace {
 void LogBeginnings(const v1::Plan& plan) {
   for (const v1::Assignment& assignment : plan.assignments()) {
     const absl::string_view trace = TraceIdOf(assignment.traceparent());
+    const ScopedLogFields fields{{"handle", assignment.handle()}, {"trace_id", trace}};
     spdlog::debug("handle {}{}: {} prompt tokens, token {} is next", assignment.handle(),
                   trace.empty() ? "" : absl::StrCat(" (trace ", trace, ")"), assignment.prompt_length(),
                   assignment.first_index());
@@ -198,6 +200,7 @@ absl::Status RouterLink::Loop(Inbox& inbox) {
       inbox.OnShutdown("the stream ended while this worker was leaving");
       break;
     }
+    const ScopedLogFields fields{{"worker", options_.worker_id}};
     spdlog::warn("{}: stream to router lost: {}", options_.worker_id, ended.ToString());
     if (state_->heard) backoff_ = options_.first_backoff;
     state_->mutex.AwaitWithTimeout(absl::Condition(&state_->stopping), NextBackoff());

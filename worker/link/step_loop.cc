@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/base/spdlog.h"
+#include "common/telemetry/log_fields.h"
 #include "worker/barrier/missing_ranks.h"
 #include "worker/barrier/step_peers.h"
 
@@ -112,6 +113,8 @@ absl::StatusOr<std::unique_ptr<Barrier>> StepLoop::FormGroup(const Inbox::Enter&
     for (Announcement& part : held_.Announce(epoch.group.epoch)) link_.Send(enter.stream, std::move(part));
   }
   link_.Send(enter.stream, std::move(ready));
+  const ScopedLogFields fields{
+      {"worker", options_.worker_id}, {"group", group_}, {"epoch", epoch.group.epoch}};
   if (options_.recorder != nullptr) {
     options_.recorder->OnEpoch(epoch.group.epoch, epoch.group.rank, epoch.group.world_size, barrier.ok());
   }
@@ -161,6 +164,10 @@ absl::Status StepLoop::RunSteps(const Inbox::Enter& enter, Barrier& barrier) {
     // After the report, which others wait for.
     if (row) Record(*row, preempted, failed);
     if (!met.ok()) {
+      const ScopedLogFields fields{{"worker", options_.worker_id},
+                                   {"group", group_},
+                                   {"epoch", enter.epoch.group.epoch},
+                                   {"step", step}};
       // An epoch that was ended on purpose is no news.
       spdlog::log(enter.over.stop_requested() ? spdlog::level::debug : spdlog::level::warn,
                   "{}: epoch {}, step {}: {}", options_.worker_id, enter.epoch.group.epoch, step, Text(met));
@@ -193,6 +200,8 @@ absl::StatusOr<bool> StepLoop::AwaitPlan(const Inbox::Enter& enter, int64_t step
   report.free_slots = engine_->free_slots();
   report.free_kv_tokens = engine_->free_kv_tokens();
   report.barrier_error = absl::StrCat("no plan for step ", step, " within ", absl::FormatDuration(timeout));
+  const ScopedLogFields fields{
+      {"worker", options_.worker_id}, {"group", group_}, {"epoch", report.epoch}, {"step", step}};
   spdlog::warn("{}: epoch {}: {}", options_.worker_id, report.epoch, report.barrier_error);
   link_.Send(enter.stream, std::move(report));
   return false;
@@ -241,6 +250,10 @@ void StepLoop::EndFailed(StepReport& report) {
     admission_.Remove(failure.handle);
     held_.Drop(failure.handle);
     if (const auto more = failures_.Pass(failure.message)) {
+      const ScopedLogFields fields{{"worker", options_.worker_id},
+                                   {"epoch", report.epoch},
+                                   {"step", report.step},
+                                   {"handle", failure.handle}};
       spdlog::warn("{}: epoch {}, step {}: handle {} ends: {}{}", options_.worker_id, report.epoch,
                    report.step, failure.handle, failure.message, *more);
     }

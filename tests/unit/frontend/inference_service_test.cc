@@ -84,7 +84,13 @@ class InferenceServiceTest : public ::testing::Test {
 
   FakeHandler handler_;
   Authenticator authenticator_{"client API", nullptr};
-  InferenceService service_{&handler_, &authenticator_, RequestLimits(), StreamLimits()};
+  InferenceService service_{
+      &handler_,
+      &authenticator_,
+      RequestLimits(),
+      StreamLimits(),
+      {[] { return "drawn"; },
+       ResumeTickets(*TicketKeys::Parse(std::string(32, 'k'), "keys"), absl::Seconds(30))}};
   testing::LoopbackServer server_{&service_};
   const std::unique_ptr<v1::Inference::Stub> stub_ = v1::Inference::NewStub(server_.channel());
   grpc::ClientContext context_;
@@ -113,7 +119,8 @@ TEST_F(InferenceServiceTest, TokensAndFinishReachTheClient) {
   std::vector<v1::GenerateResponse> messages;
   ASSERT_TRUE(Generate(Request(), messages).ok());
   ASSERT_EQ(messages.size(), 1u) << "what is there at once goes in one message";
-  EXPECT_EQ(messages[0].request_id(), "bfio-41") << "the client gave none";
+  EXPECT_EQ(messages[0].request_id(), "drawn") << "the client gave none";
+  EXPECT_EQ(messages[0].resume_ticket(), "") << "it is not resumable";
   EXPECT_EQ(messages[0].first_index(), 0u);
   EXPECT_THAT(messages[0].token_ids(), ElementsAre(7, 8));
   const v1::Finish& finish = messages[0].finish();
@@ -127,7 +134,7 @@ TEST_F(InferenceServiceTest, TokensAndFinishReachTheClient) {
   EXPECT_EQ(finish.timing().wait_steps(), 4u);
   EXPECT_EQ(finish.dp_rank(), 5u);
   ASSERT_EQ(handler_.submitted.size(), 1u);
-  EXPECT_EQ(handler_.submitted[0].request_id, "bfio-41");
+  EXPECT_EQ(handler_.submitted[0].request_id, "drawn");
   EXPECT_EQ(handler_.submitted[0].prompt_tokens, 3u);
 }
 
@@ -221,16 +228,55 @@ TEST_F(InferenceServiceTest, ATracedCallSaysSo) {
   EXPECT_EQ(seen, trace);
 }
 
+TEST_F(InferenceServiceTest, TheFirstMessageOfAResumableStreamCarriesATicket) {
+  handler_.on_submit = [](core::RequestId, const std::shared_ptr<TokenSink>& sink) {
+    const uint32_t token = 7;
+    if (sink->Deliver(0, absl::MakeConstSpan(&token, 1), absl::UnixEpoch()) == TokenSink::Delivery::kFlush)
+      sink->Flush();
+    Finish finish;
+    finish.completion_tokens = 1;
+    if (sink->End(absl::OkStatus(), finish)) sink->Flush();
+    return absl::OkStatus();
+  };
+  v1::GenerateRequest request = Request();
+  request.set_request_id("r");
+  request.set_resumable(true);
+  std::vector<v1::GenerateResponse> messages;
+  ASSERT_TRUE(Generate(request, messages).ok());
+  const std::string ticket = messages[0].resume_ticket();
+  EXPECT_EQ(ticket.size(), TicketKeys::kTicketBytes);
+  for (size_t i = 1; i < messages.size(); ++i) EXPECT_EQ(messages[i].resume_ticket(), "");
+  EXPECT_FALSE(handler_.submitted.back().resume_proven);
+  // What comes of it: the state is told that the request is proven, and the next stream has a ticket again.
+  const auto resume = [&](const std::string& shown, uint32_t max_new_tokens) {
+    request.set_resume_from_index(1);
+    request.set_resume_ticket(shown);
+    request.set_max_new_tokens(max_new_tokens);
+    messages.clear();
+    grpc::ClientContext context;
+    const auto reader = stub_->Generate(&context, request);
+    for (v1::GenerateResponse message; reader->Read(&message);) messages.push_back(message);
+    EXPECT_TRUE(reader->Finish().ok());
+    return handler_.submitted.back().resume_proven;
+  };
+  EXPECT_TRUE(resume(ticket, 2));
+  EXPECT_EQ(messages[0].resume_ticket().size(), TicketKeys::kTicketBytes);
+  EXPECT_FALSE(resume(ticket, 3)) << "it is for another request";
+  EXPECT_EQ(messages[0].resume_ticket(), "");
+  EXPECT_FALSE(resume("", 2));
+}
+
 TEST_F(InferenceServiceTest, AnAbortNamesRequestAndSecret) {
   v1::AbortRequest request;
   request.set_request_id("r");
   request.set_resume_token("secret");
+  request.set_tenant("acme");
   v1::AbortResponse response;
   ASSERT_TRUE(stub_->Abort(&context_, request, &response).ok());
   EXPECT_TRUE(response.found());
   EXPECT_EQ(handler_.aborted->request_id, "r");
   EXPECT_EQ(handler_.aborted->resume_token, "secret");
-  EXPECT_EQ(handler_.aborted->tenant, std::nullopt) << "callers are not authenticated";
+  EXPECT_EQ(handler_.aborted->tenant, "acme") << "callers are not authenticated";
   handler_.refuse = absl::UnavailableError("shutting down");
   grpc::ClientContext again;
   EXPECT_EQ(FromGrpcStatus(stub_->Abort(&again, request, &response)), handler_.refuse);

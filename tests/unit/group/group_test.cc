@@ -189,6 +189,46 @@ TEST_F(BarrierGroupTest, ALostRanksRequestsAreReplayedOldestFirst) {
   EXPECT_EQ(world_->book().placed_again, 4);
 }
 
+TEST_F(BarrierGroupTest, ADeathIsToldOfTheRequestsOnTheWorkerAndOfNoOthers) {
+  Serve({"a", "b"});
+  Submit(1, 8);
+  for (int i = 0; i < 5; ++i) world_->Step("a");
+  const std::vector<core::RequestId>& died_with = world_->book().died_with;
+  world_->Kill("b");
+  EXPECT_EQ(died_with.size(), 4u) << "while it is still known who was there";
+  Form();
+  std::vector<core::RequestId> lost = world_->lost;
+  std::sort(lost.begin(), lost.end());
+  EXPECT_EQ(died_with, lost);
+  // It has four slots, and four of the eight wait.
+  world_->Kill("a");
+  EXPECT_EQ(died_with.size(), 8u);
+}
+
+TEST_F(BarrierGroupTest, WhatASilentRankHeldWasOnItAsItDied) {
+  Serve({"a", "b"});
+  Submit(1, 8);
+  world_->ReadAll();
+  world_->Report("a", world_->Worker("a").Compute());
+  while (world_->Attached("b")) world_->Wait();
+  EXPECT_EQ(world_->book().died_with.size(), 4u);
+}
+
+TEST_F(BarrierGroupTest, AWorkerThatLeavesIsNoDeath) {
+  Serve({"a", "b"});
+  Submit(1, 8);
+  for (int i = 0; i < 3; ++i) world_->Step("a");
+  const MemberId b = world_->Worker("b").member;
+  world_->Do([&](GroupSet& set, Commands& out) { set.OnLeave(b, "SIGTERM", world_->now, out); });
+  world_->Kill("b");  // its patience with its requests ends
+  EXPECT_THAT(world_->book().died_with, IsEmpty());
+  world_->Do([&](GroupSet& set, Commands& out) { EXPECT_TRUE(set.Drain("a", world_->now, out).ok()); });
+  Form();
+  world_->Run();
+  EXPECT_FALSE(world_->Attached("a"));
+  EXPECT_THAT(world_->book().died_with, IsEmpty());
+}
+
 TEST_F(BarrierGroupTest, AnEpochThatIsLostIsClosed) {
   Serve({"a", "b"});
   world_->Break("a");

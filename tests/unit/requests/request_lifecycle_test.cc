@@ -12,6 +12,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/retry_delay.h"
+#include "common/base/spdlog.h"
+#include "common/telemetry/log_fields.h"
+#include "spdlog/sinks/sink.h"
 #include "tests/unit/requests/recording_sink.h"
 
 namespace bfio::router {
@@ -58,6 +61,20 @@ class RequestLifecycleTest : public ::testing::Test {
     view.complete = true;
     requests_->SetGroups(view);
     requests_->OnEpochOpened(now_);
+  }
+
+  // The worker dies with what is placed on it, and another takes its place.
+  void Die() {
+    requests_->OnWorkerDied(0, 0);
+    OpenEpoch();
+  }
+  // As it waits in the pool.
+  core::RequestSpec WaitingSpec(core::RequestId id) const {
+    for (const core::PoolState::Waiting& waiting : cluster_->Save().pool.waiting) {
+      if (waiting.spec.id == id) return waiting.spec;
+    }
+    ADD_FAILURE() << id << " does not wait";
+    return {};
   }
 
   static ClientRequest Ask(const std::string& name, uint32_t max_new_tokens = 10) {
@@ -171,6 +188,41 @@ TEST_F(RequestLifecycleTest, ALiveRequestIdIsTakenOnce) {
   EXPECT_EQ(requests_->live(), 1);
 }
 
+TEST_F(RequestLifecycleTest, TenantsHaveNoRequestIdsInCommon) {
+  OpenEpoch();
+  ClientRequest request = AskResumable("a");
+  request.tenant = "acme";
+  RecordingSink& first = Arrive(request);
+  request.tenant = "zeta";
+  RecordingSink& second = Arrive(request);
+  EXPECT_TRUE(first.open() && second.open());
+  // Whatever one says, it reaches its own.
+  EXPECT_FALSE(requests_->Abort("beta", "a", "secret", now_));
+  ClientRequest back = ComeBack("a", 0);
+  EXPECT_EQ(*Arrive(back).status, absl::NotFoundError("no request a to go on with"));
+  back.tenant = "zeta";
+  EXPECT_TRUE(Arrive(back).open());
+  EXPECT_TRUE(absl::IsAborted(*second.status)) << "taken over";
+  EXPECT_TRUE(requests_->Abort("zeta", "a", "secret", now_));
+  EXPECT_FALSE(requests_->Abort("zeta", "a", "secret", now_));
+  EXPECT_TRUE(first.open());
+  // The id is free again for the one, and not for the other.
+  EXPECT_TRUE(Arrive([] {
+                ClientRequest again = Ask("a");
+                again.tenant = "zeta";
+                return again;
+              }())
+                  .open());
+  HeldRequest held;
+  held.id = 1000;
+  held.request = AskResumable("a", 4);
+  held.request.tenant = "acme";
+  const std::vector<HeldActive> active = {{1000, 3, 0}, {1001, 3, 0}};
+  EXPECT_THAT(requests_->Recover("w", {held}, active), IsEmpty());
+  held.request.tenant = "delta";
+  EXPECT_EQ(requests_->Recover("w", {held}, active).size(), 1u);
+}
+
 TEST_F(RequestLifecycleTest, ARequestThatNoWorkerCanHoldIsRefused) {
   OpenEpoch();
   EXPECT_TRUE(absl::IsInvalidArgument(*Arrive(Ask("a", 498)).status));
@@ -193,16 +245,71 @@ TEST_F(RequestLifecycleTest, ACancelledRequestLeavesPoolOrWorker) {
   EXPECT_EQ(requests_->totals().cancelled, 2);
 }
 
+// What is logged while it lives.
+class CapturedLog final : public spdlog::sinks::sink {
+ public:
+  struct Line {
+    std::string text;
+    std::map<std::string, std::string> fields;
+  };
+  static std::shared_ptr<CapturedLog> Install() {
+    auto log = std::make_shared<CapturedLog>();
+    spdlog::set_default_logger(std::make_shared<spdlog::logger>("captured", log));
+    return log;
+  }
+  void log(const spdlog::details::log_msg& msg) override {
+    Line line{std::string(msg.payload.data(), msg.payload.size()), {}};
+    for (const LogField& field : ScopedLogFields::Current())
+      line.fields.emplace(std::string(field.name), field.text);
+    lines.push_back(std::move(line));
+  }
+  void flush() override {}
+  void set_pattern(const std::string&) override {}
+  void set_formatter(std::unique_ptr<spdlog::formatter>) override {}
+
+  std::vector<Line> lines;
+};
+
+TEST_F(RequestLifecycleTest, ClientsCannotFillTheLog) {
+  const std::shared_ptr<CapturedLog> log = CapturedLog::Install();
+  OpenEpoch();
+  const auto abandon = [&](int count) {
+    for (int i = 0; i < count; ++i) {
+      ClientRequest request = AskResumable(absl::StrCat("r", i));
+      request.tenant = "acme";
+      requests_->OnCancel(Arrive(request).id(), false, now_);
+    }
+    now_ += absl::Seconds(30);
+    requests_->OnTimer(now_);
+    EXPECT_EQ(requests_->live(), 0);
+  };
+  abandon(100);
+  ASSERT_EQ(log->lines.size(), 10u);
+  EXPECT_EQ(log->lines[0].text, "request r0 of tenant acme: nobody has come back for it");
+  EXPECT_EQ(log->lines[0].fields["request_id"], "r0");
+  EXPECT_EQ(log->lines[0].fields["tenant"], "acme");
+  // Another kind of line has a share of its own, and the next of this kind tells of those that were left out.
+  RecordingSink& sink = Arrive(Ask("other"));
+  Place();
+  requests_->OnRejected(sink.id(), absl::InternalError("no logits"), now_);
+  ASSERT_EQ(log->lines.size(), 11u);
+  EXPECT_EQ(log->lines[10].text, "request other: its worker could not go on with it: no logits");
+  EXPECT_EQ(log->lines[10].fields["rank"], "0");
+  abandon(1);
+  EXPECT_THAT(log->lines.back().text, HasSubstr("nobody has come back for it; 90 more"));
+}
+
 TEST_F(RequestLifecycleTest, AnAbortNeedsTheRightTenantAndSecret) {
   OpenEpoch();
   ClientRequest request = AskResumable("a");
   request.tenant = "t";
   RecordingSink& sink = Arrive(request);
-  EXPECT_FALSE(requests_->Abort("a", "wrong", "t", now_));
-  EXPECT_FALSE(requests_->Abort("a", "secret", "other", now_));
-  EXPECT_FALSE(requests_->Abort("b", "secret", "t", now_));
+  EXPECT_FALSE(requests_->Abort("t", "a", "wrong", now_));
+  EXPECT_FALSE(requests_->Abort("other", "a", "secret", now_));
+  EXPECT_FALSE(requests_->Abort("", "a", "secret", now_));
+  EXPECT_FALSE(requests_->Abort("t", "b", "secret", now_));
   EXPECT_TRUE(sink.open());
-  EXPECT_TRUE(requests_->Abort("a", "secret", "t", now_));
+  EXPECT_TRUE(requests_->Abort("t", "a", "secret", now_));
   EXPECT_EQ(sink.finish->reason, FinishReason::kAbort);
 }
 
@@ -227,21 +334,85 @@ TEST_F(RequestLifecycleTest, ALostRequestGoesOnWhereItsClientIs) {
   EXPECT_EQ(requests_->totals().replayed, 1);
 }
 
-TEST_F(RequestLifecycleTest, ARequestIsNotReplayedForEver) {
-  RequestOptions options;
-  options.max_replays = 2;
-  Start(options);
+TEST_F(RequestLifecycleTest, WhatThreeWorkersDieOfIsEndedAndRunsAloneBefore) {
   OpenEpoch();
   RecordingSink& sink = Arrive(Ask("a"));
-  for (int i = 0; i < 2; ++i) {
+  Place();
+  Die();
+  EXPECT_FALSE(WaitingSpec(sink.id()).runs_alone) << "one death may be anybody's";
+  Place();
+  Die();
+  EXPECT_TRUE(WaitingSpec(sink.id()).runs_alone);
+  Place();
+  EXPECT_TRUE(sink.open());
+  Die();
+  EXPECT_EQ(*sink.status, absl::InternalError("3 workers died with this request on them, one after another"));
+  EXPECT_EQ(requests_->totals().suspects_ended, 1);
+  EXPECT_EQ(requests_->totals().replays_refused, 1);
+  EXPECT_EQ(requests_->totals().failed, 1);
+  EXPECT_EQ(cluster_->waiting(), 0);
+}
+
+TEST_F(RequestLifecycleTest, OnlyDeathsWhileItWasPlacedCount) {
+  OpenEpoch();
+  RecordingSink& sink = Arrive(Ask("a"));
+  for (int i = 0; i < 10; ++i) {
+    // It waits as the worker dies, and is lost for another reason: its plan had not arrived.
+    requests_->OnWorkerDied(0, 0);
     Place();
+    requests_->OnWorkerDied(0, 1);
     OpenEpoch();
-    EXPECT_TRUE(sink.open());
+  }
+  EXPECT_TRUE(sink.open());
+  EXPECT_FALSE(WaitingSpec(sink.id()).runs_alone);
+  EXPECT_EQ(requests_->totals().replayed, 10);
+}
+
+TEST_F(RequestLifecycleTest, TokensClearASuspectAloneOrNot) {
+  OpenEpoch();
+  RecordingSink& sink = Arrive(Ask("a", 480));
+  const std::vector<uint32_t> enough(Suspicion::kTokensThatClear, 7);
+  for (int i = 0; i < 6; ++i) {
+    Place();
+    Die();
+    Place();
+    Tokens(sink, enough);
+    Die();
+    EXPECT_FALSE(WaitingSpec(sink.id()).runs_alone) << "a worker that flaps makes no suspects";
   }
   Place();
+  Die();
+  ASSERT_TRUE(WaitingSpec(sink.id()).runs_alone);
+  Place();
+  Tokens(sink, enough);
+  requests_->OnPreempted(sink.id(), now_);
+  EXPECT_TRUE(sink.open());
+}
+
+TEST_F(RequestLifecycleTest, WhatKillsLateEachTimeIsEndedInTheEnd) {
   OpenEpoch();
-  EXPECT_TRUE(absl::IsUnavailable(*sink.status));
-  EXPECT_EQ(requests_->totals().replays_refused, 1);
+  RecordingSink& sink = Arrive(Ask("a", 480));
+  int deaths = 0;
+  for (; sink.open() && deaths < 100; ++deaths) {
+    Place();
+    Tokens(sink, {7});
+    Tokens(sink, std::vector<uint32_t>(deaths < 10 ? Suspicion::kTokensThatClear : 1, 7));
+    Die();
+  }
+  EXPECT_LE(deaths, Suspicion::kMost);
+  EXPECT_TRUE(absl::IsInternal(*sink.status));
+}
+
+TEST(Suspicion, EndsAfterSoManyDeathsInAll) {
+  Suspicion suspicion;
+  for (int i = 1; i < Suspicion::kMost; ++i) {
+    suspicion.OnTokens(Suspicion::kTokensThatClear);
+    suspicion.OnDeath();
+    EXPECT_FALSE(suspicion.runs_alone() || suspicion.guilty());
+  }
+  suspicion.OnTokens(Suspicion::kTokensThatClear);
+  suspicion.OnDeath();
+  EXPECT_TRUE(suspicion.guilty());
 }
 
 TEST_F(RequestLifecycleTest, ALostEndIsMadeUp) {
@@ -478,6 +649,26 @@ TEST_F(RequestLifecycleTest, EarlyResumesWaitForTheWorkersThatMayHoldThem) {
   EXPECT_GT(ids_->Next(), 1000u) << "no id is given out twice";
 }
 
+TEST_F(RequestLifecycleTest, OneTenantsEarlyResumesKeepNobodyOut) {
+  RequestOptions options;
+  options.resume.max_early = 8;
+  Start(options);
+  const auto come_back = [&](const std::string& tenant, int n) -> RecordingSink& {
+    ClientRequest request = ComeBack(absl::StrCat("r", n), 1);
+    request.tenant = tenant;
+    return Arrive(request);
+  };
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(come_back("flood", i).open());
+  const absl::Status refused = *come_back("flood", 4).status;
+  EXPECT_TRUE(absl::IsUnavailable(refused)) << "not that there is no such request: it may come yet";
+  EXPECT_TRUE(GetRetryDelay(refused).has_value());
+  EXPECT_TRUE(come_back("acme", 1).open());
+  EXPECT_TRUE(come_back("acme", 2).open());
+  EXPECT_FALSE(come_back("acme", 3).open());
+  EXPECT_TRUE(come_back("zeta", 1).open());
+  EXPECT_EQ(requests_->totals().resume_refused, 2);
+}
+
 TEST_F(RequestLifecycleTest, EarlyResumesAreAnsweredWhenPatienceEnds) {
   RecordingSink& bare = Arrive(ComeBack("a", 1));
   ClientRequest whole = AskResumable("b");
@@ -493,6 +684,73 @@ TEST_F(RequestLifecycleTest, EarlyResumesAreAnsweredWhenPatienceEnds) {
   const std::vector<Assignment> assignments = Place();
   ASSERT_EQ(assignments.size(), 1u);
   EXPECT_EQ(assignments[0].first_index, 1u) << "the last token is made again";
+}
+
+// Of a request that nobody holds: its client has it up to `received` tokens.
+ClientRequest Interrupted(const std::string& name, uint32_t received, bool proven) {
+  ClientRequest request;
+  request.request_id = name;
+  request.tenant = "t";
+  request.prompt = {11, 12, 13};
+  request.prompt_tokens = 3;
+  request.max_new_tokens = 10;
+  request.resumable = true;
+  request.resume_from = received;
+  request.received.assign(received, 7);
+  request.resume_proven = proven;
+  return request;
+}
+
+TEST_F(RequestLifecycleTest, OnlyAProvenResumeGoesAheadOfItsTenantsLimits) {
+  Start({}, {}, "t:concurrent=1");
+  OpenEpoch();
+  RecordingSink& waiting = Arrive(Ask("waiting"));
+  RecordingSink& first = Arrive(Interrupted("a", 3, false));
+  EXPECT_TRUE(first.open()) << "it counts like any other";
+  RecordingSink& second = Arrive(Interrupted("b", 3, false));
+  EXPECT_TRUE(absl::IsResourceExhausted(*second.status));
+  EXPECT_EQ(tenants_->refused(), 1);
+  RecordingSink& proven = Arrive(Interrupted("c", 3, true));
+  EXPECT_TRUE(proven.open());
+  EXPECT_GT(WaitingSpec(proven.id()).priority, 100);
+  EXPECT_EQ(WaitingSpec(first.id()).priority, 0);
+  const std::vector<Assignment> assignments = Place();
+  ASSERT_EQ(assignments.size(), 3u);
+  EXPECT_EQ(assignments[0].id, proven.id());
+  EXPECT_EQ(assignments[1].id, waiting.id());
+}
+
+TEST_F(RequestLifecycleTest, WhatAClientOnlyClaimsToHaveIsPromptToTheScheduler) {
+  OpenEpoch();
+  RecordingSink& claimed = Arrive(Interrupted("a", 3, false));
+  RecordingSink& proven = Arrive(Interrupted("b", 3, true));
+  EXPECT_EQ(WaitingSpec(claimed.id()).generated_tokens, 0) << "its tenant pays for all of the prompt";
+  EXPECT_EQ(WaitingSpec(proven.id()).generated_tokens, 2);
+  EXPECT_EQ(WaitingSpec(claimed.id()).prefill_tokens, 5);
+  Place();
+  Tokens(claimed, {1, 2});
+  Die();
+  EXPECT_EQ(WaitingSpec(claimed.id()).generated_tokens, 2);
+  EXPECT_EQ(WaitingSpec(claimed.id()).prefill_tokens, 7);
+}
+
+TEST_F(RequestLifecycleTest, AProofIsGoodOnceAndSoonAfterTheStart) {
+  Start({}, {}, "t:concurrent=1");
+  OpenEpoch();
+  RecordingSink& taken = Arrive([] {
+    ClientRequest request = Ask("taken");
+    request.tenant = "t";
+    return request;
+  }());
+  RecordingSink& first = Arrive(Interrupted("a", 2, true));
+  ASSERT_TRUE(first.open());
+  ASSERT_TRUE(requests_->Abort("t", "a", "", now_));
+  EXPECT_TRUE(absl::IsResourceExhausted(*Arrive(Interrupted("a", 2, true)).status)) << "shown again";
+  now_ += absl::Seconds(30);
+  EXPECT_TRUE(Arrive(Interrupted("b", 2, true)).open());
+  now_ += absl::Milliseconds(1);
+  EXPECT_TRUE(absl::IsResourceExhausted(*Arrive(Interrupted("c", 2, true)).status)) << "too late";
+  EXPECT_TRUE(taken.open());
 }
 
 TEST_F(RequestLifecycleTest, HeldRequestsWhoseTokensDisagreeAreNotRecovered) {

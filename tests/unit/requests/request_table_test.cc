@@ -22,10 +22,26 @@ TEST(RequestTable, NoRequestTakesAnothersPlace) {
   EXPECT_EQ(table.size(), 1u);
   EXPECT_EQ(table.Find(7), first);
   EXPECT_EQ(table.Find(8), nullptr);
-  EXPECT_EQ(table.FindByName("second"), nullptr);
+  EXPECT_EQ(table.FindByName("", "first"), first);
+  EXPECT_EQ(table.FindByName("", "second"), nullptr);
+  EXPECT_EQ(table.FindByName("acme", "first"), nullptr) << "another tenant's";
   table.Erase(7);
   EXPECT_NE(table.Add(7, Named("second"), nullptr, 0, MonotonicNow()), nullptr);
   EXPECT_NE(table.Add(8, Named("first"), nullptr, 0, MonotonicNow()), nullptr);
+}
+
+TEST(RequestTable, NamesAreTheirTenants) {
+  RequestTable table;
+  ClientRequest other = Named("r");
+  other.tenant = "acme";
+  RequestRecord* const first = table.Add(1, Named("r"), nullptr, 0, MonotonicNow());
+  RequestRecord* const second = table.Add(2, other, nullptr, 1, MonotonicNow());
+  ASSERT_TRUE(first != nullptr && second != nullptr);
+  EXPECT_EQ(table.FindByName("acme", "r"), second);
+  table.Erase(1);
+  EXPECT_EQ(table.FindByName("", "r"), nullptr);
+  EXPECT_EQ(table.FindByName("acme", "r"), second);
+  EXPECT_EQ(second->LogName(), "r of tenant acme");
 }
 
 TEST(RequestTable, ASpecCarriesTenantAndWhatWasDelivered) {

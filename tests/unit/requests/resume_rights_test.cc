@@ -12,27 +12,22 @@ ClientRequest Sent() {
   return request;
 }
 
-TEST(MayResume, AsksForTenantAndSecret) {
+TEST(MayResume, AsksForTheSecret) {
   const ClientRequest sent = Sent();
   ClientRequest resume = sent;
   EXPECT_TRUE(MayResume(sent, resume));
-  resume.tenant = "acm";
-  EXPECT_FALSE(MayResume(sent, resume));
-  resume = sent;
   resume.resume_token = "Secret";
   EXPECT_FALSE(MayResume(sent, resume));
   resume.resume_token.clear();
   EXPECT_FALSE(MayResume(sent, resume));
 }
 
-TEST(MayAbort, AsksForTheSecretAndForTheTenantOfAnAuthenticatedCaller) {
+TEST(MayAbort, AsksForTheSecret) {
   const ClientRequest sent = Sent();
-  EXPECT_FALSE(MayAbort(sent, "", std::nullopt)) << "its secret is not repeated";
-  EXPECT_TRUE(MayAbort(sent, "secret", std::nullopt)) << "callers are not authenticated here";
-  EXPECT_TRUE(MayAbort(sent, "secret", "acme"));
-  EXPECT_FALSE(MayAbort(sent, "secret", "acm"));
-  EXPECT_FALSE(MayAbort(sent, "Secret", "acme"));
-  EXPECT_FALSE(MayAbort(ClientRequest(), "secret", std::nullopt)) << "it was sent without one";
+  EXPECT_FALSE(MayAbort(sent, "")) << "its secret is not repeated";
+  EXPECT_TRUE(MayAbort(sent, "secret"));
+  EXPECT_FALSE(MayAbort(sent, "Secret"));
+  EXPECT_FALSE(MayAbort(ClientRequest(), "secret")) << "it was sent without one";
 }
 
 TEST(SeedOfName, IsTheSameInEveryRoutersLife) {

@@ -35,9 +35,25 @@ TEST(ParseTenantLimits, ReadsEveryLimit) {
   EXPECT_EQ(ParseTenantLimits("org:team:rps=1")->count("org:team"), 1u);
 }
 
+TEST(ParseTenantLimits, ReadsCeilingsOfPriority) {
+  const auto limits =
+      ParseTenantLimits("acme:priority=10;batch:concurrent=8,priority=-20;*:priority=0;free:rps=1");
+  ASSERT_TRUE(limits.ok()) << limits.status();
+  const TenantLimiter limiter(*limits, 8);
+  EXPECT_TRUE(limiter.CheckPriority("acme", 10).ok());
+  EXPECT_TRUE(limiter.CheckPriority("batch", -20).ok());
+  EXPECT_EQ(limiter.CheckPriority("batch", -19),
+            absl::InvalidArgumentError("priority is -19; must be at most -20 for tenant \"batch\""));
+  EXPECT_TRUE(absl::IsInvalidArgument(limiter.CheckPriority("acme", 11)));
+  EXPECT_TRUE(absl::IsInvalidArgument(limiter.CheckPriority("anybody", 1)));
+  EXPECT_TRUE(limiter.CheckPriority("free", 100).ok()) << "it has an entry, and that has no ceiling";
+  EXPECT_TRUE(TenantLimiter({}, 8).CheckPriority("acme", 100).ok());
+}
+
 TEST(ParseTenantLimits, SaysWhichPartIsWrong) {
   for (const std::string text : {"acme", "acme:", "acme:rps", "acme:rps=0", "acme:rps=-1", "acme:rps=nan",
-                                 "acme:qps=1", "acme:rps=1,,tps=1", "acme:rps=1;acme:tps=1"}) {
+                                 "acme:qps=1", "acme:rps=1,,tps=1", "acme:rps=1;acme:tps=1", "acme:priority=",
+                                 "acme:priority=101", "acme:priority=-101", "acme:priority=1.5"}) {
     const auto limits = ParseTenantLimits(text);
     EXPECT_TRUE(absl::IsInvalidArgument(limits.status())) << text;
     EXPECT_THAT(std::string(limits.status().message()), HasSubstr("acme")) << text;

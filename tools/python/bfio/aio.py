@@ -118,8 +118,8 @@ class Client:
         assert stream.finish is not None
         return Result(stream.request_id, ids, stream.finish)
 
-    async def abort(self, request_id: str, timeout: float = 5.0, *, resume_token: bytes = b"") -> bool:
-        message = inference_pb2.AbortRequest(request_id=request_id, resume_token=resume_token)
+    async def abort(self, request_id: str, timeout: float = 5.0, *, resume_token: bytes = b"", tenant: str = "") -> bool:
+        message = inference_pb2.AbortRequest(request_id=request_id, resume_token=resume_token, tenant=tenant)
         return (await self._unary(self.stub.Abort, message, timeout)).found
 
     async def loads(self, dp_rank: Optional[int] = None, timeout: float = 5.0) -> inference_pb2.GetLoadsResponse:

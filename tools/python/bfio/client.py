@@ -124,9 +124,10 @@ class Client(Connection):
         assert stream.finish is not None
         return Result(stream.request_id, ids, stream.finish)
 
-    def abort(self, request_id: str, timeout: float = 5.0, *, resume_token: bytes = b"") -> bool:
-        """`resume_token`: that of the request. False when no live request has this id and token."""
-        message = inference_pb2.AbortRequest(request_id=request_id, resume_token=resume_token)
+    def abort(self, request_id: str, timeout: float = 5.0, *, resume_token: bytes = b"", tenant: str = "") -> bool:
+        """`resume_token`, `tenant`: those of the request; the tenant may be left out where it is the bearer token's. False
+        when no live request has these."""
+        message = inference_pb2.AbortRequest(request_id=request_id, resume_token=resume_token, tenant=tenant)
         return self._unary(self._stub.Abort, message, timeout).found
 
     def loads(self, dp_rank: Optional[int] = None, timeout: float = 5.0) -> inference_pb2.GetLoadsResponse:

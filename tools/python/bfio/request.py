@@ -162,7 +162,8 @@ class Request:
         return self.resume and (self.under_way or self.may_be_live)
 
     def abort_message(self) -> inference_pb2.AbortRequest:
-        return inference_pb2.AbortRequest(request_id=self.message.request_id, resume_token=self.message.resume_token)
+        return inference_pb2.AbortRequest(request_id=self.message.request_id, resume_token=self.message.resume_token,
+                                          tenant=self.message.tenant)
 
     def new_id(self):
         if self.own_id:
@@ -188,6 +189,7 @@ class Request:
         self.received += len(ids)
         if self.resume:  # a router that does not know the request any more goes on after them
             self.message.received_token_ids.extend(ids)
+            self.message.resume_ticket = message.resume_ticket or self.message.resume_ticket
         if message.HasField("finish"):
             self.finish = to_finish(message.finish)
             if self.finish.completion_tokens != self.received:

@@ -1,0 +1,61 @@
+// A client that comes back with a ticket: only the one that its request got proves anything.
+#include <string>
+
+#include "google/protobuf/stubs/logging.h"
+#include "router/frontend/generate_request.h"
+#include "router/frontend/resume_tickets.h"
+#include "tests/fuzz/fuzz.h"
+
+namespace {
+
+using bfio::TicketKeys;
+using bfio::fuzz::Check;
+using bfio::router::ClientRequest;
+using bfio::router::ResumeTickets;
+
+const absl::Time kNow = absl::FromUnixSeconds(1'800'000'000);
+
+void CheckKeysFile(const std::string& text) {
+  const auto keys = TicketKeys::Parse(text, "fuzz");
+  if (!keys.ok()) {
+    Check(keys.status().message().substr(0, 5) == "fuzz:", "an error names the file");
+    return;
+  }
+  const std::string ticket = keys->Issue(text, kNow + absl::Seconds(1));
+  Check(ticket.size() == TicketKeys::kTicketBytes, "tickets have one size");
+  Check(keys->Valid(ticket, text, kNow), "a ticket is good for its facts");
+  Check(!keys->Valid(ticket, text, kNow + absl::Seconds(1)), "until it expires");
+}
+
+}  // namespace
+
+// Four chunks: a keys file, a ticket, what is done to a good ticket, and a request on the wire.
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const google::protobuf::LogSilencer quiet;
+  static const auto* const tickets =
+      new ResumeTickets(*TicketKeys::Parse(std::string(32, 'k'), "keys"), absl::Seconds(30));
+  bfio::fuzz::Input input(data, size);
+  CheckKeysFile(input.Chunk());
+  const std::string shown = input.Chunk();
+  const uint8_t at = input.Byte(), change = input.Byte();
+  bfio::v1::GenerateRequest message;
+  if (!message.ParseFromString(input.Chunk())) return 0;
+  const auto request = bfio::router::ToClientRequest(message, bfio::router::RequestLimits());
+  if (!request.ok()) return 0;
+  Check(!tickets->Proves(shown, *request, kNow), "nobody makes a ticket up");
+  Check(!tickets->Proves(message.resume_ticket(), *request, kNow), "nor sends one that was not given");
+
+  ClientRequest first = *request;
+  first.resume_from.reset();
+  const std::string ticket = tickets->Issue(first, absl::InfiniteFuture(), kNow);
+  Check(ticket.empty() == (!first.resumable || !first.has_prompt()), "resumable requests get one");
+  if (ticket.empty()) return 0;
+  Check(tickets->Proves(ticket, *request, kNow), "the request that it was given to proves itself");
+  std::string changed = ticket;
+  changed[at % changed.size()] = static_cast<char>(changed[at % changed.size()] ^ change);
+  Check(tickets->Proves(changed, *request, kNow) == (change == 0), "no other ticket does");
+  ClientRequest larger = *request;
+  larger.max_new_tokens += 1 + change;
+  Check(!tickets->Proves(ticket, larger, kNow), "nor any other request");
+  return 0;
+}

@@ -1,0 +1,85 @@
+#include "common/auth/ticket_keys.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace bfio {
+namespace {
+
+const std::string kKey(32, 'k'), kOther(32, 'o');
+const absl::Time kIssuedAt = absl::FromUnixSeconds(1'800'000'000);
+
+TicketKeys Keys(const std::string& text) {
+  return *TicketKeys::Parse(text, "keys");
+}
+
+TEST(TicketKeys, ATicketIsGoodForItsFactsUntilItExpires) {
+  const TicketKeys keys = Keys(kKey);
+  const std::string ticket = keys.Issue("facts", kIssuedAt + absl::Seconds(10));
+  EXPECT_EQ(ticket.size(), TicketKeys::kTicketBytes);
+  EXPECT_TRUE(keys.Valid(ticket, "facts", kIssuedAt));
+  EXPECT_TRUE(keys.Valid(ticket, "facts", kIssuedAt + absl::Seconds(9)));
+  EXPECT_FALSE(keys.Valid(ticket, "facts", kIssuedAt + absl::Seconds(10)));
+  EXPECT_FALSE(keys.Valid(ticket, "fact", kIssuedAt));
+  EXPECT_FALSE(keys.Valid(ticket, "", kIssuedAt));
+  EXPECT_TRUE(Keys(kKey).Valid(ticket, "facts", kIssuedAt)) << "another process with the same key";
+}
+
+TEST(TicketKeys, NothingButAnUnchangedTicketPasses) {
+  const TicketKeys keys = Keys(kKey);
+  const std::string ticket = keys.Issue("facts", kIssuedAt + absl::Seconds(10));
+  for (size_t i = 0; i < ticket.size(); ++i) {
+    for (int bit = 0; bit < 8; ++bit) {
+      std::string changed = ticket;
+      changed[i] = static_cast<char>(changed[i] ^ (1 << bit));
+      EXPECT_FALSE(keys.Valid(changed, "facts", kIssuedAt)) << "bit " << bit << " of byte " << i;
+    }
+    EXPECT_FALSE(keys.Valid(ticket.substr(0, i), "facts", kIssuedAt));
+  }
+  EXPECT_FALSE(keys.Valid(ticket + "x", "facts", kIssuedAt));
+  EXPECT_FALSE(Keys(kOther).Valid(ticket, "facts", kIssuedAt));
+}
+
+TEST(TicketKeys, AnExpiryCannotBeMovedIntoTheFacts) {
+  const TicketKeys keys = Keys(kKey);
+  const std::string ticket = keys.Issue("", kIssuedAt);
+  EXPECT_FALSE(keys.Valid(ticket, "", kIssuedAt + absl::Seconds(1)));
+  std::string later = ticket;
+  later[1] = '\x01';
+  EXPECT_FALSE(keys.Valid(later, "", kIssuedAt));
+}
+
+TEST(TicketKeys, AKeyIsReplacedInTwoSteps) {
+  const std::string of_old = Keys(kKey).Issue("facts", kIssuedAt + absl::Hours(1));
+  const TicketKeys both = Keys("# new\n" + kOther + "\n" + kKey + " # old\n\n");
+  EXPECT_TRUE(both.Valid(of_old, "facts", kIssuedAt));
+  EXPECT_TRUE(Keys(kOther).Valid(both.Issue("facts", kIssuedAt + absl::Hours(1)), "facts", kIssuedAt));
+}
+
+TEST(TicketKeys, AFileIsReadWholeOrNotAtAll) {
+  for (const std::string text : {"", "# nothing\n", "short", "a b", "\x01"}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(TicketKeys::Parse(text, "keys").status())) << text;
+    EXPECT_TRUE(absl::IsInvalidArgument(TicketKeys::Parse(kKey + "\n" + text + "\nshort", "keys").status()));
+  }
+  std::string many;
+  for (int i = 0; i < 9; ++i) many += kKey + "\n";
+  EXPECT_TRUE(absl::IsInvalidArgument(TicketKeys::Parse(many, "keys").status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(TicketKeys::Parse(std::string(513, 'k'), "keys").status()));
+  EXPECT_TRUE(absl::IsNotFound(TicketKeys::Open("/nowhere/keys").status()));
+  // The complaint does not give the key away.
+  EXPECT_EQ(TicketKeys::Parse("sh0rt", "keys").status().message().find("sh0rt"), std::string::npos);
+}
+
+TEST(RandomId, IsNeverTheSame) {
+  std::set<std::string> ids;
+  for (int i = 0; i < 1000; ++i) ids.insert(RandomId());
+  EXPECT_EQ(ids.size(), 1000u);
+  for (const std::string& id : ids) {
+    EXPECT_EQ(id.size(), 32u);
+    EXPECT_EQ(id.find_first_not_of("0123456789abcdef"), std::string::npos) << id;
+  }
+}
+
+}  // namespace
+}  // namespace bfio

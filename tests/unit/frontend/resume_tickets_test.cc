@@ -1,0 +1,93 @@
+#include "router/frontend/resume_tickets.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+namespace bfio::router {
+namespace {
+
+const absl::Time kIssuedAt = absl::FromUnixSeconds(1'800'000'000);
+
+ResumeTickets Tickets(char key = 'k') {
+  return ResumeTickets(*TicketKeys::Parse(std::string(32, key), "keys"), absl::Seconds(30));
+}
+
+ClientRequest Sent() {
+  ClientRequest request;
+  request.request_id = "r1";
+  request.tenant = "acme";
+  request.prompt = {5, 6, 7};
+  request.prompt_tokens = 3;
+  request.max_new_tokens = 10;
+  request.priority = 2;
+  request.resumable = true;
+  request.resume_token = "secret";
+  return request;
+}
+
+ClientRequest Resumed() {
+  ClientRequest request = Sent();
+  request.resume_from = 2;
+  request.received = {1, 2};
+  return request;
+}
+
+TEST(ResumeTickets, ProveThatTheSameRequestWasAccepted) {
+  const std::string ticket = Tickets().Issue(Sent(), absl::InfiniteFuture(), kIssuedAt);
+  EXPECT_TRUE(Tickets().Proves(ticket, Resumed(), kIssuedAt)) << "to the next router, too";
+  EXPECT_FALSE(Tickets('x').Proves(ticket, Resumed(), kIssuedAt));
+  EXPECT_FALSE(Tickets().Proves("", Resumed(), kIssuedAt));
+}
+
+TEST(ResumeTickets, AreOfNoUseForAnyOtherRequest) {
+  const std::string ticket = Tickets().Issue(Sent(), absl::InfiniteFuture(), kIssuedAt);
+  const std::vector<std::pair<const char*, std::function<void(ClientRequest&)>>> changes = {
+      {"tenant", [](ClientRequest& r) { r.tenant = "zeta"; }},
+      {"request_id", [](ClientRequest& r) { r.request_id = "r2"; }},
+      {"a text that runs over into the next",
+       [](ClientRequest& r) { std::tie(r.tenant, r.request_id) = std::pair("acm", "er1"); }},
+      {"resume_token", [](ClientRequest& r) { r.resume_token = "Secret"; }},
+      {"prompt", [](ClientRequest& r) { r.prompt[1] = 7; }},
+      {"a longer prompt", [](ClientRequest& r) { r.prompt.push_back(1), ++r.prompt_tokens; }},
+      {"no prompt ids", [](ClientRequest& r) { r.prompt.clear(); }},
+      {"max_new_tokens", [](ClientRequest& r) { r.max_new_tokens = 11; }},
+      {"priority", [](ClientRequest& r) { r.priority = 3; }}};
+  for (const auto& [what, change] : changes) {
+    ClientRequest other = Resumed();
+    change(other);
+    EXPECT_FALSE(Tickets().Proves(ticket, other, kIssuedAt)) << what;
+  }
+  ClientRequest bare = Resumed();
+  bare.prompt.clear();
+  bare.prompt_tokens = 0;
+  EXPECT_FALSE(Tickets().Proves(ticket, bare, kIssuedAt));
+}
+
+TEST(ResumeTickets, AreGoodForAsLongAsTheCallMayRunAndALittleBeyond) {
+  const std::string short_call = Tickets().Issue(Sent(), kIssuedAt + absl::Minutes(5), kIssuedAt);
+  EXPECT_TRUE(Tickets().Proves(short_call, Resumed(), kIssuedAt + absl::Seconds(329)));
+  EXPECT_FALSE(Tickets().Proves(short_call, Resumed(), kIssuedAt + absl::Seconds(330)));
+  const std::string endless = Tickets().Issue(Sent(), absl::InfiniteFuture(), kIssuedAt);
+  EXPECT_TRUE(Tickets().Proves(endless, Resumed(), kIssuedAt + absl::Hours(1)));
+  EXPECT_FALSE(Tickets().Proves(endless, Resumed(), kIssuedAt + absl::Hours(1) + absl::Seconds(30)));
+}
+
+TEST(ResumeTickets, GoToWhoIsChargedForTheRequestOnly) {
+  ClientRequest request = Sent();
+  EXPECT_EQ(ResumeTickets().Issue(request, absl::InfiniteFuture(), kIssuedAt), "") << "there is no key";
+  request.resumable = false;
+  EXPECT_EQ(Tickets().Issue(request, absl::InfiniteFuture(), kIssuedAt), "");
+  // It may be attached to a smaller request of that name.
+  EXPECT_EQ(Tickets().Issue(Resumed(), absl::InfiniteFuture(), kIssuedAt), "");
+  ClientRequest proven = Resumed();
+  proven.resume_proven = true;
+  EXPECT_NE(Tickets().Issue(proven, absl::InfiniteFuture(), kIssuedAt), "");
+}
+
+}  // namespace
+}  // namespace bfio::router
