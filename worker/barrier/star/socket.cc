@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/eventfd.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -21,6 +22,9 @@ namespace bfio::worker {
 namespace {
 
 constexpr int kBacklog = 1024;
+// Of a connection to one address. Where strangers have filled the listener's backlog the kernel would try
+// again after a second, and then after two more.
+constexpr int64_t kConnectNs = 500'000'000;
 
 using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
@@ -55,6 +59,17 @@ uint16_t BoundPort(int fd) {
   return ntohs(reinterpret_cast<sockaddr_in*>(&name)->sin_port);
 }
 
+// Of Accepted.
+uint64_t OriginOf(const sockaddr_storage& from) {
+  if (from.ss_family == AF_INET) return reinterpret_cast<const sockaddr_in&>(from).sin_addr.s_addr;
+  if (from.ss_family != AF_INET6) return 0;
+  const in6_addr& address = reinterpret_cast<const sockaddr_in6&>(from).sin6_addr;
+  const bool v4 = IN6_IS_ADDR_V4MAPPED(&address);
+  uint64_t origin = 0;
+  std::memcpy(&origin, address.s6_addr + (v4 ? 12 : 0), v4 ? 4 : 8);
+  return origin;
+}
+
 absl::StatusOr<Fd> ListenAt(const addrinfo& at) {
   Fd fd(socket(at.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd.valid()) return absl::UnavailableError(Reason("socket"));
@@ -85,6 +100,18 @@ int64_t MonotonicNs() {
   timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+absl::Status FillRandom(absl::Span<uint8_t> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t got = getrandom(bytes.data(), bytes.size(), 0);
+    if (got > 0) {
+      bytes.remove_prefix(static_cast<size_t>(got));
+    } else if (got == 0 || errno != EINTR) {
+      return absl::UnavailableError(Reason("getrandom"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 Fd& Fd::operator=(Fd&& other) noexcept {
@@ -192,10 +219,16 @@ absl::StatusOr<Fd> Listen(const std::string& host, uint16_t* port) {
   return fd;
 }
 
-Fd Accept(const Fd& listener) {
-  Fd fd(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (fd.valid()) SetNoDelay(fd.get());
-  return fd;
+Accepted Accept(const Fd& listener) {
+  sockaddr_storage from{};
+  socklen_t size = sizeof(from);
+  Accepted accepted{
+      Fd(accept4(listener.get(), reinterpret_cast<sockaddr*>(&from), &size, SOCK_NONBLOCK | SOCK_CLOEXEC)),
+      0};
+  if (!accepted.fd.valid()) return accepted;
+  SetNoDelay(accepted.fd.get());
+  accepted.origin = OriginOf(from);
+  return accepted;
 }
 
 absl::StatusOr<Fd> Connect(const Address& address, int64_t deadline_ns, const Signal& interrupt) {
@@ -203,7 +236,7 @@ absl::StatusOr<Fd> Connect(const Address& address, int64_t deadline_ns, const Si
   if (!list.ok()) return list.status();
   absl::StatusOr<Fd> fd = absl::UnavailableError(absl::StrCat("no address for host '", address.host, "'"));
   for (const addrinfo* to = list->get(); to != nullptr && !fd.ok(); to = to->ai_next) {
-    fd = ConnectTo(*to, deadline_ns, interrupt);
+    fd = ConnectTo(*to, std::min(deadline_ns, MonotonicNs() + kConnectNs), interrupt);
     if (absl::IsCancelled(fd.status())) break;
   }
   return fd;
