@@ -261,7 +261,7 @@ absl::Status CheckPipelineOptions(const WorkerOptions& options) {
   for (const TlsEnd end : {TlsEnd::kServer, TlsEnd::kClient}) {
     if (absl::Status status = CheckTlsFiles(pipeline.tls, "pipeline_tls", end); !status.ok()) return status;
   }
-  if (pipeline.insecure) return absl::OkStatus();
+  if (options.insecure) return absl::OkStatus();
   return CheckExposure(*address, {"pipeline_listen", "pipeline_tls", "--pipeline_tls_ca",
                                   pipeline.tls.enabled(), !pipeline.tls.ca.empty()});
 }
