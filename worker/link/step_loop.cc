@@ -72,6 +72,8 @@ absl::Status StepLoop::Greet(uint64_t stream) {
   hello.router_instance = router_instance_;
   hello.service_s = options_.service_s;
   hello.group = group_;
+  hello.worker_instance = options_.instance;
+  hello.stream = stream;
   link_.Send(stream, std::move(hello));
   return absl::OkStatus();
 }

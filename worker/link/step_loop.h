@@ -58,6 +58,8 @@ struct StepLoopOptions {
   double service_s = 0;
   // Name of the group it belongs to; empty: the router assigns one.
   std::string group;
+  // This rank's life, drawn at random; 0: the router is not told.
+  uint64_t instance = 0;
 };
 
 class StepLoop {
