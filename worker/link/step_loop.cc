@@ -42,6 +42,7 @@ StepLoop::StepLoop(StepLoopOptions options, std::unique_ptr<Engine> engine,
 
 absl::Status StepLoop::Run() {
   for (;;) {
+    Begin(LoopTask::kWaiting);
     Inbox::Task task = inbox_.WaitForTask();
     absl::Status status;
     if (const auto* finish = std::get_if<Inbox::Finish>(&task)) {
@@ -54,6 +55,10 @@ absl::Status StepLoop::Run() {
     }
     if (!status.ok()) return status;
   }
+}
+
+void StepLoop::Begin(LoopTask task, int64_t step, absl::Duration timeout) const {
+  if (options_.recorder != nullptr) options_.recorder->OnTask(task, step, timeout);
 }
 
 absl::Status StepLoop::Greet(uint64_t stream) {
@@ -100,6 +105,7 @@ absl::StatusOr<std::unique_ptr<Barrier>> StepLoop::FormGroup(const Inbox::Enter&
   const Epoch& epoch = enter.epoch;
   GroupSpec group = epoch.group;
   group.signature = engine_->signature();
+  Begin(LoopTask::kForming, 0, epoch.form_timeout);
   auto barrier = endpoint_->Form(group, epoch.form_timeout, enter.over);
   auto offer = endpoint_->Offer();
   if (!offer.ok()) return offer.status();
@@ -179,6 +185,7 @@ absl::StatusOr<bool> StepLoop::AwaitPlan(const Inbox::Enter& enter, int64_t step
   if (parked_) barrier_end_ns_.reset();
   // Alone, it goes on with any plan it has not had.
   const int64_t least = enter.epoch.uncoupled ? 1 : step;
+  Begin(LoopTask::kWaiting);
   Inbox::PlanWait wait;
   while ((wait = inbox_.WaitForPlan(least, parked_, timeout)) == Inbox::PlanWait::kGreet) {
     if (const auto stream = inbox_.TakeGreeting()) {
@@ -259,6 +266,7 @@ void StepLoop::Drop(Handle handle) {
 absl::Status StepLoop::Meet(const Inbox::Enter& enter, Barrier& barrier, bool engine_ok, StepReport& report) {
   Contribution mine = ContributionOf(report);
   if (!engine_ok) mine.stop_flags |= kStopEngineFailed;
+  Begin(LoopTask::kMeeting, report.step, enter.epoch.step_timeout);
   const int64_t start_ns = NowNs();
   const auto view = barrier.AllReduce(report.step, mine, enter.epoch.step_timeout);
   report.barrier_wait_ns += NowNs() - start_ns;
@@ -301,6 +309,7 @@ absl::Status StepLoop::StepTogether(const Inbox::Enter& enter, Barrier& barrier,
 
 absl::Status StepLoop::RunLocal(const Inbox::Enter& enter, Barrier& barrier, StepReport& report,
                                 absl::Status& peers) {
+  Begin(LoopTask::kComputing, report.step, enter.epoch.step_timeout);
   const int64_t start_ns = NowNs();
   if (barrier_end_ns_.has_value()) report.gap_ns = start_ns - *barrier_end_ns_;
   absl::Status status =

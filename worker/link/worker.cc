@@ -2,7 +2,6 @@
 
 #include <functional>
 #include <memory>
-#include <random>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -107,9 +106,7 @@ absl::StatusOr<std::unique_ptr<Rank>> MakeRank(const WorkerOptions& options, std
   loop.recorder = recorder;
   loop.service_s = place.service_s;
   loop.group = options.group;
-  // Whoever guessed it could take this rank's place at the router.
-  std::random_device random;
-  loop.instance = (uint64_t{random()} << 32 | random()) | 1;
+  loop.instance = NewInstance();
   return std::make_unique<Rank>(std::move(loop), std::move(link), std::move(engine), *std::move(endpoint),
                                 place.channel, std::move(energy));
 }

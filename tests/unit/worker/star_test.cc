@@ -157,6 +157,18 @@ TEST(WireTest, GarbageIsNoMessage) {
   EXPECT_FALSE(DecodeFrame(reduce).has_value());
 }
 
+TEST(ConnectTest, HostsMayBeNamesAndTheWaitIsInterrupted) {
+  uint16_t port = 0;
+  auto listener = Listen("localhost", &port);
+  ASSERT_TRUE(listener.ok());
+  Signal interrupt;
+  const int64_t deadline_ns = MonotonicNs() + 30'000'000'000;
+  EXPECT_TRUE(Connect({"localhost", port}, deadline_ns, interrupt).ok());
+  EXPECT_TRUE(absl::IsUnavailable(Connect({"no such host", port}, deadline_ns, interrupt).status()));
+  interrupt.Set();
+  EXPECT_TRUE(absl::IsCancelled(Connect({"localhost", port}, deadline_ns, interrupt).status()));
+}
+
 // --- proofs ---
 
 class JoinProofTest : public ::testing::Test {

@@ -14,9 +14,11 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <thread>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/mutex.h"
 
 namespace bfio::worker {
 namespace {
@@ -39,6 +41,32 @@ absl::StatusOr<AddressList> Resolve(const std::string& host, uint16_t port, int 
     return absl::UnavailableError(absl::StrCat("cannot resolve host '", host, "': ", gai_strerror(error)));
   }
   return AddressList(list, &freeaddrinfo);
+}
+
+// A name that is being looked up, by a thread that nobody waits for: getaddrinfo knows no deadline.
+struct Lookup {
+  Signal done;
+  Mutex mutex;
+  absl::StatusOr<AddressList> result ABSL_GUARDED_BY(mutex) = absl::UnknownError("under way");
+};
+
+absl::StatusOr<AddressList> ResolveBy(const Address& address, int64_t deadline_ns, const Signal& interrupt) {
+  auto number = Resolve(address.host, address.port, AI_NUMERICHOST);
+  if (number.ok()) return number;
+  const auto lookup = std::make_shared<Lookup>();
+  std::thread([lookup, address] {
+    auto result = Resolve(address.host, address.port, 0);
+    MutexLock lock(&lookup->mutex);
+    lookup->result = std::move(result);
+    lookup->done.Set();
+  }).detach();
+  std::array<pollfd, 2> fds{{{interrupt.fd(), POLLIN, 0}, {lookup->done.fd(), POLLIN, 0}}};
+  if (!Poll(absl::MakeSpan(fds), deadline_ns)) {
+    return absl::DeadlineExceededError(absl::StrCat("host '", address.host, "' is still being looked up"));
+  }
+  if (fds[0].revents != 0) return absl::CancelledError("interrupted");
+  MutexLock lock(&lookup->mutex);
+  return std::move(lookup->result);
 }
 
 std::string Reason(absl::string_view what) {
@@ -232,7 +260,7 @@ Accepted Accept(const Fd& listener) {
 }
 
 absl::StatusOr<Fd> Connect(const Address& address, int64_t deadline_ns, const Signal& interrupt) {
-  auto list = Resolve(address.host, address.port, 0);
+  auto list = ResolveBy(address, deadline_ns, interrupt);
   if (!list.ok()) return list.status();
   absl::StatusOr<Fd> fd = absl::UnavailableError(absl::StrCat("no address for host '", address.host, "'"));
   for (const addrinfo* to = list->get(); to != nullptr && !fd.ok(); to = to->ai_next) {
