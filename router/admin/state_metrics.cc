@@ -90,6 +90,8 @@ double Balance(const ClusterState& state) {
   return paid == 0 ? 1 : load / paid;
 }
 
+constexpr MetricInfo kUptime = {"bfio:uptime_seconds", kGauge, "", "since the router started"};
+
 const std::vector<StateMetric>& StateMetrics() {
   static const auto* const metrics = new std::vector<StateMetric>{
       {{"bfio:num_requests_running", kGauge, "", "requests that hold a slot or are on their way to one"},
@@ -110,8 +112,7 @@ const std::vector<StateMetric>& StateMetrics() {
       {{"bfio:expected_workers", kGauge, "",
         "ranks that readiness waits for (--workers in each of --groups)"},
        [](const ClusterState& s) { return double(s.expected_workers()); }},
-      {{"bfio:uptime_seconds", kGauge, "", "since the router started"},
-       [](const ClusterState& s) { return double(s.uptime().seconds()); }},
+      {kUptime, [](const ClusterState& s) { return double(s.uptime().seconds()); }},
       {{"bfio:max_load_tokens", kGauge, "", "largest load of a rank now: resident KV tokens"},
        [](const ClusterState& s) { return OverRanks(s, Load, Max); }},
       {{"bfio:mean_load_tokens", kGauge, "", "mean load of the ranks now"}, MeanLoad},
@@ -357,6 +358,8 @@ const std::vector<EnergyMetric>& EnergyMetrics() {
 
 constexpr MetricInfo kBuildInfo = {"bfio:build_info", kGauge, "version",
                                    "1; the label tells the router's version"};
+constexpr MetricInfo kIsLeader = {"bfio:is_leader", kGauge, "",
+                                  "1: this router decides; 0: it stands by (--election_etcd)"};
 constexpr MetricInfo kPolicyInfo = {"bfio:policy_info", kGauge, "policy",
                                     "1; the label tells the acting policy"};
 
@@ -364,7 +367,7 @@ constexpr MetricInfo kPolicyInfo = {"bfio:policy_info", kGauge, "policy",
 
 absl::Span<const MetricInfo> RouterMetrics() {
   static const auto* const all = [] {
-    auto* infos = new std::vector<MetricInfo>{kBuildInfo, kPolicyInfo};
+    auto* infos = new std::vector<MetricInfo>{kBuildInfo, kIsLeader, kPolicyInfo};
     for (const auto& metric : StateMetrics()) infos->push_back(metric.info);
     for (const auto& metric : ReasonMetrics()) infos->push_back(metric.info);
     for (const auto& metric : RankMetrics()) infos->push_back(metric.info);
@@ -380,6 +383,7 @@ absl::Span<const MetricInfo> RouterMetrics() {
 std::string MetricsText(const ClusterState& state) {
   Exposition out;
   out.Add(kBuildInfo, 1, state.version());
+  out.Add(kIsLeader, 1);
   out.Add(kPolicyInfo, 1, state.policy().name());
   for (const auto& metric : StateMetrics()) out.Add(metric.info, metric.value(state));
   for (const auto& metric : ReasonMetrics()) {
@@ -410,6 +414,14 @@ std::string MetricsText(const ClusterState& state) {
   if (state.has_energy()) {
     for (const auto& metric : EnergyMetrics()) out.Add(metric.info, metric.value(state.energy()));
   }
+  return out.Text();
+}
+
+std::string StandbyMetricsText(absl::string_view version, double uptime_s) {
+  Exposition out;
+  out.Add(kBuildInfo, 1, version);
+  out.Add(kIsLeader, 0);
+  out.Add(kUptime, uptime_s);
   return out.Text();
 }
 

@@ -9,6 +9,7 @@
 
 #include <string>
 
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "bfio/v1/admin.pb.h"
 #include "common/telemetry/metrics/exposition.h"
@@ -21,6 +22,9 @@ absl::Span<const MetricInfo> RouterMetrics();
 // The exposition of `state`. What a state does not say (a distribution it lacks, energy without a meter) is
 // left out.
 std::string MetricsText(const v1::ClusterState& state);
+
+// Of a router that stands by: those of them that it has.
+std::string StandbyMetricsText(absl::string_view version, double uptime_s);
 
 }  // namespace bfio::router
 

@@ -13,12 +13,14 @@
 ABSL_FLAG(
     std::string, election_etcd, "",
     "endpoints of etcd, http://HOST:PORT or https://HOST:PORT, separated by commas: of all routers with "
-    "the same --election_key one leads and the others stand by, without ports. Empty: no election");
+    "the same --election_key one leads and the others stand by, with the probes of --http_listen alone. "
+    "Empty: no "
+    "election");
 ABSL_FLAG(std::string, election_key, "/bfio/router", "the key that the leader has in etcd");
 ABSL_FLAG(
     std::string, election_name, "",
     "what standbys call this router when it leads; empty: --listen, with the machine's name for 0.0.0.0");
-ABSL_FLAG(absl::Duration, election_ttl, absl::Seconds(3),
+ABSL_FLAG(absl::Duration, election_ttl, absl::Seconds(10),
           "how long a leader that is gone stays leader, and one that reaches no etcd goes on; 2s to 1h");
 ABSL_FLAG(std::string, election_tls_ca, "", "PEM file of the CAs of etcd's certificate");
 ABSL_FLAG(std::string, election_tls_cert, "", "PEM file of this router's certificate for etcd");

@@ -11,6 +11,7 @@
 #include "common/config/command_line.h"
 #include "common/config/program.h"
 #include "common/telemetry/log.h"
+#include "router/admin/standby_web.h"
 #include "router/app/election_flags.h"
 #include "router/app/limit_flags.h"
 #include "router/app/router_server.h"
@@ -208,14 +209,40 @@ absl::StatusOr<RouterOptions> OptionsFromFlags() {
   return options;
 }
 
+// Null where there is none: --http_listen is empty, or nobody asked for the port and it cannot be had.
+absl::StatusOr<std::unique_ptr<HttpServer>> OpenStandbyPort(const RouterOptions& options,
+                                                            std::shared_ptr<const Standby> standby) {
+  if (options.http_listen.empty()) return nullptr;
+  auto web = OpenStandbyWeb(options.http_listen, options.admin_tls, std::move(standby));
+  if (web.ok()) {
+    std::printf("bfio_router: probes on http%s://%s/ until it leads\n",
+                options.admin_tls.enabled() ? "s" : "", (*web)->address().c_str());
+    std::fflush(stdout);
+    return web;
+  }
+  if (!options.http_may_fail)
+    return absl::Status(web.status().code(), absl::StrCat("--http_listen: ", web.status().message()));
+  spdlog::warn("no probes while it stands by: {} (--http_listen names another port)",
+               std::string(web.status().message()));
+  return nullptr;
+}
+
 // Stands by until this router leads; false: a signal came first.
-bool Lead(Election& election, RouterOptions& options) {
-  const auto on_standby = [](const std::string& leader) {
+absl::StatusOr<bool> Lead(Election& election, RouterOptions& options) {
+  const auto standby = std::make_shared<Standby>(options.version);
+  auto web = OpenStandbyPort(options, standby);
+  if (!web.ok()) return web.status();
+  const auto pause = [&](absl::Duration time) {
+    standby->Looked();
+    return ShutdownSignal::WaitFor(time);
+  };
+  const auto on_standby = [&](const std::string& leader) {
+    standby->SetLeader(leader);
     // Scripts read this line.
     std::printf("bfio_router: standing by for the router at %s\n", leader.c_str());
     std::fflush(stdout);
   };
-  if (!election.Campaign(&ShutdownSignal::WaitFor, on_standby)) return false;
+  if (!election.Campaign(pause, on_standby)) return false;
   options.term = election.term();
   options.lease = election.lease();
   spdlog::info("elected: term {}", options.term);
@@ -240,7 +267,9 @@ int Main(int argc, char** argv) {
   if (*election != nullptr) {
     // Found out now, not when this router is needed.
     if (absl::Status status = RouterServer::Check(*options); !status.ok()) return ExitWith(info, status);
-    if (!Lead(**election, *options)) return 0;
+    const absl::StatusOr<bool> leads = Lead(**election, *options);
+    if (!leads.ok()) return ExitWith(info, leads.status());
+    if (!*leads) return 0;
   }
   absl::StatusOr<std::unique_ptr<RouterServer>> router = RouterServer::Start(*options);
   if (!router.ok()) return ExitWith(info, router.status());

@@ -70,6 +70,7 @@ absl::Status ChainPool::OnMessage(Session session, const v1::ServerMessage& mess
 
 absl::Status ChainPool::OnHello(Session session, const v1::ServerHello& hello, absl::Time now) {
   if (absl::Status status = CheckHello(hello); !status.ok()) return status;
+  TakeOver(hello, now);
   if (servers_.size() >= kMaxServers) {
     return absl::ResourceExhaustedError(absl::StrCat("the pool has ", kMaxServers, " servers"));
   }
@@ -104,6 +105,16 @@ absl::Status ChainPool::OnHello(Session session, const v1::ServerHello& hello, a
   AskForTimes(session, server, now);
   SettleFrom(now);
   return absl::OkStatus();
+}
+
+void ChainPool::TakeOver(const v1::ServerHello& hello, absl::Time now) {
+  if (hello.server_instance() == 0) return;
+  const auto before = std::find_if(servers_.begin(), servers_.end(), [&](const auto& entry) {
+    const v1::ServerHello& other = entry.second.hello;
+    return other.server_id() == hello.server_id() && other.server_instance() == hello.server_instance() &&
+           other.stream() < hello.stream();
+  });
+  if (before != servers_.end()) OnGone(before->first, now);
 }
 
 void ChainPool::AskForTimes(Session session, Server& server, absl::Time now) {

@@ -86,6 +86,8 @@ class ChainPool {
   absl::Status OnHello(Session session, const v1::ServerHello& hello, absl::Time now);
   absl::Status OnReady(Session session, const v1::ChainReady& ready, absl::Time now);
   absl::Status OnTimes(Session session, const v1::PeerTimes& times, absl::Time now);
+  // The same process by an earlier stream, which may be half open, is gone.
+  void TakeOver(const v1::ServerHello& hello, absl::Time now);
   void AskForTimes(Session session, Server& server, absl::Time now);
   // Of these servers; by place.
   std::optional<std::vector<ServerTimes>> MeasuredTimes(const std::vector<Session>& sessions) const;

@@ -1,6 +1,7 @@
 #include "router/election/election.h"
 
 #include <algorithm>
+#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -9,18 +10,18 @@
 namespace bfio::router {
 namespace {
 
-// How often a lease is renewed, and a standby looks, in its length; and at least.
-constexpr int kRenewals = 3, kLooks = 10;
-constexpr absl::Duration kLongestWait = absl::Seconds(1);
+// How often a lease is renewed, and a standby looks, in its length. A renewal, a look and a renewal that take
+// a quarter of the lease each end within it.
+constexpr int kRenewals = 4, kLooks = 10;
+// The most that one endpoint may take, in a lease's length: another has its turn in time.
+constexpr int kTries = 3;
+constexpr absl::Duration kLongestTry = absl::Seconds(5), kLongestLook = absl::Seconds(1);
 // Clocks of two machines do not run alike: the leader thinks that its lease is shorter than etcd does.
 constexpr double kShare = 0.9;
-
-absl::Duration Renewal(absl::Duration ttl) {
-  return std::min(ttl / kRenewals, kLongestWait);
-}
+constexpr double kJitter = 0.2;
 
 absl::Duration Looking(absl::Duration ttl) {
-  return std::min(ttl / kLooks, kLongestWait);
+  return std::min(ttl / kLooks, kLongestLook);
 }
 
 }  // namespace
@@ -37,15 +38,14 @@ absl::Status CheckElection(const ElectionOptions& options) {
 
 absl::StatusOr<std::unique_ptr<Election>> Election::Create(ElectionOptions options) {
   if (absl::Status status = CheckElection(options); !status.ok()) return status;
-  // Several tries within a lease, whichever endpoints are gone.
-  options.etcd.timeout = std::min(options.etcd.timeout, options.ttl / (kRenewals + 1));
+  options.etcd.timeout = std::min({options.etcd.timeout, options.ttl / kTries, kLongestTry});
   auto etcd = Etcd::Create(options.etcd);
   if (!etcd.ok()) return etcd.status();
   return std::unique_ptr<Election>(new Election(std::move(options), *std::move(etcd)));
 }
 
 Election::Election(ElectionOptions options, std::unique_ptr<Etcd> etcd)
-    : options_(std::move(options)), etcd_(std::move(etcd)) {}
+    : options_(std::move(options)), etcd_(std::move(etcd)), rng_(std::random_device()()) {}
 
 Election::~Election() {
   Resign();
@@ -72,7 +72,7 @@ bool Election::Campaign(const std::function<bool(absl::Duration)>& pause,
       if (leader.revision != known) on_standby(leader.name);
       known = leader.revision;
     }
-    if (pause(Looking(options_.ttl))) return false;
+    if (pause(Jittered(Looking(options_.ttl)))) return false;
   }
 }
 
@@ -90,6 +90,8 @@ absl::StatusOr<bool> Election::TryToLead(EtcdOwner& leader) {
     lease_id_ = *lease;
     term_ = static_cast<uint64_t>(claimed->owner.revision);
     lease_ = std::make_shared<Lease>(end);
+    renew_at_ = asked + Jittered(options_.ttl / kRenewals);
+    look_at_ = Lease::Now();
     return true;
   }
   // Nobody shall wait for its end, should the key have been claimed without an answer, or too late.
@@ -100,47 +102,60 @@ absl::StatusOr<bool> Election::TryToLead(EtcdOwner& leader) {
   return false;
 }
 
-absl::StatusOr<bool> Election::RenewOnce() {
+absl::Duration Election::Jittered(absl::Duration duration) {
+  return duration * (1 - kJitter * rng_.Uniform());
+}
+
+bool Election::Renew() {
+  const absl::Time asked = Lease::Now();
   const absl::StatusOr<bool> alive = etcd_->Renew(lease_id_);
-  if (!alive.ok() || !*alive) return alive;
-  // Somebody may have removed the key by hand, or written it without the lease; or another router has it.
-  const absl::StatusOr<EtcdOwner> owner = etcd_->Read(options_.key);
-  if (!owner.ok()) return owner.status();
-  return owner->revision == static_cast<int64_t>(term_) && owner->lease == lease_id_;
+  if (!alive.ok()) {
+    if (complaint_ != alive.status().message()) {
+      complaint_ = std::string(alive.status().message());
+      spdlog::warn("the lease of {} is not renewed: {}", options_.key, complaint_);
+    }
+    renew_at_ = Lease::Now() + Jittered(Looking(options_.ttl));
+    return true;
+  }
+  if (!*alive) {
+    spdlog::error("the lease of {} has ended", options_.key);
+    return false;
+  }
+  complaint_.clear();
+  renew_at_ = asked + Jittered(options_.ttl / kRenewals);
+  // What has run out stays so: it may have been another's in between.
+  if (lease_->Holds()) lease_->Extend(asked + kShare * options_.ttl);
+  return true;
+}
+
+bool Election::LookAtKey() {
+  // Somebody may have removed the key by hand, or written it without the lease.
+  const absl::StatusOr<EtcdOwner> owner = etcd_->ReadOnce(options_.key);
+  look_at_ = Lease::Now() + Jittered(Looking(options_.ttl));
+  if (!owner.ok()) return true;
+  if (owner->revision == static_cast<int64_t>(term_) && owner->lease == lease_id_) return true;
+  spdlog::error("the key {} is another's", options_.key);
+  return false;
 }
 
 void Election::KeepLease() {
-  std::string complaint;
-  absl::Duration wait = Renewal(options_.ttl);
   for (;;) {
     {
       MutexLock lock(&mutex_);
+      const absl::Duration wait = std::min(renew_at_, look_at_) - Lease::Now();
       if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), wait)) return;
     }
-    // What has run out stays so: it may have been another's in between.
     if (!lease_->Holds()) return;
     if (lease_->Unwatched() > options_.ttl + options_.stuck_after) {
       spdlog::critical("nothing has been decided for {}: the lease is given up",
                        absl::FormatDuration(lease_->Unwatched()));
       return lease_->Lose();
     }
-    const absl::Time asked = Lease::Now();
-    const absl::StatusOr<bool> mine = RenewOnce();
-    if (!mine.ok()) {
-      if (complaint != mine.status().message()) {
-        complaint = std::string(mine.status().message());
-        spdlog::warn("the lease of {} is not renewed: {}", options_.key, complaint);
-      }
-      wait = Looking(options_.ttl);
-      continue;
-    }
-    if (!*mine) {
-      spdlog::error("the lease of {} has ended, or the key is another's", options_.key);
-      return lease_->Lose();
-    }
-    complaint.clear();
-    wait = Renewal(options_.ttl);
-    if (lease_->Holds()) lease_->Extend(asked + kShare * options_.ttl);
+    // A look may take a while; the renewal that is due by then must not come too late.
+    const absl::Time now = Lease::Now();
+    const bool look = now >= look_at_ && (now < renew_at_ || lease_->Left() > options_.ttl / 2);
+    if (!look && now < renew_at_) continue;
+    if (!(look ? LookAtKey() : Renew())) return lease_->Lose();
   }
 }
 

@@ -4,9 +4,15 @@
 // while the router runs. The revision at which it took the key is its term: it grows with every leader, and
 // workers follow no router of an earlier term than they have followed (worker/link/router_link.h).
 //
+// A renewal is one call, and counts from before it was sent. How long etcd may take for it follows from the
+// lease's length: one that takes a quarter of that each time, or errs for a while, or does not answer at one
+// of its endpoints, costs a healthy leader nothing. Whether the key is still this router's is looked at
+// between renewals; etcd's silence about that costs nothing either.
+//
 // A leader that cannot renew its lease for its length, or that was stopped for so long, has lost it: the
-// decision loop looks at lease() in each of its turns (Lease::Look), and the process ends. What its workers
-// hold is taken over by the next leader, as after a crash. A loop that looks no more loses the lease as well.
+// decision loop looks at lease() in each of its turns (Lease::Look), and the process ends, at once and
+// without ending a stream in words: what its workers hold is taken over by the next leader, as after a crash.
+// A loop that looks no more loses the lease as well.
 //
 // Threads: Campaign, Resign and destruction from one; the lease is renewed by a thread of its own.
 #ifndef BFIO_ROUTER_ELECTION_ELECTION_H_
@@ -21,6 +27,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/base/mutex.h"
+#include "common/base/rng.h"
 #include "router/election/etcd.h"
 #include "router/election/lease.h"
 
@@ -32,7 +39,7 @@ struct ElectionOptions {
   // What the key says while this router leads; not empty.
   std::string name;
   // How long a leader that is gone stays leader. 2 s to an hour: etcd makes none shorter.
-  absl::Duration ttl = absl::Seconds(3);
+  absl::Duration ttl = absl::Seconds(10);
   // A decision thread that has not looked at the lease for so long, over and above its length, is stuck:
   // another router shall lead.
   absl::Duration stuck_after = absl::Seconds(30);
@@ -66,8 +73,12 @@ class Election {
   // Once; whether this router leads now, and otherwise who.
   absl::StatusOr<bool> TryToLead(EtcdOwner& leader);
   void KeepLease();
-  // Whether lease and key are still this router's.
-  absl::StatusOr<bool> RenewOnce();
+  // False: the lease is lost.
+  bool Renew();
+  // False: the key is another's, or nobody's. What etcd does not say is no loss.
+  bool LookAtKey();
+  // Almost `duration`, so that routers that began together do not go on so.
+  absl::Duration Jittered(absl::Duration duration);
 
   const ElectionOptions options_;
   // Of Campaign's thread, then of the renewing one.
@@ -75,6 +86,10 @@ class Election {
   int64_t lease_id_ = 0;
   uint64_t term_ = 0;
   std::shared_ptr<Lease> lease_;
+  // Of whichever thread etcd_ is of; by Lease::Now(). `complaint_` is etcd's last, to say each once.
+  absl::Time renew_at_, look_at_;
+  std::string complaint_;
+  Rng rng_;
   Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;

@@ -100,9 +100,9 @@ Etcd::Etcd(EtcdOptions options) : options_(std::move(options)) {
 
 Etcd::~Etcd() = default;
 
-absl::StatusOr<std::string> Etcd::Post(const std::string& path, const std::string& body) {
+absl::StatusOr<std::string> Etcd::Post(const std::string& path, const std::string& body, size_t tries) {
   absl::Status last;
-  for (size_t tried = 0; tried < connections_.size(); ++tried) {
+  for (size_t tried = 0; tried < tries; ++tried) {
     Connection& connection = *connections_[current_];
     const httplib::Result result = connection.Post(path, body);
     if (result && result->status == 200) return connection.reply();
@@ -129,24 +129,32 @@ absl::StatusOr<std::string> Etcd::Post(const std::string& path, const std::strin
 
 absl::StatusOr<int64_t> Etcd::Grant(absl::Duration ttl) {
   const auto seconds = static_cast<int64_t>(std::ceil(absl::ToDoubleSeconds(ttl)));
-  const auto reply = Post("/v3/lease/grant", json{{"TTL", absl::StrCat(seconds)}}.dump());
+  const auto reply = PostToAny("/v3/lease/grant", json{{"TTL", absl::StrCat(seconds)}}.dump());
   if (!reply.ok()) return reply.status();
   return LeaseIn(*reply);
 }
 
 absl::StatusOr<bool> Etcd::Renew(int64_t lease) {
-  const auto reply = Post("/v3/lease/keepalive", json{{"ID", absl::StrCat(lease)}}.dump());
+  const auto reply = PostToAny("/v3/lease/keepalive", json{{"ID", absl::StrCat(lease)}}.dump());
   if (absl::IsNotFound(reply.status())) return false;
   if (!reply.ok()) return reply.status();
   return RenewedIn(*reply, lease);
 }
 
 absl::Status Etcd::Revoke(int64_t lease) {
-  return Post("/v3/lease/revoke", json{{"ID", absl::StrCat(lease)}}.dump()).status();
+  return PostToAny("/v3/lease/revoke", json{{"ID", absl::StrCat(lease)}}.dump()).status();
 }
 
 absl::StatusOr<EtcdOwner> Etcd::Read(const std::string& key) {
-  const auto reply = Post("/v3/kv/range", json{{"key", absl::Base64Escape(key)}}.dump());
+  return ReadFrom(key, connections_.size());
+}
+
+absl::StatusOr<EtcdOwner> Etcd::ReadOnce(const std::string& key) {
+  return ReadFrom(key, 1);
+}
+
+absl::StatusOr<EtcdOwner> Etcd::ReadFrom(const std::string& key, size_t tries) {
+  const auto reply = Post("/v3/kv/range", json{{"key", absl::Base64Escape(key)}}.dump(), tries);
   if (!reply.ok()) return reply.status();
   return OwnerIn(*reply);
 }
@@ -162,7 +170,7 @@ absl::StatusOr<EtcdClaim> Etcd::Claim(const std::string& key, const std::string&
       json::array({{{"target", "CREATE"}, {"key", place}, {"createRevision", "0"}, {"result", "EQUAL"}}});
   transaction["success"] = json::array({put});
   transaction["failure"] = json::array({range});
-  const auto reply = Post("/v3/kv/txn", transaction.dump());
+  const auto reply = PostToAny("/v3/kv/txn", transaction.dump());
   if (!reply.ok()) return reply.status();
   return ClaimIn(*reply, name);
 }

@@ -23,8 +23,8 @@ struct EtcdOptions {
   std::vector<std::string> endpoints;
   // PEM files: the CAs of etcd's certificate, and this router's certificate and key where etcd asks for them.
   std::string ca, cert, key;
-  // Of connecting, and of each wait for an answer.
-  absl::Duration timeout = absl::Seconds(1);
+  // Of connecting to one endpoint, and of each wait for its answer.
+  absl::Duration timeout = absl::Seconds(5);
 };
 
 class Etcd {
@@ -39,6 +39,8 @@ class Etcd {
   absl::Status Revoke(int64_t lease);
 
   absl::StatusOr<EtcdOwner> Read(const std::string& key);
+  // The same of the endpoint that answered last alone: for whoever has no time to ask the others.
+  absl::StatusOr<EtcdOwner> ReadOnce(const std::string& key);
   // Writes `name` there with the lease, unless somebody has the key. REQUIRES: `name` is not empty.
   absl::StatusOr<EtcdClaim> Claim(const std::string& key, const std::string& name, int64_t lease);
 
@@ -52,8 +54,12 @@ class Etcd {
   // The one that answered last.
   size_t current_ = 0;
 
-  // The answer's JSON as text; "path" as "/v3/kv/txn".
-  absl::StatusOr<std::string> Post(const std::string& path, const std::string& body);
+  // The answer's JSON as text, of the first of `tries` endpoints that answers; "path" as "/v3/kv/txn".
+  absl::StatusOr<std::string> Post(const std::string& path, const std::string& body, size_t tries);
+  absl::StatusOr<EtcdOwner> ReadFrom(const std::string& key, size_t tries);
+  absl::StatusOr<std::string> PostToAny(const std::string& path, const std::string& body) {
+    return Post(path, body, connections_.size());
+  }
 };
 
 }  // namespace bfio::router

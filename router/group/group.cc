@@ -196,6 +196,14 @@ std::optional<MemberId> Group::FindWorker(absl::string_view worker_id) const {
   return std::nullopt;
 }
 
+std::optional<MemberId> Group::FindSuperseded(const WorkerHello& hello) const {
+  const std::optional<MemberId> id = FindWorker(hello.worker_id);
+  if (!id || hello.worker_instance == 0) return std::nullopt;
+  const WorkerHello& before = members_.at(*id)->hello;
+  const bool same = before.worker_instance == hello.worker_instance && before.stream < hello.stream;
+  return same ? id : std::nullopt;
+}
+
 Member* Group::Find(MemberId id) {
   const auto it = members_.find(id);
   return it == members_.end() ? nullptr : it->second.get();

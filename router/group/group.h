@@ -140,6 +140,8 @@ class Group {
 
   // The member with that id; nothing when none has it.
   std::optional<MemberId> FindWorker(absl::string_view worker_id) const;
+  // The member that is the same process by an earlier connection, which is dead therefore.
+  std::optional<MemberId> FindSuperseded(const WorkerHello& hello) const;
   // A worker of that id was draining when its connection broke.
   bool RemembersDraining(const std::string& worker_id) const { return history_.WasDraining(worker_id); }
 

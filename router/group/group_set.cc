@@ -94,6 +94,7 @@ void GroupSet::OnHello(MemberId member, WorkerHello hello, absl::Time now, Comma
     return group->OnHello(member, std::move(hello), now, out);
   // It was closed, and does not know it yet.
   if (const auto [it, first] = group_of_.try_emplace(member, kNoGroup); !first) return;
+  TakeOver(hello, now, out);
   const absl::StatusOr<Group*> group = Assign(hello, now, out);
   if (!group.ok()) {
     out.push_back(
@@ -105,6 +106,13 @@ void GroupSet::OnHello(MemberId member, WorkerHello hello, absl::Time now, Comma
   }
   group_of_[member] = (*group)->options().index;
   (*group)->OnHello(member, std::move(hello), now, out);
+}
+
+void GroupSet::TakeOver(const WorkerHello& hello, absl::Time now, Commands& out) {
+  for (const auto& group : groups_) {
+    if (const std::optional<MemberId> before = group->FindSuperseded(hello))
+      group->Expel(*before, absl::AbortedError("it has attached by a newer connection"), now, out);
+  }
 }
 
 // --- events of members ---

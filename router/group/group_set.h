@@ -3,7 +3,8 @@
 // Purpose: routes workers' events to their group, and forms groups. A worker that names its group (--group)
 // joins that one; a name that is new forms a new group. A worker that names none is assigned to the first of
 // the router's own groups ("0", "1", .. up to --groups) that has fewer members than --workers, or else to the
-// one with the fewest. A worker_id is unique in the router. A group without members for longer than
+// one with the fewest. A worker_id is unique in the router; the same process by a newer connection takes the
+// place of its older one, which may be half open, at once. A group without members for longer than
 // restart_settle gives its requests up while another group serves. Pure, as Group.
 #ifndef BFIO_ROUTER_GROUP_GROUP_SET_H_
 #define BFIO_ROUTER_GROUP_GROUP_SET_H_
@@ -81,6 +82,8 @@ class GroupSet {
   // The group that a worker is to join; RESOURCE_EXHAUSTED.
   absl::StatusOr<Group*> Assign(const WorkerHello& hello, absl::Time now, Commands& out);
   Group* AssignUnnamed(const WorkerHello& hello);
+  // Removes the member that this worker was by an earlier connection.
+  void TakeOver(const WorkerHello& hello, absl::Time now, Commands& out);
   Group* Add(std::string name);
   // Removes a group without members that is not one of the router's own. False when there is none.
   bool MakeWay(absl::Time now, Commands& out);

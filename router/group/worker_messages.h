@@ -42,6 +42,9 @@ struct WorkerHello {
   double service_s = 0;
   // It can step by itself, without a barrier.
   bool steps_alone = false;
+  // This worker's life, drawn at random; 0: not told. And the number of this connection in it, which grows.
+  uint64_t worker_instance = 0;
+  uint64_t stream = 0;
 };
 
 // Requests of an earlier router; before EpochReady, in one or more parts.

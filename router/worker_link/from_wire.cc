@@ -161,6 +161,8 @@ absl::StatusOr<WorkerHello> ToHello(const v1::Hello& hello) {
   converted.router_instance = hello.router_instance();
   converted.service_s = hello.service_s();
   converted.steps_alone = hello.steps_alone();
+  converted.worker_instance = hello.worker_instance();
+  converted.stream = hello.stream();
   return converted;
 }
 

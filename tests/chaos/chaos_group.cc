@@ -116,7 +116,10 @@ void ChaosGroup::StartWorker(int i) {
   Worker& worker = workers_[static_cast<size_t>(i)];
   std::vector<std::string> args = {absl::StrCat("--router=", worker.link->address()),
                                    absl::StrCat("--worker_id=w", i)};
-  if (means_.network) args.push_back(absl::StrCat("--barrier_host=", means_.network->worker_address(i)));
+  if (means_.network) {
+    args.push_back(absl::StrCat("--barrier_host=", means_.network->worker_address(i)));
+    args.push_back("--insecure");
+  }
   if (!means_.small_disk.empty()) {
     args.push_back(absl::StrCat("--step_log=", means_.small_disk, "/steps", i));
     args.push_back("--step_log_mb=1");

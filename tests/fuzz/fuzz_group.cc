@@ -150,6 +150,9 @@ class Router {
     hello.router_instance = input_.Byte() % 4;
     hello.active = Active();
     reporter_ = ++members_;
+    // The same process now and then.
+    hello.worker_instance = hello.router_instance;
+    hello.stream = members_;
     checker_.OnHello(members_);
     groups_.OnHello(members_, hello, now_, out);
   }

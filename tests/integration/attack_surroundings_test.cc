@@ -198,7 +198,7 @@ class SlowEtcd : public ::testing::TestWithParam<int> {
   std::unique_ptr<chaos::TcpProxy> proxy_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Milliseconds, SlowEtcd, ::testing::Values(900, 2500),
+INSTANTIATE_TEST_SUITE_P(Milliseconds, SlowEtcd, ::testing::Values(400, 900, 2500),
                          [](const auto& info) { return absl::StrCat("Of", info.param); });
 
 TEST_P(SlowEtcd, LeavesAHealthyLeaderItsLease) {

@@ -264,6 +264,7 @@ std::vector<int> ListeningPorts(pid_t pid) {
 }
 
 // It knows all that can be guessed or seen from outside: the port, the epoch, the rank and the group's size.
+// The secret it has to make up.
 TEST(BarrierHijack, AStrangerGetsNoRanksPlace) {
   ClusterOptions options;
   options.worker_processes = 0;
@@ -283,9 +284,9 @@ TEST(BarrierHijack, AStrangerGetsNoRanksPlace) {
   ASSERT_EQ(ports.size(), 1u) << "a worker without --http_listen listens for its barrier alone";
   auto stranger = worker::StarEndpoint::Create({.host = "127.0.0.1"});
   ASSERT_TRUE(stranger.ok()) << stranger.status();
-  const auto barrier =
-      (*stranger)->Form({message.epoch().epoch(), 1, 2, absl::StrCat("127.0.0.1:", ports[0])},
-                        5 * kSlowdown * absl::Seconds(1), {});
+  const auto barrier = (*stranger)->Form(
+      {message.epoch().epoch(), 1, 2, absl::StrCat("127.0.0.1:", ports[0], "/", std::string(64, '0'))},
+      5 * kSlowdown * absl::Seconds(1), {});
   EXPECT_FALSE(barrier.ok()) << "the stranger is rank 1 of the barrier";
   EXPECT_THAT(cluster.workers()[0].Stderr(), Not(HasSubstr("rank 0 of 2")));
 }

@@ -48,6 +48,17 @@ TEST(BadInput, UnknownFlagAndBadValue) {
   ExpectOneLine("bfio_plan", {"--pool=/nonexistent"}, 2, "--pool=/nonexistent: cannot be read");
 }
 
+// The secret that admits ranks would be read by whoever listens on the way.
+TEST(BadInput, ABarrierForOtherMachinesNeedsALinkThatKeepsItsSecret) {
+  const std::string router = "--router=10.0.0.1:50051", host = "--barrier_host=10.0.0.2";
+  ExpectOneLine("bfio_worker", {router, host}, 2, "give --worker_tls_ca, or --insecure");
+  ExpectOneLine("bfio_worker", {router, "--barrier=nccl"}, 2, "--barrier=nccl: other machines can reach");
+  // Not about the barrier any more.
+  ExpectOneLine("bfio_worker", {router, host, "--insecure", "--slots=0"}, 2, "slots");
+  ExpectOneLine("bfio_worker", {router, "--slots=0"}, 2, "slots");
+  ExpectOneLine("bfio_worker", {host, "--slots=0"}, 2, "slots");
+}
+
 TEST(BadInput, PlansThatCannotBe) {
   const std::string pool = absl::StrCat("--pool=", WriteFile("pool.json", R"({"servers": [
       {"count": 3, "memory_gb": 10, "block_ms": 100, "rtt_ms": 20}]})"));

@@ -49,6 +49,22 @@ TEST_F(Protocol, RefusesASecondWorkerOfTheSameName) {
   EXPECT_EQ(second.End().error_code(), grpc::StatusCode::ALREADY_EXISTS);
 }
 
+// The first connection is as good as half open: its worker has given it up, and the router has not noticed.
+TEST_F(Protocol, TheSameWorkerTakesItsPlaceOverAtOnce) {
+  ScriptedWorker first(cluster_.address(), "w"), second(cluster_.address(), "w"),
+      other(cluster_.address(), "w");
+  for (ScriptedWorker* worker : {&first, &second, &other}) worker->hello().set_worker_instance(7);
+  first.hello().set_stream(1);
+  second.hello().set_stream(2);
+  ASSERT_TRUE(first.Join());
+  ASSERT_TRUE(second.Join()) << "it has an epoch while the first is attached";
+  EXPECT_EQ(first.End().error_code(), grpc::StatusCode::ABORTED);
+  other.hello().set_worker_instance(8);
+  other.hello().set_stream(3);
+  other.SayHello();
+  EXPECT_EQ(other.End().error_code(), grpc::StatusCode::ALREADY_EXISTS) << "another process of that name";
+}
+
 // What a worker brings of an earlier router's is taken over, or dropped: never taken for a request of this
 // router's, though it had its number. Nor is a number given out that the earlier router may have given to
 // what others will bring.

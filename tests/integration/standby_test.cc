@@ -13,10 +13,12 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "router/election/election.h"
+#include "tests/testing/http_get.h"
 #include "tests/testing/undisturbed.h"
 
 namespace bfio::testing {
@@ -326,6 +328,38 @@ TEST(Standby, AKilledLeadersRequestsGoOnUnderTheNextAndBack) {
   EXPECT_EQ(pair.router(1).Wait(kPatience), 0);
   ASSERT_TRUE(pair.WaitServing(0)) << pair.router(0).Stderr();
   ExpectUndisturbed(clients, kTokens);
+}
+
+// "HOST:PORT" after `before` in what it prints.
+std::string AddressIn(Process& process, const std::string& before) {
+  EXPECT_TRUE(process.WaitForOutput(before, kPatience)) << process.Stderr();
+  const std::string out = process.Stdout();
+  const size_t at = out.find(before) + before.size();
+  return out.substr(at, out.find('/', at) - at);
+}
+
+TEST(Standby, HasProbesAndSaysThatItDoesNotLead) {
+  SKIP_WITHOUT_ETCD();
+  const EtcdServer etcd;
+  auto leader = std::make_unique<Candidate>(etcd, "10.0.0.1:50051");
+  ASSERT_TRUE(Soon([&] { return leader->leads.load(); }));
+  const HeldPort http;
+  Process standby("bfio_router", {"--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0",
+                                  absl::StrCat("--http_listen=", http.address()),
+                                  absl::StrCat("--election_etcd=", etcd.endpoint())});
+  const std::string web = AddressIn(standby, "probes on http://");
+  EXPECT_EQ(web, http.address());
+  const auto says = [&](const std::string& path, const std::string& text) {
+    return Soon([&] { return absl::StrContains(HttpGet(web, path).value_or(""), text); });
+  };
+  EXPECT_TRUE(says("/healthz", "standing by for the router at 10.0.0.1:50051"));
+  EXPECT_EQ(HttpGet(web, "/readyz"), std::nullopt) << "clients belong to the leader";
+  EXPECT_TRUE(says("/metrics", "\nbfio:is_leader 0\n"));
+  // The same port is the leader's, once it is that.
+  leader.reset();
+  ASSERT_TRUE(standby.WaitForOutput("serving on", kPatience)) << standby.Stderr();
+  EXPECT_TRUE(says("/metrics", "\nbfio:is_leader 1\n"));
+  EXPECT_TRUE(says("/readyz", "ok"));
 }
 
 // Not when it is needed.

@@ -16,6 +16,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -77,6 +78,24 @@ double Value(const std::string& text, const std::string& series) {
   const size_t start = at + series.size() + 2;
   EXPECT_TRUE(absl::SimpleAtod(text.substr(start, text.find('\n', start) - start), &value)) << series;
   return value;
+}
+
+// Its engine does not come back from a step. Its router has cut it off by then; what helps is its supervisor.
+TEST(WorkerWeb, AStuckStepLoopIsNotHealthy) {
+  ClusterOptions options;
+  options.worker_processes = 0;
+  options.router_flags = {"--workers=1", "--http_listen=", "--step_timeout=1s"};
+  Cluster cluster(options);
+  ASSERT_TRUE(cluster.ok());
+  Process worker("bfio_worker",
+                 {"--router=" + cluster.address(), "--c=3600", "--worker_id=w", "--http_listen=127.0.0.1:0"});
+  const std::string web = AddressAfter("metrics and probes on http://", [&] { return worker.Stderr(); });
+  ASSERT_TRUE(WaitForReply(web, "/healthz", 200, "1 serving"));
+  std::thread client([&] { Generate(cluster.inference(), SyntheticRequest(10, 5), absl::Seconds(60)); });
+  EXPECT_TRUE(WaitForReply(web, "/healthz", 503, "w: stuck computing step 1 for "));
+  EXPECT_TRUE(WaitForReply(web, "/readyz", 503, "the limit is 5s"));
+  cluster.KillRouter();
+  client.join();
 }
 
 TEST(WorkerWeb, PhasesAndFiguresFromTheFirstMomentToTheLast) {

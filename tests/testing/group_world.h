@@ -205,6 +205,8 @@ struct SimWorker {
   bool steps_alone = true;
   std::string barrier = "star";
 
+  // Of this process's life, where it tells; its connections so far.
+  uint64_t instance = 0, streams = 0;
   // 0: not connected.
   MemberId member = 0;
   std::deque<std::variant<EpochOffer, SentPlan, SendShutdown, CloseMember>> inbox;
@@ -234,6 +236,8 @@ struct SimWorker {
     hello.active = Active();
     hello.router_instance = followed;
     hello.steps_alone = steps_alone;
+    hello.worker_instance = instance;
+    hello.stream = streams;
     return hello;
   }
   std::vector<HeldActive> Active() const {
@@ -438,6 +442,7 @@ class GroupWorld {
     worker.inbox.clear();
     worker.outbox.clear();
     worker.member = next_member_++;
+    ++worker.streams;
     by_member_[worker.member] = name;
     checker().OnHello(worker.member);
     Do([&](GroupSet& set, Commands& out) { set.OnHello(worker.member, worker.Hello(), now, out); });

@@ -31,6 +31,8 @@ void Fill(const Hello& hello, v1::WorkerMessage& out) {
   to->set_service_s(hello.service_s);
   to->set_steps_alone(true);
   to->set_group(hello.group);
+  to->set_worker_instance(hello.worker_instance);
+  to->set_stream(hello.stream);
 }
 
 v1::FinishReason ReasonOf(FinishCause cause) {

@@ -23,21 +23,16 @@ int64_t BytesOf(const HeldRequest& held, int64_t tokens) {
 
 void HeldRequests::Admit(SequenceRequest request, RequestNote note) {
   const Handle handle = request.handle;
-  if (const auto it = held_.find(handle); it != held_.end() && it->second.held.ended.has_value()) {
-    // The router did not hear of its end, and has it made again.
-    Erase(handle);
-    std::erase(ended_, handle);
-  }
+  // The router did not hear of its end, and has it made again.
+  if (const auto it = held_.find(handle); it != held_.end() && it->second.held.ended.has_value())
+    Drop(handle);
   if (note.origin.empty() || held_.contains(handle)) return;
   const int64_t tokens = request.max_new_tokens;
   Entry entry;
   entry.held.request = std::move(request);
   entry.held.note = std::move(note);
   entry.bytes = BytesOf(entry.held, tokens);
-  while (bytes_ + entry.bytes > max_bytes_ && !ended_.empty()) {
-    Erase(ended_.front());
-    ended_.pop_front();
-  }
+  while (bytes_ + entry.bytes > max_bytes_ && !ended_.empty()) DropOldestEnded();
   if (bytes_ + entry.bytes > max_bytes_) return;
   bytes_ += entry.bytes;
   held_.emplace(handle, std::move(entry));
@@ -53,12 +48,7 @@ void HeldRequests::Take(const StepOutput& output, absl::Time now) {
     const auto it = held_.find(finish.handle);
     if (it != held_.end()) End(finish.handle, it->second, finish.cause, now);
   }
-  while (!ended_.empty()) {
-    const auto it = held_.find(ended_.front());
-    if (it != held_.end() && now - it->second.ended < retain_) break;
-    Erase(ended_.front());
-    ended_.pop_front();
-  }
+  while (!ended_.empty() && now - held_.at(ended_.front()).ended >= retain_) DropOldestEnded();
 }
 
 void HeldRequests::End(Handle handle, Entry& entry, FinishCause cause, absl::Time now) {
@@ -71,12 +61,17 @@ void HeldRequests::End(Handle handle, Entry& entry, FinishCause cause, absl::Tim
 }
 
 void HeldRequests::Drop(Handle handle) {
-  Erase(handle);
-}
-
-void HeldRequests::Erase(Handle handle) {
   const auto it = held_.find(handle);
   if (it == held_.end()) return;
+  // A handle may come back, to run: what ended under it must not be found again.
+  if (it->second.held.ended.has_value()) std::erase(ended_, handle);
+  bytes_ -= it->second.bytes;
+  held_.erase(it);
+}
+
+void HeldRequests::DropOldestEnded() {
+  const auto it = held_.find(ended_.front());
+  ended_.pop_front();
   bytes_ -= it->second.bytes;
   held_.erase(it);
 }

@@ -47,13 +47,14 @@ class HeldRequests {
     absl::Time ended;
   };
 
-  void Erase(Handle handle);
+  // REQUIRES: some have ended.
+  void DropOldestEnded();
   void End(Handle handle, Entry& entry, FinishCause cause, absl::Time now);
 
   const int64_t max_bytes_;
   absl::Duration retain_ = absl::ZeroDuration();
   absl::flat_hash_map<Handle, Entry> held_;
-  // Ended, in the order they did; may name some that are gone.
+  // Those of held_ that have ended, in the order they did.
   std::deque<Handle> ended_;
   int64_t bytes_ = 0;
 };

@@ -85,7 +85,8 @@ ABSL_FLAG(std::string, pipeline_tls_key, "", "chains: PEM file of that certifica
 ABSL_FLAG(std::string, pipeline_tls_ca, "", "chains: PEM file of the CAs of the other servers' certificates");
 ABSL_FLAG(uint32_t, micro_batches, 4, "chains: parts of a step that are under way at a time, 1 to 64");
 ABSL_FLAG(bool, insecure, false,
-          "chains: listen where other machines can connect without encryption, or without asking who calls");
+          "what other machines can reach may be unprotected: --pipeline_listen without encryption or without "
+          "asking who calls, and a barrier (--barrier_host) whose secret comes over an unencrypted link");
 ABSL_FLAG(std::string, barrier, "star", "star, nccl, or local (all ranks in this process)");
 ABSL_FLAG(uint32_t, slots, 72, "requests decoding at once per rank (batch capacity B)");
 ABSL_FLAG(
@@ -245,6 +246,7 @@ absl::StatusOr<bfio::worker::WorkerOptions> OptionsFromFlags() {
   if (!engine.ok()) return engine.status();
   options.engine = *std::move(engine);
   options.barrier = absl::GetFlag(FLAGS_barrier);
+  options.insecure = absl::GetFlag(FLAGS_insecure);
   options.ranks_per_process = Small(FLAGS_ranks_per_process);
   options.connect_timeout = absl::GetFlag(FLAGS_connect_timeout);
   options.drain_timeout = absl::GetFlag(FLAGS_drain_timeout);
@@ -262,7 +264,6 @@ absl::StatusOr<bfio::worker::WorkerOptions> OptionsFromFlags() {
   options.pipeline.address = absl::GetFlag(FLAGS_pipeline_address);
   options.pipeline.tls = {absl::GetFlag(FLAGS_pipeline_tls_cert), absl::GetFlag(FLAGS_pipeline_tls_key),
                           absl::GetFlag(FLAGS_pipeline_tls_ca)};
-  options.pipeline.insecure = absl::GetFlag(FLAGS_insecure);
   options.pipeline.micro_batches = Small(FLAGS_micro_batches);
   options.version = BFIO_VERSION;
   return options;

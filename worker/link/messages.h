@@ -69,6 +69,8 @@ struct Hello {
   uint64_t router_instance = 0;
   double service_s = 0;
   std::string group;
+  uint64_t worker_instance = 0;
+  uint64_t stream = 0;
 };
 
 struct HeldRequest {

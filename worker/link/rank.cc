@@ -1,8 +1,14 @@
 #include "worker/link/rank.h"
 
+#include <random>
 #include <utility>
 
 namespace bfio::worker {
+
+uint64_t NewInstance() {
+  std::random_device random;
+  return (uint64_t{random()} << 32 | random()) | 1;
+}
 
 Rank::Rank(StepLoopOptions loop, RouterLinkOptions link, std::unique_ptr<Engine> engine,
            std::unique_ptr<BarrierEndpoint> endpoint, std::shared_ptr<grpc::Channel> channel,

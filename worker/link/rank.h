@@ -4,6 +4,7 @@
 #ifndef BFIO_WORKER_LINK_RANK_H_
 #define BFIO_WORKER_LINK_RANK_H_
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -15,6 +16,10 @@
 #include "worker/link/step_loop.h"
 
 namespace bfio::worker {
+
+// A rank's or a server's life, by which the router knows it again (Hello.worker_instance): random, as whoever
+// guessed it could take its place there. Not 0.
+uint64_t NewInstance();
 
 class Rank {
  public:

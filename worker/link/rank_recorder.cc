@@ -1,6 +1,9 @@
 #include "worker/link/rank_recorder.h"
 
+#include <algorithm>
 #include <utility>
+
+#include "absl/strings/str_cat.h"
 
 namespace bfio::worker {
 namespace {
@@ -105,6 +108,28 @@ void RankRecorder::OnCost(const StepCostEstimate& cost) {
 void RankRecorder::OnEnergy(const EnergyReading& energy) {
   MutexLock lock(&mutex_);
   figures_.energy = energy;
+}
+
+void RankRecorder::OnTask(LoopTask task, int64_t step, absl::Duration timeout, absl::Time now) {
+  MutexLock lock(&mutex_);
+  task_ = task;
+  task_step_ = step;
+  task_limit_ = std::max(kPatience * timeout, kLeastPatience);
+  task_begun_ = now;
+}
+
+absl::Status RankRecorder::Health(absl::Time now) const {
+  MutexLock lock(&mutex_);
+  const absl::Duration took = now - task_begun_;
+  if (task_ == LoopTask::kWaiting || took <= task_limit_) return absl::OkStatus();
+  const std::string what = task_ == LoopTask::kForming ? "forming an epoch's barrier"
+                           : task_ == LoopTask::kComputing
+                               ? absl::StrCat("computing step ", task_step_)
+                               : absl::StrCat("at the barrier of step ", task_step_);
+  return absl::UnavailableError(absl::StrCat(figures_.worker_id, ": stuck ", what, " for ",
+                                             absl::FormatDuration(absl::Trunc(took, absl::Milliseconds(1))),
+                                             "; the limit is ", absl::FormatDuration(task_limit_), "; ",
+                                             figures_.steps, " steps before that"));
 }
 
 RankFigures RankRecorder::figures() const {

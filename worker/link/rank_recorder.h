@@ -9,6 +9,9 @@
 #include <optional>
 #include <string>
 
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
 #include "common/base/mutex.h"
 #include "worker/engine/engine.h"
 #include "worker/link/step_log.h"
@@ -29,8 +32,24 @@ struct Standing {
   int64_t failed = 0;
 };
 
+// What a step loop is at.
+enum class LoopTask {
+  // Waits: for a router, an epoch or a plan. As long as it takes.
+  kWaiting,
+  kForming,
+  // The engine and its device.
+  kComputing,
+  // Waits for the other ranks at the step's barrier.
+  kMeeting,
+};
+
 class RankRecorder {
  public:
+  // A step loop that is at one task for so many times as long as the router lets it take is stuck; no sooner
+  // than after kLeastPatience.
+  static constexpr int kPatience = 3;
+  static constexpr absl::Duration kLeastPatience = absl::Seconds(5);
+
   RankRecorder(std::string worker_id, const EngineLimits& limits);
 
   // --- the process ---
@@ -51,18 +70,27 @@ class RankRecorder {
   // What is kept has been told to the router by then.
   void OnEpoch(uint64_t epoch, int32_t rank, int32_t ranks, bool formed);
   void OnEpochEnd();
+  // Begins a task that may take `timeout`; of kForming, `step` is none.
+  void OnTask(LoopTask task, int64_t step, absl::Duration timeout, absl::Time now = MonotonicNow());
   void OnStep(const StepRow& row, const Standing& standing);
   // What the meter has found out.
   void OnCost(const StepCostEstimate& cost);
   void OnEnergy(const EnergyReading& energy);
 
   RankFigures figures() const;
+  // UNAVAILABLE, in a line that says what the step loop is stuck at.
+  absl::Status Health(absl::Time now) const;
 
  private:
   mutable Mutex mutex_;
   bool started_ ABSL_GUARDED_BY(mutex_) = false;
   bool leaving_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t streams_ ABSL_GUARDED_BY(mutex_) = 0;
+  // The task under way. Of several loops that share this, the one that began last.
+  LoopTask task_ ABSL_GUARDED_BY(mutex_) = LoopTask::kWaiting;
+  int64_t task_step_ ABSL_GUARDED_BY(mutex_) = 0;
+  absl::Duration task_limit_ ABSL_GUARDED_BY(mutex_);
+  absl::Time task_begun_ ABSL_GUARDED_BY(mutex_);
   // Less its phase and reconnects, which `figures` derives.
   RankFigures figures_ ABSL_GUARDED_BY(mutex_);
 };

@@ -43,6 +43,7 @@ StepLoop::StepLoop(StepLoopOptions options, std::unique_ptr<Engine> engine,
 
 absl::Status StepLoop::Run() {
   for (;;) {
+    Begin(LoopTask::kWaiting);
     Inbox::Task task = inbox_.WaitForTask();
     absl::Status status;
     if (const auto* finish = std::get_if<Inbox::Finish>(&task)) {
@@ -55,6 +56,10 @@ absl::Status StepLoop::Run() {
     }
     if (!status.ok()) return status;
   }
+}
+
+void StepLoop::Begin(LoopTask task, int64_t step, absl::Duration timeout) const {
+  if (options_.recorder != nullptr) options_.recorder->OnTask(task, step, timeout);
 }
 
 absl::Status StepLoop::Greet(uint64_t stream) {
@@ -73,6 +78,8 @@ absl::Status StepLoop::Greet(uint64_t stream) {
   hello.router_instance = router_instance_;
   hello.service_s = options_.service_s;
   hello.group = group_;
+  hello.worker_instance = options_.instance;
+  hello.stream = stream;
   link_.Send(stream, std::move(hello));
   return absl::OkStatus();
 }
@@ -99,6 +106,7 @@ absl::StatusOr<std::unique_ptr<Barrier>> StepLoop::FormGroup(const Inbox::Enter&
   const Epoch& epoch = enter.epoch;
   GroupSpec group = epoch.group;
   group.signature = engine_->signature();
+  Begin(LoopTask::kForming, 0, epoch.form_timeout);
   auto barrier = endpoint_->Form(group, epoch.form_timeout, enter.over);
   auto offer = endpoint_->Offer();
   if (!offer.ok()) return offer.status();
@@ -184,6 +192,7 @@ absl::StatusOr<bool> StepLoop::AwaitPlan(const Inbox::Enter& enter, int64_t step
   if (parked_) barrier_end_ns_.reset();
   // Alone, it goes on with any plan it has not had.
   const int64_t least = enter.epoch.uncoupled ? 1 : step;
+  Begin(LoopTask::kWaiting);
   Inbox::PlanWait wait;
   while ((wait = inbox_.WaitForPlan(least, parked_, timeout)) == Inbox::PlanWait::kGreet) {
     if (const auto stream = inbox_.TakeGreeting()) {
@@ -270,6 +279,7 @@ void StepLoop::Drop(Handle handle) {
 absl::Status StepLoop::Meet(const Inbox::Enter& enter, Barrier& barrier, bool engine_ok, StepReport& report) {
   Contribution mine = ContributionOf(report);
   if (!engine_ok) mine.stop_flags |= kStopEngineFailed;
+  Begin(LoopTask::kMeeting, report.step, enter.epoch.step_timeout);
   const int64_t start_ns = NowNs();
   const auto view = barrier.AllReduce(report.step, mine, enter.epoch.step_timeout);
   report.barrier_wait_ns += NowNs() - start_ns;
@@ -312,6 +322,7 @@ absl::Status StepLoop::StepTogether(const Inbox::Enter& enter, Barrier& barrier,
 
 absl::Status StepLoop::RunLocal(const Inbox::Enter& enter, Barrier& barrier, StepReport& report,
                                 absl::Status& peers) {
+  Begin(LoopTask::kComputing, report.step, enter.epoch.step_timeout);
   const int64_t start_ns = NowNs();
   if (barrier_end_ns_.has_value()) report.gap_ns = start_ns - *barrier_end_ns_;
   absl::Status status =

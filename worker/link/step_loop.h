@@ -58,6 +58,8 @@ struct StepLoopOptions {
   double service_s = 0;
   // Name of the group it belongs to; empty: the router assigns one.
   std::string group;
+  // This rank's life, drawn at random; 0: the router is not told.
+  uint64_t instance = 0;
 };
 
 class StepLoop {
@@ -85,6 +87,8 @@ class StepLoop {
   void Apply(Plan& plan, StepReport& report);
   absl::Status Admit(const SequenceRequest& request);
   void Drop(Handle handle);
+  // Tells the recorder what the loop is at from now on.
+  void Begin(LoopTask task, int64_t step = 0, absl::Duration timeout = absl::ZeroDuration()) const;
   // Tells the admission what became of those it let in.
   void Follow(const StepOutput& output);
   // Ends the requests that the step has failed: the report refuses them.

@@ -12,6 +12,7 @@
 #include "common/base/spdlog.h"
 #include "common/net/address.h"
 #include "common/net/channel.h"
+#include "common/net/exposure.h"
 #include "worker/barrier/factory.h"
 #include "worker/energy/nvml_meter.h"
 #include "worker/link/pipeline/pipeline_worker.h"
@@ -105,6 +106,7 @@ absl::StatusOr<std::unique_ptr<Rank>> MakeRank(const WorkerOptions& options, std
   loop.recorder = recorder;
   loop.service_s = place.service_s;
   loop.group = options.group;
+  loop.instance = NewInstance();
   return std::make_unique<Rank>(std::move(loop), std::move(link), std::move(engine), *std::move(endpoint),
                                 place.channel, std::move(energy));
 }
@@ -141,12 +143,23 @@ void WaitForEnd(const WorkerOptions& options, Roll& roll, std::vector<std::uniqu
     spdlog::warn("not drained in time: requests will be replayed");
 }
 
+// The router's link brings what admits a rank to the barrier: the star's secret, or NCCL's unique id.
+absl::Status CheckBarrierSecret(const WorkerOptions& options, const Target& router) {
+  if (options.insecure || options.tls.enabled() || IsLoopback(router) || options.barrier == "local")
+    return absl::OkStatus();
+  if (options.barrier == "star" && IsLoopback(Address{options.barrier_host, 0})) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(options.barrier == "star" ? "--barrier_host=" + options.barrier_host : "--barrier=nccl",
+                   ": other machines can reach the barrier, and the link to the router, which brings the "
+                   "secret that admits ranks, is not encrypted: give --worker_tls_ca, or --insecure"));
+}
+
 }  // namespace
 
 absl::Status CheckWorkerOptions(const WorkerOptions& options) {
-  if (auto router = ParseTarget(options.router, options.tls.enabled()); !router.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("--router: ", router.status().message()));
-  }
+  const auto router = ParseTarget(options.router, options.tls.enabled());
+  if (!router.ok()) return absl::InvalidArgumentError(absl::StrCat("--router: ", router.status().message()));
+  if (absl::Status status = CheckBarrierSecret(options, *router); !status.ok()) return status;
   if (absl::Status status = CheckTlsFiles(options.tls, "worker_tls", TlsEnd::kClient); !status.ok())
     return status;
   if (absl::Status status = CheckEngineOptions(options.engine); !status.ok()) return status;

@@ -26,8 +26,6 @@ struct PipelineOptions {
   std::string address;
   // Of both ends of the streams between servers; empty: plain text.
   TlsFiles tls;
-  // `listen` may be reached by other machines unprotected.
-  bool insecure = false;
   // A head cuts a step into so many.
   int32_t micro_batches = 4;
 };
@@ -43,6 +41,9 @@ struct WorkerOptions {
   std::string group;
   std::string barrier_host = "127.0.0.1";
   std::string barrier = "star";
+  // What other machines reach may be unprotected: pipeline.listen, and a barrier whose secret comes over an
+  // unencrypted link.
+  bool insecure = false;
   int32_t ranks_per_process = 1;
   EngineOptions engine;
   absl::Duration connect_timeout = absl::Seconds(60);

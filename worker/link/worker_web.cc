@@ -17,12 +17,36 @@ std::vector<RankFigures> FiguresOf(const std::vector<const RankRecorder*>& ranks
   return figures;
 }
 
+// What it waits for, where that is not its work.
+absl::string_view WaitsFor(RankPhase phase) {
+  switch (phase) {
+    case RankPhase::kStarting:
+      return " (loading the model)";
+    case RankPhase::kConnecting:
+      return " (waiting for a router)";
+    case RankPhase::kJoined:
+      return " (waiting for a group)";
+    case RankPhase::kServing:
+    case RankPhase::kLeaving:
+      break;
+  }
+  return "";
+}
+
 HttpReply PhasesOf(const std::vector<const RankRecorder*>& ranks, bool must_serve) {
   std::map<RankPhase, int> phases;
-  for (const RankRecorder* rank : ranks) ++phases[rank->figures().phase];
   HttpReply reply;
+  const absl::Time now = MonotonicNow();
+  for (const RankRecorder* rank : ranks) {
+    if (const absl::Status health = rank->Health(now); !health.ok()) {
+      reply.status = 503;
+      reply.body = absl::StrCat(health.message(), "\n");
+      return reply;
+    }
+    ++phases[rank->figures().phase];
+  }
   reply.body = absl::StrJoin(phases, ", ", [](std::string* out, const auto& phase) {
-    absl::StrAppend(out, phase.second, " ", NameOf(phase.first));
+    absl::StrAppend(out, phase.second, " ", NameOf(phase.first), WaitsFor(phase.first));
   });
   reply.body += "\n";
   const bool all_serve = phases.size() == 1 && phases.begin()->first == RankPhase::kServing;

@@ -3,10 +3,11 @@
 // Purpose: figures only. The port takes no orders and shows no request's content, so it asks nobody who he is
 // and is plain text; it belongs on a network that the scraper shares. Under
 //   /metrics   docs/metrics.md
-//   /healthz   200 while the process answers, from before its model is loaded; the body says what its ranks
-//   are, as
-//              "4 serving"
-//   /readyz    200 when every rank is in an epoch and none leaves, otherwise 503; the same body
+//   /healthz   200 while every rank's step loop works or waits, from before the model is loaded; the body
+//   says
+//              what the ranks are, as "4 serving" or "1 joined (waiting for a group)". 503 when a step loop
+//              is stuck (RankRecorder::Health), and which at what: starting anew is what helps
+//   /readyz    200 when, besides, every rank is in an epoch and none leaves, otherwise 503; the same body
 // Threads: OpenWorkerWeb from one thread; the server's threads read the recorders.
 #ifndef BFIO_WORKER_LINK_WORKER_WEB_H_
 #define BFIO_WORKER_LINK_WORKER_WEB_H_

@@ -53,7 +53,8 @@ void GroupAccounts::Acknowledge(WorkerIndex index, const StepReport& report) {
   int64_t late = 0;
   for (; done < worker.inflight.size() && worker.inflight[done].apply_step <= report.applied_plan; ++done) {
     const Worker::Inflight& entry = worker.inflight[done];
-    if (entry.apply_step < report.step) late = 1;
+    // A plan's number is a step only where ranks share them (planned_step).
+    if (worker.planned_step == 0 && entry.apply_step < report.step) late = 1;
     const auto it = placed_.find(entry.id);
     if (it == placed_.end() || it->second.worker != index) continue;
     if (entry.drop) {

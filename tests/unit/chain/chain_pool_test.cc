@@ -423,6 +423,23 @@ TEST_F(ChainPoolTest, ChainsOfAnEarlierRouterThatAreNotWholeAreDropped) {
   EXPECT_THAT(After(absl::Seconds(10)), ::testing::ElementsAre("1: drop 77"));
 }
 
+// Its stream is half open: it has given it up, and the router has not noticed.
+TEST_F(ChainPoolTest, TheSameServerTakesItsPlaceOverAtOnce) {
+  v1::ServerMessage hello = Hello("s1", 2000);
+  hello.mutable_hello()->set_server_instance(5);
+  hello.mutable_hello()->set_stream(1);
+  ASSERT_TRUE(pool_.OnMessage(1, hello, now_).ok());
+  EXPECT_TRUE(absl::IsAlreadyExists(pool_.OnMessage(2, hello, now_))) << "the same stream";
+  hello.mutable_hello()->set_stream(2);
+  hello.mutable_hello()->set_server_instance(6);
+  EXPECT_TRUE(absl::IsAlreadyExists(pool_.OnMessage(3, hello, now_))) << "another process";
+  hello.mutable_hello()->set_server_instance(5);
+  EXPECT_TRUE(pool_.OnMessage(4, hello, now_).ok());
+  EXPECT_EQ(pool_.servers(), 1);
+  pool_.OnGone(1, now_);
+  EXPECT_EQ(pool_.servers(), 1) << "the old one's end means nothing";
+}
+
 TEST_F(ChainPoolTest, HostileMessagesEndTheirSenderAlone) {
   ServeWithThree();
   EXPECT_TRUE(absl::IsInvalidArgument(pool_.OnMessage(8, Ready(kFirst), now_))) << "no hello";

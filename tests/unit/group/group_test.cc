@@ -492,6 +492,77 @@ TEST_F(BarrierGroupTest, AWorkerIdIsAttachedOnce) {
   EXPECT_TRUE(world_->group().serving());
 }
 
+// Its connection is half open: it knows that it is lost, and the router does not.
+TEST_F(BarrierGroupTest, TheSameProcessTakesItsPlaceOverAtOnce) {
+  Start(2);
+  world_->Worker("a").instance = 5;
+  world_->Serve({"a", "b"});
+  Submit(1, 8);
+  world_->Run(3);
+  const MemberId before = world_->Worker("a").member;
+  world_->Worker("a").LeaveEpoch();
+  world_->Join("a");
+  EXPECT_EQ(ClosedWith("a", before).code(), absl::StatusCode::kAborted);
+  EXPECT_TRUE(world_->Attached("a"));
+  Form();
+  EXPECT_THAT(world_->Ranks(), ::testing::UnorderedElementsAre("a", "b"));
+  // The end of the old connection is noticed much later, and means nothing.
+  world_->Do([&](GroupSet& set, Commands& out) { set.OnGone(before, world_->now, out); });
+  EXPECT_TRUE(world_->group().serving());
+  world_->Run();
+  EXPECT_EQ(world_->book().completed.size(), 8u);
+}
+
+TEST_F(BarrierGroupTest, NobodyElseTakesAPlaceOver) {
+  Start(1);
+  world_->Worker("a").instance = 5;
+  world_->Serve({"a"});
+  MemberId stranger = 77;
+  const auto refused = [&](uint64_t instance, uint64_t stream) {
+    world_->Do([&](GroupSet& set, Commands& out) {
+      world_->checker().OnHello(++stranger);
+      WorkerHello hello = world_->Worker("a").Hello();
+      hello.worker_instance = instance;
+      hello.stream = stream;
+      set.OnHello(stranger, hello, world_->now, out);
+    });
+    return world_->closed.back().to == stranger && absl::IsAlreadyExists(world_->closed.back().status);
+  };
+  EXPECT_TRUE(refused(6, 2)) << "another process of that name";
+  EXPECT_TRUE(refused(0, 2)) << "one that does not tell";
+  EXPECT_TRUE(refused(5, 1)) << "the same connection";
+  EXPECT_TRUE(refused(5, 0)) << "an older one, whose hello comes late";
+  EXPECT_TRUE(world_->group().serving());
+}
+
+// It has answered, others have not: what it says of the epoch to come is not booked under its old rank.
+TEST_F(BarrierGroupTest, AReportBetweenTheAnswerAndTheOpeningCountsNowhere) {
+  Serve({"a", "b"});
+  Submit(1, 8);
+  world_->Run(2);
+  world_->Join("c");
+  const uint64_t old_epoch = world_->group().epoch();
+  for (int i = 0; i < 100 && world_->group().epoch() == old_epoch; ++i) world_->Wait();
+  ASSERT_FALSE(world_->group().serving());
+  while (world_->Read("b")) {
+  }
+  const MemberId b = world_->Worker("b").member;
+  const int64_t tokens = world_->group().steps().totals().generated_tokens;
+  for (const uint64_t epoch : {old_epoch, world_->group().epoch()}) {
+    StepReport report;
+    report.epoch = epoch;
+    report.step = epoch == old_epoch ? 3 : 1;
+    report.tokens = {{1, 1}};
+    report.token_ids = {42};
+    world_->Do([&](GroupSet& set, Commands& out) { set.OnReport(b, report, world_->now, out); }, b);
+  }
+  EXPECT_EQ(world_->group().steps().totals().generated_tokens, tokens);
+  EXPECT_TRUE(world_->Attached("b")) << "no more than out of date";
+  Form();
+  world_->Run();
+  EXPECT_EQ(world_->book().completed.size(), 8u);
+}
+
 // --- workers that misbehave ---
 
 TEST_F(BarrierGroupTest, ASecondHelloIsNoPartOfTheProtocol) {

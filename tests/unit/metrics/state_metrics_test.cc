@@ -80,6 +80,14 @@ TEST(StateMetricsTest, FiguresOfAGroup) {
   EXPECT_THAT(text, HasSubstr("\nbfio:energy_busy_joules_total 8\n"));
 }
 
+TEST(StateMetricsTest, AStandbyIsNoLeader) {
+  EXPECT_THAT(MetricsText(State()), HasSubstr("\nbfio:is_leader 1\n"));
+  const std::string text = StandbyMetricsText("1.2.3", 7);
+  EXPECT_THAT(text, HasSubstr("\nbfio:is_leader 0\n"));
+  EXPECT_THAT(text, HasSubstr("\nbfio:build_info{version=\"1.2.3\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("\nbfio:uptime_seconds 7\n"));
+}
+
 TEST(StateMetricsTest, NobodyWaitsForAnotherGroupsRanks) {
   v1::ClusterState state = State();
   // A group of its own, evenly loaded, and heavier than the other.

@@ -70,6 +70,21 @@ TEST(Uncoupled, EachWorkerGetsPlansForItsOwnSteps) {
   EXPECT_EQ(scheduler->totals().drift_tokens, 0);
 }
 
+// Its number among the worker's plans is no step that it could have come too late for.
+TEST(Uncoupled, NoPlanIsLate) {
+  const auto scheduler = Uncoupled("jffc", {{.slots = 2, .kv_tokens = 100}});
+  ASSERT_TRUE(scheduler->Enqueue(Wanted(1)).ok());
+  ASSERT_EQ(scheduler->MakePlan()->apply_steps, (std::vector<int64_t>{1}));
+  for (int64_t step = 1; step <= 3; ++step) ASSERT_TRUE(ReportStep(*scheduler, 0, step, 1, 9 + step).ok());
+  ASSERT_TRUE(scheduler->Enqueue(Wanted(2)).ok());
+  ASSERT_EQ(scheduler->MakePlan()->apply_steps, (std::vector<int64_t>{5}));
+  // On its way while the worker makes steps 4 to 6.
+  for (int64_t step = 4; step <= 6; ++step) ASSERT_TRUE(ReportStep(*scheduler, 0, step, 1, 9 + step).ok());
+  ASSERT_TRUE(ReportStep(*scheduler, 0, 7, 5, 16 + 10).ok());
+  EXPECT_EQ(scheduler->totals().late_plans, 0);
+  EXPECT_EQ(scheduler->totals().drift_tokens, 0);
+}
+
 TEST(Uncoupled, APlanThatWasNeverMadeIsNoneToHaveApplied) {
   const auto scheduler = Uncoupled("jffc", {{.slots = 1, .kv_tokens = 100}, {.slots = 1, .kv_tokens = 100}});
   ASSERT_TRUE(scheduler->Enqueue(Wanted(1)).ok());

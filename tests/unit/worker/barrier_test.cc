@@ -221,5 +221,25 @@ TEST(BarrierFactoryTest, NcclWithoutAGpuSaysWhy) {
       << nccl.status();
 }
 
+// Whenever the stop comes: while the group forms, as the result is handed over, or after it.
+TEST_P(BarrierTest, AStopMayComeAsFormingEnds) {
+  MakeEndpoints(1);
+  group_->Offer();
+  for (uint64_t epoch = 1; epoch <= 3000; ++epoch) {
+    std::stop_source stop;
+    std::atomic<bool> forms = false;
+    std::thread stopper([&] {
+      while (!forms) {
+      }
+      for (uint64_t spin = 0; spin < epoch % 300 * 10; ++spin) forms.load();
+      stop.request_stop();
+    });
+    forms = true;
+    const auto barrier = Form(0, epoch, kForever, stop.get_token());
+    EXPECT_TRUE(barrier.ok() || absl::IsCancelled(barrier.status())) << barrier.status();
+    stopper.join();
+  }
+}
+
 }  // namespace
 }  // namespace bfio::worker

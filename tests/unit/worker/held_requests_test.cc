@@ -103,6 +103,30 @@ TEST(HeldRequests, WhatIsMadeAgainStartsAnew) {
   EXPECT_EQ(held.bytes(), 0);
 }
 
+// It ended, was dropped, and is placed here once more: what runs now has not ended.
+TEST(HeldRequests, AHandleThatEndedAndWasDroppedMayComeBack) {
+  HeldRequests held(kRoom);
+  held.set_retain(absl::Seconds(2));
+  held.Admit(Request(1), {"n", {}});
+  held.Take(Output({{1, 5}}, {{1, FinishCause::kStop}}), kNow);
+  held.Drop(1);
+  held.Admit(Request(1), {"n", {5}});
+  held.Take(Output({{1, 6}}), kNow + absl::Hours(1));
+  EXPECT_THAT(Handles(held), ElementsAre(1));
+}
+
+// Nor does it make way for what comes.
+TEST(HeldRequests, AHandleThatCameBackDoesNotMakeWay) {
+  HeldRequests held(2000);
+  held.set_retain(absl::Hours(1));
+  held.Admit(Request(1, 10), {"n", {}});
+  held.Take(Output({{1, 5}}, {{1, FinishCause::kStop}}), kNow);
+  held.Drop(1);
+  held.Admit(Request(1, 200), {"n", {}});
+  held.Admit(Request(2, 300), {"n", {}});
+  EXPECT_THAT(Handles(held), ElementsAre(1));
+}
+
 TEST(HeldRequests, DroppedOnesAreGone) {
   HeldRequests held(kRoom);
   held.Admit(Request(1), {"n", {}});

@@ -14,6 +14,7 @@
 #include "worker/link/pipeline/convert_batch.h"
 #include "worker/link/pipeline/pass_outlet.h"
 #include "worker/link/pipeline/pass_service.h"
+#include "worker/link/pipeline/peer_pings.h"
 
 namespace bfio::worker {
 namespace {
@@ -198,6 +199,18 @@ TEST_F(PassTest, MicroBatchesComeInOrderAlsoThoseSentBeforeTheStreamStands) {
   EXPECT_THAT(inlet_.numbers(), ::testing::ElementsAre(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11));
 }
 
+// A router that begins anew may say "start" again.
+TEST_F(PassTest, AnOutletThatIsOpenedTwiceStaysAsItIs) {
+  const auto outlet = Outlet();
+  outlet->Open();
+  ASSERT_TRUE(outlet->Send(SomeBatch(1)).ok());
+  ASSERT_TRUE(inlet_.AwaitNumbers(1));
+  outlet->Open();
+  ASSERT_TRUE(outlet->Send(SomeBatch(2)).ok());
+  ASSERT_TRUE(inlet_.AwaitNumbers(2));
+  EXPECT_THAT(inlet_.numbers(), ::testing::ElementsAre(1, 2));
+}
+
 TEST_F(PassTest, WhatANeighbourDoesNotTakeIsBounded) {
   const auto outlet = Outlet();
   absl::Status status;
@@ -256,6 +269,55 @@ TEST_F(PassTest, AMessageThatIsWrongBreaksTheChainThatItIsFor) {
   wrong.mutable_activations()->set_hidden("abc");
   EXPECT_EQ(Say({Open(5, 2), wrong}).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
   EXPECT_THAT(std::string(inlet_.AwaitLost().message()), HasSubstr("no whole values"));
+}
+
+// --- pings ---
+
+// The thread that asks for measurements is the one that acts on all else.
+TEST_F(PassTest, AskingForAMeasurementWaitsForNone) {
+  Mutex mutex;
+  bool go_on = false;
+  std::vector<v1::PeerTimes> told;
+  PeerPings pings(nullptr, [&](v1::PeerTimes times) {
+    MutexLock lock(&mutex);
+    told.push_back(std::move(times));
+    // As long as it likes: the next question does not wait.
+    mutex.Await(absl::Condition(&go_on));
+  });
+  const auto ask = [&](const std::string& server) {
+    v1::MeasurePeers measure;
+    measure.add_peers()->set_server_id(server);
+    measure.mutable_peers(0)->set_pipeline_address(address_);
+    pings.Measure(measure);
+  };
+  const auto await = [&](size_t count) {
+    MutexLock lock(&mutex);
+    const auto there = [&] { return told.size() >= count; };
+    return mutex.AwaitWithTimeout(absl::Condition(&there), absl::Seconds(30));
+  };
+  ask("a");
+  ASSERT_TRUE(await(1));
+  ask("b");
+  ask("c");
+  {
+    MutexLock lock(&mutex);
+    go_on = true;
+  }
+  ASSERT_TRUE(await(2));
+  MutexLock lock(&mutex);
+  ASSERT_EQ(told[0].peers_size(), 1);
+  EXPECT_EQ(told[0].peers(0).server_id(), "a");
+  EXPECT_GT(told[0].peers(0).round_trip_s(), 0);
+  ASSERT_EQ(told[1].peers_size(), 1);
+  EXPECT_EQ(told[1].peers(0).server_id(), "c") << "the newest";
+}
+
+TEST_F(PassTest, AMeasurementUnderWayIsBrokenOff) {
+  PeerPings pings(nullptr, [](const v1::PeerTimes&) { ADD_FAILURE() << "its owner is gone"; });
+  v1::MeasurePeers measure;
+  measure.add_peers()->set_server_id("nobody");
+  measure.mutable_peers(0)->set_pipeline_address("127.0.0.1:1");
+  pings.Measure(measure);
 }
 
 }  // namespace

@@ -1,9 +1,12 @@
-// The star barrier against strangers on its port, and its wire format.
+// The star barrier against strangers on its port and impostors at rank 0's, and its wire format.
 #include <gmock/gmock.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <condition_variable>
+#include <deque>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -13,6 +16,7 @@
 #include "gtest/gtest.h"
 #include "tests/testing/barrier_ranks.h"
 #include "worker/barrier/missing_ranks.h"
+#include "worker/barrier/star/join_proof.h"
 #include "worker/barrier/star/rendezvous.h"
 #include "worker/barrier/star/socket.h"
 #include "worker/barrier/star/star_endpoint.h"
@@ -32,19 +36,57 @@ std::unique_ptr<StarEndpoint> MakeEndpoint(StarOptions options = {}) {
 
 Connection ConnectTo(const std::string& offer) {
   Signal never;
-  auto fd = Connect(*ParseAddress(offer), MonotonicNs() + 10'000'000'000, never);
+  auto fd = Connect(ParseStarId(offer)->root, MonotonicNs() + 10'000'000'000, never);
   EXPECT_TRUE(fd.ok()) << fd.status();
-  return Connection(*std::move(fd));
+  return fd.ok() ? Connection(*std::move(fd)) : Connection();
 }
 
-// Waits until the peer closes; bytes it sends before are ignored.
+// What the peer sends before it closes; nothing when it does not close.
+std::optional<size_t> BytesUntilClosed(Connection& connection) {
+  pollfd fd{connection.fd(), POLLIN, 0};
+  for (size_t bytes = 0;; ++bytes) {
+    if (!Poll({&fd, 1}, MonotonicNs() + 30'000'000'000)) return std::nullopt;
+    char byte;
+    if (recv(connection.fd(), &byte, 1, MSG_DONTWAIT) <= 0) return bytes;
+  }
+}
 bool IsClosedByPeer(Connection& connection) {
+  return BytesUntilClosed(connection).has_value();
+}
+
+bool AwaitBytes(Connection& connection, size_t bytes) {
   pollfd fd{connection.fd(), POLLIN, 0};
   for (;;) {
     if (!Poll({&fd, 1}, MonotonicNs() + 30'000'000'000)) return false;
-    char byte;
-    if (recv(connection.fd(), &byte, 1, MSG_DONTWAIT) <= 0) return true;
+    switch (connection.ReadMessage(bytes)) {
+      case Connection::Read::kPartial:
+        continue;
+      case Connection::Read::kMessage:
+        return true;
+      case Connection::Read::kClosed:
+        return false;
+    }
   }
+}
+
+Nonce NonceOf(uint8_t value) {
+  Nonce nonce{};
+  nonce.fill(value);
+  return nonce;
+}
+
+// A rank that knows the offer's secret, up to its introduction.
+Connection Introduce(const std::string& offer, const Handshake& introduction) {
+  Connection connection = ConnectTo(offer);
+  JoinerProof proof(ParseStarId(offer)->secret, NonceOf(1));
+  EXPECT_TRUE(connection.Send(proof.Open()));
+  EXPECT_TRUE(AwaitBytes(connection, kChallengeBytes));
+  const auto sealed = proof.OnChallenge(connection.message(), introduction);
+  EXPECT_TRUE(sealed.has_value());
+  if (sealed.has_value()) {
+    EXPECT_TRUE(connection.Send(*sealed));
+  }
+  return connection;
 }
 
 TEST(TopologyTest, EveryRankButTheFirstIsTheChildOfItsParent) {
@@ -69,6 +111,13 @@ TEST(WireTest, MessagesSurviveTheWire) {
   EXPECT_EQ(got->rank, 3);
   EXPECT_EQ(got->world_size, 9);
   EXPECT_EQ(got->address, handshake.address);
+  const auto opening = DecodeOpening(Encode(Opening{NonceOf(7)}));
+  ASSERT_TRUE(opening.has_value());
+  EXPECT_EQ(opening->nonce, NonceOf(7));
+  const auto challenge = DecodeChallenge(Encode(Challenge{NonceOf(8), NonceOf(9)}));
+  ASSERT_TRUE(challenge.has_value());
+  EXPECT_EQ(challenge->nonce, NonceOf(8));
+  EXPECT_EQ(challenge->proof, NonceOf(9));
   const Frame frame{WireType::kError,
                     1u << 31,
                     5,
@@ -108,6 +157,118 @@ TEST(WireTest, GarbageIsNoMessage) {
   EXPECT_FALSE(DecodeFrame(reduce).has_value());
 }
 
+TEST(ConnectTest, HostsMayBeNamesAndTheWaitIsInterrupted) {
+  uint16_t port = 0;
+  auto listener = Listen("localhost", &port);
+  ASSERT_TRUE(listener.ok());
+  Signal interrupt;
+  const int64_t deadline_ns = MonotonicNs() + 30'000'000'000;
+  EXPECT_TRUE(Connect({"localhost", port}, deadline_ns, interrupt).ok());
+  EXPECT_TRUE(absl::IsUnavailable(Connect({"no such host", port}, deadline_ns, interrupt).status()));
+  interrupt.Set();
+  EXPECT_TRUE(absl::IsCancelled(Connect({"localhost", port}, deadline_ns, interrupt).status()));
+}
+
+// --- proofs ---
+
+class JoinProofTest : public ::testing::Test {
+ protected:
+  static constexpr uint8_t kSecret = 3;
+  const Handshake introduction_{WireType::kJoin, 7, 1, 2, {"worker", 4711}};
+  const Handshake answer_{WireType::kWelcome, 7, 0, 2, {"parent", 4712}};
+  JoinerProof joiner_{NonceOf(kSecret), NonceOf(1)};
+  AcceptorProof acceptor_{NonceOf(kSecret), NonceOf(2)};
+};
+
+TEST_F(JoinProofTest, WhoKnowsTheSecretIsBelieved) {
+  const auto challenge = acceptor_.OnOpening(joiner_.Open());
+  ASSERT_TRUE(challenge.has_value());
+  const auto introduction = joiner_.OnChallenge(*challenge, introduction_);
+  ASSERT_TRUE(introduction.has_value());
+  const auto who = acceptor_.OnIntroduction(*introduction);
+  ASSERT_TRUE(who.has_value());
+  EXPECT_EQ(who->rank, 1);
+  EXPECT_EQ(who->address, introduction_.address);
+  const auto answer = joiner_.OnAnswer(acceptor_.Answer(answer_));
+  ASSERT_TRUE(answer.has_value());
+  EXPECT_EQ(answer->address, answer_.address);
+}
+
+TEST_F(JoinProofTest, NeitherEndBelievesOneThatDoesNotKnowIt) {
+  AcceptorProof impostor(NonceOf(4), NonceOf(2));
+  EXPECT_FALSE(joiner_.OnChallenge(*impostor.OnOpening(joiner_.Open()), introduction_).has_value());
+  JoinerProof stranger(NonceOf(4), NonceOf(1));
+  const auto challenge = acceptor_.OnOpening(stranger.Open());
+  ASSERT_TRUE(challenge.has_value());
+  EXPECT_FALSE(stranger.OnChallenge(*challenge, introduction_).has_value());
+  // It goes on all the same.
+  AcceptorProof accomplice(NonceOf(4), NonceOf(2));
+  const auto sealed = stranger.OnChallenge(*accomplice.OnOpening(stranger.Open()), introduction_);
+  EXPECT_FALSE(acceptor_.OnIntroduction(*sealed).has_value());
+}
+
+TEST_F(JoinProofTest, NoBitMayBeChanged) {
+  const auto challenge = *acceptor_.OnOpening(joiner_.Open());
+  for (size_t bit = 0; bit < 8 * challenge.size(); ++bit) {
+    auto changed = challenge;
+    changed[bit / 8] ^= static_cast<uint8_t>(1 << bit % 8);
+    ASSERT_FALSE(joiner_.OnChallenge(changed, introduction_).has_value()) << bit;
+  }
+  const Sealed introduction = *joiner_.OnChallenge(challenge, introduction_);
+  const Sealed answer = acceptor_.Answer(answer_);
+  for (size_t bit = 0; bit < 8 * kSealedBytes; ++bit) {
+    Sealed changed = introduction;
+    changed[bit / 8] ^= static_cast<uint8_t>(1 << bit % 8);
+    ASSERT_FALSE(acceptor_.OnIntroduction(changed).has_value()) << bit;
+    changed = answer;
+    changed[bit / 8] ^= static_cast<uint8_t>(1 << bit % 8);
+    ASSERT_FALSE(joiner_.OnAnswer(changed).has_value()) << bit;
+  }
+}
+
+// What was said on one connection counts on no other, and not for the other end.
+TEST_F(JoinProofTest, NothingIsReplayedOrReflected) {
+  const auto challenge = *acceptor_.OnOpening(joiner_.Open());
+  const Sealed introduction = *joiner_.OnChallenge(challenge, introduction_);
+  AcceptorProof next(NonceOf(kSecret), NonceOf(5));
+  ASSERT_TRUE(next.OnOpening(joiner_.Open()).has_value());
+  EXPECT_FALSE(next.OnIntroduction(introduction).has_value());
+  JoinerProof other(NonceOf(kSecret), NonceOf(6));
+  EXPECT_FALSE(other.OnChallenge(challenge, introduction_).has_value());
+  EXPECT_FALSE(joiner_.OnAnswer(introduction).has_value()) << "its own words";
+  EXPECT_FALSE(acceptor_.OnIntroduction(acceptor_.Answer(introduction_)).has_value());
+}
+
+TEST(StarIdTest, SurvivesItsText) {
+  for (const char* host : {"10.0.0.7", "::1", "worker-3.example"}) {
+    const StarId id{{host, 4711}, NonceOf(0xa5)};
+    const auto back = ParseStarId(FormatStarId(id));
+    ASSERT_TRUE(back.ok()) << back.status();
+    EXPECT_EQ(back->root, id.root);
+    EXPECT_EQ(back->secret, id.secret);
+  }
+}
+
+TEST(StarIdTest, WhatIsNoneIsRefusedWithoutTellingTheSecret) {
+  const std::string secret(64, 'd');
+  for (const std::string& bad :
+       {std::string("nowhere"), std::string("10.0.0.7:4711"), std::string("10.0.0.7:4711/"),
+        "10.0.0.7:4711/" + secret + "d", "10.0.0.7:4711/x" + secret.substr(1), "nowhere/" + secret,
+        "/" + secret, "10.0.0.7:0/" + secret}) {
+    const auto id = ParseStarId(bad);
+    EXPECT_TRUE(absl::IsInvalidArgument(id.status())) << bad;
+    EXPECT_THAT(std::string(id.status().message()), ::testing::Not(::testing::HasSubstr("dddd")));
+  }
+}
+
+TEST(StarTest, EveryOfferHasASecretOfItsOwn) {
+  auto endpoint = MakeEndpoint();
+  const auto first = ParseStarId(*endpoint->Offer()), second = ParseStarId(*endpoint->Offer());
+  ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_EQ(first->root, second->root);
+  EXPECT_NE(first->secret, second->secret);
+}
+
 TEST(AddressTest, HostsAndPorts) {
   EXPECT_EQ(*ParseAddress("a.example:80"), (Address{"a.example", 80}));
   EXPECT_EQ(*ParseAddress("[::1]:80"), (Address{"::1", 80}));
@@ -128,25 +289,130 @@ TEST(StarTest, StrangersAreDroppedAndTheGroupForms) {
   Connection http = ConnectTo(offer);
   EXPECT_TRUE(http.Send(std::vector<uint8_t>(400, 'G')));
   EXPECT_TRUE(IsClosedByPeer(http));
-  // One that says nothing, and one that stops in mid-sentence.
-  Connection silent = ConnectTo(offer), half = ConnectTo(offer);
-  const auto join = Encode(Handshake{WireType::kJoin, 5, 1, 2, {"h", 1}});
-  EXPECT_TRUE(half.Send(absl::MakeConstSpan(join).first(100)));
-  EXPECT_TRUE(IsClosedByPeer(silent));
-  EXPECT_TRUE(IsClosedByPeer(half));
+  // One that says nothing, and some that stop in mid-sentence.
+  Connection silent = ConnectTo(offer), half = ConnectTo(offer), opened = ConnectTo(offer);
+  EXPECT_TRUE(half.Send(absl::MakeConstSpan(Encode(Opening{})).first(20)));
+  EXPECT_TRUE(opened.Send(Encode(Opening{})));
+  EXPECT_EQ(BytesUntilClosed(silent), 0u);
+  EXPECT_EQ(BytesUntilClosed(half), 0u);
+  EXPECT_EQ(BytesUntilClosed(opened), kChallengeBytes);
+  // What an earlier version said: nobody gets anywhere by epoch, rank and size.
+  Connection old = ConnectTo(offer);
+  EXPECT_TRUE(old.Send(Encode(Handshake{WireType::kJoin, 5, 1, 2, {"h", 1}})));
+  EXPECT_EQ(BytesUntilClosed(old), 0u);
   // Ours, but another epoch, another group size, a rank that does not exist, a type that does not belong
   // here.
   for (const Handshake& wrong :
        {Handshake{WireType::kJoin, 4, 1, 2, {"h", 1}}, Handshake{WireType::kJoin, 5, 1, 3, {"h", 1}},
         Handshake{WireType::kJoin, 5, 2, 2, {"h", 1}}, Handshake{WireType::kJoin, 5, -1, 2, {"h", 1}},
         Handshake{WireType::kAttach, 5, 1, 2, {"h", 1}}}) {
-    Connection connection = ConnectTo(offer);
-    EXPECT_TRUE(connection.Send(Encode(wrong)));
-    EXPECT_TRUE(IsClosedByPeer(connection));
+    Connection connection = Introduce(offer, wrong);
+    EXPECT_EQ(BytesUntilClosed(connection), kSealedBytes);
   }
   const auto barrier = leaf->Form({5, 1, 2, offer}, kStarForever, {});
   EXPECT_TRUE(barrier.ok()) << barrier.status();
   former.join();
+}
+
+// It has port, epoch, rank and size right, and a secret of its own.
+TEST(StarTest, AStrangerWithoutTheSecretGetsNoRanksPlaceAndLearnsNothing) {
+  auto root = MakeEndpoint(), leaf = MakeEndpoint(), stranger = MakeEndpoint();
+  const std::string offer = *root->Offer();
+  const std::string guess = FormatStarId({ParseStarId(offer)->root, ParseStarId(*stranger->Offer())->secret});
+  std::thread former([&] { EXPECT_TRUE(root->Form({5, 0, 2, offer}, kStarForever, {}).ok()); });
+  const auto joined = stranger->Form({5, 1, 2, guess}, absl::Milliseconds(200), {});
+  EXPECT_TRUE(absl::IsDeadlineExceeded(joined.status())) << joined.status();
+  // One that does not mind that rank 0 knows another secret.
+  Connection bold = ConnectTo(offer);
+  JoinerProof proof(ParseStarId(guess)->secret, NonceOf(1));
+  AcceptorProof accomplice(ParseStarId(guess)->secret, NonceOf(2));
+  EXPECT_TRUE(bold.Send(proof.Open()));
+  EXPECT_TRUE(AwaitBytes(bold, kChallengeBytes));
+  EXPECT_TRUE(bold.Send(
+      *proof.OnChallenge(*accomplice.OnOpening(proof.Open()), {WireType::kJoin, 5, 1, 2, {"h", 1}})));
+  EXPECT_EQ(BytesUntilClosed(bold), 0u) << "nothing but the challenge";
+  EXPECT_TRUE(leaf->Form({5, 1, 2, offer}, kStarForever, {}).ok());
+  former.join();
+}
+
+TEST(StarTest, AnImpostorAtRankZerosAddressHearsANonceAndNoMore) {
+  uint16_t port = 0;
+  auto listener = Listen("127.0.0.1", &port);
+  ASSERT_TRUE(listener.ok());
+  const std::string offer = FormatStarId({{"127.0.0.1", port}, NonceOf(9)});
+  auto leaf = MakeEndpoint();
+  std::thread joins([&] {
+    const auto joined = leaf->Form({5, 1, 2, offer}, absl::Milliseconds(300), {});
+    EXPECT_TRUE(absl::IsDeadlineExceeded(joined.status())) << joined.status();
+  });
+  int met = 0;
+  pollfd fd{listener->get(), POLLIN, 0};
+  while (Poll({&fd, 1}, MonotonicNs() + 1'000'000'000)) {
+    Connection connection(Accept(*listener).fd);
+    AcceptorProof impostor(NonceOf(8), NonceOf(2));
+    ++met;
+    if (!AwaitBytes(connection, kOpeningBytes)) continue;
+    connection.Send(*impostor.OnOpening(connection.message()));
+    EXPECT_EQ(BytesUntilClosed(connection), 0u);
+  }
+  EXPECT_GT(met, 0);
+  joins.join();
+}
+
+// Connections one after the other, some silent and some that open as a rank does, until it is destroyed.
+class Flood {
+ public:
+  explicit Flood(const std::string& offer) : thread_([this, offer] { Run(offer); }) {}
+  ~Flood() {
+    over_ = true;
+    thread_.join();
+  }
+  void AwaitConnections(int count) const {
+    while (made_ < count) absl::SleepFor(absl::Milliseconds(1));
+  }
+
+ private:
+  void Run(const std::string& offer) {
+    std::deque<Connection> open;
+    while (!over_) {
+      Signal never;
+      auto fd = Connect(ParseStarId(offer)->root, MonotonicNs() + 100'000'000, never);
+      ++made_;
+      if (!fd.ok()) continue;
+      open.emplace_back(*std::move(fd));
+      if (made_ % 2 == 0) open.back().Send(Encode(Opening{}));
+      if (open.size() > 400) open.pop_front();
+    }
+  }
+
+  std::atomic<bool> over_ = false;
+  std::atomic<int> made_ = 0;
+  std::thread thread_;
+};
+
+TEST(StarTest, AFloodOfStrangersDoesNotKeepTheGroupFromForming) {
+  auto root = MakeEndpoint(), one = MakeEndpoint(), two = MakeEndpoint();
+  const std::string offer = *root->Offer();
+  const Flood flood(offer);
+  flood.AwaitConnections(300);
+  std::thread former([&] {
+    const auto barrier = root->Form({1, 0, 3, offer}, kStarForever, {});
+    EXPECT_TRUE(barrier.ok()) << barrier.status();
+  });
+  std::thread other([&] { EXPECT_TRUE(two->Form({1, 2, 3, offer}, kStarForever, {}).ok()); });
+  EXPECT_TRUE(one->Form({1, 1, 3, offer}, kStarForever, {}).ok());
+  other.join();
+  former.join();
+}
+
+// There is always a stranger to serve.
+TEST(StarTest, AFloodDoesNotKeepRankZeroBeyondItsDeadline) {
+  auto root = MakeEndpoint();
+  const std::string offer = *root->Offer();
+  const Flood flood(offer), another(offer);
+  const auto barrier = root->Form({1, 0, 2, offer}, absl::Milliseconds(300), {});
+  EXPECT_TRUE(absl::IsDeadlineExceeded(barrier.status())) << barrier.status();
+  EXPECT_THAT(MissingRanks(barrier.status()), ::testing::ElementsAre(1));
 }
 
 TEST(StarTest, ARankThatJoinedAndDiedMayComeAgain) {
@@ -154,10 +420,7 @@ TEST(StarTest, ARankThatJoinedAndDiedMayComeAgain) {
   auto one = MakeEndpoint(), two = MakeEndpoint();
   const std::string offer = *root->Offer();
   std::thread former([&] { EXPECT_TRUE(root->Form({1, 0, 3, offer}, kStarForever, {}).ok()); });
-  {
-    Connection dies = ConnectTo(offer);
-    EXPECT_TRUE(dies.Send(Encode(Handshake{WireType::kJoin, 1, 1, 3, {"h", 1}})));
-  }
+  { const Connection dies = Introduce(offer, {WireType::kJoin, 1, 1, 3, {"h", 1}}); }
   std::thread other([&] { EXPECT_TRUE(two->Form({1, 2, 3, offer}, kStarForever, {}).ok()); });
   EXPECT_TRUE(one->Form({1, 1, 3, offer}, kStarForever, {}).ok());
   other.join();
@@ -187,8 +450,7 @@ TEST(StarTest, ARankOfANewerEpochWaitsForRankZeroToFollow) {
   });
   std::thread early([&] { EXPECT_TRUE(leaf->Form({9, 1, 2, offer}, kStarForever, {}).ok()); });
   // Provoke the rejection that the early rank must survive.
-  Connection probe = ConnectTo(offer);
-  EXPECT_TRUE(probe.Send(Encode(Handshake{WireType::kJoin, 9, 1, 2, {"h", 1}})));
+  Connection probe = Introduce(offer, {WireType::kJoin, 9, 1, 2, {"h", 1}});
   EXPECT_TRUE(IsClosedByPeer(probe));
   stop.request_stop();
   early.join();

@@ -24,6 +24,8 @@ v1::Hello GoodHello() {
   hello.set_communicator_offer("host:1");
   hello.set_version("1.2.3");
   hello.set_router_instance(7);
+  hello.set_worker_instance(8);
+  hello.set_stream(9);
   hello.set_service_s(0.5);
   hello.set_steps_alone(true);
   v1::ActiveRequest& active = *hello.add_active();
@@ -47,6 +49,8 @@ TEST(ToHello, KeepsAllFields) {
   EXPECT_EQ(hello->max_sequence_tokens, 500);
   EXPECT_EQ(hello->engine, "sim");
   EXPECT_EQ(hello->barrier, "star");
+  EXPECT_EQ(hello->worker_instance, 8u);
+  EXPECT_EQ(hello->stream, 9u);
   EXPECT_EQ(hello->communicator_offer, "host:1");
   EXPECT_EQ(hello->version, "1.2.3");
   EXPECT_EQ(hello->router_instance, 7u);

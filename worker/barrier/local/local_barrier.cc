@@ -251,7 +251,8 @@ absl::StatusOr<std::unique_ptr<Barrier>> LocalBarrierEndpoint::Form(const GroupS
   if (absl::Status status = CheckGroup(spec); !status.ok()) return status;
   std::shared_ptr<LocalGroup> group = hub_->Find(spec);
   auto barrier = std::make_unique<LocalBarrier>(group, spec.rank);
-  std::stop_callback on_stop(stop, [&] { barrier->Abort(); });
+  // Not `barrier` itself: the result has taken that over before the callback is gone.
+  const std::stop_callback on_stop(stop, [running = barrier.get()] { running->Abort(); });
   absl::Status joined = group->Join(spec, MonotonicNow() + timeout);
   if (stop.stop_requested()) return absl::CancelledError("stopped while the group formed");
   if (!joined.ok()) return joined;

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "worker/barrier/missing_ranks.h"
@@ -11,8 +12,10 @@
 namespace bfio::worker {
 namespace {
 
-// More unknown connections than this at once are not our peers: the oldest go.
+// More unproven connections than this at once are not our peers'.
 constexpr size_t kMaxStrangers = 256;
+// Accepted in a row: those that are here are served in between.
+constexpr int kMostAccepts = 64;
 constexpr absl::Duration kFirstRetry = absl::Milliseconds(5);
 constexpr absl::Duration kLastRetry = absl::Milliseconds(100);
 
@@ -26,28 +29,62 @@ void Pause(const RendezvousSpec& spec, absl::Duration duration) {
   Poll(absl::MakeSpan(fds), std::min(spec.deadline_ns, MonotonicNs() + absl::ToInt64Nanoseconds(duration)));
 }
 
-// Waits for the answer to a Join. UNAVAILABLE: worth another try; FAILED_PRECONDITION: not.
-absl::StatusOr<Address> AwaitWelcome(const RendezvousSpec& spec, Connection& root) {
-  std::array<pollfd, 2> fds{{{spec.interrupt.fd(), POLLIN, 0}, {root.fd(), POLLIN, 0}}};
+// Waits for a message of `bytes` from `who`. UNAVAILABLE when the connection ends first.
+absl::Status AwaitMessage(const RendezvousSpec& spec, Connection& from, size_t bytes, absl::string_view who) {
+  std::array<pollfd, 2> fds{{{spec.interrupt.fd(), POLLIN, 0}, {from.fd(), POLLIN, 0}}};
   for (;;) {
     if (!Poll(absl::MakeSpan(fds), spec.deadline_ns))
-      return absl::DeadlineExceededError("no answer from rank 0");
+      return absl::DeadlineExceededError(absl::StrCat("no answer from ", who));
     if (fds[0].revents != 0) return absl::CancelledError("interrupted");
-    switch (root.ReadMessage(kHandshakeBytes)) {
+    switch (from.ReadMessage(bytes)) {
       case Connection::Read::kPartial:
         continue;
       case Connection::Read::kClosed:
-        return absl::UnavailableError("rank 0 closed the connection");
+        return absl::UnavailableError(absl::StrCat(who, " closed the connection"));
       case Connection::Read::kMessage:
-        break;
+        return absl::OkStatus();
     }
-    const auto answer = DecodeHandshake(root.message());
-    if (!answer.has_value()) return absl::UnavailableError("garbage instead of rank 0's answer");
-    if (answer->type == WireType::kWelcome && answer->epoch == spec.group.epoch) return answer->address;
-    if (answer->type == WireType::kReject && answer->epoch > spec.group.epoch) {
-      return absl::FailedPreconditionError(absl::StrCat("rank 0 is in epoch ", answer->epoch, " already"));
+  }
+}
+
+// A connection whose other end has proven itself, and knows who we are.
+struct Introduced {
+  Connection connection;
+  JoinerProof proof;
+};
+
+absl::StatusOr<Introduced> Introduce(const RendezvousSpec& spec, const Address& to, WireType type,
+                                     absl::string_view who) {
+  auto fd = Connect(to, spec.deadline_ns, spec.interrupt);
+  if (!fd.ok()) return fd.status();
+  Nonce nonce;
+  if (absl::Status status = FillRandom(absl::MakeSpan(nonce)); !status.ok()) return status;
+  Introduced out{Connection(*std::move(fd)), JoinerProof(spec.id.secret, nonce)};
+  const auto left = [&] { return absl::UnavailableError(absl::StrCat(who, " closed the connection")); };
+  if (!out.connection.Send(out.proof.Open())) return left();
+  if (absl::Status status = AwaitMessage(spec, out.connection, kChallengeBytes, who); !status.ok())
+    return status;
+  const auto introduction = out.proof.OnChallenge(out.connection.message(), Introduction(spec, type));
+  if (!introduction.has_value()) {
+    return absl::UnavailableError(absl::StrCat("what listens there is not ", who, " in this epoch"));
+  }
+  if (!out.connection.Send(*introduction)) return left();
+  return out;
+}
+
+// Tries until the deadline. UNAVAILABLE from `once` is worth another try; FAILED_PRECONDITION is not.
+template <typename Once>
+auto Retry(const RendezvousSpec& spec, const Address& to, const Once& once) -> decltype(once()) {
+  for (absl::Duration retry = kFirstRetry;; retry = std::min(2 * retry, kLastRetry)) {
+    auto result = once();
+    if (result.ok() || absl::IsCancelled(result.status())) return result;
+    if (absl::IsFailedPrecondition(result.status())) return absl::UnavailableError(result.status().message());
+    if (MonotonicNs() >= spec.deadline_ns) {
+      return absl::DeadlineExceededError(absl::StrCat("rank ", spec.group.rank, " could not join at ",
+                                                      FormatAddress(to), ": ", result.status().message()));
     }
-    return absl::UnavailableError("rank 0 is not in this epoch yet");
+    Pause(spec, retry);
+    if (spec.interrupt.IsSet()) return absl::CancelledError("interrupted");
   }
 }
 
@@ -57,43 +94,31 @@ struct Welcome {
   Address parent;
 };
 
-absl::StatusOr<Welcome> JoinOnce(const RendezvousSpec& spec, const Address& root) {
-  auto fd = Connect(root, spec.deadline_ns, spec.interrupt);
-  if (!fd.ok()) return fd.status();
-  Welcome welcome{Connection(*std::move(fd)), {}};
-  if (!welcome.root.Send(Encode(Introduction(spec, WireType::kJoin)))) {
-    return absl::UnavailableError("rank 0 closed the connection");
+absl::StatusOr<Welcome> JoinOnce(const RendezvousSpec& spec) {
+  auto root = Introduce(spec, spec.id.root, WireType::kJoin, "rank 0");
+  if (!root.ok()) return root.status();
+  if (absl::Status status = AwaitMessage(spec, root->connection, kSealedBytes, "rank 0"); !status.ok())
+    return status;
+  const auto answer = root->proof.OnAnswer(root->connection.message());
+  if (!answer.has_value()) return absl::UnavailableError("garbage instead of rank 0's answer");
+  if (answer->type == WireType::kWelcome && answer->epoch == spec.group.epoch)
+    return Welcome{std::move(root->connection), answer->address};
+  if (answer->type == WireType::kReject && answer->epoch > spec.group.epoch) {
+    return absl::FailedPreconditionError(absl::StrCat("rank 0 is in epoch ", answer->epoch, " already"));
   }
-  auto parent = AwaitWelcome(spec, welcome.root);
-  if (!parent.ok()) return parent.status();
-  welcome.parent = *std::move(parent);
-  return welcome;
+  return absl::UnavailableError("rank 0 is not in this epoch yet");
 }
 
-absl::StatusOr<Welcome> Join(const RendezvousSpec& spec, const Address& root) {
-  for (absl::Duration retry = kFirstRetry;; retry = std::min(2 * retry, kLastRetry)) {
-    auto welcome = JoinOnce(spec, root);
-    if (welcome.ok() || absl::IsCancelled(welcome.status())) return welcome;
-    if (absl::IsFailedPrecondition(welcome.status())) {
-      return absl::UnavailableError(welcome.status().message());
-    }
-    if (MonotonicNs() >= spec.deadline_ns) {
-      return absl::DeadlineExceededError(absl::StrCat("rank ", spec.group.rank, " could not join at ",
-                                                      FormatAddress(root), ": ", welcome.status().message()));
-    }
-    Pause(spec, retry);
-    if (spec.interrupt.IsSet()) return absl::CancelledError("interrupted");
-  }
+absl::StatusOr<Welcome> Join(const RendezvousSpec& spec) {
+  return Retry(spec, spec.id.root, [&] { return JoinOnce(spec); });
 }
 
 absl::StatusOr<Connection> Attach(const RendezvousSpec& spec, const Address& parent) {
-  auto fd = Connect(parent, spec.deadline_ns, spec.interrupt);
-  if (!fd.ok()) return fd.status();
-  Connection connection(*std::move(fd));
-  if (!connection.Send(Encode(Introduction(spec, WireType::kAttach)))) {
-    return absl::UnavailableError("the parent closed the connection");
-  }
-  return connection;
+  return Retry(spec, parent, [&]() -> absl::StatusOr<Connection> {
+    auto attached = Introduce(spec, parent, WireType::kAttach, "the parent");
+    if (!attached.ok()) return attached.status();
+    return std::move(attached->connection);
+  });
 }
 
 absl::StatusOr<Links> Host(const RendezvousSpec& spec) {
@@ -105,7 +130,7 @@ absl::StatusOr<Links> Host(const RendezvousSpec& spec) {
     Handshake welcome = Introduction(spec, WireType::kWelcome);
     const int32_t parent = ParentOf(rank, spec.fan_out);
     welcome.address = parent == 0 ? Address{} : acceptor.arrivals()[parent - 1].address;
-    if (!arrival.connection.Send(Encode(welcome))) {
+    if (!arrival.connection.Send(arrival.proof->Answer(welcome))) {
       return absl::UnavailableError(absl::StrCat("rank ", rank, " left while the group formed"));
     }
     if (parent == 0) links.children.push_back(std::move(arrival.connection));
@@ -114,9 +139,7 @@ absl::StatusOr<Links> Host(const RendezvousSpec& spec) {
 }
 
 absl::StatusOr<Links> Visit(const RendezvousSpec& spec) {
-  auto root = ParseAddress(spec.group.communicator_id);
-  if (!root.ok()) return root.status();
-  auto welcome = Join(spec, *root);
+  auto welcome = Join(spec);
   if (!welcome.ok()) return welcome.status();
   Links links;
   if (welcome->parent.host.empty()) {
@@ -150,13 +173,14 @@ absl::Status Acceptor::Run() {
     FillPollSet();
     // Once all are here it only looks whether one has gone again meanwhile.
     const bool complete = Missing() == 0;
-    const bool ready = Poll(absl::MakeSpan(poll_set_), complete ? 0 : NextDeadline());
+    Poll(absl::MakeSpan(poll_set_), complete ? 0 : NextDeadline());
     if (poll_set_[0].revents != 0) return absl::CancelledError("interrupted");
     DropDeparted();
     if (complete && Missing() == 0) return absl::OkStatus();
-    if (!ready && MonotonicNs() >= spec_.deadline_ns) return TooLate();
+    // Strangers may see to it that there is always something to serve.
+    if (MonotonicNs() >= spec_.deadline_ns) return TooLate();
     ServeStrangers();
-    if (poll_set_[1].revents != 0) AcceptAll();
+    if (poll_set_[1].revents != 0) AcceptSome();
   }
 }
 
@@ -187,34 +211,68 @@ void Acceptor::ServeStrangers() {
   size_t at = 2;
   for (auto it = strangers_.begin(); it != strangers_.end();) {
     const bool readable = poll_set_[at++].revents != 0;
-    const auto read = readable ? it->connection.ReadMessage(kHandshakeBytes) : Connection::Read::kPartial;
-    if (read == Connection::Read::kMessage) Admit(*it);
-    const bool waiting = read == Connection::Read::kPartial && now < it->deadline_ns;
+    const bool waiting = (!readable || Serve(*it)) && now < it->deadline_ns;
     it = waiting ? std::next(it) : strangers_.erase(it);
   }
 }
 
-bool Acceptor::Admit(Stranger& stranger) {
-  const auto who = DecodeHandshake(stranger.connection.message());
-  if (!who.has_value()) return false;  // not one of ours: no answer
+bool Acceptor::Serve(Stranger& stranger) {
+  for (;;) {
+    switch (stranger.connection.ReadMessage(stranger.challenged ? kSealedBytes : kOpeningBytes)) {
+      case Connection::Read::kPartial:
+        return true;
+      case Connection::Read::kClosed:
+        return false;
+      case Connection::Read::kMessage:
+        break;
+    }
+    if (stranger.challenged) {
+      Admit(stranger);
+      return false;
+    }
+    const auto challenge = stranger.proof.OnOpening(stranger.connection.message());
+    // Not one of ours: no answer.
+    if (!challenge.has_value() || !stranger.connection.Send(*challenge)) return false;
+    stranger.challenged = true;
+  }
+}
+
+void Acceptor::Admit(Stranger& stranger) {
+  const auto who = stranger.proof.OnIntroduction(stranger.connection.message());
+  if (!who.has_value()) return;  // it does not know the secret: no answer
   const bool expected = who->type == type_ && who->epoch == spec_.group.epoch &&
                         who->world_size == spec_.group.world_size && who->rank >= ranks_.begin &&
                         who->rank < ranks_.end && !arrivals_[who->rank - ranks_.begin].connection.valid();
   if (!expected) {
     // Best effort: it tells a rank of an older epoch to stop trying.
-    stranger.connection.Send(Encode(Introduction(spec_, WireType::kReject)));
-    return false;
+    stranger.connection.Send(stranger.proof.Answer(Introduction(spec_, WireType::kReject)));
+    return;
   }
-  arrivals_[who->rank - ranks_.begin] = {std::move(stranger.connection), who->address};
-  return true;
+  arrivals_[who->rank - ranks_.begin] = {std::move(stranger.connection), who->address, stranger.proof};
 }
 
-void Acceptor::AcceptAll() {
+void Acceptor::AcceptSome() {
   const int64_t deadline_ns = MonotonicNs() + absl::ToInt64Nanoseconds(spec_.handshake_timeout);
-  for (Fd fd = Accept(spec_.listener); fd.valid(); fd = Accept(spec_.listener)) {
-    strangers_.push_back({Connection(std::move(fd)), deadline_ns});
-    if (strangers_.size() > kMaxStrangers) strangers_.pop_front();
+  for (int i = 0; i < kMostAccepts; ++i) {
+    Accepted accepted = Accept(spec_.listener);
+    Nonce nonce;
+    if (!accepted.fd.valid() || !FillRandom(absl::MakeSpan(nonce)).ok()) return;
+    Stranger stranger{Connection(std::move(accepted.fd)), AcceptorProof(spec_.id.secret, nonce),
+                      accepted.origin, deadline_ns};
+    // Its first message has mostly come with it.
+    if (!Serve(stranger)) continue;
+    strangers_.push_back(std::move(stranger));
+    if (strangers_.size() > kMaxStrangers) DropStranger();
   }
+}
+
+void Acceptor::DropStranger() {
+  absl::flat_hash_map<uint64_t, int> counts;
+  for (const Stranger& stranger : strangers_) ++counts[stranger.origin];
+  const auto most = std::max_element(counts.begin(), counts.end(),
+                                     [](const auto& a, const auto& b) { return a.second < b.second; });
+  strangers_.erase(std::find_if(strangers_.begin(), strangers_.end(),
+                                [&](const Stranger& stranger) { return stranger.origin == most->first; }));
 }
 
 int32_t Acceptor::Missing() const {

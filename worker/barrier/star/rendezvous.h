@@ -1,17 +1,21 @@
 // How the ranks of a star or tree find each other: everybody joins at rank 0, which tells each its parent.
 //
-// Whoever connects and is not an expected rank of this epoch (port scanners, ranks of an older epoch, a peer
-// that never speaks) is dropped and harms nobody. Threads: one.
+// Whoever connects and does not prove that it knows the epoch's secret (join_proof.h: port scanners,
+// attackers, ranks of another epoch, a peer that never speaks) learns nothing, is dropped and harms nobody:
+// what it may hold is bounded in bytes, in time and in number, and a flood drops its own connections first.
+// Nobody is served between formings, so no stranger delays a step. Threads: one.
 #ifndef BFIO_WORKER_BARRIER_STAR_RENDEZVOUS_H_
 #define BFIO_WORKER_BARRIER_STAR_RENDEZVOUS_H_
 
 #include <cstdint>
 #include <list>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "worker/barrier/barrier.h"
+#include "worker/barrier/star/join_proof.h"
 #include "worker/barrier/star/socket.h"
 #include "worker/barrier/star/topology.h"
 
@@ -27,11 +31,13 @@ struct Links {
 // What a rank brings to a rendezvous. Borrowed for the call.
 struct RendezvousSpec {
   const GroupSpec& group;
+  // The communicator id's; of a group of one nobody asks for it.
+  const StarId& id;
   int32_t fan_out;
   const Fd& listener;
   // Where `listener` is, as peers reach it.
   Address listen_address;
-  // A connection that has not said who it is by then is dropped.
+  // A connection that has not proven itself by then is dropped.
   absl::Duration handshake_timeout;
   const Signal& interrupt;
   int64_t deadline_ns;
@@ -48,6 +54,8 @@ class Acceptor {
     Connection connection;
     // Where that rank listens.
     Address address;
+    // Answers it. There as soon as it has come.
+    std::optional<AcceptorProof> proof;
   };
 
   // Expects a Handshake of `type` from every rank in `ranks`.
@@ -59,19 +67,27 @@ class Acceptor {
   std::vector<Arrival>& arrivals() { return arrivals_; }
 
  private:
+  // A connection that has proven nothing yet.
   struct Stranger {
     Connection connection;
+    AcceptorProof proof;
+    uint64_t origin;
     int64_t deadline_ns;
+    // It has been sent its challenge.
+    bool challenged = false;
   };
-  using StrangerIterator = std::list<Stranger>::iterator;
 
   void FillPollSet();
   int64_t NextDeadline() const;
-  void AcceptAll();
+  void AcceptSome();
+  // Of the machine that has the most, the oldest.
+  void DropStranger();
   void DropDeparted();
   void ServeStrangers();
-  // True when the stranger turned out to be an expected rank and has moved to arrivals_.
-  bool Admit(Stranger& stranger);
+  // Reads what it has sent, and answers. False: it is done with.
+  bool Serve(Stranger& stranger);
+  // An expected rank moves to arrivals_.
+  void Admit(Stranger& stranger);
   int32_t Missing() const;
   absl::Status TooLate() const;
 

@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/eventfd.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -13,14 +14,19 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <thread>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/mutex.h"
 
 namespace bfio::worker {
 namespace {
 
 constexpr int kBacklog = 1024;
+// Of a connection to one address. Where strangers have filled the listener's backlog the kernel would try
+// again after a second, and then after two more.
+constexpr int64_t kConnectNs = 500'000'000;
 
 using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
@@ -35,6 +41,32 @@ absl::StatusOr<AddressList> Resolve(const std::string& host, uint16_t port, int 
     return absl::UnavailableError(absl::StrCat("cannot resolve host '", host, "': ", gai_strerror(error)));
   }
   return AddressList(list, &freeaddrinfo);
+}
+
+// A name that is being looked up, by a thread that nobody waits for: getaddrinfo knows no deadline.
+struct Lookup {
+  Signal done;
+  Mutex mutex;
+  absl::StatusOr<AddressList> result ABSL_GUARDED_BY(mutex) = absl::UnknownError("under way");
+};
+
+absl::StatusOr<AddressList> ResolveBy(const Address& address, int64_t deadline_ns, const Signal& interrupt) {
+  auto number = Resolve(address.host, address.port, AI_NUMERICHOST);
+  if (number.ok()) return number;
+  const auto lookup = std::make_shared<Lookup>();
+  std::thread([lookup, address] {
+    auto result = Resolve(address.host, address.port, 0);
+    MutexLock lock(&lookup->mutex);
+    lookup->result = std::move(result);
+    lookup->done.Set();
+  }).detach();
+  std::array<pollfd, 2> fds{{{interrupt.fd(), POLLIN, 0}, {lookup->done.fd(), POLLIN, 0}}};
+  if (!Poll(absl::MakeSpan(fds), deadline_ns)) {
+    return absl::DeadlineExceededError(absl::StrCat("host '", address.host, "' is still being looked up"));
+  }
+  if (fds[0].revents != 0) return absl::CancelledError("interrupted");
+  MutexLock lock(&lookup->mutex);
+  return std::move(lookup->result);
 }
 
 std::string Reason(absl::string_view what) {
@@ -53,6 +85,17 @@ uint16_t BoundPort(int fd) {
   if (getsockname(fd, reinterpret_cast<sockaddr*>(&name), &size) != 0) return 0;
   if (name.ss_family == AF_INET6) return ntohs(reinterpret_cast<sockaddr_in6*>(&name)->sin6_port);
   return ntohs(reinterpret_cast<sockaddr_in*>(&name)->sin_port);
+}
+
+// Of Accepted.
+uint64_t OriginOf(const sockaddr_storage& from) {
+  if (from.ss_family == AF_INET) return reinterpret_cast<const sockaddr_in&>(from).sin_addr.s_addr;
+  if (from.ss_family != AF_INET6) return 0;
+  const in6_addr& address = reinterpret_cast<const sockaddr_in6&>(from).sin6_addr;
+  const bool v4 = IN6_IS_ADDR_V4MAPPED(&address);
+  uint64_t origin = 0;
+  std::memcpy(&origin, address.s6_addr + (v4 ? 12 : 0), v4 ? 4 : 8);
+  return origin;
 }
 
 absl::StatusOr<Fd> ListenAt(const addrinfo& at) {
@@ -85,6 +128,18 @@ int64_t MonotonicNs() {
   timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
   return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+absl::Status FillRandom(absl::Span<uint8_t> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t got = getrandom(bytes.data(), bytes.size(), 0);
+    if (got > 0) {
+      bytes.remove_prefix(static_cast<size_t>(got));
+    } else if (got == 0 || errno != EINTR) {
+      return absl::UnavailableError(Reason("getrandom"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 Fd& Fd::operator=(Fd&& other) noexcept {
@@ -192,18 +247,24 @@ absl::StatusOr<Fd> Listen(const std::string& host, uint16_t* port) {
   return fd;
 }
 
-Fd Accept(const Fd& listener) {
-  Fd fd(accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-  if (fd.valid()) SetNoDelay(fd.get());
-  return fd;
+Accepted Accept(const Fd& listener) {
+  sockaddr_storage from{};
+  socklen_t size = sizeof(from);
+  Accepted accepted{
+      Fd(accept4(listener.get(), reinterpret_cast<sockaddr*>(&from), &size, SOCK_NONBLOCK | SOCK_CLOEXEC)),
+      0};
+  if (!accepted.fd.valid()) return accepted;
+  SetNoDelay(accepted.fd.get());
+  accepted.origin = OriginOf(from);
+  return accepted;
 }
 
 absl::StatusOr<Fd> Connect(const Address& address, int64_t deadline_ns, const Signal& interrupt) {
-  auto list = Resolve(address.host, address.port, 0);
+  auto list = ResolveBy(address, deadline_ns, interrupt);
   if (!list.ok()) return list.status();
   absl::StatusOr<Fd> fd = absl::UnavailableError(absl::StrCat("no address for host '", address.host, "'"));
   for (const addrinfo* to = list->get(); to != nullptr && !fd.ok(); to = to->ai_next) {
-    fd = ConnectTo(*to, deadline_ns, interrupt);
+    fd = ConnectTo(*to, std::min(deadline_ns, MonotonicNs() + kConnectNs), interrupt);
     if (absl::IsCancelled(fd.status())) break;
   }
   return fd;

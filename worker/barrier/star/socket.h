@@ -25,6 +25,9 @@ namespace bfio::worker {
 // Nanoseconds of the monotonic clock.
 int64_t MonotonicNs();
 
+// Fills it from the operating system's generator. UNAVAILABLE when that gives nothing.
+absl::Status FillRandom(absl::Span<uint8_t> bytes);
+
 // An owned file descriptor.
 class Fd {
  public:
@@ -58,6 +61,7 @@ class Signal {
 class Connection {
  public:
   enum class Read { kMessage, kPartial, kClosed };
+  static constexpr size_t kMostBytes = kHandshakeBytes + sizeof(Proof);
 
   Connection() = default;
   explicit Connection(Fd fd) : fd_(std::move(fd)) {}
@@ -67,7 +71,7 @@ class Connection {
   void Close() { fd_.Close(); }
 
   // Takes what has arrived. kMessage: `size` bytes are in message(), valid until the next call.
-  // REQUIRES: size <= kHandshakeBytes, and the same size until a message is complete.
+  // REQUIRES: size <= kMostBytes, and the same size until a message is complete.
   Read ReadMessage(size_t size);
   absl::Span<const uint8_t> message() const { return {buffer_.data(), last_}; }
 
@@ -84,7 +88,7 @@ class Connection {
 
  private:
   Fd fd_;
-  std::array<uint8_t, kHandshakeBytes> buffer_;
+  std::array<uint8_t, kMostBytes> buffer_;
   size_t have_ = 0;
   size_t last_ = 0;
   bool mid_message_ = false;
@@ -98,11 +102,17 @@ std::string FormatAddress(const Address& address);
 // at a port the kernel picks. `port` receives it.
 absl::StatusOr<Fd> Listen(const std::string& host, uint16_t* port);
 
-// Takes one waiting connection; invalid when there is none.
-Fd Accept(const Fd& listener);
+struct Accepted {
+  Fd fd;
+  // Names the machine it comes from: an IPv4 address, or the network that an IPv6 one belongs to (/64).
+  uint64_t origin = 0;
+};
+// Takes one waiting connection; its descriptor is invalid when there is none.
+Accepted Accept(const Fd& listener);
 
-// Connects before `deadline_ns`. CANCELLED when `interrupt` is set, UNAVAILABLE when nobody listens there,
-// DEADLINE_EXCEEDED. Resolving a host name is not bounded by the deadline.
+// Connects before `deadline_ns`, and gives each of the host's addresses a part of that: one that does not
+// answer is tried again by whoever calls, at once and not when the kernel would. CANCELLED when `interrupt`
+// is set, UNAVAILABLE when nobody listens there, DEADLINE_EXCEEDED: also while the host's name is looked up.
 absl::StatusOr<Fd> Connect(const Address& address, int64_t deadline_ns, const Signal& interrupt);
 
 // Waits until something in `fds` is ready or the deadline has passed; true in the first case.

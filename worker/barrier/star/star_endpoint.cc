@@ -26,14 +26,23 @@ absl::StatusOr<std::unique_ptr<StarEndpoint>> StarEndpoint::Create(const StarOpt
   return std::unique_ptr<StarEndpoint>(new StarEndpoint(options, *std::move(listener), std::move(address)));
 }
 
+absl::StatusOr<std::string> StarEndpoint::Offer() {
+  StarId id{address_, {}};
+  if (absl::Status status = FillRandom(absl::MakeSpan(id.secret)); !status.ok()) return status;
+  return FormatStarId(id);
+}
+
 absl::StatusOr<std::unique_ptr<Barrier>> StarEndpoint::Form(const GroupSpec& group, absl::Duration timeout,
                                                             std::stop_token stop) {
   if (absl::Status status = CheckGroup(group); !status.ok()) return status;
+  absl::StatusOr<StarId> id = StarId();
+  if (group.world_size > 1) id = ParseStarId(group.communicator_id);
+  if (!id.ok()) return id.status();
   auto interrupt = std::make_shared<Signal>();
   std::stop_callback on_stop(stop, [&] { interrupt->Set(); });
   const int64_t deadline_ns = MonotonicNs() + absl::ToInt64Nanoseconds(timeout);
-  auto links = Rendezvous(
-      {group, options_.fan_out, listener_, address_, options_.handshake_timeout, *interrupt, deadline_ns});
+  auto links = Rendezvous({group, *id, options_.fan_out, listener_, address_, options_.handshake_timeout,
+                           *interrupt, deadline_ns});
   if (!links.ok()) return links.status();
   const RankRange children = ChildrenOf(group.rank, options_.fan_out, group.world_size);
   const int32_t parent = group.rank == 0 ? -1 : ParentOf(group.rank, options_.fan_out);

@@ -18,7 +18,7 @@ struct StarOptions {
   // Children per rank, at least 1; up to fan_out + 1 ranks meet in a star, more in a tree. All ranks must
   // agree. On 2 cores 4, 8 and 16 are within noise of each other up to 64 ranks (bfio_barrier_bench).
   int32_t fan_out = 16;
-  // A connection that does not introduce itself in this time is dropped.
+  // A connection that does not prove itself in this time is dropped.
   absl::Duration handshake_timeout = absl::Seconds(3);
 };
 
@@ -28,7 +28,8 @@ class StarEndpoint final : public BarrierEndpoint {
   static absl::StatusOr<std::unique_ptr<StarEndpoint>> Create(const StarOptions& options);
 
   absl::string_view name() const override { return "star"; }
-  absl::StatusOr<std::string> Offer() override { return FormatAddress(address_); }
+  // Where it listens, and a secret that nobody has had before (join_proof.h). Keep it out of logs.
+  absl::StatusOr<std::string> Offer() override;
   absl::StatusOr<std::unique_ptr<Barrier>> Form(const GroupSpec& group, absl::Duration timeout,
                                                 std::stop_token stop) override;
 

@@ -6,7 +6,7 @@ namespace bfio::worker {
 namespace {
 
 constexpr uint32_t kMagic = 0x42694642;  // "BFiB" in memory
-constexpr uint16_t kVersion = 2;
+constexpr uint16_t kVersion = 3;
 
 class Writer {
  public:
@@ -17,7 +17,8 @@ class Writer {
     const auto bits = static_cast<uint64_t>(value);
     for (size_t i = 0; i < sizeof(T); ++i) out_[at_++] = static_cast<uint8_t>(bits >> (8 * i));
   }
-  void PutBytes(const std::string& bytes) {
+  template <typename Bytes>
+  void PutBytes(const Bytes& bytes) {
     std::memcpy(out_.data() + at_, bytes.data(), bytes.size());
     at_ += bytes.size();
   }
@@ -36,6 +37,13 @@ class Reader {
     uint64_t bits = 0;
     for (size_t i = 0; i < sizeof(T); ++i) bits |= uint64_t{in_[at_++]} << (8 * i);
     return static_cast<T>(bits);
+  }
+  template <size_t kCount>
+  std::array<uint8_t, kCount> GetArray() {
+    std::array<uint8_t, kCount> bytes;
+    std::memcpy(bytes.data(), in_.data() + at_, kCount);
+    at_ += kCount;
+    return bytes;
   }
   std::string GetBytes(size_t count) {
     std::string bytes(reinterpret_cast<const char*>(in_.data() + at_), count);
@@ -63,6 +71,23 @@ std::optional<WireType> GetPrefix(Reader& reader, WireType first, WireType last)
 }
 
 }  // namespace
+
+std::array<uint8_t, kOpeningBytes> Encode(const Opening& opening) {
+  std::array<uint8_t, kOpeningBytes> bytes{};
+  Writer writer(absl::MakeSpan(bytes));
+  PutPrefix(writer, WireType::kOpen);
+  writer.PutBytes(opening.nonce);
+  return bytes;
+}
+
+std::array<uint8_t, kChallengeBytes> Encode(const Challenge& challenge) {
+  std::array<uint8_t, kChallengeBytes> bytes{};
+  Writer writer(absl::MakeSpan(bytes));
+  PutPrefix(writer, WireType::kChallenge);
+  writer.PutBytes(challenge.nonce);
+  writer.PutBytes(challenge.proof);
+  return bytes;
+}
 
 std::array<uint8_t, kHandshakeBytes> Encode(const Handshake& handshake) {
   std::array<uint8_t, kHandshakeBytes> bytes{};
@@ -96,6 +121,23 @@ std::array<uint8_t, kFrameBytes> Encode(const Frame& frame) {
   writer.Put(frame.view.max_rows);
   writer.Put(uint64_t{frame.view.stop_flags});
   return bytes;
+}
+
+std::optional<Opening> DecodeOpening(absl::Span<const uint8_t> bytes) {
+  if (bytes.size() != kOpeningBytes) return std::nullopt;
+  Reader reader(bytes);
+  if (!GetPrefix(reader, WireType::kOpen, WireType::kOpen).has_value()) return std::nullopt;
+  return Opening{reader.GetArray<sizeof(Nonce)>()};
+}
+
+std::optional<Challenge> DecodeChallenge(absl::Span<const uint8_t> bytes) {
+  if (bytes.size() != kChallengeBytes) return std::nullopt;
+  Reader reader(bytes);
+  if (!GetPrefix(reader, WireType::kChallenge, WireType::kChallenge).has_value()) return std::nullopt;
+  Challenge challenge;
+  challenge.nonce = reader.GetArray<sizeof(Nonce)>();
+  challenge.proof = reader.GetArray<sizeof(Proof)>();
+  return challenge;
 }
 
 std::optional<Handshake> DecodeHandshake(absl::Span<const uint8_t> bytes) {

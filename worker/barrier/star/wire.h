@@ -1,7 +1,11 @@
-// The barrier's wire format: two fixed-size messages, little-endian, nothing to allocate. Pure.
+// The barrier's wire format: messages of fixed sizes, little-endian, nothing to allocate. Pure.
 // Some frames are followed by a payload of fp32 numbers, as the machine has them: little-endian.
 //
-// Forming a group (Handshake, 288 bytes):
+// Forming a group. Whoever connects begins, and both ends prove that they know the epoch's secret before
+// either says anything else (join_proof.h):
+//   kOpen       joiner -> acceptor   a nonce (Opening, 40 bytes)
+//   kChallenge  acceptor -> joiner   a nonce and the acceptor's proof (Challenge, 72 bytes)
+// then Handshakes, 288 bytes, each followed by its sender's proof, 32 bytes:
 //   kJoin     any rank -> rank 0     who I am, where I listen
 //   kWelcome  rank 0 -> any rank     everybody is here; your parent listens there (empty: it is rank 0, stay)
 //   kAttach   rank -> its parent     when the parent is not rank 0
@@ -40,12 +44,28 @@ enum class WireType : uint16_t {
   kGathered = 9,
   kScatter = 10,
   kScattered = 11,
+  kOpen = 12,
+  kChallenge = 13,
 };
+
+// Drawn anew for each connection by each of its ends.
+using Nonce = std::array<uint8_t, 32>;
+// HMAC-SHA256.
+using Proof = std::array<uint8_t, 32>;
 
 struct Address {
   std::string host;
   uint16_t port = 0;
   bool operator==(const Address&) const = default;
+};
+
+struct Opening {
+  Nonce nonce{};
+};
+
+struct Challenge {
+  Nonce nonce{};
+  Proof proof{};
 };
 
 struct Handshake {
@@ -73,13 +93,19 @@ struct Frame {
 };
 
 inline constexpr size_t kMaxHostBytes = 253;
+inline constexpr size_t kOpeningBytes = 40;
+inline constexpr size_t kChallengeBytes = 72;
 inline constexpr size_t kHandshakeBytes = 288;
 inline constexpr size_t kFrameBytes = 104;
 
+std::array<uint8_t, kOpeningBytes> Encode(const Opening& opening);
+std::array<uint8_t, kChallengeBytes> Encode(const Challenge& challenge);
 std::array<uint8_t, kHandshakeBytes> Encode(const Handshake& handshake);
 std::array<uint8_t, kFrameBytes> Encode(const Frame& frame);
 
 // Nothing when the bytes are not such a message.
+std::optional<Opening> DecodeOpening(absl::Span<const uint8_t> bytes);
+std::optional<Challenge> DecodeChallenge(absl::Span<const uint8_t> bytes);
 std::optional<Handshake> DecodeHandshake(absl::Span<const uint8_t> bytes);
 std::optional<Frame> DecodeFrame(absl::Span<const uint8_t> bytes);
 

@@ -35,13 +35,17 @@ class PassOutlet::Call final : public grpc::ClientBidiReactor<v1::PassMessage, v
   }
 
   void Open(const PassTarget& target) {
+    {
+      MutexLock lock(&mutex_);
+      // A context is good for one call; a second one ends the process.
+      if (std::exchange(opened_, true)) return;
+      writing_ = holding_ = true;
+    }
     v1::PassOpen* open = out_.mutable_open();
     open->set_chain(target.chain);
     open->set_stage(target.stage);
     stub_ = v1::Pipeline::NewStub(channel_);
     stub_->async()->Pass(&context_, this);
-    MutexLock lock(&mutex_);
-    opened_ = writing_ = holding_ = true;
     // Writes are started from outside of reactions.
     AddHold();
     GrpcHandOver(this);

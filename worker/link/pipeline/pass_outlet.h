@@ -36,6 +36,7 @@ class PassOutlet final : public Outlet {
              std::function<void(const absl::Status&)> on_lost);
   ~PassOutlet() override;
 
+  // Once; nothing after that.
   void Open();
   absl::Status Send(MicroBatch batch) override;
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "bfio/v1/pipeline.grpc.pb.h"
@@ -23,11 +24,18 @@ struct Peer {
   double least_s = std::numeric_limits<double>::infinity();
 };
 
+}  // namespace
+
 // One ping to each peer, all at a time.
-class Round {
+class PeerPings::Round {
  public:
   explicit Round(std::vector<Peer>& peers)
       : calls_(peers.size()), peers_(peers), left_(static_cast<int>(peers.size())) {}
+
+  // Any thread, while Run runs or before.
+  void Cancel() {
+    for (Call& call : calls_) call.context.TryCancel();
+  }
 
   void Run(std::chrono::milliseconds deadline, bool counts) {
     for (size_t i = 0; i < calls_.size(); ++i) {
@@ -48,7 +56,7 @@ class Round {
       }
     }
     // gRPC's timers wait for a wall clock that was set back (connection_wait.h).
-    for (Call& call : calls_) call.context.TryCancel();
+    Cancel();
     MutexLock lock(&mutex_);
     mutex_.Await(absl::Condition(this, &Round::AllDone));
   }
@@ -73,22 +81,60 @@ class Round {
   int left_ ABSL_GUARDED_BY(mutex_);
 };
 
-}  // namespace
+PeerPings::PeerPings(std::shared_ptr<grpc::ChannelCredentials> credentials,
+                     std::function<void(v1::PeerTimes)> on_times)
+    : credentials_(std::move(credentials)), on_times_(std::move(on_times)), thread_([this] { Run(); }) {}
 
 PeerPings::~PeerPings() {
-  if (thread_.joinable()) thread_.join();
+  {
+    MutexLock lock(&mutex_);
+    stopping_ = true;
+    if (round_ != nullptr) round_->Cancel();
+  }
+  thread_.join();
 }
 
 void PeerPings::Measure(const v1::MeasurePeers& peers) {
-  if (thread_.joinable()) thread_.join();
-  thread_ = std::thread([this, peers] { on_times_(Run(peers)); });
+  MutexLock lock(&mutex_);
+  wanted_ = peers;
 }
 
-v1::PeerTimes PeerPings::Run(const v1::MeasurePeers& measure) {
+void PeerPings::Run() {
+  while (const std::optional<v1::MeasurePeers> peers = Next()) {
+    if (std::optional<v1::PeerTimes> times = MeasureOnce(*peers)) on_times_(*std::move(times));
+  }
+}
+
+std::optional<v1::MeasurePeers> PeerPings::Next() {
+  MutexLock lock(&mutex_);
+  const auto some = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || wanted_.has_value(); };
+  mutex_.Await(absl::Condition(&some));
+  if (stopping_) return std::nullopt;
+  return std::exchange(wanted_, std::nullopt);
+}
+
+bool PeerPings::Begin(Round* round) {
+  MutexLock lock(&mutex_);
+  if (!stopping_) round_ = round;
+  return !stopping_;
+}
+
+bool PeerPings::Ended() {
+  MutexLock lock(&mutex_);
+  round_ = nullptr;
+  return stopping_;
+}
+
+std::optional<v1::PeerTimes> PeerPings::MeasureOnce(const v1::MeasurePeers& measure) {
   std::vector<Peer> peers;
   for (const v1::MeasurePeers::Peer& peer : measure.peers())
     peers.push_back({v1::Pipeline::NewStub(NewChannel(peer.pipeline_address(), 0, credentials_))});
-  for (int round = 0; round < kRounds; ++round) Round(peers).Run(round == 0 ? kConnect : kAnswer, round > 0);
+  for (int i = 0; i < kRounds; ++i) {
+    Round round(peers);
+    if (!Begin(&round)) return std::nullopt;
+    round.Run(i == 0 ? kConnect : kAnswer, i > 0);
+    if (Ended()) return std::nullopt;
+  }
   v1::PeerTimes times;
   for (int i = 0; i < measure.peers_size(); ++i) {
     if (peers[i].least_s == std::numeric_limits<double>::infinity()) continue;

@@ -17,6 +17,7 @@
 #include "worker/link/pipeline/chain_host.h"
 #include "worker/link/pipeline/peer_pings.h"
 #include "worker/link/pipeline/pool_link.h"
+#include "worker/link/rank.h"
 #include "worker/pipeline/block_trial.h"
 
 namespace bfio::worker {
@@ -143,6 +144,8 @@ class Member {
     hello->set_version(options_.version);
     hello->set_block_step_s(time_.step_s);
     hello->set_block_row_s(time_.row_s);
+    hello->set_server_instance(instance_);
+    hello->set_stream(++streams_);
     for (v1::ChainStage& stage : host_.stages()) *hello->add_stages() = std::move(stage);
     link_.Send(message);
   }
@@ -217,6 +220,9 @@ class Member {
   ChainHost host_;
   PeerPings pings_;
   PoolLink link_;
+  // This process's life, and its streams to the pool.
+  const uint64_t instance_ = NewInstance();
+  uint64_t streams_ = 0;
   bool joined_ = false;
   bool ever_joined_ = false;
   absl::Time next_try_ = absl::InfinitePast();
@@ -261,7 +267,7 @@ absl::Status CheckPipelineOptions(const WorkerOptions& options) {
   for (const TlsEnd end : {TlsEnd::kServer, TlsEnd::kClient}) {
     if (absl::Status status = CheckTlsFiles(pipeline.tls, "pipeline_tls", end); !status.ok()) return status;
   }
-  if (pipeline.insecure) return absl::OkStatus();
+  if (options.insecure) return absl::OkStatus();
   return CheckExposure(*address, {"pipeline_listen", "pipeline_tls", "--pipeline_tls_ca",
                                   pipeline.tls.enabled(), !pipeline.tls.ca.empty()});
 }

@@ -1,0 +1,55 @@
+// The HTTP port of a router that stands by: probes, and the metrics that tell it from the leader.
+//
+// Purpose: a standby has no other port, and whoever watches it must see that it is alive and does not lead.
+//   /healthz   200 while it looks who leads, 503 when it has not for kStandbyStuckAfter; a line says what it
+//   does /readyz    503: clients belong to the leader /metrics   bfio:is_leader 0, version and uptime
+// They show nothing that is worth guarding, so nobody is asked who calls. TLS is the admin API's. Threads:
+// Standby any; OpenStandbyWeb from one thread.
+#ifndef BFIO_ROUTER_ADMIN_STANDBY_WEB_H_
+#define BFIO_ROUTER_ADMIN_STANDBY_WEB_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "common/http/http_server.h"
+#include "common/net/tls.h"
+
+namespace bfio::router {
+
+// Longer than an election waits for etcd, endpoint after endpoint.
+inline constexpr absl::Duration kStandbyStuckAfter = absl::Minutes(1);
+
+// What a standby knows.
+class Standby {
+ public:
+  explicit Standby(std::string version) : version_(std::move(version)) {}
+
+  // It has looked, or is about to.
+  void Looked(absl::Time now = MonotonicNow());
+  void SetLeader(std::string leader);
+
+  const std::string& version() const { return version_; }
+  absl::Duration Uptime() const { return MonotonicNow() - started_; }
+  // "standing by for the router at ..."; UNAVAILABLE when it does not look any more.
+  absl::StatusOr<std::string> Describe(absl::Time now) const;
+
+ private:
+  const std::string version_;
+  const absl::Time started_ = MonotonicNow();
+  mutable Mutex mutex_;
+  std::string leader_ ABSL_GUARDED_BY(mutex_);
+  absl::Time looked_ ABSL_GUARDED_BY(mutex_) = started_;
+};
+
+// Serves at `listen`, HOST:PORT. INVALID_ARGUMENT for an address that is none, UNAVAILABLE when it cannot be
+// had.
+absl::StatusOr<std::unique_ptr<HttpServer>> OpenStandbyWeb(const std::string& listen, const TlsFiles& tls,
+                                                           std::shared_ptr<const Standby> standby);
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_ADMIN_STANDBY_WEB_H_

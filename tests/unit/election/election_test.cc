@@ -1,0 +1,150 @@
+// A leader and an etcd that is slow, errs, or says nothing: the lease is kept as long as it can be, and no
+// longer.
+#include "router/election/election.h"
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/time/clock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/fake_etcd.h"
+#include "tests/testing/process.h"
+
+namespace bfio::router {
+namespace {
+
+using bfio::testing::FakeEtcd;
+using bfio::testing::kSlowdown;
+using Mood = FakeEtcd::Mood;
+
+constexpr char kRenewal[] = "/v3/lease/keepalive", kLook[] = "/v3/kv/range";
+constexpr absl::Duration kTtl = absl::Seconds(4 * kSlowdown), kPatience = absl::Seconds(60 * kSlowdown);
+
+class LeaderTest : public ::testing::Test {
+ protected:
+  // Leads, by these endpoints.
+  void Lead(std::vector<std::string> endpoints) {
+    ElectionOptions options;
+    options.etcd.endpoints = std::move(endpoints);
+    options.name = "router";
+    options.ttl = kTtl;
+    auto election = Election::Create(std::move(options));
+    ASSERT_TRUE(election.ok()) << election.status();
+    election_ = *std::move(election);
+    ASSERT_TRUE(election_->Campaign(
+        [](absl::Duration time) {
+          absl::SleepFor(time);
+          return false;
+        },
+        [](const std::string&) {}));
+  }
+  void Lead() { Lead({etcd_.endpoint()}); }
+  bool Holds() const { return election_->lease()->Holds(); }
+  absl::Time End() const { return Lease::Now() + election_->lease()->Left(); }
+  // As the decision thread would, looks at the lease meanwhile.
+  bool Until(const std::function<bool()>& condition) const {
+    const absl::Time give_up = MonotonicNow() + kPatience;
+    while (!condition() && MonotonicNow() < give_up) {
+      election_->lease()->Look();
+      absl::SleepFor(absl::Milliseconds(5));
+    }
+    return condition();
+  }
+  // So many renewals, or the lease is lost.
+  void AwaitRenewals(int count) {
+    const int before = etcd_.answered(kRenewal);
+    EXPECT_TRUE(Until([&] { return !Holds() || etcd_.answered(kRenewal) >= before + count; }));
+  }
+
+  FakeEtcd etcd_;
+  std::unique_ptr<Election> election_;
+};
+
+TEST_F(LeaderTest, ARenewalIsOneCall) {
+  ASSERT_NO_FATAL_FAILURE(Lead());
+  // What else it asks for is never answered.
+  etcd_.Set(kLook, Mood::kHangs);
+  AwaitRenewals(12);
+  EXPECT_TRUE(Holds());
+  etcd_.Set(kLook, Mood::kErrs);
+  AwaitRenewals(4);
+  EXPECT_TRUE(Holds());
+}
+
+TEST_F(LeaderTest, RepliesThatTakeAQuarterOfTheLeaseLeaveItInForce) {
+  ASSERT_NO_FATAL_FAILURE(Lead());
+  etcd_.Set(kRenewal, Mood::kWell, kTtl / 4);
+  AwaitRenewals(12);
+  EXPECT_TRUE(Holds());
+}
+
+TEST_F(LeaderTest, AnElectionMayBeSlowToo) {
+  for (const char* const path : {"/v3/lease/grant", "/v3/kv/txn", kRenewal})
+    etcd_.Set(path, Mood::kWell, kTtl / 6);
+  ASSERT_NO_FATAL_FAILURE(Lead());
+  AwaitRenewals(4);
+  EXPECT_TRUE(Holds());
+}
+
+TEST_F(LeaderTest, ErrorsForAWhileLeaveItInForce) {
+  ASSERT_NO_FATAL_FAILURE(Lead());
+  AwaitRenewals(1);
+  etcd_.Set(kRenewal, Mood::kErrs);
+  const absl::Time end = End();
+  const int before = etcd_.calls(kRenewal);
+  ASSERT_TRUE(Until([&] { return etcd_.calls(kRenewal) >= before + 2; }));
+  EXPECT_TRUE(Holds());
+  etcd_.Set(kRenewal, Mood::kWell);
+  EXPECT_TRUE(Until([&] { return End() > end + kTtl || !Holds(); }));
+  EXPECT_TRUE(Holds());
+}
+
+// By its own clock, from before the last renewal was asked for; not sooner.
+TEST_F(LeaderTest, WithoutAnswersItLeadsForTheLeasesLengthAndNoLonger) {
+  for (const Mood mood : {Mood::kErrs, Mood::kHangs}) {
+    etcd_.Set(kRenewal, Mood::kWell);
+    etcd_.Set(kLook, Mood::kWell);
+    ASSERT_NO_FATAL_FAILURE(Lead());
+    AwaitRenewals(1);
+    etcd_.Set(kRenewal, mood);
+    etcd_.Set(kLook, mood);
+    const absl::Time asked = Lease::Now();
+    absl::Time end = End();
+    EXPECT_TRUE(Until([&] {
+      if (Holds()) end = End();
+      return !Holds();
+    }));
+    EXPECT_GE(Lease::Now(), end);
+    EXPECT_LE(end, asked + kTtl) << "no answer has made it longer";
+    // It does not come back to what it has lost.
+    etcd_.Set(kRenewal, Mood::kWell);
+    etcd_.Set(kLook, Mood::kWell);
+    election_.reset();
+  }
+}
+
+TEST_F(LeaderTest, AnEndpointThatHangsHasAnotherTakeItsTurn) {
+  FakeEtcd other;
+  // It has not heard of the key.
+  etcd_.Set(kLook, Mood::kErrs);
+  ASSERT_NO_FATAL_FAILURE(Lead({other.endpoint(), etcd_.endpoint()}));
+  other.Set(kRenewal, Mood::kHangs);
+  other.Set(kLook, Mood::kHangs);
+  AwaitRenewals(4);
+  EXPECT_TRUE(Holds());
+  other.Set(kRenewal, Mood::kWell);
+  other.Set(kLook, Mood::kWell);
+}
+
+TEST_F(LeaderTest, ALeaseThatEtcdHasEndedIsLostAtOnce) {
+  ASSERT_NO_FATAL_FAILURE(Lead());
+  AwaitRenewals(1);
+  const absl::Time end = End();
+  etcd_.EndLease();
+  EXPECT_TRUE(Until([&] { return !Holds(); }));
+  EXPECT_LT(End(), end) << "not at its end";
+}
+
+}  // namespace
+}  // namespace bfio::router
