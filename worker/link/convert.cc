@@ -31,6 +31,7 @@ void Fill(const Hello& hello, v1::WorkerMessage& out) {
   to->set_service_s(hello.service_s);
   to->set_steps_alone(true);
   to->set_group(hello.group);
+  to->set_model(hello.model);
 }
 
 v1::FinishReason ReasonOf(FinishCause cause) {
@@ -228,6 +229,8 @@ std::optional<InMessage> FromProto(const v1::RouterMessage& message) {
       return FromPlan(message.plan());
     case v1::RouterMessage::kShutdown:
       return Shutdown{message.shutdown().reason()};
+    case v1::RouterMessage::kNotice:
+      return Notice{message.notice().text()};
     case v1::RouterMessage::MESSAGE_NOT_SET:
       break;
   }

@@ -56,6 +56,11 @@ struct Shutdown {
   std::string reason;
 };
 
+// For this worker's log.
+struct Notice {
+  std::string text;
+};
+
 // --- to the router ---
 
 struct Hello {
@@ -69,6 +74,7 @@ struct Hello {
   uint64_t router_instance = 0;
   double service_s = 0;
   std::string group;
+  std::string model;
 };
 
 struct HeldRequest {

@@ -72,6 +72,7 @@ absl::Status StepLoop::Greet(uint64_t stream) {
   hello.router_instance = router_instance_;
   hello.service_s = options_.service_s;
   hello.group = group_;
+  hello.model = options_.model;
   link_.Send(stream, std::move(hello));
   return absl::OkStatus();
 }

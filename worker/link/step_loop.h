@@ -58,6 +58,8 @@ struct StepLoopOptions {
   double service_s = 0;
   // Name of the group it belongs to; empty: the router assigns one.
   std::string group;
+  // Of what its engine computes (worker/engine/model/model_digest.h), for Hello.model.
+  std::string model;
 };
 
 class StepLoop {

@@ -51,6 +51,9 @@ struct RequestSpec {
   static bool ReservesAfter(int32_t refusals) { return refusals >= kRefusalsBeforeReserving; }
   bool reserves_kv() const { return ReservesAfter(refusals); }
 
+  // The number of the model that its first tokens are of: only a group of that model goes on with it. 0: any.
+  uint32_t model = 0;
+
   // KV tokens the request may come to hold: what admission reserves for it. In its j-th step it holds s + j
   // - 1.
   int64_t kv_reserve_tokens() const { return prefill_tokens + max_new_tokens - 1; }

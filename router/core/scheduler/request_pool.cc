@@ -84,7 +84,7 @@ void RequestPool::Take(absl::Span<const Assignment> assignments) {
 void RequestPool::OnDecision(int64_t step, absl::Span<const WaitingView> seen, int64_t admitted) {
   int64_t oldest = step;
   for (const WaitingView& request : seen) oldest = std::min(oldest, request.enqueued_step);
-  first_come_.Decide(step, waiting_.size(), admitted, oldest);
+  first_come_.Decide(step, waiting_.size() + waiting_.hidden(), admitted, oldest);
 }
 
 void RequestPool::FillTenantExcess(absl::Span<WaitingView> window) const {
