@@ -270,9 +270,7 @@ void DecisionThread::CarryOut(uint32_t rank_offset) {
         to(c.to, [&](WorkerChannel& channel) { channel.SendPlan(c.plan, assignments_); });
         assignments_.clear();
       },
-      [&](const SendNotice& c) {
-        to(c.to, [&](WorkerChannel& channel) { channel.SendNotice(c.text); });
-      },
+      [&](const SendNotice& c) { to(c.to, [&](WorkerChannel& channel) { channel.SendNotice(c.text); }); },
       [&](const SendShutdown& c) {
         to(c.to, [&](WorkerChannel& channel) { channel.SendShutdown(c.reason); });
       },

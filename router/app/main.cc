@@ -30,9 +30,10 @@ ABSL_FLAG(uint32_t, workers, 1,
 ABSL_FLAG(uint32_t, groups, 1,
           "groups of --workers ranks that must be complete before the router is ready; workers that name no "
           "group (--group) are shared out among them, and workers that name one may form more");
-ABSL_FLAG(std::string, barrier, "",
-          "kind of barrier that groups meet by (star, nccl, local): workers with another one are refused, and "
-          "ask again; empty: each worker's own");
+ABSL_FLAG(
+    std::string, barrier, "",
+    "kind of barrier that groups meet by (star, nccl, local): workers with another one are refused, and "
+    "ask again; empty: each worker's own");
 ABSL_FLAG(std::string, models, "",
           "models that are served, separated by commas: 8 to 64 hexadecimal digits that a worker's model "
           "begins with, as it says when it starts; workers with another one are refused, and ask again; "

@@ -105,9 +105,9 @@ struct LogLine {
   std::string text;
 };
 
-using Command = std::variant<SendEpoch, SendPlan, SendNotice, SendShutdown, CloseMember, TokensMade, RequestFinished,
-                             RequestRejected, RequestPreempted, RequestLost, RequestPlaced, EpochOpened,
-                             EpochClosed, StepDone, EnergyReported, LogLine>;
+using Command = std::variant<SendEpoch, SendPlan, SendNotice, SendShutdown, CloseMember, TokensMade,
+                             RequestFinished, RequestRejected, RequestPreempted, RequestLost, RequestPlaced,
+                             EpochOpened, EpochClosed, StepDone, EnergyReported, LogLine>;
 using Commands = std::vector<Command>;
 
 }  // namespace bfio::router

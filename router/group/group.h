@@ -189,8 +189,8 @@ class Group {
   // Joins come in bursts, and of a group that loses several members at once each connection breaks by itself:
   // waiting a little makes one epoch of them.
   static constexpr absl::Duration kSettleAfterJoin = absl::Milliseconds(100);
-  // It doubles with each newcomer that has lately left while an epoch was formed with it: with NCCL that takes
-  // seconds in which nobody decodes, and a worker that crashes as it comes up comes back at once.
+  // It doubles with each newcomer that has lately left while an epoch was formed with it: with NCCL that
+  // takes seconds in which nobody decodes, and a worker that crashes as it comes up comes back at once.
   static constexpr absl::Duration kLongestSettleAfterJoin = absl::Seconds(30);
   static constexpr absl::Duration kSettleAfterLoss = absl::Milliseconds(20);
   // After a failed attempt to form, so that a persistent cause does not spin.

@@ -58,8 +58,8 @@ absl::Status GroupSet::CheckConfigured(const WorkerHello& hello) const {
   const std::string kind = hello.barrier.substr(0, hello.barrier.find('+'));
   if (options_.group.kind == core::GroupKind::kBarrier && !options_.barrier.empty() &&
       kind != options_.barrier) {
-    return absl::FailedPreconditionError(absl::StrCat("this router's groups meet by barrier ",
-                                                      options_.barrier, " (--barrier), not ", kind));
+    return absl::FailedPreconditionError(
+        absl::StrCat("this router's groups meet by barrier ", options_.barrier, " (--barrier), not ", kind));
   }
   const auto begins = [&](const std::string& model) { return absl::StartsWith(hello.model, model); };
   if (options_.models.empty() || std::any_of(options_.models.begin(), options_.models.end(), begins))
@@ -125,9 +125,9 @@ void GroupSet::TellBeside(MemberId member, const WorkerHello& hello, const Group
                                 ? ""
                                 : absl::StrCat("; that serves when it has ", options_.group.workers,
                                                " workers, or more than group ", named.options().name);
-  const std::string text = absl::StrCat("this worker (", Describe(*group.key()), ") is in group ",
-                                        group.options().name, ", since group ", named.options().name, " is of ",
-                                        Describe(*named.key()), waits);
+  const std::string text =
+      absl::StrCat("this worker (", Describe(*group.key()), ") is in group ", group.options().name,
+                   ", since group ", named.options().name, " is of ", Describe(*named.key()), waits);
   out.push_back(LogLine{LogLine::Level::kWarning, absl::StrCat("worker ", hello.worker_id, ": ", text)});
   out.push_back(SendNotice{member, text});
 }

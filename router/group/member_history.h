@@ -29,8 +29,8 @@ class MemberHistory {
   static constexpr size_t kMaxLeft = 16;
 
   void Punish(const std::string& worker_id, absl::Time now);
-  // A newcomer's connection broke while an epoch was formed with it. Once is bad luck; from the second time on
-  // it is punished, too.
+  // A newcomer's connection broke while an epoch was formed with it. Once is bad luck; from the second time
+  // on it is punished, too.
   void CountLeft(const std::string& worker_id, absl::Time now);
   // Times that this has happened lately, with any worker.
   int RecentlyLeft(absl::Time now) const;

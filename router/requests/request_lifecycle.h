@@ -92,8 +92,8 @@ class RequestLifecycle final : public RequestBook {
   void OnPreempted(core::RequestId id, absl::Time now);
   // Its worker is gone: back into the pool, or its end.
   void OnLost(core::RequestId id, absl::Time now);
-  // `rank`: counted over all groups. `model`: the number of the group's; 0: not told. Nothing when nobody waits
-  // for the request: it is to be dropped again.
+  // `rank`: counted over all groups. `model`: the number of the group's; 0: not told. Nothing when nobody
+  // waits for the request: it is to be dropped again.
   std::optional<Assignment> OnPlaced(core::RequestId id, uint32_t rank, int64_t wait_steps, absl::Time now,
                                      uint32_t model = 0);
   // Membership, capacity or step times may have changed. Ends what waits for a model that is gone.

@@ -315,6 +315,11 @@ TEST(FirstWorker, ThatIsWrongAfterARestartEndsNobodysRequests) {
   wrong.SayHello();
   ASSERT_TRUE(Eventually([&] { return absl::StrContains(cluster.router().Stderr(), "worker wrong "); }))
       << cluster.router().Stderr();
+  ScriptedWorker other(cluster.address(), "other");
+  other.hello().set_model(std::string(64, 'a'));
+  other.SayHello();
+  ASSERT_TRUE(Eventually([&] { return absl::StrContains(cluster.router().Stderr(), "worker other "); }))
+      << cluster.router().Stderr();
   for (Process& worker : cluster.workers()) worker.Signal(SIGCONT);
   const auto ended = [&] {
     return std::any_of(cluster.workers().begin(), cluster.workers().end(),
@@ -331,6 +336,22 @@ TEST(FirstWorker, ThatIsWrongAfterARestartEndsNobodysRequests) {
     EXPECT_TRUE(result.contiguous);
   }
   EXPECT_EQ(cluster.State().requests().adopted(), static_cast<uint64_t>(kRequests));
+}
+
+TEST(FirstWorker, ThatTheRouterIsToldToRefuseAsksAgain) {
+  ClusterOptions options;
+  options.worker_processes = 0;
+  options.router_flags = {"--workers=1", "--models=00000000"};
+  Cluster cluster(options);
+  ASSERT_TRUE(cluster.ok());
+  cluster.StartWorker();
+  Process& worker = cluster.workers()[0];
+  EXPECT_TRUE(Eventually([&] { return CountOf(worker.Stderr(), "does not take this worker") >= 2; }))
+      << worker.Stderr();
+  EXPECT_THAT(worker.Stderr(), HasSubstr("this router serves the models 00000000 (--models), not "));
+  EXPECT_EQ(worker.Wait(absl::ZeroDuration()), std::nullopt);
+  worker.Signal(SIGTERM);
+  EXPECT_EQ(worker.Wait(kAttackPatience), 0) << worker.Stderr();
 }
 
 }  // namespace

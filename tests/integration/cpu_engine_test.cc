@@ -8,8 +8,10 @@
 #include <memory>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/base/clock.h"
 #include "common/base/rng.h"
 #include "tests/testing/cluster.h"
 #include "tests/testing/engine_alone.h"
@@ -20,6 +22,7 @@ namespace bfio::testing {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr char kModel[] = "tests/golden/qwen3";
 

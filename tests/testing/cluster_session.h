@@ -3,7 +3,8 @@
 // Purpose: groups of both kinds, and of several models, come, lose workers, re-form and go; requests of
 // several tenants and priorities arrive, are cancelled, refused and displaced. After every event the cluster
 // must agree with the model: no request is placed twice or lost, none goes on with another model than it
-// began on, slots and KV hold, a more urgent request is not passed over, the clock does not go back. The same seed gives the same session. Threads: one.
+// began on, slots and KV hold, a more urgent request is not passed over, the clock does not go back. The same
+// seed gives the same session. Threads: one.
 #ifndef BFIO_TESTS_TESTING_CLUSTER_SESSION_H_
 #define BFIO_TESTS_TESTING_CLUSTER_SESSION_H_
 
@@ -200,7 +201,8 @@ class ClusterSession {
     }
     std::map<core::RequestId, int64_t> expected = PlacedIn(index, lost);
     // Who holds requests goes on with its model.
-    const bool anew = std::all_of(next.begin(), next.end(), [](const Worker& w) { return w.running.empty(); });
+    const bool anew =
+        std::all_of(next.begin(), next.end(), [](const Worker& w) { return w.running.empty(); });
     if (setup_.models > 0 && anew) group.model = 1 + static_cast<uint32_t>(rng_.Below(setup_.models));
     if (any_model_) group.model = 0;
     core::OpenEpoch epoch{index, {}, group.model};
@@ -302,9 +304,8 @@ class ClusterSession {
         EXPECT_GE(placement.wait_steps, 0);
         Request& request = requests_.at(placement.id);
         EXPECT_TRUE(request.state == State::kWaiting) << "request " << placement.id << " is placed twice";
-        EXPECT_TRUE(MayRun(request, group))
-            << "request " << placement.id << " began on model " << request.spec.model << " and goes on with "
-            << group.model;
+        EXPECT_TRUE(MayRun(request, group)) << "request " << placement.id << " began on model "
+                                            << request.spec.model << " and goes on with " << group.model;
         request.state = State::kPlaced;
         request.model = group.model;
         moved_ += request.group >= 0 && request.group != index ? 1 : 0;

@@ -421,7 +421,8 @@ TEST_F(ModelsTest, NeverServeInOneGroup) {
   ASSERT_EQ(world_.notices.size(), 1u);
   EXPECT_EQ(world_.notices[0].to, world_.Worker("qwen").member);
   EXPECT_THAT(world_.notices[0].text, HasSubstr("since group 0 is of model aa, barrier star"));
-  EXPECT_THAT(world_.log, Contains(HasSubstr("worker qwen: this worker (model bb, barrier star) is in group")));
+  EXPECT_THAT(world_.log,
+              Contains(HasSubstr("worker qwen: this worker (model bb, barrier star) is in group")));
   Submit(1, 8);
   world_.Run();
   EXPECT_EQ(world_.book().completed.size(), 8u);

@@ -564,8 +564,8 @@ class RequestModelsTest : public RequestLifecycleTest {
   std::vector<core::RequestId> PlaceThere() {
     std::vector<core::RequestId> ids;
     const core::Outcome outcome = cluster_->Apply(core::MakePlan{0, false});
-    for (const core::Placement& placement : outcome.plan ? outcome.plan->placements
-                                                         : std::vector<core::Placement>()) {
+    for (const core::Placement& placement :
+         outcome.plan ? outcome.plan->placements : std::vector<core::Placement>()) {
       ids.push_back(placement.id);
       EXPECT_TRUE(requests_->OnPlaced(placement.id, 0, placement.wait_steps, now_, model_).has_value());
     }

@@ -29,13 +29,13 @@ using nlohmann::json;
 class ModelDigestTest : public ::testing::Test {
  protected:
   ModelDigestTest() {
-    dir_ = ::testing::TempDir() + "/digest_" +
-           ::testing::UnitTest::GetInstance()->current_test_info()->name();
+    dir_ =
+        ::testing::TempDir() + "/digest_" + ::testing::UnitTest::GetInstance()->current_test_info()->name();
     fs::remove_all(dir_);
     fs::create_directories(dir_);
-    config_ = {{"model_type", "llama"},       {"vocab_size", 256},      {"hidden_size", 128},
-               {"intermediate_size", 192},    {"num_hidden_layers", 2}, {"num_attention_heads", 4},
-               {"num_key_value_heads", 2},    {"eos_token_id", 2},      {"max_position_embeddings", 64},
+    config_ = {{"model_type", "llama"},        {"vocab_size", 256},      {"hidden_size", 128},
+               {"intermediate_size", 192},     {"num_hidden_layers", 2}, {"num_attention_heads", 4},
+               {"num_key_value_heads", 2},     {"eos_token_id", 2},      {"max_position_embeddings", 64},
                {"tie_word_embeddings", false}, {"bos_token_id", 1}};
     json header = json::object();
     for (const TensorSpec& spec : ModelTensors(*ParseModelConfig(config_.dump(), "config.json"))) {
