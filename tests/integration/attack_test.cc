@@ -310,12 +310,15 @@ TEST(FirstWorker, ThatIsWrongAfterARestartEndsNobodysRequests) {
   cluster.KillRouter();
   for (Process& worker : cluster.workers()) worker.Signal(SIGSTOP);
   cluster.StartRouterAgain();
-  ScriptedWorker wrong(cluster.address(), "wrong");
+  // Connections of this process to the killed router are being opened again, in their own time.
+  grpc::ChannelArguments own;
+  own.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  ScriptedWorker wrong(cluster.address(), "wrong", own);
   wrong.hello().set_barrier("star+tp:1234");
   wrong.SayHello();
   ASSERT_TRUE(Eventually([&] { return absl::StrContains(cluster.router().Stderr(), "worker wrong "); }))
       << cluster.router().Stderr();
-  ScriptedWorker other(cluster.address(), "other");
+  ScriptedWorker other(cluster.address(), "other", own);
   other.hello().set_model(std::string(64, 'a'));
   other.SayHello();
   ASSERT_TRUE(Eventually([&] { return absl::StrContains(cluster.router().Stderr(), "worker other "); }))
