@@ -84,7 +84,7 @@ absl::Duration Group::SettleAfterJoin(absl::Time now) const {
 
 void Group::FormWithFewer(absl::Time now, Commands& out) {
   Log(out, LogLine::Level::kInfo, "forms with ", members_.size(), " of ", options_.workers,
-      " workers: no other group of its name has as many");
+      " workers, as another group of its name has served");
   Reform(options_.restart_settle, false, {now, out});
 }
 

@@ -178,7 +178,8 @@ void GroupSet::FormMajorities(absl::Time now, Commands& out) {
       update = update || other->formed_once();
       most = most && group->size() > other->size();
     }
-    if (update && most) group->FormWithFewer(now, out);
+    // A model that the router was told needs no majority.
+    if (update && (most || !options_.models.empty())) group->FormWithFewer(now, out);
   }
 }
 

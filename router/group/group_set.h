@@ -17,7 +17,8 @@
 //     they are, and the wrong ones beside them hold nobody up.
 //   - Where a group of that name has served before, the others of that name need not be complete: one forms,
 //     after restart_settle, as soon as it has more members than each of the rest. So a rolling update moves
-//     over to the new model once more than half of the workers hold it.
+//     over to the new model once more than half of the workers hold it; at once, where the router was told
+//     which models are served.
 // A request that has begun goes on with its model alone (core::RequestSpec::model). models() are those it may
 // wait for: a model is gone when no group has served it for restart_settle while another group serves.
 #ifndef BFIO_ROUTER_GROUP_GROUP_SET_H_

@@ -573,6 +573,21 @@ TEST_F(UpdateTest, TheNewModelServesOnceItHasTheMajority) {
   EXPECT_THAT(Serving(), ElementsAre("b", "c", "d")) << "that it served once is no reason to serve alone now";
 }
 
+TEST_F(UpdateTest, AModelThatTheRouterWasToldNeedsNoMajority) {
+  GroupSetOptions options = WithWorkers(4);
+  options.models = {"aa", "bb"};
+  world_.SetOptions(options);
+  world_.Start();
+  for (const char* name : {"a", "b", "c"}) JoinModel(name, "aa");
+  Settle();
+  EXPECT_THAT(Serving(), IsEmpty()) << "at the start all are waited for";
+  JoinModel("d", "aa");
+  Settle();
+  Update("a");
+  EXPECT_THAT(Serving(), ElementsAre("a", "b", "c", "d"));
+  EXPECT_NE(GroupOf("a"), GroupOf("b"));
+}
+
 TEST_F(UpdateTest, WhatHasBegunEndsWithItsModelAndWhatHasNotGoesOn) {
   for (const char* name : {"a", "b", "c", "d"}) JoinModel(name, "aa");
   Settle();
