@@ -281,6 +281,7 @@ void DecisionThread::CarryOut(uint32_t rank_offset) {
         to(c.to, [&](WorkerChannel& channel) { channel.SendPlan(c.plan, assignments_); });
         assignments_.clear();
       },
+      [&](const SendNotice& c) { to(c.to, [&](WorkerChannel& channel) { channel.SendNotice(c.text); }); },
       [&](const SendShutdown& c) {
         to(c.to, [&](WorkerChannel& channel) { channel.SendShutdown(c.reason); });
       },
@@ -296,7 +297,7 @@ void DecisionThread::CarryOut(uint32_t rank_offset) {
       [&](const RequestLost& c) { requests_.OnLost(c.id, now_); },
       [&](const RequestPlaced& c) {
         const auto rank = rank_offset + static_cast<uint32_t>(c.rank);
-        if (auto assignment = requests_.OnPlaced(c.id, rank, c.wait_steps, now_))
+        if (auto assignment = requests_.OnPlaced(c.id, rank, c.wait_steps, now_, c.model))
           assignments_.push_back(*assignment);
       },
       [&](const EpochOpened&) {
@@ -322,7 +323,8 @@ void DecisionThread::OnMembershipChanged() {
   view.shortest_step = groups_.shortest_step();
   view.complete = groups_.complete();
   view.expects_announcements = groups_.ExpectsAnnouncements();
-  requests_.SetGroups(view);
+  view.models = groups_.models();
+  requests_.SetGroups(std::move(view));
   if (groups_.ready() == serving_) return;
   serving_ = !serving_;
   if (hooks_.on_serving) hooks_.on_serving(serving_);

@@ -31,6 +31,14 @@ ABSL_FLAG(uint32_t, workers, 1,
 ABSL_FLAG(uint32_t, groups, 1,
           "groups of --workers ranks that must be complete before the router is ready; workers that name no "
           "group (--group) are shared out among them, and workers that name one may form more");
+ABSL_FLAG(
+    std::string, barrier, "",
+    "kind of barrier that groups meet by (star, nccl, local): workers with another one are refused, and "
+    "ask again; empty: each worker's own");
+ABSL_FLAG(std::string, models, "",
+          "models that are served, separated by commas: 8 to 64 hexadecimal digits that a worker's model "
+          "begins with, as it says when it starts; workers with another one are refused, and ask again; "
+          "empty: any");
 ABSL_FLAG(std::string, policy, "bf_io_auto", "who goes where: see the list above");
 ABSL_FLAG(
     std::string, shadow, "",
@@ -122,6 +130,25 @@ absl::Status CheckTimeout(absl::string_view flag, absl::Duration value) {
       absl::StrCat("--", flag, "=", absl::FormatDuration(value), ": must be above 0 and at most 24h"));
 }
 
+// Who may be in a group.
+absl::Status ReadMembershipFlags(RouterOptions& options) {
+  options.barrier = absl::GetFlag(FLAGS_barrier);
+  const std::string& barrier = options.barrier;
+  if (!barrier.empty() && barrier != "star" && barrier != "nccl" && barrier != "local") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--barrier=", barrier, ": must be star, nccl, local or empty"));
+  }
+  options.models = absl::StrSplit(absl::GetFlag(FLAGS_models), ',', absl::SkipEmpty());
+  for (const std::string& model : options.models) {
+    if (model.size() < 8 || model.size() > 64 ||
+        model.find_first_not_of("0123456789abcdef") != std::string::npos) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--models: '", model, "' is not 8 to 64 lower-case hexadecimal digits, as workers log them"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<RouterOptions> OptionsFromFlags() {
   RouterOptions options;
   options.version = BFIO_VERSION;
@@ -152,6 +179,7 @@ absl::StatusOr<RouterOptions> OptionsFromFlags() {
   }
   options.workers = static_cast<int32_t>(workers);
   options.groups = static_cast<int32_t>(groups);
+  if (absl::Status status = ReadMembershipFlags(options); !status.ok()) return status;
   options.policy_options.horizon = static_cast<int32_t>(horizon);
   options.policy_options.discount = absl::GetFlag(FLAGS_discount);
   options.window = absl::GetFlag(FLAGS_window);

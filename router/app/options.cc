@@ -39,6 +39,8 @@ RequestOptions RouterOptions::requests() const {
 GroupSetOptions RouterOptions::group_set(uint64_t instance) const {
   GroupSetOptions out;
   out.groups = groups;
+  out.barrier = barrier;
+  out.models = models;
   out.group.kind = group_kind;
   out.group.workers = workers;
   out.group.plan_mode = plan_mode;

@@ -45,6 +45,10 @@ struct RouterOptions {
   // Ranks that a group's first epoch waits for, and groups that must serve before the router is ready.
   int32_t workers = 1;
   int32_t groups = 1;
+  // The barrier that groups meet by, and beginnings of the models that are served; empty: any
+  // (router/group/group_set.h).
+  std::string barrier;
+  std::vector<std::string> models;
   std::string policy = "bf_io_auto";
   core::PolicyOptions policy_options = {.gap_every = 64};
   // Policies that plan for every decision without being obeyed (router/core/shadow).

@@ -15,14 +15,6 @@ constexpr absl::Duration kSilencePoll = absl::Milliseconds(10);
 
 // --- forming ---
 
-absl::Status BarrierGroup::CheckKind(const WorkerHello& hello) const {
-  if (members_.empty()) return absl::OkStatus();
-  const std::string& barrier = members_.begin()->second->hello.barrier;
-  if (barrier == hello.barrier) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("the group meets by barrier ", barrier, ", not ", hello.barrier));
-}
-
 void BarrierGroup::FillOffer(const Member& member, EpochOffer& offer) const {
   offer.rank = static_cast<uint32_t>(member.next_rank);
   offer.world_size = static_cast<uint32_t>(ranks_.size());

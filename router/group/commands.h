@@ -32,6 +32,11 @@ struct SendPlan {
   MemberId to = 0;
   PlanPart plan;
 };
+// For the member's log.
+struct SendNotice {
+  MemberId to = 0;
+  std::string text;
+};
 // A drained member may end.
 struct SendShutdown {
   MemberId to = 0;
@@ -71,6 +76,8 @@ struct RequestPlaced {
   core::RequestId id = 0;
   core::WorkerIndex rank = 0;
   int64_t wait_steps = 0;
+  // The number of the model that it goes on with (core::OpenEpoch).
+  uint32_t model = 0;
 };
 
 // --- about the group ---
@@ -102,9 +109,9 @@ struct LogLine {
   uint64_t epoch = 0;
 };
 
-using Command = std::variant<SendEpoch, SendPlan, SendShutdown, CloseMember, TokensMade, RequestFinished,
-                             RequestRejected, RequestPreempted, RequestLost, RequestPlaced, EpochOpened,
-                             EpochClosed, StepDone, EnergyReported, LogLine>;
+using Command = std::variant<SendEpoch, SendPlan, SendNotice, SendShutdown, CloseMember, TokensMade,
+                             RequestFinished, RequestRejected, RequestPreempted, RequestLost, RequestPlaced,
+                             EpochOpened, EpochClosed, StepDone, EnergyReported, LogLine>;
 using Commands = std::vector<Command>;
 
 }  // namespace bfio::router

@@ -28,6 +28,14 @@ Group::Group(const GroupOptions& options, core::Cluster* cluster, RequestBook* b
 
 // --- members come and go ---
 
+void Group::SetKey(const GroupKey& key, uint32_t model) {
+  if (key_ == key) return;
+  // Those that come next are other workers than the ones it served with.
+  formed_once_ = false;
+  key_ = key;
+  model_ = model;
+}
+
 absl::Status Group::CheckHello(const WorkerHello& hello, absl::Time now) const {
   if (FindWorker(hello.worker_id))
     return absl::AlreadyExistsError(absl::StrCat("worker_id ", hello.worker_id, " is attached already"));
@@ -58,16 +66,26 @@ void Group::OnHello(MemberId id, WorkerHello hello, absl::Time now, Commands& ou
   members_.emplace(id, std::move(member));
   give_up_at_ = absl::InfiniteFuture();
   Log(out, LogLine::Level::kInfo, added.hello, " attached (", added.hello.slots, " slots, ",
-      added.hello.kv_tokens, " KV tokens, engine ", added.hello.engine, "); ", members_.size(), " of ",
-      options_.workers);
+      added.hello.kv_tokens, " KV tokens, engine ", added.hello.engine, ", ", Describe(*key_), "); ",
+      members_.size(), " of ", options_.workers);
   const Context context{now, out};
   if (formed_once_) {
-    Reform(kSettleAfterJoin, false, context);
+    Reform(SettleAfterJoin(now), false, context);
   } else if (static_cast<int64_t>(members_.size()) >= options_.workers) {
     Reform(absl::ZeroDuration(), false, context);
   } else if (added.recovering) {
     Reform(options_.restart_settle, false, context);
   }
+}
+
+absl::Duration Group::SettleAfterJoin(absl::Time now) const {
+  return std::min(kLongestSettleAfterJoin, kSettleAfterJoin * (int64_t{1} << history_.RecentlyLeft(now)));
+}
+
+void Group::FormWithFewer(absl::Time now, Commands& out) {
+  Log(out, LogLine::Level::kInfo, "forms with ", members_.size(), " of ", options_.workers,
+      " workers, as another group of its name has served");
+  Reform(options_.restart_settle, false, {now, out});
 }
 
 void Group::OnLeave(MemberId id, absl::string_view reason, absl::Time now, Commands& out) {
@@ -94,6 +112,8 @@ void Group::OnGone(MemberId id, absl::Time now, Commands& out) {
   const Member* member = Find(id);
   if (member == nullptr) return;
   Log(out, LogLine::Level::kWarning, member->hello, " is gone");
+  const bool invited = std::find(ranks_.begin(), ranks_.end(), member) != ranks_.end();
+  if (phase_ == Phase::kForming && invited && !member->rank) history_.CountLeft(member->hello.worker_id, now);
   Remove(id, absl::UnavailableError("the connection is gone"), {now, out});
 }
 
@@ -178,8 +198,8 @@ std::vector<MemberView> Group::Members() const {
   std::vector<MemberView> views;
   for (const Member* member : ByArrival()) {
     const WorkerHello& hello = member->hello;
-    views.push_back({member->id, hello.worker_id, hello.engine, hello.slots, hello.kv_tokens, hello.service_s,
-                     member->draining, RankOf(*member), member->telemetry});
+    views.push_back({member->id, hello.worker_id, hello.engine, hello.model, hello.slots, hello.kv_tokens,
+                     hello.service_s, member->draining, RankOf(*member), member->telemetry});
   }
   return views;
 }

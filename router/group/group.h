@@ -13,6 +13,9 @@
 // under the epoch it last said it was ready for; a member that is removed gets a CloseMember, so it can speak
 // for nothing any more.
 //
+// Its members agree in a GroupKey (group_key.h): GroupSet chooses their group by it. A group without members,
+// on which nothing is placed, may be given another key; its first epoch waits for all members again.
+//
 // Ownership: borrows the cluster and the request book. Threads: one; no locks, no clock. Deterministic: the
 // same events at the same times give the same commands.
 #ifndef BFIO_ROUTER_GROUP_GROUP_H_
@@ -33,6 +36,7 @@
 #include "router/core/scheduler/cluster.h"
 #include "router/core/scheduler/worker_speeds.h"
 #include "router/group/commands.h"
+#include "router/group/group_key.h"
 #include "router/group/member.h"
 #include "router/group/member_history.h"
 #include "router/group/step_statistics.h"
@@ -70,6 +74,8 @@ struct MemberView {
   MemberId id = 0;
   std::string worker_id;
   std::string engine;
+  // As WorkerHello has it.
+  std::string model;
   int32_t slots = 0;
   int64_t kv_tokens = 0;
   double service_s = 0;
@@ -91,9 +97,21 @@ class Group {
   static std::unique_ptr<Group> Make(const GroupOptions& options, core::Cluster* cluster, RequestBook* book);
   virtual ~Group() = default;
 
+  // --- what members have in common ---
+
+  // Of the present members, or the last ones; nothing before the first.
+  const std::optional<GroupKey>& key() const { return key_; }
+  // The number of the key's model; 0: there is no key.
+  uint32_t model() const { return model_; }
+  // Workers of that key can be members.
+  bool Takes(const GroupKey& key) const { return !key_ || *key_ == key || free(); }
+  // REQUIRES: Takes(key).
+  void SetKey(const GroupKey& key, uint32_t model);
+
   // --- events ---
 
-  // Refuses with CloseMember: ALREADY_EXISTS, FAILED_PRECONDITION, UNAVAILABLE.
+  // Refuses with CloseMember: ALREADY_EXISTS, FAILED_PRECONDITION, UNAVAILABLE. REQUIRES: the hello's key is
+  // key().
   void OnHello(MemberId member, WorkerHello hello, absl::Time now, Commands& out);
   void OnAnnouncement(MemberId member, Announcement announcement, absl::Time now, Commands& out);
   void OnEpochReady(MemberId member, EpochReady ready, absl::Time now, Commands& out);
@@ -106,6 +124,8 @@ class Group {
   void Expel(MemberId member, const absl::Status& why, absl::Time now, Commands& out);
   // NOT_FOUND.
   absl::Status Drain(absl::string_view worker_id, absl::Time now, Commands& out);
+  // Does not wait for more members than there are. REQUIRES: gathering().
+  void FormWithFewer(absl::Time now, Commands& out);
   // Acts on deadlines that have passed.
   void OnTimer(absl::Time now, Commands& out);
   absl::Time next_deadline() const;
@@ -123,6 +143,11 @@ class Group {
 
   const GroupOptions& options() const { return options_; }
   bool serving() const { return phase_ == Phase::kServing; }
+  // Its first epoch waits for more members.
+  bool gathering() const { return phase_ == Phase::kGathering && !members_.empty(); }
+  bool formed_once() const { return formed_once_; }
+  // It serves, or will again with the members that it has.
+  bool carries_on() const { return formed_once_ && !members_.empty(); }
   // Has served with as many members as it waits for.
   bool complete() const { return complete_; }
   uint64_t epoch() const { return epoch_; }
@@ -166,6 +191,9 @@ class Group {
   // Joins come in bursts, and of a group that loses several members at once each connection breaks by itself:
   // waiting a little makes one epoch of them.
   static constexpr absl::Duration kSettleAfterJoin = absl::Milliseconds(100);
+  // It doubles with each newcomer that has lately left while an epoch was formed with it: with NCCL that
+  // takes seconds in which nobody decodes, and a worker that crashes as it comes up comes back at once.
+  static constexpr absl::Duration kLongestSettleAfterJoin = absl::Seconds(30);
   static constexpr absl::Duration kSettleAfterLoss = absl::Milliseconds(20);
   // After a failed attempt to form, so that a persistent cause does not spin.
   static constexpr absl::Duration kSettleAfterFailure = absl::Milliseconds(500);
@@ -255,6 +283,9 @@ class Group {
  private:
   // --- members (group.cc) ---
 
+  // No member, and nothing is placed here.
+  bool free() const { return members_.empty() && scheduler().placed() == 0; }
+  absl::Duration SettleAfterJoin(absl::Time now) const;
   absl::Status CheckHello(const WorkerHello& hello, absl::Time now) const;
   void BeginDraining(Member& member);
   bool MayLeave(const Member& member) const;
@@ -298,6 +329,8 @@ class Group {
   void SendParts(const core::Plan& plan, const Context& context);
   void EmitSteps(StepStatistics::Summaries& done, Commands& out) const;
 
+  std::optional<GroupKey> key_;
+  uint32_t model_ = 0;
   uint64_t next_sequence_ = 0;
   bool formed_once_ = false;
   bool complete_ = false;

@@ -185,7 +185,7 @@ void Group::FinishForming(const Context& context) {
     member->announced.clear();
   }
   // Those that came while it formed.
-  if (members_.size() > ranks_.size()) Reform(kSettleAfterJoin, false, context);
+  if (members_.size() > ranks_.size()) Reform(SettleAfterJoin(context.now), false, context);
   // Their requests are replayed from what has been received.
   for (Member* member : AuditResidents())
     CutOff(*member, absl::DataLossError("its tokens are not those that were received"), context);
@@ -211,7 +211,8 @@ void Group::OpenEpoch(const Context& context) {
     member->rank = member->next_rank;
     member->rank_epoch = epoch_;
   }
-  LoseRequests(cluster_->Apply(core::OpenEpoch{options_.index, std::move(members)}).displaced, context.out);
+  const core::OpenEpoch event{options_.index, std::move(members), model_};
+  LoseRequests(cluster_->Apply(event).displaced, context.out);
   shortest_step_.reset();
   steps_timed_ = 0;
   steps_.OpenEpoch(epoch_, static_cast<int32_t>(ranks_.size()));
@@ -231,6 +232,7 @@ core::EpochMember Group::EpochMemberOf(Member& member, Commands& out) {
   // recovered is not taken for anything of this one's.
   absl::flat_hash_set<core::RequestId> orphaned(member.orphaned.begin(), member.orphaned.end());
   if (member.recovering) {
+    for (HeldRequest& held : member.announced) held.model = model_;
     to.adopted = book_->Recover(member.hello.worker_id, std::move(member.announced), member.active);
     if (!to.adopted.empty()) {
       Log(out, LogLine::Level::kInfo, member.hello, " brings ", to.adopted.size(),

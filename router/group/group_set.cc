@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace bfio::router {
 namespace {
@@ -48,33 +50,86 @@ Group* GroupSet::GroupOf(MemberId member) {
   return group != nullptr && group->Has(member) ? group : nullptr;
 }
 
-Group* GroupSet::AssignUnnamed(const WorkerHello& hello) {
-  Group* fewest = nullptr;
-  for (int32_t i = 0; i < options_.groups; ++i) {
-    Group* group = groups_[static_cast<size_t>(i)].get();
-    // It goes on draining where it was.
-    if (group->RemembersDraining(hello.worker_id)) return group;
-    if (fewest == nullptr || group->size() < fewest->size()) fewest = group;
-  }
-  for (int32_t i = 0; i < options_.groups; ++i) {
-    Group* group = groups_[static_cast<size_t>(i)].get();
-    if (group->size() < options_.group.workers) return group;
-  }
-  return fewest;
+GroupKey GroupSet::KeyOf(const WorkerHello& hello) const {
+  return {options_.group.kind == core::GroupKind::kBarrier ? hello.barrier : "", hello.model};
 }
 
-absl::StatusOr<Group*> GroupSet::Assign(const WorkerHello& hello, absl::Time now, Commands& out) {
+absl::Status GroupSet::CheckConfigured(const WorkerHello& hello) const {
+  const std::string kind = hello.barrier.substr(0, hello.barrier.find('+'));
+  if (options_.group.kind == core::GroupKind::kBarrier && !options_.barrier.empty() &&
+      kind != options_.barrier) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("this router's groups meet by barrier ", options_.barrier, " (--barrier), not ", kind));
+  }
+  const auto begins = [&](const std::string& model) { return absl::StartsWith(hello.model, model); };
+  if (options_.models.empty() || std::any_of(options_.models.begin(), options_.models.end(), begins))
+    return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("this router serves the models ",
+                                                    absl::StrJoin(options_.models, ","), " (--models), not ",
+                                                    hello.model.empty() ? "an unknown one" : hello.model));
+}
+
+Group* GroupSet::FindFor(absl::string_view name, const GroupKey& key) {
+  Group* const both[] = {FindNamed(name), FindNamed(NameBeside(name, key))};
+  // Where such workers are.
+  for (Group* group : both) {
+    if (group != nullptr && !group->empty() && group->key() == key) return group;
+  }
+  for (Group* group : both) {
+    if (group != nullptr && group->Takes(key)) return group;
+  }
+  return nullptr;
+}
+
+std::string GroupSet::NameFor(const WorkerHello& hello, const GroupKey& key) {
+  if (!hello.group.empty()) return BaseName(hello.group, key);
+  const auto size = [](const Group* group) { return group == nullptr ? 0 : group->size(); };
+  std::optional<int32_t> lacking, fewest;
+  for (int32_t i = 0; i < options_.groups; ++i) {
+    const Group* group = FindFor(absl::StrCat(i), key);
+    // It goes on draining where it was.
+    if (group != nullptr && group->RemembersDraining(hello.worker_id)) return absl::StrCat(i);
+    if (!lacking && size(group) < options_.group.workers) lacking = i;
+    if (!fewest || size(group) < size(FindFor(absl::StrCat(*fewest), key))) fewest = i;
+  }
+  return absl::StrCat(lacking.value_or(*fewest));
+}
+
+absl::StatusOr<Group*> GroupSet::Assign(MemberId member, const WorkerHello& hello, absl::Time now,
+                                        Commands& out) {
   for (const auto& group : groups_) {
     if (group->FindWorker(hello.worker_id))
       return absl::AlreadyExistsError(absl::StrCat("worker_id ", hello.worker_id, " is attached already"));
   }
-  if (hello.group.empty()) return AssignUnnamed(hello);
-  if (Group* named = FindNamed(hello.group); named != nullptr) return named;
-  if (groups_.size() >= kMaxGroups && !MakeWay(now, out)) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("there are ", groups_.size(), " groups already, and none is called ", hello.group));
+  if (absl::Status status = CheckConfigured(hello); !status.ok()) return status;
+  const GroupKey key = KeyOf(hello);
+  const std::string name = NameFor(hello, key);
+  Group* group = FindFor(name, key);
+  if (group == nullptr) {
+    const std::string added = FindNamed(name) == nullptr ? name : NameBeside(name, key);
+    if (groups_.size() >= kMaxGroups && !MakeWay(now, out)) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("there are ", groups_.size(), " groups already, and none is called ", added));
+    }
+    group = Add(added);
   }
-  return Add(hello.group);
+  group->SetKey(key, models_.NumberOf(key.model));
+  if (const Group* named = FindNamed(name); named != nullptr && named != group)
+    TellBeside(member, hello, *named, *group, out);
+  return group;
+}
+
+void GroupSet::TellBeside(MemberId member, const WorkerHello& hello, const Group& named, const Group& group,
+                          Commands& out) const {
+  const std::string waits = group.formed_once()
+                                ? ""
+                                : absl::StrCat("; that serves when it has ", options_.group.workers,
+                                               " workers, or more than group ", named.options().name);
+  const std::string text =
+      absl::StrCat("this worker (", Describe(*group.key()), ") is in group ", group.options().name,
+                   ", since group ", named.options().name, " is of ", Describe(*named.key()), waits);
+  out.push_back(LogLine{LogLine::Level::kWarning, absl::StrCat("worker ", hello.worker_id, ": ", text)});
+  out.push_back(SendNotice{member, text});
 }
 
 bool GroupSet::MakeWay(absl::Time now, Commands& out) {
@@ -95,7 +150,7 @@ void GroupSet::OnHello(MemberId member, WorkerHello hello, absl::Time now, Comma
   // It was closed, and does not know it yet.
   if (const auto [it, first] = group_of_.try_emplace(member, kNoGroup); !first) return;
   TakeOver(hello, now, out);
-  const absl::StatusOr<Group*> group = Assign(hello, now, out);
+  const absl::StatusOr<Group*> group = Assign(member, hello, now, out);
   if (!group.ok()) {
     out.push_back(
         LogLine{.level = LogLine::Level::kWarning,
@@ -106,6 +161,31 @@ void GroupSet::OnHello(MemberId member, WorkerHello hello, absl::Time now, Comma
   }
   group_of_[member] = (*group)->options().index;
   (*group)->OnHello(member, std::move(hello), now, out);
+  OnMembers(now, out);
+}
+
+void GroupSet::OnMembers(absl::Time now, Commands& out) {
+  std::vector<uint32_t> served;
+  for (const auto& group : groups_) {
+    if (group->carries_on()) served.push_back(group->model());
+  }
+  models_.SetServed(served, now);
+  FormMajorities(now, out);
+}
+
+void GroupSet::FormMajorities(absl::Time now, Commands& out) {
+  for (const auto& group : groups_) {
+    if (!group->gathering()) continue;
+    const std::string name = BaseName(group->options().name, *group->key());
+    bool update = false, most = true;
+    for (const auto& other : groups_) {
+      if (other == group || !other->key() || BaseName(other->options().name, *other->key()) != name) continue;
+      update = update || other->formed_once();
+      most = most && group->size() > other->size();
+    }
+    // A model that the router was told needs no majority.
+    if (update && (most || !options_.models.empty())) group->FormWithFewer(now, out);
+  }
 }
 
 void GroupSet::TakeOver(const WorkerHello& hello, absl::Time now, Commands& out) {
@@ -123,12 +203,18 @@ void GroupSet::OnAnnouncement(MemberId member, Announcement announcement, absl::
 }
 
 void GroupSet::OnEpochReady(MemberId member, EpochReady ready, absl::Time now, Commands& out) {
-  if (Group* group = GroupOf(member); group != nullptr)
-    group->OnEpochReady(member, std::move(ready), now, out);
+  Group* group = GroupOf(member);
+  if (group == nullptr) return;
+  group->OnEpochReady(member, std::move(ready), now, out);
+  OnMembers(now, out);
 }
 
 void GroupSet::OnReport(MemberId member, const StepReport& report, absl::Time now, Commands& out) {
-  if (Group* group = GroupOf(member); group != nullptr) group->OnReport(member, report, now, out);
+  Group* group = GroupOf(member);
+  if (group == nullptr) return;
+  const int32_t members = group->size();
+  group->OnReport(member, report, now, out);
+  if (group->size() != members) OnMembers(now, out);
 }
 
 void GroupSet::OnLeave(MemberId member, absl::string_view reason, absl::Time now, Commands& out) {
@@ -138,10 +224,12 @@ void GroupSet::OnLeave(MemberId member, absl::string_view reason, absl::Time now
 void GroupSet::OnGone(MemberId member, absl::Time now, Commands& out) {
   if (Group* group = GroupOf(member); group != nullptr) group->OnGone(member, now, out);
   group_of_.erase(member);
+  OnMembers(now, out);
 }
 
 void GroupSet::Expel(MemberId member, const absl::Status& why, absl::Time now, Commands& out) {
   if (Group* group = GroupOf(member); group != nullptr) group->Expel(member, why, now, out);
+  OnMembers(now, out);
 }
 
 absl::Status GroupSet::Drain(absl::string_view worker_id, absl::Time now, Commands& out) {
@@ -155,10 +243,12 @@ absl::Status GroupSet::Drain(absl::string_view worker_id, absl::Time now, Comman
 
 void GroupSet::OnTimer(absl::Time now, Commands& out) {
   for (const auto& group : groups_) group->OnTimer(now, out);
+  OnMembers(now, out);
   if (!serving()) return;
   for (const auto& group : groups_) {
     if (now >= group->give_up_at()) group->GiveUp(now, out);
   }
+  models_.Expire(options_.group.restart_settle, now);
 }
 
 absl::Time GroupSet::next_deadline() const {
@@ -169,6 +259,7 @@ absl::Time GroupSet::next_deadline() const {
     next = std::min(next, group->next_deadline());
     if (gives_up) next = std::min(next, group->give_up_at());
   }
+  if (gives_up) next = std::min(next, models_.NextExpiry(options_.group.restart_settle));
   return next;
 }
 

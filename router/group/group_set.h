@@ -6,6 +6,22 @@
 // one with the fewest. A worker_id is unique in the router; the same process by a newer connection takes the
 // place of its older one, which may be half open, at once. A group without members for longer than
 // restart_settle gives its requests up while another group serves. Pure, as Group.
+//
+// Workers that differ in their GroupKey (model, barrier: group_key.h) are never in one group. Where the group
+// that a worker names, or would be assigned to, has another key, the worker joins or forms the group of its
+// own key beside that one, NAME~xxxxxxxx; both logs say so. So nobody is refused for who came before, and a
+// wrong worker that comes first stands alone:
+//   - What the router was told wins (GroupSetOptions::barrier, models): others are refused,
+//     FAILED_PRECONDITION, and ask again.
+//   - Else a group forms when it has --workers members, as ever: a minority forms no group.
+//   - Workers that bring live requests of an earlier router form a group after restart_settle, however few
+//     they are, and the wrong ones beside them hold nobody up.
+//   - Where a group of that name has served before, the others of that name need not be complete: one forms,
+//     after restart_settle, as soon as it has more members than each of the rest. So a rolling update moves
+//     over to the new model once more than half of the workers hold it; at once, where the router was told
+//     which models are served.
+// A request that has begun goes on with its model alone (core::RequestSpec::model). models() are those it may
+// wait for: a model is gone when no group has served it for restart_settle while another group serves.
 #ifndef BFIO_ROUTER_GROUP_GROUP_SET_H_
 #define BFIO_ROUTER_GROUP_GROUP_SET_H_
 
@@ -22,6 +38,8 @@
 #include "absl/time/time.h"
 #include "router/core/scheduler/cluster.h"
 #include "router/group/group.h"
+#include "router/group/group_key.h"
+#include "router/group/model_book.h"
 
 namespace bfio::router {
 
@@ -30,6 +48,10 @@ struct GroupSetOptions {
   GroupOptions group;
   // Groups that must be complete for readiness.
   int32_t groups = 1;
+  // The barrier that groups meet by ("star", "nccl", ..); empty: any. Not of groups without one.
+  std::string barrier;
+  // Beginnings of the models that are served; empty: any.
+  std::vector<std::string> models;
 };
 
 class GroupSet {
@@ -67,6 +89,9 @@ class GroupSet {
   // The shortest step of any group; nothing while none can judge.
   std::optional<absl::Duration> shortest_step() const;
 
+  // The numbers of the models that requests which have begun may wait for, ascending.
+  const std::vector<uint32_t>& models() const { return models_.known(); }
+
   // Null when there is no such group.
   Group* Find(core::GroupIndex index);
   // In the order of their indices.
@@ -79,20 +104,32 @@ class GroupSet {
   // Null for members that are not known, or no more.
   Group* GroupOf(MemberId member);
   Group* FindNamed(absl::string_view name);
-  // The group that a worker is to join; RESOURCE_EXHAUSTED.
-  absl::StatusOr<Group*> Assign(const WorkerHello& hello, absl::Time now, Commands& out);
-  Group* AssignUnnamed(const WorkerHello& hello);
+  GroupKey KeyOf(const WorkerHello& hello) const;
+  absl::Status CheckConfigured(const WorkerHello& hello) const;
+  // The group of that name, or beside it, for workers of that key; null: there is none yet.
+  Group* FindFor(absl::string_view name, const GroupKey& key);
+  // The name that a worker's group has, or is beside of.
+  std::string NameFor(const WorkerHello& hello, const GroupKey& key);
+  // The group that a worker is to join; ALREADY_EXISTS, FAILED_PRECONDITION, RESOURCE_EXHAUSTED. Tells both
+  // ends when it is not the one of that name.
+  absl::StatusOr<Group*> Assign(MemberId member, const WorkerHello& hello, absl::Time now, Commands& out);
+  void TellBeside(MemberId member, const WorkerHello& hello, const Group& named, const Group& group,
+                  Commands& out) const;
   // Removes the member that this worker was by an earlier connection.
   void TakeOver(const WorkerHello& hello, absl::Time now, Commands& out);
   Group* Add(std::string name);
   // Removes a group without members that is not one of the router's own. False when there is none.
   bool MakeWay(absl::Time now, Commands& out);
+  // Members have come or gone.
+  void OnMembers(absl::Time now, Commands& out);
+  void FormMajorities(absl::Time now, Commands& out);
   int32_t CountIf(bool (Group::*state)() const) const;
 
   const GroupSetOptions options_;
   core::Cluster* const cluster_;
   RequestBook* const book_;
   core::GroupIndex next_index_ = 0;
+  ModelBook models_;
   std::vector<std::unique_ptr<Group>> groups_;
   // Of every connection that said hello and is not gone, closed ones included.
   absl::flat_hash_map<MemberId, core::GroupIndex> group_of_;

@@ -176,7 +176,7 @@ void Group::SendParts(const core::Plan& plan, const Context& context) {
   for (const core::Drop& drop : plan.drops) parts[drop.worker].cancellations.push_back(drop.id);
   for (const core::Placement& placement : plan.placements) {
     parts[placement.worker].placements.push_back(placement.id);
-    placed[placement.worker].push_back({placement.id, placement.worker, placement.wait_steps});
+    placed[placement.worker].push_back({placement.id, placement.worker, placement.wait_steps, model_});
   }
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     Member& member = *ranks_[rank];

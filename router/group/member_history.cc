@@ -4,11 +4,26 @@
 
 namespace bfio::router {
 
-void MemberHistory::Punish(const std::string& worker_id, absl::Time now) {
+MemberHistory::Penalty& MemberHistory::PenaltyOf(const std::string& worker_id) {
   // Names come from outside; penalties that are forgotten early do no harm.
   if (penalties_.size() >= kMaxWorkers && !penalties_.contains(worker_id)) penalties_.clear();
-  Penalty& penalty = penalties_[worker_id];
+  return penalties_[worker_id];
+}
+
+void MemberHistory::Punish(const std::string& worker_id, absl::Time now) {
+  Penalty& penalty = PenaltyOf(worker_id);
   penalty.until = now + std::min(kLastPenalty, kFirstPenalty * (1 << std::min(penalty.count++, 10)));
+}
+
+void MemberHistory::CountLeft(const std::string& worker_id, absl::Time now) {
+  if (left_.size() >= kMaxLeft) left_.pop_front();
+  left_.push_back(now);
+  if (++PenaltyOf(worker_id).left > 1) Punish(worker_id, now);
+}
+
+int MemberHistory::RecentlyLeft(absl::Time now) const {
+  return static_cast<int>(
+      std::count_if(left_.begin(), left_.end(), [&](absl::Time time) { return now - time < kLeftMemory; }));
 }
 
 bool MemberHistory::Refuses(const std::string& worker_id, absl::Time now) const {

@@ -28,6 +28,8 @@ class WorkerChannel {
   virtual void SendEpoch(const EpochOffer& epoch) = 0;
   // `assignments` are those of plan.placements, less the ones that nobody waits for any more.
   virtual void SendPlan(const PlanPart& plan, absl::Span<const Assignment> assignments) = 0;
+  // For the worker's log.
+  virtual void SendNotice(absl::string_view text) = 0;
   // The worker is drained and may end.
   virtual void SendShutdown(absl::string_view reason) = 0;
   // Ends the connection after what was sent. Messages of it may still come.

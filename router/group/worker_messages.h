@@ -27,6 +27,8 @@ struct WorkerHello {
   std::string worker_id;
   // The group it belongs to; empty: the router assigns one.
   std::string group;
+  // What it computes, in 64 hexadecimal digits; empty: it does not tell.
+  std::string model;
   int32_t slots = 0;
   int64_t kv_tokens = 0;
   // Longest prompt + output that it takes.

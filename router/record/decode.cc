@@ -127,6 +127,7 @@ absl::Status GroupIn(const v1::LoggedState::Group& from, core::RequestId base, c
   to.group = from.group();
   to.kind = static_cast<core::GroupKind>(from.kind());
   to.open = from.open();
+  to.model = from.model();
   to.reported_step = from.reported_step();
   to.planned_step = from.planned_step();
   to.decided_step = from.decided_step();
@@ -250,6 +251,7 @@ absl::StatusOr<core::RequestSpec> FromLog(const v1::LoggedRequest& request, core
   if (request.has_waited_steps()) spec.waited_steps = request.waited_steps();
   spec.refusals = request.refusals();
   spec.runs_alone = request.runs_alone();
+  spec.model = request.model();
   if (request.deadline_us() != 0) spec.deadline_us = request.deadline_us();
   absl::Status status =
       Check()

@@ -81,12 +81,13 @@ void TotalsOut(const core::SchedulerTotals& from, v1::LoggedState::Totals& out) 
 
 // Without its workers, which come before it.
 void GroupOut(const core::GroupState& from, core::RequestId base, v1::LoggedState::Group& out) {
-  const auto& [group, kind, workers, open, reported_step, planned_step, decided_step, reports, holder, piece,
-               totals] = from;
+  const auto& [group, kind, workers, open, model, reported_step, planned_step, decided_step, reports, holder,
+               piece, totals] = from;
   out.set_group(group);
   out.set_kind(static_cast<int32_t>(kind));
   out.set_num_workers(static_cast<int32_t>(workers.size()));
   out.set_open(open);
+  out.set_model(model);
   out.set_reported_step(reported_step);
   out.set_planned_step(planned_step);
   out.set_decided_step(decided_step);
@@ -135,7 +136,7 @@ void ToLog(const core::PolicySetting& setting, v1::LoggedPolicy& out) {
 
 void ToLog(const core::RequestSpec& spec, core::RequestId base, v1::LoggedRequest& out) {
   const auto& [id, prefill, max_new, predicted, priority, tenant, generated, seniority, deadline_us, waited,
-               refusals, runs_alone] = spec;
+               refusals, runs_alone, model] = spec;
   out.set_id(IdOut(id, base));
   out.set_prefill_tokens(prefill);
   out.set_max_new_tokens(max_new);
@@ -147,6 +148,7 @@ void ToLog(const core::RequestSpec& spec, core::RequestId base, v1::LoggedReques
   if (waited) out.set_waited_steps(*waited);
   out.set_refusals(refusals);
   out.set_runs_alone(runs_alone);
+  out.set_model(model);
   if (deadline_us != core::RequestSpec::kNoDeadline) out.set_deadline_us(deadline_us);
 }
 

@@ -131,6 +131,7 @@ void Recorder::Record(const core::Cluster&, const core::OpenEpoch& event, const 
   v1::LoggedEpoch& out = *other_.mutable_open_epoch();
   out.Clear();
   out.set_group(event.group);
+  out.set_model(event.model);
   ToLog(event.members, header_.id_base(), out);
   IdsOut(outcome.displaced, header_.id_base(), *out.mutable_displaced());
   Write(other_);

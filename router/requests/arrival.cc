@@ -214,6 +214,7 @@ bool RequestLifecycle::RecoverOne(absl::string_view worker_id, HeldRequest& held
   RequestRecord* record = table_.Add(held.id, std::move(held.request), nullptr, tenant, now_);
   record->delivered = record->had = static_cast<uint32_t>(held.tokens.size());
   record->placed_at = held.first_index;
+  record->model = held.model;
   record->history = std::move(held.tokens);
   record->placed = now_;
   if (record->delivered > 0) record->first_token = now_;

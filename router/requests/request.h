@@ -114,6 +114,8 @@ struct HeldRequest {
   // Index of the first token of the placement that holds it.
   uint32_t first_index = 0;
   std::optional<FinishReason> ended;
+  // The number of the model that the tokens are of; the group fills it in.
+  uint32_t model = 0;
 };
 
 }  // namespace bfio::router

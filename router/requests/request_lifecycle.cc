@@ -188,6 +188,7 @@ void RequestLifecycle::OnLost(core::RequestId id, absl::Time now) {
     Tell(lines_, spdlog::level::warn, "suspect", *record, now_, absl::StrCat(why, ": it is ended"));
     return Fail(*record, absl::InternalError(why));
   }
+  if (Stranded(*record)) return FailStranded(*record);
   if (record->forgotten) {
     ++totals_.replays_refused;
     return Fail(*record,
@@ -208,6 +209,33 @@ void RequestLifecycle::OnWorkerDied(core::GroupIndex group, core::WorkerIndex wo
   }
 }
 
+bool RequestLifecycle::Stranded(const RequestRecord& record) const {
+  return record.delivered > 0 && record.model != 0 &&
+         !std::binary_search(groups_.models.begin(), groups_.models.end(), record.model);
+}
+
+void RequestLifecycle::FailStranded(RequestRecord& record) {
+  ++totals_.replays_refused;
+  // Not UNAVAILABLE: whoever tries again with what it has would get another model's end to this beginning.
+  Fail(record, absl::FailedPreconditionError(absl::StrCat(
+                   "the model that this request began on is not served any more; ", record.delivered,
+                   " of its tokens are delivered, and another model would go on otherwise: send it anew")));
+}
+
+void RequestLifecycle::SetGroups(GroupsView groups) {
+  const bool other_models = groups.models != groups_.models;
+  groups_ = std::move(groups);
+  if (!other_models) return;
+  int64_t ended = 0;
+  for (const core::RequestId id : table_.Ids()) {
+    RequestRecord* record = table_.Find(id);
+    if (record == nullptr || record->ended || !Stranded(*record) || cluster_->LocationOf(id)) continue;
+    ++ended;
+    FailStranded(*record);
+  }
+  if (ended > 0) spdlog::warn("{} requests end: the model that they began on is not served any more", ended);
+}
+
 void RequestLifecycle::Requeue(const RequestRecord& record) {
   core::RequestSpec spec = record.Spec(cluster_->NextStep());
   // It goes before all that have not begun, even if it has made no token yet.
@@ -216,7 +244,7 @@ void RequestLifecycle::Requeue(const RequestRecord& record) {
 }
 
 std::optional<Assignment> RequestLifecycle::OnPlaced(core::RequestId id, uint32_t rank, int64_t wait_steps,
-                                                     absl::Time now) {
+                                                     absl::Time now, uint32_t model) {
   now_ = now;
   RequestRecord* record = table_.Find(id);
   if (record == nullptr || record->ended) {
@@ -224,6 +252,8 @@ std::optional<Assignment> RequestLifecycle::OnPlaced(core::RequestId id, uint32_
     Cancel(id);
     return std::nullopt;
   }
+  // What it has of an earlier router, nobody says whose it is.
+  if (record->delivered == 0 || record->model == 0) record->model = model;
   record->last_rank = rank;
   record->worker_died = false;
   record->placed_at = record->delivered;

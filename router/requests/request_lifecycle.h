@@ -64,6 +64,8 @@ struct GroupsView {
   // Every group that is waited for has formed with all its members.
   bool complete = false;
   bool expects_announcements = false;
+  // The numbers of the models that a request which has begun may wait for, ascending.
+  std::vector<uint32_t> models;
 };
 
 class RequestLifecycle final : public RequestBook {
@@ -91,10 +93,12 @@ class RequestLifecycle final : public RequestBook {
   void OnPreempted(core::RequestId id, absl::Time now);
   // Its worker is gone: back into the pool, or its end.
   void OnLost(core::RequestId id, absl::Time now);
-  // `rank`: counted over all groups. Nothing when nobody waits for the request: it is to be dropped again.
-  std::optional<Assignment> OnPlaced(core::RequestId id, uint32_t rank, int64_t wait_steps, absl::Time now);
-  // Membership, capacity or step times may have changed.
-  void SetGroups(const GroupsView& groups) { groups_ = groups; }
+  // `rank`: counted over all groups. `model`: the number of the group's; 0: not told. Nothing when nobody
+  // waits for the request: it is to be dropped again.
+  std::optional<Assignment> OnPlaced(core::RequestId id, uint32_t rank, int64_t wait_steps, absl::Time now,
+                                     uint32_t model = 0);
+  // Membership, capacity or step times may have changed. Ends what waits for a model that is gone.
+  void SetGroups(GroupsView groups);
   // An epoch has opened: requests that fit no worker any more end, and clients that came early are answered.
   void OnEpochOpened(absl::Time now);
 
@@ -169,6 +173,9 @@ class RequestLifecycle final : public RequestBook {
   void CutOff(RequestRecord& record);
   // Keeps an ended request for a client that may have missed its end.
   void Retain(RequestRecord& record, const Finish& finish);
+  // No worker can go on with it: the model that it began on is gone.
+  bool Stranded(const RequestRecord& record) const;
+  void FailStranded(RequestRecord& record);
   // Back into the pool, ahead of all that have not begun.
   void Requeue(const RequestRecord& record);
   // Gives back what an accepted request holds of bounds.

@@ -7,6 +7,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "router/group/group_key.h"
 #include "router/requests/check_request.h"
 
 namespace bfio::router {
@@ -15,7 +16,9 @@ namespace {
 // Lengths on the worker link are bounded so that sums of them cannot overflow.
 constexpr uint64_t kMaxKvTokens = uint64_t{1} << 40;
 constexpr uint64_t kMaxInt64 = std::numeric_limits<int64_t>::max();
-constexpr size_t kMaxGroupBytes = 64;
+constexpr size_t kMaxGroupBytes = kMaxGroupNameBytes;
+constexpr size_t kMaxBarrierBytes = 64;
+constexpr size_t kModelDigits = 64;
 constexpr size_t kMaxDeviceBytes = 128;
 // A megawatt over a century.
 constexpr double kMaxJoules = 4e15;
@@ -35,6 +38,11 @@ bool ConvertFitted(bool present, const v1::FittedValue& from, std::optional<Fitt
   to = FittedValue{from.value(), from.standard_error()};
   return IsAmount(from.value(), OnlineStepFit::kMaxSeconds) &&
          IsAmount(from.standard_error(), OnlineStepFit::kMaxSeconds);
+}
+
+bool IsModel(const std::string& text) {
+  return text.empty() ||
+         (text.size() == kModelDigits && text.find_first_not_of("0123456789abcdef") == std::string::npos);
 }
 
 template <typename Active>
@@ -134,6 +142,14 @@ absl::StatusOr<WorkerHello> ToHello(const v1::Hello& hello) {
     return OutOfRange("group's length", hello.group().size(),
                       absl::StrCat("at most ", kMaxGroupBytes, " bytes"));
   }
+  if (hello.barrier().size() > kMaxBarrierBytes) {
+    return OutOfRange("barrier's length", hello.barrier().size(),
+                      absl::StrCat("at most ", kMaxBarrierBytes, " bytes"));
+  }
+  if (!IsModel(hello.model())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("model must be ", kModelDigits, " lower-case hexadecimal digits, or empty"));
+  }
   if (hello.slots() < 1 || hello.slots() > 65536) {
     return OutOfRange("slots", hello.slots(), "within 1..65536");
   }
@@ -150,6 +166,7 @@ absl::StatusOr<WorkerHello> ToHello(const v1::Hello& hello) {
   WorkerHello converted;
   converted.worker_id = hello.worker_id();
   converted.group = hello.group();
+  converted.model = hello.model();
   converted.slots = static_cast<int32_t>(hello.slots());
   converted.kv_tokens = static_cast<int64_t>(hello.kv_tokens());
   converted.max_sequence_tokens = static_cast<int64_t>(std::min(hello.max_sequence_tokens(), kMaxInt64));

@@ -94,6 +94,12 @@ void SessionChannel::SendPlan(const PlanPart& plan, absl::Span<const Assignment>
   Send(std::move(message));
 }
 
+void SessionChannel::SendNotice(absl::string_view text) {
+  v1::RouterMessage message;
+  message.mutable_notice()->set_text(std::string(text));
+  Send(std::move(message));
+}
+
 void SessionChannel::SendShutdown(absl::string_view reason) {
   v1::RouterMessage message;
   message.mutable_shutdown()->set_reason(std::string(reason));

@@ -43,6 +43,7 @@ class SessionChannel final : public WorkerChannel, public std::enable_shared_fro
   const std::string& peer() const override { return peer_; }
   void SendEpoch(const EpochOffer& epoch) override;
   void SendPlan(const PlanPart& plan, absl::Span<const Assignment> assignments) override;
+  void SendNotice(absl::string_view text) override;
   void SendShutdown(absl::string_view reason) override;
   void Close(const absl::Status& status) override;
   bool BreakOffIfStuck(absl::Time now, absl::Duration patience) override;

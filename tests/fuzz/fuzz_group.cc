@@ -143,6 +143,7 @@ class Router {
     hello.worker_id = absl::StrCat("w", input_.Byte() % 6);
     const uint8_t group = input_.Byte();
     if (group % 4 == 0) hello.group = absl::StrCat("g", group % 3);
+    if (group % 8 == 7) hello.model = "another";
     hello.slots = 2;
     hello.kv_tokens = hello.max_sequence_tokens = 1000;
     hello.barrier = input_.Byte() % 8 == 0 ? "nccl" : "star";

@@ -316,10 +316,18 @@ TEST(FirstWorker, ThatIsWrongAfterARestartEndsNobodysRequests) {
   cluster.KillRouter();
   for (Process& worker : cluster.workers()) worker.Signal(SIGSTOP);
   cluster.StartRouterAgain();
-  ScriptedWorker wrong(cluster.address(), "wrong");
+  // Connections of this process to the killed router are being opened again, in their own time.
+  grpc::ChannelArguments own;
+  own.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  ScriptedWorker wrong(cluster.address(), "wrong", own);
   wrong.hello().set_barrier("star+tp:1234");
   wrong.SayHello();
   ASSERT_TRUE(Eventually([&] { return absl::StrContains(cluster.router().Stderr(), "worker wrong "); }))
+      << cluster.router().Stderr();
+  ScriptedWorker other(cluster.address(), "other", own);
+  other.hello().set_model(std::string(64, 'a'));
+  other.SayHello();
+  ASSERT_TRUE(Eventually([&] { return absl::StrContains(cluster.router().Stderr(), "worker other "); }))
       << cluster.router().Stderr();
   for (Process& worker : cluster.workers()) worker.Signal(SIGCONT);
   const auto ended = [&] {
@@ -337,6 +345,22 @@ TEST(FirstWorker, ThatIsWrongAfterARestartEndsNobodysRequests) {
     EXPECT_TRUE(result.contiguous);
   }
   EXPECT_EQ(cluster.State().requests().adopted(), static_cast<uint64_t>(kRequests));
+}
+
+TEST(FirstWorker, ThatTheRouterIsToldToRefuseAsksAgain) {
+  ClusterOptions options;
+  options.worker_processes = 0;
+  options.router_flags = {"--workers=1", "--models=00000000"};
+  Cluster cluster(options);
+  ASSERT_TRUE(cluster.ok());
+  cluster.StartWorker();
+  Process& worker = cluster.workers()[0];
+  EXPECT_TRUE(Eventually([&] { return CountOf(worker.Stderr(), "does not take this worker") >= 2; }))
+      << worker.Stderr();
+  EXPECT_THAT(worker.Stderr(), HasSubstr("this router serves the models 00000000 (--models), not "));
+  EXPECT_EQ(worker.Wait(absl::ZeroDuration()), std::nullopt);
+  worker.Signal(SIGTERM);
+  EXPECT_EQ(worker.Wait(kAttackPatience), 0) << worker.Stderr();
 }
 
 }  // namespace

@@ -8,8 +8,10 @@
 #include <memory>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/base/clock.h"
 #include "common/base/rng.h"
 #include "tests/testing/cluster.h"
 #include "tests/testing/engine_alone.h"
@@ -20,6 +22,7 @@ namespace bfio::testing {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr char kModel[] = "tests/golden/qwen3";
 
@@ -113,9 +116,14 @@ TEST(CpuEngine, AWorkerThatComputesOtherwiseThanTheGroupDoesNotJoin) {
   ASSERT_TRUE(cluster.ok());
   Process odd("bfio_worker", {absl::StrCat("--router=", cluster.address()), "--engine=cpu",
                               absl::StrCat("--model=", kModel), "--slots=4", "--kv_tokens=4096"});
-  EXPECT_NE(odd.Wait(kSlowdown * absl::Seconds(60)).value_or(0), 0) << odd.Stderr();
-  EXPECT_THAT(odd.Stdout() + odd.Stderr(), HasSubstr("the group meets by barrier star+tp:"));
+  const absl::Time give_up = MonotonicNow() + kSlowdown * absl::Seconds(60);
+  while (!absl::StrContains(odd.Stderr(), "the router says: ") && MonotonicNow() < give_up)
+    absl::SleepFor(absl::Milliseconds(5));
+  EXPECT_THAT(odd.Stderr(), HasSubstr("barrier star+tp:")) << "what the group has and it has not";
   TokenClients(cluster, requests).ExpectTokens(alone);
+  EXPECT_THAT(odd.Stderr(), Not(HasSubstr(": rank "))) << "alone it serves nobody";
+  odd.Signal(SIGTERM);
+  EXPECT_EQ(odd.Wait(kSlowdown * absl::Seconds(60)), 0) << odd.Stderr();
   cluster.StopCleanly();
 }
 

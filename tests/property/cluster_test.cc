@@ -11,7 +11,7 @@ namespace {
 
 using bfio::testing::ClusterSession;
 
-void RunSessions(const char* policy, PlanMode mode, bool ample_kv) {
+void RunSessions(const char* policy, PlanMode mode, bool ample_kv, uint32_t models = 0) {
   int64_t placements = 0, moved = 0;
   for (uint64_t seed = 1; seed <= 40; ++seed) {
     SCOPED_TRACE(absl::StrCat(policy, ", seed ", seed));
@@ -20,7 +20,8 @@ void RunSessions(const char* policy, PlanMode mode, bool ample_kv) {
     options.max_waiting = 30;
     options.window = seed % 3 == 0 ? 3 : 4096;
     Cluster cluster(options, {policy, {}});
-    ClusterSession session(&cluster, {.seed = seed, .most_groups = 1 + seed % 4, .ample_kv = ample_kv});
+    ClusterSession session(
+        &cluster, {.seed = seed, .most_groups = 1 + seed % 4, .ample_kv = ample_kv, .models = models});
     session.Run(300);
     placements += session.placements();
     moved += session.moved();
@@ -41,6 +42,11 @@ TEST(ClusterProperty, PipelinedGroupsToo) {
 
 TEST(ClusterProperty, KvIsNeverExceededWhereItIsShort) {
   for (const char* policy : {"fcfs", "bf_io_auto", "jffc"}) RunSessions(policy, PlanMode::kPipelined, false);
+}
+
+TEST(ClusterProperty, WhatHasBegunGoesOnWithItsModelAlone) {
+  for (const char* policy : {"fcfs", "lpt", "bf_io_auto"}) RunSessions(policy, PlanMode::kPipelined, true, 3);
+  RunSessions("bf_io_auto", PlanMode::kLockstep, false, 2);
 }
 
 }  // namespace

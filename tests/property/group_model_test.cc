@@ -1,6 +1,6 @@
-// Groups under random lives of their workers, compared with a simple reference after every event
-// (tests/testing/group_checker.h), and left alone at the end: then every request that somebody waits for
-// ends.
+// Groups under random lives of their workers, some of other models and barriers than others, compared with a
+// simple reference after every event (tests/testing/group_checker.h), and left alone at the end: then every
+// request that somebody waits for ends.
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -43,6 +43,7 @@ class RandomLife {
       names_.push_back(absl::StrCat("w", i));
       // Some in a group of their own.
       if (rng_.Below(6) == 0) world_.Worker(names_.back()).group = "other";
+      ChooseModel(names_.back());
     }
     world_.alter_ready = [this](SimWorker&, EpochReady& ready) {
       if (!faults_ || !Chance(50) || ready.active.empty()) return;
@@ -63,6 +64,7 @@ class RandomLife {
       for (int32_t i = 0; i < options_.group.workers; ++i) {
         names_.push_back(absl::StrCat("late ", group, i));
         world_.Worker(names_.back()).group = group;
+        if (several_models_) world_.Worker(names_.back()).model = "aa";
       }
     }
     for (int round = 0; round < 20000 && !world_.book().live.empty(); ++round) {
@@ -88,9 +90,17 @@ class RandomLife {
 
   GroupWorld& world() { return world_; }
   int64_t restarts() const { return restarts_; }
+  bool several_models() const { return several_models_; }
   int64_t completed() { return completed_ + static_cast<int64_t>(world_.book().completed.size()); }
 
  private:
+  // Most are alike, in half of the lives all.
+  void ChooseModel(const std::string& name) {
+    if (!several_models_) return;
+    SimWorker& worker = world_.Worker(name);
+    worker.model = rng_.Below(3) == 0 ? "bb" : "aa";
+    worker.barrier = rng_.Below(12) == 0 ? "nccl" : "star";
+  }
   bool Chance(uint64_t one_in) { return rng_.Below(one_in) == 0; }
   const std::string& Any() { return names_[rng_.Below(names_.size())]; }
   bool Asleep(const std::string& name) { return faults_ && world_.now < asleep_until_[name]; }
@@ -169,7 +179,11 @@ class RandomLife {
       case 0:
         return world_.Break(name);
       case 1:
-        return world_.Kill(name);
+        world_.Kill(name);
+        // The next process of that name may have another model, and names the group it was started with.
+        if (Chance(2)) return;
+        worker.group = Chance(6) ? "other" : "";
+        return ChooseModel(name);
       case 2:
         asleep_until_[name] = world_.now + absl::Milliseconds(static_cast<int64_t>(rng_.Below(4000)));
         return;
@@ -252,11 +266,14 @@ class RandomLife {
     }
     if (Chance(100)) {
       // Of requests that are somebody else's, or nobody's.
-      const core::RequestId id = 1 + rng_.Below(last_id_ + 5);
+      core::RequestId id = 1 + rng_.Below(last_id_ + 5);
+      // Nobody's, for good: the next ones may be placed here before the report is read.
+      if (id > last_id_) id += 1'000'000;
       const bool own = std::any_of(report.tokens.begin(), report.tokens.end(),
                                    [&](const RequestTokens& made) { return made.id == id; });
       const auto holder = world_.checker().HolderOf(id);
-      if (!own && holder != worker.member) {
+      const bool waits = !holder && world_.cluster().Knows(id);
+      if (!own && !waits && holder != worker.member) {
         report.tokens.push_back({id, 1});
         report.token_ids.push_back(1);
         report.finished.push_back({id, FinishReason::kStop});
@@ -278,6 +295,7 @@ class RandomLife {
 
   Rng rng_;
   const GroupSetOptions options_;
+  const bool several_models_ = rng_.Below(2) == 0;
   GroupWorld world_;
   std::vector<std::string> names_;
   std::map<std::string, absl::Time> asleep_until_;
@@ -288,6 +306,7 @@ class RandomLife {
 
 TEST(GroupModel, RandomLivesKeepEveryPromiseAndEndWithEveryRequest) {
   int64_t completed = 0, restarts = 0, recovered = 0, placed_again = 0;
+  int64_t beside = 0, stranded = 0, lives_of_several = 0;
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
     SCOPED_TRACE(absl::StrCat("seed ", seed));
     RandomLife life(seed);
@@ -303,6 +322,10 @@ TEST(GroupModel, RandomLivesKeepEveryPromiseAndEndWithEveryRequest) {
     restarts += life.restarts();
     recovered += life.world().book().recovered;
     placed_again += life.world().book().placed_again;
+    lives_of_several += life.several_models() ? 1 : 0;
+    beside += static_cast<int64_t>(life.world().notices.size());
+    for (const auto& [id, status] : life.world().book().failed)
+      stranded += absl::IsFailedPrecondition(status) ? 1 : 0;
   }
   RecordProperty("completed", static_cast<int>(completed));
   // What was meant to happen did.
@@ -310,6 +333,9 @@ TEST(GroupModel, RandomLivesKeepEveryPromiseAndEndWithEveryRequest) {
   EXPECT_GT(restarts, 5);
   EXPECT_GT(recovered, 5);
   EXPECT_GT(placed_again, 100);
+  EXPECT_GT(lives_of_several, 5);
+  EXPECT_GT(beside, 50);
+  EXPECT_GT(stranded, 5);
 }
 
 }  // namespace

@@ -1,9 +1,10 @@
 // A random session of several groups over one pool, against a trivial model of workers and requests.
 //
-// Purpose: groups of both kinds come, lose workers, re-form and go; requests of several tenants and
-// priorities arrive, are cancelled, refused and displaced. After every event the cluster must agree with the
-// model: no request is placed twice or lost, slots and KV hold, a more urgent request is not passed over, the
-// clock does not go back. The same seed gives the same session. Threads: one.
+// Purpose: groups of both kinds, and of several models, come, lose workers, re-form and go; requests of
+// several tenants and priorities arrive, are cancelled, refused and displaced. After every event the cluster
+// must agree with the model: no request is placed twice or lost, none goes on with another model than it
+// began on, slots and KV hold, a more urgent request is not passed over, the clock does not go back. The same
+// seed gives the same session. Threads: one.
 #ifndef BFIO_TESTS_TESTING_CLUSTER_SESSION_H_
 #define BFIO_TESTS_TESTING_CLUSTER_SESSION_H_
 
@@ -31,6 +32,8 @@ class ClusterSession {
     size_t most_groups = 4;
     // KV never keeps a request out: then a policy that honours priorities can be held to it.
     bool ample_kv = true;
+    // Groups have one of so many models; 0: nobody tells.
+    uint32_t models = 0;
   };
 
   // The cluster has no groups yet and outlives this.
@@ -47,6 +50,8 @@ class ClusterSession {
     for (int turn = 0; turn < turns && !::testing::Test::HasFailure(); ++turn) Turn();
     while (groups_.size() > 1) Remove(groups_.begin()->first);
     if (groups_.empty()) Add();
+    // The last one takes whatever has begun anywhere.
+    any_model_ = true;
     Reopen(groups_.begin()->first, true);
     for (int turn = 0; turn < 20'000 && !Drained() && !::testing::Test::HasFailure(); ++turn) Work();
     EXPECT_TRUE(Drained()) << cluster_.waiting() << " wait, " << cluster_.placed() << " are placed";
@@ -68,6 +73,8 @@ class ClusterSession {
     core::GroupIndex group = -1;
     core::WorkerIndex worker = 0;
     int64_t output = 1;
+    // What generates its tokens.
+    uint32_t model = 0;
   };
   struct Part {
     int64_t apply_step = 0;
@@ -85,9 +92,13 @@ class ClusterSession {
   struct Group {
     core::GroupKind kind = core::GroupKind::kBarrier;
     bool open = false;
+    uint32_t model = 0;
     std::vector<Worker> workers;
   };
 
+  static bool MayRun(const Request& request, const Group& group) {
+    return request.spec.model == 0 || group.model == 0 || request.spec.model == group.model;
+  }
   bool Drained() const { return cluster_.waiting() + cluster_.placed() == 0; }
 
   void Turn() {
@@ -151,6 +162,7 @@ class ClusterSession {
     request.spec.generated_tokens += generated;
     request.spec.max_new_tokens -= generated;
     request.output = std::max<int64_t>(1, request.output - generated);
+    if (request.spec.generated_tokens > 0) request.spec.model = request.model;
     if (rng_.Below(10) == 0) {
       request.state = State::kEnded;
       return;
@@ -188,7 +200,12 @@ class ClusterSession {
           .kv_tokens = setup_.ample_kv ? 1 << 20 : 60 + static_cast<int64_t>(rng_.Below(60))};
     }
     std::map<core::RequestId, int64_t> expected = PlacedIn(index, lost);
-    core::OpenEpoch epoch{index, {}};
+    // Who holds requests goes on with its model.
+    const bool anew =
+        std::all_of(next.begin(), next.end(), [](const Worker& w) { return w.running.empty(); });
+    if (setup_.models > 0 && anew) group.model = 1 + static_cast<uint32_t>(rng_.Below(setup_.models));
+    if (any_model_) group.model = 0;
+    core::OpenEpoch epoch{index, {}, group.model};
     for (size_t g = 0; g < next.size(); ++g) {
       core::EpochMember& member = epoch.members.emplace_back();
       member.spec = next[g].spec;
@@ -287,7 +304,10 @@ class ClusterSession {
         EXPECT_GE(placement.wait_steps, 0);
         Request& request = requests_.at(placement.id);
         EXPECT_TRUE(request.state == State::kWaiting) << "request " << placement.id << " is placed twice";
+        EXPECT_TRUE(MayRun(request, group)) << "request " << placement.id << " began on model "
+                                            << request.spec.model << " and goes on with " << group.model;
         request.state = State::kPlaced;
+        request.model = group.model;
         moved_ += request.group >= 0 && request.group != index ? 1 : 0;
         request.group = index;
         request.worker = placement.worker;
@@ -303,7 +323,7 @@ class ClusterSession {
         if (parts[g].apply_step > 0) group.workers[g].parts.push_back(std::move(parts[g]));
         CheckRoom(group.workers[g]);
       }
-      if (setup_.ample_kv && !plan->placements.empty()) CheckUrgency(least_urgent);
+      if (setup_.ample_kv && !plan->placements.empty()) CheckUrgency(group, least_urgent);
     }
   }
 
@@ -314,10 +334,12 @@ class ClusterSession {
     EXPECT_LE(reserved, worker.spec.kv_tokens);
   }
 
-  // No request that waits is more urgent than one that was placed.
-  void CheckUrgency(int32_t least_urgent) {
-    for (const core::WaitingView& waiting : cluster_.pool().views().views())
+  // No request that waits, and may run there, is more urgent than one that was placed.
+  void CheckUrgency(const Group& group, int32_t least_urgent) {
+    for (const core::WaitingView& waiting : cluster_.pool().views().views()) {
+      if (!MayRun(requests_.at(waiting.id), group)) continue;
       EXPECT_LE(waiting.priority, least_urgent) << "request " << waiting.id << " was passed over";
+    }
   }
 
   // One step of these workers of a group; all of them, if they share a barrier.
@@ -398,6 +420,7 @@ class ClusterSession {
   std::map<core::GroupIndex, Group> groups_;
   std::map<core::RequestId, Request> requests_;
   int64_t placements_ = 0, moved_ = 0;
+  bool any_model_ = false;
 };
 
 }  // namespace bfio::testing

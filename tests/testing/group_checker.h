@@ -56,6 +56,7 @@ class GroupChecker {
         if (member.rank && !ranks[index].emplace(*member.rank, member.id).second)
           Broken("a rank is one member's");
         if (member.rank && !group->serving()) Broken("ranks are of an open epoch");
+        if (!group->key() || member.model != group->key()->model) Broken("members of a group have one model");
       }
     }
     for (const auto& [id, member] : holder_) {
@@ -133,6 +134,10 @@ class GroupChecker {
       if (placing_.erase(id) != 1) Broken("a plan's placements were announced");
       if (!holder_.emplace(id, send.to).second) Broken("a request is on one member");
     }
+  }
+  void On(const SendNotice& notice) {
+    AttachedOrBroken(notice.to);
+    if (notice.text.empty()) Broken("notices have text");
   }
   void On(const SendShutdown& shutdown) { AttachedOrBroken(shutdown.to); }
   void On(const CloseMember& close) {

@@ -42,12 +42,15 @@ class SimpleBook final : public RequestBook {
     uint32_t delivered = 0;
     // Of the present placement.
     uint32_t placed_at = 0;
+    // Of its tokens: the router's number, and the name that its worker has.
+    uint32_t model = 0;
+    std::string model_name;
   };
 
   SimpleBook(core::Cluster* cluster, GroupChecker* checker) : cluster_(cluster), checker_(checker) {}
 
   absl::Status Submit(core::RequestId id, uint32_t prompt, uint32_t max_new, bool resumable = true) {
-    Record& record = live[id] = {prompt, max_new, resumable};
+    Record& record = live[id] = {.prompt = prompt, .max_new = max_new, .resumable = resumable};
     absl::Status status = cluster_->Apply(core::Enqueue{SpecOf(id, record)}).status;
     if (!status.ok()) live.erase(id);
     return status;
@@ -64,6 +67,7 @@ class SimpleBook final : public RequestBook {
     spec.prefill_tokens = record.prompt + record.delivered;
     spec.max_new_tokens = record.max_new - record.delivered;
     spec.generated_tokens = record.delivered;
+    if (record.delivered > 0) spec.model = record.model;
     return spec;
   }
 
@@ -103,14 +107,26 @@ class SimpleBook final : public RequestBook {
     if (!cluster_->Apply(core::Requeue{spec}).status.ok())
       checker_->Broken("the scheduler has forgotten what is lost");
   }
+  // Ends what waits for a model that is none of these.
+  void EndStranded(const std::vector<uint32_t>& models) {
+    std::erase_if(live, [&](const auto& entry) {
+      const auto& [id, record] = entry;
+      if (record.delivered == 0 || record.model == 0 || cluster_->LocationOf(id)) return false;
+      if (std::binary_search(models.begin(), models.end(), record.model)) return false;
+      cluster_->Apply(core::Cancel{id});
+      failed[id] = absl::FailedPreconditionError("its model is gone");
+      return true;
+    });
+  }
   // False: nobody waits for it.
-  bool OnPlaced(core::RequestId id) {
+  bool OnPlaced(core::RequestId id, uint32_t model) {
     Record* record = Find(id);
     if (record == nullptr) {
       cluster_->Apply(core::Cancel{id});
       return false;
     }
     record->placed_at = record->delivered;
+    if (record->delivered == 0 || record->model == 0) record->model = model;
     return true;
   }
 
@@ -125,7 +141,9 @@ class SimpleBook final : public RequestBook {
           std::find_if(active.begin(), active.end(), [&](const HeldActive& a) { return a.id == request.id; });
       const auto known = static_cast<uint32_t>(request.tokens.size()) - request.first_index;
       if (!request.ended && (resident == active.end() || resident->generated_tokens != known)) continue;
-      Record& record = live[request.id] = {request.request.prompt_tokens, request.request.max_new_tokens};
+      Record& record = live[request.id] = {.prompt = request.request.prompt_tokens,
+                                           .max_new = request.request.max_new_tokens};
+      record.model = request.model;
       record.delivered = static_cast<uint32_t>(request.tokens.size());
       record.placed_at = request.first_index;
       ++recovered;
@@ -133,6 +151,7 @@ class SimpleBook final : public RequestBook {
         Complete(request.id);
       } else {
         specs.push_back(SpecOf(request.id, record));
+        if (record.model == 0) checker_->Broken("a group says which model it recovers");
         if (on_recovered) on_recovered(request.id, worker_id);
       }
     }
@@ -199,7 +218,7 @@ struct SimWorker {
     int64_t reserved() const { return int64_t{s} + (max_new - first_index) - 1; }
   };
 
-  std::string name, group;
+  std::string name, group, model;
   int32_t slots = 4;
   int64_t kv_tokens = 1000;
   bool steps_alone = true;
@@ -228,6 +247,7 @@ struct SimWorker {
     WorkerHello hello;
     hello.worker_id = name;
     hello.group = group;
+    hello.model = model;
     hello.slots = slots;
     hello.kv_tokens = hello.max_sequence_tokens = kv_tokens;
     hello.engine = "test";
@@ -368,9 +388,13 @@ class GroupWorld {
     scheduler.plan_mode = options_.group.plan_mode;
     router_ = std::make_unique<Router>(options_, scheduler, policy_);
     router_->book.on_recovered = [this](core::RequestId id, absl::string_view name) {
-      checker().OnRecovered(id, workers.at(std::string(name)).member);
+      const SimWorker& worker = workers.at(std::string(name));
+      checker().OnRecovered(id, worker.member);
+      book().live.at(id).model_name = worker.model;
     };
   }
+  // Of the next router.
+  void SetOptions(const GroupSetOptions& options) { options_ = options; }
   GroupSet& groups() { return router_->groups; }
   Group& group(size_t i = 0) { return *router_->groups.groups().at(i); }
   core::Cluster& cluster() { return router_->cluster; }
@@ -389,6 +413,7 @@ class GroupWorld {
     Commands out;
     event(groups(), out);
     Carry(out, reporter);
+    book().EndStranded(groups().models());
     if (decide) Decide();
     checker().Compare(cluster(), groups());
   }
@@ -637,6 +662,7 @@ class GroupWorld {
   std::vector<std::shared_ptr<const StepSummary>> steps;
   std::vector<std::string> log;
   std::vector<CloseMember> closed;
+  std::vector<SendNotice> notices;
   std::vector<core::RequestId> lost;
   // The last part of a plan that each worker was sent, and how many it was sent.
   std::map<std::string, PlanPart> last_part;
@@ -698,7 +724,12 @@ class GroupWorld {
     for (const core::RequestId id : send.plan.placements) {
       const auto it = book().live.find(id);
       if (it == book().live.end()) continue;
-      const SimpleBook::Record& record = it->second;
+      SimpleBook::Record& record = it->second;
+      if (const SimWorker* worker = ByMember(send.to); worker != nullptr) {
+        if (record.delivered > 0 && record.model_name != worker->model)
+          checker().Broken(absl::StrCat("request ", id, " goes on with the model that it began on"));
+        record.model_name = worker->model;
+      }
       plan.assigned.push_back({id, record.prompt, record.delivered, record.max_new, record.resumable});
     }
     if (const SimWorker* worker = ByMember(send.to); worker != nullptr) {
@@ -707,6 +738,7 @@ class GroupWorld {
     }
     Send(send.to, std::move(plan));
   }
+  void On(const SendNotice& notice) { notices.push_back(notice); }
   void On(const SendShutdown& shutdown) { Send(shutdown.to, shutdown); }
   void On(const CloseMember& close) {
     closed.push_back(close);
@@ -720,7 +752,7 @@ class GroupWorld {
     lost.push_back(request.id);
     book().PlaceAgain(request.id);
   }
-  void On(const RequestPlaced& placed) { book().OnPlaced(placed.id); }
+  void On(const RequestPlaced& placed) { book().OnPlaced(placed.id, placed.model); }
   void On(const EpochOpened&) {}
   void On(const EpochClosed&) {}
   void On(const StepDone& done) { steps.push_back(done.summary); }

@@ -14,6 +14,9 @@
 
 namespace bfio::testing {
 
+// The model of bfio_worker --engine=sim (tests/unit/worker/engines_test.cc).
+inline constexpr char kSimModel[] = "9b3226f06100ec213aca23752203444ad9e334f537ee6767f3bae4d44e90894e";
+
 class ScriptedWorker {
  public:
   ScriptedWorker(const std::string& address, const std::string& id,
@@ -29,6 +32,7 @@ class ScriptedWorker {
     hello.set_engine("scripted");
     hello.set_barrier("star");
     hello.set_communicator_offer("127.0.0.1:1");
+    hello.set_model(kSimModel);
   }
   ~ScriptedWorker() { context_.TryCancel(); }
 

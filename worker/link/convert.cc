@@ -33,6 +33,7 @@ void Fill(const Hello& hello, v1::WorkerMessage& out) {
   to->set_group(hello.group);
   to->set_worker_instance(hello.worker_instance);
   to->set_stream(hello.stream);
+  to->set_model(hello.model);
 }
 
 v1::FinishReason ReasonOf(FinishCause cause) {
@@ -230,6 +231,8 @@ std::optional<InMessage> FromProto(const v1::RouterMessage& message) {
       return FromPlan(message.plan());
     case v1::RouterMessage::kShutdown:
       return Shutdown{message.shutdown().reason()};
+    case v1::RouterMessage::kNotice:
+      return Notice{message.notice().text()};
     case v1::RouterMessage::MESSAGE_NOT_SET:
       break;
   }

@@ -13,7 +13,7 @@ namespace bfio::worker {
 // Fills `out` (cleared first; its memory is reused).
 void ToProto(const OutMessage& message, v1::WorkerMessage& out);
 
-using InMessage = std::variant<Epoch, Plan, Shutdown>;
+using InMessage = std::variant<Epoch, Plan, Shutdown, Notice>;
 
 // Nothing when the message is of no known kind: a newer router's, to be ignored.
 std::optional<InMessage> FromProto(const v1::RouterMessage& message);

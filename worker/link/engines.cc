@@ -10,6 +10,7 @@
 #include "common/base/spdlog.h"
 #include "worker/engine/cpu/machine_memory.h"
 #include "worker/engine/cpu/part_memory.h"
+#include "worker/engine/cuda/device_weights.h"
 #include "worker/kv/page_table.h"
 
 namespace bfio::worker {
@@ -73,6 +74,11 @@ absl::StatusOr<int64_t> FitKv(const EngineOptions& options, const Model& model, 
 
 }  // namespace
 
+ModelDigest DigestOf(const EngineOptions& options, const Model& model) {
+  if (options.name == "cuda") return gpu::CudaDigestOf(model.digest(), options.cuda.decode.share_mlp);
+  return DigestOf(options.cpu, options.weights, model);
+}
+
 absl::Status CheckEngineOptions(const EngineOptions& options) {
   if (options.name == "sim" && options.cpu.decode.share_mlp) {
     return absl::InvalidArgumentError(
@@ -102,7 +108,10 @@ absl::StatusOr<Engines> Engines::Create(const EngineOptions& options, int32_t ra
   Engines engines(options);
   engines.options_.sim.limits = engines.options_.cpu.decode.limits = options.limits;
   engines.options_.cuda.decode.limits = options.limits;
-  if (options.name == "sim") return engines;
+  if (options.name == "sim") {
+    engines.digest_ = ModelDigest::Of(SimModelName(engines.options_.sim));
+    return engines;
+  }
   if (options.name == "cuda") {
     // Before minutes go by.
     if (absl::Status status = CheckCudaDevice(options.cuda.device); !status.ok()) {
@@ -113,6 +122,7 @@ absl::StatusOr<Engines> Engines::Create(const EngineOptions& options, int32_t ra
       return absl::Status(model.status().code(), absl::StrCat("--model: ", model.status().message()));
     }
     LogWindow(options.model, (*model)->config());
+    engines.digest_ = DigestOf(options, **model);
     engines.model_ = *std::move(model);
     return engines;
   }
@@ -123,6 +133,7 @@ absl::StatusOr<Engines> Engines::Create(const EngineOptions& options, int32_t ra
   const auto kv_tokens = FitKv(options, **model, ranks);
   if (!kv_tokens.ok()) return kv_tokens.status();
   engines.options_.cpu.decode.limits.kv_tokens = *kv_tokens;
+  engines.digest_ = DigestOf(options, **model);
   engines.weights_ = cpu::Weights::Make(*std::move(model), options.weights);
   LogModel(options.model, *engines.weights_);
   return engines;

@@ -13,6 +13,7 @@
 #include "worker/engine/cpu/cpu_engine.h"
 #include "worker/engine/cuda/device/cuda_engine.h"
 #include "worker/engine/engine.h"
+#include "worker/engine/model/model.h"
 #include "worker/engine/sim/sim_engine.h"
 
 namespace bfio::worker {
@@ -49,14 +50,21 @@ class Engines {
   // `rank`: within the process.
   absl::StatusOr<std::unique_ptr<Engine>> Make(int32_t rank) const;
 
+  // Of what the ranks compute (worker/engine/model/model_digest.h).
+  const ModelDigest& digest() const { return digest_; }
+
  private:
   explicit Engines(const EngineOptions& options) : options_(options) {}
 
   EngineOptions options_;
+  ModelDigest digest_;
   // Of the cpu engine, and of the cuda engine.
   std::shared_ptr<const cpu::Weights> weights_;
   std::shared_ptr<const Model> model_;
 };
+
+// What an engine with these options computes with that model.
+ModelDigest DigestOf(const EngineOptions& options, const Model& model);
 
 // INVALID_ARGUMENT, naming the flag, when there is no such engine or what it needs was not given.
 absl::Status CheckEngineOptions(const EngineOptions& options);

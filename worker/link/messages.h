@@ -56,6 +56,11 @@ struct Shutdown {
   std::string reason;
 };
 
+// For this worker's log.
+struct Notice {
+  std::string text;
+};
+
 // --- to the router ---
 
 struct Hello {
@@ -71,6 +76,7 @@ struct Hello {
   std::string group;
   uint64_t worker_instance = 0;
   uint64_t stream = 0;
+  std::string model;
 };
 
 struct HeldRequest {

@@ -41,10 +41,9 @@ constexpr absl::Duration kCloseTimeout = absl::Seconds(1);
 // Who is asked to leave while there is no connection tells the router if one comes within this time.
 constexpr absl::Duration kLeavePatience = absl::Milliseconds(200);
 
-// The router has understood this worker and will never want it.
-bool IsRefusal(const absl::Status& status) {
-  return absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status) ||
-         absl::IsUnimplemented(status) || absl::IsPermissionDenied(status);
+// The router has understood this worker and will never want it, whatever becomes of the others.
+bool IsFinal(const absl::Status& status) {
+  return absl::IsInvalidArgument(status) || absl::IsUnimplemented(status) || absl::IsPermissionDenied(status);
 }
 
 }  // namespace
@@ -71,8 +70,13 @@ struct RouterLink::State {
 // outlives it, so its own is never the last one.
 class RouterLink::Call final : public grpc::ClientBidiReactor<v1::WorkerMessage, v1::RouterMessage> {
  public:
-  Call(std::shared_ptr<State> state, Inbox& inbox, std::shared_ptr<grpc::Channel> channel)
-      : state_(std::move(state)), inbox_(inbox), stub_(v1::WorkerLink::NewStub(std::move(channel))) {
+  // `worker_id` outlives the call.
+  Call(std::shared_ptr<State> state, const std::string& worker_id, Inbox& inbox,
+       std::shared_ptr<grpc::Channel> channel)
+      : state_(std::move(state)),
+        worker_id_(worker_id),
+        inbox_(inbox),
+        stub_(v1::WorkerLink::NewStub(std::move(channel))) {
     stub_->async()->Attach(&context_, this);
     // Writes are started from outside of reactions.
     AddHold();
@@ -158,12 +162,15 @@ class RouterLink::Call final : public grpc::ClientBidiReactor<v1::WorkerMessage,
       inbox_.OnPlan(std::move(*plan));
     } else if (auto* epoch = std::get_if<Epoch>(&message)) {
       inbox_.OnEpoch(std::move(*epoch));
+    } else if (const auto* notice = std::get_if<Notice>(&message)) {
+      spdlog::warn("{}: the router says: {}", worker_id_, notice->text);
     } else {
       inbox_.OnShutdown(absl::StrCat("the router says: ", std::get<Shutdown>(message).reason));
     }
   }
 
   const std::shared_ptr<State> state_;
+  const std::string& worker_id_;
   Inbox& inbox_;
   const std::unique_ptr<v1::WorkerLink::Stub> stub_;
   grpc::ClientContext context_;
@@ -176,7 +183,8 @@ RouterLink::RouterLink(RouterLinkOptions options, std::shared_ptr<grpc::Channel>
       channel_(std::move(channel)),
       state_(std::make_shared<State>()),
       backoff_(options_.first_backoff),
-      rng_(options_.seed) {}
+      rng_(options_.seed),
+      refusals_(options_.seed, options_.first_refusal) {}
 
 RouterLink::~RouterLink() = default;
 
@@ -190,7 +198,7 @@ absl::Status RouterLink::Loop(Inbox& inbox) {
   absl::Status status;
   for (bool first = true; Connect(first, status); first = false) {
     const absl::Status ended = RunStream(inbox);
-    if (IsRefusal(ended)) {
+    if (IsFinal(ended)) {
       return absl::Status(ended.code(), absl::StrCat("the router at ", options_.router,
                                                      " refuses this worker: ", ended.message()));
     }
@@ -201,15 +209,28 @@ absl::Status RouterLink::Loop(Inbox& inbox) {
       break;
     }
     const ScopedLogFields fields{{"worker", options_.worker_id}};
-    spdlog::warn("{}: stream to router lost: {}", options_.worker_id, ended.ToString());
-    if (state_->heard) backoff_ = options_.first_backoff;
-    state_->mutex.AwaitWithTimeout(absl::Condition(&state_->stopping), NextBackoff());
+    const auto woken = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_->mutex) {
+      return state_->stopping || state_->leaving.has_value();
+    };
+    state_->mutex.AwaitWithTimeout(absl::Condition(&woken), PauseAfter(ended, state_->heard));
     if (state_->stopping) break;
   }
   return status;
 }
 
-absl::Duration RouterLink::NextBackoff() {
+absl::Duration RouterLink::PauseAfter(const absl::Status& ended, bool heard) {
+  if (heard) {
+    backoff_ = options_.first_backoff;
+    refusals_.Reset();
+  }
+  if (absl::IsFailedPrecondition(ended)) {
+    const absl::Duration pause = refusals_.Next();
+    spdlog::warn("{}: the router at {} does not take this worker: {}; it asks again in {}",
+                 options_.worker_id, options_.router, std::string(ended.message()),
+                 absl::FormatDuration(absl::Trunc(pause, absl::Milliseconds(100))));
+    return pause;
+  }
+  spdlog::warn("{}: stream to router lost: {}", options_.worker_id, ended.ToString());
   const absl::Duration now = backoff_ * rng_.Uniform();
   backoff_ = std::min(backoff_ * 2, options_.last_backoff);
   return now;
@@ -241,7 +262,7 @@ absl::Status RouterLink::RunStream(Inbox& inbox) {
     state_->greeted = state_->writing = state_->broken = state_->heard = false;
     state_->done.reset();
   }
-  auto call = std::make_unique<Call>(state_, inbox, channel_);
+  auto call = std::make_unique<Call>(state_, options_.worker_id, inbox, channel_);
   if (options_.recorder != nullptr) options_.recorder->OnStreamUp();
   inbox.OnStreamUp(stream);
   WriteLoop(*call);

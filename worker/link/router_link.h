@@ -16,6 +16,7 @@
 #include "common/base/rng.h"
 #include "worker/link/inbox.h"
 #include "worker/link/rank_recorder.h"
+#include "worker/link/refusal_delay.h"
 #include "worker/link/step_loop.h"
 
 namespace grpc {
@@ -34,6 +35,8 @@ struct RouterLinkOptions {
   // the last (full jitter), so that a group's workers do not come all at once.
   absl::Duration first_backoff = absl::Milliseconds(100);
   absl::Duration last_backoff = absl::Seconds(5);
+  // The same of a router that refuses this worker for now (refusal_delay.h).
+  absl::Duration first_refusal = RefusalDelay::kFirst;
   // Messages waiting to be written, and how long a step waits for room among them. A router that makes none
   // in that time has stopped reading: the stream is given up.
   size_t max_queued = 1024;
@@ -51,8 +54,8 @@ class RouterLink final : public StepLink {
   ~RouterLink() override;
 
   // Until Stop (OK), or until there is no point in going on: UNAVAILABLE when the router cannot be reached at
-  // the start, or the router's own words when it refuses this worker. Before it returns it tells `inbox` to
-  // shut down.
+  // the start, or the router's own words when it will never take this worker. FAILED_PRECONDITION is no end:
+  // it asks again, more and more rarely. Before it returns it tells `inbox` to shut down.
   absl::Status Run(Inbox& inbox);
 
   // Waits for room in the queue, send_patience at most.
@@ -78,7 +81,8 @@ class RouterLink final : public StepLink {
   void WriteLoop(Call& call);
   // Waits for the call's end, with bounded patience for the router.
   absl::Status AwaitDone(Call& call);
-  absl::Duration NextBackoff();
+  // The pause before the next stream; says why the last one ended.
+  absl::Duration PauseAfter(const absl::Status& ended, bool heard);
   // A message that no router hears.
   void Lose(const OutMessage& message);
 
@@ -91,6 +95,7 @@ class RouterLink final : public StepLink {
   uint64_t last_stream_ = 0;
   absl::Duration backoff_;
   Rng rng_;
+  RefusalDelay refusals_;
 };
 
 }  // namespace bfio::worker

@@ -80,6 +80,7 @@ absl::Status StepLoop::Greet(uint64_t stream) {
   hello.group = group_;
   hello.worker_instance = options_.instance;
   hello.stream = stream;
+  hello.model = options_.model;
   link_.Send(stream, std::move(hello));
   return absl::OkStatus();
 }

@@ -60,6 +60,8 @@ struct StepLoopOptions {
   std::string group;
   // This rank's life, drawn at random; 0: the router is not told.
   uint64_t instance = 0;
+  // Of what its engine computes (worker/engine/model/model_digest.h), for Hello.model.
+  std::string model;
 };
 
 class StepLoop {

@@ -80,6 +80,8 @@ struct RankPlace {
   std::shared_ptr<grpc::Channel> channel;
   // May be null.
   StepLog* log = nullptr;
+  // Of what the rank's engine computes.
+  std::string model;
   // Of a mean request, where it is known; a chain's.
   double service_s = 0;
 };
@@ -107,6 +109,7 @@ absl::StatusOr<std::unique_ptr<Rank>> MakeRank(const WorkerOptions& options, std
   loop.service_s = place.service_s;
   loop.group = options.group;
   loop.instance = NewInstance();
+  loop.model = place.model;
   return std::make_unique<Rank>(std::move(loop), std::move(link), std::move(engine), *std::move(endpoint),
                                 place.channel, std::move(energy));
 }
@@ -122,8 +125,10 @@ std::vector<const RankRecorder*> Readers(const std::vector<std::unique_ptr<RankR
 absl::Status RunChains(const WorkerOptions& options, RankPlace place) {
   place.recorder->OnStarted();
   return RunPipelineWorker(options, place.channel,
-                           [&options, place](const v1::ChainStage& stage, std::unique_ptr<Engine> engine) {
+                           [&options, place](const v1::ChainStage& stage, const ModelDigest& model,
+                                             std::unique_ptr<Engine> engine) {
                              RankPlace head = place;
+                             head.model = model.Hex();
                              head.id = absl::StrCat(options.worker_id, "#", stage.chain());
                              head.service_s = stage.service_s();
                              head.recorder->OnLimits(engine->limits());
@@ -231,6 +236,8 @@ absl::Status RunWorker(const WorkerOptions& options) {
   }
   const auto engines = Engines::Create(options.engine, options.ranks_per_process);
   if (!engines.ok()) return engines.status();
+  const std::string model = engines->digest().Hex();
+  spdlog::info("model {}", model);
   Roll roll(options.ranks_per_process);
   std::vector<std::unique_ptr<Rank>> ranks;
   for (int i = 0; i < options.ranks_per_process; ++i) {
@@ -238,7 +245,7 @@ absl::Status RunWorker(const WorkerOptions& options) {
     if (!engine.ok()) return engine.status();
     recorders[i]->OnLimits((*engine)->limits());
     auto rank = MakeRank(options, *std::move(engine),
-                         {IdOfRank(options, i), i, recorders[i].get(), hub, channel, log.get()});
+                         {IdOfRank(options, i), i, recorders[i].get(), hub, channel, log.get(), model});
     if (!rank.ok()) return rank.status();
     ranks.push_back(*std::move(rank));
   }

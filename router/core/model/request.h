@@ -53,6 +53,8 @@ struct RequestSpec {
 
   // A suspect of having killed workers: placed on an empty worker, which takes nobody else meanwhile.
   bool runs_alone = false;
+  // The number of the model that its first tokens are of: only a group of that model goes on with it. 0: any.
+  uint32_t model = 0;
 
   // KV tokens the request may come to hold: what admission reserves for it. In its j-th step it holds s + j
   // - 1.

@@ -80,7 +80,7 @@ Outcome Cluster::Dispatch(const OpenEpoch& event) {
   for (EpochMember& member : members) {
     std::erase_if(member.adopted, [&](const RequestSpec& spec) { return LocationOf(spec.id).has_value(); });
   }
-  outcome.displaced = group->OpenEpoch(members);
+  outcome.displaced = group->OpenEpoch(members, event.model);
   UpdateClock();
   return outcome;
 }
@@ -132,7 +132,9 @@ Outcome Cluster::Dispatch(const MakePlan& event) {
   for (const auto& [index, other] : groups_) {
     if (index != event.group && other->open()) slots_elsewhere += other->slots().free;
   }
+  pool_.ShowFor(group->model());
   outcome.plan = group->MakePlan(event.force, slots_elsewhere, asked);
+  pool_.ShowAll();
   outcome.asked_policy = asked.has_value();
   outcome.stopped_early = asked && asked->stopped_early;
   UpdateLead();

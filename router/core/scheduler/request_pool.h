@@ -53,6 +53,11 @@ class RequestPool {
 
   // --- what policies see ---
 
+  // Hides requests that began on another model while a group of this one decides (0: hides none), and shows
+  // all again, in their order. Nothing else may be called with requests hidden than what a decision calls.
+  void ShowFor(uint32_t model) { waiting_.Hide(model); }
+  void ShowAll() { waiting_.ShowAll(); }
+
   // The first `count` of those that may be placed, fewer where there are fewer.
   absl::Span<WaitingView> Window(int64_t count);
   // How many of them a group with so many free slots may see, where others have free slots too. All, where
@@ -81,7 +86,7 @@ class RequestPool {
 
   // Those that are kept back included.
   int64_t size() const { return waiting_.size() + held_back_.size(); }
-  // Requests that a policy might place.
+  // Requests that a policy might place: those that are not hidden.
   int64_t placeable() const { return waiting_.size(); }
   // The step that a request enqueued now counts from; never less than before.
   int64_t NextStep() const { return clock_.NextStep(); }

@@ -24,7 +24,7 @@ Scheduler::Scheduler(const SchedulerOptions& options, RequestPool* pool, std::un
 
 // --- events ---
 
-std::vector<RequestId> Scheduler::OpenEpoch(const std::vector<EpochMember>& members) {
+std::vector<RequestId> Scheduler::OpenEpoch(const std::vector<EpochMember>& members, uint32_t model) {
   std::vector<RequestId> displaced = accounts_.Open(members);
   // The clock of policies does not run backwards: a step may have been decided, or run, that no plan was sent
   // for.
@@ -32,6 +32,7 @@ std::vector<RequestId> Scheduler::OpenEpoch(const std::vector<EpochMember>& memb
   const int64_t last = std::max({ResetSteps(), reported, decided});
   pool_->pool_clock().BeginEpoch(pool_->pool_clock().now() + last - reported);
   open_ = num_workers() > 0;
+  model_ = model;
   return displaced;
 }
 
@@ -106,6 +107,7 @@ GroupState Scheduler::Save() const {
   state.kind = kind();
   accounts_.Save(state);
   state.open = open_;
+  state.model = model_;
   state.reported_step = reported_step_;
   state.decided_step = decided_step_;
   state.holder = maker_.holder();
@@ -118,6 +120,7 @@ absl::Status Scheduler::Restore(const GroupState& state) {
   absl::Status status = accounts_.Restore(state);
   if (!status.ok()) return status;
   open_ = state.open && num_workers() > 0;
+  model_ = state.model;
   reported_step_ = state.reported_step;
   decided_step_ = state.decided_step;
   maker_.RestoreHolder(state.holder);

@@ -40,12 +40,12 @@ class Scheduler {
   // --- events: scheduler_event.h says what they mean ---
 
   // The ids that were placed here and are not any more, ascending.
-  std::vector<RequestId> OpenEpoch(const std::vector<EpochMember>& members);
+  std::vector<RequestId> OpenEpoch(const std::vector<EpochMember>& members, uint32_t model);
   void CloseEpoch() { open_ = false; }
   // REQUIRES: WorkerOf(id).
   void Drop(RequestId id) { accounts_.Cancel(id); }
   // Forgets everything; the ids that were placed here, ascending.
-  std::vector<RequestId> Clear() { return OpenEpoch({}); }
+  std::vector<RequestId> Clear() { return OpenEpoch({}, 0); }
   void SetAcceptsNew(WorkerIndex worker, bool accepts_new);
   void SetTime(WorkerIndex worker, double time_per_token, double time_offset);
   void SetServiceTime(WorkerIndex worker, double service_time);
@@ -75,6 +75,8 @@ class Scheduler {
   int32_t num_workers() const { return accounts_.num_workers(); }
   // Its epoch is open.
   bool open() const { return open_; }
+  // Of its epoch (core::OpenEpoch).
+  uint32_t model() const { return model_; }
   // Requests placed on workers, in flight included.
   int64_t placed() const { return accounts_.placed(); }
   // The worker a placed request is on.
@@ -129,6 +131,7 @@ class Scheduler {
   GroupAccounts accounts_;
   DecisionMaker maker_;
   bool open_ = false;
+  uint32_t model_ = 0;
   // See reported_step().
   int64_t reported_step_ = 0;
   // The last step of this epoch that the policy was asked about.

@@ -59,6 +59,8 @@ struct Cancel {
 struct OpenEpoch {
   GroupIndex group = 0;
   std::vector<EpochMember> members;
+  // The number of the model that all members compute; 0: not told, and every request may be placed there.
+  uint32_t model = 0;
 };
 
 // No plans until OpenEpoch. Placed requests are remembered.

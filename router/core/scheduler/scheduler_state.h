@@ -99,6 +99,8 @@ struct GroupState {
   // By rank.
   std::vector<Worker> workers;
   bool open = false;
+  // Of its epoch.
+  uint32_t model = 0;
   int64_t reported_step = 0;
   int64_t planned_step = 0;
   int64_t decided_step = 0;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cstddef>
+#include <utility>
 
 namespace bfio::core {
 namespace {
@@ -26,9 +28,31 @@ WaitingView ViewOf(const RequestSpec& request, int64_t enqueued_step) {
 
 }  // namespace
 
-void WaitingPool::Add(const RequestSpec& request, int64_t enqueued_step) {
+void WaitingPool::Enter(const RequestSpec& request) {
   assert(!Contains(request.id));
   specs_.emplace(request.id, request);
+  if (request.model == 0) return;
+  ++bound_;
+  ++bound_to_[request.model];
+}
+
+void WaitingPool::Leave(RequestId id) {
+  const auto it = specs_.find(id);
+  if (const uint32_t model = it->second.model; model != 0) {
+    --bound_;
+    if (--bound_to_[model] == 0) bound_to_.erase(model);
+  }
+  specs_.erase(it);
+}
+
+void WaitingPool::Insert(std::vector<WaitingView>::iterator at, const WaitingView& view) {
+  const auto index = static_cast<size_t>(at - views_.begin());
+  for (Hidden& hidden : hidden_) hidden.before += hidden.before > index ? 1 : 0;
+  views_.insert(at, view);
+}
+
+void WaitingPool::Add(const RequestSpec& request, int64_t enqueued_step) {
+  Enter(request);
   const WaitingView view = ViewOf(request, enqueued_step);
   auto at = views_.end();
   // Nearly always the back: only a more urgent or more senior request walks past others.
@@ -38,27 +62,24 @@ void WaitingPool::Add(const RequestSpec& request, int64_t enqueued_step) {
     return other.deadline_us > view.deadline_us;
   };
   while (at != views_.begin() && overtakes(*(at - 1))) --at;
-  views_.insert(at, view);
+  Insert(at, view);
 }
 
 void WaitingPool::Append(const RequestSpec& request, int64_t enqueued_step, bool passed_over) {
-  assert(!Contains(request.id));
-  specs_.emplace(request.id, request);
+  Enter(request);
   views_.push_back(ViewOf(request, enqueued_step));
   views_.back().passed_over = passed_over;
 }
 
 void WaitingPool::AddFront(const RequestSpec& request, int64_t enqueued_step) {
-  assert(!Contains(request.id));
-  specs_.emplace(request.id, request);
+  Enter(request);
   const auto at = std::find_if(views_.begin(), views_.end(),
                                [&](const WaitingView& v) { return v.priority <= request.priority; });
-  views_.insert(at, ViewOf(request, enqueued_step));
+  Insert(at, ViewOf(request, enqueued_step));
 }
 
 void WaitingPool::Return(const RequestSpec& request, int64_t enqueued_step) {
-  assert(!Contains(request.id));
-  specs_.emplace(request.id, request);
+  Enter(request);
   const WaitingView view = ViewOf(request, enqueued_step);
   auto at = views_.end();
   const auto yields = [&](const WaitingView& other) {
@@ -67,11 +88,13 @@ void WaitingPool::Return(const RequestSpec& request, int64_t enqueued_step) {
     return other.deadline_us >= view.deadline_us;
   };
   while (at != views_.begin() && yields(*(at - 1))) --at;
-  views_.insert(at, view);
+  Insert(at, view);
 }
 
 bool WaitingPool::Remove(RequestId id) {
-  if (specs_.erase(id) == 0) return false;
+  assert(hidden_.empty());
+  if (!Contains(id)) return false;
+  Leave(id);
   views_.erase(std::find_if(views_.begin(), views_.end(), [&](const WaitingView& v) { return v.id == id; }));
   return true;
 }
@@ -85,13 +108,49 @@ void WaitingPool::RemoveMany(absl::Span<const Assignment> chosen) {
     assert(index < views_.size() && !gone_[index]);
     gone_[index] = 1;
     first = std::min(first, index);
-    specs_.erase(views_[index].id);
+    Leave(views_[index].id);
+  }
+  size_t taken = 0, at = 0;
+  for (Hidden& hidden : hidden_) {
+    while (at < hidden.before) taken += gone_[at++] != 0 ? 1 : 0;
+    hidden.before -= taken;
   }
   size_t kept = first;
   for (size_t i = first; i < views_.size(); ++i) {
     if (!gone_[i]) views_[kept++] = views_[i];
   }
   views_.resize(kept);
+}
+
+void WaitingPool::Hide(uint32_t model) {
+  assert(hidden_.empty());
+  if (model == 0 || bound_ == 0) return;
+  const auto own = bound_to_.find(model);
+  if (own != bound_to_.end() && own->second == bound_) return;
+  size_t kept = 0;
+  for (const WaitingView& view : views_) {
+    const uint32_t began_on = specs_.at(view.id).model;
+    if (began_on != 0 && began_on != model) {
+      hidden_.push_back({view, kept});
+    } else {
+      views_[kept++] = view;
+    }
+  }
+  views_.resize(kept);
+}
+
+void WaitingPool::ShowAll() {
+  if (hidden_.empty()) return;
+  std::vector<WaitingView> all;
+  all.reserve(views_.size() + hidden_.size());
+  size_t at = 0;
+  for (const Hidden& hidden : hidden_) {
+    while (at < hidden.before) all.push_back(views_[at++]);
+    all.push_back(hidden.view);
+  }
+  all.insert(all.end(), views_.begin() + static_cast<std::ptrdiff_t>(at), views_.end());
+  views_ = std::move(all);
+  hidden_.clear();
 }
 
 }  // namespace bfio::core

@@ -43,6 +43,13 @@ class WaitingPool {
   // Takes out the requests at these indices of views(). REQUIRES: distinct, in range.
   void RemoveMany(absl::Span<const Assignment> chosen);
 
+  // Takes those that began on another model than `model` out of views() until ShowAll; 0: none. O(1) where
+  // there is none. REQUIRES: none is hidden. Meanwhile requests may be added, and taken out of views().
+  void Hide(uint32_t model);
+  void ShowAll();
+  int64_t hidden() const { return static_cast<int64_t>(hidden_.size()); }
+
+  // Of those that are not hidden.
   absl::Span<const WaitingView> views() const { return views_; }
   // For what changes with every plan (curve, tenant_excess_tokens, passed_over); nothing else may be
   // written.
@@ -51,8 +58,24 @@ class WaitingPool {
   bool empty() const { return views_.empty(); }
 
  private:
+  struct Hidden {
+    WaitingView view;
+    // So many of views_ come before it.
+    size_t before = 0;
+  };
+
+  void Enter(const RequestSpec& request);
+  void Leave(RequestId id);
+  // Ahead of what is there; behind what is hidden there.
+  void Insert(std::vector<WaitingView>::iterator at, const WaitingView& view);
+
   std::vector<WaitingView> views_;
   absl::flat_hash_map<RequestId, RequestSpec> specs_;
+  // In their order.
+  std::vector<Hidden> hidden_;
+  // How many began on some model, and on which.
+  int64_t bound_ = 0;
+  absl::flat_hash_map<uint32_t, int64_t> bound_to_;
   std::vector<char> gone_;
 };
 

@@ -450,15 +450,101 @@ TEST_F(BarrierGroupTest, ServingForgivesAWorker) {
   EXPECT_TRUE(world_->Attached("a")) << "the first penalty again";
 }
 
+// --- newcomers that leave while an epoch is formed with them ---
+
+TEST_F(BarrierGroupTest, TheMoreNewcomersHaveLeftTheLongerTheNextOnesWait) {
+  Serve({"a", "b"});
+  std::vector<absl::Duration> waits;
+  for (int i = 0; i < 4; ++i) {
+    const std::string name = absl::StrCat("pid", i);
+    world_->Join(name);
+    waits.push_back(world_->Wait());
+    EXPECT_FALSE(world_->group().serving()) << "an epoch is formed with it";
+    world_->Kill(name);
+    Form();
+  }
+  EXPECT_THAT(waits, ElementsAre(absl::Milliseconds(100), absl::Milliseconds(200), absl::Milliseconds(400),
+                                 absl::Milliseconds(800)));
+  // Minutes later it is forgotten.
+  world_->Advance(absl::Minutes(6));
+  world_->Join("c");
+  EXPECT_EQ(world_->Wait(), absl::Milliseconds(100));
+}
+
+TEST_F(BarrierGroupTest, NewcomersWaitHalfAMinuteAtMost) {
+  Serve({"a", "b"});
+  for (int i = 0; i < 14; ++i) {
+    const std::string name = absl::StrCat("pid", i);
+    world_->Join(name);
+    world_->Wait();
+    world_->Kill(name);
+    Form();
+  }
+  Submit(1, 4);
+  world_->Join("c");
+  world_->Run();
+  EXPECT_EQ(world_->book().completed.size(), 4u) << "the others decode meanwhile";
+  world_->Advance(absl::Seconds(29));
+  EXPECT_TRUE(world_->group().serving());
+  world_->Advance(absl::Seconds(1));
+  EXPECT_FALSE(world_->group().serving());
+  Form();
+  EXPECT_THAT(world_->Ranks(), ElementsAre("a", "b", "c"));
+}
+
+TEST_F(BarrierGroupTest, OneThatLeavesAgainAndAgainIsRefusedForEverLongerTimes) {
+  Serve({"a", "b"});
+  const auto leave = [&] {
+    world_->Join("c");
+    if (!world_->Attached("c")) return false;
+    world_->Wait();
+    world_->Kill("c");
+    Form();
+    return true;
+  };
+  EXPECT_TRUE(leave());
+  EXPECT_TRUE(leave()) << "once is bad luck";
+  EXPECT_FALSE(leave());
+  EXPECT_EQ(world_->closed.back().status.code(), absl::StatusCode::kUnavailable);
+  world_->Advance(absl::Seconds(1));
+  EXPECT_TRUE(leave());
+  world_->Advance(absl::Seconds(1));
+  EXPECT_FALSE(leave());
+  world_->Advance(absl::Seconds(1));
+  EXPECT_TRUE(leave());
+}
+
+TEST_F(BarrierGroupTest, ARankThatHasServedIsNoNewcomer) {
+  Serve({"a", "b"});
+  for (int i = 0; i < 4; ++i) {
+    world_->Break("b");
+    world_->Join("b");
+    world_->Wait();
+    Form();
+    world_->Join("c");
+    world_->Wait();
+    // While an epoch is formed with a newcomer, but not the newcomer.
+    world_->Break("b");
+    Form();
+    world_->Break("c");
+    Form();
+    world_->Join("b");
+    EXPECT_EQ(world_->Wait(), absl::Milliseconds(100));
+    Form();
+  }
+}
+
 // --- workers that cannot be members ---
 
-TEST_F(BarrierGroupTest, AnotherBarrierIsRefused) {
-  Serve({"a"});
-  world_->Worker("b").barrier = "nccl";
-  world_->Join("b");
-  EXPECT_FALSE(world_->Attached("b"));
-  EXPECT_EQ(world_->closed.back().status,
-            absl::FailedPreconditionError("the group meets by barrier star, not nccl"));
+TEST_F(BarrierGroupTest, AnotherBarrierIsNoReasonToRefuseAWorkerButItIsNoMember) {
+  Serve({"a", "b"});
+  world_->Worker("c").barrier = "nccl";
+  world_->Join("c");
+  EXPECT_TRUE(world_->Attached("c"));
+  world_->Advance(absl::Hours(1));
+  world_->ReadAll();
+  EXPECT_THAT(world_->Ranks(), ElementsAre("a", "b"));
+  EXPECT_EQ(world_->group().epoch(), 1u);
 }
 
 TEST_F(BarrierGroupTest, AWorkerThatCannotStepAloneMayMeetOthers) {

@@ -796,5 +796,101 @@ TEST_F(RequestLifecycleTest, ARequestThatFitsNoWorkerAnyMoreEnds) {
   EXPECT_THAT(sink.status->message(), HasSubstr("at most 500"));
 }
 
+// --- models ---
+
+class RequestModelsTest : public RequestLifecycleTest {
+ protected:
+  // An epoch of that model in which nobody holds anything.
+  void Serve(uint32_t model) {
+    core::EpochMember member;
+    member.spec.slots = 4;
+    member.spec.kv_tokens = 1000;
+    model_ = model;
+    const core::Outcome outcome = cluster_->Apply(core::OpenEpoch{0, {member}, model});
+    step_ = 0;
+    for (auto id = outcome.displaced.rbegin(); id != outcome.displaced.rend(); ++id)
+      requests_->OnLost(*id, now_);
+  }
+  void Know(std::vector<uint32_t> models) {
+    GroupsView view;
+    view.kv_tokens = 1000;
+    view.max_sequence_tokens = 500;
+    view.models = std::move(models);
+    requests_->SetGroups(view);
+  }
+  // Those that the next plan places.
+  std::vector<core::RequestId> PlaceThere() {
+    std::vector<core::RequestId> ids;
+    const core::Outcome outcome = cluster_->Apply(core::MakePlan{0, false});
+    for (const core::Placement& placement :
+         outcome.plan ? outcome.plan->placements : std::vector<core::Placement>()) {
+      ids.push_back(placement.id);
+      EXPECT_TRUE(requests_->OnPlaced(placement.id, 0, placement.wait_steps, now_, model_).has_value());
+    }
+    return ids;
+  }
+
+  uint32_t model_ = 0;
+};
+
+TEST_F(RequestModelsTest, WhatHasBegunWaitsForItsModelAndWhatHasNotGoesAnywhere) {
+  Know({1, 2});
+  Serve(1);
+  RecordingSink& begun = Arrive(Ask("begun"));
+  RecordingSink& placed = Arrive(Ask("placed"));
+  EXPECT_EQ(PlaceThere().size(), 2u);
+  Tokens(begun, {5, 6});
+  Serve(2);
+  EXPECT_THAT(PlaceThere(), ElementsAre(placed.id()));
+  EXPECT_TRUE(begun.open());
+  EXPECT_EQ(cluster_->waiting(), 1);
+  Serve(1);
+  EXPECT_THAT(PlaceThere(), testing::Contains(begun.id()));
+  Tokens(begun, {7});
+  EXPECT_THAT(begun.tokens, ElementsAre(5, 6, 7));
+}
+
+TEST_F(RequestModelsTest, ARequestWhoseModelIsGoneEndsWithAStatus) {
+  Know({1, 2});
+  Serve(1);
+  RecordingSink& begun = Arrive(Ask("begun"));
+  RecordingSink& fresh = Arrive(Ask("fresh"));
+  EXPECT_EQ(PlaceThere().size(), 2u);
+  Tokens(begun, {5, 6});
+  Serve(2);
+  Know({2});
+  EXPECT_TRUE(absl::IsFailedPrecondition(*begun.status)) << *begun.status;
+  EXPECT_THAT(begun.status->message(), HasSubstr("2 of its tokens are delivered"));
+  EXPECT_TRUE(fresh.open());
+  EXPECT_EQ(cluster_->waiting(), 1);
+  EXPECT_EQ(requests_->totals().replays_refused, 1);
+}
+
+TEST_F(RequestModelsTest, ARequestThatLosesItsWorkerAfterItsModelEndsAtOnce) {
+  Know({1});
+  Serve(1);
+  RecordingSink& begun = Arrive(Ask("begun"));
+  EXPECT_EQ(PlaceThere().size(), 1u);
+  Tokens(begun, {5});
+  Know({2});
+  EXPECT_TRUE(begun.open()) << "its worker may go on with it";
+  Serve(2);
+  EXPECT_TRUE(absl::IsFailedPrecondition(*begun.status));
+  EXPECT_EQ(requests_->totals().replayed, 0);
+}
+
+TEST_F(RequestModelsTest, WhatAWorkerBringsIsOfItsModel) {
+  Know({3, 4});
+  HeldRequest held;
+  held.id = 1000;
+  held.request = AskResumable("a", 9);
+  held.tokens = {5, 6};
+  held.model = 3;
+  requests_->SetTime(now_);
+  const auto recovered = requests_->Recover("w", {held}, std::vector<HeldActive>{{1000, 5, 2}});
+  ASSERT_EQ(recovered.size(), 1u);
+  EXPECT_EQ(recovered[0].model, 3u);
+}
+
 }  // namespace
 }  // namespace bfio::router

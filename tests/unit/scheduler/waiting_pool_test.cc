@@ -3,6 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <vector>
+
+#include "common/base/rng.h"
+
 namespace bfio::core {
 namespace {
 
@@ -72,6 +77,90 @@ TEST(WaitingPool, ViewCarriesTheKvReservation) {
   pool.Add(Waiting(1), 7);
   EXPECT_EQ(pool.views()[0].kv_reserve_tokens, 14);  // s + o - 1
   EXPECT_EQ(pool.views()[0].enqueued_step, 7);
+}
+
+RequestSpec Begun(RequestId id, uint32_t model, int32_t priority = 0) {
+  RequestSpec spec = Waiting(id, priority);
+  spec.model = model;
+  return spec;
+}
+
+TEST(WaitingPool, AGroupSeesWhatItsModelMayGoOnWith) {
+  WaitingPool pool;
+  pool.Add(Begun(1, 7), 0);
+  pool.Add(Waiting(2), 0);
+  pool.Add(Begun(3, 8), 0);
+  pool.Add(Begun(4, 7), 0);
+  pool.Add(Waiting(5), 0);
+  pool.Hide(0);
+  EXPECT_THAT(Ids(pool), ElementsAre(1, 2, 3, 4, 5));
+  pool.ShowAll();
+  pool.Hide(7);
+  EXPECT_THAT(Ids(pool), ElementsAre(1, 2, 4, 5));
+  EXPECT_EQ(pool.hidden(), 1);
+  EXPECT_TRUE(pool.Contains(3));
+  pool.ShowAll();
+  pool.Hide(9);
+  EXPECT_THAT(Ids(pool), ElementsAre(2, 5));
+  pool.RemoveMany(std::vector<Assignment>{{0, 0}});
+  pool.ShowAll();
+  EXPECT_THAT(Ids(pool), ElementsAre(1, 3, 4, 5));
+  EXPECT_EQ(pool.hidden(), 0);
+}
+
+TEST(WaitingPool, WhereAllBeganOnOneModelNothingIsHidden) {
+  WaitingPool pool;
+  pool.Add(Begun(1, 7), 0);
+  pool.Add(Begun(2, 8), 0);
+  EXPECT_TRUE(pool.Remove(2));
+  pool.Hide(7);
+  EXPECT_EQ(pool.hidden(), 0);
+  pool.ShowAll();
+  pool.Hide(8);
+  EXPECT_THAT(Ids(pool), ElementsAre());
+  pool.ShowAll();
+  EXPECT_THAT(Ids(pool), ElementsAre(1));
+}
+
+// As a plain list of ids has it, whatever is added and taken out while some are hidden.
+TEST(WaitingPool, ShowsAllAgainInTheirOrder) {
+  Rng rng(3);
+  for (int round = 0; round < 300; ++round) {
+    WaitingPool pool;
+    std::vector<RequestId> all;
+    std::map<RequestId, uint32_t> model;
+    RequestId next = 1;
+    for (int turn = 0; turn < 6; ++turn) {
+      for (uint64_t n = rng.Below(8); n > 0; --n) {
+        model[next] = static_cast<uint32_t>(rng.Below(3));
+        pool.Add(Begun(next, model[next]), turn);
+        all.push_back(next++);
+      }
+      const auto group = static_cast<uint32_t>(1 + rng.Below(3));
+      pool.Hide(group);
+      std::vector<RequestId> seen;
+      for (const RequestId id : all) {
+        if (model[id] == 0 || model[id] == group) seen.push_back(id);
+      }
+      ASSERT_EQ(Ids(pool), seen);
+      // What a batch lets in comes behind all that may be seen, and so behind what is hidden there.
+      if (rng.Below(2) == 0) {
+        model[next] = 0;
+        pool.Add(Waiting(next), turn);
+        all.push_back(next);
+        seen.push_back(next++);
+      }
+      std::vector<Assignment> chosen;
+      for (size_t i = 0; i < seen.size(); ++i) {
+        if (rng.Below(3) > 0) continue;
+        chosen.push_back({static_cast<int32_t>(i), 0});
+        std::erase(all, seen[i]);
+      }
+      pool.RemoveMany(chosen);
+      pool.ShowAll();
+      ASSERT_EQ(Ids(pool), all);
+    }
+  }
 }
 
 }  // namespace

@@ -129,7 +129,8 @@ TEST(SessionReplay, SessionsOfSeveralGroupsToo) {
         record::Recorder recorder(std::make_unique<MemoryLog>(&segments, 1000),
                                   {"test", core::RequestId{1'800'000'000} << 20}, options, setting, "none");
         core::Cluster cluster(options, setting, {}, nullptr, &recorder);
-        bfio::testing::ClusterSession session(&cluster, {.seed = seed, .most_groups = 1 + seed % 4});
+        bfio::testing::ClusterSession session(
+            &cluster, {.seed = seed, .most_groups = 1 + seed % 4, .models = static_cast<uint32_t>(seed % 3)});
         session.after_turn = [&] { recorder.Flush(); };
         session.Run(200);
       }

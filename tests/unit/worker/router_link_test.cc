@@ -64,6 +64,7 @@ absl::Status RunRank(const std::string& address, const std::function<void(Router
   options.worker_id = "w";
   options.connect_timeout = connect_timeout;
   options.first_backoff = absl::Milliseconds(1);
+  options.first_refusal = absl::Milliseconds(1);
   const auto channel = NewChannel(address);
   RouterLink link(options, channel);
   SimOptions sim;
@@ -188,11 +189,52 @@ TEST(RouterLinkTest, ARefusalIsFinalAndInTheRoutersWords) {
   FakeRouter router([](int, Stream& stream) {
     v1::WorkerMessage in;
     stream.Read(&in);
-    return grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "wrong barrier");
+    return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "slots is 0");
   });
   const absl::Status status = RunRank(router.address());
-  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
-  EXPECT_THAT(std::string(status.message()), HasSubstr("wrong barrier"));
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("slots is 0"));
+}
+
+TEST(RouterLinkTest, WhoDoesNotGoWithTheOthersAsksAgain) {
+  FakeRouter router([](int number, Stream& stream) {
+    v1::WorkerMessage in;
+    EXPECT_TRUE(stream.Read(&in) && in.has_hello());
+    if (number < 4) return grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "wrong barrier");
+    v1::RouterMessage notice;
+    notice.mutable_notice()->set_text("for the log");
+    stream.Write(notice);
+    stream.Write(ShutdownMessage());
+    stream.Read(&in);
+    return grpc::Status::OK;
+  });
+  EXPECT_TRUE(RunRank(router.address()).ok());
+}
+
+TEST(RouterLinkTest, WhoIsToLeaveDoesNotGoOnAsking) {
+  FakeRouter router([](int, Stream& stream) {
+    v1::WorkerMessage in;
+    stream.Read(&in);
+    return grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, "wrong barrier");
+  });
+  EXPECT_TRUE(RunRank(router.address(), [](RouterLink& link) {
+                absl::SleepFor(absl::Milliseconds(20));
+                link.RequestLeave("test");
+              }).ok());
+}
+
+TEST(RefusalDelay, GrowsToAMinuteAndBeginsAnew) {
+  RefusalDelay delay(1);
+  absl::Duration bound = RefusalDelay::kFirst;
+  for (int i = 0; i < 12; ++i) {
+    const absl::Duration pause = delay.Next();
+    EXPECT_GE(pause, bound / 2);
+    EXPECT_LE(pause, bound);
+    bound = std::min(2 * bound, RefusalDelay::kLast);
+  }
+  EXPECT_EQ(bound, absl::Minutes(1));
+  delay.Reset();
+  EXPECT_LE(delay.Next(), RefusalDelay::kFirst);
 }
 
 TEST(RouterLinkTest, NoRouterIsAnErrorAfterTheTimeout) {

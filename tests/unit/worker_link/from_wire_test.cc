@@ -16,6 +16,7 @@ v1::Hello GoodHello() {
   v1::Hello hello;
   hello.set_worker_id("w0");
   hello.set_group("blue");
+  hello.set_model(std::string(64, 'a'));
   hello.set_slots(8);
   hello.set_kv_tokens(1000);
   hello.set_max_sequence_tokens(500);
@@ -44,6 +45,7 @@ TEST(ToHello, KeepsAllFields) {
   ASSERT_TRUE(hello.ok()) << hello.status();
   EXPECT_EQ(hello->worker_id, "w0");
   EXPECT_EQ(hello->group, "blue");
+  EXPECT_EQ(hello->model, std::string(64, 'a'));
   EXPECT_EQ(hello->slots, 8);
   EXPECT_EQ(hello->kv_tokens, 1000);
   EXPECT_EQ(hello->max_sequence_tokens, 500);
@@ -74,6 +76,12 @@ TEST(ToHello, NamesFieldValueAndLimit) {
             "worker_id's length is 0; must be within 1..256 bytes");
   EXPECT_EQ(refused([](auto& h) { h.set_group(std::string(65, 'g')); }),
             "group's length is 65; must be at most 64 bytes");
+  EXPECT_EQ(refused([](auto& h) { h.set_barrier(std::string(65, 'b')); }),
+            "barrier's length is 65; must be at most 64 bytes");
+  for (const std::string& model : {std::string(63, 'a'), std::string(65, 'a'), std::string(64, 'g')}) {
+    EXPECT_EQ(refused([&](auto& h) { h.set_model(model); }),
+              "model must be 64 lower-case hexadecimal digits, or empty");
+  }
   EXPECT_EQ(refused([](auto& h) { h.set_slots(65537); }), "slots is 65537; must be within 1..65536");
   EXPECT_EQ(refused([](auto& h) { h.clear_kv_tokens(); }), "kv_tokens is 0; must be within 1..1099511627776");
   EXPECT_EQ(refused([](auto& h) { h.clear_max_sequence_tokens(); }),
@@ -84,6 +92,8 @@ TEST(ToHello, NamesFieldValueAndLimit) {
 
 TEST(ToHello, LengthsBeyondAnInt64AreTheLargest) {
   v1::Hello hello = GoodHello();
+  hello.clear_model();
+  EXPECT_EQ(ToHello(hello)->model, "") << "of a worker that does not tell";
   hello.set_max_sequence_tokens(UINT64_MAX);
   EXPECT_EQ(ToHello(hello)->max_sequence_tokens, std::numeric_limits<int64_t>::max());
 }

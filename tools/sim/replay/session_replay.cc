@@ -275,8 +275,8 @@ absl::Status SessionReplay::TakeEpoch(const v1::LoggedEpoch& epoch) {
   ++counts_.epochs;
   group_ = epoch.group();
   partial_.erase(group_);
-  CompareDisplaced(epoch.displaced(), cluster_->Apply(core::OpenEpoch{group_, *std::move(members)}).displaced,
-                   "by a new epoch");
+  const core::OpenEpoch event{group_, *std::move(members), epoch.model()};
+  CompareDisplaced(epoch.displaced(), cluster_->Apply(event).displaced, "by a new epoch");
   return absl::OkStatus();
 }
 

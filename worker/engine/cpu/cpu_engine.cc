@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/rng.h"
 #include "worker/barrier/step_peers.h"
 #include "worker/barrier/summation_tree.h"
 #include "worker/engine/cpu/part_memory.h"
@@ -18,24 +17,24 @@ cpu::KvShape ShapeOf(const CpuOptions& options, const ModelConfig& config, const
                         PageTable::PageLimit(PageTableOptionsOf(options.decode)), options.kv);
 }
 
-// Of the model's shapes and of some of its weights: enough to find out ranks with another model, or with the
-// same one in another type.
-uint64_t SignatureOf(const cpu::Weights& weights) {
-  const ModelConfig& config = weights.config();
-  uint64_t hash = 0;
-  const auto add = [&](uint64_t value) { hash = Mix64(hash ^ value) + 1; };
-  for (const int64_t size : {config.layers, config.hidden, config.intermediate, config.vocab, config.heads,
-                             config.kv_heads, config.head_dim, int64_t{kSumTerms}}) {
-    add(static_cast<uint64_t>(size));
+// As weights.h keeps matrices: the same for all settings that come to the same.
+absl::string_view WeightTypes(cpu::Storage storage, const Model& model) {
+  if (storage != cpu::Storage::kAuto) return storage == cpu::Storage::kBf16 ? "bf16" : "fp32";
+  int64_t matrices = 0, halves = 0;
+  const auto count = [&](const TensorView& matrix) {
+    ++matrices;
+    halves += matrix.dtype == DType::kBF16 ? 1 : 0;
+  };
+  count(model.embedding());
+  count(model.lm_head());
+  for (const LayerWeights& layer : model.layers()) {
+    for (const TensorView* matrix :
+         {&layer.q, &layer.k, &layer.v, &layer.o, &layer.gate, &layer.up, &layer.down}) {
+      count(*matrix);
+    }
   }
-  for (const cpu::Layer& layer : weights.layers()) {
-    for (const cpu::Matrix* matrix : {&layer.gate, &layer.up, &layer.down}) add(matrix->bf16 ? 2 : 4);
-    for (const float value : layer.post_attention_norm) add(__builtin_bit_cast(uint32_t, value));
-  }
-  // The norms of random checkpoints are all ones; their first embeddings differ.
-  const auto* const bytes = static_cast<const unsigned char*>(weights.embedding().data);
-  for (int64_t i = 0; i < std::min<int64_t>(1024, weights.embedding().bytes()); ++i) add(bytes[i]);
-  return hash;
+  if (halves == matrices) return "bf16";
+  return halves == 0 ? "fp32" : "as in the files";
 }
 
 }  // namespace
@@ -50,6 +49,13 @@ absl::Status CheckCpuOptions(const CpuOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat("cpu_threads must be in 1..256, not ", options.threads));
   }
   return absl::OkStatus();
+}
+
+ModelDigest DigestOf(const CpuOptions& options, cpu::Storage weights, const Model& model) {
+  return model.digest().With(
+      absl::StrCat("cpu, weights ", WeightTypes(weights, model), ", KV ",
+                   options.kv == cpu::Storage::kBf16 ? "bf16" : "fp32",
+                   options.decode.share_mlp ? absl::StrCat(", MLP shared out, sums of ", kSumTerms) : ""));
 }
 
 ModelFacts FactsOf(const ModelConfig& config) {
@@ -96,7 +102,8 @@ CpuBackend::CpuBackend(const CpuOptions& options, std::shared_ptr<const cpu::Wei
                MaxRows(options.decode.limits.slots, options.decode.step_tokens), options.decode.limits.slots),
       samplers_(options.threads) {
   facts_ = FactsOf(forward_.weights().config());
-  if (options.decode.share_mlp) signature_ = SignatureOf(forward_.weights());
+  if (options.decode.share_mlp)
+    signature_ = DigestOf(options, forward_.weights().storage(), forward_.weights().model()).Number();
 }
 
 absl::Status CpuBackend::Run(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn) {

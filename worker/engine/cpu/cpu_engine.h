@@ -36,6 +36,11 @@ absl::Status CheckCpuOptions(const CpuOptions& options);
 
 ModelFacts FactsOf(const ModelConfig& config);
 
+// What workers must have in common for a request to go on elsewhere with the tokens that it would have had
+// here. Pages, threads and the tokens of a step change none, nor do the processor's kernels but by rounding,
+// which is compared nowhere.
+ModelDigest DigestOf(const CpuOptions& options, cpu::Storage weights, const Model& model);
+
 // Loads a checkpoint for engines to share. Errors: model.h's.
 absl::StatusOr<std::shared_ptr<const cpu::Weights>> LoadCpuWeights(const std::string& directory,
                                                                    cpu::Storage storage);

@@ -60,6 +60,8 @@ class Weights {
   // The whole model's.
   const ModelConfig& config() const { return model_->config(); }
   const ModelPart& part() const { return part_; }
+  const Model& model() const { return *model_; }
+  Storage storage() const { return storage_; }
   // Matrix of rows rather than of a product. This, the head and the norm are empty in a part without ends.
   const Matrix& embedding() const { return embedding_; }
   const Matrix& lm_head() const { return lm_head_; }

@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "worker/engine/cuda/model_signature.h"
 
 namespace bfio::worker::gpu {
 namespace {
@@ -128,9 +127,7 @@ absl::Status CudaBackend::Start(const Progress& progress) {
   if (!forward.ok()) return forward.status();
   forward_ = *std::move(forward);
   if (options_.share_mlp) {
-    const auto signature = SignatureOf(config_, weights_, *ops_);
-    if (!signature.ok()) return signature.status();
-    signature_ = *signature;
+    signature_ = CudaDigestOf(weights_.model, /*share_mlp=*/true).Number();
     mlp_ = std::make_unique<SharedMlp>(config_, weights_, *ops_);
   }
   for (const int32_t draws : draw_buckets_.sizes()) {

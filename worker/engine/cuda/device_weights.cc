@@ -192,6 +192,7 @@ absl::StatusOr<DeviceWeights> UploadWeights(const Model& model, DeviceOps& ops, 
 absl::StatusOr<DeviceWeights> UploadWeights(const Model& model, const ModelPart& part, DeviceOps& ops,
                                             const Progress& progress) {
   DeviceWeights weights;
+  weights.model = model.digest();
   const PieceList list(model.config(), &model, part, weights);
   if (absl::Status status = Place(list, ops); !status.ok()) return status;
   auto staging = Staging::Create(ops);

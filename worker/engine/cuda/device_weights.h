@@ -51,6 +51,8 @@ struct DeviceWeights {
   std::vector<DeviceLayer> layers;
   // What a step reads at least: the layers' matrices and lm_head.
   int64_t step_bytes = 0;
+  // Of the model that they are of; of random weights nobody's.
+  ModelDigest model;
 };
 
 // Says what takes long.
@@ -61,6 +63,12 @@ absl::StatusOr<DeviceWeights> UploadWeights(const Model& model, DeviceOps& ops, 
 // REQUIRES: the model has part.blocks.
 absl::StatusOr<DeviceWeights> UploadWeights(const Model& model, const ModelPart& part, DeviceOps& ops,
                                             const Progress& progress);
+
+// What workers must have in common for a request to go on elsewhere with the tokens that it would have had
+// here, to bf16's rounding.
+inline ModelDigest CudaDigestOf(const ModelDigest& model, bool share_mlp) {
+  return model.With(share_mlp ? "cuda, bf16, MLP shared out" : "cuda, bf16");
+}
 
 // What parts take; KV as well.
 ModelBytes BytesOf(const ModelConfig& config);

@@ -34,6 +34,7 @@ class ModelBuilder {
     }
     if (status_.ok()) RefuseUnexpected();
     if (!status_.ok()) return status_;
+    model_->digest_ = DigestOf(*model_);
     return std::move(model_);
   }
 

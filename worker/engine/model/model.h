@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "worker/engine/model/checkpoint.h"
 #include "worker/engine/model/model_config.h"
+#include "worker/engine/model/model_digest.h"
 #include "worker/engine/model/safetensors.h"
 
 namespace bfio::worker {
@@ -57,6 +58,8 @@ class Model {
   const std::vector<LayerWeights>& layers() const { return layers_; }
   // What a decode step reads of them at least: all weights as the files store them, a tied one once.
   int64_t weight_bytes() const { return weight_bytes_; }
+  // Taken as it was loaded.
+  const ModelDigest& digest() const { return digest_; }
 
  private:
   friend class ModelBuilder;
@@ -70,10 +73,12 @@ class Model {
   TensorView lm_head_;
   std::vector<LayerWeights> layers_;
   int64_t weight_bytes_ = 0;
+  ModelDigest digest_;
 };
 
 // Opens a directory as Hugging Face's hub lays it out: config.json, generation_config.json (if it is there,
-// for its eos_token_id alone), model.safetensors or an index and its shards. An error names file, tensor or
+// for its eos_token_id alone), model.safetensors or an index and its shards. Reads samples of every tensor
+// (model_digest.h). An error names file, tensor or
 // field, the value found and what was expected.
 absl::StatusOr<std::unique_ptr<Model>> LoadModel(const std::string& directory);
 

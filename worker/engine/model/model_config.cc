@@ -226,6 +226,8 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view text, absl::strin
   if (defaults->eos && *defaults->eos < config.vocab) absent.push_back(*defaults->eos);
   config.eos_token_ids = ReadEosTokens(fields, absent, config.vocab);
   config.eos_by_default = fields.Find("eos_token_id") == nullptr && !fields.IsNull("eos_token_id");
+  if (const json* const bos = fields.Find("bos_token_id"); bos != nullptr && bos->is_number_unsigned())
+    config.bos_token_id = bos->get<int64_t>();
   if (!status.ok()) return status;
   return config;
 }

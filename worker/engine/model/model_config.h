@@ -7,6 +7,7 @@
 #define BFIO_WORKER_ENGINE_MODEL_MODEL_CONFIG_H_
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -56,6 +57,9 @@ struct ModelConfig {
   // RMSNorm over each head of query and key, before the rotation.
   bool qk_norm = false;
   RopeConfig rope;
+  // The token that begins a sequence, where the file names one. No engine looks at it: prompts come as token
+  // ids. Models that differ in it have been made for different clients (model_digest.h).
+  std::optional<int64_t> bos_token_id;
   // Tokens that end a sequence, ascending; each in [0, vocab). May be empty.
   std::vector<int32_t> eos_token_ids;
   // They are the family's, as the file says nothing.

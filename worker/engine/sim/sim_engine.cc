@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "worker/engine/request_check.h"
 #include "worker/engine/sim/sim_tokens.h"
 
@@ -63,6 +64,11 @@ absl::StatusOr<std::unique_ptr<DecodeEngine>> MakeSimEngine(const SimOptions& op
   // The engine owns the backend, and that the timer.
   decode.clock = [clock = timer.get()] { return static_cast<double>(clock->NowNs()) * 1e-9; };
   return DecodeEngine::Create(decode, std::make_unique<SimBackend>(options, std::move(timer)));
+}
+
+std::string SimModelName(const SimOptions& options) {
+  return absl::StrFormat("sim 1, vocabulary of %d from %d, eos %d with probability %a", kSimVocabulary,
+                         kSimFirstOrdinaryToken, kSimEosToken, options.eos_probability);
 }
 
 SimBackend::SimBackend(const SimOptions& options, std::unique_ptr<StepTimer> timer)

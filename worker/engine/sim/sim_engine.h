@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -27,8 +28,8 @@ struct SimOptions {
   StepCost cost;
   // Standard deviation of a step's time, relative to it; draws beyond 3 deviations are cut. In [0, 0.3].
   double jitter = 0;
-  // Probability that a token is the end-of-sequence token, in [0, 1). All workers of a group should agree, or
-  // a replay may end elsewhere.
+  // Probability that a token is the end-of-sequence token, in [0, 1). Part of the model that this is
+  // (SimModelName): workers that differ in it serve in different groups.
   double eos_probability = 0;
   // Of the jitter only.
   uint64_t seed = 0;
@@ -40,6 +41,10 @@ struct SimOptions {
 // INVALID_ARGUMENT when an option is out of range. `timer` may be null: real time.
 absl::StatusOr<std::unique_ptr<DecodeEngine>> MakeSimEngine(const SimOptions& options,
                                                             std::unique_ptr<StepTimer> timer = nullptr);
+
+// All that its tokens depend on besides the request, in words: workers that differ in it would go on with a
+// request otherwise than it began. Speed, capacity and seed of the jitter are not in it.
+std::string SimModelName(const SimOptions& options);
 
 class SimBackend final : public Backend {
  public:

@@ -18,6 +18,7 @@
 #include "worker/link/pipeline/peer_pings.h"
 #include "worker/link/pipeline/pool_link.h"
 #include "worker/link/rank.h"
+#include "worker/link/refusal_delay.h"
 #include "worker/pipeline/block_trial.h"
 
 namespace bfio::worker {
@@ -60,22 +61,10 @@ class Mailbox {
 // What servers of one chain must have in common.
 std::string SignatureOf(const WorkerOptions& options, const Model& model) {
   const ModelConfig& config = model.config();
-  uint64_t first = 0;
-  // Random checkpoints of equal shapes differ in their numbers.
-  const TensorView& embedding = model.embedding();
-  const auto* const bytes = reinterpret_cast<const unsigned char*>(embedding.data);
-  for (int64_t i = 0; i < std::min<int64_t>(1024, embedding.bytes()); ++i)
-    first = first * 1099511628211 + bytes[i];
-  const EngineOptions& engine = options.engine;
-  const std::string types = engine.name == "cpu" ? absl::StrCat(static_cast<int>(engine.weights), "/",
-                                                                static_cast<int>(engine.cpu.kv))
-                                                 : "bf16";
-  // Engines round otherwise: a request that is replayed on another chain must go on as it began.
+  // Parts of a step go from one to the next: pages and rows must agree, too.
   return absl::StrCat(options.engine.name, ":", FamilyName(config.family), ":", config.layers, "x",
-                      config.hidden, "x", config.intermediate, ":", config.heads, "/", config.kv_heads, "x",
-                      config.head_dim, ":", config.vocab, ":", types, ":",
-                      options.engine.cpu.decode.page_tokens, "/", options.engine.cpu.decode.step_tokens, ":",
-                      absl::Hex(first));
+                      config.hidden, ":", options.engine.cpu.decode.page_tokens, "/",
+                      options.engine.cpu.decode.step_tokens, ":", DigestOf(options.engine, model).Hex());
 }
 
 absl::StatusOr<std::unique_ptr<PartSource>> SourceOf(const EngineOptions& engine,
@@ -169,10 +158,17 @@ class Member {
       link_.Close();
       joined_ = false;
       const absl::Status& why = std::get<Ended>(event).why;
-      if (absl::IsInvalidArgument(why) || absl::IsFailedPrecondition(why) || absl::IsUnimplemented(why) ||
-          absl::IsPermissionDenied(why)) {
+      if (absl::IsInvalidArgument(why) || absl::IsUnimplemented(why) || absl::IsPermissionDenied(why)) {
         return absl::Status(why.code(), absl::StrCat("the router at ", options_.router,
                                                      " refuses this server: ", why.message()));
+      }
+      if (absl::IsFailedPrecondition(why)) {
+        const absl::Duration pause = refusals_.Next();
+        next_try_ = MonotonicNow() + pause;
+        spdlog::warn("{}: the router at {} does not take this server: {}; it asks again in {}",
+                     options_.worker_id, options_.router, std::string(why.message()),
+                     absl::FormatDuration(absl::Trunc(pause, absl::Milliseconds(100))));
+        return absl::OkStatus();
       }
       spdlog::warn("{}: stream to the pool lost: {}", options_.worker_id, why.ToString());
     }
@@ -180,6 +176,7 @@ class Member {
   }
 
   void Obey(const v1::PoolMessage& message) {
+    refusals_.Reset();
     if (message.has_stage()) {
       const uint64_t chain = message.stage().chain();
       const absl::Status loaded =
@@ -226,6 +223,7 @@ class Member {
   bool joined_ = false;
   bool ever_joined_ = false;
   absl::Time next_try_ = absl::InfinitePast();
+  RefusalDelay refusals_{std::hash<std::string>()(options_.worker_id)};
   // Until when, once a signal has come.
   std::optional<absl::Time> leaving_;
 };
@@ -273,7 +271,7 @@ absl::Status CheckPipelineOptions(const WorkerOptions& options) {
 }
 
 absl::Status RunPipelineWorker(const WorkerOptions& options, std::shared_ptr<grpc::Channel> router,
-                               MakeHead make_rank) {
+                               MakeModelHead make_rank) {
   if (options.engine.name == "cuda") {
     // Before minutes go by.
     if (absl::Status status = CheckCudaDevice(options.engine.cuda.device); !status.ok()) {
@@ -309,8 +307,11 @@ absl::Status RunPipelineWorker(const WorkerOptions& options, std::shared_ptr<grp
                1e3 * time->step_s, 1e3 * time->row_s);
   absl::Status status;
   {
-    Member member(options, shared, source->get(), reached, &service, std::move(router), *time,
-                  std::move(make_rank));
+    const ModelDigest digest = DigestOf(options.engine, *shared);
+    const MakeHead make_head = [&](const v1::ChainStage& stage, std::unique_ptr<Engine> engine) {
+      return make_rank(stage, digest, std::move(engine));
+    };
+    Member member(options, shared, source->get(), reached, &service, std::move(router), *time, make_head);
     status = member.Run();
   }
   server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));

@@ -12,6 +12,7 @@
 #ifndef BFIO_WORKER_LINK_PIPELINE_PIPELINE_WORKER_H_
 #define BFIO_WORKER_LINK_PIPELINE_PIPELINE_WORKER_H_
 
+#include <functional>
 #include <memory>
 
 #include "absl/status/status.h"
@@ -24,9 +25,13 @@ namespace bfio::worker {
 // INVALID_ARGUMENT, naming the flag, when an option is out of range or does not go with chains.
 absl::Status CheckPipelineOptions(const WorkerOptions& options);
 
-// `make_rank` makes the rank of a head around its engine. As RunWorker.
+// The rank of a chain's head around its engine, which computes that model.
+using MakeModelHead = std::function<absl::StatusOr<std::unique_ptr<Rank>>(
+    const v1::ChainStage& stage, const ModelDigest& model, std::unique_ptr<Engine> engine)>;
+
+// As RunWorker. A pool that has another model is no end: the server asks again (refusal_delay.h).
 absl::Status RunPipelineWorker(const WorkerOptions& options, std::shared_ptr<grpc::Channel> router,
-                               MakeHead make_rank);
+                               MakeModelHead make_rank);
 
 }  // namespace bfio::worker
 

@@ -1,0 +1,62 @@
+// Which engines of a worker compute the same model.
+#include "worker/link/engines.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "tests/testing/scripted_worker.h"
+
+namespace bfio::worker {
+namespace {
+
+std::string DigestWith(const std::string& engine, const std::function<void(EngineOptions&)>& change) {
+  EngineOptions options;
+  options.name = engine;
+  options.limits = {4, 4096, 2048};
+  options.model = "tests/golden/llama";
+  change(options);
+  const auto engines = Engines::Create(options);
+  EXPECT_TRUE(engines.ok()) << engines.status();
+  return engines.ok() ? engines->digest().Hex() : "";
+}
+
+void AsTheyAre(EngineOptions&) {}
+
+TEST(Engines, SimWorkersOfAnySpeedHaveOneModel) {
+  const std::string sim = DigestWith("sim", AsTheyAre);
+  EXPECT_EQ(sim, bfio::testing::kSimModel) << "scripted workers of tests say that they are sim workers";
+  EXPECT_EQ(sim, DigestWith("sim", [](EngineOptions& options) {
+              options.limits.slots = 9;
+              options.sim.cost = {1, 2, 3};
+              options.sim.jitter = 0.1;
+              options.sim.seed = 7;
+            }));
+  EXPECT_NE(sim, DigestWith("sim", [](EngineOptions& options) { options.sim.eos_probability = 0.01; }));
+}
+
+TEST(Engines, WhatChangesTokensIsInTheDigest) {
+  const std::string cpu = DigestWith("cpu", AsTheyAre);
+  EXPECT_EQ(cpu, DigestWith("cpu", [](EngineOptions& options) {
+              options.limits.slots = 8;
+              options.cpu.threads = 2;
+              options.cpu.decode.page_tokens = 16;
+              options.cpu.decode.step_tokens = 64;
+            }));
+  // The checkpoint is in fp32.
+  EXPECT_EQ(cpu, DigestWith("cpu", [](EngineOptions& options) { options.weights = cpu::Storage::kFp32; }));
+  EXPECT_EQ(cpu, DigestWith("cpu", [](EngineOptions& options) { options.cpu.kv = cpu::Storage::kFp32; }));
+  EXPECT_NE(cpu, DigestWith("cpu", [](EngineOptions& options) { options.weights = cpu::Storage::kBf16; }));
+  EXPECT_NE(cpu, DigestWith("cpu", [](EngineOptions& options) { options.cpu.kv = cpu::Storage::kBf16; }));
+  EXPECT_NE(cpu, DigestWith("cpu", [](EngineOptions& options) { options.cpu.decode.share_mlp = true; }));
+  EXPECT_NE(cpu,
+            DigestWith("cpu", [](EngineOptions& options) { options.model = "tests/golden/llama_tied"; }));
+  const auto llama = LoadModel("tests/golden/llama");
+  ASSERT_TRUE(llama.ok());
+  EngineOptions cuda;
+  cuda.name = "cuda";
+  EXPECT_NE(DigestOf(cuda, **llama).Hex(), cpu) << "another engine rounds otherwise";
+}
+
+}  // namespace
+}  // namespace bfio::worker
