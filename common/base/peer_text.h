@@ -1,7 +1,7 @@
 // Text that came over the network, as it goes into log lines, statuses and metrics.
 //
-// Purpose: a peer's string is as long as its message may be, 16 MiB on the worker link. Wherever a string that
-// a client, a worker or another server has written is put into a line for people, it is cut here first.
+// Purpose: a peer's string is as long as its message may be, 16 MiB on the worker link. Wherever a string
+// that a client, a worker or another server has written is put into a line for people, it is cut here first.
 // Pure; any thread.
 #ifndef BFIO_COMMON_BASE_PEER_TEXT_H_
 #define BFIO_COMMON_BASE_PEER_TEXT_H_

@@ -199,8 +199,8 @@ class HttpServer::Impl {
     if (gate_ && route.access == Access::kEverybody) {
       // Nothing to ask.
     } else if (gate_) {
-      absl::StatusOr<std::string> entered = gate_({request.get_header_value("Authorization"),
-                                                   request.remote_addr, Names(), route.method == "POST"});
+      absl::StatusOr<std::string> entered = gate_(
+          {request.get_header_value("Authorization"), request.remote_addr, Names(), route.method == "POST"});
       if (!entered.ok()) {
         const bool forbidden = entered.status().code() == absl::StatusCode::kPermissionDenied;
         if (!forbidden) response.set_header("WWW-Authenticate", "Bearer");

@@ -1,4 +1,5 @@
-// Who calls an API: which bearer token or certificate a call carries, whose it is, and what that caller may do.
+// Who calls an API: which bearer token or certificate a call carries, whose it is, and what that caller may
+// do.
 //
 // Purpose: every RPC asks before it does anything else, and before its message is received. Without a tokens
 // file every caller is accepted under any name and may do everything. A refusal is a status for the caller,

@@ -65,9 +65,8 @@ int Listen(sockaddr_storage& address, socklen_t size) {
   if (fd < 0) return -1;
   SetOption(fd, SOL_SOCKET, SO_REUSEADDR, 1);
   SetOption(fd, IPPROTO_TCP, TCP_NODELAY, 1);
-  const bool any =
-      address.ss_family == AF_INET6 &&
-      IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr) != 0;
+  const bool any = address.ss_family == AF_INET6 &&
+                   IN6_IS_ADDR_UNSPECIFIED(&reinterpret_cast<const sockaddr_in6&>(address).sin6_addr) != 0;
   if (address.ss_family == AF_INET6) SetOption(fd, IPPROTO_IPV6, IPV6_V6ONLY, any ? 0 : 1);
   if (bind(fd, reinterpret_cast<const sockaddr*>(&address), size) == 0 && listen(fd, SOMAXCONN) == 0 &&
       getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) == 0) {
@@ -249,8 +248,7 @@ void ConnectionListener::AcceptAll(int listener) {
   while (!Crowded()) {
     sockaddr_storage from{};
     socklen_t size = sizeof(from);
-    const int fd =
-        accept4(listener, reinterpret_cast<sockaddr*>(&from), &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    const int fd = accept4(listener, reinterpret_cast<sockaddr*>(&from), &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) {
       // Without descriptors the connection waits, and would wake this thread at once.
       if (errno == EMFILE || errno == ENFILE) absl::SleepFor(absl::Milliseconds(kCrowdedMs));

@@ -1,12 +1,12 @@
 // A listening port of a gRPC server whose connections are counted and bounded from the first byte on.
 //
-// Purpose: gRPC takes every connection, and what it buffers of one before it knows who calls has no bound (its
-// header parser in version 1.51, for one). So the port is ours: connections are accepted here, and handed to
-// gRPC, which does TLS and HTTP/2. A connection is authenticated when a call on it has been (Authenticated).
-// Until then it may send kUnauthenticatedBytes and last `patience`, and there are so many at most; more wait
-// in the kernel's queue. Connections whose peer's host is gone are found out by TCP keepalive.
-// Ownership: sockets are gRPC's; this keeps a second descriptor of each, to see its end and to end it.
-// Threads: Bind, Serve, Stop and destruction from one thread; the others from any.
+// Purpose: gRPC takes every connection, and what it buffers of one before it knows who calls has no bound
+// (its header parser in version 1.51, for one). So the port is ours: connections are accepted here, and
+// handed to gRPC, which does TLS and HTTP/2. A connection is authenticated when a call on it has been
+// (Authenticated). Until then it may send kUnauthenticatedBytes and last `patience`, and there are so many at
+// most; more wait in the kernel's queue. Connections whose peer's host is gone are found out by TCP
+// keepalive. Ownership: sockets are gRPC's; this keeps a second descriptor of each, to see its end and to end
+// it. Threads: Bind, Serve, Stop and destruction from one thread; the others from any.
 #ifndef BFIO_COMMON_NET_CONNECTION_LISTENER_H_
 #define BFIO_COMMON_NET_CONNECTION_LISTENER_H_
 
@@ -50,8 +50,8 @@ class ConnectionListener {
     uint64_t dropped = 0;
   };
 
-  // Listens; port 0 takes a free one. Names are looked up here, at the start, and all their addresses listened
-  // on. UNAVAILABLE when the port cannot be had.
+  // Listens; port 0 takes a free one. Names are looked up here, at the start, and all their addresses
+  // listened on. UNAVAILABLE when the port cannot be had.
   static absl::StatusOr<std::unique_ptr<ConnectionListener>> Bind(const Address& address, Limits limits);
   static absl::StatusOr<std::unique_ptr<ConnectionListener>> Bind(const Address& address) {
     return Bind(address, Limits());

@@ -67,9 +67,8 @@ void FirstMessages::Watch() {
   for (;;) {
     {
       MutexLock lock(&mutex_);
-      const auto awake = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-        return stopping_ || !pending_.empty();
-      };
+      const auto awake = [this]()
+                             ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !pending_.empty(); };
       mutex_.Await(absl::Condition(&awake));
       if (!stopping_) {
         // Looked at again then; that calls come and go meanwhile wakes nobody.
@@ -79,7 +78,8 @@ void FirstMessages::Watch() {
       if (stopping_) return;
       const absl::Time now = MonotonicNow();
       while (!pending_.empty() && pending_.begin()->second.deadline <= now) {
-        if (auto call = pending_.begin()->second.call.lock(); call != nullptr) late.push_back(std::move(call));
+        if (auto call = pending_.begin()->second.call.lock(); call != nullptr)
+          late.push_back(std::move(call));
         pending_.erase(pending_.begin());
       }
       too_late_ += late.size();

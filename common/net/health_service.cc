@@ -112,7 +112,8 @@ auto HealthService::Check(grpc::CallbackServerContext* context)
       MutexLock lock(&mutex_);
       response.set_status(StatusOf(service));
     }
-    if (response.status() == Response::SERVICE_UNKNOWN) return call.Reply(absl::NotFoundError("no such service"));
+    if (response.status() == Response::SERVICE_UNKNOWN)
+      return call.Reply(absl::NotFoundError("no such service"));
     call.Reply(std::move(response));
   };
   if (!authenticator_->Knows(*context)) {

@@ -50,20 +50,17 @@ absl::StatusOr<v1::ClusterState> AskState(OperatorHandler* handler, const StateE
 absl::Status AskPolicy(OperatorHandler* handler, const v1::PolicySetting& setting, const std::string& who) {
   absl::StatusOr<PolicyChange> change = ToPolicyChange(setting);
   if (!change.ok()) return change.status();
-  return Await<absl::Status>(
-      [&](auto done) {
-        return handler->SetPolicy(*std::move(change),
-                                  Told(who, "set policy", setting.name(), std::move(done)));
-      });
+  return Await<absl::Status>([&](auto done) {
+    return handler->SetPolicy(*std::move(change), Told(who, "set policy", setting.name(), std::move(done)));
+  });
 }
 
 // DrainWorker or UndrainWorker.
 absl::Status AskWorker(OperatorHandler* handler,
                        absl::Status (OperatorHandler::*act)(std::string, OperatorHandler::Done),
                        const char* name, const std::string& worker_id, const std::string& who) {
-  return Await<absl::Status>([&](auto done) {
-    return (handler->*act)(worker_id, Told(who, name, worker_id, std::move(done)));
-  });
+  return Await<absl::Status>(
+      [&](auto done) { return (handler->*act)(worker_id, Told(who, name, worker_id, std::move(done))); });
 }
 
 absl::Status CheckAlive(const OperatorHandler& handler) {

@@ -83,12 +83,12 @@ absl::Status DecisionThread::Submit(core::RequestId id, ClientRequest request,
     mailbox_bytes_.fetch_sub(bytes);
     return WithRetry(absl::ResourceExhaustedError("the router is overloaded"), kFullRetry);
   }
-  absl::Status posted = PostClient(ArrivalsLimit(), [this, id, bytes, request = std::move(request),
-                                                     sink = std::move(sink),
-                                                     ticket = std::move(ticket)]() mutable {
-    mailbox_bytes_.fetch_sub(bytes);
-    requests_.OnArrival(id, std::move(request), std::move(sink), std::move(ticket), now_);
-  });
+  absl::Status posted =
+      PostClient(ArrivalsLimit(), [this, id, bytes, request = std::move(request), sink = std::move(sink),
+                                   ticket = std::move(ticket)]() mutable {
+        mailbox_bytes_.fetch_sub(bytes);
+        requests_.OnArrival(id, std::move(request), std::move(sink), std::move(ticket), now_);
+      });
   if (!posted.ok()) mailbox_bytes_.fetch_sub(bytes);
   return posted;
 }

@@ -127,8 +127,8 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
                    std::string(web.status().message()));
     }
   }
-  HealthService& of_workers = router->worker_health_ == nullptr ? *router->client_health_
-                                                               : *router->worker_health_;
+  HealthService& of_workers =
+      router->worker_health_ == nullptr ? *router->client_health_ : *router->worker_health_;
   of_workers.SetServing(kWorkerLink, true);
   router->admin_health_->SetServing(kAdmin, true);
   return router;
@@ -140,8 +140,8 @@ void RouterServer::MakeHealth(const RouterOptions& options) {
   if (options.worker_listen.empty()) {
     at_clients.emplace_back(kWorkerLink);
   } else {
-    worker_health_ = std::make_unique<HealthService>(std::vector<std::string>{kWorkerLink},
-                                                     worker_authenticator_.get());
+    worker_health_ =
+        std::make_unique<HealthService>(std::vector<std::string>{kWorkerLink}, worker_authenticator_.get());
   }
   client_health_ = std::make_unique<HealthService>(at_clients, client_authenticator_.get());
   admin_health_ =
@@ -150,12 +150,12 @@ void RouterServer::MakeHealth(const RouterOptions& options) {
 
 void RouterServer::MakeServices(const RouterOptions& options) {
   DecisionThread* const thread = thread_.get();
-  inference_ = std::make_unique<InferenceService>(thread, client_authenticator_.get(), options.limits,
-                                                  options.stream,
-                                                  MessageLimits(MaxClientMessageBytes(options.limits)));
-  link_ = std::make_unique<WorkerLinkService>(thread, options.bind_worker_id, options.limits,
-                                              worker_authenticator_.get(),
-                                              MessageLimits(kMaxWorkerMessageBytes));
+  inference_ =
+      std::make_unique<InferenceService>(thread, client_authenticator_.get(), options.limits, options.stream,
+                                         MessageLimits(MaxClientMessageBytes(options.limits)));
+  link_ =
+      std::make_unique<WorkerLinkService>(thread, options.bind_worker_id, options.limits,
+                                          worker_authenticator_.get(), MessageLimits(kMaxWorkerMessageBytes));
   chains_ = std::make_unique<ChainPoolService>(
       options.chains, options.bind_worker_id,
       [thread] { return thread->arrivals().PerSecond(MonotonicNow()); }, worker_authenticator_.get());
@@ -194,8 +194,7 @@ absl::Status RouterServer::OpenPorts(const RouterOptions& options) {
     if (!opened.ok()) return opened.status();
     port = *std::move(opened);
     MutexLock lock(&ports_mutex_);
-    opened_.push_back(
-        {name, port.listener.get(), {spec.authenticators.begin(), spec.authenticators.end()}});
+    opened_.push_back({name, port.listener.get(), {spec.authenticators.begin(), spec.authenticators.end()}});
     return absl::OkStatus();
   };
   absl::Status status = open(kClientPort, client, client_);
@@ -260,7 +259,10 @@ void RouterServer::Shutdown() {
     MutexLock lock(&ports_mutex_);
     opened_.clear();
   }
-  for (Port* port : {&client_, &own_worker_port_, &admin_port_}) port->server.reset();
+  for (Port* port : {&client_, &own_worker_port_, &admin_port_}) {
+    port->server.reset();
+    port->listener.reset();
+  }
 }
 
 }  // namespace bfio::router

@@ -63,8 +63,8 @@ absl::Status ChainPool::OnMessage(Session session, const v1::ServerMessage& mess
   if (!message.has_broken()) return absl::InvalidArgumentError("an empty message");
   const uint64_t chain = message.broken().chain();
   if (found->second.chains.contains(chain)) {
-    EndChain(chain, absl::StrCat(found->second.hello.server_id(), ": ", PeerText(message.broken().reason())), session,
-             now);
+    EndChain(chain, absl::StrCat(found->second.hello.server_id(), ": ", PeerText(message.broken().reason())),
+             session, now);
   }
   return absl::OkStatus();
 }
@@ -198,7 +198,8 @@ absl::Status ChainPool::OnReady(Session session, const v1::ChainReady& ready, ab
   }
   if (!ready.error().empty()) {
     server.failed = true;
-    EndChain(ready.chain(), absl::StrCat(server.hello.server_id(), " cannot load its part: ", PeerText(ready.error())),
+    EndChain(ready.chain(),
+             absl::StrCat(server.hello.server_id(), " cannot load its part: ", PeerText(ready.error())),
              session, now);
     return absl::OkStatus();
   }

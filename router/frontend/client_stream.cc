@@ -121,15 +121,22 @@ bool ClientStream::Receive() {
 }
 
 void ClientStream::OnTooLate() {
-  EndNow(absl::DeadlineExceededError("the request did not come in time"));
+  bool receiving = false;
+  {
+    MutexLock lock(&mutex_);
+    receiving = request_ != nullptr;
+  }
+  EndNow(receiving ? absl::DeadlineExceededError("the request did not come in time")
+                   : absl::UnavailableError("too many requests are being received"));
 }
 
 void ClientStream::OnReadDone(bool ok) {
   const GrpcReaction reaction(this);
   messages_->End(*this);
   const absl::Status status = ok ? HandOver() : absl::InvalidArgumentError("no request that can be read");
-  request_ = nullptr;
   if (!status.ok()) EndNow(status);
+  MutexLock lock(&mutex_);
+  request_ = nullptr;
 }
 
 absl::Status ClientStream::HandOver() {

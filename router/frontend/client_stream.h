@@ -1,11 +1,11 @@
 // One client's Generate stream.
 //
-// Purpose: the client's request comes in (FirstMessages), is converted and freed: gRPC keeps no copy of a prompt for
-// as long as the call lasts. Then the decision thread hands tokens in (Deliver, End: cheap, never block, never write), the sender
-// thread writes them (Flush). Tokens that arrive while a write is under way are coalesced into the next one,
-// so a slow reader is paced and costs one bounded vector. Deliver reports a client that takes nothing for too
-// long; such a client never slows the group. Ownership, writes and the end of the call: StreamWriter.
-// Threads: as above; OnX are gRPC's.
+// Purpose: the client's request comes in (FirstMessages), is converted and freed: gRPC keeps no copy of a
+// prompt for as long as the call lasts. Then the decision thread hands tokens in (Deliver, End: cheap, never
+// block, never write), the sender thread writes them (Flush). Tokens that arrive while a write is under way
+// are coalesced into the next one, so a slow reader is paced and costs one bounded vector. Deliver reports a
+// client that takes nothing for too long; such a client never slows the group. Ownership, writes and the end
+// of the call: StreamWriter. Threads: as above; OnX are gRPC's.
 #ifndef BFIO_ROUTER_FRONTEND_CLIENT_STREAM_H_
 #define BFIO_ROUTER_FRONTEND_CLIENT_STREAM_H_
 
@@ -109,7 +109,7 @@ class ClientStream final
   std::string request_id_;
   FirstMessages* messages_ = nullptr;
   // Belongs to gRPC while it is received, and is freed when it has been handed over.
-  std::unique_ptr<v1::GenerateRequest> request_;
+  std::unique_ptr<v1::GenerateRequest> request_;  // changed under mutex_
 
   Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kAwaiting;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;

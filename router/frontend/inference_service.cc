@@ -102,36 +102,35 @@ absl::Status InferenceService::Submit(v1::GenerateRequest request, const std::op
 InferenceService::AbortCall* InferenceService::Abort(grpc::CallbackServerContext* context) {
   absl::StatusOr<std::optional<std::string>> caller = authenticator_->Caller(*context);
   const absl::Status allowed = caller.status();
-  return AbortCall::Begin(
-      context, allowed, &messages_,
-      [this, caller = std::move(caller)](const std::shared_ptr<AbortCall>& call,
-                                         const v1::AbortRequest& request) mutable {
-        const absl::Status asked =
-            handler_->Abort({request.request_id(), request.resume_token(), *std::move(caller)},
-                            [call](const absl::StatusOr<bool>& found) {
-                              if (!found.ok()) return call->Reply(found.status());
-                              v1::AbortResponse response;
-                              response.set_found(*found);
-                              call->Reply(std::move(response));
-                            });
-        if (!asked.ok()) call->Reply(asked);
-      });
+  return AbortCall::Begin(context, allowed, &messages_,
+                          [this, caller = std::move(caller)](const std::shared_ptr<AbortCall>& call,
+                                                             const v1::AbortRequest& request) mutable {
+                            const absl::Status asked = handler_->Abort(
+                                {request.request_id(), request.resume_token(), *std::move(caller)},
+                                [call](const absl::StatusOr<bool>& found) {
+                                  if (!found.ok()) return call->Reply(found.status());
+                                  v1::AbortResponse response;
+                                  response.set_found(*found);
+                                  call->Reply(std::move(response));
+                                });
+                            if (!asked.ok()) call->Reply(asked);
+                          });
 }
 
 InferenceService::LoadsCall* InferenceService::GetLoads(grpc::CallbackServerContext* context) {
-  return LoadsCall::Begin(
-      context, authenticator_->Check(*context), &messages_,
-      [this](const std::shared_ptr<LoadsCall>& call, const v1::GetLoadsRequest& request) {
-        std::optional<uint32_t> rank;
-        if (request.has_dp_rank()) rank = request.dp_rank();
-        const absl::Status asked = handler_->GetLoads(rank, [call](const absl::StatusOr<Loads>& loads) {
-          if (!loads.ok()) return call->Reply(loads.status());
-          v1::GetLoadsResponse response;
-          Fill(*loads, response);
-          call->Reply(std::move(response));
-        });
-        if (!asked.ok()) call->Reply(asked);
-      });
+  return LoadsCall::Begin(context, authenticator_->Check(*context), &messages_,
+                          [this](const std::shared_ptr<LoadsCall>& call, const v1::GetLoadsRequest& request) {
+                            std::optional<uint32_t> rank;
+                            if (request.has_dp_rank()) rank = request.dp_rank();
+                            const absl::Status asked =
+                                handler_->GetLoads(rank, [call](const absl::StatusOr<Loads>& loads) {
+                                  if (!loads.ok()) return call->Reply(loads.status());
+                                  v1::GetLoadsResponse response;
+                                  Fill(*loads, response);
+                                  call->Reply(std::move(response));
+                                });
+                            if (!asked.ok()) call->Reply(asked);
+                          });
 }
 
 }  // namespace bfio::router

@@ -1,7 +1,8 @@
 // bfio.v1.Inference: what clients call, on the callback API.
 //
 // Purpose: authenticates by the headers, before any message is received; then receives, checks and converts.
-// Threads: methods run on gRPC's threads and never block. Handler and authenticator outlive the server that the service is registered with.
+// Threads: methods run on gRPC's threads and never block. Handler and authenticator outlive the server that
+// the service is registered with.
 #ifndef BFIO_ROUTER_FRONTEND_INFERENCE_SERVICE_H_
 #define BFIO_ROUTER_FRONTEND_INFERENCE_SERVICE_H_
 

@@ -17,8 +17,7 @@ WorkerLinkService::WorkerLinkService(WorkerHandler* handler, bool bind_worker_id
       bind_worker_id_(bind_worker_id),
       limits_(limits) {
   Add<v1::WorkerMessage, v1::RouterMessage>(
-      "/bfio.v1.WorkerLink/Attach",
-      [this](grpc::CallbackServerContext* context) { return Attach(context); });
+      "/bfio.v1.WorkerLink/Attach", [this](grpc::CallbackServerContext* context) { return Attach(context); });
 }
 
 grpc::ServerBidiReactor<v1::WorkerMessage, v1::RouterMessage>* WorkerLinkService::Attach(

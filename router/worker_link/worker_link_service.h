@@ -1,8 +1,8 @@
 // bfio.v1.WorkerLink: where bfio's workers attach.
 //
-// Purpose: a call is accepted by its certificate (TLS) before any message of it is received; one that does not
-// say hello in time is closed. Threads: methods run on gRPC's threads and never block. The handler outlives the server that the service is
-// registered with.
+// Purpose: a call is accepted by its certificate (TLS) before any message of it is received; one that does
+// not say hello in time is closed. Threads: methods run on gRPC's threads and never block. The handler
+// outlives the server that the service is registered with.
 #ifndef BFIO_ROUTER_WORKER_LINK_WORKER_LINK_SERVICE_H_
 #define BFIO_ROUTER_WORKER_LINK_WORKER_LINK_SERVICE_H_
 

@@ -2,10 +2,10 @@
 //
 // Purpose: messages from the worker are posted to the thread that owns what they are about, in order;
 // messages to it are queued and written one after another. Both directions are bounded: reading pauses while
-// too many messages, or too many bytes of them, wait for that thread, and a worker that does not take its messages is cut off. A worker
-// may answer pings, and so look alive, and never read: the owner calls BreakOffIfStuck for that. Ownership,
-// writes and the end of the call: StreamWriter. Threads: Send, Close, Consumed and BreakOffIfStuck from the
-// owning thread; OnX are gRPC's.
+// too many messages, or too many bytes of them, wait for that thread, and a worker that does not take its
+// messages is cut off. A worker may answer pings, and so look alive, and never read: the owner calls
+// BreakOffIfStuck for that. Ownership, writes and the end of the call: StreamWriter. Threads: Send, Close,
+// Consumed and BreakOffIfStuck from the owning thread; OnX are gRPC's.
 #ifndef BFIO_ROUTER_WORKER_LINK_WORKER_SESSION_H_
 #define BFIO_ROUTER_WORKER_LINK_WORKER_SESSION_H_
 

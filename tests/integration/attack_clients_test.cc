@@ -130,8 +130,8 @@ TEST(BeforeAuthentication, NoMethodAndNoNumberOfConnectionsPinsMore) {
   }
 }
 
-// Where nobody is asked who he is, the bound is another, and there is one: 64 MiB of messages that are received
-// at the same time, and a window of 64 KiB for each call that waits for its turn.
+// Where nobody is asked who he is, the bound is another, and there is one: 64 MiB of messages that are
+// received at the same time, and a window of 64 KiB for each call that waits for its turn.
 TEST(WithoutAuthentication, UnfinishedCallsHaveABoundToo) {
   const LoneRouter router({});
   UnfinishedCalls attack(router.AddressAfter("serving on "));

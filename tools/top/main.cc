@@ -44,12 +44,13 @@ constexpr absl::Duration kMessageTime = absl::Seconds(5);
 constexpr int kManyRows = 5000;
 
 ProgramInfo Info() {
-  return {"bfio_top", BFIO_VERSION,
-          "Shows what a bfio cluster does, in a terminal: the load of every worker, what imbalance wastes, "
-          "latencies.\n\n"
-          "  bfio_top --admin=127.0.0.1:50052\n"
-          "  bfio_top --once --plain | head -5          for scripts\n\n"
-          "Keys: q quits, p switches the policy, d drains a worker, u undrains it; they ask before they act."};
+  return {
+      "bfio_top", BFIO_VERSION,
+      "Shows what a bfio cluster does, in a terminal: the load of every worker, what imbalance wastes, "
+      "latencies.\n\n"
+      "  bfio_top --admin=127.0.0.1:50052\n"
+      "  bfio_top --once --plain | head -5          for scripts\n\n"
+      "Keys: q quits, p switches the policy, d drains a worker, u undrains it; they ask before they act."};
 }
 
 ScreenOptions OptionsOf(bool terminal) {

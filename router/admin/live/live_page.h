@@ -37,7 +37,7 @@ struct LiveSource {
   std::function<absl::StatusOr<v1::ClusterState>()> state;
   // `who` is what to call the caller in the log.
   std::function<absl::Status(const v1::PolicySetting&, const std::string& who)> set_policy;
-  std::function<absl::Status(const std::string& worker_id, const std::string& who)> drain_worker,
+  std::function<absl::Status(const std::string&worker_id, const std::string&who)> drain_worker,
       undrain_worker;
   std::vector<std::string> policies;
 };

@@ -90,7 +90,8 @@ TEST_F(AdminServiceTest, AnAnswerIsTheCallsStatus) {
 // The scraper of metrics and the operator, by their tokens.
 TEST(AdminRoles, WhoMayReadMayNotOperate) {
   const std::string path = ::testing::TempDir() + "/admin_roles_tokens";
-  std::ofstream(path) << "scraper token:scraper-s3cr3t-scraper role=read\nroot token:root-s3cr3t-root-s3cr3t\n";
+  std::ofstream(path)
+      << "scraper token:scraper-s3cr3t-scraper role=read\nroot token:root-s3cr3t-root-s3cr3t\n";
   auto tokens = TokenFile::Open(path);
   ASSERT_TRUE(tokens.ok()) << tokens.status();
   FakeOperatorHandler handler;

@@ -18,9 +18,8 @@ class WatchService final : public CallService {
  public:
   WatchService() {
     Add<v1::WatchStepsRequest, v1::StepSummary>(
-        "/bfio.v1.Admin/WatchSteps", [this](grpc::CallbackServerContext*) {
-          return steps_.Subscribe(absl::OkStatus(), &messages_);
-        });
+        "/bfio.v1.Admin/WatchSteps",
+        [this](grpc::CallbackServerContext*) { return steps_.Subscribe(absl::OkStatus(), &messages_); });
   }
   void AwaitWatcher() {
     while (steps_.watchers() == 0) std::this_thread::yield();

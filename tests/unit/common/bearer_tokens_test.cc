@@ -111,7 +111,8 @@ TEST(BearerTokens, ACertificateIsFoundByOneOfItsNames) {
   EXPECT_EQ(tokens->FindCertificate({}, kNow).verdict, Verdict::kUnknown);
   // A name is no token.
   EXPECT_EQ(tokens->Find("prometheus.example", kNow).verdict, Verdict::kUnknown);
-  EXPECT_THAT(ErrorOf("a cert:x\nb cert:x\n"), HasSubstr("tokens:2: this certificate is in the file already"));
+  EXPECT_THAT(ErrorOf("a cert:x\nb cert:x\n"),
+              HasSubstr("tokens:2: this certificate is in the file already"));
   EXPECT_THAT(ErrorOf("a cert:\n"), HasSubstr("tokens:1: "));
 }
 

@@ -86,7 +86,8 @@ class ConnectionListenerTest : public ::testing::Test {
       Add<grpc::health::v1::HealthCheckRequest, grpc::health::v1::HealthCheckResponse>(
           "/grpc.health.v1.Health/Check", [=](grpc::CallbackServerContext* context) {
             const absl::Status known = authenticator->Check(*context);
-            using Call = UnaryCall<grpc::health::v1::HealthCheckRequest, grpc::health::v1::HealthCheckResponse>;
+            using Call =
+                UnaryCall<grpc::health::v1::HealthCheckRequest, grpc::health::v1::HealthCheckResponse>;
             Call* const call = Call::Create(context, nullptr, nullptr);
             if (known.ok()) {
               call->Reply(grpc::health::v1::HealthCheckResponse());

@@ -28,7 +28,8 @@ class HealthServiceTest : public ::testing::TestWithParam<bool> {
       tokens = *TokenFile::Open(path);
     }
     authenticator_ = std::make_unique<Authenticator>("test", std::move(tokens));
-    health_ = std::make_unique<HealthService>(std::vector<std::string>{"first", "second"}, authenticator_.get());
+    health_ =
+        std::make_unique<HealthService>(std::vector<std::string>{"first", "second"}, authenticator_.get());
     server_ = std::make_unique<testing::LoopbackServer>(health_.get());
     stub_ = grpc::health::v1::Health::NewStub(server_->channel());
   }

@@ -29,8 +29,7 @@ class UnboundClient : public ::testing::Test {
  protected:
   ~UnboundClient() override { stream_->OnDone(); }
 
-  std::shared_ptr<ClientStream> stream_ =
-      ClientStream::Create(nullptr, {.id = 1, .limits = kSmallLimits});
+  std::shared_ptr<ClientStream> stream_ = ClientStream::Create(nullptr, {.id = 1, .limits = kSmallLimits});
 };
 
 TEST_F(UnboundClient, OnlyTheFirstTokenAsksForAFlush) {

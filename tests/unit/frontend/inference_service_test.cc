@@ -113,7 +113,8 @@ TEST_F(InferenceServiceTest, ARequestThatDoesNotComeEndsItsCall) {
     grpc::Status status;
     call->Finish(&status, nullptr);
     next();
-    EXPECT_EQ(FromGrpcStatus(status), absl::DeadlineExceededError("the request did not come in time")) << method;
+    EXPECT_EQ(FromGrpcStatus(status), absl::DeadlineExceededError("the request did not come in time"))
+        << method;
   }
   EXPECT_EQ(impatient.messages().too_late, 2u);
   EXPECT_TRUE(handler_.submitted.empty());
