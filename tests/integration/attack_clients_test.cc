@@ -130,6 +130,15 @@ TEST(BeforeAuthentication, NoMethodAndNoNumberOfConnectionsPinsMore) {
   }
 }
 
+// gRPC 1.51 looks at the size of a header when it has all of it.
+TEST(BeforeAuthentication, HeadersWithoutAnEndPinNoMoreThan64Mib) {
+  const LoneRouter router({absl::StrCat("--client_tokens=", TokensFile())});
+  UnfinishedCalls attack(router.AddressAfter("serving on "));
+  ASSERT_TRUE(attack.SendHeaders(uint64_t{512} << 20, 10 * kSlowdown * absl::Seconds(1)));
+  EXPECT_TRUE(attack.ended());
+  EXPECT_LT(router.GrownMib(), 64 * kSlowdown);
+}
+
 // Where nobody is asked who he is, the bound is another, and there is one: 64 MiB of messages that are
 // received at the same time, and a window of 64 KiB for each call that waits for its turn.
 TEST(WithoutAuthentication, UnfinishedCallsHaveABoundToo) {

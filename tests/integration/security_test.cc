@@ -301,6 +301,9 @@ TEST_F(Security, WhoMayReadMayNotOperate) {
   EXPECT_TRUE(Call(admin, "/bfio.v1.Admin/SetPolicy", kOperator, &policy).ok());
   EXPECT_EQ(Call(admin, "/bfio.v1.Admin/UndrainWorker", kOperator, &undrain).error_code(),
             grpc::StatusCode::NOT_FOUND);
+  // Its end writes what is logged.
+  router_->Signal(SIGTERM);
+  EXPECT_EQ(router_->Wait(kSlowdown * absl::Seconds(40)), 0);
   const std::string log = router_->Stderr();
   EXPECT_EQ(Count(log, "operator root: set policy lpt: done"), 1u) << log;
   EXPECT_EQ(
