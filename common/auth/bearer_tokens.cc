@@ -25,13 +25,19 @@ bool IsTokenText(absl::string_view text) {
          std::all_of(text.begin(), text.end(), token68);
 }
 
+bool IsName(absl::string_view name) {
+  return name.size() <= BearerTokens::kMaxNameBytes && std::all_of(name.begin(), name.end(), [](char c) {
+           return absl::ascii_isgraph(static_cast<unsigned char>(c));
+         });
+}
+
 absl::StatusOr<Sha256Digest> ParseSecret(absl::string_view word) {
   if (absl::ConsumePrefix(&word, "token:")) {
     if (IsTokenText(word)) return Sha256(word);
     return absl::InvalidArgumentError("token: is followed by 16 to 512 letters, digits or -._~+/=");
   }
   if (!absl::ConsumePrefix(&word, "sha256:")) {
-    return absl::InvalidArgumentError("the second word must begin with sha256: or token:");
+    return absl::InvalidArgumentError("the second word must begin with sha256:, token: or cert:");
   }
   const bool hex = word.size() == 64 && std::all_of(word.begin(), word.end(), [](char c) {
                      return absl::ascii_isxdigit(static_cast<unsigned char>(c));
@@ -51,13 +57,8 @@ absl::StatusOr<absl::Time> ParseExpiry(absl::string_view word) {
     return time;
   }
   return absl::InvalidArgumentError(
-      "the third word must be expires=YYYY-MM-DD or expires=YYYY-MM-DDThh:mm:ssZ");
-}
-
-bool IsName(absl::string_view name) {
-  return name.size() <= BearerTokens::kMaxNameBytes && std::all_of(name.begin(), name.end(), [](char c) {
-           return absl::ascii_isgraph(static_cast<unsigned char>(c));
-         });
+      "after the second word only role=read, role=operate, expires=YYYY-MM-DD and "
+      "expires=YYYY-MM-DDThh:mm:ssZ may follow");
 }
 
 }  // namespace
@@ -66,6 +67,34 @@ Sha256Digest Sha256(absl::string_view bytes) {
   Sha256Digest digest;
   SHA256(reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size(), digest.data());
   return digest;
+}
+
+absl::StatusOr<BearerTokens::Entry> BearerTokens::ParseEntry(const std::vector<absl::string_view>& words) {
+  if (words.size() < 2 || words.size() > 4) {
+    return absl::InvalidArgumentError(
+        "NAME, then sha256:, token: or cert:, and perhaps role= and expires= are expected");
+  }
+  if (!IsName(words[0])) return absl::InvalidArgumentError("a name is up to 128 printable ASCII characters");
+  Entry entry{.name = std::string(words[0])};
+  absl::string_view secret = words[1];
+  if (absl::ConsumePrefix(&secret, "cert:")) {
+    if (secret.empty()) return absl::InvalidArgumentError("cert: is followed by a name in the certificate");
+    entry.certificate = std::string(secret);
+  } else {
+    const absl::StatusOr<Sha256Digest> digest = ParseSecret(secret);
+    if (!digest.ok()) return digest.status();
+    entry.digest = *digest;
+  }
+  for (size_t i = 2; i < words.size(); ++i) {
+    if (words[i] == "role=read" || words[i] == "role=operate") {
+      entry.role = words[i] == "role=read" ? Role::kRead : Role::kOperate;
+      continue;
+    }
+    const absl::StatusOr<absl::Time> expires = ParseExpiry(words[i]);
+    if (!expires.ok()) return expires.status();
+    entry.expires = *expires;
+  }
+  return entry;
 }
 
 absl::StatusOr<BearerTokens> BearerTokens::Parse(absl::string_view text, absl::string_view source) {
@@ -84,24 +113,25 @@ absl::StatusOr<BearerTokens> BearerTokens::Parse(absl::string_view text, absl::s
     const std::vector<absl::string_view> words =
         absl::StrSplit(line, absl::ByAnyChar(" \t\r"), absl::SkipEmpty());
     if (words.empty()) continue;
-    if (words.size() < 2 || words.size() > 3)
-      return bad("NAME, sha256: or token:, and perhaps expires= are expected");
-    if (!IsName(words[0])) return bad("a name is up to 128 printable ASCII characters");
-    const absl::StatusOr<Sha256Digest> digest = ParseSecret(words[1]);
-    if (!digest.ok()) return bad(digest.status().message());
-    Entry entry{std::string(words[0]), *digest};
-    if (words.size() == 3) {
-      const absl::StatusOr<absl::Time> expires = ParseExpiry(words[2]);
-      if (!expires.ok()) return bad(expires.status().message());
-      entry.expires = *expires;
+    absl::StatusOr<Entry> entry = ParseEntry(words);
+    if (!entry.ok()) return bad(entry.status().message());
+    const std::string secret = entry->digest ? std::string(entry->digest->begin(), entry->digest->end())
+                                             : absl::StrCat("cert:", entry->certificate);
+    if (!seen.insert(secret).second) {
+      return bad(entry->digest ? "this token is in the file already"
+                               : "this certificate is in the file already");
     }
-    if (!seen.emplace(digest->begin(), digest->end()).second) return bad("this token is in the file already");
     if (tokens.entries_.size() == kMaxTokens) return bad(absl::StrCat("more than ", kMaxTokens, " tokens"));
-    tokens.entries_.push_back(std::move(entry));
+    tokens.entries_.push_back(*std::move(entry));
   }
   // More likely a file that is just being written than somebody's wish.
   if (tokens.entries_.empty()) return absl::InvalidArgumentError(absl::StrCat(source, ": no token in it"));
   return tokens;
+}
+
+BearerTokens::Owner BearerTokens::OwnerOf(const Entry* entry, absl::Time now) {
+  if (entry == nullptr) return {};
+  return {now < entry->expires ? Verdict::kValid : Verdict::kExpired, entry->name, entry->role};
 }
 
 BearerTokens::Owner BearerTokens::Find(absl::string_view token, absl::Time now) const {
@@ -109,11 +139,19 @@ BearerTokens::Owner BearerTokens::Find(absl::string_view token, absl::Time now) 
   const Sha256Digest digest = Sha256(token);
   const Entry* found = nullptr;
   for (const Entry& entry : entries_) {
+    if (!entry.digest) continue;
     // No early end: which entry it is, or how nearly, does not show in the time.
-    if (CRYPTO_memcmp(entry.digest.data(), digest.data(), digest.size()) == 0) found = &entry;
+    if (CRYPTO_memcmp(entry.digest->data(), digest.data(), digest.size()) == 0) found = &entry;
   }
-  if (found == nullptr) return {};
-  return {now < found->expires ? Verdict::kValid : Verdict::kExpired, found->name};
+  return OwnerOf(found, now);
+}
+
+BearerTokens::Owner BearerTokens::FindCertificate(const std::vector<std::string>& names,
+                                                  absl::Time now) const {
+  const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
+    return !entry.digest && std::find(names.begin(), names.end(), entry.certificate) != names.end();
+  });
+  return OwnerOf(found == entries_.end() ? nullptr : &*found, now);
 }
 
 absl::string_view BearerToken(absl::string_view authorization) {

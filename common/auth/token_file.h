@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -30,12 +31,15 @@ class TokenFile {
   struct Owner {
     BearerTokens::Verdict verdict = BearerTokens::Verdict::kUnknown;
     std::string name;
+    Role role = Role::kRead;
   };
   Owner Check(absl::string_view token, absl::Time now) const;
+  Owner CheckCertificate(const std::vector<std::string>& names, absl::Time now) const;
 
  private:
   TokenFile(std::string path, std::string version, std::shared_ptr<const BearerTokens> tokens);
   void Watch();
+  std::shared_ptr<const BearerTokens> Tokens() const;
 
   const std::string path_;
   // Of the watching thread: what the file looked like when it was last read; when it could not be, and that

@@ -13,6 +13,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/time/time.h"
 // With httplib.h as Debian's library is compiled.
@@ -64,6 +65,10 @@ class HttpConnection final : public httplib::Stream {
 
   // The client has closed its end (or both).
   bool PeerGone() const;
+  // TlsSession::PeerNames; empty in plain text.
+  std::vector<std::string> PeerNames() const {
+    return tls_ == nullptr ? std::vector<std::string>() : tls_->PeerNames();
+  }
   // The headers were larger than they may be.
   bool HeadersTooLarge() const { return headers_too_large_; }
   // What is left of the request will not be read, so nothing can follow on this connection.

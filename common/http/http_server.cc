@@ -33,8 +33,9 @@ constexpr char kContentPolicy[] =
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-HttpRequest ToRequest(const httplib::Request& request) {
+HttpRequest ToRequest(const httplib::Request& request, std::string caller) {
   HttpRequest result;
+  result.caller = std::move(caller);
   for (const auto& [name, value] : request.params) result.query.emplace(name, value);
   result.body = request.body;
   return result;
@@ -194,15 +195,18 @@ class HttpServer::Impl {
       response.set_header("Allow", route.method);
       return Refuse(response, 405, absl::StrCat("only ", route.method));
     }
+    std::string caller = request.remote_addr;
     if (gate_ && route.access == Access::kEverybody) {
       // Nothing to ask.
     } else if (gate_) {
-      const absl::Status entered = gate_(request.get_header_value("Authorization"), request.remote_addr);
+      absl::StatusOr<std::string> entered = gate_(
+          {request.get_header_value("Authorization"), request.remote_addr, Names(), route.method == "POST"});
       if (!entered.ok()) {
-        const bool forbidden = entered.code() == absl::StatusCode::kPermissionDenied;
+        const bool forbidden = entered.status().code() == absl::StatusCode::kPermissionDenied;
         if (!forbidden) response.set_header("WWW-Authenticate", "Bearer");
-        return Refuse(response, forbidden ? 403 : 401, std::string(entered.message()));
+        return Refuse(response, forbidden ? 403 : 401, std::string(entered.status().message()));
       }
+      caller = *std::move(entered);
     } else if (!certified_ && !NamesThisMachine(request.get_header_value("Host"))) {
       return Refuse(response, 403, "call this port by its number or as localhost");
     }
@@ -211,9 +215,15 @@ class HttpServer::Impl {
       return Refuse(response, 415, "only application/json");
     }
     if (route.stream) return Begin(route, request, response);
-    HttpReply reply = route.handler(ToRequest(request));
+    if (!gate_ && certified_ && !Names().empty()) caller = Names().front();
+    HttpReply reply = route.handler(ToRequest(request, std::move(caller)));
     response.status = reply.status;
     response.set_content(std::move(reply.body), reply.content_type);
+  }
+
+  static std::vector<std::string> Names() {
+    const HttpConnection* connection = HttpConnection::Current();
+    return connection == nullptr ? std::vector<std::string>() : connection->PeerNames();
   }
 
   void Begin(const Route& route, const httplib::Request& request, httplib::Response& response) {
@@ -226,7 +236,7 @@ class HttpServer::Impl {
     response.status = 200;
     response.set_chunked_content_provider(
         route.content_type,
-        [this, stream = route.stream(ToRequest(request))](size_t, httplib::DataSink& sink) {
+        [this, stream = route.stream(ToRequest(request, ""))](size_t, httplib::DataSink& sink) {
           std::optional<std::string> piece;
           if (!stopping_ && !server_.ending()) piece = stream();
           if (!piece.has_value()) {

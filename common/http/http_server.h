@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -21,6 +22,19 @@ struct HttpRequest {
   // "after" of "?after=7"; empty when it is not there.
   std::map<std::string, std::string> query;
   std::string body;
+  // What the gate calls the caller; without one a name in its certificate, or its address.
+  std::string caller;
+};
+
+// Who makes a request, as far as it is known before the request is read.
+struct HttpCaller {
+  // Of the Authorization header; empty without one.
+  std::string authorization;
+  std::string address;
+  // In the certificate that TLS has checked.
+  std::vector<std::string> names;
+  // The request is a POST.
+  bool acts = false;
 };
 
 struct HttpReply {
@@ -36,9 +50,8 @@ class HttpServer {
   // ended.
   using Stream = std::function<std::optional<std::string>()>;
   using StreamHandler = std::function<Stream(const HttpRequest&)>;
-  // Asked before a handler, unless it is for everybody, with the Authorization header's value, empty if there
-  // is none. OK lets it pass.
-  using Gate = std::function<absl::Status(const std::string& authorization, const std::string& peer)>;
+  // Asked before a handler, unless it is for everybody. The caller's name lets it pass.
+  using Gate = std::function<absl::StatusOr<std::string>(const HttpCaller&)>;
 
   // Replies without an end (server-sent events) at the same time; more are told to try again later.
   static constexpr int kMaxStreams = 16;

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <openssl/err.h>
+#include <openssl/x509v3.h>
 #include <poll.h>
 
 #include <algorithm>
@@ -11,6 +12,26 @@
 #include "common/http/socket_poll.h"
 
 namespace bfio {
+namespace {
+
+std::string TextOf(const ASN1_STRING* text) {
+  return {reinterpret_cast<const char*>(ASN1_STRING_get0_data(text)),
+          static_cast<size_t>(ASN1_STRING_length(text))};
+}
+
+std::vector<std::string> DnsNames(const X509* certificate) {
+  const std::unique_ptr<GENERAL_NAMES, decltype(&GENERAL_NAMES_free)> names(
+      static_cast<GENERAL_NAMES*>(X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr)),
+      &GENERAL_NAMES_free);
+  std::vector<std::string> found;
+  for (int i = 0; names != nullptr && i < sk_GENERAL_NAME_num(names.get()); ++i) {
+    const GENERAL_NAME* name = sk_GENERAL_NAME_value(names.get(), i);
+    if (name->type == GEN_DNS) found.push_back(TextOf(name->d.dNSName));
+  }
+  return found;
+}
+
+}  // namespace
 
 TlsSession::~TlsSession() {
   SSL_free(ssl_);
@@ -55,6 +76,16 @@ ssize_t TlsSession::Write(const char* from, size_t size, absl::Time by, absl::Fu
   // A write that was given up would have to be repeated with the same bytes.
   if (done <= 0) broken_ = true;
   return done > 0 ? done : -1;
+}
+
+std::vector<std::string> TlsSession::PeerNames() const {
+  const std::unique_ptr<X509, decltype(&X509_free)> certificate(SSL_get1_peer_certificate(ssl_), &X509_free);
+  if (certificate == nullptr) return {};
+  std::vector<std::string> names = DnsNames(certificate.get());
+  const X509_NAME* subject = X509_get_subject_name(certificate.get());
+  const int at = names.empty() ? X509_NAME_get_index_by_NID(subject, NID_commonName, -1) : -1;
+  if (at >= 0) names.push_back(TextOf(X509_NAME_ENTRY_get_data(X509_NAME_get_entry(subject, at))));
+  return names;
 }
 
 void TlsSession::Close() {

@@ -8,6 +8,8 @@
 #include <sys/types.h>
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
@@ -31,6 +33,9 @@ class TlsSession {
   ssize_t Write(const char* from, size_t size, absl::Time by, absl::FunctionRef<bool()> go_on);
   // Bytes that were read from the socket and that poll() does not see.
   bool Pending() const { return SSL_pending(ssl_) > 0; }
+  // The names in the certificate that the peer has shown and that was checked: DNS names of the subject's
+  // alternatives, or, without any, its common name. Empty without a certificate.
+  std::vector<std::string> PeerNames() const;
   // Tells the peer that nothing follows, without waiting for it.
   void Close();
 

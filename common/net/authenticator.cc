@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "common/net/tls.h"
 
 namespace bfio {
 namespace {
@@ -20,40 +21,78 @@ absl::string_view PresentedToken(const grpc::CallbackServerContext& context) {
 }  // namespace
 
 absl::StatusOr<std::optional<std::string>> Authenticator::Caller(const grpc::CallbackServerContext& context) {
-  if (tokens_ == nullptr) return std::nullopt;
-  return Owner(PresentedToken(context), context.peer());
+  std::optional<std::string> caller;
+  if (tokens_ != nullptr) {
+    const absl::string_view token = PresentedToken(context);
+    TokenFile::Owner owner = Find(token, [&] { return PeerNames(*context.auth_context()); });
+    if (absl::Status status = Accept(owner, !token.empty(), context.peer()); !status.ok()) return status;
+    caller = std::move(owner.name);
+  }
+  Accepted(context);
+  return caller;
 }
 
-absl::Status Authenticator::CheckHttp(absl::string_view authorization, absl::string_view peer) {
-  if (tokens_ == nullptr) return absl::OkStatus();
-  return Owner(BearerToken(authorization), peer).status();
+bool Authenticator::Knows(const grpc::CallbackServerContext& context) const {
+  return tokens_ == nullptr || Find(PresentedToken(context), [&] {
+                                 return PeerNames(*context.auth_context());
+                               }).verdict == Verdict::kValid;
 }
 
-absl::StatusOr<std::optional<std::string>> Authenticator::Owner(absl::string_view token,
-                                                                absl::string_view peer) {
-  if (token.empty()) return Refuse(peer, absl::StatusCode::kUnauthenticated, "no bearer token");
-  TokenFile::Owner owner = tokens_->Check(token, absl::Now());
+absl::StatusOr<std::string> Authenticator::Operator(const grpc::CallbackServerContext& context, Role needed) {
+  absl::StatusOr<std::string> who = OperatorOf(
+      PresentedToken(context), [&] { return PeerNames(*context.auth_context()); }, context.peer(), needed);
+  if (who.ok()) Accepted(context);
+  return who;
+}
+
+absl::StatusOr<std::string> Authenticator::HttpOperator(absl::string_view authorization,
+                                                        const std::vector<std::string>& names,
+                                                        absl::string_view peer, Role needed) {
+  return OperatorOf(
+      BearerToken(authorization), [&] { return names; }, peer, needed);
+}
+
+absl::StatusOr<std::string> Authenticator::OperatorOf(absl::string_view token, Names names,
+                                                      absl::string_view peer, Role needed) {
+  if (tokens_ == nullptr) {
+    const std::vector<std::string> shown = names();
+    return shown.empty() ? std::string(peer) : shown.front();
+  }
+  TokenFile::Owner owner = Find(token, names);
+  if (absl::Status status = Accept(owner, !token.empty(), peer); !status.ok()) return status;
+  if (owner.role < needed) {
+    return Refuse(peer, absl::StatusCode::kPermissionDenied, "the caller may read, not operate");
+  }
+  return std::move(owner.name);
+}
+
+TokenFile::Owner Authenticator::Find(absl::string_view token, Names names) const {
+  return token.empty() ? tokens_->CheckCertificate(names(), absl::Now()) : tokens_->Check(token, absl::Now());
+}
+
+absl::Status Authenticator::Accept(const TokenFile::Owner& owner, bool token, absl::string_view peer) {
   switch (owner.verdict) {
     case Verdict::kValid:
-      return std::move(owner.name);
+      return absl::OkStatus();
     case Verdict::kExpired:
-      return Refuse(peer, absl::StatusCode::kUnauthenticated, "the bearer token has expired");
+      return Refuse(peer, absl::StatusCode::kUnauthenticated,
+                    token ? "the bearer token has expired" : "the certificate's entry has expired");
     case Verdict::kUnknown:
       break;
   }
-  return Refuse(peer, absl::StatusCode::kUnauthenticated, "unknown bearer token");
+  return Refuse(peer, absl::StatusCode::kUnauthenticated, token ? "unknown bearer token" : "no bearer token");
 }
 
-absl::Status Authenticator::CheckTenant(const grpc::CallbackServerContext& context, std::string& tenant) {
-  const absl::StatusOr<std::optional<std::string>> caller = Caller(context);
-  if (!caller.ok()) return caller.status();
-  if (!caller->has_value()) return absl::OkStatus();
-  if (tenant.empty()) tenant = **caller;
-  if (tenant == **caller) return absl::OkStatus();
-  return Refuse(context.peer(), absl::StatusCode::kPermissionDenied, "the bearer token is another tenant's");
+absl::Status Authenticator::CheckTenant(const std::optional<std::string>& caller, absl::string_view peer,
+                                        std::string& tenant) {
+  if (!caller.has_value()) return absl::OkStatus();
+  if (tenant.empty()) tenant = *caller;
+  if (tenant == *caller) return absl::OkStatus();
+  return Refuse(peer, absl::StatusCode::kPermissionDenied, "the bearer token is another tenant's");
 }
 
 absl::Status Authenticator::Refuse(absl::string_view peer, absl::StatusCode code, absl::string_view why) {
+  refused_.fetch_add(1, std::memory_order_relaxed);
   refusals_.Add(absl::StrCat(api_, ": ", why), peer);
   return absl::Status(code, why);
 }

@@ -1,5 +1,7 @@
 #include "common/net/grpc_log.h"
 
+#include <atomic>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
@@ -13,11 +15,14 @@ namespace {
 // "Handshake failed with fatal error SSL_ERROR_SSL: error:0A000086:SSL routines::certificate verify failed."
 constexpr absl::string_view kHandshakeFailed = "Handshake failed with fatal error ";
 
+std::atomic<uint64_t> failed_handshakes{0};
+
 void TakeLine(gpr_log_func_args* args) {
   // For the process's life: gRPC's threads may log until its end.
   static RefusalLog& refusals = *new RefusalLog;
   const absl::string_view message = args->message;
   if (const std::optional<std::string> reason = TlsRefusal(message)) {
+    failed_handshakes.fetch_add(1, std::memory_order_relaxed);
     refusals.Add(absl::StrCat("TLS handshake: ", *reason), "");
   } else if (IsUnusableCertificate(message)) {
     refusals.Add("all new TLS connections of a port, whose certificate files cannot be used", message);
@@ -30,6 +35,10 @@ void TakeLine(gpr_log_func_args* args) {
 
 void InstallGrpcLog() {
   gpr_set_log_function(TakeLine);
+}
+
+uint64_t FailedHandshakes() {
+  return failed_handshakes.load(std::memory_order_relaxed);
 }
 
 std::optional<std::string> TlsRefusal(absl::string_view grpc_message) {

@@ -7,6 +7,7 @@
 #ifndef BFIO_COMMON_NET_GRPC_LOG_H_
 #define BFIO_COMMON_NET_GRPC_LOG_H_
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -15,6 +16,9 @@
 namespace bfio {
 
 void InstallGrpcLog();
+
+// TLS handshakes that have failed since then.
+uint64_t FailedHandshakes();
 
 // Why a TLS connection did not come about, if that is what gRPC's message says: "certificate verify failed".
 std::optional<std::string> TlsRefusal(absl::string_view grpc_message);

@@ -1,66 +1,86 @@
 #include "router/admin/admin_service.h"
 
+#include <memory>
 #include <utility>
 
-#include "common/net/finish_call.h"
-#include "common/net/status.h"
+#include "router/admin/operator_log.h"
 #include "router/admin/policy_change.h"
 
 namespace bfio::router {
 namespace {
 
-// A stream that ends before anything is written to it.
-class RefusedSteps final : public grpc::ServerWriteReactor<v1::StepSummary> {
- public:
-  explicit RefusedSteps(const absl::Status& status) { Finish(ToGrpcStatus(status)); }
-  void OnDone() override { delete this; }
-};
-
-OperatorHandler::Done FinishWith(grpc::ServerUnaryReactor* reactor) {
-  return [reactor](const absl::Status& status) { reactor->Finish(ToGrpcStatus(status)); };
+// What tells a call how an act ended.
+template <typename Request, typename Response>
+OperatorHandler::Done ReplyTo(const std::shared_ptr<UnaryCall<Request, Response>>& call) {
+  return [call](const absl::Status& status) {
+    if (status.ok()) return call->Reply(Response());
+    call->Reply(status);
+  };
 }
 
 }  // namespace
 
-grpc::ServerUnaryReactor* AdminService::GetClusterState(grpc::CallbackServerContext* context,
-                                                        const v1::GetClusterStateRequest* request,
-                                                        v1::ClusterState* response) {
-  if (absl::Status status = authenticator_->Check(*context); !status.ok()) return FinishNow(context, status);
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const absl::Status asked = handler_->State([reactor, response](absl::StatusOr<RouterState> state) {
-    if (state.ok()) *response = ToProto(*state);
-    reactor->Finish(ToGrpcStatus(state.status()));
+template <typename Request, typename Response, typename Act>
+void AdminService::AddUnary(const char* name, Role role, Act act) {
+  Add<Request, Response>(name, [this, role, act](grpc::CallbackServerContext* context) {
+    absl::StatusOr<std::string> who = authenticator_->Operator(*context, role);
+    const absl::Status allowed = who.status();
+    return UnaryCall<Request, Response>::Begin(
+        context, allowed, &messages_,
+        [act, who = std::move(who)](const Call<Request, Response>& call, const Request& request) {
+          act(*who, request, call);
+        });
   });
-  if (!asked.ok()) reactor->Finish(ToGrpcStatus(asked));
-  return reactor;
 }
 
-grpc::ServerWriteReactor<v1::StepSummary>* AdminService::WatchSteps(grpc::CallbackServerContext* context,
-                                                                    const v1::WatchStepsRequest* request) {
-  if (absl::Status status = authenticator_->Check(*context); !status.ok()) return new RefusedSteps(status);
-  return steps_->Subscribe(request->has_every() ? request->every() : 1);
+AdminService::AdminService(OperatorHandler* handler, Authenticator* authenticator, StepBroadcast* steps,
+                           StateExtras extras)
+    : handler_(handler), authenticator_(authenticator), steps_(steps), extras_(std::move(extras)) {
+  AddUnary<v1::GetClusterStateRequest, v1::ClusterState>(
+      "/bfio.v1.Admin/GetClusterState", Role::kRead,
+      [this](const std::string&, const v1::GetClusterStateRequest&, const auto& call) { GetState(call); });
+  AddUnary<v1::DrainWorkerRequest, v1::DrainWorkerResponse>(
+      "/bfio.v1.Admin/DrainWorker", Role::kOperate,
+      [this](const std::string& who, const v1::DrainWorkerRequest& request, const auto& call) {
+        const absl::Status asked = handler_->DrainWorker(
+            request.worker_id(), Told(who, "drain worker", request.worker_id(), ReplyTo(call)));
+        if (!asked.ok()) call->Reply(asked);
+      });
+  AddUnary<v1::UndrainWorkerRequest, v1::UndrainWorkerResponse>(
+      "/bfio.v1.Admin/UndrainWorker", Role::kOperate,
+      [this](const std::string& who, const v1::UndrainWorkerRequest& request, const auto& call) {
+        const absl::Status asked = handler_->UndrainWorker(
+            request.worker_id(), Told(who, "undrain worker", request.worker_id(), ReplyTo(call)));
+        if (!asked.ok()) call->Reply(asked);
+      });
+  AddUnary<v1::SetPolicyRequest, v1::SetPolicyResponse>(
+      "/bfio.v1.Admin/SetPolicy", Role::kOperate,
+      [this](const std::string& who, const v1::SetPolicyRequest& request, const auto& call) {
+        SetPolicy(who, request, call);
+      });
+  Add<v1::WatchStepsRequest, v1::StepSummary>(
+      "/bfio.v1.Admin/WatchSteps", [this](grpc::CallbackServerContext* context) {
+        return steps_->Subscribe(authenticator_->Operator(*context, Role::kRead).status(), &messages_);
+      });
 }
 
-grpc::ServerUnaryReactor* AdminService::DrainWorker(grpc::CallbackServerContext* context,
-                                                    const v1::DrainWorkerRequest* request,
-                                                    v1::DrainWorkerResponse* response) {
-  if (absl::Status status = authenticator_->Check(*context); !status.ok()) return FinishNow(context, status);
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const absl::Status asked = handler_->DrainWorker(request->worker_id(), FinishWith(reactor));
-  if (!asked.ok()) reactor->Finish(ToGrpcStatus(asked));
-  return reactor;
+void AdminService::GetState(const Call<v1::GetClusterStateRequest, v1::ClusterState>& call) {
+  const absl::Status asked = handler_->State([this, call](const absl::StatusOr<RouterState>& state) {
+    if (!state.ok()) return call->Reply(state.status());
+    v1::ClusterState response = ToProto(*state);
+    if (extras_) extras_(response);
+    call->Reply(std::move(response));
+  });
+  if (!asked.ok()) call->Reply(asked);
 }
 
-grpc::ServerUnaryReactor* AdminService::SetPolicy(grpc::CallbackServerContext* context,
-                                                  const v1::SetPolicyRequest* request,
-                                                  v1::SetPolicyResponse* response) {
-  if (absl::Status status = authenticator_->Check(*context); !status.ok()) return FinishNow(context, status);
-  absl::StatusOr<PolicyChange> change = ToPolicyChange(request->policy());
-  if (!change.ok()) return FinishNow(context, change.status());
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const absl::Status asked = handler_->SetPolicy(*std::move(change), FinishWith(reactor));
-  if (!asked.ok()) reactor->Finish(ToGrpcStatus(asked));
-  return reactor;
+void AdminService::SetPolicy(const std::string& who, const v1::SetPolicyRequest& request,
+                             const Call<v1::SetPolicyRequest, v1::SetPolicyResponse>& call) {
+  absl::StatusOr<PolicyChange> change = ToPolicyChange(request.policy());
+  if (!change.ok()) return call->Reply(change.status());
+  const absl::Status asked = handler_->SetPolicy(
+      *std::move(change), Told(who, "set policy", request.policy().name(), ReplyTo(call)));
+  if (!asked.ok()) call->Reply(asked);
 }
 
 }  // namespace bfio::router

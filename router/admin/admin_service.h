@@ -1,40 +1,53 @@
 // bfio.v1.Admin: what operators call, on the callback API.
 //
-// Purpose: authenticates, checks and converts; no state of its own. Threads: methods run on gRPC's threads
-// and never block. What it is given outlives the server that the service is registered with.
+// Purpose: authenticates by the headers, before any message is received, asks for the role that a method
+// needs, checks and converts. Who does what is told in the log. Threads: methods run on gRPC's threads and
+// never block. What it is given outlives the server that the service is registered with.
 #ifndef BFIO_ROUTER_ADMIN_ADMIN_SERVICE_H_
 #define BFIO_ROUTER_ADMIN_ADMIN_SERVICE_H_
 
 #include <grpcpp/grpcpp.h>
 
-#include "bfio/v1/admin.grpc.pb.h"
+#include <functional>
+#include <string>
+
+#include "bfio/v1/admin.pb.h"
 #include "common/net/authenticator.h"
+#include "common/net/call_service.h"
+#include "common/net/first_messages.h"
+#include "common/net/unary_call.h"
 #include "router/admin/operator_handler.h"
 #include "router/admin/step_broadcast.h"
 
 namespace bfio::router {
 
-class AdminService final : public v1::Admin::CallbackService {
- public:
-  AdminService(OperatorHandler* handler, Authenticator* authenticator, StepBroadcast* steps)
-      : handler_(handler), authenticator_(authenticator), steps_(steps) {}
+// Adds what the decision thread does not know: ports and process. Any thread.
+using StateExtras = std::function<void(v1::ClusterState&)>;
 
-  grpc::ServerUnaryReactor* GetClusterState(grpc::CallbackServerContext* context,
-                                            const v1::GetClusterStateRequest* request,
-                                            v1::ClusterState* response) override;
-  grpc::ServerWriteReactor<v1::StepSummary>* WatchSteps(grpc::CallbackServerContext* context,
-                                                        const v1::WatchStepsRequest* request) override;
-  grpc::ServerUnaryReactor* DrainWorker(grpc::CallbackServerContext* context,
-                                        const v1::DrainWorkerRequest* request,
-                                        v1::DrainWorkerResponse* response) override;
-  grpc::ServerUnaryReactor* SetPolicy(grpc::CallbackServerContext* context,
-                                      const v1::SetPolicyRequest* request,
-                                      v1::SetPolicyResponse* response) override;
+class AdminService final : public CallService {
+ public:
+  AdminService(OperatorHandler* handler, Authenticator* authenticator, StepBroadcast* steps,
+               StateExtras extras = nullptr);
+
+  FirstMessages::Counts messages() const { return messages_.counts(); }
 
  private:
+  // A method with one reply for which a caller needs `role`. `act` does it and replies once, now or later; it
+  // gets what to call the operator.
+  template <typename Request, typename Response, typename Act>
+  void AddUnary(const char* name, Role role, Act act);
+  template <typename Request, typename Response>
+  using Call = std::shared_ptr<UnaryCall<Request, Response>>;
+
+  void GetState(const Call<v1::GetClusterStateRequest, v1::ClusterState>& call);
+  void SetPolicy(const std::string& who, const v1::SetPolicyRequest& request,
+                 const Call<v1::SetPolicyRequest, v1::SetPolicyResponse>& call);
+
   OperatorHandler* const handler_;
   Authenticator* const authenticator_;
   StepBroadcast* const steps_;
+  const StateExtras extras_;
+  FirstMessages messages_;
 };
 
 }  // namespace bfio::router

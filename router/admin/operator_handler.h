@@ -36,6 +36,9 @@ class OperatorHandler {
   virtual absl::Status State(absl::AnyInvocable<void(absl::StatusOr<RouterState>) &&> done) = 0;
   // `done` gets NOT_FOUND for a worker that is not there.
   virtual absl::Status DrainWorker(std::string worker_id, Done done) = 0;
+  // `done` gets NOT_FOUND for a worker that is not there, FAILED_PRECONDITION for one that is not drained or
+  // asked to leave itself.
+  virtual absl::Status UndrainWorker(std::string worker_id, Done done) = 0;
   // `done` gets INVALID_ARGUMENT for an unknown name or setting.
   virtual absl::Status SetPolicy(PolicyChange change, Done done) = 0;
 

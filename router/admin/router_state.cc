@@ -225,6 +225,7 @@ v1::ClusterState ToProto(const RouterState& state) {
   for (const ShadowView& shadow : state.shadows) Fill(shadow, *out.add_shadows());
   for (const TenantTotal& tenant : state.tenants) Fill(tenant, *out.add_tenants());
   if (state.energy) Fill(*state.energy, *out.mutable_energy());
+  out.mutable_process()->set_waiting_prompt_bytes(Count(state.waiting_prompt_bytes));
   return out;
 }
 

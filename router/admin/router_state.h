@@ -85,6 +85,8 @@ struct RouterState {
 
   int64_t waiting = 0;
   int64_t max_waiting = 0;
+  // Prompts of requests that have given no token yet.
+  int64_t waiting_prompt_bytes = 0;
   RequestTotals requests;
   RequestLatencies latencies;
   std::vector<TenantTotal> tenants;

@@ -202,6 +202,17 @@ const std::vector<StateMetric>& StateMetrics() {
        [](const ClusterState& s) { return double(s.requests().tokens_lost()); }},
       {{"bfio:tokens_duplicated_total", kCounter, "", "tokens that came twice; anything but 0 is a fault"},
        [](const ClusterState& s) { return double(s.requests().tokens_duplicated()); }},
+      {{"bfio:waiting_prompt_bytes", kGauge, "",
+        "prompts of requests that have given no token yet (--max_waiting_mb)"},
+       [](const ClusterState& s) { return double(s.process().waiting_prompt_bytes()); }},
+      {{"bfio:worker_message_bytes", kGauge, "", "messages of workers that the router has not taken yet"},
+       [](const ClusterState& s) { return double(s.process().worker_message_bytes()); }},
+      {{"bfio:tls_handshakes_failed_total", kCounter, "", "TLS handshakes that failed, at the gRPC ports"},
+       [](const ClusterState& s) { return double(s.process().handshakes_failed()); }},
+      {{"bfio:log_lines_dropped_total", kCounter, "", "lines that standard error did not take in time"},
+       [](const ClusterState& s) { return double(s.process().log_lines_dropped()); }},
+      {{"bfio:resident_memory_bytes", kGauge, "", "resident memory of the router's process"},
+       [](const ClusterState& s) { return double(s.process().resident_bytes()); }},
   };
   return *metrics;
 }
@@ -336,6 +347,39 @@ const std::vector<TenantMetric>& TenantMetrics() {
   return *metrics;
 }
 
+struct PortMetric {
+  MetricInfo info;
+  double (*value)(const v1::PortState&);
+};
+const std::vector<PortMetric>& PortMetrics() {
+  static const auto* const metrics = new std::vector<PortMetric>{
+      {{"bfio:connections", kGauge, "port", "connections to the gRPC port"},
+       [](const v1::PortState& p) { return double(p.connections()); }},
+      {{"bfio:unauthenticated_connections", kGauge, "port",
+        "of them, those on which no call has been authenticated yet"},
+       [](const v1::PortState& p) { return double(p.unauthenticated_connections()); }},
+      {{"bfio:connections_refused_total", kCounter, "port", "connections closed at once: too many"},
+       [](const v1::PortState& p) { return double(p.connections_refused()); }},
+      {{"bfio:connections_dropped_total", kCounter, "port",
+        "connections ended for what they sent, or how long they lasted, without an authenticated call"},
+       [](const v1::PortState& p) { return double(p.connections_dropped()); }},
+      {{"bfio:logins_refused_total", kCounter, "port",
+        "calls refused for their token or certificate, or because their role may not make them; those over "
+        "HTTP count as admin"},
+       [](const v1::PortState& p) { return double(p.logins_refused()); }},
+      {{"bfio:streams", kGauge, "port", "streams of clients, workers and watchers"},
+       [](const v1::PortState& p) { return double(p.streams()); }},
+      {{"bfio:calls_receiving", kGauge, "port", "calls whose first message is being received"},
+       [](const v1::PortState& p) { return double(p.calls_receiving()); }},
+      {{"bfio:calls_waiting", kGauge, "port", "calls that wait for their turn to be received"},
+       [](const v1::PortState& p) { return double(p.calls_waiting()); }},
+      {{"bfio:calls_timed_out_total", kCounter, "port",
+        "calls ended because their first message did not come within 10 s"},
+       [](const v1::PortState& p) { return double(p.calls_timed_out()); }},
+  };
+  return *metrics;
+}
+
 struct EnergyMetric {
   MetricInfo info;
   double (*value)(const v1::EnergyTotals&);
@@ -375,6 +419,7 @@ absl::Span<const MetricInfo> RouterMetrics() {
     for (const auto& metric : ShadowMetrics()) infos->push_back(metric.info);
     for (const auto& metric : TenantMetrics()) infos->push_back(metric.info);
     for (const auto& metric : EnergyMetrics()) infos->push_back(metric.info);
+    for (const auto& metric : PortMetrics()) infos->push_back(metric.info);
     return infos;
   }();
   return *all;
@@ -413,6 +458,9 @@ std::string MetricsText(const ClusterState& state) {
   }
   if (state.has_energy()) {
     for (const auto& metric : EnergyMetrics()) out.Add(metric.info, metric.value(state.energy()));
+  }
+  for (const auto& metric : PortMetrics()) {
+    for (const v1::PortState& port : state.ports()) out.Add(metric.info, metric.value(port), port.port());
   }
   return out.Text();
 }

@@ -5,18 +5,43 @@
 #include <map>
 #include <utility>
 
+#include "common/net/status.h"
 #include "common/net/stream_writer.h"
 #include "router/admin/router_state.h"
 
 namespace bfio::router {
 
 class StepBroadcast::Watcher final
-    : public StreamWriter<grpc::ServerWriteReactor<v1::StepSummary>, v1::StepSummary> {
+    : public StreamWriter<grpc::ServerBidiReactor<v1::WatchStepsRequest, v1::StepSummary>, v1::StepSummary>,
+      public FirstMessages::Call,
+      public std::enable_shared_from_this<StepBroadcast::Watcher> {
  public:
-  static std::shared_ptr<Watcher> Create(uint32_t every) {
-    std::shared_ptr<Watcher> watcher(new Watcher(every));
+  static std::shared_ptr<Watcher> Create(StepBroadcast* steps, FirstMessages* messages) {
+    std::shared_ptr<Watcher> watcher(new Watcher(steps, messages));
     watcher->Open(watcher);
     return watcher;
+  }
+
+  bool Receive() override {
+    MutexLock lock(&mutex_);
+    if (ended()) return false;
+    GrpcHandOver(this);
+    StartRead(&request_);
+    return true;
+  }
+  void OnTooLate() override {
+    End({grpc::StatusCode::DEADLINE_EXCEEDED, "the request did not come in time"});
+  }
+  void OnReadDone(bool ok) override {
+    const GrpcReaction reaction(this);
+    messages_->End(*this);
+    if (!ok) return End({grpc::StatusCode::INVALID_ARGUMENT, "no request that can be read"});
+    steps_->Add(shared_from_this(), request_.has_every() ? request_.every() : 1);
+  }
+  // REQUIRES: before the first Push.
+  void SetEvery(uint32_t every) {
+    MutexLock lock(&mutex_);
+    every_ = every;
   }
 
   // False when the stream has ended.
@@ -48,7 +73,8 @@ class StepBroadcast::Watcher final
  private:
   static constexpr size_t kMaxQueued = 256;
 
-  explicit Watcher(uint32_t every) : StreamWriter(/*context=*/nullptr), every_(every) {}
+  Watcher(StepBroadcast* steps, FirstMessages* messages)
+      : StreamWriter(/*context=*/nullptr), steps_(steps), messages_(messages) {}
 
   bool Next(v1::StepSummary& message) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (queue_.empty()) return false;
@@ -58,15 +84,28 @@ class StepBroadcast::Watcher final
     return true;
   }
 
-  const uint32_t every_;
+  StepBroadcast* const steps_;
+  FirstMessages* const messages_;
+  v1::WatchStepsRequest request_;  // belongs to gRPC while it is received
+  uint32_t every_ ABSL_GUARDED_BY(mutex_) = 1;
   std::deque<std::shared_ptr<const StepSummary>> queue_ ABSL_GUARDED_BY(mutex_);
   // By group, of all that were pushed.
   std::map<core::GroupIndex, uint64_t> counts_ ABSL_GUARDED_BY(mutex_);
   uint64_t dropped_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
-grpc::ServerWriteReactor<v1::StepSummary>* StepBroadcast::Subscribe(uint32_t every) {
-  const std::shared_ptr<Watcher> watcher = Watcher::Create(std::max<uint32_t>(1, every));
+StepBroadcast::Stream* StepBroadcast::Subscribe(const absl::Status& allowed, FirstMessages* messages) {
+  const std::shared_ptr<Watcher> watcher = Watcher::Create(this, messages);
+  if (allowed.ok()) {
+    messages->Begin(watcher);
+  } else {
+    watcher->End(ToGrpcStatus(allowed));
+  }
+  return watcher.get();
+}
+
+void StepBroadcast::Add(const std::shared_ptr<Watcher>& watcher, uint32_t every) {
+  watcher->SetEvery(std::max<uint32_t>(1, every));
   MutexLock lock(&mutex_);
   // Publish forgets who has left, but a parked group publishes nothing.
   watchers_.erase(
@@ -82,7 +121,11 @@ grpc::ServerWriteReactor<v1::StepSummary>* StepBroadcast::Subscribe(uint32_t eve
   } else {
     watchers_.push_back(watcher);
   }
-  return watcher.get();
+}
+
+size_t StepBroadcast::watchers() {
+  MutexLock lock(&mutex_);
+  return watchers_.size();
 }
 
 void StepBroadcast::Publish(const std::shared_ptr<const StepSummary>& summary) {

@@ -12,8 +12,10 @@
 #include <memory>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "bfio/v1/admin.pb.h"
 #include "common/base/mutex.h"
+#include "common/net/first_messages.h"
 #include "router/group/step_statistics.h"
 
 namespace bfio::router {
@@ -22,9 +24,15 @@ class StepBroadcast {
  public:
   class Watcher;
 
-  // A stream of every `every`-th summary; gRPC owns what is returned. Refused with INVALID_ARGUMENT for every
-  // = 0 and RESOURCE_EXHAUSTED when kMaxWatchers watch already.
-  grpc::ServerWriteReactor<v1::StepSummary>* Subscribe(uint32_t every);
+  using Stream = grpc::ServerBidiReactor<v1::WatchStepsRequest, v1::StepSummary>;
+
+  // A stream of the summaries that its request asks for; gRPC owns what is returned. It ends with `allowed`
+  // if that is an error, before its request is received (by `messages`, which outlives it), with
+  // INVALID_ARGUMENT for every = 0 and RESOURCE_EXHAUSTED when kMaxWatchers watch already.
+  Stream* Subscribe(const absl::Status& allowed, FirstMessages* messages);
+
+  // Streams that get summaries.
+  size_t watchers();
 
   void Publish(const std::shared_ptr<const StepSummary>& summary);
 
@@ -33,6 +41,9 @@ class StepBroadcast {
 
  private:
   static constexpr size_t kMaxWatchers = 64;
+
+  // It has said what it wants.
+  void Add(const std::shared_ptr<Watcher>& watcher, uint32_t every);
 
   Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/mutex.h"
 #include "router/admin/live/live_page.h"
+#include "router/admin/operator_log.h"
 #include "router/admin/policy_change.h"
 #include "router/core/policy/policy.h"
 
@@ -37,18 +38,29 @@ Answer Await(absl::FunctionRef<absl::Status(absl::AnyInvocable<void(Answer) &&>)
   return *std::move(box->answer);
 }
 
-absl::StatusOr<v1::ClusterState> AskState(OperatorHandler* handler) {
+absl::StatusOr<v1::ClusterState> AskState(OperatorHandler* handler, const StateExtras& extras) {
   using State = absl::StatusOr<RouterState>;
   const State state = Await<State>([&](auto done) { return handler->State(std::move(done)); });
   if (!state.ok()) return state.status();
-  return ToProto(*state);
+  v1::ClusterState message = ToProto(*state);
+  if (extras) extras(message);
+  return message;
 }
 
-absl::Status AskPolicy(OperatorHandler* handler, const v1::PolicySetting& setting) {
+absl::Status AskPolicy(OperatorHandler* handler, const v1::PolicySetting& setting, const std::string& who) {
   absl::StatusOr<PolicyChange> change = ToPolicyChange(setting);
   if (!change.ok()) return change.status();
+  return Await<absl::Status>([&](auto done) {
+    return handler->SetPolicy(*std::move(change), Told(who, "set policy", setting.name(), std::move(done)));
+  });
+}
+
+// DrainWorker or UndrainWorker.
+absl::Status AskWorker(OperatorHandler* handler,
+                       absl::Status (OperatorHandler::*act)(std::string, OperatorHandler::Done),
+                       const char* name, const std::string& worker_id, const std::string& who) {
   return Await<absl::Status>(
-      [&](auto done) { return handler->SetPolicy(*std::move(change), std::move(done)); });
+      [&](auto done) { return (handler->*act)(worker_id, Told(who, name, worker_id, std::move(done))); });
 }
 
 absl::Status CheckAlive(const OperatorHandler& handler) {
@@ -62,25 +74,32 @@ absl::Status CheckAlive(const OperatorHandler& handler) {
 
 absl::StatusOr<std::unique_ptr<HttpServer>> OpenWeb(const WebOptions& options, OperatorHandler* handler,
                                                     Authenticator* authenticator,
-                                                    std::shared_ptr<const LiveHistory> history) {
+                                                    std::shared_ptr<const LiveHistory> history,
+                                                    StateExtras extras) {
   HttpServer::Options http;
   http.listen = options.listen;
   http.tls_cert = options.tls.cert;
   http.tls_key = options.tls.key;
   http.tls_ca = options.tls.ca;
   if (options.authenticate) {
-    http.gate = [authenticator](const std::string& authorization, const std::string& peer) {
-      return authenticator->CheckHttp(authorization, peer);
+    http.gate = [authenticator](const HttpCaller& caller) {
+      return authenticator->HttpOperator(caller.authorization, caller.names, caller.address,
+                                         caller.acts ? Role::kOperate : Role::kRead);
     };
   }
   absl::StatusOr<std::unique_ptr<HttpServer>> server = HttpServer::Bind(std::move(http));
   if (!server.ok()) return server;
   LiveSource source;
-  source.state = [handler] { return AskState(handler); };
+  source.state = [handler, extras = std::move(extras)] { return AskState(handler, extras); };
   source.alive = [handler] { return CheckAlive(*handler); };
-  source.set_policy = [handler](const v1::PolicySetting& setting) { return AskPolicy(handler, setting); };
-  source.drain_worker = [handler](const std::string& worker_id) {
-    return Await<absl::Status>([&](auto done) { return handler->DrainWorker(worker_id, std::move(done)); });
+  source.set_policy = [handler](const v1::PolicySetting& setting, const std::string& who) {
+    return AskPolicy(handler, setting, who);
+  };
+  source.drain_worker = [handler](const std::string& worker_id, const std::string& who) {
+    return AskWorker(handler, &OperatorHandler::DrainWorker, "drain worker", worker_id, who);
+  };
+  source.undrain_worker = [handler](const std::string& worker_id, const std::string& who) {
+    return AskWorker(handler, &OperatorHandler::UndrainWorker, "undrain worker", worker_id, who);
   };
   for (const core::PolicyInfo& policy : core::RegisteredPolicies()) source.policies.emplace_back(policy.name);
   AddLivePage(**server, std::move(history), std::move(source));

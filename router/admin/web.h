@@ -14,6 +14,7 @@
 #include "common/http/http_server.h"
 #include "common/net/authenticator.h"
 #include "common/net/tls.h"
+#include "router/admin/admin_service.h"
 #include "router/admin/live/history.h"
 #include "router/admin/operator_handler.h"
 
@@ -34,7 +35,8 @@ struct WebOptions {
 // UNAVAILABLE when the port cannot be had. Handler and authenticator outlive the server.
 absl::StatusOr<std::unique_ptr<HttpServer>> OpenWeb(const WebOptions& options, OperatorHandler* handler,
                                                     Authenticator* authenticator,
-                                                    std::shared_ptr<const LiveHistory> history);
+                                                    std::shared_ptr<const LiveHistory> history,
+                                                    StateExtras extras = nullptr);
 
 }  // namespace bfio::router
 

@@ -88,10 +88,20 @@ absl::Status DecisionThread::Submit(core::RequestId id, ClientRequest request,
     if (!entered.ok()) return entered.status();
     ticket = *std::move(entered);
   }
-  return PostClient(ArrivalsLimit(), [this, id, request = std::move(request), sink = std::move(sink),
-                                      ticket = std::move(ticket)]() mutable {
-    requests_.OnArrival(id, std::move(request), std::move(sink), std::move(ticket), now_);
-  });
+  // Until the decision thread takes them over, prompts count here.
+  const int64_t bytes = request.prompt_bytes();
+  if (mailbox_bytes_.fetch_add(bytes) + bytes > options_.max_waiting_bytes) {
+    mailbox_bytes_.fetch_sub(bytes);
+    return WithRetry(absl::ResourceExhaustedError("the router is overloaded"), kFullRetry);
+  }
+  absl::Status posted =
+      PostClient(ArrivalsLimit(), [this, id, bytes, request = std::move(request), sink = std::move(sink),
+                                   ticket = std::move(ticket)]() mutable {
+        mailbox_bytes_.fetch_sub(bytes);
+        requests_.OnArrival(id, std::move(request), std::move(sink), std::move(ticket), now_);
+      });
+  if (!posted.ok()) mailbox_bytes_.fetch_sub(bytes);
+  return posted;
 }
 
 void DecisionThread::Cancel(uint64_t sink_id, bool timed_out) {
@@ -129,6 +139,14 @@ absl::Status DecisionThread::DrainWorker(std::string worker_id, Done done) {
   return PostClient(OperatorsLimit(),
                     [this, worker_id = std::move(worker_id), done = std::move(done)]() mutable {
                       std::move(done)(groups_.Drain(worker_id, now_, commands_));
+                      CarryOut();
+                    });
+}
+
+absl::Status DecisionThread::UndrainWorker(std::string worker_id, Done done) {
+  return PostClient(OperatorsLimit(),
+                    [this, worker_id = std::move(worker_id), done = std::move(done)]() mutable {
+                      std::move(done)(groups_.Undrain(worker_id, commands_));
                       CarryOut();
                     });
 }

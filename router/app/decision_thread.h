@@ -86,6 +86,7 @@ class DecisionThread final : public RequestHandler, public WorkerHandler, public
 
   absl::Status State(absl::AnyInvocable<void(absl::StatusOr<RouterState>) &&> done) override;
   absl::Status DrainWorker(std::string worker_id, Done done) override;
+  absl::Status UndrainWorker(std::string worker_id, Done done) override;
   absl::Status SetPolicy(PolicyChange change, Done done) override;
   // Since the thread last turned to what waits. It does so every kLongestTurn at least, so much more says
   // that it is stuck.
@@ -131,6 +132,8 @@ class DecisionThread final : public RequestHandler, public WorkerHandler, public
   const std::shared_ptr<DecideBudget> budget_;
   std::atomic<absl::Time> last_turn_{MonotonicNow()};
   EventQueue events_;
+  // Of the prompts in it.
+  std::atomic<int64_t> mailbox_bytes_{0};
   Tenants tenants_;
   OverloadControl overload_;
   StreamSender sender_;

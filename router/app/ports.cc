@@ -1,5 +1,8 @@
 #include "router/app/ports.h"
 
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/resource_quota.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -10,6 +13,27 @@
 
 namespace bfio::router {
 namespace {
+
+// Streams that a connection may have at once, and how long its TLS and HTTP/2 handshakes may take.
+constexpr int kMaxStreams = 8192;
+constexpr absl::Duration kHandshakeTimeout = absl::Seconds(10);
+
+// What gRPC may hold of callers before it is known who they are.
+void ConfigurePort(grpc::ServerBuilder& builder) {
+  ConfigureServer(builder, kMaxStreams);
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                             static_cast<int>(absl::ToInt64Milliseconds(kHandshakeTimeout)));
+  // The windows stay what HTTP/2 begins with, 64 KiB: probing for bandwidth lets a caller widen them.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+}
+
+class WithReflection final : public grpc::ServerBuilderOption {
+ public:
+  void UpdateArguments(grpc::ChannelArguments*) override {}
+  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
+    plugins->push_back(std::make_unique<grpc::reflection::ProtoServerReflectionPlugin>());
+  }
+};
 
 absl::Status CheckPort(const std::string& listen, const PortSetup& setup, bool insecure) {
   const absl::StatusOr<Address> address = ParseAddress(listen, /*port_may_be_0=*/true);
@@ -86,23 +110,35 @@ int MaxClientMessageBytes(const RequestLimits& limits) {
   return static_cast<int>(std::min(kBytesPerToken * tokens + kOtherFields, kMost));
 }
 
+FirstMessages::Limits MessageLimits(int max_message_bytes) {
+  constexpr int kTogether = 64 << 20;
+  return {.at_once = static_cast<size_t>(std::clamp(kTogether / std::max(1, max_message_bytes), 4, 256))};
+}
+
 absl::StatusOr<Port> OpenPort(const PortSpec& spec) {
   absl::StatusOr<Address> address = ParseAddress(spec.listen, /*port_may_be_0=*/true);
   if (!address.ok()) return address.status();
+  absl::StatusOr<std::unique_ptr<ConnectionListener>> listener = ConnectionListener::Bind(*address);
+  if (!listener.ok()) return listener.status();
+  for (Authenticator* authenticator : spec.authenticators) {
+    authenticator->set_on_accepted(
+        [raw = listener->get()](const std::string& peer) { raw->Authenticated(peer); });
+  }
   grpc::ServerBuilder builder;
-  ConfigureServer(builder);
+  ConfigurePort(builder);
   builder.SetMaxReceiveMessageSize(spec.max_message_bytes);
-  int port = 0;
-  builder.AddListeningPort(address->ToString(), ServerCredentials(spec.tls), &port);
+  builder.SetResourceQuota(grpc::ResourceQuota(spec.listen).Resize(spec.memory_bytes));
+  if (spec.reflection) builder.SetOption(std::make_unique<WithReflection>());
+  using FromFd = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
+  auto acceptor =
+      builder.experimental().AddExternalConnectionAcceptor(FromFd::FROM_FD, ServerCredentials(spec.tls));
   for (grpc::Service* service : spec.services) builder.RegisterService(service);
   Port opened;
   opened.server = builder.BuildAndStart();
-  if (opened.server == nullptr || port == 0) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", address->ToString(),
-                                               ": the port is taken or the ",
-                                               "address is not this machine's"));
-  }
-  address->port = static_cast<uint16_t>(port);
+  if (opened.server == nullptr) return absl::InternalError("the gRPC server does not start");
+  opened.listener = *std::move(listener);
+  opened.listener->Serve(std::move(acceptor));
+  address->port = opened.listener->port();
   opened.address = address->ToString();
   return opened;
 }

@@ -14,6 +14,8 @@
 
 #include "absl/status/statusor.h"
 #include "common/net/authenticator.h"
+#include "common/net/connection_listener.h"
+#include "common/net/first_messages.h"
 #include "router/app/options.h"
 
 namespace bfio::router {
@@ -33,16 +35,27 @@ int MaxClientMessageBytes(const RequestLimits& limits);
 inline constexpr int kMaxWorkerMessageBytes = 16 << 20;
 inline constexpr int kMaxAdminMessageBytes = 64 << 10;
 
+// So many calls receive their first message at the same time that it takes 64 MiB at most.
+FirstMessages::Limits MessageLimits(int max_message_bytes);
+
 struct PortSpec {
   // HOST:PORT; port 0 picks a free one.
   std::string listen;
   TlsFiles tls;
   int max_message_bytes = 0;
   std::vector<grpc::Service*> services;
+  // Of the APIs at this port: told of its connections' callers.
+  std::vector<Authenticator*> authenticators;
+  // Beyond it gRPC ends idle connections, then streams, whosever they are: the last resort.
+  size_t memory_bytes = size_t{512} << 20;
+  // Server reflection receives what anybody sends: not where tokens are asked for.
+  bool reflection = false;
 };
 
 struct Port {
   std::unique_ptr<grpc::Server> server;
+  // Ends before the server.
+  std::unique_ptr<ConnectionListener> listener;
   // As bound.
   std::string address;
 };

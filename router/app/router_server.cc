@@ -1,8 +1,5 @@
 #include "router/app/router_server.h"
 
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
-#include <grpcpp/health_check_service_interface.h>
-
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -10,9 +7,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
+#include "common/base/process_memory.h"
 #include "common/base/router_instance.h"
 #include "common/base/spdlog.h"
 #include "common/net/grpc_log.h"
+#include "common/telemetry/log.h"
 #include "router/admin/web.h"
 #include "router/core/shadow/shadowed_policy.h"
 #include "router/record/log_writer.h"
@@ -24,10 +23,15 @@ namespace {
 constexpr const char* kInference = "bfio.v1.Inference";
 constexpr const char* kWorkerLink = "bfio.v1.WorkerLink";
 constexpr const char* kAdmin = "bfio.v1.Admin";
+// Names of ports, for operators; compared by address.
+constexpr const char* kClientPort = "client";
+constexpr const char* kWorkerPort = "worker";
+constexpr const char* kAdminPort = "admin";
 
-void SetHealth(grpc::Server* server, const char* service, bool serving) {
-  if (auto* health = server->GetHealthCheckService(); health != nullptr)
-    health->SetServingStatus(service, serving);
+void AddMessages(const FirstMessages::Counts& counts, v1::PortState& port) {
+  port.set_calls_receiving(port.calls_receiving() + static_cast<uint32_t>(counts.receiving));
+  port.set_calls_waiting(port.calls_waiting() + static_cast<uint32_t>(counts.waiting));
+  port.set_calls_timed_out(port.calls_timed_out() + counts.too_late);
 }
 
 // What settings name, made.
@@ -98,37 +102,30 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
   // Once per process, before the first server is built.
   static const bool plugins = [] {
     InstallGrpcLog();
-    grpc::EnableDefaultHealthCheckService(true);
-    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
     return true;
   }();
   (void)plugins;
 
   std::unique_ptr<RouterServer> router(new RouterServer);
   RouterServer* self = router.get();
+  router->client_authenticator_ = std::move(made->client_authenticator);
+  router->admin_authenticator_ = std::move(made->admin_authenticator);
+  router->MakeHealth(options);
   DecisionThread::Hooks hooks;
-  hooks.on_serving = [self](bool serving) { self->SetInferenceServing(serving); };
+  hooks.on_serving = [self](bool serving) { self->client_health_->SetServing(kInference, serving); };
   hooks.on_step = [self](const std::shared_ptr<const StepSummary>& summary) {
     self->steps_.Publish(summary);
     if (self->web_wanted_) self->history_->OnStep(*summary, absl::Now());
   };
   router->web_wanted_ = !options.http_listen.empty();
   router->thread_ = std::make_unique<DecisionThread>(options, std::move(made->parts), std::move(hooks));
-  DecisionThread* thread = router->thread_.get();
-  router->client_authenticator_ = std::move(made->client_authenticator);
-  router->admin_authenticator_ = std::move(made->admin_authenticator);
-  router->inference_ = std::make_unique<InferenceService>(
-      thread, router->client_authenticator_.get(), options.limits, options.stream, std::move(made->secrets));
-  router->link_ = std::make_unique<WorkerLinkService>(thread, options.bind_worker_id, options.limits);
-  router->chains_ = std::make_unique<ChainPoolService>(options.chains, options.bind_worker_id, [thread] {
-    return thread->arrivals().PerSecond(MonotonicNow());
-  });
-  router->admin_ =
-      std::make_unique<AdminService>(thread, router->admin_authenticator_.get(), &router->steps_);
+  DecisionThread* const thread = router->thread_.get();
+  router->MakeServices(options, std::move(made->secrets));
   if (absl::Status status = router->OpenPorts(options); !status.ok()) return status;
   if (router->web_wanted_) {
     auto web = OpenWeb({options.http_listen, options.admin_tls, !options.admin_tokens.empty()}, thread,
-                       router->admin_authenticator_.get(), router->history_);
+                       router->admin_authenticator_.get(), router->history_,
+                       [self](v1::ClusterState& state) { self->AddPortsAndProcess(state); });
     if (web.ok()) {
       router->web_ = *std::move(web);
     } else if (!options.http_may_fail) {
@@ -138,51 +135,122 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
                    std::string(web.status().message()));
     }
   }
-
-  MutexLock lock(&router->health_mutex_);
-  SetHealth(router->worker_port().server.get(), kWorkerLink, true);
-  SetHealth(router->client_.server.get(), kInference, router->serving_);
-  SetHealth(router->admin_port_.server.get(), kAdmin, true);
-  router->health_ready_ = true;
+  HealthService& of_workers =
+      router->worker_health_ == nullptr ? *router->client_health_ : *router->worker_health_;
+  of_workers.SetServing(kWorkerLink, true);
+  router->admin_health_->SetServing(kAdmin, true);
   return router;
 }
 
-absl::Status RouterServer::OpenPorts(const RouterOptions& options) {
-  PortSpec client = {
-      options.listen, options.client_tls, MaxClientMessageBytes(options.limits), {inference_.get()}};
-  const PortSpec worker = {
-      options.worker_listen, options.worker_tls, kMaxWorkerMessageBytes, {link_.get(), chains_.get()}};
-  const PortSpec admin = {options.admin_listen, options.admin_tls, kMaxAdminMessageBytes, {admin_.get()}};
+void RouterServer::MakeHealth(const RouterOptions& options) {
+  worker_authenticator_ = std::make_unique<Authenticator>("worker link", nullptr);
+  std::vector<std::string> at_clients = {kInference};
   if (options.worker_listen.empty()) {
-    client.max_message_bytes = std::max(client.max_message_bytes, kMaxWorkerMessageBytes);
-    client.services.push_back(link_.get());
-    client.services.push_back(chains_.get());
+    at_clients.emplace_back(kWorkerLink);
+  } else {
+    worker_health_ =
+        std::make_unique<HealthService>(std::vector<std::string>{kWorkerLink}, worker_authenticator_.get());
   }
-  const auto open = [](const PortSpec& spec, Port& port) {
+  client_health_ = std::make_unique<HealthService>(at_clients, client_authenticator_.get());
+  admin_health_ =
+      std::make_unique<HealthService>(std::vector<std::string>{kAdmin}, admin_authenticator_.get());
+}
+
+void RouterServer::MakeServices(const RouterOptions& options, ClientSecrets secrets) {
+  DecisionThread* const thread = thread_.get();
+  inference_ =
+      std::make_unique<InferenceService>(thread, client_authenticator_.get(), options.limits, options.stream,
+                                         std::move(secrets), MessageLimits(MaxClientMessageBytes(options.limits)));
+  link_ =
+      std::make_unique<WorkerLinkService>(thread, options.bind_worker_id, options.limits,
+                                          worker_authenticator_.get(), MessageLimits(kMaxWorkerMessageBytes));
+  chains_ = std::make_unique<ChainPoolService>(
+      options.chains, options.bind_worker_id,
+      [thread] { return thread->arrivals().PerSecond(MonotonicNow()); }, worker_authenticator_.get());
+  admin_ = std::make_unique<AdminService>(thread, admin_authenticator_.get(), &steps_,
+                                          [this](v1::ClusterState& state) { AddPortsAndProcess(state); });
+}
+
+absl::Status RouterServer::OpenPorts(const RouterOptions& options) {
+  const bool together = options.worker_listen.empty();
+  PortSpec client{.listen = options.listen,
+                  .tls = options.client_tls,
+                  .max_message_bytes = MaxClientMessageBytes(options.limits),
+                  .services = {inference_.get(), client_health_.get()},
+                  .authenticators = {client_authenticator_.get()},
+                  .reflection = options.client_tokens.empty()};
+  const PortSpec worker{.listen = options.worker_listen,
+                        .tls = options.worker_tls,
+                        .max_message_bytes = kMaxWorkerMessageBytes,
+                        .services = {link_.get(), chains_.get(), worker_health_.get()},
+                        .authenticators = {worker_authenticator_.get()},
+                        .reflection = true};
+  const PortSpec admin{.listen = options.admin_listen,
+                       .tls = options.admin_tls,
+                       .max_message_bytes = kMaxAdminMessageBytes,
+                       .services = {admin_.get(), admin_health_.get()},
+                       .authenticators = {admin_authenticator_.get()},
+                       .memory_bytes = size_t{64} << 20,
+                       .reflection = options.admin_tokens.empty()};
+  if (together) {
+    client.max_message_bytes = std::max(client.max_message_bytes, kMaxWorkerMessageBytes);
+    client.services.insert(client.services.end(), {link_.get(), chains_.get()});
+    client.authenticators.push_back(worker_authenticator_.get());
+  }
+  const auto open = [this](const char* name, const PortSpec& spec, Port& port) {
     absl::StatusOr<Port> opened = OpenPort(spec);
-    if (opened.ok()) port = *std::move(opened);
-    return opened.status();
+    if (!opened.ok()) return opened.status();
+    port = *std::move(opened);
+    MutexLock lock(&ports_mutex_);
+    opened_.push_back({name, port.listener.get(), {spec.authenticators.begin(), spec.authenticators.end()}});
+    return absl::OkStatus();
   };
-  absl::Status status = open(client, client_);
-  if (status.ok() && !options.worker_listen.empty()) status = open(worker, own_worker_port_);
-  if (status.ok()) status = open(admin, admin_port_);
+  absl::Status status = open(kClientPort, client, client_);
+  if (status.ok() && !together) status = open(kWorkerPort, worker, own_worker_port_);
+  if (status.ok()) status = open(kAdminPort, admin, admin_port_);
   return status;
 }
 
-void RouterServer::SetInferenceServing(bool serving) {
-  MutexLock lock(&health_mutex_);
-  serving_ = serving;
-  if (health_ready_) SetHealth(client_.server.get(), kInference, serving);
+void RouterServer::AddPortsAndProcess(v1::ClusterState& state) {
+  MutexLock lock(&ports_mutex_);
+  const bool together = own_worker_port_.listener == nullptr;
+  for (const OpenedPort& opened : opened_) {
+    v1::PortState& port = *state.add_ports();
+    port.set_port(opened.name);
+    const ConnectionListener::Counts counts = opened.listener->counts();
+    port.set_connections(static_cast<uint32_t>(counts.connections));
+    port.set_unauthenticated_connections(static_cast<uint32_t>(counts.unauthenticated));
+    port.set_connections_refused(counts.refused);
+    port.set_connections_dropped(counts.dropped);
+    uint64_t refused = 0;
+    for (const Authenticator* authenticator : opened.authenticators) refused += authenticator->refused();
+    port.set_logins_refused(refused);
+    int64_t streams = 0;
+    if (opened.name == kClientPort) {
+      AddMessages(inference_->messages(), port);
+      streams += inference_->streams();
+    }
+    if (opened.name == kWorkerPort || (together && opened.name == kClientPort)) {
+      AddMessages(link_->messages(), port);
+      AddMessages(chains_->messages(), port);
+      streams += link_->sessions() + chains_->sessions();
+    }
+    if (opened.name == kAdminPort) {
+      AddMessages(admin_->messages(), port);
+      streams += static_cast<int64_t>(steps_.watchers());
+    }
+    port.set_streams(static_cast<uint32_t>(streams));
+  }
+  v1::ProcessState& process = *state.mutable_process();
+  process.set_resident_bytes(ResidentBytes());
+  process.set_log_lines_dropped(DroppedLogLines());
+  process.set_handshakes_failed(FailedHandshakes());
+  process.set_worker_message_bytes(
+      static_cast<uint64_t>(link_->unconsumed_bytes() + chains_->unconsumed_bytes()));
 }
 
 void RouterServer::Shutdown() {
-  {
-    MutexLock lock(&health_mutex_);
-    health_ready_ = false;
-    if (client_.server != nullptr && client_.server->GetHealthCheckService() != nullptr) {
-      client_.server->GetHealthCheckService()->SetServingStatus(false);
-    }
-  }
+  if (client_health_ != nullptr) client_health_->Close();
   if (thread_ != nullptr) thread_->Stop();
   if (chains_ != nullptr) chains_->Stop();
   // Its threads ask the decision thread, which still answers that it has ended.
@@ -192,9 +260,17 @@ void RouterServer::Shutdown() {
   // What is still open after this gets cancelled; streams have been told to end.
   const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(1);
   for (Port* port : {&client_, &own_worker_port_, &admin_port_}) {
+    if (port->listener != nullptr) port->listener->Stop();
     if (port->server != nullptr) port->server->Shutdown(deadline);
   }
-  for (Port* port : {&client_, &own_worker_port_, &admin_port_}) port->server.reset();
+  {
+    MutexLock lock(&ports_mutex_);
+    opened_.clear();
+  }
+  for (Port* port : {&client_, &own_worker_port_, &admin_port_}) {
+    port->server.reset();
+    port->listener.reset();
+  }
 }
 
 }  // namespace bfio::router

@@ -9,11 +9,13 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/base/mutex.h"
 #include "common/http/http_server.h"
 #include "common/net/authenticator.h"
+#include "common/net/health_service.h"
 #include "router/admin/admin_service.h"
 #include "router/admin/live/history.h"
 #include "router/admin/step_broadcast.h"
@@ -47,25 +49,35 @@ class RouterServer {
  private:
   RouterServer() = default;
   absl::Status OpenPorts(const RouterOptions& options);
+  void MakeHealth(const RouterOptions& options);
+  void MakeServices(const RouterOptions& options, ClientSecrets secrets);
+  // What the decision thread does not know of the state. Any thread.
+  void AddPortsAndProcess(v1::ClusterState& state);
   // The one that workers come in at.
   Port& worker_port() { return own_worker_port_.server == nullptr ? client_ : own_worker_port_; }
-  void SetInferenceServing(bool serving);
 
   StepBroadcast steps_;
   std::unique_ptr<DecisionThread> thread_;
-  std::unique_ptr<Authenticator> client_authenticator_, admin_authenticator_;
+  std::unique_ptr<Authenticator> client_authenticator_, worker_authenticator_, admin_authenticator_;
   std::unique_ptr<InferenceService> inference_;
   std::unique_ptr<WorkerLinkService> link_;
   std::unique_ptr<ChainPoolService> chains_;
   std::unique_ptr<AdminService> admin_;
+  // Of each port; the workers' is null where they come in at the clients'.
+  std::unique_ptr<HealthService> client_health_, worker_health_, admin_health_;
   Port client_, own_worker_port_, admin_port_;
   const std::shared_ptr<LiveHistory> history_ = std::make_shared<LiveHistory>();
   bool web_wanted_ = false;
   std::unique_ptr<HttpServer> web_;
 
-  Mutex health_mutex_;
-  bool serving_ ABSL_GUARDED_BY(health_mutex_) = false;
-  bool health_ready_ ABSL_GUARDED_BY(health_mutex_) = false;
+  // Of a port that is open, for operators.
+  struct OpenedPort {
+    const char* name;
+    const ConnectionListener* listener;
+    std::vector<const Authenticator*> authenticators;
+  };
+  Mutex ports_mutex_;
+  std::vector<OpenedPort> opened_ ABSL_GUARDED_BY(ports_mutex_);
 };
 
 }  // namespace bfio::router

@@ -67,6 +67,7 @@ RouterState DecisionThread::MakeState() const {
   state.scheduler = cluster_.totals();
   state.waiting = cluster_.waiting();
   state.max_waiting = options_.max_waiting;
+  state.waiting_prompt_bytes = overload_.waiting_bytes() + mailbox_bytes_.load();
   state.requests = requests_.totals();
   state.requests.refused_pool_full += overload_.refused_early();
   state.requests.refused_tenant += tenants_.refused();

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/peer_text.h"
 #include "common/base/spdlog.h"
 
 namespace bfio::router {
@@ -62,8 +63,8 @@ absl::Status ChainPool::OnMessage(Session session, const v1::ServerMessage& mess
   if (!message.has_broken()) return absl::InvalidArgumentError("an empty message");
   const uint64_t chain = message.broken().chain();
   if (found->second.chains.contains(chain)) {
-    EndChain(chain, absl::StrCat(found->second.hello.server_id(), ": ", message.broken().reason()), session,
-             now);
+    EndChain(chain, absl::StrCat(found->second.hello.server_id(), ": ", PeerText(message.broken().reason())),
+             session, now);
   }
   return absl::OkStatus();
 }
@@ -93,7 +94,7 @@ absl::Status ChainPool::OnHello(Session session, const v1::ServerHello& hello, a
         server.hello.kv_token_bytes() != hello.kv_token_bytes() ||
         server.hello.page_tokens() != hello.page_tokens()) {
       return absl::FailedPreconditionError(
-          absl::StrCat("servers of ", hello.model(), " name different sizes of it"));
+          absl::StrCat("servers of ", PeerText(hello.model()), " name different sizes of it"));
     }
   }
   Server& server = servers_[session];
@@ -208,7 +209,8 @@ absl::Status ChainPool::OnReady(Session session, const v1::ChainReady& ready, ab
   }
   if (!ready.error().empty()) {
     server.failed = true;
-    EndChain(ready.chain(), absl::StrCat(server.hello.server_id(), " cannot load its part: ", ready.error()),
+    EndChain(ready.chain(),
+             absl::StrCat(server.hello.server_id(), " cannot load its part: ", PeerText(ready.error())),
              session, now);
     return absl::OkStatus();
   }

@@ -16,12 +16,16 @@
 namespace bfio::router {
 // A later router's chains have larger numbers: microseconds grow faster than chains are composed.
 ChainPoolService::ChainPoolService(const ChainOptions& options, bool bind_worker_id,
-                                   std::function<double()> demand)
+                                   std::function<double()> demand, Authenticator* authenticator)
     : options_(options),
       bind_worker_id_(bind_worker_id),
       demand_(std::move(demand)),
+      authenticator_(authenticator),
       pool_(std::make_unique<ChainPool>(options, static_cast<uint64_t>(absl::ToUnixMicros(absl::Now())))),
-      thread_([this] { Run(); }) {}
+      thread_([this] { Run(); }) {
+  Add<v1::ServerMessage, v1::PoolMessage>(
+      "/bfio.v1.ChainPool/Join", [this](grpc::CallbackServerContext* context) { return Join(context); });
+}
 
 ChainPoolService::~ChainPoolService() {
   Stop();
@@ -34,6 +38,7 @@ void ChainPoolService::Stop() {
 
 grpc::ServerBidiReactor<v1::ServerMessage, v1::PoolMessage>* ChainPoolService::Join(
     grpc::CallbackServerContext* context) {
+  if (authenticator_ != nullptr) authenticator_->Accepted(*context);
   Session::Callbacks callbacks;
   std::optional<std::vector<std::string>> names;
   if (bind_worker_id_) names = PeerNames(*context->auth_context());
@@ -57,7 +62,7 @@ grpc::ServerBidiReactor<v1::ServerMessage, v1::PoolMessage>* ChainPoolService::J
   callbacks.on_gone = [this](std::shared_ptr<Session> session) {
     events_.Post([this, session] { OnGone(session); });
   };
-  return Session::Create(context->peer(), std::move(callbacks), context).get();
+  return Session::Create(context->peer(), std::move(callbacks), &bounds_, context).get();
 }
 
 void ChainPoolService::OnMessage(const std::shared_ptr<Session>& session, const v1::ServerMessage& message) {

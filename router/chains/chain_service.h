@@ -11,8 +11,10 @@
 #include <memory>
 #include <thread>
 
-#include "bfio/v1/pipeline.grpc.pb.h"
+#include "bfio/v1/pipeline.pb.h"
 #include "common/base/event_queue.h"
+#include "common/net/authenticator.h"
+#include "common/net/call_service.h"
 #include "router/chains/chain_options.h"
 #include "router/worker_link/worker_session.h"
 
@@ -20,19 +22,25 @@ namespace bfio::router {
 
 class ChainPool;
 
-class ChainPoolService final : public v1::ChainPool::CallbackService {
+class ChainPoolService final : public CallService {
  public:
   // With `bind_worker_id` a server may only have the name that its certificate has.
   // `demand`: requests per second that come; called on the pool's thread.
-  ChainPoolService(const ChainOptions& options, bool bind_worker_id, std::function<double()> demand);
+  // `authenticator` is told of callers; null: nobody is.
+  ChainPoolService(const ChainOptions& options, bool bind_worker_id, std::function<double()> demand,
+                   Authenticator* authenticator = nullptr);
   ~ChainPoolService() override;
 
   void Stop();
 
-  grpc::ServerBidiReactor<v1::ServerMessage, v1::PoolMessage>* Join(
-      grpc::CallbackServerContext* context) override;
+  FirstMessages::Counts messages() const { return bounds_.first_messages.counts(); }
+  // Streams now.
+  int64_t sessions() const { return bounds_.open.load(std::memory_order_relaxed); }
+  // Of messages that the pool's thread has not taken, encoded.
+  int64_t unconsumed_bytes() const { return bounds_.unconsumed_bytes.load(std::memory_order_relaxed); }
 
  private:
+  grpc::ServerBidiReactor<v1::ServerMessage, v1::PoolMessage>* Join(grpc::CallbackServerContext* context);
   using Session = MessageSession<v1::ServerMessage, v1::PoolMessage>;
 
   void Run();
@@ -42,6 +50,8 @@ class ChainPoolService final : public v1::ChainPool::CallbackService {
   const ChainOptions options_;
   const bool bind_worker_id_;
   const std::function<double()> demand_;
+  Authenticator* const authenticator_;
+  SessionBounds bounds_;
   EventQueue events_;
 
   // --- of the pool's thread ---

@@ -88,7 +88,7 @@ void ClientStream::Flush() {
 
 bool ClientStream::Next(v1::GenerateResponse& response) {
   if (pending_.empty() && !finish_) return false;
-  if (response.request_id().empty()) response.set_request_id(options_.request_id);
+  if (response.request_id().empty()) response.set_request_id(request_id_);
   response.set_first_index(pending_.empty() ? finish_->completion_tokens : pending_first_index_);
   response.mutable_token_ids()->Assign(pending_.begin(), pending_.end());
   pending_.clear();
@@ -105,9 +105,81 @@ void ClientStream::BreakOff() {
   BreakOffIfStuck(MonotonicNow(), absl::ZeroDuration());
 }
 
+// --- the request ---
+
+void ClientStream::AwaitRequest(FirstMessages* messages) {
+  messages_ = messages;
+  messages->Begin(shared_from_this());
+}
+
+bool ClientStream::Receive() {
+  MutexLock lock(&mutex_);
+  if (ended()) return false;
+  request_ = std::make_unique<v1::GenerateRequest>();
+  GrpcHandOver(this);
+  StartRead(request_.get());
+  return true;
+}
+
+void ClientStream::OnTooLate() {
+  bool receiving = false;
+  {
+    MutexLock lock(&mutex_);
+    receiving = request_ != nullptr;
+  }
+  EndNow(receiving ? absl::DeadlineExceededError("the request did not come in time")
+                   : absl::UnavailableError("too many requests are being received"));
+}
+
+void ClientStream::OnReadDone(bool ok) {
+  const GrpcReaction reaction(this);
+  messages_->End(*this);
+  const absl::Status status = ok ? HandOver() : absl::InvalidArgumentError("no request that can be read");
+  if (!status.ok()) EndNow(status);
+  MutexLock lock(&mutex_);
+  request_ = nullptr;
+}
+
+absl::Status ClientStream::HandOver() {
+  {
+    MutexLock lock(&mutex_);
+    if (ended()) return absl::OkStatus();  // too late, or cancelled
+    phase_ = Phase::kHandingOver;
+  }
+  if (absl::Status status = options_.on_request(shared_from_this(), std::move(*request_)); !status.ok()) {
+    return status;
+  }
+  {
+    MutexLock lock(&mutex_);
+    phase_ = Phase::kHandedOver;
+    if (!cancelled_) return absl::OkStatus();
+  }
+  // Told now, since its owner would not have found the stream before.
+  options_.on_cancel(TimedOut());
+  return absl::OkStatus();
+}
+
+void ClientStream::EndNow(const absl::Status& status) {
+  if (End(status, std::nullopt)) Flush();
+}
+
+bool ClientStream::TimedOut() const {
+  return context()->deadline() <= std::chrono::system_clock::now();
+}
+
 void ClientStream::OnCancel() {
   const GrpcReaction reaction(this);
-  options_.on_cancel(context()->deadline() <= std::chrono::system_clock::now());
+  const bool timed_out = TimedOut();
+  {
+    MutexLock lock(&mutex_);
+    cancelled_ = true;
+    if (phase_ == Phase::kHandingOver) return;
+    if (phase_ == Phase::kAwaiting) {
+      SetEnd(grpc::Status::CANCELLED);
+      return Advance();
+    }
+  }
+  options_.on_cancel(timed_out);
 }
 
 }  // namespace bfio::router

@@ -7,7 +7,6 @@
 
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "common/net/finish_call.h"
 #include "common/net/status.h"
 #include "common/net/wire_time.h"
 #include "common/telemetry/trace_context.h"
@@ -45,66 +44,104 @@ void Fill(const Loads& loads, v1::GetLoadsResponse& out) {
 
 }  // namespace
 
-grpc::ServerWriteReactor<v1::GenerateResponse>* InferenceService::Generate(
-    grpc::CallbackServerContext* context, const v1::GenerateRequest* request) {
+InferenceService::InferenceService(RequestHandler* handler, Authenticator* authenticator,
+                                   const RequestLimits& request_limits, const StreamLimits& stream_limits,
+                                   ClientSecrets secrets, FirstMessages::Limits message_limits)
+    : handler_(handler),
+      authenticator_(authenticator),
+      request_limits_(request_limits),
+      stream_limits_(stream_limits),
+      secrets_(std::move(secrets)),
+      messages_(message_limits) {
+  Add<v1::GenerateRequest, v1::GenerateResponse>(
+      "/bfio.v1.Inference/Generate",
+      [this](grpc::CallbackServerContext* context) { return Generate(context); });
+  Add<v1::AbortRequest, v1::AbortResponse>(
+      "/bfio.v1.Inference/Abort", [this](grpc::CallbackServerContext* context) { return Abort(context); });
+  Add<v1::GetLoadsRequest, v1::GetLoadsResponse>(
+      "/bfio.v1.Inference/GetLoads",
+      [this](grpc::CallbackServerContext* context) { return GetLoads(context); });
+}
+
+ClientStream* InferenceService::Generate(grpc::CallbackServerContext* context) {
+  absl::StatusOr<std::optional<std::string>> caller = authenticator_->Caller(*context);
   const core::RequestId id = handler_->NextId();
-  std::string request_id = request->request_id().empty() ? secrets_.new_request_id() : request->request_id();
   ClientStream::Options options;
   options.id = id;
-  options.request_id = request_id;
   options.traceparent = TraceparentOf(*context);
   options.limits = stream_limits_;
+  options.open = &streams_;
   options.on_cancel = [handler = handler_, id](bool timed_out) { handler->Cancel(id, timed_out); };
+  if (caller.ok()) {
+    options.on_request = [this, from = Caller{*std::move(caller), context->peer(),
+                                              absl::FromChrono(context->deadline())}](
+                             const std::shared_ptr<ClientStream>& stream, v1::GenerateRequest request) {
+      return Submit(std::move(request), from, stream);
+    };
+  }
   const std::shared_ptr<ClientStream> stream = ClientStream::Create(context, std::move(options));
-  const absl::Status status = Submit(*context, *request, std::move(request_id), id, stream);
-  if (!status.ok() && stream->End(status, std::nullopt)) stream->Flush();
+  if (caller.ok()) {
+    stream->AwaitRequest(&messages_);
+  } else if (stream->End(caller.status(), std::nullopt)) {
+    stream->Flush();
+  }
   return stream.get();  // kept alive by itself until OnDone
 }
 
-absl::Status InferenceService::Submit(const grpc::CallbackServerContext& context,
-                                      const v1::GenerateRequest& request, std::string request_id,
-                                      core::RequestId id, std::shared_ptr<ClientStream> stream) {
+absl::Status InferenceService::Submit(v1::GenerateRequest request, const Caller& caller,
+                                      const std::shared_ptr<ClientStream>& stream) {
+  const core::RequestId id = stream->id();
+  std::string request_id = request.request_id().empty() ? secrets_.new_request_id() : request.request_id();
+  stream->SetRequestId(request_id);
   std::string tenant = request.tenant();
-  if (absl::Status status = authenticator_->CheckTenant(context, tenant); !status.ok()) return status;
+  if (absl::Status status = authenticator_->CheckTenant(caller.name, caller.peer, tenant); !status.ok())
+    return status;
   absl::StatusOr<ClientRequest> converted =
       ToClientRequest(request, std::move(request_id), std::move(tenant), request_limits_);
   if (!converted.ok()) return converted.status();
   const absl::Time now = absl::Now();
   converted->resume_proven = secrets_.tickets.Proves(request.resume_ticket(), *converted, now);
-  stream->SetResumeTicket(secrets_.tickets.Issue(*converted, absl::FromChrono(context.deadline()), now));
-  return handler_->Submit(id, *std::move(converted), std::move(stream));
+  stream->SetResumeTicket(secrets_.tickets.Issue(*converted, caller.deadline, now));
+  request = v1::GenerateRequest();  // its prompt is in `converted`, and would be there twice
+  return handler_->Submit(id, *std::move(converted), stream);
 }
 
-grpc::ServerUnaryReactor* InferenceService::Abort(grpc::CallbackServerContext* context,
-                                                  const v1::AbortRequest* request,
-                                                  v1::AbortResponse* response) {
-  std::string tenant = request->tenant();
-  if (absl::Status status = authenticator_->CheckTenant(*context, tenant); !status.ok())
-    return FinishNow(context, status);
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const absl::Status asked =
-      handler_->Abort({std::move(tenant), request->request_id(), request->resume_token()},
-                      [reactor, response](absl::StatusOr<bool> found) {
-                        if (found.ok()) response->set_found(*found);
-                        reactor->Finish(ToGrpcStatus(found.status()));
-                      });
-  if (!asked.ok()) reactor->Finish(ToGrpcStatus(asked));
-  return reactor;
+InferenceService::AbortCall* InferenceService::Abort(grpc::CallbackServerContext* context) {
+  absl::StatusOr<std::optional<std::string>> caller = authenticator_->Caller(*context);
+  const absl::Status allowed = caller.status();
+  return AbortCall::Begin(
+      context, allowed, &messages_,
+      [this, caller = std::move(caller), peer = context->peer()](const std::shared_ptr<AbortCall>& call,
+                                                                 const v1::AbortRequest& request) {
+        std::string tenant = request.tenant();
+        absl::Status asked = authenticator_->CheckTenant(*caller, peer, tenant);
+        if (asked.ok()) {
+          asked = handler_->Abort({std::move(tenant), request.request_id(), request.resume_token()},
+                                  [call](const absl::StatusOr<bool>& found) {
+                                    if (!found.ok()) return call->Reply(found.status());
+                                    v1::AbortResponse response;
+                                    response.set_found(*found);
+                                    call->Reply(std::move(response));
+                                  });
+        }
+        if (!asked.ok()) call->Reply(asked);
+      });
 }
 
-grpc::ServerUnaryReactor* InferenceService::GetLoads(grpc::CallbackServerContext* context,
-                                                     const v1::GetLoadsRequest* request,
-                                                     v1::GetLoadsResponse* response) {
-  if (absl::Status status = authenticator_->Check(*context); !status.ok()) return FinishNow(context, status);
-  std::optional<uint32_t> rank;
-  if (request->has_dp_rank()) rank = request->dp_rank();
-  grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
-  const absl::Status asked = handler_->GetLoads(rank, [reactor, response](absl::StatusOr<Loads> loads) {
-    if (loads.ok()) Fill(*loads, *response);
-    reactor->Finish(ToGrpcStatus(loads.status()));
-  });
-  if (!asked.ok()) reactor->Finish(ToGrpcStatus(asked));
-  return reactor;
+InferenceService::LoadsCall* InferenceService::GetLoads(grpc::CallbackServerContext* context) {
+  return LoadsCall::Begin(context, authenticator_->Check(*context), &messages_,
+                          [this](const std::shared_ptr<LoadsCall>& call, const v1::GetLoadsRequest& request) {
+                            std::optional<uint32_t> rank;
+                            if (request.has_dp_rank()) rank = request.dp_rank();
+                            const absl::Status asked =
+                                handler_->GetLoads(rank, [call](const absl::StatusOr<Loads>& loads) {
+                                  if (!loads.ok()) return call->Reply(loads.status());
+                                  v1::GetLoadsResponse response;
+                                  Fill(*loads, response);
+                                  call->Reply(std::move(response));
+                                });
+                            if (!asked.ok()) call->Reply(asked);
+                          });
 }
 
 }  // namespace bfio::router

@@ -1,21 +1,28 @@
 // bfio.v1.Inference: what clients call, on the callback API.
 //
-// Purpose: authenticates, checks and converts; no state of its own. Threads: methods run on gRPC's threads
-// and never block. Handler and authenticator outlive the server that the service is registered with.
+// Purpose: authenticates by the headers, before any message is received; then receives, checks and converts.
+// Threads: methods run on gRPC's threads and never block. Handler and authenticator outlive the server that
+// the service is registered with.
 #ifndef BFIO_ROUTER_FRONTEND_INFERENCE_SERVICE_H_
 #define BFIO_ROUTER_FRONTEND_INFERENCE_SERVICE_H_
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "bfio/v1/inference.grpc.pb.h"
+#include "absl/time/time.h"
+#include "bfio/v1/inference.pb.h"
 #include "common/auth/ticket_keys.h"
 #include "common/net/authenticator.h"
+#include "common/net/call_service.h"
+#include "common/net/first_messages.h"
+#include "common/net/unary_call.h"
 #include "router/frontend/client_stream.h"
 #include "router/frontend/request_handler.h"
 #include "router/frontend/resume_tickets.h"
@@ -31,33 +38,41 @@ struct ClientSecrets {
   ResumeTickets tickets;
 };
 
-class InferenceService final : public v1::Inference::CallbackService {
+class InferenceService final : public CallService {
  public:
   InferenceService(RequestHandler* handler, Authenticator* authenticator, const RequestLimits& request_limits,
-                   const StreamLimits& stream_limits, ClientSecrets secrets = {})
-      : handler_(handler),
-        authenticator_(authenticator),
-        request_limits_(request_limits),
-        stream_limits_(stream_limits),
-        secrets_(std::move(secrets)) {}
+                   const StreamLimits& stream_limits, ClientSecrets secrets = {},
+                   FirstMessages::Limits message_limits = {});
 
-  grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(grpc::CallbackServerContext* context,
-                                                           const v1::GenerateRequest* request) override;
-  grpc::ServerUnaryReactor* Abort(grpc::CallbackServerContext* context, const v1::AbortRequest* request,
-                                  v1::AbortResponse* response) override;
-  grpc::ServerUnaryReactor* GetLoads(grpc::CallbackServerContext* context, const v1::GetLoadsRequest* request,
-                                     v1::GetLoadsResponse* response) override;
+  FirstMessages::Counts messages() const { return messages_.counts(); }
+  // Generate calls now.
+  int64_t streams() const { return streams_.load(std::memory_order_relaxed); }
 
  private:
-  // INVALID_ARGUMENT, UNAUTHENTICATED, PERMISSION_DENIED, or what the handler says.
-  absl::Status Submit(const grpc::CallbackServerContext& context, const v1::GenerateRequest& request,
-                      std::string request_id, core::RequestId id, std::shared_ptr<ClientStream> stream);
+  using AbortCall = UnaryCall<v1::AbortRequest, v1::AbortResponse>;
+  using LoadsCall = UnaryCall<v1::GetLoadsRequest, v1::GetLoadsResponse>;
+
+  ClientStream* Generate(grpc::CallbackServerContext* context);
+  AbortCall* Abort(grpc::CallbackServerContext* context);
+  LoadsCall* GetLoads(grpc::CallbackServerContext* context);
+
+  struct Caller {
+    // Whose token it is, where tokens are asked for.
+    std::optional<std::string> name;
+    std::string peer;
+    absl::Time deadline;
+  };
+  // INVALID_ARGUMENT, PERMISSION_DENIED, or what the handler says.
+  absl::Status Submit(v1::GenerateRequest request, const Caller& caller,
+                      const std::shared_ptr<ClientStream>& stream);
 
   RequestHandler* const handler_;
   Authenticator* const authenticator_;
   const RequestLimits request_limits_;
   const StreamLimits stream_limits_;
   const ClientSecrets secrets_;
+  std::atomic<int64_t> streams_{0};
+  FirstMessages messages_;
 };
 
 }  // namespace bfio::router

@@ -92,6 +92,7 @@ void Group::OnLeave(MemberId id, absl::string_view reason, absl::Time now, Comma
   Member* member = Find(id);
   if (member == nullptr) return;
   Log(out, LogLine::Level::kInfo, member->hello, " asks to leave: ", reason);
+  member->leaving = true;
   BeginDraining(*member);
 }
 
@@ -100,6 +101,20 @@ absl::Status Group::Drain(absl::string_view worker_id, absl::Time now, Commands&
   if (!id) return absl::NotFoundError(absl::StrCat("no worker ", worker_id));
   Log(out, LogLine::Level::kInfo, "draining worker ", worker_id);
   BeginDraining(*Find(*id));
+  return absl::OkStatus();
+}
+
+absl::Status Group::Undrain(absl::string_view worker_id, Commands& out) {
+  const std::optional<MemberId> id = FindWorker(worker_id);
+  if (!id) return absl::NotFoundError(absl::StrCat("no worker ", worker_id));
+  Member& member = *Find(*id);
+  if (!member.draining) return absl::FailedPreconditionError(absl::StrCat(worker_id, " is not drained"));
+  if (member.leaving) {
+    return absl::FailedPreconditionError(absl::StrCat(worker_id, " leaves of its own accord"));
+  }
+  Log(out, LogLine::Level::kInfo, "worker ", worker_id, " takes requests again");
+  member.draining = false;
+  if (const auto rank = RankOf(member)) cluster_->Apply(core::SetAcceptsNew{options_.index, *rank, true});
   return absl::OkStatus();
 }
 

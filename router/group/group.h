@@ -63,7 +63,7 @@ struct GroupOptions {
   absl::Duration restart_settle = absl::Seconds(5);
   // How long a worker without a router keeps what it holds.
   absl::Duration retain = absl::Seconds(30);
-  // Of announcements, by member.
+  // Of announcements, of all members of all groups together.
   int64_t max_announced_bytes = int64_t{256} << 20;
   // This router's life (common/base/router_instance.h), above 0.
   uint64_t instance = 1;
@@ -113,7 +113,11 @@ class Group {
   // Refuses with CloseMember: ALREADY_EXISTS, FAILED_PRECONDITION, UNAVAILABLE. REQUIRES: the hello's key is
   // key().
   void OnHello(MemberId member, WorkerHello hello, absl::Time now, Commands& out);
-  void OnAnnouncement(MemberId member, Announcement announcement, absl::Time now, Commands& out);
+  // `elsewhere_bytes` are announced to other groups, which share the bound.
+  void OnAnnouncement(MemberId member, Announcement announcement, absl::Time now, Commands& out,
+                      int64_t elsewhere_bytes = 0);
+  // What members have announced and no epoch has opened with yet.
+  int64_t announced_bytes() const;
   void OnEpochReady(MemberId member, EpochReady ready, absl::Time now, Commands& out);
   void OnReport(MemberId member, const StepReport& report, absl::Time now, Commands& out);
   // The worker wants to leave: it gets no new requests, and is released when it has none.
@@ -126,6 +130,9 @@ class Group {
   absl::Status Drain(absl::string_view worker_id, absl::Time now, Commands& out);
   // Does not wait for more members than there are. REQUIRES: gathering().
   void FormWithFewer(absl::Time now, Commands& out);
+  // It takes new requests again. NOT_FOUND, or FAILED_PRECONDITION when it does not drain, or leaves of its
+  // own accord.
+  absl::Status Undrain(absl::string_view worker_id, Commands& out);
   // Acts on deadlines that have passed.
   void OnTimer(absl::Time now, Commands& out);
   absl::Time next_deadline() const;

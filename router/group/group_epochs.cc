@@ -123,19 +123,27 @@ void Group::SendOffer(const Member& member, Commands& out) const {
   out.push_back(std::move(send));
 }
 
-void Group::OnAnnouncement(MemberId id, Announcement announcement, absl::Time now, Commands& out) {
+int64_t Group::announced_bytes() const {
+  int64_t bytes = 0;
+  for (const auto& [id, member] : members_) bytes += member->announced_bytes;
+  return bytes;
+}
+
+void Group::OnAnnouncement(MemberId id, Announcement announcement, absl::Time now, Commands& out,
+                           int64_t elsewhere_bytes) {
   Member* member = Find(id);
   if (member == nullptr || phase_ != Phase::kForming || announcement.epoch != epoch_ || member->answered ||
       !member->recovering) {
     return;
   }
+  int64_t left = options_.max_announced_bytes - elsewhere_bytes - announced_bytes();
   for (size_t i = 0; i < announcement.requests.size(); ++i) {
     const int64_t bytes = i < announcement.bytes.size() ? announcement.bytes[i] : 0;
-    if (member->announced_bytes + bytes > options_.max_announced_bytes) {
+    left -= bytes;
+    if (left < 0) {
       // What is not taken over, the worker is told to drop: it can do nothing about the bound.
       Log(out, LogLine::Level::kWarning, member->hello,
-          " announces more than is kept (--replay_budget_mb): the rest is dropped");
-      member->announced_bytes = options_.max_announced_bytes;
+          " announces more than is kept of all workers (--replay_budget_mb): the rest is dropped");
       return;
     }
     member->announced_bytes += bytes;
@@ -183,6 +191,7 @@ void Group::FinishForming(const Context& context) {
   for (Member* member : ranks_) {
     member->recovering = false;
     member->announced.clear();
+    member->announced_bytes = 0;
   }
   // Those that came while it formed.
   if (members_.size() > ranks_.size()) Reform(SettleAfterJoin(context.now), false, context);

@@ -198,8 +198,11 @@ void GroupSet::TakeOver(const WorkerHello& hello, absl::Time now, Commands& out)
 // --- events of members ---
 
 void GroupSet::OnAnnouncement(MemberId member, Announcement announcement, absl::Time now, Commands& out) {
-  if (Group* group = GroupOf(member); group != nullptr)
-    group->OnAnnouncement(member, std::move(announcement), now, out);
+  Group* const group = GroupOf(member);
+  if (group == nullptr) return;
+  int64_t elsewhere = 0;
+  for (const auto& other : groups_) elsewhere += other.get() == group ? 0 : other->announced_bytes();
+  group->OnAnnouncement(member, std::move(announcement), now, out, elsewhere);
 }
 
 void GroupSet::OnEpochReady(MemberId member, EpochReady ready, absl::Time now, Commands& out) {
@@ -235,6 +238,13 @@ void GroupSet::Expel(MemberId member, const absl::Status& why, absl::Time now, C
 absl::Status GroupSet::Drain(absl::string_view worker_id, absl::Time now, Commands& out) {
   for (const auto& group : groups_) {
     if (group->FindWorker(worker_id)) return group->Drain(worker_id, now, out);
+  }
+  return absl::NotFoundError(absl::StrCat("no worker ", worker_id));
+}
+
+absl::Status GroupSet::Undrain(absl::string_view worker_id, Commands& out) {
+  for (const auto& group : groups_) {
+    if (group->FindWorker(worker_id)) return group->Undrain(worker_id, out);
   }
   return absl::NotFoundError(absl::StrCat("no worker ", worker_id));
 }

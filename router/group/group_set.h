@@ -73,6 +73,7 @@ class GroupSet {
   void OnGone(MemberId member, absl::Time now, Commands& out);
   void Expel(MemberId member, const absl::Status& why, absl::Time now, Commands& out);
   absl::Status Drain(absl::string_view worker_id, absl::Time now, Commands& out);
+  absl::Status Undrain(absl::string_view worker_id, Commands& out);
   void OnTimer(absl::Time now, Commands& out);
   absl::Time next_deadline() const;
 

@@ -24,6 +24,8 @@ struct Member {
   uint64_t sequence = 0;
   // Takes no new requests and leaves when it has none.
   bool draining = false;
+  // It asked to drain itself, and will end whatever the router says.
+  bool leaving = false;
   WorkerTelemetry telemetry;
 
   // --- epochs ---

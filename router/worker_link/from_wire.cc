@@ -7,6 +7,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/peer_text.h"
 #include "router/group/group_key.h"
 #include "router/requests/check_request.h"
 
@@ -20,6 +21,7 @@ constexpr size_t kMaxGroupBytes = kMaxGroupNameBytes;
 constexpr size_t kMaxBarrierBytes = 64;
 constexpr size_t kModelDigits = 64;
 constexpr size_t kMaxDeviceBytes = 128;
+constexpr size_t kMaxOfferBytes = 4096;
 // A megawatt over a century.
 constexpr double kMaxJoules = 4e15;
 
@@ -127,7 +129,7 @@ void ConvertEnds(const v1::StepReport& from, StepReport& to) {
   }
   for (const v1::Rejection& rejection : from.rejected()) {
     to.rejected.push_back({rejection.handle(), absl::Status(static_cast<absl::StatusCode>(rejection.code()),
-                                                            rejection.message())});
+                                                            PeerText(rejection.message()))});
   }
   to.preempted.assign(from.preempted().begin(), from.preempted().end());
 }
@@ -163,6 +165,11 @@ absl::StatusOr<WorkerHello> ToHello(const v1::Hello& hello) {
     return absl::InvalidArgumentError(
         absl::StrCat("service_s is ", hello.service_s(), "; it must be 0 or within 1e-9..1e9"));
   }
+  // They are compared and passed on, so they are not cut.
+  if (hello.communicator_offer().size() > kMaxOfferBytes) {
+    return OutOfRange("communicator_offer's length", hello.communicator_offer().size(),
+                      absl::StrCat("at most ", kMaxOfferBytes, " bytes"));
+  }
   WorkerHello converted;
   converted.worker_id = hello.worker_id();
   converted.group = hello.group();
@@ -170,10 +177,10 @@ absl::StatusOr<WorkerHello> ToHello(const v1::Hello& hello) {
   converted.slots = static_cast<int32_t>(hello.slots());
   converted.kv_tokens = static_cast<int64_t>(hello.kv_tokens());
   converted.max_sequence_tokens = static_cast<int64_t>(std::min(hello.max_sequence_tokens(), kMaxInt64));
-  converted.engine = hello.engine();
+  converted.engine = PeerText(hello.engine());
   converted.barrier = hello.barrier();
   converted.communicator_offer = hello.communicator_offer();
-  converted.version = hello.version();
+  converted.version = PeerText(hello.version());
   converted.active = ToActive(hello.active());
   converted.router_instance = hello.router_instance();
   converted.service_s = hello.service_s();
@@ -186,8 +193,9 @@ absl::StatusOr<WorkerHello> ToHello(const v1::Hello& hello) {
 EpochReady ToEpochReady(const v1::EpochReady& ready) {
   EpochReady converted;
   converted.epoch = ready.epoch();
-  converted.error = ready.error();
-  converted.communicator_offer = ready.communicator_offer();
+  converted.error = PeerText(ready.error());
+  if (ready.communicator_offer().size() <= kMaxOfferBytes)
+    converted.communicator_offer = ready.communicator_offer();
   converted.active = ToActive(ready.active());
   converted.missing_ranks.assign(ready.missing_ranks().begin(), ready.missing_ranks().end());
   return converted;
@@ -210,7 +218,7 @@ absl::StatusOr<StepReport> ToStepReport(const v1::StepReport& report) {
   if (report.has_gap_ns()) converted.gap = NsToDuration(report.gap_ns());
   converted.group_max_local = NsToDuration(report.group_max_local_ns());
   converted.group_idle = report.group_idle();
-  converted.barrier_error = report.barrier_error();
+  converted.barrier_error = PeerText(report.barrier_error());
   converted.missing_ranks.assign(report.missing_ranks().begin(), report.missing_ranks().end());
   if (report.has_cost()) converted.cost = ToCost(report.cost());
   if (report.has_energy()) converted.energy = ToEnergy(report.energy());

@@ -1,6 +1,7 @@
 #include "router/worker_link/session_channel.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/base/peer_text.h"
 #include "common/base/spdlog.h"
 #include "common/net/status.h"
 #include "common/telemetry/log_fields.h"
@@ -25,8 +26,10 @@ void SessionChannel::OnGone() {
 
 std::optional<WorkerEvent> SessionChannel::ToEvent(const v1::WorkerMessage& message) {
   if (worker_id_.empty()) {
-    // It has been refused and does not know it yet, or does not keep to the protocol.
-    return message.has_hello() ? OnHello(message.hello()) : std::nullopt;
+    if (message.has_hello()) return OnHello(message.hello());
+    // Nothing where it has been refused and does not know it yet.
+    Close(absl::InvalidArgumentError("the first message must be a hello"));
+    return std::nullopt;
   }
   switch (message.message_case()) {
     case v1::WorkerMessage::kAnnouncement:
@@ -39,7 +42,7 @@ std::optional<WorkerEvent> SessionChannel::ToEvent(const v1::WorkerMessage& mess
       return *std::move(report);
     }
     case v1::WorkerMessage::kLeave:
-      return Leave{message.leave().reason()};
+      return Leave{PeerText(message.leave().reason())};
     case v1::WorkerMessage::kHello:
     case v1::WorkerMessage::MESSAGE_NOT_SET:
       break;
@@ -56,7 +59,7 @@ std::optional<WorkerEvent> SessionChannel::OnHello(const v1::Hello& hello) {
   absl::StatusOr<WorkerHello> converted = ToHello(hello);
   if (!converted.ok()) {
     const ScopedLogFields fields{{"worker", hello.worker_id()}};
-    spdlog::warn("worker at {} refused: {}", peer_, std::string(converted.status().message()));
+    spdlog::warn("worker at {} refused: {}", peer_, PeerText(converted.status().message()));
     Close(converted.status());
     return std::nullopt;
   }
@@ -73,11 +76,12 @@ Announcement SessionChannel::ToAnnouncement(const v1::Announcement& announcement
       // One worker may announce thousands.
       const ScopedLogFields fields{{"worker", worker_id_}};
       options_.refusals->Add("worker link: an announced request is no good",
-                             absl::StrCat("worker ", worker_id_, ": ", request.status().message()));
+                             absl::StrCat("worker ", worker_id_, ": ", PeerText(request.status().message())));
       continue;
     }
     converted.requests.push_back(*std::move(request));
-    converted.bytes.push_back(static_cast<int64_t>(held.ByteSizeLong()));
+    // As it is in memory: tokens take up to four times what they take on the wire.
+    converted.bytes.push_back(static_cast<int64_t>(held.SpaceUsedLong()));
   }
   return converted;
 }

@@ -9,8 +9,20 @@
 
 namespace bfio::router {
 
+WorkerLinkService::WorkerLinkService(WorkerHandler* handler, bool bind_worker_id, const RequestLimits& limits,
+                                     Authenticator* authenticator, FirstMessages::Limits messages)
+    : bounds_{.first_messages = FirstMessages(messages)},
+      authenticator_(authenticator),
+      handler_(handler),
+      bind_worker_id_(bind_worker_id),
+      limits_(limits) {
+  Add<v1::WorkerMessage, v1::RouterMessage>(
+      "/bfio.v1.WorkerLink/Attach", [this](grpc::CallbackServerContext* context) { return Attach(context); });
+}
+
 grpc::ServerBidiReactor<v1::WorkerMessage, v1::RouterMessage>* WorkerLinkService::Attach(
     grpc::CallbackServerContext* context) {
+  if (authenticator_ != nullptr) authenticator_->Accepted(*context);
   SessionChannel::Options options;
   options.handler = handler_;
   options.refusals = &refusals_;
@@ -24,7 +36,7 @@ grpc::ServerBidiReactor<v1::WorkerMessage, v1::RouterMessage>* WorkerLinkService
     channel->OnMessage(session, message);
   };
   callbacks.on_gone = [channel](const std::shared_ptr<WorkerSession>&) { channel->OnGone(); };
-  return WorkerSession::Create(context->peer(), std::move(callbacks), context).get();
+  return WorkerSession::Create(context->peer(), std::move(callbacks), &bounds_, context).get();
 }
 
 }  // namespace bfio::router

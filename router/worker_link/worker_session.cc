@@ -8,11 +8,26 @@ namespace bfio::router {
 
 template <typename In, typename Out>
 std::shared_ptr<MessageSession<In, Out>> MessageSession<In, Out>::Create(
-    std::string peer, Callbacks callbacks, grpc::CallbackServerContext* context) {
-  std::shared_ptr<MessageSession> session(new MessageSession(std::move(peer), std::move(callbacks), context));
+    std::string peer, Callbacks callbacks, SessionBounds* bounds, grpc::CallbackServerContext* context) {
+  std::shared_ptr<MessageSession> session(
+      new MessageSession(std::move(peer), std::move(callbacks), bounds, context));
   session->Open(session);
-  session->StartRead(&session->incoming_);
+  bounds->first_messages.Begin(session);
   return session;
+}
+
+template <typename In, typename Out>
+bool MessageSession<In, Out>::Receive() {
+  MutexLock lock(&mutex_);
+  if (this->ended()) return false;
+  GrpcHandOver(this);
+  this->StartRead(&incoming_);
+  return true;
+}
+
+template <typename In, typename Out>
+void MessageSession<In, Out>::OnTooLate() {
+  Close({grpc::StatusCode::DEADLINE_EXCEEDED, "no hello came in time"});
 }
 
 template <typename In, typename Out>
@@ -47,10 +62,23 @@ bool MessageSession<In, Out>::Next(Out& message) {
 }
 
 template <typename In, typename Out>
+bool MessageSession<In, Out>::MayRead() const {
+  // A session with nothing that waits may always read: nothing else would wake it.
+  if (unconsumed_.empty()) return true;
+  return unconsumed_.size() < kMaxUnconsumed && unconsumed_bytes_ < kMaxUnconsumedBytes &&
+         bounds_->unconsumed_bytes.load(std::memory_order_relaxed) < bounds_->max_unconsumed_bytes;
+}
+
+template <typename In, typename Out>
 void MessageSession<In, Out>::Consumed() {
   MutexLock lock(&mutex_);
-  --unconsumed_;
-  if (!read_paused_ || this->finished() || unconsumed_ >= kMaxUnconsumed / 2) return;
+  // An event that is no message, its end, is consumed too.
+  if (unconsumed_.empty()) return;
+  bounds_->unconsumed_bytes.fetch_sub(unconsumed_.front(), std::memory_order_relaxed);
+  unconsumed_bytes_ -= unconsumed_.front();
+  unconsumed_.pop_front();
+  if (!read_paused_ || this->finished()) return;
+  if (!MayRead() || unconsumed_.size() >= kMaxUnconsumed / 2) return;
   read_paused_ = false;
   GrpcHandOver(this);
   this->StartRead(&incoming_);
@@ -59,23 +87,28 @@ void MessageSession<In, Out>::Consumed() {
 template <typename In, typename Out>
 void MessageSession<In, Out>::OnReadDone(bool ok) {
   const GrpcReaction reaction(this);
+  if (!std::exchange(first_came_, true)) bounds_->first_messages.End(*this);
   if (!ok) {  // the worker has closed its side or is gone
     Close(grpc::Status::OK);
     return;
   }
+  const auto bytes = static_cast<int64_t>(incoming_.ByteSizeLong());
   {
     MutexLock lock(&mutex_);
-    ++unconsumed_;
+    unconsumed_.push_back(bytes);
+    unconsumed_bytes_ += bytes;
+    bounds_->unconsumed_bytes.fetch_add(bytes, std::memory_order_relaxed);
   }
   callbacks_.on_message(this->shared_from_this(), std::move(incoming_));
   MutexLock lock(&mutex_);
-  incoming_.Clear();
+  // Not Clear, which keeps what a large message needed.
+  incoming_ = In();
   if (this->finished()) return;  // no operation may follow Finish
-  if (unconsumed_ >= kMaxUnconsumed) {
-    read_paused_ = true;
-  } else {
+  if (MayRead()) {
     GrpcHandOver(this);
     this->StartRead(&incoming_);
+  } else {
+    read_paused_ = true;
   }
 }
 

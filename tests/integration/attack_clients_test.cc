@@ -60,24 +60,93 @@ double ResidentMib(pid_t pid) {
   return 0;
 }
 
-TEST(BeforeAuthentication, OneConnectionPinsNoMoreThan64Mib) {
+// A router alone, and the addresses of its ports.
+class LoneRouter {
+ public:
+  explicit LoneRouter(std::vector<std::string> flags) {
+    for (const char* port : {"--listen=", "--worker_listen=", "--admin_listen="})
+      flags.push_back(absl::StrCat(port, "127.0.0.1:0"));
+    flags.emplace_back("--http_listen=");
+    router_ = std::make_unique<Process>("bfio_router", flags);
+    EXPECT_TRUE(router_->WaitForOutput("waiting for", kSlowdown * absl::Seconds(30))) << router_->Stderr();
+    before_ = ResidentMib(router_->pid());
+  }
+  std::string AddressAfter(const std::string& words) const {
+    const std::string line = router_->Stdout();
+    const size_t start = line.find(words) + words.size();
+    return line.substr(start, line.find(',', start) - start);
+  }
+  // Since it has started.
+  double GrownMib() const { return ResidentMib(router_->pid()) - before_; }
+
+ private:
+  std::unique_ptr<Process> router_;
+  double before_ = 0;
+};
+
+std::string TokensFile() {
   const std::string tokens = absl::StrCat(TestDirectory(), "/tokens");
   std::ofstream(tokens) << "acme token:acme-s3cr3t-acme-s3cr3t\n";
-  Process router("bfio_router",
-                 {"--listen=127.0.0.1:0", "--worker_listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0",
-                  "--http_listen=", absl::StrCat("--client_tokens=", tokens)});
-  ASSERT_TRUE(router.WaitForOutput("waiting for", kSlowdown * absl::Seconds(30))) << router.Stderr();
-  const std::string line = router.Stdout();
-  const size_t start = line.find("serving on ") + 11;
-  const std::string address = line.substr(start, line.find(',', start) - start);
-  const double before = ResidentMib(router.pid());
+  return tokens;
+}
+
+TEST(BeforeAuthentication, OneConnectionPinsNoMoreThan64Mib) {
+  const LoneRouter router({absl::StrCat("--client_tokens=", TokensFile())});
   // No token, and nothing that is complete.
-  UnfinishedCalls attack(address);
+  UnfinishedCalls attack(router.AddressAfter("serving on "));
   constexpr int kCalls = 300;
   ASSERT_TRUE(attack.Send("/bfio.v1.Inference/Generate", kCalls, 1 << 20, 10 * kSlowdown * absl::Seconds(1)));
-  const double pinned = ResidentMib(router.pid()) - before;
-  EXPECT_LT(pinned, 64 * kSlowdown) << "MiB after " << (attack.sent_bytes() >> 20) << " MiB were let in and "
-                                    << attack.refused() << " of " << kCalls << " calls refused";
+  EXPECT_LT(router.GrownMib(), 64 * kSlowdown)
+      << "MiB after " << (attack.sent_bytes() >> 20) << " MiB were let in and " << attack.refused() << " of "
+      << kCalls << " calls refused";
+}
+
+// The siblings: whatever a caller without a token may call, at both ports that ask for one; few calls with
+// messages whose stated size is beyond every limit, and many connections.
+TEST(BeforeAuthentication, NoMethodAndNoNumberOfConnectionsPinsMore) {
+  const std::string tokens = TokensFile();
+  const LoneRouter router(
+      {absl::StrCat("--client_tokens=", tokens), absl::StrCat("--admin_tokens=", tokens)});
+  const std::string client = router.AddressAfter("serving on "), admin = router.AddressAfter("admin on ");
+  constexpr uint32_t kHuge = 200 << 20;
+  std::vector<std::unique_ptr<UnfinishedCalls>> attacks;
+  for (const auto& [address, method] :
+       {std::pair<std::string, const char*>{client, "/bfio.v1.Inference/Generate"},
+        {client, "/bfio.v1.Inference/GetLoads"},
+        {client, "/bfio.v1.Inference/Abort"},
+        {client, "/grpc.health.v1.Health/Check"},
+        {client, "/grpc.health.v1.Health/Watch"},
+        {client, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"},
+        {client, "/bfio.v1.WorkerLink/Attach"},
+        {admin, "/bfio.v1.Admin/GetClusterState"},
+        {admin, "/bfio.v1.Admin/WatchSteps"},
+        {admin, "/bfio.v1.Admin/DrainWorker"},
+        {admin, "/grpc.health.v1.Health/Watch"}}) {
+    for (const auto& [calls, bytes] : {std::pair<int, uint32_t>{4, kHuge}, {100, 1 << 20}}) {
+      attacks.push_back(std::make_unique<UnfinishedCalls>(address));
+      // A call that stays open (a watch) takes its window and no more, for which nobody waits long.
+      ASSERT_TRUE(attacks.back()->Send(method, calls, bytes, kSlowdown * absl::Seconds(1))) << method;
+      EXPECT_LT(router.GrownMib(), 64 * kSlowdown) << method << ", " << calls << " calls";
+    }
+  }
+}
+
+// gRPC 1.51 looks at the size of a header when it has all of it.
+TEST(BeforeAuthentication, HeadersWithoutAnEndPinNoMoreThan64Mib) {
+  const LoneRouter router({absl::StrCat("--client_tokens=", TokensFile())});
+  UnfinishedCalls attack(router.AddressAfter("serving on "));
+  ASSERT_TRUE(attack.SendHeaders(uint64_t{512} << 20, 10 * kSlowdown * absl::Seconds(1)));
+  EXPECT_TRUE(attack.ended());
+  EXPECT_LT(router.GrownMib(), 64 * kSlowdown);
+}
+
+// Where nobody is asked who he is, the bound is another, and there is one: 64 MiB of messages that are
+// received at the same time, and a window of 64 KiB for each call that waits for its turn.
+TEST(WithoutAuthentication, UnfinishedCallsHaveABoundToo) {
+  const LoneRouter router({});
+  UnfinishedCalls attack(router.AddressAfter("serving on "));
+  ASSERT_TRUE(attack.Send("/bfio.v1.Inference/Generate", 600, 1 << 20, 3 * kSlowdown * absl::Seconds(1)));
+  EXPECT_LT(router.GrownMib(), 160 * kSlowdown) << (attack.sent_bytes() >> 20) << " MiB were let in";
 }
 
 // --- 6: limits bypassed after a restart ---

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "bfio/v1/admin.pb.h"
 #include "bfio/v1/worker.grpc.pb.h"
 #include "common/base/clock.h"
 #include "nlohmann/json.hpp"
@@ -277,6 +278,39 @@ TEST_F(Security, EveryMethodAsksForAToken) {
     }
   }
   EXPECT_EQ(Count(log, "refused: client API: the bearer token is another tenant's"), 1u) << log;
+}
+
+// By token and by certificate; the log names who did what.
+TEST_F(Security, WhoMayReadMayNotOperate) {
+  Write("operators", absl::StrCat("root token:", kOperator, "\nscraper token:", kWrong,
+                                  " role=read\nprobe cert:admin role=read\n"));
+  StartRouter();
+  const auto admin = Connect(admin_, "admin-ca", "admin");
+  v1::SetPolicyRequest policy;
+  policy.mutable_policy()->set_name("lpt");
+  v1::UndrainWorkerRequest undrain;
+  undrain.set_worker_id(std::string(5000, 'w'));
+  for (const std::string& token : {std::string(kWrong), std::string()}) {
+    EXPECT_TRUE(Call(admin, "/bfio.v1.Admin/GetClusterState", token).ok());
+    for (const char* method : {"SetPolicy", "DrainWorker", "UndrainWorker"}) {
+      EXPECT_EQ(Call(admin, absl::StrCat("/bfio.v1.Admin/", method), token).error_code(),
+                grpc::StatusCode::PERMISSION_DENIED)
+          << method;
+    }
+  }
+  EXPECT_TRUE(Call(admin, "/bfio.v1.Admin/SetPolicy", kOperator, &policy).ok());
+  EXPECT_EQ(Call(admin, "/bfio.v1.Admin/UndrainWorker", kOperator, &undrain).error_code(),
+            grpc::StatusCode::NOT_FOUND);
+  // Its end writes what is logged.
+  router_->Signal(SIGTERM);
+  EXPECT_EQ(router_->Wait(kSlowdown * absl::Seconds(40)), 0);
+  const std::string log = router_->Stderr();
+  EXPECT_EQ(Count(log, "operator root: set policy lpt: done"), 1u) << log;
+  EXPECT_EQ(
+      Count(log, absl::StrCat("operator root: undrain worker ", std::string(256, 'w'), "... (5000 bytes)")),
+      1u)
+      << log;
+  EXPECT_EQ(Count(log, "operator scraper"), 0u);
 }
 
 TEST_F(Security, ATenantNeitherSpeaksForAnotherNorEndsItsRequests) {

@@ -341,6 +341,22 @@ TEST_F(RouterWeb, TokensGuardFiguresAndLevers) {
   EXPECT_THAT(router_->Stderr(), Not(HasSubstr("s3cr3t")));
 }
 
+TEST_F(RouterWeb, AScrapersCertificateReadsAndDoesNotOperate) {
+  std::ofstream(folder_ + "/operators", std::ios::app) << "\nscraper cert:admin role=read\n";
+  StartWithTls();
+  const auto scraper = Caller("", "admin"), root = Caller(kOperator, "admin");
+  EXPECT_EQ(scraper->Get("/metrics")->status, 200);
+  const std::string to_lpt = R"({"name": "lpt"})", worker = R"({"worker_id": "w0"})";
+  EXPECT_EQ(scraper->Post("/api/policy", to_lpt, "application/json")->status, 403);
+  EXPECT_EQ(scraper->Post("/api/drain", worker, "application/json")->status, 403);
+  EXPECT_EQ(scraper->Post("/api/undrain", worker, "application/json")->status, 403);
+  EXPECT_EQ(root->Post("/api/policy", to_lpt, "application/json")->status, 200);
+  EXPECT_EQ(root->Post("/api/undrain", worker, "application/json")->status, 404);
+  EXPECT_TRUE(LogComesToSay(": set policy lpt: done"));
+  EXPECT_TRUE(LogComesToSay(": undrain worker w0: no worker w0"));
+  EXPECT_THAT(scraper->Get("/metrics")->body, HasSubstr("bfio:logins_refused_total{port=\"admin\"} 3"));
+}
+
 TEST_F(RouterWeb, WithTlsOnlyWhoShowsACertificateAndATokenComesIn) {
   StartWithTls();
   EXPECT_FALSE(Caller(kOperator)->Get("/healthz")) << "without a certificate";

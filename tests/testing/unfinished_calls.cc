@@ -17,7 +17,8 @@ namespace bfio::testing {
 namespace {
 
 // Frame types and flags of RFC 9113.
-constexpr uint8_t kData = 0, kHeaders = 1, kReset = 3, kSettings = 4, kPing = 6, kGoAway = 7, kWindow = 8;
+constexpr uint8_t kData = 0, kHeaders = 1, kReset = 3, kSettings = 4, kPing = 6, kGoAway = 7, kWindow = 8,
+                  kContinuation = 9;
 constexpr uint8_t kAck = 1, kEndStream = 1, kEndHeaders = 4;
 constexpr uint16_t kInitialWindow = 4;
 constexpr size_t kFrameHeader = 9, kDataBytes = 16384;
@@ -87,6 +88,24 @@ bool UnfinishedCalls::Send(const std::string& method, int calls, uint32_t messag
   return true;
 }
 
+bool UnfinishedCalls::SendHeaders(uint64_t bytes, absl::Duration patience) {
+  if (fd_ < 0) return false;
+  out_ = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+  AddFrame(kSettings, 0, 0, "");
+  // A literal field of which the name has some 16 MiB times 256 (RFC 7541, 5.1).
+  AddFrame(kHeaders, 0, 1, std::string("\0\x7f\xff\xff\xff\x0f", 6));
+  const std::string some(kDataBytes, 'x');
+  for (uint64_t sent = 0; sent < bytes; sent += kDataBytes) {
+    AddFrame(kContinuation, 0, 1, some);
+    while (out_.size() >= kOutBytes) {
+      if (!Exchange(patience)) return true;
+    }
+  }
+  while (!out_.empty() && Exchange(patience)) {
+  }
+  return true;
+}
+
 bool UnfinishedCalls::Done() const {
   return out_.empty() && std::all_of(calls_.begin(), calls_.end(),
                                      [](const Call& call) { return !call.open || call.left == 0; });
@@ -130,13 +149,13 @@ bool UnfinishedCalls::Exchange(absl::Duration patience) {
   if (poll(&one, 1, static_cast<int>(absl::ToInt64Milliseconds(patience))) <= 0) return false;
   if ((one.revents & POLLOUT) != 0) {
     const ssize_t sent = send(fd_, out_.data(), out_.size(), MSG_NOSIGNAL);
-    if (sent < 0 && errno != EAGAIN && errno != EINTR) return false;
+    if (sent < 0 && errno != EAGAIN && errno != EINTR) return End();
     if (sent > 0) out_.erase(0, static_cast<size_t>(sent));
   }
   if ((one.revents & (POLLIN | POLLHUP | POLLERR)) == 0) return true;
   char buffer[65536];
   const ssize_t got = recv(fd_, buffer, sizeof(buffer), 0);
-  if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) return false;
+  if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) return End();
   if (got > 0) in_.append(buffer, static_cast<size_t>(got));
   TakeFrames();
   return !ended_;

@@ -28,8 +28,15 @@ class UnfinishedCalls {
   // the connection, or when it has taken nothing for `patience`. Once. False: it could not connect.
   bool Send(const std::string& method, int calls, uint32_t message_bytes, absl::Duration patience);
 
+  // Begins one call whose headers never end: a single text of `bytes` and more, in as many frames as it
+  // takes. Returns when so much is out, when the server has ended the connection, or when it has taken
+  // nothing for `patience`. Once, in place of Send. False: it could not connect.
+  bool SendHeaders(uint64_t bytes, absl::Duration patience);
+
   // Message bytes that the server's flow control let in.
   uint64_t sent_bytes() const { return sent_bytes_; }
+  // The server has ended the connection.
+  bool ended() const { return ended_; }
   // Calls that the server ended.
   int refused() const { return refused_; }
 
@@ -47,6 +54,10 @@ class UnfinishedCalls {
   bool Done() const;
   // Reads and writes once; false at the connection's end, or when nothing happened for `patience`.
   bool Exchange(absl::Duration patience);
+  bool End() {
+    ended_ = true;
+    return false;
+  }
   // Takes the complete frames of in_.
   void TakeFrames();
   void TakeFrame(uint8_t type, uint8_t flags, uint32_t stream, absl::string_view payload);

@@ -61,6 +61,15 @@ absl::Status Feed::Drain(const std::string& worker_id) {
   return FromGrpcStatus(stub_->DrainWorker(&context, request, &response));
 }
 
+absl::Status Feed::Undrain(const std::string& worker_id) {
+  grpc::ClientContext context;
+  Prepare(context);
+  v1::UndrainWorkerRequest request;
+  request.set_worker_id(worker_id);
+  v1::UndrainWorkerResponse response;
+  return FromGrpcStatus(stub_->UndrainWorker(&context, request, &response));
+}
+
 std::vector<v1::StepSummary> Feed::LastSteps() {
   MutexLock lock(&mutex_);
   std::vector<v1::StepSummary> steps;

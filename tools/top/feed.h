@@ -34,6 +34,7 @@ class Feed {
   absl::StatusOr<v1::ClusterState> State();
   absl::Status SetPolicy(const std::string& name);
   absl::Status Drain(const std::string& worker_id);
+  absl::Status Undrain(const std::string& worker_id);
 
   // The last step told of, of each group.
   std::vector<v1::StepSummary> LastSteps();

@@ -44,12 +44,13 @@ constexpr absl::Duration kMessageTime = absl::Seconds(5);
 constexpr int kManyRows = 5000;
 
 ProgramInfo Info() {
-  return {"bfio_top", BFIO_VERSION,
-          "Shows what a bfio cluster does, in a terminal: the load of every worker, what imbalance wastes, "
-          "latencies.\n\n"
-          "  bfio_top --admin=127.0.0.1:50052\n"
-          "  bfio_top --once --plain | head -5          for scripts\n\n"
-          "Keys: q quits, p switches the policy, d drains a worker; both ask before they act."};
+  return {
+      "bfio_top", BFIO_VERSION,
+      "Shows what a bfio cluster does, in a terminal: the load of every worker, what imbalance wastes, "
+      "latencies.\n\n"
+      "  bfio_top --admin=127.0.0.1:50052\n"
+      "  bfio_top --once --plain | head -5          for scripts\n\n"
+      "Keys: q quits, p switches the policy, d drains a worker, u undrains it; they ask before they act."};
 }
 
 ScreenOptions OptionsOf(bool terminal) {
@@ -105,10 +106,26 @@ absl::Status Once(Feed& feed, absl::Duration interval) {
 
 // What came of an action, for the lowest line.
 std::pair<std::string, bool> Do(Feed& feed, const Action& action) {
-  const bool policy = action.kind == Action::Kind::kSetPolicy;
-  const absl::Status status = policy ? feed.SetPolicy(action.name) : feed.Drain(action.name);
+  absl::Status status;
+  std::string done;
+  switch (action.kind) {
+    case Action::Kind::kSetPolicy:
+      status = feed.SetPolicy(action.name);
+      done = absl::StrCat("switched to ", action.name);
+      break;
+    case Action::Kind::kDrain:
+      status = feed.Drain(action.name);
+      done = absl::StrCat(action.name, " drains");
+      break;
+    case Action::Kind::kUndrain:
+      status = feed.Undrain(action.name);
+      done = absl::StrCat(action.name, " takes requests again");
+      break;
+    case Action::Kind::kQuit:
+      break;
+  }
   if (!status.ok()) return {absl::StrCat("refused: ", status.message()), true};
-  return {policy ? absl::StrCat("switched to ", action.name) : absl::StrCat(action.name, " drains"), false};
+  return {done, false};
 }
 
 absl::Status Watch(Feed& feed, absl::Duration interval) {

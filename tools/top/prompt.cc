@@ -7,6 +7,20 @@ namespace {
 
 constexpr char kEscapeKey = '\x1b', kInterrupt = '\x03', kDelete = '\x7f', kBackspace = '\b';
 
+struct Words {
+  char key;
+  Action::Kind kind;
+  const char* asks;
+  const char* verb;
+  const char* means;
+};
+
+constexpr Words kWords[] = {
+    {'p', Action::Kind::kSetPolicy, "switch to which policy", "switch to ", " from the next decision on"},
+    {'d', Action::Kind::kDrain, "drain which worker", "drain ",
+     ": no new requests, then it leaves the group"},
+    {'u', Action::Kind::kUndrain, "undrain which worker", "undrain ", ": it takes new requests again"}};
+
 }  // namespace
 
 std::optional<Action> Prompt::OnKey(char key) {
@@ -19,46 +33,35 @@ std::optional<Action> Prompt::OnKey(char key) {
     case Question::kNone:
       name_.clear();
       if (key == 'q') return Action{Action::Kind::kQuit, ""};
-      if (key == 'p') question_ = Question::kPolicy;
-      if (key == 'd') question_ = Question::kWorker;
+      for (const Words& words : kWords) {
+        if (key != words.key) continue;
+        kind_ = words.kind;
+        question_ = Question::kName;
+      }
       return std::nullopt;
-    case Question::kPolicy:
-    case Question::kWorker:
+    case Question::kName:
       if (key == '\r' || key == '\n') {
-        if (name_.empty()) {
-          question_ = Question::kNone;
-        } else {
-          question_ = question_ == Question::kPolicy ? Question::kSurePolicy : Question::kSureWorker;
-        }
+        question_ = name_.empty() ? Question::kNone : Question::kSure;
       } else if (key == kDelete || key == kBackspace) {
         if (!name_.empty()) name_.pop_back();
       } else if (key > ' ' && key <= '~' && name_.size() < kMaxName) {
         name_.push_back(key);
       }
       return std::nullopt;
-    case Question::kSurePolicy:
-    case Question::kSureWorker: {
-      const auto kind = question_ == Question::kSurePolicy ? Action::Kind::kSetPolicy : Action::Kind::kDrain;
+    case Question::kSure:
       question_ = Question::kNone;
       if (key != 'y' && key != 'Y') return std::nullopt;
-      return Action{kind, name_};
-    }
+      return Action{kind_, name_};
   }
   return std::nullopt;
 }
 
 std::string Prompt::Text() const {
-  switch (question_) {
-    case Question::kNone:
-      return "q quit   p switch policy   d drain a worker";
-    case Question::kPolicy:
-      return absl::StrCat("switch to which policy (Enter; Esc: none)? ", name_);
-    case Question::kWorker:
-      return absl::StrCat("drain which worker (Enter; Esc: none)? ", name_);
-    case Question::kSurePolicy:
-      return absl::StrCat("switch to ", name_, " from the next decision on (y/n)?");
-    case Question::kSureWorker:
-      return absl::StrCat("drain ", name_, ": no new requests, then it leaves the group (y/n)?");
+  if (question_ == Question::kNone) return "q quit   p switch policy   d drain a worker   u undrain one";
+  for (const Words& words : kWords) {
+    if (words.kind != kind_) continue;
+    if (question_ == Question::kName) return absl::StrCat(words.asks, " (Enter; Esc: none)? ", name_);
+    return absl::StrCat(words.verb, name_, words.means, " (y/n)?");
   }
   return "";
 }

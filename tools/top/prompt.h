@@ -11,7 +11,7 @@
 namespace bfio::top {
 
 struct Action {
-  enum class Kind { kQuit, kSetPolicy, kDrain };
+  enum class Kind { kQuit, kSetPolicy, kDrain, kUndrain };
   Kind kind = Kind::kQuit;
   // Policy or worker.
   std::string name;
@@ -29,8 +29,10 @@ class Prompt {
   std::string Text() const;
 
  private:
-  enum class Question { kNone, kPolicy, kWorker, kSurePolicy, kSureWorker };
+  // A name is asked for, or whether it is meant; which action it is for is `kind_`.
+  enum class Question { kNone, kName, kSure };
   Question question_ = Question::kNone;
+  Action::Kind kind_ = Action::Kind::kQuit;
   std::string name_;
 };
 

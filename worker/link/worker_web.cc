@@ -61,7 +61,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> OpenWorkerWeb(const std::string& lis
   HttpServer::Options options;
   options.listen = listen;
   // Scrapers and probes may call it by whatever name.
-  options.gate = [](const std::string&, const std::string&) { return absl::OkStatus(); };
+  options.gate = [](const HttpCaller& caller) { return caller.address; };
   auto server = HttpServer::Bind(std::move(options));
   if (!server.ok()) return server;
   (*server)->Get("/healthz", [ranks](const HttpRequest&) { return PhasesOf(ranks, false); });

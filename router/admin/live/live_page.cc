@@ -121,11 +121,16 @@ void AddLivePage(HttpServer& server, std::shared_ptr<const LiveHistory> history,
   });
   server.Post("/api/policy", [shared](const HttpRequest& request) {
     const absl::StatusOr<v1::PolicySetting> setting = Parse<v1::PolicySetting>(request.body);
-    return ReplyOf(setting.ok() ? shared->set_policy(*setting) : setting.status());
+    return ReplyOf(setting.ok() ? shared->set_policy(*setting, request.caller) : setting.status());
   });
   server.Post("/api/drain", [shared](const HttpRequest& request) {
     const absl::StatusOr<v1::DrainWorkerRequest> drain = Parse<v1::DrainWorkerRequest>(request.body);
-    return ReplyOf(drain.ok() ? shared->drain_worker(drain->worker_id()) : drain.status());
+    return ReplyOf(drain.ok() ? shared->drain_worker(drain->worker_id(), request.caller) : drain.status());
+  });
+  server.Post("/api/undrain", [shared](const HttpRequest& request) {
+    const absl::StatusOr<v1::UndrainWorkerRequest> undrain = Parse<v1::UndrainWorkerRequest>(request.body);
+    return ReplyOf(undrain.ok() ? shared->undrain_worker(undrain->worker_id(), request.caller)
+                                : undrain.status());
   });
 }
 

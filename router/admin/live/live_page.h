@@ -13,6 +13,7 @@
 //   /api/policies               names of the policies
 //   POST /api/policy            PolicySetting as JSON
 //   POST /api/drain             DrainWorkerRequest as JSON
+//   POST /api/undrain           UndrainWorkerRequest as JSON
 // Threads: the source's functions are called from the server's threads, at the same time.
 #ifndef BFIO_ROUTER_ADMIN_LIVE_LIVE_PAGE_H_
 #define BFIO_ROUTER_ADMIN_LIVE_LIVE_PAGE_H_
@@ -34,8 +35,10 @@ struct LiveSource {
   std::function<absl::Status()> alive;
   // DEADLINE_EXCEEDED when the router is too busy to answer.
   std::function<absl::StatusOr<v1::ClusterState>()> state;
-  std::function<absl::Status(const v1::PolicySetting&)> set_policy;
-  std::function<absl::Status(const std::string& worker_id)> drain_worker;
+  // `who` is what to call the caller in the log.
+  std::function<absl::Status(const v1::PolicySetting&, const std::string& who)> set_policy;
+  std::function<absl::Status(const std::string&worker_id, const std::string&who)> drain_worker,
+      undrain_worker;
   std::vector<std::string> policies;
 };
 

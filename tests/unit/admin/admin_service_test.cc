@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "bfio/v1/admin.grpc.pb.h"
 #include "common/net/status.h"
 #include "router/admin/policy_change.h"
 #include "tests/testing/loopback_server.h"
@@ -30,6 +32,10 @@ class FakeOperatorHandler final : public OperatorHandler {
   }
   absl::Status DrainWorker(std::string worker_id, Done done) override {
     std::move(done)(absl::NotFoundError(absl::StrCat("no worker ", worker_id)));
+    return absl::OkStatus();
+  }
+  absl::Status UndrainWorker(std::string worker_id, Done done) override {
+    std::move(done)(absl::FailedPreconditionError(absl::StrCat(worker_id, " is not drained")));
     return absl::OkStatus();
   }
   absl::Status SetPolicy(PolicyChange change, Done done) override {
@@ -73,6 +79,63 @@ TEST_F(AdminServiceTest, AnAnswerIsTheCallsStatus) {
   v1::DrainWorkerResponse response;
   EXPECT_EQ(FromGrpcStatus(stub_->DrainWorker(&context_, request, &response)),
             absl::NotFoundError("no worker w9"));
+  v1::UndrainWorkerRequest undrain;
+  undrain.set_worker_id("w9");
+  v1::UndrainWorkerResponse undrained;
+  grpc::ClientContext again;
+  EXPECT_EQ(FromGrpcStatus(stub_->UndrainWorker(&again, undrain, &undrained)),
+            absl::FailedPreconditionError("w9 is not drained"));
+}
+
+// The scraper of metrics and the operator, by their tokens.
+TEST(AdminRoles, WhoMayReadMayNotOperate) {
+  const std::string path = ::testing::TempDir() + "/admin_roles_tokens";
+  std::ofstream(path)
+      << "scraper token:scraper-s3cr3t-scraper role=read\nroot token:root-s3cr3t-root-s3cr3t\n";
+  auto tokens = TokenFile::Open(path);
+  ASSERT_TRUE(tokens.ok()) << tokens.status();
+  FakeOperatorHandler handler;
+  Authenticator authenticator("admin API", *std::move(tokens));
+  StepBroadcast steps;
+  AdminService service(&handler, &authenticator, &steps);
+  testing::LoopbackServer server(&service);
+  const auto stub = v1::Admin::NewStub(server.channel());
+  const auto with = [](const char* token, auto call) {
+    grpc::ClientContext context;
+    context.AddMetadata("authorization", std::string("Bearer ") + token);
+    return call(context).error_code();
+  };
+  const auto read = [&](grpc::ClientContext& context) {
+    v1::ClusterState state;
+    return stub->GetClusterState(&context, {}, &state);
+  };
+  const auto policy = [&](grpc::ClientContext& context) {
+    v1::SetPolicyRequest request;
+    request.mutable_policy()->set_name("bf_io");
+    v1::SetPolicyResponse response;
+    return stub->SetPolicy(&context, request, &response);
+  };
+  const auto drain = [&](grpc::ClientContext& context) {
+    v1::DrainWorkerResponse response;
+    return stub->DrainWorker(&context, {}, &response);
+  };
+  const auto undrain = [&](grpc::ClientContext& context) {
+    v1::UndrainWorkerResponse response;
+    return stub->UndrainWorker(&context, {}, &response);
+  };
+  constexpr char kScraper[] = "scraper-s3cr3t-scraper", kRoot[] = "root-s3cr3t-root-s3cr3t";
+  EXPECT_EQ(with(kScraper, read), grpc::StatusCode::OK);
+  EXPECT_EQ(with(kScraper, policy), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(with(kScraper, drain), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_EQ(with(kScraper, undrain), grpc::StatusCode::PERMISSION_DENIED);
+  EXPECT_FALSE(handler.changed.has_value());
+  EXPECT_EQ(authenticator.refused(), 3u);
+  // An entry without a role may operate, as before there were roles.
+  EXPECT_EQ(with(kRoot, read), grpc::StatusCode::OK);
+  EXPECT_EQ(with(kRoot, policy), grpc::StatusCode::OK);
+  EXPECT_EQ(with(kRoot, drain), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(with(kRoot, undrain), grpc::StatusCode::FAILED_PRECONDITION);
+  steps.Close();
 }
 
 TEST_F(AdminServiceTest, APolicyChangeKeepsWhatIsNotSaid) {

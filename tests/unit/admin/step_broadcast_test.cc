@@ -4,27 +4,25 @@
 
 #include <memory>
 #include <optional>
+#include <thread>
 
 #include "bfio/v1/admin.grpc.pb.h"
-#include "common/base/mutex.h"
+#include "common/net/call_service.h"
 #include "gtest/gtest.h"
 #include "tests/testing/loopback_server.h"
 
 namespace bfio::router {
 namespace {
 
-class WatchService final : public v1::Admin::CallbackService {
+class WatchService final : public CallService {
  public:
-  grpc::ServerWriteReactor<v1::StepSummary>* WatchSteps(grpc::CallbackServerContext*,
-                                                        const v1::WatchStepsRequest* request) override {
-    grpc::ServerWriteReactor<v1::StepSummary>* const stream = steps_.Subscribe(request->every());
-    MutexLock lock(&mutex_);
-    watched_ = true;
-    return stream;
+  WatchService() {
+    Add<v1::WatchStepsRequest, v1::StepSummary>(
+        "/bfio.v1.Admin/WatchSteps",
+        [this](grpc::CallbackServerContext*) { return steps_.Subscribe(absl::OkStatus(), &messages_); });
   }
   void AwaitWatcher() {
-    MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(&watched_));
+    while (steps_.watchers() == 0) std::this_thread::yield();
   }
   // `ranks` makes a summary as large as the test needs.
   void Publish(int64_t step, int ranks = 0, core::GroupIndex group = 0) {
@@ -37,9 +35,8 @@ class WatchService final : public v1::Admin::CallbackService {
   void Close() { steps_.Close(); }
 
  private:
+  FirstMessages messages_;
   StepBroadcast steps_;
-  Mutex mutex_;
-  bool watched_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 class StepBroadcastTest : public ::testing::Test {
@@ -48,7 +45,7 @@ class StepBroadcastTest : public ::testing::Test {
     v1::WatchStepsRequest request;
     request.set_every(every);
     reader_ = v1::Admin::NewStub(server_.channel())->WatchSteps(&context_, request);
-    service_.AwaitWatcher();
+    if (every > 0) service_.AwaitWatcher();
   }
   // Absent when the stream has ended.
   std::optional<v1::StepSummary> Read() {

@@ -82,6 +82,40 @@ TEST(BearerTokens, OneBadLineRefusesTheFileAndIsNamedWithoutItsSecret) {
   }
 }
 
+TEST(BearerTokens, AnEntryMayReadOrOperateAndOneWithoutARoleOperates) {
+  const auto tokens = BearerTokens::Parse(
+      "scraper token:0123456789abcdef0 role=read expires=2026-06-16\n"
+      "root token:0123456789abcdef1 expires=2026-06-16 role=operate\n"
+      "old token:0123456789abcdef2\n",
+      "t");
+  ASSERT_TRUE(tokens.ok()) << tokens.status();
+  EXPECT_EQ(tokens->Find("0123456789abcdef0", kNow).role, Role::kRead);
+  EXPECT_EQ(tokens->Find("0123456789abcdef1", kNow).role, Role::kOperate);
+  EXPECT_EQ(tokens->Find("0123456789abcdef2", kNow).role, Role::kOperate);
+  EXPECT_EQ(tokens->Find("0123456789abcdef0", kNow + absl::Hours(12)).verdict, Verdict::kExpired);
+  EXPECT_THAT(ErrorOf("a token:0123456789abcdef role=root\n"), HasSubstr("tokens:1: "));
+}
+
+TEST(BearerTokens, ACertificateIsFoundByOneOfItsNames) {
+  const auto tokens = BearerTokens::Parse(
+      "scraper cert:prometheus.example role=read\n"
+      "root cert:alice\n",
+      "t");
+  ASSERT_TRUE(tokens.ok()) << tokens.status();
+  const BearerTokens::Owner scraper = tokens->FindCertificate({"other", "prometheus.example"}, kNow);
+  EXPECT_EQ(scraper.verdict, Verdict::kValid);
+  EXPECT_EQ(scraper.name, "scraper");
+  EXPECT_EQ(scraper.role, Role::kRead);
+  EXPECT_EQ(tokens->FindCertificate({"alice"}, kNow).role, Role::kOperate);
+  EXPECT_EQ(tokens->FindCertificate({"bob", ""}, kNow).verdict, Verdict::kUnknown);
+  EXPECT_EQ(tokens->FindCertificate({}, kNow).verdict, Verdict::kUnknown);
+  // A name is no token.
+  EXPECT_EQ(tokens->Find("prometheus.example", kNow).verdict, Verdict::kUnknown);
+  EXPECT_THAT(ErrorOf("a cert:x\nb cert:x\n"),
+              HasSubstr("tokens:2: this certificate is in the file already"));
+  EXPECT_THAT(ErrorOf("a cert:\n"), HasSubstr("tokens:1: "));
+}
+
 TEST(BearerTokens, AFileWithoutATokenOrTooLargeIsRefused) {
   EXPECT_THAT(ErrorOf(""), HasSubstr("no token"));
   EXPECT_THAT(ErrorOf("# nobody\n\n"), HasSubstr("no token"));

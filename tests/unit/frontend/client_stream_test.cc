@@ -10,6 +10,7 @@
 #include "absl/types/span.h"
 #include "bfio/v1/inference.grpc.pb.h"
 #include "common/base/mutex.h"
+#include "common/net/call_service.h"
 #include "gtest/gtest.h"
 #include "tests/testing/loopback_server.h"
 
@@ -28,8 +29,7 @@ class UnboundClient : public ::testing::Test {
  protected:
   ~UnboundClient() override { stream_->OnDone(); }
 
-  std::shared_ptr<ClientStream> stream_ =
-      ClientStream::Create(nullptr, {1, "request", "", kSmallLimits, [](bool) {}});
+  std::shared_ptr<ClientStream> stream_ = ClientStream::Create(nullptr, {.id = 1, .limits = kSmallLimits});
 };
 
 TEST_F(UnboundClient, OnlyTheFirstTokenAsksForAFlush) {
@@ -88,18 +88,12 @@ TEST_F(UnboundClient, ABrokenStreamAsksForNoFlushUntilItIsEnded) {
 
 // --- over a call on the loopback ---
 
-class OneClientService final : public v1::Inference::CallbackService {
+class OneClientService final : public CallService {
  public:
-  grpc::ServerWriteReactor<v1::GenerateResponse>* Generate(grpc::CallbackServerContext* context,
-                                                           const v1::GenerateRequest*) override {
-    const auto on_cancel = [this](bool timed_out) {
-      MutexLock lock(&mutex_);
-      cancelled_ = timed_out;
-    };
-    auto stream = ClientStream::Create(context, {1, "request", "", StreamLimits(), on_cancel});
-    MutexLock lock(&mutex_);
-    stream_ = stream;
-    return stream.get();
+  OneClientService() {
+    Add<v1::GenerateRequest, v1::GenerateResponse>(
+        "/bfio.v1.Inference/Generate",
+        [this](grpc::CallbackServerContext* context) { return Generate(context); });
   }
 
   std::shared_ptr<ClientStream> Take() {
@@ -117,6 +111,25 @@ class OneClientService final : public v1::Inference::CallbackService {
   }
 
  private:
+  ClientStream* Generate(grpc::CallbackServerContext* context) {
+    ClientStream::Options options;
+    options.id = 1;
+    options.on_request = [this](const std::shared_ptr<ClientStream>& stream, const v1::GenerateRequest&) {
+      stream->SetRequestId("request");
+      MutexLock lock(&mutex_);
+      stream_ = stream;
+      return absl::OkStatus();
+    };
+    options.on_cancel = [this](bool timed_out) {
+      MutexLock lock(&mutex_);
+      cancelled_ = timed_out;
+    };
+    const auto stream = ClientStream::Create(context, std::move(options));
+    stream->AwaitRequest(&messages_);
+    return stream.get();
+  }
+
+  FirstMessages messages_;
   Mutex mutex_;
   std::shared_ptr<ClientStream> stream_ ABSL_GUARDED_BY(mutex_);
   std::optional<bool> cancelled_ ABSL_GUARDED_BY(mutex_);

@@ -2,6 +2,7 @@
 #include "router/frontend/inference_service.h"
 
 #include <gmock/gmock.h>
+#include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 
@@ -13,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "bfio/v1/inference.grpc.pb.h"
 #include "common/base/mutex.h"
 #include "common/net/status.h"
 #include "tests/testing/loopback_server.h"
@@ -95,6 +97,34 @@ class InferenceServiceTest : public ::testing::Test {
   const std::unique_ptr<v1::Inference::Stub> stub_ = v1::Inference::NewStub(server_.channel());
   grpc::ClientContext context_;
 };
+
+// A client that begins a call and sends no request.
+TEST_F(InferenceServiceTest, ARequestThatDoesNotComeEndsItsCall) {
+  InferenceService impatient(&handler_, &authenticator_, RequestLimits(), StreamLimits(),
+                             {.patience = absl::Milliseconds(20)});
+  testing::LoopbackServer server(&impatient);
+  grpc::GenericStub stub(server.channel());
+  for (const char* method : {"/bfio.v1.Inference/Generate", "/bfio.v1.Inference/GetLoads"}) {
+    grpc::ClientContext context;
+    grpc::CompletionQueue queue;
+    const auto call = stub.PrepareCall(&context, method, &queue);
+    const auto next = [&] {
+      void* tag = nullptr;
+      bool ok = false;
+      queue.Next(&tag, &ok);
+      return ok;
+    };
+    call->StartCall(nullptr);
+    ASSERT_TRUE(next());
+    grpc::Status status;
+    call->Finish(&status, nullptr);
+    next();
+    EXPECT_EQ(FromGrpcStatus(status), absl::DeadlineExceededError("the request did not come in time"))
+        << method;
+  }
+  EXPECT_EQ(impatient.messages().too_late, 2u);
+  EXPECT_TRUE(handler_.submitted.empty());
+}
 
 TEST_F(InferenceServiceTest, TokensAndFinishReachTheClient) {
   handler_.on_submit = [](core::RequestId id, std::shared_ptr<TokenSink> sink) {

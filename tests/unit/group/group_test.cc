@@ -939,6 +939,23 @@ TEST_F(BarrierGroupTest, WhatIsAnnouncedBeyondTheBudgetIsNotTaken) {
   EXPECT_THAT(world_->Worker("a").residents, IsEmpty());
 }
 
+TEST_F(BarrierGroupTest, TheBudgetIsOfAllWorkersTogether) {
+  GroupSetOptions options = Options(2);
+  options.group.max_announced_bytes = 250;
+  Start(options);
+  world_->Serve({"a", "b"});
+  Submit(1, 4);
+  for (int i = 0; i < 3; ++i) {
+    world_->Step("a");
+    world_->Step("b");
+  }
+  world_->Start();
+  world_->Join("a");
+  world_->Join("b");
+  Form();
+  EXPECT_EQ(world_->book().recovered, 2) << "each of two would have been let have its two";
+}
+
 TEST_F(BarrierGroupTest, AnnouncementsThatNobodyAskedForAreNone) {
   Serve({"a"});
   Announcement announcement;
@@ -954,6 +971,34 @@ TEST_F(BarrierGroupTest, AnnouncementsThatNobodyAskedForAreNone) {
 }
 
 // --- workers leave ---
+
+TEST_F(BarrierGroupTest, ADrainIsTakenBackWhileTheWorkerIsThere) {
+  Serve({"a", "b"});
+  Submit(1, 4);
+  for (int i = 0; i < 3; ++i) world_->Step("a");
+  const auto undrain = [&](absl::string_view worker) {
+    absl::Status status;
+    world_->Do([&](GroupSet& set, Commands& out) { status = set.Undrain(worker, out); });
+    return status.code();
+  };
+  EXPECT_EQ(undrain("nobody"), absl::StatusCode::kNotFound);
+  EXPECT_EQ(undrain("b"), absl::StatusCode::kFailedPrecondition) << "it is not drained";
+  // One that has requests: it would have left when they end.
+  world_->Do([&](GroupSet& set, Commands& out) { EXPECT_TRUE(set.Drain("a", world_->now, out).ok()); });
+  EXPECT_TRUE(world_->group().Members()[0].draining);
+  EXPECT_EQ(undrain("a"), absl::StatusCode::kOk);
+  EXPECT_FALSE(world_->group().Members()[0].draining);
+  Submit(11, 18);
+  world_->Run();
+  EXPECT_THAT(world_->Ranks(), ElementsAre("a", "b"));
+  EXPECT_EQ(world_->book().completed.size(), 12u);
+  // Who leaves of its own accord is not kept.
+  const MemberId a = world_->Worker("a").member;
+  Submit(21, 24);
+  for (int i = 0; i < 3; ++i) world_->Step("a");
+  world_->Do([&](GroupSet& set, Commands& out) { set.OnLeave(a, "signal", world_->now, out); });
+  EXPECT_EQ(undrain("a"), absl::StatusCode::kFailedPrecondition);
+}
 
 TEST_F(BarrierGroupTest, ADrainedWorkerEndsItsRequestsAndGetsNoOthers) {
   Serve({"a", "b"});

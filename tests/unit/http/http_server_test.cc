@@ -174,11 +174,12 @@ TEST(HttpServerTest, AServerWhosePortIsLostEnds) {
 }
 
 TEST(HttpServerTest, TheGateIsAskedFirst) {
-  const auto server = Serving([](const std::string& authorization, const std::string& peer) {
-    EXPECT_EQ(peer, "127.0.0.1");
-    if (authorization.empty()) return absl::UnauthenticatedError("a token is needed");
-    if (authorization != "Bearer right") return absl::PermissionDeniedError("not yours");
-    return absl::OkStatus();
+  const auto server = Serving([](const HttpCaller& caller) -> absl::StatusOr<std::string> {
+    EXPECT_EQ(caller.address, "127.0.0.1");
+    if (caller.authorization.empty()) return absl::UnauthenticatedError("a token is needed");
+    if (caller.authorization != "Bearer right") return absl::PermissionDeniedError("not yours");
+    if (caller.acts) return absl::PermissionDeniedError("the caller may read, not operate");
+    return "root";
   });
   httplib::Client client("127.0.0.1", PortOf(*server));
   EXPECT_EQ(client.Get("/open")->body, "for all\n");
@@ -188,6 +189,7 @@ TEST(HttpServerTest, TheGateIsAskedFirst) {
   EXPECT_EQ(without->get_header_value("WWW-Authenticate"), "Bearer");
   EXPECT_EQ(client.Get("/metrics", {{"Authorization", "Bearer wrong"}})->status, 403);
   EXPECT_EQ(client.Get("/metrics", {{"Authorization", "Bearer right"}})->body, "figures\n");
+  EXPECT_EQ(client.Post("/act", {{"Authorization", "Bearer right"}}, "{}", "application/json")->status, 403);
 }
 
 TEST(HttpServerTest, OnlyJsonIsPostedAndOnlyWhereItIsTaken) {

@@ -35,14 +35,18 @@ class LivePageTest : public ::testing::Test {
                    state.mutable_steps()->set_generated_tokens(12);
                    return state;
                  },
-                 [this](const v1::PolicySetting& setting) {
+                 [this](const v1::PolicySetting& setting, const std::string&) {
                    if (setting.name() != "fcfs") return absl::InvalidArgumentError("no such policy");
                    policy_ = setting.name();
                    return absl::OkStatus();
                  },
-                 [this](const std::string& worker) {
+                 [this](const std::string& worker, const std::string&) {
                    if (worker != "w1") return absl::NotFoundError("no such worker");
                    drained_ = worker;
+                   return absl::OkStatus();
+                 },
+                 [this](const std::string& worker, const std::string& who) {
+                   undrained_ = worker + " by " + who;
                    return absl::OkStatus();
                  },
                  {"fcfs", "lpt"}});
@@ -71,7 +75,7 @@ class LivePageTest : public ::testing::Test {
   std::unique_ptr<HttpServer> server_;
   std::unique_ptr<httplib::Client> client_;
   std::atomic<bool> busy_{false}, stuck_{false};
-  std::string policy_, drained_;
+  std::string policy_, drained_, undrained_;
 };
 
 TEST_F(LivePageTest, ThePageNeedsNothingFromElsewhere) {
@@ -216,6 +220,8 @@ TEST_F(LivePageTest, ActingNeedsAnOrderThatIsUnderstood) {
   EXPECT_EQ(client_->Post("/api/policy", R"({"name": "fcfs"})", "text/plain")->status, 415);
   EXPECT_EQ(client_->Post("/api/drain", R"({"worker_id": "w1"})", "application/json")->status, 200);
   EXPECT_EQ(drained_, "w1");
+  EXPECT_EQ(client_->Post("/api/undrain", R"({"worker_id": "w1"})", "application/json")->status, 200);
+  EXPECT_EQ(undrained_, "w1 by 127.0.0.1");
   EXPECT_EQ(client_->Post("/api/drain", R"({"worker_id": "w2"})", "application/json")->status, 404);
 }
 

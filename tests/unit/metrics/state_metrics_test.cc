@@ -57,6 +57,7 @@ v1::ClusterState State() {
   Fill(*state.mutable_solver_gap());
   state.add_shadows()->set_policy("fcfs");
   state.add_tenants()->set_tenant("acme");
+  state.add_ports()->set_port("client");
   state.add_tenants()->set_tenant("other");
   state.mutable_energy()->set_busy_j(8);
   return state;

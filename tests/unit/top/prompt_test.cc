@@ -50,6 +50,10 @@ TEST(PromptTest, WhatWasTypedAndAgreedToIsDone) {
   ASSERT_EQ(actions.size(), 1u);
   EXPECT_EQ(actions[0].kind, Action::Kind::kDrain);
   EXPECT_EQ(actions[0].name, "host:1#q");
+  actions = Type(prompt, "uw1\ry");
+  ASSERT_EQ(actions.size(), 1u);
+  EXPECT_EQ(actions[0].kind, Action::Kind::kUndrain);
+  EXPECT_EQ(actions[0].name, "w1");
 }
 
 TEST(PromptTest, NamesAreBoundedAndPrintable) {

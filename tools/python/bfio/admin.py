@@ -30,6 +30,10 @@ class Admin(Connection):
         """No new requests for this worker; it leaves when those it has have ended."""
         self._unary(self._stub.DrainWorker, admin_pb2.DrainWorkerRequest(worker_id=worker_id), timeout)
 
+    def undrain(self, worker_id: str, timeout: float = 5.0) -> None:
+        """Takes a drain back: the worker takes new requests again."""
+        self._unary(self._stub.UndrainWorker, admin_pb2.UndrainWorkerRequest(worker_id=worker_id), timeout)
+
     def watch_steps(self, every: int = 1, timeout: Optional[float] = None) -> Iterator[admin_pb2.StepSummary]:
         """A summary of every n-th step, until `timeout` seconds have passed or the iterator is closed."""
         call = self._stub.WatchSteps(admin_pb2.WatchStepsRequest(every=every), timeout=timeout,

@@ -126,9 +126,7 @@ function showWorkers(state) {
     row.children[3].append(bar);
     const drain = document.createElement('button');
     drain.type = 'button';
-    drain.textContent = 'Drain';
-    drain.setAttribute('aria-label', 'Drain ' + id);
-    drain.addEventListener('click', () => askDrain(id));
+    drain.addEventListener('click', () => drain.dataset.drains ? askUndrain(id) : askDrain(id));
     row.children[7].append(drain);
     return row;
   }, (row, i) => {
@@ -144,7 +142,11 @@ function showWorkers(state) {
     set(at(4), plain.format(number(w.activeRequests)) + ' / ' + plain.format(number(w.slots)));
     set(at(5), number(w.kvTokens) ? percent(load / number(w.kvTokens)) : '–');
     set(at(6), steps[w.group] ? percent(number(w.stragglerSteps) / steps[w.group]) : '–');
-    at(7).querySelector('button').disabled = w.phase === 'WORKER_PHASE_DRAINING';
+    const drain = at(7).querySelector('button'), drains = w.phase === 'WORKER_PHASE_DRAINING';
+    const label = drains ? 'Undrain' : 'Drain';
+    drain.dataset.drains = drains ? '1' : '';
+    set(drain, label);
+    drain.setAttribute('aria-label', label + ' ' + w.workerId);
   });
 }
 

@@ -170,6 +170,12 @@ async function askDrain(id) {
   }
 }
 
+async function askUndrain(id) {
+  if (await ask('Undrain ' + id + '?', 'It takes new requests again.', '', 'Undrain')) {
+    await act('api/undrain', {worker_id: id});
+  }
+}
+
 async function askPolicy() {
   const select = byId('ask-policy');
   if (!select.children.length) {

@@ -1,0 +1,14 @@
+#include "common/base/peer_text.h"
+
+#include "absl/strings/str_cat.h"
+
+namespace bfio {
+
+std::string PeerText(absl::string_view text) {
+  if (text.size() <= kPeerTextBytes) return std::string(text);
+  size_t end = kPeerTextBytes;
+  while (end > kPeerTextBytes - 4 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  return absl::StrCat(text.substr(0, end), "... (", text.size(), " bytes)");
+}
+
+}  // namespace bfio

@@ -1,0 +1,14 @@
+// How much memory this process takes. Any thread.
+#ifndef BFIO_COMMON_BASE_PROCESS_MEMORY_H_
+#define BFIO_COMMON_BASE_PROCESS_MEMORY_H_
+
+#include <cstdint>
+
+namespace bfio {
+
+// Resident, in bytes; 0 where the system does not tell.
+uint64_t ResidentBytes();
+
+}  // namespace bfio
+
+#endif  // BFIO_COMMON_BASE_PROCESS_MEMORY_H_

@@ -1,0 +1,101 @@
+#include "common/net/first_messages.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "common/base/clock.h"
+
+namespace bfio {
+
+FirstMessages::FirstMessages(Limits limits) : limits_(limits), thread_([this] { Watch(); }) {}
+
+FirstMessages::~FirstMessages() {
+  {
+    MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  thread_.join();
+}
+
+void FirstMessages::Begin(const std::shared_ptr<Call>& call) {
+  {
+    MutexLock lock(&mutex_);
+    call->number_ = next_++;
+    pending_.emplace(call->number_, Pending{MonotonicNow() + limits_.patience, call});
+    waiting_.push_back(call->number_);
+  }
+  ReceiveNext();
+}
+
+void FirstMessages::End(const Call& call) {
+  {
+    MutexLock lock(&mutex_);
+    pending_.erase(call.number_);
+    receiving_.erase(call.number_);
+  }
+  ReceiveNext();
+}
+
+void FirstMessages::ReceiveNext() {
+  for (;;) {
+    std::shared_ptr<Call> call;
+    uint64_t number = 0;
+    {
+      MutexLock lock(&mutex_);
+      if (waiting_.empty() || receiving_.size() >= limits_.at_once) return;
+      number = waiting_.front();
+      waiting_.pop_front();
+      // Not there: it was too late.
+      const auto found = pending_.find(number);
+      if (found != pending_.end()) call = found->second.call.lock();
+      if (call == nullptr) {
+        pending_.erase(number);
+        continue;
+      }
+      receiving_.insert(number);
+    }
+    if (call->Receive()) continue;
+    MutexLock lock(&mutex_);
+    pending_.erase(number);
+    receiving_.erase(number);
+  }
+}
+
+void FirstMessages::Watch() {
+  std::vector<std::shared_ptr<Call>> late;
+  for (;;) {
+    {
+      MutexLock lock(&mutex_);
+      const auto awake = [this]()
+                             ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !pending_.empty(); };
+      mutex_.Await(absl::Condition(&awake));
+      if (!stopping_) {
+        // Looked at again then; that calls come and go meanwhile wakes nobody.
+        const absl::Duration left = pending_.begin()->second.deadline - MonotonicNow();
+        if (left > absl::ZeroDuration()) mutex_.AwaitWithTimeout(absl::Condition(&stopping_), left);
+      }
+      if (stopping_) return;
+      const absl::Time now = MonotonicNow();
+      while (!pending_.empty() && pending_.begin()->second.deadline <= now) {
+        if (auto call = pending_.begin()->second.call.lock(); call != nullptr)
+          late.push_back(std::move(call));
+        pending_.erase(pending_.begin());
+      }
+      too_late_ += late.size();
+    }
+    for (const auto& call : late) call->OnTooLate();
+    late.clear();
+    // A queue of calls that are too late must not hide those behind it.
+    ReceiveNext();
+  }
+}
+
+FirstMessages::Counts FirstMessages::counts() const {
+  MutexLock lock(&mutex_);
+  // In line until it is their turn, also those that were too late.
+  const size_t waiting = pending_.size() - std::min(pending_.size(), receiving_.size());
+  return {receiving_.size(), waiting, too_late_};
+}
+
+}  // namespace bfio

@@ -1,0 +1,88 @@
+// When the first message of a call is received: bounded in number and in time.
+//
+// Purpose: gRPC receives a message whole before it compares its size with the limit, and makes room for it in
+// the flow control window as soon as it is asked for. So only so many calls receive at the same time; the
+// others wait for their turn, with no more than the initial window (64 KiB) buffered. A message that does not
+// come in time ends its call. Ownership: calls are kept alive by gRPC, this keeps weak references.
+// Threads: any, plus one of its own for the deadlines.
+#ifndef BFIO_COMMON_NET_FIRST_MESSAGES_H_
+#define BFIO_COMMON_NET_FIRST_MESSAGES_H_
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <thread>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/time/time.h"
+#include "common/base/mutex.h"
+
+namespace bfio {
+
+class FirstMessages {
+ public:
+  // Methods are called without any lock of FirstMessages.
+  class Call {
+   public:
+    virtual ~Call() = default;
+    // Starts to receive the message; false when the call is over.
+    virtual bool Receive() = 0;
+    // The message has not come in time.
+    virtual void OnTooLate() = 0;
+
+   private:
+    friend class FirstMessages;
+    // Set by Begin before anything else happens.
+    uint64_t number_ = 0;
+  };
+  struct Limits {
+    // Calls that receive at the same time.
+    size_t at_once = 64;
+    // From Begin to the message's last byte.
+    absl::Duration patience = absl::Seconds(10);
+  };
+  struct Counts {
+    size_t receiving = 0;
+    size_t waiting = 0;
+    uint64_t too_late = 0;
+  };
+
+  explicit FirstMessages(Limits limits);
+  FirstMessages() : FirstMessages(Limits()) {}
+  ~FirstMessages();
+  FirstMessages(const FirstMessages&) = delete;
+  FirstMessages& operator=(const FirstMessages&) = delete;
+
+  // Has the call receive its message, now or when it is its turn.
+  void Begin(const std::shared_ptr<Call>& call);
+  // The message has come, or will not come any more. REQUIRES: Receive was called and returned true.
+  void End(const Call& call);
+
+  Counts counts() const;
+
+ private:
+  struct Pending {
+    absl::Time deadline;
+    std::weak_ptr<Call> call;
+  };
+
+  void Watch();
+  // Starts those whose turn it is.
+  void ReceiveNext() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const Limits limits_;
+  mutable Mutex mutex_;
+  uint64_t next_ ABSL_GUARDED_BY(mutex_) = 1;
+  // Those that may still be too late, by number and so by deadline.
+  std::map<uint64_t, Pending> pending_ ABSL_GUARDED_BY(mutex_);
+  absl::flat_hash_set<uint64_t> receiving_ ABSL_GUARDED_BY(mutex_);
+  std::deque<uint64_t> waiting_ ABSL_GUARDED_BY(mutex_);
+  uint64_t too_late_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+}  // namespace bfio
+
+#endif  // BFIO_COMMON_NET_FIRST_MESSAGES_H_

@@ -1,0 +1,156 @@
+#include "common/net/health_service.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "common/net/stream_writer.h"
+#include "common/net/unary_call.h"
+
+namespace bfio {
+
+// One Watch call: writes the status whenever it has changed.
+class HealthService::Watch final : public StreamWriter<grpc::ServerBidiReactor<Request, Response>, Response>,
+                                   public FirstMessages::Call,
+                                   public std::enable_shared_from_this<Watch> {
+ public:
+  static std::shared_ptr<Watch> Create(HealthService* health) {
+    std::shared_ptr<Watch> watch(new Watch(health));
+    watch->Open(watch);
+    return watch;
+  }
+
+  bool Receive() override {
+    MutexLock lock(&mutex_);
+    if (ended()) return false;
+    GrpcHandOver(this);
+    StartRead(&request_);
+    return true;
+  }
+  void OnTooLate() override {
+    End({grpc::StatusCode::DEADLINE_EXCEEDED, "the request did not come in time"});
+  }
+  void OnReadDone(bool ok) override {
+    const GrpcReaction reaction(this);
+    health_->messages_.End(*this);
+    if (!ok) return End({grpc::StatusCode::INVALID_ARGUMENT, "no request that can be read"});
+    service_ = request_.service();
+    health_->AddWatch(shared_from_this());
+  }
+
+  // REQUIRES: before AddWatch.
+  void set_service(std::string service) { service_ = std::move(service); }
+  const std::string& service() const { return service_; }
+  void Tell(Status status) {
+    MutexLock lock(&mutex_);
+    if (told_ == status) return;
+    told_ = next_ = status;
+    Advance();
+  }
+  void End(grpc::Status status) {
+    MutexLock lock(&mutex_);
+    if (SetEnd(std::move(status))) Advance();
+  }
+  bool HasEnded() {
+    MutexLock lock(&mutex_);
+    return ended();
+  }
+
+ private:
+  explicit Watch(HealthService* health) : StreamWriter(/*context=*/nullptr), health_(health) {}
+
+  bool Next(Response& message) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (!next_) return false;
+    message.set_status(*std::exchange(next_, std::nullopt));
+    return true;
+  }
+
+  HealthService* const health_;
+  Request request_;  // belongs to gRPC while it is received
+  // Not changed once the watch has been added.
+  std::string service_;
+  std::optional<Status> told_ ABSL_GUARDED_BY(mutex_), next_ ABSL_GUARDED_BY(mutex_);
+};
+
+HealthService::HealthService(const std::vector<std::string>& services, const Authenticator* authenticator)
+    : first_service_(services.front()), authenticator_(authenticator) {
+  serving_[""] = true;
+  for (const std::string& service : services) serving_[service] = false;
+  Add<Request, Response>("/grpc.health.v1.Health/Check",
+                         [this](grpc::CallbackServerContext* context) { return Check(context); });
+  Add<Request, Response>("/grpc.health.v1.Health/Watch",
+                         [this](grpc::CallbackServerContext* context) { return BeginWatch(context); });
+}
+
+HealthService::~HealthService() = default;
+
+void HealthService::SetServing(const std::string& service, bool serving) {
+  MutexLock lock(&mutex_);
+  serving_[service] = serving;
+  TellWatches();
+}
+
+void HealthService::Close() {
+  MutexLock lock(&mutex_);
+  closed_ = true;
+  TellWatches();
+}
+
+HealthService::Status HealthService::StatusOf(const std::string& service) const {
+  const auto found = serving_.find(service);
+  if (found == serving_.end()) return Response::SERVICE_UNKNOWN;
+  return found->second && !closed_ ? Response::SERVING : Response::NOT_SERVING;
+}
+
+auto HealthService::Check(grpc::CallbackServerContext* context)
+    -> grpc::ServerBidiReactor<Request, Response>* {
+  using CheckCall = UnaryCall<Request, Response>;
+  const auto answer = [this](CheckCall& call, const std::string& service) {
+    Response response;
+    {
+      MutexLock lock(&mutex_);
+      response.set_status(StatusOf(service));
+    }
+    if (response.status() == Response::SERVICE_UNKNOWN)
+      return call.Reply(absl::NotFoundError("no such service"));
+    call.Reply(std::move(response));
+  };
+  if (!authenticator_->Knows(*context)) {
+    CheckCall* const call = CheckCall::Create(context, &messages_, nullptr);
+    answer(*call, first_service_);
+    return call;
+  }
+  return CheckCall::Begin(context, absl::OkStatus(), &messages_,
+                          [answer](const std::shared_ptr<CheckCall>& call, const Request& request) {
+                            answer(*call, request.service());
+                          });
+}
+
+auto HealthService::BeginWatch(grpc::CallbackServerContext* context)
+    -> grpc::ServerBidiReactor<Request, Response>* {
+  const std::shared_ptr<Watch> watch = Watch::Create(this);
+  if (authenticator_->Knows(*context)) {
+    messages_.Begin(watch);
+  } else {
+    watch->set_service(first_service_);
+    AddWatch(watch);
+  }
+  return watch.get();  // kept alive by itself until OnDone
+}
+
+void HealthService::AddWatch(const std::shared_ptr<Watch>& watch) {
+  MutexLock lock(&mutex_);
+  std::erase_if(watches_, [](const auto& other) { return other->HasEnded(); });
+  if (watches_.size() >= kMaxWatches) {
+    return watch->End({grpc::StatusCode::RESOURCE_EXHAUSTED, "too many watches"});
+  }
+  watches_.push_back(watch);
+  watch->Tell(StatusOf(watch->service()));
+}
+
+void HealthService::TellWatches() {
+  for (const auto& watch : watches_) watch->Tell(StatusOf(watch->service()));
+}
+
+}  // namespace bfio

@@ -1,0 +1,198 @@
+// Connections from plain sockets to a gRPC server behind a ConnectionListener.
+#include "common/net/connection_listener.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/net/authenticator.h"
+#include "common/net/call_service.h"
+#include "common/net/unary_call.h"
+#include "grpc/health/v1/health.grpc.pb.h"
+
+namespace bfio {
+namespace {
+
+class Socket {
+ public:
+  explicit Socket(uint16_t port) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_port = htons(port);
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(connect(fd_, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
+  }
+  ~Socket() { close(fd_); }
+  Socket(const Socket&) = delete;
+  Socket& operator=(const Socket&) = delete;
+  void WriteText(const std::string& text) { (void)!send(fd_, text.data(), text.size(), MSG_NOSIGNAL); }
+  // Waits for the other end to close it.
+  void AwaitEnd() {
+    char buffer[4096];
+    while (recv(fd_, buffer, sizeof(buffer), 0) > 0) {
+    }
+  }
+
+ private:
+  const int fd_;
+};
+
+class ConnectionListenerTest : public ::testing::Test {
+ protected:
+  void Start(ConnectionListener::Limits limits, const char* host = "127.0.0.1") {
+    auto listener = ConnectionListener::Bind({host, 0}, limits);
+    ASSERT_TRUE(listener.ok()) << listener.status();
+    listener_ = *std::move(listener);
+    authenticator_.set_on_accepted([this](const std::string& peer) { listener_->Authenticated(peer); });
+    grpc::ServerBuilder builder;
+    using FromFd = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
+    auto acceptor = builder.experimental().AddExternalConnectionAcceptor(FromFd::FROM_FD,
+                                                                         grpc::InsecureServerCredentials());
+    builder.RegisterService(&service_);
+    server_ = builder.BuildAndStart();
+    listener_->Serve(std::move(acceptor));
+  }
+  ~ConnectionListenerTest() override {
+    if (listener_ != nullptr) listener_->Stop();
+    if (server_ != nullptr) server_->Shutdown();
+  }
+  void Await(auto condition) {
+    while (!condition(listener_->counts())) std::this_thread::yield();
+  }
+  // A call over a connection of its own.
+  grpc::Status Check(const std::string& address) {
+    grpc::ChannelArguments args;
+    args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+    const auto stub = grpc::health::v1::Health::NewStub(
+        grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), args));
+    grpc::ClientContext context;
+    grpc::health::v1::HealthCheckResponse response;
+    return stub->Check(&context, {}, &response);
+  }
+  std::string address() const { return absl::StrCat("127.0.0.1:", listener_->port()); }
+
+  // A service whose calls tell the listener of their callers, as Authenticator::Caller does.
+  class TellingService final : public CallService {
+   public:
+    explicit TellingService(Authenticator* authenticator) {
+      Add<grpc::health::v1::HealthCheckRequest, grpc::health::v1::HealthCheckResponse>(
+          "/grpc.health.v1.Health/Check", [=](grpc::CallbackServerContext* context) {
+            const absl::Status known = authenticator->Check(*context);
+            using Call =
+                UnaryCall<grpc::health::v1::HealthCheckRequest, grpc::health::v1::HealthCheckResponse>;
+            Call* const call = Call::Create(context, nullptr, nullptr);
+            if (known.ok()) {
+              call->Reply(grpc::health::v1::HealthCheckResponse());
+            } else {
+              call->Reply(known);
+            }
+            return call;
+          });
+    }
+  };
+  Authenticator authenticator_{"test", nullptr};
+  TellingService service_{&authenticator_};
+  std::unique_ptr<ConnectionListener> listener_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+TEST_F(ConnectionListenerTest, CallsAuthenticateTheirConnectionAndItsEndIsSeen) {
+  Start({});
+  EXPECT_TRUE(Check(address()).ok());
+  const ConnectionListener::Counts after = listener_->counts();
+  EXPECT_EQ(after.unauthenticated, 0u);
+  Await([](const auto& counts) { return counts.connections == 0; });
+  EXPECT_EQ(listener_->counts().dropped, 0u);
+}
+
+TEST_F(ConnectionListenerTest, AnyAddressTakesBothFamilies) {
+  Start({}, "0.0.0.0");
+  EXPECT_TRUE(Check(address()).ok());
+  if (const int six = socket(AF_INET6, SOCK_STREAM, 0); six >= 0) {
+    close(six);
+    const grpc::Status status = Check(absl::StrCat("[::1]:", listener_->port()));
+    // Where a machine has the family and no address of it, nobody can come over it.
+    if (status.ok()) {
+      EXPECT_EQ(listener_->counts().unauthenticated, 0u);
+    }
+  }
+}
+
+TEST_F(ConnectionListenerTest, WhoSendsTooMuchUnauthenticatedIsDropped) {
+  Start({.unauthenticated_bytes = 100'000});
+  Socket flood(listener_->port());
+  // A frame of HTTP/2 that gRPC keeps reading: the preface, then header blocks without an end.
+  flood.WriteText("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+  flood.WriteText(std::string("\0\0\0\4\0\0\0\0\0", 9));
+  Socket quiet(listener_->port());
+  Await([](const auto& counts) { return counts.connections == 2; });
+  // Pings: each is answered, none belongs to a call.
+  const std::string ping("\0\0\x8\6\1\0\0\0\0........", 17);
+  std::string many;
+  for (int i = 0; i < 4096; ++i) many += ping;
+  std::thread writer([&] {
+    for (int i = 0; i < 4; ++i) flood.WriteText(many);
+  });
+  Await([](const auto& counts) { return counts.dropped == 1; });
+  flood.AwaitEnd();
+  writer.join();
+  Await([](const auto& counts) { return counts.connections == 1; });
+  EXPECT_TRUE(Check(address()).ok()) << "others come in";
+}
+
+TEST_F(ConnectionListenerTest, WhoNeverCallsIsDropped) {
+  Start({.patience = absl::Milliseconds(100)});
+  Socket idle(listener_->port());
+  idle.AwaitEnd();
+  Await([](const auto& counts) { return counts.connections == 0 && counts.dropped == 1; });
+}
+
+TEST_F(ConnectionListenerTest, SoManyUnauthenticatedAtMostAndTheOthersWaitTheirTurn) {
+  Start({.unauthenticated = 4, .patience = absl::Hours(1), .crowded_patience = absl::Milliseconds(200)});
+  std::vector<std::unique_ptr<Socket>> idle;
+  for (int i = 0; i < 12; ++i) idle.push_back(std::make_unique<Socket>(listener_->port()));
+  // Behind all of them, and served nevertheless.
+  EXPECT_TRUE(Check(address()).ok());
+  EXPECT_LE(listener_->counts().unauthenticated, 4u);
+  EXPECT_GE(listener_->counts().dropped, 8u);
+  EXPECT_EQ(listener_->counts().refused, 0u);
+}
+
+TEST_F(ConnectionListenerTest, MoreThanThereMayBeAreClosedAtOnce) {
+  Start({.connections = 3});
+  std::vector<std::unique_ptr<Socket>> some;
+  for (int i = 0; i < 3; ++i) some.push_back(std::make_unique<Socket>(listener_->port()));
+  Await([](const auto& counts) { return counts.connections == 3; });
+  Socket(listener_->port()).AwaitEnd();
+  EXPECT_EQ(listener_->counts().refused, 1u);
+  some.pop_back();
+  Await([](const auto& counts) { return counts.connections == 2; });
+  EXPECT_TRUE(Check(address()).ok());
+}
+
+TEST_F(ConnectionListenerTest, OneAddressTakesItsShare) {
+  Start({.connections_of_peer = 2});
+  Socket first(listener_->port()), second(listener_->port());
+  Await([](const auto& counts) { return counts.connections == 2; });
+  Socket(listener_->port()).AwaitEnd();
+  EXPECT_EQ(listener_->counts().refused, 1u);
+}
+
+TEST(ConnectionListenerBind, APortThatIsTakenIsRefused) {
+  const auto first = ConnectionListener::Bind({"127.0.0.1", 0});
+  ASSERT_TRUE(first.ok());
+  EXPECT_EQ(ConnectionListener::Bind({"127.0.0.1", (*first)->port()}).status().code(),
+            absl::StatusCode::kUnavailable);
+  EXPECT_EQ(ConnectionListener::Bind({"192.0.2.1", 0}).status().code(), absl::StatusCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace bfio

@@ -1,0 +1,95 @@
+#include "common/net/health_service.h"
+
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <memory>
+#include <string>
+
+#include "grpc/health/v1/health.grpc.pb.h"
+#include "tests/testing/loopback_server.h"
+
+namespace bfio {
+namespace {
+
+using grpc::health::v1::HealthCheckRequest;
+using grpc::health::v1::HealthCheckResponse;
+
+constexpr char kToken[] = "probe-s3cr3t-probe-s3cr3t";
+
+class HealthServiceTest : public ::testing::TestWithParam<bool> {
+ protected:
+  HealthServiceTest() {
+    std::unique_ptr<TokenFile> tokens;
+    if (GetParam()) {
+      const std::string path = ::testing::TempDir() + "/health_tokens";
+      std::ofstream(path) << "probe token:" << kToken << "\n";
+      tokens = *TokenFile::Open(path);
+    }
+    authenticator_ = std::make_unique<Authenticator>("test", std::move(tokens));
+    health_ =
+        std::make_unique<HealthService>(std::vector<std::string>{"first", "second"}, authenticator_.get());
+    server_ = std::make_unique<testing::LoopbackServer>(health_.get());
+    stub_ = grpc::health::v1::Health::NewStub(server_->channel());
+  }
+  ~HealthServiceTest() override { server_ = nullptr; }
+
+  // The status of a service, or the call's, for a caller with the token or without.
+  std::string Check(const std::string& service, bool token) {
+    grpc::ClientContext context;
+    if (token) context.AddMetadata("authorization", std::string("Bearer ") + kToken);
+    HealthCheckRequest request;
+    request.set_service(service);
+    HealthCheckResponse response;
+    const grpc::Status status = stub_->Check(&context, request, &response);
+    return status.ok() ? HealthCheckResponse::ServingStatus_Name(response.status()) : status.error_message();
+  }
+
+  std::unique_ptr<Authenticator> authenticator_;
+  std::unique_ptr<HealthService> health_;
+  std::unique_ptr<testing::LoopbackServer> server_;
+  std::unique_ptr<grpc::health::v1::Health::Stub> stub_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Tokens, HealthServiceTest, ::testing::Bool());
+
+TEST_P(HealthServiceTest, WhoIsKnownIsToldOfEachService) {
+  EXPECT_EQ(Check("", true), "SERVING");
+  EXPECT_EQ(Check("first", true), "NOT_SERVING");
+  health_->SetServing("second", true);
+  EXPECT_EQ(Check("second", true), "SERVING");
+  EXPECT_EQ(Check("third", true), "no such service");
+  health_->Close();
+  EXPECT_EQ(Check("", true), "NOT_SERVING");
+  EXPECT_EQ(Check("second", true), "NOT_SERVING");
+}
+
+TEST_P(HealthServiceTest, OthersAreToldOfTheFirstServiceWhateverTheyAskFor) {
+  if (!GetParam()) GTEST_SKIP() << "everybody is known";
+  EXPECT_EQ(Check("", false), "NOT_SERVING");
+  EXPECT_EQ(Check("third", false), "NOT_SERVING");
+  health_->SetServing("first", true);
+  EXPECT_EQ(Check("second", false), "SERVING");
+  EXPECT_EQ(authenticator_->refused(), 0u) << "a probe is no failed login";
+}
+
+TEST_P(HealthServiceTest, AWatchIsToldOfChanges) {
+  grpc::ClientContext context;
+  if (GetParam()) context.AddMetadata("authorization", std::string("Bearer ") + kToken);
+  HealthCheckRequest request;
+  request.set_service("second");
+  const auto reader = stub_->Watch(&context, request);
+  HealthCheckResponse response;
+  ASSERT_TRUE(reader->Read(&response));
+  EXPECT_EQ(response.status(), HealthCheckResponse::NOT_SERVING);
+  health_->SetServing("first", true);
+  health_->SetServing("second", true);
+  ASSERT_TRUE(reader->Read(&response));
+  EXPECT_EQ(response.status(), HealthCheckResponse::SERVING);
+  context.TryCancel();
+  EXPECT_FALSE(reader->Read(&response));
+}
+
+}  // namespace
+}  // namespace bfio
