@@ -281,6 +281,7 @@ bool ConnectionListener::Enter(int fd, const sockaddr_storage& from) {
   if (connection.fd < 0) {
     if (of_host == 0) of_host_.erase(connection.host);
     ++refused_;
+    refusals_.Add(absl::StrCat("port ", port_, ": too many connections"), connection.peer);
     return false;
   }
   ++of_host;
@@ -324,6 +325,8 @@ void ConnectionListener::DropUnauthenticated() {
     // gRPC reads the end of the connection and closes its descriptor; then this one's end is told.
     connection.dropped = true;
     ++dropped_;
+    refusals_.Add(absl::StrCat("port ", port_, ": a connection without an authenticated call"),
+                  connection.peer);
     (void)shutdown(connection.fd, SHUT_RDWR);
   }
 }

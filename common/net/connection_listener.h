@@ -25,6 +25,7 @@
 #include "absl/time/time.h"
 #include "common/base/mutex.h"
 #include "common/net/address.h"
+#include "common/telemetry/refusal_log.h"
 
 namespace bfio {
 
@@ -104,6 +105,7 @@ class ConnectionListener {
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
   std::thread thread_;
 
+  RefusalLog refusals_;
   mutable Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t next_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -152,7 +152,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> OpenWeb(const std::string& listen, c
   HttpServer::Options options;
   options.listen = listen;
   // Scrapers may call it by whatever name.
-  options.gate = [](const std::string&, const std::string&) { return absl::OkStatus(); };
+  options.gate = [](const HttpCaller& caller) { return caller.address; };
   auto server = HttpServer::Bind(std::move(options));
   if (!server.ok()) return server;
   (*server)->Get("/healthz", [](const HttpRequest&) { return HttpReply{.body = "ok\n"}; });
