@@ -158,9 +158,9 @@ void RouterServer::MakeHealth(const RouterOptions& options) {
 
 void RouterServer::MakeServices(const RouterOptions& options, ClientSecrets secrets) {
   DecisionThread* const thread = thread_.get();
-  inference_ =
-      std::make_unique<InferenceService>(thread, client_authenticator_.get(), options.limits, options.stream,
-                                         std::move(secrets), MessageLimits(MaxClientMessageBytes(options.limits)));
+  inference_ = std::make_unique<InferenceService>(thread, client_authenticator_.get(), options.limits,
+                                                  options.stream, std::move(secrets),
+                                                  MessageLimits(MaxClientMessageBytes(options.limits)));
   link_ =
       std::make_unique<WorkerLinkService>(thread, options.bind_worker_id, options.limits,
                                           worker_authenticator_.get(), MessageLimits(kMaxWorkerMessageBytes));

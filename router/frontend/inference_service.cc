@@ -73,11 +73,11 @@ ClientStream* InferenceService::Generate(grpc::CallbackServerContext* context) {
   options.open = &streams_;
   options.on_cancel = [handler = handler_, id](bool timed_out) { handler->Cancel(id, timed_out); };
   if (caller.ok()) {
-    options.on_request = [this, from = Caller{*std::move(caller), context->peer(),
-                                              absl::FromChrono(context->deadline())}](
-                             const std::shared_ptr<ClientStream>& stream, v1::GenerateRequest request) {
-      return Submit(std::move(request), from, stream);
-    };
+    options.on_request =
+        [this, from = Caller{*std::move(caller), context->peer(), absl::FromChrono(context->deadline())}](
+            const std::shared_ptr<ClientStream>& stream, v1::GenerateRequest request) {
+          return Submit(std::move(request), from, stream);
+        };
   }
   const std::shared_ptr<ClientStream> stream = ClientStream::Create(context, std::move(options));
   if (caller.ok()) {
@@ -109,23 +109,23 @@ absl::Status InferenceService::Submit(v1::GenerateRequest request, const Caller&
 InferenceService::AbortCall* InferenceService::Abort(grpc::CallbackServerContext* context) {
   absl::StatusOr<std::optional<std::string>> caller = authenticator_->Caller(*context);
   const absl::Status allowed = caller.status();
-  return AbortCall::Begin(
-      context, allowed, &messages_,
-      [this, caller = std::move(caller), peer = context->peer()](const std::shared_ptr<AbortCall>& call,
-                                                                 const v1::AbortRequest& request) {
-        std::string tenant = request.tenant();
-        absl::Status asked = authenticator_->CheckTenant(*caller, peer, tenant);
-        if (asked.ok()) {
-          asked = handler_->Abort({std::move(tenant), request.request_id(), request.resume_token()},
+  return AbortCall::Begin(context, allowed, &messages_,
+                          [this, caller = std::move(caller), peer = context->peer()](
+                              const std::shared_ptr<AbortCall>& call, const v1::AbortRequest& request) {
+                            std::string tenant = request.tenant();
+                            absl::Status asked = authenticator_->CheckTenant(*caller, peer, tenant);
+                            if (asked.ok()) {
+                              asked = handler_->Abort(
+                                  {std::move(tenant), request.request_id(), request.resume_token()},
                                   [call](const absl::StatusOr<bool>& found) {
                                     if (!found.ok()) return call->Reply(found.status());
                                     v1::AbortResponse response;
                                     response.set_found(*found);
                                     call->Reply(std::move(response));
                                   });
-        }
-        if (!asked.ok()) call->Reply(asked);
-      });
+                            }
+                            if (!asked.ok()) call->Reply(asked);
+                          });
 }
 
 InferenceService::LoadsCall* InferenceService::GetLoads(grpc::CallbackServerContext* context) {

@@ -250,7 +250,7 @@ absl::StatusOr<core::RequestSpec> FromLog(const v1::LoggedRequest& request, core
   spec.seniority = request.seniority();
   if (request.has_waited_steps()) spec.waited_steps = request.waited_steps();
   spec.refusals = request.refusals();
-  spec.runs_alone = request.runs_alone();
+  spec.steps_alone = request.steps_alone();
   spec.model = request.model();
   if (request.deadline_us() != 0) spec.deadline_us = request.deadline_us();
   absl::Status status =
@@ -262,6 +262,7 @@ absl::StatusOr<core::RequestSpec> FromLog(const v1::LoggedRequest& request, core
           .In("seniority", spec.seniority, -kMaxStep, kMaxStep)
           .In("waited_steps", spec.waited_steps.value_or(0), 0, kMaxStep)
           .In("refusals", spec.refusals, 0, std::numeric_limits<int32_t>::max() - 1)
+          .In("steps_alone", spec.steps_alone, 0, std::numeric_limits<int32_t>::max() - 1)
           .status();
   if (!status.ok()) return status;
   return spec;

@@ -136,7 +136,7 @@ void ToLog(const core::PolicySetting& setting, v1::LoggedPolicy& out) {
 
 void ToLog(const core::RequestSpec& spec, core::RequestId base, v1::LoggedRequest& out) {
   const auto& [id, prefill, max_new, predicted, priority, tenant, generated, seniority, deadline_us, waited,
-               refusals, runs_alone, model] = spec;
+               refusals, steps_alone, model] = spec;
   out.set_id(IdOut(id, base));
   out.set_prefill_tokens(prefill);
   out.set_max_new_tokens(max_new);
@@ -147,7 +147,7 @@ void ToLog(const core::RequestSpec& spec, core::RequestId base, v1::LoggedReques
   out.set_seniority(seniority);
   if (waited) out.set_waited_steps(*waited);
   out.set_refusals(refusals);
-  out.set_runs_alone(runs_alone);
+  out.set_steps_alone(steps_alone);
   out.set_model(model);
   if (deadline_us != core::RequestSpec::kNoDeadline) out.set_deadline_us(deadline_us);
 }

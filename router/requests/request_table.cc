@@ -28,7 +28,7 @@ core::RequestSpec RequestRecord::Spec(int64_t next_step) const {
   if (placed) spec.waited_steps = wait_steps;
   spec.deadline_us = deadline_us;
   spec.refusals = refusals;
-  spec.runs_alone = suspicion.runs_alone();
+  spec.steps_alone = suspicion.steps_alone();
   return spec;
 }
 

@@ -2,7 +2,7 @@
 //
 // Purpose: a request that kills whoever takes it must not be replayed from worker to worker, and the others
 // that were on those workers must not pay for it. A worker that dies makes a suspect of each request that is
-// placed on it. After kAlone deaths in a row the request runs alone (core::RequestSpec::runs_alone), so that
+// placed on it. After kAlone deaths in a row the request runs alone (core::RequestSpec::steps_alone), so that
 // the next death says something about it, and after kGuilty it is ended.
 //
 // kTokensThatClear tokens in one placement end the row, alone or not: a replay begins where the last token
@@ -35,6 +35,8 @@ class Suspicion {
   }
 
   bool runs_alone() const { return in_a_row_ >= kAlone; }
+  // core::RequestSpec's: a step is a token, and those that clear it let others in again.
+  int32_t steps_alone() const { return runs_alone() ? static_cast<int32_t>(kTokensThatClear) : 0; }
   bool guilty() const { return in_a_row_ >= kGuilty || deaths_ >= kMost; }
   int deaths() const { return deaths_; }
 

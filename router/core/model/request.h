@@ -51,8 +51,9 @@ struct RequestSpec {
   static bool ReservesAfter(int32_t refusals) { return refusals >= kRefusalsBeforeReserving; }
   bool reserves_kv() const { return ReservesAfter(refusals); }
 
-  // A suspect of having killed workers: placed on an empty worker, which takes nobody else meanwhile.
-  bool runs_alone = false;
+  // Of a suspect of having killed workers: it is placed on an empty worker, which takes nobody else until the
+  // request has lived through so many steps there, those that compute prompts not counted. 0: no suspect.
+  int32_t steps_alone = 0;
   // The number of the model that its first tokens are of: only a group of that model goes on with it. 0: any.
   uint32_t model = 0;
 

@@ -83,7 +83,7 @@ struct WaitingView {
   // Row of Snapshot::kv.need.
   int32_t kv_need = 0;
   KvDemand kv() const { return {kv_reserve_tokens, kv_need}; }
-  // RequestSpec's: placed before any policy is asked, wherever it fits.
+  // RequestSpec::steps_alone: placed before any policy is asked, wherever it fits.
   bool runs_alone = false;
   // A group has decided since it came, while others had free slots too.
   bool passed_over = false;

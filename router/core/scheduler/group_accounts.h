@@ -54,7 +54,7 @@ class GroupAccounts {
     // included.
     int64_t drift = 0;
     int64_t reserved_kv = 0;
-    // Placed requests that run alone (RequestSpec::runs_alone).
+    // Placed requests that run alone (RequestSpec::steps_alone).
     int32_t alone = 0;
     int64_t last_step = 0;
     // Of the last report, those that ended in its step included.
@@ -82,7 +82,7 @@ class GroupAccounts {
     // A request is placed here, or (sign -1) gone.
     void Reserve(const RequestSpec& request, int32_t sign = 1) {
       reserved_kv += sign * request.kv_reserve_tokens();
-      if (request.runs_alone) alone += sign;
+      if (request.steps_alone > 0) alone += sign;
     }
   };
 
@@ -181,6 +181,8 @@ class GroupAccounts {
   void TakeFinished(WorkerIndex index, const StepReport& report);
   void TakeDrift(WorkerIndex index, int64_t step, int64_t tokens);
   void TakeHints(WorkerIndex index, const StepReport& report);
+  // Requests that run alone have lived through a step.
+  void CountStepsAlone(WorkerIndex index, const StepReport& report);
   absl::Status RestoreWorker(WorkerIndex index, const GroupState::Worker& from);
   absl::Status RestoreResident(WorkerIndex index, const GroupState::Resident& from);
 

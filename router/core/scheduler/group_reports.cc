@@ -39,6 +39,7 @@ void GroupAccounts::Take(WorkerIndex index, const StepReport& report) {
   TakeFinished(index, report);
   if (worker.active == 0) worker.base = worker.drift = 0;  // what drift was taken over left with the requests
   TakeHints(index, report);
+  CountStepsAlone(index, report);
   if ((report.step + index) % Residents::kSettleSteps == 0) residents_.SettleAll(index, report.step);
   worker.last_step = report.step;
   worker.reported_load = report.load_tokens;
@@ -121,6 +122,16 @@ void GroupAccounts::TakeFinished(WorkerIndex index, const StepReport& report) {
     }
     residents_.Finish(index, it->second.index, report.step);
     Remove(it);
+  }
+}
+
+void GroupAccounts::CountStepsAlone(WorkerIndex index, const StepReport& report) {
+  Worker& worker = workers_[index];
+  if (worker.alone == 0 || (report.prefill && report.prefill->pending_tokens > 0)) return;
+  for (const Resident& resident : residents_.Of(index)) {
+    Placed& placed = placed_.at(resident.id);
+    if (placed.where != Where::kActive || placed.spec.steps_alone == 0) continue;
+    if (--placed.spec.steps_alone == 0) --worker.alone;
   }
 }
 

@@ -13,7 +13,7 @@ WaitingView ViewOf(const RequestSpec& request, int64_t enqueued_step) {
   view.id = request.id;
   view.prefill_tokens = request.prefill_tokens;
   view.kv_reserve_tokens = request.kv_reserve_tokens();
-  view.runs_alone = request.runs_alone;
+  view.runs_alone = request.steps_alone > 0;
   view.enqueued_step = enqueued_step;
   view.seniority = request.seniority;
   view.deadline_us = request.deadline_us;

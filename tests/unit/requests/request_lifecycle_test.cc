@@ -339,10 +339,10 @@ TEST_F(RequestLifecycleTest, WhatThreeWorkersDieOfIsEndedAndRunsAloneBefore) {
   RecordingSink& sink = Arrive(Ask("a"));
   Place();
   Die();
-  EXPECT_FALSE(WaitingSpec(sink.id()).runs_alone) << "one death may be anybody's";
+  EXPECT_EQ(WaitingSpec(sink.id()).steps_alone, 0) << "one death may be anybody's";
   Place();
   Die();
-  EXPECT_TRUE(WaitingSpec(sink.id()).runs_alone);
+  EXPECT_GT(WaitingSpec(sink.id()).steps_alone, 0);
   Place();
   EXPECT_TRUE(sink.open());
   Die();
@@ -364,7 +364,7 @@ TEST_F(RequestLifecycleTest, OnlyDeathsWhileItWasPlacedCount) {
     OpenEpoch();
   }
   EXPECT_TRUE(sink.open());
-  EXPECT_FALSE(WaitingSpec(sink.id()).runs_alone);
+  EXPECT_EQ(WaitingSpec(sink.id()).steps_alone, 0);
   EXPECT_EQ(requests_->totals().replayed, 10);
 }
 
@@ -378,11 +378,11 @@ TEST_F(RequestLifecycleTest, TokensClearASuspectAloneOrNot) {
     Place();
     Tokens(sink, enough);
     Die();
-    EXPECT_FALSE(WaitingSpec(sink.id()).runs_alone) << "a worker that flaps makes no suspects";
+    EXPECT_EQ(WaitingSpec(sink.id()).steps_alone, 0) << "a worker that flaps makes no suspects";
   }
   Place();
   Die();
-  ASSERT_TRUE(WaitingSpec(sink.id()).runs_alone);
+  ASSERT_GT(WaitingSpec(sink.id()).steps_alone, 0);
   Place();
   Tokens(sink, enough);
   requests_->OnPreempted(sink.id(), now_);

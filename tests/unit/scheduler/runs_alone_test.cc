@@ -1,4 +1,4 @@
-// A request that is suspected of killing workers runs by itself (RequestSpec::runs_alone).
+// A request that is suspected of killing workers runs by itself (RequestSpec::steps_alone).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -16,6 +16,7 @@ using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 using ::testing::Pair;
 
+constexpr int32_t kSteps = 4;
 constexpr WorkerSpec kWorker{.slots = 2, .kv_tokens = 1'000};
 
 class RunsAloneTest : public ::testing::TestWithParam<GroupKind> {
@@ -26,7 +27,10 @@ class RunsAloneTest : public ::testing::TestWithParam<GroupKind> {
 
   void Enqueue(RequestId id, bool alone = false) {
     ASSERT_TRUE(
-        group_.Enqueue({.id = id, .prefill_tokens = 10, .max_new_tokens = 50, .runs_alone = alone}).ok());
+        group_
+            .Enqueue(
+                {.id = id, .prefill_tokens = 10, .max_new_tokens = 50, .steps_alone = alone ? kSteps : 0})
+            .ok());
   }
   // Placements of all plans that can be made now, as (request, worker).
   std::vector<std::pair<RequestId, WorkerIndex>> Place() {
@@ -83,6 +87,19 @@ TEST_P(RunsAloneTest, WorkerTakesOthersAgainWhenItHasEnded) {
   EXPECT_THAT(Place(), ElementsAre(Pair(2, 1), Pair(3, 1)));
   Step({{1}, {}});
   EXPECT_THAT(Place(), ElementsAre(Pair(4, 0), Pair(5, 0)));
+}
+
+TEST_P(RunsAloneTest, WorkerTakesOthersAgainWhenItHasLivedLongEnough) {
+  Enqueue(1, /*alone=*/true);
+  EXPECT_THAT(Place(), ElementsAre(Pair(1, 0)));
+  for (RequestId id = 2; id < 5; ++id) Enqueue(id);
+  for (int32_t step = 1; step < kSteps; ++step) {
+    Step({{}, {}});
+    EXPECT_EQ(group_.WorkerOf(4), std::nullopt);
+    Place();
+  }
+  Step({{}, {}});
+  EXPECT_THAT(Place(), ElementsAre(Pair(4, 0)));
 }
 
 TEST_P(RunsAloneTest, WithoutAnEmptyWorkerTheOneWithFewestRequests) {
