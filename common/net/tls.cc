@@ -85,6 +85,18 @@ std::vector<std::string> Properties(const grpc::AuthContext& peer, const char* n
 
 }  // namespace
 
+std::optional<absl::Time> CertificateExpiry(const std::string& path) {
+  const File file(std::fopen(path.c_str(), "re"));
+  if (file == nullptr) return std::nullopt;
+  const Certificate certificate(PEM_read_X509(file.get(), nullptr, nullptr, nullptr));
+  tm expiry = {};
+  if (certificate == nullptr || ASN1_TIME_to_tm(X509_get0_notAfter(certificate.get()), &expiry) != 1) {
+    ERR_clear_error();
+    return std::nullopt;
+  }
+  return absl::FromTM(expiry, absl::UTCTimeZone());
+}
+
 absl::Status CheckTlsFiles(const TlsFiles& files, absl::string_view flags, TlsEnd end) {
   if (!files.enabled()) return absl::OkStatus();
   if (files.cert.empty() != files.key.empty()) {

@@ -9,6 +9,7 @@
 #define BFIO_COMMON_NET_TLS_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,9 @@ enum class TlsEnd { kServer, kClient };
 // needed is there, can be read, is PEM, and the key is the certificate's. Warns of a key that everybody may
 // read and of certificates that have expired or are about to.
 absl::Status CheckTlsFiles(const TlsFiles& files, absl::string_view flags, TlsEnd end);
+
+// When the first certificate of a PEM file expires; nothing when there is none that can be read.
+std::optional<absl::Time> CertificateExpiry(const std::string& path);
 
 // Plain text where no files are given. REQUIRES: CheckTlsFiles was OK.
 std::shared_ptr<grpc::ServerCredentials> ServerCredentials(const TlsFiles& files);

@@ -226,6 +226,8 @@ v1::ClusterState ToProto(const RouterState& state) {
   for (const TenantTotal& tenant : state.tenants) Fill(tenant, *out.add_tenants());
   if (state.energy) Fill(*state.energy, *out.mutable_energy());
   out.mutable_process()->set_waiting_prompt_bytes(Count(state.waiting_prompt_bytes));
+  out.mutable_process()->set_replay_bytes(Count(state.replay_bytes));
+  out.mutable_process()->set_event_queue_depth(static_cast<uint32_t>(state.event_queue_depth));
   return out;
 }
 

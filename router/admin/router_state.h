@@ -87,6 +87,10 @@ struct RouterState {
   int64_t max_waiting = 0;
   // Prompts of requests that have given no token yet.
   int64_t waiting_prompt_bytes = 0;
+  // Prompts and tokens kept for replays and resumes.
+  int64_t replay_bytes = 0;
+  // Events that the decision thread found waiting when it last took some.
+  int64_t event_queue_depth = 0;
   RequestTotals requests;
   RequestLatencies latencies;
   std::vector<TenantTotal> tenants;

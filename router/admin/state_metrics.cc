@@ -205,6 +205,12 @@ const std::vector<StateMetric>& StateMetrics() {
       {{"bfio:waiting_prompt_bytes", kGauge, "",
         "prompts of requests that have given no token yet (--max_waiting_mb)"},
        [](const ClusterState& s) { return double(s.process().waiting_prompt_bytes()); }},
+      {{"bfio:replay_bytes", kGauge, "",
+        "prompts and tokens kept for replays and resumes (--replay_budget_mb)"},
+       [](const ClusterState& s) { return double(s.process().replay_bytes()); }},
+      {{"bfio:event_queue_depth", kGauge, "",
+        "events that the decision thread found waiting when it last took some"},
+       [](const ClusterState& s) { return double(s.process().event_queue_depth()); }},
       {{"bfio:worker_message_bytes", kGauge, "", "messages of workers that the router has not taken yet"},
        [](const ClusterState& s) { return double(s.process().worker_message_bytes()); }},
       {{"bfio:tls_handshakes_failed_total", kCounter, "", "TLS handshakes that failed, at the gRPC ports"},
@@ -376,6 +382,9 @@ const std::vector<PortMetric>& PortMetrics() {
       {{"bfio:calls_timed_out_total", kCounter, "port",
         "calls ended because their first message did not come within 10 s"},
        [](const v1::PortState& p) { return double(p.calls_timed_out()); }},
+      {{"bfio:certificate_expiry_timestamp_seconds", kGauge, "port",
+        "when the port's certificate expires, seconds since 1970; 0: it has none"},
+       [](const v1::PortState& p) { return double(p.certificate_expiry_s()); }},
   };
   return *metrics;
 }

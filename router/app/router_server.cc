@@ -202,7 +202,8 @@ absl::Status RouterServer::OpenPorts(const RouterOptions& options) {
     if (!opened.ok()) return opened.status();
     port = *std::move(opened);
     MutexLock lock(&ports_mutex_);
-    opened_.push_back({name, port.listener.get(), {spec.authenticators.begin(), spec.authenticators.end()}});
+    opened_.push_back({name, port.listener.get(), {spec.authenticators.begin(), spec.authenticators.end()},
+                       spec.tls.cert});
     return absl::OkStatus();
   };
   absl::Status status = open(kClientPort, client, client_);
@@ -240,6 +241,8 @@ void RouterServer::AddPortsAndProcess(v1::ClusterState& state) {
       streams += static_cast<int64_t>(steps_.watchers());
     }
     port.set_streams(static_cast<uint32_t>(streams));
+    if (const std::optional<absl::Time> expiry = CertificateExpiry(opened.certificate))
+      port.set_certificate_expiry_s(absl::ToUnixSeconds(*expiry));
   }
   v1::ProcessState& process = *state.mutable_process();
   process.set_resident_bytes(ResidentBytes());

@@ -75,6 +75,8 @@ class RouterServer {
     const char* name;
     const ConnectionListener* listener;
     std::vector<const Authenticator*> authenticators;
+    // File of the certificate; empty: none.
+    std::string certificate;
   };
   Mutex ports_mutex_;
   std::vector<OpenedPort> opened_ ABSL_GUARDED_BY(ports_mutex_);
