@@ -69,16 +69,8 @@ absl::Status ChainPool::OnMessage(Session session, const v1::ServerMessage& mess
   return absl::OkStatus();
 }
 
-absl::Status ChainPool::OnHello(Session session, const v1::ServerHello& hello, absl::Time now) {
-  if (absl::Status status = CheckHello(hello); !status.ok()) return status;
-  TakeOver(hello, now);
-  if (servers_.size() >= kMaxServers) {
-    return absl::ResourceExhaustedError(absl::StrCat("the pool has ", kMaxServers, " servers"));
-  }
+absl::Status ChainPool::CheckAgrees(const v1::ServerHello& hello) const {
   for (const auto& [other, server] : servers_) {
-    if (server.hello.server_id() == hello.server_id()) {
-      return absl::AlreadyExistsError(absl::StrCat("a server named ", hello.server_id(), " is here"));
-    }
     if (server.hello.version() != hello.version()) {
       return absl::FailedPreconditionError(absl::StrCat("this pool's servers are of version ",
                                                         server.hello.version(), ", not ", hello.version()));
@@ -96,6 +88,38 @@ absl::Status ChainPool::OnHello(Session session, const v1::ServerHello& hello, a
       return absl::FailedPreconditionError(
           absl::StrCat("servers of ", PeerText(hello.model()), " name different sizes of it"));
     }
+  }
+  return absl::OkStatus();
+}
+
+bool ChainPool::AllFree() const {
+  return std::all_of(servers_.begin(), servers_.end(),
+                     [](const auto& entry) { return entry.second.chains.empty(); });
+}
+
+void ChainPool::PutOut(const absl::Status& why) {
+  for (const auto& [session, server] : servers_) {
+    spdlog::warn("chains: {} makes way for a server that brings chains: {}", server.hello.server_id(),
+                 std::string(why.message()));
+    put_out_.push_back(session);
+  }
+  servers_.clear();
+}
+
+absl::Status ChainPool::OnHello(Session session, const v1::ServerHello& hello, absl::Time now) {
+  if (absl::Status status = CheckHello(hello); !status.ok()) return status;
+  TakeOver(hello, now);
+  if (servers_.size() >= kMaxServers) {
+    return absl::ResourceExhaustedError(absl::StrCat("the pool has ", kMaxServers, " servers"));
+  }
+  for (const auto& [other, server] : servers_) {
+    if (server.hello.server_id() == hello.server_id()) {
+      return absl::AlreadyExistsError(absl::StrCat("a server named ", hello.server_id(), " is here"));
+    }
+  }
+  if (absl::Status status = CheckAgrees(hello); !status.ok()) {
+    if (hello.stages().empty() || !AllFree()) return status;
+    PutOut(status);
   }
   Server& server = servers_[session];
   server.hello = hello;

@@ -46,6 +46,10 @@ class ChainPool {
   // `demand`: requests per second that come, 0 where that is not known.
   void OnTime(absl::Time now, double demand = 0);
   absl::Time NextTimer() const;
+  // Servers that are in no chain, of another model or version than one that has come with chains that serve:
+  // their sessions are to be ended, FAILED_PRECONDITION. So the first to come after a restart decides
+  // nothing.
+  std::vector<Session> TakePutOut() { return std::exchange(put_out_, {}); }
   // What is to be sent, in order.
   std::vector<Outgoing> TakeOutgoing();
   // The servers and sizes of the last composition, once; where times were not measured, nothing.
@@ -101,6 +105,11 @@ class ChainPool {
   int64_t SequenceTokens(const v1::ServerHello& hello) const;
   // Tells all of its servers but `except`.
   void EndChain(uint64_t chain, const std::string& why, Session except, absl::Time now);
+  // With the servers that are here. FAILED_PRECONDITION.
+  absl::Status CheckAgrees(const v1::ServerHello& hello) const;
+  // No server is in a chain.
+  bool AllFree() const;
+  void PutOut(const absl::Status& why);
   void SettleFrom(absl::Time now) { compose_at_ = now + options_.settle; }
   void Send(Session to, v1::PoolMessage message) { outgoing_.push_back({to, std::move(message)}); }
 
@@ -110,6 +119,7 @@ class ChainPool {
   std::map<Session, Server> servers_;
   std::map<uint64_t, Chain> chains_;
   std::vector<Outgoing> outgoing_;
+  std::vector<Session> put_out_;
   // Nothing to compose: infinite future.
   absl::Time compose_at_ = absl::InfiniteFuture();
   // A composition is due and has been put off for what servers measure: until then at the latest.

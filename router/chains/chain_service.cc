@@ -70,6 +70,12 @@ void ChainPoolService::OnMessage(const std::shared_ptr<Session>& session, const 
   if (fresh) sessions_[next_session_++] = session;
   const absl::Status status = pool_->OnMessage(number->second, message, MonotonicNow());
   if (!status.ok()) session->Close(ToGrpcStatus(status));
+  for (const ChainPool::Session other : pool_->TakePutOut()) {
+    if (const auto found = sessions_.find(other); found != sessions_.end()) {
+      found->second->Close(
+          {grpc::StatusCode::FAILED_PRECONDITION, "this pool serves the model of another server's chains"});
+    }
+  }
 }
 
 void ChainPoolService::OnGone(const std::shared_ptr<Session>& session) {

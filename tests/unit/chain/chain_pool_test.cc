@@ -408,6 +408,28 @@ TEST_F(ChainPoolTest, ChainsOfAnEarlierRouterGoOnWhenAllOfThemAnnounceIt) {
   EXPECT_THAT(After(absl::ZeroDuration()), ::testing::ElementsAre("1: drop 77", "3: drop 77"));
 }
 
+TEST_F(ChainPoolTest, AServerThatCameFirstMakesWayForOneWithChains) {
+  v1::ServerMessage wrong = Hello("wrong", 100), right = Hello("s1", 2000);
+  wrong.mutable_hello()->set_model("another");
+  EXPECT_TRUE(pool_.OnMessage(1, wrong, now_).ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(pool_.OnMessage(2, right, now_))) << "it brings nothing";
+  EXPECT_TRUE(pool_.TakePutOut().empty());
+  v1::ChainStage* stage = right.mutable_hello()->add_stages();
+  stage->set_chain(77);
+  stage->set_stages(2);
+  stage->set_slots(1);
+  stage->set_end_block(3);
+  stage->set_hosted_end(3);
+  EXPECT_TRUE(pool_.OnMessage(3, right, now_).ok());
+  EXPECT_THAT(pool_.TakePutOut(), ::testing::ElementsAre(1));
+  EXPECT_EQ(pool_.servers(), 1);
+  pool_.OnGone(1, now_);
+  EXPECT_TRUE(absl::IsFailedPrecondition(pool_.OnMessage(4, wrong, now_)));
+  wrong.mutable_hello()->add_stages()->set_chain(78);
+  EXPECT_TRUE(absl::IsFailedPrecondition(pool_.OnMessage(5, wrong, now_))) << "who is in a chain stays";
+  EXPECT_EQ(pool_.servers(), 1);
+}
+
 TEST_F(ChainPoolTest, ChainsOfAnEarlierRouterThatAreNotWholeAreDropped) {
   v1::ServerMessage hello = Hello("s1", 2000);
   for (const uint64_t chain : {uint64_t{77}, uint64_t{78}, kFirst + 5}) {
