@@ -37,7 +37,7 @@ MUTANTS = [
     ("scheduler/decision_maker.cc", "for (const Assignment& a : decision_.assignments) gate_.Take(waiting[a.waiting_index].kv_need, a.worker);", "", "admission forgets what is placed ahead"),
     ("scheduler/request_pool.cc", "NextStep() - request.waited_steps.value_or(0)", "NextStep()", "a request that comes back has not waited yet"),
     ("scheduler/request_pool.cc", "(fresh * free_slots + slots - 1) / slots", "fresh * free_slots / slots", "a group's share of a few requests is none"),
-    ("scheduler/request_pool.cc", "    service_.OnLeft(waiting_.Spec(id).tenant);\n    return waiting_.Remove(id);", "    return waiting_.Remove(id);", "a tenant waits on after its request is cancelled"),
+    ("scheduler/request_pool.cc", "    service_.OnLeft(waiting_.Spec(id).tenant);\n", "", "a tenant waits on after its request is cancelled"),
     ("scheduler/kv_hold.cc", "    holder_.reset();\n    return std::nullopt;", "    return std::nullopt;", "KV is held for a request that is gone"),
     ("scheduler/kv_hold.cc", "step - request.enqueued_step < after_steps_", "step - request.enqueued_step <= after_steps_", "a request gets KV held a step late"),
     ("scheduler/tenant_service.cc", "waiting_ > 0 ? LeastWaiting() : last_served_", "LeastWaiting()", "a tenant that comes back to an empty pool brings credit along"),
