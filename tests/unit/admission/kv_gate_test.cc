@@ -227,6 +227,22 @@ TEST(KvGate, DriftCountsAndAWorkerNobodyAsksAboutTakesNobody) {
   EXPECT_FALSE(room.Fits(0, 2));
 }
 
+TEST(KvGate, ProtectionCountsAllThatAResidentHasReserved) {
+  Geometric lookahead(0.1);
+  KvGate gate(*ParseKvGate("protection:alpha=0", 0.99));
+  Case of;
+  of.memory = 1000;
+  AddResident(of, 100, 10, 5, 200);
+  AddWaiting(of, 600, 5, 10);
+  EXPECT_EQ(of.Admit(gate, lookahead).size(), 1u) << "110 tokens are held";
+  of.residents[0].reserves_kv = true;
+  EXPECT_EQ(of.Admit(gate, lookahead).size(), 1u) << "299 tokens are reserved";
+  of.waiting[0].prefill_tokens = 701;
+  EXPECT_EQ(of.Admit(gate, lookahead).size(), 1u);
+  of.waiting[0].prefill_tokens = 702;
+  EXPECT_EQ(of.Admit(gate, lookahead).size(), 0u);
+}
+
 TEST(KvGate, ProtectionAsksForThePromptWithinItsShare) {
   const auto none = *MakeLookahead("none");
   KvGate gate(*ParseKvGate("protection:alpha=0.1", 0.99));

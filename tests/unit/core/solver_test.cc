@@ -49,6 +49,19 @@ INSTANTIATE_TEST_SUITE_P(Objectives, SolverTest,
                                                                           : "Refill";
                          });
 
+// More items than the enumeration can try: the search has to know that a token takes longer on the second
+// worker.
+TEST(UnlikeWorkersTest, EachGetsWhatBringsItToTheTarget) {
+  Instance instance = Make({{0, 1}, {0, 1}}, {500, 501, 502, 503, 504, 505, 506, 507, 508, 509, 100, 10, 1});
+  instance.workers[1].time_per_token = 10;
+  instance.target_load = 100;
+  Solver solver(Settings(ObjectiveKind::kSquare));
+  const Solution& solution = solver.Solve(instance);
+  EXPECT_FALSE(solver.statistics().exact);
+  EXPECT_EQ(solution.worker_of[10], 0) << "100 tokens";
+  EXPECT_EQ(solution.worker_of[11], 1) << "10 tokens of 10";
+}
+
 TEST_P(SolverTest, TinyBudgetStillGivesAFullPlan) {
   SolverSettings settings = Settings(GetParam());
   settings.max_evaluations = 1;

@@ -189,6 +189,26 @@ TEST(BudgetTunerTest, NothingIsChosenBeforeItIsKnown) {
   EXPECT_EQ(tuner.Turn(0), 2048);
 }
 
+TEST(BudgetTunerTest, OnlyRequestsInTheWindowCountAsEnded) {
+  BudgetTunerOptions options = For(BudgetGoal::kTpot);
+  options.window = 64;
+  options.batches_per_turn = 1'000'000;
+  for (const bool ends : {false, true}) {
+    BudgetTuner tuner(options, Served::Sarathi());
+    Rng rng(1);
+    for (int i = 0; i < 500; ++i) {
+      const BatchLoad load = RandomLoad(rng);
+      tuner.Batch(load, BatchCost().Seconds(load));
+    }
+    for (int i = 0; i < 40 + 64; ++i) {
+      tuner.Arrive(i, i, 100, 10);
+      if (i < 41 || ends) tuner.End(i, 10);
+    }
+    tuner.Turn(0);
+    EXPECT_EQ(tuner.rounds() > 0, ends) << "one of the 64 has ended, or all have";
+  }
+}
+
 TEST(BudgetTunerTest, ATurnReplaysNoMoreThanItMay) {
   BudgetTunerOptions options = For(BudgetGoal::kE2e);
   options.batches_per_turn = 1;

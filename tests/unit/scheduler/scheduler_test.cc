@@ -420,6 +420,23 @@ TEST(Scheduler, PolicyViolationsAreNotCarriedOut) {
   EXPECT_EQ(f.scheduler->waiting(), 1);
 }
 
+TEST(Scheduler, ARequestThatAPolicyNamesTwiceIsPlacedOnce) {
+  class Twice : public Policy {
+   public:
+    absl::string_view name() const override { return "twice"; }
+    void Decide(const Snapshot&, Decision& decision) override {
+      decision.assignments = {{0, 0}, {0, 1}, {1, 1}, {0, 0}};
+    }
+  };
+  Fixture f(PlanMode::kLockstep, 2, 4);
+  f.scheduler->SetPolicy(std::make_unique<Twice>());
+  ASSERT_TRUE(f.scheduler->Enqueue(Request(1)).ok());
+  ASSERT_TRUE(f.scheduler->Enqueue(Request(2)).ok());
+  EXPECT_THAT(PlacedIds(*f.scheduler->MakePlan()), ElementsAre(1, 2));
+  EXPECT_EQ(f.scheduler->totals().policy_violations, 2);
+  EXPECT_EQ(f.scheduler->waiting(), 0);
+}
+
 // Notes the step of every decision; places like FirstFit.
 class Clocked : public FirstFit {
  public:

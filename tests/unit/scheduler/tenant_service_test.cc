@@ -5,6 +5,7 @@
 #include <map>
 
 #include "common/base/rng.h"
+#include "router/core/scheduler/request_pool.h"
 #include "tests/testing/one_group.h"
 
 namespace bfio::core {
@@ -45,6 +46,23 @@ TEST(TenantService, WhoComesBackIsNotLeftBehindByOneThatCannotRun) {
   service.SetFloor(500);
   service.OnWaiting(3);
   EXPECT_EQ(service.Served(3), 500);
+}
+
+TEST(TenantService, ARequestRemovedFromThePoolKeepsNoTenantWaiting) {
+  RequestPool pool(SchedulerOptions(), nullptr);
+  pool.service().ChargePrompt(1, 100);
+  pool.service().ChargePrompt(2, 300);
+  for (const uint32_t tenant : {1, 2}) {
+    RequestSpec spec;
+    spec.id = tenant;
+    spec.tenant = tenant;
+    ASSERT_TRUE(pool.Enqueue(spec).ok());
+  }
+  EXPECT_EQ(pool.service().LeastWaiting(), 100);
+  EXPECT_TRUE(pool.Remove(1));
+  EXPECT_EQ(pool.service().LeastWaiting(), 300);
+  EXPECT_TRUE(pool.Remove(2));
+  EXPECT_EQ(pool.service().LeastWaiting(), 0) << "nobody waits";
 }
 
 TEST(TenantService, WhoComesToAnEmptyPoolIsLiftedToTheLastThatLeftIt) {

@@ -3,19 +3,26 @@
 
 #include <atomic>
 #include <barrier>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "absl/time/clock.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/barrier_ranks.h"
 #include "worker/barrier/factory.h"
+#include "worker/barrier/view.h"
 
 namespace bfio::worker {
 namespace {
+
+using ::testing::HasSubstr;
 
 // Long enough that a test that waits for it fails by its assertions on elapsed time.
 constexpr absl::Duration kForever = absl::Seconds(60);
@@ -191,6 +198,21 @@ TEST_P(BarrierTest, RanksThatComputeSomethingElseDoNotForm) {
   }
 }
 
+TEST(LocalBarrierTest, ARankThatComesTwiceIsNoSecondRank) {
+  testing::BarrierRanks group("local", 2);
+  group.Offer();
+  absl::Status statuses[2];
+  std::vector<std::thread> threads;
+  for (absl::Status& status : statuses) {
+    threads.emplace_back([&] { status = group.Form(0, 1, kForever).status(); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  // The later one is refused, and the group fails for the other.
+  if (absl::IsInvalidArgument(statuses[0])) std::swap(statuses[0], statuses[1]);
+  EXPECT_TRUE(absl::IsUnavailable(statuses[0])) << statuses[0];
+  EXPECT_TRUE(absl::IsInvalidArgument(statuses[1])) << statuses[1];
+}
+
 TEST_P(BarrierTest, AStopEndsForming) {
   MakeEndpoints(2);
   group_->Offer();
@@ -206,6 +228,29 @@ TEST_P(BarrierTest, ARankOutsideTheGroupIsInvalid) {
   MakeEndpoints(1);
   EXPECT_TRUE(absl::IsInvalidArgument(group_->endpoints()[0]->Form({1, 2, 2, "x:1"}, kForever, {}).status()));
   EXPECT_TRUE(absl::IsInvalidArgument(group_->endpoints()[0]->Form({1, 0, 0, "x:1"}, kForever, {}).status()));
+}
+
+// Rank 4 is rank 1's child: rank 0 hears of it from rank 1.
+TEST(StarBarrierTest, AFailureIsPassedOnWithTheNameOfTheRankThatLeft) {
+  testing::BarrierRanks group("tree", 5);
+  group.Run(1, [](int rank, std::unique_ptr<Barrier> barrier) {
+    if (rank == 4) return;
+    const auto view = barrier->AllReduce(1, {}, kForever);
+    ASSERT_TRUE(absl::IsUnavailable(view.status())) << view.status();
+    if (rank <= 1) {
+      EXPECT_THAT(std::string(view.status().message()), HasSubstr("rank 4")) << "told rank " << rank;
+    }
+  });
+}
+
+TEST(GroupViewTest, SumsBeyondTheNumbersStayAtTheirBound) {
+  GroupView view = ViewOf({.load_tokens = INT64_MAX - 1, .local_ns = INT64_MIN + 1});
+  Fold(ViewOf({.load_tokens = 1, .local_ns = -1}), view);
+  EXPECT_EQ(view.sum_load_tokens, INT64_MAX);
+  EXPECT_EQ(view.sum_local_ns, INT64_MIN);
+  Fold(ViewOf({.load_tokens = 1, .local_ns = -1}), view);
+  EXPECT_EQ(view.sum_load_tokens, INT64_MAX);
+  EXPECT_EQ(view.sum_local_ns, INT64_MIN);
 }
 
 TEST(BarrierFactoryTest, UnknownNamesAreInvalid) {

@@ -1,21 +1,7 @@
-#!/usr/bin/env python3
-"""Seeds faults into router/group, one at a time, and expects its tests to notice each. Run it by hand.
+"""Faults in router/group. tests/mutants/run says what the names here mean."""
+FOLDER = "router/group"
+TESTS = {"": ["group_test", "group_model_test"]}
 
-usage: tests/mutants/group [--build=DIR] [--only=N,M,...] [--list]
-
-Each mutant is a file, a text in it and what is put in its place. The file is changed where it is, group_test and, when
-that one passes, group_model_test are built in DIR (build-debug) and run, and the file is put back. A test that fails or
-does not end within 10 minutes has caught the mutant. Exit code 0: every mutant was caught.
-"""
-import argparse
-import pathlib
-import subprocess
-import sys
-
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-LIMIT_S = 600
-
-# (file in router/group, text, replacement, what is wrong then)
 MUTANTS = [
     ("group.cc", "if (ranked || members_.empty()) Reform(", "if (members_.empty()) Reform(", "an epoch goes on without a rank that is gone"),
     ("group.cc", "return account.active + account.inflight == 0;", "return account.active == 0;", "a drained worker is released with placements on their way"),
@@ -80,59 +66,3 @@ MUTANTS = [
     ("step_statistics.cc", "report.epoch != epoch_ || rank >= ranks_", "rank >= ranks_", "late reports count as steps of the next epoch"),
     ("energy_book.cc", "const double share = 1 / static_cast<double>(sharers);", "const double share = sharers > 0 ? 1 : 0;", "a shared device is counted twice"),
 ]
-
-
-def run(command):
-    try:
-        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S).returncode
-    except subprocess.TimeoutExpired:
-        return None
-
-
-def judge(build, target):
-    """None when the mutant does not build; else whether `target` notices it."""
-    if subprocess.run(["cmake", "--build", build, "--target", target], cwd=ROOT, capture_output=True).returncode != 0:
-        return None
-    return run([f"{build}/tests/{target}", "--gtest_brief=1", "--gtest_fail_fast"]) != 0
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--build", default="build-debug")
-    parser.add_argument("--only", default="")
-    parser.add_argument("--list", action="store_true")
-    args = parser.parse_args()
-    only = {int(number) for number in args.only.split(",") if number}
-    missed = 0
-    for number, (name, text, replacement, what) in enumerate(MUTANTS, 1):
-        if only and number not in only:
-            continue
-        path = ROOT / "router/group" / name
-        original = path.read_text(encoding="utf-8")
-        if original.count(text) != 1:
-            print(f"{number:3} STALE   {name}: {what}: the text is there {original.count(text)} times", flush=True)
-            missed += 1
-            continue
-        if args.list:
-            print(f"{number:3} {name}: {what}")
-            continue
-        try:
-            path.write_text(original.replace(text, replacement), encoding="utf-8")
-            verdict = "missed"
-            for target in ("group_test", "group_model_test"):
-                caught = judge(args.build, target)
-                if caught is None or caught:
-                    verdict = "caught by " + target if caught else "DOES NOT BUILD"
-                    break
-        finally:
-            path.write_text(original, encoding="utf-8")
-        missed += not verdict.startswith("caught")
-        print(f"{number:3} {verdict:28} {name}: {what}", flush=True)
-    if args.list:
-        return 1 if missed else 0
-    print("every mutant was caught" if missed == 0 else f"{missed} mutants were not caught")
-    return 1 if missed else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

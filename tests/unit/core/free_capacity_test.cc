@@ -1,0 +1,135 @@
+// What is left of the workers while a decision is being made.
+#include "router/core/model/free_capacity.h"
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "router/core/model/kv_capacity.h"
+#include "router/core/model/snapshot.h"
+
+namespace bfio::core {
+namespace {
+
+WorkerView Worker(int32_t slots, int64_t kv) {
+  WorkerView worker;
+  worker.free_slots = slots;
+  worker.free_kv_tokens = kv;
+  return worker;
+}
+
+WaitingView Request(int64_t reserve, int32_t need = 0) {
+  WaitingView request;
+  request.prefill_tokens = reserve / 2;
+  request.kv_reserve_tokens = reserve;
+  request.kv_need = need;
+  return request;
+}
+
+// Two times of two ways each, and two kinds of needs.
+class Memory {
+ public:
+  explicit Memory(std::vector<int64_t> room) : room_(std::move(room)) {}
+  KvOutlook view() const { return {2, 2, room_, need_}; }
+
+ private:
+  const std::vector<int64_t> room_;
+  const std::vector<int64_t> need_ = {10, 5, 20, 15, 40, 40, 40, 40};
+};
+
+TEST(FreeCapacityTest, AReservationOrTheOutlookLetsARequestIn) {
+  const std::vector<WorkerView> workers = {Worker(4, 100)};
+  FreeCapacity free;
+  free.Reset(workers, {});
+  EXPECT_TRUE(free.Fits(Request(100), 0));
+  EXPECT_FALSE(free.Fits(Request(101), 0)) << "there is no outlook";
+  const Memory enough({10, 5, 20, 15}), nothing({0, 0, 0, 0});
+  free.Reset(workers, enough.view());
+  EXPECT_TRUE(free.Fits(Request(101), 0));
+  EXPECT_FALSE(free.Fits(Request(101, 1), 0)) << "it needs more";
+  free.Reset(workers, nothing.view());
+  EXPECT_FALSE(free.Fits(Request(101), 0));
+  EXPECT_TRUE(free.Fits(Request(100), 0));
+}
+
+TEST(FreeCapacityTest, MemoryHasToSufficeAtEveryTimeAndInOneWay) {
+  const std::vector<WorkerView> workers = {Worker(4, 0)};
+  FreeCapacity free;
+  const Memory never_first({9, 4, 20, 15}), never_last({10, 5, 19, 14}), other_ways({9, 5, 20, 14});
+  free.Reset(workers, never_first.view());
+  EXPECT_FALSE(free.Fits(Request(101), 0));
+  free.Reset(workers, never_last.view());
+  EXPECT_FALSE(free.Fits(Request(101), 0));
+  free.Reset(workers, other_ways.view());
+  EXPECT_TRUE(free.Fits(Request(101), 0));
+}
+
+TEST(FreeCapacityTest, WhatIsTakenAndReturnedWasNeverThere) {
+  const std::vector<WorkerView> workers = {Worker(2, 100), Worker(1, 10)};
+  const Memory outlook({20, 10, 40, 30, 0, 0, 0, 0});
+  FreeCapacity free;
+  free.Reset(workers, outlook.view());
+  free.Take(Request(80), 0);
+  EXPECT_EQ(free.free_slots(), 2);
+  EXPECT_EQ(free[0].free_slots, 1);
+  EXPECT_EQ(free[0].active, 1);
+  EXPECT_EQ(free[0].load_tokens, 40);
+  EXPECT_EQ(free[0].free_kv_tokens, 20);
+  EXPECT_EQ(free.kv().room[2], 20);
+  free.Return(Request(80).kv(), 40, 0);
+  EXPECT_EQ(free.free_slots(), 3);
+  EXPECT_EQ(free[0].active, 0);
+  EXPECT_EQ(free[0].load_tokens, 0);
+  EXPECT_EQ(free[0].free_kv_tokens, 100);
+  EXPECT_EQ(free.kv().room[2], 40);
+}
+
+TEST(FreeCapacityTest, SlotsThatAreClosedAreNotFree) {
+  const std::vector<WorkerView> workers = {Worker(5, 100), Worker(3, 100)};
+  FreeCapacity free;
+  free.Reset(workers, {});
+  free.LimitSlots(0, 2);
+  EXPECT_EQ(free.free_slots(), 5);
+  free.LimitSlots(0, 7);
+  EXPECT_EQ(free[0].free_slots, 2) << "a limit opens none";
+  free.LimitSlots(1, 0);
+  EXPECT_EQ(free.free_slots(), 2);
+  EXPECT_FALSE(free.Fits(Request(1), 1));
+}
+
+TEST(FreeCapacityTest, SlotsThatMemoryCannotFillAreClosed) {
+  // By the outlook: two at the first time, one at the second; worker 1 has reservations for three; worker 2
+  // has room for none.
+  const std::vector<WorkerView> workers = {Worker(9, 0), Worker(9, 100), Worker(9, 29)};
+  const Memory outlook({20, 10, 20, 15, 20, 10, 20, 15, -1, -1, -1, -1});
+  FreeCapacity free;
+  free.Reset(workers, outlook.view());
+  const std::vector<WaitingView> waiting = {Request(50), Request(30), Request(40, 1)};
+  free.LimitSlotsToMemory(waiting);
+  EXPECT_EQ(free[0].free_slots, 1);
+  EXPECT_EQ(free[1].free_slots, 3);
+  EXPECT_EQ(free[2].free_slots, 0);
+  free.Reset(workers, {});
+  free.LimitSlotsToMemory(waiting);
+  EXPECT_EQ(free.free_slots(), 27) << "without an outlook";
+}
+
+TEST(KvRefusalsTest, WhoNeedsAndReservesAsMuchIsNotAskedAboutAgain) {
+  const Memory outlook({0, 0, 0, 0});
+  KvRefusals refusals;
+  refusals.Reset(outlook.view());
+  EXPECT_FALSE(refusals.Refused(0, 50));
+  refusals.Note(0, 50);
+  EXPECT_TRUE(refusals.Refused(0, 50));
+  EXPECT_FALSE(refusals.Refused(0, 49)) << "its reservation may fit";
+  EXPECT_FALSE(refusals.Refused(1, 49)) << "the same of one that needs more";
+  EXPECT_TRUE(refusals.Refused(1, 50));
+  refusals.Reset(outlook.view());
+  EXPECT_FALSE(refusals.Refused(0, 50)) << "capacity is back";
+  refusals.Note(1, 50);
+  EXPECT_FALSE(refusals.Refused(0, 50)) << "it needs less";
+}
+
+}  // namespace
+}  // namespace bfio::core
