@@ -202,8 +202,8 @@ absl::Status RouterServer::OpenPorts(const RouterOptions& options) {
     if (!opened.ok()) return opened.status();
     port = *std::move(opened);
     MutexLock lock(&ports_mutex_);
-    opened_.push_back({name, port.listener.get(), {spec.authenticators.begin(), spec.authenticators.end()},
-                       spec.tls.cert});
+    opened_.push_back(
+        {name, port.listener.get(), {spec.authenticators.begin(), spec.authenticators.end()}, spec.tls.cert});
     return absl::OkStatus();
   };
   absl::Status status = open(kClientPort, client, client_);
