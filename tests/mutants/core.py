@@ -40,7 +40,7 @@ MUTANTS = [
     ("scheduler/request_pool.cc", "    service_.OnLeft(waiting_.Spec(id).tenant);\n", "", "a tenant waits on after its request is cancelled"),
     ("scheduler/kv_hold.cc", "    holder_.reset();\n    return std::nullopt;", "    return std::nullopt;", "KV is held for a request that is gone"),
     ("scheduler/kv_hold.cc", "step - request.enqueued_step < after_steps_", "step - request.enqueued_step <= after_steps_", "a request gets KV held a step late"),
-    ("scheduler/tenant_service.cc", "waiting_ > 0 ? LeastWaiting() : last_served_", "LeastWaiting()", "a tenant that comes back to an empty pool brings credit along"),
+    ("scheduler/tenant_service.cc", "waiting_ > 0 ? std::max(LeastWaiting(), floor_) : last_served_", "std::max(LeastWaiting(), floor_)", "a tenant that comes back to an empty pool brings credit along"),
     ("scheduler/virtual_fcfs.cc", "step - std::max(head.step, oldest_step)", "step - head.step", "cancelled requests make the first-come wait long"),
     ("scheduler/virtual_fcfs.cc", "Pop(queued_ - waiting, step, oldest_step, /*record=*/false);", "queued_ = waiting;", "cancelled requests stay at the head of the first-come queue"),
     ("admission/kv_gate.cc", "const int64_t memory = worker.kv_tokens - std::max<int64_t>(0, worker.drift);", "const int64_t memory = worker.kv_tokens;", "memory that a worker reports beyond the reckoning counts as free"),

@@ -52,17 +52,23 @@ TEST(TenantService, ARequestRemovedFromThePoolKeepsNoTenantWaiting) {
   RequestPool pool(SchedulerOptions(), nullptr);
   pool.service().ChargePrompt(1, 100);
   pool.service().ChargePrompt(2, 300);
-  for (const uint32_t tenant : {1, 2}) {
+  const auto enqueue = [&](uint32_t tenant) {
     RequestSpec spec;
     spec.id = tenant;
     spec.tenant = tenant;
     ASSERT_TRUE(pool.Enqueue(spec).ok());
-  }
-  EXPECT_EQ(pool.service().LeastWaiting(), 100);
+  };
+  enqueue(1);
+  enqueue(2);
   EXPECT_TRUE(pool.Remove(1));
-  EXPECT_EQ(pool.service().LeastWaiting(), 300);
+  enqueue(3);
+  EXPECT_EQ(pool.service().Served(3), 300) << "tenant 2 alone waits";
   EXPECT_TRUE(pool.Remove(2));
-  EXPECT_EQ(pool.service().LeastWaiting(), 0) << "nobody waits";
+  EXPECT_TRUE(pool.Remove(3));
+  pool.service().ChargePrompt(4, 400);
+  enqueue(4);
+  enqueue(5);
+  EXPECT_EQ(pool.service().Served(5), 400);
 }
 
 TEST(TenantService, WhoComesToAnEmptyPoolIsLiftedToTheLastThatLeftIt) {
