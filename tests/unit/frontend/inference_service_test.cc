@@ -100,7 +100,7 @@ class InferenceServiceTest : public ::testing::Test {
 
 // A client that begins a call and sends no request.
 TEST_F(InferenceServiceTest, ARequestThatDoesNotComeEndsItsCall) {
-  InferenceService impatient(&handler_, &authenticator_, RequestLimits(), StreamLimits(),
+  InferenceService impatient(&handler_, &authenticator_, RequestLimits(), StreamLimits(), ClientSecrets(),
                              {.patience = absl::Milliseconds(20)});
   testing::LoopbackServer server(&impatient);
   grpc::GenericStub stub(server.channel());
