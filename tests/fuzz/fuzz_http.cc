@@ -26,8 +26,9 @@ std::atomic<int> guarded_runs = 0;
 std::unique_ptr<bfio::HttpServer> Serve() {
   bfio::HttpServer::Options options;
   options.listen = "127.0.0.1:0";
-  options.gate = [](const std::string& authorization, const std::string&) {
-    return authorization == kToken ? absl::OkStatus() : absl::UnauthenticatedError("no");
+  options.gate = [](const bfio::HttpCaller& caller) -> absl::StatusOr<std::string> {
+    if (caller.authorization == kToken) return "fuzzer";
+    return absl::UnauthenticatedError("no");
   };
   auto server = bfio::HttpServer::Bind(options);
   bfio::fuzz::Check(server.ok(), "a free port can be bound");
