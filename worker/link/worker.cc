@@ -237,7 +237,6 @@ absl::Status RunWorker(const WorkerOptions& options) {
   const auto engines = Engines::Create(options.engine, options.ranks_per_process);
   if (!engines.ok()) return engines.status();
   const std::string model = engines->digest().Hex();
-  spdlog::info("model {}", model);
   Roll roll(options.ranks_per_process);
   std::vector<std::unique_ptr<Rank>> ranks;
   for (int i = 0; i < options.ranks_per_process; ++i) {
@@ -249,6 +248,8 @@ absl::Status RunWorker(const WorkerOptions& options) {
     if (!rank.ok()) return rank.status();
     ranks.push_back(*std::move(rank));
   }
+  // Bad input has been told by now, in a line of its own.
+  spdlog::info("model {}", model);
   for (const auto& recorder : recorders) recorder->OnStarted();
   for (auto& rank : ranks) rank->Start([&roll](const absl::Status& status) { roll.CheckOut(status); });
   WaitForEnd(options, roll, ranks);
