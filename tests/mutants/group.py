@@ -3,7 +3,7 @@ FOLDER = "router/group"
 TESTS = {"": ["group_test", "group_model_test"]}
 
 MUTANTS = [
-    ("group.cc", "if (ranked || members_.empty()) Reform(", "if (members_.empty()) Reform(", "an epoch goes on without a rank that is gone"),
+    ("group.cc", "if (ranked || members_.empty()) Reform(", "if ((!ranked || ranked) && members_.empty()) Reform(", "an epoch goes on without a rank that is gone"),
     ("group.cc", "return account.active + account.inflight == 0;", "return account.active == 0;", "a drained worker is released with placements on their way"),
     ("group.cc", "if (!member.rank) return !member.recovering;", "if (!member.rank) return true;", "a drained worker is released with an earlier router's requests"),
     ("group.cc", "if (!rank) return false;\n  const core::Scheduler", "if (!rank) return true;\n  const core::Scheduler", "a drained worker is released between epochs"),

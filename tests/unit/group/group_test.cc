@@ -1024,6 +1024,16 @@ TEST_F(BarrierGroupTest, ADrainedWorkerEndsItsRequestsAndGetsNoOthers) {
   EXPECT_EQ(world_->book().completed.size(), 12u);
 }
 
+TEST_F(BarrierGroupTest, ADrainedWorkerStaysWhilePlacementsAreOnTheirWay) {
+  Serve({"a"});
+  Submit(1, 2);
+  world_->Do([&](GroupSet& set, Commands& out) { EXPECT_TRUE(set.Drain("a", world_->now, out).ok()); });
+  EXPECT_TRUE(world_->Attached("a"));
+  world_->Run();
+  EXPECT_EQ(world_->book().completed.size(), 2u);
+  EXPECT_EQ(world_->book().placed_again, 0);
+}
+
 TEST_F(BarrierGroupTest, AWorkerMayAskToLeave) {
   Serve({"a"});
   const MemberId a = world_->Worker("a").member;
