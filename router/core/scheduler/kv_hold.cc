@@ -1,6 +1,8 @@
 #include "router/core/scheduler/kv_hold.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <limits>
 
 namespace bfio::core {
 namespace {
