@@ -21,11 +21,14 @@
 namespace bfio {
 namespace {
 
-constexpr char kVersion = 1;
-constexpr size_t kHeadBytes = 1 + 8;
+constexpr char kVersion = 2;
+// Version, expiry, and the size of the claim, which follows.
+constexpr size_t kHeadBytes = 1 + 8 + 1;
+constexpr size_t kMacBytes = 32;
+static_assert(TicketKeys::kTicketBytes == kHeadBytes + kMacBytes && TicketKeys::kMaxClaimBytes < 256);
 constexpr size_t kMaxFileBytes = 16384;
 
-using Mac = std::array<unsigned char, 32>;
+using Mac = std::array<unsigned char, kMacBytes>;
 
 // `head` is the ticket without its MAC.
 Mac MacOf(const std::string& key, absl::string_view head, absl::string_view facts) {
@@ -38,16 +41,17 @@ Mac MacOf(const std::string& key, absl::string_view head, absl::string_view fact
   return mac;
 }
 
-std::string HeadOf(int64_t expires_s) {
+std::string HeadOf(int64_t expires_s, absl::string_view claim) {
   std::string head(1, kVersion);
   for (int shift = 56; shift >= 0; shift -= 8)
     head.push_back(static_cast<char>(static_cast<uint64_t>(expires_s) >> shift));
-  return head;
+  head.push_back(static_cast<char>(claim.size()));
+  return head.append(claim.data(), claim.size());
 }
 
 int64_t ExpiryOf(absl::string_view head) {
   uint64_t seconds = 0;
-  for (size_t i = 1; i < kHeadBytes; ++i) seconds = (seconds << 8) | static_cast<unsigned char>(head[i]);
+  for (size_t i = 1; i < 1 + 8; ++i) seconds = (seconds << 8) | static_cast<unsigned char>(head[i]);
   return static_cast<int64_t>(seconds);
 }
 
@@ -85,22 +89,26 @@ absl::StatusOr<TicketKeys> TicketKeys::Parse(absl::string_view text, absl::strin
   return keys;
 }
 
-std::string TicketKeys::Issue(absl::string_view facts, absl::Time expires) const {
-  std::string ticket = HeadOf(absl::ToUnixSeconds(expires));
+std::string TicketKeys::Issue(absl::string_view facts, absl::Time expires, absl::string_view claim) const {
+  std::string ticket = HeadOf(absl::ToUnixSeconds(expires), claim);
   const Mac mac = MacOf(keys_.front(), ticket, facts);
   ticket.append(reinterpret_cast<const char*>(mac.data()), mac.size());
   return ticket;
 }
 
-bool TicketKeys::Valid(absl::string_view ticket, absl::string_view facts, absl::Time now) const {
-  if (ticket.size() != kTicketBytes || ticket[0] != kVersion) return false;
-  const absl::string_view head = ticket.substr(0, kHeadBytes);
+std::optional<std::string> TicketKeys::Claim(absl::string_view ticket, absl::string_view facts,
+                                             absl::Time now) const {
+  if (ticket.size() < kTicketBytes || ticket[0] != kVersion) return std::nullopt;
+  const size_t claim_bytes = static_cast<unsigned char>(ticket[kHeadBytes - 1]);
+  if (ticket.size() != kTicketBytes + claim_bytes) return std::nullopt;
+  const absl::string_view head = ticket.substr(0, kHeadBytes + claim_bytes);
   bool valid = false;
   for (const std::string& key : keys_) {
     const Mac mac = MacOf(key, head, facts);
-    valid |= CRYPTO_memcmp(mac.data(), ticket.data() + kHeadBytes, mac.size()) == 0;
+    valid |= CRYPTO_memcmp(mac.data(), ticket.data() + head.size(), mac.size()) == 0;
   }
-  return valid && absl::ToUnixSeconds(now) < ExpiryOf(head);
+  if (!valid || absl::ToUnixSeconds(now) >= ExpiryOf(head)) return std::nullopt;
+  return std::string(head.substr(kHeadBytes));
 }
 
 std::string RandomId() {

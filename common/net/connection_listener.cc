@@ -193,8 +193,14 @@ ConnectionListener::~ConnectionListener() {
   close(poll_);
 }
 
-void ConnectionListener::Serve(std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor) {
-  acceptor_ = std::move(acceptor);
+void ConnectionListener::AddTo(grpc::ServerBuilder& builder,
+                               std::shared_ptr<grpc::ServerCredentials> credentials) {
+  using FromFd = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 10'000);
+  acceptor_ = builder.experimental().AddExternalConnectionAcceptor(FromFd::FROM_FD, std::move(credentials));
+}
+
+void ConnectionListener::Serve() {
   for (size_t i = 0; i < listeners_.size(); ++i) Watch(poll_, listeners_[i], EPOLLIN, kListener + i);
   thread_ = std::thread([this] { Run(); });
 }

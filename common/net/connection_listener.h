@@ -64,8 +64,10 @@ class ConnectionListener {
   // As bound.
   uint16_t port() const { return port_; }
 
-  // Hands connections to a server from now on. REQUIRES: the server has started.
-  void Serve(std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor);
+  // Makes this a port of the server that is being built, whose handshakes (TLS, HTTP/2) may take 10 s.
+  void AddTo(grpc::ServerBuilder& builder, std::shared_ptr<grpc::ServerCredentials> credentials);
+  // Hands connections to the server from now on. REQUIRES: AddTo, and the server has started.
+  void Serve();
   // Accepts no more. REQUIRED before the server is shut down.
   void Stop();
 

@@ -22,6 +22,11 @@ bool IsLoopback(const Target& target) {
                      [](const Address& address) { return IsLoopback(address); });
 }
 
+bool AnswersAt(const Address& listening, const Address& other) {
+  return listening.host == other.host || listening.host == "0.0.0.0" || listening.host == "::" ||
+         (IsLoopback(listening) && IsLoopback(other));
+}
+
 absl::Status CheckExposure(const Address& address, const PortSetup& port) {
   if (IsLoopback(address)) return absl::OkStatus();
   const auto refuse = [&](absl::string_view why, absl::string_view give) {

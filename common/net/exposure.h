@@ -15,6 +15,9 @@ bool IsLoopback(const Address& address);
 // All of it.
 bool IsLoopback(const Target& target);
 
+// Whether a port that listens at `listening` answers at the host of `other`, as far as addresses tell.
+bool AnswersAt(const Address& listening, const Address& other);
+
 struct PortSetup {
   // Without the dashes: "listen", "client_tls"; `ask` are the flags with which callers are asked who they
   // are.

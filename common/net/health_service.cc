@@ -5,38 +5,18 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "common/net/stream_writer.h"
+#include "common/net/server_call.h"
 #include "common/net/unary_call.h"
 
 namespace bfio {
 
 // One Watch call: writes the status whenever it has changed.
-class HealthService::Watch final : public StreamWriter<grpc::ServerBidiReactor<Request, Response>, Response>,
-                                   public FirstMessages::Call,
-                                   public std::enable_shared_from_this<Watch> {
+class HealthService::Watch final : public ServerCall<Watch, Request, Response> {
  public:
   static std::shared_ptr<Watch> Create(HealthService* health) {
     std::shared_ptr<Watch> watch(new Watch(health));
     watch->Open(watch);
     return watch;
-  }
-
-  bool Receive() override {
-    MutexLock lock(&mutex_);
-    if (ended()) return false;
-    GrpcHandOver(this);
-    StartRead(&request_);
-    return true;
-  }
-  void OnTooLate() override {
-    End({grpc::StatusCode::DEADLINE_EXCEEDED, "the request did not come in time"});
-  }
-  void OnReadDone(bool ok) override {
-    const GrpcReaction reaction(this);
-    health_->messages_.End(*this);
-    if (!ok) return End({grpc::StatusCode::INVALID_ARGUMENT, "no request that can be read"});
-    service_ = request_.service();
-    health_->AddWatch(shared_from_this());
   }
 
   // REQUIRES: before AddWatch.
@@ -48,18 +28,14 @@ class HealthService::Watch final : public StreamWriter<grpc::ServerBidiReactor<R
     told_ = next_ = status;
     Advance();
   }
-  void End(grpc::Status status) {
-    MutexLock lock(&mutex_);
-    if (SetEnd(std::move(status))) Advance();
-  }
-  bool HasEnded() {
-    MutexLock lock(&mutex_);
-    return ended();
-  }
 
  private:
-  explicit Watch(HealthService* health) : StreamWriter(/*context=*/nullptr), health_(health) {}
+  explicit Watch(HealthService* health) : ServerCall(/*context=*/nullptr), health_(health) {}
 
+  void OnMessage(Request request) override {
+    set_service(request.service());
+    health_->AddWatch(shared_from_this());
+  }
   bool Next(Response& message) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!next_) return false;
     message.set_status(*std::exchange(next_, std::nullopt));
@@ -67,7 +43,6 @@ class HealthService::Watch final : public StreamWriter<grpc::ServerBidiReactor<R
   }
 
   HealthService* const health_;
-  Request request_;  // belongs to gRPC while it is received
   // Not changed once the watch has been added.
   std::string service_;
   std::optional<Status> told_ ABSL_GUARDED_BY(mutex_), next_ ABSL_GUARDED_BY(mutex_);
@@ -117,7 +92,7 @@ auto HealthService::Check(grpc::CallbackServerContext* context)
     call.Reply(std::move(response));
   };
   if (!authenticator_->Knows(*context)) {
-    CheckCall* const call = CheckCall::Create(context, &messages_, nullptr);
+    CheckCall* const call = CheckCall::Create(context);
     answer(*call, first_service_);
     return call;
   }
@@ -131,7 +106,7 @@ auto HealthService::BeginWatch(grpc::CallbackServerContext* context)
     -> grpc::ServerBidiReactor<Request, Response>* {
   const std::shared_ptr<Watch> watch = Watch::Create(this);
   if (authenticator_->Knows(*context)) {
-    messages_.Begin(watch);
+    watch->Begin(absl::OkStatus(), &messages_);
   } else {
     watch->set_service(first_service_);
     AddWatch(watch);
@@ -143,7 +118,7 @@ void HealthService::AddWatch(const std::shared_ptr<Watch>& watch) {
   MutexLock lock(&mutex_);
   std::erase_if(watches_, [](const auto& other) { return other->HasEnded(); });
   if (watches_.size() >= kMaxWatches) {
-    return watch->End({grpc::StatusCode::RESOURCE_EXHAUSTED, "too many watches"});
+    return watch->Close({grpc::StatusCode::RESOURCE_EXHAUSTED, "too many watches"});
   }
   watches_.push_back(watch);
   watch->Tell(StatusOf(watch->service()));

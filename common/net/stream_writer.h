@@ -11,6 +11,7 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -120,6 +121,12 @@ class StreamWriter : public Reactor {
     ended_ = true;
     status_ = std::move(status);
     return true;
+  }
+
+  // Whether `more` may be added to what waits to be written, which is bounded by `bound` in whatever unit. A
+  // single message may always wait, however large.
+  static bool MayQueue(int64_t waiting, int64_t more, int64_t bound) {
+    return waiting == 0 || waiting + more <= bound;
   }
 
   // How long the peer has not taken the write under way; 0 when there is none. Counts from CountFrom, or else

@@ -1,7 +1,7 @@
 // The server's side of a unary call whose request is received only once the caller may make the call.
 //
-// Purpose: one shape for the calls of a CallService: allowed or refused by what the headers say, then the
-// request, then the reply. Ownership: a call owns itself until OnDone; whoever owes it a reply shares it.
+// Purpose: a ServerCall with one request and one reply. Ownership: a call owns itself until OnDone; whoever
+// owes it a reply shares it.
 // Threads: gRPC's; Reply from any.
 #ifndef BFIO_COMMON_NET_UNARY_CALL_H_
 #define BFIO_COMMON_NET_UNARY_CALL_H_
@@ -16,15 +16,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/net/first_messages.h"
+#include "common/net/server_call.h"
 #include "common/net/status.h"
-#include "common/net/stream_writer.h"
 
 namespace bfio {
 
 template <typename Request, typename Response>
-class UnaryCall final : public StreamWriter<grpc::ServerBidiReactor<Request, Response>, Response>,
-                        public FirstMessages::Call,
-                        public std::enable_shared_from_this<UnaryCall<Request, Response>> {
+class UnaryCall final : public ServerCall<UnaryCall<Request, Response>, Request, Response> {
  public:
   // Does what the request asks for; the call is told the outcome by Reply, once, now or later.
   using Handler = absl::AnyInvocable<void(std::shared_ptr<UnaryCall>, const Request&) &&>;
@@ -33,17 +31,13 @@ class UnaryCall final : public StreamWriter<grpc::ServerBidiReactor<Request, Res
   // outlives the call.
   static UnaryCall* Begin(grpc::CallbackServerContext* context, const absl::Status& allowed,
                           FirstMessages* messages, Handler handler) {
-    UnaryCall* const call = Create(context, messages, std::move(handler));
-    if (allowed.ok()) {
-      messages->Begin(call->shared_from_this());
-    } else {
-      call->Reply(allowed);
-    }
+    UnaryCall* const call = Create(context, std::move(handler));
+    call->Base::Begin(allowed, messages);
     return call;
   }
   // The same for a call that is answered without its request.
-  static UnaryCall* Create(grpc::CallbackServerContext* context, FirstMessages* messages, Handler handler) {
-    std::shared_ptr<UnaryCall> call(new UnaryCall(context, messages, std::move(handler)));
+  static UnaryCall* Create(grpc::CallbackServerContext* context, Handler handler = nullptr) {
+    std::shared_ptr<UnaryCall> call(new UnaryCall(context, std::move(handler)));
     call->Open(call);
     return call.get();  // kept alive by itself until OnDone
   }
@@ -56,30 +50,14 @@ class UnaryCall final : public StreamWriter<grpc::ServerBidiReactor<Request, Res
     this->Advance();
   }
 
-  bool Receive() override {
-    MutexLock lock(&mutex_);
-    if (this->ended()) return false;
-    GrpcHandOver(this);
-    this->StartRead(&request_);
-    return true;
-  }
-  void OnTooLate() override { Reply(absl::DeadlineExceededError("the request did not come in time")); }
-
-  void OnReadDone(bool ok) override {
-    const GrpcReaction reaction(this);
-    messages_->End(*this);
-    if (!ok) return Reply(absl::InvalidArgumentError("no request that can be read"));
-    std::move(handler_)(this->shared_from_this(), request_);
-    request_ = Request();
-  }
-
  private:
-  using Writer = StreamWriter<grpc::ServerBidiReactor<Request, Response>, Response>;
-  using Writer::mutex_;
+  using Base = ServerCall<UnaryCall, Request, Response>;
+  using Base::mutex_;
 
-  UnaryCall(grpc::CallbackServerContext* context, FirstMessages* messages, Handler handler)
-      : Writer(context), messages_(messages), handler_(std::move(handler)) {}
+  UnaryCall(grpc::CallbackServerContext* context, Handler handler)
+      : Base(context), handler_(std::move(handler)) {}
 
+  void OnMessage(Request request) override { std::move(handler_)(this->shared_from_this(), request); }
   bool Next(Response& message) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!response_.has_value()) return false;
     message = *std::move(response_);
@@ -87,9 +65,7 @@ class UnaryCall final : public StreamWriter<grpc::ServerBidiReactor<Request, Res
     return true;
   }
 
-  FirstMessages* const messages_;
   Handler handler_;
-  Request request_;  // belongs to gRPC while it is received
   std::optional<Response> response_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -5,39 +5,20 @@
 #include <map>
 #include <utility>
 
-#include "common/net/status.h"
-#include "common/net/stream_writer.h"
+#include "common/net/server_call.h"
 #include "router/admin/router_state.h"
 
 namespace bfio::router {
 
 class StepBroadcast::Watcher final
-    : public StreamWriter<grpc::ServerBidiReactor<v1::WatchStepsRequest, v1::StepSummary>, v1::StepSummary>,
-      public FirstMessages::Call,
-      public std::enable_shared_from_this<StepBroadcast::Watcher> {
+    : public ServerCall<StepBroadcast::Watcher, v1::WatchStepsRequest, v1::StepSummary> {
  public:
-  static std::shared_ptr<Watcher> Create(StepBroadcast* steps, FirstMessages* messages) {
-    std::shared_ptr<Watcher> watcher(new Watcher(steps, messages));
+  static std::shared_ptr<Watcher> Create(StepBroadcast* steps) {
+    std::shared_ptr<Watcher> watcher(new Watcher(steps));
     watcher->Open(watcher);
     return watcher;
   }
 
-  bool Receive() override {
-    MutexLock lock(&mutex_);
-    if (ended()) return false;
-    GrpcHandOver(this);
-    StartRead(&request_);
-    return true;
-  }
-  void OnTooLate() override {
-    End({grpc::StatusCode::DEADLINE_EXCEEDED, "the request did not come in time"});
-  }
-  void OnReadDone(bool ok) override {
-    const GrpcReaction reaction(this);
-    messages_->End(*this);
-    if (!ok) return End({grpc::StatusCode::INVALID_ARGUMENT, "no request that can be read"});
-    steps_->Add(shared_from_this(), request_.has_every() ? request_.every() : 1);
-  }
   // REQUIRES: before the first Push.
   void SetEvery(uint32_t every) {
     MutexLock lock(&mutex_);
@@ -58,11 +39,6 @@ class StepBroadcast::Watcher final
     return true;
   }
 
-  bool HasEnded() {
-    MutexLock lock(&mutex_);
-    return ended();
-  }
-
   // What is queued is not written any more.
   void End(grpc::Status status) {
     MutexLock lock(&mutex_);
@@ -73,9 +49,11 @@ class StepBroadcast::Watcher final
  private:
   static constexpr size_t kMaxQueued = 256;
 
-  Watcher(StepBroadcast* steps, FirstMessages* messages)
-      : StreamWriter(/*context=*/nullptr), steps_(steps), messages_(messages) {}
+  explicit Watcher(StepBroadcast* steps) : ServerCall(/*context=*/nullptr), steps_(steps) {}
 
+  void OnMessage(v1::WatchStepsRequest request) override {
+    steps_->Add(shared_from_this(), request.has_every() ? request.every() : 1);
+  }
   bool Next(v1::StepSummary& message) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (queue_.empty()) return false;
     message = ToProto(*queue_.front());
@@ -85,8 +63,6 @@ class StepBroadcast::Watcher final
   }
 
   StepBroadcast* const steps_;
-  FirstMessages* const messages_;
-  v1::WatchStepsRequest request_;  // belongs to gRPC while it is received
   uint32_t every_ ABSL_GUARDED_BY(mutex_) = 1;
   std::deque<std::shared_ptr<const StepSummary>> queue_ ABSL_GUARDED_BY(mutex_);
   // By group, of all that were pushed.
@@ -95,12 +71,8 @@ class StepBroadcast::Watcher final
 };
 
 StepBroadcast::Stream* StepBroadcast::Subscribe(const absl::Status& allowed, FirstMessages* messages) {
-  const std::shared_ptr<Watcher> watcher = Watcher::Create(this, messages);
-  if (allowed.ok()) {
-    messages->Begin(watcher);
-  } else {
-    watcher->End(ToGrpcStatus(allowed));
-  }
+  const std::shared_ptr<Watcher> watcher = Watcher::Create(this);
+  watcher->Begin(allowed, messages);
   return watcher.get();
 }
 

@@ -98,6 +98,7 @@ absl::Status DecisionThread::Submit(core::RequestId id, ClientRequest request,
       PostClient(ArrivalsLimit(), [this, id, bytes, request = std::move(request), sink = std::move(sink),
                                    ticket = std::move(ticket)]() mutable {
         mailbox_bytes_.fetch_sub(bytes);
+        if (!request.model.empty() && groups_.ExpectModel(request.model, now_)) OnMembershipChanged();
         requests_.OnArrival(id, std::move(request), std::move(sink), std::move(ticket), now_);
       });
   if (!posted.ok()) mailbox_bytes_.fetch_sub(bytes);

@@ -14,15 +14,12 @@
 namespace bfio::router {
 namespace {
 
-// Streams that a connection may have at once, and how long its TLS and HTTP/2 handshakes may take.
+// Streams that a connection may have at once.
 constexpr int kMaxStreams = 8192;
-constexpr absl::Duration kHandshakeTimeout = absl::Seconds(10);
 
 // What gRPC may hold of callers before it is known who they are.
 void ConfigurePort(grpc::ServerBuilder& builder) {
   ConfigureServer(builder, kMaxStreams);
-  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
-                             static_cast<int>(absl::ToInt64Milliseconds(kHandshakeTimeout)));
   // The windows stay what HTTP/2 begins with, 64 KiB: probing for bandwidth lets a caller widen them.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
 }
@@ -92,6 +89,12 @@ absl::Status CheckPorts(const RouterOptions& options) {
   return CheckPort(options.admin_listen, admin, options.insecure);
 }
 
+bool HttpOperates(const RouterOptions& options) {
+  const absl::StatusOr<Address> http = ParseAddress(options.http_listen, /*port_may_be_0=*/true);
+  const absl::StatusOr<Address> admin = ParseAddress(options.admin_listen, /*port_may_be_0=*/true);
+  return http.ok() && admin.ok() && AnswersAt(*admin, *http);
+}
+
 absl::StatusOr<std::unique_ptr<Authenticator>> MakeAuthenticator(std::string api, const std::string& tokens,
                                                                  absl::string_view flag) {
   if (tokens.empty()) return std::make_unique<Authenticator>(std::move(api), nullptr);
@@ -129,15 +132,13 @@ absl::StatusOr<Port> OpenPort(const PortSpec& spec) {
   builder.SetMaxReceiveMessageSize(spec.max_message_bytes);
   builder.SetResourceQuota(grpc::ResourceQuota(spec.listen).Resize(spec.memory_bytes));
   if (spec.reflection) builder.SetOption(std::make_unique<WithReflection>());
-  using FromFd = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
-  auto acceptor =
-      builder.experimental().AddExternalConnectionAcceptor(FromFd::FROM_FD, ServerCredentials(spec.tls));
+  (*listener)->AddTo(builder, ServerCredentials(spec.tls));
   for (grpc::Service* service : spec.services) builder.RegisterService(service);
   Port opened;
   opened.server = builder.BuildAndStart();
   if (opened.server == nullptr) return absl::InternalError("the gRPC server does not start");
   opened.listener = *std::move(listener);
-  opened.listener->Serve(std::move(acceptor));
+  opened.listener->Serve();
   address->port = opened.listener->port();
   opened.address = address->ToString();
   return opened;

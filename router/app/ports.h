@@ -25,6 +25,10 @@ namespace bfio::router {
 // clients' protected port.
 absl::Status CheckPorts(const RouterOptions& options);
 
+// Whether operators may act at the HTTP port as at the admin port: only where the admin port listens at that
+// address, too. An HTTP port in a monitoring network of its own shows and does not operate.
+bool HttpOperates(const RouterOptions& options);
+
 // Of an API; without a tokens file one that lets everybody in. `flag` is for messages.
 absl::StatusOr<std::unique_ptr<Authenticator>> MakeAuthenticator(std::string api, const std::string& tokens,
                                                                  absl::string_view flag);

@@ -38,6 +38,8 @@ class ChainPoolService final : public CallService {
   int64_t sessions() const { return bounds_.open.load(std::memory_order_relaxed); }
   // Of messages that the pool's thread has not taken, encoded.
   int64_t unconsumed_bytes() const { return bounds_.unconsumed_bytes.load(std::memory_order_relaxed); }
+  // Of messages to servers that wait to be written, encoded.
+  int64_t queued_bytes() const { return bounds_.queued_bytes.load(std::memory_order_relaxed); }
 
  private:
   grpc::ServerBidiReactor<v1::ServerMessage, v1::PoolMessage>* Join(grpc::CallbackServerContext* context);

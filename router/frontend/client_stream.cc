@@ -56,9 +56,8 @@ ClientStream::Delivery ClientStream::Deliver(uint32_t index, absl::Span<const ui
   MutexLock lock(&mutex_);
   if (ended() || broken()) return Delivery::kTaken;
   const absl::Duration untaken = Untaken(now);
-  const auto waiting = static_cast<int64_t>(pending_.size());
-  const bool full =
-      waiting > 0 && waiting + static_cast<int64_t>(tokens.size()) > options_.limits.buffer_tokens;
+  const bool full = !MayQueue(static_cast<int64_t>(pending_.size()), static_cast<int64_t>(tokens.size()),
+                              options_.limits.buffer_tokens);
   if (writing() && (full || untaken > options_.limits.timeout)) return Delivery::kTooSlow;
   if (pending_.empty()) pending_first_index_ = index;
   pending_.insert(pending_.end(), tokens.begin(), tokens.end());
@@ -92,7 +91,8 @@ bool ClientStream::Next(v1::GenerateResponse& response) {
   response.set_first_index(pending_.empty() ? finish_->completion_tokens : pending_first_index_);
   response.mutable_token_ids()->Assign(pending_.begin(), pending_.end());
   pending_.clear();
-  response.set_resume_ticket(std::exchange(resume_ticket_, {}));
+  response.clear_resume_ticket();
+  if (issue_ticket_ != nullptr) response.set_resume_ticket(std::exchange(issue_ticket_, nullptr)(model_));
   if (finish_) FillFinish(*std::exchange(finish_, std::nullopt), *response.mutable_finish());
   return true;
 }
@@ -107,60 +107,21 @@ void ClientStream::BreakOff() {
 
 // --- the request ---
 
-void ClientStream::AwaitRequest(FirstMessages* messages) {
-  messages_ = messages;
-  messages->Begin(shared_from_this());
-}
-
-bool ClientStream::Receive() {
-  MutexLock lock(&mutex_);
-  if (ended()) return false;
-  request_ = std::make_unique<v1::GenerateRequest>();
-  GrpcHandOver(this);
-  StartRead(request_.get());
-  return true;
-}
-
-void ClientStream::OnTooLate() {
-  bool receiving = false;
+void ClientStream::OnMessage(v1::GenerateRequest request) {
   {
     MutexLock lock(&mutex_);
-    receiving = request_ != nullptr;
-  }
-  EndNow(receiving ? absl::DeadlineExceededError("the request did not come in time")
-                   : absl::UnavailableError("too many requests are being received"));
-}
-
-void ClientStream::OnReadDone(bool ok) {
-  const GrpcReaction reaction(this);
-  messages_->End(*this);
-  const absl::Status status = ok ? HandOver() : absl::InvalidArgumentError("no request that can be read");
-  if (!status.ok()) EndNow(status);
-  MutexLock lock(&mutex_);
-  request_ = nullptr;
-}
-
-absl::Status ClientStream::HandOver() {
-  {
-    MutexLock lock(&mutex_);
-    if (ended()) return absl::OkStatus();  // too late, or cancelled
+    if (ended()) return;  // too late, or cancelled
     phase_ = Phase::kHandingOver;
   }
-  if (absl::Status status = options_.on_request(shared_from_this(), std::move(*request_)); !status.ok()) {
-    return status;
-  }
+  const absl::Status taken = options_.on_request(shared_from_this(), std::move(request));
+  if (!taken.ok()) return Close(ToGrpcStatus(taken));
   {
     MutexLock lock(&mutex_);
     phase_ = Phase::kHandedOver;
-    if (!cancelled_) return absl::OkStatus();
+    if (!cancelled_) return;
   }
   // Told now, since its owner would not have found the stream before.
   options_.on_cancel(TimedOut());
-  return absl::OkStatus();
-}
-
-void ClientStream::EndNow(const absl::Status& status) {
-  if (End(status, std::nullopt)) Flush();
 }
 
 bool ClientStream::TimedOut() const {

@@ -1,11 +1,11 @@
 // One client's Generate stream.
 //
-// Purpose: the client's request comes in (FirstMessages), is converted and freed: gRPC keeps no copy of a
+// Purpose: the client's request comes in (ServerCall), is converted and freed: gRPC keeps no copy of a
 // prompt for as long as the call lasts. Then the decision thread hands tokens in (Deliver, End: cheap, never
 // block, never write), the sender thread writes them (Flush). Tokens that arrive while a write is under way
 // are coalesced into the next one, so a slow reader is paced and costs one bounded vector. Deliver reports a
 // client that takes nothing for too long; such a client never slows the group. Ownership, writes and the end
-// of the call: StreamWriter. Threads: as above; OnX are gRPC's.
+// of the call: ServerCall. Threads: as above; OnX are gRPC's.
 #ifndef BFIO_ROUTER_FRONTEND_CLIENT_STREAM_H_
 #define BFIO_ROUTER_FRONTEND_CLIENT_STREAM_H_
 
@@ -24,19 +24,15 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "bfio/v1/inference.pb.h"
-#include "common/net/first_messages.h"
-#include "common/net/stream_writer.h"
+#include "common/net/server_call.h"
+#include "router/frontend/resume_tickets.h"
 #include "router/requests/limits.h"
 #include "router/requests/token_sink.h"
 
 namespace bfio::router {
 
-class ClientStream final
-    : public StreamWriter<grpc::ServerBidiReactor<v1::GenerateRequest, v1::GenerateResponse>,
-                          v1::GenerateResponse>,
-      public TokenSink,
-      public FirstMessages::Call,
-      public std::enable_shared_from_this<ClientStream> {
+class ClientStream final : public ServerCall<ClientStream, v1::GenerateRequest, v1::GenerateResponse>,
+                           public TokenSink {
  public:
   struct Options {
     // Names the stream in the router's life.
@@ -56,28 +52,27 @@ class ClientStream final
 
   // `context` is the call's.
   static std::shared_ptr<ClientStream> Create(grpc::CallbackServerContext* context, Options options);
-  // Has the client's request received; `messages` outlives the stream. Without it nothing is.
-  void AwaitRequest(FirstMessages* messages);
   // Of what the stream sends. REQUIRES: before the first Deliver.
   void SetRequestId(std::string request_id) { request_id_ = std::move(request_id); }
 
-  // The first message carries it. Call before tokens may come.
-  void SetResumeTicket(std::string ticket) {
+  // The first message carries what it issues; may be null. Call before tokens may come.
+  void SetResumeTicket(ResumeTickets::Issue issue) {
     MutexLock lock(&mutex_);
-    resume_ticket_ = std::move(ticket);
+    issue_ticket_ = std::move(issue);
   }
 
   uint64_t id() const override { return options_.id; }
   const std::string& traceparent() const override { return options_.traceparent; }
+  void SetModel(const std::string& digest) override {
+    MutexLock lock(&mutex_);
+    model_ = digest;
+  }
   [[nodiscard]] Delivery Deliver(uint32_t index, absl::Span<const uint32_t> tokens, absl::Time now) override;
   void CatchUp(uint32_t index, absl::Span<const uint32_t> tokens) override;
   [[nodiscard]] bool End(const absl::Status& status, std::optional<router::Finish> finish) override;
   void Flush() override;
   void BreakOff() override;
 
-  bool Receive() override;
-  void OnTooLate() override;
-  void OnReadDone(bool ok) override;
   void OnCancel() override;
 
  private:
@@ -92,7 +87,7 @@ class ClientStream final
   };
 
   ClientStream(grpc::CallbackServerContext* context, Options options)
-      : StreamWriter(context), options_(std::move(options)) {
+      : ServerCall(context), options_(std::move(options)) {
     if (options_.open != nullptr) options_.open->fetch_add(1, std::memory_order_relaxed);
   }
 
@@ -100,26 +95,23 @@ class ClientStream final
     if (options_.open != nullptr) options_.open->fetch_sub(1, std::memory_order_relaxed);
   }
 
+  void OnMessage(v1::GenerateRequest request) override;
   bool Next(v1::GenerateResponse& response) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The router ends the stream: OnCancel, which follows, tells it.
   void OnBroken() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {}
 
   bool MarkDirty() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  // Hands the request over. The stream's status if it ends with that.
-  absl::Status HandOver();
-  void EndNow(const absl::Status& status);
   bool TimedOut() const;
 
   const Options options_;
   std::string request_id_;
-  FirstMessages* messages_ = nullptr;
-  // Belongs to gRPC while it is received, and is freed when it has been handed over.
-  std::unique_ptr<v1::GenerateRequest> request_;  // changed under mutex_
 
   Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kAwaiting;
   bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
-  std::string resume_ticket_ ABSL_GUARDED_BY(mutex_);
+  // Called once.
+  ResumeTickets::Issue issue_ticket_ ABSL_GUARDED_BY(mutex_);
+  std::string model_ ABSL_GUARDED_BY(mutex_);
   std::vector<uint32_t> pending_ ABSL_GUARDED_BY(mutex_);
   uint32_t pending_first_index_ ABSL_GUARDED_BY(mutex_) = 0;
   bool dirty_ ABSL_GUARDED_BY(mutex_) = false;  // waits for Flush

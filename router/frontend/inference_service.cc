@@ -80,11 +80,7 @@ ClientStream* InferenceService::Generate(grpc::CallbackServerContext* context) {
         };
   }
   const std::shared_ptr<ClientStream> stream = ClientStream::Create(context, std::move(options));
-  if (caller.ok()) {
-    stream->AwaitRequest(&messages_);
-  } else if (stream->End(caller.status(), std::nullopt)) {
-    stream->Flush();
-  }
+  stream->Begin(caller.status(), &messages_);
   return stream.get();  // kept alive by itself until OnDone
 }
 
@@ -100,8 +96,11 @@ absl::Status InferenceService::Submit(v1::GenerateRequest request, const Caller&
       ToClientRequest(request, std::move(request_id), std::move(tenant), request_limits_);
   if (!converted.ok()) return converted.status();
   const absl::Time now = absl::Now();
-  converted->resume_proven = secrets_.tickets.Proves(request.resume_ticket(), *converted, now);
-  stream->SetResumeTicket(secrets_.tickets.Issue(*converted, caller.deadline, now));
+  if (auto model = secrets_.tickets.ModelOf(request.resume_ticket(), *converted, now)) {
+    converted->resume_proven = true;
+    converted->model = *std::move(model);
+  }
+  stream->SetResumeTicket(secrets_.tickets.Prepare(*converted, caller.deadline, now));
   request = v1::GenerateRequest();  // its prompt is in `converted`, and would be there twice
   return handler_->Submit(id, *std::move(converted), stream);
 }

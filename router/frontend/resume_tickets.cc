@@ -29,16 +29,19 @@ std::string FactsOf(const ClientRequest& request) {
 
 }  // namespace
 
-std::string ResumeTickets::Issue(const ClientRequest& request, absl::Time deadline, absl::Time now) const {
-  if (!keys_ || !request.resumable || !request.has_prompt()) return "";
-  if (request.resume_from.has_value() && !request.resume_proven) return "";
-  return keys_->Issue(FactsOf(request), std::min(deadline, now + kLongest) + beyond_);
+ResumeTickets::Issue ResumeTickets::Prepare(const ClientRequest& request, absl::Time deadline,
+                                            absl::Time now) const {
+  if (!keys_ || !request.resumable || !request.has_prompt()) return nullptr;
+  if (request.resume_from.has_value() && !request.resume_proven) return nullptr;
+  return [keys = keys_, facts = FactsOf(request), expires = std::min(deadline, now + kLongest) + beyond_](
+             absl::string_view model) { return keys->Issue(facts, expires, model); };
 }
 
-bool ResumeTickets::Proves(absl::string_view ticket, const ClientRequest& request, absl::Time now) const {
+std::optional<std::string> ResumeTickets::ModelOf(absl::string_view ticket, const ClientRequest& request,
+                                                  absl::Time now) const {
   // Most resumes that are bare find their request, and the others cannot start anew.
-  if (!keys_ || ticket.empty() || IsBareResume(request)) return false;
-  return keys_->Valid(ticket, FactsOf(request), now);
+  if (!keys_ || ticket.empty() || IsBareResume(request)) return std::nullopt;
+  return keys_->Claim(ticket, FactsOf(request), now);
 }
 
 }  // namespace bfio::router

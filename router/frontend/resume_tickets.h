@@ -2,12 +2,15 @@
 //
 // Purpose: requests that a restart has interrupted go ahead of their tenant's limits and of the pool
 // (router/requests); nobody else may. The first message of a resumable stream carries a ticket over all that
-// limits count: tenant, request_id, resume_token, prompt, max_new_tokens and priority. It is good for the
-// time the call has, kLongest at most, and --resume_timeout beyond. Keys come from --resume_key_file, which
+// limits count: tenant, request_id, resume_token, prompt, max_new_tokens and priority; it claims which model
+// the tokens are of, since another would go on otherwise. It is good for the time the call has, kLongest at
+// most, and --resume_timeout beyond. Keys come from --resume_key_file, which
 // every router that may follow has too; without keys there are no tickets. Pure; any thread.
 #ifndef BFIO_ROUTER_FRONTEND_RESUME_TICKETS_H_
 #define BFIO_ROUTER_FRONTEND_RESUME_TICKETS_H_
 
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -26,17 +29,23 @@ class ResumeTickets {
   // Without keys.
   ResumeTickets() = default;
   // `beyond`: how long a ticket outlives its call.
-  ResumeTickets(TicketKeys keys, absl::Duration beyond) : keys_(std::move(keys)), beyond_(beyond) {}
+  ResumeTickets(TicketKeys keys, absl::Duration beyond)
+      : keys_(std::make_shared<const TicketKeys>(std::move(keys))), beyond_(beyond) {}
 
-  // For the stream of this request, whose call ends at `deadline`; empty: it gets none. Times are by the wall
+  // Makes the ticket when it is known of which model the tokens are: its digest, or empty.
+  using Issue = std::function<std::string(absl::string_view model)>;
+
+  // For the stream of this request, whose call ends at `deadline`; null: it gets none. Times are by the wall
   // clock. A request that comes as a resume gets one only if it is proven: of any other the router may know
   // the request_id and run what was sent with that, and not what is sent here.
-  std::string Issue(const ClientRequest& request, absl::Time deadline, absl::Time now) const;
-  // Whether an earlier stream of this very request has got this ticket.
-  bool Proves(absl::string_view ticket, const ClientRequest& request, absl::Time now) const;
+  Issue Prepare(const ClientRequest& request, absl::Time deadline, absl::Time now) const;
+  // If an earlier stream of this very request has got this ticket: the digest of the model that its tokens
+  // are of; empty: not known.
+  std::optional<std::string> ModelOf(absl::string_view ticket, const ClientRequest& request,
+                                     absl::Time now) const;
 
  private:
-  std::optional<TicketKeys> keys_;
+  std::shared_ptr<const TicketKeys> keys_;
   absl::Duration beyond_;
 };
 

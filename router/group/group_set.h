@@ -26,6 +26,7 @@
 #define BFIO_ROUTER_GROUP_GROUP_SET_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -90,8 +91,11 @@ class GroupSet {
   // The shortest step of any group; nothing while none can judge.
   std::optional<absl::Duration> shortest_step() const;
 
-  // The numbers of the models that requests which have begun may wait for, ascending.
-  const std::vector<uint32_t>& models() const { return models_.known(); }
+  // The models that requests which have begun may wait for: names by number.
+  const std::map<uint32_t, std::string>& models() const { return models_.known(); }
+  // A request that has begun under an earlier router waits for that model, for restart_settle while another
+  // group serves. True when models() has changed.
+  bool ExpectModel(const std::string& model, absl::Time now) { return models_.Expect(model, now); }
 
   // Null when there is no such group.
   Group* Find(core::GroupIndex index);

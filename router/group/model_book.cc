@@ -15,6 +15,14 @@ uint32_t ModelBook::NumberOf(const std::string& model) {
   return entry.number;
 }
 
+bool ModelBook::Expect(const std::string& model, absl::Time now) {
+  const bool fresh = !models_.contains(model);
+  NumberOf(model);
+  Model& entry = models_[model];
+  if (!entry.served && !entry.gone) entry.unserved_since = std::min(entry.unserved_since, now);
+  return fresh;
+}
+
 void ModelBook::SetServed(absl::Span<const uint32_t> served, absl::Time now) {
   bool back = false;
   for (auto& [name, model] : models_) {
@@ -50,9 +58,8 @@ absl::Time ModelBook::NextExpiry(absl::Duration patience) const {
 void ModelBook::ListKnown() {
   known_.clear();
   for (const auto& [name, model] : models_) {
-    if (!model.gone) known_.push_back(model.number);
+    if (!model.gone) known_[model.number] = name;
   }
-  std::sort(known_.begin(), known_.end());
 }
 
 }  // namespace bfio::router

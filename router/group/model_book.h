@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <map>
 #include <string>
-#include <vector>
 
 #include "absl/time/time.h"
 #include "absl/types/span.h"
@@ -23,23 +22,26 @@ class ModelBook {
 
   // Above 0.
   uint32_t NumberOf(const std::string& model);
+  // A request waits for that model, which an earlier router knew: it has until Expire to be served. False: it
+  // was known or expected before.
+  bool Expect(const std::string& model, absl::Time now);
 
   // The models that are served from now on, in any order.
   void SetServed(absl::Span<const uint32_t> served, absl::Time now);
-  // Those that have been served, and not for `patience`, are gone until they are served again.
+  // Those that have been served, or expected, and are not for `patience`, are gone until they are served.
   void Expire(absl::Duration patience, absl::Time now);
   // When Expire has something to do; infinite: never.
   absl::Time NextExpiry(absl::Duration patience) const;
 
-  // Those that are not gone, ascending.
-  const std::vector<uint32_t>& known() const { return known_; }
+  // Those that are not gone: names by number.
+  const std::map<uint32_t, std::string>& known() const { return known_; }
 
  private:
   struct Model {
     uint32_t number = 0;
     bool served = false;
     bool gone = false;
-    // Has been served before, is not now, and is not gone: since when.
+    // Has been served before, or is expected; is not served now, and is not gone: since when.
     absl::Time unserved_since = absl::InfiniteFuture();
   };
 
@@ -47,7 +49,7 @@ class ModelBook {
 
   std::map<std::string, Model> models_;
   uint32_t last_ = 0;
-  std::vector<uint32_t> known_;
+  std::map<uint32_t, std::string> known_;
 };
 
 }  // namespace bfio::router

@@ -11,6 +11,15 @@
 
 namespace bfio::router {
 
+namespace {
+
+// The client has tokens, and which model they are of is known.
+bool HasTokensOfAModel(const ClientRequest& request) {
+  return request.resume_from.value_or(0) > 0 && !request.model.empty();
+}
+
+}  // namespace
+
 void RequestLifecycle::OnArrival(core::RequestId id, ClientRequest request, std::shared_ptr<TokenSink> sink,
                                  TenantLimiter::Ticket ticket, absl::Time now) {
   now_ = now;
@@ -54,6 +63,7 @@ void RequestLifecycle::OnArrival(core::RequestId id, ClientRequest request, std:
   if (!restarts) arrivals_.Add(now_);
   tenants_->totals().OnAccepted(record->tenant, record->request.tenant, record->request.prompt_tokens);
   overload_->Charge(*record);
+  TellModel(*record);
   if (record->send_from < record->delivered) {
     sink->CatchUp(record->send_from, absl::MakeConstSpan(record->history).subspan(record->send_from));
     FlushLater(sink);
@@ -127,6 +137,8 @@ bool RequestLifecycle::Resume(core::RequestId id, ClientRequest& request,
   }
   if (record == nullptr) {
     if (!request.has_prompt()) return refuse(unknown);
+    if (HasTokensOfAModel(request) && NumberOf(request.model) == 0)
+      return refuse(ModelGone(*request.resume_from));
     ++totals_.restarted;
     return false;
   }
@@ -146,7 +158,8 @@ bool RequestLifecycle::Resume(core::RequestId id, ClientRequest& request,
   return true;
 }
 
-void RequestLifecycle::TakeReceived(RequestRecord& record) {
+void RequestLifecycle::TakeReceived(RequestRecord& record) const {
+  if (HasTokensOfAModel(record.request)) record.model = NumberOf(record.request.model);
   // The last one is made again: if it was the last of all, or a stop token, the finish comes with it.
   record.history = std::move(record.request.received);
   if (!record.history.empty()) record.history.pop_back();
@@ -161,6 +174,7 @@ void RequestLifecycle::Attach(RequestRecord& record, const std::shared_ptr<Token
   table_.SetSink(record, sink);
   if (!sink->traceparent().empty()) record.traceparent = sink->traceparent();
   record.send_from = from;
+  TellModel(record);
   if (from < record.delivered) sink->CatchUp(from, absl::MakeConstSpan(record.history).subspan(from));
   if (!record.ended) return FlushLater(sink);
   // Kept on: this stream may break as the one before did.
@@ -214,7 +228,8 @@ bool RequestLifecycle::RecoverOne(absl::string_view worker_id, HeldRequest& held
   RequestRecord* record = table_.Add(held.id, std::move(held.request), nullptr, tenant, now_);
   record->delivered = record->had = static_cast<uint32_t>(held.tokens.size());
   record->placed_at = held.first_index;
-  record->model = held.model;
+  record->placed_model = held.model;
+  if (record->delivered > 0) record->model = held.model;
   record->history = std::move(held.tokens);
   record->placed = now_;
   if (record->delivered > 0) record->first_token = now_;

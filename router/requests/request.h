@@ -50,6 +50,8 @@ struct ClientRequest {
   std::vector<uint32_t> received;
   // The edge has seen proof that a router had accepted this very request before (resume_ticket).
   bool resume_proven = false;
+  // The digest of the model that the tokens which the client has are of, by the same proof; empty: not known.
+  std::string model;
 
   // A call of an agent (docs/agents.md); empty: none.
   std::string parent_id;

@@ -98,6 +98,10 @@ void RequestLifecycle::OnTokens(core::RequestId id, absl::Span<const uint32_t> t
     latencies_.OnTokens(tokens.size(), now_ - record.last_token);
   }
   record.last_token = now_;
+  if (record.model == 0) {
+    record.model = record.placed_model;
+    TellModel(record);
+  }
   tenants_->totals().OnTokens(record.tenant, record.request.tenant, tokens.size());
   overload_->OnFirstToken(record);
   const uint32_t index = record.delivered;
@@ -188,7 +192,10 @@ void RequestLifecycle::OnLost(core::RequestId id, absl::Time now) {
     Tell(lines_, spdlog::level::warn, "suspect", *record, now_, absl::StrCat(why, ": it is ended"));
     return Fail(*record, absl::InternalError(why));
   }
-  if (Stranded(*record)) return FailStranded(*record);
+  if (Stranded(*record)) {
+    ++totals_.replays_refused;
+    return Fail(*record, ModelGone(record->delivered));
+  }
   if (record->forgotten) {
     ++totals_.replays_refused;
     return Fail(*record,
@@ -209,17 +216,28 @@ void RequestLifecycle::OnWorkerDied(core::GroupIndex group, core::WorkerIndex wo
   }
 }
 
-bool RequestLifecycle::Stranded(const RequestRecord& record) const {
-  return record.delivered > 0 && record.model != 0 &&
-         !std::binary_search(groups_.models.begin(), groups_.models.end(), record.model);
+uint32_t RequestLifecycle::NumberOf(const std::string& model) const {
+  for (const auto& [number, digest] : groups_.models) {
+    if (digest == model && !model.empty()) return number;
+  }
+  return 0;
 }
 
-void RequestLifecycle::FailStranded(RequestRecord& record) {
-  ++totals_.replays_refused;
+void RequestLifecycle::TellModel(const RequestRecord& record) const {
+  const auto model = groups_.models.find(record.model);
+  if (model != groups_.models.end() && record.sink != nullptr && record.request.resumable)
+    record.sink->SetModel(model->second);
+}
+
+bool RequestLifecycle::Stranded(const RequestRecord& record) const {
+  return record.model != 0 && !groups_.models.contains(record.model);
+}
+
+absl::Status RequestLifecycle::ModelGone(uint32_t tokens) {
   // Not UNAVAILABLE: whoever tries again with what it has would get another model's end to this beginning.
-  Fail(record, absl::FailedPreconditionError(absl::StrCat(
-                   "the model that this request began on is not served any more; ", record.delivered,
-                   " of its tokens are delivered, and another model would go on otherwise: send it anew")));
+  return absl::FailedPreconditionError(
+      absl::StrCat("the model that this request began on is not served any more; ", tokens,
+                   " of its tokens are delivered, and another model would go on otherwise: send it anew"));
 }
 
 void RequestLifecycle::SetGroups(GroupsView groups) {
@@ -231,7 +249,8 @@ void RequestLifecycle::SetGroups(GroupsView groups) {
     RequestRecord* record = table_.Find(id);
     if (record == nullptr || record->ended || !Stranded(*record) || cluster_->LocationOf(id)) continue;
     ++ended;
-    FailStranded(*record);
+    ++totals_.replays_refused;
+    Fail(*record, ModelGone(record->delivered));
   }
   if (ended > 0) spdlog::warn("{} requests end: the model that they began on is not served any more", ended);
 }
@@ -252,8 +271,7 @@ std::optional<Assignment> RequestLifecycle::OnPlaced(core::RequestId id, uint32_
     Cancel(id);
     return std::nullopt;
   }
-  // What it has of an earlier router, nobody says whose it is.
-  if (record->delivered == 0 || record->model == 0) record->model = model;
+  record->placed_model = model;
   record->last_rank = rank;
   record->worker_died = false;
   record->placed_at = record->delivered;

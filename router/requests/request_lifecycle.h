@@ -12,6 +12,7 @@
 #define BFIO_ROUTER_REQUESTS_REQUEST_LIFECYCLE_H_
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -64,8 +65,8 @@ struct GroupsView {
   // Every group that is waited for has formed with all its members.
   bool complete = false;
   bool expects_announcements = false;
-  // The numbers of the models that a request which has begun may wait for, ascending.
-  std::vector<uint32_t> models;
+  // The models that a request which has begun may wait for: digests by number.
+  std::map<uint32_t, std::string> models;
 };
 
 class RequestLifecycle final : public RequestBook {
@@ -140,7 +141,7 @@ class RequestLifecycle final : public RequestBook {
   // refused. False: its request is unknown and starts anew.
   bool Resume(core::RequestId id, ClientRequest& request, const std::shared_ptr<TokenSink>& sink);
   // What the client of a request that starts anew has of it already counts as made.
-  static void TakeReceived(RequestRecord& record);
+  void TakeReceived(RequestRecord& record) const;
   // Whether an unknown request goes ahead of limits and pool because an earlier router had accepted it, which
   // each may do once. Nobody loses a running request because the router died.
   bool MayGoAhead(const ClientRequest& request);
@@ -173,9 +174,14 @@ class RequestLifecycle final : public RequestBook {
   void CutOff(RequestRecord& record);
   // Keeps an ended request for a client that may have missed its end.
   void Retain(RequestRecord& record, const Finish& finish);
+  // 0: no request may wait for that model.
+  uint32_t NumberOf(const std::string& model) const;
+  // Tells its stream the model of its tokens, if there is one and it is known.
+  void TellModel(const RequestRecord& record) const;
   // No worker can go on with it: the model that it began on is gone.
   bool Stranded(const RequestRecord& record) const;
-  void FailStranded(RequestRecord& record);
+  // For a client that has `tokens` of it.
+  static absl::Status ModelGone(uint32_t tokens);
   // Back into the pool, ahead of all that have not begun.
   void Requeue(const RequestRecord& record);
   // Gives back what an accepted request holds of bounds.

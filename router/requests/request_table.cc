@@ -23,7 +23,7 @@ core::RequestSpec RequestRecord::Spec(int64_t next_step) const {
   spec.tenant = tenant;
   spec.generated_tokens = int64_t{delivered} - claimed;
   // Another model would go on otherwise than the client's tokens began.
-  if (delivered > 0) spec.model = model;
+  spec.model = model;
   if (senior_step) spec.seniority = next_step - *senior_step;
   if (placed) spec.waited_steps = wait_steps;
   spec.deadline_us = deadline_us;

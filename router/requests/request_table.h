@@ -56,8 +56,11 @@ struct RequestRecord {
   uint32_t claimed = 0;
   // What `delivered` was when it was placed.
   uint32_t placed_at = 0;
-  // The number of the model that its workers' tokens are of; 0: none has made any.
+  // The number of the model that its tokens are of, those that its client has included; 0: there are none, or
+  // it is not known.
   uint32_t model = 0;
+  // Of the model that it was placed on last.
+  uint32_t placed_model = 0;
   // Those tokens, kept only where a replay needs them in its prompt, or a resume for its client.
   std::vector<uint32_t> history;
   // What prompt and history are charged with (replay_budget.h).

@@ -27,6 +27,9 @@ class TokenSink {
   // W3C trace context of the call; empty: none.
   virtual const std::string& traceparent() const = 0;
 
+  // The digest of the model that its tokens are of, where that is known; before they come.
+  virtual void SetModel(const std::string& digest) = 0;
+
   enum class Delivery {
     kTaken,
     kFlush,    // and the caller has Flush called, once

@@ -33,6 +33,8 @@ class WorkerLinkService final : public CallService {
   int64_t sessions() const { return bounds_.open.load(std::memory_order_relaxed); }
   // Of messages that the handler has not dealt with, encoded.
   int64_t unconsumed_bytes() const { return bounds_.unconsumed_bytes.load(std::memory_order_relaxed); }
+  // Of messages to workers that wait to be written, encoded.
+  int64_t queued_bytes() const { return bounds_.queued_bytes.load(std::memory_order_relaxed); }
 
  private:
   grpc::ServerBidiReactor<v1::WorkerMessage, v1::RouterMessage>* Attach(grpc::CallbackServerContext* context);

@@ -12,41 +12,31 @@ std::shared_ptr<MessageSession<In, Out>> MessageSession<In, Out>::Create(
   std::shared_ptr<MessageSession> session(
       new MessageSession(std::move(peer), std::move(callbacks), bounds, context));
   session->Open(session);
-  bounds->first_messages.Begin(session);
+  session->Begin(absl::OkStatus(), &bounds->first_messages);
   return session;
 }
 
 template <typename In, typename Out>
-bool MessageSession<In, Out>::Receive() {
-  MutexLock lock(&mutex_);
-  if (this->ended()) return false;
-  GrpcHandOver(this);
-  this->StartRead(&incoming_);
-  return true;
-}
-
-template <typename In, typename Out>
-void MessageSession<In, Out>::OnTooLate() {
-  Close({grpc::StatusCode::DEADLINE_EXCEEDED, "no hello came in time"});
-}
-
-template <typename In, typename Out>
 void MessageSession<In, Out>::Send(Out message) {
+  const auto bytes = static_cast<int64_t>(message.ByteSizeLong());
   MutexLock lock(&mutex_);
   if (this->ended()) return;
-  if (queue_.size() + (this->writing() ? 1 : 0) >= kMaxQueued) {
+  const size_t waiting = queue_.size() + (this->writing() ? 1 : 0);
+  if (waiting >= kMaxQueued || !this->MayQueue(queued_bytes_, bytes, kMaxQueuedBytes)) {
     queue_.clear();
+    CountQueued(-queued_bytes_);
     this->SetEnd({grpc::StatusCode::RESOURCE_EXHAUSTED, "the worker does not take its messages"});
   } else {
-    queue_.push_back(std::move(message));
+    queue_.push_back({std::move(message), bytes});
+    CountQueued(bytes);
   }
   this->Advance();
 }
 
 template <typename In, typename Out>
-void MessageSession<In, Out>::Close(grpc::Status status) {
-  MutexLock lock(&mutex_);
-  if (this->SetEnd(std::move(status))) this->Advance();
+void MessageSession<In, Out>::CountQueued(int64_t bytes) {
+  queued_bytes_ += bytes;
+  bounds_->queued_bytes.fetch_add(bytes, std::memory_order_relaxed);
 }
 
 template <typename In, typename Out>
@@ -55,7 +45,8 @@ bool MessageSession<In, Out>::Next(Out& message) {
     message = Out();  // a plan with prompts may be large
     return false;
   }
-  message = std::move(queue_.front());
+  message = std::move(queue_.front().message);
+  CountQueued(-queue_.front().bytes);
   queue_.pop_front();
   this->CountFrom(MonotonicNow());
   return true;
@@ -80,33 +71,23 @@ void MessageSession<In, Out>::Consumed() {
   if (!read_paused_ || this->finished()) return;
   if (!MayRead() || unconsumed_.size() >= kMaxUnconsumed / 2) return;
   read_paused_ = false;
-  GrpcHandOver(this);
-  this->StartRead(&incoming_);
+  this->Read();
 }
 
 template <typename In, typename Out>
-void MessageSession<In, Out>::OnReadDone(bool ok) {
-  const GrpcReaction reaction(this);
-  if (!std::exchange(first_came_, true)) bounds_->first_messages.End(*this);
-  if (!ok) {  // the worker has closed its side or is gone
-    Close(grpc::Status::OK);
-    return;
-  }
-  const auto bytes = static_cast<int64_t>(incoming_.ByteSizeLong());
+void MessageSession<In, Out>::OnMessage(In message) {
+  const auto bytes = static_cast<int64_t>(message.ByteSizeLong());
   {
     MutexLock lock(&mutex_);
     unconsumed_.push_back(bytes);
     unconsumed_bytes_ += bytes;
     bounds_->unconsumed_bytes.fetch_add(bytes, std::memory_order_relaxed);
   }
-  callbacks_.on_message(this->shared_from_this(), std::move(incoming_));
+  callbacks_.on_message(this->shared_from_this(), std::move(message));
   MutexLock lock(&mutex_);
-  // Not Clear, which keeps what a large message needed.
-  incoming_ = In();
   if (this->finished()) return;  // no operation may follow Finish
   if (MayRead()) {
-    GrpcHandOver(this);
-    this->StartRead(&incoming_);
+    this->Read();
   } else {
     read_paused_ = true;
   }

@@ -4,8 +4,8 @@
 // messages to it are queued and written one after another. Both directions are bounded: reading pauses while
 // too many messages, or too many bytes of them, wait for that thread, and a worker that does not take its
 // messages is cut off. A worker may answer pings, and so look alive, and never read: the owner calls
-// BreakOffIfStuck for that. Ownership, writes and the end of the call: StreamWriter. Threads: Send, Close,
-// Consumed and BreakOffIfStuck from the owning thread; OnX are gRPC's.
+// BreakOffIfStuck for that. Ownership, writes, the first message and the end of the call: ServerCall.
+// Threads: Send, Close, Consumed and BreakOffIfStuck from the owning thread; OnX are gRPC's.
 #ifndef BFIO_ROUTER_WORKER_LINK_WORKER_SESSION_H_
 #define BFIO_ROUTER_WORKER_LINK_WORKER_SESSION_H_
 
@@ -22,7 +22,7 @@
 #include "bfio/v1/pipeline.pb.h"
 #include "bfio/v1/worker.pb.h"
 #include "common/net/first_messages.h"
-#include "common/net/stream_writer.h"
+#include "common/net/server_call.h"
 
 namespace bfio::router {
 
@@ -37,14 +37,14 @@ struct SessionBounds {
   // session reads on that has any.
   std::atomic<int64_t> unconsumed_bytes{0};
   int64_t max_unconsumed_bytes = int64_t{128} << 20;
+  // Encoded bytes of messages that wait to be written, of all sessions.
+  std::atomic<int64_t> queued_bytes{0};
   // Sessions now.
   std::atomic<int64_t> open{0};
 };
 
 template <typename In, typename Out>
-class MessageSession final : public StreamWriter<grpc::ServerBidiReactor<In, Out>, Out>,
-                             public FirstMessages::Call,
-                             public std::enable_shared_from_this<MessageSession<In, Out>> {
+class MessageSession final : public ServerCall<MessageSession<In, Out>, In, Out> {
  public:
   struct Callbacks {
     // In the order of arrival; each must be answered by one Consumed() once it has been dealt with.
@@ -59,53 +59,56 @@ class MessageSession final : public StreamWriter<grpc::ServerBidiReactor<In, Out
 
   ~MessageSession() override {
     bounds_->unconsumed_bytes.fetch_sub(unconsumed_bytes_, std::memory_order_relaxed);
+    bounds_->queued_bytes.fetch_sub(queued_bytes_, std::memory_order_relaxed);
     bounds_->open.fetch_sub(1, std::memory_order_relaxed);
   }
 
-  // Queues a message; closes the stream when kMaxQueued wait already.
+  // Queues a message; closes the stream when too many wait already, or too many bytes of them.
   void Send(Out message);
-
-  // Ends the stream after the queued messages.
-  void Close(grpc::Status status);
 
   // One message from on_message has been dealt with.
   void Consumed();
 
   const std::string& peer() const { return peer_; }
 
-  bool Receive() override;
-  void OnTooLate() override;
-  void OnReadDone(bool ok) override;
-
  private:
-  using Writer = StreamWriter<grpc::ServerBidiReactor<In, Out>, Out>;
-  using Writer::mutex_;
+  using Base = ServerCall<MessageSession, In, Out>;
+  using Base::mutex_;
 
-  // Messages to the worker that wait, the one under way included.
+  // Messages to the worker that wait, the one under way included, and encoded bytes of those behind it.
   static constexpr size_t kMaxQueued = 1024;
+  static constexpr int64_t kMaxQueuedBytes = int64_t{64} << 20;
   static constexpr size_t kMaxUnconsumed = 256;
   static constexpr int64_t kMaxUnconsumedBytes = int64_t{16} << 20;
 
   MessageSession(std::string peer, Callbacks callbacks, SessionBounds* bounds,
                  grpc::CallbackServerContext* context)
-      : Writer(context), peer_(std::move(peer)), callbacks_(std::move(callbacks)), bounds_(bounds) {
+      : Base(context), peer_(std::move(peer)), callbacks_(std::move(callbacks)), bounds_(bounds) {
     bounds_->open.fetch_add(1, std::memory_order_relaxed);
   }
 
+  struct Queued {
+    Out message;
+    int64_t bytes = 0;
+  };
+
+  // Messages that wait have become so many bytes more, or less.
+  void CountQueued(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether what waits for the owner leaves room for another message.
   bool MayRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
+  void OnMessage(In message) override;
+  // The worker has closed its side, or is gone.
+  void OnNoMessage() override { this->Close(grpc::Status::OK); }
   bool Next(Out& message) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnGone() override { callbacks_.on_gone(this->shared_from_this()); }
 
   const std::string peer_;
   const Callbacks callbacks_;
   SessionBounds* const bounds_;
-  // Of gRPC's reactions.
-  bool first_came_ = false;
-  In incoming_;  // belongs to gRPC while a read is under way
 
-  std::deque<Out> queue_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Queued> queue_ ABSL_GUARDED_BY(mutex_);
+  int64_t queued_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   // Encoded sizes of the messages that have not been consumed, and their sum.
   std::deque<int64_t> unconsumed_ ABSL_GUARDED_BY(mutex_);
   int64_t unconsumed_bytes_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -23,8 +23,8 @@ void CheckKeysFile(const std::string& text) {
   }
   const std::string ticket = keys->Issue(text, kNow + absl::Seconds(1));
   Check(ticket.size() == TicketKeys::kTicketBytes, "tickets have one size");
-  Check(keys->Valid(ticket, text, kNow), "a ticket is good for its facts");
-  Check(!keys->Valid(ticket, text, kNow + absl::Seconds(1)), "until it expires");
+  Check(keys->Claim(ticket, text, kNow), "a ticket is good for its facts");
+  Check(!keys->Claim(ticket, text, kNow + absl::Seconds(1)), "until it expires");
 }
 
 }  // namespace
@@ -42,20 +42,22 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!message.ParseFromString(input.Chunk())) return 0;
   const auto request = bfio::router::ToClientRequest(message, bfio::router::RequestLimits());
   if (!request.ok()) return 0;
-  Check(!tickets->Proves(shown, *request, kNow), "nobody makes a ticket up");
-  Check(!tickets->Proves(message.resume_ticket(), *request, kNow), "nor sends one that was not given");
+  Check(!tickets->ModelOf(shown, *request, kNow), "nobody makes a ticket up");
+  Check(!tickets->ModelOf(message.resume_ticket(), *request, kNow), "nor sends one that was not given");
 
   ClientRequest first = *request;
   first.resume_from.reset();
-  const std::string ticket = tickets->Issue(first, absl::InfiniteFuture(), kNow);
+  const ResumeTickets::Issue issue = tickets->Prepare(first, absl::InfiniteFuture(), kNow);
+  const std::string model(shown.substr(0, TicketKeys::kMaxClaimBytes));
+  const std::string ticket = issue == nullptr ? "" : issue(model);
   Check(ticket.empty() == (!first.resumable || !first.has_prompt()), "resumable requests get one");
   if (ticket.empty()) return 0;
-  Check(tickets->Proves(ticket, *request, kNow), "the request that it was given to proves itself");
+  Check(tickets->ModelOf(ticket, *request, kNow) == model, "the request that it was given to proves itself");
   std::string changed = ticket;
   changed[at % changed.size()] = static_cast<char>(changed[at % changed.size()] ^ change);
-  Check(tickets->Proves(changed, *request, kNow) == (change == 0), "no other ticket does");
+  Check(tickets->ModelOf(changed, *request, kNow).has_value() == (change == 0), "no other ticket does");
   ClientRequest larger = *request;
   larger.max_new_tokens += 1 + change;
-  Check(!tickets->Proves(ticket, larger, kNow), "nor any other request");
+  Check(!tickets->ModelOf(ticket, larger, kNow), "nor any other request");
   return 0;
 }

@@ -4,13 +4,16 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <fstream>
 #include <memory>
 #include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "tests/testing/cluster.h"
 #include "tests/testing/unfinished_calls.h"
 
@@ -140,6 +143,25 @@ TEST(BeforeAuthentication, HeadersWithoutAnEndPinNoMoreThan64Mib) {
   EXPECT_LT(router.GrownMib(), 64 * kSlowdown);
 }
 
+// A worker that serves parts of a model listens for its neighbours.
+TEST(BeforeAuthentication, APortOfAWorkerHasTheSameBound) {
+  const Process worker("bfio_worker", {"--router=127.0.0.1:1", "--engine=cpu", "--model=tests/golden/llama",
+                                       "--step_tokens=48", "--memory_limit_mb=64",
+                                       "--pipeline_listen=127.0.0.1:0", "--connect_timeout=10m"});
+  const absl::Time give_up = absl::Now() + kSlowdown * absl::Seconds(30);
+  while (!absl::StrContains(worker.Stderr(), "a block takes") && absl::Now() < give_up)
+    absl::SleepFor(absl::Milliseconds(5));
+  const std::string log = worker.Stderr(), words = "chains come in at ";
+  const size_t start = log.find(words);
+  ASSERT_NE(start, std::string::npos) << log;
+  const size_t address = start + words.size();
+  const double before = ResidentMib(worker.pid());
+  UnfinishedCalls attack(log.substr(address, log.find('\n', address) - address));
+  ASSERT_TRUE(attack.SendHeaders(uint64_t{512} << 20, 10 * kSlowdown * absl::Seconds(1)));
+  EXPECT_TRUE(attack.ended());
+  EXPECT_LT(ResidentMib(worker.pid()) - before, 64 * kSlowdown);
+}
+
 // Where nobody is asked who he is, the bound is another, and there is one: 64 MiB of messages that are
 // received at the same time, and a window of 64 KiB for each call that waits for its turn.
 TEST(WithoutAuthentication, UnfinishedCallsHaveABoundToo) {
@@ -228,6 +250,53 @@ TEST(AfterARestart, AResumeWithItsTicketGoesAhead) {
     EXPECT_FALSE(again.response().resume_ticket().empty()) << "for the next restart";
   }
   EXPECT_EQ(cluster.State().requests().refused_tenant(), 2u);
+}
+
+// Another model would go on otherwise than this one began.
+TEST(AfterARestart, AResumeGoesOnWithTheModelThatItBeganOnOrEnds) {
+  const std::string keys = absl::StrCat(TestDirectory(), "/resume_keys");
+  std::ofstream(keys) << std::string(32, 'k') << "\n";
+  ClusterOptions options =
+      SlowWorker({"--workers=1", absl::StrCat("--resume_key_file=", keys), "--restart_settle=0s"});
+  options.worker_processes = 0;
+  // What the sim engine computes is a model like any other.
+  options.more_flags = {{}, {"--eos_probability=0.00001"}};
+  Cluster cluster(options);
+  ASSERT_TRUE(cluster.ok());
+  const auto await_serving = [&](int workers) {
+    return cluster.WaitFor("serving workers", [workers](const v1::ClusterState& state) {
+      return workers == std::count_if(state.workers().begin(), state.workers().end(), [](const auto& worker) {
+               return worker.phase() == v1::WORKER_PHASE_SERVING;
+             });
+    });
+  };
+  cluster.StartWorker();
+  ASSERT_TRUE(await_serving(1));
+  v1::GenerateRequest request = SyntheticRequest(20, 20'000);
+  request.set_request_id("a");
+  request.set_resumable(true);
+  v1::GenerateRequest resume = request;
+  {
+    OpenCall begun(cluster, request);
+    ASSERT_TRUE(begun.ReadOne());
+    resume.set_resume_ticket(begun.response().resume_ticket());
+    resume.set_resume_from_index(begun.response().token_ids_size());
+    *resume.mutable_received_token_ids() = begun.response().token_ids();
+    // With the worker everything that knows it.
+    cluster.KillRouter();
+    cluster.workers()[0].Signal(SIGKILL);
+  }
+  cluster.StartRouterAgain();
+  cluster.StartWorker();
+  ASSERT_TRUE(await_serving(1));
+  const grpc::Status gone = Generate(cluster.inference(), resume).status;
+  EXPECT_EQ(gone.error_code(), grpc::StatusCode::FAILED_PRECONDITION) << gone.error_message();
+  EXPECT_THAT(gone.error_message(), ::testing::HasSubstr("the model that this request began on"));
+  cluster.StartWorker(0);
+  ASSERT_TRUE(await_serving(2));
+  OpenCall again(cluster, resume);
+  ASSERT_TRUE(again.ReadOne()) << again.End().error_message();
+  EXPECT_EQ(again.response().first_index(), resume.resume_from_index());
 }
 
 // --- 7: tenants see each other ---

@@ -108,11 +108,11 @@ class SimpleBook final : public RequestBook {
       checker_->Broken("the scheduler has forgotten what is lost");
   }
   // Ends what waits for a model that is none of these.
-  void EndStranded(const std::vector<uint32_t>& models) {
+  void EndStranded(const std::map<uint32_t, std::string>& models) {
     std::erase_if(live, [&](const auto& entry) {
       const auto& [id, record] = entry;
       if (record.delivered == 0 || record.model == 0 || cluster_->LocationOf(id)) return false;
-      if (std::binary_search(models.begin(), models.end(), record.model)) return false;
+      if (models.contains(record.model)) return false;
       cluster_->Apply(core::Cancel{id});
       failed[id] = absl::FailedPreconditionError("its model is gone");
       return true;

@@ -53,12 +53,10 @@ class ConnectionListenerTest : public ::testing::Test {
     listener_ = *std::move(listener);
     authenticator_.set_on_accepted([this](const std::string& peer) { listener_->Authenticated(peer); });
     grpc::ServerBuilder builder;
-    using FromFd = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
-    auto acceptor = builder.experimental().AddExternalConnectionAcceptor(FromFd::FROM_FD,
-                                                                         grpc::InsecureServerCredentials());
+    listener_->AddTo(builder, grpc::InsecureServerCredentials());
     builder.RegisterService(&service_);
     server_ = builder.BuildAndStart();
-    listener_->Serve(std::move(acceptor));
+    listener_->Serve();
   }
   ~ConnectionListenerTest() override {
     if (listener_ != nullptr) listener_->Stop();
@@ -88,7 +86,7 @@ class ConnectionListenerTest : public ::testing::Test {
             const absl::Status known = authenticator->Check(*context);
             using Call =
                 UnaryCall<grpc::health::v1::HealthCheckRequest, grpc::health::v1::HealthCheckResponse>;
-            Call* const call = Call::Create(context, nullptr, nullptr);
+            Call* const call = Call::Create(context);
             if (known.ok()) {
               call->Reply(grpc::health::v1::HealthCheckResponse());
             } else {

@@ -35,5 +35,13 @@ TEST(Exposure, OtherMachinesNeedEncryptionAndMustSayWhoTheyAre) {
               HasSubstr("give --client_tls_ca or --client_tokens, or --insecure"));
 }
 
+TEST(Exposure, AnotherPortAnswersAtAnAddressOrNot) {
+  for (const char* listening : {"10.0.0.1", "0.0.0.0", "::"})
+    EXPECT_TRUE(AnswersAt({listening, 1}, {"10.0.0.1", 2})) << listening;
+  EXPECT_TRUE(AnswersAt({"localhost", 1}, {"127.0.0.1", 2}));
+  EXPECT_FALSE(AnswersAt({"127.0.0.1", 1}, {"0.0.0.0", 2}));
+  EXPECT_FALSE(AnswersAt({"10.0.0.1", 1}, {"10.0.1.1", 2})) << "another network";
+}
+
 }  // namespace
 }  // namespace bfio

@@ -18,12 +18,12 @@ TEST(TicketKeys, ATicketIsGoodForItsFactsUntilItExpires) {
   const TicketKeys keys = Keys(kKey);
   const std::string ticket = keys.Issue("facts", kIssuedAt + absl::Seconds(10));
   EXPECT_EQ(ticket.size(), TicketKeys::kTicketBytes);
-  EXPECT_TRUE(keys.Valid(ticket, "facts", kIssuedAt));
-  EXPECT_TRUE(keys.Valid(ticket, "facts", kIssuedAt + absl::Seconds(9)));
-  EXPECT_FALSE(keys.Valid(ticket, "facts", kIssuedAt + absl::Seconds(10)));
-  EXPECT_FALSE(keys.Valid(ticket, "fact", kIssuedAt));
-  EXPECT_FALSE(keys.Valid(ticket, "", kIssuedAt));
-  EXPECT_TRUE(Keys(kKey).Valid(ticket, "facts", kIssuedAt)) << "another process with the same key";
+  EXPECT_TRUE(keys.Claim(ticket, "facts", kIssuedAt));
+  EXPECT_TRUE(keys.Claim(ticket, "facts", kIssuedAt + absl::Seconds(9)));
+  EXPECT_FALSE(keys.Claim(ticket, "facts", kIssuedAt + absl::Seconds(10)));
+  EXPECT_FALSE(keys.Claim(ticket, "fact", kIssuedAt));
+  EXPECT_FALSE(keys.Claim(ticket, "", kIssuedAt));
+  EXPECT_TRUE(Keys(kKey).Claim(ticket, "facts", kIssuedAt)) << "another process with the same key";
 }
 
 TEST(TicketKeys, NothingButAnUnchangedTicketPasses) {
@@ -33,28 +33,44 @@ TEST(TicketKeys, NothingButAnUnchangedTicketPasses) {
     for (int bit = 0; bit < 8; ++bit) {
       std::string changed = ticket;
       changed[i] = static_cast<char>(changed[i] ^ (1 << bit));
-      EXPECT_FALSE(keys.Valid(changed, "facts", kIssuedAt)) << "bit " << bit << " of byte " << i;
+      EXPECT_FALSE(keys.Claim(changed, "facts", kIssuedAt)) << "bit " << bit << " of byte " << i;
     }
-    EXPECT_FALSE(keys.Valid(ticket.substr(0, i), "facts", kIssuedAt));
+    EXPECT_FALSE(keys.Claim(ticket.substr(0, i), "facts", kIssuedAt));
   }
-  EXPECT_FALSE(keys.Valid(ticket + "x", "facts", kIssuedAt));
-  EXPECT_FALSE(Keys(kOther).Valid(ticket, "facts", kIssuedAt));
+  EXPECT_FALSE(keys.Claim(ticket + "x", "facts", kIssuedAt));
+  EXPECT_FALSE(Keys(kOther).Claim(ticket, "facts", kIssuedAt));
+}
+
+TEST(TicketKeys, AClaimIsReadOutOfTheTicketAndSigned) {
+  const TicketKeys keys = Keys(kKey);
+  const std::string claim(TicketKeys::kMaxClaimBytes, 'c');
+  const std::string ticket = keys.Issue("facts", kIssuedAt + absl::Seconds(10), claim);
+  EXPECT_EQ(keys.Claim(ticket, "facts", kIssuedAt), claim);
+  EXPECT_EQ(keys.Claim(keys.Issue("facts", kIssuedAt + absl::Seconds(10)), "facts", kIssuedAt), "");
+  std::string other = ticket;
+  other[20] = 'd';
+  EXPECT_FALSE(keys.Claim(other, "facts", kIssuedAt));
+  // The end of the claim cannot be moved into the facts.
+  std::string shorter = ticket;
+  shorter[9] = static_cast<char>(TicketKeys::kMaxClaimBytes - 1);
+  shorter.erase(10 + TicketKeys::kMaxClaimBytes - 1, 1);
+  EXPECT_FALSE(keys.Claim(shorter, "cfacts", kIssuedAt));
 }
 
 TEST(TicketKeys, AnExpiryCannotBeMovedIntoTheFacts) {
   const TicketKeys keys = Keys(kKey);
   const std::string ticket = keys.Issue("", kIssuedAt);
-  EXPECT_FALSE(keys.Valid(ticket, "", kIssuedAt + absl::Seconds(1)));
+  EXPECT_FALSE(keys.Claim(ticket, "", kIssuedAt + absl::Seconds(1)));
   std::string later = ticket;
   later[1] = '\x01';
-  EXPECT_FALSE(keys.Valid(later, "", kIssuedAt));
+  EXPECT_FALSE(keys.Claim(later, "", kIssuedAt));
 }
 
 TEST(TicketKeys, AKeyIsReplacedInTwoSteps) {
   const std::string of_old = Keys(kKey).Issue("facts", kIssuedAt + absl::Hours(1));
   const TicketKeys both = Keys("# new\n" + kOther + "\n" + kKey + " # old\n\n");
-  EXPECT_TRUE(both.Valid(of_old, "facts", kIssuedAt));
-  EXPECT_TRUE(Keys(kOther).Valid(both.Issue("facts", kIssuedAt + absl::Hours(1)), "facts", kIssuedAt));
+  EXPECT_TRUE(both.Claim(of_old, "facts", kIssuedAt));
+  EXPECT_TRUE(Keys(kOther).Claim(both.Issue("facts", kIssuedAt + absl::Hours(1)), "facts", kIssuedAt));
 }
 
 TEST(TicketKeys, AFileIsReadWholeOrNotAtAll) {

@@ -125,7 +125,7 @@ class OneClientService final : public CallService {
       cancelled_ = timed_out;
     };
     const auto stream = ClientStream::Create(context, std::move(options));
-    stream->AwaitRequest(&messages_);
+    stream->Begin(absl::OkStatus(), &messages_);
     return stream.get();
   }
 

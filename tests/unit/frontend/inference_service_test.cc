@@ -119,7 +119,7 @@ TEST_F(InferenceServiceTest, ARequestThatDoesNotComeEndsItsCall) {
     grpc::Status status;
     call->Finish(&status, nullptr);
     next();
-    EXPECT_EQ(FromGrpcStatus(status), absl::DeadlineExceededError("the request did not come in time"))
+    EXPECT_EQ(FromGrpcStatus(status), absl::DeadlineExceededError("the first message did not come in time"))
         << method;
   }
   EXPECT_EQ(impatient.messages().too_late, 2u);
@@ -261,6 +261,7 @@ TEST_F(InferenceServiceTest, ATracedCallSaysSo) {
 TEST_F(InferenceServiceTest, TheFirstMessageOfAResumableStreamCarriesATicket) {
   handler_.on_submit = [](core::RequestId, const std::shared_ptr<TokenSink>& sink) {
     const uint32_t token = 7;
+    sink->SetModel("5eed");
     if (sink->Deliver(0, absl::MakeConstSpan(&token, 1), absl::UnixEpoch()) == TokenSink::Delivery::kFlush)
       sink->Flush();
     Finish finish;
@@ -274,7 +275,7 @@ TEST_F(InferenceServiceTest, TheFirstMessageOfAResumableStreamCarriesATicket) {
   std::vector<v1::GenerateResponse> messages;
   ASSERT_TRUE(Generate(request, messages).ok());
   const std::string ticket = messages[0].resume_ticket();
-  EXPECT_EQ(ticket.size(), TicketKeys::kTicketBytes);
+  EXPECT_EQ(ticket.size(), TicketKeys::kTicketBytes + 4) << "with its model";
   for (size_t i = 1; i < messages.size(); ++i) EXPECT_EQ(messages[i].resume_ticket(), "");
   EXPECT_FALSE(handler_.submitted.back().resume_proven);
   // What comes of it: the state is told that the request is proven, and the next stream has a ticket again.
@@ -290,8 +291,10 @@ TEST_F(InferenceServiceTest, TheFirstMessageOfAResumableStreamCarriesATicket) {
     return handler_.submitted.back().resume_proven;
   };
   EXPECT_TRUE(resume(ticket, 2));
-  EXPECT_EQ(messages[0].resume_ticket().size(), TicketKeys::kTicketBytes);
+  EXPECT_EQ(handler_.submitted.back().model, "5eed") << "which it goes on with";
+  EXPECT_EQ(messages[0].resume_ticket().size(), TicketKeys::kTicketBytes + 4);
   EXPECT_FALSE(resume(ticket, 3)) << "it is for another request";
+  EXPECT_EQ(handler_.submitted.back().model, "");
   EXPECT_EQ(messages[0].resume_ticket(), "");
   EXPECT_FALSE(resume("", 2));
 }

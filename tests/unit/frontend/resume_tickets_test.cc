@@ -17,6 +17,14 @@ ResumeTickets Tickets(char key = 'k') {
   return ResumeTickets(*TicketKeys::Parse(std::string(32, key), "keys"), absl::Seconds(30));
 }
 
+constexpr char kModel[] = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+
+std::string Issue(const ResumeTickets& tickets, const ClientRequest& request, absl::Time deadline,
+                  absl::Time now, absl::string_view model = kModel) {
+  const ResumeTickets::Issue issue = tickets.Prepare(request, deadline, now);
+  return issue == nullptr ? "" : issue(model);
+}
+
 ClientRequest Sent() {
   ClientRequest request;
   request.request_id = "r1";
@@ -38,14 +46,21 @@ ClientRequest Resumed() {
 }
 
 TEST(ResumeTickets, ProveThatTheSameRequestWasAccepted) {
-  const std::string ticket = Tickets().Issue(Sent(), absl::InfiniteFuture(), kIssuedAt);
-  EXPECT_TRUE(Tickets().Proves(ticket, Resumed(), kIssuedAt)) << "to the next router, too";
-  EXPECT_FALSE(Tickets('x').Proves(ticket, Resumed(), kIssuedAt));
-  EXPECT_FALSE(Tickets().Proves("", Resumed(), kIssuedAt));
+  const std::string ticket = Issue(Tickets(), Sent(), absl::InfiniteFuture(), kIssuedAt);
+  EXPECT_EQ(Tickets().ModelOf(ticket, Resumed(), kIssuedAt), kModel) << "to the next router, too";
+  EXPECT_FALSE(Tickets('x').ModelOf(ticket, Resumed(), kIssuedAt));
+  EXPECT_FALSE(Tickets().ModelOf("", Resumed(), kIssuedAt));
+}
+
+TEST(ResumeTickets, ClaimTheModelThatTheTokensAreOf) {
+  for (const std::string model : {"", "m", kModel}) {
+    const std::string ticket = Issue(Tickets(), Sent(), absl::InfiniteFuture(), kIssuedAt, model);
+    EXPECT_EQ(Tickets().ModelOf(ticket, Resumed(), kIssuedAt), model);
+  }
 }
 
 TEST(ResumeTickets, AreOfNoUseForAnyOtherRequest) {
-  const std::string ticket = Tickets().Issue(Sent(), absl::InfiniteFuture(), kIssuedAt);
+  const std::string ticket = Issue(Tickets(), Sent(), absl::InfiniteFuture(), kIssuedAt);
   const std::vector<std::pair<const char*, std::function<void(ClientRequest&)>>> changes = {
       {"tenant", [](ClientRequest& r) { r.tenant = "zeta"; }},
       {"request_id", [](ClientRequest& r) { r.request_id = "r2"; }},
@@ -60,33 +75,33 @@ TEST(ResumeTickets, AreOfNoUseForAnyOtherRequest) {
   for (const auto& [what, change] : changes) {
     ClientRequest other = Resumed();
     change(other);
-    EXPECT_FALSE(Tickets().Proves(ticket, other, kIssuedAt)) << what;
+    EXPECT_FALSE(Tickets().ModelOf(ticket, other, kIssuedAt)) << what;
   }
   ClientRequest bare = Resumed();
   bare.prompt.clear();
   bare.prompt_tokens = 0;
-  EXPECT_FALSE(Tickets().Proves(ticket, bare, kIssuedAt));
+  EXPECT_FALSE(Tickets().ModelOf(ticket, bare, kIssuedAt));
 }
 
 TEST(ResumeTickets, AreGoodForAsLongAsTheCallMayRunAndALittleBeyond) {
-  const std::string short_call = Tickets().Issue(Sent(), kIssuedAt + absl::Minutes(5), kIssuedAt);
-  EXPECT_TRUE(Tickets().Proves(short_call, Resumed(), kIssuedAt + absl::Seconds(329)));
-  EXPECT_FALSE(Tickets().Proves(short_call, Resumed(), kIssuedAt + absl::Seconds(330)));
-  const std::string endless = Tickets().Issue(Sent(), absl::InfiniteFuture(), kIssuedAt);
-  EXPECT_TRUE(Tickets().Proves(endless, Resumed(), kIssuedAt + absl::Hours(1)));
-  EXPECT_FALSE(Tickets().Proves(endless, Resumed(), kIssuedAt + absl::Hours(1) + absl::Seconds(30)));
+  const std::string short_call = Issue(Tickets(), Sent(), kIssuedAt + absl::Minutes(5), kIssuedAt);
+  EXPECT_TRUE(Tickets().ModelOf(short_call, Resumed(), kIssuedAt + absl::Seconds(329)));
+  EXPECT_FALSE(Tickets().ModelOf(short_call, Resumed(), kIssuedAt + absl::Seconds(330)));
+  const std::string endless = Issue(Tickets(), Sent(), absl::InfiniteFuture(), kIssuedAt);
+  EXPECT_TRUE(Tickets().ModelOf(endless, Resumed(), kIssuedAt + absl::Hours(1)));
+  EXPECT_FALSE(Tickets().ModelOf(endless, Resumed(), kIssuedAt + absl::Hours(1) + absl::Seconds(30)));
 }
 
 TEST(ResumeTickets, GoToWhoIsChargedForTheRequestOnly) {
   ClientRequest request = Sent();
-  EXPECT_EQ(ResumeTickets().Issue(request, absl::InfiniteFuture(), kIssuedAt), "") << "there is no key";
+  EXPECT_EQ(Issue(ResumeTickets(), request, absl::InfiniteFuture(), kIssuedAt), "") << "there is no key";
   request.resumable = false;
-  EXPECT_EQ(Tickets().Issue(request, absl::InfiniteFuture(), kIssuedAt), "");
+  EXPECT_EQ(Issue(Tickets(), request, absl::InfiniteFuture(), kIssuedAt), "");
   // It may be attached to a smaller request of that name.
-  EXPECT_EQ(Tickets().Issue(Resumed(), absl::InfiniteFuture(), kIssuedAt), "");
+  EXPECT_EQ(Issue(Tickets(), Resumed(), absl::InfiniteFuture(), kIssuedAt), "");
   ClientRequest proven = Resumed();
   proven.resume_proven = true;
-  EXPECT_NE(Tickets().Issue(proven, absl::InfiniteFuture(), kIssuedAt), "");
+  EXPECT_NE(Issue(Tickets(), proven, absl::InfiniteFuture(), kIssuedAt), "");
 }
 
 }  // namespace

@@ -662,38 +662,5 @@ TEST_F(UpdateTest, WithoutAnyGroupThatServesRequestsWaitForTheirModel) {
   EXPECT_EQ(world_.book().completed.size(), 8u);
 }
 
-TEST(ModelBook, AModelIsGoneWhenNobodyHasServedItForAWhile) {
-  ModelBook book;
-  const absl::Time start = absl::UnixEpoch();
-  const absl::Duration patience = absl::Seconds(5);
-  const uint32_t aa = book.NumberOf("aa"), bb = book.NumberOf("bb");
-  EXPECT_EQ(book.NumberOf("aa"), aa);
-  EXPECT_THAT(book.known(), ElementsAre(aa, bb));
-  EXPECT_EQ(book.NextExpiry(patience), absl::InfiniteFuture()) << "nobody has served them";
-  book.SetServed({aa, bb}, start);
-  book.SetServed({bb}, start + absl::Seconds(1));
-  book.SetServed({bb}, start + absl::Seconds(2));
-  EXPECT_EQ(book.NextExpiry(patience), start + absl::Seconds(6));
-  book.Expire(patience, start + absl::Seconds(5));
-  EXPECT_THAT(book.known(), ElementsAre(aa, bb));
-  book.Expire(patience, start + absl::Seconds(6));
-  EXPECT_THAT(book.known(), ElementsAre(bb));
-  EXPECT_EQ(book.NextExpiry(patience), absl::InfiniteFuture());
-  book.SetServed({aa, bb}, start + absl::Seconds(7));
-  EXPECT_THAT(book.known(), ElementsAre(aa, bb));
-}
-
-TEST(ModelBook, NamesFromOutsideAreBounded) {
-  ModelBook book;
-  const uint32_t served = book.NumberOf("served");
-  book.SetServed({served}, absl::UnixEpoch());
-  for (size_t i = 0; i < 3 * ModelBook::kMaxModels; ++i) {
-    book.NumberOf(absl::StrCat(i));
-    ASSERT_LE(book.known().size(), ModelBook::kMaxModels);
-  }
-  EXPECT_EQ(book.NumberOf("served"), served);
-  EXPECT_GT(book.NumberOf("0"), 2 * ModelBook::kMaxModels) << "numbers are never used twice";
-}
-
 }  // namespace
 }  // namespace bfio::router

@@ -17,6 +17,10 @@ class RecordingSink final : public TokenSink {
 
   uint64_t id() const override { return id_; }
   const std::string& traceparent() const override { return traceparent_; }
+  void SetModel(const std::string& digest) override {
+    if (!tokens.empty()) model = "too late";
+    if (model.empty()) model = digest;
+  }
   Delivery Deliver(uint32_t index, absl::Span<const uint32_t> given, absl::Time) override {
     if (stuck) return Delivery::kTooSlow;
     if (tokens.empty() && first_index == 0) first_index = index;
@@ -40,6 +44,7 @@ class RecordingSink final : public TokenSink {
 
   // It takes no tokens.
   bool stuck = false;
+  std::string model;
   uint32_t first_index = 0;
   std::vector<uint32_t> tokens;
   std::optional<absl::Status> status;

@@ -811,11 +811,11 @@ class RequestModelsTest : public RequestLifecycleTest {
     for (auto id = outcome.displaced.rbegin(); id != outcome.displaced.rend(); ++id)
       requests_->OnLost(*id, now_);
   }
-  void Know(std::vector<uint32_t> models) {
+  void Know(const std::vector<uint32_t>& models) {
     GroupsView view;
     view.kv_tokens = 1000;
     view.max_sequence_tokens = 500;
-    view.models = std::move(models);
+    for (const uint32_t model : models) view.models[model] = absl::StrCat("digest ", model);
     requests_->SetGroups(view);
   }
   // Those that the next plan places.
@@ -877,6 +877,66 @@ TEST_F(RequestModelsTest, ARequestThatLosesItsWorkerAfterItsModelEndsAtOnce) {
   Serve(2);
   EXPECT_TRUE(absl::IsFailedPrecondition(*begun.status));
   EXPECT_EQ(requests_->totals().replayed, 0);
+}
+
+TEST_F(RequestModelsTest, AStreamIsToldTheModelOfItsTokensBeforeThey) {
+  Know({1, 2});
+  Serve(1);
+  RecordingSink& first = Arrive(AskResumable("a"));
+  RecordingSink& once = Arrive(Ask("b"));
+  EXPECT_EQ(PlaceThere().size(), 2u);
+  EXPECT_EQ(first.model, "") << "another may yet make them";
+  Tokens(first, {5});
+  Tokens(once, {5});
+  EXPECT_EQ(first.model, "digest 1");
+  EXPECT_EQ(once.model, "") << "its client cannot come back";
+  RecordingSink& second = Arrive(ComeBack("a", 0));
+  EXPECT_EQ(second.model, "digest 1");
+  EXPECT_THAT(second.tokens, ElementsAre(5));
+}
+
+TEST_F(RequestModelsTest, WhatIsStartedAgainByATicketGoesOnWithTheTicketsModelAlone) {
+  Start();
+  Know({1, 2});
+  now_ += absl::Hours(1);  // every worker that could have brought it has come
+  requests_->OnTimer(now_);
+  ClientRequest claimed = Interrupted("a", 3, true);
+  claimed.model = "digest 2";
+  RecordingSink& bound = Arrive(claimed);
+  // It has tokens and does not show them: the index alone is an other model's as little.
+  claimed = Interrupted("b", 0, true);
+  claimed.resume_from = 2;
+  claimed.model = "digest 2";
+  RecordingSink& anew = Arrive(claimed);
+  // Nothing has been made: any model may begin.
+  claimed = Interrupted("c", 0, true);
+  claimed.model = "digest 9";
+  RecordingSink& free = Arrive(claimed);
+  EXPECT_EQ(WaitingSpec(bound.id()).model, 2u);
+  EXPECT_EQ(WaitingSpec(anew.id()).model, 2u);
+  EXPECT_EQ(WaitingSpec(free.id()).model, 0u);
+  Serve(1);
+  EXPECT_THAT(PlaceThere(), ElementsAre(free.id()));
+  Serve(2);
+  EXPECT_THAT(PlaceThere(), testing::IsSupersetOf({bound.id(), anew.id()}));
+  EXPECT_EQ(bound.model, "digest 2") << "its next ticket says the same";
+  Know({1});
+  Serve(1);
+  EXPECT_TRUE(absl::IsFailedPrecondition(*bound.status));
+  EXPECT_TRUE(absl::IsFailedPrecondition(*anew.status));
+}
+
+TEST_F(RequestModelsTest, WhatCannotGoOnWithItsModelIsRefusedAtOnce) {
+  Start();
+  Know({1});
+  now_ += absl::Hours(1);
+  requests_->OnTimer(now_);
+  ClientRequest claimed = Interrupted("a", 3, true);
+  claimed.model = "digest 2";
+  const RecordingSink& gone = Arrive(claimed);
+  EXPECT_TRUE(absl::IsFailedPrecondition(*gone.status));
+  EXPECT_THAT(gone.status->message(), HasSubstr("3 of its tokens are delivered"));
+  EXPECT_EQ(requests_->totals().resume_refused, 1);
 }
 
 TEST_F(RequestModelsTest, WhatAWorkerBringsIsOfItsModel) {

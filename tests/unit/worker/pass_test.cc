@@ -1,4 +1,5 @@
 // The streams between the servers of a chain: over real gRPC on loopback, with peers that do not behave.
+#include <atomic>
 #include <chrono>
 #include <future>
 #include <utility>
@@ -152,6 +153,10 @@ class PassTest : public ::testing::Test {
     int port = 0;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
     builder.RegisterService(&service_);
+    service_.set_on_accepted([this](const std::string& peer) {
+      EXPECT_THAT(peer, ::testing::StartsWith("ipv4:127.0.0.1:"));
+      ++accepted_;
+    });
     server_ = builder.BuildAndStart();
     address_ = absl::StrCat("127.0.0.1:", port);
     service_.Register(5, 2, &inlet_);
@@ -183,6 +188,7 @@ class PassTest : public ::testing::Test {
   }
 
   Collector inlet_, lost_;
+  std::atomic<int> accepted_{0};
   PassService service_;
   std::unique_ptr<grpc::Server> server_;
   std::string address_;
@@ -244,6 +250,16 @@ TEST_F(PassTest, ANeighbourThatIsNotThereIsTold) {
                                                    [this](const absl::Status& why) { lost_.OnLost(why); });
   outlet->Open();
   EXPECT_TRUE(absl::IsUnavailable(lost_.AwaitLost()));
+}
+
+TEST_F(PassTest, EachCallTellsWhoseConnectionIsAccepted) {
+  Say({});
+  EXPECT_EQ(accepted_, 1);
+  const auto stub = v1::Pipeline::NewStub(NewChannel(address_));
+  grpc::ClientContext context;
+  v1::PingReply reply;
+  EXPECT_TRUE(stub->Ping(&context, v1::PingRequest(), &reply).ok());
+  EXPECT_EQ(accepted_, 2);
 }
 
 TEST_F(PassTest, StrangersAreRefusedAndBreakNothing) {

@@ -316,6 +316,34 @@ TEST_F(WorkerLinkServiceTest, ReadingPausesByBytes) {
   EXPECT_EQ(service_.unconsumed_bytes(), 0);
 }
 
+// Plans with prompts are large: a worker that reads none of them holds 64 MiB here, and the one under way.
+TEST_F(WorkerLinkServiceTest, AWorkerThatDoesNotReadIsCutOffByBytes) {
+  const auto channel = Attach();
+  constexpr int64_t kBytes = 3 << 20, kMost = int64_t{64} << 20;
+  int sent = 0;
+  for (int64_t queued = 0; sent < 100; ++sent) {
+    channel->SendNotice(std::string(kBytes, 'x'));
+    if (service_.queued_bytes() < queued) break;
+    queued = service_.queued_bytes();
+    EXPECT_LE(queued, kMost);
+  }
+  EXPECT_GE(sent, kMost / kBytes);
+  EXPECT_LE(sent, kMost / kBytes + 2) << "and those that gRPC has taken";
+  EXPECT_EQ(service_.queued_bytes(), 0) << "what is not written any more is not kept";
+  v1::RouterMessage message;
+  while (stream_->Read(&message)) {
+  }
+  EXPECT_EQ(End(), absl::ResourceExhaustedError("the worker does not take its messages"));
+}
+
+// One plan may have more bytes than that: it has all prompts that a worker has slots for.
+TEST_F(WorkerLinkServiceTest, OneMessageMayWaitHoweverLargeItIs) {
+  const auto channel = Attach();
+  constexpr size_t kBytes = size_t{65} << 20;
+  for (int i = 0; i < 2; ++i) channel->SendNotice(std::string(kBytes, 'x'));
+  EXPECT_EQ(service_.queued_bytes() >> 20, 65) << "behind the one that is being written";
+}
+
 TEST(WorkerLinkBounds, WhatManySessionsLeaveUnreadIsBoundedInAll) {
   // Two sessions as the service makes them, over a bound of their own.
   SessionBounds bounds{.max_unconsumed_bytes = 100};
@@ -373,7 +401,8 @@ TEST(WorkerLinkBounds, AStreamThatSaysNoHelloIsClosed) {
   const auto stream = stub->Attach(&context);
   v1::RouterMessage message;
   EXPECT_FALSE(stream->Read(&message));
-  EXPECT_EQ(FromGrpcStatus(stream->Finish()), absl::DeadlineExceededError("no hello came in time"));
+  EXPECT_EQ(FromGrpcStatus(stream->Finish()),
+            absl::DeadlineExceededError("the first message did not come in time"));
   EXPECT_EQ(service.messages().too_late, 1u);
 }
 

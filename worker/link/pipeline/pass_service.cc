@@ -121,11 +121,13 @@ std::shared_ptr<PassService::Gate> PassService::Find(uint64_t chain) {
 
 grpc::ServerBidiReactor<v1::PassMessage, v1::PassReply>* PassService::Pass(
     grpc::CallbackServerContext* context) {
+  on_accepted_(context->peer());
   return Reader::Create(this).get();
 }
 
 grpc::ServerUnaryReactor* PassService::Ping(grpc::CallbackServerContext* context, const v1::PingRequest*,
                                             v1::PingReply*) {
+  on_accepted_(context->peer());
   grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
   reactor->Finish(grpc::Status::OK);
   return reactor;

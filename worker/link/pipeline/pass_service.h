@@ -9,7 +9,10 @@
 #define BFIO_WORKER_LINK_PIPELINE_PASS_SERVICE_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "absl/container/flat_hash_map.h"
 #include "bfio/v1/pipeline.grpc.pb.h"
@@ -27,6 +30,12 @@ class PassService final : public v1::Pipeline::CallbackService {
   void Register(uint64_t chain, uint32_t stage, Inlet* inlet);
   // When it returns the inlet is not called any more.
   void Unregister(uint64_t chain);
+
+  // Called with the address of each caller, as grpc::ServerContext::peer has it: TLS has let it in. REQUIRES:
+  // before the first call.
+  void set_on_accepted(std::function<void(const std::string& peer)> on_accepted) {
+    on_accepted_ = std::move(on_accepted);
+  }
 
   grpc::ServerBidiReactor<v1::PassMessage, v1::PassReply>* Pass(
       grpc::CallbackServerContext* context) override;
@@ -48,6 +57,7 @@ class PassService final : public v1::Pipeline::CallbackService {
 
   std::shared_ptr<Gate> Find(uint64_t chain);
 
+  std::function<void(const std::string&)> on_accepted_ = [](const std::string&) {};
   Mutex mutex_;
   absl::flat_hash_map<uint64_t, std::shared_ptr<Gate>> gates_ ABSL_GUARDED_BY(mutex_);
 };

@@ -11,6 +11,7 @@
 #include "common/base/spdlog.h"
 #include "common/net/address.h"
 #include "common/net/channel.h"
+#include "common/net/connection_listener.h"
 #include "common/net/exposure.h"
 #include "grpcpp/grpcpp.h"
 #include "worker/engine/cpu/cpu_parts.h"
@@ -283,18 +284,21 @@ absl::Status RunPipelineWorker(const WorkerOptions& options, std::shared_ptr<grp
     return absl::Status(model.status().code(), absl::StrCat("--model: ", model.status().message()));
   }
   auto address = ParseAddress(options.pipeline.listen, /*port_may_be_0=*/true);
+  auto listener = ConnectionListener::Bind(*address);
+  if (!listener.ok()) {
+    return absl::Status(listener.status().code(),
+                        absl::StrCat("--pipeline_listen: ", listener.status().message()));
+  }
   PassService service;
+  service.set_on_accepted([raw = listener->get()](const std::string& peer) { raw->Authenticated(peer); });
   grpc::ServerBuilder builder;
   ConfigureServer(builder);
   builder.SetMaxReceiveMessageSize(kMaxPassBytes);
-  int port = 0;
-  builder.AddListeningPort(address->ToString(), ServerCredentials(options.pipeline.tls), &port);
+  (*listener)->AddTo(builder, ServerCredentials(options.pipeline.tls));
   builder.RegisterService(&service);
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
-  if (server == nullptr || port == 0) {
-    return absl::UnavailableError(absl::StrCat("--pipeline_listen: cannot listen on ", address->ToString()));
-  }
-  address->port = static_cast<uint16_t>(port);
+  if (server == nullptr) return absl::InternalError("the gRPC server does not start");
+  address->port = (*listener)->port();
   const std::string reached =
       options.pipeline.address.empty() ? address->ToString() : options.pipeline.address;
   spdlog::info("{}: chains come in at {}", options.worker_id, reached);
@@ -305,6 +309,8 @@ absl::Status RunPipelineWorker(const WorkerOptions& options, std::shared_ptr<grp
   if (!time.ok()) return time.status();
   spdlog::info("{}: a block takes {:.3g} ms a step and {:.3g} ms a further row", options.worker_id,
                1e3 * time->step_s, 1e3 * time->row_s);
+  // From here on nothing ends before it is stopped again.
+  (*listener)->Serve();
   absl::Status status;
   {
     const ModelDigest digest = DigestOf(options.engine, *shared);
@@ -314,6 +320,7 @@ absl::Status RunPipelineWorker(const WorkerOptions& options, std::shared_ptr<grp
     Member member(options, shared, source->get(), reached, &service, std::move(router), *time, make_head);
     status = member.Run();
   }
+  (*listener)->Stop();
   server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
   return status;
 }

@@ -1,0 +1,165 @@
+// Calls over loopback to a service whose calls are made of test code.
+#include "common/net/server_call.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "bfio/v1/worker.grpc.pb.h"
+#include "common/base/mutex.h"
+#include "common/net/call_service.h"
+#include "tests/testing/loopback_server.h"
+
+namespace bfio {
+namespace {
+
+// What a call has heard, in order: "message", "none".
+class Log {
+ public:
+  void Add(std::string what) {
+    MutexLock lock(&mutex_);
+    log_.push_back(std::move(what));
+  }
+  std::vector<std::string> Await(size_t count) {
+    MutexLock lock(&mutex_);
+    const auto there = [&] { return log_.size() >= count; };
+    mutex_.Await(absl::Condition(&there));
+    return log_;
+  }
+
+ private:
+  Mutex mutex_;
+  std::vector<std::string> log_ ABSL_GUARDED_BY(mutex_);
+};
+
+// Writes nothing; reads as many messages as it is told to.
+class TestCall final : public ServerCall<TestCall, v1::WorkerMessage, v1::RouterMessage> {
+ public:
+  TestCall(Log* log, int reads) : ServerCall(/*context=*/nullptr), log_(log), reads_left_(reads) {}
+  using ServerCall::Open;
+
+ private:
+  void OnMessage(v1::WorkerMessage message) override {
+    log_->Add(message.leave().reason());
+    if (--reads_left_ == 0) return Close(grpc::Status::OK);
+    MutexLock lock(&mutex_);
+    Read();
+  }
+  void OnNoMessage() override {
+    log_->Add("none");
+    ServerCall::OnNoMessage();
+  }
+  bool Next(v1::RouterMessage&) override { return false; }
+
+  Log* const log_;
+  int reads_left_;
+};
+
+class TestService final : public CallService {
+ public:
+  struct Options {
+    absl::Status allowed;
+    FirstMessages::Limits limits;
+    int reads = 1;
+  };
+  explicit TestService(Options options) : options_(std::move(options)), messages(options_.limits) {
+    Add<v1::WorkerMessage, v1::RouterMessage>(
+        "/bfio.v1.WorkerLink/Attach", [this](grpc::CallbackServerContext*) {
+          const auto call = std::make_shared<TestCall>(&log, options_.reads);
+          call->Open(call);
+          call->Begin(options_.allowed, &messages);
+          return call.get();
+        });
+  }
+
+ private:
+  const Options options_;
+
+ public:
+  Log log;
+  FirstMessages messages;
+};
+
+// A call of a client.
+class Client {
+ public:
+  explicit Client(const testing::LoopbackServer& server)
+      : stub_(v1::WorkerLink::NewStub(server.channel())), stream_(stub_->Attach(&context_)) {}
+
+  void Write(const std::string& text) {
+    v1::WorkerMessage message;
+    message.mutable_leave()->set_reason(text);
+    stream_->Write(message);
+  }
+  void CloseWrites() { stream_->WritesDone(); }
+  absl::Status End() {
+    v1::RouterMessage message;
+    EXPECT_FALSE(stream_->Read(&message));
+    return FromGrpcStatus(stream_->Finish());
+  }
+
+ private:
+  grpc::ClientContext context_;
+  const std::unique_ptr<v1::WorkerLink::Stub> stub_;
+  const std::unique_ptr<grpc::ClientReaderWriter<v1::WorkerMessage, v1::RouterMessage>> stream_;
+};
+
+using Messages = std::vector<std::string>;
+
+TEST(ServerCallTest, TheFirstMessageIsReceivedAndMoreWhereTheyAreAskedFor) {
+  TestService service({.reads = 3});
+  testing::LoopbackServer server(&service);
+  Client client(server);
+  for (const char* text : {"a", "b", "c", "d"}) client.Write(text);
+  EXPECT_TRUE(client.End().ok());
+  EXPECT_EQ(service.log.Await(3), (Messages{"a", "b", "c"}));
+  EXPECT_EQ(service.messages.counts().receiving, 0u);
+}
+
+TEST(ServerCallTest, NothingIsReceivedOfACallThatIsNotAllowed) {
+  TestService service({.allowed = absl::UnauthenticatedError("who is it")});
+  testing::LoopbackServer server(&service);
+  Client client(server);
+  client.Write("a");
+  EXPECT_EQ(client.End(), absl::UnauthenticatedError("who is it"));
+  Client next(server);
+  EXPECT_EQ(next.End(), absl::UnauthenticatedError("who is it")) << "before it has sent anything";
+  EXPECT_TRUE(service.log.Await(0).empty());
+}
+
+TEST(ServerCallTest, ACallWithoutAMessageEnds) {
+  TestService service({});
+  testing::LoopbackServer server(&service);
+  Client client(server);
+  client.CloseWrites();
+  EXPECT_EQ(client.End(), absl::InvalidArgumentError("no request that can be read"));
+  EXPECT_EQ(service.log.Await(1), Messages{"none"});
+  EXPECT_EQ(service.messages.counts().receiving, 0u);
+}
+
+TEST(ServerCallTest, AMessageThatIsLateEndsTheCallAndLeavesItsPlace) {
+  TestService service({.limits = {.at_once = 1, .patience = absl::Milliseconds(50)}});
+  testing::LoopbackServer server(&service);
+  Client silent(server);
+  EXPECT_EQ(silent.End(), absl::DeadlineExceededError("the first message did not come in time"));
+  // Its read ends with the call.
+  EXPECT_EQ(service.log.Await(1), Messages{"none"});
+  Client next(server);
+  next.Write("a");
+  EXPECT_TRUE(next.End().ok());
+}
+
+TEST(ServerCallTest, ACallThatIsNeverReceivedIsToldThatThereAreTooMany) {
+  TestService service({.limits = {.at_once = 0, .patience = absl::Milliseconds(20)}});
+  testing::LoopbackServer server(&service);
+  Client client(server);
+  client.Write("a");
+  EXPECT_EQ(client.End(), absl::UnavailableError("too many requests are being received"));
+  EXPECT_TRUE(service.log.Await(0).empty());
+}
+
+}  // namespace
+}  // namespace bfio
