@@ -178,6 +178,7 @@ void Fill(const GroupView& from, v1::GroupState& out) {
   out.set_independent(from.kind == core::GroupKind::kIndependent);
   out.set_epoch(from.epoch);
   out.set_ready(from.ready);
+  out.set_model(from.model);
   Fill(from.steps, *out.mutable_steps());
   Fill(from.scheduler, *out.mutable_steps());
   Fill(from.distributions, *out.mutable_step_times());

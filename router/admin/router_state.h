@@ -37,6 +37,8 @@ struct GroupView {
   core::GroupIndex index = 0;
   std::string name;
   core::GroupKind kind = core::GroupKind::kBarrier;
+  // As GroupKey has it.
+  std::string model;
   // 0: none yet.
   uint64_t epoch = 0;
   // Its epoch is open.

@@ -213,6 +213,8 @@ const std::vector<StateMetric>& StateMetrics() {
        [](const ClusterState& s) { return double(s.process().event_queue_depth()); }},
       {{"bfio:worker_message_bytes", kGauge, "", "messages of workers that the router has not taken yet"},
        [](const ClusterState& s) { return double(s.process().worker_message_bytes()); }},
+      {{"bfio:worker_queue_bytes", kGauge, "", "messages to workers that wait to be written"},
+       [](const ClusterState& s) { return double(s.process().worker_queue_bytes()); }},
       {{"bfio:tls_handshakes_failed_total", kCounter, "", "TLS handshakes that failed, at the gRPC ports"},
        [](const ClusterState& s) { return double(s.process().handshakes_failed()); }},
       {{"bfio:log_lines_dropped_total", kCounter, "", "lines that standard error did not take in time"},

@@ -70,6 +70,20 @@ absl::Status CheckAlive(const OperatorHandler& handler) {
                                              absl::FormatDuration(absl::Trunc(since, absl::Seconds(1)))));
 }
 
+// Policy switches and drains, for a port that operates.
+void AddLevers(OperatorHandler* handler, LiveSource& source) {
+  source.set_policy = [handler](const v1::PolicySetting& setting, const std::string& who) {
+    return AskPolicy(handler, setting, who);
+  };
+  source.drain_worker = [handler](const std::string& worker_id, const std::string& who) {
+    return AskWorker(handler, &OperatorHandler::DrainWorker, "drain worker", worker_id, who);
+  };
+  source.undrain_worker = [handler](const std::string& worker_id, const std::string& who) {
+    return AskWorker(handler, &OperatorHandler::UndrainWorker, "undrain worker", worker_id, who);
+  };
+  for (const core::PolicyInfo& policy : core::RegisteredPolicies()) source.policies.emplace_back(policy.name);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<HttpServer>> OpenWeb(const WebOptions& options, OperatorHandler* handler,
@@ -92,16 +106,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> OpenWeb(const WebOptions& options, O
   LiveSource source;
   source.state = [handler, extras = std::move(extras)] { return AskState(handler, extras); };
   source.alive = [handler] { return CheckAlive(*handler); };
-  source.set_policy = [handler](const v1::PolicySetting& setting, const std::string& who) {
-    return AskPolicy(handler, setting, who);
-  };
-  source.drain_worker = [handler](const std::string& worker_id, const std::string& who) {
-    return AskWorker(handler, &OperatorHandler::DrainWorker, "drain worker", worker_id, who);
-  };
-  source.undrain_worker = [handler](const std::string& worker_id, const std::string& who) {
-    return AskWorker(handler, &OperatorHandler::UndrainWorker, "undrain worker", worker_id, who);
-  };
-  for (const core::PolicyInfo& policy : core::RegisteredPolicies()) source.policies.emplace_back(policy.name);
+  if (options.operates) AddLevers(handler, source);
   AddLivePage(**server, std::move(history), std::move(source));
   (*server)->Start();
   return server;

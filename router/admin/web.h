@@ -30,6 +30,8 @@ struct WebOptions {
   TlsFiles tls;
   // Callers have to show a token; what an Authenticator without tokens needs not ask for.
   bool authenticate = false;
+  // Operators may switch the policy, drain and undrain here as well.
+  bool operates = true;
 };
 
 // UNAVAILABLE when the port cannot be had. Handler and authenticator outlive the server.

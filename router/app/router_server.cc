@@ -123,9 +123,10 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
   router->MakeServices(options, std::move(made->secrets));
   if (absl::Status status = router->OpenPorts(options); !status.ok()) return status;
   if (router->web_wanted_) {
-    auto web = OpenWeb({options.http_listen, options.admin_tls, !options.admin_tokens.empty()}, thread,
-                       router->admin_authenticator_.get(), router->history_,
-                       [self](v1::ClusterState& state) { self->AddPortsAndProcess(state); });
+    auto web = OpenWeb(
+        {options.http_listen, options.admin_tls, !options.admin_tokens.empty(), HttpOperates(options)},
+        thread, router->admin_authenticator_.get(), router->history_,
+        [self](v1::ClusterState& state) { self->AddPortsAndProcess(state); });
     if (web.ok()) {
       router->web_ = *std::move(web);
     } else if (!options.http_may_fail) {
@@ -250,6 +251,7 @@ void RouterServer::AddPortsAndProcess(v1::ClusterState& state) {
   process.set_handshakes_failed(FailedHandshakes());
   process.set_worker_message_bytes(
       static_cast<uint64_t>(link_->unconsumed_bytes() + chains_->unconsumed_bytes()));
+  process.set_worker_queue_bytes(static_cast<uint64_t>(link_->queued_bytes() + chains_->queued_bytes()));
 }
 
 void RouterServer::Shutdown() {

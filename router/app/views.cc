@@ -47,6 +47,7 @@ RouterState DecisionThread::MakeState() const {
     view.index = group->options().index;
     view.name = group->options().name;
     view.kind = group->options().kind;
+    if (group->key()) view.model = group->key()->model;
     view.epoch = group->epoch();
     view.ready = group->serving();
     for (MemberView& member : group->Members()) {

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 
 namespace bfio::top {
 namespace {
@@ -88,6 +90,16 @@ void Pair(Line& line, absl::string_view name, absl::string_view value, Style sty
   line.Text(name, Style::kSoft).Text(" ").Text(value, style);
 }
 
+// Digests of the models that the groups compute, as logs show them.
+std::string Models(const v1::ClusterState& state) {
+  constexpr size_t kShown = 12;
+  std::set<std::string> models;
+  for (const v1::GroupState& group : state.groups()) {
+    if (!group.model().empty()) models.insert(Harmless(group.model().substr(0, kShown)));
+  }
+  return absl::StrJoin(models, ", ");
+}
+
 std::string HeadLine(const Figures& f, const ScreenOptions& options) {
   Line line(options);
   line.Text("bfio ", Style::kStrong);
@@ -102,6 +114,7 @@ std::string HeadLine(const Figures& f, const ScreenOptions& options) {
        f.ranks < f.state.expected_workers() ? absl::StrCat(f.ranks, " of ", f.state.expected_workers())
                                             : absl::StrCat(f.ranks));
   Pair(line, "up", Seconds(static_cast<double>(f.state.uptime().seconds())));
+  if (std::string models = Models(f.state); !models.empty()) Pair(line, "model", models);
   Pair(line, "version", Harmless(f.state.version()));
   return line.Take();
 }

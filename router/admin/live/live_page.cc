@@ -119,6 +119,7 @@ void AddLivePage(HttpServer& server, std::shared_ptr<const LiveHistory> history,
       return absl::StrCat("data: ", SamplesJson(samples), "\n\n");
     };
   });
+  if (shared->set_policy == nullptr) return;
   server.Post("/api/policy", [shared](const HttpRequest& request) {
     const absl::StatusOr<v1::PolicySetting> setting = Parse<v1::PolicySetting>(request.body);
     return ReplyOf(setting.ok() ? shared->set_policy(*setting, request.caller) : setting.status());

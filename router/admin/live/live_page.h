@@ -10,7 +10,8 @@
 //   /api/state                  admin.proto's ClusterState as JSON
 //   /api/page                   what the page shows of it (page_state.h)
 //   /api/events?after=N         server-sent events: arrays of samples with numbers above N (history.h)
-//   /api/policies               names of the policies
+//   /api/policies               names of the policies that one may switch to here
+// and, where the port operates:
 //   POST /api/policy            PolicySetting as JSON
 //   POST /api/drain             DrainWorkerRequest as JSON
 //   POST /api/undrain           UndrainWorkerRequest as JSON
@@ -35,10 +36,11 @@ struct LiveSource {
   std::function<absl::Status()> alive;
   // DEADLINE_EXCEEDED when the router is too busy to answer.
   std::function<absl::StatusOr<v1::ClusterState>()> state;
-  // `who` is what to call the caller in the log.
+  // Null where the port only shows. `who` is what to call the caller in the log.
   std::function<absl::Status(const v1::PolicySetting&, const std::string& who)> set_policy;
   std::function<absl::Status(const std::string&worker_id, const std::string&who)> drain_worker,
       undrain_worker;
+  // Empty where the port only shows.
   std::vector<std::string> policies;
 };
 

@@ -25,7 +25,7 @@ json Of(const v1::WorkerState& worker) {
 }
 
 json Of(const v1::GroupState& group) {
-  return {{"name", group.name()}, {"index", group.index()}};
+  return {{"name", group.name()}, {"index", group.index()}, {"model", group.model()}};
 }
 
 json Of(const v1::RequestTotals& r) {

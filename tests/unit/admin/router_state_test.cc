@@ -109,6 +109,7 @@ TEST(RouterStateTest, OverGroupsStepsAreSumsAndTheEpochIsTheLargest) {
   for (int32_t index = 0; index < 2; ++index) {
     GroupView group = Group(index, index == 0 ? "0" : "blue", 3 + static_cast<uint64_t>(index));
     group.workers.push_back(Worker(index == 0 ? "a" : "b", 0));
+    if (index == 1) group.model = "5eed";
     state.groups.push_back(group);
   }
   const v1::ClusterState proto = ToProto(state);
@@ -124,6 +125,7 @@ TEST(RouterStateTest, OverGroupsStepsAreSumsAndTheEpochIsTheLargest) {
   ASSERT_EQ(proto.groups_size(), 2);
   EXPECT_EQ(proto.groups(1).name(), "blue");
   EXPECT_EQ(proto.groups(1).index(), 1u);
+  EXPECT_EQ(proto.groups(1).model(), "5eed");
   EXPECT_EQ(proto.groups(1).epoch(), 4u);
   EXPECT_TRUE(proto.groups(1).ready());
   EXPECT_EQ(proto.groups(1).steps().steps(), 10u);

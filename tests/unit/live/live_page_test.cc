@@ -225,5 +225,23 @@ TEST_F(LivePageTest, ActingNeedsAnOrderThatIsUnderstood) {
   EXPECT_EQ(client_->Post("/api/drain", R"({"worker_id": "w2"})", "application/json")->status, 404);
 }
 
+TEST(LivePageWatching, WhereThePortOnlyShowsNothingCanBeDone) {
+  auto server = HttpServer::Bind({"127.0.0.1:0", nullptr, "", "", ""});
+  ASSERT_TRUE(server.ok()) << server.status();
+  const auto history = std::make_shared<LiveHistory>();
+  LiveSource source;
+  source.alive = [] { return absl::OkStatus(); };
+  source.state = [] { return v1::ClusterState(); };
+  AddLivePage(**server, history, std::move(source));
+  (*server)->Start();
+  const std::vector<std::string> parts = absl::StrSplit((*server)->address(), ':');
+  httplib::Client client("127.0.0.1", std::stoi(parts.back()));
+  EXPECT_EQ(client.Get("/metrics")->status, 200);
+  EXPECT_EQ(client.Get("/api/policies")->body, "[]") << "the page has no buttons";
+  for (const char* lever : {"/api/policy", "/api/drain", "/api/undrain"})
+    EXPECT_EQ(client.Post(lever, "{}", "application/json")->status, 404) << lever;
+  history->Close();
+}
+
 }  // namespace
 }  // namespace bfio::router

@@ -66,6 +66,17 @@ TEST(ScreenTest, FourWorkersAtAGlance) {
   EXPECT_THAT(text, HasSubstr("q quit"));
 }
 
+TEST(ScreenTest, TheModelsThatAreServed) {
+  v1::ClusterState state;
+  state.add_groups()->set_model("0123456789abcdef");
+  state.add_groups()->set_model("0123456789abcdef");
+  state.add_groups()->set_model("fedcba9876543210");
+  state.add_groups();
+  Picture picture;
+  picture.figures = Compare(state, state);
+  EXPECT_THAT(Text(picture, 120, 40), HasSubstr("model 0123456789ab, fedcba987654"));
+}
+
 TEST(ScreenTest, NeverWiderOrLongerThanTheScreen) {
   for (const uint32_t ranks : {0u, 1u, 4u, 256u}) {
     Picture picture = Of(ranks);

@@ -150,13 +150,19 @@ function showWorkers(state) {
   });
 }
 
+// Digests of the models that the groups compute, as logs show them.
+function models(state) {
+  return [...new Set((state.groups || []).map((g) => (g.model || '').slice(0, 12)))].filter((m) => m);
+}
+
 // The charts are one group's; which one is a choice where there are several.
 function showGroups(state) {
   const groups = state.groups || [];
   byId('choose-group').hidden = groups.length < 2;
+  const differ = models(state).length > 1;
   rows(byId('group'), groups.map((g) => String(g.index)), () => document.createElement('option'), (option, i) => {
     option.value = String(groups[i].index);
-    set(option, groups[i].name);
+    set(option, groups[i].name + (differ && groups[i].model ? ' (model ' + groups[i].model.slice(0, 12) + ')' : ''));
   });
   // The group that was shown may be gone.
   if (groups.length && !groups.some((g) => g.index === group)) choose(groups[0].index);
@@ -215,6 +221,7 @@ function showState() {
   set(byId('epoch'), String(number(state.epoch)));
   set(byId('ranks'), ranks + (ranks < number(state.expectedWorkers) ? ' of ' + state.expectedWorkers : ''));
   set(byId('uptime'), seconds(parseFloat(state.uptime || '0')));
+  set(byId('model'), models(state).join(', ') || '–');
   set(byId('version'), state.version || '–');
   showGroups(state);
   showTiles(state);

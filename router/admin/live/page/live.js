@@ -10,6 +10,7 @@ let all = [];                  // samples of every group, oldest first
 let samples = [];              // those of the group that is shown
 let group = null;              // its index; null: whichever comes
 let states = [];               // [{t, state}], for differences over the last minute
+let policies = null;           // that one may switch to; none where this port does not operate
 let paused = false;
 let hover = null;              // the pointer's x in the chart of loads
 let dirty = true;              // the charts are not what the samples are
@@ -114,11 +115,20 @@ function choose(index) {
   dirty = true;
 }
 
+async function learnPolicies() {
+  const reply = await request('api/policies');
+  if (!reply.ok) throw new Error((await reply.text()).trim());
+  policies = await reply.json();
+  for (const name of policies) byId('ask-policy').append(new Option(name, name));
+  document.body.classList.toggle('watching', !policies.length);
+}
+
 async function pollState() {
   try {
     const reply = await request('api/page');
     if (!reply.ok) throw new Error((await reply.text()).trim());
     const state = await reply.json();
+    if (!policies) await learnPolicies();
     const last = states.length ? states[states.length - 1].state : null;
     // Another router counts from 0.
     if (last && parseFloat(state.uptime || '0') < parseFloat(last.uptime || '0')) states = [];
@@ -178,11 +188,6 @@ async function askUndrain(id) {
 
 async function askPolicy() {
   const select = byId('ask-policy');
-  if (!select.children.length) {
-    const reply = await request('api/policies');
-    if (!reply.ok) return;
-    for (const name of await reply.json()) select.append(new Option(name, name));
-  }
   const state = states.length ? states[states.length - 1].state : {};
   select.value = (state.policy && state.policy.name) || select.value;
   if (await ask('Switch the policy?', 'The next decision is the new policy\'s. Requests that run stay where they are.', 'policy', 'Switch')) {
