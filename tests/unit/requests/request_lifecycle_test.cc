@@ -896,14 +896,13 @@ TEST_F(RequestModelsTest, AStreamIsToldTheModelOfItsTokensBeforeThey) {
 }
 
 TEST_F(RequestModelsTest, WhatIsStartedAgainByATicketGoesOnWithTheTicketsModelAlone) {
-  Start();
   Know({1, 2});
   now_ += absl::Hours(1);  // every worker that could have brought it has come
   requests_->OnTimer(now_);
   ClientRequest claimed = Interrupted("a", 3, true);
   claimed.model = "digest 2";
   RecordingSink& bound = Arrive(claimed);
-  // It has tokens and does not show them: the index alone is an other model's as little.
+  // Its client has tokens, too, which it does not show.
   claimed = Interrupted("b", 0, true);
   claimed.resume_from = 2;
   claimed.model = "digest 2";
@@ -927,7 +926,6 @@ TEST_F(RequestModelsTest, WhatIsStartedAgainByATicketGoesOnWithTheTicketsModelAl
 }
 
 TEST_F(RequestModelsTest, WhatCannotGoOnWithItsModelIsRefusedAtOnce) {
-  Start();
   Know({1});
   now_ += absl::Hours(1);
   requests_->OnTimer(now_);
