@@ -26,7 +26,7 @@ MUTANTS = [
     ("group_epochs.cc", "ready.epoch != epoch_ || member->answered", "member->answered", "an answer to another epoch counts"),
     ("group_epochs.cc", "if (serving()) CloseEpoch(context.out);\n  ranks_", "ranks_", "an epoch is formed while another is open"),
     ("group_epochs.cc", "if (members_.size() > ranks_.size()) Reform", "if (false) Reform", "those who come while an epoch forms wait for the next loss"),
-    ("group_epochs.cc", "history_.Forgive(member->hello.worker_id);", "", "penalties are not forgiven"),
+    ("group_epochs.cc", "  for (const Member* member : ranks_) history_.Forgive(member->hello.worker_id);\n", "", "penalties are not forgiven"),
     ("group_epochs.cc", "if (context.now - rank->behind_since >= limit)", "if (false)", "silent ranks stay"),
     ("group_steps.cc", "report.epoch != member->spoken_epoch ||", "", "reports count after the worker has left their epoch"),
     ("group_steps.cc", "||\n      report.epoch != member->rank_epoch", "", "reports count before their epoch has opened"),

@@ -742,6 +742,7 @@ TEST_F(BarrierGroupTest, WhatIsNotPlacedOnARankIsNotItsToReport) {
   report.tokens.push_back({999, 1});
   report.token_ids.push_back(9);
   report.rejected.push_back({998, absl::InternalError("no such thing")});
+  report.preempted.push_back(997);
   world_->Report("b", report);
   EXPECT_EQ(own, 4u);
   for (const core::RequestId id : of_a) EXPECT_EQ(world_->book().live.at(id).delivered, 0u);
