@@ -311,6 +311,20 @@ TEST_F(BarrierGroupTest, WhoStaysSilentAfterABarriersFailureIsLeftOut) {
   EXPECT_TRUE(world_->Attached("c")) << "it is not refused when it comes back";
 }
 
+TEST_F(BarrierGroupTest, RanksHaveTimeToSayThatTheirBarrierFailed) {
+  Serve({"a", "b", "c"});
+  Submit(1, 9);
+  world_->ReadAll();
+  world_->FailBarrier("a");
+  // Longer than the members' own deaths are waited for.
+  world_->Advance(absl::Milliseconds(60));
+  world_->FailBarrier("b");
+  world_->FailBarrier("c");
+  Form();
+  EXPECT_THAT(world_->Ranks(), ElementsAre("a", "b", "c"));
+  EXPECT_EQ(world_->book().placed_again, 0);
+}
+
 TEST_F(BarrierGroupTest, WhenAllSayThatTheBarrierFailedNobodyIsLeftOut) {
   Serve({"a", "b", "c"});
   Submit(1, 9);
