@@ -53,7 +53,7 @@ MUTANTS = [
     ("independent_group.cc", "if (!hello.steps_alone) {", "if (false) {", "a worker that needs peers joins ranks without a barrier"),
     ("independent_group.cc", "member.behind_since = std::min(member.behind_since, now);", "", "a rank that ignores its first plan is never missed"),
     ("member_history.cc", "std::min(penalty.count++, 10)", "0", "penalties do not grow"),
-    ("member_history.cc", "return followed != 0 && (followed == own || followed == before);", "return true;", "another process of a drained worker's name is drained"),
+    ("member_history.cc", "return followed != 0 && (followed == own || followed == before);", "(void)before;\n  return true;", "another process of a drained worker's name is drained"),
     ("group_set.cc", "    if (group->FindWorker(hello.worker_id))\n      return absl::AlreadyExistsError", "    if (group == nullptr)\n      return absl::AlreadyExistsError", "two groups have a worker of one id"),
     ("group_set.cc", "if (!lacking && size(group) < options_.group.workers) lacking = i;", "", "groups fill evenly instead of one after another"),
     ("group_set.cc", "if (!serving()) return;", "", "requests are given up where nobody else could take them"),
