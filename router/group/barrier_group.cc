@@ -30,7 +30,8 @@ void BarrierGroup::OnFormingFailed(const Context& context) {
   // Once is bad luck. From then on the newest is the likeliest cause (it may reach the router but not the
   // others): where some were never part of a working group, it is one of them.
   if (++failures_ > 1 && ranks_.size() > 1)
-    return Punish(*ranks_.back(), absl::UnavailableError("the group does not form with this worker"), context);
+    return Punish(*ranks_.back(), absl::UnavailableError("the group does not form with this worker"),
+                  context);
   Reform(kSettleAfterFailure, false, context);
 }
 

@@ -100,7 +100,8 @@ class World {
   void Play() {
     for (int i = 0; !input_.empty() && i < 500; ++i) {
       Event();
-      Check(requests_.live() >= 0 && requests_.live() <= static_cast<int64_t>(owners_.size()), "live() counts");
+      Check(requests_.live() >= 0 && requests_.live() <= static_cast<int64_t>(owners_.size()),
+            "live() counts");
       Check(requests_.kept_bytes() >= 0 && requests_.kept_bytes() <= Options().resume.budget_bytes,
             "what is kept is within its bound");
       requests_.flushes().clear();
@@ -274,7 +275,8 @@ class World {
     for (const RequestId id : rejected) {
       running_.erase(id);
       if (known.contains(id))
-        requests_.OnRejected(id, full ? absl::ResourceExhaustedError("fuzz") : absl::InternalError("fuzz"), now_);
+        requests_.OnRejected(id, full ? absl::ResourceExhaustedError("fuzz") : absl::InternalError("fuzz"),
+                             now_);
     }
     for (const RequestId id : preempted) {
       running_.erase(id);
