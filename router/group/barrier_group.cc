@@ -27,16 +27,11 @@ void BarrierGroup::OnLateToForm(Member& member, const absl::Status& why, const C
 
 void BarrierGroup::OnFormingFailed(const Context& context) {
   if (PunishBlamed(context)) return;
-  // Once is bad luck. From then on the one that was never part of a working group is the likeliest cause (it
-  // may reach the router but not the others), or else the newest.
-  if (++failures_ > 1 && ranks_.size() > 1) {
-    Member* suspect = ranks_.back();
-    for (Member* rank : ranks_) {
-      if (!rank->rank) suspect = rank;
-    }
-    Punish(*suspect, absl::UnavailableError("the group does not form with this worker"), context);
-    return;
-  }
+  // Once is bad luck. From then on the newest is the likeliest cause (it may reach the router but not the
+  // others): where some were never part of a working group, it is one of them.
+  if (++failures_ > 1 && ranks_.size() > 1)
+    return Punish(*ranks_.back(), absl::UnavailableError("the group does not form with this worker"),
+                  context);
   Reform(kSettleAfterFailure, false, context);
 }
 

@@ -114,7 +114,11 @@ class Router {
         return groups_.Expel(member, absl::UnknownError("fuzz"), now_, out);
       case 7:
         if (input_.Byte() % 2 == 0) return groups_.OnLeave(member, "fuzz", now_, out);
-        groups_.Drain(absl::StrCat("w", input_.Byte() % 6), now_, out).IgnoreError();
+        if (const uint8_t who = input_.Byte(); who < 128) {
+          groups_.Drain(absl::StrCat("w", who % 6), now_, out).IgnoreError();
+        } else {
+          groups_.Undrain(absl::StrCat("w", who % 6), out).IgnoreError();
+        }
         return;
       case 8:
         now_ += absl::Milliseconds(50) * input_.Byte();
@@ -191,7 +195,20 @@ class Router {
       if (how == 2) report.rejected.push_back({id, absl::ResourceExhaustedError("fuzz")});
       if (how == 3) report.preempted.push_back(id);
     }
-    report.local = report.group_max_local = absl::Microseconds(input_.Byte());
+    const uint8_t took = input_.Byte();
+    report.local = report.group_max_local = absl::Microseconds(took);
+    // What the edge lets pass of measurements: any finite numbers.
+    if (took % 4 == 1) {
+      report.cost.emplace();
+      report.cost->c = bfio::FittedValue{took * 1e-6, 1e-7};
+      report.cost->tl = bfio::FittedValue{took / 8 * 1e-8, 1e-10};
+      report.cost->steps = 1000;
+    }
+    if (took % 4 == 2) report.prefill = bfio::core::PrefillReport{took, took / 2};
+    if (took % 4 == 3) {
+      report.energy.emplace();
+      for (const RequestTokens& one : report.tokens) report.hints.push_back({one.id, took / 255.0});
+    }
     report.group_idle = input_.Byte() % 2 == 0;
     if (input_.Byte() % 16 == 0) {
       report.barrier_error = "fuzz";
@@ -285,6 +302,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   options.group.workers = 1 + kind % 3;
   options.groups = 1 + kind / 3 % 2;
   if (kind / 6 % 3 == 0) options.group.kind = bfio::core::GroupKind::kIndependent;
+  // So that announcements reach their bound.
+  options.group.max_announced_bytes = 600;
   if (kind / 18 % 2 == 0) options.group.plan_mode = bfio::core::PlanMode::kLockstep;
   Router(input, options).Play();
   return 0;

@@ -22,4 +22,9 @@ MUTANTS = [
     ("star/star_collectives.cc", "const size_t offset = static_cast<size_t>(subtree_[i]) * n;", "const size_t offset = i * n;", "ranks get one another's sums"),
     ("star/star_collectives.cc", "  size_t at = n;\n", "  size_t at = 0;\n", "a child's subtree gets its parent's sum"),
     ("star/star_endpoint.cc", "if (!SameSignature(*met)) return SignatureError(group.epoch);", "", "ranks that compute different things form a group"),
+    ("star/star_barrier.cc", "arrived_[i] ? WireType::kError : WireType::kReduce", "WireType::kReduce", "a child contributes twice to a step"),
+    ("star/star_barrier.cc", "child.Send(bytes);\n  return view;", "if (!child.Send(bytes)) return Fail(absl::UnavailableError(\"gone\"));\n  return view;", "a child that is gone spoils a step that is complete"),
+    ("star/star_collectives.cc", "      if (out.slot != kParent) return absl::OkStatus();\n", "", "a child that is gone spoils a collective that is complete"),
+    ("star/star_collectives.cc", "(*frame)->payload != expected", "(*frame)->payload > expected", "numbers that were never sent are waited for"),
+    ("step_peers.cc", "waited_ += MonotonicNow() - start;", "waited_ = MonotonicNow() - start;", "only the last call's wait counts"),
 ]

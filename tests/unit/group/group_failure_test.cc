@@ -156,6 +156,20 @@ TEST_F(BarrierGroupTest, WhoStaysSilentAfterABarriersFailureIsLeftOut) {
   EXPECT_TRUE(world_->Attached("c")) << "it is not refused when it comes back";
 }
 
+TEST_F(BarrierGroupTest, RanksHaveTimeToSayThatTheirBarrierFailed) {
+  Serve({"a", "b", "c"});
+  Submit(1, 9);
+  world_->ReadAll();
+  world_->FailBarrier("a");
+  // Longer than the members' own deaths are waited for.
+  world_->Advance(absl::Milliseconds(60));
+  world_->FailBarrier("b");
+  world_->FailBarrier("c");
+  Form();
+  EXPECT_THAT(world_->Ranks(), ElementsAre("a", "b", "c"));
+  EXPECT_EQ(world_->book().placed_again, 0);
+}
+
 TEST_F(BarrierGroupTest, WhenAllSayThatTheBarrierFailedNobodyIsLeftOut) {
   Serve({"a", "b", "c"});
   Submit(1, 9);
@@ -303,6 +317,7 @@ TEST_F(BarrierGroupTest, WhatIsNotPlacedOnARankIsNotItsToReport) {
   report.tokens.push_back({999, 1});
   report.token_ids.push_back(9);
   report.rejected.push_back({998, absl::InternalError("no such thing")});
+  report.preempted.push_back(997);
   world_->Report("b", report);
   EXPECT_EQ(own, 4u);
   for (const core::RequestId id : of_a) EXPECT_EQ(world_->book().live.at(id).delivered, 0u);

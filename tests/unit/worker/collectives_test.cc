@@ -296,8 +296,8 @@ TEST_P(CollectivesTest, StepPeersHaveOneDeadlineAndRememberTheFirstError) {
     EXPECT_EQ(peers.rows(), 9);
     std::vector<float> two(2), one(1);
     EXPECT_TRUE(absl::IsDeadlineExceeded(peers.AllGather(one, absl::MakeSpan(two))));
-    EXPECT_GE(peers.waited(), absl::Milliseconds(25));
     EXPECT_FALSE(peers.ReduceScatter(two, absl::MakeSpan(one)).ok());
+    EXPECT_GE(peers.waited(), absl::Milliseconds(25)) << "of both calls";
     EXPECT_TRUE(absl::IsDeadlineExceeded(peers.status()));
     done = true;
   });

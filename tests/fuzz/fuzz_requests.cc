@@ -1,0 +1,402 @@
+// Requests from arrival to end: clients that come, come back, give up and claim what they have not, workers
+// that make tokens, die, and bring what they hold of an earlier router (FromHeld and Recover), in any order.
+//
+// Token i of the request numbered n is n * 1000 + i: a stream that gets another request's token, or one out
+// of order, shows it.
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "google/protobuf/stubs/logging.h"
+#include "router/core/scheduler/cluster.h"
+#include "router/requests/check_request.h"
+#include "router/requests/request_lifecycle.h"
+#include "router/worker_link/held_request.h"
+#include "spdlog/spdlog.h"
+#include "tests/fuzz/fuzz.h"
+
+namespace {
+
+using namespace bfio::router;  // NOLINT: a program of one file
+using bfio::core::RequestId;
+using bfio::fuzz::Check;
+using bfio::fuzz::Input;
+
+// What a client says it has received, whatever it is.
+constexpr uint32_t kClaimed = 1'000'000'000;
+
+// Who may see a request's tokens.
+struct Owner {
+  std::string tenant, name, secret;
+  bool operator==(const Owner&) const = default;
+};
+
+// By number.
+using Owners = std::vector<Owner>;
+
+class CheckingSink final : public TokenSink {
+ public:
+  CheckingSink(uint64_t id, const Owners* owners, Owner owner, uint32_t from)
+      : id_(id), owners_(owners), owner_(std::move(owner)), next_(from) {}
+
+  uint64_t id() const override { return id_; }
+  const std::string& traceparent() const override { return traceparent_; }
+  Delivery Deliver(uint32_t index, absl::Span<const uint32_t> tokens, absl::Time) override {
+    if (stuck) return Delivery::kTooSlow;
+    Take(index, tokens);
+    return Delivery::kFlush;
+  }
+  void CatchUp(uint32_t index, absl::Span<const uint32_t> tokens) override {
+    Check(!begun_, "a stream catches up before all else");
+    Take(index, tokens);
+  }
+  bool End(const absl::Status& why, std::optional<Finish> finish) override {
+    Check(!finish || why.ok(), "what has failed has no finish");
+    return !std::exchange(ended, true);
+  }
+  void Flush() override {}
+  void BreakOff() override { Check(ended, "only streams that have ended are broken off"); }
+
+  bool stuck = false;
+  bool ended = false;
+
+ private:
+  void Take(uint32_t index, absl::Span<const uint32_t> tokens) {
+    Check(!ended, "nothing follows the end");
+    Check(index == next_, "a stream has no holes");
+    for (const uint32_t token : tokens) {
+      Check(token % 1000 == next_++, "tokens come in order");
+      Check(token >= kClaimed || (*owners_)[token / 1000] == owner_, "nobody gets another's tokens");
+    }
+    begun_ = true;
+  }
+
+  const uint64_t id_;
+  const Owners* const owners_;
+  const Owner owner_;
+  const std::string traceparent_;
+  uint32_t next_;
+  bool begun_ = false;
+};
+
+class World {
+ public:
+  explicit World(Input& input)
+      : input_(input),
+        cluster_(Scheduler(), {"fcfs", {}}),
+        tenants_(TenantLimits()),
+        overload_({.max_waiting = 6, .max_waiting_bytes = 64, .max_waiting_kv = 4}),
+        requests_(Options(), &cluster_, &ids_, &tenants_, &overload_, now_) {
+    Check(cluster_.Apply(bfio::core::AddGroup{0, bfio::core::GroupKind::kBarrier}).status.ok(),
+          "a group is added");
+  }
+
+  void Play() {
+    for (int i = 0; !input_.empty() && i < 500; ++i) {
+      Event();
+      Check(requests_.live() >= 0 && requests_.live() <= static_cast<int64_t>(owners_.size()),
+            "live() counts");
+      Check(requests_.kept_bytes() >= 0 && requests_.kept_bytes() <= Options().resume.budget_bytes,
+            "what is kept is within its bound");
+      requests_.flushes().clear();
+    }
+    EndWell();
+  }
+
+ private:
+  static bfio::core::SchedulerOptions Scheduler() {
+    bfio::core::SchedulerOptions options;
+    options.max_waiting = 6;
+    return options;
+  }
+  static RequestOptions Options() {
+    RequestOptions options;
+    options.resume.budget_bytes = 200;
+    options.resume.request_bytes = 60;
+    options.resume.max_early = 4;
+    options.resume.max_early_bytes = 100;
+    return options;
+  }
+
+  void Event() {
+    switch (input_.Byte() % 12) {
+      case 0:
+      case 1:
+        return Arrive(false);
+      case 2:
+        return Arrive(true);
+      case 3:
+        if (!sinks_.empty()) {
+          CheckingSink& sink = *sinks_[input_.Byte() % sinks_.size()];
+          requests_.OnCancel(sink.id(), input_.Byte() % 2 == 0, now_);
+        }
+        return;
+      case 4: {
+        const Owner owner = AnyOwner();
+        requests_.Abort(owner.tenant, owner.name, owner.secret, now_);
+        return;
+      }
+      case 5:
+        now_ += absl::Milliseconds(50) * input_.Byte();
+        requests_.OnTimer(now_);
+        Check(requests_.next_deadline() > now_, "no deadline is in the past after OnTimer");
+        return;
+      case 6:
+        requests_.OnWorkerDied(0, 0);
+        running_.clear();
+        return OpenEpoch();
+      case 7:
+        return OpenEpoch();
+      case 8:
+        if (!sinks_.empty()) sinks_[input_.Byte() % sinks_.size()]->stuck = input_.Byte() % 2 == 0;
+        return;
+      default:
+        return Step();
+    }
+  }
+
+  // --- clients ---
+
+  Owner AnyOwner() {
+    const uint8_t byte = input_.Byte();
+    return {byte % 2 == 0 ? "" : "acme", absl::StrCat("r", byte / 2 % 4), byte / 8 % 4 == 0 ? "" : "secret"};
+  }
+  uint32_t NumberOf(RequestId id, const Owner& owner) {
+    const auto [it, fresh] = numbers_.try_emplace(id, static_cast<uint32_t>(owners_.size()));
+    if (fresh) owners_.push_back(owner);
+    return it->second;
+  }
+  std::vector<uint32_t> Tokens(uint32_t base, uint32_t from, uint32_t count) const {
+    std::vector<uint32_t> tokens;
+    for (uint32_t i = from; i < from + count; ++i) tokens.push_back(base + i);
+    return tokens;
+  }
+
+  void Arrive(bool back) {
+    const Owner owner = AnyOwner();
+    const uint8_t how = input_.Byte();
+    ClientRequest request;
+    request.tenant = owner.tenant;
+    request.request_id = owner.name;
+    request.resume_token = owner.secret;
+    request.resumable = back || how % 2 == 0;
+    if (!back || how % 4 != 0) {
+      request.prompt_tokens = 1 + how / 4 % 8;
+      if (how / 32 % 2 == 0) request.prompt.assign(request.prompt_tokens, 7);
+      request.max_new_tokens = 1 + input_.Byte() % 12;
+      request.priority = static_cast<int32_t>(how / 64) - 1;
+    }
+    if (how == 255) {
+      request.parent_id = "p";
+      request.parent_timeout = absl::Seconds(1);
+    }
+    if (back) {
+      request.resume_from = input_.Byte() % 8;
+      if (request.has_prompt()) request.received = Tokens(kClaimed, 0, input_.Byte() % 8);
+      request.resume_proven = request.has_prompt() && input_.Byte() % 2 == 0;
+    }
+    if (!CheckRequest(request, RequestLimits()).ok()) return;
+    TenantLimiter::Ticket ticket;
+    if (!back) {
+      auto entered = tenants_.Enter(request, now_);
+      Check(entered.ok(), "tenants without limits enter");
+      ticket = *std::move(entered);
+    }
+    const RequestId id = ids_.Next();
+    // A worker may have named that id before.
+    numbers_[id] = static_cast<uint32_t>(owners_.size());
+    owners_.push_back(owner);
+    const auto sink = std::make_shared<CheckingSink>(id, &owners_, owner, request.resume_from.value_or(0));
+    sinks_.push_back(sink);
+    requests_.OnArrival(id, std::move(request), sink, std::move(ticket), now_);
+  }
+
+  // --- the worker ---
+
+  void Step() {
+    const bfio::core::Outcome outcome = cluster_.Apply(bfio::core::MakePlan{0, false});
+    if (!outcome.plan) return;
+    std::set<RequestId> placed;
+    for (const bfio::core::Placement& placement : outcome.plan->placements) {
+      const auto assignment = requests_.OnPlaced(placement.id, 0, placement.wait_steps, now_, model_);
+      if (!assignment) continue;
+      Check(!running_.contains(placement.id), "a request is placed once");
+      Check(assignment->history->empty() || assignment->history->size() == assignment->first_index,
+            "a placement goes on where the last one ended");
+      running_[placement.id] = assignment->first_index;
+      placed.insert(placement.id);
+    }
+    for (const bfio::core::Drop& drop : outcome.plan->drops) running_.erase(drop.id);
+    Report(outcome.plan->apply_step, placed);
+  }
+
+  void Report(int64_t applied_plan, const std::set<RequestId>& placed) {
+    std::vector<std::pair<RequestId, std::vector<uint32_t>>> made;
+    std::vector<RequestId> finished, rejected, preempted;
+    for (auto& [id, next] : running_) {
+      const uint8_t how = input_.Byte();
+      if (how >= 0xf0) {
+        // Only what has just come is refused.
+        (placed.contains(id) ? rejected : preempted).push_back(id);
+        continue;
+      }
+      made.emplace_back(id, Tokens(1000 * numbers_.at(id), next, how % 4));
+      next += how % 4;
+      if (how % 8 >= 6) finished.push_back(id);
+    }
+    const auto there = [&](RequestId id) { return cluster_.LocationOf(id).has_value(); };
+    std::set<RequestId> known;
+    for (const auto& [id, next] : running_) {
+      if (there(id)) known.insert(id);
+    }
+    bfio::core::Report event{0, 0, {}};
+    event.report.step = ++step_;
+    event.report.applied_plan = applied_plan;
+    event.report.finished = finished;
+    event.report.rejected = rejected;
+    event.report.preempted = preempted;
+    Check(cluster_.Apply(event).status.ok(), "a good report is taken");
+    // In the group's order, and for what the scheduler knows only.
+    for (const auto& [id, tokens] : made) {
+      if (known.contains(id)) requests_.OnTokens(id, tokens, now_);
+    }
+    const FinishReason reason = input_.Byte() % 2 == 0 ? FinishReason::kStop : FinishReason::kLength;
+    for (const RequestId id : finished) {
+      running_.erase(id);
+      if (known.contains(id)) requests_.OnFinished(id, reason, now_);
+    }
+    const bool full = input_.Byte() % 2 == 0;
+    for (const RequestId id : rejected) {
+      running_.erase(id);
+      if (known.contains(id))
+        requests_.OnRejected(id, full ? absl::ResourceExhaustedError("fuzz") : absl::InternalError("fuzz"),
+                             now_);
+    }
+    for (const RequestId id : preempted) {
+      running_.erase(id);
+      if (known.contains(id) && !cluster_.Knows(id)) requests_.OnPreempted(id, now_);
+    }
+  }
+
+  // As a worker that followed an earlier router puts it on the wire, and contradicts itself.
+  std::optional<HeldRequest> Held(std::vector<HeldActive>& active) {
+    const Owner owner = AnyOwner();
+    const uint8_t how = input_.Byte();
+    ClientRequest request;
+    request.tenant = owner.tenant;
+    request.request_id = owner.name;
+    request.resume_token = owner.secret;
+    request.max_new_tokens = 1 + input_.Byte() % 12;
+    const RequestId id = input_.Byte() % 8 == 0 ? input_.Number() : owners_.size() + input_.Byte() % 4;
+    const uint32_t number = NumberOf(id, owner);
+    bfio::v1::HeldRequest wire;
+    bfio::v1::Assignment& from = *wire.mutable_assignment();
+    from.set_handle(id);
+    from.set_origin(OriginOf(request, 1));
+    const uint32_t first = how % 4, prompt = 1 + how / 4 % 4;
+    from.set_first_index(first);
+    from.set_prompt_length(first + prompt + (how == 0xfe ? 1 : 0));
+    const std::vector<uint32_t> earlier = Tokens(1000 * number, 0, first);
+    if (how / 16 % 2 == 0) {
+      for (uint32_t i = 0; i < prompt; ++i) from.add_prompt_token_ids(7);
+      from.mutable_prompt_token_ids()->Add(earlier.begin(), earlier.end());
+    } else {
+      from.mutable_earlier_token_ids()->Add(earlier.begin(), earlier.end());
+    }
+    const std::vector<uint32_t> made = Tokens(1000 * number, first, how / 32);
+    wire.mutable_token_ids()->Add(made.begin(), made.end());
+    if (input_.Byte() % 4 == 0) wire.set_ended(bfio::v1::FINISH_REASON_STOP);
+    const uint8_t says = input_.Byte();
+    if (says % 4 != 0)
+      active.push_back({id, first + prompt + static_cast<int64_t>(made.size()),
+                        static_cast<uint32_t>(made.size()) + (says == 255 ? 1 : 0)});
+    auto held = FromHeld(wire, RequestLimits());
+    if (!held.ok() || owners_[number] != owner) return std::nullopt;
+    held->model = model_;
+    return *std::move(held);
+  }
+
+  void OpenEpoch() {
+    const uint8_t how = input_.Byte();
+    if (how % 8 == 0) ++model_;
+    bfio::core::EpochMember member;
+    member.spec.slots = 4;
+    member.spec.kv_tokens = 100;
+    for (const auto& [id, next] : running_) member.resident.push_back({id, 5});
+    std::vector<HeldRequest> held;
+    std::vector<HeldActive> active;
+    std::map<RequestId, uint32_t> made;
+    for (int i = how / 8 % 4; i > 0; --i) {
+      auto one = Held(active);
+      // Once: which of two is taken could not be told afterwards.
+      if (one && made.emplace(one->id, one->tokens.size()).second) held.push_back(*std::move(one));
+    }
+    requests_.SetTime(now_);
+    member.adopted = requests_.Recover("w", std::move(held), active);
+    for (const bfio::core::RequestSpec& spec : member.adopted) {
+      Check(!running_.contains(spec.id), "what is recovered was not known");
+      running_[spec.id] = made.at(spec.id);
+      member.resident.push_back({spec.id, spec.prefill_tokens});
+    }
+    // Slots bound what a worker holds; a worker that brings more contradicts its hello and is the group's.
+    const bfio::core::Outcome outcome = cluster_.Apply(bfio::core::OpenEpoch{0, {member}, model_});
+    step_ = 0;
+    GroupsView view;
+    view.kv_tokens = 100;
+    view.max_sequence_tokens = 10 + how / 32 * 2;
+    view.complete = how % 2 == 0;
+    view.expects_announcements = how % 4 == 1;
+    view.models = {model_};
+    for (auto id = outcome.displaced.rbegin(); id != outcome.displaced.rend(); ++id) {
+      running_.erase(*id);
+      requests_.OnLost(*id, now_);
+    }
+    requests_.SetGroups(view);
+    requests_.OnEpochOpened(now_);
+  }
+
+  // A router that ends leaves nothing behind.
+  void EndWell() {
+    requests_.BeginDrain(now_);
+    requests_.EndAll(now_);
+    for (const auto& sink : sinks_) Check(sink->ended, "every stream ends");
+    Check(requests_.live() == 0, "no request is live after the end");
+    Check(overload_.committed_kv() == 0 && overload_.waiting_bytes() == 0, "bounds are given back");
+    Check(cluster_.waiting() == 0, "nothing waits for a worker");
+    now_ += Options().resume.timeout;
+    requests_.OnTimer(now_);
+    Check(requests_.kept_bytes() == 0, "what was kept is forgotten in time");
+  }
+
+  Input& input_;
+  absl::Time now_ = absl::UnixEpoch() + absl::Hours(1);
+  bfio::core::Cluster cluster_;
+  Tenants tenants_;
+  OverloadControl overload_;
+  RequestIds ids_{RequestId{1}};
+  // Outlives the sinks' calls.
+  Owners owners_ = {{}};
+  std::map<RequestId, uint32_t> numbers_;
+  std::vector<std::shared_ptr<CheckingSink>> sinks_;
+  // What the worker runs, and the index of the next token of each.
+  std::map<RequestId, uint32_t> running_;
+  RequestLifecycle requests_;
+  int64_t step_ = 0;
+  uint32_t model_ = 1;
+};
+
+}  // namespace
+
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const google::protobuf::LogSilencer quiet;
+  spdlog::set_level(spdlog::level::off);
+  Input input(data, size);
+  World(input).Play();
+  return 0;
+}

@@ -1,0 +1,116 @@
+// Rank 0 of the star barrier over scripted children, which say things twice, of the wrong size, or leave at a
+// chosen moment.
+#include <sys/socket.h>
+
+#include <array>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "worker/barrier/star/star_barrier.h"
+#include "worker/barrier/view.h"
+
+namespace bfio::worker {
+namespace {
+
+constexpr uint64_t kEpoch = 1;
+constexpr int kRanks = 3;
+// A net under hangs: nothing here waits for a deadline.
+constexpr absl::Duration kTimeout = absl::Seconds(60);
+
+class StarRootTest : public ::testing::Test {
+ protected:
+  StarRootTest() {
+    Links links;
+    for (int rank = 1; rank < kRanks; ++rank) {
+      std::array<int, 2> ends{};
+      EXPECT_EQ(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()), 0);
+      links.children.emplace_back(Fd(ends[0]));
+      children_[rank] = Fd(ends[1]);
+    }
+    root_ = std::make_unique<StarBarrier>(GroupSpec{kEpoch, 0, kRanks, ""}, StarRanks{-1, 1, kRanks},
+                                          std::move(links), std::make_shared<Signal>());
+  }
+
+  // --- what a child does ---
+
+  void Send(int rank, const Frame& frame, const std::vector<float>& payload = {}) {
+    const auto bytes = Encode(frame);
+    EXPECT_EQ(send(children_[rank].get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(bytes.size()));
+    const size_t size = payload.size() * sizeof(float);
+    EXPECT_EQ(send(children_[rank].get(), payload.data(), size, MSG_NOSIGNAL), static_cast<ssize_t>(size));
+  }
+  bool Receive(int rank, size_t size) {
+    std::vector<char> bytes(size);
+    return recv(children_[rank].get(), bytes.data(), size, MSG_WAITALL) == static_cast<ssize_t>(size);
+  }
+  void Leave(int rank) { children_[rank].Close(); }
+
+  static Frame Reduce(int rank) {
+    return {WireType::kReduce, kEpoch, rank, absl::StatusCode::kOk, 1, 1, 0, ViewOf({.active = 1})};
+  }
+  static Frame Gather(int rank, uint64_t payload) {
+    return {WireType::kGather, kEpoch, rank, absl::StatusCode::kOk, 1, 1, payload, {}};
+  }
+
+  std::unique_ptr<StarBarrier> root_;
+
+ private:
+  std::array<Fd, kRanks> children_;
+};
+
+TEST_F(StarRootTest, AChildsSecondContributionToAStepIsNotAnothers) {
+  Send(1, Reduce(1));
+  Send(1, Reduce(1));
+  const auto view = root_->AllReduce(1, {.active = 1}, kTimeout);
+  EXPECT_TRUE(absl::IsInternal(view.status())) << view.status();
+  EXPECT_THAT(std::string(view.status().message()), ::testing::HasSubstr("rank 1"));
+}
+
+TEST_F(StarRootTest, AChildThatIsGoneDoesNotSpoilAStepThatIsComplete) {
+  Send(1, Reduce(1));
+  Send(2, Reduce(2));
+  Leave(1);
+  const auto view = root_->AllReduce(1, {.active = 1}, kTimeout);
+  ASSERT_TRUE(view.ok()) << view.status();
+  EXPECT_EQ(view->sum_active, kRanks);
+  EXPECT_TRUE(Receive(2, kFrameBytes));
+  // The next step finds out.
+  EXPECT_TRUE(absl::IsUnavailable(root_->AllReduce(2, {}, kTimeout).status()));
+}
+
+TEST_F(StarRootTest, AChildThatIsGoneDoesNotSpoilACollectiveThatIsComplete) {
+  // The result is larger than a socket's buffers: who has got its beginning leaves before its end was sent.
+  const std::vector<float> numbers(300'000, 1);
+  std::thread leaves([&] {
+    Send(1, Gather(1, numbers.size()), numbers);
+    EXPECT_TRUE(Receive(1, 1));
+    Leave(1);
+  });
+  std::thread stays([&] {
+    Send(2, Gather(2, numbers.size()), numbers);
+    EXPECT_TRUE(Receive(2, kFrameBytes + kRanks * numbers.size() * sizeof(float)));
+  });
+  std::vector<float> all(kRanks * numbers.size());
+  const absl::Status status = root_->AllGather(1, numbers, absl::MakeSpan(all), kTimeout);
+  EXPECT_TRUE(status.ok()) << status;
+  EXPECT_TRUE(absl::IsUnavailable(root_->AllReduce(2, {}, kTimeout).status()));
+  leaves.join();
+  stays.join();
+}
+
+TEST_F(StarRootTest, AChildThatBringsFewerNumbersDisagrees) {
+  Send(1, Gather(1, 3), {1, 2, 3});
+  // What is missing never comes.
+  Leave(1);
+  std::vector<float> all(kRanks * 4);
+  const absl::Status status = root_->AllGather(1, std::vector<float>(4), absl::MakeSpan(all), kTimeout);
+  EXPECT_TRUE(absl::IsInternal(status)) << status;
+}
+
+}  // namespace
+}  // namespace bfio::worker
