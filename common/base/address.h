@@ -2,9 +2,10 @@
 //
 // Purpose: a wrong address is refused at start with one line, not found out later as a channel that never
 // connects. Pure; any thread.
-#ifndef BFIO_COMMON_NET_ADDRESS_H_
-#define BFIO_COMMON_NET_ADDRESS_H_
+#ifndef BFIO_COMMON_BASE_ADDRESS_H_
+#define BFIO_COMMON_BASE_ADDRESS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -14,6 +15,9 @@
 
 namespace bfio {
 
+// Of a name, as DNS has them.
+inline constexpr size_t kMaxHostBytes = 253;
+
 struct Address {
   // Name or number; an IPv6 address without its brackets.
   std::string host;
@@ -22,6 +26,7 @@ struct Address {
 
   // "host:port", IPv6 in brackets: what gRPC takes.
   std::string ToString() const;
+  bool operator==(const Address&) const = default;
 };
 
 // Accepts "name:port", "1.2.3.4:port" and "[::1]:port". INVALID_ARGUMENT with one line otherwise.
@@ -43,4 +48,4 @@ absl::StatusOr<Target> ParseTarget(absl::string_view text, bool tls = false);
 
 }  // namespace bfio
 
-#endif  // BFIO_COMMON_NET_ADDRESS_H_
+#endif  // BFIO_COMMON_BASE_ADDRESS_H_

@@ -1,4 +1,4 @@
-#include "common/net/address.h"
+#include "common/base/address.h"
 
 #include <arpa/inet.h>
 
@@ -43,6 +43,7 @@ absl::StatusOr<Address> ParseAddress(absl::string_view text, bool port_may_be_0)
   const bool bracketed = absl::ConsumePrefix(&host, "[");
   if (bracketed && !absl::ConsumeSuffix(&host, "]")) return bad("has a bracket that is not closed");
   if (host.empty()) return bad("has no host");
+  if (host.size() > kMaxHostBytes) return bad("has a host that is too long");
   const bool host_ok =
       bracketed ? absl::StrContains(host, ':') && std::all_of(host.begin(), host.end(), IsIpv6Character)
                 : std::all_of(host.begin(), host.end(), IsHostCharacter);
