@@ -12,6 +12,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -92,7 +93,7 @@ class ClientStream final
   };
 
   ClientStream(grpc::CallbackServerContext* context, Options options)
-      : StreamWriter(context), options_(std::move(options)) {
+      : StreamWriter(context), options_(std::move(options)), created_(std::chrono::system_clock::now()) {
     if (options_.open != nullptr) options_.open->fetch_add(1, std::memory_order_relaxed);
   }
 
@@ -112,6 +113,7 @@ class ClientStream final
   bool TimedOut() const;
 
   const Options options_;
+  const std::chrono::system_clock::time_point created_;
   std::string request_id_;
   FirstMessages* messages_ = nullptr;
   // Belongs to gRPC while it is received, and is freed when it has been handed over.
