@@ -11,13 +11,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "common/base/address.h"
 #include "common/base/mutex.h"
 #include "common/base/spdlog.h"
 #include "common/http/bounded_server.h"
 #include "common/http/host_name.h"
 #include "common/http/plain_requests.h"
 #include "common/http/reloaded_tls.h"
-#include "common/net/address.h"
 
 namespace bfio {
 namespace {

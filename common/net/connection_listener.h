@@ -23,8 +23,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/base/address.h"
 #include "common/base/mutex.h"
-#include "common/net/address.h"
 #include "common/telemetry/refusal_log.h"
 
 namespace bfio {

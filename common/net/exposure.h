@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "common/net/address.h"
+#include "common/base/address.h"
 
 namespace bfio {
 

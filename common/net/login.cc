@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/auth/token_file.h"
-#include "common/net/address.h"
+#include "common/base/address.h"
 #include "common/net/exposure.h"
 
 namespace bfio {

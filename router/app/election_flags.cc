@@ -8,7 +8,7 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "common/net/address.h"
+#include "common/base/address.h"
 
 ABSL_FLAG(
     std::string, election_etcd, "",

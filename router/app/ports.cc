@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/net/address.h"
+#include "common/base/address.h"
 #include "common/net/channel.h"
 #include "common/net/exposure.h"
 

@@ -11,7 +11,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "common/net/address.h"
+#include "common/base/address.h"
 #include "common/net/tls.h"
 
 namespace bfio::router {

@@ -12,6 +12,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -87,7 +88,7 @@ class ClientStream final : public ServerCall<ClientStream, v1::GenerateRequest, 
   };
 
   ClientStream(grpc::CallbackServerContext* context, Options options)
-      : ServerCall(context), options_(std::move(options)) {
+      : ServerCall(context), options_(std::move(options)), created_(std::chrono::system_clock::now()) {
     if (options_.open != nullptr) options_.open->fetch_add(1, std::memory_order_relaxed);
   }
 
@@ -105,6 +106,7 @@ class ClientStream final : public ServerCall<ClientStream, v1::GenerateRequest, 
   bool TimedOut() const;
 
   const Options options_;
+  const std::chrono::system_clock::time_point created_;
   std::string request_id_;
 
   Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kAwaiting;

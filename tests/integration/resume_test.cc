@@ -9,8 +9,11 @@
 #include <memory>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
+#include "common/base/clock.h"
 #include "common/net/status.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/cluster.h"
@@ -70,13 +73,34 @@ TEST(Resume, LockstepWorkersStepOnWithoutTheirRouter) {
   ExpectTally(cluster.State().requests());
 }
 
+// Requests that a worker's step log has seen end.
+int64_t Finished(const std::string& step_log) {
+  std::ifstream rows(step_log);
+  std::string row;
+  std::getline(rows, row);
+  const std::vector<std::string> names = absl::StrSplit(row, ',');
+  const auto column = static_cast<size_t>(std::find(names.begin(), names.end(), "finished") - names.begin());
+  int64_t sum = 0;
+  while (std::getline(rows, row)) {
+    const std::vector<absl::string_view> cells = absl::StrSplit(row, ',');
+    int64_t finished = 0;
+    if (column < cells.size() && absl::SimpleAtoi(cells[column], &finished)) sum += finished;
+  }
+  return sum;
+}
+
 TEST(Resume, WhatEndsWhileThereIsNoRouterIsNotLost) {
-  Cluster cluster(Options(2));
+  const std::string log = absl::StrCat(TestDirectory(), "/without_router.csv");
+  ClusterOptions options = Options(1);  // 8 slots
+  options.worker_flags.push_back(absl::StrCat("--step_log=", log));
+  Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
   Clients clients = StartClients(cluster.address(), 8, 200);
   WaitForTokens(clients, 5);
   cluster.KillRouter();
-  absl::SleepFor(kSlowdown * absl::Seconds(5));  // far more than what is left to do takes
+  const absl::Time deadline = MonotonicNow() + kSlowdown * absl::Seconds(60);
+  while (Finished(log) < 8 && MonotonicNow() < deadline) absl::SleepFor(absl::Milliseconds(20));
+  ASSERT_EQ(Finished(log), 8);
   cluster.StartRouterAgain();
   ExpectUndisturbed(clients, 200);
   const v1::ClusterState state = cluster.State();

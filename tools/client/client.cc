@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "common/net/address.h"
+#include "common/base/address.h"
 #include "common/net/channel.h"
 #include "common/net/exposure.h"
 #include "common/net/status.h"

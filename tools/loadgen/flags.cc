@@ -7,7 +7,7 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "common/net/address.h"
+#include "common/base/address.h"
 
 using bfio::loadgen::Options;
 

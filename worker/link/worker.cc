@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/address.h"
 #include "common/base/mutex.h"
 #include "common/base/shutdown.h"
 #include "common/base/spdlog.h"
-#include "common/net/address.h"
 #include "common/net/channel.h"
 #include "common/net/exposure.h"
 #include "worker/barrier/factory.h"

@@ -2,8 +2,13 @@
 #include "common/base/event_queue.h"
 
 #include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <chrono>
+#include <fstream>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -29,21 +34,40 @@ TEST(EventQueue, TakesAllThatWaitsInOrder) {
   EXPECT_TRUE(batch.empty());
 }
 
-TEST(EventQueue, IsWokenByAPostAndByClose) {
-  EventQueue queue;
-  std::vector<EventQueue::Event> batch;
-  std::thread sender([&] {
-    absl::SleepFor(absl::Milliseconds(20));
-    queue.Post([] {});
-  });
-  queue.WaitAndTake(absl::InfiniteDuration(), batch);
-  EXPECT_EQ(batch.size(), 1u);
-  sender.join();
-  std::thread closer([&] { queue.Close(); });
-  queue.WaitAndTake(absl::InfiniteDuration(), batch);
-  EXPECT_TRUE(batch.empty());
-  closer.join();
-  EXPECT_FALSE(queue.Post([] {}));
+// Until the kernel says that the thread of this process sleeps.
+void AwaitAsleep(const std::atomic<pid_t>& thread) {
+  for (std::string state; state != "S"; absl::SleepFor(absl::Milliseconds(1))) {
+    std::ifstream stat("/proc/self/task/" + std::to_string(thread) + "/stat");
+    std::string word;
+    stat >> word >> word >> state;
+  }
+}
+
+TEST(EventQueue, WhoWaitsIsWokenByAPostAndByClose) {
+  for (const bool close : {false, true}) {
+    EventQueue queue;
+    std::atomic<pid_t> waiting = 0;
+    std::promise<size_t> taken;
+    std::thread receiver([&] {
+      std::vector<EventQueue::Event> batch;
+      waiting = static_cast<pid_t>(syscall(SYS_gettid));
+      queue.WaitAndTake(absl::InfiniteDuration(), batch);
+      taken.set_value(batch.size());
+    });
+    AwaitAsleep(waiting);
+    if (close) {
+      queue.Close();
+    } else {
+      queue.Post([] {});
+    }
+    std::future<size_t> count = taken.get_future();
+    const bool woken = count.wait_for(std::chrono::seconds(60)) == std::future_status::ready;
+    EXPECT_TRUE(woken);
+    if (!woken) queue.Post([] {});
+    EXPECT_EQ(count.get(), close ? 0u : 1u);
+    receiver.join();
+    EXPECT_EQ(queue.Post([] {}), !close);
+  }
 }
 
 TEST(EventQueue, AWaitEndsThoughTheWallClockIsSetBack) {

@@ -1,4 +1,3 @@
-#include "common/net/address.h"
 #include "common/net/exposure.h"
 #include "common/net/status.h"
 #include "gmock/gmock.h"
@@ -7,43 +6,6 @@
 
 namespace bfio {
 namespace {
-
-using ::testing::HasSubstr;
-
-TEST(AddressTest, NamesNumbersAndBracketsAreTaken) {
-  for (const char* text :
-       {"localhost:50051", "10.0.0.1:1", "router-0.bfio_ns.svc:65535", "[::1]:80", "[fe80::1%eth0]:9"}) {
-    const auto address = ParseAddress(text);
-    ASSERT_TRUE(address.ok()) << address.status();
-    EXPECT_EQ(address->ToString(), text);
-  }
-  EXPECT_EQ(ParseAddress("[::1]:80")->host, "::1");
-  EXPECT_EQ(ParseAddress("0.0.0.0:0", true)->port, 0);
-}
-
-TEST(AddressTest, EverythingElseIsRefusedInOneLine) {
-  for (const char* text : {"",           ":",          "host",    "host:",          ":80",     "host:0",
-                           "host:65536", "host:99999", "host:-1", "host:+1",        "host: 1", "host:80x",
-                           "::1:80",     "[::1:80",    "[::1]",   "http://host:80", "a b:1",   "host:000080",
-                           "[host]:80",  "[]:1"}) {
-    const auto status = ParseAddress(text).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << text;
-    EXPECT_THAT(std::string(status.message()), HasSubstr("HOST:PORT is expected")) << text;
-  }
-}
-
-TEST(TargetTest, IsOneAddressOrNumbers) {
-  EXPECT_EQ(ParseTarget("router:50051")->ToString(), "router:50051");
-  EXPECT_EQ(ParseTarget("10.0.0.1:1,10.0.0.2:2")->ToString(), "ipv4:10.0.0.1:1,10.0.0.2:2");
-  EXPECT_FALSE(ParseTarget("10.0.0.1:1,10.0.0.2:2", /*tls=*/true).ok());
-  EXPECT_TRUE(ParseTarget("router:50051", /*tls=*/true).ok());
-  EXPECT_TRUE(IsLoopback(*ParseTarget("127.0.0.1:1,127.0.0.2:2")));
-  EXPECT_FALSE(IsLoopback(*ParseTarget("127.0.0.1:1,10.0.0.2:2")));
-  for (const char* text : {"", ",", "10.0.0.1:1,", "a:1,b:2", "10.0.0.1:1,[::1]:2", "10.0.0.1:1 ,10.0.0.2:2",
-                           "10.0.0:1,10.0.0.2:2"}) {
-    EXPECT_EQ(ParseTarget(text).status().code(), absl::StatusCode::kInvalidArgument) << text;
-  }
-}
 
 TEST(StatusTest, EveryCodeGoesThereAndBack) {
   for (int code = 0; code <= 16; ++code) {

@@ -4,17 +4,42 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 
-#include <cstdio>
+#include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
 
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
+#include "common/base/spdlog.h"
+#include "spdlog/sinks/base_sink.h"
 
 namespace bfio {
 namespace {
 
 using Verdict = BearerTokens::Verdict;
+
+// Counts the warnings that contain a text. Threads: any.
+class WarningCount final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  explicit WarningCount(std::string text) : text_(std::move(text)) {}
+  int count() const { return count_; }
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    if (message.level == spdlog::level::warn &&
+        std::string(message.payload.data(), message.payload.size()).find(text_) != std::string::npos)
+      ++count_;
+  }
+  void flush_() override {}
+
+  const std::string text_;
+  std::atomic<int> count_ = 0;
+};
 
 class TokenFileTest : public ::testing::Test {
  protected:
@@ -31,14 +56,17 @@ class TokenFileTest : public ::testing::Test {
     std::ofstream(path_ + ".new") << text;
     std::filesystem::rename(path_ + ".new", path_);
   }
-  // Waits until the token's verdict is this; the limit is a net under a hang.
-  static bool Becomes(const TokenFile& file, absl::string_view token, Verdict verdict) {
+  // The limit is a net under a hang.
+  static bool Until(const std::function<bool()>& condition) {
     const absl::Time deadline = MonotonicNow() + absl::Seconds(60);
-    while (file.Check(token, absl::Now()).verdict != verdict) {
+    while (!condition()) {
       if (MonotonicNow() >= deadline) return false;
       absl::SleepFor(absl::Milliseconds(10));
     }
     return true;
+  }
+  static bool Becomes(const TokenFile& file, absl::string_view token, Verdict verdict) {
+    return Until([&] { return file.Check(token, absl::Now()).verdict == verdict; });
   }
 
   std::string folder_, path_;
@@ -52,17 +80,21 @@ TEST_F(TokenFileTest, IsReadAgainWhenItChangesAndNotWhenItIsDamaged) {
   Replace("acme token:the-first-the-first\nacme token:the-second-the-second\n");
   EXPECT_TRUE(Becomes(**file, "the-second-the-second", Verdict::kValid));
   EXPECT_EQ((*file)->Check("the-first-the-first", absl::Now()).verdict, Verdict::kValid);
-  // A file with one bad line changes nothing; the good file after it shows that it has been looked at.
+  // A file with one bad line is told, and changes nothing.
+  const auto refused = std::make_shared<WarningCount>("tokens not read again");
+  const auto logger = spdlog::default_logger();
+  spdlog::set_default_logger(std::make_shared<spdlog::logger>("counted", refused));
   Replace("acme token:the-third-the-third\nnonsense\n");
-  absl::SleepFor(3 * TokenFile::kLookEvery);
+  EXPECT_TRUE(Until([&] { return refused->count() == 1; }));
   EXPECT_EQ((*file)->Check("the-second-the-second", absl::Now()).verdict, Verdict::kValid);
   EXPECT_EQ((*file)->Check("the-third-the-third", absl::Now()).verdict, Verdict::kUnknown);
   std::filesystem::remove(path_);
-  absl::SleepFor(3 * TokenFile::kLookEvery);
+  EXPECT_TRUE(Until([&] { return refused->count() == 2; }));
   EXPECT_EQ((*file)->Check("the-second-the-second", absl::Now()).verdict, Verdict::kValid);
   Replace("acme token:the-fourth-the-fourth\n");
   EXPECT_TRUE(Becomes(**file, "the-fourth-the-fourth", Verdict::kValid));
   EXPECT_TRUE(Becomes(**file, "the-second-the-second", Verdict::kUnknown));
+  spdlog::set_default_logger(logger);
 }
 
 TEST_F(TokenFileTest, WhatCannotBeReadIsRefusedAtTheStart) {

@@ -57,15 +57,6 @@ TEST_P(DefaultPolicyTest, BalancesFarBetterThanLptWithTheWaitsOfFcfs) {
   EXPECT_LE(ours.longest, 250);
 }
 
-TEST_P(DefaultPolicyTest, LearnedLookaheadCostsNoBalanceWhereEverySlotIsTaken) {
-  SimOptions options = Overload("bf_io_auto");
-  const Figures none = FiguresOf(options, trace_);
-  options.lookahead = "survival";
-  const Figures survival = FiguresOf(options, trace_);
-  EXPECT_LE(survival.imbalance, 1.1 * none.imbalance);
-  EXPECT_LE(survival.longest, 250);
-}
-
 TEST_P(DefaultPolicyTest, KeepsUpWithLptWhereSlotsArePlenty) {
   for (double level : {8, 20, 40}) {
     const Trace poisson = WithPoissonArrivals(trace_, GetParam());
@@ -75,12 +66,9 @@ TEST_P(DefaultPolicyTest, KeepsUpWithLptWhereSlotsArePlenty) {
                    FullSlotRequestRate(poisson, options.workers, options.batch, options.cost) /
                    ArrivalRate(poisson);
     const Figures ours = FiguresOf(options, poisson);
-    options.lookahead = "survival";
-    const Figures survival = FiguresOf(options, poisson);
     options.policy = "lpt";
     const Figures lpt = FiguresOf(options, poisson);
     EXPECT_LE(ours.step_s, 1.01 * lpt.step_s) << level;
-    EXPECT_LE(survival.step_s, 1.01 * lpt.step_s) << level;
     EXPECT_EQ(ours.longest, 0) << level << ": nobody waits for a slot that is free";
   }
 }

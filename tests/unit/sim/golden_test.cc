@@ -118,10 +118,11 @@ TEST(GoldenTest, RunsRepeatExceptForMeasuredTimes) {
   EXPECT_EQ(run(), run());
 }
 
-// --- the figures, on the public traces when they are there ---
+// --- the figures, on the built-in profiles and, when they are there, on the public traces ---
 
 struct Figure {
-  const char* trace;
+  // A profile, or a file.
+  const char* workload;
   const char* policy;
   // Tokens, percent, tokens per second, steps; each printed to the digits given.
   double imbalance, idle_percent, throughput;
@@ -130,27 +131,33 @@ struct Figure {
 
 class FigureTest : public ::testing::TestWithParam<Figure> {
  protected:
-  // Not part of the repository: beside it.
+  static bool IsFile(const std::string& workload) { return workload.find('.') != std::string::npos; }
+  // Traces are not part of the repository: they are beside it.
   static std::string Path(const std::string& trace) {
     return (std::filesystem::path(BFIO_SOURCE_DIR) / ".." / "shared" / "traces" / trace)
         .lexically_normal()
         .string();
   }
-  static nlohmann::ordered_json Run(const std::string& path, const std::string& policy) {
-    const Trace trace = *ReadTrace(path);
+  static bool IsThere(const std::string& workload) {
+    return !IsFile(workload) || std::filesystem::exists(Path(workload));
+  }
+  // As `bfio_sim --trace` and `bfio_sim --profile` do.
+  static nlohmann::ordered_json Run(const std::string& workload, const std::string& policy) {
+    const Trace trace =
+        IsFile(workload) ? *ReadTrace(Path(workload)) : *SampleProfile(workload, kProfileRequests, 1);
     SimOptions options;
     options.policy = policy;
     return *(*Simulation::Create(options, trace))->Run();
   }
+  static constexpr int64_t kProfileRequests = 20'000;
 };
 
 constexpr char kAzure[] = "AzureLLMInferenceTrace_conv.csv";
 constexpr char kBurst[] = "burstgpt_sample_8000.csv";
 
 TEST_P(FigureTest, BaselineMatches) {
-  const std::string path = Path(GetParam().trace);
-  if (!std::filesystem::exists(path)) GTEST_SKIP() << "no trace " << path;
-  const auto run = Run(path, GetParam().policy);
+  if (!IsThere(GetParam().workload)) GTEST_SKIP() << "no trace " << Path(GetParam().workload);
+  const auto run = Run(GetParam().workload, GetParam().policy);
   EXPECT_NEAR(run["avg_imbalance_tokens"], GetParam().imbalance, 0.02 * GetParam().imbalance);
   EXPECT_NEAR(100 * run["idle_fraction"].get<double>(), GetParam().idle_percent, 0.15);
   EXPECT_NEAR(run["throughput_tokens_per_s"], GetParam().throughput, 100);
@@ -167,24 +174,48 @@ INSTANTIATE_TEST_SUITE_P(Traces, FigureTest,
                                            Figure{kBurst, "least_tokens", 28.67e4, 18.6, 7.96e4, 7},
                                            Figure{kBurst, "lpt", 2.93e4, 2.3, 8.97e4, 7}),
                          [](const auto& param) {
-                           return std::string(param.param.trace == kAzure ? "Azure_" : "BurstGpt_") +
+                           return std::string(param.param.workload == kAzure ? "Azure_" : "BurstGpt_") +
                                   param.param.policy;
                          });
 
-TEST_F(FigureTest, DefaultPolicyKeepsItsImbalanceAndItsLongestWait) {
-  struct Bound {
-    const char* trace;
-    double imbalance;
-    int64_t longest_wait;
-  };
-  for (const Bound& bound : {Bound{kAzure, 1.8e4, 250}, Bound{kBurst, 0.95e4, 250}}) {
-    const std::string path = Path(bound.trace);
-    if (!std::filesystem::exists(path)) GTEST_SKIP() << "no trace " << path;
-    const auto ours = Run(path, "bf_io"), lpt = Run(path, "lpt");
-    EXPECT_LE(ours["avg_imbalance_tokens"], bound.imbalance) << path;
-    EXPECT_LE(ours["wait_steps_max"], bound.longest_wait) << path;
-    EXPECT_GT(ours["throughput_tokens_per_s"], lpt["throughput_tokens_per_s"]) << path;
+INSTANTIATE_TEST_SUITE_P(Profiles, FigureTest,
+                         ::testing::Values(Figure{"conversation", "fcfs", 26.48e4, 14.7, 7.13e4, 29},
+                                           Figure{"conversation", "round_robin", 28.30e4, 15.4, 7.08e4, 29},
+                                           Figure{"conversation", "least_tokens", 28.20e4, 15.5, 7.09e4, 29},
+                                           Figure{"conversation", "lpt", 4.25e4, 2.7, 7.81e4, 29},
+                                           Figure{"burstgpt", "fcfs", 26.38e4, 18.2, 8.29e4, 7},
+                                           Figure{"burstgpt", "round_robin", 26.59e4, 18.4, 8.28e4, 7},
+                                           Figure{"burstgpt", "least_tokens", 31.12e4, 20.6, 8.12e4, 7},
+                                           Figure{"burstgpt", "lpt", 2.36e4, 1.9, 9.30e4, 7}),
+                         [](const auto& param) {
+                           return std::string(param.param.workload) + "_" + param.param.policy;
+                         });
+
+struct Bound {
+  const char* workload;
+  double imbalance;
+  int64_t longest_wait;
+};
+
+class BoundTest : public FigureTest {
+ protected:
+  static void ExpectKept(const Bound& bound) {
+    const auto ours = Run(bound.workload, "bf_io"), lpt = Run(bound.workload, "lpt");
+    EXPECT_LE(ours["avg_imbalance_tokens"], bound.imbalance) << bound.workload;
+    EXPECT_LE(ours["wait_steps_max"], bound.longest_wait) << bound.workload;
+    EXPECT_GT(ours["throughput_tokens_per_s"], lpt["throughput_tokens_per_s"]) << bound.workload;
   }
+};
+
+TEST_F(BoundTest, BfIoKeepsImbalanceAndLongestWaitOnProfiles) {
+  ExpectKept({"conversation", 1.3e4, 250});
+  ExpectKept({"burstgpt", 0.75e4, 130});
+}
+
+TEST_F(BoundTest, BfIoKeepsImbalanceAndLongestWaitOnTraces) {
+  if (!IsThere(kAzure) || !IsThere(kBurst)) GTEST_SKIP() << "no traces in " << Path("");
+  ExpectKept({kAzure, 1.8e4, 250});
+  ExpectKept({kBurst, 0.95e4, 250});
 }
 
 }  // namespace

@@ -1,6 +1,10 @@
 // The rank's stream against a small router of test code, over a real loopback connection.
 #include "worker/link/router_link.h"
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -288,8 +292,37 @@ TEST(RouterLinkTest, ARouterThatDoesNotReadKeepsNobodyFromStopping) {
   over.set_value();
 }
 
-// A rank that loses its router, whose machine's clock is set back while it looks for another, and to which
-// `then` happens some seconds later, when all that gRPC wanted to do in time is due.
+// A port where every connection is closed at once. Threads: its own accepts; seen() from any.
+class ClosingListener {
+ public:
+  explicit ClosingListener(const std::string& address) : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    const int on = 1;
+    sockaddr_in to{};
+    to.sin_family = AF_INET;
+    to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    to.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
+    EXPECT_EQ(setsockopt(fd_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)), 0);
+    EXPECT_EQ(bind(fd_, reinterpret_cast<const sockaddr*>(&to), sizeof(to)), 0);
+    EXPECT_EQ(listen(fd_, 16), 0);
+    thread_ = std::thread([this] {
+      for (int peer; (peer = accept4(fd_, nullptr, nullptr, SOCK_CLOEXEC)) >= 0; ++seen_) close(peer);
+    });
+  }
+  ~ClosingListener() {
+    shutdown(fd_, SHUT_RDWR);
+    thread_.join();
+    close(fd_);
+  }
+  int seen() const { return seen_; }
+
+ private:
+  const int fd_;
+  std::atomic<int> seen_ = 0;
+  std::thread thread_;
+};
+
+// A rank that loses its router and whose machine's clock is set back while it looks for another. It must go
+// on looking; then `then` happens to it.
 void LoseTheRouterAndSetTheClockBack(testing::WallClock& clock, const std::string& address,
                                      const std::function<void(RouterLink&)>& then) {
   std::promise<void> greeted;
@@ -305,9 +338,17 @@ void LoseTheRouterAndSetTheClockBack(testing::WallClock& clock, const std::strin
   const absl::Status status = RunRank(address, [&](RouterLink& link) {
     greeted.get_future().wait();
     router.reset();
-    absl::SleepFor(absl::Milliseconds(500));
-    clock.Jump(-absl::Hours(6));
-    absl::SleepFor(absl::Seconds(4));
+    {
+      const ClosingListener listener(address);
+      const auto seen = [&](int count) {
+        const absl::Time deadline = MonotonicNow() + absl::Seconds(60);
+        while (listener.seen() < count && MonotonicNow() < deadline) absl::SleepFor(absl::Milliseconds(5));
+        return listener.seen() >= count;
+      };
+      EXPECT_TRUE(seen(1));
+      clock.Jump(-absl::Hours(6));
+      EXPECT_TRUE(seen(listener.seen() + 2)) << "the rank looks for no router any more";
+    }
     then(link);
   });
   EXPECT_TRUE(status.ok()) << status;

@@ -269,14 +269,6 @@ TEST(StarTest, EveryOfferHasASecretOfItsOwn) {
   EXPECT_NE(first->secret, second->secret);
 }
 
-TEST(AddressTest, HostsAndPorts) {
-  EXPECT_EQ(*ParseAddress("a.example:80"), (Address{"a.example", 80}));
-  EXPECT_EQ(*ParseAddress("[::1]:80"), (Address{"::1", 80}));
-  EXPECT_EQ(FormatAddress({"::1", 80}), "[::1]:80");
-  for (const char* bad : {"", "a", "a:", ":80", "a:0", "a:65536", "a:b"})
-    EXPECT_FALSE(ParseAddress(bad).ok()) << bad;
-}
-
 TEST(StarTest, StrangersAreDroppedAndTheGroupForms) {
   auto root = MakeEndpoint({.handshake_timeout = absl::Milliseconds(50)});
   auto leaf = MakeEndpoint();

@@ -69,7 +69,7 @@ std::optional<Handshake> Unseal(const Secret& secret, Role role, const Nonces& n
 
 std::string FormatStarId(const StarId& id) {
   const absl::string_view secret(reinterpret_cast<const char*>(id.secret.data()), id.secret.size());
-  return absl::StrCat(FormatAddress(id.root), "/", absl::BytesToHexString(secret));
+  return absl::StrCat(id.root.ToString(), "/", absl::BytesToHexString(secret));
 }
 
 absl::StatusOr<StarId> ParseStarId(absl::string_view text) {

@@ -81,7 +81,7 @@ auto Retry(const RendezvousSpec& spec, const Address& to, const Once& once) -> d
     if (absl::IsFailedPrecondition(result.status())) return absl::UnavailableError(result.status().message());
     if (MonotonicNs() >= spec.deadline_ns) {
       return absl::DeadlineExceededError(absl::StrCat("rank ", spec.group.rank, " could not join at ",
-                                                      FormatAddress(to), ": ", result.status().message()));
+                                                      to.ToString(), ": ", result.status().message()));
     }
     Pause(spec, retry);
     if (spec.interrupt.IsSet()) return absl::CancelledError("interrupted");

@@ -16,7 +16,6 @@
 #include <memory>
 #include <thread>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/mutex.h"
 
@@ -211,27 +210,6 @@ std::optional<size_t> Connection::SendSome(absl::Span<const uint8_t> bytes) {
     if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;
     return std::nullopt;
   }
-}
-
-absl::StatusOr<Address> ParseAddress(absl::string_view text) {
-  const size_t colon = text.rfind(':');
-  uint32_t port = 0;
-  if (colon == absl::string_view::npos || !absl::SimpleAtoi(text.substr(colon + 1), &port) || port == 0 ||
-      port > 65535) {
-    return absl::InvalidArgumentError(absl::StrCat("not HOST:PORT: '", text.substr(0, 64), "'"));
-  }
-  absl::string_view host = text.substr(0, colon);
-  if (host.size() > 2 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
-  if (host.empty() || host.size() > kMaxHostBytes) {
-    return absl::InvalidArgumentError(absl::StrCat("no usable host in '", text.substr(0, 64), "'"));
-  }
-  return Address{std::string(host), static_cast<uint16_t>(port)};
-}
-
-std::string FormatAddress(const Address& address) {
-  const bool v6 = address.host.find(':') != std::string::npos;
-  return v6 ? absl::StrCat("[", address.host, "]:", address.port)
-            : absl::StrCat(address.host, ":", address.port);
 }
 
 absl::StatusOr<Fd> Listen(const std::string& host, uint16_t* port) {

@@ -94,10 +94,6 @@ class Connection {
   bool mid_message_ = false;
 };
 
-// "host:port" or "[v6]:port".
-absl::StatusOr<Address> ParseAddress(absl::string_view text);
-std::string FormatAddress(const Address& address);
-
 // Listens on `host` (on all interfaces if the host's address is not one of this machine's, as behind a NAT),
 // at a port the kernel picks. `port` receives it.
 absl::StatusOr<Fd> Listen(const std::string& host, uint16_t* port);

@@ -28,6 +28,7 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
+#include "common/base/address.h"
 #include "worker/barrier/barrier.h"
 
 namespace bfio::worker {
@@ -52,12 +53,6 @@ enum class WireType : uint16_t {
 using Nonce = std::array<uint8_t, 32>;
 // HMAC-SHA256.
 using Proof = std::array<uint8_t, 32>;
-
-struct Address {
-  std::string host;
-  uint16_t port = 0;
-  bool operator==(const Address&) const = default;
-};
 
 struct Opening {
   Nonce nonce{};
@@ -92,7 +87,6 @@ struct Frame {
   GroupView view;
 };
 
-inline constexpr size_t kMaxHostBytes = 253;
 inline constexpr size_t kOpeningBytes = 40;
 inline constexpr size_t kChallengeBytes = 72;
 inline constexpr size_t kHandshakeBytes = 288;

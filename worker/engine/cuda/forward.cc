@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/return_if_error.h"
 #include "worker/engine/cuda/kernels/attention.h"
 #include "worker/engine/cuda/kernels/row_kernels.h"
 #include "worker/engine/model/rope.h"
@@ -17,11 +18,6 @@ namespace {
 // Of a device's memory, what the KV cache leaves alone: a share, and at most so much.
 constexpr int64_t kReserveShare = 32, kMostReserve = int64_t{2} << 30;
 constexpr absl::Duration kSetupDeadline = absl::Seconds(60);
-
-#define BFIO_RETURN_IF_ERROR(expression)                                 \
-  do {                                                                   \
-    if (absl::Status status = (expression); !status.ok()) return status; \
-  } while (false)
 
 absl::Status CheckConfig(const ModelConfig& config, const AttentionShape& shape) {
   BFIO_RETURN_IF_ERROR(CheckAttentionShape(shape));

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/types/span.h"
+#include "common/base/return_if_error.h"
 #include "worker/engine/cuda/kernels/row_kernels.h"
 #include "worker/engine/cuda/row_buckets.h"
 #include "worker/engine/model/element.h"
@@ -13,11 +14,6 @@ namespace {
 // A net under a hang, for one layer's part.
 constexpr absl::Duration kPartDeadline = absl::Seconds(60);
 constexpr int64_t kNarrow = sizeof(Bf16), kWide = sizeof(float);
-
-#define BFIO_RETURN_IF_ERROR(expression)                                 \
-  do {                                                                   \
-    if (absl::Status status = (expression); !status.ok()) return status; \
-  } while (false)
 
 }  // namespace
 

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/base/return_if_error.h"
 #include "worker/engine/cuda/device/cuda_status.h"
 #include "worker/engine/cuda/device/recorded.h"
 
@@ -14,10 +15,6 @@ constexpr absl::Duration kEndPatience = absl::Seconds(10);
 constexpr absl::Duration kTimeDeadline = absl::Seconds(60);
 constexpr int kOldestMajor = 8;
 
-#define BFIO_RETURN_IF_ERROR(expression)                                 \
-  do {                                                                   \
-    if (absl::Status result = (expression); !result.ok()) return result; \
-  } while (false)
 // A call of the CUDA runtime.
 #define BFIO_CUDA(call) BFIO_RETURN_IF_ERROR(CudaStatus(call, #call))
 

@@ -1,0 +1,90 @@
+#include "common/base/address.h"
+
+#include <arpa/inet.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+
+namespace bfio {
+namespace {
+
+bool IsHostCharacter(char c) {
+  return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-' || c == '_';
+}
+
+// With the zone of a link-local address ("fe80::1%eth0"). The resolver is the judge of the rest.
+bool IsIpv6Character(char c) {
+  return IsHostCharacter(c) || c == ':' || c == '%';
+}
+
+}  // namespace
+
+std::string Address::ToString() const {
+  const bool ipv6 = host.find(':') != std::string::npos;
+  return ipv6 ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
+}
+
+absl::StatusOr<Address> ParseAddress(absl::string_view text, bool port_may_be_0) {
+  const auto bad = [&](absl::string_view what) {
+    return absl::InvalidArgumentError(absl::StrCat("address '", text, "' ", what, "; HOST:PORT is expected"));
+  };
+  const size_t colon = text.rfind(':');
+  if (colon == absl::string_view::npos) return bad("has no port");
+  absl::string_view host = text.substr(0, colon);
+  const absl::string_view port_text = text.substr(colon + 1);
+  const bool bracketed = absl::ConsumePrefix(&host, "[");
+  if (bracketed && !absl::ConsumeSuffix(&host, "]")) return bad("has a bracket that is not closed");
+  if (host.empty()) return bad("has no host");
+  if (host.size() > kMaxHostBytes) return bad("has a host that is too long");
+  const bool host_ok =
+      bracketed ? absl::StrContains(host, ':') && std::all_of(host.begin(), host.end(), IsIpv6Character)
+                : std::all_of(host.begin(), host.end(), IsHostCharacter);
+  if (!host_ok)
+    return bad(bracketed ? "is not an IPv6 address in brackets" : "has a character no host name has");
+  // Digits only: absl's reader would take spaces and a sign.
+  const bool digits = !port_text.empty() && port_text.size() <= 5 &&
+                      std::all_of(port_text.begin(), port_text.end(), absl::ascii_isdigit);
+  uint32_t port = 0;
+  if (!digits || !absl::SimpleAtoi(port_text, &port) || port > 65535 || (port == 0 && !port_may_be_0)) {
+    return bad("has a port out of range");
+  }
+  return Address{std::string(host), static_cast<uint16_t>(port)};
+}
+
+std::string Target::ToString() const {
+  const auto add = [](std::string* out, const Address& address) { out->append(address.ToString()); };
+  return absl::StrCat(addresses.size() > 1 ? "ipv4:" : "", absl::StrJoin(addresses, ",", add));
+}
+
+absl::StatusOr<Target> ParseTarget(absl::string_view text, bool tls) {
+  Target target;
+  for (const absl::string_view part : absl::StrSplit(text, ',')) {
+    absl::StatusOr<Address> address = ParseAddress(part);
+    if (!address.ok()) return address.status();
+    target.addresses.push_back(*std::move(address));
+  }
+  if (target.addresses.size() > 1 && tls) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "'", text,
+        "': no certificate is for a list of numbers; a name that resolves to all of them is taken"));
+  }
+  for (const Address& address : target.addresses) {
+    in_addr number;
+    if (target.addresses.size() == 1 || inet_pton(AF_INET, address.host.c_str(), &number) == 1) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", address.host,
+                     "' is not a number like 10.0.0.1, as in a list of several; one name that "
+                     "resolves to all of them is taken"));
+  }
+  return target;
+}
+
+}  // namespace bfio
