@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "tools/sim/chains/cache_program.h"
+#include "chains/sim/cache_program.h"
 #include "tools/sim/experiment/chain_study.h"
 #include "tools/sim/experiment/experiments.h"
 

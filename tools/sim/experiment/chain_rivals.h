@@ -10,8 +10,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "tools/sim/chains/routed_jobs.h"
-#include "tools/sim/chains/wide_area.h"
+#include "chains/sim/routed_jobs.h"
+#include "chains/sim/wide_area.h"
 
 namespace bfio::sim {
 

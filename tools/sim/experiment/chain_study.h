@@ -15,9 +15,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "router/core/chain/tuning.h"
-#include "tools/sim/chains/chain_queue.h"
-#include "tools/sim/chains/wide_area.h"
+#include "chains/core/tuning.h"
+#include "chains/sim/chain_queue.h"
+#include "chains/sim/wide_area.h"
 #include "tools/sim/experiment/experiment.h"
 
 namespace bfio::sim {

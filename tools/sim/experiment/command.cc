@@ -18,11 +18,11 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "chains/sim/wide_area.h"
 #include "common/base/clock.h"
 #include "common/base/shutdown.h"
 #include "common/config/command_line.h"
 #include "nlohmann/json.hpp"
-#include "tools/sim/chains/wide_area.h"
 #include "tools/sim/experiment/output.h"
 #include "tools/sim/flags.h"
 
