@@ -10,8 +10,6 @@
 namespace bfio::sim {
 namespace {
 
-constexpr size_t kAskEvery = 1 << 14;
-
 class Service {
  public:
   Service(absl::Span<const core::ChainRate> chains, absl::Span<const ChainJob> jobs, const JobOnChain& time)
@@ -93,10 +91,9 @@ std::vector<ChainJob> PoissonJobs(double rate, int64_t count, uint64_t seed) {
 
 std::vector<ServedJob> ServeOnChains(absl::Span<const core::ChainRate> chains,
                                      core::ChainDispatcher& dispatcher, absl::Span<const ChainJob> jobs,
-                                     const std::function<bool()>& go_on, const JobOnChain& time) {
+                                     const JobOnChain& time) {
   Service service(chains, jobs, time);
   for (size_t i = 0; i < jobs.size(); ++i) {
-    if (i % kAskEvery == 0 && go_on && !go_on()) return {};
     service.EndsUntil(jobs[i].arrival);
     service.Arrive(i, dispatcher);
   }

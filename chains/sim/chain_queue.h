@@ -35,11 +35,11 @@ std::vector<ChainJob> PoissonJobs(double rate, int64_t count, uint64_t seed);
 // Seconds of a job's service on a chain, where they are not its size by the chain's rate.
 using JobOnChain = std::function<double(size_t job, int32_t chain)>;
 
-// All jobs, by arrival, served to their ends; fewer when `go_on`, asked now and then, says no.
+// All jobs, by arrival, served to their ends.
 // REQUIRES: chains fastest first with capacities above 0, jobs by arrival.
 std::vector<ServedJob> ServeOnChains(absl::Span<const core::ChainRate> chains,
                                      core::ChainDispatcher& dispatcher, absl::Span<const ChainJob> jobs,
-                                     const std::function<bool()>& go_on = {}, const JobOnChain& time = {});
+                                     const JobOnChain& time = {});
 
 }  // namespace bfio::sim
 

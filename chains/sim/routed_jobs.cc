@@ -11,8 +11,6 @@
 namespace bfio::sim {
 namespace {
 
-constexpr size_t kRoutedAskEvery = 1 << 10;
-
 // A server's cache: what runs, and what is expected of those that wait.
 class Cache {
  public:
@@ -159,11 +157,9 @@ class Router {
 }  // namespace
 
 absl::StatusOr<std::vector<ServedJob>> ServeByRoutes(const RoutedSystem& system, const RoutingRule& rule,
-                                                     absl::Span<const ChainJob> jobs,
-                                                     const std::function<bool()>& go_on) {
+                                                     absl::Span<const ChainJob> jobs) {
   Router router(system, rule, jobs);
   for (size_t i = 0; i < jobs.size(); ++i) {
-    if (i % kRoutedAskEvery == 0 && go_on && !go_on()) break;
     if (!router.Arrive(i))
       return absl::FailedPreconditionError("no chain of servers hosts all blocks with room for a job");
   }

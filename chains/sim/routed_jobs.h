@@ -47,8 +47,7 @@ struct RoutingRule {
 // All jobs, by arrival. FAILED_PRECONDITION when no chain of servers covers all blocks with room for a job.
 // REQUIRES: jobs by arrival; kPetals: as many hops as servers.
 absl::StatusOr<std::vector<ServedJob>> ServeByRoutes(const RoutedSystem& system, const RoutingRule& rule,
-                                                     absl::Span<const ChainJob> jobs,
-                                                     const std::function<bool()>& go_on = {});
+                                                     absl::Span<const ChainJob> jobs);
 
 }  // namespace bfio::sim
 

@@ -251,7 +251,7 @@ absl::StatusOr<bfio::worker::WorkerOptions> OptionsFromFlags() {
   }
   options.admission = *admission;
   options.http_listen = absl::GetFlag(FLAGS_http_listen);
-  options.parts = PartServerFromFlags();
+  options.parts = bfio::worker::PartServerFromFlags();
   options.version = BFIO_VERSION;
   return options;
 }

@@ -1,8 +1,8 @@
-// The rivals of composed chains on one pool, PETALS-like and BPRR-like, for chain-overall and chain-trace.
+// The rivals of composed chains on one pool, PETALS-like and BPRR-like.
 //
 // Purpose: the same pool and jobs through each system. Times in seconds. Threads: any, no state.
-#ifndef BFIO_TOOLS_SIM_EXPERIMENT_CHAIN_RIVALS_H_
-#define BFIO_TOOLS_SIM_EXPERIMENT_CHAIN_RIVALS_H_
+#ifndef BFIO_CHAINS_SIM_RIVALS_H_
+#define BFIO_CHAINS_SIM_RIVALS_H_
 
 #include <cstdint>
 #include <functional>
@@ -36,4 +36,4 @@ absl::StatusOr<std::vector<ServedJob>> ServeByBprr(const WideAreaPool& pool, con
 
 }  // namespace bfio::sim
 
-#endif  // BFIO_TOOLS_SIM_EXPERIMENT_CHAIN_RIVALS_H_
+#endif  // BFIO_CHAINS_SIM_RIVALS_H_

@@ -1,4 +1,4 @@
-#include "tools/sim/experiment/chain_rivals.h"
+#include "chains/sim/rivals.h"
 
 #include <algorithm>
 #include <numeric>
