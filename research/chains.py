@@ -199,7 +199,7 @@ def dispatch(ctx):
             f"{rule} above jffc, most over the loads, %", max(over_loads), most - 3, most + 3, small=(-10, 500),
             ours=most,
         )
-    for load, ours in ((0.5, 100), (0.7, 99), (0.9, 82)):
+    for load, ours in ((0.5, 100), (0.7, 99), (0.9, 81)):
         ctx.expect(
             f"share of service at load {load}, %", share[load], ours - 1, min(100, ours + 1), small=(30, 100), ours=ours
         )
