@@ -31,7 +31,7 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Callable, NamedTuple, Optional
 
 import matplotlib
 
@@ -200,18 +200,32 @@ def bf_io(horizon=0, objective="paper", discount=None):
 # Experiments
 
 
+class Experiment(NamedTuple):
+    """What `experiment` registers."""
+
+    name: str
+    function: Callable
+    summary: str
+    profile: Optional[str]
+    seeds: int
+    traces: tuple
+    check: str
+
+
 EXPERIMENTS = {}
 
 
-def experiment(summary, profile=None, seeds=FULL_SEEDS, name=None, traces=()):
+def experiment(summary, profile=None, seeds=FULL_SEEDS, name=None, traces=(), check="--shorten=30 --seeds=2"):
     """Registers a function of one Context under its name, '_' read as '-'.
 
     profile: the built-in workloads it runs on when the command line names none, separated by commas; None for an
     experiment with loads of its own. traces: the names of the traces that its assertions are of; empty: any.
+    check: how tests/check_research runs it; empty: at its whole size.
     """
 
     def register(function):
-        EXPERIMENTS[name or function.__name__.replace("_", "-")] = (function, summary, profile, seeds, traces)
+        key = name or function.__name__.replace("_", "-")
+        EXPERIMENTS[key] = Experiment(key, function, summary, profile, seeds, traces, check)
         return function
 
     return register
@@ -220,8 +234,9 @@ def experiment(summary, profile=None, seeds=FULL_SEEDS, name=None, traces=()):
 class Context:
     """What the command line asks for, and what the experiment found."""
 
-    def __init__(self, name, args, extra, profile, seeds, traces):
-        self.name, self.args, self.extra = name, args, extra
+    def __init__(self, entry, args, extra):
+        self.name, self.args, self.extra = entry.name, args, extra
+        profile, seeds, traces = entry.profile, entry.seeds, entry.traces
         self.seeds = args.seeds or seeds
         self.shorten = args.shorten
         self.folder = Path(args.out)
@@ -511,7 +526,7 @@ def parse(description, argv):
     parser = argparse.ArgumentParser(
         description=(description or "").strip().split("\n\n")[0], formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="experiments:\n"
-        + "\n".join(f"  {name:18} {entry[1]}" for name, entry in EXPERIMENTS.items())
+        + "\n".join(f"  {name:18} {entry.summary}" for name, entry in EXPERIMENTS.items())
         + "\n\nWhat follows '--' is added to every simulation's command line (-- --workers=32).",
     )
     parser.add_argument("experiment", choices=EXPERIMENTS, metavar="EXPERIMENT")
@@ -531,12 +546,17 @@ def parse(description, argv):
 
 def main(description=None, argv=None):
     """Runs the experiment that the command line names, and exits: 0, or 1 with a line for each missed figure."""
-    args, extra = parse(description, sys.argv[1:] if argv is None else argv)
-    function, summary, *settings = EXPERIMENTS[args.experiment]
+    argv = sys.argv[1:] if argv is None else argv
+    if argv == ["--list"]:  # for tests/check_research
+        for entry in EXPERIMENTS.values():
+            print(json.dumps({"name": entry.name, "traces": entry.traces, "check": entry.check}))
+        return
+    args, extra = parse(description, argv)
+    entry = EXPERIMENTS[args.experiment]
     try:
-        ctx = Context(args.experiment, args, extra, *settings)
-        function(ctx)
-        missed = ctx.finish(f"{args.experiment}: {summary}")
+        ctx = Context(entry, args, extra)
+        entry.function(ctx)
+        missed = ctx.finish(f"{entry.name}: {entry.summary}")
     except (ProgramError, OSError) as error:
         sys.exit(f"{Path(sys.argv[0]).name}: {error}")
     except KeyboardInterrupt:
