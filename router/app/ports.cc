@@ -133,7 +133,9 @@ absl::StatusOr<Port> OpenPort(const PortSpec& spec) {
   builder.SetResourceQuota(grpc::ResourceQuota(spec.listen).Resize(spec.memory_bytes));
   if (spec.reflection) builder.SetOption(std::make_unique<WithReflection>());
   (*listener)->AddTo(builder, ServerCredentials(spec.tls));
-  for (grpc::Service* service : spec.services) builder.RegisterService(service);
+  for (grpc::Service* service : spec.services) {
+    if (service != nullptr) builder.RegisterService(service);
+  }
   Port opened;
   opened.server = builder.BuildAndStart();
   if (opened.server == nullptr) return absl::InternalError("the gRPC server does not start");

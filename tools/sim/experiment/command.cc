@@ -4,9 +4,7 @@
 
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
-#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
@@ -22,7 +20,6 @@
 #include "common/base/shutdown.h"
 #include "common/config/command_line.h"
 #include "nlohmann/json.hpp"
-#include "tools/sim/chains/wide_area.h"
 #include "tools/sim/experiment/output.h"
 #include "tools/sim/flags.h"
 
@@ -31,10 +28,6 @@ ABSL_DECLARE_FLAG(std::string, profile);
 ABSL_DECLARE_FLAG(bool, json);
 ABSL_FLAG(std::string, out, "bfio_experiments", "experiments: folder that gets the CSV, JSON and HTML files");
 ABSL_FLAG(uint32_t, seeds, 0, "experiments: seeds 1 to this, 0 for 5; dominance: 0 for 3");
-ABSL_FLAG(
-    std::string, rtt, "",
-    "experiments on server chains: CSV of round-trip times in ms, a line per node; none: made-up places in "
-    "Europe");
 ABSL_FLAG(double, shorten, 1, "experiments: runs are so many times shorter, for a quick look");
 
 namespace bfio::sim {
@@ -61,19 +54,6 @@ absl::StatusOr<std::vector<Workload>> Workloads(const char* default_profile) {
         {absl::StrCat("profile ", profile), std::make_shared<const Trace>(*std::move(trace))});
   }
   return workloads;
-}
-
-// Empty without the flag.
-absl::StatusOr<RttMatrix> RttsFromFlag() {
-  const std::string path = absl::GetFlag(FLAGS_rtt);
-  if (path.empty()) return RttMatrix();
-  std::ifstream in(path, std::ios::binary);
-  const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-  if (!in) return absl::NotFoundError(absl::StrCat("--rtt=", path, ": cannot be read"));
-  absl::StatusOr<RttMatrix> rtts = ParseRtts(text);
-  if (!rtts.ok())
-    return absl::InvalidArgumentError(absl::StrCat("--rtt=", path, ": ", rtts.status().message()));
-  return rtts;
 }
 
 // One line that is rewritten on a terminal, a line now and then elsewhere.
@@ -104,9 +84,6 @@ absl::Status RunExperiment(const ExperimentInfo& experiment) {
   absl::StatusOr<std::vector<Workload>> workloads = Workloads(experiment.profile);
   if (!workloads.ok()) return workloads.status();
   context.workloads = *std::move(workloads);
-  absl::StatusOr<RttMatrix> rtts = RttsFromFlag();
-  if (!rtts.ok()) return rtts.status();
-  context.rtts = *std::move(rtts);
   context.seeds = absl::GetFlag(FLAGS_seeds) > 0 ? absl::GetFlag(FLAGS_seeds) : kExperimentSeeds;
   context.shorten = absl::GetFlag(FLAGS_shorten);
   if (!(context.shorten >= 1 && context.shorten <= 1e6)) {

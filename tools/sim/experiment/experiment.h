@@ -43,8 +43,6 @@ struct ExperimentContext {
   std::vector<std::string> policies;
   // --trace and --profile, at least one.
   std::vector<Workload> workloads;
-  // --rtt: milliseconds between nodes, for the experiments on server chains; empty: they make some up.
-  std::vector<std::vector<double>> rtts;
   // Seeds 1 .. seeds.
   int64_t seeds = 5;
   // Steps or requests per run are divided by this: 1 for figures worth printing, more for a quick look.

@@ -40,13 +40,6 @@ absl::StatusOr<Findings> Stability(const ExperimentContext& context);
 absl::StatusOr<Findings> RybkoStolyarStudy(const ExperimentContext& context);
 absl::StatusOr<Findings> ForkJoinStudy(const ExperimentContext& context);
 absl::StatusOr<Findings> EnginesStudy(const ExperimentContext& context);
-// "Serving Chain-structured Jobs with Large Memory Footprints", Figures 3, 4, 5, 6 with 7, 8, and Table 1.
-absl::StatusOr<Findings> ChainPlacement(const ExperimentContext& context);
-absl::StatusOr<Findings> ChainCache(const ExperimentContext& context);
-absl::StatusOr<Findings> ChainDispatch(const ExperimentContext& context);
-absl::StatusOr<Findings> ChainTuning(const ExperimentContext& context);
-absl::StatusOr<Findings> ChainOverall(const ExperimentContext& context);
-absl::StatusOr<Findings> ChainTrace(const ExperimentContext& context);
 // Ours.
 absl::StatusOr<Findings> Regimes(const ExperimentContext& context);
 absl::StatusOr<Findings> Staleness(const ExperimentContext& context);
