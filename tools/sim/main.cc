@@ -17,6 +17,7 @@
 #include "tools/sim/experiment/command.h"
 #include "tools/sim/replay/replay_command.h"
 #include "tools/sim/run_command.h"
+#include "tools/sim/workload_command.h"
 
 namespace bfio::sim {
 namespace {
@@ -36,6 +37,8 @@ std::vector<Subcommand> Subcommands() {
   commands.push_back(
       {"replay", "does the core decide a router's --decision_log again as it did?", RunReplayCommand});
   commands.push_back({"calibrate", "the cost of a step, from workers' --step_log", RunCalibrateCommand});
+  commands.push_back(
+      {"workload", "the requests of --trace or --profile as CSV; --json: their load", RunWorkloadCommand});
   commands.push_back({"dominance", "is it never worse than any baseline?", RunDominanceCommand});
   return commands;
 }
@@ -49,7 +52,7 @@ std::string Usage() {
       "  bfio_sim --profile=conversation --policy=fcfs,least_tokens,bf_io_auto\n"
       "  bfio_sim --trace=AzureLLMInferenceTrace_conv.csv --policy=bf_io --objective=paper --json\n"
       "  bfio_sim --trace=burstgpt.csv --draw=replacement --requests=100000 --policy=fcfs\n"
-      "  bfio_sim table1 --trace=burstgpt.csv --out=results    # writes results/table1.html and more\n\n"
+      "  bfio_sim workload --profile=code --requests=1000 >code.csv\n\n"
       "Subcommands:\n";
   for (const Subcommand& command : Subcommands()) {
     absl::StrAppendFormat(&usage, "  %-15s %s\n", command.name, command.summary);

@@ -187,31 +187,6 @@ TEST(OutputTest, TextTablesLineUp) {
             "Numbers\npolicy  imbalance [tokens]\nfcfs                  12.5\nlpt\n");
 }
 
-// --- table1, small ---
-
-TEST(Table1ExperimentTest, StatesThePapersNumbersBesideItsOwn) {
-  const Runner runner(2, {}, {});
-  ExperimentContext context;
-  context.base.workers = 4;
-  context.base.batch = 16;
-  context.base.reveal = 32;
-  context.seeds = 2;
-  context.shorten = 100;
-  context.runner = &runner;
-  context.workloads = {{"burstgpt", std::make_shared<const Trace>(*SampleProfile("burstgpt", 5000, 1))}};
-  const auto findings = Table1(context);
-  ASSERT_TRUE(findings.ok()) << findings.status();
-  ASSERT_EQ(findings->tables.size(), 2u);
-  const report::Table& table = findings->tables[0];
-  ASSERT_EQ(table.rows.size(), 12u);
-  for (const auto& row : table.rows) EXPECT_EQ(row.size(), table.columns.size());
-  EXPECT_EQ(std::get<std::string>(table.rows[0][0]), "FCFS, most free slots");
-  EXPECT_DOUBLE_EQ(std::get<double>(table.rows[0][3]), 27.9);
-  EXPECT_GT(std::get<double>(table.rows[0][1]), 0);
-  // FCFS by most free slots and JSQ by count are one policy but for ties (spec.md 1.3).
-  EXPECT_NEAR(std::get<double>(table.rows[0][1]) / std::get<double>(table.rows[2][1]), 1, 0.2);
-}
-
 TEST(RegistryTest, NamesAreUniqueAndSummariesSayThings) {
   std::vector<std::string> names;
   for (const ExperimentInfo& experiment : Experiments()) {

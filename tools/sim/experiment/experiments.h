@@ -12,15 +12,6 @@
 
 namespace bfio::sim {
 
-// BF-IO paper, Figures 1, 4, 5, 6, Table 1 and Figure 7 (with 2).
-absl::StatusOr<Findings> Fig1(const ExperimentContext& context);
-absl::StatusOr<Findings> Fig4(const ExperimentContext& context);
-absl::StatusOr<Findings> Fig5(const ExperimentContext& context);
-absl::StatusOr<Findings> Fig6(const ExperimentContext& context);
-absl::StatusOr<Findings> Table1(const ExperimentContext& context);
-absl::StatusOr<Findings> Fig7(const ExperimentContext& context);
-// BF-IO paper, Theorems 1 to 3.
-absl::StatusOr<Findings> Scaling(const ExperimentContext& context);
 // "Online Scheduling for LLM Inference with KV Cache Constraints", Section 5.2.
 absl::StatusOr<Findings> KvHigh(const ExperimentContext& context);
 absl::StatusOr<Findings> KvLow(const ExperimentContext& context);
@@ -48,10 +39,6 @@ absl::StatusOr<Findings> ChainTuning(const ExperimentContext& context);
 absl::StatusOr<Findings> ChainOverall(const ExperimentContext& context);
 absl::StatusOr<Findings> ChainTrace(const ExperimentContext& context);
 // Ours.
-absl::StatusOr<Findings> Regimes(const ExperimentContext& context);
-absl::StatusOr<Findings> Staleness(const ExperimentContext& context);
-absl::StatusOr<Findings> PredictorWorth(const ExperimentContext& context);
-absl::StatusOr<Findings> SpeedupBound(const ExperimentContext& context);
 absl::StatusOr<Findings> KvTight(const ExperimentContext& context);
 
 struct ExperimentInfo {
