@@ -14,6 +14,7 @@ from common import bf_io, estimate, experiment, main
 
 AZURE, BURSTGPT = "AzureLLMInferenceTrace_conv", "burstgpt_sample_8000"
 TRACES = (AZURE, BURSTGPT)
+SMALL = "--shorten=10 --seeds=1"
 IMBALANCE, STEP, THROUGHPUT, SLOTS = (
     "avg_imbalance_tokens", "step_s_mean", "throughput_tokens_per_s", "slots_taken_fraction",
 )
@@ -73,7 +74,9 @@ def fair(runs, variant, first):
     return ours <= max(1.2 * theirs, theirs + 1)
 
 
-@experiment("idle share, step time, TTFT and waits of policies over load", profile="conversation", traces=TRACES)
+@experiment(
+    "idle share, step time, TTFT and waits of policies over load", "conversation", traces=TRACES, check=SMALL
+)
 def regimes(ctx):
     ctx.text(
         """Load is a share of saturation. In the overload rows the pool is refilled to 128 requests before every
@@ -194,8 +197,8 @@ DELAYS = (0, 1, 2, 4, 8, 16, 32)
 
 
 @experiment(
-    "what late reports and pipelined plans cost, with a pool and with instant dispatch", profile="conversation",
-    traces=TRACES,
+    "what late reports and pipelined plans cost, with a pool and with instant dispatch", "conversation",
+    traces=TRACES, check=SMALL,
 )
 def staleness(ctx):
     ctx.text(
@@ -319,8 +322,8 @@ BALANCE_RULES = {name: {"policy": name} for name in ("fcfs", "round_robin", "lea
 
 
 @experiment(
-    "the share of the possible gain over FCFS, with equal and unequal workers", profile="conversation,burstgpt",
-    traces=TRACES,
+    "the share of the possible gain over FCFS, with equal and unequal workers", "conversation,burstgpt",
+    traces=TRACES, check=SMALL,
 )
 def speedup_bound(ctx):
     ctx.text(
@@ -430,7 +433,9 @@ BLIND = {
 LINE = ("bf_io_auto", "none")  # to beat
 
 
-@experiment("known, wrongly known, learnt and hinted lengths beside none", profile="conversation", traces=TRACES)
+@experiment(
+    "known, wrongly known, learnt and hinted lengths beside none", "conversation", traces=TRACES, check=SMALL
+)
 def predictors(ctx):
     ctx.text(
         """oracle ±x: every length is told wrong by a factor drawn evenly from 1 - x to 1 + x. survival: learnt from

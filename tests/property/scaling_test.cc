@@ -46,7 +46,7 @@ SimOptions Overload(const std::string& policy, int32_t workers, int32_t batch, b
   return options;
 }
 
-nlohmann::ordered_json Run(const SimOptions& options, const Trace& trace, const StepTap& tap = {}) {
+nlohmann::ordered_json Simulate(const SimOptions& options, const Trace& trace, const StepTap& tap = {}) {
   auto simulation = Simulation::Create(options, trace);
   EXPECT_TRUE(simulation.ok()) << simulation.status();
   const auto run = (*simulation)->Run({}, tap);
@@ -60,7 +60,7 @@ struct Group {
 
 TEST(ScalingTest, ConstantOutputsLeaveTheProgramNoImbalance) {
   for (const Group& group : {Group{32, 16}, Group{16, 64}, Group{16, 144}}) {
-    const auto run = Run(Overload("bf_io", group.workers, group.batch, false, 200), Constant());
+    const auto run = Simulate(Overload("bf_io", group.workers, group.batch, false, 200), Constant());
     EXPECT_EQ(run.at("avg_imbalance_tokens"), 0) << group.workers << " of " << group.batch;
   }
 }
@@ -72,7 +72,7 @@ TEST_P(DriftScale, BfIoKeepsBelowItsBoundWhereTheTheoremsConditionHolds) {
   for (const Group& group : {Group{4, 16}, Group{16, 32}, Group{32, 16}}) {
     SimOptions options = Overload("bf_io", group.workers, group.batch, true, 600);
     options.drift = GetParam();
-    const auto run = Run(options, Geometric());
+    const auto run = Simulate(options, Geometric());
     // (G - 1) s_max / p
     EXPECT_LT(run.at("avg_imbalance_tokens"), (group.workers - 1) * 100 / kP);
     EXPECT_GT(run.at("overloaded_fraction"), 0.95);
@@ -91,7 +91,7 @@ TEST(ScalingTest, CommonDriftLeavesEveryGapWhereItWas) {
     SimOptions options = Overload(policy, 8, 12, false, 300);
     options.drift = drift;
     std::vector<int64_t> gaps;
-    Run(options, Constant(), [&](const StepView& view) {
+    Simulate(options, Constant(), [&](const StepView& view) {
       for (int64_t load : view.loads) gaps.push_back(load - view.loads[0]);
     });
     return gaps;
@@ -140,7 +140,7 @@ class Snapshots {
 TEST(ScalingTest, SlotsUnderFcfsHoldAPromptAndAGeometricAge) {
   // Five mean lengths apart: nearly everybody is somebody else.
   Snapshots snapshots(100);
-  Run(Overload("fcfs", 4, 16, true, 20'000), Geometric(),
+  Simulate(Overload("fcfs", 4, 16, true, 20'000), Geometric(),
       [&](const StepView& view) { snapshots.See(view); });
   const double count = static_cast<double>(snapshots.loads().size());
   ASSERT_EQ(count, 200 * 64);

@@ -133,7 +133,7 @@ TEST(StepsCsvTest, EveryStepIsALineThatAgreesWithTheRun) {
     fields >> number >> begin >> length >> waiting >> load[0] >> load[1] >> active[0] >> active[1];
     ASSERT_TRUE(fields) << line;
     EXPECT_EQ(number, ++step);
-    EXPECT_EQ(active[0], options.batch);
+    EXPECT_EQ(active[0] + active[1], static_cast<double>(options.reveal));
     if (step <= static_cast<double>(options.warmup)) continue;
     seconds += length;
     imbalance += std::abs(load[0] - load[1]);
