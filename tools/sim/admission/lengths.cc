@@ -1,16 +1,16 @@
-#include "router/core/admission/lengths.h"
+#include "tools/sim/admission/lengths.h"
 
 #include <algorithm>
 #include <utility>
 
-namespace bfio::core {
+namespace bfio::sim {
 
-LookaheadLengths::LookaheadLengths(std::unique_ptr<Lookahead> lookahead, double confidence)
-    : lookahead_(std::move(lookahead)), confidence_(confidence), alive_(kMaxHorizonSteps + 1) {}
+LookaheadLengths::LookaheadLengths(std::unique_ptr<core::Lookahead> lookahead, double confidence)
+    : lookahead_(std::move(lookahead)), confidence_(confidence), alive_(core::kMaxHorizonSteps + 1) {}
 
 int64_t LookaheadLengths::Left(const AdmissionRequest& request, int64_t made) {
   const int64_t most = std::max<int64_t>(1, request.most - made);
-  WaitingView view;
+  core::WaitingView view;
   view.id = request.id;
   view.prefill_tokens = request.prompt + made;
   view.generated_tokens = made;
@@ -25,14 +25,14 @@ int64_t LookaheadLengths::Left(const AdmissionRequest& request, int64_t made) {
 
 void LookaheadLengths::Ended(const AdmissionRequest& request, int64_t made) {
   if (!lookahead_->learns()) return;
-  Resident resident;
+  core::Resident resident;
   resident.id = request.id;
   resident.prefill_tokens = request.prompt;
   resident.max_new_tokens = request.most;
   resident.group = lookahead_->GroupOf(0, request.prompt);
   // The last token it may make says nothing of its own end.
-  lookahead_->Observe(resident, HintTrail{}, 0, made, made < request.most);
+  lookahead_->Observe(resident, core::HintTrail{}, 0, made, made < request.most);
   lookahead_->Advance();
 }
 
-}  // namespace bfio::core
+}  // namespace bfio::sim

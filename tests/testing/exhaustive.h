@@ -4,8 +4,8 @@
 // and KV allow, of the most urgent class first, the one with the least objective: the BF-IO paper's Algorithm
 // 1, solved literally. Any horizon, any objective. Cost: (G + 1)^|items| evaluations of O((G + |items|) H);
 // meant for G <= 3 and up to a dozen items. Threads: any, no state.
-#ifndef BFIO_ROUTER_CORE_SOLVER_EXHAUSTIVE_H_
-#define BFIO_ROUTER_CORE_SOLVER_EXHAUSTIVE_H_
+#ifndef BFIO_TESTS_TESTING_EXHAUSTIVE_H_
+#define BFIO_TESTS_TESTING_EXHAUSTIVE_H_
 
 #include <cstdint>
 #include <vector>
@@ -29,4 +29,4 @@ ExactAnswer SolveExhaustively(const Instance& instance, const SolverSettings& se
 
 }  // namespace bfio::core
 
-#endif  // BFIO_ROUTER_CORE_SOLVER_EXHAUSTIVE_H_
+#endif  // BFIO_TESTS_TESTING_EXHAUSTIVE_H_

@@ -1,16 +1,16 @@
 // Which waiting requests one worker begins, round by round, under a bound on its KV memory.
 //
 // Purpose: the interface of the admission rules of "Online Scheduling for LLM Inference with KV Cache
-// Constraints" and their foils. Used by the simulator's one-worker experiments; the router's admission is
-// kv_gate.h and wait_gate.h, the workers' worker/scheduler/kv_admission.h. A rule is told what arrives and
+// Constraints" and their baselines, for the one-worker simulator (one_worker.h). The router's admission is
+// router/core/admission, the workers' worker/scheduler/kv_admission.h. A rule is told what arrives and
 // what has ended, and says what to begin, or to throw out, before each round. Rules are deterministic for
 // their seed. Not thread-safe.
 //
 // Sizes in tokens, time in rounds: a round is one decode step of the worker. A request of s prompt tokens
 // that begins in round p and makes o tokens holds s + (t - p) tokens at the beginning of round t, up to t = p
 // + o.
-#ifndef BFIO_ROUTER_CORE_ADMISSION_ADMISSION_RULE_H_
-#define BFIO_ROUTER_CORE_ADMISSION_ADMISSION_RULE_H_
+#ifndef BFIO_TOOLS_SIM_ADMISSION_ADMISSION_RULE_H_
+#define BFIO_TOOLS_SIM_ADMISSION_ADMISSION_RULE_H_
 
 #include <cstdint>
 #include <memory>
@@ -21,7 +21,9 @@
 #include "absl/strings/string_view.h"
 #include "router/core/model/request.h"
 
-namespace bfio::core {
+namespace bfio::sim {
+
+using core::RequestId;
 
 struct AdmissionRequest {
   RequestId id = 0;
@@ -89,6 +91,6 @@ struct AdmissionOptions {
 absl::StatusOr<std::unique_ptr<AdmissionRule>> MakeAdmissionRule(absl::string_view text,
                                                                  const AdmissionOptions& options);
 
-}  // namespace bfio::core
+}  // namespace bfio::sim
 
-#endif  // BFIO_ROUTER_CORE_ADMISSION_ADMISSION_RULE_H_
+#endif  // BFIO_TOOLS_SIM_ADMISSION_ADMISSION_RULE_H_

@@ -1,36 +1,30 @@
 // The fluid benchmark of "Fluid-Based Online Scheduling under Memory Constraints", and thresholds from it.
 //
 // Purpose: what a worker can do in the limit of many small requests, and from how many waiting requests on
-// WAIT and Nested WAIT should begin a batch. Requests come in types: prompts of l tokens, l' tokens to make,
-// Poisson arrivals. A request passes stages 0 (its prompt is read) to l'; at stage k it holds l + k tokens.
+// WAIT and Nested WAIT should begin a batch. Requests come in types (request_stages.h), by Poisson arrivals.
 // An iteration takes d0 + d1 times the tokens held by what is in the batch, and each of these goes one stage
 // on. Sizes in tokens, times in seconds, rates per second. Pure functions; any thread. Equations by the
 // paper's numbers.
-#ifndef BFIO_ROUTER_CORE_ADMISSION_FLUID_H_
-#define BFIO_ROUTER_CORE_ADMISSION_FLUID_H_
+#ifndef BFIO_TOOLS_SIM_ADMISSION_FLUID_H_
+#define BFIO_TOOLS_SIM_ADMISSION_FLUID_H_
 
 #include <cstdint>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "router/core/admission/request_stages.h"
 
-namespace bfio::core {
+namespace bfio::sim {
 
-struct RequestType {
-  double rate = 0;     // lambda_j
-  int64_t prompt = 0;  // l_j
-  int64_t output = 0;  // l'_j, at least 1
-};
+using core::RequestType;
+using core::Segments;
 
 struct IterationTime {
   double d0 = 0, d1 = 0;
 
   double operator()(double tokens) const { return d0 + d1 * tokens; }
 };
-
-// Tokens that a request of this type holds, summed over its stages: (l' + 1)(l + l' / 2).
-double StageTokens(const RequestType& type);
 
 struct Fluid {
   // M*: tokens of a batch in equilibrium, and requests of each type in it, over all stages.
@@ -56,26 +50,10 @@ absl::StatusOr<std::vector<int64_t>> WaitThresholds(absl::Span<const RequestType
 // Tokens of the largest batch.
 double WaitPeakTokens(absl::Span<const RequestType> types, absl::Span<const int64_t> thresholds);
 
-// Nested WAIT (lengths unknown): segment i holds the stages from where type i - 1 ends to where type i does;
-// a request shows its type by leaving. Types with one prompt length, by output ascending.
-struct Segments {
-  int64_t prompt = 0;
-  // Last stage of each segment; the first begins at stage 0.
-  std::vector<int64_t> last_stage;
-  // Share of the requests of segment i - 1 that reach segment i; 1 for the first.
-  std::vector<double> survive;
-  double rate = 0;
-
-  int64_t first_stage(size_t i) const { return i == 0 ? 0 : last_stage[i - 1] + 1; }
-};
-// REQUIRES: types sorted by output, outputs distinct. The prompt is the rates' mean, rounded up.
-Segments SegmentsOf(absl::Span<const RequestType> types);
 // B.2: at most `count` segments of about equal width instead of one for each length.
 Segments MergedSegments(absl::Span<const RequestType> types, int64_t count);
 
-// Tokens that a request holds, summed over the stages of segment i.
-double SegmentTokens(const Segments& segments, size_t i);
-
+// Nested WAIT (lengths unknown): the same by segments.
 double NestedIteration(const Segments& segments, absl::Span<const int64_t> thresholds,
                        const IterationTime& time);
 // DT * rate < n_1 and n_i > p_i n_(i-1).
@@ -94,6 +72,6 @@ double SegmentDecay(double n_k, double n_before, double p);
 double NestedMemoryBound(const Segments& segments, absl::Span<const int64_t> thresholds, double iterations,
                          double delta);
 
-}  // namespace bfio::core
+}  // namespace bfio::sim
 
-#endif  // BFIO_ROUTER_CORE_ADMISSION_FLUID_H_
+#endif  // BFIO_TOOLS_SIM_ADMISSION_FLUID_H_

@@ -3,17 +3,17 @@
 // Purpose: lets an admission rule plan with a predictor that learns (router/core/lookahead) in place of a
 // length that came with the request. Ownership: borrowed by the rule, outlives it. Threads: the rule's.
 // Tokens; a request makes one a round.
-#ifndef BFIO_ROUTER_CORE_ADMISSION_LENGTHS_H_
-#define BFIO_ROUTER_CORE_ADMISSION_LENGTHS_H_
+#ifndef BFIO_TOOLS_SIM_ADMISSION_LENGTHS_H_
+#define BFIO_TOOLS_SIM_ADMISSION_LENGTHS_H_
 
 #include <cstdint>
 #include <memory>
 #include <vector>
 
-#include "router/core/admission/admission_rule.h"
 #include "router/core/lookahead/lookahead.h"
+#include "tools/sim/admission/admission_rule.h"
 
-namespace bfio::core {
+namespace bfio::sim {
 
 class Lengths {
  public:
@@ -30,17 +30,17 @@ class Lengths {
 // < 1, requests with a limit (AdmissionRequest::most).
 class LookaheadLengths final : public Lengths {
  public:
-  LookaheadLengths(std::unique_ptr<Lookahead> lookahead, double confidence);
+  LookaheadLengths(std::unique_ptr<core::Lookahead> lookahead, double confidence);
 
   int64_t Left(const AdmissionRequest& request, int64_t made) override;
   void Ended(const AdmissionRequest& request, int64_t made) override;
 
  private:
-  const std::unique_ptr<Lookahead> lookahead_;
+  const std::unique_ptr<core::Lookahead> lookahead_;
   const double confidence_;
   std::vector<double> alive_;
 };
 
-}  // namespace bfio::core
+}  // namespace bfio::sim
 
-#endif  // BFIO_ROUTER_CORE_ADMISSION_LENGTHS_H_
+#endif  // BFIO_TOOLS_SIM_ADMISSION_LENGTHS_H_

@@ -1,9 +1,9 @@
-#include "router/core/admission/watermark_rule.h"
+#include "tools/sim/admission/watermark_rule.h"
 
 #include <cmath>
 #include <iterator>
 
-namespace bfio::core {
+namespace bfio::sim {
 
 WatermarkRule::WatermarkRule(const AdmissionOptions& options, double share, int64_t block)
     : block_(block),
@@ -49,4 +49,4 @@ void WatermarkRule::OnEnd(RequestId id) {
   requests_.erase(it);
 }
 
-}  // namespace bfio::core
+}  // namespace bfio::sim

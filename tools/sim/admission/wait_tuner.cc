@@ -1,6 +1,6 @@
-#include "router/core/admission/wait_tuner.h"
+#include "tools/sim/admission/wait_tuner.h"
 
-namespace bfio::core {
+namespace bfio::sim {
 namespace {
 
 // Times a time constant that rates are looked at.
@@ -15,7 +15,7 @@ WaitTuner::WaitTuner(absl::Span<const RequestType> types, const IterationTime& t
     : options_(options),
       time_(time),
       types_(types.begin(), types.end()),
-      rates_(types.size(), ArrivalRate(options.time_constant)),
+      rates_(types.size(), core::ArrivalRate(options.time_constant)),
       thresholds_(types.size(), 1) {
   for (RequestType& type : types_) type.rate = 0;
 }
@@ -38,7 +38,7 @@ absl::Span<const int64_t> WaitTuner::Thresholds(double now) {
   double tokens = 0;
   for (size_t j = 0; j < types_.size(); ++j) {
     types_[j].rate = rates_[j].Solve(now);
-    tokens += types_[j].rate * StageTokens(types_[j]);
+    tokens += types_[j].rate * core::StageTokens(types_[j]);
   }
   std::vector<RequestType> carried = types_;
   if (const double share = time_.d1 * tokens / (options_.load * kHeaviest); share > 1) {
@@ -51,4 +51,4 @@ absl::Span<const int64_t> WaitTuner::Thresholds(double now) {
   return thresholds_;
 }
 
-}  // namespace bfio::core
+}  // namespace bfio::sim

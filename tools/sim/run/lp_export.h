@@ -10,8 +10,8 @@
 //          each worker's KV, where its free KV is less than all items together reserve
 // Numbers keep 17 digits, so that the optimum of the file is the optimum of the instance.
 // Pure: text in, text out. Threads: any, no state.
-#ifndef BFIO_ROUTER_CORE_SOLVER_LP_EXPORT_H_
-#define BFIO_ROUTER_CORE_SOLVER_LP_EXPORT_H_
+#ifndef BFIO_TOOLS_SIM_RUN_LP_EXPORT_H_
+#define BFIO_TOOLS_SIM_RUN_LP_EXPORT_H_
 
 #include <cstdint>
 #include <optional>
@@ -22,7 +22,7 @@
 #include "router/core/solver/instance.h"
 #include "router/core/solver/settings.h"
 
-namespace bfio::core {
+namespace bfio::sim {
 
 struct LpOptions {
   // By class, the most urgent first: items to admit. Empty: as many as the slots allow, the most urgent
@@ -35,9 +35,9 @@ struct LpOptions {
 
 // Appends the file to `text`. INVALID_ARGUMENT for an objective that is not linear, or an item that some
 // worker expects.
-absl::Status AppendLp(const Instance& instance, ObjectiveKind objective, const LpOptions& options,
+absl::Status AppendLp(const core::Instance& instance, core::ObjectiveKind objective, const LpOptions& options,
                       std::string& text);
 
-}  // namespace bfio::core
+}  // namespace bfio::sim
 
-#endif  // BFIO_ROUTER_CORE_SOLVER_LP_EXPORT_H_
+#endif  // BFIO_TOOLS_SIM_RUN_LP_EXPORT_H_

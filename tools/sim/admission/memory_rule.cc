@@ -1,12 +1,12 @@
-#include "router/core/admission/memory_rule.h"
+#include "tools/sim/admission/memory_rule.h"
 
 #include <algorithm>
 #include <iterator>
 #include <utility>
 
-#include "router/core/admission/lengths.h"
+#include "tools/sim/admission/lengths.h"
 
-namespace bfio::core {
+namespace bfio::sim {
 namespace {
 
 // Requests are alike when neither total nor output is less than this share of the other's.
@@ -150,4 +150,4 @@ void MemoryRule::OnEnd(RequestId id) {
   requests_.erase(it);
 }
 
-}  // namespace bfio::core
+}  // namespace bfio::sim

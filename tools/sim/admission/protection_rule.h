@@ -6,8 +6,8 @@
 // arrival while prompts and what runs stay within (1 - alpha) M. When what runs exceeds M, requests are
 // thrown out and begin anew: all of them, or each with probability beta, again until the rest fits. For small
 // alpha greedy repeats itself for ever with known lengths (tests/unit/admission has the loop).
-#ifndef BFIO_ROUTER_CORE_ADMISSION_PROTECTION_RULE_H_
-#define BFIO_ROUTER_CORE_ADMISSION_PROTECTION_RULE_H_
+#ifndef BFIO_TOOLS_SIM_ADMISSION_PROTECTION_RULE_H_
+#define BFIO_TOOLS_SIM_ADMISSION_PROTECTION_RULE_H_
 
 #include <map>
 #include <optional>
@@ -15,9 +15,9 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "common/base/rng.h"
-#include "router/core/admission/admission_rule.h"
+#include "tools/sim/admission/admission_rule.h"
 
-namespace bfio::core {
+namespace bfio::sim {
 
 class ProtectionRule final : public AdmissionRule {
  public:
@@ -49,6 +49,6 @@ class ProtectionRule final : public AdmissionRule {
   int64_t base_ = 0;
 };
 
-}  // namespace bfio::core
+}  // namespace bfio::sim
 
-#endif  // BFIO_ROUTER_CORE_ADMISSION_PROTECTION_RULE_H_
+#endif  // BFIO_TOOLS_SIM_ADMISSION_PROTECTION_RULE_H_

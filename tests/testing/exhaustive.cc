@@ -1,4 +1,4 @@
-#include "router/core/solver/exhaustive.h"
+#include "tests/testing/exhaustive.h"
 
 #include <numeric>
 

@@ -15,17 +15,17 @@
 // limit; when memory is exceeded all the same, those that began last are preempted and resume with what they
 // have made. The oldest is never preempted while it fits alone, so every request ends. One that ends early
 // gives back what was held for it.
-#ifndef BFIO_ROUTER_CORE_ADMISSION_MEMORY_RULE_H_
-#define BFIO_ROUTER_CORE_ADMISSION_MEMORY_RULE_H_
+#ifndef BFIO_TOOLS_SIM_ADMISSION_MEMORY_RULE_H_
+#define BFIO_TOOLS_SIM_ADMISSION_MEMORY_RULE_H_
 
 #include <set>
 #include <tuple>
 
 #include "absl/container/flat_hash_map.h"
-#include "router/core/admission/admission_rule.h"
-#include "router/core/admission/kv_profile.h"
+#include "tools/sim/admission/admission_rule.h"
+#include "tools/sim/admission/kv_profile.h"
 
-namespace bfio::core {
+namespace bfio::sim {
 
 struct MemoryRuleOptions {
   enum class Order { kShortestFirst, kArrival };
@@ -79,6 +79,6 @@ class MemoryRule final : public AdmissionRule {
   KvProfile profile_;
 };
 
-}  // namespace bfio::core
+}  // namespace bfio::sim
 
-#endif  // BFIO_ROUTER_CORE_ADMISSION_MEMORY_RULE_H_
+#endif  // BFIO_TOOLS_SIM_ADMISSION_MEMORY_RULE_H_

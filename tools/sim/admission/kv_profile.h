@@ -9,14 +9,14 @@
 //
 // Time is in rounds (decode steps), sizes in tokens. A copyable value; not thread-safe: asking
 // hands down what waits in the tree.
-#ifndef BFIO_ROUTER_CORE_ADMISSION_KV_PROFILE_H_
-#define BFIO_ROUTER_CORE_ADMISSION_KV_PROFILE_H_
+#ifndef BFIO_TOOLS_SIM_ADMISSION_KV_PROFILE_H_
+#define BFIO_TOOLS_SIM_ADMISSION_KV_PROFILE_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-namespace bfio::core {
+namespace bfio::sim {
 
 // What a request holds over time: size + t at each time t from `from` to `to`, both included.
 struct KvLine {
@@ -77,6 +77,6 @@ class KvProfile {
   mutable std::vector<Node> nodes_;
 };
 
-}  // namespace bfio::core
+}  // namespace bfio::sim
 
-#endif  // BFIO_ROUTER_CORE_ADMISSION_KV_PROFILE_H_
+#endif  // BFIO_TOOLS_SIM_ADMISSION_KV_PROFILE_H_

@@ -5,17 +5,17 @@
 // standard errors more, and anew when some estimate with one of them reaches that, or with two is a fifth
 // below it. A load that no batch carries is scaled down to the heaviest that one does. Sizes in tokens, times
 // in seconds, ascending. Threads: one.
-#ifndef BFIO_ROUTER_CORE_ADMISSION_WAIT_TUNER_H_
-#define BFIO_ROUTER_CORE_ADMISSION_WAIT_TUNER_H_
+#ifndef BFIO_TOOLS_SIM_ADMISSION_WAIT_TUNER_H_
+#define BFIO_TOOLS_SIM_ADMISSION_WAIT_TUNER_H_
 
 #include <cstdint>
 #include <vector>
 
 #include "absl/types/span.h"
 #include "router/core/admission/arrival_rate.h"
-#include "router/core/admission/fluid.h"
+#include "tools/sim/admission/fluid.h"
 
-namespace bfio::core {
+namespace bfio::sim {
 
 struct WaitTunerOptions {
   // tau, s: long enough for tens of arrivals of each type, short against what rates follow.
@@ -44,12 +44,12 @@ class WaitTuner {
   const IterationTime time_;
   // With the rates that the thresholds are solved for.
   std::vector<RequestType> types_;
-  std::vector<ArrivalRate> rates_;
+  std::vector<core::ArrivalRate> rates_;
   std::vector<int64_t> thresholds_;
   double looked_ = 0;
   int64_t solved_ = 0;
 };
 
-}  // namespace bfio::core
+}  // namespace bfio::sim
 
-#endif  // BFIO_ROUTER_CORE_ADMISSION_WAIT_TUNER_H_
+#endif  // BFIO_TOOLS_SIM_ADMISSION_WAIT_TUNER_H_

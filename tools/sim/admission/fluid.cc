@@ -1,4 +1,4 @@
-#include "router/core/admission/fluid.h"
+#include "tools/sim/admission/fluid.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
-namespace bfio::core {
+namespace bfio::sim {
 namespace {
 
 // Thresholds grow until they are stable; rounding up makes that a matter of a few steps.
@@ -15,7 +15,7 @@ constexpr int kMaxSteps = 10'000'000;
 
 double Load(absl::Span<const RequestType> types) {
   double load = 0;
-  for (const RequestType& type : types) load += type.rate * StageTokens(type);
+  for (const RequestType& type : types) load += type.rate * core::StageTokens(type);
   return load;
 }
 
@@ -27,39 +27,12 @@ absl::Status Overloaded(double share) {
 double NestedTokens(const Segments& segments, absl::Span<const int64_t> thresholds) {
   double tokens = 0;
   for (size_t i = 0; i < thresholds.size(); ++i) {
-    tokens += static_cast<double>(thresholds[i]) * SegmentTokens(segments, i);
+    tokens += static_cast<double>(thresholds[i]) * core::SegmentTokens(segments, i);
   }
   return tokens;
 }
 
-Segments Build(absl::Span<const RequestType> types, const std::vector<int64_t>& ends) {
-  Segments segments;
-  double prompts = 0;
-  for (const RequestType& type : types) {
-    segments.rate += type.rate;
-    prompts += type.rate * static_cast<double>(type.prompt);
-  }
-  segments.prompt = static_cast<int64_t>(std::ceil(prompts / segments.rate - 1e-9));
-  double reach = segments.rate;
-  int64_t before = 0;
-  for (const int64_t end : ends) {
-    // Who gets to this segment: whoever outlives the one before.
-    double arrive = 0;
-    for (const RequestType& type : types) arrive += type.output > before ? type.rate : 0;
-    segments.last_stage.push_back(end);
-    segments.survive.push_back(before == 0 ? 1 : arrive / reach);
-    reach = arrive;
-    before = end;
-  }
-  return segments;
-}
-
 }  // namespace
-
-double StageTokens(const RequestType& type) {
-  const auto l = static_cast<double>(type.prompt), o = static_cast<double>(type.output);
-  return (o + 1) * (l + o / 2);
-}
 
 absl::StatusOr<Fluid> FluidEquilibrium(absl::Span<const RequestType> types, const IterationTime& time) {
   const double load = Load(types);
@@ -77,7 +50,7 @@ absl::StatusOr<Fluid> FluidEquilibrium(absl::Span<const RequestType> types, cons
 double WaitPeakTokens(absl::Span<const RequestType> types, absl::Span<const int64_t> thresholds) {
   double tokens = 0;
   for (size_t j = 0; j < types.size(); ++j)
-    tokens += static_cast<double>(thresholds[j]) * StageTokens(types[j]);
+    tokens += static_cast<double>(thresholds[j]) * core::StageTokens(types[j]);
   return tokens;
 }
 
@@ -117,18 +90,6 @@ absl::StatusOr<std::vector<int64_t>> WaitThresholds(absl::Span<const RequestType
   return Overloaded(1);
 }
 
-double SegmentTokens(const Segments& segments, size_t i) {
-  const auto first = static_cast<double>(segments.first_stage(i)),
-             last = static_cast<double>(segments.last_stage[i]);
-  return (last - first + 1) * (static_cast<double>(segments.prompt) + (first + last) / 2);
-}
-
-Segments SegmentsOf(absl::Span<const RequestType> types) {
-  std::vector<int64_t> ends;
-  for (const RequestType& type : types) ends.push_back(type.output);
-  return Build(types, ends);
-}
-
 Segments MergedSegments(absl::Span<const RequestType> types, int64_t count) {
   const int64_t longest = types.back().output;
   std::vector<int64_t> ends;
@@ -136,7 +97,7 @@ Segments MergedSegments(absl::Span<const RequestType> types, int64_t count) {
     const int64_t end = (longest * i + count - 1) / count;
     if (ends.empty() || end > ends.back()) ends.push_back(end);
   }
-  return Build(types, ends);
+  return core::SegmentsEndingAt(types, ends);
 }
 
 double NestedIteration(const Segments& segments, absl::Span<const int64_t> thresholds,
@@ -201,4 +162,4 @@ double NestedMemoryBound(const Segments& segments, absl::Span<const int64_t> thr
   return tokens;
 }
 
-}  // namespace bfio::core
+}  // namespace bfio::sim

@@ -1,10 +1,10 @@
-#include "router/core/admission/kv_profile.h"
+#include "tools/sim/admission/kv_profile.h"
 
 #include <algorithm>
 #include <limits>
 #include <utility>
 
-namespace bfio::core {
+namespace bfio::sim {
 namespace {
 
 constexpr int64_t kForever = std::numeric_limits<int64_t>::max() / 4;
@@ -154,4 +154,4 @@ void KvProfile::Grow(int64_t window) {
   *this = std::move(larger);
 }
 
-}  // namespace bfio::core
+}  // namespace bfio::sim

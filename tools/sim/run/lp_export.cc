@@ -1,4 +1,4 @@
-#include "router/core/solver/lp_export.h"
+#include "tools/sim/run/lp_export.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
-namespace bfio::core {
+namespace bfio::sim {
 namespace {
 
 // Readers of the format stop at 255 or 560 characters.
@@ -16,7 +16,7 @@ constexpr size_t kLongestLine = 200;
 
 class Writer {
  public:
-  Writer(const Instance& instance, std::string& text) : instance_(instance), text_(text) {
+  Writer(const core::Instance& instance, std::string& text) : instance_(instance), text_(text) {
     for (size_t g = 0; g < instance.workers.size(); ++g) {
       if (instance.workers[g].free_slots > 0) open_.push_back(g);
     }
@@ -54,8 +54,8 @@ class Writer {
 
   // Time that item i adds to worker g, h steps ahead.
   double Added(size_t i, size_t g, int32_t h) const {
-    const SolverItem& item = instance_.items[i];
-    const WorkerView& worker = instance_.workers[g];
+    const core::SolverItem& item = instance_.items[i];
+    const core::WorkerView& worker = instance_.workers[g];
     return (worker.load_rate() * static_cast<double>(item.load) + worker.time_per_token * h) *
            instance_.Survival(instance_.CurveOf(item), h);
   }
@@ -114,7 +114,7 @@ class Writer {
 
   void WriteKv() {
     int64_t all = 0;
-    for (const SolverItem& item : instance_.items) all += item.kv_reserve;
+    for (const core::SolverItem& item : instance_.items) all += item.kv_reserve;
     for (size_t g : open_) {
       if (instance_.workers[g].free_kv_tokens >= all) continue;
       Begin(absl::StrCat("kv_", g));
@@ -160,7 +160,7 @@ class Writer {
     }
   }
 
-  const Instance& instance_;
+  const core::Instance& instance_;
   std::string& text_;
   std::vector<size_t> open_;
   size_t line_ = 0;
@@ -168,14 +168,14 @@ class Writer {
 
 }  // namespace
 
-absl::Status AppendLp(const Instance& instance, ObjectiveKind objective, const LpOptions& options,
+absl::Status AppendLp(const core::Instance& instance, core::ObjectiveKind objective, const LpOptions& options,
                       std::string& text) {
-  if (objective != ObjectiveKind::kPaper) {
+  if (objective != core::ObjectiveKind::kPaper) {
     return absl::InvalidArgumentError("lp export: only the paper's objective is linear");
   }
   if (instance.Target() == 0) return absl::InvalidArgumentError("lp export: there is nothing to decide");
   for (size_t i = 0; i < instance.items.size(); ++i) {
-    if (instance.items[i].home == kNoHome) continue;
+    if (instance.items[i].home == core::kNoHome) continue;
     return absl::InvalidArgumentError(
         absl::StrCat("lp export: item ", i, " is expected by worker ", instance.items[i].home));
   }
@@ -183,4 +183,4 @@ absl::Status AppendLp(const Instance& instance, ObjectiveKind objective, const L
   return absl::OkStatus();
 }
 
-}  // namespace bfio::core
+}  // namespace bfio::sim

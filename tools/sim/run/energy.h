@@ -1,8 +1,8 @@
 // Energy of barrier-synchronised workers, by a power law in the relative load or in utilisation.
 //
 // Purpose: the energy column of simulations and reports. Pure. Watts, seconds, joules.
-#ifndef BFIO_COMMON_COST_ENERGY_H_
-#define BFIO_COMMON_COST_ENERGY_H_
+#ifndef BFIO_TOOLS_SIM_RUN_ENERGY_H_
+#define BFIO_TOOLS_SIM_RUN_ENERGY_H_
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +10,7 @@
 
 #include "absl/types/span.h"
 
-namespace bfio {
+namespace bfio::sim {
 
 // P = idle + (peak - idle) * ratio^gamma, ratio = L_g / max_g L_g of the step, clipped to [0, 1].
 //
@@ -67,6 +67,6 @@ struct MfuModel {
   }
 };
 
-}  // namespace bfio
+}  // namespace bfio::sim
 
-#endif  // BFIO_COMMON_COST_ENERGY_H_
+#endif  // BFIO_TOOLS_SIM_RUN_ENERGY_H_

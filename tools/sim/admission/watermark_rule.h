@@ -5,16 +5,16 @@
 // does not fit any more, the one that began last is preempted, again until it does, and comes back first,
 // with what it has made as a part of its prompt. The oldest is never preempted while it fits alone, so every
 // request ends. Threads: the rule's.
-#ifndef BFIO_ROUTER_CORE_ADMISSION_WATERMARK_RULE_H_
-#define BFIO_ROUTER_CORE_ADMISSION_WATERMARK_RULE_H_
+#ifndef BFIO_TOOLS_SIM_ADMISSION_WATERMARK_RULE_H_
+#define BFIO_TOOLS_SIM_ADMISSION_WATERMARK_RULE_H_
 
 #include <map>
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "router/core/admission/admission_rule.h"
+#include "tools/sim/admission/admission_rule.h"
 
-namespace bfio::core {
+namespace bfio::sim {
 
 class WatermarkRule final : public AdmissionRule {
  public:
@@ -42,6 +42,6 @@ class WatermarkRule final : public AdmissionRule {
   std::map<std::pair<int64_t, int64_t>, RequestId> running_;
 };
 
-}  // namespace bfio::core
+}  // namespace bfio::sim
 
-#endif  // BFIO_ROUTER_CORE_ADMISSION_WATERMARK_RULE_H_
+#endif  // BFIO_TOOLS_SIM_ADMISSION_WATERMARK_RULE_H_

@@ -1,8 +1,8 @@
-#include "router/core/admission/protection_rule.h"
+#include "tools/sim/admission/protection_rule.h"
 
 #include <cmath>
 
-namespace bfio::core {
+namespace bfio::sim {
 
 ProtectionRule::ProtectionRule(const AdmissionOptions& options, double alpha, std::optional<double> beta)
     : options_(options),
@@ -52,4 +52,4 @@ void ProtectionRule::OnEnd(RequestId id) {
   requests_.erase(it);
 }
 
-}  // namespace bfio::core
+}  // namespace bfio::sim

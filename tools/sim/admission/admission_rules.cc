@@ -6,12 +6,12 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "router/core/admission/admission_rule.h"
-#include "router/core/admission/memory_rule.h"
-#include "router/core/admission/protection_rule.h"
-#include "router/core/admission/watermark_rule.h"
+#include "tools/sim/admission/admission_rule.h"
+#include "tools/sim/admission/memory_rule.h"
+#include "tools/sim/admission/protection_rule.h"
+#include "tools/sim/admission/watermark_rule.h"
 
-namespace bfio::core {
+namespace bfio::sim {
 namespace {
 
 using Order = MemoryRuleOptions::Order;
@@ -81,4 +81,4 @@ absl::StatusOr<std::unique_ptr<AdmissionRule>> MakeAdmissionRule(absl::string_vi
       "unknown admission rule '", name, "'; there are mc_sf, mc_sf_paced, mc_fcfs, protect, watermark"));
 }
 
-}  // namespace bfio::core
+}  // namespace bfio::sim
