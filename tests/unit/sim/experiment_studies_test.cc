@@ -273,19 +273,6 @@ TEST(ArrivalsTest, OwnTimesAreStretchedAndOthersArePoisson) {
               LoadForShare(*context.workloads[0].trace, context.base, 0.5), 1e-9);
 }
 
-TEST(RybkoStolyarStudyTest, RowsAreTheOrdersAtTheLoadsAndTheOrderDecides) {
-  ExperimentContext context = Small(60);
-  context.shorten = 8;  // 1,000 slots
-  const Findings findings = RunWith(RybkoStolyarStudy, context, 2);
-  const Rows rows(findings.tables[0]);
-  EXPECT_EQ(findings.tables[0].rows.size(), 5u * 5u);
-  EXPECT_GT(rows.At({0.97, std::string("last call first")}, "most tokens"),
-            2 * rows.At({0.97, std::string("parent due first (due)")}, "most tokens"));
-  ASSERT_EQ(findings.charts.size(), 1u);
-  EXPECT_EQ(findings.charts[0].series.size(), 5u);
-  for (const report::Series& line : findings.charts[0].series) EXPECT_GT(line.x.size(), 200u) << line.name;
-}
-
 TEST(StudiesTest, OneThreadAndTwoFindTheSame) {
   for (const Experiment experiment : {Scaling, Regimes, Staleness, PredictorWorth, SpeedupBound}) {
     ExperimentContext context = experiment == Scaling ? SmallScaling() : Small(60);

@@ -21,25 +21,6 @@ absl::StatusOr<Findings> Table1(const ExperimentContext& context);
 absl::StatusOr<Findings> Fig7(const ExperimentContext& context);
 // BF-IO paper, Theorems 1 to 3.
 absl::StatusOr<Findings> Scaling(const ExperimentContext& context);
-// "Online Scheduling for LLM Inference with KV Cache Constraints", Section 5.2.
-absl::StatusOr<Findings> KvHigh(const ExperimentContext& context);
-absl::StatusOr<Findings> KvLow(const ExperimentContext& context);
-absl::StatusOr<Findings> KvAlpha(const ExperimentContext& context);
-absl::StatusOr<Findings> KvBeta(const ExperimentContext& context);
-absl::StatusOr<Findings> KvHindsight(const ExperimentContext& context);
-absl::StatusOr<Findings> KvLengthsUnknown(const ExperimentContext& context);
-// "Fluid-Based Online Scheduling under Memory Constraints", Section 5.
-absl::StatusOr<Findings> WaitSynthetic(const ExperimentContext& context);
-absl::StatusOr<Findings> WaitReal(const ExperimentContext& context);
-absl::StatusOr<Findings> WaitOnline(const ExperimentContext& context);
-absl::StatusOr<Findings> WaitCaps(const ExperimentContext& context);
-// "Throughput-Optimal Scheduling Algorithms for LLM Inference and AI Agents", Figures 1 and 9, Section 4.
-absl::StatusOr<Findings> BudgetSweep(const ExperimentContext& context);
-absl::StatusOr<Findings> PrefillGroup(const ExperimentContext& context);
-absl::StatusOr<Findings> Stability(const ExperimentContext& context);
-absl::StatusOr<Findings> RybkoStolyarStudy(const ExperimentContext& context);
-absl::StatusOr<Findings> ForkJoinStudy(const ExperimentContext& context);
-absl::StatusOr<Findings> EnginesStudy(const ExperimentContext& context);
 // "Serving Chain-structured Jobs with Large Memory Footprints", Figures 3, 4, 5, 6 with 7, 8, and Table 1.
 absl::StatusOr<Findings> ChainPlacement(const ExperimentContext& context);
 absl::StatusOr<Findings> ChainCache(const ExperimentContext& context);
@@ -52,7 +33,6 @@ absl::StatusOr<Findings> Regimes(const ExperimentContext& context);
 absl::StatusOr<Findings> Staleness(const ExperimentContext& context);
 absl::StatusOr<Findings> PredictorWorth(const ExperimentContext& context);
 absl::StatusOr<Findings> SpeedupBound(const ExperimentContext& context);
-absl::StatusOr<Findings> KvTight(const ExperimentContext& context);
 
 struct ExperimentInfo {
   // The subcommand.

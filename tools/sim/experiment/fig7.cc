@@ -2,7 +2,7 @@
 //
 // The paper's power law takes the model-FLOPs utilisation (its equations 10, 11, 56 to 58) in the text, the
 // load ratio in the code behind its table, and idle power at the barrier in its reasoning; all three are here
-// (common/cost/energy.h). All policies serve the same requests. Energy is counted as the authors' script
+// (tools/sim/run/energy.h). All policies serve the same requests. Energy is counted as the authors' script
 // does, until the pool is empty, and over the whole work, when policies have made the same tokens.
 #include <algorithm>
 #include <cmath>
@@ -11,10 +11,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/cost/energy.h"
 #include "tools/sim/experiment/experiments.h"
 #include "tools/sim/experiment/power_study.h"
 #include "tools/sim/experiment/samples.h"
+#include "tools/sim/run/energy.h"
 
 namespace bfio::sim {
 namespace {

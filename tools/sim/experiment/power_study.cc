@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/cost/energy.h"
 #include "nlohmann/json.hpp"
+#include "tools/sim/run/energy.h"
 
 namespace bfio::sim {
 namespace {
