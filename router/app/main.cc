@@ -14,9 +14,9 @@
 #include "router/admin/standby_web.h"
 #include "router/app/election_flags.h"
 #include "router/app/limit_flags.h"
+#include "router/app/program_chains.h"
 #include "router/app/router_server.h"
 #include "router/app/security_flags.h"
-#include "router/chains/chain_flags.h"
 
 ABSL_FLAG(
     std::string, listen, "127.0.0.1:50051",
@@ -56,6 +56,9 @@ ABSL_FLAG(std::string, lookahead, "none", "who predicts completions for the poli
 ABSL_FLAG(std::string, plan_mode, "pipelined",
           "pipelined: the plan made from step k is applied at k+2, no worker waits for the router; "
           "lockstep: workers wait for the plan of each step");
+ABSL_FLAG(std::string, coupling, "auto",
+          "barrier: workers meet in every step; none: each steps by itself, and --policy is jffc unless it "
+          "is given; auto: none where chains of servers are composed, else barrier");
 ABSL_FLAG(
     std::string, worker_speeds, "auto",
     "auto: plans balance times where workers' measured steps differ; off: all workers count as equally fast");
@@ -149,6 +152,28 @@ absl::Status ReadMembershipFlags(RouterOptions& options) {
   return absl::OkStatus();
 }
 
+// REQUIRES: plan_mode, policy and wait are set, and group_kind is what "auto" means.
+absl::Status ReadCoupling(RouterOptions& options) {
+  const std::string coupling = absl::GetFlag(FLAGS_coupling);
+  if (coupling != "auto" && coupling != "barrier" && coupling != "none") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--coupling=", coupling, ": must be auto, barrier or none"));
+  }
+  if (coupling == "barrier") options.group_kind = core::GroupKind::kBarrier;
+  if (coupling == "none") options.group_kind = core::GroupKind::kIndependent;
+  if (options.group_kind == core::GroupKind::kBarrier) return absl::OkStatus();
+  if (options.plan_mode == core::PlanMode::kLockstep) {
+    return absl::InvalidArgumentError(
+        "--plan_mode=lockstep: workers that step by themselves do not wait for plans (--coupling=barrier)");
+  }
+  if (options.wait.kind != core::WaitGateOptions::Kind::kNone) {
+    return absl::InvalidArgumentError(
+        "--admission=wait or nested_wait: batches are those of a common step (--coupling=barrier)");
+  }
+  if (!FlagWasGiven("policy")) options.policy = "jffc";
+  return absl::OkStatus();
+}
+
 absl::StatusOr<RouterOptions> OptionsFromFlags() {
   RouterOptions options;
   options.version = BFIO_VERSION;
@@ -234,6 +259,7 @@ absl::StatusOr<RouterOptions> OptionsFromFlags() {
   }
   if (absl::Status status = ReadLimitFlags(options); !status.ok()) return status;
   if (absl::Status status = ReadChainFlags(options); !status.ok()) return status;
+  if (absl::Status status = ReadCoupling(options); !status.ok()) return status;
   return options;
 }
 

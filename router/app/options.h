@@ -11,7 +11,6 @@
 
 #include "absl/time/time.h"
 #include "common/net/tls.h"
-#include "router/chains/chain_options.h"
 #include "router/core/policy/policy.h"
 #include "router/core/scheduler/scheduler_options.h"
 #include "router/election/lease.h"
@@ -20,6 +19,7 @@
 #include "router/requests/overload.h"
 #include "router/requests/request_lifecycle.h"
 #include "router/requests/tenant_limits.h"
+#include "router/worker_link/worker_port_service.h"
 
 namespace bfio::router {
 
@@ -104,8 +104,8 @@ struct RouterOptions {
   // null: nobody else could lead.
   uint64_t term = 0;
   std::shared_ptr<Lease> lease;
-  // Servers that serve parts of a model in chains.
-  ChainOptions chains;
+  // What is served beside WorkerLink: chains of servers, where the program has them. Null: nothing.
+  MakeWorkerPortService worker_port_service;
   std::string version = "dev";
 
   // What the parts are set up with. `instance` is this router's life (common/base/router_instance.h).

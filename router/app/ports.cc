@@ -132,7 +132,9 @@ absl::StatusOr<Port> OpenPort(const PortSpec& spec) {
   using FromFd = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
   auto acceptor =
       builder.experimental().AddExternalConnectionAcceptor(FromFd::FROM_FD, ServerCredentials(spec.tls));
-  for (grpc::Service* service : spec.services) builder.RegisterService(service);
+  for (grpc::Service* service : spec.services) {
+    if (service != nullptr) builder.RegisterService(service);
+  }
   Port opened;
   opened.server = builder.BuildAndStart();
   if (opened.server == nullptr) return absl::InternalError("the gRPC server does not start");

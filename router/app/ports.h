@@ -43,6 +43,7 @@ struct PortSpec {
   std::string listen;
   TlsFiles tls;
   int max_message_bytes = 0;
+  // Null: none.
   std::vector<grpc::Service*> services;
   // Of the APIs at this port: told of its connections' callers.
   std::vector<Authenticator*> authenticators;

@@ -164,9 +164,11 @@ void RouterServer::MakeServices(const RouterOptions& options, ClientSecrets secr
   link_ =
       std::make_unique<WorkerLinkService>(thread, options.bind_worker_id, options.limits,
                                           worker_authenticator_.get(), MessageLimits(kMaxWorkerMessageBytes));
-  chains_ = std::make_unique<ChainPoolService>(
-      options.chains, options.bind_worker_id,
-      [thread] { return thread->arrivals().PerSecond(MonotonicNow()); }, worker_authenticator_.get());
+  if (options.worker_port_service != nullptr) {
+    beside_link_ = options.worker_port_service(
+        {options.bind_worker_id, [thread] { return thread->arrivals().PerSecond(MonotonicNow()); },
+         worker_authenticator_.get()});
+  }
   admin_ = std::make_unique<AdminService>(thread, admin_authenticator_.get(), &steps_,
                                           [this](v1::ClusterState& state) { AddPortsAndProcess(state); });
 }
@@ -182,7 +184,7 @@ absl::Status RouterServer::OpenPorts(const RouterOptions& options) {
   const PortSpec worker{.listen = options.worker_listen,
                         .tls = options.worker_tls,
                         .max_message_bytes = kMaxWorkerMessageBytes,
-                        .services = {link_.get(), chains_.get(), worker_health_.get()},
+                        .services = {link_.get(), beside_link_.get(), worker_health_.get()},
                         .authenticators = {worker_authenticator_.get()},
                         .reflection = true};
   const PortSpec admin{.listen = options.admin_listen,
@@ -194,7 +196,7 @@ absl::Status RouterServer::OpenPorts(const RouterOptions& options) {
                        .reflection = options.admin_tokens.empty()};
   if (together) {
     client.max_message_bytes = std::max(client.max_message_bytes, kMaxWorkerMessageBytes);
-    client.services.insert(client.services.end(), {link_.get(), chains_.get()});
+    client.services.insert(client.services.end(), {link_.get(), beside_link_.get()});
     client.authenticators.push_back(worker_authenticator_.get());
   }
   const auto open = [this](const char* name, const PortSpec& spec, Port& port) {
@@ -233,8 +235,11 @@ void RouterServer::AddPortsAndProcess(v1::ClusterState& state) {
     }
     if (opened.name == kWorkerPort || (together && opened.name == kClientPort)) {
       AddMessages(link_->messages(), port);
-      AddMessages(chains_->messages(), port);
-      streams += link_->sessions() + chains_->sessions();
+      streams += link_->sessions();
+      if (beside_link_ != nullptr) {
+        AddMessages(beside_link_->messages(), port);
+        streams += beside_link_->sessions();
+      }
     }
     if (opened.name == kAdminPort) {
       AddMessages(admin_->messages(), port);
@@ -248,14 +253,14 @@ void RouterServer::AddPortsAndProcess(v1::ClusterState& state) {
   process.set_resident_bytes(ResidentBytes());
   process.set_log_lines_dropped(DroppedLogLines());
   process.set_handshakes_failed(FailedHandshakes());
-  process.set_worker_message_bytes(
-      static_cast<uint64_t>(link_->unconsumed_bytes() + chains_->unconsumed_bytes()));
+  const int64_t beside = beside_link_ == nullptr ? 0 : beside_link_->unconsumed_bytes();
+  process.set_worker_message_bytes(static_cast<uint64_t>(link_->unconsumed_bytes() + beside));
 }
 
 void RouterServer::Shutdown() {
   if (client_health_ != nullptr) client_health_->Close();
   if (thread_ != nullptr) thread_->Stop();
-  if (chains_ != nullptr) chains_->Stop();
+  if (beside_link_ != nullptr) beside_link_->Stop();
   // Its threads ask the decision thread, which still answers that it has ended.
   history_->Close();
   web_.reset();

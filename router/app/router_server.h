@@ -22,9 +22,9 @@
 #include "router/app/decision_thread.h"
 #include "router/app/options.h"
 #include "router/app/ports.h"
-#include "router/chains/chain_service.h"
 #include "router/frontend/inference_service.h"
 #include "router/worker_link/worker_link_service.h"
+#include "router/worker_link/worker_port_service.h"
 
 namespace bfio::router {
 
@@ -61,7 +61,8 @@ class RouterServer {
   std::unique_ptr<Authenticator> client_authenticator_, worker_authenticator_, admin_authenticator_;
   std::unique_ptr<InferenceService> inference_;
   std::unique_ptr<WorkerLinkService> link_;
-  std::unique_ptr<ChainPoolService> chains_;
+  // Null where the program has none.
+  std::unique_ptr<WorkerPortService> beside_link_;
   std::unique_ptr<AdminService> admin_;
   // Of each port; the workers' is null where they come in at the clients'.
   std::unique_ptr<HealthService> client_health_, worker_health_, admin_health_;

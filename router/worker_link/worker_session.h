@@ -1,4 +1,4 @@
-// The router's end of one worker's stream: WorkerLink.Attach, and ChainPool.Join.
+// The router's end of one worker's stream: WorkerLink.Attach, and services like it (worker_port_service.h).
 //
 // Purpose: messages from the worker are posted to the thread that owns what they are about, in order;
 // messages to it are queued and written one after another. Both directions are bounded: reading pauses while
@@ -19,7 +19,6 @@
 #include <string>
 
 #include "absl/time/time.h"
-#include "bfio/v1/pipeline.pb.h"
 #include "bfio/v1/worker.pb.h"
 #include "common/net/first_messages.h"
 #include "common/net/stream_writer.h"
@@ -114,7 +113,6 @@ class MessageSession final : public StreamWriter<grpc::ServerBidiReactor<In, Out
 
 using WorkerSession = MessageSession<v1::WorkerMessage, v1::RouterMessage>;
 extern template class MessageSession<v1::WorkerMessage, v1::RouterMessage>;
-extern template class MessageSession<v1::ServerMessage, v1::PoolMessage>;
 
 }  // namespace bfio::router
 

@@ -44,8 +44,6 @@ TEST(BadInput, UnknownFlagAndBadValue) {
   ExpectOneLine("bfio_worker", {"--barrier=nccl", "--ranks_per_process=2"}, 2,
                 "--barrier=nccl needs a process for each GPU");
   ExpectOneLine("bfio_loadgen", {"--arrival=never"}, 2, "never");
-  ExpectOneLine("bfio_plan", {"--demand=much"}, 2, "'much' is no number above 0");
-  ExpectOneLine("bfio_plan", {"--pool=/nonexistent"}, 2, "--pool=/nonexistent: cannot be read");
 }
 
 // The secret that admits ranks would be read by whoever listens on the way.
@@ -57,20 +55,6 @@ TEST(BadInput, ABarrierForOtherMachinesNeedsALinkThatKeepsItsSecret) {
   ExpectOneLine("bfio_worker", {router, host, "--insecure", "--slots=0"}, 2, "slots");
   ExpectOneLine("bfio_worker", {router, "--slots=0"}, 2, "slots");
   ExpectOneLine("bfio_worker", {host, "--slots=0"}, 2, "slots");
-}
-
-TEST(BadInput, PlansThatCannotBe) {
-  const std::string pool = absl::StrCat("--pool=", WriteFile("pool.json", R"({"servers": [
-      {"count": 3, "memory_gb": 10, "block_ms": 100, "rtt_ms": 20}]})"));
-  const std::string model =
-      absl::StrCat("--model=", WriteFile("model.json", R"({"blocks": 24, "block_gb": 1, "cache_gb": 0.1})"));
-  ExpectOneLine("bfio_plan", {pool, model, "--demand=3"}, 1, "rate: the demand of 3 jobs/s");
-  const RunResult run = RunProgram("bfio_plan", {pool, model, "--demand=0.1", "--json"});
-  EXPECT_EQ(run.code, 0) << run.err;
-  EXPECT_THAT(run.out, HasSubstr("\"blocks\":24"));
-  const std::string large =
-      absl::StrCat("--model=", WriteFile("large.json", R"({"blocks": 40, "block_gb": 1, "cache_gb": 0.1})"));
-  ExpectOneLine("bfio_plan", {pool, large}, 1, "the pool holds 27 of 40 blocks; 13 blocks (14.3 GB) more");
 }
 
 TEST(BadInput, TakenPort) {

@@ -15,6 +15,7 @@
 #include "common/net/grpc_log.h"
 #include "common/telemetry/log.h"
 #include "worker/engine/model/bus_error.h"
+#include "worker/link/program_chains.h"
 #include "worker/link/worker.h"
 
 ABSL_FLAG(
@@ -74,16 +75,6 @@ ABSL_FLAG(
     double, memory_limit_mb, 0,
     "cpu engine and chains: MiB that weights and KV caches of the process may fill (of the GPU's memory with "
     "--engine=cuda); a model that does not fit is refused. 0: no limit");
-ABSL_FLAG(std::string, pipeline_listen, "",
-          "HOST:PORT: serve parts of the model in chains with other servers, which come in here; the router "
-          "says which parts. Empty: an ordinary worker, with the whole model");
-ABSL_FLAG(std::string, pipeline_address, "",
-          "HOST:PORT under which other servers reach --pipeline_listen; empty: as it listens");
-ABSL_FLAG(std::string, pipeline_tls_cert, "",
-          "chains: PEM file of this server's certificate, for both ends of the streams; empty: plain text");
-ABSL_FLAG(std::string, pipeline_tls_key, "", "chains: PEM file of that certificate's key");
-ABSL_FLAG(std::string, pipeline_tls_ca, "", "chains: PEM file of the CAs of the other servers' certificates");
-ABSL_FLAG(uint32_t, micro_batches, 4, "chains: parts of a step that are under way at a time, 1 to 64");
 ABSL_FLAG(bool, insecure, false,
           "what other machines can reach may be unprotected: --pipeline_listen without encryption or without "
           "asking who calls, and a barrier (--barrier_host) whose secret comes over an unencrypted link");
@@ -260,11 +251,7 @@ absl::StatusOr<bfio::worker::WorkerOptions> OptionsFromFlags() {
   }
   options.admission = *admission;
   options.http_listen = absl::GetFlag(FLAGS_http_listen);
-  options.pipeline.listen = absl::GetFlag(FLAGS_pipeline_listen);
-  options.pipeline.address = absl::GetFlag(FLAGS_pipeline_address);
-  options.pipeline.tls = {absl::GetFlag(FLAGS_pipeline_tls_cert), absl::GetFlag(FLAGS_pipeline_tls_key),
-                          absl::GetFlag(FLAGS_pipeline_tls_ca)};
-  options.pipeline.micro_batches = Small(FLAGS_micro_batches);
+  options.parts = bfio::worker::PartServerFromFlags();
   options.version = BFIO_VERSION;
   return options;
 }

@@ -15,7 +15,6 @@
 #include "common/net/exposure.h"
 #include "worker/barrier/factory.h"
 #include "worker/energy/nvml_meter.h"
-#include "worker/link/pipeline/pipeline_worker.h"
 #include "worker/link/rank.h"
 #include "worker/link/worker_web.h"
 
@@ -82,7 +81,7 @@ struct RankPlace {
   StepLog* log = nullptr;
   // Of what the rank's engine computes.
   std::string model;
-  // Of a mean request, where it is known; a chain's.
+  // Of a mean request, where it is known.
   double service_s = 0;
 };
 
@@ -120,20 +119,18 @@ std::vector<const RankRecorder*> Readers(const std::vector<std::unique_ptr<RankR
   return readers;
 }
 
-// Every chain that has its head here is a rank of its own. They share the process's recorder: its counters
-// add up, its gauges and limits are those of the head that told last.
-absl::Status RunChains(const WorkerOptions& options, RankPlace place) {
+// The ranks share the process's recorder: its counters add up, its gauges and limits are those of the rank
+// that told last.
+absl::Status RunParts(const WorkerOptions& options, const RankPlace& place) {
   place.recorder->OnStarted();
-  return RunPipelineWorker(options, place.channel,
-                           [&options, place](const v1::ChainStage& stage, const ModelDigest& model,
-                                             std::unique_ptr<Engine> engine) {
-                             RankPlace head = place;
-                             head.model = model.Hex();
-                             head.id = absl::StrCat(options.worker_id, "#", stage.chain());
-                             head.service_s = stage.service_s();
-                             head.recorder->OnLimits(engine->limits());
-                             return MakeRank(options, std::move(engine), head);
-                           });
+  return options.parts->Run(options, place.channel, [&options, place](PartRank part) {
+    RankPlace own = place;
+    own.model = std::move(part.model);
+    own.id = absl::StrCat(options.worker_id, "#", part.suffix);
+    own.service_s = part.service_s;
+    own.recorder->OnLimits(part.engine->limits());
+    return MakeRank(options, std::move(part.engine), own);
+  });
 }
 
 // Waits for the ranks' own end, or for a signal and then for the drain.
@@ -169,7 +166,7 @@ absl::Status CheckWorkerOptions(const WorkerOptions& options) {
     return status;
   if (absl::Status status = CheckEngineOptions(options.engine); !status.ok()) return status;
   const bool limited =
-      options.engine.name == "cpu" || (options.engine.name == "cuda" && !options.pipeline.listen.empty());
+      options.engine.name == "cpu" || (options.engine.name == "cuda" && options.parts != nullptr);
   if (options.engine.memory_limit_bytes != 0 && !limited) {
     return absl::InvalidArgumentError(
         "--memory_limit_mb is for --engine=cpu, and for --engine=cuda with --pipeline_listen");
@@ -199,7 +196,7 @@ absl::Status CheckWorkerOptions(const WorkerOptions& options) {
   if (options.drain_timeout < absl::ZeroDuration()) {
     return absl::InvalidArgumentError("--drain_timeout must not be negative");
   }
-  return CheckPipelineOptions(options);
+  return options.parts == nullptr ? absl::OkStatus() : options.parts->Check(options);
 }
 
 absl::Status RunWorker(const WorkerOptions& options) {
@@ -231,8 +228,8 @@ absl::Status RunWorker(const WorkerOptions& options) {
     }
     log = *std::move(opened);
   }
-  if (!options.pipeline.listen.empty()) {
-    return RunChains(options, {options.worker_id, 0, recorders[0].get(), hub, channel, log.get()});
+  if (options.parts != nullptr) {
+    return RunParts(options, {options.worker_id, 0, recorders[0].get(), hub, channel, log.get()});
   }
   const auto engines = Engines::Create(options.engine, options.ranks_per_process);
   if (!engines.ok()) return engines.status();

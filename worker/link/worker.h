@@ -7,6 +7,7 @@
 #define BFIO_WORKER_LINK_WORKER_H_
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -14,21 +15,10 @@
 #include "absl/time/time.h"
 #include "common/net/tls.h"
 #include "worker/link/engines.h"
+#include "worker/link/part_server.h"
 #include "worker/scheduler/kv_admission.h"
 
 namespace bfio::worker {
-
-// A server of chains (worker/link/pipeline).
-struct PipelineOptions {
-  // HOST:PORT where other servers of a chain come in; port 0 picks a free one. Empty: an ordinary worker.
-  std::string listen;
-  // HOST:PORT under which they reach it; empty: `listen`, as bound.
-  std::string address;
-  // Of both ends of the streams between servers; empty: plain text.
-  TlsFiles tls;
-  // A head cuts a step into so many.
-  int32_t micro_batches = 4;
-};
 
 struct WorkerOptions {
   // HOST:PORT.
@@ -41,8 +31,8 @@ struct WorkerOptions {
   std::string group;
   std::string barrier_host = "127.0.0.1";
   std::string barrier = "star";
-  // What other machines reach may be unprotected: pipeline.listen, and a barrier whose secret comes over an
-  // unencrypted link.
+  // What other machines reach may be unprotected: the port of `parts`, and a barrier whose secret comes over
+  // an unencrypted link.
   bool insecure = false;
   int32_t ranks_per_process = 1;
   EngineOptions engine;
@@ -60,7 +50,8 @@ struct WorkerOptions {
   KvAdmissionOptions admission;
   // HOST:PORT of /metrics and the probes (worker_web.h); empty: none.
   std::string http_listen;
-  PipelineOptions pipeline;
+  // Serves parts of a model with other servers in place of ranks of its own; null: an ordinary worker.
+  std::shared_ptr<const PartServer> parts;
   std::string version;
 };
 

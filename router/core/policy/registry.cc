@@ -6,7 +6,7 @@
 #include "router/core/policy/bf_io/bf_io.h"
 #include "router/core/policy/bf_io/options.h"
 #include "router/core/policy/bf_io_auto/bf_io_auto.h"
-#include "router/core/policy/chain_rule/chain_rule.h"
+#include "router/core/policy/fastest_free/fastest_free.h"
 #include "router/core/policy/fcfs/fcfs.h"
 #include "router/core/policy/fcfs_fill/fcfs_fill.h"
 #include "router/core/policy/least_requests/least_requests.h"
@@ -66,12 +66,10 @@ MadePolicy BfIoAuto(const PolicyOptions& options) {
   return std::make_unique<BfIoAutoPolicy>(options.stop, options.gap_every);
 }
 
-template <const char* kRule>
-MadePolicy ByChainRule(const PolicyOptions& options) {
-  return std::make_unique<ChainRulePolicy>(kRule, options.seed);
+template <FastestFreePolicy::Rule kRule>
+MadePolicy AmongFree(const PolicyOptions& options) {
+  return std::make_unique<FastestFreePolicy>(kRule, options.seed);
 }
-
-constexpr char kJffc[] = "jffc", kSaJsq[] = "sa_jsq", kJiq[] = "jiq";
 
 struct Registered {
   PolicyInfo info;
@@ -104,9 +102,11 @@ constexpr Registered kPolicies[] = {
     {{"br0", "margin score in two stages, our reading of BalanceRoute without lookahead"}, Br0},
     {{"br_h", "the same over --horizon steps of --lookahead"}, BrH},
     {{"jffc", "oldest first, to the fastest worker or chain with room (default of --coupling=none)"},
-     ByChainRule<kJffc>},
-    {{"sa_jsq", "oldest first, to the one with fewest requests, of those the fastest"}, ByChainRule<kSaJsq>},
-    {{"jiq", "oldest first, to a random idle one, else to a random one with room"}, ByChainRule<kJiq>},
+     AmongFree<FastestFreePolicy::Rule::kJffc>},
+    {{"sa_jsq", "oldest first, to the one with fewest requests, of those the fastest"},
+     AmongFree<FastestFreePolicy::Rule::kSaJsq>},
+    {{"jiq", "oldest first, to a random idle one, else to a random one with room"},
+     AmongFree<FastestFreePolicy::Rule::kJiq>},
 };
 
 }  // namespace

@@ -1,6 +1,6 @@
 // A backend that may have a part of a model's blocks, on a server of a chain.
 //
-// Purpose: what the stages and heads of chains (worker/pipeline) run, whatever the device. Hidden rows travel
+// Purpose: what the stages and heads of chains (chains/pipeline) run, whatever the device. Hidden rows travel
 // between servers in fp32, as all engines keep the residual, so nothing is lost by the cut: where a row's
 // products do not depend on its batch (the CPU) a chain gives the bits of one backend with all blocks, on
 // GPUs the same to bf16's rounding. Threads: as backend.h.

@@ -12,15 +12,12 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/testing/decode_schedule.h"
-#include "tests/testing/direct_outlet.h"
 #include "tests/testing/golden.h"
 #ifdef BFIO_TEST_CUDA
 #include "tests/testing/barrier_ranks.h"
 #include "tests/testing/cuda_logits.h"
 #include "tests/testing/seat.h"
 #include "worker/engine/cuda/device/cuda_device_ops.h"
-#include "worker/pipeline/chain_backend.h"
-#include "worker/pipeline/stage.h"
 #endif
 
 namespace bfio::worker {
@@ -164,54 +161,6 @@ TEST_P(OnAGpu, TokensOfRanksThatShareTheMlpAreThoseAlone) {
     }
     EXPECT_GE(equal, all * 8 / 10);
   }
-}
-
-// A head and a stage on one GPU, each on a thread and a stream of its own.
-TEST_P(OnAGpu, TokensOfAChainOfTwoPartsAreTheWholeModels) {
-  auto loaded = LoadModel(testing::GoldenFolder(GetParam()));
-  ASSERT_TRUE(loaded.ok()) << loaded.status();
-  const std::shared_ptr<const Model> model = *std::move(loaded);
-  const auto layers = static_cast<int32_t>(model->config().layers);
-  const auto make_source = [&] {
-    auto source = MakeCudaParts(0, model, [](const std::string&) {});
-    EXPECT_TRUE(source.ok()) << source.status();
-    return *std::move(source);
-  };
-  const auto head_source = make_source(), stage_source = make_source();
-  auto head = head_source->Make(Options(), {{0, 1}, true}, {0, 1});
-  ASSERT_TRUE(head.ok()) << head.status();
-  auto part = stage_source->Make(Options(), {{1, layers - 1}, false}, {1, layers - 1});
-  ASSERT_TRUE(part.ok()) << part.status();
-  const auto fail = [](const absl::Status& why) { ADD_FAILURE() << why; };
-  const auto returns = std::make_shared<Returns>(fail);
-  const DecodeOptions options = Options();
-  const BatchBounds bounds = BoundsOf(model->config().hidden, options);
-  const auto stage = std::make_shared<Stage>(*std::move(part), bounds, true,
-                                             std::make_unique<testing::DirectOutlet>(returns), fail);
-  ChainBackendOptions chain;
-  chain.micro_batches = 3;
-  const auto engine = DecodeEngine::Create(
-      options, std::make_unique<ChainBackend>(chain, *std::move(head),
-                                              std::make_unique<testing::DirectOutlet>(stage), returns));
-  ASSERT_TRUE(engine.ok()) << engine.status();
-  const auto alone = MakeEngine(GetParam());
-  ASSERT_TRUE(alone.ok()) << alone.status();
-  Rng rng(1);
-  int equal = 0, all = 0;
-  for (int round = 0; round < 20; ++round) {
-    std::vector<SequenceRequest> requests;
-    for (Handle handle = 1; handle <= 5; ++handle) {
-      requests.push_back(testing::RandomRequest(rng, handle, model->config().vocab, 60, 20));
-      ASSERT_TRUE((*engine)->Admit(requests.back()).ok());
-    }
-    auto streams = testing::RunSteps(**engine);
-    for (const SequenceRequest& request : requests) {
-      EXPECT_TRUE(streams[request.handle].finished);
-      equal += streams[request.handle].tokens == testing::RunAlone(**alone, request).tokens;
-      ++all;
-    }
-  }
-  EXPECT_GE(equal, all * 8 / 10);
 }
 #endif
 

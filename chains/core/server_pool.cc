@@ -1,0 +1,75 @@
+#include "chains/core/server_pool.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+
+namespace bfio::core {
+namespace {
+
+// What rounding may take from a quotient that is whole.
+constexpr double kForgiven = 1e-9;
+
+bool Positive(double value) {
+  return std::isfinite(value) && value > 0;
+}
+
+bool NotNegative(double value) {
+  return std::isfinite(value) && value >= 0;
+}
+
+bool IsTime(double value) {
+  return value >= 0 && value <= kLongestTime;
+}
+
+}  // namespace
+
+int64_t WholeUnits(double amount, double unit) {
+  const double units = std::floor(amount / unit + kForgiven);
+  if (!(units > 0)) return 0;
+  return units < static_cast<double>(kMostSlots) ? static_cast<int64_t>(units) : kMostSlots;
+}
+
+int64_t CacheSlots(const ChainServer& server, const ChainService& service, const BlockRange& range) {
+  if (range.count == 0) return 0;
+  return WholeUnits(server.memory - service.block_size * range.count, service.cache_size);
+}
+
+absl::Status CheckPool(absl::Span<const ChainServer> servers, const ChainService& service) {
+  if (service.blocks < 1 || service.blocks > kMostBlocks) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a service has 1 to ", kMostBlocks, " blocks, not ", service.blocks));
+  }
+  if (!Positive(service.block_size) || !Positive(service.cache_size)) {
+    return absl::InvalidArgumentError(absl::StrCat("sizes of a block (", service.block_size,
+                                                   ") and of its cache per job (", service.cache_size,
+                                                   ") must be above 0"));
+  }
+  if (servers.empty() || servers.size() > kMostServers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a pool has 1 to ", kMostServers, " servers, not ", servers.size()));
+  }
+  for (size_t j = 0; j < servers.size(); ++j) {
+    const ChainServer& server = servers[j];
+    const auto wrong = [&](const char* field, double value, const char* rule) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("server ", j, " ('", server.name, "'): ", field, " is ", value, ", ", rule));
+    };
+    if (!NotNegative(server.memory)) return wrong("memory", server.memory, "below 0 or not finite");
+    if (server.memory / service.cache_size > static_cast<double>(kMostSlots)) {
+      return absl::InvalidArgumentError(absl::StrCat("server ", j, " ('", server.name, "'): memory ",
+                                                     server.memory, " holds more than ", kMostSlots,
+                                                     " caches of ", service.cache_size));
+    }
+    if (!IsTime(server.communication))
+      return wrong("communication time", server.communication, "below 0 or above 1e9 s");
+    if (!IsTime(server.compute)) return wrong("time per block", server.compute, "below 0 or above 1e9 s");
+    if (server.communication + server.compute < kShortestTime)
+      return wrong("time per block", server.compute,
+                   "and communication no more: a job takes at least 1e-9 s");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace bfio::core

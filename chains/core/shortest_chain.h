@@ -1,0 +1,81 @@
+// The cheapest chain of a placement, for any cost of a hop.
+//
+// Purpose: the routing step that greedy cache allocation and the rules that route every job anew share. What
+// follows a server depends only on where its blocks end, so the shortest path is a table over positions and
+// not over pairs of servers: O(sum of hosted blocks) for each search.
+// Borrows the placement. Threads: one at a time.
+#ifndef BFIO_CHAINS_CORE_SHORTEST_CHAIN_H_
+#define BFIO_CHAINS_CORE_SHORTEST_CHAIN_H_
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "chains/core/composition.h"
+#include "chains/core/server_pool.h"
+
+namespace bfio::core {
+
+// The cost of a hop that cannot be taken.
+inline constexpr double kNoWay = std::numeric_limits<double>::infinity();
+
+class ShortestChain {
+ public:
+  ShortestChain(const ChainService& service, const BlockRanges& placement)
+      : placement_(placement), next_(service.blocks + 1), hosts_(service.blocks) {
+    for (size_t j = 0; j < placement.size(); ++j) {
+      for (int32_t e = placement[j].first; e < placement[j].end(); ++e)
+        hosts_[e].push_back({static_cast<int32_t>(j), placement[j].end()});
+    }
+  }
+
+  // `cost(server, blocks)`: of processing the last so many of the server's blocks, at least 0, or kNoWay. The
+  // chain's time is its cost, its capacity 0. nullopt where there is none. Ties go to the smaller server
+  // number, hop by hop from the first.
+  template <class Cost>
+  std::optional<ServerChain> Find(const Cost& cost) {
+    const auto blocks = static_cast<int32_t>(hosts_.size());
+    next_[blocks] = {0, -1};
+    for (int32_t e = blocks - 1; e >= 0; --e) {
+      Next best;
+      for (const Host& host : hosts_[e]) {
+        const double rest = next_[host.end].cost;
+        if (rest >= best.cost) continue;
+        const double way = cost(host.server, host.end - e) + rest;
+        if (way < best.cost) best = {way, host.server};
+      }
+      next_[e] = best;
+    }
+    if (next_[0].server < 0) return std::nullopt;
+    ServerChain chain;
+    chain.time = next_[0].cost;
+    for (int32_t e = 0; e < blocks;) {
+      const int32_t j = next_[e].server, end = placement_[j].end();
+      chain.hops.push_back({j, {e, end - e}});
+      e = end;
+    }
+    return chain;
+  }
+
+ private:
+  // Where a job that has passed so many blocks goes next.
+  struct Next {
+    double cost = kNoWay;  // from here to the end
+    int32_t server = -1;
+  };
+
+  struct Host {
+    int32_t server = 0;
+    int32_t end = 0;  // of what it hosts
+  };
+
+  const BlockRanges& placement_;
+  std::vector<Next> next_;
+  // By block: who hosts it, in order of their numbers.
+  std::vector<std::vector<Host>> hosts_;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_CHAINS_CORE_SHORTEST_CHAIN_H_

@@ -1,0 +1,142 @@
+#include "chains/core/tuning.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_format.h"
+
+namespace bfio::core {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr int64_t kEveryReserve = 512, kStepShare = 64;
+
+int64_t BlocksInPool(absl::Span<const ChainServer> servers, const ChainService& service, int64_t c) {
+  int64_t blocks = 0;
+  for (const ChainServer& server : servers) blocks += BlocksWithReserve(server, service, c);
+  return blocks;
+}
+
+double Value(const ReserveCandidate& candidate, TuningGoal goal) {
+  switch (goal) {
+    case TuningGoal::kSurrogate:
+      return candidate.disjoint_meets ? candidate.surrogate() : kNever;
+    case TuningGoal::kLowerBound:
+      return candidate.lower;
+    case TuningGoal::kUpperBound:
+      return candidate.upper;
+  }
+  return kNever;
+}
+
+// What the chains give for a demand, but for c and what depends on the placement.
+ReserveCandidate Judge(absl::Span<const ServerChain> chains, double rate, const Demand& demand) {
+  ReserveCandidate judged = {.chains = static_cast<int64_t>(chains.size()),
+                             .capacity = TotalCapacity(chains),
+                             .rate = rate,
+                             .meets = demand.needed() <= rate,
+                             .lower = kNever,
+                             .upper = kNever};
+  if (demand.rate < rate) {
+    const Occupancy jobs = OccupancyBounds(Rates(chains), demand.rate);
+    judged.lower = jobs.lower / demand.rate;
+    judged.upper = jobs.upper / demand.rate;
+  }
+  return judged;
+}
+
+}  // namespace
+
+ChainPlan PlanWithReserve(absl::Span<const ChainServer> servers, const ChainService& service, int64_t c,
+                          const Demand& demand) {
+  ChainPlan plan;
+  plan.placement = GreedyPlacement(servers, service, c, demand);
+  plan.chains = ComposeChains(servers, service, plan.placement.ranges);
+  plan.rate = TotalRate(plan.chains);
+  return plan;
+}
+
+int64_t LargestReserve(absl::Span<const ChainServer> servers, const ChainService& service) {
+  double memory = 0;
+  for (const ChainServer& server : servers) memory = std::max(memory, server.memory);
+  return WholeUnits(memory - service.block_size, service.cache_size);
+}
+
+std::vector<ReserveCandidate> SweepReserve(absl::Span<const ChainServer> servers, const ChainService& service,
+                                           const Demand& demand, const std::function<bool()>& go_on) {
+  return SweepReserves(servers, service, demand, absl::MakeConstSpan(&demand.rate, 1), go_on)[0];
+}
+
+std::vector<std::vector<ReserveCandidate>> SweepReserves(absl::Span<const ChainServer> servers,
+                                                         const ChainService& service, const Demand& demand,
+                                                         absl::Span<const double> rates,
+                                                         const std::function<bool()>& go_on) {
+  std::vector<std::vector<ReserveCandidate>> candidates(rates.size());
+  // Neighbouring c often place alike; then the chains are the same, too.
+  BlockRanges last;
+  std::vector<ReserveCandidate> judged(rates.size());
+  const int64_t largest = LargestReserve(servers, service);
+  for (int64_t c = 1; c <= largest; c += c < kEveryReserve ? 1 : c / kStepShare) {
+    if (BlocksInPool(servers, service, c) < service.blocks || (go_on && !go_on())) break;
+    BlockPlacement placement = GreedyPlacement(servers, service, c, demand);
+    const bool is_new = placement.ranges != last;
+    std::vector<ServerChain> chains;
+    if (is_new) chains = ComposeChains(servers, service, placement.ranges);
+    const double rate = TotalRate(chains);
+    for (size_t i = 0; i < rates.size(); ++i) {
+      Demand of = demand;
+      of.rate = rates[i];
+      if (is_new) judged[i] = Judge(chains, rate, of);
+      judged[i].c = c;
+      judged[i].disjoint_chains = static_cast<int64_t>(placement.chains.size());
+      judged[i].disjoint_meets =
+          !placement.chains.empty() && placement.rate_per_slot >= of.needed() / static_cast<double>(c);
+      candidates[i].push_back(judged[i]);
+    }
+    if (is_new) last = std::move(placement.ranges);
+  }
+  return candidates;
+}
+
+const ReserveCandidate* BestReserve(absl::Span<const ReserveCandidate> candidates, TuningGoal goal) {
+  const bool some_meet = goal != TuningGoal::kSurrogate &&
+                         std::any_of(candidates.begin(), candidates.end(),
+                                     [](const ReserveCandidate& candidate) { return candidate.meets; });
+  const ReserveCandidate* best = nullptr;
+  double least = kNever;
+  for (const ReserveCandidate& candidate : candidates) {
+    if (some_meet && !candidate.meets) continue;
+    const double value = Value(candidate, goal);
+    if (!(value < least)) continue;
+    best = &candidate;
+    least = value;
+  }
+  return best;
+}
+
+absl::Status WhyImpossible(absl::Span<const ChainServer> servers, const ChainService& service,
+                           const Demand& demand, absl::Span<const ReserveCandidate> candidates) {
+  if (candidates.empty()) {
+    const int64_t blocks = BlocksInPool(servers, service, 1);
+    const int64_t missing = service.blocks - blocks;
+    const double each = service.block_size + service.cache_size;
+    return absl::FailedPreconditionError(
+        absl::StrFormat("memory: with cache for one job in each, the pool holds %d of %d blocks; %d blocks "
+                        "(%.4g GB) more are "
+                        "needed",
+                        blocks, service.blocks, missing, static_cast<double>(missing) * each));
+  }
+  const ReserveCandidate* most = &candidates[0];
+  for (const ReserveCandidate& candidate : candidates) {
+    if (candidate.rate > most->rate) most = &candidate;
+  }
+  return absl::FailedPreconditionError(
+      absl::StrFormat("rate: the demand of %.4g jobs/s is at least what the best composition carries, %.4g "
+                      "jobs/s (c = %d, %d "
+                      "jobs at once); it exceeds it by %.4g jobs/s",
+                      demand.rate, most->rate, most->c, most->capacity, demand.rate - most->rate));
+}
+
+}  // namespace bfio::core

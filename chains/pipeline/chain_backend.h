@@ -1,0 +1,58 @@
+// The head of a chain of several servers as the backend of a decode engine: to everybody else the chain is
+// one worker. (A chain of one server is an ordinary backend.)
+//
+// Purpose: embeds a step's rows, runs the head's own blocks, sends the rows around the chain in several
+// micro-batches, and draws tokens from what comes back. The head has embedding, final norm and lm_head, so
+// hidden rows are all that travels, and only those that a token is drawn from travel back. Rows do not depend
+// on each other, so cutting a step changes no bit. Threads: used by one thread (backend.h).
+//
+// Errors: a chain that breaks or is late fails the step, which ends this engine for good; the router replays
+// its requests elsewhere.
+#ifndef BFIO_CHAINS_PIPELINE_CHAIN_BACKEND_H_
+#define BFIO_CHAINS_PIPELINE_CHAIN_BACKEND_H_
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "chains/pipeline/neighbours.h"
+#include "chains/pipeline/returns.h"
+#include "worker/engine/decode/part_backend.h"
+
+namespace bfio::worker {
+
+struct ChainBackendOptions {
+  // A step is cut into so many micro-batches, where it has as many rows; 1..kMaxInFlight.
+  int32_t micro_batches = 1;
+  // How long a step's result may take around the chain.
+  absl::Duration timeout = absl::Seconds(10);
+};
+
+class ChainBackend final : public Backend {
+ public:
+  // Results come to `returns`. REQUIRES: `head` has the ends and the chain's first blocks.
+  ChainBackend(const ChainBackendOptions& options, std::unique_ptr<PartBackend> head,
+               std::unique_ptr<Outlet> outlet, std::shared_ptr<Returns> returns);
+
+  absl::string_view name() const override { return head_->name(); }
+  const ModelFacts& facts() const override { return head_->facts(); }
+  absl::Status Run(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn) override;
+
+ private:
+  // Micro-batches of a step of so many rows.
+  absl::StatusOr<int64_t> Pieces(int64_t rows) const;
+  absl::Status RunThroughChain(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn);
+  absl::Status Send(StepPlan piece, absl::Span<const float> hidden);
+
+  const ChainBackendOptions options_;
+  const std::unique_ptr<PartBackend> head_;
+  const std::unique_ptr<Outlet> outlet_;
+  const std::shared_ptr<Returns> returns_;
+};
+
+}  // namespace bfio::worker
+
+#endif  // BFIO_CHAINS_PIPELINE_CHAIN_BACKEND_H_

@@ -1,0 +1,37 @@
+// What a model needs per block: from a checkpoint's config.json, or from sizes written by hand.
+//
+// Purpose: text in, sizes out. Hugging Face's config.json is read for Llama, Mistral, Qwen2 and Qwen3 (dense,
+// gated MLP, grouped heads) and for BLOOM, others are refused by name; a block is a layer, and embeddings are
+// not counted: give servers' memory without them. Sizes by hand: {"blocks": 70, "block_gb": 1.32, "cache_gb":
+// 0.11, "gflop_per_token": 5}, where cache_gb is of one job in one block and gflop_per_token (of one block)
+// may be missing. GB are 10^9 bytes. Threads: any, no state.
+#ifndef BFIO_CHAINS_PLAN_MODEL_FILE_H_
+#define BFIO_CHAINS_PLAN_MODEL_FILE_H_
+
+#include <optional>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "chains/core/server_pool.h"
+
+namespace bfio::plan {
+
+struct ModelSizes {
+  core::ChainService service;
+  std::optional<double> gflop_per_token;
+};
+
+// How a checkpoint's numbers are stored, and the longest job. Not used for sizes by hand.
+struct StorageOptions {
+  double weight_bytes = 2;       // per parameter; 0.5 for 4 bits
+  double kv_bytes = 2;           // per value
+  double context_tokens = 2048;  // cache is set aside for so many tokens of each job
+};
+
+// INVALID_ARGUMENT, naming `source` and the field.
+absl::StatusOr<ModelSizes> ParseModel(absl::string_view text, absl::string_view source,
+                                      const StorageOptions& storage);
+
+}  // namespace bfio::plan
+
+#endif  // BFIO_CHAINS_PLAN_MODEL_FILE_H_

@@ -1,0 +1,141 @@
+#include "chains/plan/output.h"
+
+namespace bfio::plan {
+namespace {
+
+using nlohmann::ordered_json;
+
+ordered_json ResponseJson(const std::optional<Response>& response) {
+  if (!response.has_value()) return nullptr;
+  ordered_json json = {{"lower_s", response->lower}, {"upper_s", response->upper}, {"exact_s", nullptr}};
+  if (response->exact.has_value()) json["exact_s"] = *response->exact;
+  return json;
+}
+
+const char* NameOf(core::TuningGoal goal) {
+  switch (goal) {
+    case core::TuningGoal::kSurrogate:
+      return "surrogate";
+    case core::TuningGoal::kLowerBound:
+      return "lower";
+    case core::TuningGoal::kUpperBound:
+      return "upper";
+  }
+  return "";
+}
+
+ordered_json ChainsJson(const Problem& problem, const core::ChainPlan& plan) {
+  ordered_json chains = ordered_json::array();
+  for (const core::ServerChain& chain : plan.chains) {
+    ordered_json hops = ordered_json::array();
+    for (const core::ChainHop& hop : chain.hops) {
+      hops.push_back({{"server", problem.servers[hop.server].name},
+                      {"first_block", hop.range.first},
+                      {"blocks", hop.range.count}});
+    }
+    chains.push_back({{"time_s", chain.time}, {"capacity", chain.capacity}, {"hops", hops}});
+  }
+  return chains;
+}
+
+}  // namespace
+
+ordered_json PlanJson(const Problem& problem, const Plan& plan, const std::vector<Change>& changes) {
+  const core::ChainPlan& chosen = plan.chosen;
+  ordered_json json = {{"demand_per_s", problem.demand.rate},
+                       {"target_load", problem.demand.target_load},
+                       {"blocks", problem.service.blocks},
+                       {"block_gb", problem.service.block_size},
+                       {"cache_gb", problem.service.cache_size},
+                       {"reserve", plan.c()},
+                       {"tuned_by", problem.reserve > 0 ? "reserve" : NameOf(plan.tuned_by)},
+                       {"disjoint_chains", chosen.placement.chains.size()},
+                       {"capacity", core::TotalCapacity(chosen.chains)},
+                       {"rate_per_s", chosen.rate},
+                       {"load", problem.demand.rate / chosen.rate},
+                       {"meets_target", plan.meets_target},
+                       {"response", ResponseJson(plan.response)},
+                       {"chains", ChainsJson(problem, chosen)}};
+  ordered_json& servers = json["servers"] = ordered_json::array();
+  for (size_t j = 0; j < problem.servers.size(); ++j) {
+    const BlockRange& range = chosen.placement.ranges[j];
+    servers.push_back({{"name", problem.servers[j].name},
+                       {"memory_gb", problem.servers[j].memory},
+                       {"communication_s", problem.servers[j].communication},
+                       {"block_s", problem.servers[j].compute},
+                       {"first_block", range.first},
+                       {"blocks", range.count},
+                       {"cache_slots", core::CacheSlots(problem.servers[j], problem.service, range)}});
+  }
+  ordered_json& list = json["changes"] = ordered_json::array();
+  for (const Change& change : changes) {
+    list.push_back({{"change", change.what},
+                    {"alike", change.alike},
+                    {"rate_at_once_per_s", change.rate_at_once},
+                    {"at_once", ResponseJson(change.at_once)},
+                    {"reserve_planned", change.c_planned},
+                    {"rate_planned_per_s", change.rate_planned},
+                    {"planned", ResponseJson(change.planned)}});
+  }
+  return json;
+}
+
+ordered_json SweepJson(const std::vector<SweepPoint>& points) {
+  ordered_json list = ordered_json::array();
+  for (const SweepPoint& point : points) {
+    ordered_json& json = list.emplace_back(ordered_json{{"demand_per_s", point.demand}});
+    json["carried"] = point.plan.has_value();
+    if (!point.plan.has_value()) continue;
+    json["reserve"] = point.plan->c();
+    json["chains"] = point.plan->chosen.chains.size();
+    json["capacity"] = core::TotalCapacity(point.plan->chosen.chains);
+    json["rate_per_s"] = point.plan->chosen.rate;
+    json["response"] = ResponseJson(point.plan->response);
+  }
+  return list;
+}
+
+report::Table SweepTable(const std::vector<SweepPoint>& points) {
+  report::Table table;
+  table.title = "Plans over demand";
+  table.columns = {{"demand", "jobs/s"},    {"c", ""},          {"chains", ""},
+                   {"jobs at once", ""},    {"rate", "jobs/s"}, {"response, lower", "s"},
+                   {"response, upper", "s"}};
+  for (const SweepPoint& point : points) {
+    auto& row = table.rows.emplace_back(std::vector<report::Cell>{point.demand});
+    if (!point.plan.has_value()) continue;
+    const core::ChainPlan& plan = point.plan->chosen;
+    row.insert(row.end(), {plan.placement.reserved, static_cast<int64_t>(plan.chains.size()),
+                           core::TotalCapacity(plan.chains), plan.rate, point.plan->response.lower,
+                           point.plan->response.upper});
+  }
+  return table;
+}
+
+std::vector<report::Chart> SweepCharts(const std::vector<SweepPoint>& points) {
+  report::Chart best, response;
+  best.title = "Best cache reservation";
+  best.x = {"demand", "jobs/s"};
+  best.y = {"c", "jobs per block"};
+  best.y.min = 0;
+  report::Series c = {.name = "c"}, lower = {.name = "lower bound"}, upper = {.name = "upper bound"};
+  c.style = report::Series::Style::kSteps;
+  for (const SweepPoint& point : points) {
+    if (!point.plan.has_value()) continue;
+    c.x.push_back(point.demand);
+    c.y.push_back(static_cast<double>(point.plan->c()));
+    lower.x.push_back(point.demand);
+    lower.y.push_back(point.plan->response.lower);
+    upper.x.push_back(point.demand);
+    upper.y.push_back(point.plan->response.upper);
+  }
+  best.series = {c};
+  response.title = "Mean response";
+  response.x = {"demand", "jobs/s"};
+  response.y = {"response", "s"};
+  response.y.min = 0;
+  response.series = {lower, upper};
+  return {best, response};
+}
+
+}  // namespace bfio::plan

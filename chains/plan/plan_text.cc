@@ -1,0 +1,116 @@
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "chains/plan/output.h"
+
+namespace bfio::plan {
+namespace {
+
+// Rows printed of what may be long; JSON has them all.
+constexpr size_t kMostRows = 40;
+
+std::string Seconds(const std::optional<Response>& response) {
+  if (!response.has_value()) return "not carried";
+  if (response->exact.has_value()) return absl::StrFormat("%.4g s", *response->exact);
+  return absl::StrFormat("%.4g to %.4g s", response->lower, response->upper);
+}
+
+std::string Blocks(const BlockRange& range) {
+  return absl::StrCat(range.first, "-", range.end() - 1);
+}
+
+std::string Cut(size_t rows, const char* of) {
+  return rows > kMostRows ? absl::StrCat("... and ", rows - kMostRows, " more ", of, " (--json has all)\n")
+                          : "";
+}
+
+std::string ChainLines(const Problem& problem, const Plan& plan) {
+  std::string text = "chain    time s  jobs  servers (blocks they process, from 0)\n";
+  const auto& chains = plan.chosen.chains;
+  for (size_t k = 0; k < std::min(chains.size(), kMostRows); ++k) {
+    absl::StrAppendFormat(&text, "%5d  %8.4g  %4d ", k + 1, chains[k].time, chains[k].capacity);
+    for (const core::ChainHop& hop : chains[k].hops)
+      absl::StrAppend(&text, " ", problem.servers[hop.server].name, " (", Blocks(hop.range), ")");
+    absl::StrAppend(&text, "\n");
+  }
+  return absl::StrCat(text, Cut(chains.size(), "chains"));
+}
+
+std::string ServerLines(const Problem& problem, const Plan& plan) {
+  std::string text = "server                    hosts  memory GB  cache slots  in chains\n";
+  std::vector<int64_t> taken(problem.servers.size(), 0);
+  for (const core::ServerChain& chain : plan.chosen.chains) {
+    for (const core::ChainHop& hop : chain.hops) taken[hop.server] += chain.capacity * hop.range.count;
+  }
+  size_t rows = 0, unused = 0;
+  for (size_t j = 0; j < problem.servers.size(); ++j) {
+    const BlockRange& range = plan.chosen.placement.ranges[j];
+    unused += range.count == 0;
+    if (range.count == 0 || ++rows > kMostRows) continue;
+    absl::StrAppendFormat(&text, "%-22s  %7s  %9.4g  %11d  %9d\n", problem.servers[j].name, Blocks(range),
+                          problem.servers[j].memory,
+                          core::CacheSlots(problem.servers[j], problem.service, range), taken[j]);
+  }
+  absl::StrAppend(&text, Cut(rows, "servers"));
+  if (unused > 0) absl::StrAppend(&text, unused, " servers are not needed for this demand\n");
+  return text;
+}
+
+std::string ChangeLines(const std::vector<Change>& changes) {
+  std::string text =
+      absl::StrFormat("%-32s  %6s  %24s  %24s\n", "change", "alike", "response at once", "planned anew");
+  for (size_t i = 0; i < std::min(changes.size(), kMostRows); ++i) {
+    absl::StrAppendFormat(&text, "%-32s  %6d  %24s  %24s\n", changes[i].what, changes[i].alike,
+                          Seconds(changes[i].at_once),
+                          changes[i].planned.has_value()
+                              ? absl::StrCat(Seconds(changes[i].planned), ", c = ", changes[i].c_planned)
+                              : Seconds(changes[i].planned));
+  }
+  return absl::StrCat(text, Cut(changes.size(), "changes"));
+}
+
+}  // namespace
+
+std::string PlanText(const Problem& problem, const Plan& plan, const std::vector<Change>& changes) {
+  double memory = 0;
+  for (const core::ChainServer& server : problem.servers) memory += server.memory;
+  const core::ChainPlan& chosen = plan.chosen;
+  std::string text = absl::StrFormat(
+      "%d blocks of %.4g GB, %.4g GB of cache per job in each; %d servers with %.5g GB\n"
+      "demand %.4g jobs/s, target load %.4g\n\n"
+      "c = %d: %d disjoint chains; composed: %d chains, %d jobs at once, %.4g jobs/s, load %.1f %%\n",
+      problem.service.blocks, problem.service.block_size, problem.service.cache_size, problem.servers.size(),
+      memory, problem.demand.rate, problem.demand.target_load, plan.c(), chosen.placement.chains.size(),
+      chosen.chains.size(), core::TotalCapacity(chosen.chains), chosen.rate,
+      100 * problem.demand.rate / chosen.rate);
+  if (problem.reserve == 0 && plan.tuned_by != problem.goal)
+    absl::StrAppend(&text, "no c is feasible for the surrogate: picked by the lower bound\n");
+  if (!plan.meets_target) absl::StrAppend(&text, "the load is above its target\n");
+  absl::StrAppend(&text, "mean response ", Seconds(plan.response));
+  if (plan.response.exact.has_value())
+    absl::StrAppendFormat(&text, ", bounds %.4g to %.4g s", plan.response.lower, plan.response.upper);
+  absl::StrAppend(&text, "\n\n", ChainLines(problem, plan), "\n", ServerLines(problem, plan), "\n",
+                  ChangeLines(changes));
+  return text;
+}
+
+std::string SweepText(const std::vector<SweepPoint>& points) {
+  std::string text = "demand jobs/s      c  chains  jobs at once  rate jobs/s  response s\n";
+  int64_t last = 0;
+  for (const SweepPoint& point : points) {
+    if (!point.plan.has_value()) {
+      absl::StrAppendFormat(&text, "%13.4g  not carried\n", point.demand);
+      continue;
+    }
+    const core::ChainPlan& plan = point.plan->chosen;
+    const int64_t c = plan.placement.reserved;
+    absl::StrAppendFormat(&text, "%13.4g  %5d  %6d  %12d  %11.4g  %s%s\n", point.demand, c,
+                          plan.chains.size(), core::TotalCapacity(plan.chains), plan.rate,
+                          Seconds(point.plan->response), last != 0 && c != last ? "  <- c changes" : "");
+    last = c;
+  }
+  return text;
+}
+
+}  // namespace bfio::plan

@@ -1,0 +1,268 @@
+#include "chains/plan/planner.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "absl/types/span.h"
+
+namespace bfio::plan {
+namespace {
+
+constexpr size_t kMostDemands = 1000;
+// Beyond so many states the bounds must do.
+constexpr int64_t kMostExactStates = 4'000'000;
+// Times that differ by less are one speed.
+constexpr double kSameTime = 1e-9;
+
+using Kind = std::tuple<double, double, double>;
+Kind KindOf(const core::ChainServer& server) {
+  return {server.memory, server.communication, server.compute};
+}
+
+size_t Kinds(const Problem& problem) {
+  std::set<Kind> kinds;
+  for (const core::ChainServer& server : problem.servers) kinds.insert(KindOf(server));
+  return kinds.size();
+}
+
+Plan PlanWith(const Problem& problem, int64_t c) {
+  Plan plan;
+  plan.chosen = core::PlanWithReserve(problem.servers, problem.service, c, problem.demand);
+  plan.meets_target = problem.demand.needed() <= plan.chosen.rate;
+  return plan;
+}
+
+// What is left at once when server j is gone.
+void Lose(const Problem& problem, const Plan& plan, size_t j, Change& change) {
+  core::BlockRanges rest = plan.chosen.placement.ranges;
+  rest[j] = {};
+  const auto chains = core::ComposeChains(problem.servers, problem.service, rest);
+  change.rate_at_once = core::TotalRate(chains);
+  change.at_once = ExpectedResponse(chains, problem.demand.rate);
+}
+
+using GoOn = std::function<bool()>;
+bool Stopped(const GoOn& go_on) {
+  return go_on && !go_on();
+}
+
+// c that are tried first when a pool has changed by one server, as shares of the present c.
+constexpr double kNearby[] = {1, 0.97, 0.94, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 1.03, 1.1, 1.25};
+
+// With more kinds of servers than this only the present c is tried, or hundreds of changes take many seconds.
+constexpr size_t kManyKinds = 40;
+
+std::optional<Plan> BestNearby(const Problem& problem, int64_t present) {
+  const int64_t largest = core::LargestReserve(problem.servers, problem.service);
+  const auto value = [&](const Plan& plan) {
+    return problem.goal == core::TuningGoal::kUpperBound ? plan.response.upper : plan.response.lower;
+  };
+  std::optional<Plan> best;
+  int64_t last = 0;
+  const size_t tries = Kinds(problem) > kManyKinds ? 1 : std::size(kNearby);
+  for (const double share : absl::MakeConstSpan(kNearby).first(tries)) {
+    const int64_t c =
+        problem.reserve > 0 ? problem.reserve : std::llround(share * static_cast<double>(present));
+    if (c < 1 || c > largest || c == last) continue;
+    last = c;
+    Plan plan = PlanWith(problem, c);
+    const auto response = ExpectedResponse(plan.chosen.chains, problem.demand.rate);
+    if (!response.has_value()) continue;
+    plan.response = *response;
+    const bool better =
+        !best.has_value() ||
+        (plan.meets_target != best->meets_target ? plan.meets_target : value(plan) < value(*best));
+    if (better) best = std::move(plan);
+  }
+  return best;
+}
+
+void PlanAnew(const Problem& problem, int64_t present, const GoOn& go_on, Change& change) {
+  std::optional<Plan> plan = BestNearby(problem, present);
+  if (!plan.has_value() && problem.reserve == 0) {
+    absl::StatusOr<Plan> any = MakePlan(problem, go_on);
+    if (any.ok()) plan = *std::move(any);
+  }
+  if (!plan.has_value()) return;
+  change.c_planned = plan->c();
+  change.rate_planned = plan->chosen.rate;
+  change.planned = plan->response;
+}
+
+// The reserve was given, and the pool does not carry the demand with it.
+absl::Status WhyNotWith(const Problem& problem, int64_t c, double rate) {
+  int64_t blocks = 0;
+  for (const core::ChainServer& server : problem.servers)
+    blocks += core::BlocksWithReserve(server, problem.service, c);
+  const int64_t missing = problem.service.blocks - blocks;
+  if (missing > 0) {
+    const double each = problem.service.block_size + static_cast<double>(c) * problem.service.cache_size;
+    return absl::FailedPreconditionError(absl::StrFormat(
+        "memory: with a reserve of %d jobs per block the pool holds %d of %d blocks; %d blocks (%.4g "
+        "GB) more are needed, or a smaller reserve",
+        c, blocks, problem.service.blocks, missing, static_cast<double>(missing) * each));
+  }
+  return absl::FailedPreconditionError(absl::StrFormat(
+      "rate: with a reserve of %d jobs per block the pool carries %.4g jobs/s; the demand of %.4g jobs/s "
+      "exceeds it by %.4g",
+      c, rate, problem.demand.rate, problem.demand.rate - rate));
+}
+
+}  // namespace
+
+std::optional<Response> ExpectedResponse(const std::vector<core::ServerChain>& chains, double demand) {
+  if (core::TotalRate(chains) <= demand) return std::nullopt;
+  const core::Occupancy jobs = core::OccupancyBounds(core::Rates(chains), demand);
+  Response response = {jobs.lower / demand, jobs.upper / demand, std::nullopt};
+  // Chains of one speed are one chain to the queue.
+  std::vector<core::ChainRate> speeds;
+  for (const core::ServerChain& chain : chains) {
+    if (speeds.empty() || chain.time * speeds.back().rate > 1 + kSameTime)
+      speeds.push_back({chain.rate(), 0});
+    speeds.back().capacity += chain.capacity;
+  }
+  if (speeds.size() == 1) response.exact = response.lower;
+  if (speeds.size() == 2 && (speeds[0].capacity + 1) * (speeds[1].capacity + 1) <= kMostExactStates)
+    response.exact = core::TwoChainOccupancy(speeds[0], speeds[1], demand) / demand;
+  return response;
+}
+
+namespace {
+
+// `candidates`: where the reserve is not given.
+absl::StatusOr<Plan> PlanFrom(const Problem& problem, const std::vector<core::ReserveCandidate>& candidates) {
+  int64_t c = problem.reserve;
+  core::TuningGoal goal = problem.goal;
+  if (c == 0) {
+    const core::ReserveCandidate* best = core::BestReserve(candidates, goal);
+    // The surrogate is stricter than what can be served.
+    if (best == nullptr) {
+      goal = core::TuningGoal::kLowerBound;
+      best = core::BestReserve(candidates, goal);
+    }
+    if (best == nullptr)
+      return core::WhyImpossible(problem.servers, problem.service, problem.demand, candidates);
+    c = best->c;
+  } else if (c > core::LargestReserve(problem.servers, problem.service)) {
+    return absl::InvalidArgumentError(absl::StrCat("a reserve of ", c,
+                                                   " jobs per block is more than any server holds, ",
+                                                   core::LargestReserve(problem.servers, problem.service)));
+  }
+  Plan plan = PlanWith(problem, c);
+  plan.tuned_by = goal;
+  const auto response = ExpectedResponse(plan.chosen.chains, problem.demand.rate);
+  if (!response.has_value()) return WhyNotWith(problem, c, plan.chosen.rate);
+  plan.response = *response;
+  return plan;
+}
+
+}  // namespace
+
+absl::StatusOr<Plan> MakePlan(const Problem& problem, const std::function<bool()>& go_on) {
+  std::vector<core::ReserveCandidate> candidates;
+  if (problem.reserve == 0)
+    candidates = core::SweepReserve(problem.servers, problem.service, problem.demand, go_on);
+  if (Stopped(go_on)) return absl::CancelledError("interrupted");
+  return PlanFrom(problem, candidates);
+}
+
+absl::StatusOr<std::vector<Change>> Changes(const Problem& problem, const Plan& plan,
+                                            const std::function<bool()>& go_on) {
+  std::vector<Change> changes;
+  // Where its blocks are matters to what happens at once only.
+  std::map<Kind, Change> planned_without;
+  std::map<std::tuple<Kind, int32_t, int32_t>, size_t> lost;
+  for (size_t j = 0; j < problem.servers.size(); ++j) {
+    const BlockRange& range = plan.chosen.placement.ranges[j];
+    if (range.count == 0) continue;
+    const auto [at, is_new] =
+        lost.try_emplace({KindOf(problem.servers[j]), range.first, range.count}, changes.size());
+    if (!is_new) {
+      ++changes[at->second].alike;
+      continue;
+    }
+    if (Stopped(go_on)) return absl::CancelledError("interrupted");
+    Change& change = changes.emplace_back();
+    const auto [planned, first] = planned_without.try_emplace(KindOf(problem.servers[j]));
+    if (first) {
+      Problem rest = problem;
+      rest.servers.erase(rest.servers.begin() + static_cast<std::ptrdiff_t>(j));
+      if (!rest.servers.empty()) PlanAnew(rest, plan.c(), go_on, planned->second);
+    }
+    change = planned->second;
+    change.what = absl::StrCat("lose ", problem.servers[j].name);
+    Lose(problem, plan, j, change);
+  }
+  std::map<Kind, size_t> added;
+  for (const core::ChainServer& server : problem.servers) {
+    const auto [at, is_new] = added.try_emplace(KindOf(server), changes.size());
+    if (!is_new) {
+      ++changes[at->second].alike;
+      continue;
+    }
+    Change& change = changes.emplace_back();
+    change.what = absl::StrCat("add another ", server.name);
+    change.rate_at_once = plan.chosen.rate;
+    change.at_once = plan.response;
+    if (Stopped(go_on)) return absl::CancelledError("interrupted");
+    Problem more = problem;
+    more.servers.push_back(server);
+    PlanAnew(more, plan.c(), go_on, change);
+  }
+  if (Stopped(go_on)) return absl::CancelledError("interrupted");
+  return changes;
+}
+
+absl::StatusOr<std::vector<SweepPoint>> SweepDemand(Problem problem, const std::vector<double>& demands,
+                                                    const std::function<bool()>& go_on) {
+  std::vector<SweepPoint> points;
+  std::vector<std::vector<core::ReserveCandidate>> candidates;
+  if (problem.demand.use_all && problem.reserve == 0 && !demands.empty()) {
+    problem.demand.rate = demands[0];
+    candidates = core::SweepReserves(problem.servers, problem.service, problem.demand, demands, go_on);
+  }
+  for (size_t i = 0; i < demands.size(); ++i) {
+    problem.demand.rate = demands[i];
+    if (Stopped(go_on)) return absl::CancelledError("interrupted");
+    absl::StatusOr<Plan> plan =
+        candidates.empty() ? MakePlan(problem, go_on) : PlanFrom(problem, candidates[i]);
+    if (absl::IsCancelled(plan.status())) return plan.status();
+    points.push_back({demands[i], std::nullopt});
+    if (plan.ok()) points.back().plan = *std::move(plan);
+  }
+  return points;
+}
+
+absl::StatusOr<std::vector<double>> ParseDemands(absl::string_view text) {
+  const auto wrong = [&](absl::string_view why) {
+    return absl::InvalidArgumentError(absl::StrCat("--demand=", text, ": ", why));
+  };
+  const bool range = absl::StrContains(text, ':');
+  std::vector<double> numbers;
+  for (const absl::string_view part : absl::StrSplit(text, range ? ':' : ',')) {
+    if (!absl::SimpleAtod(part, &numbers.emplace_back()) || !std::isfinite(numbers.back()) ||
+        numbers.back() <= 0)
+      return wrong(absl::StrCat("'", part, "' is no number above 0"));
+    if (numbers.size() > kMostDemands) return wrong("more than 1,000 demands");
+  }
+  if (!range) {
+    if (!std::is_sorted(numbers.begin(), numbers.end())) return wrong("demands must ascend");
+    return numbers;
+  }
+  if (numbers.size() != 3 || numbers[0] > numbers[1]) return wrong("a range is FROM:TO:STEP");
+  const double steps = std::floor((numbers[1] - numbers[0]) / numbers[2] + 1e-9);
+  if (steps >= static_cast<double>(kMostDemands)) return wrong("more than 1,000 demands");
+  std::vector<double> demands;
+  for (double k = 0; k <= steps; ++k) demands.push_back(numbers[0] + k * numbers[2]);
+  return demands;
+}
+
+}  // namespace bfio::plan

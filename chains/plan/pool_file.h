@@ -1,0 +1,33 @@
+// The servers a model is to be spread over, as a file says.
+//
+// Purpose: {"servers": [{"name": "a100", "count": 2, "memory_gb": 40, "tflops": 120, "memory_gb_per_s": 1020,
+// "rtt_ms": 20}, ...]} in, servers with times out. In place of tflops and memory_gb_per_s the measured
+// "block_ms" (a mean job in one block), in place of rtt_ms the measured "communication_ms" (of a mean job).
+// `count` alike servers get numbers behind their name; no two names may be the same. Threads: any, no state.
+#ifndef BFIO_CHAINS_PLAN_POOL_FILE_H_
+#define BFIO_CHAINS_PLAN_POOL_FILE_H_
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "chains/core/job_times.h"
+#include "chains/core/server_pool.h"
+#include "chains/plan/model_file.h"
+
+namespace bfio::plan {
+
+struct JobOptions {
+  core::JobShape job = {2000, 20};
+  // Of a block, for a job; of a message.
+  double block_overhead_s = 1e-3;
+  double message_overhead_s = 18e-3;
+};
+
+// INVALID_ARGUMENT, naming `source`, the server and the field.
+absl::StatusOr<std::vector<core::ChainServer>> ParsePool(absl::string_view text, absl::string_view source,
+                                                         const ModelSizes& model, const JobOptions& options);
+
+}  // namespace bfio::plan
+
+#endif  // BFIO_CHAINS_PLAN_POOL_FILE_H_

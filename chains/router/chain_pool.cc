@@ -1,0 +1,422 @@
+#include "chains/router/chain_pool.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/peer_text.h"
+#include "common/base/spdlog.h"
+
+namespace bfio::router {
+namespace {
+
+constexpr size_t kMaxServers = core::kMostServers;
+// Bounds within which the sums of a composition stay in 64 bits.
+constexpr uint64_t kMaxBytes = uint64_t{1} << 50;
+constexpr uint64_t kMaxTokenBytes = uint64_t{1} << 30;
+constexpr uint32_t kMaxBlocks = core::kMostBlocks;
+constexpr uint32_t kMaxSlots = 1 << 16;
+// Parts that one server may say it has: each may name a chain of kMaxServers.
+constexpr int kMaxStages = 256;
+// Others that a server measures its way to, at most.
+constexpr size_t kMaxPeers = 64;
+constexpr double kLeastTime = 1e-9, kMostTime = 1e6;
+
+absl::Status CheckHello(const v1::ServerHello& hello) {
+  const auto bad = [](absl::string_view field) {
+    return absl::InvalidArgumentError(absl::StrCat("ServerHello.", field, " is missing or out of range"));
+  };
+  if (hello.server_id().empty() || hello.server_id().size() > 200) return bad("server_id");
+  if (hello.pipeline_address().empty() || hello.pipeline_address().size() > 300) {
+    return bad("pipeline_address");
+  }
+  if (hello.model().empty() || hello.model().size() > 1000) return bad("model");
+  if (hello.memory_bytes() < 1 || hello.memory_bytes() > kMaxBytes) return bad("memory_bytes");
+  if (hello.blocks() < 1 || hello.blocks() > kMaxBlocks) return bad("blocks");
+  if (hello.block_bytes() < 1 || hello.block_bytes() > kMaxBytes) return bad("block_bytes");
+  if (hello.ends_bytes() > kMaxBytes) return bad("ends_bytes");
+  if (hello.kv_token_bytes() < 1 || hello.kv_token_bytes() > kMaxTokenBytes) return bad("kv_token_bytes");
+  if (hello.page_tokens() < 1 || hello.page_tokens() > 4096) return bad("page_tokens");
+  if (hello.max_positions() < 2) return bad("max_positions");
+  if (hello.version().size() > 100) return bad("version");
+  if (hello.stages_size() > kMaxStages) return bad("stages");
+  const double step = hello.block_step_s(), row = hello.block_row_s();
+  if (!(step == 0 || (step >= kLeastTime && step <= kMostTime))) return bad("block_step_s");
+  if (!(row >= 0 && row <= kMostTime)) return bad("block_row_s");
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+ChainPool::ChainPool(const ChainOptions& options, uint64_t first_chain)
+    : options_(options), first_chain_(first_chain), next_chain_(first_chain) {}
+
+absl::Status ChainPool::OnMessage(Session session, const v1::ServerMessage& message, absl::Time now) {
+  const auto found = servers_.find(session);
+  if (message.has_hello()) {
+    if (found != servers_.end()) return absl::InvalidArgumentError("a server says hello once");
+    return OnHello(session, message.hello(), now);
+  }
+  if (found == servers_.end()) return absl::InvalidArgumentError("a server says hello first");
+  if (message.has_ready()) return OnReady(session, message.ready(), now);
+  if (message.has_times()) return OnTimes(session, message.times(), now);
+  if (!message.has_broken()) return absl::InvalidArgumentError("an empty message");
+  const uint64_t chain = message.broken().chain();
+  if (found->second.chains.contains(chain)) {
+    EndChain(chain, absl::StrCat(found->second.hello.server_id(), ": ", PeerText(message.broken().reason())),
+             session, now);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ChainPool::CheckAgrees(const v1::ServerHello& hello) const {
+  for (const auto& [other, server] : servers_) {
+    if (server.hello.version() != hello.version()) {
+      return absl::FailedPreconditionError(absl::StrCat("this pool's servers are of version ",
+                                                        server.hello.version(), ", not ", hello.version()));
+    }
+    if (server.hello.model() != hello.model()) {
+      return absl::FailedPreconditionError(absl::StrCat("this pool serves ", server.hello.model(), ", not ",
+                                                        hello.model(),
+                                                        " (model, types, page size, rows of a step)"));
+    }
+    // Chains are composed with the sizes that the first one names.
+    if (server.hello.blocks() != hello.blocks() || server.hello.block_bytes() != hello.block_bytes() ||
+        server.hello.ends_bytes() != hello.ends_bytes() ||
+        server.hello.kv_token_bytes() != hello.kv_token_bytes() ||
+        server.hello.page_tokens() != hello.page_tokens()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("servers of ", PeerText(hello.model()), " name different sizes of it"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+bool ChainPool::AllFree() const {
+  return std::all_of(servers_.begin(), servers_.end(),
+                     [](const auto& entry) { return entry.second.chains.empty(); });
+}
+
+void ChainPool::PutOut(const absl::Status& why) {
+  for (const auto& [session, server] : servers_) {
+    spdlog::warn("chains: {} makes way for a server that brings chains: {}", server.hello.server_id(),
+                 std::string(why.message()));
+    put_out_.push_back(session);
+  }
+  servers_.clear();
+}
+
+absl::Status ChainPool::OnHello(Session session, const v1::ServerHello& hello, absl::Time now) {
+  if (absl::Status status = CheckHello(hello); !status.ok()) return status;
+  TakeOver(hello, now);
+  if (servers_.size() >= kMaxServers) {
+    return absl::ResourceExhaustedError(absl::StrCat("the pool has ", kMaxServers, " servers"));
+  }
+  for (const auto& [other, server] : servers_) {
+    if (server.hello.server_id() == hello.server_id()) {
+      return absl::AlreadyExistsError(absl::StrCat("a server named ", hello.server_id(), " is here"));
+    }
+  }
+  if (absl::Status status = CheckAgrees(hello); !status.ok()) {
+    if (hello.stages().empty() || !AllFree()) return status;
+    PutOut(status);
+  }
+  Server& server = servers_[session];
+  server.hello = hello;
+  server.hello.clear_stages();
+  spdlog::info("chains: {} has joined with {:.1f} MiB", hello.server_id(),
+               static_cast<double>(hello.memory_bytes()) / (1 << 20));
+  for (const v1::ChainStage& stage : hello.stages()) Adopt(session, server, stage, now);
+  AskForTimes(session, server, now);
+  SettleFrom(now);
+  return absl::OkStatus();
+}
+
+void ChainPool::TakeOver(const v1::ServerHello& hello, absl::Time now) {
+  if (hello.server_instance() == 0) return;
+  const auto before = std::find_if(servers_.begin(), servers_.end(), [&](const auto& entry) {
+    const v1::ServerHello& other = entry.second.hello;
+    return other.server_id() == hello.server_id() && other.server_instance() == hello.server_instance() &&
+           other.stream() < hello.stream();
+  });
+  if (before != servers_.end()) OnGone(before->first, now);
+}
+
+void ChainPool::AskForTimes(Session session, Server& server, absl::Time now) {
+  if (!options_.use_times || server.hello.block_step_s() <= 0) return;
+  v1::PoolMessage message;
+  for (const auto& [other, peer] : servers_) {
+    if (other == session) continue;
+    if (static_cast<size_t>(message.measure().peers_size()) == kMaxPeers) break;
+    v1::MeasurePeers::Peer* to = message.mutable_measure()->add_peers();
+    to->set_server_id(peer.hello.server_id());
+    to->set_pipeline_address(peer.hello.pipeline_address());
+  }
+  if (!message.has_measure()) return;
+  server.measuring_until = now + options_.measure_timeout;
+  Send(session, std::move(message));
+}
+
+absl::Status ChainPool::OnTimes(Session session, const v1::PeerTimes& times, absl::Time now) {
+  if (static_cast<size_t>(times.peers_size()) > kMaxPeers)
+    return absl::InvalidArgumentError(absl::StrCat("PeerTimes of more than ", kMaxPeers, " servers"));
+  Server& server = servers_[session];
+  for (const v1::PeerTimes::Peer& peer : times.peers()) {
+    if (!(peer.round_trip_s() >= 0 && peer.round_trip_s() <= kMostTime))
+      return absl::InvalidArgumentError("PeerTimes.round_trip_s is out of range");
+    for (auto& [other, known] : servers_) {
+      if (other == session || known.hello.server_id() != peer.server_id()) continue;
+      server.round_trips_s[peer.server_id()] = peer.round_trip_s();
+      known.round_trips_s[server.hello.server_id()] = peer.round_trip_s();
+    }
+  }
+  server.measuring_until = absl::InfinitePast();
+  // A composition that is due may have waited for this.
+  if (compose_at_ != absl::InfiniteFuture()) compose_at_ = std::min(compose_at_, now + options_.settle);
+  return absl::OkStatus();
+}
+
+std::optional<std::vector<ServerTimes>> ChainPool::MeasuredTimes(const std::vector<Session>& sessions) const {
+  if (!options_.use_times) return std::nullopt;
+  std::vector<ServerFigures> figures;
+  for (const Session session : sessions) {
+    const Server& server = servers_.at(session);
+    ServerFigures& one = figures.emplace_back();
+    one.block_step_s = server.hello.block_step_s();
+    one.block_row_s = server.hello.block_row_s();
+    for (const auto& [name, seconds] : server.round_trips_s) one.round_trips_s.push_back(seconds);
+  }
+  return TimesOf(figures, options_.job);
+}
+
+void ChainPool::Adopt(Session session, Server& server, const v1::ChainStage& stage, absl::Time now) {
+  v1::PoolMessage drop;
+  drop.mutable_drop()->set_chain(stage.chain());
+  drop.mutable_drop()->set_reason("the pool has composed without it");
+  const BlockRange hosts = {static_cast<int32_t>(stage.hosted_first()),
+                            static_cast<int32_t>(stage.hosted_end() - stage.hosted_first())};
+  const bool sound = stage.chain() != 0 && stage.stages() >= 1 && stage.stages() <= kMaxServers &&
+                     stage.stage() < stage.stages() && stage.slots() <= kMaxSlots &&
+                     stage.hosted_first() <= stage.first_block() && stage.first_block() < stage.end_block() &&
+                     stage.end_block() <= stage.hosted_end() && stage.hosted_end() <= server.hello.blocks() &&
+                     (server.chains.empty() || server.hosts == hosts) &&
+                     !server.chains.contains(stage.chain());
+  if (stage.chain() >= first_chain_ || !sound) return Send(session, std::move(drop));
+  Chain& chain = chains_[stage.chain()];
+  if (chain.stages.empty()) {
+    chain.stages.resize(stage.stages());
+    chain.ready.assign(stage.stages(), false);
+    chain.deadline = now + options_.step_timeout;
+    if (stage.service_s() >= kLeastTime && stage.service_s() <= kMostTime && stage.slots() > 0)
+      chain.rate = {1 / stage.service_s(), stage.slots()};
+  }
+  if (chain.stages.size() != stage.stages() || chain.stages[stage.stage()].has_value()) {
+    return Send(session, std::move(drop));
+  }
+  chain.stages[stage.stage()] = session;
+  chain.ready[stage.stage()] = true;
+  server.hosts = hosts;
+  server.chains[stage.chain()] = int64_t{stage.slots()} * (stage.end_block() - stage.first_block());
+  if (std::all_of(chain.stages.begin(), chain.stages.end(), [](const auto& s) { return s.has_value(); })) {
+    chain.serving = true;
+    chain.deadline = absl::InfiniteFuture();
+    spdlog::info("chain {}: taken over, {} servers", stage.chain(), chain.stages.size());
+  }
+}
+
+absl::Status ChainPool::OnReady(Session session, const v1::ChainReady& ready, absl::Time now) {
+  Server& server = servers_[session];
+  const auto found = chains_.find(ready.chain());
+  // Of a chain that has ended meanwhile.
+  if (found == chains_.end() || !server.chains.contains(ready.chain()) || found->second.serving) {
+    return absl::OkStatus();
+  }
+  if (!ready.error().empty()) {
+    server.failed = true;
+    EndChain(ready.chain(),
+             absl::StrCat(server.hello.server_id(), " cannot load its part: ", PeerText(ready.error())),
+             session, now);
+    return absl::OkStatus();
+  }
+  Chain& chain = found->second;
+  for (size_t i = 0; i < chain.stages.size(); ++i) {
+    if (chain.stages[i] == session) chain.ready[i] = true;
+  }
+  if (!std::all_of(chain.ready.begin(), chain.ready.end(), [](bool one) { return one; })) {
+    return absl::OkStatus();
+  }
+  chain.serving = true;
+  chain.deadline = absl::InfiniteFuture();
+  spdlog::info("chain {}: {} servers are ready", ready.chain(), chain.stages.size());
+  v1::PoolMessage start;
+  start.mutable_start()->set_chain(ready.chain());
+  for (const auto& stage : chain.stages) Send(*stage, start);
+  return absl::OkStatus();
+}
+
+void ChainPool::OnGone(Session session, absl::Time now) {
+  const auto found = servers_.find(session);
+  if (found == servers_.end()) return;
+  const std::string id = found->second.hello.server_id();
+  const auto chains = std::move(found->second.chains);
+  servers_.erase(found);
+  for (auto& [other, server] : servers_) server.round_trips_s.erase(id);
+  spdlog::warn("chains: {} is lost", id);
+  for (const auto& [chain, slots] : chains) EndChain(chain, absl::StrCat(id, " is lost"), session, now);
+}
+
+void ChainPool::EndChain(uint64_t chain, const std::string& why, Session except, absl::Time now) {
+  const auto found = chains_.find(chain);
+  if (found == chains_.end()) return;
+  spdlog::warn("chain {}: ends: {}", chain, why);
+  for (const auto& stage : found->second.stages) {
+    if (!stage.has_value()) continue;
+    if (const auto server = servers_.find(*stage); server != servers_.end())
+      server->second.chains.erase(chain);
+    if (*stage == except) continue;
+    v1::PoolMessage drop;
+    drop.mutable_drop()->set_chain(chain);
+    drop.mutable_drop()->set_reason(why);
+    Send(*stage, std::move(drop));
+  }
+  chains_.erase(found);
+  SettleFrom(now);
+}
+
+void ChainPool::OnTime(absl::Time now, double demand) {
+  std::vector<uint64_t> late;
+  for (const auto& [number, chain] : chains_) {
+    if (chain.deadline <= now) late.push_back(number);
+  }
+  for (const uint64_t number : late) {
+    const Chain& chain = chains_[number];
+    std::string who;
+    for (size_t i = 0; i < chain.stages.size(); ++i) {
+      if (chain.ready[i]) continue;
+      const auto server = chain.stages[i] ? servers_.find(*chain.stages[i]) : servers_.end();
+      if (server == servers_.end()) continue;
+      server->second.failed = true;
+      absl::StrAppend(&who, who.empty() ? "" : ", ", server->second.hello.server_id());
+    }
+    EndChain(number, absl::StrCat("not ready in time: ", who), 0, now);
+  }
+  if (now >= compose_at_) Compose(now, demand);
+}
+
+absl::Time ChainPool::NextTimer() const {
+  absl::Time next = compose_at_;
+  for (const auto& [number, chain] : chains_) next = std::min(next, chain.deadline);
+  return next;
+}
+
+int64_t ChainPool::SequenceTokens(const v1::ServerHello& hello) const {
+  constexpr uint64_t kMost = 1 << 24;
+  return std::min(options_.sequence_tokens, static_cast<int64_t>(std::min(hello.max_positions(), kMost)));
+}
+
+BlockSizes ChainPool::SizesOf(const v1::ServerHello& hello) const {
+  // In whole pages, and the page that a cache has more per sequence (worker/kv/page_table.h).
+  const auto page = static_cast<int64_t>(hello.page_tokens());
+  const int64_t pages = (SequenceTokens(hello) + page - 1) / page + 1;
+  return {static_cast<int32_t>(hello.blocks()), static_cast<int64_t>(hello.block_bytes()),
+          static_cast<int64_t>(hello.kv_token_bytes()) * page * pages};
+}
+
+void ChainPool::Compose(absl::Time now, double demand) {
+  compose_at_ = absl::InfiniteFuture();
+  if (!composed_ && servers() < options_.servers) return;
+  wait_end_ = std::min(wait_end_, now + options_.measure_timeout);
+  for (const auto& [session, server] : servers_) {
+    if (server.measuring_until > now && wait_end_ > now)
+      compose_at_ = std::min({compose_at_, server.measuring_until, wait_end_});
+  }
+  if (compose_at_ != absl::InfiniteFuture()) return;
+  wait_end_ = absl::InfiniteFuture();
+  // By name, so that a pool's plan does not depend on who was quicker.
+  std::map<std::string, Session> names;
+  for (const auto& [session, server] : servers_) names[server.hello.server_id()] = session;
+  std::vector<Session> sessions;
+  std::vector<PoolServer> pool;
+  bool any_free = false;
+  for (const auto& [name, session] : names) {
+    const Server& server = servers_[session];
+    // Every server keeps room for the ends of the model: any may become a head.
+    const int64_t memory =
+        static_cast<int64_t>(server.hello.memory_bytes()) - static_cast<int64_t>(server.hello.ends_bytes());
+    if (server.failed || memory <= 0) continue;
+    PoolServer& one = pool.emplace_back();
+    sessions.push_back(session);
+    one.name = name;
+    one.memory = memory;
+    any_free |= server.chains.empty();
+    if (server.chains.empty()) continue;
+    one.hosts = server.hosts;
+    for (const auto& [chain, slots] : server.chains) one.slots_used += slots;
+  }
+  if (!any_free) return;
+  composed_ = true;
+  const BlockSizes sizes = SizesOf(servers_[sessions[0]].hello);
+  const auto times = MeasuredTimes(sessions);
+  for (size_t j = 0; times.has_value() && j < pool.size(); ++j) pool[j].times = (*times)[j];
+  std::vector<core::ChainRate> standing;
+  for (const auto& [number, chain] : chains_) {
+    if (chain.rate.rate > 0) standing.push_back(chain.rate);
+  }
+  const auto plan = PlanChains(pool, sizes, options_.slots, times.has_value() ? demand : 0, standing);
+  if (times.has_value()) composed_pool_ = {pool, sizes};
+  if (!plan.ok()) {
+    spdlog::warn("chains: none of the free servers: {}", std::string(plan.status().message()));
+    return;
+  }
+  for (size_t j = 0; j < sessions.size(); ++j) servers_[sessions[j]].hosts = plan->placement[j];
+  for (const core::ServerChain& chain : plan->chains)
+    Begin(chain, sessions, times.has_value() ? chain.time : 0, now);
+}
+
+void ChainPool::Begin(const core::ServerChain& plan, const std::vector<Session>& sessions, double service_s,
+                      absl::Time now) {
+  const uint64_t number = next_chain_++;
+  Chain& chain = chains_[number];
+  chain.deadline = now + options_.load_timeout;
+  if (service_s > 0) chain.rate = {1 / service_s, plan.capacity};
+  chain.ready.assign(plan.hops.size(), false);
+  std::string text;
+  for (size_t i = 0; i < plan.hops.size(); ++i) {
+    const core::ChainHop& hop = plan.hops[i];
+    const Session session = sessions[hop.server];
+    const Session next = sessions[plan.hops[(i + 1) % plan.hops.size()].server];
+    Server& server = servers_[session];
+    server.chains[number] = plan.capacity * hop.range.count;
+    chain.stages.push_back(session);
+    v1::PoolMessage message;
+    v1::ChainStage* to = message.mutable_stage();
+    to->set_chain(number);
+    to->set_stage(static_cast<uint32_t>(i));
+    to->set_stages(static_cast<uint32_t>(plan.hops.size()));
+    to->set_first_block(static_cast<uint32_t>(hop.range.first));
+    to->set_end_block(static_cast<uint32_t>(hop.range.end()));
+    to->set_hosted_first(static_cast<uint32_t>(server.hosts.first));
+    to->set_hosted_end(static_cast<uint32_t>(server.hosts.end()));
+    to->set_slots(static_cast<uint32_t>(plan.capacity));
+    to->set_kv_tokens(static_cast<uint64_t>(plan.capacity * SequenceTokens(server.hello)));
+    to->set_max_sequence_tokens(static_cast<uint64_t>(SequenceTokens(server.hello)));
+    to->set_service_s(service_s);
+    to->set_successor(servers_[next].hello.pipeline_address());
+    to->set_timeout_ms(static_cast<uint32_t>(absl::ToInt64Milliseconds(options_.step_timeout)));
+    Send(session, std::move(message));
+    absl::StrAppend(&text, " ", server.hello.server_id(), "[", hop.range.first, ",", hop.range.end(), ")");
+  }
+  const std::string expected =
+      service_s > 0 ? absl::StrCat(", ", absl::SixDigits(service_s), " s for a mean one") : "";
+  spdlog::info("chain {}: {} requests at a time{} over{}", number, plan.capacity, expected, text);
+}
+
+int64_t ChainPool::chains() const {
+  return std::count_if(chains_.begin(), chains_.end(), [](const auto& one) { return one.second.serving; });
+}
+
+std::vector<ChainPool::Outgoing> ChainPool::TakeOutgoing() {
+  return std::exchange(outgoing_, {});
+}
+
+}  // namespace bfio::router

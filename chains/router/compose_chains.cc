@@ -1,0 +1,106 @@
+#include "chains/router/compose_chains.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "chains/core/placement.h"
+
+namespace bfio::router {
+namespace {
+
+core::ChainServer ServerOf(const PoolServer& from) {
+  // core::WholeUnits forgives a billionth of a unit, and a server not a byte.
+  return {from.name, static_cast<double>(from.memory - from.memory / 1'000'000'000), from.times.communication,
+          from.times.compute};
+}
+
+// GCA from the cache that is left.
+std::vector<core::ServerChain> Compose(absl::Span<const PoolServer> pool,
+                                       absl::Span<const core::ChainServer> servers,
+                                       const core::ChainService& service, const core::BlockRanges& placement,
+                                       int64_t max_slots) {
+  std::vector<int64_t> left = core::AllCacheSlots(servers, service, placement);
+  for (size_t j = 0; j < pool.size(); ++j) left[j] = std::max<int64_t>(0, left[j] - pool[j].slots_used);
+  std::vector<core::ServerChain> chains;
+  while (auto chain = core::FastestChain(servers, service, placement, left)) {
+    chain->capacity = core::kMostSlots;
+    for (const core::ChainHop& hop : chain->hops) {
+      chain->capacity = std::min(chain->capacity, left[hop.server] / hop.range.count);
+    }
+    for (const core::ChainHop& hop : chain->hops) left[hop.server] -= chain->capacity * hop.range.count;
+    chain->capacity = std::min(chain->capacity, max_slots);
+    chains.push_back(*std::move(chain));
+  }
+  return chains;
+}
+
+// Of all that serve the demand, the larger the worse.
+struct Response {
+  // Lower bound of the mean; infinite where they do not carry the demand.
+  double bound = std::numeric_limits<double>::infinity();
+  double rate = 0;
+
+  friend bool operator<(const Response& a, const Response& b) {
+    return std::isinf(a.bound) && std::isinf(b.bound) ? a.rate > b.rate : a.bound < b.bound;
+  }
+};
+
+Response ResponseOf(absl::Span<const core::ServerChain> chains, absl::Span<const core::ChainRate> standing,
+                    double demand) {
+  std::vector<core::ChainRate> all = core::Rates(chains);
+  all.insert(all.end(), standing.begin(), standing.end());
+  Response response;
+  response.rate = core::TotalRate(all);
+  if (response.rate > demand) response.bound = core::OccupancyBounds(all, demand).lower / demand;
+  return response;
+}
+
+}  // namespace
+
+absl::StatusOr<ChainPlan> PlanChains(absl::Span<const PoolServer> pool, const BlockSizes& sizes,
+                                     int64_t max_slots, double demand,
+                                     absl::Span<const core::ChainRate> standing) {
+  const core::ChainService service = {sizes.blocks, static_cast<double>(sizes.block),
+                                      static_cast<double>(sizes.request)};
+  std::vector<core::ChainServer> servers, free;
+  std::vector<size_t> free_places;
+  for (const PoolServer& server : pool) {
+    if (!server.hosts.has_value()) {
+      free_places.push_back(servers.size());
+      free.push_back(ServerOf(server));
+    }
+    servers.push_back(ServerOf(server));
+  }
+  if (absl::Status status = core::CheckPool(servers, service); !status.ok()) return status;
+  ChainPlan best;
+  Response least;
+  // One by one where it matters, by a sixteenth where there is much.
+  for (int64_t c = max_slots; c >= 1; c -= std::max<int64_t>(1, c / 16)) {
+    const core::BlockPlacement placed = core::GreedyPlacement(free, service, c, core::Demand());
+    ChainPlan plan;
+    plan.placement.resize(pool.size());
+    for (size_t j = 0; j < pool.size(); ++j) {
+      if (pool[j].hosts.has_value()) plan.placement[j] = *pool[j].hosts;
+    }
+    for (size_t i = 0; i < free.size(); ++i) plan.placement[free_places[i]] = placed.ranges[i];
+    plan.chains = Compose(pool, servers, service, plan.placement, max_slots);
+    if (plan.chains.empty()) continue;
+    if (demand <= 0) return plan;
+    const Response response = ResponseOf(plan.chains, standing, demand);
+    if (best.chains.empty() || response < least) {
+      best = std::move(plan);
+      least = response;
+    }
+  }
+  if (!best.chains.empty()) return best;
+  int64_t blocks = 0;
+  for (const core::ChainServer& server : free) blocks += core::BlocksWithReserve(server, service, 1);
+  return absl::ResourceExhaustedError(absl::StrCat(free.size(), " servers hold ", blocks, " of ",
+                                                   sizes.blocks,
+                                                   " blocks with room for one request at a time"));
+}
+
+}  // namespace bfio::router

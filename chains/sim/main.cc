@@ -1,0 +1,159 @@
+// bfio_chain_sim: one simulated run on chains of servers, as a JSON object.
+#include <cmath>
+#include <cstdint>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <string>
+#include <utility>
+
+#include "absl/flags/flag.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "chains/sim/runs.h"
+#include "chains/sim/slice_runs.h"
+#include "common/base/shutdown.h"
+#include "common/config/program.h"
+#include "common/workload/trace.h"
+#include "google/protobuf/empty.pb.h"
+
+ABSL_FLAG(int64_t, servers, 20, "servers of the pool");
+ABSL_FLAG(double, fast, 0.2,
+          "share of them that is fast: 40 GB and 120 TFLOPS; the others have 20 GB and 80");
+ABSL_FLAG(int64_t, reserve, 7, "c, jobs that every hosted block has cache for; 0: tuned");
+ABSL_FLAG(bool, use_all, false, "serve: blocks on every server; false: GBP-CR stops where the demand is met");
+ABSL_FLAG(double, demand, 0.2, "jobs per second");
+ABSL_FLAG(double, load, 0,
+          "serve, in place of --demand: share of the composed rate, on all servers; 0: none");
+ABSL_FLAG(double, share, 0.5, "cache: share of the composed rate that is needed");
+ABSL_FLAG(int64_t, orders, 100, "placement: random orders of the servers");
+ABSL_FLAG(std::string, system, "composed",
+          "serve: composed, petals, petals_slices or bprr; slices: besides these whole, tuned and bursts");
+ABSL_FLAG(std::string, rule, "jffc", "serve, composed: jffc, sa_jsq, sed, jsq or jiq");
+ABSL_FLAG(int64_t, jobs, 5000, "jobs of a run");
+ABSL_FLAG(uint64_t, seed, 1, "seed of places, jobs and orders");
+ABSL_FLAG(std::string, rtt, "",
+          "CSV of round-trip times in ms, a line per node; empty: 320 made-up places in Europe");
+ABSL_FLAG(double, compute, 1, "slices: multiplies the times of computing");
+ABSL_FLAG(double, communication, 1, "slices: multiplies the times of hops");
+ABSL_FLAG(std::string, trace, "", "slices: file that lengths are drawn from");
+ABSL_FLAG(std::string, profile, "code", "slices: built-in workload in place of --trace");
+
+namespace bfio::sim {
+namespace {
+
+constexpr char kUsage[] =
+    "bfio_chain_sim simulates a model that is spread over servers, once, and prints a JSON object.\n"
+    "research/chains.py makes the figures of docs/chains.md of many runs.\n\n"
+    "  bfio_chain_sim placement --demand=0.3     reserved jobs of GBP-CR and of random orders\n"
+    "  bfio_chain_sim cache --share=0.5          jobs at once that a rate needs\n"
+    "  bfio_chain_sim serve --load=0.9 --rule=sed\n"
+    "  bfio_chain_sim serve --servers=10 --system=petals\n"
+    "  bfio_chain_sim tuning --demand=0.4        every c, with bounds and simulated response\n"
+    "  bfio_chain_sim slices --system=tuned      LLaMA-2-7B on nine slices of GPUs, in bursts";
+
+// As many as the paper draws from.
+constexpr int64_t kNodes = 320;
+// Rows of a profile that lengths are drawn from.
+constexpr int64_t kProfileRows = 100'000;
+
+absl::Status Within(const char* flag, double value, double least, double most) {
+  if (value >= least && value <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--", flag, "=", value, ": must be within ", least, "..", most));
+}
+
+absl::Status CheckNumbers() {
+  constexpr double kMost = 1e9;
+  for (const absl::Status& status :
+       {Within("servers", static_cast<double>(absl::GetFlag(FLAGS_servers)), 1, 1000),
+        Within("fast", absl::GetFlag(FLAGS_fast), 0, 1),
+        Within("reserve", static_cast<double>(absl::GetFlag(FLAGS_reserve)), 0, 1e6),
+        Within("demand", absl::GetFlag(FLAGS_demand), 1e-9, kMost),
+        Within("load", absl::GetFlag(FLAGS_load), 0, 0.999),
+        Within("share", absl::GetFlag(FLAGS_share), 1e-6, 1),
+        Within("orders", static_cast<double>(absl::GetFlag(FLAGS_orders)), 0, 1e6),
+        Within("jobs", static_cast<double>(absl::GetFlag(FLAGS_jobs)), 1, 1e8),
+        Within("compute", absl::GetFlag(FLAGS_compute), 1e-6, 1e6),
+        Within("communication", absl::GetFlag(FLAGS_communication), 0, 1e6)}) {
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RttMatrix> Rtts() {
+  const std::string path = absl::GetFlag(FLAGS_rtt);
+  if (path.empty()) return EuropeanRtts(kNodes, 1);
+  std::ifstream in(path, std::ios::binary);
+  const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+  if (!in) return absl::NotFoundError(absl::StrCat("--rtt=", path, ": cannot be read"));
+  absl::StatusOr<RttMatrix> rtts = ParseRtts(text);
+  if (!rtts.ok())
+    return absl::InvalidArgumentError(absl::StrCat("--rtt=", path, ": ", rtts.status().message()));
+  return rtts;
+}
+
+absl::StatusOr<PoolRun> PoolFromFlags() {
+  absl::StatusOr<RttMatrix> rtts = Rtts();
+  if (!rtts.ok()) return rtts.status();
+  PoolRun run = {.rtts = *std::move(rtts),
+                 .servers = absl::GetFlag(FLAGS_servers),
+                 .fast = absl::GetFlag(FLAGS_fast),
+                 .reserve = absl::GetFlag(FLAGS_reserve),
+                 .use_all = absl::GetFlag(FLAGS_use_all),
+                 .demand = absl::GetFlag(FLAGS_demand),
+                 .load = absl::GetFlag(FLAGS_load),
+                 .jobs = absl::GetFlag(FLAGS_jobs),
+                 .seed = absl::GetFlag(FLAGS_seed)};
+  if (static_cast<int64_t>(run.rtts.size()) <= run.servers) {
+    return absl::InvalidArgumentError(absl::StrCat("the matrix of round-trip times has ", run.rtts.size(),
+                                                   " nodes; ", run.servers,
+                                                   " servers and an orchestrator are drawn from it"));
+  }
+  if (run.load > 0 && run.reserve == 0)
+    return absl::InvalidArgumentError("--load needs a --reserve: c is tuned for a --demand");
+  return run;
+}
+
+absl::StatusOr<nlohmann::ordered_json> Slices() {
+  const std::string path = absl::GetFlag(FLAGS_trace);
+  const absl::StatusOr<Trace> trace =
+      path.empty() ? SampleProfile(absl::GetFlag(FLAGS_profile), kProfileRows, 1) : ReadTrace(path);
+  if (!trace.ok()) return trace.status();
+  if (trace->requests.empty())
+    return absl::InvalidArgumentError(absl::StrCat("--trace=", path, ": is empty"));
+  return RunOnSlices({absl::GetFlag(FLAGS_compute), absl::GetFlag(FLAGS_communication),
+                      absl::GetFlag(FLAGS_jobs), absl::GetFlag(FLAGS_seed)},
+                     absl::GetFlag(FLAGS_system), *trace);
+}
+
+absl::StatusOr<nlohmann::ordered_json> Run(const std::string& study) {
+  if (absl::Status status = CheckNumbers(); !status.ok()) return status;
+  if (study == "slices") return Slices();
+  const absl::StatusOr<PoolRun> pool = PoolFromFlags();
+  if (!pool.ok()) return pool.status();
+  if (study == "serve") return RunServe(*pool, absl::GetFlag(FLAGS_system), absl::GetFlag(FLAGS_rule));
+  if (study == "tuning") return RunTuning(*pool);
+  if (pool->reserve == 0) return absl::InvalidArgumentError("--reserve=0 is for serve");
+  if (study == "placement") return RunPlacement(*pool, absl::GetFlag(FLAGS_orders));
+  if (study == "cache") return RunCache(*pool, absl::GetFlag(FLAGS_share));
+  return absl::InvalidArgumentError(
+      absl::StrCat("unexpected argument '", study, "'; choose placement, cache, serve, tuning or slices"));
+}
+
+}  // namespace
+}  // namespace bfio::sim
+
+int main(int argc, char** argv) {
+  const bfio::ProgramInfo info{"bfio_chain_sim", BFIO_VERSION, bfio::sim::kUsage};
+  const auto arguments = bfio::InitProgram(argc, argv, info, google::protobuf::Empty());
+  if (arguments.size() != 1) {
+    return bfio::ExitWith(
+        info, absl::InvalidArgumentError("needs one of placement, cache, serve, tuning and slices (--help)"));
+  }
+  const auto object = bfio::sim::Run(arguments[0]);
+  if (!object.ok()) return bfio::ExitWith(info, object.status());
+  std::cout << object->dump() << std::endl;
+  return 0;
+}

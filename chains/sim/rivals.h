@@ -1,0 +1,39 @@
+// The rivals of composed chains on one pool, PETALS-like and BPRR-like.
+//
+// Purpose: the same pool and jobs through each system. Times in seconds. Threads: any, no state.
+#ifndef BFIO_CHAINS_SIM_RIVALS_H_
+#define BFIO_CHAINS_SIM_RIVALS_H_
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "chains/sim/routed_jobs.h"
+#include "chains/sim/wide_area.h"
+
+namespace bfio::sim {
+
+struct RivalSetting {
+  core::ChainService service;
+  core::JobShape job;  // mean
+  // For PETALS, in GB: of a block with the cache that a session takes there.
+  double petals_block_memory = 0;
+  // Sessions that PETALS' own cache of a block has room for; 0: all memory that is left is cache.
+  int64_t petals_sessions = 0;
+  // PETALS keeps to the most blocks of a slice (PetalsThroughput::most_blocks).
+  bool petals_slices = false;
+  // Seconds of a job on a chain of servers; empty: its size times the chain's mean time.
+  std::function<double(size_t job, const core::ServerChain& chain)> time = {};
+};
+
+// Servers join in an order drawn from the seed. FAILED_PRECONDITION where the placement leaves a hole.
+absl::StatusOr<std::vector<ServedJob>> ServeByPetals(const WideAreaPool& pool, const RivalSetting& setting,
+                                                     absl::Span<const ChainJob> jobs, uint64_t seed);
+absl::StatusOr<std::vector<ServedJob>> ServeByBprr(const WideAreaPool& pool, const RivalSetting& setting,
+                                                   double rate, absl::Span<const ChainJob> jobs);
+
+}  // namespace bfio::sim
+
+#endif  // BFIO_CHAINS_SIM_RIVALS_H_

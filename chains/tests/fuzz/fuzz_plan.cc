@@ -1,0 +1,58 @@
+// bfio_plan's files: a pool and, behind a NUL, a model; what passes can be planned. Lists of demands, and
+// matrices of round-trip times.
+#include <cmath>
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "chains/plan/model_file.h"
+#include "chains/plan/output.h"
+#include "chains/plan/planner.h"
+#include "chains/plan/pool_file.h"
+#include "chains/sim/wide_area.h"
+#include "tests/fuzz/fuzz.h"
+
+namespace {
+
+// Larger ones are right, too, but slow.
+constexpr size_t kServers = 12;
+constexpr int32_t kBlocks = 64;
+constexpr int64_t kReserve = 200;
+
+void PlanAndPrint(bfio::plan::Problem problem) {
+  problem.demand = {0.2, 0.7};
+  const auto plan = bfio::plan::MakePlan(problem);
+  if (!plan.ok()) return;
+  const auto& response = plan->response;
+  bfio::fuzz::Check(std::isfinite(response.lower) && std::isfinite(response.upper), "bounds are finite");
+  bfio::fuzz::Check(response.lower > 0 && response.lower <= response.upper * (1 + 1e-9),
+                    "bounds are in order");
+  const auto changes = bfio::plan::Changes(problem, *plan);
+  const auto json = bfio::plan::PlanJson(problem, *plan, *changes);
+  bfio::fuzz::Check(!json.dump(1, ' ', false, nlohmann::json::error_handler_t::replace).empty(),
+                    "a plan is JSON");
+  bfio::fuzz::Check(!bfio::plan::PlanText(problem, *plan, *changes).empty(), "and text");
+  bfio::fuzz::Check(!bfio::plan::PlanSvg(problem, *plan).empty(), "and a picture");
+}
+
+}  // namespace
+
+int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const absl::string_view text = bfio::fuzz::Text(data, size);
+  if (const auto demands = bfio::plan::ParseDemands(text.substr(0, 64)); demands.ok()) {
+    bfio::fuzz::Check(!demands->empty() && demands->size() <= 1000, "1 to 1,000 demands");
+    for (const double demand : *demands)
+      bfio::fuzz::Check(std::isfinite(demand) && demand > 0, "demands are above 0");
+  }
+  (void)bfio::sim::ParseRtts(text);
+  const size_t end = text.find('\0');
+  const auto model = bfio::plan::ParseModel(end == text.npos ? text : text.substr(end + 1), "model", {});
+  if (!model.ok()) return 0;
+  auto servers = bfio::plan::ParsePool(text.substr(0, end), "pool", *model, {});
+  if (!servers.ok() || servers->size() > kServers || model->service.blocks > kBlocks) return 0;
+  bfio::plan::Problem problem;
+  problem.servers = *std::move(servers);
+  problem.service = model->service;
+  if (bfio::core::LargestReserve(problem.servers, problem.service) <= kReserve)
+    PlanAndPrint(std::move(problem));
+  return 0;
+}

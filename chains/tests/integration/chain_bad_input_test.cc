@@ -1,0 +1,69 @@
+// What people get wrong on the command lines about chains gives one clear line and the right exit code.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "tests/testing/cluster.h"
+
+namespace bfio::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::string WriteFile(const std::string& name, const std::string& text) {
+  const std::string path = absl::StrCat(TestDirectory(), "/", name);
+  std::ofstream(path) << text;
+  return path;
+}
+
+void ExpectOneLine(const std::string& program, const std::vector<std::string>& args, int code,
+                   const std::string& part) {
+  const RunResult run = RunProgram(program, args, kSlowdown * absl::Seconds(30));
+  EXPECT_EQ(run.code, code) << program << ": " << run.err;
+  EXPECT_THAT(run.err, HasSubstr(part));
+  EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
+}
+
+TEST(ChainBadInput, FlagsOfRouterAndWorker) {
+  ExpectOneLine("bfio_router", {"--chain_slots=0"}, 2, "--chain_slots=0: must be within 1..4096");
+  ExpectOneLine("bfio_router", {"--chain_job=much"}, 2, "--chain_job=much: must be INPUT:OUTPUT");
+  ExpectOneLine("bfio_router", {"--chain_servers=2", "--plan_mode=lockstep"}, 2, "(--coupling=barrier)");
+  const std::string listen = "--pipeline_listen=127.0.0.1:0", model = "--model=/nonexistent";
+  ExpectOneLine("bfio_worker", {listen}, 2, "chains are served by --engine=cpu or cuda");
+  ExpectOneLine("bfio_worker", {listen, "--engine=cpu", model}, 2, "needs --memory_limit_mb");
+  ExpectOneLine("bfio_worker", {listen, "--engine=cpu", model, "--memory_limit_mb=9", "--micro_batches=0"}, 2,
+                "--micro_batches must be in 1..64, not 0");
+}
+
+TEST(ChainBadInput, Simulations) {
+  ExpectOneLine("bfio_chain_sim", {}, 2, "needs one of placement, cache, serve, tuning and slices");
+  ExpectOneLine("bfio_chain_sim", {"guess"}, 2, "unexpected argument 'guess'");
+  ExpectOneLine("bfio_chain_sim", {"serve", "--rtt=/nonexistent"}, 2, "--rtt=/nonexistent: cannot be read");
+  ExpectOneLine("bfio_chain_sim", {"serve", "--servers=400"}, 2, "400 servers and an orchestrator");
+  ExpectOneLine("bfio_chain_sim", {"slices", "--system=best"}, 2, "choose one of petals");
+}
+
+TEST(ChainBadInput, Planner) {
+  ExpectOneLine("bfio_plan", {"--demand=much"}, 2, "'much' is no number above 0");
+  ExpectOneLine("bfio_plan", {"--pool=/nonexistent"}, 2, "--pool=/nonexistent: cannot be read");
+}
+
+TEST(ChainBadInput, PlansThatCannotBe) {
+  const std::string pool = absl::StrCat("--pool=", WriteFile("pool.json", R"({"servers": [
+      {"count": 3, "memory_gb": 10, "block_ms": 100, "rtt_ms": 20}]})"));
+  const std::string model =
+      absl::StrCat("--model=", WriteFile("model.json", R"({"blocks": 24, "block_gb": 1, "cache_gb": 0.1})"));
+  ExpectOneLine("bfio_plan", {pool, model, "--demand=3"}, 1, "rate: the demand of 3 jobs/s");
+  const RunResult run = RunProgram("bfio_plan", {pool, model, "--demand=0.1", "--json"});
+  EXPECT_EQ(run.code, 0) << run.err;
+  EXPECT_THAT(run.out, HasSubstr("\"blocks\":24"));
+  const std::string large =
+      absl::StrCat("--model=", WriteFile("large.json", R"({"blocks": 40, "block_gb": 1, "cache_gb": 0.1})"));
+  ExpectOneLine("bfio_plan", {pool, large}, 1, "the pool holds 27 of 40 blocks; 13 blocks (14.3 GB) more");
+}
+
+}  // namespace
+}  // namespace bfio::testing

@@ -1,0 +1,273 @@
+// Placement and composition against the paper's example, its BLOOM numbers, and all groupings of small pools.
+#include "chains/core/placement.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bitset>
+#include <vector>
+
+#include "chains/core/composition.h"
+#include "chains/core/job_times.h"
+#include "chains/core/tuning.h"
+#include "chains/tests/unit/core/figure2.h"
+#include "common/base/rng.h"
+
+namespace bfio::core {
+namespace {
+
+using ::testing::ElementsAre;
+
+std::vector<int32_t> ServersOf(const ServerChain& chain) {
+  std::vector<int32_t> servers;
+  for (const ChainHop& hop : chain.hops) servers.push_back(hop.server);
+  return servers;
+}
+
+TEST(WholeUnits, ForgivesRounding) {
+  EXPECT_EQ(WholeUnits(0.3, 0.1), 3);
+  EXPECT_EQ(WholeUnits(0.29, 0.1), 2);
+  EXPECT_EQ(WholeUnits(-1, 0.1), 0);
+  EXPECT_EQ(WholeUnits(1e300, 1e-300), kMostSlots);
+}
+
+TEST(GreedyPlacement, Figure2) {
+  const BlockPlacement placement = GreedyPlacement(Figure2Servers(), Figure2Service(), 1, {});
+  EXPECT_THAT(placement.ranges, ElementsAre(BlockRange{0, 1}, BlockRange{1, 2}, BlockRange{0, 1},
+                                            BlockRange{1, 1}, BlockRange{2, 1}));
+  ASSERT_EQ(placement.chains.size(), 2u);
+  EXPECT_THAT(placement.chains[0].servers, ElementsAre(0, 1));
+  EXPECT_THAT(placement.chains[1].servers, ElementsAre(2, 3, 4));
+  EXPECT_NEAR(placement.chains[0].time, 3 + 5 * kEpsilon, 1e-12);
+  EXPECT_NEAR(placement.chains[1].time, 3 + 12 * kEpsilon, 1e-12);
+}
+
+TEST(ComposeChains, Figure2FindsAThirdChain) {
+  const auto servers = Figure2Servers();
+  const ChainPlan plan = PlanWithReserve(servers, Figure2Service(), 1, {});
+  ASSERT_EQ(plan.chains.size(), 3u);
+  EXPECT_THAT(ServersOf(plan.chains[0]), ElementsAre(0, 1));
+  EXPECT_THAT(ServersOf(plan.chains[1]), ElementsAre(0, 3, 4));
+  EXPECT_THAT(ServersOf(plan.chains[2]), ElementsAre(2, 3, 4));
+  EXPECT_NEAR(plan.chains[0].time, 3 + 5 * kEpsilon, 1e-12);
+  EXPECT_NEAR(plan.chains[1].time, 3 + 10 * kEpsilon, 1e-12);
+  EXPECT_NEAR(plan.chains[2].time, 3 + 12 * kEpsilon, 1e-12);
+  for (const ServerChain& chain : plan.chains) EXPECT_EQ(chain.capacity, 5);
+  EXPECT_TRUE(CheckChains(servers, Figure2Service(), plan.placement.ranges, plan.chains).ok());
+}
+
+// Section 4.1.1's set-up without network data: 4 fast and 16 slow servers.
+std::vector<ChainServer> Bloom(double communication) {
+  constexpr JobShape kJob = {2000, 20};
+  std::vector<ChainServer> servers;
+  for (int j = 0; j < 20; ++j) {
+    const bool fast = j < 4;
+    const ServerSpeed speed = fast ? ServerSpeed{120, 1020} : ServerSpeed{80, 510};
+    servers.push_back({fast ? "fast" : "slow", fast ? 40.0 : 20.0, communication,
+                       ComputeSeconds(kJob, speed, {5, 1.32}, 1e-3)});
+  }
+  return servers;
+}
+constexpr ChainService kBloom = {.blocks = 70, .block_size = 1.32, .cache_size = 0.11};
+
+TEST(ComputeSeconds, Bloom) {
+  const auto servers = Bloom(0);
+  EXPECT_NEAR(servers[0].compute, 0.1089, 5e-5);
+  EXPECT_NEAR(servers[19].compute, 0.1752, 5e-5);
+}
+
+// The golden numbers are of times rounded to whole milliseconds.
+std::vector<ChainServer> RoundedBloom(double communication) {
+  std::vector<ChainServer> servers = Bloom(communication);
+  for (ChainServer& server : servers) server.compute = server.memory == 40 ? 0.109 : 0.175;
+  return servers;
+}
+
+// Chains that take the same time count together.
+std::vector<std::pair<int, int>> MillisecondsAndCapacities(const std::vector<ServerChain>& chains) {
+  std::vector<std::pair<int, int>> list;
+  for (const ServerChain& chain : chains) {
+    const int time = static_cast<int>(1e3 * chain.time + 0.5);
+    if (list.empty() || list.back().first != time) list.emplace_back(time, 0);
+    list.back().second += static_cast<int>(chain.capacity);
+  }
+  return list;
+}
+
+TEST(GreedyPlacement, Bloom) {
+  const auto servers = RoundedBloom(0);
+  EXPECT_EQ(BlocksWithReserve(servers[0], kBloom, 7), 19);
+  EXPECT_EQ(BlocksWithReserve(servers[4], kBloom, 7), 9);
+  const ChainPlan plan = PlanWithReserve(servers, kBloom, 7, {});
+  ASSERT_EQ(plan.placement.chains.size(), 3u);
+  EXPECT_NEAR(plan.placement.chains[0].time, 8.284, 1e-9);
+  EXPECT_NEAR(plan.placement.chains[1].time, 12.6, 1e-9);
+  EXPECT_NEAR(plan.placement.chains[2].time, 12.6, 1e-9);
+  EXPECT_EQ(plan.placement.chains[1].servers.size(), 8u);
+  EXPECT_NEAR(7 * plan.placement.rate_per_slot, 1.956, 5e-4);
+  EXPECT_THAT(MillisecondsAndCapacities(plan.chains),
+              ElementsAre(std::pair(7630, 7), std::pair(10996, 1), std::pair(11128, 1), std::pair(11788, 1),
+                          std::pair(12250, 13)));
+  EXPECT_NEAR(plan.rate, 2.2443, 5e-5);
+  const Occupancy jobs = OccupancyBounds(Rates(plan.chains), 0.2);
+  EXPECT_NEAR(jobs.lower / 0.2, 7.6304, 5e-5);
+  EXPECT_NEAR(jobs.upper / 0.2, 12.25, 5e-5);
+  // Lemma 3.2.
+  EXPECT_GE(plan.rate, 7 * plan.placement.rate_per_slot);
+}
+
+TEST(GreedyPlacement, BloomStopsWhenTheDemandIsMet) {
+  const auto servers = RoundedBloom(0);
+  const ChainPlan plan = PlanWithReserve(servers, kBloom, 7, {0.2, 0.7});
+  ASSERT_EQ(plan.placement.chains.size(), 1u);
+  EXPECT_TRUE(plan.placement.meets_demand);
+  EXPECT_EQ(plan.placement.ranges[4].count, 0);
+  EXPECT_THAT(MillisecondsAndCapacities(plan.chains), ElementsAre(std::pair(7630, 7)));
+  EXPECT_NEAR(plan.rate, 0.9174, 5e-5);
+  EXPECT_NEAR(0.2 / plan.rate, 0.2180, 5e-5);
+  const Occupancy jobs = OccupancyBounds(Rates(plan.chains), 0.2);
+  EXPECT_NEAR(jobs.lower / 0.2, 7.6315, 5e-5);
+  EXPECT_NEAR(jobs.upper, jobs.lower, 1e-12);
+}
+
+TEST(GreedyPlacement, BloomWithTheNetwork) {
+  const auto servers = RoundedBloom(0.76);
+  const ChainPlan all = PlanWithReserve(servers, kBloom, 7, {});
+  ASSERT_EQ(all.placement.chains.size(), 3u);
+  EXPECT_NEAR(all.placement.chains[0].time, 11.324, 1e-9);
+  EXPECT_NEAR(all.placement.chains[1].time, 18.68, 1e-9);
+  EXPECT_THAT(MillisecondsAndCapacities(all.chains), ElementsAre(std::pair(10670, 7), std::pair(16514, 2),
+                                                                 std::pair(17868, 1), std::pair(18330, 13)));
+  EXPECT_NEAR(all.rate, 1.5423, 5e-5);
+  const ChainPlan one = PlanWithReserve(servers, kBloom, 7, {0.2, 0.7});
+  EXPECT_NEAR(OccupancyBounds(Rates(one.chains), 0.2).lower / 0.2, 10.6849, 5e-5);
+  const auto sweep = SweepReserve(servers, kBloom, {0.2, 0.7});
+  const ReserveCandidate* best = BestReserve(sweep, TuningGoal::kSurrogate);
+  ASSERT_NE(best, nullptr);
+  EXPECT_EQ(best->c, 3);
+  EXPECT_EQ(best->disjoint_chains, 1);
+}
+
+// Fewest disjoint groups that hold all blocks and together have the needed rate, by trying all; -1 for none.
+int FewestGroups(const std::vector<ChainServer>& servers, const ChainService& service, int64_t c,
+                 double needed) {
+  const size_t subsets = size_t{1} << servers.size();
+  // By subset: the rate as one group, 0 if it does not hold all blocks; then the best rate of k groups in it.
+  std::vector<double> one(subsets, 0), best(subsets, 0);
+  for (size_t s = 1; s < subsets; ++s) {
+    double time = 0;
+    int blocks = 0;
+    for (size_t j = 0; j < servers.size(); ++j) {
+      if ((s >> j & 1) == 0) continue;
+      const int count = BlocksWithReserve(servers[j], service, c);
+      blocks += count;
+      time += servers[j].communication + servers[j].compute * count;
+    }
+    one[s] = blocks >= service.blocks ? 1 / time : 0;
+  }
+  for (int k = 1; k <= static_cast<int>(servers.size()); ++k) {
+    std::vector<double> more(subsets, 0);
+    for (size_t s = 1; s < subsets; ++s) {
+      for (size_t group = s; group > 0; group = (group - 1) & s) {
+        if (one[group] > 0 && (k == 1 || best[s ^ group] > 0))
+          more[s] = std::max(more[s], one[group] + best[s ^ group]);
+      }
+    }
+    if (more[subsets - 1] >= needed && more[subsets - 1] > 0) return k;
+    best = more;
+  }
+  return -1;
+}
+
+TEST(GreedyPlacement, FewestChainsWhenMemoriesAreEqual) {
+  Rng rng(7);
+  int met = 0, several = 0, not_met = 0;
+  for (int pool = 0; pool < 1000; ++pool) {
+    const ChainService service = {static_cast<int32_t>(2 + rng.Below(7)), 1, 0.1};
+    const auto c = static_cast<int64_t>(1 + rng.Below(4));
+    const double memory = (1 + 0.1 * static_cast<double>(c)) * (1 + 3 * rng.Uniform());
+    std::vector<ChainServer> servers;
+    for (uint64_t j = 0, count = 1 + rng.Below(8); j < count; ++j)
+      servers.push_back({"", memory, rng.Uniform(), 0.05 + rng.Uniform()});
+    const ChainServer& any = servers[0];
+    const double groups =
+        static_cast<double>(servers.size()) * BlocksWithReserve(any, service, c) / service.blocks;
+    const Demand demand = {0.5 * static_cast<double>(c) * groups * rng.Uniform(), 0.7};
+    const BlockPlacement placement = GreedyPlacement(servers, service, c, demand);
+    const double needed = demand.needed() / static_cast<double>(c);
+    // What rounding decides is left out.
+    const int fewest = FewestGroups(servers, service, c, needed);
+    ASSERT_EQ(fewest, FewestGroups(servers, service, c, needed * (1 - 1e-12)));
+    ASSERT_EQ(placement.meets_demand, fewest > 0) << "pool " << pool;
+    if (fewest > 0) {
+      ASSERT_EQ(static_cast<int>(placement.chains.size()), fewest) << "pool " << pool;
+    }
+    met += fewest == 1;
+    several += fewest > 1;
+    not_met += fewest < 0;
+  }
+  // The sample says something about each case.
+  EXPECT_GT(met, 100);
+  EXPECT_GT(several, 100);
+  EXPECT_GT(not_met, 100);
+}
+
+TEST(ComposeChains, KeepsToTheModelAndBeatsDisjointChains) {
+  Rng rng(11);
+  for (int pool = 0; pool < 300; ++pool) {
+    const ChainService service = {static_cast<int32_t>(2 + rng.Below(20)), 1, 0.05 + 0.2 * rng.Uniform()};
+    std::vector<ChainServer> servers;
+    for (uint64_t j = 0, count = 3 + rng.Below(15); j < count; ++j)
+      servers.push_back({"", 8 * rng.Uniform(), rng.Uniform(), rng.Uniform() + 0.01});
+    const auto c = static_cast<int64_t>(1 + rng.Below(8));
+    const ChainPlan plan = PlanWithReserve(servers, service, c, {});
+    ASSERT_TRUE(CheckChains(servers, service, plan.placement.ranges, plan.chains).ok());
+    EXPECT_TRUE(std::is_sorted(plan.chains.begin(), plan.chains.end(),
+                               [](const ServerChain& a, const ServerChain& b) { return a.time < b.time; }));
+    EXPECT_GE(plan.rate * (1 + 1e-12), static_cast<double>(c) * plan.placement.rate_per_slot);
+    for (const BlockRange& range : plan.placement.ranges) EXPECT_LE(range.end(), service.blocks);
+    // Nothing more fits: every chain's jobs are taken, one of its servers is out of slots.
+    std::vector<int64_t> left = AllCacheSlots(servers, service, plan.placement.ranges);
+    for (const ServerChain& chain : plan.chains) {
+      for (const ChainHop& hop : chain.hops) left[hop.server] -= chain.capacity * hop.range.count;
+    }
+    EXPECT_FALSE(FastestChain(servers, service, plan.placement.ranges, left).has_value());
+  }
+}
+
+TEST(CheckPool, NamesWhatIsWrong) {
+  auto servers = Figure2Servers();
+  EXPECT_TRUE(CheckPool(servers, Figure2Service()).ok());
+  EXPECT_THAT(std::string(CheckPool({}, Figure2Service()).message()),
+              ::testing::HasSubstr("1 to 1024 servers"));
+  servers[3].compute = -1;
+  EXPECT_THAT(std::string(CheckPool(servers, Figure2Service()).message()),
+              ::testing::HasSubstr("server 3 ('s4')"));
+  servers[3].compute = 0;
+  servers[3].communication = 0;
+  EXPECT_EQ(CheckPool(servers, Figure2Service()).code(), absl::StatusCode::kInvalidArgument);
+  servers = Figure2Servers();
+  EXPECT_EQ(CheckPool(servers, {0, 1, 1}).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(CheckPool(servers, {3, 1, 1e-9}).code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(WhyImpossible, SaysWhichConstraintAndByHowMuch) {
+  auto servers = Figure2Servers();
+  servers.resize(1);
+  const Demand demand = {0.1, 0.7};
+  auto sweep = SweepReserve(servers, Figure2Service(), demand);
+  EXPECT_EQ(BestReserve(sweep, TuningGoal::kLowerBound), nullptr);
+  EXPECT_EQ(
+      WhyImpossible(servers, Figure2Service(), demand, sweep).message(),
+      "memory: with cache for one job in each, the pool holds 1 of 3 blocks; 2 blocks (2.2 GB) more are "
+      "needed");
+  servers = Figure2Servers();
+  sweep = SweepReserve(servers, Figure2Service(), {10, 0.7});
+  EXPECT_EQ(BestReserve(sweep, TuningGoal::kLowerBound), nullptr);
+  const absl::Status rate = WhyImpossible(servers, Figure2Service(), {10, 0.7}, sweep);
+  EXPECT_THAT(std::string(rate.message()), ::testing::StartsWith("rate: the demand of 10 jobs/s"));
+}
+
+}  // namespace
+}  // namespace bfio::core

@@ -1,0 +1,233 @@
+// Chains of servers with GPUs, without a GPU: parts of a model over the emulated kernels, passed from one to
+// the other as between processes, give the bits of one backend with all of it.
+#include "worker/engine/cuda/cuda_parts.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/synchronization/notification.h"
+#include "chains/pipeline/block_trial.h"
+#include "chains/pipeline/chain_backend.h"
+#include "chains/pipeline/stage.h"
+#include "chains/tests/testing/direct_outlet.h"
+#include "common/base/mutex.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/decode_schedule.h"
+#include "tests/testing/emulated_device_ops.h"
+#include "tests/testing/golden.h"
+#include "worker/engine/cuda/cuda_backend.h"
+
+namespace bfio::worker::gpu {
+namespace {
+
+using testing::EmulatedDevice;
+using ::testing::HasSubstr;
+
+DecodeOptions SmallSteps() {
+  DecodeOptions options;
+  options.limits = {6, 600, 1000};
+  options.page_tokens = 16;
+  options.step_tokens = 20;
+  return options;
+}
+
+std::shared_ptr<const Model> LoadPartly(const std::string& name) {
+  auto model = LoadModel(testing::GoldenFolder(name));
+  EXPECT_TRUE(model.ok()) << model.status();
+  return *std::move(model);
+}
+
+// Parts on one server's device, which outlives them.
+class Server {
+ public:
+  explicit Server(std::shared_ptr<const Model> model)
+      : parts_(
+            std::move(model),
+            [this] {
+              ++opened;
+              return std::make_unique<testing::EmulatedDeviceOps>(device);
+            },
+            [](const std::string&) {}) {}
+
+  std::unique_ptr<PartBackend> Make(const ModelPart& hosted, const BlockRange& blocks) {
+    auto part = parts_.Make(SmallSteps(), hosted, blocks);
+    EXPECT_TRUE(part.ok()) << part.status();
+    return *std::move(part);
+  }
+  CudaParts& parts() { return parts_; }
+
+  EmulatedDevice device;
+  int opened = 0;
+
+ private:
+  CudaParts parts_;
+};
+
+// The emulator runs one kernel at a time, and stages have threads of their own.
+class OneAtATime final : public PartBackend {
+ public:
+  explicit OneAtATime(std::unique_ptr<PartBackend> part) : part_(std::move(part)) {}
+
+  absl::string_view name() const override { return part_->name(); }
+  const ModelFacts& facts() const override { return part_->facts(); }
+  int64_t hidden() const override { return part_->hidden(); }
+  absl::Status Run(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn) override {
+    MutexLock lock(&emulator_);
+    return part_->Run(plan, draws, drawn);
+  }
+  absl::StatusOr<absl::Span<const float>> RunHead(const StepPlan& plan) override {
+    MutexLock lock(&emulator_);
+    return part_->RunHead(plan);
+  }
+  absl::StatusOr<absl::Span<const float>> RunBlocks(const StepPlan& plan,
+                                                    absl::Span<const float> hidden) override {
+    MutexLock lock(&emulator_);
+    return part_->RunBlocks(plan, hidden);
+  }
+  absl::Status DrawFrom(absl::Span<const float> hidden, absl::Span<const Draw> draws,
+                        absl::Span<Drawn> drawn) override {
+    MutexLock lock(&emulator_);
+    return part_->DrawFrom(hidden, draws, drawn);
+  }
+
+ private:
+  static Mutex emulator_;
+  const std::unique_ptr<PartBackend> part_;
+};
+Mutex OneAtATime::emulator_;
+
+// A chain over servers whose blocks end at `ends`; the last of them hosts one block that the chain leaves
+// out.
+std::unique_ptr<Engine> MakeGpuChain(std::vector<std::unique_ptr<Server>>& servers,
+                                     const std::vector<int32_t>& ends, int32_t micro_batches) {
+  const DecodeOptions options = SmallSteps();
+  const std::shared_ptr<const Model> model = LoadPartly("llama_tied");
+  const BatchBounds bounds = BoundsOf(model->config().hidden, options);
+  const auto fail = [](const absl::Status& why) { ADD_FAILURE() << why; };
+  const auto part = [&](int32_t first, int32_t end, int32_t hosted_first) {
+    servers.push_back(std::make_unique<Server>(model));
+    const ModelPart hosted = {{hosted_first, end - hosted_first}, hosted_first == 0};
+    return std::make_unique<OneAtATime>(servers.back()->Make(hosted, {first, end - first}));
+  };
+  const auto returns = std::make_shared<Returns>(fail);
+  std::shared_ptr<Inlet> next = returns;
+  for (size_t i = ends.size() - 1; i > 0; --i) {
+    const bool last = i + 1 == ends.size();
+    next = std::make_shared<Stage>(part(ends[i - 1], ends[i], last ? ends[i - 1] - 1 : ends[i - 1]), bounds,
+                                   last, std::make_unique<testing::DirectOutlet>(next), fail);
+  }
+  ChainBackendOptions chain;
+  chain.micro_batches = micro_batches;
+  chain.timeout = absl::Minutes(5);
+  auto engine = DecodeEngine::Create(
+      options, std::make_unique<ChainBackend>(chain, part(0, ends[0], 0),
+                                              std::make_unique<testing::DirectOutlet>(next), returns));
+  EXPECT_TRUE(engine.ok()) << engine.status();
+  return *std::move(engine);
+}
+
+// Three layers, with all biases and a tied lm_head.
+TEST(CudaPartsTest, TokensAndLogProbabilitiesAreTheWholeModelsOnRandomSchedules) {
+  const int64_t vocab = static_cast<int64_t>(testing::Golden("llama_tied").vocab());
+  for (const auto& [ends, micro_batches] :
+       {std::pair<std::vector<int32_t>, int32_t>{{1, 2, 3}, 3}, {{2, 3}, 1}}) {
+    std::vector<std::unique_ptr<Server>> servers;
+    const auto make = [&]() -> std::unique_ptr<Engine> {
+      if (!servers.empty()) return MakeGpuChain(servers, ends, micro_batches);
+      // The first engine that is made runs the requests alone: over the whole model.
+      servers.push_back(std::make_unique<Server>(LoadPartly("llama_tied")));
+      auto engine = DecodeEngine::Create(SmallSteps(), servers.back()->Make(WholeModel(3), {0, 3}));
+      EXPECT_TRUE(engine.ok()) << engine.status();
+      return *std::move(engine);
+    };
+    EXPECT_GT(testing::RunSchedule(5, make, {vocab, 40, 8, 6}), 2);
+  }
+}
+
+TEST(CudaPartsTest, PartsOfOneServerShareTheirWeightsAsLongAsThereIsOne) {
+  Server server(LoadPartly("llama_tied"));
+  const ModelPart hosted = {{0, 2}, true};
+  auto one = server.Make(hosted, {0, 2});
+  EXPECT_EQ(server.opened, 2) << "the weights' memory, and the part's stream";
+  auto other = server.Make(hosted, {1, 1});
+  EXPECT_EQ(server.opened, 3);
+  const auto& first = static_cast<CudaBackend&>(*one).weights();
+  const auto& second = static_cast<CudaBackend&>(*other).weights();
+  EXPECT_EQ(second.layers.size(), 1u);
+  EXPECT_EQ(second.layers[0].qkv, first.layers[1].qkv);
+  EXPECT_EQ(second.embedding, nullptr);
+  one.reset();
+  // The second still has them.
+  StepPlan plan;
+  plan.Clear();
+  plan.AddRun(0, 0, std::vector<uint32_t>{1}, std::vector<PageId>{0}, true);
+  EXPECT_TRUE(other->RunBlocks(plan, std::vector<float>(static_cast<size_t>(other->hidden()), 0.5F)).ok());
+  other.reset();
+  one = server.Make(hosted, {0, 2});
+  EXPECT_EQ(server.opened, 5) << "they were given back, and are uploaded again";
+}
+
+TEST(CudaPartsTest, BytesAreWhatUploadingTakes) {
+  const auto model = LoadPartly("llama_tied");
+  const auto taken = [&](const ModelPart& part) {
+    EmulatedDevice device;
+    testing::EmulatedDeviceOps ops(device);
+    const int64_t before = ops.Memory()->free_bytes;
+    EXPECT_TRUE(UploadWeights(*model, part, ops, [](const std::string&) {}).ok());
+    return before - ops.Memory()->free_bytes;
+  };
+  const ModelBytes bytes = BytesOf(model->config());
+  EXPECT_EQ(taken({{0, 2}, false}) - taken({{1, 1}, false}), bytes.block);
+  EXPECT_EQ(taken({{0, 1}, true}) - taken({{0, 1}, false}), bytes.ends);
+  EXPECT_GT(bytes.block, 0);
+  EXPECT_GT(bytes.ends, 0);
+  EmulatedDevice device;
+  auto ops = std::make_unique<testing::EmulatedDeviceOps>(device);
+  auto weights = UploadWeights(*model, {{1, 1}, false}, *ops, [](const std::string&) {});
+  auto part = CudaBackend::Create(SmallSteps(), model->config(), std::move(ops), *std::move(weights),
+                                  [](const std::string&) {});
+  ASSERT_TRUE(part.ok()) << part.status();
+  EXPECT_EQ((*part)->forward().kv_token_bytes(), bytes.kv_token);
+}
+
+TEST(CudaPartsTest, ABlockIsMeasuredAndADevicesErrorThereIsSaid) {
+  Server server(LoadPartly("llama_tied"));
+  const auto time = MeasureBlock(server.parts(), SmallSteps(), absl::ZeroDuration());
+  ASSERT_TRUE(time.ok()) << time.status();
+  // The last step of the second time.
+  server.device.failing_wait = 2 * server.device.waits - 1;
+  EXPECT_EQ(MeasureBlock(server.parts(), SmallSteps(), absl::ZeroDuration()).status().code(),
+            absl::StatusCode::kUnavailable);
+}
+
+class Deaf final : public Outlet {
+ public:
+  absl::Status Send(MicroBatch) override {
+    ADD_FAILURE() << "a result of a step that failed";
+    return absl::OkStatus();
+  }
+};
+
+TEST(CudaPartsTest, ADevicesErrorBreaksTheStage) {
+  Server server(LoadPartly("llama_tied"));
+  auto part = server.Make({{1, 1}, false}, {1, 1});
+  const auto hidden = static_cast<size_t>(part->hidden());
+  server.device.failing_wait = 0;
+  absl::Notification broken;
+  Stage stage(std::move(part), {static_cast<int64_t>(hidden), 4, 4, 4, 16}, false, std::make_unique<Deaf>(),
+              [&](const absl::Status& why) {
+                EXPECT_THAT(std::string(why.message()), HasSubstr("cudaEventQuery"));
+                broken.Notify();
+              });
+  MicroBatch batch;
+  batch.number = 1;
+  batch.plan.Clear();
+  batch.plan.AddRun(0, 0, std::vector<uint32_t>{1}, std::vector<PageId>{0}, true);
+  batch.hidden.assign(hidden, 0.5F);
+  EXPECT_TRUE(stage.Take(batch).ok());
+  broken.WaitForNotification();
+}
+
+}  // namespace
+}  // namespace bfio::worker::gpu

@@ -1,0 +1,308 @@
+// Chains of servers over parts of a model, in one process: the tokens of the whole model, bit for bit.
+#include <map>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "chains/pipeline/chain_backend.h"
+#include "chains/pipeline/stage.h"
+#include "chains/tests/testing/direct_outlet.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/decode_schedule.h"
+#include "worker/engine/cpu/cpu_engine.h"
+#include "worker/engine/cpu/cpu_parts.h"
+#include "worker/engine/cpu/part_memory.h"
+#include "worker/kv/page_table.h"
+
+namespace bfio::worker {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::shared_ptr<const Model> LoadGolden(const std::string& name) {
+  auto model = LoadModel("tests/golden/" + name);
+  EXPECT_TRUE(model.ok()) << model.status();
+  return *std::move(model);
+}
+
+class DeafOutlet final : public Outlet {
+ public:
+  absl::Status Send(MicroBatch) override { return absl::OkStatus(); }
+};
+
+class FullOutlet final : public Outlet {
+ public:
+  absl::Status Send(MicroBatch) override {
+    return absl::ResourceExhaustedError("the neighbour takes nothing");
+  }
+};
+
+struct Shape {
+  // Where the head's blocks end, and then each stage's; at least two.
+  std::vector<int32_t> ends;
+  int32_t micro_batches = 1;
+  cpu::Storage storage = cpu::Storage::kAuto;
+};
+
+DecodeOptions DecodeLimits() {
+  DecodeOptions options;
+  options.limits = {6, 600, 1000};
+  options.step_tokens = 40;
+  return options;
+}
+
+std::unique_ptr<PartBackend> MakePart(const std::shared_ptr<const Model>& model, const Shape& shape,
+                                      const ModelPart& part, const DecodeOptions& options) {
+  auto made = CpuParts(model, shape.storage, {}).Make(options, part, part.blocks);
+  EXPECT_TRUE(made.ok()) << made.status();
+  return *std::move(made);
+}
+
+std::unique_ptr<Engine> MakeChain(const std::shared_ptr<const Model>& model, const Shape& shape) {
+  const DecodeOptions options = DecodeLimits();
+  const auto returns = std::make_shared<Returns>([](const absl::Status& why) { ADD_FAILURE() << why; });
+  std::shared_ptr<Inlet> next = returns;
+  for (size_t i = shape.ends.size() - 1; i > 0; --i) {
+    const ModelPart part = {{shape.ends[i - 1], shape.ends[i] - shape.ends[i - 1]}, false};
+    next = std::make_shared<Stage>(MakePart(model, shape, part, options),
+                                   BoundsOf(model->config().hidden, options), i + 1 == shape.ends.size(),
+                                   std::make_unique<testing::DirectOutlet>(next),
+                                   [](const absl::Status& why) { ADD_FAILURE() << why; });
+  }
+  ChainBackendOptions chain;
+  chain.micro_batches = shape.micro_batches;
+  auto engine = DecodeEngine::Create(
+      options,
+      std::make_unique<ChainBackend>(chain, MakePart(model, shape, {{0, shape.ends[0]}, true}, options),
+                                     std::make_unique<testing::DirectOutlet>(next), returns));
+  EXPECT_TRUE(engine.ok()) << engine.status();
+  return *std::move(engine);
+}
+
+TEST(PipelineTest, TokensAndLogProbabilitiesAreTheWholeModelsOnRandomSchedules) {
+  for (const char* name : {"llama", "llama_tied", "qwen2", "qwen3"}) {
+    SCOPED_TRACE(name);
+    const auto model = LoadGolden(name);
+    const auto layers = static_cast<int32_t>(model->config().layers);
+    Rng rng(7);
+    for (const Shape& shape :
+         {Shape{{1, layers}, 1}, Shape{{0, 1, layers}, 3}, Shape{{1, 2, layers}, 64, cpu::Storage::kBf16}}) {
+      // The first engine that is made runs the requests alone: over the whole model.
+      bool first = true;
+      const auto make = [&]() -> std::unique_ptr<Engine> {
+        if (!std::exchange(first, false)) return MakeChain(model, shape);
+        CpuOptions options;
+        options.decode = DecodeLimits();
+        auto engine = MakeCpuEngine(options, cpu::Weights::Make(model, shape.storage));
+        EXPECT_TRUE(engine.ok()) << engine.status();
+        return *std::move(engine);
+      };
+      EXPECT_GT(testing::RunSchedule(rng.Next(), make, {model->config().vocab, 60, 20, 12}), 3);
+    }
+  }
+}
+
+TEST(PipelineTest, APartHasNothingElseOfTheModel) {
+  const auto model = LoadGolden("llama");
+  const auto middle = cpu::Weights::Make(model, cpu::Storage::kAuto, {{1, 1}, false});
+  EXPECT_EQ(middle->layers().size(), 1u);
+  EXPECT_EQ(middle->embedding().data, nullptr);
+  EXPECT_EQ(middle->lm_head().data, nullptr);
+  EXPECT_TRUE(middle->final_norm().empty());
+  const auto whole = cpu::Weights::Make(model, cpu::Storage::kAuto);
+  EXPECT_EQ(middle->block(1).q.data, whole->block(1).q.data) << "both are views of the mapped file";
+}
+
+TEST(PipelineTest, APartThatDoesNotFitIsRefusedWithWhatIsMissing) {
+  const auto model = LoadGolden("llama");
+  const ModelBytes bytes = cpu::BytesOf(*model, cpu::Storage::kFp32, cpu::Storage::kFp32);
+  const ModelPart part = {{0, 2}, true};
+  const int64_t needed = bytes.ends + 2 * bytes.block;
+  EXPECT_TRUE(CheckFits(bytes, part, 1000, needed + 1000).ok());
+  const absl::Status status = CheckFits(bytes, part, 1000, needed - (1 << 20));
+  EXPECT_TRUE(absl::IsResourceExhausted(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("blocks 0 to 1 with embedding and head"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("1.0 MiB more than the memory limit"));
+  // All parts together are the whole, as the engine keeps it.
+  const auto whole = cpu::Weights::Make(model, cpu::Storage::kFp32);
+  EXPECT_EQ(bytes.ends + model->config().layers * bytes.block, [&] {
+    int64_t all = whole->step_bytes() + whole->embedding().bytes() + 4 * model->config().hidden;
+    return all + model->config().layers * 2 * 4 * model->config().hidden;
+  }());
+}
+
+TEST(PipelineTest, APlanThatIsCutHasTheSameRowsAndDraws) {
+  Rng rng(3);
+  for (int round = 0; round < 200; ++round) {
+    StepPlan plan;
+    plan.Clear();
+    const int runs = 1 + static_cast<int>(rng.Below(6));
+    for (int run = 0; run < runs; ++run) {
+      std::vector<uint32_t> tokens(1 + rng.Below(9));
+      for (uint32_t& token : tokens) token = static_cast<uint32_t>(rng.Below(100));
+      const auto first = static_cast<int64_t>(rng.Below(16));
+      plan.AddRun(run, first, tokens, {2 * run, 2 * run + 1}, rng.Below(3) != 0);
+    }
+    const auto pieces = static_cast<int64_t>(1 + rng.Below(10));
+    StepPlan joined;
+    joined.Clear();
+    int32_t before = 0;
+    const std::vector<StepPlan> cut = CutPlan(plan, pieces);
+    EXPECT_EQ(static_cast<int64_t>(cut.size()), std::min<int64_t>(pieces, plan.rows()));
+    for (const StepPlan& piece : cut) {
+      EXPECT_GE(piece.rows(), 1);
+      MicroBatch batch = {1, piece, std::vector<float>(static_cast<size_t>(piece.rows()))};
+      EXPECT_TRUE(CheckMicroBatch(batch, {1, 100, 6, 12, 16}).ok())
+          << CheckMicroBatch(batch, {1, 100, 6, 12, 16});
+      joined.token_ids.insert(joined.token_ids.end(), piece.token_ids.begin(), piece.token_ids.end());
+      joined.positions.insert(joined.positions.end(), piece.positions.begin(), piece.positions.end());
+      for (const int32_t row : piece.logit_rows) joined.logit_rows.push_back(before + row);
+      before += piece.rows();
+    }
+    EXPECT_EQ(joined.token_ids, plan.token_ids);
+    EXPECT_EQ(joined.positions, plan.positions);
+    EXPECT_EQ(joined.logit_rows, plan.logit_rows);
+  }
+}
+
+MicroBatch GoodBatch() {
+  MicroBatch batch;
+  batch.number = 1;
+  batch.plan.Clear();
+  batch.plan.AddRun(0, 30, {1, 2}, {0, 3}, true);
+  batch.plan.AddRun(1, 0, {1}, {2}, true);
+  batch.hidden.assign(3 * 4, 0.5F);
+  return batch;
+}
+
+TEST(PipelineTest, AMicroBatchThatDoesNotFitTheChainIsRefused) {
+  const BatchBounds bounds = {4, 3, 2, 4, 16};
+  ASSERT_TRUE(CheckMicroBatch(GoodBatch(), bounds).ok()) << CheckMicroBatch(GoodBatch(), bounds);
+  const std::vector<std::pair<std::string, std::function<void(MicroBatch&)>>> faults = {
+      {"4 rows", [](MicroBatch& b) { b.plan.token_ids.push_back(0); }},
+      {"0 rows", [](MicroBatch& b) { b = MicroBatch(), b.plan.Clear(); }},
+      {"11 values", [](MicroBatch& b) { b.hidden.pop_back(); }},
+      {"belong together", [](MicroBatch& b) { b.plan.positions.pop_back(); }},
+      {"belong together", [](MicroBatch& b) { b.plan.row_runs.push_back(0); }},
+      {"belong together", [](MicroBatch& b) { b.plan.run_rows.pop_back(); }},
+      {"belong together", [](MicroBatch& b) { b.plan.run_pages.push_back(9); }},
+      {"one after another", [](MicroBatch& b) { b.plan.run_rows[1] = 7; }},
+      {"one after another", [](MicroBatch& b) { b.plan.run_rows[0] = -1; }},
+      {"one after another", [](MicroBatch& b) { b.plan.run_pages[1] = -4; }},
+      {"one after another", [](MicroBatch& b) { b.plan.pages.push_back(0); }},
+      {"has no rows", [](MicroBatch& b) { b.plan.run_rows[1] = 0; }},
+      {"3 runs; at most 2",
+       [](MicroBatch& b) {
+         b.plan.Clear();
+         for (int run = 0; run < 3; ++run) b.plan.AddRun(run, 0, {1}, {run}, true);
+       }},
+      {"5 pages; there are 4",
+       [](MicroBatch& b) {
+         b.plan.pages.insert(b.plan.pages.end(), {1, 1});
+         b.plan.run_pages.back() = 5;
+       }},
+      {"3 wanted rows of 2 runs",
+       [](MicroBatch& b) {
+         b.plan.logit_rows = {0, 1, 2};
+       }},
+      {"page 4 of 4", [](MicroBatch& b) { b.plan.pages[1] = 4; }},
+      {"page -1", [](MicroBatch& b) { b.plan.pages[0] = -1; }},
+      {"begins at position -30", [](MicroBatch& b) { b.plan.positions[0] = -30; }},
+      {"ends at position 33", [](MicroBatch& b) { b.plan.positions[0] = 31; }},
+      {"order", [](MicroBatch& b) { b.plan.positions[1] = 7; }},
+      {"order", [](MicroBatch& b) { b.plan.row_runs[1] = 1; }},
+      {"wanted row 3", [](MicroBatch& b) { b.plan.logit_rows[1] = 3; }},
+      {"wanted row 1 after 1",
+       [](MicroBatch& b) {
+         b.plan.logit_rows = {1, 1};
+       }},
+  };
+  for (const auto& [what, spoil] : faults) {
+    MicroBatch batch = GoodBatch();
+    spoil(batch);
+    const absl::Status status = CheckMicroBatch(batch, bounds);
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << what;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(what));
+  }
+}
+
+TEST(PipelineTest, AStageIsBrokenByWhatIsOutOfTurnAndSaysSoOnce) {
+  const auto model = LoadGolden("llama");
+  const DecodeOptions options = DecodeLimits();
+  int broken = 0;
+  Stage stage(MakePart(model, {}, {{0, 1}, false}, options), BoundsOf(model->config().hidden, options), false,
+              std::make_unique<DeafOutlet>(), [&](const absl::Status& why) {
+                ++broken;
+                EXPECT_THAT(std::string(why.message()), HasSubstr("micro-batch 2 came after 0"));
+              });
+  MicroBatch batch = GoodBatch();
+  batch.number = 2;
+  batch.hidden.assign(static_cast<size_t>(3 * model->config().hidden), 0.5F);
+  EXPECT_TRUE(absl::IsInvalidArgument(stage.Take(batch)));
+  batch.number = 1;
+  EXPECT_TRUE(absl::IsUnavailable(stage.Take(batch)));
+  stage.OnLost(absl::UnavailableError("gone"));
+  EXPECT_EQ(broken, 1);
+}
+
+SequenceRequest ThreeTokens() {
+  SequenceRequest request;
+  request.handle = 1;
+  request.prompt = {1, 2, 3};
+  request.prompt_length = 3;
+  request.max_new_tokens = 3;
+  return request;
+}
+
+// A head whose chain takes everything and returns nothing of its own.
+std::unique_ptr<DecodeEngine> LonelyHead(const std::shared_ptr<const Model>& model,
+                                         std::shared_ptr<Returns> returns, absl::Duration timeout,
+                                         std::unique_ptr<Outlet> outlet = std::make_unique<DeafOutlet>()) {
+  const DecodeOptions options = DecodeLimits();
+  ChainBackendOptions chain;
+  chain.timeout = timeout;
+  auto engine = DecodeEngine::Create(
+      options, std::make_unique<ChainBackend>(chain, MakePart(model, {}, {{0, 1}, true}, options),
+                                              std::move(outlet), std::move(returns)));
+  EXPECT_TRUE(engine.ok());
+  EXPECT_TRUE((*engine)->Admit(ThreeTokens()).ok());
+  return *std::move(engine);
+}
+
+TEST(PipelineTest, AHeadGivesUpAChainThatIsSilentBrokenOrWrong) {
+  const auto model = LoadGolden("llama");
+  int broken = 0;
+  const auto count = [&](const absl::Status&) { ++broken; };
+  StepOutput out;
+  {
+    const auto head = LonelyHead(model, std::make_shared<Returns>(count), absl::Milliseconds(20));
+    EXPECT_TRUE(absl::IsDeadlineExceeded(head->Step(out)));
+    EXPECT_EQ(broken, 1);
+  }
+  {
+    const auto returns = std::make_shared<Returns>(count);
+    const auto head = LonelyHead(model, returns, absl::Seconds(60));
+    returns->OnLost(absl::UnavailableError("server b is gone"));
+    const absl::Status status = head->Step(out);
+    EXPECT_TRUE(absl::IsUnavailable(status));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("server b is gone"));
+    EXPECT_EQ(broken, 2);
+  }
+  {
+    const auto head = LonelyHead(model, std::make_shared<Returns>(count), absl::Seconds(60),
+                                 std::make_unique<FullOutlet>());
+    EXPECT_TRUE(absl::IsResourceExhausted(head->Step(out)));
+    EXPECT_EQ(broken, 3) << "the others keep what this step has sent them";
+  }
+  Returns returns(count);
+  EXPECT_TRUE(absl::IsInvalidArgument(returns.Take({1, {}, {}}))) << "nothing was sent";
+  EXPECT_EQ(broken, 4);
+  Returns others(count);
+  EXPECT_EQ(others.Expect(4), 1u);
+  EXPECT_TRUE(absl::IsInvalidArgument(others.Take({1, {}, std::vector<float>(5)})));
+  EXPECT_EQ(broken, 5);
+}
+
+}  // namespace
+}  // namespace bfio::worker

@@ -1,0 +1,224 @@
+// Plans, their changes, sweeps and refusals on the paper's pool.
+#include "chains/plan/planner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "chains/plan/output.h"
+
+namespace bfio::plan {
+namespace {
+
+using ::testing::HasSubstr;
+
+Problem Bloom(double demand) {
+  Problem problem;
+  problem.service = {.blocks = 70, .block_size = 1.32, .cache_size = 0.11};
+  for (int j = 0; j < 20; ++j) {
+    problem.servers.push_back(
+        {absl::StrCat(j < 4 ? "fast-" : "slow-", j), j < 4 ? 40.0 : 20.0, 0.76, j < 4 ? 0.109 : 0.175});
+  }
+  problem.demand.rate = demand;
+  return problem;
+}
+
+TEST(MakePlan, TheGivenReserveIsThePapersPlan) {
+  Problem problem = Bloom(0.2);
+  problem.reserve = 7;
+  const Plan plan = *MakePlan(problem);
+  EXPECT_EQ(plan.c(), 7);
+  EXPECT_TRUE(plan.meets_target);
+  EXPECT_NEAR(plan.response.lower, 10.6849, 5e-5);
+  EXPECT_NEAR(*plan.response.exact, 10.6849, 5e-5);
+}
+
+TEST(MakePlan, TunesByTheGoal) {
+  Problem problem = Bloom(0.2);
+  const Plan lower = *MakePlan(problem);
+  for (int64_t c = 1; c < 60; ++c) {
+    problem.reserve = c;
+    const auto other = MakePlan(problem);
+    if (!other.ok() || !other->meets_target) continue;
+    EXPECT_GE(other->response.lower, lower.response.lower - 1e-12) << c;
+  }
+  problem.reserve = 0;
+  problem.goal = core::TuningGoal::kSurrogate;
+  EXPECT_EQ(MakePlan(problem)->c(), 3);
+  problem.goal = core::TuningGoal::kUpperBound;
+  const Plan upper = *MakePlan(problem);
+  EXPECT_EQ(upper.tuned_by, core::TuningGoal::kUpperBound);
+  problem.reserve = lower.c();
+  EXPECT_LE(upper.response.upper, MakePlan(problem)->response.upper);
+}
+
+TEST(MakePlan, SaysWhenTheSurrogateFindsNothing) {
+  Problem problem = Bloom(2);
+  problem.goal = core::TuningGoal::kSurrogate;
+  const auto plan = MakePlan(problem);
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(plan->tuned_by, core::TuningGoal::kLowerBound);
+  EXPECT_THAT(PlanText(problem, *plan, {}), HasSubstr("picked by the lower bound"));
+  EXPECT_EQ(PlanJson(problem, *plan, {})["tuned_by"], "lower");
+}
+
+TEST(MakePlan, AllServersShortenTheResponse) {
+  Problem problem = Bloom(0.2);
+  const Plan few = *MakePlan(problem);
+  problem.demand.use_all = true;
+  const Plan all = *MakePlan(problem);
+  EXPECT_LT(all.response.lower, few.response.lower);
+  const auto used = [](const Plan& plan) {
+    return std::count_if(plan.chosen.placement.ranges.begin(), plan.chosen.placement.ranges.end(),
+                         [](const BlockRange& range) { return range.count > 0; });
+  };
+  EXPECT_EQ(used(all), 20);
+  EXPECT_LT(used(few), 20);
+}
+
+TEST(MakePlan, RefusesWithTheReason) {
+  Problem problem = Bloom(5);
+  absl::Status status = MakePlan(problem).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("it exceeds it by"));
+  problem = Bloom(0.2);
+  problem.servers.resize(2);
+  status = MakePlan(problem).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  // 27 blocks each.
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("the pool holds 54 of 70 blocks; 16 blocks (22.88 GB) more"));
+  problem = Bloom(0.2);
+  problem.reserve = 200;
+  status = MakePlan(problem).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("memory: with a reserve of 200 jobs per block the pool holds 4 of 70"));
+  problem = Bloom(4);
+  problem.reserve = 7;
+  EXPECT_THAT(std::string(MakePlan(problem).status().message()), HasSubstr("rate: with a reserve of 7"));
+  problem = Bloom(0.2);
+  problem.reserve = 100'000;
+  EXPECT_EQ(MakePlan(problem).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(Changes, LossAndGain) {
+  const Problem problem = Bloom(1.2);
+  const Plan plan = *MakePlan(problem);
+  const std::vector<Change> changes = *Changes(problem, plan);
+  int64_t lost = 0, added = 0;
+  for (const Change& change : changes) {
+    (change.what.rfind("lose", 0) == 0 ? lost : added) += change.alike;
+    if (change.what.rfind("lose", 0) != 0) continue;
+    EXPECT_LE(change.rate_at_once, plan.chosen.rate) << change.what;
+    EXPECT_EQ(change.at_once.has_value(), change.rate_at_once > 1.2) << change.what;
+    // At the present c, 14, the rest would carry 1.05 jobs/s only.
+    ASSERT_TRUE(change.planned.has_value()) << change.what;
+    EXPECT_GT(change.rate_planned, 1.2) << change.what;
+    EXPECT_LE(change.c_planned, plan.c()) << change.what;
+  }
+  EXPECT_EQ(added, 20);
+  EXPECT_EQ(lost, std::count_if(plan.chosen.placement.ranges.begin(), plan.chosen.placement.ranges.end(),
+                                [](const BlockRange& range) { return range.count > 0; }));
+}
+
+TEST(Changes, PlannedAnewIsNotFarFromTheBestThereIs) {
+  for (const double demand : {0.3, 1.0, 1.8}) {
+    Problem problem = Bloom(demand);
+    const Plan plan = *MakePlan(problem);
+    const std::vector<Change> changes = *Changes(problem, plan);
+    for (const Change& change : changes) {
+      Problem changed = problem;
+      if (change.what.rfind("add another ", 0) == 0) {
+        const std::string name = change.what.substr(12);
+        changed.servers.push_back(changed.servers[name[0] == 'f' ? 0 : 19]);
+      } else {
+        changed.servers.erase(changed.servers.begin() + (change.what[5] == 'f' ? 0 : 19));
+      }
+      const auto best = MakePlan(changed);
+      ASSERT_EQ(change.planned.has_value(), best.ok()) << demand << " " << change.what;
+      if (!best.ok()) continue;
+      EXPECT_LE(change.planned->lower, 1.05 * best->response.lower) << demand << " " << change.what;
+    }
+  }
+}
+
+TEST(Plans, EndWhenTold) {
+  const Problem problem = Bloom(1.2);
+  const Plan plan = *MakePlan(problem);
+  int left = 5;
+  const auto go_on = [&] { return left-- > 0; };
+  EXPECT_TRUE(absl::IsCancelled(MakePlan(problem, go_on).status()));
+  left = 1;
+  EXPECT_TRUE(absl::IsCancelled(Changes(problem, plan, go_on).status()));
+  left = 5;
+  EXPECT_TRUE(absl::IsCancelled(SweepDemand(problem, {0.1, 0.2}, go_on).status()));
+}
+
+TEST(SweepDemand, IsAPlanForEveryDemand) {
+  for (const bool use_all : {false, true}) {
+    for (const core::TuningGoal goal : {core::TuningGoal::kLowerBound, core::TuningGoal::kSurrogate}) {
+      Problem problem = Bloom(1);
+      problem.goal = goal;
+      problem.demand.use_all = use_all;
+      const auto points = *SweepDemand(problem, *ParseDemands("0.1:3:0.2"));
+      for (const SweepPoint& point : points) {
+        problem.demand.rate = point.demand;
+        const auto plan = MakePlan(problem);
+        ASSERT_EQ(point.plan.has_value(), plan.ok()) << point.demand;
+        if (!plan.ok()) continue;
+        EXPECT_EQ(point.plan->c(), plan->c());
+        EXPECT_EQ(point.plan->tuned_by, plan->tuned_by);
+        EXPECT_EQ(point.plan->meets_target, plan->meets_target);
+        EXPECT_EQ(point.plan->response.lower, plan->response.lower);
+        EXPECT_EQ(point.plan->response.upper, plan->response.upper);
+      }
+    }
+  }
+}
+
+TEST(SweepDemand, NeverFewerJobsPerSecondThanAsked) {
+  const auto points = *SweepDemand(Bloom(1), *ParseDemands("0.1:3:0.1"));
+  ASSERT_EQ(points.size(), 30u);
+  bool carried = true;
+  for (const SweepPoint& point : points) {
+    EXPECT_TRUE(carried || !point.plan.has_value()) << point.demand;
+    carried = point.plan.has_value();
+    if (!carried) continue;
+    EXPECT_GT(point.plan->chosen.rate, point.demand);
+  }
+  EXPECT_FALSE(carried);
+  EXPECT_THAT(SweepText(points), HasSubstr("<- c changes"));
+  EXPECT_EQ(SweepTable(points).rows.size(), 30u);
+  EXPECT_EQ(SweepJson(points)[29]["carried"], false);
+}
+
+TEST(ExpectedResponse, IsExactForTwoSpeeds) {
+  const std::vector<core::ServerChain> chains = {{{}, 1, 2}, {{}, 2, 1}, {{}, 2, 2}};
+  const Response response = *ExpectedResponse(chains, 0.7 * 3.5);
+  // Golden: mu 1 and 0.5, c 2 and 3, rho 0.7.
+  EXPECT_NEAR(*response.exact, 1.74010, 5e-6);
+  EXPECT_FALSE(ExpectedResponse(chains, 3.5).has_value());
+}
+
+TEST(Output, HasEveryServerAndChain) {
+  Problem problem = Bloom(1.2);
+  problem.servers[0].name = "<fast> & \"first\"";
+  const Plan plan = *MakePlan(problem);
+  const std::string svg = PlanSvg(problem, plan), text = PlanText(problem, plan, *Changes(problem, plan));
+  EXPECT_THAT(svg, HasSubstr("&lt;fast&gt; &amp; "));
+  EXPECT_THAT(text, HasSubstr("<fast> & \"first\" (0-"));
+  const auto json = PlanJson(problem, plan, {});
+  EXPECT_EQ(json["servers"].size(), 20u);
+  EXPECT_EQ(json["chains"].size(), plan.chosen.chains.size());
+  int blocks = 0;
+  for (const auto& hop : json["chains"][0]["hops"]) blocks += hop["blocks"].get<int>();
+  EXPECT_EQ(blocks, 70);
+}
+
+}  // namespace
+}  // namespace bfio::plan

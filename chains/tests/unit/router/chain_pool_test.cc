@@ -1,0 +1,501 @@
+// The pool of servers: who hosts what, and what becomes of a chain when one of its servers is lost.
+#include "chains/router/chain_pool.h"
+
+#include <cmath>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "chains/router/pool_files.h"
+#include "common/base/rng.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "router/requests/arrival_rate.h"
+
+namespace bfio::router {
+namespace {
+
+using ::testing::HasSubstr;
+
+// --- who hosts what ---
+
+std::vector<std::string> Text(const core::ServerChain& chain, absl::Span<const PoolServer> servers) {
+  std::vector<std::string> text;
+  for (const core::ChainHop& hop : chain.hops) {
+    text.push_back(absl::StrCat(servers[hop.server].name, hop.range.first, "-", hop.range.end()));
+  }
+  return text;
+}
+
+TEST(PlanChainsTest, ServersHoldWhatTheirMemoryHasRoomFor) {
+  // A block takes 100 and 10 per request. With room for 4 requests that is 140: 4, 3, 3 and 2 blocks.
+  const BlockSizes sizes = {12, 100, 10};
+  const std::vector<PoolServer> servers = {{"d", 280}, {"a", 560}, {"b", 420}, {"c", 420}};
+  for (const int64_t max_slots : {4, 40}) {
+    const auto plan = PlanChains(servers, sizes, max_slots);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    ASSERT_EQ(plan->chains.size(), 1u);
+    EXPECT_EQ(plan->chains[0].capacity, 4);
+    EXPECT_THAT(Text(plan->chains[0], servers), ::testing::ElementsAre("a0-4", "b4-7", "c7-10", "d10-12"));
+  }
+}
+
+TEST(PlanChainsTest, TooLittleMemoryIsSaidWithTheBlocksThatAreMissing) {
+  const std::vector<PoolServer> servers = {{"a", 330}, {"b", 10}};
+  const auto plan = PlanChains(servers, {12, 100, 10}, 8);
+  EXPECT_TRUE(absl::IsResourceExhausted(plan.status()));
+  EXPECT_EQ(plan.status().message(), "2 servers hold 3 of 12 blocks with room for one request at a time");
+}
+
+TEST(PlanChainsTest, WhoIsInAChainKeepsItsBlocksAndGivesTheCacheThatIsLeft) {
+  const BlockSizes sizes = {6, 100, 10};
+  // Holds the last 3 blocks with 30 slots, of which 18 are left.
+  std::vector<PoolServer> servers = {{"a", 600, BlockRange{3, 3}, 12}, {"b", 600}};
+  const auto plan = PlanChains(servers, sizes, 9);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->placement[0], (BlockRange{3, 3}));
+  ASSERT_EQ(plan->chains.size(), 1u);
+  // With room for 9 requests a block takes 190 there: 3 blocks, and cache for 10.
+  EXPECT_THAT(Text(plan->chains[0], servers), ::testing::ElementsAre("b0-3", "a3-6"));
+  EXPECT_EQ(plan->chains[0].capacity, 6) << "18 slots over 3 blocks";
+  servers[0].slots_used = 30;
+  servers[1].memory = 500;
+  EXPECT_TRUE(absl::IsResourceExhausted(PlanChains(servers, sizes, 4).status())) << "nothing is left there";
+}
+
+TEST(PlanChainsTest, ChainsKeepToTheModelAndToEveryServersMemory) {
+  Rng rng(9);
+  int made = 0;
+  for (int round = 0; round < 300; ++round) {
+    const BlockSizes sizes = {static_cast<int32_t>(1 + rng.Below(40)),
+                              static_cast<int64_t>(1 + rng.Below(100)),
+                              static_cast<int64_t>(1 + rng.Below(30))};
+    std::vector<PoolServer> servers(1 + rng.Below(10));
+    for (size_t i = 0; i < servers.size(); ++i) {
+      servers[i] = {absl::StrCat(i), static_cast<int64_t>(1 + rng.Below(3000))};
+    }
+    const auto max_slots = static_cast<int64_t>(1 + rng.Below(20));
+    const auto plan = PlanChains(servers, sizes, max_slots);
+    if (!plan.ok()) continue;
+    made += static_cast<int>(plan->chains.size());
+    std::vector<int64_t> taken(servers.size());
+    for (const core::ServerChain& chain : plan->chains) {
+      EXPECT_GE(chain.capacity, 1);
+      EXPECT_LE(chain.capacity, max_slots);
+      int32_t next = 0;
+      for (const core::ChainHop& hop : chain.hops) {
+        EXPECT_EQ(hop.range.first, next);
+        EXPECT_GE(hop.range.first, plan->placement[hop.server].first);
+        EXPECT_LE(hop.range.end(), plan->placement[hop.server].end());
+        next = hop.range.end();
+        taken[hop.server] += chain.capacity * hop.range.count * sizes.request;
+      }
+      EXPECT_EQ(next, sizes.blocks);
+    }
+    for (size_t j = 0; j < servers.size(); ++j) {
+      EXPECT_LE(plan->placement[j].count * sizes.block + taken[j], servers[j].memory);
+    }
+  }
+  EXPECT_GT(made, 100);
+}
+
+// --- what servers have measured ---
+
+TEST(ServerTimesTest, AreThoseOfAMeanRequest) {
+  // 10 output tokens: 10 steps; 100 input tokens: 100 further rows.
+  const std::vector<ServerFigures> servers = {
+      {0.001, 0.0001, {0.02, 0.08}}, {0.0011, 0.0001, {0.02}}, {0.01, 0.002, {}}};
+  const auto times = TimesOf(servers, {100, 10});
+  ASSERT_TRUE(times.has_value());
+  EXPECT_DOUBLE_EQ((*times)[1].compute, 0.021);
+  EXPECT_DOUBLE_EQ((*times)[0].compute, 0.021) << "5 % less is the median";
+  EXPECT_DOUBLE_EQ((*times)[2].compute, 0.3);
+  EXPECT_DOUBLE_EQ((*times)[0].communication, 10 * 0.05 / 2);
+  EXPECT_DOUBLE_EQ((*times)[1].communication, 10 * 0.02 / 2);
+  EXPECT_DOUBLE_EQ((*times)[2].communication, 10 * 0.035 / 2) << "the mean of the others";
+  std::vector<ServerFigures> silent = servers;
+  silent[0].block_step_s = silent[0].block_row_s = 0;
+  const auto others = TimesOf(silent, {100, 10});
+  ASSERT_TRUE(others.has_value());
+  EXPECT_DOUBLE_EQ((*others)[0].compute, 0.021) << "the median of those who have measured";
+  EXPECT_DOUBLE_EQ((*others)[2].compute, 0.3);
+  for (ServerFigures& server : silent) server.block_step_s = 0;
+  EXPECT_FALSE(TimesOf(silent, {100, 10}).has_value());
+  EXPECT_FALSE(TimesOf({}, {100, 10}).has_value());
+}
+
+TEST(PlanChainsTest, MeasuredTimesPutTheFastAndNearFirst) {
+  const BlockSizes sizes = {6, 100, 10};
+  std::vector<PoolServer> servers = {{"a", 420}, {"b", 420}, {"c", 420}, {"d", 420}};
+  servers[0].times = servers[2].times = {1, 1};
+  servers[1].times = {9, 1};
+  servers[3].times = {1, 9};
+  const auto plan = PlanChains(servers, sizes, 4);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT(Text(plan->chains[0], servers), ::testing::ElementsAre("a0-3", "c3-6"));
+  EXPECT_DOUBLE_EQ(plan->chains[0].time, 8);
+}
+
+TEST(PlanChainsTest, DemandChoosesBetweenShortChainsAndManyRequests) {
+  // Room for one request at a time: a server holds the model alone. For 8: two are needed, and hold 8 each.
+  const BlockSizes sizes = {6, 100, 10};
+  std::vector<PoolServer> servers = {{"a", 660}, {"b", 660}};
+  for (PoolServer& server : servers) server.times = {1, 0.01};
+  const auto alone = PlanChains(servers, sizes, 8, 0.01);
+  ASSERT_TRUE(alone.ok()) << alone.status();
+  EXPECT_EQ(alone->chains.size(), 2u);
+  EXPECT_EQ(alone->chains[0].hops.size(), 1u);
+  const auto many = PlanChains(servers, sizes, 8, 1);
+  ASSERT_TRUE(many.ok());
+  EXPECT_EQ(many->chains[0].hops.size(), 2u) << "two at a time do not carry it";
+}
+
+TEST(PlanChainsTest, ChainsThatStandCarryTheirShareOfTheDemand) {
+  // Alone a server takes 9 s for one request at a time, two take 12 s for 8.
+  const BlockSizes sizes = {6, 100, 10};
+  std::vector<PoolServer> servers = {{"a", 660}, {"b", 660}};
+  for (PoolServer& server : servers) server.times = {1, 3};
+  const auto hops = [&](double demand, absl::Span<const core::ChainRate> standing) {
+    const auto plan = PlanChains(servers, sizes, 8, demand, standing);
+    return plan.ok() ? plan->chains[0].hops.size() : 0;
+  };
+  EXPECT_EQ(hops(0.5, {}), 2u) << "two at a time do not carry it";
+  EXPECT_EQ(hops(1, {{{0.1, 20}}}), 1u) << "the others carry it";
+  EXPECT_EQ(hops(1, {{{0.1, 2}}}), 2u) << "nothing carries it: as much as can be";
+}
+
+TEST(PoolFilesTest, AreWhatThePlannerReads) {
+  std::vector<PoolServer> servers = {{"a\"b", 2'000'000'000}, {"c\xff", 1}};
+  servers[0].times = {0.25, 0.5};
+  const nlohmann::json pool = nlohmann::json::parse(PoolJson(servers));
+  EXPECT_EQ(pool["servers"][0]["name"], "a\"b");
+  EXPECT_DOUBLE_EQ(pool["servers"][0]["memory_gb"], 2);
+  EXPECT_DOUBLE_EQ(pool["servers"][0]["block_ms"], 250);
+  EXPECT_DOUBLE_EQ(pool["servers"][0]["communication_ms"], 500);
+  const nlohmann::json model = nlohmann::json::parse(ModelJson({12, 3'000'000'000, 500'000'000}));
+  EXPECT_EQ(model["blocks"], 12);
+  EXPECT_DOUBLE_EQ(model["block_gb"], 3);
+  EXPECT_DOUBLE_EQ(model["cache_gb"], 0.5);
+  EXPECT_TRUE(absl::IsUnavailable(WritePoolFiles("/dev/null/x", servers, {12, 1, 1})));
+}
+
+TEST(ArrivalRateTest, IsTheRateOfTheLastMinute) {
+  ArrivalRate rate;
+  absl::Time now = absl::UnixEpoch();
+  EXPECT_EQ(rate.PerSecond(now), 0);
+  for (int i = 0; i < 6000; ++i) rate.Add(now += absl::Milliseconds(100));
+  EXPECT_NEAR(rate.PerSecond(now), 10, 0.1);
+  EXPECT_NEAR(rate.PerSecond(now + absl::Minutes(1)), 10 / std::exp(1), 0.1);
+  ArrivalRate young;
+  now = absl::UnixEpoch();
+  for (int i = 0; i < 100; ++i) young.Add(now += absl::Milliseconds(100));
+  EXPECT_NEAR(young.PerSecond(now), 10, 1) << "after ten seconds";
+}
+
+// --- the life of chains ---
+
+constexpr uint64_t kFirst = 1000;
+
+class ChainPoolTest : public ::testing::Test {
+ protected:
+  ChainPoolTest() : pool_({2, 4, 64, absl::Seconds(1), absl::Seconds(60), absl::Seconds(10)}, kFirst) {}
+
+  // Six blocks; pages of 16, so a request of 64 tokens takes 5 pages: 80 in a block.
+  static v1::ServerMessage Hello(const std::string& id, uint64_t memory) {
+    v1::ServerMessage message;
+    v1::ServerHello* hello = message.mutable_hello();
+    hello->set_server_id(id);
+    hello->set_pipeline_address(id + ":1");
+    hello->set_memory_bytes(memory);
+    hello->set_blocks(6);
+    hello->set_block_bytes(100);
+    hello->set_ends_bytes(10);
+    hello->set_kv_token_bytes(1);
+    hello->set_model("m");
+    hello->set_page_tokens(16);
+    hello->set_max_positions(4096);
+    hello->set_version("1.2.3");
+    return message;
+  }
+  static v1::ServerMessage Ready(uint64_t chain, const std::string& error = "") {
+    v1::ServerMessage message;
+    message.mutable_ready()->set_chain(chain);
+    message.mutable_ready()->set_error(error);
+    return message;
+  }
+
+  void Join(ChainPool::Session session, uint64_t memory) {
+    const absl::Status status = pool_.OnMessage(session, Hello(absl::StrCat("s", session), memory), now_);
+    EXPECT_TRUE(status.ok()) << status;
+  }
+  // Time goes on; what was sent, as text.
+  std::vector<std::string> After(absl::Duration time) {
+    now_ += time;
+    pool_.OnTime(now_);
+    std::vector<std::string> sent;
+    for (const ChainPool::Outgoing& out : pool_.TakeOutgoing()) {
+      if (out.message.has_measure()) {
+        sent.push_back(absl::StrCat(out.to, ": measure"));
+        for (const auto& peer : out.message.measure().peers())
+          absl::StrAppend(&sent.back(), " ", peer.server_id(), "@", peer.pipeline_address());
+        continue;
+      }
+      if (out.message.has_stage()) {
+        const v1::ChainStage& stage = out.message.stage();
+        sent.push_back(absl::StrCat(out.to, ": stage ", stage.chain(), " [", stage.first_block(), ",",
+                                    stage.end_block(), ") x", stage.slots(), " -> ", stage.successor()));
+      } else if (out.message.has_start()) {
+        sent.push_back(absl::StrCat(out.to, ": start ", out.message.start().chain()));
+      } else {
+        sent.push_back(absl::StrCat(out.to, ": drop ", out.message.drop().chain()));
+      }
+    }
+    return sent;
+  }
+  void ServeWithThree() {
+    // 100 + 4 * 80 = 420 a block.
+    Join(1, 10 + 3 * 420);
+    Join(2, 10 + 2 * 420);
+    Join(3, 10 + 1 * 420);
+    EXPECT_THAT(After(absl::Seconds(1)),
+                ::testing::ElementsAre("1: stage 1000 [0,3) x4 -> s2:1", "2: stage 1000 [3,5) x4 -> s3:1",
+                                       "3: stage 1000 [5,6) x4 -> s1:1"));
+    for (const ChainPool::Session session : {1, 2, 3}) {
+      EXPECT_EQ(pool_.chains(), 0);
+      EXPECT_TRUE(pool_.OnMessage(session, Ready(kFirst), now_).ok());
+    }
+    EXPECT_THAT(After(absl::ZeroDuration()),
+                ::testing::ElementsAre("1: start 1000", "2: start 1000", "3: start 1000"));
+    EXPECT_EQ(pool_.chains(), 1);
+  }
+
+  ChainPool pool_;
+  absl::Time now_ = absl::UnixEpoch() + absl::Hours(1);
+};
+
+TEST_F(ChainPoolTest, ComposesOnceEnoughServersAreThereAndStartsWhenAllAreReady) {
+  Join(9, 100);
+  EXPECT_TRUE(After(absl::Hours(1)).empty()) << "one of two";
+  pool_.OnGone(9, now_);
+  ServeWithThree();
+  EXPECT_TRUE(After(absl::Hours(10)).empty()) << "a chain that serves is left alone";
+}
+
+TEST_F(ChainPoolTest, ServersThatMeasureAreAskedForTheOthersAndWaitedFor) {
+  const auto join = [&](ChainPool::Session session, double step_s) {
+    v1::ServerMessage hello = Hello(absl::StrCat("s", session), 10 + 3 * 420);
+    hello.mutable_hello()->set_block_step_s(step_s);
+    EXPECT_TRUE(pool_.OnMessage(session, hello, now_).ok());
+  };
+  const auto tell = [&](ChainPool::Session session, std::map<std::string, double> peers) {
+    v1::ServerMessage message;
+    message.mutable_times();
+    for (const auto& [name, seconds] : peers) {
+      auto* peer = message.mutable_times()->add_peers();
+      peer->set_server_id(name);
+      peer->set_round_trip_s(seconds);
+    }
+    return pool_.OnMessage(session, message, now_);
+  };
+  join(1, 0.001);
+  join(2, 0.01);
+  join(3, 0.001);
+  EXPECT_THAT(After(absl::ZeroDuration()),
+              ::testing::ElementsAre("2: measure s1@s1:1", "3: measure s1@s1:1 s2@s2:1"));
+  EXPECT_TRUE(tell(2, {{"s1", 0.001}}).ok());
+  EXPECT_TRUE(After(absl::Seconds(2)).empty()) << "s3 still measures";
+  EXPECT_TRUE(absl::IsInvalidArgument(tell(3, {{"s1", -1}})));
+  EXPECT_TRUE(tell(3, {{"s1", 0.001}, {"s2", 0.001}, {"s9", 1}}).ok());
+  // The slow one is passed over, and the chain says what a mean request takes.
+  EXPECT_THAT(After(absl::Seconds(1)),
+              ::testing::ElementsAre("1: stage 1000 [0,3) x4 -> s3:1", "3: stage 1000 [3,6) x4 -> s1:1"));
+  const auto composed = pool_.TakeComposed();
+  ASSERT_TRUE(composed.has_value());
+  EXPECT_DOUBLE_EQ(composed->servers[0].times.compute, 128 * 0.001);
+  EXPECT_DOUBLE_EQ(composed->servers[0].times.communication, 128 * 0.001 / 2);
+  EXPECT_FALSE(pool_.TakeComposed().has_value()) << "once";
+}
+
+TEST_F(ChainPoolTest, AServerThatDoesNotAnswerIsNotWaitedForLong) {
+  for (const ChainPool::Session session : {1, 2}) {
+    v1::ServerMessage hello = Hello(absl::StrCat("s", session), 10 + 3 * 420);
+    hello.mutable_hello()->set_block_step_s(0.001);
+    EXPECT_TRUE(pool_.OnMessage(session, hello, now_).ok());
+  }
+  EXPECT_THAT(After(absl::Seconds(1)), ::testing::ElementsAre("2: measure s1@s1:1"));
+  EXPECT_LE(pool_.NextTimer(), now_ + absl::Seconds(2));
+  EXPECT_EQ(After(absl::Seconds(2)).size(), 2u);
+}
+
+TEST_F(ChainPoolTest, AServerThatComesAgainAndAgainKeepsNobodyFromBeingComposed) {
+  const auto join = [&](ChainPool::Session session) {
+    v1::ServerMessage hello = Hello(absl::StrCat("s", session), 10 + 3 * 420);
+    hello.mutable_hello()->set_block_step_s(0.001);
+    EXPECT_TRUE(pool_.OnMessage(session, hello, now_).ok());
+  };
+  join(1);
+  join(2);
+  bool composed = false;
+  for (ChainPool::Session session = 3; session < 20 && !composed; ++session) {
+    join(session);
+    for (const std::string& sent : After(absl::Milliseconds(1500)))
+      composed |= sent.find("stage") != sent.npos;
+    if (!composed) pool_.OnGone(session, now_);
+  }
+  EXPECT_TRUE(composed);
+}
+
+TEST_F(ChainPoolTest, ALostServerEndsItsChainAloneAndTheOthersAreComposedAnew) {
+  ServeWithThree();
+  Join(4, 10 + 6 * 180);
+  EXPECT_THAT(After(absl::Seconds(1)), ::testing::ElementsAre("4: stage 1001 [0,6) x1 -> s4:1"));
+  EXPECT_TRUE(pool_.OnMessage(4, Ready(1001), now_).ok());
+  After(absl::ZeroDuration());
+  EXPECT_EQ(pool_.chains(), 2);
+  pool_.OnGone(3, now_);
+  EXPECT_THAT(After(absl::ZeroDuration()), ::testing::ElementsAre("1: drop 1000", "2: drop 1000"));
+  EXPECT_EQ(pool_.chains(), 1);
+  // 100 + 80 a block for one request: 7 and 4 blocks; for two 260: 4 and 3.
+  EXPECT_THAT(After(absl::Seconds(1)),
+              ::testing::ElementsAre("1: stage 1002 [0,4) x2 -> s2:1", "2: stage 1002 [4,6) x2 -> s1:1"));
+}
+
+TEST_F(ChainPoolTest, AServerThatSaysItsChainIsBrokenIsComposedAgain) {
+  ServeWithThree();
+  v1::ServerMessage broken;
+  broken.mutable_broken()->set_chain(999);
+  EXPECT_TRUE(pool_.OnMessage(2, broken, now_).ok());
+  EXPECT_TRUE(After(absl::ZeroDuration()).empty()) << "of another chain";
+  broken.mutable_broken()->set_chain(kFirst);
+  EXPECT_TRUE(pool_.OnMessage(2, broken, now_).ok());
+  EXPECT_THAT(After(absl::ZeroDuration()), ::testing::ElementsAre("1: drop 1000", "3: drop 1000"));
+  EXPECT_EQ(After(absl::Seconds(1)).size(), 3u);
+}
+
+TEST_F(ChainPoolTest, WhoCannotLoadOrIsLateGetsNoMoreParts) {
+  Join(1, 10 + 6 * 180);
+  Join(2, 10 + 6 * 180);
+  EXPECT_EQ(After(absl::Seconds(1)).size(), 2u) << "half of the model each";
+  EXPECT_TRUE(pool_.OnMessage(1, Ready(1000, "no such file"), now_).ok());
+  EXPECT_THAT(After(absl::ZeroDuration()), ::testing::ElementsAre("2: drop 1000"));
+  EXPECT_THAT(After(absl::Seconds(1)), ::testing::ElementsAre("2: stage 1001 [0,6) x1 -> s2:1"));
+  EXPECT_THAT(After(absl::Seconds(60)), ::testing::ElementsAre("2: drop 1001"));
+  EXPECT_TRUE(After(absl::Hours(1)).empty());
+}
+
+TEST_F(ChainPoolTest, ChainsOfAnEarlierRouterGoOnWhenAllOfThemAnnounceIt) {
+  v1::ServerMessage hellos[3];
+  for (uint32_t i = 0; i < 3; ++i) {
+    hellos[i] = Hello(absl::StrCat("s", i + 1), 2000);
+    v1::ChainStage* stage = hellos[i].mutable_hello()->add_stages();
+    stage->set_chain(77);
+    stage->set_stage(i);
+    stage->set_stages(3);
+    stage->set_slots(2);
+    for (const auto set : {&v1::ChainStage::set_first_block, &v1::ChainStage::set_hosted_first}) {
+      (stage->*set)(2 * i);
+    }
+    for (const auto set : {&v1::ChainStage::set_end_block, &v1::ChainStage::set_hosted_end}) {
+      (stage->*set)(2 * i + 2);
+    }
+  }
+  for (uint32_t i = 0; i < 3; ++i) EXPECT_TRUE(pool_.OnMessage(i + 1, hellos[i], now_).ok());
+  EXPECT_EQ(pool_.chains(), 1);
+  EXPECT_TRUE(After(absl::Hours(1)).empty());
+  pool_.OnGone(2, now_);
+  EXPECT_THAT(After(absl::ZeroDuration()), ::testing::ElementsAre("1: drop 77", "3: drop 77"));
+}
+
+TEST_F(ChainPoolTest, AServerThatCameFirstMakesWayForOneWithChains) {
+  v1::ServerMessage wrong = Hello("wrong", 100), right = Hello("s1", 2000);
+  wrong.mutable_hello()->set_model("another");
+  EXPECT_TRUE(pool_.OnMessage(1, wrong, now_).ok());
+  EXPECT_TRUE(absl::IsFailedPrecondition(pool_.OnMessage(2, right, now_))) << "it brings nothing";
+  EXPECT_TRUE(pool_.TakePutOut().empty());
+  v1::ChainStage* stage = right.mutable_hello()->add_stages();
+  stage->set_chain(77);
+  stage->set_stages(2);
+  stage->set_slots(1);
+  stage->set_end_block(3);
+  stage->set_hosted_end(3);
+  EXPECT_TRUE(pool_.OnMessage(3, right, now_).ok());
+  EXPECT_THAT(pool_.TakePutOut(), ::testing::ElementsAre(1));
+  EXPECT_EQ(pool_.servers(), 1);
+  pool_.OnGone(1, now_);
+  EXPECT_TRUE(absl::IsFailedPrecondition(pool_.OnMessage(4, wrong, now_)));
+  wrong.mutable_hello()->add_stages()->set_chain(78);
+  EXPECT_TRUE(absl::IsFailedPrecondition(pool_.OnMessage(5, wrong, now_))) << "who is in a chain stays";
+  EXPECT_EQ(pool_.servers(), 1);
+}
+
+TEST_F(ChainPoolTest, ChainsOfAnEarlierRouterThatAreNotWholeAreDropped) {
+  v1::ServerMessage hello = Hello("s1", 2000);
+  for (const uint64_t chain : {uint64_t{77}, uint64_t{78}, kFirst + 5}) {
+    v1::ChainStage* stage = hello.mutable_hello()->add_stages();
+    stage->set_chain(chain);
+    stage->set_stages(2);
+    stage->set_slots(1);
+    stage->set_end_block(chain == 78 ? 7 : 3);
+    stage->set_hosted_end(chain == 78 ? 7 : 3);
+  }
+  EXPECT_TRUE(pool_.OnMessage(1, hello, now_).ok());
+  EXPECT_THAT(After(absl::ZeroDuration()), ::testing::ElementsAre("1: drop 78", "1: drop 1005"));
+  EXPECT_THAT(After(absl::Seconds(10)), ::testing::ElementsAre("1: drop 77"));
+}
+
+// Its stream is half open: it has given it up, and the router has not noticed.
+TEST_F(ChainPoolTest, TheSameServerTakesItsPlaceOverAtOnce) {
+  v1::ServerMessage hello = Hello("s1", 2000);
+  hello.mutable_hello()->set_server_instance(5);
+  hello.mutable_hello()->set_stream(1);
+  ASSERT_TRUE(pool_.OnMessage(1, hello, now_).ok());
+  EXPECT_TRUE(absl::IsAlreadyExists(pool_.OnMessage(2, hello, now_))) << "the same stream";
+  hello.mutable_hello()->set_stream(2);
+  hello.mutable_hello()->set_server_instance(6);
+  EXPECT_TRUE(absl::IsAlreadyExists(pool_.OnMessage(3, hello, now_))) << "another process";
+  hello.mutable_hello()->set_server_instance(5);
+  EXPECT_TRUE(pool_.OnMessage(4, hello, now_).ok());
+  EXPECT_EQ(pool_.servers(), 1);
+  pool_.OnGone(1, now_);
+  EXPECT_EQ(pool_.servers(), 1) << "the old one's end means nothing";
+}
+
+TEST_F(ChainPoolTest, HostileMessagesEndTheirSenderAlone) {
+  ServeWithThree();
+  EXPECT_TRUE(absl::IsInvalidArgument(pool_.OnMessage(8, Ready(kFirst), now_))) << "no hello";
+  EXPECT_TRUE(absl::IsInvalidArgument(pool_.OnMessage(1, Hello("other", 1000), now_))) << "two hellos";
+  EXPECT_TRUE(absl::IsAlreadyExists(pool_.OnMessage(8, Hello("s1", 1000), now_)));
+  v1::ServerMessage other = Hello("s8", 1000);
+  other.mutable_hello()->set_model("another");
+  EXPECT_TRUE(absl::IsFailedPrecondition(pool_.OnMessage(8, other, now_)));
+  other = Hello("s8", 1000);
+  other.mutable_hello()->set_blocks(other.hello().blocks() + 1);
+  EXPECT_TRUE(absl::IsFailedPrecondition(pool_.OnMessage(8, other, now_))) << "other sizes of the same model";
+  other = Hello("s8", 1000);
+  other.mutable_hello()->set_version("0.0.9");
+  EXPECT_EQ(pool_.OnMessage(8, other, now_),
+            absl::FailedPreconditionError("this pool's servers are of version 1.2.3, not 0.0.9"));
+  EXPECT_TRUE(absl::IsInvalidArgument(pool_.OnMessage(1, v1::ServerMessage(), now_)));
+  for (const auto& spoil : std::vector<std::function<void(v1::ServerHello*)>>{
+           [](auto* h) { h->clear_server_id(); }, [](auto* h) { h->set_server_id(std::string(201, 'x')); },
+           [](auto* h) { h->clear_pipeline_address(); }, [](auto* h) { h->clear_memory_bytes(); },
+           [](auto* h) { h->set_memory_bytes(~uint64_t{0}); }, [](auto* h) { h->clear_blocks(); },
+           [](auto* h) { h->set_blocks(1 << 20); }, [](auto* h) { h->clear_block_bytes(); },
+           [](auto* h) { h->set_ends_bytes(~uint64_t{0}); }, [](auto* h) { h->clear_kv_token_bytes(); },
+           [](auto* h) { h->clear_page_tokens(); }, [](auto* h) { h->set_max_positions(1); },
+           [](auto* h) { h->clear_model(); }, [](auto* h) { h->set_block_step_s(-1); },
+           [](auto* h) { h->set_block_row_s(std::nan("")); }}) {
+    v1::ServerMessage hello = Hello("s8", 1000);
+    spoil(hello.mutable_hello());
+    EXPECT_TRUE(absl::IsInvalidArgument(pool_.OnMessage(8, hello, now_))) << hello.ShortDebugString();
+  }
+  EXPECT_TRUE(pool_.OnMessage(2, Ready(12345), now_).ok()) << "of a chain that has ended";
+  EXPECT_EQ(pool_.servers(), 3);
+  EXPECT_EQ(pool_.chains(), 1);
+  EXPECT_TRUE(After(absl::Hours(1)).empty());
+}
+
+}  // namespace
+}  // namespace bfio::router

@@ -1,0 +1,76 @@
+// What bfio_chain_sim prints.
+#include "chains/sim/runs.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "chains/sim/slice_runs.h"
+
+namespace bfio::sim {
+namespace {
+
+using ::testing::HasSubstr;
+
+PoolRun Small() {
+  return {.rtts = EuropeanRtts(60, 1), .jobs = 4000, .seed = 3};
+}
+
+TEST(ChainRuns, MeanResponseLiesWithinTheBounds) {
+  PoolRun run = Small();
+  run.load = 0.7;
+  const auto served = RunServe(run, "composed", "jffc");
+  ASSERT_TRUE(served.ok()) << served.status();
+  const double response = served->at("response_s");
+  EXPECT_GE(response, 0.9 * served->at("lower_s").get<double>());
+  EXPECT_LE(response, 1.1 * served->at("upper_s").get<double>());
+  EXPECT_DOUBLE_EQ(response, served->at("wait_s").get<double>() + served->at("service_s").get<double>());
+  EXPECT_EQ(served->at("c"), 7);
+}
+
+TEST(ChainRuns, TheSameSeedGivesTheSameObject) {
+  for (const char* system : {"composed", "petals", "bprr"})
+    EXPECT_EQ(*RunServe(Small(), system, "jiq"), *RunServe(Small(), system, "jiq")) << system;
+  PoolRun other = Small();
+  other.seed = 4;
+  EXPECT_NE(RunTuning(Small()), RunTuning(other));
+}
+
+TEST(ChainRuns, ADemandThatNothingCarriesGivesNull) {
+  PoolRun run = Small();
+  run.demand = 1e6;
+  EXPECT_TRUE(RunServe(run, "composed", "jffc")->at("response_s").is_null());
+  run.reserve = 0;
+  EXPECT_TRUE(RunServe(run, "composed", "jffc")->at("response_s").is_null());
+  EXPECT_TRUE(RunPlacement({.rtts = run.rtts, .demand = 1e6}, 3).at("gbp_cr").is_null());
+}
+
+TEST(ChainRuns, TheIntegerProgramIsNoWorseThanTheOthers) {
+  for (const double share : {0.2, 0.9}) {
+    const auto cache = RunCache(Small(), share);
+    EXPECT_TRUE(cache.at("proven"));
+    EXPECT_LE(cache.at("program"), cache.at("gca"));
+    EXPECT_LE(cache.at("bound").get<double>(), cache.at("program").get<double>());
+  }
+}
+
+TEST(ChainRuns, UnknownNamesAreAnsweredWithTheKnown) {
+  EXPECT_THAT(std::string(RunServe(Small(), "best", "jffc").status().message()), HasSubstr("petals_slices"));
+  EXPECT_THAT(std::string(RunServe(Small(), "composed", "best").status().message()), HasSubstr("sa_jsq"));
+  const Trace trace = *SampleProfile("code", 100, 1);
+  EXPECT_THAT(std::string(RunOnSlices({}, "best", trace).status().message()), HasSubstr("bursts"));
+}
+
+TEST(ChainRuns, TimesThreeMakesServiceAboutThriceAsLong) {
+  const Trace trace = *SampleProfile("code", 1000, 1);
+  const double once = RunOnSlices({.jobs = 200}, "whole", trace)->at("service_s");
+  const double thrice =
+      RunOnSlices({.compute = 3, .communication = 3, .jobs = 200}, "whole", trace)->at("service_s");
+  // More wait, so slower servers take a larger share of the jobs.
+  EXPECT_GE(thrice, 2.99 * once);
+  EXPECT_LE(thrice, 4 * once);
+}
+
+}  // namespace
+}  // namespace bfio::sim

@@ -1,0 +1,324 @@
+// The streams between the servers of a chain: over real gRPC on loopback, with peers that do not behave.
+#include <chrono>
+#include <future>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "chains/worker/convert_batch.h"
+#include "chains/worker/pass_outlet.h"
+#include "chains/worker/pass_service.h"
+#include "chains/worker/peer_pings.h"
+#include "common/base/mutex.h"
+#include "common/base/rng.h"
+#include "common/net/channel.h"
+#include "gmock/gmock.h"
+#include "grpcpp/grpcpp.h"
+#include "gtest/gtest.h"
+
+namespace bfio::worker {
+namespace {
+
+using ::testing::HasSubstr;
+
+MicroBatch SomeBatch(uint64_t number) {
+  MicroBatch batch;
+  batch.number = number;
+  batch.plan.Clear();
+  batch.plan.AddRun(0, 30, {1, 2}, {0, 3}, true);
+  batch.plan.AddRun(1, 0, {1}, {2}, true);
+  batch.hidden.assign(3 * 4, 0.5F + static_cast<float>(number));
+  return batch;
+}
+
+// --- the messages ---
+
+TEST(ConvertBatchTest, WhatIsSentIsWhatComes) {
+  const MicroBatch batch = SomeBatch(7);
+  v1::Activations message;
+  ToProto(batch, message);
+  const auto back = FromProto(message);
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->number, 7u);
+  EXPECT_EQ(back->hidden, batch.hidden);
+  EXPECT_EQ(back->plan.positions, batch.plan.positions);
+  EXPECT_EQ(back->plan.row_runs, batch.plan.row_runs);
+  EXPECT_EQ(back->plan.run_rows, batch.plan.run_rows);
+  EXPECT_EQ(back->plan.run_pages, batch.plan.run_pages);
+  EXPECT_EQ(back->plan.pages, batch.plan.pages);
+  EXPECT_EQ(back->plan.logit_rows, batch.plan.logit_rows);
+}
+
+TEST(ConvertBatchTest, WhatDoesNotBelongTogetherIsRefused) {
+  v1::Activations good;
+  ToProto(SomeBatch(1), good);
+  const std::vector<std::pair<std::string, std::function<void(v1::Activations&)>>> faults = {
+      {"no whole values", [](auto& m) { m.set_hidden("abc"); }},
+      {"elements", [](auto& m) { m.add_run_rows(1); }},
+      {"more rows than values", [](auto& m) { m.set_run_rows(0, 4000000000U); }},
+      {"run_positions[0]", [](auto& m) { m.set_run_positions(0, 4000000000U); }},
+      {"more than pages", [](auto& m) { m.set_run_pages(1, 4000000000U); }},
+      {"more than run_pages", [](auto& m) { m.add_pages(1); }},
+      {"pages[0]", [](auto& m) { m.set_pages(0, 4000000000U); }},
+      {"wanted_rows has 3 of 3", [](auto& m) { m.set_wanted_rows(0, 3); }},
+  };
+  for (const auto& [what, spoil] : faults) {
+    v1::Activations message = good;
+    spoil(message);
+    const auto batch = FromProto(message);
+    EXPECT_TRUE(absl::IsInvalidArgument(batch.status())) << what;
+    EXPECT_THAT(std::string(batch.status().message()), HasSubstr(what));
+  }
+}
+
+// Whatever bytes come: refused, or within the bounds of the chain.
+TEST(ConvertBatchTest, MutatedBytesAreRefusedOrFit) {
+  v1::Activations good;
+  ToProto(SomeBatch(1), good);
+  const std::string bytes = good.SerializeAsString();
+  Rng rng(4);
+  int taken = 0;
+  for (int round = 0; round < 20000; ++round) {
+    std::string mutated = bytes;
+    for (uint64_t edits = 1 + rng.Below(4); edits > 0; --edits) {
+      const size_t at = rng.Below(mutated.size());
+      if (rng.Below(4) == 0) {
+        mutated.erase(at, 1 + rng.Below(3));
+      } else {
+        mutated[at] = static_cast<char>(rng.Below(256));
+      }
+      if (mutated.empty()) mutated = "x";
+    }
+    v1::Activations message;
+    if (!message.ParseFromString(mutated)) continue;
+    const auto batch = FromProto(message);
+    const BatchBounds bounds = {4, 3, 3, 4, 16};
+    if (!batch.ok() || !CheckMicroBatch(*batch, bounds).ok()) continue;
+    ++taken;
+    ASSERT_LE(batch->plan.rows(), 3);
+    ASSERT_EQ(batch->hidden.size(), static_cast<size_t>(batch->plan.rows() * 4));
+    for (int32_t row = 0; row < batch->plan.rows(); ++row) {
+      const int32_t run = batch->plan.row_runs[row];
+      const int32_t place = batch->plan.run_pages[run] + batch->plan.positions[row] / 16;
+      ASSERT_LT(place, batch->plan.run_pages[run + 1]);
+      ASSERT_LT(batch->plan.pages[place], 4);
+    }
+  }
+  EXPECT_GT(taken, 100) << "mutations of the values themselves";
+}
+
+// --- the streams ---
+
+// Collects what comes.
+class Collector final : public Inlet {
+ public:
+  absl::Status Take(MicroBatch batch) override {
+    MutexLock lock(&mutex_);
+    numbers_.push_back(batch.number);
+    return absl::OkStatus();
+  }
+  void OnLost(const absl::Status& why) override {
+    MutexLock lock(&mutex_);
+    lost_ = why;
+  }
+  bool AwaitNumbers(size_t count) {
+    MutexLock lock(&mutex_);
+    const auto there = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return numbers_.size() >= count; };
+    return mutex_.AwaitWithTimeout(absl::Condition(&there), absl::Seconds(30));
+  }
+  absl::Status AwaitLost() {
+    MutexLock lock(&mutex_);
+    const auto there = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !lost_.ok(); };
+    mutex_.AwaitWithTimeout(absl::Condition(&there), absl::Seconds(30));
+    return lost_;
+  }
+  std::vector<uint64_t> numbers() {
+    MutexLock lock(&mutex_);
+    return numbers_;
+  }
+
+ private:
+  Mutex mutex_;
+  std::vector<uint64_t> numbers_ ABSL_GUARDED_BY(mutex_);
+  absl::Status lost_ ABSL_GUARDED_BY(mutex_);
+};
+
+class PassTest : public ::testing::Test {
+ protected:
+  PassTest() {
+    grpc::ServerBuilder builder;
+    ConfigureServer(builder);
+    builder.SetMaxReceiveMessageSize(kMaxPassBytes);
+    int port = 0;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+    builder.RegisterService(&service_);
+    server_ = builder.BuildAndStart();
+    address_ = absl::StrCat("127.0.0.1:", port);
+    service_.Register(5, 2, &inlet_);
+  }
+  ~PassTest() override {
+    service_.Unregister(5);
+    server_->Shutdown(std::chrono::system_clock::now());
+  }
+
+  std::unique_ptr<PassOutlet> Outlet(uint64_t chain = 5, uint32_t stage = 2) {
+    return std::make_unique<PassOutlet>(PassTarget{address_, chain, stage}, nullptr,
+                                        [this](const absl::Status& why) { lost_.OnLost(why); });
+  }
+  // How the server ends a stream with these messages; one that the server leaves open is half-closed.
+  grpc::Status Say(const std::vector<v1::PassMessage>& messages) {
+    const auto stub = v1::Pipeline::NewStub(NewChannel(address_));
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
+    const auto stream = stub->Pass(&context);
+    for (const v1::PassMessage& message : messages) stream->Write(message);
+    stream->WritesDone();
+    return stream->Finish();
+  }
+  static v1::PassMessage Open(uint64_t chain, uint32_t stage) {
+    v1::PassMessage message;
+    message.mutable_open()->set_chain(chain);
+    message.mutable_open()->set_stage(stage);
+    return message;
+  }
+
+  Collector inlet_, lost_;
+  PassService service_;
+  std::unique_ptr<grpc::Server> server_;
+  std::string address_;
+};
+
+TEST_F(PassTest, MicroBatchesComeInOrderAlsoThoseSentBeforeTheStreamStands) {
+  const auto outlet = Outlet();
+  for (uint64_t i = 1; i <= 10; ++i) ASSERT_TRUE(outlet->Send(SomeBatch(i)).ok());
+  EXPECT_TRUE(inlet_.numbers().empty());
+  outlet->Open();
+  ASSERT_TRUE(inlet_.AwaitNumbers(10));
+  ASSERT_TRUE(outlet->Send(SomeBatch(11)).ok());
+  ASSERT_TRUE(inlet_.AwaitNumbers(11));
+  EXPECT_THAT(inlet_.numbers(), ::testing::ElementsAre(1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11));
+}
+
+// A router that begins anew may say "start" again.
+TEST_F(PassTest, AnOutletThatIsOpenedTwiceStaysAsItIs) {
+  const auto outlet = Outlet();
+  outlet->Open();
+  ASSERT_TRUE(outlet->Send(SomeBatch(1)).ok());
+  ASSERT_TRUE(inlet_.AwaitNumbers(1));
+  outlet->Open();
+  ASSERT_TRUE(outlet->Send(SomeBatch(2)).ok());
+  ASSERT_TRUE(inlet_.AwaitNumbers(2));
+  EXPECT_THAT(inlet_.numbers(), ::testing::ElementsAre(1, 2));
+}
+
+TEST_F(PassTest, WhatANeighbourDoesNotTakeIsBounded) {
+  const auto outlet = Outlet();
+  absl::Status status;
+  uint64_t sent = 0;
+  while ((status = outlet->Send(SomeBatch(sent + 1))).ok()) ++sent;
+  EXPECT_TRUE(absl::IsResourceExhausted(status));
+  EXPECT_EQ(sent, static_cast<uint64_t>(kMaxInFlight));
+}
+
+TEST_F(PassTest, ALostPredecessorIsTold) {
+  auto outlet = Outlet();
+  outlet->Open();
+  ASSERT_TRUE(outlet->Send(SomeBatch(1)).ok());
+  ASSERT_TRUE(inlet_.AwaitNumbers(1));
+  outlet.reset();
+  EXPECT_TRUE(absl::IsUnavailable(inlet_.AwaitLost()));
+}
+
+TEST_F(PassTest, AChainThatIsDroppedAtTheReceiverIsToldToTheSender) {
+  const auto outlet = Outlet();
+  outlet->Open();
+  ASSERT_TRUE(outlet->Send(SomeBatch(1)).ok());
+  ASSERT_TRUE(inlet_.AwaitNumbers(1));
+  service_.Unregister(5);
+  EXPECT_THAT(std::string(lost_.AwaitLost().message()), HasSubstr("the chain is gone"));
+  EXPECT_TRUE(absl::IsUnavailable(outlet->Send(SomeBatch(2))));
+}
+
+TEST_F(PassTest, ANeighbourThatIsNotThereIsTold) {
+  const auto outlet = std::make_unique<PassOutlet>(PassTarget{"127.0.0.1:1", 5, 2}, nullptr,
+                                                   [this](const absl::Status& why) { lost_.OnLost(why); });
+  outlet->Open();
+  EXPECT_TRUE(absl::IsUnavailable(lost_.AwaitLost()));
+}
+
+TEST_F(PassTest, StrangersAreRefusedAndBreakNothing) {
+  const auto outlet = Outlet();
+  outlet->Open();
+  ASSERT_TRUE(outlet->Send(SomeBatch(1)).ok());
+  ASSERT_TRUE(inlet_.AwaitNumbers(1));
+  v1::PassMessage batch;
+  ToProto(SomeBatch(2), *batch.mutable_activations());
+  EXPECT_EQ(Say({Open(6, 2)}).error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(Say({Open(5, 1)}).error_code(), grpc::StatusCode::NOT_FOUND);
+  EXPECT_EQ(Say({Open(5, 2), batch}).error_code(), grpc::StatusCode::ALREADY_EXISTS);
+  EXPECT_EQ(Say({batch}).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(Say({v1::PassMessage()}).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(Say({}).error_code(), grpc::StatusCode::OK);
+  ASSERT_TRUE(outlet->Send(SomeBatch(2)).ok());
+  ASSERT_TRUE(inlet_.AwaitNumbers(2));
+  EXPECT_THAT(inlet_.numbers(), ::testing::ElementsAre(1, 2));
+}
+
+TEST_F(PassTest, AMessageThatIsWrongBreaksTheChainThatItIsFor) {
+  v1::PassMessage wrong;
+  wrong.mutable_activations()->set_hidden("abc");
+  EXPECT_EQ(Say({Open(5, 2), wrong}).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_THAT(std::string(inlet_.AwaitLost().message()), HasSubstr("no whole values"));
+}
+
+// --- pings ---
+
+// The thread that asks for measurements is the one that acts on all else.
+TEST_F(PassTest, AskingForAMeasurementWaitsForNone) {
+  Mutex mutex;
+  bool go_on = false;
+  std::vector<v1::PeerTimes> told;
+  PeerPings pings(nullptr, [&](v1::PeerTimes times) {
+    MutexLock lock(&mutex);
+    told.push_back(std::move(times));
+    // As long as it likes: the next question does not wait.
+    mutex.Await(absl::Condition(&go_on));
+  });
+  const auto ask = [&](const std::string& server) {
+    v1::MeasurePeers measure;
+    measure.add_peers()->set_server_id(server);
+    measure.mutable_peers(0)->set_pipeline_address(address_);
+    pings.Measure(measure);
+  };
+  const auto await = [&](size_t count) {
+    MutexLock lock(&mutex);
+    const auto there = [&] { return told.size() >= count; };
+    return mutex.AwaitWithTimeout(absl::Condition(&there), absl::Seconds(30));
+  };
+  ask("a");
+  ASSERT_TRUE(await(1));
+  ask("b");
+  ask("c");
+  {
+    MutexLock lock(&mutex);
+    go_on = true;
+  }
+  ASSERT_TRUE(await(2));
+  MutexLock lock(&mutex);
+  ASSERT_EQ(told[0].peers_size(), 1);
+  EXPECT_EQ(told[0].peers(0).server_id(), "a");
+  EXPECT_GT(told[0].peers(0).round_trip_s(), 0);
+  ASSERT_EQ(told[1].peers_size(), 1);
+  EXPECT_EQ(told[1].peers(0).server_id(), "c") << "the newest";
+}
+
+TEST_F(PassTest, AMeasurementUnderWayIsBrokenOff) {
+  PeerPings pings(nullptr, [](const v1::PeerTimes&) { ADD_FAILURE() << "its owner is gone"; });
+  v1::MeasurePeers measure;
+  measure.add_peers()->set_server_id("nobody");
+  measure.mutable_peers(0)->set_pipeline_address("127.0.0.1:1");
+  pings.Measure(measure);
+}
+
+}  // namespace
+}  // namespace bfio::worker

@@ -1,0 +1,319 @@
+#include "chains/worker/pipeline_worker.h"
+
+#include <deque>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "chains/pipeline/block_trial.h"
+#include "chains/worker/chain_host.h"
+#include "chains/worker/peer_pings.h"
+#include "chains/worker/pool_link.h"
+#include "common/base/clock.h"
+#include "common/base/mutex.h"
+#include "common/base/shutdown.h"
+#include "common/base/spdlog.h"
+#include "common/net/address.h"
+#include "common/net/channel.h"
+#include "common/net/exposure.h"
+#include "grpcpp/grpcpp.h"
+#include "worker/engine/cpu/cpu_parts.h"
+#include "worker/link/rank.h"
+#include "worker/link/refusal_delay.h"
+
+namespace bfio::worker {
+namespace {
+
+constexpr absl::Duration kTick = absl::Milliseconds(100);
+constexpr absl::Duration kPoolConnectSlice = absl::Milliseconds(500);
+// Spent on measuring a block before the pool is joined.
+constexpr absl::Duration kTrial = absl::Milliseconds(200);
+
+struct Broken {
+  uint64_t chain;
+  absl::Status why;
+};
+struct Ended {
+  absl::Status why;
+};
+using Event = std::variant<v1::PoolMessage, Broken, v1::PeerTimes, Ended>;
+
+// What has happened, for the one thread that acts. Bounded by what it is told of: a message or two per chain,
+// and the router's.
+class Mailbox {
+ public:
+  void Post(Event event) {
+    MutexLock lock(&mutex_);
+    events_.push_back(std::move(event));
+  }
+  std::deque<Event> TakeWithin(absl::Duration timeout) {
+    MutexLock lock(&mutex_);
+    const auto any = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return !events_.empty(); };
+    mutex_.AwaitWithTimeout(absl::Condition(&any), timeout);
+    return std::exchange(events_, {});
+  }
+
+ private:
+  Mutex mutex_;
+  std::deque<Event> events_ ABSL_GUARDED_BY(mutex_);
+};
+
+// What servers of one chain must have in common.
+std::string SignatureOf(const WorkerOptions& options, const Model& model) {
+  const ModelConfig& config = model.config();
+  // Parts of a step go from one to the next: pages and rows must agree, too.
+  return absl::StrCat(options.engine.name, ":", FamilyName(config.family), ":", config.layers, "x",
+                      config.hidden, ":", options.engine.cpu.decode.page_tokens, "/",
+                      options.engine.cpu.decode.step_tokens, ":", DigestOf(options.engine, model).Hex());
+}
+
+absl::StatusOr<std::unique_ptr<PartSource>> SourceOf(const EngineOptions& engine,
+                                                     std::shared_ptr<const Model> model) {
+  if (engine.name == "cuda") {
+    return MakeCudaParts(engine.cuda.device, std::move(model),
+                         [](const std::string& text) { spdlog::info("{}", text); });
+  }
+  return std::make_unique<CpuParts>(std::move(model), engine.weights, engine.cpu);
+}
+
+class Member {
+ public:
+  Member(const WorkerOptions& options, const PipelineOptions& pipeline, std::shared_ptr<const Model> model,
+         PartSource* source, std::string address, PassService* service, std::shared_ptr<grpc::Channel> router,
+         const BlockTime& time, MakeHead make_rank)
+      : options_(options),
+        model_(std::move(model)),
+        bytes_(source->bytes()),
+        address_(std::move(address)),
+        time_(time),
+        host_({options_, pipeline, model_->config(), source, service, ChannelCredentials(pipeline.tls),
+               std::move(make_rank),
+               [this](uint64_t chain, const absl::Status& why) {
+                 mailbox_.Post(Broken{chain, why});
+               }}),
+        pings_(ChannelCredentials(pipeline.tls),
+               [this](v1::PeerTimes times) { mailbox_.Post(std::move(times)); }),
+        link_(std::move(router), {[this](v1::PoolMessage message) { mailbox_.Post(std::move(message)); },
+                                  [this](const absl::Status& why) { mailbox_.Post(Ended{why}); }}) {}
+
+  absl::Status Run() {
+    const absl::Time give_up = MonotonicNow() + options_.connect_timeout;
+    while (true) {
+      if (ShutdownSignal::Requested() && !leaving_.has_value()) Leave();
+      if (leaving_.has_value() && (!host_.HasHeads() || MonotonicNow() >= *leaving_)) break;
+      if (!joined_ && !leaving_.has_value() && MonotonicNow() >= next_try_) Join();
+      if (!ever_joined_ && MonotonicNow() >= give_up) {
+        return absl::UnavailableError(absl::StrCat("no router at ", options_.router, " for ",
+                                                   absl::FormatDuration(options_.connect_timeout)));
+      }
+      for (Event& event : mailbox_.TakeWithin(kTick)) {
+        if (absl::Status status = Handle(event); !status.ok()) return status;
+      }
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  void Join() {
+    next_try_ = MonotonicNow() + kPoolConnectSlice;
+    if (!link_.Open(kPoolConnectSlice)) return;
+    joined_ = ever_joined_ = true;
+    v1::ServerMessage message;
+    v1::ServerHello* hello = message.mutable_hello();
+    hello->set_server_id(options_.worker_id);
+    hello->set_pipeline_address(address_);
+    hello->set_memory_bytes(static_cast<uint64_t>(options_.engine.memory_limit_bytes));
+    hello->set_blocks(static_cast<uint32_t>(model_->config().layers));
+    hello->set_block_bytes(static_cast<uint64_t>(bytes_.block));
+    hello->set_ends_bytes(static_cast<uint64_t>(bytes_.ends));
+    hello->set_kv_token_bytes(static_cast<uint64_t>(bytes_.kv_token));
+    hello->set_model(SignatureOf(options_, *model_));
+    hello->set_page_tokens(static_cast<uint32_t>(options_.engine.cpu.decode.page_tokens));
+    hello->set_max_positions(static_cast<uint64_t>(model_->config().max_positions));
+    hello->set_version(options_.version);
+    hello->set_block_step_s(time_.step_s);
+    hello->set_block_row_s(time_.row_s);
+    hello->set_server_instance(instance_);
+    hello->set_stream(++streams_);
+    for (v1::ChainStage& stage : host_.stages()) *hello->add_stages() = std::move(stage);
+    link_.Send(message);
+  }
+
+  // The heads here are drained, other parts are simply left; whoever has no head goes at once.
+  void Leave() {
+    spdlog::info("{}: leaving the pool of chains", options_.worker_id);
+    leaving_ = MonotonicNow() + (host_.Leave("signal") ? options_.drain_timeout : absl::ZeroDuration());
+  }
+
+  absl::Status Handle(Event& event) {
+    if (auto* message = std::get_if<v1::PoolMessage>(&event)) {
+      Obey(*message);
+    } else if (auto* broken = std::get_if<Broken>(&event)) {
+      OnBroken(*broken);
+    } else if (auto* times = std::get_if<v1::PeerTimes>(&event)) {
+      v1::ServerMessage report;
+      *report.mutable_times() = std::move(*times);
+      if (joined_) link_.Send(report);
+    } else {
+      link_.Close();
+      joined_ = false;
+      const absl::Status& why = std::get<Ended>(event).why;
+      if (absl::IsInvalidArgument(why) || absl::IsUnimplemented(why) || absl::IsPermissionDenied(why)) {
+        return absl::Status(why.code(), absl::StrCat("the router at ", options_.router,
+                                                     " refuses this server: ", why.message()));
+      }
+      if (absl::IsFailedPrecondition(why)) {
+        const absl::Duration pause = refusals_.Next();
+        next_try_ = MonotonicNow() + pause;
+        spdlog::warn("{}: the router at {} does not take this server: {}; it asks again in {}",
+                     options_.worker_id, options_.router, std::string(why.message()),
+                     absl::FormatDuration(absl::Trunc(pause, absl::Milliseconds(100))));
+        return absl::OkStatus();
+      }
+      spdlog::warn("{}: stream to the pool lost: {}", options_.worker_id, why.ToString());
+    }
+    return absl::OkStatus();
+  }
+
+  void Obey(const v1::PoolMessage& message) {
+    refusals_.Reset();
+    if (message.has_stage()) {
+      const uint64_t chain = message.stage().chain();
+      const absl::Status loaded =
+          leaving_.has_value() ? absl::UnavailableError("it is leaving") : host_.Load(message.stage());
+      if (!loaded.ok()) spdlog::error("chain {}: {}", chain, loaded.ToString());
+      v1::ServerMessage reply;
+      reply.mutable_ready()->set_chain(chain);
+      reply.mutable_ready()->set_error(loaded.ok() ? "" : std::string(loaded.message()));
+      link_.Send(reply);
+    } else if (message.has_start()) {
+      const absl::Status started = host_.Start(message.start().chain());
+      if (!started.ok()) OnBroken({message.start().chain(), started});
+    } else if (message.has_drop()) {
+      spdlog::warn("chain {}: ends: {}", message.drop().chain(), message.drop().reason());
+      host_.Drop(message.drop().chain());
+    } else if (message.has_measure()) {
+      pings_.Measure(message.measure());
+    }
+  }
+
+  void OnBroken(const Broken& broken) {
+    if (!host_.Has(broken.chain)) return;
+    spdlog::warn("chain {}: broken: {}", broken.chain, std::string(broken.why.message()));
+    host_.Drop(broken.chain);
+    v1::ServerMessage message;
+    message.mutable_broken()->set_chain(broken.chain);
+    message.mutable_broken()->set_reason(std::string(broken.why.message()));
+    if (joined_) link_.Send(message);
+  }
+
+  const WorkerOptions& options_;
+  const std::shared_ptr<const Model> model_;
+  const ModelBytes bytes_;
+  const std::string address_;
+  const BlockTime time_;
+  // Outlives those who post.
+  Mailbox mailbox_;
+  ChainHost host_;
+  PeerPings pings_;
+  PoolLink link_;
+  // This process's life, and its streams to the pool.
+  const uint64_t instance_ = NewInstance();
+  uint64_t streams_ = 0;
+  bool joined_ = false;
+  bool ever_joined_ = false;
+  absl::Time next_try_ = absl::InfinitePast();
+  RefusalDelay refusals_{std::hash<std::string>()(options_.worker_id)};
+  // Until when, once a signal has come.
+  std::optional<absl::Time> leaving_;
+};
+
+}  // namespace
+
+absl::Status PipelineWorker::Check(const WorkerOptions& options) const {
+  const auto address = ParseAddress(pipeline_.listen, /*port_may_be_0=*/true);
+  if (!address.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--pipeline_listen: ", address.status().message()));
+  }
+  if (pipeline_.address.empty() && (address->host == "0.0.0.0" || address->host == "::")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--pipeline_listen=", pipeline_.listen,
+                     " needs --pipeline_address: where other servers reach this one"));
+  }
+  if (!pipeline_.address.empty()) {
+    if (auto other = ParseAddress(pipeline_.address); !other.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("--pipeline_address: ", other.status().message()));
+    }
+  }
+  if ((options.engine.name != "cpu" && options.engine.name != "cuda") ||
+      options.engine.cpu.decode.share_mlp) {
+    return absl::InvalidArgumentError(
+        "--pipeline_listen: chains are served by --engine=cpu or cuda, with --mlp=replicated alone");
+  }
+  if (options.ranks_per_process != 1) {
+    return absl::InvalidArgumentError("--pipeline_listen: a server of chains has --ranks_per_process=1");
+  }
+  if (options.engine.memory_limit_bytes <= 0) {
+    return absl::InvalidArgumentError("--pipeline_listen needs --memory_limit_mb: what this server may fill");
+  }
+  if (pipeline_.micro_batches < 1 || pipeline_.micro_batches > kMaxInFlight) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--micro_batches must be in 1..", kMaxInFlight, ", not ", pipeline_.micro_batches));
+  }
+  for (const TlsEnd end : {TlsEnd::kServer, TlsEnd::kClient}) {
+    if (absl::Status status = CheckTlsFiles(pipeline_.tls, "pipeline_tls", end); !status.ok()) return status;
+  }
+  if (options.insecure) return absl::OkStatus();
+  return CheckExposure(*address, {"pipeline_listen", "pipeline_tls", "--pipeline_tls_ca",
+                                  pipeline_.tls.enabled(), !pipeline_.tls.ca.empty()});
+}
+
+absl::Status PipelineWorker::Run(const WorkerOptions& options, std::shared_ptr<grpc::Channel> router,
+                                 MakePartRank make_rank) const {
+  if (options.engine.name == "cuda") {
+    // Before minutes go by.
+    if (absl::Status status = CheckCudaDevice(options.engine.cuda.device); !status.ok()) {
+      return absl::Status(status.code(), absl::StrCat("--engine=cuda: ", status.message()));
+    }
+  }
+  auto model = LoadModel(options.engine.model);
+  if (!model.ok()) {
+    return absl::Status(model.status().code(), absl::StrCat("--model: ", model.status().message()));
+  }
+  auto address = ParseAddress(pipeline_.listen, /*port_may_be_0=*/true);
+  PassService service;
+  grpc::ServerBuilder builder;
+  ConfigureServer(builder);
+  builder.SetMaxReceiveMessageSize(kMaxPassBytes);
+  int port = 0;
+  builder.AddListeningPort(address->ToString(), ServerCredentials(pipeline_.tls), &port);
+  builder.RegisterService(&service);
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  if (server == nullptr || port == 0) {
+    return absl::UnavailableError(absl::StrCat("--pipeline_listen: cannot listen on ", address->ToString()));
+  }
+  address->port = static_cast<uint16_t>(port);
+  const std::string reached = pipeline_.address.empty() ? address->ToString() : pipeline_.address;
+  spdlog::info("{}: chains come in at {}", options.worker_id, reached);
+  const std::shared_ptr<const Model> shared = *std::move(model);
+  auto source = SourceOf(options.engine, shared);
+  if (!source.ok()) return source.status();
+  auto time = MeasureBlock(**source, options.engine.cpu.decode, kTrial);
+  if (!time.ok()) return time.status();
+  spdlog::info("{}: a block takes {:.3g} ms a step and {:.3g} ms a further row", options.worker_id,
+               1e3 * time->step_s, 1e3 * time->row_s);
+  absl::Status status;
+  {
+    const std::string digest = DigestOf(options.engine, *shared).Hex();
+    const MakeHead make_head = [&](const v1::ChainStage& stage, std::unique_ptr<Engine> engine) {
+      return make_rank({absl::StrCat(stage.chain()), digest, stage.service_s(), std::move(engine)});
+    };
+    Member member(options, pipeline_, shared, source->get(), reached, &service, std::move(router), *time,
+                  make_head);
+    status = member.Run();
+  }
+  server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
+  return status;
+}
+
+}  // namespace bfio::worker

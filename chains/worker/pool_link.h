@@ -1,0 +1,51 @@
+// A server's stream to the router's ChainPool.
+//
+// Purpose: one Join stream at a time; what comes goes to the owner's sinks. Opening it again after a loss is
+// the owner's. Threads: Open, Send and Close from the owner's thread; a reader of its own per stream calls
+// the sinks.
+#ifndef BFIO_CHAINS_WORKER_POOL_LINK_H_
+#define BFIO_CHAINS_WORKER_POOL_LINK_H_
+
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "bfio/v1/pipeline.grpc.pb.h"
+
+namespace bfio::worker {
+
+class PoolLink {
+ public:
+  struct Sinks {
+    std::function<void(v1::PoolMessage)> on_message;
+    // The stream has ended; once per Open.
+    std::function<void(const absl::Status&)> on_end;
+  };
+
+  PoolLink(std::shared_ptr<grpc::Channel> channel, Sinks sinks);
+  ~PoolLink() { Close(); }
+
+  // True when the router is reached within `timeout` and the stream is begun. REQUIRES: none is open.
+  bool Open(absl::Duration timeout);
+  // Blocks while the router takes nothing, for as long as keepalive lets a connection stand. What a stream
+  // that has ended is told is lost: on_end follows or has been.
+  void Send(const v1::ServerMessage& message);
+  // Ends the stream and waits for its reader.
+  void Close();
+
+ private:
+  using Stream = grpc::ClientReaderWriter<v1::ServerMessage, v1::PoolMessage>;
+
+  const std::shared_ptr<grpc::Channel> channel_;
+  const Sinks sinks_;
+  const std::unique_ptr<v1::ChainPool::Stub> stub_;
+  std::unique_ptr<grpc::ClientContext> context_;
+  std::unique_ptr<Stream> stream_;
+  std::thread reader_;
+};
+
+}  // namespace bfio::worker
+
+#endif  // BFIO_CHAINS_WORKER_POOL_LINK_H_

@@ -1,0 +1,46 @@
+// What a worker may do in place of running ranks with whole models: where chains/worker plugs in.
+//
+// Threads: one; Run blocks its caller.
+#ifndef BFIO_WORKER_LINK_PART_SERVER_H_
+#define BFIO_WORKER_LINK_PART_SERVER_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "worker/link/rank.h"
+
+namespace bfio::worker {
+
+struct WorkerOptions;
+
+// A rank that such a server runs: an engine that other servers have parts of.
+struct PartRank {
+  // Tells it from the process's other ranks.
+  std::string suffix;
+  // Digest of the model that the engine computes (worker/engine/model/model_digest.h).
+  std::string model;
+  // Of a mean request; 0: not known.
+  double service_s = 0;
+  std::unique_ptr<Engine> engine;
+};
+using MakePartRank = std::function<absl::StatusOr<std::unique_ptr<Rank>>(PartRank)>;
+
+class PartServer {
+ public:
+  virtual ~PartServer() = default;
+
+  // INVALID_ARGUMENT, naming the flag, when an option is out of range or does not go with this server.
+  virtual absl::Status Check(const WorkerOptions& options) const = 0;
+  // As RunWorker. `router`: the channel to it, which outlives the ranks.
+  virtual absl::Status Run(const WorkerOptions& options, std::shared_ptr<grpc::Channel> router,
+                           MakePartRank make_rank) const = 0;
+};
+
+}  // namespace bfio::worker
+
+#endif  // BFIO_WORKER_LINK_PART_SERVER_H_
