@@ -1,6 +1,6 @@
 // Theorems 1 to 3 of the BF-IO paper in the simulator, where they are cheap to check: a slot's load has the
-// distribution of the proof, a common drift moves no gap, and BF-IO keeps below its bound. How imbalance grows
-// with slots and workers is research/bf_io.py scaling.
+// distribution of the proof, a common drift moves no gap, and BF-IO keeps below its bound. How imbalance
+// grows with slots and workers is research/bf_io.py scaling.
 //
 // Prompts uniform on 1 .. 100, outputs of 20 tokens or geometric with mean 20. Seeds are fixed; tolerances
 // are about three standard errors.
@@ -141,7 +141,7 @@ TEST(ScalingTest, SlotsUnderFcfsHoldAPromptAndAGeometricAge) {
   // Five mean lengths apart: nearly everybody is somebody else.
   Snapshots snapshots(100);
   Simulate(Overload("fcfs", 4, 16, true, 20'000), Geometric(),
-      [&](const StepView& view) { snapshots.See(view); });
+           [&](const StepView& view) { snapshots.See(view); });
   const double count = static_cast<double>(snapshots.loads().size());
   ASSERT_EQ(count, 200 * 64);
   double mean = 0, square = 0;
