@@ -17,10 +17,10 @@
 
 #include "absl/status/status.h"
 #include "common/workload/trace.h"
-#include "router/core/solver/lp_export.h"
 #include "router/core/solver/solver.h"
 #include "tests/differential/cbc.h"
 #include "tests/differential/overload.h"
+#include "tools/sim/run/lp_export.h"
 
 namespace bfio::testing {
 namespace {
@@ -56,7 +56,7 @@ double LargestLoad(const core::Instance& instance) {
 // Nothing when CBC found no plan at all.
 absl::StatusOr<Result> Compare(const core::Instance& instance, double seconds) {
   std::string lp;
-  if (absl::Status status = core::AppendLp(instance, core::ObjectiveKind::kPaper, {}, lp); !status.ok()) {
+  if (absl::Status status = sim::AppendLp(instance, core::ObjectiveKind::kPaper, {}, lp); !status.ok()) {
     return status;
   }
   const auto cbc = SolveWithCbc(lp, instance, seconds);

@@ -22,8 +22,7 @@ class HindsightCbcTest : public ::testing::Test {
 };
 
 // CBC's optimum, as its schedule says.
-int64_t ByCbc(const std::vector<KvArrival>& arrivals, const core::AdmissionOptions& options,
-              int64_t horizon) {
+int64_t ByCbc(const std::vector<KvArrival>& arrivals, const AdmissionOptions& options, int64_t horizon) {
   const auto answer = testing::RunCbc(HindsightLp(arrivals, options, horizon), kHindsightSeconds);
   EXPECT_TRUE(answer.ok()) << answer.status();
   if (!answer.ok()) return -1;
@@ -39,7 +38,7 @@ int64_t ByCbc(const std::vector<KvArrival>& arrivals, const core::AdmissionOptio
   return latency.value_or(-1);
 }
 
-void Agree(const std::vector<KvArrival>& arrivals, const core::AdmissionOptions& options) {
+void Agree(const std::vector<KvArrival>& arrivals, const AdmissionOptions& options) {
   const auto best = HindsightOptimum(arrivals, options, 10'000'000);
   ASSERT_TRUE(best.has_value());
   EXPECT_EQ(ScheduleLatency(arrivals, options, best->began), best->total_latency);
@@ -52,7 +51,7 @@ TEST_F(HindsightCbcTest, TheCounterexamples) {
     for (const int64_t output : outputs) arrivals.push_back({0, prompt, output});
     return arrivals;
   };
-  core::AdmissionOptions options;
+  AdmissionOptions options;
   options.memory = 6;
   EXPECT_EQ(ByCbc(together(1, {2, 2, 3, 3}), options, 12), 16);
   EXPECT_EQ(ByCbc(together(1, {2, 2, 3, 4, 4}), options, 18), 28);
@@ -65,7 +64,7 @@ TEST_F(HindsightCbcTest, CbcAndTheSearchAgree) {
     for (const bool online : {false, true}) {
       Rng rng(online ? 3 : 4);
       for (int trial = 0; trial < 3; ++trial) {
-        core::AdmissionOptions options;
+        AdmissionOptions options;
         options.counts_first_round = counts_first_round;
         options.memory = 7 + static_cast<int64_t>(rng.Below(6));
         std::vector<KvArrival> arrivals;

@@ -10,10 +10,10 @@
 #include <string>
 
 #include "common/workload/trace.h"
-#include "router/core/solver/lp_export.h"
 #include "router/core/solver/solver.h"
 #include "tests/differential/cbc.h"
 #include "tests/differential/overload.h"
+#include "tools/sim/run/lp_export.h"
 
 namespace bfio::testing {
 namespace {
@@ -53,7 +53,7 @@ int Main(int argc, char** argv) {
   int unproven = 0;
   const double cbc = Loop(*trace, steps, [&](const core::Instance& instance) -> const core::Solution& {
     std::string lp;
-    if (!core::AppendLp(instance, settings.objective, {}, lp).ok()) return solver.Solve(instance);
+    if (!sim::AppendLp(instance, settings.objective, {}, lp).ok()) return solver.Solve(instance);
     const auto answer = SolveWithCbc(lp, instance, seconds);
     unproven += answer.ok() && answer->optimal ? 0 : 1;
     if (!answer.ok() || !answer->found) return solver.Solve(instance);

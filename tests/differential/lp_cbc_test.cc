@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "common/base/rng.h"
-#include "router/core/solver/exhaustive.h"
-#include "router/core/solver/lp_export.h"
 #include "router/core/solver/solver.h"
 #include "tests/differential/cbc.h"
+#include "tests/testing/exhaustive.h"
 #include "tests/testing/solver_case.h"
+#include "tools/sim/run/lp_export.h"
 
 namespace bfio::core {
 namespace {
@@ -33,7 +33,7 @@ class LpCbcTest : public ::testing::Test {
 // J* by CBC, and that its choice is feasible and worth what the objective's definition says.
 void Optimum(const Instance& instance, absl::Span<const int64_t> admit, double& value) {
   std::string lp;
-  ASSERT_TRUE(AppendLp(instance, ObjectiveKind::kPaper, {admit}, lp).ok());
+  ASSERT_TRUE(sim::AppendLp(instance, ObjectiveKind::kPaper, {admit}, lp).ok());
   const auto answer = testing::SolveWithCbc(lp, instance, kSeconds);
   ASSERT_TRUE(answer.ok()) << answer.status();
   ASSERT_TRUE(answer->optimal) << lp;

@@ -83,10 +83,7 @@ ABSL_FLAG(std::string, shadow, "",
 ABSL_FLAG(std::string, dump_lp, "",
           "folder that gets every counted decision as a file that CBC, HiGHS and glpsol read");
 ABSL_FLAG(uint32_t, dump_lp_limit, 1000, "most files of dump_lp, per policy");
-ABSL_FLAG(
-    uint32_t, threads, 0,
-    "threads that share the runs, 0 for one per processor; without a subcommand runs are made one after the "
-    "other unless this is given");
+ABSL_FLAG(uint32_t, threads, 0, "dominance: threads that share the runs, 0 for one per processor");
 
 namespace bfio::sim {
 namespace {

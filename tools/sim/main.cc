@@ -1,22 +1,30 @@
 // bfio_sim: how a policy would have done, without GPUs.
 //
 // Purpose: subcommands by name; the work is in the folders beside this file.
+#include <algorithm>
+#include <cstdio>
 #include <functional>
+#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "absl/flags/reflection.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "bfio/v1/config.pb.h"
 #include "common/base/shutdown.h"
 #include "common/config/program.h"
 #include "router/core/lookahead/lookahead.h"
 #include "router/core/policy/policy.h"
 #include "tools/sim/calibrate/calibrate_command.h"
+#include "tools/sim/cells/cells.h"
 #include "tools/sim/dominance/dominance_command.h"
-#include "tools/sim/experiment/command.h"
 #include "tools/sim/replay/replay_command.h"
 #include "tools/sim/run_command.h"
+#include "tools/sim/workload_command.h"
 
 namespace bfio::sim {
 namespace {
@@ -25,18 +33,34 @@ struct Subcommand {
   std::string name;
   std::string summary;
   std::function<absl::Status()> run;
+  // Flags of all of bfio_sim that it takes besides its own, whose help names it.
+  std::set<std::string, std::less<>> shares = {};
 };
 
 std::vector<Subcommand> Subcommands() {
   std::vector<Subcommand> commands;
-  for (const ExperimentInfo& experiment : Experiments()) {
-    commands.push_back(
-        {experiment.name, experiment.summary, [&experiment] { return RunExperiment(experiment); }});
-  }
   commands.push_back(
       {"replay", "does the core decide a router's --decision_log again as it did?", RunReplayCommand});
   commands.push_back({"calibrate", "the cost of a step, from workers' --step_log", RunCalibrateCommand});
+  commands.push_back(
+      {"workload", "the requests of --trace or --profile as CSV; --json: their load", RunWorkloadCommand});
   commands.push_back({"dominance", "is it never worse than any baseline?", RunDominanceCommand});
+  commands.push_back(
+      {"admit",
+       "one worker's KV memory under an admission rule",
+       RunAdmitCommand,
+       {"admission_confidence", "kv_tokens", "max_new_tokens", "profile", "requests", "seed", "trace"}});
+  commands.push_back(
+      {"hindsight", "admission rules against the best schedule of small instances", RunHindsightCommand});
+  commands.push_back({"wait",
+                      "one worker that waits for batches worth running, and ones that do not",
+                      RunWaitCommand,
+                      {"c", "kv_tokens", "seed", "tl"}});
+  commands.push_back({"network", "agents in a network of engines", RunNetworkCommand, {"load", "seed"}});
+  commands.push_back({"engine",
+                      "an engine with a batch scheduler, or ranks that meet after every batch",
+                      RunEngineCommand,
+                      {"load", "profile", "requests", "seed", "trace"}});
   return commands;
 }
 
@@ -49,7 +73,7 @@ std::string Usage() {
       "  bfio_sim --profile=conversation --policy=fcfs,least_tokens,bf_io_auto\n"
       "  bfio_sim --trace=AzureLLMInferenceTrace_conv.csv --policy=bf_io --objective=paper --json\n"
       "  bfio_sim --trace=burstgpt.csv --draw=replacement --requests=100000 --policy=fcfs\n"
-      "  bfio_sim table1 --trace=burstgpt.csv --out=results    # writes results/table1.html and more\n\n"
+      "  bfio_sim workload --profile=code --requests=1000 >code.csv\n\n"
       "Subcommands:\n";
   for (const Subcommand& command : Subcommands()) {
     absl::StrAppendFormat(&usage, "  %-15s %s\n", command.name, command.summary);
@@ -63,6 +87,39 @@ std::string Usage() {
     absl::StrAppendFormat(&usage, "  %-15s %s\n", lookahead.name, lookahead.summary);
   }
   return usage;
+}
+
+// Whether the help of a flag begins with "NAME: ", or with a list of subcommands that has it ("admit, wait:
+// ").
+bool IsFlagOf(const Subcommand& command, const absl::CommandLineFlag& flag) {
+  if (command.shares.contains(flag.Name())) return true;
+  const std::string help = flag.Help();
+  const std::vector<std::string> names =
+      absl::StrSplit(help.substr(0, std::min(help.find(':'), help.size())), ", ");
+  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    return name == command.name || absl::StartsWith(name, absl::StrCat(command.name, " "));
+  });
+}
+
+// `bfio_sim NAME --help`: that subcommand's flags alone. False: this is another command line.
+bool HelpedWithSubcommand(int argc, char** argv) {
+  const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
+  if (std::none_of(arguments.begin(), arguments.end(),
+                   [](const std::string& a) { return a == "--help" || a == "-h"; }))
+    return false;
+  for (const Subcommand& command : Subcommands()) {
+    if (std::find(arguments.begin(), arguments.end(), command.name) == arguments.end()) continue;
+    std::map<std::string, absl::CommandLineFlag*> flags;
+    for (const auto& [name, flag] : absl::GetAllFlags()) {
+      if (IsFlagOf(command, *flag)) flags.emplace(name, flag);
+    }
+    std::printf("bfio_sim %s: %s\n\n", command.name.c_str(), command.summary.c_str());
+    for (const auto& [name, flag] : flags) {
+      std::printf("  --%s=%s\n      %s\n", name.c_str(), flag->DefaultValue().c_str(), flag->Help().c_str());
+    }
+    return true;
+  }
+  return false;
 }
 
 absl::Status RunNamed(const std::vector<std::string>& arguments) {
@@ -81,6 +138,7 @@ absl::Status RunNamed(const std::vector<std::string>& arguments) {
 }  // namespace bfio::sim
 
 int main(int argc, char** argv) {
+  if (bfio::sim::HelpedWithSubcommand(argc, argv)) return 0;
   const bfio::ProgramInfo info = {"bfio_sim", BFIO_VERSION, bfio::sim::Usage()};
   const std::vector<std::string> arguments = bfio::InitProgram(argc, argv, info, bfio::v1::SimConfig());
   bfio::ShutdownSignal::Install();

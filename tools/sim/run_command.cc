@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/flags/declare.h"
@@ -13,16 +13,17 @@
 #include "absl/time/time.h"
 #include "common/base/clock.h"
 #include "common/base/shutdown.h"
-#include "common/config/command_line.h"
 #include "nlohmann/json.hpp"
-#include "tools/sim/experiment/runner.h"
 #include "tools/sim/flags.h"
 #include "tools/sim/run/policy_stack.h"
 #include "tools/sim/run/simulation.h"
 #include "tools/sim/run/statistics.h"
+#include "tools/sim/run/steps_csv.h"
 
 ABSL_DECLARE_FLAG(std::string, policy);
 ABSL_FLAG(bool, json, false, "JSON on standard output instead of tables; one object per run");
+ABSL_FLAG(std::string, steps_csv, "",
+          "file that gets a line for each step of the run: loads and requests of every worker. One policy");
 
 namespace bfio::sim {
 namespace {
@@ -52,16 +53,21 @@ void Print(const nlohmann::ordered_json& run, bool json) {
   }
 }
 
-// One after the other, each printed when it is done.
-absl::Status RunInTurn(const std::vector<PlannedRun>& runs, bool json) {
-  for (const PlannedRun& planned : runs) {
-    absl::StatusOr<std::unique_ptr<Simulation>> simulation =
-        Simulation::Create(planned.options, *planned.trace);
-    if (!simulation.ok()) return simulation.status();
-    const absl::StatusOr<nlohmann::ordered_json> run = (*simulation)->Run(ShowProgress(planned.options));
-    if (!run.ok()) return run.status();
-    Print(*run, json);
+absl::Status RunOne(const SimOptions& options, const Trace& trace, bool json) {
+  absl::StatusOr<std::unique_ptr<Simulation>> simulation = Simulation::Create(options, trace);
+  if (!simulation.ok()) return simulation.status();
+  std::optional<StepsCsv> steps;
+  StepTap tap;
+  if (const std::string path = absl::GetFlag(FLAGS_steps_csv); !path.empty()) {
+    steps.emplace(path, options.workers);
+    tap = [&steps](const StepView& view) { steps->Write(view); };
   }
+  const absl::StatusOr<nlohmann::ordered_json> run = (*simulation)->Run(ShowProgress(options), tap);
+  if (!run.ok()) return run.status();
+  if (steps) {
+    if (absl::Status status = steps->Close(); !status.ok()) return status;
+  }
+  Print(*run, json);
   return absl::OkStatus();
 }
 
@@ -70,26 +76,26 @@ absl::Status RunInTurn(const std::vector<PlannedRun>& runs, bool json) {
 absl::Status RunPolicies() {
   absl::StatusOr<SimOptions> options = OptionsFromFlags();
   if (!options.ok()) return options.status();
-  absl::StatusOr<Trace> read = WorkloadFromFlags(options->seed, options->requests);
-  if (!read.ok()) return read.status();
-  const auto trace = std::make_shared<const Trace>(*std::move(read));
-  std::vector<PlannedRun> runs;
+  const absl::StatusOr<Trace> trace = WorkloadFromFlags(options->seed, options->requests);
+  if (!trace.ok()) return trace.status();
+  std::vector<SimOptions> runs;
   for (const auto& policy : absl::StrSplit(absl::GetFlag(FLAGS_policy), ',')) {
     options->policy = std::string(policy);
     // What is wrong is said before anything is run.
     if (const auto simulation = Simulation::Create(*options, *trace); !simulation.ok()) {
       return simulation.status();
     }
-    runs.push_back({options->policy, *options, trace, {}});
+    runs.push_back(*options);
+  }
+  if (runs.size() > 1 && !absl::GetFlag(FLAGS_steps_csv).empty()) {
+    return absl::InvalidArgumentError("--steps_csv takes the steps of one policy");
   }
   const bool json = absl::GetFlag(FLAGS_json);
   if (!json) std::cout << TableHeader() << std::endl;
-  // Runs beside each other would disturb each other's decision times, so that has to be asked for.
-  if (!FlagWasGiven("threads")) return RunInTurn(runs, json);
-  const Runner runner(ThreadsFromFlags(), {}, [] { return !ShutdownSignal::Requested(); });
-  const absl::StatusOr<std::vector<RunJson>> results = runner.Run(runs);
-  if (!results.ok()) return results.status();
-  for (const RunJson& run : *results) Print(run, json);
+  // One after the other: beside each other they would disturb each other's decision times.
+  for (const SimOptions& run : runs) {
+    if (absl::Status status = RunOne(run, *trace, json); !status.ok()) return status;
+  }
   return absl::OkStatus();
 }
 

@@ -1,7 +1,7 @@
 // A device's energy, split into what steps used, what their waiting used, and the rest.
 //
 // Purpose: a device tells only what it has drawn in a window. The window's time is known: `busy` computing,
-// `barrier` waiting in steps (barrier and gap), the rest parked. As in common/cost/energy.h's BusyJoules,
+// `barrier` waiting in steps (barrier and gap), the rest parked. As in the BF-IO paper,
 // waiting draws the power with nothing to do:
 //
 //   barrier_j = P_idle * barrier_s, parked_j = P_idle * parked_s, busy_j = E - both

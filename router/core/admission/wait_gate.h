@@ -2,7 +2,7 @@
 //
 // Purpose: keeps requests back until as many of their like wait as make a batch, and then lets these go to
 // the policy, which says where. The rules are those of "Fluid-Based Online Scheduling under Memory
-// Constraints" (fluid.h), as far as a router can follow them:
+// Constraints", as far as a router can follow them:
 //   wait          A request's class is the length that is said of it (predicted_output_tokens, else
 //                 max_new_tokens), to a factor of four. A class goes when its threshold of equation (7)
 //                 waits.
@@ -30,7 +30,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "router/core/admission/arrival_rate.h"
-#include "router/core/admission/fluid.h"
+#include "router/core/admission/request_stages.h"
 #include "router/core/model/request.h"
 
 namespace bfio::core {

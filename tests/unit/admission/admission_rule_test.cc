@@ -1,5 +1,5 @@
 // The admission rules one by one: what they begin, and what they say to nonsense.
-#include "router/core/admission/admission_rule.h"
+#include "tools/sim/admission/admission_rule.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-namespace bfio::core {
+namespace bfio::sim {
 namespace {
 
 using ::testing::ElementsAre;
@@ -138,4 +138,4 @@ TEST(AdmissionRule, NonsenseIsRefusedByName) {
 }
 
 }  // namespace
-}  // namespace bfio::core
+}  // namespace bfio::sim

@@ -1,5 +1,5 @@
 // The memory profile against plain sums.
-#include "router/core/admission/kv_profile.h"
+#include "tools/sim/admission/kv_profile.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 
 #include "common/base/rng.h"
 
-namespace bfio::core {
+namespace bfio::sim {
 namespace {
 
 // The same by adding up.
@@ -88,4 +88,4 @@ TEST(KvProfile, APeakLiesWhereSomethingEnds) {
 }
 
 }  // namespace
-}  // namespace bfio::core
+}  // namespace bfio::sim

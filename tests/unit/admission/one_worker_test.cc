@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "common/base/rng.h"
-#include "router/core/admission/lengths.h"
+#include "tools/sim/admission/lengths.h"
 
 namespace bfio::sim {
 namespace {
@@ -109,9 +109,9 @@ TEST(OneWorker, WhateverIsBelievedEveryRequestEnds) {
     for (const char* rule :
          {"mc_sf", "mc_sf_paced", "mc_fcfs", "mc_sf:margin=3", "watermark", "watermark:share=0.3,block=1"}) {
       for (const char* lookahead : {"", "survival", "max_tokens"}) {
-        std::unique_ptr<core::Lengths> lengths;
+        std::unique_ptr<Lengths> lengths;
         if (*lookahead != '\0')
-          lengths = std::make_unique<core::LookaheadLengths>(*core::MakeLookahead(lookahead), 0.8);
+          lengths = std::make_unique<LookaheadLengths>(*core::MakeLookahead(lookahead), 0.8);
         KvRunOptions options;
         options.rule.memory = memory;
         options.rule.lengths = lengths.get();
@@ -170,7 +170,7 @@ TEST(OneWorker, SurvivalLearnsToKeepWithinMemory) {
   }
   std::vector<int64_t> preemptions;
   for (const double confidence : {0.1, 0.5, 0.9, 0.99}) {
-    core::LookaheadLengths lengths(*core::MakeLookahead("survival"), confidence);
+    LookaheadLengths lengths(*core::MakeLookahead("survival"), confidence);
     KvRunOptions options;
     options.rule.memory = 3'000;
     options.rule.lengths = &lengths;

@@ -33,7 +33,7 @@ KvRun Serve(const char* rule, int64_t prompt, const std::vector<int64_t>& output
 // The least total latency of all schedules of simultaneous arrivals.
 int64_t Optimum(int64_t prompt, const std::vector<int64_t>& outputs, int64_t memory,
                 bool counts_first_round = true) {
-  core::AdmissionOptions options;
+  AdmissionOptions options;
   options.memory = memory;
   options.counts_first_round = counts_first_round;
   const std::vector<KvArrival> arrivals = Together(prompt, outputs);

@@ -8,16 +8,12 @@
 #include <vector>
 
 #include "common/base/rng.h"
-#include "router/core/admission/fluid.h"
-#include "router/core/admission/wait_tuner.h"
+#include "tools/sim/admission/fluid.h"
+#include "tools/sim/admission/wait_tuner.h"
 #include "tools/sim/admission/wait_worker.h"
 
 namespace bfio::sim {
 namespace {
-
-using core::IterationTime;
-using core::RequestType;
-using core::Segments;
 
 // Llama-2-7B on an A100: weights and KV over the memory's bandwidth.
 constexpr IterationTime kTime = {6.6e-3, 2.57e-7};
@@ -40,7 +36,7 @@ WaitRun Wait(int64_t n, double horizon, uint64_t seed = 1) {
 }
 
 TEST(Fluid, EquilibriumOfTheLowLoad) {
-  const auto fluid = core::FluidEquilibrium(Low(), kTime);
+  const auto fluid = FluidEquilibrium(Low(), kTime);
   ASSERT_TRUE(fluid.ok()) << fluid.status();
   EXPECT_NEAR(fluid->memory, 4544, 1);
   EXPECT_DOUBLE_EQ(fluid->throughput, 32'000);
@@ -55,32 +51,30 @@ TEST(Fluid, EquilibriumOfTheLowLoad) {
 
 TEST(Fluid, AHopelessLoadIsRefused) {
   const std::vector<RequestType> high = {{6000, 20, 100}, {4000, 20, 200}, {2000, 20, 300}};
-  EXPECT_EQ(core::FluidEquilibrium(high, kTime).status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(core::WaitThresholds(high, kTime).status().code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(core::NestedThresholds(core::SegmentsOf(high), kTime).status().code(),
+  EXPECT_EQ(FluidEquilibrium(high, kTime).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(WaitThresholds(high, kTime).status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(NestedThresholds(core::SegmentsOf(high), kTime).status().code(),
             absl::StatusCode::kFailedPrecondition);
 }
 
 TEST(Wait, TheSmallestStableThresholds) {
-  const auto iteration = [](int64_t n) {
-    return core::WaitIteration(Low(), std::vector<int64_t>{n, n}, kTime);
-  };
+  const auto iteration = [](int64_t n) { return WaitIteration(Low(), std::vector<int64_t>{n, n}, kTime); };
   EXPECT_NEAR(iteration(8), 7.803e-3, 1e-6);
   EXPECT_NEAR(iteration(7), 7.652e-3, 1e-6);
-  EXPECT_TRUE(core::WaitIsStable(Low(), std::vector<int64_t>{8, 8}, kTime));
-  EXPECT_FALSE(core::WaitIsStable(Low(), std::vector<int64_t>{7, 7}, kTime));
-  EXPECT_EQ(*core::WaitThresholds(Low(), kTime, 1), (std::vector<int64_t>{8, 8}));
+  EXPECT_TRUE(WaitIsStable(Low(), std::vector<int64_t>{8, 8}, kTime));
+  EXPECT_FALSE(WaitIsStable(Low(), std::vector<int64_t>{7, 7}, kTime));
+  EXPECT_EQ(*WaitThresholds(Low(), kTime, 1), (std::vector<int64_t>{8, 8}));
   for (const double load : {0.5, 0.9, 0.98}) {
-    const auto thresholds = core::WaitThresholds(Low(), kTime, load);
+    const auto thresholds = WaitThresholds(Low(), kTime, load);
     ASSERT_TRUE(thresholds.ok());
-    EXPECT_LE(core::WaitIteration(Low(), *thresholds, kTime) * 1000,
+    EXPECT_LE(WaitIteration(Low(), *thresholds, kTime) * 1000,
               load * static_cast<double>((*thresholds)[0]) + 1e-9);
   }
 }
 
 TEST(Wait, BelowTheThresholdThroughputIsWhatTheIterationAllows) {
   for (const int64_t n : {6, 7}) {
-    const double iteration = core::WaitIteration(Low(), std::vector<int64_t>{n, n}, kTime);
+    const double iteration = WaitIteration(Low(), std::vector<int64_t>{n, n}, kTime);
     const double per_type = std::min(1000.0, static_cast<double>(n) / iteration);
     EXPECT_NEAR(Wait(n, 100).tokens_per_s, per_type * 32, 0.003 * per_type * 32) << n;
   }
@@ -128,7 +122,7 @@ TEST(Wait, TheGapClosesAsTimeGoesOnAndNobodyBeatsTheFluid) {
 template <typename Run>
 void HeavyTraffic(const std::vector<RequestType>& base, double horizon, double first, double share,
                   const Run& run) {
-  const double fluid = core::FluidEquilibrium(base, kTime)->throughput;
+  const double fluid = FluidEquilibrium(base, kTime)->throughput;
   double latency = 0;
   for (const double zeta : {1.0, 4.0, 16.0, 64.0}) {
     std::vector<RequestType> types = base;
@@ -155,25 +149,25 @@ TEST(Wait, HeavyTrafficIsWithinTwoPerCentOfTheFluid) {
 TEST(NestedWait, HeavyTrafficIsWithinFivePerCentWithUnknownLengths) {
   HeavyTraffic(Nested(), 10, 64, 0.05, [](const auto& types, const WaitOptions& options) {
     const Segments segments = core::SegmentsOf(types);
-    return RunNestedWait(types, segments, *core::NestedThresholds(segments, options.time), options);
+    return RunNestedWait(types, segments, *NestedThresholds(segments, options.time), options);
   });
 }
 
 TEST(WaitTuner, RatesAreCountedWithTheStatedTimeConstant) {
-  core::WaitTunerOptions options;
+  WaitTunerOptions options;
   options.time_constant = 2;
-  core::WaitTuner tuner(Low(), kTime, options);
+  WaitTuner tuner(Low(), kTime, options);
   for (int i = 1; i <= 4'000; ++i) tuner.OnArrival(0, i * 0.01);
   EXPECT_NEAR(tuner.Rate(0, 40), 100, 0.5);
   EXPECT_EQ(tuner.Rate(1, 40), 0);
   EXPECT_NEAR(tuner.Rate(0, 42), 100 / std::exp(1), 0.5) << "a time constant of silence";
-  core::WaitTuner young(Low(), kTime, options);
+  WaitTuner young(Low(), kTime, options);
   for (int i = 1; i <= 20; ++i) young.OnArrival(0, i * 0.01);
   EXPECT_NEAR(young.Rate(0, 0.2), 100, 6) << "the first seconds count in full";
 }
 
 TEST(WaitTuner, UnknownRatesGiveTheThresholdsOfTheKnownAndStayThere) {
-  core::WaitTuner tuner(Low(), kTime);
+  WaitTuner tuner(Low(), kTime);
   WaitOptions options;
   options.time = kTime;
   options.horizon = 60;
@@ -181,7 +175,7 @@ TEST(WaitTuner, UnknownRatesGiveTheThresholdsOfTheKnownAndStayThere) {
   EXPECT_NEAR(run.tokens_per_s, 32'000, 0.02 * 32'000);
   EXPECT_LT(run.mean_latency, 0.3);
   EXPECT_LE(tuner.solved(), 12) << "noise alone is no drift";
-  const auto known = *core::WaitThresholds(Low(), kTime, 0.9);
+  const auto known = *WaitThresholds(Low(), kTime, 0.9);
   for (size_t j = 0; j < 2; ++j) {
     EXPECT_NEAR(static_cast<double>(tuner.Thresholds(60)[j]), static_cast<double>(known[j]), 4);
   }
@@ -196,9 +190,9 @@ TEST(WaitTuner, ThresholdsFollowRatesThatTreble) {
   options.horizon = 120;
   options.intensity = [](double at) { return at < 60 ? 1.0 / 3 : 1; };
   const double offered = 3000 * (11 + 21) * (20 + 60) / 120;
-  const WaitRun fixed = RunWait(types, *core::WaitThresholds(Low(), kTime, 0.9), options);
+  const WaitRun fixed = RunWait(types, *WaitThresholds(Low(), kTime, 0.9), options);
   EXPECT_LT(fixed.tokens_per_s, 0.75 * offered);
-  core::WaitTuner tuner(types, kTime);
+  WaitTuner tuner(types, kTime);
   const WaitRun tuned = RunTunedWait(types, tuner, options);
   EXPECT_NEAR(tuned.tokens_per_s, offered, 0.02 * offered);
   EXPECT_LT(tuned.mean_latency, 1);
@@ -206,7 +200,7 @@ TEST(WaitTuner, ThresholdsFollowRatesThatTreble) {
 }
 
 TEST(WaitTuner, AHopelessLoadLeavesTheHeaviestThatIsCarried) {
-  core::WaitTuner tuner(Low(), kTime);
+  WaitTuner tuner(Low(), kTime);
   for (int i = 1; i <= 200'000; ++i) {
     tuner.OnArrival(0, i * 5e-5);
     tuner.OnArrival(1, i * 5e-5);
@@ -217,18 +211,18 @@ TEST(WaitTuner, AHopelessLoadLeavesTheHeaviestThatIsCarried) {
 }
 
 TEST(NestedWait, DecayOfASegmentsQueue) {
-  EXPECT_NEAR(core::SegmentDecay(6, 10, 0.5), 0.822163, 1e-6);
-  EXPECT_NEAR(core::SegmentDecay(60, 100, 0.5), 0.822163, 1e-6) << "it does not change with the scale";
-  EXPECT_NEAR(core::SegmentDecay(55, 100, 0.5), 0.402692, 1e-6);
+  EXPECT_NEAR(SegmentDecay(6, 10, 0.5), 0.822163, 1e-6);
+  EXPECT_NEAR(SegmentDecay(60, 100, 0.5), 0.822163, 1e-6) << "it does not change with the scale";
+  EXPECT_NEAR(SegmentDecay(55, 100, 0.5), 0.402692, 1e-6);
   for (const double n : {51.0, 60.0, 80.0, 99.0}) {
-    EXPECT_GE(core::SegmentDecay(n, 100, 0.5), 8 * (n - 50) / 100) << "the lower bound of the lemma";
+    EXPECT_GE(SegmentDecay(n, 100, 0.5), 8 * (n - 50) / 100) << "the lower bound of the lemma";
   }
 }
 
 TEST(NestedWait, TheQueueIsUnderTheExponentialBound) {
   // Lindley's recursion: W <- max(W - n, 0) + Binomial(n_before, p).
   constexpr int64_t kBefore = 10, kN = 6, kSteps = 400'000;
-  const double theta = core::SegmentDecay(kN, kBefore, 0.5);
+  const double theta = SegmentDecay(kN, kBefore, 0.5);
   Rng rng(5);
   std::vector<int64_t> at_least(40);
   int64_t w = 0;
@@ -252,22 +246,22 @@ TEST(NestedWait, SegmentsOfTypesAndMerged) {
   EXPECT_DOUBLE_EQ(segments.survive[0], 1);
   EXPECT_DOUBLE_EQ(segments.survive[1], 280.0 / 300);
   EXPECT_DOUBLE_EQ(segments.survive[3], 160.0 / 240);
-  const Segments merged = core::MergedSegments(Nested(), 2);
+  const Segments merged = MergedSegments(Nested(), 2);
   EXPECT_EQ(merged.last_stage, (std::vector<int64_t>{80, 160}));
   EXPECT_DOUBLE_EQ(merged.survive[1], 160.0 / 300);
 }
 
 TEST(NestedWait, UnknownLengthsReachTheFluidThroughput) {
-  const auto fluid = core::FluidEquilibrium(Nested(), kTime);
+  const auto fluid = FluidEquilibrium(Nested(), kTime);
   ASSERT_TRUE(fluid.ok());
   EXPECT_NEAR(fluid->throughput, 34'300, 1);
   EXPECT_NEAR(fluid->memory, 58'200, 200);
   for (const bool merged : {false, true}) {
-    const Segments segments = merged ? core::MergedSegments(Nested(), 8) : core::SegmentsOf(Nested());
+    const Segments segments = merged ? MergedSegments(Nested(), 8) : core::SegmentsOf(Nested());
     // Margins multiply from segment to segment.
-    const auto thresholds = core::NestedThresholds(segments, kTime, merged ? 1.02 : 1.1);
+    const auto thresholds = NestedThresholds(segments, kTime, merged ? 1.02 : 1.1);
     ASSERT_TRUE(thresholds.ok()) << thresholds.status();
-    EXPECT_TRUE(core::NestedIsStable(segments, *thresholds, kTime));
+    EXPECT_TRUE(NestedIsStable(segments, *thresholds, kTime));
     WaitOptions options;
     options.time = kTime;
     options.horizon = 200;
@@ -283,7 +277,7 @@ TEST(NestedWait, MemoryStaysUnderItsBoundInAllButDeltaOfRuns) {
   const Segments segments = core::SegmentsOf(Nested());
   constexpr int kRuns = 150;
   for (const double margin : {1.02, 1.1}) {
-    const std::vector<int64_t> thresholds = *core::NestedThresholds(segments, kTime, margin);
+    const std::vector<int64_t> thresholds = *NestedThresholds(segments, kTime, margin);
     double largest = 0;
     std::vector<std::pair<double, int>> violations = {{0.02, 0}, {0.1, 0}, {0.5, 0}};
     for (uint64_t seed = 1; seed <= kRuns; ++seed) {
@@ -294,7 +288,7 @@ TEST(NestedWait, MemoryStaysUnderItsBoundInAllButDeltaOfRuns) {
       const WaitRun run = RunNestedWait(Nested(), segments, thresholds, options);
       for (auto& [delta, count] : violations) {
         const double bound =
-            core::NestedMemoryBound(segments, thresholds, static_cast<double>(run.iterations), delta);
+            NestedMemoryBound(segments, thresholds, static_cast<double>(run.iterations), delta);
         count += static_cast<double>(run.peak_resident) > bound;
         largest = std::max(largest, static_cast<double>(run.peak_resident) / bound);
       }

@@ -1,6 +1,5 @@
 #include <vector>
 
-#include "common/cost/energy.h"
 #include "common/cost/step_time.h"
 #include "gtest/gtest.h"
 
@@ -18,23 +17,6 @@ TEST(StepCostTest, DefaultsAreThePapersConstants) {
 TEST(StepCostTest, PrefillTokensCostTheirShare) {
   const StepCost cost = {.c_s = 1, .tl_s_per_token = 0.5, .prefill_s_per_token = 0.25};
   EXPECT_DOUBLE_EQ(cost.StepSeconds(2, 4), 3);
-}
-
-TEST(PowerModelTest, IdleAndPeakAreTheEnds) {
-  const PowerModel power;
-  EXPECT_DOUBLE_EQ(power.Watts(0), 100);
-  EXPECT_DOUBLE_EQ(power.Watts(1), 400);
-  EXPECT_DOUBLE_EQ(power.Watts(2), 400);
-  EXPECT_DOUBLE_EQ(power.Watts(-1), 100);
-  EXPECT_NEAR(power.Watts(0.5), 100 + 300 * 0.61557, 0.01);
-}
-
-TEST(PowerModelTest, AGroupsEnergyIsTheSumOfItsWorkers) {
-  const PowerModel power;
-  EXPECT_DOUBLE_EQ(power.StepJoules(std::vector<int64_t>{10, 10}, 2), 1600);
-  EXPECT_DOUBLE_EQ(power.StepJoules(std::vector<int64_t>{10, 0}, 1), 500);
-  EXPECT_DOUBLE_EQ(power.StepJoules(std::vector<int64_t>{0, 0, 0}, 1), 300)
-      << "an idle group draws idle power";
 }
 
 }  // namespace

@@ -8,7 +8,7 @@
 
 #include "common/base/rng.h"
 #include "router/core/policy/policy.h"
-#include "router/core/solver/exhaustive.h"
+#include "tests/testing/exhaustive.h"
 #include "tests/testing/policy_case.h"
 #include "tests/testing/solver_case.h"
 

@@ -6,8 +6,8 @@
 #include <cmath>
 
 #include "common/base/rng.h"
-#include "router/core/solver/exhaustive.h"
 #include "router/core/solver/solver.h"
+#include "tests/testing/exhaustive.h"
 #include "tests/testing/solver_case.h"
 
 namespace bfio::core {

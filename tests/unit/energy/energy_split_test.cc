@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "common/base/rng.h"
-#include "common/cost/energy.h"
+#include "tools/sim/run/energy.h"
 
 namespace bfio::worker {
 namespace {
@@ -14,7 +14,7 @@ namespace {
 TEST(EnergySplit, FindsTheShareOfADeviceThatDrawsByTheModel) {
   for (uint64_t seed = 1; seed <= 100; ++seed) {
     Rng rng(seed);
-    const PowerModel power{.idle_w = 50 + 100 * rng.Uniform(), .peak_w = 300 + 400 * rng.Uniform()};
+    const sim::PowerModel power{.idle_w = 50 + 100 * rng.Uniform(), .peak_w = 300 + 400 * rng.Uniform()};
     EnergySplit split;
     split.AddWindow(5 * power.idle_w, 5, 0, 0);
     ASSERT_TRUE(split.idle_watts().has_value());

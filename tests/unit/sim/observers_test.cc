@@ -1,14 +1,19 @@
-// Shadows and LP files: they watch, and change nothing.
+// Shadows, LP files, the steps as CSV and the overload condition: they watch, and change nothing.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
 
+#include "common/workload/synthetic.h"
 #include "nlohmann/json.hpp"
+#include "tools/sim/run/overload_watch.h"
 #include "tools/sim/run/simulation.h"
+#include "tools/sim/run/steps_csv.h"
 
 namespace bfio::sim {
 namespace {
@@ -105,6 +110,75 @@ TEST_F(LpDumpTest, FolderThatCannotBeMadeIsRefused) {
   options.dump_lp = "/dev/null/folder";
   const Trace trace = OneStepRequests();
   EXPECT_EQ(Simulation::Create(options, trace).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(StepsCsvTest, EveryStepIsALineThatAgreesWithTheRun) {
+  SimOptions options = Short();
+  options.workers = 2;
+  const Trace trace = OneStepRequests();
+  const std::string path = (std::filesystem::path(::testing::TempDir()) / "steps_csv_test.csv").string();
+  StepsCsv steps(path, options.workers);
+  const auto run =
+      *(*Simulation::Create(options, trace))->Run({}, [&](const StepView& view) { steps.Write(view); });
+  ASSERT_TRUE(steps.Close().ok());
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  EXPECT_EQ(line, "step,begin_s,seconds,waiting,load_0,load_1,active_0,active_1");
+  double seconds = 0, imbalance = 0, step = 0;
+  while (std::getline(file, line)) {
+    std::replace(line.begin(), line.end(), ',', ' ');
+    std::istringstream fields(line);
+    double number, begin, length, waiting, load[2], active[2];
+    fields >> number >> begin >> length >> waiting >> load[0] >> load[1] >> active[0] >> active[1];
+    ASSERT_TRUE(fields) << line;
+    EXPECT_EQ(number, ++step);
+    EXPECT_EQ(active[0] + active[1], static_cast<double>(options.reveal));
+    if (step <= static_cast<double>(options.warmup)) continue;
+    seconds += length;
+    imbalance += std::abs(load[0] - load[1]);
+  }
+  EXPECT_EQ(step, 30);
+  EXPECT_NEAR(seconds, run.at("simulated_s").get<double>(), 1e-8);
+  EXPECT_NEAR(imbalance / 20, run.at("avg_imbalance_tokens").get<double>(), 1e-9);
+}
+
+TEST(StepsCsvTest, FileThatCannotBeWrittenIsNamed) {
+  StepsCsv steps("/dev/null/steps.csv", 1);
+  const absl::Status status = steps.Close();
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(status.message(), HasSubstr("/dev/null/steps.csv"));
+}
+
+TEST(OverloadWatchTest, OneLengthSetAsideMustLeaveEnoughForTheFreeSlots) {
+  OverloadWatch watch;
+  EXPECT_EQ(watch.share(), 1);
+  for (const int64_t prompt : {7, 7, 7, 5, 9}) watch.Add(prompt);
+  watch.Decide(0);  // no choice, so not counted
+  watch.Decide(2);
+  EXPECT_EQ(watch.share(), 1);
+  watch.Decide(3);
+  EXPECT_EQ(watch.share(), 0.5);
+  watch.Remove(7);
+  watch.Remove(7);  // 7, 5, 9
+  watch.Decide(2);
+  EXPECT_NEAR(watch.share(), 2.0 / 3, 1e-12);
+  watch.Remove(5);
+  watch.Add(9);  // 7, 9, 9
+  watch.Decide(2);
+  EXPECT_EQ(watch.share(), 0.5);
+}
+
+TEST(OverloadWatchTest, ADeepPoolMeetsTheConditionAndAShallowOneDoesNot) {
+  const Trace trace = UniformPromptsGeometricOutputs(1, 100, 0.1, 3000, 7);
+  SimOptions options = Short();
+  options.policy = "fcfs";
+  options.warmup = 50;
+  options.steps = 200;
+  options.reveal = 100;
+  EXPECT_EQ((*(*Simulation::Create(options, trace))->Run()).at("overloaded_fraction"), 1);
+  options.reveal = 2;
+  EXPECT_LT((*(*Simulation::Create(options, trace))->Run()).at("overloaded_fraction"), 0.5);
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ struct FcfsRequest {
 
 class FcfsWorker {
  public:
-  FcfsWorker(absl::Span<const core::RequestType> types, const FcfsOptions& options)
+  FcfsWorker(absl::Span<const RequestType> types, const FcfsOptions& options)
       : types_(types.begin(), types.end()),
         options_(options),
         room_(static_cast<int64_t>((1 - options.watermark) * static_cast<double>(options.memory))),
@@ -144,7 +144,7 @@ class FcfsWorker {
     });
   }
 
-  const std::vector<core::RequestType> types_;
+  const std::vector<RequestType> types_;
   const FcfsOptions options_;
   const int64_t room_;
   worker::BatchScheduler scheduler_;
@@ -162,7 +162,7 @@ class FcfsWorker {
 
 }  // namespace
 
-FcfsRun RunFcfs(absl::Span<const core::RequestType> types, const FcfsOptions& options) {
+FcfsRun RunFcfs(absl::Span<const RequestType> types, const FcfsOptions& options) {
   return FcfsWorker(types, options).Run();
 }
 

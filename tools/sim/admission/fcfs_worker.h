@@ -36,7 +36,7 @@ struct FcfsRun : WaitRun {
   int64_t evictions = 0;
 };
 
-FcfsRun RunFcfs(absl::Span<const core::RequestType> types, const FcfsOptions& options);
+FcfsRun RunFcfs(absl::Span<const RequestType> types, const FcfsOptions& options);
 
 }  // namespace bfio::sim
 

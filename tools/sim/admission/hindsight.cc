@@ -11,7 +11,7 @@ namespace {
 
 class Search {
  public:
-  Search(const std::vector<KvArrival>& arrivals, const core::AdmissionOptions& options, int64_t most_steps)
+  Search(const std::vector<KvArrival>& arrivals, const AdmissionOptions& options, int64_t most_steps)
       : arrivals_(arrivals), options_(options), steps_left_(most_steps), order_(arrivals.size()) {
     // Like requests stand side by side and change places freely: their starts ascend.
     std::iota(order_.begin(), order_.end(), 0);
@@ -92,7 +92,7 @@ class Search {
   }
 
   const std::vector<KvArrival>& arrivals_;
-  const core::AdmissionOptions& options_;
+  const AdmissionOptions& options_;
   int64_t steps_left_;
   std::vector<size_t> order_;
   std::vector<int64_t> starts_, used_;
@@ -110,13 +110,12 @@ void AppendSum(std::string& lp, const std::vector<std::string>& terms) {
 }  // namespace
 
 std::optional<Hindsight> HindsightOptimum(const std::vector<KvArrival>& arrivals,
-                                          const core::AdmissionOptions& options, int64_t most_steps) {
+                                          const AdmissionOptions& options, int64_t most_steps) {
   return Search(arrivals, options, most_steps).Run();
 }
 
 std::optional<int64_t> ScheduleLatency(const std::vector<KvArrival>& arrivals,
-                                       const core::AdmissionOptions& options,
-                                       const std::vector<int64_t>& began) {
+                                       const AdmissionOptions& options, const std::vector<int64_t>& began) {
   std::vector<int64_t> used;
   int64_t total = 0;
   for (size_t i = 0; i < arrivals.size(); ++i) {
@@ -134,7 +133,7 @@ std::optional<int64_t> ScheduleLatency(const std::vector<KvArrival>& arrivals,
   return total;
 }
 
-std::string HindsightLp(const std::vector<KvArrival>& arrivals, const core::AdmissionOptions& options,
+std::string HindsightLp(const std::vector<KvArrival>& arrivals, const AdmissionOptions& options,
                         int64_t horizon) {
   std::vector<std::string> objective, variables;
   std::vector<std::vector<std::string>> once(arrivals.size());

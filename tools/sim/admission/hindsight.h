@@ -4,7 +4,7 @@
 // against, in integer rounds: by search, proven, for a handful of requests; and as the integer program of
 // its Appendix B.1 (a binary for each request and round that may begin it) in CPLEX LP format, for a solver
 // of its own. The program's linear relaxation is weak: CBC takes minutes for ten requests of thirty rounds.
-// Pure functions; any thread. Tokens and rounds as in router/core/admission/admission_rule.h.
+// Pure functions; any thread. Tokens and rounds as in tools/sim/admission/admission_rule.h.
 #ifndef BFIO_TOOLS_SIM_ADMISSION_HINDSIGHT_H_
 #define BFIO_TOOLS_SIM_ADMISSION_HINDSIGHT_H_
 
@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "router/core/admission/admission_rule.h"
+#include "tools/sim/admission/admission_rule.h"
 #include "tools/sim/admission/one_worker.h"
 
 namespace bfio::sim {
@@ -28,15 +28,14 @@ struct Hindsight {
 // Nothing when `most_steps` places were tried and the best so far is not proven. REQUIRES: `at` integers,
 // every request alone fits.
 std::optional<Hindsight> HindsightOptimum(const std::vector<KvArrival>& arrivals,
-                                          const core::AdmissionOptions& options, int64_t most_steps);
+                                          const AdmissionOptions& options, int64_t most_steps);
 
 // Total latency of the schedule; nothing when it begins a request before it arrives or exceeds the memory.
 std::optional<int64_t> ScheduleLatency(const std::vector<KvArrival>& arrivals,
-                                       const core::AdmissionOptions& options,
-                                       const std::vector<int64_t>& began);
+                                       const AdmissionOptions& options, const std::vector<int64_t>& began);
 
 // Variables x_i_t; requests end by round `horizon`. REQUIRES: as HindsightOptimum; horizon >= at + output.
-std::string HindsightLp(const std::vector<KvArrival>& arrivals, const core::AdmissionOptions& options,
+std::string HindsightLp(const std::vector<KvArrival>& arrivals, const AdmissionOptions& options,
                         int64_t horizon);
 
 // A round by which every request can have ended in some optimal schedule, given the total latency of any

@@ -16,7 +16,7 @@ constexpr int64_t kRoundsPerLook = 4096;
 
 class KvWorker {
  public:
-  KvWorker(core::AdmissionRule& rule, const std::vector<KvArrival>& arrivals, const KvRunOptions& options)
+  KvWorker(AdmissionRule& rule, const std::vector<KvArrival>& arrivals, const KvRunOptions& options)
       : rule_(rule), arrivals_(arrivals), options_(options), began_round_(arrivals.size(), -1) {
     for (const KvArrival& arrival : arrivals) {
       prompt_.push_back(arrival.prompt);
@@ -65,13 +65,13 @@ class KvWorker {
     if (Memory() > options_.rule.memory) ++run_.overflows;
     rule_.Decide(round_, decision_);
     WatchForCircles();
-    for (const core::RequestId id : decision_.evict) {
+    for (const RequestId id : decision_.evict) {
       run_.repeated_tokens += TakeOut(id) + prompt_[id];
       prompt_[id] = arrivals_[id].prompt;
       left_[id] = arrivals_[id].output;
       ++run_.evictions;
     }
-    for (const core::RequestId id : decision_.preempt) {
+    for (const RequestId id : decision_.preempt) {
       const int64_t made = TakeOut(id);
       prompt_[id] += made;
       left_[id] -= made;
@@ -80,7 +80,7 @@ class KvWorker {
     }
     const int64_t decoding = running_;
     int64_t begun = 0;
-    for (const core::RequestId id : decision_.begin) {
+    for (const RequestId id : decision_.begin) {
       began_round_[id] = round_;
       run_.began[id] = time_;
       base_ += prompt_[id] - round_;
@@ -100,7 +100,7 @@ class KvWorker {
   }
 
   // From what runs; returns the tokens it has made since it began.
-  int64_t TakeOut(core::RequestId id) {
+  int64_t TakeOut(RequestId id) {
     const int64_t began = std::exchange(began_round_[id], -1);
     base_ -= prompt_[id] - began;
     --running_;
@@ -122,7 +122,7 @@ class KvWorker {
   void EndRequests() {
     const auto ends = ends_.find(round_);
     if (ends == ends_.end()) return;
-    for (const core::RequestId id : ends->second) {
+    for (const RequestId id : ends->second) {
       rule_.OnEnd(id);
       base_ -= prompt_[id] - began_round_[id];
       --running_;
@@ -137,19 +137,19 @@ class KvWorker {
 
   int64_t Memory() const { return base_ + running_ * round_; }
 
-  core::AdmissionRule& rule_;
+  AdmissionRule& rule_;
   const std::vector<KvArrival>& arrivals_;
   const KvRunOptions& options_;
   KvRun run_;
-  core::AdmissionRound decision_;
+  AdmissionRound decision_;
   std::vector<int64_t> began_round_;
   // As each stands: prompt with what was made before it was preempted, and what is left to make.
   std::vector<int64_t> prompt_, left_;
-  std::vector<core::RequestId> last_evicted_;
+  std::vector<RequestId> last_evicted_;
   int64_t last_completed_ = 0;
   int repeats_ = 0;
   // By the round at whose beginning they are over.
-  std::map<int64_t, std::vector<core::RequestId>> ends_;
+  std::map<int64_t, std::vector<RequestId>> ends_;
   size_t next_ = 0;
   int64_t round_ = 0, last_end_ = 0, running_ = 0, base_ = 0;
   double time_ = 0;
@@ -159,7 +159,7 @@ class KvWorker {
 
 absl::StatusOr<KvRun> RunOneWorker(absl::string_view rule, const std::vector<KvArrival>& arrivals,
                                    const KvRunOptions& options) {
-  auto made = core::MakeAdmissionRule(rule, options.rule);
+  auto made = MakeAdmissionRule(rule, options.rule);
   if (!made.ok()) return made.status();
   for (size_t i = 0; i < arrivals.size(); ++i) {
     const int64_t need = arrivals[i].prompt + arrivals[i].output;

@@ -15,7 +15,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "router/core/admission/admission_rule.h"
+#include "tools/sim/admission/admission_rule.h"
 
 namespace bfio::sim {
 
@@ -30,7 +30,7 @@ struct KvArrival {
 };
 
 struct KvRunOptions {
-  core::AdmissionOptions rule;
+  AdmissionOptions rule;
   // Seconds a round of so many tokens takes; empty: a round is the unit of time.
   std::function<double(int64_t tokens)> round_seconds;
   // Gives up after so many rounds without an end: the rule can never begin what waits.

@@ -21,7 +21,7 @@ struct Line {
 
 class WaitWorker {
  public:
-  WaitWorker(absl::Span<const core::RequestType> types, const WaitOptions& options)
+  WaitWorker(absl::Span<const RequestType> types, const WaitOptions& options)
       : types_(types.begin(), types.end()), options_(options), rng_(options.seed) {
     for (size_t j = 0; j < types_.size(); ++j) next_.push_back(Next(j, 0));
   }
@@ -135,7 +135,7 @@ class WaitWorker {
     moved_.clear();
   }
 
-  const std::vector<core::RequestType> types_;
+  const std::vector<RequestType> types_;
   const WaitOptions options_;
   Rng rng_;
   std::vector<double> next_;
@@ -158,7 +158,7 @@ WaitRun WithMeans(WaitRun run, std::vector<double> sums, int64_t looks) {
 }
 
 template <typename Arrived, typename Thresholds>
-WaitRun RunLines(absl::Span<const core::RequestType> types, const WaitOptions& options, Arrived arrived,
+WaitRun RunLines(absl::Span<const RequestType> types, const WaitOptions& options, Arrived arrived,
                  Thresholds thresholds) {
   WaitWorker worker(types, options);
   std::vector<Line> lines(types.size());
@@ -187,20 +187,19 @@ WaitRun RunLines(absl::Span<const core::RequestType> types, const WaitOptions& o
 
 }  // namespace
 
-WaitRun RunWait(absl::Span<const core::RequestType> types, absl::Span<const int64_t> thresholds,
+WaitRun RunWait(absl::Span<const RequestType> types, absl::Span<const int64_t> thresholds,
                 const WaitOptions& options) {
   return RunLines(
       types, options, [](size_t, double) {}, [&](double) { return thresholds; });
 }
 
-WaitRun RunTunedWait(absl::Span<const core::RequestType> types, core::WaitTuner& tuner,
-                     const WaitOptions& options) {
+WaitRun RunTunedWait(absl::Span<const RequestType> types, WaitTuner& tuner, const WaitOptions& options) {
   return RunLines(
       types, options, [&](size_t type, double at) { tuner.OnArrival(type, at); },
       [&](double now) { return tuner.Thresholds(now); });
 }
 
-WaitRun RunNestedWait(absl::Span<const core::RequestType> types, const core::Segments& segments,
+WaitRun RunNestedWait(absl::Span<const RequestType> types, const Segments& segments,
                       absl::Span<const int64_t> thresholds, const WaitOptions& options) {
   WaitWorker worker(types, options);
   std::vector<Line> lines(segments.last_stage.size());

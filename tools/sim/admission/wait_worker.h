@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "router/core/admission/fluid.h"
-#include "router/core/admission/wait_tuner.h"
+#include "tools/sim/admission/fluid.h"
+#include "tools/sim/admission/wait_tuner.h"
 
 namespace bfio::sim {
 
@@ -32,7 +32,7 @@ struct WaitRun {
 };
 
 struct WaitOptions {
-  core::IterationTime time;
+  IterationTime time;
   // Seconds of arrivals.
   double horizon = 100;
   uint64_t seed = 1;
@@ -42,13 +42,12 @@ struct WaitOptions {
 };
 
 // REQUIRES: a threshold of at least 1 for each type.
-WaitRun RunWait(absl::Span<const core::RequestType> types, absl::Span<const int64_t> thresholds,
+WaitRun RunWait(absl::Span<const RequestType> types, absl::Span<const int64_t> thresholds,
                 const WaitOptions& options);
 // The same with the tuner's thresholds; it sees every arrival. REQUIRES: a tuner of these types.
-WaitRun RunTunedWait(absl::Span<const core::RequestType> types, core::WaitTuner& tuner,
-                     const WaitOptions& options);
+WaitRun RunTunedWait(absl::Span<const RequestType> types, WaitTuner& tuner, const WaitOptions& options);
 // `segments` of the types; REQUIRES: a threshold of at least 1 for each segment, types sorted by output.
-WaitRun RunNestedWait(absl::Span<const core::RequestType> types, const core::Segments& segments,
+WaitRun RunNestedWait(absl::Span<const RequestType> types, const Segments& segments,
                       absl::Span<const int64_t> thresholds, const WaitOptions& options);
 
 }  // namespace bfio::sim

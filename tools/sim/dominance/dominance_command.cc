@@ -24,13 +24,13 @@
 #include "tools/sim/flags.h"
 
 ABSL_DECLARE_FLAG(std::string, trace);
-ABSL_DECLARE_FLAG(uint32_t, seeds);
 ABSL_DECLARE_FLAG(bool, json);
 ABSL_FLAG(std::string, candidate, "bf_io_auto", "dominance: the policy that is to be beaten by no baseline");
 ABSL_FLAG(std::string, loads, "8,20,40,60,68,72",
           "dominance: loads of arrivals mode, 72 being saturation; none for no such cells");
 ABSL_FLAG(std::string, depths, "1,4,32",
           "dominance: pool depths of overload mode, in mean free slots per step; none for no such cells");
+ABSL_FLAG(uint32_t, seeds, 3, "dominance: seeds 1 to this");
 ABSL_FLAG(std::string, groups, "4,16,64,256", "dominance: numbers of workers");
 ABSL_FLAG(std::string, workloads, "",
           "dominance: only the workloads whose name contains one of these; a trace is named by its file, and "
@@ -39,7 +39,6 @@ ABSL_FLAG(std::string, workloads, "",
 namespace bfio::sim {
 namespace {
 
-constexpr int64_t kDominanceSeeds = 3;
 constexpr absl::Duration kDominanceProgress = absl::Seconds(10);
 
 std::vector<std::string> List(const std::string& text) {
@@ -113,7 +112,7 @@ absl::StatusOr<DominanceOptions> OptionsOfCommand() {
   options.groups = *std::move(groups);
   options.loads = *std::move(loads);
   options.depths = *std::move(depths);
-  options.seeds = absl::GetFlag(FLAGS_seeds) > 0 ? absl::GetFlag(FLAGS_seeds) : kDominanceSeeds;
+  options.seeds = absl::GetFlag(FLAGS_seeds);
   options.candidate = absl::GetFlag(FLAGS_candidate);
   options.baselines = PoliciesFromFlags();
   if (options.baselines.empty()) options.baselines = AllBaselines();

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "router/core/policy/snapshot_instance.h"
-#include "router/core/solver/lp_export.h"
+#include "tools/sim/run/lp_export.h"
 
 namespace bfio::sim {
 
@@ -33,9 +33,9 @@ void LpDumpPolicy::Decide(const core::Snapshot& snapshot, core::Decision& decisi
 
 void LpDumpPolicy::Write(int64_t step) {
   std::string text;
-  core::LpOptions options;
+  LpOptions options;
   options.title = absl::StrCat("bfio_sim, policy ", name(), ", step ", step);
-  status_ = core::AppendLp(instance_, core::ObjectiveKind::kPaper, options, text);
+  status_ = AppendLp(instance_, core::ObjectiveKind::kPaper, options, text);
   if (!status_.ok()) return;
   const std::string path = absl::StrFormat("%s/%s-%07d.lp", folder_, name(), step);
   std::ofstream file(path);

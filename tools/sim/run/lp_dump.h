@@ -1,7 +1,7 @@
 // Every counted decision as a file for solvers that prove optimality.
 //
 // Purpose: a decorator that writes the integer program of each snapshot, the paper's J over the acting
-// policy's horizon (router/core/solver/lp_export.h), and then lets the acting policy decide. A decision with
+// policy's horizon (tools/sim/run/lp_export.h), and then lets the acting policy decide. A decision with
 // no free slot or nobody waiting has no program and no file. Ownership: owns the acting policy. Threads: one.
 #ifndef BFIO_TOOLS_SIM_RUN_LP_DUMP_H_
 #define BFIO_TOOLS_SIM_RUN_LP_DUMP_H_

@@ -79,6 +79,7 @@ absl::StatusOr<nlohmann::ordered_json> Simulation::Run(const Progress& progress,
   }
   for (const auto& [id, waiting] : waiting_) statistics_.AddStillWaiting(step_ - 1 - waiting.since_step);
   nlohmann::ordered_json run = statistics_.ToJson(options_, trace_.source);
+  run["overloaded_fraction"] = overload_.share();
   if (dispatcher_->shadows() != nullptr) run["shadows"] = ShadowsJson(*dispatcher_->shadows());
   return run;
 }
@@ -91,6 +92,9 @@ bool Simulation::Done() const {
 absl::Status Simulation::Step(const StepTap& tap) {
   if (absl::Status status = Reveal(); !status.ok()) return status;
   if (Done()) return absl::OkStatus();  // the last requests were refused
+  if (step_ > options_.warmup) {
+    overload_.Decide(int64_t{options_.workers} * options_.batch - group_.active());
+  }
   started_.clear();
   const absl::Time before = MonotonicNow();
   absl::Status status = dispatcher_->Start(step_, started_);
@@ -161,6 +165,7 @@ absl::Status Simulation::Enqueue(SimRequest request) {
   }
   refused_in_a_row_ = 0;
   waiting_[request.id] = {request, step_};
+  overload_.Add(request.prefill_tokens);
   return dispatcher_->Enqueue(spec);
 }
 
@@ -194,6 +199,7 @@ absl::Status Simulation::Admit() {
       return absl::InternalError(absl::StrCat("request ", started.id, " was started twice, or never came"));
     }
     admitted_.push_back(it->second);
+    overload_.Remove(it->second.request.prefill_tokens);
     prefill_[started.worker] += it->second.request.prefill_tokens;
     SimRequest& request = it->second.request;
     request.waited_steps = request.waited_steps.value_or(0) + step_ - it->second.since_step;
@@ -223,6 +229,7 @@ void Simulation::PreemptOverflow() {
       if (resident.request.made > 0 && !resident.request.began_s) resident.request.began_s = resident.start_s;
       preempted_[g].push_back(SpecOf(resident.request));
       waiting_[resident.request.id] = {resident.request, step_};
+      overload_.Add(resident.request.prefill_tokens);
       if (step_ > options_.warmup) {
         statistics_.AddPreemption(began_now ? 0 : resident.request.prefill_tokens, !over);
       }

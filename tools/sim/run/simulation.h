@@ -28,6 +28,7 @@
 #include "tools/sim/run/hints.h"
 #include "tools/sim/run/local_time.h"
 #include "tools/sim/run/options.h"
+#include "tools/sim/run/overload_watch.h"
 #include "tools/sim/run/request_source.h"
 #include "tools/sim/run/sim_group.h"
 #include "tools/sim/run/statistics.h"
@@ -71,6 +72,7 @@ class Simulation {
   HintModel hints_;
   std::unique_ptr<Dispatcher> dispatcher_;
   Statistics statistics_;
+  OverloadWatch overload_;
   // Requests that have not begun: nobody but us knows when they came, nor how long they will run.
   struct Waiting {
     SimRequest request;

@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "common/cost/energy.h"
 #include "common/stats/histogram.h"
 #include "nlohmann/json_fwd.hpp"
 #include "tools/sim/run/dispatcher.h"
+#include "tools/sim/run/energy.h"
 #include "tools/sim/run/options.h"
 #include "tools/sim/run/wait_counts.h"
 

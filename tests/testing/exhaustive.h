@@ -1,0 +1,32 @@
+// The exact answer for small instances, by trying everything.
+//
+// Purpose: what the solver is measured against (tests). Among the choices that admit as many items as slots
+// and KV allow, of the most urgent class first, the one with the least objective: the BF-IO paper's Algorithm
+// 1, solved literally. Any horizon, any objective. Cost: (G + 1)^|items| evaluations of O((G + |items|) H);
+// meant for G <= 3 and up to a dozen items. Threads: any, no state.
+#ifndef BFIO_TESTS_TESTING_EXHAUSTIVE_H_
+#define BFIO_TESTS_TESTING_EXHAUSTIVE_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "router/core/solver/instance.h"
+#include "router/core/solver/settings.h"
+#include "router/core/solver/solution.h"
+
+namespace bfio::core {
+
+struct ExactAnswer {
+  Solution solution;
+  double objective = 0;
+  int64_t admitted = 0;
+  // The same by class, the most urgent first.
+  std::vector<int64_t> admitted_by_class;
+};
+
+// REQUIRES: at least one worker.
+ExactAnswer SolveExhaustively(const Instance& instance, const SolverSettings& settings);
+
+}  // namespace bfio::core
+
+#endif  // BFIO_TESTS_TESTING_EXHAUSTIVE_H_

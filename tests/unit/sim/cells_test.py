@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""`bfio_sim admit`, hindsight, wait, network and engine: a JSON object for a run, one line for bad input.
+
+usage: cells_test.py BUILD
+"""
+import json
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SIM = sys.argv.pop(1) + "/bin/bfio_sim" if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else "build/bin/bfio_sim"
+ADMIT = ["admit", "--requests=400", "--kv_tokens=7629"]
+WAIT = ["wait", "--types=1000:10:10,1000:10:20", "--c=6.6e-3", "--tl=2.57e-7", "--seconds=4"]
+NETWORK = ["network", "--network=rybko_stolyar", "--load=0.9", "--seconds=2000"]
+ENGINE = ["engine", "--profile=code", "--load=0.5", "--requests=300"]
+
+
+def run(*arguments):
+    return subprocess.run([SIM, *arguments], capture_output=True, text=True, timeout=120, check=False)
+
+
+def cells(*arguments):
+    done = run(*arguments)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+class CellsTest(unittest.TestCase):
+
+    def test_the_same_seed_gives_the_same_run_and_another_does_not(self):
+        for command in (ADMIT, WAIT, NETWORK, ENGINE):
+            with self.subTest(command[0]):
+                self.assertEqual(cells(*command, "--seed=3"), cells(*command, "--seed=3"))
+                self.assertNotEqual(cells(*command, "--seed=3"), cells(*command, "--seed=4"))
+
+    def test_mc_sf_loses_no_request_and_stays_within_memory(self):
+        [cell] = cells(*ADMIT, "--rule=mc_sf")
+        self.assertEqual((cell["completed"], cell["evictions"], cell["preemptions"], cell["overflows"]), (400, 0, 0, 0))
+        self.assertLessEqual(cell["peak_kv_tokens"], 7629)
+
+    def test_a_believed_length_that_is_too_short_costs_preemptions(self):
+        [known] = cells(*ADMIT, "--max_new_tokens=2000")
+        [short] = cells(*ADMIT, "--max_new_tokens=2000", "--belief=half_to_all")
+        self.assertEqual(known["preemptions"], 0)
+        self.assertGreater(short["preemptions"], 0)
+
+    def test_hindsight_finds_the_papers_counterexample(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+            requests = [[0, 1, output] for output in (2, 2, 3, 3)]
+            file.write(json.dumps({"kv_tokens": 6, "requests": requests}) + "\n")
+            file.flush()
+            self.assertEqual(cells("hindsight", "--instances=" + file.name, "--rule=mc_sf,mc_fcfs"),
+                             [{"optimum": 16, "mc_sf": 18, "mc_fcfs": 18}])
+            [given_up] = cells("hindsight", "--instances=" + file.name, "--most_places=3")
+            self.assertIsNone(given_up["optimum"])
+
+    def test_no_batching_beats_the_fluid_benchmark_and_thresholds_are_told(self):
+        for batching in ("wait", "nested_wait", "prefill_first", "chunked"):
+            [cell] = cells(*WAIT, "--batching=" + batching, "--kv_tokens=120000")
+            self.assertLess(cell["throughput_tokens_per_s"], 1.02 * cell["fluid_tokens_per_s"], batching)
+            self.assertEqual(len(cell["thresholds"]), 2 if "wait" in batching else 0)
+        [given] = cells(*WAIT, "--thresholds=30,40")
+        self.assertEqual(given["thresholds"], [30, 40])
+
+    def test_the_order_decides_whether_the_rybko_stolyar_network_grows(self):
+        [last], [due] = (cells(*NETWORK, "--order=" + order) for order in ("exit_first", "parent_due"))
+        self.assertGreater(last["peak_tokens"], 3 * due["peak_tokens"])
+        self.assertEqual([of["type"] for of in due["types"]], ["A", "B"])
+
+    def test_planned_prompts_leave_ranks_less_idle_and_budgets_are_adapted(self):
+        [blind], [equal] = (cells(*ENGINE, "--ranks=4", "--slots=256", "--prefill_plan=" + plan)
+                            for plan in ("blind", "equalised"))
+        self.assertLess(equal["idle_fraction"], blind["idle_fraction"])
+        [fixed], [adapted] = (cells(*ENGINE, "--token_budget=2048", "--budget_control=" + way) for way in ("off", "e2e"))
+        self.assertEqual(fixed["mean_budget"], 2048)
+        self.assertLess(adapted["mean_budget"], 2048)
+
+    def test_bad_input_ends_with_one_line_that_names_it(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+            file.write('{"kv_tokens": 3, "requests": [[0, 1, 5]]}\n')
+            file.flush()
+            bad = [(["admit"], "--requests"), ([*ADMIT, "--rule=best"], "best"), ([*ADMIT, "--belief=hope"], "--belief"),
+                   ([*ADMIT, "--belief=limit"], "--max_new_tokens"), ([*ADMIT, "--rate=nan"], "--rate"),
+                   ([*ADMIT, "--trace=/none"], "/none"), (["hindsight"], "--instances"),
+                   (["hindsight", "--instances=" + file.name], file.name + ":1"), (["wait"], "--types"),
+                   (["wait", "--types=1:2"], "RATE:PROMPT:OUTPUT"), (["wait", "--types=1:1:9,1:1:5"], "ascending"),
+                   ([*WAIT, "--batching=never"], "--batching"), ([*WAIT, "--thresholds=1"], "--thresholds"),
+                   ([*WAIT, "--intensity=2"], "--intensity"), ([*WAIT, "--batching=chunked"], "--kv_tokens"),
+                   (["wait", "--types=1e6:1000:1000", "--seconds=1"], "any batch size"), ([*WAIT, "--seconds=1e9"], "--seconds"),
+                   (["network", "--network=ring"], "--network"), ([*NETWORK, "--order=last"], "--order"),
+                   ([*NETWORK, "--seconds=1"], "--seconds"), ([*NETWORK, "--load=-1"], "--load"),
+                   ([*NETWORK, "--scheduler=none"], "none"), (["engine", "--requests=5"], "--profile"),
+                   ([*ENGINE, "--scheduler=none"], "none"), ([*ENGINE, "--budget_control=best"], "--budget_control"),
+                   ([*ENGINE, "--token_budget=64", "--budget_control=e2e"], "--token_budget")]
+            for arguments, named in bad:
+                done = run(*arguments)
+                with self.subTest(" ".join(arguments)):
+                    self.assertEqual((done.returncode, done.stdout), (2, ""))
+                    self.assertEqual(done.stderr.count("\n"), 1, done.stderr)
+                    self.assertIn(named, done.stderr)
+
+    def test_help_of_a_subcommand_lists_its_flags_alone(self):
+        text = run("wait", "--help").stdout
+        self.assertIn("--types=", text)
+        self.assertIn("--seed=1", text)
+        self.assertNotIn("--belief", text)
+        self.assertIn("--policy", run("--help").stdout)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,96 @@
+// Which waiting requests one worker begins, round by round, under a bound on its KV memory.
+//
+// Purpose: the interface of the admission rules of "Online Scheduling for LLM Inference with KV Cache
+// Constraints" and their baselines, for the one-worker simulator (one_worker.h). The router's admission is
+// router/core/admission, the workers' worker/scheduler/kv_admission.h. A rule is told what arrives and
+// what has ended, and says what to begin, or to throw out, before each round. Rules are deterministic for
+// their seed. Not thread-safe.
+//
+// Sizes in tokens, time in rounds: a round is one decode step of the worker. A request of s prompt tokens
+// that begins in round p and makes o tokens holds s + (t - p) tokens at the beginning of round t, up to t = p
+// + o.
+#ifndef BFIO_TOOLS_SIM_ADMISSION_ADMISSION_RULE_H_
+#define BFIO_TOOLS_SIM_ADMISSION_ADMISSION_RULE_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "router/core/model/request.h"
+
+namespace bfio::sim {
+
+using core::RequestId;
+
+struct AdmissionRequest {
+  RequestId id = 0;
+  // s, at least 0.
+  int64_t prompt = 0;
+  // What is believed of o, at least 1: exact where lengths are known.
+  int64_t output = 0;
+  // The most it may make; 0: no limit is known.
+  int64_t most = 0;
+};
+
+// What a rule wants done before a round.
+struct AdmissionRound {
+  // To be thrown out of the worker: their progress is lost, and they wait again, in the place they had.
+  std::vector<RequestId> evict;
+  // The same, but what they have made is kept: they resume with it as a part of their prompt.
+  std::vector<RequestId> preempt;
+  std::vector<RequestId> begin;
+
+  void Clear() {
+    evict.clear();
+    preempt.clear();
+    begin.clear();
+  }
+};
+
+class AdmissionRule {
+ public:
+  virtual ~AdmissionRule() = default;
+
+  // Requests arrive in this order. REQUIRES: a new id.
+  virtual void OnArrival(const AdmissionRequest& request) = 0;
+  // Called once for each round, rounds ascending; `out` is cleared first. What it says is done.
+  virtual void Decide(int64_t round, AdmissionRound& out) = 0;
+  // A request made its last token in the round before the one that is decided next.
+  virtual void OnEnd(RequestId id) = 0;
+
+  // Requests that wait.
+  virtual int64_t waiting() const = 0;
+};
+
+class Lengths;
+
+struct AdmissionOptions {
+  // M.
+  int64_t memory = 0;
+  // A prompt counts from the beginning of its first round (the paper as printed: s + (t' - p) for 0 <= t' - p
+  // <= o), or only its first token's memory on (later versions: 1 <= t' - p <= o).
+  bool counts_first_round = true;
+  uint64_t seed = 1;
+  // mc_*: asked for lengths in place of AdmissionRequest::output (lengths.h); may be null, borrowed.
+  Lengths* lengths = nullptr;
+};
+
+// By text:
+//   mc_sf                              Algorithms 1 and 2: shortest first, while memory holds to every end
+//   mc_sf_paced                        the same, and like requests do not all end together (ours)
+//   mc_fcfs                            the same test in the order of arrival (MC-Benchmark)
+//   (each of these with :margin=N, tokens that a request may make beyond what is believed)
+//   protect:alpha=A                    begins while memory stays within (1 - A) M; on overflow evicts all
+//   protect:alpha=A,beta=B             the same; evicts each with probability B until the rest fits
+//   watermark[:share=W,block=K]        in the order of arrival while a share W (0.01) of the blocks of K (16)
+//                                      tokens stays free; preempts those that began last (vLLM)
+// INVALID_ARGUMENT names what is wrong. REQUIRES: options.memory > 0.
+absl::StatusOr<std::unique_ptr<AdmissionRule>> MakeAdmissionRule(absl::string_view text,
+                                                                 const AdmissionOptions& options);
+
+}  // namespace bfio::sim
+
+#endif  // BFIO_TOOLS_SIM_ADMISSION_ADMISSION_RULE_H_

@@ -1,0 +1,47 @@
+// First come, first served while blocks last: what vLLM does.
+//
+// Purpose: the foil that knows nothing of lengths. Memory is handed out in blocks as requests grow. The next
+// in the order of arrival begins while its prompt's blocks leave a watermark of free ones; when what runs
+// does not fit any more, the one that began last is preempted, again until it does, and comes back first,
+// with what it has made as a part of its prompt. The oldest is never preempted while it fits alone, so every
+// request ends. Threads: the rule's.
+#ifndef BFIO_TOOLS_SIM_ADMISSION_WATERMARK_RULE_H_
+#define BFIO_TOOLS_SIM_ADMISSION_WATERMARK_RULE_H_
+
+#include <map>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "tools/sim/admission/admission_rule.h"
+
+namespace bfio::sim {
+
+class WatermarkRule final : public AdmissionRule {
+ public:
+  // The share of memory that stays free of prompts, and tokens in a block. REQUIRES: 0 <= share < 1, block
+  // >= 1.
+  WatermarkRule(const AdmissionOptions& options, double share, int64_t block);
+
+  void OnArrival(const AdmissionRequest& request) override;
+  void Decide(int64_t round, AdmissionRound& out) override;
+  void OnEnd(RequestId id) override;
+  int64_t waiting() const override { return static_cast<int64_t>(waiting_.size()); }
+
+ private:
+  struct Entry {
+    int64_t prompt = 0, arrival = 0, began = 0;
+  };
+
+  int64_t Blocks(int64_t tokens) const { return (tokens + block_ - 1) / block_; }
+
+  const int64_t block_, blocks_, free_;
+  int64_t arrivals_ = 0;
+  absl::flat_hash_map<RequestId, Entry> requests_;
+  // By arrival; by when they began, then arrival.
+  std::map<int64_t, RequestId> waiting_;
+  std::map<std::pair<int64_t, int64_t>, RequestId> running_;
+};
+
+}  // namespace bfio::sim
+
+#endif  // BFIO_TOOLS_SIM_ADMISSION_WATERMARK_RULE_H_

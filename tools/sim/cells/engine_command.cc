@@ -1,0 +1,159 @@
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "absl/flags/declare.h"
+#include "absl/flags/flag.h"
+#include "common/base/rng.h"
+#include "common/base/shutdown.h"
+#include "nlohmann/json.hpp"
+#include "tools/sim/cells/cell.h"
+#include "tools/sim/cells/cells.h"
+#include "tools/sim/step/group.h"
+#include "tools/sim/step/one_engine.h"
+
+ABSL_DECLARE_FLAG(uint64_t, seed);
+ABSL_DECLARE_FLAG(uint64_t, requests);
+ABSL_DECLARE_FLAG(double, load);
+ABSL_DECLARE_FLAG(std::string, scheduler);
+ABSL_DECLARE_FLAG(uint32_t, slots);
+ABSL_DECLARE_FLAG(uint32_t, token_budget);
+ABSL_FLAG(uint32_t, ranks, 0,
+          "engine: so many engines that meet after every batch, under sarathi; 0: one engine by itself");
+ABSL_FLAG(
+    std::string, prefill_plan, "blind",
+    "engine, with --ranks: where a prompt goes: blind (fewest tokens), balanced (fewest prompt tokens to "
+    "compute), equalised (so, and no rank computes more of them in a step than the mean rank has)");
+ABSL_FLAG(std::string, budget_control, "off",
+          "engine: off, or e2e, ttft or tpot: the budget is adapted for it, from 128 to --token_budget");
+ABSL_FLAG(double, skip, 0.1,
+          "engine: share of the arrivals' time at the start whose requests are not counted");
+
+namespace bfio::sim {
+namespace {
+
+constexpr double kMostStepRequests = 1e6;
+// Of what capacity is told by, and the least budget of an adapted one.
+constexpr int64_t kReferenceBudget = 512, kLeastBudget = 128;
+// Looks at the backlog while requests arrive.
+constexpr size_t kBacklogSamples = 64;
+// What is left may grow by this share of what comes.
+constexpr double kMostGrowth = 0.01;
+
+// Rows drawn with replacement, at Poisson times: `load` of what `engines` carry at the reference budget, were
+// there no barrier.
+std::vector<StepArrival> DrawStepArrivals(const Trace& rows, double load, int64_t engines, int64_t requests,
+                                          uint64_t seed) {
+  const Trace drawn = DrawWithReplacement(rows, requests, seed);
+  double tokens = 0;
+  for (const TraceRequest& row : drawn.requests)
+    tokens += static_cast<double>(row.prompt_tokens + row.output_tokens);
+  const double gap = tokens / static_cast<double>(requests) /
+                     (load * static_cast<double>(engines) * BatchCost().Capacity(kReferenceBudget));
+  Rng times = Rng(seed).Fork(1);
+  std::vector<StepArrival> arrivals;
+  double at = 0;
+  for (const TraceRequest& row : drawn.requests) {
+    at += gap * times.Exponential();
+    arrivals.push_back({at, row.prompt_tokens, row.output_tokens});
+  }
+  return arrivals;
+}
+
+// What is left in the arrivals' last quarter, against the second.
+bool KeepsUp(const OneEngineRun& run) {
+  if (run.tokens_left.size() < kBacklogSamples) return false;
+  const auto quarter = [&](size_t which) {
+    const auto from = run.tokens_left.begin() + static_cast<std::ptrdiff_t>(which * kBacklogSamples / 4);
+    const auto to = from + kBacklogSamples / 4;
+    return static_cast<double>(std::accumulate(from, to, int64_t{0})) / (kBacklogSamples / 4);
+  };
+  return quarter(3) - quarter(1) < kMostGrowth * static_cast<double>(run.tokens);
+}
+
+nlohmann::ordered_json Times(const std::vector<StepArrival>& arrivals, absl::Span<const StepLife> lives) {
+  const StepLatencies latencies =
+      LatenciesOf(arrivals, lives, absl::GetFlag(FLAGS_skip) * arrivals.back().at, true);
+  return {{"e2e_s_p50", SampleQuantile(latencies.e2e, 0.5)},
+          {"ttft_s_p50", SampleQuantile(latencies.ttft, 0.5)},
+          {"ttft_s_p99", SampleQuantile(latencies.ttft, 0.99)},
+          {"tpot_s_p50", SampleQuantile(latencies.tpot, 0.5)}};
+}
+
+absl::Status RunOne(const std::vector<StepArrival>& arrivals, int64_t slots, size_t control) {
+  OneEngineOptions options;
+  options.scheduler = absl::GetFlag(FLAGS_scheduler);
+  options.engine.cost = LongContextLlama70B();
+  options.engine.slots = slots;
+  options.engine.prompt_gives_token = true;
+  options.engine.token_budget = absl::GetFlag(FLAGS_token_budget);
+  if (control > 0) {
+    const auto goal = worker::ParseBudgetGoal(absl::GetFlag(FLAGS_budget_control));
+    if (!goal.ok()) return goal.status();
+    options.adapt.emplace();
+    options.adapt->goal = *goal;
+    options.adapt->min_budget = kLeastBudget;
+  }
+  options.sample_s = arrivals.back().at / kBacklogSamples;
+  options.go_on = [] { return !ShutdownSignal::Requested(); };
+  const absl::StatusOr<OneEngineRun> run = RunOneEngine(arrivals, options);
+  if (!run.ok()) return run.status();
+  if (ShutdownSignal::Requested()) return absl::CancelledError("stopped by a signal");
+  nlohmann::ordered_json cell = Times(arrivals, run->lives);
+  cell.update({{"mean_budget", run->mean_budget},
+               {"keeps_up", KeepsUp(*run)},
+               {"completed", run->completed},
+               {"throughput_tokens_per_s", static_cast<double>(run->tokens) / run->end_s}});
+  PrintCell(cell);
+  return absl::OkStatus();
+}
+
+absl::Status RunRanks(const std::vector<StepArrival>& arrivals, int32_t ranks, int64_t slots, size_t plan) {
+  StepGroupOptions options;
+  options.ranks = ranks;
+  options.plan = static_cast<PrefillPlan>(plan);
+  options.slots = slots;
+  options.token_budget = absl::GetFlag(FLAGS_token_budget);
+  options.cost = LongContextLlama70B();
+  const absl::StatusOr<StepGroupRun> run = RunStepGroup(arrivals, options);
+  if (!run.ok()) return run.status();
+  nlohmann::ordered_json cell = Times(arrivals, run->lives);
+  cell.update({{"idle_fraction", run->idle_fraction},
+               {"steps", run->steps},
+               {"throughput_tokens_per_s", static_cast<double>(run->tokens) / run->end_s}});
+  PrintCell(cell);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status RunEngineCommand() {
+  const absl::StatusOr<size_t> plan =
+      ChoiceOf("prefill_plan", absl::GetFlag(FLAGS_prefill_plan), {"blind", "balanced", "equalised"});
+  if (!plan.ok()) return plan.status();
+  const absl::StatusOr<size_t> control =
+      ChoiceOf("budget_control", absl::GetFlag(FLAGS_budget_control), {"off", "e2e", "ttft", "tpot"});
+  if (!control.ok()) return control.status();
+  const uint32_t ranks = absl::GetFlag(FLAGS_ranks), budget = absl::GetFlag(FLAGS_token_budget);
+  for (const absl::Status& status :
+       {CheckNumber("load", absl::GetFlag(FLAGS_load), 1e-6, 1e3),
+        CheckNumber("requests", static_cast<double>(absl::GetFlag(FLAGS_requests)), 1, kMostStepRequests),
+        CheckNumber("ranks", ranks, 0, 10'000), CheckNumber("skip", absl::GetFlag(FLAGS_skip), 0, 0.99),
+        CheckNumber("token_budget", budget, *control > 0 ? kLeastBudget : 1, 1e9)}) {
+    if (!status.ok()) return status;
+  }
+  const absl::StatusOr<Trace> rows = RowsFromFlags();
+  if (!rows.ok()) return rows.status();
+  if (rows->requests.empty()) return absl::InvalidArgumentError("engine needs --trace or --profile");
+  const std::vector<StepArrival> arrivals =
+      DrawStepArrivals(*rows, absl::GetFlag(FLAGS_load), std::max<int64_t>(1, ranks),
+                       static_cast<int64_t>(absl::GetFlag(FLAGS_requests)), absl::GetFlag(FLAGS_seed));
+  const int64_t slots =
+      absl::GetFlag(FLAGS_slots) > 0 ? absl::GetFlag(FLAGS_slots) : worker::BatchRoom::kUnbounded;
+  return ranks > 0 ? RunRanks(arrivals, static_cast<int32_t>(ranks), slots, *plan)
+                   : RunOne(arrivals, slots, *control);
+}
+
+}  // namespace bfio::sim

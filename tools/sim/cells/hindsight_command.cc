@@ -1,0 +1,102 @@
+#include <cmath>
+#include <cstdint>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/flags/declare.h"
+#include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "nlohmann/json.hpp"
+#include "tools/sim/admission/hindsight.h"
+#include "tools/sim/admission/one_worker.h"
+#include "tools/sim/cells/cell.h"
+#include "tools/sim/cells/cells.h"
+
+ABSL_DECLARE_FLAG(std::string, rule);
+ABSL_FLAG(std::string, instances, "",
+          "hindsight: file of instances, one a line: {\"kv_tokens\": M, \"first_round_counts\": true, "
+          "\"requests\": "
+          "[[ROUND, PROMPT, OUTPUT], ..]}");
+ABSL_FLAG(uint64_t, most_places, 1'000'000,
+          "hindsight: places that the search tries before it gives an instance up");
+
+namespace bfio::sim {
+namespace {
+
+constexpr size_t kMostOfAnInstance = 64;
+constexpr int64_t kLongest = 10'000;
+
+struct SmallInstance {
+  std::vector<KvArrival> arrivals;
+  AdmissionOptions options;
+};
+
+bool Whole(const nlohmann::json& value, int64_t low) {
+  return value.is_number_integer() && value.get<int64_t>() >= low && value.get<int64_t>() <= kLongest;
+}
+
+absl::StatusOr<SmallInstance> ParseInstance(const std::string& line) {
+  const auto refused = [](absl::string_view what) { return absl::InvalidArgumentError(what); };
+  const nlohmann::json json = nlohmann::json::parse(line, nullptr, false);
+  if (!json.is_object() || !json.contains("kv_tokens") || !json.contains("requests")) {
+    return refused("is no object with kv_tokens and requests");
+  }
+  SmallInstance instance;
+  if (!Whole(json["kv_tokens"], 1)) return refused("kv_tokens is no number of tokens");
+  instance.options.memory = json["kv_tokens"].get<int64_t>();
+  if (json.contains("first_round_counts")) {
+    if (!json["first_round_counts"].is_boolean())
+      return refused("first_round_counts is neither true nor false");
+    instance.options.counts_first_round = json["first_round_counts"].get<bool>();
+  }
+  const nlohmann::json& requests = json["requests"];
+  if (!requests.is_array() || requests.empty() || requests.size() > kMostOfAnInstance) {
+    return refused(absl::StrCat("requests is no list of 1 to ", kMostOfAnInstance));
+  }
+  for (const nlohmann::json& of : requests) {
+    if (!of.is_array() || of.size() != 3 || !Whole(of[0], 0) || !Whole(of[1], 0) || !Whole(of[2], 1)) {
+      return refused("a request is not [ROUND, PROMPT, OUTPUT]");
+    }
+    const KvArrival arrival = {static_cast<double>(of[0].get<int64_t>()), of[1].get<int64_t>(),
+                               of[2].get<int64_t>()};
+    if (arrival.prompt + arrival.output > instance.options.memory) return refused("a request never fits");
+    if (!instance.arrivals.empty() && arrival.at < instance.arrivals.back().at) {
+      return refused("a request comes before the one before it");
+    }
+    instance.arrivals.push_back(arrival);
+  }
+  return instance;
+}
+
+}  // namespace
+
+absl::Status RunHindsightCommand() {
+  const std::string path = absl::GetFlag(FLAGS_instances);
+  std::ifstream in(path);
+  if (!in) return absl::NotFoundError(absl::StrCat("--instances=", path, ": cannot be read"));
+  const std::vector<std::string> rules = absl::StrSplit(absl::GetFlag(FLAGS_rule), ',', absl::SkipEmpty());
+  std::string line;
+  for (int64_t number = 1; std::getline(in, line); ++number) {
+    const absl::StatusOr<SmallInstance> instance = ParseInstance(line);
+    if (!instance.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat(path, ":", number, ": ", instance.status().message()));
+    }
+    const auto best = HindsightOptimum(instance->arrivals, instance->options,
+                                       static_cast<int64_t>(absl::GetFlag(FLAGS_most_places)));
+    nlohmann::ordered_json cell = {
+        {"optimum", best.has_value() ? static_cast<double>(best->total_latency) : NAN}};
+    for (const std::string& rule : rules) {
+      KvRunOptions options;
+      options.rule = instance->options;
+      const absl::StatusOr<KvRun> run = RunOneWorker(rule, instance->arrivals, options);
+      if (!run.ok()) return run.status();
+      cell[rule] = run->looped ? NAN : run->total_latency;
+    }
+    PrintCell(cell);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace bfio::sim

@@ -1,0 +1,35 @@
+// Every step of a run as a line of CSV.
+//
+// Purpose: what --steps_csv writes and research/ reads: step, begin_s and seconds (simulated), the requests
+// that wait, then load_0 .. (tokens) and active_0 .. (requests) of the workers. Steps of the warm-up are
+// written too. Ownership: owns the file. Threads: one.
+#ifndef BFIO_TOOLS_SIM_RUN_STEPS_CSV_H_
+#define BFIO_TOOLS_SIM_RUN_STEPS_CSV_H_
+
+#include <cstdint>
+#include <fstream>
+#include <string>
+
+#include "absl/status/status.h"
+#include "tools/sim/run/statistics.h"
+
+namespace bfio::sim {
+
+class StepsCsv {
+ public:
+  // Replaces the file and writes the header; see Close for what went wrong.
+  StepsCsv(const std::string& path, int32_t workers);
+
+  void Write(const StepView& view);
+
+  // INVALID_ARGUMENT, naming the file, when it could not be written whole.
+  absl::Status Close();
+
+ private:
+  std::string path_;
+  std::ofstream file_;
+};
+
+}  // namespace bfio::sim
+
+#endif  // BFIO_TOOLS_SIM_RUN_STEPS_CSV_H_

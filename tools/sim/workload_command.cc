@@ -1,0 +1,61 @@
+#include "tools/sim/workload_command.h"
+
+#include <iostream>
+
+#include "absl/flags/declare.h"
+#include "absl/flags/flag.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "nlohmann/json.hpp"
+#include "tools/sim/flags.h"
+#include "tools/sim/run/workload.h"
+
+ABSL_DECLARE_FLAG(bool, json);
+
+namespace bfio::sim {
+namespace {
+
+void PrintRequests(const Trace& trace) {
+  std::cout << (trace.has_arrivals ? "arrived_at," : "") << "num_prefill_tokens,num_decode_tokens\n";
+  for (const TraceRequest& request : trace.requests) {
+    if (trace.has_arrivals) std::cout << absl::StrFormat("%.9g,", request.arrival_s);
+    std::cout << request.prompt_tokens << ',' << request.output_tokens << '\n';
+  }
+}
+
+void PrintSummary(const Trace& trace, const SimOptions& options) {
+  double prompt = 0;
+  for (const TraceRequest& request : trace.requests) prompt += static_cast<double>(request.prompt_tokens);
+  nlohmann::ordered_json summary;
+  summary["workload"] = trace.source;
+  summary["requests"] = trace.requests.size();
+  summary["has_arrivals"] = trace.has_arrivals;
+  summary["requests_per_s"] = trace.has_arrivals ? ArrivalRate(trace) : 0;
+  summary["prompt_tokens_mean"] = prompt / static_cast<double>(trace.requests.size());
+  summary["output_tokens_mean"] = MeanOutputTokens(trace);
+  summary["workers"] = options.workers;
+  summary["batch"] = options.batch;
+  summary["saturation_requests_per_s"] =
+      FullSlotRequestRate(trace, options.workers, options.batch, options.cost);
+  std::cout << summary.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) << '\n';
+}
+
+}  // namespace
+
+absl::Status RunWorkloadCommand() {
+  const absl::StatusOr<SimOptions> options = OptionsFromFlags();
+  if (!options.ok()) return options.status();
+  if (absl::Status status = Validate(*options); !status.ok()) return status;
+  const absl::StatusOr<Trace> trace = WorkloadFromFlags(options->seed, options->requests);
+  if (!trace.ok()) return trace.status();
+  if (trace->requests.empty()) return absl::InvalidArgumentError(absl::StrCat(trace->source, ": no requests"));
+  if (absl::GetFlag(FLAGS_json)) {
+    PrintSummary(*trace, *options);
+  } else {
+    PrintRequests(*trace);
+  }
+  std::cout.flush();
+  return absl::OkStatus();
+}
+
+}  // namespace bfio::sim
