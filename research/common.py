@@ -31,7 +31,7 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Callable, NamedTuple, Optional
 
 import matplotlib
 
@@ -41,12 +41,16 @@ import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 from scipy.stats import t as student_t  # noqa: E402
 
-plt.rcParams.update({
-    "svg.hashsalt": "bfio", "svg.fonttype": "none", "figure.figsize": (8, 4.5), "figure.constrained_layout.use": True,
-    "axes.grid": True, "grid.alpha": 0.3, "legend.fontsize": 8, "axes.spines.top": False, "axes.spines.right": False,
-})
+plt.rcParams.update(
+    {
+        "svg.hashsalt": "bfio", "svg.fonttype": "none", "figure.figsize": (8, 4.5),
+        "figure.constrained_layout.use": True, "axes.grid": True, "grid.alpha": 0.3, "legend.fontsize": 8,
+        "axes.spines.top": False, "axes.spines.right": False,
+    }
+)
 
 FULL_SEEDS = 5
+PROFILE_ROWS = 100_000  # that stand for a profile
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -55,6 +59,7 @@ FULL_SEEDS = 5
 
 class Estimate(NamedTuple):
     """A mean over samples and half the width of its 95 % interval (Student's t; 0 for fewer than two samples)."""
+
     mean: float
     half: float = 0.0
 
@@ -105,7 +110,7 @@ def number(value, digits=4):
         return f"{int(value):,}"
     if not math.isfinite(value):
         return "infinite"
-    if value == 0 or 1e-3 <= abs(value) < 10 ** 7:
+    if value == 0 or 1e-3 <= abs(value) < 10**7:
         decimals = 0 if value == 0 else max(0, digits - 1 - math.floor(math.log10(abs(value))))
         return f"{value:,.{decimals}f}"
     return f"{value:.{digits}g}"
@@ -124,7 +129,7 @@ class Runs:
 
     def __init__(self, variants, seeds, frame, series):
         self.variants, self.seeds, self.frame, self._series = list(variants), seeds, frame, series
-        self._rows = {name: frame.iloc[i * seeds:(i + 1) * seeds] for i, name in enumerate(self.variants)}
+        self._rows = {name: frame.iloc[i * seeds : (i + 1) * seeds] for i, name in enumerate(self.variants)}
 
     def values(self, variant, key):
         """By seed."""
@@ -152,41 +157,75 @@ class Workload:
 
     def __init__(self, ctx, name, flags):
         self._ctx, self.name, self.flags = ctx, name, flags
-        self._requests = None
+        self._requests, self._summaries = None, {}
 
-    def requests(self, rows=100_000):
+    def requests(self):
         """Columns num_prefill_tokens, num_decode_tokens and, where it has times, arrived_at (seconds)."""
         if self._requests is None:
-            [text] = self._ctx.programs([self._ctx.command("bfio_sim", "workload", requests=rows, **self.flags)])
+            [text] = self._ctx.programs(
+                [self._ctx.command("bfio_sim", "workload", requests=PROFILE_ROWS, **self.flags)]
+            )
             self._requests = pd.read_csv(io.StringIO(text))
         return self._requests
 
+    def summary(self, workers=16, batch=72):
+        """Means, rates and whether it has arrival times: what `bfio_sim workload --json` prints."""
+        key = (workers, batch)
+        if key not in self._summaries:
+            flags = {"requests": PROFILE_ROWS, "workers": workers, "batch": batch, **self.flags}
+            [[self._summaries[key]]] = self._ctx.json_lines(
+                [self._ctx.command("bfio_sim", "workload", "--json", **flags)]
+            )
+        return self._summaries[key]
+
     @property
     def has_arrivals(self):
-        return "arrived_at" in self.requests()
+        return self.summary()["has_arrivals"]
 
     @property
     def mean_output(self):
         """E[o], tokens: steps that a request stays."""
-        return float(self.requests()["num_decode_tokens"].mean())
+        return self.summary()["output_tokens_mean"]
+
+
+def bf_io(horizon=0, objective="paper", discount=None):
+    """Flags of the BF-IO program, every length known where it looks ahead."""
+    return {
+        "policy": "bf_io", "objective": objective, "horizon": horizon, "discount": discount,
+        "lookahead": "oracle" if horizon else "none",
+    }
 
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Experiments
 
 
+class Experiment(NamedTuple):
+    """What `experiment` registers."""
+
+    name: str
+    function: Callable
+    summary: str
+    profile: Optional[str]
+    seeds: int
+    traces: tuple
+    check: str
+
+
 EXPERIMENTS = {}
 
 
-def experiment(summary, profile=None, seeds=FULL_SEEDS, name=None):
+def experiment(summary, profile=None, seeds=FULL_SEEDS, name=None, traces=(), check="--shorten=30 --seeds=2"):
     """Registers a function of one Context under its name, '_' read as '-'.
 
     profile: the built-in workloads it runs on when the command line names none, separated by commas; None for an
-    experiment with loads of its own.
+    experiment with loads of its own. traces: the names of the traces that its assertions are of; empty: any.
+    check: how tests/check_research runs it; empty: at its whole size.
     """
 
     def register(function):
-        EXPERIMENTS[name or function.__name__.replace("_", "-")] = (function, summary, profile, seeds)
+        key = name or function.__name__.replace("_", "-")
+        EXPERIMENTS[key] = Experiment(key, function, summary, profile, seeds, traces, check)
         return function
 
     return register
@@ -195,22 +234,26 @@ def experiment(summary, profile=None, seeds=FULL_SEEDS, name=None):
 class Context:
     """What the command line asks for, and what the experiment found."""
 
-    def __init__(self, name, args, extra, profile, seeds):
-        self.name, self.args, self.extra = name, args, extra
+    def __init__(self, entry, args, extra):
+        self.name, self.args, self.extra = entry.name, args, extra
+        profile, seeds, traces = entry.profile, entry.seeds, entry.traces
         self.seeds = args.seeds or seeds
         self.shorten = args.shorten
-        # Whether the figures are those that the assertions' first bounds are of: the whole size, and real traces.
-        self.full = self.shorten == 1 and self.seeds >= seeds and (profile is None or bool(args.trace)) and not extra
         self.folder = Path(args.out)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._scratch = tempfile.TemporaryDirectory(prefix="bfio-research-")
+        self._keep = tempfile.TemporaryDirectory(prefix="bfio-research-")
+        self.scratch = Path(self._keep.name)  # goes when the experiment ends
         self.workloads = []
         for path in filter(None, (args.trace or "").split(",")):
             self.workloads.append(Workload(self, Path(path).stem, {"trace": path}))
-        for known in filter(None, (args.profile or ("" if args.trace else profile) or "").split(",")):
-            self.workloads.append(Workload(self, f"profile {known}", {"profile": known}))
+        for profile_name in filter(None, (args.profile or ("" if args.trace else profile) or "").split(",")):
+            self.workloads.append(Workload(self, f"profile {profile_name}", {"profile": profile_name}))
+        # Whether the figures are those that the assertions' first bounds are of: the whole size, and real traces.
+        known = profile is None or (bool(args.trace) and not args.profile)
+        known = known and (not traces or all(workload.name in traces for workload in self.workloads))
+        self.full = known and self.shorten == 1 and self.seeds >= seeds and not extra
         self.paragraphs, self.parameters, self.blocks = [], {}, []
-        self.expectations, self._tables, self._charts = [], 0, 0
+        self.expectations, self._tables, self._charts, self._simulated = [], 0, 0, 0
         self.parameter("seeds", f"1 to {self.seeds}")
         self.parameter("intervals", "95 %, Student's t over the seeds")
         if self.shorten != 1:
@@ -253,8 +296,10 @@ class Context:
                 now, tty = time.monotonic(), sys.stderr.isatty()
                 if len(commands) > 1 and (now - last > (0.2 if tty else 5) or len(outputs) == len(commands)):
                     last = now
-                    sys.stderr.write(f"{chr(13) if tty else ''}{self.name}: {len(outputs)} of {len(commands)} runs, "
-                                     f"{now - started:.0f} s{'' if tty and len(outputs) < len(commands) else chr(10)}")
+                    sys.stderr.write(
+                        f"{chr(13) if tty else ''}{self.name}: {len(outputs)} of {len(commands)} runs, "
+                        f"{now - started:.0f} s{'' if tty and len(outputs) < len(commands) else chr(10)}"
+                    )
                     sys.stderr.flush()
         finally:
             pool.shutdown(cancel_futures=True)
@@ -262,8 +307,9 @@ class Context:
 
     def json_lines(self, commands):
         """The JSON objects that each command prints, one a line: a list of dicts for each command."""
-        return [[json.loads(line) for line in text.splitlines() if line.startswith("{")]
-                for text in self.programs(commands)]
+        return [
+            [json.loads(line) for line in text.splitlines() if line.startswith("{")] for text in self.programs(commands)
+        ]
 
     def simulate(self, variants, series=False, words=(), seeds=None):
         """Runs `bfio_sim --json` for every variant with every seed.
@@ -272,26 +318,23 @@ class Context:
         series: keep every step, for Runs.series.
         """
         commands, files = [], []
+        self._simulated += 1
         seeds = seeds or self.seeds
         for flags in variants.values():
             for seed in range(1, seeds + 1):
                 own = {flag: value(seed) if callable(value) else value for flag, value in flags.items()}
                 own.setdefault("seed", seed)
                 if series:
-                    files.append(self.scratch_file(f"steps-{len(os.listdir(self._scratch.name))}-{len(files)}.csv"))
+                    files.append(self.scratch / f"steps-{self._simulated}-{len(files)}.csv")
                     own["steps_csv"] = files[-1]
                 commands.append(self.command("bfio_sim", *words, "--json", **own) + self.extra)
         lines = [objects[0] for objects in self.json_lines(commands)]
         return Runs(variants, seeds, pd.DataFrame(lines), files)
 
-    def scratch_file(self, name):
-        """A path in a folder that goes when the experiment ends."""
-        return str(Path(self._scratch.name) / name)
-
     def write_trace(self, name, frame):
         """Writes requests (columns as of Workload.requests) where bfio_sim can read them; returns the path."""
-        path = self.scratch_file(f"{name}.csv")
-        frame.to_csv(path, index=False)
+        path = self.scratch / f"{name}.csv"
+        pd.DataFrame(frame).to_csv(path, index=False)
         return path
 
     # --- findings ---
@@ -315,8 +358,12 @@ class Context:
         text_columns = [any(isinstance(row.get(column), str) for row in rows) for column in columns]
         print(f"\n{title}")
         for line in [columns, *cells]:
-            print("  ".join(cell.ljust(width) if left else cell.rjust(width)
-                            for cell, width, left in zip(line, widths, text_columns)).rstrip())
+            print(
+                "  ".join(
+                    cell.ljust(width) if left else cell.rjust(width)
+                    for cell, width, left in zip(line, widths, text_columns)
+                ).rstrip()
+            )
         self._tables += 1
         flat = []
         for row in rows:
@@ -338,11 +385,15 @@ class Context:
         file = f"{self.name}_{self._charts}.svg"
         figure.savefig(self.folder / file, metadata={"Date": None})
         plt.close(figure)
-        self.blocks.append(f"<figure><figcaption>{html.escape(title)}</figcaption><img src={file!r} "
-                           f"alt={html.escape(title)!r}><p class=note>{html.escape(note)}</p></figure>")
+        self.blocks.append(
+            f"<figure><figcaption>{html.escape(title)}</figcaption><img src={file!r} "
+            f"alt={html.escape(title)!r}><p class=note>{html.escape(note)}</p></figure>"
+        )
 
-    def lines(self, title, x, y, series, *, log_x=False, log_y=False, levels=None, dashed=(), steps=(), strong=(),
-              note="", x_lim=None, y_lim=None):
+    def lines(
+        self, title, x, y, series, *, log_x=False, log_y=False, levels=None, dashed=(), steps=(), strong=(), note="",
+        x_lim=None, y_lim=None,
+    ):
         """A chart of lines. series: name -> {x: y}, or (xs, ys); a y may be an Estimate and then has a band.
 
         levels: name -> y of a horizontal line. dashed, steps, strong: names of series that are drawn so.
@@ -352,16 +403,20 @@ class Context:
             xs, ys = (list(points), list(points.values())) if isinstance(points, dict) else points
             banded = len(ys) > 0 and all(isinstance(value, Estimate) for value in ys)
             means = [value.mean for value in ys] if banded else ys
-            [line] = axes.plot(xs, means, "--" if name in dashed else "-", label=str(name),
-                               linewidth=2.4 if name in strong else 1.3, marker="." if len(xs) <= 40 else None,
-                               drawstyle="steps-post" if name in steps else "default")
+            [line] = axes.plot(
+                xs, means, "--" if name in dashed else "-", label=str(name), linewidth=2.4 if name in strong else 1.3,
+                marker="." if len(xs) <= 40 else None, drawstyle="steps-post" if name in steps else "default",
+            )
             if banded:
-                axes.fill_between(xs, [value.low for value in ys], [value.high for value in ys], alpha=0.15,
-                                  color=line.get_color(), linewidth=0)
+                axes.fill_between(
+                    xs, [value.low for value in ys], [value.high for value in ys], alpha=0.15, color=line.get_color(),
+                    linewidth=0,
+                )
         for index, (name, level) in enumerate((levels or {}).items()):
             axes.axhline(level, color=f"C{9 - index % 5}", linestyle=":", linewidth=1.2, label=str(name))
-        axes.set(xlabel=x, ylabel=y, title=title, xscale="log" if log_x else "linear",
-                 yscale="log" if log_y else "linear")
+        axes.set(
+            xlabel=x, ylabel=y, title=title, xscale="log" if log_x else "linear", yscale="log" if log_y else "linear"
+        )
         if x_lim:
             axes.set_xlim(*x_lim)
         if y_lim:
@@ -376,14 +431,19 @@ class Context:
         width = 0.8 / len(series)
         for index, (name, values) in enumerate(series.items()):
             ys = [values.get(category) for category in categories]
-            bars = [value if isinstance(value, Estimate) else Estimate(math.nan if value is None else value)
-                    for value in ys]
+            bars = [
+                value if isinstance(value, Estimate) else Estimate(math.nan if value is None else value) for value in ys
+            ]
             at = np.arange(len(categories)) + (index - (len(series) - 1) / 2) * width
             halves = [bar.half for bar in bars]
-            axes.bar(at, [bar.mean for bar in bars], width, label=str(name), yerr=halves if any(halves) else None,
-                     capsize=2, error_kw={"linewidth": 1})
-        axes.set_xticks(np.arange(len(categories)), [str(category) for category in categories],
-                        rotation=30 if len(categories) > 4 else 0, ha="right" if len(categories) > 4 else "center")
+            axes.bar(
+                at, [bar.mean for bar in bars], width, label=str(name), yerr=halves if any(halves) else None, capsize=2,
+                error_kw={"linewidth": 1},
+            )
+        axes.set_xticks(
+            np.arange(len(categories)), [str(category) for category in categories],
+            rotation=30 if len(categories) > 4 else 0, ha="right" if len(categories) > 4 else "center",
+        )
         axes.set(ylabel=y, title=title, yscale="log" if log_y else "linear")
         axes.legend()
         self.figure(title, figure, note)
@@ -402,9 +462,12 @@ class Context:
             if small is None:
                 return
             low, high = small
-        self.expectations.append({"figure": name, "value": float(value), "from": float(low), "to": float(high),
-                                  "paper": _cell(paper), "ours": _cell(ours),
-                                  "holds": "yes" if low <= value <= high else "NO"})
+        self.expectations.append(
+            {
+                "figure": name, "value": float(value), "from": float(low), "to": float(high), "paper": _cell(paper),
+                "ours": _cell(ours), "holds": "yes" if low <= value <= high else "NO",
+            }
+        )
 
     def finish(self, title):
         """Writes the page; returns the figures that missed their bounds."""
@@ -415,8 +478,11 @@ class Context:
         page = self.folder / f"{self.name}.html"
         page.write_text(_PAGE.format(title=html.escape(title), body=body, parameters=rows))
         print(f"\nwritten: {page}")
-        return [f"{e['figure']}: {number(e['value'])} is not within {number(e['from'])} to {number(e['to'])}"
-                for e in self.expectations if e["holds"] == "NO"]
+        return [
+            f"{e['figure']}: {number(e['value'])} is not within {number(e['from'])} to {number(e['to'])}"
+            for e in self.expectations
+            if e["holds"] == "NO"
+        ]
 
 
 _PAGE = """<!doctype html>
@@ -445,18 +511,24 @@ def _cell(value):
 
 def _html_table(title, note, columns, cells, left):
     def line(row, tag):
-        return "<tr>" + "".join(f"<{tag}{' class=l' if is_left else ''}>{html.escape(cell)}"
-                                for cell, is_left in zip(row, left))
+        return "<tr>" + "".join(
+            f"<{tag}{' class=l' if is_left else ''}>{html.escape(cell)}" for cell, is_left in zip(row, left)
+        )
+
     body = "".join(line(row, "td") for row in cells)
-    return (f"<div class=wide><table><caption>{html.escape(title)}</caption>{line(columns, 'th')}{body}</table></div>"
-            f"<p class=note>{html.escape(note)}</p>")
+    return (
+        f"<div class=wide><table><caption>{html.escape(title)}</caption>{line(columns, 'th')}{body}</table></div>"
+        f"<p class=note>{html.escape(note)}</p>"
+    )
 
 
 def parse(description, argv):
     parser = argparse.ArgumentParser(
         description=(description or "").strip().split("\n\n")[0], formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="experiments:\n" + "\n".join(f"  {name:18} {entry[1]}" for name, entry in EXPERIMENTS.items()) +
-        "\n\nWhat follows '--' is added to every simulation's command line (-- --workers=32).")
+        epilog="experiments:\n"
+        + "\n".join(f"  {name:18} {entry.summary}" for name, entry in EXPERIMENTS.items())
+        + "\n\nWhat follows '--' is added to every simulation's command line (-- --workers=32).",
+    )
     parser.add_argument("experiment", choices=EXPERIMENTS, metavar="EXPERIMENT")
     parser.add_argument("--trace", help="trace files, separated by commas")
     parser.add_argument("--profile", help="built-in workloads instead (bfio_sim --help), separated by commas")
@@ -465,7 +537,7 @@ def parse(description, argv):
     parser.add_argument("--shorten", type=float, default=1, help="runs are so many times shorter, for a quick look")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="programs at once (%(default)s)")
     parser.add_argument("--build", default="build", help="build folder (%(default)s)")
-    own, extra = (argv[:argv.index("--")], argv[argv.index("--") + 1:]) if "--" in argv else (argv, [])
+    own, extra = (argv[: argv.index("--")], argv[argv.index("--") + 1 :]) if "--" in argv else (argv, [])
     args = parser.parse_args(own)
     if args.shorten < 1 or args.seeds < 0 or args.jobs < 1:
         parser.error("--shorten and --jobs must be at least 1, --seeds not negative")
@@ -474,12 +546,17 @@ def parse(description, argv):
 
 def main(description=None, argv=None):
     """Runs the experiment that the command line names, and exits: 0, or 1 with a line for each missed figure."""
-    args, extra = parse(description, sys.argv[1:] if argv is None else argv)
-    function, summary, profile, seeds = EXPERIMENTS[args.experiment]
+    argv = sys.argv[1:] if argv is None else argv
+    if argv == ["--list"]:  # for tests/check_research
+        for entry in EXPERIMENTS.values():
+            print(json.dumps({"name": entry.name, "traces": entry.traces, "check": entry.check}))
+        return
+    args, extra = parse(description, argv)
+    entry = EXPERIMENTS[args.experiment]
     try:
-        ctx = Context(args.experiment, args, extra, profile, seeds)
-        function(ctx)
-        missed = ctx.finish(f"{args.experiment}: {summary}")
+        ctx = Context(entry, args, extra)
+        entry.function(ctx)
+        missed = ctx.finish(f"{entry.name}: {entry.summary}")
     except (ProgramError, OSError) as error:
         sys.exit(f"{Path(sys.argv[0]).name}: {error}")
     except KeyboardInterrupt:

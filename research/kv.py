@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Admission under a bound on KV memory, and its figures.
 
 "Online Scheduling for LLM Inference with KV Cache Constraints": one worker (Llama-2-70B on two A100, M = 16,492 tokens
@@ -264,7 +264,7 @@ def kv_hindsight(ctx):
     commands, places = [], []
     for study, instances in studies.items():
         for first in range(0, len(instances), 100):
-            path = ctx.scratch_file(f"instances-{len(commands)}.jsonl")
+            path = ctx.scratch / f"instances-{len(commands)}.jsonl"
             with open(path, "w", encoding="utf-8") as file:
                 file.writelines(json.dumps(instance) + "\n" for instance in instances[first:first + 100])
             places.append(study)
