@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Schedulers of one engine and networks of engines, and their figures.
 
 "Throughput-Optimal Scheduling Algorithms for LLM Inference and AI Agents": who stays bounded below capacity (Figure 1),

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Admission under a bound on KV memory, and its figures.
 
 "Online Scheduling for LLM Inference with KV Cache Constraints": one worker (Llama-2-70B on two A100, M = 16,492 tokens
@@ -263,10 +263,10 @@ def kv_hindsight(ctx):
                "all small, first round free": all_small(False)[::math.ceil(ctx.shorten)]}
     commands, places = [], []
     for study, instances in studies.items():
-        for first in range(0, len(instances), 100):
+        for first in range(0, len(instances), 25):
             path = ctx.scratch / f"instances-{len(commands)}.jsonl"
             with open(path, "w", encoding="utf-8") as file:
-                file.writelines(json.dumps(instance) + "\n" for instance in instances[first:first + 100])
+                file.writelines(json.dumps(instance) + "\n" for instance in instances[first:first + 25])
             places.append(study)
             commands.append(ctx.command("bfio_sim", "hindsight", instances=path, rule=",".join(HINDSIGHT_RULES.values())))
     ratios = {(study, name): [] for study in studies for name in HINDSIGHT_RULES}
