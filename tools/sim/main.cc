@@ -17,6 +17,8 @@
 #include "tools/sim/experiment/command.h"
 #include "tools/sim/replay/replay_command.h"
 #include "tools/sim/run_command.h"
+#include "tools/sim/serve/serve_command.h"
+#include "tools/sim/serve/serve_rule.h"
 
 namespace bfio::sim {
 namespace {
@@ -37,6 +39,9 @@ std::vector<Subcommand> Subcommands() {
       {"replay", "does the core decide a router's --decision_log again as it did?", RunReplayCommand});
   commands.push_back({"calibrate", "the cost of a step, from workers' --step_log", RunCalibrateCommand});
   commands.push_back({"dominance", "is it never worse than any baseline?", RunDominanceCommand});
+  commands.push_back({"serve", "prompts and decodes of engines behind a barrier, by rule", RunServeCommand});
+  commands.push_back(
+      {"serve-grid", "one such rule against all others with their best budgets", RunServeGridCommand});
   return commands;
 }
 
@@ -61,6 +66,10 @@ std::string Usage() {
   absl::StrAppend(&usage, "\nLookaheads:\n");
   for (const core::LookaheadInfo& lookahead : core::RegisteredLookaheads()) {
     absl::StrAppendFormat(&usage, "  %-15s %s\n", lookahead.name, lookahead.summary);
+  }
+  absl::StrAppend(&usage, "\nRules of serve:\n");
+  for (const ServeRuleInfo& rule : ServeRules()) {
+    absl::StrAppendFormat(&usage, "  %-15s %s\n", rule.name, rule.summary);
   }
   return usage;
 }
