@@ -24,6 +24,8 @@
 #include "tools/sim/dominance/dominance_command.h"
 #include "tools/sim/replay/replay_command.h"
 #include "tools/sim/run_command.h"
+#include "tools/sim/serve/serve_command.h"
+#include "tools/sim/serve/serve_rule.h"
 #include "tools/sim/workload_command.h"
 
 namespace bfio::sim {
@@ -61,6 +63,14 @@ std::vector<Subcommand> Subcommands() {
                       "an engine with a batch scheduler, or ranks that meet after every batch",
                       RunEngineCommand,
                       {"load", "profile", "requests", "seed", "trace"}});
+  commands.push_back({"serve",
+                      "prompts and decodes of engines behind a barrier, by rule",
+                      RunServeCommand,
+                      {"jitter", "load", "profile", "rule", "seed", "slots", "trace", "workers"}});
+  commands.push_back({"serve-grid",
+                      "one such rule against all others with their best budgets",
+                      RunServeGridCommand,
+                      {"groups", "jitter", "lag", "loads", "rule", "seeds", "threads", "trace"}});
   return commands;
 }
 
@@ -85,6 +95,10 @@ std::string Usage() {
   absl::StrAppend(&usage, "\nLookaheads:\n");
   for (const core::LookaheadInfo& lookahead : core::RegisteredLookaheads()) {
     absl::StrAppendFormat(&usage, "  %-15s %s\n", lookahead.name, lookahead.summary);
+  }
+  absl::StrAppend(&usage, "\nRules of serve:\n");
+  for (const ServeRuleInfo& rule : ServeRules()) {
+    absl::StrAppendFormat(&usage, "  %-15s %s\n", rule.name, rule.summary);
   }
   return usage;
 }

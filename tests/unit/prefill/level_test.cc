@@ -1,0 +1,148 @@
+// Tokens below a level, against counting them one by one; the level, against every level there is.
+#include "router/core/prefill/level.h"
+
+#include <cmath>
+#include <cstdint>
+#include <vector>
+
+#include "common/base/rng.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace bfio::core {
+namespace {
+
+BatchCost CostOf(double c, double a, int64_t b0, double k1, double k2) {
+  BatchCost cost;
+  cost.c_s = c;
+  cost.a_s_per_token = a;
+  cost.b0_tokens = b0;
+  cost.k1_s_per_pair = k1;
+  cost.k2_s_per_token = k2;
+  return cost;
+}
+
+// The step with the first `tokens` prompt tokens, by the cost model itself.
+double SecondsWith(const RankWork& rank, int64_t tokens) {
+  BatchLoad load;
+  load.tokens = rank.decodes;
+  load.decode_context = rank.decode_context;
+  for (const PromptLeft& prompt : rank.prompts) {
+    const int64_t chunk = std::min(tokens, prompt.left);
+    if (chunk > 0) load.AddPrefill(chunk, prompt.done);
+    tokens -= chunk;
+  }
+  return rank.cost.Seconds(load);
+}
+
+int64_t CountWithin(const RankWork& rank, double level_s) {
+  int64_t tokens = 0;
+  while (tokens < rank.PromptTokens() && SecondsWith(rank, tokens + 1) <= level_s) ++tokens;
+  return tokens;
+}
+
+struct RandomRanks {
+  explicit RandomRanks(uint64_t seed) {
+    Rng rng(seed);
+    const size_t count = 1 + rng.Below(5);
+    prompts.resize(count);
+    for (size_t g = 0; g < count; ++g) {
+      for (uint64_t i = rng.Below(4); i > 0; --i) {
+        prompts[g].push_back(
+            {1 + static_cast<int64_t>(rng.Below(300)), static_cast<int64_t>(rng.Below(500))});
+      }
+      RankWork& rank = ranks.emplace_back();
+      rank.cost =
+          CostOf(1e-3 * (1 + rng.Uniform()), 1e-5 * (1 + rng.Uniform()), static_cast<int64_t>(rng.Below(200)),
+                 rng.Below(2) == 0 ? 0 : 1e-8 * rng.Uniform(), 1e-7 * rng.Uniform());
+      rank.decodes = 1 + static_cast<int64_t>(rng.Below(150));
+      rank.decode_context = static_cast<double>(rng.Below(20000));
+      rank.prompts = prompts[g];
+    }
+  }
+  std::vector<std::vector<PromptLeft>> prompts;
+  std::vector<RankWork> ranks;
+};
+
+TEST(TokensWithinTest, AsManyAsCountedOneByOne) {
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    const RandomRanks random(seed);
+    Rng rng = Rng(seed).Fork(1);
+    for (const RankWork& rank : random.ranks) {
+      const double level = rank.SecondsWithoutPrompts() + 4e-3 * (rng.Uniform() - 0.1);
+      const int64_t tokens = TokensWithin(rank, level);
+      // Rounding may turn on the last one: a level that was computed from a number gives the number back.
+      EXPECT_NEAR(static_cast<double>(tokens), static_cast<double>(CountWithin(rank, level)), 1) << seed;
+      EXPECT_LE(SecondsWith(rank, tokens), std::max(level, rank.SecondsWithoutPrompts()) + 1e-9) << seed;
+    }
+  }
+}
+
+TEST(TokensWithinTest, TheLevelOfANumberGivesTheNumber) {
+  for (uint64_t seed = 1; seed <= 100; ++seed) {
+    const RandomRanks random(seed);
+    for (const RankWork& rank : random.ranks) {
+      // Above the free rows, where every token takes time.
+      for (int64_t tokens = rank.FreeRows() + 1; tokens <= rank.PromptTokens(); tokens += 37) {
+        EXPECT_EQ(TokensWithin(rank, SecondsWith(rank, tokens)), tokens) << seed;
+      }
+    }
+  }
+}
+
+TEST(TokensWithinTest, RowsBelowTheKneeCostNothing) {
+  const std::vector<PromptLeft> prompts = {{1000, 0}};
+  RankWork rank{CostOf(0.01, 1e-4, 64, 0, 0), 40, 0, prompts};
+  EXPECT_EQ(TokensWithin(rank, 0.01), 24);
+  EXPECT_EQ(TokensWithin(rank, 0.011), 34);
+  EXPECT_EQ(TokensWithin(rank, 0.0099), 0);
+  rank.decodes = 80;
+  EXPECT_EQ(TokensWithin(rank, 0.01), 0) << "its decodes alone take longer";
+}
+
+TEST(FillLevelTest, TheLowestLevelThatGivesWhatIsWanted) {
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    const RandomRanks random(seed);
+    Rng rng = Rng(seed).Fork(2);
+    double least = 0;
+    int64_t all = 0;
+    for (const RankWork& rank : random.ranks) {
+      least = std::max(least, rank.SecondsWithoutPrompts());
+      all += rank.PromptTokens();
+    }
+    const double wanted = static_cast<double>(all) * rng.Uniform();
+    const Level level = FillLevel(random.ranks, least, wanted, 0);
+    EXPECT_GE(level.seconds, least);
+    EXPECT_GE(static_cast<double>(level.tokens), wanted) << seed;
+    if (level.seconds == least) continue;
+    int64_t below = 0;
+    for (const RankWork& rank : random.ranks) below += TokensWithin(rank, level.seconds - 1e-8);
+    EXPECT_LT(static_cast<double>(below), wanted) << seed << ": a lower one does";
+  }
+}
+
+TEST(FillLevelTest, NeverBelowTheSlowestRank) {
+  const std::vector<PromptLeft> prompts = {{100, 0}};
+  const BatchCost cost = CostOf(0.01, 1e-4, 0, 0, 1e-6);
+  const std::vector<RankWork> ranks = {{cost, 10, 1000, prompts}, {cost, 50, 5000, {}}};
+  const double slowest = ranks[1].SecondsWithoutPrompts();
+  const Level level = FillLevel(ranks, slowest, 1, 0);
+  EXPECT_EQ(level.seconds, slowest);
+  EXPECT_EQ(level.tokens, 80) << "what fits below the slowest rank is free, wanted or not";
+}
+
+// Three ranks with 100, 200 and 400 tokens: once the first has none left, two share the rise.
+TEST(FillLevelTest, StopsRisingWhenTooFewShareTheRise) {
+  const std::vector<PromptLeft> small = {{100, 0}}, middle = {{200, 0}}, large = {{400, 0}};
+  const BatchCost cost = CostOf(0.01, 1e-4, 0, 0, 0);
+  const std::vector<RankWork> ranks = {{cost, 10, 0, small}, {cost, 10, 0, middle}, {cost, 10, 0, large}};
+  const double base = ranks[0].SecondsWithoutPrompts();
+  EXPECT_NEAR(FillLevel(ranks, base, 1e9, 3).seconds, base + 100e-4, 1e-9);
+  EXPECT_NEAR(FillLevel(ranks, base, 1e9, 2).seconds, base + 200e-4, 1e-9);
+  EXPECT_NEAR(FillLevel(ranks, base, 1e9, 1).seconds, base + 400e-4, 1e-9);
+  EXPECT_EQ(FillLevel(ranks, base, 1e9, 4).seconds, base) << "there are not so many";
+  EXPECT_NEAR(FillLevel(ranks, base, 300, 1).seconds, base + 100e-4, 1e-9) << "300 in all";
+}
+
+}  // namespace
+}  // namespace bfio::core

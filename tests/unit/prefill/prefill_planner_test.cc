@@ -1,0 +1,179 @@
+// What a plan of prompts must never do, on random groups; and what it does in cases that can be reckoned by
+// hand.
+#include "router/core/prefill/prefill_planner.h"
+
+#include <cmath>
+#include <cstdint>
+#include <set>
+#include <vector>
+
+#include "common/base/rng.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace bfio::core {
+namespace {
+
+using ::testing::ElementsAre;
+
+BatchCost Cost() {
+  BatchCost cost;
+  cost.c_s = 0.01;
+  cost.a_s_per_token = 1e-4;
+  cost.b0_tokens = 0;
+  cost.k2_s_per_token = 1e-6;
+  return cost;
+}
+
+PrefillTraffic Traffic() {
+  PrefillTraffic traffic;
+  traffic.arrivals_per_s = 10;
+  traffic.mean_prompt_tokens = 200;
+  traffic.mean_prefill_s = 0.02;
+  traffic.mean_output_tokens = 100;
+  traffic.step_s = 0.012;
+  return traffic;
+}
+
+PrefillRank RankOf(int64_t decodes, double context, int64_t free_slots = 10,
+                   std::vector<PromptLeft> prompts = {}) {
+  PrefillRank rank;
+  rank.cost = Cost();
+  rank.decodes = decodes;
+  rank.decode_context = context;
+  rank.free_slots = free_slots;
+  rank.prompts = std::move(prompts);
+  return rank;
+}
+
+std::vector<int32_t> WaitingOf(const PrefillDecision& decision) {
+  std::vector<int32_t> indices;
+  for (const auto& binding : decision.bindings) indices.push_back(binding.waiting);
+  return indices;
+}
+
+double SlowestWithoutPrompts(const std::vector<PrefillRank>& ranks) {
+  double slowest = 0;
+  for (const PrefillRank& rank : ranks) {
+    if (rank.decodes == 0) continue;
+    slowest =
+        std::max(slowest, RankWork{rank.cost, rank.decodes, rank.decode_context, {}}.SecondsWithoutPrompts());
+  }
+  return slowest;
+}
+
+TEST(PlanPrefillTest, SoundOnRandomGroups) {
+  for (uint64_t seed = 1; seed <= 500; ++seed) {
+    Rng rng(seed);
+    std::vector<PrefillRank> ranks;
+    int64_t free = 0, decodes = 0;
+    for (uint64_t g = 1 + rng.Below(8); g > 0; --g) {
+      std::vector<PromptLeft> prompts;
+      for (uint64_t i = rng.Below(3); i > 0; --i) {
+        prompts.push_back({1 + static_cast<int64_t>(rng.Below(2000)), static_cast<int64_t>(rng.Below(900))});
+      }
+      const auto rows = static_cast<int64_t>(rng.Below(60));
+      ranks.push_back(
+          RankOf(rows, 300.0 * static_cast<double>(rows), static_cast<int64_t>(rng.Below(5)), prompts));
+      ranks.back().first_bound_for_s = prompts.empty() ? 0 : rng.Uniform();
+      free += ranks.back().free_slots;
+      decodes += rows;
+    }
+    std::vector<WaitingPrompt> waiting;
+    for (uint64_t i = rng.Below(20); i > 0; --i) {
+      waiting.push_back({1 + static_cast<int64_t>(rng.Below(5000)), rng.Uniform()});
+    }
+    const PrefillDecision decision = PlanPrefill(ranks, waiting, Traffic(), {});
+    std::vector<int64_t> taken(ranks.size());
+    std::set<int32_t> bound;
+    for (const auto& binding : decision.bindings) {
+      ASSERT_GE(binding.waiting, 0);
+      ASSERT_LT(binding.waiting, std::ssize(waiting));
+      ASSERT_GE(binding.rank, 0);
+      ASSERT_LT(binding.rank, std::ssize(ranks));
+      EXPECT_TRUE(bound.insert(binding.waiting).second) << "bound twice";
+      EXPECT_LE(++taken[binding.rank], ranks[binding.rank].free_slots) << seed;
+    }
+    EXPECT_FALSE(std::isnan(decision.level_s));
+    if (decodes == 0) {
+      EXPECT_TRUE(std::isinf(decision.level_s));
+    } else {
+      EXPECT_GE(decision.level_s, SlowestWithoutPrompts(ranks)) << "free time is left unused";
+      EXPECT_TRUE(std::isfinite(decision.level_s));
+    }
+  }
+}
+
+TEST(PlanPrefillTest, WhereNothingDecodesAPromptHasNoBound) {
+  const std::vector<WaitingPrompt> waiting = {{1000, 0}};
+  const PrefillDecision decision = PlanPrefill({{RankOf(0, 0), RankOf(0, 0)}}, waiting, Traffic(), {});
+  EXPECT_THAT(WaitingOf(decision), ElementsAre(0));
+  EXPECT_TRUE(std::isinf(decision.level_s));
+}
+
+TEST(PlanPrefillTest, APromptStaysInThePoolWhileEveryRankHasOne) {
+  const std::vector<PrefillRank> ranks = {RankOf(20, 2000, 10, {{1500, 0}}),
+                                          RankOf(20, 2000, 10, {{1500, 0}})};
+  const std::vector<WaitingPrompt> waiting = {{100, 0.01}};
+  EXPECT_THAT(WaitingOf(PlanPrefill(ranks, waiting, Traffic(), {})), ElementsAre());
+}
+
+TEST(PlanPrefillTest, TheLongestGoesToTheLeastLoaded) {
+  const std::vector<PrefillRank> ranks = {RankOf(20, 9000), RankOf(20, 1000), RankOf(20, 5000)};
+  const std::vector<WaitingPrompt> waiting = {{1000, 0.1}, {3000, 0.1}, {2000, 0.1}};
+  const PrefillDecision decision = PlanPrefill(ranks, waiting, Traffic(), {});
+  ASSERT_EQ(decision.bindings.size(), 3U);
+  for (const auto& [index, rank] : decision.bindings) {
+    EXPECT_EQ(rank, index == 1 ? 1 : index == 2 ? 2 : 0);
+  }
+}
+
+TEST(PlanPrefillTest, ARankThatGrowsFasterIsMoreLoaded) {
+  // 100 short residents hold less now than 10 long ones, and more when they have grown.
+  PrefillTraffic traffic = Traffic();
+  traffic.mean_output_tokens = 1000;
+  std::vector<PrefillRank> ranks = {RankOf(60, 6000), RankOf(10, 12000)};
+  for (PrefillRank& rank : ranks) rank.cost.b0_tokens = 100;
+  const std::vector<WaitingPrompt> waiting = {{50, 0}};
+  const PrefillDecision decision = PlanPrefill(ranks, waiting, traffic, {});
+  ASSERT_EQ(decision.bindings.size(), 1U);
+  EXPECT_EQ(decision.bindings[0].rank, 1);
+}
+
+TEST(PlanPrefillTest, WithSlotsToSpareTheShortestForItsAgeGoesFirst) {
+  const std::vector<PrefillRank> ranks = {RankOf(20, 2000)};
+  const std::vector<WaitingPrompt> waiting = {{4000, 0.5}, {100, 0.1}, {3000, 0.4}};
+  EXPECT_EQ(WaitingOf(PlanPrefill(ranks, waiting, Traffic(), {})).front(), 1);
+  // Age wins in the end.
+  const std::vector<WaitingPrompt> old = {{4000, 50}, {100, 0.1}};
+  EXPECT_EQ(WaitingOf(PlanPrefill(ranks, old, Traffic(), {})).front(), 0);
+}
+
+TEST(PlanPrefillTest, WhereSlotsAreShortTheFirstGoesFirst) {
+  const std::vector<PrefillRank> ranks = {RankOf(20, 2000, 1)};
+  const std::vector<WaitingPrompt> waiting = {{4000, 0.5}, {100, 0.1}};
+  EXPECT_THAT(WaitingOf(PlanPrefill(ranks, waiting, Traffic(), {})), ElementsAre(0));
+}
+
+// Prompts under way get a mean prompt's share of the horizon each, long ones no more than short ones.
+TEST(PlanPrefillTest, ALongPromptLengthensAStepNoMoreThanAMeanOne) {
+  const std::vector<PrefillRank> one_long = {RankOf(20, 2000, 10, {{20000, 0}}), RankOf(20, 2000)};
+  const std::vector<PrefillRank> one_mean = {RankOf(20, 2000, 10, {{200, 0}}), RankOf(20, 2000)};
+  const double level = PlanPrefill(one_long, {}, Traffic(), {}).level_s;
+  EXPECT_NEAR(level, PlanPrefill(one_mean, {}, Traffic(), {}).level_s, 1e-12);
+  // pace 0.5, 10 a second, 40 decodes, 0.02 s: k = 2 = the ranks; tau = 2 / (10 * 0.012) = 16.7 steps.
+  EXPECT_NEAR(level, SlowestWithoutPrompts(one_long) + 1e-4 * 200 * 0.12 / 2, 1e-4);
+}
+
+TEST(PlanPrefillTest, APromptOnTheSlowestRankIsNotForgotten) {
+  // The other rank's free time satisfies all that is wanted, at the level where this one computes nothing.
+  std::vector<PrefillRank> ranks = {RankOf(90, 90000, 10, {{500, 0}}), RankOf(10, 1000, 10, {{5000, 0}})};
+  ranks[0].first_bound_for_s = 0.001;
+  const double slowest = SlowestWithoutPrompts(ranks);
+  EXPECT_NEAR(PlanPrefill(ranks, {}, Traffic(), {}).level_s, slowest, 1e-12);
+  ranks[0].first_bound_for_s = 10;
+  EXPECT_GT(PlanPrefill(ranks, {}, Traffic(), {}).level_s, slowest + 1e-4 * 10);
+}
+
+}  // namespace
+}  // namespace bfio::core

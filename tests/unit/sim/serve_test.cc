@@ -1,0 +1,356 @@
+// Engines with prompts and decodes: lives by hand, what must add up, the engines' rules as upstream states
+// them, and what bfio's gains.
+#include <cmath>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "tools/sim/serve/serve_grid.h"
+#include "tools/sim/serve/serve_group.h"
+#include "tools/sim/serve/serve_rule.h"
+#include "tools/sim/serve/serve_run.h"
+#include "tools/sim/serve/serve_workload.h"
+
+namespace bfio::sim {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// --- capacity ---
+
+Trace TraceOf(std::vector<TraceRequest> requests) {
+  Trace trace;
+  trace.source = "test";
+  trace.requests = std::move(requests);
+  return trace;
+}
+
+TEST(ServeCapacityTest, ByHand) {
+  // E[s] = 20, E[o] = 11, E[s^2] = 500, decode context (10 * 20 + 50) = 250 with constant outputs.
+  const LengthMoments moments = MomentsOf(TraceOf({{0, 10, 11}, {0, 30, 11}}));
+  EXPECT_DOUBLE_EQ(moments.prompt, 20);
+  EXPECT_DOUBLE_EQ(moments.output, 11);
+  EXPECT_DOUBLE_EQ(moments.prompt_squared, 500);
+  EXPECT_DOUBLE_EQ(moments.decode_context, 250);
+  BatchCost cost;
+  cost.c_s = 0.01;
+  cost.a_s_per_token = 1e-4;
+  cost.b0_tokens = 0;
+  cost.k1_s_per_pair = 1e-6;
+  cost.k2_s_per_token = 1e-6;
+  // One slot: a tenth of a request ends a step, with 2 prompt tokens of 3 rows.
+  const ServeCapacity one = CapacityOf(moments, cost, 2, 1);
+  EXPECT_NEAR(one.step_s, 0.01 + 3e-4 + 0.1 * 250e-6 + 0.1 * 250e-6, 1e-12);
+  EXPECT_NEAR(one.requests_per_s, 2 * 0.1 / one.step_s, 1e-9);
+  // More slots share the fixed part.
+  EXPECT_EQ(CapacityOf(moments, cost, 2, 40).decodes, 40);
+  EXPECT_GT(CapacityOf(moments, cost, 2, 40).requests_per_s, 10 * one.requests_per_s);
+}
+
+// --- a group's steps ---
+
+BatchCost Cost() {
+  BatchCost cost;
+  cost.c_s = 0.01;
+  cost.a_s_per_token = 1e-4;
+  cost.b0_tokens = 0;
+  cost.k2_s_per_token = 1e-6;
+  return cost;
+}
+
+TEST(ServeGroupTest, ALifeByHand) {
+  std::vector<ServeRequest> requests = {{0, 30, 3}, {0, 10, 1}};
+  ServeGroup group({.ranks = 2, .slots = 4, .cost = Cost(), .longest_output = 3}, &requests);
+  group.Bind(0, 0, 0);
+  group.Bind(1, 1, 0);
+  // 20 of 30 tokens, and all 10 of the other, whose only token that gives.
+  double now = group.Step({{20}, {20}}, 0).seconds;
+  EXPECT_NEAR(now, 0.012, 1e-12);
+  EXPECT_NEAR(requests[1].end_s, 0.012, 1e-12);
+  EXPECT_EQ(requests[0].first_token_s, -1);
+  now += group.Step({{20}, {20}}, now).seconds;
+  EXPECT_NEAR(now, 0.012 + 0.011, 1e-12);
+  EXPECT_NEAR(requests[0].first_token_s, now, 1e-12);
+  // Two decodes, at contexts of 31 and 32 tokens.
+  EXPECT_EQ(group.ranks()[0].decode_context, 31);
+  now += group.Step({{0}, {0}}, now).seconds;
+  EXPECT_NEAR(now, 0.023 + 0.0101 + 31e-6, 1e-12);
+  EXPECT_EQ(requests[0].end_s, -1);
+  now += group.Step({{0}, {0}}, now).seconds;
+  EXPECT_NEAR(requests[0].end_s, now, 1e-12);
+  EXPECT_EQ(group.active(), 0);
+  EXPECT_EQ(group.ranks()[0].decode_context, 0);
+  EXPECT_EQ(group.Step({{0}, {0}}, now).seconds, 0) << "nothing to do takes no time";
+}
+
+TEST(ServeGroupTest, NoMoreRunThanThereAreSlots) {
+  std::vector<ServeRequest> requests(3, {0, 5, 100});
+  ServeGroup group({.ranks = 1, .slots = 2, .cost = Cost(), .longest_output = 100}, &requests);
+  for (int32_t i = 0; i < 3; ++i) group.Bind(i, 0, 0);
+  group.Step({{1000}}, 0);
+  EXPECT_EQ(group.ranks()[0].decodes, 2);
+  group.Step({{1000}}, 1);
+  EXPECT_EQ(group.ranks()[0].decodes, 2);
+  EXPECT_EQ(group.ranks()[0].queued(), 1);
+}
+
+TEST(ServeGroupTest, AStepWithoutDecodesMakesTheirGapLonger) {
+  std::vector<ServeRequest> requests = {{0, 5, 10}, {0, 50, 10}};
+  ServeGroup group({.ranks = 1, .slots = 4, .cost = Cost(), .longest_output = 10}, &requests);
+  group.Bind(0, 0, 0);
+  group.Step({{100}}, 0);
+  group.Bind(1, 0, 1);
+  const double prompts = group.Step({{50, false}}, 1).seconds;
+  EXPECT_NEAR(prompts, 0.015, 1e-12) << "prompt tokens alone";
+  const ServeStep& step = group.Step({{0, true}}, 1 + prompts);
+  ASSERT_EQ(step.gaps.size(), 2U);
+  EXPECT_GT(step.gaps[0].first, step.gaps[1].first + 0.9) << "the first has had none since its own";
+}
+
+// --- engines' rules ---
+
+// Ranks with so many decodes and bound prompt tokens.
+struct Scene {
+  std::vector<ServeRank> ranks;
+  std::vector<ServeRequest> requests;
+  BatchCost cost = Cost();
+  std::deque<ServeRequestIndex> pool;
+  int64_t step = 0;
+
+  void AddRank(int64_t decodes, std::vector<int64_t> prompts = {}) {
+    ServeRank& rank = ranks.emplace_back();
+    rank.decodes = decodes;
+    for (const int64_t tokens : prompts) {
+      rank.prompts.push_back({static_cast<ServeRequestIndex>(requests.size()), tokens, 0, 0});
+      rank.prompt_tokens += tokens;
+      requests.push_back({0, tokens, 10});
+    }
+  }
+  void SetPrompt(size_t rank, int64_t tokens) {
+    ranks[rank].prompts[0].left = ranks[rank].prompt_tokens = tokens;
+  }
+  void Arrive(int64_t tokens) {
+    pool.push_back(static_cast<ServeRequestIndex>(requests.size()));
+    requests.push_back({0, tokens, 10});
+  }
+  ServePlan Ask(ServeRule& rule) {
+    ServePlan plan;
+    plan.orders.resize(ranks.size());
+    rule.Plan({ranks, requests, cost, 64, step++, 1.0, {}}, pool, plan);
+    return plan;
+  }
+};
+
+std::unique_ptr<ServeRule> Rule(const std::string& name, int64_t budget) {
+  auto rule = MakeServeRule(name, budget);
+  EXPECT_TRUE(rule.ok()) << rule.status();
+  return *std::move(rule);
+}
+
+std::vector<int64_t> Tokens(const ServePlan& plan) {
+  std::vector<int64_t> tokens;
+  for (const RankOrder& order : plan.orders) tokens.push_back(order.prompt_tokens);
+  return tokens;
+}
+
+TEST(ServeRulesTest, VllmFillsTheBudgetAfterDecodes) {
+  Scene scene;
+  scene.AddRank(10, {500});
+  scene.AddRank(600);
+  EXPECT_THAT(Tokens(scene.Ask(*Rule("vllm", 512))), ElementsAre(502, 0));
+}
+
+TEST(ServeRulesTest, VllmCountsAWaitingRequestAsFourRunning) {
+  Scene scene;
+  scene.AddRank(7);
+  scene.AddRank(0, {100, 100});
+  scene.Arrive(50);
+  EXPECT_EQ(scene.Ask(*Rule("vllm", 512)).bindings[0].rank, 0) << "7 against 8";
+}
+
+TEST(ServeRulesTest, TheCadenceLetsPromptsInEverySecondStepUntilTheyPileUp) {
+  Scene scene;
+  scene.AddRank(10, {100});
+  scene.AddRank(10);
+  const auto rule = Rule("vllm_cadence", 256);
+  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(246, 246)) << "step 0";
+  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(0, 0)) << "step 1";
+  scene.SetPrompt(0, 5000);
+  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(246, 246)) << "step 2 cannot take them all";
+  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(246, 246)) << "so step 3 goes on";
+}
+
+TEST(ServeRulesTest, SglangsDelayerWaitsForAllRanksThirtyPassesAtMost) {
+  Scene scene;
+  scene.AddRank(10, {100});
+  scene.AddRank(10);
+  const auto rule = Rule("sglang_delayer", 256);
+  for (int pass = 0; pass < 30; ++pass) EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(0, 0)) << pass;
+  const ServePlan plan = scene.Ask(*rule);
+  EXPECT_THAT(Tokens(plan), ElementsAre(256, 0));
+  EXPECT_FALSE(plan.orders[0].decodes) << "a batch of prompts alone";
+  EXPECT_TRUE(plan.orders[1].decodes);
+  scene.AddRank(10, {100});
+  scene.ranks[1].prompts = scene.ranks[2].prompts;
+  scene.ranks[1].prompt_tokens = 100;
+  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(256, 256, 256)) << "all have some: at once";
+}
+
+TEST(ServeRulesTest, AtomHoldsUntilMostOfAStepWaits) {
+  Scene scene;
+  scene.AddRank(10, {100});
+  const auto rule = Rule("atom_coalescer", 1000);
+  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(0));
+  scene.SetPrompt(0, 700);
+  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(990));
+  scene.SetPrompt(0, 100);
+  for (int tick = 0; tick < 30; ++tick) EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(0)) << tick;
+  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(990)) << "30 ticks at most";
+}
+
+TEST(ServeRulesTest, TrtllmWaitsForEveryRankAndThenBatches) {
+  Scene scene;
+  scene.AddRank(10, {100});
+  scene.AddRank(10, {100});
+  const auto rule = Rule("trtllm_adp", 1000);
+  for (int step = 0; step < 11; ++step) EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(0, 0)) << step;
+  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(990, 990));
+  scene.ranks[1].prompts.clear();
+  scene.ranks[1].prompt_tokens = 0;
+  for (int step = 0; step < 49; ++step) EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(0, 0)) << step;
+  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(990, 990)) << "50 at most";
+  scene.ranks[1].decodes = 0;
+  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(990, 1000)) << "a rank idles: at once";
+}
+
+TEST(ServeRulesTest, TpuBatchWaitsForAPromptOnEveryRank) {
+  Scene scene;
+  scene.AddRank(10, {100});
+  scene.AddRank(10);
+  const auto rule = Rule("tpu_batch", 1000);
+  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(0, 0));
+  scene.Arrive(100);
+  EXPECT_THAT(Tokens(scene.Ask(*rule)), ElementsAre(990, 990)) << "it went to the rank without one";
+}
+
+TEST(ServeRulesTest, EqualChunksAreTheMeanRanksWork) {
+  Scene scene;
+  scene.AddRank(10, {900});
+  scene.AddRank(10, {100});
+  EXPECT_THAT(Tokens(scene.Ask(*Rule("equal_chunks", 2048))), ElementsAre(500, 500));
+}
+
+TEST(ServeRulesTest, AnUnknownNameListsThem) {
+  EXPECT_THAT(std::string(MakeServeRule("fifo", 1).status().message()), HasSubstr("bf_io"));
+}
+
+// --- runs ---
+
+Trace Conversation() {
+  return *SampleProfile("conversation", 5000, 7);
+}
+
+ServeOptions Options(const std::string& rule) {
+  ServeOptions options;
+  options.rule = rule;
+  options.cost = ServeEngines()[2].cost;
+  options.slots = ServeEngines()[2].slots;
+  options.load = 0.6;
+  return options;
+}
+
+ServeResult RunOf(const ServeOptions& options, const Trace& trace) {
+  auto run = RunServe(options, trace);
+  EXPECT_TRUE(run.ok()) << run.status();
+  return *std::move(run);
+}
+
+TEST(ServeRunTest, EveryRuleServesAllAndItsBooksAgree) {
+  const Trace trace = Conversation();
+  for (const ServeRuleInfo& rule : ServeRules()) {
+    ServeOptions options = Options(std::string(rule.name));
+    options.load = 0.4;
+    options.budget = 4096;
+    const ServeResult run = RunOf(options, trace);
+    EXPECT_GE(run.requests, 2800) << rule.name;
+    EXPECT_NEAR(static_cast<double>(run.requests), run.arrivals_per_s * run.counted_s, 300) << rule.name;
+    // Little: what is served is what comes.
+    EXPECT_NEAR(run.throughput_tokens_per_s / (run.arrivals_per_s * MomentsOf(trace).output), 1, 0.1)
+        << rule.name;
+    EXPECT_GT(run.ttft_s.p50, 0) << rule.name;
+    EXPECT_GE(run.ttft_s.p99, run.ttft_s.p50) << rule.name;
+    EXPECT_GE(run.idle_fraction, 0) << rule.name;
+    EXPECT_LT(run.idle_fraction, 1) << rule.name;
+    EXPECT_NEAR(run.idle_fraction, run.idle_decode_fraction + run.idle_prefill_fraction, 1e-12);
+    EXPECT_GE(run.e2e_s.mean, run.ttft_s.mean) << rule.name;
+  }
+}
+
+TEST(ServeRunTest, TheSameForTheSameSeed) {
+  ServeOptions options = Options("bf_io");
+  options.lag = 2;
+  options.jitter = 0.05;
+  const Trace trace = Conversation();
+  const auto text = [&] { return ServeJson(options, "w", RunOf(options, trace)).dump(); };
+  const std::string first = text();
+  EXPECT_EQ(first, text());
+  options.seed = 2;
+  EXPECT_NE(first, text());
+}
+
+TEST(ServeRunTest, MoreThanAGroupCanServeIsAnError) {
+  ServeOptions options = Options("vllm");
+  options.budget = 64;
+  options.load = 5;
+  EXPECT_EQ(RunServe(options, Conversation()).status().code(), absl::StatusCode::kResourceExhausted);
+}
+
+TEST(ServeRunTest, BadOptionsAreToldByName) {
+  ServeOptions options = Options("bf_io");
+  options.load = 0;
+  EXPECT_THAT(std::string(RunServe(options, Conversation()).status().message()), HasSubstr("--load"));
+  EXPECT_EQ(RunServe(Options("bf_io"), Trace()).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(RunServe(Options("none"), Conversation()).status().message()), HasSubstr("none"));
+}
+
+// Prompts cost the group time only where ranks wait for them.
+TEST(ServeRunTest, LevelledPromptsLeaveNoRankWaiting) {
+  const Trace trace = Conversation();
+  ServeOptions today = Options("equal_chunks");
+  today.budget = 256;
+  const ServeResult levelled = RunOf(Options("bf_io"), trace), equal = RunOf(today, trace);
+  EXPECT_LT(levelled.idle_prefill_fraction, 0.01);
+  EXPECT_GT(equal.idle_prefill_fraction, 0.02);
+  EXPECT_LT(levelled.e2e_s.mean, 0.95 * equal.e2e_s.mean);
+}
+
+// No workload's best rule with its best budget is far better, in mean time end to end.
+TEST(ServeGridTest, OneSettingAgainstTheBestInHindsight) {
+  ServeGridOptions grid;
+  for (const char* profile : {"conversation", "burstgpt", "long_prompts"}) {
+    grid.workloads.push_back({profile, *SampleProfile(profile, 5000, 7)});
+  }
+  grid.engines = {ServeEngines()[2]};
+  grid.loads = {0.5, 0.8};
+  grid.groups = {8};
+  grid.seeds = 1;
+  double sum = 0;
+  int cells = 0;
+  ASSERT_TRUE(RunServeGrid(grid, [&](const ServeCell& cell) {
+                const double ratio = cell.candidate.e2e_s / cell.best.e2e_s;
+                EXPECT_LT(ratio, 1.02) << cell.workload << " " << cell.load << " " << cell.best.rule;
+                sum += ratio;
+                ++cells;
+              }).ok());
+  EXPECT_EQ(cells, 6);
+  EXPECT_LT(sum / cells, 0.9);
+}
+
+}  // namespace
+}  // namespace bfio::sim

@@ -1,0 +1,253 @@
+#include "tools/sim/serve/engine_rules.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <type_traits>
+
+#include "absl/strings/str_cat.h"
+#include "router/core/scheduler/prefill_plan.h"
+
+namespace bfio::sim {
+namespace {
+
+constexpr int64_t kCadence = 2;
+constexpr int64_t kSglangPasses = 30;
+constexpr double kAtomShare = 0.7;
+constexpr int64_t kAtomTicks = 30;
+constexpr int64_t kTrtllmTimeout = 50;
+constexpr int64_t kTrtllmBatchingWait = 10;
+constexpr int64_t kTpuTicks = 30;
+// bfio's own defaults before levels.
+constexpr int64_t kPrefillWeight = 16;
+constexpr int64_t kLeastPrefillRows = 16;
+
+bool SomethingDecodes(const ServeView& view) {
+  return std::any_of(view.ranks.begin(), view.ranks.end(),
+                     [](const ServeRank& rank) { return rank.decodes > 0; });
+}
+
+bool AllDecode(const ServeView& view) {
+  return std::all_of(view.ranks.begin(), view.ranks.end(),
+                     [](const ServeRank& rank) { return rank.decodes > 0; });
+}
+
+bool Any(const std::vector<int64_t>& tokens) {
+  return std::any_of(tokens.begin(), tokens.end(), [](int64_t t) { return t > 0; });
+}
+
+bool All(const std::vector<int64_t>& tokens) {
+  return std::all_of(tokens.begin(), tokens.end(), [](int64_t t) { return t > 0; });
+}
+
+}  // namespace
+
+void InstantRule::Plan(const ServeView& view, std::deque<ServeRequestIndex>& pool, ServePlan& plan) {
+  std::vector<int64_t> weights, tokens;
+  for (const ServeRank& rank : view.ranks) {
+    weights.push_back(rank.running() + WeightOfQueued() * rank.queued());
+    tokens.push_back(rank.prompt_tokens);
+  }
+  for (const ServeRequestIndex index : pool) {
+    const auto least = std::min_element(weights.begin(), weights.end()) - weights.begin();
+    plan.bindings.push_back({index, static_cast<int32_t>(least)});
+    weights[least] += WeightOfQueued();
+    tokens[least] += view.requests[index].prompt;
+  }
+  pool.clear();
+  Meter(view, tokens, plan);
+}
+
+void InstantRule::Meter(const ServeView& view, const std::vector<int64_t>& /*tokens*/, ServePlan& plan) {
+  Release(view, plan);
+}
+
+int64_t InstantRule::Room(const ServeRank& rank) const {
+  return std::max<int64_t>(0, budget_ - rank.decodes);
+}
+
+void InstantRule::Release(const ServeView& view, ServePlan& plan) const {
+  for (size_t g = 0; g < view.ranks.size(); ++g) plan.orders[g].prompt_tokens = Room(view.ranks[g]);
+}
+
+void VllmCadenceRule::Meter(const ServeView& view, const std::vector<int64_t>& tokens, ServePlan& plan) {
+  if (!saturated_ && view.step % kCadence != 0 && SomethingDecodes(view)) return;
+  Release(view, plan);
+  saturated_ = false;
+  for (size_t g = 0; g < tokens.size(); ++g) saturated_ |= tokens[g] > plan.orders[g].prompt_tokens;
+}
+
+void SglangDelayerRule::Meter(const ServeView& view, const std::vector<int64_t>& tokens, ServePlan& plan) {
+  if (!Any(tokens)) {
+    delayed_ = 0;
+    return;
+  }
+  if (!All(tokens) && SomethingDecodes(view) && delayed_ < kSglangPasses) {
+    ++delayed_;
+    return;
+  }
+  delayed_ = 0;
+  for (size_t g = 0; g < tokens.size(); ++g) {
+    // What would begin needs a slot; a rank whose slots are taken goes on decoding.
+    const ServeRank& rank = view.ranks[g];
+    const bool can_begin = rank.begun > 0 || rank.running() < view.slots;
+    if (tokens[g] == 0 || !can_begin) continue;
+    plan.orders[g] = {budget(), false};
+  }
+}
+
+void AtomCoalescerRule::Meter(const ServeView& view, const std::vector<int64_t>& tokens, ServePlan& plan) {
+  if (!Any(tokens)) {
+    held_ = 0;
+    return;
+  }
+  const auto most = static_cast<double>(*std::max_element(tokens.begin(), tokens.end()));
+  const bool full = most >= kAtomShare * static_cast<double>(budget());
+  if (!full && SomethingDecodes(view) && held_ < kAtomTicks) {
+    ++held_;
+    return;
+  }
+  held_ = 0;
+  Release(view, plan);
+}
+
+void TrtllmAdpRule::Meter(const ServeView& view, const std::vector<int64_t>& tokens, ServePlan& plan) {
+  if (!Any(tokens)) return;
+  if (All(tokens)) {
+    waited_ = 0;
+    if (AllDecode(view) && batched_ <= kTrtllmBatchingWait) {
+      ++batched_;
+      return;
+    }
+    batched_ = 0;
+  } else {
+    if (++waited_ < kTrtllmTimeout && AllDecode(view)) return;
+    waited_ = 0;
+  }
+  Release(view, plan);
+}
+
+void TpuBatchRule::Meter(const ServeView& view, const std::vector<int64_t>& tokens, ServePlan& plan) {
+  if (!Any(tokens)) {
+    held_ = 0;
+    return;
+  }
+  if (!All(tokens) && SomethingDecodes(view) && held_ < kTpuTicks) {
+    ++held_;
+    return;
+  }
+  held_ = 0;
+  Release(view, plan);
+}
+
+void EqualChunksRule::Plan(const ServeView& view, std::deque<ServeRequestIndex>& pool, ServePlan& plan) {
+  struct Weighed {
+    int64_t free = 0, load = 0, pending = 0;
+    int64_t weight() const { return load + kPrefillWeight * pending; }
+  };
+  std::vector<Weighed> ranks;
+  for (const ServeRank& rank : view.ranks) {
+    const auto prompts = static_cast<int64_t>(rank.prompts.size());
+    Weighed weighed{view.slots - rank.decodes - prompts, rank.decode_context, rank.prompt_tokens};
+    for (const BoundPrompt& prompt : rank.prompts) weighed.load += prompt.done + prompt.left;
+    ranks.push_back(weighed);
+  }
+  for (; !pool.empty(); pool.pop_front()) {
+    const auto best = std::min_element(ranks.begin(), ranks.end(), [](const Weighed& a, const Weighed& b) {
+      return a.free > 0 && (b.free <= 0 || a.weight() < b.weight());
+    });
+    if (best->free <= 0) break;
+    const int64_t prompt = view.requests[pool.front()].prompt;
+    plan.bindings.push_back({pool.front(), static_cast<int32_t>(best - ranks.begin())});
+    --best->free;
+    best->load += prompt;
+    best->pending += prompt;
+  }
+  std::vector<int64_t> pending;
+  for (const Weighed& rank : ranks) pending.push_back(rank.pending);
+  const int64_t piece = core::EqualPiece(pending).value_or(0);
+  for (size_t g = 0; g < ranks.size(); ++g) {
+    const int64_t room = std::max(kLeastPrefillRows, budget_ - view.ranks[g].decodes);
+    plan.orders[g].prompt_tokens = std::min(piece, room);
+  }
+}
+
+void BfIoRule::Plan(const ServeView& view, std::deque<ServeRequestIndex>& pool, ServePlan& plan) {
+  ranks_.clear();
+  for (const ServeRank& rank : view.ranks) {
+    core::PrefillRank& to = ranks_.emplace_back();
+    to.cost = view.cost;
+    to.decodes = rank.decodes;
+    to.decode_context = static_cast<double>(rank.decode_context);
+    to.free_slots = view.slots - rank.decodes - static_cast<int64_t>(rank.prompts.size());
+    for (const BoundPrompt& prompt : rank.prompts) to.prompts.push_back({prompt.left, prompt.done});
+    if (!rank.prompts.empty()) to.first_bound_for_s = view.now_s - rank.prompts.front().bound_at_s;
+  }
+  waiting_.clear();
+  for (const ServeRequestIndex index : pool) {
+    waiting_.push_back({view.requests[index].prompt, view.now_s - view.requests[index].arrival_s});
+  }
+  const core::PrefillDecision decision =
+      core::PlanPrefill(ranks_, waiting_, view.traffic, core::PrefillSettings{});
+  constexpr ServeRequestIndex kTaken = -1;
+  for (const auto& binding : decision.bindings) {
+    plan.bindings.push_back({pool[binding.waiting], binding.rank});
+    pool[binding.waiting] = kTaken;
+  }
+  std::erase(pool, kTaken);
+  plan.level_s = decision.level_s;
+}
+
+namespace {
+
+template <class Rule>
+std::unique_ptr<ServeRule> Make(int64_t budget) {
+  if constexpr (std::is_constructible_v<Rule, int64_t>) {
+    return std::make_unique<Rule>(budget);
+  } else {
+    return std::make_unique<Rule>();
+  }
+}
+
+struct Entry {
+  ServeRuleInfo info;
+  std::unique_ptr<ServeRule> (*make)(int64_t budget);
+};
+
+constexpr Entry kRules[] = {
+    {{"bf_io", "one pool, bound late, prompts filled in to a common step time", false}, Make<BfIoRule>},
+    {{"equal_chunks", "one pool; no rank computes more prompt tokens than the mean rank has"},
+     Make<EqualChunksRule>},
+    {{"vllm", "decodes first, prompts up to the budget; fewest waiting and running"}, Make<VllmRule>},
+    {{"vllm_cadence", "the same, with prompts in every second step only, until saturated"},
+     Make<VllmCadenceRule>},
+    {{"sglang_delayer", "prompts and decodes in batches of their own, prompts when all ranks have some"},
+     Make<SglangDelayerRule>},
+    {{"atom_coalescer", "prompts when 0.7 of a full step waits, 30 steps at most"}, Make<AtomCoalescerRule>},
+    {{"trtllm_adp", "prompts when every rank has one, 50 steps at most, and 10 more to batch"},
+     Make<TrtllmAdpRule>},
+    {{"tpu_batch", "prompts when every rank has one, 30 steps at most"}, Make<TpuBatchRule>},
+};
+
+}  // namespace
+
+const std::vector<ServeRuleInfo>& ServeRules() {
+  static const std::vector<ServeRuleInfo>* const rules = [] {
+    auto* const all = new std::vector<ServeRuleInfo>;
+    for (const Entry& entry : kRules) all->push_back(entry.info);
+    return all;
+  }();
+  return *rules;
+}
+
+absl::StatusOr<std::unique_ptr<ServeRule>> MakeServeRule(absl::string_view name, int64_t budget) {
+  std::string names;
+  for (const Entry& entry : kRules) {
+    if (entry.info.name == name) return entry.make(budget);
+    absl::StrAppend(&names, names.empty() ? "" : ", ", entry.info.name);
+  }
+  return absl::InvalidArgumentError(absl::StrCat("unknown rule '", name, "'; there are ", names));
+}
+
+}  // namespace bfio::sim

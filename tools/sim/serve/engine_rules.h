@@ -1,0 +1,123 @@
+// The rules by which today's engines place and meter prompts (serve_rule.h).
+#ifndef BFIO_TOOLS_SIM_SERVE_ENGINE_RULES_H_
+#define BFIO_TOOLS_SIM_SERVE_ENGINE_RULES_H_
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "tools/sim/serve/serve_rule.h"
+
+namespace bfio::sim {
+
+// Requests are bound to a rank as they come; its prompts fill the step up to the budget, decodes first.
+class InstantRule : public ServeRule {
+ public:
+  explicit InstantRule(int64_t budget) : budget_(budget) {}
+  void Plan(const ServeView& view, std::deque<ServeRequestIndex>& pool, ServePlan& plan) final;
+
+ protected:
+  // What a request weighs on a rank that it waits on, against one that runs there: the rank with the least
+  // sum gets the next. vLLM's own weight by default.
+  virtual int64_t WeightOfQueued() const { return 4; }
+  // `tokens` and `prompts`: by rank, bound and not computed.
+  virtual void Meter(const ServeView& view, const std::vector<int64_t>& tokens, ServePlan& plan);
+
+  int64_t budget() const { return budget_; }
+  // Prompt tokens that the budget has room for beside the rank's decodes.
+  int64_t Room(const ServeRank& rank) const;
+  // Every rank's room, or no prompts at all.
+  void Release(const ServeView& view, ServePlan& plan) const;
+
+ private:
+  const int64_t budget_;
+};
+
+// vLLM: no more than that.
+class VllmRule final : public InstantRule {
+ public:
+  using InstantRule::InstantRule;
+};
+
+// vLLM's cadence (#44558): prompts only in every second step, the same on all ranks; suspended while an
+// admitting step cannot take all that waits, until one can; not applied where nothing decodes.
+class VllmCadenceRule final : public InstantRule {
+ public:
+  using InstantRule::InstantRule;
+
+ private:
+  void Meter(const ServeView& view, const std::vector<int64_t>& tokens, ServePlan& plan) override;
+  bool saturated_ = false;
+};
+
+// SGLang with its prefill delayer: a step of a rank is a chunk of prompts or decodes, never both. Ranks vote:
+// where all have prompts they compute them, where some have none they wait, 30 passes at most. Requests go to
+// the rank with the fewest. Its watermark on KV use is left out, as KV is not limited here.
+class SglangDelayerRule final : public InstantRule {
+ public:
+  using InstantRule::InstantRule;
+
+ private:
+  int64_t WeightOfQueued() const override { return 1; }
+  void Meter(const ServeView& view, const std::vector<int64_t>& tokens, ServePlan& plan) override;
+  int64_t delayed_ = 0;
+};
+
+// ATOM's coalescer (#930): prompts are held until 0.7 of a full step's tokens wait on some rank, 30 steps at
+// most.
+class AtomCoalescerRule final : public InstantRule {
+ public:
+  using InstantRule::InstantRule;
+
+ private:
+  void Meter(const ServeView& view, const std::vector<int64_t>& tokens, ServePlan& plan) override;
+  int64_t held_ = 0;
+};
+
+// TensorRT-LLM's attention-DP balance: prompts wait until every rank has one, timeout_iters 50 at most, and
+// then batching_wait_iters 10 more steps; not where some rank decodes nothing.
+class TrtllmAdpRule final : public InstantRule {
+ public:
+  using InstantRule::InstantRule;
+
+ private:
+  int64_t WeightOfQueued() const override { return 1; }
+  void Meter(const ServeView& view, const std::vector<int64_t>& tokens, ServePlan& plan) override;
+  int64_t waited_ = 0, batched_ = 0;
+};
+
+// tpu-inference (#2577): prompts are held until one has come for each rank; not where nothing decodes. It
+// states no bound; here they go after 30 steps, as the others' do.
+class TpuBatchRule final : public InstantRule {
+ public:
+  using InstantRule::InstantRule;
+
+ private:
+  void Meter(const ServeView& view, const std::vector<int64_t>& tokens, ServePlan& plan) override;
+  int64_t held_ = 0;
+};
+
+// bfio before levels: requests wait in one pool for a slot, go where the fewest tokens are (a prompt token
+// that is not computed counts as 16), and no rank computes more than the mean rank has to.
+class EqualChunksRule final : public ServeRule {
+ public:
+  explicit EqualChunksRule(int64_t budget) : budget_(budget) {}
+  void Plan(const ServeView& view, std::deque<ServeRequestIndex>& pool, ServePlan& plan) override;
+
+ private:
+  const int64_t budget_;
+};
+
+// bfio: router/core/prefill.
+class BfIoRule final : public ServeRule {
+ public:
+  void Plan(const ServeView& view, std::deque<ServeRequestIndex>& pool, ServePlan& plan) override;
+
+ private:
+  std::vector<core::PrefillRank> ranks_;
+  std::vector<core::WaitingPrompt> waiting_;
+};
+
+}  // namespace bfio::sim
+
+#endif  // BFIO_TOOLS_SIM_SERVE_ENGINE_RULES_H_

@@ -1,0 +1,247 @@
+#include "tools/sim/serve/serve_command.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <iostream>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/flags/declare.h"
+#include "absl/flags/flag.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "common/base/shutdown.h"
+#include "common/config/command_line.h"
+#include "nlohmann/json.hpp"
+#include "tools/sim/flags.h"
+#include "tools/sim/serve/serve_grid.h"
+#include "tools/sim/serve/serve_run.h"
+
+ABSL_DECLARE_FLAG(std::string, trace);
+ABSL_DECLARE_FLAG(uint32_t, workers);
+ABSL_DECLARE_FLAG(std::string, rule);
+ABSL_DECLARE_FLAG(uint32_t, slots);
+ABSL_DECLARE_FLAG(uint64_t, seed);
+ABSL_DECLARE_FLAG(uint32_t, seeds);
+ABSL_DECLARE_FLAG(double, load);
+ABSL_DECLARE_FLAG(double, jitter);
+ABSL_DECLARE_FLAG(std::string, loads);
+ABSL_DECLARE_FLAG(std::string, groups);
+ABSL_DECLARE_FLAG(bool, json);
+ABSL_FLAG(uint32_t, budget, 2048, "serve: tokens of a rank's step at most, for rules that have a budget");
+ABSL_FLAG(
+    std::string, cost, "7.5e-3,0.027e-3,220,1.05e-9,4.85e-8",
+    "serve: C,A,B0,K1,K2 of a rank's step: C + A max(0, rows - B0) + K1 pairs of prompt tokens + K2 tokens "
+    "that decodes attend to, seconds; an 8-billion model per GPU by default");
+ABSL_FLAG(uint32_t, lag, 2,
+          "serve: steps between a plan and the step that it is for; 2 in a pipelined router");
+
+namespace bfio::sim {
+namespace {
+
+// Where nothing is said: bfio's rule, an engine's usual slots, and busy without being saturated. The flags
+// are other subcommands' too, with defaults of their own.
+constexpr char kDefaultRule[] = "bf_io";
+constexpr int64_t kDefaultSlots = 256;
+constexpr double kDefaultLoad = 0.7;
+constexpr int64_t kProfileRequests = 20'000;
+constexpr uint64_t kProfileSeed = 7;
+constexpr double kGridLoads[] = {0.3, 0.5, 0.7, 0.85, 0.95};
+constexpr int32_t kGridSeeds = 3;
+
+std::string RuleFromFlag() {
+  return FlagWasGiven("rule") ? absl::GetFlag(FLAGS_rule) : kDefaultRule;
+}
+
+absl::StatusOr<BatchCost> CostFromFlag() {
+  const std::string text = absl::GetFlag(FLAGS_cost);
+  const std::vector<std::string> parts = absl::StrSplit(text, ',');
+  double values[5];
+  bool sound = parts.size() == 5;
+  for (size_t i = 0; sound && i < 5; ++i) sound = absl::SimpleAtod(parts[i], &values[i]);
+  if (!sound)
+    return absl::InvalidArgumentError(absl::StrCat("--cost=", text, ": five numbers, C,A,B0,K1,K2"));
+  BatchCost cost;
+  cost.c_s = values[0];
+  cost.a_s_per_token = values[1];
+  cost.b0_tokens = static_cast<int64_t>(values[2]);
+  cost.k1_s_per_pair = values[3];
+  cost.k2_s_per_token = values[4];
+  return cost;
+}
+
+void PrintRun(const ServeOptions& options, const std::string& workload, const ServeResult& run) {
+  const auto line = [](const char* name, const Latencies& l) {
+    return absl::StrFormat("  %-5s mean %9.4f  p50 %9.4f  p99 %9.4f s\n", name, l.mean, l.p50, l.p99);
+  };
+  std::cout << absl::StrFormat(
+      "%s on %s: %d ranks, load %.2f of %.3f requests/s; %.0f s of warm-up, %.0f s counted, %d requests, %d "
+      "steps of %.2f ms\n",
+      options.rule, workload, options.workers, options.load, run.capacity.requests_per_s, run.warmup_s,
+      run.counted_s, run.requests, run.steps, run.step_s_mean * 1e3);
+  std::cout << line("TTFT", run.ttft_s) << line("TPOT", run.tpot_s) << line("ITL", run.itl_s)
+            << line("E2E", run.e2e_s)
+            << absl::StrFormat("  idle %.2f %% (%.2f decodes, %.2f prompts); %.0f tokens/s\n",
+                               run.idle_fraction * 100, run.idle_decode_fraction * 100,
+                               run.idle_prefill_fraction * 100, run.throughput_tokens_per_s);
+}
+
+// --- the grid ---
+
+template <class Number, class Parse>
+absl::StatusOr<std::vector<Number>> Numbers(const char* flag, const std::string& text, Parse parse) {
+  std::vector<Number> numbers;
+  for (const auto item : absl::StrSplit(text, ',', absl::SkipEmpty())) {
+    if (!parse(item, &numbers.emplace_back())) {
+      return absl::InvalidArgumentError(absl::StrCat("--", flag, "=", text, ": '", item, "' is no number"));
+    }
+  }
+  return numbers;
+}
+
+absl::StatusOr<std::vector<ServeWorkload>> GridWorkloads() {
+  std::vector<ServeWorkload> workloads;
+  for (const auto path : absl::StrSplit(absl::GetFlag(FLAGS_trace), ',', absl::SkipEmpty())) {
+    absl::StatusOr<Trace> trace = ReadTrace(std::string(path));
+    if (!trace.ok()) return trace.status();
+    workloads.push_back({std::filesystem::path(path).stem().string(), *std::move(trace)});
+  }
+  // Without traces the profiles that follow them stand in.
+  std::vector<const char*> profiles = {"code", "reasoning", "long_prompts"};
+  if (workloads.empty()) profiles.insert(profiles.begin(), {"conversation", "burstgpt"});
+  for (const char* profile : profiles) {
+    absl::StatusOr<Trace> trace = SampleProfile(profile, kProfileRequests, kProfileSeed);
+    if (!trace.ok()) return trace.status();
+    workloads.push_back({profile, *std::move(trace)});
+  }
+  return workloads;
+}
+
+absl::StatusOr<ServeGridOptions> GridFromFlags() {
+  ServeGridOptions grid;
+  absl::StatusOr<std::vector<ServeWorkload>> workloads = GridWorkloads();
+  if (!workloads.ok()) return workloads.status();
+  grid.workloads = *std::move(workloads);
+  grid.engines = ServeEngines();
+  grid.loads.assign(std::begin(kGridLoads), std::end(kGridLoads));
+  grid.groups = {4, 8, 16};
+  if (FlagWasGiven("loads")) {
+    auto loads = Numbers<double>("loads", absl::GetFlag(FLAGS_loads), absl::SimpleAtod);
+    if (!loads.ok()) return loads.status();
+    grid.loads = *loads;
+  }
+  if (FlagWasGiven("groups")) {
+    auto groups = Numbers<int32_t>("groups", absl::GetFlag(FLAGS_groups), absl::SimpleAtoi<int32_t>);
+    if (!groups.ok()) return groups.status();
+    grid.groups = *groups;
+  }
+  grid.seeds = absl::GetFlag(FLAGS_seeds) > 0 ? static_cast<int32_t>(absl::GetFlag(FLAGS_seeds)) : kGridSeeds;
+  grid.candidate = RuleFromFlag();
+  grid.candidate_lag = static_cast<int32_t>(absl::GetFlag(FLAGS_lag));
+  grid.jitter = absl::GetFlag(FLAGS_jitter);
+  grid.threads = ThreadsFromFlags();
+  return grid;
+}
+
+std::string CellLine(const ServeCell& cell) {
+  const ServeFigures &ours = cell.candidate, &best = cell.best;
+  const std::string equal = cell.least_tpot_at_ttft_s > 0
+                                ? absl::StrFormat("%5.2f", ours.tpot_s / cell.least_tpot_at_ttft_s)
+                                : "    -";
+  return absl::StrFormat(
+      "%-24s %-6s %4d %5.2f | %-15s %5d | %5.2f %5.2f %5.2f %5.2f | %5.2f %5.2f %s | %6.2f %6.3f",
+      cell.workload.substr(0, 24), cell.engine, cell.workers, cell.load, best.rule, best.budget,
+      ours.e2e_s / best.e2e_s, ours.ttft_p50_s / best.ttft_p50_s, ours.ttft_p99_s / best.ttft_p99_s,
+      ours.tpot_s / best.tpot_s, ours.ttft_p50_s / cell.least_ttft_p50_s,
+      ours.ttft_p99_s / cell.least_ttft_p99_s, equal, ours.idle_prefill_fraction * 100,
+      ours.throughput_tokens_per_s / best.throughput_tokens_per_s);
+}
+
+// Means of ratios, by load.
+class Summary {
+ public:
+  void Add(const ServeCell& cell) {
+    Sums& sums = loads_[cell.load];
+    const double e2e = cell.candidate.e2e_s / cell.best.e2e_s;
+    ++sums.cells;
+    sums.e2e += e2e;
+    sums.worst_e2e = std::max(sums.worst_e2e, e2e);
+    sums.ttft += cell.candidate.ttft_p50_s / cell.best.ttft_p50_s;
+    sums.tail += cell.candidate.ttft_p99_s / cell.best.ttft_p99_s;
+    sums.tpot += cell.candidate.tpot_s / cell.best.tpot_s;
+  }
+  std::string Text() const {
+    std::string text = "\nmeans of ratios to the best run of any other rule, chosen in hindsight by E2E\n";
+    for (const auto& [load, sums] : loads_) {
+      const double n = sums.cells;
+      absl::StrAppendFormat(
+          &text, "load %4.2f, %3.0f cells: E2E %.3f (worst %.3f), TTFT p50 %.2f, p99 %.2f, TPOT %.3f\n", load,
+          n, sums.e2e / n, sums.worst_e2e, sums.ttft / n, sums.tail / n, sums.tpot / n);
+    }
+    return text;
+  }
+
+ private:
+  struct Sums {
+    double cells = 0, e2e = 0, worst_e2e = 0, ttft = 0, tail = 0, tpot = 0;
+  };
+  std::map<double, Sums> loads_;
+};
+
+}  // namespace
+
+absl::Status RunServeCommand() {
+  ServeOptions options;
+  options.rule = RuleFromFlag();
+  options.workers = static_cast<int32_t>(absl::GetFlag(FLAGS_workers));
+  options.slots = FlagWasGiven("slots") ? absl::GetFlag(FLAGS_slots) : kDefaultSlots;
+  options.budget = absl::GetFlag(FLAGS_budget);
+  options.load = FlagWasGiven("load") ? absl::GetFlag(FLAGS_load) : kDefaultLoad;
+  options.lag = static_cast<int32_t>(absl::GetFlag(FLAGS_lag));
+  options.jitter = absl::GetFlag(FLAGS_jitter);
+  options.seed = absl::GetFlag(FLAGS_seed);
+  absl::StatusOr<BatchCost> cost = CostFromFlag();
+  if (!cost.ok()) return cost.status();
+  options.cost = *cost;
+  absl::StatusOr<Trace> trace = WorkloadFromFlags(1, 0);
+  if (!trace.ok()) return trace.status();
+  absl::StatusOr<ServeResult> run = RunServe(options, *trace);
+  if (!run.ok()) return run.status();
+  if (absl::GetFlag(FLAGS_json)) {
+    std::cout << ServeJson(options, trace->source, *run)
+                     .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)
+              << std::endl;
+  } else {
+    PrintRun(options, trace->source, *run);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunServeGridCommand() {
+  absl::StatusOr<ServeGridOptions> grid = GridFromFlags();
+  if (!grid.ok()) return grid.status();
+  const bool json = absl::GetFlag(FLAGS_json);
+  if (!json) {
+    std::cout
+        << "                                           | the best other         | ratios to it            | "
+           "to the least of any   | prompts'\n"
+           "workload                 engine    G  load | rule            budget |   E2E  TTFT   p99  TPOT | "
+           " TTFT   p99  TPOT= | idle %  tokens/s"
+        << std::endl;
+  }
+  Summary summary;
+  const absl::Status status = RunServeGrid(*grid, [&](const ServeCell& cell) {
+    summary.Add(cell);
+    std::cout << (json ? ServeCellJson(cell).dump() : CellLine(cell)) << std::endl;
+  });
+  if (!status.ok()) return status;
+  if (!json) std::cout << summary.Text();
+  return absl::OkStatus();
+}
+
+}  // namespace bfio::sim

@@ -1,0 +1,176 @@
+#include "tools/sim/serve/serve_grid.h"
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+#include <optional>
+#include <thread>
+
+#include "nlohmann/json.hpp"
+#include "tools/sim/serve/serve_rule.h"
+#include "tools/sim/serve/serve_run.h"
+
+namespace bfio::sim {
+namespace {
+
+constexpr int64_t kBudgets[] = {128, 256, 512, 1024, 2048, 4096, 8192};
+
+// One rule with one budget.
+struct Contender {
+  std::string rule;
+  int64_t budget = 1;
+  int32_t lag = 0;
+};
+
+std::vector<Contender> Contenders(const ServeGridOptions& options) {
+  std::vector<Contender> contenders = {{options.candidate, kBudgets[4], options.candidate_lag}};
+  for (const ServeRuleInfo& rule : ServeRules()) {
+    if (rule.name == options.candidate) continue;
+    if (!rule.has_budget) contenders.push_back({std::string(rule.name)});
+    if (!rule.has_budget) continue;
+    for (const int64_t budget : kBudgets) contenders.push_back({std::string(rule.name), budget});
+  }
+  return contenders;
+}
+
+absl::StatusOr<ServeFigures> MeanFigures(const Contender& contender, const ServeGridOptions& grid,
+                                         const ServeWorkload& workload, const ServeEngine& engine,
+                                         const ServeCell& cell) {
+  ServeFigures mean;
+  mean.rule = contender.rule;
+  mean.budget = contender.budget;
+  for (int32_t seed = 1; seed <= grid.seeds; ++seed) {
+    ServeOptions options;
+    options.rule = contender.rule;
+    options.workers = cell.workers;
+    options.slots = engine.slots;
+    options.budget = contender.budget;
+    options.load = cell.load;
+    options.cost = engine.cost;
+    options.lag = contender.lag;
+    options.jitter = grid.jitter;
+    options.seed = static_cast<uint64_t>(seed);
+    const absl::StatusOr<ServeResult> run = RunServe(options, workload.trace);
+    if (!run.ok()) return run.status();
+    mean.e2e_s += run->e2e_s.mean / grid.seeds;
+    mean.ttft_p50_s += run->ttft_s.p50 / grid.seeds;
+    mean.ttft_p99_s += run->ttft_s.p99 / grid.seeds;
+    mean.tpot_s += run->tpot_s.mean / grid.seeds;
+    mean.idle_prefill_fraction += run->idle_prefill_fraction / grid.seeds;
+    mean.throughput_tokens_per_s += run->throughput_tokens_per_s / grid.seeds;
+  }
+  return mean;
+}
+
+// The first of `figures` is the candidate's.
+absl::Status Judge(const std::vector<absl::StatusOr<ServeFigures>>& figures, ServeCell& cell) {
+  if (!figures.front().ok()) return figures.front().status();
+  cell.candidate = *figures.front();
+  constexpr double kNone = std::numeric_limits<double>::infinity();
+  cell.best.e2e_s = cell.least_ttft_p50_s = cell.least_ttft_p99_s = kNone;
+  double least_tpot = kNone;
+  for (size_t i = 1; i < figures.size(); ++i) {
+    if (absl::IsResourceExhausted(figures[i].status())) continue;
+    if (!figures[i].ok()) return figures[i].status();
+    const ServeFigures& other = *figures[i];
+    if (other.e2e_s < cell.best.e2e_s) cell.best = other;
+    cell.least_ttft_p50_s = std::min(cell.least_ttft_p50_s, other.ttft_p50_s);
+    cell.least_ttft_p99_s = std::min(cell.least_ttft_p99_s, other.ttft_p99_s);
+    if (other.ttft_p50_s <= cell.candidate.ttft_p50_s) least_tpot = std::min(least_tpot, other.tpot_s);
+  }
+  if (cell.best.e2e_s == kNone) {
+    return absl::ResourceExhaustedError("no rule but the candidate keeps up in a cell");
+  }
+  cell.least_tpot_at_ttft_s = least_tpot == kNone ? 0 : least_tpot;
+  return absl::OkStatus();
+}
+
+absl::Status RunCell(const ServeGridOptions& options, const ServeWorkload& workload,
+                     const ServeEngine& engine, ServeCell& cell) {
+  const std::vector<Contender> contenders = Contenders(options);
+  std::vector<absl::StatusOr<ServeFigures>> figures(contenders.size(), absl::UnknownError("not run"));
+  std::atomic<size_t> next = 0;
+  std::vector<std::thread> threads;
+  for (int32_t i = 0; i < options.threads; ++i) {
+    threads.emplace_back([&] {
+      for (size_t k = next++; k < contenders.size(); k = next++) {
+        figures[k] = MeanFigures(contenders[k], options, workload, engine, cell);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return Judge(figures, cell);
+}
+
+nlohmann::ordered_json FiguresJson(const ServeFigures& figures) {
+  return {{"rule", figures.rule},
+          {"budget", figures.budget},
+          {"e2e_s", figures.e2e_s},
+          {"ttft_p50_s", figures.ttft_p50_s},
+          {"ttft_p99_s", figures.ttft_p99_s},
+          {"tpot_s", figures.tpot_s},
+          {"idle_prefill_fraction", figures.idle_prefill_fraction},
+          {"throughput_tokens_per_s", figures.throughput_tokens_per_s}};
+}
+
+ServeEngine Moe() {
+  BatchCost cost;
+  cost.c_s = 18e-3;
+  cost.a_s_per_token = 0.020e-3;
+  cost.b0_tokens = 256;
+  cost.k1_s_per_pair = 1e-9;
+  cost.k2_s_per_token = 6.1e-8;
+  return {"moe", cost, 256};
+}
+
+ServeEngine EightBillion() {
+  BatchCost cost;
+  cost.c_s = 7.5e-3;
+  cost.a_s_per_token = 0.027e-3;
+  cost.b0_tokens = 220;
+  cost.k1_s_per_pair = 1.05e-9;
+  cost.k2_s_per_token = 4.85e-8;
+  return {"8b", cost, 256};
+}
+
+}  // namespace
+
+const std::vector<ServeEngine>& ServeEngines() {
+  static const auto* const engines =
+      new std::vector<ServeEngine>{{"paper", LongContextLlama70B(), 72}, Moe(), EightBillion()};
+  return *engines;
+}
+
+absl::Status RunServeGrid(const ServeGridOptions& options,
+                          const std::function<void(const ServeCell&)>& done) {
+  for (const ServeEngine& engine : options.engines) {
+    for (const ServeWorkload& workload : options.workloads) {
+      for (const int32_t workers : options.groups) {
+        for (const double load : options.loads) {
+          ServeCell cell;
+          cell.workload = workload.name;
+          cell.engine = engine.name;
+          cell.workers = workers;
+          cell.load = load;
+          if (absl::Status status = RunCell(options, workload, engine, cell); !status.ok()) return status;
+          done(cell);
+        }
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+nlohmann::ordered_json ServeCellJson(const ServeCell& cell) {
+  return {{"workload", cell.workload},
+          {"engine", cell.engine},
+          {"workers", cell.workers},
+          {"load", cell.load},
+          {"candidate", FiguresJson(cell.candidate)},
+          {"best", FiguresJson(cell.best)},
+          {"least_ttft_p50_s", cell.least_ttft_p50_s},
+          {"least_ttft_p99_s", cell.least_ttft_p99_s},
+          {"least_tpot_at_ttft_s", cell.least_tpot_at_ttft_s}};
+}
+
+}  // namespace bfio::sim

@@ -1,0 +1,75 @@
+// One rule against all others over workloads, cost models, loads and group sizes.
+//
+// Purpose: the judgement of a rule that has one fixed setting. In every cell each rule with a budget is run
+// with budgets from 128 to 8,192 tokens, and the candidate is compared with the one of all these runs that
+// has the least mean time end to end: a choice in hindsight that nobody could make beforehand. A budget with
+// which a rule does not keep up is no choice; a candidate that does not keep up is an error. Threads: Run
+// uses its own; call from one. Deterministic.
+#ifndef BFIO_TOOLS_SIM_SERVE_SERVE_GRID_H_
+#define BFIO_TOOLS_SIM_SERVE_SERVE_GRID_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/cost/batch_time.h"
+#include "common/workload/trace.h"
+#include "nlohmann/json_fwd.hpp"
+
+namespace bfio::sim {
+
+struct ServeWorkload {
+  std::string name;
+  Trace trace;
+};
+
+struct ServeEngine {
+  std::string name;
+  BatchCost cost;
+  int64_t slots = 0;
+};
+// Llama-3-70B on two A100 with 72 slots (the paper's), a mixture-of-experts model over 8 H200, an 8-billion
+// model per GPU; the latter two with 256 slots.
+const std::vector<ServeEngine>& ServeEngines();
+
+struct ServeGridOptions {
+  std::vector<ServeWorkload> workloads;
+  std::vector<ServeEngine> engines;
+  std::vector<double> loads;
+  std::vector<int32_t> groups;
+  int32_t seeds = 3;
+  std::string candidate = "bf_io";
+  // Of the candidate; the others plan without.
+  int32_t candidate_lag = 2;
+  double jitter = 0;
+  int32_t threads = 1;
+};
+
+// Means over seeds.
+struct ServeFigures {
+  std::string rule;
+  int64_t budget = 0;
+  double e2e_s = 0, ttft_p50_s = 0, ttft_p99_s = 0, tpot_s = 0, idle_prefill_fraction = 0;
+  double throughput_tokens_per_s = 0;
+};
+
+struct ServeCell {
+  std::string workload, engine;
+  int32_t workers = 0;
+  double load = 0;
+  ServeFigures candidate, best;
+  // Others' least of each, whichever run it is of; TPOT among those with a TTFT p50 no higher than the
+  // candidate's, 0 where there is none.
+  double least_ttft_p50_s = 0, least_ttft_p99_s = 0, least_tpot_at_ttft_s = 0;
+};
+
+// Calls `done` after each cell, in order. The first error of the candidate's ends the grid.
+absl::Status RunServeGrid(const ServeGridOptions& options, const std::function<void(const ServeCell&)>& done);
+
+nlohmann::ordered_json ServeCellJson(const ServeCell& cell);
+
+}  // namespace bfio::sim
+
+#endif  // BFIO_TOOLS_SIM_SERVE_SERVE_GRID_H_

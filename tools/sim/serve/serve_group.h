@@ -1,0 +1,133 @@
+// Ranks of engines that compute prompts in chunks, decode, and meet in a barrier after every step.
+//
+// Purpose: what a step does to a group, whatever rule planned it: chunks are computed in the order in which
+// prompts were bound, the row of a prompt's last token gives the first output token, every decode makes a
+// token, the step takes as long as the slowest rank. KV memory is not limited: slots are.
+//
+// Threads: none; a group belongs to its run. Deterministic for a seed. Tokens, seconds, steps.
+#ifndef BFIO_TOOLS_SIM_SERVE_SERVE_GROUP_H_
+#define BFIO_TOOLS_SIM_SERVE_SERVE_GROUP_H_
+
+#include <cstdint>
+#include <deque>
+#include <utility>
+#include <vector>
+
+#include "common/base/rng.h"
+#include "common/cost/batch_time.h"
+
+namespace bfio::sim {
+
+struct ServeRequest {
+  double arrival_s = 0;
+  int64_t prompt = 0;
+  int64_t output = 0;
+  // Below 0: not yet.
+  double first_token_s = -1;
+  double end_s = -1;
+};
+
+using ServeRequestIndex = int32_t;
+
+struct BoundPrompt {
+  ServeRequestIndex request = 0;
+  int64_t left = 0;
+  int64_t done = 0;
+  double bound_at_s = 0;
+};
+
+struct ServeRank {
+  // Rows that decode in the coming step, and the tokens that they attend to.
+  int64_t decodes = 0;
+  int64_t decode_context = 0;
+  // Bound and not computed yet, in order; the first `begun` hold a slot.
+  std::deque<BoundPrompt> prompts;
+  int64_t begun = 0;
+  // Of `prompts`, left to compute.
+  int64_t prompt_tokens = 0;
+
+  // Slots taken by what runs.
+  int64_t running() const { return decodes + begun; }
+  // Bound, and without a slot yet.
+  int64_t queued() const { return static_cast<int64_t>(prompts.size()) - begun; }
+};
+
+// What one rank does in one step.
+struct RankOrder {
+  // Prompt tokens at most.
+  int64_t prompt_tokens = 0;
+  // Engines that compute prompts in batches of their own leave their decodes out.
+  bool decodes = true;
+};
+
+// What a step took and made.
+struct ServeStep {
+  double seconds = 0;
+  // By rank, without the noise of the others; 0 for a rank that had nothing to do.
+  std::vector<double> rank_s;
+  // The same with the decodes alone.
+  std::vector<double> decode_s;
+  int64_t tokens = 0;
+  std::vector<ServeRequestIndex> ended;
+  // Gaps between tokens that ended in this step: seconds, and how many requests saw them.
+  std::vector<std::pair<double, int64_t>> gaps;
+};
+
+class ServeGroup {
+ public:
+  struct Options {
+    int32_t ranks = 1;
+    int64_t slots = 1;
+    BatchCost cost;
+    // Deviation of the logarithm of a random factor of mean 1 on every rank's time.
+    double jitter = 0;
+    uint64_t seed = 1;
+    // No request makes more tokens.
+    int64_t longest_output = 1;
+  };
+  // Borrows `requests`, to which others may be added, and writes their times.
+  ServeGroup(const Options& options, std::vector<ServeRequest>* requests);
+
+  void Bind(ServeRequestIndex request, int32_t rank, double now_s);
+  // One order per rank. The step begins at `now_s`. A step in which no rank had anything to do takes no time.
+  const ServeStep& Step(const std::vector<RankOrder>& orders, double now_s);
+
+  const std::vector<ServeRank>& ranks() const { return ranks_; }
+  const BatchCost& cost() const { return cost_; }
+  int64_t slots() const { return slots_; }
+  // Requests that are bound and have not ended.
+  int64_t active() const { return active_; }
+
+ private:
+  // What only the group knows of a rank.
+  struct Hidden {
+    // Steps in which it has decoded, and who ends in which of them, modulo the longest output.
+    int64_t decode_steps = 0;
+    std::vector<std::vector<ServeRequestIndex>> ends;
+    // Since when its decodes have not made a token, and how many of them.
+    std::vector<std::pair<double, int64_t>> since;
+    // Prompts whose last token is in this step.
+    std::vector<ServeRequestIndex> prefilled;
+  };
+
+  void ComputePrompts(int32_t rank, int64_t most, BatchLoad& load);
+  double DecodeSeconds(const ServeRank& rank) const;
+  void Decode(int32_t rank, double end_s);
+  void GiveFirstTokens(int32_t rank, double end_s);
+  void End(ServeRequestIndex index, double end_s);
+  double Noise();
+
+  const int64_t slots_;
+  const BatchCost cost_;
+  const double jitter_;
+  Rng rng_;
+  std::vector<ServeRequest>* const requests_;
+  std::vector<ServeRank> ranks_;
+  std::vector<Hidden> hidden_;
+  int64_t active_ = 0;
+  ServeStep step_;
+};
+
+}  // namespace bfio::sim
+
+#endif  // BFIO_TOOLS_SIM_SERVE_SERVE_GROUP_H_

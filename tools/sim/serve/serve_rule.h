@@ -1,0 +1,70 @@
+// How a group's prompts are placed and metered: the rules of today's engines, and bfio's.
+//
+// Purpose: one interface, so that a run differs in its rule alone. Engines' rules are our own statement of
+// what their descriptions and tests say (docs/simulator.md names the sources); each comes with its engine's
+// placement. Threads: a rule belongs to its run. Deterministic.
+#ifndef BFIO_TOOLS_SIM_SERVE_SERVE_RULE_H_
+#define BFIO_TOOLS_SIM_SERVE_SERVE_RULE_H_
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/cost/batch_time.h"
+#include "router/core/prefill/prefill_planner.h"
+#include "tools/sim/serve/serve_group.h"
+
+namespace bfio::sim {
+
+// What a rule may know when it plans: the group as it will stand when the plan is applied, but for what ends
+// until then.
+struct ServeView {
+  const std::vector<ServeRank>& ranks;
+  const std::vector<ServeRequest>& requests;
+  const BatchCost& cost;
+  int64_t slots = 0;
+  // Number of the step that the plan is for, from 0, and the time now.
+  int64_t step = 0;
+  double now_s = 0;
+  core::PrefillTraffic traffic;
+};
+
+struct ServePlan {
+  struct Binding {
+    ServeRequestIndex request = 0;
+    int32_t rank = 0;
+  };
+  std::vector<Binding> bindings;
+  // By rank. Not looked at when level_s is above 0.
+  std::vector<RankOrder> orders;
+  // Every rank computes what ends by then, as its work is when the plan is applied; 0: by `orders`.
+  double level_s = 0;
+};
+
+class ServeRule {
+ public:
+  virtual ~ServeRule() = default;
+  // Takes those it binds out of `pool`, which is in the order of arrival. REQUIRES: `plan` is empty but for
+  // one order per rank.
+  virtual void Plan(const ServeView& view, std::deque<ServeRequestIndex>& pool, ServePlan& plan) = 0;
+};
+
+struct ServeRuleInfo {
+  absl::string_view name;
+  // For --help.
+  absl::string_view summary;
+  // It has a budget of tokens per step that somebody must choose.
+  bool has_budget = true;
+};
+const std::vector<ServeRuleInfo>& ServeRules();
+
+// `budget`: tokens of a rank's step, decodes included. INVALID_ARGUMENT, naming the rules, for an unknown
+// name.
+absl::StatusOr<std::unique_ptr<ServeRule>> MakeServeRule(absl::string_view name, int64_t budget);
+
+}  // namespace bfio::sim
+
+#endif  // BFIO_TOOLS_SIM_SERVE_SERVE_RULE_H_

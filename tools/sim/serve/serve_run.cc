@@ -1,0 +1,382 @@
+#include "tools/sim/serve/serve_run.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <deque>
+#include <memory>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/rng.h"
+#include "nlohmann/json.hpp"
+#include "router/core/prefill/level.h"
+#include "tools/sim/serve/serve_group.h"
+#include "tools/sim/serve/serve_rule.h"
+
+namespace bfio::sim {
+namespace {
+
+// Of the run's seed; noise has another (serve_group.cc).
+constexpr uint64_t kArrivalStream = 0;
+// How long a run is, in mean lives of a request in the group at its capacity: until the mix of ages is that
+// of the traffic, and then long enough, with so many requests at least that a p99 has thirty beyond it.
+constexpr double kWarmupLives = 2;
+constexpr double kCountedLives = 4;
+constexpr double kLeastRequests = 3000;
+// A rule that needs so many times as long does not keep up.
+constexpr double kPatience = 3;
+// Of arrivals, prompts and outputs that the rule is told the mean of.
+constexpr size_t kRecent = 256;
+// Weight of a step in the mean step that it is told.
+constexpr double kStepWeight = 1.0 / 64;
+// Steps in a row that take no time: nobody plans what could run.
+constexpr int64_t kMostEmptySteps = 1000;
+
+// The mean of the last kRecent.
+class RecentMean {
+ public:
+  void Add(double value) {
+    values_.push_back(value);
+    sum_ += value;
+    if (values_.size() <= kRecent) return;
+    sum_ -= values_.front();
+    values_.pop_front();
+  }
+  double mean() const { return values_.empty() ? 0 : sum_ / static_cast<double>(values_.size()); }
+
+ private:
+  std::deque<double> values_;
+  double sum_ = 0;
+};
+
+// What the ranks will be when `plan` has been carried out, as far as anybody can know: nothing ends.
+void Forecast(const ServePlan& plan, const std::vector<ServeRequest>& requests, const BatchCost& cost,
+              std::vector<ServeRank>& ranks) {
+  for (const ServePlan::Binding& binding : plan.bindings) {
+    const int64_t tokens = requests[binding.request].prompt;
+    ranks[binding.rank].prompts.push_back({binding.request, tokens, 0, 0});
+    ranks[binding.rank].prompt_tokens += tokens;
+  }
+  for (size_t g = 0; g < ranks.size(); ++g) {
+    ServeRank& rank = ranks[g];
+    std::vector<core::PromptLeft> prompts;
+    for (const BoundPrompt& prompt : rank.prompts) prompts.push_back({prompt.left, prompt.done});
+    int64_t tokens = plan.orders[g].prompt_tokens;
+    if (plan.level_s > 0) {
+      tokens = core::TokensWithin({cost, rank.decodes, static_cast<double>(rank.decode_context), prompts},
+                                  plan.level_s);
+    }
+    if (plan.orders[g].decodes) rank.decode_context += rank.decodes;
+    while (tokens > 0 && !rank.prompts.empty()) {
+      BoundPrompt& first = rank.prompts.front();
+      const int64_t chunk = std::min(tokens, first.left);
+      first.left -= chunk;
+      first.done += chunk;
+      rank.prompt_tokens -= chunk;
+      tokens -= chunk;
+      if (first.left > 0) break;
+      if (requests[first.request].output > 1) {
+        ++rank.decodes;
+        rank.decode_context += first.done + 1;
+      }
+      rank.prompts.pop_front();
+    }
+    rank.begun = std::min(rank.begun, static_cast<int64_t>(rank.prompts.size()));
+  }
+}
+
+Latencies LatenciesOf(std::vector<double> values) {
+  if (values.empty()) return {};
+  std::sort(values.begin(), values.end());
+  const auto at = [&](double q) {
+    return values[std::min(values.size() - 1, static_cast<size_t>(q * static_cast<double>(values.size())))];
+  };
+  const double sum = std::accumulate(values.begin(), values.end(), 0.0);
+  return {sum / static_cast<double>(values.size()), at(0.5), at(0.99)};
+}
+
+// Of values that each stand for many.
+Latencies LatenciesOf(std::vector<std::pair<double, int64_t>> values) {
+  std::sort(values.begin(), values.end());
+  double sum = 0;
+  int64_t all = 0;
+  for (const auto& [value, count] : values) {
+    sum += value * static_cast<double>(count);
+    all += count;
+  }
+  if (all == 0) return {};
+  const auto at = [&](double q) {
+    auto left = static_cast<int64_t>(q * static_cast<double>(all));
+    for (const auto& [value, count] : values) {
+      left -= count;
+      if (left < 0) return value;
+    }
+    return values.back().first;
+  };
+  return {sum / static_cast<double>(all), at(0.5), at(0.99)};
+}
+
+class Run {
+ public:
+  Run(const ServeOptions& options, const Trace& trace, std::unique_ptr<ServeRule> rule)
+      : options_(options),
+        trace_(trace),
+        rule_(std::move(rule)),
+        rng_(Rng(options.seed).Fork(kArrivalStream)) {
+    const LengthMoments moments = MomentsOf(trace);
+    result_.capacity = CapacityOf(moments, options.cost, options.workers, options.slots);
+    result_.arrivals_per_s = options.load * result_.capacity.requests_per_s;
+    const double life_s = moments.output * result_.capacity.step_s;
+    result_.warmup_s = kWarmupLives * life_s;
+    result_.counted_s = std::max(kCountedLives * life_s, kLeastRequests / result_.arrivals_per_s);
+    ServeGroup::Options group{options.workers, options.slots, options.cost, options.jitter, options.seed, 1};
+    for (const TraceRequest& request : trace.requests) {
+      group.longest_output = std::max(group.longest_output, request.output_tokens);
+    }
+    // A run needs as long as its longest request, at least.
+    end_s_ = kPatience * (result_.warmup_s + result_.counted_s +
+                          static_cast<double>(group.longest_output) * result_.capacity.step_s);
+    group_ = std::make_unique<ServeGroup>(group, &requests_);
+    // As the simulator's other runs: seed 1 begins where the trace does.
+    row_ = options.seed == 1 ? 0 : Rng(options.seed).Below(trace.requests.size());
+    for (int32_t i = 0; i < options.lag; ++i) plans_.push_back(EmptyPlan());
+    DrawNext();
+  }
+
+  absl::StatusOr<ServeResult> Go() {
+    while (now_s_ < result_.warmup_s + result_.counted_s || counted_left_ > 0) {
+      if (now_s_ > end_s_) {
+        return absl::ResourceExhaustedError(
+            absl::StrCat(options_.rule, " does not keep up with a load of ", options_.load, ": after ",
+                         now_s_, " s ", counted_left_, " of the counted requests have not ended"));
+      }
+      Arrive();
+      const ServePlan plan = NextPlan();
+      for (const ServePlan::Binding& binding : plan.bindings)
+        group_->Bind(binding.request, binding.rank, now_s_);
+      const ServeStep& step = group_->Step(OrdersOf(plan), now_s_);
+      empty_steps_ = step.seconds > 0 ? 0 : empty_steps_ + 1;
+      if (empty_steps_ > kMostEmptySteps) {
+        return absl::InternalError(absl::StrCat(options_.rule, " plans nothing that could run"));
+      }
+      now_s_ += step.seconds;
+      ++step_number_;
+      Count(step);
+    }
+    Finish();
+    return std::move(result_);
+  }
+
+ private:
+  ServePlan EmptyPlan() const {
+    ServePlan plan;
+    plan.orders.resize(static_cast<size_t>(options_.workers));
+    return plan;
+  }
+
+  void DrawNext() { next_arrival_s_ += rng_.Exponential() / result_.arrivals_per_s; }
+
+  bool Idle() const {
+    return group_->active() == 0 && pool_.empty() &&
+           std::all_of(plans_.begin(), plans_.end(),
+                       [](const ServePlan& plan) { return plan.bindings.empty(); });
+  }
+
+  void Arrive() {
+    if (Idle()) now_s_ = std::max(now_s_, next_arrival_s_);
+    for (; next_arrival_s_ <= now_s_; DrawNext()) {
+      const TraceRequest& row = trace_.requests[row_++ % trace_.requests.size()];
+      pool_.push_back(static_cast<ServeRequestIndex>(requests_.size()));
+      requests_.push_back({next_arrival_s_, row.prompt_tokens, row.output_tokens});
+      counted_left_ += IsCounted(requests_.back()) ? 1 : 0;
+      arrivals_.push_back(next_arrival_s_);
+      if (arrivals_.size() > kRecent) arrivals_.pop_front();
+      const auto prompt = static_cast<double>(row.prompt_tokens);
+      prompts_.Add(prompt);
+      prefills_s_.Add(options_.cost.a_s_per_token * prompt +
+                      options_.cost.k1_s_per_pair * prompt * prompt / 2);
+    }
+  }
+
+  bool IsCounted(const ServeRequest& request) const {
+    return request.arrival_s >= result_.warmup_s && request.arrival_s < result_.warmup_s + result_.counted_s;
+  }
+  bool Counting() const {
+    return now_s_ >= result_.warmup_s && now_s_ < result_.warmup_s + result_.counted_s;
+  }
+
+  core::PrefillTraffic Traffic() const {
+    core::PrefillTraffic traffic;
+    if (arrivals_.size() > 1 && now_s_ > arrivals_.front()) {
+      traffic.arrivals_per_s = static_cast<double>(arrivals_.size() - 1) / (now_s_ - arrivals_.front());
+    }
+    traffic.mean_prompt_tokens = prompts_.mean();
+    traffic.mean_prefill_s = prefills_s_.mean();
+    traffic.mean_output_tokens = outputs_.mean();
+    traffic.step_s = mean_step_s_;
+    return traffic;
+  }
+
+  // Plans for the step in `lag` steps; the plan for this one.
+  ServePlan NextPlan() {
+    if (!plans_.empty()) {
+      forecast_ = group_->ranks();
+      for (const ServePlan& plan : plans_) Forecast(plan, requests_, options_.cost, forecast_);
+    }
+    const ServeView view{plans_.empty() ? group_->ranks() : forecast_,
+                         requests_,
+                         options_.cost,
+                         options_.slots,
+                         step_number_ + options_.lag,
+                         now_s_,
+                         Traffic()};
+    plans_.push_back(EmptyPlan());
+    rule_->Plan(view, pool_, plans_.back());
+    ServePlan plan = std::move(plans_.front());
+    plans_.pop_front();
+    return plan;
+  }
+
+  // What a level allows is reckoned from the work that there is now.
+  std::vector<RankOrder> OrdersOf(const ServePlan& plan) const {
+    std::vector<RankOrder> orders = plan.orders;
+    if (plan.level_s <= 0) return orders;
+    for (size_t g = 0; g < orders.size(); ++g) {
+      const ServeRank& rank = group_->ranks()[g];
+      std::vector<core::PromptLeft> prompts;
+      for (const BoundPrompt& prompt : rank.prompts) prompts.push_back({prompt.left, prompt.done});
+      orders[g].prompt_tokens = core::TokensWithin(
+          {options_.cost, rank.decodes, static_cast<double>(rank.decode_context), prompts}, plan.level_s);
+    }
+    return orders;
+  }
+
+  void Count(const ServeStep& step) {
+    mean_step_s_ =
+        mean_step_s_ == 0 ? step.seconds : mean_step_s_ + kStepWeight * (step.seconds - mean_step_s_);
+    for (const ServeRequestIndex index : step.ended) {
+      outputs_.Add(static_cast<double>(requests_[index].output));
+      counted_left_ -= IsCounted(requests_[index]) ? 1 : 0;
+    }
+    if (!Counting() || step.seconds <= 0) return;
+    ++result_.steps;
+    tokens_ += step.tokens;
+    gaps_.insert(gaps_.end(), step.gaps.begin(), step.gaps.end());
+    const auto ranks = static_cast<double>(options_.workers);
+    time_s_ += step.seconds;
+    idle_s_ += step.seconds - std::accumulate(step.rank_s.begin(), step.rank_s.end(), 0.0) / ranks;
+    idle_decode_s_ += *std::max_element(step.decode_s.begin(), step.decode_s.end()) -
+                      std::accumulate(step.decode_s.begin(), step.decode_s.end(), 0.0) / ranks;
+  }
+
+  void Finish() {
+    std::vector<double> ttft, tpot, e2e;
+    for (const ServeRequest& request : requests_) {
+      if (!IsCounted(request)) continue;
+      ttft.push_back(request.first_token_s - request.arrival_s);
+      e2e.push_back(request.end_s - request.arrival_s);
+      if (request.output > 1) {
+        tpot.push_back((request.end_s - request.first_token_s) / static_cast<double>(request.output - 1));
+      }
+    }
+    result_.requests = static_cast<int64_t>(e2e.size());
+    result_.ttft_s = LatenciesOf(std::move(ttft));
+    result_.tpot_s = LatenciesOf(std::move(tpot));
+    result_.e2e_s = LatenciesOf(std::move(e2e));
+    result_.itl_s = LatenciesOf(std::move(gaps_));
+    result_.step_s_mean = time_s_ / static_cast<double>(std::max<int64_t>(1, result_.steps));
+    result_.idle_fraction = idle_s_ / time_s_;
+    result_.idle_decode_fraction = idle_decode_s_ / time_s_;
+    result_.idle_prefill_fraction = result_.idle_fraction - result_.idle_decode_fraction;
+    result_.throughput_tokens_per_s = static_cast<double>(tokens_) / time_s_;
+  }
+
+  const ServeOptions& options_;
+  const Trace& trace_;
+  const std::unique_ptr<ServeRule> rule_;
+  Rng rng_;
+  ServeResult result_;
+  std::vector<ServeRequest> requests_;
+  std::unique_ptr<ServeGroup> group_;
+  std::deque<ServeRequestIndex> pool_;
+  // For the coming steps.
+  std::deque<ServePlan> plans_;
+  // The ranks when these have been carried out; scratch.
+  std::vector<ServeRank> forecast_;
+  size_t row_ = 0;
+  double next_arrival_s_ = 0, now_s_ = 0, end_s_ = 0;
+  int64_t step_number_ = 0, empty_steps_ = 0, counted_left_ = 0;
+  std::deque<double> arrivals_;
+  RecentMean prompts_, prefills_s_, outputs_;
+  double mean_step_s_ = 0;
+  // Of the counted steps.
+  std::vector<std::pair<double, int64_t>> gaps_;
+  int64_t tokens_ = 0;
+  double time_s_ = 0, idle_s_ = 0, idle_decode_s_ = 0;
+};
+
+absl::Status Check(const ServeOptions& options, const Trace& trace) {
+  const auto bad = [](auto... what) { return absl::InvalidArgumentError(absl::StrCat(what...)); };
+  if (trace.requests.empty()) return bad(trace.source, ": no requests");
+  if (options.workers < 1 || options.workers > 4096) return bad("--workers=", options.workers, ": 1 to 4096");
+  if (options.slots < 1 || options.slots > 65536) return bad("--slots=", options.slots, ": 1 to 65536");
+  if (options.budget < 1) return bad("--budget=", options.budget, ": at least 1");
+  if (!(options.load > 0 && options.load <= 10)) return bad("--load=", options.load, ": above 0, at most 10");
+  if (options.lag < 0 || options.lag > 64) return bad("--lag=", options.lag, ": 0 to 64");
+  if (!(options.jitter >= 0 && options.jitter <= 1)) return bad("--jitter=", options.jitter, ": 0 to 1");
+  const BatchCost& cost = options.cost;
+  const bool sound = cost.c_s > 0 && cost.a_s_per_token > 0 && cost.b0_tokens >= 0 &&
+                     cost.k1_s_per_pair >= 0 && cost.k2_s_per_token >= 0 &&
+                     std::isfinite(cost.c_s + cost.a_s_per_token) &&
+                     std::isfinite(cost.k1_s_per_pair + cost.k2_s_per_token);
+  if (!sound) return bad("--cost: C and A above 0, B0, K1 and K2 at least 0");
+  if (MomentsOf(trace).output <= 1) return bad(trace.source, ": no request makes a second token");
+  return absl::OkStatus();
+}
+
+nlohmann::ordered_json LatenciesJson(const Latencies& latencies) {
+  return {{"mean", latencies.mean}, {"p50", latencies.p50}, {"p99", latencies.p99}};
+}
+
+}  // namespace
+
+absl::StatusOr<ServeResult> RunServe(const ServeOptions& options, const Trace& trace) {
+  if (absl::Status status = Check(options, trace); !status.ok()) return status;
+  absl::StatusOr<std::unique_ptr<ServeRule>> rule = MakeServeRule(options.rule, options.budget);
+  if (!rule.ok()) return rule.status();
+  return Run(options, trace, *std::move(rule)).Go();
+}
+
+nlohmann::ordered_json ServeJson(const ServeOptions& options, const std::string& workload,
+                                 const ServeResult& result) {
+  nlohmann::ordered_json json;
+  json["rule"] = options.rule;
+  json["workload"] = workload;
+  json["workers"] = options.workers;
+  json["slots"] = options.slots;
+  json["budget"] = options.budget;
+  json["load"] = options.load;
+  json["lag"] = options.lag;
+  json["seed"] = options.seed;
+  json["capacity_requests_per_s"] = result.capacity.requests_per_s;
+  json["arrivals_per_s"] = result.arrivals_per_s;
+  json["warmup_s"] = result.warmup_s;
+  json["counted_s"] = result.counted_s;
+  json["requests"] = result.requests;
+  json["steps"] = result.steps;
+  json["step_s_mean"] = result.step_s_mean;
+  json["ttft_s"] = LatenciesJson(result.ttft_s);
+  json["tpot_s"] = LatenciesJson(result.tpot_s);
+  json["itl_s"] = LatenciesJson(result.itl_s);
+  json["e2e_s"] = LatenciesJson(result.e2e_s);
+  json["idle_fraction"] = result.idle_fraction;
+  json["idle_decode_fraction"] = result.idle_decode_fraction;
+  json["idle_prefill_fraction"] = result.idle_prefill_fraction;
+  json["throughput_tokens_per_s"] = result.throughput_tokens_per_s;
+  return json;
+}
+
+}  // namespace bfio::sim

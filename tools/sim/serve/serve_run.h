@@ -1,0 +1,63 @@
+// One run of a rule on a workload, and what came of it.
+//
+// Purpose: requests come by a Poisson process at a share of the group's capacity, in the order and with the
+// lengths of a trace; a rule plans every step, `lag` steps ahead; what is counted begins after a warm-up and
+// ends when the last counted request has ended, while others keep coming. Deterministic for a seed. Threads:
+// runs in different threads share nothing.
+#ifndef BFIO_TOOLS_SIM_SERVE_SERVE_RUN_H_
+#define BFIO_TOOLS_SIM_SERVE_SERVE_RUN_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/cost/batch_time.h"
+#include "common/workload/trace.h"
+#include "nlohmann/json_fwd.hpp"
+#include "tools/sim/serve/serve_workload.h"
+
+namespace bfio::sim {
+
+struct ServeOptions {
+  std::string rule = "bf_io";
+  int32_t workers = 8;
+  int64_t slots = 256;
+  // Tokens of a rank's step; rules without a budget do not look at it.
+  int64_t budget = 2048;
+  // Share of ServeCapacity::requests_per_s.
+  double load = 0.7;
+  BatchCost cost;
+  // Steps between a plan and the step that it is for: 2 is a router's pipelined mode.
+  int32_t lag = 0;
+  double jitter = 0;
+  uint64_t seed = 1;
+};
+
+struct Latencies {
+  double mean = 0, p50 = 0, p99 = 0;
+};
+
+struct ServeResult {
+  ServeCapacity capacity;
+  double arrivals_per_s = 0;
+  // Seconds before counting began, and of the counted arrivals.
+  double warmup_s = 0, counted_s = 0;
+  int64_t requests = 0, steps = 0;
+  double step_s_mean = 0;
+  Latencies ttft_s, tpot_s, itl_s, e2e_s;
+  // Of all ranks' time, the share spent waiting for the slowest; with the steps recomputed without prompts,
+  // over the same time; and the difference.
+  double idle_fraction = 0, idle_decode_fraction = 0, idle_prefill_fraction = 0;
+  double throughput_tokens_per_s = 0;
+};
+
+// INVALID_ARGUMENT for a bad option or an empty trace; RESOURCE_EXHAUSTED when the counted requests had not
+// ended after three times the time that they should need: the rule does not keep up.
+absl::StatusOr<ServeResult> RunServe(const ServeOptions& options, const Trace& trace);
+
+nlohmann::ordered_json ServeJson(const ServeOptions& options, const std::string& workload,
+                                 const ServeResult& result);
+
+}  // namespace bfio::sim
+
+#endif  // BFIO_TOOLS_SIM_SERVE_SERVE_RUN_H_
