@@ -30,18 +30,5 @@ TEST(AddressTest, EverythingElseIsRefusedInOneLine) {
   }
 }
 
-TEST(TargetTest, IsOneAddressOrNumbers) {
-  EXPECT_EQ(ParseTarget("router:50051")->ToString(), "router:50051");
-  EXPECT_EQ(ParseTarget("10.0.0.1:1,10.0.0.2:2")->ToString(), "ipv4:10.0.0.1:1,10.0.0.2:2");
-  EXPECT_FALSE(ParseTarget("10.0.0.1:1,10.0.0.2:2", /*tls=*/true).ok());
-  EXPECT_TRUE(ParseTarget("router:50051", /*tls=*/true).ok());
-  EXPECT_TRUE(IsLoopback(*ParseTarget("127.0.0.1:1,127.0.0.2:2")));
-  EXPECT_FALSE(IsLoopback(*ParseTarget("127.0.0.1:1,10.0.0.2:2")));
-  for (const char* text : {"", ",", "10.0.0.1:1,", "a:1,b:2", "10.0.0.1:1,[::1]:2", "10.0.0.1:1 ,10.0.0.2:2",
-                           "10.0.0:1,10.0.0.2:2"}) {
-    EXPECT_EQ(ParseTarget(text).status().code(), absl::StatusCode::kInvalidArgument) << text;
-  }
-}
-
 }  // namespace
 }  // namespace bfio

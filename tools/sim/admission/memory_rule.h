@@ -1,7 +1,7 @@
 // Rules that look at memory to the end of everything that runs: MC-SF, MC-Benchmark, and ours with a pace.
 //
 // Purpose: Algorithms 1 and 2 of the paper, equation (1), and two variants. With exact lengths memory never
-// exceeds M. The paper's optimality claims fail (tests/unit/admission keeps the counterexamples):
+// exceeds M. The paper's optimality claims fail (tests/unit/router/core/admission keeps the counterexamples):
 // shortest-first fills memory in waves: like requests that begin together end together, and until then nobody
 // uses what they will grow into. The pace is the remedy. M tokens carry at most r = M / (s (o + 1) + o (o +
 // 1) / 2) requests of s prompt and o output tokens a round in the long run, so of like requests (total and

@@ -346,6 +346,4 @@ absl::Status Forward::Draw(const StepBucket& bucket, const StepInputs& inputs) {
   return LaunchStatus(LaunchSample(args, ops_.stream()), "Sample");
 }
 
-#undef BFIO_RETURN_IF_ERROR
-
 }  // namespace bfio::worker::gpu

@@ -201,6 +201,4 @@ absl::Status SharedMlp::Scatter(StepPeers& peers) {
   return ops_.CopyIn(output_.as<float>(), sum, rows_ * hidden_ * kWide);
 }
 
-#undef BFIO_RETURN_IF_ERROR
-
 }  // namespace bfio::worker::gpu

@@ -196,6 +196,5 @@ absl::StatusOr<double> CudaDeviceOps::Time(int record) {
 }
 
 #undef BFIO_CUDA
-#undef BFIO_RETURN_IF_ERROR
 
 }  // namespace bfio::worker::gpu

@@ -1,6 +1,6 @@
 // What tests of a group with a barrier begin with.
-#ifndef BFIO_TESTS_UNIT_GROUP_BARRIER_GROUP_TEST_H_
-#define BFIO_TESTS_UNIT_GROUP_BARRIER_GROUP_TEST_H_
+#ifndef BFIO_TESTS_UNIT_ROUTER_GROUP_BARRIER_GROUP_TEST_H_
+#define BFIO_TESTS_UNIT_ROUTER_GROUP_BARRIER_GROUP_TEST_H_
 
 #include <memory>
 #include <string>
@@ -62,4 +62,4 @@ class BarrierGroupTest : public ::testing::Test {
 
 }  // namespace bfio::router
 
-#endif  // BFIO_TESTS_UNIT_GROUP_BARRIER_GROUP_TEST_H_
+#endif  // BFIO_TESTS_UNIT_ROUTER_GROUP_BARRIER_GROUP_TEST_H_

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "router/core/lookahead/survival.h"
-#include "tests/unit/lookahead/population.h"
+#include "tests/unit/router/core/lookahead/population.h"
 
 namespace bfio::core {
 namespace {

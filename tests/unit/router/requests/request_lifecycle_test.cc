@@ -15,7 +15,7 @@
 #include "common/base/spdlog.h"
 #include "common/telemetry/log_fields.h"
 #include "spdlog/sinks/sink.h"
-#include "tests/unit/requests/recording_sink.h"
+#include "tests/unit/router/requests/recording_sink.h"
 
 namespace bfio::router {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/unit/group/barrier_group_test.h"
+#include "tests/unit/router/group/barrier_group_test.h"
 
 namespace bfio::router {
 namespace {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <limits>
 
-#include "tests/unit/lookahead/population.h"
+#include "tests/unit/router/core/lookahead/population.h"
 
 namespace bfio::core {
 namespace {
