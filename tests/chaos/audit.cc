@@ -88,7 +88,7 @@ Verdict Audit(const AuditInput& input) {
   count("requests sent", ledger.sent);
   count("  completed, every token right", Count(ledger, Fate::kCompleted));
   count("  cancelled by the client", Count(ledger, Fate::kCancelled));
-  count("  refused at the door", Count(ledger, Fate::kRefused));
+  count("  refused with a status", Count(ledger, Fate::kRefused));
   count("  ended by a status after acceptance", Count(ledger, Fate::kEnded));
   count("  poisoned, ended by INTERNAL", Count(ledger, Fate::kPoisoned));
   count("  lost", Count(ledger, Fate::kLost));

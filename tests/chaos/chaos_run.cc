@@ -29,8 +29,8 @@ constexpr absl::Duration kCalm = absl::Seconds(5);
 // waits for its turn while there are many of them.
 constexpr int64_t kFloodKib = 64 << 10;
 constexpr absl::Duration kCrowdedPatience = ConnectionListener::Limits().crowded_patience;
-// Some of so many lying workers are in the group for long enough to lie.
-constexpr int kLiars = 5;
+// Of so many misbehaving workers some are in the group for long enough to misbehave.
+constexpr int kMisbehaving = 5;
 constexpr int kSlots = 24;
 constexpr uint32_t kMeanOutput = 16;
 constexpr double kStepSeconds = 0.03;
@@ -90,7 +90,7 @@ class Director {
         load_(load),
         allowed_(allowed),
         start_(MonotonicNow()),
-        watch_({group.workers(), allowed, testing::kSlowdown * kFloodKib}) {
+        watch_({group.workers(), allowed, testing::kSlowdown * kFloodKib, start_}) {
     for (const Fault& fault : faults) events_.emplace(fault.at, Event{fault, false});
   }
 
@@ -181,7 +181,7 @@ void PrintFaults(const Director& director, int64_t lies) {
   for (const auto& [kind, count] : director.carried_out()) row(absl::StrCat("fault ", NameOf(kind)), count);
   for (const auto& [kind, count] : director.watch().watched())
     row(absl::StrCat("  no harmful one beside ", NameOf(kind)), count);
-  row("reports changed by lying workers", lies);
+  row("reports changed by misbehaving workers", lies);
 }
 
 }  // namespace
@@ -251,9 +251,9 @@ int RunChaos(const RunOptions& options) {
     PrintFaults(director, group.lies());
     // What a deadline of a second means on a busy machine.
     absl::PrintF("%-44s %14.2f\n", "longest wait for a processor, s", absl::ToDoubleSeconds(longest_wait));
-    const auto liars = director.carried_out().find(FaultKind::kLyingWorker);
-    if (liars != director.carried_out().end() && liars->second >= kLiars && group.lies() == 0)
-      verdict.violations.push_back("no lying worker came into the group");
+    const auto joined = director.carried_out().find(FaultKind::kLyingWorker);
+    if (joined != director.carried_out().end() && joined->second >= kMisbehaving && group.lies() == 0)
+      verdict.violations.push_back("no misbehaving worker came into the group");
     if (!options.memory_csv.empty()) std::ofstream(options.memory_csv) << director.memory().Csv();
   }
   ReleaseMeans(means);

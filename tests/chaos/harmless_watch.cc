@@ -1,6 +1,7 @@
 #include "tests/chaos/harmless_watch.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 
 namespace bfio::chaos {
 
@@ -30,8 +31,9 @@ void HarmlessWatch::Look(const std::optional<GroupView>& view, absl::Time now) {
     if (wrong.empty()) return;
     std::string kinds;
     for (const auto& [kind, count] : harmless_) absl::StrAppend(&kinds, " ", NameOf(kind));
-    violations_.push_back(
-        absl::StrCat("under", kinds, " alone, for ", absl::FormatDuration(now - since_), ": ", wrong));
+    violations_.push_back(absl::StrFormat("from %.2f s to %.2f s, under%s alone: %s",
+                                          absl::ToDoubleSeconds(since_ - options_.start),
+                                          absl::ToDoubleSeconds(now - options_.start), kinds, wrong));
     before_.reset();
     // It has to recover from this, too.
     harmful_end_ = now;

@@ -36,6 +36,8 @@ class HarmlessWatch {
     absl::Duration settle;
     // The router's memory may grow by so much while unauthenticated callers flood it.
     int64_t flood_kib = 64 << 10;
+    // What violations count their times from.
+    absl::Time start = absl::UnixEpoch();
   };
   explicit HarmlessWatch(const Options& options) : options_(options) {}
 
