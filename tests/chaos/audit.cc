@@ -54,6 +54,7 @@ Verdict Audit(const AuditInput& input) {
   require_zero("tokens left out", ledger.skipped);
   require_zero("tokens of another value than undisturbed", ledger.wrong);
   require_zero("finishes that contradict their streams", ledger.bad_finishes);
+  require_zero("tokens of poisoned requests", ledger.poison_tokens);
   if (Count(ledger, Fate::kCompleted) == 0) verdict.violations.push_back("nothing was completed");
   const std::vector<Gap> hangs = Hangs(ledger.gaps, input.disturbances, input.patience);
   require_zero("streams that stood still for longer than any fault explains",
@@ -87,8 +88,9 @@ Verdict Audit(const AuditInput& input) {
   count("requests sent", ledger.sent);
   count("  completed, every token right", Count(ledger, Fate::kCompleted));
   count("  cancelled by the client", Count(ledger, Fate::kCancelled));
-  count("  refused at the door", Count(ledger, Fate::kRefused));
+  count("  refused with a status", Count(ledger, Fate::kRefused));
   count("  ended by a status after acceptance", Count(ledger, Fate::kEnded));
+  count("  poisoned, ended by INTERNAL", Count(ledger, Fate::kPoisoned));
   count("  lost", Count(ledger, Fate::kLost));
   count("  hung", Count(ledger, Fate::kHung));
   count("streams resumed", ledger.resumed);

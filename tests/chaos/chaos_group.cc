@@ -21,6 +21,8 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
+#include "tests/chaos/memory_watch.h"
+#include "tests/testing/listening_ports.h"
 
 namespace bfio::chaos {
 namespace {
@@ -44,9 +46,11 @@ void UnmountOrphans() {
   }
 }
 
-// Words before a program's; none where programs go by the machine's clock.
-std::vector<std::string> Under(const testing::WallClock& clock) {
-  return testing::WallClock::WhyNot().empty() ? clock.Wrapper() : std::vector<std::string>();
+// Adds the words that go before a program's; none where programs go by the machine's clock.
+void AppendClock(const testing::WallClock& clock, std::vector<std::string>& wrapper) {
+  if (!testing::WallClock::WhyNot().empty()) return;
+  const std::vector<std::string> words = clock.Wrapper();
+  wrapper.insert(wrapper.end(), words.begin(), words.end());
 }
 
 }  // namespace
@@ -70,7 +74,14 @@ Means FindMeans(int workers, bool sim_engine) {
   }
   if (!testing::WallClock::WhyNot().empty())
     means.impossible[FaultKind::kJumpClock] = testing::WallClock::WhyNot();
+  if (std::string why = testing::EtcdServer::WhyNot(); why.empty()) {
+    means.etcd = std::make_unique<testing::EtcdServer>();
+  } else {
+    means.impossible[FaultKind::kSlowEtcd] = std::move(why);
+  }
   if (!sim_engine) {
+    means.impossible[FaultKind::kPoisonedRequest] =
+        "the sim engine has a poisoned token, the checkpoint none";
     for (const FaultKind kind : {FaultKind::kLyingWorker, FaultKind::kDuplicateReport})
       means.impossible[kind] = "the lying worker's engine is the sim engine";
   }
@@ -83,12 +94,16 @@ void ReleaseMeans(Means& means) {
 
 ChaosGroup::ChaosGroup(GroupOptions options, const Means& means)
     : options_(std::move(options)), means_(means) {
+  if (means_.etcd) {
+    const auto [etcd_host, etcd_port] = Split(means_.etcd->address());
+    etcd_link_ = std::make_unique<TcpProxy>("127.0.0.1", etcd_host, etcd_port);
+  }
   StartRouter();
-  const auto [host, port] = Split(address());
+  const auto [router_host, port] = Split(worker_port_.address());
   for (int i = 0; i < options_.workers; ++i) {
     Worker& worker = workers_.emplace_back();
-    worker.link =
-        std::make_unique<TcpProxy>(means_.network ? means_.network->host_address() : "127.0.0.1", host, port);
+    worker.link = std::make_unique<TcpProxy>(host(), router_host, port);
+    worker.log = std::make_unique<testing::LogPipe>();
   }
   for (int i = 0; i < options_.workers; ++i) StartWorker(i);
 }
@@ -96,20 +111,36 @@ ChaosGroup::ChaosGroup(GroupOptions options, const Means& means)
 ChaosGroup::~ChaosGroup() = default;
 
 void ChaosGroup::StartRouter() {
-  std::vector<std::string> args = {absl::StrCat("--listen=", address()),
-                                   absl::StrCat("--admin_listen=", admin_address()),
-                                   absl::StrCat("--workers=", options_.workers)};
+  std::vector<std::string> args = {
+      absl::StrCat("--listen=", address()), absl::StrCat("--worker_listen=", worker_port_.address()),
+      absl::StrCat("--admin_listen=", admin_address()), absl::StrCat("--workers=", options_.workers)};
+  if (etcd_link_) {
+    EndLease();
+    args.push_back(absl::StrCat("--election_etcd=http://", etcd_link_->address()));
+  }
   if (!means_.small_disk.empty()) {
     args.push_back(absl::StrCat("--decision_log=", means_.small_disk, "/decisions", router_starts_));
     args.push_back("--decision_log_mb=1");
   }
   ++router_starts_;
   args.insert(args.end(), options_.router_flags.begin(), options_.router_flags.end());
-  router_ = std::make_unique<testing::Process>("bfio_router", args, Under(router_clock_));
+  std::vector<std::string> wrapper = router_log_.wrapper();
+  AppendClock(router_clock_, wrapper);
+  router_ = std::make_unique<testing::Process>("bfio_router", args, wrapper);
   router_down_ = false;
   router_->WaitForOutput("waiting for", kStart);
   if (admin_ == nullptr)
     admin_ = v1::Admin::NewStub(grpc::CreateChannel(admin_address(), grpc::InsecureChannelCredentials()));
+}
+
+void ChaosGroup::EndLease() {
+  constexpr char kElectionKey[] = "/bfio/router";
+  router::EtcdOptions options;
+  options.endpoints = {means_.etcd->endpoint()};
+  const auto etcd = router::Etcd::Create(options);
+  if (!etcd.ok()) return;
+  const auto owner = (*etcd)->Read(kElectionKey);
+  if (owner.ok() && owner->lease != 0) (*etcd)->Revoke(owner->lease).IgnoreError();
 }
 
 void ChaosGroup::StartWorker(int i) {
@@ -117,7 +148,7 @@ void ChaosGroup::StartWorker(int i) {
   std::vector<std::string> args = {absl::StrCat("--router=", worker.link->address()),
                                    absl::StrCat("--worker_id=w", i)};
   if (means_.network) {
-    args.push_back(absl::StrCat("--barrier_host=", means_.network->worker_address(i)));
+    args.push_back(absl::StrCat("--barrier_host=", worker_host(i)));
     args.push_back("--insecure");
   }
   if (!means_.small_disk.empty()) {
@@ -126,11 +157,36 @@ void ChaosGroup::StartWorker(int i) {
   }
   args.insert(args.end(), options_.worker_flags.begin(), options_.worker_flags.end());
   if (worker.clock == nullptr) worker.clock = std::make_unique<testing::WallClock>();
-  std::vector<std::string> wrapper = means_.network ? means_.network->Wrapper(i) : std::vector<std::string>();
-  const std::vector<std::string> clock = Under(*worker.clock);
-  wrapper.insert(wrapper.end(), clock.begin(), clock.end());
+  std::vector<std::string> wrapper = worker.log->wrapper();
+  if (means_.network) {
+    const std::vector<std::string> words = means_.network->Wrapper(i);
+    wrapper.insert(wrapper.end(), words.begin(), words.end());
+  }
+  AppendClock(*worker.clock, wrapper);
   worker.process = std::make_unique<testing::Process>("bfio_worker", args, wrapper);
   ++worker.starts;
+}
+
+std::vector<std::string> ChaosGroup::OtherModelFlags(const std::string& id) const {
+  std::vector<std::string> flags = {absl::StrCat("--router=", worker_port_.address()),
+                                    absl::StrCat("--worker_id=", id)};
+  if (means_.network) {
+    flags.push_back(absl::StrCat("--barrier_host=", host()));
+    flags.push_back("--insecure");
+  }
+  for (const auto* more : {&options_.worker_flags, &options_.other_model_flags})
+    flags.insert(flags.end(), more->begin(), more->end());
+  return flags;
+}
+
+std::vector<std::string> ChaosGroup::barrier_addresses() const {
+  std::vector<std::string> addresses;
+  for (int i = 0; i < options_.workers; ++i) {
+    const pid_t pid = workers_[static_cast<size_t>(i)].process->pid();
+    for (const int port : testing::ListeningPorts(pid))
+      addresses.push_back(absl::StrCat(worker_host(i), ":", port));
+  }
+  return addresses;
 }
 
 void ChaosGroup::KillWorker(int i) {
@@ -182,7 +238,39 @@ int ChaosGroup::Hub() {
   return -1;
 }
 
+std::optional<GroupView> ChaosGroup::Look(std::vector<std::string>& broken) {
+  if (router_down_) return std::nullopt;
+  const auto state = State();
+  if (!state.ok()) return std::nullopt;
+  for (auto& [kind, under_way] : attacks_) {
+    if (under_way.told) continue;
+    const std::string found = under_way.attack->Check(*state);
+    under_way.told = !found.empty();
+    if (under_way.told) broken.push_back(absl::StrCat(NameOf(kind), ": ", found));
+  }
+  GroupView view;
+  view.router = router_->pid();
+  view.router_kib = ResidentKib(view.router);
+  std::string group;
+  for (const v1::WorkerState& worker : state->workers()) {
+    if (!absl::StartsWith(worker.worker_id(), "w") || worker.phase() != v1::WORKER_PHASE_SERVING) continue;
+    if (group.empty()) group = worker.group();
+    view.serving += worker.group() == group;
+  }
+  for (const v1::GroupState& other : state->groups()) {
+    if (other.name() == group) view.epoch = other.epoch();
+  }
+  return view;
+}
+
 bool ChaosGroup::Begin(const Fault& fault) {
+  if (IsHarmless(fault.kind)) {
+    if (attacks_.contains(fault.kind) || router_down_) return false;
+    std::unique_ptr<Attack> attack = MakeAttack(fault, *this);
+    if (attack == nullptr) return false;
+    attacks_[fault.kind].attack = std::move(attack);
+    return true;
+  }
   Worker& target = workers_[static_cast<size_t>(fault.worker)];
   switch (fault.kind) {
     case FaultKind::kKillRouter:
@@ -211,14 +299,16 @@ bool ChaosGroup::Begin(const Fault& fault) {
       const Lie lie = fault.kind == FaultKind::kDuplicateReport
                           ? (fault.detail % 2 == 0 ? Lie::kDuplicate : Lie::kOutOfOrder)
                           : static_cast<Lie>(fault.detail % static_cast<int>(Lie::kDuplicate));
-      liar_ = std::make_unique<LyingWorker>(address(),
-                                            means_.network ? means_.network->host_address() : "127.0.0.1",
+      liar_ = std::make_unique<LyingWorker>(worker_port_.address(), host(),
                                             absl::StrCat("liar-", fault.detail), lie, options_.liar);
       return true;
     }
     default:
-      break;
+      return BeginAtWorker(fault, target);
   }
+}
+
+bool ChaosGroup::BeginAtWorker(const Fault& fault, Worker& target) {
   if (target.busy) return false;
   // Half of the group is left alone.
   const auto busy = std::count_if(workers_.begin(), workers_.end(), [](const Worker& w) { return w.busy; });
@@ -265,6 +355,10 @@ bool ChaosGroup::Begin(const Fault& fault) {
 }
 
 void ChaosGroup::End(const Fault& fault) {
+  if (IsHarmless(fault.kind)) {
+    attacks_.erase(fault.kind);
+    return;
+  }
   Worker& target = workers_[static_cast<size_t>(fault.worker)];
   switch (fault.kind) {
     case FaultKind::kKillRouter:
@@ -276,6 +370,7 @@ void ChaosGroup::End(const Fault& fault) {
       return;
     case FaultKind::kLyingWorker:
     case FaultKind::kDuplicateReport:
+      lies_ += liar_->lies();
       liar_.reset();
       return;
     case FaultKind::kKillWorker:
@@ -313,29 +408,42 @@ void ChaosGroup::Tick() {
     worker.stopped = !worker.stopped;
     worker.process->Signal(worker.stopped ? SIGSTOP : SIGCONT);
   }
+  ReadLogs();
+}
+
+void ChaosGroup::ReadLogs() {
+  router_log_.Read();
+  for (Worker& worker : workers_) worker.log->Read();
 }
 
 std::vector<std::string> ChaosGroup::Deaths() {
   std::vector<std::string> deaths;
-  const auto look = [&](const std::string& name, testing::Process& process) {
+  const auto look = [&](const std::string& name, testing::Process& process, testing::LogPipe& log) {
     const std::optional<int> code = process.Wait(absl::ZeroDuration());
     if (!code || *code == 128 + SIGKILL) return false;
-    const std::string said = process.Stderr();
+    const std::string& said = log.Read();
     deaths.push_back(absl::StrCat(name, " ended with ", *code, ": ",
                                   said.substr(said.size() - std::min<size_t>(said.size(), 600))));
     return true;
   };
-  if (!router_down_ && look("the router", *router_)) StartRouter();
+  if (!router_down_ && look("the router", *router_, router_log_)) StartRouter();
   for (int i = 0; i < options_.workers; ++i) {
-    if (look(absl::StrCat("worker ", i), worker(i))) StartWorker(i);
+    if (look(absl::StrCat("worker ", i), worker(i), worker_log(i))) StartWorker(i);
   }
   return deaths;
+}
+
+std::optional<int> ChaosGroup::WaitReading(testing::Process& process, absl::Duration timeout) {
+  const absl::Time deadline = MonotonicNow() + timeout;
+  std::optional<int> code;
+  while (!(code = process.Wait(absl::Milliseconds(20))) && MonotonicNow() < deadline) ReadLogs();
+  return code;
 }
 
 std::vector<std::string> ChaosGroup::StopCleanly(absl::Duration timeout) {
   std::vector<std::string> faults;
   const auto stop = [&](const std::string& name, testing::Process& process) {
-    const auto code = process.Wait(timeout);
+    const auto code = WaitReading(process, timeout);
     if (!code) {
       faults.push_back(name + " does not end after SIGTERM");
     } else if (*code != 0) {

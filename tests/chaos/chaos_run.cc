@@ -10,9 +10,11 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
+#include "common/net/connection_listener.h"
 #include "tests/chaos/audit.h"
 #include "tests/chaos/chaos_group.h"
 #include "tests/chaos/client_load.h"
+#include "tests/chaos/harmless_watch.h"
 #include "tests/chaos/memory_watch.h"
 #include "tests/chaos/workload.h"
 
@@ -23,9 +25,23 @@ constexpr absl::Duration kTick = absl::Milliseconds(20);
 constexpr absl::Duration kSamplePeriod = absl::Seconds(1);
 // Before the first fault and after the last: what a run looks like without.
 constexpr absl::Duration kCalm = absl::Seconds(5);
+// What all callers without a token may make the router hold (docs/security.md), and how long a connection
+// waits for its turn while there are many of them.
+constexpr int64_t kFloodKib = 64 << 10;
+constexpr absl::Duration kCrowdedPatience = ConnectionListener::Limits().crowded_patience;
+// Of so many misbehaving workers some are in the group for long enough to misbehave.
+constexpr int kMisbehaving = 5;
 constexpr int kSlots = 24;
 constexpr uint32_t kMeanOutput = 16;
 constexpr double kStepSeconds = 0.03;
+
+// The file of --client_tokens: one of each tenant.
+std::string WriteTokens() {
+  const std::string path = testing::TestDirectory() + "/client_tokens";
+  std::ofstream file(path);
+  for (int i = 0; i < kTenants; ++i) file << TenantName(i) << " token:" << TokenOf(TenantName(i)) << "\n";
+  return path;
+}
 
 GroupOptions OptionsOf(const RunOptions& run) {
   GroupOptions group;
@@ -34,13 +50,19 @@ GroupOptions OptionsOf(const RunOptions& run) {
       absl::StrCat("--step_timeout=", absl::FormatDuration(run.step_timeout)),
       absl::StrCat("--form_timeout=", absl::FormatDuration(run.form_timeout)),
       // A router that comes back while a worker is gone waits for it no longer than for a step.
-      absl::StrCat("--restart_settle=", absl::FormatDuration(run.step_timeout)), "--log_level=debug"};
+      absl::StrCat("--restart_settle=", absl::FormatDuration(run.step_timeout)), "--log_level=debug",
+      absl::StrCat("--client_tokens=", WriteTokens())};
   if (run.engine == "cpu") {
     group.worker_flags = {"--engine=cpu", absl::StrCat("--model=", run.model), "--slots=8",
                           "--kv_tokens=16384", "--step_tokens=64"};
+    group.other_model_flags = {"--model=tests/golden/llama"};
     return group;
   }
-  group.worker_flags = {absl::StrCat("--c=", kStepSeconds), "--tl=0", absl::StrCat("--slots=", kSlots)};
+  // A line of the log for each request, which a blocked log does not take.
+  group.worker_flags = {absl::StrCat("--c=", kStepSeconds), "--tl=0", absl::StrCat("--slots=", kSlots),
+                        "--log_level=debug"};
+  // Its tokens are others even where requests ignore them as ends.
+  group.other_model_flags = {"--eos_probability=0.25"};
   group.liar.cost = {kStepSeconds, 0, 0};
   group.liar.limits = {kSlots, 1 << 20, 1 << 18};
   return group;
@@ -63,8 +85,12 @@ std::vector<FaultKind> PossibleKinds(const RunOptions& options, const Means& mea
 class Director {
  public:
   // `allowed`: how long streams may stand still after a fault.
-  Director(ChaosGroup& group, const std::vector<Fault>& faults, absl::Duration allowed)
-      : group_(group), allowed_(allowed), start_(MonotonicNow()) {
+  Director(ChaosGroup& group, ClientLoad& load, const std::vector<Fault>& faults, absl::Duration allowed)
+      : group_(group),
+        load_(load),
+        allowed_(allowed),
+        start_(MonotonicNow()),
+        watch_({group.workers(), allowed, testing::kSlowdown * kFloodKib, start_}) {
     for (const Fault& fault : faults) events_.emplace(fault.at, Event{fault, false});
   }
 
@@ -79,6 +105,7 @@ class Director {
     for (std::string& death : group_.Deaths()) other_.push_back(std::move(death));
     if (now >= next_sample_) {
       memory_.Sample(now - start_, group_.router_pid(), group_.worker_pids());
+      Look();
       next_sample_ = now + kSamplePeriod;
     }
   }
@@ -89,6 +116,7 @@ class Director {
   std::vector<Disturbance>& disturbances() { return disturbances_; }
   std::vector<std::string>& other() { return other_; }
   const std::map<FaultKind, int>& carried_out() const { return carried_out_; }
+  const HarmlessWatch& watch() const { return watch_; }
 
  private:
   struct Event {
@@ -96,24 +124,50 @@ class Director {
     bool end;
   };
 
+  void Look() { watch_.Look(group_.Look(other_), MonotonicNow()); }
+
   void Act(const Event& event, absl::Time now) {
+    Look();
+    const FaultKind kind = event.fault.kind;
     if (event.end) {
       group_.End(event.fault);
-    } else if (!group_.Begin(event.fault)) {
+      watch_.End(kind, MonotonicNow());
+    } else if (!Begin(event.fault)) {
       absl::PrintF("%8.2f s  left out: %s\n", absl::ToDoubleSeconds(now - start_), Describe(event.fault));
       return;
     } else {
-      ++carried_out_[event.fault.kind];
-      if (event.fault.length > absl::ZeroDuration())
+      ++carried_out_[kind];
+      watch_.Begin(kind, MonotonicNow());
+      if (event.fault.length > absl::ZeroDuration()) {
         events_.emplace(now - start_ + event.fault.length, Event{event.fault, true});
+      } else {
+        watch_.End(kind, MonotonicNow());
+      }
     }
-    // After the act: starting a router takes its time.
-    disturbances_.push_back({MonotonicNow(), allowed_});
+    Disturb(kind);
+  }
+
+  bool Begin(const Fault& fault) {
+    if (fault.kind != FaultKind::kPoisonedRequest) return group_.Begin(fault);
+    load_.SendPoisoned(1 + static_cast<int>(fault.detail % 8));
+    return true;
+  }
+
+  // After the act: starting a router takes its time. A harmless fault excuses nothing, but whoever connects
+  // in a flood waits for its turn.
+  void Disturb(FaultKind kind) {
+    const absl::Time now = MonotonicNow();
+    const bool flooded = group_.IsUnderWay(FaultKind::kFlood);
+    const bool connecting = flooded && !disturbances_.empty() && disturbances_.back().at + allowed_ > now;
+    if (IsHarmless(kind) && !connecting) return;
+    disturbances_.push_back({now, allowed_ + (flooded ? kCrowdedPatience : absl::ZeroDuration())});
   }
 
   ChaosGroup& group_;
+  ClientLoad& load_;
   const absl::Duration allowed_;
   const absl::Time start_;
+  HarmlessWatch watch_;
   std::multimap<absl::Duration, Event> events_;
   absl::Time next_sample_ = absl::InfinitePast();
   MemoryWatch memory_;
@@ -121,6 +175,14 @@ class Director {
   std::vector<std::string> other_;
   std::map<FaultKind, int> carried_out_;
 };
+
+void PrintFaults(const Director& director, int64_t lies) {
+  const auto row = [](const std::string& what, int64_t count) { absl::PrintF("%-44s %14d\n", what, count); };
+  for (const auto& [kind, count] : director.carried_out()) row(absl::StrCat("fault ", NameOf(kind)), count);
+  for (const auto& [kind, count] : director.watch().watched())
+    row(absl::StrCat("  no harmful one beside ", NameOf(kind)), count);
+  row("reports changed by misbehaving workers", lies);
+}
 
 }  // namespace
 
@@ -161,6 +223,7 @@ int RunChaos(const RunOptions& options) {
     load_options.address = group.address();
     load_options.rate = options.rate;
     load_options.seed = options.seed;
+    load_options.authenticated = true;
     ClientLoad load(load_options, *workload);
     std::atomic<bool> loaded{true};
     // Processes are started by this thread, which outlives them; a child dies with the thread that made it.
@@ -169,20 +232,28 @@ int RunChaos(const RunOptions& options) {
       loaded = false;
     });
     const absl::Duration allowed = testing::kSlowdown * (options.step_timeout + options.grace);
-    Director director(group, faults, allowed);
+    Director director(group, load, faults, allowed);
+    absl::Duration longest_wait;
     while (loaded || !director.done()) {
       director.Tick();
+      const absl::Time begin = MonotonicNow();
       absl::SleepFor(kTick);
+      longest_wait = std::max(longest_wait, MonotonicNow() - begin - kTick);
     }
     clients.join();
     for (std::string& fault : group.StopCleanly(testing::kSlowdown * absl::Seconds(40)))
       director.other().push_back(std::move(fault));
+    for (const std::string& violation : director.watch().violations()) director.other().push_back(violation);
     AuditInput input{load.ledger(),    director.memory(), director.disturbances(),
                      director.start(), allowed,           director.other()};
     verdict = Audit(input);
     absl::PrintF("\n");
-    for (const auto& [kind, count] : director.carried_out())
-      absl::PrintF("%-44s %14d\n", absl::StrCat("fault ", NameOf(kind)), count);
+    PrintFaults(director, group.lies());
+    // What a deadline of a second means on a busy machine.
+    absl::PrintF("%-44s %14.2f\n", "longest wait for a processor, s", absl::ToDoubleSeconds(longest_wait));
+    const auto joined = director.carried_out().find(FaultKind::kLyingWorker);
+    if (joined != director.carried_out().end() && joined->second >= kMisbehaving && group.lies() == 0)
+      verdict.violations.push_back("no misbehaving worker came into the group");
     if (!options.memory_csv.empty()) std::ofstream(options.memory_csv) << director.memory().Csv();
   }
   ReleaseMeans(means);

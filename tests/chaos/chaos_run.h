@@ -14,7 +14,7 @@ namespace bfio::chaos {
 struct RunOptions {
   uint64_t seed = 1;
   absl::Duration duration = absl::Minutes(2);
-  absl::Duration mean_gap = absl::Seconds(5);
+  absl::Duration mean_gap = absl::Seconds(3.5);
   int workers = 8;
   double rate = 200;
   // "sim" or "cpu".

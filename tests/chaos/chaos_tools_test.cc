@@ -1,5 +1,5 @@
 // The chaos run's own instruments: a schedule that repeats, an audit that notices, a proxy that does as it is
-// told.
+// told, attacks that reach their target.
 #include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
@@ -16,15 +16,26 @@
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "tests/chaos/audit.h"
+#include "tests/chaos/barrier_stranger.h"
 #include "tests/chaos/client_load.h"
+#include "tests/chaos/flood.h"
+#include "tests/chaos/harmless_watch.h"
 #include "tests/chaos/schedule.h"
 #include "tests/chaos/tcp_proxy.h"
+#include "tests/testing/log_pipe.h"
 #include "tests/testing/process.h"
+#include "worker/barrier/star/star_endpoint.h"
 
 namespace bfio::chaos {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Pair;
+
+constexpr absl::Duration kSoon = absl::Milliseconds(500), kEnd = absl::Seconds(20 * testing::kSlowdown);
 
 std::string Text(const std::vector<Fault>& faults) {
   std::string text;
@@ -89,6 +100,144 @@ TEST(Hangs, ATimeWithoutDisturbanceIsMeasured) {
   EXPECT_EQ(Hangs({gap(29, 35.1)}, faults, patience).size(), 1u);
 }
 
+// --- HarmlessWatch ---
+
+class Watched : public ::testing::Test {
+ protected:
+  static constexpr FaultKind kHarmless = FaultKind::kFlood, kOther = FaultKind::kBlockedLog,
+                             kHarmful = FaultKind::kCutLink;
+
+  static absl::Time At(double seconds) { return absl::UnixEpoch() + absl::Seconds(seconds); }
+  void Look(double at, const GroupView& view) { watch_.Look(view, At(at)); }
+  void Begin(FaultKind kind, double at) { watch_.Begin(kind, At(at)); }
+  void End(FaultKind kind, double at) { watch_.End(kind, At(at)); }
+
+  const GroupView well_{7, 8, 100, 1000};
+  HarmlessWatch watch_{{.workers = 8, .settle = absl::Seconds(3), .flood_kib = 500}};
+};
+
+TEST_F(Watched, NothingIsWrongWhereNothingChanges) {
+  Begin(kHarmless, 10);
+  for (int at = 10; at < 14; ++at) Look(at, well_);
+  End(kHarmless, 14);
+  EXPECT_THAT(watch_.violations(), IsEmpty());
+  EXPECT_THAT(watch_.watched(), ElementsAre(Pair(kHarmless, 1)));
+}
+
+TEST_F(Watched, AnotherEpochALostRankARouterThatEndsAndItsMemoryAreWrong) {
+  const std::vector<std::pair<GroupView, std::string>> cases = {{{8, 8, 100, 1000}, "is epoch 8 of 8"},
+                                                                {{7, 7, 100, 1000}, "is epoch 7 of 7"},
+                                                                {{7, 8, 101, 1000}, "router has ended"},
+                                                                {{7, 8, 100, 1501}, "grown by 501 KiB"}};
+  for (const auto& [view, words] : cases) {
+    HarmlessWatch watch({.workers = 8, .settle = absl::Seconds(3), .flood_kib = 500});
+    watch.Begin(kHarmless, At(10));
+    watch.Look(well_, At(10));
+    watch.Look(view, At(11));
+    EXPECT_THAT(watch.violations(), ElementsAre(AllOf(HasSubstr("under flood alone"), HasSubstr(words))));
+  }
+  Begin(kHarmless, 10);
+  Look(10, well_);
+  watch_.Look(std::nullopt, At(11));
+  EXPECT_THAT(watch_.violations(), ElementsAre(HasSubstr("does not answer")));
+}
+
+TEST_F(Watched, AHarmfulFaultExplainsWhatComesUntilTheGroupHasSettled) {
+  const GroupView other{8, 8, 100, 1000}, third{9, 8, 100, 1000};
+  Begin(kHarmless, 10);
+  Look(10, well_);
+  Begin(kHarmful, 11);
+  End(kHarmful, 12);
+  Look(12, well_);
+  Look(14.9, other);
+  EXPECT_THAT(watch_.violations(), IsEmpty());
+  Look(15, other);
+  Look(16, third);
+  EXPECT_EQ(watch_.violations().size(), 1u);
+  EXPECT_THAT(watch_.watched(), ElementsAre(Pair(kHarmless, 2)));
+}
+
+TEST_F(Watched, AGroupThatLacksRanksIsNotCompared) {
+  Begin(kHarmless, 10);
+  Look(10, {7, 7, 100, 1000});
+  Look(11, well_);
+  EXPECT_THAT(watch_.violations(), IsEmpty());
+}
+
+TEST_F(Watched, AStretchLastsAsLongAsAnyHarmlessFault) {
+  Begin(kHarmless, 10);
+  Look(10, well_);
+  Begin(kOther, 11);
+  End(kHarmless, 12);
+  Look(13, {8, 8, 100, 1000});
+  EXPECT_THAT(watch_.violations(), ElementsAre(HasSubstr("under blocked-log alone")));
+  EXPECT_THAT(watch_.watched(), ElementsAre(Pair(kOther, 1), Pair(kHarmless, 1)));
+  End(kOther, 14);
+  Look(20, well_);
+  Look(21, {9, 8, 100, 1000});
+  EXPECT_EQ(watch_.violations().size(), 1u) << "nothing is under way";
+}
+
+// --- attacks ---
+
+TEST(LogPipe, KeepsAWriterWaitingWhileItIsBlocked) {
+  testing::LogPipe pipe;
+  testing::Process free("/bin/sh", {"-c", "echo one >&2; echo two >&2"}, pipe.wrapper());
+  EXPECT_EQ(free.Wait(kEnd), 0);
+  EXPECT_EQ(pipe.Read(), "one\ntwo\n");
+  pipe.Block();
+  testing::Process blocked("/bin/sh", {"-c", "echo three >&2"}, pipe.wrapper());
+  EXPECT_EQ(blocked.Wait(kSoon), std::nullopt);
+  EXPECT_EQ(pipe.Read(), "one\ntwo\n");
+  pipe.Unblock();
+  const absl::Time give_up = MonotonicNow() + kEnd;
+  while (!blocked.Wait(absl::ZeroDuration()) && MonotonicNow() < give_up) pipe.Read();
+  EXPECT_EQ(pipe.Read(), "one\ntwo\nthree\n");
+}
+
+TEST(BarrierStranger, ReachesABarrierAndDoesNotJoinIt) {
+  auto hub = worker::StarEndpoint::Create({});
+  ASSERT_TRUE(hub.ok());
+  const absl::StatusOr<std::string> offer = (*hub)->Offer();
+  ASSERT_TRUE(offer.ok());
+  const std::string address = offer->substr(0, offer->find('/'));
+  BarrierStranger stranger({.barriers = {address}, .world_size = 2, .epoch = 5});
+  EXPECT_FALSE((*hub)->Form({5, 0, 2, *offer}, kSoon, {}).ok());
+  EXPECT_EQ(stranger.joined(), 0);
+  EXPECT_GT(stranger.connections(), 0);
+}
+
+TEST(BarrierStranger, WouldSayThatItJoined) {
+  auto hub = worker::StarEndpoint::Create({});
+  ASSERT_TRUE(hub.ok());
+  // The secret that it makes up.
+  const absl::StatusOr<std::string> offer = (*hub)->Offer();
+  ASSERT_TRUE(offer.ok());
+  const std::string address = offer->substr(0, offer->find('/'));
+  BarrierStranger stranger({.barriers = {address}, .world_size = 2, .epoch = 5});
+  EXPECT_TRUE((*hub)->Form({5, 0, 2, absl::StrCat(address, "/", std::string(64, '0'))}, kEnd, {}).ok());
+  const absl::Time give_up = MonotonicNow() + kEnd;
+  while (stranger.joined() == 0 && MonotonicNow() < give_up) absl::SleepFor(absl::Milliseconds(5));
+  EXPECT_EQ(stranger.joined(), 1);
+}
+
+TEST(Flood, OpensAgainWhatIsClosed) {
+  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), size), 0);
+  ASSERT_EQ(listen(listener, 1024), 0);
+  getsockname(listener, reinterpret_cast<sockaddr*>(&address), &size);
+  Flood flood(absl::StrCat("127.0.0.1:", ntohs(address.sin_port)));
+  for (int i = 0; i < 300; ++i) close(accept(listener, nullptr, nullptr));
+  EXPECT_GE(flood.connections(), 250);
+  close(listener);
+}
+
+// --- the audit ---
+
 // An Inference service whose every answer is the right one, but for what `twist` does to it.
 class TwistedService final : public v1::Inference::Service {
  public:
@@ -126,7 +275,7 @@ void WriteFinish(TwistedService::Writer& writer, uint32_t tokens) {
 }
 
 // What the ledger says of a second of requests to it.
-Ledger LedgerOf(const TwistedService::Twist& twist) {
+Ledger LedgerOf(const TwistedService::Twist& twist, int poisoned = 0) {
   const auto workload = MakeSimWorkload(1, 4);
   TwistedService service(*workload, twist);
   grpc::ServerBuilder builder;
@@ -140,6 +289,7 @@ Ledger LedgerOf(const TwistedService::Twist& twist) {
   options.cancelled = options.dropped = 0;
   options.deadline = absl::Seconds(5 * testing::kSlowdown);
   ClientLoad load(options, *workload);
+  load.SendPoisoned(poisoned);
   load.Run(absl::Seconds(1));
   server->Shutdown();
   return load.ledger();
@@ -208,6 +358,43 @@ TEST(Audit, FindsARequestThatTheRouterForgot) {
     return grpc::Status(grpc::StatusCode::UNAVAILABLE, "gone");
   });
   EXPECT_THAT(Violations(ledger), HasSubstr("requests lost: "));
+}
+
+// A router that ends some requests as poisoned ones must end.
+Ledger LedgerOfPoison(const TwistedService::Twist& twist) {
+  return LedgerOf(
+      [&](const v1::GenerateRequest& request, auto& writer, const auto& workload, uint64_t n) {
+        if (request.has_token_ids()) return twist(request, writer, workload, n);
+        WriteTokens(writer, workload, n, 0, request.max_new_tokens());
+        WriteFinish(writer, request.max_new_tokens());
+        return grpc::Status::OK;
+      },
+      3);
+}
+
+TEST(Audit, CountsPoisonedRequestsThatEndWithTheirStatus) {
+  const Ledger ledger = LedgerOfPoison([](const auto&, auto&, const auto&, uint64_t) {
+    return grpc::Status(grpc::StatusCode::INTERNAL, "the model's logits are not finite");
+  });
+  EXPECT_EQ(Violations(ledger), "");
+  EXPECT_EQ(ledger.fates.at(Fate::kPoisoned), 3);
+}
+
+TEST(Audit, FindsAPoisonedRequestThatEndsOtherwise) {
+  const Ledger ledger = LedgerOfPoison([](const auto&, auto&, const auto&, uint64_t) {
+    return grpc::Status(grpc::StatusCode::INTERNAL, "workers died");
+  });
+  EXPECT_THAT(Violations(ledger), HasSubstr("requests lost: 3"));
+}
+
+TEST(Audit, FindsAPoisonedRequestThatIsAnswered) {
+  const Ledger ledger =
+      LedgerOfPoison([](const auto& request, auto& writer, const auto& workload, uint64_t n) {
+        WriteTokens(writer, workload, n, 0, request.max_new_tokens());
+        WriteFinish(writer, request.max_new_tokens());
+        return grpc::Status::OK;
+      });
+  EXPECT_THAT(Violations(ledger), HasSubstr("tokens of poisoned requests: "));
 }
 
 TEST(Audit, FollowsAStreamThatBreaksAndGoesOn) {

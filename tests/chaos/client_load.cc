@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "common/base/rng.h"
 #include "tools/client/stream_call.h"
+#include "worker/engine/sim/sim_tokens.h"
 
 namespace bfio::chaos {
 namespace {
@@ -29,6 +31,8 @@ struct ClientLoad::Request {
   v1::GenerateRequest message;
   uint32_t received = 0;
   bool finished = false;
+  // A poisoned one has no token that would be right.
+  bool poisoned = false;
   absl::Time first_sent, attempt_sent, last_heard;
   bool heard_any = false;
   // After so many tokens the client cancels, or disconnects to come back; 0: it does not.
@@ -44,7 +48,9 @@ class ClientLoad::Attempt final : public client::StreamCall {
  public:
   Attempt(ClientLoad& load, Request& request)
       : StreamCall(request.message,
-                   absl::Now() + load.options_.deadline - (MonotonicNow() - request.first_sent), {}),
+                   absl::Now() + load.options_.deadline - (MonotonicNow() - request.first_sent),
+                   load.options_.authenticated ? client::BearerToken(TokenOf(request.message.tenant()))
+                                               : client::Metadata()),
         load_(load),
         request_(request) {}
 
@@ -93,6 +99,10 @@ class ClientLoad::Attempt final : public client::StreamCall {
   void TakeTokens(const v1::GenerateResponse& message, absl::Time now) {
     Ledger& seen = request_.seen;
     load_.last_token_ns_.store(Ns(now), std::memory_order_relaxed);
+    if (request_.poisoned) {
+      seen.poison_tokens += message.token_ids_size();
+      Find("poisoned, and it has tokens");
+    }
     if (message.first_index() < request_.received) {
       ++seen.repeated;
       Find(absl::StrCat("token ", message.first_index(), " where ", request_.received, " was due"));
@@ -134,11 +144,19 @@ class ClientLoad::Attempt final : public client::StreamCall {
   Request& request_;
 };
 
+std::string TenantName(int tenant) {
+  return absl::StrCat("tenant-", tenant);
+}
+std::string TokenOf(const std::string& tenant) {
+  return absl::StrCat("token-of-", tenant, "-0123456789");
+}
+
 ClientLoad::ClientLoad(LoadOptions options, const Workload& workload)
     : options_(std::move(options)), workload_(workload) {
   grpc::ChannelArguments args;
   args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 50);
-  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+  // How long a connection may take to come about: in a flood it waits for its turn.
+  args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);
   args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 200);
   stub_ = v1::Inference::NewStub(
       grpc::CreateCustomChannel(options_.address, grpc::InsecureChannelCredentials(), args));
@@ -157,7 +175,8 @@ void ClientLoad::Run(absl::Duration duration) {
     const absl::Time now = MonotonicNow();
     const bool sending = now < end && !stop_;
     for (; sending && next <= now; next += absl::Seconds(arrivals.Exponential() / options_.rate))
-      Send(n++, now);
+      Send(n++, false, now);
+    for (int due = sending ? poisoned_due_.exchange(0) : 0; due > 0; --due) Send(n++, true, now);
     while (!due_.empty() && due_.begin()->first <= now) {
       Request& request = *open_.at(due_.begin()->second);
       due_.erase(due_.begin());
@@ -178,12 +197,17 @@ void ClientLoad::Run(absl::Duration duration) {
   }
 }
 
-void ClientLoad::Send(uint64_t n, absl::Time now) {
+void ClientLoad::Send(uint64_t n, bool poisoned, absl::Time now) {
   auto request = std::make_unique<Request>();
   request->n = n;
+  request->poisoned = poisoned;
   request->message = workload_.Request(n);
+  if (poisoned) {
+    request->message.mutable_token_ids()->add_ids(1);
+    request->message.mutable_token_ids()->add_ids(worker::kSimPoisonToken);
+  }
   request->message.set_request_id(absl::StrCat("chaos-", options_.seed, "-", n));
-  request->message.set_tenant(absl::StrCat("tenant-", n % 5));
+  request->message.set_tenant(TenantName(static_cast<int>(n % kTenants)));
   request->message.set_resume_token(absl::StrCat("secret-", n));
   Rng rng = Rng(options_.seed).Fork(2).Fork(n);
   const double draw = rng.Uniform();
@@ -225,6 +249,10 @@ void ClientLoad::Judge(Request& request, const grpc::Status& status, absl::Time 
     return Close(request, Fate::kCompleted, "");
   }
   if (request.cancelled) return Close(request, Fate::kCancelled, "");
+  if (request.poisoned && status.error_code() == grpc::StatusCode::INTERNAL &&
+      absl::StrContains(status.error_message(), "logits are not finite")) {
+    return Close(request, Fate::kPoisoned, "");
+  }
   if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) return Close(request, Fate::kHung, ending);
   const bool come_back = status.error_code() == grpc::StatusCode::UNAVAILABLE ||
                          status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED;
@@ -269,6 +297,7 @@ void ClientLoad::Close(Request& request, Fate fate, const std::string& ending) {
   ledger_.skipped += seen.skipped;
   ledger_.wrong += seen.wrong;
   ledger_.bad_finishes += seen.bad_finishes;
+  ledger_.poison_tokens += seen.poison_tokens;
   for (std::string& finding : seen.findings) find(std::move(finding));
   if (fate == Fate::kLost || fate == Fate::kHung) {
     find(absl::StrCat("request ", request.n, " after ", request.received, " of ",

@@ -31,7 +31,13 @@ enum class Fate {
   kEnded,      // by the router, after it was accepted, with UNAVAILABLE or RESOURCE_EXHAUSTED
   kLost,       // the router does not know it any more, or ended it in a way that promises forbid
   kHung,       // no end within the client's deadline
+  kPoisoned,   // a poisoned request that ended with INTERNAL and no token, as it must
 };
+
+// Requests come from so many tenants, each of which has a token.
+inline constexpr int kTenants = 5;
+std::string TenantName(int tenant);
+std::string TokenOf(const std::string& tenant);
 
 struct LoadOptions {
   std::string address;
@@ -43,6 +49,8 @@ struct LoadOptions {
   double cancelled = 0.03, dropped = 0.03, plain = 0.05;
   // From the first attempt of a request to its end.
   absl::Duration deadline = absl::Seconds(60);
+  // Requests show their tenant's token.
+  bool authenticated = false;
 };
 
 // A stretch in which a request that had begun got nothing.
@@ -63,6 +71,8 @@ struct Ledger {
   // A token that came again, one that was left out, one of another value; finishes that contradict the
   // tokens.
   int64_t repeated = 0, skipped = 0, wrong = 0, bad_finishes = 0;
+  // Tokens that poisoned requests got.
+  int64_t poison_tokens = 0;
   // By code and message: how requests of kRefused, kEnded and kLost ended.
   std::map<std::string, int64_t> endings;
   // The first few of everything that is wrong.
@@ -82,6 +92,8 @@ class ClientLoad {
 
   // Sends for `duration`, then waits until every request has ended (each does by its deadline).
   void Run(absl::Duration duration);
+  // Any thread: sends so many poisoned requests beside the others. REQUIRES: workers of sim engines.
+  void SendPoisoned(int count) { poisoned_due_ += count; }
   // Any thread: sends nothing more from now on.
   void StopSending() { stop_ = true; }
   int64_t completed() const { return completed_; }
@@ -92,7 +104,7 @@ class ClientLoad {
   class Attempt;
   struct Request;
 
-  void Send(uint64_t n, absl::Time now);
+  void Send(uint64_t n, bool poisoned, absl::Time now);
   void Begin(Request& request, absl::Time now);
   // An attempt has ended.
   void Judge(Request& request, const grpc::Status& status, absl::Time now);
@@ -103,6 +115,7 @@ class ClientLoad {
   const Workload& workload_;
   std::unique_ptr<v1::Inference::Stub> stub_;
   std::atomic<bool> stop_{false};
+  std::atomic<int> poisoned_due_{0};
   std::atomic<int64_t> completed_{0};
   // When any client last got a token, ns; updated by gRPC's threads.
   std::atomic<int64_t> last_token_ns_{0};

@@ -2,11 +2,13 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
 #include <optional>
 #include <utility>
 #include <variant>
 
 #include "common/net/channel.h"
+#include "tests/testing/scripted_worker.h"
 #include "worker/barrier/factory.h"
 
 namespace bfio::chaos {
@@ -50,6 +52,7 @@ class LyingWorker::Mouth final : public worker::StepLink {
   void Send(uint64_t stream, worker::OutMessage message) override {
     auto* report = std::get_if<worker::StepReport>(&message);
     if (report == nullptr || ++reports_ < kHonestReports) return link_.Send(stream, std::move(message));
+    ++lies_;
     Twist(stream, *report);
     if (lie_ == Lie::kOutOfOrder) {
       if (!held_back_) {
@@ -63,6 +66,8 @@ class LyingWorker::Mouth final : public worker::StepLink {
     if (lie_ == Lie::kDuplicate) link_.Send(stream, message);
     link_.Send(stream, std::move(message));
   }
+
+  int64_t lies() const { return lies_; }
 
  private:
   void Twist(uint64_t stream, worker::StepReport& report) {
@@ -114,6 +119,7 @@ class LyingWorker::Mouth final : public worker::StepLink {
   worker::RouterLink& link_;
   const Lie lie_;
   int reports_ = 0;
+  std::atomic<int64_t> lies_{0};
   // With the last report.
   std::vector<worker::Handle> ended_;
   std::optional<worker::OutMessage> held_back_;
@@ -132,12 +138,18 @@ LyingWorker::LyingWorker(const std::string& router, const std::string& barrier_h
   worker::StepLoopOptions loop;
   loop.worker_id = id;
   loop.version = "liar";
+  // With another one it would be alone in its group.
+  loop.model = testing::kSimModel;
   loop_ = std::make_unique<worker::StepLoop>(loop, *std::move(sim), *std::move(endpoint), *mouth_);
   loop_thread_ = std::thread([this] {
     loop_->Run().IgnoreError();
     link_->Stop();
   });
   link_thread_ = std::thread([this] { link_->Run(loop_->inbox()).IgnoreError(); });
+}
+
+int64_t LyingWorker::lies() const {
+  return mouth_->lies();
 }
 
 LyingWorker::~LyingWorker() {

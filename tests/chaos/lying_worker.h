@@ -42,6 +42,9 @@ class LyingWorker {
   // Leaves without a word, as a worker does that dies.
   ~LyingWorker();
 
+  // Reports of its that were changed: none before the group has taken it in.
+  int64_t lies() const;
+
  private:
   class Mouth;
   std::shared_ptr<grpc::Channel> channel_;

@@ -14,7 +14,7 @@
 ABSL_FLAG(double, minutes, 2, "how long");
 ABSL_FLAG(uint64_t, seed, 1, "of the faults and of the requests");
 ABSL_FLAG(double, rate, 200, "requests per second");
-ABSL_FLAG(double, fault_gap, 5, "seconds between faults, on average");
+ABSL_FLAG(double, fault_gap, 3.5, "seconds between faults, on average");
 ABSL_FLAG(int32_t, workers, 8, "worker processes");
 ABSL_FLAG(std::string, engine, "sim", "sim or cpu");
 ABSL_FLAG(std::string, model, "tests/golden/qwen3", "cpu: directory of a checkpoint");

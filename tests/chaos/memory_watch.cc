@@ -7,7 +7,6 @@
 #include "absl/strings/str_format.h"
 
 namespace bfio::chaos {
-namespace {
 
 int64_t ResidentKib(pid_t pid) {
   if (pid <= 0) return 0;
@@ -20,8 +19,6 @@ int64_t ResidentKib(pid_t pid) {
   }
   return 0;
 }
-
-}  // namespace
 
 void MemoryWatch::Sample(absl::Duration at, pid_t router, const std::vector<pid_t>& workers) {
   Row row{absl::ToDoubleSeconds(at), ResidentKib(router), 0, 0};

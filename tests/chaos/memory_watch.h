@@ -15,6 +15,9 @@
 
 namespace bfio::chaos {
 
+// Resident memory of a process; 0 when it is gone.
+int64_t ResidentKib(pid_t pid);
+
 class MemoryWatch {
  public:
   // Processes that are gone count 0; a process that is restarted is given with its new id.

@@ -1,6 +1,7 @@
 #include "tests/chaos/schedule.h"
 
 #include <cmath>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -9,93 +10,72 @@
 namespace bfio::chaos {
 namespace {
 
-absl::Duration Between(Rng& rng, absl::Duration low, absl::Duration high) {
-  return low + (high - low) * rng.Uniform();
-}
+// Of a fault's length.
+enum class Unit { kSeconds, kStepTimeouts };
 
-// How often a kind is drawn, against the others'.
-int Weight(FaultKind kind) {
-  switch (kind) {
-    case FaultKind::kKillWorker:
-      return 4;
-    case FaultKind::kPauseLong:
-    case FaultKind::kStallLink:
-    case FaultKind::kKillRouter:
-    case FaultKind::kLyingWorker:
-      return 2;
-    default:
-      return 1;
-  }
-}
+struct KindRow {
+  const char* name;
+  // How often it is drawn, against the others.
+  int weight;
+  // Its length.
+  double low, high;
+  Unit unit = Unit::kSeconds;
+  bool harmless = false;
+};
 
-absl::Duration LengthOf(FaultKind kind, absl::Duration step_timeout, Rng& rng) {
-  switch (kind) {
-    case FaultKind::kKillWorker:
-      return Between(rng, absl::Milliseconds(300), absl::Seconds(5));
-    case FaultKind::kPauseShort:
-      return Between(rng, 0.1 * step_timeout, 0.6 * step_timeout);
-    case FaultKind::kPauseLong:
-    case FaultKind::kStallLink:
-    case FaultKind::kPartitionPeers:
-    case FaultKind::kIsolateWorker:
-      return Between(rng, 1.5 * step_timeout, 4 * step_timeout);
-    case FaultKind::kKillRouter:
-      return Between(rng, absl::Milliseconds(100), absl::Milliseconds(1000));
-    case FaultKind::kCutLink:
-    case FaultKind::kHalfCloseLink:
-    case FaultKind::kJumpClock:
-      return absl::ZeroDuration();
-    default:
-      return Between(rng, absl::Seconds(1), absl::Seconds(4));
-  }
+// By FaultKind.
+constexpr KindRow kKinds[] = {
+    {"kill-worker", 4, 0.3, 5},
+    {"pause-short", 1, 0.1, 0.6, Unit::kStepTimeouts},
+    {"pause-long", 2, 1.5, 4, Unit::kStepTimeouts},
+    {"slow-worker", 1, 1, 4},
+    {"cut-link", 1, 0, 0},
+    {"stall-link", 2, 1.5, 4, Unit::kStepTimeouts},
+    {"half-close-link", 1, 0, 0},
+    {"delay-link", 1, 1, 4},
+    {"partition-peers", 1, 1.5, 4, Unit::kStepTimeouts},
+    {"isolate-worker", 1, 1.5, 4, Unit::kStepTimeouts},
+    {"kill-router", 2, 0.1, 1},
+    {"full-disk", 1, 1, 4},
+    {"jump-clock", 1, 0, 0},
+    {"lying-worker", 2, 1, 4},
+    {"duplicate-report", 1, 1, 4},
+    {"blocked-log", 2, 1, 6, Unit::kSeconds, true},
+    // Longer than a lease.
+    {"slow-etcd", 2, 5, 15, Unit::kSeconds, true},
+    {"poisoned-request", 2, 1, 1, Unit::kSeconds, true},
+    {"wrong-model", 2, 2, 8, Unit::kSeconds, true},
+    {"barrier-stranger", 2, 2, 8, Unit::kSeconds, true},
+    {"flood", 2, 2, 8, Unit::kSeconds, true},
+};
+
+static_assert(std::size(kKinds) == static_cast<size_t>(FaultKind::kFlood) + 1);
+
+const KindRow& RowOf(FaultKind kind) {
+  return kKinds[static_cast<size_t>(kind)];
 }
 
 }  // namespace
 
 absl::string_view NameOf(FaultKind kind) {
-  switch (kind) {
-    case FaultKind::kKillWorker:
-      return "kill-worker";
-    case FaultKind::kPauseShort:
-      return "pause-short";
-    case FaultKind::kPauseLong:
-      return "pause-long";
-    case FaultKind::kSlowWorker:
-      return "slow-worker";
-    case FaultKind::kCutLink:
-      return "cut-link";
-    case FaultKind::kStallLink:
-      return "stall-link";
-    case FaultKind::kHalfCloseLink:
-      return "half-close-link";
-    case FaultKind::kDelayLink:
-      return "delay-link";
-    case FaultKind::kPartitionPeers:
-      return "partition-peers";
-    case FaultKind::kIsolateWorker:
-      return "isolate-worker";
-    case FaultKind::kKillRouter:
-      return "kill-router";
-    case FaultKind::kFullDisk:
-      return "full-disk";
-    case FaultKind::kJumpClock:
-      return "jump-clock";
-    case FaultKind::kLyingWorker:
-      return "lying-worker";
-    case FaultKind::kDuplicateReport:
-      return "duplicate-report";
-  }
-  return "";
+  return RowOf(kind).name;
+}
+
+bool IsHarmless(FaultKind kind) {
+  return RowOf(kind).harmless;
 }
 
 const std::vector<FaultKind>& AllFaults() {
   static const auto* const all = [] {
     auto* kinds = new std::vector<FaultKind>();
-    for (int kind = 0; kind <= static_cast<int>(FaultKind::kDuplicateReport); ++kind)
-      kinds->push_back(static_cast<FaultKind>(kind));
+    for (size_t kind = 0; kind < std::size(kKinds); ++kind) kinds->push_back(static_cast<FaultKind>(kind));
     return kinds;
   }();
   return *all;
+}
+
+bool IsRoutersLog(const Fault& fault) {
+  return fault.detail % 2 == 0;
 }
 
 ClockJump JumpOf(const Fault& fault) {
@@ -111,7 +91,8 @@ ClockJump JumpOf(const Fault& fault) {
 
 std::vector<Fault> DrawSchedule(const ScheduleOptions& options) {
   std::vector<FaultKind> urn;
-  for (const FaultKind kind : options.kinds) urn.insert(urn.end(), Weight(kind), kind);
+  for (const FaultKind kind : options.kinds)
+    urn.insert(urn.end(), static_cast<size_t>(RowOf(kind).weight), kind);
   std::vector<Fault> faults;
   if (urn.empty()) return faults;
   Rng rng(options.seed);
@@ -125,7 +106,9 @@ std::vector<Fault> DrawSchedule(const ScheduleOptions& options) {
         (fault.worker + 1 +
          static_cast<int>(rng.Below(static_cast<uint64_t>(options.workers > 1 ? options.workers - 1 : 1)))) %
         options.workers;
-    fault.length = LengthOf(fault.kind, options.step_timeout, rng);
+    const KindRow& row = RowOf(fault.kind);
+    fault.length = (row.unit == Unit::kSeconds ? absl::Seconds(1) : options.step_timeout) *
+                   (row.low + (row.high - row.low) * rng.Uniform());
     fault.detail = static_cast<int64_t>(rng.Below(1 << 20));
     faults.push_back(fault);
     at += options.mean_gap * rng.Exponential();
@@ -133,30 +116,41 @@ std::vector<Fault> DrawSchedule(const ScheduleOptions& options) {
   return faults;
 }
 
-std::string Describe(const Fault& fault) {
-  std::string text =
-      absl::StrFormat("%8.2f s  %-16s", absl::ToDoubleSeconds(fault.at), std::string(NameOf(fault.kind)));
+namespace {
+
+// Whom it befalls; empty: everybody.
+std::string TargetOf(const Fault& fault) {
+  const std::string worker = absl::StrCat(" worker ", fault.worker);
   switch (fault.kind) {
     case FaultKind::kKillRouter:
     case FaultKind::kFullDisk:
-      break;
+    case FaultKind::kSlowEtcd:
+    case FaultKind::kPoisonedRequest:
+    case FaultKind::kWrongModel:
+    case FaultKind::kBarrierStranger:
+    case FaultKind::kFlood:
+      return "";
     case FaultKind::kJumpClock: {
       const ClockJump jump = JumpOf(fault);
-      absl::StrAppend(&text, jump.router ? " router" : absl::StrCat(" worker ", fault.worker), " by ",
-                      absl::FormatDuration(jump.by));
-      break;
+      return absl::StrCat(jump.router ? " router" : worker, " by ", absl::FormatDuration(jump.by));
     }
+    case FaultKind::kBlockedLog:
+      return IsRoutersLog(fault) ? " router" : worker;
     case FaultKind::kLyingWorker:
     case FaultKind::kDuplicateReport:
-      absl::StrAppend(&text, " way ", fault.detail);
-      break;
+      return absl::StrCat(" way ", fault.detail);
     case FaultKind::kPartitionPeers:
-      absl::StrAppend(&text, " worker ", fault.worker, " and rank 0 (if that is it, worker ", fault.peer,
-                      ")");
-      break;
+      return absl::StrCat(worker, " and rank 0 (if that is it, worker ", fault.peer, ")");
     default:
-      absl::StrAppend(&text, " worker ", fault.worker);
+      return worker;
   }
+}
+
+}  // namespace
+
+std::string Describe(const Fault& fault) {
+  std::string text = absl::StrFormat("%8.2f s  %-16s%s", absl::ToDoubleSeconds(fault.at),
+                                     std::string(NameOf(fault.kind)), TargetOf(fault));
   if (fault.length > absl::ZeroDuration())
     absl::StrAppendFormat(&text, ", %.2f s", absl::ToDoubleSeconds(fault.length));
   return text;

@@ -30,9 +30,17 @@ enum class FaultKind {
   kJumpClock,        // the wall clock of a worker's or the router's machine is set, by JumpOf
   kLyingWorker,      // a ninth worker joins and breaks the protocol in the way `detail`
   kDuplicateReport,  // one that sends its reports twice, or in the wrong order
+  kBlockedLog,       // nobody reads the standard error of the router or of a worker
+  kSlowEtcd,         // etcd's replies to the leader come late
+  kPoisonedRequest,  // requests without finite logits
+  kWrongModel,       // a worker with another model attaches
+  kBarrierStranger,  // connections to the workers' barriers that do not prove that they belong there
+  kFlood,            // connections and calls without a token
 };
 
 absl::string_view NameOf(FaultKind kind);
+// It promises that the group loses no rank, and that no stream stands still, through it alone.
+bool IsHarmless(FaultKind kind);
 // Every kind, in the order of the enumeration.
 const std::vector<FaultKind>& AllFaults();
 
@@ -63,6 +71,9 @@ struct ClockJump {
   absl::Duration by;
 };
 ClockJump JumpOf(const Fault& fault);
+
+// Whose log, of kBlockedLog: every other is the router's, else the worker's.
+bool IsRoutersLog(const Fault& fault);
 
 std::vector<Fault> DrawSchedule(const ScheduleOptions& options);
 

@@ -1,14 +1,9 @@
 // What a bad day around the programs does to them: nobody reads their log, etcd is slow. Issue 22, cases 5
-// and
-// 10. Real programs over loopback.
-#include <fcntl.h>
+// and 10. Real programs over loopback.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -21,7 +16,9 @@
 #include "common/base/clock.h"
 #include "tests/chaos/tcp_proxy.h"
 #include "tests/testing/cluster.h"
+#include "tests/testing/etcd_server.h"
 #include "tests/testing/http_get.h"
+#include "tests/testing/log_pipe.h"
 
 namespace bfio::testing {
 namespace {
@@ -39,37 +36,6 @@ bool SoonOrLater(const Condition& condition) {
 
 // --- 5: a blocked standard error ---
 
-// A pipe of a page whose reader reads when it is told to.
-class BlockedPipe {
- public:
-  BlockedPipe() {
-    static int number = 0;
-    path_ = absl::StrCat(TestDirectory(), "/pipe", number++);
-    EXPECT_EQ(mkfifo(path_.c_str(), 0600), 0);
-    fd_ = open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    EXPECT_GE(fd_, 0);
-    EXPECT_GT(fcntl(fd_, F_SETPIPE_SZ, 4096), 0);
-  }
-  ~BlockedPipe() { close(fd_); }
-  BlockedPipe(const BlockedPipe&) = delete;
-  BlockedPipe& operator=(const BlockedPipe&) = delete;
-
-  // Words that make a program's standard error this pipe.
-  std::vector<std::string> wrapper() const { return {"sh", "-c", "exec \"$@\" 2>\"$0\"", path_}; }
-
-  // Reads what is there; all that was read so far.
-  const std::string& Read() {
-    char buffer[4096];
-    for (ssize_t got; (got = read(fd_, buffer, sizeof(buffer))) > 0;)
-      text_.append(buffer, static_cast<size_t>(got));
-    return text_;
-  }
-
- private:
-  std::string path_, text_;
-  int fd_ = -1;
-};
-
 size_t LinesWith(const std::string& text, const std::string& part) {
   size_t count = 0;
   for (const absl::string_view line : absl::StrSplit(text, '\n')) count += absl::StrContains(line, part);
@@ -79,7 +45,7 @@ size_t LinesWith(const std::string& text, const std::string& part) {
 // A router and a worker, the standard error of each of which may be a pipe.
 class BlockedLog : public ::testing::Test {
  protected:
-  void Start(const BlockedPipe* of_router, const BlockedPipe* of_worker,
+  void Start(const LogPipe* of_router, const LogPipe* of_worker,
              const std::vector<std::string>& router_flags = {}) {
     std::vector<std::string> args = {absl::StrCat("--listen=", port_.address()), "--admin_listen=127.0.0.1:0",
                                      "--http_listen="};
@@ -116,7 +82,7 @@ class BlockedLog : public ::testing::Test {
   std::unique_ptr<v1::Inference::Stub> inference_;
 
  private:
-  static std::vector<std::string> WrapperOf(const BlockedPipe* pipe) {
+  static std::vector<std::string> WrapperOf(const LogPipe* pipe) {
     return pipe == nullptr ? std::vector<std::string>() : pipe->wrapper();
   }
 
@@ -127,7 +93,7 @@ class BlockedLog : public ::testing::Test {
 constexpr int kLines = 80;
 
 TEST_F(BlockedLog, OfTheRouterStopsNoDecoding) {
-  BlockedPipe pipe;
+  LogPipe pipe;
   ASSERT_NO_FATAL_FAILURE(Start(&pipe, nullptr, {"--resume_timeout=1ms", "--log_level=debug"}));
   for (int i = 0; i < kLines; ++i) ASSERT_NO_FATAL_FAILURE(Abandon(i));
   ExpectDecoding();
@@ -137,7 +103,7 @@ TEST_F(BlockedLog, OfTheRouterStopsNoDecoding) {
 }
 
 TEST_F(BlockedLog, OfAWorkerStopsNoDecoding) {
-  BlockedPipe pipe;
+  LogPipe pipe;
   ASSERT_NO_FATAL_FAILURE(Start(nullptr, &pipe));
   for (int i = 0; i < kLines; ++i) {
     const GenerateResult result = Generate(*inference_, SyntheticRequest(10, 1), kDayPatience);
@@ -149,7 +115,7 @@ TEST_F(BlockedLog, OfAWorkerStopsNoDecoding) {
 }
 
 TEST_F(BlockedLog, KeepsNobodyFromEnding) {
-  BlockedPipe of_router, of_worker;
+  LogPipe of_router, of_worker;
   ASSERT_NO_FATAL_FAILURE(Start(&of_router, &of_worker, {"--resume_timeout=1ms", "--log_level=debug"}));
   for (int i = 0; i < kLines; ++i) ASSERT_NO_FATAL_FAILURE(Abandon(i));
   worker_->Signal(SIGTERM);
@@ -163,25 +129,17 @@ TEST_F(BlockedLog, KeepsNobodyFromEnding) {
 class SlowEtcd : public ::testing::TestWithParam<int> {
  protected:
   void SetUp() override {
-    if (!std::filesystem::exists(kEtcd)) GTEST_SKIP() << "etcd is not installed (etcd-server)";
-    const std::string clients = absl::StrCat("http://", port_.address());
-    const std::string peers = absl::StrCat("http://", peer_port_.address());
-    etcd_ = std::make_unique<Process>(
-        kEtcd,
-        std::vector<std::string>{
-            absl::StrCat("--data-dir=", TestDirectory(), "/etcd", port_.address()),
-            absl::StrCat("--listen-client-urls=", clients), absl::StrCat("--advertise-client-urls=", clients),
-            absl::StrCat("--listen-peer-urls=", peers), absl::StrCat("--initial-advertise-peer-urls=", peers),
-            absl::StrCat("--initial-cluster=default=", peers), "--unsafe-no-fsync"});
-    ASSERT_TRUE(SoonOrLater([&] { return Renewals().has_value(); })) << etcd_->Stderr();
+    if (!EtcdServer::WhyNot().empty()) GTEST_SKIP() << EtcdServer::WhyNot();
+    etcd_ = std::make_unique<EtcdServer>();
     int number = 0;
-    ASSERT_TRUE(absl::SimpleAtoi(port_.address().substr(port_.address().rfind(':') + 1), &number));
+    const std::string& address = etcd_->address();
+    ASSERT_TRUE(absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &number));
     proxy_ = std::make_unique<chaos::TcpProxy>("127.0.0.1", "127.0.0.1", static_cast<uint16_t>(number));
   }
 
   // Renewals of leases that etcd has counted; nothing while it does not answer.
   std::optional<double> Renewals() const {
-    const std::optional<std::string> page = HttpGet(port_.address(), "/metrics");
+    const std::optional<std::string> page = HttpGet(etcd_->address(), "/metrics");
     if (!page.has_value()) return std::nullopt;
     for (const absl::string_view line : absl::StrSplit(*page, '\n')) {
       double value = 0;
@@ -192,9 +150,7 @@ class SlowEtcd : public ::testing::TestWithParam<int> {
     return std::nullopt;
   }
 
-  static constexpr char kEtcd[] = "/usr/bin/etcd";
-  const HeldPort port_, peer_port_;
-  std::unique_ptr<Process> etcd_;
+  std::unique_ptr<EtcdServer> etcd_;
   std::unique_ptr<chaos::TcpProxy> proxy_;
 };
 

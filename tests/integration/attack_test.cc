@@ -1,11 +1,9 @@
 // What one faulty request, one wrong worker or one stranger does to a group of workers: issue 22, cases 1, 2,
 // 4 and 9. Real programs over loopback. Cases that are not mended yet: KNOWN_OPEN in CMakeLists.txt
 // (tests/testing/known_open_main.cc says how they count).
-#include <dirent.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cstring>
@@ -25,6 +23,7 @@
 #include "common/base/rng.h"
 #include "tests/testing/cluster.h"
 #include "tests/testing/engine_alone.h"
+#include "tests/testing/listening_ports.h"
 #include "tests/testing/scripted_worker.h"
 #include "tests/testing/token_clients.h"
 #include "worker/barrier/star/star_endpoint.h"
@@ -241,27 +240,6 @@ TEST(TwoModels, NeverServeInOneGroup) {
 }
 
 // --- 4: barrier hijack ---
-
-// TCP ports over IPv4 on which the process listens.
-std::vector<int> ListeningPorts(pid_t pid) {
-  std::set<std::string> inodes;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(absl::StrCat("/proc/", pid, "/fd"), error)) {
-    const std::string target = std::filesystem::read_symlink(entry.path(), error).string();
-    if (absl::StartsWith(target, "socket:[")) inodes.insert(target.substr(8, target.size() - 9));
-  }
-  std::vector<int> ports;
-  std::ifstream table("/proc/net/tcp");
-  std::string line;
-  std::getline(table, line);  // headings
-  while (std::getline(table, line)) {
-    const std::vector<std::string> fields = absl::StrSplit(line, ' ', absl::SkipEmpty());
-    constexpr char kListen[] = "0A";
-    if (fields.size() < 10 || fields[3] != kListen || inodes.count(fields[9]) == 0) continue;
-    ports.push_back(static_cast<int>(std::stoul(fields[1].substr(fields[1].find(':') + 1), nullptr, 16)));
-  }
-  return ports;
-}
 
 // It knows all that can be guessed or seen from outside: the port, the epoch, the rank and the group's size.
 // The secret it has to make up.

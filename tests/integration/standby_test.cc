@@ -18,6 +18,7 @@
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "router/election/election.h"
+#include "tests/testing/etcd_server.h"
 #include "tests/testing/http_get.h"
 #include "tests/testing/undisturbed.h"
 
@@ -27,57 +28,12 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr char kEtcd[] = "/usr/bin/etcd";
 constexpr absl::Duration kPatience = absl::Seconds(60 * kSlowdown);
 // Of leases that shall end, and of those that shall not, however long a machine stands still.
 constexpr absl::Duration kTtl = absl::Seconds(4 * kSlowdown), kLongTtl = absl::Minutes(10);
 
 #define SKIP_WITHOUT_ETCD() \
-  if (!std::filesystem::exists(kEtcd)) GTEST_SKIP() << "etcd is not installed (etcd-server)"
-
-class EtcdServer {
- public:
-  // `certs`: a folder of deploy/make_certs; empty: plain text.
-  explicit EtcdServer(std::string certs = "") : certs_(std::move(certs)) { Start(); }
-
-  // On its ports, with what it stored before.
-  void Start() {
-    const std::string clients = endpoint(), peers = absl::StrCat("http://", peer_port_.address());
-    std::vector<std::string> flags = {absl::StrCat("--data-dir=", TestDirectory(), "/etcd", port_.address()),
-                                      absl::StrCat("--listen-client-urls=", clients),
-                                      absl::StrCat("--advertise-client-urls=", clients),
-                                      absl::StrCat("--listen-peer-urls=", peers),
-                                      absl::StrCat("--initial-advertise-peer-urls=", peers),
-                                      absl::StrCat("--initial-cluster=default=", peers),
-                                      "--unsafe-no-fsync"};
-    if (!certs_.empty()) {
-      flags.push_back(absl::StrCat("--cert-file=", certs_, "/admin-server.crt"));
-      flags.push_back(absl::StrCat("--key-file=", certs_, "/admin-server.key"));
-    }
-    process_ = std::make_unique<Process>(kEtcd, flags);
-    const absl::Time give_up = MonotonicNow() + kPatience;
-    while (!Answers() && MonotonicNow() < give_up) absl::SleepFor(absl::Milliseconds(20));
-    EXPECT_TRUE(Answers()) << process_->Stderr();
-  }
-  void Kill() {
-    process_->Signal(SIGKILL);
-    process_->Wait(kPatience);
-  }
-  std::string endpoint() const {
-    return absl::StrCat(certs_.empty() ? "http://" : "https://", port_.address());
-  }
-
- private:
-  bool Answers() {
-    const std::string ca = certs_.empty() ? "" : certs_ + "/admin-ca.crt";
-    auto etcd = router::Etcd::Create({{endpoint()}, ca, "", ""});
-    return etcd.ok() && (*etcd)->Read("x").ok();
-  }
-
-  const std::string certs_;
-  const HeldPort port_, peer_port_;
-  std::unique_ptr<Process> process_;
-};
+  if (!EtcdServer::WhyNot().empty()) GTEST_SKIP() << EtcdServer::WhyNot()
 
 router::ElectionOptions Options(const EtcdServer& etcd, const std::string& name, absl::Duration ttl) {
   router::ElectionOptions options;

@@ -57,6 +57,24 @@ class SimEngineTest : public ::testing::Test {
   int64_t now_ns_ = 5;
 };
 
+TEST_F(SimEngineTest, APoisonedPromptFailsAloneAndItsSlotIsTheNextOnes) {
+  SimOptions options = Options();
+  options.limits.slots = 2;
+  const auto engine = Make(options);
+  SequenceRequest poisoned = Request(1, 3, 4);
+  poisoned.prompt = {5, kSimPoisonToken, 5};
+  ASSERT_TRUE(engine->Admit(poisoned).ok());
+  ASSERT_TRUE(engine->Admit(Request(2, 3, 4)).ok());
+  StepOutput out;
+  ASSERT_TRUE(engine->Step(out).ok());
+  ASSERT_EQ(out.failed.size(), 1u);
+  EXPECT_EQ(out.failed[0].handle, 1u);
+  ASSERT_EQ(out.tokens.size(), 1u);
+  EXPECT_EQ(out.tokens[0].handle, 2u);
+  ASSERT_TRUE(engine->Admit(Request(3, 3, 4)).ok());
+  EXPECT_EQ(RunToEnd(*engine).size(), 3u + 4u);
+}
+
 TEST_F(SimEngineTest, ARequestInItsJthStepCountsPromptPlusJMinusOne) {
   auto engine = Make(Options());
   ASSERT_TRUE(engine->Admit(Request(1, 10, 3)).ok());

@@ -76,17 +76,21 @@ SimBackend::SimBackend(const SimOptions& options, std::unique_ptr<StepTimer> tim
       facts_(SimFacts(options)),
       timer_(std::move(timer)),
       jitter_(options.seed),
-      stream_keys_(static_cast<size_t>(options.limits.slots)) {}
+      streams_(static_cast<size_t>(options.limits.slots)) {}
 
 void SimBackend::Begin(SequenceIndex sequence, const SequenceRequest& request) {
-  stream_keys_[sequence] = SimStreamKey(request);
+  const std::vector<uint32_t>& prompt = request.prompt;
+  const bool poisoned = std::find(prompt.begin(), prompt.end(), kSimPoisonToken) != prompt.end();
+  streams_[sequence] = {SimStreamKey(request), !poisoned};
 }
 
 absl::Status SimBackend::Run(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn) {
   const int64_t start_ns = timer_->NowNs();
   for (size_t i = 0; i < draws.size(); ++i) {
     const Draw& draw = draws[i];
-    drawn[i].id = SimToken(stream_keys_[draw.sequence], draw.index, options_.eos_probability);
+    const Stream& stream = streams_[draw.sequence];
+    drawn[i].finite = stream.finite;
+    drawn[i].id = SimToken(stream.key, draw.index, options_.eos_probability);
     const bool ends = std::find(draw.ends.begin(), draw.ends.end(), kSimEosToken) != draw.ends.end();
     drawn[i].end_probability = ends ? static_cast<float>(options_.eos_probability) : 0;
   }

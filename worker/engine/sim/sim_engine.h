@@ -64,7 +64,11 @@ class SimBackend final : public Backend {
   const std::unique_ptr<StepTimer> timer_;
   Rng jitter_;
   // By the page table's index.
-  std::vector<uint64_t> stream_keys_;
+  struct Stream {
+    uint64_t key = 0;
+    bool finite = true;
+  };
+  std::vector<Stream> streams_;
 };
 
 }  // namespace bfio::worker

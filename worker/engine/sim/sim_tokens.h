@@ -17,6 +17,8 @@ inline constexpr uint32_t kSimVocabulary = 32000;
 inline constexpr uint32_t kSimEosToken = 2;
 // Ids below are special (padding, start, end) and are never drawn as ordinary tokens.
 inline constexpr uint32_t kSimFirstOrdinaryToken = 3;
+// A prompt with this id has no finite logits, as with a broken row of an embedding: the request fails, alone.
+inline constexpr uint32_t kSimPoisonToken = 0xffffffff;
 
 // Names a request's token stream. REQUIRES: 0 <= first_index < prompt_length; prompt empty or of
 // prompt_length ids.

@@ -1,0 +1,16 @@
+// TCP connections on which nothing is said.
+#ifndef BFIO_TESTS_CHAOS_RAW_CONNECTION_H_
+#define BFIO_TESTS_CHAOS_RAW_CONNECTION_H_
+
+#include <string>
+
+namespace bfio::chaos {
+
+// A non-blocking socket that connects, or is connected, to HOST:PORT, an IPv4 address in dots; -1: refused.
+int OpenConnection(const std::string& address);
+// The other end has closed or reset it.
+bool HasEnded(int fd);
+
+}  // namespace bfio::chaos
+
+#endif  // BFIO_TESTS_CHAOS_RAW_CONNECTION_H_

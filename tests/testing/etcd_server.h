@@ -1,0 +1,78 @@
+// A real etcd of one member on loopback, as a child process.
+//
+// Purpose: elections against the etcd that users run (Debian: etcd-server). Threads: one.
+#ifndef BFIO_TESTS_TESTING_ETCD_SERVER_H_
+#define BFIO_TESTS_TESTING_ETCD_SERVER_H_
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "common/base/clock.h"
+#include "router/election/etcd.h"
+#include "tests/testing/held_port.h"
+#include "tests/testing/process.h"
+
+namespace bfio::testing {
+
+class EtcdServer {
+ public:
+  // Empty: etcd is installed.
+  static std::string WhyNot() {
+    return std::filesystem::exists(kProgram) ? "" : "etcd is not installed (etcd-server)";
+  }
+
+  // `certs`: a folder of deploy/make_certs; empty: plain text. REQUIRES: WhyNot() is empty.
+  explicit EtcdServer(std::string certs = "") : certs_(std::move(certs)) { Start(); }
+
+  // On its ports, with what it stored before.
+  void Start() {
+    const std::string clients = endpoint(), peers = absl::StrCat("http://", peer_port_.address());
+    std::vector<std::string> flags = {absl::StrCat("--data-dir=", TestDirectory(), "/etcd", port_.address()),
+                                      absl::StrCat("--listen-client-urls=", clients),
+                                      absl::StrCat("--advertise-client-urls=", clients),
+                                      absl::StrCat("--listen-peer-urls=", peers),
+                                      absl::StrCat("--initial-advertise-peer-urls=", peers),
+                                      absl::StrCat("--initial-cluster=default=", peers),
+                                      "--unsafe-no-fsync"};
+    if (!certs_.empty()) {
+      flags.push_back(absl::StrCat("--cert-file=", certs_, "/admin-server.crt"));
+      flags.push_back(absl::StrCat("--key-file=", certs_, "/admin-server.key"));
+    }
+    process_ = std::make_unique<Process>(kProgram, flags);
+    const absl::Time give_up = MonotonicNow() + absl::Seconds(60 * kSlowdown);
+    while (!Answers() && MonotonicNow() < give_up) absl::SleepFor(absl::Milliseconds(20));
+    EXPECT_TRUE(Answers()) << process_->Stderr();
+  }
+  void Kill() {
+    process_->Signal(SIGKILL);
+    process_->Wait(absl::Seconds(60 * kSlowdown));
+  }
+  // HOST:PORT, and the same as a URL.
+  const std::string& address() const { return port_.address(); }
+  std::string endpoint() const { return absl::StrCat(certs_.empty() ? "http://" : "https://", address()); }
+
+ private:
+  static constexpr char kProgram[] = "/usr/bin/etcd";
+
+  bool Answers() {
+    const std::string ca = certs_.empty() ? "" : certs_ + "/admin-ca.crt";
+    auto etcd = router::Etcd::Create({{endpoint()}, ca, "", ""});
+    return etcd.ok() && (*etcd)->Read("x").ok();
+  }
+
+  const std::string certs_;
+  const HeldPort port_, peer_port_;
+  std::unique_ptr<Process> process_;
+};
+
+}  // namespace bfio::testing
+
+#endif  // BFIO_TESTS_TESTING_ETCD_SERVER_H_
