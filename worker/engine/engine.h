@@ -95,7 +95,7 @@ struct StepOutput {
   std::vector<Finish> finished;
   // Requests that the step could not go on with, for a fault of their own: the model gave no finite logits
   // for them. They made no token, are gone when Step returns, and count nothing in load_tokens; the others
-  // are not affected. The sim engine, which computes nothing, has none.
+  // are not affected. The sim engine computes nothing and has those whose prompt says so (kSimPoisonToken).
   std::vector<Failure> failed;
   // Requests that were taken out before the step, since KV did not suffice for it: of those whose room grows
   // on demand (SequenceRequest::kv_on_demand) the ones admitted last, as few as will do. They made no token
