@@ -297,8 +297,7 @@ absl::Status PipelineWorker::Run(const WorkerOptions& options, std::shared_ptr<g
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr) return absl::InternalError("the gRPC server does not start");
   address->port = (*listener)->port();
-  const std::string reached =
-      pipeline_.address.empty() ? address->ToString() : pipeline_.address;
+  const std::string reached = pipeline_.address.empty() ? address->ToString() : pipeline_.address;
   spdlog::info("{}: chains come in at {}", options.worker_id, reached);
   const std::shared_ptr<const Model> shared = *std::move(model);
   auto source = SourceOf(options.engine, shared);

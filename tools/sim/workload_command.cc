@@ -48,7 +48,8 @@ absl::Status RunWorkloadCommand() {
   if (absl::Status status = Validate(*options); !status.ok()) return status;
   const absl::StatusOr<Trace> trace = WorkloadFromFlags(options->seed, options->requests);
   if (!trace.ok()) return trace.status();
-  if (trace->requests.empty()) return absl::InvalidArgumentError(absl::StrCat(trace->source, ": no requests"));
+  if (trace->requests.empty())
+    return absl::InvalidArgumentError(absl::StrCat(trace->source, ": no requests"));
   if (absl::GetFlag(FLAGS_json)) {
     PrintSummary(*trace, *options);
   } else {

@@ -1,5 +1,5 @@
-// Whether a run meets the overload condition of the BF-IO paper's theorems (Definition 1): whatever one prompt
-// length is set aside, the pool still holds as many requests as there are free slots.
+// Whether a run meets the overload condition of the BF-IO paper's theorems (Definition 1): whatever one
+// prompt length is set aside, the pool still holds as many requests as there are free slots.
 //
 // Purpose: the theorems speak of overloaded runs, and what waits depends on the policy, so it is measured.
 // Threads: none; one run owns it. Constant time per request and decision.

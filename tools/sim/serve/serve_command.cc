@@ -18,6 +18,7 @@
 #include "common/base/shutdown.h"
 #include "common/config/command_line.h"
 #include "nlohmann/json.hpp"
+#include "tools/sim/cells/cell.h"
 #include "tools/sim/flags.h"
 #include "tools/sim/serve/serve_grid.h"
 #include "tools/sim/serve/serve_run.h"
@@ -49,10 +50,9 @@ namespace {
 constexpr char kDefaultRule[] = "bf_io";
 constexpr int64_t kDefaultSlots = 256;
 constexpr double kDefaultLoad = 0.7;
-constexpr int64_t kProfileRequests = 20'000;
-constexpr uint64_t kProfileSeed = 7;
+constexpr int64_t kGridRows = 20'000;
+constexpr uint64_t kGridRowsSeed = 7;
 constexpr double kGridLoads[] = {0.3, 0.5, 0.7, 0.85, 0.95};
-constexpr int32_t kGridSeeds = 3;
 
 std::string RuleFromFlag() {
   return FlagWasGiven("rule") ? absl::GetFlag(FLAGS_rule) : kDefaultRule;
@@ -93,21 +93,11 @@ void PrintRun(const ServeOptions& options, const std::string& workload, const Se
 
 // --- the grid ---
 
-template <class Number, class Parse>
-absl::StatusOr<std::vector<Number>> Numbers(const char* flag, const std::string& text, Parse parse) {
-  std::vector<Number> numbers;
-  for (const auto item : absl::StrSplit(text, ',', absl::SkipEmpty())) {
-    if (!parse(item, &numbers.emplace_back())) {
-      return absl::InvalidArgumentError(absl::StrCat("--", flag, "=", text, ": '", item, "' is no number"));
-    }
-  }
-  return numbers;
-}
-
 absl::StatusOr<std::vector<ServeWorkload>> GridWorkloads() {
   std::vector<ServeWorkload> workloads;
-  for (const auto path : absl::StrSplit(absl::GetFlag(FLAGS_trace), ',', absl::SkipEmpty())) {
-    absl::StatusOr<Trace> trace = ReadTrace(std::string(path));
+  const std::vector<std::string> paths = absl::StrSplit(absl::GetFlag(FLAGS_trace), ',', absl::SkipEmpty());
+  for (const std::string& path : paths) {
+    absl::StatusOr<Trace> trace = ReadTrace(path);
     if (!trace.ok()) return trace.status();
     workloads.push_back({std::filesystem::path(path).stem().string(), *std::move(trace)});
   }
@@ -115,7 +105,7 @@ absl::StatusOr<std::vector<ServeWorkload>> GridWorkloads() {
   std::vector<const char*> profiles = {"code", "reasoning", "long_prompts"};
   if (workloads.empty()) profiles.insert(profiles.begin(), {"conversation", "burstgpt"});
   for (const char* profile : profiles) {
-    absl::StatusOr<Trace> trace = SampleProfile(profile, kProfileRequests, kProfileSeed);
+    absl::StatusOr<Trace> trace = SampleProfile(profile, kGridRows, kGridRowsSeed);
     if (!trace.ok()) return trace.status();
     workloads.push_back({profile, *std::move(trace)});
   }
@@ -131,16 +121,16 @@ absl::StatusOr<ServeGridOptions> GridFromFlags() {
   grid.loads.assign(std::begin(kGridLoads), std::end(kGridLoads));
   grid.groups = {4, 8, 16};
   if (FlagWasGiven("loads")) {
-    auto loads = Numbers<double>("loads", absl::GetFlag(FLAGS_loads), absl::SimpleAtod);
+    auto loads = NumbersOf("loads", absl::GetFlag(FLAGS_loads), ',');
     if (!loads.ok()) return loads.status();
     grid.loads = *loads;
   }
   if (FlagWasGiven("groups")) {
-    auto groups = Numbers<int32_t>("groups", absl::GetFlag(FLAGS_groups), absl::SimpleAtoi<int32_t>);
+    auto groups = NumbersOf("groups", absl::GetFlag(FLAGS_groups), ',');
     if (!groups.ok()) return groups.status();
-    grid.groups = *groups;
+    grid.groups.assign(groups->begin(), groups->end());
   }
-  grid.seeds = absl::GetFlag(FLAGS_seeds) > 0 ? static_cast<int32_t>(absl::GetFlag(FLAGS_seeds)) : kGridSeeds;
+  grid.seeds = static_cast<int32_t>(absl::GetFlag(FLAGS_seeds));
   grid.candidate = RuleFromFlag();
   grid.candidate_lag = static_cast<int32_t>(absl::GetFlag(FLAGS_lag));
   grid.jitter = absl::GetFlag(FLAGS_jitter);
