@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Admission under a bound on KV memory, and its figures.
 
 "Online Scheduling for LLM Inference with KV Cache Constraints": one worker (Llama-2-70B on two A100, M = 16,492 tokens
@@ -263,10 +263,10 @@ def kv_hindsight(ctx):
                "all small, first round free": all_small(False)[::math.ceil(ctx.shorten)]}
     commands, places = [], []
     for study, instances in studies.items():
-        for first in range(0, len(instances), 100):
+        for first in range(0, len(instances), 25):
             path = ctx.scratch / f"instances-{len(commands)}.jsonl"
             with open(path, "w", encoding="utf-8") as file:
-                file.writelines(json.dumps(instance) + "\n" for instance in instances[first:first + 100])
+                file.writelines(json.dumps(instance) + "\n" for instance in instances[first:first + 25])
             places.append(study)
             commands.append(ctx.command("bfio_sim", "hindsight", instances=path, rule=",".join(HINDSIGHT_RULES.values())))
     ratios = {(study, name): [] for study in studies for name in HINDSIGHT_RULES}
@@ -296,9 +296,9 @@ def kv_hindsight(ctx):
     ctx.expect("all small: the pace's mean ratio", mean["all small", "MC-SF, paced"], 1.022, 1.024, ours=1.023)
     # Random: the bounds allow for the luck of 200 instances.
     ctx.expect("at once: MC-SF", mean["at once", "MC-SF"], 1.01, 1.03, ours=1.019, small=(1, 1.2))
-    ctx.expect("at once: in order of arrival", mean["at once", "MC in order of arrival"], 1.25, 1.42, ours=1.337)
-    ctx.expect("online: MC-SF", mean["online", "MC-SF"], 1.02, 1.06, ours=1.039, small=(1, 1.2))
-    ctx.expect("online: in order of arrival", mean["online", "MC in order of arrival"], 1.12, 1.26, ours=1.190)
+    ctx.expect("at once: in order of arrival", mean["at once", "MC in order of arrival"], 1.25, 1.42, ours=1.349)
+    ctx.expect("online: MC-SF", mean["online", "MC-SF"], 1.02, 1.06, ours=1.041, small=(1, 1.2))
+    ctx.expect("online: in order of arrival", mean["online", "MC in order of arrival"], 1.12, 1.26, ours=1.194)
 
 
 # ---------------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Waiting until a batch is worth running, and its figures.
 
 "Fluid-Based Online Scheduling under Memory Constraints", Section 5: WAIT and Nested WAIT against the fluid benchmark and

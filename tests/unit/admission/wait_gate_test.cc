@@ -11,6 +11,7 @@
 
 #include "common/base/rng.h"
 #include "router/core/admission/admission_text.h"
+#include "tools/sim/admission/fluid.h"
 
 namespace bfio::core {
 namespace {
@@ -99,13 +100,13 @@ TEST(WaitGate, AClassLeavesWhenItsThresholdOfTheFluidModelWaits) {
   // A step takes as long as kFixed + kLoad tokens; the group's loads are shared out among its workers.
   const size_t of = WaitGate::ClassOf(60);
   const RequestType type = {30 / (kFixed + kLoad), 40, 59};
-  const IterationTime time = {kFixed, 1.0 / kWorkers};
-  const int64_t exact = (*WaitThresholds({{type}}, time, 0.9))[0];
+  const sim::IterationTime time = {kFixed, 1.0 / kWorkers};
+  const int64_t exact = (*sim::WaitThresholds({{type}}, time, 0.9))[0];
   EXPECT_GE(exact, 15);
   EXPECT_GE(gate.thresholds()[of], exact);
   // What is solved for is up to four standard errors above the rate, and more is waited for then.
   const RequestType above = {1.15 * type.rate, 40, 59};
-  EXPECT_LE(gate.thresholds()[of], (*WaitThresholds({{above}}, time, 0.9))[0]);
+  EXPECT_LE(gate.thresholds()[of], (*sim::WaitThresholds({{above}}, time, 0.9))[0]);
   for (size_t j = 0; j < gate.thresholds().size(); ++j) {
     if (j == of) continue;
     EXPECT_EQ(gate.thresholds()[j], 1) << "nobody of class " << j << " has come";
@@ -154,7 +155,7 @@ TEST(WaitGate, NestedLearnsItsSegmentsFromWhatHasEnded) {
   const auto nested = [&](double factor) {
     const std::vector<RequestType> types = {{0.75 * factor * rate, 30, 19}, {0.25 * factor * rate, 30, 149}};
     return static_cast<double>(
-        NestedThresholds(SegmentsOf(types), {kFixed, 1.0 / kWorkers}, 1.1, 0.9)->front());
+        sim::NestedThresholds(SegmentsOf(types), {kFixed, 1.0 / kWorkers}, 1.1, 0.9)->front());
   };
   EXPECT_GE(nested(1), 15);
   EXPECT_GE(gate.thresholds()[0], 0.97 * nested(1)) << "rounding apart";

@@ -72,7 +72,8 @@ class CellsTest(unittest.TestCase):
         [blind], [equal] = (cells(*ENGINE, "--ranks=4", "--slots=256", "--prefill_plan=" + plan)
                             for plan in ("blind", "equalised"))
         self.assertLess(equal["idle_fraction"], blind["idle_fraction"])
-        [fixed], [adapted] = (cells(*ENGINE, "--token_budget=2048", "--budget_control=" + way) for way in ("off", "e2e"))
+        [fixed], [adapted] = (cells("engine", "--profile=conversation", "--load=0.5", "--requests=2000", "--slots=512",
+                                    "--token_budget=2048", "--budget_control=" + way) for way in ("off", "e2e"))
         self.assertEqual(fixed["mean_budget"], 2048)
         self.assertLess(adapted["mean_budget"], 2048)
 

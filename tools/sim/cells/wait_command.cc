@@ -158,8 +158,8 @@ absl::Status CheckWaitFlags(const std::vector<RequestType>& types) {
     rate += type.rate;
     largest = std::max(largest, type.prompt + type.output);
   }
-  const bool waits =
-      absl::GetFlag(FLAGS_batching) == "wait" || absl::GetFlag(FLAGS_batching) == "nested_wait";
+  const std::string batching = absl::GetFlag(FLAGS_batching);
+  const bool bounded = batching == "prefill_first" || batching == "chunked";
   for (const absl::Status& status :
        {CheckNumber("seconds", absl::GetFlag(FLAGS_seconds), 1e-6, kMostArrivals / rate),
         CheckNumber("c", absl::GetFlag(FLAGS_c), 1e-9, 1e6),
@@ -170,7 +170,7 @@ absl::Status CheckWaitFlags(const std::vector<RequestType>& types) {
         CheckNumber("tuner", absl::GetFlag(FLAGS_tuner), 0, 1e9),
         CheckNumber("token_budget", absl::GetFlag(FLAGS_token_budget), 1, 1e9),
         CheckNumber("kv_tokens", static_cast<double>(absl::GetFlag(FLAGS_kv_tokens)),
-                    waits ? 0 : static_cast<double>(largest), 1e12)}) {
+                    bounded ? static_cast<double>(largest) : 0, 1e12)}) {
     if (!status.ok()) return status;
   }
   return absl::OkStatus();
