@@ -54,7 +54,7 @@ def finite(numbers):
 # Figure 3
 
 
-@experiment("GBP-CR's reserved jobs against random orders of the servers (Figure 3)", name="chain-placement")
+@experiment("GBP-CR's reserved jobs against random orders of the servers (Figure 3)", name="chain-placement", check="")
 def placement(ctx):
     """c K(c) of GBP-CR and of 100 random orders of the servers that are grouped the same way. The fewer the better."""
     orders = 100
@@ -102,7 +102,7 @@ def placement(ctx):
 # Figure 4
 
 
-@experiment("jobs at once for a rate, by GCA, bounds and the integer program (Figure 4)", name="chain-cache")
+@experiment("jobs at once for a rate, by GCA, bounds and the integer program (Figure 4)", name="chain-cache", check="")
 def cache(ctx):
     """Cache allocation for GBP-CR's placement on all servers with c = 7: how many jobs must be served at once for a
     rate, by GCA's chains filled fastest first, by GBP-CR's disjoint chains alone, and at the optimum over GCA's chains.
@@ -150,7 +150,7 @@ RULES = ("jffc", "sa_jsq", "sed", "jsq", "jiq")
 AGAINST = {"sa_jsq": (4, 41), "sed": (0, 16), "jiq": (4, 59), "jsq": (53, 82)}  # per cent above jffc over the loads
 
 
-@experiment("JFFC against four other rules over load, and Theorem 3.7's bounds (Figure 5)", name="chain-dispatch")
+@experiment("JFFC against four other rules over load, and its bounds (Figure 5)", name="chain-dispatch", check="")
 def dispatch(ctx):
     """Rules over the chains of one composition (GBP-CR with c = 7 on all servers, GCA), under Poisson arrivals and
     exponential sizes: all rules get the same jobs."""
@@ -375,7 +375,7 @@ FIGURES = {
 }
 
 
-@experiment("LLaMA-2-7B on nine GPU slices under requests that come in bursts (Table 1)", name="chain-trace")
+@experiment("LLaMA-2-7B on nine GPU slices under requests that come in bursts (Table 1)", name="chain-trace", check="")
 def trace(ctx):
     """LLaMA-2-7B on three 40 GB and six 20 GB GPU slices; lengths drawn from the workload (the Azure code profile),
     gaps as those of the Azure code trace: bursts of about 150 requests at 11 a second, then silence."""
