@@ -47,6 +47,7 @@ class CheckingSink final : public TokenSink {
 
   uint64_t id() const override { return id_; }
   const std::string& traceparent() const override { return traceparent_; }
+  void SetModel(const std::string& digest) override {}
   Delivery Deliver(uint32_t index, absl::Span<const uint32_t> tokens, absl::Time) override {
     if (stuck) return Delivery::kTooSlow;
     Take(index, tokens);
@@ -352,7 +353,7 @@ class World {
     view.max_sequence_tokens = 10 + how / 32 * 2;
     view.complete = how % 2 == 0;
     view.expects_announcements = how % 4 == 1;
-    view.models = {model_};
+    view.models = {{model_, "model"}};
     for (auto id = outcome.displaced.rbegin(); id != outcome.displaced.rend(); ++id) {
       running_.erase(*id);
       requests_.OnLost(*id, now_);

@@ -44,7 +44,7 @@ void Changed(bfio::fuzz::Input& input) {
   Handshake introduction;
   introduction.epoch = input.Number();
   introduction.rank = input.Byte();
-  introduction.address.host = input.Chunk().substr(0, kMaxHostBytes);
+  introduction.address.host = input.Chunk().substr(0, bfio::kMaxHostBytes);
   auto challenge = *acceptor.OnOpening(joiner.Open());
   if (input.Byte() % 3 == 0 && Change(input, challenge)) {
     return Check(!joiner.OnChallenge(challenge, introduction).has_value(), "a challenge is the acceptor's");

@@ -7,7 +7,8 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const absl::Span<const uint8_t> bytes(data, size);
   if (size == kHandshakeBytes) {
     if (const auto handshake = DecodeHandshake(bytes)) {
-      bfio::fuzz::Check(handshake->address.host.size() <= kMaxHostBytes, "a host name has at most 253 bytes");
+      bfio::fuzz::Check(handshake->address.host.size() <= bfio::kMaxHostBytes,
+                        "a host name has at most 253 bytes");
       const auto again = DecodeHandshake(Encode(*handshake));
       bfio::fuzz::Check(again.has_value() && again->type == handshake->type &&
                             again->epoch == handshake->epoch && again->rank == handshake->rank &&
