@@ -39,7 +39,10 @@ ABSL_FLAG(uint64_t, requests, 0, "the run ends when so many requests are done; 0
 ABSL_FLAG(bool, count_drain, false,
           "with --requests: count the steps after the last admission too, when the group empties");
 ABSL_FLAG(std::string, mode, "overload", "overload, arrivals or closed");
-ABSL_FLAG(double, load, 1, "arrivals mode: the trace's arrival times are divided by this");
+ABSL_FLAG(double, load, 1,
+          "arrivals mode: the trace's arrival times are divided by this. serve: share of what a levelled "
+          "group could "
+          "serve, 0.7 unless given");
 ABSL_FLAG(double, c, bfio::StepCost{}.c_s, "step time: fixed part, seconds");
 ABSL_FLAG(double, tl, bfio::StepCost{}.tl_s_per_token, "step time: seconds per token of a worker's load");
 ABSL_FLAG(double, prefill, bfio::StepCost{}.prefill_s_per_token,

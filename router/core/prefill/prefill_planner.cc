@@ -61,8 +61,8 @@ class Planner {
     const double best = std::sqrt(settings_.pace * traffic_.arrivals_per_s * static_cast<double>(decodes_) *
                                   traffic_.mean_prefill_s);
     const double per_step = traffic_.arrivals_per_s * traffic_.step_s;
-    return per_step > 0 ? std::max(settings_.least_steps, std::min(most, best) / per_step)
-                        : settings_.least_steps;
+    if (per_step <= 0) return settings_.least_steps;
+    return std::max(settings_.least_steps, std::min(most, best) / per_step + traffic_.lag_steps);
   }
 
   double ShareOfAPrompt() const { return std::max(1.0, traffic_.mean_prompt_tokens / Horizon()); }

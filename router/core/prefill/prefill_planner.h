@@ -12,8 +12,9 @@
 //
 // The rule: every prompt under way gets the mean prompt's share of a horizon tau = k / lambda
 // per step, so a long prompt takes longer and does not hold up a step in proportion to its length; ranks are
-// filled to the level that this needs (level.h); a prompt leaves the pool for a rank only when that rank has
-// none, the shortest first by age over length.
+// filled to the level that this needs (level.h); the steps that a plan takes to arrive come on top of tau,
+// since a prompt that is on its way shares nothing yet; a prompt leaves the pool for a rank only when that
+// rank has none, the shortest first by age over length.
 //
 // Pure and deterministic; any thread, no state. Tokens, seconds, steps.
 #ifndef BFIO_ROUTER_CORE_PREFILL_PREFILL_PLANNER_H_
@@ -55,6 +56,8 @@ struct PrefillTraffic {
   double mean_output_tokens = 0;
   // A mean step.
   double step_s = 0;
+  // Steps between a plan and the step that it is for.
+  int32_t lag_steps = 0;
 };
 
 struct PrefillRank {

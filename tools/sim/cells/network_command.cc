@@ -30,7 +30,9 @@ ABSL_FLAG(std::string, order, "parent_due",
 ABSL_FLAG(std::string, routing, "fewest_tokens",
           "network: which of several engines: random, fewest_calls or fewest_tokens");
 ABSL_FLAG(std::string, scheduler, "sarathi", "network, engine: the batch scheduler, as bfio_worker's");
-ABSL_FLAG(uint32_t, slots, 0, "network, engine: requests that an engine works on at a time; 0: any number");
+ABSL_FLAG(uint32_t, slots, 0,
+          "network, engine: requests that an engine works on at a time; 0: any number. serve: slots of a "
+          "rank, 256 unless given");
 
 namespace bfio::sim {
 namespace {

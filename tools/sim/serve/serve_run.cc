@@ -217,6 +217,7 @@ class Run {
     traffic.mean_prefill_s = prefills_s_.mean();
     traffic.mean_output_tokens = outputs_.mean();
     traffic.step_s = mean_step_s_;
+    traffic.lag_steps = options_.lag;
     return traffic;
   }
 

@@ -163,6 +163,17 @@ TEST(PlanPrefillTest, ALongPromptLengthensAStepNoMoreThanAMeanOne) {
   EXPECT_NEAR(level, SlowestWithoutPrompts(one_long) + 1e-4 * 200 * 0.12 / 2, 1e-4);
 }
 
+TEST(PlanPrefillTest, StepsUntilThePlanIsThereComeOnTopOfTheHorizon) {
+  const std::vector<PrefillRank> ranks = {RankOf(20, 2000, 10, {{20000, 0}}), RankOf(20, 2000)};
+  PrefillTraffic late = Traffic();
+  late.lag_steps = 10;
+  const double slowest = SlowestWithoutPrompts(ranks);
+  const double at_once = PlanPrefill(ranks, {}, Traffic(), {}).level_s - slowest;
+  const double later = PlanPrefill(ranks, {}, late, {}).level_s - slowest;
+  // 16.7 and 26.7 steps.
+  EXPECT_NEAR(later / at_once, 16.7 / 26.7, 0.05);
+}
+
 TEST(PlanPrefillTest, APromptOnTheSlowestRankIsNotForgotten) {
   // The other rank's free time satisfies all that is wanted, at the level where this one computes nothing.
   std::vector<PrefillRank> ranks = {RankOf(90, 90000, 10, {{500, 0}}), RankOf(10, 1000, 10, {{5000, 0}})};
