@@ -205,6 +205,15 @@ TEST_F(Client, AnUnknownPolicyIsRefusedByTheAdminApi) {
   EXPECT_NE(status.error_message().find("least_tokens"), std::string::npos) << "the known ones are named";
 }
 
+// Log lines are written by a thread of their own: one may come after what it is about.
+std::string LogWith(const Process& process, const std::string& line) {
+  const absl::Time deadline = absl::Now() + kSlowdown * absl::Seconds(20);
+  while (process.Stderr().find(line) == std::string::npos && absl::Now() < deadline) {
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  return process.Stderr();
+}
+
 TEST(Traces, AreNamedByRouterAndWorkerAndNonsenseIsNot) {
   ClusterOptions options = OneSlot(0.001);
   options.router_flags.push_back("--log_level=debug");
@@ -219,7 +228,9 @@ TEST(Traces, AreNamedByRouterAndWorkerAndNonsenseIsNot) {
   };
   call("traced", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01");
   call("untraced", "00-4BF92F3577B34DA6A3CE929D0E0E4737-00f067aa0ba902b7-01");
-  const std::string router = cluster.router().Stderr(), worker = cluster.workers()[0].Stderr();
+  const std::string router = LogWith(cluster.router(), "request untraced: completed with 3 tokens");
+  const std::string worker =
+      LogWith(cluster.workers()[0], "(trace 4bf92f3577b34da6a3ce929d0e0e4736): 10 prompt tokens");
   EXPECT_NE(router.find("request traced (trace 4bf92f3577b34da6a3ce929d0e0e4736): placed on rank 0"),
             std::string::npos)
       << router;
