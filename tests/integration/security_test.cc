@@ -183,6 +183,13 @@ class Security : public ::testing::Test {
   std::unique_ptr<Process> router_;
 };
 
+// A thread of its own writes the log; a program's end leaves nothing unwritten.
+std::string LogOfEnded(Process& process) {
+  process.Signal(SIGTERM);
+  EXPECT_EQ(process.Wait(kSlowdown * absl::Seconds(40)), 0);
+  return process.Stderr();
+}
+
 TEST_F(Security, ACorrectSetUpServesALoadOverMutualTls) {
   StartRouter();
   Write("token", absl::StrCat(kAcme, "\n"));
@@ -241,7 +248,7 @@ TEST_F(Security, NoPortTakesAWrongCertificate) {
     EXPECT_EQ(Call(Connect(port.address, "wrong-ca", port.good), health, "").error_code(),
               grpc::StatusCode::UNAVAILABLE);
   }
-  const std::string log = router_->Stderr();
+  const std::string log = LogOfEnded(*router_);
   EXPECT_EQ(Count(log, "refused: TLS handshake: certificate verify failed"), 1u) << log;
   EXPECT_EQ(Count(log, "refused: TLS handshake: peer did not return a certificate"), 1u) << log;
   EXPECT_EQ(Count(log, "refused: TLS handshake: wrong version number"), 1u) << log;
@@ -271,7 +278,7 @@ TEST_F(Security, EveryMethodAsksForAToken) {
   foreign.set_tenant("zeta");
   EXPECT_EQ(Call(client, "/bfio.v1.Inference/Generate", kAcme, &foreign).error_code(),
             grpc::StatusCode::PERMISSION_DENIED);
-  const std::string log = router_->Stderr();
+  const std::string log = LogOfEnded(*router_);
   for (const char* api : {"client API", "admin API"}) {
     for (const char* why : {"no bearer token", "unknown bearer token", "the bearer token has expired"}) {
       EXPECT_EQ(Count(log, absl::StrCat("refused: ", api, ": ", why)), 1u) << log;
@@ -301,10 +308,7 @@ TEST_F(Security, WhoMayReadMayNotOperate) {
   EXPECT_TRUE(Call(admin, "/bfio.v1.Admin/SetPolicy", kOperator, &policy).ok());
   EXPECT_EQ(Call(admin, "/bfio.v1.Admin/UndrainWorker", kOperator, &undrain).error_code(),
             grpc::StatusCode::NOT_FOUND);
-  // Its end writes what is logged.
-  router_->Signal(SIGTERM);
-  EXPECT_EQ(router_->Wait(kSlowdown * absl::Seconds(40)), 0);
-  const std::string log = router_->Stderr();
+  const std::string log = LogOfEnded(*router_);
   EXPECT_EQ(Count(log, "operator root: set policy lpt: done"), 1u) << log;
   EXPECT_EQ(
       Count(log, absl::StrCat("operator root: undrain worker ", std::string(256, 'w'), "... (5000 bytes)")),
