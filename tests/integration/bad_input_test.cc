@@ -2,30 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <fstream>
-
 #include "absl/strings/str_cat.h"
+#include "tests/testing/bad_input.h"
 #include "tests/testing/cluster.h"
 
 namespace bfio::testing {
 namespace {
 
 using ::testing::HasSubstr;
-
-std::string WriteFile(const std::string& name, const std::string& text) {
-  const std::string path = absl::StrCat(TestDirectory(), "/", name);
-  std::ofstream(path) << text;
-  return path;
-}
-
-void ExpectOneLine(const std::string& program, const std::vector<std::string>& args, int code,
-                   const std::string& part) {
-  const RunResult run = RunProgram(program, args, kSlowdown * absl::Seconds(30));
-  EXPECT_EQ(run.code, code) << program << ": " << run.err;
-  EXPECT_THAT(run.err, HasSubstr(part));
-  EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
-}
 
 TEST(BadInput, UnknownPolicy) {
   ExpectOneLine("bfio_router", {"--policy=best"}, 2, "policy 'best' is unknown");
@@ -44,6 +28,15 @@ TEST(BadInput, UnknownFlagAndBadValue) {
   ExpectOneLine("bfio_worker", {"--barrier=nccl", "--ranks_per_process=2"}, 2,
                 "--barrier=nccl needs a process for each GPU");
   ExpectOneLine("bfio_loadgen", {"--arrival=never"}, 2, "never");
+}
+
+TEST(BadInput, ServingSimulations) {
+  ExpectOneLine("bfio_sim", {"serve", "--rule=fifo"}, 2, "unknown rule 'fifo'");
+  ExpectOneLine("bfio_sim", {"serve", "--cost=1,2"}, 2, "C,A,B0,K1,K2");
+  ExpectOneLine("bfio_sim", {"serve", "--cost=1,1,1e300,0,0"}, 2, "--cost");
+  ExpectOneLine("bfio_sim", {"serve", "--load=nan"}, 2, "--load");
+  ExpectOneLine("bfio_sim", {"serve-grid", "--groups=1e99"}, 2, "--groups");
+  ExpectOneLine("bfio_sim", {"serve-grid", "--seeds=0"}, 2, "--seeds");
 }
 
 // The secret that admits ranks would be read by whoever listens on the way.

@@ -2,30 +2,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <fstream>
-
 #include "absl/strings/str_cat.h"
+#include "tests/testing/bad_input.h"
 #include "tests/testing/cluster.h"
 
 namespace bfio::testing {
 namespace {
 
 using ::testing::HasSubstr;
-
-std::string WriteFile(const std::string& name, const std::string& text) {
-  const std::string path = absl::StrCat(TestDirectory(), "/", name);
-  std::ofstream(path) << text;
-  return path;
-}
-
-void ExpectOneLine(const std::string& program, const std::vector<std::string>& args, int code,
-                   const std::string& part) {
-  const RunResult run = RunProgram(program, args, kSlowdown * absl::Seconds(30));
-  EXPECT_EQ(run.code, code) << program << ": " << run.err;
-  EXPECT_THAT(run.err, HasSubstr(part));
-  EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
-}
 
 TEST(ChainBadInput, FlagsOfRouterAndWorker) {
   ExpectOneLine("bfio_router", {"--chain_slots=0"}, 2, "--chain_slots=0: must be within 1..4096");

@@ -8,7 +8,7 @@
 //   - together: m prompts on m ranks share what one would pay alone.
 // Waiting for company costs the prompts that wait. With arrivals at rate lambda and a mean prompt of S
 // seconds, k prompts under way at once wait k / lambda each, and each pays N S / k to lengthened steps; their
-// sum is least at k = sqrt(lambda N S). kPace trades the two.
+// sum is least at k = sqrt(lambda N S). PrefillSettings::pace trades the two.
 //
 // The rule: every prompt under way gets the mean prompt's share of a horizon tau = k / lambda
 // per step, so a long prompt takes longer and does not hold up a step in proportion to its length; ranks are

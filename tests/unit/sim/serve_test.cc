@@ -352,14 +352,26 @@ TEST(ServeGridTest, OneSettingAgainstTheBestInHindsight) {
   grid.seeds = 1;
   double sum = 0;
   int cells = 0;
-  ASSERT_TRUE(RunServeGrid(grid, [&](const ServeCell& cell) {
-                const double ratio = cell.candidate.e2e_s / cell.best.e2e_s;
-                EXPECT_LT(ratio, 1.02) << cell.workload << " " << cell.load << " " << cell.best.rule;
-                sum += ratio;
-                ++cells;
-              }).ok());
+  const auto judge = [&](const ServeCell& cell) {
+    const double ratio = cell.candidate.e2e_s / cell.best.e2e_s;
+    EXPECT_LT(ratio, 1.02) << cell.workload << " " << cell.load << " " << cell.best.rule;
+    sum += ratio;
+    ++cells;
+  };
+  ASSERT_TRUE(RunServeGrid(grid, judge, [] { return true; }).ok());
   EXPECT_EQ(cells, 3);
   EXPECT_LT(sum / cells, 0.9);
+}
+
+TEST(ServeGridTest, EndsWhenItIsTold) {
+  ServeGridOptions grid;
+  grid.workloads.push_back({"conversation", Conversation()});
+  grid.engines = {ServeEngines()[2]};
+  grid.loads = {0.5};
+  grid.groups = {8};
+  const absl::Status status = RunServeGrid(
+      grid, [](const ServeCell&) { FAIL() << "a cell that was not run"; }, [] { return false; });
+  EXPECT_EQ(status.code(), absl::StatusCode::kCancelled);
 }
 
 }  // namespace

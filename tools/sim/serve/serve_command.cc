@@ -11,7 +11,6 @@
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
@@ -50,8 +49,12 @@ namespace {
 constexpr char kDefaultRule[] = "bf_io";
 constexpr int64_t kDefaultSlots = 256;
 constexpr double kDefaultLoad = 0.7;
+// More than any step has; so that it is a whole number in any type.
+constexpr double kMostRows = 1e9;
+constexpr double kMostWorkers = 1024;
 constexpr int64_t kGridRows = 20'000;
 constexpr uint64_t kGridRowsSeed = 7;
+constexpr double kMostSeeds = 1000;
 constexpr double kGridLoads[] = {0.3, 0.5, 0.7, 0.85, 0.95};
 
 std::string RuleFromFlag() {
@@ -59,19 +62,19 @@ std::string RuleFromFlag() {
 }
 
 absl::StatusOr<BatchCost> CostFromFlag() {
-  const std::string text = absl::GetFlag(FLAGS_cost);
-  const std::vector<std::string> parts = absl::StrSplit(text, ',');
-  double values[5];
-  bool sound = parts.size() == 5;
-  for (size_t i = 0; sound && i < 5; ++i) sound = absl::SimpleAtod(parts[i], &values[i]);
-  if (!sound)
-    return absl::InvalidArgumentError(absl::StrCat("--cost=", text, ": five numbers, C,A,B0,K1,K2"));
+  const absl::StatusOr<std::vector<double>> values = NumbersOf("cost", absl::GetFlag(FLAGS_cost), ',');
+  if (!values.ok()) return values.status();
+  if (values->size() != 5) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--cost=", absl::GetFlag(FLAGS_cost), ": five numbers, C,A,B0,K1,K2"));
+  }
+  if (absl::Status rows = CheckNumber("cost", (*values)[2], 0, kMostRows); !rows.ok()) return rows;
   BatchCost cost;
-  cost.c_s = values[0];
-  cost.a_s_per_token = values[1];
-  cost.b0_tokens = static_cast<int64_t>(values[2]);
-  cost.k1_s_per_pair = values[3];
-  cost.k2_s_per_token = values[4];
+  cost.c_s = (*values)[0];
+  cost.a_s_per_token = (*values)[1];
+  cost.b0_tokens = static_cast<int64_t>((*values)[2]);
+  cost.k1_s_per_pair = (*values)[3];
+  cost.k2_s_per_token = (*values)[4];
   return cost;
 }
 
@@ -128,7 +131,13 @@ absl::StatusOr<ServeGridOptions> GridFromFlags() {
   if (FlagWasGiven("groups")) {
     auto groups = NumbersOf("groups", absl::GetFlag(FLAGS_groups), ',');
     if (!groups.ok()) return groups.status();
+    for (const double group : *groups) {
+      if (absl::Status status = CheckNumber("groups", group, 1, kMostWorkers); !status.ok()) return status;
+    }
     grid.groups.assign(groups->begin(), groups->end());
+  }
+  if (absl::Status status = CheckNumber("seeds", absl::GetFlag(FLAGS_seeds), 1, kMostSeeds); !status.ok()) {
+    return status;
   }
   grid.seeds = static_cast<int32_t>(absl::GetFlag(FLAGS_seeds));
   grid.candidate = RuleFromFlag();
@@ -225,10 +234,11 @@ absl::Status RunServeGridCommand() {
         << std::endl;
   }
   Summary summary;
-  const absl::Status status = RunServeGrid(*grid, [&](const ServeCell& cell) {
+  const auto done = [&](const ServeCell& cell) {
     summary.Add(cell);
     std::cout << (json ? ServeCellJson(cell).dump() : CellLine(cell)) << std::endl;
-  });
+  };
+  const absl::Status status = RunServeGrid(*grid, done, [] { return !ShutdownSignal::Requested(); });
   if (!status.ok()) return status;
   if (!json) std::cout << summary.Text();
   return absl::OkStatus();

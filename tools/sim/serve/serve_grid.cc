@@ -86,7 +86,7 @@ absl::Status Judge(const std::vector<absl::StatusOr<ServeFigures>>& figures, Ser
 }
 
 absl::Status RunCell(const ServeGridOptions& options, const ServeWorkload& workload,
-                     const ServeEngine& engine, ServeCell& cell) {
+                     const ServeEngine& engine, const std::function<bool()>& go_on, ServeCell& cell) {
   const std::vector<Contender> contenders = Contenders(options);
   std::vector<absl::StatusOr<ServeFigures>> figures(contenders.size(), absl::UnknownError("not run"));
   std::atomic<size_t> next = 0;
@@ -94,11 +94,13 @@ absl::Status RunCell(const ServeGridOptions& options, const ServeWorkload& workl
   for (int32_t i = 0; i < options.threads; ++i) {
     threads.emplace_back([&] {
       for (size_t k = next++; k < contenders.size(); k = next++) {
+        if (!go_on()) return;
         figures[k] = MeanFigures(contenders[k], options, workload, engine, cell);
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
+  if (!go_on()) return absl::CancelledError("stopped by a signal");
   return Judge(figures, cell);
 }
 
@@ -141,8 +143,8 @@ const std::vector<ServeEngine>& ServeEngines() {
   return *engines;
 }
 
-absl::Status RunServeGrid(const ServeGridOptions& options,
-                          const std::function<void(const ServeCell&)>& done) {
+absl::Status RunServeGrid(const ServeGridOptions& options, const std::function<void(const ServeCell&)>& done,
+                          const std::function<bool()>& go_on) {
   for (const ServeEngine& engine : options.engines) {
     for (const ServeWorkload& workload : options.workloads) {
       for (const int32_t workers : options.groups) {
@@ -152,7 +154,8 @@ absl::Status RunServeGrid(const ServeGridOptions& options,
           cell.engine = engine.name;
           cell.workers = workers;
           cell.load = load;
-          if (absl::Status status = RunCell(options, workload, engine, cell); !status.ok()) return status;
+          if (absl::Status status = RunCell(options, workload, engine, go_on, cell); !status.ok())
+            return status;
           done(cell);
         }
       }

@@ -65,8 +65,10 @@ struct ServeCell {
   double least_ttft_p50_s = 0, least_ttft_p99_s = 0, least_tpot_at_ttft_s = 0;
 };
 
-// Calls `done` after each cell, in order. The first error of the candidate's ends the grid.
-absl::Status RunServeGrid(const ServeGridOptions& options, const std::function<void(const ServeCell&)>& done);
+// Calls `done` after each cell, in order, on the caller's thread. The first error of the candidate's ends the
+// grid. CANCELLED once `go_on` says false; any of the grid's threads asks it, before each run.
+absl::Status RunServeGrid(const ServeGridOptions& options, const std::function<void(const ServeCell&)>& done,
+                          const std::function<bool()>& go_on);
 
 nlohmann::ordered_json ServeCellJson(const ServeCell& cell);
 

@@ -322,7 +322,7 @@ class Run {
 absl::Status Check(const ServeOptions& options, const Trace& trace) {
   const auto bad = [](auto... what) { return absl::InvalidArgumentError(absl::StrCat(what...)); };
   if (trace.requests.empty()) return bad(trace.source, ": no requests");
-  if (options.workers < 1 || options.workers > 4096) return bad("--workers=", options.workers, ": 1 to 4096");
+  if (options.workers < 1 || options.workers > 1024) return bad("--workers=", options.workers, ": 1 to 1024");
   if (options.slots < 1 || options.slots > 65536) return bad("--slots=", options.slots, ": 1 to 65536");
   if (options.budget < 1) return bad("--budget=", options.budget, ": at least 1");
   if (!(options.load > 0 && options.load <= 10)) return bad("--load=", options.load, ": above 0, at most 10");

@@ -1,0 +1,37 @@
+// What tests of bad input share: files to be refused, and the one line that says so. Headers only;
+// GoogleTest's thread.
+#ifndef BFIO_TESTS_TESTING_BAD_INPUT_H_
+#define BFIO_TESTS_TESTING_BAD_INPUT_H_
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/testing/cluster.h"
+
+namespace bfio::testing {
+
+// Its path.
+inline std::string WriteFile(const std::string& name, const std::string& text) {
+  const std::string path = absl::StrCat(TestDirectory(), "/", name);
+  std::ofstream(path) << text;
+  return path;
+}
+
+// The program ends with `code` and one line on standard error, which has `part` in it.
+inline void ExpectOneLine(const std::string& program, const std::vector<std::string>& args, int code,
+                          const std::string& part) {
+  const RunResult run = RunProgram(program, args, kSlowdown * absl::Seconds(30));
+  EXPECT_EQ(run.code, code) << program << ": " << run.err;
+  EXPECT_THAT(run.err, ::testing::HasSubstr(part));
+  EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
+}
+
+}  // namespace bfio::testing
+
+#endif  // BFIO_TESTS_TESTING_BAD_INPUT_H_
