@@ -73,9 +73,9 @@ void AwaitEnds(const Writer& writer, int ends) {
 
 class Recorder final : public StreamCall {
  public:
-  Recorder(v1::GenerateRequest request, std::shared_ptr<grpc::Channel> channel,
+  Recorder(v1::GenerateRequest request, const std::shared_ptr<grpc::Channel>& channel,
            absl::Time deadline = absl::InfiniteFuture())
-      : StreamCall(std::move(request), deadline, {}), channel_(std::move(channel)) {}
+      : StreamCall(std::move(request), deadline, {}), channel_(channel) {}
 
   std::vector<uint32_t> indices;
   std::vector<absl::Time> times;
@@ -97,7 +97,8 @@ class Recorder final : public StreamCall {
     ended.Notify();
   }
 
-  const std::shared_ptr<grpc::Channel> channel_;
+  // Weak: gRPC's thread can be the last to let go of this call, and would end the channel that it serves.
+  const std::weak_ptr<grpc::Channel> channel_;
 };
 
 TEST(StreamCall, TellsEveryMessageAndItsTimeThenTheStatus) {
