@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "router/requests/suspicion.h"
 
 namespace bfio::chaos {
 namespace {
@@ -38,6 +39,19 @@ std::vector<Gap> Hangs(const std::vector<Gap>& gaps, const std::vector<Disturban
   return hangs;
 }
 
+std::vector<Suspect> WronglyEnded(const std::vector<Suspect>& suspects,
+                                  const std::vector<Disturbance>& disturbances, absl::Duration patience) {
+  std::vector<Suspect> wronged;
+  for (const Suspect& suspect : suspects) {
+    const auto faults =
+        std::count_if(disturbances.begin(), disturbances.end(), [&](const Disturbance& disturbance) {
+          return disturbance.at >= suspect.begin - patience && disturbance.at <= suspect.end;
+        });
+    if (faults < router::Suspicion::kGuilty) wronged.push_back(suspect);
+  }
+  return wronged;
+}
+
 Verdict Audit(const AuditInput& input) {
   const Ledger& ledger = input.ledger;
   Verdict verdict;
@@ -56,6 +70,10 @@ Verdict Audit(const AuditInput& input) {
   require_zero("finishes that contradict their streams", ledger.bad_finishes);
   require_zero("tokens of poisoned requests", ledger.poison_tokens);
   if (Count(ledger, Fate::kCompleted) == 0) verdict.violations.push_back("nothing was completed");
+  for (const Suspect& suspect : WronglyEnded(ledger.suspects, input.disturbances, input.patience)) {
+    verdict.violations.push_back(
+        absl::StrCat("request ", suspect.request, " was ended for deaths that no fault explains"));
+  }
   const std::vector<Gap> hangs = Hangs(ledger.gaps, input.disturbances, input.patience);
   require_zero("streams that stood still for longer than any fault explains",
                static_cast<int64_t>(hangs.size()));
@@ -90,6 +108,7 @@ Verdict Audit(const AuditInput& input) {
   count("  cancelled by the client", Count(ledger, Fate::kCancelled));
   count("  refused with a status", Count(ledger, Fate::kRefused));
   count("  ended by a status after acceptance", Count(ledger, Fate::kEnded));
+  count("  ended after workers died with it", Count(ledger, Fate::kSuspected));
   count("  poisoned, ended by INTERNAL", Count(ledger, Fate::kPoisoned));
   count("  lost", Count(ledger, Fate::kLost));
   count("  hung", Count(ledger, Fate::kHung));

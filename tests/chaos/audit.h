@@ -42,6 +42,11 @@ Verdict Audit(const AuditInput& input);
 // The value at share q of the sorted values, rounded down; 0 of none.
 double Quantile(std::vector<float> values, double q);
 
+// Requests that were ended because workers died with them, although fewer faults fell into their lives than
+// it takes (router::Suspicion::kGuilty), with `patience` for what a fault does to show.
+std::vector<Suspect> WronglyEnded(const std::vector<Suspect>& suspects,
+                                  const std::vector<Disturbance>& disturbances, absl::Duration patience);
+
 // Gaps that no disturbance explains: longer than `patience`, and going on for longer than each disturbance in
 // them may last.
 std::vector<Gap> Hangs(const std::vector<Gap>& gaps, const std::vector<Disturbance>& disturbances,

@@ -100,6 +100,21 @@ TEST(Hangs, ATimeWithoutDisturbanceIsMeasured) {
   EXPECT_EQ(Hangs({gap(29, 35.1)}, faults, patience).size(), 1u);
 }
 
+TEST(WronglyEnded, ASuspectsDeathsNeedAsManyFaults) {
+  const absl::Time t = absl::UnixEpoch();
+  const auto suspect = [&](double begin, double end) {
+    return Suspect{1, t + absl::Seconds(begin), t + absl::Seconds(end)};
+  };
+  const std::vector<Disturbance> faults = {{t + absl::Seconds(10), absl::Seconds(3)},
+                                           {t + absl::Seconds(12), absl::Seconds(3)},
+                                           {t + absl::Seconds(14), absl::Seconds(3)}};
+  const absl::Duration patience = absl::Seconds(3);
+  EXPECT_EQ(WronglyEnded({suspect(9, 15)}, faults, patience).size(), 0u);
+  EXPECT_EQ(WronglyEnded({suspect(12.9, 15)}, faults, patience).size(), 0u) << "one shows late";
+  EXPECT_EQ(WronglyEnded({suspect(9, 13.9)}, faults, patience).size(), 1u) << "the third came after it";
+  EXPECT_EQ(WronglyEnded({suspect(13.1, 20)}, faults, patience).size(), 1u);
+}
+
 // --- HarmlessWatch ---
 
 class Watched : public ::testing::Test {

@@ -253,6 +253,11 @@ void ClientLoad::Judge(Request& request, const grpc::Status& status, absl::Time 
       absl::StrContains(status.error_message(), "logits are not finite")) {
     return Close(request, Fate::kPoisoned, "");
   }
+  if (status.error_code() == grpc::StatusCode::INTERNAL &&
+      absl::StrContains(status.error_message(), "workers died with this request on them")) {
+    ledger_.suspects.push_back({request.n, request.first_sent, now});
+    return Close(request, Fate::kSuspected, ending);
+  }
   if (status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED) return Close(request, Fate::kHung, ending);
   const bool come_back = status.error_code() == grpc::StatusCode::UNAVAILABLE ||
                          status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED;

@@ -31,6 +31,7 @@ enum class Fate {
   kEnded,      // by the router, after it was accepted, with UNAVAILABLE or RESOURCE_EXHAUSTED
   kLost,       // the router does not know it any more, or ended it in a way that promises forbid
   kHung,       // no end within the client's deadline
+  kSuspected,  // ended with INTERNAL after workers died with it; the audit wants as many faults
   kPoisoned,   // a poisoned request that ended with INTERNAL and no token, as it must
 };
 
@@ -62,6 +63,12 @@ struct Gap {
   int attempts = 0;
 };
 
+// A request that was ended because workers died with it, from its first sending to its end.
+struct Suspect {
+  uint64_t request = 0;
+  absl::Time begin, end;
+};
+
 struct Ledger {
   std::map<Fate, int64_t> fates;
   int64_t sent = 0;
@@ -79,6 +86,7 @@ struct Ledger {
   std::vector<std::string> findings;
   // Gaps beyond LoadOptions' notice, in a running stream.
   std::vector<Gap> gaps;
+  std::vector<Suspect> suspects;
   // Longest time between two tokens of anybody's.
   absl::Duration longest_silence;
   // Seconds from sending to the first token, and between messages of one stream; unsorted.

@@ -32,9 +32,10 @@ struct RouterLinkOptions {
   // How long the first connection may take; afterwards it tries for ever.
   absl::Duration connect_timeout = absl::Seconds(60);
   // Pause before a lost stream is opened again: anything between 0 and a bound that doubles from the first to
-  // the last (full jitter), so that a group's workers do not come all at once.
+  // the last (full jitter), so that a group's workers do not come all at once. No longer than a second: a
+  // router that is back waits for the last worker of a group, and its ranks stand still until then.
   absl::Duration first_backoff = absl::Milliseconds(100);
-  absl::Duration last_backoff = absl::Seconds(5);
+  absl::Duration last_backoff = absl::Seconds(1);
   // The same of a router that refuses this worker for now (refusal_delay.h).
   absl::Duration first_refusal = RefusalDelay::kFirst;
   // Messages waiting to be written, and how long a step waits for room among them. A router that makes none
