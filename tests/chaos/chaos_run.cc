@@ -43,6 +43,14 @@ std::string WriteTokens() {
   return path;
 }
 
+// The file of --resume_key_file: without it a stream that comes back to a new router waits like a new
+// request.
+std::string WriteResumeKey() {
+  const std::string path = testing::TestDirectory() + "/resume_keys";
+  std::ofstream(path) << std::string(32, 'k') << "\n";
+  return path;
+}
+
 GroupOptions OptionsOf(const RunOptions& run) {
   GroupOptions group;
   group.workers = run.workers;
@@ -51,7 +59,7 @@ GroupOptions OptionsOf(const RunOptions& run) {
       absl::StrCat("--form_timeout=", absl::FormatDuration(run.form_timeout)),
       // A router that comes back while a worker is gone waits for it no longer than for a step.
       absl::StrCat("--restart_settle=", absl::FormatDuration(run.step_timeout)), "--log_level=debug",
-      absl::StrCat("--client_tokens=", WriteTokens())};
+      absl::StrCat("--client_tokens=", WriteTokens()), absl::StrCat("--resume_key_file=", WriteResumeKey())};
   if (run.engine == "cpu") {
     group.worker_flags = {"--engine=cpu", absl::StrCat("--model=", run.model), "--slots=8",
                           "--kv_tokens=16384", "--step_tokens=64"};

@@ -92,6 +92,7 @@ class ClientLoad::Attempt final : public client::StreamCall {
       ++seen.bad_finishes;
       Find("a message after the finish");
     }
+    if (!message.resume_ticket().empty()) request_.message.set_resume_ticket(message.resume_ticket());
     if (message.token_ids_size() > 0) TakeTokens(message, now);
     if (message.has_finish()) TakeFinish(message.finish());
   }
