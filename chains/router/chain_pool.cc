@@ -126,7 +126,7 @@ absl::Status ChainPool::OnHello(Session session, const v1::ServerHello& hello, a
   server.hello.clear_stages();
   spdlog::info("chains: {} has joined with {:.1f} MiB", hello.server_id(),
                static_cast<double>(hello.memory_bytes()) / (1 << 20));
-  for (const v1::ChainStage& stage : hello.stages()) Adopt(session, server, stage, now);
+  for (const v1::ChainStage& stage : hello.stages()) RecoverStage(session, server, stage, now);
   AskForTimes(session, server, now);
   SettleFrom(now);
   return absl::OkStatus();
@@ -189,7 +189,7 @@ std::optional<std::vector<ServerTimes>> ChainPool::MeasuredTimes(const std::vect
   return TimesOf(figures, options_.job);
 }
 
-void ChainPool::Adopt(Session session, Server& server, const v1::ChainStage& stage, absl::Time now) {
+void ChainPool::RecoverStage(Session session, Server& server, const v1::ChainStage& stage, absl::Time now) {
   v1::PoolMessage drop;
   drop.mutable_drop()->set_chain(stage.chain());
   drop.mutable_drop()->set_reason("the pool has composed without it");

@@ -95,7 +95,7 @@ class ChainPool {
   void AskForTimes(Session session, Server& server, absl::Time now);
   // Of these servers; by place.
   std::optional<std::vector<ServerTimes>> MeasuredTimes(const std::vector<Session>& sessions) const;
-  void Adopt(Session session, Server& server, const v1::ChainStage& stage, absl::Time now);
+  void RecoverStage(Session session, Server& server, const v1::ChainStage& stage, absl::Time now);
   void Compose(absl::Time now, double demand);
   // `service_s`: 0 where times are not measured.
   void Begin(const core::ServerChain& plan, const std::vector<Session>& sessions, double service_s,

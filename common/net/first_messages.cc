@@ -93,7 +93,7 @@ void FirstMessages::Watch() {
 
 FirstMessages::Counts FirstMessages::counts() const {
   MutexLock lock(&mutex_);
-  // In line until it is their turn, also those that were too late.
+  // The waiting calls in order, also those that were too late.
   const size_t waiting = pending_.size() - std::min(pending_.size(), receiving_.size());
   return {receiving_.size(), waiting, too_late_};
 }

@@ -104,8 +104,7 @@ const std::vector<StateMetric>& StateMetrics() {
        [](const ClusterState& s) { return double(s.waiting_requests()); }},
       {{"bfio:max_requests_waiting", kGauge, "", "size of the waiting pool (--max_waiting)"},
        [](const ClusterState& s) { return double(s.max_waiting_requests()); }},
-      {{"bfio:epoch", kGauge, "",
-        "epoch number, the largest of all groups; grows whenever a group re-forms"},
+      {{"bfio:epoch", kGauge, "", "epoch number, the largest of all groups; grows whenever a group re-forms"},
        [](const ClusterState& s) { return double(s.epoch()); }},
       {{"bfio:ranks", kGauge, "", "ranks of all groups"},
        [](const ClusterState& s) { return OverRanks(s, One, Sum); }},
@@ -118,7 +117,8 @@ const std::vector<StateMetric>& StateMetrics() {
       {{"bfio:mean_load_tokens", kGauge, "", "present mean load of the ranks"}, MeanLoad},
       {{"bfio:min_load_tokens", kGauge, "", "present smallest load of a rank"},
        [](const ClusterState& s) { return OverRanks(s, Load, Min); }},
-      {{"bfio:balance_ratio", kGauge, "", "present mean load / largest load of the group; 1 is perfect balance"},
+      {{"bfio:balance_ratio", kGauge, "",
+        "present mean load / largest load of the group; 1 is perfect balance"},
        Balance},
       {{"bfio:idle_fraction", kGauge, "",
         "present share of the ranks' work time lost to imbalance: 1 - balance"},
@@ -128,7 +128,8 @@ const std::vector<StateMetric>& StateMetrics() {
       {{"bfio:idle_tokens_total", kCounter, "", "sum over steps of G * max load - sum of loads"},
        [](const ClusterState& s) { return s.steps().imbalance_tokens(); }},
       {{"bfio:step_max_load_tokens_total", kCounter, "",
-        "sum over steps of the largest load; idle_tokens_total / (ranks * this) is the idle fraction of a period"},
+        "sum over steps of the largest load; idle_tokens_total / (ranks * this) is the idle fraction of a "
+        "period"},
        [](const ClusterState& s) { return s.steps().max_load_tokens(); }},
       {{"bfio:step_mean_load_tokens_total", kCounter, "", "sum over steps of the mean load"},
        [](const ClusterState& s) { return s.steps().mean_load_tokens(); }},
@@ -136,7 +137,8 @@ const std::vector<StateMetric>& StateMetrics() {
         "sum over steps and ranks of the wait at the barrier"},
        [](const ClusterState& s) { return s.steps().barrier_wait_s(); }},
       {{"bfio:rank_step_seconds_total", kCounter, "",
-        "sum over steps and ranks of gap + local work + barrier wait; barrier_wait / this is the barrier wait fraction"},
+        "sum over steps and ranks of gap + local work + barrier wait; barrier_wait / this is the barrier "
+        "wait fraction"},
        [](const ClusterState& s) { return s.steps().rank_step_s(); }},
       {{"bfio:gap_seconds_total", kCounter, "", "sum of the gaps between a barrier and the next local work"},
        [](const ClusterState& s) { return s.steps().gap_s(); }},
@@ -147,7 +149,8 @@ const std::vector<StateMetric>& StateMetrics() {
       {{"bfio:generation_tokens_total", kCounter, "", "tokens that the workers generated"},
        [](const ClusterState& s) { return double(s.steps().generated_tokens()); }},
       {{"bfio:drift_tokens_total", kCounter, "",
-        "sum over steps and ranks of the difference between the router's account of a load and the rank's report"},
+        "sum over steps and ranks of the difference between the router's account of a load and the rank's "
+        "report"},
        [](const ClusterState& s) { return s.steps().drift_tokens(); }},
       {{"bfio:decisions_total", kCounter, "", "decisions of the policy"},
        [](const ClusterState& s) { return double(s.steps().decisions()); }},
@@ -191,7 +194,8 @@ const std::vector<StateMetric>& StateMetrics() {
       {{"bfio:requests_adopted_total", kCounter, "", "requests recovered from workers of an earlier router"},
        [](const ClusterState& s) { return double(s.requests().adopted()); }},
       {{"bfio:requests_restarted_total", kCounter, "",
-        "resumable requests that no worker held after a restart of the router, and that their client started again"},
+        "resumable requests that no worker held after a restart of the router, and that their client started "
+        "again"},
        [](const ClusterState& s) { return double(s.requests().restarted()); }},
       {{"bfio:slow_readers_total", kCounter, "", "clients disconnected because they did not read"},
        [](const ClusterState& s) { return double(s.requests().slow_readers()); }},
@@ -206,8 +210,7 @@ const std::vector<StateMetric>& StateMetrics() {
       {{"bfio:replay_bytes", kGauge, "",
         "prompts and tokens kept for replays and resumes (--replay_budget_mb)"},
        [](const ClusterState& s) { return double(s.process().replay_bytes()); }},
-      {{"bfio:event_queue_depth", kGauge, "",
-        "events in the decision thread's queue when it last read it"},
+      {{"bfio:event_queue_depth", kGauge, "", "events in the decision thread's queue when it last read it"},
        [](const ClusterState& s) { return double(s.process().event_queue_depth()); }},
       {{"bfio:worker_message_bytes", kGauge, "", "messages of workers that the router has not processed yet"},
        [](const ClusterState& s) { return double(s.process().worker_message_bytes()); }},
@@ -215,7 +218,8 @@ const std::vector<StateMetric>& StateMetrics() {
        [](const ClusterState& s) { return double(s.process().worker_queue_bytes()); }},
       {{"bfio:tls_handshakes_failed_total", kCounter, "", "TLS handshakes that failed, at the gRPC ports"},
        [](const ClusterState& s) { return double(s.process().handshakes_failed()); }},
-      {{"bfio:log_lines_dropped_total", kCounter, "", "log lines dropped because standard error was not read in time"},
+      {{"bfio:log_lines_dropped_total", kCounter, "",
+        "log lines dropped because standard error was not read in time"},
        [](const ClusterState& s) { return double(s.process().log_lines_dropped()); }},
       {{"bfio:resident_memory_bytes", kGauge, "", "resident memory of the router's process"},
        [](const ClusterState& s) { return double(s.process().resident_bytes()); }},
@@ -279,7 +283,9 @@ const std::vector<DistributionMetric>& DistributionMetrics() {
       {{"bfio:decide_seconds", kHistogram, "", "time of a decision of the policy"},
        [](const ClusterState& s) -> const v1::Distribution& { return s.step_times().decide_s(); }},
       {{"bfio:solver_gap_ratio", kHistogram, "",
-        "of one solved decision in 64: proven bound on the distance from the optimal plan, per worker and step of the horizon, as a share of the largest time of a worker; bf_io and bf_io_auto while requests wait for slots"},
+        "of one solved decision in 64: proven bound on the distance from the optimal plan, per worker and "
+        "step of the horizon, as a share of the largest time of a worker; bf_io and bf_io_auto while "
+        "requests wait for slots"},
        [](const ClusterState& s) -> const v1::Distribution& { return s.solver_gap(); }},
   };
   return *metrics;
@@ -288,13 +294,15 @@ const std::vector<DistributionMetric>& DistributionMetrics() {
 const std::vector<ReasonMetric>& ReasonMetrics() {
   static const auto* const metrics = new std::vector<ReasonMetric>{
       {{"bfio:requests_ended_total", kCounter, "outcome",
-        "accepted requests that ended: completed, cancelled (by client, deadline or disconnect), aborted (by Abort), failed (with an error of the router)"},
+        "accepted requests that ended: completed, cancelled (by client, deadline or disconnect), aborted (by "
+        "Abort), failed (with an error of the router)"},
        {{"completed", [](const v1::RequestTotals& r) { return double(r.completed()); }},
         {"cancelled", [](const v1::RequestTotals& r) { return double(r.cancelled()); }},
         {"aborted", [](const v1::RequestTotals& r) { return double(r.aborted()); }},
         {"failed", [](const v1::RequestTotals& r) { return double(r.failed()); }}}},
       {{"bfio:requests_refused_total", kCounter, "reason",
-        "requests refused at admission: pool_full, invalid, tenant (its limits), memory (the workers' KV is reserved)"},
+        "requests refused at admission: pool_full, invalid, tenant (its limits), memory (the workers' KV is "
+        "reserved)"},
        {{"pool_full", [](const v1::RequestTotals& r) { return double(r.refused_pool_full()); }},
         {"invalid", [](const v1::RequestTotals& r) { return double(r.refused_invalid()); }},
         {"tenant", [](const v1::RequestTotals& r) { return double(r.refused_tenant()); }},
@@ -309,7 +317,8 @@ struct ShadowMetric {
 };
 const std::vector<ShadowMetric>& ShadowMetrics() {
   static const auto* const metrics = new std::vector<ShadowMetric>{
-      {{"bfio:shadow_decisions_total", kCounter, "policy", "decisions at which the shadow policy was compared"},
+      {{"bfio:shadow_decisions_total", kCounter, "policy",
+        "decisions at which the shadow policy was compared"},
        [](const v1::ShadowState& s) { return double(s.decisions()); }},
       {{"bfio:shadow_avoided_decisions_total", kCounter, "policy",
         "of them, those where the acting policy leaves less idle work"},
@@ -355,8 +364,7 @@ const std::vector<PortMetric>& PortMetrics() {
   static const auto* const metrics = new std::vector<PortMetric>{
       {{"bfio:connections", kGauge, "port", "connections to the gRPC port"},
        [](const v1::PortState& p) { return double(p.connections()); }},
-      {{"bfio:unauthenticated_connections", kGauge, "port",
-        "connections without an authenticated call yet"},
+      {{"bfio:unauthenticated_connections", kGauge, "port", "connections without an authenticated call yet"},
        [](const v1::PortState& p) { return double(p.unauthenticated_connections()); }},
       {{"bfio:connections_refused_total", kCounter, "port", "connections refused above the limit"},
        [](const v1::PortState& p) { return double(p.connections_refused()); }},
@@ -389,10 +397,10 @@ struct EnergyMetric {
 const std::vector<EnergyMetric>& EnergyMetrics() {
   static const auto* const metrics = new std::vector<EnergyMetric>{
       {{"bfio:energy_busy_joules_total", kCounter, "",
-        "energy drawn by the workers' devices while they computed, each device once; absent without a meter, like the next two"},
+        "energy drawn by the workers' devices while they computed, each device once; absent without a meter, "
+        "like the next two"},
        [](const v1::EnergyTotals& e) { return e.busy_j(); }},
-      {{"bfio:energy_barrier_joules_total", kCounter, "",
-        "energy drawn while they waited within steps"},
+      {{"bfio:energy_barrier_joules_total", kCounter, "", "energy drawn while they waited within steps"},
        [](const v1::EnergyTotals& e) { return e.barrier_j(); }},
       {{"bfio:energy_parked_joules_total", kCounter, "", "energy drawn outside of steps"},
        [](const v1::EnergyTotals& e) { return e.parked_j(); }},

@@ -251,7 +251,7 @@ absl::Duration DecisionThread::UntilNextDeadline() const {
 }
 
 void DecisionThread::Decide() {
-  // A group whose decision another one's has made due is asked in the next turn, which its report brings.
+  // A group whose decision another one's has made due is asked in the next iteration, which its report triggers.
   for (const core::GroupIndex index : cluster_.DecisionOrder()) {
     Group* group = groups_.Find(index);
     if (group == nullptr) continue;

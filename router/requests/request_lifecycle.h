@@ -1,9 +1,9 @@
 // What happens to a request from its arrival to its end.
 //
 // Purpose: the state machine between clients and groups. It accepts or refuses, hands requests to the
-// scheduler's pool (core::Cluster), passes on their tokens, ends them, replays those whose worker was lost,
-// keeps what resumable streams need, and takes over what workers hold of an earlier router. The parts with
-// books of their own are classes beside it: request_table.h, resume_store.h, tenants.h, overload.h,
+// scheduler's pool (core::Cluster), delivers their tokens, ends them, replays those whose worker was lost,
+// keeps what resumable streams need, and recovers what workers hold from an earlier router. The parts with
+// separate state are classes beside it: request_table.h, resume_store.h, tenants.h, overload.h,
 // agent_calls.h.
 //
 // Ownership: borrows cluster, ids, tenants and overload control. Sinks that need a Flush are collected in
@@ -94,7 +94,7 @@ class RequestLifecycle final : public RequestBook {
   void OnPreempted(core::RequestId id, absl::Time now);
   // Its worker is gone: back into the pool, or its end.
   void OnLost(core::RequestId id, absl::Time now);
-  // `rank`: counted over all groups. `model`: the number of the group's; 0: not told. Nothing when nobody
+  // `rank`: counted over all groups. `model`: the number of the group's; 0: unknown. Nothing when no client
   // waits for the request: it is to be dropped again.
   std::optional<Assignment> OnPlaced(core::RequestId id, uint32_t rank, int64_t wait_steps, absl::Time now,
                                      uint32_t model = 0);
@@ -138,12 +138,12 @@ class RequestLifecycle final : public RequestBook {
   // --- arrival (arrival.cc) ---
 
   // True when the call has been dealt with: it goes on with its request, waits for the workers, or is
-  // refused. False: its request is unknown and starts anew.
+  // refused. False: its request is unknown and starts again.
   bool Resume(core::RequestId id, ClientRequest& request, const std::shared_ptr<TokenSink>& sink);
-  // What the client of a request that starts anew has of it already counts as made.
+  // Tokens that the client of a restarted request has count as generated.
   void TakeReceived(RequestRecord& record) const;
   // Whether an unknown request goes ahead of limits and pool because an earlier router had accepted it, which
-  // each may do once. Nobody loses a running request because the router died.
+  // each may do once. So a router crash ends no running request.
   bool MayGoAhead(const ClientRequest& request);
   // Counts refusals.
   absl::Status Admit(RequestRecord& record, bool ahead);

@@ -78,7 +78,7 @@ struct RequestRecord {
   std::optional<Finish> ended;
   // Times in a row that a worker refused it for want of KV (core::RequestSpec::refusals).
   int refusals = 0;
-  // Whether it may be what its workers die of.
+  // Whether it may be the cause of its workers' crashes.
   Suspicion suspicion;
   // The worker that it is placed on has died; counts when the request is lost.
   bool worker_died = false;

@@ -36,7 +36,7 @@ struct WorkerPortSetup {
   bool bind_worker_id = false;
   // Requests per second that come to the router; callable from any thread.
   std::function<double()> demand;
-  // Is told of callers; outlives the service. Null: nobody is.
+  // Notified of callers; outlives the service. May be null.
   Authenticator* authenticator = nullptr;
 };
 using MakeWorkerPortService = std::function<std::unique_ptr<WorkerPortService>(WorkerPortSetup)>;

@@ -154,7 +154,7 @@ void BM_Kv(benchmark::State& state, bool decide) {
       Decide(*policy, snapshot, first_come, decision);
     } else {
       snapshot.kv = gate.Look(*of.lookahead, of.gate_workers, absl::MakeSpan(of.pool.waiting));
-      benchmark::DoNotOptimize(snapshot.kv.room.data());
+      benchmark::DoNotOptimize(snapshot.kv.capacity.data());
     }
   }
   state.counters["placed"] = static_cast<double>(decision.assignments.size());

@@ -81,7 +81,7 @@ Instance MakeInstance(const Shape& shape, Rng& rng) {
     SolverItem item;
     item.load = 1 + static_cast<int64_t>(rng.Gamma(0.8) * 1'200);
     item.kv_reserve = item.load + 300;
-    item.worth = 200.0 * (shape.waiting - i) / 5;
+    item.weight = 200.0 * (shape.waiting - i) / 5;
     const auto left = static_cast<int>(210 * rng.Gamma(1));
     item.curve = curves > 1 ? std::min(left, curves - 1) : 0;
     instance.items.push_back(item);

@@ -19,7 +19,7 @@
 #include "bfio/v1/admin.grpc.pb.h"
 #include "tests/chaos/attack.h"
 #include "tests/chaos/harmless_watch.h"
-#include "tests/chaos/lying_worker.h"
+#include "tests/chaos/misbehaving_worker.h"
 #include "tests/chaos/network.h"
 #include "tests/chaos/schedule.h"
 #include "tests/chaos/tcp_proxy.h"
@@ -80,7 +80,7 @@ class ChaosGroup {
   bool Begin(const Fault& fault);
   void End(const Fault& fault);
   // Reports that lying workers have changed so far.
-  int64_t lies() const { return lies_; }
+  int64_t altered_reports() const { return lies_; }
   bool IsUnderWay(FaultKind harmless) const { return attacks_.contains(harmless); }
   // Toggles the slow workers and reads the logs; to be called every 20 ms or so.
   void Tick();
@@ -139,7 +139,7 @@ class ChaosGroup {
   bool router_down_ = false;
   int router_starts_ = 0;
   std::vector<Worker> workers_;
-  std::unique_ptr<LyingWorker> liar_;
+  std::unique_ptr<MisbehavingWorker> misbehaving_worker_;
   // Of those that have left.
   int64_t lies_ = 0;
   std::unique_ptr<v1::Admin::Stub> admin_;

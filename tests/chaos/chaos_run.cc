@@ -248,11 +248,12 @@ int RunChaos(const RunOptions& options) {
                      director.start(), allowed,           director.other()};
     verdict = Audit(input);
     absl::PrintF("\n");
-    PrintFaults(director, group.lies());
+    PrintFaults(director, group.altered_reports());
     // What a deadline of a second means on a busy machine.
     absl::PrintF("%-44s %14.2f\n", "longest wait for a processor, s", absl::ToDoubleSeconds(longest_wait));
-    const auto joined = director.carried_out().find(FaultKind::kLyingWorker);
-    if (joined != director.carried_out().end() && joined->second >= kMisbehaving && group.lies() == 0)
+    const auto joined = director.carried_out().find(FaultKind::kMisbehavingWorker);
+    if (joined != director.carried_out().end() && joined->second >= kMisbehaving &&
+        group.altered_reports() == 0)
       verdict.violations.push_back("no misbehaving worker came into the group");
     if (!options.memory_csv.empty()) std::ofstream(options.memory_csv) << director.memory().Csv();
   }

@@ -1,4 +1,4 @@
-// What one faulty request, one wrong worker or one stranger does to a group of workers: issue 22, cases 1, 2,
+// What one faulty request, one wrong worker or one intruder does to a group of workers: issue 22, cases 1, 2,
 // 4 and 9. Real programs over loopback. Cases that are not mended yet: KNOWN_OPEN in CMakeLists.txt
 // (tests/testing/known_open_main.cc says how they count).
 #include <gmock/gmock.h>
@@ -252,7 +252,7 @@ TEST(BarrierHijack, AStrangerGetsNoRanksPlace) {
   cluster.StartWorker();
   ASSERT_TRUE(Eventually([&] { return CountOf(cluster.router().Stderr(), " attached ") == 1; }))
       << cluster.router().Stderr();
-  // The rank whose place the stranger wants: it is told of the epoch, and has not gone to the barrier yet.
+  // The rank whose place the intruder wants: it is told of the epoch, and has not gone to the barrier yet.
   ScriptedWorker late(cluster.address(), "late");
   late.SayHello();
   v1::RouterMessage message;
@@ -260,12 +260,12 @@ TEST(BarrierHijack, AStrangerGetsNoRanksPlace) {
   ASSERT_EQ(message.epoch().rank(), 1u);
   const std::vector<int> ports = ListeningPorts(cluster.workers()[0].pid());
   ASSERT_EQ(ports.size(), 1u) << "a worker without --http_listen listens for its barrier alone";
-  auto stranger = worker::StarEndpoint::Create({.host = "127.0.0.1"});
-  ASSERT_TRUE(stranger.ok()) << stranger.status();
-  const auto barrier = (*stranger)->Form(
+  auto intruder = worker::StarEndpoint::Create({.host = "127.0.0.1"});
+  ASSERT_TRUE(intruder.ok()) << intruder.status();
+  const auto barrier = (*intruder)->Form(
       {message.epoch().epoch(), 1, 2, absl::StrCat("127.0.0.1:", ports[0], "/", std::string(64, '0'))},
       5 * kSlowdown * absl::Seconds(1), {});
-  EXPECT_FALSE(barrier.ok()) << "the stranger is rank 1 of the barrier";
+  EXPECT_FALSE(barrier.ok()) << "the intruder is rank 1 of the barrier";
   EXPECT_THAT(cluster.workers()[0].Stderr(), Not(HasSubstr("rank 0 of 2")));
 }
 

@@ -230,14 +230,14 @@ TEST_F(Security, NoPortTakesAWrongCertificate) {
     // The health service answers whoever gets in.
     const std::string health = "/grpc.health.v1.Health/Check";
     EXPECT_TRUE(Call(Connect(port.address, port.ca, port.good), health, "").ok()) << port.method;
-    std::vector<std::string> strangers = {"", port.expired, "wrong"};
+    std::vector<std::string> intruders = {"", port.expired, "wrong"};
     for (const PortUnderTest& other : ports) {
-      if (other.good != port.good) strangers.push_back(other.good);
+      if (other.good != port.good) intruders.push_back(other.good);
     }
-    for (const std::string& stranger : strangers) {
+    for (const std::string& intruder : intruders) {
       for (const std::string& method : {health, port.method}) {
-        const grpc::Status status = Call(Connect(port.address, port.ca, stranger), method, kAcme);
-        EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << port.method << " took " << stranger;
+        const grpc::Status status = Call(Connect(port.address, port.ca, intruder), method, kAcme);
+        EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << port.method << " took " << intruder;
       }
     }
     EXPECT_EQ(
@@ -259,12 +259,12 @@ TEST_F(Security, EveryMethodAsksForAToken) {
   const auto client = Connect(client_, "client-ca", "client"), admin = Connect(admin_, "admin-ca", "admin");
   // Whatever methods there will be: each must ask.
   const auto try_all = [](const std::string& service, const std::shared_ptr<grpc::Channel>& channel,
-                          const std::string& stranger) {
+                          const std::string& intruder) {
     const auto* descriptor = grpc::protobuf::DescriptorPool::generated_pool()->FindServiceByName(service);
     ASSERT_NE(descriptor, nullptr);
     for (int i = 0; i < descriptor->method_count(); ++i) {
       const std::string method = absl::StrCat("/", service, "/", descriptor->method(i)->name());
-      for (const std::string& token : {std::string(), std::string(kWrong), std::string(kExpired), stranger}) {
+      for (const std::string& token : {std::string(), std::string(kWrong), std::string(kExpired), intruder}) {
         EXPECT_EQ(Call(channel, method, token).error_code(), grpc::StatusCode::UNAUTHENTICATED)
             << method << token;
       }
@@ -360,7 +360,7 @@ TEST_F(Security, CertificatesAreReplacedUnderARunningRouter) {
     absl::SleepFor(absl::Milliseconds(50));
   }
   EXPECT_TRUE(Call(Connect(client_, "client-ca", "client"), "/bfio.v1.Inference/Abort", kAcme).ok());
-  // The old client's certificate is a stranger's now, even where it believes the router.
+  // The old client's certificate is a intruder's now, even where it believes the router.
   grpc::SslCredentialsOptions stale;
   stale.pem_root_certs = ReadFile(File("client-ca.crt"));
   stale.pem_cert_chain = ReadFile(old + "/client.crt");
@@ -429,9 +429,9 @@ TEST_F(Security, AWorkerJoinsOnlyAsWhoItsCertificateSays) {
   EXPECT_EQ(Count(router_->Stderr(), "refused: worker link: the certificate is not this worker_id's"), 1u);
   // Strangers give up when --connect_timeout has passed, or go on trying; they never get in.
   for (const char* certificate : {"expired-worker", "wrong", "client"}) {
-    Process stranger = StartWorker("w0", certificate);
-    stranger.Wait(absl::Seconds(2));
-    stranger.Signal(SIGKILL);
+    Process intruder = StartWorker("w0", certificate);
+    intruder.Wait(absl::Seconds(2));
+    intruder.Signal(SIGKILL);
   }
   EXPECT_EQ(Count(router_->Stderr(), " attached "), 0u) << router_->Stderr();
   Process honest = StartWorker("w0", "w0");

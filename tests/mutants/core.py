@@ -51,9 +51,9 @@ MUTANTS = [
     ("model/free_capacity.h", "LimitSlots(g, std::max(kv_.MostThatFit(least, g), reserved));", "(void)reserved;\n    LimitSlots(g, kv_.MostThatFit(least, g));", "a slot whose KV is reserved is closed"),
     ("model/kv_capacity.h", "if (reserve < least_[Row(other)] || !NeedsNoLess(need, other)) continue;", "if (!NeedsNoLess(need, other)) continue;", "a request is refused although its reservation would fit"),
     ("model/kv_capacity.h", "      if (!holds) return false;\n    }\n    return true;", "      if (holds) return true;\n    }\n    return false;", "memory has to suffice at one time only"),
-    ("policy/bf_io_auto/turns.cc", "if (turns_[i].slack > 0 || turns_[i].spared) continue;", "if (turns_[i].slack > 0) continue;", "a request is deferred again and again"),
-    ("policy/bf_io_auto/turns.cc", "if (request.tenant_excess_tokens <= 0) return age;", "return age;", "a tenant that was served most is not held back"),
-    ("policy/bf_io_auto/preparation.cc", "instance.workers[giant.home].Precount(giant.credit);", "", "nothing is counted ahead where an oversized request is expected"),
+    ("policy/bf_io_auto/urgency.cc", "if (urgencies_[i].slack > 0 || urgencies_[i].deferred) continue;", "if (urgencies_[i].slack > 0) continue;", "a request is deferred again and again"),
+    ("policy/bf_io_auto/urgency.cc", "if (request.tenant_excess_tokens <= 0) return age;", "return age;", "a tenant that was served most is not held back"),
+    ("policy/bf_io_auto/oversized_requests.cc", "instance.workers[candidate.reserved_worker].Precount(candidate.precounted_tokens);", "", "nothing is counted ahead where an oversized request is expected"),
     ("policy/bf_io_auto/headroom.cc", "if (request.id <= last_id_) continue;", "", "a request that waits is learnt from at every decision"),
     ("policy/bf_io_auto/bf_io_auto.cc", "      decision.assignments.clear();\n      free_.Reset(snapshot);\n", "      free_.Reset(snapshot);\n", "a plan that was given up stays in the decision"),
 ]

@@ -15,7 +15,7 @@
 #include "tests/testing/emulated_device_ops.h"
 #include "tests/testing/emulated_ranks.h"
 #include "tests/testing/golden.h"
-#include "tests/testing/seat.h"
+#include "tests/testing/group_member.h"
 #include "worker/barrier/step_peers.h"
 #include "worker/engine/cuda/cuda_backend.h"
 #include "worker/engine/model/model.h"

@@ -50,7 +50,7 @@ bool MayGoOn(const absl::Status& status, bool was_live) {
     case absl::StatusCode::kInternal:
     case absl::StatusCode::kUnknown:
       return true;
-    case absl::StatusCode::kResourceExhausted:  // mostly refused at the door
+    case absl::StatusCode::kResourceExhausted:  // mostly refused at admission
       return was_live;
     default:  // refused, or another's: not ours to abort
       return false;

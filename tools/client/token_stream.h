@@ -66,7 +66,7 @@ class TokenStream {
   ~TokenStream();
 
   // The next tokens, or the end: v1::Finish when the request has ended and all its tokens were given, or an
-  // error (with RetryInfo, if the router sent one: common/net/status.h). The end is given again to who asks
+  // error (with RetryInfo, if the router sent one: common/net/status.h). Later calls return the end
   // again. DATA_LOSS when tokens are missing or repeated: the router's fault, or a proxy's.
   Event Next(absl::Duration patience = absl::InfiniteDuration());
 
@@ -82,7 +82,7 @@ class TokenStream {
 
  private:
   void Begin();
-  // What follows from a message, and from a stream's end; nothing where there is nothing to tell yet.
+  // What follows from a message, and from a stream's end; nothing while there is no event yet.
   std::optional<Event> OnMessage(const v1::GenerateResponse& message);
   std::optional<Event> OnStreamEnd(const absl::Status& status);
   Event End(Event event);

@@ -11,9 +11,9 @@ using enum MetricKind;
 constexpr MetricInfo kBuildInfo = {"bfio:openai_build_info", kGauge, "version",
                                    "1; the label is the front's version"};
 constexpr MetricInfo kRunning = {"bfio:openai_requests_running", kGauge, "", "completions under way"};
-constexpr MetricInfo kEnded = {
-    "bfio:openai_requests_total", kCounter, "code",
-    "completions that ended, by HTTP status; 499: the client disconnected; a stream that broke counts with the status it would have had"};
+constexpr MetricInfo kEnded = {"bfio:openai_requests_total", kCounter, "code",
+                               "completions that ended, by HTTP status; 499: the client disconnected; a "
+                               "stream that broke counts with the status it would have had"};
 constexpr MetricInfo kTokens = {"bfio:openai_generation_tokens_total", kCounter, "",
                                 "tokens delivered to clients"};
 constexpr MetricInfo kConnections = {"bfio:openai_connections", kGauge, "",

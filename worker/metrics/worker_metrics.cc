@@ -29,9 +29,8 @@ Value EnergyOf(const RankFigures& rank, double EnergySums::*part) {
   return rank.energy.has_value() ? Value(rank.energy->sums.*part) : std::nullopt;
 }
 
-constexpr MetricInfo kDroppedLines = {
-    "bfio:worker_log_lines_dropped_total", kCounter, "",
-    "log lines dropped because standard error was not read in time"};
+constexpr MetricInfo kDroppedLines = {"bfio:worker_log_lines_dropped_total", kCounter, "",
+                                      "log lines dropped because standard error was not read in time"};
 constexpr MetricInfo kBuildInfo = {"bfio:worker_build_info", kGauge, "version",
                                    "1; the label is the worker's version"};
 
@@ -64,8 +63,7 @@ const std::vector<RankMetric>& RankMetrics() {
        [](const RankFigures& r) -> Value { return double(r.prefill_tokens); }},
       {{"bfio:worker_finished_requests_total", kCounter, "worker", "requests whose last token was generated"},
        [](const RankFigures& r) -> Value { return double(r.finished_requests); }},
-      {{"bfio:worker_preempted_requests_total", kCounter, "worker",
-        "requests preempted because KV ran out"},
+      {{"bfio:worker_preempted_requests_total", kCounter, "worker", "requests preempted because KV ran out"},
        [](const RankFigures& r) -> Value { return double(r.preempted_requests); }},
       {{"bfio:worker_failed_requests_total", kCounter, "worker",
         "requests ended because the model gave no finite logits for them"},
@@ -80,15 +78,15 @@ const std::vector<RankMetric>& RankMetrics() {
        [](const RankFigures& r) -> Value { return double(r.load_tokens); }},
       {{"bfio:worker_kv_capacity_tokens", kGauge, "worker", "capacity in KV tokens (--kv_tokens)"},
        [](const RankFigures& r) -> Value { return double(r.kv_tokens); }},
-      {{"bfio:worker_kv_reserved_tokens", kGauge, "worker",
-        "KV tokens reserved for running requests"},
+      {{"bfio:worker_kv_reserved_tokens", kGauge, "worker", "KV tokens reserved for running requests"},
        [](const RankFigures& r) -> Value { return double(r.kv_tokens - r.free_kv_tokens); }},
       {{"bfio:worker_undelivered_tokens", kGauge, "worker",
         "tokens generated without a router and not reported yet; those of resumable requests are kept"},
        [](const RankFigures& r) -> Value { return double(r.undelivered_tokens); }},
       {{"bfio:worker_held_requests", kGauge, "worker", "resumable requests kept for the next router"},
        [](const RankFigures& r) -> Value { return double(r.held_requests); }},
-      {{"bfio:worker_held_bytes", kGauge, "worker", "bytes reserved for held requests, of --resume_buffer_mb"},
+      {{"bfio:worker_held_bytes", kGauge, "worker",
+        "bytes reserved for held requests, of --resume_buffer_mb"},
        [](const RankFigures& r) -> Value { return double(r.held_bytes); }},
       {{"bfio:worker_step_cost_fixed_seconds", kGauge, "worker",
         "fitted cost of a step, C; absent until the fit is certain, like the next two"},

@@ -1,4 +1,4 @@
-// The star barrier against strangers on its port and impostors at rank 0's, and its wire format.
+// The star barrier against intruders on its port and impostors at rank 0's, and its wire format.
 #include <gmock/gmock.h>
 #include <sys/socket.h>
 
@@ -197,13 +197,13 @@ TEST_F(JoinProofTest, WhoKnowsTheSecretIsBelieved) {
 TEST_F(JoinProofTest, NeitherEndBelievesOneThatDoesNotKnowIt) {
   AcceptorProof impostor(NonceOf(4), NonceOf(2));
   EXPECT_FALSE(joiner_.OnChallenge(*impostor.OnOpening(joiner_.Open()), introduction_).has_value());
-  JoinerProof stranger(NonceOf(4), NonceOf(1));
-  const auto challenge = acceptor_.OnOpening(stranger.Open());
+  JoinerProof intruder(NonceOf(4), NonceOf(1));
+  const auto challenge = acceptor_.OnOpening(intruder.Open());
   ASSERT_TRUE(challenge.has_value());
-  EXPECT_FALSE(stranger.OnChallenge(*challenge, introduction_).has_value());
+  EXPECT_FALSE(intruder.OnChallenge(*challenge, introduction_).has_value());
   // It goes on all the same.
   AcceptorProof accomplice(NonceOf(4), NonceOf(2));
-  const auto sealed = stranger.OnChallenge(*accomplice.OnOpening(stranger.Open()), introduction_);
+  const auto sealed = intruder.OnChallenge(*accomplice.OnOpening(intruder.Open()), introduction_);
   EXPECT_FALSE(acceptor_.OnIntroduction(*sealed).has_value());
 }
 
@@ -308,11 +308,11 @@ TEST(StarTest, StrangersAreDroppedAndTheGroupForms) {
 
 // It has port, epoch, rank and size right, and a secret of its own.
 TEST(StarTest, AStrangerWithoutTheSecretGetsNoRanksPlaceAndLearnsNothing) {
-  auto root = MakeEndpoint(), leaf = MakeEndpoint(), stranger = MakeEndpoint();
+  auto root = MakeEndpoint(), leaf = MakeEndpoint(), intruder = MakeEndpoint();
   const std::string offer = *root->Offer();
-  const std::string guess = FormatStarId({ParseStarId(offer)->root, ParseStarId(*stranger->Offer())->secret});
+  const std::string guess = FormatStarId({ParseStarId(offer)->root, ParseStarId(*intruder->Offer())->secret});
   std::thread former([&] { EXPECT_TRUE(root->Form({5, 0, 2, offer}, kStarForever, {}).ok()); });
-  const auto joined = stranger->Form({5, 1, 2, guess}, absl::Milliseconds(200), {});
+  const auto joined = intruder->Form({5, 1, 2, guess}, absl::Milliseconds(200), {});
   EXPECT_TRUE(absl::IsDeadlineExceeded(joined.status())) << joined.status();
   // One that does not mind that rank 0 knows another secret.
   Connection bold = ConnectTo(offer);
@@ -397,7 +397,7 @@ TEST(StarTest, AFloodOfStrangersDoesNotKeepTheGroupFromForming) {
   former.join();
 }
 
-// There is always a stranger to serve.
+// There is always a intruder to serve.
 TEST(StarTest, AFloodDoesNotKeepRankZeroBeyondItsDeadline) {
   auto root = MakeEndpoint();
   const std::string offer = *root->Offer();

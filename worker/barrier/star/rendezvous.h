@@ -3,7 +3,7 @@
 // Whoever connects and does not prove that it knows the epoch's secret (join_proof.h: port scanners,
 // attackers, ranks of another epoch, a peer that never speaks) learns nothing, is dropped and harms nobody:
 // what it may hold is bounded in bytes, in time and in number, and a flood drops its own connections first.
-// Nobody is served between formings, so no stranger delays a step. Threads: one.
+// Nobody is served between formings, so no pending delays a step. Threads: one.
 #ifndef BFIO_WORKER_BARRIER_STAR_RENDEZVOUS_H_
 #define BFIO_WORKER_BARRIER_STAR_RENDEZVOUS_H_
 
@@ -68,7 +68,7 @@ class Acceptor {
 
  private:
   // A connection that has proven nothing yet.
-  struct Stranger {
+  struct Pending {
     Connection connection;
     AcceptorProof proof;
     uint64_t origin;
@@ -81,13 +81,13 @@ class Acceptor {
   int64_t NextDeadline() const;
   void AcceptSome();
   // Of the machine that has the most, the oldest.
-  void DropStranger();
+  void DropOldestPending();
   void DropDeparted();
-  void ServeStrangers();
+  void ServePending();
   // Reads what it has sent, and answers. False: it is done with.
-  bool Serve(Stranger& stranger);
+  bool Serve(Pending& pending);
   // An expected rank moves to arrivals_.
-  void Admit(Stranger& stranger);
+  void Admit(Pending& pending);
   int32_t Missing() const;
   absl::Status TooLate() const;
 
@@ -95,7 +95,7 @@ class Acceptor {
   const WireType type_;
   const RankRange ranks_;
   std::vector<Arrival> arrivals_;
-  std::list<Stranger> strangers_;
+  std::list<Pending> pending_;
   // interrupt, listener, strangers, arrivals (in that order)
   std::vector<pollfd> poll_set_;
 };

@@ -19,12 +19,12 @@ using testing::EmulatedDevice;
 using testing::EmulatedGroup;
 using testing::Feed;
 using testing::Golden;
+using testing::GroupMember;
 using ::testing::HasSubstr;
 using testing::LoadGolden;
 using testing::MakeBackend;
 using testing::MakeSharedEngine;
 using testing::RunEmulatedRanks;
-using testing::Seat;
 using testing::SharedOptions;
 using testing::Stream;
 
@@ -39,11 +39,11 @@ struct EmulatedLife {
 void RunLives(EmulatedGroup group, std::vector<EmulatedLife>& lives, int steps) {
   group.ranks = static_cast<int>(lives.size());
   RunEmulatedRanks(group, [&](int rank, Barrier& barrier) {
-    Seat seat(group.Spec(rank), barrier);
+    GroupMember member(group.Spec(rank), barrier);
     EmulatedLife& life = lives[rank];
     StepOutput out;
     for (int step = 0; step < steps; ++step) {
-      const auto busy = seat.Step(*life.engine, life.engine->active() > 0, out);
+      const auto busy = member.Step(*life.engine, life.engine->active() > 0, out);
       if (!busy.ok()) {
         EXPECT_GT(group.dies, 0) << busy.status();
         return;

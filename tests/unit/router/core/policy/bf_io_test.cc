@@ -67,20 +67,20 @@ TEST(BfIoSquareTest, BacklogThatMakesEverybodyWaitAlikeMakesNobodyOverdue) {
               ElementsAre(-1, 1));
 }
 
-// Four workers at a level of 1,000 a slot; the least loaded prepares for the giant.
-PolicyCase GiantAmongSmall(int64_t prepared_load, int64_t giant_age) {
+// Four workers at a level of 1,000 a slot; the least loaded is reserved for the oversized request.
+PolicyCase OversizedAmongSmall(int64_t prepared_load, int64_t age) {
   PolicyCase result = PolicyCase().Worker(50'000, 0, kAmpleKv, 50).Worker(50'000, 0, kAmpleKv, 50);
-  result.Worker(50'000, 0, kAmpleKv, 50).Worker(prepared_load, 1, kAmpleKv, 50).Waiting(8'000, giant_age);
+  result.Worker(50'000, 0, kAmpleKv, 50).Worker(prepared_load, 1, kAmpleKv, 50).Waiting(8'000, age);
   return result.WaitingAll({900, 1'400, 100, 1'000, 700, 1'100});
 }
 
 TEST(BfIoSquareTest, WorkerThatPreparesForAnOverdueGiantGetsTheSmallest) {
-  EXPECT_THAT(GiantAmongSmall(49'000, /*giant_age=*/13).Decide("bf_io"),
+  EXPECT_THAT(OversizedAmongSmall(49'000, /*age=*/13).Decide("bf_io"),
               ElementsAre(-1, -1, -1, 3, -1, -1, -1));
 }
 
 TEST(BfIoSquareTest, GiantEntersOnceItsWorkerHasSunk) {
-  EXPECT_THAT(GiantAmongSmall(42'000, /*giant_age=*/13).Decide("bf_io"),
+  EXPECT_THAT(OversizedAmongSmall(42'000, /*age=*/13).Decide("bf_io"),
               ElementsAre(3, -1, -1, -1, -1, -1, -1));
 }
 

@@ -4,8 +4,8 @@
 // changed on its way, so that the router meets a liar from inside the group. Its lies never claim a wrong
 // token for a request that it holds and may still make tokens for: nobody but the worker can know those.
 // Threads: two of its own; the methods belong to the owner's.
-#ifndef BFIO_TESTS_CHAOS_LYING_WORKER_H_
-#define BFIO_TESTS_CHAOS_LYING_WORKER_H_
+#ifndef BFIO_TESTS_CHAOS_MISBEHAVING_WORKER_H_
+#define BFIO_TESTS_CHAOS_MISBEHAVING_WORKER_H_
 
 #include <memory>
 #include <string>
@@ -19,7 +19,7 @@
 
 namespace bfio::chaos {
 
-enum class Lie {
+enum class Misbehavior {
   kSkipStep,        // a step number that does not follow
   kStaleEpoch,      // reports of an epoch long gone, among the right ones
   kFutureEpoch,     // and of one to come
@@ -31,29 +31,29 @@ enum class Lie {
   kDuplicate,       // every report twice
   kOutOfOrder,      // two reports swapped
 };
-inline constexpr int kLies = static_cast<int>(Lie::kOutOfOrder) + 1;
-absl::string_view NameOf(Lie lie);
+inline constexpr int kMisbehaviors = static_cast<int>(Misbehavior::kOutOfOrder) + 1;
+absl::string_view NameOf(Misbehavior lie);
 
-class LyingWorker {
+class MisbehavingWorker {
  public:
   // Joins at once; begins to lie after some twenty steps.
-  LyingWorker(const std::string& router, const std::string& barrier_host, const std::string& id, Lie lie,
-              const worker::SimOptions& engine);
+  MisbehavingWorker(const std::string& router, const std::string& barrier_host, const std::string& id,
+                    Misbehavior lie, const worker::SimOptions& engine);
   // Leaves without a word, as a worker does that dies.
-  ~LyingWorker();
+  ~MisbehavingWorker();
 
   // Reports of its that were changed: none before the group has taken it in.
-  int64_t lies() const;
+  int64_t altered_reports() const;
 
  private:
-  class Mouth;
+  class AlteredLink;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<worker::RouterLink> link_;
-  std::unique_ptr<Mouth> mouth_;
+  std::unique_ptr<AlteredLink> altered_link_;
   std::unique_ptr<worker::StepLoop> loop_;
   std::thread loop_thread_, link_thread_;
 };
 
 }  // namespace bfio::chaos
 
-#endif  // BFIO_TESTS_CHAOS_LYING_WORKER_H_
+#endif  // BFIO_TESTS_CHAOS_MISBEHAVING_WORKER_H_
