@@ -332,7 +332,7 @@ void ChainPool::Compose(absl::Time now, double demand) {
   }
   if (compose_at_ != absl::InfiniteFuture()) return;
   wait_end_ = absl::InfiniteFuture();
-  // By name, so that a pool's plan does not depend on who was quicker.
+  // By name, so that a pool's plan does not depend on the order of arrival.
   std::map<std::string, Session> names;
   for (const auto& [session, server] : servers_) names[server.hello.server_id()] = session;
   std::vector<Session> sessions;
@@ -340,7 +340,7 @@ void ChainPool::Compose(absl::Time now, double demand) {
   bool any_free = false;
   for (const auto& [name, session] : names) {
     const Server& server = servers_[session];
-    // Every server keeps room for the ends of the model: any may become a head.
+    // Every server reserves memory for the ends of the model: any may become a head.
     const int64_t memory =
         static_cast<int64_t>(server.hello.memory_bytes()) - static_cast<int64_t>(server.hello.ends_bytes());
     if (server.failed || memory <= 0) continue;

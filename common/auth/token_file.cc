@@ -125,7 +125,7 @@ absl::StatusOr<std::string> ReadTokenFile(const std::string& path) {
 void WarnIfWorldReadable(const std::string& path) {
   struct stat info;
   if (stat(path.c_str(), &info) == 0 && (info.st_mode & S_IROTH) != 0) {
-    spdlog::warn("{} holds secrets and everybody on this machine may read it (chmod o-r)", path);
+    spdlog::warn("{} holds secrets and every user of this machine may read it (chmod o-r)", path);
   }
 }
 

@@ -31,8 +31,8 @@ class ABSL_LOCKABLE Mutex {
     WakeAwaiting();
     mutex_.unlock();
   }
-  // Both release the mutex while they wait. The thread that releases it checks whether `condition` holds, as with
-  // absl's; so it must read only what the mutex guards.
+  // Both release the mutex while they wait. The thread that releases it checks whether `condition` holds, as
+  // with absl's; so it must read only what the mutex guards.
   void Await(const absl::Condition& condition) ABSL_EXCLUSIVE_LOCKS_REQUIRED(this) {
     AwaitWithTimeout(condition, absl::InfiniteDuration());
   }
@@ -103,8 +103,8 @@ class CondVar {
   void Wait(Mutex* mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     WaitWithDeadline(mutex, absl::InfiniteFuture());
   }
-  // True when the deadline, by MonotonicNow(), has passed: also for a thread that was signalled late. The event it
-  // waits for comes first. May return before without a signal.
+  // True when the deadline, by MonotonicNow(), has passed: also for a thread that was signalled late. The
+  // event it waits for comes first. May return before without a signal.
   bool WaitWithDeadline(Mutex* mutex, absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     mutex->WakeAwaiting();
     return !mutex->WaitUntil(variable_, deadline);

@@ -8,11 +8,12 @@
 
 namespace bfio {
 
-// 0 is no router, kElected + term an elected one (router/election/election.h). Smaller values are routers without
-// election: nanoseconds of their start.
+// 0 is no router, kElected + term an elected one (router/election/election.h). Smaller values are routers
+// without election: nanoseconds of their start.
 inline constexpr uint64_t kElected = uint64_t{1} << 63;
 
-// Whether a worker that has followed `known` may follow `next`. Routers without election have no order: clocks jump.
+// Whether a worker that has followed `known` may follow `next`. Routers without election have no order:
+// clocks jump.
 constexpr bool MayFollow(uint64_t known, uint64_t next) {
   return known < kElected || next >= known;
 }

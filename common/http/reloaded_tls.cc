@@ -64,7 +64,7 @@ absl::StatusOr<ReloadedTls::Context> ReloadedTls::Read() const {
   const Context context(SSL_CTX_new(TLS_server_method()), SSL_CTX_free);
   if (context == nullptr) return absl::InternalError(OpenSslError());
   SetRules(*context);
-  // A key under a password is refused, and nobody asked for it.
+  // A key under a password is refused without a prompt.
   SSL_CTX_set_default_passwd_cb(context.get(), [](char*, int, int, void*) { return -1; });
   if (SSL_CTX_use_certificate_chain_file(context.get(), cert_.c_str()) != 1 ||
       SSL_CTX_use_PrivateKey_file(context.get(), key_.c_str(), SSL_FILETYPE_PEM) != 1 ||

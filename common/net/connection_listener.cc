@@ -28,7 +28,7 @@ namespace {
 
 // How often unauthenticated connections are looked at while there are some.
 constexpr int kLookMs = 20;
-// While connections wait in the kernel's queue for which there is no room.
+// While connections wait in the kernel's queue at the limit.
 constexpr int kCrowdedMs = 10;
 // Of idle connections whose peer's host has vanished: found out after 60 s.
 constexpr int kKeepaliveIdleS = 30, kKeepaliveIntervalS = 10, kKeepaliveProbes = 3;
@@ -141,7 +141,7 @@ std::pair<std::string, std::string> NamesOf(const sockaddr_storage& address) {
           std::string(reinterpret_cast<const char*>(v6.sin6_addr.s6_addr), 8)};
 }
 
-// Since the connection began, whoever has read them; 0 where the kernel does not tell.
+// Since the connection began, by any reader; 0 where the kernel does not report it.
 int64_t BytesReceived(int fd) {
   tcp_info info{};
   socklen_t size = sizeof(info);
@@ -235,7 +235,7 @@ void ConnectionListener::Run() {
         Forget(number);
       }
     }
-    // The listening socket stays readable: it is looked at again when there may be room.
+    // The listening socket stays readable: it is checked again when there may be capacity.
     if (crowded) absl::SleepFor(absl::Milliseconds(kCrowdedMs));
   }
 }

@@ -36,7 +36,7 @@ bool ClockWasSetBack() {
 }  // namespace
 
 // A question that any gRPC server answers, waiting for the connection: while one waits, gRPC's own threads
-// drive the attempts. Nobody does for a channel that is only looked at.
+// drive the attempts. No thread does for a channel that is only checked.
 class ConnectionWait::Call final : public grpc::ClientUnaryReactor {
  public:
   explicit Call(std::shared_ptr<grpc::Channel> channel) : stub_(std::move(channel)) {

@@ -2,8 +2,8 @@
 //
 // Purpose: grpc::Channel::WaitForConnected, and the pauses between gRPC's attempts to connect, go by timers
 // that (in Debian 12's gRPC) sleep until a wall-clock time: where the clock is set back by hours nothing ends
-// them for hours. Here the caller looks as often as it likes, and when the clock went back it makes gRPC retry
-// again without a timer. Ownership: keeps the channel. Threads: one at a time; nothing blocks but the
+// them for hours. Here the caller looks as often as it likes, and when the clock went back it makes gRPC
+// retry again without a timer. Ownership: keeps the channel. Threads: one at a time; nothing blocks but the
 // destructor, until gRPC has ended a call that it cancels.
 //
 //   for (ConnectionWait wait(channel); !wait.Connected();) SleepFor(wait.pause());

@@ -2,8 +2,8 @@
 //
 // Purpose: gRPC's own health service receives any message, whatever its size. This one answers authenticated
 // callers (Authenticator::Knows; all callers where no tokens are required) as usual: Check and
-// Watch of "" and of each service. From others it receives nothing: whatever they ask for, they get the status
-// of the port's first service. Threads: any. Outlived by its dependencies; outlives the server.
+// Watch of "" and of each service. From others it receives nothing: whatever they ask for, they get the
+// status of the port's first service. Threads: any. Outlived by its dependencies; outlives the server.
 #ifndef BFIO_COMMON_NET_HEALTH_SERVICE_H_
 #define BFIO_COMMON_NET_HEALTH_SERVICE_H_
 

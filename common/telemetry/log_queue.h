@@ -30,8 +30,8 @@ class LogQueue {
   LogQueue(const LogQueue&) = delete;
   LogQueue& operator=(const LogQueue&) = delete;
 
-  // Takes a line with its line break. `must_keep`: it is queued beyond the bound, for the few lines that report
-  // why a program ends.
+  // Takes a line with its line break. `must_keep`: it is queued beyond the bound, for the few lines that
+  // report why a program ends.
   void Add(std::string line, bool must_keep = false);
   // Waits for everything that was added before, at most for `timeout`; whether it is written.
   bool Flush(absl::Duration timeout);

@@ -1,7 +1,8 @@
 // The HTTP port of a standby router: probes, and the metrics that distinguish it from the leader.
 //
 // Purpose: a standby has no other port, and monitoring must see that it is alive and does not lead.
-//   /healthz   200 while it watches the election, 503 when it has not for kStandbyStuckAfter; a line describes
+//   /healthz   200 while it watches the election, 503 when it has not for kStandbyStuckAfter; a line
+//   describes
 //              its state
 //   /readyz    503: clients belong to the leader
 //   /metrics   bfio:is_leader 0, version and uptime

@@ -71,8 +71,8 @@ double MeanLoad(const ClusterState& state) {
   const double ranks = OverRanks(state, One, Sum);
   return ranks == 0 ? 0 : OverRanks(state, Load, Sum) / ranks;
 }
-// Load / (ranks * largest load of the group), both summed over groups, for nobody waits for another group's
-// ranks; 1 when there is no load.
+// Load / (ranks * largest load of the group), both summed over groups, because no rank waits for another
+// group's ranks; 1 when there is no load.
 double Balance(const ClusterState& state) {
   struct Group {
     double ranks = 0, max = 0;

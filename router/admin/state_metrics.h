@@ -1,7 +1,7 @@
 // The router's metrics: a ClusterState as Prometheus reads it.
 //
-// Purpose: the admin API and /metrics report the same values, because one is made from the other. The decision
-// thread fills a state on request and keeps nothing for this. Names follow the dashboards of vLLM,
+// Purpose: the admin API and /metrics report the same values, because one is made from the other. The
+// decision thread fills a state on request and keeps nothing for this. Names follow the dashboards of vLLM,
 // under the prefix "bfio:"; metrics of the barrier exist only here. Series grow with the ranks
 // (at most a dozen each) and the first 64 tenants. Pure.
 #ifndef BFIO_ROUTER_ADMIN_STATE_METRICS_H_

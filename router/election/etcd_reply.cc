@@ -52,7 +52,7 @@ absl::StatusOr<EtcdOwner> OwnerOf(const json& range) {
   owner.lease = Number(found[0], "lease");
   if (!value.is_string() || !absl::Base64Unescape(value.get_ref<const std::string&>(), &owner.name) ||
       owner.name.empty() || owner.revision <= 0) {
-    return absl::UnavailableError("etcd's answer does not say who has the key");
+    return absl::UnavailableError("etcd's answer does not name the key's owner");
   }
   return owner;
 }
@@ -103,7 +103,7 @@ absl::StatusOr<EtcdClaim> ClaimIn(absl::string_view reply, const std::string& na
   }
   const json& responses = Member(said, "responses");
   if (!responses.is_array() || responses.empty())
-    return absl::UnavailableError("etcd's answer does not say who has the key");
+    return absl::UnavailableError("etcd's answer does not name the key's owner");
   absl::StatusOr<EtcdOwner> owner = OwnerOf(Member(responses[0], "response_range"));
   if (!owner.ok()) return owner.status();
   if (owner->name.empty()) return absl::UnavailableError("the key was given up meanwhile");

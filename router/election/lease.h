@@ -1,9 +1,9 @@
 // A leader's right to decide, which expires.
 //
 // Purpose: the decision thread checks it before it acts, so that a router that was paused (stopped, or its
-// machine asleep) while another was elected takes no more decisions. The renewing thread sees whether the decision
-// thread still checks. Times are of CLOCK_BOOTTIME, which runs while a program or a machine sleeps. A
-// virtual machine that was paused does not notice: there, only terms protect (worker/link/router_link.cc).
+// machine asleep) while another was elected takes no more decisions. The renewing thread sees whether the
+// decision thread still checks. Times are of CLOCK_BOOTTIME, which runs while a program or a machine sleeps.
+// A virtual machine that was paused does not notice: there, only terms protect (worker/link/router_link.cc).
 // Threads: any.
 #ifndef BFIO_ROUTER_ELECTION_LEASE_H_
 #define BFIO_ROUTER_ELECTION_LEASE_H_

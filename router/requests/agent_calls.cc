@@ -79,7 +79,7 @@ std::vector<core::RequestId> AgentCalls::Expire(absl::Time now) {
   while (!deadlines_.empty() && deadlines_.begin()->first <= absl::ToUnixMicros(now)) {
     const auto [deadline_us, name] = *deadlines_.begin();
     deadlines_.erase(deadlines_.begin());
-    if (parents_.Deadline(name) > deadline_us) continue;  // forgotten, and begun anew since
+    if (parents_.Deadline(name) > deadline_us) continue;  // forgotten, and begun again since
     const absl::Span<const core::RequestId> calls = parents_.Calls(name);
     expired.insert(expired.end(), calls.begin(), calls.end());
   }

@@ -20,8 +20,8 @@ namespace bfio::router {
 class RequestBook {
  public:
   virtual ~RequestBook() = default;
-  // Recovers the requests that a member holds from an earlier router. `active` is what the member runs. Returns the
-  // requests that now belong to this router and still run there, in the scheduler's form.
+  // Recovers the requests that a member holds from an earlier router. `active` is what the member runs.
+  // Returns the requests that now belong to this router and still run there, in the scheduler's form.
   virtual std::vector<core::RequestSpec> Recover(absl::string_view worker_id, std::vector<HeldRequest> held,
                                                  absl::Span<const HeldActive> active) = 0;
   // Tokens that have arrived from the request's present placement; nothing for an orphaned request.

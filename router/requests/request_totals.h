@@ -29,7 +29,8 @@ struct RequestTotals {
   int64_t resumed = 0;
   int64_t resume_refused = 0;
   int64_t resume_expired = 0;
-  // Recovered from workers that held them for an earlier router, and started again because no worker held them.
+  // Recovered from workers that held them for an earlier router, and started again because no worker held
+  // them.
   int64_t adopted = 0;
   int64_t restarted = 0;
   int64_t refused_tenant = 0;

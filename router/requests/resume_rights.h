@@ -19,8 +19,8 @@ bool MayResume(const ClientRequest& request, const ClientRequest& resume);
 
 bool MayAbort(const ClientRequest& request, absl::string_view resume_token);
 
-// The seed of a resumable request that names none: the same in every router process, so that a request that is
-// started again generates the same tokens.
+// The seed of a resumable request that names none: the same in every router process, so that a request that
+// is started again generates the same tokens.
 uint64_t SeedOfName(absl::string_view request_id);
 
 }  // namespace bfio::router

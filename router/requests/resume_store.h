@@ -1,10 +1,10 @@
 // State for resuming streams: histories within a budget, ended requests, and waiting resumes.
 //
 // Purpose: the bytes kept per request (replay_budget.h), ended
-// requests kept for a client that may have missed the end, the time until which requests without a client are kept,
-// streams that have ended and may still wait for their clients, and resumes that arrived before the workers that
-// hold the request. Bounded: bytes by the budget, early resumes by number and bytes. It ends nothing itself:
-// the caller (RequestLifecycle) does. Threads: the decision thread's.
+// requests kept for a client that may have missed the end, the time until which requests without a client are
+// kept, streams that have ended and may still wait for their clients, and resumes that arrived before the
+// workers that hold the request. Bounded: bytes by the budget, early resumes by number and bytes. It ends
+// nothing itself: the caller (RequestLifecycle) does. Threads: the decision thread's.
 #ifndef BFIO_ROUTER_REQUESTS_RESUME_STORE_H_
 #define BFIO_ROUTER_REQUESTS_RESUME_STORE_H_
 

@@ -2,14 +2,14 @@
 //
 // Purpose: a request that crashes its worker must not be replayed from worker to worker, and the others
 // on those workers must not be ended for it. A lost worker makes a suspect of each request that is
-// placed on it. After kAlone failures in a row the request runs alone (core::RequestSpec::steps_alone), so that
-// the next failure identifies it, and after kGuilty it is ended.
+// placed on it. After kAlone failures in a row the request runs alone (core::RequestSpec::steps_alone), so
+// that the next failure identifies it, and after kGuilty it is ended.
 //
 // kTokensThatClear tokens in one placement end the row, alone or not. A replay begins at the last token that
 // arrived, so a crash that the request's own tokens cause repeats within the few steps whose reports were
 // lost with the worker, and 16 tokens are more than those. With more, requests that only
-// happened to be on unstable workers would become suspects. A request whose workers fail later each time is ended
-// after kMost failures in all. Pure counting; the decision thread's.
+// happened to be on unstable workers would become suspects. A request whose workers fail later each time is
+// ended after kMost failures in all. Pure counting; the decision thread's.
 #ifndef BFIO_ROUTER_REQUESTS_SUSPICION_H_
 #define BFIO_ROUTER_REQUESTS_SUSPICION_H_
 

@@ -173,7 +173,7 @@ TEST(WithoutAuthentication, UnfinishedCallsHaveABoundToo) {
 
 // --- 6: limits bypassed after a restart ---
 
-TEST(AfterARestart, AResumeOfARequestNobodyHadCountsLikeAnyOther) {
+TEST(AfterARestart, AResumeOfAnUnknownRequestCountsLikeAnyOther) {
   Cluster cluster(SlowWorker({"--tenant_limits=acme:concurrent=2"}));
   ASSERT_TRUE(cluster.ok());
   cluster.KillRouter();

@@ -125,7 +125,7 @@ class QueryOfDeath : public ::testing::TestWithParam<const char*> {};
 
 INSTANTIATE_TEST_SUITE_P(Modes, QueryOfDeath, ::testing::Values("replicated", "tp"));
 
-TEST_P(QueryOfDeath, EndsWithInternalAndHarmsNobodyElse) {
+TEST_P(QueryOfDeath, EndsWithInternalAndAffectsNoOtherRequest) {
   const Harmless harmless(8);
   ClusterOptions options = CpuWorkers(3, PoisonedModel());
   options.worker_flags.push_back(absl::StrCat("--mlp=", GetParam()));
@@ -243,7 +243,7 @@ TEST(TwoModels, NeverServeInOneGroup) {
 
 // It knows all that can be guessed or seen from outside: the port, the epoch, the rank and the group's size.
 // The secret it has to make up.
-TEST(BarrierHijack, AStrangerGetsNoRanksPlace) {
+TEST(BarrierHijack, AConnectionWithoutTheSecretBecomesNoRank) {
   ClusterOptions options;
   options.worker_processes = 0;
   options.router_flags = {"--workers=2", absl::StrCat("--form_timeout=", 30 * kSlowdown, "s")};
@@ -271,7 +271,7 @@ TEST(BarrierHijack, AStrangerGetsNoRanksPlace) {
 
 // --- 9: the first worker decides ---
 
-TEST(FirstWorker, ThatIsWrongAfterARestartEndsNobodysRequests) {
+TEST(FirstWorker, ThatIsWrongAfterARestartEndsNoRequests) {
   ClusterOptions options;
   options.worker_processes = 2;
   options.worker_flags = {absl::StrCat("--c=", 0.008 * kSlowdown), "--tl=0", "--slots=8"};
@@ -325,7 +325,7 @@ TEST(FirstWorker, ThatIsWrongAfterARestartEndsNobodysRequests) {
   EXPECT_EQ(cluster.State().requests().adopted(), static_cast<uint64_t>(kRequests));
 }
 
-TEST(FirstWorker, ThatTheRouterIsToldToRefuseAsksAgain) {
+TEST(FirstWorker, ThatTheRouterRefusesRetries) {
   ClusterOptions options;
   options.worker_processes = 0;
   options.router_flags = {"--workers=1", "--models=00000000"};

@@ -51,7 +51,7 @@ std::vector<GenerateResult> GenerateMany(Cluster& cluster, int count, uint32_t o
 
 // Stopped in the middle of a step and continued when the others are an epoch further on, with requests of its
 // own that others make the tokens of by now.
-TEST(Fencing, AStoppedRankThatGoesOnSpeaksForNobody) {
+TEST(Fencing, ReportsOfAResumedRankAreIgnored) {
   Cluster cluster(Options(3));
   ASSERT_TRUE(cluster.ok());
   const auto reference = GenerateMany(cluster, 18, 200, [] {});
@@ -86,7 +86,7 @@ TEST(Fencing, AStoppedRankThatGoesOnSpeaksForNobody) {
 
 // A rank of an epoch that is over meets nobody at rank 0's door, and is not in the way of those that come
 // after.
-TEST(Fencing, TheBarrierTakesNobodyOfAnOldEpoch) {
+TEST(Fencing, TheBarrierRefusesRanksOfAnOldEpoch) {
   Cluster cluster(Options(2));
   ASSERT_TRUE(cluster.ok());
   // A third that is told where the others meet, and says nothing.
@@ -171,7 +171,7 @@ class TwoScripted : public ::testing::Test {
   uint64_t handle_ = 0;
 };
 
-TEST_F(TwoScripted, TellsOfAnothersRequestInVain) {
+TEST_F(TwoScripted, ReportsOfAnotherWorkersRequestAreIgnored) {
   ASSERT_TRUE(other().Send(Tokens(other(), 1, {66, 67}, true)));
   ASSERT_TRUE(holder_->Send(Tokens(*holder_, 1, {1, 2}, true)));
   EXPECT_EQ(ReadAll(), (std::vector<uint32_t>{1, 2}));
@@ -261,7 +261,7 @@ TEST_F(TwoScripted, ARankThatBlamesAllOthersIsLeftOut) {
 
 // Whose stream stands still because its worker is gone goes before those who have not begun, also where
 // others would fit better.
-TEST(Replay, GoesBeforeThoseWhoHaveNotBegun) {
+TEST(Replay, GoesBeforeRequestsThatHaveNotBegun) {
   ClusterOptions options;
   options.worker_processes = 0;
   options.router_flags = {"--workers=3", absl::StrCat("--step_timeout=", 60 * kSlowdown, "s")};

@@ -41,7 +41,7 @@ std::unique_ptr<v1::Inference::Stub> WithASmallWindow(Cluster& cluster) {
 class SlowReader : public ::testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(Resumable, SlowReader, ::testing::Bool());
 
-TEST_P(SlowReader, IsPacedThenCutOffAndSlowsNobody) {
+TEST_P(SlowReader, IsPacedThenDisconnectedAndSlowsNoOther) {
   Cluster cluster(Fast({"--stream_buffer_kb=8"}));
   ASSERT_TRUE(cluster.ok());
   v1::GenerateRequest request = SyntheticRequest(10, 60000);
@@ -237,7 +237,7 @@ std::vector<std::vector<uint32_t>> TokensOfACrowd(const std::vector<std::string>
   return tokens;
 }
 
-TEST(Overload, WorkersThatRunOutOfKvPreemptAndNobodyMissesAToken) {
+TEST(Overload, WorkersThatRunOutOfKvPreemptAndNoTokenIsLost) {
   v1::RequestTotals reserved, watermark, foreseen;
   const auto whole = TokensOfACrowd({}, false, reserved);
   EXPECT_EQ(TokensOfACrowd({"--admission=protection:alpha=0"}, false, watermark), whole);
@@ -251,7 +251,7 @@ TEST(Overload, WorkersThatRunOutOfKvPreemptAndNobodyMissesAToken) {
 
 // The router lets in whatever fits now, and the workers refuse what would not fit later: that goes back to
 // the pool, comes again, and nothing is different to the clients.
-TEST(Overload, WorkersThatRefuseWhatTheyCouldNotHoldLoseNobody) {
+TEST(Overload, WorkersThatRefuseRequestsLoseNone) {
   v1::RequestTotals reserved, watermark, feasible;
   const auto whole = TokensOfACrowd({}, false, reserved);
   const std::vector<std::string> blind = {"--admission=protection:alpha=0"};
@@ -264,7 +264,7 @@ TEST(Overload, WorkersThatRefuseWhatTheyCouldNotHoldLoseNobody) {
 }
 
 // Requests leave the pool in batches; whoever comes, and however few, all end with the same tokens.
-TEST(Overload, WaitingForBatchesLosesNobodyAndEndsWithTheLastOne) {
+TEST(Overload, WaitingForBatchesLosesNoRequestAndEndsWithTheLast) {
   v1::RequestTotals at_once, waited;
   const auto whole = TokensOfACrowd({}, true, at_once);
   for (const char* admission : {"wait", "nested_wait:most=100,tokens=5000", "kv_feasible+wait"}) {

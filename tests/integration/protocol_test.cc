@@ -127,7 +127,7 @@ TEST_F(Protocol, WhatIsNotTakenOverIsDropped) {
 }
 
 // Nobody counts them, and they would be kept, and sent to workers, as long as the request.
-TEST_F(Protocol, FieldsThatNobodyKnowsAreNotKept) {
+TEST_F(Protocol, UnknownFieldsAreNotKept) {
   ScriptedWorker worker(cluster_.address(), "w");
   ASSERT_TRUE(worker.Join());
   v1::GenerateRequest request = SyntheticRequest(10, 3);
@@ -179,7 +179,7 @@ TEST_F(Protocol, CutsOffAWorkerThatIsNeverReady) {
   EXPECT_EQ(worker.End().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
 }
 
-TEST_F(Protocol, IgnoresTokensOfStrangersAndBeyondTheLimit) {
+TEST_F(Protocol, IgnoresTokensOfUnknownRequestsAndBeyondTheLimit) {
   ScriptedWorker worker(cluster_.address(), "w");
   ASSERT_TRUE(worker.Join());
   v1::RouterMessage plan;

@@ -288,7 +288,7 @@ TEST_F(Security, EveryMethodAsksForAToken) {
 }
 
 // By token and by certificate; the log names who did what.
-TEST_F(Security, WhoMayReadMayNotOperate) {
+TEST_F(Security, RoleReadMayNotOperate) {
   Write("operators", absl::StrCat("root token:", kOperator, "\nscraper token:", kWrong,
                                   " role=read\nprobe cert:admin role=read\n"));
   StartRouter();
@@ -372,7 +372,7 @@ TEST_F(Security, CertificatesAreReplacedUnderARunningRouter) {
   EXPECT_TRUE(Call(Connect(admin_, "admin-ca", "admin"), health, "").ok());
 }
 
-TEST_F(Security, WhileCertificateFilesAreDamagedNothingNewComesInAndWhatIsInStays) {
+TEST_F(Security, DamagedCertificateFilesStopNewConnectionsOnly) {
   StartRouter();
   const std::string health = "/grpc.health.v1.Health/Check";
   const auto open = Connect(admin_, "admin-ca", "admin");
@@ -421,7 +421,7 @@ TEST_F(Security, TokensAreReplacedUnderARunningRouter) {
   EXPECT_EQ(Abort(kAcme).error_code(), grpc::StatusCode::UNAUTHENTICATED);
 }
 
-TEST_F(Security, AWorkerJoinsOnlyAsWhoItsCertificateSays) {
+TEST_F(Security, AWorkerJoinsOnlyUnderItsCertificatesName) {
   StartRouter();
   Process liar = StartWorker("w1", "w0");
   EXPECT_EQ(liar.Wait(kSlowdown * absl::Seconds(60)), 1) << liar.Stderr();
@@ -498,11 +498,11 @@ TEST_F(Security, NothingIsOpenToOthersByOversight) {
   }
 }
 
-TEST_F(Security, FilesThatEverybodyMayReadAreWarnedOf) {
+TEST_F(Security, WorldReadableSecretsCauseAWarning) {
   std::filesystem::permissions(File("tokens"), std::filesystem::perms::others_read,
                                std::filesystem::perm_options::add);
   StartRouter();
-  EXPECT_EQ(Count(router_->Stderr(), "everybody on this machine may read it"), 1u) << router_->Stderr();
+  EXPECT_EQ(Count(router_->Stderr(), "every user of this machine may read it"), 1u) << router_->Stderr();
 }
 
 }  // namespace

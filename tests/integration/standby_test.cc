@@ -120,7 +120,7 @@ TEST(Election, OneOfManyLeadsAndTermsGrow) {
   }
 }
 
-TEST(Election, AStandbyIsToldWhoLeadsAndMayGiveUp) {
+TEST(Election, AStandbyGetsTheLeaderAndMayGiveUp) {
   SKIP_WITHOUT_ETCD();
   const EtcdServer etcd;
   Candidate first(etcd, "first");
@@ -345,7 +345,7 @@ TEST(Standby, AStoppedLeaderEndsWhenItWakes) {
   ExpectUndisturbed(clients, 600);
 }
 
-TEST(Standby, WhoeverReachesNoEtcdLeadsNoLongerThanItsLease) {
+TEST(Standby, ARouterWithoutEtcdLeadsNoLongerThanItsLease) {
   SKIP_WITHOUT_ETCD();
   EtcdServer etcd;
   Pair pair(etcd);

@@ -357,7 +357,7 @@ TEST_F(RouterWeb, AScrapersCertificateReadsAndDoesNotOperate) {
   EXPECT_THAT(scraper->Get("/metrics")->body, HasSubstr("bfio:logins_refused_total{port=\"admin\"} 3"));
 }
 
-TEST_F(RouterWeb, WithTlsOnlyWhoShowsACertificateAndATokenComesIn) {
+TEST_F(RouterWeb, WithTlsACertificateAndATokenAreRequired) {
   StartWithTls();
   EXPECT_FALSE(Caller(kOperator)->Get("/healthz")) << "without a certificate";
   httplib::Client plain("http://" + address_.substr(8));
@@ -511,7 +511,7 @@ TEST(Top, SwitchesAndDrainsFromATerminalAndLeavesItAsItWas) {
   EXPECT_EQ(top.Wait(), 0);
 }
 
-TEST_F(RouterWeb, TopShowsItsTokenAndIsToldWhenItIsWrong) {
+TEST_F(RouterWeb, TopSendsItsTokenAndReportsAWrongOne) {
   Start({});
   const std::string line = router_->Stdout();
   const size_t at = line.find("admin on ") + 9;

@@ -79,7 +79,7 @@ Outcome Fcfs(const Trace& trace) {
   });
 }
 
-TEST(SelectionBiasTest, WithoutLookaheadALargePoolIsSpentDownToItsSmallRequestsAndStopsHelping) {
+TEST(SelectionBiasTest, WithoutLookaheadALargePoolKeepsSmallRequestsOnly) {
   const Trace trace = Geometric();
   const Outcome fcfs = Fcfs(trace), small = Paper(trace, 0, 128), large = Paper(trace, 0, 1536),
                 largest_first = Paper(trace, 0, 512, 1), ahead = Paper(trace, 5, 512);

@@ -112,7 +112,7 @@ inline absl::StatusOr<std::vector<float>> FeedTogether(worker::gpu::CudaBackend&
   return logits;
 }
 
-// Logits by rank, of a group in which all begin anew.
+// Logits by rank, of a group in which all start again.
 inline std::vector<std::vector<float>> FeedGroup(const worker::Model& model, const std::vector<Feed>& feeds,
                                                  int steps, bool on_device) {
   EmulatedGroup group;

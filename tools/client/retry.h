@@ -30,8 +30,8 @@ class Backoff {
  public:
   Backoff(const RetryOptions& options, uint64_t seed) : options_(options), rng_(seed) {}
 
-  // The pause before the next try: at least `told` (from RetryInfo) and at most half as much again, if there is
-  // one.
+  // The pause before the next try: at least `told` (from RetryInfo) and at most half as much again, if there
+  // is one.
   absl::Duration Next(std::optional<absl::Duration> told);
   // After progress the pauses begin small again.
   void Reset() { bound_ = absl::ZeroDuration(); }

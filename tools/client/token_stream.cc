@@ -168,7 +168,7 @@ std::optional<TokenStream::Event> TokenStream::OnStreamEnd(const absl::Status& s
 }
 
 bool TokenStream::TryAgain(const absl::Status& status) {
-  // Nobody here has cancelled it: the router cut off a reader that was slow, and keeps the request.
+  // The client has not cancelled it: the router disconnected a slow reader, and keeps the request.
   const bool cut_off = absl::IsCancelled(status) && options_.resume && may_be_live_;
   if (!MayComeAgain(status) && !cut_off) return false;
   const absl::Time now = MonotonicNow();
@@ -217,7 +217,7 @@ void TokenStream::Cancel() {
     may_be_live = attempt_ != nullptr || may_be_live_;
   }
   if (attempt != nullptr) attempt->Cancel();
-  // Else the id may be that of somebody else's request.
+  // Else the id may be that of another client's request.
   if (options_.resume && may_be_live) SendAbort();
 }
 

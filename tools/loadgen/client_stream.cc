@@ -126,7 +126,7 @@ class ClientStream final : public client::StreamCall {
     const bool broken = !checker_.breach().empty();
     const StreamChecker::End end = EndOf(status);
     checker_.OnEnd(end);
-    // Nobody asks again for what is complete.
+    // A complete reply is not requested again.
     const bool complete = end == StreamChecker::End::kConnectionLost && checker_.finished();
     attempt_.done({.status = complete ? grpc::Status::OK : status,
                    .breach = checker_.breach(),

@@ -21,8 +21,8 @@
 
 namespace bfio::loadgen {
 
-// Chosen, not measured: room for the noise of some hundred requests, and well clear of 1 / (1 + g) of an
-// overload that anybody would call one.
+// Chosen, not measured: a margin for the noise of some hundred requests, well below 1 / (1 + g) of an
+// overload beyond doubt.
 inline constexpr double kFollow = 0.9;
 // Levels with fewer requests completed say nothing.
 inline constexpr uint64_t kFewestRequests = 20;
@@ -34,7 +34,7 @@ struct KneeCriteria {
 
 struct Verdict {
   enum Kind { kNotJudged, kHeld, kMissedGoodput, kFellBehind } kind = kNotJudged;
-  // 0 to 1, of requests due. Nothing when there were too few to tell, or no goodput limits.
+  // 0 to 1, of requests due. Nothing when there were too few, or no goodput limits.
   std::optional<double> good_share;
   std::optional<double> served_share;
 

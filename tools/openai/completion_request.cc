@@ -22,7 +22,7 @@ absl::Status Wrong(absl::string_view field, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(field, ": ", what));
 }
 
-// No value of the client's is ever copied: nlohmann's copy recurses, and a body has room for a million
+// No value of the client's is ever copied: nlohmann's copy recurses, and a body may contain a million
 // levels.
 
 // The fields of one object. A field that is null is one that is not there, as OpenAI has it. The first thing

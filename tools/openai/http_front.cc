@@ -172,7 +172,7 @@ class HttpFront::Impl {
     // The next event; nothing when the client has gone.
     std::optional<client::TokenStream::Event> Next() {
       for (;;) {
-        // Also while tokens come: one who does not stream would never be missed otherwise.
+        // Also while tokens come: a client that does not stream would go unnoticed otherwise.
         if (const absl::Time now = MonotonicNow(); now >= look_at) {
           const HttpConnection* connection = HttpConnection::Current();
           if (impl->stopping_) return absl::UnavailableError("shutting down");
@@ -215,7 +215,7 @@ class HttpFront::Impl {
       return Answer(response, 404, ErrorBody(404, absl::StrCat("no ", request.path, " here")));
     }
     const auto loads = client_->GetLoads(std::nullopt, kHealthTimeout);
-    // A router that asks who we are is there.
+    // A router that requires authentication is there.
     const absl::Status status = absl::IsUnauthenticated(loads.status()) ? absl::OkStatus() : loads.status();
     if (draining_) return Fail(response, absl::UnavailableError("shutting down"));
     if (!status.ok()) return Fail(response, absl::UnavailableError(status.message()));

@@ -16,7 +16,7 @@ namespace bfio::worker {
 // REQUIRES: an error.
 absl::Status BlameMissing(absl::Status status, const std::vector<int32_t>& ranks);
 
-// Empty where the error blames nobody.
+// Empty where the error names no rank.
 std::vector<int32_t> MissingRanks(const absl::Status& status);
 
 }  // namespace bfio::worker

@@ -31,7 +31,7 @@ void LogBeginnings(const v1::Plan& plan) {
   }
 }
 
-// 0: nobody elected it.
+// 0: without election.
 uint64_t TermOf(uint64_t instance) {
   return instance >= kElected ? instance - kElected : 0;
 }
@@ -303,7 +303,7 @@ void RouterLink::WriteLoop(Call& call) {
       MutexLock lock(&state_->mutex);
       state_->mutex.Await(absl::Condition(&ready_or_stopping));
       if (state_->stopping) stop_by = std::min(stop_by, MonotonicNow() + kCloseTimeout);
-      // A router that does not read keeps nobody from stopping.
+      // A router that does not read does not delay the stop.
       if (!state_->mutex.AwaitWithTimeout(absl::Condition(&ready), stop_by - MonotonicNow())) return;
       if (state_->broken) return;
       if (state_->queue.empty()) break;

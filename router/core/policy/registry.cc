@@ -77,8 +77,7 @@ struct Registered {
 };
 
 constexpr Registered kPolicies[] = {
-    {{"bf_io_auto", "bf_io that sets its own weights: balance, and nobody much later than under fcfs"},
-     BfIoAuto},
+    {{"bf_io_auto", "bf_io that sets its own weights: balance, with waits near those of fcfs"}, BfIoAuto},
     {{"bf_io", "integer program over the whole waiting pool: which requests, and where (--objective)"}, BfIo},
     {{"fcfs", "oldest first, to the worker with most free slots"}, Plain<FcfsPolicy>},
     {{"fcfs_fill", "oldest first, to the first worker with free capacity"}, Plain<FcfsFillPolicy>},

@@ -124,7 +124,7 @@ TEST_F(ConnectionListenerTest, AnyAddressTakesBothFamilies) {
   }
 }
 
-TEST_F(ConnectionListenerTest, WhoSendsTooMuchUnauthenticatedIsDropped) {
+TEST_F(ConnectionListenerTest, UnauthenticatedConnectionsThatSendTooMuchAreDropped) {
   Start({.unauthenticated_bytes = 100'000});
   Socket flood(listener_->port());
   // A frame of HTTP/2 that gRPC keeps reading: the preface, then header blocks without an end.
@@ -146,7 +146,7 @@ TEST_F(ConnectionListenerTest, WhoSendsTooMuchUnauthenticatedIsDropped) {
   EXPECT_TRUE(Check(address()).ok()) << "others come in";
 }
 
-TEST_F(ConnectionListenerTest, WhoNeverCallsIsDropped) {
+TEST_F(ConnectionListenerTest, ConnectionsWithoutACallAreDropped) {
   Start({.patience = absl::Milliseconds(100)});
   Socket idle(listener_->port());
   idle.AwaitEnd();

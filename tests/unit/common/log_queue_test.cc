@@ -82,7 +82,7 @@ TEST(LogQueue, WritesLinesInOrder) {
   EXPECT_EQ(queue.dropped(), 0u);
 }
 
-TEST(LogQueue, OfAReaderThatStopsDropsWhatDoesNotFitAndSaysSoOnceThereIsRoom) {
+TEST(LogQueue, DropsWhatAStoppedReaderLeavesNoSpaceForAndReportsIt) {
   Pipe pipe;
   LogQueue queue(pipe.writer(), 100, Note);
   queue.Add(Page(), true);
@@ -134,7 +134,7 @@ TEST(LogQueue, WhoseReaderIsGoneDropsAndGoesOn) {
   EXPECT_EQ(queue.dropped(), 1u);
 }
 
-TEST(LogQueue, EndsThoughNobodyReads) {
+TEST(LogQueue, EndsWithoutAReader) {
   Pipe pipe;
   auto queue = std::make_unique<LogQueue>(pipe.writer(), 1 << 16, Note);
   for (int i = 0; i < 10; ++i) queue->Add(Page());

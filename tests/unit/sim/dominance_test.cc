@@ -71,7 +71,7 @@ TEST(DominanceTest, OneThreadAndTwoGiveTheSameToTheLastDigit) {
   EXPECT_THAT(one, HasSubstr("\"by_cell\":{\"cells\":24"));
 }
 
-TEST(DominanceTest, CellsAreToldOfInOrder) {
+TEST(DominanceTest, CellsAreReportedInOrder) {
   DominanceOptions options = Corner();
   options.threads = 3;
   Dominance dominance = *Dominance::Create(std::move(options));
@@ -128,7 +128,7 @@ TEST(JudgeTest, BaselineThatStarvesIsTheBestButNotTheBestFairOne) {
 }
 
 // fcfs is behind lpt on every seed, and by far more than the seeds differ.
-TEST(DominanceTest, SummaryTellsLossesThatTheSpreadOfSeedsDoesNotExplain) {
+TEST(DominanceTest, SummaryHasLossesBeyondTheSpreadOfSeeds) {
   DominanceOptions options = Corner();
   options.workloads.resize(1);
   options.groups = {16};

@@ -135,7 +135,7 @@ TEST(NetworkTest, EveryBatchKeepsTheRulesAndNothingIsLost) {
 
 // Among those that have not begun, the most urgent begins first, whoever came first, and no more are begun
 // than there are slots.
-TEST(NetworkTest, SlotsBoundWhatIsBegunAndWhoIsDueFirstGetsThem) {
+TEST(NetworkTest, SlotsBoundRunningCallsAndTheFirstDueGetsThem) {
   const Network network = RybkoStolyar(0.9);
   int64_t most = 0, begun = 0, overtaken = 0;
   NetworkOptions options{.slots = 20, .horizon = 500};

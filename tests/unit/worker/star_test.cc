@@ -180,7 +180,7 @@ class JoinProofTest : public ::testing::Test {
   AcceptorProof acceptor_{NonceOf(kSecret), NonceOf(2)};
 };
 
-TEST_F(JoinProofTest, WhoKnowsTheSecretIsBelieved) {
+TEST_F(JoinProofTest, AProofWithTheSecretIsAccepted) {
   const auto challenge = acceptor_.OnOpening(joiner_.Open());
   ASSERT_TRUE(challenge.has_value());
   const auto introduction = joiner_.OnChallenge(*challenge, introduction_);
@@ -269,7 +269,7 @@ TEST(StarTest, EveryOfferHasASecretOfItsOwn) {
   EXPECT_NE(first->secret, second->secret);
 }
 
-TEST(StarTest, StrangersAreDroppedAndTheGroupForms) {
+TEST(StarTest, UnauthenticatedConnectionsAreDroppedAndTheGroupForms) {
   auto root = MakeEndpoint({.handshake_timeout = absl::Milliseconds(50)});
   auto leaf = MakeEndpoint();
   const std::string offer = *root->Offer();
@@ -307,7 +307,7 @@ TEST(StarTest, StrangersAreDroppedAndTheGroupForms) {
 }
 
 // It has port, epoch, rank and size right, and a secret of its own.
-TEST(StarTest, AStrangerWithoutTheSecretGetsNoRanksPlaceAndLearnsNothing) {
+TEST(StarTest, WithoutTheSecretAPeerBecomesNoRankAndLearnsNothing) {
   auto root = MakeEndpoint(), leaf = MakeEndpoint(), intruder = MakeEndpoint();
   const std::string offer = *root->Offer();
   const std::string guess = FormatStarId({ParseStarId(offer)->root, ParseStarId(*intruder->Offer())->secret});
@@ -382,7 +382,7 @@ class Flood {
   std::thread thread_;
 };
 
-TEST(StarTest, AFloodOfStrangersDoesNotKeepTheGroupFromForming) {
+TEST(StarTest, AFloodOfConnectionsDoesNotKeepTheGroupFromForming) {
   auto root = MakeEndpoint(), one = MakeEndpoint(), two = MakeEndpoint();
   const std::string offer = *root->Offer();
   const Flood flood(offer);
@@ -419,7 +419,7 @@ TEST(StarTest, ARankThatJoinedAndDiedMayComeAgain) {
   former.join();
 }
 
-TEST(StarTest, ARankOfAnOlderEpochIsToldSoAtOnce) {
+TEST(StarTest, ARankOfAnOlderEpochIsRefusedAtOnce) {
   auto root = MakeEndpoint(), leaf = MakeEndpoint();
   const std::string offer = *root->Offer();
   std::stop_source stop;
@@ -449,7 +449,7 @@ TEST(StarTest, ARankOfANewerEpochWaitsForRankZeroToFollow) {
   former.join();
 }
 
-TEST(StarTest, NobodyAtRankZerosAddressIsADeadline) {
+TEST(StarTest, NoListenerAtRankZerosAddressIsADeadline) {
   auto leaf = MakeEndpoint();
   std::string offer;
   {

@@ -285,7 +285,7 @@ TEST_F(StepTogetherTest, RanksThatComputeOtherwiseDoNotForm) {
 }
 
 // What a peer says becomes the size of everybody's buffers.
-TEST_F(StepTogetherTest, ABatchThatNoEngineTakesEndsTheEpochAndNobody) {
+TEST_F(StepTogetherTest, ABatchThatNoEngineTakesEndsTheEpochAndNoRequest) {
   for (const int64_t rows : {int64_t{1} << 40, INT64_MAX}) {
     SCOPED_TRACE(rows);
     Add({.together = true});

@@ -158,7 +158,7 @@ class Request:
 
     @property
     def needs_abort(self) -> bool:
-        """To end it. One that was refused at the door may have the id of somebody else's request."""
+        """To end it. One that was refused at admission may have the id of another client's request."""
         return self.resume and (self.under_way or self.may_be_live)
 
     def abort_message(self) -> inference_pb2.AbortRequest:

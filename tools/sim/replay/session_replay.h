@@ -3,7 +3,7 @@
 // Purpose: takes the records of a decision log in order, gives the events to a core::Cluster with the
 // recorded policy, and compares every outcome. From the session's beginning all must be the same: the core is
 // deterministic. From a later segment on, policy and lookahead do not remember what they have seen before it,
-// so their decisions may differ for a while; the accounts must agree all the same. The recorded decisions are
+// so their decisions may differ for a while; the accounts must agree nevertheless. The recorded decisions are
 // followed in any case, so that one difference is not a thousand. Threads: one. No I/O.
 #ifndef BFIO_TOOLS_SIM_REPLAY_SESSION_REPLAY_H_
 #define BFIO_TOOLS_SIM_REPLAY_SESSION_REPLAY_H_

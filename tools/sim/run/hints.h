@@ -2,7 +2,7 @@
 //
 // Purpose: a stand-in for an engine's end-of-sequence probability, of stated accuracy: a request with r
 // tokens left after the step shows min(1, exp(-(r - 1) / lead) * X), X lognormal with median 1 and standard
-// deviation `noise` of its logarithm, drawn anew for each request and step. Below kFaintest nothing is shown.
+// deviation `noise` of its logarithm, drawn for each request and step. Below kFaintest nothing is shown.
 // Threads: any, no state. Deterministic: the draw hangs on seed, request and step only.
 #ifndef BFIO_TOOLS_SIM_RUN_HINTS_H_
 #define BFIO_TOOLS_SIM_RUN_HINTS_H_

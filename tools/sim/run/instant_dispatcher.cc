@@ -68,7 +68,7 @@ absl::Status InstantDispatcher::Dispatch(int64_t step) {
   if (static_cast<int32_t>(decision_.assignments.size()) != count) {
     return absl::InternalError(absl::StrCat("step ", step, ": the policy placed ",
                                             decision_.assignments.size(), " of ", count,
-                                            " requests though there is room for all"));
+                                            " requests though all fit"));
   }
   // In order of arrival, so that queues are.
   std::sort(decision_.assignments.begin(), decision_.assignments.end(),

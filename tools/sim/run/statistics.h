@@ -89,7 +89,7 @@ class Statistics {
   int64_t refused_ = 0;
   int64_t preempted_ = 0;
   int64_t recomputed_ = 0;
-  // Steps of a worker in which it took somebody out.
+  // Steps of a worker with a preemption.
   int64_t overflows_ = 0;
   PowerModel power_;
   MfuModel mfu_;

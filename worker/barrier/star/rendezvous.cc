@@ -47,7 +47,7 @@ absl::Status AwaitMessage(const RendezvousSpec& spec, Connection& from, size_t b
   }
 }
 
-// A connection whose other end has proven itself, and knows who we are.
+// A connection that is authenticated in both directions.
 struct Introduced {
   Connection connection;
   JoinerProof proof;

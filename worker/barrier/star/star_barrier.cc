@@ -10,7 +10,7 @@
 namespace bfio::worker {
 namespace {
 
-// What a peer's failure is called here. Its own deadline and a disagreement are everybody's; the rest means
+// The status of a peer's failure. Its own deadline and a disagreement concern all ranks; the rest means
 // "it left".
 absl::Status PeerFailure(const Frame& frame) {
   switch (frame.code) {

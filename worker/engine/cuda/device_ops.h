@@ -76,8 +76,8 @@ class DeviceOps {
   virtual absl::Status FillZero(void* device, int64_t bytes) = 0;
 
   // Chooses how products of this shape are made, by trying on `weights`, of which each fits the shape; waits.
-  // `x` and `y` have room for it; what a product writes of y is lost. To be called before Multiply; again, it
-  // does nothing.
+  // `x` and `y` are large enough for it; what a product writes of y is lost. To be called before Multiply;
+  // again, it does nothing.
   virtual absl::Status Prepare(const GemmShape& shape, absl::Span<const Bf16* const> weights, const Bf16* x,
                                void* y) = 0;
   virtual absl::Status Multiply(const GemmShape& shape, const Bf16* x, const Bf16* weight, void* y) = 0;

@@ -51,7 +51,7 @@ struct DeviceWeights {
   std::vector<DeviceLayer> layers;
   // What a step reads at least: the layers' matrices and lm_head.
   int64_t step_bytes = 0;
-  // Of the model that they are of; of random weights nobody's.
+  // Of their model; of random weights none.
   ModelDigest model;
 };
 

@@ -53,7 +53,7 @@ struct DecodeOptions {
   std::function<double()> clock;
 };
 
-// What a backend has to make room for.
+// The sizes that a backend allocates for.
 PageTableOptions PageTableOptionsOf(const DecodeOptions& options);
 // INVALID_ARGUMENT, naming the option, when one is out of range.
 absl::Status CheckDecodeOptions(const DecodeOptions& options, bool has_model = true);
@@ -133,14 +133,14 @@ class DecodeEngine final : public Engine {
   void ChooseChunks();
   // Takes over what the backend drew.
   absl::Status Finish(StepOutput& out);
-  // Reserves what the next step needs; takes out who has to go for it. Does nothing when asked again.
+  // Reserves what the next step needs; preempts requests for it if necessary. Idempotent.
   void ReserveStep(std::vector<Handle>& preempted);
   // Fills plan_, draws_ and drawing_.
   absl::Status MakePlan(StepOutput& out);
   // Takes a drawn token, or the want of one; true when the request has ended.
   bool Take(Sequence& sequence, const Drawn& drawn, StepOutput& out);
   bool Fail(const Sequence& sequence, StepOutput& out);
-  // Takes out who ended in this step.
+  // Removes the requests that ended in this step.
   absl::Status RemoveEnded();
 
   const DecodeOptions options_;

@@ -45,8 +45,8 @@ struct ModelConfig {
   int64_t vocab = 0;
   // Prompt and output of one request, in tokens: max_position_embeddings, or the window below.
   int64_t max_positions = 0;
-  // Of layers that attend to so many tokens only, where that is what limits max_positions: nobody comes to
-  // lose sight of any. 0: it limits nothing.
+  // Of layers that attend to so many tokens only, where that limits max_positions: requests end before they
+  // exceed it. 0: no limit.
   int64_t sliding_window = 0;
   double rms_epsilon = 0;
   // The output projection is the embedding.

@@ -34,52 +34,46 @@ namespace bfio::core {
 
 class UrgencyTracker {
  public:
-  // Steps until it is overdue; 0 or less: it is.
-  // Steps until it is due; 0 or less: now.
-  double slack = 0;
-  bool deferred = false;
-};
+  struct Urgency {
+    // Steps until it is overdue; 0 or less: it is.
+    double slack = 0;
+    bool deferred = false;
+  };
 
-// Observes the pool for a decision that will admit `admissions` requests.
-void Observe(const Snapshot& snapshot, const PoolScale& scale, int64_t admissions);
+  // Observes the pool for a decision that will admit `admissions` requests.
+  void Observe(const Snapshot& snapshot, const PoolScale& scale, int64_t admissions);
 
-// By waiting index, for the snapshot observed last.
-absl::Span<const Urgency> urgencies() const {
-  return urgencies_;
-}
+  // By waiting index, for the snapshot observed last.
+  absl::Span<const Urgency> urgencies() const { return urgencies_; }
 
-// Sets the weights of the items. An item whose reserved worker (oversized_requests.h) has no free slot yet is
-// not forced.
-void SetWeights(const Snapshot& snapshot, const PoolScale& scale, Instance& instance) const;
+  // Sets the weights of the items. An item whose reserved worker (oversized_requests.h) has no free slot yet
+  // is not forced.
+  void SetWeights(const Snapshot& snapshot, const PoolScale& scale, Instance& instance) const;
 
-// The plan that was made for the snapshot observed last; an empty one too.
-void Learn(const Snapshot& snapshot, absl::Span<const Assignment> plan);
+  // The plan that was made for the snapshot observed last; an empty one too.
+  void Learn(const Snapshot& snapshot, absl::Span<const Assignment> plan);
 
-// Requests admitted per decision, recently.
-double admissions() const {
-  return admissions_;
-}
-double price() const {
-  return price_;
-}
+  // Requests admitted per decision, recently.
+  double admissions() const { return admissions_; }
+  double price() const { return price_; }
 
-private:
-void Defer(const Snapshot& snapshot, const PoolScale& scale);
-double AgeOf(const Snapshot& snapshot, const WaitingView& request) const;
+ private:
+  void Defer(const Snapshot& snapshot, const PoolScale& scale);
+  double AgeOf(const Snapshot& snapshot, const WaitingView& request) const;
 
-double price_ = 1;
-double admissions_ = 0;
-// Requests that may be deferred now, as earned by admissions so far.
-double deferrals_ = 0;
-// More requests waited than could be admitted.
-bool choice_ = false;
-// Tokens that a tenant may be ahead for each `late` of age.
-double tokens_per_late_ = 1;
-absl::flat_hash_set<RequestId> deferred_;
-std::vector<Urgency> urgencies_;
-// Scratch.
-std::vector<int32_t> due_;
-absl::flat_hash_set<RequestId> kept_;
+  double price_ = 1;
+  double admissions_ = 0;
+  // Requests that may be deferred now: a share of the admissions so far.
+  double deferrals_ = 0;
+  // More requests waited than could be admitted.
+  bool choice_ = false;
+  // Tokens that a tenant may be ahead for each `late` of age.
+  double tokens_per_late_ = 1;
+  absl::flat_hash_set<RequestId> deferred_;
+  std::vector<Urgency> urgencies_;
+  // Scratch.
+  std::vector<int32_t> due_;
+  absl::flat_hash_set<RequestId> kept_;
 };
 
 }  // namespace bfio::core

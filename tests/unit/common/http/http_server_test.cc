@@ -234,7 +234,7 @@ TEST(HttpServerTest, ARangeDoesNotMultiplyAReply) {
   EXPECT_EQ(reply->body, "figures\n");
 }
 
-TEST(HttpServerTest, ANameThatSomebodyMadePointHereIsNotServed) {
+TEST(HttpServerTest, AForeignHostNameIsNotServed) {
   const auto server = Serving();
   httplib::Client client("127.0.0.1", PortOf(*server));
   EXPECT_EQ(client.Get("/metrics", {{"Host", "rebound.example:80"}})->status, 403);
@@ -389,7 +389,7 @@ TEST(HttpServerTest, SlowCallersDoNotKeepOthersOut) {
   EXPECT_EQ(reply->body, "figures\n");
 }
 
-TEST(HttpServerTest, AReaderWhoStopsIsGivenUpHoweverMuchHeHasRead) {
+TEST(HttpServerTest, AReaderThatStopsIsDroppedHoweverMuchItHasRead) {
   auto bound = HttpServer::Bind({"127.0.0.1:0", nullptr, "", "", ""});
   ASSERT_TRUE(bound.ok()) << bound.status();
   HttpServer& server = **bound;

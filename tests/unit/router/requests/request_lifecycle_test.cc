@@ -285,7 +285,7 @@ TEST_F(RequestLifecycleTest, ClientsCannotFillTheLog) {
   };
   abandon(100);
   ASSERT_EQ(log->lines.size(), 10u);
-  EXPECT_EQ(log->lines[0].text, "request r0 of tenant acme: nobody has come back for it");
+  EXPECT_EQ(log->lines[0].text, "request r0 of tenant acme: no client has resumed it");
   EXPECT_EQ(log->lines[0].fields["request_id"], "r0");
   EXPECT_EQ(log->lines[0].fields["tenant"], "acme");
   // Another kind of line has a share of its own, and the next of this kind tells of those that were left out.
@@ -296,7 +296,7 @@ TEST_F(RequestLifecycleTest, ClientsCannotFillTheLog) {
   EXPECT_EQ(log->lines[10].text, "request other: its worker could not go on with it: no logits");
   EXPECT_EQ(log->lines[10].fields["rank"], "0");
   abandon(1);
-  EXPECT_THAT(log->lines.back().text, HasSubstr("nobody has come back for it; 90 more"));
+  EXPECT_THAT(log->lines.back().text, HasSubstr("no client has resumed it; 90 more"));
 }
 
 TEST_F(RequestLifecycleTest, AnAbortNeedsTheRightTenantAndSecret) {
@@ -415,7 +415,7 @@ TEST(Suspicion, EndsAfterSoManyDeathsInAll) {
   EXPECT_TRUE(suspicion.guilty());
 }
 
-TEST_F(RequestLifecycleTest, ALostEndIsMadeUp) {
+TEST_F(RequestLifecycleTest, ALostFinishIsReconstructed) {
   OpenEpoch();
   RecordingSink& sink = Arrive(Ask("a", 2));
   Place();
@@ -649,7 +649,7 @@ TEST_F(RequestLifecycleTest, EarlyResumesWaitForTheWorkersThatMayHoldThem) {
   EXPECT_GT(ids_->Next(), 1000u) << "no id is given out twice";
 }
 
-TEST_F(RequestLifecycleTest, OneTenantsEarlyResumesKeepNobodyOut) {
+TEST_F(RequestLifecycleTest, OneTenantsEarlyResumesBlockNoOther) {
   RequestOptions options;
   options.resume.max_early = 8;
   Start(options);
@@ -879,7 +879,7 @@ TEST_F(RequestModelsTest, ARequestThatLosesItsWorkerAfterItsModelEndsAtOnce) {
   EXPECT_EQ(requests_->totals().replayed, 0);
 }
 
-TEST_F(RequestModelsTest, AStreamIsToldTheModelOfItsTokensBeforeThey) {
+TEST_F(RequestModelsTest, AStreamGetsTheModelBeforeItsTokens) {
   Know({1, 2});
   Serve(1);
   RecordingSink& first = Arrive(AskResumable("a"));

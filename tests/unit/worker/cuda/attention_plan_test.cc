@@ -201,7 +201,7 @@ TEST_P(AttentionPlanProperty, AStepBeyondALimitIsRefused) {
   }
 }
 
-TEST(AttentionPlan, ShortRunsWithoutRoomForPartsBecomeLongOnes) {
+TEST(AttentionPlan, ShortRunsWithoutMemoryForPartsBecomeLongOnes) {
   const AttentionShape shape = {4, 1, 128, 16};
   StepPlan step;
   step.Clear();

@@ -113,7 +113,7 @@ void ExpectALossChangesNothing(const std::string& name, bool on_device) {
   }
 }
 
-TEST(CudaTogetherLossTest, AStepThatPeersBreakOffIsMadeAgainInTheNextEpochWithTheSameOutcome) {
+TEST(CudaTogetherLossTest, AnAbortedStepRepeatsInTheNextEpochWithTheSameOutcome) {
   ExpectALossChangesNothing("llama_tied", false);
 }
 
@@ -123,7 +123,7 @@ TEST(CudaTogetherLossTest, SoItIsWhereTheLossIsSeenWhenAllIsQueuedOnTheDevice) {
 
 // A request may be cancelled after the loss: its tokens are not computed again, and its pages, with what is
 // no number in them, are another's.
-TEST(CudaTogetherLossTest, PagesOfALostStepHarmNobodyWhoGetsThem) {
+TEST(CudaTogetherLossTest, PagesOfALostStepAreSafeToReuse) {
   const auto model = LoadGolden("llama");
   const Feed lost = {{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, {10}}, next = {{8, 5, 3}, {2, 1}};
   const auto wanted = testing::FeedGroup(*model, {next}, 2, true)[0];
@@ -220,7 +220,7 @@ TEST(CudaTogetherLossTest, ADeviceThatFailsBehindALostPeerIsNotUsedAgain) {
   });
 }
 
-TEST(CudaTogetherLossTest, WhatGroupsAndBatchesHaveNeededOnceIsNotAllocatedOrChosenAgain) {
+TEST(CudaTogetherLossTest, AllocationsAndKernelChoicesAreReused) {
   const auto model = LoadGolden("llama");
   const Golden golden("llama");
   const Feed feed = {{golden.tokens.begin(), golden.tokens.begin() + 30}, {9, 20, 1}};

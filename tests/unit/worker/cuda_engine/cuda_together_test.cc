@@ -102,7 +102,7 @@ TEST(CudaTogetherGroupTest, RanksWithSeveralSubtreesOrNoneGiveTheSameLogitsToRou
   }
 }
 
-TEST(CudaTogetherGroupTest, AnMlpTooNarrowForAllTermsIsSharedOutAllTheSame) {
+TEST(CudaTogetherGroupTest, AnMlpTooNarrowForAllTermsIsStillSharded) {
   ModelConfig config = LoadGolden("llama_tied")->config();
   config.intermediate = 24;
   const Feed feed = {{3, 1, 4, 1, 5, 9, 2, 6}, {5, 1}};
@@ -129,7 +129,7 @@ TEST(CudaTogetherGroupTest, AnMlpTooNarrowForAllTermsIsSharedOutAllTheSame) {
   }
 }
 
-TEST(MlpPartTest, NodesAreWholeVectorsInOrderAndAllColumnsAreSomebodys) {
+TEST(MlpPartTest, NodesAreWholeVectorsAndCoverAllColumns) {
   for (const int64_t intermediate : {8, 24, 72, 96, 8960, 14336, 18944}) {
     for (int ranks = 1; ranks <= 12; ++ranks) {
       int32_t next = 0;

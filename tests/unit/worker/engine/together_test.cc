@@ -171,7 +171,7 @@ class MemberEngine final : public Engine {
   GroupMember& member_;
 };
 
-TEST_P(TogetherTest, TokensAndLogProbabilitiesAreThoseOfTheRequestAloneOnRandomSchedules) {
+TEST_P(TogetherTest, TokensAndLogProbabilitiesDoNotDependOnTheSchedule) {
   const auto weights = Load(GetParam());
   for (const int ranks : {1, 2, 3, 4, 8}) {
     SCOPED_TRACE(::testing::Message() << ranks << " ranks");
@@ -267,7 +267,7 @@ void RunEpoch(const std::string& kind, uint64_t epoch, std::vector<Life>& lives,
   });
 }
 
-TEST_P(TogetherTest, AStepThatPeersBreakOffIsMadeAgainInTheNextEpochWithTheSameOutcome) {
+TEST_P(TogetherTest, AnAbortedStepRepeatsInTheNextEpochWithTheSameOutcome) {
   const auto weights = Load(GetParam());
   const int calls = 1 + 2 * static_cast<int>(weights->config().layers);
   const auto whole = Make(Options(false), weights);

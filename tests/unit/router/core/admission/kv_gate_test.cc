@@ -136,7 +136,7 @@ TEST(KvGate, ReadsItsSettingsAndSaysWhatIsWrong) {
   EXPECT_TRUE(CheckKvGate(*ParseKvGate("protection:alpha=0", 0.99), **MakeLookahead("none")).ok());
 }
 
-TEST(KvGate, KnownLengthsNeverExceedMemoryAndAnEmptyWorkerTakesAnybody) {
+TEST(KvGate, KnownLengthsNeverExceedMemoryAndAnyFitsAnEmptyWorker) {
   const auto oracle = *MakeLookahead("oracle");
   KvGate gate(*ParseKvGate("kv_feasible", 0.99));
   Rng rng(5);
@@ -210,7 +210,7 @@ TEST(KvGate, OverflowIsNoMoreLikelyThanTheConfidenceAllows) {
   }
 }
 
-TEST(KvGate, DriftCountsAndAWorkerNobodyAsksAboutTakesNobody) {
+TEST(KvGate, DriftCountsAndAWorkerThatIsNotAskedForIsClosed) {
   const auto lookahead = *MakeLookahead("max_tokens");
   KvGate gate(*ParseKvGate("kv_feasible", 0.99));
   std::vector<WaitingView> waiting(1);
@@ -313,7 +313,7 @@ TEST(KvCapacity, AgreesWithSumsFromScratch) {
 }
 
 // What is said to fit nowhere fits nowhere, while requests are only added.
-TEST(KvRefusals, NobodyWhoFitsIsRefused) {
+TEST(KvRefusals, NoRequestThatFitsIsRefused) {
   Rng rng(4);
   int64_t known = 0, asked = 0;
   for (int trial = 0; trial < 2'000; ++trial) {

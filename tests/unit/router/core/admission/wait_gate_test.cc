@@ -184,7 +184,7 @@ TEST(WaitGate, ALoadThatNoBatchCarriesStillHasThresholds) {
   }
 }
 
-TEST(WaitGate, NobodyIsLostTwiceThereOrKeptBeyondTheBound) {
+TEST(WaitGate, NoRequestIsLostDuplicatedOrKeptBeyondTheBound) {
   for (const Kind kind : {Kind::kWait, Kind::kNestedWait}) {
     for (uint64_t seed = 1; seed <= 10; ++seed) {
       Rng rng(seed);

@@ -203,7 +203,7 @@ TEST_F(HintWithNobodyLeft, ProjectionsStayProbabilities) {
   }
 }
 
-TEST_F(HintWithNobodyLeft, WhoOutlivesEverybodyTeachesNoNonsense) {
+TEST_F(HintWithNobodyLeft, TheLongestRequestTeachesNoNonsense) {
   for (const double probability : {0.001, 0.3, 0.99}) {
     for (const int64_t age : {0, 15, 30}) {
       Resident resident = Make();

@@ -14,7 +14,7 @@ Population::Lengths Geometric(double hazard) {
   return [hazard](uint32_t, Rng& rng) { return GeometricLength(rng, hazard); };
 }
 
-TEST(Survival, KnowsNothingAtFirstAndExpectsAGeometricLength) {
+TEST(Survival, ExpectsAGeometricLengthWithoutObservations) {
   SurvivalLookahead lookahead({.prior_mean_tokens = 256});
   for (const int64_t age : {0, 1, 50, 100'000}) {
     const std::vector<double> alive = AliveFrom(lookahead, age, 500);

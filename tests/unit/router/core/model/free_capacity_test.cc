@@ -115,7 +115,7 @@ TEST(FreeCapacityTest, SlotsThatMemoryCannotFillAreClosed) {
   EXPECT_EQ(free.free_slots(), 27) << "without an outlook";
 }
 
-TEST(KvRefusalsTest, WhoNeedsAndReservesAsMuchIsNotAskedAboutAgain) {
+TEST(KvRefusalsTest, ARequestWithTheSameNeedsIsNotTestedAgain) {
   const Memory outlook({0, 0, 0, 0});
   KvRefusals refusals;
   refusals.Reset(outlook.view());

@@ -44,7 +44,7 @@ bool BestAdmitsTheFirst(const Instance& instance) {
   }
 }
 
-TEST(BfIoAutoForceTest, WorthOfOneThatIsDueOutweighsAnyGainInBalance) {
+TEST(BfIoAutoForceTest, WeightOfAnOverdueRequestExceedsAnyGainInBalance) {
   // Five wait, one of them for long; nobody has been admitted yet, so that P is 0.
   const std::vector<WorkerView> views(3);
   std::vector<WaitingView> waiting(5);

@@ -77,12 +77,12 @@ class OversizedRequestsTest : public ::testing::Test {
   std::vector<WorkerIndex> level_;
 };
 
-TEST_F(OversizedRequestsTest, NobodyIsExpectedBeforeTheFirstCompletion) {
+TEST_F(OversizedRequestsTest, NoWorkerIsReservedBeforeTheFirstCompletion) {
   urgency_[0].slack = 0;
   EXPECT_EQ(Expected(Prepare()), 0);
 }
 
-TEST_F(OversizedRequestsTest, WhatACompletionTakesAwayIsTheGapThatAGiantMustExceed) {
+TEST_F(OversizedRequestsTest, AnOversizedRequestExceedsTheMeanCompletion) {
   Pass(2, 2, 2'000);
   urgency_[0].slack = 0;
   const Instance instance = Prepare();
@@ -136,7 +136,7 @@ TEST_F(OversizedRequestsTest, CreditGrowsFromNothingToTheExcessAsTheTurnComes) {
       << "slower sinking starts sooner";
 }
 
-TEST_F(OversizedRequestsTest, WorkerIsReadyTwentyStepsBeforeASparedOneIsDue) {
+TEST_F(OversizedRequestsTest, WorkerIsReadyTwentyStepsBeforeADeferredOneIsOverdue) {
   Pass(2, 1, 1'000);
   urgency_[0] = {20, true};
   EXPECT_EQ(Prepare().items[0].precounted_tokens, 8'000);
@@ -146,7 +146,7 @@ TEST_F(OversizedRequestsTest, WorkerIsReadyTwentyStepsBeforeASparedOneIsDue) {
   EXPECT_EQ(Prepare().items[0].precounted_tokens, 0);
 }
 
-TEST_F(OversizedRequestsTest, OneThatExceedsTheGapByLessThanTwoDeviationsFitsSomewhereAnyway) {
+TEST_F(OversizedRequestsTest, OneWithinTwoDeviationsOfTheGapReservesNoWorker) {
   Pass(2, 1, 1'000);
   urgency_[0].slack = 0;
   waiting_[0].prefill_tokens = 1'599;

@@ -36,7 +36,7 @@ TEST(BfIoAutoTest, LowerPriorityNeverTakesTheSlotOfAHigherOne) {
   EXPECT_THAT(classes.Decide("bf_io_auto"), ElementsAre(-1, 1, -1));
 }
 
-TEST(BfIoAutoTest, NoSlotsOrNobodyWaitingIsAnEmptyPlan) {
+TEST(BfIoAutoTest, NoSlotsOrAnEmptyPoolIsAnEmptyPlan) {
   EXPECT_THAT(PolicyCase().Worker(1, 0).Waiting(5).Decide("bf_io_auto"), ElementsAre(-1));
   EXPECT_TRUE(PolicyCase().Worker(1, 3).Decide("bf_io_auto").empty());
 }
@@ -131,7 +131,7 @@ TEST(BfIoAutoDriven, MisfitEntersWhenItIsDue) {
 
 // A candidate holds as much as 25 requests. Without preparation it would tower over the group by nearly all
 // of that.
-TEST(BfIoAutoDriven, GiantEntersAWorkerThatHasSunkForIt) {
+TEST(BfIoAutoDriven, AnOversizedRequestEntersTheWorkerReservedForIt) {
   constexpr int64_t kOversized = 15'000;
   Driven driven(Machines(12, 60));
   for (int i = 0; i < 300; ++i) driven.Step(120);

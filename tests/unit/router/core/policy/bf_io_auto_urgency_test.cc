@@ -96,7 +96,7 @@ class UrgencyTest : public ::testing::Test {
   std::vector<int64_t> ages_;
 };
 
-TEST_F(UrgencyTest, DueAtTwiceWhatAFirstComeRuleWouldMakeNearlyEverybodyWait) {
+TEST_F(UrgencyTest, OverdueAtTwiceTheP99WaitOfAFirstComeRule) {
   ages_[3] = 17, ages_[4] = 18, ages_[5] = 40;
   Settle();
   EXPECT_EQ(urgency_.urgencies()[0].slack, kDue - 5);
@@ -105,13 +105,13 @@ TEST_F(UrgencyTest, DueAtTwiceWhatAFirstComeRuleWouldMakeNearlyEverybodyWait) {
   EXPECT_EQ(urgency_.urgencies()[5].slack, kDue - 40);
 }
 
-TEST_F(UrgencyTest, AdmissionsCountAndNotSeatsWhereKvBinds) {
+TEST_F(UrgencyTest, AdmissionsCountAndNotSlotsWhereKvBinds) {
   ages_[50] = 25;
   Settle(200, kAdmitted / 2);
   EXPECT_EQ(urgency_.urgencies()[0].slack, 2 * 19 - 5);
 }
 
-TEST_F(UrgencyTest, WorthIsPriceTimesScaleSquaredTimesLatenessSquared) {
+TEST_F(UrgencyTest, WeightIsPriceTimesScaleSquaredTimesLatenessSquared) {
   ages_[1] = 0, ages_[2] = 12;
   Settle();
   const Instance instance = Weights();
@@ -133,7 +133,7 @@ TEST_F(UrgencyTest, PriceRisesWithALateAdmissionAndFallsWithOneInTime) {
   EXPECT_NEAR(std::log(urgency_.price() / start), 0.1 * (1 - 2 * 0.008), 1e-12);
 }
 
-TEST_F(UrgencyTest, PriceStaysWhereNobodyIsPassedOver) {
+TEST_F(UrgencyTest, PriceStaysWhereNoRequestIsPassedOver) {
   ages_[8] = 30;
   Settle();
   urgency_.Observe(View(), scale_, kPool);
@@ -177,7 +177,7 @@ TEST_F(UrgencyTest, PriceFindsTheLateShareThatIsWanted) {
 
 // --- deferred requests ---
 
-TEST_F(UrgencyTest, LargestDueAreSparedWithinABudgetAndTheOthersAreDue) {
+TEST_F(UrgencyTest, LargestOverdueAreDeferredWithinABudget) {
   for (int i = 0; i < 8; ++i) waiting_[i].prefill_tokens = 1'300 + 100 * i;
   Settle(200);
   for (int i = 0; i < 8; ++i) ages_[i] = 18;
@@ -201,7 +201,7 @@ TEST_F(UrgencyTest, BudgetGrowsByOneInTwoHundredAdmissions) {
   EXPECT_NEAR(static_cast<double>(Deferred() - before), 100.0 * kAdmitted / 200, 1);
 }
 
-TEST_F(UrgencyTest, SparedOneIsDueAHundredStepsLaterAndWorthLittleUntilThen) {
+TEST_F(UrgencyTest, DeferredOneIsOverdueAHundredStepsLater) {
   waiting_[0].prefill_tokens = 9'000;
   Settle(200);
   ages_[0] = 18;
@@ -218,7 +218,7 @@ TEST_F(UrgencyTest, SparedOneIsDueAHundredStepsLaterAndWorthLittleUntilThen) {
   EXPECT_GT(Weights().items[0].weight, 4 * std::pow(2 * 9'000, 2)) << "forced";
 }
 
-TEST_F(UrgencyTest, SparedOneThatIsDueWaitsTwentyStepsForTheWorkerPreparedForIt) {
+TEST_F(UrgencyTest, DeferredOneWaitsTwentyStepsForItsReservedWorker) {
   waiting_[0].prefill_tokens = 9'000;
   Settle(200);
   ages_[0] = 18;
@@ -238,7 +238,7 @@ TEST_F(UrgencyTest, SparedOneThatIsDueWaitsTwentyStepsForTheWorkerPreparedForIt)
   EXPECT_TRUE(forced(138, 0));
 }
 
-TEST_F(UrgencyTest, SparedOneThatLeavesIsForgotten) {
+TEST_F(UrgencyTest, DeferredOneThatLeavesIsForgotten) {
   waiting_[0].prefill_tokens = waiting_[1].prefill_tokens = 9'000;
   Settle(200);
   ages_[0] = ages_[1] = 18;
@@ -256,7 +256,7 @@ TEST_F(UrgencyTest, SparedOneThatLeavesIsForgotten) {
   EXPECT_EQ(Deferred(), 0);
 }
 
-TEST_F(UrgencyTest, NobodyIsSparedWhereEverybodyEnters) {
+TEST_F(UrgencyTest, NoneIsDeferredWhereAllEnter) {
   waiting_[0].prefill_tokens = 9'000;
   Settle(200);
   ages_[0] = 18;
@@ -281,7 +281,7 @@ TEST_F(UrgencyTest, TenantThatIsAheadCountsAsYoungerByWhatItIsAhead) {
   EXPECT_LT(instance.items[2].weight, 0);
 }
 
-TEST_F(UrgencyTest, TenantThatIsAheadComesDueAllTheSame) {
+TEST_F(UrgencyTest, TenantThatIsAheadBecomesOverdueNevertheless) {
   waiting_[1].tenant_excess_tokens = 10'000;
   Settle();
   const int64_t due = kDue + static_cast<int64_t>(std::ceil(Late() - 1e-9));

@@ -42,7 +42,7 @@ TEST_P(BfIoTest, LowerPriorityNeverTakesTheSlotOfAHigherOne) {
   EXPECT_THAT(classes.Decide("bf_io", GetParam()), ElementsAre(-1, 1, -1));
 }
 
-TEST_P(BfIoTest, NoSlotsOrNobodyWaitingIsAnEmptyPlan) {
+TEST_P(BfIoTest, NoSlotsOrAnEmptyPoolIsAnEmptyPlan) {
   EXPECT_THAT(PolicyCase().Worker(1, 0).Waiting(5).Decide("bf_io", GetParam()), ElementsAre(-1));
   EXPECT_TRUE(PolicyCase().Worker(1, 3).Decide("bf_io", GetParam()).empty());
 }
@@ -61,7 +61,7 @@ TEST(BfIoSquareTest, AgeOutweighsAnyMisfitInTheEnd) {
   EXPECT_THAT(decide(1'000), ElementsAre(1, -1));
 }
 
-TEST(BfIoSquareTest, BacklogThatMakesEverybodyWaitAlikeMakesNobodyOverdue) {
+TEST(BfIoSquareTest, BacklogThatDelaysAllAlikeMakesNoneOverdue) {
   const PolicyCase gap = PolicyCase().Worker(100'000, 0).Worker(99'000, 1);
   EXPECT_THAT(PolicyCase(gap).Waiting(30'000, 900'000).Waiting(1'000, 900'000).Decide("bf_io"),
               ElementsAre(-1, 1));
@@ -74,12 +74,12 @@ PolicyCase OversizedAmongSmall(int64_t prepared_load, int64_t age) {
   return result.WaitingAll({900, 1'400, 100, 1'000, 700, 1'100});
 }
 
-TEST(BfIoSquareTest, WorkerThatPreparesForAnOverdueGiantGetsTheSmallest) {
+TEST(BfIoSquareTest, WorkerReservedForAnOversizedRequestGetsTheSmallest) {
   EXPECT_THAT(OversizedAmongSmall(49'000, /*age=*/13).Decide("bf_io"),
               ElementsAre(-1, -1, -1, 3, -1, -1, -1));
 }
 
-TEST(BfIoSquareTest, GiantEntersOnceItsWorkerHasSunk) {
+TEST(BfIoSquareTest, OversizedRequestEntersOnceItsWorkerIsLowEnough) {
   EXPECT_THAT(OversizedAmongSmall(42'000, /*age=*/13).Decide("bf_io"),
               ElementsAre(3, -1, -1, -1, -1, -1, -1));
 }
@@ -103,7 +103,7 @@ TEST(BfIoSquareTest, DrainingWorkerAboveHalfTheMedianIsNoPartOfTheLevel) {
 }
 
 // A snapshot that cannot come from the scheduler: all drain, yet one has a slot.
-TEST(BfIoSquareTest, GroupInWhichEverybodyDrainsHasNoLevelAndStillAPlan) {
+TEST(BfIoSquareTest, GroupInWhichAllDrainHasNoLevelAndStillAPlan) {
   const PolicyCase all = PolicyCase().Worker(10, 1).Draining().Worker(20, 0).Draining().WaitingAll({5});
   EXPECT_THAT(all.Decide("bf_io"), ElementsAre(0));
   EXPECT_THAT(all.Decide("bf_io_auto"), ElementsAre(0));
@@ -154,7 +154,7 @@ TEST(BfIoHorizonTest, OutlookThatReachesFurtherThanThePolicyIsReadByItsOwnRows) 
 }
 
 // The first worker is lower now, the second will be.
-TEST(BfIoHorizonTest, DiscountSaysWhatTheFutureIsWorth) {
+TEST(BfIoHorizonTest, DiscountWeighsFutureSteps) {
   const PolicyCase tie = PolicyCase()
                              .Worker(9'000, 1, kAmpleKv, 10)
                              .Worker(10'000, 1, kAmpleKv, 10)

@@ -192,7 +192,7 @@ TEST(ObjectiveTest, PaperSumsTheImbalanceOfEveryStepDiscounted) {
   EXPECT_EQ(Evaluate(instance, Settings(ObjectiveKind::kPaper), {{1}}), 4 + 0.5 * 4.5 + 0.25 * 3);
 }
 
-TEST(ObjectiveTest, SquareIsSquaredDeviationsFromTheTargetLessWorth) {
+TEST(ObjectiveTest, SquareIsSquaredDeviationsFromTheTargetLessWeights) {
   Instance instance = Make({{10, 1}, {4, 1}}, {2});
   instance.target_load = 9;
   instance.items[0].weight = 5;
