@@ -59,7 +59,7 @@ Case MakeCase(int workers, int waiting, Rng& rng, bool prompts = false) {
   return result;
 }
 
-// As a scheduler asks: what is admitted counts for the yardstick of waits.
+// As a scheduler asks: what is admitted counts for the reference wait.
 void Decide(Policy& policy, Snapshot& snapshot, VirtualFcfs& first_come, Decision& decision) {
   decision.Clear();
   snapshot.first_come_p99 = first_come.p99();

@@ -46,7 +46,7 @@ int Fault(int rank, const std::string& text) {
   return 1;
 }
 
-// Rank 0 writes it beside the final name and renames, so that nobody reads half of it.
+// Rank 0 writes it beside the final name and renames, so that no rank reads half of it.
 absl::StatusOr<std::string> ShareId(BarrierEndpoint& endpoint, int rank, const std::string& path) {
   if (rank == 0) {
     auto offer = endpoint.Offer();

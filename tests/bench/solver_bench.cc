@@ -12,7 +12,7 @@
 // start,
 //             in turn: lean_us and general_us of a descent, and general_over_lean. It is why both are kept.
 // Plain/...   one look at every exchange of an admitted with a waiting item by a plain implementation, which
-//             computes J anew for each. Where that is more than some thousand exchanges, it is the time of a
+//             recomputes J for each. Where that is more than some thousand exchanges, it is the time of a
 //             sample times their number. ratio = that over a whole Solve.
 #include <benchmark/benchmark.h>
 

@@ -83,7 +83,7 @@ Means FindMeans(int workers, bool sim_engine) {
     means.impossible[FaultKind::kPoisonedRequest] =
         "the sim engine has a poisoned token, the checkpoint none";
     for (const FaultKind kind : {FaultKind::kMisbehavingWorker, FaultKind::kDuplicateReport})
-      means.impossible[kind] = "the lying worker's engine is the sim engine";
+      means.impossible[kind] = "the misbehaving worker's engine is the sim engine";
   }
   return means;
 }
@@ -296,12 +296,13 @@ bool ChaosGroup::Begin(const Fault& fault) {
     case FaultKind::kMisbehavingWorker:
     case FaultKind::kDuplicateReport: {
       if (misbehaving_worker_ != nullptr || router_down_) return false;
-      const Misbehavior lie =
+      const Misbehavior misbehavior =
           fault.kind == FaultKind::kDuplicateReport
               ? (fault.detail % 2 == 0 ? Misbehavior::kDuplicate : Misbehavior::kOutOfOrder)
               : static_cast<Misbehavior>(fault.detail % static_cast<int>(Misbehavior::kDuplicate));
-      misbehaving_worker_ = std::make_unique<MisbehavingWorker>(
-          worker_port_.address(), host(), absl::StrCat("liar-", fault.detail), lie, options_.liar);
+      misbehaving_worker_ = std::make_unique<MisbehavingWorker>(worker_port_.address(), host(),
+                                                                absl::StrCat("misbehaving-", fault.detail),
+                                                                misbehavior, options_.misbehaving_worker);
       return true;
     }
     default:
@@ -371,7 +372,7 @@ void ChaosGroup::End(const Fault& fault) {
       return;
     case FaultKind::kMisbehavingWorker:
     case FaultKind::kDuplicateReport:
-      lies_ += misbehaving_worker_->altered_reports();
+      altered_reports_ += misbehaving_worker_->altered_reports();
       misbehaving_worker_.reset();
       return;
     case FaultKind::kKillWorker:

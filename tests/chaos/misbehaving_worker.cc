@@ -19,8 +19,8 @@ constexpr int kHonestReports = 20;
 
 }  // namespace
 
-absl::string_view NameOf(Misbehavior lie) {
-  switch (lie) {
+absl::string_view NameOf(Misbehavior misbehavior) {
+  switch (misbehavior) {
     case Misbehavior::kSkipStep:
       return "skips a step";
     case Misbehavior::kStaleEpoch:
@@ -47,14 +47,14 @@ absl::string_view NameOf(Misbehavior lie) {
 
 class MisbehavingWorker::AlteredLink final : public worker::StepLink {
  public:
-  AlteredLink(worker::RouterLink& link, Misbehavior lie) : link_(link), lie_(lie) {}
+  AlteredLink(worker::RouterLink& link, Misbehavior misbehavior) : link_(link), misbehavior_(misbehavior) {}
 
   void Send(uint64_t stream, worker::OutMessage message) override {
     auto* report = std::get_if<worker::StepReport>(&message);
     if (report == nullptr || ++reports_ < kHonestReports) return link_.Send(stream, std::move(message));
-    ++lies_;
+    ++altered_reports_;
     Twist(stream, *report);
-    if (lie_ == Misbehavior::kOutOfOrder) {
+    if (misbehavior_ == Misbehavior::kOutOfOrder) {
       if (!held_back_) {
         held_back_ = std::move(message);
         return;
@@ -63,22 +63,22 @@ class MisbehavingWorker::AlteredLink final : public worker::StepLink {
       link_.Send(stream, *std::exchange(held_back_, std::nullopt));
       return;
     }
-    if (lie_ == Misbehavior::kDuplicate) link_.Send(stream, message);
+    if (misbehavior_ == Misbehavior::kDuplicate) link_.Send(stream, message);
     link_.Send(stream, std::move(message));
   }
 
-  int64_t altered_reports() const { return lies_; }
+  int64_t altered_reports() const { return altered_reports_; }
 
  private:
   void Twist(uint64_t stream, worker::StepReport& report) {
-    switch (lie_) {
+    switch (misbehavior_) {
       case Misbehavior::kSkipStep:
         report.step += 3;
         return;
       case Misbehavior::kStaleEpoch:
       case Misbehavior::kFutureEpoch: {
         worker::StepReport other = report;
-        other.epoch = lie_ == Misbehavior::kStaleEpoch ? other.epoch - 1 : other.epoch + 1;
+        other.epoch = misbehavior_ == Misbehavior::kStaleEpoch ? other.epoch - 1 : other.epoch + 1;
         for (auto& token : other.output.tokens) token.id = 1;
         link_.Send(stream, std::move(other));
         return;
@@ -117,27 +117,28 @@ class MisbehavingWorker::AlteredLink final : public worker::StepLink {
   }
 
   worker::RouterLink& link_;
-  const Misbehavior lie_;
+  const Misbehavior misbehavior_;
   int reports_ = 0;
-  std::atomic<int64_t> lies_{0};
+  std::atomic<int64_t> altered_reports_{0};
   // With the last report.
   std::vector<worker::Handle> ended_;
   std::optional<worker::OutMessage> held_back_;
 };
 
 MisbehavingWorker::MisbehavingWorker(const std::string& router, const std::string& barrier_host,
-                                     const std::string& id, Misbehavior lie, const worker::SimOptions& engine)
+                                     const std::string& id, Misbehavior misbehavior,
+                                     const worker::SimOptions& engine)
     : channel_(NewChannel(router, 1000)) {
   worker::RouterLinkOptions link;
   link.router = router;
   link.worker_id = id;
   link_ = std::make_unique<worker::RouterLink>(link, channel_);
-  altered_link_ = std::make_unique<AlteredLink>(*link_, lie);
+  altered_link_ = std::make_unique<AlteredLink>(*link_, misbehavior);
   auto sim = worker::MakeSimEngine(engine);
   auto endpoint = worker::MakeBarrierEndpoint("star", {.host = barrier_host, .hub = nullptr, .device = 0});
   worker::StepLoopOptions loop;
   loop.worker_id = id;
-  loop.version = "liar";
+  loop.version = "misbehaving";
   // With another one it would be alone in its group.
   loop.model = testing::kSimModel;
   loop_ = std::make_unique<worker::StepLoop>(loop, *std::move(sim), *std::move(endpoint), *altered_link_);
@@ -153,7 +154,7 @@ int64_t MisbehavingWorker::altered_reports() const {
 }
 
 MisbehavingWorker::~MisbehavingWorker() {
-  loop_->inbox().OnShutdown("the lie is over");
+  loop_->inbox().OnShutdown("the fault is over");
   loop_thread_.join();
   link_thread_.join();
 }

@@ -1,8 +1,8 @@
 // A worker that keeps the group's barrier and breaks the router's protocol.
 //
-// Purpose: step loop, engine, barrier and stream are the real ones; what the step loop hands to the stream is
-// changed on its way, so that the router meets a liar from inside the group. Its lies never claim a wrong
-// token for a request that it holds and may still make tokens for: nobody but the worker can know those.
+// Purpose: step loop, engine, barrier and stream are the real ones. The reports are changed before the stream
+// sends them, so the router gets protocol violations from a member of the group. They never contain a wrong
+// token for a request that the worker holds and may still generate tokens for: only the worker has those.
 // Threads: two of its own; the methods belong to the owner's.
 #ifndef BFIO_TESTS_CHAOS_MISBEHAVING_WORKER_H_
 #define BFIO_TESTS_CHAOS_MISBEHAVING_WORKER_H_
@@ -32,17 +32,17 @@ enum class Misbehavior {
   kOutOfOrder,      // two reports swapped
 };
 inline constexpr int kMisbehaviors = static_cast<int>(Misbehavior::kOutOfOrder) + 1;
-absl::string_view NameOf(Misbehavior lie);
+absl::string_view NameOf(Misbehavior misbehavior);
 
 class MisbehavingWorker {
  public:
-  // Joins at once; begins to lie after some twenty steps.
+  // Joins at once; misbehaves after some twenty steps.
   MisbehavingWorker(const std::string& router, const std::string& barrier_host, const std::string& id,
-                    Misbehavior lie, const worker::SimOptions& engine);
-  // Leaves without a word, as a worker does that dies.
+                    Misbehavior misbehavior, const worker::SimOptions& engine);
+  // Leaves without a message, like a worker that crashes.
   ~MisbehavingWorker();
 
-  // Reports of its that were changed: none before the group has taken it in.
+  // Number of changed reports: 0 before it has joined a group.
   int64_t altered_reports() const;
 
  private:

@@ -118,7 +118,7 @@ std::vector<Fault> DrawSchedule(const ScheduleOptions& options) {
 
 namespace {
 
-// Whom it befalls; empty: everybody.
+// The target of the fault; empty: all.
 std::string TargetOf(const Fault& fault) {
   const std::string worker = absl::StrCat(" worker ", fault.worker);
   switch (fault.kind) {

@@ -1,4 +1,4 @@
-// Who may join the star barrier: bytes from whoever reaches a rank's port, or stands at rank 0's address,
+// The star barrier's handshake: bytes from any peer at a rank's port, or at rank 0's address,
 // prove nothing; a true exchange of which anything is changed proves nothing either. And the communicator id.
 #include <algorithm>
 #include <vector>

@@ -1,4 +1,4 @@
-// What a bad day around the programs does to them: nobody reads their log, etcd is slow. Issue 22, cases 5
+// Faults around the programs: no process reads their log, etcd is slow. Issue 22, cases 5
 // and 10. Real programs over loopback.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

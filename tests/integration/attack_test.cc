@@ -1,6 +1,6 @@
-// What one faulty request, one wrong worker or one intruder does to a group of workers: issue 22, cases 1, 2,
-// 4 and 9. Real programs over loopback. Cases that are not mended yet: KNOWN_OPEN in CMakeLists.txt
-// (tests/testing/known_open_main.cc says how they count).
+// What one faulty request, one wrong worker or one unauthenticated peer does to a group of workers: issue 22,
+// cases 1, 2, 4 and 9. Real programs over loopback. Cases that are not fixed yet: KNOWN_OPEN in
+// CMakeLists.txt (tests/testing/known_open_main.cc says how they count).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -150,13 +150,13 @@ TEST_P(QueryOfDeath, EndsWithInternalAndAffectsNoOtherRequest) {
   EXPECT_EQ(state.epoch(), epoch);
   EXPECT_EQ(state.requests().failed(), static_cast<uint64_t>(kQueries));
   EXPECT_EQ(state.requests().replayed(), 0u);
-  // What they left in the KV cache is nobody's either.
+  // What they left in the KV cache belongs to no request either.
   TokenClients later(cluster, harmless.requests);
   later.ExpectTokens(harmless.tokens);
   cluster.StopCleanly();
 }
 
-// The workers of one request die, one after the other: whatever kills them, the fourth is spared.
+// The workers of one request die, one after the other: whatever the cause, the fourth is not affected.
 TEST(QueryOfDeath, ThatKillsItsWorkersIsEndedAfterTheThird) {
   ClusterOptions options;
   options.worker_processes = 0;

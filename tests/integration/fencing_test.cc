@@ -84,7 +84,7 @@ TEST(Fencing, ReportsOfAResumedRankAreIgnored) {
   cluster.StopCleanly();
 }
 
-// A rank of an epoch that is over meets nobody at rank 0's door, and is not in the way of those that come
+// A rank of an epoch that is over reaches no rank 0, and does not delay those that join
 // after.
 TEST(Fencing, TheBarrierRefusesRanksOfAnOldEpoch) {
   Cluster cluster(Options(2));
@@ -108,7 +108,7 @@ TEST(Fencing, TheBarrierRefusesRanksOfAnOldEpoch) {
                                    static_cast<int32_t>(epoch.world_size()), epoch.communicator_id()};
   std::thread knocks([&] { EXPECT_FALSE((*endpoint)->Form(stale, 4 * kDetection, {}).ok()); });
   EXPECT_EQ(Generate(cluster.inference(), SyntheticRequest(10, 50)).tokens.size(), 50u);
-  // Forms anew while it knocks.
+  // Re-forms during the attempt.
   cluster.StartWorker();
   EXPECT_TRUE(cluster.WaitFor("the newcomer", [](const v1::ClusterState& s) { return Serving(s) == 3; }));
   EXPECT_EQ(Generate(cluster.inference(), SyntheticRequest(10, 50)).tokens.size(), 50u);
@@ -233,12 +233,12 @@ TEST_F(TwoScripted, ARankThatDoesNotComeToTheFormingIsLeftOut) {
     if (message.epoch().rank() == 0) failed.mutable_epoch_ready()->add_missing_ranks(1);
     ASSERT_TRUE(worker->Send(failed));
   }
-  // Not the newest, which is blamed where nobody knows better.
+  // Not the newest, which is blamed without better information.
   ASSERT_TRUE(third->Rejoin());
   EXPECT_EQ(third->epoch().world_size(), 2u);
 }
 
-// One that reaches nobody is itself cut off.
+// A rank that reaches no other is itself disconnected.
 TEST_F(TwoScripted, ARankThatBlamesAllOthersIsLeftOut) {
   auto third = std::make_unique<ScriptedWorker>(cluster_.address(), "c");
   third->SayHello();

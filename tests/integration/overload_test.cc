@@ -149,7 +149,7 @@ TEST(Overload, TenTimesTheLoadIsRefusedAndTheRestServed) {
 
 TEST(Overload, ATenantsLimitsAreItsOwn) {
   ClusterOptions options = Fast({"--tenant_limits=small:concurrent=2;slow:rps=0.001"});
-  options.worker_flags[0] = "--c=0.01";  // two streams that nobody reads must not be cut off for it
+  options.worker_flags[0] = "--c=0.01";  // two streams without a reader must not end because of it
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
   v1::GenerateRequest request = SyntheticRequest(10, 50000);
@@ -201,7 +201,7 @@ TEST(Overload, WhatTheWorkersCannotHoldIsRefusedAtTheDoor) {
 }
 
 // Tokens of 24 requests at once, by request, on workers with KV for three or four that reserve all they may
-// make. `ends_early`: nobody knows where a request ends but the engine.
+// make. `ends_early`: only the engine determines where a request ends.
 std::vector<std::vector<uint32_t>> TokensOfACrowd(const std::vector<std::string>& router_flags,
                                                   bool ends_early, v1::RequestTotals& totals,
                                                   const std::string& admission_of_workers = "none") {
@@ -263,7 +263,7 @@ TEST(Overload, WorkersThatRefuseRequestsLoseNone) {
   EXPECT_EQ(feasible.preempted(), 0u);
 }
 
-// Requests leave the pool in batches; whoever comes, and however few, all end with the same tokens.
+// Requests leave the pool in batches; all end with the same tokens, however few arrive.
 TEST(Overload, WaitingForBatchesLosesNoRequestAndEndsWithTheLast) {
   v1::RequestTotals at_once, waited;
   const auto whole = TokensOfACrowd({}, true, at_once);
@@ -314,7 +314,7 @@ TEST(Overload, WhileOthersRunRequestsWaitForOthersOfTheirLike) {
 }
 
 // Eight workers with KV for 60 % of what their slots would hold, requests that may make four times as many
-// tokens as they do, and nobody knows how many: what is learnt keeps workers from running out, but for the
+// tokens as they do, with unknown lengths: what is learnt keeps workers from running out, but for the
 // share that the confidence leaves.
 TEST(Overload, LearntLengthsKeepEightWorkersWithinTheirKv) {
   const auto preempted = [](const std::vector<std::string>& router_flags) {

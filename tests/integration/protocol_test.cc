@@ -126,7 +126,7 @@ TEST_F(Protocol, WhatIsNotTakenOverIsDropped) {
   EXPECT_GE(message.plan().assignments(0).handle(), kRecovered + 1'000'000'000);
 }
 
-// Nobody counts them, and they would be kept, and sent to workers, as long as the request.
+// They are not counted, and they would be kept, and sent to workers, as long as the request.
 TEST_F(Protocol, UnknownFieldsAreNotKept) {
   ScriptedWorker worker(cluster_.address(), "w");
   ASSERT_TRUE(worker.Join());
@@ -189,7 +189,7 @@ TEST_F(Protocol, IgnoresTokensOfUnknownRequestsAndBeyondTheLimit) {
   v1::WorkerMessage message = worker.Report(1, 1);
   v1::StepReport& report = *message.mutable_step_report();
   report.set_load_tokens(10);
-  report.add_handles(424242);  // nobody's
+  report.add_handles(424242);  // unknown
   report.add_token_counts(1);
   report.add_token_ids(9);
   report.add_handles(handle);  // five tokens where three were allowed

@@ -141,7 +141,7 @@ TEST(Resume, AWorkerLostAfterTheRestartIsReplayed) {
   ExpectTally(cluster.State().requests());
 }
 
-// A worker and its requests whose router dies after the other worker has: nobody else comes, and the next
+// A worker and its requests whose router dies after the other worker has: no other worker joins, and the next
 // router's first epoch begins restart_settle after this one has come back.
 class OneOfTwo : public ::testing::Test {
  protected:

@@ -227,7 +227,7 @@ TEST_F(Security, NoPortTakesAWrongCertificate) {
       {worker_, "worker-ca", "w0", "expired-worker", "/bfio.v1.WorkerLink/Attach"},
       {admin_, "admin-ca", "admin", "expired-admin", "/bfio.v1.Admin/GetClusterState"}};
   for (const PortUnderTest& port : ports) {
-    // The health service answers whoever gets in.
+    // The health service answers every authenticated caller.
     const std::string health = "/grpc.health.v1.Health/Check";
     EXPECT_TRUE(Call(Connect(port.address, port.ca, port.good), health, "").ok()) << port.method;
     std::vector<std::string> intruders = {"", port.expired, "wrong"};
@@ -244,7 +244,7 @@ TEST_F(Security, NoPortTakesAWrongCertificate) {
         Call(Channel(port.address, grpc::InsecureChannelCredentials()), port.method, kAcme).error_code(),
         grpc::StatusCode::UNAVAILABLE)
         << "plain text at " << port.method;
-    // A router that somebody else pretends to be is not believed.
+    // An impostor of the router is refused.
     EXPECT_EQ(Call(Connect(port.address, "wrong-ca", port.good), health, "").error_code(),
               grpc::StatusCode::UNAVAILABLE);
   }
@@ -423,9 +423,9 @@ TEST_F(Security, TokensAreReplacedUnderARunningRouter) {
 
 TEST_F(Security, AWorkerJoinsOnlyUnderItsCertificatesName) {
   StartRouter();
-  Process liar = StartWorker("w1", "w0");
-  EXPECT_EQ(liar.Wait(kSlowdown * absl::Seconds(60)), 1) << liar.Stderr();
-  EXPECT_THAT(liar.Stderr(), HasSubstr("the certificate does not name this worker_id"));
+  Process impostor = StartWorker("w1", "w0");
+  EXPECT_EQ(impostor.Wait(kSlowdown * absl::Seconds(60)), 1) << impostor.Stderr();
+  EXPECT_THAT(impostor.Stderr(), HasSubstr("the certificate does not name this worker_id"));
   EXPECT_EQ(Count(router_->Stderr(), "refused: worker link: the certificate is not this worker_id's"), 1u);
   // Strangers give up when --connect_timeout has passed, or go on trying; they never get in.
   for (const char* certificate : {"expired-worker", "wrong", "client"}) {

@@ -91,7 +91,8 @@ class PolicyCase {
   }
 
   Snapshot View() const {
-    return {kStep, workers_, waiting_, 0, {horizon_, load_, quiet_, curves_}, {times_, ways_, capacity_, need_}};
+    return {
+        kStep, workers_, waiting_, 0, {horizon_, load_, quiet_, curves_}, {times_, ways_, capacity_, need_}};
   }
 
   Decision Ask(Policy& policy) const {

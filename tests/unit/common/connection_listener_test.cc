@@ -117,7 +117,7 @@ TEST_F(ConnectionListenerTest, AnyAddressTakesBothFamilies) {
   if (const int six = socket(AF_INET6, SOCK_STREAM, 0); six >= 0) {
     close(six);
     const grpc::Status status = Check(absl::StrCat("[::1]:", listener_->port()));
-    // Where a machine has the family and no address of it, nobody can come over it.
+    // Where a machine has the family and no address of it, no peer can connect over it.
     if (status.ok()) {
       EXPECT_EQ(listener_->counts().unauthenticated, 0u);
     }

@@ -87,7 +87,7 @@ TEST(LogQueue, DropsWhatAStoppedReaderLeavesNoSpaceForAndReportsIt) {
   LogQueue queue(pipe.writer(), 100, Note);
   queue.Add(Page(), true);
   ASSERT_TRUE(queue.Flush(absl::InfiniteDuration()));
-  // Nothing more gets out, and nobody waits: 10 lines of 10 bytes stay in the queue, and as many at most in
+  // No line is written, and no thread waits: 10 lines of 10 bytes stay in the queue, and as many at most in
   // the hand of the thread that writes.
   constexpr uint64_t kLines = 25;
   for (uint64_t i = 0; i < kLines; ++i) queue.Add(absl::StrCat("line   ", i + 10, "\n"));

@@ -112,7 +112,7 @@ TEST(JudgeTest, HalfAPercentAndAFifth) {
   EXPECT_EQ(even.best, 2);
   const Verdict lost = dominance.Judge(Judged({1.006, 1.2, 1.0, 1.1}, {13, 10, 9, 9}));
   EXPECT_TRUE(lost.step_loss && lost.fair_step_loss && lost.wait_loss);
-  // FCFS has nobody wait: one step is a loss.
+  // Under FCFS no request waits: one step is a loss.
   EXPECT_TRUE(dominance.Judge(Judged({1, 1, 1, 1}, {1, 0, 0, 0})).wait_loss);
 }
 

@@ -107,7 +107,7 @@ v1::RouterMessage ShutdownMessage() {
   return message;
 }
 
-// Routers that were elected, and one that nobody elected, by the order of their terms.
+// Routers that were elected, and one without election, by the order of their terms.
 TEST(RouterLinkTest, AWorkerThatFollowedALeaderRefusesEarlierOnes) {
   const std::vector<uint64_t> instances = {1'700'000'000'000'000'000,
                                            5,

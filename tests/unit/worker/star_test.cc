@@ -1,4 +1,5 @@
-// The star barrier against intruders on its port and impostors at rank 0's, and its wire format.
+// The star barrier against unauthenticated connections and impostors at rank 0's address, and its wire
+// format.
 #include <gmock/gmock.h>
 #include <sys/socket.h>
 
@@ -288,7 +289,7 @@ TEST(StarTest, UnauthenticatedConnectionsAreDroppedAndTheGroupForms) {
   EXPECT_EQ(BytesUntilClosed(silent), 0u);
   EXPECT_EQ(BytesUntilClosed(half), 0u);
   EXPECT_EQ(BytesUntilClosed(opened), kChallengeBytes);
-  // What an earlier version said: nobody gets anywhere by epoch, rank and size.
+  // What an earlier version said: epoch, rank and size alone admit no peer.
   Connection old = ConnectTo(offer);
   EXPECT_TRUE(old.Send(Encode(Handshake{WireType::kJoin, 5, 1, 2, {"h", 1}})));
   EXPECT_EQ(BytesUntilClosed(old), 0u);
@@ -397,7 +398,7 @@ TEST(StarTest, AFloodOfConnectionsDoesNotKeepTheGroupFromForming) {
   former.join();
 }
 
-// There is always a intruder to serve.
+// There is always an unauthenticated connection to serve.
 TEST(StarTest, AFloodDoesNotKeepRankZeroBeyondItsDeadline) {
   auto root = MakeEndpoint();
   const std::string offer = *root->Offer();

@@ -150,7 +150,7 @@ TEST(HttpServerTest, APortThatIsLostIsOpenedAgain) {
   auto server = Serving();
   const int port = PortOf(*server);
   for (int round = 0; round < 2; ++round) {
-    // Whoever watches a stream does not hold the port back.
+    // A watcher of a stream does not delay the end of the port.
     std::atomic<bool> watching = false;
     std::thread watcher([&] {
       httplib::Client client("127.0.0.1", port);
@@ -204,7 +204,7 @@ TEST(HttpServerTest, OnlyJsonIsPostedAndOnlyWhereItIsTaken) {
 TEST(HttpServerTest, BodiesWithoutALengthAndPackedOnesAreNotRead) {
   const auto server = Serving();
   httplib::Client client("127.0.0.1", PortOf(*server));
-  // Would be sent for ever, if anybody took it.
+  // Would be sent for ever, if a client read it.
   int64_t sent = 0;
   const auto chunked = client.Post(
       "/act",

@@ -686,7 +686,7 @@ TEST_F(RequestLifecycleTest, EarlyResumesAreAnsweredWhenPatienceEnds) {
   EXPECT_EQ(assignments[0].first_index, 1u) << "the last token is made again";
 }
 
-// Of a request that nobody holds: its client has it up to `received` tokens.
+// Of a request that no worker holds: its client has it up to `received` tokens.
 ClientRequest Interrupted(const std::string& name, uint32_t received, bool proven) {
   ClientRequest request;
   request.request_id = name;
@@ -800,7 +800,7 @@ TEST_F(RequestLifecycleTest, ARequestThatFitsNoWorkerAnyMoreEnds) {
 
 class RequestModelsTest : public RequestLifecycleTest {
  protected:
-  // An epoch of that model in which nobody holds anything.
+  // An epoch of that model in which no worker holds anything.
   void Serve(uint32_t model) {
     core::EpochMember member;
     member.spec.slots = 4;

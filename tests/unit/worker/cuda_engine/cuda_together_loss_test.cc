@@ -35,7 +35,7 @@ struct EmulatedLife {
   std::map<Handle, Stream> got;
 };
 
-// One epoch of `lives`, until nobody is active or `steps` steps are made.
+// One epoch of `lives`, until none is active or `steps` steps are made.
 void RunLives(EmulatedGroup group, std::vector<EmulatedLife>& lives, int steps) {
   group.ranks = static_cast<int>(lives.size());
   RunEmulatedRanks(group, [&](int rank, Barrier& barrier) {
@@ -76,7 +76,7 @@ std::map<Handle, Stream> LivesWithALoss(const Model& model, bool on_device, int 
   group.on_device = on_device;
   if (dies > 0) group.dies = kStepsBefore * calls + dies;
   RunLives(group, lives, kStepsBefore + (dies > 0 ? 1 : 0));
-  // What the last rank had is lost; the router would place it anew.
+  // What the last rank had is lost; the router would place it again.
   lives.pop_back();
   group.dies = 0;
   group.epoch = 2;

@@ -254,7 +254,7 @@ TEST(DecodeEngineTest, AReplayOfSyntheticLoadMakesTheDeliveredTokensAgainInSilen
   EXPECT_EQ(rest, std::vector<uint32_t>(whole.begin() + 9, whole.end()));
 }
 
-// Its fault, and nobody else's: the step is good, and so are those after it.
+// Only this request is affected: the step is good, and so are those after it.
 TEST(DecodeEngineTest, ARequestWithoutFiniteLogitsEndsAloneAndCountsNothing) {
   const auto engine = MakePoisoned();
   const auto with_prompt = [](Handle handle, std::vector<uint32_t> prompt) {

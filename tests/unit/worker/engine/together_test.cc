@@ -236,7 +236,7 @@ struct Life {
   std::map<Handle, Stream> got;
 };
 
-// One epoch of `lives`, until nobody is active, `steps` steps are made, or the last rank leaves in its
+// One epoch of `lives`, until none is active, `steps` steps are made, or the last rank leaves in its
 // `dies`-th call.
 void RunEpoch(const std::string& kind, uint64_t epoch, std::vector<Life>& lives, int steps,
               std::optional<int> dies) {
@@ -289,11 +289,11 @@ TEST_P(TogetherTest, AnAbortedStepRepeatsInTheNextEpochWithTheSameOutcome) {
     }
     const std::string kind = call % 2 == 0 ? "star" : "local";
     RunEpoch(kind, 1, lives, 1 << 20, call);
-    // What the dead rank had is lost here; the router would place it anew.
+    // What the dead rank had is lost here; the router would place it again.
     for (Handle lost = handle - 2; lost <= handle; ++lost) wanted.erase(lost);
     lives.pop_back();
     RunEpoch(kind, 2, lives, 3, std::nullopt);
-    // Two newcomers: the parts are cut anew once more.
+    // Two joining ranks: the parts are cut again.
     for (int i = 0; i < 2; ++i) lives.emplace_back().engine = Make(Options(true), weights);
     RunEpoch(kind, 3, lives, 1 << 20, std::nullopt);
     std::map<Handle, Stream> got;

@@ -45,7 +45,7 @@ bool BestAdmitsTheFirst(const Instance& instance) {
 }
 
 TEST(BfIoAutoForceTest, WeightOfAnOverdueRequestExceedsAnyGainInBalance) {
-  // Five wait, one of them for long; nobody has been admitted yet, so that P is 0.
+  // Five wait, one of them for long; no request has been admitted yet, so that P is 0.
   const std::vector<WorkerView> views(3);
   std::vector<WaitingView> waiting(5);
   for (WaitingView& request : waiting) request.enqueued_step = 101;

@@ -1,4 +1,4 @@
-// Where bf_io_auto places everybody while there are slots for all.
+// Placement under bf_io_auto while there are slots for all.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -37,7 +37,7 @@ class OversizedRequestsTest : public ::testing::Test {
     snapshot.waiting = waiting_;
     return snapshot;
   }
-  // Everybody grows by a token, and worker g loses `completions` requests that held `held` tokens in all.
+  // Each request grows by a token, and worker g loses `completions` requests that held `held` tokens in all.
   void Pass(size_t g, int32_t completions, int64_t held) {
     oversized_.Remember(View(), {});
     ++step_;
@@ -215,7 +215,7 @@ TEST_F(OversizedRequestsTest, StepsThatDoNotAdvanceTeachNothing) {
   oversized_.Observe(View());
   oversized_.Remember(View(), {});
   workers_[1].active -= 10, workers_[1].load_tokens = 0;
-  step_ = 1;  // a new epoch may count anew
+  step_ = 1;  // a new epoch may restart the count
   oversized_.Observe(View());
   urgency_[0].slack = 0;
   EXPECT_EQ(Prepare().items[0].precounted_tokens, kOversized - 1'000);

@@ -85,7 +85,7 @@ TEST(BfIoSquareTest, OversizedRequestEntersOnceItsWorkerIsLowEnough) {
 }
 
 TEST(BfIoSquareTest, DrainingWorkerDoesNotPullTheOthersDown) {
-  // The third is nearly empty and takes nobody; the gap is the second's, against the first.
+  // The third is nearly empty and takes no request; the gap is the second's, against the first.
   const PolicyCase draining = PolicyCase().Worker(60'000, 0).Worker(57'000, 1).Worker(2'000, 0);
   EXPECT_THAT(PolicyCase(draining).WaitingAll({100, 3'000, 6'000}).Decide("bf_io"), ElementsAre(-1, 1, -1));
 }
@@ -170,7 +170,7 @@ TEST(BfIoHorizonTest, DiscountWeighsFutureSteps) {
   }
 }
 
-// The first two workers are equal, and the second will soon lose somebody; the third has no slot.
+// The first two workers are equal, and the second will soon finish a request; the third has no slot.
 std::vector<int32_t> RefillBeside(int64_t third_load) {
   PolicyOptions options;
   options.objective = "refill";
