@@ -94,7 +94,7 @@ void TokenFile::Watch() {
     if (version == version_) continue;
     auto tokens = Load(path_);
     if (!tokens.ok()) {
-      // Tried again with each look, whatever was in the way, and told once for each version of the file.
+      // Retried at each check after any error, and logged once for each version of the file.
       if (version == told_) continue;
       told_ = std::move(version);
       spdlog::warn("tokens not read again, those in force stay: {}", std::string(tokens.status().message()));

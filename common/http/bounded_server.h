@@ -32,7 +32,7 @@ class BoundedServer final : public httplib::Server {
 
  private:
   bool process_and_close_socket(socket_t socket) override;
-  // Nothing when no handshake comes about.
+  // Nothing when the handshake fails.
   std::unique_ptr<TlsSession> ShakeHands(int socket);
   // Requests until the connection ends.
   bool Serve(HttpConnection& connection);

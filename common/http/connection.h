@@ -31,13 +31,13 @@ struct ConnectionLimits {
   // kLeastBytesPerSecond.
   absl::Duration write_timeout = absl::Seconds(30);
   // For a connection's first request, and for one after another: longer than clients keep idle connections,
-  // so that it is they who close them.
+  // so that the clients close them.
   absl::Duration first_patience = absl::Seconds(10), idle_patience = absl::Seconds(75);
 };
 
 inline constexpr int64_t kLeastBytesPerSecond = 4 << 10;
 
-// What connections know of their server.
+// State that connections share with their server.
 struct ServerState {
   const std::shared_ptr<PoolLoad> load = std::make_shared<PoolLoad>();
   // No connection is read or written any more.

@@ -161,7 +161,7 @@ class HttpServer::Impl {
     for (;;) {
       server_.listen_after_bind();
       listening_ = false;
-      // httplib gives a port up at the first error of accept() that it does not know.
+      // httplib gives a port up at the first unexpected error of accept().
       if (!stopping_) spdlog::error("http: the port {} is lost, opening it again", address_);
       for (bool lost = true; lost;) {
         MutexLock lock(&mutex_);

@@ -73,7 +73,7 @@ absl::StatusOr<ReloadedTls::Context> ReloadedTls::Read() const {
         absl::StrCat("not a certificate and its key: ", cert_, ", ", key_, ": ", OpenSslError()));
   }
   if (ca_.empty()) return context;
-  // Their names are told, for browsers to choose a certificate by.
+  // Their names are sent, so that browsers can choose a certificate.
   STACK_OF(X509_NAME)* const names = SSL_load_client_CA_file(ca_.c_str());
   if (names == nullptr || SSL_CTX_load_verify_file(context.get(), ca_.c_str()) != 1) {
     sk_X509_NAME_pop_free(names, X509_NAME_free);
@@ -107,7 +107,7 @@ ReloadedTls::Context ReloadedTls::Current() {
     told_.clear();
     spdlog::info("read the certificate {} again", cert_);
   } else if (stamp != told_) {
-    // Tried again with each look, whatever was in the way, and told once for each version of the files.
+    // Retried at each check after any error, and logged once for each version of the files.
     told_ = std::move(stamp);
     spdlog::error("{}; the one before stays in force", std::string(context.status().message()));
   }

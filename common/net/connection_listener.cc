@@ -295,7 +295,7 @@ bool ConnectionListener::Enter(int fd, const sockaddr_storage& from) {
   const uint64_t number = next_++;
   by_peer_[connection.peer] = number;
   unauthenticated_.push_back(number);
-  // Its end alone: that is always told.
+  // Only its end, which is always reported.
   Watch(poll_, connection.fd, 0, number);
   connections_.emplace(number, std::move(connection));
   return true;
@@ -328,7 +328,7 @@ void ConnectionListener::DropUnauthenticated() {
         BytesReceived(connection.fd) <= limits_.unauthenticated_bytes) {
       continue;
     }
-    // gRPC reads the end of the connection and closes its descriptor; then this one's end is told.
+    // gRPC reads the end of the connection and closes its descriptor; then this one's end is reported.
     connection.dropped = true;
     ++dropped_;
     refusals_.Add(absl::StrCat("port ", port_, ": a connection without an authenticated call"),

@@ -90,7 +90,7 @@ class ConnectionListener {
 
   void Run();
   void AcceptAll(int listener);
-  // False when it may not come in.
+  // False when it is refused.
   bool Enter(int fd, const sockaddr_storage& from) ABSL_LOCKS_EXCLUDED(mutex_);
   void Forget(uint64_t number) ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends unauthenticated connections that have sent too much or lasted too long.

@@ -27,7 +27,7 @@ class ConnectionWait {
   ConnectionWait(const ConnectionWait&) = delete;
   ConnectionWait& operator=(const ConnectionWait&) = delete;
 
-  // Whether there is a connection now; if not, gRPC goes on trying.
+  // Whether there is a connection now; if not, gRPC continues to try.
   bool Connected();
   // Delay before the next check: longer after a while.
   absl::Duration pause() const;

@@ -28,7 +28,7 @@ class FirstMessages {
     virtual ~Call() = default;
     // Starts to receive the message; false when the call is over.
     virtual bool Receive() = 0;
-    // The message has not come in time.
+    // The message has not arrived in time.
     virtual void OnTooLate() = 0;
 
    private:

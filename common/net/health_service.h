@@ -32,7 +32,7 @@ class HealthService final : public CallService {
 
   // "" serves until Close.
   void SetServing(const std::string& service, bool serving);
-  // Nothing serves any more, whatever is set later.
+  // Every status is NOT_SERVING from now on, whatever is set later.
   void Close();
 
  private:

@@ -45,7 +45,7 @@ struct ElectionOptions {
   absl::Duration stuck_after = absl::Seconds(30);
 };
 
-// INVALID_ARGUMENT, in words that name what is wrong.
+// INVALID_ARGUMENT, naming the invalid setting.
 absl::Status CheckElection(const ElectionOptions& options);
 
 class Election {
@@ -77,7 +77,7 @@ class Election {
   bool Renew();
   // False: the key is another's, or absent. A missing answer of etcd is no loss.
   bool LookAtKey();
-  // Almost `duration`, so that routers that began together do not go on so.
+  // Almost `duration`, so that routers that started together diverge.
   absl::Duration Jittered(absl::Duration duration);
 
   const ElectionOptions options_;

@@ -16,7 +16,7 @@ using nlohmann::json;
 // etcd's answers have 6 at most.
 constexpr int kMaxDepth = 16;
 
-// An object, empty where the text is none. What lies deeper is left out.
+// An object, empty where the text is none. Deeper levels are left out.
 json Parse(absl::string_view text) {
   const auto shallow = [](int depth, json::parse_event_t, const json&) { return depth <= kMaxDepth; };
   json parsed = json::parse(text.begin(), text.end(), shallow, false);

@@ -38,7 +38,7 @@ absl::Status AgentCalls::Look(RequestRecord& record, int64_t step,
                               std::optional<absl::Duration> shortest_step, absl::Time now) const {
   const ClientRequest& request = record.request;
   if (request.parent_id.empty()) return absl::OkStatus();
-  // Tenants cannot meet in one name: the length tells where the first ends.
+  // Tenants cannot share a name: the length marks the end of the first part.
   std::string name = absl::StrCat(request.tenant.size(), ":", request.tenant, request.parent_id);
   const std::optional<core::Parents::Standing> parent = parents_.Look(name, step, request.stage);
   if (!parent.has_value()) return absl::OkStatus();

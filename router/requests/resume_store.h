@@ -37,7 +37,7 @@ struct ResumeOptions {
   int64_t max_early_bytes = int64_t{512} << 20;
 };
 
-// A client that came back before the workers that may know its request.
+// A resume that arrived before the workers that may hold its request.
 struct EarlyResume {
   core::RequestId id = 0;
   ClientRequest request;

@@ -28,7 +28,7 @@ class Suspicion {
   void OnTokens(uint32_t since_placed) {
     if (since_placed >= kTokensThatClear) in_a_row_ = 0;
   }
-  // A worker has died with it on board.
+  // A worker has failed while it was placed there.
   void OnDeath() {
     ++in_a_row_;
     ++deaths_;

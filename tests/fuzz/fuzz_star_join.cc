@@ -35,7 +35,7 @@ void Raw(absl::Span<const uint8_t> bytes) {
   const size_t opening = std::min(bytes.size(), kOpeningBytes);
   if (!acceptor.OnOpening(bytes.first(opening)).has_value()) return;
   Check(opening == kOpeningBytes, "an opening is whole");
-  Check(!acceptor.OnIntroduction(bytes.subspan(opening)).has_value(), "a stranger is not introduced");
+  Check(!acceptor.OnIntroduction(bytes.subspan(opening)).has_value(), "no introduction without a proof");
 }
 
 void Changed(bfio::fuzz::Input& input) {

@@ -45,7 +45,7 @@ MUTANTS = [
     ("scheduler/virtual_fcfs.cc", "while (at != queue_.begin() && std::prev(at)->step > step) --at;", "", "requests that come back with their age wait last in the first-come queue"),
     ("admission/kv_gate.cc", "const int64_t memory = worker.kv_tokens - std::max<int64_t>(0, worker.drift);", "const int64_t memory = worker.kv_tokens;", "memory that a worker reports beyond the reckoning counts as free"),
     ("admission/kv_gate.cc", "resident.inflight && !resident.dropped ? kLateSteps : 0", "0", "a plan that comes late finds its memory given away"),
-    ("admission/kv_gate.cc", "if (resident.reserves_kv) room -= ReservedBy(resident) - StandingOf(resident, worker.time).tokens;", "(void)resident;", "protection forgets what is reserved and not used yet"),
+    ("admission/kv_gate.cc", "if (resident.reserves_kv) capacity -= ReservedBy(resident) - StandingOf(resident, worker.time).tokens;", "(void)resident;", "protection forgets what is reserved and not used yet"),
     ("model/free_capacity.h", "return demand.reserve_tokens <= workers_[worker].free_kv_tokens || kv_.Fits(demand.row, worker);", "return demand.reserve_tokens <= workers_[worker].free_kv_tokens;", "only reservations are admitted"),
     ("model/free_capacity.h", "    free_slots_ -= view.free_slots - less;\n", "", "slots that are closed count as free"),
     ("model/free_capacity.h", "LimitSlots(g, std::max(kv_.MostThatFit(least, g), reserved));", "(void)reserved;\n    LimitSlots(g, kv_.MostThatFit(least, g));", "a slot whose KV is reserved is closed"),

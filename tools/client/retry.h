@@ -19,7 +19,7 @@ struct RetryOptions {
   // Refusals that a request survives before its first token: RESOURCE_EXHAUSTED with RetryInfo, UNAVAILABLE.
   // 0: none.
   int max_retries = 5;
-  // How long a resumable request goes on trying to take up its broken stream without getting anywhere; the
+  // How long a resumable request keeps trying to resume its broken stream without progress; the
   // router forgets it after its --resume_timeout.
   absl::Duration resume_patience = absl::Seconds(30);
   absl::Duration first_pause = absl::Milliseconds(50);

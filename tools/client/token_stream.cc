@@ -39,8 +39,8 @@ class Attempt final : public StreamReader {
   const Link::Use use_;
 };
 
-// A resumable request that ended so for us may go on at the router: it takes the end of a stream, by our
-// deadline too, for a connection that broke.
+// A resumable request that ended so at the client may continue at the router: it takes the end of a stream,
+// by our deadline too, for a connection that broke.
 bool MayGoOn(const absl::Status& status, bool was_live) {
   switch (status.code()) {
     case absl::StatusCode::kDeadlineExceeded:
@@ -139,7 +139,7 @@ std::optional<TokenStream::Event> TokenStream::OnMessage(const v1::GenerateRespo
         absl::StrCat("token ", message.first_index(), " came where token ", received_, " was due")));
   }
   received_ += count;
-  // A router that does not know the request any more goes on after them.
+  // A router that does not have the request any more continues after them.
   if (options_.resume) request_.mutable_received_token_ids()->MergeFrom(message.token_ids());
   if (options_.resume && !message.resume_ticket().empty())
     request_.set_resume_ticket(message.resume_ticket());

@@ -32,7 +32,7 @@ struct CallOptions {
   absl::Duration timeout = absl::Minutes(5);
   // What may be tried again, and how patiently.
   RetryOptions retry;
-  // Sends the request as resumable: a broken stream is taken up where it broke, whatever it was that broke.
+  // Sends the request as resumable: a broken stream resumes where it broke, whatever the cause.
   // Costs the memory of its tokens here, in router and worker, and a cancelled request one Abort.
   bool resume = false;
   // Instead of the client's.
@@ -101,7 +101,7 @@ class TokenStream {
   Backoff backoff_;
   Counts counts_;
   uint32_t received_ = 0;
-  // The router may know the request: only a resume gets at it.
+  // The router may have the request: only a resume reaches it.
   std::atomic<bool> may_be_live_ = false;
   std::optional<v1::Finish> finish_;
   std::optional<absl::Time> pause_until_;

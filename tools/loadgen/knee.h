@@ -56,7 +56,7 @@ struct Knee {
 // Nothing when no level was judged, or when rates go down: what a high one leaves behind burdens the next.
 std::optional<Knee> FindKnee(const std::vector<Level>& levels, const KneeCriteria& criteria);
 
-// Whether a sweep need not go on: the two last levels judged, `last` included, failed.
+// Whether a sweep may stop: the two last levels judged, `last` included, failed.
 bool TwoFailed(const std::vector<Level>& levels, uint32_t last, const KneeCriteria& criteria);
 
 // "40 requests/s held; 50 did not: 62.0 % within the limits, at least 90.0 % wanted".

@@ -210,7 +210,7 @@ void ReadSampling(Fields& fields, v1::GenerateRequest& request) {
   if (const auto value = fields.Integer<uint64_t>("seed")) sampling.set_seed(*value);
 }
 
-// Some of what a router can be told besides, by the names of its own API.
+// Further fields of the router's API, under their own names.
 void ReadPlace(Fields& fields, v1::GenerateRequest& request) {
   // vLLM's word, whose smaller numbers are the more urgent ones.
   if (const auto value = fields.Signed("priority", kMostUrgent)) request.set_priority(-*value);

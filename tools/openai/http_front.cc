@@ -78,7 +78,7 @@ class HttpFront::Impl {
                                                              httplib::Response& response) {
       const HttpConnection* connection = HttpConnection::Current();
       if (connection != nullptr && connection->HeadersTooLarge()) response.status = 431;
-      // httplib goes on behind what it could not read, wherever that is.
+      // httplib continues behind what it could not read.
       if (connection != nullptr && !connection->request_understood()) CloseAfter(response);
       if (response.body.empty()) {
         response.set_content(ErrorBody(response.status, "not a request that can be served"), kJson);
@@ -277,7 +277,7 @@ class HttpFront::Impl {
     if (token.size() > BearerTokens::kMaxTokenBytes || !IsPrintable(token)) {
       return absl::UnauthenticatedError("not a bearer token");
     }
-    // Where it cannot go on safely it is left out, and the router says what it thinks of that.
+    // Where forwarding is not safe it is left out, and the router answers with its own error.
     if (client_->MayCarryTokens()) call.token = token;
     return call;
   }

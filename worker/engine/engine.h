@@ -93,7 +93,7 @@ struct StepOutput {
   std::vector<Token> tokens;
   // Requests whose last token is in `tokens`; their KV is free when Step returns.
   std::vector<Finish> finished;
-  // Requests that the step could not go on with, for a fault of their own: the model gave no finite logits
+  // Requests that the step could not continue: the model gave no finite logits
   // for them. They made no token, are gone when Step returns, and count nothing in load_tokens; the others
   // are not affected. The sim engine computes nothing and has those whose prompt says so (kSimPoisonToken).
   std::vector<Failure> failed;
@@ -168,8 +168,8 @@ class Engine {
   virtual bool Cancel(Handle handle) = 0;
 
   // Runs one step: local compute only, no communication. Fills `out` (cleared first). An idle engine's step
-  // is legal and takes the time of an empty batch. An error means that the engine is broken for good; what is
-  // wrong with one request ends that request (StepOutput::failed).
+  // is legal and takes the time of an empty batch. An error means that the engine is broken permanently; what
+  // is wrong with one request ends that request (StepOutput::failed).
   virtual absl::Status Step(StepOutput& out) = 0;
 
   // Whether its steps are StepTogether's.
@@ -183,11 +183,11 @@ class Engine {
   // Runs one step of the whole group; every rank calls it, after NextRows, with or without requests. When the
   // peers fail (peers.status() is that error) no token was made, and the same step may be made again with
   // other peers, with the same outcome; requests that were taken out are gone. Any other error means that the
-  // engine is broken for good.
+  // engine is broken permanently.
   virtual absl::Status StepTogether(StepPeers& peers, StepOutput& out);
 
   // Prompt tokens that a step may compute from the next one on; none: as the engine's own budget allows. The
-  // router's word, the same on all ranks. Engines that take prompts whole do not heed it.
+  // router's limit, the same on all ranks. Engines that take prompts whole ignore it.
   virtual void SetPrefillPiece(std::optional<int64_t> /*tokens*/) {}
   // Nothing where prompts are taken whole.
   virtual std::optional<PrefillState> prefill_state() const { return std::nullopt; }

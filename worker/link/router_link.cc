@@ -38,7 +38,7 @@ uint64_t TermOf(uint64_t instance) {
 
 // How long a closing stream may take before it is cancelled.
 constexpr absl::Duration kCloseTimeout = absl::Seconds(1);
-// Who is asked to leave while there is no connection tells the router if one comes within this time.
+// A leave request without a connection is sent if one is made within this time.
 constexpr absl::Duration kLeavePatience = absl::Milliseconds(200);
 
 // The router has understood this worker and will never want it, whatever becomes of the others.

@@ -191,7 +191,7 @@ absl::StatusOr<bool> StepLoop::AwaitPlan(const Inbox::Enter& enter, int64_t step
   // An idle group may wait for hours.
   const absl::Duration timeout = parked_ ? absl::InfiniteDuration() : enter.epoch.step_timeout;
   if (parked_) barrier_end_ns_.reset();
-  // Alone, it goes on with any plan it has not had.
+  // Alone, it continues with any new plan.
   const int64_t least = enter.epoch.uncoupled ? 1 : step;
   Begin(LoopTask::kWaiting);
   Inbox::PlanWait wait;

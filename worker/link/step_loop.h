@@ -74,7 +74,8 @@ class StepLoop {
 
   Inbox& inbox() { return inbox_; }
 
-  // Until Inbox::OnShutdown (OK) or until the engine or the barrier's endpoint is broken for good (why).
+  // Until Inbox::OnShutdown (OK) or until the engine or the barrier's endpoint is broken permanently (the
+  // reason).
   absl::Status Run();
 
  private:
@@ -83,7 +84,7 @@ class StepLoop {
   // Answers with EpochReady; null when the group did not form.
   absl::StatusOr<std::unique_ptr<Barrier>> FormGroup(const Inbox::Enter& enter);
   absl::Status RunSteps(const Inbox::Enter& enter, Barrier& barrier);
-  // False: the epoch is over, or the plan did not come in time (reported).
+  // False: the epoch is over, or the plan did not arrive in time (reported).
   absl::StatusOr<bool> AwaitPlan(const Inbox::Enter& enter, int64_t step);
   void ApplyDuePlans(const Inbox::Enter& enter, StepReport& report);
   void Apply(Plan& plan, StepReport& report);

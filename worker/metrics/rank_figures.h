@@ -1,7 +1,7 @@
-// What a rank has done so far and how it stands: what a scrape of a worker shows.
+// The measurements of a rank, as shown by a scrape of its worker.
 //
 // Purpose: plain data between the rank, which keeps it (worker/link/rank_recorder.h), and the text that is
-// made of it. Counts are of the process's life. Threads: plain data. Tokens, seconds, joules.
+// made of it. Counts begin at the start of the process. Threads: plain data. Tokens, seconds, joules.
 #ifndef BFIO_WORKER_METRICS_RANK_FIGURES_H_
 #define BFIO_WORKER_METRICS_RANK_FIGURES_H_
 

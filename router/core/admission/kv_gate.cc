@@ -25,7 +25,7 @@ constexpr int64_t kNearShare = 4, kFarShare = 2, kFar = 1024;
 constexpr double kThetaSizes = 1;
 // A factor of a product, and a product, below which logarithms are taken; both far above the smallest double.
 constexpr double kLeastFactor = 1e-100;
-// Prompts are told apart to 1 in 2 to this power.
+// Prompt lengths are rounded to 1 in 2 to this power.
 constexpr int kPromptBits = 6;
 // Capacity of a worker that is not computed: nothing fits, and no sum overflows.
 constexpr int64_t kClosed = std::numeric_limits<int64_t>::min() / 4;

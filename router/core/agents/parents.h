@@ -46,7 +46,7 @@ class Parents {
   };
 
   // What a call that arrives now would find; `stage` where the client gives one. Nothing when the table is
-  // full of parents with calls: the call then stands for itself. `name` identifies the parent. Changes
+  // full of parents with calls: the call then counts as its own parent. `name` identifies the parent. Changes
   // nothing: the call may still be refused.
   std::optional<Standing> Look(absl::string_view name, int64_t step, std::optional<uint32_t> stage) const;
 

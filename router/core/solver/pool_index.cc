@@ -54,7 +54,7 @@ void PoolIndex::Replace(int32_t gone, int32_t come) {
     Insert(come);
     return;
   }
-  // Only what lies between the two places moves.
+  // Only entries between the two positions move.
   std::vector<Entry>& entries = BucketOf(gone).entries;
   const Entry entry = EntryOf(come);
   const auto from = std::lower_bound(entries.begin(), entries.end(), EntryOf(gone), Before());

@@ -68,7 +68,7 @@ class Search {
   double Value() const;
   void Exchange(int32_t& admitted, int32_t waiting);
   void MarkSettled(int32_t item);
-  // Whether nothing has changed since the item was last looked at in vain.
+  // Whether nothing has changed since the item was last considered without improvement.
   bool Settled(int32_t item) const;
   void Changed(int32_t worker) { changed_[worker] = ++clock_; }
   bool Swap(int32_t& admitted);
@@ -84,7 +84,8 @@ class Search {
   PoolIndex* index_ = nullptr;
   Run* run_ = nullptr;
   std::vector<int32_t> admitted_;
-  // When each worker last changed, and when each item was last looked at in vain, and at which epoch.
+  // When each worker last changed, and when each item was last considered without improvement, and at which
+  // epoch.
   int64_t clock_ = 0;
   std::vector<int64_t> changed_, looked_, looked_epoch_;
   bool thorough_ = false;

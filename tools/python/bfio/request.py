@@ -214,7 +214,7 @@ class Request:
 
     def pause_after(self, error: Error) -> Optional[float]:
         exhausted = error.code == grpc.StatusCode.RESOURCE_EXHAUSTED and error.retry_after is not None
-        # Nobody here has cancelled it: the router cut off a reader that was slow, and keeps the request.
+        # The client has not cancelled it: the router disconnected a slow reader, and keeps the request.
         cut_off = error.code == grpc.StatusCode.CANCELLED and self.resume and self.may_be_live
         if error.code != grpc.StatusCode.UNAVAILABLE and not exhausted and not cut_off:
             return None

@@ -1,4 +1,4 @@
-// One worker that runs whatever is there: batching as vLLM's first version and Sarathi do it.
+// One worker that runs all available requests: batching as vLLM's first version and Sarathi do it.
 //
 // Purpose: what WAIT is compared with, in the same setting (wait_worker.h) and with the same iteration times:
 // d0 + d1 times the tokens read and held by the batch. The engines' schedulers form the batches

@@ -1,7 +1,7 @@
 // Rules that look at present memory only and keep a part of it free: alpha-protection greedy,
 // alpha-protection beta-clearing.
 //
-// Purpose: the foils of "Online Scheduling for LLM Inference with KV Cache Constraints", Section 5, as it
+// Purpose: the baselines of "Online Scheduling for LLM Inference with KV Cache Constraints", Section 5, as it
 // defines them; vLLM's first-come rule with a watermark is the greedy one. Requests begin in the order of
 // arrival while prompts and what runs stay within (1 - alpha) M. When what runs exceeds M, requests are
 // evicted and starts again: all of them, or each with probability beta, again until the rest fits. For small

@@ -2,7 +2,7 @@
 //
 // Purpose: the setting of "Fluid-Based Online Scheduling under Memory Constraints": Poisson arrivals of
 // requests in types, an iteration takes d0 + d1 times the tokens held by the batch, each request of a batch
-// goes one stage on. WAIT knows types: a type is ready when its threshold is reached at stage 0. Nested WAIT
+// advances one stage. WAIT has types: a type is ready when its threshold is reached at stage 0. Nested WAIT
 // does not: a request enters a segment of stages when it outlives the one before. This is the paper's
 // discrete model and not the engines' (worker/scheduler/engine_model.h): a batch takes requests stage by
 // stage, and memory has no bound. Deterministic for its seed. Threads: any, no state.

@@ -37,7 +37,7 @@ struct ReplayCounts {
   // Statuses, outcomes of cancellations, displaced ids, states between segments; and how many agree.
   int64_t answers = 0;
   int64_t answers_identical = 0;
-  // The first difference of all, in words, with step and record.
+  // A description of the first difference, with step and record.
   std::string first_difference;
 
   int64_t groups = 0;

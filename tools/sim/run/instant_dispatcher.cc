@@ -136,7 +136,7 @@ void InstantDispatcher::Learn(const GroupReport& report) {
       --worker.known_active;
       running_.erase(it);
     }
-    // Those that go on have grown by one; a drift of another kind is corrected by the next report.
+    // Those that continue have grown by one; a drift of another kind is corrected by the next report.
     worker.known_load = std::max<int64_t>(0, worker.known_load + worker.known_active);
   }
 }

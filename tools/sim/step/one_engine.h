@@ -52,7 +52,7 @@ struct OneEngineRun {
   std::vector<StepLife> lives;
   int64_t completed = 0, batches = 0, tokens = 0;
   double busy_s = 0, end_s = 0;
-  // Prompts of the backlog stop the scheduler for good, whatever else comes: the last time it was asked there
+  // Prompts of the backlog stop the scheduler permanently: the last time it was asked there
   // was work and it formed no batch.
   bool stuck = false;
   // Of the batches, weighted by their seconds.

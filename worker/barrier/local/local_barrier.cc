@@ -42,7 +42,7 @@ class LocalGroup {
       }
     }
     if (joined_ == spec.world_size && !alike_) return SignatureError(spec.epoch);
-    // A group that was complete has formed, even if it has failed since: the next AllReduce tells.
+    // A group that was complete has formed, even if it has failed since: the next AllReduce reports it.
     return joined_ == spec.world_size ? absl::OkStatus() : failure_;
   }
 

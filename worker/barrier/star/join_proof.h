@@ -48,7 +48,7 @@ class JoinerProof {
   JoinerProof(const Secret& secret, const Nonce& nonce) : secret_(secret), mine_(nonce) {}
 
   std::array<uint8_t, kOpeningBytes> Open() const { return Encode(Opening{mine_}); }
-  // What to say to it; nothing when the acceptor does not know the secret.
+  // The reply; nothing when the acceptor does not prove knowledge of the secret.
   std::optional<Sealed> OnChallenge(absl::Span<const uint8_t> bytes, const Handshake& introduction);
   // The acceptor's answer; nothing when it is not the acceptor's, or none. REQUIRES: OnChallenge gave
   // something.
@@ -67,7 +67,7 @@ class AcceptorProof {
 
   // The answer to an opening; nothing when the bytes are no opening.
   std::optional<std::array<uint8_t, kChallengeBytes>> OnOpening(absl::Span<const uint8_t> bytes);
-  // Who it is; nothing when it does not know the secret. REQUIRES: OnOpening gave something.
+  // Its introduction; nothing without a proof of the secret. REQUIRES: OnOpening gave something.
   std::optional<Handshake> OnIntroduction(absl::Span<const uint8_t> bytes) const;
   // To an authenticated joiner.
   Sealed Answer(const Handshake& answer) const;

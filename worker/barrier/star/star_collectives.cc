@@ -251,7 +251,7 @@ absl::Status StarBarrier::Advance(Outgoing& out, int64_t step) {
       out.done = true;
       to.set_mid_message(true);
       if (out.slot != kParent) return absl::OkStatus();
-      // It may have told us why before it left.
+      // It may have sent the reason before it left.
       const auto told = Receive(to, ranks_.parent, WireType::kError, step);
       return told.ok() ? absl::UnavailableError("parent left") : told.status();
     }

@@ -56,7 +56,7 @@ class CudaBackend final : public PartBackend {
   absl::Status Run(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn) override;
   std::optional<uint64_t> signature() const override { return signature_; }
   // An error of the peers leaves all as it was but keys and values of the plan's own rows, which may be
-  // anything then; an error of the device is for good.
+  // anything then; an error of the device is permanent.
   absl::Status RunTogether(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn,
                            StepPeers& peers) override;
 

@@ -90,7 +90,7 @@ class DeviceOps {
   // Until all that was queued is done.
   virtual absl::Status Wait(absl::Duration deadline) = 0;
   // The same; `check` is asked again and again meanwhile, and once more when all is done. Its first error
-  // ends the wait and is returned: what is queued may go on then.
+  // ends the wait and is returned: queued work may continue then.
   virtual absl::Status WaitChecking(absl::Duration deadline, absl::FunctionRef<absl::Status()> check) = 0;
   // Runs a record and says how long it took on the device, in seconds; for benchmarks.
   virtual absl::StatusOr<double> Time(int record) = 0;

@@ -204,7 +204,7 @@ absl::Status DecodeEngine::StepTogether(StepPeers& peers, StepOutput& out) {
 }
 
 int64_t DecodeEngine::NextRows() {
-  // What a step that came to nothing took out, the router has missed among the residents since.
+  // An aborted step may have dropped requests that the router still counts; report them here.
   preempted_.clear();
   ReserveStep(preempted_);
   ChooseChunks();

@@ -4,12 +4,12 @@
 // backend run it, and turns what it drew into the step's output. Threads: as engine.h says.
 //
 // A request's tokens depend on its prompt, its sampling and the model alone. A replay with token ids comes
-// with the delivered tokens as part of its prompt, and goes on. A replay of synthetic load comes without
+// with the delivered tokens as part of its prompt, and continues. A replay of synthetic load comes without
 // them, for the router does not keep them: it generates them once more, silently, one per step (first_index
 // steps that give no token).
 //
 // A backend without a model (ModelFacts::has_model) gets requests and indices instead of rows: no ids are
-// kept, and any replay goes on at once.
+// kept, and any replay continues at once.
 //
 // Synthetic prompts: the id at a place is a mix of the sampling seed, the original prompt's length and the
 // place, modulo the vocabulary.

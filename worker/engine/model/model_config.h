@@ -1,6 +1,6 @@
 // What a checkpoint's config.json says about the model: sizes, biases, rotary embedding.
 //
-// Purpose: one struct over the families that the engines know (Llama, Mistral, Qwen2, Qwen3), with the
+// Purpose: one struct over the supported families (Llama, Mistral, Qwen2, Qwen3), with the
 // defaults that transformers has for absent and null fields. What would change the computation and is not
 // implemented is refused by name; nothing is guessed. Threads: plain data and pure functions.
 #ifndef BFIO_WORKER_ENGINE_MODEL_MODEL_CONFIG_H_

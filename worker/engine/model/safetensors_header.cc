@@ -113,7 +113,7 @@ class HeaderEvents final : public JsonEvents {
   Place place_ = Place::kBefore;
   // The latest key.
   std::string field_;
-  // Fields of the tensor at hand.
+  // Fields of the current tensor.
   std::set<std::string> seen_;
   int offsets_ = 0;
   std::set<std::string> names_;

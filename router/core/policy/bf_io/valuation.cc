@@ -69,7 +69,7 @@ void Valuation::Prepare(const Snapshot& snapshot, double typical_age, Instance& 
       oversized_.push_back(static_cast<int32_t>(i));
     }
   }
-  // The largest to the least loaded: the worker that has sunk deepest goes on sinking for the same request.
+  // The largest to the least loaded: the worker with the lowest load stays reserved for the same request.
   std::stable_sort(oversized_.begin(), oversized_.end(), [&](int32_t a, int32_t b) {
     return snapshot.waiting[a].prefill_tokens > snapshot.waiting[b].prefill_tokens;
   });

@@ -73,7 +73,7 @@ void OversizedRequests::Apply(const Snapshot& snapshot, absl::Span<const Urgency
       candidates_.push_back({excess * std::min(1.0, 1 - left / sinking), static_cast<int32_t>(i)});
     }
   }
-  // The largest to the least loaded: the worker that has sunk deepest goes on sinking for the same request.
+  // The largest to the least loaded: the worker with the lowest load stays reserved for the same request.
   std::stable_sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
     return a.precounted_tokens > b.precounted_tokens;
   });

@@ -433,12 +433,12 @@ TEST_F(RequestLifecycleTest, AResumableRequestOutlivesItsStream) {
   requests_->OnCancel(first.id(), false, now_);
   EXPECT_EQ(requests_->live(), 1);
   requests_->OnTokens(first.id(), std::vector<uint32_t>{3}, now_);
-  RecordingSink& stranger = Arrive([] {
+  RecordingSink& other = Arrive([] {
     ClientRequest request = ComeBack("a", 0);
     request.resume_token = "guess";
     return request;
   }());
-  EXPECT_TRUE(absl::IsNotFound(*stranger.status)) << "as if there were no such request";
+  EXPECT_TRUE(absl::IsNotFound(*other.status)) << "as if there were no such request";
   RecordingSink& second = Arrive(ComeBack("a", 1));
   EXPECT_EQ(second.first_index, 1u);
   EXPECT_THAT(second.tokens, ElementsAre(2, 3));
