@@ -642,7 +642,7 @@ def scaling_cell(ctx, family, workers, batch):
         warmup = min(max(5_000_000 // slots, 150), ctx.shortened(400, 150))
         fcfs, others = within(4000, 200, 20_000_000), within(2000, 120, 6_000_000)
         pool = math.ceil(4 * slots * theory.END_RATE)
-    else:  # whole rounds; a step in which nobody ends costs next to nothing
+    else:  # whole rounds; a step without completions costs next to nothing
         warmup = OUTPUT * min(max(100_000 // slots, 2), 20)
         fcfs, others = OUTPUT * within(400, 10, 1_000_000), OUTPUT * within(50, 4, 200_000)
         pool = 3 * slots

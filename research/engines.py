@@ -239,7 +239,7 @@ def engines(ctx):
     variants |= {("two types", load, "-"): {"network": "two_types", "load": load, "order": "call_age", "seconds": 2 * seconds}
                  for load in loads}
     runs = network(ctx, variants)
-    ctx.text("""Proposition 1: K equal engines with sarathi are stable up to K times the load of one, whoever a request goes to.
+    ctx.text("""Proposition 1: K equal engines with sarathi are stable up to K times the load of one, for any routing of requests.
         Section 4.2: two types on one engine, 50 + 350 and 600 + 60 tokens, up to the sum of their loads.""")
     ctx.text(verdict_note(ctx, "5 % of capacity"))
     ctx.parameter("seconds", f"{seconds}, twice that for two types")

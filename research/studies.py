@@ -347,7 +347,7 @@ def speedup_bound(ctx):
         share, over, attainable, rows = {}, {}, {}, []
         for machines, own in MACHINES.items():
             fcfs, jitter = (machines, "fcfs"), own.get("jitter", 0)
-            # Nobody wins back the wait for the unluckiest worker.
+            # No policy recovers the wait for the slowest worker.
             luck = theory.expected_of_largest_normal(16, lambda x: np.exp(jitter * x - jitter**2 / 2)) - 1
             attainable[machines] = estimate(100 * (1 - luck * runs.values(fcfs, "balanced_step_s_mean") / excess(fcfs)))
             for rule in BALANCE_RULES:

@@ -51,13 +51,13 @@ def slot_deviation(drift):
     The request in a slot has survived the tokens made since it began, so the distribution of its age is known.
     Averaged over 1,000 steps; a drift moves all slots together, which is no imbalance.
     """
-    oldest = math.ceil(math.log(1e-12) / math.log1p(-END_RATE))  # nobody is older: a step makes at least a token
+    oldest = math.ceil(math.log(1e-12) / math.log1p(-END_RATE))  # no request is older: a step makes at least a token
     growth, tokens = increments(drift, oldest + 1002)
     grown, made = np.append(0, np.cumsum(growth)), np.append(0, np.cumsum(tokens))
     deviations = []
     for step in range(oldest + 2, oldest + 1002):
         first = np.arange(step, step - oldest, -1)
-        # Somebody ended in the step before `first`, and the successor has survived to `step`.
+        # A request ended in the step before `first`, and the successor has survived to `step`.
         ended = -np.expm1((made[first - 1] - made[first - 2]) * math.log1p(-END_RATE))
         share = ended * (1 - END_RATE) ** (made[step - 1] - made[first - 1])
         held = grown[step - 1] - grown[first - 1]

@@ -2,14 +2,13 @@
 //
 // Purpose: one interface for the rules that balance over composed chains: Join-the-Fastest-Free-Chain
 // (Algorithm 3 of "Serving Chain-structured Jobs with Large Memory Footprints") and the rules it is compared
-// with, extended to chains that serve several jobs at once. Whoever drives it keeps the queues: a job given
-// to a full chain waits in that chain's own queue, first come first served; one given to nobody waits in a
+// with, extended to chains that serve several jobs at once. The caller keeps the queues: a job given
+// to a full chain waits in that chain's own queue, first come first served; one without a chain waits in a
 // central queue, whose head goes to the first chain that has a place.
 // jffc, sa_jsq and jiq are the router's policies of these names (router/core/policy/fastest_free). sed and
-// jsq are no policies there: they let a request wait at a full chain while another has room, and in the
-// router requests wait in the pool alone. Over what has room sed is jffc, and jsq is sa_jsq with its ties
-// drawn.
-// Deterministic for the seed. Threads: one at a time.
+// jsq are no policies there: they let a request wait at a full chain while another has a free slot, and in
+// the router requests wait in the pool alone. Among chains with free slots sed is jffc, and jsq is sa_jsq
+// with its ties drawn. Deterministic for the seed. Threads: one at a time.
 #ifndef BFIO_CHAINS_CORE_DISPATCHER_H_
 #define BFIO_CHAINS_CORE_DISPATCHER_H_
 

@@ -1,10 +1,10 @@
 // Which blocks each server hosts: GBP-CR.
 //
 // Purpose: Greedy Block Placement with Cache Reservation (Algorithm 1 of "Serving Chain-structured Jobs with
-// Large Memory Footprints"). Every block is placed together with room for c jobs; servers are taken in order
-// of their time per hosted block, and each run of servers that covers all blocks is a chain. Fewest chains
-// when all memories are equal (Theorem 3.4), a heuristic otherwise. O(J log J).
-// Pure. Threads: any, no state.
+// Large Memory Footprints"). Every block is placed together with memory for c jobs; servers are taken in
+// order of their time per hosted block, and each run of servers that covers all blocks is a chain. Fewest
+// chains when all memories are equal (Theorem 3.4), a heuristic otherwise. O(J log J). Pure. Threads: any, no
+// state.
 #ifndef BFIO_CHAINS_CORE_PLACEMENT_H_
 #define BFIO_CHAINS_CORE_PLACEMENT_H_
 
@@ -16,7 +16,7 @@
 
 namespace bfio::core {
 
-// m_j(c): blocks that fit with room for c jobs in each, at most L.
+// m_j(c): blocks that fit with memory for c jobs in each, at most L.
 int32_t BlocksWithReserve(const ChainServer& server, const ChainService& service, int64_t c);
 
 // Servers that cover all blocks and share none with another group.

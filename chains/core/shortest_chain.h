@@ -1,9 +1,9 @@
 // The cheapest chain of a placement, for any cost of a hop.
 //
-// Purpose: the routing step that greedy cache allocation and the rules that route every job anew share. What
-// follows a server depends only on where its blocks end, so the shortest path is a table over positions and
-// not over pairs of servers: O(sum of hosted blocks) for each search.
-// Borrows the placement. Threads: one at a time.
+// Purpose: the routing step that greedy cache allocation and the rules that route every job separately share.
+// What follows a server depends only on where its blocks end, so the shortest path is a table over positions
+// and not over pairs of servers: O(sum of hosted blocks) for each search. Borrows the placement. Threads: one
+// at a time.
 #ifndef BFIO_CHAINS_CORE_SHORTEST_CHAIN_H_
 #define BFIO_CHAINS_CORE_SHORTEST_CHAIN_H_
 
@@ -72,7 +72,7 @@ class ShortestChain {
 
   const BlockRanges& placement_;
   std::vector<Next> next_;
-  // By block: who hosts it, in order of their numbers.
+  // By block: its servers, in order of their numbers.
   std::vector<std::vector<Host>> hosts_;
 };
 

@@ -1,4 +1,4 @@
-// The head of a chain of several servers as the backend of a decode engine: to everybody else the chain is
+// The head of a chain of several servers as the backend of a decode engine: to all other code the chain is
 // one worker. (A chain of one server is an ordinary backend.)
 //
 // Purpose: embeds a step's rows, runs the head's own blocks, sends the rows around the chain in several

@@ -1,4 +1,4 @@
-// A part of one step's rows on its way through a chain of servers, and what a server may believe of it.
+// A part of one step's rows on its way through a chain of servers, and its validation by a server.
 //
 // Purpose: the head cuts each step into micro-batches, so that the servers of its chain work on different
 // ones at the same time. Rows carry their hidden state; positions and pages say where their keys and values
@@ -49,7 +49,7 @@ struct BatchBounds {
 BatchBounds BoundsOf(int64_t hidden, const DecodeOptions& options);
 
 // INVALID_ARGUMENT, naming the field, unless it has 1 to max_rows rows, as many hidden states, at most
-// max_runs runs that are whole, pages that exist, are no more than there are and have room for all of the
+// max_runs runs that are whole, pages that exist, are no more than there are and hold all of the
 // run's positions, and wanted rows that ascend, no more than runs.
 absl::Status CheckMicroBatch(const MicroBatch& batch, const BatchBounds& bounds);
 

@@ -59,7 +59,7 @@ std::string ServerLines(const Problem& problem, const Plan& plan) {
 
 std::string ChangeLines(const std::vector<Change>& changes) {
   std::string text =
-      absl::StrFormat("%-32s  %6s  %24s  %24s\n", "change", "alike", "response at once", "planned anew");
+      absl::StrFormat("%-32s  %6s  %24s  %24s\n", "change", "alike", "response at once", "planned again");
   for (size_t i = 0; i < std::min(changes.size(), kMostRows); ++i) {
     absl::StrAppendFormat(&text, "%-32s  %6d  %24s  %24s\n", changes[i].what, changes[i].alike,
                           Seconds(changes[i].at_once),

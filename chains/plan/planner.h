@@ -55,7 +55,7 @@ absl::StatusOr<Plan> MakePlan(const Problem& problem, const std::function<bool()
 struct Change {
   std::string what;   // "lose fast-3", "add another fast-3"
   int64_t alike = 1;  // servers of which the same holds
-  // With the blocks where they are, which is what happens at once; and planned anew with the best of a dozen
+  // With the blocks where they are, which happens at once; and planned again with the best of a dozen
   // c around the present one, of all where none of those carries the demand (with more than 40 kinds of
   // servers the present one comes first). nullopt where nothing does.
   double rate_at_once = 0, rate_planned = 0;

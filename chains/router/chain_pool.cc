@@ -126,7 +126,7 @@ absl::Status ChainPool::OnHello(Session session, const v1::ServerHello& hello, a
   server.hello.clear_stages();
   spdlog::info("chains: {} has joined with {:.1f} MiB", hello.server_id(),
                static_cast<double>(hello.memory_bytes()) / (1 << 20));
-  for (const v1::ChainStage& stage : hello.stages()) Adopt(session, server, stage, now);
+  for (const v1::ChainStage& stage : hello.stages()) RecoverStage(session, server, stage, now);
   AskForTimes(session, server, now);
   SettleFrom(now);
   return absl::OkStatus();
@@ -189,7 +189,7 @@ std::optional<std::vector<ServerTimes>> ChainPool::MeasuredTimes(const std::vect
   return TimesOf(figures, options_.job);
 }
 
-void ChainPool::Adopt(Session session, Server& server, const v1::ChainStage& stage, absl::Time now) {
+void ChainPool::RecoverStage(Session session, Server& server, const v1::ChainStage& stage, absl::Time now) {
   v1::PoolMessage drop;
   drop.mutable_drop()->set_chain(stage.chain());
   drop.mutable_drop()->set_reason("the pool has composed without it");
@@ -332,7 +332,7 @@ void ChainPool::Compose(absl::Time now, double demand) {
   }
   if (compose_at_ != absl::InfiniteFuture()) return;
   wait_end_ = absl::InfiniteFuture();
-  // By name, so that a pool's plan does not depend on who was quicker.
+  // By name, so that a pool's plan does not depend on the order of arrival.
   std::map<std::string, Session> names;
   for (const auto& [session, server] : servers_) names[server.hello.server_id()] = session;
   std::vector<Session> sessions;
@@ -340,7 +340,7 @@ void ChainPool::Compose(absl::Time now, double demand) {
   bool any_free = false;
   for (const auto& [name, session] : names) {
     const Server& server = servers_[session];
-    // Every server keeps room for the ends of the model: any may become a head.
+    // Every server reserves memory for the ends of the model: any may become a head.
     const int64_t memory =
         static_cast<int64_t>(server.hello.memory_bytes()) - static_cast<int64_t>(server.hello.ends_bytes());
     if (server.failed || memory <= 0) continue;

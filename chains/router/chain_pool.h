@@ -1,14 +1,14 @@
 // The pool of servers that serve parts of a model, and the chains made of them.
 //
-// Purpose: keeps who is there, composes chains (compose_chains.h), and sees each through loading and serving
-// to its end. A server may be in several chains, with the same blocks. A chain ends when one of its servers
-// is lost, fails to load its part, or says that it is broken; servers that are in no other chain are free
-// then and are composed anew, after a short while, so that losses that come together are met together. Chains
-// that are whole are left alone: what they serve is worth more than a better composition. A router that
-// starts anew takes over chains whose servers all announce them. Servers that measure themselves are asked
-// how far the others are; composing waits a little for their answers, but not for ever new ones.
+// Purpose: keeps the connected servers, composes chains (compose_chains.h), and sees each through loading and
+// serving to its end. A server may be in several chains, with the same blocks. A chain ends when one of its
+// servers is lost, fails to load its part, or reports that it is broken. Servers that are in no other chain
+// are then free and are composed again after a short delay, so that several losses cause one composition.
+// Complete chains are left alone: interrupting their requests costs more than a better composition gains. A
+// restarted router recovers chains whose servers all announce them. Servers that measure themselves are asked
+// for their distance to the others; composing waits a little for their answers, within a bound.
 //
-// Ownership: sessions are the caller's; they are named by numbers. Threads: one. Knows no gRPC and no clock.
+// Ownership: sessions are the caller's; they are named by numbers. Threads: one. No gRPC and no clock.
 #ifndef BFIO_CHAINS_ROUTER_CHAIN_POOL_H_
 #define BFIO_CHAINS_ROUTER_CHAIN_POOL_H_
 
@@ -74,7 +74,7 @@ class ChainPool {
     bool failed = false;
     // Until when its PeerTimes are waited for.
     absl::Time measuring_until = absl::InfinitePast();
-    // By the other's name, seconds; each pair is with whoever came later.
+    // By the other's name, seconds; each pair is stored with the server that joined later.
     std::map<std::string, double> round_trips_s;
   };
   struct Chain {
@@ -95,7 +95,7 @@ class ChainPool {
   void AskForTimes(Session session, Server& server, absl::Time now);
   // Of these servers; by place.
   std::optional<std::vector<ServerTimes>> MeasuredTimes(const std::vector<Session>& sessions) const;
-  void Adopt(Session session, Server& server, const v1::ChainStage& stage, absl::Time now);
+  void RecoverStage(Session session, Server& server, const v1::ChainStage& stage, absl::Time now);
   void Compose(absl::Time now, double demand);
   // `service_s`: 0 where times are not measured.
   void Begin(const core::ServerChain& plan, const std::vector<Session>& sessions, double service_s,

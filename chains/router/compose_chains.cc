@@ -100,7 +100,7 @@ absl::StatusOr<ChainPlan> PlanChains(absl::Span<const PoolServer> pool, const Bl
   for (const core::ChainServer& server : free) blocks += core::BlocksWithReserve(server, service, 1);
   return absl::ResourceExhaustedError(absl::StrCat(free.size(), " servers hold ", blocks, " of ",
                                                    sizes.blocks,
-                                                   " blocks with room for one request at a time"));
+                                                   " blocks with memory for one request at a time"));
 }
 
 }  // namespace bfio::router

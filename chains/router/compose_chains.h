@@ -1,7 +1,7 @@
 // Chains out of the servers that are free, beside those that are in chains already.
 //
 // Purpose: GBP-CR places blocks on the free servers, GCA composes chains over them and over what cache the
-// others have left (chains/core). c, the requests that placement keeps room for, is the largest up to
+// others have left (chains/core). c, the requests that placement reserves memory for, is the largest up to
 // what is asked for at which there is a chain; where times have been measured and requests come, the one
 // with the least lower bound of their mean response, served by these chains and those that stand; where no c
 // carries them, the one of the largest rate. A server that is in a chain keeps its blocks: moving

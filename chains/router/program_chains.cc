@@ -65,7 +65,7 @@ absl::Status ReadChainFlags(RouterOptions& options) {
   chains.plan_folder = absl::GetFlag(FLAGS_chain_plan);
   if (absl::Status status = ReadJob(chains); !status.ok()) return status;
   if (chains.servers > 0) options.group_kind = core::GroupKind::kIndependent;
-  // Also without servers: whoever joins is told which flag is missing.
+  // Also without servers: a server that joins gets the name of the missing flag.
   options.worker_port_service = [chains](WorkerPortSetup setup) {
     return std::make_unique<ChainPoolService>(chains, std::move(setup));
   };

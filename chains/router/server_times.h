@@ -32,7 +32,7 @@ struct ServerTimes {
 inline constexpr double kAlike = 0.25;
 
 // A step's tokens go once through every block and once over every hop: prompts add their rows. A server's
-// share of a hop is half its mean round trip; one that is connected to nobody has the mean of the others.
+// share of a hop is half its mean round trip; one without connections has the mean of the others.
 // One that has not measured its blocks has the median of the others; nothing when none has.
 std::optional<std::vector<ServerTimes>> TimesOf(absl::Span<const ServerFigures> servers,
                                                 const core::JobShape& job);

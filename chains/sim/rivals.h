@@ -20,7 +20,7 @@ struct RivalSetting {
   core::JobShape job;  // mean
   // For PETALS, in GB: of a block with the cache that a session takes there.
   double petals_block_memory = 0;
-  // Sessions that PETALS' own cache of a block has room for; 0: all memory that is left is cache.
+  // Sessions that PETALS' own cache of a block can hold; 0: all remaining memory is cache.
   int64_t petals_sessions = 0;
   // PETALS keeps to the most blocks of a slice (PetalsThroughput::most_blocks).
   bool petals_slices = false;

@@ -64,7 +64,7 @@ class Router {
       caches_.emplace_back(core::CacheSlots(system.servers[j], system.service, system.placement[j]));
   }
 
-  // False: no chain of servers has room for a job.
+  // False: no chain of servers has memory for a job.
   bool Arrive(size_t index) {
     const double now = jobs_[index].arrival;
     EndUntil(now);
@@ -161,7 +161,7 @@ absl::StatusOr<std::vector<ServedJob>> ServeByRoutes(const RoutedSystem& system,
   Router router(system, rule, jobs);
   for (size_t i = 0; i < jobs.size(); ++i) {
     if (!router.Arrive(i))
-      return absl::FailedPreconditionError("no chain of servers hosts all blocks with room for a job");
+      return absl::FailedPreconditionError("no chain of servers hosts all blocks with memory for a job");
   }
   return router.Finish();
 }

@@ -1,9 +1,9 @@
 // Jobs that are routed one by one over hosted blocks, as PETALS and BPRR do it.
 //
-// Purpose: the rivals of composed chains. Nobody has set cache aside: each job is given a chain of servers at
+// Purpose: the alternatives to composed chains. No cache is reserved: each job is given a chain of servers at
 // its arrival, and waits until every server on it has a cache slot for each block it processes there. When
 // cache is given back the jobs that wait are looked at by arrival, and each begins that fits: none waits
-// behind another that needs a server which is still full. What a rule believes of the wait at a server counts
+// behind another that needs a server which is still full. A rule's estimate of the wait at a server counts
 // what runs there and what waits there, one after the other. Deterministic. Times in seconds. Threads: one at
 // a time.
 #ifndef BFIO_CHAINS_SIM_ROUTED_JOBS_H_
@@ -44,7 +44,7 @@ struct RoutingRule {
   double start_delay = 0.07;
 };
 
-// All jobs, by arrival. FAILED_PRECONDITION when no chain of servers covers all blocks with room for a job.
+// All jobs, by arrival. FAILED_PRECONDITION when no chain of servers covers all blocks with memory for a job.
 // REQUIRES: jobs by arrival; kPetals: as many hops as servers.
 absl::StatusOr<std::vector<ServedJob>> ServeByRoutes(const RoutedSystem& system, const RoutingRule& rule,
                                                      absl::Span<const ChainJob> jobs);

@@ -27,7 +27,7 @@ constexpr core::JobShape kMeanJob = {2048, 28};
 constexpr double kSlicePetalsBlockGb = 0.4375 + 16384 * 2.0 * 4096 * 2 * 1e-9;
 constexpr int64_t kPetalsSessions = 8;
 constexpr int64_t kReserve = 35;
-// Three slices 3g.40gb and six 2g.20gb; round-trip times in ms, dealt out anew for each seed.
+// Three slices 3g.40gb and six 2g.20gb; round-trip times in ms, drawn for each seed.
 constexpr int kFastServers = 3;
 constexpr double kRoundTripsMs[] = {20, 35, 45, 55, 70, 80, 90, 100, 120};
 // The trace's gaps: mean 0.3897 s, median 0.0638 s, standard deviation 5.12 s. Two exponentials fit them:

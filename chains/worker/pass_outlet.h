@@ -1,8 +1,8 @@
 // The stream to the next server of a chain.
 //
 // Purpose: sends micro-batches in order; what waits is bounded by kMaxInFlight. Until Open what is sent
-// waits. A stream that ends, for whatever reason, is told once and stays ended: a chain that is broken is not
-// mended but composed anew. Threads: Send from the stage's or head's thread; the others, and destruction,
+// waits. A stream that ends, for any reason, is reported once and stays ended: a broken chain is not
+// repaired but composed again. Threads: Send from the stage's or head's thread; the others, and destruction,
 // from the owner's, never from gRPC's: destruction waits for the call's end.
 #ifndef BFIO_CHAINS_WORKER_PASS_OUTLET_H_
 #define BFIO_CHAINS_WORKER_PASS_OUTLET_H_

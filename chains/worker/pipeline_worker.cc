@@ -140,7 +140,7 @@ class Member {
     link_.Send(message);
   }
 
-  // The heads here are drained, other parts are simply left; whoever has no head goes at once.
+  // The heads here are drained, other parts end at once.
   void Leave() {
     spdlog::info("{}: leaving the pool of chains", options_.worker_id);
     leaving_ = MonotonicNow() + (host_.Leave("signal") ? options_.drain_timeout : absl::ZeroDuration());
@@ -213,7 +213,7 @@ class Member {
   const ModelBytes bytes_;
   const std::string address_;
   const BlockTime time_;
-  // Outlives those who post.
+  // Outlives the threads that post.
   Mailbox mailbox_;
   ChainHost host_;
   PeerPings pings_;

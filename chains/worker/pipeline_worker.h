@@ -1,13 +1,13 @@
 // A worker that serves parts of a model in chains (--pipeline_listen), from start to clean end.
 //
 // Purpose: opens the Pipeline service, joins the router's ChainPool with what this server can hold, and does
-// what the pool says. Measures a block before it joins, and its way to the other servers when it is asked.
-// Who composes: the router, which sees every server come and go, so no two servers ever disagree about who
-// hosts what; a server only knows its own part and its successor.
+// as the pool says. Measures a block before it joins, and its paths to the other servers on request.
+// The router composes, because it sees every server join and leave, so servers never disagree about the
+// placement; a server has only its own part and its successor.
 //
-// Ends: after a signal the heads here are drained, other parts are simply left (their chains' requests are
-// replayed), and the pool composes anew from the servers that remain. While the router is away chains go on,
-// and are announced to the router that comes after it. Threads: blocks its caller; the pool's reader, and per
+// Ends: after a signal the heads here are drained, other parts end at once (their chains' requests are
+// replayed), and the pool composes again from the remaining servers. Without a router chains continue,
+// and are announced to the next router. Threads: blocks its caller; the pool's reader, and per
 // chain a stage's or a rank's.
 #ifndef BFIO_CHAINS_WORKER_PIPELINE_WORKER_H_
 #define BFIO_CHAINS_WORKER_PIPELINE_WORKER_H_

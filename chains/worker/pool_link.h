@@ -30,7 +30,7 @@ class PoolLink {
   // True when the router is reached within `timeout` and the stream is begun. REQUIRES: none is open.
   bool Open(absl::Duration timeout);
   // Blocks while the router takes nothing, for as long as keepalive lets a connection stand. What a stream
-  // that has ended is told is lost: on_end follows or has been.
+  // that has ended is reported is lost: on_end follows or has been.
   void Send(const v1::ServerMessage& message);
   // Ends the stream and waits for its reader.
   void Close();

@@ -124,7 +124,7 @@ absl::StatusOr<BearerTokens> BearerTokens::Parse(absl::string_view text, absl::s
     if (tokens.entries_.size() == kMaxTokens) return bad(absl::StrCat("more than ", kMaxTokens, " tokens"));
     tokens.entries_.push_back(*std::move(entry));
   }
-  // More likely a file that is just being written than somebody's wish.
+  // More likely a file that is just being written than an intended change.
   if (tokens.entries_.empty()) return absl::InvalidArgumentError(absl::StrCat(source, ": no token in it"));
   return tokens;
 }

@@ -41,7 +41,7 @@ class BearerTokens {
   static constexpr size_t kMaxFileBytes = 1 << 20;
   static constexpr size_t kMaxTokens = 4096;
   static constexpr size_t kMaxNameBytes = 128;
-  // Shorter ones can be guessed; longer ones are nobody's.
+  // Shorter ones can be guessed; longer ones are not valid.
   static constexpr size_t kMinTokenBytes = 16;
   static constexpr size_t kMaxTokenBytes = 512;
 

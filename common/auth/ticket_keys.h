@@ -1,11 +1,11 @@
-// Tickets: short proofs that this service has said something before, kept by whom it was said to.
+// Tickets: short signed proofs of an earlier decision of this service, kept by the client.
 //
-// Purpose: what a router has decided about a client outlives the router without being stored. A ticket is a
-// version, an expiry, a claim, and an HMAC-SHA256 over them and the facts that it is about; the facts
-// themselves are not in it, so whoever shows a ticket says them again. The claim is what is read out of the
+// Purpose: a router's decision about a client survives the router without being stored. A ticket is a
+// version, an expiry, a claim, and an HMAC-SHA256 over them and the facts it is about. The facts
+// are not in it, so a client that shows a ticket repeats them. The claim is read from the
 // ticket. A keys file has one key per line, of 32 to 512
 // printable characters ('#' begins a comment); the first signs and all verify, so that a key can be replaced.
-// No text of this room contains a key. Immutable after Open, so any thread may ask.
+// No message of this module contains a key. Immutable after Open; any thread.
 #ifndef BFIO_COMMON_AUTH_TICKET_KEYS_H_
 #define BFIO_COMMON_AUTH_TICKET_KEYS_H_
 

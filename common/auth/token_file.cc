@@ -94,7 +94,7 @@ void TokenFile::Watch() {
     if (version == version_) continue;
     auto tokens = Load(path_);
     if (!tokens.ok()) {
-      // Tried again with each look, whatever was in the way, and told once for each version of the file.
+      // Retried at each check after any error, and logged once for each version of the file.
       if (version == told_) continue;
       told_ = std::move(version);
       spdlog::warn("tokens not read again, those in force stay: {}", std::string(tokens.status().message()));
@@ -125,7 +125,7 @@ absl::StatusOr<std::string> ReadTokenFile(const std::string& path) {
 void WarnIfWorldReadable(const std::string& path) {
   struct stat info;
   if (stat(path.c_str(), &info) == 0 && (info.st_mode & S_IROTH) != 0) {
-    spdlog::warn("{} holds secrets and everybody on this machine may read it (chmod o-r)", path);
+    spdlog::warn("{} holds secrets and every user of this machine may read it (chmod o-r)", path);
   }
 }
 

@@ -19,7 +19,7 @@ class AppendFile {
  public:
   enum class Mode {
     kCreate,  // ALREADY_EXISTS when there is one
-    kAppend,  // goes on with what is there
+    kAppend,  // appends to the existing content
   };
   // The message of an error names file and reason.
   static absl::StatusOr<AppendFile> Open(const std::string& path, Mode mode);

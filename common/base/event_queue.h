@@ -61,7 +61,7 @@ class EventQueue {
     ahead.swap(ahead_);
     out.swap(events_);
   }
-  // Of a queue that nobody posts ahead to.
+  // Of a queue without urgent events.
   void WaitAndTake(absl::Duration timeout, std::vector<Event>& out) {
     std::vector<Event> none;
     WaitAndTake(timeout, none, out);

@@ -5,7 +5,7 @@
 // hour longer. These do not notice. Deadlines are times of MonotonicNow(). ThreadSanitizer understands them
 // too, which it does not understand of an abseil that is not instrumented.
 //
-// Threads: any. Like absl's, a Mutex may be destroyed by whoever gets it last.
+// Threads: any. Like absl's, a Mutex may be destroyed by its last user.
 #ifndef BFIO_COMMON_BASE_MUTEX_H_
 #define BFIO_COMMON_BASE_MUTEX_H_
 
@@ -31,8 +31,8 @@ class ABSL_LOCKABLE Mutex {
     WakeAwaiting();
     mutex_.unlock();
   }
-  // Both release the mutex while they wait. Whoever releases it looks whether `condition` holds, as with
-  // absl's; so it must read only what the mutex guards.
+  // Both release the mutex while they wait. The thread that releases it checks whether `condition` holds, as
+  // with absl's; so it must read only what the mutex guards.
   void Await(const absl::Condition& condition) ABSL_EXCLUSIVE_LOCKS_REQUIRED(this) {
     AwaitWithTimeout(condition, absl::InfiniteDuration());
   }
@@ -74,7 +74,7 @@ class ABSL_LOCKABLE Mutex {
     const absl::Duration left = deadline - MonotonicNow();
     if (left <= absl::ZeroDuration()) return false;
     std::unique_lock<std::mutex> lock(mutex_, std::adopt_lock);
-    // Longer ones would not fit the clock's type; who is woken for nothing waits again.
+    // Longer ones would not fit the clock's type; a spurious wake-up waits again.
     variable.wait_for(lock, absl::ToChronoNanoseconds(std::min(left, absl::Hours(1))));
     lock.release();
     return MonotonicNow() < deadline;
@@ -103,8 +103,8 @@ class CondVar {
   void Wait(Mutex* mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     WaitWithDeadline(mutex, absl::InfiniteFuture());
   }
-  // True when the deadline, by MonotonicNow(), has passed: also for who was signalled, and is late. What it
-  // waits for comes first. May return before without a signal.
+  // True when the deadline, by MonotonicNow(), has passed: also for a thread that was signalled late. The
+  // event it waits for comes first. May return before without a signal.
   bool WaitWithDeadline(Mutex* mutex, absl::Time deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     mutex->WakeAwaiting();
     return !mutex->WaitUntil(variable_, deadline);

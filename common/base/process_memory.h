@@ -6,7 +6,7 @@
 
 namespace bfio {
 
-// Resident, in bytes; 0 where the system does not tell.
+// Resident, in bytes; 0 where the system does not report it.
 uint64_t ResidentBytes();
 
 }  // namespace bfio

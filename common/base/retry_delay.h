@@ -1,6 +1,6 @@
 // When a retry makes sense, as a payload of an absl::Status.
 //
-// Purpose: whoever refuses a request says here when to come again, without a wire type; the edges translate
+// Purpose: a refusal carries the delay before a retry, without a wire type; the edges translate
 // it (common/net/status.h). Pure; any thread.
 #ifndef BFIO_COMMON_BASE_RETRY_DELAY_H_
 #define BFIO_COMMON_BASE_RETRY_DELAY_H_

@@ -43,7 +43,7 @@ std::optional<Line> Solve(const Moments& m) {
 
 void BatchFit::Add(const BatchLoad& load, double seconds) {
   if (load.tokens <= 0 || !(seconds > 0) || !std::isfinite(seconds)) return;
-  // The fit changes slowly, so it is not asked for anew with each batch.
+  // The fit changes slowly, so it is not computed for each batch.
   if (batches_ % kMinBatches == 0) cost();
   if (cost_) seconds = std::min(seconds, kCut * cost_->Seconds(load));
   for (size_t i = 0; i < moments_.size(); ++i) {

@@ -1,6 +1,6 @@
 // What batches cost, fitted while they are made: the floor, the slope and where it begins, and the context.
 //
-// Purpose: a BatchCost for whoever asks how batches of another size would fare. Least squares of t = c + a
+// Purpose: a BatchCost that predicts the time of batches of other sizes. Least squares of t = c + a
 // max(0, x - b0) + k2 decode_context for each of a few b0, the best of which counts; a batch k ago weighs (1
 // - 1 / memory)^k, one that takes several times what the fit says (a preempted step) is cut off there. No
 // coefficient is negative. Pure. Threads: belongs to its caller. Cost: some hundred nanoseconds a batch;
@@ -29,7 +29,7 @@ class BatchFit {
   // One without tokens, or with a time that is no positive number, is not taken in.
   void Add(const BatchLoad& load, double seconds);
 
-  // None while the batches do not tell: too few, or all of a size.
+  // None while the fit is not determined: too few, or all of a size.
   std::optional<BatchCost> cost() const;
 
  private:

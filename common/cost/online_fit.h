@@ -11,7 +11,7 @@
 // prefill cost is not known without prefill, or when prefill goes with the load. Old steps are forgotten even
 // if the new ones teach nothing, so what was known can become unknown again. Standard errors are the
 // sandwich's and take the steps' noise to be independent. The cost of a row of the batch is not a column:
-// rows and load go together too closely to be told apart online, so it is part of C and t_l.
+// rows and load go together too closely to be separated online, so it is part of C and t_l.
 //
 // Threads: none; belongs to its caller. Pure. Tokens and seconds. Add costs tens of nanoseconds, and the last
 // of a block some ten microseconds; nothing is allocated.
@@ -33,7 +33,7 @@ struct FittedValue {
   double standard_error = 0;
 };
 
-// Absent: the steps do not tell.
+// Absent: not determined by the steps.
 struct StepCostEstimate {
   // Seconds; seconds per resident token; seconds per prompt token.
   std::optional<FittedValue> c;

@@ -57,7 +57,7 @@ class BoundedPool final : public httplib::TaskQueue {
 
  private:
   void Work() {
-    // For whoever looks who takes the processor.
+    // For tests that measure which connection takes the processor.
     pthread_setname_np(pthread_self(), "bfio-http");
     for (;;) {
       std::function<void()> task;

@@ -107,7 +107,7 @@ bool BoundedServer::Serve(HttpConnection& connection) {
     if (!AwaitRequest(connection, i == 0 ? limits_.first_patience : limits_.idle_patience)) break;
     connection.BeginRequest();
     bool closed = false;
-    // A connection keeps its thread while nobody waits for one.
+    // A connection keeps its thread while no connection waits for one.
     const bool last = i + 1 == kMaxRequests || state_.load->waiting > 0;
     open = process_request(connection, last, closed, nullptr) && !closed && !connection.close() && !last;
     connection.EndRequest();

@@ -21,18 +21,18 @@ class BoundedServer final : public httplib::Server {
   // After binding: many clients may come at once, and httplib lets the kernel keep five of them waiting.
   void WidenBacklog();
 
-  // In place of stop(): whoever is read or written is given up, too. REQUIRES: it listens. Any thread, as
+  // In place of stop(): open connections are dropped, too. REQUIRES: it listens. Any thread, as
   // what follows.
   void Stop();
   const PoolLoad& load() const { return *state_.load; }
-  // From when the server is told to stop, or loses its port, until Reopened: connections are ended.
+  // From when the server is asked to stop, or loses its port, until Reopened: connections are ended.
   bool ending() const { return state_.ending; }
   // It is bound again, and will listen.
   void Reopened() { state_.ending = false; }
 
  private:
   bool process_and_close_socket(socket_t socket) override;
-  // Nothing when no handshake comes about.
+  // Nothing when the handshake fails.
   std::unique_ptr<TlsSession> ShakeHands(int socket);
   // Requests until the connection ends.
   bool Serve(HttpConnection& connection);

@@ -27,20 +27,20 @@ struct ConnectionLimits {
   size_t body_bytes = 2 << 20;
   // From a request's first byte to its last; the same while others wait for a thread.
   absl::Duration read_timeout = absl::Seconds(30), crowded_read_timeout = absl::InfiniteDuration();
-  // How long a reply may wait for a reader who takes nothing, or in all for one who takes less than
+  // How long a reply may wait for a reader that takes nothing, or in all for one that takes less than
   // kLeastBytesPerSecond.
   absl::Duration write_timeout = absl::Seconds(30);
   // For a connection's first request, and for one after another: longer than clients keep idle connections,
-  // so that it is they who close them.
+  // so that the clients close them.
   absl::Duration first_patience = absl::Seconds(10), idle_patience = absl::Seconds(75);
 };
 
 inline constexpr int64_t kLeastBytesPerSecond = 4 << 10;
 
-// What connections know of their server.
+// State that connections share with their server.
 struct ServerState {
   const std::shared_ptr<PoolLoad> load = std::make_shared<PoolLoad>();
-  // Nobody is read or written any more.
+  // No connection is read or written any more.
   std::atomic<bool> ending = false;
 };
 

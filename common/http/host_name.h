@@ -9,7 +9,7 @@
 
 namespace bfio {
 
-// "localhost" and numbers, with or without a port: names that no stranger can make point elsewhere.
+// "localhost" and numbers, with or without a port: names that an attacker cannot make point elsewhere.
 inline bool NamesThisMachine(absl::string_view host) {
   if (absl::StartsWith(host, "[")) return true;
   host = host.substr(0, host.find(':'));

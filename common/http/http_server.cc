@@ -28,7 +28,7 @@ constexpr absl::Duration kReadTimeout = absl::Seconds(5), kCrowdedReadTimeout = 
 constexpr absl::Duration kWriteTimeout = absl::Seconds(5), kIdlePatience = absl::Seconds(2);
 constexpr size_t kMaxBodyBytes = 64 << 10;
 constexpr absl::Duration kReopenPause = absl::Milliseconds(250);
-// A page runs nothing but this server's own scripts, and nobody frames it.
+// A page runs only this server's own scripts, and no other page frames it.
 constexpr char kContentPolicy[] =
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
@@ -161,7 +161,7 @@ class HttpServer::Impl {
     for (;;) {
       server_.listen_after_bind();
       listening_ = false;
-      // httplib gives a port up at the first error of accept() that it does not know.
+      // httplib gives a port up at the first unexpected error of accept().
       if (!stopping_) spdlog::error("http: the port {} is lost, opening it again", address_);
       for (bool lost = true; lost;) {
         MutexLock lock(&mutex_);

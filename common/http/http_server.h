@@ -22,7 +22,7 @@ struct HttpRequest {
   // "after" of "?after=7"; empty when it is not there.
   std::map<std::string, std::string> query;
   std::string body;
-  // What the gate calls the caller; without one a name in its certificate, or its address.
+  // Name of the caller from the gate; without one a name in its certificate, or its address.
   std::string caller;
 };
 
@@ -50,20 +50,20 @@ class HttpServer {
   // ended.
   using Stream = std::function<std::optional<std::string>()>;
   using StreamHandler = std::function<Stream(const HttpRequest&)>;
-  // Asked before a handler, unless it is for everybody. The caller's name lets it pass.
+  // Called before a handler, unless access is open. Returns the caller's name to admit it.
   using Gate = std::function<absl::StatusOr<std::string>(const HttpCaller&)>;
 
-  // Replies without an end (server-sent events) at the same time; more are told to try again later.
+  // Replies without an end (server-sent events) at the same time; more are refused with a delay.
   static constexpr int kMaxStreams = 16;
 
   struct Options {
     // "HOST:PORT"; port 0 takes a free one.
     std::string listen;
-    // None: everybody who can reach the port may enter, if he calls it by a number or as localhost: a web
-    // page whose name was made to point here may not.
+    // None: every caller that reaches the port is admitted, if it uses an IP address or localhost: a web
+    // page whose name points here is not.
     Gate gate;
     // PEM files: certificate with its chain, its key, and the CAs one of which must have signed a caller's
-    // certificate. Plain text without the first two, nobody's certificate asked for without the third. Read
+    // certificate. Plain text without the first two, no client certificates without the third. Read
     // again when they change (reloaded_tls.h).
     std::string tls_cert, tls_key, tls_ca;
   };
@@ -74,8 +74,8 @@ class HttpServer {
   // Ends the streams, waits for running handlers.
   ~HttpServer();
 
-  // kEverybody: the gate is not asked, for what shows nothing that is worth guarding: a probe, a page without
-  // figures.
+  // kEverybody: the gate is not called, for content without secrets: a probe, a page without
+  // metrics.
   enum class Access { kGate, kEverybody };
 
   // A path is matched whole. REQUIRES: before Start.

@@ -1,4 +1,4 @@
-// What httplib makes of a request that nobody here has asked of it.
+// Rejects what httplib would parse and this server does not support.
 //
 // Purpose: answers are sent whole and uncompressed, and no request hides in the body of another. Pure.
 #ifndef BFIO_COMMON_HTTP_PLAIN_REQUESTS_H_

@@ -64,7 +64,7 @@ absl::StatusOr<ReloadedTls::Context> ReloadedTls::Read() const {
   const Context context(SSL_CTX_new(TLS_server_method()), SSL_CTX_free);
   if (context == nullptr) return absl::InternalError(OpenSslError());
   SetRules(*context);
-  // A key under a password is refused, and nobody asked for it.
+  // A key under a password is refused without a prompt.
   SSL_CTX_set_default_passwd_cb(context.get(), [](char*, int, int, void*) { return -1; });
   if (SSL_CTX_use_certificate_chain_file(context.get(), cert_.c_str()) != 1 ||
       SSL_CTX_use_PrivateKey_file(context.get(), key_.c_str(), SSL_FILETYPE_PEM) != 1 ||
@@ -73,7 +73,7 @@ absl::StatusOr<ReloadedTls::Context> ReloadedTls::Read() const {
         absl::StrCat("not a certificate and its key: ", cert_, ", ", key_, ": ", OpenSslError()));
   }
   if (ca_.empty()) return context;
-  // Their names are told, for browsers to choose a certificate by.
+  // Their names are sent, so that browsers can choose a certificate.
   STACK_OF(X509_NAME)* const names = SSL_load_client_CA_file(ca_.c_str());
   if (names == nullptr || SSL_CTX_load_verify_file(context.get(), ca_.c_str()) != 1) {
     sk_X509_NAME_pop_free(names, X509_NAME_free);
@@ -107,7 +107,7 @@ ReloadedTls::Context ReloadedTls::Current() {
     told_.clear();
     spdlog::info("read the certificate {} again", cert_);
   } else if (stamp != told_) {
-    // Tried again with each look, whatever was in the way, and told once for each version of the files.
+    // Retried at each check after any error, and logged once for each version of the files.
     told_ = std::move(stamp);
     spdlog::error("{}; the one before stays in force", std::string(context.status().message()));
   }

@@ -23,7 +23,7 @@ class ReloadedTls {
   using Context = std::shared_ptr<SSL_CTX>;
 
   // PEM files: a certificate with its chain, its key, and the CAs one of which must have signed a caller's
-  // certificate; without `ca` nobody's is asked for. INVALID_ARGUMENT when they do not do.
+  // certificate; without `ca` none is required. INVALID_ARGUMENT when they are not usable.
   static absl::StatusOr<std::unique_ptr<ReloadedTls>> Load(std::string cert, std::string key,
                                                            std::string ca = "");
 
@@ -36,7 +36,7 @@ class ReloadedTls {
   absl::StatusOr<Context> Read() const;
   // What a connection takes from the context that it begins with.
   void SetRules(SSL_CTX& context) const;
-  // What tells one version of the files from the next.
+  // Distinguishes one version of the files from the next.
   std::string Stamp() const;
 
   const std::string cert_, key_, ca_;

@@ -41,7 +41,7 @@ class TlsSession {
 
  private:
   TlsSession(SSL* ssl, int socket) : ssl_(ssl), socket_(socket) {}
-  // Does `act` until it succeeds, fails for good or time is up; its last result.
+  // Does `act` until it succeeds, fails permanently or time is up; its last result.
   template <typename Act>
   int Drive(absl::Time by, absl::FunctionRef<bool()> go_on, Act act);
 

@@ -48,10 +48,10 @@ class Authenticator {
   void Accepted(const grpc::CallbackServerContext& context) const {
     if (on_accepted_) on_accepted_(context.peer());
   }
-  // The same as Check without a trace: neither counted nor told, nor is the caller accepted.
+  // The same as Check without side effects: not counted or logged, and the caller is not accepted.
   bool Knows(const grpc::CallbackServerContext& context) const;
 
-  // What to call the operator in the log, who may act in that role: the name of the token or certificate, or,
+  // The operator's name in the log, if the role permits the call: the name of the token or certificate, or,
   // where no tokens are asked for, a name in the certificate or the address. UNAUTHENTICATED, or
   // PERMISSION_DENIED for another role.
   absl::StatusOr<std::string> Operator(const grpc::CallbackServerContext& context, Role needed);

@@ -33,7 +33,7 @@ std::shared_ptr<grpc::Channel> NewChannel(const std::string& address, int index,
   args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
   // Cluster traffic does not go through the proxy that http_proxy names for the outside.
   args.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  // Channels of equal arguments share one connection; an argument gRPC does not know makes them differ.
+  // Channels of equal arguments share one connection; an unknown argument makes them differ.
   args.SetInt("bfio.channel_index", index);
   return grpc::CreateCustomChannel(address, credentials, args);
 }

@@ -28,7 +28,7 @@ namespace {
 
 // How often unauthenticated connections are looked at while there are some.
 constexpr int kLookMs = 20;
-// While connections wait in the kernel's queue for which there is no room.
+// While connections wait in the kernel's queue at the limit.
 constexpr int kCrowdedMs = 10;
 // Of idle connections whose peer's host has vanished: found out after 60 s.
 constexpr int kKeepaliveIdleS = 30, kKeepaliveIntervalS = 10, kKeepaliveProbes = 3;
@@ -141,7 +141,7 @@ std::pair<std::string, std::string> NamesOf(const sockaddr_storage& address) {
           std::string(reinterpret_cast<const char*>(v6.sin6_addr.s6_addr), 8)};
 }
 
-// Since the connection began, whoever has read them; 0 where the kernel does not tell.
+// Since the connection began, by any reader; 0 where the kernel does not report it.
 int64_t BytesReceived(int fd) {
   tcp_info info{};
   socklen_t size = sizeof(info);
@@ -235,7 +235,7 @@ void ConnectionListener::Run() {
         Forget(number);
       }
     }
-    // The listening socket stays readable: it is looked at again when there may be room.
+    // The listening socket stays readable: it is checked again when there may be capacity.
     if (crowded) absl::SleepFor(absl::Milliseconds(kCrowdedMs));
   }
 }
@@ -295,7 +295,7 @@ bool ConnectionListener::Enter(int fd, const sockaddr_storage& from) {
   const uint64_t number = next_++;
   by_peer_[connection.peer] = number;
   unauthenticated_.push_back(number);
-  // Its end alone: that is always told.
+  // Only its end, which is always reported.
   Watch(poll_, connection.fd, 0, number);
   connections_.emplace(number, std::move(connection));
   return true;
@@ -328,7 +328,7 @@ void ConnectionListener::DropUnauthenticated() {
         BytesReceived(connection.fd) <= limits_.unauthenticated_bytes) {
       continue;
     }
-    // gRPC reads the end of the connection and closes its descriptor; then this one's end is told.
+    // gRPC reads the end of the connection and closes its descriptor; then this one's end is reported.
     connection.dropped = true;
     ++dropped_;
     refusals_.Add(absl::StrCat("port ", port_, ": a connection without an authenticated call"),

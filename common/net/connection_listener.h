@@ -1,10 +1,10 @@
 // A listening port of a gRPC server whose connections are counted and bounded from the first byte on.
 //
-// Purpose: gRPC takes every connection, and what it buffers of one before it knows who calls has no bound
+// Purpose: gRPC accepts every connection, and what it buffers of one before authentication has no bound
 // (its header parser in version 1.51, for one). So the port is ours: connections are accepted here, and
 // handed to gRPC, which does TLS and HTTP/2. A connection is authenticated when a call on it has been
 // (Authenticated). Until then it may send kUnauthenticatedBytes and last `patience`, and there are so many at
-// most; more wait in the kernel's queue. Connections whose peer's host is gone are found out by TCP
+// most; more wait in the kernel's queue. Connections whose peer's host is gone are ended by TCP
 // keepalive. Ownership: sockets are gRPC's; this keeps a second descriptor of each, to see its end and to end
 // it. Threads: Bind, Serve, Stop and destruction from one thread; the others from any.
 #ifndef BFIO_COMMON_NET_CONNECTION_LISTENER_H_
@@ -90,7 +90,7 @@ class ConnectionListener {
 
   void Run();
   void AcceptAll(int listener);
-  // False when it may not come in.
+  // False when it is refused.
   bool Enter(int fd, const sockaddr_storage& from) ABSL_LOCKS_EXCLUDED(mutex_);
   void Forget(uint64_t number) ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends unauthenticated connections that have sent too much or lasted too long.

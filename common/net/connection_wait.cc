@@ -16,7 +16,7 @@ namespace {
 // A connection comes within milliseconds, or when a program has been started.
 constexpr absl::Duration kImpatience = absl::Seconds(2);
 constexpr absl::Duration kFirstPause = absl::Milliseconds(5), kLaterPause = absl::Milliseconds(50);
-// How often gRPC is told to try again, where its timers do not.
+// How often gRPC is made to retry, where its timers do not.
 constexpr absl::Duration kPushPeriod = absl::Seconds(1);
 // Timers that are later by less are left to themselves.
 constexpr int64_t kSetBackNs = 1'000'000'000;
@@ -36,7 +36,7 @@ bool ClockWasSetBack() {
 }  // namespace
 
 // A question that any gRPC server answers, waiting for the connection: while one waits, gRPC's own threads
-// drive the attempts. Nobody does for a channel that is only looked at.
+// drive the attempts. No thread does for a channel that is only checked.
 class ConnectionWait::Call final : public grpc::ClientUnaryReactor {
  public:
   explicit Call(std::shared_ptr<grpc::Channel> channel) : stub_(std::move(channel)) {
@@ -76,7 +76,7 @@ class ConnectionWait::Call final : public grpc::ClientUnaryReactor {
 
 ConnectionWait::ConnectionWait(std::shared_ptr<grpc::Channel> channel)
     : channel_(std::move(channel)), start_(MonotonicNow()) {
-  ClockWasSetBack();  // remembers the clock, should it be set while we wait
+  ClockWasSetBack();  // records the clock, in case it is set during the wait
 }
 
 ConnectionWait::~ConnectionWait() = default;

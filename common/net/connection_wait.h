@@ -2,8 +2,8 @@
 //
 // Purpose: grpc::Channel::WaitForConnected, and the pauses between gRPC's attempts to connect, go by timers
 // that (in Debian 12's gRPC) sleep until a wall-clock time: where the clock is set back by hours nothing ends
-// them for hours. Here the caller looks as often as it likes, and who has seen the clock go back has gRPC try
-// again without a timer. Ownership: keeps the channel. Threads: one at a time; nothing blocks but the
+// them for hours. Here the caller looks as often as it likes, and when the clock went back it makes gRPC
+// retry again without a timer. Ownership: keeps the channel. Threads: one at a time; nothing blocks but the
 // destructor, until gRPC has ended a call that it cancels.
 //
 //   for (ConnectionWait wait(channel); !wait.Connected();) SleepFor(wait.pause());
@@ -27,9 +27,9 @@ class ConnectionWait {
   ConnectionWait(const ConnectionWait&) = delete;
   ConnectionWait& operator=(const ConnectionWait&) = delete;
 
-  // Whether there is a connection now; if not, gRPC goes on trying.
+  // Whether there is a connection now; if not, gRPC continues to try.
   bool Connected();
-  // Until it is worth while to look again: longer after a while.
+  // Delay before the next check: longer after a while.
   absl::Duration pause() const;
 
  private:

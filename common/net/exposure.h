@@ -1,6 +1,6 @@
-// Whether a port may be opened as it is set up.
+// Whether a port may be opened with its settings.
 //
-// Purpose: nothing that other machines can reach is unencrypted or open to everybody by oversight. Pure.
+// Purpose: no port that other machines can reach is unencrypted or unauthenticated by oversight. Pure.
 #ifndef BFIO_COMMON_NET_EXPOSURE_H_
 #define BFIO_COMMON_NET_EXPOSURE_H_
 
@@ -15,12 +15,11 @@ bool IsLoopback(const Address& address);
 // All of it.
 bool IsLoopback(const Target& target);
 
-// Whether a port that listens at `listening` answers at the host of `other`, as far as addresses tell.
+// Whether a port that listens at `listening` answers at the host of `other`, as far as addresses show.
 bool AnswersAt(const Address& listening, const Address& other);
 
 struct PortSetup {
-  // Without the dashes: "listen", "client_tls"; `ask` are the flags with which callers are asked who they
-  // are.
+  // Without the dashes: "listen", "client_tls"; `ask` are the flags for authentication.
   absl::string_view listen_flag;
   absl::string_view tls_flags;
   absl::string_view ask_flags;
@@ -29,7 +28,7 @@ struct PortSetup {
 };
 
 // INVALID_ARGUMENT, with what to give, for an address that other machines can reach and a port that is not
-// encrypted or asks nobody.
+// encrypted or authenticates no caller.
 absl::Status CheckExposure(const Address& address, const PortSetup& port);
 
 }  // namespace bfio

@@ -71,7 +71,7 @@ void FirstMessages::Watch() {
                              ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return stopping_ || !pending_.empty(); };
       mutex_.Await(absl::Condition(&awake));
       if (!stopping_) {
-        // Looked at again then; that calls come and go meanwhile wakes nobody.
+        // Looked at again then; calls that come and go meanwhile cause no wake-up.
         const absl::Duration left = pending_.begin()->second.deadline - MonotonicNow();
         if (left > absl::ZeroDuration()) mutex_.AwaitWithTimeout(absl::Condition(&stopping_), left);
       }
@@ -93,7 +93,7 @@ void FirstMessages::Watch() {
 
 FirstMessages::Counts FirstMessages::counts() const {
   MutexLock lock(&mutex_);
-  // In line until it is their turn, also those that were too late.
+  // The waiting calls in order, also those that were too late.
   const size_t waiting = pending_.size() - std::min(pending_.size(), receiving_.size());
   return {receiving_.size(), waiting, too_late_};
 }

@@ -1,9 +1,9 @@
 // When the first message of a call is received: bounded in number and in time.
 //
-// Purpose: gRPC receives a message whole before it compares its size with the limit, and makes room for it in
-// the flow control window as soon as it is asked for. So only so many calls receive at the same time; the
-// others wait for their turn, with no more than the initial window (64 KiB) buffered. A message that does not
-// come in time ends its call. Ownership: calls are kept alive by gRPC, this keeps weak references.
+// Purpose: gRPC receives a message whole before it compares its size with the limit, and opens
+// the flow control window for it at once. So only a bounded number of calls receive at the same time. The
+// others wait, with no more than the initial window (64 KiB) buffered. A message that does not
+// arrive in time ends its call. Ownership: calls are kept alive by gRPC, this keeps weak references.
 // Threads: any, plus one of its own for the deadlines.
 #ifndef BFIO_COMMON_NET_FIRST_MESSAGES_H_
 #define BFIO_COMMON_NET_FIRST_MESSAGES_H_
@@ -28,7 +28,7 @@ class FirstMessages {
     virtual ~Call() = default;
     // Starts to receive the message; false when the call is over.
     virtual bool Receive() = 0;
-    // The message has not come in time.
+    // The message has not arrived in time.
     virtual void OnTooLate() = 0;
 
    private:
@@ -54,7 +54,7 @@ class FirstMessages {
   FirstMessages(const FirstMessages&) = delete;
   FirstMessages& operator=(const FirstMessages&) = delete;
 
-  // Has the call receive its message, now or when it is its turn.
+  // Has the call receive its message, now or later.
   void Begin(const std::shared_ptr<Call>& call);
   // The message has come, or will not come any more. REQUIRES: Receive was called and returned true.
   void End(const Call& call);
@@ -68,7 +68,7 @@ class FirstMessages {
   };
 
   void Watch();
-  // Starts those whose turn it is.
+  // Starts the next calls in line.
   void ReceiveNext() ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Limits limits_;

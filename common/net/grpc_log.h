@@ -2,8 +2,8 @@
 //
 // Purpose: what gRPC has to say (a taken port, a peer that hung up) is said by us where it matters, so its
 // lines are for --log_level=debug; but failed TLS handshakes and certificates that could not be used are seen
-// by nobody else, and become warnings, few of them (RefusalLog). They name the reason; gRPC does not tell the
-// peer. Threads: InstallGrpcLog once, early, from main.
+// by no other code, and become a bounded number of warnings (RefusalLog). They have the reason; gRPC does not
+// report the peer. Threads: InstallGrpcLog once, early, from main.
 #ifndef BFIO_COMMON_NET_GRPC_LOG_H_
 #define BFIO_COMMON_NET_GRPC_LOG_H_
 

@@ -1,9 +1,9 @@
 // grpc.health.v1 at a port that may ask for tokens.
 //
-// Purpose: gRPC's own health service receives what anybody sends, whatever its size. This one answers callers
-// that the port knows (Authenticator::Knows; everybody where no tokens are asked for) as usual: Check and
-// Watch of "" and of each service. For others it receives nothing: whatever they ask for, they get the status
-// of the port's first service. Threads: any. Outlived by what it is given; outlives the server.
+// Purpose: gRPC's own health service receives any message, whatever its size. This one answers authenticated
+// callers (Authenticator::Knows; all callers where no tokens are required) as usual: Check and
+// Watch of "" and of each service. From others it receives nothing: whatever they ask for, they get the
+// status of the port's first service. Threads: any. Outlived by its dependencies; outlives the server.
 #ifndef BFIO_COMMON_NET_HEALTH_SERVICE_H_
 #define BFIO_COMMON_NET_HEALTH_SERVICE_H_
 
@@ -32,7 +32,7 @@ class HealthService final : public CallService {
 
   // "" serves until Close.
   void SetServing(const std::string& service, bool serving);
-  // Nothing serves any more, whatever is set later.
+  // Every status is NOT_SERVING from now on, whatever is set later.
   void Close();
 
  private:

@@ -130,7 +130,7 @@ class StreamWriter : public Reactor {
   }
 
   // How long the peer has not taken the write under way; 0 when there is none. Counts from CountFrom, or else
-  // from the first call for this write: a stream that nobody asks about reads no clock.
+  // from the first call for this write: without such calls a stream reads no clock.
   absl::Duration Untaken(absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     if (!writing_) return absl::ZeroDuration();
     if (!untaken_since_) untaken_since_ = now;

@@ -108,8 +108,8 @@ absl::Status CheckTlsFiles(const TlsFiles& files, absl::string_view flags, TlsEn
         absl::StrCat("--", flags, "_ca needs --", flags, "_cert and --", flags, "_key"));
   }
   if (end == TlsEnd::kClient && files.ca.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--", flags, "_cert needs --", flags, "_ca: who vouches for the router"));
+    return absl::InvalidArgumentError(absl::StrCat("--", flags, "_cert needs --", flags,
+                                                   "_ca: the CA that signed the router's certificate"));
   }
   if (!files.cert.empty()) {
     if (absl::Status status = CheckPair(files, flags); !status.ok()) return status;

@@ -37,7 +37,7 @@ struct TlsFiles {
 enum class TlsEnd { kServer, kClient };
 
 // INVALID_ARGUMENT or NOT_FOUND, naming the flag ("--" + `flags` + "_cert") and the file, unless what is
-// needed is there, can be read, is PEM, and the key is the certificate's. Warns of a key that everybody may
+// needed is there, can be read, is PEM, and the key is the certificate's. Warns of a key that every user may
 // read and of certificates that have expired or are about to.
 absl::Status CheckTlsFiles(const TlsFiles& files, absl::string_view flags, TlsEnd end);
 

@@ -1,4 +1,4 @@
-// What gRPC orders, told to ThreadSanitizer.
+// Declares gRPC's synchronisation to ThreadSanitizer.
 //
 // Purpose: gRPC runs a reaction after the operation that caused it, and OnDone after all other reactions;
 // what one of them wrote the next may read without a lock. The distribution's gRPC is not instrumented, so

@@ -1,6 +1,6 @@
 // The server's side of a unary call whose request is received only once the caller may make the call.
 //
-// Purpose: a ServerCall with one request and one reply. Ownership: a call owns itself until OnDone; whoever
+// Purpose: a ServerCall with one request and one reply. Ownership: a call owns itself until OnDone; code that
 // owes it a reply shares it.
 // Threads: gRPC's; Reply from any.
 #ifndef BFIO_COMMON_NET_UNARY_CALL_H_
@@ -24,7 +24,7 @@ namespace bfio {
 template <typename Request, typename Response>
 class UnaryCall final : public ServerCall<UnaryCall<Request, Response>, Request, Response> {
  public:
-  // Does what the request asks for; the call is told the outcome by Reply, once, now or later.
+  // Does what the request asks for; Reply delivers the outcome, once, now or later.
   using Handler = absl::AnyInvocable<void(std::shared_ptr<UnaryCall>, const Request&) &&>;
 
   // What gRPC gets. A call that is not `allowed` ends with that status and receives nothing. `messages`

@@ -1,9 +1,8 @@
-// How often a line that others can cause is written, so that nobody fills a disk or hides other lines with
-// it.
+// Limits lines that peers can cause, so that they cannot fill a disk or displace other lines.
 //
 // Purpose: of each kind of line, the first `burst` of every `period` are written. Of the others only the
-// number is kept, and the next line of that kind tells it. A kind is a short text of the program's own ("no
-// token"), never of a caller's. Threads: any.
+// number is kept, and the next line of that kind contains it. A kind is a short text of the program's own
+// ("no token"), never of a caller's. Threads: any.
 #ifndef BFIO_COMMON_TELEMETRY_LINE_LIMITER_H_
 #define BFIO_COMMON_TELEMETRY_LINE_LIMITER_H_
 

@@ -24,7 +24,7 @@ namespace {
 
 // Lines that wait for a reader of standard error: some ten thousand of the usual length.
 constexpr size_t kQueueBytes = 1 << 20;
-// Who ends gives standard error this long to take the lines that tell why.
+// At exit standard error has this long to take the lines with the reason.
 constexpr absl::Duration kLastLines = absl::Seconds(1);
 
 // Of the newest InitLogging. Never destroyed: others may log while the process ends.

@@ -2,7 +2,7 @@
 //
 // Purpose: one line per event on standard error, text or JSON; use spdlog::info(...) and friends anywhere
 // outside router/core. Logging never waits for standard error: a thread of its own writes the lines, and
-// drops what a reader that has stopped leaves no room for (log_queue.h). Only spdlog::critical, for the
+// drops lines when a stopped reader has filled the queue (log_queue.h). Only spdlog::critical, for the
 // reason why a program ends, and flush() wait, for a second at most; so does the end of the process.
 // Threads: InitLogging once from main; logging itself from any thread.
 #ifndef BFIO_COMMON_TELEMETRY_LOG_H_

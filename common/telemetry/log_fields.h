@@ -1,7 +1,7 @@
-// Fields of log lines: what a line is about, for who searches and counts lines by machine.
+// Fields of log lines: the subjects of a line, for log collectors.
 //
-// Purpose: --log_format=json writes them beside the message, so that nobody has to take a sentence apart to
-// find a request_id. Text lines leave them out: their messages say in words what a reader needs.
+// Purpose: --log_format=json writes them beside the message, so that collectors need not parse messages to
+// find a request_id. Text lines leave them out: their messages contain what a reader needs.
 //
 //     const ScopedLogFields fields{{"request_id", id}, {"epoch", epoch}};
 //     spdlog::warn("...");

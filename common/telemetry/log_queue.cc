@@ -24,7 +24,7 @@ constexpr int kPollMs = 50;
 LogQueue::LogQueue(int fd, size_t capacity, DropNote note)
     : fd_(fd), capacity_(capacity), note_(std::move(note)) {
   // SIGTERM is for the thread that waits for it (common/base/shutdown.h), which may not exist yet. SIGPIPE is
-  // for nobody: EPIPE tells the same.
+  // ignored: EPIPE reports the same.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -84,7 +84,7 @@ bool LogQueue::Take(std::string& chunk) {
   };
   mutex_.Await(absl::Condition(&ready));
   if (stopping_) return false;
-  // Nobody may log again for a long time, so the note does not wait for the next line.
+  // There may be no further line for a long time, so the note does not wait for the next line.
   if (lines_.empty()) {
     dropping_ = false;
     PushNote();
@@ -123,7 +123,7 @@ void LogQueue::Run() {
   std::string chunk;
   while (Take(chunk)) {
     if (Write(chunk)) continue;
-    // Told to nobody, since nobody reads any more.
+    // Not reported, since there is no reader any more.
     MutexLock lock(&mutex_);
     dropped_ += chunk_lines_;
   }

@@ -20,7 +20,7 @@ namespace bfio {
 
 class LogQueue {
  public:
-  // The line, with its line break, that tells of `lines` dropped ones. Called under the queue's lock.
+  // The line, with its line break, that reports `lines` dropped ones. Called under the queue's lock.
   using DropNote = std::function<std::string(uint64_t lines)>;
 
   // Writes to `fd`, which it does not close. `capacity` in bytes, at least 1.
@@ -30,8 +30,8 @@ class LogQueue {
   LogQueue(const LogQueue&) = delete;
   LogQueue& operator=(const LogQueue&) = delete;
 
-  // Takes a line with its line break. `must_keep`: it gets in whatever the bound, for the few lines that tell
-  // why a program ends.
+  // Takes a line with its line break. `must_keep`: it is queued beyond the bound, for the few lines that
+  // report why a program ends.
   void Add(std::string line, bool must_keep = false);
   // Waits for everything that was added before, at most for `timeout`; whether it is written.
   bool Flush(absl::Duration timeout);

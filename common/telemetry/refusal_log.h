@@ -1,8 +1,8 @@
 // Log lines about callers that were turned away, few enough for an attacker not to fill a disk with them.
 //
 // Purpose: the first refusal of a class is a line at once; of more of them within kQuiet only the number is
-// kept, and the next line of that class tells it. A class is a short text of the program's own ("client API:
-// no token"), never of the caller's; `detail` may say who. Any thread.
+// kept, and the next line of that class contains it. A class is a short text of the program's own ("client
+// API: no token"), never of the caller's; `detail` may name the caller. Any thread.
 #ifndef BFIO_COMMON_TELEMETRY_REFUSAL_LOG_H_
 #define BFIO_COMMON_TELEMETRY_REFUSAL_LOG_H_
 

@@ -1,6 +1,6 @@
 // W3C trace context, as far as a program needs it that makes no spans of its own.
 //
-// Purpose: tells a traceparent that can be passed on from one that must be dropped, and names its trace in
+// Purpose: validates a traceparent before it is passed on, and extracts its trace in
 // log lines (https://www.w3.org/TR/trace-context/, version 00; later versions may append fields). Pure; any
 // thread.
 #ifndef BFIO_COMMON_TELEMETRY_TRACE_CONTEXT_H_

@@ -63,7 +63,7 @@ constexpr Quantile kBurstGptOutput[] = {
     {0.96, 290},    {0.97, 356},   {0.98, 464},    {0.985, 534}, {0.99, 642}, {0.9925, 715}, {0.995, 1089},
     {0.9975, 1544}, {0.999, 1898}, {0.9995, 2130}, {1, 3206}};
 // Short questions and long chains of thought: prompts uniform on 20 .. 300, outputs lognormal(8, 0.6) (median
-// 2,981, mean 3,569 tokens). Nobody's traffic: a shape.
+// 2,981, mean 3,569 tokens). Not a measured trace: a synthetic shape.
 constexpr Quantile kReasoningPrompt[] = {{0, 20}, {1, 300}};
 constexpr Quantile kReasoningOutput[] = {
     {0, 320},    {0.001, 467}, {0.005, 636},  {0.01, 738},   {0.025, 920},   {0.05, 1111},   {0.1, 1382},
@@ -71,7 +71,8 @@ constexpr Quantile kReasoningOutput[] = {
     {0.9, 6431}, {0.95, 7998}, {0.975, 9662}, {0.99, 12038}, {0.995, 13982}, {0.999, 19037}, {1, 27762}};
 
 // Retrieval and documents among chat: one prompt in ten is lognormal about 16,000 tokens (deviation of the
-// logarithm 0.5), the others about 500 (0.8); outputs lognormal about 200 (0.7). Nobody's traffic: a shape.
+// logarithm 0.5), the others about 500 (0.8); outputs lognormal about 200 (0.7). Not a measured trace: a
+// synthetic shape.
 constexpr Quantile kLongPromptsPrompt[] = {
     {0, 37},       {0.005, 66},   {0.02, 100},   {0.05, 140},    {0.1, 188},     {0.2, 271},    {0.3, 354},
     {0.4, 447},    {0.5, 559},    {0.6, 706},    {0.7, 922},     {0.8, 1328},    {0.85, 1789},  {0.88, 2496},

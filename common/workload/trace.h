@@ -34,8 +34,8 @@ struct Trace {
   std::vector<std::string> dropped_examples;
 };
 
-// Reads a CSV (columns found by name, any order, extra ones ignored) or JSONL trace; the format is told by
-// its header:
+// Reads a CSV (columns found by name, any order, extra ones ignored) or JSONL trace; the format is detected
+// from its header:
 //   Azure     TIMESTAMP,ContextTokens,GeneratedTokens (absolute times, up to 7 fractional digits)
 //   BurstGPT  Timestamp,...,Request tokens,Response tokens,... (seconds)
 //   Mooncake  JSONL with timestamp (ms), input_length, output_length

@@ -9,7 +9,7 @@
 namespace bfio::router {
 namespace {
 
-// What tells a call how an act ended.
+// Reports the result of an operation to its call.
 template <typename Request, typename Response>
 OperatorHandler::Done ReplyTo(const std::shared_ptr<UnaryCall<Request, Response>>& call) {
   return [call](const absl::Status& status) {

@@ -1,8 +1,8 @@
 // bfio.v1.Admin: what operators call, on the callback API.
 //
-// Purpose: authenticates by the headers, before any message is received, asks for the role that a method
-// needs, checks and converts. Who does what is told in the log. Threads: methods run on gRPC's threads and
-// never block. What it is given outlives the server that the service is registered with.
+// Purpose: authenticates by the headers, before any message is received, checks the role that a method
+// needs, validates and converts. Each change is logged with the operator's name. Threads: methods run on
+// gRPC's threads and never block. What it is given outlives the server that the service is registered with.
 #ifndef BFIO_ROUTER_ADMIN_ADMIN_SERVICE_H_
 #define BFIO_ROUTER_ADMIN_ADMIN_SERVICE_H_
 
@@ -21,7 +21,7 @@
 
 namespace bfio::router {
 
-// Adds what the decision thread does not know: ports and process. Any thread.
+// Adds the ports and the process, which the decision thread does not have. Any thread.
 using StateExtras = std::function<void(v1::ClusterState&)>;
 
 class AdminService final : public CallService {

@@ -1,6 +1,6 @@
-// A log line for each thing that an operator does, with who does it.
+// A log line for each change by an operator, with the operator's name.
 //
-// Purpose: the gRPC API and the live page tell alike. Threads: any.
+// Purpose: the same lines for the gRPC API and the live page. Threads: any.
 #ifndef BFIO_ROUTER_ADMIN_OPERATOR_LOG_H_
 #define BFIO_ROUTER_ADMIN_OPERATOR_LOG_H_
 

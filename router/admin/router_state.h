@@ -1,7 +1,7 @@
 // The router's state as operators see it, at one moment.
 //
-// Purpose: filled by the decision thread when somebody asks, and converted to the wire (ToProto) on the
-// thread that asked. Plain data. Threads: any.
+// Purpose: filled by the decision thread on request, and converted to the wire (ToProto) on the
+// requesting thread. Plain data. Threads: any.
 #ifndef BFIO_ROUTER_ADMIN_ROUTER_STATE_H_
 #define BFIO_ROUTER_ADMIN_ROUTER_STATE_H_
 
@@ -96,7 +96,7 @@ struct RouterState {
   RequestTotals requests;
   RequestLatencies latencies;
   std::vector<TenantTotal> tenants;
-  // Nothing before a worker has told any.
+  // Nothing before a worker has reported any.
   std::optional<EnergyTotals> energy;
 };
 

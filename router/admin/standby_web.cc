@@ -20,8 +20,9 @@ void Standby::SetLeader(std::string leader) {
 absl::StatusOr<std::string> Standby::Describe(absl::Time now) const {
   MutexLock lock(&mutex_);
   if (now - looked_ > kStandbyStuckAfter) {
-    return absl::UnavailableError(absl::StrCat(
-        "has not looked who leads for ", absl::FormatDuration(absl::Trunc(now - looked_, absl::Seconds(1)))));
+    return absl::UnavailableError(
+        absl::StrCat("has not read the election's key for ",
+                     absl::FormatDuration(absl::Trunc(now - looked_, absl::Seconds(1)))));
   }
   if (leader_.empty()) return std::string("standing by: no leader is known yet");
   return absl::StrCat("standing by for the router at ", leader_);
@@ -34,7 +35,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> OpenStandbyWeb(const std::string& li
   options.tls_cert = tls.cert;
   options.tls_key = tls.key;
   options.tls_ca = tls.ca;
-  // Never asked: there is nothing here that is not for everybody, by whatever name they call.
+  // No authentication: the content is public.
   options.gate = [](const auto&...) { return absl::PermissionDeniedError("nothing is guarded here"); };
   auto server = HttpServer::Bind(std::move(options));
   if (!server.ok()) return server;

@@ -1,9 +1,12 @@
-// The HTTP port of a router that stands by: probes, and the metrics that tell it from the leader.
+// The HTTP port of a standby router: probes, and the metrics that distinguish it from the leader.
 //
-// Purpose: a standby has no other port, and whoever watches it must see that it is alive and does not lead.
-//   /healthz   200 while it looks who leads, 503 when it has not for kStandbyStuckAfter; a line says what it
-//   does /readyz    503: clients belong to the leader /metrics   bfio:is_leader 0, version and uptime
-// They show nothing that is worth guarding, so nobody is asked who calls. TLS is the admin API's. Threads:
+// Purpose: a standby has no other port, and monitoring must see that it is alive and does not lead.
+//   /healthz   200 while it watches the election, 503 when it has not for kStandbyStuckAfter; a line
+//   describes
+//              its state
+//   /readyz    503: clients belong to the leader
+//   /metrics   bfio:is_leader 0, version and uptime
+// They contain no secrets, so callers are not authenticated. TLS is the admin API's. Threads:
 // Standby any; OpenStandbyWeb from one thread.
 #ifndef BFIO_ROUTER_ADMIN_STANDBY_WEB_H_
 #define BFIO_ROUTER_ADMIN_STANDBY_WEB_H_
@@ -23,7 +26,7 @@ namespace bfio::router {
 // Longer than an election waits for etcd, endpoint after endpoint.
 inline constexpr absl::Duration kStandbyStuckAfter = absl::Minutes(1);
 
-// What a standby knows.
+// State of a standby.
 class Standby {
  public:
   explicit Standby(std::string version) : version_(std::move(version)) {}

@@ -71,8 +71,8 @@ double MeanLoad(const ClusterState& state) {
   const double ranks = OverRanks(state, One, Sum);
   return ranks == 0 ? 0 : OverRanks(state, Load, Sum) / ranks;
 }
-// Load / (ranks * largest load of the group), both summed over groups, for nobody waits for another group's
-// ranks; 1 when there is no load.
+// Load / (ranks * largest load of the group), both summed over groups, because no rank waits for another
+// group's ranks; 1 when there is no load.
 double Balance(const ClusterState& state) {
   struct Group {
     double ranks = 0, max = 0;
@@ -94,7 +94,7 @@ constexpr MetricInfo kUptime = {"bfio:uptime_seconds", kGauge, "", "since the ro
 
 const std::vector<StateMetric>& StateMetrics() {
   static const auto* const metrics = new std::vector<StateMetric>{
-      {{"bfio:num_requests_running", kGauge, "", "requests that hold a slot or are on their way to one"},
+      {{"bfio:num_requests_running", kGauge, "", "requests that hold a slot or are in flight to one"},
        [](const ClusterState& s) {
          return OverRanks(
              s, [](const WorkerState& w) { return double(w.active_requests()) + w.inflight_requests(); },
@@ -104,8 +104,7 @@ const std::vector<StateMetric>& StateMetrics() {
        [](const ClusterState& s) { return double(s.waiting_requests()); }},
       {{"bfio:max_requests_waiting", kGauge, "", "size of the waiting pool (--max_waiting)"},
        [](const ClusterState& s) { return double(s.max_waiting_requests()); }},
-      {{"bfio:epoch", kGauge, "",
-        "number of the group's present membership, the largest of all groups'; grows whenever one re-forms"},
+      {{"bfio:epoch", kGauge, "", "epoch number, the largest of all groups; grows whenever a group re-forms"},
        [](const ClusterState& s) { return double(s.epoch()); }},
       {{"bfio:ranks", kGauge, "", "ranks of all groups"},
        [](const ClusterState& s) { return OverRanks(s, One, Sum); }},
@@ -113,23 +112,24 @@ const std::vector<StateMetric>& StateMetrics() {
         "ranks that readiness waits for (--workers in each of --groups)"},
        [](const ClusterState& s) { return double(s.expected_workers()); }},
       {kUptime, [](const ClusterState& s) { return double(s.uptime().seconds()); }},
-      {{"bfio:max_load_tokens", kGauge, "", "largest load of a rank now: resident KV tokens"},
+      {{"bfio:max_load_tokens", kGauge, "", "present largest load of a rank: resident KV tokens"},
        [](const ClusterState& s) { return OverRanks(s, Load, Max); }},
-      {{"bfio:mean_load_tokens", kGauge, "", "mean load of the ranks now"}, MeanLoad},
-      {{"bfio:min_load_tokens", kGauge, "", "smallest load of a rank now"},
+      {{"bfio:mean_load_tokens", kGauge, "", "present mean load of the ranks"}, MeanLoad},
+      {{"bfio:min_load_tokens", kGauge, "", "present smallest load of a rank"},
        [](const ClusterState& s) { return OverRanks(s, Load, Min); }},
-      {{"bfio:balance_ratio", kGauge, "", "mean load / largest load of the group now; 1 is perfect balance"},
+      {{"bfio:balance_ratio", kGauge, "",
+        "present mean load / largest load of the group; 1 is perfect balance"},
        Balance},
       {{"bfio:idle_fraction", kGauge, "",
-        "share of the ranks' work time that imbalance wastes now: 1 - balance"},
+        "present share of the ranks' work time lost to imbalance: 1 - balance"},
        [](const ClusterState& s) { return 1 - Balance(s); }},
-      {{"bfio:steps_total", kCounter, "", "steps all ranks reported"},
+      {{"bfio:steps_total", kCounter, "", "steps that all ranks reported"},
        [](const ClusterState& s) { return double(s.steps().steps()); }},
       {{"bfio:idle_tokens_total", kCounter, "", "sum over steps of G * max load - sum of loads"},
        [](const ClusterState& s) { return s.steps().imbalance_tokens(); }},
       {{"bfio:step_max_load_tokens_total", kCounter, "",
-        "sum over steps of the largest load; idle_tokens_total / (ranks * this) is the idle fraction over a "
-        "time"},
+        "sum over steps of the largest load; idle_tokens_total / (ranks * this) is the idle fraction of a "
+        "period"},
        [](const ClusterState& s) { return s.steps().max_load_tokens(); }},
       {{"bfio:step_mean_load_tokens_total", kCounter, "", "sum over steps of the mean load"},
        [](const ClusterState& s) { return s.steps().mean_load_tokens(); }},
@@ -137,8 +137,8 @@ const std::vector<StateMetric>& StateMetrics() {
         "sum over steps and ranks of the wait at the barrier"},
        [](const ClusterState& s) { return s.steps().barrier_wait_s(); }},
       {{"bfio:rank_step_seconds_total", kCounter, "",
-        "sum over steps and ranks of gap + local work + barrier wait; barrier_wait / this is the share "
-        "waited"},
+        "sum over steps and ranks of gap + local work + barrier wait; barrier_wait / this is the barrier "
+        "wait fraction"},
        [](const ClusterState& s) { return s.steps().rank_step_s(); }},
       {{"bfio:gap_seconds_total", kCounter, "", "sum of the gaps between a barrier and the next local work"},
        [](const ClusterState& s) { return s.steps().gap_s(); }},
@@ -146,19 +146,20 @@ const std::vector<StateMetric>& StateMetrics() {
        [](const ClusterState& s) { return s.steps().max_local_s(); }},
       {{"bfio:saturated_steps_total", kCounter, "", "steps in which every slot of every rank was taken"},
        [](const ClusterState& s) { return double(s.steps().saturated_steps()); }},
-      {{"bfio:generation_tokens_total", kCounter, "", "tokens the workers made"},
+      {{"bfio:generation_tokens_total", kCounter, "", "tokens that the workers generated"},
        [](const ClusterState& s) { return double(s.steps().generated_tokens()); }},
       {{"bfio:drift_tokens_total", kCounter, "",
-        "sum over steps and ranks of how far the router's account of a load is from the rank's report"},
+        "sum over steps and ranks of the difference between the router's account of a load and the rank's "
+        "report"},
        [](const ClusterState& s) { return s.steps().drift_tokens(); }},
       {{"bfio:decisions_total", kCounter, "", "decisions of the policy"},
        [](const ClusterState& s) { return double(s.steps().decisions()); }},
       {{"bfio:decisions_stopped_early_total", kCounter, "",
-        "decisions that --decide_budget_ms ended before their search was done"},
+        "decisions whose search --decide_budget_ms stopped"},
        [](const ClusterState& s) { return double(s.steps().decisions_stopped_early()); }},
       {{"bfio:late_plans_total", kCounter, "", "plans that were applied after their step"},
        [](const ClusterState& s) { return double(s.steps().late_plans()); }},
-      {{"bfio:requests_accepted_total", kCounter, "", "requests let in"},
+      {{"bfio:requests_accepted_total", kCounter, "", "requests admitted"},
        [](const ClusterState& s) { return double(s.requests().accepted()); }},
       {{"bfio:request_success_total", kCounter, "", "requests completed"},
        [](const ClusterState& s) { return double(s.requests().completed()); }},
@@ -170,54 +171,55 @@ const std::vector<StateMetric>& StateMetrics() {
         "calls of agents refused because their parent's deadline had passed or could not be met"},
        [](const ClusterState& s) { return double(s.requests().refused_parent_deadline()); }},
       {{"bfio:requests_preempted_total", kCounter, "",
-        "requests taken off a worker whose KV ran out, placed again"},
+        "requests preempted by a worker whose KV ran out, and placed again"},
        [](const ClusterState& s) { return double(s.requests().preempted()); }},
       {{"bfio:requests_refused_by_workers_total", kCounter, "",
-        "requests that a worker had no room for after all, or kept out by its own admission, placed again"},
+        "requests that a worker refused, for lack of KV or by its own admission, and that were placed again"},
        [](const ClusterState& s) { return double(s.requests().refused_by_workers()); }},
       {{"bfio:requests_held_back_total", kCounter, "",
-        "requests that waited for others of their like (--admission wait, nested_wait)"},
+        "requests that waited for a batch of similar requests (--admission wait, nested_wait)"},
        [](const ClusterState& s) { return double(s.requests().held_back()); }},
       {{"bfio:replays_refused_total", kCounter, "",
         "requests that lost their worker and could not be replayed"},
        [](const ClusterState& s) { return double(s.requests().replays_refused()); }},
       {{"bfio:suspects_ended_total", kCounter, "",
-        "requests that were ended because workers died with them, one after another"},
+        "requests that were ended because several workers failed while running them"},
        [](const ClusterState& s) { return double(s.requests().suspects_ended()); }},
-      {{"bfio:streams_resumed_total", kCounter, "", "streams that went on after their client came back"},
+      {{"bfio:streams_resumed_total", kCounter, "", "streams that their client resumed"},
        [](const ClusterState& s) { return double(s.requests().resumed()); }},
-      {{"bfio:resumes_refused_total", kCounter, "", "clients that came back and were refused"},
+      {{"bfio:resumes_refused_total", kCounter, "", "resumes that were refused"},
        [](const ClusterState& s) { return double(s.requests().resume_refused()); }},
-      {{"bfio:resumes_expired_total", kCounter, "", "requests nobody came back for in time"},
+      {{"bfio:resumes_expired_total", kCounter, "", "requests that no client resumed in time"},
        [](const ClusterState& s) { return double(s.requests().resume_expired()); }},
-      {{"bfio:requests_adopted_total", kCounter, "", "requests taken over from workers of an earlier router"},
+      {{"bfio:requests_adopted_total", kCounter, "", "requests recovered from workers of an earlier router"},
        [](const ClusterState& s) { return double(s.requests().adopted()); }},
       {{"bfio:requests_restarted_total", kCounter, "",
-        "resumable requests whose client came back to a new router that no worker had told of, begun again"},
+        "resumable requests that no worker held after a restart of the router, and that their client started "
+        "again"},
        [](const ClusterState& s) { return double(s.requests().restarted()); }},
-      {{"bfio:slow_readers_total", kCounter, "", "clients cut off because they did not read"},
+      {{"bfio:slow_readers_total", kCounter, "", "clients disconnected because they did not read"},
        [](const ClusterState& s) { return double(s.requests().slow_readers()); }},
       {{"bfio:tokens_lost_total", kCounter, "",
-        "tokens that workers made and no stream got; anything but 0 is a fault"},
+        "tokens that workers generated and no stream delivered; must be 0"},
        [](const ClusterState& s) { return double(s.requests().tokens_lost()); }},
-      {{"bfio:tokens_duplicated_total", kCounter, "", "tokens that came twice; anything but 0 is a fault"},
+      {{"bfio:tokens_duplicated_total", kCounter, "", "tokens that workers sent twice; must be 0"},
        [](const ClusterState& s) { return double(s.requests().tokens_duplicated()); }},
       {{"bfio:waiting_prompt_bytes", kGauge, "",
-        "prompts of requests that have given no token yet (--max_waiting_mb)"},
+        "prompts of requests without a token yet (--max_waiting_mb)"},
        [](const ClusterState& s) { return double(s.process().waiting_prompt_bytes()); }},
       {{"bfio:replay_bytes", kGauge, "",
         "prompts and tokens kept for replays and resumes (--replay_budget_mb)"},
        [](const ClusterState& s) { return double(s.process().replay_bytes()); }},
-      {{"bfio:event_queue_depth", kGauge, "",
-        "events that the decision thread found waiting when it last took some"},
+      {{"bfio:event_queue_depth", kGauge, "", "events in the decision thread's queue when it last read it"},
        [](const ClusterState& s) { return double(s.process().event_queue_depth()); }},
-      {{"bfio:worker_message_bytes", kGauge, "", "messages of workers that the router has not taken yet"},
+      {{"bfio:worker_message_bytes", kGauge, "", "messages of workers that the router has not processed yet"},
        [](const ClusterState& s) { return double(s.process().worker_message_bytes()); }},
       {{"bfio:worker_queue_bytes", kGauge, "", "messages to workers that wait to be written"},
        [](const ClusterState& s) { return double(s.process().worker_queue_bytes()); }},
       {{"bfio:tls_handshakes_failed_total", kCounter, "", "TLS handshakes that failed, at the gRPC ports"},
        [](const ClusterState& s) { return double(s.process().handshakes_failed()); }},
-      {{"bfio:log_lines_dropped_total", kCounter, "", "lines that standard error did not take in time"},
+      {{"bfio:log_lines_dropped_total", kCounter, "",
+        "log lines dropped because standard error was not read in time"},
        [](const ClusterState& s) { return double(s.process().log_lines_dropped()); }},
       {{"bfio:resident_memory_bytes", kGauge, "", "resident memory of the router's process"},
        [](const ClusterState& s) { return double(s.process().resident_bytes()); }},
@@ -232,7 +234,7 @@ const std::vector<RankMetric>& RankMetrics() {
        Load},
       {{"bfio:rank_requests_running", kGauge, "group, rank", "requests active on the rank"},
        [](const WorkerState& w) { return double(w.active_requests()); }},
-      {{"bfio:rank_requests_inflight", kGauge, "group, rank", "requests on their way to the rank"},
+      {{"bfio:rank_requests_inflight", kGauge, "group, rank", "requests in flight to the rank"},
        [](const WorkerState& w) { return double(w.inflight_requests()); }},
       {{"bfio:rank_slots", kGauge, "group, rank", "the rank's slots"},
        [](const WorkerState& w) { return double(w.slots()); }},
@@ -241,7 +243,7 @@ const std::vector<RankMetric>& RankMetrics() {
       {{"bfio:rank_draining", kGauge, "group, rank", "1 while the rank takes no new requests"},
        [](const WorkerState& w) { return w.phase() == v1::WORKER_PHASE_DRAINING ? 1.0 : 0.0; }},
       {{"bfio:rank_pending_prefill_tokens", kGauge, "group, rank",
-        "prompt tokens that the rank has still to compute, where it takes prompts in pieces"},
+        "prompt tokens that the rank has not computed yet, with chunked prefill"},
        [](const WorkerState& w) { return double(w.pending_prefill_tokens()); }},
       {{"bfio:straggler_steps_total", kCounter, "group, rank",
         "steps of this epoch in which the rank's local work was the longest"},
@@ -278,13 +280,12 @@ const std::vector<DistributionMetric>& DistributionMetrics() {
        [](const ClusterState& s) -> const v1::Distribution& { return s.step_times().barrier_wait_s(); }},
       {{"bfio:step_gap_seconds", kHistogram, "", "between a barrier and the rank's next local work"},
        [](const ClusterState& s) -> const v1::Distribution& { return s.step_times().gap_s(); }},
-      {{"bfio:decide_seconds", kHistogram, "", "a decision of the policy"},
+      {{"bfio:decide_seconds", kHistogram, "", "time of a decision of the policy"},
        [](const ClusterState& s) -> const v1::Distribution& { return s.step_times().decide_s(); }},
       {{"bfio:solver_gap_ratio", kHistogram, "",
-        "of one solved decision in 64: how much better any other plan can be, proven, per worker and step "
-        "looked ahead, "
-        "as a share of the largest time among the workers; bf_io and bf_io_auto while requests wait for "
-        "slots"},
+        "of one solved decision in 64: proven bound on the distance from the optimal plan, per worker and "
+        "step of the horizon, as a share of the largest time of a worker; bf_io and bf_io_auto while "
+        "requests wait for slots"},
        [](const ClusterState& s) -> const v1::Distribution& { return s.solver_gap(); }},
   };
   return *metrics;
@@ -294,15 +295,14 @@ const std::vector<ReasonMetric>& ReasonMetrics() {
   static const auto* const metrics = new std::vector<ReasonMetric>{
       {{"bfio:requests_ended_total", kCounter, "outcome",
         "accepted requests that ended: completed, cancelled (by client, deadline or disconnect), aborted (by "
-        "Abort), failed (by the router, with an error)"},
+        "Abort), failed (with an error of the router)"},
        {{"completed", [](const v1::RequestTotals& r) { return double(r.completed()); }},
         {"cancelled", [](const v1::RequestTotals& r) { return double(r.cancelled()); }},
         {"aborted", [](const v1::RequestTotals& r) { return double(r.aborted()); }},
         {"failed", [](const v1::RequestTotals& r) { return double(r.failed()); }}}},
       {{"bfio:requests_refused_total", kCounter, "reason",
-        "requests refused at the door: pool_full, invalid, tenant (its limits), memory (the workers' KV is "
-        "spoken "
-        "for)"},
+        "requests refused at admission: pool_full, invalid, tenant (its limits), memory (the workers' KV is "
+        "reserved)"},
        {{"pool_full", [](const v1::RequestTotals& r) { return double(r.refused_pool_full()); }},
         {"invalid", [](const v1::RequestTotals& r) { return double(r.refused_invalid()); }},
         {"tenant", [](const v1::RequestTotals& r) { return double(r.refused_tenant()); }},
@@ -317,7 +317,8 @@ struct ShadowMetric {
 };
 const std::vector<ShadowMetric>& ShadowMetrics() {
   static const auto* const metrics = new std::vector<ShadowMetric>{
-      {{"bfio:shadow_decisions_total", kCounter, "policy", "decisions the shadow policy was compared at"},
+      {{"bfio:shadow_decisions_total", kCounter, "policy",
+        "decisions at which the shadow policy was compared"},
        [](const v1::ShadowState& s) { return double(s.decisions()); }},
       {{"bfio:shadow_avoided_decisions_total", kCounter, "policy",
         "of them, those where the acting policy leaves less idle work"},
@@ -343,11 +344,11 @@ struct TenantMetric {
 const std::vector<TenantMetric>& TenantMetrics() {
   static const auto* const metrics = new std::vector<TenantMetric>{
       {{"bfio:tenant_requests_accepted_total", kCounter, "tenant",
-        "requests let in; tenants beyond the first 64 share \"other\", here and below"},
+        "requests admitted; tenants beyond the first 64 share \"other\", here and below"},
        [](const v1::TenantTotals& t) { return double(t.accepted()); }},
       {{"bfio:tenant_requests_completed_total", kCounter, "tenant", "requests completed"},
        [](const v1::TenantTotals& t) { return double(t.completed()); }},
-      {{"bfio:tenant_prompt_tokens_total", kCounter, "tenant", "prompt tokens of requests let in"},
+      {{"bfio:tenant_prompt_tokens_total", kCounter, "tenant", "prompt tokens of admitted requests"},
        [](const v1::TenantTotals& t) { return double(t.prompt_tokens()); }},
       {{"bfio:tenant_generation_tokens_total", kCounter, "tenant", "tokens delivered"},
        [](const v1::TenantTotals& t) { return double(t.generated_tokens()); }},
@@ -363,26 +364,24 @@ const std::vector<PortMetric>& PortMetrics() {
   static const auto* const metrics = new std::vector<PortMetric>{
       {{"bfio:connections", kGauge, "port", "connections to the gRPC port"},
        [](const v1::PortState& p) { return double(p.connections()); }},
-      {{"bfio:unauthenticated_connections", kGauge, "port",
-        "of them, those on which no call has been authenticated yet"},
+      {{"bfio:unauthenticated_connections", kGauge, "port", "connections without an authenticated call yet"},
        [](const v1::PortState& p) { return double(p.unauthenticated_connections()); }},
-      {{"bfio:connections_refused_total", kCounter, "port", "connections closed at once: too many"},
+      {{"bfio:connections_refused_total", kCounter, "port", "connections refused above the limit"},
        [](const v1::PortState& p) { return double(p.connections_refused()); }},
       {{"bfio:connections_dropped_total", kCounter, "port",
-        "connections ended for what they sent, or how long they lasted, without an authenticated call"},
+        "connections ended at a limit on bytes or time without an authenticated call"},
        [](const v1::PortState& p) { return double(p.connections_dropped()); }},
       {{"bfio:logins_refused_total", kCounter, "port",
-        "calls refused for their token or certificate, or because their role may not make them; those over "
-        "HTTP count as admin"},
+        "calls refused because of their token, certificate or role; those over HTTP count as admin"},
        [](const v1::PortState& p) { return double(p.logins_refused()); }},
       {{"bfio:streams", kGauge, "port", "streams of clients, workers and watchers"},
        [](const v1::PortState& p) { return double(p.streams()); }},
       {{"bfio:calls_receiving", kGauge, "port", "calls whose first message is being received"},
        [](const v1::PortState& p) { return double(p.calls_receiving()); }},
-      {{"bfio:calls_waiting", kGauge, "port", "calls that wait for their turn to be received"},
+      {{"bfio:calls_waiting", kGauge, "port", "calls that wait to be received"},
        [](const v1::PortState& p) { return double(p.calls_waiting()); }},
       {{"bfio:calls_timed_out_total", kCounter, "port",
-        "calls ended because their first message did not come within 10 s"},
+        "calls ended because their first message did not arrive within 10 s"},
        [](const v1::PortState& p) { return double(p.calls_timed_out()); }},
       {{"bfio:certificate_expiry_timestamp_seconds", kGauge, "port",
         "when the port's certificate expires, seconds since 1970; 0: it has none"},
@@ -398,25 +397,23 @@ struct EnergyMetric {
 const std::vector<EnergyMetric>& EnergyMetrics() {
   static const auto* const metrics = new std::vector<EnergyMetric>{
       {{"bfio:energy_busy_joules_total", kCounter, "",
-        "drawn by the workers' devices while they computed, each device once; absent while none is metered, "
-        "as the "
-        "next two"},
+        "energy drawn by the workers' devices while they computed, each device once; absent without a meter, "
+        "like the next two"},
        [](const v1::EnergyTotals& e) { return e.busy_j(); }},
-      {{"bfio:energy_barrier_joules_total", kCounter, "",
-        "drawn while they waited within steps: for each other"},
+      {{"bfio:energy_barrier_joules_total", kCounter, "", "energy drawn while they waited within steps"},
        [](const v1::EnergyTotals& e) { return e.barrier_j(); }},
-      {{"bfio:energy_parked_joules_total", kCounter, "", "drawn outside of steps"},
+      {{"bfio:energy_parked_joules_total", kCounter, "", "energy drawn outside of steps"},
        [](const v1::EnergyTotals& e) { return e.parked_j(); }},
   };
   return *metrics;
 }
 
 constexpr MetricInfo kBuildInfo = {"bfio:build_info", kGauge, "version",
-                                   "1; the label tells the router's version"};
+                                   "1; the label is the router's version"};
 constexpr MetricInfo kIsLeader = {"bfio:is_leader", kGauge, "",
-                                  "1: this router decides; 0: it stands by (--election_etcd)"};
+                                  "1: this router leads; 0: it stands by (--election_etcd)"};
 constexpr MetricInfo kPolicyInfo = {"bfio:policy_info", kGauge, "policy",
-                                    "1; the label tells the acting policy"};
+                                    "1; the label is the acting policy"};
 
 }  // namespace
 

@@ -79,7 +79,7 @@ StepBroadcast::Stream* StepBroadcast::Subscribe(const absl::Status& allowed, Fir
 void StepBroadcast::Add(const std::shared_ptr<Watcher>& watcher, uint32_t every) {
   watcher->SetEvery(std::max<uint32_t>(1, every));
   MutexLock lock(&mutex_);
-  // Publish forgets who has left, but a parked group publishes nothing.
+  // Publish removes watchers that have left, but a parked group publishes nothing.
   watchers_.erase(
       std::remove_if(watchers_.begin(), watchers_.end(), [](const auto& w) { return w->HasEnded(); }),
       watchers_.end());

@@ -1,7 +1,7 @@
-// Step summaries to whoever watches.
+// Streams of step summaries to watchers.
 //
 // Purpose: Publish costs the decision thread one lock and one pointer per watcher; a watcher that reads too
-// slowly loses the oldest summaries and is told how many. Threads: Publish from the decision thread,
+// slowly loses the oldest summaries; `dropped` counts them. Threads: Publish from the decision thread,
 // Subscribe and Close from any; each watcher's stream is gRPC's.
 #ifndef BFIO_ROUTER_ADMIN_STEP_BROADCAST_H_
 #define BFIO_ROUTER_ADMIN_STEP_BROADCAST_H_

@@ -176,11 +176,11 @@ void DecisionThread::Stop() {
 // --- the thread ---
 
 void DecisionThread::Run() {
-  // For who looks at the process with top -H or perf.
+  // Shown by top -H and perf.
   pthread_setname_np(pthread_self(), "bfio-decide");
   while (!Turn()) {
   }
-  // Whoever posted before Close gets an answer; whoever comes later is refused.
+  // Events posted before Close get an answer; later ones are refused.
   events_.Close();
   events_.WaitAndTake(absl::ZeroDuration(), worker_events_, client_events_);
   for (Event& event : worker_events_) std::move(event)();
@@ -251,7 +251,8 @@ absl::Duration DecisionThread::UntilNextDeadline() const {
 }
 
 void DecisionThread::Decide() {
-  // A group whose decision another one's has made due is asked in the next turn, which its report brings.
+  // A group whose decision another one's has made due is asked in the next iteration, which its report
+  // triggers.
   for (const core::GroupIndex index : cluster_.DecisionOrder()) {
     Group* group = groups_.Find(index);
     if (group == nullptr) continue;

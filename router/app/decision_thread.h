@@ -40,7 +40,7 @@
 
 namespace bfio::router {
 
-// The decision thread turns to what waits this often, whatever waits.
+// The decision thread checks each queue at least this often.
 inline constexpr absl::Duration kLongestTurn = absl::Seconds(5);
 
 class DecisionThread final : public RequestHandler, public WorkerHandler, public OperatorHandler {

@@ -180,7 +180,7 @@ absl::StatusOr<RouterOptions> OptionsFromFlags() {
   options.listen = absl::GetFlag(FLAGS_listen);
   options.admin_listen = absl::GetFlag(FLAGS_admin_listen);
   options.http_listen = absl::GetFlag(FLAGS_http_listen);
-  // Nobody asked for this port if it was not given, and two routers on a machine are nothing wrong.
+  // The default port may be taken: two routers on a machine are legal.
   options.http_may_fail = !FlagWasGiven("http_listen");
   ReadSecurityFlags(options);
   options.policy = absl::GetFlag(FLAGS_policy);
@@ -263,7 +263,7 @@ absl::StatusOr<RouterOptions> OptionsFromFlags() {
   return options;
 }
 
-// Null where there is none: --http_listen is empty, or nobody asked for the port and it cannot be had.
+// Null where there is none: --http_listen is empty, or the default port is taken.
 absl::StatusOr<std::unique_ptr<HttpServer>> OpenStandbyPort(const RouterOptions& options,
                                                             std::shared_ptr<const Standby> standby) {
   if (options.http_listen.empty()) return nullptr;

@@ -17,7 +17,7 @@ namespace {
 // Streams that a connection may have at once.
 constexpr int kMaxStreams = 8192;
 
-// What gRPC may hold of callers before it is known who they are.
+// gRPC's memory for callers before authentication.
 void ConfigurePort(grpc::ServerBuilder& builder) {
   ConfigureServer(builder, kMaxStreams);
   // The windows stay what HTTP/2 begins with, 64 KiB: probing for bandwidth lets a caller widen them.
@@ -44,7 +44,7 @@ absl::Status CheckPort(const std::string& listen, const PortSetup& setup, bool i
 absl::Status CheckWorkerPort(const RouterOptions& options) {
   if (options.bind_worker_id && options.worker_tls.ca.empty()) {
     return absl::InvalidArgumentError(
-        "--bind_worker_id needs --worker_tls_ca: without it no worker shows who it is");
+        "--bind_worker_id needs --worker_tls_ca: without it workers have no authenticated name");
   }
   if (!options.worker_listen.empty()) return absl::OkStatus();
   if (!options.client_tls.enabled() && options.client_tokens.empty() && !options.worker_tls.enabled()) {

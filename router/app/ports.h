@@ -29,7 +29,7 @@ absl::Status CheckPorts(const RouterOptions& options);
 // address, too. An HTTP port in a monitoring network of its own shows and does not operate.
 bool HttpOperates(const RouterOptions& options);
 
-// Of an API; without a tokens file one that lets everybody in. `flag` is for messages.
+// Of an API; without a tokens file one that admits every caller. `flag` is for messages.
 absl::StatusOr<std::unique_ptr<Authenticator>> MakeAuthenticator(std::string api, const std::string& tokens,
                                                                  absl::string_view flag);
 
@@ -49,11 +49,11 @@ struct PortSpec {
   int max_message_bytes = 0;
   // Null: none.
   std::vector<grpc::Service*> services;
-  // Of the APIs at this port: told of its connections' callers.
+  // Of the APIs at this port: notified of authenticated callers on its connections.
   std::vector<Authenticator*> authenticators;
   // Beyond it gRPC ends idle connections, then streams, whosever they are: the last resort.
   size_t memory_bytes = size_t{512} << 20;
-  // Server reflection receives what anybody sends: not where tokens are asked for.
+  // Server reflection receives messages of any caller: not where tokens are required.
   bool reflection = false;
 };
 

@@ -268,7 +268,7 @@ void RouterServer::Shutdown() {
   history_->Close();
   web_.reset();
   steps_.Close();
-  // What is still open after this gets cancelled; streams have been told to end.
+  // What is still open after this gets cancelled; streams have been asked to end.
   const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(1);
   for (Port* port : {&client_, &own_worker_port_, &admin_port_}) {
     if (port->listener != nullptr) port->listener->Stop();

@@ -51,9 +51,9 @@ class RouterServer {
   absl::Status OpenPorts(const RouterOptions& options);
   void MakeHealth(const RouterOptions& options);
   void MakeServices(const RouterOptions& options, ClientSecrets secrets);
-  // What the decision thread does not know of the state. Any thread.
+  // The part of the state that the decision thread does not have. Any thread.
   void AddPortsAndProcess(v1::ClusterState& state);
-  // The one that workers come in at.
+  // The port of the workers.
   Port& worker_port() { return own_worker_port_.server == nullptr ? client_ : own_worker_port_; }
 
   StepBroadcast steps_;
@@ -64,7 +64,7 @@ class RouterServer {
   // Null where the program has none.
   std::unique_ptr<WorkerPortService> beside_link_;
   std::unique_ptr<AdminService> admin_;
-  // Of each port; the workers' is null where they come in at the clients'.
+  // Of each port; the workers' is null where they use the clients'.
   std::unique_ptr<HealthService> client_health_, worker_health_, admin_health_;
   Port client_, own_worker_port_, admin_port_;
   const std::shared_ptr<LiveHistory> history_ = std::make_shared<LiveHistory>();

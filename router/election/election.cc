@@ -94,7 +94,7 @@ absl::StatusOr<bool> Election::TryToLead(EtcdOwner& leader) {
     look_at_ = Lease::Now();
     return true;
   }
-  // Nobody shall wait for its end, should the key have been claimed without an answer, or too late.
+  // No router shall wait for its end, should the key have been claimed without an answer, or too late.
   etcd_->Revoke(*lease).IgnoreError();
   if (!claimed.ok()) return claimed.status();
   if (claimed->mine) return absl::UnavailableError("etcd took longer than the lease");
@@ -129,7 +129,7 @@ bool Election::Renew() {
 }
 
 bool Election::LookAtKey() {
-  // Somebody may have removed the key by hand, or written it without the lease.
+  // An operator may have removed the key by hand, or written it without the lease.
   const absl::StatusOr<EtcdOwner> owner = etcd_->ReadOnce(options_.key);
   look_at_ = Lease::Now() + Jittered(Looking(options_.ttl));
   if (!owner.ok()) return true;

@@ -1,20 +1,20 @@
-// Which of several routers decides: whoever has a key of etcd's, by a lease.
+// Leader election among routers: a key in etcd, held by a lease.
 //
-// Purpose: a standby. Campaign waits until nobody leads, takes the key with a lease, and keeps the lease
-// while the router runs. The revision at which it took the key is its term: it grows with every leader, and
-// workers follow no router of an earlier term than they have followed (worker/link/router_link.h).
+// Purpose: a standby. Campaign waits until no router leads, takes the key with a lease, and keeps the lease
+// while the router runs. The revision at which it took the key is its term. Terms grow with every leader, and
+// workers refuse routers of a smaller term than they have followed (worker/link/router_link.h).
 //
-// A renewal is one call, and counts from before it was sent. How long etcd may take for it follows from the
-// lease's length: one that takes a quarter of that each time, or errs for a while, or does not answer at one
-// of its endpoints, costs a healthy leader nothing. Whether the key is still this router's is looked at
-// between renewals; etcd's silence about that costs nothing either.
+// A renewal is one call, and counts from before it was sent. The lease's length determines how long etcd may
+// take: replies that take a quarter of it each time, errors for a while, or one endpoint without an
+// answer do not affect a healthy leader. Between renewals the router checks that the key is still its own; a
+// missing answer to that has no effect either.
 //
-// A leader that cannot renew its lease for its length, or that was stopped for so long, has lost it: the
-// decision loop looks at lease() in each of its turns (Lease::Look), and the process ends, at once and
-// without ending a stream in words: what its workers hold is taken over by the next leader, as after a crash.
-// A loop that looks no more loses the lease as well.
+// A leader that cannot renew its lease for its length, or that was paused for so long, has lost it: the
+// decision loop checks lease() in each iteration (Lease::Look), and the process ends at once and
+// without a final message on its streams: the next leader recovers what its workers hold, as after a crash.
+// A loop that does not check any more loses the lease as well.
 //
-// Threads: Campaign, Resign and destruction from one; the lease is renewed by a thread of its own.
+// Threads: Campaign, Resign and destruction from one; a separate thread renews the lease.
 #ifndef BFIO_ROUTER_ELECTION_ELECTION_H_
 #define BFIO_ROUTER_ELECTION_ELECTION_H_
 
@@ -45,7 +45,7 @@ struct ElectionOptions {
   absl::Duration stuck_after = absl::Seconds(30);
 };
 
-// INVALID_ARGUMENT, in words that name what is wrong.
+// INVALID_ARGUMENT, naming the invalid setting.
 absl::Status CheckElection(const ElectionOptions& options);
 
 class Election {
@@ -55,8 +55,8 @@ class Election {
   ~Election();
 
   // True once this router leads; false when `pause` says that the process shall end: it waits for so long, or
-  // less. `on_standby` is told who leads meanwhile, each time it is another. etcd's errors are logged and
-  // waited out.
+  // less. `on_standby` gets the current leader, each time it changes. etcd's errors are logged and
+  // retried.
   bool Campaign(const std::function<bool(absl::Duration)>& pause,
                 const std::function<void(const std::string& leader)>& on_standby);
 
@@ -64,20 +64,20 @@ class Election {
   uint64_t term() const { return term_; }
   std::shared_ptr<Lease> lease() const { return lease_; }
 
-  // Gives the key back, so that nobody has to wait for the lease's end. Idempotent.
+  // Releases the key, so that the next router need not wait for the lease's end. Idempotent.
   void Resign();
 
  private:
   Election(ElectionOptions options, std::unique_ptr<Etcd> etcd);
 
-  // Once; whether this router leads now, and otherwise who.
+  // One attempt; whether this router leads now, and otherwise the leader.
   absl::StatusOr<bool> TryToLead(EtcdOwner& leader);
   void KeepLease();
   // False: the lease is lost.
   bool Renew();
-  // False: the key is another's, or nobody's. What etcd does not say is no loss.
+  // False: the key is another's, or absent. A missing answer of etcd is no loss.
   bool LookAtKey();
-  // Almost `duration`, so that routers that began together do not go on so.
+  // Almost `duration`, so that routers that started together diverge.
   absl::Duration Jittered(absl::Duration duration);
 
   const ElectionOptions options_;

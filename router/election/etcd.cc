@@ -19,7 +19,7 @@ namespace {
 
 using nlohmann::json;
 
-// etcd answers with a few hundred bytes; whoever sends more is not etcd.
+// etcd answers with a few hundred bytes; a peer that sends more is not etcd.
 constexpr size_t kMaxReply = 1 << 16;
 
 }  // namespace

@@ -1,6 +1,6 @@
 // What an election asks of etcd, over its JSON gateway (API v3, etcd 3.4 and later).
 //
-// Purpose: leases, and one key that belongs to whoever wrote it first. A call goes to the endpoint that
+// Purpose: leases, and one key that belongs to its first writer. A call goes to the endpoint that
 // answered last, then to the others. Errors: UNAVAILABLE when no endpoint answers in time or etcd has no
 // leader, INVALID_ARGUMENT for endpoints that are none, PERMISSION_DENIED and what else etcd says with its
 // own words. Threads: one at a time.
@@ -39,9 +39,9 @@ class Etcd {
   absl::Status Revoke(int64_t lease);
 
   absl::StatusOr<EtcdOwner> Read(const std::string& key);
-  // The same of the endpoint that answered last alone: for whoever has no time to ask the others.
+  // The same at the endpoint that answered last only: for callers without time to try the others.
   absl::StatusOr<EtcdOwner> ReadOnce(const std::string& key);
-  // Writes `name` there with the lease, unless somebody has the key. REQUIRES: `name` is not empty.
+  // Writes `name` there with the lease, unless the key exists. REQUIRES: `name` is not empty.
   absl::StatusOr<EtcdClaim> Claim(const std::string& key, const std::string& name, int64_t lease);
 
  private:

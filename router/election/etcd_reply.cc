@@ -16,7 +16,7 @@ using nlohmann::json;
 // etcd's answers have 6 at most.
 constexpr int kMaxDepth = 16;
 
-// An object, empty where the text is none. What lies deeper is left out.
+// An object, empty where the text is none. Deeper levels are left out.
 json Parse(absl::string_view text) {
   const auto shallow = [](int depth, json::parse_event_t, const json&) { return depth <= kMaxDepth; };
   json parsed = json::parse(text.begin(), text.end(), shallow, false);
@@ -52,7 +52,7 @@ absl::StatusOr<EtcdOwner> OwnerOf(const json& range) {
   owner.lease = Number(found[0], "lease");
   if (!value.is_string() || !absl::Base64Unescape(value.get_ref<const std::string&>(), &owner.name) ||
       owner.name.empty() || owner.revision <= 0) {
-    return absl::UnavailableError("etcd's answer does not say who has the key");
+    return absl::UnavailableError("etcd's answer does not name the key's owner");
   }
   return owner;
 }
@@ -103,7 +103,7 @@ absl::StatusOr<EtcdClaim> ClaimIn(absl::string_view reply, const std::string& na
   }
   const json& responses = Member(said, "responses");
   if (!responses.is_array() || responses.empty())
-    return absl::UnavailableError("etcd's answer does not say who has the key");
+    return absl::UnavailableError("etcd's answer does not name the key's owner");
   absl::StatusOr<EtcdOwner> owner = OwnerOf(Member(responses[0], "response_range"));
   if (!owner.ok()) return owner.status();
   if (owner->name.empty()) return absl::UnavailableError("the key was given up meanwhile");

@@ -15,7 +15,7 @@ namespace bfio::router {
 
 // Who has a key.
 struct EtcdOwner {
-  // The key's value; empty: nobody has it.
+  // The key's value; empty: the key does not exist.
   std::string name;
   // etcd's revision when it was written: later owners have larger ones, in all of etcd.
   int64_t revision = 0;
@@ -39,7 +39,7 @@ absl::StatusOr<int64_t> LeaseIn(absl::string_view reply);
 absl::StatusOr<bool> RenewedIn(absl::string_view reply, int64_t lease);
 // /v3/kv/range of one key.
 absl::StatusOr<EtcdOwner> OwnerIn(absl::string_view reply);
-// /v3/kv/txn that puts `name` or reads who was first. The owner has a name and a revision above 0.
+// /v3/kv/txn that puts `name` or reads the first writer. The owner has a name and a revision above 0.
 absl::StatusOr<EtcdClaim> ClaimIn(absl::string_view reply, const std::string& name);
 
 }  // namespace bfio::router

@@ -1,9 +1,9 @@
-// A leader's right to decide, which runs out.
+// A leader's right to decide, which expires.
 //
-// Purpose: the decision thread looks at it before it acts, so that a router that stood still (stopped, or its
-// machine asleep) while another was elected decides nothing more; and whoever renews it sees whether that
-// thread still looks. Times are of CLOCK_BOOTTIME, which goes on while a program or a machine sleeps. A
-// virtual machine that was paused does not notice: there, only terms protect (worker/link/router_link.cc).
+// Purpose: the decision thread checks it before it acts, so that a router that was paused (stopped, or its
+// machine asleep) while another was elected takes no more decisions. The renewing thread sees whether the
+// decision thread still checks. Times are of CLOCK_BOOTTIME, which runs while a program or a machine sleeps.
+// A virtual machine that was paused does not notice: there, only terms protect (worker/link/router_link.cc).
 // Threads: any.
 #ifndef BFIO_ROUTER_ELECTION_LEASE_H_
 #define BFIO_ROUTER_ELECTION_LEASE_H_
@@ -39,9 +39,9 @@ class Lease {
   // 0 and less: nothing.
   absl::Duration Left() const { return absl::FromUnixNanos(end_ns_.load()) - Now(); }
 
-  // Of whoever renews it.
+  // For the renewing thread.
   void Extend(absl::Time end) { end_ns_ = absl::ToUnixNanos(end); }
-  // For good: whoever is renewing it does not go on.
+  // Permanent: the lease is not renewed any more.
   void Lose() { end_ns_ = 0; }
   // How long ago Look was called, or this was made.
   absl::Duration Unwatched() const { return Now() - absl::FromUnixNanos(looked_ns_.load()); }

@@ -46,7 +46,7 @@ std::shared_ptr<ClientStream> ClientStream::Create(grpc::CallbackServerContext* 
 }
 
 bool ClientStream::MarkDirty() {
-  if (dirty_ || writing()) return false;  // whoever is at it will see the change
+  if (dirty_ || writing()) return false;  // the thread that writes will see the change
   dirty_ = true;
   return true;
 }
@@ -73,7 +73,7 @@ void ClientStream::CatchUp(uint32_t index, absl::Span<const uint32_t> tokens) {
 bool ClientStream::End(const absl::Status& status, std::optional<router::Finish> finish) {
   MutexLock lock(&mutex_);
   if (!SetEnd(ToGrpcStatus(status))) return false;
-  // Nobody reads what a cancelled request still has.
+  // What remains of a cancelled request is not read.
   if (absl::IsCancelled(status)) pending_.clear();
   if (status.ok()) finish_ = std::move(finish);
   return MarkDirty();

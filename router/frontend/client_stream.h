@@ -44,7 +44,7 @@ class ClientStream final : public ServerCall<ClientStream, v1::GenerateRequest, 
     // Counts the streams that are open; may be null, outlives the stream.
     std::atomic<int64_t>* open = nullptr;
     // Called at most once, on a gRPC thread, with the client's request. It may say the request's id
-    // (SetRequestId). With an error the stream ends; with OK it is ended by whoever has taken it over.
+    // (SetRequestId). With an error the stream ends; with OK its new owner ends it.
     std::function<absl::Status(const std::shared_ptr<ClientStream>&, v1::GenerateRequest)> on_request;
     // Called at most once, on a gRPC thread, when the client goes away or its deadline passes (`timed_out`)
     // after on_request was OK.
@@ -83,7 +83,7 @@ class ClientStream final : public ServerCall<ClientStream, v1::GenerateRequest, 
     kAwaiting,
     // It is being handed over: `cancelled_` is kept until then.
     kHandingOver,
-    // on_cancel tells the stream's owner.
+    // on_cancel notifies the stream's owner.
     kHandedOver,
   };
 
@@ -98,7 +98,7 @@ class ClientStream final : public ServerCall<ClientStream, v1::GenerateRequest, 
 
   void OnMessage(v1::GenerateRequest request) override;
   bool Next(v1::GenerateResponse& response) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The router ends the stream: OnCancel, which follows, tells it.
+  // The router ends the stream; OnCancel follows and reports it.
   void OnBroken() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {}
 
   bool MarkDirty() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -11,7 +11,7 @@
 namespace bfio::router {
 namespace {
 
-// What a ClientRequest cannot tell from a prompt that is missing.
+// Errors of a prompt that a ClientRequest cannot distinguish from a missing one.
 absl::Status CheckPromptForm(const v1::GenerateRequest& request, const RequestLimits& limits) {
   const std::string range = absl::StrCat("within 1..", limits.max_prompt_tokens);
   switch (request.prompt_case()) {

@@ -1,6 +1,6 @@
 // bfio.v1.GenerateRequest as a ClientRequest: checked and converted here, and nowhere else.
 //
-// Purpose: whatever a client sends, what gets past this is in range. Fields that this version does not know
+// Purpose: whatever a client sends, what gets past this is in range. Fields unknown to this version
 // are dropped. Pure; any thread.
 #ifndef BFIO_ROUTER_FRONTEND_GENERATE_REQUEST_H_
 #define BFIO_ROUTER_FRONTEND_GENERATE_REQUEST_H_

@@ -39,7 +39,7 @@ ResumeTickets::Issue ResumeTickets::Prepare(const ClientRequest& request, absl::
 
 std::optional<std::string> ResumeTickets::ModelOf(absl::string_view ticket, const ClientRequest& request,
                                                   absl::Time now) const {
-  // Most resumes that are bare find their request, and the others cannot start anew.
+  // Most resumes that are bare find their request, and the others cannot start again.
   if (!keys_ || ticket.empty() || IsBareResume(request)) return std::nullopt;
   return keys_->Claim(ticket, FactsOf(request), now);
 }

@@ -1,11 +1,11 @@
-// resume_ticket: a client's proof, after the router has been restarted, that its request was accepted before.
+// resume_ticket: a client's proof, after a restart of the router, that its request was accepted before.
 //
-// Purpose: requests that a restart has interrupted go ahead of their tenant's limits and of the pool
-// (router/requests); nobody else may. The first message of a resumable stream carries a ticket over all that
-// limits count: tenant, request_id, resume_token, prompt, max_new_tokens and priority; it claims which model
-// the tokens are of, since another would go on otherwise. It is good for the time the call has, kLongest at
-// most, and --resume_timeout beyond. Keys come from --resume_key_file, which
-// every router that may follow has too; without keys there are no tickets. Pure; any thread.
+// Purpose: requests that a restart interrupted are admitted ahead of their tenant's limits and of the pool
+// (router/requests); no other request is. The first message of a resumable stream carries a ticket over all
+// that limits count: tenant, request_id, resume_token, prompt, max_new_tokens and priority. Its claim is the
+// model of the tokens, since another model would continue differently. It is valid for the call's time,
+// kLongest at most, and --resume_timeout beyond. Keys come from --resume_key_file, which every router that
+// may follow has too; without keys there are no tickets. Pure; any thread.
 #ifndef BFIO_ROUTER_FRONTEND_RESUME_TICKETS_H_
 #define BFIO_ROUTER_FRONTEND_RESUME_TICKETS_H_
 

@@ -109,7 +109,8 @@ void BarrierGroup::OnProgress(Member& member, const StepReport& report, const Co
   }
 }
 
-// Nobody else has met the barrier that failed: until its own report of it a rank's silence says nothing.
+// No other rank has reached the barrier that failed: until its own report of it a rank's silence says
+// nothing.
 void BarrierGroup::OnBarrierLost(const Context& context) {
   silence_end_ = context.now + kSilenceGrace;
 }

@@ -88,7 +88,7 @@ struct EpochOpened {
 struct EpochClosed {
   core::GroupIndex group = 0;
 };
-// A complete step, for whoever watches.
+// A complete step, for watchers.
 struct StepDone {
   std::shared_ptr<const StepSummary> summary;
 };

@@ -1,6 +1,6 @@
 // The energy of the workers' devices, summed over the router.
 //
-// Purpose: each worker tells all that its device has drawn since the worker began; several may tell of the
+// Purpose: each worker reports the energy of its device since the worker began; several may report the
 // same device. Owned by the decision thread; not thread-safe.
 #ifndef BFIO_ROUTER_GROUP_ENERGY_BOOK_H_
 #define BFIO_ROUTER_GROUP_ENERGY_BOOK_H_

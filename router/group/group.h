@@ -1,4 +1,4 @@
-// A group of workers: who is in it, its epochs, its plans and its deadlines, without I/O.
+// A group of workers: its members, its epochs, its plans and its deadlines, without I/O.
 //
 //   gathering --enough members--> forming --all ready--> serving --a member lost, joined, left--> forming ...
 //
@@ -199,7 +199,7 @@ class Group {
   // waiting a little makes one epoch of them.
   static constexpr absl::Duration kSettleAfterJoin = absl::Milliseconds(100);
   // It doubles with each newcomer that has lately left while an epoch was formed with it: with NCCL that
-  // takes seconds in which nobody decodes, and a worker that crashes as it comes up comes back at once.
+  // takes seconds without decoding, and a worker that crashes as it starts returns at once.
   static constexpr absl::Duration kLongestSettleAfterJoin = absl::Seconds(30);
   static constexpr absl::Duration kSettleAfterLoss = absl::Milliseconds(20);
   // After a failed attempt to form, so that a persistent cause does not spin.
@@ -296,7 +296,7 @@ class Group {
   absl::Status CheckHello(const WorkerHello& hello, absl::Time now) const;
   void BeginDraining(Member& member);
   bool MayLeave(const Member& member) const;
-  // A drained member is told to end, and the others re-form without it.
+  // A drained member is asked to end, and the others re-form without it.
   void Release(Member& member, const Context& context);
   // Forgets a member; re-forms if it belonged to the epoch.
   void Remove(MemberId id, const absl::Status& why, const Context& context);
@@ -349,7 +349,7 @@ class Group {
   // Of this epoch: the shortest step, and the reports that it is the least of.
   std::optional<absl::Duration> shortest_step_;
   int64_t steps_timed_ = 0;
-  // The decision that Decided tells the duration of.
+  // The decision whose duration Decided reports.
   core::Plan last_plan_;
 
   // Scratch of a report: which of its requests are placed on its rank, by their index in its lists.

@@ -141,7 +141,7 @@ void Group::OnAnnouncement(MemberId id, Announcement announcement, absl::Time no
     const int64_t bytes = i < announcement.bytes.size() ? announcement.bytes[i] : 0;
     left -= bytes;
     if (left < 0) {
-      // What is not taken over, the worker is told to drop: it can do nothing about the bound.
+      // The worker has to drop what is not recovered: it can do nothing about the bound.
       Log(out, LogLine::Level::kWarning, member->hello,
           " announces more than is kept of all workers (--replay_budget_mb): the rest is dropped");
       return;
@@ -237,7 +237,7 @@ core::EpochMember Group::EpochMemberOf(Member& member, Commands& out) {
   to.spec.time_per_token = member.telemetry.time.time_per_token;
   to.spec.time_offset = member.telemetry.time.time_offset;
   to.spec.service_time = member.telemetry.service_time;
-  // Of this router's own requests the scheduler knows. What the worker holds of another's and nobody has
+  // The scheduler has this router's own requests. What the worker holds of another's and no router has
   // recovered is not taken for anything of this one's.
   absl::flat_hash_set<core::RequestId> orphaned(member.orphaned.begin(), member.orphaned.end());
   if (member.recovering) {

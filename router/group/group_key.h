@@ -7,8 +7,8 @@
 //   them (worker/engine/model/model_digest.h);
 //   kind of barrier, and with --mlp=tp the number of what is shared out: WorkerHello::barrier. Not compared
 //   in groups without one;
-//   plan mode, timeouts, how long requests are kept, whether ranks step alone: the router tells them
-//   (EpochOffer), nobody brings their own; a worker that cannot step alone is refused where that is asked
+//   plan mode, timeouts, how long requests are kept, whether ranks step alone: the router sends them
+//   (EpochOffer), no worker brings its own; a worker that cannot step alone is refused where that is asked
 //   (IndependentGroup);
 //   slots, KV tokens, longest sequence, page size, --step_tokens, --token_budget, scheduler: may differ. They
 //   are each worker's own, the router places by what each has, and no token depends on them but by rounding.

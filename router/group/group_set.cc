@@ -183,7 +183,7 @@ void GroupSet::FormMajorities(absl::Time now, Commands& out) {
       update = update || other->formed_once();
       most = most && group->size() > other->size();
     }
-    // A model that the router was told needs no majority.
+    // A model in the router's flags needs no majority.
     if (update && (most || !options_.models.empty())) group->FormWithFewer(now, out);
   }
 }

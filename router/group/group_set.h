@@ -9,13 +9,13 @@
 //
 // Workers that differ in their GroupKey (model, barrier: group_key.h) are never in one group. Where the group
 // that a worker names, or would be assigned to, has another key, the worker joins or forms the group of its
-// own key beside that one, NAME~xxxxxxxx; both logs say so. So nobody is refused for who came before, and a
-// wrong worker that comes first stands alone:
-//   - What the router was told wins (GroupSetOptions::barrier, models): others are refused,
+// own key beside that one, NAME~xxxxxxxx; both logs say so. So no worker is refused because of earlier ones,
+// and a wrong worker that comes first stands alone:
+//   - The router's flags win (GroupSetOptions::barrier, models): others are refused,
 //     FAILED_PRECONDITION, and ask again.
 //   - Else a group forms when it has --workers members, as ever: a minority forms no group.
 //   - Workers that bring live requests of an earlier router form a group after restart_settle, however few
-//     they are, and the wrong ones beside them hold nobody up.
+//     they are, and the wrong ones beside them delay no other.
 //   - Where a group of that name has served before, the others of that name need not be complete: one forms,
 //     after restart_settle, as soon as it has more members than each of the rest. So a rolling update moves
 //     over to the new model once more than half of the workers hold it; at once, where the router was told

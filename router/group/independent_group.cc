@@ -8,8 +8,8 @@
 namespace bfio::router {
 namespace {
 
-// These ranks meet nobody when they form, they end a step: they have this long, and so many times the longest
-// step there has been.
+// These ranks have no peers when they form, they end a step: they have this long, and so many times the
+// longest step there has been.
 constexpr absl::Duration kLeastFormTime = absl::Seconds(2);
 constexpr int kFormSteps = 4;
 

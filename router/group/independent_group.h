@@ -1,6 +1,6 @@
 // A group whose ranks step by themselves (--coupling=none; chains of servers).
 //
-// Purpose: what Group (group.h) leaves to it. Its ranks share epochs, whose members are told that each is
+// Purpose: what Group (group.h) leaves to it. Its ranks share epochs, whose members are each
 // alone. When the membership changes they all end their steps and go on together, as soon as the slowest has
 // ended its own; one that takes several times as long as any has taken so far is left out. Ownership and
 // threads: as Group.

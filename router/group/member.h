@@ -1,7 +1,7 @@
 // A worker as its group keeps it.
 //
-// Purpose: the record that Group and its two kinds share; nobody else sees it (MemberView is for operators).
-// Threads: the group's.
+// Purpose: the record that Group and its two kinds share; no other code sees it (MemberView is for
+// operators). Threads: the group's.
 #ifndef BFIO_ROUTER_GROUP_MEMBER_H_
 #define BFIO_ROUTER_GROUP_MEMBER_H_
 
@@ -20,7 +20,7 @@ namespace bfio::router {
 struct Member {
   MemberId id = 0;
   WorkerHello hello;
-  // Order of arrival; ranks follow it, so those who stay keep theirs in order.
+  // Order of arrival; ranks follow it, so those that stay keep theirs in order.
   uint64_t sequence = 0;
   // Takes no new requests and leaves when it has none.
   bool draining = false;
@@ -50,9 +50,10 @@ struct Member {
   bool recovering = false;
   std::vector<HeldRequest> announced;
   int64_t announced_bytes = 0;
-  // Those that it holds and nobody waits for: never taken for requests of this router, whatever their ids.
+  // Those that it holds without a waiting client: never taken for requests of this router, whatever their
+  // ids.
   std::vector<core::RequestId> orphaned;
-  // A plan of this epoch has told it to drop them.
+  // A plan of this epoch has dropped them.
   bool orphans_dropped = false;
 
   // --- progress ---

@@ -52,7 +52,7 @@ class MemberHistory {
     int left = 0;
     absl::Time until = absl::InfinitePast();
   };
-  // Makes room for it.
+  // Makes space for it.
   Penalty& PenaltyOf(const std::string& worker_id);
 
   // Oldest first.

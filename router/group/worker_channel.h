@@ -1,6 +1,6 @@
 // Where plans go: the connection to one worker, whatever protocol it speaks.
 //
-// Purpose: the line between the router's state and whoever computes. router/worker_link implements it for
+// Purpose: the boundary between the router's state and the engines. router/worker_link implements it for
 // bfio's workers, router/engine_link for other engines. Ownership: shared by the decision thread's table of
 // members and the connection. Threads: called by the decision thread; never blocks.
 #ifndef BFIO_ROUTER_GROUP_WORKER_CHANNEL_H_
@@ -26,7 +26,7 @@ class WorkerChannel {
   virtual const std::string& peer() const = 0;
 
   virtual void SendEpoch(const EpochOffer& epoch) = 0;
-  // `assignments` are those of plan.placements, less the ones that nobody waits for any more.
+  // `assignments` are those of plan.placements, less those without a waiting client.
   virtual void SendPlan(const PlanPart& plan, absl::Span<const Assignment> assignments) = 0;
   // For the worker's log.
   virtual void SendNotice(absl::string_view text) = 0;

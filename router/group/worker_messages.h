@@ -40,11 +40,12 @@ struct WorkerHello {
   std::vector<HeldActive> active;
   // The router that it has followed (common/base/router_instance.h); 0: none.
   uint64_t router_instance = 0;
-  // Mean seconds of a request from first step to last, of chains of servers; 0: not told.
+  // Mean seconds of a request from first step to last, of chains of servers; 0: unknown.
   double service_s = 0;
   // It can step by itself, without a barrier.
   bool steps_alone = false;
-  // This worker's life, drawn at random; 0: not told. And the number of this connection in it, which grows.
+  // Identifies this run of the worker, drawn at random; 0: not sent. And the number of this connection in it,
+  // which grows.
   uint64_t worker_instance = 0;
   uint64_t stream = 0;
 };
@@ -112,7 +113,7 @@ struct StepReport {
   absl::Duration local;
   absl::Duration barrier_wait;
   std::optional<absl::Duration> gap;
-  // The slowest rank's `local`; zero: not told.
+  // The slowest rank's `local`; zero: not sent.
   absl::Duration group_max_local;
   // No rank has an active request after this step.
   bool group_idle = false;

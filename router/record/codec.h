@@ -1,6 +1,6 @@
 // Core structs and records of the decision log, one into the other.
 //
-// Purpose: the one place that knows both. Encoding loses nothing that a decision depends on; decoding lets
+// Purpose: the only code with both formats. Encoding loses nothing that a decision depends on; decoding lets
 // nothing through that the core could not have been given, whatever the file says. Most encoders name every
 // member of a struct, so that a new one does not compile before it is recorded. Pure. Any thread.
 #ifndef BFIO_ROUTER_RECORD_CODEC_H_

@@ -1,4 +1,4 @@
-// CRC-32C (Castagnoli): tells a block that came through whole from one that did not. Pure. Any thread.
+// CRC-32C (Castagnoli): detects damaged blocks. Pure. Any thread.
 #ifndef BFIO_ROUTER_RECORD_CRC32C_H_
 #define BFIO_ROUTER_RECORD_CRC32C_H_
 

@@ -1,7 +1,7 @@
 // Reads a session of a decision log back, record by record.
 //
-// Purpose: finds the segments that belong together, checks frames, checksums and sizes, and tells a log that
-// was cut off (its router was killed) from one that is damaged. Memory: one block. Threads: one.
+// Purpose: finds the segments that belong together, checks frames, checksums and sizes, and distinguishes a
+// log that was cut off (its router was killed) from one that is damaged. Memory: one block. Threads: one.
 #ifndef BFIO_ROUTER_RECORD_LOG_READER_H_
 #define BFIO_ROUTER_RECORD_LOG_READER_H_
 

@@ -1,9 +1,9 @@
-// The decision log's files, written by a thread of their own.
+// The decision log's files, written by a separate thread.
 //
 // Purpose: takes bytes from the decision thread without ever making it wait, and writes them as blocks into
 // segments whose sum stays within a bound; the oldest go first. When the disk fails, or falls so far behind
-// that the queue is full, the log ends there: it says so in itself, where that is possible, and in the
-// program's log, once; nobody else notices.
+// that the queue is full, the log ends there: a last record says so where possible, and one line in the
+// program's log. The router continues.
 // Threads: LogSink's methods from one thread. What they share with the writer's thread is locked for as long
 // as a copy of some kilobytes takes. The writer looks for work every kPoll, so what a killed router has not
 // written is no older than that.

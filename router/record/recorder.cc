@@ -179,7 +179,7 @@ void Recorder::Record(const core::Cluster& cluster, const core::Report& event, c
 }
 
 void Recorder::Record(const core::Cluster&, const core::MakePlan& event, const core::Outcome& outcome) {
-  // A policy that was asked remembers it, plan or no plan.
+  // A policy that ran has changed its state, with or without a plan.
   if (!outcome.plan && !outcome.asked_policy) return;
   const absl::Time now = MonotonicNow();
   v1::LoggedPlan& out = *plan_.mutable_plan();

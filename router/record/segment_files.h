@@ -1,6 +1,6 @@
 // The segments of a decision log on disk: PATH.000001 and so on.
 //
-// Purpose: lists and names them. Threads: any; the folder is whoever's.
+// Purpose: lists and names them. Threads: any; the folder may be shared.
 #ifndef BFIO_ROUTER_RECORD_SEGMENT_FILES_H_
 #define BFIO_ROUTER_RECORD_SEGMENT_FILES_H_
 

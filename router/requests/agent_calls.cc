@@ -38,7 +38,7 @@ absl::Status AgentCalls::Look(RequestRecord& record, int64_t step,
                               std::optional<absl::Duration> shortest_step, absl::Time now) const {
   const ClientRequest& request = record.request;
   if (request.parent_id.empty()) return absl::OkStatus();
-  // Tenants cannot meet in one name: the length tells where the first ends.
+  // Tenants cannot share a name: the length marks the end of the first part.
   std::string name = absl::StrCat(request.tenant.size(), ":", request.tenant, request.parent_id);
   const std::optional<core::Parents::Standing> parent = parents_.Look(name, step, request.stage);
   if (!parent.has_value()) return absl::OkStatus();
@@ -79,7 +79,7 @@ std::vector<core::RequestId> AgentCalls::Expire(absl::Time now) {
   while (!deadlines_.empty() && deadlines_.begin()->first <= absl::ToUnixMicros(now)) {
     const auto [deadline_us, name] = *deadlines_.begin();
     deadlines_.erase(deadlines_.begin());
-    if (parents_.Deadline(name) > deadline_us) continue;  // forgotten, and begun anew since
+    if (parents_.Deadline(name) > deadline_us) continue;  // forgotten, and begun again since
     const absl::Span<const core::RequestId> calls = parents_.Calls(name);
     expired.insert(expired.end(), calls.begin(), calls.end());
   }

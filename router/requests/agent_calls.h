@@ -22,7 +22,7 @@ namespace bfio::router {
 
 // Whose calls go first among agents' (router/core/agents).
 enum class AgentOrder {
-  // Each call stands for itself.
+  // Each call counts as its own parent.
   kOff,
   // The oldest parent's.
   kAge,

@@ -59,7 +59,7 @@ void RequestLifecycle::OnArrival(core::RequestId id, ClientRequest request, std:
   }
   ++totals_.accepted;
   if (ahead) went_ahead_.insert(name);
-  // What an earlier router was asked for is not asked for anew.
+  // A request that an earlier router accepted is not charged again.
   if (!restarts) arrivals_.Add(now_);
   tenants_->totals().OnAccepted(record->tenant, record->request.tenant, record->request.prompt_tokens);
   overload_->Charge(*record);
@@ -131,9 +131,9 @@ bool RequestLifecycle::Resume(core::RequestId id, ClientRequest& request,
     EarlyResume early{id, std::move(request), sink};
     if (resumes_.Hold(early)) return true;
     // Some worker may yet bring its request.
-    return refuse(WithRetry(
-        absl::UnavailableError("the router has just started, and too many clients have come back at once"),
-        kFailedRetry));
+    return refuse(
+        WithRetry(absl::UnavailableError("the router has just started, and too many clients resume at once"),
+                  kFailedRetry));
   }
   if (record == nullptr) {
     if (!request.has_prompt()) return refuse(unknown);
@@ -142,7 +142,7 @@ bool RequestLifecycle::Resume(core::RequestId id, ClientRequest& request,
     ++totals_.restarted;
     return false;
   }
-  // In the words of a request that does not exist: whose it is, is nobody's business.
+  // The same message as for a request that does not exist, so that it reveals nothing.
   if (!MayResume(record->request, request)) return refuse(unknown);
   if (!record->request.resumable) {
     return refuse(absl::FailedPreconditionError(record->forgotten
@@ -211,7 +211,7 @@ std::vector<core::RequestSpec> RequestLifecycle::Recover(absl::string_view worke
 bool RequestLifecycle::RecoverOne(absl::string_view worker_id, HeldRequest& held,
                                   absl::Span<const HeldActive> active,
                                   std::vector<core::RequestSpec>& recovered) {
-  // Somebody has started it again meanwhile: the worker is told to drop its own.
+  // A client has started it again meanwhile: the worker has to drop its own.
   if (table_.Find(held.id) != nullptr ||
       table_.FindByName(held.request.tenant, held.request.request_id) != nullptr) {
     return false;

@@ -19,7 +19,7 @@ absl::Status OutOfRange(absl::string_view field, const Value& value, const Limit
   return absl::InvalidArgumentError(absl::StrCat(field, " is ", value, "; must be ", limit));
 }
 
-// A client comes back for a request that the router knows: the prompt and what goes with it are not repeated.
+// A resume of a request that the router has: the prompt and its settings are not repeated.
 inline bool IsBareResume(const ClientRequest& request) {
   return request.resume_from.has_value() && !request.has_prompt();
 }

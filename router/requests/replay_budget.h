@@ -1,7 +1,7 @@
 // The bytes that the router keeps so that requests can be replayed and resumed: prompts and delivered tokens.
 //
-// Purpose: a bound in all and one for each request; who is beyond it goes on, and is not replayed when its
-// worker is lost. Pure counting; the decision thread's.
+// Purpose: a bound on the sum and one per request; a request beyond it continues, and is not replayed when
+// its worker is lost. Pure counting; the decision thread's.
 #ifndef BFIO_ROUTER_REQUESTS_REPLAY_BUDGET_H_
 #define BFIO_ROUTER_REQUESTS_REPLAY_BUDGET_H_
 

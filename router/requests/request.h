@@ -45,7 +45,7 @@ struct ClientRequest {
   bool resumable = false;
   std::string resume_token;
   // The client takes up a stream: the index of the first token it still wants, and what it has received of a
-  // request that may have to start anew.
+  // request that may have to start again.
   std::optional<uint32_t> resume_from;
   std::vector<uint32_t> received;
   // The edge has seen proof that a router had accepted this very request before (resume_ticket).
@@ -66,7 +66,7 @@ struct ClientRequest {
 
 enum class FinishReason : uint8_t { kLength, kStop, kAbort };
 
-// What a client is told at the end of its request.
+// The final message for a client.
 struct Finish {
   FinishReason reason = FinishReason::kLength;
   uint32_t prompt_tokens = 0;
@@ -79,7 +79,7 @@ struct Finish {
   std::optional<uint32_t> rank;
 };
 
-// What a worker is told of a request that is placed on it. Borrows from the request's record: good while the
+// The assignment of a request to a worker. Borrows from the request's record: good while the
 // command that carries it is carried out.
 struct Assignment {
   core::RequestId id = 0;

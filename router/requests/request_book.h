@@ -1,6 +1,6 @@
-// What a group asks about requests while an epoch opens, and tells of them when a worker is lost.
+// What a group needs from the requests' owner: recovered requests when an epoch opens, and lost workers.
 //
-// Purpose: a group knows requests by id only; whoever keeps them answers. Implemented by RequestLifecycle.
+// Purpose: a group refers to requests by id only. Implemented by RequestLifecycle.
 // Threads: the decision thread's.
 #ifndef BFIO_ROUTER_REQUESTS_REQUEST_BOOK_H_
 #define BFIO_ROUTER_REQUESTS_REQUEST_BOOK_H_
@@ -20,14 +20,14 @@ namespace bfio::router {
 class RequestBook {
  public:
   virtual ~RequestBook() = default;
-  // Takes over what a member holds of an earlier router. `active` is what the member runs. Returns the
-  // requests that are now this router's and still run there, in the form the scheduler takes them.
+  // Recovers the requests that a member holds from an earlier router. `active` is what the member runs.
+  // Returns the requests that now belong to this router and still run there, in the scheduler's form.
   virtual std::vector<core::RequestSpec> Recover(absl::string_view worker_id, std::vector<HeldRequest> held,
                                                  absl::Span<const HeldActive> active) = 0;
-  // Tokens that have come from the request's present placement; nothing when nobody waits for the request.
+  // Tokens that have arrived from the request's present placement; nothing for an orphaned request.
   virtual std::optional<uint32_t> ReceivedSincePlaced(core::RequestId id) const = 0;
-  // That worker is lost, without having drained or asked to leave: every request that is placed there is on
-  // it as it dies. Called while the scheduler still has them there; what becomes of them follows.
+  // That worker is lost, without having drained or asked to leave. Called while the scheduler still has the
+  // requests that were placed there; they are displaced afterwards.
   virtual void OnWorkerDied(core::GroupIndex group, core::WorkerIndex worker) = 0;
   // A count of generated tokens differs from what has been received.
   virtual void CountTokens(uint32_t generated, uint32_t received) = 0;

@@ -28,7 +28,7 @@ void Tell(LineLimiter& lines, spdlog::level::level_enum level, absl::string_view
   spdlog::log(level, "request {}: {}{}", record.LogName(), std::string(what), *more);
 }
 
-// The same, for who asked to see all of them.
+// The same, for callers that need all of them.
 void Trace(const RequestRecord& record, absl::string_view what) {
   if (!spdlog::should_log(spdlog::level::debug)) return;
   const ScopedLogFields fields(record.Fields());
@@ -234,10 +234,10 @@ bool RequestLifecycle::Stranded(const RequestRecord& record) const {
 }
 
 absl::Status RequestLifecycle::ModelGone(uint32_t tokens) {
-  // Not UNAVAILABLE: whoever tries again with what it has would get another model's end to this beginning.
-  return absl::FailedPreconditionError(
-      absl::StrCat("the model that this request began on is not served any more; ", tokens,
-                   " of its tokens are delivered, and another model would go on otherwise: send it anew"));
+  // Not UNAVAILABLE: a retry with the received tokens would continue them on another model.
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the model that this request began on is not served any more; ", tokens,
+      " of its tokens are delivered, and another model would continue differently: send it again"));
 }
 
 void RequestLifecycle::SetGroups(GroupsView groups) {
@@ -267,7 +267,7 @@ std::optional<Assignment> RequestLifecycle::OnPlaced(core::RequestId id, uint32_
   now_ = now;
   RequestRecord* record = table_.Find(id);
   if (record == nullptr || record->ended) {
-    // Nobody waits for it: have it dropped again rather than hold its slot for ever.
+    // No client waits for it: drop it, so that it does not hold its slot for ever.
     Cancel(id);
     return std::nullopt;
   }
@@ -421,7 +421,7 @@ void RequestLifecycle::OnTimer(absl::Time now) {
     RequestRecord* record = table_.Find(*id);
     if (record == nullptr || record->sink != nullptr || record->resume_by > now) continue;
     if (!record->ended) {
-      Tell(lines_, spdlog::level::info, "expired", *record, now_, "nobody has come back for it");
+      Tell(lines_, spdlog::level::info, "expired", *record, now_, "no client has resumed it");
       ++totals_.resume_expired;
       ++totals_.cancelled;
       Cancel(record->id);

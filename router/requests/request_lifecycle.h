@@ -1,9 +1,9 @@
 // What happens to a request from its arrival to its end.
 //
 // Purpose: the state machine between clients and groups. It accepts or refuses, hands requests to the
-// scheduler's pool (core::Cluster), passes on their tokens, ends them, replays those whose worker was lost,
-// keeps what resumable streams need, and takes over what workers hold of an earlier router. The parts with
-// books of their own are classes beside it: request_table.h, resume_store.h, tenants.h, overload.h,
+// scheduler's pool (core::Cluster), delivers their tokens, ends them, replays those whose worker was lost,
+// keeps what resumable streams need, and recovers what workers hold from an earlier router. The parts with
+// separate state are classes beside it: request_table.h, resume_store.h, tenants.h, overload.h,
 // agent_calls.h.
 //
 // Ownership: borrows cluster, ids, tenants and overload control. Sinks that need a Flush are collected in
@@ -47,7 +47,7 @@ struct RequestOptions {
   int32_t max_abs_priority = 100;
   // Workers begin without reserving all KV that a request may come to hold: admission watches memory.
   bool kv_on_demand = false;
-  // After a restart: how long clients that come back wait for the workers that know their requests; and how
+  // After a restart: how long resuming clients wait for the workers that hold their requests; and how
   // much longer when such workers have come and have yet to say what they hold.
   absl::Duration restart_settle = absl::Seconds(5);
   absl::Duration announce_settle = absl::Seconds(25);
@@ -55,7 +55,7 @@ struct RequestOptions {
   StreamLimits stream;
 };
 
-// What requests have to know of the groups.
+// The requests' view of the groups.
 struct GroupsView {
   // KV of all groups, and the longest prompt + output that all take; nothing before the first epoch.
   int64_t kv_tokens = 0;
@@ -94,7 +94,7 @@ class RequestLifecycle final : public RequestBook {
   void OnPreempted(core::RequestId id, absl::Time now);
   // Its worker is gone: back into the pool, or its end.
   void OnLost(core::RequestId id, absl::Time now);
-  // `rank`: counted over all groups. `model`: the number of the group's; 0: not told. Nothing when nobody
+  // `rank`: counted over all groups. `model`: the number of the group's; 0: unknown. Nothing when no client
   // waits for the request: it is to be dropped again.
   std::optional<Assignment> OnPlaced(core::RequestId id, uint32_t rank, int64_t wait_steps, absl::Time now,
                                      uint32_t model = 0);
@@ -137,13 +137,13 @@ class RequestLifecycle final : public RequestBook {
  private:
   // --- arrival (arrival.cc) ---
 
-  // True when the call has been dealt with: it goes on with its request, waits for the workers, or is
-  // refused. False: its request is unknown and starts anew.
+  // True when the call has been dealt with: it resumes its request, waits for the workers, or is
+  // refused. False: its request is unknown and starts again.
   bool Resume(core::RequestId id, ClientRequest& request, const std::shared_ptr<TokenSink>& sink);
-  // What the client of a request that starts anew has of it already counts as made.
+  // Tokens that the client of a restarted request has count as generated.
   void TakeReceived(RequestRecord& record) const;
   // Whether an unknown request goes ahead of limits and pool because an earlier router had accepted it, which
-  // each may do once. Nobody loses a running request because the router died.
+  // each may do once. So a router crash ends no running request.
   bool MayGoAhead(const ClientRequest& request);
   // Counts refusals.
   absl::Status Admit(RequestRecord& record, bool ahead);
@@ -161,7 +161,7 @@ class RequestLifecycle final : public RequestBook {
 
   // --- the way to the end (request_lifecycle.cc) ---
 
-  // Ends a request's stream and forgets the request. The scheduler must not know it any more.
+  // Ends a request's stream and deletes the request. REQUIRES: the scheduler has removed it.
   void End(RequestRecord& record, const absl::Status& status, std::optional<Finish> finish);
   void Complete(RequestRecord& record, FinishReason reason);
   void Fail(RequestRecord& record, const absl::Status& status);
@@ -178,7 +178,7 @@ class RequestLifecycle final : public RequestBook {
   uint32_t NumberOf(const std::string& model) const;
   // Tells its stream the model of its tokens, if there is one and it is known.
   void TellModel(const RequestRecord& record) const;
-  // No worker can go on with it: the model that it began on is gone.
+  // No worker can continue it: the model that it began on is gone.
   bool Stranded(const RequestRecord& record) const;
   // For a client that has `tokens` of it.
   static absl::Status ModelGone(uint32_t tokens);

@@ -22,7 +22,7 @@ core::RequestSpec RequestRecord::Spec(int64_t next_step) const {
   spec.priority = request.priority;
   spec.tenant = tenant;
   spec.generated_tokens = int64_t{delivered} - claimed;
-  // Another model would go on otherwise than the client's tokens began.
+  // Another model would continue the client's tokens differently.
   spec.model = model;
   if (senior_step) spec.seniority = next_step - *senior_step;
   if (placed) spec.waited_steps = wait_steps;

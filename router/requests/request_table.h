@@ -1,7 +1,7 @@
 // Every request the router has accepted and not yet forgotten.
 //
-// Purpose: what the scheduling core does not need to know: the client's stream, the prompt (for the
-// assignment and for a replay), what was delivered, times. Owned by the decision thread; not thread-safe.
+// Purpose: the part of a request that the scheduling core does not need: the client's stream, the prompt (for
+// the assignment and for a replay), what was delivered, times. Owned by the decision thread; not thread-safe.
 #ifndef BFIO_ROUTER_REQUESTS_REQUEST_TABLE_H_
 #define BFIO_ROUTER_REQUESTS_REQUEST_TABLE_H_
 
@@ -78,9 +78,9 @@ struct RequestRecord {
   std::optional<Finish> ended;
   // Times in a row that a worker refused it for want of KV (core::RequestSpec::refusals).
   int refusals = 0;
-  // Whether it may be what its workers die of.
+  // Whether it may be the cause of its workers' crashes.
   Suspicion suspicion;
-  // The worker that it is placed on has died; counts when the request is lost.
+  // The worker that it is placed on has failed; counts when the request is lost.
   bool worker_died = false;
 
   bool keeps_history() const { return !forgotten && (request.has_prompt_ids() || request.resumable); }
@@ -109,7 +109,7 @@ class RequestTable {
   RequestRecord* FindByName(const std::string& tenant, const std::string& request_id);
   // The one that this stream is of.
   RequestRecord* FindBySink(uint64_t sink_id);
-  // The stream that the request goes on with; null: none.
+  // The stream that resumed the request; null: none.
   void SetSink(RequestRecord& record, std::shared_ptr<TokenSink> sink);
   void Erase(core::RequestId id);
 

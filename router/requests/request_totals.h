@@ -21,7 +21,7 @@ struct RequestTotals {
   int64_t refused_invalid = 0;
   // Lost their worker and were not placed again. Part of `failed`.
   int64_t replays_refused = 0;
-  // Of those: workers died with them on board, one after another (suspicion.h).
+  // Of those: several workers failed while running them (suspicion.h).
   int64_t suspects_ended = 0;
   // Tokens that workers count and no stream got, and that came twice; anything but 0 is a fault.
   int64_t tokens_lost = 0;
@@ -29,7 +29,8 @@ struct RequestTotals {
   int64_t resumed = 0;
   int64_t resume_refused = 0;
   int64_t resume_expired = 0;
-  // Taken over from workers that held them for an earlier router, and started again because nobody held them.
+  // Recovered from workers that held them for an earlier router, and started again because no worker held
+  // them.
   int64_t adopted = 0;
   int64_t restarted = 0;
   int64_t refused_tenant = 0;

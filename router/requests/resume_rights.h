@@ -1,7 +1,7 @@
-// Who may take up or abort a request that is live: who repeats its tenant and its secret.
+// The right to resume or abort a live request: tenant and secret must match.
 //
-// Purpose: one place for the comparison of secrets, which takes the same time wherever strings of equal
-// length differ. Pure; any thread.
+// Purpose: one place for the comparison of secrets, which takes constant time for strings of equal
+// length. Pure; any thread.
 #ifndef BFIO_ROUTER_REQUESTS_RESUME_RIGHTS_H_
 #define BFIO_ROUTER_REQUESTS_RESUME_RIGHTS_H_
 
@@ -13,14 +13,14 @@
 
 namespace bfio::router {
 
-// `resume` is what a client that came back has sent. REQUIRES, here and below: the caller's tenant is the
+// `resume` is the resume that a client has sent. REQUIRES, here and below: the caller's tenant is the
 // request's, as of every request that was found by tenant and request_id.
 bool MayResume(const ClientRequest& request, const ClientRequest& resume);
 
 bool MayAbort(const ClientRequest& request, absl::string_view resume_token);
 
-// The seed of a resumable request that names none: the same in every router's life, so that a request that is
-// started again generates the same tokens.
+// The seed of a resumable request that names none: the same in every router process, so that a request that
+// is started again generates the same tokens.
 uint64_t SeedOfName(absl::string_view request_id);
 
 }  // namespace bfio::router

@@ -1,11 +1,10 @@
-// What is kept so that streams can be taken up again: histories within a budget, ended requests, and who
-// waits.
+// State for resuming streams: histories within a budget, ended requests, and waiting resumes.
 //
-// Purpose: the books of resumable requests. Which bytes are kept of whom (replay_budget.h), which ended
-// requests wait for a client that may have missed the end, until when requests without a client are kept,
-// streams that have ended and may still wait for their clients, and resumes that came before the workers that
-// know the request. Bounded: bytes by the budget, early resumes by number and bytes. It ends nothing itself:
-// the caller (RequestLifecycle) does. Threads: the decision thread's.
+// Purpose: the bytes kept per request (replay_budget.h), ended
+// requests kept for a client that may have missed the end, the time until which requests without a client are
+// kept, streams that have ended and may still wait for their clients, and resumes that arrived before the
+// workers that hold the request. Bounded: bytes by the budget, early resumes by number and bytes. It ends
+// nothing itself: the caller (RequestLifecycle) does. Threads: the decision thread's.
 #ifndef BFIO_ROUTER_REQUESTS_RESUME_STORE_H_
 #define BFIO_ROUTER_REQUESTS_RESUME_STORE_H_
 
@@ -38,7 +37,7 @@ struct ResumeOptions {
   int64_t max_early_bytes = int64_t{512} << 20;
 };
 
-// A client that came back before the workers that may know its request.
+// A resume that arrived before the workers that may hold its request.
 struct EarlyResume {
   core::RequestId id = 0;
   ClientRequest request;

@@ -1,15 +1,15 @@
-// Whether a request may be what its workers die of.
+// Whether a request may be the cause of its workers' crashes.
 //
-// Purpose: a request that kills whoever takes it must not be replayed from worker to worker, and the others
-// that were on those workers must not pay for it. A worker that dies makes a suspect of each request that is
-// placed on it. After kAlone deaths in a row the request runs alone (core::RequestSpec::steps_alone), so that
-// the next death says something about it, and after kGuilty it is ended.
+// Purpose: a request that crashes its worker must not be replayed from worker to worker, and the others
+// on those workers must not be ended for it. A lost worker makes a suspect of each request that is
+// placed on it. After kAlone failures in a row the request runs alone (core::RequestSpec::steps_alone), so
+// that the next failure identifies it, and after kGuilty it is ended.
 //
-// kTokensThatClear tokens in one placement end the row, alone or not: a replay begins where the last token
-// that came was, so a request that its own tokens are deadly in dies within the few steps whose reports were
-// lost with the worker, and 16 tokens are more than those. More would make suspects of requests that only
-// happened to be on workers that flap. One that dies later each time is ended after kMost deaths in all. Pure
-// counting; the decision thread's.
+// kTokensThatClear tokens in one placement end the row, alone or not. A replay begins at the last token that
+// arrived, so a crash that the request's own tokens cause repeats within the few steps whose reports were
+// lost with the worker, and 16 tokens are more than those. With more, requests that only
+// happened to be on unstable workers would become suspects. A request whose workers fail later each time is
+// ended after kMost failures in all. Pure counting; the decision thread's.
 #ifndef BFIO_ROUTER_REQUESTS_SUSPICION_H_
 #define BFIO_ROUTER_REQUESTS_SUSPICION_H_
 
@@ -28,7 +28,7 @@ class Suspicion {
   void OnTokens(uint32_t since_placed) {
     if (since_placed >= kTokensThatClear) in_a_row_ = 0;
   }
-  // A worker has died with it on board.
+  // A worker has failed while it was placed there.
   void OnDeath() {
     ++in_a_row_;
     ++deaths_;

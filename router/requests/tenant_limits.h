@@ -1,7 +1,7 @@
 // What a tenant may ask for: requests and tokens per second, requests at a time, priority.
 //
 // Purpose: one tenant's flood is refused before it costs the others anything. A token bucket for
-// each rate, a second's worth deep at least; a request that is larger than its bucket passes when the bucket
+// each rate, at least one second deep; a request that is larger than its bucket passes when the bucket
 // is full, and the bucket then owes. A request is charged its prompt and all it may make, and paid back what
 // it did not. Bounded: beyond max_tenants names that were seen, further ones share one account. Threads: any;
 // a ticket may be dropped on any thread, and before its limiter only.

@@ -40,7 +40,7 @@ class TenantTotals {
  private:
   TenantTotal& Of(uint32_t number, const std::string& name);
 
-  // By number; the last one, once it is needed, is everybody else's. Without a request: not seen.
+  // By number; the last one, once it is needed, is shared by all other tenants. Without a request: not seen.
   std::vector<TenantTotal> totals_;
 };
 

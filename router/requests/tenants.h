@@ -1,6 +1,6 @@
 // The tenants of a router: their numbers, their limits and what they asked for and got.
 //
-// Purpose: one place and one cap for whatever names clients think up. The first kMaxTenants names have a
+// Purpose: one place and one cap for all names that clients choose. The first kMaxTenants names have a
 // number and an account of their own for the router's life, all later ones share one. The core sees numbers
 // only. Threads: Enter and CheckPriority from any; all others belong to the decision thread.
 #ifndef BFIO_ROUTER_REQUESTS_TENANTS_H_

@@ -27,7 +27,7 @@ void SessionChannel::OnGone() {
 std::optional<WorkerEvent> SessionChannel::ToEvent(const v1::WorkerMessage& message) {
   if (worker_id_.empty()) {
     if (message.has_hello()) return OnHello(message.hello());
-    // Nothing where it has been refused and does not know it yet.
+    // Nothing for a refused worker that has not received the refusal yet.
     Close(absl::InvalidArgumentError("the first message must be a hello"));
     return std::nullopt;
   }

@@ -1,8 +1,8 @@
 // One bfio worker: a WorkerChannel over its session, and what it says as events.
 //
-// Purpose: wire types end here, in both directions. Ownership: the session's callbacks share it, and whoever
-// keeps the channel; it does not keep the session. Threads: OnMessage and OnGone are gRPC's, one at a time;
-// WorkerChannel's methods come from any thread once an event has been handed in.
+// Purpose: wire types end here, in both directions. Ownership: the session's callbacks share it, and code
+// that keeps the channel; it does not keep the session. Threads: OnMessage and OnGone are gRPC's, one at a
+// time; WorkerChannel's methods come from any thread once an event has been handed in.
 #ifndef BFIO_ROUTER_WORKER_LINK_SESSION_CHANNEL_H_
 #define BFIO_ROUTER_WORKER_LINK_SESSION_CHANNEL_H_
 

@@ -24,7 +24,7 @@ class WorkerLinkService final : public CallService {
  public:
   // With `bind_worker_id` a worker may only say the worker_id that its certificate names. `limits` bound the
   // requests that workers bring of an earlier router.
-  // `authenticator` is told of callers; null: nobody is. `messages`: of the streams' hellos.
+  // `authenticator` is notified of callers; may be null. `messages`: of the streams' hellos.
   WorkerLinkService(WorkerHandler* handler, bool bind_worker_id, const RequestLimits& limits,
                     Authenticator* authenticator = nullptr, FirstMessages::Limits messages = {});
 

@@ -1,6 +1,6 @@
 // A service beside WorkerLink on the port that workers reach: where chains/router plugs in.
 //
-// Purpose: what the router must know of such a service: its figures, and when to end. The router makes it
+// Purpose: the router's interface to such a service: its metrics, and its shutdown. The router makes it
 // once, registers it, and counts its streams and messages with WorkerLink's. Threads: Stop once, from the
 // thread that ends the router, before the server is shut down; the rest from any.
 #ifndef BFIO_ROUTER_WORKER_LINK_WORKER_PORT_SERVICE_H_
@@ -36,7 +36,7 @@ struct WorkerPortSetup {
   bool bind_worker_id = false;
   // Requests per second that come to the router; callable from any thread.
   std::function<double()> demand;
-  // Is told of callers; outlives the service. Null: nobody is.
+  // Notified of callers; outlives the service. May be null.
   Authenticator* authenticator = nullptr;
 };
 using MakeWorkerPortService = std::function<std::unique_ptr<WorkerPortService>(WorkerPortSetup)>;

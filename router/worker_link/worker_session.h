@@ -25,7 +25,7 @@
 
 namespace bfio::router {
 
-// How often whoever owns sessions calls BreakOffIfStuck.
+// How often the owner of sessions calls BreakOffIfStuck.
 inline constexpr absl::Duration kSessionCheck = absl::Milliseconds(500);
 
 // What the sessions of a service share; outlives them.
@@ -52,7 +52,7 @@ class MessageSession final : public ServerCall<MessageSession<In, Out>, In, Out>
     std::function<void(std::shared_ptr<MessageSession>)> on_gone;
   };
 
-  // Reads as soon as it is its turn. `context` is the call's.
+  // Reads as soon as the port admits it. `context` is the call's.
   static std::shared_ptr<MessageSession> Create(std::string peer, Callbacks callbacks, SessionBounds* bounds,
                                                 grpc::CallbackServerContext* context);
 
@@ -93,7 +93,7 @@ class MessageSession final : public ServerCall<MessageSession<In, Out>, In, Out>
 
   // Messages that wait have become so many bytes more, or less.
   void CountQueued(int64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Whether what waits for the owner leaves room for another message.
+  // Whether the queue for the owner has capacity for another message.
   bool MayRead() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   void OnMessage(In message) override;

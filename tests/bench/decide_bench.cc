@@ -59,7 +59,7 @@ Case MakeCase(int workers, int waiting, Rng& rng, bool prompts = false) {
   return result;
 }
 
-// As a scheduler asks: what is admitted counts for the yardstick of waits.
+// As a scheduler asks: what is admitted counts for the reference wait.
 void Decide(Policy& policy, Snapshot& snapshot, VirtualFcfs& first_come, Decision& decision) {
   decision.Clear();
   snapshot.first_come_p99 = first_come.p99();
@@ -154,7 +154,7 @@ void BM_Kv(benchmark::State& state, bool decide) {
       Decide(*policy, snapshot, first_come, decision);
     } else {
       snapshot.kv = gate.Look(*of.lookahead, of.gate_workers, absl::MakeSpan(of.pool.waiting));
-      benchmark::DoNotOptimize(snapshot.kv.room.data());
+      benchmark::DoNotOptimize(snapshot.kv.capacity.data());
     }
   }
   state.counters["placed"] = static_cast<double>(decision.assignments.size());

@@ -27,7 +27,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/rng.h"
 #include "tests/testing/cuda/device_array.h"
-#include "tests/testing/seat.h"
+#include "tests/testing/group_member.h"
 #include "worker/barrier/factory.h"
 #include "worker/barrier/step_peers.h"
 #include "worker/engine/cuda/device/cuda_engine.h"
@@ -46,7 +46,7 @@ int Fault(int rank, const std::string& text) {
   return 1;
 }
 
-// Rank 0 writes it beside the final name and renames, so that nobody reads half of it.
+// Rank 0 writes it beside the final name and renames, so that no rank reads half of it.
 absl::StatusOr<std::string> ShareId(BarrierEndpoint& endpoint, int rank, const std::string& path) {
   if (rank == 0) {
     auto offer = endpoint.Offer();
@@ -162,7 +162,7 @@ std::string DecodeTogether(const GroupSpec& group, Barrier& barrier, const std::
     request.ignore_eos = true;
     if (absl::Status status = (*engine)->Admit(request); !status.ok()) return status.ToString();
   }
-  auto together = testing::Seat(group, barrier, kDecodeFrom).Run(**engine);
+  auto together = testing::GroupMember(group, barrier, kDecodeFrom).Run(**engine);
   if (!together.ok()) return together.status().ToString();
   StepOutput out;
   size_t equal = 0;

@@ -12,7 +12,7 @@
 // start,
 //             in turn: lean_us and general_us of a descent, and general_over_lean. It is why both are kept.
 // Plain/...   one look at every exchange of an admitted with a waiting item by a plain implementation, which
-//             computes J anew for each. Where that is more than some thousand exchanges, it is the time of a
+//             recomputes J for each. Where that is more than some thousand exchanges, it is the time of a
 //             sample times their number. ratio = that over a whole Solve.
 #include <benchmark/benchmark.h>
 
@@ -81,7 +81,7 @@ Instance MakeInstance(const Shape& shape, Rng& rng) {
     SolverItem item;
     item.load = 1 + static_cast<int64_t>(rng.Gamma(0.8) * 1'200);
     item.kv_reserve = item.load + 300;
-    item.worth = 200.0 * (shape.waiting - i) / 5;
+    item.weight = 200.0 * (shape.waiting - i) / 5;
     const auto left = static_cast<int>(210 * rng.Gamma(1));
     item.curve = curves > 1 ? std::min(left, curves - 1) : 0;
     instance.items.push_back(item);

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "tests/chaos/barrier_stranger.h"
+#include "tests/chaos/barrier_intruder.h"
 #include "tests/chaos/chaos_group.h"
 #include "tests/chaos/flood.h"
 #include "tests/testing/log_pipe.h"
@@ -63,19 +63,19 @@ class WrongModel final : public Attack {
   const int workers_;
 };
 
-class StrangersAtBarriers final : public Attack {
+class IntrudersAtBarriers final : public Attack {
  public:
-  explicit StrangersAtBarriers(ChaosGroup& group) {
-    BarrierStranger::Options options{group.barrier_addresses(), group.host(), group.workers(), 1};
+  explicit IntrudersAtBarriers(ChaosGroup& group) {
+    BarrierIntruder::Options options{group.barrier_addresses(), group.host(), group.workers(), 1};
     if (const auto state = group.State(); state.ok()) options.epoch = state->epoch();
-    stranger_ = std::make_unique<BarrierStranger>(std::move(options));
+    intruder_ = std::make_unique<BarrierIntruder>(std::move(options));
   }
   std::string Check(const v1::ClusterState&) override {
-    return stranger_->joined() == 0 ? "" : "a stranger is a rank of the barrier";
+    return intruder_->joined() == 0 ? "" : "a intruder is a rank of the barrier";
   }
 
  private:
-  std::unique_ptr<BarrierStranger> stranger_;
+  std::unique_ptr<BarrierIntruder> intruder_;
 };
 
 class UnauthenticatedFlood final : public Attack {
@@ -98,8 +98,8 @@ std::unique_ptr<Attack> MakeAttack(const Fault& fault, ChaosGroup& group) {
       return std::make_unique<SlowEtcd>(*group.etcd_link(), absl::Milliseconds(100 + fault.detail % 900));
     case FaultKind::kWrongModel:
       return std::make_unique<WrongModel>(group, fault.detail);
-    case FaultKind::kBarrierStranger:
-      return std::make_unique<StrangersAtBarriers>(group);
+    case FaultKind::kBarrierIntruder:
+      return std::make_unique<IntrudersAtBarriers>(group);
     case FaultKind::kFlood:
       return std::make_unique<UnauthenticatedFlood>(group.address());
     default:

@@ -82,8 +82,8 @@ Means FindMeans(int workers, bool sim_engine) {
   if (!sim_engine) {
     means.impossible[FaultKind::kPoisonedRequest] =
         "the sim engine has a poisoned token, the checkpoint none";
-    for (const FaultKind kind : {FaultKind::kLyingWorker, FaultKind::kDuplicateReport})
-      means.impossible[kind] = "the lying worker's engine is the sim engine";
+    for (const FaultKind kind : {FaultKind::kMisbehavingWorker, FaultKind::kDuplicateReport})
+      means.impossible[kind] = "the misbehaving worker's engine is the sim engine";
   }
   return means;
 }
@@ -293,14 +293,16 @@ bool ChaosGroup::Begin(const Fault& fault) {
       (jump.router ? router_clock_ : *target.clock).Jump(jump.by);
       return true;
     }
-    case FaultKind::kLyingWorker:
+    case FaultKind::kMisbehavingWorker:
     case FaultKind::kDuplicateReport: {
-      if (liar_ != nullptr || router_down_) return false;
-      const Lie lie = fault.kind == FaultKind::kDuplicateReport
-                          ? (fault.detail % 2 == 0 ? Lie::kDuplicate : Lie::kOutOfOrder)
-                          : static_cast<Lie>(fault.detail % static_cast<int>(Lie::kDuplicate));
-      liar_ = std::make_unique<LyingWorker>(worker_port_.address(), host(),
-                                            absl::StrCat("liar-", fault.detail), lie, options_.liar);
+      if (misbehaving_worker_ != nullptr || router_down_) return false;
+      const Misbehavior misbehavior =
+          fault.kind == FaultKind::kDuplicateReport
+              ? (fault.detail % 2 == 0 ? Misbehavior::kDuplicate : Misbehavior::kOutOfOrder)
+              : static_cast<Misbehavior>(fault.detail % static_cast<int>(Misbehavior::kDuplicate));
+      misbehaving_worker_ = std::make_unique<MisbehavingWorker>(worker_port_.address(), host(),
+                                                                absl::StrCat("misbehaving-", fault.detail),
+                                                                misbehavior, options_.misbehaving_worker);
       return true;
     }
     default:
@@ -368,10 +370,10 @@ void ChaosGroup::End(const Fault& fault) {
       std::filesystem::remove(means_.small_disk + "/filler");
       disk_full_ = false;
       return;
-    case FaultKind::kLyingWorker:
+    case FaultKind::kMisbehavingWorker:
     case FaultKind::kDuplicateReport:
-      lies_ += liar_->lies();
-      liar_.reset();
+      altered_reports_ += misbehaving_worker_->altered_reports();
+      misbehaving_worker_.reset();
       return;
     case FaultKind::kKillWorker:
       StartWorker(fault.worker);

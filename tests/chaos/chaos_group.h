@@ -19,7 +19,7 @@
 #include "bfio/v1/admin.grpc.pb.h"
 #include "tests/chaos/attack.h"
 #include "tests/chaos/harmless_watch.h"
-#include "tests/chaos/lying_worker.h"
+#include "tests/chaos/misbehaving_worker.h"
 #include "tests/chaos/network.h"
 #include "tests/chaos/schedule.h"
 #include "tests/chaos/tcp_proxy.h"
@@ -36,8 +36,8 @@ struct GroupOptions {
   std::vector<std::string> router_flags, worker_flags;
   // What makes a worker's model another one.
   std::vector<std::string> other_model_flags;
-  // Of the lying worker's engine, which is a sim engine.
-  worker::SimOptions liar;
+  // Of the misbehaving worker's engine, which is a sim engine.
+  worker::SimOptions misbehaving_worker;
 };
 
 // What is possible on this machine, and for what is not: why.
@@ -79,8 +79,8 @@ class ChaosGroup {
   // False: the fault's target is in no state for it; nothing was done.
   bool Begin(const Fault& fault);
   void End(const Fault& fault);
-  // Reports that lying workers have changed so far.
-  int64_t lies() const { return lies_; }
+  // Reports that misbehaving workers have changed so far.
+  int64_t altered_reports() const { return altered_reports_; }
   bool IsUnderWay(FaultKind harmless) const { return attacks_.contains(harmless); }
   // Toggles the slow workers and reads the logs; to be called every 20 ms or so.
   void Tick();
@@ -139,9 +139,9 @@ class ChaosGroup {
   bool router_down_ = false;
   int router_starts_ = 0;
   std::vector<Worker> workers_;
-  std::unique_ptr<LyingWorker> liar_;
+  std::unique_ptr<MisbehavingWorker> misbehaving_worker_;
   // Of those that have left.
-  int64_t lies_ = 0;
+  int64_t altered_reports_ = 0;
   std::unique_ptr<v1::Admin::Stub> admin_;
   bool disk_full_ = false;
   std::map<FaultKind, AttackUnderWay> attacks_;

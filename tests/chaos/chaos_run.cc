@@ -71,8 +71,8 @@ GroupOptions OptionsOf(const RunOptions& run) {
                         "--log_level=debug"};
   // Its tokens are others even where requests ignore them as ends.
   group.other_model_flags = {"--eos_probability=0.25"};
-  group.liar.cost = {kStepSeconds, 0, 0};
-  group.liar.limits = {kSlots, 1 << 20, 1 << 18};
+  group.misbehaving_worker.cost = {kStepSeconds, 0, 0};
+  group.misbehaving_worker.limits = {kSlots, 1 << 20, 1 << 18};
   return group;
 }
 
@@ -161,8 +161,8 @@ class Director {
     return true;
   }
 
-  // After the act: starting a router takes its time. A harmless fault excuses nothing, but whoever connects
-  // in a flood waits for its turn.
+  // After the act: starting a router takes its time. A harmless fault must have no effect, but a peer that
+  // connects in a flood waits for its turn.
   void Disturb(FaultKind kind) {
     const absl::Time now = MonotonicNow();
     const bool flooded = group_.IsUnderWay(FaultKind::kFlood);
@@ -184,12 +184,12 @@ class Director {
   std::map<FaultKind, int> carried_out_;
 };
 
-void PrintFaults(const Director& director, int64_t lies) {
+void PrintFaults(const Director& director, int64_t altered_reports) {
   const auto row = [](const std::string& what, int64_t count) { absl::PrintF("%-44s %14d\n", what, count); };
   for (const auto& [kind, count] : director.carried_out()) row(absl::StrCat("fault ", NameOf(kind)), count);
   for (const auto& [kind, count] : director.watch().watched())
     row(absl::StrCat("  no harmful one beside ", NameOf(kind)), count);
-  row("reports changed by misbehaving workers", lies);
+  row("reports changed by misbehaving workers", altered_reports);
 }
 
 }  // namespace
@@ -256,11 +256,12 @@ int RunChaos(const RunOptions& options) {
                      director.start(), allowed,           director.other()};
     verdict = Audit(input);
     absl::PrintF("\n");
-    PrintFaults(director, group.lies());
+    PrintFaults(director, group.altered_reports());
     // What a deadline of a second means on a busy machine.
     absl::PrintF("%-44s %14.2f\n", "longest wait for a processor, s", absl::ToDoubleSeconds(longest_wait));
-    const auto joined = director.carried_out().find(FaultKind::kLyingWorker);
-    if (joined != director.carried_out().end() && joined->second >= kMisbehaving && group.lies() == 0)
+    const auto joined = director.carried_out().find(FaultKind::kMisbehavingWorker);
+    if (joined != director.carried_out().end() && joined->second >= kMisbehaving &&
+        group.altered_reports() == 0)
       verdict.violations.push_back("no misbehaving worker came into the group");
     if (!options.memory_csv.empty()) std::ofstream(options.memory_csv) << director.memory().Csv();
   }

@@ -16,7 +16,7 @@
 #include "absl/time/clock.h"
 #include "common/base/clock.h"
 #include "tests/chaos/audit.h"
-#include "tests/chaos/barrier_stranger.h"
+#include "tests/chaos/barrier_intruder.h"
 #include "tests/chaos/client_load.h"
 #include "tests/chaos/flood.h"
 #include "tests/chaos/harmless_watch.h"
@@ -210,30 +210,30 @@ TEST(LogPipe, KeepsAWriterWaitingWhileItIsBlocked) {
   EXPECT_EQ(pipe.Read(), "one\ntwo\nthree\n");
 }
 
-TEST(BarrierStranger, ReachesABarrierAndDoesNotJoinIt) {
+TEST(BarrierIntruder, ReachesABarrierAndDoesNotJoinIt) {
   auto hub = worker::StarEndpoint::Create({});
   ASSERT_TRUE(hub.ok());
   const absl::StatusOr<std::string> offer = (*hub)->Offer();
   ASSERT_TRUE(offer.ok());
   const std::string address = offer->substr(0, offer->find('/'));
-  BarrierStranger stranger({.barriers = {address}, .world_size = 2, .epoch = 5});
+  BarrierIntruder intruder({.barriers = {address}, .world_size = 2, .epoch = 5});
   EXPECT_FALSE((*hub)->Form({5, 0, 2, *offer}, kSoon, {}).ok());
-  EXPECT_EQ(stranger.joined(), 0);
-  EXPECT_GT(stranger.connections(), 0);
+  EXPECT_EQ(intruder.joined(), 0);
+  EXPECT_GT(intruder.connections(), 0);
 }
 
-TEST(BarrierStranger, WouldSayThatItJoined) {
+TEST(BarrierIntruder, WouldSayThatItJoined) {
   auto hub = worker::StarEndpoint::Create({});
   ASSERT_TRUE(hub.ok());
   // The secret that it makes up.
   const absl::StatusOr<std::string> offer = (*hub)->Offer();
   ASSERT_TRUE(offer.ok());
   const std::string address = offer->substr(0, offer->find('/'));
-  BarrierStranger stranger({.barriers = {address}, .world_size = 2, .epoch = 5});
+  BarrierIntruder intruder({.barriers = {address}, .world_size = 2, .epoch = 5});
   EXPECT_TRUE((*hub)->Form({5, 0, 2, absl::StrCat(address, "/", std::string(64, '0'))}, kEnd, {}).ok());
   const absl::Time give_up = MonotonicNow() + kEnd;
-  while (stranger.joined() == 0 && MonotonicNow() < give_up) absl::SleepFor(absl::Milliseconds(5));
-  EXPECT_EQ(stranger.joined(), 1);
+  while (intruder.joined() == 0 && MonotonicNow() < give_up) absl::SleepFor(absl::Milliseconds(5));
+  EXPECT_EQ(intruder.joined(), 1);
 }
 
 TEST(Flood, OpensAgainWhatIsClosed) {

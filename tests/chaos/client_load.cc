@@ -216,7 +216,7 @@ void ClientLoad::Send(uint64_t n, bool poisoned, absl::Time now) {
   const bool cancels = draw < options_.cancelled;
   if (cancels) request->cancel_after = when;
   if (!cancels && draw < options_.cancelled + options_.dropped) request->drop_after = when;
-  // A resumable request outlives its stream, so whoever cancels by breaking off must not have asked for that.
+  // A resumable request outlives its stream, so a client that cancels by disconnecting must not set it.
   request->message.set_resumable(!cancels && draw < 1 - options_.plain);
   request->first_sent = now;
   ++ledger_.sent;

@@ -38,14 +38,14 @@ constexpr KindRow kKinds[] = {
     {"kill-router", 2, 0.1, 1},
     {"full-disk", 1, 1, 4},
     {"jump-clock", 1, 0, 0},
-    {"lying-worker", 2, 1, 4},
+    {"misbehaving-worker", 2, 1, 4},
     {"duplicate-report", 1, 1, 4},
     {"blocked-log", 2, 1, 6, Unit::kSeconds, true},
     // Longer than a lease.
     {"slow-etcd", 2, 5, 15, Unit::kSeconds, true},
     {"poisoned-request", 2, 1, 1, Unit::kSeconds, true},
     {"wrong-model", 2, 2, 8, Unit::kSeconds, true},
-    {"barrier-stranger", 2, 2, 8, Unit::kSeconds, true},
+    {"barrier-intruder", 2, 2, 8, Unit::kSeconds, true},
     {"flood", 2, 2, 8, Unit::kSeconds, true},
 };
 
@@ -118,7 +118,7 @@ std::vector<Fault> DrawSchedule(const ScheduleOptions& options) {
 
 namespace {
 
-// Whom it befalls; empty: everybody.
+// The target of the fault; empty: all.
 std::string TargetOf(const Fault& fault) {
   const std::string worker = absl::StrCat(" worker ", fault.worker);
   switch (fault.kind) {
@@ -127,7 +127,7 @@ std::string TargetOf(const Fault& fault) {
     case FaultKind::kSlowEtcd:
     case FaultKind::kPoisonedRequest:
     case FaultKind::kWrongModel:
-    case FaultKind::kBarrierStranger:
+    case FaultKind::kBarrierIntruder:
     case FaultKind::kFlood:
       return "";
     case FaultKind::kJumpClock: {
@@ -136,7 +136,7 @@ std::string TargetOf(const Fault& fault) {
     }
     case FaultKind::kBlockedLog:
       return IsRoutersLog(fault) ? " router" : worker;
-    case FaultKind::kLyingWorker:
+    case FaultKind::kMisbehavingWorker:
     case FaultKind::kDuplicateReport:
       return absl::StrCat(" way ", fault.detail);
     case FaultKind::kPartitionPeers:

@@ -15,27 +15,27 @@
 namespace bfio::chaos {
 
 enum class FaultKind {
-  kKillWorker,       // SIGKILL; it comes back after `length`
-  kPauseShort,       // SIGSTOP for less than the step timeout
-  kPauseLong,        // SIGSTOP for longer
-  kSlowWorker,       // stopped half of the time
-  kCutLink,          // the connection to the router is reset
-  kStallLink,        // half-open: nothing comes through either way, nothing is closed
-  kHalfCloseLink,    // one direction of the connection is shut down
-  kDelayLink,        // what goes over the link comes late
-  kPartitionPeers,   // `worker` and rank 0 do not reach each other; the router reaches both
-  kIsolateWorker,    // a worker reaches nobody
-  kKillRouter,       // SIGKILL; it comes back after `length`
-  kFullDisk,         // no room for the logs
-  kJumpClock,        // the wall clock of a worker's or the router's machine is set, by JumpOf
-  kLyingWorker,      // a ninth worker joins and breaks the protocol in the way `detail`
-  kDuplicateReport,  // one that sends its reports twice, or in the wrong order
-  kBlockedLog,       // nobody reads the standard error of the router or of a worker
-  kSlowEtcd,         // etcd's replies to the leader come late
-  kPoisonedRequest,  // requests without finite logits
-  kWrongModel,       // a worker with another model attaches
-  kBarrierStranger,  // connections to the workers' barriers that do not prove that they belong there
-  kFlood,            // connections and calls without a token
+  kKillWorker,         // SIGKILL; it comes back after `length`
+  kPauseShort,         // SIGSTOP for less than the step timeout
+  kPauseLong,          // SIGSTOP for longer
+  kSlowWorker,         // stopped half of the time
+  kCutLink,            // the connection to the router is reset
+  kStallLink,          // half-open: nothing comes through either way, nothing is closed
+  kHalfCloseLink,      // one direction of the connection is shut down
+  kDelayLink,          // what goes over the link comes late
+  kPartitionPeers,     // `worker` and rank 0 do not reach each other; the router reaches both
+  kIsolateWorker,      // a worker reaches nobody
+  kKillRouter,         // SIGKILL; it comes back after `length`
+  kFullDisk,           // no room for the logs
+  kJumpClock,          // the wall clock of a worker's or the router's machine is set, by JumpOf
+  kMisbehavingWorker,  // a ninth worker joins and breaks the protocol in the way `detail`
+  kDuplicateReport,    // one that sends its reports twice, or in the wrong order
+  kBlockedLog,         // nobody reads the standard error of the router or of a worker
+  kSlowEtcd,           // etcd's replies to the leader come late
+  kPoisonedRequest,    // requests without finite logits
+  kWrongModel,         // a worker with another model attaches
+  kBarrierIntruder,    // connections to the workers' barriers that do not prove that they belong there
+  kFlood,              // connections and calls without a token
 };
 
 absl::string_view NameOf(FaultKind kind);

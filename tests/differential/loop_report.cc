@@ -1,4 +1,4 @@
-// bfio_loop_report: what the literal J is worth in closed loop when CBC decides, and when the solver does.
+// bfio_loop_report: the literal J in closed loop, decided by CBC and by the solver.
 //
 // Simulates overload on a trace (overload.h; G = 16, B = 72, 128 waiting, H = 0) twice, every decision by CBC
 // and every decision by the solver, and prints the mean imbalance, tokens, over the steps past the warm-up.

@@ -30,7 +30,7 @@ class LpCbcTest : public ::testing::Test {
   }
 };
 
-// J* by CBC, and that its choice is feasible and worth what the objective's definition says.
+// J* by CBC, and that its choice is feasible and has the objective value of the definition.
 void Optimum(const Instance& instance, absl::Span<const int64_t> admit, double& value) {
   std::string lp;
   ASSERT_TRUE(sim::AppendLp(instance, ObjectiveKind::kPaper, {admit}, lp).ok());

@@ -1,4 +1,4 @@
-// What etcd, or whoever answers in its place, says to an election: read, or refused.
+// Replies of etcd, or of a peer in its place, to an election: read, or refused.
 #include <string>
 
 #include "router/election/etcd_reply.h"

@@ -6,7 +6,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto config = bfio::worker::ParseModelConfig(bfio::fuzz::Text(data, size), "fuzz");
   if (!config.ok()) return 0;
-  // A list per layer: only of models that somebody could have.
+  // A list per layer: only of plausible models.
   if (config->layers > 64) return 0;
   for (const auto& spec : bfio::worker::ModelTensors(*config)) {
     for (const int64_t length : spec.shape) bfio::fuzz::Check(length > 0, "no tensor is empty");

@@ -1,4 +1,4 @@
-// Who may join the star barrier: bytes from whoever reaches a rank's port, or stands at rank 0's address,
+// The star barrier's handshake: bytes from any peer at a rank's port, or at rank 0's address,
 // prove nothing; a true exchange of which anything is changed proves nothing either. And the communicator id.
 #include <algorithm>
 #include <vector>
@@ -35,7 +35,7 @@ void Raw(absl::Span<const uint8_t> bytes) {
   const size_t opening = std::min(bytes.size(), kOpeningBytes);
   if (!acceptor.OnOpening(bytes.first(opening)).has_value()) return;
   Check(opening == kOpeningBytes, "an opening is whole");
-  Check(!acceptor.OnIntroduction(bytes.subspan(opening)).has_value(), "a stranger is not introduced");
+  Check(!acceptor.OnIntroduction(bytes.subspan(opening)).has_value(), "no introduction without a proof");
 }
 
 void Changed(bfio::fuzz::Input& input) {

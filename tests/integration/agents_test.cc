@@ -87,7 +87,7 @@ TEST(Agents, WithoutAnOrderEachCallStandsForItself) {
   EXPECT_THAT(TurnsUnder("off", "bf_io_auto"), ElementsAre("plain", "other", "second call"));
 }
 
-TEST(Agents, WhoHasLessLeftGoesFirstAmongAgentsOfOneAge) {
+TEST(Agents, FewerRemainingTokensGoFirstAmongAgentsOfOneAge) {
   ClusterOptions options = OneSlot("due", "fcfs");
   // A hint moves a call by 64 steps at most, so fewer must go by between the two.
   options.worker_flags[0] = "--c=0.1";
@@ -104,7 +104,7 @@ TEST(Agents, WhoHasLessLeftGoesFirstAmongAgentsOfOneAge) {
   cluster.StopCleanly();
 }
 
-TEST(Agents, TheTrafficGeneratorSendsCallsInTurnAndTellsWhatAgentsTake) {
+TEST(Agents, TheLoadGeneratorSendsCallsInOrderAndReportsAgents) {
   Cluster cluster(ClusterOptions{});
   ASSERT_TRUE(cluster.ok());
   const std::string folder = TestDirectory();

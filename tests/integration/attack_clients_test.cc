@@ -127,7 +127,7 @@ TEST(BeforeAuthentication, NoMethodAndNoNumberOfConnectionsPinsMore) {
         {admin, "/grpc.health.v1.Health/Watch"}}) {
     for (const auto& [calls, bytes] : {std::pair<int, uint32_t>{4, kHuge}, {100, 1 << 20}}) {
       attacks.push_back(std::make_unique<UnfinishedCalls>(address));
-      // A call that stays open (a watch) takes its window and no more, for which nobody waits long.
+      // A call that stays open (a watch) takes its window and no more, for which no call waits long.
       ASSERT_TRUE(attacks.back()->Send(method, calls, bytes, kSlowdown * absl::Seconds(1))) << method;
       EXPECT_LT(router.GrownMib(), 64 * kSlowdown) << method << ", " << calls << " calls";
     }
@@ -162,7 +162,7 @@ TEST(BeforeAuthentication, APortOfAWorkerHasTheSameBound) {
   EXPECT_LT(ResidentMib(worker.pid()) - before, 64 * kSlowdown);
 }
 
-// Where nobody is asked who he is, the bound is another, and there is one: 64 MiB of messages that are
+// Without authentication another bound applies: 64 MiB of messages that are
 // received at the same time, and a window of 64 KiB for each call that waits for its turn.
 TEST(WithoutAuthentication, UnfinishedCallsHaveABoundToo) {
   const LoneRouter router({});
@@ -173,7 +173,7 @@ TEST(WithoutAuthentication, UnfinishedCallsHaveABoundToo) {
 
 // --- 6: limits bypassed after a restart ---
 
-TEST(AfterARestart, AResumeOfARequestNobodyHadCountsLikeAnyOther) {
+TEST(AfterARestart, AResumeOfAnUnknownRequestCountsLikeAnyOther) {
   Cluster cluster(SlowWorker({"--tenant_limits=acme:concurrent=2"}));
   ASSERT_TRUE(cluster.ok());
   cluster.KillRouter();

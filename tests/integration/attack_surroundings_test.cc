@@ -1,4 +1,4 @@
-// What a bad day around the programs does to them: nobody reads their log, etcd is slow. Issue 22, cases 5
+// Faults around the programs: no process reads their log, etcd is slow. Issue 22, cases 5
 // and 10. Real programs over loopback.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -114,7 +114,7 @@ TEST_F(BlockedLog, OfAWorkerStopsNoDecoding) {
       << pipe.Read();
 }
 
-TEST_F(BlockedLog, KeepsNobodyFromEnding) {
+TEST_F(BlockedLog, DelaysNoExit) {
   LogPipe of_router, of_worker;
   ASSERT_NO_FATAL_FAILURE(Start(&of_router, &of_worker, {"--resume_timeout=1ms", "--log_level=debug"}));
   for (int i = 0; i < kLines; ++i) ASSERT_NO_FATAL_FAILURE(Abandon(i));

@@ -1,6 +1,6 @@
-// What one faulty request, one wrong worker or one stranger does to a group of workers: issue 22, cases 1, 2,
-// 4 and 9. Real programs over loopback. Cases that are not mended yet: KNOWN_OPEN in CMakeLists.txt
-// (tests/testing/known_open_main.cc says how they count).
+// What one faulty request, one wrong worker or one unauthenticated peer does to a group of workers: issue 22,
+// cases 1, 2, 4 and 9. Real programs over loopback. Cases that are not fixed yet: KNOWN_OPEN in
+// CMakeLists.txt (tests/testing/known_open_main.cc says how they count).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -125,7 +125,7 @@ class QueryOfDeath : public ::testing::TestWithParam<const char*> {};
 
 INSTANTIATE_TEST_SUITE_P(Modes, QueryOfDeath, ::testing::Values("replicated", "tp"));
 
-TEST_P(QueryOfDeath, EndsWithInternalAndHarmsNobodyElse) {
+TEST_P(QueryOfDeath, EndsWithInternalAndAffectsNoOtherRequest) {
   const Harmless harmless(8);
   ClusterOptions options = CpuWorkers(3, PoisonedModel());
   options.worker_flags.push_back(absl::StrCat("--mlp=", GetParam()));
@@ -150,13 +150,13 @@ TEST_P(QueryOfDeath, EndsWithInternalAndHarmsNobodyElse) {
   EXPECT_EQ(state.epoch(), epoch);
   EXPECT_EQ(state.requests().failed(), static_cast<uint64_t>(kQueries));
   EXPECT_EQ(state.requests().replayed(), 0u);
-  // What they left in the KV cache is nobody's either.
+  // What they left in the KV cache belongs to no request either.
   TokenClients later(cluster, harmless.requests);
   later.ExpectTokens(harmless.tokens);
   cluster.StopCleanly();
 }
 
-// The workers of one request die, one after the other: whatever kills them, the fourth is spared.
+// The workers of one request die, one after the other: whatever the cause, the fourth is not affected.
 TEST(QueryOfDeath, ThatKillsItsWorkersIsEndedAfterTheThird) {
   ClusterOptions options;
   options.worker_processes = 0;
@@ -243,7 +243,7 @@ TEST(TwoModels, NeverServeInOneGroup) {
 
 // It knows all that can be guessed or seen from outside: the port, the epoch, the rank and the group's size.
 // The secret it has to make up.
-TEST(BarrierHijack, AStrangerGetsNoRanksPlace) {
+TEST(BarrierHijack, AConnectionWithoutTheSecretBecomesNoRank) {
   ClusterOptions options;
   options.worker_processes = 0;
   options.router_flags = {"--workers=2", absl::StrCat("--form_timeout=", 30 * kSlowdown, "s")};
@@ -252,7 +252,7 @@ TEST(BarrierHijack, AStrangerGetsNoRanksPlace) {
   cluster.StartWorker();
   ASSERT_TRUE(Eventually([&] { return CountOf(cluster.router().Stderr(), " attached ") == 1; }))
       << cluster.router().Stderr();
-  // The rank whose place the stranger wants: it is told of the epoch, and has not gone to the barrier yet.
+  // The rank whose place the intruder wants: it is told of the epoch, and has not gone to the barrier yet.
   ScriptedWorker late(cluster.address(), "late");
   late.SayHello();
   v1::RouterMessage message;
@@ -260,18 +260,18 @@ TEST(BarrierHijack, AStrangerGetsNoRanksPlace) {
   ASSERT_EQ(message.epoch().rank(), 1u);
   const std::vector<int> ports = ListeningPorts(cluster.workers()[0].pid());
   ASSERT_EQ(ports.size(), 1u) << "a worker without --http_listen listens for its barrier alone";
-  auto stranger = worker::StarEndpoint::Create({.host = "127.0.0.1"});
-  ASSERT_TRUE(stranger.ok()) << stranger.status();
-  const auto barrier = (*stranger)->Form(
+  auto intruder = worker::StarEndpoint::Create({.host = "127.0.0.1"});
+  ASSERT_TRUE(intruder.ok()) << intruder.status();
+  const auto barrier = (*intruder)->Form(
       {message.epoch().epoch(), 1, 2, absl::StrCat("127.0.0.1:", ports[0], "/", std::string(64, '0'))},
       5 * kSlowdown * absl::Seconds(1), {});
-  EXPECT_FALSE(barrier.ok()) << "the stranger is rank 1 of the barrier";
+  EXPECT_FALSE(barrier.ok()) << "the intruder is rank 1 of the barrier";
   EXPECT_THAT(cluster.workers()[0].Stderr(), Not(HasSubstr("rank 0 of 2")));
 }
 
 // --- 9: the first worker decides ---
 
-TEST(FirstWorker, ThatIsWrongAfterARestartEndsNobodysRequests) {
+TEST(FirstWorker, ThatIsWrongAfterARestartEndsNoRequests) {
   ClusterOptions options;
   options.worker_processes = 2;
   options.worker_flags = {absl::StrCat("--c=", 0.008 * kSlowdown), "--tl=0", "--slots=8"};
@@ -325,7 +325,7 @@ TEST(FirstWorker, ThatIsWrongAfterARestartEndsNobodysRequests) {
   EXPECT_EQ(cluster.State().requests().adopted(), static_cast<uint64_t>(kRequests));
 }
 
-TEST(FirstWorker, ThatTheRouterIsToldToRefuseAsksAgain) {
+TEST(FirstWorker, ThatTheRouterRefusesRetries) {
   ClusterOptions options;
   options.worker_processes = 0;
   options.router_flags = {"--workers=1", "--models=00000000"};

@@ -39,7 +39,7 @@ TEST(BadInput, ServingSimulations) {
   ExpectOneLine("bfio_sim", {"serve-grid", "--seeds=0"}, 2, "--seeds");
 }
 
-// The secret that admits ranks would be read by whoever listens on the way.
+// The secret that admits ranks would be visible on the network.
 TEST(BadInput, ABarrierForOtherMachinesNeedsALinkThatKeepsItsSecret) {
   const std::string router = "--router=10.0.0.1:50051", host = "--barrier_host=10.0.0.2";
   ExpectOneLine("bfio_worker", {router, host}, 2, "give --worker_tls_ca, or --insecure");

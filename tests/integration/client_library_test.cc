@@ -313,9 +313,9 @@ TEST(ClientLibrary, WhatEndedForUsEndsForTheRouterAndNothingElseDoes) {
 }
 
 // A server that breaks the promises of the API, which the router does not.
-class Liar final : public v1::Inference::Service {
+class MisbehavingRouter final : public v1::Inference::Service {
  public:
-  Liar() {
+  MisbehavingRouter() {
     grpc::ServerBuilder builder;
     builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
     builder.RegisterService(this);
@@ -361,19 +361,19 @@ class Liar final : public v1::Inference::Service {
 };
 
 TEST(ClientLibrary, ARequestThatNeverBeganIsNotAborted) {
-  Liar liar;
-  auto client = Connect(liar.address());
+  MisbehavingRouter router;
+  auto client = Connect(router.address());
   v1::GenerateRequest request = Request(5);
   request.set_request_id("refused");
   EXPECT_EQ(client->GenerateAll(request, Resumable()).status().code(), absl::StatusCode::kResourceExhausted);
   client->Generate(request, Resumable());  // never asked for its first token
   client.reset();                          // waits for what it has sent
-  EXPECT_EQ(liar.aborts(), 0) << "the id may be that of somebody else's request";
+  EXPECT_EQ(router.aborts(), 0) << "the id may be that of another client's request";
 }
 
 TEST(ClientLibrary, AReaderThatTheRouterCutOffGoesOnAndShowsItsTicket) {
-  Liar liar;
-  const auto client = Connect(liar.address());
+  MisbehavingRouter router;
+  const auto client = Connect(router.address());
   v1::GenerateRequest request = Request(2);
   request.set_request_id("slow");
   const auto stream = client->Generate(request, Resumable());
@@ -385,8 +385,8 @@ TEST(ClientLibrary, AReaderThatTheRouterCutOffGoesOnAndShowsItsTicket) {
 TEST(ClientLibrary, ARequestEndsInTimeThoughTheClockIsSetBack) {
   const std::unique_ptr<WallClock> clock = WallClockOfTest();
   if (clock == nullptr) return;
-  Liar liar;
-  const auto client = Connect(liar.address());
+  MisbehavingRouter router;
+  const auto client = Connect(router.address());
   v1::GenerateRequest request = Request(5);
   request.set_request_id("silent");
   const auto stream = client->Generate(request, {.timeout = absl::Seconds(2)});
@@ -396,8 +396,8 @@ TEST(ClientLibrary, ARequestEndsInTimeThoughTheClockIsSetBack) {
 }
 
 TEST(ClientLibrary, FindsTokensMissingRepeatedOrMiscounted) {
-  Liar liar;
-  const auto client = Connect(liar.address());
+  MisbehavingRouter router;
+  const auto client = Connect(router.address());
   for (const char* lie : {"gap", "repeat", "count", "no finish"}) {
     v1::GenerateRequest request = Request(5);
     request.set_request_id(lie);

@@ -56,7 +56,7 @@ class SlowClient : public Client {
   SlowClient() : Client(OneSlot(0.4 * kSlowdown)) {}
 };
 
-TEST_F(Client, TokensAreContiguousAndTheFinishTellsUsageAndTiming) {
+TEST_F(Client, TokensAreContiguousAndTheFinishHasUsageAndTiming) {
   const GenerateResult result = Generate(cluster_.inference(), SyntheticRequest(7, 5));
   ASSERT_TRUE(result.status.ok()) << result.status.error_message();
   EXPECT_EQ(result.tokens.size(), 5u);
@@ -160,7 +160,7 @@ TEST_F(Client, AbortFinishesTheStream) {
   EXPECT_FALSE(response.found());
 }
 
-TEST_F(Client, GetLoadsTellsRunningAndCapacity) {
+TEST_F(Client, GetLoadsReportsRunningAndCapacity) {
   const auto running = OccupySlot();
   v1::GetLoadsResponse loads;
   grpc::ClientContext context;

@@ -51,7 +51,7 @@ std::vector<GenerateResult> GenerateMany(Cluster& cluster, int count, uint32_t o
 
 // Stopped in the middle of a step and continued when the others are an epoch further on, with requests of its
 // own that others make the tokens of by now.
-TEST(Fencing, AStoppedRankThatGoesOnSpeaksForNobody) {
+TEST(Fencing, ReportsOfAResumedRankAreIgnored) {
   Cluster cluster(Options(3));
   ASSERT_TRUE(cluster.ok());
   const auto reference = GenerateMany(cluster, 18, 200, [] {});
@@ -84,9 +84,9 @@ TEST(Fencing, AStoppedRankThatGoesOnSpeaksForNobody) {
   cluster.StopCleanly();
 }
 
-// A rank of an epoch that is over meets nobody at rank 0's door, and is not in the way of those that come
+// A rank of an epoch that is over reaches no rank 0, and does not delay those that join
 // after.
-TEST(Fencing, TheBarrierTakesNobodyOfAnOldEpoch) {
+TEST(Fencing, TheBarrierRefusesRanksOfAnOldEpoch) {
   Cluster cluster(Options(2));
   ASSERT_TRUE(cluster.ok());
   // A third that is told where the others meet, and says nothing.
@@ -108,7 +108,7 @@ TEST(Fencing, TheBarrierTakesNobodyOfAnOldEpoch) {
                                    static_cast<int32_t>(epoch.world_size()), epoch.communicator_id()};
   std::thread knocks([&] { EXPECT_FALSE((*endpoint)->Form(stale, 4 * kDetection, {}).ok()); });
   EXPECT_EQ(Generate(cluster.inference(), SyntheticRequest(10, 50)).tokens.size(), 50u);
-  // Forms anew while it knocks.
+  // Re-forms during the attempt.
   cluster.StartWorker();
   EXPECT_TRUE(cluster.WaitFor("the newcomer", [](const v1::ClusterState& s) { return Serving(s) == 3; }));
   EXPECT_EQ(Generate(cluster.inference(), SyntheticRequest(10, 50)).tokens.size(), 50u);
@@ -171,7 +171,7 @@ class TwoScripted : public ::testing::Test {
   uint64_t handle_ = 0;
 };
 
-TEST_F(TwoScripted, TellsOfAnothersRequestInVain) {
+TEST_F(TwoScripted, ReportsOfAnotherWorkersRequestAreIgnored) {
   ASSERT_TRUE(other().Send(Tokens(other(), 1, {66, 67}, true)));
   ASSERT_TRUE(holder_->Send(Tokens(*holder_, 1, {1, 2}, true)));
   EXPECT_EQ(ReadAll(), (std::vector<uint32_t>{1, 2}));
@@ -233,12 +233,12 @@ TEST_F(TwoScripted, ARankThatDoesNotComeToTheFormingIsLeftOut) {
     if (message.epoch().rank() == 0) failed.mutable_epoch_ready()->add_missing_ranks(1);
     ASSERT_TRUE(worker->Send(failed));
   }
-  // Not the newest, which is blamed where nobody knows better.
+  // Not the newest, which is blamed without better information.
   ASSERT_TRUE(third->Rejoin());
   EXPECT_EQ(third->epoch().world_size(), 2u);
 }
 
-// One that reaches nobody is itself cut off.
+// A rank that reaches no other is itself disconnected.
 TEST_F(TwoScripted, ARankThatBlamesAllOthersIsLeftOut) {
   auto third = std::make_unique<ScriptedWorker>(cluster_.address(), "c");
   third->SayHello();
@@ -261,7 +261,7 @@ TEST_F(TwoScripted, ARankThatBlamesAllOthersIsLeftOut) {
 
 // Whose stream stands still because its worker is gone goes before those who have not begun, also where
 // others would fit better.
-TEST(Replay, GoesBeforeThoseWhoHaveNotBegun) {
+TEST(Replay, GoesBeforeRequestsThatHaveNotBegun) {
   ClusterOptions options;
   options.worker_processes = 0;
   options.router_flags = {"--workers=3", absl::StrCat("--step_timeout=", 60 * kSlowdown, "s")};

@@ -101,7 +101,7 @@ TEST(HostileCheckpoint, MoreKvThanTheMachineHas) {
                  kSlowdown * absl::Seconds(60));
   ExpectOneLine(run, "--kv_tokens=100000000000: the KV cache of 2 ranks may come to take ", 1);
   EXPECT_THAT(run.err, HasSubstr("tokens a rank fit"));
-  // Where nobody asks for so much, it is what fits; the limit of 4 MiB is for its weights too.
+  // Without a flag for more, it is what fits; the limit of 4 MiB is for its weights too.
   const RunResult fits = RunProgram("bfio_worker",
                                     {"--engine=cpu", absl::StrCat("--model=", kModel), "--router=127.0.0.1:1",
                                      "--slots=2", "--memory_limit_mb=4", "--connect_timeout=100ms"},

@@ -166,7 +166,7 @@ TEST(Logs, BfIoInLockstepReplaysIdenticallyThoughItsRouterWasKilled) {
   EXPECT_TRUE(replay["ending"] == "no_end" || replay["ending"] == "truncated") << replay["ending"];
 }
 
-TEST(Logs, FullDisksDisturbNobody) {
+TEST(Logs, FullDisksAffectNoRequest) {
   if (!std::ifstream("/dev/full")) GTEST_SKIP() << "no /dev/full";
   ClusterOptions options;
   options.router_flags = {"--decision_log=/dev/full"};
@@ -217,7 +217,7 @@ TEST(Logs, JsonLinesSayInFieldsWhatTheyAreAbout) {
   }));
   const std::string worker_id = cluster.State().workers(0).worker_id();
   cluster.StopCleanly();
-  const nlohmann::json expired = LineWith(cluster.router().Stderr(), "nobody has come back for it");
+  const nlohmann::json expired = LineWith(cluster.router().Stderr(), "no client has resumed it");
   ASSERT_TRUE(expired.is_object()) << cluster.router().Stderr();
   EXPECT_EQ(expired["request_id"], request.request_id());
   EXPECT_EQ(expired["tenant"], "acme");

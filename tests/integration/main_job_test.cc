@@ -132,7 +132,7 @@ TEST(MainJob, DecisionsThatAreEndedEarlyAreCountedAndTheJobIsDone) {
   cluster.StopCleanly();
 }
 
-TEST(MainJob, ASweepFindsNoKneeWhereNothingIsGoodEnoughAndReportsAndComparesItsRuns) {
+TEST(MainJob, ASweepFindsNoKneeWhereNoRateHolds) {
   ClusterOptions options;
   options.worker_processes = 1;
   options.ranks_per_process = 3;

@@ -41,7 +41,7 @@ std::unique_ptr<v1::Inference::Stub> WithASmallWindow(Cluster& cluster) {
 class SlowReader : public ::testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(Resumable, SlowReader, ::testing::Bool());
 
-TEST_P(SlowReader, IsPacedThenCutOffAndSlowsNobody) {
+TEST_P(SlowReader, IsPacedThenDisconnectedAndSlowsNoOther) {
   Cluster cluster(Fast({"--stream_buffer_kb=8"}));
   ASSERT_TRUE(cluster.ok());
   v1::GenerateRequest request = SyntheticRequest(10, 60000);
@@ -149,7 +149,7 @@ TEST(Overload, TenTimesTheLoadIsRefusedAndTheRestServed) {
 
 TEST(Overload, ATenantsLimitsAreItsOwn) {
   ClusterOptions options = Fast({"--tenant_limits=small:concurrent=2;slow:rps=0.001"});
-  options.worker_flags[0] = "--c=0.01";  // two streams that nobody reads must not be cut off for it
+  options.worker_flags[0] = "--c=0.01";  // two streams without a reader must not end because of it
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
   v1::GenerateRequest request = SyntheticRequest(10, 50000);
@@ -201,7 +201,7 @@ TEST(Overload, WhatTheWorkersCannotHoldIsRefusedAtTheDoor) {
 }
 
 // Tokens of 24 requests at once, by request, on workers with KV for three or four that reserve all they may
-// make. `ends_early`: nobody knows where a request ends but the engine.
+// make. `ends_early`: only the engine determines where a request ends.
 std::vector<std::vector<uint32_t>> TokensOfACrowd(const std::vector<std::string>& router_flags,
                                                   bool ends_early, v1::RequestTotals& totals,
                                                   const std::string& admission_of_workers = "none") {
@@ -237,7 +237,7 @@ std::vector<std::vector<uint32_t>> TokensOfACrowd(const std::vector<std::string>
   return tokens;
 }
 
-TEST(Overload, WorkersThatRunOutOfKvPreemptAndNobodyMissesAToken) {
+TEST(Overload, WorkersThatRunOutOfKvPreemptAndNoTokenIsLost) {
   v1::RequestTotals reserved, watermark, foreseen;
   const auto whole = TokensOfACrowd({}, false, reserved);
   EXPECT_EQ(TokensOfACrowd({"--admission=protection:alpha=0"}, false, watermark), whole);
@@ -251,7 +251,7 @@ TEST(Overload, WorkersThatRunOutOfKvPreemptAndNobodyMissesAToken) {
 
 // The router lets in whatever fits now, and the workers refuse what would not fit later: that goes back to
 // the pool, comes again, and nothing is different to the clients.
-TEST(Overload, WorkersThatRefuseWhatTheyCouldNotHoldLoseNobody) {
+TEST(Overload, WorkersThatRefuseRequestsLoseNone) {
   v1::RequestTotals reserved, watermark, feasible;
   const auto whole = TokensOfACrowd({}, false, reserved);
   const std::vector<std::string> blind = {"--admission=protection:alpha=0"};
@@ -263,8 +263,8 @@ TEST(Overload, WorkersThatRefuseWhatTheyCouldNotHoldLoseNobody) {
   EXPECT_EQ(feasible.preempted(), 0u);
 }
 
-// Requests leave the pool in batches; whoever comes, and however few, all end with the same tokens.
-TEST(Overload, WaitingForBatchesLosesNobodyAndEndsWithTheLastOne) {
+// Requests leave the pool in batches; all end with the same tokens, however few arrive.
+TEST(Overload, WaitingForBatchesLosesNoRequestAndEndsWithTheLast) {
   v1::RequestTotals at_once, waited;
   const auto whole = TokensOfACrowd({}, true, at_once);
   for (const char* admission : {"wait", "nested_wait:most=100,tokens=5000", "kv_feasible+wait"}) {
@@ -314,7 +314,7 @@ TEST(Overload, WhileOthersRunRequestsWaitForOthersOfTheirLike) {
 }
 
 // Eight workers with KV for 60 % of what their slots would hold, requests that may make four times as many
-// tokens as they do, and nobody knows how many: what is learnt keeps workers from running out, but for the
+// tokens as they do, with unknown lengths: what is learnt keeps workers from running out, but for the
 // share that the confidence leaves.
 TEST(Overload, LearntLengthsKeepEightWorkersWithinTheirKv) {
   const auto preempted = [](const std::vector<std::string>& router_flags) {

@@ -69,11 +69,11 @@ TEST_F(Protocol, TheSameWorkerTakesItsPlaceOverAtOnce) {
 // router's, though it had its number. Nor is a number given out that the earlier router may have given to
 // what others will bring.
 TEST_F(Protocol, WhatIsNotTakenOverIsDropped) {
-  constexpr uint64_t kAdopted = uint64_t{1} << 61, kStranger = 77;
+  constexpr uint64_t kRecovered = uint64_t{1} << 61, kUnknown = 77;
   ScriptedWorker worker(cluster_.address(), "w");
   worker.hello().set_slots(3);
   worker.hello().set_router_instance(5);
-  for (const uint64_t handle : {kAdopted, kStranger}) worker.hello().add_active()->set_handle(handle);
+  for (const uint64_t handle : {kRecovered, kUnknown}) worker.hello().add_active()->set_handle(handle);
   worker.SayHello();
   v1::RouterMessage message;
   ASSERT_TRUE(worker.ReadUntil(v1::RouterMessage::kEpoch, message));
@@ -85,7 +85,7 @@ TEST_F(Protocol, WhatIsNotTakenOverIsDropped) {
   v1::WorkerMessage says;
   says.mutable_announcement()->set_epoch(message.epoch().epoch());
   v1::Assignment& held = *says.mutable_announcement()->add_requests()->mutable_assignment();
-  held.set_handle(kAdopted);
+  held.set_handle(kRecovered);
   held.set_prompt_length(10);
   held.set_max_new_tokens(5);
   held.set_origin(origin.SerializeAsString());
@@ -93,7 +93,7 @@ TEST_F(Protocol, WhatIsNotTakenOverIsDropped) {
   v1::EpochReady& ready = *says.mutable_epoch_ready();
   ready.set_epoch(message.epoch().epoch());
   ready.set_communicator_offer("127.0.0.1:1");
-  for (const uint64_t handle : {kAdopted, kStranger}) {
+  for (const uint64_t handle : {kRecovered, kUnknown}) {
     ready.add_active()->set_handle(handle);
     ready.mutable_active()->rbegin()->set_kv_tokens(10);
   }
@@ -104,7 +104,7 @@ TEST_F(Protocol, WhatIsNotTakenOverIsDropped) {
   ASSERT_TRUE(worker.Send(says));
   ASSERT_TRUE(worker.ReadUntil(v1::RouterMessage::kPlan, message));
   ASSERT_EQ(message.plan().cancellations_size(), 1);
-  EXPECT_EQ(message.plan().cancellations(0), kStranger);
+  EXPECT_EQ(message.plan().cancellations(0), kUnknown);
   ASSERT_EQ(message.plan().assignments_size(), 1);
   EXPECT_EQ(cluster_.State().requests().adopted(), 1u);
 
@@ -115,7 +115,7 @@ TEST_F(Protocol, WhatIsNotTakenOverIsDropped) {
   v1::StepReport& report = *step.mutable_step_report();
   report.set_epoch(message.plan().epoch());
   report.set_load_tokens(22);
-  for (const uint64_t handle : {kAdopted, message.plan().assignments(0).handle()}) {
+  for (const uint64_t handle : {kRecovered, message.plan().assignments(0).handle()}) {
     report.add_handles(handle);
     report.add_token_ids(1);
   }
@@ -123,11 +123,11 @@ TEST_F(Protocol, WhatIsNotTakenOverIsDropped) {
   do {
     ASSERT_TRUE(worker.ReadUntil(v1::RouterMessage::kPlan, message));
   } while (message.plan().assignments().empty());
-  EXPECT_GE(message.plan().assignments(0).handle(), kAdopted + 1'000'000'000);
+  EXPECT_GE(message.plan().assignments(0).handle(), kRecovered + 1'000'000'000);
 }
 
-// Nobody counts them, and they would be kept, and sent to workers, as long as the request.
-TEST_F(Protocol, FieldsThatNobodyKnowsAreNotKept) {
+// They are not counted, and they would be kept, and sent to workers, as long as the request.
+TEST_F(Protocol, UnknownFieldsAreNotKept) {
   ScriptedWorker worker(cluster_.address(), "w");
   ASSERT_TRUE(worker.Join());
   v1::GenerateRequest request = SyntheticRequest(10, 3);
@@ -179,7 +179,7 @@ TEST_F(Protocol, CutsOffAWorkerThatIsNeverReady) {
   EXPECT_EQ(worker.End().error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
 }
 
-TEST_F(Protocol, IgnoresTokensOfStrangersAndBeyondTheLimit) {
+TEST_F(Protocol, IgnoresTokensOfUnknownRequestsAndBeyondTheLimit) {
   ScriptedWorker worker(cluster_.address(), "w");
   ASSERT_TRUE(worker.Join());
   v1::RouterMessage plan;
@@ -189,7 +189,7 @@ TEST_F(Protocol, IgnoresTokensOfStrangersAndBeyondTheLimit) {
   v1::WorkerMessage message = worker.Report(1, 1);
   v1::StepReport& report = *message.mutable_step_report();
   report.set_load_tokens(10);
-  report.add_handles(424242);  // nobody's
+  report.add_handles(424242);  // unknown
   report.add_token_counts(1);
   report.add_token_ids(9);
   report.add_handles(handle);  // five tokens where three were allowed

@@ -141,7 +141,7 @@ TEST(Resume, AWorkerLostAfterTheRestartIsReplayed) {
   ExpectTally(cluster.State().requests());
 }
 
-// A worker and its requests whose router dies after the other worker has: nobody else comes, and the next
+// A worker and its requests whose router dies after the other worker has: no other worker joins, and the next
 // router's first epoch begins restart_settle after this one has come back.
 class OneOfTwo : public ::testing::Test {
  protected:
@@ -172,7 +172,7 @@ TEST_F(OneOfTwo, ClientsThatComeBackBeforeTheFirstEpochFindTheirRequests) {
   ExpectTally(cluster_.State().requests());
 }
 
-TEST_F(OneOfTwo, ItLeavesWithNothingUndoneThoughItIsDrainedBeforeTheFirstEpoch) {
+TEST_F(OneOfTwo, ADrainBeforeTheFirstEpochLeavesNothingUndone) {
   v1::DrainWorkerRequest request;
   v1::DrainWorkerResponse response;
   request.set_worker_id(cluster_.State().workers(0).worker_id());
@@ -351,7 +351,7 @@ TEST(Resume, NoWayRoundATenantsLimits) {
   EXPECT_EQ(cluster.State().requests().refused_tenant(), 1u);
 }
 
-TEST(Resume, ARequestNobodyComesBackForIsCancelled) {
+TEST(Resume, ARequestThatNoClientResumesIsCancelled) {
   Cluster cluster(Options(1, {absl::StrCat("--resume_timeout=", 300 * kSlowdown, "ms")}));
   ASSERT_TRUE(cluster.ok());
   {

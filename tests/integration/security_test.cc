@@ -227,24 +227,24 @@ TEST_F(Security, NoPortTakesAWrongCertificate) {
       {worker_, "worker-ca", "w0", "expired-worker", "/bfio.v1.WorkerLink/Attach"},
       {admin_, "admin-ca", "admin", "expired-admin", "/bfio.v1.Admin/GetClusterState"}};
   for (const PortUnderTest& port : ports) {
-    // The health service answers whoever gets in.
+    // The health service answers every authenticated caller.
     const std::string health = "/grpc.health.v1.Health/Check";
     EXPECT_TRUE(Call(Connect(port.address, port.ca, port.good), health, "").ok()) << port.method;
-    std::vector<std::string> strangers = {"", port.expired, "wrong"};
+    std::vector<std::string> intruders = {"", port.expired, "wrong"};
     for (const PortUnderTest& other : ports) {
-      if (other.good != port.good) strangers.push_back(other.good);
+      if (other.good != port.good) intruders.push_back(other.good);
     }
-    for (const std::string& stranger : strangers) {
+    for (const std::string& intruder : intruders) {
       for (const std::string& method : {health, port.method}) {
-        const grpc::Status status = Call(Connect(port.address, port.ca, stranger), method, kAcme);
-        EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << port.method << " took " << stranger;
+        const grpc::Status status = Call(Connect(port.address, port.ca, intruder), method, kAcme);
+        EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << port.method << " took " << intruder;
       }
     }
     EXPECT_EQ(
         Call(Channel(port.address, grpc::InsecureChannelCredentials()), port.method, kAcme).error_code(),
         grpc::StatusCode::UNAVAILABLE)
         << "plain text at " << port.method;
-    // A router that somebody else pretends to be is not believed.
+    // An impostor of the router is refused.
     EXPECT_EQ(Call(Connect(port.address, "wrong-ca", port.good), health, "").error_code(),
               grpc::StatusCode::UNAVAILABLE);
   }
@@ -259,12 +259,12 @@ TEST_F(Security, EveryMethodAsksForAToken) {
   const auto client = Connect(client_, "client-ca", "client"), admin = Connect(admin_, "admin-ca", "admin");
   // Whatever methods there will be: each must ask.
   const auto try_all = [](const std::string& service, const std::shared_ptr<grpc::Channel>& channel,
-                          const std::string& stranger) {
+                          const std::string& intruder) {
     const auto* descriptor = grpc::protobuf::DescriptorPool::generated_pool()->FindServiceByName(service);
     ASSERT_NE(descriptor, nullptr);
     for (int i = 0; i < descriptor->method_count(); ++i) {
       const std::string method = absl::StrCat("/", service, "/", descriptor->method(i)->name());
-      for (const std::string& token : {std::string(), std::string(kWrong), std::string(kExpired), stranger}) {
+      for (const std::string& token : {std::string(), std::string(kWrong), std::string(kExpired), intruder}) {
         EXPECT_EQ(Call(channel, method, token).error_code(), grpc::StatusCode::UNAUTHENTICATED)
             << method << token;
       }
@@ -288,7 +288,7 @@ TEST_F(Security, EveryMethodAsksForAToken) {
 }
 
 // By token and by certificate; the log names who did what.
-TEST_F(Security, WhoMayReadMayNotOperate) {
+TEST_F(Security, RoleReadMayNotOperate) {
   Write("operators", absl::StrCat("root token:", kOperator, "\nscraper token:", kWrong,
                                   " role=read\nprobe cert:admin role=read\n"));
   StartRouter();
@@ -360,7 +360,7 @@ TEST_F(Security, CertificatesAreReplacedUnderARunningRouter) {
     absl::SleepFor(absl::Milliseconds(50));
   }
   EXPECT_TRUE(Call(Connect(client_, "client-ca", "client"), "/bfio.v1.Inference/Abort", kAcme).ok());
-  // The old client's certificate is a stranger's now, even where it believes the router.
+  // The old client's certificate is a intruder's now, even where it believes the router.
   grpc::SslCredentialsOptions stale;
   stale.pem_root_certs = ReadFile(File("client-ca.crt"));
   stale.pem_cert_chain = ReadFile(old + "/client.crt");
@@ -372,7 +372,7 @@ TEST_F(Security, CertificatesAreReplacedUnderARunningRouter) {
   EXPECT_TRUE(Call(Connect(admin_, "admin-ca", "admin"), health, "").ok());
 }
 
-TEST_F(Security, WhileCertificateFilesAreDamagedNothingNewComesInAndWhatIsInStays) {
+TEST_F(Security, DamagedCertificateFilesStopNewConnectionsOnly) {
   StartRouter();
   const std::string health = "/grpc.health.v1.Health/Check";
   const auto open = Connect(admin_, "admin-ca", "admin");
@@ -421,17 +421,17 @@ TEST_F(Security, TokensAreReplacedUnderARunningRouter) {
   EXPECT_EQ(Abort(kAcme).error_code(), grpc::StatusCode::UNAUTHENTICATED);
 }
 
-TEST_F(Security, AWorkerJoinsOnlyAsWhoItsCertificateSays) {
+TEST_F(Security, AWorkerJoinsOnlyUnderItsCertificatesName) {
   StartRouter();
-  Process liar = StartWorker("w1", "w0");
-  EXPECT_EQ(liar.Wait(kSlowdown * absl::Seconds(60)), 1) << liar.Stderr();
-  EXPECT_THAT(liar.Stderr(), HasSubstr("the certificate does not name this worker_id"));
+  Process impostor = StartWorker("w1", "w0");
+  EXPECT_EQ(impostor.Wait(kSlowdown * absl::Seconds(60)), 1) << impostor.Stderr();
+  EXPECT_THAT(impostor.Stderr(), HasSubstr("the certificate does not name this worker_id"));
   EXPECT_EQ(Count(router_->Stderr(), "refused: worker link: the certificate is not this worker_id's"), 1u);
   // Strangers give up when --connect_timeout has passed, or go on trying; they never get in.
   for (const char* certificate : {"expired-worker", "wrong", "client"}) {
-    Process stranger = StartWorker("w0", certificate);
-    stranger.Wait(absl::Seconds(2));
-    stranger.Signal(SIGKILL);
+    Process intruder = StartWorker("w0", certificate);
+    intruder.Wait(absl::Seconds(2));
+    intruder.Signal(SIGKILL);
   }
   EXPECT_EQ(Count(router_->Stderr(), " attached "), 0u) << router_->Stderr();
   Process honest = StartWorker("w0", "w0");
@@ -498,11 +498,11 @@ TEST_F(Security, NothingIsOpenToOthersByOversight) {
   }
 }
 
-TEST_F(Security, FilesThatEverybodyMayReadAreWarnedOf) {
+TEST_F(Security, WorldReadableSecretsCauseAWarning) {
   std::filesystem::permissions(File("tokens"), std::filesystem::perms::others_read,
                                std::filesystem::perm_options::add);
   StartRouter();
-  EXPECT_EQ(Count(router_->Stderr(), "everybody on this machine may read it"), 1u) << router_->Stderr();
+  EXPECT_EQ(Count(router_->Stderr(), "every user of this machine may read it"), 1u) << router_->Stderr();
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ constexpr absl::Duration kTtl = absl::Seconds(4 * kSlowdown), kLongTtl = absl::M
 
 router::ElectionOptions Options(const EtcdServer& etcd, const std::string& name, absl::Duration ttl) {
   router::ElectionOptions options;
-  // The first is nobody's.
+  // The first has no owner.
   options.etcd.endpoints = {"http://127.0.0.1:1/", etcd.endpoint()};
   options.name = name;
   options.ttl = ttl;
@@ -120,7 +120,7 @@ TEST(Election, OneOfManyLeadsAndTermsGrow) {
   }
 }
 
-TEST(Election, AStandbyIsToldWhoLeadsAndMayGiveUp) {
+TEST(Election, AStandbyGetsTheLeaderAndMayGiveUp) {
   SKIP_WITHOUT_ETCD();
   const EtcdServer etcd;
   Candidate first(etcd, "first");
@@ -147,7 +147,7 @@ TEST(Election, ALeaseIsKeptWhileEtcdAnswersAndEndsWhenItDoesNot) {
   ASSERT_TRUE(Soon([&] { return !lease->Holds(); }));
   EXPECT_FALSE(lease->Look());
   etcd.Start();
-  // Whoever has lost it once may not come back to it, though etcd keeps leases over a restart.
+  // A router that has lost it once may not take it again, though etcd keeps leases over a restart.
   Candidate next(etcd, "next", kTtl);
   ASSERT_TRUE(Soon([&] { return next.leads.load(); }));
   EXPECT_FALSE(lease->Holds());
@@ -345,7 +345,7 @@ TEST(Standby, AStoppedLeaderEndsWhenItWakes) {
   ExpectUndisturbed(clients, 600);
 }
 
-TEST(Standby, WhoeverReachesNoEtcdLeadsNoLongerThanItsLease) {
+TEST(Standby, ARouterWithoutEtcdLeadsNoLongerThanItsLease) {
   SKIP_WITHOUT_ETCD();
   EtcdServer etcd;
   Pair pair(etcd);

@@ -82,7 +82,7 @@ TEST(Steps, WithoutPiecesARankTakesWhatItsBudgetAllows) {
 
 // What it adapts to is tested in virtual time (tests/unit/worker/sim_engine_test.cc): here, that the flags
 // and what requests ask for arrive, and that tokens do.
-TEST(Steps, ABudgetThatAdaptsServesWhoAsksForMoreThanItsFlags) {
+TEST(Steps, AnAdaptiveBudgetServesStricterObjectivesThanItsFlags) {
   ClusterOptions options;
   options.worker_processes = 1;
   options.worker_flags = {"--c=0.0005",          "--tl=0",           "--slots=16",

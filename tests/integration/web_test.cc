@@ -310,7 +310,7 @@ TEST_F(RouterWeb, AProgramMayOpenAsManyFilesAsItsHardLimitAllows) {
 
 TEST_F(RouterWeb, TokensGuardFiguresAndLevers) {
   Start({});
-  const auto nobody = Caller(""), stranger = Caller(kWrong), expired = Caller("gone-s3cr3t-gone-s3cr3t"),
+  const auto nobody = Caller(""), intruder = Caller(kWrong), expired = Caller("gone-s3cr3t-gone-s3cr3t"),
              root = Caller(kOperator);
   for (const char* path : {"/", "/live.css", "/figures.js", "/charts.js", "/live.js", "/healthz"}) {
     EXPECT_EQ(nobody->Get(path)->status, 200)
@@ -319,13 +319,13 @@ TEST_F(RouterWeb, TokensGuardFiguresAndLevers) {
   for (const char* path : {"/metrics", "/api/state", "/api/page", "/api/policies", "/api/events"}) {
     EXPECT_EQ(nobody->Get(path)->status, 401) << path;
     EXPECT_EQ(nobody->Get(path)->get_header_value("WWW-Authenticate"), "Bearer");
-    EXPECT_GE(stranger->Get(path)->status, 401) << path;
+    EXPECT_GE(intruder->Get(path)->status, 401) << path;
     EXPECT_GE(expired->Get(path)->status, 401) << path;
   }
   EXPECT_EQ(root->Get("/api/state")->status, 200);
   EXPECT_THAT(Policy(), HasSubstr("policy_info{policy=\"fcfs\"}"));
   const std::string to_lpt = R"({"name": "lpt"})", drain = R"({"worker_id": "w0"})";
-  for (const auto* caller : {nobody.get(), stranger.get(), expired.get()}) {
+  for (const auto* caller : {nobody.get(), intruder.get(), expired.get()}) {
     for (const auto& [path, body] : {std::pair("/api/policy", to_lpt), std::pair("/api/drain", drain)}) {
       const auto reply = const_cast<httplib::Client*>(caller)->Post(path, body, "application/json");
       EXPECT_TRUE(reply->status == 401 || reply->status == 403) << path << ": " << reply->status;
@@ -357,7 +357,7 @@ TEST_F(RouterWeb, AScrapersCertificateReadsAndDoesNotOperate) {
   EXPECT_THAT(scraper->Get("/metrics")->body, HasSubstr("bfio:logins_refused_total{port=\"admin\"} 3"));
 }
 
-TEST_F(RouterWeb, WithTlsOnlyWhoShowsACertificateAndATokenComesIn) {
+TEST_F(RouterWeb, WithTlsACertificateAndATokenAreRequired) {
   StartWithTls();
   EXPECT_FALSE(Caller(kOperator)->Get("/healthz")) << "without a certificate";
   httplib::Client plain("http://" + address_.substr(8));
@@ -368,8 +368,8 @@ TEST_F(RouterWeb, WithTlsOnlyWhoShowsACertificateAndATokenComesIn) {
   EXPECT_EQ(Caller(kOperator, "admin")->Post("/api/policy", R"({"name": "lpt"})", "application/json")->status,
             200);
   EXPECT_EQ(Caller("", "admin")->Post("/api/policy", R"({"name": "lpt"})", "application/json")->status, 401);
-  for (const char* stranger : {"expired-admin", "wrong", "client"})
-    EXPECT_FALSE(Caller(kOperator, stranger)->Get("/healthz")) << stranger;
+  for (const char* intruder : {"expired-admin", "wrong", "client"})
+    EXPECT_FALSE(Caller(kOperator, intruder)->Get("/healthz")) << intruder;
   // A thread of its own writes the log; the router's end leaves nothing unwritten.
   router_->Signal(SIGTERM);
   EXPECT_EQ(router_->Wait(kSlowdown * absl::Seconds(40)), 0);
@@ -511,7 +511,7 @@ TEST(Top, SwitchesAndDrainsFromATerminalAndLeavesItAsItWas) {
   EXPECT_EQ(top.Wait(), 0);
 }
 
-TEST_F(RouterWeb, TopShowsItsTokenAndIsToldWhenItIsWrong) {
+TEST_F(RouterWeb, TopSendsItsTokenAndReportsAWrongOne) {
   Start({});
   const std::string line = router_->Stdout();
   const size_t at = line.find("admin on ") + 9;

@@ -129,7 +129,7 @@ TEST(WorkerFigures, TheCostThatWorkersTellIsTheOneThatCalibrateFinds) {
   }
 }
 
-TEST(WorkerFigures, ASlowWorkerIsFoundSparedAndReplayed) {
+TEST(WorkerFigures, ASlowWorkerIsDetectedGetsLessLoadAndIsReplayed) {
   const std::string decisions = absl::StrCat(TestDirectory(), "/slow.decisions");
   // Three times as slow: no busy machine makes the other one so. Both slow enough for the cost of a token to
   // stand out of a busy machine's noise.
@@ -173,7 +173,7 @@ TEST(WorkerFigures, SwitchedOffAllWorkersCountAlike) {
 
 #ifdef FAKE_NVML_FOLDER
 // Both workers' devices are one, which draws 200 W whatever it does.
-TEST(WorkerFigures, EnergyIsToldOncePerDevice) {
+TEST(WorkerFigures, EnergyIsReportedOncePerDevice) {
   const char* before = std::getenv("LD_LIBRARY_PATH");
   const std::string path = before == nullptr ? FAKE_NVML_FOLDER : absl::StrCat(FAKE_NVML_FOLDER, ":", before);
   setenv("LD_LIBRARY_PATH", path.c_str(), 1);

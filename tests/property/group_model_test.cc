@@ -1,6 +1,6 @@
 // Groups under random lives of their workers, some of other models and barriers than others, compared with a
 // simple reference after every event (tests/testing/group_checker.h), and left alone at the end: then every
-// request that somebody waits for ends.
+// request with a client ends.
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -265,9 +265,9 @@ class RandomLife {
       --report.active_requests;
     }
     if (Chance(100)) {
-      // Of requests that are somebody else's, or nobody's.
+      // Of requests of another worker, or of none.
       core::RequestId id = 1 + rng_.Below(last_id_ + 5);
-      // Nobody's, for good: the next ones may be placed here before the report is read.
+      // Of no worker, permanently: the next ones may be placed here before the report is read.
       if (id > last_id_) id += 1'000'000;
       const bool own = std::any_of(report.tokens.begin(), report.tokens.end(),
                                    [&](const RequestTokens& made) { return made.id == id; });

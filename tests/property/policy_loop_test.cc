@@ -133,7 +133,7 @@ TEST_P(PolicyLoop, ContractHoldsAndATwinDecidesAlikeWhateverTheGroupGoesThrough)
 }
 
 // Times are weighed against times alone: in quarters of the unit plans are the same, but for choices between
-// requests that are worth the same to the last digits.
+// requests whose weights agree to the last digits.
 TEST(PolicyUnits, PlansDoNotDependOnTheUnitOfTime) {
   int64_t placed = 0, decisions = 0, differ = 0;
   for (const char* name : {"bf_io_auto", "bf_io", "lpt"}) {

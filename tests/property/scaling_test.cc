@@ -85,7 +85,7 @@ INSTANTIATE_TEST_SUITE_P(Drifts, DriftScale,
 
 // Constant outputs: all slots fall free together and are filled at once, so all requests are as old, every
 // worker of B gains B times the same in each step, and no gap moves. What was placed does not hang on the
-// drift either: when it was decided nobody held anything.
+// drift either: all workers were empty at the decision.
 TEST(ScalingTest, CommonDriftLeavesEveryGapWhereItWas) {
   const auto gaps = [](const char* policy, const char* drift) {
     SimOptions options = Overload(policy, 8, 12, false, 300);
@@ -138,7 +138,7 @@ class Snapshots {
 };
 
 TEST(ScalingTest, SlotsUnderFcfsHoldAPromptAndAGeometricAge) {
-  // Five mean lengths apart: nearly everybody is somebody else.
+  // Five mean lengths apart: nearly all requests are different ones.
   Snapshots snapshots(100);
   Simulate(Overload("fcfs", 4, 16, true, 20'000), Geometric(),
            [&](const StepView& view) { snapshots.See(view); });

@@ -3,7 +3,7 @@
 // Its term - sum L rewards large requests, so without lookahead it spends them on every gap and keeps the
 // small ones waiting: the more choice it has, the more one-sided what is left. Beyond a few pools of a step's
 // size more choice then helps no more, the oldest requests, largest first, do better without any search, and
-// a short lookahead is worth far more. (It does not fall behind FCFS, as weaker searches on the same J were
+// a short lookahead gains far more. (It does not fall behind FCFS, as weaker searches on the same J were
 // seen to do.)
 // Requests: prompts uniform in 1 .. 100, outputs geometric with p = 0.05; 32 workers of 16 slots.
 #include <gtest/gtest.h>
@@ -79,7 +79,7 @@ Outcome Fcfs(const Trace& trace) {
   });
 }
 
-TEST(SelectionBiasTest, WithoutLookaheadALargePoolIsSpentDownToItsSmallRequestsAndStopsHelping) {
+TEST(SelectionBiasTest, WithoutLookaheadALargePoolKeepsSmallRequestsOnly) {
   const Trace trace = Geometric();
   const Outcome fcfs = Fcfs(trace), small = Paper(trace, 0, 128), large = Paper(trace, 0, 1536),
                 largest_first = Paper(trace, 0, 512, 1), ahead = Paper(trace, 5, 512);

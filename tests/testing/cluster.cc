@@ -12,7 +12,7 @@
 namespace bfio::testing {
 namespace {
 
-// A test that waits for something else does not poll its connections, so the router, whose pings nobody
+// A test that waits for something else does not poll its connections, so the router, whose pings no thread
 // answers, may close them; the first call to find out fails without a fault of the router's, and is tried
 // again.
 std::shared_ptr<grpc::Channel> AdminChannel(const std::string& address) {

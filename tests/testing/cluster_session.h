@@ -32,7 +32,7 @@ class ClusterSession {
     size_t most_groups = 4;
     // KV never keeps a request out: then a policy that honours priorities can be held to it.
     bool ample_kv = true;
-    // Groups have one of so many models; 0: nobody tells.
+    // Groups have one of so many models; 0: unknown.
     uint32_t models = 0;
   };
 
@@ -155,7 +155,7 @@ class ClusterSession {
     }
   }
 
-  // Its worker is gone: it waits again with what it has generated, or nobody wants it any more.
+  // Its worker is gone: it waits again with what it has generated, or it is not wanted any more.
   void PutBack(core::RequestId id, int64_t generated) {
     Request& request = requests_.at(id);
     request.spec.prefill_tokens += generated;

@@ -15,7 +15,7 @@
 #include "tests/testing/emulated_device_ops.h"
 #include "tests/testing/emulated_ranks.h"
 #include "tests/testing/golden.h"
-#include "tests/testing/seat.h"
+#include "tests/testing/group_member.h"
 #include "worker/barrier/step_peers.h"
 #include "worker/engine/cuda/cuda_backend.h"
 #include "worker/engine/model/model.h"
@@ -112,7 +112,7 @@ inline absl::StatusOr<std::vector<float>> FeedTogether(worker::gpu::CudaBackend&
   return logits;
 }
 
-// Logits by rank, of a group in which all begin anew.
+// Logits by rank, of a group in which all start again.
 inline std::vector<std::vector<float>> FeedGroup(const worker::Model& model, const std::vector<Feed>& feeds,
                                                  int steps, bool on_device) {
   EmulatedGroup group;

@@ -1,4 +1,5 @@
-// Requests of the client API on an engine that has nobody else: the tokens they must give wherever they run.
+// Requests of the client API on an engine without other requests: the tokens they must give wherever they
+// run.
 //
 // Purpose: the reference that runs through real processes are held to.
 #ifndef BFIO_TESTS_TESTING_ENGINE_ALONE_H_

@@ -118,7 +118,7 @@ class SimpleBook final : public RequestBook {
       return true;
     });
   }
-  // False: nobody waits for it.
+  // False: no client waits for it.
   bool OnPlaced(core::RequestId id, uint32_t model) {
     Record* record = Find(id);
     if (record == nullptr) {
@@ -372,7 +372,7 @@ class GroupWorld {
 
   // --- the router ---
 
-  // A router that begins anew; connections to the one before are gone.
+  // A restarted router; connections to the one before are gone.
   void Start() {
     for (auto& [name, worker] : workers) {
       worker.member = 0;
@@ -552,7 +552,7 @@ class GroupWorld {
     }
     return ranks;
   }
-  // A step of the worker's barrier; false when somebody is missing or waits for a plan. Groups decide once,
+  // A step of the worker's barrier; false when a rank is missing or waits for a plan. Groups decide once,
   // with all reports, as where they come together.
   bool Step(const std::string& name) {
     SimWorker& worker = Worker(name);
@@ -626,7 +626,7 @@ class GroupWorld {
     return names;
   }
 
-  // For a test that has failed: where everybody stands.
+  // For a test that has failed: the state of all workers.
   std::string Describe() {
     std::string text;
     for (const auto& group : groups().groups()) {

@@ -18,8 +18,8 @@
 
 namespace bfio::testing {
 
-// The reply's body. Nothing when nobody listens at HOST:PORT, an IPv4 address in dots, or the reply is not
-// 200.
+// The reply's body. Nothing when no process listens at HOST:PORT, an IPv4 address in dots, or the reply is
+// not 200.
 inline std::optional<std::string> HttpGet(const std::string& address, const std::string& path) {
   const size_t colon = address.rfind(':');
   uint32_t port = 0;

@@ -1,8 +1,8 @@
 // Standard error of a program as a pipe whose reader may pause.
 //
-// Purpose: what a program does while nobody reads its log. The pipe holds one page; Block fills it, so that
-// the program's next line finds no space. It outlives the program, and several programs one after the other
-// may write to it. Threads: one.
+// Purpose: what a program does while no process reads its log. The pipe holds one page; Block fills it, so
+// that the program's next line finds no space. It outlives the program, and several programs one after the
+// other may write to it. Threads: one.
 #ifndef BFIO_TESTS_TESTING_LOG_PIPE_H_
 #define BFIO_TESTS_TESTING_LOG_PIPE_H_
 

@@ -111,7 +111,7 @@ class MiniGroup {
     return snapshot;
   }
 
-  // Admits, and makes the step: everybody grows by a token, who has made all leaves.
+  // Admits, and makes the step: each request grows by a token, those with all tokens leave.
   std::vector<Admission> Apply(const std::vector<Assignment>& plan) {
     first_come_.Decide(step_, static_cast<int64_t>(plan.size()));
     std::vector<Admission> admitted;

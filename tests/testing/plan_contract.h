@@ -33,7 +33,7 @@ inline bool KvHolds(const Snapshot& snapshot, const std::vector<Assignment>& pla
     bool holds = false;
     for (int32_t way = 0; way < kv.ways; ++way) {
       const size_t i = static_cast<size_t>(time * kv.ways + way);
-      holds = holds || needs[i] <= kv.room[static_cast<size_t>(g) * kv.row() + i];
+      holds = holds || needs[i] <= kv.capacity[static_cast<size_t>(g) * kv.row() + i];
     }
     if (!holds) return false;
   }

@@ -79,19 +79,20 @@ class PolicyCase {
     return *this;
   }
 
-  // Admission that looks ahead: `room` by worker, `need` by request, `times` * `ways` entries a row.
-  PolicyCase& Kv(int32_t times, int32_t ways, const std::vector<int64_t>& room,
+  // Admission that looks ahead: `capacity` by worker, `need` by request, `times` * `ways` entries a row.
+  PolicyCase& Kv(int32_t times, int32_t ways, const std::vector<int64_t>& capacity,
                  const std::vector<int64_t>& need) {
     times_ = times;
     ways_ = ways;
-    room_ = room;
+    capacity_ = capacity;
     need_ = need;
     for (size_t i = 0; i < waiting_.size(); ++i) waiting_[i].kv_need = static_cast<int32_t>(i);
     return *this;
   }
 
   Snapshot View() const {
-    return {kStep, workers_, waiting_, 0, {horizon_, load_, quiet_, curves_}, {times_, ways_, room_, need_}};
+    return {
+        kStep, workers_, waiting_, 0, {horizon_, load_, quiet_, curves_}, {times_, ways_, capacity_, need_}};
   }
 
   Decision Ask(Policy& policy) const {
@@ -120,7 +121,7 @@ class PolicyCase {
   int32_t horizon_ = 0;
   std::vector<double> load_, quiet_, curves_;
   int32_t times_ = 0, ways_ = 0;
-  std::vector<int64_t> room_, need_;
+  std::vector<int64_t> capacity_, need_;
 };
 
 }  // namespace bfio::core

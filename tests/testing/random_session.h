@@ -104,7 +104,7 @@ class RandomSession {
     for (auto it = displaced.rbegin(); it != displaced.rend(); ++it) PutBack(*it);
   }
 
-  // To the front of the pool with what it has made, if anybody still wants it.
+  // To the front of the pool with what it has made, if it is still wanted.
   void PutBack(core::RequestId id) {
     Request& request = requests_.at(id);
     const int64_t made = std::min(request.made, request.spec.max_new_tokens - 1);

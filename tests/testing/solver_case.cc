@@ -42,7 +42,7 @@ Instance RandomInstance(const SolverCaseLimits& limits, Rng& rng) {
   const bool tight_kv = limits.tight_kv && rng.Below(2) == 0;
   const bool unequal = limits.unequal_workers && rng.Below(2) == 0;
   const bool priorities = limits.priorities && rng.Below(3) == 0;
-  const bool worths = limits.worths && rng.Below(2) == 0;
+  const bool item_weights = limits.weights && rng.Below(2) == 0;
   const bool weights = limits.prefill_weights && rng.Below(2) == 0;
   const double weight = 20 * rng.Uniform();
   const int64_t workers = 1 + Below(rng, limits.max_workers), items = Below(rng, limits.max_items + 1);
@@ -72,7 +72,7 @@ Instance RandomInstance(const SolverCaseLimits& limits, Rng& rng) {
     if (priorities && priority > 0 && rng.Below(3) == 0) --priority;
     const int64_t load = 1 + Below(rng, limits.max_load);
     instance.items.push_back({load, load + Below(rng, limits.max_load), priorities ? priority : 0,
-                              worths ? 1e4 * rng.Uniform() : 0});
+                              item_weights ? 1e4 * rng.Uniform() : 0});
     pool += static_cast<double>(load);
   }
   if (items > 0) total += rate * pool * static_cast<double>(instance.Target()) / static_cast<double>(items);

@@ -28,7 +28,7 @@ struct SolverCaseLimits {
   bool unequal_workers = true;
   bool prefill_weights = true;
   bool priorities = true;
-  bool worths = true;
+  bool weights = true;
 };
 
 Instance RandomInstance(const SolverCaseLimits& limits, Rng& rng);

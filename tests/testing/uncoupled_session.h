@@ -108,7 +108,7 @@ struct UncoupledWorker {
 template <typename S>
 class UncoupledSession {
  public:
-  // `reserves`: the scheduler lets in who has room for all that it may come to hold.
+  // `reserves`: the scheduler admits requests whose largest size fits.
   UncoupledSession(S* scheduler, uint64_t seed, bool reserves)
       : scheduler_(scheduler), rng_(seed), reserves_(reserves) {
     Open();

@@ -49,7 +49,7 @@ class UnfinishedCalls {
 
   void AddFrame(uint8_t type, uint8_t flags, uint32_t stream, absl::string_view payload);
   void AddHeaders(uint32_t stream, const std::string& method);
-  // What the windows have room for.
+  // The capacity of the windows.
   void AddData();
   bool Done() const;
   // Reads and writes once; false at the connection's end, or when nothing happened for `patience`.

@@ -1,4 +1,4 @@
-// bfio_make_checkpoint: a random checkpoint, for whoever needs a model and not its answers.
+// bfio_make_checkpoint: a random checkpoint, for tests that need a model and not its answers.
 #include <cstdint>
 #include <initializer_list>
 #include <string>

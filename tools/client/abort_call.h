@@ -1,4 +1,4 @@
-// An Abort that nobody waits for.
+// An Abort without a waiting caller.
 //
 // Purpose: a resumable request is ended at the router when its caller has done with it. Best effort, within
 // kAbortTimeout: a router that does not hear it ends the request after its --resume_timeout. Ownership:

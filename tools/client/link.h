@@ -1,6 +1,6 @@
 // A connection and the calls under way on it.
 //
-// Purpose: a channel must not be taken down by one of gRPC's own threads, so whoever owns it waits here until
+// Purpose: a channel must not be taken down by one of gRPC's own threads, so its owner waits here until
 // the last call has released it. Threads: any.
 #ifndef BFIO_TOOLS_CLIENT_LINK_H_
 #define BFIO_TOOLS_CLIENT_LINK_H_

@@ -8,7 +8,7 @@
 namespace bfio::client {
 namespace {
 
-// Looks at the text where it lies.
+// Inspects the text in place.
 grpc_slice View(const std::string& text) {
   return grpc_slice_from_static_buffer(text.data(), text.size());
 }

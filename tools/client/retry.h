@@ -19,7 +19,7 @@ struct RetryOptions {
   // Refusals that a request survives before its first token: RESOURCE_EXHAUSTED with RetryInfo, UNAVAILABLE.
   // 0: none.
   int max_retries = 5;
-  // How long a resumable request goes on trying to take up its broken stream without getting anywhere; the
+  // How long a resumable request keeps trying to resume its broken stream without progress; the
   // router forgets it after its --resume_timeout.
   absl::Duration resume_patience = absl::Seconds(30);
   absl::Duration first_pause = absl::Milliseconds(50);
@@ -30,8 +30,8 @@ class Backoff {
  public:
   Backoff(const RetryOptions& options, uint64_t seed) : options_(options), rng_(seed) {}
 
-  // The pause before the next try: at least `told` (RetryInfo) and at most half as much again, if there is
-  // one.
+  // The pause before the next try: at least `told` (from RetryInfo) and at most half as much again, if there
+  // is one.
   absl::Duration Next(std::optional<absl::Duration> told);
   // After progress the pauses begin small again.
   void Reset() { bound_ = absl::ZeroDuration(); }

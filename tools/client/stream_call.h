@@ -41,7 +41,7 @@ class StreamCall : public std::enable_shared_from_this<StreamCall>,
   // kPause. `arrived` is by MonotonicNow.
   virtual Then OnMessage(v1::GenerateResponse& message, absl::Time arrived) = 0;
   // Called once, last, when the call no longer refers to stub and channel. A paused call does not end:
-  // whoever pauses it must call ReadNext, also after Cancel.
+  // code that pauses it must call ReadNext, also after Cancel.
   virtual void OnEnd(const grpc::Status& status, absl::Time ended) = 0;
   // REQUIRES: OnMessage has said kPause for the last message, and this is the first ReadNext since.
   void ReadNext();

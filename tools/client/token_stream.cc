@@ -39,8 +39,8 @@ class Attempt final : public StreamReader {
   const Link::Use use_;
 };
 
-// A resumable request that ended so for us may go on at the router: it takes the end of a stream, by our
-// deadline too, for a connection that broke.
+// A resumable request that ended so at the client may continue at the router: it takes the end of a stream,
+// by our deadline too, for a connection that broke.
 bool MayGoOn(const absl::Status& status, bool was_live) {
   switch (status.code()) {
     case absl::StatusCode::kDeadlineExceeded:
@@ -50,7 +50,7 @@ bool MayGoOn(const absl::Status& status, bool was_live) {
     case absl::StatusCode::kInternal:
     case absl::StatusCode::kUnknown:
       return true;
-    case absl::StatusCode::kResourceExhausted:  // mostly refused at the door
+    case absl::StatusCode::kResourceExhausted:  // mostly refused at admission
       return was_live;
     default:  // refused, or another's: not ours to abort
       return false;
@@ -139,7 +139,7 @@ std::optional<TokenStream::Event> TokenStream::OnMessage(const v1::GenerateRespo
         absl::StrCat("token ", message.first_index(), " came where token ", received_, " was due")));
   }
   received_ += count;
-  // A router that does not know the request any more goes on after them.
+  // A router that does not have the request any more continues after them.
   if (options_.resume) request_.mutable_received_token_ids()->MergeFrom(message.token_ids());
   if (options_.resume && !message.resume_ticket().empty())
     request_.set_resume_ticket(message.resume_ticket());
@@ -168,7 +168,7 @@ std::optional<TokenStream::Event> TokenStream::OnStreamEnd(const absl::Status& s
 }
 
 bool TokenStream::TryAgain(const absl::Status& status) {
-  // Nobody here has cancelled it: the router cut off a reader that was slow, and keeps the request.
+  // The client has not cancelled it: the router disconnected a slow reader, and keeps the request.
   const bool cut_off = absl::IsCancelled(status) && options_.resume && may_be_live_;
   if (!MayComeAgain(status) && !cut_off) return false;
   const absl::Time now = MonotonicNow();
@@ -217,7 +217,7 @@ void TokenStream::Cancel() {
     may_be_live = attempt_ != nullptr || may_be_live_;
   }
   if (attempt != nullptr) attempt->Cancel();
-  // Else the id may be that of somebody else's request.
+  // Else the id may be that of another client's request.
   if (options_.resume && may_be_live) SendAbort();
 }
 

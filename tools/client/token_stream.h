@@ -32,7 +32,7 @@ struct CallOptions {
   absl::Duration timeout = absl::Minutes(5);
   // What may be tried again, and how patiently.
   RetryOptions retry;
-  // Sends the request as resumable: a broken stream is taken up where it broke, whatever it was that broke.
+  // Sends the request as resumable: a broken stream resumes where it broke, whatever the cause.
   // Costs the memory of its tokens here, in router and worker, and a cancelled request one Abort.
   bool resume = false;
   // Instead of the client's.
@@ -66,7 +66,7 @@ class TokenStream {
   ~TokenStream();
 
   // The next tokens, or the end: v1::Finish when the request has ended and all its tokens were given, or an
-  // error (with RetryInfo, if the router sent one: common/net/status.h). The end is given again to who asks
+  // error (with RetryInfo, if the router sent one: common/net/status.h). Later calls return the end
   // again. DATA_LOSS when tokens are missing or repeated: the router's fault, or a proxy's.
   Event Next(absl::Duration patience = absl::InfiniteDuration());
 
@@ -82,7 +82,7 @@ class TokenStream {
 
  private:
   void Begin();
-  // What follows from a message, and from a stream's end; nothing where there is nothing to tell yet.
+  // What follows from a message, and from a stream's end; nothing while there is no event yet.
   std::optional<Event> OnMessage(const v1::GenerateResponse& message);
   std::optional<Event> OnStreamEnd(const absl::Status& status);
   Event End(Event event);
@@ -101,7 +101,7 @@ class TokenStream {
   Backoff backoff_;
   Counts counts_;
   uint32_t received_ = 0;
-  // The router may know the request: only a resume gets at it.
+  // The router may have the request: only a resume reaches it.
   std::atomic<bool> may_be_live_ = false;
   std::optional<v1::Finish> finish_;
   std::optional<absl::Time> pause_until_;

@@ -11,10 +11,10 @@ double Ratio(double part, double whole) {
 
 absl::StatusOr<BarrierFigures> Between(const BarrierReading& before, const BarrierReading& after) {
   if (after.uptime_s < before.uptime_s || after.steps < before.steps) {
-    return absl::UnavailableError("the router was started anew during the run; no barrier figures");
+    return absl::UnavailableError("the router restarted during the run; no barrier results");
   }
   if (after.steps == before.steps)
-    return absl::UnavailableError("the group made no step; no barrier figures");
+    return absl::UnavailableError("the group took no step; no barrier results");
   const auto steps = static_cast<double>(after.steps - before.steps);
   const double rank_step_s = after.rank_step_s - before.rank_step_s;
   const double max_load = after.max_load_tokens - before.max_load_tokens;

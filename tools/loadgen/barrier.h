@@ -68,12 +68,12 @@ struct BarrierFigures {
   uint64_t decisions_stopped_early = 0;
   // Between the workers' last readings before either end of the run: they come every few seconds.
   std::optional<EnergyJoules> energy;
-  // The group was formed anew in between (a worker left or joined); step_s_mean then assumes the last size
+  // The group re-formed in between (a worker left or joined); step_s_mean then assumes the last size
   // throughout.
   bool epoch_changed = false;
 };
 
-// UNAVAILABLE when the router was started anew in between, or made no step.
+// UNAVAILABLE when the router restarted in between, or took no step.
 absl::StatusOr<BarrierFigures> Between(const BarrierReading& before, const BarrierReading& after);
 
 }  // namespace bfio::loadgen

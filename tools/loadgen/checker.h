@@ -34,7 +34,7 @@ struct StreamMessage {
 
 class StreamChecker {
  public:
-  // `first_index` is where the stream was asked to begin: above 0 when it goes on with one that broke.
+  // `first_index` is where the stream was asked to begin: above 0 when it resumes one that broke.
   StreamChecker(std::string request_id, uint32_t prompt_tokens, uint32_t output_tokens,
                 uint32_t first_index = 0, bool open_ended = false)
       : request_id_(std::move(request_id)),

@@ -8,10 +8,10 @@
 namespace bfio::loadgen {
 namespace {
 
-// After a resume so many tokens are asked for again, to see that they are the same.
+// After a resume so many tokens are requested again, to compare them.
 constexpr uint32_t kOverlap = 4;
 
-// Where a stream is asked to begin.
+// The index from which a stream is requested.
 uint32_t FirstIndex(const Attempt& attempt) {
   return attempt.resume ? attempt.received->tokens - std::min(attempt.received->tokens, kOverlap) : 0;
 }
@@ -126,7 +126,7 @@ class ClientStream final : public client::StreamCall {
     const bool broken = !checker_.breach().empty();
     const StreamChecker::End end = EndOf(status);
     checker_.OnEnd(end);
-    // Nobody asks again for what is complete.
+    // A complete reply is not requested again.
     const bool complete = end == StreamChecker::End::kConnectionLost && checker_.finished();
     attempt_.done({.status = complete ? grpc::Status::OK : status,
                    .breach = checker_.breach(),

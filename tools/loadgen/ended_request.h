@@ -1,4 +1,4 @@
-// One request that has ended for good (no retry will follow), as the runner tells of it.
+// The final result of one request (no retry will follow), as the runner reports it.
 //
 // Purpose: what every count and figure of a run is made of. Pure values. Seconds throughout.
 #ifndef BFIO_TOOLS_LOADGEN_ENDED_REQUEST_H_

@@ -46,7 +46,7 @@ class GroupTimeline {
 
   // `seconds` after the start of the run. Steps without ranks are left out, as are lists of other lengths.
   void Add(double seconds, const GroupStep& step);
-  // Steps of which the router did not tell, because we were too slow.
+  // Steps that the router dropped because this reader was too slow.
   void AddMissed(uint64_t steps) { missed_steps_ += steps; }
 
   const TimeBins<GroupBin>& bins() const { return bins_; }

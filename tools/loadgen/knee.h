@@ -21,8 +21,8 @@
 
 namespace bfio::loadgen {
 
-// Chosen, not measured: room for the noise of some hundred requests, and well clear of 1 / (1 + g) of an
-// overload that anybody would call one.
+// Chosen, not measured: a margin for the noise of some hundred requests, well below 1 / (1 + g) of an
+// overload beyond doubt.
 inline constexpr double kFollow = 0.9;
 // Levels with fewer requests completed say nothing.
 inline constexpr uint64_t kFewestRequests = 20;
@@ -34,7 +34,7 @@ struct KneeCriteria {
 
 struct Verdict {
   enum Kind { kNotJudged, kHeld, kMissedGoodput, kFellBehind } kind = kNotJudged;
-  // 0 to 1, of requests due. Nothing when there were too few to tell, or no goodput limits.
+  // 0 to 1, of requests due. Nothing when there were too few, or no goodput limits.
   std::optional<double> good_share;
   std::optional<double> served_share;
 
@@ -56,7 +56,7 @@ struct Knee {
 // Nothing when no level was judged, or when rates go down: what a high one leaves behind burdens the next.
 std::optional<Knee> FindKnee(const std::vector<Level>& levels, const KneeCriteria& criteria);
 
-// Whether a sweep need not go on: the two last levels judged, `last` included, failed.
+// Whether a sweep may stop: the two last levels judged, `last` included, failed.
 bool TwoFailed(const std::vector<Level>& levels, uint32_t last, const KneeCriteria& criteria);
 
 // "40 requests/s held; 50 did not: 62.0 % within the limits, at least 90.0 % wanted".

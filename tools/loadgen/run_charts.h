@@ -1,7 +1,7 @@
 // Charts of one run, or of several runs as one line each.
 //
 // Purpose: what the report of a run and that of a comparison show alike. Charts without data are left out by
-// whoever asks (HasData). Pure functions over documents.
+// the caller (HasData). Pure functions over documents.
 #ifndef BFIO_TOOLS_LOADGEN_RUN_CHARTS_H_
 #define BFIO_TOOLS_LOADGEN_RUN_CHARTS_H_
 

@@ -20,7 +20,8 @@ namespace bfio::loadgen {
 
 class RunDocument {
  public:
-  // `name` tells runs apart on a page. INVALID_ARGUMENT for text that is no JSON object with a run's figures.
+  // `name` identifies the run on a page. INVALID_ARGUMENT for text that is no JSON object with a run's
+  // results.
   static absl::StatusOr<RunDocument> Parse(absl::string_view text, std::string name);
   // NOT_FOUND for a file that cannot be read, INVALID_ARGUMENT for one that is too large or holds no run. The
   // name is the file's, without folder and ".json".

@@ -45,7 +45,7 @@ class Runner {
   Results Run();
 
  private:
-  // A request that has been sent and has not ended for good.
+  // A request that has been sent and has no final result.
   struct Open {
     PlannedRequest planned;
     absl::Time due;
@@ -54,7 +54,7 @@ class Runner {
     uint32_t retries = 0;
     // Of all its streams.
     std::shared_ptr<Received> received = std::make_shared<Received>();
-    // Its stream broke, and the next attempt goes on with it.
+    // Its stream broke, and the next attempt resumes it.
     bool resume = false;
     absl::Duration resume_pause = absl::ZeroDuration();
     // Of the attempt under way; null while a retry waits.

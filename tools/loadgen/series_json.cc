@@ -40,7 +40,7 @@ Json Each(const std::vector<Bin>& bins, F f) {
   return list;
 }
 
-// Files stay small: nobody reads the further digits of a mean.
+// Files stay small: further digits of a mean are noise.
 double Rounded(double value, double unit) {
   return std::round(value / unit) * unit;
 }

@@ -1,6 +1,6 @@
 // Reads the router's steps while a run is under way.
 //
-// Purpose: Admin.WatchSteps into a GroupTimeline. A stream that ends (the router was started anew) is opened
+// Purpose: Admin.WatchSteps into a GroupTimeline. A stream that ends (the router restarted) is opened
 // again after a second, until Finish. Threads: one of its own, which alone touches the timeline until Finish
 // has returned; Finish and the destructor end it, and take no longer than a cancelled RPC does.
 #ifndef BFIO_TOOLS_LOADGEN_STEP_WATCH_H_

@@ -15,7 +15,7 @@
 namespace bfio::loadgen {
 
 struct TimelineBin {
-  // By the time they were due, whatever became of them.
+  // By the time they were due, whatever their result.
   uint64_t due = 0;
   // By the time they ended.
   uint64_t completed = 0;

@@ -22,7 +22,7 @@ absl::Status Wrong(absl::string_view field, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(field, ": ", what));
 }
 
-// No value of the client's is ever copied: nlohmann's copy recurses, and a body has room for a million
+// No value of the client's is ever copied: nlohmann's copy recurses, and a body may contain a million
 // levels.
 
 // The fields of one object. A field that is null is one that is not there, as OpenAI has it. The first thing
@@ -210,7 +210,7 @@ void ReadSampling(Fields& fields, v1::GenerateRequest& request) {
   if (const auto value = fields.Integer<uint64_t>("seed")) sampling.set_seed(*value);
 }
 
-// Some of what a router can be told besides, by the names of its own API.
+// Further fields of the router's API, under their own names.
 void ReadPlace(Fields& fields, v1::GenerateRequest& request) {
   // vLLM's word, whose smaller numbers are the more urgent ones.
   if (const auto value = fields.Signed("priority", kMostUrgent)) request.set_priority(-*value);

@@ -9,16 +9,15 @@ namespace {
 using enum MetricKind;
 
 constexpr MetricInfo kBuildInfo = {"bfio:openai_build_info", kGauge, "version",
-                                   "1; the label tells the front's version"};
+                                   "1; the label is the front's version"};
 constexpr MetricInfo kRunning = {"bfio:openai_requests_running", kGauge, "", "completions under way"};
-constexpr MetricInfo kEnded = {
-    "bfio:openai_requests_total", kCounter, "code",
-    "completions that ended, by HTTP status; 499: the client went away; a stream that broke off "
-    "counts with the status it would have had"};
+constexpr MetricInfo kEnded = {"bfio:openai_requests_total", kCounter, "code",
+                               "completions that ended, by HTTP status; 499: the client disconnected; a "
+                               "stream that broke counts with the status it would have had"};
 constexpr MetricInfo kTokens = {"bfio:openai_generation_tokens_total", kCounter, "",
-                                "tokens passed on to clients"};
+                                "tokens delivered to clients"};
 constexpr MetricInfo kConnections = {"bfio:openai_connections", kGauge, "",
-                                     "HTTP connections, those that wait included"};
+                                     "HTTP connections, waiting ones included"};
 constexpr MetricInfo kWaiting = {"bfio:openai_connections_waiting", kGauge, "",
                                  "connections that wait for a thread (--max_connections)"};
 constexpr MetricInfo kFirstToken = {"bfio:openai_time_to_first_token_seconds", kHistogram, "",

@@ -78,7 +78,7 @@ class HttpFront::Impl {
                                                              httplib::Response& response) {
       const HttpConnection* connection = HttpConnection::Current();
       if (connection != nullptr && connection->HeadersTooLarge()) response.status = 431;
-      // httplib goes on behind what it could not read, wherever that is.
+      // httplib continues behind what it could not read.
       if (connection != nullptr && !connection->request_understood()) CloseAfter(response);
       if (response.body.empty()) {
         response.set_content(ErrorBody(response.status, "not a request that can be served"), kJson);
@@ -172,7 +172,7 @@ class HttpFront::Impl {
     // The next event; nothing when the client has gone.
     std::optional<client::TokenStream::Event> Next() {
       for (;;) {
-        // Also while tokens come: one who does not stream would never be missed otherwise.
+        // Also while tokens come: a client that does not stream would go unnoticed otherwise.
         if (const absl::Time now = MonotonicNow(); now >= look_at) {
           const HttpConnection* connection = HttpConnection::Current();
           if (impl->stopping_) return absl::UnavailableError("shutting down");
@@ -215,7 +215,7 @@ class HttpFront::Impl {
       return Answer(response, 404, ErrorBody(404, absl::StrCat("no ", request.path, " here")));
     }
     const auto loads = client_->GetLoads(std::nullopt, kHealthTimeout);
-    // A router that asks who we are is there.
+    // A router that requires authentication is there.
     const absl::Status status = absl::IsUnauthenticated(loads.status()) ? absl::OkStatus() : loads.status();
     if (draining_) return Fail(response, absl::UnavailableError("shutting down"));
     if (!status.ok()) return Fail(response, absl::UnavailableError(status.message()));
@@ -277,7 +277,7 @@ class HttpFront::Impl {
     if (token.size() > BearerTokens::kMaxTokenBytes || !IsPrintable(token)) {
       return absl::UnauthenticatedError("not a bearer token");
     }
-    // Where it cannot go on safely it is left out, and the router says what it thinks of that.
+    // Where forwarding is not safe it is left out, and the router answers with its own error.
     if (client_->MayCarryTokens()) call.token = token;
     return call;
   }

@@ -104,7 +104,7 @@ absl::Status CheckFlags() {
     if (absl::Status status = CheckTlsFiles(tls, "tls", TlsEnd::kServer); !status.ok()) return status;
   }
   if (IsLoopback(*listen) || absl::GetFlag(FLAGS_insecure)) return absl::OkStatus();
-  // Callers with tokens of their own are asked by the router.
+  // The router authenticates callers with tokens of their own.
   const bool for_anybody = !absl::GetFlag(FLAGS_client_token_file).empty();
   if (tls.enabled() && !for_anybody) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(

@@ -158,7 +158,7 @@ std::string Reply::Chunk(const std::string& text, absl::Span<const uint32_t> ids
     object = stream_ ? "chat.completion.chunk" : "chat.completion";
     json& message = choice[stream_ ? "delta" : "message"];
     message = json::object();
-    // With the first text, not before it: who measures the time to the first chunk measures the first token.
+    // With the first text, not before it: so that the time to the first chunk is the time to the first token.
     if (!role_told_) message["role"] = "assistant";
     role_told_ = true;
     if (!stream_ || !text.empty()) message["content"] = text;

@@ -1,4 +1,4 @@
-// What a client is told: completions whole or in chunks, and errors, as OpenAI's API spells them.
+// Replies to clients: completions whole or in chunks, and errors, in the form of OpenAI's API.
 //
 // Purpose: the only place that writes their JSON. Pure: time is an argument. A Reply belongs to one request.
 #ifndef BFIO_TOOLS_OPENAI_REPLY_H_

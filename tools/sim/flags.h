@@ -19,7 +19,7 @@ absl::StatusOr<SimOptions> OptionsFromFlags();
 
 // The file of --trace or the profile of --profile, ready to be simulated with `seed`: read from another
 // start, drawn anew, or its rows drawn with replacement (--draw). `requests` > 0: how many rows a drawn
-// workload has. What was dropped from a file is told on standard error.
+// workload has. Dropped rows of a file are reported on standard error.
 absl::StatusOr<Trace> WorkloadFromFlags(uint64_t seed, int64_t requests);
 
 // --policy as a list; empty when the flag was not given.

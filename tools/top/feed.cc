@@ -94,7 +94,7 @@ void Feed::Follow() {
       MutexLock lock(&mutex_);
       last_[step.group()] = step;
     }
-    // Why it ended, State tells as well.
+    // State also reports why it ended.
     (void)reader->Finish();
     MutexLock lock(&mutex_);
     following_ = nullptr;

@@ -1,6 +1,6 @@
 // What the router's admin API says, for the screen.
 //
-// Purpose: asks for the state when told to, and follows the steps on a thread of its own, of which it keeps
+// Purpose: reads the state on request, and follows the steps on a separate thread, of which it keeps
 // each group's last. Every call has a deadline. Threads: the methods from one thread.
 #ifndef BFIO_TOOLS_TOP_FEED_H_
 #define BFIO_TOOLS_TOP_FEED_H_
@@ -23,7 +23,7 @@ namespace bfio::top {
 class Feed {
  public:
   static constexpr absl::Duration kPatience = absl::Seconds(5);
-  // Every how many steps the router tells of one: a person reads no faster.
+  // The router reports one step in so many: a person reads no faster.
   static constexpr uint32_t kEvery = 8;
 
   Feed(const std::string& address, Login login);
@@ -36,7 +36,7 @@ class Feed {
   absl::Status Drain(const std::string& worker_id);
   absl::Status Undrain(const std::string& worker_id);
 
-  // The last step told of, of each group.
+  // The last reported step, of each group.
   std::vector<v1::StepSummary> LastSteps();
 
  private:

@@ -58,7 +58,7 @@ struct Figures {
   std::optional<Quantiles> first_token_s;
   std::optional<Quantiles> between_tokens_s;
   uint32_t running = 0, slots = 0;
-  // In the order of ranks, group by group; who joins comes last.
+  // In the order of ranks, group by group; joining ranks are last.
   std::vector<WorkerFigures> workers;
 };
 

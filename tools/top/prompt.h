@@ -19,7 +19,7 @@ struct Action {
 
 class Prompt {
  public:
-  // Longer names are nobody's.
+  // Longer names are not valid.
   static constexpr size_t kMaxName = 200;
 
   // A key: a byte as the terminal sends it, in raw mode. Sequences of escape are swallowed by the caller.

@@ -3,7 +3,7 @@
 // Purpose: the same picture on a screen, in a pipe and in a test. Lines are at most `columns` wide and `rows`
 // many; what does not fit is left out from the least telling up: of workers those with the smallest loads.
 // Above a dozen ranks a map has a mark for each, however many there are. Names come from other machines:
-// whatever of them is no plain character is shown as '?', so that nobody's name moves the cursor. Pure.
+// whatever of them is no plain character is shown as '?', so that no name moves the cursor. Pure.
 #ifndef BFIO_TOOLS_TOP_SCREEN_H_
 #define BFIO_TOOLS_TOP_SCREEN_H_
 

@@ -1,7 +1,7 @@
 // A terminal as a screen: its size, its keys, and lines in place of those before.
 //
 // Purpose: plain ANSI sequences and no library; what the terminal was like is put back at the end, also when
-// the program is told to end. Threads: one.
+// the program is asked to end. Threads: one.
 #ifndef BFIO_TOOLS_TOP_TERMINAL_H_
 #define BFIO_TOOLS_TOP_TERMINAL_H_
 

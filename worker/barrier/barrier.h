@@ -70,7 +70,7 @@ class Barrier {
   virtual ~Barrier() = default;
 
   // Meets the other ranks in step `step` of this epoch. DEADLINE_EXCEEDED when some rank did not arrive in
-  // time; UNAVAILABLE when a peer has left or died, CANCELLED after Abort, INTERNAL when the ranks disagree
+  // time; UNAVAILABLE when a peer has left or failed, CANCELLED after Abort, INTERNAL when the ranks disagree
   // about the step. After any error this barrier is finished: every later call fails, and so do the peers'
   // (soon, not at their deadline).
   virtual absl::StatusOr<GroupView> AllReduce(int64_t step, const Contribution& mine,

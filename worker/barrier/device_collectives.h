@@ -5,8 +5,9 @@
 // memory belong to the device that the barrier was made for. Calls count among the barrier's: all ranks make
 // the same ones in the same order, with the same sizes.
 //
-// Errors: as Barrier's, of a call or of a later Check, for what is queued tells nobody that a peer was lost.
-// After any error the barrier is finished and what is queued ends soon, with any numbers as its results.
+// Errors: as Barrier's, of a call or of a later Check, because a queued operation does not report that a peer
+// was lost. After any error the barrier is finished and what is queued ends soon, with any numbers as its
+// results.
 //
 // Threads: that of the barrier's calls. Builds without CUDA.
 #ifndef BFIO_WORKER_BARRIER_DEVICE_COLLECTIVES_H_

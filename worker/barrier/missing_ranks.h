@@ -1,8 +1,8 @@
 // Which ranks an error of the barrier blames.
 //
-// Purpose: a rank that waits in vain for some of its neighbours knows which; the router, which hears from
-// all, can then go on without a rank that is alive and that the others do not reach. The list travels in the
-// status's payload, so that the barrier's interface stays the same. Pure.
+// Purpose: a rank reports the neighbours that did not arrive; the router, which gets the reports of
+// all, can then continue without a rank that is alive and that the others do not reach. The list travels in
+// the status's payload, so that the barrier's interface stays the same. Pure.
 #ifndef BFIO_WORKER_BARRIER_MISSING_RANKS_H_
 #define BFIO_WORKER_BARRIER_MISSING_RANKS_H_
 
@@ -16,7 +16,7 @@ namespace bfio::worker {
 // REQUIRES: an error.
 absl::Status BlameMissing(absl::Status status, const std::vector<int32_t>& ranks);
 
-// Empty where the error blames nobody.
+// Empty where the error names no rank.
 std::vector<int32_t> MissingRanks(const absl::Status& status);
 
 }  // namespace bfio::worker

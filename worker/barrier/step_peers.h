@@ -1,7 +1,7 @@
 // A rank's peers in one step that all of them compute together (--mlp=tp).
 //
-// Purpose: what an engine needs of its group: who it is there, how many rows everybody pads to, and the two
-// collectives, with one deadline over all of a step's calls. It also tells apart whose fault an error was
+// Purpose: what an engine needs of its group: its rank, the number of rows that all ranks pad to, and the two
+// collectives, with one deadline over all of a step's calls. It also distinguishes the cause of an error
 // (the engine's, or the group's), and how long the rank has waited: in the calls, so that waits for peers of
 // collectives that are queued on a device are not in it. Threads: one.
 #ifndef BFIO_WORKER_BARRIER_STEP_PEERS_H_

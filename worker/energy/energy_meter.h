@@ -15,12 +15,12 @@ class EnergyMeter {
  public:
   virtual ~EnergyMeter() = default;
 
-  // The device's own name, the same whoever reads it.
+  // The device's own name, the same for every reader.
   virtual const std::string& device() const = 0;
   // How often Joules must be called at least for its answers to be right; infinite where the device counts by
   // itself.
   virtual absl::Duration sampling() const = 0;
-  // Since some moment in the past; smaller than before when the counter has begun anew meanwhile.
+  // Since some moment in the past; smaller than before when the counter was reset in between.
   virtual absl::StatusOr<double> Joules() = 0;
 };
 

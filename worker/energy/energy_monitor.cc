@@ -56,7 +56,7 @@ void EnergyMonitor::EndWindow(absl::Time now, const absl::StatusOr<double>& joul
   } else if (!before) {
     return;
   } else if (*joules < *before || *joules - *before > kMaxWatts * seconds) {
-    trouble = "its energy counter began anew";
+    trouble = "its energy counter was reset";
   }
   if (!trouble.empty()) {
     if (!std::exchange(warned_, true)) {

@@ -1,9 +1,9 @@
-// Reads a rank's energy meter in the background and splits what it says.
+// Reads a rank's energy meter in the background and splits the readings.
 //
 // Purpose: reading a device takes up to milliseconds, which the step loop does not have. Windows are long,
 // since devices refresh their counters some ten times a second only: 5 s keep that error near 1 %. A window
 // in which the counter went backwards, jumped by more than kMaxWatts would give, or could not be read is left
-// out, told once in the log; the next one begins anew. What is not measured is absent, never zero. Threads:
+// out, logged once; the next one begins again. What is not measured is absent, never zero. Threads:
 // the constructor starts one that reads the meter, the destructor ends it; AddStep and TakeNews from any one
 // thread, without waiting.
 #ifndef BFIO_WORKER_ENERGY_ENERGY_MONITOR_H_
@@ -59,7 +59,7 @@ class EnergyMonitor {
   const absl::Duration window_;
   std::atomic<int64_t> busy_ns_{0};
   std::atomic<int64_t> barrier_ns_{0};
-  // There is a reading that nobody has taken.
+  // There is a reading that was not taken yet.
   std::atomic<bool> news_{false};
 
   // The thread's: where the present window began.

@@ -1,6 +1,6 @@
 // A device's energy, split into what steps used, what their waiting used, and the rest.
 //
-// Purpose: a device tells only what it has drawn in a window. The window's time is known: `busy` computing,
+// Purpose: a device reports only the energy of a window. The window's time is known: `busy` computing,
 // `barrier` waiting in steps (barrier and gap), the rest parked. As in the BF-IO paper,
 // waiting draws the power with nothing to do:
 //

@@ -127,7 +127,7 @@ class NvmlMeter final : public EnergyMeter {
       }
     }
     if (nvml_->power_usage == nullptr)
-      return absl::UnimplementedError("the library tells neither energy nor power");
+      return absl::UnimplementedError("the library reports neither energy nor power");
     unsigned int milliwatts = 0;
     const int result = nvml_->power_usage(device_, &milliwatts);
     if (result != kNvmlSuccess) return nvml_->StatusOf(result, "nvmlDeviceGetPowerUsage");

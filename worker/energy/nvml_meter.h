@@ -2,7 +2,7 @@
 //
 // Purpose: builds and runs without NVML; where it is not there, neither are the metrics. Prefers the device's
 // own counter (nvmlDeviceGetTotalEnergyConsumption: millijoules since the driver was loaded, Volta and
-// later); a device without one has its power sampled, the instantaneous one where it is told, and integrated
+// later); a device without one has its power sampled, the instantaneous one where available, and integrated
 // by trapezoids. Several processes may meter the same device. Threads: one at a time.
 #ifndef BFIO_WORKER_ENERGY_NVML_METER_H_
 #define BFIO_WORKER_ENERGY_NVML_METER_H_

@@ -63,7 +63,7 @@ struct SequenceRequest {
   // engine that adapts its token budget to them (worker/scheduler/budget_tuner.h).
   std::optional<double> ttft_left_s, tpot_objective_s;
   Sampling sampling;
-  // False: room is reserved for its prompt and all it may make. True: for what it holds, a token more each
+  // False: KV for its prompt and max_new_tokens is reserved. True: for what it holds, one more token per
   // step; when there is none left, requests of this kind are preempted (StepOutput::preempted).
   bool kv_on_demand = false;
   // Index of the first token generated here: 0, or how many were delivered before a replay. The same request
@@ -84,7 +84,7 @@ struct StepOutput {
   };
   struct Failure {
     Handle handle;
-    // What is wrong, for whoever sent the request.
+    // The reason, for the request's client.
     std::string message;
   };
   // At most one token per active request and step, in a fixed order of requests. A request whose prompt takes
@@ -93,15 +93,15 @@ struct StepOutput {
   std::vector<Token> tokens;
   // Requests whose last token is in `tokens`; their KV is free when Step returns.
   std::vector<Finish> finished;
-  // Requests that the step could not go on with, for a fault of their own: the model gave no finite logits
+  // Requests that the step could not continue: the model gave no finite logits
   // for them. They made no token, are gone when Step returns, and count nothing in load_tokens; the others
   // are not affected. The sim engine computes nothing and has those whose prompt says so (kSimPoisonToken).
   std::vector<Failure> failed;
-  // Requests that were taken out before the step, since KV did not suffice for it: of those whose room grows
-  // on demand (SequenceRequest::kv_on_demand) the ones admitted last, as few as will do. They made no token
-  // in the step and are gone; whoever wants the rest of their tokens admits them anew, with what they have
-  // made as part of the prompt, and gets the same ones. Among them who was admitted first is never taken out
-  // by later ones, and what reserves all its room ends for certain: so the engine always goes on.
+  // Requests that were preempted before the step, since KV did not suffice for it: of those whose KV grows
+  // on demand (SequenceRequest::kv_on_demand) the ones admitted last, as few as necessary. They made no token
+  // in the step and are gone. To continue one, admit it again with its generated tokens
+  // as part of the prompt: it gets the same tokens. The earliest admitted of them is never preempted
+  // for later ones, and a request with all its KV reserved always ends: so the engine always makes progress.
   std::vector<Handle> preempted;
   // By tokens[i]: probability that the next token ends the sequence. Empty when the engine gives no hints.
   std::vector<float> completion_hints;
@@ -113,7 +113,7 @@ struct StepOutput {
   // the j-th step. A request whose prompt takes p steps counts s in each of them: what is left of the prompt
   // is work that this worker has to do, and the router shall not fill the gap up. So such a request counts p
   // - 1 tokens less than a router reckons that takes it to grow by one each step; the difference is there
-  // from the report after its first step until it ends, and is told to the router by this very number.
+  // from the report after its first step until it ends, and the router gets this number.
   int64_t load_tokens = 0;
   // Prompt tokens processed in the step: the chunks, not the whole prompts.
   int64_t prefill_tokens = 0;
@@ -159,7 +159,7 @@ class Engine {
   virtual absl::string_view name() const = 0;
   virtual const EngineLimits& limits() const = 0;
 
-  // Takes a request that starts in the next step. RESOURCE_EXHAUSTED: no slot or KV room now (room for prompt
+  // Takes a request that starts in the next step. RESOURCE_EXHAUSTED: no slot or KV now (KV for prompt
   // + output is reserved, so a running request never runs out; with kv_on_demand, for the prompt);
   // INVALID_ARGUMENT: it can never run here; ALREADY_EXISTS.
   virtual absl::Status Admit(const SequenceRequest& request) = 0;
@@ -168,33 +168,33 @@ class Engine {
   virtual bool Cancel(Handle handle) = 0;
 
   // Runs one step: local compute only, no communication. Fills `out` (cleared first). An idle engine's step
-  // is legal and takes the time of an empty batch. An error means that the engine is broken for good; what is
-  // wrong with one request ends that request (StepOutput::failed).
+  // is legal and takes the time of an empty batch. An error means that the engine is broken permanently; what
+  // is wrong with one request ends that request (StepOutput::failed).
   virtual absl::Status Step(StepOutput& out) = 0;
 
   // Whether its steps are StepTogether's.
   virtual bool together() const { return false; }
   // What ranks that step together must have in common; 0: nothing.
   virtual uint64_t signature() const { return 0; }
-  // Rows that the next step computes here. Takes out who has to go for it (StepOutput::preempted).
+  // Rows that the next step computes here. Preempts requests for it if necessary (StepOutput::preempted).
   virtual int64_t NextRows() { return 0; }
   // Whom the last NextRows took out: they are gone even if the step fails, and then in no StepOutput.
   virtual absl::Span<const Handle> taken_out() const { return {}; }
   // Runs one step of the whole group; every rank calls it, after NextRows, with or without requests. When the
   // peers fail (peers.status() is that error) no token was made, and the same step may be made again with
   // other peers, with the same outcome; requests that were taken out are gone. Any other error means that the
-  // engine is broken for good.
+  // engine is broken permanently.
   virtual absl::Status StepTogether(StepPeers& peers, StepOutput& out);
 
   // Prompt tokens that a step may compute from the next one on; none: as the engine's own budget allows. The
-  // router's word, the same on all ranks. Engines that take prompts whole do not heed it.
+  // router's limit, the same on all ranks. Engines that take prompts whole ignore it.
   virtual void SetPrefillPiece(std::optional<int64_t> /*tokens*/) {}
   // Nothing where prompts are taken whole.
   virtual std::optional<PrefillState> prefill_state() const { return std::nullopt; }
 
   virtual int32_t active() const = 0;
   virtual int32_t free_slots() const = 0;
-  // Not reserved by anybody.
+  // Not reserved.
   virtual int64_t free_kv_tokens() const = 0;
   virtual std::vector<ResidentSequence> resident() const = 0;
 };

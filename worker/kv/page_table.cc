@@ -162,7 +162,7 @@ absl::Status PageTable::Audit() const {
   if (owned == pool_.taken()) return absl::OkStatus();
   for (PageId page = 0; page < pool_.size(); ++page) {
     if (pool_.IsTaken(page) && owner[page] < 0) {
-      return absl::InternalError(absl::StrCat("page ", page, " is taken and belongs to nobody"));
+      return absl::InternalError(absl::StrCat("page ", page, " is taken and has no owner"));
     }
   }
   return absl::InternalError("taken pages are counted wrongly");

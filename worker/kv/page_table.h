@@ -1,12 +1,12 @@
 // The page table of a paged KV cache: which pages hold which sequence's tokens.
 //
-// Purpose: the host side of the cache, the same for CPU and GPU: no tensor in sight. A sequence reserves room
-// for all it may ever need when it is admitted, so a running one never runs out, or for less and extends its
-// reservation before it grows beyond; pages are taken as it grows.
+// Purpose: the host side of the cache, the same for CPU and GPU: it holds no tensors. A sequence reserves
+// capacity for all it may ever need when it is admitted, so a running one never runs out, or for less and
+// extends its reservation before it grows beyond; pages are taken as it grows.
 //
-// Capacity is counted in tokens, as the router counts it: it knows nothing of pages, and a request that fits
-// by its accounts must fit here. A sequence's last page may be part empty, so the pool has a page more per
-// sequence than the tokens need: page_limit() = capacity / page size + sequences. By that, whatever is
+// Capacity is counted in tokens, as the router counts it: the router does not count pages, and a request that
+// fits in its account must fit here. A sequence's last page may be part empty, so the pool has a page more
+// per sequence than the tokens need: page_limit() = capacity / page size + sequences. By that, whatever is
 // reserved can always be served:
 //     sum of ceil(r / p)  <=  sum of floor(r / p) + sequences  <=  floor(capacity / p) + sequences.
 //
@@ -44,7 +44,7 @@ struct PageTableStats {
   int32_t sequences = 0;
   int64_t capacity_tokens = 0;
   int64_t reserved_tokens = 0;
-  // For which there is room in pages taken.
+  // Capacity of the pages taken, in tokens.
   int64_t resident_tokens = 0;
   int64_t admitted_total = 0;
   int64_t released_total = 0;
@@ -58,31 +58,31 @@ class PageTable {
   // Pages a cache of these options must have. REQUIRES: options are in range.
   static int64_t PageLimit(const PageTableOptions& options);
 
-  // Reserves room for `tokens` tokens, at least 1. RESOURCE_EXHAUSTED when so much is not free now, or all
+  // Reserves `tokens` tokens, at least 1. RESOURCE_EXHAUSTED when so much is not free now, or all
   // sequences are in use; INVALID_ARGUMENT when it can never be.
   absl::StatusOr<SequenceIndex> Admit(int64_t tokens);
 
   // Raises the sequence's reservation to `tokens`, if that is more. RESOURCE_EXHAUSTED when so much is not
-  // free now; FAILED_PRECONDITION when nobody has that index.
+  // free now; FAILED_PRECONDITION when the index is not in use.
   absl::Status Extend(SequenceIndex sequence, int64_t tokens);
 
-  // Makes room for the sequence's tokens [0, tokens); what it holds already stays. Never fails within the
-  // reservation: OUT_OF_RANGE beyond it, FAILED_PRECONDITION when nobody has that index.
+  // Allocates the sequence's tokens [0, tokens); what it holds already stays. Never fails within the
+  // reservation: OUT_OF_RANGE beyond it, FAILED_PRECONDITION when the index is not in use.
   absl::Status Grow(SequenceIndex sequence, int64_t tokens);
 
-  // Gives pages and reservation back. FAILED_PRECONDITION when nobody has that index (a double free).
+  // Gives pages and reservation back. FAILED_PRECONDITION when the index is not in use (a double free).
   absl::Status Release(SequenceIndex sequence);
 
   // Page of token t: pages(sequence)[t / page_tokens], at place t % page_tokens. Valid until the sequence
-  // grows or ends. Empty when nobody has that index.
+  // grows or ends. Empty when the index is not in use.
   absl::Span<const PageId> pages(SequenceIndex sequence) const;
   int64_t reserved(SequenceIndex sequence) const { return sequences_[sequence].reserved; }
-  // For which there is room.
+  // Unused capacity, in tokens.
   int64_t tokens(SequenceIndex sequence) const { return sequences_[sequence].tokens; }
 
   int32_t page_tokens() const { return options_.page_tokens; }
   int32_t page_limit() const { return pool_.size(); }
-  // Not reserved by anybody.
+  // Not reserved.
   int64_t free_tokens() const { return options_.capacity_tokens - stats_.reserved_tokens; }
   PageTableStats stats() const;
 
@@ -91,7 +91,7 @@ class PageTable {
 
  private:
   struct Sequence {
-    // 0: nobody has this index.
+    // 0: the index is not in use.
     int64_t reserved = 0;
     int64_t tokens = 0;
     std::vector<PageId> pages;
@@ -106,7 +106,7 @@ class PageTable {
   PageTableOptions options_;
   PagePool pool_;
   std::vector<Sequence> sequences_;
-  // A stack of indices nobody has.
+  // A stack of unused indices.
   std::vector<SequenceIndex> unused_;
   // Less what stats() adds.
   PageTableStats stats_;

@@ -45,7 +45,7 @@ absl::StatusOr<int64_t> FitKv(const EngineOptions& options, const Model& model, 
   const int64_t all = SaturatedProduct({shape.bytes(), ranks});
   const bool limited = options.memory_limit_bytes != 0;
   const int64_t memory = limited ? options.memory_limit_bytes : cpu::MachineMemory();
-  // A machine runs other things, too: what was not asked for leaves them some.
+  // A machine runs other programs, too: without a flag some memory is left for them.
   const int64_t spare = options.fit_kv && !limited ? memory / 8 : 0;
   const int64_t weights = bytes.Weights(whole);
   const auto room = [&](int64_t of) { return std::max<int64_t>(0, of - weights); };

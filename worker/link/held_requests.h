@@ -1,10 +1,10 @@
-// What a rank keeps of its requests for a router that is yet to come.
+// The requests that a rank keeps for the next router.
 //
-// Purpose: a router that dies takes with it what it knew of the requests under way; the workers go on and
-// tell the next one: the assignment as it came, every token made since, and what ended within the last
-// `retain`. Kept are requests that came with a note (messages.h). Bounded: room for prompt and all tokens a
-// request may make is reserved when it is taken, so that nothing grows beyond the bound while no router
-// listens; a request for which there is no room is not kept, and what has ended makes way for what runs.
+// Purpose: a router that crashes loses its state of the running requests. The workers continue and
+// announce to the next one: the assignment as it came, every token since, and what ended within the last
+// `retain`. Kept are requests that came with a note (messages.h). Bounded: memory for prompt and all tokens
+// of a request is reserved when it is taken, so that nothing grows beyond the bound without a router. A
+// request without enough free memory is not kept, and ended requests are removed in favour of running ones.
 // Threads: the step loop's. Cost: a look-up per kept request and step.
 #ifndef BFIO_WORKER_LINK_HELD_REQUESTS_H_
 #define BFIO_WORKER_LINK_HELD_REQUESTS_H_
@@ -26,11 +26,11 @@ class HeldRequests {
   // How long ended requests are kept.
   void set_retain(absl::Duration retain) { retain_ = retain; }
 
-  // The engine has taken it. It is kept if there is room.
+  // The engine has taken it. It is kept if memory suffices.
   void Admit(SequenceRequest request, RequestNote note);
   // A step's tokens and ends; forgets what ended too long ago.
   void Take(const StepOutput& output, absl::Time now);
-  // Nobody wants it any more.
+  // The request is not wanted any more.
   void Drop(Handle handle);
 
   // All of them, in messages of a megabyte or so, oldest handle first.

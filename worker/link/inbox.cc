@@ -54,7 +54,7 @@ void Inbox::OnShutdown(std::string reason) {
   shutdown_ = std::move(reason);
 }
 
-// Forgets everything of the present epoch, and lets the step loop know.
+// Clears the present epoch's state, and wakes the step loop.
 void Inbox::EndEpochLocked() {
   newest_epoch_ = 0;
   serving_ = false;

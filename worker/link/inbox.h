@@ -26,11 +26,11 @@ class Inbox {
  public:
   // --- producers ---
 
-  // A new stream to the router stands. Streams are numbered from 1 by the caller, each larger than the one
+  // A new stream to the router is open. Streams are numbered from 1 by the caller, each larger than the one
   // before.
   void OnStreamUp(uint64_t stream);
-  // That stream is lost. An epoch that has had its first plan goes on without the router (it is *detached*),
-  // for its tokens are kept for whoever comes next; any other epoch is over.
+  // That stream is lost. An epoch that has had its first plan continues without the router (it is
+  // *detached*), because its tokens are kept for the next router; any other epoch is over.
   void OnStreamDown(uint64_t stream);
   void OnEpoch(Epoch epoch);
   void OnPlan(Plan plan);
@@ -56,7 +56,7 @@ class Inbox {
   // Waits for it.
   Task WaitForTask();
 
-  // The new stream, if one stands and nobody has greeted the router on it.
+  // The new stream, if one is open and no hello was sent on it.
   std::optional<uint64_t> TakeGreeting();
 
   enum class PlanWait { kReady, kOver, kGreet, kDetached, kTimeout };

@@ -1,4 +1,4 @@
-// What a rank and the router tell each other, as plain structs: proto/bfio/v1/worker.proto without protobuf.
+// The messages between a rank and the router, as plain structs: proto/bfio/v1/worker.proto without protobuf.
 //
 // Purpose: the step loop is written and tested without gRPC; convert.h translates at the edge. Fields mean
 // what worker.proto says.

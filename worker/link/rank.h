@@ -17,8 +17,8 @@
 
 namespace bfio::worker {
 
-// A rank's or a server's life, by which the router knows it again (Hello.worker_instance): random, as whoever
-// guessed it could take its place there. Not 0.
+// Identifies one run of a rank or a server (Hello.worker_instance): random, because a
+// peer that guessed it could take its connection over. Not 0.
 uint64_t NewInstance();
 
 class Rank {
@@ -30,7 +30,7 @@ class Rank {
   // Ends it, and waits for the end.
   ~Rank();
 
-  // `on_end` is told once how it ended.
+  // `on_end` is called once with the result.
   void Start(std::function<void(const absl::Status&)> on_end);
   // Asks the router to be drained.
   void Leave(const std::string& reason) { link_.RequestLeave(reason); }

@@ -1,6 +1,6 @@
-// Keeps a rank's figures while its threads make them, for scrapes that come whenever they like.
+// Keeps a rank's measurements, for scrapes at any time.
 //
-// Purpose: step loop and link tell what happens; a reader gets a copy of the whole. Costs the step loop an
+// Purpose: step loop and link record events; a reader gets a copy of the whole. Costs the step loop an
 // uncontended lock and three bucket searches after its report has gone out. Threads: any.
 #ifndef BFIO_WORKER_LINK_RANK_RECORDER_H_
 #define BFIO_WORKER_LINK_RANK_RECORDER_H_
@@ -19,7 +19,7 @@
 
 namespace bfio::worker {
 
-// How a rank stands after a step.
+// State of a rank after a step.
 struct Standing {
   int64_t active_requests = 0;
   int64_t free_kv_tokens = 0;
@@ -67,7 +67,7 @@ class RankRecorder {
   void OnUndelivered(size_t tokens);
 
   // --- the step loop ---
-  // What is kept has been told to the router by then.
+  // Kept tokens have been reported to the router by then.
   void OnEpoch(uint64_t epoch, int32_t rank, int32_t ranks, bool formed);
   void OnEpochEnd();
   // Begins a task that may take `timeout`; of kForming, `step` is none.

@@ -31,14 +31,14 @@ void LogBeginnings(const v1::Plan& plan) {
   }
 }
 
-// 0: nobody elected it.
+// 0: without election.
 uint64_t TermOf(uint64_t instance) {
   return instance >= kElected ? instance - kElected : 0;
 }
 
 // How long a closing stream may take before it is cancelled.
 constexpr absl::Duration kCloseTimeout = absl::Seconds(1);
-// Who is asked to leave while there is no connection tells the router if one comes within this time.
+// A leave request without a connection is sent if one is made within this time.
 constexpr absl::Duration kLeavePatience = absl::Milliseconds(200);
 
 // The router has understood this worker and will never want it, whatever becomes of the others.
@@ -303,7 +303,7 @@ void RouterLink::WriteLoop(Call& call) {
       MutexLock lock(&state_->mutex);
       state_->mutex.Await(absl::Condition(&ready_or_stopping));
       if (state_->stopping) stop_by = std::min(stop_by, MonotonicNow() + kCloseTimeout);
-      // A router that does not read keeps nobody from stopping.
+      // A router that does not read does not delay the stop.
       if (!state_->mutex.AwaitWithTimeout(absl::Condition(&ready), stop_by - MonotonicNow())) return;
       if (state_->broken) return;
       if (state_->queue.empty()) break;

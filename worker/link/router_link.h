@@ -38,13 +38,13 @@ struct RouterLinkOptions {
   absl::Duration last_backoff = absl::Seconds(1);
   // The same of a router that refuses this worker for now (refusal_delay.h).
   absl::Duration first_refusal = RefusalDelay::kFirst;
-  // Messages waiting to be written, and how long a step waits for room among them. A router that makes none
-  // in that time has stopped reading: the stream is given up.
+  // Messages waiting to be written, and how long a step waits for space in the queue. A router that makes
+  // none in that time has stopped reading: the stream is given up.
   size_t max_queued = 1024;
   absl::Duration send_patience = absl::Seconds(1);
   // Of the jitter; different for each rank.
   uint64_t seed = 0;
-  // Is told what happens; borrowed, may be null.
+  // Notified of events; borrowed, may be null.
   RankRecorder* recorder = nullptr;
 };
 
@@ -56,13 +56,13 @@ class RouterLink final : public StepLink {
 
   // Until Stop (OK), or until there is no point in going on: UNAVAILABLE when the router cannot be reached at
   // the start, or the router's own words when it will never take this worker. FAILED_PRECONDITION is no end:
-  // it asks again, more and more rarely. Before it returns it tells `inbox` to shut down.
+  // it retries with growing delay. Before it returns it makes `inbox` shut down.
   absl::Status Run(Inbox& inbox);
 
-  // Waits for room in the queue, send_patience at most.
+  // Waits for space in the queue, send_patience at most.
   void Send(uint64_t stream, OutMessage message) override;
 
-  // Asks the router to be drained. Without a stream, or when the stream breaks, the inbox is told to shut
+  // Asks the router to be drained. Without a stream, or when the stream breaks, the inbox is made to shut
   // down instead.
   void RequestLeave(std::string reason);
 

@@ -1,10 +1,10 @@
-// A line per step and rank, for people and for bfio_sim calibrate.
+// A line per step and rank, for readers and for bfio_sim calibrate.
 //
 // Purpose: what a step was made of and how long its parts took, as CSV with a header. The step loop copies a
 // row into a buffer of its rank; a thread of the log's own formats and writes, every kPoll. The file is
 // bounded: at half the bound PATH becomes PATH.1, in place of the one before. When the disk fails, or falls
-// so far behind that a rank's buffer is full, the log ends, which is told once in the program's log; the
-// steps go on. Threads: AddRank from one thread before any Append; each Rank is its step loop's.
+// so far behind that a rank's buffer is full, the log ends, with one line in the program's log; the
+// steps continue. Threads: AddRank from one thread before any Append; each Rank is its step loop's.
 #ifndef BFIO_WORKER_LINK_STEP_LOG_H_
 #define BFIO_WORKER_LINK_STEP_LOG_H_
 

@@ -139,7 +139,7 @@ absl::StatusOr<std::unique_ptr<Barrier>> StepLoop::FormGroup(const Inbox::Enter&
 
 absl::Status StepLoop::RunSteps(const Inbox::Enter& enter, Barrier& barrier) {
   for (int64_t step = 1;; ++step) {
-    // A new router is greeted at once; the group steps on until that one forms it anew.
+    // A new router gets a hello at once; the group steps on until that router opens an epoch.
     if (const auto stream = inbox_.TakeGreeting()) {
       if (absl::Status status = Greet(*stream); !status.ok()) return status;
     }
@@ -191,7 +191,7 @@ absl::StatusOr<bool> StepLoop::AwaitPlan(const Inbox::Enter& enter, int64_t step
   // An idle group may wait for hours.
   const absl::Duration timeout = parked_ ? absl::InfiniteDuration() : enter.epoch.step_timeout;
   if (parked_) barrier_end_ns_.reset();
-  // Alone, it goes on with any plan it has not had.
+  // Alone, it continues with any new plan.
   const int64_t least = enter.epoch.uncoupled ? 1 : step;
   Begin(LoopTask::kWaiting);
   Inbox::PlanWait wait;
@@ -335,7 +335,7 @@ absl::Status StepLoop::RunLocal(const Inbox::Enter& enter, Barrier& barrier, Ste
   report.prefill = engine_->prefill_state();
   held_.Take(report.output, MonotonicNow());
   Follow(report.output);
-  // The router has their tokens and places them anew, wherever that may be.
+  // The router has their tokens and places them again, on any worker.
   for (const Handle handle : report.output.preempted) held_.Drop(handle);
   EndFailed(report);
   due_.clear();

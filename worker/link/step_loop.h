@@ -36,7 +36,7 @@ class StepLink {
  public:
   virtual ~StepLink() = default;
   // Takes a message for that stream (Inbox::OnStreamUp); it is dropped if the stream is no longer the present
-  // one. May wait for room while the router is behind, for a bounded time.
+  // one. May wait for space in the queue while the router is behind, for a bounded time.
   virtual void Send(uint64_t stream, OutMessage message) = 0;
 };
 
@@ -48,17 +48,17 @@ struct StepLoopOptions {
   StepLog::Rank* step_log = nullptr;
   // Of the rank's device; borrowed, may be null.
   EnergyMonitor* energy = nullptr;
-  // Bound of what is kept for a router that starts anew (held_requests.h).
+  // Bound of what is kept for the next router (held_requests.h).
   int64_t resume_buffer_bytes = 0;
   // Who of the requests placed here may begin.
   KvAdmissionOptions admission;
-  // Is told what happens; borrowed, may be null.
+  // Notified of events; borrowed, may be null.
   RankRecorder* recorder = nullptr;
   // What a mean request is expected to take here, for the router; 0: not known.
   double service_s = 0;
   // Name of the group it belongs to; empty: the router assigns one.
   std::string group;
-  // This rank's life, drawn at random; 0: the router is not told.
+  // Identifies this run of the rank, drawn at random; 0: not sent.
   uint64_t instance = 0;
   // Of what its engine computes (worker/engine/model/model_digest.h), for Hello.model.
   std::string model;
@@ -74,7 +74,8 @@ class StepLoop {
 
   Inbox& inbox() { return inbox_; }
 
-  // Until Inbox::OnShutdown (OK) or until the engine or the barrier's endpoint is broken for good (why).
+  // Until Inbox::OnShutdown (OK) or until the engine or the barrier's endpoint is broken permanently (the
+  // reason).
   absl::Status Run();
 
  private:
@@ -83,7 +84,7 @@ class StepLoop {
   // Answers with EpochReady; null when the group did not form.
   absl::StatusOr<std::unique_ptr<Barrier>> FormGroup(const Inbox::Enter& enter);
   absl::Status RunSteps(const Inbox::Enter& enter, Barrier& barrier);
-  // False: the epoch is over, or the plan did not come in time (reported).
+  // False: the epoch is over, or the plan did not arrive in time (reported).
   absl::StatusOr<bool> AwaitPlan(const Inbox::Enter& enter, int64_t step);
   void ApplyDuePlans(const Inbox::Enter& enter, StepReport& report);
   void Apply(Plan& plan, StepReport& report);

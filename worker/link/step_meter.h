@@ -1,4 +1,4 @@
-// What a rank's steps cost and draw, as its reports tell the router.
+// Cost and energy of a rank's steps, for its reports to the router.
 //
 // Purpose: keeps the fit of C, t_l and the prefill cost over the rank's whole life, epochs and streams
 // notwithstanding, and puts it into a report when it has changed, every OnlineStepFit::kBlock steps; likewise
@@ -24,7 +24,7 @@ class StepMeter {
  private:
   OnlineStepFit fit_;
   EnergyMonitor* const energy_;
-  // As many blocks as were told.
+  // The number of reported blocks.
   int64_t told_ = 0;
 };
 

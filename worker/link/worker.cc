@@ -201,7 +201,7 @@ absl::Status CheckWorkerOptions(const WorkerOptions& options) {
 
 absl::Status RunWorker(const WorkerOptions& options) {
   if (absl::Status status = CheckWorkerOptions(options); !status.ok()) return status;
-  // Outlive the ranks, which tell them, and answer probes while a model is loaded.
+  // Outlive the ranks, which update them, and answer probes while a model is loaded.
   std::vector<std::unique_ptr<RankRecorder>> recorders;
   for (int i = 0; i < options.ranks_per_process; ++i) {
     recorders.push_back(std::make_unique<RankRecorder>(IdOfRank(options, i), options.engine.limits));
@@ -245,7 +245,7 @@ absl::Status RunWorker(const WorkerOptions& options) {
     if (!rank.ok()) return rank.status();
     ranks.push_back(*std::move(rank));
   }
-  // Bad input has been told by now, in a line of its own.
+  // Bad input has been reported by now, in a separate line.
   spdlog::info("model {}", model);
   for (const auto& recorder : recorders) recorder->OnStarted();
   for (auto& rank : ranks) rank->Start([&roll](const absl::Status& status) { roll.CheckOut(status); });

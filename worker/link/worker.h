@@ -25,7 +25,7 @@ struct WorkerOptions {
   std::string router;
   // Of the link to it; empty: plain text.
   TlsFiles tls;
-  // Ranks of a process with several are told apart by "#0", "#1", ...
+  // Ranks of a process with several have the suffix "#0", "#1", ...
   std::string worker_id;
   // Of its ranks; empty: the router assigns one.
   std::string group;
@@ -44,7 +44,7 @@ struct WorkerOptions {
   // Where steps are logged, and the bound of that log; empty: nowhere.
   std::string step_log;
   int64_t step_log_bytes = int64_t{64} << 20;
-  // What each rank keeps of its requests for a router that starts anew, in bytes.
+  // Memory of each rank for requests kept for the next router, in bytes.
   int64_t resume_buffer_bytes = int64_t{64} << 20;
   // Who of the requests placed here may begin (worker/scheduler/kv_admission.h).
   KvAdmissionOptions admission;

@@ -1,13 +1,12 @@
 // A worker's HTTP port: /metrics for Prometheus, /healthz and /readyz for probes.
 //
-// Purpose: figures only. The port takes no orders and shows no request's content, so it asks nobody who he is
-// and is plain text; it belongs on a network that the scraper shares. Under
+// Purpose: metrics only. The port takes no commands and shows no request's content, so it is unauthenticated
+// plain text; bind it to the monitoring network. Under
 //   /metrics   docs/metrics.md
-//   /healthz   200 while every rank's step loop works or waits, from before the model is loaded; the body
-//   says
-//              what the ranks are, as "4 serving" or "1 joined (waiting for a group)". 503 when a step loop
-//              is stuck (RankRecorder::Health), and which at what: starting anew is what helps
-//   /readyz    200 when, besides, every rank is in an epoch and none leaves, otherwise 503; the same body
+//   /healthz   200 while every rank's step loop works or waits, from before the model is loaded. The body is
+//              the state of the ranks, like "4 serving" or "1 joined (waiting for a group)". 503 when a step
+//              loop is stuck (RankRecorder::Health), with the task: a restart is the remedy
+//   /readyz    200 when, in addition, every rank is in an epoch and none leaves, otherwise 503; the same body
 // Threads: OpenWorkerWeb from one thread; the server's threads read the recorders.
 #ifndef BFIO_WORKER_LINK_WORKER_WEB_H_
 #define BFIO_WORKER_LINK_WORKER_WEB_H_

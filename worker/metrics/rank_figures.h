@@ -1,7 +1,7 @@
-// What a rank has done so far and how it stands: what a scrape of a worker shows.
+// The measurements of a rank, as shown by a scrape of its worker.
 //
 // Purpose: plain data between the rank, which keeps it (worker/link/rank_recorder.h), and the text that is
-// made of it. Counts are of the process's life. Threads: plain data. Tokens, seconds, joules.
+// made of it. Counts begin at the start of the process. Threads: plain data. Tokens, seconds, joules.
 #ifndef BFIO_WORKER_METRICS_RANK_FIGURES_H_
 #define BFIO_WORKER_METRICS_RANK_FIGURES_H_
 
@@ -17,7 +17,7 @@
 namespace bfio::worker {
 
 // From first to last; a rank that loses its router goes back to kConnecting, but in an epoch that goes on
-// without one it is kServing all the same.
+// without one it is kServing nevertheless.
 enum class RankPhase {
   // Loads its model.
   kStarting,
@@ -71,7 +71,7 @@ struct RankFigures {
   int64_t kv_tokens = 0;
   int64_t free_kv_tokens = 0;
 
-  // Messages that the router has not read; tokens that no router was there to hear, until one is told.
+  // Messages that the router has not read; tokens generated without a router and not reported yet.
   int64_t unsent_messages = 0;
   int64_t undelivered_tokens = 0;
   // Kept for a router that may come after this one.

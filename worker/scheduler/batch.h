@@ -1,4 +1,4 @@
-// What batch formation is about: requests with what is left of them, the room of a batch, and its chunks.
+// What batch formation is about: requests with what is left of them, the capacity of a batch, and its chunks.
 //
 // Purpose: the words that schedulers, engines and simulators share. Plain data. Threads: none. Tokens.
 //
@@ -21,8 +21,8 @@ struct BatchRequest {
   int64_t decode_left = 0;
   // Larger is served first, by the priority order alone.
   int64_t priority = 0;
-  // Holds a slot and its KV. One that does not has not begun, so it has a prompt left: whoever puts it into a
-  // batch takes kv_tokens and a slot for it, until it ends.
+  // Holds a slot and its KV. One that does not has not begun, so it has a prompt left: the code that puts it
+  // into a batch takes kv_tokens and a slot for it, until it ends.
   bool resident = true;
   // Reserved when it starts; not read for residents.
   int64_t kv_tokens = 0;

@@ -1,4 +1,4 @@
-// What must hold of every batch, whoever formed it.
+// What must hold for every batch, whatever formed it.
 //
 // Purpose: the rules of a batch in one place, for tests and for simulators that check themselves. Pure. Any
 // thread.
@@ -16,7 +16,8 @@
 namespace bfio::worker {
 
 // Tokens that the next batch could hold if the budget had no end: those of all residents, and of the others
-// as far as slots and KV go, in `order`, up to the first that finds no room; of prompts what room allows.
+// as far as slots and KV go, in `order`, up to the first that does not fit; of prompts what the capacity
+// allows.
 int64_t AvailableTokens(absl::Span<const BatchRequest> requests, const BatchRoom& room, BatchOrder order);
 
 // Tokens of a batch.

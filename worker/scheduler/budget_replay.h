@@ -19,7 +19,7 @@ namespace bfio::worker {
 // both objectives.
 enum class BudgetGoal { kE2e, kTtft, kTpot, kObjectives };
 
-// Of one request, seconds; absent: as everybody's (BudgetTunerOptions).
+// Of one request, seconds; absent: the common ones (BudgetTunerOptions).
 struct RequestObjectives {
   // For its first token, from when it came to the engine; one that is missed already is at most 0.
   std::optional<double> ttft_s;

@@ -66,7 +66,7 @@ class EngineModel {
   const BatchLoad& load() const { return load_; }
 
   struct Ended {
-    // Ids: who made the last token of its prompt in this batch, who a token after that, who has nothing left.
+    // Ids: last prompt token computed in this batch; a token generated after that; nothing left.
     std::vector<int64_t> prefilled, decoded, completed;
   };
   // The batch that runs is done. `ended` is cleared first. REQUIRES: one runs.

@@ -1,18 +1,18 @@
 // Which of the requests placed on a worker may begin, as the worker itself sees its KV.
 //
 // Purpose: the second line of defence where the router lets in more than fits for certain (requests whose
-// room grows on demand): it sees what is held now, two steps before the router does, and whatever it believes
+// KV grows on demand): it sees what is held now, two steps before the router does, whatever it predicts
 // of lengths. Who may not begin goes back to the router, which keeps its age and may place it elsewhere; that
 // costs a slot for a plan's way, and a preemption costs the computing of a prompt. Rules:
-//   none         whoever fits now begins
+//   none         a request that fits now begins
 //   watermark    a share of memory stays free (vLLM's)
 //   kv_feasible  memory holds at every time to come if all make as many tokens as they may, one a step (the
-//                test of MC-SF with limits for lengths): nothing runs out, whatever the router believes. A
+//                test of MC-SF with limits for lengths): nothing runs out, whatever the router predicts. A
 //                preemption may come after all where requests wait within a batch (chunked prompts) and make
 //                theirs later, or where one comes after them that reserves, which the rule does not ask.
-// Whom the rule does not concern: a request that reserves all it may need, and anybody on an empty worker.
-// Nobody is kept out for ever: the router has whoever was refused too often reserve (RequestSpec::refusals).
-// Pure. Threads: one. Units: tokens, steps.
+// Exempt from the rule: a request that reserves its largest size, and any request on an empty worker.
+// No request is kept out for ever: the router makes one that was refused too often reserve
+// (RequestSpec::refusals). Pure. Threads: one. Units: tokens, steps.
 #ifndef BFIO_WORKER_SCHEDULER_KV_ADMISSION_H_
 #define BFIO_WORKER_SCHEDULER_KV_ADMISSION_H_
 
@@ -43,14 +43,14 @@ class KvAdmission {
     uint64_t id = 0;
     int64_t prompt_tokens = 0;
     int64_t max_new_tokens = 0;
-    // Its room grows on demand.
+    // Its KV grows on demand.
     bool on_demand = false;
   };
 
   KvAdmission(const KvAdmissionOptions& options, int64_t kv_tokens)
       : options_(options), kv_tokens_(kv_tokens) {}
 
-  // RESOURCE_EXHAUSTED: it may not begin in the next step. `free_kv_tokens` are those nobody holds.
+  // RESOURCE_EXHAUSTED: it may not begin in the next step. `free_kv_tokens` are the unused ones.
   absl::Status Check(const Request& request, int64_t free_kv_tokens);
 
   // It begins in the next step. REQUIRES: no request of this id runs.

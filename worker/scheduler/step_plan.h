@@ -37,7 +37,7 @@ struct StepPlan {
   // [runs] The page table's index of its sequence.
   std::vector<SequenceIndex> sequences;
   // [runs + 1] Its pages: pages[run_pages[i]] .. pages[run_pages[i + 1] - 1]; the page of position p is the
-  // p / page_tokens-th. They hold what was computed in earlier steps and have room for all of its rows.
+  // p / page_tokens-th. They hold what was computed in earlier steps and hold all of its rows.
   std::vector<int32_t> run_pages;
   // [run_pages[runs]]
   std::vector<PageId> pages;

@@ -35,7 +35,7 @@ const std::string& Model() {
   return *directory;
 }
 
-// With room for four requests the servers hold 4, 3, 3 and 2 blocks.
+// With memory for four requests the servers hold 4, 3, 3 and 2 blocks.
 constexpr double kMemoryMb[] = {3.95, 3.0, 3.0, 2.05};
 
 ClusterOptions FourServers() {
@@ -58,7 +58,7 @@ ClusterOptions FourServers() {
   return options;
 }
 
-// Flags with which servers encrypt their streams and show each other who they are.
+// Flags with which servers encrypt and authenticate their streams.
 std::vector<std::string> Tls() {
   const std::string folder = absl::StrCat(TestDirectory(), "/certs");
   EXPECT_EQ(std::system(absl::StrCat("deploy/make_certs --out=", folder, " >", folder, ".log 2>&1").c_str()),
@@ -146,13 +146,13 @@ TEST(Chain, WhatDoesNotGoWithChainsIsSaidInOneLine) {
          "other machines can reach it");
 }
 
-TEST(Chain, LosingServersLosesNoTokenAndComposesAnew) {
+TEST(Chain, LosingServersLosesNoTokenAndComposesAgain) {
   const auto requests = Requests(6, 200);
   const auto alone = TokensAlone(Model(), requests);
   Cluster cluster(FourServers());
   ASSERT_TRUE(cluster.ok());
   TokenClients clients(cluster, requests);
-  // One in the middle: those who are left hold the model with room for one request.
+  // One in the middle: the remaining servers hold the model with memory for one request.
   clients.AwaitTokens(100);
   cluster.workers()[1].Signal(SIGKILL);
   ASSERT_TRUE(
@@ -194,7 +194,7 @@ TEST(Chain, AChainGoesOnWithoutItsRouterAndIsTakenOverByTheNext) {
   EXPECT_THAT(cluster.router().Stderr(), HasSubstr("taken over, 4 servers"));
 }
 
-// Two chains of two servers, with room for two requests each: server0 and server1, server2 and server3.
+// Two chains of two servers, with memory for two requests each: server0 and server1, server2 and server3.
 ClusterOptions TwoChains() {
   ClusterOptions options = FourServers();
   options.ranks = 2;

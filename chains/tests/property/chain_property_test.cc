@@ -112,7 +112,7 @@ Estimate MeanJobs(const std::vector<ServedJob>& served, double rate) {
   return {mean, kStudentT19 * std::sqrt(squares / (kBatches - 1) / kBatches)};
 }
 
-TEST(ComposedChains, OccupancyLiesWithinTheBounds) {
+TEST(ComposedChains, OccupancyIsWithinTheBounds) {
   Rng rng(2);
   double widest = 0;
   int outside = 0;

@@ -1,4 +1,4 @@
-// The text that a Prometheus server reads, from figures that somebody else keeps.
+// The text format of Prometheus, from values that the caller owns.
 //
 // Purpose: router and worker already keep their counts where one thread owns them; a scrape takes a copy and
 // writes it here, so that nothing counts twice and no counter is shared between threads. What a metric is
@@ -27,7 +27,7 @@ struct MetricInfo {
   // With its unit at the end (_seconds, _tokens), and _total if it is a counter.
   absl::string_view name;
   MetricKind kind;
-  // The labels that tell its series apart, ", " between them; empty when there is one series.
+  // The labels of its series, ", " between them; empty when there is one series.
   absl::string_view label;
   absl::string_view help;
 };

@@ -36,7 +36,7 @@ struct LiveSource {
   std::function<absl::Status()> alive;
   // DEADLINE_EXCEEDED when the router is too busy to answer.
   std::function<absl::StatusOr<v1::ClusterState>()> state;
-  // Null where the port only shows. `who` is what to call the caller in the log.
+  // Null where the port is read-only. `who` is the caller's name in the log.
   std::function<absl::Status(const v1::PolicySetting&, const std::string& who)> set_policy;
   std::function<absl::Status(const std::string&worker_id, const std::string&who)> drain_worker,
       undrain_worker;

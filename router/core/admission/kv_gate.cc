@@ -25,12 +25,12 @@ constexpr int64_t kNearShare = 4, kFarShare = 2, kFar = 1024;
 constexpr double kThetaSizes = 1;
 // A factor of a product, and a product, below which logarithms are taken; both far above the smallest double.
 constexpr double kLeastFactor = 1e-100;
-// Prompts are told apart to 1 in 2 to this power.
+// Prompt lengths are rounded to 1 in 2 to this power.
 constexpr int kPromptBits = 6;
-// Room of a worker that is not looked at: nothing fits, and no sum overflows.
+// Capacity of a worker that is not computed: nothing fits, and no sum overflows.
 constexpr int64_t kClosed = std::numeric_limits<int64_t>::min() / 4;
 
-// A need that no room satisfies; several of them still add up.
+// A need that no capacity satisfies; several of them still add up.
 constexpr int64_t kMoreThanAny = int64_t{1} << 50;
 
 int64_t ReservedBy(const Resident& resident) {
@@ -80,33 +80,33 @@ KvOutlook KvGate::Look(Lookahead& lookahead, absl::Span<const Worker> workers,
                        absl::Span<WaitingView> waiting) {
   if (options_.kind == Kind::kProtection) {
     LookAtPrompts(workers, waiting);
-    return {1, 1, room_, need_};
+    return {1, 1, capacity_, need_};
   }
   SetIntervals(workers, waiting);
   const size_t row = kWays * intervals_.size();
-  room_.resize(workers.size() * row);
-  for (size_t g = 0; g < workers.size(); ++g) AddWorker(lookahead, workers[g], &room_[g * row]);
+  capacity_.resize(workers.size() * row);
+  for (size_t g = 0; g < workers.size(); ++g) AddWorker(lookahead, workers[g], &capacity_[g * row]);
   AddAllWaiting(lookahead, waiting);
-  return {static_cast<int32_t>(intervals_.size()), kWays, room_, need_};
+  return {static_cast<int32_t>(intervals_.size()), kWays, capacity_, need_};
 }
 
 void KvGate::Take(int32_t need, WorkerIndex worker) {
   const size_t row = options_.kind == Kind::kProtection ? 1 : kWays * intervals_.size();
   const int64_t* const needs = &need_[static_cast<size_t>(need) * row];
-  int64_t* const room = &room_[static_cast<size_t>(worker) * row];
-  for (size_t i = 0; i < row; ++i) room[i] -= needs[i];
+  int64_t* const capacity = &capacity_[static_cast<size_t>(worker) * row];
+  for (size_t i = 0; i < row; ++i) capacity[i] -= needs[i];
 }
 
 void KvGate::LookAtPrompts(absl::Span<const Worker> workers, absl::Span<WaitingView> waiting) {
-  room_.clear();
+  capacity_.clear();
   need_.clear();
   for (const Worker& worker : workers) {
     const double most = (1 - options_.alpha) * static_cast<double>(worker.kv_tokens);
-    int64_t room = static_cast<int64_t>(most) - worker.load_tokens;
+    int64_t capacity = static_cast<int64_t>(most) - worker.load_tokens;
     for (const Resident& resident : worker.residents) {
-      if (resident.reserves_kv) room -= ReservedBy(resident) - StandingOf(resident, worker.time).tokens;
+      if (resident.reserves_kv) capacity -= ReservedBy(resident) - StandingOf(resident, worker.time).tokens;
     }
-    room_.push_back(room);
+    capacity_.push_back(capacity);
   }
   for (WaitingView& request : waiting) {
     request.kv_need = static_cast<int32_t>(need_.size());
@@ -171,10 +171,10 @@ void KvGate::ForEachInterval(int64_t tokens, int64_t stay, int64_t late, Use use
   }
 }
 
-void KvGate::AddWorker(const Lookahead& lookahead, const Worker& worker, int64_t* room) {
+void KvGate::AddWorker(const Lookahead& lookahead, const Worker& worker, int64_t* capacity) {
   const size_t times = intervals_.size();
   if (!worker.open) {
-    std::fill(room, room + kWays * times, kClosed);
+    std::fill(capacity, capacity + kWays * times, kClosed);
     return;
   }
   held_.assign(times, 0);
@@ -206,11 +206,11 @@ void KvGate::AddWorker(const Lookahead& lookahead, const Worker& worker, int64_t
   const int64_t memory = worker.kv_tokens - std::max<int64_t>(0, worker.drift);
   for (size_t k = 0; k < times; ++k) {
     const int64_t certain = memory - held_[k];
-    *room++ = certain;
+    *capacity++ = certain;
     for (int32_t j = 0; j < kThetas; ++j) {
       const double log = logs_[k][j] + std::log(product_[k][j]) + log_risk_;
       const double more = log / std::ldexp(intervals_[k].theta, j);
-      *room++ = static_cast<int64_t>(std::floor(static_cast<double>(certain) - more));
+      *capacity++ = static_cast<int64_t>(std::floor(static_cast<double>(certain) - more));
     }
   }
 }

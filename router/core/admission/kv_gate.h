@@ -1,33 +1,35 @@
-// Who may enter each worker's KV memory, in the router: room and needs at times to come, for every decision.
+// Admission to each worker's KV memory, in the router: capacities and needs in the future, for every
+// decision.
 //
-// Purpose: turns what the lookahead believes into the KvOutlook (model/kv_capacity.h) that every policy, the
-// solver's program included, keeps to. The kinds:
-//   none          a request reserves its prompt and all it may make; there is no outlook.
-//   kv_feasible   memory holds at every time to come, with the confidence asked for (below).
-//   protection    what runs, and the prompt besides, stays within a share 1 - alpha of memory (vLLM's
-//                 watermark); one that does not fit an empty worker that way enters with all it may need
+// Purpose: converts the lookahead's predictions into the KvOutlook (model/kv_capacity.h) that every policy
+// and the solver's program obey. The kinds:
+//   none          a request reserves its prompt and max_new_tokens; there is no outlook.
+//   kv_feasible   memory suffices at every future time, with the given confidence (below).
+//   protection    running requests and the prompt stay within a share 1 - alpha of memory (vLLM's watermark).
+//                 A request that does not fit an empty worker in this way enters with its largest size
 //                 reserved.
 // Under the latter two a worker may run out; it preempts the youngest (worker/engine/engine.h). A request
 // that reserves its KV (RequestSpec::reserves_kv) counts with all of it at every time, and enters
 // only where that fits for certain.
 //
-// kv_feasible. Time to come is cut into intervals [a, b], narrow ones first. A request that holds t tokens at
-// the plan's step and may stay r steps holds at most x = t + min(b, r - 1) in the interval, if it is still
+// kv_feasible. Future time is divided into intervals [a, b], narrow ones first. A request that holds t tokens
+// at the plan's step and may stay r steps holds at most x = t + min(b, r - 1) in the interval, if it is still
 // there at a, with probability p by the lookahead. Memory M suffices throughout the interval
 //   for certain            when   sum x <= M,
 //   but for a chance e     when   sum log(1 + p (exp(theta x) - 1)) <= theta M - log(1 / e)     (Chernoff),
-// for any theta, requests ending independently of one another. Both are sums over requests, so they stand
-// side by side in the outlook: needs x, and log(..) / theta. theta is 1 to 2, or 2 to 4, over the mean size a
-// request has at b, near the best where some ten requests and more share a worker. e is (1 - confidence) /
-// intervals, so the chance that a worker that has been filled up by one plan runs out before all on it have
-// ended is at most 1 - confidence (union bound), if the lookahead is right. Where lengths are taken as known
-// (oracle, max_tokens) only the first way counts, and nothing can run out if they are right. A plan may come
-// late: who is not known to have started counts as staying two steps longer. Each request alone fits an empty
-// worker for certain, so nobody is kept out for ever (scheduler/kv_hold.h has the rule of who must wait).
+// for any theta, if requests end independently of one another. Both are sums over requests, so the outlook
+// has both: needs x, and log(..) / theta. theta is 1 to 2, or 2 to 4, over the mean size a request has at b,
+// near the best where some ten requests and more share a worker. e is (1 - confidence) / intervals, so the
+// chance that a worker that has been filled up by one plan runs out before all on it have ended is at most 1
+// - confidence (union bound), if the lookahead is right. Where lengths are taken as known (oracle,
+// max_tokens) only the first way counts, and nothing can run out if they are right. A plan may come late: a
+// request that is not known to have started counts as staying two steps longer. Each request alone fits an
+// empty worker for certain, so none is kept out for ever (scheduler/kv_hold.h decides which requests must
+// wait).
 //
 // Cost: residents * intervals multiplications, and a few logarithms per interval for each kind of waiting
 // request; about 22 intervals where requests make at most 1,000 tokens. Requests are of a kind, and share
-// their needs, when the lookahead says the same of them, their limits are equal and their prompts alike:
+// their needs, when the lookahead predicts the same for them, their limits are equal and their prompts alike:
 // where lengths are learnt, prompts count as up to 1 in 64 longer for it. Threads: the scheduler's.
 // Deterministic. Tokens, steps.
 #ifndef BFIO_ROUTER_CORE_ADMISSION_KV_GATE_H_
@@ -61,7 +63,7 @@ struct KvGateOptions {
 // "none", "kv_feasible" or "protection:alpha=A"; `confidence` is for kv_feasible. INVALID_ARGUMENT names what
 // is wrong.
 absl::StatusOr<KvGateOptions> ParseKvGate(absl::string_view text, double confidence);
-// INVALID_ARGUMENT when this lookahead does not tell what the gate needs.
+// INVALID_ARGUMENT when this lookahead does not predict what the gate needs.
 absl::Status CheckKvGate(const KvGateOptions& options, const Lookahead& lookahead);
 
 class KvGate {
@@ -70,10 +72,10 @@ class KvGate {
     absl::Span<const Resident> residents;
     PlanTime time;
     int64_t kv_tokens = 0;
-    // What it loads the plan's step with, and what of that its residents do not account for.
+    // Its load in the plan's step, and the part of that which its residents do not account for.
     int64_t load_tokens = 0;
     int64_t drift = 0;
-    // Whether anybody asks about its room; else it is not looked at.
+    // Whether its capacity is needed; otherwise it is not computed.
     bool open = true;
   };
 
@@ -81,15 +83,15 @@ class KvGate {
 
   bool active() const { return options_.kind != KvGateOptions::Kind::kNone; }
 
-  // Says of each waiting request where its needs are (WaitingView::kv_need). The outlook is valid until the
+  // Sets where each waiting request's needs are (WaitingView::kv_need). The outlook is valid until the
   // next call. REQUIRES: active().
   KvOutlook Look(Lookahead& lookahead, absl::Span<const Worker> workers, absl::Span<WaitingView> waiting);
-  // Gives a request of the outlook to a worker: the outlook tells of the room that is left.
+  // Gives a request of the outlook to a worker: the outlook then has the remaining capacity.
   // REQUIRES: active(); `need` is of the last Look.
   void Take(int32_t need, WorkerIndex worker);
 
  private:
-  // A piece of time to come; the same bound's price of a token in it; and where.
+  // An interval of future time; the same bound's price of a token in it; and where.
   struct Interval {
     int64_t from = 0, to = 0;
     double theta = 0;
@@ -106,7 +108,7 @@ class KvGate {
   void LookAtPrompts(absl::Span<const Worker> workers, absl::Span<WaitingView> waiting);
   void AddAllWaiting(Lookahead& lookahead, absl::Span<WaitingView> waiting);
   void SetIntervals(absl::Span<const Worker> workers, absl::Span<const WaitingView> waiting);
-  void AddWorker(const Lookahead& lookahead, const Worker& worker, int64_t* room);
+  void AddWorker(const Lookahead& lookahead, const Worker& worker, int64_t* capacity);
   // With a prompt that counts so many tokens.
   void AddWaiting(Lookahead& lookahead, const WaitingView& request, int64_t tokens, int64_t* need);
   // A request that holds `tokens` at the plan's step and may stay `stay` steps, and `late` steps longer if it
@@ -136,7 +138,7 @@ class KvGate {
   std::vector<double> alive_;
   // log(1 / e).
   double log_risk_ = 0;
-  std::vector<int64_t> room_, need_;
+  std::vector<int64_t> capacity_, need_;
   // Scratch of AddWorker, by interval: sum of x; sum of logarithms, and a product not yet in it.
   std::vector<int64_t> held_;
   std::vector<Factors> logs_, product_;

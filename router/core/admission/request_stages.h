@@ -1,4 +1,4 @@
-// Types of requests, the stages they pass, and segments of stages for types that are not told apart.
+// Types of requests, the stages they pass, and segments of stages for types that are not distinguished.
 //
 // Purpose: the words of "Fluid-Based Online Scheduling under Memory Constraints" that wait_gate.h and the
 // simulator (tools/sim/admission/fluid.h) share. A request of a type passes stages 0 (its prompt is read) to

@@ -1,24 +1,25 @@
-// Who may leave the waiting pool: WAIT and Nested WAIT for a group of workers.
+// Admission in batches: WAIT and Nested WAIT for a group of workers.
 //
-// Purpose: keeps requests back until as many of their like wait as make a batch, and then lets these go to
-// the policy, which says where. The rules are those of "Fluid-Based Online Scheduling under Memory
-// Constraints", as far as a router can follow them:
-//   wait          A request's class is the length that is said of it (predicted_output_tokens, else
-//                 max_new_tokens), to a factor of four. A class goes when its threshold of equation (7)
-//                 waits.
-//   nested_wait   Nobody says lengths. All wait together for the first segment's threshold; segments and who
-//                 outlives them are learnt from those that have ended.
-// What the paper does beyond that a router does not: requests that have begun do not pause for others of
-// their class, for their clients read along; so a class counts what it holds and not whole batches, and a
-// rare one, of whose requests less than one comes in an iteration, never waits. Whoever waits beyond a
-// threshold goes too, for memory is watched by another rule (kv_gate.h).
+// Purpose: holds requests back until enough similar ones wait to make a batch, then releases them to
+// the policy, which chooses workers. The rules are those of "Fluid-Based Online Scheduling under Memory
+// Constraints", as far as a router can apply them:
+//   wait          A request's class is its expected length (predicted_output_tokens, else
+//                 max_new_tokens), to a factor of four. A class is released when its threshold of equation
+//                 (7) is reached.
+//   nested_wait   Lengths are unknown. All wait together for the first segment's threshold; segments and the
+//                 share that reaches them are learnt from completed requests.
+// Differences from the paper: running requests do not pause for others of their class, because their clients
+// read along. So a class counts what it holds and not whole batches, and a rare one, with less than one
+// request per iteration, never waits. Requests beyond a threshold are released too, because another rule
+// bounds memory (kv_gate.h).
 //
 // A group behind one barrier is the paper's one worker: with loads balanced, an iteration takes d0 + d1 / G
 // of the tokens that all G hold. Time is counted in tokens: a step takes `fixed_tokens` and the largest load.
-// A group without work has no time: it takes whoever waits. Thresholds follow the rates (arrival_rate.h) and
-// lengths that are met; nobody waits here beyond a hard bound of steps, however rare its class. Within a
-// class it is first come, first out, whatever the priorities. Deterministic. Threads: one. Cost: O(1) a
-// request, but O(waiting of its class) to take one out; a solution of the thresholds when rates have changed.
+// A group without work has no time: it takes every waiting request. Thresholds follow the measured rates
+// (arrival_rate.h) and lengths. No request waits here beyond a hard bound of steps, however rare its class.
+// Within a class the order is first come, first out, whatever the priorities. Deterministic. Threads: one.
+// Cost: O(1) a request, but O(waiting of its class) to take one out; a solution of the thresholds when rates
+// have changed.
 #ifndef BFIO_ROUTER_CORE_ADMISSION_WAIT_GATE_H_
 #define BFIO_ROUTER_CORE_ADMISSION_WAIT_GATE_H_
 
@@ -40,7 +41,7 @@ struct WaitGateOptions {
   Kind kind = Kind::kNone;
   // Tokens that take as long as all of a step that does not depend on the load: C / t_l. Above 0.
   double fixed_tokens = 48'620;
-  // Steps after which a request goes whatever its class. At least 1.
+  // Steps after which a request is released whatever its class. At least 1.
   int64_t most_steps = 32;
 };
 
@@ -50,7 +51,7 @@ absl::StatusOr<WaitGateOptions> ParseWaitGate(absl::string_view text);
 
 class WaitGate {
  public:
-  // A request that is kept back, and the step it came in.
+  // A request that is held back, and the step it arrived in.
   struct Waiting {
     RequestSpec spec;
     int64_t enqueued_step = 0;
@@ -60,7 +61,7 @@ class WaitGate {
 
   bool active() const { return options_.kind != WaitGateOptions::Kind::kNone; }
 
-  // --- who is kept back ---
+  // --- held back ---
 
   // REQUIRES: active(), !Contains(spec.id); steps do not descend but for requests that are restored.
   void Add(const RequestSpec& spec, int64_t enqueued_step);
@@ -73,8 +74,8 @@ class WaitGate {
   // By class, each in the order of arrival: added again in this order they wait as they did.
   std::vector<Waiting> All() const;
 
-  // Moves those that may go by `step` to the end of `out`, by class, each in the order of arrival; all of
-  // them when the group is idle.
+  // Moves those that may be released at `step` to the end of `out`, by class, each in the order of arrival;
+  // all of them when the group is idle.
   void Release(int64_t step, bool idle, std::vector<Waiting>& out);
 
   // --- what is learnt ---
@@ -84,15 +85,15 @@ class WaitGate {
   // A request ended by itself or by its limit, with so many tokens in all.
   void OnEnd(int64_t prompt, int64_t output);
 
-  // What is waited for, by class; for nested_wait one number.
+  // The thresholds, by class; for nested_wait one number.
   const std::vector<int64_t>& thresholds() const { return thresholds_; }
-  // The class of a request that is said to make so many tokens.
+  // The class of a request with this expected length.
   static size_t ClassOf(int64_t output);
 
  private:
   static constexpr size_t kClasses = 9;
 
-  // Requests of one class: those kept back, how often they come, and means over the recent ones.
+  // Requests of one class: those held back, their arrival rate, and means over the recent ones.
   struct Class {
     explicit Class(double time_constant) : rate(time_constant) {}
     std::deque<Waiting> waiting;
@@ -109,8 +110,8 @@ class WaitGate {
 
   bool nested() const { return options_.kind == WaitGateOptions::Kind::kNestedWait; }
   void Solve();
-  // With rates as they are solved for; types of classes that nobody comes in are left out. `classes` says
-  // whose they are.
+  // With rates as they are solved for; types of classes without arrivals are left out. `classes` gives the
+  // class of each.
   std::vector<RequestType> Types(std::vector<size_t>& classes) const;
 
   const WaitGateOptions options_;

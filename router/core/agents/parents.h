@@ -1,14 +1,13 @@
-// The agents whose calls the router sees: when they began, what they have made, and until when they are of
-// use.
+// The agents whose calls the router sees: their first step, generated tokens and deadline.
 //
-// Purpose: what senior_step.h needs to know of a parent, learnt from its calls as they come and go. Bounded
-// three times over. When the book is full, the parent that has had no call for the longest time is forgotten.
-// One that has had none for kIdleSteps is forgotten too. And one that began kMaxAgeSteps ago begins anew: a
-// name that is used for ever is not the oldest for ever. Steps are the scheduler's, tokens those that calls
-// have generated, deadlines microseconds of the router's clock. Progress is counted in waves, so that calls
-// side by side count once: the longest call of each wave. A wave is over when all its calls have ended, or
-// when a call of a higher stage comes. Owned by one thread; no locks. Cost: O(1) a call, and its parent's
-// calls side by side.
+// Purpose: the inputs of senior_step.h for a parent, collected from its calls. Bounded
+// in three ways. When the table is full, the parent that has had no call for the longest time is forgotten.
+// A parent without calls for kIdleSteps is forgotten too. And a parent that began kMaxAgeSteps ago starts
+// again: a name in permanent use is not the oldest for ever. Steps are the scheduler's, tokens those that
+// calls have generated, deadlines microseconds of the router's clock. Progress is counted in waves, so that
+// calls side by side count once: the longest call of each wave. A wave is over when all its calls have ended,
+// or when a call of a higher stage arrives. Owned by one thread; no locks. Cost: O(1) a call, and its
+// parent's calls side by side.
 #ifndef BFIO_ROUTER_CORE_AGENTS_PARENTS_H_
 #define BFIO_ROUTER_CORE_AGENTS_PARENTS_H_
 
@@ -29,7 +28,8 @@ namespace bfio::core {
 class Parents {
  public:
   static constexpr int64_t kDefaultLimit = 65'536;
-  // Twice the steps that the largest count of tokens is due after: who is older has had its turn many times.
+  // Twice the steps after which the largest count of tokens is due: an older parent has been the first many
+  // times.
   static constexpr int64_t kMaxAgeSteps = 4 * kMaxParentTokens;
   static constexpr int64_t kIdleSteps = kMaxAgeSteps;
 
@@ -45,21 +45,21 @@ class Parents {
     int64_t deadline_us = RequestSpec::kNoDeadline;
   };
 
-  // What a call that arrives now would find; `stage` where the client gives one. Nothing when the book is
-  // full of parents with calls: the call then stands for itself. `name` identifies the parent. Changes
+  // What a call that arrives now would find; `stage` where the client gives one. Nothing when the table is
+  // full of parents with calls: the call then counts as its own parent. `name` identifies the parent. Changes
   // nothing: the call may still be refused.
   std::optional<Standing> Look(absl::string_view name, int64_t step, std::optional<uint32_t> stage) const;
 
-  // A call has been let in. REQUIRES: Look has just returned something for it.
+  // A call has been admitted. REQUIRES: Look has just returned something for it.
   void Begin(absl::string_view name, RequestId call, int64_t step, std::optional<uint32_t> stage,
              int64_t deadline_us = RequestSpec::kNoDeadline);
 
-  // A call that Begin was told of has ended, after making so many tokens.
+  // A call passed to Begin has ended, after generating so many tokens.
   void End(absl::string_view name, RequestId call, int64_t tokens, int64_t step);
 
   // Calls of that parent that have begun and not ended, in the order they came.
   absl::Span<const RequestId> Calls(absl::string_view name) const;
-  // kNoDeadline for a parent that is not known.
+  // kNoDeadline for an unknown parent.
   int64_t Deadline(absl::string_view name) const;
 
   int64_t size() const { return static_cast<int64_t>(parents_.size()); }

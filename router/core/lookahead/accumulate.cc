@@ -52,11 +52,11 @@ void Accumulator::SetKnots(size_t columns) {
   knot_quiet_.resize(padded);
 }
 
-int64_t Accumulator::Room(const Resident& resident, const Standing& standing) {
-  const int64_t room =
-      resident.dropped ? 0 : std::clamp<int64_t>(standing.room, 0, static_cast<int64_t>(columns_));
-  cut_ = std::min(cut_, room);
-  return room;
+int64_t Accumulator::StepsLeft(const Resident& resident, const Standing& standing) {
+  const int64_t steps_left =
+      resident.dropped ? 0 : std::clamp<int64_t>(standing.steps_left, 0, static_cast<int64_t>(columns_));
+  cut_ = std::min(cut_, steps_left);
+  return steps_left;
 }
 
 double* Accumulator::NewRow(size_t entries) {
@@ -65,10 +65,10 @@ double* Accumulator::NewRow(size_t entries) {
   return row;
 }
 
-void Accumulator::Add(const Standing& standing, int64_t room, const double* alive, double scale) {
+void Accumulator::Add(const Standing& standing, int64_t steps_left, const double* alive, double scale) {
   const Item item = {alive, scale, static_cast<double>(standing.tokens)};
-  if (room < static_cast<int64_t>(columns_)) {
-    capped_.push_back({item, room});
+  if (steps_left < static_cast<int64_t>(columns_)) {
+    capped_.push_back({item, steps_left});
   } else if (knots_.size() == columns_) {
     items_.push_back(item);
   } else {
@@ -78,14 +78,14 @@ void Accumulator::Add(const Standing& standing, int64_t room, const double* aliv
   }
 }
 
-void Accumulator::AddCopy(const Standing& standing, int64_t room, const double* alive, double scale) {
-  if (room == static_cast<int64_t>(columns_) && knots_.size() < columns_) {
-    Add(standing, room, alive, scale);  // copies the knots
+void Accumulator::AddCopy(const Standing& standing, int64_t steps_left, const double* alive, double scale) {
+  if (steps_left == static_cast<int64_t>(columns_) && knots_.size() < columns_) {
+    Add(standing, steps_left, alive, scale);  // copies the knots
     return;
   }
-  double* const row = NewRow(static_cast<size_t>(room));
-  std::copy_n(alive, room, row);
-  Add(standing, room, row, scale);
+  double* const row = NewRow(static_cast<size_t>(steps_left));
+  std::copy_n(alive, steps_left, row);
+  Add(standing, steps_left, row, scale);
 }
 
 BFIO_WIDE_CLONES
@@ -131,7 +131,7 @@ void Accumulator::Finish(absl::Span<double> load, absl::Span<double> quiet) {
   Sum(items_.data(), items_.size(), steps_.data(), steps_.size(), knot_load_.data(), knot_quiet_.data());
   Interpolate(load, quiet);
   for (const Capped& capped : capped_) {
-    for (int64_t h = 0; h < capped.room; ++h) {
+    for (int64_t h = 0; h < capped.steps_left; ++h) {
       const double p = capped.item.alive[h] * capped.item.scale;
       load[h] += (capped.item.tokens + static_cast<double>(h)) * p;
       quiet[h] *= p;

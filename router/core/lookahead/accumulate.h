@@ -28,12 +28,13 @@ class Accumulator {
   void Begin(size_t residents, size_t columns);
 
   // How many of the entries the resident may contribute to; it surely ends before the others.
-  int64_t Room(const Resident& resident, const Standing& standing);
+  int64_t StepsLeft(const Resident& resident, const Standing& standing);
 
-  // REQUIRES: room is Room's and not 0; alive has that many entries and kPadding readable ones after them.
-  void Add(const Standing& standing, int64_t room, const double* alive, double scale);
+  // REQUIRES: steps_left is from StepsLeft and not 0; alive has that many entries and kPadding readable ones
+  // after them.
+  void Add(const Standing& standing, int64_t steps_left, const double* alive, double scale);
   // The same with a row that is not kept: it is copied.
-  void AddCopy(const Standing& standing, int64_t room, const double* alive, double scale);
+  void AddCopy(const Standing& standing, int64_t steps_left, const double* alive, double scale);
 
   void Finish(absl::Span<double> load, absl::Span<double> quiet);
 
@@ -45,7 +46,7 @@ class Accumulator {
   };
   struct Capped {
     Item item;
-    int64_t room;
+    int64_t steps_left;
   };
 
   void SetKnots(size_t columns);
@@ -55,14 +56,14 @@ class Accumulator {
   void Interpolate(absl::Span<double> load, absl::Span<double> quiet) const;
 
   size_t columns_ = 0;
-  // From here on somebody has surely ended.
+  // From here on some request has surely ended.
   int64_t cut_ = 0;
   // The h that are summed, and the same as numbers; padded.
   std::vector<int32_t> knots_;
   std::vector<double> steps_;
   std::vector<Item> items_;
   std::vector<Capped> capped_;
-  // Rows of our own; room for all of a worker's, so that none moves.
+  // Rows of our own; memory for all of a worker's, so that none moves.
   std::vector<double> rows_;
   size_t rows_used_ = 0;
   // Sums by knot.

@@ -6,13 +6,13 @@ namespace bfio::core {
 
 int64_t FixedLengthLookahead::Stay(const Resident& resident, const Standing& standing) const {
   if (resident.dropped) return 0;
-  if (!oracle_) return standing.room;
+  if (!oracle_) return standing.steps_left;
   const int64_t run = standing.known_age - resident.generated_tokens;
   int64_t length = resident.expected_tokens;
   const int64_t planned = standing.plan_age - resident.generated_tokens;
   // Outlived what was said of it, and active for certain: some steps more, counted from the plan's.
   if (length <= run) length = std::max(run, planned) + 1 + (run - length);
-  return std::min(standing.room, length - planned);
+  return std::min(standing.steps_left, length - planned);
 }
 
 void FixedLengthLookahead::Project(absl::Span<const Resident> residents, const PlanTime& time,

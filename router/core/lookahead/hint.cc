@@ -82,15 +82,15 @@ void HintLookahead::Project(absl::Span<const Resident> residents, const PlanTime
   sum_.Begin(residents.size(), load.size());
   for (const Resident& resident : residents) {
     const Standing standing = StandingOf(resident, time);
-    const int64_t room = sum_.Room(resident, standing);
-    if (room == 0) continue;
+    const int64_t steps_left = sum_.StepsLeft(resident, standing);
+    if (steps_left == 0) continue;
     const int64_t ahead = SurvivalTable::Ahead(standing);
-    if (FillAlive(resident, standing.known_age, ahead + room - 1)) {
+    if (FillAlive(resident, standing.known_age, ahead + steps_left - 1)) {
       const double* const known = alive_.data() + (standing.known_age - resident.hint_age);
-      sum_.AddCopy(standing, room, known + ahead, 1 / known[0]);
+      sum_.AddCopy(standing, steps_left, known + ahead, 1 / known[0]);
     } else {
       const double* const known = model_.Table(resident.group).From(standing.known_age);
-      sum_.Add(standing, room, known + ahead, 1 / known[0]);
+      sum_.Add(standing, steps_left, known + ahead, 1 / known[0]);
     }
   }
   sum_.Finish(load, quiet);

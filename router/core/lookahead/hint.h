@@ -36,7 +36,7 @@ class HintLookahead final : public Lookahead {
                absl::Span<double> quiet) override;
   uint64_t CurveKey(const WaitingView& request, int32_t horizon) override;
   void Curve(const WaitingView& request, absl::Span<double> row) override;
-  // By survival alone: a hint tells of the next 64 tokens at most.
+  // By survival alone: a hint covers the next 64 tokens at most.
   int64_t Stay(const Resident& resident, const PlanTime& time, absl::Span<const int64_t> steps,
                absl::Span<double> alive) const override;
   int64_t Stay(const WaitingView& request, absl::Span<const int64_t> steps,

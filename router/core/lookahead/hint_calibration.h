@@ -1,4 +1,4 @@
-// What a worker's hint is worth, learnt from what happened after hints like it.
+// The reliability of a worker's hints, learnt from the outcomes after similar hints.
 //
 // Purpose: a hint is a probability that the next token ends a request. What it says about the tokens after
 // that is not known beforehand, nor whether it is right at all. So outcomes are counted per bin of the hint,

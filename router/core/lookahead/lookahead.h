@@ -1,10 +1,10 @@
 // What will be running h steps from now: predictors of completions behind one interface.
 //
-// Purpose: the scheduler tells a Lookahead how long requests have run and which have ended, and asks it for
-// the expected load of each worker 1 .. H steps ahead, for the probability that a worker has no completion
-// until then, and for how long a waiting request may run (model/snapshot.h, Outlook).
-// Ownership: owned by the scheduler; residents are borrowed for the call. Threads: those of the scheduler
-// (one). No I/O, no clock. Deterministic: the same calls in the same order give the same bits.
+// Purpose: the scheduler reports to a Lookahead how long requests have run and which have ended, and queries
+// it for the expected load of each worker 1 .. H steps ahead, for the probability that a worker has no
+// completion until then, and for how long a waiting request may run (model/snapshot.h, Outlook). Ownership:
+// owned by the scheduler; residents are borrowed for the call. Threads: those of the scheduler (one). No I/O,
+// no clock. Deterministic: the same calls in the same order give the same bits.
 //
 // Words. A request with o tokens to generate that first runs in step f runs the steps f .. f + o - 1. Its age
 // is the tokens it has made. It is known to be active after step r when it did not end by then; at step p
@@ -25,7 +25,7 @@
 
 namespace bfio::core {
 
-// Largest horizon anybody may ask for, in steps.
+// Largest horizon, in steps.
 inline constexpr int32_t kMaxHorizonSteps = 500;
 
 // Resident::hint_bin of a request without a hint.
@@ -40,16 +40,16 @@ struct Resident {
   int64_t prefill_tokens = 0;
   // Its age in that step: tokens made in earlier placements.
   int64_t generated_tokens = 0;
-  // Most tokens it may make in this placement, and how many somebody expects (the same when nobody does).
+  // Largest number of tokens in this placement, and the expected number (the same without a prediction).
   int64_t max_new_tokens = 1;
   int64_t expected_tokens = 1;
   uint32_t tenant = 0;
-  // The lookahead's number for the class it belongs to (Lookahead::GroupOf).
+  // The lookahead's number of its class (Lookahead::GroupOf).
   int32_t group = 0;
   // Age at which the last hint came, and what it was; the lookahead's.
   int32_t hint_age = 0;
   uint8_t hint_bin = kNoHint;
-  // It holds all that it may come to need from its first step on (RequestSpec).
+  // Its largest size is reserved from its first step on (RequestSpec).
   bool reserves_kv = false;
   // Planned, not acknowledged by its worker.
   bool inflight = false;
@@ -57,7 +57,7 @@ struct Resident {
   bool dropped = false;
 };
 
-// What a hint said when; the lookahead's, kept beside the resident.
+// The value and age of a hint; the lookahead's, kept beside the resident.
 struct HintTrail {
   static constexpr int kProbes = 7;
   uint8_t bin[kProbes] = {kNoHint, kNoHint, kNoHint, kNoHint, kNoHint, kNoHint, kNoHint};
@@ -79,7 +79,7 @@ struct Standing {
   // Tokens it holds at the plan's step in that case.
   int64_t tokens = 0;
   // Steps from the plan's step on that max_new_tokens leaves it; 0 or less: it will have ended.
-  int64_t room = 0;
+  int64_t steps_left = 0;
 };
 
 inline Standing StandingOf(const Resident& resident, const PlanTime& time) {
@@ -99,7 +99,7 @@ class Lookahead {
   // The name it is registered under.
   virtual absl::string_view name() const = 0;
 
-  // False: it knows nothing, Project, Curve and Stay must not be called.
+  // False: it makes no predictions; Project, Curve and Stay must not be called.
   virtual bool predicts() const { return true; }
   // Whether it wants Observe, and Hint.
   virtual bool learns() const { return false; }
@@ -116,10 +116,10 @@ class Lookahead {
   virtual void Observe(const Resident& resident, const HintTrail& trail, int64_t from, int64_t to,
                        bool finished) {}
 
-  // The worker says after token number `age` that the next one ends the request with this probability.
+  // The worker reports, after token number `age`, this probability that the next one ends the request.
   virtual void Hint(Resident& resident, HintTrail& trail, int64_t age, double probability) {}
 
-  // All workers have reported another step: a moment to digest what was observed.
+  // All workers have reported another step: observations may be applied now.
   virtual void Advance() {}
 
   // --- predicting; rows have H + 1 entries, entry h is for the plan's step + h ---
@@ -157,7 +157,7 @@ struct LookaheadOptions {
   double pool_requests = 6;
   // Tenants with curves of their own; the rest share some.
   int32_t max_groups = 64;
-  // Ages are told apart exactly below twice this and to 1 in so many above. A power of two.
+  // Ages have bins of width one below twice this and to 1 in so many above. A power of two.
   int32_t ages_per_octave = 16;
 };
 

@@ -16,10 +16,10 @@ void SurvivalLookahead::Project(absl::Span<const Resident> residents, const Plan
   sum_.Begin(residents.size(), load.size());
   for (const Resident& resident : residents) {
     const Standing standing = StandingOf(resident, time);
-    const int64_t room = sum_.Room(resident, standing);
-    if (room == 0) continue;
+    const int64_t steps_left = sum_.StepsLeft(resident, standing);
+    if (steps_left == 0) continue;
     const double* const known = model_.Table(resident.group).From(standing.known_age);
-    sum_.Add(standing, room, known + SurvivalTable::Ahead(standing), 1 / known[0]);
+    sum_.Add(standing, steps_left, known + SurvivalTable::Ahead(standing), 1 / known[0]);
   }
   sum_.Finish(load, quiet);
 }
@@ -59,13 +59,13 @@ void ModelCurve(SurvivalModel& model, const WaitingView& request, absl::Span<dou
 int64_t ModelStay(const SurvivalModel& model, const Resident& resident, const PlanTime& time,
                   absl::Span<const int64_t> steps, absl::Span<double> alive) {
   const Standing standing = StandingOf(resident, time);
-  if (resident.dropped || standing.room <= 0) return 0;
+  if (resident.dropped || standing.steps_left <= 0) return 0;
   const SurvivalTable& table = model.Table(resident.group);
   const int64_t ahead = standing.plan_age - standing.known_age;
-  for (size_t k = 0; k < steps.size() && steps[k] < standing.room; ++k) {
+  for (size_t k = 0; k < steps.size() && steps[k] < standing.steps_left; ++k) {
     alive[k] = table.Stay(standing.known_age, ahead + steps[k]);
   }
-  return standing.room;
+  return standing.steps_left;
 }
 
 int64_t ModelStay(SurvivalModel& model, const WaitingView& request, absl::Span<const int64_t> steps,

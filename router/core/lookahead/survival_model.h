@@ -8,7 +8,7 @@
 //   tenant   leans on all: first one factor for the whole curve (proportional hazards: longer or shorter than
 //            others), then bin by bin, each pool_requests endings strong. Without history it is that of all.
 //   leaf     a tenant's prompts of one octave, leaning on the tenant in the same way. On public traces the
-//            prompt tells much: a tenth to a seventh of the log-loss at 20 tokens (docs/decision.md).
+//            prompt is informative: a tenth to a seventh of the log-loss at 20 tokens (docs/decision.md).
 // Tables are rebuilt in Advance when a 64th of what they rest on is new, a few at each step, so that a step
 // costs little however many classes there are.
 // Deterministic: classes are numbered in the order they come. Threads: one.

@@ -33,7 +33,7 @@ struct KvOutlook {
   int32_t times = 0;
   int32_t ways = 0;
   // [worker * row() ..]
-  absl::Span<const int64_t> room;
+  absl::Span<const int64_t> capacity;
   // [need * row() ..]; requests name their row (WaitingView::kv_need).
   absl::Span<const int64_t> need;
 
@@ -41,8 +41,8 @@ struct KvOutlook {
   size_t row() const { return static_cast<size_t>(times) * static_cast<size_t>(ways); }
 };
 
-// What has been found to fit nowhere, while capacity only shrinks: whoever needs as much, entry by entry,
-// need not be asked about again. Ownership: borrows the outlook's needs.
+// Needs that were found to fit nowhere, while capacity only shrinks: a request with the same or larger needs,
+// entry by entry, is not tested again. Ownership: borrows the outlook's needs.
 class KvRefusals {
  public:
   void Reset(const KvOutlook& outlook) {
@@ -98,13 +98,13 @@ class KvCapacity {
   // `outlook.need` must outlive what follows.
   void Reset(const KvOutlook& outlook) {
     outlook_ = outlook;
-    left_.assign(outlook.room.begin(), outlook.room.end());
+    left_.assign(outlook.capacity.begin(), outlook.capacity.end());
   }
   bool empty() const { return outlook_.empty(); }
   // The outlook with what is left by now; valid until the next change.
   KvOutlook Left() const { return {outlook_.times, outlook_.ways, left_, outlook_.need}; }
 
-  // Whether the worker can take the request besides what it has been given. False when empty().
+  // Whether the worker can take the request in addition to those it was given. False when empty().
   bool Fits(int32_t need, int32_t worker) const {
     const int64_t* const coming = Need(need);
     return Holds(worker, [&](size_t i) { return coming[i]; });
@@ -126,14 +126,15 @@ class KvCapacity {
   }
   // More requests than this, each of `least` at least, do not fit the worker. REQUIRES: !empty().
   int64_t MostThatFit(absl::Span<const int64_t> least, int32_t worker) const {
-    const int64_t* const room = &left_[static_cast<size_t>(worker) * outlook_.row()];
+    const int64_t* const capacity = &left_[static_cast<size_t>(worker) * outlook_.row()];
     int64_t most = std::numeric_limits<int64_t>::max();
     size_t i = 0;
     for (int32_t time = 0; time < outlook_.times; ++time) {
       int64_t by_time = 0;
       for (int32_t way = 0; way < outlook_.ways; ++way, ++i) {
-        if (room[i] < 0) continue;
-        by_time = std::max(by_time, least[i] > 0 ? room[i] / least[i] : std::numeric_limits<int64_t>::max());
+        if (capacity[i] < 0) continue;
+        by_time =
+            std::max(by_time, least[i] > 0 ? capacity[i] / least[i] : std::numeric_limits<int64_t>::max());
       }
       most = std::min(most, by_time);
     }
@@ -143,8 +144,8 @@ class KvCapacity {
   void Put(int32_t need, int32_t worker, int64_t sign) {
     if (empty()) return;
     const int64_t* const needs = Need(need);
-    int64_t* const room = &left_[static_cast<size_t>(worker) * outlook_.row()];
-    for (size_t i = 0; i < outlook_.row(); ++i) room[i] -= sign * needs[i];
+    int64_t* const capacity = &left_[static_cast<size_t>(worker) * outlook_.row()];
+    for (size_t i = 0; i < outlook_.row(); ++i) capacity[i] -= sign * needs[i];
   }
 
  private:
@@ -154,11 +155,11 @@ class KvCapacity {
   template <class Added>
   bool Holds(int32_t worker, Added added) const {
     if (empty()) return false;
-    const int64_t* const room = &left_[static_cast<size_t>(worker) * outlook_.row()];
+    const int64_t* const capacity = &left_[static_cast<size_t>(worker) * outlook_.row()];
     size_t i = 0;
     for (int32_t time = 0; time < outlook_.times; ++time) {
       bool holds = false;
-      for (int32_t way = 0; way < outlook_.ways; ++way, ++i) holds = holds || added(i) <= room[i];
+      for (int32_t way = 0; way < outlook_.ways; ++way, ++i) holds = holds || added(i) <= capacity[i];
       if (!holds) return false;
     }
     return true;

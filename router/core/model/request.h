@@ -1,4 +1,4 @@
-// What the decision core knows about one request.
+// One request, as the decision core sees it.
 //
 // Purpose: the vocabulary shared by policies, solver and scheduler. Plain data, no behaviour. Lengths are in
 // tokens. Threads: any.
@@ -41,7 +41,7 @@ struct RequestSpec {
   int64_t deadline_us = kNoDeadline;
 
   // Set where it has been placed before, and its prompt charged to its tenant: the steps it has waited so
-  // far. It goes on with that age.
+  // far. It continues with that age.
   std::optional<int64_t> waited_steps;
 
   // How often in a row a worker refused it for want of KV that the router believed to be there. After so many
@@ -51,10 +51,10 @@ struct RequestSpec {
   static bool ReservesAfter(int32_t refusals) { return refusals >= kRefusalsBeforeReserving; }
   bool reserves_kv() const { return ReservesAfter(refusals); }
 
-  // Of a suspect of having killed workers: it is placed on an empty worker, which takes nobody else until the
+  // Of a suspect of crashing workers: it is placed on an empty worker, which takes no other request until the
   // request has lived through so many steps there, those that compute prompts not counted. 0: no suspect.
   int32_t steps_alone = 0;
-  // The number of the model that its first tokens are of: only a group of that model goes on with it. 0: any.
+  // The number of the model that its first tokens are of: only a group of that model continues it. 0: any.
   uint32_t model = 0;
 
   // KV tokens the request may come to hold: what admission reserves for it. In its j-th step it holds s + j

@@ -25,20 +25,20 @@ struct WorkerView {
   int32_t active = 0;
   // cap[g]: requests this worker can still take; 0 when it drains.
   int32_t free_slots = 0;
-  // KV tokens not reserved by anybody. Negative where admission has let in more than could run to the end.
+  // KV tokens that are not reserved. Negative where admission has admitted more than could run to the end.
   int64_t free_kv_tokens = 0;
   // KV tokens in all; what free_kv_tokens grows to when the worker is empty.
   int64_t total_kv_tokens = std::numeric_limits<int64_t>::max();
-  // False while it drains: its load says nothing about the level the others should keep.
+  // False while it drains: its load does not count in the others' level.
   bool accepts_new = true;
-  // Local time of a step in units of an ordinary worker's time per token: time_offset + time_per_token *
+  // Local time of a step in units of a reference worker's time per token: time_offset + time_per_token *
   // load. Unequal GPUs are balanced by this, not by tokens.
   double time_per_token = 1;
   double time_offset = 0;
   // What a mean request takes here from first step to last, in a unit that all workers share: of chains of
   // servers, which differ in it.
   double service_time = 1;
-  // What each prompt token placed here adds to time_offset besides, until it is computed; prompts that it has
+  // What each prompt token placed here also adds to time_offset, until it is computed; prompts that it has
   // not computed yet are in there already.
   double prefill_weight = 0;
   // What each prompt token placed here adds in all, at the plan's step.
@@ -64,7 +64,7 @@ struct WaitingView {
   int64_t kv_reserve_tokens = 0;
   // Step at which the request entered the pool; Snapshot::step minus this is its waiting age in steps.
   int64_t enqueued_step = 0;
-  // RequestSpec's. Its turn is decided by the step that it counts from; how long it waits is not.
+  // RequestSpec's. This determines its order; how long it waits does not depend on it.
   int64_t seniority = 0;
   int64_t senior_step() const { return enqueued_step - seniority; }
   int64_t deadline_us = RequestSpec::kNoDeadline;
@@ -76,7 +76,7 @@ struct WaitingView {
   uint32_t tenant = 0;
   // Weighted tokens its tenant has been served above the least served tenant that has a request waiting.
   double tenant_excess_tokens = 0;
-  // Row of Outlook::curves that tells how long it may run; 0 when there is no outlook.
+  // Row of Outlook::curves for how long it may run; 0 when there is no outlook.
   int32_t curve = 0;
   // It takes all of kv_reserve_tokens at once (RequestSpec).
   bool reserves_kv = false;
@@ -116,8 +116,8 @@ struct Snapshot {
   Outlook outlook;
   // Where admission is not by reservation: the other way for a request to fit a worker.
   KvOutlook kv;
-  // The yardstick of waits: 99 % of the requests that have been admitted lately, wherever, would have waited
-  // at most so many steps if the oldest had always gone first. 0 before there were any.
+  // The reference wait: 99 % of the requests that have been admitted lately, in any group, would have waited
+  // at most so many steps if the oldest were always first. 0 before there were any.
   int64_t first_come_p99 = 0;
 };
 

@@ -1,4 +1,4 @@
-// How somebody with a clock ends a search of the core, which has none.
+// How a caller with a clock ends a search of the core, which has none.
 //
 // Purpose: the shared word for solver and policies. Threads: it is called by the thread that decides.
 #ifndef BFIO_ROUTER_CORE_MODEL_STOP_SIGNAL_H_

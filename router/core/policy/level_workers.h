@@ -17,7 +17,7 @@ namespace bfio::core {
 
 class LevelWorkers {
  public:
-  // By rank; empty only when nobody accepts. Valid until the next call.
+  // By rank; empty only when no worker accepts. Valid until the next call.
   const std::vector<WorkerIndex>& Find(absl::Span<const WorkerView> workers);
 
  private:

@@ -45,7 +45,7 @@ class Policy {
   // REQUIRES: `decision` is cleared.
   virtual void Decide(const Snapshot& snapshot, Decision& decision) = 0;
 
-  // Policies that are asked at the same snapshots and not obeyed (router/core/shadow); null: none.
+  // Policies that decide on the same snapshots without effect (router/core/shadow); null: none.
   virtual const ShadowSet* shadows() const { return nullptr; }
 };
 
@@ -56,14 +56,14 @@ struct PolicyOptions {
   uint64_t seed = 1;
   // H, steps of lookahead.
   int32_t horizon = 0;
-  // bf_io: "paper" (J of the BF-IO paper), "square" (squared deviations of the loads, less worth of age) or
+  // bf_io: "paper" (J of the BF-IO paper), "square" (squared deviations of the loads, less weights of age) or
   // "refill" (the same, weighted by how long each worker will stay as it is).
   std::string objective = "square";
   // bf_io: what a step ahead counts against the one before it, in (0, 1]; 1 in the paper's J.
   double discount = 1;
   // power_of_d: d, workers drawn for each request.
   int32_t choices = 4;
-  // bf_io, bf_io_auto: asked while they search, about every thousand evaluations; as long as it says false,
+  // bf_io, bf_io_auto: called while they search, about every thousand evaluations; as long as it says false,
   // plans are what they are without it.
   StopSignal stop;
   // bf_io, bf_io_auto: one in so many of the decisions they solve is proven, with the same plan

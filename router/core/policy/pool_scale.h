@@ -10,9 +10,9 @@
 
 namespace bfio::core {
 
-// Worth of a waiting request's age, tokens^2 per step, by what a token adds to the mean worker: decides
+// Weight of a waiting request's age, tokens^2 per step, by what a token adds to the mean worker: decides
 // between requests of one size, where the deviation is 0.
-inline constexpr double kLeastAgeWorth = 200;
+inline constexpr double kLeastAgeWeight = 200;
 
 // Mean prompt length of the pool and mean distance from it, tokens.
 struct PoolScale {
@@ -20,7 +20,7 @@ struct PoolScale {
   double deviation = 0;
 };
 
-// Both 0 when nobody waits.
+// Both 0 when no request waits.
 PoolScale MeasurePool(absl::Span<const WaitingView> waiting);
 
 }  // namespace bfio::core

@@ -77,11 +77,10 @@ struct Registered {
 };
 
 constexpr Registered kPolicies[] = {
-    {{"bf_io_auto", "bf_io that sets its own weights: balance, and nobody much later than under fcfs"},
-     BfIoAuto},
+    {{"bf_io_auto", "bf_io that sets its own weights: balance, with waits near those of fcfs"}, BfIoAuto},
     {{"bf_io", "integer program over the whole waiting pool: which requests, and where (--objective)"}, BfIo},
     {{"fcfs", "oldest first, to the worker with most free slots"}, Plain<FcfsPolicy>},
-    {{"fcfs_fill", "oldest first, to the first worker with room"}, Plain<FcfsFillPolicy>},
+    {{"fcfs_fill", "oldest first, to the first worker with free capacity"}, Plain<FcfsFillPolicy>},
     {{"round_robin", "oldest first, to the workers in turn"}, Plain<RoundRobinPolicy>},
     {{"least_requests", "oldest first, to the worker with fewest requests"}, Plain<LeastRequestsPolicy>},
     {{"power_of_two", "oldest first, to the one of two random workers with fewer requests"}, PowerOfTwo},
@@ -101,11 +100,11 @@ constexpr Registered kPolicies[] = {
      Plain<TrtllmPolicy>},
     {{"br0", "margin score in two stages, our reading of BalanceRoute without lookahead"}, Br0},
     {{"br_h", "the same over --horizon steps of --lookahead"}, BrH},
-    {{"jffc", "oldest first, to the fastest worker or chain with room (default of --coupling=none)"},
+    {{"jffc", "oldest first, to the fastest worker or chain with free capacity (default of --coupling=none)"},
      AmongFree<FastestFreePolicy::Rule::kJffc>},
     {{"sa_jsq", "oldest first, to the one with fewest requests, of those the fastest"},
      AmongFree<FastestFreePolicy::Rule::kSaJsq>},
-    {{"jiq", "oldest first, to a random idle one, else to a random one with room"},
+    {{"jiq", "oldest first, to a random idle one, else to a random one with free capacity"},
      AmongFree<FastestFreePolicy::Rule::kJiq>},
 };
 

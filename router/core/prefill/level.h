@@ -1,7 +1,7 @@
 // How many prompt tokens fit below a step time, and the level up to which all ranks of a group are filled.
 //
 // Purpose: ranks of a group wait in a barrier for the slowest, so time below the slowest rank's is free:
-// prompt tokens computed there lengthen nobody's step. Above it every further second is paid by all requests
+// prompt tokens computed there lengthen no rank's step. Above it every further second is paid by all requests
 // that decode, and buys prompt tokens on each rank that has some: m ranks that share it get m times as many.
 // So work is levelled by time, as water finds its level, and the level stops rising when too few ranks share
 // the rise.

@@ -129,7 +129,7 @@ class Planner {
     return level_s;
   }
 
-  // --- who goes where ---
+  // --- placement ---
 
   // One prompt more for each rank that has a free slot and for which `wants` is true; false: none.
   template <class Wants>

@@ -1,6 +1,6 @@
 // All groups of a router and the pool of requests that they share: events in, plans out.
 //
-// Purpose: everything the router believes about its groups and the waiting pool lives here, and every
+// Purpose: all of the router's state of its groups and the waiting pool is here, and every
 // decision is taken here. The router's decision thread, the simulator and the replay drive the same class
 // through the same events (scheduler_event.h): they differ only in where events come from and where plans go.
 //
@@ -86,7 +86,7 @@ class Cluster {
 
   // --- copies ---
 
-  // All that the plans to come depend on, but for what policies, lookahead and yardstick remember.
+  // All that future plans depend on, except the state of policies, lookahead and reference wait.
   ClusterState Save() const;
   // Takes that state on. REQUIRES: no event has been applied. INVALID_ARGUMENT, the cluster being of no more
   // use, when the state contradicts itself.

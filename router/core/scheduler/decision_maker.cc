@@ -128,7 +128,7 @@ WorkerIndex DecisionMaker::Emptiest(const WaitingView& request) const {
 }
 
 void DecisionMaker::DiscardViolations(const Snapshot& snapshot) {
-  // A plan that over-fills a worker or names a request twice would corrupt the accounts of everybody.
+  // A plan that over-fills a worker or names a request twice would corrupt all accounts.
   taken_.assign(static_cast<size_t>(pool_->placeable()), 0);
   const auto bad = [&](const Assignment& a) {
     const auto seen = static_cast<int64_t>(snapshot.waiting.size());

@@ -1,6 +1,6 @@
 // Asks the policy of one group, and holds it to its contract.
 //
-// Purpose: turns accounts and pool into the snapshot that a policy sees (projected loads, room, outlook, what
+// Purpose: builds a policy's snapshot from accounts and pool (projected loads, capacity, outlook, what
 // admission lets in), and its answer into placements. Borrows accounts and pool. Threads: one.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_DECISION_MAKER_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_DECISION_MAKER_H_
@@ -51,7 +51,7 @@ class DecisionMaker {
   std::optional<Answer> Ask(const PlanSteps& steps, bool always, Plan& plan);
   // Slots that are free in other groups, which take their share of what waits.
   void SetSlotsElsewhere(int64_t slots) { slots_elsewhere_ = slots; }
-  // What was decided is to place nobody else.
+  // The decision is to place no other request.
   bool empty() const { return decision_.assignments.empty(); }
   // Carries out what was decided.
   void PlaceAll(const PlanSteps& steps, Plan& plan);
@@ -73,7 +73,7 @@ class DecisionMaker {
     return pool_->Window(std::min(share_, std::max(options_.window, free_slots_)));
   }
   // Carries out what no policy decides on, and says how many requests that concerned: those that run alone,
-  // and the one that held a worker. `kv` tells of the capacity without them then.
+  // and the one that held a worker. `kv` has the capacity without them then.
   int64_t PlaceAhead(const PlanSteps& steps, const KvOutlook& kv, Plan& plan);
   // The worker for a request that runs alone: of those it fits the one with fewest requests; or kNoWorker.
   WorkerIndex Emptiest(const WaitingView& request) const;

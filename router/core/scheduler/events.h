@@ -29,7 +29,7 @@ enum class PlanMode { kPipelined, kLockstep };
 enum class CancelOutcome {
   kUnknown,   // no such request
   kDequeued,  // it was waiting and is gone
-  kDropped,   // it is on a worker, which the next plan tells to drop it
+  kDropped,   // it is on a worker, and the next plan drops it
 };
 
 // What one worker offers.

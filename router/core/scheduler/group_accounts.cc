@@ -10,7 +10,7 @@ namespace bfio::core {
 // --- membership ---
 
 std::vector<RequestId> GroupAccounts::Open(absl::Span<const EpochMember> members) {
-  // What has been observed of residents counts whatever becomes of them; then all are counted anew.
+  // What has been observed of residents counts whatever their end; then all are counted again.
   for (WorkerIndex g = 0; g < num_workers(); ++g) residents_.SettleAll(g, workers_[g].last_step);
   Opening opening{std::move(residents_), {}};
   residents_ = Residents(&pool_->lookahead(), &pool_->service());
@@ -60,7 +60,7 @@ void GroupAccounts::Keep(WorkerIndex index, const ResidentRequest& resident, Wor
     return;
   }
   const auto it = placed_.find(resident.id);
-  if (it == placed_.end()) {  // its client is gone, or it has been placed anew meanwhile
+  if (it == placed_.end()) {  // its client is gone, or it has been placed again meanwhile
     worker.drops.push_back(resident.id);
     return;
   }

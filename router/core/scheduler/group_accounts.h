@@ -92,12 +92,12 @@ class GroupAccounts {
 
   // --- membership ---
 
-  // Starts anew with these workers; the ids of placed requests that none of them holds, ascending.
+  // Restarts with these workers; the ids of placed requests that none of them holds, ascending.
   std::vector<RequestId> Open(absl::Span<const EpochMember> members);
 
   // --- requests ---
 
-  // The next plan tells its worker to drop it. REQUIRES: WorkerOf(id).
+  // The next plan drops it from its worker. REQUIRES: WorkerOf(id).
   void Cancel(RequestId id);
   // Enters what a plan says.
   void Place(const RequestSpec& spec, int64_t enqueued_step, WorkerIndex worker, const PlanSteps& steps);
@@ -153,7 +153,7 @@ class GroupAccounts {
     int64_t drift = 0;
     // When it entered the pool, for its age if it goes back there.
     int64_t enqueued_step = 0;
-    // The worker has been told to drop it.
+    // A plan has dropped it.
     bool dropped = false;
   };
   using PlacedMap = absl::flat_hash_map<RequestId, Placed>;
@@ -166,7 +166,7 @@ class GroupAccounts {
 
   // Placing it is what its tenant pays the prompt for.
   static bool PaysPrompt(const RequestSpec& spec) { return spec.generated_tokens == 0 && !spec.waited_steps; }
-  // Places what a member of a new epoch brings along and nobody knows.
+  // Recovers the requests of a new epoch's member that are unknown here.
   void Adopt(WorkerIndex index, absl::Span<const RequestSpec> adopted, Worker& worker, PlacedMap& kept);
   void Keep(WorkerIndex index, const ResidentRequest& resident, Worker& worker, Opening& opening);
   // Finds `id` if it is placed on `worker`, else counts it as unknown and returns end().

@@ -66,7 +66,7 @@ void GroupAccounts::Acknowledge(WorkerIndex index, const StepReport& report) {
       Remove(it);
       continue;
     }
-    // Not this placement: it was refused before its plan was acknowledged, and has been placed here anew.
+    // Not this placement: it was refused before its plan was acknowledged, and has been placed here again.
     if (it->second.where != Where::kInflight || it->second.plan != entry.apply_step) continue;
     Start(index, report, it->second);
   }
@@ -104,7 +104,7 @@ void GroupAccounts::TakePreempted(WorkerIndex index, const StepReport& report) {
   for (const RequestId id : report.preempted) {
     const auto it = FindOn(index, id);
     if (it == placed_.end()) continue;
-    // It lived through the step before this one; whether it would have ended in this one nobody knows.
+    // It ran in the step before this one; whether it would have ended in this one is unknown.
     residents_.Settle(index, it->second.index, report.step - 1);
     Remove(it);
     ++totals_->preempted;
@@ -145,7 +145,7 @@ void GroupAccounts::TakeDrift(WorkerIndex index, int64_t step, int64_t tokens) {
     return !resident.inflight && resident.first_step < step;
   };
   const int64_t sharers = std::count_if(residents.begin(), residents.end(), shares);
-  // What does not divide belongs to some of them, and nobody knows to whom.
+  // What does not divide belongs to some of them, and it is unknown to which.
   const int64_t share = sharers == 0 ? 0 : tokens / sharers;
   if (share == 0) return;
   for (const Resident& resident : residents) {
@@ -188,7 +188,7 @@ void GroupAccounts::Remove(PlacedMap::iterator it) {
   if (const auto moved = residents_.Remove(placed.worker, placed.index)) {
     placed_.find(*moved)->second.index = placed.index;
   }
-  // Entries of `inflight` and `drops` that name it are harmless: whoever reads them looks the id up first.
+  // Entries of `inflight` and `drops` that name it are harmless: readers look the id up first.
   placed_.erase(it);
 }
 

@@ -3,10 +3,10 @@
 // Purpose: a request that fits no worker now (slots are free, KV is not) is passed over, so that small
 // requests do not wait behind it. But the oldest such request that has waited long enough *holds* a worker:
 // of the workers with a free slot and KV enough in all, the one with most unreserved KV (ties: lowest index)
-// takes nobody else. A held worker only drains, so the most unreserved KV among those does not shrink from
-// one step to the next, and grows until the request fits, when the last of its residents has ended at the
-// latest. Then it is placed before the policy is asked: a policy would see an ordinary candidate, and might
-// prefer others to it for ever. One request holds at a time.
+// takes no other request. A held worker only drains, so the most unreserved KV among those does not shrink
+// from one step to the next, and grows until the request fits, when the last of its residents has ended at
+// the latest. Then it is placed before the policy is asked: a policy would see an ordinary candidate, and
+// might prefer others to it for ever. One request holds at a time.
 //
 // Threads: the scheduler's. Pure. Cost: O(waiting * G) per decision while requests are kept out by KV, else
 // O(waiting).

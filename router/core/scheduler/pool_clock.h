@@ -1,6 +1,6 @@
 // The clock that waiting ages are counted in, whatever groups there are.
 //
-// Purpose: groups step at their own paces; ages, priorities of age and the yardstick of waits belong to the
+// Purpose: groups step at their own paces; ages, priorities of age and the reference wait belong to the
 // pool that they share and need one clock. It ticks once in the time that the mean rank of the open groups
 // takes for a step: each completed step of a group adds its ranks (each report of a rank without a barrier
 // adds one), and the clock ticks when the sum has reached the ranks of all open groups. With one group it
@@ -32,7 +32,7 @@ class PoolClock {
   // meanwhile. True when it ticks.
   bool AddSteps(int64_t ranks, int64_t own_ranks);
 
-  // A group begins anew; the last time it has decided for was `latest`. What was counted towards the next
+  // A group restarts; the last time it has decided for was `latest`. What was counted towards the next
   // tick was counted by other ranks.
   void BeginEpoch(int64_t latest) {
     now_ = std::max(now_, latest);

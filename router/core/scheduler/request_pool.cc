@@ -92,7 +92,7 @@ void RequestPool::Take(absl::Span<const Assignment> assignments, int64_t step) {
 std::optional<double> RequestPool::LeastServed(absl::Span<const WaitingView> views,
                                                const FreeCapacity& free) const {
   std::optional<double> least;
-  // Where no slot is free, nobody can tell.
+  // Unknown where no slot is free.
   const bool kv_matters = free.free_slots() > 0;
   KvRefusals refusals;
   refusals.Reset(free.kv());

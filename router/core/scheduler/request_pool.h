@@ -1,7 +1,7 @@
 // What all groups of a router share: the requests that wait, and what decides about them as a whole.
 //
 // Purpose: the waiting pool with its bound, the requests kept back until they make a batch (wait_gate.h),
-// what tenants have been served, the lookahead, the yardstick of waits (virtual_fcfs.h), and the clock that
+// what tenants have been served, the lookahead, the reference wait (virtual_fcfs.h), and the clock that
 // waiting ages are counted in (pool_clock.h). Groups take requests out of it; a Cluster puts them in.
 // Owned by a Cluster; schedulers and their parts borrow it. Threads: one.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_REQUEST_POOL_H_
@@ -61,11 +61,11 @@ class RequestPool {
   // The first `count` of those that may be placed, fewer where there are fewer.
   absl::Span<WaitingView> Window(int64_t count);
   // How many of them a group with so many free slots may see, where others have free slots too. All, where
-  // slots are short: whoever decides fills its own. Else its share of those that no group has decided on yet,
-  // so that a burst is shared out by free slots; those that have been passed over are everybody's.
+  // slots are short: the deciding group fills its own. Else its share of those that no group has decided on
+  // yet, so that a burst is shared out by free slots; those that have been passed over are open to all.
   int64_t TakeShare(int64_t free_slots, int64_t slots_elsewhere);
   const WaitingPool& views() const { return waiting_; }
-  // A decision at `step`: takes the requests at these indices out. None: nobody was placed.
+  // A decision at `step`: takes the requests at these indices out. None: no request was placed.
   void Take(absl::Span<const Assignment> assignments, int64_t step);
   // 99 % of recent requests would have waited at most so many steps if the oldest always went first.
   int64_t first_come_p99() const { return first_come_.p99(); }

@@ -24,7 +24,7 @@ class Residents {
 
   Residents(Lookahead* lookahead, TenantService* service) : lookahead_(lookahead), service_(service) {}
 
-  // Everybody leaves; a new epoch has this many workers.
+  // All requests leave; a new epoch has this many workers.
   void Reset(size_t workers) { workers_.assign(workers, {}); }
 
   // Its index from now on. What it did until `age` has been settled before.

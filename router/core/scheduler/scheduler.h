@@ -1,7 +1,7 @@
 // The scheduling state machine of one group: what its workers hold, and the plans for them.
 //
 // Purpose: one interface for two kinds of groups, barrier_scheduler.h and independent_scheduler.h. A Cluster
-// drives it and hands its views to everybody else; it takes requests out of the pool that all groups share.
+// drives it and hands out its views; it takes requests out of the pool that all groups share.
 // Accounts are those of group_accounts.h, decisions those of decision_maker.h; kinds differ in when a plan is
 // due and for which steps.
 //

@@ -1,6 +1,6 @@
 // What happens to the groups of a router and to the waiting pool they share, as plain data.
 //
-// Purpose: one vocabulary for everybody who drives a Cluster (cluster.h) or watches one: router, recorder,
+// Purpose: the events of all code that drives a Cluster (cluster.h) or observes one: router, recorder,
 // replay and simulator. Spans inside a Report are borrowed for the call. Threads: any, plain data.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_SCHEDULER_EVENT_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_SCHEDULER_EVENT_H_
@@ -53,13 +53,13 @@ struct Cancel {
 
 // Starts a new epoch. Placed requests that some member holds stay placed there; Outcome::displaced has the
 // ids of all others that were placed in this group: their worker is gone. Requests that a member holds and
-// nobody knows are dropped by the first plan, except those that a member brings along (`adopted`), which are
+// unknown here are dropped by the first plan, except those that a member brings along (`adopted`), which are
 // placed there from now on. Steps count from 1 again; the workers wait for the plan of step 1. Without
 // members the group stays closed.
 struct OpenEpoch {
   GroupIndex group = 0;
   std::vector<EpochMember> members;
-  // The number of the model that all members compute; 0: not told, and every request may be placed there.
+  // The number of the model that all members compute; 0: unknown, and every request may be placed there.
   uint32_t model = 0;
 };
 

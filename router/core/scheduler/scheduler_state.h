@@ -2,7 +2,7 @@
 //
 // Purpose: a decision log that has lost its beginning goes on from such a state, and tests compare two
 // clusters by it. What follows from other fields (loads, reservations, counts) is not in it, so a state
-// cannot disagree with itself about them. Not in it either: what policies, lookahead and the yardstick of
+// cannot disagree with itself about them. Not in it either: what policies, lookahead and the reference of
 // waits remember, and the rates that admission has counted. Tokens and steps, as in cluster.h. Threads: plain
 // data.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_SCHEDULER_STATE_H_
@@ -62,7 +62,7 @@ struct GroupState {
     // The step it first ran in; in flight, the one it is expected to enter in.
     int64_t first_step = 0;
     int64_t enqueued_step = 0;
-    // Its worker has been told to drop it.
+    // A plan has dropped it.
     bool dropped = false;
     // Age up to which it has been observed and charged (residents.h).
     int64_t settled_age = 0;

@@ -3,8 +3,8 @@
 //
 // Purpose: what tenant fairness is measured by. A tenant pays for a prompt when its request is placed and for
 // every token made. One that has nothing waiting banks no credit: when it comes back its counter is lifted to
-// the least of those that wait and could run, or, when nobody waits, to that of the tenant that waited last.
-// Owned by the scheduler; one thread. Cost: O(1) an event, O(tenants) for the least.
+// the least of those that wait and could run, or, when no request waits, to that of the tenant that waited
+// last. Owned by the scheduler; one thread. Cost: O(1) an event, O(tenants) for the least.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_TENANT_SERVICE_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_TENANT_SERVICE_H_
 
@@ -52,7 +52,7 @@ class TenantService {
   void RestoreWaiting(uint32_t tenant);
 
  private:
-  // The least counter of the tenants that have a request waiting. REQUIRES: somebody waits.
+  // The least counter of the tenants that have a request waiting. REQUIRES: a request waits.
   double LeastWaiting() const;
 
   struct Account {

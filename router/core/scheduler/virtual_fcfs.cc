@@ -6,8 +6,8 @@
 namespace bfio::core {
 namespace {
 
-// The yardstick remembers so many decisions, and so many requests where decisions admit few: long enough for
-// a 99th percentile, short enough to forget the start of a group or a burst.
+// The reference wait covers so many decisions, and so many requests where decisions admit few: long enough
+// for a 99th percentile, short enough to forget the start of a group or a burst.
 constexpr double kMemorySteps = 30;
 constexpr double kMemoryRequests = 150;
 // Weight of one decision in the mean of admissions.

@@ -1,14 +1,14 @@
 // How long requests would wait if the oldest always went first.
 //
-// Purpose: the yardstick of fairness that a pool has for all its groups. Whoever is admitted, a first-come
+// Purpose: the reference wait of a pool, for all its groups. Whichever requests are admitted, a first-come
 // rule fills the same slots at the same steps as any other rule that leaves none empty, so its pool holds as
 // many requests as ours, namely the youngest ones. Counting arrivals and admissions is therefore enough to
 // know whom it would be admitting now and how long they have waited; no second queue is simulated.
 // (Completions come at the same steps only as far as the lengths of those admitted are alike: an estimate,
 // and a good one.)
 //
-// Where KV binds, the premise is not true: how many fit depends on who they are. What is counted is then how
-// long requests would wait if ours were admitted as often as ours are, but in order of arrival.
+// Where KV binds, the premise is not true: how many fit depends on which they are. What is counted is then
+// how long requests would wait if ours were admitted as often as ours are, but in order of arrival.
 //
 // Arrivals count from the step at which they entered the pool, however late a decision sees them. Threads:
 // one. Cost: O(1) amortised per request; a quantile per question after an admission.
@@ -47,7 +47,7 @@ class VirtualFcfs {
   RecentWaits waits_;
   // Mean requests admitted per decision, recently.
   double admitted_ = 0;
-  // Of waits_; below 0: to be computed anew.
+  // Of waits_; below 0: to be computed again.
   mutable int64_t p99_ = 0;
 };
 

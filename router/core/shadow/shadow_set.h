@@ -1,19 +1,17 @@
-// Policies that are asked but not obeyed, and what following them would have saved.
+// Policies whose plans are computed but not executed, and what following them would have saved.
 //
 // Purpose: on every decision each shadow plans for the same snapshot as the acting policy, and the idle work
 // of the two plans is compared (plan_value.h). The difference is the shadow's regret: avoided when the
 // acting policy's plan leaves less idle, missed when the shadow's would have.
 //
-// What it can say: on the snapshots that the acting policy's own decisions have led to, whose next step (and,
-// with an outlook, whose next H) would be better balanced, at the cost of a decision each and no risk.
-// What it cannot: where a shadow's own decisions would have led. A shadow meets a pool and loads that
-// somebody else has shaped; one that always takes the fitting request and leaves the misfits wins every
-// single step here and would be left with a pool of misfits in its own world. Nor does it see waiting. Regret
-// is a reason to run the simulator on that policy, not to switch to it.
-//
-// Cost: a decision and O((G + requests) H) per shadow and step. A bound handed in from outside ends that:
-// when it says stop, the shadows that have not planned yet are skipped for that decision and counted, and the
-// next decision begins with them. Threads: one.
+// What it measures: on the snapshots that the acting policy's own decisions have led to, which plan's next
+// step (and, with an outlook, next H steps) would be better balanced, at the cost of a decision each and no
+// risk. What it cannot measure: where a shadow's own decisions would have led. A shadow sees a pool and loads
+// that another policy has shaped. One that always takes the fitting requests wins every single step here, but
+// alone it would be left with requests that fit no gap. Nor does it measure waiting. Regret is a reason to
+// simulate that policy, not to switch to it. Cost: a decision and O((G + requests) H) per shadow and step. A
+// caller's bound limits that: when it says stop, the shadows that have not planned yet are skipped for that
+// decision and counted, and the next decision begins with them. Threads: one.
 #ifndef BFIO_ROUTER_CORE_SHADOW_SHADOW_SET_H_
 #define BFIO_ROUTER_CORE_SHADOW_SHADOW_SET_H_
 

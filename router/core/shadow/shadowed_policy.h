@@ -1,6 +1,6 @@
 // A policy with shadows: decides as the acting policy does, and keeps the shadows' regrets.
 //
-// Purpose: a decorator, so that whoever drives a Policy can have shadows without knowing of them. The
+// Purpose: a decorator, so that the caller of a Policy needs no code for shadows. The
 // shadows see the acting policy's snapshots, as far ahead as its horizon. Threads: as Policy.
 #ifndef BFIO_ROUTER_CORE_SHADOW_SHADOWED_POLICY_H_
 #define BFIO_ROUTER_CORE_SHADOW_SHADOWED_POLICY_H_

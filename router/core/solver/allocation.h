@@ -1,4 +1,4 @@
-// A feasible choice in the making: who is where, and what capacity is left.
+// A feasible choice under construction: the worker of each item, and the remaining capacity.
 //
 // Purpose: ties items to the account of free capacity, so that construction and improvement cannot break a
 // cap.

@@ -10,31 +10,31 @@ namespace {
 // Pairs are tried for two free slots up to this pool.
 constexpr size_t kLargestPairPool = 256;
 
-// The least price of the open seat over the whole pool: every item credited with its bucket's largest worth,
-// or all without their worths.
+// The least price of the open slot over the whole pool: every item with its bucket's largest weight,
+// or all without their weights.
 template <class Pricing>
 double BestOfPool(const Instance& instance, Pricing& pricing, const PoolIndex& index,
-                  bool with_worths = true) {
+                  bool with_weights = true) {
   double best = std::numeric_limits<double>::infinity();
   for (size_t k = 0; k < index.num_classes(); ++k) {
     for (const PoolIndex::Bucket& bucket : index.class_at(k).buckets) {
       const auto& entries = bucket.entries;
       if (entries.empty()) continue;
-      const double worth = with_worths && pricing.HasAdmitCosts() ? bucket.most_worth : 0;
-      const SeatPrice lowest = pricing.Lowest(bucket.curve);
-      if (lowest.gain - worth >= best) continue;
+      const double weight = with_weights && pricing.HasAdmitCosts() ? bucket.max_weight : 0;
+      const SlotPrice lowest = pricing.Lowest(bucket.curve);
+      if (lowest.gain - weight >= best) continue;
       const auto right =
           std::lower_bound(entries.begin(), entries.end(), lowest.load,
                            [](const PoolIndex::Entry& entry, double load) { return entry.load < load; });
-      if (right != entries.end()) best = std::min(best, pricing.Gain(right->load, bucket.curve) - worth);
+      if (right != entries.end()) best = std::min(best, pricing.Gain(right->load, bucket.curve) - weight);
       if (right != entries.begin()) {
-        best = std::min(best, pricing.Gain((right - 1)->load, bucket.curve) - worth);
+        best = std::min(best, pricing.Gain((right - 1)->load, bucket.curve) - weight);
       }
     }
     for (int32_t item : index.class_at(k).expected) {
       pricing.Lowest(instance.CurveOf(instance.items[item]));
       best =
-          std::min(best, pricing.GainOf(item) + (with_worths ? pricing.AdmitCost(instance.items[item]) : 0));
+          std::min(best, pricing.GainOf(item) + (with_weights ? pricing.AdmitCost(instance.items[item]) : 0));
     }
   }
   return best;
@@ -117,9 +117,10 @@ double LowerBound(const Instance& instance, PaperPricing& pricing, const PoolInd
 
 double LowerBound(const Instance& instance, QuadraticPricing& pricing, const PoolIndex& index) {
   const bool may_stay_free = MayStayFree(instance);
-  std::vector<double> worths;
-  for (const SolverItem& item : instance.items) worths.push_back(std::max(0.0, item.worth));
-  // Worths may be counted where they are had, each for every open worker, or once, apart from what they cost.
+  std::vector<double> weights;
+  for (const SolverItem& item : instance.items) weights.push_back(std::max(0.0, item.weight));
+  // Weights may be counted where they are had, each for every open worker, or once, apart from what they
+  // cost.
   double bound = 0, without = 0;
   for (int32_t g = 0; g < static_cast<int32_t>(instance.workers.size()); ++g) {
     const int32_t slots = instance.workers[g].free_slots;
@@ -131,13 +132,13 @@ double LowerBound(const Instance& instance, QuadraticPricing& pricing, const Poo
       pricing.Open(g, kUnassigned);
       const double filled = as_it_is + BestOfPool(instance, pricing, index);
       bound += may_stay_free ? std::min(filled, as_it_is) : filled;
-      const double free = as_it_is + BestOfPool(instance, pricing, index, /*with_worths=*/false);
+      const double free = as_it_is + BestOfPool(instance, pricing, index, /*with_weights=*/false);
       without += may_stay_free ? std::min(free, as_it_is) : free;
     } else {
-      bound -= SumOfLargest(worths, slots);
+      bound -= SumOfLargest(weights, slots);
     }
   }
-  return std::max(bound, without - SumOfLargest(worths, instance.Target()));
+  return std::max(bound, without - SumOfLargest(weights, instance.Target()));
 }
 
 }  // namespace bfio::core

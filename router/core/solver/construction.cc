@@ -24,7 +24,7 @@ class Ranking {
   explicit Ranking(const Allocation& allocation) : allocation_(allocation) {
     for (int32_t g = 0; g < allocation.workers(); ++g) Enter(g);
   }
-  // kUnassigned when the first has no room in KV for the item, so that another may have to take it.
+  // kUnassigned when the first has no free KV for the item, so that another may have to take it.
   int32_t First(int32_t item) const {
     return heap_.empty() || !allocation_.Fits(item, heap_.front().second) ? kUnassigned
                                                                           : heap_.front().second;

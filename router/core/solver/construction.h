@@ -1,8 +1,8 @@
 // A first feasible choice.
 //
-// Purpose: the oldest U items, largest first, each to the least loaded worker with room (LPT; Graham, 1969).
-// When KV does not let all of these in, the items enter in pool order instead, so that the oldest is never
-// kept out by a younger one. Cost: O(U log U + U G), and O(|items|) more when KV binds.
+// Purpose: the oldest U items, largest first, each to the least loaded worker with free capacity (LPT;
+// Graham, 1969). When KV does not let all of these in, the items enter in pool order instead, so that the
+// oldest is never kept out by a younger one. Cost: O(U log U + U G), and O(|items|) more when KV binds.
 // Threads: any, no state.
 #ifndef BFIO_ROUTER_CORE_SOLVER_CONSTRUCTION_H_
 #define BFIO_ROUTER_CORE_SOLVER_CONSTRUCTION_H_

@@ -54,7 +54,7 @@ void Enumeration::Improve(const Instance& instance, Pricing& pricing, Run& run, 
     best_value_ += pricing.AdmitCost(instance.items[i]);
     pricing.Put(static_cast<int32_t>(i), best_[i], -1);
   }
-  worth_ = 0;
+  weight_ = 0;
   found_ = false;
   allocation_.Reset(instance, worker_of_);
   Visit(0, pricing);
@@ -70,9 +70,9 @@ void Enumeration::Visit(int32_t item, Pricing& pricing) {
     if (!allocation_.Fits(item, g)) continue;
     allocation_.Place(item, g);
     pricing.Put(item, g, +1);
-    worth_ += pricing.AdmitCost(allocation_.item(item));
+    weight_ += pricing.AdmitCost(allocation_.item(item));
     Visit(item + 1, pricing);
-    worth_ -= pricing.AdmitCost(allocation_.item(item));
+    weight_ -= pricing.AdmitCost(allocation_.item(item));
     pricing.Put(item, g, -1);
     allocation_.Remove(item);
   }
@@ -84,7 +84,7 @@ void Enumeration::Visit(int32_t item, Pricing& pricing) {
 template <class Pricing>
 void Enumeration::Judge(Pricing& pricing) {
   pricing.Settle();
-  const double value = pricing.Value() + worth_;
+  const double value = pricing.Value() + weight_;
   if (waiting_ == best_waiting_ && value >= best_value_ - kLeastGain) return;
   best_waiting_ = waiting_;
   best_value_ = value;

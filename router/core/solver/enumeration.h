@@ -1,6 +1,6 @@
 // The exact answer for tiny instances, fast enough to belong to a decision.
 //
-// Purpose: with few workers and items local search can end in a local optimum that everybody sees. When all
+// Purpose: with few workers and items local search can end in an obvious local optimum. When all
 // choices together are less than a fixed amount of work they are tried, and the best replaces the plan at
 // hand if it admits more (by class, the most urgent first) or has a smaller objective.
 // Ownership: reused between decisions; allocates only to grow. Threads: one.
@@ -43,7 +43,7 @@ class Enumeration {
   // By class: items passed over so far, and in the best choice.
   std::vector<int32_t> waiting_, best_waiting_;
   std::vector<int32_t> best_;
-  double worth_ = 0;
+  double weight_ = 0;
   double best_value_ = 0;
   bool found_ = false;
 };

@@ -118,7 +118,7 @@ double Evaluate(const Instance& instance, const SolverSettings& settings, const 
     value += instance.Discount(h) * step;
   }
   for (size_t i = 0; !paper && i < instance.items.size(); ++i) {
-    if (solution.worker_of[i] != kUnassigned) value -= instance.items[i].worth;
+    if (solution.worker_of[i] != kUnassigned) value -= instance.items[i].weight;
   }
   return value;
 }

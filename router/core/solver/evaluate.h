@@ -1,4 +1,5 @@
-// The objectives by their definition (settings.h), computed anew: what everything faster is checked against.
+// The objectives by their definition (settings.h), computed from scratch: the reference for everything
+// faster.
 //
 // Threads: any, no state.
 #ifndef BFIO_ROUTER_CORE_SOLVER_EVALUATE_H_

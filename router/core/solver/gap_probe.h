@@ -17,12 +17,12 @@ class GapProbe {
   // Proves every `every`th solve, or the next one after it whose bound is cheap; 0: none.
   explicit GapProbe(int32_t every) : every_(every) {}
 
-  // solver.Solve(instance, stop), proven when it is its turn.
+  // solver.Solve(instance, stop), with a proven gap for every n-th call.
   const Solution& Solve(Solver& solver, const Instance& instance, const StopSignal& stop);
 
   // Of the last Solve, where it was proven: no choice that admits as many items is better by more than this
   // share of the largest time among the workers, per worker and step looked ahead: in the mean for the
-  // paper's J, in the root mean square for the other objectives, worths counted as the squares they are
+  // paper's J, in the root mean square for the other objectives, weights counted as the squares they are
   // weighed against.
   std::optional<double> gap() const { return gap_; }
 

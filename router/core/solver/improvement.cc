@@ -20,8 +20,8 @@ void Improvement::Load(const SquareObjective& objective, const Allocation& alloc
   for (int32_t i = 0; i < allocation.items(); ++i) {
     const SolverItem& item = allocation.item(i);
     auto& list = allocation.WorkerOf(i) == kUnassigned ? waiting_ : admitted_;
-    list.push_back({static_cast<double>(item.load), objective.AdmitCost(item), item.priority, i, item.home,
-                    static_cast<double>(item.credit)});
+    list.push_back({static_cast<double>(item.load), objective.AdmitCost(item), item.priority, i,
+                    item.reserved_worker, static_cast<double>(item.precounted_tokens)});
   }
 }
 

@@ -31,10 +31,10 @@ class Improvement {
     double cost;
     int32_t priority;
     int32_t item;
-    int32_t home;
-    double credit;
+    int32_t reserved_worker;
+    double precounted_tokens;
 
-    double LoadOn(int32_t g) const { return g == home ? load - credit : load; }
+    double LoadOn(int32_t g) const { return g == reserved_worker ? load - precounted_tokens : load; }
   };
 
   void Load(const SquareObjective& objective, const Allocation& allocation);

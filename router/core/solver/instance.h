@@ -15,8 +15,8 @@
 
 namespace bfio::core {
 
-// SolverItem::home of an item that nobody expects.
-inline constexpr int32_t kNoHome = -1;
+// SolverItem::reserved_worker of an item without one.
+inline constexpr int32_t kNoReservedWorker = -1;
 
 struct SolverItem {
   // w_i(0) = s_i: what the item adds to its worker's load.
@@ -24,19 +24,19 @@ struct SolverItem {
   int64_t kv_reserve = 0;
   // An item is never passed over for one of a lower class.
   int32_t priority = 0;
-  // Square and refill: what admitting the item is worth besides balance, in the objective's unit: time^2.
-  double worth = 0;
-  // A worker that expects the item: `credit` tokens of the item are counted there already
+  // Square and refill: the gain of admitting the item apart from balance, in the objective's unit: time^2.
+  double weight = 0;
+  // A worker reserved for the item: `precounted_tokens` of the item are counted there already
   // (WorkerView::Precount, and in its row of `ahead`).
-  int32_t home = kNoHome;
-  int64_t credit = 0;
+  int32_t reserved_worker = kNoReservedWorker;
+  int64_t precounted_tokens = 0;
   // Row of Instance::curves, and of Instance::kv.need.
   int32_t curve = 0;
   int32_t kv_need = 0;
 
   KvDemand kv() const { return {kv_reserve, kv_need}; }
   // What the item adds to worker g.
-  int64_t LoadOn(int32_t g) const { return g == home ? load - credit : load; }
+  int64_t LoadOn(int32_t g) const { return g == reserved_worker ? load - precounted_tokens : load; }
 };
 
 struct Instance {

@@ -6,7 +6,7 @@
 //   Single(g)               prices "worker g's load changes by d"
 //   Pair(g, h)              prices "g's load changes by d, h's by e"
 //   Apply(g, d)             makes the change
-//   AdmitCost(item)         what admitting an item costs besides its load
+//   AdmitCost(item)         the cost of admitting an item apart from its load
 // Where a token adds 1 and offsets are whole, times are kept as doubles around a whole number: below 2^53
 // they are exact. Threads: one.
 #ifndef BFIO_ROUTER_CORE_SOLVER_OBJECTIVE_H_
@@ -20,8 +20,8 @@
 
 namespace bfio::core {
 
-// sum_g (T_g - target)^2, less the worth of what is admitted, both in units of what a token of an item adds:
-// in these an item adds its load. One term per worker: no worker's price depends on another's load.
+// sum_g (T_g - target)^2, less the weights of what is admitted, both in units of what a token of an item
+// adds: in these an item adds its load. One term per worker: no worker's price depends on another's load.
 class SquareObjective {
  public:
   // REQUIRES: EqualRates, and at least one worker.
@@ -53,7 +53,7 @@ class SquareObjective {
   PairPrice Pair(int32_t g, int32_t h) const { return {Single(g), Single(h)}; }
 
   void Apply(int32_t g, double d) { x_[g] += d; }
-  double AdmitCost(const SolverItem& item) const { return -item.worth / (rate_ * rate_); }
+  double AdmitCost(const SolverItem& item) const { return -item.weight / (rate_ * rate_); }
 
  private:
   double rate_ = 1;

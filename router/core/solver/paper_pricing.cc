@@ -34,10 +34,10 @@ void PaperPricing::Reset(const Instance& instance, const Terms& terms, const All
   closed_top_.assign(steps_, Top{});
   top_.resize(steps_);
   critical_.assign(workers, 0);
-  seat_.slack.resize(steps_);
-  seat_.within.resize(steps_ + 1);
-  seat_.tail.resize(steps_ + 1);
-  seat_.breaks.resize(steps_);
+  slot_.slack.resize(steps_);
+  slot_.within.resize(steps_ + 1);
+  slot_.tail.resize(steps_ + 1);
+  slot_.breaks.resize(steps_);
   for (int32_t g = 0; g < workers; ++g) {
     const bool open = instance.workers[g].free_slots > 0;
     if (open) open_.push_back(g);
@@ -66,7 +66,7 @@ double PaperPricing::Value() const {
 }
 
 void PaperPricing::Open(int32_t g, int32_t out) {
-  StartSeat(g, group_);
+  StartSlot(g, group_);
   const double* row = Row(g);
   const double* d = terms_->discount();
   const Addition leaving = AdditionOf(std::max(out, 0), g);
@@ -74,40 +74,40 @@ void PaperPricing::Open(int32_t g, int32_t out) {
     const double removed = out == kUnassigned ? 0 : leaving[h];
     // A group of one is always its own maximum.
     const double others = group_ > 1 ? MaxWithout(top_[h], g, g) : 0;
-    seat_.slack[h] = others - (row[h] - removed);
-    seat_.base += d[h] * (group_ * (others - top_[h][0].time) + removed);
+    slot_.slack[h] = others - (row[h] - removed);
+    slot_.base += d[h] * (group_ * (others - top_[h][0].time) + removed);
   }
-  FinishSeat();
+  FinishSlot();
 }
 
 double PaperPricing::OpenAlone(int32_t g, double share) {
-  StartSeat(g, share);
+  StartSlot(g, share);
   for (int32_t h = 0; h < steps_; ++h) {
-    seat_.slack[h] = top_[h][0].time - Row(g)[h];
-    seat_.base += terms_->discount()[h] * seat_.slack[h];
+    slot_.slack[h] = top_[h][0].time - Row(g)[h];
+    slot_.base += terms_->discount()[h] * slot_.slack[h];
   }
-  FinishSeat();
-  return seat_.base + seat_.price * seat_.tail[0];
+  FinishSlot();
+  return slot_.base + slot_.price * slot_.tail[0];
 }
 
-void PaperPricing::StartSeat(int32_t g, double price) {
-  seat_.worker = g;
-  seat_.rate = instance_->workers[g].time_per_token;
-  seat_.load_rate = instance_->workers[g].load_rate();
-  seat_.price = price;
-  seat_.base = 0;
+void PaperPricing::StartSlot(int32_t g, double price) {
+  slot_.worker = g;
+  slot_.rate = instance_->workers[g].time_per_token;
+  slot_.load_rate = instance_->workers[g].load_rate();
+  slot_.price = price;
+  slot_.base = 0;
 }
 
-void PaperPricing::FinishSeat() {
+void PaperPricing::FinishSlot() {
   const double* d = terms_->discount();
-  const double per_time = 1 / seat_.load_rate, growth = seat_.rate / seat_.load_rate;
-  seat_.within[0] = kInfinity;
+  const double per_time = 1 / slot_.load_rate, growth = slot_.rate / slot_.load_rate;
+  slot_.within[0] = kInfinity;
   for (int32_t h = 0; h < steps_; ++h) {
-    seat_.within[h + 1] = std::min(seat_.within[h], seat_.slack[h] * per_time - growth * h);
+    slot_.within[h + 1] = std::min(slot_.within[h], slot_.slack[h] * per_time - growth * h);
   }
-  seat_.tail[steps_] = 0;
+  slot_.tail[steps_] = 0;
   for (int32_t h = steps_ - 1; h >= 0; --h) {
-    seat_.tail[h] = seat_.tail[h + 1] + d[h] * std::max(0.0, -seat_.slack[h]);
+    slot_.tail[h] = slot_.tail[h + 1] + d[h] * std::max(0.0, -slot_.slack[h]);
   }
 }
 
@@ -116,41 +116,41 @@ double PaperPricing::Gain(double load, int32_t curve) const {
   const double* p = terms_->survival(curve);
   const double* q = terms_->growth(curve);
   const double* d = terms_->discount();
-  const double* slack = seat_.slack.data();
-  const double time = seat_.load_rate * load, rate = seat_.rate;
+  const double* slack = slot_.slack.data();
+  const double time = slot_.load_rate * load, rate = slot_.rate;
   // Two sums, so that one addition need not wait for the other.
-  double even = seat_.tail[area.end], odd = 0;
+  double even = slot_.tail[area.end], odd = 0;
   int32_t h = 0;
   for (; h + 1 < area.end; h += 2) {
     even += d[h] * std::max(0.0, time * p[h] + rate * q[h] - slack[h]);
     odd += d[h + 1] * std::max(0.0, time * p[h + 1] + rate * q[h + 1] - slack[h + 1]);
   }
   if (h < area.end) even += d[h] * std::max(0.0, time * p[h] + rate * q[h] - slack[h]);
-  return seat_.base + seat_.price * (even + odd) - time * area.per_token - rate * area.growth;
+  return slot_.base + slot_.price * (even + odd) - time * area.per_token - rate * area.growth;
 }
 
-SeatPrice PaperPricing::Lowest(int32_t curve) {
+SlotPrice PaperPricing::Lowest(int32_t curve) {
   const Terms::Area& area = terms_->area(curve);
-  if (!area.step || seat_.price * area.least < area.per_token) return Select(curve);
-  const double load = seat_.within[area.end];
-  return {load, seat_.base + seat_.price * seat_.tail[area.end] - seat_.load_rate * load * area.per_token -
-                    seat_.rate * area.growth};
+  if (!area.step || slot_.price * area.least < area.per_token) return Select(curve);
+  const double load = slot_.within[area.end];
+  return {load, slot_.base + slot_.price * slot_.tail[area.end] - slot_.load_rate * load * area.per_token -
+                    slot_.rate * area.growth};
 }
 
-SeatPrice PaperPricing::Select(int32_t curve) {
+SlotPrice PaperPricing::Select(int32_t curve) {
   // Beyond breaks[h] step h costs G d_h p_h a token; every token earns its area.
   const Terms::Area& area = terms_->area(curve);
   const double* p = terms_->survival(curve);
-  const double per_time = 1 / seat_.load_rate, growth = seat_.rate / seat_.load_rate;
-  const auto first = seat_.breaks.begin(), last = first + area.end;
+  const double per_time = 1 / slot_.load_rate, growth = slot_.rate / slot_.load_rate;
+  const auto first = slot_.breaks.begin(), last = first + area.end;
   for (int32_t h = 0; h < area.end; ++h) {
-    seat_.breaks[h] = p[h] > 0 ? seat_.slack[h] * per_time / p[h] - growth * h : kInfinity;
+    slot_.breaks[h] = p[h] > 0 ? slot_.slack[h] * per_time / p[h] - growth * h : kInfinity;
   }
   double slope = -area.per_token;
   while (true) {
     const auto next = std::min_element(first, last);
     if (next == last || *next == kInfinity) return {kInfinity, -kInfinity};
-    slope += seat_.price * terms_->discount()[next - first] * p[next - first];
+    slope += slot_.price * terms_->discount()[next - first] * p[next - first];
     if (slope >= 0) return {*next, Gain(*next, curve)};
     *next = kInfinity;
   }

@@ -3,7 +3,7 @@
 // Purpose: one of the two pricings the search is written for (search.h says what a pricing is). Keeps every
 // worker's time at every step and the three largest of each step, so that an exchange costs O(H) whatever G.
 //
-// The price of giving a seat to an item is piecewise linear and convex in the item's load s for a given
+// The price of giving a slot to an item is piecewise linear and convex in the item's load s for a given
 // curve: it falls while the worker stays below the others' maximum and rises beyond. Lowest() is its minimum.
 // When one step beyond the maximum costs more than all steps together earn (always with G > H + 1 and known
 // ends), the minimum is at the first step that reaches the maximum, and one pass over h finds it for every
@@ -20,7 +20,7 @@
 
 #include "router/core/solver/allocation.h"
 #include "router/core/solver/instance.h"
-#include "router/core/solver/seat_price.h"
+#include "router/core/solver/slot_price.h"
 #include "router/core/solver/terms.h"
 
 namespace bfio::core {
@@ -31,18 +31,18 @@ class PaperPricing {
   void Reset(const Instance& instance, const Terms& terms, const Allocation& allocation);
   double Value() const;
 
-  // Opens a seat: worker g without item `out` (kUnassigned: as it is). Lowest and Gain are about it.
+  // Opens a slot: worker g without item `out` (kUnassigned: as it is). Lowest and Gain are about it.
   void Open(int32_t g, int32_t out);
-  // Opens a seat on worker g as it is, for a bound: prices are then what the worker alone costs when F_h, the
+  // Opens a slot on worker g as it is, for a bound: prices are then what the worker alone costs when F_h, the
   // largest at step h, may only rise and every token it exceeds F_h by costs `share`. Returns what it costs
   // without an item.
   double OpenAlone(int32_t g, double share);
   // The load of that curve at which Gain is least, and what it is there.
-  SeatPrice Lowest(int32_t curve);
-  // Change of the objective when an item of this load and curve takes the seat.
+  SlotPrice Lowest(int32_t curve);
+  // Change of the objective when an item of this load and curve takes the slot.
   double Gain(double load, int32_t curve) const;
-  double GainOf(int32_t item) const { return Gain(LoadOn(item, seat_.worker), CurveOf(item)); }
-  // What admitting an item costs besides its load.
+  double GainOf(int32_t item) const { return Gain(LoadOn(item, slot_.worker), CurveOf(item)); }
+  // The cost of admitting an item apart from its load.
   double AdmitCost(const SolverItem&) const { return 0; }
   bool HasAdmitCosts() const { return false; }
 
@@ -72,7 +72,7 @@ class PaperPricing {
   using Top = std::array<Entry, 3>;
   static constexpr int32_t kNobody = -1;
 
-  struct Seat {
+  struct Slot {
     int32_t worker = 0;
     double rate = 1, load_rate = 1;
     // What a token beyond the slack costs: G, and the discount.
@@ -95,9 +95,9 @@ class PaperPricing {
     return static_cast<double>(instance_->items[item].LoadOn(g));
   }
   int32_t CurveOf(int32_t item) const { return instance_->CurveOf(instance_->items[item]); }
-  void StartSeat(int32_t g, double price);
-  void FinishSeat();
-  SeatPrice Select(int32_t curve);
+  void StartSlot(int32_t g, double price);
+  void FinishSlot();
+  SlotPrice Select(int32_t curve);
   // The time an item adds to a worker, by step.
   struct Addition {
     double time, rate;
@@ -127,7 +127,7 @@ class PaperPricing {
   std::vector<char> dirty_;
   // [g]: the worker is the largest at some step.
   std::vector<char> critical_;
-  Seat seat_;
+  Slot slot_;
   // How often a maximum, or a second place, has changed; and how often a maximum has risen.
   int64_t moves_ = 0, rises_ = 0;
 };

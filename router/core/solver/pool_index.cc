@@ -17,7 +17,7 @@ void PoolIndex::FindClasses() {
       fresh.buckets.resize(curves);
       for (int32_t c = 0; c < curves; ++c) {
         fresh.buckets[c].curve = c;
-        fresh.buckets[c].most_worth = -std::numeric_limits<double>::infinity();
+        fresh.buckets[c].max_weight = -std::numeric_limits<double>::infinity();
         fresh.buckets[c].entries.clear();
       }
     }
@@ -34,7 +34,7 @@ void PoolIndex::Reset(const Instance& instance, const Allocation& allocation) {
       continue;
     }
     Bucket& bucket = BucketOf(i);
-    bucket.most_worth = std::max(bucket.most_worth, instance.items[i].worth);
+    bucket.max_weight = std::max(bucket.max_weight, instance.items[i].weight);
     if (allocation.WorkerOf(i) == kUnassigned) bucket.entries.push_back(EntryOf(i));
   }
   for (size_t k = 0; k < num_classes_; ++k) {
@@ -54,7 +54,7 @@ void PoolIndex::Replace(int32_t gone, int32_t come) {
     Insert(come);
     return;
   }
-  // Only what lies between the two places moves.
+  // Only entries between the two positions move.
   std::vector<Entry>& entries = BucketOf(gone).entries;
   const Entry entry = EntryOf(come);
   const auto from = std::lower_bound(entries.begin(), entries.end(), EntryOf(gone), Before());

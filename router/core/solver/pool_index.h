@@ -1,10 +1,10 @@
 // The waiting items, by class and curve, sorted by load.
 //
-// Purpose: finds the best partner of a seat without looking at the whole pool. Within one class of priority
+// Purpose: finds the best partner of a slot without looking at the whole pool. Within one class of priority
 // and one curve an item's price is convex in its load, so the best is beside the ideal load, and the search
-// walks outward from there only as long as something else (worth, KV) can still make up for the distance.
-// Items that some worker expects (SolverItem::home) weigh differently there; they are kept apart, unsorted.
-// Ownership: borrows the instance from Reset on. Reused between decisions; allocates only to grow.
+// walks outward from there only as long as a weight or KV can still make up for the distance.
+// Items with a reserved worker (SolverItem::reserved_worker) have another load there; they are kept apart,
+// unsorted. Ownership: borrows the instance from Reset on. Reused between decisions; allocates only to grow.
 // Threads: one.
 #ifndef BFIO_ROUTER_CORE_SOLVER_POOL_INDEX_H_
 #define BFIO_ROUTER_CORE_SOLVER_POOL_INDEX_H_
@@ -23,14 +23,14 @@ class PoolIndex {
  public:
   struct Entry {
     double load;
-    double worth;
+    double weight;
     int64_t kv_reserve;
     int32_t item;
   };
   struct Bucket {
     int32_t curve = 0;
-    // Largest worth of anything that was ever in it.
-    double most_worth = -std::numeric_limits<double>::infinity();
+    // Largest weight of any item that was ever in it.
+    double max_weight = -std::numeric_limits<double>::infinity();
     // By (load, item).
     std::vector<Entry> entries;
   };
@@ -61,9 +61,9 @@ class PoolIndex {
   };
   Entry EntryOf(int32_t i) const {
     const SolverItem& item = instance_->items[i];
-    return {static_cast<double>(item.load), item.worth, item.kv_reserve, i};
+    return {static_cast<double>(item.load), item.weight, item.kv_reserve, i};
   }
-  bool Expected(int32_t item) const { return instance_->items[item].home != kNoHome; }
+  bool Expected(int32_t item) const { return instance_->items[item].reserved_worker != kNoReservedWorker; }
   Bucket& BucketOf(int32_t item);
   void FindClasses();
 

@@ -29,8 +29,8 @@ void QuadraticPricing::Reset(const Instance& instance, const Terms& terms, const
   for (int32_t i = 0; i < allocation.items(); ++i) {
     if (allocation.WorkerOf(i) != kUnassigned) Put(i, allocation.WorkerOf(i), +1);
   }
-  if (left_seats_.size() < instance.items.size()) left_seats_.resize(instance.items.size());
-  if (free_seats_.size() < instance.workers.size()) free_seats_.resize(instance.workers.size());
+  if (left_slots_.size() < instance.items.size()) left_slots_.resize(instance.items.size());
+  if (free_slots_.size() < instance.workers.size()) free_slots_.resize(instance.workers.size());
 }
 
 QuadraticPricing::Addition QuadraticPricing::AdditionOf(int32_t item, int32_t g) const {
@@ -73,61 +73,61 @@ void QuadraticPricing::Put(int32_t item, int32_t g, int32_t sign) {
   }
 }
 
-QuadraticPricing::Seat& QuadraticPricing::SeatOf(int32_t g, int32_t out) {
-  Seat& seat = out == kUnassigned ? free_seats_[g] : left_seats_[out];
-  if (seat.version != version_[g]) Compute(g, out, seat);
-  return seat;
+QuadraticPricing::Slot& QuadraticPricing::SlotOf(int32_t g, int32_t out) {
+  Slot& slot = out == kUnassigned ? free_slots_[g] : left_slots_[out];
+  if (slot.version != version_[g]) Compute(g, out, slot);
+  return slot;
 }
 
-void QuadraticPricing::Compute(int32_t g, int32_t out, Seat& seat) const {
-  seat.worker = g;
-  seat.out = out;
-  seat.version = version_[g];
-  seat.rate = instance_->workers[g].time_per_token;
-  seat.load_rate = instance_->workers[g].load_rate();
-  seat.now = 0;
-  seat.empty = 0;
-  seat.y.resize(steps_);
-  seat.w.resize(steps_);
-  seat.parabolas.resize(terms_->curves());
-  seat.known.assign(terms_->curves(), 0);
+void QuadraticPricing::Compute(int32_t g, int32_t out, Slot& slot) const {
+  slot.worker = g;
+  slot.out = out;
+  slot.version = version_[g];
+  slot.rate = instance_->workers[g].time_per_token;
+  slot.load_rate = instance_->workers[g].load_rate();
+  slot.now = 0;
+  slot.empty = 0;
+  slot.y.resize(steps_);
+  slot.w.resize(steps_);
+  slot.parabolas.resize(terms_->curves());
+  slot.known.assign(terms_->curves(), 0);
   const Addition leaving = AdditionOf(std::max(out, 0), g);
   for (int32_t h = 0; h < steps_; ++h) {
     const double y = Row(g)[h];
-    seat.w[h] = Weight(g, h, out);
-    seat.y[h] = out == kUnassigned ? y : y - leaving[h];
+    slot.w[h] = Weight(g, h, out);
+    slot.y[h] = out == kUnassigned ? y : y - leaving[h];
     const double out_survival = refill_ && out != kUnassigned ? terms_->survival(CurveOf(out))[h] : 1;
-    seat.now += seat.w[h] * out_survival * y * y;
-    seat.empty += seat.w[h] * seat.y[h] * seat.y[h];
+    slot.now += slot.w[h] * out_survival * y * y;
+    slot.empty += slot.w[h] * slot.y[h] * slot.y[h];
   }
-  seat.empty -= seat.now;
+  slot.empty -= slot.now;
 }
 
-QuadraticPricing::Parabola QuadraticPricing::Fit(const Seat& seat, int32_t curve) const {
+QuadraticPricing::Parabola QuadraticPricing::Fit(const Slot& slot, int32_t curve) const {
   const double* p = terms_->survival(curve);
-  const double r = seat.rate, load_rate = seat.load_rate;
+  const double r = slot.rate, load_rate = slot.load_rate;
   // An item of load s makes y into y + u (R s + r h), with weight v.
-  double constant = -seat.now, slope = 0, bend = 0;
+  double constant = -slot.now, slope = 0, bend = 0;
   const auto add = [&](int32_t h, double u, double v) {
-    const double y = seat.y[h] + r * u * h;
+    const double y = slot.y[h] + r * u * h;
     constant += v * y * y;
     slope += v * y * u;
     bend += v * u * u;
   };
   if (refill_) {
-    for (int32_t h = 0; h < steps_; ++h) add(h, 1, seat.w[h] * p[h]);
+    for (int32_t h = 0; h < steps_; ++h) add(h, 1, slot.w[h] * p[h]);
   } else {
-    for (int32_t h = 0; h < steps_; ++h) add(h, p[h], seat.w[h]);
+    for (int32_t h = 0; h < steps_; ++h) add(h, p[h], slot.w[h]);
   }
   return {constant, 2 * load_rate * slope, load_rate * load_rate * bend};
 }
 
 double QuadraticPricing::Pair(int32_t a, int32_t a_worker, int32_t b, int32_t b_worker) {
-  return GainAt(SeatOf(a_worker, a), b) + GainAt(SeatOf(b_worker, b), a);
+  return GainAt(SlotOf(a_worker, a), b) + GainAt(SlotOf(b_worker, b), a);
 }
 
 double QuadraticPricing::Move(int32_t item, int32_t from, int32_t to) {
-  return SeatOf(from, item).empty + GainAt(SeatOf(to, kUnassigned), item);
+  return SlotOf(from, item).empty + GainAt(SlotOf(to, kUnassigned), item);
 }
 
 }  // namespace bfio::core

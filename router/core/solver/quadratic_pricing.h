@@ -5,8 +5,8 @@
 //   square  w(h) = d_h;                           an item of load s adds R s p(h) + r q(h) to y(h)
 //   refill  w(h) = d_h quiet_g(h) prod_i p_i(h);  it adds R s + r h to y(h), and multiplies w(h) by p(h)
 // r being the worker's time_per_token and R its load_rate.
-// Either way the price of giving a seat to an item is a parabola in s for a given curve: its coefficients
-// cost O(H) once for a seat and curve, and every item after that O(1). Lowest() is its minimum.
+// Either way the price of giving a slot to an item is a parabola in s for a given curve: its coefficients
+// cost O(H) once for a slot and curve, and every item after that O(1). Lowest() is its minimum.
 //
 // Ownership: borrows instance and terms from Reset on. Threads: one at a time.
 #ifndef BFIO_ROUTER_CORE_SOLVER_QUADRATIC_PRICING_H_
@@ -17,8 +17,8 @@
 
 #include "router/core/solver/allocation.h"
 #include "router/core/solver/instance.h"
-#include "router/core/solver/seat_price.h"
 #include "router/core/solver/settings.h"
+#include "router/core/solver/slot_price.h"
 #include "router/core/solver/terms.h"
 
 namespace bfio::core {
@@ -29,22 +29,22 @@ class QuadraticPricing {
 
   // Takes the workers with what `allocation` has given them.
   void Reset(const Instance& instance, const Terms& terms, const Allocation& allocation);
-  // Without the worths.
+  // Without the weights.
   double Value() const;
 
   // What one worker costs.
   double CostOf(int32_t g) const;
 
-  // Opens a seat: worker g without item `out` (kUnassigned: as it is). Lowest and Gain are about it.
-  void Open(int32_t g, int32_t out) { seat_ = &SeatOf(g, out); }
+  // Opens a slot: worker g without item `out` (kUnassigned: as it is). Lowest and Gain are about it.
+  void Open(int32_t g, int32_t out) { slot_ = &SlotOf(g, out); }
   // The load of that curve at which Gain is least, and what it is there.
-  SeatPrice Lowest(int32_t curve) { return seat_->Price(*this, curve).Lowest(); }
-  // Change of the objective when an item of this load and curve takes the seat. REQUIRES: Lowest(curve) was
+  SlotPrice Lowest(int32_t curve) { return slot_->Price(*this, curve).Lowest(); }
+  // Change of the objective when an item of this load and curve takes the slot. REQUIRES: Lowest(curve) was
   // asked since Open.
-  double Gain(double load, int32_t curve) const { return seat_->parabolas[curve](load); }
-  double GainOf(int32_t item) { return GainAt(*seat_, item); }
-  // What admitting an item costs besides its load.
-  double AdmitCost(const SolverItem& item) const { return -item.worth; }
+  double Gain(double load, int32_t curve) const { return slot_->parabolas[curve](load); }
+  double GainOf(int32_t item) { return GainAt(*slot_, item); }
+  // The cost of admitting an item apart from its load.
+  double AdmitCost(const SolverItem& item) const { return -item.weight; }
   bool HasAdmitCosts() const { return true; }
 
   // Change of the objective when two items on different workers change places, or one moves to worker `to`.
@@ -65,14 +65,14 @@ class QuadraticPricing {
   struct Parabola {
     double constant = 0, slope = 0, bend = 0;
     double operator()(double load) const { return constant + load * (slope + load * bend); }
-    SeatPrice Lowest() const {
+    SlotPrice Lowest() const {
       const double load = bend > 0 ? -slope / (2 * bend) : 0;
       return {load, constant + load * slope / 2};
     }
   };
   // A worker without one of its items. Kept until the worker changes: a round of trades asks for it again and
   // again.
-  struct Seat {
+  struct Slot {
     int32_t worker = 0;
     int32_t out = kUnassigned;
     // Worker's state it was computed for.
@@ -80,7 +80,7 @@ class QuadraticPricing {
     double rate = 1, load_rate = 1;
     // What the worker costs now; an item's price is the cost with it less this.
     double now = 0;
-    // The price when nobody takes the seat.
+    // The price when no item takes the slot.
     double empty = 0;
     // [h]: y and w without the item that left.
     std::vector<double> y, w;
@@ -97,11 +97,11 @@ class QuadraticPricing {
     }
   };
 
-  Seat& SeatOf(int32_t g, int32_t out);
-  void Compute(int32_t g, int32_t out, Seat& seat) const;
-  Parabola Fit(const Seat& seat, int32_t curve) const;
-  double GainAt(Seat& seat, int32_t item) const {
-    return seat.Price(*this, CurveOf(item))(LoadOn(item, seat.worker));
+  Slot& SlotOf(int32_t g, int32_t out);
+  void Compute(int32_t g, int32_t out, Slot& slot) const;
+  Parabola Fit(const Slot& slot, int32_t curve) const;
+  double GainAt(Slot& slot, int32_t item) const {
+    return slot.Price(*this, CurveOf(item))(LoadOn(item, slot.worker));
   }
 
   double* Row(int32_t g) { return y_.data() + static_cast<size_t>(g) * steps_; }
@@ -133,9 +133,9 @@ class QuadraticPricing {
   // [g]: counts the changes of the worker, never reset.
   std::vector<int64_t> version_;
   int64_t next_version_ = 0;
-  // By item that leaves its seat; and by worker, the seats that nobody leaves.
-  std::vector<Seat> left_seats_, free_seats_;
-  Seat* seat_ = nullptr;
+  // By item that leaves its slot; and by worker, the slots that no item leaves.
+  std::vector<Slot> left_slots_, free_slots_;
+  Slot* slot_ = nullptr;
 };
 
 }  // namespace bfio::core

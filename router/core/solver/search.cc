@@ -5,7 +5,7 @@
 namespace bfio::core {
 namespace {
 
-// How far the search walks from the ideal load, either way, for the sake of worth or KV.
+// How far the search walks from the ideal load, either way, because of weights or KV.
 constexpr int64_t kLongestWalk = 128;
 // How many partners a trade looks at: all of them when no more are admitted, else a sample.
 constexpr size_t kMostPartners = 64;
@@ -201,15 +201,15 @@ void Search<Pricing>::LookInto(const PoolIndex::Bucket& bucket, int32_t admitted
   const int64_t kv_room = allocation_->kv(g) + allocation_->item(admitted).kv_reserve;
   const auto& entries = bucket.entries;
   const bool costs = pricing_->HasAdmitCosts();
-  const double least_cost = costs ? -bucket.most_worth - cost_out : 0;
-  const SeatPrice lowest = pricing_->Lowest(bucket.curve);
+  const double least_cost = costs ? -bucket.max_weight - cost_out : 0;
+  const SlotPrice lowest = pricing_->Lowest(bucket.curve);
   if (lowest.gain + least_cost > best.gain) return;
   // False: nothing further out can be better.
   const auto look = [&](const Entry& entry) {
     const double gain = pricing_->Gain(entry.load, bucket.curve);
     if (gain + least_cost > best.gain) return false;
     if (entry.kv_reserve <= kv_room || allocation_->KvFitsInstead(entry.item, admitted, g)) {
-      best.Offer(gain - (costs ? entry.worth + cost_out : 0), entry.item);
+      best.Offer(gain - (costs ? entry.weight + cost_out : 0), entry.item);
     }
     return true;
   };

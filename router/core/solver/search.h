@@ -7,9 +7,9 @@
 // For every admitted item the best partner is taken if it improves. The number of admitted items never
 // changes. Written once for any pricing of this shape (paper_pricing.h, quadratic_pricing.h):
 //   Reset, Value, Put, Settle        keep the state
-//   Open(g, out), Lowest(c), Gain    price what may take a seat; convex in the load for each curve
+//   Open(g, out), Lowest(c), Gain    price what may take a slot; convex in the load for each curve
 //   Pair, Move                       price an exchange between workers
-//   AdmitCost, HasAdmitCosts         what admitting an item costs besides
+//   AdmitCost, HasAdmitCosts         the cost of admitting an item apart from its load
 //   MayTrade(g), epoch(g)              spare the search what cannot pay
 //
 // An item is looked at again only when its worker or, for the paper's J, a maximum that concerns it has
@@ -68,7 +68,7 @@ class Search {
   double Value() const;
   void Exchange(int32_t& admitted, int32_t waiting);
   void MarkSettled(int32_t item);
-  // Whether nothing has changed since the item was last looked at in vain.
+  // Whether nothing has changed since the item was last considered without improvement.
   bool Settled(int32_t item) const;
   void Changed(int32_t worker) { changed_[worker] = ++clock_; }
   bool Swap(int32_t& admitted);
@@ -84,13 +84,14 @@ class Search {
   PoolIndex* index_ = nullptr;
   Run* run_ = nullptr;
   std::vector<int32_t> admitted_;
-  // When each worker last changed, and when each item was last looked at in vain, and at which epoch.
+  // When each worker last changed, and when each item was last considered without improvement, and at which
+  // epoch.
   int64_t clock_ = 0;
   std::vector<int64_t> changed_, looked_, looked_epoch_;
   bool thorough_ = false;
-  // Trades are worth their time: with many admitted and as many more waiting, swaps find the same.
+  // Trades repay their time only sometimes: with many admitted and as many more waiting, swaps find the same.
   bool trades_ = true;
-  // The best plan so far: who is admitted, and where.
+  // The best plan so far: the admitted items and their workers.
   std::vector<std::pair<int32_t, int32_t>> best_plan_;
   std::vector<char> in_best_;
 };

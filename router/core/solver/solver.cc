@@ -64,7 +64,7 @@ void Solver::SolveWith(Pricing& pricing, Search<Pricing>& search, Run& run) {
     statistics_.converged = search.Descend(pricing, allocation_, index_, run);
     search.Escape(settings_.kicks);
   }
-  // Swaps may have made room in some worker's KV.
+  // Swaps may have freed KV of some worker.
   FillInOrder(allocation_);
   if (!Enumeration::Affordable(instance, run)) return;
   reset();

@@ -51,7 +51,7 @@ AttentionData MakeAttentionData(const AttentionCase& attention_case) {
   AttentionData data;
   data.step.Clear();
   std::mt19937_64 random(attention_case.page_seed);
-  int32_t pages = 3;  // that nobody has
+  int32_t pages = 3;  // without an owner
   for (const AttentionRun& run : attention_case.runs) {
     pages += (run.first + run.tokens + shape.page_tokens - 1) / shape.page_tokens;
   }

@@ -1,4 +1,4 @@
-// Attention on a real GPU: for programs that somebody starts where there is one.
+// Attention on a real GPU: for programs that are started by hand on a machine with one.
 //
 // Threads: any; uses the current device.
 #ifndef BFIO_TESTS_TESTING_CUDA_ATTENTION_DEVICE_H_

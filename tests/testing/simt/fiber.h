@@ -1,7 +1,7 @@
 // A stack and a place in a program: what the emulator runs a thread of a block on.
 //
 // Purpose: Boost.Context's bare switch, with the calls that address and thread sanitizers need to follow it.
-// A fiber that is abandoned half way is simply started anew; what is on its stack is not destroyed, so
+// A fiber that is abandoned half way is simply started again; what is on its stack is not destroyed, so
 // kernels hold trivial objects only. Threads: as machine.h.
 #ifndef BFIO_TESTS_TESTING_SIMT_FIBER_H_
 #define BFIO_TESTS_TESTING_SIMT_FIBER_H_
@@ -21,7 +21,7 @@ class Fiber {
   void Start(void (*entry)());
   // From outside of all fibers: runs it until it suspends.
   void Resume();
-  // From within: back to who resumed it.
+  // From within: back to the resuming code.
   void Suspend();
 
  private:

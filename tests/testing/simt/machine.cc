@@ -76,7 +76,7 @@ void SuspendSelf() {
 // is made in SetError's caller's expression, and gone, before this is called.
 [[noreturn]] void Abandon() {
   SuspendSelf();
-  std::abort();  // nobody resumes it
+  std::abort();  // never resumed
 }
 
 void SetError(const std::string& message) {

@@ -7,7 +7,7 @@
 //   - vector access, ldmatrix or an async copy that is misaligned or outside of shared memory or any
 //   DeviceBuffer;
 //   - plain access past a DeviceBuffer's end, plain writes before its start or past a shared array's end;
-//   - an async copy that nobody has waited for when its thread exits.
+//   - an async copy without a wait when its thread exits.
 // What is read too early is poison, which is NaN as fp32, bf16 and fp16: shared memory when a block starts,
 // and the target of an async copy from its issue until its thread waits for it. Order::kReverse runs warps
 // and lanes last to first: a missing barrier shows in one of the two orders.

@@ -28,7 +28,7 @@ class GuardedMemory {
   bool Contains(const void* p, size_t bytes) const;
   // In the buffer or the pages and slack around it.
   bool Owns(const void* p) const;
-  // False when somebody wrote into the slack.
+  // False when the slack was written.
   bool SlackIntact() const;
 
   // The buffer that contains, or that owns, p; nullptr when none does.

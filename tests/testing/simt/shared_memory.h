@@ -1,7 +1,7 @@
 // The shared memory of the block that runs.
 //
 // Purpose: dynamic memory first, then static arrays as they are first used, each followed by bytes that
-// nobody may write. All of it is poisoned when a block begins (machine.h). Threads: as machine.h.
+// no thread may write. All of it is poisoned when a block begins (machine.h). Threads: as machine.h.
 #ifndef BFIO_TESTS_TESTING_SIMT_SHARED_MEMORY_H_
 #define BFIO_TESTS_TESTING_SIMT_SHARED_MEMORY_H_
 
@@ -18,10 +18,10 @@ class SharedMemory {
   void Begin(size_t dynamic_bytes);
 
   unsigned char* dynamic() { return bytes_; }
-  // The array that belongs to `key`; nullptr when there is no room.
+  // The array that belongs to `key`; nullptr when it does not fit.
   void* StaticArray(const void* key, size_t bytes, size_t alignment);
   bool Contains(const void* p, size_t bytes) const;
-  // What was written to where nobody may; nullptr: nothing.
+  // A write to forbidden memory; nullptr: none.
   const char* Damage() const;
 
  private:

@@ -1,6 +1,6 @@
 // A library to preload: the program's wall clock runs ahead of the machine's by what a file says.
 //
-// Purpose: what a program does when somebody sets the clock of its machine, tried without setting it. It
+// Purpose: what a program does when the clock of its machine is set, tried without setting it. It
 // stands in front of the C library's functions that read the wall clock, and of futex system calls that wait
 // until a wall-clock time, as abseil's do, and pthread_cond_timedwait, of std::condition_variable's: those
 // look again every kSlice, so that a wait under way notices a jump as it would in the kernel. Not reached:
@@ -117,7 +117,7 @@ int pthread_cond_timedwait(pthread_cond_t* condition, pthread_mutex_t* mutex, co
   const int64_t left = Nanoseconds(*until) - WallNow();
   const timespec slice_end = MonotonicIn(std::min(std::max(left, int64_t{0}), kSlice));
   const int result = pthread_cond_clockwait(condition, mutex, CLOCK_MONOTONIC, &slice_end);
-  // Woken for nothing, as anybody may be, unless the time has come: whoever signals between two waits of ours
+  // Woken for nothing, as any waiter may be, unless the time has come: a signal between two waits of ours
   // would not be heard.
   if (result != ETIMEDOUT || Nanoseconds(*until) <= WallNow()) return result;
   return 0;

@@ -92,7 +92,7 @@ TEST_F(ConfigTest, ExplicitDefaultsInTheFileCount) {
   EXPECT_EQ(absl::GetFlag(FLAGS_workers), 0u);
 }
 
-TEST_F(ConfigTest, JsonIsToldByContent) {
+TEST_F(ConfigTest, JsonIsDetectedByContent) {
   ASSERT_TRUE(Run({"--config", WriteFile("\n  {\"workers\": 3, \"load\": 0.1}\n")}).ok());
   EXPECT_EQ(absl::GetFlag(FLAGS_workers), 3u);
   EXPECT_EQ(absl::GetFlag(FLAGS_load), 0.1);

@@ -117,14 +117,14 @@ TEST_F(ConnectionListenerTest, AnyAddressTakesBothFamilies) {
   if (const int six = socket(AF_INET6, SOCK_STREAM, 0); six >= 0) {
     close(six);
     const grpc::Status status = Check(absl::StrCat("[::1]:", listener_->port()));
-    // Where a machine has the family and no address of it, nobody can come over it.
+    // Where a machine has the family and no address of it, no peer can connect over it.
     if (status.ok()) {
       EXPECT_EQ(listener_->counts().unauthenticated, 0u);
     }
   }
 }
 
-TEST_F(ConnectionListenerTest, WhoSendsTooMuchUnauthenticatedIsDropped) {
+TEST_F(ConnectionListenerTest, UnauthenticatedConnectionsThatSendTooMuchAreDropped) {
   Start({.unauthenticated_bytes = 100'000});
   Socket flood(listener_->port());
   // A frame of HTTP/2 that gRPC keeps reading: the preface, then header blocks without an end.
@@ -146,7 +146,7 @@ TEST_F(ConnectionListenerTest, WhoSendsTooMuchUnauthenticatedIsDropped) {
   EXPECT_TRUE(Check(address()).ok()) << "others come in";
 }
 
-TEST_F(ConnectionListenerTest, WhoNeverCallsIsDropped) {
+TEST_F(ConnectionListenerTest, ConnectionsWithoutACallAreDropped) {
   Start({.patience = absl::Milliseconds(100)});
   Socket idle(listener_->port());
   idle.AwaitEnd();

@@ -43,7 +43,7 @@ void AwaitAsleep(const std::atomic<pid_t>& thread) {
   }
 }
 
-TEST(EventQueue, WhoWaitsIsWokenByAPostAndByClose) {
+TEST(EventQueue, WaitEndsOnAPostAndOnClose) {
   for (const bool close : {false, true}) {
     EventQueue queue;
     std::atomic<pid_t> waiting = 0;

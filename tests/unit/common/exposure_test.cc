@@ -12,7 +12,7 @@ PortSetup PortWith(bool encrypted, bool asks) {
   return {"listen", "client_tls", "--client_tls_ca or --client_tokens", encrypted, asks};
 }
 
-TEST(Exposure, KnowsLoopbackAddresses) {
+TEST(Exposure, RecognisesLoopbackAddresses) {
   for (const char* host : {"127.0.0.1", "127.8.9.10", "::1", "localhost", "LOCALHOST"}) {
     EXPECT_TRUE(IsLoopback({host, 1})) << host;
   }
@@ -22,7 +22,7 @@ TEST(Exposure, KnowsLoopbackAddresses) {
   }
 }
 
-TEST(Exposure, OtherMachinesNeedEncryptionAndMustSayWhoTheyAre) {
+TEST(Exposure, OtherMachinesNeedEncryptionAndAuthentication) {
   for (const bool encrypted : {false, true}) {
     for (const bool asks : {false, true}) {
       EXPECT_TRUE(CheckExposure({"127.0.0.1", 1}, PortWith(encrypted, asks)).ok());

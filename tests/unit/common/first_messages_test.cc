@@ -54,7 +54,7 @@ TEST(FirstMessages, ACallThatIsGoneTakesNoPlace) {
   EXPECT_EQ(last->received, 1);
 }
 
-TEST(FirstMessages, TheOneThatIsReceivedAndTheOneThatWaitsAreBothToldThatItIsTooLate) {
+TEST(FirstMessages, CallsThatAreReceivedOrWaitTimeOut) {
   FirstMessages messages({.at_once = 1, .patience = absl::Milliseconds(20)});
   const auto slow = std::make_shared<FakeCall>(), behind = std::make_shared<FakeCall>();
   messages.Begin(slow);

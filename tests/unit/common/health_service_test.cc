@@ -56,7 +56,7 @@ INSTANTIATE_TEST_SUITE_P(Tokens, HealthServiceTest, ::testing::Bool());
 class HealthServiceWithTokensTest : public HealthServiceTest {};
 INSTANTIATE_TEST_SUITE_P(Tokens, HealthServiceWithTokensTest, ::testing::Values(true));
 
-TEST_P(HealthServiceTest, WhoIsKnownIsToldOfEachService) {
+TEST_P(HealthServiceTest, AuthenticatedCallersGetEachServicesStatus) {
   EXPECT_EQ(Check("", true), "SERVING");
   EXPECT_EQ(Check("first", true), "NOT_SERVING");
   health_->SetServing("second", true);
@@ -67,7 +67,7 @@ TEST_P(HealthServiceTest, WhoIsKnownIsToldOfEachService) {
   EXPECT_EQ(Check("second", true), "NOT_SERVING");
 }
 
-TEST_P(HealthServiceWithTokensTest, OthersAreToldOfTheFirstServiceWhateverTheyAskFor) {
+TEST_P(HealthServiceWithTokensTest, OthersGetTheFirstServicesStatusForAnyRequest) {
   EXPECT_EQ(Check("", false), "NOT_SERVING");
   EXPECT_EQ(Check("third", false), "NOT_SERVING");
   health_->SetServing("first", true);
@@ -75,7 +75,7 @@ TEST_P(HealthServiceWithTokensTest, OthersAreToldOfTheFirstServiceWhateverTheyAs
   EXPECT_EQ(authenticator_->refused(), 0u) << "a probe is no failed login";
 }
 
-TEST_P(HealthServiceTest, AWatchIsToldOfChanges) {
+TEST_P(HealthServiceTest, AWatchReceivesChanges) {
   grpc::ClientContext context;
   if (GetParam()) context.AddMetadata("authorization", std::string("Bearer ") + kToken);
   HealthCheckRequest request;

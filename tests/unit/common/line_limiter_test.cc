@@ -9,7 +9,7 @@ namespace {
 
 const absl::Time kStart = absl::UnixEpoch();
 
-TEST(LineLimiter, PassesABurstOfEachKindAndTellsTheNumberOfTheOthersLater) {
+TEST(LineLimiter, PassesABurstOfEachKindAndCountsTheOthers) {
   LineLimiter limiter(3, absl::Seconds(10));
   for (int i = 0; i < 3; ++i) EXPECT_EQ(limiter.Pass("abandoned", kStart), "") << i;
   for (int i = 0; i < 500; ++i) {

@@ -82,12 +82,12 @@ TEST(LogQueue, WritesLinesInOrder) {
   EXPECT_EQ(queue.dropped(), 0u);
 }
 
-TEST(LogQueue, OfAReaderThatStopsDropsWhatDoesNotFitAndSaysSoOnceThereIsRoom) {
+TEST(LogQueue, DropsWhatAStoppedReaderLeavesNoSpaceForAndReportsIt) {
   Pipe pipe;
   LogQueue queue(pipe.writer(), 100, Note);
   queue.Add(Page(), true);
   ASSERT_TRUE(queue.Flush(absl::InfiniteDuration()));
-  // Nothing more gets out, and nobody waits: 10 lines of 10 bytes stay in the queue, and as many at most in
+  // No line is written, and no thread waits: 10 lines of 10 bytes stay in the queue, and as many at most in
   // the hand of the thread that writes.
   constexpr uint64_t kLines = 25;
   for (uint64_t i = 0; i < kLines; ++i) queue.Add(absl::StrCat("line   ", i + 10, "\n"));
@@ -134,7 +134,7 @@ TEST(LogQueue, WhoseReaderIsGoneDropsAndGoesOn) {
   EXPECT_EQ(queue.dropped(), 1u);
 }
 
-TEST(LogQueue, EndsThoughNobodyReads) {
+TEST(LogQueue, EndsWithoutAReader) {
   Pipe pipe;
   auto queue = std::make_unique<LogQueue>(pipe.writer(), 1 << 16, Note);
   for (int i = 0; i < 10; ++i) queue->Add(Page());

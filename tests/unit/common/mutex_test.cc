@@ -87,7 +87,7 @@ TEST(Mutex, AWaitForASignalWakesThoseThatAwait) {
   awaiting.join();
 }
 
-TEST(Mutex, WhoGetsItLastMayDestroyIt) {
+TEST(Mutex, TheLastUserMayDestroyIt) {
   for (int i = 0; i < 200; ++i) {
     struct Shared {
       Mutex mutex;

@@ -152,7 +152,7 @@ TEST(ServerCallTest, AMessageThatIsLateEndsTheCallAndLeavesItsPlace) {
   EXPECT_TRUE(next.End().ok());
 }
 
-TEST(ServerCallTest, ACallThatIsNeverReceivedIsToldThatThereAreTooMany) {
+TEST(ServerCallTest, ACallThatIsNeverReceivedEndsWithTooMany) {
   TestService service({.limits = {.at_once = 0, .patience = absl::Milliseconds(20)}});
   testing::LoopbackServer server(&service);
   Client client(server);

@@ -1,4 +1,4 @@
-// What a chart's figure contains, for ordinary data and for data that nobody wished for.
+// What a chart's figure contains, for ordinary data and for invalid data.
 #include "tools/report/chart.h"
 
 #include <cmath>

@@ -87,7 +87,7 @@ TEST(Calibration, WithoutNoiseTheyAreExact) {
   EXPECT_EQ(found->outliers, 0);
 }
 
-TEST(Calibration, ALoadThatDoesNotVaryTellsNoCostOfATokenAndSaysSo) {
+TEST(Calibration, AConstantLoadDeterminesNoTokenCostAndSaysSo) {
   Truth truth;
   truth.loads_vary = false;
   const auto found = Calibrate(Synthetic(truth, 1));
@@ -109,7 +109,7 @@ TEST(Calibration, WithoutPrefillItsCostIsLeftOut) {
   EXPECT_THAT(SimFlags(*found), ::testing::Not(HasSubstr("--prefill")));
 }
 
-TEST(Calibration, PrefillThatMovesWithTheLoadIsNotToldApart) {
+TEST(Calibration, PrefillThatMovesWithTheLoadIsNotSeparated) {
   Truth truth;
   truth.together = true;
   const auto found = Calibrate(Synthetic(truth, 1));

@@ -74,7 +74,7 @@ TEST_P(DefaultPolicyTest, KeepsUpWithLptWhereSlotsArePlenty) {
 }
 
 // J rewards large requests, so that some small ones find no gap for as long as the run lasts.
-TEST_P(DefaultPolicyTest, LiteralObjectiveOfThePaperStarvesSomebody) {
+TEST_P(DefaultPolicyTest, LiteralObjectiveOfThePaperStarvesRequests) {
   SimOptions options = Overload("bf_io");
   options.objective = "paper";
   const Figures paper = FiguresOf(options, trace_), ours = FiguresOf(Overload("bf_io_auto"), trace_);

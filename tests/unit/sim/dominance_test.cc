@@ -71,7 +71,7 @@ TEST(DominanceTest, OneThreadAndTwoGiveTheSameToTheLastDigit) {
   EXPECT_THAT(one, HasSubstr("\"by_cell\":{\"cells\":24"));
 }
 
-TEST(DominanceTest, CellsAreToldOfInOrder) {
+TEST(DominanceTest, CellsAreReportedInOrder) {
   DominanceOptions options = Corner();
   options.threads = 3;
   Dominance dominance = *Dominance::Create(std::move(options));
@@ -112,7 +112,7 @@ TEST(JudgeTest, HalfAPercentAndAFifth) {
   EXPECT_EQ(even.best, 2);
   const Verdict lost = dominance.Judge(Judged({1.006, 1.2, 1.0, 1.1}, {13, 10, 9, 9}));
   EXPECT_TRUE(lost.step_loss && lost.fair_step_loss && lost.wait_loss);
-  // FCFS has nobody wait: one step is a loss.
+  // Under FCFS no request waits: one step is a loss.
   EXPECT_TRUE(dominance.Judge(Judged({1, 1, 1, 1}, {1, 0, 0, 0})).wait_loss);
 }
 
@@ -128,7 +128,7 @@ TEST(JudgeTest, BaselineThatStarvesIsTheBestButNotTheBestFairOne) {
 }
 
 // fcfs is behind lpt on every seed, and by far more than the seeds differ.
-TEST(DominanceTest, SummaryTellsLossesThatTheSpreadOfSeedsDoesNotExplain) {
+TEST(DominanceTest, SummaryHasLossesBeyondTheSpreadOfSeeds) {
   DominanceOptions options = Corner();
   options.workloads.resize(1);
   options.groups = {16};

@@ -68,7 +68,7 @@ TEST(DriftTest, SumsFollowTheIncrements) {
   EXPECT_THAT(sums("sequence:2,0,3"), ElementsAre(0, 2, 2, 5, 7, 7, 10));
 }
 
-TEST(DriftTest, SpeculationMakesOneToDraftPlusOneTokensAndEndsWhenTheyAreMade) {
+TEST(DriftTest, SpeculationGeneratesOneToDraftPlusOneTokens) {
   Drift drift = *Drift::Parse("speculative:3:0.6", 7);
   int64_t sum = 0;
   for (int64_t step = 1; step <= 20'000; ++step) {
@@ -258,7 +258,7 @@ TEST(LocalTimeTest, JitterHasMeanOneAndTheDeviationAskedFor) {
   EXPECT_NEAR(std::sqrt(log_squares / kSteps - log_sum / kSteps * log_sum / kSteps), 0.2, 0.01);
 }
 
-TEST(LocalTimeTest, APolicyThatKnowsTheSpeedsMakesShorterSteps) {
+TEST(LocalTimeTest, APolicyWithKnownSpeedsHasShorterSteps) {
   const Trace trace = *SampleProfile("conversation", 4000, 3);
   SimOptions options;
   options.workers = 4;

@@ -82,7 +82,7 @@ TEST(GoldenTest, ArrivalsComeWhenTheTraceSaysDividedByLoad) {
   trace.has_arrivals = true;
   SimOptions options = ThreeWorkersOfOneSlot();
   options.mode = "arrivals";
-  options.load = 0.1;  // arrivals at 0, 10, 20, ... s: r1 runs 2 + 2.1 s, then nobody until 10 s
+  options.load = 0.1;  // arrivals at 0, 10, 20, ... s: r1 runs 2 + 2.1 s, then none until 10 s
   options.steps = 3;
   std::vector<std::vector<int64_t>> loads;
   const auto run = (*Simulation::Create(options, trace))->Run({}, [&](const StepView& view) {

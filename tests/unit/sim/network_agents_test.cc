@@ -55,7 +55,7 @@ TEST(RybkoStolyarTest, EntryFirstStaysLow) {
   EXPECT_LT(peaks[29], 60'000) << "and none is far off";
 }
 
-TEST(RybkoStolyarTest, ExitFirstIsUnstableFromTheThresholdOnInEveryPhaseOfItsOscillation) {
+TEST(RybkoStolyarTest, ExitFirstIsUnstableFromTheThresholdOn) {
   NetworkOptions options{.order = CallOrder::kExitFirst, .horizon = 8000};
   EXPECT_EQ(Verdict(RybkoStolyar(0.5), options, 3, kTolerance), "bounded");
   int falling = 0;

@@ -94,7 +94,7 @@ TEST(StabilityTest, OverloadSlopes) {
   }
 }
 
-// Figure 1: just below capacity, the same arrivals; and 2 % above it nobody is bounded.
+// Figure 1: just below capacity, the same arrivals; and 2 % above it no scheduler is bounded.
 TEST(StabilityTest, WorkConservingSchedulersStayBoundedAndTheOthersGrow) {
   for (const char* scheduler : {"sarathi", "orca"}) {
     EXPECT_EQ(Verdict(OneEngine(14), Fcfs(scheduler, 2000), 7, kShare), "bounded") << scheduler;

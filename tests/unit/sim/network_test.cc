@@ -133,9 +133,9 @@ TEST(NetworkTest, EveryBatchKeepsTheRulesAndNothingIsLost) {
   EXPECT_GT(Simulate(Cycles(0.9), {.scheduler = "vllm_v0", .horizon = 150}).short_batches, 0);
 }
 
-// Among those that have not begun, the most urgent begins first, whoever came first, and no more are begun
-// than there are slots.
-TEST(NetworkTest, SlotsBoundWhatIsBegunAndWhoIsDueFirstGetsThem) {
+// Among those that have not begun, the most urgent begins first, in any order of arrival, and no more are
+// begun than there are slots.
+TEST(NetworkTest, SlotsBoundRunningCallsAndTheFirstDueGetsThem) {
   const Network network = RybkoStolyar(0.9);
   int64_t most = 0, begun = 0, overtaken = 0;
   NetworkOptions options{.slots = 20, .horizon = 500};

@@ -311,7 +311,7 @@ TEST(ServeRunTest, MoreThanAGroupCanServeIsAnError) {
   EXPECT_EQ(RunServe(options, Conversation()).status().code(), absl::StatusCode::kResourceExhausted);
 }
 
-TEST(ServeRunTest, BadOptionsAreToldByName) {
+TEST(ServeRunTest, BadOptionsAreRefusedByName) {
   ServeOptions options = Options("bf_io");
   options.load = 0;
   EXPECT_THAT(std::string(RunServe(options, Conversation()).status().message()), HasSubstr("--load"));
@@ -363,7 +363,7 @@ TEST(ServeGridTest, OneSettingAgainstTheBestInHindsight) {
   EXPECT_LT(sum / cells, 0.9);
 }
 
-TEST(ServeGridTest, EndsWhenItIsTold) {
+TEST(ServeGridTest, EndsOnASignal) {
   ServeGridOptions grid;
   grid.workloads.push_back({"conversation", Conversation()});
   grid.engines = {ServeEngines()[2]};

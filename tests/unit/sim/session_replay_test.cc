@@ -179,7 +179,7 @@ TEST(SessionReplay, AnySegmentIsABeginningForPoliciesWithoutMemory) {
   }
 }
 
-TEST(SessionReplay, APolicyWithoutItsMemoryIsToldApartFromAFault) {
+TEST(SessionReplay, APolicyWithoutItsMemoryIsNoFault) {
   SessionSetup setup;
   setup.policy = "power_of_two";  // draws on for ever
   const MemoryLog::Segments segments = Record(setup, 3, 300, 4000);

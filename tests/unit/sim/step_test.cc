@@ -138,7 +138,7 @@ TEST(OneEngineTest, KvIsReservedOrItsOverflowIsPaidFor) {
   EXPECT_NEAR(swapped.end_s, plain + 1e-3 * 2 * 25 * 26 / 2, 1e-9);
 }
 
-TEST(OneEngineTest, ALongPromptFreezesWhoTakesItWhole) {
+TEST(OneEngineTest, ALongPromptFreezesSchedulersThatTakeItWhole) {
   const std::vector<StepArrival> arrivals = {{0, 290, 990}, {0.4675, 290, 990}, {0.935, 20, 5}};
   for (const char* scheduler : {"vllm_v0", "faster_transformer"}) {
     const OneEngineRun run = Simulate(arrivals, Options(scheduler, 128));

@@ -119,7 +119,7 @@ TEST(WaitCountsTest, QuantilesAreExact) {
 }
 
 // A bucketed histogram calls 200 and 201 the same.
-TEST(WaitCountsTest, NeighboursAreToldApart) {
+TEST(WaitCountsTest, NeighboursAreDistinguished) {
   for (int64_t wait = 0; wait < 3000; wait += 7) {
     WaitCounts counts;
     counts.Add(wait);

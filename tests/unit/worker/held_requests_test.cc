@@ -86,7 +86,7 @@ TEST(HeldRequests, WhatEndedMakesWayForWhatRuns) {
 }
 
 // The router did not hear of its end and gives it out once more, to the same worker.
-TEST(HeldRequests, WhatIsMadeAgainStartsAnew) {
+TEST(HeldRequests, ARegeneratedRequestStartsAgain) {
   HeldRequests held(kRoom);
   held.set_retain(absl::Seconds(2));
   held.Admit(Request(1), {"n", {}});

@@ -88,7 +88,7 @@ TEST(RankRecorderTest, StepsAddUp) {
   EXPECT_EQ(figures.load_tokens, 77);
 }
 
-TEST(RankRecorderTest, TokensThatNobodyHeardCountUntilARouterIsTold) {
+TEST(RankRecorderTest, UnreportedTokensCountUntilARouterGetsThem) {
   RankRecorder recorder("w", {});
   recorder.OnUnsent(3);
   recorder.OnUndelivered(7);

@@ -107,8 +107,8 @@ v1::RouterMessage ShutdownMessage() {
   return message;
 }
 
-// Routers that were elected, and one that nobody elected, by the order of their terms.
-TEST(RouterLinkTest, WhoHasFollowedALeaderFollowsNoEarlierOne) {
+// Routers that were elected, and one without election, by the order of their terms.
+TEST(RouterLinkTest, AWorkerThatFollowedALeaderRefusesEarlierOnes) {
   const std::vector<uint64_t> instances = {1'700'000'000'000'000'000,
                                            5,
                                            kElected + 7,
@@ -200,7 +200,7 @@ TEST(RouterLinkTest, ARefusalIsFinalAndInTheRoutersWords) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("slots is 0"));
 }
 
-TEST(RouterLinkTest, WhoDoesNotGoWithTheOthersAsksAgain) {
+TEST(RouterLinkTest, ARefusedWorkerRetries) {
   FakeRouter router([](int number, Stream& stream) {
     v1::WorkerMessage in;
     EXPECT_TRUE(stream.Read(&in) && in.has_hello());
@@ -215,7 +215,7 @@ TEST(RouterLinkTest, WhoDoesNotGoWithTheOthersAsksAgain) {
   EXPECT_TRUE(RunRank(router.address()).ok());
 }
 
-TEST(RouterLinkTest, WhoIsToLeaveDoesNotGoOnAsking) {
+TEST(RouterLinkTest, AWorkerThatIsToLeaveDoesNotRetry) {
   FakeRouter router([](int, Stream& stream) {
     v1::WorkerMessage in;
     stream.Read(&in);
@@ -227,7 +227,7 @@ TEST(RouterLinkTest, WhoIsToLeaveDoesNotGoOnAsking) {
               }).ok());
 }
 
-TEST(RefusalDelay, GrowsToAMinuteAndBeginsAnew) {
+TEST(RefusalDelay, GrowsToAMinuteAndResets) {
   RefusalDelay delay(1);
   absl::Duration bound = RefusalDelay::kFirst;
   for (int i = 0; i < 12; ++i) {
@@ -271,7 +271,7 @@ TEST(RouterLinkTest, AStreamLostWhileLeavingEndsTheRank) {
   EXPECT_TRUE(RunRank(router.address(), [](RouterLink& link) { link.RequestLeave("test"); }).ok());
 }
 
-TEST(RouterLinkTest, ARouterThatDoesNotReadKeepsNobodyFromStopping) {
+TEST(RouterLinkTest, ARouterThatDoesNotReadDoesNotDelayTheStop) {
   std::promise<void> greeted, over;
   FakeRouter router([&](int, Stream& stream) {
     v1::WorkerMessage in;
@@ -372,7 +372,7 @@ TEST(RouterLinkTest, TheNextRouterIsFoundThoughTheClockIsSetBack) {
   });
 }
 
-TEST(RouterLinkTest, WhoFindsNoRouterMayLeaveThoughTheClockIsSetBack) {
+TEST(RouterLinkTest, AWorkerWithoutRouterMayLeaveAfterAClockStep) {
   const std::unique_ptr<testing::WallClock> clock = testing::WallClockOfTest();
   if (clock == nullptr) return;
   const testing::HeldPort port;

@@ -247,7 +247,7 @@ TEST(Safetensors, MutatedFilesNeverHarm) {
     ASSERT_THAT(std::string(tensors.status().message()),
                 AllOf(HasSubstr("x.safetensors: "), Not(HasSubstr("\n"))));
   }
-  // Changes of data bytes and of names harm nobody.
+  // Changes of data bytes and of names are harmless.
   EXPECT_GT(accepted, 500);
   EXPECT_LT(accepted, 10'000);
 }

@@ -291,7 +291,7 @@ class Model {
   std::map<Handle, Entry> entries_;
 };
 
-TEST_F(SimEngineTest, WithAPlannerPromptsAreComputedInPiecesAndTheLastGivesTheFirstToken) {
+TEST_F(SimEngineTest, PromptChunksGiveTheFirstTokenAfterTheLastOne) {
   SimOptions options = Options();
   options.cost = {1e-3, 0, 1e-5};
   options.plan = {.token_budget = 100};

@@ -1,4 +1,5 @@
-// The star barrier against strangers on its port and impostors at rank 0's, and its wire format.
+// The star barrier against unauthenticated connections and impostors at rank 0's address, and its wire
+// format.
 #include <gmock/gmock.h>
 #include <sys/socket.h>
 
@@ -180,7 +181,7 @@ class JoinProofTest : public ::testing::Test {
   AcceptorProof acceptor_{NonceOf(kSecret), NonceOf(2)};
 };
 
-TEST_F(JoinProofTest, WhoKnowsTheSecretIsBelieved) {
+TEST_F(JoinProofTest, AProofWithTheSecretIsAccepted) {
   const auto challenge = acceptor_.OnOpening(joiner_.Open());
   ASSERT_TRUE(challenge.has_value());
   const auto introduction = joiner_.OnChallenge(*challenge, introduction_);
@@ -197,13 +198,13 @@ TEST_F(JoinProofTest, WhoKnowsTheSecretIsBelieved) {
 TEST_F(JoinProofTest, NeitherEndBelievesOneThatDoesNotKnowIt) {
   AcceptorProof impostor(NonceOf(4), NonceOf(2));
   EXPECT_FALSE(joiner_.OnChallenge(*impostor.OnOpening(joiner_.Open()), introduction_).has_value());
-  JoinerProof stranger(NonceOf(4), NonceOf(1));
-  const auto challenge = acceptor_.OnOpening(stranger.Open());
+  JoinerProof intruder(NonceOf(4), NonceOf(1));
+  const auto challenge = acceptor_.OnOpening(intruder.Open());
   ASSERT_TRUE(challenge.has_value());
-  EXPECT_FALSE(stranger.OnChallenge(*challenge, introduction_).has_value());
+  EXPECT_FALSE(intruder.OnChallenge(*challenge, introduction_).has_value());
   // It goes on all the same.
   AcceptorProof accomplice(NonceOf(4), NonceOf(2));
-  const auto sealed = stranger.OnChallenge(*accomplice.OnOpening(stranger.Open()), introduction_);
+  const auto sealed = intruder.OnChallenge(*accomplice.OnOpening(intruder.Open()), introduction_);
   EXPECT_FALSE(acceptor_.OnIntroduction(*sealed).has_value());
 }
 
@@ -269,7 +270,7 @@ TEST(StarTest, EveryOfferHasASecretOfItsOwn) {
   EXPECT_NE(first->secret, second->secret);
 }
 
-TEST(StarTest, StrangersAreDroppedAndTheGroupForms) {
+TEST(StarTest, UnauthenticatedConnectionsAreDroppedAndTheGroupForms) {
   auto root = MakeEndpoint({.handshake_timeout = absl::Milliseconds(50)});
   auto leaf = MakeEndpoint();
   const std::string offer = *root->Offer();
@@ -288,7 +289,7 @@ TEST(StarTest, StrangersAreDroppedAndTheGroupForms) {
   EXPECT_EQ(BytesUntilClosed(silent), 0u);
   EXPECT_EQ(BytesUntilClosed(half), 0u);
   EXPECT_EQ(BytesUntilClosed(opened), kChallengeBytes);
-  // What an earlier version said: nobody gets anywhere by epoch, rank and size.
+  // What an earlier version said: epoch, rank and size alone admit no peer.
   Connection old = ConnectTo(offer);
   EXPECT_TRUE(old.Send(Encode(Handshake{WireType::kJoin, 5, 1, 2, {"h", 1}})));
   EXPECT_EQ(BytesUntilClosed(old), 0u);
@@ -307,12 +308,12 @@ TEST(StarTest, StrangersAreDroppedAndTheGroupForms) {
 }
 
 // It has port, epoch, rank and size right, and a secret of its own.
-TEST(StarTest, AStrangerWithoutTheSecretGetsNoRanksPlaceAndLearnsNothing) {
-  auto root = MakeEndpoint(), leaf = MakeEndpoint(), stranger = MakeEndpoint();
+TEST(StarTest, WithoutTheSecretAPeerBecomesNoRankAndLearnsNothing) {
+  auto root = MakeEndpoint(), leaf = MakeEndpoint(), intruder = MakeEndpoint();
   const std::string offer = *root->Offer();
-  const std::string guess = FormatStarId({ParseStarId(offer)->root, ParseStarId(*stranger->Offer())->secret});
+  const std::string guess = FormatStarId({ParseStarId(offer)->root, ParseStarId(*intruder->Offer())->secret});
   std::thread former([&] { EXPECT_TRUE(root->Form({5, 0, 2, offer}, kStarForever, {}).ok()); });
-  const auto joined = stranger->Form({5, 1, 2, guess}, absl::Milliseconds(200), {});
+  const auto joined = intruder->Form({5, 1, 2, guess}, absl::Milliseconds(200), {});
   EXPECT_TRUE(absl::IsDeadlineExceeded(joined.status())) << joined.status();
   // One that does not mind that rank 0 knows another secret.
   Connection bold = ConnectTo(offer);
@@ -382,7 +383,7 @@ class Flood {
   std::thread thread_;
 };
 
-TEST(StarTest, AFloodOfStrangersDoesNotKeepTheGroupFromForming) {
+TEST(StarTest, AFloodOfConnectionsDoesNotKeepTheGroupFromForming) {
   auto root = MakeEndpoint(), one = MakeEndpoint(), two = MakeEndpoint();
   const std::string offer = *root->Offer();
   const Flood flood(offer);
@@ -397,7 +398,7 @@ TEST(StarTest, AFloodOfStrangersDoesNotKeepTheGroupFromForming) {
   former.join();
 }
 
-// There is always a stranger to serve.
+// There is always an unauthenticated connection to serve.
 TEST(StarTest, AFloodDoesNotKeepRankZeroBeyondItsDeadline) {
   auto root = MakeEndpoint();
   const std::string offer = *root->Offer();
@@ -419,7 +420,7 @@ TEST(StarTest, ARankThatJoinedAndDiedMayComeAgain) {
   former.join();
 }
 
-TEST(StarTest, ARankOfAnOlderEpochIsToldSoAtOnce) {
+TEST(StarTest, ARankOfAnOlderEpochIsRefusedAtOnce) {
   auto root = MakeEndpoint(), leaf = MakeEndpoint();
   const std::string offer = *root->Offer();
   std::stop_source stop;
@@ -449,7 +450,7 @@ TEST(StarTest, ARankOfANewerEpochWaitsForRankZeroToFollow) {
   former.join();
 }
 
-TEST(StarTest, NobodyAtRankZerosAddressIsADeadline) {
+TEST(StarTest, NoListenerAtRankZerosAddressIsADeadline) {
   auto leaf = MakeEndpoint();
   std::string offer;
   {

@@ -102,7 +102,7 @@ TEST_F(StepLogFile, AFullDiskEndsTheLogAndNothingElse) {
   for (int64_t step = 1; step <= 200'000; ++step) rank->Append(Row(step));
 }
 
-TEST_F(StepLogFile, AnUnusablePathOrBoundIsToldAtOnce) {
+TEST_F(StepLogFile, AnUnusablePathOrBoundIsRefusedAtOnce) {
   EXPECT_EQ(StepLog::Open(folder_ + "/no/folder/x", 1 << 20).status().code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(StepLog::Open(path(), 0).status().message(), HasSubstr("at least 65536 are needed"));
 }

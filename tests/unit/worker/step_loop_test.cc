@@ -20,7 +20,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-TEST_F(StepLoopTest, HelloSaysWhoAndWhat) {
+TEST_F(StepLoopTest, HelloHasIdentityAndLimits) {
   Start(1);
   ranks_[0]->inbox().OnStreamUp(2);
   const auto hello = ranks_[0]->link.Next<Hello>();
@@ -279,7 +279,7 @@ TEST_F(StepLoopTest, ItsOwnAdmissionRefusesWhatItCouldNotHoldToTheEnd) {
   EXPECT_EQ(report.active_requests, 2);
 }
 
-TEST_F(StepLoopTest, ThePieceOfPromptsHoldsUntilTheNextPlanAndReportsTellWhatIsLeft) {
+TEST_F(StepLoopTest, ChunkLimitsHoldUntilTheNextPlanAndReportsHaveTheRest) {
   plan_ = {.token_budget = 100};
   Start(1);
   OpenEpoch(1, PlanMode::kLockstep);
@@ -303,7 +303,7 @@ TEST_F(StepLoopTest, ThePieceOfPromptsHoldsUntilTheNextPlanAndReportsTellWhatIsL
   EXPECT_EQ(Report(0).output.prefill_tokens, 100);
 }
 
-TEST_F(StepLoopTest, AnEngineThatTakesPromptsWholeTellsNothingOfThem) {
+TEST_F(StepLoopTest, AnEngineThatTakesPromptsWholeReportsNoPending) {
   Start(1);
   OpenEpoch(1, PlanMode::kLockstep);
   Plan plan = MakePlan(1, 1, {Request(10, 300, 5)});

@@ -65,7 +65,7 @@ class Link final : public StepLink {
   Channel<Announcement> announcements;
 };
 
-// Makes token 100 x rank + step in every step. Together with others, each gathers everybody's token first.
+// Makes token 100 x rank + step in every step. Together with others, each gathers all ranks' tokens first.
 class ToyEngine final : public Engine {
  public:
   struct Shape {
@@ -284,8 +284,8 @@ TEST_F(StepTogetherTest, RanksThatComputeOtherwiseDoNotForm) {
   }
 }
 
-// What a peer says becomes the size of everybody's buffers.
-TEST_F(StepTogetherTest, ABatchThatNoEngineTakesEndsTheEpochAndNobody) {
+// A peer's number becomes the size of all ranks' buffers.
+TEST_F(StepTogetherTest, ABatchThatNoEngineTakesEndsTheEpochAndNoRequest) {
   for (const int64_t rows : {int64_t{1} << 40, INT64_MAX}) {
     SCOPED_TRACE(rows);
     Add({.together = true});

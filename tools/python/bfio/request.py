@@ -158,7 +158,7 @@ class Request:
 
     @property
     def needs_abort(self) -> bool:
-        """To end it. One that was refused at the door may have the id of somebody else's request."""
+        """To end it. One that was refused at admission may have the id of another client's request."""
         return self.resume and (self.under_way or self.may_be_live)
 
     def abort_message(self) -> inference_pb2.AbortRequest:
@@ -214,7 +214,7 @@ class Request:
 
     def pause_after(self, error: Error) -> Optional[float]:
         exhausted = error.code == grpc.StatusCode.RESOURCE_EXHAUSTED and error.retry_after is not None
-        # Nobody here has cancelled it: the router cut off a reader that was slow, and keeps the request.
+        # The client has not cancelled it: the router disconnected a slow reader, and keeps the request.
         cut_off = error.code == grpc.StatusCode.CANCELLED and self.resume and self.may_be_live
         if error.code != grpc.StatusCode.UNAVAILABLE and not exhausted and not cut_off:
             return None

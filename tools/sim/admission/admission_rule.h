@@ -2,7 +2,7 @@
 //
 // Purpose: the interface of the admission rules of "Online Scheduling for LLM Inference with KV Cache
 // Constraints" and their baselines, for the one-worker simulator (one_worker.h). The router's admission is
-// router/core/admission, the workers' worker/scheduler/kv_admission.h. A rule is told what arrives and
+// router/core/admission, the workers' worker/scheduler/kv_admission.h. A rule gets arrivals and
 // what has ended, and says what to begin, or to throw out, before each round. Rules are deterministic for
 // their seed. Not thread-safe.
 //

@@ -26,7 +26,7 @@ class FcfsWorker {
   FcfsWorker(absl::Span<const RequestType> types, const FcfsOptions& options)
       : types_(types.begin(), types.end()),
         options_(options),
-        room_(static_cast<int64_t>((1 - options.watermark) * static_cast<double>(options.memory))),
+        usable_(static_cast<int64_t>((1 - options.watermark) * static_cast<double>(options.memory))),
         scheduler_(*worker::BatchScheduler::Create(chunked() ? "sarathi" : "vllm_v0")),
         rng_(options.run.seed) {
     for (size_t j = 0; j < types_.size(); ++j) next_.push_back(Next(j, 0));
@@ -78,15 +78,15 @@ class FcfsWorker {
       return options_.most_running > 0 && static_cast<int64_t>(running_.size()) >= options_.most_running;
     };
     while (!waiting_.empty() && !full() &&
-           (held_ + spoken_for + waiting_.front().prompt <= room_ || running_.empty())) {
+           (held_ + spoken_for + waiting_.front().prompt <= usable_ || running_.empty())) {
       spoken_for += waiting_.front().prompt;
       running_.push_back(waiting_.front());
       waiting_.pop_front();
     }
   }
 
-  // The newest make room for a token of each that decodes.
-  void MakeRoom(int64_t decoding) {
+  // The newest free memory for a token of each that decodes.
+  void FreeMemory(int64_t decoding) {
     while (held_ + decoding > options_.memory && running_.size() > 1) {
       FcfsRequest& newest = running_.back();
       decoding -= newest.left.decoding();
@@ -106,7 +106,7 @@ class FcfsWorker {
       decoding += request.left.decoding();
       if (first_unread == 0) first_unread = request.left.prefill_left;
     }
-    if (chunked() || first_unread == 0) MakeRoom(decoding);
+    if (chunked() || first_unread == 0) FreeMemory(decoding);
     // The budget keeps no decode out of a batch; of whole prompts the first is read however long it is.
     worker::BatchRoom room = {.token_budget = worker::BatchRoom::kUnbounded};
     room.prefill_tokens = chunked() ? std::max<int64_t>(0, options_.token_budget - decoding)
@@ -146,7 +146,7 @@ class FcfsWorker {
 
   const std::vector<RequestType> types_;
   const FcfsOptions options_;
-  const int64_t room_;
+  const int64_t usable_;
   worker::BatchScheduler scheduler_;
   Rng rng_;
   std::vector<double> next_;

@@ -1,10 +1,10 @@
-// One worker that runs whatever is there: batching as vLLM's first version and Sarathi do it.
+// One worker that runs all available requests: batching as vLLM's first version and Sarathi do it.
 //
 // Purpose: what WAIT is compared with, in the same setting (wait_worker.h) and with the same iteration times:
 // d0 + d1 times the tokens read and held by the batch. The engines' schedulers form the batches
 // (worker/scheduler/batch_scheduler.h: vllm_v0 and sarathi). Requests begin in the order of arrival while
 // what is held stays within the memory less a watermark; when decoding runs over it, the newest request is
-// thrown out and begins anew. Deterministic for its seed. Threads: any, no state.
+// evicted and starts again. Deterministic for its seed. Threads: any, no state.
 #ifndef BFIO_TOOLS_SIM_ADMISSION_FCFS_WORKER_H_
 #define BFIO_TOOLS_SIM_ADMISSION_FCFS_WORKER_H_
 

@@ -49,7 +49,7 @@ class Search {
     }
   }
 
-  // The earliest round from `from` on at which what is placed leaves room; placing more never makes it
+  // The earliest round from `from` on at which enough memory is free; placing more never makes it
   // earlier.
   int64_t EarliestFrom(size_t i, int64_t from) {
     for (int64_t start = from;; ++start) {

@@ -39,7 +39,7 @@ std::string HindsightLp(const std::vector<KvArrival>& arrivals, const AdmissionO
                         int64_t horizon);
 
 // A round by which every request can have ended in some optimal schedule, given the total latency of any
-// schedule: who ends later than that costs more than all of it.
+// schedule: a request that ends later than that costs more than all of it.
 int64_t HindsightHorizon(const std::vector<KvArrival>& arrivals, int64_t total_latency);
 
 }  // namespace bfio::sim

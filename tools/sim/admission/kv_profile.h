@@ -32,7 +32,7 @@ class KvProfile {
   explicit KvProfile(int64_t window = 63);
 
   int64_t now() const { return now_; }
-  // Time goes on to `now`; what was before is forgotten. REQUIRES: now >= now().
+  // Advances the time to `now`; earlier times are dropped. REQUIRES: now >= now().
   void Advance(int64_t now);
 
   // REQUIRES: now() <= line.to. What of it lies before now() does not count.

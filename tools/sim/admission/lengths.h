@@ -25,9 +25,9 @@ class Lengths {
   virtual void Ended(const AdmissionRequest& request, int64_t made) = 0;
 };
 
-// What a lookahead believes: the number of tokens that is enough with probability `confidence`, at most what
-// its reach (kMaxHorizonSteps) and the request's limit leave. REQUIRES: lookahead->predicts(), 0 < confidence
-// < 1, requests with a limit (AdmissionRequest::most).
+// The prediction of a lookahead: the number of tokens that suffices with probability `confidence`, at most
+// what its reach (kMaxHorizonSteps) and the request's limit leave. REQUIRES: lookahead->predicts(), 0 <
+// confidence < 1, requests with a limit (AdmissionRequest::most).
 class LookaheadLengths final : public Lengths {
  public:
   LookaheadLengths(std::unique_ptr<core::Lookahead> lookahead, double confidence);

@@ -1,20 +1,20 @@
-// Rules that look at memory to the end of everything that runs: MC-SF, MC-Benchmark, and ours with a pace.
+// Rules that check memory until the end of all running requests: MC-SF, MC-Benchmark, and ours with a pace.
 //
 // Purpose: Algorithms 1 and 2 of the paper, equation (1), and two variants. With exact lengths memory never
 // exceeds M. The paper's optimality claims fail (tests/unit/router/core/admission keeps the counterexamples):
-// shortest-first fills memory in waves: like requests that begin together end together, and until then nobody
-// uses what they will grow into. The pace is the remedy. M tokens carry at most r = M / (s (o + 1) + o (o +
-// 1) / 2) requests of s prompt and o output tokens a round in the long run, so of like requests (total and
-// output within a fifth) no more may end in any n rounds than r n and a part of one. One that would be too
-// many waits, and longer ones may pass it; requests of mixed lengths are hardly ever held back. The pace
-// holds only while more than half the memory is spoken for. Where requests end before they are believed to, r
-// is larger by as much as those that ended lately took less.
+// shortest-first fills memory in waves: similar requests that begin together end together, and until then
+// their future memory is unused. The pace prevents this. M tokens support at most r = M / (s (o + 1) + o (o +
+// 1) / 2) requests of s prompt and o output tokens a round in the long run, so of similar requests (total and
+// output within a fifth) no more may end in any n rounds than r n and a part of one. One beyond that
+// waits, and longer ones may pass it; requests of mixed lengths are hardly ever held back. The pace
+// applies only while more than half the memory is reserved. Where requests end before their predicted length,
+// r is larger by as much as those that ended lately took less.
 //
-// Lengths that are only believed: every request counts as `margin` tokens longer. One that outlives even that
-// counts as what AdmissionOptions::lengths then says, or as a quarter longer, again and again, up to its
-// limit; when memory is exceeded all the same, those that began last are preempted and resume with what they
-// have made. The oldest is never preempted while it fits alone, so every request ends. One that ends early
-// gives back what was held for it.
+// Predicted lengths: every request counts as `margin` tokens longer. One that exceeds even that
+// counts as AdmissionOptions::lengths then predicts, or as a quarter longer, repeatedly, up to its
+// limit. When memory is exceeded in spite of that, those that began last are preempted and resume with their
+// generated tokens. The oldest is never preempted while it fits alone, so every request ends. One that ends
+// early releases what was reserved for it.
 #ifndef BFIO_TOOLS_SIM_ADMISSION_MEMORY_RULE_H_
 #define BFIO_TOOLS_SIM_ADMISSION_MEMORY_RULE_H_
 

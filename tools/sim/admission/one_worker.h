@@ -3,7 +3,7 @@
 // Purpose: the setting of "Online Scheduling for LLM Inference with KV Cache Constraints": batches one at a
 // time, each gives every running request a token and reads the prompts of those that begin. A round takes
 // what the cost says (or 1, for the paper's integer rounds). The worker's true lengths decide when a request
-// ends; what the rule believes is its own matter. This is the paper's discrete model and not the engines'
+// ends; the rule's predictions are its own. This is the paper's discrete model and not the engines'
 // (worker/scheduler/engine_model.h): a round has no token budget, and no prompt is cut. Deterministic.
 // Threads: any, no state.
 #ifndef BFIO_TOOLS_SIM_ADMISSION_ONE_WORKER_H_
@@ -23,9 +23,9 @@ struct KvArrival {
   // Seconds; with integer rounds, the first round that may begin it.
   double at = 0;
   int64_t prompt = 0, output = 1;
-  // What the rule is told; 0: the truth.
+  // The rule's information; 0: the true length.
   int64_t believed = 0;
-  // The most it may make, as the rule is told; 0: nothing.
+  // The limit that the rule gets; 0: none.
   int64_t most = 0;
 };
 

@@ -1,10 +1,10 @@
 // Rules that look at present memory only and keep a part of it free: alpha-protection greedy,
 // alpha-protection beta-clearing.
 //
-// Purpose: the foils of "Online Scheduling for LLM Inference with KV Cache Constraints", Section 5, as it
+// Purpose: the baselines of "Online Scheduling for LLM Inference with KV Cache Constraints", Section 5, as it
 // defines them; vLLM's first-come rule with a watermark is the greedy one. Requests begin in the order of
 // arrival while prompts and what runs stay within (1 - alpha) M. When what runs exceeds M, requests are
-// thrown out and begin anew: all of them, or each with probability beta, again until the rest fits. For small
+// evicted and starts again: all of them, or each with probability beta, again until the rest fits. For small
 // alpha greedy repeats itself for ever with known lengths (tests/unit/router/core/admission has the loop).
 #ifndef BFIO_TOOLS_SIM_ADMISSION_PROTECTION_RULE_H_
 #define BFIO_TOOLS_SIM_ADMISSION_PROTECTION_RULE_H_

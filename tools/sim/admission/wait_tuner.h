@@ -1,8 +1,8 @@
-// WAIT's thresholds from arrivals as they come: rates estimated online, thresholds solved anew as they drift.
+// WAIT's thresholds from observed arrivals: rates estimated online, thresholds solved again as they drift.
 //
 // Purpose: B.1 of "Fluid-Based Online Scheduling under Memory Constraints" where rates are neither known nor
 // constant. Rates are counted (arrival_rate.h); thresholds are solved (fluid.h) for what is estimated and two
-// standard errors more, and anew when some estimate with one of them reaches that, or with two is a fifth
+// standard errors more, and again when some estimate with one of them reaches that, or with two is a fifth
 // below it. A load that no batch carries is scaled down to the heaviest that one does. Sizes in tokens, times
 // in seconds, ascending. Threads: one.
 #ifndef BFIO_TOOLS_SIM_ADMISSION_WAIT_TUNER_H_

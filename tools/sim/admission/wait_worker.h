@@ -1,9 +1,9 @@
-// One worker that waits until batches are worth running: WAIT and Nested WAIT, stage by stage.
+// One worker that waits for large batches: WAIT and Nested WAIT, stage by stage.
 //
 // Purpose: the setting of "Fluid-Based Online Scheduling under Memory Constraints": Poisson arrivals of
 // requests in types, an iteration takes d0 + d1 times the tokens held by the batch, each request of a batch
-// goes one stage on. WAIT knows types: a type is ready when its threshold is reached at stage 0. Nested WAIT
-// does not: segments of stages are entered by whoever has outlived the one before. This is the paper's
+// advances one stage. WAIT has types: a type is ready when its threshold is reached at stage 0. Nested WAIT
+// does not: a request enters a segment of stages when it outlives the one before. This is the paper's
 // discrete model and not the engines' (worker/scheduler/engine_model.h): a batch takes requests stage by
 // stage, and memory has no bound. Deterministic for its seed. Threads: any, no state.
 #ifndef BFIO_TOOLS_SIM_ADMISSION_WAIT_WORKER_H_

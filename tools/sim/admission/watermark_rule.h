@@ -1,6 +1,6 @@
 // First come, first served while blocks last: what vLLM does.
 //
-// Purpose: the foil that knows nothing of lengths. Memory is handed out in blocks as requests grow. The next
+// Purpose: the baseline without lengths. Memory is handed out in blocks as requests grow. The next
 // in the order of arrival begins while its prompt's blocks leave a watermark of free ones; when what runs
 // does not fit any more, the one that began last is preempted, again until it does, and comes back first,
 // with what it has made as a part of its prompt. The oldest is never preempted while it fits alone, so every

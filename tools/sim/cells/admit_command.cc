@@ -126,7 +126,7 @@ absl::Status CheckAdmitFlags(Belief belief) {
   return absl::OkStatus();
 }
 
-// As --rate, --requests and so on say, with what the rule is told of each.
+// As --rate, --requests and so on define, with the information that the rule gets.
 absl::StatusOr<std::vector<KvArrival>> ArrivalsFromFlags(Belief belief) {
   const absl::StatusOr<Trace> rows = RowsFromFlags();
   if (!rows.ok()) return rows.status();

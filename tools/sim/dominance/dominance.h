@@ -8,7 +8,7 @@
 // times as fast, 72 being saturation. Arrival times of a trace are stretched to the rate; a workload without
 // them gets Poisson arrivals.
 // Depths. In overload mode the pool is kept at max(1, round(depth x MeanFreeSlots)) requests.
-// Seeds. A trace starts elsewhere (Rotated), a profile is drawn anew, and the policies' own draws differ.
+// Seeds. A trace starts elsewhere (Rotated), a profile is drawn again, and the policies' own draws differ.
 //
 // Threads: RunDominance spreads single runs over threads of its own; what it returns is the same for any
 // number of them. `done` is called under a lock, from any of them.

@@ -1,4 +1,4 @@
-// One engine of a network: who waits there, and the next batch.
+// One engine of a network: its queue, and the next batch.
 //
 // Purpose: calls sorted into lanes, the urgent lane first, by seniority within a lane; a batch is formed lane
 // by lane by a scheduler of worker/scheduler, each lane with what the lanes before have left of the budget.
@@ -94,7 +94,7 @@ class Engine {
   std::function<void(const LaneBatch&)> watch_;
   int64_t token_budget_, free_slots_;
   std::map<int32_t, Lane> lanes_;
-  // Of the batch that runs; of those, who has ended: kept to save allocations.
+  // Of the batch that runs; of those, the ended ones: kept to save allocations.
   std::vector<Part> batch_, gone_;
   std::vector<worker::Chunk> chunks_;
   int64_t batch_tokens_ = 0, tokens_left_ = 0, calls_ = 0, short_batches_ = 0;

@@ -1,4 +1,4 @@
-// Runs a network of engines and tells how much waits in it over time.
+// Runs a network of engines and records how much waits in it over time.
 //
 // Purpose: the experiment behind every statement on stability: Poisson arrivals of agents, engines with a
 // batch former each, and a rule for whose call goes first. Deterministic for its seed. Threads: any, no
@@ -19,8 +19,8 @@ namespace bfio::sim {
 
 struct LaneBatch;
 
-// Whose call an engine works on first. The first two are priorities of classes: who goes last gets what the
-// others leave of a batch.
+// The order in which an engine works on calls. The first two are priorities of classes: the last gets what
+// the others leave of a batch.
 enum class CallOrder {
   // The fewer calls still follow, the more urgent: the order that Rybko and Stolyar made unstable.
   kExitFirst,

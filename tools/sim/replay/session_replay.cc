@@ -236,7 +236,7 @@ void SessionReplay::CompareState() {
   v1::LoggedState own;
   record::ToLog(cluster_->Save(), header_.id_base(),
                 [&](const v1::DecisionRecord& part) { own.MergeFrom(part.state()); });
-  // Asking another policy changes what is asked, not what is so.
+  // Asking another policy does not change the recorded session.
   for (int g = 0; instead_ && g < std::min(own.groups_size(), state_.groups_size()); ++g) {
     own.mutable_groups(g)->mutable_totals()->set_policy_violations(
         state_.groups(g).totals().policy_violations());

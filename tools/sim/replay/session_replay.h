@@ -3,7 +3,7 @@
 // Purpose: takes the records of a decision log in order, gives the events to a core::Cluster with the
 // recorded policy, and compares every outcome. From the session's beginning all must be the same: the core is
 // deterministic. From a later segment on, policy and lookahead do not remember what they have seen before it,
-// so their decisions may differ for a while; the accounts must agree all the same. The recorded decisions are
+// so their decisions may differ for a while; the accounts must agree nevertheless. The recorded decisions are
 // followed in any case, so that one difference is not a thousand. Threads: one. No I/O.
 #ifndef BFIO_TOOLS_SIM_REPLAY_SESSION_REPLAY_H_
 #define BFIO_TOOLS_SIM_REPLAY_SESSION_REPLAY_H_
@@ -37,7 +37,7 @@ struct ReplayCounts {
   // Statuses, outcomes of cancellations, displaced ids, states between segments; and how many agree.
   int64_t answers = 0;
   int64_t answers_identical = 0;
-  // The first difference of all, in words, with step and record.
+  // A description of the first difference, with step and record.
   std::string first_difference;
 
   int64_t groups = 0;

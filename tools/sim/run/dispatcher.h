@@ -1,4 +1,4 @@
-// How waiting requests come to workers: the interface between a simulated group and whoever decides.
+// How waiting requests reach workers: the interface between a simulated group and the code that decides.
 //
 // Purpose: a central pool (pool_dispatcher.h) and instant dispatch to queues at the workers
 // (instant_dispatcher.h) side by side. Ownership: the simulation owns one. Threads: none. Steps count from 1;
@@ -50,7 +50,7 @@ class Dispatcher {
   virtual int64_t waiting() const = 0;
   // Counting begins: forget what was watched so far.
   virtual void BeginCounting() {}
-  // Null when nobody looks over the policy's shoulder.
+  // Null without shadows.
   virtual const core::ShadowSet* shadows() const { return nullptr; }
 };
 

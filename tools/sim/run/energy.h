@@ -37,7 +37,7 @@ struct PowerModel {
   }
 
   // The other reading of the paper's text (section 6, "workers waiting at the barrier operate near P_idle"):
-  // each worker draws peak power while it is at work, idle power for the rest of the step.
+  // each worker draws peak power while it works, idle power for the rest of the step.
   double BusyJoules(absl::Span<const double> local_s, double step_s) const {
     double joules = 0;
     for (const double local : local_s) {

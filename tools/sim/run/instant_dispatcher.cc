@@ -68,7 +68,7 @@ absl::Status InstantDispatcher::Dispatch(int64_t step) {
   if (static_cast<int32_t>(decision_.assignments.size()) != count) {
     return absl::InternalError(absl::StrCat("step ", step, ": the policy placed ",
                                             decision_.assignments.size(), " of ", count,
-                                            " requests though there is room for all"));
+                                            " requests though all fit"));
   }
   // In order of arrival, so that queues are.
   std::sort(decision_.assignments.begin(), decision_.assignments.end(),
@@ -136,7 +136,7 @@ void InstantDispatcher::Learn(const GroupReport& report) {
       --worker.known_active;
       running_.erase(it);
     }
-    // Those that go on have grown by one; a drift of another kind is corrected by the next report.
+    // Those that continue have grown by one; a drift of another kind is corrected by the next report.
     worker.known_load = std::max<int64_t>(0, worker.known_load + worker.known_active);
   }
 }

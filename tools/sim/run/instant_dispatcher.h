@@ -2,10 +2,10 @@
 //
 // Purpose: what a router without a waiting pool does (the interface that the BF-IO paper leaves open), with
 // the same policies. The policy is asked once a step about the requests that came; it sees every worker with
-// room for all of them, its load counting what waits in its queue (prompt tokens), its active requests
+// capacity for all of them, its load counting what waits in its queue (prompt tokens), its active requests
 // counting the queue too. Each worker starts the head of its queue when a slot and KV are free, and lets
-// nobody overtake. Loads and completions are as old as the reports; what the dispatcher itself sent is known
-// at once. Threads: none.
+// no request overtakes. Loads and completions are as old as the reports; what the dispatcher itself sent is
+// known at once. Threads: none.
 #ifndef BFIO_TOOLS_SIM_RUN_INSTANT_DISPATCHER_H_
 #define BFIO_TOOLS_SIM_RUN_INSTANT_DISPATCHER_H_
 

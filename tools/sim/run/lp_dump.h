@@ -2,7 +2,7 @@
 //
 // Purpose: a decorator that writes the integer program of each snapshot, the paper's J over the acting
 // policy's horizon (tools/sim/run/lp_export.h), and then lets the acting policy decide. A decision with
-// no free slot or nobody waiting has no program and no file. Ownership: owns the acting policy. Threads: one.
+// no free slot or an empty pool has no program and no file. Ownership: owns the acting policy. Threads: one.
 #ifndef BFIO_TOOLS_SIM_RUN_LP_DUMP_H_
 #define BFIO_TOOLS_SIM_RUN_LP_DUMP_H_
 

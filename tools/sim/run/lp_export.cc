@@ -175,9 +175,9 @@ absl::Status AppendLp(const core::Instance& instance, core::ObjectiveKind object
   }
   if (instance.Target() == 0) return absl::InvalidArgumentError("lp export: there is nothing to decide");
   for (size_t i = 0; i < instance.items.size(); ++i) {
-    if (instance.items[i].home == core::kNoHome) continue;
+    if (instance.items[i].reserved_worker == core::kNoReservedWorker) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("lp export: item ", i, " is expected by worker ", instance.items[i].home));
+        absl::StrCat("lp export: item ", i, " is expected by worker ", instance.items[i].reserved_worker));
   }
   Writer(instance, text).Write(options);
   return absl::OkStatus();

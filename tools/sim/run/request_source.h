@@ -18,7 +18,7 @@ struct SimRequest {
   core::RequestId id = 0;
   int64_t prefill_tokens = 0;
   int64_t output_tokens = 0;
-  // Simulated seconds. In overload mode set by whoever reveals it.
+  // Simulated seconds. In overload mode set when it is revealed.
   double arrival_s = 0;
   // Tokens it made before a worker preempted it, which are part of its prompt by now, and when it first
   // began.

@@ -1,4 +1,4 @@
-// The simulated workers: who runs, what they hold, who finishes when.
+// The simulated workers: running requests, their loads, and their ends.
 //
 // Purpose: the workers' side of a step in O(G + requests admitted + requests finishing). When a request is
 // admitted its last step is known and it is filed in a ring by that step. Loads are kept in closed form
@@ -35,7 +35,7 @@ class SimGroup {
   void Admit(const SimRequest& request, core::WorkerIndex worker, int64_t step, double now_s);
 
   // Takes out the request that was admitted last on the worker, before it has made a token in `step`.
-  // REQUIRES: somebody runs there; call it for every worker before Finish(step), if at all.
+  // REQUIRES: a request runs there; call it for every worker before Finish(step), if at all.
   Resident PreemptYoungest(core::WorkerIndex worker, int64_t step);
 
   // L_g in `step`, tokens, a newly admitted request counting s.

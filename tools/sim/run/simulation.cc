@@ -14,7 +14,8 @@
 namespace bfio::sim {
 namespace {
 
-// The paper's model has no KV limit; room enough that it never binds, small enough that sums do not overflow.
+// The paper's model has no KV limit; large enough that it never binds, small enough that sums do not
+// overflow.
 constexpr int64_t kUnlimitedKv = std::numeric_limits<int64_t>::max() / 4;
 
 // Longer than any delay between a free slot and the plan that fills it.
@@ -119,7 +120,7 @@ absl::Status Simulation::Step(const StepTap& tap) {
   view.waiting = static_cast<int64_t>(waiting_.size());
   view.started = started_;
   now_s_ += view.seconds;
-  // The group empties: nobody is left to choose among.
+  // The group empties: no request is left to choose.
   const bool draining = source_.Exhausted() && waiting_.empty();
   if (step_ > options_.warmup && (options_.count_drain || !draining)) {
     Count(view, absl::ToDoubleMicroseconds(decide));
@@ -140,7 +141,7 @@ absl::Status Simulation::Reveal() {
     }
     return source_.NextArrival() <= now_s_;
   };
-  // Nobody runs and nobody waits: time passes until somebody comes; no step is made meanwhile.
+  // No request runs or waits: time passes until the next arrival, without steps.
   if (options_.mode == "arrivals" && group_.active() == 0 && waiting_.empty() && !source_.Exhausted()) {
     now_s_ = std::max(now_s_, source_.NextArrival());
   }
@@ -177,7 +178,7 @@ core::RequestSpec Simulation::SpecOf(const SimRequest& request) const {
   spec.max_new_tokens = max_new_tokens_ - request.made;
   spec.generated_tokens = request.made;
   spec.waited_steps = request.waited_steps;
-  // As in the router: nobody who has not begun goes before who has.
+  // As in the router: no new request goes before one that has begun.
   spec.priority = request.made > 0 ? 1 : 0;
   if (options_.lookahead == "oracle") {
     double told = static_cast<double>(request.made + request.output_tokens);

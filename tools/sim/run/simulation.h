@@ -2,14 +2,15 @@
 //
 // One step, in this order: reveal; decide; admit; measure the loads, a newly admitted request counting s;
 // advance time by the slowest worker's C + t_l * L_g (local_time.h has the other terms); every active request
-// makes a token (drift.h: or more); those with all their tokens complete; the workers report.
+// generates a token (drift.h: or more); those with all their tokens complete; the workers report.
 //
-// With an admission that lets in more than is certain to fit, a worker whose KV does not suffice for a step
-// takes the youngest out before it; they wait again, ahead of all others, with what they made as prompt.
+// With an admission that admits more than certainly fits, a worker whose KV does not suffice for a step
+// preempts the youngest before it; they wait again, ahead of all others, with their generated tokens as
+// prompt.
 //
-// What always holds, or the run ends with INTERNAL: no worker has more requests than slots or more tokens
-// than its KV holds; every request is admitted once, and once more each time it was taken out; whoever is
-// admitted makes exactly its tokens.
+// Invariants, or the run ends with INTERNAL: no worker has more requests than slots or more tokens
+// than its KV holds; every request is admitted once, and once more each time it was preempted; an admitted
+// request generates exactly its tokens.
 // Deterministic but for the measured decision times. Threads: none; runs in different threads share nothing
 // but the trace, which they read.
 #ifndef BFIO_TOOLS_SIM_RUN_SIMULATION_H_
@@ -73,7 +74,7 @@ class Simulation {
   std::unique_ptr<Dispatcher> dispatcher_;
   Statistics statistics_;
   OverloadWatch overload_;
-  // Requests that have not begun: nobody but us knows when they came, nor how long they will run.
+  // Requests that have not begun: only the simulator has their arrival times and lengths.
   struct Waiting {
     SimRequest request;
     int64_t since_step = 0;
@@ -83,7 +84,7 @@ class Simulation {
   int64_t step_ = 1;
   double now_s_ = 0;
   int64_t refused_in_a_row_ = 0;
-  // Steps in a row in which somebody waited and nobody ran.
+  // Steps in a row in which requests waited and none ran.
   int64_t stuck_steps_ = 0;
 
   // Scratch, of the step being made.

@@ -35,7 +35,7 @@ struct StepView {
   absl::Span<const int64_t> loads;
   // Requests active on each worker.
   absl::Span<const int64_t> active;
-  // Seconds each worker is at work; then it waits at the barrier.
+  // Seconds each worker works; then it waits at the barrier.
   absl::Span<const double> local_s;
   int64_t tokens = 0;
   int64_t residents = 0;
@@ -78,7 +78,7 @@ class Statistics {
   double balanced_s_ = 0;
   double imbalance_ = 0;
   double idle_ = 0;
-  // Sums over steps of max L, mean L and the workers' mean time at work.
+  // Sums over steps of max L, mean L and the workers' mean working time.
   double max_load_ = 0;
   double mean_load_ = 0;
   double work_s_ = 0;
@@ -89,7 +89,7 @@ class Statistics {
   int64_t refused_ = 0;
   int64_t preempted_ = 0;
   int64_t recomputed_ = 0;
-  // Steps of a worker in which it took somebody out.
+  // Steps of a worker with a preemption.
   int64_t overflows_ = 0;
   PowerModel power_;
   MfuModel mfu_;

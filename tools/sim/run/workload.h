@@ -30,7 +30,7 @@ double MeanFreeSlots(const Trace& trace, int32_t workers, int32_t batch);
 
 // Requests per second that a group serves with every slot taken and perfect balance: G B requests stay for
 // E[o] steps of C + t_l B m seconds, where m = E[o (s + (o - 1) / 2)] / E[o] is the mean load of a taken
-// slot. Nobody can serve more without choosing its requests.
+// slot. No policy can serve more without choosing its requests.
 double FullSlotRequestRate(const Trace& trace, int32_t workers, int32_t batch, const StepCost& cost);
 
 }  // namespace bfio::sim

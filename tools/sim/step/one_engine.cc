@@ -53,7 +53,7 @@ class Driver {
       const StepArrival& arrival = arrivals_[next_];
       const auto id = static_cast<int64_t>(next_);
       engine_.Arrive({id, arrival.prefill, arrival.decode, arrival.priority});
-      // It knows no end before it comes.
+      // Ends are unknown in advance.
       if (tuner_) tuner_->Arrive(id, arrival.at, arrival.prefill, worker::BatchRoom::kUnbounded);
     }
   }

@@ -30,7 +30,7 @@ struct OneEngineOptions {
   worker::BatchOrder order = worker::BatchOrder::kFcfs;
   worker::EngineModelOptions engine;
   // Adapts the token budget, beginning at engine.token_budget, which is the largest; slots and
-  // prompt_gives_token are the engine's. The tuner fits the cost from the batches, it is not told.
+  // prompt_gives_token are the engine's. The tuner fits the cost from the batches, it does not get it.
   std::optional<worker::BudgetTunerOptions> adapt;
   // No batch starts after it; requests that have not ended by then are cut off.
   double until_s = 1e18;
@@ -52,7 +52,7 @@ struct OneEngineRun {
   std::vector<StepLife> lives;
   int64_t completed = 0, batches = 0, tokens = 0;
   double busy_s = 0, end_s = 0;
-  // Prompts of the backlog stop the scheduler for good, whatever else comes: the last time it was asked there
+  // Prompts of the backlog stop the scheduler permanently: the last time it was asked there
   // was work and it formed no batch.
   bool stuck = false;
   // Of the batches, weighted by their seconds.

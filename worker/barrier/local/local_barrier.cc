@@ -26,8 +26,9 @@ class LocalGroup {
     MutexLock lock(&mutex_);
     if (!failure_.ok()) return failure_;
     if (spec.world_size != static_cast<int32_t>(present_.size())) {
-      return absl::InvalidArgumentError(absl::StrCat("rank ", spec.rank, " believes in ", spec.world_size,
-                                                     " ranks, the others in ", present_.size()));
+      return absl::InvalidArgumentError(absl::StrCat("rank ", spec.rank, " expects a group of ",
+                                                     spec.world_size, " ranks, the others in ",
+                                                     present_.size()));
     }
     if (present_[spec.rank])
       return absl::InvalidArgumentError(absl::StrCat("rank ", spec.rank, " came twice"));
@@ -41,7 +42,7 @@ class LocalGroup {
       }
     }
     if (joined_ == spec.world_size && !alike_) return SignatureError(spec.epoch);
-    // A group that was complete has formed, even if it has failed since: the next AllReduce tells.
+    // A group that was complete has formed, even if it has failed since: the next AllReduce reports it.
     return joined_ == spec.world_size ? absl::OkStatus() : failure_;
   }
 
@@ -112,7 +113,7 @@ class LocalGroup {
 
   // Every rank's `bring` runs when it comes, every rank's `take` once all have come; both are told whether
   // they are the first, or the last. What was brought to a meeting stays until the next but one begins: by
-  // then everybody has taken.
+  // then all ranks have taken.
   absl::Status Meet(const Call& call, absl::Time deadline, absl::FunctionRef<void(bool)> bring,
                     absl::FunctionRef<void(bool)> take) {
     MutexLock lock(&mutex_);
@@ -162,7 +163,7 @@ class LocalGroup {
   CondVar changed_;
   std::vector<bool> present_ ABSL_GUARDED_BY(mutex_);
   int32_t joined_ ABSL_GUARDED_BY(mutex_) = 0;
-  // The signatures of those who came are one and the same.
+  // The signatures of the ranks that arrived are equal.
   bool alike_ ABSL_GUARDED_BY(mutex_) = true;
   // The meeting under way.
   Call call_ ABSL_GUARDED_BY(mutex_);
@@ -212,7 +213,7 @@ class LocalBarrier final : public Barrier {
   }
 
  private:
-  // The group knows that somebody aborted; only here is it known that it was this rank.
+  // The group has only the fact of an abort; here the rank is known.
   absl::Status Mine(const absl::Status& status) const {
     return !status.ok() && aborted_.load() ? absl::CancelledError("barrier aborted") : status;
   }

@@ -24,7 +24,7 @@ class LocalHub {
  public:
   std::string NewOffer();
 
-  // The group of this communicator and epoch; made by whoever comes first, gone when its last rank has left.
+  // The group of this communicator and epoch; made by the first rank, gone when its last rank has left.
   std::shared_ptr<LocalGroup> Find(const GroupSpec& spec);
 
  private:

@@ -46,7 +46,7 @@ class NcclEndpoint final : public BarrierEndpoint {
   static absl::StatusOr<std::unique_ptr<BarrierEndpoint>> Create(const NcclOptions& options);
 
   absl::string_view name() const override { return "nccl"; }
-  // An ncclUniqueId. Each costs NCCL a thread and a socket that live until somebody uses it, so an offer that
+  // An ncclUniqueId. Each costs NCCL a thread and a socket that live until it is used, so an offer that
   // was not taken is offered again.
   absl::StatusOr<std::string> Offer() override;
   absl::StatusOr<std::unique_ptr<Barrier>> Form(const GroupSpec& group, absl::Duration timeout,

@@ -23,7 +23,7 @@ struct Nonces {
   const Nonce& acceptor;
 };
 
-// Nothing: OpenSSL could not, and nobody has proven anything.
+// Nothing: OpenSSL failed; there is no proof.
 std::optional<Proof> Prove(const Secret& secret, Role role, const Nonces& nonces,
                            absl::Span<const uint8_t> words) {
   constexpr absl::string_view kPurpose = "bfio star barrier 1";
@@ -49,7 +49,7 @@ bool Proves(absl::Span<const uint8_t> given, const Secret& secret, Role role, co
 
 Sealed Seal(const Secret& secret, Role role, const Nonces& nonces, const Handshake& handshake) {
   const auto words = Encode(handshake);
-  // Without one nobody believes it.
+  // Without a proof the peer refuses.
   const Proof proof = Prove(secret, role, nonces, words).value_or(Proof{});
   Sealed sealed;
   std::copy(words.begin(), words.end(), sealed.begin());

@@ -1,13 +1,13 @@
-// Who may join a barrier: whoever knows the epoch's secret, and meets only others who do.
+// Authentication of a barrier's connections: both ends prove knowledge of the epoch's secret.
 //
-// Purpose: a rank's port is open to whoever reaches it, and epoch, rank and size can be guessed. Rank 0 draws
+// Purpose: any program can connect to a rank's port, and epoch, rank and size can be guessed. Rank 0 draws
 // a secret with each offer; the communicator id carries it to the other ranks over the link to the router,
 // which authenticates workers. It never crosses the barrier's own connections. On those, challenge and
-// response: each end draws a nonce, and what it says is followed by an HMAC-SHA256 under the secret over both
-// nonces, the speaker's role and the words. So nothing can be replayed on another connection, reflected, or
-// changed, and the acceptor proves itself first: a joiner tells an impostor neither epoch nor address. What
-// follows the forming, frames and activations, is not protected: whoever can change the ranks' packets on
-// their way changes those.
+// response: each end draws a nonce, and each message is followed by an HMAC-SHA256 under the secret over both
+// nonces, the sender's role and the message. So nothing can be replayed on another connection, reflected, or
+// changed, and the acceptor proves itself first: a joiner reveals neither epoch nor address to an impostor.
+// What follows the forming, frames and activations, is not protected: an attacker on the path between ranks
+// can change it.
 //
 // Nonces come from the caller. Pure; any thread.
 #ifndef BFIO_WORKER_BARRIER_STAR_JOIN_PROOF_H_
@@ -48,7 +48,7 @@ class JoinerProof {
   JoinerProof(const Secret& secret, const Nonce& nonce) : secret_(secret), mine_(nonce) {}
 
   std::array<uint8_t, kOpeningBytes> Open() const { return Encode(Opening{mine_}); }
-  // What to say to it; nothing when the acceptor does not know the secret.
+  // The reply; nothing when the acceptor does not prove knowledge of the secret.
   std::optional<Sealed> OnChallenge(absl::Span<const uint8_t> bytes, const Handshake& introduction);
   // The acceptor's answer; nothing when it is not the acceptor's, or none. REQUIRES: OnChallenge gave
   // something.
@@ -65,11 +65,11 @@ class AcceptorProof {
  public:
   AcceptorProof(const Secret& secret, const Nonce& nonce) : secret_(secret), mine_(nonce) {}
 
-  // What to say to whoever connects; nothing when those bytes are no opening.
+  // The answer to an opening; nothing when the bytes are no opening.
   std::optional<std::array<uint8_t, kChallengeBytes>> OnOpening(absl::Span<const uint8_t> bytes);
-  // Who it is; nothing when it does not know the secret. REQUIRES: OnOpening gave something.
+  // Its introduction; nothing without a proof of the secret. REQUIRES: OnOpening gave something.
   std::optional<Handshake> OnIntroduction(absl::Span<const uint8_t> bytes) const;
-  // To whoever has proven itself.
+  // To an authenticated joiner.
   Sealed Answer(const Handshake& answer) const;
 
  private:

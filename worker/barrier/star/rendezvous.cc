@@ -13,7 +13,7 @@ namespace bfio::worker {
 namespace {
 
 // More unproven connections than this at once are not our peers'.
-constexpr size_t kMaxStrangers = 256;
+constexpr size_t kMaxPending = 256;
 // Accepted in a row: those that are here are served in between.
 constexpr int kMostAccepts = 64;
 constexpr absl::Duration kFirstRetry = absl::Milliseconds(5);
@@ -47,7 +47,7 @@ absl::Status AwaitMessage(const RendezvousSpec& spec, Connection& from, size_t b
   }
 }
 
-// A connection whose other end has proven itself, and knows who we are.
+// A connection that is authenticated in both directions.
 struct Introduced {
   Connection connection;
   JoinerProof proof;
@@ -179,7 +179,7 @@ absl::Status Acceptor::Run() {
     if (complete && Missing() == 0) return absl::OkStatus();
     // Strangers may see to it that there is always something to serve.
     if (MonotonicNs() >= spec_.deadline_ns) return TooLate();
-    ServeStrangers();
+    ServePending();
     if (poll_set_[1].revents != 0) AcceptSome();
   }
 }
@@ -188,7 +188,7 @@ void Acceptor::FillPollSet() {
   poll_set_.clear();
   poll_set_.push_back({spec_.interrupt.fd(), POLLIN, 0});
   poll_set_.push_back({spec_.listener.get(), POLLIN, 0});
-  for (const Stranger& stranger : strangers_) poll_set_.push_back({stranger.connection.fd(), POLLIN, 0});
+  for (const Pending& pending : pending_) poll_set_.push_back({pending.connection.fd(), POLLIN, 0});
   // A child may already send its first step, so only its departure is of interest. poll skips descriptors of
   // -1.
   for (const Arrival& arrival : arrivals_) poll_set_.push_back({arrival.connection.fd(), POLLRDHUP, 0});
@@ -196,29 +196,29 @@ void Acceptor::FillPollSet() {
 
 int64_t Acceptor::NextDeadline() const {
   // Strangers are in the order of their deadlines.
-  return strangers_.empty() ? spec_.deadline_ns : std::min(spec_.deadline_ns, strangers_.front().deadline_ns);
+  return pending_.empty() ? spec_.deadline_ns : std::min(spec_.deadline_ns, pending_.front().deadline_ns);
 }
 
 void Acceptor::DropDeparted() {
-  size_t at = 2 + strangers_.size();
+  size_t at = 2 + pending_.size();
   for (Arrival& arrival : arrivals_) {
     if (poll_set_[at++].revents != 0) arrival = Arrival();
   }
 }
 
-void Acceptor::ServeStrangers() {
+void Acceptor::ServePending() {
   const int64_t now = MonotonicNs();
   size_t at = 2;
-  for (auto it = strangers_.begin(); it != strangers_.end();) {
+  for (auto it = pending_.begin(); it != pending_.end();) {
     const bool readable = poll_set_[at++].revents != 0;
     const bool waiting = (!readable || Serve(*it)) && now < it->deadline_ns;
-    it = waiting ? std::next(it) : strangers_.erase(it);
+    it = waiting ? std::next(it) : pending_.erase(it);
   }
 }
 
-bool Acceptor::Serve(Stranger& stranger) {
+bool Acceptor::Serve(Pending& pending) {
   for (;;) {
-    switch (stranger.connection.ReadMessage(stranger.challenged ? kSealedBytes : kOpeningBytes)) {
+    switch (pending.connection.ReadMessage(pending.challenged ? kSealedBytes : kOpeningBytes)) {
       case Connection::Read::kPartial:
         return true;
       case Connection::Read::kClosed:
@@ -226,29 +226,29 @@ bool Acceptor::Serve(Stranger& stranger) {
       case Connection::Read::kMessage:
         break;
     }
-    if (stranger.challenged) {
-      Admit(stranger);
+    if (pending.challenged) {
+      Admit(pending);
       return false;
     }
-    const auto challenge = stranger.proof.OnOpening(stranger.connection.message());
+    const auto challenge = pending.proof.OnOpening(pending.connection.message());
     // Not one of ours: no answer.
-    if (!challenge.has_value() || !stranger.connection.Send(*challenge)) return false;
-    stranger.challenged = true;
+    if (!challenge.has_value() || !pending.connection.Send(*challenge)) return false;
+    pending.challenged = true;
   }
 }
 
-void Acceptor::Admit(Stranger& stranger) {
-  const auto who = stranger.proof.OnIntroduction(stranger.connection.message());
-  if (!who.has_value()) return;  // it does not know the secret: no answer
+void Acceptor::Admit(Pending& pending) {
+  const auto who = pending.proof.OnIntroduction(pending.connection.message());
+  if (!who.has_value()) return;  // no knowledge of the secret: no answer
   const bool expected = who->type == type_ && who->epoch == spec_.group.epoch &&
                         who->world_size == spec_.group.world_size && who->rank >= ranks_.begin &&
                         who->rank < ranks_.end && !arrivals_[who->rank - ranks_.begin].connection.valid();
   if (!expected) {
     // Best effort: it tells a rank of an older epoch to stop trying.
-    stranger.connection.Send(stranger.proof.Answer(Introduction(spec_, WireType::kReject)));
+    pending.connection.Send(pending.proof.Answer(Introduction(spec_, WireType::kReject)));
     return;
   }
-  arrivals_[who->rank - ranks_.begin] = {std::move(stranger.connection), who->address, stranger.proof};
+  arrivals_[who->rank - ranks_.begin] = {std::move(pending.connection), who->address, pending.proof};
 }
 
 void Acceptor::AcceptSome() {
@@ -257,22 +257,22 @@ void Acceptor::AcceptSome() {
     Accepted accepted = Accept(spec_.listener);
     Nonce nonce;
     if (!accepted.fd.valid() || !FillRandom(absl::MakeSpan(nonce)).ok()) return;
-    Stranger stranger{Connection(std::move(accepted.fd)), AcceptorProof(spec_.id.secret, nonce),
-                      accepted.origin, deadline_ns};
+    Pending pending{Connection(std::move(accepted.fd)), AcceptorProof(spec_.id.secret, nonce),
+                    accepted.origin, deadline_ns};
     // Its first message has mostly come with it.
-    if (!Serve(stranger)) continue;
-    strangers_.push_back(std::move(stranger));
-    if (strangers_.size() > kMaxStrangers) DropStranger();
+    if (!Serve(pending)) continue;
+    pending_.push_back(std::move(pending));
+    if (pending_.size() > kMaxPending) DropOldestPending();
   }
 }
 
-void Acceptor::DropStranger() {
+void Acceptor::DropOldestPending() {
   absl::flat_hash_map<uint64_t, int> counts;
-  for (const Stranger& stranger : strangers_) ++counts[stranger.origin];
+  for (const Pending& pending : pending_) ++counts[pending.origin];
   const auto most = std::max_element(counts.begin(), counts.end(),
                                      [](const auto& a, const auto& b) { return a.second < b.second; });
-  strangers_.erase(std::find_if(strangers_.begin(), strangers_.end(),
-                                [&](const Stranger& stranger) { return stranger.origin == most->first; }));
+  pending_.erase(std::find_if(pending_.begin(), pending_.end(),
+                              [&](const Pending& pending) { return pending.origin == most->first; }));
 }
 
 int32_t Acceptor::Missing() const {

@@ -1,9 +1,9 @@
-// How the ranks of a star or tree find each other: everybody joins at rank 0, which tells each its parent.
+// How the ranks of a star or tree connect: every rank joins at rank 0, which assigns each its parent.
 //
-// Whoever connects and does not prove that it knows the epoch's secret (join_proof.h: port scanners,
-// attackers, ranks of another epoch, a peer that never speaks) learns nothing, is dropped and harms nobody:
-// what it may hold is bounded in bytes, in time and in number, and a flood drops its own connections first.
-// Nobody is served between formings, so no stranger delays a step. Threads: one.
+// A connection that does not prove knowledge of the epoch's secret (join_proof.h: port scanners,
+// attackers, ranks of another epoch, a peer that never sends) gets no information and is dropped. What it may
+// hold is bounded in bytes, in time and in number, and a flood drops its own connections first. No connection
+// is served between formings, so none delays a step. Threads: one.
 #ifndef BFIO_WORKER_BARRIER_STAR_RENDEZVOUS_H_
 #define BFIO_WORKER_BARRIER_STAR_RENDEZVOUS_H_
 
@@ -31,7 +31,7 @@ struct Links {
 // What a rank brings to a rendezvous. Borrowed for the call.
 struct RendezvousSpec {
   const GroupSpec& group;
-  // The communicator id's; of a group of one nobody asks for it.
+  // The communicator id's; not used in a group of one.
   const StarId& id;
   int32_t fan_out;
   const Fd& listener;
@@ -43,8 +43,8 @@ struct RendezvousSpec {
   int64_t deadline_ns;
 };
 
-// CANCELLED when interrupted, DEADLINE_EXCEEDED naming who is missing, UNAVAILABLE when the group has moved
-// on.
+// CANCELLED when interrupted, DEADLINE_EXCEEDED naming the missing ranks, UNAVAILABLE when the group has
+// moved on.
 absl::StatusOr<Links> Rendezvous(const RendezvousSpec& spec);
 
 // The accepting half: collects one connection from each rank of a range.
@@ -68,7 +68,7 @@ class Acceptor {
 
  private:
   // A connection that has proven nothing yet.
-  struct Stranger {
+  struct Pending {
     Connection connection;
     AcceptorProof proof;
     uint64_t origin;
@@ -81,13 +81,13 @@ class Acceptor {
   int64_t NextDeadline() const;
   void AcceptSome();
   // Of the machine that has the most, the oldest.
-  void DropStranger();
+  void DropOldestPending();
   void DropDeparted();
-  void ServeStrangers();
+  void ServePending();
   // Reads what it has sent, and answers. False: it is done with.
-  bool Serve(Stranger& stranger);
+  bool Serve(Pending& pending);
   // An expected rank moves to arrivals_.
-  void Admit(Stranger& stranger);
+  void Admit(Pending& pending);
   int32_t Missing() const;
   absl::Status TooLate() const;
 
@@ -95,8 +95,8 @@ class Acceptor {
   const WireType type_;
   const RankRange ranks_;
   std::vector<Arrival> arrivals_;
-  std::list<Stranger> strangers_;
-  // interrupt, listener, strangers, arrivals (in that order)
+  std::list<Pending> pending_;
+  // interrupt, listener, pending, arrivals (in that order)
   std::vector<pollfd> poll_set_;
 };
 

@@ -23,8 +23,8 @@ namespace bfio::worker {
 namespace {
 
 constexpr int kBacklog = 1024;
-// Of a connection to one address. Where strangers have filled the listener's backlog the kernel would try
-// again after a second, and then after two more.
+// Of a connection to one address. Where other connections have filled the listener's backlog the kernel would
+// try again after a second, and then after two more.
 constexpr int64_t kConnectNs = 500'000'000;
 
 using AddressList = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
@@ -42,7 +42,7 @@ absl::StatusOr<AddressList> Resolve(const std::string& host, uint16_t port, int 
   return AddressList(list, &freeaddrinfo);
 }
 
-// A name that is being looked up, by a thread that nobody waits for: getaddrinfo knows no deadline.
+// A name that is being looked up, by a detached thread: getaddrinfo has no deadline.
 struct Lookup {
   Signal done;
   Mutex mutex;

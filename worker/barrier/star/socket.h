@@ -107,8 +107,9 @@ struct Accepted {
 Accepted Accept(const Fd& listener);
 
 // Connects before `deadline_ns`, and gives each of the host's addresses a part of that: one that does not
-// answer is tried again by whoever calls, at once and not when the kernel would. CANCELLED when `interrupt`
-// is set, UNAVAILABLE when nobody listens there, DEADLINE_EXCEEDED: also while the host's name is looked up.
+// answer is retried by the caller, at once and not when the kernel would. CANCELLED when `interrupt`
+// is set, UNAVAILABLE when no process listens there, DEADLINE_EXCEEDED: also while the host's name is looked
+// up.
 absl::StatusOr<Fd> Connect(const Address& address, int64_t deadline_ns, const Signal& interrupt);
 
 // Waits until something in `fds` is ready or the deadline has passed; true in the first case.

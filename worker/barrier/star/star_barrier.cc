@@ -10,7 +10,7 @@
 namespace bfio::worker {
 namespace {
 
-// What a peer's failure is called here. Its own deadline and a disagreement are everybody's; the rest means
+// The status of a peer's failure. Its own deadline and a disagreement concern all ranks; the rest means
 // "it left".
 absl::Status PeerFailure(const Frame& frame) {
   switch (frame.code) {
@@ -53,7 +53,7 @@ absl::StatusOr<GroupView> StarBarrier::AllReduce(int64_t step, const Contributio
   if (absl::Status status = Gather(step, deadline_ns, view); !status.ok()) return Fail(status);
   if (links_.parent.valid()) {
     if (!links_.parent.Send(Encode(FrameOf(WireType::kReduce, step, view)))) {
-      // It may have told us why before it left.
+      // It may have sent the reason before it left.
       auto told = Receive(links_.parent, ranks_.parent, WireType::kResult, step);
       return Fail(told.ok() ? absl::UnavailableError("parent left") : told.status());
     }
@@ -171,7 +171,7 @@ absl::Status StarBarrier::Fail(const absl::Status& status) {
   frame.rank = culprit_;
   frame.code = status.code();
   const auto bytes = Encode(frame);
-  // Half a payload cannot be followed by anything: there the end of the connection has to tell.
+  // Half a payload cannot be followed by anything: there only the end of the connection reports the failure.
   if (links_.parent.valid() && !links_.parent.mid_message()) links_.parent.Send(bytes);
   for (Connection& child : links_.children) {
     if (!child.mid_message()) child.Send(bytes);

@@ -1,9 +1,9 @@
 // The barrier over TCP: contributions fold up a tree, the result comes back down.
 //
 // Cost: two messages per rank and all-reduce, no allocation. Activations (star_collectives.cc) go through
-// rank 0 too, which adds up: as much as small models and tests on CPUs need, and no more. A rank that leaves
-// is seen as the end of its connection; every failure is passed on to all neighbours at once, so nobody waits
-// for a deadline because of somebody else's death. Threads: as barrier.h says.
+// rank 0 too, which adds up: enough for small models and tests on CPUs. A rank that leaves
+// appears as the end of its connection. Every failure is passed on to all neighbours at once, so no rank
+// waits for a deadline because another rank failed. Threads: as barrier.h says.
 #ifndef BFIO_WORKER_BARRIER_STAR_STAR_BARRIER_H_
 #define BFIO_WORKER_BARRIER_STAR_STAR_BARRIER_H_
 
@@ -107,7 +107,7 @@ class StarBarrier final : public Barrier {
   }
 
   // --- ends ---
-  // Ends this barrier: remembers why and tells all neighbours.
+  // Ends this barrier: keeps the reason and informs all neighbours.
   absl::Status Fail(const absl::Status& status);
   Frame FrameOf(WireType type, int64_t step, const GroupView& view) const;
 
@@ -124,10 +124,10 @@ class StarBarrier final : public Barrier {
   // Calls so far.
   uint64_t call_ = 0;
   absl::Status failure_;
-  // Where the trouble began, if a peer told.
+  // The rank where the failure began, if a peer named it.
   int32_t culprit_;
 
-  // This rank and everybody below it (AppendSubtree).
+  // This rank and all ranks below it (AppendSubtree).
   std::vector<int32_t> subtree_;
   std::vector<Incoming> incoming_;
   std::vector<Outgoing> outgoing_;

@@ -195,7 +195,7 @@ void StarBarrier::FillExchangePollSet(bool listen) {
   for (const Outgoing& out : outgoing_) {
     if (!out.done) exchange_poll_set_[out.slot].events |= POLLOUT;
   }
-  // poll reports an end of connection even to those who do not ask: without interest, no descriptor.
+  // poll reports an end of connection even without interest: without interest, no descriptor.
   for (pollfd& fd : exchange_poll_set_) {
     if (fd.events == 0) fd.fd = -1;
   }
@@ -209,7 +209,7 @@ absl::Status StarBarrier::Serve(size_t slot, short events, int64_t step) {
   for (Incoming& in : incoming_) {
     if (in.slot == slot && !in.done) return Advance(in, step);
   }
-  // Nobody who has been served speaks before the call's end, unless something went wrong.
+  // A served peer sends nothing before the call's end, unless something failed.
   return Receive(At(slot), RankAt(slot), WireType::kError, step).status();
 }
 
@@ -251,7 +251,7 @@ absl::Status StarBarrier::Advance(Outgoing& out, int64_t step) {
       out.done = true;
       to.set_mid_message(true);
       if (out.slot != kParent) return absl::OkStatus();
-      // It may have told us why before it left.
+      // It may have sent the reason before it left.
       const auto told = Receive(to, ranks_.parent, WireType::kError, step);
       return told.ok() ? absl::UnavailableError("parent left") : told.status();
     }

@@ -28,7 +28,7 @@ class StarEndpoint final : public BarrierEndpoint {
   static absl::StatusOr<std::unique_ptr<StarEndpoint>> Create(const StarOptions& options);
 
   absl::string_view name() const override { return "star"; }
-  // Where it listens, and a secret that nobody has had before (join_proof.h). Keep it out of logs.
+  // Where it listens, and a fresh random secret (join_proof.h). Keep it out of logs.
   absl::StatusOr<std::string> Offer() override;
   absl::StatusOr<std::unique_ptr<Barrier>> Form(const GroupSpec& group, absl::Duration timeout,
                                                 std::stop_token stop) override;

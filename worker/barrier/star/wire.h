@@ -1,15 +1,15 @@
 // The barrier's wire format: messages of fixed sizes, little-endian, nothing to allocate. Pure.
 // Some frames are followed by a payload of fp32 numbers, as the machine has them: little-endian.
 //
-// Forming a group. Whoever connects begins, and both ends prove that they know the epoch's secret before
-// either says anything else (join_proof.h):
+// Forming a group. The connecting side begins, and both ends prove knowledge of the epoch's secret before
+// any other message (join_proof.h):
 //   kOpen       joiner -> acceptor   a nonce (Opening, 40 bytes)
 //   kChallenge  acceptor -> joiner   a nonce and the acceptor's proof (Challenge, 72 bytes)
 // then Handshakes, 288 bytes, each followed by its sender's proof, 32 bytes:
-//   kJoin     any rank -> rank 0     who I am, where I listen
-//   kWelcome  rank 0 -> any rank     everybody is here; your parent listens there (empty: it is rank 0, stay)
+//   kJoin     any rank -> rank 0     its rank and its address
+//   kWelcome  rank 0 -> any rank     the group is complete; the parent's address (empty: it is rank 0, stay)
 //   kAttach   rank -> its parent     when the parent is not rank 0
-//   kReject   either acceptor        not you; `epoch` is the acceptor's own
+//   kReject   either acceptor        refused; `epoch` is the acceptor's own
 // Every step (Frame, 104 bytes):
 //   kReduce   child -> parent        the fold of the child's subtree
 //   kResult   parent -> child        the fold of the whole group
@@ -49,7 +49,7 @@ enum class WireType : uint16_t {
   kChallenge = 13,
 };
 
-// Drawn anew for each connection by each of its ends.
+// Drawn for each connection by each of its ends.
 using Nonce = std::array<uint8_t, 32>;
 // HMAC-SHA256.
 using Proof = std::array<uint8_t, 32>;

@@ -36,7 +36,7 @@ absl::Status CheckCpuOptions(const CpuOptions& options);
 
 ModelFacts FactsOf(const ModelConfig& config);
 
-// What workers must have in common for a request to go on elsewhere with the tokens that it would have had
+// What workers must have in common for a request to continue elsewhere with the tokens that it would have had
 // here. Pages, threads and the tokens of a step change none, nor do the processor's kernels but by rounding,
 // which is compared nowhere.
 ModelDigest DigestOf(const CpuOptions& options, cpu::Storage weights, const Model& model);

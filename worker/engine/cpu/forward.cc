@@ -92,7 +92,7 @@ void Forward::RunAllBlocks(const StepPlan& plan) {
 absl::StatusOr<absl::Span<const float>> Forward::RunTogether(const StepPlan& plan, StepPeers& peers) {
   Begin(plan);
   Embed(plan);
-  // Nobody has rows: all know it alike.
+  // No rank has rows, and all ranks have that result.
   if (peers.rows() == 0) return absl::Span<const float>();
   for (int64_t index = 0; index < blocks_.count; ++index) {
     if (rows_ > 0) RunAttention(plan, index);
@@ -227,7 +227,7 @@ void Forward::RotateAndStore(const StepPlan& plan, const Layer& layer, int64_t i
 void Forward::Attend(const StepPlan& plan, int64_t index) {
   const int64_t dim = config_.head_dim, group = config_.heads / config_.kv_heads;
   const int64_t width = config_.heads * dim;
-  // Pieces differ in cost with the length of their sequences: whoever is free takes the next.
+  // Pieces differ in cost with the length of their sequences: the next free thread takes the next.
   std::atomic<int64_t> next = 0;
   const int64_t count = static_cast<int64_t>(pieces_.size()) * config_.kv_heads;
   threads_.Run([&](int32_t thread) {

@@ -11,7 +11,7 @@
 // measures what is paid for it). The avx2 and avx512 versions agree to the last bit too; generic, which has
 // no fused multiply-add, agrees to rounding.
 //
-// Threads: pure functions; whoever calls shares out rows or columns.
+// Threads: pure functions; the caller divides rows or columns among threads.
 #ifndef BFIO_WORKER_ENGINE_CPU_KERNELS_H_
 #define BFIO_WORKER_ENGINE_CPU_KERNELS_H_
 

@@ -39,7 +39,7 @@ struct KvShape {
 class KvCache {
  public:
   // RESOURCE_EXHAUSTED when there is no address space for it. Memory is taken as it is first used: whether
-  // the machine has it is for who makes caches to see (machine_memory.h).
+  // the machine has it is checked by the code that makes caches (machine_memory.h).
   static absl::StatusOr<std::unique_ptr<KvCache>> Create(const KvShape& shape);
   ~KvCache();
   KvCache(const KvCache&) = delete;

@@ -53,7 +53,7 @@ struct Layer {
 class Weights {
  public:
   static std::unique_ptr<Weights> Make(std::shared_ptr<const Model> model, Storage storage);
-  // REQUIRES: part.blocks lies within the model's.
+  // REQUIRES: part.blocks is within the model's.
   static std::unique_ptr<Weights> Make(std::shared_ptr<const Model> model, Storage storage,
                                        const ModelPart& part);
 

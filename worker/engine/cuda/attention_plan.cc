@@ -8,7 +8,7 @@ namespace bfio::worker::gpu {
 namespace {
 
 // Slots beyond one per chunk, for tiles of several tokens: each needs a slot per token and chunk. A tile that
-// finds no room is not cut, with the same result. For 32 query heads of 128 they are 68 MB.
+// does not fit is not cut, with the same result. For 32 query heads of 128 they are 68 MB.
 constexpr int64_t kSpareParts = 4096;
 
 int32_t Chunks(int32_t tokens) {

@@ -45,7 +45,7 @@ struct AttentionLimits {
   // Keys and values of all runs together: the cache's pages * page_tokens (sequences share no pages).
   int64_t kv_tokens = 0;
   // Blocks of the long kernel that run at a time (AttentionGrid.long_blocks). When a step has fewer long
-  // tiles than that, they are cut by KV tokens too, as far as there is room for their parts. 0: never.
+  // tiles than that, they are cut by KV tokens too, as far as there is memory for their parts. 0: never.
   int32_t blocks = 0;
 };
 

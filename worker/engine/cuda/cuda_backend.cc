@@ -13,7 +13,7 @@ namespace {
 // A net under a hang: the longest step takes a fraction of a second.
 constexpr absl::Duration kStepDeadline = absl::Seconds(60);
 // Of a shared step, at most so many layers are queued at a time, of some 20 launches each: with about a
-// thousand pending CUDA blocks the next launch, and behind a collective whose peer is gone nobody would
+// thousand pending CUDA blocks the next launch, and behind a collective whose peer is gone no thread would
 // notice.
 constexpr int64_t kLayersQueued = 16;
 
@@ -212,14 +212,14 @@ absl::Status CudaBackend::RunTogether(const StepPlan& plan, absl::Span<const Dra
     if (peers.on_device()) peers.FailDevice(unfit);
     return unfit;
   }
-  // All ranks know that nobody has any.
+  // All ranks have the result that none has any.
   if (peers.rows() == 0) return absl::OkStatus();
   const absl::Status status = RunShared(plan, draws, drawn, peers);
   if (peers.status().ok()) {
     broken_ = status;
   } else if (peers.on_device()) {
     // What was queued runs on, on any numbers. It ends with the barrier, and leaves nothing that a later step
-    // reads: keys and values of these rows are written anew before, and attention reads none beyond a
+    // reads: keys and values of these rows are written again before, and attention reads none beyond a
     // sequence's end.
     broken_ = ops_->Wait(kStepDeadline);
     if (!broken_.ok()) return broken_;

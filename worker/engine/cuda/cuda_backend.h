@@ -7,8 +7,8 @@
 // hidden rows, which go through pinned memory of their own.
 //
 // Where the ranks share the MLP out (--mlp=tp) nothing is recorded, as every layer meets the peers: kernels
-// are launched one by one, and room for the rows of all ranks is taken, and products of them chosen, by the
-// first step that needs them (shared_mlp.h).
+// are launched one by one, and memory for the rows of all ranks is allocated, and kernels for them selected,
+// by the first step that needs them (shared_mlp.h).
 //
 // Attention gives a row the same bits in any company (attention_plan.h); matrix products are chosen by the
 // bucket, so a row's logits agree to bf16's rounding between buckets, not to the last bit. A replay repeats
@@ -56,7 +56,7 @@ class CudaBackend final : public PartBackend {
   absl::Status Run(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn) override;
   std::optional<uint64_t> signature() const override { return signature_; }
   // An error of the peers leaves all as it was but keys and values of the plan's own rows, which may be
-  // anything then; an error of the device is for good.
+  // anything then; an error of the device is permanent.
   absl::Status RunTogether(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn,
                            StepPeers& peers) override;
 

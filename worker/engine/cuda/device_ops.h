@@ -76,8 +76,8 @@ class DeviceOps {
   virtual absl::Status FillZero(void* device, int64_t bytes) = 0;
 
   // Chooses how products of this shape are made, by trying on `weights`, of which each fits the shape; waits.
-  // `x` and `y` have room for it; what a product writes of y is lost. To be called before Multiply; again, it
-  // does nothing.
+  // `x` and `y` are large enough for it; what a product writes of y is lost. To be called before Multiply;
+  // again, it does nothing.
   virtual absl::Status Prepare(const GemmShape& shape, absl::Span<const Bf16* const> weights, const Bf16* x,
                                void* y) = 0;
   virtual absl::Status Multiply(const GemmShape& shape, const Bf16* x, const Bf16* weight, void* y) = 0;
@@ -90,7 +90,7 @@ class DeviceOps {
   // Until all that was queued is done.
   virtual absl::Status Wait(absl::Duration deadline) = 0;
   // The same; `check` is asked again and again meanwhile, and once more when all is done. Its first error
-  // ends the wait and is returned: what is queued may go on then.
+  // ends the wait and is returned: queued work may continue then.
   virtual absl::Status WaitChecking(absl::Duration deadline, absl::FunctionRef<absl::Status()> check) = 0;
   // Runs a record and says how long it took on the device, in seconds; for benchmarks.
   virtual absl::StatusOr<double> Time(int record) = 0;

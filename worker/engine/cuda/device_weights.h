@@ -51,7 +51,7 @@ struct DeviceWeights {
   std::vector<DeviceLayer> layers;
   // What a step reads at least: the layers' matrices and lm_head.
   int64_t step_bytes = 0;
-  // Of the model that they are of; of random weights nobody's.
+  // Of their model; of random weights none.
   ModelDigest model;
 };
 
@@ -64,7 +64,7 @@ absl::StatusOr<DeviceWeights> UploadWeights(const Model& model, DeviceOps& ops, 
 absl::StatusOr<DeviceWeights> UploadWeights(const Model& model, const ModelPart& part, DeviceOps& ops,
                                             const Progress& progress);
 
-// What workers must have in common for a request to go on elsewhere with the tokens that it would have had
+// What workers must have in common for a request to continue elsewhere with the tokens that it would have had
 // here, to bf16's rounding.
 inline ModelDigest CudaDigestOf(const ModelDigest& model, bool share_mlp) {
   return model.With(share_mlp ? "cuda, bf16, MLP shared out" : "cuda, bf16");

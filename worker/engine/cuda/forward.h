@@ -39,7 +39,7 @@ struct ForwardOptions {
   // Of the cache; for the text of an error.
   int64_t kv_tokens = 0;
   AttentionGrid attention_grid;
-  // The MLP is another's: no products and no room for it here.
+  // The MLP is elsewhere: no products and no memory for it here.
   bool share_mlp = false;
 };
 

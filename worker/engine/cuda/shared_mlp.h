@@ -7,7 +7,7 @@
 // through pinned host memory: rows as fp32, which bf16 is exactly, and a sum per node of the tree
 // (worker/barrier/summation_tree.h).
 //
-// The sums of 1, 2 and 4 ranks differ in their last bits all the same: a node's columns are one product,
+// The sums of 1, 2 and 4 ranks differ in their last bits nevertheless: a node's columns are one product,
 // which adds them up in one go, so where a node ends shows in the rounding. In a group of one size a row's
 // sum depends on the row alone as far as the products do (cuBLASLt chooses them by the rows of all ranks).
 //
@@ -15,7 +15,7 @@
 // a step takes at most, with R = world_size x largest batch, padded (row_buckets.h), and a rank's share w of
 // the intermediate width: about R x (2 x hidden + 6 x w + 4 x nodes x hidden) bytes of device memory.
 //
-// Threads: as DeviceOps. Errors: the device's, and the peers', which peers.status() tells apart. With
+// Threads: as DeviceOps. Errors: the device's, and the peers', which peers.status() distinguishes. With
 // collectives on the device an error of the peers may show when all is queued (StepPeers::CheckDevice), and
 // what was queued behind the failed collective runs on its wrong numbers.
 #ifndef BFIO_WORKER_ENGINE_CUDA_SHARED_MLP_H_

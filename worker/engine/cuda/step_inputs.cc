@@ -30,7 +30,7 @@ DrawParams ParamsOf(const Draw& draw) {
 }
 
 // Appends the draw's ending tokens to numbers[used..]: each once, those in the vocabulary, as far as there is
-// room. Returns the new `used`.
+// capacity. Returns the new `used`.
 int64_t AddEnds(const Draw& draw, int64_t vocab, int64_t limit, int32_t* numbers, int64_t used) {
   const int64_t first = used;
   for (const uint32_t id : draw.ends) {

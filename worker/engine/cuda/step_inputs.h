@@ -26,8 +26,8 @@ struct StepLimits {
   AttentionSizes attention;
 };
 
-// Of a step at most. Tokens that end sequences beyond the room of the step's draws are left out: the end's
-// probability, which is a hint, is then less than it is.
+// Of a step at most. Tokens that end sequences beyond the capacity of the step's draws are left out: the
+// end's probability, which is a hint, is then less than it is.
 inline constexpr int64_t kEndsPerDraw = 64;
 
 // Pointers into such a block.

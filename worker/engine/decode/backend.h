@@ -19,14 +19,14 @@ namespace bfio::worker {
 
 class StepPeers;
 
-// What a decode engine must know of the model.
+// The model's parameters that a decode engine needs.
 struct ModelFacts {
   int64_t vocab = 0;
   // Prompt + output of one request at most.
   int64_t max_positions = 0;
   std::vector<uint32_t> eos_token_ids;
   // False: tokens depend on the request and their index alone. The engine then keeps no token ids: plans have
-  // no rows, a replay of synthetic load goes on at once, and there are no log probabilities.
+  // no rows, a replay of synthetic load continues at once, and there are no log probabilities.
   bool has_model = true;
   // False: Drawn::end_probability says nothing.
   bool gives_hints = true;
@@ -47,7 +47,7 @@ class Backend {
   // after each of its logit_rows. A row's result depends on its sequence's tokens alone: not on the other
   // rows, nor on how its sequence was cut into steps. A plan without rows is legal. REQUIRES: draws and drawn
   // have plan.draws() elements, or without a model as many as each other. An error means that the backend is
-  // broken for good; a row whose logits are not finite is none (Drawn::finite).
+  // broken permanently; a row whose logits are not finite is none (Drawn::finite).
   virtual absl::Status Run(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn) = 0;
 
   // A backend that shares the MLP out over the group (--mlp=tp) has a signature of what all ranks must have

@@ -204,7 +204,7 @@ absl::Status DecodeEngine::StepTogether(StepPeers& peers, StepOutput& out) {
 }
 
 int64_t DecodeEngine::NextRows() {
-  // What a step that came to nothing took out, the router has missed among the residents since.
+  // An aborted step may have dropped requests that the router still counts; report them here.
   preempted_.clear();
   ReserveStep(preempted_);
   ChooseChunks();
@@ -252,14 +252,15 @@ void DecodeEngine::ReserveStep(std::vector<Handle>& preempted) {
   for (const Sequence& sequence : active_) {
     if (sequence.kv_on_demand) missing += sequence.load() - table_.reserved(sequence.index);
   }
-  // The youngest of those that grow leave; what has reserved all its room stays, whenever it came.
+  // The youngest of those that grow are preempted; a request with all its KV reserved stays, whatever its
+  // age.
   for (size_t i = active_.size(); missing > 0 && i-- > 0;) {
     const Sequence& sequence = active_[i];
     if (!sequence.kv_on_demand) continue;
     missing -= sequence.load();
     preempted.push_back(sequence.handle);
     planner_.End(sequence.number, sequence.generated);
-    // Cannot fail, nor can Extend: the index is this sequence's own, and there is room by now.
+    // Cannot fail, nor can Extend: the index is this sequence's own, and KV is free by now.
     table_.Release(sequence.index).IgnoreError();
     active_.erase(active_.begin() + static_cast<ptrdiff_t>(i));
   }

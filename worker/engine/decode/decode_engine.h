@@ -4,12 +4,12 @@
 // backend run it, and turns what it drew into the step's output. Threads: as engine.h says.
 //
 // A request's tokens depend on its prompt, its sampling and the model alone. A replay with token ids comes
-// with the delivered tokens as part of its prompt, and goes on. A replay of synthetic load comes without
+// with the delivered tokens as part of its prompt, and continues. A replay of synthetic load comes without
 // them, for the router does not keep them: it generates them once more, silently, one per step (first_index
 // steps that give no token).
 //
 // A backend without a model (ModelFacts::has_model) gets requests and indices instead of rows: no ids are
-// kept, and any replay goes on at once.
+// kept, and any replay continues at once.
 //
 // Synthetic prompts: the id at a place is a mix of the sampling seed, the original prompt's length and the
 // place, modulo the vocabulary.
@@ -53,7 +53,7 @@ struct DecodeOptions {
   std::function<double()> clock;
 };
 
-// What a backend has to make room for.
+// The sizes that a backend allocates for.
 PageTableOptions PageTableOptionsOf(const DecodeOptions& options);
 // INVALID_ARGUMENT, naming the option, when one is out of range.
 absl::Status CheckDecodeOptions(const DecodeOptions& options, bool has_model = true);
@@ -133,14 +133,14 @@ class DecodeEngine final : public Engine {
   void ChooseChunks();
   // Takes over what the backend drew.
   absl::Status Finish(StepOutput& out);
-  // Reserves what the next step needs; takes out who has to go for it. Does nothing when asked again.
+  // Reserves what the next step needs; preempts requests for it if necessary. Idempotent.
   void ReserveStep(std::vector<Handle>& preempted);
   // Fills plan_, draws_ and drawing_.
   absl::Status MakePlan(StepOutput& out);
   // Takes a drawn token, or the want of one; true when the request has ended.
   bool Take(Sequence& sequence, const Drawn& drawn, StepOutput& out);
   bool Fail(const Sequence& sequence, StepOutput& out);
-  // Takes out who ended in this step.
+  // Removes the requests that ended in this step.
   absl::Status RemoveEnded();
 
   const DecodeOptions options_;

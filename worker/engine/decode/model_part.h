@@ -2,8 +2,8 @@
 //
 // Purpose: says before anything is loaded whether blocks and KV cache fit into a limit, and gives a planner
 // of chains its sizes: a block's weights (s_m), the KV of a token in a block, and what a chain's head has
-// besides. Weights count as the engine keeps them, converted or mapped. Activations do not count: leave room
-// for them (docs/chains.md has their size). Threads: plain data, pure.
+// besides. Weights count as the engine keeps them, converted or mapped. Activations do not count: leave
+// memory for them (docs/chains.md has their size). Threads: plain data, pure.
 #ifndef BFIO_WORKER_ENGINE_DECODE_MODEL_PART_H_
 #define BFIO_WORKER_ENGINE_DECODE_MODEL_PART_H_
 

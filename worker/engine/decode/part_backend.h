@@ -18,7 +18,7 @@
 
 namespace bfio::worker {
 
-// Run, of a backend with all blocks and the ends alone. After an error a part is broken for good.
+// Run, of a backend with all blocks and the ends alone. After an error a part is broken permanently.
 class PartBackend : public Backend {
  public:
   // Width of a hidden row.

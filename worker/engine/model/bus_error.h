@@ -1,4 +1,4 @@
-// A mapped file that is cut, or that the disk cannot read any more, ends the process in words.
+// A mapped file that is cut, or that the disk cannot read any more, ends the process with a message.
 //
 // Purpose: touching such a page raises SIGBUS, which no check beforehand can rule out: the file may be cut at
 // any time after it was opened. A program that maps checkpoints installs ExitOnBusError once; then one line
@@ -16,7 +16,7 @@ namespace bfio::worker {
 // process with 1; one elsewhere ends it by the signal. `program` is a literal.
 void ExitOnBusError(const char* program);
 
-// The handler knows ranges by these. Beyond a few thousand at a time, ranges stay unknown to it.
+// The handler finds ranges by these. Beyond a few thousand at a time, ranges are not registered.
 void RegisterMappedRange(const void* begin, size_t size, const std::string& path);
 void ForgetMappedRange(const void* begin);
 

@@ -1,6 +1,6 @@
 // JSON from untrusted files.
 //
-// Purpose: the two ways in which this room reads it: a small document as a tree, of bounded size and depth
+// Purpose: the two ways in which this module reads it: a small document as a tree, of bounded size and depth
 // and without repeated fields; and what every handler of a stream of events shares. Threads: pure functions.
 #ifndef BFIO_WORKER_ENGINE_MODEL_JSON_H_
 #define BFIO_WORKER_ENGINE_MODEL_JSON_H_

@@ -1,6 +1,6 @@
 // What a checkpoint's config.json says about the model: sizes, biases, rotary embedding.
 //
-// Purpose: one struct over the families that the engines know (Llama, Mistral, Qwen2, Qwen3), with the
+// Purpose: one struct over the supported families (Llama, Mistral, Qwen2, Qwen3), with the
 // defaults that transformers has for absent and null fields. What would change the computation and is not
 // implemented is refused by name; nothing is guessed. Threads: plain data and pure functions.
 #ifndef BFIO_WORKER_ENGINE_MODEL_MODEL_CONFIG_H_
@@ -45,8 +45,8 @@ struct ModelConfig {
   int64_t vocab = 0;
   // Prompt and output of one request, in tokens: max_position_embeddings, or the window below.
   int64_t max_positions = 0;
-  // Of layers that attend to so many tokens only, where that is what limits max_positions: nobody comes to
-  // lose sight of any. 0: it limits nothing.
+  // Of layers that attend to so many tokens only, where that limits max_positions: requests end before they
+  // exceed it. 0: no limit.
   int64_t sliding_window = 0;
   double rms_epsilon = 0;
   // The output projection is the embedding.

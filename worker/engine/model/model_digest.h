@@ -20,7 +20,7 @@
 // it, is missed only when none of the sampled elements changed: with a share p of the elements changed that
 // is (1 - p)^(128 n) for 16-bit types, below 1e-30 for n = 56 and p = 1 %. A change confined to a shorter run
 // (some rows of an embedding, one head) can be missed: the digest is no checksum of the files, and none
-// against somebody who makes a model that has it. Tensors of the files that no engine uses are not looked at,
+// against a deliberately constructed model. Tensors of the files that no engine uses are not looked at,
 // nor are files beside the model's (a tokenizer's).
 //
 // Threads: plain data and pure functions.

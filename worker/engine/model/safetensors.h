@@ -30,7 +30,7 @@ int64_t SizeOf(DType dtype);
 // "BF16", "F16" or "F32", as the files spell it.
 absl::string_view DTypeName(DType dtype);
 
-// A tensor in somebody's memory: row-major, little-endian, without gaps.
+// A tensor in borrowed memory: row-major, little-endian, without gaps.
 struct TensorView {
   DType dtype = DType::kF32;
   // Empty for a scalar. No factor is negative; the product times SizeOf(dtype) fits the file it came from.

@@ -11,7 +11,7 @@
 namespace bfio::worker {
 namespace {
 
-// Ours have at most 4 dimensions and some thousand tensors; room for what else is about, and no more.
+// Ours have at most 4 dimensions and some thousand tensors; a margin for other files, and no more.
 constexpr size_t kMaxRank = 8;
 constexpr size_t kMaxTensors = 100000;
 
@@ -113,7 +113,7 @@ class HeaderEvents final : public JsonEvents {
   Place place_ = Place::kBefore;
   // The latest key.
   std::string field_;
-  // Fields of the tensor at hand.
+  // Fields of the current tensor.
   std::set<std::string> seen_;
   int offsets_ = 0;
   std::set<std::string> names_;

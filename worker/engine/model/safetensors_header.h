@@ -1,4 +1,4 @@
-// The JSON at the front of a safetensors file, as it stands there.
+// The JSON at the front of a safetensors file, as parsed.
 //
 // Purpose: grammar only: which fields, of which types, none twice. What they mean for the bytes behind is
 // checked in safetensors.cc. Parsed as a stream, so memory is bounded by what is kept. Threads: pure

@@ -42,8 +42,8 @@ struct SimOptions {
 absl::StatusOr<std::unique_ptr<DecodeEngine>> MakeSimEngine(const SimOptions& options,
                                                             std::unique_ptr<StepTimer> timer = nullptr);
 
-// All that its tokens depend on besides the request, in words: workers that differ in it would go on with a
-// request otherwise than it began. Speed, capacity and seed of the jitter are not in it.
+// A description of all that its tokens depend on besides the request: workers that differ in it would
+// continue a request otherwise than it began. Speed, capacity and seed of the jitter are not in it.
 std::string SimModelName(const SimOptions& options);
 
 class SimBackend final : public Backend {

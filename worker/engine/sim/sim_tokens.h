@@ -2,8 +2,8 @@
 //
 // A token depends on the original prompt (its ids, or its length for synthetic load), the request's sampling
 // seed and the index, and on nothing else: not on the handle, the worker, the engine's seed or the batch. So
-// a replay, whose prompt is the original one plus the tokens already delivered, goes on with the very tokens
-// the first run would have made.
+// a replay, whose prompt is the original one plus the tokens already delivered, continues with exactly the
+// tokens the first run would have made.
 #ifndef BFIO_WORKER_ENGINE_SIM_SIM_TOKENS_H_
 #define BFIO_WORKER_ENGINE_SIM_SIM_TOKENS_H_
 

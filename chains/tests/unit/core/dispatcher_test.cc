@@ -51,7 +51,7 @@ TEST(ChainDispatcher, UnknownNamesTheKnown) {
             "rule 'best' is unknown, choose one of jffc, sa_jsq, sed, jsq, jiq");
 }
 
-TEST(ServeOnChains, CentralQueueGoesToWhoeverIsFree) {
+TEST(ServeOnChains, CentralQueueGoesToTheFirstFreeChain) {
   // Jobs of size 1 on chains that take 1 and 3: the third waits for the fast one, the fourth too.
   const std::vector<ChainRate> chains = {{1, 1}, {1.0 / 3, 1}};
   const std::vector<sim::ChainJob> jobs = {{0, 1}, {0.1, 1}, {0.2, 1}, {0.3, 1}, {10, 1}};

@@ -126,7 +126,7 @@ TEST(Changes, LossAndGain) {
                                 [](const BlockRange& range) { return range.count > 0; }));
 }
 
-TEST(Changes, PlannedAnewIsNotFarFromTheBestThereIs) {
+TEST(Changes, PlannedAgainIsCloseToTheBest) {
   for (const double demand : {0.3, 1.0, 1.8}) {
     Problem problem = Bloom(demand);
     const Plan plan = *MakePlan(problem);
@@ -147,7 +147,7 @@ TEST(Changes, PlannedAnewIsNotFarFromTheBestThereIs) {
   }
 }
 
-TEST(Plans, EndWhenTold) {
+TEST(Plans, EndOnASignal) {
   const Problem problem = Bloom(1.2);
   const Plan plan = *MakePlan(problem);
   int left = 5;

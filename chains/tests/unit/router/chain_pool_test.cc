@@ -1,4 +1,4 @@
-// The pool of servers: who hosts what, and what becomes of a chain when one of its servers is lost.
+// The pool of servers: block placement, and what happens to a chain when one of its servers is lost.
 #include "chains/router/chain_pool.h"
 
 #include <cmath>
@@ -19,7 +19,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// --- who hosts what ---
+// --- placement ---
 
 std::vector<std::string> Text(const core::ServerChain& chain, absl::Span<const PoolServer> servers) {
   std::vector<std::string> text;
@@ -29,8 +29,8 @@ std::vector<std::string> Text(const core::ServerChain& chain, absl::Span<const P
   return text;
 }
 
-TEST(PlanChainsTest, ServersHoldWhatTheirMemoryHasRoomFor) {
-  // A block takes 100 and 10 per request. With room for 4 requests that is 140: 4, 3, 3 and 2 blocks.
+TEST(PlanChainsTest, ServersHoldWhatFitsTheirMemory) {
+  // A block takes 100 and 10 per request. With memory for 4 requests that is 140: 4, 3, 3 and 2 blocks.
   const BlockSizes sizes = {12, 100, 10};
   const std::vector<PoolServer> servers = {{"d", 280}, {"a", 560}, {"b", 420}, {"c", 420}};
   for (const int64_t max_slots : {4, 40}) {
@@ -46,10 +46,10 @@ TEST(PlanChainsTest, TooLittleMemoryIsSaidWithTheBlocksThatAreMissing) {
   const std::vector<PoolServer> servers = {{"a", 330}, {"b", 10}};
   const auto plan = PlanChains(servers, {12, 100, 10}, 8);
   EXPECT_TRUE(absl::IsResourceExhausted(plan.status()));
-  EXPECT_EQ(plan.status().message(), "2 servers hold 3 of 12 blocks with room for one request at a time");
+  EXPECT_EQ(plan.status().message(), "2 servers hold 3 of 12 blocks with memory for one request at a time");
 }
 
-TEST(PlanChainsTest, WhoIsInAChainKeepsItsBlocksAndGivesTheCacheThatIsLeft) {
+TEST(PlanChainsTest, AServerInAChainKeepsItsBlocksAndLendsItsFreeCache) {
   const BlockSizes sizes = {6, 100, 10};
   // Holds the last 3 blocks with 30 slots, of which 18 are left.
   std::vector<PoolServer> servers = {{"a", 600, BlockRange{3, 3}, 12}, {"b", 600}};
@@ -57,7 +57,7 @@ TEST(PlanChainsTest, WhoIsInAChainKeepsItsBlocksAndGivesTheCacheThatIsLeft) {
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->placement[0], (BlockRange{3, 3}));
   ASSERT_EQ(plan->chains.size(), 1u);
-  // With room for 9 requests a block takes 190 there: 3 blocks, and cache for 10.
+  // With memory for 9 requests a block takes 190 there: 3 blocks, and cache for 10.
   EXPECT_THAT(Text(plan->chains[0], servers), ::testing::ElementsAre("b0-3", "a3-6"));
   EXPECT_EQ(plan->chains[0].capacity, 6) << "18 slots over 3 blocks";
   servers[0].slots_used = 30;
@@ -119,7 +119,7 @@ TEST(ServerTimesTest, AreThoseOfAMeanRequest) {
   silent[0].block_step_s = silent[0].block_row_s = 0;
   const auto others = TimesOf(silent, {100, 10});
   ASSERT_TRUE(others.has_value());
-  EXPECT_DOUBLE_EQ((*others)[0].compute, 0.021) << "the median of those who have measured";
+  EXPECT_DOUBLE_EQ((*others)[0].compute, 0.021) << "the median of those that have measured";
   EXPECT_DOUBLE_EQ((*others)[2].compute, 0.3);
   for (ServerFigures& server : silent) server.block_step_s = 0;
   EXPECT_FALSE(TimesOf(silent, {100, 10}).has_value());
@@ -329,7 +329,7 @@ TEST_F(ChainPoolTest, AServerThatDoesNotAnswerIsNotWaitedForLong) {
   EXPECT_EQ(After(absl::Seconds(2)).size(), 2u);
 }
 
-TEST_F(ChainPoolTest, AServerThatComesAgainAndAgainKeepsNobodyFromBeingComposed) {
+TEST_F(ChainPoolTest, AServerThatRejoinsRepeatedlyDelaysNoComposition) {
   const auto join = [&](ChainPool::Session session) {
     v1::ServerMessage hello = Hello(absl::StrCat("s", session), 10 + 3 * 420);
     hello.mutable_hello()->set_block_step_s(0.001);
@@ -347,7 +347,7 @@ TEST_F(ChainPoolTest, AServerThatComesAgainAndAgainKeepsNobodyFromBeingComposed)
   EXPECT_TRUE(composed);
 }
 
-TEST_F(ChainPoolTest, ALostServerEndsItsChainAloneAndTheOthersAreComposedAnew) {
+TEST_F(ChainPoolTest, ALostServerEndsOnlyItsChainAndTheOthersAreComposedAgain) {
   ServeWithThree();
   Join(4, 10 + 6 * 180);
   EXPECT_THAT(After(absl::Seconds(1)), ::testing::ElementsAre("4: stage 1001 [0,6) x1 -> s4:1"));
@@ -374,7 +374,7 @@ TEST_F(ChainPoolTest, AServerThatSaysItsChainIsBrokenIsComposedAgain) {
   EXPECT_EQ(After(absl::Seconds(1)).size(), 3u);
 }
 
-TEST_F(ChainPoolTest, WhoCannotLoadOrIsLateGetsNoMoreParts) {
+TEST_F(ChainPoolTest, AServerThatCannotLoadOrIsLateGetsNoMoreParts) {
   Join(1, 10 + 6 * 180);
   Join(2, 10 + 6 * 180);
   EXPECT_EQ(After(absl::Seconds(1)).size(), 2u) << "half of the model each";

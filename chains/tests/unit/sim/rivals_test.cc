@@ -64,7 +64,7 @@ TEST(ServeByRoutes, WaitsForCacheOnEveryServer) {
   EXPECT_NEAR((*served)[3].wait, 0, 1e-12);
 }
 
-TEST(ServeByRoutes, NobodyWaitsBehindAnotherForAServerThatIsStillFull) {
+TEST(ServeByRoutes, NoJobWaitsBehindAnotherForAServerThatIsFull) {
   // Two servers host block 0, with cache for a job each, one hosts block 1, with cache for three.
   const core::ChainService service = {2, 1, 0.5};
   const std::vector<core::ChainServer> servers = {{"", 1.5, 0, 1}, {"", 2.5, 0, 1}, {"", 1.5, 0, 4}};

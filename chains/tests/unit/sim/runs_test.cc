@@ -17,7 +17,7 @@ PoolRun Small() {
   return {.rtts = EuropeanRtts(60, 1), .jobs = 4000, .seed = 3};
 }
 
-TEST(ChainRuns, MeanResponseLiesWithinTheBounds) {
+TEST(ChainRuns, MeanResponseIsWithinTheBounds) {
   PoolRun run = Small();
   run.load = 0.7;
   const auto served = RunServe(run, "composed", "jffc");

@@ -226,7 +226,7 @@ TEST_F(PassTest, WhatANeighbourDoesNotTakeIsBounded) {
   EXPECT_EQ(sent, static_cast<uint64_t>(kMaxInFlight));
 }
 
-TEST_F(PassTest, ALostPredecessorIsTold) {
+TEST_F(PassTest, ALostPredecessorIsReported) {
   auto outlet = Outlet();
   outlet->Open();
   ASSERT_TRUE(outlet->Send(SomeBatch(1)).ok());
@@ -235,7 +235,7 @@ TEST_F(PassTest, ALostPredecessorIsTold) {
   EXPECT_TRUE(absl::IsUnavailable(inlet_.AwaitLost()));
 }
 
-TEST_F(PassTest, AChainThatIsDroppedAtTheReceiverIsToldToTheSender) {
+TEST_F(PassTest, AChainThatTheReceiverDropsIsReportedToTheSender) {
   const auto outlet = Outlet();
   outlet->Open();
   ASSERT_TRUE(outlet->Send(SomeBatch(1)).ok());
@@ -245,14 +245,14 @@ TEST_F(PassTest, AChainThatIsDroppedAtTheReceiverIsToldToTheSender) {
   EXPECT_TRUE(absl::IsUnavailable(outlet->Send(SomeBatch(2))));
 }
 
-TEST_F(PassTest, ANeighbourThatIsNotThereIsTold) {
+TEST_F(PassTest, AMissingNeighbourIsReported) {
   const auto outlet = std::make_unique<PassOutlet>(PassTarget{"127.0.0.1:1", 5, 2}, nullptr,
                                                    [this](const absl::Status& why) { lost_.OnLost(why); });
   outlet->Open();
   EXPECT_TRUE(absl::IsUnavailable(lost_.AwaitLost()));
 }
 
-TEST_F(PassTest, EachCallTellsWhoseConnectionIsAccepted) {
+TEST_F(PassTest, EachCallReportsItsAcceptedConnection) {
   Say({});
   EXPECT_EQ(accepted_, 1);
   const auto stub = v1::Pipeline::NewStub(NewChannel(address_));
@@ -262,7 +262,7 @@ TEST_F(PassTest, EachCallTellsWhoseConnectionIsAccepted) {
   EXPECT_EQ(accepted_, 2);
 }
 
-TEST_F(PassTest, StrangersAreRefusedAndBreakNothing) {
+TEST_F(PassTest, UnauthenticatedPeersAreRefusedAndBreakNothing) {
   const auto outlet = Outlet();
   outlet->Open();
   ASSERT_TRUE(outlet->Send(SomeBatch(1)).ok());

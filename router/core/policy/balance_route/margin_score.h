@@ -1,6 +1,6 @@
-// The margin score: what adding S tokens to a worker is worth.
+// The margin score: the value of adding S tokens to a worker.
 //
-// Purpose: what br0 and br_h rank requests by.
+// Purpose: the criterion by which br0 and br_h rank requests.
 // Source: F(S, m) = alpha S - beta max(0, S - m), summed over the steps ahead with weights d^h, where the
 // margin m_h is how far the worker lies below the most loaded one at step + h. With alpha = 1 and beta = G it
 // is, for one step, exactly the idle work that the tokens remove (balance_route.h says whose it is).

@@ -11,7 +11,7 @@ void BfIoPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
   SetDiscounts();
   if (settings_.objective != ObjectiveKind::kPaper) {
     valuation_.Apply(snapshot, instance_);
-    ScaleWorths();
+    ScaleWeights();
   }
   const Solution& solution = probe_.Solve(solver_, instance_, stop_);
   decision.stopped_early = solver_.statistics().CutShort();
@@ -28,8 +28,8 @@ void BfIoPolicy::SetDiscounts() {
   }
 }
 
-// A worth is weighed against the squares of one step; over a horizon there are more of them.
-void BfIoPolicy::ScaleWorths() {
+// A weight is compared with the squares of one step; over a horizon there are more of them.
+void BfIoPolicy::ScaleWeights() {
   if (instance_.horizon == 0) return;
   const bool refill = settings_.objective == ObjectiveKind::kRefill;
   const double workers = static_cast<double>(instance_.workers.size());
@@ -41,7 +41,7 @@ void BfIoPolicy::ScaleWorths() {
     }
     steps += instance_.Discount(h) * weight;
   }
-  for (SolverItem& item : instance_.items) item.worth *= steps;
+  for (SolverItem& item : instance_.items) item.weight *= steps;
 }
 
 }  // namespace bfio::core

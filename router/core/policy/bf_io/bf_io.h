@@ -2,10 +2,11 @@
 //
 // Source: BF-IO paper, section 3 (IO); the program itself is router/core/solver. H steps ahead are seen where
 // there is a lookahead, each counting `discount` times the one before it. Objectives:
-//   square  (default) squared deviations of the loads from a common level, less what waiting is worth
-//           (valuation.h): balances better and starves nobody.
-//   refill  square over the horizon, a worker weighing the probability that nobody on it has ended by then:
-//           what a completion upsets the next decision repairs.
+//   square  (default) squared deviations of the loads from a common level, less weights for waiting
+//           (valuation.h): balances better and does not starve any request.
+//   refill  square over the horizon, a worker weighted by the probability that no request on it has ended by
+//   then:
+//           the next decision repairs the imbalance that a completion causes.
 //   paper   J = sum over h of G max L - sum L. Its term - sum L rewards large requests, so small ones may
 //   wait for long.
 // Classes of priority are strict: a request is never passed over for a lower class while KV lets it in.
@@ -42,7 +43,7 @@ class BfIoPolicy final : public Policy {
 
  private:
   void SetDiscounts();
-  void ScaleWorths();
+  void ScaleWeights();
 
   SolverSettings settings_;
   int32_t horizon_;

@@ -7,10 +7,10 @@ namespace {
 
 // Found by sweeps on the Azure conversation and BurstGPT traces (docs/decision.md); flat around these values.
 constexpr double kStockTilt = 1;
-constexpr double kAgeWorth = 0.1;
-constexpr double kAgeSquaredWorth = 0.003;
+constexpr double kAgeWeight = 0.1;
+constexpr double kAgeSquaredWeight = 0.003;
 constexpr double kOverdueAges = 12;
-constexpr double kGiant = 5;
+constexpr double kOversized = 5;
 // One worker in so many prepares at a time; none in a group too small to spare one.
 constexpr size_t kWorkersPerPreparing = 8;
 constexpr size_t kLeastPreparingGroup = 4;
@@ -23,9 +23,9 @@ void Valuation::Apply(const Snapshot& snapshot, Instance& instance) {
   const double rate = instance.MeanLoadRate(), deviation = scale.deviation;
   for (size_t i = 0; i < instance.items.size(); ++i) {
     const double age = static_cast<double>(Age(snapshot.waiting[i])), r = age / typical_age;
-    instance.items[i].worth =
+    instance.items[i].weight =
         rate * rate *
-        (kLeastAgeWorth * age + deviation * deviation * (kAgeWorth * r + kAgeSquaredWorth * r * r));
+        (kLeastAgeWeight * age + deviation * deviation * (kAgeWeight * r + kAgeSquaredWeight * r * r));
   }
   level_ = level_workers_.Find(snapshot.workers);
   if (level_.empty()) return;
@@ -59,25 +59,25 @@ void Valuation::Prepare(const Snapshot& snapshot, double typical_age, Instance& 
   const int64_t slot_load = load / active;
   const size_t most =
       level_.size() < kLeastPreparingGroup ? 0 : (level_.size() - 1) / kWorkersPerPreparing + 1;
-  giants_.clear();
-  for (size_t i = 0; i < snapshot.waiting.size() && giants_.size() < most; ++i) {
+  oversized_.clear();
+  for (size_t i = 0; i < snapshot.waiting.size() && oversized_.size() < most; ++i) {
     const WaitingView& request = snapshot.waiting[i];
     // A lower class gets no slot now, however well prepared.
     if (request.priority < snapshot.waiting[0].priority) break;
     if (static_cast<double>(Age(request)) <= kOverdueAges * typical_age) continue;
-    if (static_cast<double>(request.prefill_tokens) > kGiant * static_cast<double>(slot_load)) {
-      giants_.push_back(static_cast<int32_t>(i));
+    if (static_cast<double>(request.prefill_tokens) > kOversized * static_cast<double>(slot_load)) {
+      oversized_.push_back(static_cast<int32_t>(i));
     }
   }
-  // The largest to the least loaded: the worker that has sunk deepest goes on sinking for the same request.
-  std::stable_sort(giants_.begin(), giants_.end(), [&](int32_t a, int32_t b) {
+  // The largest to the least loaded: the worker with the lowest load stays reserved for the same request.
+  std::stable_sort(oversized_.begin(), oversized_.end(), [&](int32_t a, int32_t b) {
     return snapshot.waiting[a].prefill_tokens > snapshot.waiting[b].prefill_tokens;
   });
-  for (size_t i = 0; i < giants_.size(); ++i) {
-    SolverItem& giant = instance.items[giants_[i]];
-    giant.home = level_[i];
-    giant.credit = giant.load - slot_load;
-    instance.workers[giant.home].Precount(giant.credit);
+  for (size_t i = 0; i < oversized_.size(); ++i) {
+    SolverItem& oversized = instance.items[oversized_[i]];
+    oversized.reserved_worker = level_[i];
+    oversized.precounted_tokens = oversized.load - slot_load;
+    instance.workers[oversized.reserved_worker].Precount(oversized.precounted_tokens);
   }
 }
 

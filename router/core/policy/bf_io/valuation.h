@@ -1,26 +1,25 @@
-// What the square objective needs to know besides loads: how much load to admit, whose turn it is, and which
-// workers prepare for a request too large for any gap.
+// Parameters of the square objective: how much load to admit, the weight of each request, and the workers
+// reserved for oversized requests.
 //
-// Purpose: fills target_load, worth, home and credit of an Instance (router/core/solver/instance.h). Threads:
-// one (scratch memory). Deterministic.
+// Purpose: sets target_load, weight, reserved_worker and precounted_tokens of an Instance
+// (router/core/solver/instance.h). Threads: one (scratch memory). Deterministic.
 //
 // All three come from two scales of the pool, so that nothing has to be tuned to a workload's lengths or
 // rates: S, the mean deviation of prompt lengths from their mean (tokens, by what one adds to the mean
 // worker), and A, a typical age (steps).
 //
 // Target. The level that admitting U average requests would give to the workers that count (level_workers.h),
-// less kStockTilt * S for each of the U. Aiming a little low leaves the larger half of the pool as stock;
-// without it the search spends every mid-sized request at once, and the pool decays to common sizes that fit
-// no gap.
+// less kStockTilt * S for each of the U. Aiming a little low keeps the larger half of the pool in reserve.
+// Otherwise the search admits all mid-sized requests first, and the remaining common sizes fit no gap.
 //
-// Worth. S^2 (kAgeWorth r + kAgeSquaredWorth r^2) with r = age / A, and a little for every step. What passing
-// a request over can gain is bounded, its worth is not: nobody starves.
+// Weight. S^2 (kAgeWeight r + kAgeSquaredWeight r^2) with r = age / A, and a little for every step. The gain
+// of passing over a request is bounded, its weight is not: no request starves.
 //
-// Preparing. A request more than kOverdueAges * A old, and more than kGiant times what a slot usually holds,
-// cannot enter without a worker far above the rest, and every token of that costs G until the worker has
-// drained. A worker below the rest costs one. So the least loaded worker expects it: it is credited with the
-// excess now, is given small requests until it has sunk by as much, and then the giant closes an ordinary
-// gap.
+// Oversized requests. A request more than kOverdueAges * A old, and more than kOversized times the mean load
+// of a slot, cannot enter without raising a worker far above the rest, and every token of that costs G until
+// the worker has drained. A worker below the rest costs one. So the least loaded worker is reserved for it:
+// the excess counts as its load in advance, and it gets small requests until its load has fallen by as much.
+// Then the request closes an ordinary gap.
 #ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_VALUATION_H_
 #define BFIO_ROUTER_CORE_POLICY_BF_IO_VALUATION_H_
 
@@ -49,15 +48,15 @@ class Valuation {
     return std::max<int64_t>(0, youngest_ - request.senior_step());
   }
 
-  // Step of the last arrival: ages count from it, so that a backlog that makes everybody wait
-  // alike does not make everybody overdue.
+  // Step of the last arrival: ages count from it, so that a backlog that delays all requests
+  // alike does not make all of them overdue.
   int64_t youngest_ = 0;
   LevelWorkers level_workers_;
   // The level workers of this decision, least loaded first.
   std::vector<WorkerIndex> level_;
   // Scratch.
   std::vector<int64_t> ages_;
-  std::vector<int32_t> giants_;
+  std::vector<int32_t> oversized_;
 };
 
 }  // namespace bfio::core

@@ -8,29 +8,29 @@ namespace bfio::core {
 
 void BfIoAutoPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
   free_.Reset(snapshot);
-  preparation_.Observe(snapshot);
+  oversized_.Observe(snapshot);
   headroom_.Observe(snapshot);
   const PoolScale scale = MeasurePool(snapshot.waiting);
   const int64_t waiting = static_cast<int64_t>(snapshot.waiting.size());
-  const int64_t seats = std::min(free_.free_slots(), waiting);
-  turns_.Observe(snapshot, scale, seats);
-  if (seats > 0) {
+  const int64_t admissions = std::min(free_.free_slots(), waiting);
+  urgency_.Observe(snapshot, scale, admissions);
+  if (admissions > 0) {
     if (free_.free_slots() < waiting || !headroom_.Place(snapshot, free_, decision.assignments)) {
       decision.assignments.clear();
       free_.Reset(snapshot);
       Solve(snapshot, scale, decision);
     }
   }
-  turns_.Learn(snapshot, decision.assignments);
-  preparation_.Remember(snapshot, decision.assignments);
+  urgency_.Learn(snapshot, decision.assignments);
+  oversized_.Remember(snapshot, decision.assignments);
 }
 
 void BfIoAutoPolicy::Solve(const Snapshot& snapshot, const PoolScale& scale, Decision& decision) {
   FillInstance(snapshot, free_, /*horizon=*/0, instance_);
   const std::vector<WorkerIndex>& level = level_workers_.Find(snapshot.workers);
-  preparation_.Apply(snapshot, turns_.turns(), scale, turns_.seats(), level, instance_);
+  oversized_.Apply(snapshot, urgency_.urgencies(), scale, urgency_.admissions(), level, instance_);
   if (!level.empty()) instance_.target_load = LevelTarget(instance_, level, scale.mean);
-  turns_.SetWorths(snapshot, scale, instance_);
+  urgency_.SetWeights(snapshot, scale, instance_);
   const Solution& solution = probe_.Solve(solver_, instance_, stop_);
   decision.gap = probe_.gap();
   decision.stopped_early = solver_.statistics().CutShort();

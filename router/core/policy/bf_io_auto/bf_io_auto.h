@@ -1,12 +1,12 @@
 // The default policy: BF-IO that sets its own weights.
 //
-// Purpose: who enters and where, with nothing for the user to tune. Two regimes, told apart at every
+// Purpose: which requests enter and where, without parameters to tune. Two regimes, distinguished at every
 // decision:
-//   slots for all   everybody enters; a few workers are kept low for the next large request (headroom.h).
-//   fewer slots     the program of bf_io (squared deviations from a common level, less worths) over all that
-//                   wait, with the worth of waiting set by what a first-come rule would do (turns.h) and
-//                   workers prepared for requests that fit no gap (preparation.h).
-// docs/decision.md says what else was tried. Classes of priority are strict.
+//   slots for all   all requests enter; a few workers are kept low for the next large request (headroom.h).
+//   fewer slots     the program of bf_io (squared deviations from a common level, less weights) over all that
+//                   wait. The weight of waiting follows from the waits under a first-come rule (urgency.h),
+//                   and workers are reserved for requests that fit no gap (oversized_requests.h).
+// docs/decision.md describes the alternatives. Classes of priority are strict.
 //
 // Threads: as Policy. Deterministic.
 #ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_BF_IO_AUTO_H_
@@ -17,8 +17,8 @@
 
 #include "router/core/model/free_capacity.h"
 #include "router/core/policy/bf_io_auto/headroom.h"
-#include "router/core/policy/bf_io_auto/preparation.h"
-#include "router/core/policy/bf_io_auto/turns.h"
+#include "router/core/policy/bf_io_auto/oversized_requests.h"
+#include "router/core/policy/bf_io_auto/urgency.h"
 #include "router/core/policy/level_workers.h"
 #include "router/core/policy/policy.h"
 #include "router/core/policy/pool_scale.h"
@@ -42,8 +42,8 @@ class BfIoAutoPolicy final : public Policy {
 
   StopSignal stop_;
   FreeCapacity free_;
-  Turns turns_;
-  Preparation preparation_;
+  UrgencyTracker urgency_;
+  OversizedRequests oversized_;
   Headroom headroom_;
   Instance instance_;
   Solver solver_;

@@ -1,10 +1,10 @@
 // Where requests go while there are slots for all: keep a worker low for the next large one.
 //
-// Purpose: below saturation everybody who waits enters, and the only question is where. The barrier waits for
-// the largest load alone, so a request on any worker that stays below the largest costs nothing now. What it
-// may cost is the next large request: it will go to the lowest worker, and the step will be as long as that
-// worker's load and the request together. So each request goes, largest first, to the lowest worker or leaves
-// the k lowest alone and goes to the next one above, whichever makes
+// Purpose: below saturation all waiting requests enter, and only the worker is to be chosen. The barrier
+// waits for the largest load alone, so a request on any worker that stays below the largest costs nothing
+// now. The cost comes with the next large request: it will go to the lowest worker, and the step will be as
+// long as that worker's load and the request together. So each request goes, largest first, to the lowest
+// worker or leaves the k lowest alone and goes to the next one above, whichever makes
 //
 //     max_g T_g + kAhead * mean over recent requests X of max(max_g T_g, min_g T_g + r X)
 //
@@ -28,11 +28,11 @@ namespace bfio::core {
 
 class Headroom {
  public:
-  // Takes note of the prompts of requests that are new since the last call. New is a larger id than any seen
+  // Records the prompts of requests that are new since the last call. New is a larger id than any seen
   // before: an older request that is revealed later (a lower class, a window) is not learnt.
   void Observe(const Snapshot& snapshot);
 
-  // Places everybody; false, with `plan` and `free` half made, when somebody fits nowhere. REQUIRES: plan is
+  // Places all requests; false, with `plan` and `free` incomplete, when one fits nowhere. REQUIRES: plan is
   // empty.
   bool Place(const Snapshot& snapshot, FreeCapacity& free, std::vector<Assignment>& plan);
 
@@ -50,7 +50,7 @@ class Headroom {
   void Learn(double tokens);
   // Sorts the workers and adds up the sizes.
   void Prepare(const FreeCapacity& free);
-  // What a largest and a smallest time are worth avoiding.
+  // The cost of a largest and a smallest time.
   double Cost(double largest, double smallest) const;
   // Its place in `workers_`, or -1.
   int64_t Choose(const FreeCapacity& free, const WaitingView& request);

@@ -1,6 +1,6 @@
 // Which of several units takes a request, by their rates and by how much they serve.
 //
-// Purpose: the rules of the policies jffc, sa_jsq and jiq, for whoever has units that serve several jobs at
+// Purpose: the rules of the policies jffc, sa_jsq and jiq, for units that serve several jobs at
 // once: ranks that step by themselves here, chains of servers in chains/core/dispatcher.h. Threads: no state.
 #ifndef BFIO_ROUTER_CORE_POLICY_FASTEST_FREE_UNIT_RULES_H_
 #define BFIO_ROUTER_CORE_POLICY_FASTEST_FREE_UNIT_RULES_H_

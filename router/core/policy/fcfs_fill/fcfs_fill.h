@@ -1,5 +1,5 @@
 // First come, first served, filling the workers by index: the oldest request goes to the first worker that
-// has room.
+// has free capacity.
 //
 // Source: FCFS of the BF-IO paper as its text and the authors' simulator have it; its listing takes the
 // worker with most free slots (fcfs). With every slot taken the two differ in nothing that counts; below

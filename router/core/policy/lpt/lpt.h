@@ -1,4 +1,4 @@
-// LPT: the oldest U requests, largest first, each to the least loaded worker with room.
+// LPT: the oldest U requests, largest first, each to the least loaded worker with free capacity.
 //
 // Source: longest processing time first (Graham, 1969). Who enters is first come, first served; only where is
 // chosen. When KV keeps one of them out, the requests are placed in pool order instead, so that KV favours

@@ -21,7 +21,7 @@ WorkerIndex PowerOfDPolicy::Pick(const WaitingView& request) {
   const size_t draws = std::min(candidates_.size(), static_cast<size_t>(choices_));
   WorkerIndex best = kNoWorker;
   for (size_t drawn = 0; drawn < draws; ++drawn) {
-    // The ones drawn stand in front, so that nobody is drawn twice.
+    // The ones drawn are moved to the front, so that none is drawn twice.
     std::swap(candidates_[drawn], candidates_[drawn + rng_.Below(candidates_.size() - drawn)]);
     const WorkerIndex g = candidates_[drawn];
     if (best == kNoWorker || free_[g].active < free_[best].active) best = g;

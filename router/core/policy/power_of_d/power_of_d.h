@@ -1,5 +1,5 @@
-// Power of d choices: of d workers drawn at random among those with room, the one with fewest active requests
-// (ties: drawn first).
+// Power of d choices: of d workers drawn at random among those with free capacity, the one with fewest active
+// requests (ties: drawn first).
 //
 // Source: Mitzenmacher, "The power of two choices in randomized load balancing" (2001); "power-of-d" in the
 // BF-IO paper's related work. power_of_two is d = 2. With d >= G it is least requests with random ties.

@@ -1,4 +1,4 @@
-// Round robin: request i goes to worker i mod G; a worker that cannot take it loses its turn.
+// Round robin: request i goes to worker i mod G; a worker that cannot take it is skipped.
 //
 // Source: BF-IO paper, section 6.1, baseline; the default of most reverse proxies.
 //

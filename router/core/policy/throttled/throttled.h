@@ -1,5 +1,5 @@
 // Throttled: the oldest request goes to the first worker that is below its threshold of active requests; when
-// all are at it, to the least loaded one with room.
+// all are at it, to the least loaded one with free capacity.
 //
 // Source: throttled load balancing (Domanal and Reddy, 2013), "the first worker that is under its threshold"
 // in the BF-IO paper's related work, which names no threshold. Ours is three quarters of a worker's slots.

@@ -150,7 +150,7 @@ TEST(HttpServerTest, APortThatIsLostIsOpenedAgain) {
   auto server = Serving();
   const int port = PortOf(*server);
   for (int round = 0; round < 2; ++round) {
-    // Whoever watches a stream does not hold the port back.
+    // A watcher of a stream does not delay the end of the port.
     std::atomic<bool> watching = false;
     std::thread watcher([&] {
       httplib::Client client("127.0.0.1", port);
@@ -204,7 +204,7 @@ TEST(HttpServerTest, OnlyJsonIsPostedAndOnlyWhereItIsTaken) {
 TEST(HttpServerTest, BodiesWithoutALengthAndPackedOnesAreNotRead) {
   const auto server = Serving();
   httplib::Client client("127.0.0.1", PortOf(*server));
-  // Would be sent for ever, if anybody took it.
+  // Would be sent for ever, if a client read it.
   int64_t sent = 0;
   const auto chunked = client.Post(
       "/act",
@@ -234,7 +234,7 @@ TEST(HttpServerTest, ARangeDoesNotMultiplyAReply) {
   EXPECT_EQ(reply->body, "figures\n");
 }
 
-TEST(HttpServerTest, ANameThatSomebodyMadePointHereIsNotServed) {
+TEST(HttpServerTest, AForeignHostNameIsNotServed) {
   const auto server = Serving();
   httplib::Client client("127.0.0.1", PortOf(*server));
   EXPECT_EQ(client.Get("/metrics", {{"Host", "rebound.example:80"}})->status, 403);
@@ -389,7 +389,7 @@ TEST(HttpServerTest, SlowCallersDoNotKeepOthersOut) {
   EXPECT_EQ(reply->body, "figures\n");
 }
 
-TEST(HttpServerTest, AReaderWhoStopsIsGivenUpHoweverMuchHeHasRead) {
+TEST(HttpServerTest, AReaderThatStopsIsDroppedHoweverMuchItHasRead) {
   auto bound = HttpServer::Bind({"127.0.0.1:0", nullptr, "", "", ""});
   ASSERT_TRUE(bound.ok()) << bound.status();
   HttpServer& server = **bound;

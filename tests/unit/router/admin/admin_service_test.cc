@@ -88,7 +88,7 @@ TEST_F(AdminServiceTest, AnAnswerIsTheCallsStatus) {
 }
 
 // The scraper of metrics and the operator, by their tokens.
-TEST(AdminRoles, WhoMayReadMayNotOperate) {
+TEST(AdminRoles, RoleReadMayNotOperate) {
   const std::string path = ::testing::TempDir() + "/admin_roles_tokens";
   std::ofstream(path)
       << "scraper token:scraper-s3cr3t-scraper role=read\nroot token:root-s3cr3t-root-s3cr3t\n";
@@ -164,7 +164,7 @@ TEST(ToPolicyChange, KeepsAllFields) {
   EXPECT_EQ(change->objective, "refill");
 }
 
-TEST_F(AdminServiceTest, StepsReachWhoWatches) {
+TEST_F(AdminServiceTest, StepsReachWatchers) {
   v1::WatchStepsRequest request;
   const auto reader = stub_->WatchSteps(&context_, request);
   StepSummary summary;

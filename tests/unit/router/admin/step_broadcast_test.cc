@@ -84,7 +84,7 @@ TEST_F(StepBroadcastTest, EachGroupsStepsAreCountedByThemselves) {
   }
 }
 
-TEST_F(StepBroadcastTest, ASlowWatcherLosesTheOldestAndIsToldHowMany) {
+TEST_F(StepBroadcastTest, ASlowWatcherLosesTheOldestAndGetsTheirNumber) {
   Watch(1);
   service_.Publish(0, kRanksOfABigOne);  // is written until the watcher reads
   for (int64_t step = 1; step <= 300; ++step) service_.Publish(step);

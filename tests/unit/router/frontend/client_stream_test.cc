@@ -240,7 +240,7 @@ TEST_F(ClientCall, AnEndedCallThatWaitsForItsClientIsBrokenOff) {
   EXPECT_FALSE(service_.AwaitCancel());
 }
 
-TEST_F(ClientCall, TheRouterIsToldOfAClientThatLeavesAndEndsTheStream) {
+TEST_F(ClientCall, ADisconnectReachesTheRouterWhichEndsTheStream) {
   Begin();
   context_.TryCancel();
   EXPECT_FALSE(service_.AwaitCancel()) << "no deadline has passed";

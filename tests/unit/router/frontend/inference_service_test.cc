@@ -239,7 +239,7 @@ TEST_F(InferenceServiceTest, AClientThatLeavesIsCancelled) {
   EXPECT_EQ(reader->Finish().error_code(), grpc::StatusCode::CANCELLED);
 }
 
-TEST_F(InferenceServiceTest, APassedDeadlineIsTold) {
+TEST_F(InferenceServiceTest, APassedDeadlineIsReported) {
   // The client sees its deadline pass whether the service has the call, will have it, or never has it.
   Mutex mutex;
   std::vector<std::shared_ptr<TokenSink>> sinks;

@@ -34,7 +34,7 @@ TEST_F(BarrierGroupTest, ALostRanksRequestsAreReplayedOldestFirst) {
   EXPECT_EQ(world_->book().placed_again, 4);
 }
 
-TEST_F(BarrierGroupTest, ADeathIsToldOfTheRequestsOnTheWorkerAndOfNoOthers) {
+TEST_F(BarrierGroupTest, AFailureIsReportedForTheWorkersRequestsOnly) {
   Serve({"a", "b"});
   Submit(1, 8);
   for (int i = 0; i < 5; ++i) world_->Step("a");
@@ -138,7 +138,7 @@ TEST_F(BarrierGroupTest, AParkedGroupMayBeSilentForAsLongAsItLikes) {
 
 // --- a barrier fails ---
 
-TEST_F(BarrierGroupTest, WhoStaysSilentAfterABarriersFailureIsLeftOut) {
+TEST_F(BarrierGroupTest, ASilentRankAfterABarrierFailureIsLeftOut) {
   Serve({"a", "b", "c"});
   Submit(1, 9);
   world_->ReadAll();
@@ -170,7 +170,7 @@ TEST_F(BarrierGroupTest, RanksHaveTimeToSayThatTheirBarrierFailed) {
   EXPECT_EQ(world_->book().placed_again, 0);
 }
 
-TEST_F(BarrierGroupTest, WhenAllSayThatTheBarrierFailedNobodyIsLeftOut) {
+TEST_F(BarrierGroupTest, WhenAllReportABarrierFailureNoneIsLeftOut) {
   Serve({"a", "b", "c"});
   Submit(1, 9);
   world_->ReadAll();

@@ -13,7 +13,7 @@ using ::testing::ElementsAre;
 
 // --- it forms and serves ---
 
-TEST_F(BarrierGroupTest, TheFirstEpochWaitsForAsManyWorkersAsItIsTold) {
+TEST_F(BarrierGroupTest, TheFirstEpochWaitsForTheExpectedWorkers) {
   Start(3);
   world_->Join("a");
   world_->Join("b");
@@ -102,7 +102,7 @@ TEST_F(BarrierGroupTest, NewcomersAreTakenInWithoutStoppingAtOnce) {
   EXPECT_EQ(world_->book().placed_again, 0) << "nobody was lost";
 }
 
-TEST_F(BarrierGroupTest, ThoseWhoComeWhileItFormsAreTakenInAfterwards) {
+TEST_F(BarrierGroupTest, WorkersThatJoinWhileItFormsAreTakenInAfterwards) {
   Start(3);
   // It brings requests of an earlier router: the others are not waited for.
   world_->Worker("a").followed = 9;
@@ -350,7 +350,7 @@ TEST_F(BarrierGroupTest, TheSameProcessTakesItsPlaceOverAtOnce) {
   EXPECT_EQ(world_->book().completed.size(), 8u);
 }
 
-TEST_F(BarrierGroupTest, NobodyElseTakesAPlaceOver) {
+TEST_F(BarrierGroupTest, NoOtherWorkerTakesASlotOver) {
   Start(1);
   world_->Worker("a").instance = 5;
   world_->Serve({"a"});

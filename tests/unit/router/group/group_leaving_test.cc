@@ -133,7 +133,7 @@ TEST_F(BarrierGroupTest, TheBudgetIsOfAllWorkersTogether) {
   EXPECT_EQ(world_->book().recovered, 2) << "each of two would have been let have its two";
 }
 
-TEST_F(BarrierGroupTest, AnnouncementsThatNobodyAskedForAreNone) {
+TEST_F(BarrierGroupTest, UnrequestedAnnouncementsAreIgnored) {
   Serve({"a"});
   Announcement announcement;
   announcement.epoch = world_->group().epoch();
@@ -220,7 +220,7 @@ TEST_F(BarrierGroupTest, AWorkerMayAskToLeave) {
   EXPECT_TRUE(world_->group().empty());
 }
 
-TEST_F(BarrierGroupTest, BetweenEpochsNobodyIsReleased) {
+TEST_F(BarrierGroupTest, BetweenEpochsNoWorkerIsReleased) {
   Serve({"a", "b"});
   Submit(1, 4);
   for (int i = 0; i < 3; ++i) world_->Step("a");
@@ -238,7 +238,7 @@ TEST_F(BarrierGroupTest, BetweenEpochsNobodyIsReleased) {
   EXPECT_EQ(world_->book().placed_again, 0);
 }
 
-TEST_F(BarrierGroupTest, AWorkerThatHoldsRequestsOfAnEarlierRouterIsNotReleasedBeforeItHasServed) {
+TEST_F(BarrierGroupTest, AWorkerThatHoldsRequestsIsNotReleasedBeforeItHasServed) {
   Serve({"a", "b"});
   Submit(1, 4);
   for (int i = 0; i < 3; ++i) world_->Step("a");

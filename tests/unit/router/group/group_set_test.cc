@@ -201,7 +201,7 @@ TEST_F(GroupSetTest, AGroupWithoutMembersGivesItsRequestsToOthers) {
   EXPECT_EQ(world_.book().completed.size(), 16u);
 }
 
-TEST_F(GroupSetTest, WhereNoOtherServesThereIsNobodyToGiveThemTo) {
+TEST_F(GroupSetTest, WithoutAnotherServingGroupTheyStay) {
   world_.Serve({"a", "b"});
   Submit(1, 8, 100);
   world_.Kill("a");
@@ -285,7 +285,7 @@ TEST_F(GroupSetTest, StepsOfAGroupThatMakesWayStillCount) {
   EXPECT_EQ(world_.groups().retired_distributions().local_s.count(), 2 * steps);
 }
 
-TEST_F(GroupSetTest, AMemberOfAGroupThatIsGoneIsNobody) {
+TEST_F(GroupSetTest, MembersOfARemovedGroupAreUnknown) {
   JoinGroup("a", "blue");
   const MemberId a = world_.Worker("a").member;
   world_.Do([&](GroupSet& set, Commands& out) { set.Expel(a, absl::DataLossError("so"), world_.now, out); });
@@ -454,7 +454,7 @@ TEST_F(ModelsTest, NeverServeInOneGroup) {
   EXPECT_EQ(Serving().size(), 4u);
 }
 
-TEST_F(ModelsTest, WhoSaysNothingIsNotTakenForAnyOther) {
+TEST_F(ModelsTest, AWorkerWithoutADigestMatchesNoOther) {
   JoinModel("old", "");
   JoinModel("llama", "aa");
   JoinModel("older", "");
@@ -522,7 +522,7 @@ TEST_F(ModelsTest, LiveRequestsOutweighNumbers) {
   EXPECT_EQ(world_.book().recovered, 4);
 }
 
-TEST_F(ModelsTest, WhatTheRouterWasToldWins) {
+TEST_F(ModelsTest, TheRoutersFlagsWin) {
   GroupSetOptions options = WithWorkers(1);
   options.barrier = "nccl";
   options.models = {"aa11", "bb"};
@@ -543,7 +543,7 @@ TEST_F(ModelsTest, WhatTheRouterWasToldWins) {
   EXPECT_THAT(Serving(), ElementsAre("d", "e"));
 }
 
-TEST_F(ModelsTest, WhereRanksStepAloneNobodyAsksForTheirBarriers) {
+TEST_F(ModelsTest, UncoupledRanksNeedNoMatchingBarriers) {
   GroupSetOptions options = WithWorkers(1);
   options.group.kind = core::GroupKind::kIndependent;
   options.barrier = "nccl";
@@ -594,7 +594,7 @@ TEST_F(UpdateTest, TheNewModelServesOnceItHasTheMajority) {
   EXPECT_THAT(Serving(), ElementsAre("b", "c", "d")) << "that it served once is no reason to serve alone now";
 }
 
-TEST_F(UpdateTest, AModelThatTheRouterWasToldNeedsNoMajority) {
+TEST_F(UpdateTest, AModelInTheRoutersFlagsNeedsNoMajority) {
   GroupSetOptions options = WithWorkers(4);
   options.models = {"aa", "bb"};
   world_.SetOptions(options);

@@ -50,7 +50,7 @@ TEST_F(BarrierGroupTest, AReportThatComesInTimeNeedsNoForce) {
 
 // --- what workers refuse ---
 
-TEST_F(BarrierGroupTest, WhatAWorkerHasNoRoomForIsPlacedAgain) {
+TEST_F(BarrierGroupTest, ARequestThatDoesNotFitItsWorkerIsPlacedAgain) {
   Serve({"a", "b"});
   for (const char* name : {"a", "b"})
     world_->Worker(name).refuses = {{1, absl::ResourceExhaustedError("no KV")},
@@ -102,7 +102,7 @@ TEST_F(BarrierGroupTest, AStepMayGenerateSeveralTokensOfARequest) {
   EXPECT_EQ(world_->book().live.at(3).delivered, 3u);
 }
 
-TEST_F(BarrierGroupTest, ACancelledRequestIsDroppedAndItsTokensAreNobodys) {
+TEST_F(BarrierGroupTest, ACancelledRequestIsDroppedAndItsTokensAreIgnored) {
   Serve({"a", "b"});
   Submit(1, 8);
   for (int i = 0; i < 3; ++i) world_->Step("a");
@@ -222,7 +222,7 @@ TEST_F(WorkerSpeedsTest, NoiseChangesNothing) {
   EXPECT_NEAR(TimeOf(1), 2, 0.001);
 }
 
-TEST_F(WorkerSpeedsTest, NobodyIsSlowWhereSpeedsAreOff) {
+TEST_F(WorkerSpeedsTest, NoWorkerIsSlowWhereSpeedsAreOff) {
   ServeWith(2, /*worker_speeds=*/false);
   EXPECT_EQ(TimeOf(1), 1);
   EXPECT_TRUE(world_->group().Members()[1].telemetry.cost.has_value()) << "for operators";

@@ -52,7 +52,7 @@ class IndependentGroupTest : public ::testing::Test {
   GroupWorld world_;
 };
 
-TEST_F(IndependentGroupTest, EveryRankIsToldThatItIsAlone) {
+TEST_F(IndependentGroupTest, EveryRankIsAloneInItsEpoch) {
   world_.Join("a");
   world_.Join("b");
   world_.Wait();

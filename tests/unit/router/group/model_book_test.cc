@@ -10,7 +10,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::Pair;
 
-TEST(ModelBook, AModelIsGoneWhenNobodyHasServedItForAWhile) {
+TEST(ModelBook, AModelIsGoneWhenNoGroupHasServedItForAWhile) {
   ModelBook book;
   const absl::Time start = absl::UnixEpoch();
   const absl::Duration patience = absl::Seconds(5);

@@ -74,7 +74,7 @@ TEST_F(StepStatisticsTest, ImbalanceIsMaxTimesRanksMinusSum) {
   EXPECT_EQ(totals.decisions_stopped_early, 1);
 }
 
-TEST_F(StepStatisticsTest, GapsBetweenStepsCountWhereTheyAreTold) {
+TEST_F(StepStatisticsTest, GapsBetweenStepsCountWhereReported) {
   StepReport report = ReportOf(1, 1, 1000, 0);
   Report(0, report);
   EXPECT_EQ(statistics_.totals().gap_count, 0);

@@ -326,7 +326,7 @@ TEST_F(LogFile, ADiskThatHangsEndsTheLogAndNothingElse) {
   EXPECT_LT(absl::Now() - start, absl::Minutes(1)) << "a net under a hang, not a bound";
 }
 
-TEST_F(LogFile, AnUnusablePathOrBoundIsToldAtOnce) {
+TEST_F(LogFile, AnUnusablePathOrBoundIsRefusedAtOnce) {
   EXPECT_EQ(LogWriter::Open({folder_ + "/no/such/folder/log", 64 << 20}).status().code(),
             absl::StatusCode::kNotFound);
   EXPECT_THAT(LogWriter::Open({path(), 1000}).status().message(), HasSubstr("at least 1048576 are needed"));

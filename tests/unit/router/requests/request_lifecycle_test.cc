@@ -285,7 +285,7 @@ TEST_F(RequestLifecycleTest, ClientsCannotFillTheLog) {
   };
   abandon(100);
   ASSERT_EQ(log->lines.size(), 10u);
-  EXPECT_EQ(log->lines[0].text, "request r0 of tenant acme: nobody has come back for it");
+  EXPECT_EQ(log->lines[0].text, "request r0 of tenant acme: no client has resumed it");
   EXPECT_EQ(log->lines[0].fields["request_id"], "r0");
   EXPECT_EQ(log->lines[0].fields["tenant"], "acme");
   // Another kind of line has a share of its own, and the next of this kind tells of those that were left out.
@@ -296,7 +296,7 @@ TEST_F(RequestLifecycleTest, ClientsCannotFillTheLog) {
   EXPECT_EQ(log->lines[10].text, "request other: its worker could not go on with it: no logits");
   EXPECT_EQ(log->lines[10].fields["rank"], "0");
   abandon(1);
-  EXPECT_THAT(log->lines.back().text, HasSubstr("nobody has come back for it; 90 more"));
+  EXPECT_THAT(log->lines.back().text, HasSubstr("no client has resumed it; 90 more"));
 }
 
 TEST_F(RequestLifecycleTest, AnAbortNeedsTheRightTenantAndSecret) {
@@ -415,7 +415,7 @@ TEST(Suspicion, EndsAfterSoManyDeathsInAll) {
   EXPECT_TRUE(suspicion.guilty());
 }
 
-TEST_F(RequestLifecycleTest, ALostEndIsMadeUp) {
+TEST_F(RequestLifecycleTest, ALostFinishIsReconstructed) {
   OpenEpoch();
   RecordingSink& sink = Arrive(Ask("a", 2));
   Place();
@@ -433,12 +433,12 @@ TEST_F(RequestLifecycleTest, AResumableRequestOutlivesItsStream) {
   requests_->OnCancel(first.id(), false, now_);
   EXPECT_EQ(requests_->live(), 1);
   requests_->OnTokens(first.id(), std::vector<uint32_t>{3}, now_);
-  RecordingSink& stranger = Arrive([] {
+  RecordingSink& other = Arrive([] {
     ClientRequest request = ComeBack("a", 0);
     request.resume_token = "guess";
     return request;
   }());
-  EXPECT_TRUE(absl::IsNotFound(*stranger.status)) << "as if there were no such request";
+  EXPECT_TRUE(absl::IsNotFound(*other.status)) << "as if there were no such request";
   RecordingSink& second = Arrive(ComeBack("a", 1));
   EXPECT_EQ(second.first_index, 1u);
   EXPECT_THAT(second.tokens, ElementsAre(2, 3));
@@ -649,7 +649,7 @@ TEST_F(RequestLifecycleTest, EarlyResumesWaitForTheWorkersThatMayHoldThem) {
   EXPECT_GT(ids_->Next(), 1000u) << "no id is given out twice";
 }
 
-TEST_F(RequestLifecycleTest, OneTenantsEarlyResumesKeepNobodyOut) {
+TEST_F(RequestLifecycleTest, OneTenantsEarlyResumesBlockNoOther) {
   RequestOptions options;
   options.resume.max_early = 8;
   Start(options);
@@ -686,7 +686,7 @@ TEST_F(RequestLifecycleTest, EarlyResumesAreAnsweredWhenPatienceEnds) {
   EXPECT_EQ(assignments[0].first_index, 1u) << "the last token is made again";
 }
 
-// Of a request that nobody holds: its client has it up to `received` tokens.
+// Of a request that no worker holds: its client has it up to `received` tokens.
 ClientRequest Interrupted(const std::string& name, uint32_t received, bool proven) {
   ClientRequest request;
   request.request_id = name;
@@ -800,7 +800,7 @@ TEST_F(RequestLifecycleTest, ARequestThatFitsNoWorkerAnyMoreEnds) {
 
 class RequestModelsTest : public RequestLifecycleTest {
  protected:
-  // An epoch of that model in which nobody holds anything.
+  // An epoch of that model in which no worker holds anything.
   void Serve(uint32_t model) {
     core::EpochMember member;
     member.spec.slots = 4;
@@ -879,7 +879,7 @@ TEST_F(RequestModelsTest, ARequestThatLosesItsWorkerAfterItsModelEndsAtOnce) {
   EXPECT_EQ(requests_->totals().replayed, 0);
 }
 
-TEST_F(RequestModelsTest, AStreamIsToldTheModelOfItsTokensBeforeThey) {
+TEST_F(RequestModelsTest, AStreamGetsTheModelBeforeItsTokens) {
   Know({1, 2});
   Serve(1);
   RecordingSink& first = Arrive(AskResumable("a"));

@@ -287,7 +287,7 @@ TEST_F(WorkerLinkServiceTest, AClosedChannelEndsTheCallAfterWhatWasSent) {
   EXPECT_FALSE(stream_->Read(&message));
   EXPECT_EQ(End(), absl::UnavailableError("the router is shutting down"));
   handler_.Next<Gone>();
-  // Nobody is there any more.
+  // The worker has left.
   channel->SendShutdown("again");
   channel->Consumed();
   EXPECT_FALSE(channel->BreakOffIfStuck(absl::InfiniteFuture(), absl::ZeroDuration()));

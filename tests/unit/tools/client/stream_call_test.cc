@@ -101,7 +101,7 @@ class Recorder final : public StreamCall {
   const std::weak_ptr<grpc::Channel> channel_;
 };
 
-TEST(StreamCall, TellsEveryMessageAndItsTimeThenTheStatus) {
+TEST(StreamCall, ReportsEveryMessageAndItsTimeThenTheStatus) {
   const Writer writer;
   const auto channel = writer.Connect();
   const auto stub = v1::Inference::NewStub(channel);
@@ -115,7 +115,7 @@ TEST(StreamCall, TellsEveryMessageAndItsTimeThenTheStatus) {
   call->Cancel();  // too late, and harmless
 }
 
-TEST(StreamCall, HasLeftTheChannelWhenTheEndIsTold) {
+TEST(StreamCall, HasReleasedTheChannelWhenTheEndIsReported) {
   const Writer writer;
   const auto channel = writer.Connect();
   const auto stub = v1::Inference::NewStub(channel);

@@ -70,7 +70,7 @@ TEST(GoodputTest, OneTokenHasNoTpotToMiss) {
   EXPECT_TRUE(goodput.Add({.code = "OK", .output_tokens = 1, .ttft_s = 9, .e2e_s = 9}));
 }
 
-TEST(GoodputTest, WhatFailedOrWasNotSentIsNotGoodAndWhatWeInterruptedIsNotCounted) {
+TEST(GoodputTest, FailedOrUnsentIsNotGoodAndInterruptedIsNotCounted) {
   Results r;
   r.goodput = Goodput({.ttft_s = 1});
   EXPECT_FALSE(r.good_share().has_value());

@@ -57,7 +57,7 @@ TEST(FiguresTest, RatesAreOfTheTimeBetween) {
   EXPECT_FALSE(f.between_tokens_s.has_value());
 }
 
-TEST(FiguresTest, LoadsRanksAndWhoIsSlow) {
+TEST(FiguresTest, LoadsRanksAndTheSlowest) {
   const Figures f = Compare(State(10, 100), State(20, 300));
   EXPECT_EQ(f.ranks, 3u);
   EXPECT_EQ(f.max_load, 300u);
@@ -89,7 +89,7 @@ TEST(FiguresTest, AnotherRoutersCountersAreNotSubtracted) {
   EXPECT_EQ(f.ranks, 3u);
 }
 
-TEST(FiguresTest, AStepOfThisEpochTellsTheRanksTimes) {
+TEST(FiguresTest, AStepOfThisEpochHasTheRanksTimes) {
   v1::StepSummary step;
   step.set_epoch(3);
   for (const uint64_t ns : {1'000'000, 2'000'000, 3'000'000}) {

@@ -133,7 +133,7 @@ TEST_P(AttentionPlanProperty, PartsAreCombinedInTheOrderOfTheirChunks) {
   const Instance instance = RandomInstance(GetParam());
   AttentionPlan plan(instance.shape, instance.limits);
   ASSERT_TRUE(plan.Build(instance.step).ok());
-  // Written by anybody, also by tokens that see nothing of a chunk: once.
+  // Written once, also by tokens that see nothing of a chunk: once.
   std::set<int64_t> written;
   for (const auto& items : {plan.short_items(), plan.long_items()}) {
     for (const AttentionItem& item : items) {
@@ -201,7 +201,7 @@ TEST_P(AttentionPlanProperty, AStepBeyondALimitIsRefused) {
   }
 }
 
-TEST(AttentionPlan, ShortRunsWithoutRoomForPartsBecomeLongOnes) {
+TEST(AttentionPlan, ShortRunsWithoutMemoryForPartsBecomeLongOnes) {
   const AttentionShape shape = {4, 1, 128, 16};
   StepPlan step;
   step.Clear();

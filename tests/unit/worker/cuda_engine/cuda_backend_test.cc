@@ -93,7 +93,7 @@ TEST_P(CudaBackendFamilyTest, LogitsAreWithinBf16OfTransformersFp32) {
   EXPECT_GE(compared, 10);
 }
 
-TEST_P(CudaBackendFamilyTest, LogitsAreBitEqualHoweverThePromptIsCutAndInBothOrdersOfThreads) {
+TEST_P(CudaBackendFamilyTest, LogitsAreBitEqualForAllChunksAndThreadOrders) {
   const Golden golden(GetParam());
   std::vector<float> whole;
   const auto check = [&](const std::vector<int32_t>& pieces) {
@@ -209,7 +209,7 @@ TEST(CudaBackendTest, ADevicesErrorIsTheEnginesEndForGood) {
   EXPECT_EQ((*engine)->Step(out), first) << "it works again, and must not";
 }
 
-TEST(CudaBackendTest, MemoryThatIsShortIsToldWithSizes) {
+TEST(CudaBackendTest, MissingMemoryIsReportedWithSizes) {
   EmulatedDevice device;
   DecodeOptions options = Options();
   options.limits.kv_tokens = int64_t{1} << 26;

@@ -16,7 +16,7 @@
 #ifdef BFIO_TEST_CUDA
 #include "tests/testing/barrier_ranks.h"
 #include "tests/testing/cuda_logits.h"
-#include "tests/testing/seat.h"
+#include "tests/testing/group_member.h"
 #include "worker/engine/cuda/device/cuda_device_ops.h"
 #endif
 
@@ -144,10 +144,10 @@ TEST_P(OnAGpu, TokensOfRanksThatShareTheMlpAreThoseAlone) {
     group.Run(1, [&](int rank, std::unique_ptr<Barrier> barrier) {
       const auto engine = MakeEngine(GetParam(), true);
       ASSERT_TRUE(engine.ok()) << engine.status();
-      testing::Seat seat(group.SpecOf(rank, 1), *barrier);
+      testing::GroupMember member(group.SpecOf(rank, 1), *barrier);
       for (size_t first = 0; first < requests[rank].size(); first += 5) {
         for (size_t i = first; i < first + 5; ++i) ASSERT_TRUE((*engine)->Admit(requests[rank][i]).ok());
-        auto given = seat.Run(**engine);
+        auto given = member.Run(**engine);
         ASSERT_TRUE(given.ok()) << given.status();
         tokens[rank].merge(*given);
       }

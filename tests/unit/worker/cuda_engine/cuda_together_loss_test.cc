@@ -19,12 +19,12 @@ using testing::EmulatedDevice;
 using testing::EmulatedGroup;
 using testing::Feed;
 using testing::Golden;
+using testing::GroupMember;
 using ::testing::HasSubstr;
 using testing::LoadGolden;
 using testing::MakeBackend;
 using testing::MakeSharedEngine;
 using testing::RunEmulatedRanks;
-using testing::Seat;
 using testing::SharedOptions;
 using testing::Stream;
 
@@ -35,15 +35,15 @@ struct EmulatedLife {
   std::map<Handle, Stream> got;
 };
 
-// One epoch of `lives`, until nobody is active or `steps` steps are made.
+// One epoch of `lives`, until none is active or `steps` steps are made.
 void RunLives(EmulatedGroup group, std::vector<EmulatedLife>& lives, int steps) {
   group.ranks = static_cast<int>(lives.size());
   RunEmulatedRanks(group, [&](int rank, Barrier& barrier) {
-    Seat seat(group.Spec(rank), barrier);
+    GroupMember member(group.Spec(rank), barrier);
     EmulatedLife& life = lives[rank];
     StepOutput out;
     for (int step = 0; step < steps; ++step) {
-      const auto busy = seat.Step(*life.engine, life.engine->active() > 0, out);
+      const auto busy = member.Step(*life.engine, life.engine->active() > 0, out);
       if (!busy.ok()) {
         EXPECT_GT(group.dies, 0) << busy.status();
         return;
@@ -76,7 +76,7 @@ std::map<Handle, Stream> LivesWithALoss(const Model& model, bool on_device, int 
   group.on_device = on_device;
   if (dies > 0) group.dies = kStepsBefore * calls + dies;
   RunLives(group, lives, kStepsBefore + (dies > 0 ? 1 : 0));
-  // What the last rank had is lost; the router would place it anew.
+  // What the last rank had is lost; the router would place it again.
   lives.pop_back();
   group.dies = 0;
   group.epoch = 2;
@@ -113,7 +113,7 @@ void ExpectALossChangesNothing(const std::string& name, bool on_device) {
   }
 }
 
-TEST(CudaTogetherLossTest, AStepThatPeersBreakOffIsMadeAgainInTheNextEpochWithTheSameOutcome) {
+TEST(CudaTogetherLossTest, AnAbortedStepRepeatsInTheNextEpochWithTheSameOutcome) {
   ExpectALossChangesNothing("llama_tied", false);
 }
 
@@ -123,7 +123,7 @@ TEST(CudaTogetherLossTest, SoItIsWhereTheLossIsSeenWhenAllIsQueuedOnTheDevice) {
 
 // A request may be cancelled after the loss: its tokens are not computed again, and its pages, with what is
 // no number in them, are another's.
-TEST(CudaTogetherLossTest, PagesOfALostStepHarmNobodyWhoGetsThem) {
+TEST(CudaTogetherLossTest, PagesOfALostStepAreSafeToReuse) {
   const auto model = LoadGolden("llama");
   const Feed lost = {{1, 2, 3, 4, 5, 6, 7, 8, 9, 10}, {10}}, next = {{8, 5, 3}, {2, 1}};
   const auto wanted = testing::FeedGroup(*model, {next}, 2, true)[0];
@@ -220,7 +220,7 @@ TEST(CudaTogetherLossTest, ADeviceThatFailsBehindALostPeerIsNotUsedAgain) {
   });
 }
 
-TEST(CudaTogetherLossTest, WhatGroupsAndBatchesHaveNeededOnceIsNotAllocatedOrChosenAgain) {
+TEST(CudaTogetherLossTest, AllocationsAndKernelChoicesAreReused) {
   const auto model = LoadGolden("llama");
   const Golden golden("llama");
   const Feed feed = {{golden.tokens.begin(), golden.tokens.begin() + 30}, {9, 20, 1}};

@@ -24,8 +24,8 @@ using testing::EmulatedGroup;
 using testing::Feed;
 using testing::FeedGroup;
 using testing::Golden;
+using testing::GroupMember;
 using testing::LoadGolden;
-using testing::Seat;
 using testing::SharedOptions;
 
 class CudaTogetherTest : public ::testing::TestWithParam<const char*> {};
@@ -102,7 +102,7 @@ TEST(CudaTogetherGroupTest, RanksWithSeveralSubtreesOrNoneGiveTheSameLogitsToRou
   }
 }
 
-TEST(CudaTogetherGroupTest, AnMlpTooNarrowForAllTermsIsSharedOutAllTheSame) {
+TEST(CudaTogetherGroupTest, AnMlpTooNarrowForAllTermsIsStillSharded) {
   ModelConfig config = LoadGolden("llama_tied")->config();
   config.intermediate = 24;
   const Feed feed = {{3, 1, 4, 1, 5, 9, 2, 6}, {5, 1}};
@@ -129,7 +129,7 @@ TEST(CudaTogetherGroupTest, AnMlpTooNarrowForAllTermsIsSharedOutAllTheSame) {
   }
 }
 
-TEST(MlpPartTest, NodesAreWholeVectorsInOrderAndAllColumnsAreSomebodys) {
+TEST(MlpPartTest, NodesAreWholeVectorsAndCoverAllColumns) {
   for (const int64_t intermediate : {8, 24, 72, 96, 8960, 14336, 18944}) {
     for (int ranks = 1; ranks <= 12; ++ranks) {
       int32_t next = 0;
@@ -154,15 +154,16 @@ TEST(MlpPartTest, NodesAreWholeVectorsInOrderAndAllColumnsAreSomebodys) {
 
 // A rank's engine as one that steps by itself, so that RunSchedule can drive it: the others step when it
 // does.
-class SeatEngine final : public Engine {
+class MemberEngine final : public Engine {
  public:
-  SeatEngine(std::unique_ptr<Engine> engine, Seat& seat) : engine_(std::move(engine)), seat_(seat) {}
+  MemberEngine(std::unique_ptr<Engine> engine, GroupMember& member)
+      : engine_(std::move(engine)), member_(member) {}
 
   absl::string_view name() const override { return engine_->name(); }
   const EngineLimits& limits() const override { return engine_->limits(); }
   absl::Status Admit(const SequenceRequest& request) override { return engine_->Admit(request); }
   bool Cancel(Handle handle) override { return engine_->Cancel(handle); }
-  absl::Status Step(StepOutput& out) override { return seat_.Step(*engine_, true, out).status(); }
+  absl::Status Step(StepOutput& out) override { return member_.Step(*engine_, true, out).status(); }
   int32_t active() const override { return engine_->active(); }
   int32_t free_slots() const override { return engine_->free_slots(); }
   int64_t free_kv_tokens() const override { return engine_->free_kv_tokens(); }
@@ -170,7 +171,7 @@ class SeatEngine final : public Engine {
 
  private:
   const std::unique_ptr<Engine> engine_;
-  Seat& seat_;
+  GroupMember& member_;
 };
 
 // Bit-equal here, as above; in groups of one size alone, for another cuts the sums otherwise.
@@ -187,23 +188,23 @@ TEST(CudaTogetherEngineTest, TokensAreThoseOfTheRequestAloneInTheGroupOnRandomSc
     group.ranks = ranks;
     group.on_device = on_device;
     RunEmulatedRanks(group, [&](int rank, Barrier& barrier) {
-      Seat seat(group.Spec(rank), barrier);
+      GroupMember member(group.Spec(rank), barrier);
       std::vector<std::unique_ptr<EmulatedDevice>> devices;
       const auto make = [&]() -> std::unique_ptr<Engine> {
         DecodeOptions options = SharedOptions();
         // Other limits on each rank: the group pads to the largest batch all the same.
         options.step_tokens = 20 + 13 * rank;
         devices.push_back(std::make_unique<EmulatedDevice>());
-        return std::make_unique<SeatEngine>(testing::MakeSharedEngine(*model, options, *devices.back()),
-                                            seat);
+        return std::make_unique<MemberEngine>(testing::MakeSharedEngine(*model, options, *devices.back()),
+                                              member);
       };
       const auto seed = static_cast<uint64_t>(10 * group.ranks + rank);
       EXPECT_GE(testing::RunSchedule(seed, make, {model->config().vocab, 40, 8, 4}), 1);
       // The others may still be busy, and need this rank's part.
       const auto idle = testing::MakeSharedEngine(*model, SharedOptions(), *devices.front());
       StepOutput out;
-      for (auto busy = seat.Step(*idle, false, out); busy.ok() && *busy > 0;) {
-        busy = seat.Step(*idle, false, out);
+      for (auto busy = member.Step(*idle, false, out); busy.ok() && *busy > 0;) {
+        busy = member.Step(*idle, false, out);
       }
     });
   }

@@ -282,7 +282,7 @@ TEST(DeviceSampleTest, AllTokensTogetherEndWithCertainty) {
   EXPECT_NEAR(Launch({c}, simt::Order::kForward)[0].end_probability, 1, 1e-6);
 }
 
-TEST(DeviceSampleTest, LogitsThatAreNoNumbersAreReportedAndHarmNobodyElse) {
+TEST(DeviceSampleTest, NonFiniteLogitsAreReportedAndAffectNoOther) {
   Rng rng(4);
   std::vector<Case> cases;
   for (int i = 0; i < 5; ++i) cases.push_back(RandomCase(rng, 64));

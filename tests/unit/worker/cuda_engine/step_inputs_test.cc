@@ -150,7 +150,7 @@ TEST(StepInputsTest, AStepThatDrawsAloneHasAsManyRowsAsDraws) {
   EXPECT_EQ(in.draws[2].end_count, 2);
 }
 
-TEST(StepInputsTest, MoreEndingTokensThanThereIsRoomForAreLeftOut) {
+TEST(StepInputsTest, EndingTokensBeyondTheCapacityAreLeftOut) {
   StepPlan plan;
   plan.Clear();
   const std::vector<PageId> pages = {1};

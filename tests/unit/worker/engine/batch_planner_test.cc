@@ -43,7 +43,7 @@ PlannedRows PlanOf(BatchPlannerOptions options, int64_t decodes,
   return rows;
 }
 
-TEST(BatchPlannerTest, TheBudgetKeepsNoDecodeOutUnderSarathiAndNoPromptWithoutItsLeast) {
+TEST(BatchPlannerTest, SarathiRunsAllDecodesAndTheLeastOfEachPrompt) {
   EXPECT_EQ(PlanOf({.token_budget = 100}, 30), (PlannedRows{70, 30}));
   EXPECT_EQ(PlanOf({.token_budget = 100}, 95), (PlannedRows{kMinPrefillRows, 95}));
   EXPECT_EQ(PlanOf({.token_budget = 100}, 300), (PlannedRows{kMinPrefillRows, 300}));

@@ -106,7 +106,7 @@ TEST(BatchSchedulerTest, OrdersHoldWithinAClass) {
               ElementsAre(std::pair(4, 20), std::pair(0, 10)));
 }
 
-TEST(BatchSchedulerTest, WhoFindsNoSlotOrKvHoldsBackThoseBehindButNotResidents) {
+TEST(BatchSchedulerTest, ARequestWithoutSlotOrKvHoldsBackLaterOnesOnly) {
   BatchRequest fresh = {10, 5, 0, false, 100};
   std::vector<BatchRequest> requests = {fresh, fresh, fresh, {10, 5}};
   requests[1].kv_tokens = 300;
@@ -121,7 +121,7 @@ TEST(BatchSchedulerTest, WhoFindsNoSlotOrKvHoldsBackThoseBehindButNotResidents) 
       << "decodes go on, or no slot would ever get free";
 }
 
-TEST(BatchSchedulerTest, PromptsLongerThanTheBudgetStopWhoTakesThemWhole) {
+TEST(BatchSchedulerTest, PromptsLongerThanTheBudgetStopWholePromptSchedulers) {
   // "Vertex C" of the paper's second workload: 290 prompt tokens at a budget of 128.
   const std::vector<BatchRequest> requests = {{290, 990}, {20, 10}, {0, 0}};
   for (const char* name : {"vllm_v0", "faster_transformer"}) {

@@ -72,7 +72,7 @@ TEST_P(CpuGoldenTest, Fp32LogitsAreThoseOfTransformersOnEveryInstructionSet) {
   }
 }
 
-TEST_P(CpuGoldenTest, LogitsAreBitEqualHoweverThePromptIsCutAndOverAnyNumberOfThreads) {
+TEST_P(CpuGoldenTest, LogitsAreBitEqualForAllChunksAndThreadCounts) {
   const Golden golden(GetParam());
   for (const auto storage : {cpu::Storage::kFp32, cpu::Storage::kBf16}) {
     cpu::Forward one = MakeForward(GetParam(), storage, cpu::BestKernels(), 1);

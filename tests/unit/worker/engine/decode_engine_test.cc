@@ -111,7 +111,7 @@ SequenceRequest Request(Handle handle, int64_t prompt, int64_t output) {
   return request;
 }
 
-TEST(DecodeEngineTest, AShortPromptGivesATokenInItsFirstStepAndCountsAsTheRouterReckons) {
+TEST(DecodeEngineTest, AShortPromptGivesATokenInItsFirstStep) {
   const auto engine = Make();
   ASSERT_TRUE(engine->Admit(Request(7, 10, 3)).ok());
   StepOutput out;
@@ -254,7 +254,7 @@ TEST(DecodeEngineTest, AReplayOfSyntheticLoadMakesTheDeliveredTokensAgainInSilen
   EXPECT_EQ(rest, std::vector<uint32_t>(whole.begin() + 9, whole.end()));
 }
 
-// Its fault, and nobody else's: the step is good, and so are those after it.
+// Only this request is affected: the step is good, and so are those after it.
 TEST(DecodeEngineTest, ARequestWithoutFiniteLogitsEndsAloneAndCountsNothing) {
   const auto engine = MakePoisoned();
   const auto with_prompt = [](Handle handle, std::vector<uint32_t> prompt) {
@@ -294,7 +294,7 @@ TEST(DecodeEngineTest, ARequestWithoutFiniteLogitsEndsAloneAndCountsNothing) {
   }
 }
 
-TEST(DecodeEngineTest, AReplayThatFailsInSilenceIsToldToo) {
+TEST(DecodeEngineTest, AReplayThatFailsBeforeItsFirstTokenIsReported) {
   const auto engine = MakePoisoned();
   // Synthetic: what an earlier placement delivered is made once more, of a prompt that depends on the seed.
   for (uint64_t seed = 1;; ++seed) {
@@ -458,7 +458,7 @@ TEST(DecodeEngineTest, TheSchedulerSaysWhatAStepContains) {
   EXPECT_THAT(Steps(options, 3), ElementsAre(Handles{1}, Handles{1}, Handles{1}));
 }
 
-TEST(DecodeEngineTest, TheTokenBudgetMayBeLessThanAStepHasRoomFor) {
+TEST(DecodeEngineTest, TheTokenBudgetMayBeLessThanAStepsCapacity) {
   DecodeOptions options = Options();
   options.step_tokens = 100;
   const auto prefill = [&](int64_t budget) {
@@ -518,7 +518,7 @@ TEST(DecodeEngineTest, WholePromptsNeedABudgetThatHoldsTheModelsLongestSequence)
   EXPECT_EQ(Make(options)->token_budget(), 200);
 }
 
-TEST(DecodeEngineTest, TheRoutersPieceHoldsUntilTheNextAndPendingPromptsAreTold) {
+TEST(DecodeEngineTest, TheRoutersChunkLimitHoldsAndPendingPromptsAreReported) {
   const auto engine = Make();
   ASSERT_TRUE(engine->Admit(Request(1, 60, 5)).ok());
   StepOutput out;

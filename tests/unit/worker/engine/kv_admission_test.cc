@@ -147,7 +147,7 @@ TEST(KvAdmission, FeasibleIsTheTestOfEveryTimeToCome) {
   EXPECT_GT(refused, 1000);
 }
 
-TEST(KvAdmission, TheWatermarkStaysFreeAndAnEmptyWorkerTakesAnybody) {
+TEST(KvAdmission, TheWatermarkStaysFreeAndAnEmptyWorkerTakesAny) {
   World world({Kind::kWatermark, 0.25});
   EXPECT_TRUE(world.Place({1, 180, 20, true}, 5)) << "it is alone";
   EXPECT_FALSE(world.Place({2, 1, 1, true}, 1));

@@ -120,7 +120,7 @@ TEST(SamplerTest, TopPKeepsTheFewestThatReachIt) {
   EXPECT_NEAR(share.at(1), 0.625, 0.015);
 }
 
-// Powers of two, which sum exactly: a nucleus that is reached takes nobody else.
+// Powers of two, which sum exactly: a nucleus that is reached takes no other token.
 TEST(SamplerTest, BoundariesOfTopPAndTopKAreTheDefinitions) {
   const std::vector<float> even(4, 0.5f);
   Sampling sampling;

@@ -128,9 +128,9 @@ std::unique_ptr<DecodeEngine> Make(const CpuOptions& options, std::shared_ptr<co
 }
 
 // A rank's place in a group.
-class Seat {
+class GroupMember {
  public:
-  Seat(const GroupSpec& group, Barrier& barrier) : group_(group), barrier_(barrier) {}
+  GroupMember(const GroupSpec& group, Barrier& barrier) : group_(group), barrier_(barrier) {}
 
   // One step of all; returns how many ranks have said that they are busy.
   absl::StatusOr<int64_t> Step(Engine& engine, bool busy, StepOutput& out) {
@@ -151,15 +151,16 @@ class Seat {
 
 // A rank's engine as one that steps by itself, so that RunSchedule can drive it: the others step when it
 // does.
-class SeatedEngine final : public Engine {
+class MemberEngine final : public Engine {
  public:
-  SeatedEngine(std::unique_ptr<Engine> engine, Seat& seat) : engine_(std::move(engine)), seat_(seat) {}
+  MemberEngine(std::unique_ptr<Engine> engine, GroupMember& member)
+      : engine_(std::move(engine)), member_(member) {}
 
   absl::string_view name() const override { return engine_->name(); }
   const EngineLimits& limits() const override { return engine_->limits(); }
   absl::Status Admit(const SequenceRequest& request) override { return engine_->Admit(request); }
   bool Cancel(Handle handle) override { return engine_->Cancel(handle); }
-  absl::Status Step(StepOutput& out) override { return seat_.Step(*engine_, true, out).status(); }
+  absl::Status Step(StepOutput& out) override { return member_.Step(*engine_, true, out).status(); }
   int32_t active() const override { return engine_->active(); }
   int32_t free_slots() const override { return engine_->free_slots(); }
   int64_t free_kv_tokens() const override { return engine_->free_kv_tokens(); }
@@ -167,31 +168,31 @@ class SeatedEngine final : public Engine {
 
  private:
   const std::unique_ptr<Engine> engine_;
-  Seat& seat_;
+  GroupMember& member_;
 };
 
-TEST_P(TogetherTest, TokensAndLogProbabilitiesAreThoseOfTheRequestAloneOnRandomSchedules) {
+TEST_P(TogetherTest, TokensAndLogProbabilitiesDoNotDependOnTheSchedule) {
   const auto weights = Load(GetParam());
   for (const int ranks : {1, 2, 3, 4, 8}) {
     SCOPED_TRACE(::testing::Message() << ranks << " ranks");
     BarrierRanks group(ranks % 2 == 0 ? "star" : "local", ranks);
     group.Run(1, [&](int rank, std::unique_ptr<Barrier> barrier) {
-      Seat seat({1, rank, ranks, ""}, *barrier);
+      GroupMember member({1, rank, ranks, ""}, *barrier);
       // The first engine is the one that every request runs alone on: with a whole MLP.
       bool alone = true;
       const auto make = [&]() -> std::unique_ptr<Engine> {
         CpuOptions options = Options(!alone);
         options.decode.step_tokens = 20 + 7 * rank;
         if (std::exchange(alone, false)) return Make(options, weights);
-        return std::make_unique<SeatedEngine>(Make(options, weights), seat);
+        return std::make_unique<MemberEngine>(Make(options, weights), member);
       };
       const auto seed = static_cast<uint64_t>(10 * ranks + rank);
       EXPECT_GT(testing::RunSchedule(seed, make, {weights->config().vocab, 60, 20, 10}), 2);
       // The others may still be busy, and need this rank's part.
       const auto idle = Make(Options(true), weights);
       StepOutput out;
-      for (auto busy = seat.Step(*idle, false, out); busy.ok() && *busy > 0;) {
-        busy = seat.Step(*idle, false, out);
+      for (auto busy = member.Step(*idle, false, out); busy.ok() && *busy > 0;) {
+        busy = member.Step(*idle, false, out);
       }
     });
   }
@@ -235,19 +236,19 @@ struct Life {
   std::map<Handle, Stream> got;
 };
 
-// One epoch of `lives`, until nobody is active, `steps` steps are made, or the last rank leaves in its
+// One epoch of `lives`, until none is active, `steps` steps are made, or the last rank leaves in its
 // `dies`-th call.
 void RunEpoch(const std::string& kind, uint64_t epoch, std::vector<Life>& lives, int steps,
               std::optional<int> dies) {
   const int ranks = static_cast<int>(lives.size());
   BarrierRanks(kind, ranks).Run(epoch, [&](int rank, std::unique_ptr<Barrier> barrier) {
     if (dies && rank == ranks - 1) barrier = std::make_unique<DyingBarrier>(std::move(barrier), *dies);
-    Seat seat({epoch, rank, ranks, ""}, *barrier);
+    GroupMember member({epoch, rank, ranks, ""}, *barrier);
     Life& life = lives[rank];
     StepOutput out;
     for (int step = 0; step < steps; ++step) {
       const auto before = life.engine->resident();
-      const auto busy = seat.Step(*life.engine, life.engine->active() > 0, out);
+      const auto busy = member.Step(*life.engine, life.engine->active() > 0, out);
       if (!busy.ok()) {
         EXPECT_TRUE(dies.has_value()) << busy.status();
         ASSERT_EQ(before.size(), life.engine->resident().size());
@@ -266,7 +267,7 @@ void RunEpoch(const std::string& kind, uint64_t epoch, std::vector<Life>& lives,
   });
 }
 
-TEST_P(TogetherTest, AStepThatPeersBreakOffIsMadeAgainInTheNextEpochWithTheSameOutcome) {
+TEST_P(TogetherTest, AnAbortedStepRepeatsInTheNextEpochWithTheSameOutcome) {
   const auto weights = Load(GetParam());
   const int calls = 1 + 2 * static_cast<int>(weights->config().layers);
   const auto whole = Make(Options(false), weights);
@@ -288,11 +289,11 @@ TEST_P(TogetherTest, AStepThatPeersBreakOffIsMadeAgainInTheNextEpochWithTheSameO
     }
     const std::string kind = call % 2 == 0 ? "star" : "local";
     RunEpoch(kind, 1, lives, 1 << 20, call);
-    // What the dead rank had is lost here; the router would place it anew.
+    // What the dead rank had is lost here; the router would place it again.
     for (Handle lost = handle - 2; lost <= handle; ++lost) wanted.erase(lost);
     lives.pop_back();
     RunEpoch(kind, 2, lives, 3, std::nullopt);
-    // Two newcomers: the parts are cut anew once more.
+    // Two joining ranks: the parts are cut again.
     for (int i = 0; i < 2; ++i) lives.emplace_back().engine = Make(Options(true), weights);
     RunEpoch(kind, 3, lives, 1 << 20, std::nullopt);
     std::map<Handle, Stream> got;

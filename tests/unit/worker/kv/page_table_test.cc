@@ -55,7 +55,7 @@ TEST(PageTableTest, GrowthBeyondTheReservationIsRefused) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("reserved 20 tokens and wants 21"));
 }
 
-TEST(PageTableTest, AReservationGrowsWhileThereIsRoom) {
+TEST(PageTableTest, AReservationGrowsWhileMemoryIsFree) {
   PageTable table = Make(16, 100, 2);
   const SequenceIndex a = *table.Admit(20), b = *table.Admit(50);
   ASSERT_TRUE(table.Extend(a, 50).ok());

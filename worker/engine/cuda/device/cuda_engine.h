@@ -29,8 +29,8 @@ struct CudaOptions {
 absl::Status CheckCudaDevice(int32_t device);
 
 // Loads cuBLASLt, brings the weights to the GPU, chooses matrix products and records the steps: seconds to
-// minutes, told to `progress`. Errors: CheckCudaDevice's; INVALID_ARGUMENT: an option, or a model that the
-// kernels do not have; RESOURCE_EXHAUSTED, with sizes: no memory.
+// minutes, reported to `progress`. Errors: CheckCudaDevice's; INVALID_ARGUMENT: an option, or a model that
+// the kernels do not have; RESOURCE_EXHAUSTED, with sizes: no memory.
 absl::StatusOr<std::unique_ptr<DecodeEngine>> MakeCudaEngine(
     const CudaOptions& options, const Model& model, const std::function<void(const std::string&)>& progress);
 

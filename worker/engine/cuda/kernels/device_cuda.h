@@ -200,7 +200,8 @@ const char* Launch(void (*kernel)(Parameters...), const LaunchShape& shape, Stre
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shape.shared_bytes);
     if (error != cudaSuccess) return cudaGetErrorString(error);
   }
-  // What an earlier call has left (an allocation that was refused) was told then, and is not this launch's.
+  // What an earlier call has left (an allocation that was refused) was reported then, and does not belong to
+  // this launch.
   cudaGetLastError();
   kernel<<<dim3(shape.blocks_x, shape.blocks_y), shape.threads, shape.shared_bytes, stream>>>(arguments...);
   const cudaError_t error = cudaGetLastError();

@@ -46,7 +46,7 @@ TEST(DistributionTest, ASumIsThatOfAllMeasurements) {
   EXPECT_EQ(a.count(), 1000u);
 }
 
-TEST(BucketQuantileTest, LiesInTheBucketOfTheExactQuantile) {
+TEST(BucketQuantileTest, IsInTheBucketOfTheExactQuantile) {
   Rng rng(3);
   const std::vector<double> bounds = RequestSeconds();
   for (int round = 0; round < 200; ++round) {

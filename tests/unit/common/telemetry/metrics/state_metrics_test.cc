@@ -89,7 +89,7 @@ TEST(StateMetricsTest, AStandbyIsNoLeader) {
   EXPECT_THAT(text, HasSubstr("\nbfio:uptime_seconds 7\n"));
 }
 
-TEST(StateMetricsTest, NobodyWaitsForAnotherGroupsRanks) {
+TEST(StateMetricsTest, RanksOfOtherGroupsDoNotCount) {
   v1::ClusterState state = State();
   // A group of its own, evenly loaded, and heavier than the other.
   for (uint32_t rank = 0; rank < 2; ++rank) {

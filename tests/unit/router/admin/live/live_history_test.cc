@@ -60,7 +60,7 @@ TEST(LiveHistoryTest, AnIntervalsFigures) {
   EXPECT_EQ(sample.straggler, 1u);
 }
 
-TEST(LiveHistoryTest, WhereNobodyWaitsNobodyIsIdleOrSlowest) {
+TEST(LiveHistoryTest, WithoutWaitsNoRankIsIdleOrSlowest) {
   LiveHistory history;
   for (int i = 0; i < 3; ++i) {
     StepSummary alone = Step(1, 1 + i, {100, 20}, {0, 1000}, {0, 0});

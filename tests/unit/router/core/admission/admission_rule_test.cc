@@ -46,7 +46,7 @@ TEST(AdmissionRule, TheOrderOfArrivalIsKeptByTheBenchmark) {
   EXPECT_THAT(Decide(*rule, 0).begin, ElementsAre(1));
 }
 
-TEST(AdmissionRule, WhatEndsEarlyMakesRoom) {
+TEST(AdmissionRule, ARequestThatEndsEarlyFreesMemory) {
   const auto rule = Make("mc_sf", 12);
   rule->OnArrival({1, 2, 10});
   rule->OnArrival({2, 1, 10});

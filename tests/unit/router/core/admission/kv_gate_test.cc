@@ -28,7 +28,7 @@ class Geometric final : public Lookahead {
   int64_t Stay(const Resident& resident, const PlanTime& time, absl::Span<const int64_t> steps,
                absl::Span<double> alive) const override {
     Fill(steps, alive);
-    return StandingOf(resident, time).room;
+    return StandingOf(resident, time).steps_left;
   }
   int64_t Stay(const WaitingView& request, absl::Span<const int64_t> steps,
                absl::Span<double> alive) override {
@@ -59,12 +59,12 @@ struct Case {
     worker.time = {100, 101};
     worker.kv_tokens = memory;
     for (const Resident& resident : residents) worker.load_tokens += Tokens(resident);
-    KvCapacity room;
-    room.Reset(gate.Look(lookahead, {&worker, 1}, absl::MakeSpan(waiting)));
+    KvCapacity capacity;
+    capacity.Reset(gate.Look(lookahead, {&worker, 1}, absl::MakeSpan(waiting)));
     std::vector<size_t> taken;
     for (size_t i = 0; i < waiting.size(); ++i) {
-      if (!room.Fits(waiting[i].kv_need, 0)) continue;
-      room.Put(waiting[i].kv_need, 0, +1);
+      if (!capacity.Fits(waiting[i].kv_need, 0)) continue;
+      capacity.Put(waiting[i].kv_need, 0, +1);
       taken.push_back(i);
     }
     return taken;
@@ -136,7 +136,7 @@ TEST(KvGate, ReadsItsSettingsAndSaysWhatIsWrong) {
   EXPECT_TRUE(CheckKvGate(*ParseKvGate("protection:alpha=0", 0.99), **MakeLookahead("none")).ok());
 }
 
-TEST(KvGate, KnownLengthsNeverExceedMemoryAndAnEmptyWorkerTakesAnybody) {
+TEST(KvGate, KnownLengthsNeverExceedMemoryAndAnyFitsAnEmptyWorker) {
   const auto oracle = *MakeLookahead("oracle");
   KvGate gate(*ParseKvGate("kv_feasible", 0.99));
   Rng rng(5);
@@ -210,7 +210,7 @@ TEST(KvGate, OverflowIsNoMoreLikelyThanTheConfidenceAllows) {
   }
 }
 
-TEST(KvGate, DriftCountsAndAWorkerNobodyAsksAboutTakesNobody) {
+TEST(KvGate, DriftCountsAndAWorkerThatIsNotAskedForIsClosed) {
   const auto lookahead = *MakeLookahead("max_tokens");
   KvGate gate(*ParseKvGate("kv_feasible", 0.99));
   std::vector<WaitingView> waiting(1);
@@ -220,11 +220,11 @@ TEST(KvGate, DriftCountsAndAWorkerNobodyAsksAboutTakesNobody) {
   for (KvGate::Worker& worker : workers) worker.kv_tokens = 60;
   workers[1].drift = 1;
   workers[2].open = false;
-  KvCapacity room;
-  room.Reset(gate.Look(*lookahead, workers, absl::MakeSpan(waiting)));
-  EXPECT_TRUE(room.Fits(0, 0)) << "50 + 10 tokens in its last step";
-  EXPECT_FALSE(room.Fits(0, 1));
-  EXPECT_FALSE(room.Fits(0, 2));
+  KvCapacity capacity;
+  capacity.Reset(gate.Look(*lookahead, workers, absl::MakeSpan(waiting)));
+  EXPECT_TRUE(capacity.Fits(0, 0)) << "50 + 10 tokens in its last step";
+  EXPECT_FALSE(capacity.Fits(0, 1));
+  EXPECT_FALSE(capacity.Fits(0, 2));
 }
 
 TEST(KvGate, ProtectionCountsAllThatAResidentHasReserved) {
@@ -253,13 +253,13 @@ TEST(KvGate, ProtectionAsksForThePromptWithinItsShare) {
   KvGate::Worker worker;
   worker.kv_tokens = 1000;
   worker.load_tokens = 850;
-  KvCapacity room;
-  room.Reset(gate.Look(*none, {&worker, 1}, absl::MakeSpan(waiting)));
-  EXPECT_TRUE(room.Fits(waiting[0].kv_need, 0));
-  EXPECT_TRUE(room.Fits(waiting[1].kv_need, 0));
-  room.Put(waiting[1].kv_need, 0, +1);
-  EXPECT_FALSE(room.Fits(waiting[0].kv_need, 0));
-  EXPECT_TRUE(room.FitsInstead(waiting[0].kv_need, waiting[1].kv_need, 0));
+  KvCapacity capacity;
+  capacity.Reset(gate.Look(*none, {&worker, 1}, absl::MakeSpan(waiting)));
+  EXPECT_TRUE(capacity.Fits(waiting[0].kv_need, 0));
+  EXPECT_TRUE(capacity.Fits(waiting[1].kv_need, 0));
+  capacity.Put(waiting[1].kv_need, 0, +1);
+  EXPECT_FALSE(capacity.Fits(waiting[0].kv_need, 0));
+  EXPECT_TRUE(capacity.FitsInstead(waiting[0].kv_need, waiting[1].kv_need, 0));
 }
 
 // Sums at several times and ways, against adding up from scratch.
@@ -270,10 +270,10 @@ TEST(KvCapacity, AgreesWithSumsFromScratch) {
     outlook.times = 1 + static_cast<int32_t>(rng.Below(4));
     outlook.ways = 1 + static_cast<int32_t>(rng.Below(3));
     constexpr int32_t kWorkers = 3, kNeeds = 6;
-    std::vector<int64_t> room, need;
-    for (size_t i = 0; i < kWorkers * outlook.row(); ++i) room.push_back(Below(rng, 100) - 10);
+    std::vector<int64_t> capacity, need;
+    for (size_t i = 0; i < kWorkers * outlook.row(); ++i) capacity.push_back(Below(rng, 100) - 10);
     for (size_t i = 0; i < kNeeds * outlook.row(); ++i) need.push_back(Below(rng, 40));
-    outlook.room = room;
+    outlook.capacity = capacity;
     outlook.need = need;
     const auto holds = [&](const std::vector<int32_t>& set, int32_t worker) {
       for (int32_t t = 0; t < outlook.times; ++t) {
@@ -282,7 +282,7 @@ TEST(KvCapacity, AgreesWithSumsFromScratch) {
           const size_t at = static_cast<size_t>(t * outlook.ways + w);
           int64_t sum = 0;
           for (const int32_t n : set) sum += need[static_cast<size_t>(n) * outlook.row() + at];
-          any = any || sum <= room[static_cast<size_t>(worker) * outlook.row() + at];
+          any = any || sum <= capacity[static_cast<size_t>(worker) * outlook.row() + at];
         }
         if (!any) return false;
       }
@@ -313,7 +313,7 @@ TEST(KvCapacity, AgreesWithSumsFromScratch) {
 }
 
 // What is said to fit nowhere fits nowhere, while requests are only added.
-TEST(KvRefusals, NobodyWhoFitsIsRefused) {
+TEST(KvRefusals, NoRequestThatFitsIsRefused) {
   Rng rng(4);
   int64_t known = 0, asked = 0;
   for (int trial = 0; trial < 2'000; ++trial) {
@@ -321,14 +321,14 @@ TEST(KvRefusals, NobodyWhoFitsIsRefused) {
     outlook.times = static_cast<int32_t>(rng.Below(4));
     outlook.ways = outlook.times == 0 ? 0 : 1 + static_cast<int32_t>(rng.Below(3));
     constexpr int32_t kWorkers = 3, kNeeds = 8;
-    std::vector<int64_t> room, need, reserve;
-    for (size_t i = 0; i < kWorkers * outlook.row(); ++i) room.push_back(Below(rng, 100));
+    std::vector<int64_t> capacity, need, reserve;
+    for (size_t i = 0; i < kWorkers * outlook.row(); ++i) capacity.push_back(Below(rng, 100));
     for (int32_t n = 0; n < kNeeds; ++n) {
       // Many are of one shape, so that one's needs exceed another's everywhere.
       const int64_t size = 1 + Below(rng, 40);
       for (size_t i = 0; i < outlook.row(); ++i) need.push_back(size + (n % 3 == 0 ? Below(rng, 20) : 0));
     }
-    outlook.room = room;
+    outlook.capacity = capacity;
     outlook.need = need;
     KvCapacity kept;
     kept.Reset(outlook);

@@ -70,7 +70,7 @@ TEST(KvProfile, IsThePlainSumUnderRandomOperations) {
   }
 }
 
-TEST(KvProfile, APeakLiesWhereSomethingEnds) {
+TEST(KvProfile, PeaksAreAtTheEndsOfRequests) {
   // Checking the ends only, as equation (1) does, is enough: spec 2.6.2.
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     Rng rng(seed);

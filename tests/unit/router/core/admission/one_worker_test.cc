@@ -94,7 +94,7 @@ TEST(OneWorker, AMarginAsLargeAsTheErrorIsSafeAndNoneIsNot) {
   EXPECT_GT(preemptions, 0) << "without a margin memory runs over";
 }
 
-TEST(OneWorker, WhateverIsBelievedEveryRequestEnds) {
+TEST(OneWorker, EveryRequestEndsForAnyPredictedLengths) {
   // Beliefs from 1 token to four times the truth, lookaheads that have learnt nothing yet, requests that need
   // all of the memory: rules that preempt cannot go round in circles, since what has run longest goes on.
   int64_t preemptions = 0;

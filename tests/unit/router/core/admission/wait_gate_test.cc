@@ -146,7 +146,7 @@ TEST(WaitGate, ThresholdsFollowRatesUpAndDown) {
 TEST(WaitGate, NestedLearnsItsSegmentsFromWhatHasEnded) {
   WaitGate gate = Gate(Kind::kNestedWait);
   Stream stream(gate, 5);
-  // Nobody has ended: nothing is known, and nobody waits.
+  // No request has ended: no lengths are known, and none waits.
   stream.Run(500, 3, 300, 1000);
   EXPECT_EQ(gate.thresholds(), std::vector<int64_t>{1});
   for (int i = 0; i < 3000; ++i) gate.OnEnd(30, i % 4 == 0 ? 150 : 20);
@@ -184,7 +184,7 @@ TEST(WaitGate, ALoadThatNoBatchCarriesStillHasThresholds) {
   }
 }
 
-TEST(WaitGate, NobodyIsLostTwiceThereOrKeptBeyondTheBound) {
+TEST(WaitGate, NoRequestIsLostDuplicatedOrKeptBeyondTheBound) {
   for (const Kind kind : {Kind::kWait, Kind::kNestedWait}) {
     for (uint64_t seed = 1; seed <= 10; ++seed) {
       Rng rng(seed);

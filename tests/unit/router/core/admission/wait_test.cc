@@ -82,7 +82,7 @@ TEST(Wait, BelowTheThresholdThroughputIsWhatTheIterationAllows) {
   EXPECT_NEAR(Wait(7, 100).tokens_per_s, 29'249, 90);
 }
 
-TEST(Wait, AboveItThroughputIsTheArrivalsAndLatencyGrowsWithTheThreshold) {
+TEST(Wait, AboveItThroughputIsTheArrivalRateAndLatencyGrows) {
   struct Case {
     int64_t n;
     double latency, ttft;
@@ -105,7 +105,7 @@ TEST(Wait, TheQueueIsBoundedAsTheLemmaSays) {
   EXPECT_LE(run.mean_waiting[1], bound);
 }
 
-TEST(Wait, TheGapClosesAsTimeGoesOnAndNobodyBeatsTheFluid) {
+TEST(Wait, TheGapClosesOverTimeAndNoRuleBeatsTheFluid) {
   const auto gap = [](double horizon) {
     double sum = 0;
     constexpr int kSeeds = 6;

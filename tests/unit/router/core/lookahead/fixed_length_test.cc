@@ -12,7 +12,7 @@ namespace {
 
 // Where a prediction has been outlived the request is there: it counts at the plan's step, goes on being
 // expected, the longer the more it has outlived, and never beyond its limit.
-TEST(Oracle, WhoOutlivesItsPredictionIsCountedOn) {
+TEST(Oracle, ARequestThatOutlivesItsPredictionStillCounts) {
   FixedLengthLookahead lookahead(true);
   constexpr int64_t kLimit = 60, kPrompt = 100;
   const std::vector<int64_t> steps = {0, 1, 5};

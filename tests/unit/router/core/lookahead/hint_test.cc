@@ -156,7 +156,7 @@ TEST(Hint, StaleHintsAreForgotten) {
   EXPECT_GT(fresh[0], fresh[3]);
 }
 
-// Nobody gets past a few tokens, as far as has been learnt: survival is 0 within a hint's reach, and
+// No observed request exceeds a few tokens: survival is 0 within a hint's reach, and
 // quotients of it mean nothing.
 class HintWithNobodyLeft : public ::testing::Test {
  protected:
@@ -203,7 +203,7 @@ TEST_F(HintWithNobodyLeft, ProjectionsStayProbabilities) {
   }
 }
 
-TEST_F(HintWithNobodyLeft, WhoOutlivesEverybodyTeachesNoNonsense) {
+TEST_F(HintWithNobodyLeft, TheLongestRequestTeachesNoNonsense) {
   for (const double probability : {0.001, 0.3, 0.99}) {
     for (const int64_t age : {0, 15, 30}) {
       Resident resident = Make();

@@ -17,7 +17,7 @@ TEST(LookaheadRegistry, EveryNameMakesALookaheadOfThatName) {
   }
 }
 
-TEST(LookaheadRegistry, AnUnknownNameIsToldTheKnownOnes) {
+TEST(LookaheadRegistry, AnUnknownNameIsRefusedWithTheKnownOnes) {
   EXPECT_EQ(MakeLookahead("psychic").status().message(),
             "lookahead 'psychic' is unknown, choose one of none, survival, hint, max_tokens, oracle");
 }

@@ -14,7 +14,7 @@ Population::Lengths Geometric(double hazard) {
   return [hazard](uint32_t, Rng& rng) { return GeometricLength(rng, hazard); };
 }
 
-TEST(Survival, KnowsNothingAtFirstAndExpectsAGeometricLength) {
+TEST(Survival, ExpectsAGeometricLengthWithoutObservations) {
   SurvivalLookahead lookahead({.prior_mean_tokens = 256});
   for (const int64_t age : {0, 1, 50, 100'000}) {
     const std::vector<double> alive = AliveFrom(lookahead, age, 500);
@@ -58,7 +58,7 @@ TEST(Survival, SeesThatTheOldOfAMixtureLiveOn) {
       EXPECT_NEAR(alive[h], survival(age + h) / survival(age), 0.04) << "age " << age << ", h " << h;
     }
   }
-  // Where nobody has been, it is as among the oldest, not as among all.
+  // Beyond all observations the rate of the oldest applies, not that of all.
   EXPECT_NEAR(AliveFrom(lookahead, 20'000, 50)[50], std::pow(1 - kLong, 50), 0.06);
 }
 
@@ -86,7 +86,7 @@ TEST(Survival, TenantsWithOtherLengthsGetCurvesOfTheirOwn) {
   people.Run(3000);
   EXPECT_NEAR(AliveFrom(lookahead, 10, 20, 0)[20], std::pow(0.95, 20), 0.08);
   EXPECT_NEAR(AliveFrom(lookahead, 10, 20, 1)[20], std::pow(0.995, 20), 0.04);
-  // One that nobody has seen is like everybody.
+  // An unseen one gets the rate of all.
   EXPECT_EQ(AliveFrom(lookahead, 10, 20, 99)[20],
             lookahead.model().Table(0).From(10)[20] / lookahead.model().Table(0).From(10)[0]);
 }
@@ -237,7 +237,7 @@ TEST(Projection, LockstepPresentIsExact) {
   lookahead.Project(residents, {50, 51}, absl::MakeSpan(load), absl::MakeSpan(quiet));
   EXPECT_DOUBLE_EQ(load[0], 3 * 1000 + 1 + 11 + 21);
   EXPECT_DOUBLE_EQ(quiet[0], 1);
-  // Two steps ahead of the reports somebody may have ended before the plan's step.
+  // Two steps ahead of the reports a request may have ended before the plan's step.
   lookahead.Project(residents, {50, 52}, absl::MakeSpan(load), absl::MakeSpan(quiet));
   EXPECT_LT(quiet[0], 1);
   EXPECT_GT(quiet[0], 0.85);

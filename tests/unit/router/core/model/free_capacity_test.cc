@@ -76,13 +76,13 @@ TEST(FreeCapacityTest, WhatIsTakenAndReturnedWasNeverThere) {
   EXPECT_EQ(free[0].active, 1);
   EXPECT_EQ(free[0].load_tokens, 40);
   EXPECT_EQ(free[0].free_kv_tokens, 20);
-  EXPECT_EQ(free.kv().room[2], 20);
+  EXPECT_EQ(free.kv().capacity[2], 20);
   free.Return(Request(80).kv(), 40, 0);
   EXPECT_EQ(free.free_slots(), 3);
   EXPECT_EQ(free[0].active, 0);
   EXPECT_EQ(free[0].load_tokens, 0);
   EXPECT_EQ(free[0].free_kv_tokens, 100);
-  EXPECT_EQ(free.kv().room[2], 40);
+  EXPECT_EQ(free.kv().capacity[2], 40);
 }
 
 TEST(FreeCapacityTest, SlotsThatAreClosedAreNotFree) {
@@ -115,7 +115,7 @@ TEST(FreeCapacityTest, SlotsThatMemoryCannotFillAreClosed) {
   EXPECT_EQ(free.free_slots(), 27) << "without an outlook";
 }
 
-TEST(KvRefusalsTest, WhoNeedsAndReservesAsMuchIsNotAskedAboutAgain) {
+TEST(KvRefusalsTest, ARequestWithTheSameNeedsIsNotTestedAgain) {
   const Memory outlook({0, 0, 0, 0});
   KvRefusals refusals;
   refusals.Reset(outlook.view());

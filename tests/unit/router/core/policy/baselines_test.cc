@@ -102,7 +102,7 @@ TEST(PowerOfTwoTest, SeedDecidesTheDraws) {
   EXPECT_NE(decide(7), decide(8));
 }
 
-TEST(PowerOfTwoTest, OneWorkerWithRoomIsEnough) {
+TEST(PowerOfTwoTest, OneWorkerWithFreeCapacityIsEnough) {
   EXPECT_THAT(PolicyCase().Worker(0, 0).Worker(0, 2).WaitingAll({1, 1}).Decide("power_of_two"), Each(1));
 }
 

@@ -1,11 +1,11 @@
-// A request that is due enters whatever balance says: its worth against every way to place.
+// An overdue request enters whatever balance says: its weight exceeds every gain of balance.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <vector>
 
 #include "common/base/rng.h"
-#include "router/core/policy/bf_io_auto/turns.h"
+#include "router/core/policy/bf_io_auto/urgency.h"
 
 namespace bfio::core {
 namespace {
@@ -27,7 +27,7 @@ bool BestAdmitsTheFirst(const Instance& instance) {
       if (at[i] == workers) continue;
       load[at[i]] += static_cast<double>(instance.items[i].LoadOn(static_cast<int32_t>(at[i])));
       feasible = feasible && ++used[at[i]] <= instance.workers[at[i]].free_slots;
-      value -= instance.items[i].worth;
+      value -= instance.items[i].weight;
       ++placed;
     }
     if (feasible && placed == instance.Target()) {
@@ -44,8 +44,8 @@ bool BestAdmitsTheFirst(const Instance& instance) {
   }
 }
 
-TEST(BfIoAutoForceTest, WorthOfOneThatIsDueOutweighsAnyGainInBalance) {
-  // Five wait, one of them for long; nobody has been admitted yet, so that P is 0.
+TEST(BfIoAutoForceTest, WeightOfAnOverdueRequestExceedsAnyGainInBalance) {
+  // Five wait, one of them for long; no request has been admitted yet, so that P is 0.
   const std::vector<WorkerView> views(3);
   std::vector<WaitingView> waiting(5);
   for (WaitingView& request : waiting) request.enqueued_step = 101;
@@ -55,10 +55,10 @@ TEST(BfIoAutoForceTest, WorthOfOneThatIsDueOutweighsAnyGainInBalance) {
   snapshot.workers = views;
   snapshot.waiting = waiting;
   const PoolScale scale = {1'000, 100};
-  Turns turns;
-  turns.Observe(snapshot, scale, /*seats=*/1);
-  ASSERT_LE(turns.turns()[0].slack, 0);
-  ASSERT_GT(turns.turns()[1].slack, 0);
+  UrgencyTracker urgencies;
+  urgencies.Observe(snapshot, scale, /*admissions=*/1);
+  ASSERT_LE(urgencies.urgencies()[0].slack, 0);
+  ASSERT_GT(urgencies.urgencies()[1].slack, 0);
   Rng rng(23);
   int unforced_out = 0;
   for (int trial = 0; trial < 3'000; ++trial) {
@@ -88,7 +88,7 @@ TEST(BfIoAutoForceTest, WorthOfOneThatIsDueOutweighsAnyGainInBalance) {
     }
     instance.target_load = time + static_cast<double>(instance.Target()) * mean * item_rate / 3;
     unforced_out += BestAdmitsTheFirst(instance) ? 0 : 1;
-    turns.SetWorths(snapshot, scale, instance);
+    urgencies.SetWeights(snapshot, scale, instance);
     ASSERT_TRUE(BestAdmitsTheFirst(instance)) << "trial " << trial;
   }
   EXPECT_GT(unforced_out, 500) << "force has something to do";

@@ -1,4 +1,4 @@
-// Where bf_io_auto places everybody while there are slots for all.
+// Placement under bf_io_auto while there are slots for all.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -52,13 +52,13 @@ class HeadroomTest : public ::testing::Test {
   RequestId last_id_ = 0;
 };
 
-TEST_F(HeadroomTest, LowestWorkerIsKeptForTheNextLargeRequestWhileAnotherHasRoom) {
+TEST_F(HeadroomTest, LowestWorkerIsKeptForTheNextLargeRequest) {
   See(8'000, 2);
   See(300, 20);
   EXPECT_THAT(Place(PolicyCase(group_).Waiting(500)), ElementsAre(1));
 }
 
-TEST_F(HeadroomTest, WithoutLargeRequestsTheLowestTakesEverybody) {
+TEST_F(HeadroomTest, WithoutLargeRequestsTheLowestTakesAll) {
   See(300, 20);
   EXPECT_THAT(Place(PolicyCase(group_).WaitingAll({500, 400})), ElementsAre(2, 2));
 }
@@ -75,7 +75,7 @@ TEST_F(HeadroomTest, LargeRequestItselfGoesToTheLowest) {
   EXPECT_THAT(Place(PolicyCase(group_).WaitingAll({500, 8'000})), ElementsAre(1, 2));
 }
 
-TEST_F(HeadroomTest, RoomIsMeasuredInTime) {
+TEST_F(HeadroomTest, HeadroomIsMeasuredInTime) {
   See(8'000, 2);
   See(300, 20);
   // In time the first is the lowest, though it holds most tokens; a token on the second counts three times.
@@ -111,7 +111,7 @@ TEST_F(HeadroomTest, LargeRequestsOfLongAgoAreForgotten) {
   EXPECT_THAT(Place(PolicyCase(group_).Waiting(500)), ElementsAre(2));
 }
 
-TEST_F(HeadroomTest, SaysSoWhenSomebodyFitsNowhere) {
+TEST_F(HeadroomTest, ReportsARequestThatFitsNowhere) {
   const PolicyCase tight = PolicyCase().Worker(10'000, 1, 100).Worker(2'000, 1, 100).Waiting(500, 0, 101);
   const Snapshot snapshot = tight.View();
   FreeCapacity free;
@@ -121,7 +121,7 @@ TEST_F(HeadroomTest, SaysSoWhenSomebodyFitsNowhere) {
 }
 
 // Largest first would put the first request where only the second fits.
-TEST_F(HeadroomTest, WhereKvBindsEverybodyWhoFitsIsStillPlaced) {
+TEST_F(HeadroomTest, WhereKvBindsAllThatFitAreStillPlaced) {
   const PolicyCase tight = PolicyCase()
                                .Worker(2'000, 2, 100)
                                .Worker(9'000, 2, 60)

@@ -36,7 +36,7 @@ TEST(BfIoAutoTest, LowerPriorityNeverTakesTheSlotOfAHigherOne) {
   EXPECT_THAT(classes.Decide("bf_io_auto"), ElementsAre(-1, 1, -1));
 }
 
-TEST(BfIoAutoTest, NoSlotsOrNobodyWaitingIsAnEmptyPlan) {
+TEST(BfIoAutoTest, NoSlotsOrAnEmptyPoolIsAnEmptyPlan) {
   EXPECT_THAT(PolicyCase().Worker(1, 0).Waiting(5).Decide("bf_io_auto"), ElementsAre(-1));
   EXPECT_TRUE(PolicyCase().Worker(1, 3).Decide("bf_io_auto").empty());
 }
@@ -125,22 +125,22 @@ TEST(BfIoAutoDriven, MisfitEntersWhenItIsDue) {
   ASSERT_EQ(misfits.size(), 3u);
   for (int64_t wait : misfits) {
     EXPECT_GT(wait, usual);
-    EXPECT_LT(wait, 5 * usual + 120) << "twice P, and a hundred if it was spared";
+    EXPECT_LT(wait, 5 * usual + 120) << "twice P, and a hundred if it was deferred";
   }
 }
 
-// A giant holds as much as 25 requests. Without preparation it would tower over the group by nearly all of
-// that.
-TEST(BfIoAutoDriven, GiantEntersAWorkerThatHasSunkForIt) {
-  constexpr int64_t kGiant = 15'000;
+// A candidate holds as much as 25 requests. Without preparation it would tower over the group by nearly all
+// of that.
+TEST(BfIoAutoDriven, AnOversizedRequestEntersTheWorkerReservedForIt) {
+  constexpr int64_t kOversized = 15'000;
   Driven driven(Machines(12, 60));
   for (int i = 0; i < 300; ++i) driven.Step(120);
   int entered = 0;
   double above = 0;
   for (int i = 0; i < 1'200; ++i) {
-    if (i % 150 == 0) driven.group.Enqueue({kGiant, 30});
+    if (i % 150 == 0) driven.group.Enqueue({kOversized, 30});
     for (const Admission& admission : driven.Step(120)) {
-      if (admission.job.prefill != kGiant) continue;
+      if (admission.job.prefill != kOversized) continue;
       ++entered;
       double mean = 0;
       for (int g = 0; g < 12; ++g) mean += static_cast<double>(driven.group.Load(g)) / 12;
@@ -149,7 +149,7 @@ TEST(BfIoAutoDriven, GiantEntersAWorkerThatHasSunkForIt) {
   }
   ASSERT_GE(entered, 7);
   RecordProperty("above_tokens", static_cast<int>(above / entered));
-  EXPECT_LT(above / entered, 0.4 * kGiant);
+  EXPECT_LT(above / entered, 0.4 * kOversized);
 }
 
 TEST(BfIoAutoDriven, SlowWorkersGetTokensForTheSameTime) {

@@ -1,4 +1,4 @@
-// The yardstick of bf_io_auto's fairness against the plain thing: a sort, and a queue.
+// The reference wait of bf_io_auto compared with a plain implementation: a sort, and a queue.
 #include <gtest/gtest.h>
 
 #include <algorithm>

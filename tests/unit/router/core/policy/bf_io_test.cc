@@ -42,7 +42,7 @@ TEST_P(BfIoTest, LowerPriorityNeverTakesTheSlotOfAHigherOne) {
   EXPECT_THAT(classes.Decide("bf_io", GetParam()), ElementsAre(-1, 1, -1));
 }
 
-TEST_P(BfIoTest, NoSlotsOrNobodyWaitingIsAnEmptyPlan) {
+TEST_P(BfIoTest, NoSlotsOrAnEmptyPoolIsAnEmptyPlan) {
   EXPECT_THAT(PolicyCase().Worker(1, 0).Waiting(5).Decide("bf_io", GetParam()), ElementsAre(-1));
   EXPECT_TRUE(PolicyCase().Worker(1, 3).Decide("bf_io", GetParam()).empty());
 }
@@ -61,31 +61,31 @@ TEST(BfIoSquareTest, AgeOutweighsAnyMisfitInTheEnd) {
   EXPECT_THAT(decide(1'000), ElementsAre(1, -1));
 }
 
-TEST(BfIoSquareTest, BacklogThatMakesEverybodyWaitAlikeMakesNobodyOverdue) {
+TEST(BfIoSquareTest, BacklogThatDelaysAllAlikeMakesNoneOverdue) {
   const PolicyCase gap = PolicyCase().Worker(100'000, 0).Worker(99'000, 1);
   EXPECT_THAT(PolicyCase(gap).Waiting(30'000, 900'000).Waiting(1'000, 900'000).Decide("bf_io"),
               ElementsAre(-1, 1));
 }
 
-// Four workers at a level of 1,000 a slot; the least loaded prepares for the giant.
-PolicyCase GiantAmongSmall(int64_t prepared_load, int64_t giant_age) {
+// Four workers at a level of 1,000 a slot; the least loaded is reserved for the oversized request.
+PolicyCase OversizedAmongSmall(int64_t prepared_load, int64_t age) {
   PolicyCase result = PolicyCase().Worker(50'000, 0, kAmpleKv, 50).Worker(50'000, 0, kAmpleKv, 50);
-  result.Worker(50'000, 0, kAmpleKv, 50).Worker(prepared_load, 1, kAmpleKv, 50).Waiting(8'000, giant_age);
+  result.Worker(50'000, 0, kAmpleKv, 50).Worker(prepared_load, 1, kAmpleKv, 50).Waiting(8'000, age);
   return result.WaitingAll({900, 1'400, 100, 1'000, 700, 1'100});
 }
 
-TEST(BfIoSquareTest, WorkerThatPreparesForAnOverdueGiantGetsTheSmallest) {
-  EXPECT_THAT(GiantAmongSmall(49'000, /*giant_age=*/13).Decide("bf_io"),
+TEST(BfIoSquareTest, WorkerReservedForAnOversizedRequestGetsTheSmallest) {
+  EXPECT_THAT(OversizedAmongSmall(49'000, /*age=*/13).Decide("bf_io"),
               ElementsAre(-1, -1, -1, 3, -1, -1, -1));
 }
 
-TEST(BfIoSquareTest, GiantEntersOnceItsWorkerHasSunk) {
-  EXPECT_THAT(GiantAmongSmall(42'000, /*giant_age=*/13).Decide("bf_io"),
+TEST(BfIoSquareTest, OversizedRequestEntersOnceItsWorkerIsLowEnough) {
+  EXPECT_THAT(OversizedAmongSmall(42'000, /*age=*/13).Decide("bf_io"),
               ElementsAre(3, -1, -1, -1, -1, -1, -1));
 }
 
 TEST(BfIoSquareTest, DrainingWorkerDoesNotPullTheOthersDown) {
-  // The third is nearly empty and takes nobody; the gap is the second's, against the first.
+  // The third is nearly empty and takes no request; the gap is the second's, against the first.
   const PolicyCase draining = PolicyCase().Worker(60'000, 0).Worker(57'000, 1).Worker(2'000, 0);
   EXPECT_THAT(PolicyCase(draining).WaitingAll({100, 3'000, 6'000}).Decide("bf_io"), ElementsAre(-1, 1, -1));
 }
@@ -103,7 +103,7 @@ TEST(BfIoSquareTest, DrainingWorkerAboveHalfTheMedianIsNoPartOfTheLevel) {
 }
 
 // A snapshot that cannot come from the scheduler: all drain, yet one has a slot.
-TEST(BfIoSquareTest, GroupInWhichEverybodyDrainsHasNoLevelAndStillAPlan) {
+TEST(BfIoSquareTest, GroupInWhichAllDrainHasNoLevelAndStillAPlan) {
   const PolicyCase all = PolicyCase().Worker(10, 1).Draining().Worker(20, 0).Draining().WaitingAll({5});
   EXPECT_THAT(all.Decide("bf_io"), ElementsAre(0));
   EXPECT_THAT(all.Decide("bf_io_auto"), ElementsAre(0));
@@ -154,7 +154,7 @@ TEST(BfIoHorizonTest, OutlookThatReachesFurtherThanThePolicyIsReadByItsOwnRows) 
 }
 
 // The first worker is lower now, the second will be.
-TEST(BfIoHorizonTest, DiscountSaysWhatTheFutureIsWorth) {
+TEST(BfIoHorizonTest, DiscountWeighsFutureSteps) {
   const PolicyCase tie = PolicyCase()
                              .Worker(9'000, 1, kAmpleKv, 10)
                              .Worker(10'000, 1, kAmpleKv, 10)
@@ -170,7 +170,7 @@ TEST(BfIoHorizonTest, DiscountSaysWhatTheFutureIsWorth) {
   }
 }
 
-// The first two workers are equal, and the second will soon lose somebody; the third has no slot.
+// The first two workers are equal, and the second will soon finish a request; the third has no slot.
 std::vector<int32_t> RefillBeside(int64_t third_load) {
   PolicyOptions options;
   options.objective = "refill";

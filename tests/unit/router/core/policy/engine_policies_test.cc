@@ -49,7 +49,7 @@ TEST(VllmTest, FewestInFlightWithTheSearchRotating) {
 }
 
 TEST(VllmTest, WaitingCountsSixTimesItsKvAboveOneHalf) {
-  // Worker 0 has used 900 of 1,000 KV tokens, worker 1 none. The first request finds nobody waiting anywhere:
+  // Worker 0 has used 900 of 1,000 KV tokens, worker 1 none. For the first request no other waits anywhere:
   // 0 against 1, to worker 0. Then worker 0 has 1 waiting and 950 used: 1 + 6 * 1 * 0.45 = 3.7 against 1.
   // Counting requests alone, the third would go to worker 0 again.
   const PolicyCase full = PolicyCase()

@@ -81,14 +81,14 @@ TEST(GapProbe, OneSolveInSoManyIsProven) {
   EXPECT_EQ(never.gap(), std::nullopt);
 }
 
-PolicyCase FewSeats(uint64_t seed) {
+PolicyCase FewSlots(uint64_t seed) {
   Rng rng(seed);
-  PolicyCase seats;
+  PolicyCase slots;
   for (int g = 0; g < 24; ++g) {
-    seats.Worker(static_cast<int64_t>(50'000 + rng.Below(5'000)), g % 3 == 0 ? 1 : 0, kAmpleKv, 40);
+    slots.Worker(static_cast<int64_t>(50'000 + rng.Below(5'000)), g % 3 == 0 ? 1 : 0, kAmpleKv, 40);
   }
-  for (int i = 0; i < 200; ++i) seats.Waiting(1 + static_cast<int64_t>(rng.Gamma(0.8) * 1'200), 200 - i);
-  return seats;
+  for (int i = 0; i < 200; ++i) slots.Waiting(1 + static_cast<int64_t>(rng.Gamma(0.8) * 1'200), 200 - i);
+  return slots;
 }
 
 TEST(GapProbe, PoliciesDecideTheSameWithIt) {
@@ -102,15 +102,15 @@ TEST(GapProbe, PoliciesDecideTheSameWithIt) {
       options.gap_every = 2;
       const auto with = *MakePolicy(name, options);
       for (uint64_t seed = 1; seed <= 6; ++seed) {
-        const PolicyCase seats = FewSeats(seed);
-        const Decision probed = seats.Ask(*with), plain = seats.Ask(*without);
-        EXPECT_EQ(seats.WorkersOf(probed), seats.WorkersOf(plain)) << name << " " << seed;
+        const PolicyCase slots = FewSlots(seed);
+        const Decision probed = slots.Ask(*with), plain = slots.Ask(*without);
+        EXPECT_EQ(slots.WorkersOf(probed), slots.WorkersOf(plain)) << name << " " << seed;
         EXPECT_EQ(probed.gap.has_value(), seed % 2 == 0) << name << " " << seed;
         EXPECT_FALSE(plain.gap.has_value());
         EXPECT_LT(probed.gap.value_or(0), 0.05) << name << " " << objective << " " << seed;
       }
-      FewSeats(2).Decide(*with);
-      ASSERT_TRUE(FewSeats(2).Ask(*with).gap.has_value());
+      FewSlots(2).Decide(*with);
+      ASSERT_TRUE(FewSlots(2).Ask(*with).gap.has_value());
       EXPECT_FALSE(PolicyCase().Worker(5, 0).Waiting(7).Ask(*with).gap.has_value()) << "nothing was solved";
     }
   }

@@ -88,7 +88,7 @@ TEST(Parents, AHigherStageEndsTheWave) {
   EXPECT_EQ(book.Begin("a", 2, 1)->tokens_made, 50);
 }
 
-TEST(Parents, AFullBookForgetsWhoWasLongestWithoutACall) {
+TEST(Parents, AFullTableForgetsTheParentLongestWithoutACall) {
   BookOfParents book(3);
   for (const char* name : {"a", "b", "c"}) {
     book.Begin(name, 1);
@@ -106,7 +106,7 @@ TEST(Parents, AFullBookForgetsWhoWasLongestWithoutACall) {
   EXPECT_EQ(book.parents.size(), 3);
 }
 
-TEST(Parents, ACallThatIsOnlyLookedAtPutsNobodyOut) {
+TEST(Parents, ACallThatIsOnlyLookedUpDisplacesNoParent) {
   BookOfParents book(1);
   book.Begin("a", 1);
   book.End("a", 5, 2);

@@ -215,7 +215,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, KvAdmission,
 
 // A request that takes a worker for itself comes into an endless stream of small ones that would fill every
 // gap.
-TEST_P(KvAdmission, NobodyIsPassedOverForLongerThanTheBound) {
+TEST_P(KvAdmission, NoRequestIsPassedOverForLongerThanTheBound) {
   for (const PolicyInfo& policy : RegisteredPolicies()) {
     for (uint64_t seed = 1; seed <= 3; ++seed) {
       SCOPED_TRACE(absl::StrCat(policy.name, ", seed ", seed));
@@ -326,7 +326,7 @@ class OneWorkerGroup {
   int64_t step = 0, applied = 0;
 };
 
-TEST(WaitInTheScheduler, AnIdleGroupTakesWhoeverComesAndABusyOneWaitsUpToTheBound) {
+TEST(WaitInTheScheduler, AnIdleGroupTakesAllAndABusyOneWaitsUpToTheBound) {
   for (const char* admission : {"wait:most=5", "nested_wait:most=5", "kv_feasible+wait:most=5"}) {
     OneWorkerGroup group(admission, "max_tokens");
     ASSERT_TRUE(group.scheduler->Enqueue(OneWorkerGroup::Spec(1)).ok());
@@ -346,7 +346,7 @@ TEST(WaitInTheScheduler, AnIdleGroupTakesWhoeverComesAndABusyOneWaitsUpToTheBoun
   }
 }
 
-TEST(WaitInTheScheduler, WhoHasBegunElsewhereWaitsForNobody) {
+TEST(WaitInTheScheduler, ARequestThatHasBegunDoesNotWaitForABatch) {
   OneWorkerGroup group("wait:most=1000,tokens=1000000", "none");
   ASSERT_TRUE(group.scheduler->Enqueue(OneWorkerGroup::Spec(1)).ok());
   group.Plan();
@@ -359,7 +359,7 @@ TEST(WaitInTheScheduler, WhoHasBegunElsewhereWaitsForNobody) {
   for (const auto& waiting : state.waiting) EXPECT_EQ(waiting.held_back, waiting.spec.id == 3);
 }
 
-TEST(WaitInTheScheduler, WhoIsKeptBackCountsCanBeCancelledAndSurvivesACopy) {
+TEST(WaitInTheScheduler, AHeldRequestCountsCanBeCancelledAndSurvivesACopy) {
   // Steps take so long, whatever runs, that arrivals of a few a step make for a threshold of some more.
   const std::string admission = "wait:most=1000,tokens=1000000";
   OneWorkerGroup group(admission, "none", 100, 1 << 20);
@@ -475,7 +475,7 @@ TEST(KvAdmissionWithoutForesight, WhomWorkersRefuseTooOftenReservesAndBegins) {
   EXPECT_EQ(most_refusals, RequestSpec::kRefusalsBeforeReserving);
 }
 
-TEST(KvAdmissionWithoutForesight, WorkersRunOutAndEverybodyEndsAllTheSame) {
+TEST(KvAdmissionWithoutForesight, WorkersRunOutAndAllRequestsStillEnd) {
   int64_t preempted = 0;
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     Group group("bf_io_auto", "protection:alpha=0", "none", 64, seed);

@@ -57,13 +57,13 @@ TEST(KvHoldTest, OverdueRequestHoldsTheWorkerWithMostFreeKv) {
   EXPECT_EQ(hold.holder(), 1);
 }
 
-TEST(KvHoldTest, NobodyHoldsBeforeTheTime) {
+TEST(KvHoldTest, NoWorkerIsHeldBeforeTheTime) {
   KvHold hold(64);
   EXPECT_THAT(Pool().Worker(4, 50, 100).Waiting(90, 63).Close(hold), ElementsAre(4));
   EXPECT_EQ(hold.holder(), std::nullopt);
 }
 
-TEST(KvHoldTest, NobodyHoldsForARequestThatFits) {
+TEST(KvHoldTest, NoWorkerIsHeldForARequestThatFits) {
   KvHold hold(64);
   EXPECT_THAT(Pool().Worker(1, 95, 100).Worker(1, 60, 100).Waiting(90, 640).Close(hold), ElementsAre(1, 1));
 }

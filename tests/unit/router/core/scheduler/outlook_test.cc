@@ -286,7 +286,7 @@ TEST(Outlook, CurvesOfAnEarlierOutlookAreNotNamedOnceThereIsNone) {
   for (const WaitingView& view : one.spy->seen.waiting) EXPECT_EQ(view.curve, 0);
 }
 
-TEST(Outlook, ARequestThatOutlivesItsPredictionIsExpectedToOutliveItByAsMuchAgain) {
+TEST(Outlook, OutlivingAPredictionExtendsItByAsMuchAgain) {
   One one("oracle", 6);
   one.Enqueue(1, 100, 2);
   one.scheduler->MakePlan();
@@ -337,7 +337,7 @@ TEST(Outlook, ALatePlanStartsInTheNextStepAtTheEarliest) {
   EXPECT_EQ(one.spy->seen.Load(0, 1), 105);
 }
 
-TEST(Outlook, ViewsCarryWhatTheWorkerOffersAndWhoWaits) {
+TEST(Outlook, ViewsCarryTheWorkersStateAndTheWaitingRequests) {
   SchedulerOptions options;
   auto owned = std::make_unique<Spy>(0, 1);
   Spy* spy = owned.get();

@@ -30,7 +30,7 @@ TEST(PendingAhead, WhatIsThereAndOnItsWayLessWhatTheStepsUntilThenTake) {
   EXPECT_EQ(PendingAhead(kPending, {.steps = 9}), 0);
 }
 
-TEST(EqualPiece, IsTheMeanRanksWorkButNotLessThanIsWorthAStep) {
+TEST(EqualPiece, IsTheMeanRanksWorkButAtLeastTheMinimum) {
   EXPECT_EQ(EqualPiece({800, 0, 0, 0}), 200);
   EXPECT_EQ(EqualPiece({801, 0, 0, 0}), 201);
   EXPECT_EQ(EqualPiece({300, 300, 300, 300}), 300);

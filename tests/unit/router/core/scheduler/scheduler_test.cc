@@ -79,7 +79,7 @@ std::vector<RequestId> PlacedIds(const Plan& plan) {
   return ids;
 }
 
-TEST(Scheduler, PlanSaysThatTheDecisionWasEndedEarlyOnlyWhereThePolicyWasAsked) {
+TEST(Scheduler, PlanReportsAnEarlyEndOnlyWhereThePolicyRan) {
   Fixture f(PlanMode::kLockstep);
   f.policy->stopped_early_ = true;
   ASSERT_TRUE(f.scheduler->Enqueue(Request(1)).ok());
@@ -178,7 +178,7 @@ TEST(Scheduler, LoadIsProjectedToThePlansStep) {
   EXPECT_EQ(f.scheduler->totals().drift_tokens, 0);
 }
 
-TEST(Scheduler, AdoptsTheWorkersLoadAndCountsTheDrift) {
+TEST(Scheduler, TakesTheWorkersLoadAndCountsTheDrift) {
   Fixture f(PlanMode::kLockstep);
   ASSERT_TRUE(f.scheduler->Enqueue(Request(1, 100)).ok());
   f.scheduler->MakePlan();
@@ -260,7 +260,7 @@ TEST(Scheduler, AnIdleGroupIsNotSpunByRequestsThatFitNowhere) {
   EXPECT_EQ(f.scheduler->waiting(), 1);
 }
 
-TEST(Scheduler, ANewEpochKeepsWhatSurvivorsHoldAndReturnsTheRest) {
+TEST(Scheduler, ANewEpochKeepsRecoveredRequestsAndReturnsTheRest) {
   Fixture f(PlanMode::kPipelined, 2, 1);
   ASSERT_TRUE(f.scheduler->Enqueue(Request(1, 100)).ok());
   ASSERT_TRUE(f.scheduler->Enqueue(Request(2, 200)).ok());
@@ -307,7 +307,7 @@ TEST(Scheduler, WhatTwoMembersHoldOneOfThemDrops) {
   EXPECT_FALSE(plan->drops.empty());
 }
 
-TEST(Scheduler, AdoptsWhatAMemberBringsAlong) {
+TEST(Scheduler, RecoversTheRequestsOfAJoiningMember) {
   Fixture f(PlanMode::kLockstep);
   ASSERT_TRUE(f.scheduler->Enqueue(Request(1)).ok());
   EpochMember survivor;

@@ -23,7 +23,7 @@ TEST(TenantService, PromptAndOutputAreCharged) {
   EXPECT_EQ(service.Served(4), 0);
 }
 
-TEST(TenantService, WhoComesBackIsLiftedToTheLeastOfThoseThatWait) {
+TEST(TenantService, AReturningTenantIsLiftedToTheLeastWaitingOne) {
   TenantService service;
   service.OnWaiting(1);
   service.OnWaiting(2);
@@ -38,7 +38,7 @@ TEST(TenantService, WhoComesBackIsLiftedToTheLeastOfThoseThatWait) {
 }
 
 // One that cannot run now (of a lower class, too large for the memory left) keeps a low counter.
-TEST(TenantService, WhoComesBackIsNotLeftBehindByOneThatCannotRun) {
+TEST(TenantService, AReturningTenantIsNotDelayedByOneThatCannotRun) {
   TenantService service;
   service.OnWaiting(1);
   service.OnWaiting(2);
@@ -71,7 +71,7 @@ TEST(TenantService, ARequestRemovedFromThePoolKeepsNoTenantWaiting) {
   EXPECT_EQ(pool.service().Served(5), 400);
 }
 
-TEST(TenantService, WhoComesToAnEmptyPoolIsLiftedToTheLastThatLeftIt) {
+TEST(TenantService, AnEmptyPoolLiftsATenantToTheLastThatLeft) {
   TenantService service;
   service.OnWaiting(1);
   service.ChargePrompt(1, 500);

@@ -189,7 +189,7 @@ TEST(Uncoupled, AccountsStayExactWhateverTheWorkersPaces) {
 // Who may enter goes by each unit's own steps. A request may enter some steps before or after the one it was
 // reckoned for, so memory is exceeded now and then by as much; the worker takes the youngest out, who comes
 // again.
-TEST(Uncoupled, FeasibleMemoryLetsMoreInAndIsRarelyExceededWhateverTheWorkersPaces) {
+TEST(Uncoupled, FeasibleMemoryAdmitsMoreAndIsRarelyExceeded) {
   Tally all;
   for (const char* policy : {"jffc", "sa_jsq", "least_tokens", "bf_io_auto"}) {
     for (uint64_t seed = 1; seed <= 30; ++seed) {

@@ -75,7 +75,7 @@ TEST(WorkerSpeeds, NearlyEqualWorkersAreExactlyEqual) {
   EXPECT_TRUE(Equal(TimesOf(costs, {{1, 0}, {2, 5'000}, {1, 0}})));
 }
 
-TEST(WorkerSpeeds, WhoIsNotKnownIsOrdinary) {
+TEST(WorkerSpeeds, AnUnmeasuredWorkerCountsAsAReference) {
   std::vector<WorkerCost> costs = {Cost(kC, kTl), Cost(2 * kC, 2 * kTl, 0.2), {std::nullopt, kLoad}};
   // Nobody to compare with.
   EXPECT_TRUE(Equal(TimesOf(costs, std::vector<WorkerTime>(3))));
@@ -149,7 +149,7 @@ TEST(WorkerSpeeds, AbsurdCostsStayWithinBounds) {
   }
 }
 
-TEST(ServiceTimes, AreWhatAllHaveToldElseWhatStepsTake) {
+TEST(ServiceTimes, AreReportedOnesOrElseMeasuredSteps) {
   const std::vector<double> ones = {1, 1}, silent = {0, 0}, half = {3, 0};
   const std::vector<WorkerCost> costs = {Cost(kC, kTl), Cost(3 * kC, 3 * kTl)};
   EXPECT_EQ(ServiceTimesOf(std::vector<double>{2, 5}, costs, ones), (std::vector<double>{2, 5}));

@@ -96,7 +96,7 @@ TEST_P(SolverTest, WorkStaysNearTheBudgetAndMoreOfItIsNeverWorse) {
     Solver solver(settings);
     const Solution solution = solver.Solve(instance);
     EXPECT_EQ(Infeasibility(instance, solution), "");
-    // One seat's look at the pool may overshoot.
+    // One slot's look at the pool may overshoot.
     EXPECT_LE(solver.statistics().evaluations, budget + 5'000);
     const double value = Evaluate(instance, settings, solution);
     EXPECT_LE(value, last + 1e-6 * std::abs(last));
@@ -192,10 +192,10 @@ TEST(ObjectiveTest, PaperSumsTheImbalanceOfEveryStepDiscounted) {
   EXPECT_EQ(Evaluate(instance, Settings(ObjectiveKind::kPaper), {{1}}), 4 + 0.5 * 4.5 + 0.25 * 3);
 }
 
-TEST(ObjectiveTest, SquareIsSquaredDeviationsFromTheTargetLessWorth) {
+TEST(ObjectiveTest, SquareIsSquaredDeviationsFromTheTargetLessWeights) {
   Instance instance = Make({{10, 1}, {4, 1}}, {2});
   instance.target_load = 9;
-  instance.items[0].worth = 5;
+  instance.items[0].weight = 5;
   EXPECT_EQ(Evaluate(instance, Settings(ObjectiveKind::kSquare), {{1}}), 1 * 1 + 3 * 3 - 5);
 }
 
@@ -219,8 +219,8 @@ TEST(ObjectiveTest, WhatIsToBeComputedCountsAsLongAsTheItemIsThere) {
 TEST(SolverHomeTest, CreditedItemIsCheapOnTheWorkerThatExpectsItOnly) {
   // Worker 1 really holds 400; 600 of the item's 700 are credited to it.
   Instance instance = Make({{1000, 1}, {1000, 1}}, {700, 90});
-  instance.items[0].home = 1;
-  instance.items[0].credit = 600;
+  instance.items[0].reserved_worker = 1;
+  instance.items[0].precounted_tokens = 600;
   instance.target_load = 1095;
   for (ObjectiveKind kind : {ObjectiveKind::kSquare, ObjectiveKind::kRefill}) {
     EXPECT_THAT(Solver(Settings(kind)).Solve(instance).worker_of, ::testing::ElementsAre(1, 0));

@@ -1,11 +1,11 @@
 // A worker that keeps the group's barrier and breaks the router's protocol.
 //
-// Purpose: step loop, engine, barrier and stream are the real ones; what the step loop hands to the stream is
-// changed on its way, so that the router meets a liar from inside the group. Its lies never claim a wrong
-// token for a request that it holds and may still make tokens for: nobody but the worker can know those.
+// Purpose: step loop, engine, barrier and stream are the real ones. The reports are changed before the stream
+// sends them, so the router gets protocol violations from a member of the group. They never contain a wrong
+// token for a request that the worker holds and may still generate tokens for: only the worker has those.
 // Threads: two of its own; the methods belong to the owner's.
-#ifndef BFIO_TESTS_CHAOS_LYING_WORKER_H_
-#define BFIO_TESTS_CHAOS_LYING_WORKER_H_
+#ifndef BFIO_TESTS_CHAOS_MISBEHAVING_WORKER_H_
+#define BFIO_TESTS_CHAOS_MISBEHAVING_WORKER_H_
 
 #include <memory>
 #include <string>
@@ -19,7 +19,7 @@
 
 namespace bfio::chaos {
 
-enum class Lie {
+enum class Misbehavior {
   kSkipStep,        // a step number that does not follow
   kStaleEpoch,      // reports of an epoch long gone, among the right ones
   kFutureEpoch,     // and of one to come
@@ -31,29 +31,29 @@ enum class Lie {
   kDuplicate,       // every report twice
   kOutOfOrder,      // two reports swapped
 };
-inline constexpr int kLies = static_cast<int>(Lie::kOutOfOrder) + 1;
-absl::string_view NameOf(Lie lie);
+inline constexpr int kMisbehaviors = static_cast<int>(Misbehavior::kOutOfOrder) + 1;
+absl::string_view NameOf(Misbehavior misbehavior);
 
-class LyingWorker {
+class MisbehavingWorker {
  public:
-  // Joins at once; begins to lie after some twenty steps.
-  LyingWorker(const std::string& router, const std::string& barrier_host, const std::string& id, Lie lie,
-              const worker::SimOptions& engine);
-  // Leaves without a word, as a worker does that dies.
-  ~LyingWorker();
+  // Joins at once; misbehaves after some twenty steps.
+  MisbehavingWorker(const std::string& router, const std::string& barrier_host, const std::string& id,
+                    Misbehavior misbehavior, const worker::SimOptions& engine);
+  // Leaves without a message, like a worker that crashes.
+  ~MisbehavingWorker();
 
-  // Reports of its that were changed: none before the group has taken it in.
-  int64_t lies() const;
+  // Number of changed reports: 0 before it has joined a group.
+  int64_t altered_reports() const;
 
  private:
-  class Mouth;
+  class AlteredLink;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<worker::RouterLink> link_;
-  std::unique_ptr<Mouth> mouth_;
+  std::unique_ptr<AlteredLink> altered_link_;
   std::unique_ptr<worker::StepLoop> loop_;
   std::thread loop_thread_, link_thread_;
 };
 
 }  // namespace bfio::chaos
 
-#endif  // BFIO_TESTS_CHAOS_LYING_WORKER_H_
+#endif  // BFIO_TESTS_CHAOS_MISBEHAVING_WORKER_H_

@@ -1,4 +1,4 @@
-#include "router/core/policy/bf_io_auto/turns.h"
+#include "router/core/policy/bf_io_auto/urgency.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,63 +8,63 @@ namespace {
 
 constexpr double kLateFactor = 1.1;
 constexpr double kDueFactor = 2;
-// A little below the 1 % that the factor is about: admissions come in bursts.
+// A little below the 1 % that the factor stands for: admissions come in bursts.
 constexpr double kLateShare = 0.008;
-constexpr double kSpareShare = 0.005;
-constexpr double kSpareSteps = 100;
-// A spared request is large: so many deviations above the mean.
-constexpr double kSpareDeviations = 2;
-// How long a spared request that is due waits for a slot on the worker prepared for it.
-constexpr double kHomeSteps = 20;
+constexpr double kDeferredShare = 0.005;
+constexpr double kDeferredSteps = 100;
+// A deferred request is large: so many deviations above the mean.
+constexpr double kDeferredDeviations = 2;
+// How long an overdue deferred request waits for a slot on the worker reserved for it.
+constexpr double kReservedSteps = 20;
 // Step of the price's logarithm, per late admission; and its bounds, wide enough not to matter.
 constexpr double kPriceGain = 0.1;
 constexpr double kLeastPrice = 0.01;
 constexpr double kMostPrice = 1000;
-// What being spared leaves of a request's worth.
-constexpr double kSparedWorth = 0.3;
-// Weight of one decision in the mean of seats.
-constexpr double kSeatsGain = 0.02;
+// Share of a request's lateness that counts while it is deferred.
+constexpr double kDeferredWeight = 0.3;
+// Weight of one decision in the mean of admissions.
+constexpr double kAdmissionsGain = 0.02;
 
 }  // namespace
 
-double Turns::AgeOf(const Snapshot& snapshot, const WaitingView& request) const {
+double UrgencyTracker::AgeOf(const Snapshot& snapshot, const WaitingView& request) const {
   const double age = static_cast<double>(snapshot.step - request.senior_step());
   if (request.tenant_excess_tokens <= 0) return age;
   const double late = std::max(1.0, kLateFactor * static_cast<double>(snapshot.first_come_p99));
   return age - late * request.tenant_excess_tokens / tokens_per_late_;
 }
 
-void Turns::Observe(const Snapshot& snapshot, const PoolScale& scale, int64_t seats) {
-  choice_ = static_cast<int64_t>(snapshot.waiting.size()) > seats;
+void UrgencyTracker::Observe(const Snapshot& snapshot, const PoolScale& scale, int64_t admissions) {
+  choice_ = static_cast<int64_t>(snapshot.waiting.size()) > admissions;
   double load = 0;
   for (const WorkerView& worker : snapshot.workers) load += static_cast<double>(worker.load_tokens);
   tokens_per_late_ = std::max(1.0, load / static_cast<double>(snapshot.workers.size()));
 
   const double due = kDueFactor * static_cast<double>(snapshot.first_come_p99);
-  // By now the yardstick knows of the last plan.
-  spare_ = std::min(spare_, kSpareShare * seats_ * due + 2);
-  turns_.clear();
+  // The reference wait includes the last plan now.
+  deferrals_ = std::min(deferrals_, kDeferredShare * admissions_ * due + 2);
+  urgencies_.clear();
   kept_.clear();
   for (const WaitingView& request : snapshot.waiting) {
-    Turn turn;
-    turn.slack = due - AgeOf(snapshot, request);
-    if (!spared_.empty() && spared_.contains(request.id)) {
-      turn.slack += kSpareSteps;
-      turn.spared = true;
+    Urgency urgency;
+    urgency.slack = due - AgeOf(snapshot, request);
+    if (!deferred_.empty() && deferred_.contains(request.id)) {
+      urgency.slack += kDeferredSteps;
+      urgency.deferred = true;
       kept_.insert(request.id);
     }
-    turns_.push_back(turn);
+    urgencies_.push_back(urgency);
   }
-  spared_.swap(kept_);  // those that were cancelled are forgotten
-  Spare(snapshot, scale);
+  deferred_.swap(kept_);  // those that were cancelled are forgotten
+  Defer(snapshot, scale);
 }
 
-void Turns::Spare(const Snapshot& snapshot, const PoolScale& scale) {
+void UrgencyTracker::Defer(const Snapshot& snapshot, const PoolScale& scale) {
   if (!choice_) return;
-  const double large = scale.mean + kSpareDeviations * scale.deviation;
+  const double large = scale.mean + kDeferredDeviations * scale.deviation;
   due_.clear();
-  for (size_t i = 0; i < turns_.size(); ++i) {
-    if (turns_[i].slack > 0 || turns_[i].spared) continue;
+  for (size_t i = 0; i < urgencies_.size(); ++i) {
+    if (urgencies_[i].slack > 0 || urgencies_[i].deferred) continue;
     if (static_cast<double>(snapshot.waiting[i].prefill_tokens) > large)
       due_.push_back(static_cast<int32_t>(i));
   }
@@ -72,15 +72,15 @@ void Turns::Spare(const Snapshot& snapshot, const PoolScale& scale) {
     return snapshot.waiting[a].prefill_tokens > snapshot.waiting[b].prefill_tokens;
   });
   for (const int32_t i : due_) {
-    if (spare_ < 1) break;
-    spare_ -= 1;
-    spared_.insert(snapshot.waiting[i].id);
-    turns_[i].spared = true;
-    turns_[i].slack += kSpareSteps;
+    if (deferrals_ < 1) break;
+    deferrals_ -= 1;
+    deferred_.insert(snapshot.waiting[i].id);
+    urgencies_[i].deferred = true;
+    urgencies_[i].slack += kDeferredSteps;
   }
 }
 
-void Turns::SetWorths(const Snapshot& snapshot, const PoolScale& scale, Instance& instance) const {
+void UrgencyTracker::SetWeights(const Snapshot& snapshot, const PoolScale& scale, Instance& instance) const {
   // More than any exchange of items can change the balance by; in time, as what is balanced is.
   double low = instance.workers[0].TimeAt(static_cast<double>(instance.workers[0].load_tokens)), high = low,
          largest = 0, steepest = 0;
@@ -90,7 +90,7 @@ void Turns::SetWorths(const Snapshot& snapshot, const PoolScale& scale, Instance
     steepest = std::max(steepest, worker.load_rate());
   }
   for (const SolverItem& item : instance.items)
-    largest = std::max(largest, steepest * static_cast<double>(item.load + item.credit));
+    largest = std::max(largest, steepest * static_cast<double>(item.load + item.precounted_tokens));
   const double forced = 4 * std::pow(high - low + 2 * largest, 2);
 
   const double late = std::max(1.0, kLateFactor * static_cast<double>(snapshot.first_come_p99));
@@ -100,33 +100,34 @@ void Turns::SetWorths(const Snapshot& snapshot, const PoolScale& scale, Instance
     SolverItem& item = instance.items[i];
     const double age = AgeOf(snapshot, snapshot.waiting[i]);
     double lateness = age / late;
-    if (turns_[i].spared) lateness = kSparedWorth * std::min(1.0, lateness);
-    item.worth = rate * rate * (kLeastAgeWorth * age + unit * lateness * std::abs(lateness));
-    if (turns_[i].slack > 0) continue;
-    const bool home_closed = item.home != kNoHome && instance.workers[item.home].free_slots == 0;
-    if (turns_[i].spared && home_closed && turns_[i].slack > -kHomeSteps) continue;
-    item.worth += forced * (1 - turns_[i].slack);
+    if (urgencies_[i].deferred) lateness = kDeferredWeight * std::min(1.0, lateness);
+    item.weight = rate * rate * (kLeastAgeWeight * age + unit * lateness * std::abs(lateness));
+    if (urgencies_[i].slack > 0) continue;
+    const bool reserved_closed =
+        item.reserved_worker != kNoReservedWorker && instance.workers[item.reserved_worker].free_slots == 0;
+    if (urgencies_[i].deferred && reserved_closed && urgencies_[i].slack > -kReservedSteps) continue;
+    item.weight += forced * (1 - urgencies_[i].slack);
   }
 }
 
-void Turns::Learn(const Snapshot& snapshot, absl::Span<const Assignment> plan) {
+void UrgencyTracker::Learn(const Snapshot& snapshot, absl::Span<const Assignment> plan) {
   const double late = std::floor(kLateFactor * static_cast<double>(snapshot.first_come_p99) + 1e-9);
   double steps = 0;
   for (const Assignment& assignment : plan) {
     const WaitingView& request = snapshot.waiting[static_cast<size_t>(assignment.waiting_index)];
-    spared_.erase(request.id);
+    deferred_.erase(request.id);
     // Its own wait: a senior call comes late into the pool, not out of it.
     const bool is_late = AgeOf(snapshot, request) - static_cast<double>(request.seniority) > late;
     steps += (is_late ? 1 : 0) - kLateShare;
   }
-  // KV may have admitted fewer than there were seats.
+  // KV may have admitted fewer than planned.
   const int64_t admitted = static_cast<int64_t>(plan.size());
   if (admitted < static_cast<int64_t>(snapshot.waiting.size())) {
     price_ = std::clamp(price_ * std::exp(kPriceGain * steps), kLeastPrice, kMostPrice);
   }
   const double now = static_cast<double>(admitted);
-  seats_ = seats_ == 0 ? now : seats_ + kSeatsGain * (now - seats_);
-  spare_ += kSpareShare * now;
+  admissions_ = admissions_ == 0 ? now : admissions_ + kAdmissionsGain * (now - admissions_);
+  deferrals_ += kDeferredShare * now;
 }
 
 }  // namespace bfio::core

@@ -1,4 +1,4 @@
-#include "tests/chaos/barrier_stranger.h"
+#include "tests/chaos/barrier_intruder.h"
 
 #include <sys/socket.h>
 #include <unistd.h>
@@ -21,17 +21,17 @@ constexpr absl::Duration kAttempt = absl::Milliseconds(100), kPause = absl::Mill
 
 }  // namespace
 
-BarrierStranger::BarrierStranger(Options options) : options_(std::move(options)) {
+BarrierIntruder::BarrierIntruder(Options options) : options_(std::move(options)) {
   thread_ = std::thread([this] { Run(); });
 }
 
-BarrierStranger::~BarrierStranger() {
+BarrierIntruder::~BarrierIntruder() {
   stop_ = true;
   thread_.join();
   for (const int fd : open_) close(fd);
 }
 
-void BarrierStranger::Run() {
+void BarrierIntruder::Run() {
   for (uint64_t round = 0; !stop_; ++round) {
     for (const std::string& barrier : options_.barriers) Connect(barrier);
     if (!options_.barriers.empty()) {
@@ -42,7 +42,7 @@ void BarrierStranger::Run() {
   }
 }
 
-void BarrierStranger::Connect(const std::string& barrier) {
+void BarrierIntruder::Connect(const std::string& barrier) {
   for (int i = 0; i < kConnectionsPerRound; ++i) {
     const int fd = OpenConnection(barrier);
     if (fd < 0) return;
@@ -57,7 +57,7 @@ void BarrierStranger::Connect(const std::string& barrier) {
   }
 }
 
-void BarrierStranger::TryToJoin(const std::string& barrier, uint64_t epoch) {
+void BarrierIntruder::TryToJoin(const std::string& barrier, uint64_t epoch) {
   auto endpoint = worker::StarEndpoint::Create({.host = options_.host});
   if (!endpoint.ok()) return;
   const auto joined = (*endpoint)->Form(

@@ -1,4 +1,4 @@
-#include "tests/chaos/lying_worker.h"
+#include "tests/chaos/misbehaving_worker.h"
 
 #include <grpcpp/grpcpp.h>
 
@@ -19,42 +19,42 @@ constexpr int kHonestReports = 20;
 
 }  // namespace
 
-absl::string_view NameOf(Lie lie) {
-  switch (lie) {
-    case Lie::kSkipStep:
+absl::string_view NameOf(Misbehavior misbehavior) {
+  switch (misbehavior) {
+    case Misbehavior::kSkipStep:
       return "skips a step";
-    case Lie::kStaleEpoch:
+    case Misbehavior::kStaleEpoch:
       return "speaks of an old epoch";
-    case Lie::kFutureEpoch:
+    case Misbehavior::kFutureEpoch:
       return "speaks of an epoch to come";
-    case Lie::kUnknownHandles:
+    case Misbehavior::kUnknownHandles:
       return "tells of unknown requests";
-    case Lie::kEndedHandles:
+    case Misbehavior::kEndedHandles:
       return "tells of requests that have ended";
-    case Lie::kNegativeLoad:
+    case Misbehavior::kNegativeLoad:
       return "has a negative load";
-    case Lie::kOverlong:
+    case Misbehavior::kOverlong:
       return "makes too many tokens";
-    case Lie::kUnplanned:
+    case Misbehavior::kUnplanned:
       return "acknowledges what was not planned";
-    case Lie::kDuplicate:
+    case Misbehavior::kDuplicate:
       return "says everything twice";
-    case Lie::kOutOfOrder:
+    case Misbehavior::kOutOfOrder:
       return "mixes up its reports";
   }
   return "";
 }
 
-class LyingWorker::Mouth final : public worker::StepLink {
+class MisbehavingWorker::AlteredLink final : public worker::StepLink {
  public:
-  Mouth(worker::RouterLink& link, Lie lie) : link_(link), lie_(lie) {}
+  AlteredLink(worker::RouterLink& link, Misbehavior misbehavior) : link_(link), misbehavior_(misbehavior) {}
 
   void Send(uint64_t stream, worker::OutMessage message) override {
     auto* report = std::get_if<worker::StepReport>(&message);
     if (report == nullptr || ++reports_ < kHonestReports) return link_.Send(stream, std::move(message));
-    ++lies_;
+    ++altered_reports_;
     Twist(stream, *report);
-    if (lie_ == Lie::kOutOfOrder) {
+    if (misbehavior_ == Misbehavior::kOutOfOrder) {
       if (!held_back_) {
         held_back_ = std::move(message);
         return;
@@ -63,32 +63,32 @@ class LyingWorker::Mouth final : public worker::StepLink {
       link_.Send(stream, *std::exchange(held_back_, std::nullopt));
       return;
     }
-    if (lie_ == Lie::kDuplicate) link_.Send(stream, message);
+    if (misbehavior_ == Misbehavior::kDuplicate) link_.Send(stream, message);
     link_.Send(stream, std::move(message));
   }
 
-  int64_t lies() const { return lies_; }
+  int64_t altered_reports() const { return altered_reports_; }
 
  private:
   void Twist(uint64_t stream, worker::StepReport& report) {
-    switch (lie_) {
-      case Lie::kSkipStep:
+    switch (misbehavior_) {
+      case Misbehavior::kSkipStep:
         report.step += 3;
         return;
-      case Lie::kStaleEpoch:
-      case Lie::kFutureEpoch: {
+      case Misbehavior::kStaleEpoch:
+      case Misbehavior::kFutureEpoch: {
         worker::StepReport other = report;
-        other.epoch = lie_ == Lie::kStaleEpoch ? other.epoch - 1 : other.epoch + 1;
+        other.epoch = misbehavior_ == Misbehavior::kStaleEpoch ? other.epoch - 1 : other.epoch + 1;
         for (auto& token : other.output.tokens) token.id = 1;
         link_.Send(stream, std::move(other));
         return;
       }
-      case Lie::kUnknownHandles:
+      case Misbehavior::kUnknownHandles:
         report.output.tokens.push_back({424242, 7});
         report.output.finished.push_back({424243, worker::FinishCause::kLength});
         report.rejected.push_back({424244, absl::StatusCode::kInternal, "no"});
         return;
-      case Lie::kEndedHandles:
+      case Misbehavior::kEndedHandles:
         for (const worker::Handle handle : ended_) {
           report.output.tokens.push_back({handle, 1});
           report.output.finished.push_back({handle, worker::FinishCause::kLength});
@@ -96,51 +96,52 @@ class LyingWorker::Mouth final : public worker::StepLink {
         ended_.clear();
         for (const auto& finish : report.output.finished) ended_.push_back(finish.handle);
         return;
-      case Lie::kNegativeLoad:
+      case Misbehavior::kNegativeLoad:
         report.output.load_tokens = -5;
         report.free_slots = -1;
         report.free_kv_tokens = -1000;
         report.active_requests = -7;
         return;
-      case Lie::kOverlong:
+      case Misbehavior::kOverlong:
         for (const auto& finish : report.output.finished) {
           for (uint32_t extra = 0; extra < 5; ++extra) report.output.tokens.push_back({finish.handle, extra});
         }
         return;
-      case Lie::kUnplanned:
+      case Misbehavior::kUnplanned:
         report.applied_plan += 1000;
         return;
-      case Lie::kDuplicate:
-      case Lie::kOutOfOrder:
+      case Misbehavior::kDuplicate:
+      case Misbehavior::kOutOfOrder:
         return;
     }
   }
 
   worker::RouterLink& link_;
-  const Lie lie_;
+  const Misbehavior misbehavior_;
   int reports_ = 0;
-  std::atomic<int64_t> lies_{0};
+  std::atomic<int64_t> altered_reports_{0};
   // With the last report.
   std::vector<worker::Handle> ended_;
   std::optional<worker::OutMessage> held_back_;
 };
 
-LyingWorker::LyingWorker(const std::string& router, const std::string& barrier_host, const std::string& id,
-                         Lie lie, const worker::SimOptions& engine)
+MisbehavingWorker::MisbehavingWorker(const std::string& router, const std::string& barrier_host,
+                                     const std::string& id, Misbehavior misbehavior,
+                                     const worker::SimOptions& engine)
     : channel_(NewChannel(router, 1000)) {
   worker::RouterLinkOptions link;
   link.router = router;
   link.worker_id = id;
   link_ = std::make_unique<worker::RouterLink>(link, channel_);
-  mouth_ = std::make_unique<Mouth>(*link_, lie);
+  altered_link_ = std::make_unique<AlteredLink>(*link_, misbehavior);
   auto sim = worker::MakeSimEngine(engine);
   auto endpoint = worker::MakeBarrierEndpoint("star", {.host = barrier_host, .hub = nullptr, .device = 0});
   worker::StepLoopOptions loop;
   loop.worker_id = id;
-  loop.version = "liar";
+  loop.version = "misbehaving";
   // With another one it would be alone in its group.
   loop.model = testing::kSimModel;
-  loop_ = std::make_unique<worker::StepLoop>(loop, *std::move(sim), *std::move(endpoint), *mouth_);
+  loop_ = std::make_unique<worker::StepLoop>(loop, *std::move(sim), *std::move(endpoint), *altered_link_);
   loop_thread_ = std::thread([this] {
     loop_->Run().IgnoreError();
     link_->Stop();
@@ -148,12 +149,12 @@ LyingWorker::LyingWorker(const std::string& router, const std::string& barrier_h
   link_thread_ = std::thread([this] { link_->Run(loop_->inbox()).IgnoreError(); });
 }
 
-int64_t LyingWorker::lies() const {
-  return mouth_->lies();
+int64_t MisbehavingWorker::altered_reports() const {
+  return altered_link_->altered_reports();
 }
 
-LyingWorker::~LyingWorker() {
-  loop_->inbox().OnShutdown("the lie is over");
+MisbehavingWorker::~MisbehavingWorker() {
+  loop_->inbox().OnShutdown("the fault is over");
   loop_thread_.join();
   link_thread_.join();
 }

@@ -2,8 +2,8 @@
 //
 // Purpose: what the step loop does of a step, for tests and checks of engines without one. Ownership: borrows
 // the barrier. Threads: the rank's. Errors: the barrier's; INTERNAL when an engine fails by itself.
-#ifndef BFIO_TESTS_TESTING_SEAT_H_
-#define BFIO_TESTS_TESTING_SEAT_H_
+#ifndef BFIO_TESTS_TESTING_GROUP_MEMBER_H_
+#define BFIO_TESTS_TESTING_GROUP_MEMBER_H_
 
 #include <cstdint>
 #include <map>
@@ -17,10 +17,10 @@
 
 namespace bfio::testing {
 
-class Seat {
+class GroupMember {
  public:
   // Its first step is the one after `steps`.
-  Seat(const worker::GroupSpec& group, worker::Barrier& barrier, int64_t steps = 0)
+  GroupMember(const worker::GroupSpec& group, worker::Barrier& barrier, int64_t steps = 0)
       : group_(group), barrier_(barrier), step_(steps) {}
 
   // One step of all; returns how many ranks have said that they are busy.
@@ -58,4 +58,4 @@ class Seat {
 
 }  // namespace bfio::testing
 
-#endif  // BFIO_TESTS_TESTING_SEAT_H_
+#endif  // BFIO_TESTS_TESTING_GROUP_MEMBER_H_

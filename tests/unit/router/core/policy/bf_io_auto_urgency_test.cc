@@ -1,4 +1,4 @@
-// Whose turn it is under bf_io_auto: lateness, the price of waiting, who is due and who is spared.
+// Urgency under bf_io_auto: lateness, the price of waiting, overdue and deferred requests.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,23 +7,23 @@
 #include <vector>
 
 #include "common/base/rng.h"
-#include "router/core/policy/bf_io_auto/turns.h"
+#include "router/core/policy/bf_io_auto/urgency.h"
 #include "router/core/scheduler/virtual_fcfs.h"
 
 namespace bfio::core {
 namespace {
 
 // A pool of 200 whose first-come rule would admit 20 a step: P = 9 steps, due at 18.
-constexpr int64_t kPool = 200, kSeats = 20, kP = 9, kDue = 18;
+constexpr int64_t kPool = 200, kAdmitted = 20, kP = 9, kDue = 18;
 
-class TurnsTest : public ::testing::Test {
+class UrgencyTest : public ::testing::Test {
  protected:
-  TurnsTest() : workers_(4), waiting_(kPool), ages_(kPool, 5) {
+  UrgencyTest() : workers_(4), waiting_(kPool), ages_(kPool, 5) {
     for (int64_t i = 0; i < kPool; ++i) waiting_[i].id = static_cast<RequestId>(i + 1);
     for (WorkerView& worker : workers_) worker.load_tokens = 10'000;
     scale_ = {1'000, 100};
     for (WaitingView& request : waiting_) request.prefill_tokens = 1'000;
-    ages_[50] = kP;  // nobody waits longer under a first-come rule than somebody does
+    ages_[50] = kP;  // the longest wait under a first-come rule
   }
 
   Snapshot View() {
@@ -37,10 +37,10 @@ class TurnsTest : public ::testing::Test {
   }
   void Observe() {
     ++step_;
-    turns_.Observe(View(), scale_, kSeats);
+    urgency_.Observe(View(), scale_, kAdmitted);
   }
   // Until P is 9: the last of the pool enter, and others of their age come. Ends with a look at the pool.
-  void Settle(int decisions = 50, int64_t admitted = kSeats) {
+  void Settle(int decisions = 50, int64_t admitted = kAdmitted) {
     for (int i = 0; i < decisions; ++i) {
       Observe();
       std::vector<int32_t> plan;
@@ -53,7 +53,7 @@ class TurnsTest : public ::testing::Test {
     std::vector<Assignment> plan;
     for (int32_t i : waiting_indices) plan.push_back({i, 0});
     const Snapshot snapshot = View();
-    turns_.Learn(snapshot, plan);
+    urgency_.Learn(snapshot, plan);
     while (first_come_.size() < kPool) first_come_.Arrive(step_);
     first_come_.Decide(step_, static_cast<int64_t>(plan.size()));
   }
@@ -68,25 +68,26 @@ class TurnsTest : public ::testing::Test {
     }
     return instance;
   }
-  Instance Worths() {
+  Instance Weights() {
     Instance instance = Program();
-    turns_.SetWorths(View(), scale_, instance);
+    urgency_.SetWeights(View(), scale_, instance);
     return instance;
   }
-  // The age beyond which a request is late, as its worth tells it.
+  // The age beyond which a request is late, derived from its weight.
   double Late() {
     const double age = static_cast<double>(ages_[0]);
-    const double per_unit = (Worths().items[0].worth - 200 * age) / (turns_.price() * 1e4);
+    const double per_unit = (Weights().items[0].weight - 200 * age) / (urgency_.price() * 1e4);
     const double late = age / std::sqrt(per_unit);
     EXPECT_GT(late, kP);
     EXPECT_LE(late, 1.2 * kP + 1e-9) << "what is promised against fcfs";
     return late;
   }
-  int64_t Spared() const {
-    return std::count_if(turns_.turns().begin(), turns_.turns().end(), [](auto& t) { return t.spared; });
+  int64_t Deferred() const {
+    return std::count_if(urgency_.urgencies().begin(), urgency_.urgencies().end(),
+                         [](auto& t) { return t.deferred; });
   }
 
-  Turns turns_;
+  UrgencyTracker urgency_;
   VirtualFcfs first_come_;
   PoolScale scale_;
   int64_t step_ = 1'000;
@@ -95,75 +96,75 @@ class TurnsTest : public ::testing::Test {
   std::vector<int64_t> ages_;
 };
 
-TEST_F(TurnsTest, DueAtTwiceWhatAFirstComeRuleWouldMakeNearlyEverybodyWait) {
+TEST_F(UrgencyTest, OverdueAtTwiceTheP99WaitOfAFirstComeRule) {
   ages_[3] = 17, ages_[4] = 18, ages_[5] = 40;
   Settle();
-  EXPECT_EQ(turns_.turns()[0].slack, kDue - 5);
-  EXPECT_EQ(turns_.turns()[3].slack, 1);
-  EXPECT_EQ(turns_.turns()[4].slack, 0);
-  EXPECT_EQ(turns_.turns()[5].slack, kDue - 40);
+  EXPECT_EQ(urgency_.urgencies()[0].slack, kDue - 5);
+  EXPECT_EQ(urgency_.urgencies()[3].slack, 1);
+  EXPECT_EQ(urgency_.urgencies()[4].slack, 0);
+  EXPECT_EQ(urgency_.urgencies()[5].slack, kDue - 40);
 }
 
-TEST_F(TurnsTest, AdmissionsCountAndNotSeatsWhereKvBinds) {
+TEST_F(UrgencyTest, AdmissionsCountAndNotSlotsWhereKvBinds) {
   ages_[50] = 25;
-  Settle(200, kSeats / 2);
-  EXPECT_EQ(turns_.turns()[0].slack, 2 * 19 - 5);
+  Settle(200, kAdmitted / 2);
+  EXPECT_EQ(urgency_.urgencies()[0].slack, 2 * 19 - 5);
 }
 
-TEST_F(TurnsTest, WorthIsPriceTimesScaleSquaredTimesLatenessSquared) {
+TEST_F(UrgencyTest, WeightIsPriceTimesScaleSquaredTimesLatenessSquared) {
   ages_[1] = 0, ages_[2] = 12;
   Settle();
-  const Instance instance = Worths();
+  const Instance instance = Weights();
   const double late = Late();
   for (int i : {0, 1, 2}) {
     const double age = static_cast<double>(ages_[i]), lateness = age / late;
-    EXPECT_NEAR(instance.items[i].worth, 200 * age + turns_.price() * 1e4 * lateness * lateness, 1e-6);
+    EXPECT_NEAR(instance.items[i].weight, 200 * age + urgency_.price() * 1e4 * lateness * lateness, 1e-6);
   }
 }
 
-TEST_F(TurnsTest, PriceRisesWithALateAdmissionAndFallsWithOneInTime) {
+TEST_F(UrgencyTest, PriceRisesWithALateAdmissionAndFallsWithOneInTime) {
   Settle();
   const int64_t last_in_time = static_cast<int64_t>(Late() + 1e-9);
   ages_[7] = last_in_time, ages_[8] = last_in_time + 1;
-  const double start = turns_.price();
+  const double start = urgency_.price();
   Admit({7});
-  EXPECT_NEAR(std::log(turns_.price() / start), 0.1 * -0.008, 1e-12);
+  EXPECT_NEAR(std::log(urgency_.price() / start), 0.1 * -0.008, 1e-12);
   Admit({8});
-  EXPECT_NEAR(std::log(turns_.price() / start), 0.1 * (1 - 2 * 0.008), 1e-12);
+  EXPECT_NEAR(std::log(urgency_.price() / start), 0.1 * (1 - 2 * 0.008), 1e-12);
 }
 
-TEST_F(TurnsTest, PriceStaysWhereNobodyIsPassedOver) {
+TEST_F(UrgencyTest, PriceStaysWhereNoRequestIsPassedOver) {
   ages_[8] = 30;
   Settle();
-  turns_.Observe(View(), scale_, kPool);
+  urgency_.Observe(View(), scale_, kPool);
   std::vector<int32_t> everybody(kPool);
   std::iota(everybody.begin(), everybody.end(), 0);
-  const double price = turns_.price();
+  const double price = urgency_.price();
   Admit(everybody);
-  EXPECT_EQ(turns_.price(), price);
+  EXPECT_EQ(urgency_.price(), price);
 }
 
-TEST_F(TurnsTest, PriceKeepsToItsBounds) {
+TEST_F(UrgencyTest, PriceKeepsToItsBounds) {
   Settle(2'000);
-  EXPECT_DOUBLE_EQ(turns_.price(), 0.01);
+  EXPECT_DOUBLE_EQ(urgency_.price(), 0.01);
   ages_[0] = 12;
   for (int i = 0; i < 200; ++i) {
     Observe();
-    Admit(std::vector<int32_t>(kSeats, 0));
+    Admit(std::vector<int32_t>(kAdmitted, 0));
   }
-  EXPECT_DOUBLE_EQ(turns_.price(), 1'000);
+  EXPECT_DOUBLE_EQ(urgency_.price(), 1'000);
 }
 
 // The dearer waiting is, the fewer come late: at 50 times the initial price it is 0.8 % here.
-TEST_F(TurnsTest, PriceFindsTheLateShareThatIsWanted) {
+TEST_F(UrgencyTest, PriceFindsTheLateShareThatIsWanted) {
   Rng rng(11);
-  for (int64_t i = 0; i < kSeats; ++i) ages_[i] = 12;  // late, not due
+  for (int64_t i = 0; i < kAdmitted; ++i) ages_[i] = 12;  // late, not due
   Settle();
   double late = 0, all = 0;
   for (int decision = 0; decision < 4'000; ++decision) {
     std::vector<int32_t> plan;
-    for (int32_t i = 0; i < kSeats; ++i) {
-      const bool is_late = rng.Uniform() < 0.4 / turns_.price();
+    for (int32_t i = 0; i < kAdmitted; ++i) {
+      const bool is_late = rng.Uniform() < 0.4 / urgency_.price();
       plan.push_back(is_late ? i : i + 100);
       if (decision >= 500) late += is_late, all += 1;
     }
@@ -171,53 +172,53 @@ TEST_F(TurnsTest, PriceFindsTheLateShareThatIsWanted) {
     Admit(plan);
   }
   EXPECT_NEAR(late / all, 0.008, 0.0003);
-  EXPECT_NEAR(std::log(turns_.price()), std::log(50), 0.7);
+  EXPECT_NEAR(std::log(urgency_.price()), std::log(50), 0.7);
 }
 
-// --- the spared ---
+// --- deferred requests ---
 
-TEST_F(TurnsTest, LargestDueAreSparedWithinABudgetAndTheOthersAreDue) {
+TEST_F(UrgencyTest, LargestOverdueAreDeferredWithinABudget) {
   for (int i = 0; i < 8; ++i) waiting_[i].prefill_tokens = 1'300 + 100 * i;
   Settle(200);
   for (int i = 0; i < 8; ++i) ages_[i] = 18;
   waiting_[9].prefill_tokens = 1'200, ages_[9] = 18;  // two deviations above the mean is not large yet
   Observe();
-  // Saved up: one in 200 of the 20 * 18 requests that enter until somebody is due, and two.
-  EXPECT_EQ(Spared(), 3);
+  // Saved up: one in 200 of the 20 * 18 requests that enter until one is overdue, and two.
+  EXPECT_EQ(Deferred(), 3);
   for (int i : {5, 6, 7}) {
-    EXPECT_TRUE(turns_.turns()[i].spared) << i;
-    EXPECT_EQ(turns_.turns()[i].slack, 100) << i;
+    EXPECT_TRUE(urgency_.urgencies()[i].deferred) << i;
+    EXPECT_EQ(urgency_.urgencies()[i].slack, 100) << i;
   }
-  for (int i : {0, 1, 2, 3, 4, 9}) EXPECT_EQ(turns_.turns()[i].slack, 0) << i;
+  for (int i : {0, 1, 2, 3, 4, 9}) EXPECT_EQ(urgency_.urgencies()[i].slack, 0) << i;
 }
 
-TEST_F(TurnsTest, BudgetGrowsByOneInTwoHundredAdmissions) {
+TEST_F(UrgencyTest, BudgetGrowsByOneInTwoHundredAdmissions) {
   for (int i = 0; i < 100; ++i) waiting_[i].prefill_tokens = 5'000, ages_[i] = 30;
   Settle(500);
-  const int64_t before = Spared();
-  EXPECT_NEAR(static_cast<double>(before), 500.0 * kSeats / 200, 3);
+  const int64_t before = Deferred();
+  EXPECT_NEAR(static_cast<double>(before), 500.0 * kAdmitted / 200, 3);
   Settle(100);
-  EXPECT_NEAR(static_cast<double>(Spared() - before), 100.0 * kSeats / 200, 1);
+  EXPECT_NEAR(static_cast<double>(Deferred() - before), 100.0 * kAdmitted / 200, 1);
 }
 
-TEST_F(TurnsTest, SparedOneIsDueAHundredStepsLaterAndWorthLittleUntilThen) {
+TEST_F(UrgencyTest, DeferredOneIsOverdueAHundredStepsLater) {
   waiting_[0].prefill_tokens = 9'000;
   Settle(200);
   ages_[0] = 18;
   Observe();
-  ASSERT_TRUE(turns_.turns()[0].spared);
-  EXPECT_NEAR(Worths().items[0].worth, 200.0 * 18 + turns_.price() * 1e4 * 0.09, 1e-6);
+  ASSERT_TRUE(urgency_.urgencies()[0].deferred);
+  EXPECT_NEAR(Weights().items[0].weight, 200.0 * 18 + urgency_.price() * 1e4 * 0.09, 1e-6);
   ages_[0] = 117;
   Observe();
-  EXPECT_EQ(turns_.turns()[0].slack, 1);
-  EXPECT_LT(Worths().items[0].worth, 1e8);
+  EXPECT_EQ(urgency_.urgencies()[0].slack, 1);
+  EXPECT_LT(Weights().items[0].weight, 1e8);
   ages_[0] = 118;
   Observe();
-  EXPECT_EQ(turns_.turns()[0].slack, 0);
-  EXPECT_GT(Worths().items[0].worth, 4 * std::pow(2 * 9'000, 2)) << "forced";
+  EXPECT_EQ(urgency_.urgencies()[0].slack, 0);
+  EXPECT_GT(Weights().items[0].weight, 4 * std::pow(2 * 9'000, 2)) << "forced";
 }
 
-TEST_F(TurnsTest, SparedOneThatIsDueWaitsTwentyStepsForTheWorkerPreparedForIt) {
+TEST_F(UrgencyTest, DeferredOneWaitsTwentyStepsForItsReservedWorker) {
   waiting_[0].prefill_tokens = 9'000;
   Settle(200);
   ages_[0] = 18;
@@ -226,10 +227,10 @@ TEST_F(TurnsTest, SparedOneThatIsDueWaitsTwentyStepsForTheWorkerPreparedForIt) {
     ages_[0] = age;
     Observe();
     Instance instance = Program();
-    instance.items[0].home = 2;
+    instance.items[0].reserved_worker = 2;
     instance.workers[2].free_slots = home_slots;
-    turns_.SetWorths(View(), scale_, instance);
-    return instance.items[0].worth > 1e8;
+    urgency_.SetWeights(View(), scale_, instance);
+    return instance.items[0].weight > 1e8;
   };
   EXPECT_TRUE(forced(118, 1));
   EXPECT_FALSE(forced(118, 0));
@@ -237,60 +238,60 @@ TEST_F(TurnsTest, SparedOneThatIsDueWaitsTwentyStepsForTheWorkerPreparedForIt) {
   EXPECT_TRUE(forced(138, 0));
 }
 
-TEST_F(TurnsTest, SparedOneThatLeavesIsForgotten) {
+TEST_F(UrgencyTest, DeferredOneThatLeavesIsForgotten) {
   waiting_[0].prefill_tokens = waiting_[1].prefill_tokens = 9'000;
   Settle(200);
   ages_[0] = ages_[1] = 18;
   Observe();
-  ASSERT_EQ(Spared(), 2);
+  ASSERT_EQ(Deferred(), 2);
   ages_[0] = ages_[1] = 5;
-  waiting_[0].id = 9'999;  // somebody else in its place
+  waiting_[0].id = 9'999;  // another request in its place
   Observe();
-  EXPECT_EQ(Spared(), 1);
+  EXPECT_EQ(Deferred(), 1);
   waiting_[0].id = 1;  // and back
   Observe();
-  EXPECT_FALSE(turns_.turns()[0].spared);
+  EXPECT_FALSE(urgency_.urgencies()[0].deferred);
   Admit({1});
   Observe();
-  EXPECT_EQ(Spared(), 0);
+  EXPECT_EQ(Deferred(), 0);
 }
 
-TEST_F(TurnsTest, NobodyIsSparedWhereEverybodyEnters) {
+TEST_F(UrgencyTest, NoneIsDeferredWhereAllEnter) {
   waiting_[0].prefill_tokens = 9'000;
   Settle(200);
   ages_[0] = 18;
-  turns_.Observe(View(), scale_, kPool);
-  EXPECT_EQ(Spared(), 0);
+  urgency_.Observe(View(), scale_, kPool);
+  EXPECT_EQ(Deferred(), 0);
 }
 
 // --- tenants ---
 
-TEST_F(TurnsTest, TenantThatIsAheadCountsAsYoungerByWhatItIsAhead) {
+TEST_F(UrgencyTest, TenantThatIsAheadCountsAsYoungerByWhatItIsAhead) {
   waiting_[1].tenant_excess_tokens = 10'000;  // one worker's mean load: one `late`
   waiting_[2].tenant_excess_tokens = 25'000;
   ages_[0] = ages_[1] = ages_[2] = 12;
   Settle();
   const double late = Late();
-  EXPECT_EQ(turns_.turns()[0].slack, kDue - 12);
-  EXPECT_NEAR(turns_.turns()[1].slack, kDue - 12 + late, 1e-6);
-  EXPECT_NEAR(turns_.turns()[2].slack, kDue - 12 + 2.5 * late, 1e-6);
-  const Instance instance = Worths();
-  EXPECT_GT(instance.items[0].worth, instance.items[1].worth);
-  EXPECT_GT(instance.items[1].worth, instance.items[2].worth) << "far ahead is worth less than nothing";
-  EXPECT_LT(instance.items[2].worth, 0);
+  EXPECT_EQ(urgency_.urgencies()[0].slack, kDue - 12);
+  EXPECT_NEAR(urgency_.urgencies()[1].slack, kDue - 12 + late, 1e-6);
+  EXPECT_NEAR(urgency_.urgencies()[2].slack, kDue - 12 + 2.5 * late, 1e-6);
+  const Instance instance = Weights();
+  EXPECT_GT(instance.items[0].weight, instance.items[1].weight);
+  EXPECT_GT(instance.items[1].weight, instance.items[2].weight) << "far ahead has a negative weight";
+  EXPECT_LT(instance.items[2].weight, 0);
 }
 
-TEST_F(TurnsTest, TenantThatIsAheadComesDueAllTheSame) {
+TEST_F(UrgencyTest, TenantThatIsAheadBecomesOverdueNevertheless) {
   waiting_[1].tenant_excess_tokens = 10'000;
   Settle();
   const int64_t due = kDue + static_cast<int64_t>(std::ceil(Late() - 1e-9));
   ages_[1] = due - 1;
   Observe();
-  EXPECT_GT(turns_.turns()[1].slack, 0);
+  EXPECT_GT(urgency_.urgencies()[1].slack, 0);
   ages_[1] = due;
   Observe();
-  EXPECT_LE(turns_.turns()[1].slack, 0);
-  EXPECT_GT(Worths().items[1].worth, 4 * std::pow(2 * 1'000, 2)) << "forced";
+  EXPECT_LE(urgency_.urgencies()[1].slack, 0);
+  EXPECT_GT(Weights().items[1].weight, 4 * std::pow(2 * 1'000, 2)) << "forced";
 }
 
 }  // namespace

@@ -2,8 +2,8 @@
 //
 // Purpose: knows where the workers listen, the epoch and the group's size, and not the secret: takes
 // connections and says nothing or nonsense on them, and tries to join as rank 1. Threads: one of its own.
-#ifndef BFIO_TESTS_CHAOS_BARRIER_STRANGER_H_
-#define BFIO_TESTS_CHAOS_BARRIER_STRANGER_H_
+#ifndef BFIO_TESTS_CHAOS_BARRIER_INTRUDER_H_
+#define BFIO_TESTS_CHAOS_BARRIER_INTRUDER_H_
 
 #include <atomic>
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace bfio::chaos {
 
-class BarrierStranger {
+class BarrierIntruder {
  public:
   struct Options {
     // HOST:PORT, IPv4 addresses in dots.
@@ -25,10 +25,10 @@ class BarrierStranger {
     // It tries this one and the next ones by turns.
     uint64_t epoch = 1;
   };
-  explicit BarrierStranger(Options options);
-  ~BarrierStranger();
-  BarrierStranger(const BarrierStranger&) = delete;
-  BarrierStranger& operator=(const BarrierStranger&) = delete;
+  explicit BarrierIntruder(Options options);
+  ~BarrierIntruder();
+  BarrierIntruder(const BarrierIntruder&) = delete;
+  BarrierIntruder& operator=(const BarrierIntruder&) = delete;
 
   // Barriers that took it for a rank; connections that it has made.
   int joined() const { return joined_; }
@@ -49,4 +49,4 @@ class BarrierStranger {
 
 }  // namespace bfio::chaos
 
-#endif  // BFIO_TESTS_CHAOS_BARRIER_STRANGER_H_
+#endif  // BFIO_TESTS_CHAOS_BARRIER_INTRUDER_H_

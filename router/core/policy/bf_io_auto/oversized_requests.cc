@@ -1,4 +1,4 @@
-#include "router/core/policy/bf_io_auto/preparation.h"
+#include "router/core/policy/bf_io_auto/oversized_requests.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,22 +6,22 @@
 namespace bfio::core {
 namespace {
 
-// How much one completion moves the mean gap.
+// Weight of one completion in the mean gap.
 constexpr double kGapGain = 0.01;
-// A request is prepared for when it exceeds the mean gap by so many deviations of the pool.
-constexpr double kGiantDeviations = 2;
-// Share of the steps that sinking takes during which a worker does sink; the rest of the way it may find a
+// A worker is reserved for a request that exceeds the mean gap by so many deviations of the pool.
+constexpr double kOversizedDeviations = 2;
+// Share of the steps of the fall during which the load does fall; in the rest the worker may find a
 // gap.
 constexpr double kSinkShare = 0.6;
-// A spared request should find its worker ready so many steps before it is due.
+// The worker of a deferred request should be ready so many steps before the request is overdue.
 constexpr double kReadyEarly = 20;
-// Share of the workers that may prepare at a time, at least one; none in a group too small to spare one.
+// Share of the workers that may be reserved at a time, at least one; none in a group too small for it.
 constexpr double kShareOfWorkers = 0.13;
 constexpr size_t kLeastGroup = 4;
 
 }  // namespace
 
-void Preparation::Observe(const Snapshot& snapshot) {
+void OversizedRequests::Observe(const Snapshot& snapshot) {
   const int64_t steps = snapshot.step - after_step_;
   if (after_.size() != snapshot.workers.size() || steps < 1) {
     after_.clear();
@@ -38,7 +38,7 @@ void Preparation::Observe(const Snapshot& snapshot) {
   gap_ = gap_ == 0 ? mean : gap_ + (mean - gap_) * (1 - std::pow(1 - kGapGain, completions));
 }
 
-void Preparation::Remember(const Snapshot& snapshot, absl::Span<const Assignment> plan) {
+void OversizedRequests::Remember(const Snapshot& snapshot, absl::Span<const Assignment> plan) {
   after_.clear();
   for (const WorkerView& worker : snapshot.workers) after_.push_back({worker.load_tokens, worker.active});
   for (const Assignment& assignment : plan) {
@@ -49,8 +49,9 @@ void Preparation::Remember(const Snapshot& snapshot, absl::Span<const Assignment
   after_step_ = snapshot.step;
 }
 
-void Preparation::Apply(const Snapshot& snapshot, absl::Span<const Turns::Turn> turns, const PoolScale& scale,
-                        double seats, absl::Span<const WorkerIndex> level, Instance& instance) {
+void OversizedRequests::Apply(const Snapshot& snapshot, absl::Span<const UrgencyTracker::Urgency> urgencies,
+                              const PoolScale& scale, double admissions, absl::Span<const WorkerIndex> level,
+                              Instance& instance) {
   if (gap_ == 0 || level.size() < kLeastGroup) return;
   const size_t items = instance.items.size();
   sizes_.clear();
@@ -58,35 +59,36 @@ void Preparation::Apply(const Snapshot& snapshot, absl::Span<const Turns::Turn> 
   const auto quarter = sizes_.begin() + static_cast<int64_t>(items / 4);
   std::nth_element(sizes_.begin(), quarter, sizes_.end());
   // Tokens a worker sinks in a step when every gap is closed by a small request.
-  const double sink = seats / static_cast<double>(snapshot.workers.size()) *
+  const double sink = admissions / static_cast<double>(snapshot.workers.size()) *
                       std::max(gap_ - static_cast<double>(*quarter), 0.3 * gap_);
-  giants_.clear();
+  candidates_.clear();
   for (size_t i = 0; i < items; ++i) {
     // A lower class gets no slot now, however well prepared.
     if (snapshot.waiting[i].priority < snapshot.waiting[0].priority) break;
     const double excess = static_cast<double>(instance.items[i].load) - gap_;
-    if (excess < kGiantDeviations * scale.deviation || excess <= 0) continue;
+    if (excess < kOversizedDeviations * scale.deviation || excess <= 0) continue;
     const double sinking = kSinkShare * excess / sink;
-    const double left = turns[i].slack - (turns[i].spared ? kReadyEarly : 0);
+    const double left = urgencies[i].slack - (urgencies[i].deferred ? kReadyEarly : 0);
     if (left < sinking) {
-      giants_.push_back({excess * std::min(1.0, 1 - left / sinking), static_cast<int32_t>(i)});
+      candidates_.push_back({excess * std::min(1.0, 1 - left / sinking), static_cast<int32_t>(i)});
     }
   }
-  // The largest to the least loaded: the worker that has sunk deepest goes on sinking for the same request.
-  std::stable_sort(giants_.begin(), giants_.end(),
-                   [](const Giant& a, const Giant& b) { return a.credit > b.credit; });
+  // The largest to the least loaded: the worker with the lowest load stays reserved for the same request.
+  std::stable_sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
+    return a.precounted_tokens > b.precounted_tokens;
+  });
   const size_t most =
       std::max<size_t>(1, static_cast<size_t>(kShareOfWorkers * static_cast<double>(level.size())));
-  if (giants_.size() > most) giants_.resize(most);
+  if (candidates_.size() > most) candidates_.resize(most);
   lowest_.assign(level.begin(), level.end());
   std::stable_sort(lowest_.begin(), lowest_.end(), [&](WorkerIndex a, WorkerIndex b) {
     return instance.workers[a].load_tokens < instance.workers[b].load_tokens;
   });
-  for (size_t k = 0; k < giants_.size(); ++k) {
-    SolverItem& giant = instance.items[giants_[k].item];
-    giant.home = lowest_[k];
-    giant.credit = std::llround(giants_[k].credit);
-    instance.workers[giant.home].Precount(giant.credit);
+  for (size_t k = 0; k < candidates_.size(); ++k) {
+    SolverItem& candidate = instance.items[candidates_[k].item];
+    candidate.reserved_worker = lowest_[k];
+    candidate.precounted_tokens = std::llround(candidates_[k].precounted_tokens);
+    instance.workers[candidate.reserved_worker].Precount(candidate.precounted_tokens);
   }
 }
 

@@ -4,21 +4,21 @@
 #include <algorithm>
 #include <vector>
 
-#include "router/core/policy/bf_io_auto/preparation.h"
+#include "router/core/policy/bf_io_auto/oversized_requests.h"
 
 namespace bfio::core {
 namespace {
 
-constexpr int64_t kGiant = 9'000;
+constexpr int64_t kOversized = 9'000;
 
-class PreparationTest : public ::testing::Test {
+class OversizedRequestsTest : public ::testing::Test {
  protected:
-  explicit PreparationTest(size_t workers = 8) : workers_(workers) {
+  explicit OversizedRequestsTest(size_t workers = 8) : workers_(workers) {
     for (size_t g = 0; g < workers; ++g) {
       workers_[g].load_tokens = 50'000 - 10 * static_cast<int64_t>(g);
       workers_[g].active = 50;
     }
-    Wait(kGiant);
+    Wait(kOversized);
     for (int i = 0; i < 19; ++i) Wait(400);
   }
 
@@ -28,7 +28,7 @@ class PreparationTest : public ::testing::Test {
     view.prefill_tokens = prefill;
     view.priority = priority;
     waiting_.push_back(view);
-    turns_.push_back({/*slack=*/1e6, /*spared=*/false});
+    urgency_.push_back({/*slack=*/1e6, /*deferred=*/false});
   }
   Snapshot View() const {
     Snapshot snapshot;
@@ -37,17 +37,17 @@ class PreparationTest : public ::testing::Test {
     snapshot.waiting = waiting_;
     return snapshot;
   }
-  // Everybody grows by a token, and worker g loses `completions` requests that held `held` tokens in all.
+  // Each request grows by a token, and worker g loses `completions` requests that held `held` tokens in all.
   void Pass(size_t g, int32_t completions, int64_t held) {
-    preparation_.Remember(View(), {});
+    oversized_.Remember(View(), {});
     ++step_;
     for (WorkerView& worker : workers_) worker.load_tokens += worker.active;
     workers_[g].active -= completions;
     workers_[g].load_tokens -= held;
-    preparation_.Observe(View());
+    oversized_.Observe(View());
   }
   // The program with whatever is prepared; all workers are level.
-  Instance Prepare(double seats = 4) {
+  Instance Prepare(double admissions = 4) {
     Instance instance;
     std::vector<WorkerIndex> level;
     for (const WorkerView& view : workers_) {
@@ -60,170 +60,173 @@ class PreparationTest : public ::testing::Test {
       instance.items.back().load = request.prefill_tokens;
     }
     if (!level_.empty()) level = level_;
-    preparation_.Apply(View(), turns_, {800, 300}, seats, level, instance);
+    oversized_.Apply(View(), urgency_, {800, 300}, admissions, level, instance);
     return instance;
   }
   static int64_t Expected(const Instance& instance) {
     return std::count_if(instance.items.begin(), instance.items.end(),
-                         [](const SolverItem& item) { return item.home != kNoHome; });
+                         [](const SolverItem& item) { return item.reserved_worker != kNoReservedWorker; });
   }
 
-  Preparation preparation_;
+  OversizedRequests oversized_;
   int64_t step_ = 100;
   std::vector<WorkerView> workers_;
   std::vector<WaitingView> waiting_;
-  std::vector<Turns::Turn> turns_;
+  std::vector<UrgencyTracker::Urgency> urgency_;
   // When not empty: the level workers.
   std::vector<WorkerIndex> level_;
 };
 
-TEST_F(PreparationTest, NobodyIsExpectedBeforeTheFirstCompletion) {
-  turns_[0].slack = 0;
+TEST_F(OversizedRequestsTest, NoWorkerIsReservedBeforeTheFirstCompletion) {
+  urgency_[0].slack = 0;
   EXPECT_EQ(Expected(Prepare()), 0);
 }
 
-TEST_F(PreparationTest, WhatACompletionTakesAwayIsTheGapThatAGiantMustExceed) {
+TEST_F(OversizedRequestsTest, AnOversizedRequestExceedsTheMeanCompletion) {
   Pass(2, 2, 2'000);
-  turns_[0].slack = 0;
+  urgency_[0].slack = 0;
   const Instance instance = Prepare();
   const WorkerIndex home = 2;  // the least loaded
   EXPECT_EQ(Expected(instance), 1);
-  EXPECT_EQ(instance.items[0].home, home);
-  EXPECT_EQ(instance.items[0].credit, kGiant - 1'000);
+  EXPECT_EQ(instance.items[0].reserved_worker, home);
+  EXPECT_EQ(instance.items[0].precounted_tokens, kOversized - 1'000);
   EXPECT_EQ(instance.items[0].LoadOn(home), 1'000) << "at home it closes an ordinary gap";
-  EXPECT_EQ(instance.items[0].LoadOn(0), kGiant);
-  EXPECT_EQ(instance.workers[home].load_tokens, workers_[home].load_tokens + kGiant - 1'000);
+  EXPECT_EQ(instance.items[0].LoadOn(0), kOversized);
+  EXPECT_EQ(instance.workers[home].load_tokens, workers_[home].load_tokens + kOversized - 1'000);
 }
 
-TEST_F(PreparationTest, GapFollowsWhatCompletes) {
+TEST_F(OversizedRequestsTest, GapFollowsWhatCompletes) {
   Pass(0, 1, 1'000);
   for (int i = 0; i < 40; ++i) {
     workers_[i % 8].active += 10;  // refilled before Remember looks
     workers_[i % 8].load_tokens += 30'000;
     Pass(i % 8, 10, 30'000);
   }
-  turns_[0].slack = 0;
+  urgency_[0].slack = 0;
   // 1 % of the way to 3,000 for each of 400.
-  EXPECT_NEAR(static_cast<double>(Prepare().items[0].credit), kGiant - 3'000 + 2'000 * 0.018, 1);
+  EXPECT_NEAR(static_cast<double>(Prepare().items[0].precounted_tokens), kOversized - 3'000 + 2'000 * 0.018,
+              1);
 }
 
-TEST_F(PreparationTest, AdmittedRequestsAreNotTakenForGrowth) {
-  preparation_.Remember(View(), std::vector<Assignment>{{1, 3}, {2, 3}});
+TEST_F(OversizedRequestsTest, AdmittedRequestsAreNotTakenForGrowth) {
+  oversized_.Remember(View(), std::vector<Assignment>{{1, 3}, {2, 3}});
   ++step_;
   for (WorkerView& worker : workers_) worker.load_tokens += worker.active;
   workers_[3].load_tokens += 2 * 401;
   workers_[3].active += 2;
   workers_[5].load_tokens -= 700;
   workers_[5].active -= 1;
-  preparation_.Observe(View());
-  turns_[0].slack = 0;
-  EXPECT_EQ(Prepare().items[0].credit, kGiant - 700);
+  oversized_.Observe(View());
+  urgency_[0].slack = 0;
+  EXPECT_EQ(Prepare().items[0].precounted_tokens, kOversized - 700);
 }
 
-TEST_F(PreparationTest, CreditGrowsFromNothingToTheExcessAsTheTurnComes) {
+TEST_F(OversizedRequestsTest, CreditGrowsFromNothingToTheExcessAsTheTurnComes) {
   Pass(2, 1, 1'000);
-  // With 4 seats a step a worker sinks by 4 / 8 * (1,000 - 400) = 300 tokens, six steps in ten: 16 steps.
+  // With 4 admissions a step a worker sinks by 4 / 8 * (1,000 - 400) = 300 tokens, six steps in ten: 16
+  // steps.
   const double sinking = 0.6 * 8'000 / 300;
   for (double slack : {100.0, 16.0, 12.0, 8.0, 1.0, 0.0, -5.0}) {
-    turns_[0].slack = slack;
+    urgency_[0].slack = slack;
     const double share = std::clamp(1 - slack / sinking, 0.0, 1.0);
-    EXPECT_NEAR(static_cast<double>(Prepare().items[0].credit), 8'000 * share, 1) << slack;
+    EXPECT_NEAR(static_cast<double>(Prepare().items[0].precounted_tokens), 8'000 * share, 1) << slack;
   }
-  turns_[0].slack = 8;
-  EXPECT_GT(Prepare(2).items[0].credit, Prepare(4).items[0].credit) << "slower sinking starts sooner";
+  urgency_[0].slack = 8;
+  EXPECT_GT(Prepare(2).items[0].precounted_tokens, Prepare(4).items[0].precounted_tokens)
+      << "slower sinking starts sooner";
 }
 
-TEST_F(PreparationTest, WorkerIsReadyTwentyStepsBeforeASparedOneIsDue) {
+TEST_F(OversizedRequestsTest, WorkerIsReadyTwentyStepsBeforeADeferredOneIsOverdue) {
   Pass(2, 1, 1'000);
-  turns_[0] = {20, true};
-  EXPECT_EQ(Prepare().items[0].credit, 8'000);
-  turns_[0] = {28, true};
-  EXPECT_EQ(Prepare().items[0].credit, 4'000);
-  turns_[0] = {28, false};
-  EXPECT_EQ(Prepare().items[0].credit, 0);
+  urgency_[0] = {20, true};
+  EXPECT_EQ(Prepare().items[0].precounted_tokens, 8'000);
+  urgency_[0] = {28, true};
+  EXPECT_EQ(Prepare().items[0].precounted_tokens, 4'000);
+  urgency_[0] = {28, false};
+  EXPECT_EQ(Prepare().items[0].precounted_tokens, 0);
 }
 
-TEST_F(PreparationTest, OneThatExceedsTheGapByLessThanTwoDeviationsFitsSomewhereAnyway) {
+TEST_F(OversizedRequestsTest, OneWithinTwoDeviationsOfTheGapReservesNoWorker) {
   Pass(2, 1, 1'000);
-  turns_[0].slack = 0;
+  urgency_[0].slack = 0;
   waiting_[0].prefill_tokens = 1'599;
   EXPECT_EQ(Expected(Prepare()), 0);
   waiting_[0].prefill_tokens = 1'600;
   EXPECT_EQ(Expected(Prepare()), 1);
 }
 
-TEST_F(PreparationTest, LowerClassIsNotPreparedFor) {
+TEST_F(OversizedRequestsTest, LowerClassIsNotPreparedFor) {
   Pass(2, 1, 1'000);
-  Wait(kGiant, /*priority=*/-1);
-  turns_.back().slack = -50;
+  Wait(kOversized, /*priority=*/-1);
+  urgency_.back().slack = -50;
   EXPECT_EQ(Expected(Prepare()), 0);
   waiting_.back().priority = 0;
   EXPECT_EQ(Expected(Prepare()), 1);
 }
 
-class LargeGroupTest : public PreparationTest {
+class LargeGroupTest : public OversizedRequestsTest {
  protected:
-  LargeGroupTest() : PreparationTest(16) {}
+  LargeGroupTest() : OversizedRequestsTest(16) {}
 };
 
 TEST_F(LargeGroupTest, AnEighthOfTheWorkersPreparesTheLargestAtTheLeastLoaded) {
   Pass(0, 1, 1'000);
   for (int64_t prefill : {5'000, 12'000, 7'000}) Wait(prefill);
-  for (size_t i : {0u, 20u, 21u, 22u}) turns_[i].slack = 0;
+  for (size_t i : {0u, 20u, 21u, 22u}) urgency_[i].slack = 0;
   workers_[6].load_tokens = 40'000;
   workers_[11].load_tokens = 30'000;
   const Instance instance = Prepare();
   EXPECT_EQ(Expected(instance), 2);
-  EXPECT_EQ(instance.items[21].home, 11);
-  EXPECT_EQ(instance.items[0].home, 6);
+  EXPECT_EQ(instance.items[21].reserved_worker, 11);
+  EXPECT_EQ(instance.items[0].reserved_worker, 6);
 }
 
 TEST_F(LargeGroupTest, OnlyLevelWorkersPrepare) {
   Pass(0, 1, 1'000);
-  turns_[0].slack = 0;
+  urgency_[0].slack = 0;
   workers_[11].load_tokens = 30'000;
   level_ = {0, 1, 2, 3, 4, 5};
-  EXPECT_EQ(Prepare().items[0].home, 0) << "which has just lost a request";
+  EXPECT_EQ(Prepare().items[0].reserved_worker, 0) << "which has just lost a request";
   level_ = {1, 2, 3};
   EXPECT_EQ(Expected(Prepare()), 0) << "too few to spare one";
   level_ = {1, 2, 3, 4};
-  EXPECT_EQ(Prepare().items[0].home, 4);
+  EXPECT_EQ(Prepare().items[0].reserved_worker, 4);
 }
 
 // --- a group that changes between two decisions teaches nothing ---
 
-TEST_F(PreparationTest, WorkersThatJoinOrLeaveAreNoCompletions) {
+TEST_F(OversizedRequestsTest, WorkersThatJoinOrLeaveAreNoCompletions) {
   Pass(2, 1, 1'000);
-  turns_[0].slack = 0;
-  preparation_.Remember(View(), {});
+  urgency_[0].slack = 0;
+  oversized_.Remember(View(), {});
   ++step_;
   workers_.pop_back();
   workers_[0].active -= 10, workers_[0].load_tokens = 0;
-  preparation_.Observe(View());
-  EXPECT_EQ(Prepare().items[0].credit, kGiant - 1'000);
+  oversized_.Observe(View());
+  EXPECT_EQ(Prepare().items[0].precounted_tokens, kOversized - 1'000);
   Pass(1, 1, 1'000);
-  EXPECT_EQ(Prepare().items[0].credit, kGiant - 1'000) << "learns on";
+  EXPECT_EQ(Prepare().items[0].precounted_tokens, kOversized - 1'000) << "learns on";
 }
 
-TEST_F(PreparationTest, StepsThatDoNotAdvanceTeachNothing) {
+TEST_F(OversizedRequestsTest, StepsThatDoNotAdvanceTeachNothing) {
   Pass(2, 1, 1'000);
-  preparation_.Remember(View(), {});
+  oversized_.Remember(View(), {});
   workers_[0].active -= 10, workers_[0].load_tokens = 0;
-  preparation_.Observe(View());
-  preparation_.Remember(View(), {});
+  oversized_.Observe(View());
+  oversized_.Remember(View(), {});
   workers_[1].active -= 10, workers_[1].load_tokens = 0;
-  step_ = 1;  // a new epoch may count anew
-  preparation_.Observe(View());
-  turns_[0].slack = 0;
-  EXPECT_EQ(Prepare().items[0].credit, kGiant - 1'000);
+  step_ = 1;  // a new epoch may restart the count
+  oversized_.Observe(View());
+  urgency_[0].slack = 0;
+  EXPECT_EQ(Prepare().items[0].precounted_tokens, kOversized - 1'000);
 }
 
 // Loads that rise without admissions (a report that corrects an account) leave no negative gap.
-TEST_F(PreparationTest, LoadsThatRiseAgainstAllAccountsAreIgnored) {
+TEST_F(OversizedRequestsTest, LoadsThatRiseAgainstAllAccountsAreIgnored) {
   Pass(2, 1, 1'000);
   Pass(3, 1, -5'000);
-  turns_[0].slack = 0;
-  EXPECT_EQ(Prepare().items[0].credit, kGiant - 1'000);
+  urgency_[0].slack = 0;
+  EXPECT_EQ(Prepare().items[0].precounted_tokens, kOversized - 1'000);
 }
 
 }  // namespace

@@ -1,0 +1,63 @@
+// Workers reserved for requests that are too large for any gap.
+//
+// Purpose: completions open gaps of about the size of what has completed. A request much larger than that
+// cannot enter without raising a worker far above the rest, and every token of that costs the G - 1 others
+// until the worker has come down again. A worker below the rest costs only itself. So one of the least loaded
+// workers is reserved for the request: part of the excess counts as its load in advance (precounted_tokens),
+// so it gets small requests and its load falls. The part grows to the whole as the request becomes overdue
+// (urgency.h). Then the request closes an ordinary gap.
+//
+// The size of a gap and how fast a worker's load can fall are learnt from the loads of successive snapshots,
+// in tokens. Threads: one. Cost: O(waiting + G log G) per decision.
+#ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_OVERSIZED_REQUESTS_H_
+#define BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_OVERSIZED_REQUESTS_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "router/core/model/snapshot.h"
+#include "router/core/policy/bf_io_auto/urgency.h"
+#include "router/core/policy/pool_scale.h"
+#include "router/core/solver/instance.h"
+
+namespace bfio::core {
+
+class OversizedRequests {
+ public:
+  // Learns the sizes of completed requests since the last plan.
+  void Observe(const Snapshot& snapshot);
+
+  // Sets reserved_worker and precounted_tokens of oversized items, and precounts them. Only `level` workers
+  // are reserved. `admissions`: requests admitted per decision.
+  void Apply(const Snapshot& snapshot, absl::Span<const UrgencyTracker::Urgency> urgencies,
+             const PoolScale& scale, double admissions, absl::Span<const WorkerIndex> level,
+             Instance& instance);
+
+  // The plan that was made for the snapshot.
+  void Remember(const Snapshot& snapshot, absl::Span<const Assignment> plan);
+
+ private:
+  struct Candidate {
+    double precounted_tokens;
+    int32_t item;
+  };
+
+  // Load and requests of each worker after the last plan, and its step.
+  struct After {
+    int64_t load;
+    int64_t active;
+  };
+  std::vector<After> after_;
+  int64_t after_step_ = 0;
+  // Mean load that a completion takes away, tokens; 0 before the first.
+  double gap_ = 0;
+  // Scratch.
+  std::vector<Candidate> candidates_;
+  std::vector<WorkerIndex> lowest_;
+  std::vector<int64_t> sizes_;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_OVERSIZED_REQUESTS_H_
