@@ -39,7 +39,8 @@ ABSL_FLAG(
     "serve: C,A,B0,K1,K2 of a rank's step: C + A max(0, rows - B0) + K1 pairs of prompt tokens + K2 tokens "
     "that decodes attend to, seconds; an 8-billion model per GPU by default");
 ABSL_FLAG(uint32_t, lag, 2,
-          "serve: steps between a plan and the step that it is for; 2 in a pipelined router");
+          "serve: a plan made from the reports of step k is for step k + lag; 2 in a pipelined router, at most 1 "
+          "where the group waits for its plan");
 
 namespace bfio::sim {
 namespace {

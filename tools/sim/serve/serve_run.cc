@@ -125,6 +125,7 @@ class Run {
       : options_(options),
         trace_(trace),
         rule_(std::move(rule)),
+        delay_(std::max(0, options.lag - 1)),
         rng_(Rng(options.seed).Fork(kArrivalStream)) {
     const LengthMoments moments = MomentsOf(trace);
     result_.capacity = CapacityOf(moments, options.cost, options.workers, options.slots);
@@ -142,7 +143,7 @@ class Run {
     group_ = std::make_unique<ServeGroup>(group, &requests_);
     // As the simulator's other runs: seed 1 begins where the trace does.
     row_ = options.seed == 1 ? 0 : Rng(options.seed).Below(trace.requests.size());
-    for (int32_t i = 0; i < options.lag; ++i) plans_.push_back(EmptyPlan());
+    for (int32_t i = 0; i < delay_; ++i) plans_.push_back(EmptyPlan());
     DrawNext();
   }
 
@@ -217,11 +218,11 @@ class Run {
     traffic.mean_prefill_s = prefills_s_.mean();
     traffic.mean_output_tokens = outputs_.mean();
     traffic.step_s = mean_step_s_;
-    traffic.lag_steps = options_.lag;
+    traffic.lag_steps = delay_;
     return traffic;
   }
 
-  // Plans for the step in `lag` steps; the plan for this one.
+  // Plans for the step in `delay_` steps; the plan for this one.
   ServePlan NextPlan() {
     if (!plans_.empty()) {
       forecast_ = group_->ranks();
@@ -231,7 +232,7 @@ class Run {
                          requests_,
                          options_.cost,
                          options_.slots,
-                         step_number_ + options_.lag,
+                         step_number_ + delay_,
                          now_s_,
                          Traffic()};
     plans_.push_back(EmptyPlan());
@@ -298,6 +299,8 @@ class Run {
   const ServeOptions& options_;
   const Trace& trace_;
   const std::unique_ptr<ServeRule> rule_;
+  // Steps that begin while a plan is on its way.
+  const int32_t delay_;
   Rng rng_;
   ServeResult result_;
   std::vector<ServeRequest> requests_;

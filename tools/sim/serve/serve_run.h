@@ -27,7 +27,8 @@ struct ServeOptions {
   // Share of ServeCapacity::requests_per_s.
   double load = 0.7;
   BatchCost cost;
-  // Steps between a plan and the step that it is for: 2 is a router's pipelined mode.
+  // A plan that is made from the reports of step k is for step k + lag: 2 is a router's pipelined mode; with 1
+  // or 0 the group waits for its plan.
   int32_t lag = 0;
   double jitter = 0;
   uint64_t seed = 1;
