@@ -354,6 +354,18 @@ TEST(ServeRunTest, APlanForTheStepAfterTheNextIsOneStepLate) {
   EXPECT_NEAR(later / at_once.step_s_mean, 1, 0.5);
 }
 
+TEST(ServeRunTest, AClosedLoopKeepsItsNumberOfRequests) {
+  const Trace trace = Conversation();
+  ServeOptions options = Options("bf_io");
+  options.closed = true;
+  options.load = 0.25;
+  const ServeResult run = RunOf(options, trace);
+  // Little's law, in tokens: requests in the system over their mean time, times tokens of each.
+  const double population = 0.25 * static_cast<double>(options.slots) * options.workers;
+  const double tokens = run.throughput_tokens_per_s * run.e2e_s.mean / population;
+  EXPECT_NEAR(tokens / MomentsOf(trace).output, 1, 0.1);
+}
+
 // No workload's best rule with its best budget is far better, in mean time end to end.
 TEST(ServeGridTest, OneSettingAgainstTheBestInHindsight) {
   ServeGridOptions grid;
