@@ -7,6 +7,8 @@ namespace bfio::core {
 namespace {
 
 constexpr int kHalvings = 40;
+// So that the first tokens of a prompt, which attend to next to nothing, share a finite number of times.
+constexpr double kLeastAttention = 1e-3;
 
 // The non-negative root y of a y^2 + b y = c, for a, b, c >= 0; all of `most` where there is no bound.
 double PositiveRoot(double a, double b, double c, double most) {
@@ -37,8 +39,7 @@ double WholeSeconds(const BatchCost& cost, const PromptLeft& prompt, int64_t fre
 
 struct Filled {
   int64_t tokens = 0;
-  // Ranks with prompt tokens beyond the level.
-  int sharing = 0;
+  double sharing = 0;
 };
 
 Filled FillTo(absl::Span<const RankWork> ranks, double level_s) {
@@ -47,7 +48,7 @@ Filled FillTo(absl::Span<const RankWork> ranks, double level_s) {
     if (rank.prompts.empty()) continue;
     const int64_t tokens = TokensWithin(rank, level_s);
     filled.tokens += tokens;
-    filled.sharing += tokens < rank.PromptTokens() ? 1 : 0;
+    filled.sharing += SharingAt(rank, level_s);
   }
   return filled;
 }
@@ -98,11 +99,33 @@ int64_t TokensWithin(const RankWork& rank, double level_s) {
   return tokens;
 }
 
-Level FillLevel(absl::Span<const RankWork> ranks, double least_s, double wanted_tokens,
-                double least_sharing) {
+double SharingAt(const RankWork& rank, double level_s) {
+  double left_s = level_s - rank.SecondsWithoutPrompts();
+  if (left_s < 0) return 0;
+  int64_t free = rank.FreeRows();
+  for (const PromptLeft& prompt : rank.prompts) {
+    const double whole_s = WholeSeconds(rank.cost, prompt, free);
+    // By rounding, less than all may be all.
+    const int64_t part = whole_s > left_s ? PartWithin(rank.cost, prompt, free, left_s) : prompt.left;
+    if (part < prompt.left) {
+      if (part >= free) return 1;
+      // Seconds of attention per second of the slope, for the next token.
+      const double attention =
+          rank.cost.k1_s_per_pair * static_cast<double>(prompt.done + part) / rank.cost.a_s_per_token;
+      return (1 + attention) / std::max(kLeastAttention, attention);
+    }
+    left_s = std::max(0.0, left_s - whole_s);
+    free = std::max<int64_t>(0, free - prompt.left);
+  }
+  return 0;
+}
+
+Level FillLevel(absl::Span<const RankWork> ranks, const LevelTerms& terms) {
   const auto enough = [&](const Filled& filled) {
-    return static_cast<double>(filled.tokens) >= wanted_tokens || filled.sharing < least_sharing;
+    if (filled.sharing >= terms.paying_sharing) return false;
+    return static_cast<double>(filled.tokens) >= terms.wanted_tokens || filled.sharing < terms.least_sharing;
   };
+  const double least_s = terms.least_s;
   const Filled for_nothing = FillTo(ranks, least_s);
   if (enough(for_nothing)) return {least_s, for_nothing.tokens};
   double low = least_s, high = LevelOfEverything(ranks, least_s);

@@ -18,13 +18,15 @@ class Planner {
   Planner(absl::Span<const PrefillRank> ranks, absl::Span<const WaitingPrompt> waiting,
           const PrefillTraffic& traffic, const PrefillSettings& settings)
       : ranks_(ranks.begin(), ranks.end()), waiting_(waiting), traffic_(traffic), settings_(settings) {
+    int64_t bound = 0;
     for (const PrefillRank& rank : ranks_) {
       decodes_ += rank.decodes;
       free_slots_ += std::max<int64_t>(0, rank.free_slots);
-      bound_ += static_cast<int64_t>(rank.prompts.size());
+      bound += static_cast<int64_t>(rank.prompts.size());
       if (rank.decodes > 0) least_s_ = std::max(least_s_, WorkOf(rank).SecondsWithoutPrompts());
     }
     slots_short_ = static_cast<int64_t>(waiting.size()) > free_slots_;
+    could_run_ = bound + std::min(free_slots_, static_cast<int64_t>(waiting.size()));
     left_.resize(waiting.size());
     std::iota(left_.begin(), left_.end(), 0);
   }
@@ -51,10 +53,6 @@ class Planner {
 
   // --- how much ---
 
-  int64_t PromptsThatCouldRun() const {
-    return bound_ + std::min(free_slots_, static_cast<int64_t>(waiting_.size()));
-  }
-
   // tau, steps.
   double Horizon() const {
     const double most = settings_.prompts_per_rank * static_cast<double>(ranks_.size());
@@ -67,7 +65,38 @@ class Planner {
 
   double ShareOfAPrompt() const { return std::max(1.0, traffic_.mean_prompt_tokens / Horizon()); }
 
-  double WantedTokens() const { return static_cast<double>(PromptsThatCouldRun()) * ShareOfAPrompt(); }
+  // Of a rank on average: the share of its time that prompts can have for nothing, free rows by what they
+  // would take above the knee.
+  double FreeSpeed() const {
+    double free_s = 0, all_s = 0;
+    for (const PrefillRank& rank : ranks_) {
+      const RankWork work = WorkOf(rank);
+      free_s += rank.cost.a_s_per_token * static_cast<double>(work.FreeRows()) +
+                std::max(0.0, least_s_ - work.SecondsWithoutPrompts());
+      all_s += least_s_;
+    }
+    return all_s > 0 ? free_s / all_s : 0;
+  }
+
+  // prefill_planner.h derives both numbers of ranks.
+  LevelTerms Terms(double wanted) const {
+    const auto ranks = static_cast<double>(ranks_.size());
+    const auto decodes = static_cast<double>(decodes_);
+    const double arriving = traffic_.arrivals_per_s * traffic_.mean_prefill_s;
+    const double free = FreeSpeed(), spare = std::max(0.0, free - arriving / ranks);
+    const double behind = std::max(1.0, static_cast<double>(could_run_) / ranks);
+    const double company = std::min(ranks, std::sqrt(2 * arriving * decodes));
+    const double paced_s = Horizon() * std::max(traffic_.step_s, least_s_);
+    const double paced = paced_s > 0 ? traffic_.mean_prefill_s / paced_s : 0;
+    LevelTerms terms;
+    terms.least_s = least_s_;
+    terms.wanted_tokens = wanted;
+    terms.least_sharing = std::max(settings_.sharing * company, decodes * spare / behind);
+    terms.paying_sharing = decodes * std::max(free, paced);
+    return terms;
+  }
+
+  double WantedTokens() const { return static_cast<double>(could_run_) * ShareOfAPrompt(); }
 
   // --- the level, if every rank had prompts without end; context is left out ---
 
@@ -98,15 +127,8 @@ class Planner {
 
   double LevelOf(double wanted) const {
     std::vector<RankWork> work;
-    int64_t prompts = 0;
-    for (const PrefillRank& rank : ranks_) {
-      work.push_back(WorkOf(rank));
-      prompts += static_cast<int64_t>(rank.prompts.size());
-    }
-    prompts += std::min(free_slots_, static_cast<int64_t>(left_.size()));
-    const double could_share = static_cast<double>(std::min<int64_t>(std::ssize(ranks_), prompts));
-    const Level level = FillLevel(work, least_s_, wanted, settings_.sharing * could_share);
-    return std::max(level.seconds, LevelOfOverdue());
+    for (const PrefillRank& rank : ranks_) work.push_back(WorkOf(rank));
+    return std::max(FillLevel(work, Terms(wanted)).seconds, LevelOfOverdue());
   }
 
   // At which every rank whose first prompt is overdue computes that prompt's share.
@@ -194,7 +216,9 @@ class Planner {
   const absl::Span<const WaitingPrompt> waiting_;
   const PrefillTraffic& traffic_;
   const PrefillSettings& settings_;
-  int64_t decodes_ = 0, free_slots_ = 0, bound_ = 0;
+  int64_t decodes_ = 0, free_slots_ = 0;
+  // Prompts that are bound, or would have a slot.
+  int64_t could_run_ = 0;
   // The slowest rank's time without prompts.
   double least_s_ = 0;
   bool slots_short_ = false;

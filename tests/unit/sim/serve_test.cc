@@ -340,6 +340,32 @@ TEST(ServeRunTest, PlansThatComeTwoStepsLateCostLittle) {
   EXPECT_LT(RunOf(options, trace).e2e_s.mean, 1.05 * at_once);
 }
 
+// As a pipelined router: reports of step k, a plan for k + 2, so one step passes that the plan knows nothing of.
+TEST(ServeRunTest, APlanForTheStepAfterTheNextIsOneStepLate) {
+  const Trace trace = Conversation();
+  ServeOptions options = Options("vllm");
+  options.budget = 8192;
+  options.load = 0.2;
+  const ServeResult at_once = RunOf(options, trace);
+  options.lag = 1;
+  EXPECT_EQ(RunOf(options, trace).e2e_s.mean, at_once.e2e_s.mean) << "the next step is the first there is";
+  options.lag = 2;
+  const double later = RunOf(options, trace).ttft_s.p50 - at_once.ttft_s.p50;
+  EXPECT_NEAR(later / at_once.step_s_mean, 1, 0.5);
+}
+
+TEST(ServeRunTest, AClosedLoopKeepsItsNumberOfRequests) {
+  const Trace trace = Conversation();
+  ServeOptions options = Options("bf_io");
+  options.closed = true;
+  options.load = 0.25;
+  const ServeResult run = RunOf(options, trace);
+  // Little's law, in tokens: requests in the system over their mean time, times tokens of each.
+  const double population = 0.25 * static_cast<double>(options.slots) * options.workers;
+  const double tokens = run.throughput_tokens_per_s * run.e2e_s.mean / population;
+  EXPECT_NEAR(tokens / MomentsOf(trace).output, 1, 0.1);
+}
+
 // No workload's best rule with its best budget is far better, in mean time end to end.
 TEST(ServeGridTest, OneSettingAgainstTheBestInHindsight) {
   ServeGridOptions grid;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <iostream>
+#include <limits>
 #include <map>
 #include <string>
 #include <vector>
@@ -39,7 +40,11 @@ ABSL_FLAG(
     "serve: C,A,B0,K1,K2 of a rank's step: C + A max(0, rows - B0) + K1 pairs of prompt tokens + K2 tokens "
     "that decodes attend to, seconds; an 8-billion model per GPU by default");
 ABSL_FLAG(uint32_t, lag, 2,
-          "serve: steps between a plan and the step that it is for; 2 in a pipelined router");
+          "serve: a plan made from the reports of step k is for step k + lag; 2 in a pipelined router, at most 1 "
+          "where the group waits for its plan");
+ABSL_FLAG(bool, closed, false,
+          "serve, serve-grid: a request comes whenever one ends; --load is the share of all slots that the "
+          "requests in the system would fill");
 
 namespace bfio::sim {
 namespace {
@@ -143,6 +148,7 @@ absl::StatusOr<ServeGridOptions> GridFromFlags() {
   grid.candidate = RuleFromFlag();
   grid.candidate_lag = static_cast<int32_t>(absl::GetFlag(FLAGS_lag));
   grid.jitter = absl::GetFlag(FLAGS_jitter);
+  grid.closed = absl::GetFlag(FLAGS_closed);
   grid.threads = ThreadsFromFlags();
   return grid;
 }
@@ -173,21 +179,27 @@ class Summary {
     sums.ttft += cell.candidate.ttft_p50_s / cell.best.ttft_p50_s;
     sums.tail += cell.candidate.ttft_p99_s / cell.best.ttft_p99_s;
     sums.tpot += cell.candidate.tpot_s / cell.best.tpot_s;
+    const double tokens = cell.candidate.throughput_tokens_per_s / cell.best.throughput_tokens_per_s;
+    sums.tokens += tokens;
+    sums.least_tokens = std::min(sums.least_tokens, tokens);
   }
   std::string Text() const {
     std::string text = "\nmeans of ratios to the best run of any other rule, chosen in hindsight by E2E\n";
     for (const auto& [load, sums] : loads_) {
       const double n = sums.cells;
       absl::StrAppendFormat(
-          &text, "load %4.2f, %3.0f cells: E2E %.3f (worst %.3f), TTFT p50 %.2f, p99 %.2f, TPOT %.3f\n", load,
-          n, sums.e2e / n, sums.worst_e2e, sums.ttft / n, sums.tail / n, sums.tpot / n);
+          &text, "load %4.2f, %3.0f cells: E2E %.3f (worst %.3f), TTFT p50 %.2f, p99 %.2f, TPOT %.3f, "
+          "tokens/s %.3f (least %.3f)\n",
+          load, n, sums.e2e / n, sums.worst_e2e, sums.ttft / n, sums.tail / n, sums.tpot / n, sums.tokens / n,
+          sums.least_tokens);
     }
     return text;
   }
 
  private:
   struct Sums {
-    double cells = 0, e2e = 0, worst_e2e = 0, ttft = 0, tail = 0, tpot = 0;
+    double cells = 0, e2e = 0, worst_e2e = 0, ttft = 0, tail = 0, tpot = 0, tokens = 0;
+    double least_tokens = std::numeric_limits<double>::infinity();
   };
   std::map<double, Sums> loads_;
 };
@@ -203,6 +215,7 @@ absl::Status RunServeCommand() {
   options.load = FlagWasGiven("load") ? absl::GetFlag(FLAGS_load) : kDefaultLoad;
   options.lag = static_cast<int32_t>(absl::GetFlag(FLAGS_lag));
   options.jitter = absl::GetFlag(FLAGS_jitter);
+  options.closed = absl::GetFlag(FLAGS_closed);
   options.seed = absl::GetFlag(FLAGS_seed);
   absl::StatusOr<BatchCost> cost = CostFromFlag();
   if (!cost.ok()) return cost.status();

@@ -49,6 +49,7 @@ absl::StatusOr<ServeFigures> MeanFigures(const Contender& contender, const Serve
     options.cost = engine.cost;
     options.lag = contender.lag;
     options.jitter = grid.jitter;
+    options.closed = grid.closed;
     options.seed = static_cast<uint64_t>(seed);
     const absl::StatusOr<ServeResult> run = RunServe(options, workload.trace);
     if (!run.ok()) return run.status();

@@ -44,6 +44,8 @@ struct ServeGridOptions {
   // Of the candidate; the others plan without.
   int32_t candidate_lag = 2;
   double jitter = 0;
+  // As ServeOptions::closed, for all.
+  bool closed = false;
   int32_t threads = 1;
 };
 

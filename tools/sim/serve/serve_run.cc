@@ -125,10 +125,12 @@ class Run {
       : options_(options),
         trace_(trace),
         rule_(std::move(rule)),
+        delay_(std::max(0, options.lag - 1)),
         rng_(Rng(options.seed).Fork(kArrivalStream)) {
     const LengthMoments moments = MomentsOf(trace);
     result_.capacity = CapacityOf(moments, options.cost, options.workers, options.slots);
-    result_.arrivals_per_s = options.load * result_.capacity.requests_per_s;
+    // A closed loop takes what the group serves; its length is reckoned as if that were all there is.
+    result_.arrivals_per_s = (options.closed ? 1 : options.load) * result_.capacity.requests_per_s;
     const double life_s = moments.output * result_.capacity.step_s;
     result_.warmup_s = kWarmupLives * life_s;
     result_.counted_s = std::max(kCountedLives * life_s, kLeastRequests / result_.arrivals_per_s);
@@ -142,7 +144,7 @@ class Run {
     group_ = std::make_unique<ServeGroup>(group, &requests_);
     // As the simulator's other runs: seed 1 begins where the trace does.
     row_ = options.seed == 1 ? 0 : Rng(options.seed).Below(trace.requests.size());
-    for (int32_t i = 0; i < options.lag; ++i) plans_.push_back(EmptyPlan());
+    for (int32_t i = 0; i < delay_; ++i) plans_.push_back(EmptyPlan());
     DrawNext();
   }
 
@@ -179,6 +181,12 @@ class Run {
 
   void DrawNext() { next_arrival_s_ += rng_.Exponential() / result_.arrivals_per_s; }
 
+  // Requests in the system where their number is fixed.
+  int64_t Population() const {
+    const double slots = static_cast<double>(options_.slots) * options_.workers;
+    return std::max<int64_t>(1, std::llround(options_.load * slots));
+  }
+
   bool Idle() const {
     return group_->active() == 0 && pool_.empty() &&
            std::all_of(plans_.begin(), plans_.end(),
@@ -186,19 +194,25 @@ class Run {
   }
 
   void Arrive() {
-    if (Idle()) now_s_ = std::max(now_s_, next_arrival_s_);
-    for (; next_arrival_s_ <= now_s_; DrawNext()) {
-      const TraceRequest& row = trace_.requests[row_++ % trace_.requests.size()];
-      pool_.push_back(static_cast<ServeRequestIndex>(requests_.size()));
-      requests_.push_back({next_arrival_s_, row.prompt_tokens, row.output_tokens});
-      counted_left_ += IsCounted(requests_.back()) ? 1 : 0;
-      arrivals_.push_back(next_arrival_s_);
-      if (arrivals_.size() > kRecent) arrivals_.pop_front();
-      const auto prompt = static_cast<double>(row.prompt_tokens);
-      prompts_.Add(prompt);
-      prefills_s_.Add(options_.cost.a_s_per_token * prompt +
-                      options_.cost.k1_s_per_pair * prompt * prompt / 2);
+    if (options_.closed) {
+      for (; in_system_ < Population(); ++in_system_) ArriveAt(now_s_);
+      return;
     }
+    if (Idle()) now_s_ = std::max(now_s_, next_arrival_s_);
+    for (; next_arrival_s_ <= now_s_; DrawNext()) ArriveAt(next_arrival_s_);
+  }
+
+  void ArriveAt(double arrival_s) {
+    const TraceRequest& row = trace_.requests[row_++ % trace_.requests.size()];
+    pool_.push_back(static_cast<ServeRequestIndex>(requests_.size()));
+    requests_.push_back({arrival_s, row.prompt_tokens, row.output_tokens});
+    counted_left_ += IsCounted(requests_.back()) ? 1 : 0;
+    arrivals_.push_back(arrival_s);
+    if (arrivals_.size() > kRecent) arrivals_.pop_front();
+    const auto prompt = static_cast<double>(row.prompt_tokens);
+    prompts_.Add(prompt);
+    prefills_s_.Add(options_.cost.a_s_per_token * prompt +
+                    options_.cost.k1_s_per_pair * prompt * prompt / 2);
   }
 
   bool IsCounted(const ServeRequest& request) const {
@@ -217,11 +231,11 @@ class Run {
     traffic.mean_prefill_s = prefills_s_.mean();
     traffic.mean_output_tokens = outputs_.mean();
     traffic.step_s = mean_step_s_;
-    traffic.lag_steps = options_.lag;
+    traffic.lag_steps = delay_;
     return traffic;
   }
 
-  // Plans for the step in `lag` steps; the plan for this one.
+  // Plans for the step in `delay_` steps; the plan for this one.
   ServePlan NextPlan() {
     if (!plans_.empty()) {
       forecast_ = group_->ranks();
@@ -231,7 +245,7 @@ class Run {
                          requests_,
                          options_.cost,
                          options_.slots,
-                         step_number_ + options_.lag,
+                         step_number_ + delay_,
                          now_s_,
                          Traffic()};
     plans_.push_back(EmptyPlan());
@@ -259,6 +273,7 @@ class Run {
     mean_step_s_ =
         mean_step_s_ == 0 ? step.seconds : mean_step_s_ + kStepWeight * (step.seconds - mean_step_s_);
     for (const ServeRequestIndex index : step.ended) {
+      --in_system_;
       outputs_.Add(static_cast<double>(requests_[index].output));
       counted_left_ -= IsCounted(requests_[index]) ? 1 : 0;
     }
@@ -298,6 +313,8 @@ class Run {
   const ServeOptions& options_;
   const Trace& trace_;
   const std::unique_ptr<ServeRule> rule_;
+  // Steps that begin while a plan is on its way.
+  const int32_t delay_;
   Rng rng_;
   ServeResult result_;
   std::vector<ServeRequest> requests_;
@@ -310,6 +327,8 @@ class Run {
   size_t row_ = 0;
   double next_arrival_s_ = 0, now_s_ = 0, end_s_ = 0;
   int64_t step_number_ = 0, empty_steps_ = 0, counted_left_ = 0;
+  // Kept where it is fixed.
+  int64_t in_system_ = 0;
   std::deque<double> arrivals_;
   RecentMean prompts_, prefills_s_, outputs_;
   double mean_step_s_ = 0;
@@ -360,6 +379,7 @@ nlohmann::ordered_json ServeJson(const ServeOptions& options, const std::string&
   json["slots"] = options.slots;
   json["budget"] = options.budget;
   json["load"] = options.load;
+  json["closed"] = options.closed;
   json["lag"] = options.lag;
   json["seed"] = options.seed;
   json["capacity_requests_per_s"] = result.capacity.requests_per_s;

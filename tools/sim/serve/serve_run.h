@@ -1,7 +1,7 @@
 // One run of a rule on a workload, and what came of it.
 //
-// Purpose: requests come by a Poisson process at a share of the group's capacity, in the order and with the
-// lengths of a trace; a rule plans every step, `lag` steps ahead; what is counted begins after a warm-up and
+// Purpose: requests come by a Poisson process at a share of the group's capacity, or one whenever one ends, in
+// the order and with the lengths of a trace; a rule plans every step, `lag` steps ahead; what is counted begins after a warm-up and
 // ends when the last counted request has ended, while others keep coming. Deterministic for a seed. Threads:
 // runs in different threads share nothing.
 #ifndef BFIO_TOOLS_SIM_SERVE_SERVE_RUN_H_
@@ -24,10 +24,13 @@ struct ServeOptions {
   int64_t slots = 256;
   // Tokens of a rank's step; rules without a budget do not look at it.
   int64_t budget = 2048;
-  // Share of ServeCapacity::requests_per_s.
+  // Share of ServeCapacity::requests_per_s that arrives; `closed`: share of all slots that requests in the
+  // system would fill, a new one coming whenever one ends.
   double load = 0.7;
+  bool closed = false;
   BatchCost cost;
-  // Steps between a plan and the step that it is for: 2 is a router's pipelined mode.
+  // A plan that is made from the reports of step k is for step k + lag: 2 is a router's pipelined mode; with 1
+  // or 0 the group waits for its plan.
   int32_t lag = 0;
   double jitter = 0;
   uint64_t seed = 1;

@@ -111,7 +111,7 @@ TEST(FillLevelTest, TheLowestLevelThatGivesWhatIsWanted) {
       all += rank.PromptTokens();
     }
     const double wanted = static_cast<double>(all) * rng.Uniform();
-    const Level level = FillLevel(random.ranks, least, wanted, 0);
+    const Level level = FillLevel(random.ranks, {least, wanted, 0});
     EXPECT_GE(level.seconds, least);
     EXPECT_GE(static_cast<double>(level.tokens), wanted) << seed;
     if (level.seconds == least) continue;
@@ -126,7 +126,7 @@ TEST(FillLevelTest, NeverBelowTheSlowestRank) {
   const BatchCost cost = CostOf(0.01, 1e-4, 0, 0, 1e-6);
   const std::vector<RankWork> ranks = {{cost, 10, 1000, prompts}, {cost, 50, 5000, {}}};
   const double slowest = ranks[1].SecondsWithoutPrompts();
-  const Level level = FillLevel(ranks, slowest, 1, 0);
+  const Level level = FillLevel(ranks, {slowest, 1, 0});
   EXPECT_EQ(level.seconds, slowest);
   EXPECT_EQ(level.tokens, 80) << "what fits below the slowest rank is free, wanted or not";
 }
@@ -137,11 +137,51 @@ TEST(FillLevelTest, StopsRisingWhenTooFewShareTheRise) {
   const BatchCost cost = CostOf(0.01, 1e-4, 0, 0, 0);
   const std::vector<RankWork> ranks = {{cost, 10, 0, small}, {cost, 10, 0, middle}, {cost, 10, 0, large}};
   const double base = ranks[0].SecondsWithoutPrompts();
-  EXPECT_NEAR(FillLevel(ranks, base, 1e9, 3).seconds, base + 100e-4, 1e-9);
-  EXPECT_NEAR(FillLevel(ranks, base, 1e9, 2).seconds, base + 200e-4, 1e-9);
-  EXPECT_NEAR(FillLevel(ranks, base, 1e9, 1).seconds, base + 400e-4, 1e-9);
-  EXPECT_EQ(FillLevel(ranks, base, 1e9, 4).seconds, base) << "there are not so many";
-  EXPECT_NEAR(FillLevel(ranks, base, 300, 1).seconds, base + 100e-4, 1e-9) << "300 in all";
+  EXPECT_NEAR(FillLevel(ranks, {base, 1e9, 3}).seconds, base + 100e-4, 1e-9);
+  EXPECT_NEAR(FillLevel(ranks, {base, 1e9, 2}).seconds, base + 200e-4, 1e-9);
+  EXPECT_NEAR(FillLevel(ranks, {base, 1e9, 1}).seconds, base + 400e-4, 1e-9);
+  EXPECT_EQ(FillLevel(ranks, {base, 1e9, 4}).seconds, base) << "there are not so many";
+  EXPECT_NEAR(FillLevel(ranks, {base, 300, 1}).seconds, base + 100e-4, 1e-9) << "300 in all";
+}
+
+TEST(FillLevelTest, RisesBeyondWhatIsWantedWhereThatPays) {
+  const std::vector<PromptLeft> small = {{100, 0}}, large = {{400, 0}};
+  const BatchCost cost = CostOf(0.01, 1e-4, 0, 0, 0);
+  const std::vector<RankWork> ranks = {{cost, 10, 0, small}, {cost, 10, 0, large}};
+  const double base = ranks[0].SecondsWithoutPrompts();
+  EXPECT_NEAR(FillLevel(ranks, {base, 2, 0, 3}).seconds, base + 1e-4, 1e-9) << "two cannot be three";
+  EXPECT_NEAR(FillLevel(ranks, {base, 2, 0, 2}).seconds, base + 100e-4, 1e-9) << "as long as both share";
+  EXPECT_NEAR(FillLevel(ranks, {base, 2, 0, 1}).seconds, base + 400e-4, 1e-9);
+}
+
+// A free row takes the time of attention, which the slowest rank has not to spare: the level rises for it,
+// however few share it.
+TEST(FillLevelTest, RisesForRowsThatAreAllButFree) {
+  const std::vector<PromptLeft> prompt = {{1000, 2000}};
+  const std::vector<RankWork> ranks = {{CostOf(0.01, 1e-4, 200, 1e-9, 0), 10, 0, prompt}};
+  const double base = ranks[0].SecondsWithoutPrompts();
+  EXPECT_EQ(TokensWithin(ranks[0], base), 0);
+  EXPECT_GT(SharingAt(ranks[0], base), 40);
+  const Level level = FillLevel(ranks, {base, 1000, 8});
+  EXPECT_NEAR(static_cast<double>(level.tokens), 190, 1) << "up to the knee";
+  EXPECT_LT(level.seconds, base + 1e-3);
+}
+
+TEST(SharingAtTest, OneAboveTheKneeMoreBelowNoneAtTheEnd) {
+  for (uint64_t seed = 1; seed <= 100; ++seed) {
+    const RandomRanks random(seed);
+    for (const RankWork& rank : random.ranks) {
+      for (int64_t tokens = 0; tokens <= rank.PromptTokens(); tokens += 29) {
+        const double sharing = SharingAt(rank, SecondsWith(rank, tokens));
+        if (tokens >= rank.PromptTokens()) {
+          EXPECT_EQ(sharing, 0) << seed;
+        } else if (tokens > rank.FreeRows()) {
+          EXPECT_EQ(sharing, 1) << seed;
+        }
+      }
+      EXPECT_EQ(SharingAt(rank, rank.SecondsWithoutPrompts() - 1e-6), 0) << seed;
+    }
+  }
 }
 
 }  // namespace

@@ -155,16 +155,19 @@ TEST(PlanPrefillTest, WhereSlotsAreShortTheFirstGoesFirst) {
 
 // Prompts under way get a mean prompt's share of the horizon each, long ones no more than short ones.
 TEST(PlanPrefillTest, ALongPromptLengthensAStepNoMoreThanAMeanOne) {
-  const std::vector<PrefillRank> one_long = {RankOf(20, 2000, 10, {{20000, 0}}), RankOf(20, 2000)};
-  const std::vector<PrefillRank> one_mean = {RankOf(20, 2000, 10, {{200, 0}}), RankOf(20, 2000)};
-  const double level = PlanPrefill(one_long, {}, Traffic(), {}).level_s;
-  EXPECT_NEAR(level, PlanPrefill(one_mean, {}, Traffic(), {}).level_s, 1e-12);
+  const std::vector<PrefillRank> two_long = {RankOf(20, 2000, 10, {{20000, 0}}),
+                                             RankOf(20, 2000, 10, {{20000, 0}})};
+  const std::vector<PrefillRank> two_mean = {RankOf(20, 2000, 10, {{200, 0}}),
+                                             RankOf(20, 2000, 10, {{200, 0}})};
+  const double level = PlanPrefill(two_long, {}, Traffic(), {}).level_s;
+  EXPECT_NEAR(level, PlanPrefill(two_mean, {}, Traffic(), {}).level_s, 1e-12);
   // pace 0.5, 10 a second, 40 decodes, 0.02 s: k = 2 = the ranks; tau = 2 / (10 * 0.012) = 16.7 steps.
-  EXPECT_NEAR(level, SlowestWithoutPrompts(one_long) + 1e-4 * 200 * 0.12 / 2, 1e-4);
+  EXPECT_NEAR(level, SlowestWithoutPrompts(two_long) + 1e-4 * 200 * 0.12 / 2, 1e-4);
 }
 
 TEST(PlanPrefillTest, StepsUntilThePlanIsThereComeOnTopOfTheHorizon) {
-  const std::vector<PrefillRank> ranks = {RankOf(20, 2000, 10, {{20000, 0}}), RankOf(20, 2000)};
+  const std::vector<PrefillRank> ranks = {RankOf(20, 2000, 10, {{20000, 0}}),
+                                          RankOf(20, 2000, 10, {{20000, 0}})};
   PrefillTraffic late = Traffic();
   late.lag_steps = 10;
   const double slowest = SlowestWithoutPrompts(ranks);
@@ -172,6 +175,56 @@ TEST(PlanPrefillTest, StepsUntilThePlanIsThereComeOnTopOfTheHorizon) {
   const double later = PlanPrefill(ranks, {}, late, {}).level_s - slowest;
   // 16.7 and 26.7 steps.
   EXPECT_NEAR(later / at_once, 16.7 / 26.7, 0.05);
+}
+
+TEST(PlanPrefillTest, ALonePromptWaitsForCompanyWhereSomeIsComing) {
+  const std::vector<PrefillRank> ranks = {RankOf(20, 2000, 10, {{500, 0}}), RankOf(20, 2000)};
+  const double slowest = SlowestWithoutPrompts(ranks);
+  // k = sqrt(2 * 10 * 40 * 0.02) = 4: both ranks.
+  EXPECT_NEAR(PlanPrefill(ranks, {}, Traffic(), {}).level_s, slowest, 1e-12);
+  PrefillTraffic rare = Traffic();
+  rare.arrivals_per_s = 0.1;
+  EXPECT_GT(PlanPrefill(ranks, {}, rare, {}).level_s, slowest + 1e-4) << "k = 0.4";
+}
+
+TEST(PlanPrefillTest, WhereFewDecodeTheyPayAtOnce) {
+  // One request decodes: it waits 0.05 s for the prompt, which would else take 16.7 steps of 0.012 s.
+  const std::vector<PrefillRank> ranks = {RankOf(0, 0, 10, {{500, 0}}), RankOf(1, 100)};
+  EXPECT_NEAR(PlanPrefill(ranks, {}, Traffic(), {}).level_s, 0.01 + 1e-4 * 500, 1e-9);
+}
+
+// Rows below the knee are used, though attention makes them last longer than the slowest rank.
+TEST(PlanPrefillTest, FreeRowsAreUsedOnTheSlowestRank) {
+  PrefillRank rank = RankOf(20, 2000, 10, {{500, 1000}});
+  rank.cost.b0_tokens = 120;
+  rank.cost.k1_s_per_pair = 1e-9;
+  const PrefillDecision decision = PlanPrefill({{rank}}, {}, Traffic(), {});
+  EXPECT_GE(TokensWithin({rank.cost, rank.decodes, rank.decode_context, rank.prompts}, decision.level_s), 100);
+}
+
+// Nobody else comes, all others decode, and nothing is free: it is computed within twice the time that it was
+// meant to take, and the steps in which it then gets its share.
+TEST(PlanPrefillTest, NoPromptStarves) {
+  for (const int64_t length : {50, 200, 1000, 5000}) {
+    std::vector<PrefillRank> ranks = {RankOf(90, 90000, 10, {{length, 0}}), RankOf(20, 2000)};
+    const PrefillTraffic traffic = Traffic();
+    const double tau = 16.7, means = std::max(1.0, static_cast<double>(length) / 200);
+    double now_s = 0;
+    int64_t steps_paid = 0;
+    while (ranks[0].prompts.front().left > 0) {
+      ranks[0].first_bound_for_s = now_s;
+      const double level_s = PlanPrefill(ranks, {}, traffic, {}).level_s;
+      PromptLeft& prompt = ranks[0].prompts.front();
+      const int64_t tokens =
+          TokensWithin({ranks[0].cost, ranks[0].decodes, ranks[0].decode_context, ranks[0].prompts}, level_s);
+      steps_paid += tokens > 0 ? 1 : 0;
+      prompt.left -= tokens;
+      prompt.done += tokens;
+      now_s += level_s;
+      ASSERT_LT(now_s, 2 * tau * means * traffic.step_s + (tau * means + 2) * 0.2) << length;
+    }
+    EXPECT_LE(static_cast<double>(steps_paid), tau * means + 2) << length;
+  }
 }
 
 TEST(PlanPrefillTest, APromptOnTheSlowestRankIsNotForgotten) {
