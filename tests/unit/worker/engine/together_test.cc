@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "tests/testing/barrier_ranks.h"
 #include "tests/testing/decode_schedule.h"
+#include "tests/testing/seat.h"
 #include "worker/barrier/step_peers.h"
 #include "worker/engine/cpu/cpu_engine.h"
 
@@ -19,6 +20,8 @@ namespace bfio::worker {
 namespace {
 
 using testing::BarrierRanks;
+using testing::Seat;
+using testing::SeatEngine;
 using testing::Stream;
 
 constexpr absl::Duration kForever = BarrierRanks::kForever;
@@ -127,49 +130,6 @@ std::unique_ptr<DecodeEngine> Make(const CpuOptions& options, std::shared_ptr<co
   return *std::move(engine);
 }
 
-// A rank's place in a group.
-class Seat {
- public:
-  Seat(const GroupSpec& group, Barrier& barrier) : group_(group), barrier_(barrier) {}
-
-  // One step of all; returns how many ranks have said that they are busy.
-  absl::StatusOr<int64_t> Step(Engine& engine, bool busy, StepOutput& out) {
-    const auto agreed = barrier_.AllReduce(++step_, {.active = busy, .rows = engine.NextRows()}, kForever);
-    if (!agreed.ok()) return agreed.status();
-    StepPeers peers(group_, barrier_, step_, agreed->max_rows, kForever);
-    const absl::Status status = engine.StepTogether(peers, out);
-    EXPECT_EQ(status, peers.status()) << "no fault of the engine's";
-    if (!status.ok()) return status;
-    return agreed->sum_active;
-  }
-
- private:
-  const GroupSpec group_;
-  Barrier& barrier_;
-  int64_t step_ = 0;
-};
-
-// A rank's engine as one that steps by itself, so that RunSchedule can drive it: the others step when it
-// does.
-class SeatedEngine final : public Engine {
- public:
-  SeatedEngine(std::unique_ptr<Engine> engine, Seat& seat) : engine_(std::move(engine)), seat_(seat) {}
-
-  absl::string_view name() const override { return engine_->name(); }
-  const EngineLimits& limits() const override { return engine_->limits(); }
-  absl::Status Admit(const SequenceRequest& request) override { return engine_->Admit(request); }
-  bool Cancel(Handle handle) override { return engine_->Cancel(handle); }
-  absl::Status Step(StepOutput& out) override { return seat_.Step(*engine_, true, out).status(); }
-  int32_t active() const override { return engine_->active(); }
-  int32_t free_slots() const override { return engine_->free_slots(); }
-  int64_t free_kv_tokens() const override { return engine_->free_kv_tokens(); }
-  std::vector<ResidentSequence> resident() const override { return engine_->resident(); }
-
- private:
-  const std::unique_ptr<Engine> engine_;
-  Seat& seat_;
-};
-
 TEST_P(TogetherTest, TokensAndLogProbabilitiesAreThoseOfTheRequestAloneOnRandomSchedules) {
   const auto weights = Load(GetParam());
   for (const int ranks : {1, 2, 3, 4, 8}) {
@@ -183,7 +143,7 @@ TEST_P(TogetherTest, TokensAndLogProbabilitiesAreThoseOfTheRequestAloneOnRandomS
         CpuOptions options = Options(!alone);
         options.decode.step_tokens = 20 + 7 * rank;
         if (std::exchange(alone, false)) return Make(options, weights);
-        return std::make_unique<SeatedEngine>(Make(options, weights), seat);
+        return std::make_unique<SeatEngine>(Make(options, weights), seat);
       };
       const auto seed = static_cast<uint64_t>(10 * ranks + rank);
       EXPECT_GT(testing::RunSchedule(seed, make, {weights->config().vocab, 60, 20, 10}), 2);
