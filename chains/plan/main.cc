@@ -16,12 +16,13 @@
 #include "bfio/v1/config.pb.h"
 #include "chains/plan/model_file.h"
 #include "chains/plan/output.h"
+#include "chains/plan/page_files.h"
 #include "chains/plan/planner.h"
 #include "chains/plan/pool_file.h"
 #include "common/base/atomic_file.h"
 #include "common/base/shutdown.h"
 #include "common/config/program.h"
-#include "tools/report/page.h"
+#include "tools/page/page.h"
 
 ABSL_FLAG(std::string, pool, "", "JSON file of the servers: docs/chains.md");
 ABSL_FLAG(std::string, model, "", "a checkpoint's config.json, or JSON sizes of a block: docs/chains.md");
@@ -162,12 +163,10 @@ absl::Status RunSweep(const Problem& problem, const std::vector<double>& demands
     least.demand.rate = demands[0];
     return MakePlan(least, GoOn).status();
   }
-  report::Page page("Plans over demand");
-  page.Lead(absl::StrCat(problem.servers.size(), " servers, ", problem.service.blocks, " blocks."));
-  for (report::Chart& chart : SweepCharts(points)) page.Add(std::move(chart));
-  page.Add(SweepTable(points));
-  absl::Status status = Write("sweep.html", page.Html());
-  if (status.ok()) status = Write("sweep.csv", report::Csv(SweepTable(points)));
+  const nlohmann::ordered_json data = {
+      {"servers", problem.servers.size()}, {"blocks", problem.service.blocks}, {"points", SweepJson(points)}};
+  absl::Status status = Write("sweep.html", HtmlPage(page::kSweepPageJs, data));
+  if (status.ok()) status = Write("sweep.csv", SweepCsv(points));
   if (status.ok()) status = Write("sweep.json", Dump(SweepJson(points), 1));
   if (status.ok()) std::cout << (absl::GetFlag(FLAGS_json) ? Dump(SweepJson(points), -1) : SweepText(points));
   return status;

@@ -9,8 +9,6 @@
 
 #include "chains/plan/planner.h"
 #include "nlohmann/json.hpp"
-#include "tools/report/chart.h"
-#include "tools/report/table.h"
 
 namespace bfio::plan {
 
@@ -21,9 +19,8 @@ std::string SweepText(const std::vector<SweepPoint>& points);
 nlohmann::ordered_json PlanJson(const Problem& problem, const Plan& plan, const std::vector<Change>& changes);
 nlohmann::ordered_json SweepJson(const std::vector<SweepPoint>& points);
 
-report::Table SweepTable(const std::vector<SweepPoint>& points);
-// Best c and response over demand.
-std::vector<report::Chart> SweepCharts(const std::vector<SweepPoint>& points);
+// A line per demand; only the demand where none can be carried.
+std::string SweepCsv(const std::vector<SweepPoint>& points);
 
 // One row per server with the blocks it hosts, and through them the chains, fastest first, in colours: a
 // whole <svg> file.

@@ -1,3 +1,4 @@
+#include "absl/strings/str_cat.h"
 #include "chains/plan/output.h"
 
 namespace bfio::plan {
@@ -95,47 +96,20 @@ ordered_json SweepJson(const std::vector<SweepPoint>& points) {
   return list;
 }
 
-report::Table SweepTable(const std::vector<SweepPoint>& points) {
-  report::Table table;
-  table.title = "Plans over demand";
-  table.columns = {{"demand", "jobs/s"},    {"c", ""},          {"chains", ""},
-                   {"jobs at once", ""},    {"rate", "jobs/s"}, {"response, lower", "s"},
-                   {"response, upper", "s"}};
-  for (const SweepPoint& point : points) {
-    auto& row = table.rows.emplace_back(std::vector<report::Cell>{point.demand});
-    if (!point.plan.has_value()) continue;
-    const core::ChainPlan& plan = point.plan->chosen;
-    row.insert(row.end(), {plan.placement.reserved, static_cast<int64_t>(plan.chains.size()),
-                           core::TotalCapacity(plan.chains), plan.rate, point.plan->response.lower,
-                           point.plan->response.upper});
+std::string SweepCsv(const std::vector<SweepPoint>& points) {
+  std::string csv =
+      "demand [jobs/s],c,chains,jobs at once,rate [jobs/s],\"response, lower [s]\",\"response, upper [s]\"\n";
+  for (const ordered_json& point : SweepJson(points)) {
+    const char* separator = "";
+    for (const char* column : {"/demand_per_s", "/reserve", "/chains", "/capacity", "/rate_per_s",
+                               "/response/lower_s", "/response/upper_s"}) {
+      const ordered_json::json_pointer pointer(column);
+      absl::StrAppend(&csv, separator, point.contains(pointer) ? point[pointer].dump() : "");
+      separator = ",";
+    }
+    csv += '\n';
   }
-  return table;
-}
-
-std::vector<report::Chart> SweepCharts(const std::vector<SweepPoint>& points) {
-  report::Chart best, response;
-  best.title = "Best cache reservation";
-  best.x = {"demand", "jobs/s"};
-  best.y = {"c", "jobs per block"};
-  best.y.min = 0;
-  report::Series c = {.name = "c"}, lower = {.name = "lower bound"}, upper = {.name = "upper bound"};
-  c.style = report::Series::Style::kSteps;
-  for (const SweepPoint& point : points) {
-    if (!point.plan.has_value()) continue;
-    c.x.push_back(point.demand);
-    c.y.push_back(static_cast<double>(point.plan->c()));
-    lower.x.push_back(point.demand);
-    lower.y.push_back(point.plan->response.lower);
-    upper.x.push_back(point.demand);
-    upper.y.push_back(point.plan->response.upper);
-  }
-  best.series = {c};
-  response.title = "Mean response";
-  response.x = {"demand", "jobs/s"};
-  response.y = {"response", "s"};
-  response.y.min = 0;
-  response.series = {lower, upper};
-  return {best, response};
+  return csv;
 }
 
 }  // namespace bfio::plan

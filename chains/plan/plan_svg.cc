@@ -2,15 +2,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "chains/plan/output.h"
-#include "tools/report/markup.h"
-#include "tools/report/numbers.h"
 
 namespace bfio::plan {
 namespace {
-
-using report::Coordinate;
-using report::Escape;
 
 // SVG user units.
 constexpr double kLeft = 150, kWidth = 760, kTop = 34, kRow = 20, kBar = 14, kLegendRow = 18, kRight = 20;
@@ -18,6 +14,29 @@ constexpr double kLeft = 150, kWidth = 760, kTop = 34, kRow = 20, kBar = 14, kLe
 constexpr size_t kMostChains = 7;
 constexpr const char* kColors[kMostChains] = {"#0072b2", "#e69f00", "#009e73", "#cc79a7",
                                               "#56b4e9", "#d55e00", "#8a7f00"};
+
+constexpr size_t kLongestName = 20;
+
+// A tenth of a unit is finer than a pixel.
+std::string Coordinate(double value) {
+  return absl::StrFormat("%.1f", value);
+}
+
+// `text`, which is UTF-8, as text of XML, which has no control characters.
+std::string Escape(std::string text) {
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20; }, ' ');
+  return absl::StrReplaceAll(text, {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}});
+}
+
+std::string Shortened(const std::string& name) {
+  size_t characters = 0;
+  for (size_t i = 0; i < name.size(); ++i) {
+    const bool begins = (static_cast<unsigned char>(name[i]) & 0xC0) != 0x80;
+    if (begins && ++characters > kLongestName) return absl::StrCat(name.substr(0, i), "…");
+  }
+  return name;
+}
 
 class Picture {
  public:
@@ -51,7 +70,7 @@ class Picture {
   }
 
  private:
-  static std::string Text(double x, double y, const char* anchor, absl::string_view text) {
+  static std::string Text(double x, double y, const char* anchor, const std::string& text) {
     return absl::StrFormat("<text x=\"%s\" y=\"%s\" text-anchor=\"%s\">%s</text>\n", Coordinate(x),
                            Coordinate(y), anchor, Escape(text));
   }
@@ -77,7 +96,7 @@ class Picture {
     const BlockRange& range = plan_.chosen.placement.ranges[j];
     const double y = kTop + kRow * static_cast<double>(r);
     std::string svg = absl::StrCat(
-        Text(kLeft - 8, y + 11, "end", report::Shortened(problem_.servers[j].name, 20)),
+        Text(kLeft - 8, y + 11, "end", Shortened(problem_.servers[j].name)),
         Bar(kLeft + per_block_ * range.first, y, per_block_ * range.count, kBar, "class=\"host\""));
     const double strip = kBar / static_cast<double>(drawn_);
     for (size_t k = 0; k < drawn_; ++k) {

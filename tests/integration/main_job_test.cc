@@ -186,16 +186,15 @@ TEST(MainJob, ASweepFindsNoKneeWhereNoRateHolds) {
   EXPECT_GT(load, 0);
   EXPECT_GT(steps, 0);
   EXPECT_LE(steps, ramp["barrier"]["steps"].get<double>() + 8) << "no step is counted twice";
-  for (const char* part :
-       {"Load of each rank", "rank 2", "How late the generator was", "Knee: ", "step_duration"})
-    EXPECT_NE(text_of("ramp.html").find(part), std::string::npos) << part;
+  EXPECT_NE(text_of("ramp.html").find("\"runs\":[{\"name\":\"this run\""), std::string::npos);
 
   const RunResult compared = RunProgram(
       "bfio_loadgen", {"compare", absl::StrCat(dir, "/sweep.json"), absl::StrCat(dir, "/ramp.json"),
                        absl::StrCat("--report=", dir, "/both.html")});
   EXPECT_EQ(compared.code, 0) << compared.err;
   EXPECT_NE(compared.out.find("differs: arrival: sweep | ramp"), std::string::npos) << compared.out;
-  EXPECT_NE(text_of("both.html").find("Load tests compared: sweep and ramp"), std::string::npos);
+  EXPECT_NE(text_of("both.html").find("{\"name\":\"arrival\",\"values\":[\"sweep\",\"ramp\"]}"),
+            std::string::npos);
   const RunResult refused =
       RunProgram("bfio_loadgen", {"compare", absl::StrCat(dir, "/both.html"), "x.json"});
   EXPECT_EQ(refused.code, 2);

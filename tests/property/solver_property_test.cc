@@ -112,14 +112,7 @@ TEST_P(SolverProperty, PricesAreWhatTheObjectiveChangesBy) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Objectives, SolverProperty,
-                         ::testing::Values(ObjectiveKind::kPaper, ObjectiveKind::kSquare,
-                                           ObjectiveKind::kRefill),
-                         [](const auto& param) {
-                           return param.param == ObjectiveKind::kPaper    ? "Paper"
-                                  : param.param == ObjectiveKind::kSquare ? "Square"
-                                                                          : "Refill";
-                         });
+INSTANTIATE_TEST_SUITE_P(Objectives, SolverProperty, EveryObjective(), ObjectiveName);
 
 }  // namespace
 }  // namespace bfio::core

@@ -7,11 +7,16 @@ import base64
 import fcntl
 import json
 import os
+import pathlib
 import select
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
+import traceback
+
+from processes import Programs, programs_folder
 
 FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-extensions", "--disable-sync",
          "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage", "--remote-debugging-pipe",
@@ -198,3 +203,45 @@ class Page:
             elif event["method"] == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
                 found.append(f"{params['entry']['text']} {params['entry'].get('url', '')}")
         return found
+
+
+def expect(right, what):
+    if not right:
+        raise AssertionError(what)
+
+
+def check(usage, look):
+    """main() of a test `[BUILD] [--screenshots=DIR]`: the exit status after look(browser, programs, folder, screenshots).
+
+    `folder` is empty, and gone in the end; `screenshots` is None where none are asked for.
+    """
+    build, screenshots = "build", None
+    for arg in sys.argv[1:]:
+        if arg in ("--help", "-h"):
+            print(usage)
+            return 0
+        if arg.startswith("--screenshots="):
+            screenshots = pathlib.Path(arg.partition("=")[2])
+            screenshots.mkdir(parents=True, exist_ok=True)
+        elif arg.startswith("-"):
+            print(usage, file=sys.stderr)
+            return 2
+        else:
+            build = arg
+    if not os.access(f"{build}/bin/bfio_router", os.X_OK):
+        print(f"no {build}/bin/bfio_router")
+        return 77
+    binary = find()
+    if not binary:
+        print("no chromium (deploy/install browser)")
+        return 77
+    with (tempfile.TemporaryDirectory(prefix="bfio-page.") as folder, Programs(programs_folder(build)) as programs,
+          Browser(binary) as browser):
+        try:
+            look(browser, programs, pathlib.Path(folder), screenshots)
+        except (AssertionError, RuntimeError, TimeoutError):
+            traceback.print_exc()
+            print(programs.outputs())
+            return 1
+    print("the page works")
+    return 0

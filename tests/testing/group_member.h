@@ -7,10 +7,13 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "worker/barrier/step_peers.h"
 #include "worker/engine/engine.h"
@@ -54,6 +57,28 @@ class GroupMember {
   const worker::GroupSpec group_;
   worker::Barrier& barrier_;
   int64_t step_;
+};
+
+// A rank's engine as one that steps by itself, so that RunSchedule can drive it: the others step when it
+// does.
+class MemberEngine final : public worker::Engine {
+ public:
+  MemberEngine(std::unique_ptr<worker::Engine> engine, GroupMember& member)
+      : engine_(std::move(engine)), member_(member) {}
+
+  absl::string_view name() const override { return engine_->name(); }
+  const worker::EngineLimits& limits() const override { return engine_->limits(); }
+  absl::Status Admit(const worker::SequenceRequest& request) override { return engine_->Admit(request); }
+  bool Cancel(worker::Handle handle) override { return engine_->Cancel(handle); }
+  absl::Status Step(worker::StepOutput& out) override { return member_.Step(*engine_, true, out).status(); }
+  int32_t active() const override { return engine_->active(); }
+  int32_t free_slots() const override { return engine_->free_slots(); }
+  int64_t free_kv_tokens() const override { return engine_->free_kv_tokens(); }
+  std::vector<worker::ResidentSequence> resident() const override { return engine_->resident(); }
+
+ private:
+  const std::unique_ptr<worker::Engine> engine_;
+  GroupMember& member_;
 };
 
 }  // namespace bfio::testing

@@ -48,6 +48,27 @@ class Program:
         return self.process.wait(PATIENCE)
 
 
+class Programs:
+    """Programs of one folder, all killed in the end."""
+
+    def __init__(self, folder):
+        self._folder, self._started = folder, []
+
+    def start(self, name, *args):
+        self._started.append(Program(self._folder, name, *args))
+        return self._started[-1]
+
+    def outputs(self):
+        return "".join(f"--- {program.process.args}\n{program.output()[-2000:]}\n" for program in self._started)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for program in self._started:
+            program.kill()
+
+
 def held_port():
     """A socket that keeps its port for a program that may start again on it (tests/testing/held_port.h)."""
     port = socket.socket()

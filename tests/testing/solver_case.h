@@ -4,14 +4,27 @@
 #ifndef BFIO_TESTS_TESTING_SOLVER_CASE_H_
 #define BFIO_TESTS_TESTING_SOLVER_CASE_H_
 
+#include <gtest/gtest.h>
+
 #include <cstdint>
 #include <string>
 
 #include "common/base/rng.h"
 #include "router/core/solver/instance.h"
+#include "router/core/solver/settings.h"
 #include "router/core/solver/solution.h"
 
 namespace bfio::core {
+
+// For suites over every objective.
+inline auto EveryObjective() {
+  return ::testing::Values(ObjectiveKind::kPaper, ObjectiveKind::kSquare, ObjectiveKind::kRefill);
+}
+inline std::string ObjectiveName(const ::testing::TestParamInfo<ObjectiveKind>& info) {
+  return info.param == ObjectiveKind::kPaper    ? "Paper"
+         : info.param == ObjectiveKind::kSquare ? "Square"
+                                                : "Refill";
+}
 
 // KV tokens that never run out.
 inline constexpr int64_t kAmple = int64_t{1} << 40;

@@ -6,16 +6,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "tools/loadgen/run_charts.h"
-#include "tools/loadgen/run_page.h"
-#include "tools/report/numbers.h"
-#include "tools/report/page.h"
-#include "tools/report/table.h"
 
 namespace bfio::loadgen {
 namespace {
 
 constexpr int kDigits = 4;
+constexpr double kMostDecimals = 12;
 constexpr size_t kWidestName = 24;
 
 struct Figure {
@@ -30,10 +26,14 @@ std::vector<Figure> Figures() {
                                  {"goodput, requests/s", "/goodput/requests_per_s"},
                                  {"within the limits, %", "/goodput/share", 100},
                                  {"knee: held, requests/s", "/knee/held_rate"}};
-  for (const char* key : {"ttft_s", "tpot_s", "itl_s", "e2e_s", "schedule_lag_s"}) {
+  static constexpr std::pair<const char*, const char*> kLatencies[] = {{"TTFT", "/ttft_s/"},
+                                                                       {"TPOT", "/tpot_s/"},
+                                                                       {"ITL", "/itl_s/"},
+                                                                       {"E2E", "/e2e_s/"},
+                                                                       {"sent late by", "/schedule_lag_s/"}};
+  for (const auto& [name, path] : kLatencies) {
     for (const char* figure : {"mean", "p50", "p90", "p99", "p99.9"}) {
-      figures.push_back(
-          {absl::StrCat(LatencyName(key), " ", figure, ", ms"), absl::StrCat("/", key, "/", figure), 1e3});
+      figures.push_back({absl::StrCat(name, " ", figure, ", ms"), absl::StrCat(path, figure), 1e3});
     }
   }
   const Figure more[] = {{"idle at the barrier, %", "/barrier/idle_fraction", 100},
@@ -54,47 +54,17 @@ std::string ChangeText(const std::optional<double>& change) {
   return change.has_value() ? absl::StrFormat("%+.1f %%", *change * 100) : "";
 }
 
+// kDigits significant digits, but no exponent, and never fewer digits than the integer part has.
 std::string ValueText(double value) {
-  return std::isfinite(value) ? report::Significant(value, kDigits) : "-";
+  if (!std::isfinite(value)) return "-";
+  const double leading = value == 0 ? kDigits - 1 : std::floor(std::log10(std::abs(value)));
+  return absl::StrFormat("%.*f", static_cast<int>(std::clamp(kDigits - 1 - leading, 0.0, kMostDecimals)),
+                         value);
 }
 
 std::string Name(const RunDocument& run) {
   const std::string& name = run.name();
   return name.size() <= kWidestName ? name : absl::StrCat("..", name.substr(name.size() - kWidestName + 2));
-}
-
-report::Table FiguresTable(const std::vector<RunDocument>& runs) {
-  report::Table table = {.title = absl::StrCat("Changes are relative to ", runs[0].name()),
-                         .columns = {{.name = "figure"}}};
-  for (size_t i = 0; i < runs.size(); ++i) {
-    table.columns.push_back({.name = runs[i].name(), .digits = kDigits});
-    if (i > 0) table.columns.push_back({.name = "change", .unit = "%", .decimals = 1});
-  }
-  for (const Difference& difference : Differences(runs)) {
-    std::vector<report::Cell> row = {difference.name};
-    for (size_t i = 0; i < runs.size(); ++i) {
-      row.emplace_back(difference.values[i]);
-      if (i > 0) row.emplace_back(difference.changes[i].value_or(NAN) * 100);
-    }
-    table.rows.push_back(std::move(row));
-  }
-  return table;
-}
-
-void AddSettings(const std::vector<RunDocument>& runs, report::Page* page) {
-  page->Heading("Settings");
-  report::Table table = {.title = "Settings that differ", .columns = {{.name = "setting"}}};
-  for (const RunDocument& run : runs) table.columns.push_back({.name = run.name()});
-  for (const SettingDifference& setting : SettingDifferences(runs)) {
-    std::vector<report::Cell> row = {setting.name};
-    row.insert(row.end(), setting.values.begin(), setting.values.end());
-    table.rows.push_back(std::move(row));
-  }
-  if (table.rows.empty()) {
-    page->Text("All runs had the same settings.");
-  } else {
-    page->Add(std::move(table));
-  }
 }
 
 }  // namespace
@@ -174,33 +144,6 @@ std::string ComparisonText(const std::vector<RunDocument>& runs) {
     absl::StrAppend(&out, "\n");
   }
   return out;
-}
-
-std::string ComparisonPage(const std::vector<RunDocument>& runs) {
-  std::string names = runs[0].name();
-  for (size_t i = 1; i < runs.size(); ++i)
-    absl::StrAppend(&names, i + 1 < runs.size() ? ", " : " and ", runs[i].name());
-  report::Page page(absl::StrCat("Load tests compared: ", names));
-  page.Lead(absl::StrCat("What ", runs.size(), " runs of bfio_loadgen measured, beside each other."));
-  page.Heading("Figures");
-  page.Add(FiguresTable(runs));
-  if (const report::Chart levels = LevelLatencyChart(runs); HasData(levels)) {
-    page.Heading("Rates");
-    page.Add(levels);
-  }
-  page.Heading("Over time");
-  AddIfAny(&page, ThroughputChart(runs));
-  for (const char* key : {"ttft_s", "tpot_s", "itl_s", "e2e_s"}) AddIfAny(&page, LatencyChart(runs, key));
-  AddIfAny(&page, IdleChart(runs));
-  page.Heading("Distributions");
-  for (const char* key : {"ttft_s", "tpot_s", "itl_s", "e2e_s"})
-    AddIfAny(&page, DistributionChart(runs, key));
-  AddSettings(runs, &page);
-  for (const RunDocument& run : runs) {
-    page.Text(
-        absl::StrCat(run.name(), ": ", WorkloadText(run), ", started at ", run.Text("/started_at"), "."));
-  }
-  return page.Html();
 }
 
 }  // namespace bfio::loadgen

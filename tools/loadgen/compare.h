@@ -33,7 +33,6 @@ struct SettingDifference {
 std::vector<SettingDifference> SettingDifferences(const std::vector<RunDocument>& runs);
 
 std::string ComparisonText(const std::vector<RunDocument>& runs);
-std::string ComparisonPage(const std::vector<RunDocument>& runs);
 
 }  // namespace bfio::loadgen
 

@@ -111,7 +111,7 @@ absl::Status WriteReport(const Report& report) {
   if (absl::Status status = WriteFile(options.save, saved); !status.ok()) return status;
   if (options.report.empty()) return absl::OkStatus();
   const absl::StatusOr<RunDocument> run = RunDocument::Parse(saved, "this run");
-  return run.ok() ? WriteFile(options.report, RunPage(*run)) : run.status();
+  return run.ok() ? WriteFile(options.report, RunPage({*run})) : run.status();
 }
 
 absl::StatusOr<int> RunProgram(const Options& options) {
@@ -184,7 +184,7 @@ absl::Status RunCompare(const std::vector<std::string>& paths) {
     runs.push_back(*std::move(run));
   }
   std::fputs(ComparisonText(runs).c_str(), stdout);
-  return WriteFile(*report_path, ComparisonPage(runs));
+  return WriteFile(*report_path, RunPage(runs));
 }
 
 int Main(int argc, char** argv) {

@@ -57,11 +57,6 @@ const Json* RunDocument::Find(const std::string& path) const {
   }
 }
 
-bool RunDocument::Has(const std::string& path) const {
-  const Json* const found = Find(path);
-  return found != nullptr && !found->is_null();
-}
-
 double RunDocument::Number(const std::string& path) const {
   const Json* const found = Find(path);
   return found != nullptr ? NumberOf(*found) : NAN;
@@ -76,19 +71,6 @@ int64_t RunDocument::Count(const std::string& path) const {
 std::string RunDocument::Text(const std::string& path) const {
   const Json* const found = Find(path);
   return found != nullptr && found->is_string() ? found->get<std::string>() : "";
-}
-
-std::vector<double> RunDocument::Numbers(const std::string& path) const {
-  std::vector<double> numbers;
-  const Json* const found = Find(path);
-  if (found == nullptr || !found->is_array()) return numbers;
-  for (const Json& element : *found) numbers.push_back(NumberOf(element));
-  return numbers;
-}
-
-size_t RunDocument::Size(const std::string& path) const {
-  const Json* const found = Find(path);
-  return found != nullptr && found->is_structured() ? found->size() : 0;
 }
 
 std::vector<std::pair<std::string, std::string>> RunDocument::Members(const std::string& path) const {

@@ -1,4 +1,4 @@
-// A saved run (ToSavedJson, or ToJson) as charts and tables read it.
+// A saved run (ToSavedJson, or ToJson).
 //
 // Purpose: one reader for the report of the run that has just ended and for files of earlier ones, so that
 // the two cannot disagree. Nothing in a file is taken for granted: what is missing, null or of another type
@@ -30,15 +30,12 @@ class RunDocument {
   const std::string& name() const { return name_; }
   void set_name(std::string name) { name_ = std::move(name); }
 
-  bool Has(const std::string& path) const;
+  const nlohmann::ordered_json& json() const { return *json_; }
+
   double Number(const std::string& path) const;
   // 0 where Number is NaN.
   int64_t Count(const std::string& path) const;
   std::string Text(const std::string& path) const;
-  // NaN for elements that are no numbers.
-  std::vector<double> Numbers(const std::string& path) const;
-  // Elements of a list, or of an object.
-  size_t Size(const std::string& path) const;
   // Members of an object in their order, values as text: strings as they are, others as JSON.
   std::vector<std::pair<std::string, std::string>> Members(const std::string& path) const;
 

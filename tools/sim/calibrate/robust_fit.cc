@@ -1,10 +1,11 @@
 #include "tools/sim/calibrate/robust_fit.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <limits>
+#include <optional>
 
+#include "Eigen/Dense"
 #include "absl/strings/str_cat.h"
 
 namespace bfio::sim {
@@ -16,191 +17,86 @@ constexpr double kMadToSigma = 1.4826;
 constexpr int kRounds = 50;
 // Of the coefficients, between two rounds, relative to the largest.
 constexpr double kConverged = 1e-10;
+// A pivot below this share of the largest is rounding.
+constexpr double kSingular = 1e-12;
 
-using Matrix = std::vector<std::vector<double>>;
+using Eigen::ArrayXd;
+using Eigen::MatrixXd;
+using Eigen::VectorXd;
 
-// The inverse by Gauss and Jordan; empty when there is none.
-Matrix Inverse(Matrix a) {
-  const size_t n = a.size();
-  Matrix inverse(n, std::vector<double>(n, 0));
-  for (size_t i = 0; i < n; ++i) inverse[i][i] = 1;
-  for (size_t k = 0; k < n; ++k) {
-    size_t pivot = k;
-    for (size_t i = k + 1; i < n; ++i) {
-      if (std::abs(a[i][k]) > std::abs(a[pivot][k])) pivot = i;
-    }
-    if (!(std::abs(a[pivot][k]) > 1e-12)) return {};
-    std::swap(a[k], a[pivot]);
-    std::swap(inverse[k], inverse[pivot]);
-    const double by = 1 / a[k][k];
-    for (size_t j = 0; j < n; ++j) {
-      a[k][j] *= by;
-      inverse[k][j] *= by;
-    }
-    for (size_t i = 0; i < n; ++i) {
-      if (i == k) continue;
-      const double factor = a[i][k];
-      for (size_t j = 0; j < n; ++j) {
-        a[i][j] -= factor * a[k][j];
-        inverse[i][j] -= factor * inverse[k][j];
-      }
-    }
-  }
-  return inverse;
-}
-
-// Columns with mean 0 and standard deviation 1, after a constant: what keeps seconds per token and seconds in
-// one matrix apart from rounding.
+// A row per point: 1, then the columns with mean 0 and standard deviation 1, which keeps seconds per token
+// and seconds in one matrix apart from rounding.
 struct Design {
-  std::vector<double> mean, spread;
-  Matrix rows;  // [i][0] = 1
+  MatrixXd x;
+  // From coefficients on the scaled columns to those on the given ones.
+  MatrixXd unscale;
 };
 
-double Dot(const std::vector<double>& a, const std::vector<double>& b) {
-  double sum = 0;
-  for (size_t j = 0; j < a.size(); ++j) sum += a[j] * b[j];
-  return sum;
-}
-
-// Sum of w x x'.
-Matrix Moments(const Design& design, const std::vector<double>& w) {
-  const size_t p = design.rows[0].size();
-  Matrix m(p, std::vector<double>(p, 0));
-  for (size_t i = 0; i < w.size(); ++i) {
-    const std::vector<double>& x = design.rows[i];
-    for (size_t j = 0; j < p; ++j) {
-      for (size_t k = 0; k < p; ++k) m[j][k] += w[i] * x[j] * x[k];
-    }
-  }
-  for (auto& row : m) {
-    for (double& v : row) v /= static_cast<double>(w.size());
-  }
-  return m;
-}
-
-// Weighted least squares; empty when the weights leave nothing to tell.
-std::vector<double> Solve(const Design& design, const std::vector<double>& y, const std::vector<double>& w) {
-  const size_t p = design.rows[0].size();
-  const Matrix inverse = Inverse(Moments(design, w));
-  if (inverse.empty()) return {};
-  std::vector<double> b(p, 0), beta(p, 0);
-  for (size_t i = 0; i < y.size(); ++i) {
-    for (size_t j = 0; j < p; ++j) b[j] += w[i] * design.rows[i][j] * y[i] / static_cast<double>(y.size());
-  }
-  for (size_t j = 0; j < p; ++j) beta[j] = Dot(inverse[j], b);
-  return beta;
-}
-
-void SetResiduals(const Design& design, const std::vector<double>& y, const std::vector<double>& beta,
-                  std::vector<double>& residuals) {
-  for (size_t i = 0; i < y.size(); ++i) residuals[i] = y[i] - Dot(design.rows[i], beta);
-}
-
-double ScaleOf(const std::vector<double>& residuals, double floor) {
-  std::vector<double> absolute(residuals.size());
-  for (size_t i = 0; i < residuals.size(); ++i) absolute[i] = std::abs(residuals[i]);
-  return std::max(floor, kMadToSigma * QuantileOf(absolute, 0.5));
-}
-
-bool Close(const std::vector<double>& a, const std::vector<double>& b) {
-  double change = 0, size = 0;
-  for (size_t j = 0; j < a.size(); ++j) {
-    change = std::max(change, std::abs(a[j] - b[j]));
-    size = std::max(size, std::abs(a[j]));
-  }
-  return change <= kConverged * size;
-}
-
-double Condition(const Matrix& correlations) {
-  // Two columns at most in practice: the eigenvalues are 1 + r and 1 - r.
-  double most = 0;
-  for (size_t j = 0; j < correlations.size(); ++j) {
-    for (size_t k = 0; k < j; ++k) most = std::max(most, std::abs(correlations[j][k]));
-  }
-  return most >= 1 ? std::numeric_limits<double>::infinity() : std::sqrt((1 + most) / (1 - most));
-}
-
-absl::StatusOr<Design> MakeDesign(const std::vector<std::vector<double>>& columns, size_t n) {
-  Design design;
-  design.rows.assign(n, std::vector<double>(columns.size() + 1, 1));
-  for (size_t j = 0; j < columns.size(); ++j) {
-    double mean = 0, square = 0;
-    for (const double x : columns[j]) mean += x / static_cast<double>(n);
-    for (const double x : columns[j]) square += (x - mean) * (x - mean) / static_cast<double>(n);
-    const double spread = std::sqrt(square);
+absl::StatusOr<Design> MakeDesign(const std::vector<std::vector<double>>& columns, int64_t n) {
+  const auto p = static_cast<int64_t>(columns.size()) + 1;
+  Design design = {MatrixXd::Ones(n, p), MatrixXd::Identity(p, p)};
+  for (int64_t j = 1; j < p; ++j) {
+    const Eigen::Map<const ArrayXd> column(columns[static_cast<size_t>(j) - 1].data(), n);
+    const double mean = column.mean(), spread = std::sqrt((column - mean).square().mean());
     if (!(spread > 1e-12 * std::abs(mean)) || spread == 0) {
-      return absl::InvalidArgumentError(absl::StrCat("column ", j, " does not vary"));
+      return absl::InvalidArgumentError(absl::StrCat("column ", j - 1, " does not vary"));
     }
-    design.mean.push_back(mean);
-    design.spread.push_back(spread);
-    for (size_t i = 0; i < n; ++i) design.rows[i][j + 1] = (columns[j][i] - mean) / spread;
+    design.x.col(j) = (column - mean) / spread;
+    design.unscale(j, j) = 1 / spread;
+    design.unscale(0, j) = -mean / spread;
   }
   return design;
 }
 
-// Weights of Tukey's bisquare, and the derivative of its psi.
-void Bisquare(const std::vector<double>& residuals, double scale, std::vector<double>& w,
-              std::vector<double>* slope) {
-  for (size_t i = 0; i < residuals.size(); ++i) {
-    const double u = residuals[i] / (kCut * scale), inside = 1 - u * u;
-    w[i] = inside > 0 ? inside * inside : 0;
-    if (slope != nullptr) (*slope)[i] = inside > 0 ? inside * (1 - 5 * u * u) : 0;
-  }
+// Mean of w x x'.
+MatrixXd Moments(const MatrixXd& x, const ArrayXd& w) {
+  return x.transpose() * w.matrix().asDiagonal() * x / static_cast<double>(x.rows());
 }
 
-// Covariance of the coefficients on the scaled columns, by the sandwich.
-Matrix Sandwich(const Design& design, const RobustFit& fit) {
-  const size_t n = fit.residuals.size();
-  std::vector<double> w(n), slope(n), squares(n);
-  Bisquare(fit.residuals, fit.scale, w, &slope);
-  for (size_t i = 0; i < n; ++i) squares[i] = w[i] * w[i] * fit.residuals[i] * fit.residuals[i];
-  const Matrix bread = Inverse(Moments(design, slope)), meat = Moments(design, squares);
-  if (bread.empty()) return {};
-  const size_t p = bread.size();
-  Matrix covariance(p, std::vector<double>(p, 0));
-  for (size_t a = 0; a < p; ++a) {
-    for (size_t b = 0; b < p; ++b) {
-      for (size_t c = 0; c < p; ++c) covariance[a][b] += Dot(bread[a], meat[c]) * bread[c][b];
-      covariance[a][b] /= static_cast<double>(n);
-    }
-  }
-  return covariance;
+std::optional<MatrixXd> Inverse(const MatrixXd& m) {
+  Eigen::FullPivLU<MatrixXd> lu(m);
+  lu.setThreshold(kSingular);
+  if (!m.allFinite() || !lu.isInvertible()) return std::nullopt;
+  return lu.inverse();
 }
 
-// From the scaled columns to the given ones.
-void Unscale(const Design& design, const std::vector<double>& beta, const Matrix& covariance,
-             RobustFit& fit) {
-  const size_t p = beta.size();
-  fit.coefficients.assign(p, 0);
-  fit.standard_errors.assign(p, 0);
-  // The constant is beta0 - sum_j beta_j mean_j / spread_j.
-  std::vector<double> constant(p, 1);
-  for (size_t j = 1; j < p; ++j) {
-    constant[j] = -design.mean[j - 1] / design.spread[j - 1];
-    fit.coefficients[j] = beta[j] / design.spread[j - 1];
-    if (!covariance.empty())
-      fit.standard_errors[j] = std::sqrt(std::max(0.0, covariance[j][j])) / design.spread[j - 1];
-  }
-  fit.coefficients[0] = Dot(beta, constant);
-  if (covariance.empty()) return;
-  double variance = 0;
-  for (size_t j = 0; j < p; ++j) variance += constant[j] * Dot(covariance[j], constant);
-  fit.standard_errors[0] = std::sqrt(std::max(0.0, variance));
+// Weighted least squares; nothing when the weights leave nothing to tell.
+std::optional<VectorXd> Solve(const MatrixXd& x, const ArrayXd& y, const ArrayXd& w) {
+  const std::optional<MatrixXd> inverse = Inverse(Moments(x, w));
+  if (!inverse.has_value()) return std::nullopt;
+  return *inverse * (x.transpose() * (w * y).matrix()) / static_cast<double>(y.size());
 }
 
-void SetQuality(const std::vector<double>& y, const std::vector<double>& w, RobustFit& fit) {
-  double weight = 0, mean = 0, total = 0, rest = 0;
-  for (size_t i = 0; i < y.size(); ++i) {
-    weight += w[i];
-    mean += w[i] * y[i];
-    fit.outliers += w[i] == 0 ? 1 : 0;
-  }
-  mean /= weight;
-  for (size_t i = 0; i < y.size(); ++i) {
-    total += w[i] * (y[i] - mean) * (y[i] - mean);
-    rest += w[i] * fit.residuals[i] * fit.residuals[i];
-  }
-  fit.r_squared = total > 0 ? 1 - rest / total : 0;
+double MedianOfAbsolute(const ArrayXd& values) {
+  const ArrayXd absolute = values.abs();
+  std::vector<double> copy(absolute.begin(), absolute.end());
+  return QuantileOf(copy, 0.5);
+}
+
+bool Close(const VectorXd& a, const VectorXd& b) {
+  return (a - b).lpNorm<Eigen::Infinity>() <= kConverged * a.lpNorm<Eigen::Infinity>();
+}
+
+double Condition(const MatrixXd& correlations) {
+  const VectorXd eigenvalues = Eigen::SelfAdjointEigenSolver<MatrixXd>(correlations).eigenvalues();
+  const double least = eigenvalues(0), most = eigenvalues(eigenvalues.size() - 1);
+  return least > 0 ? std::sqrt(most / least) : std::numeric_limits<double>::infinity();
+}
+
+// 1 - (r / (kCut scale))^2, 0 beyond: the square root of Tukey's weights.
+ArrayXd Inside(const ArrayXd& residuals, double scale) {
+  return (1 - (residuals / (kCut * scale)).square()).max(0);
+}
+
+// Covariance of the coefficients on the scaled columns.
+std::optional<MatrixXd> Sandwich(const MatrixXd& x, const ArrayXd& residuals, double scale) {
+  const ArrayXd inside = Inside(residuals, scale);
+  // The derivative of psi.
+  const ArrayXd slope = inside * (1 - 5 * (residuals / (kCut * scale)).square());
+  const std::optional<MatrixXd> bread = Inverse(Moments(x, slope));
+  if (!bread.has_value()) return std::nullopt;
+  const MatrixXd meat = Moments(x, (inside.square() * residuals).square());
+  return *bread * meat * *bread / static_cast<double>(residuals.size());
 }
 
 }  // namespace
@@ -213,50 +109,56 @@ double QuantileOf(std::vector<double>& values, double q) {
 }
 
 absl::StatusOr<RobustFit> FitRobustly(const std::vector<std::vector<double>>& columns,
-                                      const std::vector<double>& y) {
-  const size_t n = y.size(), p = columns.size() + 1;
+                                      const std::vector<double>& values) {
+  const auto n = static_cast<int64_t>(values.size()), p = static_cast<int64_t>(columns.size()) + 1;
   if (n < 3 * p) {
     return absl::InvalidArgumentError(absl::StrCat(n, " points do not tell ", p, " coefficients"));
   }
-  absl::StatusOr<Design> design = MakeDesign(columns, n);
+  const absl::StatusOr<Design> design = MakeDesign(columns, n);
   if (!design.ok()) return design.status();
-  std::vector<double> typical(y), w(n, 1);
-  for (double& value : typical) value = std::abs(value);
+  const MatrixXd& x = design->x;
+  const Eigen::Map<const ArrayXd> y(values.data(), n);
   // Noise below a millionth of what is measured is the clock's.
-  const double floor = std::max(1e-6 * QuantileOf(typical, 0.5), std::numeric_limits<double>::min());
+  const double floor = std::max(1e-6 * MedianOfAbsolute(y), std::numeric_limits<double>::min());
+  const auto residuals_of = [&](const VectorXd& beta) -> ArrayXd { return y - (x * beta).array(); };
+  const auto scale_of = [&](const ArrayXd& residuals) {
+    return std::max(floor, kMadToSigma * MedianOfAbsolute(residuals));
+  };
 
   RobustFit fit;
-  fit.residuals.assign(n, 0);
-  Matrix correlations = Moments(*design, w);
-  correlations.erase(correlations.begin());
-  for (auto& row : correlations) row.erase(row.begin());
-  fit.condition = Condition(correlations);
-  std::vector<double> beta = Solve(*design, y, w);
-  if (beta.empty()) return absl::InvalidArgumentError("a column follows from the others");
+  fit.condition = Condition(Moments(x, ArrayXd::Ones(n)).bottomRightCorner(p - 1, p - 1));
+  std::optional<VectorXd> beta = Solve(x, y, ArrayXd::Ones(n));
+  if (!beta.has_value()) return absl::InvalidArgumentError("a column follows from the others");
   for (int round = 0; round < kRounds; ++round) {  // least absolute deviations
-    SetResiduals(*design, y, beta, fit.residuals);
-    const double least = ScaleOf(fit.residuals, floor) * 1e-3;
-    for (size_t i = 0; i < n; ++i) w[i] = least / std::max(std::abs(fit.residuals[i]), least);
-    std::vector<double> next = Solve(*design, y, w);
-    if (next.empty()) break;
-    const bool done = Close(next, beta);
-    beta = std::move(next);
-    if (done) break;
+    const ArrayXd residuals = residuals_of(*beta);
+    const double least = scale_of(residuals) * 1e-3;
+    std::optional<VectorXd> next = Solve(x, y, least / residuals.abs().max(least));
+    if (!next.has_value()) break;
+    beta.swap(next);
+    if (Close(*beta, *next)) break;
   }
-  SetResiduals(*design, y, beta, fit.residuals);
-  fit.scale = ScaleOf(fit.residuals, floor);
+  ArrayXd residuals = residuals_of(*beta);
+  fit.scale = scale_of(residuals);
   for (int round = 0; round < kRounds; ++round) {
-    Bisquare(fit.residuals, fit.scale, w, nullptr);
-    std::vector<double> next = Solve(*design, y, w);
-    if (next.empty()) return absl::InvalidArgumentError("too few points agree with each other");
-    const bool done = Close(next, beta);
-    beta = std::move(next);
-    SetResiduals(*design, y, beta, fit.residuals);
-    if (done) break;
+    std::optional<VectorXd> next = Solve(x, y, Inside(residuals, fit.scale).square());
+    if (!next.has_value()) return absl::InvalidArgumentError("too few points agree with each other");
+    beta.swap(next);
+    residuals = residuals_of(*beta);
+    if (Close(*beta, *next)) break;
   }
-  Bisquare(fit.residuals, fit.scale, w, nullptr);
-  SetQuality(y, w, fit);
-  Unscale(*design, beta, Sandwich(*design, fit), fit);
+  const ArrayXd w = Inside(residuals, fit.scale).square();
+  fit.outliers = (w == 0).count();
+  const double mean = (w * y).sum() / w.sum(), total = (w * (y - mean).square()).sum();
+  fit.r_squared = total > 0 ? 1 - (w * residuals.square()).sum() / total : 0;
+  const VectorXd coefficients = design->unscale * *beta;
+  VectorXd errors = VectorXd::Zero(p);
+  if (const std::optional<MatrixXd> covariance = Sandwich(x, residuals, fit.scale); covariance.has_value()) {
+    const MatrixXd unscaled = design->unscale * *covariance * design->unscale.transpose();
+    errors = unscaled.diagonal().cwiseMax(0).cwiseSqrt();
+  }
+  fit.coefficients.assign(coefficients.begin(), coefficients.end());
+  fit.standard_errors.assign(errors.begin(), errors.end());
+  fit.residuals.assign(residuals.begin(), residuals.end());
   return fit;
 }
 

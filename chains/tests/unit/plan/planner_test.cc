@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "chains/plan/output.h"
 
 namespace bfio::plan {
@@ -193,7 +195,16 @@ TEST(SweepDemand, NeverFewerJobsPerSecondThanAsked) {
   }
   EXPECT_FALSE(carried);
   EXPECT_THAT(SweepText(points), HasSubstr("<- c changes"));
-  EXPECT_EQ(SweepTable(points).rows.size(), 30u);
+  const std::vector<std::string> csv = absl::StrSplit(SweepCsv(points), '\n');
+  ASSERT_EQ(csv.size(), 32u) << "a head, a line each, and a line break at the end";
+  // The head has commas within quotes.
+  const std::vector<std::string> first = absl::StrSplit(csv[1], ','), last = absl::StrSplit(csv[30], ',');
+  ASSERT_EQ(first.size(), 7u);
+  EXPECT_EQ(first[1], absl::StrCat(points[0].plan->c()));
+  EXPECT_EQ(std::stod(first[4]), points[0].plan->chosen.rate) << "every digit";
+  EXPECT_EQ(std::stod(first[6]), points[0].plan->response.upper);
+  EXPECT_EQ(std::stod(last[0]), points[29].demand);
+  EXPECT_EQ(absl::StrJoin(last.begin() + 1, last.end(), ""), "") << "nothing carries that much";
   EXPECT_EQ(SweepJson(points)[29]["carried"], false);
 }
 
@@ -208,9 +219,12 @@ TEST(ExpectedResponse, IsExactForTwoSpeeds) {
 TEST(Output, HasEveryServerAndChain) {
   Problem problem = Bloom(1.2);
   problem.servers[0].name = "<fast> & \"first\"";
+  problem.servers[1].name = std::string("\n") + "ä" + std::string(30, 'x');
   const Plan plan = *MakePlan(problem);
   const std::string svg = PlanSvg(problem, plan), text = PlanText(problem, plan, *Changes(problem, plan));
   EXPECT_THAT(svg, HasSubstr("&lt;fast&gt; &amp; "));
+  EXPECT_THAT(svg, HasSubstr(absl::StrCat("> ä", std::string(18, 'x'), "…<")))
+      << "20 characters, none of control";
   EXPECT_THAT(text, HasSubstr("<fast> & \"first\" (0-"));
   const auto json = PlanJson(problem, plan, {});
   EXPECT_EQ(json["servers"].size(), 20u);

@@ -26,6 +26,7 @@ using testing::FeedGroup;
 using testing::Golden;
 using testing::GroupMember;
 using testing::LoadGolden;
+using testing::MemberEngine;
 using testing::SharedOptions;
 
 class CudaTogetherTest : public ::testing::TestWithParam<const char*> {};
@@ -151,28 +152,6 @@ TEST(MlpPartTest, NodesAreWholeVectorsAndCoverAllColumns) {
 }
 
 // --- engines ---
-
-// A rank's engine as one that steps by itself, so that RunSchedule can drive it: the others step when it
-// does.
-class MemberEngine final : public Engine {
- public:
-  MemberEngine(std::unique_ptr<Engine> engine, GroupMember& member)
-      : engine_(std::move(engine)), member_(member) {}
-
-  absl::string_view name() const override { return engine_->name(); }
-  const EngineLimits& limits() const override { return engine_->limits(); }
-  absl::Status Admit(const SequenceRequest& request) override { return engine_->Admit(request); }
-  bool Cancel(Handle handle) override { return engine_->Cancel(handle); }
-  absl::Status Step(StepOutput& out) override { return member_.Step(*engine_, true, out).status(); }
-  int32_t active() const override { return engine_->active(); }
-  int32_t free_slots() const override { return engine_->free_slots(); }
-  int64_t free_kv_tokens() const override { return engine_->free_kv_tokens(); }
-  std::vector<ResidentSequence> resident() const override { return engine_->resident(); }
-
- private:
-  const std::unique_ptr<Engine> engine_;
-  GroupMember& member_;
-};
 
 // Bit-equal here, as above; in groups of one size alone, for another cuts the sums otherwise.
 TEST(CudaTogetherEngineTest, TokensAreThoseOfTheRequestAloneInTheGroupOnRandomSchedules) {

@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "tests/testing/barrier_ranks.h"
 #include "tests/testing/decode_schedule.h"
+#include "tests/testing/group_member.h"
 #include "worker/barrier/step_peers.h"
 #include "worker/engine/cpu/cpu_engine.h"
 
@@ -19,6 +20,8 @@ namespace bfio::worker {
 namespace {
 
 using testing::BarrierRanks;
+using testing::GroupMember;
+using testing::MemberEngine;
 using testing::Stream;
 
 constexpr absl::Duration kForever = BarrierRanks::kForever;
@@ -126,50 +129,6 @@ std::unique_ptr<DecodeEngine> Make(const CpuOptions& options, std::shared_ptr<co
   EXPECT_TRUE(engine.ok()) << engine.status();
   return *std::move(engine);
 }
-
-// A rank's place in a group.
-class GroupMember {
- public:
-  GroupMember(const GroupSpec& group, Barrier& barrier) : group_(group), barrier_(barrier) {}
-
-  // One step of all; returns how many ranks have said that they are busy.
-  absl::StatusOr<int64_t> Step(Engine& engine, bool busy, StepOutput& out) {
-    const auto agreed = barrier_.AllReduce(++step_, {.active = busy, .rows = engine.NextRows()}, kForever);
-    if (!agreed.ok()) return agreed.status();
-    StepPeers peers(group_, barrier_, step_, agreed->max_rows, kForever);
-    const absl::Status status = engine.StepTogether(peers, out);
-    EXPECT_EQ(status, peers.status()) << "no fault of the engine's";
-    if (!status.ok()) return status;
-    return agreed->sum_active;
-  }
-
- private:
-  const GroupSpec group_;
-  Barrier& barrier_;
-  int64_t step_ = 0;
-};
-
-// A rank's engine as one that steps by itself, so that RunSchedule can drive it: the others step when it
-// does.
-class MemberEngine final : public Engine {
- public:
-  MemberEngine(std::unique_ptr<Engine> engine, GroupMember& member)
-      : engine_(std::move(engine)), member_(member) {}
-
-  absl::string_view name() const override { return engine_->name(); }
-  const EngineLimits& limits() const override { return engine_->limits(); }
-  absl::Status Admit(const SequenceRequest& request) override { return engine_->Admit(request); }
-  bool Cancel(Handle handle) override { return engine_->Cancel(handle); }
-  absl::Status Step(StepOutput& out) override { return member_.Step(*engine_, true, out).status(); }
-  int32_t active() const override { return engine_->active(); }
-  int32_t free_slots() const override { return engine_->free_slots(); }
-  int64_t free_kv_tokens() const override { return engine_->free_kv_tokens(); }
-  std::vector<ResidentSequence> resident() const override { return engine_->resident(); }
-
- private:
-  const std::unique_ptr<Engine> engine_;
-  GroupMember& member_;
-};
 
 TEST_P(TogetherTest, TokensAndLogProbabilitiesDoNotDependOnTheSchedule) {
   const auto weights = Load(GetParam());

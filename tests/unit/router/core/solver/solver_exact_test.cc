@@ -33,14 +33,7 @@ void ExpectOptimal(const Instance& instance, ObjectiveKind kind) {
 }
 
 class SolverExactTest : public ::testing::TestWithParam<ObjectiveKind> {};
-INSTANTIATE_TEST_SUITE_P(Objectives, SolverExactTest,
-                         ::testing::Values(ObjectiveKind::kPaper, ObjectiveKind::kSquare,
-                                           ObjectiveKind::kRefill),
-                         [](const auto& param) {
-                           return param.param == ObjectiveKind::kPaper    ? "Paper"
-                                  : param.param == ObjectiveKind::kSquare ? "Square"
-                                                                          : "Refill";
-                         });
+INSTANTIATE_TEST_SUITE_P(Objectives, SolverExactTest, EveryObjective(), ObjectiveName);
 
 // Every pool of up to six items from {1, 4, 9}, on up to three workers with base loads 0, 5, 10 and up to two
 // slots.

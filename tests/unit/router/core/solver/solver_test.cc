@@ -40,14 +40,7 @@ Instance Make(const std::vector<std::pair<int64_t, int32_t>>& workers, const std
 }
 
 class SolverTest : public ::testing::TestWithParam<ObjectiveKind> {};
-INSTANTIATE_TEST_SUITE_P(Objectives, SolverTest,
-                         ::testing::Values(ObjectiveKind::kPaper, ObjectiveKind::kSquare,
-                                           ObjectiveKind::kRefill),
-                         [](const auto& param) {
-                           return param.param == ObjectiveKind::kPaper    ? "Paper"
-                                  : param.param == ObjectiveKind::kSquare ? "Square"
-                                                                          : "Refill";
-                         });
+INSTANTIATE_TEST_SUITE_P(Objectives, SolverTest, EveryObjective(), ObjectiveName);
 
 // More items than the enumeration can try: the search has to know that a token takes longer on the second
 // worker.

@@ -1,0 +1,327 @@
+// Shows {"runs": [{"name", "result"}], "differences", "settings"}: one run, or several beside each other.
+
+const LATENCIES = {
+  ttft_s: ['TTFT', 'time to first token'], tpot_s: ['TPOT', 'time per output token'], itl_s: ['ITL', 'time between tokens'],
+  e2e_s: ['E2E', 'whole request'], schedule_lag_s: ['sent late by', 'schedule lag']
+};
+const CLIENT_LATENCIES = ['ttft_s', 'tpot_s', 'itl_s', 'e2e_s'];
+const LOG_SPAN = 50;  // the axis of a latency is logarithmic where its values span more
+const TIME = 'series/t_s';
+const ITL_TEXT = 'TPOT is a request\'s mean time between tokens, ITL the single gaps.';
+
+// A saved run. Nothing in it is taken for granted: what is missing or of another type is NaN, an empty text or list.
+class Run {
+  constructor({name, result}) {
+    this.name = name;
+    this.result = result;
+  }
+  find(path) { return path.split('/').reduce((value, key) => value?.[key], this.result); }
+  has(path) { return this.find(path) != null; }
+  number(path) {
+    const value = this.find(path);
+    return Number.isFinite(value) ? value : NaN;
+  }
+  count(path) { return Math.trunc(this.number(path)) || 0; }
+  text(path) {
+    const value = this.find(path);
+    return typeof value === 'string' ? value : '';
+  }
+  list(path) {
+    const value = this.find(path);
+    return Array.isArray(value) ? value : [];
+  }
+  numbers(path, factor = 1) { return this.list(path).map((value) => Number.isFinite(value) ? value * factor : NaN); }
+  // [[name, value]...] of an object.
+  members(path) {
+    const value = this.find(path);
+    return value !== null && typeof value === 'object' && !Array.isArray(value) ? Object.entries(value) : [];
+  }
+  get failed() { return this.members('failed').reduce((sum, [code]) => sum + this.count(`failed/${code}`), 0); }
+}
+
+const count = (value) => fixed(value, 0);
+const brief = (value) => String(Number(value.toPrecision(4)));
+const capital = (text) => text[0].toUpperCase() + text.slice(1);
+
+function workload(run) {
+  const arrival = run.text('settings/arrival'), rate = run.number('settings/rate'), rates = run.numbers('settings/rates');
+  const source = run.text('workload/source');
+  if (arrival === 'closed') return `${source}, closed loop of ${run.count('settings/concurrency')} requests`;
+  let span = rate > 0 ? `, ${brief(rate)} requests/s` : '';
+  if (rates.length) span = `, ${brief(rates[0])} to ${brief(rates.at(-1))} requests/s`;
+  if (arrival === 'ramp') span = `, ${brief(rate)} to ${brief(run.number('settings/rate_to'))} requests/s`;
+  return `${source}, ${arrival} arrivals${span}`;
+}
+
+// From the start to the end of the longest run, alike in all charts of a page.
+const timeAxis = (runs) => ({
+  label: 'time since the start', unit: 's', min: 0, max: Math.max(0, ...runs.map((run) => run.number('duration_s') || 0)) || undefined
+});
+const line = (run, name, x, y, factor = 1, style = {}) => ({name, x: run.numbers(x), y: run.numbers(y, factor), ...style});
+
+// Milliseconds where all values are below a second, a logarithmic axis where they span much.
+function inSeconds(spec) {
+  const values = spec.series.flatMap((series) => series.y).filter((y) => y > 0);
+  const highest = values.reduce((a, b) => Math.max(a, b), 0), lowest = values.reduce((a, b) => Math.min(a, b), Infinity);
+  spec.y.unit = highest < 1 ? 'ms' : 's';
+  spec.y.log = highest > LOG_SPAN * lowest;
+  if (highest < 1) spec.series = spec.series.map((series) => ({...series, y: series.y.map((y) => y * 1e3)}));
+  return spec;
+}
+
+function latencies(run) {
+  const figures = ['mean', 'p50', 'p90', 'p99', 'p99.9', 'max'];
+  const rows = [...Object.entries(LATENCIES).map(([key, [name]]) => [name, key]), ['E2E of agents, all calls', 'agents/e2e_s']]
+    .filter(([, path]) => run.count(`${path}/count`) > 0)
+    .map(([name, path]) => [name, ...figures.map((figure) => run.number(`${path}/${figure}`) * 1e3), run.count(`${path}/count`)]);
+  table({
+    title: 'Latencies', note: 'From the time a request was due, not from the time it was sent. ' + ITL_TEXT,
+    columns: [{name: 'latency'}, ...figures.map((name) => ({name, unit: 'ms', decimals: 2})), {name: 'samples'}], rows
+  });
+}
+
+function counts(run) {
+  const always = (name, value) => [[name, count(value)]];
+  const any = (name, path) => run.count(path) === 0 ? [] : always(name, run.count(path));
+  parameters([
+    ...always('requests sent', run.count('requests_sent')), ...always('completed', run.count('completed')),
+    ...always('failed', run.failed), ...any('agents completed', 'agents/completed'), ...any('agents failed', 'agents/failed'),
+    ...any('calls that failed agents did not send', 'agents/calls_not_sent'), ...any('cancelled by the interruption', 'interrupted'),
+    ...any('due, but not sent in time', 'not_sent'), ...any('retries', 'retries'), ...any('resumed', 'resumed'),
+    ...any('tokens that differed after a resume', 'token_mismatches'), ...always('broken streams', run.count('stream_breaches')),
+    ...always('prompt tokens', run.count('prompt_tokens')), ...always('output tokens', run.count('output_tokens'))
+  ]);
+}
+
+function goodput(run) {
+  if (!run.has('goodput')) return;
+  heading('Goodput');
+  paragraph(`${fixed(run.number('goodput/share') * 100, 2)} % of the requests due met every limit: ` +
+    `${fixed(run.number('goodput/requests_per_s'), 1)} requests/s.`);
+  table({
+    title: 'Limits', note: 'A request may be beyond several. Those that failed or were not sent are within none.',
+    columns: [{name: 'latency'}, {name: 'limit'}, {name: 'completed requests beyond it'}],
+    rows: ['ttft', 'tpot', 'e2e'].filter((key) => Number.isFinite(run.number(`goodput/limits/${key}_s`)))
+      .map((key) => [key.toUpperCase(), `${brief(run.number(`goodput/limits/${key}_s`))} s`, run.count(`goodput/missed/${key}`)])
+  });
+}
+
+// Of each level a line: one of its numbers over the rate offered, `ofRate` as a share of that rate.
+function levelLine(run, name, member, ofRate = false, style = {}) {
+  const levels = run.list('levels').map((_, i) => i);
+  const x = levels.map((i) => run.number(`levels/${i}/offered_rate`));
+  return {name, x, y: levels.map((i) => run.number(`levels/${i}/${member}`) * (ofRate ? x[i] : 1)), ...style};
+}
+const offered = () => ({label: 'offered', unit: 'requests/s'});
+
+function levels(run) {
+  if (!run.list('levels').length) return;
+  const good = run.has('goodput');
+  heading('Rates and the knee');
+  if (run.has('knee')) paragraph(`Knee: ${run.text('knee/text')}.`);
+  chart({
+    title: 'Offered and served', x: offered(), y: {label: 'rate', unit: 'requests/s', min: 0},
+    note: 'Served: while requests due later take no longer, all are; if the time they take grows by g seconds per second, 1 in 1 + g is.',
+    series: [levelLine(run, 'offered', 'offered_rate', false, {dashed: true}), levelLine(run, 'served', 'served_share', true),
+             ...(good ? [levelLine(run, 'within the limits', 'good_share', true)] : [])]
+  });
+  chart({
+    title: 'Latency over rate', note: '99th percentiles of the requests due at each rate.',
+    x: offered(), y: {label: 'latency', unit: 's', log: true},
+    series: ['ttft_s', 'tpot_s', 'e2e_s'].map((key) => levelLine(run, `${LATENCIES[key][0]} p99`, `${key}/p99`))
+  });
+  const ms = (name) => ({name, unit: 'ms', decimals: 2}), percent = (name) => ({name, unit: '%', decimals: 1});
+  table({
+    title: 'Rates',
+    columns: [{name: 'rate', unit: 'requests/s'}, {name: 'due'}, {name: 'completed'}, ...(good ? [percent('within limits')] : []),
+              percent('served'), {name: 'throughput', unit: 'tokens/s', decimals: 0}, ms('TTFT p99'), ms('TPOT p99'), ms('E2E p99'),
+              {name: 'verdict'}],
+    rows: run.list('levels').map((_, i) => {
+      const number = (member) => run.number(`levels/${i}/${member}`);
+      return [number('rate'), run.count(`levels/${i}/sent`) + run.count(`levels/${i}/not_sent`), number('completed'),
+              ...(good ? [number('good_share') * 100] : []), number('served_share') * 100, number('throughput_tokens_per_s'),
+              number('ttft_s/p99') * 1e3, number('tpot_s/p99') * 1e3, number('e2e_s/p99') * 1e3, run.text(`levels/${i}/verdict`)];
+    })
+  });
+}
+
+function latencyChart(run, key) {
+  const [name, meaning] = LATENCIES[key], lag = key === 'schedule_lag_s';
+  return inSeconds({
+    title: lag ? 'How late the generator was' : `${name}: ${meaning}`, x: timeAxis([run]), y: {label: meaning},
+    note: lag ? 'From the time a request was due to the time it was sent. Latencies contain it.'
+      : key === 'itl_s' ? 'By the time the later token came.' : 'Completed requests, by the time they were due.',
+    series: ['p50', 'p90', 'p99', ...(lag ? ['max'] : [])].map((q) => line(run, q, TIME, `series/${key}/${q}`))
+  });
+}
+
+function overTime(run) {
+  heading('Over time');
+  const x = timeAxis([run]);
+  chart({
+    title: 'Throughput', note: 'Output tokens by the time they came, of requests that failed later too.',
+    x, y: {label: 'throughput', unit: 'tokens/s', min: 0}, series: [line(run, 'output tokens', TIME, 'series/tokens_per_s')]
+  });
+  chart({
+    title: 'Requests', note: 'Requests by the time they were due, and by the time they ended.',
+    x, y: {label: 'rate', unit: 'requests/s', min: 0},
+    series: [line(run, 'due', TIME, 'series/due_per_s'), line(run, 'completed', TIME, 'series/completed_per_s'),
+             line(run, 'failed', TIME, 'series/failed_per_s')].filter(({name, y}) => name !== 'failed' || y.some((value) => value > 0))
+  });
+  chart({
+    title: 'Requests under way', x, y: {label: 'requests', min: 0},
+    note: 'Sent and not ended, as the generator counts; waiting, as the router tells where --admin was given.',
+    series: [line(run, 'under way', TIME, 'series/under_way_mean'),
+             line(run, 'of these, waiting in the router', 'group/t_s', 'group/waiting_requests')]
+  });
+  for (const key of CLIENT_LATENCIES) chart(latencyChart(run, key));
+}
+
+const share = () => ({label: 'share that took no longer', unit: '%', min: 0, max: 100});
+const distribution = (run, name, key) => line(run, name, `distributions/${key}`, 'distributions/share', 100);
+
+function group(run) {
+  if (!run.has('barrier') && !run.has('group')) return;
+  heading('The group');
+  if (run.has('barrier')) {
+    const number = (member) => run.number(`barrier/${member}`), ms = (member, decimals) => `${fixed(number(member) * 1e3, decimals)} ms`;
+    const percent = (member, decimals = 2) => `${fixed(number(member) * 100, decimals)} %`;
+    parameters([
+      ['policy', run.text('barrier/policy')], ['ranks', count(run.count('barrier/ranks'))], ['steps', count(run.count('barrier/steps'))],
+      ['mean step', ms('step_s_mean', 2)], ['idle at the barrier', percent('idle_fraction')],
+      ['1 - mean/max load', percent('load_idle_fraction')], ['mean imbalance', `${fixed(number('avg_imbalance_tokens'), 0)} tokens`],
+      ['gap from barrier to next step', ms('gap_s_mean', 3)], ['decision', ms('decide_s_mean', 3)],
+      ['late plans', count(run.count('barrier/late_plans'))], ['steps with every slot taken', percent('saturated_fraction', 0)]
+    ]);
+  }
+  const ranks = (key, factor) => run.list('group/ranks').map(
+    (_, rank) => line(run, `rank ${rank}`, 'group/t_s', `group/ranks/${rank}/${key}`, factor, {member: true}));
+  const whole = (name, key, factor) => line(run, name, 'group/t_s', `group/${key}`, factor, {strong: true});
+  chart({
+    title: 'Load of each rank', x: timeAxis([run]), y: {label: 'load', unit: 'tokens', min: 0},
+    note: 'Resident KV tokens, mean of the steps of each stretch of time. The largest rank of a step sets the pace of all.',
+    series: [...ranks('load_tokens', 1), whole('largest of each step', 'max_load_tokens', 1), whole('mean', 'mean_load_tokens', 1)]
+  });
+  chart({
+    title: 'Idle at the barrier', x: timeAxis([run]), y: {label: 'idle', unit: '%', min: 0},
+    note: 'Waiting at the barrier as a share of local work and waiting, measured by the ranks.',
+    series: [...ranks('idle_fraction', 100), whole('group', 'idle_fraction', 100)]
+  });
+  const missed = run.count('group/missed_steps');
+  if (missed > 0) paragraph(`${count(missed)} steps are not in the charts: the generator read too slowly.`);
+}
+
+function failures(run) {
+  const codes = run.members('failed').map(([code]) => code), breaches = run.list('breach_examples');
+  if (!codes.length && !breaches.length) return;
+  heading('Failures');
+  if (codes.length) {
+    table({
+      title: 'By status', columns: [{name: 'status'}, {name: 'requests'}, {name: 'first message'}],
+      rows: codes.map((code) => [code, run.count(`failed/${code}`), run.text(`failed_examples/${code}`)])
+    });
+  }
+  for (const i of breaches.keys()) paragraph(`Broken stream: ${run.text(`breach_examples/${i}`)}`);
+}
+
+function settings(run) {
+  heading('Settings');
+  const text = (value) => typeof value === 'string' ? value : JSON.stringify(value);
+  parameters([
+    ['started at', run.text('started_at')], ['bfio_loadgen', run.text('version')],
+    ['workload', `${run.text('workload/source')} (${run.text('workload/format')}), ${count(run.count('workload/requests'))} requests, ` +
+      `${count(run.count('workload/dropped'))} rows dropped`],
+    ...run.members('settings').map(([name, value]) => [name, text(value)]).filter(([, value]) => value !== '')
+  ]);
+}
+
+function showRun(run) {
+  title(`Load test: ${workload(run)}`,
+    `${count(run.count('completed'))} requests completed in ${significant(run.number('duration_s'), 3)} s, ` +
+    `${run.failed === 0 ? 'none' : count(run.failed)} failed: ${fixed(run.number('throughput_tokens_per_s'), 0)} tokens/s, ` +
+    `${fixed(run.number('throughput_requests_per_s'), 1)} requests/s.` + (run.count('interrupted') > 0 ? ' The run was interrupted.' : '') +
+    (run.has('knee') ? ` Knee: ${run.text('knee/text')}.` : ''));
+  heading('Results');
+  latencies(run);
+  counts(run);
+  goodput(run);
+  levels(run);
+  overTime(run);
+  heading('Distributions');
+  chart({
+    title: 'Share of requests by latency', x: {label: 'latency', unit: 's', log: true}, y: share(),
+    note: 'How large a share of requests (of gaps between tokens, for ITL) took no longer.',
+    series: CLIENT_LATENCIES.map((key) => distribution(run, LATENCIES[key][0], key))
+  });
+  group(run);
+  if (hasData(latencyChart(run, 'schedule_lag_s'))) {
+    heading('The generator itself');
+    chart(latencyChart(run, 'schedule_lag_s'));
+  }
+  failures(run);
+  settings(run);
+  contents();
+}
+
+function compareTable(runs) {
+  table({
+    title: `Changes are relative to ${runs[0].name}`,
+    columns: [{name: 'result'}, ...runs.flatMap((run, i) => [{name: run.name}, ...(i ? [{name: 'change', unit: '%', decimals: 1}] : [])])],
+    rows: data.differences.map(({name, values, changes}) => [name, ...values.flatMap(
+      (value, i) => [value, ...(i ? [changes[i] === null ? NaN : changes[i] * 100] : [])])])
+  });
+}
+
+function showComparison(runs) {
+  const names = runs.map((run) => run.name), x = timeAxis(runs);
+  title(`Load tests compared: ${names.slice(0, -1).join(', ')} and ${names.at(-1)}`,
+    `What ${runs.length} runs of bfio_loadgen measured, beside each other.`);
+  heading('Results');
+  compareTable(runs);
+  const rates = inSeconds({
+    title: 'TTFT over rate, 99th percentile', x: offered(), y: {label: 'time to first token'},
+    series: runs.map((run) => levelLine(run, run.name, 'ttft_s/p99'))
+  });
+  if (hasData(rates)) {
+    heading('Rates');
+    chart(rates);
+  }
+  heading('Over time');
+  chart({
+    title: 'Throughput', x, y: {label: 'throughput', unit: 'tokens/s', min: 0},
+    series: runs.map((run) => line(run, run.name, TIME, 'series/tokens_per_s'))
+  });
+  for (const key of CLIENT_LATENCIES) {
+    chart(inSeconds({
+      title: `${LATENCIES[key][0]}, 99th percentile`, x, y: {label: LATENCIES[key][1]},
+      series: runs.map((run) => line(run, run.name, TIME, `series/${key}/p99`))
+    }));
+  }
+  chart({
+    title: 'Idle at the barrier', note: 'Waiting at the barrier as a share of local work and waiting, all ranks.',
+    x, y: {label: 'idle', unit: '%', min: 0}, series: runs.map((run) => line(run, run.name, 'group/t_s', 'group/idle_fraction', 100))
+  });
+  heading('Distributions');
+  for (const key of CLIENT_LATENCIES) {
+    const [name, meaning] = LATENCIES[key];
+    chart({
+      title: `${capital(meaning)} (${name})`, x: {label: meaning, unit: 's', log: true}, y: share(),
+      series: runs.map((run) => distribution(run, run.name, key))
+    });
+  }
+  heading('Settings');
+  if (data.settings.length) {
+    table({
+      title: 'Settings that differ', columns: [{name: 'setting'}, ...names.map((name) => ({name}))],
+      rows: data.settings.map(({name, values}) => [name, ...values])
+    });
+  } else {
+    paragraph('All runs had the same settings.');
+  }
+  for (const run of runs) paragraph(`${run.name}: ${workload(run)}, started at ${run.text('started_at')}.`);
+  contents();
+}
+
+const runs = data.runs.map((run) => new Run(run));
+if (runs.length === 1) showRun(runs[0]);
+else showComparison(runs);
