@@ -22,7 +22,7 @@ struct PortSetup {
   // Without the dashes: "listen", "client_tls"; `ask` are the flags with which callers are asked who they
   // are.
   absl::string_view listen_flag;
-  absl::string_view tls_flags;
+  absl::string_view tls_flag;
   absl::string_view ask_flags;
   bool encrypted = false;
   bool asks_who_calls = false;

@@ -4,7 +4,7 @@
 // (router/requests); nobody else may. The first message of a resumable stream carries a ticket over all that
 // limits count: tenant, request_id, resume_token, prompt, max_new_tokens and priority; it claims which model
 // the tokens are of, since another would go on otherwise. It is good for the time the call has, kLongest at
-// most, and --resume_timeout beyond. Keys come from --resume_key_file, which
+// most, and --client_timeout beyond. Keys come from --resume_key_file, which
 // every router that may follow has too; without keys there are no tickets. Pure; any thread.
 #ifndef BFIO_ROUTER_FRONTEND_RESUME_TICKETS_H_
 #define BFIO_ROUTER_FRONTEND_RESUME_TICKETS_H_

@@ -23,7 +23,6 @@ struct RunOptions {
   std::string model;
   // The router's: what a hang is measured against.
   absl::Duration step_timeout = absl::Seconds(1);
-  absl::Duration form_timeout = absl::Seconds(1);
   // A fault's hang is what takes longer than its detection and this.
   absl::Duration grace = absl::Seconds(2);
   // Empty: all that are possible.

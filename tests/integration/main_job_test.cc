@@ -144,7 +144,7 @@ TEST(MainJob, ASweepFindsNoKneeWhereNothingIsGoodEnoughAndReportsAndComparesItsR
     std::vector<std::string> all = {
         absl::StrCat("--target=", cluster.address()), absl::StrCat("--admin=", cluster.admin_address()),
         absl::StrCat("--trace=", WriteTrace(200)), absl::StrCat("--save=", dir, "/", name, ".json"),
-        absl::StrCat("--report=", dir, "/", name, ".html")};
+        absl::StrCat("--html=", dir, "/", name, ".html")};
     all.insert(all.end(), flags.begin(), flags.end());
     const RunResult result = RunProgram("bfio_loadgen", all);
     EXPECT_EQ(result.code, 0) << result.err << result.out;
@@ -192,7 +192,7 @@ TEST(MainJob, ASweepFindsNoKneeWhereNothingIsGoodEnoughAndReportsAndComparesItsR
 
   const RunResult compared = RunProgram(
       "bfio_loadgen", {"compare", absl::StrCat(dir, "/sweep.json"), absl::StrCat(dir, "/ramp.json"),
-                       absl::StrCat("--report=", dir, "/both.html")});
+                       absl::StrCat("--html=", dir, "/both.html")});
   EXPECT_EQ(compared.code, 0) << compared.err;
   EXPECT_NE(compared.out.find("differs: arrival: sweep | ramp"), std::string::npos) << compared.out;
   EXPECT_NE(text_of("both.html").find("Load tests compared: sweep and ramp"), std::string::npos);

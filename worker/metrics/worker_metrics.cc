@@ -88,7 +88,7 @@ const std::vector<RankMetric>& RankMetrics() {
        [](const RankFigures& r) -> Value { return double(r.undelivered_tokens); }},
       {{"bfio:worker_held_requests", kGauge, "worker", "resumable requests kept for a router to come"},
        [](const RankFigures& r) -> Value { return double(r.held_requests); }},
-      {{"bfio:worker_held_bytes", kGauge, "worker", "reserved for them, of --resume_buffer_mb"},
+      {{"bfio:worker_held_bytes", kGauge, "worker", "reserved for them, of 64 MiB per rank"},
        [](const RankFigures& r) -> Value { return double(r.held_bytes); }},
       {{"bfio:worker_step_cost_fixed_seconds", kGauge, "worker",
         "fitted cost of a step, C; absent until the steps tell, as the next two"},
