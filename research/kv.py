@@ -310,9 +310,9 @@ BELIEFS = {
     "within 25 %": {"belief": "within_quarter"},
     "interval to twice, its lower end": {"belief": "half_to_all"},
     "interval to twice, its upper end": {"belief": "all_to_twice"},
-    "survival 0.5": {"belief": "survival", "admission_confidence": 0.5},
-    "survival 0.9": {"belief": "survival", "admission_confidence": 0.9},
-    "survival 0.99": {"belief": "survival", "admission_confidence": 0.99},
+    "survival 0.5": {"belief": "survival:confidence=0.5"},
+    "survival 0.9": {"belief": "survival:confidence=0.9"},
+    "survival 0.99": {"belief": "survival:confidence=0.99"},
     "max_tokens": {"belief": "limit"},
 }
 
@@ -375,8 +375,8 @@ def kv_tight(ctx):
         warm_up = ctx.shortened(max(250, math.ceil(2.5 * workload.mean_output)), 20)
         runs = ctx.simulate({gate: {
             **workload.flags, "mode": "overload", "workers": workers, "batch": batch, "kv_tokens": memory, "steps": steps,
-            "warmup": warm_up, "prefill": 0.6e-3 / 16, "admission": gate[0], "lookahead": gate[1],
-            "admission_confidence": gate[2],
+            "warmup": warm_up, "prefill": 0.6e-3 / 16, "lookahead": gate[1],
+            "admission": gate[0].replace("kv_feasible", f"kv_feasible:confidence={gate[2]}") if gate[2] else gate[0],
         } for gate in gates})
         watermarks = [gate for gate in gates if gate[0].startswith("protection")]
         best = max(watermarks, key=lambda gate: runs.mean(gate, "throughput_tokens_per_s").mean)

@@ -13,7 +13,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "bfio/v1/config.pb.h"
 #include "chains/plan/model_file.h"
 #include "chains/plan/output.h"
 #include "chains/plan/page_files.h"
@@ -21,6 +20,7 @@
 #include "chains/plan/pool_file.h"
 #include "common/base/atomic_file.h"
 #include "common/base/shutdown.h"
+#include "common/config/absl_flags.h"
 #include "common/config/program.h"
 #include "tools/page/page.h"
 
@@ -198,8 +198,7 @@ absl::Status Run(const std::vector<std::string>& arguments) {
 
 int main(int argc, char** argv) {
   const bfio::ProgramInfo info = {"bfio_plan", BFIO_VERSION, bfio::plan::kUsage};
-  const std::vector<std::string> arguments =
-      bfio::InitProgram(argc, argv, info, bfio::v1::PlanConfig::default_instance());
+  const std::vector<std::string> arguments = bfio::InitProgram(argc, argv, info);
   bfio::ShutdownSignal::Install();
   const absl::Status status = bfio::plan::Run(arguments);
   return status.ok() ? 0 : bfio::ExitWith(info, status);

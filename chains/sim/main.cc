@@ -14,9 +14,9 @@
 #include "chains/sim/runs.h"
 #include "chains/sim/slice_runs.h"
 #include "common/base/shutdown.h"
+#include "common/config/absl_flags.h"
 #include "common/config/program.h"
 #include "common/workload/trace.h"
-#include "google/protobuf/empty.pb.h"
 
 ABSL_FLAG(int64_t, servers, 20, "servers of the pool");
 ABSL_FLAG(double, fast, 0.2,
@@ -147,7 +147,7 @@ absl::StatusOr<nlohmann::ordered_json> Run(const std::string& study) {
 
 int main(int argc, char** argv) {
   const bfio::ProgramInfo info{"bfio_chain_sim", BFIO_VERSION, bfio::sim::kUsage};
-  const auto arguments = bfio::InitProgram(argc, argv, info, google::protobuf::Empty());
+  const auto arguments = bfio::InitProgram(argc, argv, info);
   if (arguments.size() != 1) {
     return bfio::ExitWith(
         info, absl::InvalidArgumentError("needs one of placement, cache, serve, tuning and slices (--help)"));

@@ -257,15 +257,11 @@ absl::Status PipelineWorker::Check(const WorkerOptions& options) const {
   if (options.engine.memory_limit_bytes <= 0) {
     return absl::InvalidArgumentError("--pipeline_listen needs --memory_limit_mb: what this server may fill");
   }
-  if (pipeline_.micro_batches < 1 || pipeline_.micro_batches > kMaxInFlight) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--micro_batches must be in 1..", kMaxInFlight, ", not ", pipeline_.micro_batches));
-  }
   for (const TlsEnd end : {TlsEnd::kServer, TlsEnd::kClient}) {
     if (absl::Status status = CheckTlsFiles(pipeline_.tls, "pipeline_tls", end); !status.ok()) return status;
   }
   if (options.insecure) return absl::OkStatus();
-  return CheckExposure(*address, {"pipeline_listen", "pipeline_tls", "--pipeline_tls_ca",
+  return CheckExposure(*address, {"pipeline_listen", "pipeline_tls", "--pipeline_tls=ca=FILE",
                                   pipeline_.tls.enabled(), !pipeline_.tls.ca.empty()});
 }
 

@@ -1,32 +1,21 @@
 #include "common/config/command_line.h"
 
 #include <algorithm>
-#include <map>
-#include <memory>
-#include <set>
+#include <fstream>
+#include <sstream>
 #include <utility>
 
-#include "absl/flags/commandlineflag.h"
-#include "absl/flags/flag.h"
-#include "absl/flags/reflection.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "common/config/one_line.h"
-
-ABSL_FLAG(
-    std::string, config, "",
-    "configuration file, protobuf text or JSON; its fields have the names of the flags, and a flag on the "
-    "command line wins");
 
 namespace bfio {
 namespace {
 
 struct Assignment {
-  absl::CommandLineFlag* flag;
+  Option* option;
   std::string value;
 };
 
@@ -44,14 +33,15 @@ size_t EditDistance(absl::string_view a, absl::string_view b) {
   return row[b.size()];
 }
 
-absl::Status UnknownFlag(absl::string_view name) {
+absl::Status UnknownFlag(absl::string_view name, const OptionTable& options) {
   std::string best;
   size_t best_distance = std::max<size_t>(2, name.size() / 3) + 1;
-  for (const auto& [candidate, flag] : absl::GetAllFlags()) {
+  for (const Option& option : options.options()) {
+    const std::string& candidate = option.name;
     const size_t distance = absl::StartsWith(candidate, name) ? 1 : EditDistance(name, candidate);
     if (distance < best_distance || (distance == best_distance && !best.empty() && candidate < best)) {
       best_distance = distance;
-      best = std::string(candidate);
+      best = candidate;
     }
   }
   return absl::InvalidArgumentError(
@@ -59,32 +49,11 @@ absl::Status UnknownFlag(absl::string_view name) {
                    best.empty() ? " (--help lists them)" : absl::StrCat(" (did you mean --", best, "?)")));
 }
 
-// Names of the flags set since ParseCommandLine began.
-std::set<std::string, std::less<>>& GivenFlags() {
-  static auto* const given = new std::set<std::string, std::less<>>;
-  return *given;
-}
-
-absl::Status SetFlag(absl::CommandLineFlag& flag, const std::string& value, absl::string_view where) {
-  std::string error;
-  if (flag.ParseFrom(value, &error)) {
-    GivenFlags().emplace(flag.Name());
-    return absl::OkStatus();
-  }
-  // absl's text is "Illegal value '3x' specified for flag 'workers'" and a reason on the next line, if there
-  // is one.
-  const size_t newline = error.find('\n');
-  const std::string reason = newline == std::string::npos ? "" : OneLine(error.substr(newline + 1));
-  return absl::InvalidArgumentError(absl::StrCat(where, "bad value '", OneLine(value), "' for --",
-                                                 flag.Name(),
-                                                 reason.empty() ? "" : absl::StrCat(": ", reason)));
-}
-
 // Splits the arguments into assignments and the rest without setting anything, so that the config file can go
 // first.
 class ArgumentReader {
  public:
-  explicit ArgumentReader(absl::Span<const std::string> args) : args_(args) {}
+  ArgumentReader(absl::Span<const std::string> args, OptionTable& options) : args_(args), options_(options) {}
 
   absl::Status Read(CommandLine& out, std::vector<Assignment>& assignments) {
     while (next_ < args_.size()) {
@@ -118,21 +87,21 @@ class ArgumentReader {
         absl::StrSplit(body, absl::MaxSplits('=', 1));
     const bool has_value = body.find('=') != absl::string_view::npos;
     const std::string name = absl::StrReplaceAll(parts.first, {{"-", "_"}});
-    absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
-    if (flag == nullptr && !has_value && absl::StartsWith(name, "no")) {
-      absl::CommandLineFlag* negated = absl::FindCommandLineFlag(name.substr(2));
-      if (negated != nullptr && negated->IsOfType<bool>()) {
+    Option* option = options_.Find(name);
+    if (option == nullptr && !has_value && absl::StartsWith(name, "no")) {
+      Option* negated = options_.Find(name.substr(2));
+      if (negated != nullptr && negated->type == Option::Type::kBool) {
         assignments.push_back({negated, "false"});
         return absl::OkStatus();
       }
     }
-    if (flag == nullptr) return UnknownFlag(name);
+    if (option == nullptr) return UnknownFlag(name, options_);
     if (has_value) {
-      assignments.push_back({flag, std::string(parts.second)});
-    } else if (flag->IsOfType<bool>()) {
-      assignments.push_back({flag, "true"});
+      assignments.push_back({option, std::string(parts.second)});
+    } else if (option->type == Option::Type::kBool) {
+      assignments.push_back({option, "true"});
     } else if (next_ < args_.size()) {
-      assignments.push_back({flag, args_[next_++]});
+      assignments.push_back({option, args_[next_++]});
     } else {
       return absl::InvalidArgumentError(absl::StrCat("--", name, " needs a value"));
     }
@@ -140,111 +109,39 @@ class ArgumentReader {
   }
 
   const absl::Span<const std::string> args_;
+  OptionTable& options_;
   size_t next_ = 0;
   absl::Status first_error_;
 };
 
+absl::Status LoadConfig(const std::string& path, OptionTable& options) {
+  std::ifstream in(path);
+  std::ostringstream text;
+  // A directory opens but does not read; an empty file sets failbit on the empty copy and is a valid, empty
+  // config.
+  if (!in || (in.peek() == EOF && in.bad())) {
+    return absl::NotFoundError(absl::StrCat("cannot read config file ", path));
+  }
+  text << in.rdbuf();
+  return options.ReadConfig(text.str(), path);
+}
+
 }  // namespace
 
-absl::StatusOr<CommandLine> ParseCommandLine(absl::Span<const std::string> args,
-                                             const google::protobuf::Message& config_prototype) {
-  GivenFlags().clear();
+absl::StatusOr<CommandLine> ParseCommandLine(absl::Span<const std::string> args, OptionTable& options) {
   CommandLine out;
   std::vector<Assignment> assignments;
-  if (absl::Status status = ArgumentReader(args).Read(out, assignments); !status.ok()) return status;
+  if (absl::Status status = ArgumentReader(args, options).Read(out, assignments); !status.ok()) return status;
   if (out.help || out.version) return out;
-  std::string config_path = absl::GetFlag(FLAGS_config);
+  std::string config;
   for (const Assignment& a : assignments) {
-    if (a.flag->Name() == "config") config_path = a.value;
+    if (a.option->name == "config") config = a.value;
   }
-  if (!config_path.empty()) {
-    std::unique_ptr<google::protobuf::Message> config(config_prototype.New());
-    if (absl::Status status = LoadConfig(config_path, *config); !status.ok()) return status;
-    if (absl::Status status = ApplyConfig(*config, config_path); !status.ok()) return status;
+  if (!config.empty()) {
+    if (absl::Status status = LoadConfig(config, options); !status.ok()) return status;
   }
   for (const Assignment& a : assignments) {
-    if (absl::Status status = SetFlag(*a.flag, a.value, ""); !status.ok()) return status;
-  }
-  return out;
-}
-
-absl::Status ApplyConfig(const google::protobuf::Message& config, absl::string_view source) {
-  using google::protobuf::FieldDescriptor;
-  const google::protobuf::Reflection& get = *config.GetReflection();
-  std::vector<const FieldDescriptor*> fields;
-  get.ListFields(config, &fields);
-  for (const FieldDescriptor* field : fields) {
-    absl::CommandLineFlag* flag = absl::FindCommandLineFlag(field->name());
-    if (flag == nullptr || field->is_repeated()) {
-      return absl::InternalError(
-          absl::StrCat(source, ": config field ", field->name(), " has no flag of its name"));
-    }
-    std::string value;
-    switch (field->cpp_type()) {
-      case FieldDescriptor::CPPTYPE_STRING:
-        value = get.GetString(config, field);
-        break;
-      case FieldDescriptor::CPPTYPE_BOOL:
-        value = get.GetBool(config, field) ? "true" : "false";
-        break;
-      case FieldDescriptor::CPPTYPE_INT32:
-        value = absl::StrCat(get.GetInt32(config, field));
-        break;
-      case FieldDescriptor::CPPTYPE_UINT32:
-        value = absl::StrCat(get.GetUInt32(config, field));
-        break;
-      case FieldDescriptor::CPPTYPE_INT64:
-        value = absl::StrCat(get.GetInt64(config, field));
-        break;
-      case FieldDescriptor::CPPTYPE_UINT64:
-        value = absl::StrCat(get.GetUInt64(config, field));
-        break;
-      case FieldDescriptor::CPPTYPE_DOUBLE:
-        value = ExactDecimal(get.GetDouble(config, field));
-        break;
-      case FieldDescriptor::CPPTYPE_FLOAT:
-        value = ExactDecimal(get.GetFloat(config, field));
-        break;
-      default:
-        return absl::InternalError(
-            absl::StrCat(source, ": config field ", field->name(), " has no flag type"));
-    }
-    absl::Status status = SetFlag(*flag, value, absl::StrCat(source, ": "));
-    if (!status.ok()) return status;
-  }
-  return absl::OkStatus();
-}
-
-bool FlagWasGiven(absl::string_view name) {
-  return GivenFlags().find(name) != GivenFlags().end();
-}
-
-std::string DescribeFlags() {
-  constexpr size_t kColumns = 100;
-  const std::string indent(6, ' ');
-  std::map<std::string, absl::CommandLineFlag*> flags;
-  for (const auto& [name, flag] : absl::GetAllFlags()) flags.emplace(std::string(name), flag);
-  std::string out;
-  for (const auto& [name, flag] : flags) {
-    const bool is_bool = flag->IsOfType<bool>();
-    const bool quoted = flag->IsOfType<std::string>();
-    const std::string value = flag->DefaultValue();
-    absl::StrAppend(&out, "  --", name,
-                    is_bool ? (value == "true" ? " (on; --no" + name + " turns it off)" : "") : "=",
-                    is_bool  ? ""
-                    : quoted ? absl::StrCat("\"", value, "\"")
-                             : value,
-                    "\n");
-    std::string line = indent;
-    const std::string help = flag->Help();
-    for (absl::string_view word : absl::StrSplit(help, absl::ByAnyChar(" \n"), absl::SkipEmpty())) {
-      if (line.size() + 1 + word.size() > kColumns) {
-        absl::StrAppend(&out, line, "\n");
-        line = indent;
-      }
-      absl::StrAppend(&line, line.size() > indent.size() ? " " : "", word);
-    }
-    if (line.size() > indent.size()) absl::StrAppend(&out, line, "\n");
+    if (absl::Status status = options.Set(*a.option, a.value); !status.ok()) return status;
   }
   return out;
 }

@@ -1,21 +1,28 @@
-// Reading of config files: protobuf text or JSON into a message, with errors that name file, line and key.
+// Config files: protobuf text or JSON of a message whose fields are the options, with errors that name file,
+// line and key.
 #include <algorithm>
-#include <fstream>
-#include <sstream>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/config/command_line.h"
 #include "common/config/one_line.h"
+#include "common/config/options.h"
+#include "google/protobuf/descriptor.h"
+#include "google/protobuf/descriptor.pb.h"
+#include "google/protobuf/dynamic_message.h"
 #include "google/protobuf/io/tokenizer.h"
 #include "google/protobuf/text_format.h"
 #include "google/protobuf/util/json_util.h"
 
 namespace bfio {
 namespace {
+
+using google::protobuf::FieldDescriptor;
+using google::protobuf::FieldDescriptorProto;
 
 // Keeps the first error; protobuf counts lines from 0.
 class FirstError : public google::protobuf::io::ErrorCollector {
@@ -45,8 +52,6 @@ std::string JsonError(const std::string& text, absl::string_view source, const s
   return absl::StrCat(source, ":", line, ": ", OneLine(message));
 }
 
-}  // namespace
-
 absl::Status ParseConfig(const std::string& text, absl::string_view source,
                          google::protobuf::Message& config) {
   const size_t first = text.find_first_not_of(" \t\r\n");
@@ -63,16 +68,70 @@ absl::Status ParseConfig(const std::string& text, absl::string_view source,
                                                          : error.text());
 }
 
-absl::Status LoadConfig(const std::string& path, google::protobuf::Message& config) {
-  std::ifstream in(path);
-  std::ostringstream text;
-  // A directory opens but does not read; an empty file sets failbit on the empty copy and is a valid, empty
-  // config.
-  if (!in || (in.peek() == EOF && in.bad())) {
-    return absl::NotFoundError(absl::StrCat("cannot read config file ", path));
+FieldDescriptorProto::Type FieldType(Option::Type type) {
+  switch (type) {
+    case Option::Type::kBool:
+      return FieldDescriptorProto::TYPE_BOOL;
+    case Option::Type::kSigned:
+      return FieldDescriptorProto::TYPE_INT64;
+    case Option::Type::kUnsigned:
+      return FieldDescriptorProto::TYPE_UINT64;
+    case Option::Type::kNumber:
+      return FieldDescriptorProto::TYPE_DOUBLE;
+    case Option::Type::kText:
+      break;
   }
-  text << in.rdbuf();
-  return ParseConfig(text.str(), path, config);
+  return FieldDescriptorProto::TYPE_STRING;
+}
+
+// A message with a field for each option but --config. Its numbers are nobody's: files have names.
+google::protobuf::FileDescriptorProto ConfigFile(const std::vector<Option>& options) {
+  google::protobuf::FileDescriptorProto file;
+  file.set_name("config.proto");
+  google::protobuf::DescriptorProto& message = *file.add_message_type();
+  message.set_name("Config");
+  for (const Option& option : options) {
+    if (option.name == "config") continue;
+    FieldDescriptorProto& field = *message.add_field();
+    field.set_name(option.name);
+    field.set_number(message.field_size());
+    field.set_label(FieldDescriptorProto::LABEL_OPTIONAL);
+    field.set_type(FieldType(option.type));
+  }
+  return file;
+}
+
+std::string FieldText(const google::protobuf::Message& config, const FieldDescriptor* field) {
+  const google::protobuf::Reflection& get = *config.GetReflection();
+  switch (field->cpp_type()) {
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return get.GetBool(config, field) ? "true" : "false";
+    case FieldDescriptor::CPPTYPE_INT64:
+      return absl::StrCat(get.GetInt64(config, field));
+    case FieldDescriptor::CPPTYPE_UINT64:
+      return absl::StrCat(get.GetUInt64(config, field));
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return ExactDecimal(get.GetDouble(config, field));
+    default:
+      return get.GetString(config, field);
+  }
+}
+
+}  // namespace
+
+absl::Status OptionTable::ReadConfig(const std::string& text, const std::string& source) {
+  google::protobuf::DescriptorPool pool;
+  google::protobuf::DynamicMessageFactory factory(&pool);
+  const auto* file = pool.BuildFile(ConfigFile(options_));
+  const std::unique_ptr<google::protobuf::Message> config(factory.GetPrototype(file->message_type(0))->New());
+  if (absl::Status status = ParseConfig(text, source, *config); !status.ok()) return status;
+  std::vector<const FieldDescriptor*> fields;
+  config->GetReflection()->ListFields(*config, &fields);
+  for (const FieldDescriptor* field : fields) {
+    absl::Status status = Set(*Find(field->name()), FieldText(*config, field), absl::StrCat(source, ": "));
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace bfio

@@ -26,12 +26,11 @@ void RaiseFileLimit() {
 
 }  // namespace
 
-std::vector<std::string> InitProgram(int argc, char** argv, const ProgramInfo& info,
-                                     const google::protobuf::Message& config_prototype) {
+std::vector<std::string> InitProgram(int argc, char** argv, const ProgramInfo& info, OptionTable& options) {
   // protobuf logs parse errors on standard error by itself; ours is the one line.
   google::protobuf::LogSilencer quiet;
   const std::vector<std::string> args(argv + (argc > 0 ? 1 : 0), argv + argc);
-  absl::StatusOr<CommandLine> line = ParseCommandLine(args, config_prototype);
+  absl::StatusOr<CommandLine> line = ParseCommandLine(args, options);
   if (!line.ok()) {
     ExitWith(info, line.status());
     std::exit(2);
@@ -39,7 +38,7 @@ std::vector<std::string> InitProgram(int argc, char** argv, const ProgramInfo& i
   if (line->help) {
     std::string text = info.usage;
     while (!text.empty() && text.back() == '\n') text.pop_back();
-    absl::StrAppend(&text, "\n\nFlags, with their defaults:\n", DescribeFlags(), "  --help, --version\n");
+    absl::StrAppend(&text, "\n\nFlags, with their defaults:\n", options.Describe(), "  --help, --version\n");
     std::fputs(text.c_str(), stdout);
     std::exit(0);
   }
@@ -49,6 +48,12 @@ std::vector<std::string> InitProgram(int argc, char** argv, const ProgramInfo& i
   }
   RaiseFileLimit();
   return std::move(line->positional);
+}
+
+void InitWithoutArguments(int argc, char** argv, const ProgramInfo& info, OptionTable& options) {
+  const std::vector<std::string> rest = InitProgram(argc, argv, info, options);
+  if (rest.empty()) return;
+  std::exit(ExitWith(info, absl::InvalidArgumentError(absl::StrCat("unexpected argument '", rest[0], "'"))));
 }
 
 int ExitWith(const ProgramInfo& info, const absl::Status& status) {

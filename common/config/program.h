@@ -1,9 +1,8 @@
-// What the start of every bfio program has in common: flags, config file, --help, --version.
+// What the start of every bfio program has in common: options, config file, --help, --version.
 //
-// Purpose: `--config=FILE` (protobuf text or JSON of the program's message in proto/bfio/v1/config.proto)
-// sets flags of the same names, flags on the command line win; `--some-flag` and `--some_flag` mean the same;
-// a mistake ends the program with one clear line on standard error and exit code 2. Threads: call once from
-// main, before threads are started.
+// Purpose: `--config=FILE` (protobuf text or JSON) sets options by their names, flags on the command line
+// win; `--some-flag` and `--some_flag` mean the same; a mistake ends the program with one clear line on
+// standard error and exit code 2. Threads: call once from main, before threads are started.
 #ifndef BFIO_COMMON_CONFIG_PROGRAM_H_
 #define BFIO_COMMON_CONFIG_PROGRAM_H_
 
@@ -12,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
-#include "google/protobuf/message.h"
+#include "common/config/options.h"
 
 namespace bfio {
 
@@ -24,11 +23,13 @@ struct ProgramInfo {
   std::string usage;
 };
 
-// Parses the command line (and the config file, into `config_prototype`'s type). Handles --help and --version
-// (prints, exits 0). Lets the process open as many files as its hard limit allows. Returns the positional
-// arguments after argv[0]. On any mistake prints "NAME: what is wrong" and exits 2.
-std::vector<std::string> InitProgram(int argc, char** argv, const ProgramInfo& info,
-                                     const google::protobuf::Message& config_prototype);
+// Parses the command line and the config file. Handles --help and --version (prints, exits 0). Lets the
+// process open as many files as its hard limit allows. Returns the positional arguments after argv[0]. On any
+// mistake prints "NAME: what is wrong" and exits 2.
+std::vector<std::string> InitProgram(int argc, char** argv, const ProgramInfo& info, OptionTable& options);
+
+// The same for a program that takes no arguments but flags: an argument is a mistake.
+void InitWithoutArguments(int argc, char** argv, const ProgramInfo& info, OptionTable& options);
 
 // Prints "NAME: MESSAGE" of a non-OK status on standard error, as one line, and returns the exit code for it:
 // 2 for INVALID_ARGUMENT and NOT_FOUND (bad input), 1 otherwise.

@@ -35,8 +35,7 @@ absl::Status CheckExposure(const Address& address, const PortSetup& port) {
                                                    give, ", or --insecure"));
   };
   if (!port.encrypted) {
-    return refuse("nothing is encrypted",
-                  absl::StrCat("--", port.tls_flags, "_cert and --", port.tls_flags, "_key"));
+    return refuse("nothing is encrypted", absl::StrCat("--", port.tls_flag, "=cert=FILE,key=FILE"));
   }
   if (!port.asks_who_calls) return refuse("nobody is asked who calls", port.ask_flags);
   return absl::OkStatus();

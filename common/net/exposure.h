@@ -21,7 +21,7 @@ bool AnswersAt(const Address& listening, const Address& other);
 struct PortSetup {
   // Without the dashes: "listen", "client_tls"; `ask` are the flags for authentication.
   absl::string_view listen_flag;
-  absl::string_view tls_flags;
+  absl::string_view tls_flag;
   absl::string_view ask_flags;
   bool encrypted = false;
   bool asks_who_calls = false;

@@ -11,8 +11,8 @@ namespace bfio {
 
 absl::StatusOr<Login> MakeLogin(const std::string& address, absl::string_view api, const TlsFiles& tls,
                                 const std::string& token_file) {
-  const std::string tls_flags = absl::StrCat(api, "_tls");
-  if (absl::Status status = CheckTlsFiles(tls, tls_flags, TlsEnd::kClient); !status.ok()) return status;
+  const std::string tls_flag = absl::StrCat(api, "_tls");
+  if (absl::Status status = CheckTlsFiles(tls, tls_flag, TlsEnd::kClient); !status.ok()) return status;
   if (tls.enabled() && !address.empty()) {
     if (auto target = ParseTarget(address, /*tls=*/true); !target.ok()) return target.status();
   }
@@ -22,7 +22,7 @@ absl::StatusOr<Login> MakeLogin(const std::string& address, absl::string_view ap
     if (!router.ok()) return router.status();
     if (!tls.enabled() && !IsLoopback(*router)) {
       return absl::InvalidArgumentError(absl::StrCat("--", api, "_token_file: the token would go to ",
-                                                     address, " unencrypted; give --", tls_flags, "_ca"));
+                                                     address, " unencrypted; give --", tls_flag, "=ca=FILE"));
     }
     absl::StatusOr<std::string> token = ReadTokenFile(token_file);
     if (!token.ok()) {

@@ -1,6 +1,6 @@
 // What a program shows an API of the router's: certificates and a bearer token.
 //
-// Purpose: the callers' half of what the router's --X_tls_* and --X_tokens ask for, checked alike in every
+// Purpose: the callers' half of what the router's --X_tls and --X_tokens ask for, checked alike in every
 // tool. Threads: any, once it is made.
 #ifndef BFIO_COMMON_NET_LOGIN_H_
 #define BFIO_COMMON_NET_LOGIN_H_
@@ -26,7 +26,7 @@ struct Login {
   void Present(grpc::ClientContext& context) const;
 };
 
-// INVALID_ARGUMENT or NOT_FOUND, naming the flag (--API_tls_..., --API_token_file), for files that do not do,
+// INVALID_ARGUMENT or NOT_FOUND, naming the flag (--API_tls, --API_token_file), for files that do not do,
 // and for a token that would go unencrypted to another machine. `address` is HOST:PORT; no token without
 // `token_file`.
 absl::StatusOr<Login> MakeLogin(const std::string& address, absl::string_view api, const TlsFiles& tls,

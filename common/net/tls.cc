@@ -8,6 +8,7 @@
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/auth/token_file.h"
 #include "common/base/spdlog.h"
 #include "grpcpp/security/tls_certificate_provider.h"
@@ -53,18 +54,17 @@ absl::StatusOr<Certificate> ReadCertificate(absl::string_view flag, const std::s
   return certificate;
 }
 
-absl::Status CheckPair(const TlsFiles& files, absl::string_view flags) {
-  const std::string cert_flag = absl::StrCat(flags, "_cert"), key_flag = absl::StrCat(flags, "_key");
-  const absl::StatusOr<Certificate> certificate = ReadCertificate(cert_flag, files.cert);
+absl::Status CheckPair(const TlsFiles& files, absl::string_view flag) {
+  const absl::StatusOr<Certificate> certificate = ReadCertificate(flag, files.cert);
   if (!certificate.ok()) return certificate.status();
-  const absl::StatusOr<File> file = OpenFile(key_flag, files.key);
+  const absl::StatusOr<File> file = OpenFile(flag, files.key);
   if (!file.ok()) return file.status();
   // A key under a password would have OpenSSL ask for it on the terminal.
   const auto no_password = [](char*, int, int, void*) { return -1; };
   const Key key(PEM_read_PrivateKey(file->get(), nullptr, no_password, nullptr));
-  if (key == nullptr) return Bad(key_flag, files.key, "holds no PEM private key without a password");
+  if (key == nullptr) return Bad(flag, files.key, "holds no PEM private key without a password");
   if (X509_check_private_key(certificate->get(), key.get()) != 1) {
-    return Bad(key_flag, files.key, absl::StrCat("is not the key of the certificate in ", files.cert));
+    return Bad(flag, files.key, absl::StrCat("is not the key of the certificate in ", files.cert));
   }
   WarnIfWorldReadable(files.key);
   return absl::OkStatus();
@@ -97,25 +97,39 @@ std::optional<absl::Time> CertificateExpiry(const std::string& path) {
   return absl::FromTM(expiry, absl::UTCTimeZone());
 }
 
-absl::Status CheckTlsFiles(const TlsFiles& files, absl::string_view flags, TlsEnd end) {
+absl::StatusOr<TlsFiles> ParseTlsFiles(absl::string_view text) {
+  TlsFiles files;
+  for (const absl::string_view part : absl::StrSplit(text, ',')) {
+    const std::pair<absl::string_view, absl::string_view> pair =
+        absl::StrSplit(part, absl::MaxSplits('=', 1));
+    std::string* const file = pair.first == "cert"  ? &files.cert
+                              : pair.first == "key" ? &files.key
+                              : pair.first == "ca"  ? &files.ca
+                                                    : nullptr;
+    if (file == nullptr || pair.second.empty() || !file->empty()) {
+      return absl::InvalidArgumentError("must be cert=FILE,key=FILE,ca=FILE or some of these, each once");
+    }
+    *file = std::string(pair.second);
+  }
+  return files;
+}
+
+absl::Status CheckTlsFiles(const TlsFiles& files, absl::string_view flag, TlsEnd end) {
   if (!files.enabled()) return absl::OkStatus();
   if (files.cert.empty() != files.key.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--", flags, "_cert and --", flags, "_key belong together"));
+    return absl::InvalidArgumentError(absl::StrCat("--", flag, ": cert=FILE and key=FILE belong together"));
   }
   if (end == TlsEnd::kServer && files.cert.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--", flags, "_ca needs --", flags, "_cert and --", flags, "_key"));
+    return absl::InvalidArgumentError(absl::StrCat("--", flag, ": ca=FILE needs cert=FILE and key=FILE"));
   }
   if (end == TlsEnd::kClient && files.ca.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("--", flags, "_cert needs --", flags,
-                                                   "_ca: the CA that signed the router's certificate"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("--", flag, ": cert=FILE needs ca=FILE: who vouches for the router"));
   }
   if (!files.cert.empty()) {
-    if (absl::Status status = CheckPair(files, flags); !status.ok()) return status;
+    if (absl::Status status = CheckPair(files, flag); !status.ok()) return status;
   }
-  if (files.ca.empty()) return absl::OkStatus();
-  return ReadCertificate(absl::StrCat(flags, "_ca"), files.ca).status();
+  return files.ca.empty() ? absl::OkStatus() : ReadCertificate(flag, files.ca).status();
 }
 
 std::shared_ptr<grpc::ServerCredentials> ServerCredentials(const TlsFiles& files) {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "grpcpp/security/auth_context.h"
@@ -36,10 +37,12 @@ struct TlsFiles {
 
 enum class TlsEnd { kServer, kClient };
 
-// INVALID_ARGUMENT or NOT_FOUND, naming the flag ("--" + `flags` + "_cert") and the file, unless what is
-// needed is there, can be read, is PEM, and the key is the certificate's. Warns of a key that every user may
-// read and of certificates that have expired or are about to.
-absl::Status CheckTlsFiles(const TlsFiles& files, absl::string_view flags, TlsEnd end);
+// Of "cert=FILE,key=FILE,ca=FILE" or some of these; INVALID_ARGUMENT otherwise.
+absl::StatusOr<TlsFiles> ParseTlsFiles(absl::string_view text);
+
+// INVALID_ARGUMENT or NOT_FOUND, naming flag ("--" + `flag`) and file, unless what is needed is there, PEM,
+// and key and certificate are a pair. Warns of keys that all may read and of certificates that expire.
+absl::Status CheckTlsFiles(const TlsFiles& files, absl::string_view flag, TlsEnd end);
 
 // When the first certificate of a PEM file expires; nothing when there is none that can be read.
 std::optional<absl::Time> CertificateExpiry(const std::string& path);

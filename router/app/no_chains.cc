@@ -3,8 +3,8 @@
 
 namespace bfio::router {
 
-absl::Status ReadChainFlags(RouterOptions&) {
-  return absl::OkStatus();
+SetChains AddChainOptions(OptionTable&) {
+  return [](RouterOptions&) {};
 }
 
 }  // namespace bfio::router

@@ -6,24 +6,22 @@ core::SchedulerOptions RouterOptions::scheduler() const {
   core::SchedulerOptions out;
   out.plan_mode = plan_mode;
   out.max_waiting = max_waiting;
-  out.window = window > 0 ? window : max_waiting;
+  out.window = max_waiting;
   out.admission = admission;
   out.wait = wait;
-  out.hold_after_steps = admission_hold;
   out.prefill = prefill;
   return out;
 }
 
 OverloadOptions RouterOptions::overload() const {
-  return {max_waiting, max_waiting_bytes, max_waiting_kv};
+  return {.max_waiting = max_waiting, .max_waiting_bytes = max_waiting_bytes};
 }
 
 RequestOptions RouterOptions::requests() const {
   RequestOptions out;
   out.resume.budget_bytes = replay_budget_bytes;
-  out.resume.request_bytes = replay_request_bytes;
-  out.resume.timeout = resume_timeout;
-  out.resume.linger = stream.timeout;
+  out.resume.timeout = client_timeout;
+  out.resume.linger = client_timeout;
   out.resume.max_early = max_waiting;
   out.resume.max_early_bytes = max_waiting_bytes;
   out.agent_order = agent_order;
@@ -31,25 +29,23 @@ RequestOptions RouterOptions::requests() const {
   out.kv_on_demand = admission.kind != core::KvGateOptions::Kind::kNone;
   out.restart_settle = restart_settle;
   // Workers that have come may have waited for others that long, and then form an epoch, or try to.
-  out.announce_settle = restart_settle + 2 * form_timeout;
-  out.stream = stream;
+  out.announce_settle = restart_settle + 2 * step_timeout;
+  out.stream = stream();
   return out;
 }
 
 GroupSetOptions RouterOptions::group_set(uint64_t instance) const {
   GroupSetOptions out;
   out.groups = groups;
-  out.barrier = barrier;
   out.models = models;
   out.group.kind = group_kind;
   out.group.workers = workers;
   out.group.plan_mode = plan_mode;
   out.group.worker_speeds = worker_speeds;
   out.group.step_timeout = step_timeout;
-  out.group.form_timeout = form_timeout;
-  out.group.report_timeout = report_timeout;
+  out.group.form_timeout = step_timeout;
   out.group.restart_settle = restart_settle;
-  out.group.retain = resume_timeout;
+  out.group.retain = client_timeout;
   out.group.max_announced_bytes = replay_budget_bytes;
   out.group.instance = instance;
   return out;

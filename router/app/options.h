@@ -31,7 +31,7 @@ struct RouterOptions {
   std::string worker_listen;
   // Of the live page and /metrics, protected as the admin API; empty: none. When it may fail, a port that
   // cannot be had is a warning.
-  std::string http_listen;
+  std::string http_listen = "127.0.0.1:50053";
   bool http_may_fail = false;
   // How the ports are protected (router/app/ports.h). Tokens files may be empty: no token is asked for.
   TlsFiles client_tls, worker_tls, admin_tls;
@@ -45,9 +45,7 @@ struct RouterOptions {
   // Ranks that a group's first epoch waits for, and groups that must serve before the router is ready.
   int32_t workers = 1;
   int32_t groups = 1;
-  // The barrier that groups meet by, and beginnings of the models that are served; empty: any
-  // (router/group/group_set.h).
-  std::string barrier;
+  // Beginnings of the models that are served; empty: any (router/group/group_set.h).
   std::vector<std::string> models;
   std::string policy = "bf_io_auto";
   core::PolicyOptions policy_options = {.gap_every = 64};
@@ -58,27 +56,21 @@ struct RouterOptions {
   // Plans balance the times of workers that say that they are slower or faster than others
   // (router/core/scheduler/worker_speeds.h), instead of their tokens.
   bool worker_speeds = true;
-  // Who may enter which worker's KV memory (router/core/admission/kv_gate.h), who waits for others of its
-  // like before (wait_gate.h), and after how many steps a request that fits nowhere holds a worker.
+  // Who may enter which worker's KV memory (router/core/admission/kv_gate.h), and who waits for others of its
+  // like before (wait_gate.h).
   core::KvGateOptions admission;
   core::WaitGateOptions wait;
-  int64_t admission_hold = core::kHoldAfterSteps;
   AgentOrder agent_order = AgentOrder::kDue;
   // Prompts as load (router/core/scheduler/prefill_plan.h).
-  core::PrefillOptions prefill;
-  // Requests from the front of the pool that a policy sees; 0: all.
-  int64_t window = 0;
+  core::PrefillOptions prefill = {.weight = 16, .pieces = true};
   core::PlanMode plan_mode = core::PlanMode::kPipelined;
   // Whether a group's ranks meet in a barrier, or each steps by itself.
   core::GroupKind group_kind = core::GroupKind::kBarrier;
   int64_t max_waiting = 4096;
   RequestLimits limits;
-  // A rank that does not reach a step's barrier in this time has failed.
+  // A rank that does not reach a step's barrier in this time has failed, and so has one that has not formed
+  // the barrier of a new epoch.
   absl::Duration step_timeout = absl::Seconds(10);
-  // A rank that has not formed the barrier of a new epoch in this time is dropped.
-  absl::Duration form_timeout = absl::Seconds(10);
-  // After a step's first report, how long the decision waits for the others before it plans without them.
-  absl::Duration report_timeout = absl::Milliseconds(200);
   // How long a decision may search before it ends with the plan at hand; 0: until it is done.
   absl::Duration decide_budget = absl::Milliseconds(5);
   // How long accepted requests may run on after SIGTERM.
@@ -86,19 +78,16 @@ struct RouterOptions {
   // Where every decision is recorded (router/record), and the bound of that log; empty: nowhere.
   std::string decision_log;
   int64_t decision_log_bytes = int64_t{256} << 20;
-  // What is kept for replays and resumes, in bytes: of all requests and of one.
+  // What is kept for replays and resumes, in bytes.
   int64_t replay_budget_bytes = int64_t{256} << 20;
-  int64_t replay_request_bytes = int64_t{1} << 20;
-  // How long a resumable request waits for its client, running or ended.
-  absl::Duration resume_timeout = absl::Seconds(30);
+  // How long a resumable request waits for its client, running or ended, and how long a client may take none
+  // of its tokens.
+  absl::Duration client_timeout = absl::Seconds(30);
   // After a restart: how long the first epoch waits for the workers that held requests, and clients that come
   // back for what they held.
   absl::Duration restart_settle = absl::Seconds(5);
-  StreamLimits stream;
   // Prompts of requests that have given no token yet, in bytes.
   int64_t max_waiting_bytes = int64_t{512} << 20;
-  // KV that waiting requests may come to need, in multiples of what the group has; 0: any.
-  double max_waiting_kv = 64;
   TenantLimits tenant_limits;
   // Of an elected router (router/election): its term, and the lease without which it decides nothing. 0 and
   // null: nobody else could lead.
@@ -111,6 +100,7 @@ struct RouterOptions {
   // What the parts are set up with. `instance` is this router's life (common/base/router_instance.h).
   core::SchedulerOptions scheduler() const;
   core::PolicySetting policy_setting() const { return {policy, policy_options}; }
+  StreamLimits stream() const { return {.timeout = client_timeout}; }
   OverloadOptions overload() const;
   RequestOptions requests() const;
   GroupSetOptions group_set(uint64_t instance) const;

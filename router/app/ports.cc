@@ -44,15 +44,14 @@ absl::Status CheckPort(const std::string& listen, const PortSetup& setup, bool i
 absl::Status CheckWorkerPort(const RouterOptions& options) {
   if (options.bind_worker_id && options.worker_tls.ca.empty()) {
     return absl::InvalidArgumentError(
-        "--bind_worker_id needs --worker_tls_ca: without it workers have no authenticated name");
+        "--bind_worker_id needs --worker_tls=ca=FILE: without it no worker shows who it is");
   }
   if (!options.worker_listen.empty()) return absl::OkStatus();
   if (!options.client_tls.enabled() && options.client_tokens.empty() && !options.worker_tls.enabled()) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      "clients and workers are not trusted alike: with --client_tls_*, --client_tokens or --worker_tls_* "
-      "workers "
+      "clients and workers are not trusted alike: with --client_tls, --client_tokens or --worker_tls workers "
       "need a port of their own (--worker_listen)");
 }
 
@@ -66,12 +65,12 @@ absl::Status CheckPorts(const RouterOptions& options) {
         {"admin_tls", options.admin_tls}}) {
     if (absl::Status status = CheckTlsFiles(tls, flags, TlsEnd::kServer); !status.ok()) return status;
   }
-  const PortSetup client = {"listen", "client_tls", "--client_tls_ca or --client_tokens",
+  const PortSetup client = {"listen", "client_tls", "--client_tls=ca=FILE or --client_tokens",
                             options.client_tls.enabled(),
                             !options.client_tls.ca.empty() || !options.client_tokens.empty()};
-  const PortSetup worker = {"worker_listen", "worker_tls", "--worker_tls_ca", options.worker_tls.enabled(),
-                            !options.worker_tls.ca.empty()};
-  const PortSetup admin = {"admin_listen", "admin_tls", "--admin_tls_ca or --admin_tokens",
+  const PortSetup worker = {"worker_listen", "worker_tls", "--worker_tls=ca=FILE",
+                            options.worker_tls.enabled(), !options.worker_tls.ca.empty()};
+  const PortSetup admin = {"admin_listen", "admin_tls", "--admin_tls=ca=FILE or --admin_tokens",
                            options.admin_tls.enabled(),
                            !options.admin_tls.ca.empty() || !options.admin_tokens.empty()};
   if (absl::Status status = CheckPort(options.listen, client, options.insecure); !status.ok()) return status;

@@ -4,15 +4,19 @@
 #ifndef BFIO_ROUTER_APP_PROGRAM_CHAINS_H_
 #define BFIO_ROUTER_APP_PROGRAM_CHAINS_H_
 
-#include "absl/status/status.h"
+#include <functional>
+
+#include "common/config/options.h"
 #include "router/app/options.h"
 
 namespace bfio::router {
 
-// Reads the flags of chains, if there are any: sets `worker_port_service`, and `group_kind` to independent
-// groups where chains are composed. INVALID_ARGUMENT, naming the flag. REQUIRES: step_timeout and
-// worker_speeds are set.
-absl::Status ReadChainFlags(RouterOptions& options);
+// Sets `worker_port_service`, and `group_kind` to independent groups where chains are composed. REQUIRES: all
+// options are read.
+using SetChains = std::function<void(RouterOptions& options)>;
+
+// The options of chains, if there are any.
+SetChains AddChainOptions(OptionTable& table);
 
 }  // namespace bfio::router
 

@@ -55,7 +55,7 @@ absl::StatusOr<Made> Make(const RouterOptions& options) {
     if (!keys.ok()) {
       return absl::Status(keys.status().code(), absl::StrCat("--resume_key_file: ", keys.status().message()));
     }
-    made.secrets.tickets = ResumeTickets(*std::move(keys), options.resume_timeout);
+    made.secrets.tickets = ResumeTickets(*std::move(keys), options.client_timeout);
   }
   DecisionThread::Parts& parts = made.parts;
   core::StopSignal stop, stop_shadows;
@@ -160,7 +160,7 @@ void RouterServer::MakeHealth(const RouterOptions& options) {
 void RouterServer::MakeServices(const RouterOptions& options, ClientSecrets secrets) {
   DecisionThread* const thread = thread_.get();
   inference_ = std::make_unique<InferenceService>(thread, client_authenticator_.get(), options.limits,
-                                                  options.stream, std::move(secrets),
+                                                  options.stream(), std::move(secrets),
                                                   MessageLimits(MaxClientMessageBytes(options.limits)));
   link_ =
       std::make_unique<WorkerLinkService>(thread, options.bind_worker_id, options.limits,

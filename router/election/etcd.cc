@@ -27,7 +27,7 @@ constexpr size_t kMaxReply = 1 << 16;
 class Etcd::Connection {
  public:
   explicit Connection(const std::string& endpoint, const EtcdOptions& options)
-      : client_(endpoint, options.cert, options.key) {
+      : client_(endpoint, options.tls.cert, options.tls.key) {
     const auto microseconds = absl::ToInt64Microseconds(options.timeout);
     const time_t seconds = microseconds / 1'000'000, rest = microseconds % 1'000'000;
     client_.set_connection_timeout(seconds, rest);
@@ -35,7 +35,7 @@ class Etcd::Connection {
     client_.set_write_timeout(seconds, rest);
     client_.set_keep_alive(true);
     client_.set_tcp_nodelay(true);
-    if (!options.ca.empty()) client_.set_ca_cert_path(options.ca.c_str());
+    if (!options.tls.ca.empty()) client_.set_ca_cert_path(options.tls.ca.c_str());
     client_.enable_server_certificate_verification(true);
   }
   bool valid() const { return client_.is_valid(); }
@@ -77,11 +77,10 @@ absl::StatusOr<std::unique_ptr<Etcd>> Etcd::Create(EtcdOptions options) {
     endpoint = absl::StrCat(tls ? "https://" : "http://", parsed->ToString());
     encrypted = encrypted || tls;
   }
-  const TlsFiles files = {options.cert, options.key, options.ca};
-  if (files.enabled() && !encrypted)
+  if (options.tls.enabled() && !encrypted)
     return absl::InvalidArgumentError("TLS files are given, and no endpoint of etcd is https://");
   if (encrypted) {
-    if (absl::Status status = CheckTlsFiles(files, "election_tls", TlsEnd::kClient); !status.ok())
+    if (absl::Status status = CheckTlsFiles(options.tls, "election_tls", TlsEnd::kClient); !status.ok())
       return status;
   }
   auto etcd = std::unique_ptr<Etcd>(new Etcd(std::move(options)));

@@ -14,6 +14,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/net/tls.h"
 #include "router/election/etcd_reply.h"
 
 namespace bfio::router {
@@ -21,8 +22,8 @@ namespace bfio::router {
 struct EtcdOptions {
   // "http://HOST:PORT" or "https://HOST:PORT".
   std::vector<std::string> endpoints;
-  // PEM files: the CAs of etcd's certificate, and this router's certificate and key where etcd asks for them.
-  std::string ca, cert, key;
+  // The CAs of etcd's certificate, and this router's certificate and key where etcd asks for them.
+  TlsFiles tls;
   // Of connecting to one endpoint, and of each wait for its answer.
   absl::Duration timeout = absl::Seconds(5);
 };

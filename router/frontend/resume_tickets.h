@@ -4,7 +4,7 @@
 // (router/requests); no other request is. The first message of a resumable stream carries a ticket over all
 // that limits count: tenant, request_id, resume_token, prompt, max_new_tokens and priority. Its claim is the
 // model of the tokens, since another model would continue differently. It is valid for the call's time,
-// kLongest at most, and --resume_timeout beyond. Keys come from --resume_key_file, which every router that
+// kLongest at most, and --client_timeout beyond. Keys come from --resume_key_file, which every router that
 // may follow has too; without keys there are no tickets. Pure; any thread.
 #ifndef BFIO_ROUTER_FRONTEND_RESUME_TICKETS_H_
 #define BFIO_ROUTER_FRONTEND_RESUME_TICKETS_H_

@@ -143,7 +143,7 @@ void Group::OnAnnouncement(MemberId id, Announcement announcement, absl::Time no
     if (left < 0) {
       // The worker has to drop what is not recovered: it can do nothing about the bound.
       Log(out, LogLine::Level::kWarning, member->hello,
-          " announces more than is kept of all workers (--replay_budget_mb): the rest is dropped");
+          " announces more than is kept of all workers (--request_memory_mb): the rest is dropped");
       return;
     }
     member->announced_bytes += bytes;

@@ -10,7 +10,7 @@
 //   plan mode, timeouts, how long requests are kept, whether ranks step alone: the router sends them
 //   (EpochOffer), no worker brings its own; a worker that cannot step alone is refused where that is asked
 //   (IndependentGroup);
-//   slots, KV tokens, longest sequence, page size, --step_tokens, --token_budget, scheduler: may differ. They
+//   slots, KV tokens, longest sequence, --token_budget, scheduler: may differ. They
 //   are each worker's own, the router places by what each has, and no token depends on them but by rounding.
 // Pure. Threads: any.
 #ifndef BFIO_ROUTER_GROUP_GROUP_KEY_H_

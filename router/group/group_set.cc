@@ -55,12 +55,6 @@ GroupKey GroupSet::KeyOf(const WorkerHello& hello) const {
 }
 
 absl::Status GroupSet::CheckConfigured(const WorkerHello& hello) const {
-  const std::string kind = hello.barrier.substr(0, hello.barrier.find('+'));
-  if (options_.group.kind == core::GroupKind::kBarrier && !options_.barrier.empty() &&
-      kind != options_.barrier) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("this router's groups meet by barrier ", options_.barrier, " (--barrier), not ", kind));
-  }
   const auto begins = [&](const std::string& model) { return absl::StartsWith(hello.model, model); };
   if (options_.models.empty() || std::any_of(options_.models.begin(), options_.models.end(), begins))
     return absl::OkStatus();

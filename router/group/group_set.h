@@ -11,7 +11,7 @@
 // that a worker names, or would be assigned to, has another key, the worker joins or forms the group of its
 // own key beside that one, NAME~xxxxxxxx; both logs say so. So no worker is refused because of earlier ones,
 // and a wrong worker that comes first stands alone:
-//   - The router's flags win (GroupSetOptions::barrier, models): others are refused,
+//   - The router's flag wins (GroupSetOptions::models): others are refused,
 //     FAILED_PRECONDITION, and ask again.
 //   - Else a group forms when it has --workers members, as ever: a minority forms no group.
 //   - Workers that bring live requests of an earlier router form a group after restart_settle, however few
@@ -49,8 +49,6 @@ struct GroupSetOptions {
   GroupOptions group;
   // Groups that must be complete for readiness.
   int32_t groups = 1;
-  // The barrier that groups meet by ("star", "nccl", ..); empty: any. Not of groups without one.
-  std::string barrier;
   // Beginnings of the models that are served; empty: any.
   std::vector<std::string> models;
 };

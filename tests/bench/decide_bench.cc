@@ -140,7 +140,7 @@ struct KvCase {
 
 void BM_Kv(benchmark::State& state, bool decide) {
   KvCase of(static_cast<int>(state.range(0)), static_cast<int>(state.range(1)));
-  KvGate gate(*ParseKvGate("kv_feasible", 0.99));
+  KvGate gate(*ParseKvGate("kv_feasible"));
   const auto policy = *MakePolicy("bf_io_auto", {});
   Snapshot snapshot;
   snapshot.step = state.range(1) / 5;

@@ -56,13 +56,12 @@ GroupOptions OptionsOf(const RunOptions& run) {
   group.workers = run.workers;
   group.router_flags = {
       absl::StrCat("--step_timeout=", absl::FormatDuration(run.step_timeout)),
-      absl::StrCat("--form_timeout=", absl::FormatDuration(run.form_timeout)),
       // A router that comes back while a worker is gone waits for it no longer than for a step.
       absl::StrCat("--restart_settle=", absl::FormatDuration(run.step_timeout)), "--log_level=debug",
       absl::StrCat("--client_tokens=", WriteTokens()), absl::StrCat("--resume_key_file=", WriteResumeKey())};
   if (run.engine == "cpu") {
     group.worker_flags = {"--engine=cpu", absl::StrCat("--model=", run.model), "--slots=8",
-                          "--kv_tokens=16384", "--step_tokens=64"};
+                          "--kv_tokens=16384", "--token_budget=64"};
     group.other_model_flags = {"--model=tests/golden/llama"};
     return group;
   }

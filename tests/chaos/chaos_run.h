@@ -23,7 +23,6 @@ struct RunOptions {
   std::string model;
   // The router's: what a hang is measured against.
   absl::Duration step_timeout = absl::Seconds(1);
-  absl::Duration form_timeout = absl::Seconds(1);
   // A fault's hang is what takes longer than its detection and this: a group forms in a second or two, and a
   // stream that comes back may find the slots taken by others that came back, for as long as the longest of
   // them runs (100 steps of 30 ms).

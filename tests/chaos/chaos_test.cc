@@ -11,7 +11,7 @@ namespace {
 
 RunOptions Options() {
   RunOptions options;
-  options.step_timeout = options.form_timeout = testing::kSlowdown * absl::Seconds(1);
+  options.step_timeout = testing::kSlowdown * absl::Seconds(1);
   options.rate = 200.0 / testing::kSlowdown;
   // BFIO_CHAOS_SEED=N repeats a run, or makes another one.
   if (const char* seed = std::getenv("BFIO_CHAOS_SEED")) options.seed = std::strtoull(seed, nullptr, 10);

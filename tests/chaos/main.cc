@@ -19,7 +19,6 @@ ABSL_FLAG(int32_t, workers, 8, "worker processes");
 ABSL_FLAG(std::string, engine, "sim", "sim or cpu");
 ABSL_FLAG(std::string, model, "tests/golden/qwen3", "cpu: directory of a checkpoint");
 ABSL_FLAG(absl::Duration, step_timeout, absl::Seconds(1), "the router's --step_timeout");
-ABSL_FLAG(absl::Duration, form_timeout, absl::Seconds(1), "the router's --form_timeout");
 ABSL_FLAG(std::vector<std::string>, faults, {}, "only these kinds (as the schedule names them)");
 ABSL_FLAG(int32_t, repeats, 5, "recovery: how often");
 ABSL_FLAG(double, factor, 10, "overload: load against capacity");
@@ -46,7 +45,6 @@ int RunFaults() {
   options.engine = absl::GetFlag(FLAGS_engine);
   options.model = absl::GetFlag(FLAGS_model);
   options.step_timeout = absl::GetFlag(FLAGS_step_timeout);
-  options.form_timeout = absl::GetFlag(FLAGS_form_timeout);
   options.memory_csv = absl::GetFlag(FLAGS_memory_csv);
   for (const std::string& name : absl::GetFlag(FLAGS_faults)) {
     bool known = false;
@@ -74,7 +72,6 @@ int main(int argc, char** argv) {
     options.workers = absl::GetFlag(FLAGS_workers);
     options.repeats = absl::GetFlag(FLAGS_repeats);
     options.step_timeout = absl::GetFlag(FLAGS_step_timeout);
-    options.form_timeout = absl::GetFlag(FLAGS_form_timeout);
     return bfio::chaos::MeasureRecovery(options);
   }
   if (command == "overload") {

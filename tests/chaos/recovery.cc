@@ -87,8 +87,7 @@ class Recovery {
   static GroupOptions OptionsOf(const RecoveryOptions& options) {
     GroupOptions group;
     group.workers = options.workers;
-    group.router_flags = {absl::StrCat("--step_timeout=", absl::FormatDuration(options.step_timeout)),
-                          absl::StrCat("--form_timeout=", absl::FormatDuration(options.form_timeout))};
+    group.router_flags = {absl::StrCat("--step_timeout=", absl::FormatDuration(options.step_timeout))};
     group.worker_flags = {"--c=0.03", "--tl=0", absl::StrCat("--slots=", kRecoverySlots)};
     return group;
   }

@@ -10,7 +10,6 @@ struct RecoveryOptions {
   int workers = 8;
   int repeats = 5;
   absl::Duration step_timeout = absl::Seconds(1);
-  absl::Duration form_timeout = absl::Seconds(1);
   // How long throughput is measured, each time.
   absl::Duration measure = absl::Seconds(4);
 };

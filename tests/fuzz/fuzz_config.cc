@@ -1,21 +1,34 @@
-// Configuration files, protobuf text and JSON, of all four programs.
-#include "bfio/v1/config.pb.h"
-#include "common/config/command_line.h"
+// Configuration files, protobuf text and JSON, of options of every type.
+#include <string>
+#include <vector>
+
+#include "common/config/options.h"
 #include "google/protobuf/stubs/logging.h"
 #include "tests/fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const google::protobuf::LogSilencer quiet;
   const std::string text(bfio::fuzz::Text(data, size));
-  bfio::v1::RouterConfig router;
-  bfio::v1::WorkerConfig worker;
-  bfio::v1::LoadgenConfig loadgen;
-  bfio::v1::SimConfig sim;
-  for (google::protobuf::Message* config :
-       std::initializer_list<google::protobuf::Message*>{&router, &worker, &loadgen, &sim}) {
-    const absl::Status status = bfio::ParseConfig(text, "fuzz", *config);
-    if (status.ok()) continue;
-    bfio::fuzz::Check(status.message().find('\n') == absl::string_view::npos, "an error is one line");
-  }
+  std::string listen;
+  int32_t workers = 1;
+  uint64_t seed = 1;
+  double load = 1, budget_ms = 5;
+  bool insecure = false;
+  absl::Duration timeout = absl::Seconds(10);
+  std::vector<std::string> shadow;
+  bfio::OptionTable table;
+  table.Add("listen", &listen, "");
+  table.Add("workers", &workers, bfio::Within(1, 4096), "");
+  table.Add("seed", &seed, "");
+  table.Add("load", &load, bfio::Within(0, 10), "");
+  table.Add("insecure", &insecure, "");
+  table.Add("step_timeout", &timeout, bfio::Within(absl::Milliseconds(1), absl::Hours(24)), "");
+  table.Add("shadow", &shadow, "");
+  table.AddScaled("decide_budget_ms", budget_ms, bfio::Within(0, 60'000), "",
+                  [&](double ms) { budget_ms = ms; });
+  table.AddChoice<bool>("plan_mode", &insecure, {{"pipelined", false}, {"lockstep", true}}, "");
+  const absl::Status status = table.ReadConfig(text, "fuzz");
+  bfio::fuzz::Check(status.message().find('\n') == absl::string_view::npos, "an error is one line");
+  bfio::fuzz::Check(workers >= 1 && workers <= 4096 && load >= 0 && load <= 10, "values are within bounds");
   return 0;
 }

@@ -112,7 +112,7 @@ TEST(Agents, TheLoadGeneratorSendsCallsInOrderAndReportsAgents) {
       "bfio_loadgen",
       {absl::StrCat("--target=", cluster.address()), "--agents=sequence:3,fork_join:4", "--arrival=poisson",
        "--rate=40", "--requests=40", "--profile=code", absl::StrCat("--json=", folder, "/agents.json"),
-       absl::StrCat("--report=", folder, "/agents.html")});
+       absl::StrCat("--html=", folder, "/agents.html")});
   ASSERT_EQ(run.code, 0) << run.err << run.out << cluster.router().Stderr();
   const nlohmann::json report = nlohmann::json::parse(std::ifstream(absl::StrCat(folder, "/agents.json")));
   // 20 agents of 3 calls and 20 of 1 + 4 + 1.

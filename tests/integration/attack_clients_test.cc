@@ -146,7 +146,7 @@ TEST(BeforeAuthentication, HeadersWithoutAnEndPinNoMoreThan64Mib) {
 // A worker that serves parts of a model listens for its neighbours.
 TEST(BeforeAuthentication, APortOfAWorkerHasTheSameBound) {
   const Process worker("bfio_worker", {"--router=127.0.0.1:1", "--engine=cpu", "--model=tests/golden/llama",
-                                       "--step_tokens=48", "--memory_limit_mb=64",
+                                       "--token_budget=48", "--memory_limit_mb=64",
                                        "--pipeline_listen=127.0.0.1:0", "--connect_timeout=10m"});
   const absl::Time give_up = absl::Now() + kSlowdown * absl::Seconds(30);
   while (!absl::StrContains(worker.Stderr(), "a block takes") && absl::Now() < give_up)

@@ -94,7 +94,8 @@ constexpr int kLines = 80;
 
 TEST_F(BlockedLog, OfTheRouterStopsNoDecoding) {
   LogPipe pipe;
-  ASSERT_NO_FATAL_FAILURE(Start(&pipe, nullptr, {"--resume_timeout=1ms", "--log_level=debug"}));
+  ASSERT_NO_FATAL_FAILURE(
+      Start(&pipe, nullptr, {absl::StrCat("--client_timeout=", 300 * kSlowdown, "ms"), "--log_level=debug"}));
   for (int i = 0; i < kLines; ++i) ASSERT_NO_FATAL_FAILURE(Abandon(i));
   ExpectDecoding();
   // The lines were kept for a reader that comes back.
@@ -116,7 +117,9 @@ TEST_F(BlockedLog, OfAWorkerStopsNoDecoding) {
 
 TEST_F(BlockedLog, DelaysNoExit) {
   LogPipe of_router, of_worker;
-  ASSERT_NO_FATAL_FAILURE(Start(&of_router, &of_worker, {"--resume_timeout=1ms", "--log_level=debug"}));
+  ASSERT_NO_FATAL_FAILURE(
+      Start(&of_router, &of_worker,
+            {absl::StrCat("--client_timeout=", 300 * kSlowdown, "ms"), "--log_level=debug"}));
   for (int i = 0; i < kLines; ++i) ASSERT_NO_FATAL_FAILURE(Abandon(i));
   worker_->Signal(SIGTERM);
   EXPECT_EQ(worker_->Wait(kDayPatience), 0);

@@ -62,7 +62,7 @@ ClusterOptions CpuWorkers(int workers, const std::string& model) {
   ClusterOptions options;
   options.worker_processes = workers;
   options.worker_flags = {"--engine=cpu", absl::StrCat("--model=", model), "--slots=4", "--kv_tokens=4096",
-                          "--step_tokens=48"};
+                          "--token_budget=48"};
   return options;
 }
 
@@ -246,7 +246,7 @@ TEST(TwoModels, NeverServeInOneGroup) {
 TEST(BarrierHijack, AConnectionWithoutTheSecretBecomesNoRank) {
   ClusterOptions options;
   options.worker_processes = 0;
-  options.router_flags = {"--workers=2", absl::StrCat("--form_timeout=", 30 * kSlowdown, "s")};
+  options.router_flags = {"--workers=2", absl::StrCat("--step_timeout=", 30 * kSlowdown, "s")};
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
   cluster.StartWorker();

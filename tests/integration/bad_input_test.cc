@@ -42,7 +42,7 @@ TEST(BadInput, ServingSimulations) {
 // The secret that admits ranks would be visible on the network.
 TEST(BadInput, ABarrierForOtherMachinesNeedsALinkThatKeepsItsSecret) {
   const std::string router = "--router=10.0.0.1:50051", host = "--barrier_host=10.0.0.2";
-  ExpectOneLine("bfio_worker", {router, host}, 2, "give --worker_tls_ca, or --insecure");
+  ExpectOneLine("bfio_worker", {router, host}, 2, "give --worker_tls, or --insecure");
   ExpectOneLine("bfio_worker", {router, "--barrier=nccl"}, 2, "--barrier=nccl: other machines can reach");
   // Not about the barrier any more.
   ExpectOneLine("bfio_worker", {router, host, "--insecure", "--slots=0"}, 2, "slots");

@@ -255,11 +255,11 @@ TEST(ClientLibrary, ShowsCertificateAndToken) {
             0);
   const std::string token = "acme-token-acme-token";
   std::ofstream(folder + "/tokens") << "acme token:" << token << "\n";
-  Process router("bfio_router",
-                 {"--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0", "--worker_listen=127.0.0.1:0",
-                  "--http_listen=", absl::StrCat("--client_tls_cert=", folder, "/client-server.crt"),
-                  absl::StrCat("--client_tls_key=", folder, "/client-server.key"),
-                  absl::StrCat("--client_tokens=", folder, "/tokens")});
+  Process router(
+      "bfio_router",
+      {"--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0", "--worker_listen=127.0.0.1:0", "--http_listen=",
+       absl::StrCat("--client_tls=cert=", folder, "/client-server.crt,key=", folder, "/client-server.key"),
+       absl::StrCat("--client_tokens=", folder, "/tokens")});
   ASSERT_TRUE(router.WaitForOutput("waiting for", kSlowdown * absl::Seconds(30))) << router.Stderr();
   const std::string out = router.Stdout();
   const size_t at = out.find("serving on ") + 11;
@@ -295,7 +295,7 @@ TEST(ClientLibrary, WhatNoHeaderMayHoldIsRefused) {
 }
 
 TEST(ClientLibrary, WhatEndedForUsEndsForTheRouterAndNothingElseDoes) {
-  Cluster cluster(Options(1, 0.005, {"--resume_timeout=600s"}));
+  Cluster cluster(Options(1, 0.005, {"--client_timeout=600s"}));
   ASSERT_TRUE(cluster.ok());
   const auto client = Connect(cluster.address());
   v1::GenerateRequest request = Request(60000);

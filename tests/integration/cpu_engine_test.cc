@@ -30,13 +30,12 @@ constexpr char kModel[] = "tests/golden/qwen3";
 ClusterOptions Options(int workers, const std::string& mlp = "replicated") {
   ClusterOptions options;
   options.worker_processes = workers;
-  options.router_flags = {absl::StrCat("--step_timeout=", 5 * kSlowdown, "s"),
-                          absl::StrCat("--form_timeout=", 5 * kSlowdown, "s")};
+  options.router_flags = {absl::StrCat("--step_timeout=", 5 * kSlowdown, "s")};
   options.worker_flags = {"--engine=cpu",
                           absl::StrCat("--model=", kModel),
                           "--slots=4",
                           "--kv_tokens=4096",
-                          "--step_tokens=48",
+                          "--token_budget=48",
                           "--drain_timeout=5s",
                           absl::StrCat("--mlp=", mlp)};
   return options;
@@ -178,15 +177,14 @@ TEST(CpuEngine, WhatIsWrongWithAModelOrAFlagIsSaidInOneLine) {
   ExpectOneLine({"--engine=cpu"}, "--engine=cpu needs --model=DIR");
   ExpectOneLine({"--engine=cpu", "--model=/nonexistent"}, "/nonexistent");
   const std::string model = absl::StrCat("--model=", kModel);
-  ExpectOneLine({"--engine=cpu", model, "--page_size=24"}, "page_size must be a multiple of 16, not 24");
-  ExpectOneLine({"--engine=cpu", model, "--cpu_threads=0"}, "cpu_threads must be in 1..256, not 0");
-  ExpectOneLine({"--engine=cpu", model, "--step_tokens=0"}, "step_tokens");
+  ExpectOneLine({"--engine=cpu", model, "--cpu_threads=0"}, "--cpu_threads=0: must be within 1..256");
+  ExpectOneLine({"--engine=cpu", model, "--token_budget=-1"}, "--token_budget=-1: must be within 0..");
   ExpectOneLine({"--engine=cpu", model, "--scheduler=lifo"}, "no scheduler 'lifo'");
-  ExpectOneLine({"--engine=cpu", model, "--scheduler_order=lifo"}, "--scheduler_order: no order 'lifo'");
-  ExpectOneLine({"--engine=cpu", model, "--token_budget=513"}, "token_budget must be in 0..512");
-  ExpectOneLine({"--engine=cpu", model, "--budget_control=speed"}, "--budget_control: no goal 'speed'");
-  ExpectOneLine({"--engine=cpu", model, "--kv_type=fp8"}, "--kv_type: 'fp8' is none of");
-  ExpectOneLine({"--engine=cpu", model, "--mlp=pp"}, "--mlp: 'pp' is neither replicated nor tp");
+  ExpectOneLine({"--engine=cpu", model, "--scheduler=orca:lifo"}, "--scheduler=orca:lifo: no order 'lifo'");
+  ExpectOneLine({"--engine=cpu", model, "--token_budget=2000000000"}, "(--token_budget) must be in 1..");
+  ExpectOneLine({"--engine=cpu", model, "--budget_control=speed"}, "--budget_control=speed: no goal 'speed'");
+  ExpectOneLine({"--engine=cpu", model, "--kv_type=fp8"}, "--kv_type=fp8: 'fp8' is none of");
+  ExpectOneLine({"--engine=cpu", model, "--mlp=pp"}, "--mlp=pp: must be replicated or tp");
   ExpectOneLine({"--mlp=tp"}, "--mlp=tp needs an engine with a model");
 }
 

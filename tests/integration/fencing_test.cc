@@ -27,8 +27,7 @@ size_t Serving(const v1::ClusterState& state) {
 ClusterOptions Options(int workers) {
   ClusterOptions options;
   options.worker_processes = workers;
-  options.router_flags = {absl::StrCat("--step_timeout=", absl::FormatDuration(kDetection)),
-                          absl::StrCat("--form_timeout=", absl::FormatDuration(kDetection))};
+  options.router_flags = {absl::StrCat("--step_timeout=", absl::FormatDuration(kDetection))};
   options.worker_flags = {absl::StrCat("--c=", 0.008 * kSlowdown), "--tl=0", "--slots=8"};
   return options;
 }
@@ -138,8 +137,7 @@ class TwoScripted : public ::testing::Test {
   static ClusterOptions RouterOnly() {
     ClusterOptions options;
     options.worker_processes = 0;
-    options.router_flags = {"--workers=2", absl::StrCat("--form_timeout=", 60 * kSlowdown, "s"),
-                            absl::StrCat("--step_timeout=", 60 * kSlowdown, "s")};
+    options.router_flags = {"--workers=2", absl::StrCat("--step_timeout=", 60 * kSlowdown, "s")};
     return options;
   }
   ScriptedWorker& other() { return holder_ == &a_ ? b_ : a_; }
@@ -189,7 +187,7 @@ TEST_F(TwoScripted, ReportsOfOtherEpochsCountNothing) {
 }
 
 // A stopped rank says nothing when the barrier fails. To ask it to form the next epoch would cost the others
-// form_timeout, so they form without it, at once.
+// step_timeout, so they form without it, at once.
 TEST_F(TwoScripted, ARankThatIsSilentWhenTheBarrierFailsIsLeftOut) {
   ASSERT_TRUE(holder_->Send(Tokens(*holder_, 1, {1}, false)));
   ASSERT_TRUE(other().Send(Tokens(other(), 1, {}, false)));

@@ -22,8 +22,7 @@ ClusterOptions TwoGroups(bool named) {
   options.worker_processes = 4;
   options.groups = 2;
   // A member that is lost here is killed, which is seen at once.
-  options.router_flags = {absl::StrCat("--step_timeout=", 10 * kSlowdown, "s"),
-                          absl::StrCat("--form_timeout=", 10 * kSlowdown, "s"), "--restart_settle=1s"};
+  options.router_flags = {absl::StrCat("--step_timeout=", 10 * kSlowdown, "s"), "--restart_settle=1s"};
   options.worker_flags = {absl::StrCat("--c=", 0.008 * kSlowdown), "--tl=0", "--slots=8"};
   for (const char* group : {"left", "left", "right", "right"}) {
     if (named) options.more_flags.push_back({absl::StrCat("--group=", group)});

@@ -94,11 +94,10 @@ TEST(HostileCheckpoint, TheModelItselfLoads) {
 
 // Memory is taken as it is used: too much of it would end the worker hours later.
 TEST(HostileCheckpoint, MoreKvThanTheMachineHas) {
-  const RunResult run =
-      RunProgram("bfio_worker",
-                 {"--engine=cpu", absl::StrCat("--model=", kModel), "--router=127.0.0.1:1", "--slots=2",
-                  "--kv_tokens=100000000000", "--page_size=4096", "--ranks_per_process=2"},
-                 kSlowdown * absl::Seconds(60));
+  const RunResult run = RunProgram("bfio_worker",
+                                   {"--engine=cpu", absl::StrCat("--model=", kModel), "--router=127.0.0.1:1",
+                                    "--slots=2", "--kv_tokens=100000000000", "--ranks_per_process=2"},
+                                   kSlowdown * absl::Seconds(60));
   ExpectOneLine(run, "--kv_tokens=100000000000: the KV cache of 2 ranks may come to take ", 1);
   EXPECT_THAT(run.err, HasSubstr("tokens a rank fit"));
   // Without a flag for more, it is what fits; the limit of 4 MiB is for its weights too.

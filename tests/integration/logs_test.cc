@@ -44,8 +44,7 @@ struct LoggedCluster {
     // A clock that ends decisions would make them unrepeatable.
     for (const std::string& flag :
          {absl::StrCat("--workers=", kWorkers), absl::StrCat("--decision_log=", decisions),
-          absl::StrCat("--step_timeout=", 2 * kSlowdown, "s"),
-          absl::StrCat("--form_timeout=", 3 * kSlowdown, "s"), std::string("--decide_budget_ms=0")}) {
+          absl::StrCat("--step_timeout=", 2 * kSlowdown, "s"), std::string("--decide_budget_ms=0")}) {
       options.router_flags.push_back(flag);
     }
     cluster = std::make_unique<Cluster>(options);
@@ -196,7 +195,7 @@ TEST(Logs, JsonLinesSayInFieldsWhatTheyAreAbout) {
   const std::string trace = "0af7651916cd43dd8448eb211c80319c";
   ClusterOptions options;
   options.worker_processes = 1;
-  options.router_flags = {"--log_format=json", "--resume_timeout=1ms"};
+  options.router_flags = {"--log_format=json", absl::StrCat("--client_timeout=", 300 * kSlowdown, "ms")};
   options.worker_flags = {"--log_format=json"};
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());

@@ -144,7 +144,7 @@ TEST(MainJob, ASweepFindsNoKneeWhereNoRateHolds) {
     std::vector<std::string> all = {
         absl::StrCat("--target=", cluster.address()), absl::StrCat("--admin=", cluster.admin_address()),
         absl::StrCat("--trace=", WriteTrace(200)), absl::StrCat("--save=", dir, "/", name, ".json"),
-        absl::StrCat("--report=", dir, "/", name, ".html")};
+        absl::StrCat("--html=", dir, "/", name, ".html")};
     all.insert(all.end(), flags.begin(), flags.end());
     const RunResult result = RunProgram("bfio_loadgen", all);
     EXPECT_EQ(result.code, 0) << result.err << result.out;
@@ -190,7 +190,7 @@ TEST(MainJob, ASweepFindsNoKneeWhereNoRateHolds) {
 
   const RunResult compared = RunProgram(
       "bfio_loadgen", {"compare", absl::StrCat(dir, "/sweep.json"), absl::StrCat(dir, "/ramp.json"),
-                       absl::StrCat("--report=", dir, "/both.html")});
+                       absl::StrCat("--html=", dir, "/both.html")});
   EXPECT_EQ(compared.code, 0) << compared.err;
   EXPECT_NE(compared.out.find("differs: arrival: sweep | ramp"), std::string::npos) << compared.out;
   EXPECT_NE(text_of("both.html").find("{\"name\":\"arrival\",\"values\":[\"sweep\",\"ramp\"]}"),

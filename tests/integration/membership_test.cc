@@ -47,8 +47,7 @@ ClusterOptions Options(int workers) {
   options.worker_processes = workers;
   // Whoever is lost here is killed, which is seen at once; a machine that stands still for a while loses
   // nobody.
-  options.router_flags = {absl::StrCat("--step_timeout=", 10 * kSlowdown, "s"),
-                          absl::StrCat("--form_timeout=", 10 * kSlowdown, "s")};
+  options.router_flags = {absl::StrCat("--step_timeout=", 10 * kSlowdown, "s")};
   // Slow enough for a busy machine to see requests under way.
   options.worker_flags = {absl::StrCat("--c=", 0.008 * kSlowdown), "--tl=0", "--slots=8"};
   return options;

@@ -369,7 +369,7 @@ class Tls(Front):
                        stderr=subprocess.DEVNULL)
         cls.there.mkdir()
         cls.put("client")
-        cls.front_flags = (f"--tls_cert={cls.there}/crt", f"--tls_key={cls.there}/key", "--max_connections=8")
+        cls.front_flags = (f"--tls=cert={cls.there}/crt,key={cls.there}/key", "--max_connections=8")
         cls.context = cls.trusting("client")
         super().setUpClass()
 
@@ -468,14 +468,16 @@ class Tls(Front):
     def test_bad_flags_are_one_line(self):
         certs, token = self.certs, self.there / "token"
         token.write_text("x" * 20)
-        good = (f"--tls_cert={certs}/client-server.crt", f"--tls_key={certs}/client-server.key")
-        for flags in [good[:1], good[1:], (good[0], f"--tls_key={certs}/worker-server.key"), ("--tls_cert=/nowhere", good[1]),
-                      ("--listen=0.0.0.0:0", *good, f"--client_token_file={token}")]:
+        crt, key = f"cert={certs}/client-server.crt", f"key={certs}/client-server.key"
+        good = f"--tls={crt},{key}"
+        for flags in [(f"--tls={crt}",), (f"--tls={key}",), (f"--tls={crt},key={certs}/worker-server.key",), (f"--tls=cert=/nowhere,{key}",),
+                      (f"{good},ca={certs}/client-ca.crt",), (f"--tls={certs}",),
+                      ("--listen=0.0.0.0:0", good, f"--client_token_file={token}")]:
             other = Program(FOLDER, "bfio_openai", "--listen=127.0.0.1:0", *flags)
             self.addCleanup(other.kill)
             self.assertEqual(other.process.wait(PATIENCE), 2, flags)
             self.assertRegex(other.output(), r"\Abfio_openai: [^\n]+\n\Z")
-        public = Program(FOLDER, "bfio_openai", "--listen=0.0.0.0:0", f"--target={self.cluster.address}", *good)
+        public = Program(FOLDER, "bfio_openai", "--listen=0.0.0.0:0", f"--target={self.cluster.address}", good)
         self.addCleanup(public.kill)
         public.wait_for("serving on")
 

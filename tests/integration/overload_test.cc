@@ -42,7 +42,7 @@ class SlowReader : public ::testing::TestWithParam<bool> {};
 INSTANTIATE_TEST_SUITE_P(Resumable, SlowReader, ::testing::Bool());
 
 TEST_P(SlowReader, IsPacedThenDisconnectedAndSlowsNoOther) {
-  Cluster cluster(Fast({"--stream_buffer_kb=8"}));
+  Cluster cluster(Fast({}));
   ASSERT_TRUE(cluster.ok());
   v1::GenerateRequest request = SyntheticRequest(10, 60000);
   request.set_request_id(std::string(128, 'x'));  // every message carries it: the windows fill up sooner
@@ -87,8 +87,7 @@ TEST_P(SlowReader, IsPacedThenDisconnectedAndSlowsNoOther) {
 }
 
 TEST(Overload, AClientThatNeverReadsAgainIsBrokenOff) {
-  Cluster cluster(Fast({"--stream_buffer_kb=8", absl::StrCat("--slow_reader_timeout=", kSlowdown, "s"),
-                        "--drain_timeout=1s"}));
+  Cluster cluster(Fast({absl::StrCat("--client_timeout=", kSlowdown, "s"), "--drain_timeout=1s"}));
   ASSERT_TRUE(cluster.ok());
   v1::GenerateRequest request = SyntheticRequest(10, 60000);
   request.set_request_id(std::string(128, 'x'));
@@ -176,27 +175,27 @@ TEST(Overload, ATenantsLimitsAreItsOwn) {
 }
 
 TEST(Overload, WhatTheWorkersCannotHoldIsRefusedAtTheDoor) {
-  // 1,000 KV tokens, and as many may wait.
-  ClusterOptions options = Fast({"--max_waiting_kv=1"});
-  options.worker_flags = {"--c=0.01", "--tl=0", "--slots=16", "--kv_tokens=1000"};
+  // 1,000 KV tokens, and 64 times as many may wait.
+  ClusterOptions options = Fast({});
+  options.worker_flags = {"--c=0.05", "--tl=0", "--slots=16", "--kv_tokens=1000"};
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
   std::vector<std::unique_ptr<RequestStream>> streams;
-  for (int i = 0; i < 3; ++i) {
-    streams.push_back(std::make_unique<RequestStream>(cluster.inference(), SyntheticRequest(100, 500)));
+  for (int i = 0; i < 65; ++i) {
+    streams.push_back(std::make_unique<RequestStream>(cluster.inference(), SyntheticRequest(100, 890)));
   }
-  ASSERT_TRUE(cluster.WaitFor("three to be accepted",
-                              [](const v1::ClusterState& s) { return s.requests().accepted() == 3; }));
-  const grpc::Status status = Generate(cluster.inference(), SyntheticRequest(100, 500)).status;
+  ASSERT_TRUE(cluster.WaitFor("as many as fit to be accepted",
+                              [](const v1::ClusterState& s) { return s.requests().accepted() == 65; }));
+  const grpc::Status status = Generate(cluster.inference(), SyntheticRequest(100, 890)).status;
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  EXPECT_THAT(status.error_message(), HasSubstr("1800 KV tokens"));
+  EXPECT_THAT(status.error_message(), HasSubstr("64350 KV tokens"));
   EXPECT_TRUE(GetRetryDelay(status).has_value());
   // One whose client expects it to be short still fits.
-  v1::GenerateRequest brief = SyntheticRequest(100, 500);
+  v1::GenerateRequest brief = SyntheticRequest(100, 890);
   brief.set_predicted_output_tokens(50);
   streams.push_back(std::make_unique<RequestStream>(cluster.inference(), brief));
   ASSERT_TRUE(cluster.WaitFor("the brief one to be accepted",
-                              [](const v1::ClusterState& s) { return s.requests().accepted() == 4; }));
+                              [](const v1::ClusterState& s) { return s.requests().accepted() == 66; }));
   EXPECT_EQ(cluster.State().requests().refused_memory(), 1u);
 }
 
@@ -348,8 +347,7 @@ TEST(Overload, LearntLengthsKeepEightWorkersWithinTheirKv) {
     return totals.preempted();
   };
   EXPECT_GT(preempted({"--admission=protection:alpha=0"}), 60u) << "nothing was put to the test";
-  EXPECT_LE(preempted({"--admission=kv_feasible", "--lookahead=survival", "--admission_confidence=0.99"}),
-            6u);
+  EXPECT_LE(preempted({"--admission=kv_feasible:confidence=0.99", "--lookahead=survival"}), 6u);
 }
 
 TEST(Overload, AdmissionByLearntLengthsChangesNoToken) {

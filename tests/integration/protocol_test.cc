@@ -18,8 +18,7 @@ class Protocol : public ::testing::Test {
   static ClusterOptions RouterOnly() {
     ClusterOptions options;
     options.worker_processes = 0;
-    options.router_flags = {"--workers=1", absl::StrCat("--form_timeout=", 2 * kSlowdown, "s"),
-                            absl::StrCat("--step_timeout=", 2 * kSlowdown, "s")};
+    options.router_flags = {"--workers=1", absl::StrCat("--step_timeout=", 2 * kSlowdown, "s")};
     return options;
   }
   // A request that is under way on the scripted worker's step 1; gives the plan that placed it.

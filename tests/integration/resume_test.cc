@@ -27,8 +27,7 @@ ClusterOptions Options(int workers, std::vector<std::string> router_flags = {}) 
   options.worker_processes = workers;
   // Whoever is lost here is killed, which is seen at once; a machine that stands still for a while loses
   // nobody.
-  options.router_flags = {absl::StrCat("--step_timeout=", 10 * kSlowdown, "s"),
-                          absl::StrCat("--form_timeout=", 10 * kSlowdown, "s")};
+  options.router_flags = {absl::StrCat("--step_timeout=", 10 * kSlowdown, "s")};
   options.router_flags.insert(options.router_flags.end(), router_flags.begin(), router_flags.end());
   // Slow enough for a busy machine to see requests under way.
   options.worker_flags = {absl::StrCat("--c=", 0.008 * kSlowdown), "--tl=0", "--slots=8"};
@@ -352,7 +351,7 @@ TEST(Resume, NoWayRoundATenantsLimits) {
 }
 
 TEST(Resume, ARequestThatNoClientResumesIsCancelled) {
-  Cluster cluster(Options(1, {absl::StrCat("--resume_timeout=", 300 * kSlowdown, "ms")}));
+  Cluster cluster(Options(1, {absl::StrCat("--client_timeout=", 300 * kSlowdown, "ms")}));
   ASSERT_TRUE(cluster.ok());
   {
     Begun begun(cluster, ResumableRequest(1, 5000));
@@ -377,12 +376,12 @@ TEST(Resume, ARequestThatNoClientResumesIsCancelled) {
 }
 
 TEST(Resume, WhatIsTooLargeToBeKeptEndsWithItsWorker) {
-  // A KiB: 256 ids.
-  Cluster cluster(Options(1, {"--replay_request_kb=1"}));
+  // A third of a MiB is kept: 87,381 ids.
+  Cluster cluster(Options(1, {"--request_memory_mb=1"}));
   ASSERT_TRUE(cluster.ok());
   v1::GenerateRequest large = ResumableRequest(3, 3000), small = ResumableRequest(0, 200);
   large.set_resumable(false);
-  for (int t = 0; t < 400; ++t) large.mutable_token_ids()->add_ids(t);
+  for (int t = 0; t < 100'000; ++t) large.mutable_token_ids()->add_ids(t);
   Begun large_stream(cluster, large);
   ResumingClient small_client(cluster.address(), small);
   while (small_client.tokens_seen() < 5) absl::SleepFor(absl::Milliseconds(2));

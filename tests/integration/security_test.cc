@@ -88,8 +88,8 @@ class Security : public ::testing::Test {
     std::filesystem::rename(File("new"), File(name));
   }
   std::string Tls(const std::string& link, const std::string& name) const {
-    return absl::StrCat("--", link, "_tls_cert=", File(name + ".crt"), "|--", link,
-                        "_tls_key=", File(name + ".key"), "|--", link, "_tls_ca=", File(link + "-ca.crt"));
+    return absl::StrCat("--", link, "_tls=cert=", File(name + ".crt"), ",key=", File(name + ".key"),
+                        ",ca=", File(link + "-ca.crt"));
   }
   static void Add(std::vector<std::string>& args, const std::string& flags) {
     for (const absl::string_view flag : absl::StrSplit(flags, '|')) args.emplace_back(flag);
@@ -473,22 +473,23 @@ TEST_F(Security, NothingIsOpenToOthersByOversight) {
     EXPECT_EQ(Count(run.err, "\n"), 1u) << run.err;
   };
   const std::string loopback = "--listen=127.0.0.1:0", admin = "--admin_listen=127.0.0.1:0";
-  std::vector<std::string> encrypted = {"--listen=0.0.0.0:0", admin, "--worker_listen=127.0.0.1:0",
-                                        "--client_tls_cert=" + File("client-server.crt"),
-                                        "--client_tls_key=" + File("client-server.key")};
+  std::vector<std::string> encrypted = {
+      "--listen=0.0.0.0:0", admin, "--worker_listen=127.0.0.1:0",
+      "--client_tls=cert=" + File("client-server.crt") + ",key=" + File("client-server.key")};
   refused({"--listen=0.0.0.0:0", admin}, "other machines can reach it, and nothing is encrypted");
-  refused({loopback, "--admin_listen=0.0.0.0:0"}, "--admin_tls_cert");
-  refused({loopback, admin, "--worker_listen=[::]:0"}, "--worker_tls_cert");
-  refused(encrypted, "nobody is asked who calls: give --client_tls_ca or --client_tokens, or --insecure");
+  refused({loopback, "--admin_listen=0.0.0.0:0"}, "give --admin_tls=cert=FILE,key=FILE");
+  refused({loopback, admin, "--worker_listen=[::]:0"}, "give --worker_tls=cert=FILE,key=FILE");
+  refused(encrypted,
+          "nobody is asked who calls: give --client_tls=ca=FILE or --client_tokens, or --insecure");
   refused({loopback, admin, "--client_tokens=" + File("tokens")}, "workers need a port of their own");
-  refused({loopback, admin, "--client_tls_cert=" + File("client.crt"), "--worker_listen=127.0.0.1:0"},
+  refused({loopback, admin, "--client_tls=cert=" + File("client.crt"), "--worker_listen=127.0.0.1:0"},
           "belong together");
-  refused({loopback, admin, "--worker_listen=127.0.0.1:0", "--client_tls_cert=" + File("client-server.crt"),
-           "--client_tls_key=" + File("client.key")},
+  refused({loopback, admin, "--worker_listen=127.0.0.1:0",
+           "--client_tls=cert=" + File("client-server.crt") + ",key=" + File("client.key")},
           "is not the key of the certificate");
   refused({loopback, admin, "--worker_listen=127.0.0.1:0", "--client_tokens=" + File("client.key")},
           "client.key:1: ");
-  refused({loopback, admin, "--bind_worker_id"}, "--bind_worker_id needs --worker_tls_ca");
+  refused({loopback, admin, "--bind_worker_id"}, "--bind_worker_id needs --worker_tls=ca=FILE");
   // With the word for it, or with what is missing, it serves.
   for (const std::string& last : {std::string("--insecure"), "--client_tokens=" + File("tokens")}) {
     std::vector<std::string> args = encrypted;

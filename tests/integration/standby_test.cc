@@ -207,7 +207,7 @@ TEST(Election, SettingsAreCheckedByName) {
   const auto error = [](std::vector<std::string> endpoints, absl::Duration ttl, const std::string& ca) {
     router::ElectionOptions options;
     options.etcd.endpoints = std::move(endpoints);
-    options.etcd.ca = ca;
+    options.etcd.tls.ca = ca;
     options.name = "router";
     options.ttl = ttl;
     return std::string(router::Election::Create(options).status().message());
@@ -219,7 +219,8 @@ TEST(Election, SettingsAreCheckedByName) {
   EXPECT_THAT(error({"http://etcd:2379/v3"}, kTtl, ""), HasSubstr("etcd:2379/v3"));
   EXPECT_THAT(error({"http://127.0.0.1:2379"}, absl::Seconds(1), ""), HasSubstr("2s..1h"));
   EXPECT_THAT(error({"http://127.0.0.1:2379"}, kTtl, "ca.pem"), HasSubstr("no endpoint of etcd is https"));
-  EXPECT_THAT(error({"https://127.0.0.1:2379"}, kTtl, "/no/such.pem"), HasSubstr("--election_tls_ca"));
+  EXPECT_THAT(error({"https://127.0.0.1:2379"}, kTtl, "/no/such.pem"),
+              HasSubstr("--election_tls: cannot read"));
 }
 
 // Two routers of one election, and workers that know both.
@@ -245,8 +246,7 @@ class Pair {
                            "--http_listen=", absl::StrCat("--workers=", kWorkers),
                            absl::StrCat("--election_etcd=", etcd_.endpoint()),
                            absl::StrCat("--election_ttl=", absl::FormatDuration(kTtl)),
-                           absl::StrCat("--step_timeout=", 10 * kSlowdown, "s"),
-                           absl::StrCat("--form_timeout=", 10 * kSlowdown, "s"), "--drain_timeout=1ms"});
+                           absl::StrCat("--step_timeout=", 10 * kSlowdown, "s"), "--drain_timeout=1ms"});
   }
   bool WaitServing(int i) { return routers_[i]->WaitForOutput("serving on", kPatience); }
   bool WaitStanding(int i, int leader) {

@@ -86,8 +86,7 @@ TEST(Steps, AnAdaptiveBudgetServesStricterObjectivesThanItsFlags) {
   ClusterOptions options;
   options.worker_processes = 1;
   options.worker_flags = {"--c=0.0005",          "--tl=0",           "--slots=16",
-                          "--token_budget=1024", "--scheduler=orca", "--budget_control=objectives",
-                          "--tpot_objective=1s"};
+                          "--token_budget=1024", "--scheduler=orca", "--budget_control=objectives:tpot=1s"};
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
   const RunResult run = RunProgram(

@@ -200,9 +200,8 @@ class RouterWeb : public ::testing::Test {
   }
 
   void StartWithTls() {
-    Start({absl::StrCat("--admin_tls_cert=", folder_, "/admin-server.crt"),
-           absl::StrCat("--admin_tls_key=", folder_, "/admin-server.key"),
-           absl::StrCat("--admin_tls_ca=", folder_, "/admin-ca.crt")});
+    Start({absl::StrCat("--admin_tls=cert=", folder_, "/admin-server.crt,key=", folder_,
+                        "/admin-server.key,ca=", folder_, "/admin-ca.crt")});
   }
 
   void Start(const std::vector<std::string>& more) {

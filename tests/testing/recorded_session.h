@@ -69,7 +69,7 @@ inline core::SchedulerOptions OptionsOf(const SessionSetup& setup) {
   core::SchedulerOptions options;
   options.plan_mode = setup.plan_mode;
   options.max_waiting = 25;
-  const core::AdmissionSetting admission = *core::ParseAdmission(setup.admission, 0.95);
+  const core::AdmissionSetting admission = *core::ParseAdmission(setup.admission);
   options.admission = admission.kv;
   options.wait = admission.wait;
   options.prefill = {3.5, true};

@@ -11,8 +11,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "common/config/absl_flags.h"
 #include "common/config/program.h"
-#include "google/protobuf/empty.pb.h"
 #include "tools/checkpoint/generate.h"
 
 ABSL_FLAG(std::string, out, "", "directory to write; made when it is not there, must be empty");
@@ -158,8 +158,7 @@ absl::Status Run(const std::vector<std::string>& arguments) {
 
 int main(int argc, char** argv) {
   const bfio::ProgramInfo info = {"bfio_make_checkpoint", BFIO_VERSION, kUsage};
-  const std::vector<std::string> arguments =
-      bfio::InitProgram(argc, argv, info, google::protobuf::Empty::default_instance());
+  const std::vector<std::string> arguments = bfio::InitProgram(argc, argv, info);
   const absl::Status status = Run(arguments);
   return status.ok() ? 0 : bfio::ExitWith(info, status);
 }

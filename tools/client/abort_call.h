@@ -1,7 +1,7 @@
 // An Abort without a waiting caller.
 //
 // Purpose: a resumable request is ended at the router when its caller has done with it. Best effort, within
-// kAbortTimeout: a router that does not hear it ends the request after its --resume_timeout. Ownership:
+// kAbortTimeout: a router that does not hear it ends the request after its --client_timeout. Ownership:
 // gRPC's until it is done. Threads: any.
 #ifndef BFIO_TOOLS_CLIENT_ABORT_CALL_H_
 #define BFIO_TOOLS_CLIENT_ABORT_CALL_H_

@@ -24,14 +24,14 @@ void Prepare(grpc::ClientContext& context, const std::string& token, absl::Durat
 absl::StatusOr<std::unique_ptr<Client>> Client::Create(const ClientOptions& options) {
   const absl::StatusOr<Target> router = ParseTarget(options.target, options.tls.enabled());
   if (!router.ok()) return router.status();
-  if (absl::Status status = CheckTlsFiles(options.tls, options.tls_flags, TlsEnd::kClient); !status.ok()) {
+  if (absl::Status status = CheckTlsFiles(options.tls, "client_tls", TlsEnd::kClient); !status.ok()) {
     return status;
   }
   if (absl::Status status = CheckMetadata({{"authorization", options.token}}); !status.ok()) return status;
   const bool private_link = options.tls.enabled() || IsLoopback(*router);
   if (!options.token.empty() && !private_link) {
-    return absl::InvalidArgumentError(absl::StrCat("the token would go to ", options.target,
-                                                   " unencrypted; give --", options.tls_flags, "_ca"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("the token would go to ", options.target, " unencrypted; give --client_tls=ca=FILE"));
   }
   const std::shared_ptr<grpc::ChannelCredentials> credentials = ChannelCredentials(options.tls);
   std::vector<std::unique_ptr<Link>> links;

@@ -37,8 +37,6 @@ struct ClientOptions {
   std::string target;
   // Plain text without.
   TlsFiles tls;
-  // How error messages call the TLS files: "--" + tls_flags + "_ca" and so on.
-  std::string tls_flags = "client_tls";
   // Bearer token of all calls that bring none of their own; empty: none. Leaves this machine encrypted only.
   std::string token;
   // Connections that requests are spread over. One is enough for thousands of streams.

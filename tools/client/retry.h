@@ -20,7 +20,7 @@ struct RetryOptions {
   // 0: none.
   int max_retries = 5;
   // How long a resumable request keeps trying to resume its broken stream without progress; the
-  // router forgets it after its --resume_timeout.
+  // router forgets it after its --client_timeout.
   absl::Duration resume_patience = absl::Seconds(30);
   absl::Duration first_pause = absl::Milliseconds(50);
   absl::Duration last_pause = absl::Seconds(2);

@@ -2,7 +2,7 @@
 //
 // Purpose: the caller pulls; retries, resumes and their pauses happen inside Next, on the caller's thread, so
 // the library has no threads of its own. A caller that stops pulling stops the router's messages too (the
-// router then cuts it off after its --slow_reader_timeout).
+// router then cuts it off after its --client_timeout).
 // Threads: Next takes one thread at a time; Cancel may be called from any, also while Next waits.
 #ifndef BFIO_TOOLS_CLIENT_TOKEN_STREAM_H_
 #define BFIO_TOOLS_CLIENT_TOKEN_STREAM_H_
@@ -71,7 +71,7 @@ class TokenStream {
   Event Next(absl::Duration patience = absl::InfiniteDuration());
 
   // Next then says CANCELLED, unless the end has come. A resumable request is aborted too; if the router is
-  // not there to hear it, it ends it after its --resume_timeout.
+  // not there to hear it, it ends it after its --client_timeout.
   void Cancel();
 
   const std::string& request_id() const { return request_.request_id(); }

@@ -6,9 +6,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/net/login.h"
 #include "grpcpp/channel.h"
 #include "tools/loadgen/barrier.h"
-#include "tools/loadgen/login.h"
 
 namespace bfio::loadgen {
 

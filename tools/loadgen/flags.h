@@ -1,22 +1,33 @@
-// The program's flags as Options.
+// bfio_loadgen's options as an OptionTable: the one record of each.
 //
-// Purpose: everything that can be wrong before the first packet is found here. Threads: call from main, after
-// the command line has been read.
+// Purpose: everything that can be wrong before the first packet is found here. Threads: call from main,
+// before threads are started.
 #ifndef BFIO_TOOLS_LOADGEN_FLAGS_H_
 #define BFIO_TOOLS_LOADGEN_FLAGS_H_
 
 #include <string>
 
-#include "absl/status/statusor.h"
+#include "absl/status/status.h"
+#include "common/config/options.h"
+#include "common/net/tls.h"
 #include "tools/loadgen/options.h"
 
 namespace bfio::loadgen {
 
-// INVALID_ARGUMENT with one line for values that make no sense and for files that cannot be written.
-absl::StatusOr<Options> OptionsFromFlags();
+struct Settings {
+  Options options;
+  // What it shows the client API and the admin API; the prefixes are those of the router's flags for the same
+  // links.
+  TlsFiles client_tls, admin_tls;
+  std::string client_token_file, admin_token_file;
+  std::string log_level = "info", log_format = "text";
+};
 
-// Of --report, or --html; "" without either. All that `compare` takes.
-absl::StatusOr<std::string> ReportPath();
+// `settings` outlives the reading of `table`.
+void AddLoadgenOptions(OptionTable& table, Settings& settings);
+
+// INVALID_ARGUMENT with one line for values that make no sense together and for files that cannot be written.
+absl::Status CheckOptions(const Options& options);
 
 }  // namespace bfio::loadgen
 

@@ -10,10 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "bfio/v1/config.pb.h"
 #include "common/base/address.h"
 #include "common/base/clock.h"
 #include "common/base/rng.h"
@@ -23,12 +21,12 @@
 #include "common/net/channel.h"
 #include "common/net/connection_wait.h"
 #include "common/net/grpc_log.h"
+#include "common/net/login.h"
 #include "common/telemetry/log.h"
 #include "tools/loadgen/admin.h"
 #include "tools/loadgen/barrier.h"
 #include "tools/loadgen/compare.h"
 #include "tools/loadgen/flags.h"
-#include "tools/loadgen/login.h"
 #include "tools/loadgen/options.h"
 #include "tools/loadgen/progress.h"
 #include "tools/loadgen/report.h"
@@ -37,9 +35,6 @@
 #include "tools/loadgen/runner.h"
 #include "tools/loadgen/schedule.h"
 #include "tools/loadgen/step_watch.h"
-
-ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warning or error");
-ABSL_FLAG(std::string, log_format, "text", "text or json");
 
 namespace bfio::loadgen {
 namespace {
@@ -55,8 +50,8 @@ const ProgramInfo& Info() {
       "  bfio_loadgen --profile=code --arrival=gamma --rate=40 --burstiness=0.5 --requests=2000 "
       "--json=out.json\n"
       "  bfio_loadgen --arrival=sweep --rates=10:100:10 --step_duration=60 --goodput=ttft:0.5,tpot:0.05 "
-      "--report=sweep.html\n"
-      "  bfio_loadgen compare before.json after.json --report=difference.html\n\n"
+      "--html=sweep.html\n"
+      "  bfio_loadgen compare before.json after.json --html=difference.html\n\n"
       "Latencies count from the time a request was due. Exit code: 0 all well, 1 requests failed, 2 bad "
       "input,\n"
       "3 a stream broke the API's promises, 130 interrupted (what was measured is reported)."};
@@ -114,15 +109,18 @@ absl::Status WriteReport(const Report& report) {
   return run.ok() ? WriteFile(options.report, RunPage({*run})) : run.status();
 }
 
-absl::StatusOr<int> RunProgram(const Options& options) {
+absl::StatusOr<int> RunProgram(const Settings& settings) {
+  const Options& options = settings.options;
   absl::StatusOr<Trace> trace = LoadTrace(options);
   if (!trace.ok()) return trace.status();
   absl::StatusOr<Schedule> schedule = Schedule::Create(options, *std::move(trace));
   if (!schedule.ok()) return schedule.status();
 
-  const absl::StatusOr<Login> login = ClientLogin(options.target);
+  const absl::StatusOr<Login> login =
+      MakeLogin(options.target, "client", settings.client_tls, settings.client_token_file);
   if (!login.ok()) return login.status();
-  const absl::StatusOr<Login> admin_login = AdminLogin(options.admin);
+  const absl::StatusOr<Login> admin_login =
+      MakeLogin(options.admin, "admin", settings.admin_tls, settings.admin_token_file);
   if (!admin_login.ok()) return admin_login.status();
 
   std::vector<std::shared_ptr<grpc::Channel>> channels;
@@ -169,11 +167,10 @@ absl::StatusOr<int> RunProgram(const Options& options) {
   return ExitCode(results, interrupted);
 }
 
-// `paths`: results to compare, the first one is what the others are compared with.
-absl::Status RunCompare(const std::vector<std::string>& paths) {
+// `paths`: results to compare, the first one is what the others are compared with. `page`: the file of
+// --html.
+absl::Status RunCompare(const std::vector<std::string>& paths, const std::string& page) {
   if (paths.size() < 2) return absl::InvalidArgumentError("compare needs two result files or more");
-  const absl::StatusOr<std::string> report_path = ReportPath();
-  if (!report_path.ok()) return report_path.status();
   std::vector<RunDocument> runs;
   for (const std::string& path : paths) {
     absl::StatusOr<RunDocument> run = RunDocument::Read(path);
@@ -184,26 +181,28 @@ absl::Status RunCompare(const std::vector<std::string>& paths) {
     runs.push_back(*std::move(run));
   }
   std::fputs(ComparisonText(runs).c_str(), stdout);
-  return WriteFile(*report_path, RunPage(runs));
+  return WriteFile(page, ComparisonPage(runs));
 }
 
 int Main(int argc, char** argv) {
-  std::vector<std::string> rest = InitProgram(argc, argv, Info(), v1::LoadgenConfig::default_instance());
+  Settings settings;
+  OptionTable table;
+  AddLoadgenOptions(table, settings);
+  std::vector<std::string> rest = InitProgram(argc, argv, Info(), table);
   if (!rest.empty() && rest[0] == "compare") {
     rest.erase(rest.begin());
-    const absl::Status status = RunCompare(rest);
+    const absl::Status status = RunCompare(rest, settings.options.report);
     return status.ok() ? 0 : ExitWith(Info(), status);
   }
   if (!rest.empty())
     return ExitWith(Info(), absl::InvalidArgumentError(absl::StrCat("unexpected argument ", rest[0])));
-  const absl::Status logging =
-      InitLogging(Info().name, absl::GetFlag(FLAGS_log_level), absl::GetFlag(FLAGS_log_format));
-  if (!logging.ok()) return ExitWith(Info(), logging);
+  absl::Status status = InitLogging(Info().name, settings.log_level, settings.log_format);
+  if (!status.ok()) return ExitWith(Info(), status);
   InstallGrpcLog();
   ShutdownSignal::Install();
-  const absl::StatusOr<Options> options = OptionsFromFlags();
-  if (!options.ok()) return ExitWith(Info(), options.status());
-  const absl::StatusOr<int> code = RunProgram(*options);
+  status = CheckOptions(settings.options);
+  if (!status.ok()) return ExitWith(Info(), status);
+  const absl::StatusOr<int> code = RunProgram(settings);
   return code.ok() ? *code : ExitWith(Info(), code.status());
 }
 

@@ -100,15 +100,10 @@ double Options::due_end_s() const {
 absl::Status Validate(const Options& o) {
   if (absl::Status status = ValidateArrival(o); !status.ok()) return status;
   if (absl::Status status = ValidateAgents(o); !status.ok()) return status;
-  if (!(o.attainment > 0 && o.attainment <= 1)) return Bad("--attainment must be above 0 and at most 1");
   if (!o.trace.empty() && !o.profile.empty()) return Bad("--trace and --profile exclude each other");
   if (o.concurrency < 1) return Bad("--concurrency must be at least 1");
   if (!(o.duration_s >= 0) || std::isinf(o.duration_s))
     return Bad("--duration must be a number of seconds, 0 or more");
-  if (o.connections < 1 || o.connections > 1024) return Bad("--connections must be 1 to 1024");
-  if (o.max_in_flight < 1) return Bad("--max_in_flight must be at least 1");
-  if (o.closed_loop() && o.concurrency > o.max_in_flight)
-    return Bad("--concurrency is above --max_in_flight");
   if (o.timeout <= absl::ZeroDuration()) return Bad("--timeout must be positive");
   if (o.connect_timeout <= absl::ZeroDuration()) return Bad("--connect_timeout must be positive");
   return absl::OkStatus();

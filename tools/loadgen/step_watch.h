@@ -12,10 +12,10 @@
 #include "absl/time/time.h"
 #include "bfio/v1/admin.grpc.pb.h"
 #include "common/base/mutex.h"
+#include "common/net/login.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 #include "tools/loadgen/group_timeline.h"
-#include "tools/loadgen/login.h"
 
 namespace bfio::loadgen {
 

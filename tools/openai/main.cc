@@ -5,9 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
-#include "bfio/v1/config.pb.h"
 #include "common/auth/token_file.h"
 #include "common/base/address.h"
 #include "common/base/shutdown.h"
@@ -20,45 +18,6 @@
 #include "common/telemetry/log.h"
 #include "tools/client/client.h"
 #include "tools/openai/http_front.h"
-
-using bfio::client::RetryOptions;
-using bfio::openai::FrontOptions;
-using bfio::openai::ParseOptions;
-
-ABSL_FLAG(std::string, listen, FrontOptions().listen, "HOST:PORT to serve HTTP on; port 0 takes a free one");
-ABSL_FLAG(std::string, tls_cert, "",
-          "PEM file of the certificate of --listen, with its chain: HTTPS; empty: plain text");
-ABSL_FLAG(std::string, tls_key, "", "PEM file of that certificate's key");
-ABSL_FLAG(bool, insecure, false,
-          "--listen may be an address that other machines can reach without --tls_cert, or with "
-          "--client_token_file");
-ABSL_FLAG(std::string, target, "127.0.0.1:50051", "HOST:PORT of the router's client API");
-ABSL_FLAG(std::string, client_tls_ca, "",
-          "PEM file of the CAs of the router's certificate; empty: plain text");
-ABSL_FLAG(std::string, client_tls_cert, "", "PEM file of this program's certificate, where it is asked for");
-ABSL_FLAG(std::string, client_tls_key, "", "PEM file of that certificate's key");
-ABSL_FLAG(std::string, client_token_file, "",
-          "file with the bearer token of requests that bring none of their own");
-ABSL_FLAG(std::string, model, ParseOptions().model, "the model's name in /v1/models and replies");
-ABSL_FLAG(uint32_t, byte_offset, ParseOptions().byte_offset,
-          "text is taken byte by byte: a byte's token id is this plus its value");
-ABSL_FLAG(uint32_t, default_max_tokens, ParseOptions().default_max_tokens,
-          "tokens to generate where a request sets no limit");
-ABSL_FLAG(absl::Duration, timeout, absl::Minutes(5), "time for one request");
-ABSL_FLAG(uint32_t, max_retries, 0,
-          "how often a request refused by the router is sent again before its client is told (429, 503)");
-ABSL_FLAG(bool, resume, true, "requests outlive a lost connection to the router and its restart");
-ABSL_FLAG(absl::Duration, resume_patience, RetryOptions().resume_patience,
-          "how long to look for the router meanwhile");
-ABSL_FLAG(uint32_t, connections, 1, "connections to the router");
-ABSL_FLAG(uint32_t, max_connections, FrontOptions().max_connections, "HTTP connections served at once");
-ABSL_FLAG(uint32_t, max_body_kb, FrontOptions().max_body_bytes >> 10, "largest request body, in KiB");
-ABSL_FLAG(
-    std::string, http_listen, "",
-    "HOST:PORT of /metrics and /healthz, plain text, for a network that the scraper shares; empty: none");
-ABSL_FLAG(absl::Duration, drain_timeout, absl::Seconds(30), "on SIGTERM: time for what is under way");
-ABSL_FLAG(std::string, log_level, "info", "trace, debug, info, warning or error");
-ABSL_FLAG(std::string, log_format, "text", "text or json");
 
 namespace bfio::openai {
 namespace {
@@ -78,73 +37,90 @@ const ProgramInfo& Info() {
   return *info;
 }
 
-absl::Status CheckFlags() {
-  if (absl::GetFlag(FLAGS_byte_offset) > std::numeric_limits<uint32_t>::max() - 255) {
-    return absl::InvalidArgumentError("--byte_offset: must be at most 4294967040");
-  }
-  const uint32_t connections = absl::GetFlag(FLAGS_max_connections), body = absl::GetFlag(FLAGS_max_body_kb);
-  if (connections < 1 || connections > kMostConnections) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--max_connections=", connections, ": must be within 1..", kMostConnections));
-  }
-  if (body < 1 || body > kMostBodyKb) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--max_body_kb=", body, ": must be within 1..", kMostBodyKb));
-  }
-  if (absl::GetFlag(FLAGS_connections) < 1 || absl::GetFlag(FLAGS_connections) > 64) {
-    return absl::InvalidArgumentError("--connections: must be within 1..64");
-  }
-  if (absl::GetFlag(FLAGS_timeout) <= absl::ZeroDuration()) {
-    return absl::InvalidArgumentError("--timeout: must be positive");
-  }
-  const absl::StatusOr<Address> listen = ParseAddress(absl::GetFlag(FLAGS_listen), true);
+struct Settings {
+  FrontOptions front = {.call = {.retry = {.max_retries = 0}, .resume = true}};
+  client::ClientOptions router = {.target = "127.0.0.1:50051"};
+  TlsFiles tls;
+  std::string client_token_file, http_listen;
+  bool insecure = false;
+  absl::Duration drain_timeout = absl::Seconds(30);
+  std::string log_level = "info", log_format = "text";
+};
+
+void AddOptions(OptionTable& table, Settings& settings) {
+  const Within timeout(absl::Milliseconds(1), absl::Hours(24));
+  FrontOptions& o = settings.front;
+  table.Add("listen", &o.listen, "HOST:PORT to serve HTTP on; port 0 takes a free one");
+  table.AddParsed("tls", &settings.tls, "",
+                  "cert=FILE,key=FILE, PEM: the certificate of --listen, with its chain, and its key: HTTPS; "
+                  "empty: plain text",
+                  ParseTlsFiles);
+  table.Add("insecure", &settings.insecure,
+            "--listen may be an address that other machines can reach without --tls, or with "
+            "--client_token_file");
+  table.Add("target", &settings.router.target, "HOST:PORT of the router's client API");
+  table.AddParsed("client_tls", &settings.router.tls, "",
+                  "cert=FILE,key=FILE,ca=FILE, PEM: the CAs of the router's certificate, and this program's "
+                  "certificate and its key where it is asked for; empty: plain text",
+                  ParseTlsFiles);
+  table.Add("client_token_file", &settings.client_token_file,
+            "file with the bearer token of requests that bring none of their own");
+  table.Add("model", &o.parse.model, "the model's name in /v1/models and replies");
+  table.Add("byte_offset", &o.parse.byte_offset, Within(0, std::numeric_limits<uint32_t>::max() - 255),
+            "text is taken byte by byte: a byte's token id is this plus its value");
+  table.Add("default_max_tokens", &o.parse.default_max_tokens,
+            "tokens to generate where a request sets no limit");
+  table.Add("timeout", &o.call.timeout, timeout, "time for one request");
+  table.Add("max_retries", &o.call.retry.max_retries, Within(0, 1'000'000),
+            "how often a request refused by the router is sent again before its client is told (429, 503)");
+  table.Add("resume", &o.call.resume, "requests outlive a lost connection to the router and its restart");
+  table.Add("resume_patience", &o.call.retry.resume_patience, Within(absl::ZeroDuration(), absl::Hours(24)),
+            "how long to look for the router meanwhile");
+  table.Add("connections", &settings.router.connections, Within(1, 64), "connections to the router");
+  table.Add("max_connections", &o.max_connections, Within(1, kMostConnections),
+            "HTTP connections served at once");
+  table.AddScaled("max_body_kb", static_cast<double>(o.max_body_bytes >> 10), Within(1, kMostBodyKb),
+                  "largest request body, in KiB",
+                  [&o](double kb) { o.max_body_bytes = static_cast<size_t>(kb * 1024); });
+  table.Add("http_listen", &settings.http_listen,
+            "HOST:PORT of /metrics and /healthz, plain text, for a network that the scraper shares; empty: "
+            "none");
+  table.Add("drain_timeout", &settings.drain_timeout, Within(absl::ZeroDuration(), absl::Hours(24)),
+            "on SIGTERM: time for what is under way");
+  table.Add("log_level", &settings.log_level, "trace, debug, info, warning or error");
+  table.Add("log_format", &settings.log_format, "text or json");
+}
+
+// Whether --listen may be opened, with what TLS files.
+absl::Status SetTls(Settings& settings) {
+  const TlsFiles& tls = settings.tls;
+  const absl::StatusOr<Address> listen = ParseAddress(settings.front.listen, true);
   if (!listen.ok()) return absl::InvalidArgumentError(absl::StrCat("--listen: ", listen.status().message()));
-  const TlsFiles tls = {.cert = absl::GetFlag(FLAGS_tls_cert), .key = absl::GetFlag(FLAGS_tls_key)};
-  if (tls.enabled()) {
-    if (absl::Status status = CheckTlsFiles(tls, "tls", TlsEnd::kServer); !status.ok()) return status;
-  }
-  if (IsLoopback(*listen) || absl::GetFlag(FLAGS_insecure)) return absl::OkStatus();
-  // The router authenticates callers with tokens of their own.
-  const bool for_anybody = !absl::GetFlag(FLAGS_client_token_file).empty();
+  if (!tls.ca.empty())
+    return absl::InvalidArgumentError("--tls: nobody is asked for a certificate: no ca=FILE");
+  if (absl::Status status = CheckTlsFiles(tls, "tls", TlsEnd::kServer); !status.ok()) return status;
+  settings.front.tls_cert = tls.cert;
+  settings.front.tls_key = tls.key;
+  if (IsLoopback(*listen) || settings.insecure) return absl::OkStatus();
+  // Callers with tokens of their own are asked by the router.
+  const bool for_anybody = !settings.client_token_file.empty();
   if (tls.enabled() && !for_anybody) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "--listen=", listen->ToString(), ": other machines can reach it, and ",
       tls.enabled() ? "everybody would call with --client_token_file: leave that out, or give --insecure"
-                    : "nothing is encrypted: give --tls_cert and --tls_key, or --insecure"));
+                    : "nothing is encrypted: give --tls=cert=FILE,key=FILE, or --insecure"));
 }
 
-absl::StatusOr<std::unique_ptr<client::Client>> ClientFromFlags() {
-  client::ClientOptions options = {
-      .target = absl::GetFlag(FLAGS_target),
-      .tls = {absl::GetFlag(FLAGS_client_tls_cert), absl::GetFlag(FLAGS_client_tls_key),
-              absl::GetFlag(FLAGS_client_tls_ca)},
-      .connections = static_cast<int>(absl::GetFlag(FLAGS_connections))};
-  if (const std::string file = absl::GetFlag(FLAGS_client_token_file); !file.empty()) {
-    absl::StatusOr<std::string> token = ReadTokenFile(file);
+absl::StatusOr<std::unique_ptr<client::Client>> MakeClient(Settings& settings) {
+  if (!settings.client_token_file.empty()) {
+    absl::StatusOr<std::string> token = ReadTokenFile(settings.client_token_file);
     if (!token.ok()) {
       return absl::Status(token.status().code(),
                           absl::StrCat("--client_token_file: ", token.status().message()));
     }
-    options.token = *std::move(token);
+    settings.router.token = *std::move(token);
   }
-  return client::Client::Create(options);
-}
-
-FrontOptions FrontFromFlags() {
-  FrontOptions options;
-  options.listen = absl::GetFlag(FLAGS_listen);
-  options.parse = {.model = absl::GetFlag(FLAGS_model),
-                   .byte_offset = absl::GetFlag(FLAGS_byte_offset),
-                   .default_max_tokens = absl::GetFlag(FLAGS_default_max_tokens)};
-  options.call.timeout = absl::GetFlag(FLAGS_timeout);
-  options.call.retry.max_retries = static_cast<int>(std::min(absl::GetFlag(FLAGS_max_retries), 1000000u));
-  options.call.retry.resume_patience = absl::GetFlag(FLAGS_resume_patience);
-  options.call.resume = absl::GetFlag(FLAGS_resume);
-  options.max_connections = static_cast<int>(absl::GetFlag(FLAGS_max_connections));
-  options.max_body_bytes = size_t{absl::GetFlag(FLAGS_max_body_kb)} << 10;
-  options.tls_cert = absl::GetFlag(FLAGS_tls_cert);
-  options.tls_key = absl::GetFlag(FLAGS_tls_key);
-  return options;
+  return client::Client::Create(settings.router);
 }
 
 // `front` outlives what is returned.
@@ -163,15 +139,15 @@ absl::StatusOr<std::unique_ptr<HttpServer>> OpenWeb(const std::string& listen, c
   return server;
 }
 
-absl::Status Run() {
-  if (absl::Status status = CheckFlags(); !status.ok()) return status;
-  const auto client = ClientFromFlags();
+absl::Status Run(Settings& settings) {
+  if (absl::Status status = SetTls(settings); !status.ok()) return status;
+  const auto client = MakeClient(settings);
   if (!client.ok()) return client.status();
-  const auto front = HttpFront::Bind(FrontFromFlags(), client->get());
+  const auto front = HttpFront::Bind(settings.front, client->get());
   if (!front.ok()) return front.status();
   std::unique_ptr<HttpServer> web;
-  if (const std::string listen = absl::GetFlag(FLAGS_http_listen); !listen.empty()) {
-    auto opened = OpenWeb(listen, front->get());
+  if (!settings.http_listen.empty()) {
+    auto opened = OpenWeb(settings.http_listen, front->get());
     if (!opened.ok())
       return absl::Status(opened.status().code(), absl::StrCat("--http_listen: ", opened.status().message()));
     web = *std::move(opened);
@@ -179,7 +155,7 @@ absl::Status Run() {
   }
   (*front)->Start();
   std::printf("bfio_openai: serving on %s, router %s\n", (*front)->address().c_str(),
-              absl::GetFlag(FLAGS_target).c_str());
+              settings.router.target.c_str());
   std::fflush(stdout);
   while (!ShutdownSignal::WaitFor(absl::Seconds(1))) {
     if (!(*front)->running()) {
@@ -187,20 +163,20 @@ absl::Status Run() {
     }
   }
   spdlog::info("stopping: waiting for what is under way");
-  (*front)->Stop(absl::GetFlag(FLAGS_drain_timeout));
+  (*front)->Stop(settings.drain_timeout);
   return absl::OkStatus();
 }
 
 int Main(int argc, char** argv) {
-  const std::vector<std::string> rest = InitProgram(argc, argv, Info(), v1::OpenaiConfig::default_instance());
-  if (!rest.empty())
-    return ExitWith(Info(), absl::InvalidArgumentError(absl::StrCat("unexpected argument ", rest[0])));
-  const absl::Status logging =
-      InitLogging(Info().name, absl::GetFlag(FLAGS_log_level), absl::GetFlag(FLAGS_log_format));
-  if (!logging.ok()) return ExitWith(Info(), logging);
+  Settings settings;
+  OptionTable table;
+  AddOptions(table, settings);
+  InitWithoutArguments(argc, argv, Info(), table);
+  absl::Status status = InitLogging(Info().name, settings.log_level, settings.log_format);
+  if (!status.ok()) return ExitWith(Info(), status);
   InstallGrpcLog();
   ShutdownSignal::Install();
-  const absl::Status status = Run();
+  status = Run(settings);
   return status.ok() ? 0 : ExitWith(Info(), status);
 }
 

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "common/config/command_line.h"
+#include "common/config/absl_flags.h"
 #include "tools/sim/run/workload.h"
 
 ABSL_FLAG(std::string, trace, "", "trace file (Azure, BurstGPT, Mooncake or generic columns)");
@@ -60,12 +60,9 @@ ABSL_FLAG(uint64_t, kv_tokens, 0, "KV tokens per worker; 0: no limit");
 ABSL_FLAG(
     std::string, admission, "none",
     "who may enter a worker's KV: none (a request reserves all it may come to hold), kv_feasible (while "
-    "memory holds to every end, by --lookahead), protection:alpha=A (while 1 - A of it is not exceeded); "
+    "memory holds to every end, by --lookahead, but for a chance of 1 %; kv_feasible:confidence=P for "
+    "another), protection:alpha=A (while 1 - A of it is not exceeded); "
     "and, alone or joined to these with +, who leaves the pool: wait or nested_wait (:tokens=N,most=K)");
-ABSL_FLAG(double, admission_confidence, 0.99,
-          "kv_feasible: probability that a worker's KV suffices for all it runs, from 0.5 to below 1");
-ABSL_FLAG(uint32_t, admission_hold, 64,
-          "steps after which a waiting request that fits nowhere has a worker take nobody else");
 ABSL_FLAG(std::string, dispatch, "pool",
           "pool: requests wait in the router; instant: each goes to a worker's queue as it comes");
 ABSL_FLAG(std::string, plan_mode, "lockstep", "lockstep, or pipelined: a plan takes effect a step later");
@@ -84,8 +81,7 @@ ABSL_FLAG(std::string, shadow, "",
           "policies, separated by commas, that plan for every decision without being obeyed; their regrets "
           "follow the table, and decision times include theirs");
 ABSL_FLAG(std::string, dump_lp, "",
-          "folder that gets every counted decision as a file that CBC, HiGHS and glpsol read");
-ABSL_FLAG(uint32_t, dump_lp_limit, 1000, "most files of dump_lp, per policy");
+          "folder that gets counted decisions, 1,000 per policy, as files that CBC, HiGHS and glpsol read");
 ABSL_FLAG(uint32_t, threads, 0, "dominance: threads that share the runs, 0 for one per processor");
 
 namespace bfio::sim {
@@ -145,8 +141,6 @@ absl::StatusOr<SimOptions> OptionsFromFlags() {
   options.batch = static_cast<int32_t>(absl::GetFlag(FLAGS_batch));
   options.kv_tokens = static_cast<int64_t>(absl::GetFlag(FLAGS_kv_tokens));
   options.admission = absl::GetFlag(FLAGS_admission);
-  options.admission_confidence = absl::GetFlag(FLAGS_admission_confidence);
-  options.admission_hold = absl::GetFlag(FLAGS_admission_hold);
   options.max_new_tokens = absl::GetFlag(FLAGS_max_new_tokens);
   options.cost.c_s = absl::GetFlag(FLAGS_c);
   options.cost.tl_s_per_token = absl::GetFlag(FLAGS_tl);
@@ -163,7 +157,6 @@ absl::StatusOr<SimOptions> OptionsFromFlags() {
   options.hint_noise = absl::GetFlag(FLAGS_hint_noise);
 
   options.dump_lp = absl::GetFlag(FLAGS_dump_lp);
-  options.dump_lp_limit = absl::GetFlag(FLAGS_dump_lp_limit);
   return options;
 }
 

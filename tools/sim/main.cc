@@ -14,8 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "bfio/v1/config.pb.h"
 #include "common/base/shutdown.h"
+#include "common/config/absl_flags.h"
 #include "common/config/program.h"
 #include "router/core/lookahead/lookahead.h"
 #include "router/core/policy/policy.h"
@@ -47,11 +47,10 @@ std::vector<Subcommand> Subcommands() {
   commands.push_back(
       {"workload", "the requests of --trace or --profile as CSV; --json: their load", RunWorkloadCommand});
   commands.push_back({"dominance", "is it never worse than any baseline?", RunDominanceCommand});
-  commands.push_back(
-      {"admit",
-       "one worker's KV memory under an admission rule",
-       RunAdmitCommand,
-       {"admission_confidence", "kv_tokens", "max_new_tokens", "profile", "requests", "seed", "trace"}});
+  commands.push_back({"admit",
+                      "one worker's KV memory under an admission rule",
+                      RunAdmitCommand,
+                      {"kv_tokens", "max_new_tokens", "profile", "requests", "seed", "trace"}});
   commands.push_back(
       {"hindsight", "admission rules against the best schedule of small instances", RunHindsightCommand});
   commands.push_back({"wait",
@@ -154,7 +153,7 @@ absl::Status RunNamed(const std::vector<std::string>& arguments) {
 int main(int argc, char** argv) {
   if (bfio::sim::HelpedWithSubcommand(argc, argv)) return 0;
   const bfio::ProgramInfo info = {"bfio_sim", BFIO_VERSION, bfio::sim::Usage()};
-  const std::vector<std::string> arguments = bfio::InitProgram(argc, argv, info, bfio::v1::SimConfig());
+  const std::vector<std::string> arguments = bfio::InitProgram(argc, argv, info);
   bfio::ShutdownSignal::Install();
   const absl::Status status = bfio::sim::RunNamed(arguments);
   return status.ok() ? 0 : bfio::ExitWith(info, status);

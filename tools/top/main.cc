@@ -6,10 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "bfio/v1/config.pb.h"
 #include "common/base/address.h"
 #include "common/base/clock.h"
 #include "common/base/shutdown.h"
@@ -20,18 +18,6 @@
 #include "tools/top/prompt.h"
 #include "tools/top/screen.h"
 #include "tools/top/terminal.h"
-
-ABSL_FLAG(std::string, admin, "127.0.0.1:50052", "HOST:PORT of the router's admin API");
-ABSL_FLAG(std::string, admin_tls_ca, "",
-          "PEM file of the CAs of the router's certificate; empty: plain text");
-ABSL_FLAG(std::string, admin_tls_cert, "", "PEM file of the operator's certificate, where it is asked for");
-ABSL_FLAG(std::string, admin_tls_key, "", "PEM file of that certificate's key");
-ABSL_FLAG(std::string, admin_token_file, "", "file with the bearer token, where one is asked for");
-ABSL_FLAG(absl::Duration, interval, absl::Seconds(1), "between two pictures, 100ms to 1m");
-ABSL_FLAG(bool, once, false, "print one picture, of the interval after the start, and end");
-ABSL_FLAG(bool, plain, false, "ASCII without colours; so it is anyway where the output is no terminal");
-ABSL_FLAG(uint32_t, columns, 0, "width of the picture; 0: the terminal's, or 80");
-ABSL_FLAG(uint32_t, rows, 0, "height of the picture; 0: the terminal's, or all workers where there is none");
 
 namespace bfio::top {
 namespace {
@@ -53,13 +39,39 @@ ProgramInfo Info() {
       "Keys: q quits, p switches the policy, d drains a worker, u undrains it; they ask before they act."};
 }
 
-ScreenOptions OptionsOf(bool terminal) {
+struct Settings {
+  std::string admin = "127.0.0.1:50052";
+  TlsFiles admin_tls;
+  std::string admin_token_file;
+  absl::Duration interval = absl::Seconds(1);
+  bool once = false, plain = false;
+  // 0: the terminal's.
+  int32_t columns = 0, rows = 0;
+};
+
+void AddOptions(OptionTable& table, Settings& s) {
+  table.Add("admin", &s.admin, "HOST:PORT of the router's admin API");
+  table.AddParsed("admin_tls", &s.admin_tls, "",
+                  "cert=FILE,key=FILE,ca=FILE, PEM: the CAs of the router's certificate, and the operator's "
+                  "certificate and its key where it is asked for; empty: plain text",
+                  ParseTlsFiles);
+  table.Add("admin_token_file", &s.admin_token_file, "file with the bearer token, where one is asked for");
+  table.Add("interval", &s.interval, Within(absl::Milliseconds(100), absl::Minutes(1)),
+            "between two pictures");
+  table.Add("once", &s.once, "print one picture, of the interval after the start, and end");
+  table.Add("plain", &s.plain, "ASCII without colours; so it is anyway where the output is no terminal");
+  table.Add("columns", &s.columns, Within(0, 10'000), "width of the picture; 0: the terminal's, or 80");
+  table.Add("rows", &s.rows, Within(0, 10'000),
+            "height of the picture; 0: the terminal's, or all workers where there is none");
+}
+
+ScreenOptions OptionsOf(const Settings& settings, bool terminal) {
   ScreenOptions options;
   options.size = TerminalSize();
   if (!terminal) options.size.rows = kManyRows;
-  if (const uint32_t columns = absl::GetFlag(FLAGS_columns)) options.size.columns = static_cast<int>(columns);
-  if (const uint32_t rows = absl::GetFlag(FLAGS_rows)) options.size.rows = static_cast<int>(rows);
-  options.plain = absl::GetFlag(FLAGS_plain) || !terminal;
+  if (settings.columns > 0) options.size.columns = settings.columns;
+  if (settings.rows > 0) options.size.rows = settings.rows;
+  options.plain = settings.plain || !terminal;
   return options;
 }
 
@@ -89,16 +101,16 @@ class Recent {
   std::deque<double> idle_;
 };
 
-absl::Status Once(Feed& feed, absl::Duration interval) {
+absl::Status Once(Feed& feed, const Settings& settings) {
   Recent recent;
   auto state = feed.State();
   if (!state.ok()) return state.status();
   recent.Add(*std::move(state));
-  absl::SleepFor(interval);
+  absl::SleepFor(settings.interval);
   state = feed.State();
   if (!state.ok()) return state.status();
   recent.Add(*std::move(state));
-  for (const std::string& line : Draw(recent.Make(feed.LastSteps()), OptionsOf(IsTerminal()))) {
+  for (const std::string& line : Draw(recent.Make(feed.LastSteps()), OptionsOf(settings, IsTerminal()))) {
     std::printf("%s\n", line.c_str());
   }
   return absl::OkStatus();
@@ -128,7 +140,7 @@ std::pair<std::string, bool> Do(Feed& feed, const Action& action) {
   return {done, false};
 }
 
-absl::Status Watch(Feed& feed, absl::Duration interval) {
+absl::Status Watch(Feed& feed, const Settings& settings) {
   Recent recent;
   auto first = feed.State();
   if (!first.ok()) return first.status();
@@ -136,20 +148,20 @@ absl::Status Watch(Feed& feed, absl::Duration interval) {
   Terminal terminal;
   Prompt prompt;
   std::pair<std::string, bool> message;
-  absl::Time message_end = absl::InfinitePast(), next = MonotonicNow() + interval;
+  absl::Time message_end = absl::InfinitePast(), next = MonotonicNow() + settings.interval;
   std::string lost;
   while (!ShutdownSignal::Requested()) {
     if (MonotonicNow() >= next) {
       auto state = feed.State();
       lost = state.ok() ? "" : absl::StrCat("no answer from the router: ", state.status().message());
       if (state.ok()) recent.Add(*std::move(state));
-      next = MonotonicNow() + interval;
+      next = MonotonicNow() + settings.interval;
     }
     Picture picture = recent.Make(feed.LastSteps());
     const bool fresh = MonotonicNow() < message_end;
     picture.message = fresh ? message.first : lost.empty() ? prompt.Text() : lost;
     picture.message_is_bad = fresh ? message.second : !lost.empty();
-    terminal.Show(Draw(picture, OptionsOf(true)));
+    terminal.Show(Draw(picture, OptionsOf(settings, true)));
     const absl::Duration left = std::max(absl::ZeroDuration(), next - MonotonicNow());
     for (const char key : terminal.Keys(std::min(left, absl::Milliseconds(100)))) {
       message_end = absl::InfinitePast();
@@ -163,27 +175,17 @@ absl::Status Watch(Feed& feed, absl::Duration interval) {
   return absl::OkStatus();
 }
 
-absl::Status Run() {
-  const std::string address = absl::GetFlag(FLAGS_admin);
-  if (auto parsed = ParseAddress(address); !parsed.ok()) {
+absl::Status Run(const Settings& settings) {
+  if (auto parsed = ParseAddress(settings.admin); !parsed.ok()) {
     return absl::InvalidArgumentError(absl::StrCat("--admin: ", parsed.status().message()));
   }
-  const absl::Duration interval = absl::GetFlag(FLAGS_interval);
-  if (interval < absl::Milliseconds(100) || interval > absl::Minutes(1)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--interval=", absl::FormatDuration(interval), ": must be within 100ms..1m"));
-  }
-  auto login = MakeLogin(address, "admin",
-                         {absl::GetFlag(FLAGS_admin_tls_cert), absl::GetFlag(FLAGS_admin_tls_key),
-                          absl::GetFlag(FLAGS_admin_tls_ca)},
-                         absl::GetFlag(FLAGS_admin_token_file));
+  auto login = MakeLogin(settings.admin, "admin", settings.admin_tls, settings.admin_token_file);
   if (!login.ok()) return login.status();
-  const bool once = absl::GetFlag(FLAGS_once);
-  if (!once && !IsTerminal()) {
+  if (!settings.once && !IsTerminal()) {
     return absl::InvalidArgumentError("standard input and output are no terminal: --once prints one picture");
   }
-  Feed feed(address, *std::move(login));
-  return once ? Once(feed, interval) : Watch(feed, interval);
+  Feed feed(settings.admin, *std::move(login));
+  return settings.once ? Once(feed, settings) : Watch(feed, settings);
 }
 
 }  // namespace
@@ -191,17 +193,15 @@ absl::Status Run() {
 
 int main(int argc, char** argv) {
   const bfio::ProgramInfo info = bfio::top::Info();
-  const auto rest = bfio::InitProgram(argc, argv, info, bfio::v1::TopConfig());
-  absl::Status status;
-  if (!rest.empty()) {
-    status = absl::InvalidArgumentError(absl::StrCat("unexpected argument '", rest[0], "'"));
-    return bfio::ExitWith(info, status);
-  }
+  bfio::top::Settings settings;
+  bfio::OptionTable table;
+  bfio::top::AddOptions(table, settings);
+  bfio::InitWithoutArguments(argc, argv, info, table);
   // Lines of a log would run through the picture; what matters is in it.
-  status = bfio::InitLogging(info.name, "error", "text");
+  absl::Status status = bfio::InitLogging(info.name, "error", "text");
   if (!status.ok()) return bfio::ExitWith(info, status);
   bfio::InstallGrpcLog();
   bfio::ShutdownSignal::Install();
-  status = bfio::top::Run();
+  status = bfio::top::Run(settings);
   return status.ok() ? 0 : bfio::ExitWith(info, status);
 }

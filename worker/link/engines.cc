@@ -146,9 +146,7 @@ absl::StatusOr<std::unique_ptr<Engine>> Engines::Make(int32_t rank) const {
     cuda.device += rank;
     return MakeCudaEngine(cuda, *model_, [](const std::string& text) { spdlog::info("{}", text); });
   }
-  SimOptions sim = options_.sim;
-  sim.seed += static_cast<uint64_t>(rank);  // so that the ranks' jitter differs
-  return MakeSimEngine(sim);
+  return MakeSimEngine(options_.sim);
 }
 
 }  // namespace bfio::worker

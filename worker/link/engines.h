@@ -21,7 +21,7 @@ namespace bfio::worker {
 struct EngineOptions {
   // "sim", "cpu" or "cuda".
   std::string name = "sim";
-  EngineLimits limits;
+  EngineLimits limits = {.slots = 72, .kv_tokens = 1 << 20, .max_sequence_tokens = 1 << 18};
   // Less its limits.
   SimOptions sim;
   // Less its limits.

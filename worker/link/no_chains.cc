@@ -3,8 +3,8 @@
 
 namespace bfio::worker {
 
-std::shared_ptr<const PartServer> PartServerFromFlags() {
-  return nullptr;
+MakePartServer AddPartServerOptions(OptionTable&) {
+  return [] { return nullptr; };
 }
 
 }  // namespace bfio::worker

@@ -4,14 +4,19 @@
 #ifndef BFIO_WORKER_LINK_PROGRAM_CHAINS_H_
 #define BFIO_WORKER_LINK_PROGRAM_CHAINS_H_
 
+#include <functional>
 #include <memory>
 
+#include "common/config/options.h"
 #include "worker/link/part_server.h"
 
 namespace bfio::worker {
 
-// By the flags of chains, if there are any; null: an ordinary worker.
-std::shared_ptr<const PartServer> PartServerFromFlags();
+// Null: an ordinary worker. REQUIRES: all options are read.
+using MakePartServer = std::function<std::shared_ptr<const PartServer>()>;
+
+// The options of chains, if there are any.
+MakePartServer AddPartServerOptions(OptionTable& table);
 
 }  // namespace bfio::worker
 

@@ -22,8 +22,6 @@ namespace bfio::worker {
 namespace {
 
 constexpr absl::Duration kSignalPoll = absl::Milliseconds(100);
-// The router refuses longer names.
-constexpr size_t kMaxGroupBytes = 64;
 
 // Counts the ranks that are still running.
 class Roll {
@@ -153,7 +151,7 @@ absl::Status CheckBarrierSecret(const WorkerOptions& options, const Target& rout
   return absl::InvalidArgumentError(
       absl::StrCat(options.barrier == "star" ? "--barrier_host=" + options.barrier_host : "--barrier=nccl",
                    ": other machines can reach the barrier, and the link to the router, which brings the "
-                   "secret that admits ranks, is not encrypted: give --worker_tls_ca, or --insecure"));
+                   "secret that admits ranks, is not encrypted: give --worker_tls, or --insecure"));
 }
 
 }  // namespace
@@ -174,14 +172,6 @@ absl::Status CheckWorkerOptions(const WorkerOptions& options) {
   if (options.worker_id.empty() || options.worker_id.size() > 200) {
     return absl::InvalidArgumentError("--worker_id must have 1 to 200 characters");
   }
-  if (options.group.size() > kMaxGroupBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--group must have at most ", kMaxGroupBytes, " bytes, not ", options.group.size()));
-  }
-  if (options.ranks_per_process < 1 || options.ranks_per_process > 256) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--ranks_per_process must be in 1..256, not ", options.ranks_per_process));
-  }
   // A rank that takes or frees memory may wait for all GPUs of its process, on which kernels wait for this
   // rank.
   if (options.barrier == "nccl" && options.ranks_per_process > 1) {
@@ -189,12 +179,6 @@ absl::Status CheckWorkerOptions(const WorkerOptions& options) {
         "--barrier=nccl needs a process for each GPU: --ranks_per_process=1 and its own --device, "
         "not ",
         options.ranks_per_process, " ranks"));
-  }
-  if (options.connect_timeout <= absl::ZeroDuration()) {
-    return absl::InvalidArgumentError("--connect_timeout must be positive");
-  }
-  if (options.drain_timeout < absl::ZeroDuration()) {
-    return absl::InvalidArgumentError("--drain_timeout must not be negative");
   }
   return options.parts == nullptr ? absl::OkStatus() : options.parts->Check(options);
 }

@@ -22,7 +22,7 @@ namespace bfio::worker {
 
 struct WorkerOptions {
   // HOST:PORT.
-  std::string router;
+  std::string router = "127.0.0.1:50051";
   // Of the link to it; empty: plain text.
   TlsFiles tls;
   // Ranks of a process with several have the suffix "#0", "#1", ...

@@ -86,7 +86,7 @@ const std::vector<RankMetric>& RankMetrics() {
       {{"bfio:worker_held_requests", kGauge, "worker", "resumable requests kept for the next router"},
        [](const RankFigures& r) -> Value { return double(r.held_requests); }},
       {{"bfio:worker_held_bytes", kGauge, "worker",
-        "bytes reserved for held requests, of --resume_buffer_mb"},
+        "bytes reserved for held requests, of 64 MiB per rank"},
        [](const RankFigures& r) -> Value { return double(r.held_bytes); }},
       {{"bfio:worker_step_cost_fixed_seconds", kGauge, "worker",
         "fitted cost of a step, C; absent until the fit is certain, like the next two"},

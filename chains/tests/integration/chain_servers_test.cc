@@ -43,13 +43,9 @@ ClusterOptions FourServers() {
   options.worker_processes = 4;
   options.ranks = 1;
   // Who hosts what is to follow from memory alone.
-  options.router_flags = {"--chain_servers=4",
-                          "--chain_slots=8",
-                          "--chain_sequence_tokens=512",
-                          "--worker_speeds=off",
-                          absl::StrCat("--step_timeout=", 5 * kSlowdown, "s"),
-                          absl::StrCat("--form_timeout=", 5 * kSlowdown, "s")};
-  options.worker_flags = {"--engine=cpu", absl::StrCat("--model=", Model()), "--step_tokens=48",
+  options.router_flags = {"--chain_servers=4", "--chain_slots=8", "--chain_sequence_tokens=512",
+                          "--worker_speeds=off", absl::StrCat("--step_timeout=", 5 * kSlowdown, "s")};
+  options.worker_flags = {"--engine=cpu", absl::StrCat("--model=", Model()), "--token_budget=48",
                           "--drain_timeout=5s", "--pipeline_listen=127.0.0.1:0"};
   for (int i = 0; i < 4; ++i) {
     options.more_flags.push_back(
@@ -63,9 +59,8 @@ std::vector<std::string> Tls() {
   const std::string folder = absl::StrCat(TestDirectory(), "/certs");
   EXPECT_EQ(std::system(absl::StrCat("deploy/make_certs --out=", folder, " >", folder, ".log 2>&1").c_str()),
             0);
-  return {absl::StrCat("--pipeline_tls_cert=", folder, "/pipeline.crt"),
-          absl::StrCat("--pipeline_tls_key=", folder, "/pipeline.key"),
-          absl::StrCat("--pipeline_tls_ca=", folder, "/pipeline-ca.crt")};
+  return {absl::StrCat("--pipeline_tls=cert=", folder, "/pipeline.crt,key=", folder,
+                       "/pipeline.key,ca=", folder, "/pipeline-ca.crt")};
 }
 
 std::vector<v1::GenerateRequest> Requests(int count, uint32_t output) {
@@ -137,7 +132,6 @@ TEST(Chain, WhatDoesNotGoWithChainsIsSaidInOneLine) {
   expect({"--engine=cuda", model, listen}, "--pipeline_listen needs --memory_limit_mb");
   expect({"--engine=cpu", model, listen}, "--pipeline_listen needs --memory_limit_mb");
   expect({"--engine=cpu", model, listen, limit, "--mlp=tp"}, "with --mlp=replicated alone");
-  expect({"--engine=cpu", model, listen, limit, "--micro_batches=65"}, "--micro_batches must be in 1..64");
   expect({"--engine=cpu", model, listen, limit, "--ranks_per_process=2"}, "--ranks_per_process=1");
   expect({"--engine=cpu", model, limit, "--pipeline_listen=nowhere"}, "--pipeline_listen: ");
   const std::string anywhere = "--pipeline_listen=0.0.0.0:0";

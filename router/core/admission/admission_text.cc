@@ -7,7 +7,7 @@
 
 namespace bfio::core {
 
-absl::StatusOr<AdmissionSetting> ParseAdmission(absl::string_view text, double confidence) {
+absl::StatusOr<AdmissionSetting> ParseAdmission(absl::string_view text) {
   AdmissionSetting setting;
   bool kv = false, wait = false;
   for (const absl::string_view rule : absl::StrSplit(text, '+')) {
@@ -22,15 +22,11 @@ absl::StatusOr<AdmissionSetting> ParseAdmission(absl::string_view text, double c
       if (!parsed.ok()) return parsed.status();
       setting.wait = *parsed;
     } else {
-      auto parsed = ParseKvGate(rule, confidence);
+      auto parsed = ParseKvGate(rule);
       if (!parsed.ok()) return parsed.status();
       setting.kv = *parsed;
     }
   }
-  if (kv) return setting;
-  auto none = ParseKvGate("none", confidence);
-  if (!none.ok()) return none.status();
-  setting.kv = *none;
   return setting;
 }
 

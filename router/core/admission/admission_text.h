@@ -1,8 +1,8 @@
 // `--admission`: a rule of KV memory, a rule of batches, or both.
 //
 // Purpose: the one reading of the setting for router and simulator. The text is rules joined by "+": at most
-// one of none, kv_feasible and protection:alpha=A (kv_gate.h), at most one of wait and nested_wait
-// (wait_gate.h). Threads: any, pure.
+// one of none, kv_feasible[:confidence=P] and protection:alpha=A (kv_gate.h), at most one of wait and
+// nested_wait (wait_gate.h). Threads: any, pure.
 #ifndef BFIO_ROUTER_CORE_ADMISSION_ADMISSION_TEXT_H_
 #define BFIO_ROUTER_CORE_ADMISSION_ADMISSION_TEXT_H_
 
@@ -18,8 +18,8 @@ struct AdmissionSetting {
   WaitGateOptions wait;
 };
 
-// `confidence` is for kv_feasible. INVALID_ARGUMENT names what is wrong.
-absl::StatusOr<AdmissionSetting> ParseAdmission(absl::string_view text, double confidence);
+// INVALID_ARGUMENT names what is wrong.
+absl::StatusOr<AdmissionSetting> ParseAdmission(absl::string_view text);
 
 }  // namespace bfio::core
 

@@ -46,17 +46,19 @@ int64_t RoundedUp(int64_t tokens) {
 
 }  // namespace
 
-absl::StatusOr<KvGateOptions> ParseKvGate(absl::string_view text, double confidence) {
+absl::StatusOr<KvGateOptions> ParseKvGate(absl::string_view text) {
   KvGateOptions options;
-  if (!(confidence >= 0.5 && confidence < 1)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("admission_confidence is ", confidence, "; must be at least 0.5 and below 1"));
-  }
-  options.confidence = confidence;
   if (text == "none") return options;
   if (text == "kv_feasible") {
     options.kind = Kind::kFeasible;
     return options;
+  }
+  if (absl::ConsumePrefix(&text, "kv_feasible:confidence=")) {
+    options.kind = Kind::kFeasible;
+    double& confidence = options.confidence;
+    if (absl::SimpleAtod(text, &confidence) && confidence >= 0.5 && confidence < 1) return options;
+    return absl::InvalidArgumentError(absl::StrCat("admission: confidence of kv_feasible is '", text,
+                                                   "', not a number from 0.5 to below 1"));
   }
   if (absl::ConsumePrefix(&text, "protection:alpha=")) {
     options.kind = Kind::kProtection;
@@ -66,7 +68,7 @@ absl::StatusOr<KvGateOptions> ParseKvGate(absl::string_view text, double confide
   }
   return absl::InvalidArgumentError(
       absl::StrCat("admission '", text,
-                   "' is unknown, choose one of none, kv_feasible, "
+                   "' is unknown, choose one of none, kv_feasible, kv_feasible:confidence=P, "
                    "protection:alpha=A, wait, nested_wait, or one of memory and one of batches joined by +"));
 }
 

@@ -60,10 +60,10 @@ struct KvGateOptions {
   double alpha = 0;
 };
 
-// "none", "kv_feasible" or "protection:alpha=A"; `confidence` is for kv_feasible. INVALID_ARGUMENT names what
-// is wrong.
-absl::StatusOr<KvGateOptions> ParseKvGate(absl::string_view text, double confidence);
-// INVALID_ARGUMENT when this lookahead does not predict what the gate needs.
+// "none", "kv_feasible", "kv_feasible:confidence=P" or "protection:alpha=A". INVALID_ARGUMENT names what is
+// wrong.
+absl::StatusOr<KvGateOptions> ParseKvGate(absl::string_view text);
+// INVALID_ARGUMENT when this lookahead does not tell what the gate needs.
 absl::Status CheckKvGate(const KvGateOptions& options, const Lookahead& lookahead);
 
 class KvGate {

@@ -9,7 +9,7 @@ namespace {
 using ::testing::HasSubstr;
 
 PortSetup PortWith(bool encrypted, bool asks) {
-  return {"listen", "client_tls", "--client_tls_ca or --client_tokens", encrypted, asks};
+  return {"listen", "client_tls", "--client_tls=ca=FILE or --client_tokens", encrypted, asks};
 }
 
 TEST(Exposure, RecognisesLoopbackAddresses) {
@@ -30,9 +30,9 @@ TEST(Exposure, OtherMachinesNeedEncryptionAndAuthentication) {
     }
   }
   EXPECT_THAT(CheckExposure({"0.0.0.0", 1}, PortWith(false, true)).message(),
-              HasSubstr("give --client_tls_cert and --client_tls_key, or --insecure"));
+              HasSubstr("give --client_tls=cert=FILE,key=FILE, or --insecure"));
   EXPECT_THAT(CheckExposure({"0.0.0.0", 1}, PortWith(true, false)).message(),
-              HasSubstr("give --client_tls_ca or --client_tokens, or --insecure"));
+              HasSubstr("give --client_tls=ca=FILE or --client_tokens, or --insecure"));
 }
 
 TEST(Exposure, AnotherPortAnswersAtAnAddressOrNot) {

@@ -1,6 +1,7 @@
 #include "common/base/address.h"
 #include "common/net/exposure.h"
 #include "common/net/status.h"
+#include "common/net/tls.h"
 #include "gmock/gmock.h"
 #include "google/rpc/error_details.pb.h"
 #include "gtest/gtest.h"
@@ -18,6 +19,18 @@ TEST(TargetTest, IsOneAddressOrNumbers) {
   for (const char* text : {"", ",", "10.0.0.1:1,", "a:1,b:2", "10.0.0.1:1,[::1]:2", "10.0.0.1:1 ,10.0.0.2:2",
                            "10.0.0:1,10.0.0.2:2"}) {
     EXPECT_EQ(ParseTarget(text).status().code(), absl::StatusCode::kInvalidArgument) << text;
+  }
+}
+
+TEST(TlsFilesTest, AreReadByNameInAnyOrder) {
+  const auto all = ParseTlsFiles("ca=/a=b.crt,cert=c,key=k");
+  ASSERT_TRUE(all.ok()) << all.status();
+  EXPECT_EQ(all->ca, "/a=b.crt");
+  EXPECT_EQ(all->cert, "c");
+  EXPECT_EQ(all->key, "k");
+  EXPECT_EQ(ParseTlsFiles("ca=x")->cert, "");
+  for (const char* text : {"", "x", "ca", "ca=", "ca=a,", "ca=a,ca=b", "crt=a"}) {
+    EXPECT_EQ(ParseTlsFiles(text).status().code(), absl::StatusCode::kInvalidArgument) << text;
   }
 }
 

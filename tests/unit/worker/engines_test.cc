@@ -29,8 +29,6 @@ TEST(Engines, SimWorkersOfAnySpeedHaveOneModel) {
   EXPECT_EQ(sim, DigestWith("sim", [](EngineOptions& options) {
               options.limits.slots = 9;
               options.sim.cost = {1, 2, 3};
-              options.sim.jitter = 0.1;
-              options.sim.seed = 7;
             }));
   EXPECT_NE(sim, DigestWith("sim", [](EngineOptions& options) { options.sim.eos_probability = 0.01; }));
 }

@@ -280,7 +280,7 @@ TEST_F(StepTogetherTest, RanksThatComputeOtherwiseDoNotForm) {
   Add({.together = true, .signature = 5});
   Add({.together = true, .signature = 6});
   for (const std::string& error : Open(1, 2)) {
-    EXPECT_THAT(error, HasSubstr("--mlp, --model and --weight_type must agree"));
+    EXPECT_THAT(error, HasSubstr("--mlp and --model must agree"));
   }
 }
 

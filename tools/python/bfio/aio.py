@@ -130,7 +130,7 @@ class Client:
             try:
                 await self._unary(self.stub.Abort, message, 5.0)
             except Error:
-                pass  # the router ends it after its --resume_timeout
+                pass  # the router ends it after its --client_timeout
 
         task = asyncio.ensure_future(abort())
         self._aborts.add(task)

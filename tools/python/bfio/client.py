@@ -36,7 +36,7 @@ class _Run:
                 self._stub.Abort.future(self.request.abort_message(), timeout=5,
                                         metadata=self._metadata).add_done_callback(lambda _: None)
             except ValueError:
-                pass  # the client was closed before: the router ends it after its --resume_timeout
+                pass  # the client was closed before: the router ends it after its --client_timeout
 
     def tokens(self) -> Iterator[Tokens]:
         try:

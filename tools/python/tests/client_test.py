@@ -185,7 +185,7 @@ class Basics(Live):
 
 
 class Ends(Live):
-    router_flags = ("--resume_timeout=600s",)
+    router_flags = ("--client_timeout=600s",)
 
     def test_what_ended_for_us_ends_for_the_router_and_nothing_else_does(self):
         stream = self.client.generate(10, **options(max_new_tokens=60000, resume=True, request_id="same"))
@@ -237,7 +237,7 @@ class Overload(Live):
 
 class Broken(Live):
     workers = 2
-    router_flags = ("--step_timeout=3s", "--form_timeout=3s")
+    router_flags = ("--step_timeout=3s",)
     worker_flags = ("--c=0.01", "--tl=0", "--slots=8")
 
     def test_a_killed_router_and_a_killed_worker_cost_nothing(self):
@@ -281,8 +281,9 @@ class Security(unittest.TestCase):
             token = "acme-token-acme-token"
             pathlib.Path(certs, "tokens").write_text(f"acme token:{token}\n")
             router = Program(FOLDER, "bfio_router", "--listen=127.0.0.1:0", "--admin_listen=127.0.0.1:0", "--http_listen=",
-                             "--worker_listen=127.0.0.1:0", f"--client_tls_cert={certs}/client-server.crt",
-                             f"--client_tls_key={certs}/client-server.key", f"--client_tokens={certs}/tokens")
+                             "--worker_listen=127.0.0.1:0",
+                             f"--client_tls=cert={certs}/client-server.crt,key={certs}/client-server.key",
+                             f"--client_tokens={certs}/tokens")
             self.addCleanup(router.kill)
             address = router.wait_for(r"serving on (\S+),").group(1)
             with bfio.Client(address, ca=f"{certs}/client-ca.crt", token=token) as client:

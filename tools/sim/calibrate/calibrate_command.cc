@@ -7,7 +7,7 @@
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
 #include "absl/strings/str_split.h"
-#include "common/config/command_line.h"
+#include "common/config/absl_flags.h"
 #include "tools/sim/calibrate/calibration.h"
 #include "tools/sim/flags.h"
 

@@ -7,6 +7,9 @@
 
 #include "absl/flags/declare.h"
 #include "absl/flags/flag.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/base/rng.h"
 #include "common/base/shutdown.h"
 #include "common/cost/batch_time.h"
@@ -20,7 +23,6 @@ ABSL_DECLARE_FLAG(uint64_t, seed);
 ABSL_DECLARE_FLAG(uint64_t, requests);
 ABSL_DECLARE_FLAG(uint64_t, kv_tokens);
 ABSL_DECLARE_FLAG(uint32_t, max_new_tokens);
-ABSL_DECLARE_FLAG(double, admission_confidence);
 ABSL_FLAG(std::string, rule, "mc_sf",
           "admit, hindsight: mc_sf, mc_sf_paced or mc_fcfs (each with :margin=N), protect:alpha=A,beta=B or "
           "watermark:share=W,block=K; hindsight takes several, separated by commas. serve, serve-grid: bf_io "
@@ -31,7 +33,8 @@ ABSL_FLAG(double, batch_time_factor, 1, "admit: multiplies the seconds of a batc
 ABSL_FLAG(std::string, belief, "known",
           "admit: the length that a rule is told: known, within_quarter (of the truth), half_to_all or "
           "all_to_twice "
-          "(of it), limit (--max_new_tokens), survival (learnt, at --admission_confidence)");
+          "(of it), limit (--max_new_tokens), survival (learnt: enough with probability 0.99) or "
+          "survival:confidence=P");
 ABSL_FLAG(uint32_t, samples, 0, "admit, network: most samples over time that are printed; 0: none");
 
 namespace bfio::sim {
@@ -115,7 +118,6 @@ absl::Status CheckAdmitFlags(Belief belief) {
   for (const absl::Status& status :
        {CheckNumber("rate", absl::GetFlag(FLAGS_rate), 1e-6, 1e9),
         CheckNumber("batch_time_factor", absl::GetFlag(FLAGS_batch_time_factor), 1e-6, 1e6),
-        CheckNumber("admission_confidence", absl::GetFlag(FLAGS_admission_confidence), 1e-6, 1 - 1e-9),
         CheckNumber("requests", static_cast<double>(absl::GetFlag(FLAGS_requests)), 1, kMostRequests),
         CheckNumber("kv_tokens", static_cast<double>(absl::GetFlag(FLAGS_kv_tokens)), 1, 1e12)}) {
     if (!status.ok()) return status;
@@ -142,9 +144,18 @@ absl::StatusOr<std::vector<KvArrival>> ArrivalsFromFlags(Belief belief) {
 }  // namespace
 
 absl::Status RunAdmitCommand() {
-  const absl::StatusOr<size_t> choice =
-      ChoiceOf("belief", absl::GetFlag(FLAGS_belief),
-               {"known", "within_quarter", "half_to_all", "all_to_twice", "limit", "survival"});
+  const std::string belief_text = absl::GetFlag(FLAGS_belief);
+  double confidence = 0.99;
+  absl::string_view name = belief_text;
+  if (absl::ConsumePrefix(&name, "survival:confidence=")) {
+    if (!absl::SimpleAtod(name, &confidence) || !(confidence >= 1e-6 && confidence <= 1 - 1e-9)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--belief=", belief_text, ": the confidence must be above 0 and below 1"));
+    }
+    name = "survival";
+  }
+  const absl::StatusOr<size_t> choice = ChoiceOf(
+      "belief", name, {"known", "within_quarter", "half_to_all", "all_to_twice", "limit", "survival"});
   if (!choice.ok()) return choice.status();
   const auto belief = static_cast<Belief>(*choice);
   if (const absl::Status status = CheckAdmitFlags(belief); !status.ok()) return status;
@@ -154,8 +165,7 @@ absl::Status RunAdmitCommand() {
   if (belief == Belief::kSurvival) {
     auto lookahead = core::MakeLookahead("survival");
     if (!lookahead.ok()) return lookahead.status();
-    lengths =
-        std::make_unique<LookaheadLengths>(*std::move(lookahead), absl::GetFlag(FLAGS_admission_confidence));
+    lengths = std::make_unique<LookaheadLengths>(*std::move(lookahead), confidence);
   }
   KvRunOptions options;
   options.rule.memory = static_cast<int64_t>(absl::GetFlag(FLAGS_kv_tokens));

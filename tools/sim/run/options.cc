@@ -51,7 +51,7 @@ absl::Status CheckInstant(const SimOptions& options) {
 }
 
 absl::Status CheckAdmission(const SimOptions& options) {
-  const auto admission = core::ParseAdmission(options.admission, options.admission_confidence);
+  const auto admission = core::ParseAdmission(options.admission);
   if (!admission.ok()) return admission.status();
   const core::KvGateOptions* const gate = &admission->kv;
   if (admission->wait.kind != core::WaitGateOptions::Kind::kNone && options.dispatch != "pool") {
@@ -90,7 +90,6 @@ absl::Status Validate(const SimOptions& options) {
   status.Update(CheckInstant(options));
   status.Update(CheckEnd(options));
   status.Update(CheckAdmission(options));
-  status.Update(InRange("admission_hold", static_cast<double>(options.admission_hold), 1, 1e9));
   status.Update(InRange("workers", options.workers, 1, 65536));
   status.Update(InRange("batch", options.batch, 1, 1 << 20));
   status.Update(InRange("reveal", static_cast<double>(options.reveal), 1, 1 << 20));

@@ -62,11 +62,8 @@ struct SimOptions {
   // KV tokens of each worker; 0: no limit. With admission "none" a request reserves what it may come to hold,
   // as in the router.
   int64_t kv_tokens = 0;
-  // Who may enter (router/core/admission/admission_text.h), with what confidence, and after how many
-  // steps a request that fits nowhere holds a worker. A worker that runs out preempts the youngest.
+  // Who may enter (router/core/admission/admission_text.h). A worker that runs out preempts the youngest.
   std::string admission = "none";
-  double admission_confidence = 0.99;
-  int64_t admission_hold = 64;
   // What every request says it may generate; longer ones end there. 0: the longest of the workload.
   int64_t max_new_tokens = 0;
   StepCost cost;

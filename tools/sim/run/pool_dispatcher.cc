@@ -21,11 +21,9 @@ core::SchedulerOptions SchedulerOptionsFor(const SimOptions& options) {
   result.max_waiting = kMostWaiting;
   result.window = options.window > 0 ? options.window : std::max(result.window, options.reveal);
   result.report_delay_steps = options.report_delay;
-  const core::AdmissionSetting admission =
-      *core::ParseAdmission(options.admission, options.admission_confidence);
+  const core::AdmissionSetting admission = *core::ParseAdmission(options.admission);
   result.admission = admission.kv;
   result.wait = admission.wait;
-  result.hold_after_steps = options.admission_hold;
   return result;
 }
 

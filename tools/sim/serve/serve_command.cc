@@ -16,7 +16,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "common/base/shutdown.h"
-#include "common/config/command_line.h"
+#include "common/config/absl_flags.h"
 #include "nlohmann/json.hpp"
 #include "tools/sim/cells/cell.h"
 #include "tools/sim/flags.h"

@@ -46,8 +46,8 @@ absl::Status CheckDecodeOptions(const DecodeOptions& options, bool has_model) {
   }
   const bool unbounded = !has_model && options.step_tokens == BatchRoom::kUnbounded;
   if (options.step_tokens < 1 || (options.step_tokens > kMaxStepTokens && !unbounded)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("step_tokens must be in 1..", kMaxStepTokens, ", not ", options.step_tokens));
+    return absl::InvalidArgumentError(absl::StrCat("step_tokens (--token_budget) must be in 1..",
+                                                   kMaxStepTokens, ", not ", options.step_tokens));
   }
   if (options.token_budget < 0 || options.token_budget > options.step_tokens) {
     return absl::InvalidArgumentError(absl::StrCat("token_budget must be in 0..", options.step_tokens,

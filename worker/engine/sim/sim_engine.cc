@@ -27,7 +27,6 @@ absl::Status CheckOptions(const SimOptions& options) {
   if (!IsAtLeast(options.cost.tl_s_per_token, 0)) return invalid("tl must be at least 0 seconds per token");
   if (!IsAtLeast(options.cost.prefill_s_per_token, 0))
     return invalid("prefill_cost must be at least 0 seconds");
-  if (!IsAtLeast(options.jitter, 0) || options.jitter > 0.3) return invalid("jitter must be in [0, 0.3]");
   if (!IsAtLeast(options.eos_probability, 0) || options.eos_probability >= 1) {
     return invalid("eos_probability must be in [0, 1)");
   }
@@ -75,7 +74,6 @@ SimBackend::SimBackend(const SimOptions& options, std::unique_ptr<StepTimer> tim
     : options_(options),
       facts_(SimFacts(options)),
       timer_(std::move(timer)),
-      jitter_(options.seed),
       streams_(static_cast<size_t>(options.limits.slots)) {}
 
 void SimBackend::Begin(SequenceIndex sequence, const SequenceRequest& request) {
@@ -99,9 +97,7 @@ absl::Status SimBackend::Run(const StepPlan& plan, absl::Span<const Draw> draws,
 }
 
 int64_t SimBackend::DurationNs(const StepPlan& plan) {
-  double seconds = options_.cost.StepSeconds(plan.load_tokens, plan.prefill_tokens);
-  if (options_.jitter > 0) seconds *= 1 + options_.jitter * std::clamp(jitter_.Normal(), -3.0, 3.0);
-  return static_cast<int64_t>(seconds * 1e9);
+  return static_cast<int64_t>(options_.cost.StepSeconds(plan.load_tokens, plan.prefill_tokens) * 1e9);
 }
 
 }  // namespace bfio::worker

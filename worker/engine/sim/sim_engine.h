@@ -15,7 +15,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/base/rng.h"
 #include "common/cost/step_time.h"
 #include "worker/engine/decode/decode_engine.h"
 #include "worker/engine/sim/step_timer.h"
@@ -26,13 +25,9 @@ namespace bfio::worker {
 struct SimOptions {
   EngineLimits limits;
   StepCost cost;
-  // Standard deviation of a step's time, relative to it; draws beyond 3 deviations are cut. In [0, 0.3].
-  double jitter = 0;
   // Probability that a token is the end-of-sequence token, in [0, 1). Part of the model that this is
   // (SimModelName): workers that differ in it serve in different groups.
   double eos_probability = 0;
-  // Of the jitter only.
-  uint64_t seed = 0;
   // What a step contains; none: every prompt whole in its first step, beside all decodes. slots and
   // max_sequence_tokens are the limits'.
   std::optional<BatchPlannerOptions> plan;
@@ -43,7 +38,7 @@ absl::StatusOr<std::unique_ptr<DecodeEngine>> MakeSimEngine(const SimOptions& op
                                                             std::unique_ptr<StepTimer> timer = nullptr);
 
 // A description of all that its tokens depend on besides the request: workers that differ in it would
-// continue a request otherwise than it began. Speed, capacity and seed of the jitter are not in it.
+// continue a request otherwise than it began. Speed and capacity are not in it.
 std::string SimModelName(const SimOptions& options);
 
 class SimBackend final : public Backend {
@@ -62,7 +57,6 @@ class SimBackend final : public Backend {
   const SimOptions options_;
   const ModelFacts facts_;
   const std::unique_ptr<StepTimer> timer_;
-  Rng jitter_;
   // By the page table's index.
   struct Stream {
     uint64_t key = 0;

@@ -524,18 +524,14 @@ TEST_F(ModelsTest, LiveRequestsOutweighNumbers) {
 
 TEST_F(ModelsTest, TheRoutersFlagsWin) {
   GroupSetOptions options = WithWorkers(1);
-  options.barrier = "nccl";
   options.models = {"aa11", "bb"};
   world_.SetOptions(options);
   world_.Start();
-  JoinModel("a", "aa11ff", "star");
-  EXPECT_EQ(world_.closed.back().status,
-            absl::FailedPreconditionError("this router's groups meet by barrier nccl (--barrier), not star"));
   JoinModel("b", "aa22", "nccl");
   EXPECT_EQ(world_.closed.back().status,
             absl::FailedPreconditionError("this router serves the models aa11,bb (--models), not aa22"));
   JoinModel("c", "", "nccl");
-  EXPECT_EQ(world_.closed.size(), 3u);
+  EXPECT_EQ(world_.closed.size(), 2u);
   EXPECT_TRUE(world_.group(0).empty()) << "they have decided nothing";
   JoinModel("d", "aa11ff", "nccl+tp:7");
   JoinModel("e", "bb", "nccl");
@@ -546,7 +542,6 @@ TEST_F(ModelsTest, TheRoutersFlagsWin) {
 TEST_F(ModelsTest, UncoupledRanksNeedNoMatchingBarriers) {
   GroupSetOptions options = WithWorkers(1);
   options.group.kind = core::GroupKind::kIndependent;
-  options.barrier = "nccl";
   world_.SetOptions(options);
   world_.Start();
   JoinModel("a", "aa", "star");

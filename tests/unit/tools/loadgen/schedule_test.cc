@@ -114,10 +114,7 @@ TEST(OptionsTest, SenselessOnesSayWhichFlag) {
       {{.arrival = "trace"}, "--trace"},
       {{.trace = "x", .profile = "code"}, "--profile"},
       {{.concurrency = 0}, "--concurrency"},
-      {{.concurrency = 9, .max_in_flight = 8}, "--max_in_flight"},
       {{.duration_s = -1}, "--duration"},
-      {{.connections = 0}, "--connections"},
-      {{.max_in_flight = 0}, "--max_in_flight"},
       {{.timeout = absl::ZeroDuration()}, "--timeout"},
       {{.connect_timeout = absl::Seconds(-1)}, "--connect_timeout"},
   };

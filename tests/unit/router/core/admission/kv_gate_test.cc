@@ -119,26 +119,27 @@ void AddWaiting(Case& of, int64_t prompt, int64_t output, int64_t most) {
 }
 
 TEST(KvGate, ReadsItsSettingsAndSaysWhatIsWrong) {
-  EXPECT_EQ(ParseKvGate("none", 0.99)->kind, KvGateOptions::Kind::kNone);
-  EXPECT_EQ(ParseKvGate("kv_feasible", 0.9)->confidence, 0.9);
-  EXPECT_EQ(ParseKvGate("protection:alpha=0.25", 0.99)->alpha, 0.25);
+  EXPECT_EQ(ParseKvGate("none")->kind, KvGateOptions::Kind::kNone);
+  EXPECT_EQ(ParseKvGate("kv_feasible:confidence=0.9")->confidence, 0.9);
+  EXPECT_EQ(ParseKvGate("protection:alpha=0.25")->alpha, 0.25);
   for (const char* text : {"", "wait", "protection", "protection:alpha=", "protection:alpha=1",
                            "protection:alpha=-0.1", "protection:alpha=nan", "kv_feasible:x"}) {
-    EXPECT_EQ(ParseKvGate(text, 0.99).status().code(), absl::StatusCode::kInvalidArgument) << text;
+    EXPECT_EQ(ParseKvGate(text).status().code(), absl::StatusCode::kInvalidArgument) << text;
   }
-  for (const double confidence : {0.0, 0.49, 1.0, -1.0, std::nan("")}) {
-    EXPECT_THAT(std::string(ParseKvGate("kv_feasible", confidence).status().message()),
-                HasSubstr("admission_confidence"));
+  for (const char* confidence : {"0", "0.49", "1", "-1", "nan", ""}) {
+    EXPECT_THAT(
+        std::string(ParseKvGate(absl::StrCat("kv_feasible:confidence=", confidence)).status().message()),
+        HasSubstr("confidence of kv_feasible"));
   }
-  const KvGateOptions feasible = *ParseKvGate("kv_feasible", 0.99);
+  const KvGateOptions feasible = *ParseKvGate("kv_feasible");
   EXPECT_THAT(std::string(CheckKvGate(feasible, **MakeLookahead("none")).message()), HasSubstr("survival"));
   EXPECT_TRUE(CheckKvGate(feasible, **MakeLookahead("survival")).ok());
-  EXPECT_TRUE(CheckKvGate(*ParseKvGate("protection:alpha=0", 0.99), **MakeLookahead("none")).ok());
+  EXPECT_TRUE(CheckKvGate(*ParseKvGate("protection:alpha=0"), **MakeLookahead("none")).ok());
 }
 
 TEST(KvGate, KnownLengthsNeverExceedMemoryAndAnyFitsAnEmptyWorker) {
   const auto oracle = *MakeLookahead("oracle");
-  KvGate gate(*ParseKvGate("kv_feasible", 0.99));
+  KvGate gate(*ParseKvGate("kv_feasible"));
   Rng rng(5);
   int64_t taken_all = 0, reserved_all = 0;
   for (int trial = 0; trial < 8'000; ++trial) {
@@ -172,7 +173,7 @@ TEST(KvGate, KnownLengthsNeverExceedMemoryAndAnyFitsAnEmptyWorker) {
 
 TEST(KvGate, OverflowIsNoMoreLikelyThanTheConfidenceAllows) {
   for (const double confidence : {0.6, 0.9, 0.99}) {
-    KvGate gate(*ParseKvGate("kv_feasible", confidence));
+    KvGate gate(*ParseKvGate(absl::StrCat("kv_feasible:confidence=", confidence)));
     Rng rng(11);
     constexpr int kCases = 60, kDraws = 200;
     int over = 0;
@@ -212,7 +213,7 @@ TEST(KvGate, OverflowIsNoMoreLikelyThanTheConfidenceAllows) {
 
 TEST(KvGate, DriftCountsAndAWorkerThatIsNotAskedForIsClosed) {
   const auto lookahead = *MakeLookahead("max_tokens");
-  KvGate gate(*ParseKvGate("kv_feasible", 0.99));
+  KvGate gate(*ParseKvGate("kv_feasible"));
   std::vector<WaitingView> waiting(1);
   waiting[0].prefill_tokens = 50;
   waiting[0].max_new_tokens = 11;
@@ -229,7 +230,7 @@ TEST(KvGate, DriftCountsAndAWorkerThatIsNotAskedForIsClosed) {
 
 TEST(KvGate, ProtectionCountsAllThatAResidentHasReserved) {
   Geometric lookahead(0.1);
-  KvGate gate(*ParseKvGate("protection:alpha=0", 0.99));
+  KvGate gate(*ParseKvGate("protection:alpha=0"));
   Case of;
   of.memory = 1000;
   AddResident(of, 100, 10, 5, 200);
@@ -245,7 +246,7 @@ TEST(KvGate, ProtectionCountsAllThatAResidentHasReserved) {
 
 TEST(KvGate, ProtectionAsksForThePromptWithinItsShare) {
   const auto none = *MakeLookahead("none");
-  KvGate gate(*ParseKvGate("protection:alpha=0.1", 0.99));
+  KvGate gate(*ParseKvGate("protection:alpha=0.1"));
   std::vector<WaitingView> waiting(2);
   waiting[0].prefill_tokens = 50;
   waiting[1].prefill_tokens = 41;

@@ -75,22 +75,21 @@ TEST(WaitGate, WhatGathersBeforeTheFirstStepIsNoRate) {
 }
 
 TEST(ParseAdmission, TakesARuleOfMemoryOneOfBatchesOrBoth) {
-  const auto both = ParseAdmission("kv_feasible+nested_wait:tokens=1000,most=7", 0.9);
+  const auto both = ParseAdmission("kv_feasible:confidence=0.9+nested_wait:tokens=1000,most=7");
   ASSERT_TRUE(both.ok()) << both.status();
   EXPECT_EQ(both->kv.kind, KvGateOptions::Kind::kFeasible);
   EXPECT_EQ(both->kv.confidence, 0.9);
   EXPECT_EQ(both->wait.kind, Kind::kNestedWait);
   EXPECT_EQ(both->wait.fixed_tokens, 1000);
   EXPECT_EQ(both->wait.most_steps, 7);
-  EXPECT_EQ(ParseAdmission("wait", 0.9)->kv.kind, KvGateOptions::Kind::kNone);
-  EXPECT_EQ(ParseAdmission("wait+protection:alpha=0.1", 0.9)->kv.alpha, 0.1);
-  EXPECT_EQ(ParseAdmission("none", 0.9)->wait.kind, Kind::kNone);
+  EXPECT_EQ(ParseAdmission("wait")->kv.kind, KvGateOptions::Kind::kNone);
+  EXPECT_EQ(ParseAdmission("wait+protection:alpha=0.1")->kv.alpha, 0.1);
+  EXPECT_EQ(ParseAdmission("none")->wait.kind, Kind::kNone);
   for (const char* text :
        {"", "+", "wait+", "wait+nested_wait", "none+kv_feasible", "waits", "wait:most=0", "wait:most=1.5",
         "wait:tokens=x", "wait:tokens=nan", "wait:a=1", "kv_feasible:most=3"}) {
-    EXPECT_EQ(ParseAdmission(text, 0.9).status().code(), absl::StatusCode::kInvalidArgument) << text;
+    EXPECT_EQ(ParseAdmission(text).status().code(), absl::StatusCode::kInvalidArgument) << text;
   }
-  EXPECT_THAT(std::string(ParseAdmission("wait", 2).status().message()), HasSubstr("admission_confidence"));
 }
 
 TEST(WaitGate, AClassLeavesWhenItsThresholdOfTheFluidModelWaits) {
@@ -155,7 +154,7 @@ TEST(WaitGate, NestedLearnsItsSegmentsFromWhatHasEnded) {
   const auto nested = [&](double factor) {
     const std::vector<RequestType> types = {{0.75 * factor * rate, 30, 19}, {0.25 * factor * rate, 30, 149}};
     return static_cast<double>(
-        sim::NestedThresholds(SegmentsOf(types), {kFixed, 1.0 / kWorkers}, 1.1, 0.9)->front());
+        sim::NestedThresholds(SegmentsOf(types), {kFixed, 1.0 / kWorkers}, 1.1)->front());
   };
   EXPECT_GE(nested(1), 15);
   EXPECT_GE(gate.thresholds()[0], 0.97 * nested(1)) << "rounding apart";

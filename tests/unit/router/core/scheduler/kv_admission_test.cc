@@ -29,7 +29,7 @@ class Group {
       : rng_(seed) {
     SchedulerOptions options;
     options.plan_mode = seed % 2 == 0 ? PlanMode::kLockstep : PlanMode::kPipelined;
-    const AdmissionSetting setting = *ParseAdmission(admission, 0.99);
+    const AdmissionSetting setting = *ParseAdmission(admission);
     options.admission = setting.kv;
     options.wait = setting.wait;
     options.hold_after_steps = hold;
@@ -288,7 +288,7 @@ class OneWorkerGroup {
   explicit OneWorkerGroup(const std::string& admission, const std::string& lookahead = "none",
                           int64_t slots = 4, int64_t kv_tokens = 1000) {
     SchedulerOptions options;
-    const AdmissionSetting setting = *ParseAdmission(admission, 0.99);
+    const AdmissionSetting setting = *ParseAdmission(admission);
     options.admission = setting.kv;
     options.wait = setting.wait;
     options.max_waiting = 6;
@@ -386,7 +386,7 @@ TEST(WaitInTheScheduler, AHeldRequestCountsCanBeCancelledAndSurvivesACopy) {
   ASSERT_EQ(state.waiting.size(), 6U);
   for (const PoolState::Waiting& waiting : state.waiting) EXPECT_TRUE(waiting.held_back);
   SchedulerOptions options;
-  options.wait = ParseAdmission(admission, 0.99)->wait;
+  options.wait = ParseAdmission(admission)->wait;
   OneGroup other(options, *MakePolicy("fcfs", {}), scheduler.Save());
   ASSERT_TRUE(other.restored().ok());
   EXPECT_EQ(other.waiting(), 6);

@@ -81,7 +81,7 @@ std::unique_ptr<OneGroup> Make(PlanMode mode, absl::string_view policy, absl::st
   SchedulerOptions options;
   options.plan_mode = mode;
   options.max_waiting = 25;
-  options.admission = *ParseKvGate(admission, 0.99);
+  options.admission = *ParseKvGate(admission);
   options.hold_after_steps = 6;
   options.prefill = {3.5, true};
   auto made = *MakePolicy(policy, {});

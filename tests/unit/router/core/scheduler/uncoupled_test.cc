@@ -161,7 +161,7 @@ struct Tally {
 Tally RunSession(const char* policy, uint64_t seed, const char* admission) {
   const bool reserves = admission == std::string("none");
   SchedulerOptions options;
-  options.admission = ParseAdmission(admission, 0.99)->kv;
+  options.admission = ParseAdmission(admission)->kv;
   const auto lookahead = [&] { return *MakeLookahead(reserves ? "none" : "max_tokens"); };
   auto scheduler =
       std::make_unique<OneGroup>(options, *MakePolicy(policy, {}), lookahead(), GroupKind::kIndependent);

@@ -1,0 +1,212 @@
+#include "common/config/options.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <optional>
+#include <type_traits>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "common/config/one_line.h"
+
+namespace bfio {
+namespace {
+
+constexpr char kConfigHelp[] =
+    "configuration file, protobuf text or JSON; its fields have the names of the flags, and a flag on the "
+    "command line wins";
+
+template <typename T>
+Option::Type TypeOf() {
+  if (std::is_same_v<T, bool>) return Option::Type::kBool;
+  if (std::is_floating_point_v<T>) return Option::Type::kNumber;
+  if (std::is_unsigned_v<T>) return Option::Type::kUnsigned;
+  return std::is_integral_v<T> ? Option::Type::kSigned : Option::Type::kText;
+}
+
+std::string TextOf(bool value) {
+  return value ? "true" : "false";
+}
+std::string TextOf(absl::Duration value) {
+  return absl::FormatDuration(value);
+}
+std::string TextOf(const std::vector<std::string>& value) {
+  return absl::StrJoin(value, ",");
+}
+template <typename T>
+std::string TextOf(const T& value) {
+  return absl::StrCat(value);
+}
+
+// What a value must be, where `text` is none.
+const char* Read(const std::string& text, bool& value) {
+  return absl::SimpleAtob(text, &value) ? nullptr : "true or false";
+}
+const char* Read(const std::string& text, double& value) {
+  return absl::SimpleAtod(text, &value) ? nullptr : "a number";
+}
+const char* Read(const std::string& text, absl::Duration& value) {
+  return absl::ParseDuration(text, &value) ? nullptr : "a duration, such as 500ms or 2s";
+}
+const char* Read(const std::string& text, std::string& value) {
+  value = text;
+  return nullptr;
+}
+const char* Read(const std::string& text, std::vector<std::string>& value) {
+  value = absl::StrSplit(text, ',', absl::SkipEmpty());
+  return nullptr;
+}
+template <typename T>
+const char* Read(const std::string& text, T& value) {
+  return absl::SimpleAtoi(text, &value) ? nullptr : "a whole number";
+}
+
+double InBounds(absl::Duration value) {
+  return absl::ToDoubleSeconds(value);
+}
+template <typename T>
+double InBounds(T value) {
+  return static_cast<double>(value);
+}
+
+template <typename T>
+std::string BoundsText(const Within& within) {
+  if constexpr (std::is_same_v<T, absl::Duration>) {
+    return absl::StrCat(absl::FormatDuration(absl::Seconds(within.least)), "..",
+                        absl::FormatDuration(absl::Seconds(within.most)));
+  }
+  // Whole numbers as such: not 1e+06.
+  const auto text = [](double bound) {
+    return bound == std::nearbyint(bound) && std::abs(bound) < 1e15
+               ? absl::StrCat(static_cast<int64_t>(bound))
+               : absl::StrCat(bound);
+  };
+  return absl::StrCat(text(within.least), "..", text(within.most));
+}
+
+template <typename T>
+Option MakeOption(absl::string_view name, const T& value, std::optional<Within> within,
+                  absl::string_view help, std::function<void(T)> store) {
+  const std::string bounds = within ? BoundsText<T>(*within) : "";
+  const auto set = [within, bounds, store](const std::string& text) -> absl::Status {
+    T value{};
+    if (const char* what = Read(text, value)) {
+      return absl::InvalidArgumentError(absl::StrCat("must be ", what));
+    }
+    if constexpr (std::is_arithmetic_v<T> || std::is_same_v<T, absl::Duration>) {
+      const double at = InBounds(value);
+      if (within && !(at >= within->least && at <= within->most)) {
+        return absl::InvalidArgumentError(absl::StrCat("must be within ", bounds));
+      }
+    }
+    store(std::move(value));
+    return absl::OkStatus();
+  };
+  return {std::string(name), TypeOf<T>(), TextOf(value), bounds, std::string(help), set};
+}
+
+}  // namespace
+
+OptionTable::OptionTable() {
+  Add("config", &config_, kConfigHelp);
+}
+
+template <typename T>
+void OptionTable::Add(absl::string_view name, T* value, absl::string_view help) {
+  Insert(MakeOption<T>(name, *value, std::nullopt, help, [value](T v) { *value = std::move(v); }));
+}
+template <typename T>
+void OptionTable::Add(absl::string_view name, T* value, Within within, absl::string_view help) {
+  Insert(MakeOption<T>(name, *value, within, help, [value](T v) { *value = v; }));
+}
+template void OptionTable::Add(absl::string_view, bool*, absl::string_view);
+template void OptionTable::Add(absl::string_view, uint64_t*, absl::string_view);
+template void OptionTable::Add(absl::string_view, uint32_t*, absl::string_view);
+template void OptionTable::Add(absl::string_view, double*, absl::string_view);
+template void OptionTable::Add(absl::string_view, std::string*, absl::string_view);
+template void OptionTable::Add(absl::string_view, std::vector<std::string>*, absl::string_view);
+template void OptionTable::Add(absl::string_view, int32_t*, Within, absl::string_view);
+template void OptionTable::Add(absl::string_view, int64_t*, Within, absl::string_view);
+template void OptionTable::Add(absl::string_view, uint32_t*, Within, absl::string_view);
+template void OptionTable::Add(absl::string_view, double*, Within, absl::string_view);
+template void OptionTable::Add(absl::string_view, absl::Duration*, Within, absl::string_view);
+
+void OptionTable::AddScaled(absl::string_view name, double default_value, Within within,
+                            absl::string_view help, std::function<void(double)> store) {
+  Insert(MakeOption<double>(name, default_value, within, help, std::move(store)));
+}
+
+void OptionTable::AddWords(absl::string_view name, const std::vector<std::string>& words,
+                           const std::string& default_word, absl::string_view help,
+                           std::function<void(size_t)> choose) {
+  const std::string all = absl::StrCat(absl::StrJoin(words.begin(), words.end() - 1, ", "), " or ",
+                                       words.back().empty() ? "empty" : words.back());
+  const auto set = [words, all, choose](const std::string& text) {
+    const auto at = std::find(words.begin(), words.end(), text);
+    if (at == words.end()) return absl::InvalidArgumentError(absl::StrCat("must be ", all));
+    choose(static_cast<size_t>(at - words.begin()));
+    return absl::OkStatus();
+  };
+  Insert({std::string(name), Option::Type::kText, default_word, absl::StrJoin(words, "|"), std::string(help),
+          set});
+}
+
+void OptionTable::Insert(Option option) {
+  assert(Find(option.name) == nullptr);
+  options_.push_back(std::move(option));
+}
+
+Option* OptionTable::Find(absl::string_view name) {
+  const auto at =
+      std::find_if(options_.begin(), options_.end(), [&](const Option& o) { return o.name == name; });
+  return at == options_.end() ? nullptr : &*at;
+}
+
+bool OptionTable::given(absl::string_view name) const {
+  return std::any_of(options_.begin(), options_.end(),
+                     [&](const Option& o) { return o.name == name && o.given; });
+}
+
+absl::Status OptionTable::Set(Option& option, const std::string& text, absl::string_view where) {
+  if (absl::Status status = option.set(text); !status.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(where, "--", option.name, "=", OneLine(text), ": ", OneLine(status.message())));
+  }
+  option.given = true;
+  return absl::OkStatus();
+}
+
+std::string OptionTable::Describe() const {
+  constexpr size_t kColumns = 100;
+  const std::string indent(6, ' ');
+  std::vector<const Option*> sorted;
+  for (const Option& option : options_) sorted.push_back(&option);
+  std::sort(sorted.begin(), sorted.end(), [](const Option* a, const Option* b) { return a->name < b->name; });
+  std::string out;
+  for (const Option* option : sorted) {
+    absl::StrAppend(&out, "  --", option->name);
+    if (option->type == Option::Type::kBool) {
+      if (option->default_text == "true") absl::StrAppend(&out, " (on; --no", option->name, " turns it off)");
+    } else if (option->type == Option::Type::kText) {
+      absl::StrAppend(&out, "=\"", option->default_text, "\"");
+    } else {
+      absl::StrAppend(&out, "=", option->default_text);
+    }
+    absl::StrAppend(&out, option->bounds.empty() ? "" : absl::StrCat(" (", option->bounds, ")"), "\n");
+    std::string line = indent;
+    for (absl::string_view word : absl::StrSplit(option->help, absl::ByAnyChar(" \n"), absl::SkipEmpty())) {
+      if (line.size() + 1 + word.size() > kColumns) {
+        absl::StrAppend(&out, line, "\n");
+        line = indent;
+      }
+      absl::StrAppend(&line, line.size() > indent.size() ? " " : "", word);
+    }
+    if (line.size() > indent.size()) absl::StrAppend(&out, line, "\n");
+  }
+  return out;
+}
+
+}  // namespace bfio

@@ -1,0 +1,247 @@
+#include "router/app/flags.h"
+
+#include <unistd.h>
+
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/base/address.h"
+
+namespace bfio::router {
+namespace {
+
+const Within kTimeout(absl::Milliseconds(1), absl::Hours(24));
+const Within kTime(absl::ZeroDuration(), absl::Hours(24));
+// Of --request_memory_mb what prompts of waiting requests may fill; the rest keeps what replays need.
+constexpr double kWaitingShare = 2.0 / 3;
+
+void AddPorts(OptionTable& table, RouterOptions& o) {
+  table.Add(
+      "listen", &o.listen,
+      "HOST:PORT of the client API, and of the worker link without --worker_listen; port 0 picks a free one");
+  table.Add(
+      "worker_listen", &o.worker_listen,
+      "HOST:PORT of the worker link; empty: on --listen, which is only for a link as open as the client "
+      "API");
+  table.Add("admin_listen", &o.admin_listen, "HOST:PORT of the admin API; port 0 picks a free one");
+  table.Add(
+      "http_listen", &o.http_listen,
+      "HOST:PORT of the live page and of /metrics, protected as the admin API (TLS, tokens); empty: none");
+  // Each link has its prefix, at both of its ends: --client_tls here is the router's end of what
+  // --client_tls of bfio_loadgen is the other end of.
+  table.AddParsed(
+      "client_tls", &o.client_tls, "",
+      "client API: cert=FILE,key=FILE,ca=FILE, PEM: the router's certificate and its key; with ca "
+      "clients must show a certificate of these CAs. Empty: plain text",
+      ParseTlsFiles);
+  table.AddParsed("worker_tls", &o.worker_tls, "",
+                  "worker link: as --client_tls; with ca workers must show a certificate", ParseTlsFiles);
+  table.AddParsed("admin_tls", &o.admin_tls, "",
+                  "admin API: as --client_tls; with ca operators must show a certificate", ParseTlsFiles);
+  table.Add("client_tokens", &o.client_tokens,
+            "client API: file of bearer tokens, lines 'TENANT sha256:HEX|token:TEXT [expires=DATE]'; empty: "
+            "none are asked for");
+  table.Add("admin_tokens", &o.admin_tokens,
+            "admin API: file of operators' bearer tokens, as --client_tokens; empty: none are asked for");
+  table.Add(
+      "resume_key_file", &o.resume_key_file,
+      "client API: file of keys, one a line of 32 to 512 characters, that resume_tickets are signed with "
+      "(the first) and verified; the same for every router that may follow this one. Empty: after a "
+      "restart resumed requests that nobody holds count like any other");
+  table.Add(
+      "bind_worker_id", &o.bind_worker_id,
+      "worker link: a worker may only have the --worker_id that its certificate names (DNS name, or else "
+      "common name)");
+  table.Add("insecure", &o.insecure,
+            "listen where other machines can connect without encryption, or without asking who calls");
+}
+
+absl::StatusOr<std::vector<std::string>> ParseModels(const std::string& text) {
+  std::vector<std::string> models = absl::StrSplit(text, ',', absl::SkipEmpty());
+  for (const std::string& model : models) {
+    if (model.size() < 8 || model.size() > 64 ||
+        model.find_first_not_of("0123456789abcdef") != std::string::npos) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", model, "' is not 8 to 64 lower-case hexadecimal digits, as workers log them"));
+    }
+  }
+  return models;
+}
+
+void AddGroups(OptionTable& table, RouterSettings& settings) {
+  RouterOptions& o = settings.router;
+  table.Add("workers", &o.workers, Within(1, 4096),
+            "ranks that a group's first epoch waits for; later joins and losses re-form the group");
+  table.Add(
+      "groups", &o.groups, Within(1, GroupSet::kMaxGroups),
+      "groups of --workers ranks that must be complete before the router is ready; workers that name no "
+      "group (--group) are shared out among them, and workers that name one may form more");
+  table.AddParsed(
+      "models", &o.models, "",
+      "models that are served, separated by commas: 8 to 64 hexadecimal digits that a worker's "
+      "model begins with, as it says when it starts; workers with another one are refused, and ask "
+      "again; empty: any",
+      ParseModels);
+  table.AddChoice<std::string>(
+      "coupling", &settings.coupling, {{"auto", "auto"}, {"barrier", "barrier"}, {"none", "none"}},
+      "barrier: workers meet in every step; none: each steps by itself, and --policy is jffc unless it is "
+      "given; auto: none where chains of servers are composed, else barrier");
+  table.Add("step_timeout", &o.step_timeout, kTimeout,
+            "a rank that does not reach a step's barrier, or form the barrier of a new epoch, in this time "
+            "failed");
+  table.Add("restart_settle", &o.restart_settle, kTime,
+            "after a restart, how long to wait for the workers that held requests before planning without "
+            "them");
+  table.Add("drain_timeout", &o.drain_timeout, kTimeout,
+            "how long accepted requests may run on after SIGTERM");
+}
+
+void AddDecisions(OptionTable& table, RouterOptions& o) {
+  table.Add("policy", &o.policy, "who goes where: see the list above");
+  table.Add(
+      "shadow", &o.shadow,
+      "policies, separated by commas, that plan for every decision without being obeyed; the admin state "
+      "says how much idle work following them would have saved");
+  table.Add(
+      "objective", &o.policy_options.objective,
+      "bf_io's objective: square (squared deviation from the mean load, with a weight on waiting age), "
+      "paper (J) or refill (square over the horizon, a worker weighing less after its next completion)");
+  table.Add("horizon", &o.policy_options.horizon, Within(0, 500),
+            "H: how many steps ahead bf_io and br_h look, with --lookahead; bf_io_auto looks at the present "
+            "only");
+  table.Add("lookahead", &o.lookahead, "who predicts completions for the policy: see the list above");
+  table.AddChoice<core::PlanMode>(
+      "plan_mode", &o.plan_mode,
+      {{"pipelined", core::PlanMode::kPipelined}, {"lockstep", core::PlanMode::kLockstep}},
+      "pipelined: the plan made from step k is applied at k+2, no worker waits for the router; lockstep: "
+      "workers wait for the plan of each step");
+  table.AddChoice<bool>("worker_speeds", &o.worker_speeds, {{"auto", true}, {"off", false}},
+                        "auto: plans balance times where workers' measured steps differ; off: all workers "
+                        "count as equally fast");
+  table.AddChoice<AgentOrder>(
+      "agent_order", &o.agent_order,
+      {{"due", AgentOrder::kDue}, {"age", AgentOrder::kAge}, {"off", AgentOrder::kOff}},
+      "turns of calls with a parent_id: due (the parent that is due first: begun longest ago, its tokens "
+      "counted in), age (the parent begun longest ago) or off (each call by its own age)");
+  table.Add(
+      "prefill_weight", &o.prefill.weight, Within(0, 1'000'000),
+      "workers that take prompts in pieces: tokens of load that a prompt token counts as, beside the one "
+      "it is, until it is computed; for bf_io and bf_io_auto. 0: nothing");
+  table.Add("prefill_pieces", &o.prefill.pieces,
+            "workers that take prompts in pieces: no rank computes more of them in a step than the mean rank "
+            "has to compute, so that none holds the others up");
+  table.AddScaled("decide_budget_ms", absl::ToDoubleMilliseconds(o.decide_budget), Within(0, 60'000),
+                  "how long a decision may search, in milliseconds, before it ends with the plan at hand; 0: "
+                  "until it is done",
+                  [&o](double ms) { o.decide_budget = absl::Milliseconds(ms); });
+  table.Add("decision_log", &o.decision_log,
+            "where every decision and what it came from is recorded, in files PATH.000001 and on; bfio_sim "
+            "replay reads them. Empty: nowhere");
+  table.AddScaled("decision_log_mb", static_cast<double>(o.decision_log_bytes >> 20), Within(1, 1 << 20),
+                  "bound of the decision log on disk, in MiB; the oldest of its files are removed",
+                  [&o](double mb) { o.decision_log_bytes = static_cast<int64_t>(mb * (1 << 20)); });
+}
+
+void AddLimits(OptionTable& table, RouterSettings& settings) {
+  RouterOptions& o = settings.router;
+  table.Add("max_waiting", &o.max_waiting, Within(1, 1'000'000),
+            "bound of the waiting pool in requests; beyond it clients get RESOURCE_EXHAUSTED");
+  table.Add("max_prompt_tokens", &o.limits.max_prompt_tokens, "longest prompt accepted, in tokens");
+  table.Add("max_new_tokens", &o.limits.max_new_tokens, "largest max_new_tokens accepted");
+  table.AddScaled(
+      "request_memory_mb", static_cast<double>((o.max_waiting_bytes + o.replay_budget_bytes) >> 20),
+      Within(1, 1 << 20),
+      "MiB that requests' tokens may fill: two thirds for prompts that wait, beyond which clients "
+      "are refused, one third for prompts and delivered tokens that are kept so that requests can "
+      "be replayed and resumed",
+      [&o](double mb) {
+        o.max_waiting_bytes = static_cast<int64_t>(mb * (1 << 20) * kWaitingShare);
+        o.replay_budget_bytes = static_cast<int64_t>(mb * (1 << 20)) - o.max_waiting_bytes;
+      });
+  table.Add(
+      "client_timeout", &o.client_timeout, kTimeout,
+      "how long a client may be away: a resumable request waits so long for it to come back, running or "
+      "ended, here and on workers, and one that takes none of its tokens for so long is cut off");
+  table.AddParsed(
+      "tenant_limits", &o.tenant_limits, "",
+      "TENANT:rps=N,tps=N,concurrent=N,priority=N;...: requests and tokens per second, requests at "
+      "a time and largest priority of a tenant; * for each tenant that is not named",
+      ParseTenantLimits);
+  table.AddParsed(
+      "admission", &settings.admission, "none",
+      "who may enter a worker's KV: none (a request reserves its prompt and max_new_tokens), kv_feasible "
+      "(while memory holds to every end, by what --lookahead predicts, but for a chance of 1 %; "
+      "kv_feasible:confidence=P for another), protection:alpha=A (while the share 1 - A of it is not "
+      "exceeded); and, alone or joined to these with +, who leaves the pool: wait or nested_wait (as many as "
+      "make a batch; :tokens=N,most=K)",
+      core::ParseAdmission);
+}
+
+void AddElection(OptionTable& table, ElectionOptions& o) {
+  table.Add(
+      "election_etcd", &o.etcd.endpoints,
+      "endpoints of etcd, http://HOST:PORT or https://HOST:PORT, separated by commas: of all routers with "
+      "the same --election_key one leads and the others stand by, with the probes of --http_listen "
+      "alone. Empty: no election");
+  table.Add("election_key", &o.key, "the key that the leader has in etcd");
+  table.Add("election_ttl", &o.ttl, Within(absl::Seconds(2), absl::Hours(1)),
+            "how long a leader that is gone stays leader, and one that reaches no etcd goes on");
+  table.AddParsed("election_tls", &o.etcd.tls, "",
+                  "cert=FILE,key=FILE,ca=FILE, PEM: the CAs of etcd's certificate, and this router's "
+                  "certificate where etcd asks for one",
+                  ParseTlsFiles);
+}
+
+// What standbys call this router when it leads.
+std::string NameFor(const std::string& listen) {
+  const absl::StatusOr<Address> address = ParseAddress(listen, /*port_may_be_0=*/true);
+  if (!address.ok() || (address->host != "0.0.0.0" && address->host != "::")) return listen;
+  char host[256] = "localhost";
+  gethostname(host, sizeof(host) - 1);
+  return Address{host, address->port}.ToString();
+}
+
+// REQUIRES: plan_mode, policy and wait are set, and group_kind is what "auto" means.
+absl::Status SetCoupling(const OptionTable& table, RouterSettings& settings) {
+  RouterOptions& o = settings.router;
+  if (settings.coupling == "barrier") o.group_kind = core::GroupKind::kBarrier;
+  if (settings.coupling == "none") o.group_kind = core::GroupKind::kIndependent;
+  if (o.group_kind == core::GroupKind::kBarrier) return absl::OkStatus();
+  if (o.plan_mode == core::PlanMode::kLockstep) {
+    return absl::InvalidArgumentError(
+        "--plan_mode=lockstep: workers that step by themselves do not wait for plans (--coupling=barrier)");
+  }
+  if (o.wait.kind != core::WaitGateOptions::Kind::kNone) {
+    return absl::InvalidArgumentError(
+        "--admission=wait or nested_wait: batches are those of a common step (--coupling=barrier)");
+  }
+  if (!table.given("policy")) o.policy = "jffc";
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddRouterOptions(OptionTable& table, RouterSettings& settings) {
+  AddPorts(table, settings.router);
+  AddGroups(table, settings);
+  AddDecisions(table, settings.router);
+  AddLimits(table, settings);
+  AddElection(table, settings.election);
+  table.Add("log_level", &settings.log_level, "trace, debug, info, warning or error");
+  table.Add("log_format", &settings.log_format, "text or json");
+}
+
+absl::Status FinishRouterOptions(const OptionTable& table, RouterSettings& settings) {
+  // Nobody asked for this port if it was not given, and two routers on a machine are nothing wrong.
+  settings.router.http_may_fail = !table.given("http_listen");
+  settings.router.admission = settings.admission.kv;
+  settings.router.wait = settings.admission.wait;
+  settings.election.name = NameFor(settings.router.listen);
+  if (settings.election.etcd.endpoints.empty() && settings.election.etcd.tls.enabled()) {
+    return absl::InvalidArgumentError("--election_tls: there is no --election_etcd");
+  }
+  return SetCoupling(table, settings);
+}
+
+}  // namespace bfio::router

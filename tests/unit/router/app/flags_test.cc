@@ -1,0 +1,101 @@
+#include "router/app/flags.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "common/config/command_line.h"
+
+namespace bfio::router {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class RouterFlags : public ::testing::Test {
+ protected:
+  absl::Status Read(const std::vector<std::string>& args) {
+    settings_ = std::make_unique<RouterSettings>();
+    OptionTable table;
+    AddRouterOptions(table, *settings_);
+    if (const auto line = ParseCommandLine(args, table); !line.ok()) return line.status();
+    return FinishRouterOptions(table, *settings_);
+  }
+  std::string Error(const std::vector<std::string>& args) { return std::string(Read(args).message()); }
+  const RouterOptions& options() const { return settings_->router; }
+
+  std::unique_ptr<RouterSettings> settings_;
+};
+
+TEST_F(RouterFlags, MemoryIsSharedOutTwoToOne) {
+  ASSERT_TRUE(Read({}).ok());
+  EXPECT_EQ(options().max_waiting_bytes, int64_t{512} << 20);
+  EXPECT_EQ(options().replay_budget_bytes, int64_t{256} << 20);
+  ASSERT_TRUE(Read({"--request_memory_mb=768"}).ok());
+  EXPECT_EQ(options().max_waiting_bytes, int64_t{512} << 20);
+  EXPECT_EQ(options().replay_budget_bytes, int64_t{256} << 20);
+  ASSERT_TRUE(Read({"--request_memory_mb=3"}).ok());
+  EXPECT_EQ(options().requests().resume.budget_bytes, 1 << 20);
+  EXPECT_EQ(options().overload().max_waiting_bytes, 2 << 20);
+}
+
+TEST_F(RouterFlags, OneTimeoutForClientsAndOneForSteps) {
+  ASSERT_TRUE(Read({"--client_timeout=7s", "--step_timeout=3s"}).ok());
+  EXPECT_EQ(options().requests().resume.timeout, absl::Seconds(7));
+  EXPECT_EQ(options().stream().timeout, absl::Seconds(7));
+  EXPECT_EQ(options().group_set(1).group.retain, absl::Seconds(7));
+  EXPECT_EQ(options().group_set(1).group.form_timeout, absl::Seconds(3));
+  EXPECT_EQ(options().group_set(1).group.step_timeout, absl::Seconds(3));
+}
+
+TEST_F(RouterFlags, WhatIsConstantIsAsItWasByDefault) {
+  ASSERT_TRUE(Read({}).ok());
+  EXPECT_EQ(options().scheduler().window, 4096) << "the whole pool";
+  EXPECT_EQ(options().scheduler().hold_after_steps, 64);
+  EXPECT_EQ(options().overload().max_waiting_kv, 64);
+  EXPECT_EQ(options().requests().resume.request_bytes, 1 << 20);
+  EXPECT_EQ(options().stream().buffer_tokens, 16384);
+  EXPECT_EQ(options().group_set(1).group.report_timeout, absl::Milliseconds(200));
+  EXPECT_EQ(options().policy_options.seed, 1u);
+  EXPECT_EQ(options().policy_options.discount, 1);
+}
+
+TEST_F(RouterFlags, AdmissionSetsBothGates) {
+  ASSERT_TRUE(Read({"--admission=wait+kv_feasible:confidence=0.9"}).ok());
+  EXPECT_EQ(options().admission.confidence, 0.9);
+  EXPECT_EQ(options().wait.kind, core::WaitGateOptions::Kind::kWait);
+}
+
+TEST_F(RouterFlags, ListsAndTls) {
+  ASSERT_TRUE(Read({"--shadow=fcfs,lpt", "--models=0123abcd", "--admin_tls=cert=a,key=b",
+                    "--election_etcd=http://a:1", "--listen=10.0.0.1:5"})
+                  .ok());
+  EXPECT_THAT(options().shadow, ElementsAre("fcfs", "lpt"));
+  EXPECT_THAT(options().models, ElementsAre("0123abcd"));
+  EXPECT_EQ(options().admin_tls.key, "b");
+  EXPECT_EQ(settings_->election.name, "10.0.0.1:5");
+  EXPECT_TRUE(options().http_may_fail);
+}
+
+TEST_F(RouterFlags, WorkersThatStepAloneHaveThePolicyForThatUnlessItIsGiven) {
+  ASSERT_TRUE(Read({"--coupling=none"}).ok());
+  EXPECT_EQ(options().policy, "jffc");
+  ASSERT_TRUE(Read({"--coupling=none", "--policy=fcfs"}).ok());
+  EXPECT_EQ(options().policy, "fcfs");
+  EXPECT_THAT(Error({"--coupling=none", "--plan_mode=lockstep"}), HasSubstr("--coupling=barrier"));
+  EXPECT_THAT(Error({"--coupling=none", "--admission=wait"}), HasSubstr("--coupling=barrier"));
+}
+
+TEST_F(RouterFlags, MistakesNameTheFlag) {
+  EXPECT_THAT(Error({"--groups=65"}), HasSubstr("--groups=65: must be within 1..64"));
+  EXPECT_THAT(Error({"--models=xyz"}), HasSubstr("--models=xyz: 'xyz' is not 8 to 64"));
+  EXPECT_THAT(Error({"--tenant_limits=a"}), HasSubstr("--tenant_limits=a: "));
+  EXPECT_THAT(Error({"--client_tls=x"}), HasSubstr("--client_tls=x: must be cert=FILE"));
+  EXPECT_THAT(Error({"--election_tls=ca=x"}), HasSubstr("there is no --election_etcd"));
+  EXPECT_THAT(Error({"--replay_budget_mb=1"}), HasSubstr("unknown flag"));
+}
+
+}  // namespace
+}  // namespace bfio::router

@@ -1,0 +1,34 @@
+// bfio_worker's options as an OptionTable: the one record of each.
+//
+// Purpose: what a flag, a field of the config file and a line of --help are. Threads: call from main, before
+// threads are started.
+#ifndef BFIO_WORKER_LINK_FLAGS_H_
+#define BFIO_WORKER_LINK_FLAGS_H_
+
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "common/config/options.h"
+#include "worker/link/worker.h"
+
+namespace bfio::worker {
+
+struct WorkerSettings {
+  WorkerOptions worker;
+  // A scheduler's name and its order.
+  std::pair<std::string, BatchOrder> scheduler = {"sarathi", BatchOrder::kFcfs};
+  // How steps are made up, for every engine; 0 tokens: what the engine does without being told.
+  DecodeOptions decode = {.page_tokens = 64, .token_budget = 0};
+  std::string log_level = "info", log_format = "text";
+};
+
+// `settings` outlives the reading of `table`.
+void AddWorkerOptions(OptionTable& table, WorkerSettings& settings);
+
+// What follows from several options, once all are read. INVALID_ARGUMENT, naming the flag.
+absl::Status FinishWorkerOptions(const OptionTable& table, WorkerSettings& settings);
+
+}  // namespace bfio::worker
+
+#endif  // BFIO_WORKER_LINK_FLAGS_H_
