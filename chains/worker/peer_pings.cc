@@ -1,11 +1,11 @@
 #include "chains/worker/peer_pings.h"
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "bfio/v1/pipeline.grpc.pb.h"
 #include "common/base/clock.h"
 #include "common/net/channel.h"
@@ -15,7 +15,7 @@ namespace bfio::worker {
 namespace {
 
 constexpr int kRounds = 6;
-constexpr std::chrono::milliseconds kConnect{1000}, kAnswer{250};
+constexpr absl::Duration kConnect = absl::Seconds(1), kAnswer = absl::Milliseconds(250);
 // For gRPC to say that a deadline has passed.
 constexpr absl::Duration kGrace = absl::Milliseconds(500);
 
@@ -37,11 +37,11 @@ class PeerPings::Round {
     for (Call& call : calls_) call.context.TryCancel();
   }
 
-  void Run(std::chrono::milliseconds deadline, bool counts) {
+  void Run(absl::Duration deadline, bool counts) {
     for (size_t i = 0; i < calls_.size(); ++i) {
       Call& call = calls_[i];
       call.context.set_wait_for_ready(true);
-      call.context.set_deadline(std::chrono::system_clock::now() + deadline);
+      call.context.set_deadline(absl::ToChronoTime(absl::Now() + deadline));
       const absl::Time before = MonotonicNow();
       peers_[i].stub->async()->Ping(&call.context, &call.request, &call.reply,
                                     [this, i, before, counts](const grpc::Status& status) {
@@ -50,8 +50,7 @@ class PeerPings::Round {
     }
     {
       MutexLock lock(&mutex_);
-      if (mutex_.AwaitWithTimeout(absl::Condition(this, &Round::AllDone),
-                                  absl::FromChrono(deadline) + kGrace)) {
+      if (mutex_.AwaitWithTimeout(absl::Condition(this, &Round::AllDone), deadline + kGrace)) {
         return;
       }
     }

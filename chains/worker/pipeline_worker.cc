@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "chains/pipeline/block_trial.h"
 #include "chains/worker/chain_host.h"
 #include "chains/worker/peer_pings.h"
@@ -315,7 +316,7 @@ absl::Status PipelineWorker::Run(const WorkerOptions& options, std::shared_ptr<g
     status = member.Run();
   }
   (*listener)->Stop();
-  server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(1));
+  server->Shutdown(absl::ToChronoTime(absl::Now() + absl::Seconds(1)));
   return status;
 }
 

@@ -49,9 +49,10 @@ BoundedServer::BoundedServer(const ConnectionLimits& limits, int max_connections
   set_keep_alive_max_count(kMaxRequests);
   set_tcp_nodelay(true);
   // httplib's own is SO_REUSEPORT, with which two programs get a port and share its callers.
-  set_socket_options([](int socket) {
+  set_socket_options([this](int socket) {
     const int on = 1;
     setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    listener_ = socket;
   });
 }
 
@@ -62,12 +63,12 @@ void BoundedServer::Stop() {
 }
 
 void BoundedServer::WidenBacklog() {
-  ::listen(svr_sock_, SOMAXCONN);
+  ::listen(listener_, SOMAXCONN);
 }
 
 bool BoundedServer::AwaitRequest(HttpConnection& connection, absl::Duration patience) {
   const absl::Time begin = MonotonicNow();
-  while (svr_sock_ != INVALID_SOCKET && !state_.ending) {
+  while (!state_.ending) {
     if (connection.WaitForRequest(kSlice)) return true;
     const absl::Duration idle = MonotonicNow() - begin;
     if (idle > patience || connection.PeerGone() || (idle > kCrowdedPatience && state_.load->waiting > 0))

@@ -40,6 +40,8 @@ class BoundedServer final : public httplib::Server {
 
   const ConnectionLimits limits_;
   const std::unique_ptr<ReloadedTls> tls_;
+  // The socket that was bound last; httplib's.
+  int listener_ = -1;
   ServerState state_;
 };
 

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 #include "tests/testing/cluster.h"
+#include "tests/testing/token_clients.h"
 
 namespace bfio::testing {
 namespace {
@@ -43,39 +44,6 @@ uint32_t ActiveIn(const v1::ClusterState& state, const std::string& group) {
     if (worker.group() == group) active += worker.active_requests();
   }
   return active;
-}
-
-// Clients with a stream of `output` tokens each, at once.
-class ClientThreads {
- public:
-  ClientThreads(Cluster& cluster, int n, uint32_t output) : results_(n) {
-    for (int i = 0; i < n; ++i) {
-      threads_.emplace_back([this, &cluster, i, output] {
-        v1::GenerateRequest request = SyntheticRequest(10 + i, output);
-        request.mutable_sampling()->set_seed(100 + i);
-        results_[i] = Generate(cluster.inference(), request);
-      });
-    }
-  }
-  ~ClientThreads() { Join(); }
-  std::vector<GenerateResult>& Join() {
-    for (std::thread& thread : threads_) thread.join();
-    threads_.clear();
-    return results_;
-  }
-
- private:
-  std::vector<GenerateResult> results_;
-  std::vector<std::thread> threads_;
-};
-
-void ExpectWhole(const std::vector<GenerateResult>& results, uint32_t output) {
-  for (const GenerateResult& result : results) {
-    EXPECT_TRUE(result.status.ok()) << result.status.error_message();
-    EXPECT_EQ(result.tokens.size(), output);
-    EXPECT_TRUE(result.contiguous);
-    EXPECT_EQ(result.finishes, 1);
-  }
 }
 
 // What a watcher sees of the steps of all groups, until the router or the watcher ends the stream.

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "tests/testing/cluster.h"
+#include "tests/testing/token_clients.h"
 
 namespace bfio::testing {
 namespace {
@@ -17,30 +18,6 @@ size_t Serving(const v1::ClusterState& state) {
   for (const v1::WorkerState& worker : state.workers()) serving += worker.phase() == v1::WORKER_PHASE_SERVING;
   return serving;
 }
-
-// Several clients at once, each with a stream of `output` tokens.
-class Clients {
- public:
-  Clients(Cluster& cluster, int n, uint32_t output) : results_(n) {
-    for (int i = 0; i < n; ++i) {
-      threads_.emplace_back([this, &cluster, i, output] {
-        v1::GenerateRequest request = SyntheticRequest(10 + i, output);
-        request.mutable_sampling()->set_seed(100 + i);
-        results_[i] = Generate(cluster.inference(), request);
-      });
-    }
-  }
-  ~Clients() { Join(); }
-  std::vector<GenerateResult>& Join() {
-    for (std::thread& thread : threads_) thread.join();
-    threads_.clear();
-    return results_;
-  }
-
- private:
-  std::vector<GenerateResult> results_;
-  std::vector<std::thread> threads_;
-};
 
 ClusterOptions Options(int workers) {
   ClusterOptions options;
@@ -53,23 +30,14 @@ ClusterOptions Options(int workers) {
   return options;
 }
 
-void ExpectComplete(const std::vector<GenerateResult>& results, uint32_t output) {
-  for (const GenerateResult& result : results) {
-    EXPECT_TRUE(result.status.ok()) << result.status.error_message();
-    EXPECT_EQ(result.tokens.size(), output);
-    EXPECT_TRUE(result.contiguous);
-    EXPECT_EQ(result.finishes, 1);
-  }
-}
-
 TEST(Membership, AKilledWorkersRequestsAreReplayedWithTheSameTokens) {
   Cluster cluster(Options(3));
   ASSERT_TRUE(cluster.ok());
-  Clients undisturbed(cluster, 12, 300);
+  ClientThreads undisturbed(cluster, 12, 300);
   const std::vector<GenerateResult> reference = undisturbed.Join();
-  ExpectComplete(reference, 300);
+  ExpectWhole(reference, 300);
 
-  Clients disturbed(cluster, 12, 300);
+  ClientThreads disturbed(cluster, 12, 300);
   ASSERT_TRUE(cluster.WaitFor("all requests to run", [](const v1::ClusterState& s) {
     uint32_t active = 0;
     for (const v1::WorkerState& worker : s.workers()) active += worker.active_requests();
@@ -77,7 +45,7 @@ TEST(Membership, AKilledWorkersRequestsAreReplayedWithTheSameTokens) {
   }));
   cluster.workers()[1].Signal(SIGKILL);
   const std::vector<GenerateResult>& results = disturbed.Join();
-  ExpectComplete(results, 300);
+  ExpectWhole(results, 300);
   for (size_t i = 0; i < results.size(); ++i) EXPECT_EQ(results[i].tokens, reference[i].tokens);
   const v1::ClusterState state = cluster.State();
   EXPECT_EQ(Serving(state), 2u);
@@ -89,13 +57,13 @@ TEST(Membership, AKilledWorkersRequestsAreReplayedWithTheSameTokens) {
 TEST(Membership, ALateWorkerJoinsAndTakesRequests) {
   Cluster cluster(Options(1));
   ASSERT_TRUE(cluster.ok());
-  Clients clients(cluster, 16, 400);  // twice the one worker's slots
+  ClientThreads clients(cluster, 16, 400);  // twice the one worker's slots
   cluster.StartWorker();
   ASSERT_TRUE(cluster.WaitFor("the second worker to run requests", [](const v1::ClusterState& s) {
     return s.workers_size() == 2 && s.workers(1).phase() == v1::WORKER_PHASE_SERVING &&
            s.workers(1).active_requests() > 0;
   }));
-  ExpectComplete(clients.Join(), 400);
+  ExpectWhole(clients.Join(), 400);
   EXPECT_EQ(cluster.State().requests().replayed(), 0u) << "a join disturbs nobody";
   cluster.StopCleanly();
 }
@@ -103,7 +71,7 @@ TEST(Membership, ALateWorkerJoinsAndTakesRequests) {
 TEST(Membership, ADrainedWorkerFinishesItsRequestsAndLeaves) {
   Cluster cluster(Options(2));
   ASSERT_TRUE(cluster.ok());
-  Clients clients(cluster, 8, 400);
+  ClientThreads clients(cluster, 8, 400);
   ASSERT_TRUE(cluster.WaitFor("requests on both workers", [](const v1::ClusterState& s) {
     return s.workers_size() == 2 && s.workers(0).active_requests() > 0 && s.workers(1).active_requests() > 0;
   }));
@@ -112,12 +80,12 @@ TEST(Membership, ADrainedWorkerFinishesItsRequestsAndLeaves) {
   request.set_worker_id(cluster.State().workers(0).worker_id());
   grpc::ClientContext context;
   ASSERT_TRUE(cluster.admin().DrainWorker(&context, request, &response).ok());
-  ExpectComplete(clients.Join(), 400);
+  ExpectWhole(clients.Join(), 400);
   ASSERT_TRUE(cluster.WaitFor("the drained worker to leave", [](const v1::ClusterState& s) {
     return s.workers_size() == 1 && Serving(s) == 1;
   }));
   EXPECT_EQ(cluster.State().requests().replayed(), 0u);
-  ExpectComplete({Generate(cluster.inference(), SyntheticRequest(10, 5))}, 5);
+  ExpectWhole({Generate(cluster.inference(), SyntheticRequest(10, 5))}, 5);
   grpc::ClientContext again;
   EXPECT_EQ(cluster.admin().DrainWorker(&again, request, &response).error_code(),
             grpc::StatusCode::NOT_FOUND);
@@ -126,12 +94,12 @@ TEST(Membership, ADrainedWorkerFinishesItsRequestsAndLeaves) {
 TEST(Membership, ATerminatedWorkerDrainsByItself) {
   Cluster cluster(Options(2));
   ASSERT_TRUE(cluster.ok());
-  Clients clients(cluster, 8, 400);
+  ClientThreads clients(cluster, 8, 400);
   ASSERT_TRUE(cluster.WaitFor("requests on both workers", [](const v1::ClusterState& s) {
     return s.workers_size() == 2 && s.workers(0).active_requests() > 0 && s.workers(1).active_requests() > 0;
   }));
   cluster.workers()[0].Signal(SIGTERM);
-  ExpectComplete(clients.Join(), 400);
+  ExpectWhole(clients.Join(), 400);
   EXPECT_EQ(cluster.workers()[0].Wait(kSlowdown * absl::Seconds(30)), 0) << cluster.workers()[0].Stderr();
   EXPECT_EQ(cluster.State().requests().replayed(), 0u);
 }
@@ -141,11 +109,11 @@ TEST(Membership, RequestsWaitForTheFirstWorker) {
   options.router_flags.push_back("--workers=1");
   Cluster cluster(options);
   ASSERT_TRUE(cluster.ok());
-  Clients clients(cluster, 4, 20);
+  ClientThreads clients(cluster, 4, 20);
   ASSERT_TRUE(cluster.WaitFor("the requests to wait",
                               [](const v1::ClusterState& s) { return s.waiting_requests() == 4; }));
   cluster.StartWorker();
-  ExpectComplete(clients.Join(), 20);
+  ExpectWhole(clients.Join(), 20);
 }
 
 TEST(Membership, WorkersOutliveTheirRouter) {
@@ -158,7 +126,7 @@ TEST(Membership, WorkersOutliveTheirRouter) {
                                  absl::StrCat("--admin_listen=", cluster.admin_address()), "--workers=2"});
   ASSERT_TRUE(
       cluster.WaitFor("the workers to come back", [](const v1::ClusterState& s) { return Serving(s) == 2; }));
-  ExpectComplete({Generate(cluster.inference(), SyntheticRequest(10, 5))}, 5);
+  ExpectWhole({Generate(cluster.inference(), SyntheticRequest(10, 5))}, 5);
 }
 
 }  // namespace

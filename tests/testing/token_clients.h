@@ -1,7 +1,7 @@
-// A client for each request of a list, which reads its stream to the end.
+// Clients that read their streams to the end, each on a thread of its own.
 //
 // Purpose: what many clients got, against what they were to get, while a test does something to the cluster.
-// Threads: one for each request, joined by ExpectTokens.
+// Threads: one for each request, joined by ExpectTokens or Join.
 #ifndef BFIO_TESTS_TESTING_TOKEN_CLIENTS_H_
 #define BFIO_TESTS_TESTING_TOKEN_CLIENTS_H_
 
@@ -66,6 +66,39 @@ class TokenClients {
   std::vector<GenerateResult> results_;
   std::vector<std::thread> threads_;
 };
+
+// Clients with a stream of `output` tokens each, at once.
+class ClientThreads {
+ public:
+  ClientThreads(Cluster& cluster, int n, uint32_t output) : results_(n) {
+    for (int i = 0; i < n; ++i) {
+      threads_.emplace_back([this, &cluster, i, output] {
+        v1::GenerateRequest request = SyntheticRequest(10 + i, output);
+        request.mutable_sampling()->set_seed(100 + i);
+        results_[i] = Generate(cluster.inference(), request);
+      });
+    }
+  }
+  ~ClientThreads() { Join(); }
+  std::vector<GenerateResult>& Join() {
+    for (std::thread& thread : threads_) thread.join();
+    threads_.clear();
+    return results_;
+  }
+
+ private:
+  std::vector<GenerateResult> results_;
+  std::vector<std::thread> threads_;
+};
+
+inline void ExpectWhole(const std::vector<GenerateResult>& results, uint32_t output) {
+  for (const GenerateResult& result : results) {
+    EXPECT_TRUE(result.status.ok()) << result.status.error_message();
+    EXPECT_EQ(result.tokens.size(), output);
+    EXPECT_TRUE(result.contiguous);
+    EXPECT_EQ(result.finishes, 1);
+  }
+}
 
 }  // namespace bfio::testing
 

@@ -1,0 +1,151 @@
+// Tests of requests from arrival to end.
+//
+// Purpose: a router of one group with one worker of four slots: a real scheduler, no sockets, and a clock
+// that tests move. Threads: one.
+#ifndef BFIO_TESTS_UNIT_ROUTER_REQUESTS_REQUEST_LIFECYCLE_FIXTURE_H_
+#define BFIO_TESTS_UNIT_ROUTER_REQUESTS_REQUEST_LIFECYCLE_FIXTURE_H_
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "router/requests/request_lifecycle.h"
+#include "tests/unit/router/requests/recording_sink.h"
+
+namespace bfio::router {
+
+class RequestLifecycleTest : public ::testing::Test {
+ protected:
+  void SetUp() override { Start({}); }
+
+  // A router with one group of one worker of four slots.
+  void Start(const RequestOptions& options, const OverloadOptions& overload = {},
+             const std::string& limits = "") {
+    core::SchedulerOptions scheduler;
+    scheduler.max_waiting = overload.max_waiting;
+    requests_.reset();
+    cluster_ = std::make_unique<core::Cluster>(scheduler, core::PolicySetting{"fcfs", {}});
+    ASSERT_TRUE(cluster_->Apply(core::AddGroup{0, core::GroupKind::kBarrier}).status.ok());
+    tenants_ = std::make_unique<Tenants>(*ParseTenantLimits(limits));
+    overload_ = std::make_unique<OverloadControl>(overload);
+    ids_ = std::make_unique<RequestIds>(core::RequestId{1});
+    sinks_.clear();
+    requests_ = std::make_unique<RequestLifecycle>(options, cluster_.get(), ids_.get(), tenants_.get(),
+                                                   overload_.get(), now_);
+  }
+
+  void OpenEpoch(std::vector<core::ResidentRequest> resident = {},
+                 std::vector<core::RequestSpec> recovered = {}) {
+    core::EpochMember member;
+    member.spec.slots = 4;
+    member.spec.kv_tokens = 1000;
+    member.resident = std::move(resident);
+    member.adopted = std::move(recovered);
+    const core::Outcome outcome = cluster_->Apply(core::OpenEpoch{0, {member}});
+    step_ = 0;
+    for (auto id = outcome.displaced.rbegin(); id != outcome.displaced.rend(); ++id)
+      requests_->OnLost(*id, now_);
+    GroupsView view;
+    view.kv_tokens = 1000;
+    view.max_sequence_tokens = 500;
+    view.complete = true;
+    requests_->SetGroups(view);
+    requests_->OnEpochOpened(now_);
+  }
+
+  // The worker dies with what is placed on it, and another takes its place.
+  void Die() {
+    requests_->OnWorkerDied(0, 0);
+    OpenEpoch();
+  }
+  // As it waits in the pool.
+  core::RequestSpec WaitingSpec(core::RequestId id) const {
+    for (const core::PoolState::Waiting& waiting : cluster_->Save().pool.waiting) {
+      if (waiting.spec.id == id) return waiting.spec;
+    }
+    ADD_FAILURE() << id << " does not wait";
+    return {};
+  }
+
+  static ClientRequest Ask(const std::string& name, uint32_t max_new_tokens = 10) {
+    ClientRequest request;
+    request.request_id = name;
+    request.prompt = {11, 12, 13};
+    request.prompt_tokens = 3;
+    request.max_new_tokens = max_new_tokens;
+    return request;
+  }
+  static ClientRequest AskResumable(const std::string& name, uint32_t max_new_tokens = 10) {
+    ClientRequest request = Ask(name, max_new_tokens);
+    request.resumable = true;
+    request.resume_token = "secret";
+    return request;
+  }
+  static ClientRequest ComeBack(const std::string& name, uint32_t from) {
+    ClientRequest request;
+    request.request_id = name;
+    request.resumable = true;
+    request.resume_token = "secret";
+    request.resume_from = from;
+    return request;
+  }
+
+  // Of a request that no worker holds: its client has it up to `received` tokens.
+  static ClientRequest Interrupted(const std::string& name, uint32_t received, bool proven) {
+    ClientRequest request;
+    request.request_id = name;
+    request.tenant = "t";
+    request.prompt = {11, 12, 13};
+    request.prompt_tokens = 3;
+    request.max_new_tokens = 10;
+    request.resumable = true;
+    request.resume_from = received;
+    request.received.assign(received, 7);
+    request.resume_proven = proven;
+    return request;
+  }
+
+  RecordingSink& Arrive(ClientRequest request) {
+    const core::RequestId id = ids_->Next();
+    sinks_[id] = std::make_shared<RecordingSink>(id);
+    auto ticket = request.resume_from ? TenantLimiter::Ticket() : *tenants_->Enter(request, now_);
+    requests_->OnArrival(id, std::move(request), sinks_[id], std::move(ticket), now_);
+    return *sinks_[id];
+  }
+
+  // The plan's assignments, once it has been applied by the worker.
+  std::vector<Assignment> Place() {
+    std::vector<Assignment> assignments;
+    const core::Outcome outcome = cluster_->Apply(core::MakePlan{0, false});
+    if (!outcome.plan) return assignments;
+    for (const core::Placement& placement : outcome.plan->placements) {
+      if (auto made = requests_->OnPlaced(placement.id, 0, placement.wait_steps, now_))
+        assignments.push_back(*made);
+    }
+    core::StepReport report;
+    report.step = ++step_;
+    report.applied_plan = outcome.plan->apply_step;
+    EXPECT_TRUE(cluster_->Apply(core::Report{0, 0, report}).status.ok());
+    return assignments;
+  }
+  void Tokens(const RecordingSink& sink, std::vector<uint32_t> tokens) {
+    requests_->OnTokens(sink.id(), tokens, now_);
+  }
+
+  absl::Time now_ = absl::UnixEpoch() + absl::Hours(1);
+  std::unique_ptr<core::Cluster> cluster_;
+  std::unique_ptr<Tenants> tenants_;
+  std::unique_ptr<OverloadControl> overload_;
+  std::unique_ptr<RequestIds> ids_;
+  std::map<core::RequestId, std::shared_ptr<RecordingSink>> sinks_;
+  std::unique_ptr<RequestLifecycle> requests_;
+  int64_t step_ = 0;
+};
+
+}  // namespace bfio::router
+
+#endif  // BFIO_TESTS_UNIT_ROUTER_REQUESTS_REQUEST_LIFECYCLE_FIXTURE_H_
