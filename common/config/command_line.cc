@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <map>
 #include <sstream>
 #include <utility>
 
@@ -133,15 +134,13 @@ absl::StatusOr<CommandLine> ParseCommandLine(absl::Span<const std::string> args,
   std::vector<Assignment> assignments;
   if (absl::Status status = ArgumentReader(args, options).Read(out, assignments); !status.ok()) return status;
   if (out.help || out.version) return out;
-  std::string config;
-  for (const Assignment& a : assignments) {
-    if (a.option->name == "config") config = a.value;
-  }
-  if (!config.empty()) {
+  std::map<Option*, std::string> last;
+  for (const Assignment& a : assignments) last[a.option] = a.value;
+  if (const std::string config = last[options.Find("config")]; !config.empty()) {
     if (absl::Status status = LoadConfig(config, options); !status.ok()) return status;
   }
-  for (const Assignment& a : assignments) {
-    if (absl::Status status = options.Set(*a.option, a.value); !status.ok()) return status;
+  for (const auto& [option, value] : last) {
+    if (absl::Status status = options.Set(*option, value); !status.ok()) return status;
   }
   return out;
 }

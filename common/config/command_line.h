@@ -21,9 +21,9 @@ struct CommandLine {
 };
 
 // Reads `args` (without the program's name): `--name=value`, `--name value`, `--bool`, `--nobool`; `-` and
-// `_` in names are the same, as are one and two leading dashes; `--` ends the flags. Applies the config file
-// first, then the flags. With --help or --version nothing else is looked at. INVALID_ARGUMENT or NOT_FOUND
-// with a one-line message otherwise.
+// `_` in names are the same, as are one and two leading dashes; `--` ends the flags. Of a flag that is
+// given twice the last value counts. Applies the config file first, then the flags. With --help or --version
+// nothing else is looked at. INVALID_ARGUMENT or NOT_FOUND with a one-line message otherwise.
 absl::StatusOr<CommandLine> ParseCommandLine(absl::Span<const std::string> args, OptionTable& options);
 
 }  // namespace bfio

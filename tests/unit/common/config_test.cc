@@ -113,6 +113,12 @@ TEST_F(ConfigTest, AFlagGivenWithItsDefaultIsGiven) {
   EXPECT_FALSE(program_->table.given("workers")) << "of an earlier command line";
 }
 
+TEST_F(ConfigTest, TheLastValueOfAFlagCounts) {
+  ASSERT_TRUE(Run({"--workers=9999", "--workers=3", "--json", "--nojson"}).ok());
+  EXPECT_EQ(settings().workers, 3);
+  EXPECT_FALSE(settings().json);
+}
+
 TEST_F(ConfigTest, ValuesMayHoldEqualSignsAndDashes) {
   ASSERT_TRUE(Run({"--policy=a-b=c"}).ok());
   EXPECT_EQ(settings().policy, "a-b=c");
