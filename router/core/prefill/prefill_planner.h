@@ -28,7 +28,8 @@
 // Who. A prompt leaves the pool for a rank only when that rank has none, the shortest first by age over
 // length; the longest of a step goes to the rank that will be least loaded.
 //
-// Bounds. No rank computes beyond the level, so no decode is later than that. A prompt that is not done after
+// Bounds. No rank computes beyond the level, so no decode is later than that, and the level is above the slowest
+// rank's time by twice that time or a mean prompt's, if this is more. A prompt that is not done after
 // twice the time that it was meant to take is given its share in every step, whoever shares it; and one in the
 // pool outgrows all that are younger, as its age over its length grows without bound.
 //
