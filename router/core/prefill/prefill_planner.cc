@@ -12,9 +12,9 @@ namespace {
 // A prompt that has not been computed after so many times the steps that it was meant to take is given its
 // share whoever else shares the step, so that none is bound to a rank that is never below the level.
 constexpr double kOverdue = 2;
-// A step is longer than without prompts by so many mean prompts or, where they are short, by so many times itself
-// at most: the fixed part of a step is then a third of it, so that longer steps gain little, and each delays all
-// that decode, and all that arrive.
+// A step is longer than without prompts by so many mean prompts or, where they are short, by so many times
+// itself at most: the fixed part of a step is then a third of it, so that longer steps gain little, and each
+// delays all that decode, and all that arrive.
 constexpr double kMostRise = 2;
 
 class Planner {

@@ -39,9 +39,10 @@ ABSL_FLAG(
     std::string, cost, "7.5e-3,0.027e-3,220,1.05e-9,4.85e-8",
     "serve: C,A,B0,K1,K2 of a rank's step: C + A max(0, rows - B0) + K1 pairs of prompt tokens + K2 tokens "
     "that decodes attend to, seconds; an 8-billion model per GPU by default");
-ABSL_FLAG(uint32_t, lag, 2,
-          "serve: a plan made from the reports of step k is for step k + lag; 2 in a pipelined router, at most 1 "
-          "where the group waits for its plan");
+ABSL_FLAG(
+    uint32_t, lag, 2,
+    "serve: a plan made from the reports of step k is for step k + lag; 2 in a pipelined router, at most 1 "
+    "where the group waits for its plan");
 ABSL_FLAG(bool, closed, false,
           "serve, serve-grid: a request comes whenever one ends; --load is the share of all slots that the "
           "requests in the system would fill");
@@ -188,7 +189,8 @@ class Summary {
     for (const auto& [load, sums] : loads_) {
       const double n = sums.cells;
       absl::StrAppendFormat(
-          &text, "load %4.2f, %3.0f cells: E2E %.3f (worst %.3f), TTFT p50 %.2f, p99 %.2f, TPOT %.3f, "
+          &text,
+          "load %4.2f, %3.0f cells: E2E %.3f (worst %.3f), TTFT p50 %.2f, p99 %.2f, TPOT %.3f, "
           "tokens/s %.3f (least %.3f)\n",
           load, n, sums.e2e / n, sums.worst_e2e, sums.ttft / n, sums.tail / n, sums.tpot / n, sums.tokens / n,
           sums.least_tokens);

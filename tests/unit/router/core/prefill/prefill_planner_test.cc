@@ -219,7 +219,8 @@ TEST(PlanPrefillTest, FreeRowsAreUsedOnTheSlowestRank) {
   rank.cost.b0_tokens = 120;
   rank.cost.k1_s_per_pair = 1e-9;
   const PrefillDecision decision = PlanPrefill({{rank}}, {}, Traffic(), {});
-  EXPECT_GE(TokensWithin({rank.cost, rank.decodes, rank.decode_context, rank.prompts}, decision.level_s), 100);
+  EXPECT_GE(TokensWithin({rank.cost, rank.decodes, rank.decode_context, rank.prompts}, decision.level_s),
+            100);
 }
 
 // Nobody else comes, all others decode, and nothing is free: it is computed within twice the time that it was
