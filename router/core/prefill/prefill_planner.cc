@@ -12,6 +12,10 @@ namespace {
 // A prompt that has not been computed after so many times the steps that it was meant to take is given its
 // share whoever else shares the step, so that none is bound to a rank that is never below the level.
 constexpr double kOverdue = 2;
+// A step is longer than without prompts by so many mean prompts or, where they are short, by so many times
+// itself at most: the fixed part of a step is then a third of it, so that longer steps gain little, and each
+// delays all that decode, and all that arrive.
+constexpr double kMostRise = 2;
 
 class Planner {
  public:
@@ -96,7 +100,13 @@ class Planner {
     return terms;
   }
 
-  double WantedTokens() const { return static_cast<double>(could_run_) * ShareOfAPrompt(); }
+  double WantedTokens() const {
+    double most = 0;
+    for (const PrefillRank& rank : ranks_) {
+      most += kMostRise * std::max(traffic_.mean_prompt_tokens, least_s_ / rank.cost.a_s_per_token);
+    }
+    return std::min(static_cast<double>(could_run_) * ShareOfAPrompt(), most);
+  }
 
   // --- the level, if every rank had prompts without end; context is left out ---
 
@@ -128,7 +138,8 @@ class Planner {
   double LevelOf(double wanted) const {
     std::vector<RankWork> work;
     for (const PrefillRank& rank : ranks_) work.push_back(WorkOf(rank));
-    return std::max(FillLevel(work, Terms(wanted)).seconds, LevelOfOverdue());
+    const double most_s = least_s_ + kMostRise * std::max(traffic_.mean_prefill_s, least_s_);
+    return std::max(std::min(FillLevel(work, Terms(wanted)).seconds, most_s), LevelOfOverdue());
   }
 
   // At which every rank whose first prompt is overdue computes that prompt's share.

@@ -7,30 +7,31 @@
 //   - below the time that the slowest rank needs anyway: these tokens are free;
 //   - together: m prompts on m ranks share what one would pay alone.
 //
-// When to pay. N requests decode; prompts of S seconds come at rate lambda; a rank has the share f of its time
-// free. A rise of dt that m ranks share costs N dt. It brings prompts forward:
+// When to pay. N requests decode; prompts of S seconds come at rate lambda; a rank has the share f of its
+// time free. A rise of dt that m ranks share costs N dt. It brings prompts forward:
 //   - a prompt that would else be computed at speed v (seconds of work per second) ends dt / v earlier. So
 //     where m >= N v, with v the free speed f or the pace below, the rise pays at once, whatever is wanted;
 //   - with Q prompts on G ranks, Q / G wait for each rank, and free time alone would work them off at the
-//     speed f - lambda S / G. So m Q / G >= N (f - lambda S / G) is the least that paying for a backlog takes.
-//     Where arrivals take all free time and more, somebody pays in any case.
+//     speed f - lambda S / G. So m Q / G >= N (f - lambda S / G) is the least that paying for a backlog
+//     takes. Where arrivals take all free time and more, somebody pays in any case.
 // Company: k prompts that pay together have waited k / 2 lambda on average, and each pays N S / k; the sum is
-// least at k = sqrt(2 lambda N S). While fewer than that share the rise (or than G, if that is less), the level
-// stays where prompts are free.
+// least at k = sqrt(2 lambda N S). While fewer than that share the rise (or than G, if that is less), the
+// level stays where prompts are free.
 //
-// How fast. The free rows of a step that had no prompt are lost, so what has to be paid is spread evenly: every
-// prompt under way gets the mean prompt's share of a horizon tau = k / lambda per step, by which k prompts are
-// under way, by Little's law. They wait k / lambda each and pay N S / k: least at k = sqrt(lambda N S), of
-// which PrefillSettings::pace takes more or less. A long prompt takes longer and does not hold up a step in
-// proportion to its length. The steps that a plan takes to arrive come on top of tau, since a prompt that is
-// on its way shares nothing yet.
+// How fast. The free rows of a step that had no prompt are lost, so what has to be paid is spread evenly:
+// every prompt under way gets the mean prompt's share of a horizon tau = k / lambda per step, by which k
+// prompts are under way, by Little's law. They wait k / lambda each and pay N S / k: least at k = sqrt(lambda
+// N S), of which PrefillSettings::pace takes more or less. A long prompt takes longer and does not hold up a
+// step in proportion to its length. The steps that a plan takes to arrive come on top of tau, since a prompt
+// that is on its way shares nothing yet.
 //
 // Who. A prompt leaves the pool for a rank only when that rank has none, the shortest first by age over
 // length; the longest of a step goes to the rank that will be least loaded.
 //
-// Bounds. No rank computes beyond the level, so no decode is later than that. A prompt that is not done after
-// twice the time that it was meant to take is given its share in every step, whoever shares it; and one in the
-// pool outgrows all that are younger, as its age over its length grows without bound.
+// Bounds. No rank computes beyond the level, so no decode is later than that, and the level is above the
+// slowest rank's time by twice that time or a mean prompt's, if this is more. A prompt that is not done after
+// twice the time that it was meant to take is given its share in every step, whoever shares it; and one in
+// the pool outgrows all that are younger, as its age over its length grows without bound.
 //
 // Pure and deterministic; any thread, no state. Tokens, seconds, steps.
 #ifndef BFIO_ROUTER_CORE_PREFILL_PREFILL_PLANNER_H_

@@ -340,7 +340,8 @@ TEST(ServeRunTest, PlansThatComeTwoStepsLateCostLittle) {
   EXPECT_LT(RunOf(options, trace).e2e_s.mean, 1.05 * at_once);
 }
 
-// As a pipelined router: reports of step k, a plan for k + 2, so one step passes that the plan knows nothing of.
+// As a pipelined router: reports of step k, a plan for k + 2, so one step passes that the plan knows nothing
+// of.
 TEST(ServeRunTest, APlanForTheStepAfterTheNextIsOneStepLate) {
   const Trace trace = Conversation();
   ServeOptions options = Options("vllm");

@@ -211,8 +211,7 @@ class Run {
     if (arrivals_.size() > kRecent) arrivals_.pop_front();
     const auto prompt = static_cast<double>(row.prompt_tokens);
     prompts_.Add(prompt);
-    prefills_s_.Add(options_.cost.a_s_per_token * prompt +
-                    options_.cost.k1_s_per_pair * prompt * prompt / 2);
+    prefills_s_.Add(options_.cost.a_s_per_token * prompt + options_.cost.k1_s_per_pair * prompt * prompt / 2);
   }
 
   bool IsCounted(const ServeRequest& request) const {

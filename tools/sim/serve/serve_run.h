@@ -1,9 +1,9 @@
 // One run of a rule on a workload, and what came of it.
 //
-// Purpose: requests come by a Poisson process at a share of the group's capacity, or one whenever one ends, in
-// the order and with the lengths of a trace; a rule plans every step, `lag` steps ahead; what is counted begins after a warm-up and
-// ends when the last counted request has ended, while others keep coming. Deterministic for a seed. Threads:
-// runs in different threads share nothing.
+// Purpose: requests come by a Poisson process at a share of the group's capacity, or one whenever one ends,
+// in the order and with the lengths of a trace; a rule plans every step, `lag` steps ahead; what is counted
+// begins after a warm-up and ends when the last counted request has ended, while others keep coming.
+// Deterministic for a seed. Threads: runs in different threads share nothing.
 #ifndef BFIO_TOOLS_SIM_SERVE_SERVE_RUN_H_
 #define BFIO_TOOLS_SIM_SERVE_SERVE_RUN_H_
 
@@ -29,8 +29,8 @@ struct ServeOptions {
   double load = 0.7;
   bool closed = false;
   BatchCost cost;
-  // A plan that is made from the reports of step k is for step k + lag: 2 is a router's pipelined mode; with 1
-  // or 0 the group waits for its plan.
+  // A plan that is made from the reports of step k is for step k + lag: 2 is a router's pipelined mode; with
+  // 1 or 0 the group waits for its plan.
   int32_t lag = 0;
   double jitter = 0;
   uint64_t seed = 1;

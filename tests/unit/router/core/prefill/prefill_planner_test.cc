@@ -188,9 +188,29 @@ TEST(PlanPrefillTest, ALonePromptWaitsForCompanyWhereSomeIsComing) {
 }
 
 TEST(PlanPrefillTest, WhereFewDecodeTheyPayAtOnce) {
-  // One request decodes: it waits 0.05 s for the prompt, which would else take 16.7 steps of 0.012 s.
-  const std::vector<PrefillRank> ranks = {RankOf(0, 0, 10, {{500, 0}}), RankOf(1, 100)};
-  EXPECT_NEAR(PlanPrefill(ranks, {}, Traffic(), {}).level_s, 0.01 + 1e-4 * 500, 1e-9);
+  // One request decodes: it waits 0.03 s for the prompt, which would else take 16.7 steps of 0.012 s.
+  const std::vector<PrefillRank> ranks = {RankOf(0, 0, 10, {{300, 0}}), RankOf(1, 100)};
+  EXPECT_NEAR(PlanPrefill(ranks, {}, Traffic(), {}).level_s, 0.01 + 1e-4 * 300, 1e-9);
+}
+
+// However many wait, and however long they are.
+TEST(PlanPrefillTest, NoDecodeIsDelayedByMoreThanTwoMeanPromptsOrSteps) {
+  for (uint64_t seed = 1; seed <= 300; ++seed) {
+    Rng rng(seed);
+    std::vector<PrefillRank> ranks;
+    for (uint64_t g = 1 + rng.Below(8); g > 0; --g) {
+      const auto rows = 1 + static_cast<int64_t>(rng.Below(60));
+      ranks.push_back(RankOf(rows, 300.0 * static_cast<double>(rows), 100,
+                             {{1 + static_cast<int64_t>(rng.Below(20000)), 0}}));
+    }
+    const std::vector<WaitingPrompt> waiting(rng.Below(500), WaitingPrompt{1000, 1});
+    PrefillTraffic traffic = Traffic();
+    traffic.arrivals_per_s = 1000 * rng.Uniform();
+    const double slowest = SlowestWithoutPrompts(ranks);
+    EXPECT_LE(PlanPrefill(ranks, waiting, traffic, {}).level_s,
+              slowest + 2 * std::max(slowest, traffic.mean_prefill_s) + 1e-12)
+        << seed;
+  }
 }
 
 // Rows below the knee are used, though attention makes them last longer than the slowest rank.
@@ -199,7 +219,8 @@ TEST(PlanPrefillTest, FreeRowsAreUsedOnTheSlowestRank) {
   rank.cost.b0_tokens = 120;
   rank.cost.k1_s_per_pair = 1e-9;
   const PrefillDecision decision = PlanPrefill({{rank}}, {}, Traffic(), {});
-  EXPECT_GE(TokensWithin({rank.cost, rank.decodes, rank.decode_context, rank.prompts}, decision.level_s), 100);
+  EXPECT_GE(TokensWithin({rank.cost, rank.decodes, rank.decode_context, rank.prompts}, decision.level_s),
+            100);
 }
 
 // Nobody else comes, all others decode, and nothing is free: it is computed within twice the time that it was
