@@ -181,7 +181,7 @@ absl::Status RunCompare(const std::vector<std::string>& paths, const std::string
     runs.push_back(*std::move(run));
   }
   std::fputs(ComparisonText(runs).c_str(), stdout);
-  return WriteFile(page, ComparisonPage(runs));
+  return WriteFile(page, RunPage(runs));
 }
 
 int Main(int argc, char** argv) {
