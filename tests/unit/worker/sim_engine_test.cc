@@ -3,6 +3,7 @@
 #include <map>
 #include <utility>
 
+#include "common/base/rng.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "worker/engine/sim/sim_tokens.h"
