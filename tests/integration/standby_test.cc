@@ -195,7 +195,7 @@ TEST(Election, AnEtcdWithoutTheRightCertificateIsNone) {
   router::EtcdOptions options;
   options.endpoints = {etcd.endpoint()};
   for (const bool right : {true, false}) {
-    options.ca = certs + (right ? "/admin-ca.crt" : "/client-ca.crt");
+    options.tls.ca = certs + (right ? "/admin-ca.crt" : "/client-ca.crt");
     auto client = router::Etcd::Create(options);
     ASSERT_TRUE(client.ok()) << client.status();
     const absl::Status status = (*client)->Grant(kTtl).status();
