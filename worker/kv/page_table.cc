@@ -19,7 +19,7 @@ absl::Status Unknown(SequenceIndex sequence) {
 
 }  // namespace
 
-absl::StatusOr<PageTable> PageTable::Create(const PageTableOptions& options) {
+absl::Status PageTable::Check(const PageTableOptions& options) {
   const auto invalid = [](auto... parts) { return absl::InvalidArgumentError(absl::StrCat(parts...)); };
   if (options.page_tokens < 1) return invalid("page size must be at least 1, not ", options.page_tokens);
   if (options.capacity_tokens < 1) {
@@ -30,6 +30,11 @@ absl::StatusOr<PageTable> PageTable::Create(const PageTableOptions& options) {
     return invalid("a KV capacity of ", options.capacity_tokens, " tokens is more than 2^31 - 1 pages of ",
                    options.page_tokens);
   }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<PageTable> PageTable::Create(const PageTableOptions& options) {
+  if (absl::Status status = Check(options); !status.ok()) return status;
   return PageTable(options);
 }
 

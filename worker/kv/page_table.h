@@ -52,7 +52,10 @@ struct PageTableStats {
 
 class PageTable {
  public:
-  // INVALID_ARGUMENT when an option is out of range, or the cache would have more than 2^31 - 1 pages.
+  // INVALID_ARGUMENT when an option is out of range, or the cache would have more than 2^31 - 1 pages. Takes
+  // no memory.
+  static absl::Status Check(const PageTableOptions& options);
+  // The same errors.
   static absl::StatusOr<PageTable> Create(const PageTableOptions& options);
 
   // Pages a cache of these options must have. REQUIRES: options are in range.

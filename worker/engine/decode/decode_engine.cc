@@ -59,7 +59,7 @@ absl::Status CheckDecodeOptions(const DecodeOptions& options, bool has_model) {
   if (auto planner = BatchPlanner::Create(PlannerOptions(short_sequences)); !planner.ok()) {
     return planner.status();
   }
-  return PageTable::Create(PageTableOptionsOf(options)).status();
+  return PageTable::Check(PageTableOptionsOf(options));
 }
 
 absl::StatusOr<std::unique_ptr<DecodeEngine>> DecodeEngine::Create(const DecodeOptions& options,
