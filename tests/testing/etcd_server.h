@@ -63,8 +63,10 @@ class EtcdServer {
   static constexpr char kProgram[] = "/usr/bin/etcd";
 
   bool Answers() {
-    const std::string ca = certs_.empty() ? "" : certs_ + "/admin-ca.crt";
-    auto etcd = router::Etcd::Create({{endpoint()}, ca, "", ""});
+    router::EtcdOptions options;
+    options.endpoints = {endpoint()};
+    if (!certs_.empty()) options.tls.ca = certs_ + "/admin-ca.crt";
+    const auto etcd = router::Etcd::Create(options);
     return etcd.ok() && (*etcd)->Read("x").ok();
   }
 
