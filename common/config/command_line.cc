@@ -75,7 +75,7 @@ class ArgumentReader {
       } else if (body == "version") {
         out.version = true;
       } else if (absl::Status status = ReadFlag(body, assignments); !status.ok()) {
-        // Somebody who asks for help gets it, whatever else is on the line.
+        // --help works whatever else is on the line.
         if (first_error_.ok()) first_error_ = status;
       }
     }
@@ -136,8 +136,9 @@ absl::StatusOr<CommandLine> ParseCommandLine(absl::Span<const std::string> args,
   if (out.help || out.version) return out;
   std::map<Option*, std::string> last;
   for (const Assignment& a : assignments) last[a.option] = a.value;
-  if (const std::string config = last[options.Find("config")]; !config.empty()) {
-    if (absl::Status status = LoadConfig(config, options); !status.ok()) return status;
+  const auto config = last.find(options.Find("config"));
+  if (config != last.end() && !config->second.empty()) {
+    if (absl::Status status = LoadConfig(config->second, options); !status.ok()) return status;
   }
   for (const auto& [option, value] : last) {
     if (absl::Status status = options.Set(*option, value); !status.ok()) return status;

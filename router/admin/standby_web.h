@@ -2,8 +2,7 @@
 //
 // Purpose: a standby has no other port, and monitoring must see that it is alive and does not lead.
 //   /healthz   200 while it watches the election, 503 when it has not for kStandbyStuckAfter; a line
-//   describes
-//              its state
+//              describes its state
 //   /readyz    503: clients belong to the leader
 //   /metrics   bfio:is_leader 0, version and uptime
 // They contain no secrets, so callers are not authenticated. TLS is the admin API's. Threads:

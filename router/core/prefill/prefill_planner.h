@@ -13,7 +13,7 @@
 //     where m >= N v, with v the free speed f or the pace below, the rise pays at once, whatever is wanted;
 //   - with Q prompts on G ranks, Q / G wait for each rank, and free time alone would work them off at the
 //     speed f - lambda S / G. So m Q / G >= N (f - lambda S / G) is the least that paying for a backlog
-//     takes. Where arrivals take all free time and more, somebody pays in any case.
+//     takes. Where arrivals take all free time and more, decodes pay in any case.
 // Company: k prompts that pay together have waited k / 2 lambda on average, and each pays N S / k; the sum is
 // least at k = sqrt(2 lambda N S). While fewer than that share the rise (or than G, if that is less), the
 // level stays where prompts are free.

@@ -14,8 +14,7 @@ enum class ObjectiveKind {
   kPaper,
   // sum_h d_h sum_g (T_g(h) - target(h))^2 - sum of the weights admitted, tokens^2. With the items given this
   // is the squared deviation from the mean; the target says how much load to admit, the weights which
-  // requests
-  // are urgent.
+  // requests are urgent.
   kSquare,
   // The same, but a completion frees a slot that the next decision refills: worker g counts at step h only
   // with the probability that it has had no completion, quiet_g(h) times the survival of each item it is

@@ -32,8 +32,8 @@ struct ServeCapacity {
 
 // lambda* = max over N <= slots of G mu / T(N): N decodes per rank end at mu = N / (E[o] - 1) a step, and so
 // many prompts are computed in it, evenly, T = C + A max(0, N + mu E[s] - B0) + K1 mu E[s^2] / 2 + K2 mu
-// decode_context; a step holds at most 2,048 rows, unless one decode's share of
-// prompts alone is more. REQUIRES: moments.output > 1.
+// decode_context; a step holds at most 2,048 rows, unless one decode's share of prompts alone is more.
+// REQUIRES: moments.output > 1.
 ServeCapacity CapacityOf(const LengthMoments& moments, const BatchCost& cost, int32_t ranks, int64_t slots);
 
 }  // namespace bfio::sim

@@ -25,7 +25,7 @@ namespace {
 
 // Busy polling before the first sleep; a barrier among ranks that arrive together takes less.
 constexpr absl::Duration kSpin = absl::Microseconds(50);
-// The same while NCCL's own thread launches a collective, twice in every layer: a nap costs more than that.
+// The same while NCCL's own thread launches a collective, twice in every layer: a sleep would take longer.
 constexpr absl::Duration kLaunchSpin = absl::Milliseconds(2);
 constexpr absl::Duration kNap = absl::Microseconds(20);
 

@@ -1,6 +1,6 @@
 // The parts of chains on a server with the CPU engine (part_backend.h).
 //
-// Purpose: parts that are there at a time share one set of weights. Threads: one.
+// Purpose: all parts that a server hosts at the same time share one copy of the weights. Threads: one.
 #ifndef BFIO_WORKER_ENGINE_CPU_CPU_PARTS_H_
 #define BFIO_WORKER_ENGINE_CPU_CPU_PARTS_H_
 

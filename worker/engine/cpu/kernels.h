@@ -19,7 +19,7 @@
 
 namespace bfio::worker::cpu {
 
-// Lanes of every sum, and the tokens that lie side by side in the cache of keys.
+// Partial sums of every reduction (SIMD lanes), and the tokens whose keys are interleaved in the key cache.
 inline constexpr int64_t kLanes = 16;
 
 // Never a function of its own: see kernels_body.h.

@@ -8,12 +8,10 @@
 //             other one (stochastic approximation of a quantile; Robbins and Monro, 1951). So nothing has to
 //             be tuned to prompt lengths, group size or load.
 //   weight    price * S^2 * (age / (kLateFactor * P))^2, S being the scale of the balance: the pool's
-//   deviation
-//             by what a token adds to the mean worker.
+//             deviation by what a token adds to the mean worker.
 //   overdue   at age kDueFactor * P it is admitted next at any cost.
 //   deferred  one request in 1 / kDeferredShare may wait kDeferredSteps longer: an overdue request that fits
-//   no
-//             gap costs the group more idle time than all others together, and usually a gap of its size
+//             no gap costs the group more idle time than all others together, and usually a gap of its size
 //             opens meanwhile.
 // A tenant that has been served more than others ages more slowly by its lead.
 //
