@@ -1,9 +1,10 @@
 // bfio_barrier_bench: microseconds per all-reduce of the star and tree barriers, one process per rank, on
 // loopback.
 //
-// For each group size and fan-out it forks the ranks, which meet back to back; rank 0 times every all-reduce
-// and prints the 50th and 99th percentile and the mean. On a machine with fewer cores than ranks the figure
-// is mostly context switches: it is the cost of running a group there, not of the network.
+// For each group size and fan-out, in plain text and with TLS, it forks the ranks, which meet back to back;
+// rank 0 times every all-reduce and prints the 50th and 99th percentile and the mean. On a machine with fewer
+// cores than ranks the figure is mostly context switches: it is the cost of running a group there, not of the
+// network.
 //
 // Usage: bfio_barrier_bench [STEPS] [FAN_OUT...]     (defaults: 3000 steps; fan-outs 16, 8 and 4)
 #include <sys/wait.h>
@@ -40,17 +41,17 @@ std::vector<int64_t> Meet(StarEndpoint& endpoint, const GroupSpec& group, int st
   return ns;
 }
 
-[[noreturn]] void RunLeaf(GroupSpec group, int fan_out, int steps) {
-  auto endpoint = StarEndpoint::Create({.fan_out = fan_out});
+[[noreturn]] void RunLeaf(GroupSpec group, const StarOptions& options, int steps) {
+  auto endpoint = StarEndpoint::Create(options);
   _exit(endpoint.ok() && !Meet(**endpoint, group, steps).empty() ? 0 : 1);
 }
 
-bool RunGroup(int world_size, int fan_out, int steps) {
-  auto endpoint = StarEndpoint::Create({.fan_out = fan_out});
+bool RunGroup(int world_size, const StarOptions& options, int steps) {
+  auto endpoint = StarEndpoint::Create(options);
   if (!endpoint.ok()) return false;
   GroupSpec group{1, 0, world_size, *(*endpoint)->Offer()};
   for (group.rank = 1; group.rank < world_size; ++group.rank) {
-    if (fork() == 0) RunLeaf(group, fan_out, steps);
+    if (fork() == 0) RunLeaf(group, options, steps);
   }
   group.rank = 0;
   std::vector<int64_t> ns = Meet(**endpoint, group, steps);
@@ -64,8 +65,8 @@ bool RunGroup(int world_size, int fan_out, int steps) {
   const auto at = [&](double q) {
     return static_cast<double>(ns[static_cast<size_t>(q * (ns.size() - 1))]) / 1e3;
   };
-  std::printf("%6d %8d %10.1f %10.1f %10.1f\n", world_size, fan_out, at(0.5), at(0.99),
-              sum / ns.size() / 1e3);
+  std::printf("%6d %8d %5s %10.1f %10.1f %10.1f\n", world_size, options.fan_out, options.tls ? "yes" : "no",
+              at(0.5), at(0.99), sum / ns.size() / 1e3);
   std::fflush(stdout);
   return true;
 }
@@ -85,11 +86,13 @@ int main(int argc, char** argv) {
 #ifndef NDEBUG
   std::fprintf(stderr, "warning: assertions are on, the figures are too large\n");
 #endif
-  std::printf("%ld cores, %d steps\n%6s %8s %10s %10s %10s\n", sysconf(_SC_NPROCESSORS_ONLN), steps, "ranks",
-              "fan-out", "p50 us", "p99 us", "mean us");
+  std::printf("%ld cores, %d steps\n%6s %8s %5s %10s %10s %10s\n", sysconf(_SC_NPROCESSORS_ONLN), steps,
+              "ranks", "fan-out", "TLS", "p50 us", "p99 us", "mean us");
   for (const int world_size : {2, 4, 8, 16, 32, 64}) {
     for (const int fan_out : fan_outs) {
-      if (!bfio::worker::RunGroup(world_size, fan_out, steps)) return 1;
+      for (const bool tls : {false, true}) {
+        if (!bfio::worker::RunGroup(world_size, {.fan_out = fan_out, .tls = tls}, steps)) return 1;
+      }
       // Every fan-out that large is the same star.
       if (fan_out + 1 >= world_size && fan_out == fan_outs.front()) break;
     }

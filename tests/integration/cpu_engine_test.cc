@@ -27,7 +27,8 @@ using ::testing::Not;
 constexpr char kModel[] = "tests/golden/qwen3";
 
 // `mlp`: "replicated" or "tp".
-ClusterOptions Options(int workers, const std::string& mlp = "replicated") {
+ClusterOptions Options(int workers, const std::string& mlp = "replicated",
+                       const std::string& barrier = "star") {
   ClusterOptions options;
   options.worker_processes = workers;
   options.router_flags = {absl::StrCat("--step_timeout=", 5 * kSlowdown, "s")};
@@ -37,7 +38,8 @@ ClusterOptions Options(int workers, const std::string& mlp = "replicated") {
                           "--kv_tokens=4096",
                           "--token_budget=48",
                           "--drain_timeout=5s",
-                          absl::StrCat("--mlp=", mlp)};
+                          absl::StrCat("--mlp=", mlp),
+                          absl::StrCat("--barrier=", barrier)};
   return options;
 }
 
@@ -71,6 +73,7 @@ struct GroupCase {
   const char* name;
   int workers;
   const char* mlp;
+  const char* barrier = "star";
 };
 
 // Both modes of the barrier.
@@ -79,13 +82,14 @@ class CpuEngineGroup : public ::testing::TestWithParam<GroupCase> {};
 INSTANTIATE_TEST_SUITE_P(Modes, CpuEngineGroup,
                          ::testing::Values(GroupCase{"Replicated2", 2, "replicated"},
                                            GroupCase{"Replicated4", 4, "replicated"},
-                                           GroupCase{"Tp2", 2, "tp"}, GroupCase{"Tp4", 4, "tp"}),
+                                           GroupCase{"Tp2", 2, "tp"}, GroupCase{"Tp4", 4, "tp"},
+                                           GroupCase{"TpTls3", 3, "tp", "star_tls"}),
                          [](const auto& info) { return info.param.name; });
 
 TEST_P(CpuEngineGroup, TokensThroughTheRouterAreThoseOfTheEngineAlone) {
   const auto requests = Requests(20, 40);
   const auto alone = TokensAlone(kModel, requests);
-  Cluster cluster(Options(GetParam().workers, GetParam().mlp));
+  Cluster cluster(Options(GetParam().workers, GetParam().mlp, GetParam().barrier));
   ASSERT_TRUE(cluster.ok());
   TokenClients(cluster, requests).ExpectTokens(alone);
   cluster.StopCleanly();
@@ -95,7 +99,7 @@ TEST_P(CpuEngineGroup, TokensThroughTheRouterAreThoseOfTheEngineAlone) {
 TEST_P(CpuEngineGroup, AWorkerThatIsKilledMidwayChangesNoToken) {
   const auto requests = Requests(24, 300);
   const auto alone = TokensAlone(kModel, requests);
-  Cluster cluster(Options(GetParam().workers, GetParam().mlp));
+  Cluster cluster(Options(GetParam().workers, GetParam().mlp, GetParam().barrier));
   ASSERT_TRUE(cluster.ok());
   std::atomic<bool> killed = false;
   TokenClients clients(cluster, requests, [&](int seen) {

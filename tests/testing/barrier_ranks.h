@@ -22,14 +22,16 @@ class BarrierRanks {
   // A net under hangs, not a performance bound.
   static constexpr absl::Duration kForever = absl::Seconds(60);
 
-  // "star", "tree" (the star with a fan-out of 3, so that few ranks make a deep tree) or "local".
+  // "star", "tree" (the star with a fan-out of 3, so that few ranks make a deep tree), either with "_tls", or
+  // "local".
   BarrierRanks(const std::string& kind, int ranks) {
     for (int i = 0; i < ranks; ++i) {
       if (kind == "local") {
         endpoints_.push_back(std::make_unique<worker::LocalBarrierEndpoint>(hub_));
         continue;
       }
-      auto endpoint = worker::StarEndpoint::Create({.fan_out = kind == "tree" ? 3 : 16});
+      auto endpoint = worker::StarEndpoint::Create(
+          {.fan_out = kind.starts_with("tree") ? 3 : 16, .tls = kind.ends_with("_tls")});
       EXPECT_TRUE(endpoint.ok()) << endpoint.status();
       endpoints_.push_back(*std::move(endpoint));
     }

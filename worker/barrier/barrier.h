@@ -109,7 +109,7 @@ class BarrierEndpoint {
  public:
   virtual ~BarrierEndpoint() = default;
 
-  // "star", "nccl" or "local".
+  // "star", "star_tls", "nccl" or "local".
   virtual absl::string_view name() const = 0;
 
   // What the other ranks need to meet here if this rank becomes rank 0; good for one epoch.

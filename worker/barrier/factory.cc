@@ -22,13 +22,16 @@ absl::StatusOr<std::unique_ptr<BarrierEndpoint>> MakeNccl(const BarrierOptions& 
 
 absl::StatusOr<std::unique_ptr<BarrierEndpoint>> MakeBarrierEndpoint(absl::string_view name,
                                                                      const BarrierOptions& options) {
-  if (name == "star") return StarEndpoint::Create(StarOptions{.host = options.host});
+  if (name == "star" || name == "star_tls") {
+    return StarEndpoint::Create(StarOptions{.host = options.host, .tls = name == "star_tls"});
+  }
   if (name == "nccl") return MakeNccl(options);
   if (name == "local") {
     return std::make_unique<LocalBarrierEndpoint>(options.hub != nullptr ? options.hub
                                                                          : std::make_shared<LocalHub>());
   }
-  return absl::InvalidArgumentError(absl::StrCat("no barrier '", name, "': one of star, local, nccl"));
+  return absl::InvalidArgumentError(
+      absl::StrCat("no barrier '", name, "': one of star, star_tls, local, nccl"));
 }
 
 }  // namespace bfio::worker

@@ -21,8 +21,8 @@ struct BarrierOptions {
   int device = 0;
 };
 
-// `name`: "star", "local" or "nccl". INVALID_ARGUMENT for another name, FAILED_PRECONDITION when this program
-// was built without it, UNAVAILABLE when the machine lacks what it needs.
+// `name`: "star", "star_tls", "local" or "nccl". INVALID_ARGUMENT for another name, FAILED_PRECONDITION when
+// this program was built without it, UNAVAILABLE when the machine lacks what it needs.
 absl::StatusOr<std::unique_ptr<BarrierEndpoint>> MakeBarrierEndpoint(absl::string_view name,
                                                                      const BarrierOptions& options);
 

@@ -78,7 +78,7 @@ void AddLinks(OptionTable& table, WorkerOptions& o) {
       "group", &o.group,
       "name of the group that this worker's ranks belong to, at most 64 bytes; empty: the router assigns "
       "one");
-  table.Add("barrier", &o.barrier, "star, nccl, or local (all ranks in this process)");
+  table.Add("barrier", &o.barrier, "star, star_tls (encrypted), nccl, or local (all ranks in this process)");
   table.Add("barrier_host", &o.barrier_host,
             "host under which the other workers reach this one's barrier; the star barrier listens there");
   table.Add(

@@ -147,9 +147,10 @@ void WaitForEnd(const WorkerOptions& options, Roll& roll, std::vector<std::uniqu
 absl::Status CheckBarrierSecret(const WorkerOptions& options, const Target& router) {
   if (options.insecure || options.tls.enabled() || IsLoopback(router) || options.barrier == "local")
     return absl::OkStatus();
-  if (options.barrier == "star" && IsLoopback(Address{options.barrier_host, 0})) return absl::OkStatus();
+  const bool star = options.barrier == "star" || options.barrier == "star_tls";
+  if (star && IsLoopback(Address{options.barrier_host, 0})) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat(options.barrier == "star" ? "--barrier_host=" + options.barrier_host : "--barrier=nccl",
+      absl::StrCat(star ? "--barrier_host=" + options.barrier_host : "--barrier=nccl",
                    ": other machines can reach the barrier, and the link to the router, which brings the "
                    "secret that admits ranks, is not encrypted: give --worker_tls, or --insecure"));
 }

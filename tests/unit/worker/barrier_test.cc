@@ -43,7 +43,7 @@ class BarrierTest : public ::testing::TestWithParam<std::string> {
   std::optional<testing::BarrierRanks> group_;
 };
 
-INSTANTIATE_TEST_SUITE_P(All, BarrierTest, ::testing::Values("star", "tree", "local"),
+INSTANTIATE_TEST_SUITE_P(All, BarrierTest, ::testing::Values("star", "tree", "star_tls", "tree_tls", "local"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(BarrierTest, EveryRankLearnsMaximaAndSums) {
@@ -256,6 +256,7 @@ TEST(GroupViewTest, SumsBeyondTheNumbersStayAtTheirBound) {
 TEST(BarrierFactoryTest, UnknownNamesAreInvalid) {
   EXPECT_TRUE(absl::IsInvalidArgument(MakeBarrierEndpoint("gloo", {}).status()));
   EXPECT_EQ((*MakeBarrierEndpoint("star", {}))->name(), "star");
+  EXPECT_EQ((*MakeBarrierEndpoint("star_tls", {}))->name(), "star_tls");
   EXPECT_EQ((*MakeBarrierEndpoint("local", {}))->name(), "local");
 }
 

@@ -98,7 +98,7 @@ TEST(SummationTreeTest, TheNumbersOfThisTestShowTheOrderOfTheirSum) {
 
 class CollectivesTest : public ::testing::TestWithParam<std::string> {};
 
-INSTANTIATE_TEST_SUITE_P(All, CollectivesTest, ::testing::Values("star", "tree", "local"),
+INSTANTIATE_TEST_SUITE_P(All, CollectivesTest, ::testing::Values("star", "tree", "tree_tls", "local"),
                          [](const auto& info) { return info.param; });
 
 TEST_P(CollectivesTest, AllRanksGetAllNumbersInTheOrderOfRanks) {

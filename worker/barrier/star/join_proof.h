@@ -6,8 +6,8 @@
 // response: each end draws a nonce, and each message is followed by an HMAC-SHA256 under the secret over both
 // nonces, the sender's role and the message. So nothing can be replayed on another connection, reflected, or
 // changed, and the acceptor proves itself first: a joiner reveals neither epoch nor address to an impostor.
-// What follows the forming, frames and activations, is not protected: an attacker on the path between ranks
-// can change it.
+// What follows the forming, frames and activations, is not protected by this: an attacker on the path between
+// ranks can change it, unless TLS begins where this ends (tls.h).
 //
 // Nonces come from the caller. Pure; any thread.
 #ifndef BFIO_WORKER_BARRIER_STAR_JOIN_PROOF_H_

@@ -159,10 +159,39 @@ absl::StatusOr<Links> Visit(const RendezvousSpec& spec) {
   return links;
 }
 
+absl::Status Encrypt(const RendezvousSpec& spec, Connection& connection, TlsEnd end) {
+  auto session = TlsSession::Create(connection.fd(), end, spec.id.secret);
+  if (!session.ok()) return session.status();
+  for (;;) {
+    const auto events = (*session)->Handshake();
+    if (!events.ok()) return events.status();
+    if (*events == 0) break;
+    std::array<pollfd, 2> fds{{{spec.interrupt.fd(), POLLIN, 0}, {connection.fd(), *events, 0}}};
+    if (!Poll(absl::MakeSpan(fds), spec.deadline_ns)) return absl::DeadlineExceededError("TLS took too long");
+    if (fds[0].revents != 0) return absl::CancelledError("interrupted");
+  }
+  connection.Encrypt(*std::move(session));
+  return absl::OkStatus();
+}
+
+// From the root downwards: a rank is done with its parent before it begins with its children, and those wait.
+absl::Status Encrypt(const RendezvousSpec& spec, Links& links) {
+  if (links.parent.valid()) {
+    if (absl::Status status = Encrypt(spec, links.parent, TlsEnd::kJoiner); !status.ok()) return status;
+  }
+  for (Connection& child : links.children) {
+    if (absl::Status status = Encrypt(spec, child, TlsEnd::kAcceptor); !status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<Links> Rendezvous(const RendezvousSpec& spec) {
-  return spec.group.rank == 0 ? Host(spec) : Visit(spec);
+  auto links = spec.group.rank == 0 ? Host(spec) : Visit(spec);
+  if (!links.ok() || !spec.tls) return links;
+  if (absl::Status status = Encrypt(spec, *links); !status.ok()) return status;
+  return links;
 }
 
 Acceptor::Acceptor(const RendezvousSpec& spec, WireType type, RankRange ranks)

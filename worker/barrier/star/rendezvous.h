@@ -34,6 +34,8 @@ struct RendezvousSpec {
   // The communicator id's; not used in a group of one.
   const StarId& id;
   int32_t fan_out;
+  // Links are encrypted as soon as they are found (tls.h). All ranks must agree.
+  bool tls;
   const Fd& listener;
   // Where `listener` is, as peers reach it.
   Address listen_address;

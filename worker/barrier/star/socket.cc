@@ -168,16 +168,10 @@ bool Signal::IsSet() const {
 
 Connection::Read Connection::ReadMessage(size_t size) {
   while (have_ < size) {
-    const ssize_t got = recv(fd_.get(), buffer_.data() + have_, size - have_, MSG_DONTWAIT);
-    if (got > 0) {
-      have_ += static_cast<size_t>(got);
-    } else if (got < 0 && errno == EINTR) {
-      continue;
-    } else if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
-      return Read::kPartial;
-    } else {
-      return Read::kClosed;
-    }
+    const auto got = ReadSome({buffer_.data() + have_, size - have_});
+    if (!got.has_value()) return Read::kClosed;
+    if (*got == 0) return Read::kPartial;
+    have_ += *got;
   }
   have_ = 0;
   last_ = size;
@@ -185,14 +179,11 @@ Connection::Read Connection::ReadMessage(size_t size) {
 }
 
 bool Connection::Send(absl::Span<const uint8_t> bytes) {
-  ssize_t sent;
-  do {
-    sent = send(fd_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
-  } while (sent < 0 && errno == EINTR);
-  return sent == static_cast<ssize_t>(bytes.size());
+  return SendSome(bytes) == bytes.size();
 }
 
 std::optional<size_t> Connection::ReadSome(absl::Span<uint8_t> into) {
+  if (tls_ != nullptr) return tls_->ReadSome(into);
   for (;;) {
     const ssize_t got = recv(fd_.get(), into.data(), into.size(), MSG_DONTWAIT);
     if (got > 0) return static_cast<size_t>(got);
@@ -203,6 +194,7 @@ std::optional<size_t> Connection::ReadSome(absl::Span<uint8_t> into) {
 }
 
 std::optional<size_t> Connection::SendSome(absl::Span<const uint8_t> bytes) {
+  if (tls_ != nullptr) return tls_->SendSome(bytes);
   for (;;) {
     const ssize_t sent = send(fd_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent >= 0) return static_cast<size_t>(sent);

@@ -10,6 +10,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -18,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "worker/barrier/star/tls.h"
 #include "worker/barrier/star/wire.h"
 
 namespace bfio::worker {
@@ -66,6 +68,9 @@ class Connection {
   Connection() = default;
   explicit Connection(Fd fd) : fd_(std::move(fd)) {}
 
+  // From here on all bytes go through `session`, which is of this connection's descriptor.
+  void Encrypt(std::unique_ptr<TlsSession> session) { tls_ = std::move(session); }
+
   int fd() const { return fd_.get(); }
   bool valid() const { return fd_.valid(); }
   void Close() { fd_.Close(); }
@@ -92,6 +97,7 @@ class Connection {
   size_t have_ = 0;
   size_t last_ = 0;
   bool mid_message_ = false;
+  std::unique_ptr<TlsSession> tls_;
 };
 
 // Listens on `host` (on all interfaces if the host's address is not one of this machine's, as behind a NAT),

@@ -41,8 +41,8 @@ absl::StatusOr<std::unique_ptr<Barrier>> StarEndpoint::Form(const GroupSpec& gro
   auto interrupt = std::make_shared<Signal>();
   std::stop_callback on_stop(stop, [&] { interrupt->Set(); });
   const int64_t deadline_ns = MonotonicNs() + absl::ToInt64Nanoseconds(timeout);
-  auto links = Rendezvous({group, *id, options_.fan_out, listener_, address_, options_.handshake_timeout,
-                           *interrupt, deadline_ns});
+  auto links = Rendezvous({group, *id, options_.fan_out, options_.tls, listener_, address_,
+                           options_.handshake_timeout, *interrupt, deadline_ns});
   if (!links.ok()) return links.status();
   const RankRange children = ChildrenOf(group.rank, options_.fan_out, group.world_size);
   const int32_t parent = group.rank == 0 ? -1 : ParentOf(group.rank, options_.fan_out);

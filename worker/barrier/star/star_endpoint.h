@@ -18,6 +18,9 @@ struct StarOptions {
   // Children per rank, at least 1; up to fan_out + 1 ranks meet in a star, more in a tree. All ranks must
   // agree. On 2 cores 4, 8 and 16 are within noise of each other up to 64 ranks (bfio_barrier_bench).
   int32_t fan_out = 16;
+  // Encrypts what ranks exchange. The endpoint's name is "star_tls" then, so that the router puts no others
+  // into the group.
+  bool tls = false;
   // A connection that does not prove itself in this time is dropped.
   absl::Duration handshake_timeout = absl::Seconds(3);
 };
@@ -27,7 +30,7 @@ class StarEndpoint final : public BarrierEndpoint {
   // UNAVAILABLE when it cannot listen.
   static absl::StatusOr<std::unique_ptr<StarEndpoint>> Create(const StarOptions& options);
 
-  absl::string_view name() const override { return "star"; }
+  absl::string_view name() const override { return options_.tls ? "star_tls" : "star"; }
   // Where it listens, and a fresh random secret (join_proof.h). Keep it out of logs.
   absl::StatusOr<std::string> Offer() override;
   absl::StatusOr<std::unique_ptr<Barrier>> Form(const GroupSpec& group, absl::Duration timeout,
