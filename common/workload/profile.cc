@@ -4,8 +4,11 @@
 #include <array>
 #include <cmath>
 #include <iterator>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "common/base/rng.h"
 #include "common/workload/trace.h"
@@ -83,9 +86,48 @@ constexpr Quantile kLongPromptsOutput[] = {
     {0.2, 111}, {0.3, 139},  {0.4, 167},   {0.5, 200},   {0.6, 239},    {0.7, 289},    {0.8, 360},
     {0.9, 490}, {0.95, 633}, {0.975, 789}, {0.99, 1019}, {0.995, 1214}, {0.999, 1740}, {1, 2702}};
 
+// The shapes below are synthetic too, each a case that some rule of placement handles badly.
+// Agents: lognormal(8.5, 0.8) prompts, of 6,800 tokens on average, and lognormal(5, 0.8) outputs.
+constexpr Quantile kAgenticPrompt[] = {
+    {0, 251},     {0.001, 415},  {0.005, 626},   {0.01, 764},   {0.025, 1025},  {0.05, 1318},   {0.1, 1763},
+    {0.2, 2507},  {0.3, 3231},   {0.4, 4013},    {0.5, 4915},   {0.6, 6019},    {0.7, 7477},    {0.8, 9636},
+    {0.9, 13701}, {0.95, 18322}, {0.975, 23576}, {0.99, 31605}, {0.995, 38587}, {0.999, 58232}, {1, 60000}};
+constexpr Quantile kAgenticOutput[] = {
+    {0, 8},     {0.001, 13}, {0.005, 19},  {0.01, 23},  {0.025, 31},   {0.05, 40},    {0.1, 53},
+    {0.2, 76},  {0.3, 98},   {0.4, 121},   {0.5, 148},  {0.6, 182},    {0.7, 226},    {0.8, 291},
+    {0.9, 414}, {0.95, 553}, {0.975, 712}, {0.99, 954}, {0.995, 1165}, {0.999, 1758}, {1, 2908}};
+// Prompts and outputs exponential of mean 1,000: what a resident still has to make does not depend on its
+// age.
+constexpr Quantile kExponential[] = {
+    {0, 1},      {0.001, 1},   {0.005, 5},    {0.01, 10},   {0.025, 25},   {0.05, 51},    {0.1, 105},
+    {0.2, 223},  {0.3, 357},   {0.4, 511},    {0.5, 693},   {0.6, 916},    {0.7, 1204},   {0.8, 1609},
+    {0.9, 2303}, {0.95, 2996}, {0.975, 3689}, {0.99, 4605}, {0.995, 5298}, {0.999, 6908}, {1, 9210}};
+// One output in ten has 2,000 tokens, the others 20; prompts lognormal(6.5, 1).
+constexpr Quantile kBimodalOutputsPrompt[] = {
+    {0, 16},     {0.001, 30},  {0.005, 51},   {0.01, 65},   {0.025, 94},   {0.05, 128},    {0.1, 185},
+    {0.2, 287},  {0.3, 394},   {0.4, 516},    {0.5, 665},   {0.6, 857},    {0.7, 1124},    {0.8, 1543},
+    {0.9, 2396}, {0.95, 3446}, {0.975, 4722}, {0.99, 6811}, {0.995, 8741}, {0.999, 14621}, {1, 16000}};
+constexpr Quantile kBimodalOutputsOutput[] = {{0, 20}, {0.9, 20}, {0.9, 2000}, {1, 2000}};
+// One prompt in twenty has 20,000 tokens, the others 400; outputs those of long_prompts.
+constexpr Quantile kBimodalPromptsPrompt[] = {{0, 400}, {0.95, 400}, {0.95, 20000}, {1, 20000}};
+// Outputs about half as long as their prompts (lognormal(6.8, 1.2)), as in summaries.
+constexpr Quantile kCorrelatedPrompt[] = {
+    {0, 16},     {0.001, 22},  {0.005, 41},   {0.01, 55},    {0.025, 85},    {0.05, 125},    {0.1, 193},
+    {0.2, 327},  {0.3, 479},   {0.4, 662},    {0.5, 898},    {0.6, 1217},    {0.7, 1685},    {0.8, 2465},
+    {0.9, 4179}, {0.95, 6463}, {0.975, 9433}, {0.99, 14642}, {0.995, 19752}, {0.999, 32000}, {1, 32000}};
+constexpr Quantile kCorrelatedOutput[] = {
+    {0, 8},      {0.001, 11},  {0.005, 20},   {0.01, 27},   {0.025, 42},   {0.05, 62},     {0.1, 96},
+    {0.2, 162},  {0.3, 238},   {0.4, 329},    {0.5, 446},   {0.6, 604},    {0.7, 837},     {0.8, 1224},
+    {0.9, 2075}, {0.95, 3209}, {0.975, 4684}, {0.99, 7271}, {0.995, 9808}, {0.999, 16000}, {1, 16000}};
+// All requests alike: 512 tokens, and 256 made. Turns suffice, and everything cleverer has to match them.
+constexpr Quantile kConstantPrompt[] = {{0, 512}, {1, 512}};
+constexpr Quantile kConstantOutput[] = {{0, 256}, {1, 256}};
+
 // Correlation of the normal variates that gives the lengths theirs. The sample's dependence is not Gaussian:
 // its rank correlation is 0.17 only, this profile's 0.54; it is the lengths' that decides how loads grow.
 constexpr double kBurstGptCopula = 0.557;
+// Of "correlated": nearly a function of the prompt.
+constexpr double kCorrelatedCopula = 0.98;
 
 struct Profile {
   absl::string_view name;
@@ -99,7 +141,13 @@ constexpr Profile kProfiles[] = {{"conversation", kConversationPrompt, kConversa
                                  {"code", kCodePrompt, kCodeOutput},
                                  {"burstgpt", kBurstGptPrompt, kBurstGptOutput, kBurstGptCopula},
                                  {"reasoning", kReasoningPrompt, kReasoningOutput},
-                                 {"long_prompts", kLongPromptsPrompt, kLongPromptsOutput}};
+                                 {"long_prompts", kLongPromptsPrompt, kLongPromptsOutput},
+                                 {"agentic", kAgenticPrompt, kAgenticOutput},
+                                 {"exponential", kExponential, kExponential},
+                                 {"bimodal_outputs", kBimodalOutputsPrompt, kBimodalOutputsOutput},
+                                 {"bimodal_prompts", kBimodalPromptsPrompt, kLongPromptsOutput},
+                                 {"correlated", kCorrelatedPrompt, kCorrelatedOutput, kCorrelatedCopula},
+                                 {"constant", kConstantPrompt, kConstantOutput}};
 
 // The quantile at `u` in [0, 1], whole tokens.
 int64_t At(absl::Span<const Quantile> table, double u) {
@@ -116,13 +164,18 @@ double NormalCdf(double x) {
 
 }  // namespace
 
+std::vector<std::string> ProfileNames() {
+  std::vector<std::string> names;
+  for (const Profile& profile : kProfiles) names.emplace_back(profile.name);
+  return names;
+}
+
 absl::StatusOr<Trace> SampleProfile(absl::string_view name, int64_t requests, uint64_t seed) {
   const auto* const profile = std::find_if(std::begin(kProfiles), std::end(kProfiles),
                                            [&](const Profile& p) { return p.name == name; });
   if (profile == std::end(kProfiles)) {
-    std::string names;
-    for (const Profile& p : kProfiles) absl::StrAppend(&names, names.empty() ? "" : ", ", p.name);
-    return absl::NotFoundError(absl::StrCat("unknown profile '", name, "'; there are ", names));
+    return absl::NotFoundError(
+        absl::StrCat("unknown profile '", name, "'; there are ", absl::StrJoin(ProfileNames(), ", ")));
   }
   if (requests < 1) return absl::InvalidArgumentError("a profile needs at least one request");
   Trace trace;

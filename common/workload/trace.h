@@ -48,10 +48,12 @@ absl::StatusOr<Trace> ReadTrace(const std::string& path, int64_t max_requests = 
 absl::StatusOr<Trace> ParseTrace(std::istream& in, absl::string_view source, int64_t max_requests = 0);
 
 // Built-in synthetic profiles, so that everything runs with no file: quantile tables of prompt and output
-// lengths (profile.cc says what they follow), drawn per request: correlated for "burstgpt", independently for
-// "conversation", "code", "reasoning" and "long_prompts". Arrivals are not part of a profile (has_arrivals =
-// false). NOT_FOUND, naming the profiles, for an unknown name.
+// lengths (profile.cc says what they follow), drawn per request: correlated for "burstgpt" and "correlated",
+// independently for the others. Arrivals are not part of a profile (has_arrivals = false). NOT_FOUND, naming
+// the profiles, for an unknown name.
 absl::StatusOr<Trace> SampleProfile(absl::string_view name, int64_t requests, uint64_t seed);
+
+std::vector<std::string> ProfileNames();
 
 // `requests` rows of `trace`, each drawn uniformly with replacement: prompt and output of a row stay
 // together, arrivals are left out. REQUIRES: trace.requests is not empty, requests >= 0.

@@ -55,5 +55,6 @@ MUTANTS = [
     ("policy/bf_io_auto/urgency.cc", "if (request.tenant_excess_tokens <= 0) return age;", "return age;", "a tenant that was served most is not held back"),
     ("policy/bf_io_auto/oversized_requests.cc", "instance.workers[candidate.reserved_worker].Precount(candidate.precounted_tokens);", "", "nothing is counted ahead where an oversized request is expected"),
     ("policy/bf_io_auto/headroom.cc", "if (request.id <= last_id_) continue;", "", "a request that waits is learnt from at every decision"),
+    ("policy/bf_io_auto/headroom.cc", "  return kMeanOfStay * to_come * to_come / (to_come + prompt);", "  return 0;", "what residents will grow to is not counted"),
     ("policy/bf_io_auto/bf_io_auto.cc", "      decision.assignments.clear();\n      free_.Reset(snapshot);\n", "      free_.Reset(snapshot);\n", "a plan that was given up stays in the decision"),
 ]

@@ -1,3 +1,4 @@
+#include <cmath>
 #include <cstdint>
 
 #include "common/base/rng.h"
@@ -95,6 +96,30 @@ TEST(ProfileTest, SameSeedSameRequests) {
     }
     EXPECT_GT(different, 90) << name;
   }
+}
+
+TEST(ProfileTest, SyntheticShapesAreWhatTheirCommentsSay) {
+  constexpr int64_t kCount = 100'000;
+  const auto count = [&](const char* name, const auto& holds) {
+    int64_t found = 0;
+    for (const TraceRequest& request : SampleProfile(name, kCount, 5)->requests)
+      found += holds(request) ? 1 : 0;
+    return static_cast<double>(found) / kCount;
+  };
+  EXPECT_EQ(count("constant", [](const auto& r) { return r.prompt_tokens == 512 && r.output_tokens == 256; }),
+            1);
+  EXPECT_NEAR(count("bimodal_outputs", [](const auto& r) { return r.output_tokens == 2'000; }), 0.1, 0.005);
+  EXPECT_NEAR(count("bimodal_outputs", [](const auto& r) { return r.output_tokens == 20; }), 0.9, 0.005);
+  EXPECT_NEAR(count("bimodal_prompts", [](const auto& r) { return r.prompt_tokens == 20'000; }), 0.05, 0.003);
+  EXPECT_NEAR(count("exponential", [](const auto& r) { return r.output_tokens > 1'000; }), std::exp(-1),
+              0.01);
+  EXPECT_NEAR(count("agentic", [](const auto& r) { return r.prompt_tokens > 4'915; }), 0.5, 0.01);
+  EXPECT_GT(count("correlated",
+                  [](const auto& r) {
+                    const double share = static_cast<double>(r.output_tokens) / r.prompt_tokens;
+                    return share > 0.3 && share < 0.8;
+                  }),
+            0.9);
 }
 
 TEST(ProfileTest, UnknownNameNamesTheProfiles) {

@@ -77,7 +77,7 @@ absl::StatusOr<std::vector<DominanceWorkload>> Workloads(const std::string& trac
     workload.trace = *std::move(trace);
     result.push_back(std::move(workload));
   }
-  for (const char* profile : {"conversation", "code"}) {
+  for (const std::string& profile : ProfileNames()) {
     if (!Wanted(profile)) continue;
     DominanceWorkload workload;
     workload.name = workload.profile = profile;

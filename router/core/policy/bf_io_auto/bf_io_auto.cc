@@ -15,7 +15,8 @@ void BfIoAutoPolicy::Decide(const Snapshot& snapshot, Decision& decision) {
   const int64_t admissions = std::min(free_.free_slots(), waiting);
   urgency_.Observe(snapshot, scale, admissions);
   if (admissions > 0) {
-    if (free_.free_slots() < waiting || !headroom_.Place(snapshot, free_, decision.assignments)) {
+    const double growth = headroom_.ExpectedGrowth(snapshot, oversized_.completed_tokens());
+    if (free_.free_slots() < waiting || !headroom_.Place(snapshot, growth, free_, decision.assignments)) {
       decision.assignments.clear();
       free_.Reset(snapshot);
       Solve(snapshot, scale, decision);

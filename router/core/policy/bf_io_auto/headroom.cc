@@ -12,6 +12,8 @@ constexpr double kAhead = 0.1;
 constexpr size_t kRecent = 4000;
 // Share of the workers that are kept low, at least one.
 constexpr double kLowShare = 0.06;
+// A request that makes o tokens holds o / 2 of them in the mean step of its stay.
+constexpr double kMeanOfStay = 0.5;
 
 }  // namespace
 
@@ -28,13 +30,34 @@ void Headroom::Observe(const Snapshot& snapshot) {
 void Headroom::Learn(double tokens) {
   if (recent_.size() == kRecent) {
     sorted_.erase(std::lower_bound(sorted_.begin(), sorted_.end(), recent_.front()));
+    recent_sum_ -= recent_.front();
     recent_.pop_front();
   }
   recent_.push_back(tokens);
+  recent_sum_ += tokens;
   sorted_.insert(std::upper_bound(sorted_.begin(), sorted_.end(), tokens), tokens);
 }
 
-bool Headroom::Place(const Snapshot& snapshot, FreeCapacity& free, std::vector<Assignment>& plan) {
+double Headroom::ExpectedGrowth(const Snapshot& snapshot, double completed_tokens) const {
+  double load = 0, residents = 0;
+  for (const WorkerView& worker : snapshot.workers) {
+    load += static_cast<double>(worker.load_tokens);
+    residents += worker.active;
+  }
+  if (residents == 0 || recent_.empty()) return 0;
+  const double prompt = recent_sum_ / static_cast<double>(recent_.size());
+  // Of a resident in a steady state, what it has made and what it will make are alike distributed. Both this
+  // and the mean output are too large where prompts and outputs go together or a few requests stay for long,
+  // each in its own case.
+  double to_come = load / residents - prompt;
+  if (completed_tokens > 0) to_come = std::min(to_come, completed_tokens - prompt);
+  if (to_come <= 0) return 0;
+  return kMeanOfStay * to_come * to_come / (to_come + prompt);
+}
+
+bool Headroom::Place(const Snapshot& snapshot, double growth, FreeCapacity& free,
+                     std::vector<Assignment>& plan) {
+  growth_ = growth;
   order_.resize(snapshot.waiting.size());
   std::iota(order_.begin(), order_.end(), 0);
   std::stable_sort(order_.begin(), order_.end(), [&](int32_t a, int32_t b) {
@@ -47,7 +70,7 @@ bool Headroom::Place(const Snapshot& snapshot, FreeCapacity& free, std::vector<A
     const WorkerIndex worker = workers_[static_cast<size_t>(place)].worker;
     free.Take(snapshot.waiting[i], worker);
     plan.push_back({i, worker});
-    Sink(static_cast<size_t>(place), free[worker].Time());
+    Sink(static_cast<size_t>(place), T(free[worker]));
   }
   return true;
 }
@@ -55,14 +78,16 @@ bool Headroom::Place(const Snapshot& snapshot, FreeCapacity& free, std::vector<A
 void Headroom::Prepare(const FreeCapacity& free) {
   workers_.clear();
   largest_ = 0;
-  double rates = 0;
+  double rates = 0, growths = 0;
   for (WorkerIndex g = 0; g < free.workers(); ++g) {
-    const double time = free[g].Time();
+    const double time = T(free[g]);
     largest_ = std::max(largest_, time);
     rates += free[g].load_rate();
+    growths += free[g].time_per_token * growth_;
     if (free[g].free_slots > 0) workers_.push_back({time, g});
   }
   rate_ = rates / static_cast<double>(free.workers());
+  grows_ = growths / static_cast<double>(free.workers());
   std::sort(workers_.begin(), workers_.end());
   low_ = std::max<size_t>(1, static_cast<size_t>(kLowShare * free.workers()));
   sums_.assign(sorted_.size() + 1, 0);
@@ -71,10 +96,10 @@ void Headroom::Prepare(const FreeCapacity& free) {
 
 double Headroom::Cost(double largest, double smallest) const {
   if (sorted_.empty()) return largest;
-  const size_t above = static_cast<size_t>(
-      std::upper_bound(sorted_.begin(), sorted_.end(), (largest - smallest) / rate_) - sorted_.begin());
-  const double excess =
-      rate_ * sums_[above] + static_cast<double>(sorted_.size() - above) * (smallest - largest);
+  const double gap = largest - smallest - grows_;
+  const size_t above =
+      static_cast<size_t>(std::upper_bound(sorted_.begin(), sorted_.end(), gap / rate_) - sorted_.begin());
+  const double excess = rate_ * sums_[above] - static_cast<double>(sorted_.size() - above) * gap;
   return largest + kAhead * (largest + excess / static_cast<double>(sorted_.size()));
 }
 
@@ -90,11 +115,7 @@ int64_t Headroom::Choose(const FreeCapacity& free, const WaitingView& request) {
   }
   if (fitting == 0) return -1;
   if (fitting == 1) return static_cast<int64_t>(lowest);
-  const double tokens = static_cast<double>(request.prefill_tokens);
-  const auto with = [&](size_t place) {
-    const WorkerView& worker = free[workers_[place].worker];
-    return workers_[place].time + worker.load_rate() * tokens;
-  };
+  const auto with = [&](size_t place) { return With(free[workers_[place].worker], request); };
   const double on_lowest =
       Cost(std::max(largest_, with(lowest)), std::min(with(lowest), workers_[next].time));
   const double on_above = Cost(std::max(largest_, with(above)), workers_[lowest].time);

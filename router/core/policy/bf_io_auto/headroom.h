@@ -6,11 +6,15 @@
 // long as that worker's load and the request together. So each request goes, largest first, to the lowest
 // worker or leaves the k lowest alone and goes to the next one above, whichever makes
 //
-//     max_g T_g + kAhead * mean over recent requests X of max(max_g T_g, min_g T_g + r X)
+//     max_g T_g + kAhead * mean over recent requests X of max(max_g T_g, min_g T_g + x(X))
 //
-// less, T_g being the workers' times in tokens and r what a token adds to the mean worker. Lists of the least
-// loaded worker (LPT) keep all workers level; this keeps a few low and the rest a little higher, and large
-// requests land on the low ones.
+// less. Lists of the least loaded worker (LPT) keep all workers level; this keeps a few low and the rest a
+// little higher, and large requests land on the low ones.
+//
+// T_g is not the worker's time now but the one its residents are growing towards: every resident counts, and
+// every request placed, with `growth` more tokens (ExpectedGrowth). Otherwise a worker whose many residents
+// are young looks low, gets more, and is the largest a thousand steps later. x(X) is what a request adds: its
+// prompt and its growth, at the mean worker.
 //
 // Threads: one. Cost: O(G log G + waiting * G) moves at worst, mostly O(waiting * low workers).
 #ifndef BFIO_ROUTER_CORE_POLICY_BF_IO_AUTO_HEADROOM_H_
@@ -32,12 +36,18 @@ class Headroom {
   // before: an older request that is revealed later (a lower class, a window) is not learnt.
   void Observe(const Snapshot& snapshot);
 
+  // What a resident is expected to add on average while what is placed now stays, tokens: half of what is
+  // still to be made, by the part of a request's tokens that is made rather than brought. Where prompts bring
+  // most, arrivals repair what growth disturbs. `completed_tokens`: mean size of a completed request, 0 when
+  // none is known yet. REQUIRES: Observe.
+  double ExpectedGrowth(const Snapshot& snapshot, double completed_tokens) const;
+
   // Places all requests; false, with `plan` and `free` incomplete, when one fits nowhere. REQUIRES: plan is
   // empty.
-  bool Place(const Snapshot& snapshot, FreeCapacity& free, std::vector<Assignment>& plan);
+  bool Place(const Snapshot& snapshot, double growth, FreeCapacity& free, std::vector<Assignment>& plan);
 
  private:
-  // A worker with a free slot, and its time.
+  // A worker with a free slot, and its T.
   struct Placed {
     double time;
     WorkerIndex worker;
@@ -48,6 +58,14 @@ class Headroom {
   };
 
   void Learn(double tokens);
+  double T(const WorkerView& worker) const {
+    return worker.Time() + worker.time_per_token * growth_ * static_cast<double>(worker.active);
+  }
+  // T with that request too.
+  double With(const WorkerView& worker, const WaitingView& request) const {
+    return T(worker) + worker.load_rate() * static_cast<double>(request.prefill_tokens) +
+           worker.time_per_token * growth_;
+  }
   // Sorts the workers and adds up the sizes.
   void Prepare(const FreeCapacity& free);
   // The cost of a largest and a smallest time.
@@ -57,17 +75,20 @@ class Headroom {
   // The worker at that place has become slower: moves it to where it belongs.
   void Sink(size_t place, double time);
 
-  // Prompt lengths of recent requests, by age and by size.
+  // Prompt lengths of recent requests, by age and by size, and their sum.
   std::deque<double> recent_;
   std::vector<double> sorted_;
+  double recent_sum_ = 0;
   RequestId last_id_ = 0;
   // [i]: sum of sorted_[i] and all larger.
   std::vector<double> sums_;
   // Workers with a free slot, lowest time first; the largest time of all workers.
   std::vector<Placed> workers_;
   double largest_ = 0;
-  // r.
+  double growth_ = 0;
+  // x(X) = rate_ * prompt + grows_.
   double rate_ = 1;
+  double grows_ = 0;
   // How many low workers are left alone.
   size_t low_ = 1;
   // Scratch.

@@ -34,6 +34,9 @@ class OversizedRequests {
              const PoolScale& scale, double admissions, absl::Span<const WorkerIndex> level,
              Instance& instance);
 
+  // Mean load that a completion takes away, tokens; 0 before the first.
+  double completed_tokens() const { return gap_; }
+
   // The plan that was made for the snapshot.
   void Remember(const Snapshot& snapshot, absl::Span<const Assignment> plan);
 
@@ -50,7 +53,6 @@ class OversizedRequests {
   };
   std::vector<After> after_;
   int64_t after_step_ = 0;
-  // Mean load that a completion takes away, tokens; 0 before the first.
   double gap_ = 0;
   // Scratch.
   std::vector<Candidate> candidates_;

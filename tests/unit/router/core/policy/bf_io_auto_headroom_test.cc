@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <vector>
 
 #include "common/base/rng.h"
@@ -35,12 +36,12 @@ class HeadroomTest : public ::testing::Test {
     headroom_.Observe(snapshot);
   }
   // The worker of each, without having seen these before.
-  std::vector<int32_t> Place(const PolicyCase& group) {
+  std::vector<int32_t> Place(const PolicyCase& group, double growth = 0) {
     const Snapshot snapshot = group.View();
     FreeCapacity free;
     free.Reset(snapshot);
     std::vector<Assignment> plan;
-    EXPECT_TRUE(headroom_.Place(snapshot, free, plan));
+    EXPECT_TRUE(headroom_.Place(snapshot, growth, free, plan));
     std::vector<int32_t> result(snapshot.waiting.size(), -1);
     for (const Assignment& assignment : plan) result[assignment.waiting_index] = assignment.worker;
     return result;
@@ -117,7 +118,7 @@ TEST_F(HeadroomTest, ReportsARequestThatFitsNowhere) {
   FreeCapacity free;
   free.Reset(snapshot);
   std::vector<Assignment> plan;
-  EXPECT_FALSE(headroom_.Place(snapshot, free, plan));
+  EXPECT_FALSE(headroom_.Place(snapshot, /*growth=*/0, free, plan));
 }
 
 // Largest first would put the first request where only the second fits.
@@ -133,32 +134,92 @@ TEST_F(HeadroomTest, WhereKvBindsAllThatFitAreStillPlaced) {
   CheckContract(tight.View(), plan);
 }
 
-TEST_F(HeadroomTest, LargestLoadsAreLowerThanUnderLptWhereSomeRequestsAreLarge) {
-  const auto mean_largest = [](const char* name, uint64_t seed) {
-    MiniGroup group(std::vector<Machine>(16, Machine{40}));
-    const auto policy = *MakePolicy(name, {});
-    Rng rng(seed);
-    double sum = 0;
-    for (int step = 0; step < 4'000; ++step) {
-      // A tenth of the slots are taken, a request in thirty is large.
-      for (double arrivals = 1.3; arrivals > rng.Uniform(); --arrivals) {
-        Job job;
-        job.prefill = 1 + static_cast<int64_t>((rng.Below(30) == 0 ? 9'000 : 600) * rng.Uniform());
-        job.output = 1 + static_cast<int64_t>(50 * rng.Exponential());
-        group.Enqueue(job);
-      }
-      for (const Admission& admission : group.Step(*policy)) EXPECT_EQ(admission.wait, 0);
-      int64_t largest = 0;
-      for (int g = 0; g < 16; ++g) largest = std::max(largest, group.Load(g));
-      sum += static_cast<double>(largest) / 4'000;
-    }
-    return sum;
-  };
+TEST_F(HeadroomTest, AWorkerOfManyYoungResidentsIsNotTheLowest) {
+  See(300, 20);
+  const PolicyCase group = PolicyCase()
+                               .Worker(5'000, 5, kAmpleKv, /*active=*/20)
+                               .Worker(6'000, 5, kAmpleKv, /*active=*/5)
+                               .Waiting(300);
+  EXPECT_THAT(Place(group), ElementsAre(0));
+  EXPECT_THAT(Place(group, /*growth=*/500), ElementsAre(1)) << "15,000 and 8,500 in the end";
+}
+
+TEST_F(HeadroomTest, WhatIsPlacedGrowsToo) {
+  See(8'000, 2);
+  See(300, 20);
+  // Alone the 500 would fit below the largest on the second worker; with 600 to come they do not.
+  EXPECT_THAT(Place(PolicyCase(group_).Waiting(500)), ElementsAre(1));
+  EXPECT_THAT(Place(PolicyCase(group_).Waiting(500), /*growth=*/600), ElementsAre(2));
+}
+
+TEST_F(HeadroomTest, GrowthIsHalfOfWhatIsToComeByItsPartOfARequest) {
+  const PolicyCase none = PolicyCase().Worker(0, 5);
+  EXPECT_EQ(headroom_.ExpectedGrowth(none.View(), 0), 0) << "nothing was seen";
+  See(100, 10);
+  EXPECT_EQ(headroom_.ExpectedGrowth(none.View(), 600), 0) << "nobody is there";
+  // Residents of 1,100 tokens on average have made 1,000.
+  const PolicyCase group =
+      PolicyCase().Worker(9'000, 5, kAmpleKv, /*active=*/9).Worker(2'000, 5, kAmpleKv, /*active=*/1);
+  EXPECT_DOUBLE_EQ(headroom_.ExpectedGrowth(group.View(), 0), 0.5 * 1'000 * 1'000 / 1'100);
+  EXPECT_DOUBLE_EQ(headroom_.ExpectedGrowth(group.View(), 600), 0.5 * 500 * 500 / 600)
+      << "the mean output is 500";
+  EXPECT_DOUBLE_EQ(headroom_.ExpectedGrowth(group.View(), 9'000), 0.5 * 1'000 * 1'000 / 1'100);
+  EXPECT_EQ(headroom_.ExpectedGrowth(group.View(), 90), 0)
+      << "completed requests were shorter than prompts are";
+}
+
+// The mean of the largest load, 16 workers of 40 slots.
+struct Traffic {
+  double arrivals;
+  std::function<Job(Rng&)> job;
+};
+double MeanLargest(const char* name, uint64_t seed, int steps, const Traffic& traffic) {
+  MiniGroup group(std::vector<Machine>(16, Machine{40}));
+  const auto policy = *MakePolicy(name, {});
+  Rng rng(seed);
+  double sum = 0;
+  for (int step = 0; step < 2 * steps; ++step) {
+    for (double arrivals = traffic.arrivals; arrivals > rng.Uniform(); --arrivals)
+      group.Enqueue(traffic.job(rng));
+    for (const Admission& admission : group.Step(*policy)) EXPECT_EQ(admission.wait, 0);
+    int64_t largest = 0;
+    for (int g = 0; g < 16; ++g) largest = std::max(largest, group.Load(g));
+    if (step >= steps) sum += static_cast<double>(largest) / steps;
+  }
+  return sum;
+}
+
+TEST(BfIoAutoTest, LargestLoadsAreLowerThanUnderLptWhereSomeRequestsAreLarge) {
+  // A tenth of the slots are taken, a request in thirty is large.
+  const Traffic traffic{1.3, [](Rng& rng) {
+                          Job job;
+                          job.prefill =
+                              1 + static_cast<int64_t>((rng.Below(30) == 0 ? 9'000 : 600) * rng.Uniform());
+                          job.output = 1 + static_cast<int64_t>(50 * rng.Exponential());
+                          return job;
+                        }};
   double ours = 0, lpt = 0;
-  for (uint64_t seed : {1, 2, 3}) ours += mean_largest("bf_io_auto", seed), lpt += mean_largest("lpt", seed);
-  RecordProperty("ours_tokens", static_cast<int>(ours / 3));
-  RecordProperty("lpt_tokens", static_cast<int>(lpt / 3));
+  for (uint64_t seed : {1, 2, 3}) {
+    ours += MeanLargest("bf_io_auto", seed, 3'000, traffic);
+    lpt += MeanLargest("lpt", seed, 3'000, traffic);
+  }
   EXPECT_LT(ours, 0.99 * lpt);
+}
+
+TEST(BfIoAutoTest, LargestLoadsAreLowerThanUnderLptWhereRequestsGrow) {
+  // Half of the slots are taken; nearly all tokens are made, few are brought.
+  const Traffic traffic{0.4, [](Rng& rng) {
+                          Job job;
+                          job.prefill = 20 + static_cast<int64_t>(100 * rng.Uniform());
+                          job.output = 300 + static_cast<int64_t>(1'000 * rng.Uniform());
+                          return job;
+                        }};
+  double ours = 0, lpt = 0;
+  for (uint64_t seed : {1, 2, 3}) {
+    ours += MeanLargest("bf_io_auto", seed, 5'000, traffic);
+    lpt += MeanLargest("lpt", seed, 5'000, traffic);
+  }
+  EXPECT_LT(ours, 0.93 * lpt);
 }
 
 }  // namespace
