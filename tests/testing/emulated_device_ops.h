@@ -34,12 +34,19 @@ struct EmulatedDevice {
   int releases = 0;
   int replays = 0;
   std::vector<worker::gpu::GemmShape> prepared;
+  // By all that is on it now.
+  int64_t used_bytes = 0;
+
+  int64_t free_bytes() const { return memory_bytes - used_bytes; }
 };
 
 class EmulatedDeviceOps final : public worker::gpu::DeviceOps {
  public:
   // `device` outlives this.
   explicit EmulatedDeviceOps(EmulatedDevice& device) : device_(device) {}
+  ~EmulatedDeviceOps() override {
+    for (const auto& block : memory_) device_.used_bytes -= static_cast<int64_t>(block->bytes());
+  }
 
   std::string Describe() const override { return "the emulated device"; }
   absl::StatusOr<worker::gpu::AttentionGrid> FullAttentionGrid(int32_t) override {
@@ -48,30 +55,30 @@ class EmulatedDeviceOps final : public worker::gpu::DeviceOps {
   worker::gpu::Stream stream() const override { return nullptr; }
 
   absl::StatusOr<worker::gpu::DeviceMemory> Memory() override {
-    return worker::gpu::DeviceMemory{device_.memory_bytes - used_, device_.memory_bytes};
+    return worker::gpu::DeviceMemory{device_.free_bytes(), device_.memory_bytes};
   }
   absl::StatusOr<void*> Allocate(int64_t bytes, absl::string_view what) override {
-    ++device_.allocations;
-    if (used_ + bytes > device_.memory_bytes) {
+    if (bytes > device_.free_bytes()) {
       return absl::ResourceExhaustedError(absl::StrCat("no memory for ", what));
     }
-    memory_.push_back(
-        std::make_unique<simt::GuardedMemory>(std::string(what), static_cast<size_t>(bytes + 15) / 16 * 16));
-    used_ += static_cast<int64_t>(memory_.back()->bytes());
-    return memory_.back()->data();
+    void* const memory = Add(memory_, bytes, what);
+    device_.used_bytes += static_cast<int64_t>(memory_.back()->bytes());
+    return memory;
   }
   absl::StatusOr<void*> AllocatePinned(int64_t bytes, absl::string_view what) override {
-    return Allocate(bytes, what);
+    return Add(pinned_, bytes, what);
   }
-
   absl::Status Release(void* memory) override {
-    const auto it = std::find_if(memory_.begin(), memory_.end(),
-                                 [&](const auto& block) { return block->data() == memory; });
-    if (it == memory_.end()) return absl::InvalidArgumentError("Release of what is not there");
-    used_ -= static_cast<int64_t>((*it)->bytes());
-    memory_.erase(it);
-    ++device_.releases;
-    return absl::OkStatus();
+    const auto is = [&](const auto& block) { return block->data() == memory; };
+    for (Blocks* const blocks : {&memory_, &pinned_}) {
+      const auto it = std::find_if(blocks->begin(), blocks->end(), is);
+      if (it == blocks->end()) continue;
+      if (blocks == &memory_) device_.used_bytes -= static_cast<int64_t>((*it)->bytes());
+      blocks->erase(it);
+      ++device_.releases;
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError("Release of what is not there");
   }
 
   absl::Status CopyIn(void* device, const void* pinned, int64_t bytes) override {
@@ -152,6 +159,13 @@ class EmulatedDeviceOps final : public worker::gpu::DeviceOps {
   }
 
  private:
+  using Blocks = std::vector<std::unique_ptr<simt::GuardedMemory>>;
+
+  void* Add(Blocks& blocks, int64_t bytes, absl::string_view what) {
+    ++device_.allocations;
+    const auto size = static_cast<size_t>(bytes + 15) / 16 * 16;
+    return blocks.emplace_back(std::make_unique<simt::GuardedMemory>(std::string(what), size))->data();
+  }
   // As it would be on a device, where memory begins at a multiple of 256.
   static bool Aligned(const void* operand, int64_t alignment) {
     const simt::GuardedMemory* const memory = simt::GuardedMemory::FindContaining(operand, 1);
@@ -160,8 +174,7 @@ class EmulatedDeviceOps final : public worker::gpu::DeviceOps {
   }
 
   EmulatedDevice& device_;
-  int64_t used_ = 0;
-  std::vector<std::unique_ptr<simt::GuardedMemory>> memory_;
+  Blocks memory_, pinned_;
   std::vector<std::function<absl::Status()>> records_;
 };
 

@@ -133,8 +133,8 @@ void AddEngine(OptionTable& table, WorkerSettings& settings) {
   table.Add("slots", &o.limits.slots, Within(1, 1 << 16),
             "requests decoding at once per rank (batch capacity B)");
   table.Add("kv_tokens", &o.limits.kv_tokens, kTokens,
-            "KV capacity per rank, in tokens; left out, the cpu engine takes less where the machine has no "
-            "memory for so many");
+            "KV capacity per rank, in tokens; left out, the cpu and cuda engines take less where the machine or "
+            "GPU has no memory for so many");
   table.Add("max_sequence_tokens", &o.limits.max_sequence_tokens, kTokens,
             "largest prompt + output of one request, in tokens");
   table.Add("c", &o.sim.cost.c_s, kSeconds, "sim engine: fixed seconds per step");

@@ -41,6 +41,12 @@ class CudaBackend final : public PartBackend {
   // What Create would say of the options, the model's shapes and the device, before minutes go by on weights.
   static absl::Status Check(const DecodeOptions& options, const ModelConfig& config, DeviceOps& ops);
 
+  // KV tokens of the backend that Create would make: options.limits.kv_tokens, or with `fewer` as many of them
+  // as fit into what is free, less what comes later: graphs, kernels, the barrier's communicator and, with
+  // --mlp=tp, the rows of all ranks. The weights are in their place. RESOURCE_EXHAUSTED, with sizes.
+  static absl::StatusOr<int64_t> FitKv(const DecodeOptions& options, const ModelConfig& config,
+                                       const DeviceWeights& weights, DeviceOps& ops, bool fewer);
+
   // The weights, all of the model or a part of at least a block, are in memory of `ops`, unless they keep
   // their own. INVALID_ARGUMENT: a shape the kernels do not have, or a part that is to share its MLP out;
   // RESOURCE_EXHAUSTED: no memory, with sizes; other errors: device_ops.h.
@@ -91,7 +97,7 @@ class CudaBackend final : public PartBackend {
               std::unique_ptr<DeviceOps> ops, DeviceWeights weights);
 
   bool whole() const;
-  absl::Status Allocate(const ForwardOptions& options);
+  absl::Status Allocate();
   absl::Status Start(const Progress& progress);
   absl::StatusOr<Recorded> RecordBucket(const StepBucket& bucket);
   // Launches each kernel of a rank's own half once, on no rows: what CUDA loads then must not be loaded while

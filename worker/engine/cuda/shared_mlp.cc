@@ -32,6 +32,34 @@ SharedMlp::SharedMlp(const ModelConfig& config, const DeviceWeights& weights, De
       host_sums_(ops, GrowingMemory::Kind::kPinned, "sums for all ranks"),
       host_sum_(ops, GrowingMemory::Kind::kPinned, "the sums of a step of the group") {}
 
+// --- memory ---
+
+SharedMlp::Sizes SharedMlp::SizesOf(int64_t each, int64_t all, int64_t hidden, const MlpPart& part) {
+  Sizes sizes;
+  sizes.input = each * hidden * kNarrow;
+  sizes.output = each * hidden * kWide;
+  if (part.nodes.empty()) return sizes;
+  sizes.gathered = all * hidden * kNarrow;
+  sizes.sums = static_cast<int64_t>(part.nodes.size()) * all * hidden * kWide;
+  sizes.gates = 2 * all * part.all.width() * kNarrow;
+  sizes.activated = all * part.all.width() * kNarrow;
+  return sizes;
+}
+
+int64_t SharedMlp::MostBytes(const ModelConfig& config, int32_t rows) {
+  int64_t most = 0;
+  for (int32_t ranks = 1; ranks <= kSumTerms; ++ranks) {
+    for (int32_t rank = 0; rank < ranks; ++rank) {
+      const MlpPart part = PartOf(rank, ranks, config.intermediate, /*one_sum=*/false);
+      const Sizes sizes =
+          SizesOf(PaddedRows(rows), PaddedRows(int64_t{ranks} * rows), config.hidden, part);
+      most = std::max(most, sizes.input + sizes.gathered + sizes.gates + sizes.activated + sizes.sums +
+                                sizes.output);
+    }
+  }
+  return most;
+}
+
 // --- before a step ---
 
 absl::Status SharedMlp::Begin(int32_t rows, const StepPeers& peers) {
@@ -40,7 +68,7 @@ absl::Status SharedMlp::Begin(int32_t rows, const StepPeers& peers) {
   each_ = peers.rows();
   all_rows_ = peers.world_size() * each_;
   padded_rows_ = PaddedRows(all_rows_);
-  BFIO_RETURN_IF_ERROR(Reserve(peers));
+  BFIO_RETURN_IF_ERROR(Reserve());
   BFIO_RETURN_IF_ERROR(Prepare());
   if (!on_device_ || rows_ == each_) return absl::OkStatus();
   // What the collective takes along beyond this rank's rows.
@@ -52,43 +80,40 @@ void SharedMlp::Cut(const StepPeers& peers) {
   if (place_ == place) return;
   place_ = place;
   on_device_ = peers.on_device();
-  const MlpPart part = PartOf(peers.rank(), peers.world_size(), config_.intermediate, on_device_);
-  columns_ = part.all;
+  part_ = PartOf(peers.rank(), peers.world_size(), config_.intermediate, on_device_);
   gates_weights_.clear();
   ups_weights_.clear();
   nodes_.clear();
   prepared_.clear();
-  for (const MlpColumns& columns : part.nodes) nodes_.push_back({columns, {}});
+  for (const MlpColumns& columns : part_.nodes) nodes_.push_back({columns, {}});
   for (const DeviceLayer& layer : weights_.layers) {
-    gates_weights_.push_back(layer.gate_up + columns_.begin * hidden_);
-    ups_weights_.push_back(layer.gate_up + (config_.intermediate + columns_.begin) * hidden_);
+    gates_weights_.push_back(layer.gate_up + part_.all.begin * hidden_);
+    ups_weights_.push_back(layer.gate_up + (config_.intermediate + part_.all.begin) * hidden_);
     for (Node& node : nodes_) node.weights.push_back(layer.down + node.columns.begin);
   }
 }
 
-absl::Status SharedMlp::Reserve(const StepPeers& peers) {
-  const int64_t nodes = static_cast<int64_t>(nodes_.size()), width = columns_.width();
+absl::Status SharedMlp::Reserve() {
   // By padded sizes, so that a batch that grows row by row has memory replaced a few times, not each time.
   const int64_t each = PaddedRows(each_), all = padded_rows_;
-  BFIO_RETURN_IF_ERROR(input_.Reserve(each * hidden_ * kNarrow));
-  BFIO_RETURN_IF_ERROR(output_.Reserve(each * hidden_ * kWide));
-  if (!on_device_) {
-    BFIO_RETURN_IF_ERROR(host_rows_.Reserve(all * hidden_ * kNarrow));
-    BFIO_RETURN_IF_ERROR(host_sums_.Reserve(nodes * all * hidden_ * kWide));
-    BFIO_RETURN_IF_ERROR(host_sum_.Reserve(each * hidden_ * kWide));
-    if (mine_.size() < static_cast<size_t>(each_ * hidden_)) mine_.resize(each_ * hidden_);
-    if (all_.size() < static_cast<size_t>(all_rows_ * hidden_)) all_.resize(all_rows_ * hidden_);
-  }
-  if (nodes == 0) return absl::OkStatus();
-  BFIO_RETURN_IF_ERROR(gathered_.Reserve(all * hidden_ * kNarrow));
-  BFIO_RETURN_IF_ERROR(sums_.Reserve(nodes * all * hidden_ * kWide));
-  if (width == 0) return absl::OkStatus();
-  BFIO_RETURN_IF_ERROR(gates_.Reserve(2 * padded_rows_ * width * kNarrow));
-  return activated_.Reserve(padded_rows_ * width * kNarrow);
+  const Sizes sizes = SizesOf(each, all, hidden_, part_);
+  BFIO_RETURN_IF_ERROR(input_.Reserve(sizes.input));
+  BFIO_RETURN_IF_ERROR(output_.Reserve(sizes.output));
+  BFIO_RETURN_IF_ERROR(gathered_.Reserve(sizes.gathered));
+  BFIO_RETURN_IF_ERROR(sums_.Reserve(sizes.sums));
+  BFIO_RETURN_IF_ERROR(gates_.Reserve(sizes.gates));
+  BFIO_RETURN_IF_ERROR(activated_.Reserve(sizes.activated));
+  if (on_device_) return absl::OkStatus();
+  BFIO_RETURN_IF_ERROR(host_rows_.Reserve(all * hidden_ * kNarrow));
+  BFIO_RETURN_IF_ERROR(host_sums_.Reserve(sizes.sums));
+  BFIO_RETURN_IF_ERROR(host_sum_.Reserve(each * hidden_ * kWide));
+  if (mine_.size() < static_cast<size_t>(each_ * hidden_)) mine_.resize(each_ * hidden_);
+  if (all_.size() < static_cast<size_t>(all_rows_ * hidden_)) all_.resize(all_rows_ * hidden_);
+  return absl::OkStatus();
 }
 
 GemmShape SharedMlp::WideShape() const {
-  const int32_t width = columns_.width();
+  const int32_t width = part_.all.width();
   return {padded_rows_, static_cast<int32_t>(hidden_), width, false, 0, 0, 2 * width};
 }
 
@@ -97,13 +122,13 @@ GemmShape SharedMlp::NarrowShape(const Node& node) const {
           node.columns.width(),
           static_cast<int32_t>(hidden_),
           true,
-          columns_.width(),
+          part_.all.width(),
           static_cast<int32_t>(config_.intermediate),
           0};
 }
 
 absl::Status SharedMlp::Prepare() {
-  if (columns_.width() == 0) return absl::OkStatus();
+  if (part_.all.width() == 0) return absl::OkStatus();
   if (std::find(prepared_.begin(), prepared_.end(), padded_rows_) != prepared_.end()) return absl::OkStatus();
   std::vector<const Bf16*> wide = gates_weights_;
   wide.insert(wide.end(), ups_weights_.begin(), ups_weights_.end());
@@ -147,7 +172,7 @@ absl::Status SharedMlp::Gather(StepPeers& peers) {
   const auto gathered = absl::MakeSpan(all_).subspan(0, static_cast<size_t>(all));
   BFIO_RETURN_IF_ERROR(
       peers.AllGather(absl::MakeConstSpan(mine_).subspan(0, static_cast<size_t>(each_ * hidden_)), gathered));
-  if (columns_.width() == 0) return absl::OkStatus();
+  if (part_.all.width() == 0) return absl::OkStatus();
   for (int64_t i = 0; i < all; ++i) rows[i] = {worker::ToBf16(gathered[i])};
   return ops_.CopyIn(gathered_.as<Bf16>(), rows, all * kNarrow);
 }
@@ -157,22 +182,22 @@ absl::Status SharedMlp::Activate(int64_t layer) {
   SiluArgs args;
   args.gate_up = gates_.as<Bf16>();
   if (w.gate_up_bias != nullptr) {
-    args.gate_bias = w.gate_up_bias + columns_.begin;
+    args.gate_bias = w.gate_up_bias + part_.all.begin;
     args.up_bias = args.gate_bias + config_.intermediate;
   }
-  args.width = columns_.width();
+  args.width = part_.all.width();
   args.out = activated_.as<Bf16>();
   args.grid_rows = static_cast<int32_t>(all_rows_);
   return LaunchStatus(LaunchSilu(args, ops_.stream()), "Silu");
 }
 
 absl::Status SharedMlp::Compute(int64_t layer) {
-  if (columns_.width() > 0) {
+  if (part_.all.width() > 0) {
     const GemmShape wide = WideShape();
     Bf16* const gates = gates_.as<Bf16>();
     BFIO_RETURN_IF_ERROR(ops_.Multiply(wide, gathered_.as<Bf16>(), gates_weights_[layer], gates));
     BFIO_RETURN_IF_ERROR(
-        ops_.Multiply(wide, gathered_.as<Bf16>(), ups_weights_[layer], gates + columns_.width()));
+        ops_.Multiply(wide, gathered_.as<Bf16>(), ups_weights_[layer], gates + part_.all.width()));
     BFIO_RETURN_IF_ERROR(Activate(layer));
   }
   for (size_t i = 0; i < nodes_.size(); ++i) {
@@ -181,7 +206,7 @@ absl::Status SharedMlp::Compute(int64_t layer) {
       BFIO_RETURN_IF_ERROR(ops_.FillZero(sums(i), all_rows_ * hidden_ * kWide));
       continue;
     }
-    const Bf16* const x = activated_.as<Bf16>() + (node.columns.begin - columns_.begin);
+    const Bf16* const x = activated_.as<Bf16>() + (node.columns.begin - part_.all.begin);
     BFIO_RETURN_IF_ERROR(ops_.Multiply(NarrowShape(node), x, node.weights[layer], sums(i)));
   }
   return absl::OkStatus();

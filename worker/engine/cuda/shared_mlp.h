@@ -38,6 +38,10 @@ namespace bfio::worker::gpu {
 
 class SharedMlp {
  public:
+  // Device memory that it comes to take in a group of up to 8 ranks (more gain nothing), in bytes, where no
+  // rank has a batch of more than `rows`.
+  static int64_t MostBytes(const ModelConfig& config, int32_t rows);
+
   // The arguments outlive this. REQUIRES: the weights have all layers.
   SharedMlp(const ModelConfig& config, const DeviceWeights& weights, DeviceOps& ops);
 
@@ -61,8 +65,14 @@ class SharedMlp {
     std::vector<const Bf16*> weights;
   };
 
+  // Bytes of the arrays on the device, of as many rows of each rank and of all.
+  struct Sizes {
+    int64_t input = 0, gathered = 0, gates = 0, activated = 0, sums = 0, output = 0;
+  };
+  static Sizes SizesOf(int64_t each, int64_t all, int64_t hidden, const MlpPart& part);
+
   void Cut(const StepPeers& peers);
-  absl::Status Reserve(const StepPeers& peers);
+  absl::Status Reserve();
   // Chooses the products of this step's rows, and runs what lies between them once.
   absl::Status Prepare();
   GemmShape WideShape() const;
@@ -87,8 +97,8 @@ class SharedMlp {
   // device.
   std::optional<std::tuple<int32_t, int32_t, bool>> place_;
   bool on_device_ = false;
-  MlpColumns columns_;
-  // By layer, in these columns.
+  MlpPart part_;
+  // By layer, in the part's columns.
   std::vector<const Bf16*> gates_weights_, ups_weights_;
   std::vector<Node> nodes_;
   // Padded rows whose products are chosen.
