@@ -66,6 +66,8 @@ inline std::vector<float> LogitsOf(worker::gpu::CudaBackend& backend, int32_t dr
   const auto pinned = backend.ops().AllocatePinned(bytes, "logits");
   EXPECT_TRUE(pinned.ok()) << pinned.status();
   EXPECT_TRUE(backend.ops().CopyOut(*pinned, backend.forward().logits(), bytes).ok());
+  // Tests count the waits of the backend.
+  EXPECT_TRUE(static_cast<EmulatedDeviceOps&>(backend.ops()).Finish().ok());
   const auto* const from = static_cast<const float*>(*pinned);
   std::vector<float> logits(from, from + count);
   EXPECT_TRUE(backend.ops().Release(*pinned).ok());
