@@ -43,11 +43,10 @@ absl::StatusOr<int64_t> FitKv(const EngineOptions& options, const Model& model, 
   const auto caches = [&](int64_t tokens) {
     PageTableOptions pages = PageTableOptionsOf(wanted);
     pages.capacity_tokens = tokens;
-    return SaturatedProduct(
-        {cpu::PartShape(model.config(), whole.blocks.count, pages.page_tokens, PageTable::PageLimit(pages),
-                        options.cpu.kv)
-             .bytes(),
-         ranks});
+    return SaturatedProduct({cpu::PartShape(model.config(), whole.blocks.count, pages.page_tokens,
+                                            PageTable::PageLimit(pages), options.cpu.kv)
+                                 .bytes(),
+                             ranks});
   };
   const int64_t all = caches(asked);
   const bool limited = options.memory_limit_bytes != 0;

@@ -21,8 +21,7 @@ absl::StatusOr<std::unique_ptr<DecodeEngine>> MakeEngineOn(std::unique_ptr<Devic
   }
   DecodeOptions fitted = options;
   fitted.limits.kv_tokens = *kv_tokens;
-  auto backend =
-      CudaBackend::Create(fitted, model.config(), std::move(ops), *std::move(weights), progress);
+  auto backend = CudaBackend::Create(fitted, model.config(), std::move(ops), *std::move(weights), progress);
   if (!backend.ok()) return backend.status();
   return DecodeEngine::Create(fitted, *std::move(backend));
 }

@@ -92,8 +92,7 @@ ForwardBytes BytesOf(const ModelConfig& config, const DeviceWeights& weights, co
   bytes.part_sums = sizes.parts * 2 * config.heads * kWide;
   const KvLayout layout = {static_cast<int32_t>(config.kv_heads), options.page_tokens,
                            static_cast<int32_t>(config.head_dim)};
-  bytes.kv_pool =
-      static_cast<int64_t>(weights.layers.size()) * layout.PoolElements(options.pages) * kNarrow;
+  bytes.kv_pool = static_cast<int64_t>(weights.layers.size()) * layout.PoolElements(options.pages) * kNarrow;
   return bytes;
 }
 
