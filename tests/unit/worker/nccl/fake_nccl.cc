@@ -386,7 +386,8 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
                                     ncclConfig_t* config) {
   const Lock lock(Fake().mutex);
   if (config->blocking != 0) Undefined("a communicator that blocks");
-  if (const int fault = FaultOf("ncclCommInitRankConfig"); fault != 0) return static_cast<ncclResult_t>(fault);
+  if (const int fault = FaultOf("ncclCommInitRankConfig"); fault != 0)
+    return static_cast<ncclResult_t>(fault);
   return Join(comm, ranks, id, rank);
 }
 
@@ -435,8 +436,8 @@ ncclResult_t ncclAllReduce(const void* send, void* receive, size_t count, ncclDa
                     [=](const auto& parts, int) { AddUp<int64_t>(parts, 0, count, receive); });
 }
 
-ncclResult_t ncclAllGather(const void* send, void* receive, size_t count, ncclDataType_t type, ncclComm_t comm,
-                           cudaStream_t stream) {
+ncclResult_t ncclAllGather(const void* send, void* receive, size_t count, ncclDataType_t type,
+                           ncclComm_t comm, cudaStream_t stream) {
   const size_t bytes = count * BytesOf(type);
   const size_t ranks = static_cast<size_t>(comm->member->group->ranks);
   return Collective("ncclAllGather", send, bytes, receive, bytes * ranks, comm, stream,
@@ -447,13 +448,12 @@ ncclResult_t ncclAllGather(const void* send, void* receive, size_t count, ncclDa
                     });
 }
 
-ncclResult_t ncclReduceScatter(const void* send, void* receive, size_t count, ncclDataType_t type, ncclRedOp_t,
-                               ncclComm_t comm, cudaStream_t stream) {
+ncclResult_t ncclReduceScatter(const void* send, void* receive, size_t count, ncclDataType_t type,
+                               ncclRedOp_t, ncclComm_t comm, cudaStream_t stream) {
   const size_t bytes = count * BytesOf(type);
   const size_t ranks = static_cast<size_t>(comm->member->group->ranks);
-  return Collective(
-      "ncclReduceScatter", send, bytes * ranks, receive, bytes, comm, stream,
-      [=](const auto& parts, int rank) { AddUp<float>(parts, rank * count, count, receive); });
+  return Collective("ncclReduceScatter", send, bytes * ranks, receive, bytes, comm, stream,
+                    [=](const auto& parts, int rank) { AddUp<float>(parts, rank * count, count, receive); });
 }
 
 }  // extern "C"

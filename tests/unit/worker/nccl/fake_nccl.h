@@ -1,7 +1,7 @@
 // NCCL and the part of CUDA that the NCCL barrier calls, without either: linked in their place.
 //
-// Purpose: worker/barrier/nccl runs in tests, with errors, aborts and peers that come late or never. A rank is
-// a thread with a device of its own. What is queued in a stream runs when somebody asks for its event, in
+// Purpose: worker/barrier/nccl runs in tests, with errors, aborts and peers that come late or never. A rank
+// is a thread with a device of its own. What is queued in a stream runs when somebody asks for its event, in
 // order, and a collective when all ranks have come to it. What CUDA or NCCL leave undefined is noted: work in
 // a stream behind a launch that is in progress, memory that is not theirs or is changed under a copy, a
 // communicator that is used after its end, memory freed behind what never ends.

@@ -243,7 +243,8 @@ TEST_F(NcclBarrierTest, AnErrorOfAnyCallEndsTheBarrier) {
   for (const char* const function : {"cudaMalloc", "cudaMallocHost", "ncclAllGather"}) {
     SCOPED_TRACE(function);
     Run(1, [&](int, Barrier& barrier) {
-      Fake().faults[function] = {0, function[0] == 'c' ? int(cudaErrorMemoryAllocation) : int(ncclSystemError)};
+      Fake().faults[function] = {0,
+                                 function[0] == 'c' ? int(cudaErrorMemoryAllocation) : int(ncclSystemError)};
       std::vector<float> one(1);
       const absl::Status status = barrier.AllGather(1, one, absl::MakeSpan(one), kForever);
       EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
@@ -309,7 +310,8 @@ struct EngineStream {
   explicit EngineStream(int ranks) {
     cudaStreamCreateWithFlags(&stream, 0);
     cudaEventCreateWithFlags(&done, 0);
-    for (float** memory : {&mine, &all, &terms, &sum}) cudaMalloc(reinterpret_cast<void**>(memory), 64 * ranks);
+    for (float** memory : {&mine, &all, &terms, &sum})
+      cudaMalloc(reinterpret_cast<void**>(memory), 64 * ranks);
   }
   ~EngineStream() {
     cudaEventDestroy(done);
