@@ -87,6 +87,11 @@ inline absl::StatusOr<std::vector<float>> FeedTogether(worker::gpu::CudaBackend&
   std::vector<worker::PageId> pages;
   for (worker::PageId page = 0; page < 8; ++page) pages.push_back(17 - 2 * page);
   std::vector<float> logits;
+  // A backend that cannot enter is broken, which its step says.
+  const worker::DecodeOptions options = SharedOptions();
+  const worker::StepPeers all(group, barrier, 0, worker::MaxRows(options.limits.slots, options.step_tokens),
+                              kLongEnough);
+  backend.EnterGroup(all).IgnoreError();
   size_t at = 0;
   for (int step = 1; step <= steps; ++step) {
     const auto which = std::min<size_t>(static_cast<size_t>(step), feed.pieces.size()) - 1;

@@ -184,10 +184,10 @@ absl::Status CudaBackend::Start(const Progress& progress) {
   }
   const auto left = ops_->Memory();
   if (!left.ok()) return left.status();
-  progress(absl::StrFormat(
-      "%s: products chosen%s for %d + %d sizes of batch; %d KV tokens, %.2f GiB free", ops_->Describe(),
-      options_.share_mlp ? "" : " and steps recorded", draw_buckets_.count(), row_buckets_.count(),
-      options_.limits.kv_tokens, left->free_bytes / kGiB));
+  progress(absl::StrFormat("%s: products chosen%s for %d + %d sizes of batch; %d KV tokens, %.2f GiB free",
+                           ops_->Describe(), options_.share_mlp ? "" : " and steps recorded",
+                           draw_buckets_.count(), row_buckets_.count(), options_.limits.kv_tokens,
+                           left->free_bytes / kGiB));
   return absl::OkStatus();
 }
 
@@ -234,6 +234,11 @@ absl::Status CudaBackend::Run(const StepPlan& plan, absl::Span<const Draw> draws
   if (options_.share_mlp) return absl::FailedPreconditionError("--mlp=tp: a rank takes no step by itself");
   if (plan.rows() == 0) return absl::OkStatus();
   broken_ = RunStep(plan, draws, drawn);
+  return broken_;
+}
+
+absl::Status CudaBackend::EnterGroup(const StepPeers& peers) {
+  if (broken_.ok() && options_.share_mlp) broken_ = mlp_->Enter(peers);
   return broken_;
 }
 

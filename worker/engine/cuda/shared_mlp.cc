@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "common/base/return_if_error.h"
 #include "worker/engine/cuda/kernels/row_kernels.h"
@@ -14,6 +15,11 @@ namespace {
 // A net under a hang, for one layer's part.
 constexpr absl::Duration kPartDeadline = absl::Seconds(60);
 constexpr int64_t kNarrow = sizeof(Bf16), kWide = sizeof(float);
+
+// Of a part and its memory.
+std::tuple<int32_t, int32_t, bool> PlaceOf(const StepPeers& peers) {
+  return {peers.rank(), peers.world_size(), peers.on_device()};
+}
 
 }  // namespace
 
@@ -47,44 +53,72 @@ SharedMlp::Sizes SharedMlp::SizesOf(int64_t each, int64_t all, int64_t hidden, c
 }
 
 int64_t SharedMlp::MostBytes(const ModelConfig& config, int32_t rows) {
-  int64_t most = 0;
+  // Each array stays as large as any group needed it.
+  Sizes most;
   for (int32_t ranks = 1; ranks <= kSumTerms; ++ranks) {
     for (int32_t rank = 0; rank < ranks; ++rank) {
       const MlpPart part = PartOf(rank, ranks, config.intermediate, /*one_sum=*/false);
-      const Sizes sizes =
-          SizesOf(PaddedRows(rows), PaddedRows(int64_t{ranks} * rows), config.hidden, part);
-      most = std::max(most, sizes.input + sizes.gathered + sizes.gates + sizes.activated + sizes.sums +
-                                sizes.output);
+      const Sizes sizes = SizesOf(rows, PaddedRows(int64_t{ranks} * rows), config.hidden, part);
+      for (int64_t Sizes::*const size : {&Sizes::input, &Sizes::gathered, &Sizes::gates, &Sizes::activated,
+                                         &Sizes::sums, &Sizes::output}) {
+        most.*size = std::max(most.*size, sizes.*size);
+      }
     }
   }
-  return most;
+  return most.input + most.gathered + most.gates + most.activated + most.sums + most.output;
 }
 
-// --- before a step ---
+// --- before steps ---
+
+absl::Status SharedMlp::Enter(const StepPeers& peers) {
+  if (place_ == PlaceOf(peers) && peers.rows() <= most_rows_) return absl::OkStatus();
+  Cut(peers);
+  most_rows_ = 0;
+  SetRows(peers, peers.rows());
+  BFIO_RETURN_IF_ERROR(Reserve());
+  if (part_.all.width() > 0) {
+    int32_t chosen = 0;
+    for (int64_t rows = 1; rows <= peers.rows(); ++rows) {
+      SetRows(peers, rows);
+      if (padded_rows_ == chosen) continue;
+      chosen = padded_rows_;
+      BFIO_RETURN_IF_ERROR(Prepare());
+    }
+    // What CUDA loads at a kernel's first launch must not be loaded while a collective waits for its peers.
+    SetRows(peers, 1);
+    BFIO_RETURN_IF_ERROR(Activate(0));
+  }
+  BFIO_RETURN_IF_ERROR(ops_.Wait(kPartDeadline));
+  most_rows_ = peers.rows();
+  return absl::OkStatus();
+}
+
+void SharedMlp::SetRows(const StepPeers& peers, int64_t rows) {
+  each_ = rows;
+  all_rows_ = peers.world_size() * rows;
+  padded_rows_ = PaddedRows(all_rows_);
+}
 
 absl::Status SharedMlp::Begin(int32_t rows, const StepPeers& peers) {
-  Cut(peers);
+  if (place_ != PlaceOf(peers) || peers.rows() > most_rows_) {
+    return absl::InternalError(absl::StrCat(
+        "a step of ", peers.rows(), " rows in a group that was entered for ", most_rows_, ", or not at all"));
+  }
   rows_ = rows;
-  each_ = peers.rows();
-  all_rows_ = peers.world_size() * each_;
-  padded_rows_ = PaddedRows(all_rows_);
-  BFIO_RETURN_IF_ERROR(Reserve());
-  BFIO_RETURN_IF_ERROR(Prepare());
+  SetRows(peers, peers.rows());
   if (!on_device_ || rows_ == each_) return absl::OkStatus();
   // What the collective takes along beyond this rank's rows.
   return ops_.FillZero(input() + rows_ * hidden_, (each_ - rows_) * hidden_ * kNarrow);
 }
 
 void SharedMlp::Cut(const StepPeers& peers) {
-  const std::tuple place = {peers.rank(), peers.world_size(), peers.on_device()};
-  if (place_ == place) return;
-  place_ = place;
+  if (place_ == PlaceOf(peers)) return;
+  place_ = PlaceOf(peers);
   on_device_ = peers.on_device();
   part_ = PartOf(peers.rank(), peers.world_size(), config_.intermediate, on_device_);
   gates_weights_.clear();
   ups_weights_.clear();
   nodes_.clear();
-  prepared_.clear();
   for (const MlpColumns& columns : part_.nodes) nodes_.push_back({columns, {}});
   for (const DeviceLayer& layer : weights_.layers) {
     gates_weights_.push_back(layer.gate_up + part_.all.begin * hidden_);
@@ -94,9 +128,8 @@ void SharedMlp::Cut(const StepPeers& peers) {
 }
 
 absl::Status SharedMlp::Reserve() {
-  // By padded sizes, so that a batch that grows row by row has memory replaced a few times, not each time.
-  const int64_t each = PaddedRows(each_), all = padded_rows_;
-  const Sizes sizes = SizesOf(each, all, hidden_, part_);
+  const int64_t all = padded_rows_;
+  const Sizes sizes = SizesOf(each_, all, hidden_, part_);
   BFIO_RETURN_IF_ERROR(input_.Reserve(sizes.input));
   BFIO_RETURN_IF_ERROR(output_.Reserve(sizes.output));
   BFIO_RETURN_IF_ERROR(gathered_.Reserve(sizes.gathered));
@@ -106,7 +139,7 @@ absl::Status SharedMlp::Reserve() {
   if (on_device_) return absl::OkStatus();
   BFIO_RETURN_IF_ERROR(host_rows_.Reserve(all * hidden_ * kNarrow));
   BFIO_RETURN_IF_ERROR(host_sums_.Reserve(sizes.sums));
-  BFIO_RETURN_IF_ERROR(host_sum_.Reserve(each * hidden_ * kWide));
+  BFIO_RETURN_IF_ERROR(host_sum_.Reserve(each_ * hidden_ * kWide));
   if (mine_.size() < static_cast<size_t>(each_ * hidden_)) mine_.resize(each_ * hidden_);
   if (all_.size() < static_cast<size_t>(all_rows_ * hidden_)) all_.resize(all_rows_ * hidden_);
   return absl::OkStatus();
@@ -128,20 +161,15 @@ GemmShape SharedMlp::NarrowShape(const Node& node) const {
 }
 
 absl::Status SharedMlp::Prepare() {
-  if (part_.all.width() == 0) return absl::OkStatus();
-  if (std::find(prepared_.begin(), prepared_.end(), padded_rows_) != prepared_.end()) return absl::OkStatus();
   std::vector<const Bf16*> wide = gates_weights_;
   wide.insert(wide.end(), ups_weights_.begin(), ups_weights_.end());
   BFIO_RETURN_IF_ERROR(ops_.Prepare(WideShape(), wide, gathered_.as<Bf16>(), gates_.as<Bf16>()));
-  // What CUDA loads at a kernel's first launch must not be loaded while a collective waits for its peers.
-  BFIO_RETURN_IF_ERROR(Activate(0));
   for (size_t i = 0; i < nodes_.size(); ++i) {
     if (nodes_[i].columns.width() == 0) continue;
     BFIO_RETURN_IF_ERROR(
         ops_.Prepare(NarrowShape(nodes_[i]), nodes_[i].weights, activated_.as<Bf16>(), sums(i)));
   }
-  prepared_.push_back(padded_rows_);
-  return ops_.Wait(kPartDeadline);
+  return absl::OkStatus();
 }
 
 // --- a layer ---
