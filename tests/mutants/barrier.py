@@ -28,7 +28,7 @@ MUTANTS = [
     ("star/star_collectives.cc", "(*frame)->payload != expected", "(*frame)->payload > expected", "numbers that were never sent are waited for"),
     ("step_peers.cc", "waited_ += MonotonicNow() - start;", "waited_ = MonotonicNow() - start;", "only the last call's wait counts"),
     ("nccl/nccl_barrier.cc", "comm_, stream_),\n                        \"ncclAllReduce\");\n    if (status.ok()) status = AwaitComm(patience);", "comm_, stream_),\n                        \"ncclAllReduce\");", "work goes into the stream behind a launch that is in progress"),
-    ("nccl/nccl_barrier.cc", "if (comm_ != nullptr) AbortComm(std::exchange(comm_, nullptr), options_.device, options_.abort_patience);", "", "a failed communicator is not aborted"),
+    ("nccl/nccl_barrier.cc", "if (comm_ != nullptr) AbortComm(std::exchange(comm_, nullptr), options_.device, options_.abort_patience);", "if (comm_ != nullptr && rank_ < 0) AbortComm(std::exchange(comm_, nullptr), options_.device, options_.abort_patience);", "a failed communicator is not aborted"),
     ("nccl/nccl_barrier.cc", "if (failure_.ok()) failure_ = status;", "failure_ = status;", "the reason why a barrier ended changes"),
     ("nccl/nccl_barrier.cc", "if (group.communicator_id == offer_) offer_.clear();", "", "a unique id is offered twice"),
     ("nccl/nccl_barrier.cc", "std::copy(mine.begin(), mine.end(), host_numbers_);", "std::copy(mine.begin(), mine.end(), host_numbers_ + all.size());", "other numbers are gathered than those that were brought"),

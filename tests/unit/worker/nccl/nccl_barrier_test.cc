@@ -168,6 +168,8 @@ TEST_F(NcclBarrierTest, AMissingRankIsADeadlineAndTheBarriersEnd) {
         EXPECT_EQ(barrier.AllGather(1, one, absl::MakeSpan(three), kForever), status);
         EXPECT_EQ(barrier.ReduceScatter(1, three, absl::MakeSpan(one), kForever), status);
         EXPECT_EQ(barrier.device()->Check(), status);
+        barrier.device()->Fail(absl::InternalError("later"));
+        EXPECT_EQ(barrier.device()->Check(), status) << "the first reason stays";
       }
       over.arrive_and_wait();
     });
