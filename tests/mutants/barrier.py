@@ -1,6 +1,6 @@
-"""Faults in the barriers within a process and over TCP; see run. The star's handshake has tests and a fuzz target of its own."""
+"""Faults in the barriers within a process, over TCP and over NCCL; see run. The star's handshake has tests and a fuzz target of its own."""
 FOLDER = "worker/barrier"
-TESTS = {"": ["barrier_test"]}
+TESTS = {"nccl/": ["nccl_barrier_test"], "": ["barrier_test"]}
 
 MUTANTS = [
     ("local/local_barrier.cc", "alike_ = alike_ && spec.signature == signature_;", "alike_ = spec.signature == signature_;", "only the last rank's signature counts"),
@@ -27,4 +27,9 @@ MUTANTS = [
     ("star/star_collectives.cc", "      if (out.slot != kParent) return absl::OkStatus();\n", "", "a child that is gone spoils a collective that is complete"),
     ("star/star_collectives.cc", "(*frame)->payload != expected", "(*frame)->payload > expected", "numbers that were never sent are waited for"),
     ("step_peers.cc", "waited_ += MonotonicNow() - start;", "waited_ = MonotonicNow() - start;", "only the last call's wait counts"),
+    ("nccl/nccl_barrier.cc", "comm_, stream_),\n                        \"ncclAllReduce\");\n    if (status.ok()) status = AwaitComm(patience);", "comm_, stream_),\n                        \"ncclAllReduce\");", "work goes into the stream behind a launch that is in progress"),
+    ("nccl/nccl_barrier.cc", "if (comm_ != nullptr) AbortComm(std::exchange(comm_, nullptr), options_.device, options_.abort_patience);", "if (comm_ != nullptr && rank_ < 0) AbortComm(std::exchange(comm_, nullptr), options_.device, options_.abort_patience);", "a failed communicator is not aborted"),
+    ("nccl/nccl_barrier.cc", "if (failure_.ok()) failure_ = status;", "failure_ = status;", "the reason why a barrier ended changes"),
+    ("nccl/nccl_barrier.cc", "if (group.communicator_id == offer_) offer_.clear();", "", "a unique id is offered twice"),
+    ("nccl/nccl_barrier.cc", "std::copy(mine.begin(), mine.end(), host_numbers_);", "std::copy(mine.begin(), mine.end(), host_numbers_ + all.size());", "other numbers are gathered than those that were brought"),
 ]

@@ -1,8 +1,11 @@
-"""Faults in worker/kv, worker/scheduler, worker/engine/decode and what a rank keeps for the next router; see run."""
+"""Faults in worker/kv, worker/scheduler, worker/engine/decode, the CUDA engine and what a rank keeps for the next router; see run."""
 FOLDER = "worker"
 TESTS = {
     "kv/": ["page_table_test"],
     "scheduler/": ["batch_scheduler_test"],
+    "engine/cuda/kernels/": ["cuda_attention_test"],
+    "engine/cuda/shared_mlp": ["cuda_together_test"],
+    "engine/cuda/": ["cuda_backend_test"],
     "engine/": ["decode_engine_test"],
     "link/": ["held_requests_test"],
 }
@@ -42,4 +45,11 @@ MUTANTS = [
     ("link/held_requests.cc", "bytes_ -= entry.bytes;\n  entry.bytes = BytesOf(", "entry.bytes = BytesOf(", "what has ended counts against the bound twice"),
     ("link/held_requests.cc", "if (it != held_.end()) it->second.held.tokens.push_back(token.id);", "if (it != held_.end()) it->second.held.tokens.assign(1, token.id);", "only the last token is kept"),
     ("link/held_requests.cc", "std::sort(handles.begin(), handles.end());", "", "requests are announced in no order"),
+    ("engine/decode/kv_fit.cc", "if (bytes(most) <= room) return most;", "", "what fits is lowered by a token"),
+    ("engine/cuda/device_weights.cc", "      if (absl::Status status = ops_.Wait(kCopyDeadline); !status.ok()) return status;\n", "", "weights are staged in memory that a copy still reads"),
+    ("engine/cuda/cuda_backend.cc", "status = AwaitShared(*peers);\n  } else if (status.ok()) {\n    status = ops_->Wait(kStepDeadline);", "status = AwaitShared(*peers);\n  } else if (status.ok()) {", "tokens are taken before they have come from the device"),
+    ("engine/cuda/cuda_backend.cc", "if (options.share_mlp) reserve +=", "if (!options.share_mlp) reserve +=", "KV tokens take the memory for the rows of all ranks"),
+    ("engine/cuda/shared_mlp.cc", "BFIO_RETURN_IF_ERROR(ops_.CopyOut(rows, input(), mine * kNarrow));\n    BFIO_RETURN_IF_ERROR(ops_.Wait(kPartDeadline));", "BFIO_RETURN_IF_ERROR(ops_.CopyOut(rows, input(), mine * kNarrow));", "rows are sent to the peers before they have come from the device"),
+    ("engine/cuda/shared_mlp.cc", "if (padded_rows_ == chosen) continue;", "if (chosen != 0) continue;", "products are chosen for the smallest batch only"),
+    ("engine/cuda/kernels/attention.cuh", "if (next % kSegmentTokens == 0 && next < end)", "if (false)", "a long tile merges its chunks in another order than parts are merged"),
 ]

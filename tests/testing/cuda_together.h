@@ -66,6 +66,8 @@ inline std::vector<float> LogitsOf(worker::gpu::CudaBackend& backend, int32_t dr
   const auto pinned = backend.ops().AllocatePinned(bytes, "logits");
   EXPECT_TRUE(pinned.ok()) << pinned.status();
   EXPECT_TRUE(backend.ops().CopyOut(*pinned, backend.forward().logits(), bytes).ok());
+  // Tests count the waits of the backend.
+  EXPECT_TRUE(static_cast<EmulatedDeviceOps&>(backend.ops()).Finish().ok());
   const auto* const from = static_cast<const float*>(*pinned);
   std::vector<float> logits(from, from + count);
   EXPECT_TRUE(backend.ops().Release(*pinned).ok());
@@ -85,6 +87,11 @@ inline absl::StatusOr<std::vector<float>> FeedTogether(worker::gpu::CudaBackend&
   std::vector<worker::PageId> pages;
   for (worker::PageId page = 0; page < 8; ++page) pages.push_back(17 - 2 * page);
   std::vector<float> logits;
+  // A backend that cannot enter is broken, which its step says.
+  const worker::DecodeOptions options = SharedOptions();
+  const worker::StepPeers all(group, barrier, 0, worker::MaxRows(options.limits.slots, options.step_tokens),
+                              kLongEnough);
+  backend.EnterGroup(all).IgnoreError();
   size_t at = 0;
   for (int step = 1; step <= steps; ++step) {
     const auto which = std::min<size_t>(static_cast<size_t>(step), feed.pieces.size()) - 1;

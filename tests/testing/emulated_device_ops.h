@@ -2,8 +2,10 @@
 // loops.
 //
 // Purpose: lets tests run the whole backend. Memory is guarded and poisoned at first
-// (tests/testing/simt/memory.h), so a step that reads what it should not shows. Faults can be injected.
-// Threads: as device_ops.h.
+// (tests/testing/simt/memory.h), so a step that reads what it should not shows. All that is queued runs in
+// Wait (tests/testing/simt/stream.h): pinned memory that is changed before its copy has run ends the device
+// with an error, and what a copy brings back is poison until then. Faults can be injected. Threads: as
+// device_ops.h.
 #ifndef BFIO_TESTS_TESTING_EMULATED_DEVICE_OPS_H_
 #define BFIO_TESTS_TESTING_EMULATED_DEVICE_OPS_H_
 
@@ -18,7 +20,9 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "simt/machine.h"
 #include "simt/memory.h"
+#include "simt/stream.h"
 #include "worker/engine/cuda/device_ops.h"
 #include "worker/engine/model/element.h"
 
@@ -34,55 +38,94 @@ struct EmulatedDevice {
   int releases = 0;
   int replays = 0;
   std::vector<worker::gpu::GemmShape> prepared;
+  // By all that is on it now.
+  int64_t used_bytes = 0;
+
+  int64_t free_bytes() const { return memory_bytes - used_bytes; }
 };
 
 class EmulatedDeviceOps final : public worker::gpu::DeviceOps {
  public:
   // `device` outlives this.
   explicit EmulatedDeviceOps(EmulatedDevice& device) : device_(device) {}
+  ~EmulatedDeviceOps() override {
+    for (const auto& block : memory_) device_.used_bytes -= static_cast<int64_t>(block->bytes());
+  }
 
   std::string Describe() const override { return "the emulated device"; }
   absl::StatusOr<worker::gpu::AttentionGrid> FullAttentionGrid(int32_t) override {
     return worker::gpu::AttentionGrid{2, 3, 2};
   }
-  worker::gpu::Stream stream() const override { return nullptr; }
+  worker::gpu::Stream stream() const override { return &stream_; }
 
   absl::StatusOr<worker::gpu::DeviceMemory> Memory() override {
-    return worker::gpu::DeviceMemory{device_.memory_bytes - used_, device_.memory_bytes};
+    return worker::gpu::DeviceMemory{device_.free_bytes(), device_.memory_bytes};
   }
   absl::StatusOr<void*> Allocate(int64_t bytes, absl::string_view what) override {
-    ++device_.allocations;
-    if (used_ + bytes > device_.memory_bytes) {
+    if (bytes > device_.free_bytes()) {
       return absl::ResourceExhaustedError(absl::StrCat("no memory for ", what));
     }
-    memory_.push_back(
-        std::make_unique<simt::GuardedMemory>(std::string(what), static_cast<size_t>(bytes + 15) / 16 * 16));
-    used_ += static_cast<int64_t>(memory_.back()->bytes());
-    return memory_.back()->data();
+    void* const memory = Add(memory_, bytes, what);
+    device_.used_bytes += static_cast<int64_t>(memory_.back()->bytes());
+    return memory;
   }
   absl::StatusOr<void*> AllocatePinned(int64_t bytes, absl::string_view what) override {
-    return Allocate(bytes, what);
+    return Add(pinned_, bytes, what);
   }
-
   absl::Status Release(void* memory) override {
-    const auto it = std::find_if(memory_.begin(), memory_.end(),
-                                 [&](const auto& block) { return block->data() == memory; });
-    if (it == memory_.end()) return absl::InvalidArgumentError("Release of what is not there");
-    used_ -= static_cast<int64_t>((*it)->bytes());
-    memory_.erase(it);
-    ++device_.releases;
-    return absl::OkStatus();
+    const auto is = [&](const auto& block) { return block->data() == memory; };
+    for (Blocks* const blocks : {&memory_, &pinned_}) {
+      const auto it = std::find_if(blocks->begin(), blocks->end(), is);
+      if (it == blocks->end()) continue;
+      if (blocks == &memory_) device_.used_bytes -= static_cast<int64_t>((*it)->bytes());
+      blocks->erase(it);
+      ++device_.releases;
+      return absl::OkStatus();
+    }
+    return absl::InvalidArgumentError("Release of what is not there");
   }
 
   absl::Status CopyIn(void* device, const void* pinned, int64_t bytes) override {
-    std::memcpy(device, pinned, static_cast<size_t>(bytes));
+    if (!In(pinned_, pinned, bytes))
+      return absl::InvalidArgumentError("a copy from memory that is not pinned");
+    const auto* const from = static_cast<const unsigned char*>(pinned);
+    std::vector<unsigned char> queued(from, from + bytes);
+    copied_from_.emplace_back(from, from + bytes);
+    stream_.Push([this, device, from, queued = std::move(queued)]() -> std::string {
+      if (!In(pinned_, from, static_cast<int64_t>(queued.size())))
+        return "a copy from memory that is released";
+      if (std::memcmp(from, queued.data(), queued.size()) != 0) {
+        return absl::StrCat("pinned memory (", simt::GuardedMemory::FindContaining(from, 1)->name(),
+                            ") was changed before the copy that was queued from it");
+      }
+      if (!In(memory_, device, static_cast<int64_t>(queued.size()))) return "a copy to no device memory";
+      std::memcpy(device, from, queued.size());
+      return "";
+    });
     return absl::OkStatus();
   }
   absl::Status CopyOut(void* pinned, const void* device, int64_t bytes) override {
-    return CopyIn(pinned, device, bytes);
+    if (!In(pinned_, pinned, bytes)) return absl::InvalidArgumentError("a copy to memory that is not pinned");
+    // A copy that comes first may still need what is there.
+    const auto* const begin = static_cast<const unsigned char*>(pinned);
+    if (std::none_of(copied_from_.begin(), copied_from_.end(),
+                     [&](const auto& from) { return from.first < begin + bytes && begin < from.second; })) {
+      std::memset(pinned, simt::kPoison, static_cast<size_t>(bytes));
+    }
+    stream_.Push([this, pinned, device, bytes]() -> std::string {
+      if (!In(pinned_, pinned, bytes)) return "a copy to memory that is released";
+      if (!In(memory_, device, bytes)) return "a copy from no device memory";
+      std::memcpy(pinned, device, static_cast<size_t>(bytes));
+      return "";
+    });
+    return absl::OkStatus();
   }
   absl::Status FillZero(void* device, int64_t bytes) override {
-    std::memset(device, 0, static_cast<size_t>(bytes));
+    stream_.Push([this, device, bytes]() -> std::string {
+      if (!In(memory_, device, bytes)) return "zeros for no device memory";
+      std::memset(device, 0, static_cast<size_t>(bytes));
+      return "";
+    });
     return absl::OkStatus();
   }
 
@@ -92,6 +135,7 @@ class EmulatedDeviceOps final : public worker::gpu::DeviceOps {
       if (known == shape) return absl::OkStatus();
     }
     device_.prepared.push_back(shape);
+    if (absl::Status status = Finish(); !status.ok()) return status;
     // As products are tried, y's content is lost.
     const int64_t size = shape.fp32_out ? 4 : 2;
     for (int32_t row = 0; row < shape.rows; ++row) {
@@ -109,6 +153,63 @@ class EmulatedDeviceOps final : public worker::gpu::DeviceOps {
     for (const void* operand : std::initializer_list<const void*>{x, weight, y}) {
       if (!Aligned(operand, alignment)) return absl::InternalError("an operand that is not aligned");
     }
+    stream_.Push([=] {
+      Product(shape, x, weight, y);
+      return std::string();
+    });
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<int> Record(std::function<absl::Status()> work) override {
+    absl::Status status;
+    records_.push_back(stream_.Record([&] { status = work(); }));
+    if (!status.ok()) return status;
+    return static_cast<int>(records_.size()) - 1;
+  }
+  absl::Status Replay(int record) override {
+    ++device_.replays;
+    for (const simt::Work& work : records_[static_cast<size_t>(record)]) stream_.Push(work);
+    return absl::OkStatus();
+  }
+  absl::Status Wait(absl::Duration) override {
+    if (device_.failing_wait >= 0 && device_.waits >= device_.failing_wait) {
+      return absl::UnavailableError("cudaEventQuery: the emulated device fell off the bus");
+    }
+    ++device_.waits;
+    return Finish();
+  }
+  absl::Status WaitChecking(absl::Duration deadline, absl::FunctionRef<absl::Status()> check) override {
+    const absl::Status status = Wait(deadline);
+    return status.ok() ? check() : status;
+  }
+  absl::StatusOr<double> Time(int record) override {
+    absl::Status status = Replay(record);
+    if (status.ok()) status = Finish();
+    if (!status.ok()) return status;
+    return 1.0;
+  }
+
+  // Runs what is queued: a wait that does not count.
+  absl::Status Finish() {
+    const std::string error = stream_.Run();
+    copied_from_.clear();
+    return error.empty() ? absl::OkStatus() : absl::UnavailableError(error);
+  }
+
+ private:
+  using Blocks = std::vector<std::unique_ptr<simt::GuardedMemory>>;
+
+  void* Add(Blocks& blocks, int64_t bytes, absl::string_view what) {
+    ++device_.allocations;
+    const auto size = static_cast<size_t>(bytes + 15) / 16 * 16;
+    return blocks.emplace_back(std::make_unique<simt::GuardedMemory>(std::string(what), size))->data();
+  }
+  static bool In(const Blocks& blocks, const void* p, int64_t bytes) {
+    return std::any_of(blocks.begin(), blocks.end(),
+                       [&](const auto& block) { return block->Contains(p, static_cast<size_t>(bytes)); });
+  }
+  static void Product(const worker::gpu::GemmShape& shape, const worker::gpu::Bf16* x,
+                      const worker::gpu::Bf16* weight, void* y) {
     std::vector<float> wide(static_cast<size_t>(shape.inputs));
     for (int32_t row = 0; row < shape.rows; ++row) {
       for (int32_t i = 0; i < shape.inputs; ++i) wide[i] = worker::FromBf16(x[row * shape.x_row() + i].bits);
@@ -124,34 +225,7 @@ class EmulatedDeviceOps final : public worker::gpu::DeviceOps {
         }
       }
     }
-    return absl::OkStatus();
   }
-
-  absl::StatusOr<int> Record(std::function<absl::Status()> work) override {
-    records_.push_back(std::move(work));
-    return static_cast<int>(records_.size()) - 1;
-  }
-  absl::Status Replay(int record) override {
-    ++device_.replays;
-    return records_[static_cast<size_t>(record)]();
-  }
-  absl::Status Wait(absl::Duration) override {
-    if (device_.failing_wait >= 0 && device_.waits >= device_.failing_wait) {
-      return absl::UnavailableError("cudaEventQuery: the emulated device fell off the bus");
-    }
-    ++device_.waits;
-    return absl::OkStatus();
-  }
-  absl::Status WaitChecking(absl::Duration deadline, absl::FunctionRef<absl::Status()> check) override {
-    const absl::Status status = Wait(deadline);
-    return status.ok() ? check() : status;
-  }
-  absl::StatusOr<double> Time(int record) override {
-    if (absl::Status status = Replay(record); !status.ok()) return status;
-    return 1.0;
-  }
-
- private:
   // As it would be on a device, where memory begins at a multiple of 256.
   static bool Aligned(const void* operand, int64_t alignment) {
     const simt::GuardedMemory* const memory = simt::GuardedMemory::FindContaining(operand, 1);
@@ -160,9 +234,11 @@ class EmulatedDeviceOps final : public worker::gpu::DeviceOps {
   }
 
   EmulatedDevice& device_;
-  int64_t used_ = 0;
-  std::vector<std::unique_ptr<simt::GuardedMemory>> memory_;
-  std::vector<std::function<absl::Status()>> records_;
+  Blocks memory_, pinned_;
+  mutable CUstream_st stream_;
+  // Pinned memory that queued copies read.
+  std::vector<std::pair<const unsigned char*, const unsigned char*>> copied_from_;
+  std::vector<std::vector<simt::Work>> records_;
 };
 
 }  // namespace bfio::testing

@@ -1,7 +1,8 @@
 // Ranks with a GPU each, as threads over the emulator, which runs one kernel at a time.
 //
 // Purpose: a rank runs while it has the turn, and hands it over where it waits for its peers: in its barrier,
-// which can have collectives on the device (the emulator's memory is the host's) and be made to fail.
+// which can have collectives on the device (the emulator's memory is the host's; they run when the rank waits
+// for its stream) and be made to fail.
 // Threads: EmulatorTurn any; an EmulatedBarrier as barrier.h says, by who has the turn.
 #ifndef BFIO_TESTS_TESTING_EMULATED_RANKS_H_
 #define BFIO_TESTS_TESTING_EMULATED_RANKS_H_
@@ -18,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "common/base/mutex.h"
 #include "gtest/gtest.h"
+#include "simt/stream.h"
 #include "tests/testing/barrier_ranks.h"
 #include "worker/barrier/barrier.h"
 #include "worker/barrier/device_collectives.h"
@@ -74,37 +76,41 @@ class EmulatedBarrier final : public worker::Barrier, public worker::DeviceColle
 
   worker::DeviceCollectives* device() override { return group_.on_device ? this : nullptr; }
 
-  absl::Status QueueAllGather(const void* mine, void* all, int64_t count, void*,
+  absl::Status QueueAllGather(const void* mine, void* all, int64_t count, void* stream,
                               absl::Duration timeout) override {
     const auto size = static_cast<size_t>(count), all_size = static_cast<size_t>(group_.ranks) * size;
-    std::vector<uint16_t> halves(size);
-    std::memcpy(halves.data(), mine, 2 * size);
-    std::vector<float> wide, gathered(all_size);
-    for (const uint16_t half : halves) wide.push_back(worker::FromBf16(half));
-    if (hung_.ok()) ExpectZerosBeyondRows(wide);
-    const absl::Status status = Queue(
-        [&] { return inner_->AllGather(1, wide, absl::MakeSpan(gathered), timeout); }, all, 2 * all_size);
-    if (!status.ok() || !hung_.ok()) return status;
-    halves.clear();
-    for (const float x : gathered) halves.push_back(worker::ToBf16(x));
-    std::memcpy(all, halves.data(), 2 * all_size);
-    return status;
+    return Queue(stream, [=, this] {
+      std::vector<uint16_t> halves(size);
+      std::memcpy(halves.data(), mine, 2 * size);
+      std::vector<float> wide, gathered(all_size);
+      for (const uint16_t half : halves) wide.push_back(worker::FromBf16(half));
+      if (hung_.ok()) ExpectZerosBeyondRows(wide);
+      if (!Meet([&] { return inner_->AllGather(1, wide, absl::MakeSpan(gathered), timeout); }, all,
+                2 * all_size)) {
+        return;
+      }
+      halves.clear();
+      for (const float x : gathered) halves.push_back(worker::ToBf16(x));
+      std::memcpy(all, halves.data(), 2 * all_size);
+    });
   }
-  absl::Status QueueReduceScatter(const float* mine, float* sum, int64_t count, void*,
+  absl::Status QueueReduceScatter(const float* mine, float* sum, int64_t count, void* stream,
                                   absl::Duration timeout) override {
     const auto size = static_cast<size_t>(count), all_size = static_cast<size_t>(group_.ranks) * size;
-    const auto nodes = static_cast<size_t>(worker::NodeCount(rank_, group_.ranks));
-    // One term is the first node; the others are zeros.
-    std::vector<float> brought(mine, mine + all_size);
-    if (nodes == 0) {
-      EXPECT_TRUE(std::all_of(brought.begin(), brought.end(), [](float x) { return x == 0; }));
-    }
-    brought.resize(nodes * all_size);
-    std::vector<float> got(size);
-    const absl::Status status =
-        Queue([&] { return inner_->ReduceScatter(1, brought, absl::MakeSpan(got), timeout); }, sum, 4 * size);
-    if (status.ok() && hung_.ok()) std::memcpy(sum, got.data(), 4 * size);
-    return status;
+    return Queue(stream, [=, this] {
+      const auto nodes = static_cast<size_t>(worker::NodeCount(rank_, group_.ranks));
+      // One term is the first node; the others are zeros.
+      std::vector<float> brought(mine, mine + all_size);
+      if (nodes == 0) {
+        EXPECT_TRUE(std::all_of(brought.begin(), brought.end(), [](float x) { return x == 0; }));
+      }
+      brought.resize(nodes * all_size);
+      std::vector<float> got(size);
+      if (Meet([&] { return inner_->ReduceScatter(1, brought, absl::MakeSpan(got), timeout); }, sum,
+               4 * size)) {
+        std::memcpy(sum, got.data(), 4 * size);
+      }
+    });
   }
   absl::Status Check() override {
     if (failure_.ok() && !hung_.ok()) Fail(hung_);
@@ -134,14 +140,24 @@ class EmulatedBarrier final : public worker::Barrier, public worker::DeviceColle
     return result;
   }
 
-  // As a device does: after a collective whose peers are gone the stream runs on, on what is no number here.
-  template <typename Meet>
-  absl::Status Queue(const Meet& meet, void* result, size_t bytes) {
+  // Into the caller's stream; at once where collectives fail at once.
+  absl::Status Queue(void* stream, const std::function<void()>& collective) {
     if (!failure_.ok()) return failure_;
-    if (hung_.ok()) hung_ = Call<absl::Status>(meet);
-    if (hung_.ok()) return hung_;
-    std::memset(result, 0xff, bytes);
-    return group_.fails_at_once ? Check() : absl::OkStatus();
+    auto* const queue = static_cast<CUstream_st*>(stream);
+    queue->Push([collective] {
+      collective();
+      return std::string();
+    });
+    if (!group_.fails_at_once) return absl::OkStatus();
+    EXPECT_EQ(queue->Run(), "");
+    return Check();
+  }
+  // As a device does: after a collective whose peers are gone the stream runs on, on what is no number here.
+  template <typename Exchange>
+  bool Meet(const Exchange& exchange, void* result, size_t bytes) {
+    if (hung_.ok()) hung_ = Call<absl::Status>(exchange);
+    if (!hung_.ok()) std::memset(result, 0xff, bytes);
+    return hung_.ok();
   }
 
   const EmulatedGroup group_;

@@ -28,6 +28,9 @@ class GroupMember {
 
   // One step of all; returns how many ranks have said that they are busy.
   absl::StatusOr<int64_t> Step(worker::Engine& engine, bool busy, worker::StepOutput& out) {
+    // Nothing is done where it has been; engines take turns here.
+    const worker::StepPeers all(group_, barrier_, 0, kMostRows, kPatience);
+    if (absl::Status status = engine.EnterGroup(all); !status.ok()) return status;
     const auto agreed = barrier_.AllReduce(++step_, {.active = busy, .rows = engine.NextRows()}, kPatience);
     if (!agreed.ok()) return agreed.status();
     worker::StepPeers peers(group_, barrier_, step_, agreed->max_rows, kPatience);
@@ -53,6 +56,8 @@ class GroupMember {
  private:
   // A net under hangs, not a performance bound.
   static constexpr absl::Duration kPatience = absl::Seconds(60);
+  // More than any test's batch.
+  static constexpr int64_t kMostRows = 96;
 
   const worker::GroupSpec group_;
   worker::Barrier& barrier_;

@@ -176,6 +176,11 @@ class Engine {
   virtual bool together() const { return false; }
   // What ranks that step together must have in common; 0: nothing.
   virtual uint64_t signature() const { return 0; }
+  // The most that NextRows says.
+  virtual int64_t most_rows() const { return 0; }
+  // Makes ready for the steps of a group that has formed, in which no rank has more than peers.rows() rows;
+  // to be called before its first step. Meets no peer. An error means that the engine is broken permanently.
+  virtual absl::Status EnterGroup(const StepPeers& /*peers*/) { return absl::OkStatus(); }
   // Rows that the next step computes here. Preempts requests for it if necessary (StepOutput::preempted).
   virtual int64_t NextRows() { return 0; }
   // Whom the last NextRows took out: they are gone even if the step fails, and then in no StepOutput.

@@ -1,6 +1,5 @@
 #include "worker/link/engines.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -11,6 +10,7 @@
 #include "worker/engine/cpu/machine_memory.h"
 #include "worker/engine/cpu/part_memory.h"
 #include "worker/engine/cuda/device_weights.h"
+#include "worker/engine/decode/kv_fit.h"
 #include "worker/kv/page_table.h"
 
 namespace bfio::worker {
@@ -35,31 +35,31 @@ void LogModel(const std::string& directory, const cpu::Weights& weights) {
 // KV tokens of each of `ranks` ranks, so that the whole model and all caches fit: those asked for, or as many
 // as fit where that was left open. RESOURCE_EXHAUSTED.
 absl::StatusOr<int64_t> FitKv(const EngineOptions& options, const Model& model, int32_t ranks) {
-  DecodeOptions decode = options.cpu.decode;
-  decode.limits = options.limits;
+  DecodeOptions wanted = options.cpu.decode;
+  wanted.limits = options.limits;
   const int64_t asked = options.limits.kv_tokens;
   const ModelPart whole = WholeModel(model.config().layers);
   const ModelBytes bytes = cpu::BytesOf(model, options.weights, options.cpu.kv);
-  const cpu::KvShape shape = cpu::PartShape(model.config(), whole.blocks.count, decode.page_tokens,
-                                            PageTable::PageLimit(PageTableOptionsOf(decode)), options.cpu.kv);
-  const int64_t all = SaturatedProduct({shape.bytes(), ranks});
+  const auto caches = [&](int64_t tokens) {
+    PageTableOptions pages = PageTableOptionsOf(wanted);
+    pages.capacity_tokens = tokens;
+    return SaturatedProduct({cpu::PartShape(model.config(), whole.blocks.count, pages.page_tokens,
+                                            PageTable::PageLimit(pages), options.cpu.kv)
+                                 .bytes(),
+                             ranks});
+  };
+  const int64_t all = caches(asked);
   const bool limited = options.memory_limit_bytes != 0;
   const int64_t memory = limited ? options.memory_limit_bytes : cpu::MachineMemory();
   // A machine runs other programs, too: without a flag some memory is left for them.
   const int64_t spare = options.fit_kv && !limited ? memory / 8 : 0;
   const int64_t weights = bytes.Weights(whole);
-  const auto room = [&](int64_t of) { return std::max<int64_t>(0, of - weights); };
-  // Each slot has a page that may be part empty.
-  const int64_t part_empty = int64_t{options.limits.slots} * decode.page_tokens;
-  const auto fit = [&](int64_t of) {
-    return std::max<int64_t>(0, room(of) / ranks / shape.token_bytes() - part_empty);
-  };
-  if (all <= room(memory - spare)) return asked;
-  // With fewer the slots could not be filled.
-  if (options.fit_kv && fit(memory - spare) >= part_empty) {
-    spdlog::warn("--kv_tokens={}: what fits into {:.1f} MiB of memory", fit(memory - spare),
-                 static_cast<double>(memory - spare) / kBytesPerMiB);
-    return fit(memory - spare);
+  if (const auto fits = FitKvTokens(wanted, options.fit_kv, memory - spare - weights, caches)) {
+    if (*fits < asked) {
+      spdlog::warn("--kv_tokens={}: what fits into {:.1f} MiB of memory", *fits,
+                   static_cast<double>(memory - spare) / kBytesPerMiB);
+    }
+    return *fits;
   }
   if (limited) {
     const absl::Status status = CheckFits(bytes, whole, all, options.memory_limit_bytes);
@@ -69,7 +69,7 @@ absl::StatusOr<int64_t> FitKv(const EngineOptions& options, const Model& model, 
       "--kv_tokens=%d: the KV cache of %s may come to take %.1f MiB beside %.1f MiB of weights, and this "
       "machine has %.1f: at most %d tokens a rank fit",
       asked, ranks == 1 ? "a rank" : absl::StrCat(ranks, " ranks"), all / kBytesPerMiB,
-      weights / kBytesPerMiB, memory / kBytesPerMiB, fit(memory)));
+      weights / kBytesPerMiB, memory / kBytesPerMiB, MostKvTokens(asked, memory - weights, caches)));
 }
 
 }  // namespace
@@ -108,6 +108,7 @@ absl::StatusOr<Engines> Engines::Create(const EngineOptions& options, int32_t ra
   Engines engines(options);
   engines.options_.sim.limits = engines.options_.cpu.decode.limits = options.limits;
   engines.options_.cuda.decode.limits = options.limits;
+  engines.options_.cuda.fit_kv = options.fit_kv;
   if (options.name == "sim") {
     engines.digest_ = ModelDigest::Of(SimModelName(engines.options_.sim));
     return engines;

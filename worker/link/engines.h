@@ -26,7 +26,7 @@ struct EngineOptions {
   SimOptions sim;
   // Less its limits.
   CpuOptions cpu;
-  // Less its limits; rank i of the process has GPU device + i.
+  // Less its limits and fit_kv; rank i of the process has GPU device + i.
   CudaOptions cuda;
   // Directory of a checkpoint; of the cpu and cuda engines.
   std::string model;
@@ -35,7 +35,7 @@ struct EngineOptions {
   // What weights and KV caches of the process may fill; 0: what the machine has. Of the cpu engine, and of
   // servers of chains.
   int64_t memory_limit_bytes = 0;
-  // limits.kv_tokens are the most; where memory is short the cpu engine takes as many as fit.
+  // limits.kv_tokens are the most; where memory is short the cpu and cuda engines take as many as fit.
   bool fit_kv = false;
 };
 

@@ -132,9 +132,10 @@ void AddEngine(OptionTable& table, WorkerSettings& settings) {
       [&o](double mb) { o.memory_limit_bytes = static_cast<int64_t>(mb * (1 << 20)); });
   table.Add("slots", &o.limits.slots, Within(1, 1 << 16),
             "requests decoding at once per rank (batch capacity B)");
-  table.Add("kv_tokens", &o.limits.kv_tokens, kTokens,
-            "KV capacity per rank, in tokens; left out, the cpu engine takes less where the machine has no "
-            "memory for so many");
+  table.Add(
+      "kv_tokens", &o.limits.kv_tokens, kTokens,
+      "KV capacity per rank, in tokens; left out, the cpu and cuda engines take less where the machine or "
+      "GPU has no memory for so many");
   table.Add("max_sequence_tokens", &o.limits.max_sequence_tokens, kTokens,
             "largest prompt + output of one request, in tokens");
   table.Add("c", &o.sim.cost.c_s, kSeconds, "sim engine: fixed seconds per step");

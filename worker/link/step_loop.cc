@@ -108,7 +108,18 @@ absl::StatusOr<std::unique_ptr<Barrier>> StepLoop::FormGroup(const Inbox::Enter&
   GroupSpec group = epoch.group;
   group.signature = engine_->signature();
   Begin(LoopTask::kForming, 0, epoch.form_timeout);
+  const absl::Time deadline = MonotonicNow() + epoch.form_timeout;
   auto barrier = endpoint_->Form(group, epoch.form_timeout, enter.over);
+  if (barrier.ok() && engine_->together()) {
+    const auto met = (*barrier)->AllReduce(0, {.rows = engine_->most_rows()}, deadline - MonotonicNow());
+    if (met.ok()) {
+      // What is allocated and chosen for the group's batches: not in a step.
+      const StepPeers others(group, **barrier, 0, met->max_rows, absl::ZeroDuration());
+      if (absl::Status status = engine_->EnterGroup(others); !status.ok()) return status;
+    } else {
+      barrier = met.status();
+    }
+  }
   auto offer = endpoint_->Offer();
   if (!offer.ok()) return offer.status();
   EpochReady ready;

@@ -52,6 +52,16 @@ std::vector<AttentionCase> AttentionCases(bool large) {
       {"one block", llama, {{54, 300, 1}, {55, 70, 1}, {56, 0, 33}}, 1, {1, 1, 1}},
       {"a prompt in parts", llama, {{64, 500, 35}, {65, 250, 20}}, 1, {3, 5, 2}, 100},
       {"a prompt in parts of two chunks", llama, {{66, 1000, 20}}, 1, {3, 5, 2}, 8},
+      // kSegmentChunks chunks are 4096 tokens.
+      {"segments", {3, 1, 16, 16}, Decodes({4095, 4096, 4097, 300, 8193, 21000}, 90), 1, {4, 6, 3}},
+      {"segments of wide heads", llama, {{96, 4299, 1}, {97, 40, 1}}, 1, {3, 5, 2}},
+      {"a prompt beyond a segment", {3, 1, 32, 16}, {{98, 4080, 40}, {99, 8180, 25}}, 1, {2, 3, 2}},
+      {"a prompt in parts beyond a segment",
+       {2, 1, 16, 16},
+       {{89, 4090, 12}, {88, 100, 20}},
+       1,
+       {2, 3, 2},
+       64},
       {"more blocks than work", llama, {{57, 300, 1}, {58, 70, 1}, {59, 0, 33}}, 1, {40, 40, 40}},
   };
   // The kernels of two stages, which end an item, wrap around and run out of work elsewhere.
@@ -112,6 +122,23 @@ std::vector<std::pair<AttentionCase, AttentionCase>> SameBitsCases(bool large) {
       }
     }
     pairs.push_back({pieces, {"on pages of 64", other_pages, pieces.runs, 13, {4, 4, 4}}});
+  }
+  // Across the border of a segment: in one piece, as decodes alone and in a batch, cut for many blocks.
+  for (const AttentionShape& shape : {AttentionShape{2, 1, 16, 16}, AttentionShape{4, 1, 128, 32}}) {
+    const AttentionCase piece = {"a piece across segments", shape, {{1, 4088, 22}}};
+    for (const int32_t token : {4095, 4096, 4109}) {
+      pairs.push_back({piece, {"alone at " + std::to_string(token), shape, {{1, token, 1}}, 17, {1, 1, 1}}});
+    }
+    AttentionCase cut = piece;
+    cut.name = "the same in parts";
+    cut.blocks = 64;
+    pairs.push_back({piece, cut});
+    pairs.push_back({piece,
+                     {"among others",
+                      shape,
+                      {{2, 90, 1}, {1, 4090, 3}, {3, 4300, 1}, {1, 4097, 1}, {1, 4100, 2}},
+                      19,
+                      {2, 5, 3}}});
   }
   return pairs;
 }

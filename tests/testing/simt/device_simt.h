@@ -10,6 +10,7 @@
 
 #include "simt/fragments.h"
 #include "simt/machine.h"
+#include "simt/stream.h"
 #include "worker/engine/cuda/kernels/device_types.h"
 
 #define BFIO_KERNEL(threads, blocks) inline void
@@ -243,10 +244,18 @@ inline uint64_t AtomicMax(uint64_t* p, uint64_t value) {
 inline void ThreadFence() {}
 
 template <class... Parameters, class... Arguments>
-const char* Launch(void (*kernel)(Parameters...), const LaunchShape& shape, Stream, Arguments... arguments) {
+const char* Launch(void (*kernel)(Parameters...), const LaunchShape& shape, Stream stream,
+                   Arguments... arguments) {
+  const auto run = [=] {
+    return simt::Run({shape.blocks_x, shape.blocks_y, shape.threads, shape.shared_bytes},
+                     [&] { kernel(arguments...); });
+  };
+  if (stream != nullptr) {
+    stream->Push(run);
+    return nullptr;
+  }
   static std::string error;
-  error = simt::Run({shape.blocks_x, shape.blocks_y, shape.threads, shape.shared_bytes},
-                    [&] { kernel(arguments...); });
+  error = run();
   return error.empty() ? nullptr : error.c_str();
 }
 

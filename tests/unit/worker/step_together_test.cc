@@ -80,6 +80,7 @@ class ToyEngine final : public Engine {
     // What it says it computes; 0: three and its rank.
     int64_t rows = 0;
     std::function<void()> before_step = [] {};
+    absl::Status enters;
   };
   explicit ToyEngine(Shape shape) : shape_(std::move(shape)) {}
 
@@ -93,6 +94,11 @@ class ToyEngine final : public Engine {
   }
   bool together() const override { return shape_.together; }
   uint64_t signature() const override { return shape_.signature; }
+  int64_t most_rows() const override { return 50 + shape_.rank; }
+  absl::Status EnterGroup(const StepPeers& peers) override {
+    entered_for.push_back(peers.rows());
+    return shape_.enters;
+  }
   int64_t NextRows() override {
     taken_out_.clear();
     if (step_ + 1 == shape_.takes_out_at) taken_out_.push_back(shape_.takes_out);
@@ -118,6 +124,8 @@ class ToyEngine final : public Engine {
   std::vector<ResidentSequence> resident() const override { return {}; }
 
   int64_t rows_seen = 0;
+  // By epoch.
+  std::vector<int64_t> entered_for;
 
  private:
   uint32_t Token() const { return static_cast<uint32_t>(100 * shape_.rank + step_ + 1); }
@@ -213,7 +221,22 @@ TEST_F(StepTogetherTest, AllAgreeOnTheLargestBatchAndExchangeWithinTheStep) {
     }
   }
   TearDown();
-  for (auto& rank : ranks_) EXPECT_EQ(rank->engine->rows_seen, 5);
+  for (auto& rank : ranks_) {
+    EXPECT_EQ(rank->engine->rows_seen, 5);
+    EXPECT_EQ(rank->engine->entered_for, std::vector<int64_t>{52}) << "the largest that a batch may be";
+  }
+  ranks_.clear();
+}
+
+TEST_F(StepTogetherTest, AnEngineThatCannotEnterAGroupEndsItsRank) {
+  const absl::Status status = absl::ResourceExhaustedError("no memory for the rows of all ranks");
+  Add({.together = true, .signature = 5, .enters = status});
+  Epoch message;
+  message.group = {1, 0, 1, hellos_[0].communicator_offer};
+  message.form_timeout = message.step_timeout = kGroupForever;
+  ranks_[0]->loop->inbox().OnEpoch(message);
+  ranks_[0]->thread.join();
+  EXPECT_EQ(ranks_[0]->ended, status);
   ranks_.clear();
 }
 

@@ -68,6 +68,7 @@ void AttentionPlan::Clear() {
   long_items_.clear();
   combines_.clear();
   parts_ = 0;
+  most_parts_ = 0;
 }
 
 absl::Status AttentionPlan::Build(const StepPlan& step) {
@@ -125,8 +126,9 @@ void AttentionPlan::AddShort(const AttentionItem& run) {
 void AttentionPlan::AddCombines(const AttentionItem& tile) {
   for (int32_t i = 0; i < tile.tokens; ++i) {
     // A token sees no chunk that starts behind it.
-    combines_.push_back(
-        {tile.row + i, static_cast<int32_t>(parts_) + i, tile.tokens, Chunks(tile.position + i + 1)});
+    const int32_t parts = Chunks(tile.position + i + 1);
+    combines_.push_back({tile.row + i, static_cast<int32_t>(parts_) + i, tile.tokens, parts});
+    most_parts_ = std::max(most_parts_, parts);
   }
   parts_ += static_cast<int64_t>(Chunks(tile.end)) * tile.tokens;
 }

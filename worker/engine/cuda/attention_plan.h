@@ -71,7 +71,7 @@ class AttentionPlan {
 
   AttentionCounts counts() const {
     return {static_cast<int32_t>(short_items_.size()), static_cast<int32_t>(long_items_.size()),
-            static_cast<int32_t>(combines_.size())};
+            static_cast<int32_t>(combines_.size()), most_parts_};
   }
   absl::Span<const AttentionItem> short_items() const { return short_items_; }
   absl::Span<const AttentionItem> long_items() const { return long_items_; }
@@ -92,6 +92,7 @@ class AttentionPlan {
   std::vector<AttentionItem> long_items_;
   std::vector<AttentionCombine> combines_;
   int64_t parts_ = 0;
+  int32_t most_parts_ = 0;
 };
 
 }  // namespace bfio::worker::gpu

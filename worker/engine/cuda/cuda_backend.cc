@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "worker/engine/decode/kv_fit.h"
 
 namespace bfio::worker::gpu {
 namespace {
@@ -16,6 +17,9 @@ constexpr absl::Duration kStepDeadline = absl::Seconds(60);
 // thousand pending CUDA blocks the next launch, and behind a collective whose peer is gone no thread would
 // notice.
 constexpr int64_t kLayersQueued = 16;
+// Of a device's memory, what is left for recorded graphs, kernels that are loaded at their first use, and the
+// barrier's communicator: a share, and at most so much. An estimate; no GPU has been asked yet.
+constexpr int64_t kReserveShare = 32, kMostReserve = int64_t{2} << 30;
 
 int32_t MaxRowsOf(const DecodeOptions& options) {
   return static_cast<int32_t>(MaxRows(options.limits.slots, options.step_tokens));
@@ -35,6 +39,17 @@ StepLimits StepLimitsOf(const DecodeOptions& options, const AttentionSizes& size
   return {MaxRowsOf(options), options.limits.slots, PageTable::PageLimit(PageTableOptionsOf(options)), sizes};
 }
 
+ForwardOptions ForwardOptionsOf(const DecodeOptions& options, const AttentionGrid& grid) {
+  ForwardOptions forward;
+  forward.max_rows = MaxRowsOf(options);
+  forward.max_draws = options.limits.slots;
+  forward.page_tokens = options.page_tokens;
+  forward.pages = PageTable::PageLimit(PageTableOptionsOf(options));
+  forward.attention_grid = grid;
+  forward.share_mlp = options.share_mlp;
+  return forward;
+}
+
 bool IsWhole(const ModelConfig& config, const DeviceWeights& weights) {
   return weights.embedding != nullptr && static_cast<int64_t>(weights.layers.size()) == config.layers;
 }
@@ -47,6 +62,32 @@ absl::Status CudaBackend::Check(const DecodeOptions& options, const ModelConfig&
   return status.ok() ? ops.FullAttentionGrid(static_cast<int32_t>(config.head_dim)).status() : status;
 }
 
+absl::StatusOr<int64_t> CudaBackend::FitKv(const DecodeOptions& options, const ModelConfig& config,
+                                           const DeviceWeights& weights, DeviceOps& ops, bool fewer) {
+  const auto grid = ops.FullAttentionGrid(static_cast<int32_t>(config.head_dim));
+  if (!grid.ok()) return grid.status();
+  const auto memory = ops.Memory();
+  if (!memory.ok()) return memory.status();
+  int64_t reserve = std::min(memory->total_bytes / kReserveShare, kMostReserve);
+  if (options.share_mlp) reserve += SharedMlp::MostBytes(config, MaxRowsOf(options));
+  const int64_t asked = options.limits.kv_tokens, room = memory->free_bytes - reserve;
+  const auto bytes = [&](int64_t tokens) {
+    DecodeOptions sized = options;
+    sized.limits.kv_tokens = tokens;
+    const AttentionSizes sizes = SizesFor(ShapeOf(options, config), LimitsOf(sized, *grid));
+    return StepLayout(StepLimitsOf(sized, sizes)).bytes() +
+           BytesOf(config, weights, ForwardOptionsOf(sized, *grid), sizes).total();
+  };
+  if (const auto fits = FitKvTokens(options, fewer, room, bytes)) return *fits;
+  return absl::ResourceExhaustedError(absl::StrFormat(
+      "--kv_tokens=%d needs %.2f GiB with the activations, and %.2f of %.2f GiB are free on %s beside the "
+      "weights, of which %.2f are kept for graphs and the barrier: %s",
+      asked, bytes(asked) / kGiB, memory->free_bytes / kGiB, memory->total_bytes / kGiB, ops.Describe(),
+      reserve / kGiB,
+      fewer ? absl::StrCat("not even a page fits for each of ", options.limits.slots, " --slots")
+            : absl::StrCat("at most ", MostKvTokens(asked, room, bytes), " tokens fit")));
+}
+
 absl::StatusOr<std::unique_ptr<CudaBackend>> CudaBackend::Create(const DecodeOptions& options,
                                                                  const ModelConfig& config,
                                                                  std::unique_ptr<DeviceOps> ops,
@@ -56,6 +97,7 @@ absl::StatusOr<std::unique_ptr<CudaBackend>> CudaBackend::Create(const DecodeOpt
   if (options.share_mlp && !IsWhole(config, weights)) {
     return absl::InvalidArgumentError("--mlp=tp needs all of the model on every rank, not a part of it");
   }
+  if (auto fits = FitKv(options, config, weights, *ops, /*fewer=*/false); !fits.ok()) return fits.status();
   const auto grid = ops->FullAttentionGrid(static_cast<int32_t>(config.head_dim));
   if (!grid.ok()) return grid.status();
   auto backend = std::unique_ptr<CudaBackend>(
@@ -95,17 +137,17 @@ bool CudaBackend::whole() const {
   return IsWhole(config_, weights_);
 }
 
-absl::Status CudaBackend::Allocate(const ForwardOptions& options) {
+absl::Status CudaBackend::Allocate() {
   const auto allocate = [&](auto& pointer, absl::StatusOr<void*> memory) {
     if (memory.ok()) pointer = static_cast<std::remove_reference_t<decltype(pointer)>>(*memory);
     return memory.status();
   };
   absl::Status status = allocate(inputs_, ops_->Allocate(layout_.bytes(), "a step's inputs"));
   if (status.ok()) status = allocate(staged_, ops_->AllocatePinned(layout_.bytes(), "a step's inputs"));
-  const auto result_bytes = static_cast<int64_t>(options.max_draws * sizeof(DrawResult));
+  const auto result_bytes = static_cast<int64_t>(options_.limits.slots * sizeof(DrawResult));
   if (status.ok()) status = allocate(results_, ops_->AllocatePinned(result_bytes, "a step's tokens"));
   if (status.ok() && !whole()) {
-    const auto bytes = static_cast<int64_t>(options.max_rows * config_.hidden * sizeof(float));
+    const auto bytes = static_cast<int64_t>(limits_.rows * config_.hidden * sizeof(float));
     status = allocate(hidden_, ops_->AllocatePinned(bytes, "hidden rows"));
   }
   // No rows, while products are chosen.
@@ -114,16 +156,8 @@ absl::Status CudaBackend::Allocate(const ForwardOptions& options) {
 }
 
 absl::Status CudaBackend::Start(const Progress& progress) {
-  ForwardOptions options;
-  options.max_rows = limits_.rows;
-  options.max_draws = options_.limits.slots;
-  options.page_tokens = options_.page_tokens;
-  options.pages = PageTable::PageLimit(PageTableOptionsOf(options_));
-  options.kv_tokens = options_.limits.kv_tokens;
-  options.attention_grid = grid_;
-  options.share_mlp = options_.share_mlp;
-  if (absl::Status status = Allocate(options); !status.ok()) return status;
-  auto forward = Forward::Create(config_, weights_, options, sizes_, *ops_);
+  if (absl::Status status = Allocate(); !status.ok()) return status;
+  auto forward = Forward::Create(config_, weights_, ForwardOptionsOf(options_, grid_), sizes_, *ops_);
   if (!forward.ok()) return forward.status();
   forward_ = *std::move(forward);
   if (options_.share_mlp) {
@@ -148,9 +182,12 @@ absl::Status CudaBackend::Start(const Progress& progress) {
   if (options_.share_mlp) {
     if (absl::Status status = LoadKernels(prompts_.back().bucket); !status.ok()) return status;
   }
-  progress(absl::StrFormat("%s: products chosen%s for %d + %d sizes of batch", ops_->Describe(),
-                           options_.share_mlp ? "" : " and steps recorded", draw_buckets_.count(),
-                           row_buckets_.count()));
+  const auto left = ops_->Memory();
+  if (!left.ok()) return left.status();
+  progress(absl::StrFormat("%s: products chosen%s for %d + %d sizes of batch; %d KV tokens, %.2f GiB free",
+                           ops_->Describe(), options_.share_mlp ? "" : " and steps recorded",
+                           draw_buckets_.count(), row_buckets_.count(), options_.limits.kv_tokens,
+                           left->free_bytes / kGiB));
   return absl::OkStatus();
 }
 
@@ -197,6 +234,11 @@ absl::Status CudaBackend::Run(const StepPlan& plan, absl::Span<const Draw> draws
   if (options_.share_mlp) return absl::FailedPreconditionError("--mlp=tp: a rank takes no step by itself");
   if (plan.rows() == 0) return absl::OkStatus();
   broken_ = RunStep(plan, draws, drawn);
+  return broken_;
+}
+
+absl::Status CudaBackend::EnterGroup(const StepPeers& peers) {
+  if (broken_.ok() && options_.share_mlp) broken_ = mlp_->Enter(peers);
   return broken_;
 }
 

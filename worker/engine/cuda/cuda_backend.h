@@ -8,7 +8,7 @@
 //
 // Where the ranks share the MLP out (--mlp=tp) nothing is recorded, as every layer meets the peers: kernels
 // are launched one by one, and memory for the rows of all ranks is allocated, and kernels for them selected,
-// by the first step that needs them (shared_mlp.h).
+// when a group forms (shared_mlp.h).
 //
 // Attention gives a row the same bits in any company (attention_plan.h); matrix products are chosen by the
 // bucket, so a row's logits agree to bf16's rounding between buckets, not to the last bit. A replay repeats
@@ -41,6 +41,13 @@ class CudaBackend final : public PartBackend {
   // What Create would say of the options, the model's shapes and the device, before minutes go by on weights.
   static absl::Status Check(const DecodeOptions& options, const ModelConfig& config, DeviceOps& ops);
 
+  // KV tokens of the backend that Create would make: options.limits.kv_tokens, or with `fewer` as many of
+  // them as fit into what is free, less what comes later: graphs, kernels, the barrier's communicator and,
+  // with
+  // --mlp=tp, the rows of all ranks. The weights are in their place. RESOURCE_EXHAUSTED, with sizes.
+  static absl::StatusOr<int64_t> FitKv(const DecodeOptions& options, const ModelConfig& config,
+                                       const DeviceWeights& weights, DeviceOps& ops, bool fewer);
+
   // The weights, all of the model or a part of at least a block, are in memory of `ops`, unless they keep
   // their own. INVALID_ARGUMENT: a shape the kernels do not have, or a part that is to share its MLP out;
   // RESOURCE_EXHAUSTED: no memory, with sizes; other errors: device_ops.h.
@@ -55,6 +62,7 @@ class CudaBackend final : public PartBackend {
   // FAILED_PRECONDITION where the MLP is shared out.
   absl::Status Run(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn) override;
   std::optional<uint64_t> signature() const override { return signature_; }
+  absl::Status EnterGroup(const StepPeers& peers) override;
   // An error of the peers leaves all as it was but keys and values of the plan's own rows, which may be
   // anything then; an error of the device is permanent.
   absl::Status RunTogether(const StepPlan& plan, absl::Span<const Draw> draws, absl::Span<Drawn> drawn,
@@ -91,7 +99,7 @@ class CudaBackend final : public PartBackend {
               std::unique_ptr<DeviceOps> ops, DeviceWeights weights);
 
   bool whole() const;
-  absl::Status Allocate(const ForwardOptions& options);
+  absl::Status Allocate();
   absl::Status Start(const Progress& progress);
   absl::StatusOr<Recorded> RecordBucket(const StepBucket& bucket);
   // Launches each kernel of a rank's own half once, on no rows: what CUDA loads then must not be loaded while

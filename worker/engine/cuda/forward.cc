@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "common/base/return_if_error.h"
 #include "worker/engine/cuda/kernels/attention.h"
 #include "worker/engine/cuda/kernels/row_kernels.h"
@@ -15,8 +14,6 @@
 namespace bfio::worker::gpu {
 namespace {
 
-// Of a device's memory, what the KV cache leaves alone: a share, and at most so much.
-constexpr int64_t kReserveShare = 32, kMostReserve = int64_t{2} << 30;
 constexpr absl::Duration kSetupDeadline = absl::Seconds(60);
 
 absl::Status CheckConfig(const ModelConfig& config, const AttentionShape& shape) {
@@ -41,8 +38,7 @@ absl::StatusOr<std::unique_ptr<Forward>> Forward::Create(const ModelConfig& conf
                                                          const AttentionSizes& sizes, DeviceOps& ops) {
   auto forward = std::unique_ptr<Forward>(new Forward(config, weights, options, ops));
   BFIO_RETURN_IF_ERROR(CheckConfig(config, forward->attention_shape()));
-  BFIO_RETURN_IF_ERROR(forward->Allocate(sizes));
-  BFIO_RETURN_IF_ERROR(forward->AllocateKv());
+  BFIO_RETURN_IF_ERROR(forward->Allocate(BytesOf(config, weights, options, sizes)));
   return forward;
 }
 
@@ -72,43 +68,67 @@ AttentionShape Forward::attention_shape() const {
 
 // --- memory ---
 
-absl::Status Forward::Allocate(const AttentionSizes& sizes) {
+ForwardBytes BytesOf(const ModelConfig& config, const DeviceWeights& weights, const ForwardOptions& options,
+                     const AttentionSizes& sizes) {
+  constexpr int64_t kNarrow = sizeof(Bf16), kWide = sizeof(float);
+  const int64_t rows = options.max_rows, draws = options.max_draws, heads = config.heads * config.head_dim;
+  ForwardBytes bytes;
+  bytes.residual = rows * config.hidden * kWide;
+  bytes.rotations = rows * config.head_dim * kWide;
+  bytes.normed = std::max(rows, draws) * config.hidden * kNarrow;
+  bytes.projected = rows * (config.heads + 2 * config.kv_heads) * config.head_dim * kNarrow;
+  bytes.attended = rows * heads * kNarrow;
+  bytes.addend = rows * config.hidden * kNarrow;
+  if (!options.share_mlp) {
+    bytes.gates = rows * 2 * config.intermediate * kNarrow;
+    bytes.activated = rows * config.intermediate * kNarrow;
+  }
+  if (weights.embedding != nullptr) {
+    bytes.logits = draws * config.vocab * kWide;
+    bytes.results = draws * static_cast<int64_t>(sizeof(DrawResult));
+  }
+  bytes.frequencies = config.head_dim / 2 * kWide;
+  bytes.part_outputs = sizes.parts * heads * kWide;
+  bytes.part_sums = sizes.parts * 2 * config.heads * kWide;
+  const KvLayout layout = {static_cast<int32_t>(config.kv_heads), options.page_tokens,
+                           static_cast<int32_t>(config.head_dim)};
+  bytes.kv_pool = static_cast<int64_t>(weights.layers.size()) * layout.PoolElements(options.pages) * kNarrow;
+  return bytes;
+}
+
+absl::Status Forward::Allocate(const ForwardBytes& bytes) {
   absl::Status status;
-  // Zeros, so that the rows a step does not use never hold anything that is no number.
-  const auto allocate = [&]<typename T>(T*& pointer, int64_t rows, int64_t columns) {
-    if (!status.ok()) return;
-    const int64_t bytes = std::max<int64_t>(1, rows * columns) * static_cast<int64_t>(sizeof(T));
-    const auto memory = ops_.Allocate(bytes, "activations");
+  // Zeros, so that the rows a step does not use never hold anything that is no number; of keys and values
+  // because attention masks what it reads beyond a sequence's end by a weight of 0, which must meet a number.
+  const auto allocate = [&]<typename T>(T*& pointer, int64_t size, absl::string_view what = "activations") {
+    if (!status.ok() || size == 0) return;
+    const auto memory = ops_.Allocate(size, what);
     status = memory.status();
     if (!status.ok()) return;
     pointer = static_cast<T*>(*memory);
-    status = ops_.FillZero(pointer, bytes);
+    status = ops_.FillZero(pointer, size);
   };
-  const int64_t rows = options_.max_rows, draws = options_.max_draws, half = config_.head_dim / 2;
-  allocate(residual_, rows, config_.hidden);
-  allocate(rotations_, rows, 2 * half);
-  allocate(normed_, std::max(rows, draws), config_.hidden);
-  allocate(projected_, rows, qkv_.outputs);
-  allocate(attended_, rows, o_.inputs);
-  allocate(addend_, rows, config_.hidden);
-  if (!options_.share_mlp) {
-    allocate(gates_, rows, gate_up_.outputs);
-    allocate(activated_, rows, down_.inputs);
-  }
-  if (weights_.embedding != nullptr) {
-    allocate(logits_, draws, config_.vocab);
-    allocate(results_, draws, 1);
-  }
-  allocate(frequencies_, 1, half);
-  allocate(part_outputs_, sizes.parts, config_.heads * config_.head_dim);
-  allocate(part_sums_, sizes.parts, 2 * config_.heads);
+  allocate(residual_, bytes.residual);
+  allocate(rotations_, bytes.rotations);
+  allocate(normed_, bytes.normed);
+  allocate(projected_, bytes.projected);
+  allocate(attended_, bytes.attended);
+  allocate(addend_, bytes.addend);
+  allocate(gates_, bytes.gates);
+  allocate(activated_, bytes.activated);
+  allocate(logits_, bytes.logits);
+  allocate(results_, bytes.results);
+  allocate(frequencies_, bytes.frequencies);
+  allocate(part_outputs_, bytes.part_outputs);
+  allocate(part_sums_, bytes.part_sums);
+  allocate(keys_, bytes.kv_pool, "the KV cache");
+  allocate(values_, bytes.kv_pool, "the KV cache");
   if (!status.ok()) return status;
   const std::vector<float> frequencies = InverseFrequencies(config_.rope, config_.head_dim);
-  const auto bytes = static_cast<int64_t>(frequencies.size() * sizeof(float));
-  const auto pinned = ops_.AllocatePinned(bytes, "rotary frequencies");
+  const auto pinned = ops_.AllocatePinned(bytes.frequencies, "rotary frequencies");
   if (!pinned.ok()) return pinned.status();
-  std::memcpy(*pinned, frequencies.data(), static_cast<size_t>(bytes));
-  BFIO_RETURN_IF_ERROR(ops_.CopyIn(frequencies_, *pinned, bytes));
+  std::memcpy(*pinned, frequencies.data(), static_cast<size_t>(bytes.frequencies));
+  BFIO_RETURN_IF_ERROR(ops_.CopyIn(frequencies_, *pinned, bytes.frequencies));
   return ops_.Wait(kSetupDeadline);
 }
 
@@ -120,34 +140,6 @@ int64_t Forward::pool_elements() const {
 
 int64_t Forward::kv_token_bytes() const {
   return 2 * layers() * config_.kv_heads * config_.head_dim * static_cast<int64_t>(sizeof(Bf16));
-}
-
-absl::Status Forward::AllocateKv() {
-  const auto memory = ops_.Memory();
-  if (!memory.ok()) return memory.status();
-  const int64_t each = layers() * pool_elements() * static_cast<int64_t>(sizeof(Bf16));
-  // For what comes later: recorded graphs, kernels loaded at their first use, the barrier's buffers.
-  const int64_t reserve = std::min(memory->total_bytes / kReserveShare, kMostReserve);
-  const int64_t room = std::max<int64_t>(0, memory->free_bytes - reserve);
-  // Each sequence's last page.
-  const int64_t part_empty = options_.pages * options_.page_tokens - options_.kv_tokens;
-  if (2 * each > room) {
-    return absl::ResourceExhaustedError(absl::StrFormat(
-        "--kv_tokens=%d needs %.2f GiB of KV cache, and %.2f of %.2f GiB are free on %s "
-        "beside the weights, of which %.2f are kept for graphs and the barrier: at most some %d "
-        "tokens fit",
-        options_.kv_tokens, 2 * each / kGiB, memory->free_bytes / kGiB, memory->total_bytes / kGiB,
-        ops_.Describe(), reserve / kGiB, std::max<int64_t>(0, room / kv_token_bytes() - part_empty)));
-  }
-  for (Bf16** pool : {&keys_, &values_}) {
-    const auto block = ops_.Allocate(each, "the KV cache");
-    if (!block.ok()) return block.status();
-    *pool = static_cast<Bf16*>(*block);
-  }
-  // Attention masks what it reads beyond a sequence's end by a weight of 0, which must meet a number.
-  BFIO_RETURN_IF_ERROR(ops_.FillZero(keys_, each));
-  BFIO_RETURN_IF_ERROR(ops_.FillZero(values_, each));
-  return ops_.Wait(kSetupDeadline);
 }
 
 // --- products ---

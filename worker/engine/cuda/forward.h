@@ -36,17 +36,35 @@ struct ForwardOptions {
   int32_t max_draws = 0;
   int32_t page_tokens = 0;
   int64_t pages = 0;
-  // Of the cache; for the text of an error.
-  int64_t kv_tokens = 0;
   AttentionGrid attention_grid;
   // The MLP is elsewhere: no products and no memory for it here.
   bool share_mlp = false;
 };
 
+// What a Forward takes of the device, in bytes, by its arrays.
+struct ForwardBytes {
+  int64_t residual = 0, rotations = 0, normed = 0, projected = 0, attended = 0, addend = 0;
+  // 0 with a shared MLP.
+  int64_t gates = 0, activated = 0;
+  // 0 in a part without ends.
+  int64_t logits = 0, results = 0;
+  int64_t frequencies = 0, part_outputs = 0, part_sums = 0;
+  // Of keys, and as much of values.
+  int64_t kv_pool = 0;
+
+  int64_t total() const {
+    return residual + rotations + normed + projected + attended + addend + gates + activated + logits +
+           results + frequencies + part_outputs + part_sums + 2 * kv_pool;
+  }
+};
+// REQUIRES: the options are in range.
+ForwardBytes BytesOf(const ModelConfig& config, const DeviceWeights& weights, const ForwardOptions& options,
+                     const AttentionSizes& sizes);
+
 class Forward {
  public:
-  // INVALID_ARGUMENT: a shape the kernels do not have; RESOURCE_EXHAUSTED, with sizes, when the device has
-  // not the memory. `inputs`: the block on the device. `ops` and `weights` outlive this.
+  // INVALID_ARGUMENT: a shape the kernels do not have; RESOURCE_EXHAUSTED when the device has not the memory.
+  // `ops` and `weights` outlive this.
   static absl::StatusOr<std::unique_ptr<Forward>> Create(const ModelConfig& config,
                                                          const DeviceWeights& weights,
                                                          const ForwardOptions& options,
@@ -94,8 +112,7 @@ class Forward {
   AttentionShape attention_shape() const;
   int64_t pool_elements() const;
   int64_t layers() const { return static_cast<int64_t>(weights_.layers.size()); }
-  absl::Status Allocate(const AttentionSizes& sizes);
-  absl::Status AllocateKv();
+  absl::Status Allocate(const ForwardBytes& bytes);
   absl::Status Prepare(const Product& product, int32_t rows, const Bf16* x, void* y);
   absl::Status Multiply(const Product& product, int64_t layer, int32_t rows, const Bf16* x, void* y);
   // What a sublayer adds to the residual, [rows, hidden] in one of two types or none, and its bias or none.

@@ -1,8 +1,7 @@
-// Memory that is replaced by a larger one when a step needs more of it.
+// Memory that is replaced by a larger one when a group needs more of it.
 //
-// Purpose: for what depends on the group and its batches, which are not known when an engine is made: steps
-// allocate while these grow, and not once all have been seen. The content is lost when it grows. Threads: as
-// DeviceOps.
+// Purpose: for what depends on the group and its batches, which are not known when an engine is made. The
+// content is lost when it grows. Threads: as DeviceOps.
 #ifndef BFIO_WORKER_ENGINE_CUDA_GROWING_MEMORY_H_
 #define BFIO_WORKER_ENGINE_CUDA_GROWING_MEMORY_H_
 

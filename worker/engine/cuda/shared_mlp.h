@@ -11,9 +11,9 @@
 // which adds them up in one go, so where a node ends shows in the rounding. In a group of one size a row's
 // sum depends on the row alone as far as the products do (cuBLASLt chooses them by the rows of all ranks).
 //
-// Begin allocates and chooses products while groups or batches are larger than all before; Run does not. What
-// a step takes at most, with R = world_size x largest batch, padded (row_buckets.h), and a rank's share w of
-// the intermediate width: about R x (2 x hidden + 6 x w + 4 x nodes x hidden) bytes of device memory.
+// Enter allocates and chooses products for every batch that the group may have; a step does neither. What it
+// takes at most, with R = world_size x largest batch, padded (row_buckets.h), and a rank's share w of the
+// intermediate width: about R x (2 x hidden + 6 x w + 4 x nodes x hidden) bytes of device memory.
 //
 // Threads: as DeviceOps. Errors: the device's, and the peers', which peers.status() distinguishes. With
 // collectives on the device an error of the peers may show when all is queued (StepPeers::CheckDevice), and
@@ -38,11 +38,19 @@ namespace bfio::worker::gpu {
 
 class SharedMlp {
  public:
+  // Device memory that it comes to take in a group of up to 8 ranks (more gain nothing), in bytes, where no
+  // rank has a batch of more than `rows`.
+  static int64_t MostBytes(const ModelConfig& config, int32_t rows);
+
   // The arguments outlive this. REQUIRES: the weights have all layers.
   SharedMlp(const ModelConfig& config, const DeviceWeights& weights, DeviceOps& ops);
 
-  // Makes ready for a step in which this rank has `rows` rows. REQUIRES: 0 <= rows <= peers.rows(), 0 <
-  // peers.rows(); nothing is queued that is still needed of the step before.
+  // Makes ready for the steps of a group, in which no rank has more than peers.rows() rows; waits for the
+  // device and for no peer. Nothing is done where that has been made ready. REQUIRES: 0 < peers.rows().
+  absl::Status Enter(const StepPeers& peers);
+  // Begins a step in which this rank has `rows` rows. INTERNAL: Enter was for another place, or fewer rows.
+  // REQUIRES: 0 <= rows <= peers.rows(), 0 < peers.rows(); nothing is queued that is still needed of the step
+  // before.
   absl::Status Begin(int32_t rows, const StepPeers& peers);
 
   // [rows, hidden] In device memory: where the layer's normed rows belong before Run.
@@ -61,9 +69,16 @@ class SharedMlp {
     std::vector<const Bf16*> weights;
   };
 
+  // Bytes of the arrays on the device, of as many rows of each rank and of all.
+  struct Sizes {
+    int64_t input = 0, gathered = 0, gates = 0, activated = 0, sums = 0, output = 0;
+  };
+  static Sizes SizesOf(int64_t each, int64_t all, int64_t hidden, const MlpPart& part);
+
+  void SetRows(const StepPeers& peers, int64_t rows);
   void Cut(const StepPeers& peers);
-  absl::Status Reserve(const StepPeers& peers);
-  // Chooses the products of this step's rows, and runs what lies between them once.
+  absl::Status Reserve();
+  // Chooses the products of the padded rows.
   absl::Status Prepare();
   GemmShape WideShape() const;
   GemmShape NarrowShape(const Node& node) const;
@@ -83,17 +98,15 @@ class SharedMlp {
   DeviceOps& ops_;
   const int64_t hidden_;
 
-  // Of the group that Begin was called with last: rank, world size, and whether collectives are on the
-  // device.
+  // Of the group that Enter was called with last: rank, world size, and whether collectives are on the
+  // device; and what no batch exceeds.
   std::optional<std::tuple<int32_t, int32_t, bool>> place_;
+  int64_t most_rows_ = 0;
   bool on_device_ = false;
-  MlpColumns columns_;
-  // By layer, in these columns.
+  MlpPart part_;
+  // By layer, in the part's columns.
   std::vector<const Bf16*> gates_weights_, ups_weights_;
   std::vector<Node> nodes_;
-  // Padded rows whose products are chosen.
-  std::vector<int32_t> prepared_;
-
   // Of the step: this rank's rows, those that each rank brings, of all ranks, and with the products' padding.
   int64_t rows_ = 0, each_ = 0, all_rows_ = 0;
   int32_t padded_rows_ = 0;

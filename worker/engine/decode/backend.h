@@ -54,6 +54,8 @@ class Backend {
   // in common, and runs its plans by RunTogether: the same tokens, and errors of the peers besides, after
   // which the plan may be run again.
   virtual std::optional<uint64_t> signature() const { return std::nullopt; }
+  // As Engine's.
+  virtual absl::Status EnterGroup(const StepPeers& /*peers*/) { return absl::OkStatus(); }
   virtual absl::Status RunTogether(const StepPlan& plan, absl::Span<const Draw> draws,
                                    absl::Span<Drawn> drawn, StepPeers& peers) {
     return absl::UnimplementedError("this backend runs by itself");

@@ -71,6 +71,8 @@ class DecodeEngine final : public Engine {
   absl::Status Step(StepOutput& out) override;
   bool together() const override { return backend_->signature().has_value(); }
   uint64_t signature() const override { return backend_->signature().value_or(0); }
+  int64_t most_rows() const override { return MaxRows(options_.limits.slots, options_.step_tokens); }
+  absl::Status EnterGroup(const StepPeers& peers) override { return backend_->EnterGroup(peers); }
   int64_t NextRows() override;
   absl::Span<const Handle> taken_out() const override { return preempted_; }
   absl::Status StepTogether(StepPeers& peers, StepOutput& out) override;

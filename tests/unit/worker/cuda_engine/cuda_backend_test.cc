@@ -219,7 +219,7 @@ TEST(CudaBackendTest, MissingMemoryIsReportedWithSizes) {
   backend = TryMake("llama", Options(), device);
   EXPECT_EQ(backend.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(std::string(backend.status().message()), HasSubstr("the weights need"));
-  device.memory_bytes = 80 << 20;
+  device.memory_bytes = 16 << 20;
   options.limits.kv_tokens = 300'000;
   backend = TryMake("llama", options, device);
   EXPECT_EQ(backend.status().code(), absl::StatusCode::kResourceExhausted);

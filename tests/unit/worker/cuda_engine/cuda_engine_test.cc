@@ -73,6 +73,22 @@ INSTANTIATE_TEST_SUITE_P(Families, OnAGpu,
                          ::testing::Values("llama", "llama_tied", "mistral", "qwen2", "qwen3"),
                          [](const auto& info) { return std::string(info.param); });
 
+// As a worker with its defaults does: KV tokens as many as fit, which is all of the default with so small a
+// model.
+TEST_P(OnAGpu, StartsWithDefaults) {
+  auto model = LoadModel(testing::GoldenFolder(GetParam()));
+  ASSERT_TRUE(model.ok()) << model.status();
+  CudaOptions options;
+  options.decode.limits = {.slots = 72, .kv_tokens = 1 << 20, .max_sequence_tokens = 1 << 18};
+  options.fit_kv = true;
+  const auto engine =
+      MakeCudaEngine(options, **model, [](const std::string& line) { std::printf("%s\n", line.c_str()); });
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  EXPECT_EQ((*engine)->limits().kv_tokens, 1 << 20);
+  StepOutput out;
+  EXPECT_TRUE((*engine)->Step(out).ok());
+}
+
 TEST_P(OnAGpu, LogitsAreWithinBf16OfTransformersFp32) {
   const testing::Golden golden(GetParam());
   auto model = LoadModel(testing::GoldenFolder(GetParam()));

@@ -160,6 +160,8 @@ TEST(CudaTogetherLossTest, AStepOnTheDeviceEndsAtItsDeadlineAndMayBeMadeAgain) {
   for (const uint64_t epoch : {1, 2}) {
     const EmulatedGroup group = {1, epoch, 0, true};
     RunEmulatedRanks(group, [&](int rank, Barrier& barrier) {
+      const StepPeers all(group.Spec(rank), barrier, 0, 48, testing::kLongEnough);
+      ASSERT_TRUE(backend->EnterGroup(all).ok());
       ASSERT_TRUE(barrier.AllReduce(1, {.rows = 2}, testing::kLongEnough).ok());
       StepPeers peers(group.Spec(rank), barrier, 1, 2, epoch == 1 ? -absl::Seconds(1) : testing::kLongEnough);
       const absl::Status status = backend->RunTogether(plan, draws, absl::MakeSpan(drawn), peers);
@@ -220,45 +222,65 @@ TEST(CudaTogetherLossTest, ADeviceThatFailsBehindALostPeerIsNotUsedAgain) {
   });
 }
 
-TEST(CudaTogetherLossTest, AllocationsAndKernelChoicesAreReused) {
+// When a group forms; groups and barriers come and go.
+TEST(CudaTogetherLossTest, AStepAllocatesNothingAndChoosesNoProducts) {
   const auto model = LoadGolden("llama");
   const Golden golden("llama");
   const Feed feed = {{golden.tokens.begin(), golden.tokens.begin() + 30}, {9, 20, 1}};
+  const DecodeOptions options = SharedOptions();
+  const int64_t most = MaxRows(options.limits.slots, options.step_tokens);
   std::vector<EmulatedDevice> devices(2);
   std::vector<std::unique_ptr<CudaBackend>> backends;
-  for (EmulatedDevice& device : devices) {
-    backends.push_back(MakeBackend(*model, SharedOptions(), device));
-  }
-  const auto run = [&](uint64_t epoch, int ranks) {
-    // As groups come and go, the barrier does not change; here it takes turns.
-    const EmulatedGroup group = {ranks, epoch, 0, epoch % 4 >= 2};
+  for (EmulatedDevice& device : devices) backends.push_back(MakeBackend(*model, options, device));
+  const int64_t made = devices[0].used_bytes;
+  std::vector<std::pair<size_t, int64_t>> taken;
+  for (uint64_t epoch = 1; epoch <= 8; ++epoch) {
+    const EmulatedGroup group = {epoch % 2 == 1 ? 2 : 1, epoch, 0, epoch % 4 >= 2};
     RunEmulatedRanks(group, [&](int rank, Barrier& barrier) {
+      const StepPeers all(group.Spec(rank), barrier, 0, most, testing::kLongEnough);
+      ASSERT_TRUE(backends[rank]->EnterGroup(all).ok());
+      EmulatedDevice& device = devices[rank];
+      const size_t prepared = device.prepared.size();
+      const int allocations = device.allocations;
       const auto got = FeedTogether(*backends[rank], feed, 3, group.Spec(rank), barrier);
       EXPECT_TRUE(got.ok()) << got.status();
+      EXPECT_EQ(device.prepared.size(), prepared);
+      // Each step's logits are read through memory of their own.
+      EXPECT_EQ(device.allocations - allocations, 3);
     });
-  };
-  const auto taken = [&](int rank) {
-    EmulatedDevice& device = devices[rank];
-    const int64_t free = backends[rank]->ops().Memory()->free_bytes;
-    return std::pair(device.prepared.size(), free);
-  };
-  const auto made = taken(0);
-  const int releases = devices[0].releases;
-  run(1, 2);
-  EXPECT_GT(devices[0].releases - releases, 3) << "what was too small is given back";
-  EXPECT_GT(taken(0).first, made.first);
-  EXPECT_LT(taken(0).second, made.second);
-  run(2, 1);
-  const auto first = taken(0), second = taken(1);
-  // The logits are read through memory of their own.
-  const int allocations = devices[0].allocations;
-  for (uint64_t epoch = 3; epoch < 7; epoch += 2) {
-    run(epoch, 2);
-    run(epoch + 1, 1);
+    taken.emplace_back(devices[0].prepared.size(), devices[0].used_bytes);
   }
-  EXPECT_EQ(taken(0), first);
-  EXPECT_EQ(taken(1), second);
-  EXPECT_EQ(devices[0].allocations - allocations, 4 * 3);
+  EXPECT_EQ(taken[7], taken[3]) << "what all groups need is there";
+  EXPECT_LE(taken[7].second - made, SharedMlp::MostBytes(model->config(), static_cast<int32_t>(most)) + 256)
+      << "what is kept for it when KV tokens are fitted";
+}
+
+TEST(CudaTogetherLossTest, AStepOfAGroupThatWasNotEnteredIsRefused) {
+  const auto model = LoadGolden("llama");
+  EmulatedDevice device;
+  const auto backend = MakeBackend(*model, SharedOptions(), device);
+  StepPlan plan;
+  plan.Clear();
+  plan.AddRun(0, 0, std::vector<uint32_t>{1, 2}, std::vector<PageId>{0}, true);
+  const std::vector<worker::Draw> draws(1);
+  std::vector<Drawn> drawn(1);
+  RunEmulatedRanks({}, [&](int rank, Barrier& barrier) {
+    StepPeers peers({1, rank, 1, ""}, barrier, 1, 2, testing::kLongEnough);
+    EXPECT_TRUE(absl::IsInternal(backend->RunTogether(plan, draws, absl::MakeSpan(drawn), peers)));
+  });
+}
+
+TEST(CudaTogetherLossTest, AGroupThatTheDeviceHasNoMemoryForIsAnError) {
+  const auto model = LoadGolden("llama");
+  EmulatedDevice device;
+  const auto backend = MakeBackend(*model, SharedOptions(), device);
+  device.memory_bytes = device.used_bytes + 1000;
+  RunEmulatedRanks({}, [&](int rank, Barrier& barrier) {
+    const StepPeers peers({1, rank, 1, ""}, barrier, 0, 48, testing::kLongEnough);
+    const absl::Status status = backend->EnterGroup(peers);
+    EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("no memory for"));
+  });
 }
 
 TEST(CudaTogetherLossTest, ADevicesErrorIsTheEnginesEndForGood) {

@@ -1,4 +1,4 @@
-// The kernels between a layer's products, under the emulator, against double precision.
+// The kernels between a layer's products, under the emulator or on a GPU, against double precision.
 #include "worker/engine/cuda/kernels/row_kernels.h"
 
 #include <cmath>
@@ -7,12 +7,15 @@
 
 #include "common/base/rng.h"
 #include "gtest/gtest.h"
-#include "simt/machine.h"
-#include "simt/memory.h"
+#include "tests/testing/cuda/kernel_memory.h"
 #include "worker/engine/model/element.h"
 
 namespace bfio::worker::gpu {
 namespace {
+
+using testing::DeviceBuffer;
+using testing::Finished;
+using testing::KernelOrder;
 
 // Rounding to the 8 bits of a bf16 moves a value by at most 2^-8 of it.
 constexpr double kHalfUnit = 0x1p-8;
@@ -34,23 +37,29 @@ std::vector<float> RandomFloats(Rng& rng, int64_t count) {
 
 // Poison, as every buffer is at first.
 template <typename T>
-void ExpectUntouched(const simt::DeviceBuffer<T>& buffer, size_t begin) {
-  const auto* const bytes = reinterpret_cast<const unsigned char*>(buffer.data());
-  for (size_t i = begin * sizeof(T); i < buffer.size() * sizeof(T); ++i) ASSERT_EQ(bytes[i], simt::kPoison);
+void ExpectUntouched(const std::vector<T>& content, size_t begin) {
+  const auto* const bytes = reinterpret_cast<const unsigned char*>(content.data());
+  for (size_t i = begin * sizeof(T); i < content.size() * sizeof(T); ++i)
+    ASSERT_EQ(bytes[i], testing::kPoison);
+}
+template <typename T>
+bool SameBits(const DeviceBuffer<T>& a, const DeviceBuffer<T>& b) {
+  const std::vector<T> mine = a.Content(), other = b.Content();
+  return mine.size() == other.size() && std::memcmp(mine.data(), other.data(), mine.size() * sizeof(T)) == 0;
 }
 
-class RowKernelsTest : public ::testing::TestWithParam<simt::Order> {
+class RowKernelsTest : public ::testing::TestWithParam<KernelOrder> {
  protected:
-  void SetUp() override { simt::SetOrder(GetParam()); }
+  void SetUp() override { testing::SetKernelOrder(GetParam()); }
 };
 INSTANTIATE_TEST_SUITE_P(Orders, RowKernelsTest,
-                         ::testing::Values(simt::Order::kForward, simt::Order::kReverse));
+                         ::testing::Values(KernelOrder::kForward, KernelOrder::kReverse));
 
 TEST_P(RowKernelsTest, EmbedGathersRowsAndTurnsPositionsIntoRotations) {
   Rng rng(1);
   for (const int32_t hidden : {1, 48, 300}) {
     const int32_t rows = 5, grid = 8, vocab = 11, half = 24;
-    simt::DeviceBuffer<StepCounts> counts("counts", {StepCounts{rows, 0}});
+    DeviceBuffer<StepCounts> counts("counts", {StepCounts{rows, 0}});
     std::vector<uint32_t> ids;
     std::vector<int32_t> positions;
     for (int i = 0; i < rows; ++i) {
@@ -59,23 +68,25 @@ TEST_P(RowKernelsTest, EmbedGathersRowsAndTurnsPositionsIntoRotations) {
     }
     std::vector<float> frequencies;
     for (int i = 0; i < half; ++i) frequencies.push_back(static_cast<float>(std::pow(1e4, -i / 24.0)));
-    simt::DeviceBuffer<uint32_t> device_ids("ids", ids);
-    simt::DeviceBuffer<int32_t> device_positions("positions", positions);
-    simt::DeviceBuffer<float> device_frequencies("frequencies", frequencies);
-    simt::DeviceBuffer<Bf16> table("table", RandomBf16(rng, int64_t{vocab} * hidden));
-    simt::DeviceBuffer<float> residual("residual", static_cast<size_t>(grid) * hidden);
-    simt::DeviceBuffer<float> rotations("rotations", static_cast<size_t>(grid) * half * 2);
+    DeviceBuffer<uint32_t> device_ids("ids", ids);
+    DeviceBuffer<int32_t> device_positions("positions", positions);
+    DeviceBuffer<float> device_frequencies("frequencies", frequencies);
+    const std::vector<Bf16> table = RandomBf16(rng, int64_t{vocab} * hidden);
+    DeviceBuffer<Bf16> device_table("table", table);
+    DeviceBuffer<float> device_residual("residual", static_cast<size_t>(grid) * hidden);
+    DeviceBuffer<float> device_rotations("rotations", static_cast<size_t>(grid) * half * 2);
     const EmbedArgs args = {counts.data(),
                             device_ids.data(),
                             device_positions.data(),
-                            table.data(),
+                            device_table.data(),
                             hidden,
                             device_frequencies.data(),
                             half,
-                            residual.data(),
-                            rotations.data(),
+                            device_residual.data(),
+                            device_rotations.data(),
                             grid};
-    ASSERT_EQ(LaunchEmbed(args, nullptr), nullptr);
+    ASSERT_EQ(Finished(LaunchEmbed(args, nullptr)), nullptr);
+    const std::vector<float> residual = device_residual.Content(), rotations = device_rotations.Content();
     for (int row = 0; row < rows; ++row) {
       for (int i = 0; i < hidden; ++i) {
         ASSERT_EQ(residual[row * hidden + i], Value(table[ids[row] * hidden + i]));
@@ -90,14 +101,14 @@ TEST_P(RowKernelsTest, EmbedGathersRowsAndTurnsPositionsIntoRotations) {
     ExpectUntouched(rotations, static_cast<size_t>(rows) * half * 2);
     // Rows that have come from another server keep their residual.
     const std::vector<float> before = RandomFloats(rng, int64_t{grid} * hidden);
-    simt::DeviceBuffer<float> come("come", before), turned("turned", rotations.size());
+    DeviceBuffer<float> come("come", before), turned("turned", rotations.size());
     EmbedArgs further = args;
     further.table = nullptr;
     further.residual = come.data();
     further.rotations = turned.data();
-    ASSERT_EQ(LaunchEmbed(further, nullptr), nullptr);
+    ASSERT_EQ(Finished(LaunchEmbed(further, nullptr)), nullptr);
     EXPECT_EQ(come.Content(), before);
-    EXPECT_EQ(std::memcmp(turned.data(), rotations.data(), rotations.size() * sizeof(float)), 0);
+    EXPECT_TRUE(SameBits(turned, device_rotations));
   }
 }
 
@@ -107,28 +118,31 @@ TEST_P(RowKernelsTest, NormAddsAndNormalises) {
     // Nothing added; an addend; an addend and a bias; an addend in fp32 and a bias.
     for (const int what : {0, 1, 2, 3}) {
       const int32_t rows = 3, grid = 4;
-      simt::DeviceBuffer<StepCounts> counts("counts", {StepCounts{rows, 0}});
+      DeviceBuffer<StepCounts> counts("counts", {StepCounts{rows, 0}});
       const std::vector<float> before = RandomFloats(rng, int64_t{rows} * hidden);
-      simt::DeviceBuffer<float> residual("residual", before);
+      DeviceBuffer<float> device_residual("residual", before);
       // Rows beyond the step's are poison, and are not there in the residual at all.
-      std::vector<Bf16> addends = RandomBf16(rng, int64_t{rows} * hidden);
-      simt::DeviceBuffer<Bf16> addend("addend", addends), bias("bias", RandomBf16(rng, hidden)),
-          weight("weight", RandomBf16(rng, hidden)), normed("normed", static_cast<size_t>(grid) * hidden);
+      const std::vector<Bf16> addend = RandomBf16(rng, int64_t{rows} * hidden),
+                              bias = RandomBf16(rng, hidden), weight = RandomBf16(rng, hidden);
+      DeviceBuffer<Bf16> device_addend("addend", addend), device_bias("bias", bias),
+          device_weight("weight", weight), device_normed("normed", static_cast<size_t>(grid) * hidden);
       NormArgs args;
       args.counts = counts.data();
-      args.residual = residual.data();
+      args.residual = device_residual.data();
       std::vector<float> wide;
-      for (const Bf16 element : addends) wide.push_back(FromBf16(element.bits));
-      simt::DeviceBuffer<float> wide_addend("wide_addend", wide);
-      args.addend = what == 1 || what == 2 ? addend.data() : nullptr;
+      for (const Bf16 element : addend) wide.push_back(FromBf16(element.bits));
+      DeviceBuffer<float> wide_addend("wide_addend", wide);
+      args.addend = what == 1 || what == 2 ? device_addend.data() : nullptr;
       args.wide_addend = what == 3 ? wide_addend.data() : nullptr;
-      args.bias = what > 1 ? bias.data() : nullptr;
-      args.weight = weight.data();
+      args.bias = what > 1 ? device_bias.data() : nullptr;
+      args.weight = device_weight.data();
       args.epsilon = 1e-5f;
       args.hidden = hidden;
-      args.normed = normed.data();
+      args.normed = device_normed.data();
       args.grid_rows = grid;
-      ASSERT_EQ(LaunchNorm(args, nullptr), nullptr);
+      ASSERT_EQ(Finished(LaunchNorm(args, nullptr)), nullptr);
+      const std::vector<float> residual = device_residual.Content();
+      const std::vector<Bf16> normed = device_normed.Content();
       for (int row = 0; row < rows; ++row) {
         std::vector<double> sum;
         double squares = 0;
@@ -154,17 +168,20 @@ TEST_P(RowKernelsTest, NormAddsAndNormalises) {
 TEST_P(RowKernelsTest, NormRoundsBeforeTheWeightAndAfter) {
   Rng rng(3);
   const int32_t hidden = 256;
-  simt::DeviceBuffer<StepCounts> counts("counts", {StepCounts{1, 0}});
-  simt::DeviceBuffer<float> residual("residual", RandomFloats(rng, hidden));
-  simt::DeviceBuffer<Bf16> weight("weight", RandomBf16(rng, hidden)), normed("normed", hidden);
+  DeviceBuffer<StepCounts> counts("counts", {StepCounts{1, 0}});
+  const std::vector<float> residual = RandomFloats(rng, hidden);
+  const std::vector<Bf16> weight = RandomBf16(rng, hidden);
+  DeviceBuffer<float> device_residual("residual", residual);
+  DeviceBuffer<Bf16> device_weight("weight", weight), device_normed("normed", hidden);
   NormArgs args;
   args.counts = counts.data();
-  args.residual = residual.data();
-  args.weight = weight.data();
+  args.residual = device_residual.data();
+  args.weight = device_weight.data();
   args.hidden = hidden;
-  args.normed = normed.data();
+  args.normed = device_normed.data();
   args.grid_rows = 1;
-  ASSERT_EQ(LaunchNorm(args, nullptr), nullptr);
+  ASSERT_EQ(Finished(LaunchNorm(args, nullptr)), nullptr);
+  const std::vector<Bf16> normed = device_normed.Content();
   double squares = 0;
   for (int i = 0; i < hidden; ++i) squares += static_cast<double>(residual[i]) * residual[i];
   const double inverse = 1 / std::sqrt(squares / hidden);
@@ -185,26 +202,28 @@ TEST_P(RowKernelsTest, PickedRowsAreNormedAndTheResidualStays) {
   for (const int32_t hidden : {5, 64}) {
     const int32_t rows = 6;
     const std::vector<int32_t> picked = {1, 4, 5};
-    simt::DeviceBuffer<StepCounts> counts("counts", {StepCounts{rows, 3}});
+    DeviceBuffer<StepCounts> counts("counts", {StepCounts{rows, 3}});
     const std::vector<float> before = RandomFloats(rng, int64_t{rows} * hidden);
-    simt::DeviceBuffer<float> residual("residual", before);
-    simt::DeviceBuffer<int32_t> device_picked("picked", picked);
-    simt::DeviceBuffer<Bf16> addend("addend", RandomBf16(rng, int64_t{rows} * hidden)),
-        bias("bias", RandomBf16(rng, hidden)), weight("weight", RandomBf16(rng, hidden)),
-        normed("normed", static_cast<size_t>(4) * hidden);
+    DeviceBuffer<float> residual("residual", before);
+    DeviceBuffer<int32_t> device_picked("picked", picked);
+    const std::vector<Bf16> addend = RandomBf16(rng, int64_t{rows} * hidden), bias = RandomBf16(rng, hidden),
+                            weight = RandomBf16(rng, hidden);
+    DeviceBuffer<Bf16> device_addend("addend", addend), device_bias("bias", bias),
+        device_weight("weight", weight), device_normed("normed", static_cast<size_t>(4) * hidden);
     NormArgs args;
     args.counts = counts.data();
     args.picked = device_picked.data();
     args.residual = residual.data();
-    args.addend = addend.data();
-    args.bias = bias.data();
-    args.weight = weight.data();
+    args.addend = device_addend.data();
+    args.bias = device_bias.data();
+    args.weight = device_weight.data();
     args.epsilon = 1e-6f;
     args.hidden = hidden;
-    args.normed = normed.data();
+    args.normed = device_normed.data();
     args.grid_rows = 4;
-    ASSERT_EQ(LaunchNorm(args, nullptr), nullptr);
+    ASSERT_EQ(Finished(LaunchNorm(args, nullptr)), nullptr);
     EXPECT_EQ(residual.Content(), before);
+    const std::vector<Bf16> normed = device_normed.Content();
     for (size_t i = 0; i < picked.size(); ++i) {
       double squares = 0;
       const auto sum = [&](int c) {
@@ -226,10 +245,10 @@ TEST_P(RowKernelsTest, TheSumAloneAndThenTheNormAreBothAtOnceToTheLastBit) {
   Rng rng(6);
   for (const int32_t hidden : {7, 64, 2056}) {
     const int32_t rows = 3;
-    simt::DeviceBuffer<StepCounts> counts("counts", {StepCounts{rows, 0}});
+    DeviceBuffer<StepCounts> counts("counts", {StepCounts{rows, 0}});
     const std::vector<float> before = RandomFloats(rng, int64_t{rows} * hidden);
-    simt::DeviceBuffer<float> residual("residual", before), cut("cut", before);
-    simt::DeviceBuffer<Bf16> addend("addend", RandomBf16(rng, int64_t{rows} * hidden)),
+    DeviceBuffer<float> residual("residual", before), cut("cut", before);
+    DeviceBuffer<Bf16> addend("addend", RandomBf16(rng, int64_t{rows} * hidden)),
         bias("bias", RandomBf16(rng, hidden)), weight("weight", RandomBf16(rng, hidden)),
         normed("normed", static_cast<size_t>(rows) * hidden), later("later", normed.size());
     NormArgs args;
@@ -242,19 +261,19 @@ TEST_P(RowKernelsTest, TheSumAloneAndThenTheNormAreBothAtOnceToTheLastBit) {
     args.hidden = hidden;
     args.normed = normed.data();
     args.grid_rows = rows;
-    ASSERT_EQ(LaunchNorm(args, nullptr), nullptr);
+    ASSERT_EQ(Finished(LaunchNorm(args, nullptr)), nullptr);
     NormArgs sum = args;
     sum.residual = cut.data();
     sum.weight = nullptr;
     sum.normed = nullptr;
-    ASSERT_EQ(LaunchNorm(sum, nullptr), nullptr);
+    ASSERT_EQ(Finished(LaunchNorm(sum, nullptr)), nullptr);
     EXPECT_EQ(cut.Content(), residual.Content());
     NormArgs norm = args;
     norm.residual = cut.data();
     norm.addend = norm.bias = nullptr;
     norm.normed = later.data();
-    ASSERT_EQ(LaunchNorm(norm, nullptr), nullptr);
-    EXPECT_EQ(std::memcmp(later.data(), normed.data(), normed.size() * sizeof(Bf16)), 0);
+    ASSERT_EQ(Finished(LaunchNorm(norm, nullptr)), nullptr);
+    EXPECT_TRUE(SameBits(later, normed));
     EXPECT_EQ(cut.Content(), residual.Content());
   }
 }
@@ -264,19 +283,22 @@ TEST_P(RowKernelsTest, SiluMultiplies) {
   for (const int32_t width : {1, 9, 72, 80, 96, 2048, 2056, 5001}) {
     for (const bool biased : {false, true}) {
       const int32_t rows = 2;
-      simt::DeviceBuffer<StepCounts> counts("counts", {StepCounts{rows, 0}});
-      simt::DeviceBuffer<Bf16> gate_up("gate_up", RandomBf16(rng, int64_t{rows} * 2 * width)),
-          bias("bias", RandomBf16(rng, 2 * width)), out("out", static_cast<size_t>(3) * width);
+      DeviceBuffer<StepCounts> counts("counts", {StepCounts{rows, 0}});
+      std::vector<Bf16> gate_up = RandomBf16(rng, int64_t{rows} * 2 * width);
+      const std::vector<Bf16> bias = RandomBf16(rng, 2 * width);
       gate_up[0] = {worker::ToBf16(-90)};  // exp overflows, the product must not
+      DeviceBuffer<Bf16> device_gate_up("gate_up", gate_up), device_bias("bias", bias),
+          device_out("out", static_cast<size_t>(3) * width);
       SiluArgs args;
       args.counts = biased ? counts.data() : nullptr;
-      args.gate_up = gate_up.data();
-      args.gate_bias = biased ? bias.data() : nullptr;
-      args.up_bias = biased ? bias.data() + width : nullptr;
+      args.gate_up = device_gate_up.data();
+      args.gate_bias = biased ? device_bias.data() : nullptr;
+      args.up_bias = biased ? device_bias.data() + width : nullptr;
       args.width = width;
-      args.out = out.data();
+      args.out = device_out.data();
       args.grid_rows = biased ? 3 : rows;
-      ASSERT_EQ(LaunchSilu(args, nullptr), nullptr);
+      ASSERT_EQ(Finished(LaunchSilu(args, nullptr)), nullptr);
+      const std::vector<Bf16> out = device_out.Content();
       for (int row = 0; row < rows; ++row) {
         for (int i = 0; i < width; ++i) {
           const double gate = Value(gate_up[2 * row * width + i]) + (biased ? Value(bias[i]) : 0);
@@ -288,6 +310,92 @@ TEST_P(RowKernelsTest, SiluMultiplies) {
       ExpectUntouched(out, static_cast<size_t>(rows) * width);
     }
   }
+}
+
+// Biases, norms of query and key heads, rotation, and where keys and values go.
+TEST_P(RowKernelsTest, QkvPreparesQueriesAndAppendsKeysAndValues) {
+  Rng rng(7);
+  for (const int32_t dim : {2, 16, 80, 128}) {
+    for (const bool all : {false, true}) {
+      const int32_t rows = 3, grid = 4, q_heads = 6, kv_heads = 2, heads = q_heads + 2 * kv_heads,
+                    half = dim / 2;
+      const KvLayout kv = {kv_heads, 16, dim};
+      const std::vector<int32_t> positions = {0, 17, 63}, pages = {2, 0, 4};
+      const std::vector<Bf16> before = RandomBf16(rng, int64_t{rows} * heads * dim),
+                              bias = RandomBf16(rng, heads * dim), q_norm = RandomBf16(rng, dim),
+                              k_norm = RandomBf16(rng, dim);
+      const std::vector<float> turns = RandomFloats(rng, int64_t{rows} * dim);
+      const auto pool = static_cast<size_t>(kv.PoolElements(5));
+      DeviceBuffer<StepCounts> counts("counts", {StepCounts{rows, 0}});
+      DeviceBuffer<Bf16> device_qkv("qkv", before), device_bias("bias", bias),
+          device_q_norm("q_norm", q_norm), device_k_norm("k_norm", k_norm), device_keys("keys", pool),
+          device_values("values", pool);
+      DeviceBuffer<float> device_turns("rotations", turns);
+      DeviceBuffer<int32_t> device_positions("positions", positions), device_pages("pages", pages);
+      QkvArgs args;
+      args.counts = counts.data();
+      args.qkv = device_qkv.data();
+      args.bias = all ? device_bias.data() : nullptr;
+      args.q_norm = all ? device_q_norm.data() : nullptr;
+      args.k_norm = all ? device_k_norm.data() : nullptr;
+      args.epsilon = 1e-6f;
+      args.q_heads = q_heads;
+      args.rotations = device_turns.data();
+      args.positions = device_positions.data();
+      args.row_pages = device_pages.data();
+      args.kv = kv;
+      args.keys = device_keys.data();
+      args.values = device_values.data();
+      args.grid_rows = grid;
+      ASSERT_EQ(Finished(LaunchQkv(args, nullptr)), nullptr);
+      const std::vector<Bf16> qkv = device_qkv.Content(), keys = device_keys.Content(),
+                              values = device_values.Content();
+      std::vector<bool> written(pool);
+      for (int row = 0; row < rows; ++row) {
+        for (int head = 0; head < heads; ++head) {
+          const bool query = head < q_heads, value = head >= q_heads + kv_heads;
+          const int64_t from = int64_t{row} * heads * dim + head * dim;
+          std::vector<double> x;
+          double squares = 0;
+          for (int i = 0; i < dim; ++i) {
+            x.push_back(Value(before[from + i]) + (all ? Value(bias[head * dim + i]) : 0));
+            squares += x[i] * x[i];
+          }
+          for (int i = 0; i < dim && all && !value; ++i) {
+            x[i] *= Value(query ? q_norm[i] : k_norm[i]) / std::sqrt(squares / dim + 1e-6);
+          }
+          const int kv_head = head - q_heads - (value ? kv_heads : 0);
+          const int64_t to = query ? from : kv.TokenOffset(pages[row], kv_head, positions[row] % 16);
+          const std::vector<Bf16>& got = query ? qkv : value ? values : keys;
+          for (int i = 0; i < half; ++i) {
+            const double cosine = turns[row * dim + 2 * i], sine = turns[row * dim + 2 * i + 1];
+            const double low = value ? x[i] : x[i] * cosine - x[i + half] * sine;
+            const double high = value ? x[i + half] : x[i + half] * cosine + x[i] * sine;
+            const double size = std::abs(x[i]) + std::abs(x[i + half]);
+            ASSERT_NEAR(Value(got[to + i]), low, kHalfUnit * std::abs(low) + 1e-5 * (1 + 3 * size));
+            ASSERT_NEAR(Value(got[to + i + half]), high, kHalfUnit * std::abs(high) + 1e-5 * (1 + 3 * size));
+          }
+          for (int i = 0; i < dim && !query; ++i) written[to + i] = true;
+        }
+      }
+      for (size_t i = 0; i < pool; ++i) {
+        if (!written[i]) ASSERT_EQ(keys[i].bits & values[i].bits, 0xffff) << "another token's place";
+      }
+    }
+  }
+}
+
+TEST_P(RowKernelsTest, RandomWeightsAreWithinTheirSpread) {
+  DeviceBuffer<Bf16> device_out("out", 5000);
+  ASSERT_EQ(Finished(LaunchFillRandom(device_out.data(), 4990, 1, 0.5f, 2, nullptr)), nullptr);
+  const std::vector<Bf16> out = device_out.Content();
+  double sum = 0;
+  for (int i = 0; i < 4990; ++i) {
+    ASSERT_NEAR(Value(out[i]), 2, 0.51);
+    sum += Value(out[i]);
+  }
+  EXPECT_NEAR(sum / 4990, 2, 0.05);
+  ExpectUntouched(out, 4990);
 }
 
 }  // namespace

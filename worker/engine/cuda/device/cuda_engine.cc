@@ -3,9 +3,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "worker/engine/cuda/cuda_backend.h"
 #include "worker/engine/cuda/cuda_parts.h"
 #include "worker/engine/cuda/device/cuda_device_ops.h"
+#include "worker/engine/cuda/engine_on_device.h"
 
 namespace bfio::worker {
 
@@ -20,15 +20,7 @@ absl::StatusOr<std::unique_ptr<DecodeEngine>> MakeCudaEngine(
     const CudaOptions& options, const Model& model, const std::function<void(const std::string&)>& progress) {
   auto ops = gpu::CudaDeviceOps::Create(options.device);
   if (!ops.ok()) return ops.status();
-  if (absl::Status status = gpu::CudaBackend::Check(options.decode, model.config(), **ops); !status.ok()) {
-    return status;
-  }
-  auto weights = gpu::UploadWeights(model, **ops, progress);
-  if (!weights.ok()) return weights.status();
-  auto backend = gpu::CudaBackend::Create(options.decode, model.config(), *std::move(ops),
-                                          *std::move(weights), progress);
-  if (!backend.ok()) return backend.status();
-  return DecodeEngine::Create(options.decode, *std::move(backend));
+  return gpu::MakeEngineOn(*std::move(ops), options.decode, options.fit_kv, model, progress);
 }
 
 absl::StatusOr<std::unique_ptr<PartSource>> MakeCudaParts(int32_t device, std::shared_ptr<const Model> model,

@@ -22,6 +22,8 @@ struct CudaOptions {
   DecodeOptions decode;
   // Of the machine's GPUs.
   int32_t device = 0;
+  // decode.limits.kv_tokens are the most: where the GPU's memory is short it is as many as fit.
+  bool fit_kv = false;
 };
 
 // FAILED_PRECONDITION: built without CUDA; UNAVAILABLE: no such GPU on this machine, too old a one, or no

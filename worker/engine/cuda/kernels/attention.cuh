@@ -10,7 +10,7 @@
 // - A short tile is 16 rows, mostly a decode, and one chunk. Warp w makes the scores of keys 16w .. 16w + 15,
 //   all warps then read all scores, and warp w sums up its quarter of the columns.
 //
-// CombineKernel merges parts as a long tile merges chunks.
+// CombineKernel merges parts as a long tile merges chunks: in order within a segment, then the segments.
 //
 // Whichever shape a row is in, each of its numbers is the result of the same operations in the same order:
 // the mma's run over the same k, the softmax is the same code, the chunks are the same and merge in the same
@@ -92,6 +92,8 @@ ShortAttentionKernel(AttentionArgs args) {
   }
 }
 
+inline constexpr int kSegmentTokens = kSegmentChunks * kChunkTokens;
+
 // A long item, whose chunks are merged here or stored as parts. Two functions in one, so that the
 // accumulators of the merge, 64 registers a thread, are there only where they are needed.
 template <int kHeadDim, int kStages, bool kInParts>
@@ -114,8 +116,10 @@ BFIO_DEVICE void RunLongItem(const AttentionArgs& args, AttentionShared<kHeadDim
   int stage = 0;
   Warp warp;
   warp.Clear();
-  MergedTile<kInParts ? 1 : kHeadDim / 8> merged;
+  constexpr int kMergedTiles = kInParts ? 1 : kHeadDim / 8;
+  MergedTile<kMergedTiles> merged;
   merged.Clear();
+  MergedSegments<kMergedTiles> segments;
   for (int token = begin; token < end; token += kTileTokens) {
     WaitAsync<kStages - 2>();
     SyncBlock();
@@ -139,10 +143,15 @@ BFIO_DEVICE void RunLongItem(const AttentionArgs& args, AttentionShared<kHeadDim
                  head.item.part + chunk * head.item.tokens, warp);
     } else {
       merged.Add(warp, args.scale);
+      if (next % kSegmentTokens == 0 && next < end) merged.MoveTo(segments, next == kSegmentTokens);
     }
     warp.Clear();
   }
   if constexpr (!kInParts) {
+    if (end > kSegmentTokens) {
+      merged.MoveTo(segments, false);
+      merged.TakeFrom(segments);
+    }
     const HeadItem head = HeadItem::Load(args.long_items, work, args.kv.kv_heads);
     merged.Store(args, head, OwnRows(head, group, Warp::FirstRow()));
   }
@@ -164,41 +173,116 @@ LongAttentionKernel(AttentionArgs args) {
   }
 }
 
-// Merges parts: a warp for each row and query head.
+// A warp's share of a row and query head: kColumns columns a lane.
 template <int kHeadDim>
-BFIO_KERNEL(kAttentionThreads, 4)
-CombineKernel(AttentionArgs args) {
-  constexpr int kColumns = kHeadDim >= 64 ? kHeadDim / 32 : 2;
-  const int column = LaneIndex() * kColumns;
-  const int works = args.counts->combines * args.q_heads;
-  for (int work = BlockIndex() * kAttentionWarps + WarpIndex(); work < works;
-       work += GridBlocks() * kAttentionWarps) {
-    const Words4 entry = Load16(args.combines + work / args.q_heads);
-    const int row = static_cast<int>(entry.x), stride = static_cast<int>(entry.z);
-    const int q_head = work % args.q_heads, parts = static_cast<int>(entry.w);
-    if (column >= kHeadDim) continue;
-    MergedRow merged;
-    float output[kColumns] = {};
+struct MergedColumns {
+  static constexpr int kColumns = kHeadDim >= 64 ? kHeadDim / 32 : 2;
+  MergedRow row;
+  float output[kColumns] = {};
+
+  BFIO_DEVICE static int FirstColumn() { return LaneIndex() * kColumns; }
+  BFIO_DEVICE static bool HasColumns() { return FirstColumn() < kHeadDim; }
+
+  BFIO_DEVICE void Add(float max, float sum, const float (&more)[kColumns]) {
+    const MergeScales scales = Merge(row, max, sum);
+    BFIO_UNROLL
+    for (int i = 0; i < kColumns; ++i) output[i] = scales.Apply(output[i], more[i]);
+  }
+  // The parts first .. end - 1 of `entry`.
+  BFIO_DEVICE void AddParts(const AttentionArgs& args, const Words4& entry, int q_head, int first, int end) {
     BFIO_UNROLL_BY(4)
-    for (int part = 0; part < parts; ++part) {
+    for (int part = first; part < end; ++part) {
       const int64_t slot =
-          (static_cast<int64_t>(entry.y) + static_cast<int64_t>(part) * stride) * args.q_heads + q_head;
+          (static_cast<int64_t>(entry.y) + static_cast<int64_t>(part) * static_cast<int>(entry.z)) *
+              args.q_heads +
+          q_head;
       const Words2 sums = Load8(args.part_sums + 2 * slot);
       float chunk[kColumns];
       BFIO_UNROLL
       for (int i = 0; i < kColumns; i += 2) {
-        const Words2 pair = Load8(args.part_outputs + slot * kHeadDim + column + i);
+        const Words2 pair = Load8(args.part_outputs + slot * kHeadDim + FirstColumn() + i);
         chunk[i] = BitsFloat(pair.x);
         chunk[i + 1] = BitsFloat(pair.y);
       }
-      const MergeScales scales = Merge(merged, BitsFloat(sums.x), BitsFloat(sums.y));
-      BFIO_UNROLL
-      for (int i = 0; i < kColumns; ++i) output[i] = scales.Apply(output[i], chunk[i]);
+      Add(BitsFloat(sums.x), BitsFloat(sums.y), chunk);
     }
-    const float inverse = Divide(1.0f, merged.sum);
+  }
+  BFIO_DEVICE void Store(const AttentionArgs& args, const Words4& entry, int q_head) const {
+    const float inverse = Divide(1.0f, row.sum);
     BFIO_UNROLL
     for (int i = 0; i < kColumns; i += 2) {
-      StoreFinal(args, row, q_head, kHeadDim, column + i, inverse, output[i], output[i + 1]);
+      StoreFinal(args, static_cast<int>(entry.x), q_head, kHeadDim, FirstColumn() + i, inverse, output[i],
+                 output[i + 1]);
+    }
+  }
+};
+
+// A row and query head of several segments: a segment for each warp of the block at a time. All threads.
+template <int kHeadDim>
+BFIO_DEVICE void CombineSegments(const AttentionArgs& args, const Words4& entry, int q_head) {
+  using Merged = MergedColumns<kHeadDim>;
+  BFIO_SHARED_ARRAY(float, outputs, kAttentionWarps* kHeadDim);
+  BFIO_SHARED_ARRAY(float, sums, kAttentionWarps * 2);
+  const int parts = static_cast<int>(entry.w);
+  // Of the first warp.
+  Merged total;
+  for (int round = 0; round < parts; round += kAttentionWarps * kSegmentChunks) {
+    const int first = round + WarpIndex() * kSegmentChunks;
+    if (first < parts && Merged::HasColumns()) {
+      Merged segment;
+      const int end = first + kSegmentChunks;
+      segment.AddParts(args, entry, q_head, first, end < parts ? end : parts);
+      BFIO_UNROLL
+      for (int i = 0; i < Merged::kColumns; ++i) {
+        outputs[WarpIndex() * kHeadDim + Merged::FirstColumn() + i] = segment.output[i];
+      }
+      if (LaneIndex() == 0) {
+        sums[WarpIndex() * 2] = segment.row.max;
+        sums[WarpIndex() * 2 + 1] = segment.row.sum;
+      }
+    }
+    SyncBlock();
+    if (WarpIndex() == 0 && Merged::HasColumns()) {
+      for (int i = 0; i < kAttentionWarps && round + i * kSegmentChunks < parts; ++i) {
+        float segment[Merged::kColumns];
+        BFIO_UNROLL
+        for (int c = 0; c < Merged::kColumns; ++c)
+          segment[c] = outputs[i * kHeadDim + Merged::FirstColumn() + c];
+        total.Add(sums[2 * i], sums[2 * i + 1], segment);
+      }
+    }
+    SyncBlock();
+  }
+  if (WarpIndex() == 0 && Merged::HasColumns()) total.Store(args, entry, q_head);
+}
+
+// Merges parts. Block b takes works b, b + blocks, ..., a work being a row and query head: a warp each, or
+// all of them one after the other where there are several segments.
+template <int kHeadDim>
+BFIO_KERNEL(kAttentionThreads, 4)
+CombineKernel(AttentionArgs args) {
+  using Merged = MergedColumns<kHeadDim>;
+  const int works = args.counts->combines * args.q_heads;
+  const bool segments = args.counts->most_parts > kSegmentChunks;
+  for (int first = BlockIndex(); first < works; first += GridBlocks() * kAttentionWarps) {
+    const int own = first + WarpIndex() * GridBlocks();
+    if (own < works) {
+      const Words4 entry = Load16(args.combines + own / args.q_heads);
+      const int parts = static_cast<int>(entry.w);
+      if (parts <= kSegmentChunks && Merged::HasColumns()) {
+        Merged merged;
+        merged.AddParts(args, entry, own % args.q_heads, 0, parts);
+        merged.Store(args, entry, own % args.q_heads);
+      }
+    }
+    if (!segments) continue;
+    for (int warp = 0; warp < kAttentionWarps; ++warp) {
+      const int work = first + warp * GridBlocks();
+      if (work >= works) break;
+      const Words4 entry = Load16(args.combines + work / args.q_heads);
+      if (static_cast<int>(entry.w) > kSegmentChunks) {
+        CombineSegments<kHeadDim>(args, entry, work % args.q_heads);
+      }
     }
   }
 }

@@ -13,9 +13,12 @@
 
 namespace bfio::worker::gpu {
 
-// Keys and values are summed up in chunks of so many tokens from a sequence's start, and the chunks in order:
-// constants, because a row's last bit must not depend on how the work was cut (attention.cuh).
+// Keys and values are summed up in chunks of so many tokens from a sequence's start, chunks in order in
+// segments of so many from there, and the segments in order: constants, because a row's last bit must not
+// depend on how the work was cut (attention.cuh). Segments are what several warps can merge at a time: one
+// after the other, the 512 chunks of 128K tokens would take longer than their attention.
 inline constexpr int32_t kChunkTokens = 256;
+inline constexpr int32_t kSegmentChunks = 16;
 // Rows of a tile, a row being a query token with one of the query heads that share the KV head. A short tile
 // spreads its columns over a block's warps, a long one its rows.
 inline constexpr int32_t kShortTileRows = 16;
@@ -50,6 +53,8 @@ struct AttentionCounts {
   int32_t short_items = 0;
   int32_t long_items = 0;
   int32_t combines = 0;
+  // Of any combine.
+  int32_t most_parts = 0;
 };
 
 struct AttentionArgs {

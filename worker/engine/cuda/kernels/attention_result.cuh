@@ -55,7 +55,14 @@ BFIO_DEVICE void StoreOnlyChunk(const AttentionArgs& args, const HeadItem& head,
   }
 }
 
-// A long tile's chunks merged so far.
+// A long tile's segments merged so far. Volatile, so that it is in memory: it is needed once in 4096 tokens,
+// and registers are what the kernel is short of.
+template <int kColumnTiles>
+struct MergedSegments {
+  volatile float max[2], sum[2], output[4 * kColumnTiles];
+};
+
+// A long tile's chunks merged so far, of one segment.
 template <int kColumnTiles>
 struct MergedTile {
   MergedRow row[2];
@@ -80,6 +87,38 @@ struct MergedTile {
         output[n][2 * h] = scales.Apply(output[n][2 * h], warp.output[n][2 * h]);
         output[n][2 * h + 1] = scales.Apply(output[n][2 * h + 1], warp.output[n][2 * h + 1]);
       }
+    }
+  }
+
+  // Adds this segment to those before it; `first`: there are none.
+  template <class Total>
+  BFIO_DEVICE void MoveTo(Total& total, bool first) {
+    BFIO_UNROLL
+    for (int h = 0; h < 2; ++h) {
+      MergedRow before;
+      if (!first) before = {total.max[h], total.sum[h]};
+      const MergeScales scales = Merge(before, row[h].max, row[h].sum);
+      total.max[h] = before.max;
+      total.sum[h] = before.sum;
+      BFIO_UNROLL
+      for (int n = 0; n < kColumnTiles; ++n) {
+        BFIO_UNROLL
+        for (int i = 2 * h; i < 2 * h + 2; ++i) {
+          const float merged = first ? 0.0f : total.output[4 * n + i];
+          total.output[4 * n + i] = scales.Apply(merged, output[n][i]);
+        }
+      }
+    }
+    Clear();
+  }
+  template <class Total>
+  BFIO_DEVICE void TakeFrom(const Total& total) {
+    BFIO_UNROLL
+    for (int h = 0; h < 2; ++h) row[h] = {total.max[h], total.sum[h]};
+    BFIO_UNROLL
+    for (int n = 0; n < kColumnTiles; ++n) {
+      BFIO_UNROLL
+      for (int i = 0; i < 4; ++i) output[n][i] = total.output[4 * n + i];
     }
   }
 

@@ -1,0 +1,128 @@
+// How many KV tokens an engine takes of a device, by sizes of the emulated one.
+#include "worker/engine/cuda/engine_on_device.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/testing/emulated_device_ops.h"
+#include "tests/testing/golden.h"
+#include "worker/engine/cuda/cuda_backend.h"
+
+namespace bfio::worker::gpu {
+namespace {
+
+using testing::EmulatedDevice;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr int64_t kMiB = 1 << 20;
+
+// As a worker's defaults, but for its slots and rows, of which the emulator would take long.
+DecodeOptions LikeDefaults(int64_t kv_tokens = 1 << 20) {
+  DecodeOptions options;
+  options.limits = {6, kv_tokens, 1 << 18};
+  options.step_tokens = 48;
+  return options;
+}
+
+class FitOnDeviceTest : public ::testing::Test {
+ protected:
+  absl::StatusOr<std::unique_ptr<DecodeEngine>> Make(const DecodeOptions& options, bool fit_kv) {
+    auto model = LoadModel(testing::GoldenFolder("llama"));
+    EXPECT_TRUE(model.ok()) << model.status();
+    auto ops = std::make_unique<testing::EmulatedDeviceOps>(device);
+    lines.clear();
+    return MakeEngineOn(std::move(ops), options, fit_kv, **model,
+                        [this](const std::string& line) { lines.push_back(line); });
+  }
+
+  EmulatedDevice device;
+  std::vector<std::string> lines;
+};
+
+TEST_F(FitOnDeviceTest, WithDefaultsItStartsOnADeviceOfAnySize) {
+  int64_t before = 0;
+  for (const int64_t megabytes : {4, 5, 16, 64}) {
+    SCOPED_TRACE(megabytes);
+    device.memory_bytes = megabytes * kMiB;
+    const auto engine = Make(LikeDefaults(), true);
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    const int64_t tokens = (*engine)->limits().kv_tokens;
+    EXPECT_GT(tokens, before);
+    EXPECT_LT(tokens, 1 << 20);
+    EXPECT_EQ((*engine)->free_kv_tokens(), tokens);
+    EXPECT_THAT(lines.front(), HasSubstr(absl::StrCat("--kv_tokens=", tokens, ": what fits")));
+    EXPECT_THAT(lines.back(), HasSubstr(absl::StrCat(tokens, " KV tokens")));
+    before = tokens;
+  }
+}
+
+// What is kept is a 32nd of the device; a page more is too many.
+TEST_F(FitOnDeviceTest, AsManyAsFitBesideWeightsActivationsAndWhatIsKept) {
+  device.memory_bytes = 16 * kMiB;
+  int64_t tokens = 0;
+  {
+    const auto engine = Make(LikeDefaults(), true);
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    tokens = (*engine)->limits().kv_tokens;
+    EXPECT_GE(device.free_bytes(), device.memory_bytes / 32);
+    EXPECT_LT(device.free_bytes(), device.memory_bytes / 32 + 64 * 1024);
+  }
+  EXPECT_TRUE(Make(LikeDefaults(tokens), false).ok());
+  const absl::Status more = Make(LikeDefaults(tokens + 16), false).status();
+  EXPECT_EQ(more.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(more.message()), HasSubstr(absl::StrCat("--kv_tokens=", tokens + 16, " needs")));
+  EXPECT_THAT(std::string(more.message()), HasSubstr(absl::StrCat("at most ", tokens, " tokens fit")));
+  EXPECT_THAT(std::string(more.message()), Not(HasSubstr("\n")));
+}
+
+TEST_F(FitOnDeviceTest, WhatFitsIsNotLowered) {
+  device.memory_bytes = 64 * kMiB;
+  for (const bool fit_kv : {true, false}) {
+    const auto engine = Make(LikeDefaults(5000), fit_kv);
+    ASSERT_TRUE(engine.ok()) << engine.status();
+    EXPECT_EQ((*engine)->limits().kv_tokens, 5000);
+    EXPECT_EQ(lines.size(), 1u) << lines.front();
+  }
+}
+
+// Other ranks' rows come when a group forms.
+TEST_F(FitOnDeviceTest, RanksThatShareTheMlpKeepMemoryForTheRowsOfAll) {
+  device.memory_bytes = 16 * kMiB;
+  DecodeOptions options = LikeDefaults();
+  options.share_mlp = true;
+  const auto engine = Make(options, true);
+  ASSERT_TRUE(engine.ok()) << engine.status();
+  const auto model = LoadModel(testing::GoldenFolder("llama"));
+  const int64_t rows = SharedMlp::MostBytes((*model)->config(), 48);
+  EXPECT_GT(rows, 100'000);
+  EXPECT_GE(device.free_bytes(), device.memory_bytes / 32 + rows);
+}
+
+TEST_F(FitOnDeviceTest, ADeviceWithTooLittleIsRefusedInOneLine) {
+  // The weights fit; a page for each slot does not.
+  device.memory_bytes = 1 << 20;
+  const int64_t weights = [&] {
+    testing::EmulatedDeviceOps ops(device);
+    EXPECT_TRUE(
+        UploadWeights(**LoadModel(testing::GoldenFolder("llama")), ops, [](const std::string&) {}).ok());
+    return device.memory_bytes - device.free_bytes();
+  }();
+  device.memory_bytes = weights + weights / 10;
+  const absl::Status status = Make(LikeDefaults(), true).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  const std::string line(status.message());
+  EXPECT_THAT(line, HasSubstr("--kv_tokens=1048576 needs"));
+  EXPECT_THAT(line, HasSubstr("not even a page fits for each of 6 --slots"));
+  EXPECT_THAT(line, Not(HasSubstr("\n")));
+  device.memory_bytes = weights / 2;
+  EXPECT_THAT(std::string(Make(LikeDefaults(), true).status().message()), HasSubstr("the weights need"));
+}
+
+}  // namespace
+}  // namespace bfio::worker::gpu
