@@ -1,0 +1,27 @@
+#include "router/frontend/tokenizer/stop_text.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace bfio::router {
+
+StopText::StopText(std::shared_ptr<const TokenText> tokens, std::vector<std::string> stops, bool special)
+    : tokens_(std::move(tokens)), stops_(std::move(stops)), special_(special) {
+  for (const std::string& stop : stops_) kept_ = std::max(kept_, stop.size() - 1);
+}
+
+std::optional<std::string> StopText::Add(uint32_t token) {
+  const absl::string_view text = tokens_->Of(token, special_);
+  if (text.empty()) return std::nullopt;
+  absl::StrAppend(&tail_, text);
+  for (const std::string& stop : stops_) {
+    if (absl::StrContains(tail_, stop)) return stop;
+  }
+  if (tail_.size() > kept_) tail_.erase(0, tail_.size() - kept_);
+  return std::nullopt;
+}
+
+}  // namespace bfio::router
