@@ -24,7 +24,7 @@ int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       Check(request.request_id.size() <= context.limits.max_id_bytes, "the id is within its limit");
       Check(converted->outputs >= 1 && converted->outputs <= vllm::kMaxOutputs,
             "the number of outputs is within its limit");
-      Check(converted->stops.size() <= context.limits.max_stop_ids, "the stops are within their limit");
+      Check(converted->stops.size() <= size_t{vllm::kMaxStops}, "the stops are within their limit");
       for (const std::string& stop : converted->stops)
         Check(!stop.empty() && stop.size() <= vllm::kMaxStopBytes, "no stop is empty or long");
       Check(!message.sampling_params().has_logprobs() && message.sampling_params().min_p() == 0,

@@ -72,9 +72,9 @@ absl::Status CheckStops(const pb::SamplingParams& sampling, const RequestContext
         absl::StrCat("sampling_params.stop needs the model's tokenizer at the router (--tokenizer): ",
                      context.no_stop_texts));
   }
-  if (static_cast<uint32_t>(sampling.stop_size()) > context.limits.max_stop_ids) {
+  if (sampling.stop_size() > kMaxStops) {
     return OutOfRange("the number of sampling_params.stop", sampling.stop_size(),
-                      absl::StrCat("at most ", context.limits.max_stop_ids));
+                      absl::StrCat("at most ", kMaxStops));
   }
   for (const std::string& stop : sampling.stop()) {
     if (stop.empty() || stop.size() > kMaxStopBytes) {

@@ -20,9 +20,10 @@ namespace bfio::router::vllm {
 
 namespace pb = ::vllm::grpc::engine;
 
-// Outputs of one request, and texts that end them.
+// Outputs of one request; texts that end them, each of which is looked for with every token.
 inline constexpr uint32_t kMaxOutputs = 128;
-inline constexpr size_t kMaxStopBytes = 1024;
+inline constexpr int kMaxStops = 16;
+inline constexpr size_t kMaxStopBytes = 256;
 
 // What a request gets where it says nothing, and what can be done for it.
 struct RequestContext {

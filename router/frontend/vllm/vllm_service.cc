@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/clock.h"
 #include "common/net/status.h"
@@ -101,6 +102,9 @@ absl::StatusOr<VllmService::Caller> VllmService::CallerOf(const grpc::CallbackSe
   const auto tenant = context.client_metadata().find(kTenantHeader);
   if (tenant != context.client_metadata().end())
     caller.tenant.assign(tenant->second.data(), tenant->second.size());
+  // In a message protobuf would see to it; and tenants are names in metrics and logs.
+  if (!std::all_of(caller.tenant.begin(), caller.tenant.end(), absl::ascii_isgraph))
+    return absl::InvalidArgumentError(absl::StrCat(kTenantHeader, " is not printable ASCII without spaces"));
   return caller;
 }
 

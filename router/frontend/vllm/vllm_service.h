@@ -76,7 +76,7 @@ class VllmService final : public CallService {
   // A tenant and a request_id.
   using Name = std::pair<std::string, std::string>;
 
-  // UNAUTHENTICATED.
+  // UNAUTHENTICATED, or INVALID_ARGUMENT for a header that is no tenant's name.
   absl::StatusOr<Caller> CallerOf(const grpc::CallbackServerContext& context);
   void AddInformation();
 

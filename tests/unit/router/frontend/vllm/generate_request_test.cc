@@ -170,10 +170,10 @@ TEST(VllmRequest, WhatIsOutOfRangeIsRefusedByName) {
                     for (uint32_t id = 0; id < 65; ++id) p.add_stop_token_ids(id);
                   })},
                  {"sampling_params.stop", sampling([](Params& p) {
-                    for (int i = 0; i < 65; ++i) p.add_stop("x");
+                    for (int i = 0; i < 17; ++i) p.add_stop("x");
                   })},
                  {"sampling_params.stop", sampling([](Params& p) { p.add_stop(""); })},
-                 {"sampling_params.stop", sampling([](Params& p) { p.add_stop(std::string(1025, 'x')); })}},
+                 {"sampling_params.stop", sampling([](Params& p) { p.add_stop(std::string(257, 'x')); })}},
                 "");
 }
 

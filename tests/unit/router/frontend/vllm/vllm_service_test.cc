@@ -262,6 +262,13 @@ TEST_F(VllmServiceTest, TheTenantIsOfTheHeaderWhereThereAreNoTokens) {
   EXPECT_EQ(handler_.submitted.back().tenant, "acme");
   EXPECT_EQ(Generate(Request(true), messages).message(), "enough");
   EXPECT_EQ(handler_.submitted.back().tenant, "");
+  grpc::ClientContext spaced, aborting;
+  spaced.AddMetadata("bfio-tenant", "two words");
+  EXPECT_TRUE(absl::IsInvalidArgument(Generate(Request(true), messages, &spaced)));
+  aborting.AddMetadata("bfio-tenant", "two words");
+  pb::AbortResponse response;
+  EXPECT_EQ(stub_->Abort(&aborting, {}, &response).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(handler_.submitted.size(), 2u);
 }
 
 TEST_F(VllmServiceTest, AnAbortNamesAllOutputsThatLive) {
