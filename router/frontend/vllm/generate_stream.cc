@@ -99,12 +99,8 @@ TokenSink::Delivery GenerateStream::Deliver(uint32_t index, absl::Span<const uin
   MutexLock lock(&mutex_);
   Output& output = outputs_[index];
   if (ended() || broken() || output.ended || tokens.empty()) return Delivery::kTaken;
-  if (writing()) {
-    // What is kept until the end does not wait for the client.
-    const bool full = shape_.stream &&
-                      !MayQueue(waiting_, static_cast<int64_t>(tokens.size()), options_.limits.buffer_tokens);
-    if (full || Untaken(now) > options_.limits.timeout) return Delivery::kTooSlow;
-  }
+  const bool full = !MayQueue(waiting_, static_cast<int64_t>(tokens.size()), options_.limits.buffer_tokens);
+  if (writing() && (full || Untaken(now) > options_.limits.timeout)) return Delivery::kTooSlow;
   tokens = UpToStop(output, tokens);
   output.pending.insert(output.pending.end(), tokens.begin(), tokens.end());
   output.tokens += static_cast<uint32_t>(tokens.size());
@@ -127,9 +123,10 @@ bool GenerateStream::EndOutput(uint32_t index, const absl::Status& status,
     if (!status.ok() || !finish) {
       failed = live_ > 0;
       flush = SetEnd(ToGrpcStatus(status)) && MarkDirty();
-      // What remains of a cancelled request is not read; what is kept until the end has no end.
-      if (absl::IsCancelled(status) || !shape_.stream) {
-        for (Output& one : outputs_) one.pending.clear();
+      // What remains of a cancelled request is not read; and what is kept until all have ended is not sent.
+      for (Output& one : outputs_) {
+        if (absl::IsCancelled(status) || !shape_.stream) one.pending.clear();
+        if (!shape_.stream) one.finish.reset();
       }
     } else {
       output.finish = finish->reason;
@@ -139,7 +136,7 @@ bool GenerateStream::EndOutput(uint32_t index, const absl::Status& status,
         output.matched_token = output.last_token;
       }
       if (live_ == 0) SetEnd(grpc::Status::OK);
-      flush = MarkDirty();
+      flush = (shape_.stream || live_ == 0) && MarkDirty();
     }
   }
   if (failed) CancelAll(/*timed_out=*/false);
@@ -194,6 +191,8 @@ void GenerateStream::FillComplete(uint32_t index, pb::GenerateComplete& complete
 }
 
 bool GenerateStream::Next(pb::GenerateResponse& response) {
+  // All together then, and in order: gateways go by the order.
+  if (!shape_.stream && live_ > 0) return false;
   for (size_t i = 0; i < outputs_.size(); ++i) {
     const size_t index = (next_ + i) % outputs_.size();
     Output& output = outputs_[index];

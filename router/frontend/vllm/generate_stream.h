@@ -1,10 +1,10 @@
 // A gateway's Generate call: one or several outputs of one request.
 //
 // Purpose: every output is a request of its own to the router, with a sink of its own; this call writes what
-// they get. As a stream: a chunk with the tokens since the last one, then `complete`. Otherwise an output's
-// tokens are kept until it ends and come in `complete`: that holds max_new_tokens per output at most. Texts
-// that end an output are looked for here. Outputs end together: with an error of one, or a client that is
-// gone, the others are cancelled.
+// they get. As a stream: a chunk with the tokens since the last one, then `complete`. Otherwise the
+// outputs' tokens are kept until all have ended, and come in a `complete` each, in order: that holds
+// max_new_tokens per output at most. Texts that end an output are looked for here. Outputs fail together:
+// with an error of one, or a client that is gone, the others are cancelled.
 //
 // Ownership: the call owns itself (RequestCall); the sinks share it. Threads: those of ClientStream, whose
 // rules for clients that do not read hold here, too.
@@ -72,7 +72,7 @@ class GenerateStream final : public RequestCall<GenerateStream, pb::GenerateRequ
  private:
   class Sink;
   struct Output {
-    // To be written, or kept until the end.
+    // To be written, or kept until all have ended.
     std::vector<uint32_t> pending;
     std::optional<StopText> stop_text;
     std::string matched_text;

@@ -181,6 +181,41 @@ TEST_F(VllmServiceTest, SeveralOutputsAreSeveralRequests) {
   EXPECT_EQ(handler_.submitted[2].sampling.seed, 9u);
 }
 
+// SMG takes the first one for the first, whatever its index.
+TEST_F(VllmServiceTest, WholeOutputsComeInOrder) {
+  std::vector<std::shared_ptr<TokenSink>> sinks;
+  absl::Status last = absl::OkStatus();
+  handler_.on_submit = [&](core::RequestId, std::shared_ptr<TokenSink> sink) {
+    sinks.push_back(std::move(sink));
+    if (sinks.size() < 3) return absl::OkStatus();
+    for (const size_t i : {1, 2}) {
+      Deliver(*sinks[i], {static_cast<uint32_t>(i)});
+      End(*sinks[i], absl::OkStatus(), FinishOf(FinishReason::kLength));
+    }
+    Deliver(*sinks[0], {0});
+    if (last.ok()) {
+      End(*sinks[0], last, FinishOf(FinishReason::kStop));
+    } else {
+      End(*sinks[0], last, std::nullopt);
+    }
+    sinks.clear();
+    return absl::OkStatus();
+  };
+  pb::GenerateRequest request = Request(false);
+  request.mutable_sampling_params()->set_n(3);
+  std::vector<pb::GenerateResponse> messages;
+  ASSERT_TRUE(Generate(request, messages).ok());
+  ASSERT_EQ(messages.size(), 3u);
+  for (uint32_t index = 0; index < 3; ++index) {
+    EXPECT_EQ(messages[index].complete().index(), index);
+    EXPECT_THAT(messages[index].complete().output_ids(), ElementsAre(index));
+  }
+  last = absl::UnavailableError("lost");
+  messages.clear();
+  EXPECT_EQ(Generate(request, messages), last);
+  EXPECT_THAT(messages, IsEmpty()) << "no part of the answer";
+}
+
 TEST_F(VllmServiceTest, OutputsThatAreNotAllTakenAreNotTakenAtAll) {
   std::vector<std::shared_ptr<TokenSink>> sinks;
   handler_.on_submit = [&](core::RequestId, std::shared_ptr<TokenSink> sink) {
