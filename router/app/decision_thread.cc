@@ -345,6 +345,8 @@ void DecisionThread::OnMembershipChanged() {
   view.expects_announcements = groups_.ExpectsAnnouncements();
   view.models = groups_.models();
   requests_.SetGroups(std::move(view));
+  max_sequence_tokens_.store(capacity.max_sequence_tokens, std::memory_order_relaxed);
+  ready_.store(groups_.ready(), std::memory_order_relaxed);
   if (groups_.ready() == serving_) return;
   serving_ = !serving_;
   if (hooks_.on_serving) hooks_.on_serving(serving_);

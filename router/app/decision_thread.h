@@ -81,6 +81,10 @@ class DecisionThread final : public RequestHandler, public WorkerHandler, public
   absl::Status Abort(AbortRequest request, absl::AnyInvocable<void(absl::StatusOr<bool>) &&> done) override;
   absl::Status GetLoads(std::optional<uint32_t> rank,
                         absl::AnyInvocable<void(absl::StatusOr<Loads>) &&> done) override;
+  Serving GetServing() const override {
+    return {ready_.load(std::memory_order_relaxed) && !stop_requested_.load(std::memory_order_relaxed),
+            max_sequence_tokens_.load(std::memory_order_relaxed)};
+  }
 
   void OnWorkerEvent(std::shared_ptr<WorkerChannel> channel, WorkerEvent event) override;
 
@@ -134,6 +138,9 @@ class DecisionThread final : public RequestHandler, public WorkerHandler, public
   EventQueue events_;
   // Of the prompts in it.
   std::atomic<int64_t> mailbox_bytes_{0};
+  // What GetServing says.
+  std::atomic<bool> ready_{false};
+  std::atomic<int64_t> max_sequence_tokens_{0};
   Tenants tenants_;
   OverloadControl overload_;
   StreamSender sender_;

@@ -16,6 +16,17 @@ const Within kTime(absl::ZeroDuration(), absl::Hours(24));
 // Of --request_memory_mb what prompts of waiting requests may fill; the rest keeps what replays need.
 constexpr double kWaitingShare = 2.0 / 3;
 
+absl::StatusOr<ClientApis> ParseClientApis(const std::string& text) {
+  ClientApis apis{false, false};
+  for (const absl::string_view name : absl::StrSplit(text, ',')) {
+    if (name != "bfio" && name != "vllm") {
+      return absl::InvalidArgumentError("must be bfio, vllm or both, separated by a comma");
+    }
+    (name == "bfio" ? apis.bfio : apis.vllm) = true;
+  }
+  return apis;
+}
+
 void AddPorts(OptionTable& table, RouterOptions& o) {
   table.Add(
       "listen", &o.listen,
@@ -24,6 +35,10 @@ void AddPorts(OptionTable& table, RouterOptions& o) {
       "worker_listen", &o.worker_listen,
       "HOST:PORT of the worker link; empty: on --listen, which is only for a link as open as the client "
       "API");
+  table.AddParsed("client_apis", &o.client_apis, "bfio,vllm",
+                  "APIs at --listen, separated by commas: bfio (bfio.v1.Inference) and vllm "
+                  "(vllm.grpc.engine.VllmEngine, for gateways that speak to vLLM)",
+                  ParseClientApis);
   table.Add("admin_listen", &o.admin_listen, "HOST:PORT of the admin API; port 0 picks a free one");
   table.Add(
       "http_listen", &o.http_listen,
@@ -67,6 +82,15 @@ absl::StatusOr<std::vector<std::string>> ParseModels(const std::string& text) {
     }
   }
   return models;
+}
+
+void AddModel(OptionTable& table, RouterOptions& o) {
+  table.Add(
+      "tokenizer", &o.tokenizer,
+      "API vllm: directory with the model's tokenizer.json and config.json, which gateways get, and which "
+      "texts that end an output (stop) need; empty: gateways have their own");
+  table.Add("served_model_name", &o.served_model_name,
+            "API vllm: name of the model to gateways; empty: the last part of --tokenizer, or bfio");
 }
 
 void AddGroups(OptionTable& table, RouterSettings& settings) {
@@ -202,6 +226,12 @@ std::string NameFor(const std::string& listen) {
   return Address{host, address->port}.ToString();
 }
 
+// The last part of the tokenizer's directory.
+std::string ModelNameFor(const std::string& tokenizer) {
+  const std::vector<absl::string_view> parts = absl::StrSplit(tokenizer, '/', absl::SkipEmpty());
+  return parts.empty() || parts.back() == "." || parts.back() == ".." ? "bfio" : std::string(parts.back());
+}
+
 // REQUIRES: plan_mode, policy and wait are set, and group_kind is what "auto" means.
 absl::Status SetCoupling(const OptionTable& table, RouterSettings& settings) {
   RouterOptions& o = settings.router;
@@ -224,6 +254,7 @@ absl::Status SetCoupling(const OptionTable& table, RouterSettings& settings) {
 
 void AddRouterOptions(OptionTable& table, RouterSettings& settings) {
   AddPorts(table, settings.router);
+  AddModel(table, settings.router);
   AddGroups(table, settings);
   AddDecisions(table, settings.router);
   AddLimits(table, settings);
@@ -238,6 +269,8 @@ absl::Status FinishRouterOptions(const OptionTable& table, RouterSettings& setti
   settings.router.admission = settings.admission.kv;
   settings.router.wait = settings.admission.wait;
   settings.election.name = NameFor(settings.router.listen);
+  if (settings.router.served_model_name.empty())
+    settings.router.served_model_name = ModelNameFor(settings.router.tokenizer);
   if (settings.election.etcd.endpoints.empty() && settings.election.etcd.tls.enabled()) {
     return absl::InvalidArgumentError("--election_tls: there is no --election_etcd");
   }

@@ -23,6 +23,11 @@
 
 namespace bfio::router {
 
+struct ClientApis {
+  bool bfio = true;
+  bool vllm = true;
+};
+
 struct RouterOptions {
   // HOST:PORT; port 0 picks a free one.
   std::string listen = "127.0.0.1:50051";
@@ -32,6 +37,11 @@ struct RouterOptions {
   // Of the live page and /metrics, protected as the admin API; empty: none. When it may fail, a port that
   // cannot be had is a warning.
   std::string http_listen = "127.0.0.1:50053";
+  // APIs at `listen`: bfio.v1.Inference and vllm.grpc.engine.VllmEngine. At least one.
+  ClientApis client_apis;
+  // Directory of the model's tokenizer, for gateways; empty: none. And the model's name to them.
+  std::string tokenizer;
+  std::string served_model_name;
   bool http_may_fail = false;
   // How the ports are protected (router/app/ports.h). Tokens files may be empty: no token is asked for.
   TlsFiles client_tls, worker_tls, admin_tls;

@@ -38,6 +38,8 @@ void AddMessages(const FirstMessages::Counts& counts, v1::PortState& port) {
 struct Made {
   std::unique_ptr<Authenticator> client_authenticator, admin_authenticator;
   ClientSecrets secrets;
+  // Null: --tokenizer is empty.
+  std::shared_ptr<const ModelFiles> model;
   DecisionThread::Parts parts;
 };
 
@@ -56,6 +58,12 @@ absl::StatusOr<Made> Make(const RouterOptions& options) {
       return absl::Status(keys.status().code(), absl::StrCat("--resume_key_file: ", keys.status().message()));
     }
     made.secrets.tickets = ResumeTickets(*std::move(keys), options.client_timeout);
+  }
+  if (!options.tokenizer.empty()) {
+    absl::StatusOr<ModelFiles> model = LoadModelFiles(options.tokenizer);
+    if (!model.ok())
+      return absl::Status(model.status().code(), absl::StrCat("--tokenizer: ", model.status().message()));
+    made.model = std::make_shared<const ModelFiles>(*std::move(model));
   }
   DecisionThread::Parts& parts = made.parts;
   core::StopSignal stop, stop_shadows;
@@ -112,7 +120,10 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
   router->admin_authenticator_ = std::move(made->admin_authenticator);
   router->MakeHealth(options);
   DecisionThread::Hooks hooks;
-  hooks.on_serving = [self](bool serving) { self->client_health_->SetServing(kInference, serving); };
+  hooks.on_serving = [self, apis = options.client_apis](bool serving) {
+    if (apis.bfio) self->client_health_->SetServing(kInference, serving);
+    if (apis.vllm) self->client_health_->SetServing(vllm::VllmService::kName, serving);
+  };
   hooks.on_step = [self](const std::shared_ptr<const StepSummary>& summary) {
     self->steps_.Publish(summary);
     if (self->web_wanted_) self->history_->OnStep(*summary, absl::Now());
@@ -120,7 +131,7 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
   router->web_wanted_ = !options.http_listen.empty();
   router->thread_ = std::make_unique<DecisionThread>(options, std::move(made->parts), std::move(hooks));
   DecisionThread* const thread = router->thread_.get();
-  router->MakeServices(options, std::move(made->secrets));
+  router->MakeServices(options, std::move(made->secrets), std::move(made->model));
   if (absl::Status status = router->OpenPorts(options); !status.ok()) return status;
   if (router->web_wanted_) {
     auto web = OpenWeb(
@@ -145,7 +156,9 @@ absl::StatusOr<std::unique_ptr<RouterServer>> RouterServer::Start(RouterOptions 
 
 void RouterServer::MakeHealth(const RouterOptions& options) {
   worker_authenticator_ = std::make_unique<Authenticator>("worker link", nullptr);
-  std::vector<std::string> at_clients = {kInference};
+  std::vector<std::string> at_clients;
+  if (options.client_apis.bfio) at_clients.emplace_back(kInference);
+  if (options.client_apis.vllm) at_clients.emplace_back(vllm::VllmService::kName);
   if (options.worker_listen.empty()) {
     at_clients.emplace_back(kWorkerLink);
   } else {
@@ -157,11 +170,21 @@ void RouterServer::MakeHealth(const RouterOptions& options) {
       std::make_unique<HealthService>(std::vector<std::string>{kAdmin}, admin_authenticator_.get());
 }
 
-void RouterServer::MakeServices(const RouterOptions& options, ClientSecrets secrets) {
+void RouterServer::MakeServices(const RouterOptions& options, ClientSecrets secrets,
+                                std::shared_ptr<const ModelFiles> model) {
   DecisionThread* const thread = thread_.get();
-  inference_ = std::make_unique<InferenceService>(thread, client_authenticator_.get(), options.limits,
-                                                  options.stream(), std::move(secrets),
-                                                  MessageLimits(MaxClientMessageBytes(options.limits)));
+  client_messages_ = std::make_unique<FirstMessages>(MessageLimits(MaxClientMessageBytes(options.limits)));
+  if (options.client_apis.vllm) {
+    vllm_ = std::make_unique<vllm::VllmService>(
+        thread, client_authenticator_.get(), client_messages_.get(),
+        vllm::VllmOptions{options.limits, options.stream(), options.served_model_name, std::move(model),
+                          secrets.new_request_id});
+  }
+  if (options.client_apis.bfio) {
+    inference_ =
+        std::make_unique<InferenceService>(thread, client_authenticator_.get(), client_messages_.get(),
+                                           options.limits, options.stream(), std::move(secrets));
+  }
   link_ =
       std::make_unique<WorkerLinkService>(thread, options.bind_worker_id, options.limits,
                                           worker_authenticator_.get(), MessageLimits(kMaxWorkerMessageBytes));
@@ -179,7 +202,7 @@ absl::Status RouterServer::OpenPorts(const RouterOptions& options) {
   PortSpec client{.listen = options.listen,
                   .tls = options.client_tls,
                   .max_message_bytes = MaxClientMessageBytes(options.limits),
-                  .services = {inference_.get(), client_health_.get()},
+                  .services = {inference_.get(), vllm_.get(), client_health_.get()},
                   .authenticators = {client_authenticator_.get()},
                   .reflection = options.client_tokens.empty()};
   const PortSpec worker{.listen = options.worker_listen,
@@ -231,8 +254,9 @@ void RouterServer::AddPortsAndProcess(v1::ClusterState& state) {
     port.set_logins_refused(refused);
     int64_t streams = 0;
     if (opened.name == kClientPort) {
-      AddMessages(inference_->messages(), port);
-      streams += inference_->streams();
+      AddMessages(client_messages_->counts(), port);
+      if (inference_ != nullptr) streams += inference_->streams();
+      if (vllm_ != nullptr) streams += vllm_->streams();
     }
     if (opened.name == kWorkerPort || (together && opened.name == kClientPort)) {
       AddMessages(link_->messages(), port);
@@ -268,6 +292,7 @@ void RouterServer::Shutdown() {
   history_->Close();
   web_.reset();
   steps_.Close();
+  if (vllm_ != nullptr) vllm_->Close();
   // What is still open after this gets cancelled; streams have been asked to end.
   const auto deadline = std::chrono::system_clock::now() + std::chrono::seconds(1);
   for (Port* port : {&client_, &own_worker_port_, &admin_port_}) {

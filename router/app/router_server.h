@@ -15,6 +15,7 @@
 #include "common/base/mutex.h"
 #include "common/http/http_server.h"
 #include "common/net/authenticator.h"
+#include "common/net/first_messages.h"
 #include "common/net/health_service.h"
 #include "router/admin/admin_service.h"
 #include "router/admin/live/history.h"
@@ -23,6 +24,7 @@
 #include "router/app/options.h"
 #include "router/app/ports.h"
 #include "router/frontend/inference_service.h"
+#include "router/frontend/vllm/vllm_service.h"
 #include "router/worker_link/worker_link_service.h"
 #include "router/worker_link/worker_port_service.h"
 
@@ -50,7 +52,8 @@ class RouterServer {
   RouterServer() = default;
   absl::Status OpenPorts(const RouterOptions& options);
   void MakeHealth(const RouterOptions& options);
-  void MakeServices(const RouterOptions& options, ClientSecrets secrets);
+  void MakeServices(const RouterOptions& options, ClientSecrets secrets,
+                    std::shared_ptr<const ModelFiles> model);
   // The part of the state that the decision thread does not have. Any thread.
   void AddPortsAndProcess(v1::ClusterState& state);
   // The port of the workers.
@@ -59,7 +62,11 @@ class RouterServer {
   StepBroadcast steps_;
   std::unique_ptr<DecisionThread> thread_;
   std::unique_ptr<Authenticator> client_authenticator_, worker_authenticator_, admin_authenticator_;
+  // Of all client APIs together.
+  std::unique_ptr<FirstMessages> client_messages_;
+  // Of the client APIs; null where it is not asked for.
   std::unique_ptr<InferenceService> inference_;
+  std::unique_ptr<vllm::VllmService> vllm_;
   std::unique_ptr<WorkerLinkService> link_;
   // Null where the program has none.
   std::unique_ptr<WorkerPortService> beside_link_;

@@ -1,7 +1,6 @@
 #include "router/frontend/client_stream.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include "common/base/clock.h"
@@ -103,48 +102,6 @@ void ClientStream::BreakOff() {
     if (!ended()) return;
   }
   BreakOffIfStuck(MonotonicNow(), absl::ZeroDuration());
-}
-
-// --- the request ---
-
-void ClientStream::OnMessage(v1::GenerateRequest request) {
-  {
-    MutexLock lock(&mutex_);
-    if (ended()) return;  // too late, or cancelled
-    phase_ = Phase::kHandingOver;
-  }
-  const absl::Status taken = options_.on_request(shared_from_this(), std::move(request));
-  if (!taken.ok()) return Close(ToGrpcStatus(taken));
-  {
-    MutexLock lock(&mutex_);
-    phase_ = Phase::kHandedOver;
-    if (!cancelled_) return;
-  }
-  // Told now, since its owner would not have found the stream before.
-  options_.on_cancel(TimedOut());
-}
-
-bool ClientStream::TimedOut() const {
-  // The client's deadline passes before the call's here, which begins when the call arrives and is rounded up
-  // by at most a hundredth: a client that cancels so shortly before it has seen its own pass.
-  const auto deadline = context()->deadline();
-  const auto grace = (deadline - created_) / 100 + std::chrono::milliseconds(50);
-  return deadline - grace <= std::chrono::system_clock::now();
-}
-
-void ClientStream::OnCancel() {
-  const GrpcReaction reaction(this);
-  const bool timed_out = TimedOut();
-  {
-    MutexLock lock(&mutex_);
-    cancelled_ = true;
-    if (phase_ == Phase::kHandingOver) return;
-    if (phase_ == Phase::kAwaiting) {
-      SetEnd(grpc::Status::CANCELLED);
-      return Advance();
-    }
-  }
-  options_.on_cancel(timed_out);
 }
 
 }  // namespace bfio::router

@@ -1,18 +1,16 @@
 // One client's Generate stream.
 //
-// Purpose: the client's request comes in (ServerCall), is converted and freed: gRPC keeps no copy of a
-// prompt for as long as the call lasts. Then the decision thread hands tokens in (Deliver, End: cheap, never
-// block, never write), the sender thread writes them (Flush). Tokens that arrive while a write is under way
-// are coalesced into the next one, so a slow reader is paced and costs one bounded vector. Deliver reports a
-// client that takes nothing for too long; such a client never slows the group. Ownership, writes and the end
-// of the call: ServerCall. Threads: as above; OnX are gRPC's.
+// Purpose: once the client's request has come (RequestCall) the decision thread hands tokens in (Deliver,
+// End: cheap, never block, never write), the sender thread writes them (Flush). Tokens that arrive while a
+// write is under way are coalesced into the next one, so a slow reader is paced and costs one bounded vector.
+// Deliver reports a client that takes nothing for too long; such a client never slows the group. Ownership,
+// writes and the end of the call: RequestCall. Threads: as above; OnX are gRPC's.
 #ifndef BFIO_ROUTER_FRONTEND_CLIENT_STREAM_H_
 #define BFIO_ROUTER_FRONTEND_CLIENT_STREAM_H_
 
 #include <grpcpp/grpcpp.h>
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -25,14 +23,14 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "bfio/v1/inference.pb.h"
-#include "common/net/server_call.h"
+#include "router/frontend/request_call.h"
 #include "router/frontend/resume_tickets.h"
 #include "router/requests/limits.h"
 #include "router/requests/token_sink.h"
 
 namespace bfio::router {
 
-class ClientStream final : public ServerCall<ClientStream, v1::GenerateRequest, v1::GenerateResponse>,
+class ClientStream final : public RequestCall<ClientStream, v1::GenerateRequest, v1::GenerateResponse>,
                            public TokenSink {
  public:
   struct Options {
@@ -43,9 +41,8 @@ class ClientStream final : public ServerCall<ClientStream, v1::GenerateRequest, 
     StreamLimits limits;
     // Counts the streams that are open; may be null, outlives the stream.
     std::atomic<int64_t>* open = nullptr;
-    // Called at most once, on a gRPC thread, with the client's request. It may say the request's id
-    // (SetRequestId). With an error the stream ends; with OK its new owner ends it.
-    std::function<absl::Status(const std::shared_ptr<ClientStream>&, v1::GenerateRequest)> on_request;
+    // It may say the request's id (SetRequestId).
+    OnRequest on_request;
     // Called at most once, on a gRPC thread, when the client goes away or its deadline passes (`timed_out`)
     // after on_request was OK.
     std::function<void(bool timed_out)> on_cancel;
@@ -74,43 +71,18 @@ class ClientStream final : public ServerCall<ClientStream, v1::GenerateRequest, 
   void Flush() override;
   void BreakOff() override;
 
-  void OnCancel() override;
-
  private:
-  // What becomes of a cancellation.
-  enum class Phase {
-    // The request has not come: the stream ends itself.
-    kAwaiting,
-    // It is being handed over: `cancelled_` is kept until then.
-    kHandingOver,
-    // on_cancel notifies the stream's owner.
-    kHandedOver,
-  };
-
   ClientStream(grpc::CallbackServerContext* context, Options options)
-      : ServerCall(context), options_(std::move(options)), created_(std::chrono::system_clock::now()) {
-    if (options_.open != nullptr) options_.open->fetch_add(1, std::memory_order_relaxed);
-  }
+      : RequestCall(context, options.open, std::move(options.on_request)), options_(std::move(options)) {}
 
-  void OnGone() override {
-    if (options_.open != nullptr) options_.open->fetch_sub(1, std::memory_order_relaxed);
-  }
-
-  void OnMessage(v1::GenerateRequest request) override;
+  void OnAbandoned(bool timed_out) override { options_.on_cancel(timed_out); }
   bool Next(v1::GenerateResponse& response) override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The router ends the stream; OnCancel follows and reports it.
-  void OnBroken() override ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {}
 
   bool MarkDirty() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  bool TimedOut() const;
-
   const Options options_;
-  const std::chrono::system_clock::time_point created_;
   std::string request_id_;
 
-  Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kAwaiting;
-  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
   // Called once.
   ResumeTickets::Issue issue_ticket_ ABSL_GUARDED_BY(mutex_);
   std::string model_ ABSL_GUARDED_BY(mutex_);

@@ -9,19 +9,11 @@
 #include "absl/time/time.h"
 #include "common/net/status.h"
 #include "common/net/wire_time.h"
-#include "common/telemetry/trace_context.h"
 #include "router/frontend/client_stream.h"
 #include "router/frontend/generate_request.h"
 
 namespace bfio::router {
 namespace {
-
-std::string TraceparentOf(const grpc::CallbackServerContext& context) {
-  const auto trace = context.client_metadata().find("traceparent");
-  if (trace == context.client_metadata().end()) return {};
-  const absl::string_view value(trace->second.data(), trace->second.size());
-  return TraceIdOf(value).empty() ? std::string() : std::string(value);
-}
 
 void Fill(const Loads& loads, v1::GetLoadsResponse& out) {
   SetTimestamp(loads.timestamp, out.mutable_timestamp());
@@ -45,14 +37,14 @@ void Fill(const Loads& loads, v1::GetLoadsResponse& out) {
 }  // namespace
 
 InferenceService::InferenceService(RequestHandler* handler, Authenticator* authenticator,
-                                   const RequestLimits& request_limits, const StreamLimits& stream_limits,
-                                   ClientSecrets secrets, FirstMessages::Limits message_limits)
+                                   FirstMessages* messages, const RequestLimits& request_limits,
+                                   const StreamLimits& stream_limits, ClientSecrets secrets)
     : handler_(handler),
       authenticator_(authenticator),
+      messages_(messages),
       request_limits_(request_limits),
       stream_limits_(stream_limits),
-      secrets_(std::move(secrets)),
-      messages_(message_limits) {
+      secrets_(std::move(secrets)) {
   Add<v1::GenerateRequest, v1::GenerateResponse>(
       "/bfio.v1.Inference/Generate",
       [this](grpc::CallbackServerContext* context) { return Generate(context); });
@@ -80,7 +72,7 @@ ClientStream* InferenceService::Generate(grpc::CallbackServerContext* context) {
         };
   }
   const std::shared_ptr<ClientStream> stream = ClientStream::Create(context, std::move(options));
-  stream->Begin(caller.status(), &messages_);
+  stream->Begin(caller.status(), messages_);
   return stream.get();  // kept alive by itself until OnDone
 }
 
@@ -108,7 +100,7 @@ absl::Status InferenceService::Submit(v1::GenerateRequest request, const Caller&
 InferenceService::AbortCall* InferenceService::Abort(grpc::CallbackServerContext* context) {
   absl::StatusOr<std::optional<std::string>> caller = authenticator_->Caller(*context);
   const absl::Status allowed = caller.status();
-  return AbortCall::Begin(context, allowed, &messages_,
+  return AbortCall::Begin(context, allowed, messages_,
                           [this, caller = std::move(caller), peer = context->peer()](
                               const std::shared_ptr<AbortCall>& call, const v1::AbortRequest& request) {
                             std::string tenant = request.tenant();
@@ -128,7 +120,7 @@ InferenceService::AbortCall* InferenceService::Abort(grpc::CallbackServerContext
 }
 
 InferenceService::LoadsCall* InferenceService::GetLoads(grpc::CallbackServerContext* context) {
-  return LoadsCall::Begin(context, authenticator_->Check(*context), &messages_,
+  return LoadsCall::Begin(context, authenticator_->Check(*context), messages_,
                           [this](const std::shared_ptr<LoadsCall>& call, const v1::GetLoadsRequest& request) {
                             std::optional<uint32_t> rank;
                             if (request.has_dp_rank()) rank = request.dp_rank();

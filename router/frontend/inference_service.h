@@ -40,11 +40,11 @@ struct ClientSecrets {
 
 class InferenceService final : public CallService {
  public:
-  InferenceService(RequestHandler* handler, Authenticator* authenticator, const RequestLimits& request_limits,
-                   const StreamLimits& stream_limits, ClientSecrets secrets = {},
-                   FirstMessages::Limits message_limits = {});
+  // `messages` receives the calls' first messages; it outlives the server, too.
+  InferenceService(RequestHandler* handler, Authenticator* authenticator, FirstMessages* messages,
+                   const RequestLimits& request_limits, const StreamLimits& stream_limits,
+                   ClientSecrets secrets = {});
 
-  FirstMessages::Counts messages() const { return messages_.counts(); }
   // Generate calls now.
   int64_t streams() const { return streams_.load(std::memory_order_relaxed); }
 
@@ -68,11 +68,11 @@ class InferenceService final : public CallService {
 
   RequestHandler* const handler_;
   Authenticator* const authenticator_;
+  FirstMessages* const messages_;
   const RequestLimits request_limits_;
   const StreamLimits stream_limits_;
   const ClientSecrets secrets_;
   std::atomic<int64_t> streams_{0};
-  FirstMessages messages_;
 };
 
 }  // namespace bfio::router

@@ -47,6 +47,14 @@ struct Loads {
   std::vector<RankLoad> loads;
 };
 
+// What requests can be sent to now.
+struct Serving {
+  // All groups that are waited for serve, and the router takes requests.
+  bool ready = false;
+  // The longest prompt + output that every group takes, in tokens; 0: no group has formed yet.
+  int64_t max_sequence_tokens = 0;
+};
+
 class RequestHandler {
  public:
   virtual ~RequestHandler() = default;
@@ -73,6 +81,7 @@ class RequestHandler {
   // Abort.
   virtual absl::Status GetLoads(std::optional<uint32_t> rank,
                                 absl::AnyInvocable<void(absl::StatusOr<Loads>) &&> done) = 0;
+  virtual Serving GetServing() const = 0;
 };
 
 }  // namespace bfio::router

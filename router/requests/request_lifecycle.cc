@@ -124,6 +124,10 @@ void RequestLifecycle::OnTokens(core::RequestId id, absl::Span<const uint32_t> t
       case TokenSink::Delivery::kTooSlow:
         CutOff(record);
         break;
+      case TokenSink::Delivery::kEnough:
+        Cancel(record.id);
+        Complete(record, FinishReason::kStop);
+        break;
     }
   }
   // The record may be gone by now.

@@ -34,6 +34,8 @@ class TokenSink {
     kTaken,
     kFlush,    // and the caller has Flush called, once
     kTooSlow,  // not taken: the client does not read; the caller should end the stream
+    kEnough,   // taken, and with them the output is complete (FinishReason::kStop); the caller ends the
+               // request
   };
   // Appends tokens to what is to be written. REQUIRES: they follow those of the last call. Time is
   // MonotonicNow.

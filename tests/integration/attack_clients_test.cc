@@ -117,6 +117,9 @@ TEST(BeforeAuthentication, NoMethodAndNoNumberOfConnectionsPinsMore) {
        {std::pair<std::string, const char*>{client, "/bfio.v1.Inference/Generate"},
         {client, "/bfio.v1.Inference/GetLoads"},
         {client, "/bfio.v1.Inference/Abort"},
+        {client, "/vllm.grpc.engine.VllmEngine/Generate"},
+        {client, "/vllm.grpc.engine.VllmEngine/GetTokenizer"},
+        {client, "/vllm.grpc.engine.VllmEngine/SubscribeKvEvents"},
         {client, "/grpc.health.v1.Health/Check"},
         {client, "/grpc.health.v1.Health/Watch"},
         {client, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"},
@@ -169,6 +172,11 @@ TEST(WithoutAuthentication, UnfinishedCallsHaveABoundToo) {
   UnfinishedCalls attack(router.AddressAfter("serving on "));
   ASSERT_TRUE(attack.Send("/bfio.v1.Inference/Generate", 600, 1 << 20, 3 * kSlowdown * absl::Seconds(1)));
   EXPECT_LT(router.GrownMib(), 160 * kSlowdown) << (attack.sent_bytes() >> 20) << " MiB were let in";
+  // The port's other API has no bound of its own: it has a share in the same.
+  UnfinishedCalls other(router.AddressAfter("serving on "));
+  ASSERT_TRUE(
+      other.Send("/vllm.grpc.engine.VllmEngine/Generate", 600, 1 << 20, kSlowdown * absl::Seconds(1)));
+  EXPECT_LT(router.GrownMib(), 200 * kSlowdown) << (other.sent_bytes() >> 20) << " MiB were let in";
 }
 
 // --- 6: limits bypassed after a restart ---

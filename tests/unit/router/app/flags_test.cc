@@ -41,6 +41,28 @@ TEST_F(RouterFlags, MemoryIsSharedOutTwoToOne) {
   EXPECT_EQ(options().overload().max_waiting_bytes, 2 << 20);
 }
 
+TEST_F(RouterFlags, ClientApisAreOneOrBoth) {
+  ASSERT_TRUE(Read({}).ok());
+  EXPECT_TRUE(options().client_apis.bfio && options().client_apis.vllm);
+  ASSERT_TRUE(Read({"--client_apis=vllm"}).ok());
+  EXPECT_TRUE(!options().client_apis.bfio && options().client_apis.vllm);
+  ASSERT_TRUE(Read({"--client_apis=vllm,bfio"}).ok());
+  EXPECT_TRUE(options().client_apis.bfio && options().client_apis.vllm);
+  for (const char* none : {"--client_apis=", "--client_apis=vllm,", "--client_apis=sglang"})
+    EXPECT_THAT(Error({none}), HasSubstr("must be bfio, vllm or both")) << none;
+}
+
+TEST_F(RouterFlags, TheModelIsNamedAfterItsDirectory) {
+  const auto name = [&](const std::vector<std::string>& args) {
+    EXPECT_TRUE(Read(args).ok());
+    return options().served_model_name;
+  };
+  EXPECT_EQ(name({}), "bfio");
+  EXPECT_EQ(name({"--tokenizer=/models/qwen3/"}), "qwen3");
+  EXPECT_EQ(name({"--tokenizer=."}), "bfio");
+  EXPECT_EQ(name({"--tokenizer=/models/qwen3", "--served_model_name=Qwen/Qwen3-0.6B"}), "Qwen/Qwen3-0.6B");
+}
+
 TEST_F(RouterFlags, OneTimeoutForClientsAndOneForSteps) {
   ASSERT_TRUE(Read({"--client_timeout=7s", "--step_timeout=3s"}).ok());
   EXPECT_EQ(options().requests().resume.timeout, absl::Seconds(7));

@@ -19,66 +19,13 @@
 #include "common/base/mutex.h"
 #include "common/net/status.h"
 #include "tests/testing/loopback_server.h"
+#include "tests/unit/router/frontend/fake_handler.h"
 
 namespace bfio::router {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
-
-// Takes one request at a time and does with it what the test says.
-class FakeHandler final : public RequestHandler {
- public:
-  core::RequestId NextId() override { return next_id_++; }
-  absl::Status Submit(core::RequestId id, ClientRequest request, std::shared_ptr<TokenSink> sink) override {
-    {
-      MutexLock lock(&mutex_);
-      submitted.push_back(std::move(request));
-    }
-    return on_submit(id, std::move(sink));
-  }
-  void Cancel(uint64_t sink_id, bool timed_out) override {
-    MutexLock lock(&mutex_);
-    cancelled_ = {sink_id, timed_out};
-  }
-  absl::Status Abort(AbortRequest request, absl::AnyInvocable<void(absl::StatusOr<bool>) &&> done) override {
-    aborted = std::move(request);
-    if (!refuse.ok()) return refuse;
-    std::move(done)(true);
-    return absl::OkStatus();
-  }
-  absl::Status GetLoads(std::optional<uint32_t> rank,
-                        absl::AnyInvocable<void(absl::StatusOr<Loads>) &&> done) override {
-    std::move(done)(rank ? absl::StatusOr<Loads>(absl::NotFoundError("no such rank")) : loads);
-    return absl::OkStatus();
-  }
-
-  // Waits for a cancellation.
-  std::optional<std::pair<uint64_t, bool>> AwaitCancel(absl::Duration patience = absl::Seconds(60)) {
-    MutexLock lock(&mutex_);
-    const auto some = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return cancelled_.has_value(); };
-    mutex_.AwaitWithTimeout(absl::Condition(&some), patience);
-    return cancelled_;
-  }
-
-  // The same, and the next one waits for another.
-  std::optional<std::pair<uint64_t, bool>> TakeCancel(absl::Duration patience) {
-    AwaitCancel(patience);
-    MutexLock lock(&mutex_);
-    return std::exchange(cancelled_, std::nullopt);
-  }
-
-  std::function<absl::Status(core::RequestId, std::shared_ptr<TokenSink>)> on_submit;
-  std::vector<ClientRequest> submitted;
-  std::optional<AbortRequest> aborted;
-  absl::Status refuse;
-  Loads loads;
-
- private:
-  std::atomic<core::RequestId> next_id_ = 41;
-  Mutex mutex_;
-  std::optional<std::pair<uint64_t, bool>> cancelled_ ABSL_GUARDED_BY(mutex_);
-};
 
 class InferenceServiceTest : public ::testing::Test {
  protected:
@@ -97,9 +44,11 @@ class InferenceServiceTest : public ::testing::Test {
 
   FakeHandler handler_;
   Authenticator authenticator_{"client API", nullptr};
+  FirstMessages messages_;
   InferenceService service_{
       &handler_,
       &authenticator_,
+      &messages_,
       RequestLimits(),
       StreamLimits(),
       {[] { return "drawn"; },
@@ -111,8 +60,8 @@ class InferenceServiceTest : public ::testing::Test {
 
 // A client that begins a call and sends no request.
 TEST_F(InferenceServiceTest, ARequestThatDoesNotComeEndsItsCall) {
-  InferenceService impatient(&handler_, &authenticator_, RequestLimits(), StreamLimits(), ClientSecrets(),
-                             {.patience = absl::Milliseconds(20)});
+  FirstMessages messages({.patience = absl::Milliseconds(20)});
+  InferenceService impatient(&handler_, &authenticator_, &messages, RequestLimits(), StreamLimits());
   testing::LoopbackServer server(&impatient);
   grpc::GenericStub stub(server.channel());
   for (const char* method : {"/bfio.v1.Inference/Generate", "/bfio.v1.Inference/GetLoads"}) {
@@ -133,7 +82,7 @@ TEST_F(InferenceServiceTest, ARequestThatDoesNotComeEndsItsCall) {
     EXPECT_EQ(FromGrpcStatus(status), absl::DeadlineExceededError("the first message did not come in time"))
         << method;
   }
-  EXPECT_EQ(impatient.messages().too_late, 2u);
+  EXPECT_EQ(messages.counts().too_late, 2u);
   EXPECT_TRUE(handler_.submitted.empty());
 }
 

@@ -25,6 +25,7 @@ class RecordingSink final : public TokenSink {
     if (stuck) return Delivery::kTooSlow;
     if (tokens.empty() && first_index == 0) first_index = index;
     tokens.insert(tokens.end(), given.begin(), given.end());
+    if (enough > 0 && tokens.size() >= enough) return Delivery::kEnough;
     return Delivery::kFlush;
   }
   void CatchUp(uint32_t index, absl::Span<const uint32_t> given) override {
@@ -44,6 +45,8 @@ class RecordingSink final : public TokenSink {
 
   // It takes no tokens.
   bool stuck = false;
+  // So many tokens are all it wants; 0: it takes whatever comes.
+  size_t enough = 0;
   std::string model;
   uint32_t first_index = 0;
   std::vector<uint32_t> tokens;

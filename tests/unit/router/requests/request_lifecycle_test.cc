@@ -55,6 +55,30 @@ TEST_F(RequestLifecycleTest, TokensBeyondTheLimitAreCutOff) {
   EXPECT_THAT(sink.tokens, ElementsAre(1, 2));
 }
 
+TEST_F(RequestLifecycleTest, AClientThatHasEnoughEndsItsRequest) {
+  OpenEpoch();
+  RecordingSink& sink = Arrive(Ask("a", 5));
+  sink.enough = 2;
+  Place();
+  Tokens(sink, {1});
+  EXPECT_TRUE(sink.open());
+  Tokens(sink, {2});
+  ASSERT_TRUE(sink.finish.has_value());
+  EXPECT_TRUE(sink.status->ok());
+  EXPECT_EQ(sink.finish->reason, FinishReason::kStop);
+  EXPECT_EQ(sink.finish->completion_tokens, 2u);
+  EXPECT_EQ(requests_->live(), 0);
+  EXPECT_EQ(requests_->totals().completed, 1);
+  EXPECT_EQ(overload_->committed_kv(), 0);
+  // Its worker drops it, and what it says of it meanwhile is nobody's.
+  const core::Outcome outcome = cluster_->Apply(core::MakePlan{0, false});
+  ASSERT_TRUE(outcome.plan.has_value());
+  ASSERT_EQ(outcome.plan->drops.size(), 1u);
+  EXPECT_EQ(outcome.plan->drops[0].id, sink.id());
+  Tokens(sink, {3});
+  EXPECT_THAT(sink.tokens, ElementsAre(1, 2));
+}
+
 TEST_F(RequestLifecycleTest, AnEarlyEndByLengthIsAnError) {
   OpenEpoch();
   RecordingSink& sink = Arrive(Ask("a", 3));

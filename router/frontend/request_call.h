@@ -1,0 +1,125 @@
+// The server's side of a call that brings a request and streams its tokens.
+//
+// Purpose: what the front protocols' Generate calls share. The request comes in (ServerCall), is handed over
+// once and freed: gRPC keeps no copy of a prompt for as long as the call lasts. A call that is cancelled
+// before that ends itself; after that its owner is told. Ownership, writes and the end of the call:
+// ServerCall. Threads: gRPC's.
+#ifndef BFIO_ROUTER_FRONTEND_REQUEST_CALL_H_
+#define BFIO_ROUTER_FRONTEND_REQUEST_CALL_H_
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "common/net/server_call.h"
+#include "common/net/status.h"
+#include "common/telemetry/trace_context.h"
+
+namespace bfio::router {
+
+// The W3C trace context of a call; empty: it has none.
+inline std::string TraceparentOf(const grpc::CallbackServerContext& context) {
+  const auto trace = context.client_metadata().find("traceparent");
+  if (trace == context.client_metadata().end()) return {};
+  const absl::string_view value(trace->second.data(), trace->second.size());
+  return TraceIdOf(value).empty() ? std::string() : std::string(value);
+}
+
+template <typename Derived, typename In, typename Out>
+class RequestCall : public ServerCall<Derived, In, Out> {
+ public:
+  // Called at most once, on a gRPC thread, with the client's request. With an error the call ends; with OK
+  // its new owner ends it.
+  using OnRequest = std::function<absl::Status(const std::shared_ptr<Derived>&, In)>;
+
+  void OnCancel() final {
+    const GrpcReaction reaction(this);
+    const bool timed_out = TimedOut();
+    {
+      MutexLock lock(&mutex_);
+      cancelled_ = true;
+      if (phase_ == Phase::kHandingOver) return;
+      if (phase_ == Phase::kAwaiting) {
+        this->SetEnd(grpc::Status::CANCELLED);
+        return this->Advance();
+      }
+    }
+    OnAbandoned(timed_out);
+  }
+
+ protected:
+  using Base = ServerCall<Derived, In, Out>;
+  using Base::mutex_;
+
+  // `open` counts the calls that are open; may be null, outlives the call.
+  RequestCall(grpc::CallbackServerContext* context, std::atomic<int64_t>* open, OnRequest on_request)
+      : Base(context),
+        open_(open),
+        on_request_(std::move(on_request)),
+        created_(std::chrono::system_clock::now()) {
+    if (open_ != nullptr) open_->fetch_add(1, std::memory_order_relaxed);
+  }
+
+  // The client has gone away or its deadline has passed (`timed_out`), after on_request was OK. No lock is
+  // held.
+  virtual void OnAbandoned(bool timed_out) = 0;
+
+ private:
+  // What becomes of a cancellation.
+  enum class Phase {
+    // The request has not come: the call ends itself.
+    kAwaiting,
+    // It is being handed over: `cancelled_` is kept until then.
+    kHandingOver,
+    // OnAbandoned notifies the request's owner.
+    kHandedOver,
+  };
+
+  void OnMessage(In request) final {
+    {
+      MutexLock lock(&mutex_);
+      if (this->ended()) return;  // too late, or cancelled
+      phase_ = Phase::kHandingOver;
+    }
+    const absl::Status taken = on_request_(this->shared_from_this(), std::move(request));
+    if (!taken.ok()) return this->Close(ToGrpcStatus(taken));
+    {
+      MutexLock lock(&mutex_);
+      phase_ = Phase::kHandedOver;
+      if (!cancelled_) return;
+    }
+    // Told now, since its owner would not have found the call before.
+    OnAbandoned(TimedOut());
+  }
+  // The router ends the call; OnCancel follows and reports it.
+  void OnBroken() final ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {}
+  void OnGone() final {
+    if (open_ != nullptr) open_->fetch_sub(1, std::memory_order_relaxed);
+  }
+
+  bool TimedOut() const {
+    // The client's deadline passes before the call's here, which begins when the call arrives and is rounded
+    // up by at most a hundredth: a client that cancels so shortly before it has seen its own pass.
+    const auto deadline = this->context()->deadline();
+    const auto grace = (deadline - created_) / 100 + std::chrono::milliseconds(50);
+    return deadline - grace <= std::chrono::system_clock::now();
+  }
+
+  std::atomic<int64_t>* const open_;
+  const OnRequest on_request_;
+  const std::chrono::system_clock::time_point created_;
+  Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kAwaiting;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_FRONTEND_REQUEST_CALL_H_

@@ -1,0 +1,40 @@
+// The files of a model that a gateway needs: its tokenizer, and what config.json says of the model.
+//
+// Purpose: read once at start from --tokenizer=DIR, a checkpoint's directory or one with the tokenizer alone;
+// weights are not touched. Threads: immutable after Load; any.
+#ifndef BFIO_ROUTER_FRONTEND_TOKENIZER_MODEL_FILES_H_
+#define BFIO_ROUTER_FRONTEND_TOKENIZER_MODEL_FILES_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "router/frontend/tokenizer/token_text.h"
+
+namespace bfio::router {
+
+struct ModelFiles {
+  // As given, without a slash at its end.
+  std::string directory;
+  // Of config.json; 0 and empty where it says nothing, or is not there.
+  uint32_t vocab_size = 0;
+  std::vector<int32_t> eos_token_ids;
+  int32_t bos_token_id = 0, pad_token_id = 0;
+  std::string model_type;
+  std::vector<std::string> architectures;
+  // A zip archive of the tokenizer's files, and its SHA-256 in hexadecimal.
+  std::string archive, archive_sha256;
+  // Null: there is no tokenizer.json of a known kind, and `why_no_text` says so.
+  std::shared_ptr<const TokenText> text;
+  std::string why_no_text;
+};
+
+// NOT_FOUND: no file of a tokenizer is there; INVALID_ARGUMENT: config.json is not what it should be, or the
+// files are larger than 256 MiB together. The message begins with the path.
+absl::StatusOr<ModelFiles> LoadModelFiles(std::string directory);
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_FRONTEND_TOKENIZER_MODEL_FILES_H_

@@ -1,0 +1,19 @@
+// A zip archive of a few files, uncompressed.
+//
+// Purpose: the form in which gateways fetch a tokenizer. Pure; any thread.
+#ifndef BFIO_ROUTER_FRONTEND_TOKENIZER_ZIP_ARCHIVE_H_
+#define BFIO_ROUTER_FRONTEND_TOKENIZER_ZIP_ARCHIVE_H_
+
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace bfio::router {
+
+// Of names and contents, in this order; the same input gives the same bytes. REQUIRES: names are short, and
+// all together is less than 4 GiB, which is as much as the format holds.
+std::string ZipArchive(const std::vector<std::pair<std::string, std::string>>& files);
+
+}  // namespace bfio::router
+
+#endif  // BFIO_ROUTER_FRONTEND_TOKENIZER_ZIP_ARCHIVE_H_

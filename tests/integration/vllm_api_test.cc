@@ -1,0 +1,568 @@
+// A router and workers as a vLLM engine: what gateways do to them, those that behave and those that do not.
+#include <gmock/gmock.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/support/proto_buffer_reader.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/net/channel.h"
+#include "common/net/status.h"
+#include "engines/vllm.grpc.pb.h"
+#include "grpc/health/v1/health.grpc.pb.h"
+#include "tests/testing/cluster.h"
+
+namespace bfio::testing {
+namespace {
+
+namespace pb = ::vllm::grpc::engine;
+namespace common_pb = ::smg::grpc::common;
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+using Tokens = std::vector<uint32_t>;
+
+// A directory with a tokenizer that writes token 17 as "<17>".
+std::string NumbersTokenizer() {
+  const std::string folder = TestDirectory() + "/numbers";
+  if (RunProgram("/bin/mkdir", {"-p", folder}).code != 0) ADD_FAILURE() << folder;
+  std::ofstream out(folder + "/tokenizer.json");
+  out << R"({"model":{"vocab":{)";
+  for (int id = 0; id < 32'000; ++id) out << (id > 0 ? "," : "") << "\"<" << id << ">\":" << id;
+  out << R"(}},"decoder":{"type":"ByteLevel"}})";
+  return folder;
+}
+
+pb::GenerateRequest Request(uint32_t output, bool stream = true) {
+  pb::GenerateRequest request;
+  for (uint32_t id = 1; id <= 7; ++id) request.mutable_tokenized()->add_input_ids(id);
+  pb::SamplingParams& sampling = *request.mutable_sampling_params();
+  sampling.set_max_tokens(output);
+  sampling.set_ignore_eos(true);
+  sampling.set_seed(5);
+  request.set_stream(stream);
+  return request;
+}
+
+// What a call has brought, as a gateway puts it together.
+struct Outputs {
+  grpc::Status status;
+  std::map<uint32_t, Tokens> tokens;
+  std::map<uint32_t, pb::GenerateComplete> ends;
+
+  void Add(const pb::GenerateResponse& response) {
+    if (response.has_chunk()) {
+      EXPECT_EQ(ends.count(response.chunk().index()), 0u) << "nothing follows an output's end";
+      Append(response.chunk().token_ids(), tokens[response.chunk().index()]);
+    } else {
+      EXPECT_TRUE(response.has_complete());
+      Append(response.complete().output_ids(), tokens[response.complete().index()]);
+      const bool whole = response.complete().output_ids_size() > 0;
+      EXPECT_TRUE(!whole || response.complete().index() == ends.size()) << "whole outputs come in order";
+      EXPECT_TRUE(ends.emplace(response.complete().index(), response.complete()).second);
+    }
+  }
+  std::string reason(uint32_t index = 0) const {
+    const auto it = ends.find(index);
+    return it == ends.end() ? "no end" : it->second.finish_reason();
+  }
+
+ private:
+  template <typename Ids>
+  static void Append(const Ids& ids, Tokens& to) {
+    to.insert(to.end(), ids.begin(), ids.end());
+  }
+};
+
+class Call {
+ public:
+  Call(pb::VllmEngine::Stub& stub, const pb::GenerateRequest& request,
+       absl::Duration deadline = absl::InfiniteDuration()) {
+    if (deadline < absl::InfiniteDuration())
+      context_.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(deadline));
+    reader_ = stub.Generate(&context_, request);
+  }
+  ~Call() {
+    context_.TryCancel();
+    if (!ended_) End();
+  }
+
+  bool Read() {
+    pb::GenerateResponse response;
+    if (!reader_->Read(&response)) return false;
+    outputs_.Add(response);
+    return true;
+  }
+  const Outputs& End() {
+    while (Read()) {
+    }
+    if (!std::exchange(ended_, true)) outputs_.status = reader_->Finish();
+    return outputs_;
+  }
+  void Cancel() { context_.TryCancel(); }
+  const Outputs& outputs() const { return outputs_; }
+
+ private:
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReader<pb::GenerateResponse>> reader_;
+  Outputs outputs_;
+  bool ended_ = false;
+};
+
+Outputs Generate(pb::VllmEngine::Stub& stub, const pb::GenerateRequest& request) {
+  return Call(stub, request, absl::Seconds(60)).End();
+}
+
+// Any bytes to any method. The messages that came back, and the status.
+std::pair<std::vector<std::string>, grpc::Status> RawCall(const std::shared_ptr<grpc::Channel>& channel,
+                                                          const std::string& method, const std::string& bytes,
+                                                          int messages_at_most = 1 << 20) {
+  grpc::GenericStub stub(channel);
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
+  grpc::CompletionQueue queue;
+  const auto call = stub.PrepareCall(&context, method, &queue);
+  const auto next = [&] {
+    void* tag = nullptr;
+    bool ok = false;
+    return queue.Next(&tag, &ok) && ok;
+  };
+  call->StartCall(nullptr);
+  next();
+  grpc::Slice slice(bytes);
+  call->WriteLast(grpc::ByteBuffer(&slice, 1), grpc::WriteOptions(), nullptr);
+  next();
+  std::vector<std::string> messages;
+  for (;;) {
+    grpc::ByteBuffer buffer;
+    call->Read(&buffer, nullptr);
+    if (!next()) break;
+    grpc::Slice whole;
+    EXPECT_TRUE(buffer.DumpToSingleSlice(&whole).ok());
+    messages.emplace_back(reinterpret_cast<const char*>(whole.begin()), whole.size());
+    if (static_cast<int>(messages.size()) >= messages_at_most) context.TryCancel();
+  }
+  grpc::Status status;
+  call->Finish(&status, nullptr);
+  next();
+  return {messages, status};
+}
+
+class VllmApi : public ::testing::Test {
+ protected:
+  static ClusterOptions Options(std::vector<std::string> worker_flags = {"--c=0.0005", "--tl=0", "--slots=16",
+                                                                         "--max_sequence_tokens=100000"}) {
+    ClusterOptions options;
+    options.router_flags = {"--tokenizer=" + NumbersTokenizer(), "--max_waiting=8"};
+    options.worker_flags = std::move(worker_flags);
+    return options;
+  }
+  explicit VllmApi(const ClusterOptions& options = Options()) : cluster_(options) {}
+  void SetUp() override { ASSERT_TRUE(cluster_.ok()); }
+
+  std::shared_ptr<grpc::Channel> NewChannel() {
+    return grpc::CreateChannel(cluster_.address(), grpc::InsecureChannelCredentials());
+  }
+  // All have ended, whether they were read or not.
+  bool WaitUntilIdle() {
+    return cluster_.WaitFor("all requests to end", [](const v1::ClusterState& state) {
+      uint32_t running = state.waiting_requests();
+      for (const v1::WorkerState& worker : state.workers())
+        running += worker.active_requests() + worker.inflight_requests();
+      return running == 0;
+    });
+  }
+
+  Cluster cluster_;
+  const std::shared_ptr<grpc::Channel> channel_ = NewChannel();
+  const std::unique_ptr<pb::VllmEngine::Stub> stub_ = pb::VllmEngine::NewStub(channel_);
+};
+
+// Steps slow enough to act between them.
+class SlowVllmApi : public VllmApi {
+ protected:
+  SlowVllmApi() : VllmApi(Options({"--c=0.03", "--tl=0", "--slots=4", "--kv_tokens=100000"})) {}
+};
+
+// --- what a gateway that behaves gets ---
+
+TEST_F(VllmApi, BothApisGiveTheSameTokens) {
+  v1::GenerateRequest own;
+  for (uint32_t id = 1; id <= 7; ++id) own.mutable_token_ids()->add_ids(id);
+  own.set_max_new_tokens(40);
+  own.set_ignore_eos(true);
+  own.mutable_sampling()->set_seed(5);
+  own.mutable_sampling()->set_temperature(1);
+  const GenerateResult expected = testing::Generate(cluster_.inference(), own);
+  ASSERT_EQ(expected.tokens.size(), 40u);
+  const Outputs streamed = Generate(*stub_, Request(40)), whole = Generate(*stub_, Request(40, false));
+  ASSERT_TRUE(streamed.status.ok()) << streamed.status.error_message();
+  ASSERT_TRUE(whole.status.ok()) << whole.status.error_message();
+  EXPECT_EQ(streamed.tokens.at(0), expected.tokens);
+  EXPECT_EQ(whole.tokens.at(0), expected.tokens);
+  for (const Outputs* outputs : {&streamed, &whole}) {
+    const pb::GenerateComplete& end = outputs->ends.at(0);
+    EXPECT_EQ(end.finish_reason(), "length");
+    EXPECT_EQ(end.prompt_tokens(), 7u);
+    EXPECT_EQ(end.completion_tokens(), 40u);
+  }
+}
+
+TEST_F(VllmApi, OutputsAreThoseOfRequestsWithFollowingSeeds) {
+  for (const bool stream : {true, false}) {
+    pb::GenerateRequest request = Request(20, stream);
+    request.mutable_sampling_params()->set_n(5);
+    const Outputs several = Generate(*stub_, request);
+    ASSERT_TRUE(several.status.ok()) << several.status.error_message();
+    ASSERT_THAT(several.ends, SizeIs(5));
+    for (uint32_t index = 0; index < 5; ++index) {
+      pb::GenerateRequest one = Request(20);
+      one.mutable_sampling_params()->set_seed(5 + static_cast<int>(index));
+      EXPECT_EQ(several.tokens.at(index), Generate(*stub_, one).tokens.at(0)) << index;
+      EXPECT_EQ(several.reason(index), "length");
+    }
+    EXPECT_NE(several.tokens.at(0), several.tokens.at(1));
+  }
+}
+
+TEST_F(VllmApi, StopTokensAndTextsEndOutputsAndAreNamed) {
+  const Tokens all = Generate(*stub_, Request(20)).tokens.at(0);
+  const Tokens first_four(all.begin(), all.begin() + 4);
+  pb::GenerateRequest request = Request(20);
+  request.mutable_sampling_params()->add_stop_token_ids(all[3]);
+  const Outputs by_token = Generate(*stub_, request);
+  EXPECT_EQ(by_token.tokens.at(0), first_four);
+  EXPECT_EQ(by_token.reason(), "stop");
+  EXPECT_EQ(by_token.ends.at(0).matched_token_id(), all[3]);
+  for (const bool stream : {true, false}) {
+    request = Request(20, stream);
+    // From the middle of one token to the middle of the next.
+    const std::string text = absl::StrCat("><", all[3]);
+    request.mutable_sampling_params()->add_stop("never");
+    request.mutable_sampling_params()->add_stop(text);
+    const Outputs by_text = Generate(*stub_, request);
+    EXPECT_EQ(by_text.tokens.at(0), first_four);
+    EXPECT_EQ(by_text.reason(), "stop");
+    EXPECT_EQ(by_text.ends.at(0).matched_stop_str(), text);
+    EXPECT_EQ(by_text.ends.at(0).completion_tokens(), 4u);
+  }
+  EXPECT_TRUE(WaitUntilIdle()) << "the workers have stopped, too";
+}
+
+TEST_F(VllmApi, TheRouterIsOneEngine) {
+  grpc::ClientContext c1, c2, c3, c4;
+  pb::HealthCheckResponse health;
+  ASSERT_TRUE(stub_->HealthCheck(&c1, {}, &health).ok());
+  EXPECT_TRUE(health.healthy());
+  pb::GetModelInfoResponse model;
+  ASSERT_TRUE(stub_->GetModelInfo(&c2, {}, &model).ok());
+  EXPECT_EQ(model.served_model_name(), "numbers");
+  EXPECT_TRUE(model.is_generation());
+  EXPECT_GT(model.max_context_length(), 0u);
+  pb::GetServerInfoResponse server;
+  ASSERT_TRUE(stub_->GetServerInfo(&c3, {}, &server).ok());
+  EXPECT_EQ(server.data_parallel_size(), 1);
+  EXPECT_EQ(server.max_num_seqs(), 32) << "of two workers";
+  pb::GetLoadsResponse loads;
+  ASSERT_TRUE(stub_->GetLoads(&c4, {}, &loads).ok());
+  ASSERT_EQ(loads.loads_size(), 1);
+  EXPECT_EQ(loads.loads(0).max_running_requests(), 32);
+  const auto health_stub = grpc::health::v1::Health::NewStub(channel_);
+  grpc::ClientContext c5;
+  grpc::health::v1::HealthCheckRequest request;
+  request.set_service("vllm.grpc.engine.VllmEngine");
+  grpc::health::v1::HealthCheckResponse status;
+  ASSERT_TRUE(health_stub->Check(&c5, request, &status).ok());
+  EXPECT_EQ(status.status(), grpc::health::v1::HealthCheckResponse::SERVING);
+}
+
+TEST_F(SlowVllmApi, LoadRecordsFollowTheLoad) {
+  grpc::ClientContext context;
+  common_pb::SubscribeKvEventsRequest subscribe;
+  subscribe.set_load_records_before_first_batch(true);
+  const auto records = stub_->SubscribeKvEvents(&context, subscribe);
+  common_pb::KvEventBatch batch;
+  ASSERT_TRUE(records->Read(&batch));
+  EXPECT_EQ(batch.load().running_requests(), 0u);
+  Call running(*stub_, Request(2000));
+  ASSERT_TRUE(running.Read());
+  while (batch.load().running_requests() == 0) ASSERT_TRUE(records->Read(&batch));
+  EXPECT_EQ(batch.load().running_requests(), 1u);
+  EXPECT_GT(batch.load().num_used_tokens(), 0);
+  EXPECT_EQ(batch.dp_rank(), 0);
+  EXPECT_EQ(batch.sequence_number(), 0u);
+  context.TryCancel();
+}
+
+TEST_F(SlowVllmApi, MaxTokensThatAreNotSetAreAllThatFits) {
+  pb::GenerateRequest request = Request(1);
+  request.mutable_sampling_params()->clear_max_tokens();
+  Call call(*stub_, request);
+  EXPECT_TRUE(call.Read());
+}
+
+TEST_F(SlowVllmApi, AnAbortEndsEveryOutputWithWhatItHas) {
+  pb::GenerateRequest request = Request(2000);
+  request.set_request_id("victim");
+  request.mutable_sampling_params()->set_n(2);
+  Call call(*stub_, request);
+  while (call.outputs().tokens.size() < 2) ASSERT_TRUE(call.Read());
+  pb::AbortRequest abort;
+  abort.add_request_ids("victim");
+  abort.add_request_ids("nobody");
+  pb::AbortResponse response;
+  grpc::ClientContext context;
+  ASSERT_TRUE(stub_->Abort(&context, abort, &response).ok());
+  const Outputs& outputs = call.End();
+  EXPECT_TRUE(outputs.status.ok()) << outputs.status.error_message();
+  for (const uint32_t index : {0u, 1u}) {
+    EXPECT_EQ(outputs.reason(index), "abort");
+    EXPECT_EQ(outputs.ends.at(index).completion_tokens(), outputs.tokens.at(index).size());
+  }
+  EXPECT_TRUE(WaitUntilIdle());
+}
+
+TEST_F(SlowVllmApi, ADeadlineEndsTheCallAndTheRequests) {
+  pb::GenerateRequest request = Request(2000);
+  request.mutable_sampling_params()->set_n(2);
+  Call call(*stub_, request, kSlowdown * absl::Seconds(1));
+  EXPECT_EQ(call.End().status.error_code(), grpc::StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_TRUE(WaitUntilIdle());
+}
+
+TEST_F(SlowVllmApi, AWorkersDeathLosesAndRepeatsNothing) {
+  const Tokens expected = Generate(*stub_, Request(60)).tokens.at(0);
+  std::vector<std::unique_ptr<Call>> calls;
+  for (int i = 0; i < 4; ++i) {
+    pb::GenerateRequest request = Request(60, /*stream=*/i % 2 == 0);
+    calls.push_back(std::make_unique<Call>(*stub_, request));
+  }
+  ASSERT_TRUE(calls[0]->Read());
+  ASSERT_TRUE(calls[2]->Read());
+  cluster_.workers()[0].Signal(SIGKILL);
+  cluster_.workers()[0].Wait(absl::Seconds(30));
+  for (const auto& call : calls) {
+    const Outputs& outputs = call->End();
+    ASSERT_TRUE(outputs.status.ok()) << outputs.status.error_message();
+    EXPECT_EQ(outputs.tokens.at(0), expected);
+    EXPECT_EQ(outputs.reason(), "length");
+  }
+}
+
+TEST_F(SlowVllmApi, ARestartedRouterServesTheGatewayAgain) {
+  Call call(*stub_, Request(2000));
+  ASSERT_TRUE(call.Read());
+  cluster_.KillRouter();
+  EXPECT_EQ(call.End().status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  cluster_.StartRouterAgain();
+  ASSERT_TRUE(cluster_.WaitFor("an epoch of all workers", [](const v1::ClusterState& state) {
+    return state.groups_size() == 1 && state.groups(0).ready() && state.workers_size() == 2;
+  }));
+  const auto again = pb::VllmEngine::NewStub(NewChannel());
+  const Outputs outputs = Generate(*again, Request(3));
+  EXPECT_TRUE(outputs.status.ok()) << outputs.status.error_message();
+  EXPECT_THAT(outputs.tokens.at(0), SizeIs(3));
+}
+
+// --- recorded sessions of SMG ---
+
+// Lines "METHOD STATUS BYTES", the bytes of the request in hexadecimal; '#' begins a comment.
+TEST_F(VllmApi, RecordedSessionsOfSmgGetTheirAnswers) {
+  int calls = 0;
+  for (const char* session : {"start", "chat", "refused"}) {
+    std::ifstream in(absl::StrCat("tests/integration/smg_sessions/", session, ".txt"));
+    ASSERT_TRUE(in.good()) << session;
+    for (std::string line; std::getline(in, line);) {
+      if (line.empty() || line[0] == '#') continue;
+      const std::vector<std::string> words = absl::StrSplit(line, ' ');
+      ASSERT_GE(words.size(), 2u) << line;
+      const std::string bytes = words.size() > 2 ? absl::HexStringToBytes(words[2]) : "";
+      const bool endless = words[0] == "/vllm.grpc.engine.VllmEngine/SubscribeKvEvents";
+      const auto [messages, status] = RawCall(channel_, words[0], bytes, endless ? 1 : 1 << 20);
+      ++calls;
+      EXPECT_EQ(absl::StatusCodeToString(FromGrpcStatus(status).code()), words[1])
+          << session << ": " << words[0] << ": " << status.error_message();
+      if (words[0] != "/vllm.grpc.engine.VllmEngine/Generate" || !status.ok()) continue;
+      pb::GenerateRequest request;
+      ASSERT_TRUE(request.ParseFromString(bytes));
+      Outputs outputs;
+      for (const std::string& message : messages) {
+        pb::GenerateResponse response;
+        ASSERT_TRUE(response.ParseFromString(message));
+        outputs.Add(response);
+      }
+      EXPECT_THAT(outputs.ends, SizeIs(request.sampling_params().n())) << line;
+      for (const auto& [index, end] : outputs.ends) {
+        EXPECT_EQ(end.completion_tokens(), outputs.tokens.at(index).size());
+        EXPECT_LE(end.completion_tokens(), request.sampling_params().max_tokens());
+      }
+    }
+  }
+  EXPECT_GE(calls, 24);
+}
+
+// --- a gateway that misbehaves ---
+
+TEST_F(VllmApi, GarbageIsRefusedAndHarmsNobody) {
+  Call bystander(*stub_, Request(400));
+  const std::string large(400'000, '\xff');
+  for (const char* method : {"Generate", "Abort", "HealthCheck", "GetModelInfo", "GetServerInfo", "GetLoads",
+                             "GetTokenizer", "SubscribeKvEvents"}) {
+    const std::string path = std::string("/vllm.grpc.engine.VllmEngine/") + method;
+    for (const std::string& bytes : {std::string("\xff"), std::string("\x0a\x7f"), large}) {
+      const auto [messages, status] = RawCall(channel_, path, bytes);
+      EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << method;
+      EXPECT_THAT(messages, SizeIs(0));
+    }
+  }
+  EXPECT_EQ(RawCall(channel_, "/vllm.grpc.engine.VllmEngine/Embed", "").second.error_code(),
+            grpc::StatusCode::UNIMPLEMENTED);
+  EXPECT_TRUE(bystander.End().status.ok());
+  EXPECT_THAT(bystander.outputs().tokens.at(0), SizeIs(400));
+}
+
+TEST_F(VllmApi, WhatIsTooLargeIsRefusedByName) {
+  const auto refused = [&](const pb::GenerateRequest& request, const std::string& name) {
+    const grpc::Status status = Generate(*stub_, request).status;
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << name;
+    EXPECT_THAT(status.error_message(), HasSubstr(name));
+  };
+  pb::GenerateRequest request = Request(3);
+  request.set_request_id(std::string(100'000, 'i'));
+  refused(request, "request_id's length is 100000");
+  request = Request(3);
+  request.mutable_tokenized()->mutable_input_ids()->Resize(140'000, 1);
+  refused(request, "the number of token_ids is 140000");
+  request = Request(60'000);
+  request.mutable_tokenized()->mutable_input_ids()->Resize(100'000, 1);
+  refused(request, "prompt + max_new_tokens");
+  request = Request(3);
+  request.set_data_parallel_rank(1);
+  refused(request, "data_parallel_rank is 1");
+}
+
+TEST_F(SlowVllmApi, ALiveRequestIdIsTakenWhateverTheApi) {
+  pb::GenerateRequest request = Request(2000);
+  request.set_request_id("mine");
+  Call running(*stub_, request);
+  ASSERT_TRUE(running.Read());
+  EXPECT_EQ(Generate(*stub_, request).status.error_code(), grpc::StatusCode::ALREADY_EXISTS);
+  // One of several outputs is enough to refuse them all.
+  request.set_request_id("other");
+  Call second(*stub_, request);
+  ASSERT_TRUE(second.Read());
+  request.mutable_sampling_params()->set_n(3);
+  EXPECT_EQ(Generate(*stub_, request).status.error_code(), grpc::StatusCode::ALREADY_EXISTS);
+  running.Cancel();
+  second.Cancel();
+  EXPECT_TRUE(WaitUntilIdle());
+}
+
+TEST_F(SlowVllmApi, CancelledAndUnreadStreamsLeaveNothingBehind) {
+  std::vector<std::unique_ptr<Call>> calls;
+  for (int i = 0; i < 8; ++i) {
+    pb::GenerateRequest request = Request(3000, /*stream=*/i % 4 != 0);
+    request.mutable_sampling_params()->set_n(1 + i % 3);
+    calls.push_back(std::make_unique<Call>(*stub_, request));
+    if (i % 4 == 1 && i < 4) calls.back()->Read();
+    if (i % 2 == 0) calls.back()->Cancel();
+  }
+  calls.clear();  // the others, which nobody has read
+  EXPECT_TRUE(WaitUntilIdle());
+  EXPECT_TRUE(Generate(*stub_, Request(3)).status.ok());
+}
+
+TEST_F(VllmApi, HalfAMessageEndsItsCallAlone) {
+  // Calls that are opened and say nothing: as many as may send at a time. Until their time is up the next one
+  // waits or is refused, as one that may try again.
+  std::vector<std::unique_ptr<grpc::ClientContext>> contexts;
+  std::vector<std::unique_ptr<grpc::CompletionQueue>> queues;
+  std::vector<std::unique_ptr<grpc::GenericClientAsyncReaderWriter>> calls;
+  grpc::GenericStub stub(NewChannel());
+  for (int i = 0; i < 70; ++i) {
+    contexts.push_back(std::make_unique<grpc::ClientContext>());
+    queues.push_back(std::make_unique<grpc::CompletionQueue>());
+    calls.push_back(stub.PrepareCall(contexts.back().get(), "/vllm.grpc.engine.VllmEngine/Generate",
+                                     queues.back().get()));
+    calls.back()->StartCall(nullptr);
+    void* tag = nullptr;
+    bool ok = false;
+    ASSERT_TRUE(queues.back()->Next(&tag, &ok));
+  }
+  grpc::Status status = Generate(*stub_, Request(3)).status;
+  if (!status.ok()) {
+    EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE) << status.error_message();
+    status = Generate(*stub_, Request(3)).status;
+  }
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  for (size_t i = 0; i < calls.size(); ++i) {
+    contexts[i]->TryCancel();
+    calls[i]->Finish(&status, nullptr);
+    void* tag = nullptr;
+    bool ok = false;
+    ASSERT_TRUE(queues[i]->Next(&tag, &ok));
+  }
+}
+
+// --- who may call what ---
+
+TEST_F(SlowVllmApi, ATenantsRequestsAreItsOwn) {
+  pb::GenerateRequest request = Request(100);
+  request.set_request_id("mine");
+  const auto as = [](const std::string& tenant, grpc::ClientContext& context) -> grpc::ClientContext* {
+    context.AddMetadata("bfio-tenant", tenant);
+    return &context;
+  };
+  grpc::ClientContext acme, zeta, aborting;
+  const auto reader = stub_->Generate(as("acme", acme), request);
+  pb::GenerateResponse message;
+  ASSERT_TRUE(reader->Read(&message));
+  const auto other = stub_->Generate(as("zeta", zeta), request);
+  pb::GenerateResponse others;
+  EXPECT_TRUE(other->Read(&others)) << "ids are each tenant's own";
+  pb::AbortRequest abort;
+  abort.add_request_ids("mine");
+  pb::AbortResponse response;
+  ASSERT_TRUE(stub_->Abort(as("zeta", aborting), abort, &response).ok());
+  const auto reason = [](grpc::ClientReader<pb::GenerateResponse>& from) {
+    pb::GenerateResponse last;
+    while (from.Read(&last)) {
+    }
+    EXPECT_TRUE(from.Finish().ok());
+    return last.complete().finish_reason();
+  };
+  EXPECT_EQ(reason(*other), "abort");
+  EXPECT_EQ(reason(*reader), "length");
+}
+
+class OneApi : public VllmApi, public ::testing::WithParamInterface<const char*> {
+ protected:
+  static ClusterOptions With(const std::string& apis) {
+    ClusterOptions options = Options();
+    options.router_flags.push_back("--client_apis=" + apis);
+    return options;
+  }
+  OneApi() : VllmApi(With(GetParam())) {}
+};
+
+TEST_P(OneApi, OnlyWhatIsAskedForIsServed) {
+  const bool vllm = std::string(GetParam()) == "vllm";
+  const auto code = [&](const char* method) { return RawCall(channel_, method, "").second.error_code(); };
+  EXPECT_EQ(code("/vllm.grpc.engine.VllmEngine/HealthCheck"),
+            vllm ? grpc::StatusCode::OK : grpc::StatusCode::UNIMPLEMENTED);
+  EXPECT_EQ(code("/bfio.v1.Inference/GetLoads"),
+            vllm ? grpc::StatusCode::UNIMPLEMENTED : grpc::StatusCode::OK);
+}
+
+INSTANTIATE_TEST_SUITE_P(Each, OneApi, ::testing::Values("bfio", "vllm"));
+
+}  // namespace
+}  // namespace bfio::testing

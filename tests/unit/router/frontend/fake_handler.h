@@ -1,0 +1,88 @@
+// The state behind a front protocol, made of test code.
+#ifndef BFIO_TESTS_UNIT_ROUTER_FRONTEND_FAKE_HANDLER_H_
+#define BFIO_TESTS_UNIT_ROUTER_FRONTEND_FAKE_HANDLER_H_
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "common/base/mutex.h"
+#include "router/frontend/request_handler.h"
+
+namespace bfio::router {
+
+// Takes one request at a time and does with it what the test says.
+class FakeHandler final : public RequestHandler {
+ public:
+  core::RequestId NextId() override { return next_id_++; }
+  absl::Status Submit(core::RequestId id, ClientRequest request, std::shared_ptr<TokenSink> sink) override {
+    {
+      MutexLock lock(&mutex_);
+      submitted.push_back(std::move(request));
+    }
+    return on_submit(id, std::move(sink));
+  }
+  void Cancel(uint64_t sink_id, bool timed_out) override {
+    MutexLock lock(&mutex_);
+    cancelled_ = {sink_id, timed_out};
+    all_cancelled_.push_back(sink_id);
+  }
+  absl::Status Abort(AbortRequest request, absl::AnyInvocable<void(absl::StatusOr<bool>) &&> done) override {
+    aborted = request;
+    all_aborted.push_back(std::move(request));
+    if (!refuse.ok()) return refuse;
+    std::move(done)(true);
+    return absl::OkStatus();
+  }
+  absl::Status GetLoads(std::optional<uint32_t> rank,
+                        absl::AnyInvocable<void(absl::StatusOr<Loads>) &&> done) override {
+    std::move(done)(rank ? absl::StatusOr<Loads>(absl::NotFoundError("no such rank")) : loads);
+    return absl::OkStatus();
+  }
+
+  Serving GetServing() const override { return serving; }
+
+  // Waits for a cancellation.
+  std::optional<std::pair<uint64_t, bool>> AwaitCancel(absl::Duration patience = absl::Seconds(60)) {
+    MutexLock lock(&mutex_);
+    const auto some = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return cancelled_.has_value(); };
+    mutex_.AwaitWithTimeout(absl::Condition(&some), patience);
+    return cancelled_;
+  }
+
+  // Waits for so many cancellations.
+  std::vector<uint64_t> AwaitCancels(size_t count) {
+    MutexLock lock(&mutex_);
+    const auto all = [&]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return all_cancelled_.size() >= count; };
+    mutex_.AwaitWithTimeout(absl::Condition(&all), absl::Seconds(60));
+    return all_cancelled_;
+  }
+
+  // As AwaitCancel, and the next one waits for another.
+  std::optional<std::pair<uint64_t, bool>> TakeCancel(absl::Duration patience) {
+    AwaitCancel(patience);
+    MutexLock lock(&mutex_);
+    return std::exchange(cancelled_, std::nullopt);
+  }
+
+  std::function<absl::Status(core::RequestId, std::shared_ptr<TokenSink>)> on_submit;
+  std::vector<ClientRequest> submitted;
+  std::optional<AbortRequest> aborted;
+  std::vector<AbortRequest> all_aborted;
+  absl::Status refuse;
+  Loads loads;
+  Serving serving;
+
+ private:
+  std::atomic<core::RequestId> next_id_ = 41;
+  Mutex mutex_;
+  std::optional<std::pair<uint64_t, bool>> cancelled_ ABSL_GUARDED_BY(mutex_);
+  std::vector<uint64_t> all_cancelled_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace bfio::router
+
+#endif  // BFIO_TESTS_UNIT_ROUTER_FRONTEND_FAKE_HANDLER_H_

@@ -1,0 +1,98 @@
+#include "router/frontend/tokenizer/model_files.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+namespace bfio::router {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+constexpr char kTokenizer[] = R"({"model":{"vocab":{"a":0}},"decoder":{"type":"ByteLevel"}})";
+
+class ModelFilesTest : public ::testing::Test {
+ protected:
+  ModelFilesTest() {
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_);
+  }
+  void Put(const std::string& name, const std::string& content) {
+    std::ofstream(folder_ / name, std::ios::binary) << content;
+  }
+  absl::StatusOr<ModelFiles> Load() { return LoadModelFiles(folder_.string()); }
+
+  const std::filesystem::path folder_ = std::filesystem::path(::testing::TempDir()) / "model_files_test";
+};
+
+TEST_F(ModelFilesTest, FactsAreThoseOfConfigJson) {
+  Put("tokenizer.json", kTokenizer);
+  Put("config.json", R"({"vocab_size":324,"eos_token_id":[2,7],"bos_token_id":1,"pad_token_id":3,
+                         "model_type":"llama","architectures":["LlamaForCausalLM"]})");
+  const auto model = LoadModelFiles(folder_.string() + "//");
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(model->directory, folder_.string());
+  EXPECT_EQ(model->vocab_size, 324u);
+  EXPECT_THAT(model->eos_token_ids, ElementsAre(2, 7));
+  EXPECT_EQ(model->bos_token_id, 1);
+  EXPECT_EQ(model->pad_token_id, 3);
+  EXPECT_EQ(model->model_type, "llama");
+  EXPECT_THAT(model->architectures, ElementsAre("LlamaForCausalLM"));
+  ASSERT_NE(model->text, nullptr);
+  EXPECT_EQ(model->text->Of(0, false), "a");
+}
+
+TEST_F(ModelFilesTest, AConfigThatSaysOtherThingsSaysNothing) {
+  Put("tokenizer.json", kTokenizer);
+  Put("config.json", R"({"vocab_size":"many","eos_token_id":null,"bos_token_id":-1,"pad_token_id":1e30,
+                         "model_type":7,"architectures":"x"})");
+  const auto model = Load();
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(model->vocab_size, 0u);
+  EXPECT_THAT(model->eos_token_ids, IsEmpty());
+  EXPECT_EQ(model->bos_token_id, 0);
+  EXPECT_EQ(model->pad_token_id, 0);
+  EXPECT_EQ(model->model_type, "");
+}
+
+TEST_F(ModelFilesTest, TheArchiveHasTheTokenizerAndNoWeights) {
+  Put("tokenizer.json", kTokenizer);
+  Put("chat_template.jinja", "{{ messages }}");
+  Put("model.safetensors", "weights");
+  std::filesystem::create_directories(folder_ / "directory.model");
+  const auto model = Load();
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_THAT(model->archive, HasSubstr(kTokenizer));
+  EXPECT_THAT(model->archive, HasSubstr("{{ messages }}"));
+  EXPECT_THAT(model->archive, Not(HasSubstr("weights")));
+  EXPECT_EQ(model->archive_sha256.size(), 64u);
+}
+
+TEST_F(ModelFilesTest, ATokenizerOfAnotherKindIsHandedOutAllTheSame) {
+  Put("spiece.model", "\x01\x02");
+  const auto model = Load();
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ(model->text, nullptr);
+  EXPECT_EQ(model->why_no_text, "there is no tokenizer.json");
+  Put("tokenizer.json", "[]");
+  EXPECT_EQ(Load()->why_no_text, "tokenizer.json: it is no JSON object");
+}
+
+TEST_F(ModelFilesTest, ADirectoryWithoutATokenizerIsAnError) {
+  EXPECT_EQ(Load().status(), absl::NotFoundError(folder_.string() + " has no tokenizer.json"));
+  Put("config.json", "{}");
+  EXPECT_TRUE(absl::IsNotFound(Load().status()));
+  EXPECT_TRUE(absl::IsNotFound(LoadModelFiles(folder_.string() + "/nowhere").status()));
+  Put("tokenizer.json", kTokenizer);
+  Put("config.json", "{");
+  EXPECT_EQ(Load().status(), absl::InvalidArgumentError(folder_.string() + "/config.json is no JSON object"));
+}
+
+}  // namespace
+}  // namespace bfio::router

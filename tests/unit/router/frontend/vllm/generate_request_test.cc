@@ -1,0 +1,217 @@
+// What becomes of each field of a gateway's request.
+#include "router/frontend/vllm/generate_request.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace bfio::router::vllm {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// What SMG 1.13 sends for a request that sets nothing but max_tokens.
+pb::GenerateRequest Plain() {
+  pb::GenerateRequest request;
+  request.set_request_id("chatcmpl-1");
+  for (const uint32_t id : {5u, 6u, 7u}) request.mutable_tokenized()->add_input_ids(id);
+  pb::SamplingParams& sampling = *request.mutable_sampling_params();
+  sampling.set_top_p(1);
+  sampling.set_repetition_penalty(1);
+  sampling.set_max_tokens(9);
+  sampling.set_skip_special_tokens(true);
+  sampling.set_spaces_between_special_tokens(true);
+  sampling.set_n(1);
+  return request;
+}
+
+RequestContext Context() {
+  RequestContext context;
+  context.max_sequence_tokens = 1000;
+  return context;
+}
+
+absl::StatusOr<ConvertedRequest> ConvertPlain(const pb::GenerateRequest& request) {
+  return Convert(request, "acme", Context());
+}
+
+TEST(VllmRequest, EveryFieldThatCountsIsTaken) {
+  pb::GenerateRequest request = Plain();
+  pb::SamplingParams& sampling = *request.mutable_sampling_params();
+  sampling.set_temperature(0.5);
+  sampling.set_top_p(0.25);
+  sampling.set_top_k(4);
+  sampling.set_seed(-1);
+  sampling.set_ignore_eos(true);
+  sampling.add_stop_token_ids(11);
+  sampling.add_stop("end");
+  sampling.set_n(3);
+  request.set_stream(true);
+  const auto converted = ConvertPlain(request);
+  ASSERT_TRUE(converted.ok()) << converted.status();
+  EXPECT_EQ(converted->outputs, 3u);
+  EXPECT_TRUE(converted->stream);
+  EXPECT_THAT(converted->stops, ElementsAre("end"));
+  EXPECT_FALSE(converted->special_text);
+  const ClientRequest& to = converted->request;
+  EXPECT_EQ(to.request_id, "chatcmpl-1");
+  EXPECT_EQ(to.tenant, "acme");
+  EXPECT_THAT(to.prompt, ElementsAre(5, 6, 7));
+  EXPECT_EQ(to.prompt_tokens, 3u);
+  EXPECT_EQ(to.max_new_tokens, 9u);
+  EXPECT_THAT(to.stop_token_ids, ElementsAre(11));
+  EXPECT_TRUE(to.ignore_eos);
+  EXPECT_EQ(to.sampling.temperature, 0.5f);
+  EXPECT_EQ(to.sampling.top_p, 0.25f);
+  EXPECT_EQ(to.sampling.top_k, 4u);
+  EXPECT_EQ(to.sampling.seed, 0xffffffffu) << "32 bits, whatever their sign";
+  EXPECT_FALSE(to.resumable);
+}
+
+TEST(VllmRequest, WhatIsNotSetIsVllmsDefault) {
+  pb::GenerateRequest request = Plain();
+  request.mutable_sampling_params()->Clear();
+  const auto converted = ConvertPlain(request);
+  ASSERT_TRUE(converted.ok()) << converted.status();
+  EXPECT_EQ(converted->outputs, 1u);
+  EXPECT_FALSE(converted->stream);
+  EXPECT_TRUE(converted->special_text);
+  EXPECT_EQ(converted->request.sampling.temperature, 1.0f) << "not greedy, as it would be on bfio.v1";
+  EXPECT_FALSE(converted->request.sampling.top_p.has_value());
+  EXPECT_FALSE(converted->request.sampling.top_k.has_value());
+  EXPECT_FALSE(converted->request.sampling.seed.has_value());
+  EXPECT_EQ(converted->request.max_new_tokens, 997u) << "all that the workers hold behind the prompt";
+}
+
+TEST(VllmRequest, MaxTokensThatAreNotSetAreWithinTheLimits) {
+  pb::GenerateRequest request = Plain();
+  request.mutable_sampling_params()->clear_max_tokens();
+  RequestContext context = Context();
+  context.limits.max_new_tokens = 50;
+  EXPECT_EQ(Convert(request, "", context)->request.max_new_tokens, 50u);
+  context.max_sequence_tokens = 2;  // less than the prompt: the router refuses it as too long
+  EXPECT_EQ(Convert(request, "", context)->request.max_new_tokens, 1u);
+  context.max_sequence_tokens = 0;
+  EXPECT_TRUE(absl::IsUnavailable(Convert(request, "", context).status()));
+}
+
+struct Refused {
+  std::string field;
+  std::function<void(pb::GenerateRequest&)> set;
+};
+
+void ExpectRefused(const std::vector<Refused>& cases, absl::string_view also) {
+  for (const Refused& one : cases) {
+    pb::GenerateRequest request = Plain();
+    one.set(request);
+    const absl::Status status = ConvertPlain(request).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << one.field << ": " << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(one.field));
+    EXPECT_THAT(std::string(status.message()), HasSubstr(std::string(also))) << one.field;
+  }
+}
+
+TEST(VllmRequest, WhatNoEngineHonoursIsRefusedByName) {
+  const auto sampling = [](auto set) {
+    return [set](pb::GenerateRequest& request) { set(*request.mutable_sampling_params()); };
+  };
+  using Params = pb::SamplingParams;
+  ExpectRefused(
+      {{"text", [](auto& r) { r.set_text("hello"); }},
+       {"mm_inputs", [](auto& r) { r.mutable_mm_inputs(); }},
+       {"extra_mm_inputs", [](auto& r) { r.add_extra_mm_inputs(); }},
+       {"media_refs", [](auto& r) { r.mutable_media_refs(); }},
+       {"kv_transfer_params", [](auto& r) { r.mutable_kv_transfer_params(); }},
+       {"kv_transfer_params_json", [](auto& r) { r.set_kv_transfer_params_json("{}"); }},
+       {"sampling_params.min_p", sampling([](Params& p) { p.set_min_p(0.1f); })},
+       {"sampling_params.min_p", sampling([](Params& p) { p.set_min_p(NAN); })},
+       {"sampling_params.frequency_penalty", sampling([](Params& p) { p.set_frequency_penalty(-1); })},
+       {"sampling_params.presence_penalty", sampling([](Params& p) { p.set_presence_penalty(1); })},
+       {"sampling_params.repetition_penalty", sampling([](Params& p) { p.set_repetition_penalty(1.1f); })},
+       {"sampling_params.min_tokens", sampling([](Params& p) { p.set_min_tokens(1); })},
+       {"sampling_params.logprobs", sampling([](Params& p) { p.set_logprobs(0); })},
+       {"sampling_params.prompt_logprobs", sampling([](Params& p) { p.set_prompt_logprobs(1); })},
+       {"sampling_params.logit_bias", sampling([](Params& p) { (*p.mutable_logit_bias())[5] = 1; })},
+       {"sampling_params.truncate_prompt_tokens",
+        sampling([](Params& p) { p.set_truncate_prompt_tokens(-1); })},
+       {"sampling_params.json_schema", sampling([](Params& p) { p.set_json_schema("{}"); })},
+       {"sampling_params.regex", sampling([](Params& p) { p.set_regex("a"); })},
+       {"sampling_params.grammar", sampling([](Params& p) { p.set_grammar("a"); })},
+       {"sampling_params.structural_tag", sampling([](Params& p) { p.set_structural_tag("a"); })},
+       {"sampling_params.json_object", sampling([](Params& p) { p.set_json_object(false); })},
+       {"sampling_params.choice", sampling([](Params& p) { p.mutable_choice(); })}},
+      "is not supported by the engines behind this router");
+}
+
+TEST(VllmRequest, WhatIsOutOfRangeIsRefusedByName) {
+  const auto sampling = [](auto set) {
+    return [set](pb::GenerateRequest& request) { set(*request.mutable_sampling_params()); };
+  };
+  using Params = pb::SamplingParams;
+  ExpectRefused({{"tokenized.input_ids", [](auto& r) { r.mutable_tokenized()->clear_input_ids(); }},
+                 {"tokenized.input_ids", [](auto& r) { r.clear_input(); }},
+                 {"data_parallel_rank is 1", [](auto& r) { r.set_data_parallel_rank(1); }},
+                 {"data_parallel_rank is -1", [](auto& r) { r.set_data_parallel_rank(-1); }},
+                 {"request_id", [](auto& r) { r.set_request_id(std::string(129, 'x')); }},
+                 {"sampling_params.n is 129", sampling([](Params& p) { p.set_n(129); })},
+                 {"max_new_tokens is 0", sampling([](Params& p) { p.set_max_tokens(0); })},
+                 {"max_new_tokens is 70000", sampling([](Params& p) { p.set_max_tokens(70000); })},
+                 {"temperature is -1", sampling([](Params& p) { p.set_temperature(-1); })},
+                 {"temperature is nan", sampling([](Params& p) { p.set_temperature(NAN); })},
+                 {"top_p is 1.5", sampling([](Params& p) { p.set_top_p(1.5f); })},
+                 {"stop_token_ids", sampling([](Params& p) {
+                    for (uint32_t id = 0; id < 65; ++id) p.add_stop_token_ids(id);
+                  })},
+                 {"sampling_params.stop", sampling([](Params& p) {
+                    for (int i = 0; i < 17; ++i) p.add_stop("x");
+                  })},
+                 {"sampling_params.stop", sampling([](Params& p) { p.add_stop(""); })},
+                 {"sampling_params.stop", sampling([](Params& p) { p.add_stop(std::string(257, 'x')); })}},
+                "");
+}
+
+TEST(VllmRequest, RankZeroIsTheRouter) {
+  pb::GenerateRequest request = Plain();
+  request.set_data_parallel_rank(0);
+  EXPECT_TRUE(ConvertPlain(request).ok());
+}
+
+TEST(VllmRequest, StopTextsNeedATokenizer) {
+  pb::GenerateRequest request = Plain();
+  request.mutable_sampling_params()->add_stop("x");
+  RequestContext context = Context();
+  context.no_stop_texts = "it has none";
+  EXPECT_EQ(Convert(request, "", context).status(),
+            absl::InvalidArgumentError(
+                "sampling_params.stop needs the model's tokenizer at the router (--tokenizer): it has none"));
+}
+
+TEST(VllmRequest, FieldsOfLaterVersionsAreDropped) {
+  std::string bytes = Plain().SerializeAsString();
+  bytes += "\xfa\x3f\x03new";  // field 1023, which nobody has declared
+  pb::GenerateRequest request;
+  ASSERT_TRUE(request.ParseFromString(bytes));
+  EXPECT_TRUE(ConvertPlain(request).ok());
+  EXPECT_EQ(request.SerializeAsString().size(), bytes.size()) << "the message still has it";
+}
+
+TEST(VllmRequest, OutputsDifferInNameAndSeed) {
+  ClientRequest first;
+  first.request_id = "r";
+  EXPECT_EQ(OutputRequest(first, 0).request_id, "r");
+  EXPECT_EQ(OutputRequest(first, 2).request_id, "r/2");
+  EXPECT_FALSE(OutputRequest(first, 2).sampling.seed.has_value()) << "each draws its own";
+  first.sampling.seed = 7;
+  EXPECT_EQ(OutputRequest(first, 0).sampling.seed, 7u);
+  EXPECT_EQ(OutputRequest(first, 2).sampling.seed, 9u);
+}
+
+}  // namespace
+}  // namespace bfio::router::vllm
