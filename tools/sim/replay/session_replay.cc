@@ -70,9 +70,8 @@ bool Same(const std::optional<core::Plan>& a, const std::optional<core::Plan>& b
   const auto waits = [](const core::Placement& x, const core::Placement& y) {
     return x.wait_steps == y.wait_steps;
   };
-  return a->apply_step == b->apply_step && a->apply_steps == b->apply_steps &&
-         a->prefill_piece == b->prefill_piece && PlacementsOf(*a) == PlacementsOf(*b) &&
-         DropsOf(*a) == DropsOf(*b) &&
+  return a->apply_step == b->apply_step && a->apply_steps == b->apply_steps && a->level_s == b->level_s &&
+         PlacementsOf(*a) == PlacementsOf(*b) && DropsOf(*a) == DropsOf(*b) &&
          std::equal(a->placements.begin(), a->placements.end(), b->placements.begin(), waits);
 }
 
