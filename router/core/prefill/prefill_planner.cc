@@ -12,6 +12,8 @@ namespace {
 // A prompt that has not been computed after so many times the steps that it was meant to take is given its
 // share whoever else shares the step, so that none is bound to a rank that is never below the level.
 constexpr double kOverdue = 2;
+// Nor does it wait for company longer than this share of what it would cost all decodes alone.
+constexpr double kMostOfItsCost = 0.05;
 // A step is longer than without prompts by so many mean prompts or, where they are short, by so many times
 // itself at most: the fixed part of a step is then a third of it, so that longer steps gain little, and each
 // delays all that decode, and all that arrive.
@@ -57,17 +59,34 @@ class Planner {
 
   // --- how much ---
 
+  // Of prefill that arrives, in ranks' time.
+  double Arriving() const { return traffic_.arrivals_per_s * traffic_.mean_prefill_s; }
+
+  // Steps in which as many requests arrive as are best under way.
+  double Spread() const {
+    const double most = settings_.prompts_per_rank * static_cast<double>(ranks_.size());
+    const double best = std::sqrt(settings_.pace * Arriving() * static_cast<double>(decodes_));
+    const double per_step = traffic_.arrivals_per_s * traffic_.step_s;
+    return per_step > 0 ? std::min(most, best) / per_step : 0;
+  }
+  double WithLag(double steps) const { return std::max(settings_.least_steps, steps + traffic_.lag_steps); }
+
   // tau, steps.
   double Horizon() const {
-    const double most = settings_.prompts_per_rank * static_cast<double>(ranks_.size());
-    const double best = std::sqrt(settings_.pace * traffic_.arrivals_per_s * static_cast<double>(decodes_) *
-                                  traffic_.mean_prefill_s);
-    const double per_step = traffic_.arrivals_per_s * traffic_.step_s;
-    if (per_step <= 0) return settings_.least_steps;
-    return std::max(settings_.least_steps, std::min(most, best) / per_step + traffic_.lag_steps);
+    const double spread = Spread(), work = Arriving();
+    const double free_s = FreeSpeed() * static_cast<double>(ranks_.size());
+    const double paid = work > 0 ? std::clamp(1 - free_s / work, 0.0, 1.0) : 0;
+    return WithLag((1 - paid) * spread + paid * std::min(spread, settings_.least_steps));
   }
 
   double ShareOfAPrompt() const { return std::max(1.0, traffic_.mean_prompt_tokens / Horizon()); }
+
+  // Ranks that pay together.
+  double Company() const {
+    const double worth = 2 * settings_.company * Arriving() * static_cast<double>(decodes_);
+    const double rest = std::sqrt(0.25 + worth) - 0.5;  // k (k + 1) is `worth` there
+    return std::clamp(std::ceil(rest), 1.0, static_cast<double>(ranks_.size()));
+  }
 
   // Of a rank on average: the share of its time that prompts can have for nothing, free rows by what they
   // would take above the knee.
@@ -86,16 +105,14 @@ class Planner {
   LevelTerms Terms(double wanted) const {
     const auto ranks = static_cast<double>(ranks_.size());
     const auto decodes = static_cast<double>(decodes_);
-    const double arriving = traffic_.arrivals_per_s * traffic_.mean_prefill_s;
-    const double free = FreeSpeed(), spare = std::max(0.0, free - arriving / ranks);
+    const double free = FreeSpeed(), spare = std::max(0.0, free - Arriving() / ranks);
     const double behind = std::max(1.0, static_cast<double>(could_run_) / ranks);
-    const double company = std::min(ranks, std::sqrt(2 * arriving * decodes));
-    const double paced_s = Horizon() * std::max(traffic_.step_s, least_s_);
+    const double paced_s = WithLag(Spread()) * std::max(traffic_.step_s, least_s_);
     const double paced = paced_s > 0 ? traffic_.mean_prefill_s / paced_s : 0;
     LevelTerms terms;
     terms.least_s = least_s_;
     terms.wanted_tokens = wanted;
-    terms.least_sharing = std::max(settings_.sharing * company, decodes * spare / behind);
+    terms.least_sharing = std::max(settings_.sharing * Company(), decodes * spare / behind);
     terms.paying_sharing = decodes * std::max(free, paced);
     return terms;
   }
@@ -149,9 +166,10 @@ class Planner {
       if (rank.prompts.empty()) continue;
       const PromptLeft& first = rank.prompts.front();
       const auto whole = static_cast<double>(first.left + first.done);
-      const double meant_s =
-          Horizon() * traffic_.step_s * std::max(1.0, whole / std::max(1.0, traffic_.mean_prompt_tokens));
-      if (rank.first_bound_for_s <= kOverdue * meant_s) continue;
+      const double meant_s = WithLag(Spread()) * traffic_.step_s *
+                             std::max(1.0, whole / std::max(1.0, traffic_.mean_prompt_tokens));
+      const double cost_s = static_cast<double>(decodes_) * rank.cost.a_s_per_token * whole;
+      if (rank.first_bound_for_s <= std::min(kOverdue * meant_s, kMostOfItsCost * cost_s)) continue;
       const RankWork work = WorkOf(rank);
       const double share = std::min(static_cast<double>(first.left), std::ceil(ShareOfAPrompt()));
       level_s = std::max(

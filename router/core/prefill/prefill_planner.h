@@ -14,24 +14,27 @@
 //   - with Q prompts on G ranks, Q / G wait for each rank, and free time alone would work them off at the
 //     speed f - lambda S / G. So m Q / G >= N (f - lambda S / G) is the least that paying for a backlog
 //     takes. Where arrivals take all free time and more, decodes pay in any case.
-// Company: k prompts that pay together have waited k / 2 lambda on average, and each pays N S / k; the sum is
-// least at k = sqrt(2 lambda N S). While fewer than that share the rise (or than G, if that is less), the
-// level stays where prompts are free.
+// Company: k prompts that pay together have waited (k - 1) / 2 lambda on average, and each pays N S / k. One
+// more is worth waiting for while k (k + 1) < 2 w lambda N S, where PrefillSettings::company is w: below 1,
+// first tokens come sooner. While fewer than the k where that ends share the rise (or than G, if that is
+// less), the level stays where prompts are free.
 //
 // How fast. The free rows of a step that had no prompt are lost, so what has to be paid is spread evenly:
 // every prompt under way gets the mean prompt's share of a horizon tau = k / lambda per step, by which k
 // prompts are under way, by Little's law. They wait k / lambda each and pay N S / k: least at k = sqrt(lambda
 // N S), of which PrefillSettings::pace takes more or less. A long prompt takes longer and does not hold up a
 // step in proportion to its length. The steps that a plan takes to arrive come on top of tau, since a prompt
-// that is on its way shares nothing yet.
+// that is on its way shares nothing yet. Only free rows are worth spreading for: of the share 1 - f G / (lambda
+// S) of the work that free time leaves over, tau counts PrefillSettings::least_steps at most.
 //
 // Who. A prompt leaves the pool for a rank only when that rank has none, the shortest first by age over
 // length; the longest of a step goes to the rank that will be least loaded.
 //
 // Bounds. No rank computes beyond the level, so no decode is later than that, and the level is above the
-// slowest rank's time by twice that time or a mean prompt's, if this is more. A prompt that is not done after
-// twice the time that it was meant to take is given its share in every step, whoever shares it; and one in
-// the pool outgrows all that are younger, as its age over its length grows without bound.
+// slowest rank's time by twice that time or a mean prompt's, if this is more. A prompt that has been bound for
+// twice the time that it was meant to take, or for 0.05 of what all decodes would lose if it were computed
+// alone, if that is less, is given its share in every step, whoever shares it; and one in the pool outgrows
+// all that are younger, as its age over its length grows without bound.
 //
 // Pure and deterministic; any thread, no state. Tokens, seconds, steps.
 #ifndef BFIO_ROUTER_CORE_PREFILL_PREFILL_PLANNER_H_
@@ -51,6 +54,8 @@ struct PrefillSettings {
   // Weight of prompts' waits against decodes' in k: 1 is the mean time from arrival to end; below it, first
   // tokens come sooner and steps are less even. Positive.
   double pace = 0.5;
+  // Weight of first tokens' waits against decodes' in how many prompts pay together. Positive.
+  double company = 0.25;
   // Most prompts under way, per rank: with one each all ranks share a longer step, and more only wait.
   // Positive.
   double prompts_per_rank = 1;
