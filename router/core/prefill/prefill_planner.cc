@@ -12,7 +12,7 @@ namespace {
 // A prompt that has not been computed after so many times the steps that it was meant to take is given its
 // share whoever else shares the step, so that none is bound to a rank that is never below the level.
 constexpr double kOverdue = 2;
-// Nor does it wait for company longer than this share of what it would cost all decodes alone.
+// Nor does it wait for company longer than this share of what a mean one costs all decodes if it pays alone.
 constexpr double kMostOfItsCost = 0.05;
 // A step is longer than without prompts by so many mean prompts or, where they are short, by so many times
 // itself at most: the fixed part of a step is then a third of it, so that longer steps gain little, and each
@@ -168,7 +168,7 @@ class Planner {
       const auto whole = static_cast<double>(first.left + first.done);
       const double meant_s = WithLag(Spread()) * traffic_.step_s *
                              std::max(1.0, whole / std::max(1.0, traffic_.mean_prompt_tokens));
-      const double cost_s = static_cast<double>(decodes_) * rank.cost.a_s_per_token * whole;
+      const double cost_s = static_cast<double>(decodes_) * traffic_.mean_prefill_s;
       if (rank.first_bound_for_s <= std::min(kOverdue * meant_s, kMostOfItsCost * cost_s)) continue;
       const RankWork work = WorkOf(rank);
       const double share = std::min(static_cast<double>(first.left), std::ceil(ShareOfAPrompt()));

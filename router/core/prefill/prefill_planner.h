@@ -32,9 +32,9 @@
 //
 // Bounds. No rank computes beyond the level, so no decode is later than that, and the level is above the
 // slowest rank's time by twice that time or a mean prompt's, if this is more. A prompt that has been bound for
-// twice the time that it was meant to take, or for 0.05 of what all decodes would lose if it were computed
-// alone, if that is less, is given its share in every step, whoever shares it; and one in the pool outgrows
-// all that are younger, as its age over its length grows without bound.
+// twice the time that it was meant to take, or for 0.05 of what a mean prompt costs all decodes if it pays
+// alone, if that is less, is given its share in every step, whoever shares it; and one in the pool outgrows all
+// that are younger, as its age over its length grows without bound.
 //
 // Pure and deterministic; any thread, no state. Tokens, seconds, steps.
 #ifndef BFIO_ROUTER_CORE_PREFILL_PREFILL_PLANNER_H_

@@ -48,7 +48,9 @@ class FollowedPolicy final : public core::Policy {
   absl::string_view name() const override { return policy_->name(); }
   int32_t horizon() const override { return policy_->horizon(); }
   bool uses_first_come_waits() const override { return policy_->uses_first_come_waits(); }
-  bool meters_prompts() const override { return meters_prompts_; }
+  bool meters_prompts() const override {
+    return meters_prompts_ || (at_hand_.recorded != nullptr && at_hand_.recorded->level_s);
+  }
   void Decide(const core::Snapshot& snapshot, core::Decision& decision) override;
 
  private:

@@ -206,10 +206,10 @@ TEST(PlanPrefillTest, ALonePromptWaitsForCompanyWhereSomeIsComing) {
 TEST(PlanPrefillTest, ALonePromptWaitsNoLongerThanAShareOfItsCost) {
   std::vector<PrefillRank> ranks = {RankOf(20, 2000, 10, {{500, 0}}), RankOf(20, 2000)};
   const double slowest = SlowestWithoutPrompts(ranks);
-  // 40 decodes would lose 40 * 0.05 s.
-  ranks[0].first_bound_for_s = 0.05 * 2 - 0.001;
+  // 40 decodes lose 40 * 0.02 s by a mean prompt.
+  ranks[0].first_bound_for_s = 0.05 * 0.8 - 0.001;
   EXPECT_NEAR(PlanPrefill(ranks, {}, Traffic(), {}).level_s, slowest, 1e-12);
-  ranks[0].first_bound_for_s = 0.05 * 2 + 0.001;
+  ranks[0].first_bound_for_s = 0.05 * 0.8 + 0.001;
   EXPECT_GT(PlanPrefill(ranks, {}, Traffic(), {}).level_s, slowest + 1e-3);
 }
 
