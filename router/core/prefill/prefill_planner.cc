@@ -12,8 +12,9 @@ namespace {
 // A prompt that has not been computed after so many times the steps that it was meant to take is given its
 // share whoever else shares the step, so that none is bound to a rank that is never below the level.
 constexpr double kOverdue = 2;
-// Nor does it wait for company longer than this share of what a mean one costs all decodes if it pays alone.
-constexpr double kMostOfItsCost = 0.05;
+// Where no time is free it waits no longer than this share of what a mean one costs all decodes if it pays
+// alone: what waiting for company can save is not much more.
+constexpr double kMostOfItsCost = 0.03;
 // A step is longer than without prompts by so many mean prompts or, where they are short, by so many times
 // itself at most: the fixed part of a step is then a third of it, so that longer steps gain little, and each
 // delays all that decode, and all that arrive.
@@ -71,11 +72,15 @@ class Planner {
   }
   double WithLag(double steps) const { return std::max(settings_.least_steps, steps + traffic_.lag_steps); }
 
+  // Share of what arrives that free time leaves over.
+  double PaidShare() const {
+    const double work = Arriving(), free = FreeSpeed() * static_cast<double>(ranks_.size());
+    return work > 0 ? std::clamp(1 - free / work, 0.0, 1.0) : 0;
+  }
+
   // tau, steps.
   double Horizon() const {
-    const double spread = Spread(), work = Arriving();
-    const double free_s = FreeSpeed() * static_cast<double>(ranks_.size());
-    const double paid = work > 0 ? std::clamp(1 - free_s / work, 0.0, 1.0) : 0;
+    const double spread = Spread(), paid = PaidShare();
     return WithLag((1 - paid) * spread + paid * std::min(spread, settings_.least_steps));
   }
 
@@ -159,6 +164,14 @@ class Planner {
     return std::max(std::min(FillLevel(work, Terms(wanted)).seconds, most_s), LevelOfOverdue());
   }
 
+  // Seconds until a prompt as long as so many mean ones is overdue.
+  double Patience(double means) const {
+    const double meant_s = kOverdue * WithLag(Spread()) * traffic_.step_s * means;
+    const double cost_s = kMostOfItsCost * static_cast<double>(decodes_) * traffic_.mean_prefill_s;
+    const double paid = PaidShare();
+    return (1 - paid) * meant_s + paid * std::min(meant_s, cost_s);
+  }
+
   // At which every rank whose first prompt is overdue computes that prompt's share.
   double LevelOfOverdue() const {
     double level_s = 0;
@@ -166,10 +179,8 @@ class Planner {
       if (rank.prompts.empty()) continue;
       const PromptLeft& first = rank.prompts.front();
       const auto whole = static_cast<double>(first.left + first.done);
-      const double meant_s = WithLag(Spread()) * traffic_.step_s *
-                             std::max(1.0, whole / std::max(1.0, traffic_.mean_prompt_tokens));
-      const double cost_s = static_cast<double>(decodes_) * traffic_.mean_prefill_s;
-      if (rank.first_bound_for_s <= std::min(kOverdue * meant_s, kMostOfItsCost * cost_s)) continue;
+      const double means = std::max(1.0, whole / std::max(1.0, traffic_.mean_prompt_tokens));
+      if (rank.first_bound_for_s <= Patience(means)) continue;
       const RankWork work = WorkOf(rank);
       const double share = std::min(static_cast<double>(first.left), std::ceil(ShareOfAPrompt()));
       level_s = std::max(

@@ -1,8 +1,8 @@
 // A policy that decides, is compared with what was decided, and then follows that.
 //
 // Purpose: a replay asks the policy of the recording, or another one, at every decision, and still walks the
-// recorded way: where the two part, the recorded assignments and level are carried out, so that the state that
-// later decisions see is the recorded one. Threads: as Policy.
+// recorded way: where the two part, the recorded assignments and level are carried out, so that the state
+// that later decisions see is the recorded one. Threads: as Policy.
 #ifndef BFIO_TOOLS_SIM_REPLAY_FOLLOWED_POLICY_H_
 #define BFIO_TOOLS_SIM_REPLAY_FOLLOWED_POLICY_H_
 
@@ -36,14 +36,11 @@ struct FollowedDecision {
 
 class FollowedPolicy final : public core::Policy {
  public:
-  // `meters_prompts`: of the recorded policy, since it decides when a policy is asked. `decision` is the one at
-  // hand, whichever group it is for; it outlives this.
+  // `meters_prompts`: of the recorded policy, since it decides when a policy is asked. `decision` is the one
+  // at hand, whichever group it is for; it outlives this.
   FollowedPolicy(std::unique_ptr<core::Policy> policy, bool meters_prompts, bool measure,
                  FollowedDecision* decision)
-      : policy_(std::move(policy)),
-        meters_prompts_(meters_prompts),
-        measure_(measure),
-        at_hand_(*decision) {}
+      : policy_(std::move(policy)), meters_prompts_(meters_prompts), measure_(measure), at_hand_(*decision) {}
 
   absl::string_view name() const override { return policy_->name(); }
   int32_t horizon() const override { return policy_->horizon(); }

@@ -59,10 +59,10 @@ std::string Show(const std::optional<core::Plan>& plan) {
   if (!plan) return "no plan";
   return absl::StrCat(
       "step ", plan->apply_step, plan->apply_steps.empty() ? "" : "/", absl::StrJoin(plan->apply_steps, "/"),
-      ": ", Show(PlacementsOf(*plan)), "; dropped: ", Show(DropsOf(*plan)),
-      "; waited: ", absl::StrJoin(plan->placements, " ", [](std::string* out, const core::Placement& p) {
-        absl::StrAppend(out, p.wait_steps);
-      }), plan->level_s ? absl::StrCat("; level ", *plan->level_s, " s") : "");
+      ": ", Show(PlacementsOf(*plan)), "; dropped: ", Show(DropsOf(*plan)), "; waited: ",
+      absl::StrJoin(plan->placements, " ",
+                    [](std::string* out, const core::Placement& p) { absl::StrAppend(out, p.wait_steps); }),
+      plan->level_s ? absl::StrCat("; level ", *plan->level_s, " s") : "");
 }
 
 bool Same(const std::optional<core::Plan>& a, const std::optional<core::Plan>& b) {

@@ -66,8 +66,8 @@ void Forecast(const ServePlan& plan, const std::vector<ServeRequest>& requests, 
     for (const BoundPrompt& prompt : rank.prompts) prompts.push_back({prompt.left, prompt.done});
     int64_t tokens = plan.orders[g].prompt_tokens;
     if (plan.level_s > 0) {
-      tokens = TokensWithin({cost, rank.decodes, static_cast<double>(rank.decode_context), prompts},
-                                  plan.level_s);
+      tokens =
+          TokensWithin({cost, rank.decodes, static_cast<double>(rank.decode_context), prompts}, plan.level_s);
     }
     if (plan.orders[g].decodes) rank.decode_context += rank.decodes;
     while (tokens > 0 && !rank.prompts.empty()) {

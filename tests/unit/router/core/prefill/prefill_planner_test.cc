@@ -173,8 +173,8 @@ TEST(PlanPrefillTest, WhereTimeIsFreePromptsAreSpread) {
   for (PrefillRank& rank : ranks) rank.cost.b0_tokens = 25;
   const double slowest = SlowestWithoutPrompts(ranks);
   const double spread = PlanPrefill(ranks, {}, Traffic(), {}).level_s - slowest;
-  // pace 0.5, 10 a second, 40 decodes, 0.02 s: k = 2 = the ranks; tau is 2 / (10 * 0.012) = 16.7 steps for what
-  // is free, 4 for the rest. Of each rank's share 5 rows are free.
+  // pace 0.5, 10 a second, 40 decodes, 0.02 s: k = 2 = the ranks; tau is 2 / (10 * 0.012) = 16.7 steps for
+  // what is free, 4 for the rest. Of each rank's share 5 rows are free.
   const double free = 5e-4 / slowest / 0.1, tau = free * 16.7 + (1 - free) * 4;
   EXPECT_NEAR(spread, 1e-4 * (200 / tau - 5), 2e-4);
   EXPECT_LT(spread, at_once - 1e-3);
@@ -207,9 +207,9 @@ TEST(PlanPrefillTest, ALonePromptWaitsNoLongerThanAShareOfItsCost) {
   std::vector<PrefillRank> ranks = {RankOf(20, 2000, 10, {{500, 0}}), RankOf(20, 2000)};
   const double slowest = SlowestWithoutPrompts(ranks);
   // 40 decodes lose 40 * 0.02 s by a mean prompt.
-  ranks[0].first_bound_for_s = 0.05 * 0.8 - 0.001;
+  ranks[0].first_bound_for_s = 0.03 * 0.8 - 0.001;
   EXPECT_NEAR(PlanPrefill(ranks, {}, Traffic(), {}).level_s, slowest, 1e-12);
-  ranks[0].first_bound_for_s = 0.05 * 0.8 + 0.001;
+  ranks[0].first_bound_for_s = 0.03 * 0.8 + 0.001;
   EXPECT_GT(PlanPrefill(ranks, {}, Traffic(), {}).level_s, slowest + 1e-3);
 }
 

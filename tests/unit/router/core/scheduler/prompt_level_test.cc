@@ -109,10 +109,13 @@ class LevelGroup {
  public:
   explicit LevelGroup(int32_t ranks, PlanMode mode = PlanMode::kLockstep, const char* policy = "bf_io_auto",
                       int32_t slots = 16, bool told = true, int64_t kv_tokens = 1'000'000)
+      : LevelGroup(ranks, mode, *MakePolicy(policy, {}), slots, told, kv_tokens) {}
+  LevelGroup(int32_t ranks, PlanMode mode, std::unique_ptr<Policy> policy, int32_t slots, bool told,
+             int64_t kv_tokens)
       : ranks_(static_cast<size_t>(ranks)) {
     SchedulerOptions options;
     options.plan_mode = mode;
-    scheduler = std::make_unique<OneGroup>(options, *MakePolicy(policy, {}));
+    scheduler = std::make_unique<OneGroup>(options, std::move(policy));
     std::vector<EpochMember> members(static_cast<size_t>(ranks));
     for (EpochMember& member : members) {
       member.spec = {slots, kv_tokens, true};
@@ -269,6 +272,59 @@ TEST(PromptLevel, APromptThatFitsNoMemoryOfItsRankGoesToAnother) {
   group.Enqueue(3, 300, 100);
   group.Step();
   EXPECT_EQ(group.scheduler->WorkerOf(3), group.scheduler->WorkerOf(1));
+}
+
+// Remembers what the policy that it asks is shown of prompts.
+class Watching final : public Policy {
+ public:
+  explicit Watching(std::vector<PrefillView>* seen) : seen_(seen) {}
+  absl::string_view name() const override { return "watching"; }
+  bool meters_prompts() const override { return true; }
+  void Decide(const Snapshot& snapshot, Decision& decision) override {
+    if (snapshot.prefill != nullptr) seen_->push_back(*snapshot.prefill);
+    asked_->Decide(snapshot, decision);
+  }
+
+ private:
+  const std::unique_ptr<Policy> asked_ = *MakePolicy("bf_io_auto", {});
+  std::vector<PrefillView>* const seen_;
+};
+
+// Also of those on their way, and by the level of each step in between.
+TEST(PromptLevel, APlanKnowsWhatRanksWillHaveComputedWhenItsStepBegins) {
+  for (const PlanMode mode : {PlanMode::kLockstep, PlanMode::kPipelined}) {
+    std::vector<PrefillView> seen;
+    LevelGroup group(3, mode, std::make_unique<Watching>(&seen), 64, true, 1'000'000);
+    Fill(group, 3, 4);
+    seen.clear();
+    const int32_t lag = mode == PlanMode::kPipelined ? 1 : 0;
+    // What plans were made of, and the ranks, by the step that it is about.
+    std::map<int, PrefillView> shown;
+    std::map<int, std::vector<ChunkRank>> ranks;
+    RequestId next = 1;
+    for (int step = 0; step < 200; ++step) {
+      if (step % 5 == 0) group.Enqueue(next++, 40 + 37 * (step % 17), 100'000);
+      ranks[step] = group.ranks();
+      group.Step();
+      if (!seen.empty()) shown[step + lag] = seen.back();
+      seen.clear();
+    }
+    int under_way = 0;
+    for (const auto& [step, view] : shown) {
+      if (!ranks.contains(step)) continue;
+      EXPECT_EQ(view.traffic.lag_steps, lag);
+      for (size_t g = 0; g < 3; ++g) {
+        int64_t pending = 0;
+        for (const PromptLeft& prompt : view.ranks[g].prompts) pending += prompt.left;
+        under_way += pending > 0 ? 1 : 0;
+        const ChunkRank& rank = ranks[step][g];
+        EXPECT_EQ(pending, rank.pending()) << "step " << step << ", rank " << g << ", lag " << lag;
+        EXPECT_EQ(view.ranks[g].decodes, rank.decodes()) << "step " << step << ", rank " << g;
+      }
+      if (::testing::Test::HasFailure()) return;
+    }
+    EXPECT_GT(under_way, 20);
+  }
 }
 
 TEST(PromptReports, ThoseThatMakeNoSenseAreRefused) {
