@@ -46,7 +46,7 @@ MUTANTS = [
     ("scheduler/virtual_fcfs.cc", "while (at != queue_.begin() && std::prev(at)->step > step) --at;", "", "requests that come back with their age wait last in the first-come queue"),
     ("scheduler/prefill_forecast.cc", "      Compute(step);\n", "", "plans forget what ranks compute until their step"),
     ("prefill/prefill_planner.cc", "paid * std::min(spread, settings_.least_steps)", "paid * spread", "prompts are spread over time that is not free"),
-    ("prefill/prefill_planner.cc", "paid * std::min(meant_s, cost_s)", "paid * meant_s", "a lone prompt waits for company longer than that can save"),
+    ("prefill/prefill_planner.cc", "return std::min(meant_s, cost_s / (paid * paid * paid));", "(void)cost_s, (void)paid;\n    return meant_s;", "a lone prompt waits for company longer than that can save"),
     ("admission/kv_gate.cc", "const int64_t memory = worker.kv_tokens - std::max<int64_t>(0, worker.drift);", "const int64_t memory = worker.kv_tokens;", "memory that a worker reports beyond the reckoning counts as free"),
     ("admission/kv_gate.cc", "resident.inflight ? kLateSteps : 0", "0", "a plan that comes late finds its memory given away"),
     ("admission/kv_gate.cc", "late += worker.prompt_steps[i];", "late += 0;", "memory of a request whose prompt takes long is given away"),

@@ -13,8 +13,10 @@ namespace {
 // share whoever else shares the step, so that none is bound to a rank that is never below the level.
 constexpr double kOverdue = 2;
 // Where no time is free it waits no longer than this share of what a mean one costs all decodes if it pays
-// alone: what waiting for company can save is not much more.
+// alone: what waiting for company can save is not much more. Where free time computes it meanwhile, waiting
+// loses less: the share is that over the cube of what free time leaves over, by trial.
 constexpr double kMostOfItsCost = 0.03;
+constexpr double kLeastPaid = 0.01;
 // A step is longer than without prompts by so many mean prompts or, where they are short, by so many times
 // itself at most: the fixed part of a step is then a third of it, so that longer steps gain little, and each
 // delays all that decode, and all that arrive.
@@ -168,8 +170,8 @@ class Planner {
   double Patience(double means) const {
     const double meant_s = kOverdue * WithLag(Spread()) * traffic_.step_s * means;
     const double cost_s = kMostOfItsCost * static_cast<double>(decodes_) * traffic_.mean_prefill_s;
-    const double paid = PaidShare();
-    return (1 - paid) * meant_s + paid * std::min(meant_s, cost_s);
+    const double paid = std::max(kLeastPaid, PaidShare());
+    return std::min(meant_s, cost_s / (paid * paid * paid));
   }
 
   // At which every rank whose first prompt is overdue computes that prompt's share.
