@@ -88,13 +88,6 @@ class Planner {
 
   double ShareOfAPrompt() const { return std::max(1.0, traffic_.mean_prompt_tokens / Horizon()); }
 
-  // Ranks that pay together.
-  double Company() const {
-    const double worth = 2 * settings_.company * Arriving() * static_cast<double>(decodes_);
-    const double rest = std::sqrt(0.25 + worth) - 0.5;  // k (k + 1) is `worth` there
-    return std::clamp(std::ceil(rest), 1.0, static_cast<double>(ranks_.size()));
-  }
-
   // Of a rank on average: the share of its time that prompts can have for nothing, free rows by what they
   // would take above the knee.
   double FreeSpeed() const {
@@ -114,12 +107,13 @@ class Planner {
     const auto decodes = static_cast<double>(decodes_);
     const double free = FreeSpeed(), spare = std::max(0.0, free - Arriving() / ranks);
     const double behind = std::max(1.0, static_cast<double>(could_run_) / ranks);
+    const double company = std::min(ranks, std::sqrt(2 * Arriving() * decodes));
     const double paced_s = WithLag(Spread()) * std::max(traffic_.step_s, least_s_);
     const double paced = paced_s > 0 ? traffic_.mean_prefill_s / paced_s : 0;
     LevelTerms terms;
     terms.least_s = least_s_;
     terms.wanted_tokens = wanted;
-    terms.least_sharing = std::max(settings_.sharing * Company(), decodes * spare / behind);
+    terms.least_sharing = std::max(settings_.sharing * company, decodes * spare / behind);
     terms.paying_sharing = decodes * std::max(free, paced);
     return terms;
   }

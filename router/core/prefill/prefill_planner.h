@@ -14,10 +14,9 @@
 //   - with Q prompts on G ranks, Q / G wait for each rank, and free time alone would work them off at the
 //     speed f - lambda S / G. So m Q / G >= N (f - lambda S / G) is the least that paying for a backlog
 //     takes. Where arrivals take all free time and more, decodes pay in any case.
-// Company: k prompts that pay together have waited (k - 1) / 2 lambda on average, and each pays N S / k. One
-// more is worth waiting for while k (k + 1) < 2 w lambda N S, where PrefillSettings::company is w: below 1,
-// first tokens come sooner. While fewer than the k where that ends share the rise (or than G, if that is
-// less), the level stays where prompts are free.
+// Company: k prompts that pay together have waited k / 2 lambda on average, and each pays N S / k; the sum is
+// least at k = sqrt(2 lambda N S). While fewer than that share the rise (or than G, if that is less), the
+// level stays where prompts are free.
 //
 // How fast. The free rows of a step that had no prompt are lost, so what has to be paid is spread evenly:
 // every prompt under way gets the mean prompt's share of a horizon tau = k / lambda per step, by which k
@@ -55,8 +54,6 @@ struct PrefillSettings {
   // Weight of prompts' waits against decodes' in k: 1 is the mean time from arrival to end; below it, first
   // tokens come sooner and steps are less even. Positive.
   double pace = 0.5;
-  // Weight of first tokens' waits against decodes' in how many prompts pay together. Positive.
-  double company = 0.25;
   // Most prompts under way, per rank: with one each all ranks share a longer step, and more only wait.
   // Positive.
   double prompts_per_rank = 1;

@@ -195,11 +195,11 @@ TEST(PlanPrefillTest, StepsUntilThePlanIsThereComeOnTopOfTheHorizon) {
 TEST(PlanPrefillTest, ALonePromptWaitsForCompanyWhereSomeIsComing) {
   const std::vector<PrefillRank> ranks = {RankOf(20, 2000, 10, {{500, 0}}), RankOf(20, 2000)};
   const double slowest = SlowestWithoutPrompts(ranks);
-  // 2 w lambda N S = 0.5 * 10 * 40 * 0.02 = 4, and 1 * 2 is less: both ranks.
+  // k = sqrt(2 * 10 * 40 * 0.02) = 4: both ranks.
   EXPECT_NEAR(PlanPrefill(ranks, {}, Traffic(), {}).level_s, slowest, 1e-12);
   PrefillTraffic rare = Traffic();
   rare.arrivals_per_s = 0.1;
-  EXPECT_GT(PlanPrefill(ranks, {}, rare, {}).level_s, slowest + 1e-4) << "0.04 is less than 1 * 2";
+  EXPECT_GT(PlanPrefill(ranks, {}, rare, {}).level_s, slowest + 1e-4) << "k = 0.4";
 }
 
 // However long company takes to come, since waiting for it has cost a share of what it could save.
