@@ -34,6 +34,7 @@ class Planner {
       bound += static_cast<int64_t>(rank.prompts.size());
       if (rank.decodes > 0) least_s_ = std::max(least_s_, WorkOf(rank).SecondsWithoutPrompts());
     }
+    free_speed_ = FreeSpeed();
     slots_short_ = static_cast<int64_t>(waiting.size()) > free_slots_;
     could_run_ = bound + std::min(free_slots_, static_cast<int64_t>(waiting.size()));
     left_.resize(waiting.size());
@@ -76,7 +77,7 @@ class Planner {
 
   // Share of what arrives that free time leaves over.
   double PaidShare() const {
-    const double work = Arriving(), free = FreeSpeed() * static_cast<double>(ranks_.size());
+    const double work = Arriving(), free = free_speed_ * static_cast<double>(ranks_.size());
     return work > 0 ? std::clamp(1 - free / work, 0.0, 1.0) : 0;
   }
 
@@ -105,7 +106,7 @@ class Planner {
   LevelTerms Terms(double wanted) const {
     const auto ranks = static_cast<double>(ranks_.size());
     const auto decodes = static_cast<double>(decodes_);
-    const double free = FreeSpeed(), spare = std::max(0.0, free - Arriving() / ranks);
+    const double free = free_speed_, spare = std::max(0.0, free - Arriving() / ranks);
     const double behind = std::max(1.0, static_cast<double>(could_run_) / ranks);
     const double company = std::min(ranks, std::sqrt(2 * Arriving() * decodes));
     const double paced_s = WithLag(Spread()) * std::max(traffic_.step_s, least_s_);
@@ -203,9 +204,10 @@ class Planner {
     // The longest to the rank that will be least loaded.
     std::stable_sort(chosen.begin(), chosen.end(),
                      [&](int32_t a, int32_t b) { return waiting_[a].tokens > waiting_[b].tokens; });
-    std::stable_sort(takers.begin(), takers.end(), [&](WorkerIndex a, WorkerIndex b) {
-      return ExpectedSeconds(ranks_[a]) < ExpectedSeconds(ranks_[b]);
-    });
+    std::vector<double> expected_s(ranks_.size());
+    for (const WorkerIndex g : takers) expected_s[g] = ExpectedSeconds(ranks_[g]);
+    std::stable_sort(takers.begin(), takers.end(),
+                     [&](WorkerIndex a, WorkerIndex b) { return expected_s[a] < expected_s[b]; });
     for (size_t i = 0; i < count; ++i) {
       decision_.bindings.push_back({chosen[i], takers[i]});
       PrefillRank& rank = ranks_[takers[i]];
@@ -257,6 +259,8 @@ class Planner {
   int64_t could_run_ = 0;
   // The slowest rank's time without prompts.
   double least_s_ = 0;
+  // FreeSpeed(), which depends on no binding.
+  double free_speed_ = 0;
   bool slots_short_ = false;
   // Of `waiting`, not bound yet.
   std::vector<int32_t> left_;
