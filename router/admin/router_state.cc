@@ -57,7 +57,7 @@ void Fill(const core::Scheduler::WorkerAccount& from, v1::WorkerState& out) {
   out.set_time_per_token(from.spec.time_per_token);
   out.set_time_offset(from.spec.time_offset);
   if (from.prefill) {
-    out.set_pending_prefill_tokens(Count(from.prefill->pending_tokens));
+    out.set_pending_prefill_tokens(Count(from.prefill->pending_tokens()));
     out.set_token_budget(static_cast<uint32_t>(from.prefill->token_budget));
   }
 }
@@ -71,6 +71,8 @@ void Fill(const WorkerView& from, const std::string& group, v1::WorkerState& out
   out.set_kv_tokens(Count(member.kv_tokens));
   out.set_phase(v1::WORKER_PHASE_JOINING);
   if (member.service_s > 0) out.set_service_s(member.service_s);
+  out.set_step_prefill_tokens(Count(member.telemetry.step_prefill_tokens));
+  out.set_prefill_tokens(Count(member.telemetry.prefill_tokens));
   if (member.telemetry.cost) Fill(*member.telemetry.cost, *out.mutable_cost());
   if (from.energy) Fill(*from.energy, *out.mutable_energy());
   if (!member.rank) return;
@@ -238,6 +240,7 @@ v1::StepSummary ToProto(const StepSummary& summary) {
   out.set_epoch(summary.epoch);
   out.set_step(Count(summary.step));
   for (const int64_t load : summary.load_tokens) out.add_load_tokens(Count(load));
+  for (const int64_t tokens : summary.prefill_tokens) out.add_prefill_tokens(Count(tokens));
   out.mutable_active_requests()->Assign(summary.active_requests.begin(), summary.active_requests.end());
   for (const absl::Duration local : summary.local) out.add_local_ns(ToNs(local));
   for (const absl::Duration wait : summary.barrier_wait) out.add_barrier_wait_ns(ToNs(wait));

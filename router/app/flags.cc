@@ -148,13 +148,6 @@ void AddDecisions(OptionTable& table, RouterOptions& o) {
       {{"due", AgentOrder::kDue}, {"age", AgentOrder::kAge}, {"off", AgentOrder::kOff}},
       "turns of calls with a parent_id: due (the parent that is due first: begun longest ago, its tokens "
       "counted in), age (the parent begun longest ago) or off (each call by its own age)");
-  table.Add(
-      "prefill_weight", &o.prefill.weight, Within(0, 1'000'000),
-      "workers that take prompts in pieces: tokens of load that a prompt token counts as, beside the one "
-      "it is, until it is computed; for bf_io and bf_io_auto. 0: nothing");
-  table.Add("prefill_pieces", &o.prefill.pieces,
-            "workers that take prompts in pieces: no rank computes more of them in a step than the mean rank "
-            "has to compute, so that none holds the others up");
   table.AddScaled("decide_budget_ms", absl::ToDoubleMilliseconds(o.decide_budget), Within(0, 60'000),
                   "how long a decision may search, in milliseconds, before it ends with the plan at hand; 0: "
                   "until it is done",

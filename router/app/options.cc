@@ -9,7 +9,6 @@ core::SchedulerOptions RouterOptions::scheduler() const {
   out.window = max_waiting;
   out.admission = admission;
   out.wait = wait;
-  out.prefill = prefill;
   return out;
 }
 

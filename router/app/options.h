@@ -71,8 +71,6 @@ struct RouterOptions {
   core::KvGateOptions admission;
   core::WaitGateOptions wait;
   AgentOrder agent_order = AgentOrder::kDue;
-  // Prompts as load (router/core/scheduler/prefill_plan.h).
-  core::PrefillOptions prefill = {.weight = 16, .pieces = true};
   core::PlanMode plan_mode = core::PlanMode::kPipelined;
   // Whether a group's ranks meet in a barrier, or each steps by itself.
   core::GroupKind group_kind = core::GroupKind::kBarrier;

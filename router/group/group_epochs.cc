@@ -236,7 +236,9 @@ core::EpochMember Group::EpochMemberOf(Member& member, Commands& out) {
   to.spec.accepts_new = !member.draining;
   to.spec.time_per_token = member.telemetry.time.time_per_token;
   to.spec.time_offset = member.telemetry.time.time_offset;
+  to.spec.prefill_time = member.telemetry.time.prefill_time;
   to.spec.service_time = member.telemetry.service_time;
+  to.spec.cost = member.telemetry.batch_cost;
   // The scheduler has this router's own requests. What the worker holds of another's and no router has
   // recovered is not taken for anything of this one's.
   absl::flat_hash_set<core::RequestId> orphaned(member.orphaned.begin(), member.orphaned.end());

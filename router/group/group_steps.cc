@@ -115,6 +115,14 @@ void Group::OnBarrierError(Member& member, absl::string_view why, absl::Span<con
 
 void Group::TakeTelemetry(Member& member, const StepReport& report, Commands& out) {
   if (report.energy) out.push_back(EnergyReported{member.id, *report.energy});
+  member.telemetry.step_prefill_tokens = report.prefill_tokens;
+  member.telemetry.prefill_tokens += report.prefill_tokens;
+  if (report.batch_cost) {
+    member.telemetry.batch_cost = report.batch_cost;
+    // Of a rank of the present epoch: the next one begins with what has been told.
+    if (member.rank && member.rank_epoch == epoch_)
+      cluster_->Apply(core::SetCost{options_.index, *member.rank, *report.batch_cost});
+  }
   if (!report.cost) return;
   member.telemetry.cost = report.cost;
   UpdateTimes(out);
@@ -149,7 +157,8 @@ void Group::UpdateTimes(Commands& out) {
     if (times[g] == present[g]) continue;
     Member& rank = *ranks_[g];
     rank.telemetry.time = times[g];
-    cluster_->Apply(core::SetTime{options_.index, *rank.rank, times[g].time_per_token, times[g].time_offset});
+    cluster_->Apply(core::SetTime{options_.index, *rank.rank, times[g].time_per_token, times[g].time_offset,
+                                  times[g].prefill_time});
     Log(out, LogLine::Level::kInfo, rank.hello,
         absl::StrFormat(": a step counts as %.2f x load + %.0f tokens from now on", times[g].time_per_token,
                         times[g].time_offset));
@@ -184,7 +193,7 @@ void Group::SendParts(const core::Plan& plan, const Context& context) {
     part.apply_step = ApplyStepOf(plan, static_cast<core::WorkerIndex>(rank));
     if (part.apply_step == 0) continue;
     part.epoch = epoch_;
-    part.prefill_piece = plan.prefill_piece;
+    part.level_s = plan.level_s;
     if (!std::exchange(member.orphans_dropped, true))
       part.cancellations.insert(part.cancellations.end(), member.orphaned.begin(), member.orphaned.end());
     context.out.insert(context.out.end(), placed[rank].begin(), placed[rank].end());

@@ -77,6 +77,7 @@ StepSummary StepStatistics::NewSummary(int64_t step) const {
   summary.epoch = epoch_;
   summary.step = step;
   summary.load_tokens.resize(ranks_);
+  summary.prefill_tokens.resize(ranks_);
   summary.active_requests.resize(ranks_);
   summary.local.resize(ranks_);
   summary.barrier_wait.resize(ranks_);
@@ -115,6 +116,7 @@ void StepStatistics::OnReport(int32_t rank, const StepReport& report, absl::Time
   if (partial.reports == 0) partial.summary = NewSummary(report.step);
   StepSummary& summary = partial.summary;
   summary.load_tokens[rank] = report.load_tokens;
+  summary.prefill_tokens[rank] = report.prefill_tokens;
   summary.active_requests[rank] = report.active_requests;
   summary.local[rank] = report.local;
   summary.barrier_wait[rank] = report.barrier_wait;
@@ -151,6 +153,7 @@ void StepStatistics::OnStepAlone(int32_t rank, const StepReport& report, absl::T
   last_.assigned = 0;
   summary->step = report.step;
   summary->rank = rank;
+  summary->prefill_tokens[rank] = report.prefill_tokens;
   summary->local[rank] = report.local;
   summary->barrier_wait[rank] = report.barrier_wait;
   const auto load = static_cast<double>(report.load_tokens);

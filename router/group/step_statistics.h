@@ -27,6 +27,7 @@ struct StepSummary {
   int64_t step = 0;
   // By rank.
   std::vector<int64_t> load_tokens;
+  std::vector<int64_t> prefill_tokens;
   std::vector<uint32_t> active_requests;
   std::vector<absl::Duration> local;
   std::vector<absl::Duration> barrier_wait;

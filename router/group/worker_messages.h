@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "common/cost/batch_time.h"
 #include "common/cost/online_fit.h"
 #include "router/core/scheduler/events.h"
 #include "router/requests/request.h"
@@ -121,7 +122,10 @@ struct StepReport {
   std::string barrier_error;
   std::vector<uint32_t> missing_ranks;
 
+  // Computed in the step.
+  int64_t prefill_tokens = 0;
   std::optional<StepCostEstimate> cost;
+  std::optional<BatchCost> batch_cost;
   std::optional<EnergyReading> energy;
   std::optional<core::PrefillReport> prefill;
 };
@@ -153,7 +157,7 @@ struct PlanPart {
   int64_t apply_step = 0;
   std::vector<core::RequestId> placements;
   std::vector<core::RequestId> cancellations;
-  std::optional<int64_t> prefill_piece;
+  std::optional<double> level_s;
 };
 
 }  // namespace bfio::router

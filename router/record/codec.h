@@ -38,6 +38,7 @@ std::vector<core::RequestId> IdsIn(const IdField& ids, core::RequestId base);
 
 void ToLog(const core::SchedulerOptions& options, v1::LoggedOptions& out);
 void ToLog(const core::PolicySetting& setting, v1::LoggedPolicy& out);
+void ToLog(const BatchCost& cost, v1::LoggedWorkerTime& out);
 void ToLog(const core::RequestSpec& spec, core::RequestId base, v1::LoggedRequest& out);
 void ToLog(const core::WorkerSpec& spec, v1::LoggedWorker& out);
 void ToLog(absl::Span<const core::EpochMember> members, core::RequestId base, v1::LoggedEpoch& out);

@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -50,15 +52,39 @@ class Check {
 Check CheckTimes(const core::WorkerSpec& spec, Check check) {
   return check.Real("time_per_token", spec.time_per_token, 1e-9, kMaxTime)
       .Real("time_offset", spec.time_offset, -kMaxTime, kMaxTime)
+      .Real("prefill_time", spec.prefill_time, 0, kMaxTime)
       .Real("service_time", spec.service_time, 1e-9, kMaxTime);
 }
 
 template <class Logged>
-Check& PrefillIn(const Logged& from, Check& check, std::optional<core::PrefillReport>& to) {
-  if (!from.has_pending_prefill() && !from.has_token_budget()) return check;
-  to = {from.pending_prefill(), from.token_budget()};
-  return check.In("pending_prefill", to->pending_tokens, 0, kMaxLoadTokens)
-      .In("token_budget", to->token_budget, 0, kMaxLoadTokens);
+Check& PrefillIn(const Logged& from, core::RequestId base, Check& check,
+                 std::optional<core::PrefillReport>& to) {
+  if (!from.has_prefill()) return check;
+  const v1::LoggedPrefill& prefill = from.prefill();
+  to.emplace().token_budget = prefill.token_budget();
+  check.In("token_budget", prefill.token_budget(), 0, kMaxLoadTokens)
+      .Same("pending prompts", prefill.ids_size(), prefill.tokens_size());
+  if (!check.status().ok()) return check;
+  const std::vector<core::RequestId> ids = IdsIn(prefill.ids(), base);
+  for (int i = 0; i < prefill.tokens_size(); ++i) {
+    to->prompts.push_back({ids[i], prefill.tokens(i)});
+    check.In("pending prompt", prefill.tokens(i), 1, kMaxRequestTokens);
+  }
+  return check;
+}
+
+template <class Logged>
+void CostIn(const Logged& from, Check& check, std::optional<BatchCost>& to) {
+  if (!from.has_cost()) return;
+  const v1::LoggedCost& cost = from.cost();
+  to = BatchCost{.c_s = cost.c_s(),
+                 .a_s_per_token = cost.a_s_per_token(),
+                 .b0_tokens = cost.b0_tokens(),
+                 .k2_s_per_token = cost.k2_s_per_token()};
+  check.Real("c_s", to->c_s, 0, kMaxTime)
+      .Real("a_s_per_token", to->a_s_per_token, 1e-30, kMaxTime)
+      .In("b0_tokens", to->b0_tokens, 0, kMaxLoadTokens)
+      .Real("k2_s_per_token", to->k2_s_per_token, 0, kMaxTime);
 }
 
 absl::StatusOr<core::WorkerSpec> SpecIn(const v1::LoggedWorker& worker) {
@@ -69,11 +95,11 @@ absl::StatusOr<core::WorkerSpec> SpecIn(const v1::LoggedWorker& worker) {
   if (worker.has_time_per_token()) spec.time_per_token = worker.time_per_token();
   if (worker.has_time_offset()) spec.time_offset = worker.time_offset();
   if (worker.has_service_time()) spec.service_time = worker.service_time();
-  absl::Status status =
-      CheckTimes(
-          spec,
-          Check().In("slots", spec.slots, 1, kMaxSlots).In("kv_tokens", spec.kv_tokens, 1, kMaxKvTokens))
-          .status();
+  spec.prefill_time = worker.prefill_time();
+  Check check;
+  check.In("slots", spec.slots, 1, kMaxSlots).In("kv_tokens", spec.kv_tokens, 1, kMaxKvTokens);
+  CostIn(worker, check, spec.cost);
+  absl::Status status = CheckTimes(spec, check).status();
   if (!status.ok()) return status;
   return spec;
 }
@@ -98,18 +124,19 @@ absl::Status WorkerIn(const v1::LoggedState::Worker& from, core::RequestId base,
     if (!request.ok()) return request.status();
     to.residents.push_back({*std::move(request), resident.inflight(), resident.first_step(),
                             resident.enqueued_step(), resident.dropped(), resident.settled_age(),
-                            resident.drift()});
+                            resident.drift(), resident.planned_for()});
     check.In("first_step", resident.first_step(), -kMaxStep, kMaxStep)
         .In("enqueued_step", resident.enqueued_step(), -kMaxStep, kMaxStep)
         .In("settled_age", resident.settled_age(), 0, kMaxStep)
-        .In("drift", resident.drift(), -kMaxLoadTokens, kMaxLoadTokens);
+        .In("drift", resident.drift(), -kMaxLoadTokens, kMaxLoadTokens)
+        .In("planned_for", resident.planned_for(), 0, kMaxStep);
   }
   for (const v1::LoggedState::Inflight& entry : from.inflight()) {
     to.inflight.push_back({entry.apply_step(), IdIn(entry.id(), base), entry.drop()});
     check.In("apply_step", entry.apply_step(), 0, kMaxStep);
   }
   to.drops = IdsIn(from.drops(), base);
-  return PrefillIn(from, check, to.prefill).status();
+  return PrefillIn(from, base, check, to.prefill).status();
 }
 
 absl::Status TotalsIn(const v1::LoggedState::Totals& from, core::SchedulerTotals& to) {
@@ -120,6 +147,23 @@ absl::Status TotalsIn(const v1::LoggedState::Totals& from, core::SchedulerTotals
                               to.policy_violations, to.preempted, to.held_back})
     check.In("count", count, 0, kMaxCount);
   return check.status();
+}
+
+void LevelsIn(const v1::LoggedState::Group& from, Check& check, core::GroupState& to) {
+  if (!check.status().ok()) return;
+  for (int i = 0; i < from.levels_size(); ++i) {
+    core::PlannedLevel& level = to.levels.emplace_back(core::PlannedLevel{from.level_steps(i), std::nullopt});
+    if (from.levels(i) > 0) level.level_s = from.levels(i);
+    check.In("level_steps", level.step, 0, kMaxStep).Real("level", from.levels(i), 0, kMaxTime);
+  }
+  core::PromptTraffic& traffic = to.traffic;
+  const std::array<core::FadingMean*, 6> means = {&traffic.placed_per_step, &traffic.prompt_tokens,
+                                                  &traffic.prompt_squares,  &traffic.output_tokens,
+                                                  &traffic.step_s,          &traffic.chunk_tokens};
+  for (int i = 0; i < std::min<int>(from.traffic_size(), means.size()); ++i) {
+    *means[i] = {from.traffic(i).weight(), from.traffic(i).value()};
+    check.Real("weight", means[i]->weight, 0, 1).Real("mean", means[i]->value, 0, 1e300);
+  }
 }
 
 // Without its workers.
@@ -133,12 +177,12 @@ absl::Status GroupIn(const v1::LoggedState::Group& from, core::RequestId base, c
   to.decided_step = from.decided_step();
   to.reports = from.reports();
   if (from.has_holder()) to.holder = IdIn(from.holder(), base);
-  if (from.has_prefill_piece()) to.piece = from.prefill_piece();
   Check check;
   check.In("group", to.group, 0, kMaxGroup)
       .In("kind", from.kind(), 0, 1)
       .In("reports", to.reports, 0, kMaxCount)
-      .In("prefill_piece", to.piece.value_or(1), 1, kMaxLoadTokens);
+      .Same("level_steps, levels", from.level_steps_size(), from.levels_size());
+  LevelsIn(from, check, to);
   for (const int64_t step : {to.reported_step, to.planned_step, to.decided_step})
     check.In("step", step, 0, kMaxStep);
   absl::Status status = check.status();
@@ -202,8 +246,6 @@ absl::StatusOr<core::SchedulerOptions> FromLog(const v1::LoggedOptions& options)
     out.wait.most_steps = options.wait_most_steps();
   }
   if (options.hold_after_steps() != 0) out.hold_after_steps = options.hold_after_steps();
-  out.prefill.weight = options.prefill_weight();
-  out.prefill.pieces = options.prefill_pieces();
   absl::Status status = Check()
                             .In("admission", options.admission(), 0, 2)
                             .In("wait", options.wait(), 0, 2)
@@ -212,7 +254,6 @@ absl::StatusOr<core::SchedulerOptions> FromLog(const v1::LoggedOptions& options)
                             .Real("admission_confidence", out.admission.confidence, 0.0, 1 - 1e-15)
                             .Real("admission_alpha", out.admission.alpha, 0.0, 1.0)
                             .In("hold_after_steps", out.hold_after_steps, 1, kMaxCount)
-                            .Real("prefill_weight", out.prefill.weight, 0.0, 1e9)
                             .In("max_waiting", out.max_waiting, 0, kMaxCount)
                             .In("window", out.window, 0, kMaxCount)
                             .In("report_delay_steps", out.report_delay_steps, 0, 1 << 20)
@@ -316,15 +357,19 @@ absl::StatusOr<core::ClusterState> FromLog(const v1::LoggedState& state, core::R
 
 absl::StatusOr<core::SchedulerEvent> FromLog(const v1::LoggedWorkerTime& time) {
   core::WorkerSpec spec;
+  Check check;
+  CostIn(time, check, spec.cost);
   if (time.has_service_time()) {
     spec.service_time = time.service_time();
-  } else {
+  } else if (!time.has_cost()) {
     spec.time_per_token = time.time_per_token();
     spec.time_offset = time.time_offset();
+    spec.prefill_time = time.prefill_time();
   }
-  if (absl::Status status = CheckTimes(spec, Check()).status(); !status.ok()) return status;
+  if (absl::Status status = CheckTimes(spec, check).status(); !status.ok()) return status;
+  if (spec.cost) return core::SetCost{time.group(), time.rank(), *spec.cost};
   if (time.has_service_time()) return core::SetServiceTime{time.group(), time.rank(), spec.service_time};
-  return core::SetTime{time.group(), time.rank(), spec.time_per_token, spec.time_offset};
+  return core::SetTime{time.group(), time.rank(), spec.time_per_token, spec.time_offset, spec.prefill_time};
 }
 
 absl::StatusOr<core::AddGroup> FromLog(const v1::LoggedAddGroup& add) {
@@ -348,7 +393,7 @@ absl::StatusOr<core::Plan> FromLog(const v1::LoggedPlan& plan, core::RequestId b
   for (int i = 0; i < plan.placed_size(); ++i)
     out.placements.push_back({placed[i], plan.workers(i), plan.wait_steps(i)});
   for (int i = 0; i < plan.dropped_size(); ++i) out.drops.push_back({dropped[i], plan.drop_workers(i)});
-  if (plan.has_prefill_piece()) out.prefill_piece = plan.prefill_piece();
+  if (plan.has_level_s()) out.level_s = plan.level_s();
   return out;
 }
 
@@ -385,7 +430,7 @@ absl::Status FromLog(const v1::LoggedReport& report, core::RequestId base, Owned
   to.hints = out.hints;
   to.prefill.reset();
   Check check;
-  return PrefillIn(report, check, to.prefill).status();
+  return PrefillIn(report, base, check, to.prefill).status();
 }
 
 }  // namespace bfio::record

@@ -30,10 +30,25 @@ void HintsOut(absl::Span<const core::CompletionHint> hints, core::RequestId base
 }
 
 template <class Logged>
-void PrefillOut(const std::optional<core::PrefillReport>& prefill, Logged& out) {
+void PrefillOut(const std::optional<core::PrefillReport>& prefill, core::RequestId base, Logged& out) {
   if (!prefill) return;
-  out.set_pending_prefill(prefill->pending_tokens);
-  out.set_token_budget(prefill->token_budget);
+  v1::LoggedPrefill& to = *out.mutable_prefill();
+  to.set_token_budget(prefill->token_budget);
+  for (const auto& [id, tokens] : prefill->prompts) {
+    to.add_ids(IdOut(id, base));
+    to.add_tokens(tokens);
+    base = id;
+  }
+}
+
+template <class Logged>
+void CostOut(const std::optional<BatchCost>& cost, Logged& out) {
+  if (!cost) return;
+  v1::LoggedCost& to = *out.mutable_cost();
+  to.set_c_s(cost->c_s);
+  to.set_a_s_per_token(cost->a_s_per_token);
+  to.set_b0_tokens(cost->b0_tokens);
+  to.set_k2_s_per_token(cost->k2_s_per_token);
 }
 
 void WorkerOut(const core::GroupState::Worker& from, core::RequestId base, v1::LoggedState::Worker& out) {
@@ -45,8 +60,8 @@ void WorkerOut(const core::GroupState::Worker& from, core::RequestId base, v1::L
   out.set_applied(applied);
   out.set_idle(idle);
   out.set_drift(drift);
-  for (const auto& [request, in_flight, first_step, enqueued_step, dropped, settled_age, drift_share] :
-       residents) {
+  for (const auto& [request, in_flight, first_step, enqueued_step, dropped, settled_age, drift_share,
+                    planned_for] : residents) {
     v1::LoggedState::Resident& to = *out.add_residents();
     ToLog(request, base, *to.mutable_request());
     to.set_inflight(in_flight);
@@ -55,6 +70,7 @@ void WorkerOut(const core::GroupState::Worker& from, core::RequestId base, v1::L
     to.set_dropped(dropped);
     to.set_settled_age(settled_age);
     to.set_drift(drift_share);
+    to.set_planned_for(planned_for);
   }
   for (const auto& [apply_step, id, drop] : inflight) {
     v1::LoggedState::Inflight& to = *out.add_inflight();
@@ -63,7 +79,7 @@ void WorkerOut(const core::GroupState::Worker& from, core::RequestId base, v1::L
     to.set_drop(drop);
   }
   IdsOut(drops, base, *out.mutable_drops());
-  PrefillOut(prefill, out);
+  PrefillOut(prefill, base, out);
 }
 
 void TotalsOut(const core::SchedulerTotals& from, v1::LoggedState::Totals& out) {
@@ -82,7 +98,7 @@ void TotalsOut(const core::SchedulerTotals& from, v1::LoggedState::Totals& out) 
 // Without its workers, which come before it.
 void GroupOut(const core::GroupState& from, core::RequestId base, v1::LoggedState::Group& out) {
   const auto& [group, kind, workers, open, model, reported_step, planned_step, decided_step, reports, holder,
-               piece, totals] = from;
+               levels, traffic, totals] = from;
   out.set_group(group);
   out.set_kind(static_cast<int32_t>(kind));
   out.set_num_workers(static_cast<int32_t>(workers.size()));
@@ -93,7 +109,18 @@ void GroupOut(const core::GroupState& from, core::RequestId base, v1::LoggedStat
   out.set_decided_step(decided_step);
   out.set_reports(reports);
   if (holder) out.set_holder(IdOut(*holder, base));
-  if (piece) out.set_prefill_piece(*piece);
+  for (const auto& [step, level_s] : levels) {
+    out.add_level_steps(step);
+    // No level takes no time.
+    out.add_levels(level_s.value_or(0));
+  }
+  const auto& [placed_per_step, prompt_tokens, prompt_squares, output_tokens, step_s, chunk_tokens] = traffic;
+  for (const core::FadingMean& mean :
+       {placed_per_step, prompt_tokens, prompt_squares, output_tokens, step_s, chunk_tokens}) {
+    v1::LoggedState::Mean& to = *out.add_traffic();
+    to.set_weight(mean.weight);
+    to.set_value(mean.value);
+  }
   TotalsOut(totals, *out.mutable_totals());
 }
 
@@ -107,8 +134,7 @@ void IdsOut(absl::Span<const core::RequestId> ids, core::RequestId base, IdField
 }
 
 void ToLog(const core::SchedulerOptions& options, v1::LoggedOptions& out) {
-  const auto& [max_waiting, wait, window, admission, hold_after_steps, prefill, mode, report_delay_steps] =
-      options;
+  const auto& [max_waiting, wait, window, admission, hold_after_steps, mode, report_delay_steps] = options;
   out.set_lockstep(mode == core::PlanMode::kLockstep);
   out.set_max_waiting(max_waiting);
   out.set_window(window);
@@ -120,8 +146,10 @@ void ToLog(const core::SchedulerOptions& options, v1::LoggedOptions& out) {
   out.set_wait(static_cast<int32_t>(wait.kind));
   out.set_wait_fixed_tokens(wait.fixed_tokens);
   out.set_wait_most_steps(wait.most_steps);
-  out.set_prefill_weight(prefill.weight);
-  out.set_prefill_pieces(prefill.pieces);
+}
+
+void ToLog(const BatchCost& cost, v1::LoggedWorkerTime& out) {
+  CostOut(cost, out);
 }
 
 void ToLog(const core::PolicySetting& setting, v1::LoggedPolicy& out) {
@@ -153,13 +181,16 @@ void ToLog(const core::RequestSpec& spec, core::RequestId base, v1::LoggedReques
 }
 
 void ToLog(const core::WorkerSpec& spec, v1::LoggedWorker& out) {
-  const auto& [slots, kv_tokens, accepts_new, time_per_token, time_offset, service_time] = spec;
+  const auto& [slots, kv_tokens, accepts_new, time_per_token, time_offset, prefill_time, service_time, cost] =
+      spec;
   out.set_slots(slots);
   out.set_kv_tokens(kv_tokens);
   out.set_refuses_new(!accepts_new);
   if (time_per_token != 1) out.set_time_per_token(time_per_token);
   if (time_offset != 0) out.set_time_offset(time_offset);
   if (service_time != 1) out.set_service_time(service_time);
+  out.set_prefill_time(prefill_time);
+  CostOut(cost, out);
 }
 
 void ToLog(absl::Span<const core::EpochMember> members, core::RequestId base, v1::LoggedEpoch& out) {
@@ -189,7 +220,7 @@ void ToLog(core::WorkerIndex rank, const core::StepReport& report, bool with_hin
   IdsOut(rejected, base, *out.mutable_rejected());
   IdsOut(preempted, base, *out.mutable_preempted());
   out.set_group_idle(group_idle);
-  PrefillOut(prefill, out);
+  PrefillOut(prefill, base, out);
   if (with_hints) HintsOut(hints, base, out);
 }
 
@@ -209,7 +240,7 @@ void ToLog(const core::Plan& plan, core::RequestId base, v1::LoggedPlan& out) {
     out.add_drop_workers(worker);
     before = id;
   }
-  if (plan.prefill_piece) out.set_prefill_piece(*plan.prefill_piece);
+  if (plan.level_s) out.set_level_s(*plan.level_s);
 }
 
 void ToLog(const core::ClusterState& state, core::RequestId base,

@@ -157,6 +157,16 @@ void Recorder::Record(const core::Cluster&, const core::SetTime& event, const co
   out.set_rank(event.worker);
   out.set_time_per_token(event.time_per_token);
   out.set_time_offset(event.time_offset);
+  out.set_prefill_time(event.prefill_time);
+  Write(other_);
+}
+
+void Recorder::Record(const core::Cluster&, const core::SetCost& event, const core::Outcome&) {
+  v1::LoggedWorkerTime& out = *other_.mutable_worker_time();
+  out.Clear();
+  out.set_group(event.group);
+  out.set_rank(event.worker);
+  ToLog(event.cost, out);
   Write(other_);
 }
 

@@ -57,6 +57,7 @@ class Recorder final : public core::EventObserver {
   void Record(const core::Cluster&, const core::SetAcceptsNew& event, const core::Outcome& outcome);
   void Record(const core::Cluster&, const core::SetTime& event, const core::Outcome& outcome);
   void Record(const core::Cluster&, const core::SetServiceTime& event, const core::Outcome& outcome);
+  void Record(const core::Cluster&, const core::SetCost& event, const core::Outcome& outcome);
   void Record(const core::Cluster& cluster, const core::Report& event, const core::Outcome& outcome);
   void Record(const core::Cluster&, const core::MakePlan& event, const core::Outcome& outcome);
   void Record(const core::Cluster&, const core::SetPolicy& event, const core::Outcome& outcome);

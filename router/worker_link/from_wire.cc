@@ -22,6 +22,8 @@ constexpr size_t kMaxBarrierBytes = 64;
 constexpr size_t kModelDigits = 64;
 constexpr size_t kMaxDeviceBytes = 128;
 constexpr size_t kMaxOfferBytes = 4096;
+// Rows of a batch.
+constexpr uint32_t kMaxKneeTokens = 1 << 20;
 // A megawatt over a century.
 constexpr double kMaxJoules = 4e15;
 
@@ -78,9 +80,12 @@ absl::Status CheckTokenCounts(const v1::StepReport& report) {
 
 absl::Status CheckRanges(const v1::StepReport& report) {
   if (report.step() > kMaxInt64 || report.applied_plan() > kMaxInt64 || report.load_tokens() > kMaxKvTokens ||
-      report.pending_prefill_tokens() > kMaxKvTokens) {
-    return absl::InvalidArgumentError(
-        "step, applied_plan, load_tokens or pending_prefill_tokens is out of range");
+      report.prefill_tokens() > kMaxKvTokens) {
+    return absl::InvalidArgumentError("step, applied_plan, load_tokens or prefill_tokens is out of range");
+  }
+  for (const v1::PendingPrompt& prompt : report.pending_prompts()) {
+    if (prompt.tokens() == 0)
+      return absl::InvalidArgumentError("a pending prompt has no tokens left to compute");
   }
   return absl::OkStatus();
 }
@@ -222,9 +227,15 @@ absl::StatusOr<StepReport> ToStepReport(const v1::StepReport& report) {
   converted.missing_ranks.assign(report.missing_ranks().begin(), report.missing_ranks().end());
   if (report.has_cost()) converted.cost = ToCost(report.cost());
   if (report.has_energy()) converted.energy = ToEnergy(report.energy());
-  if (report.has_pending_prefill_tokens() && report.has_token_budget()) {
-    converted.prefill =
-        core::PrefillReport{static_cast<int64_t>(report.pending_prefill_tokens()), report.token_budget()};
+  converted.prefill_tokens = static_cast<int64_t>(report.prefill_tokens());
+  if (report.has_cost() && report.cost().has_batch())
+    converted.batch_cost = ToBatchCost(report.cost().batch());
+  if (report.has_token_budget()) {
+    core::PrefillReport& prefill = converted.prefill.emplace();
+    prefill.token_budget = report.token_budget();
+    prefill.prompts.reserve(static_cast<size_t>(report.pending_prompts_size()));
+    for (const v1::PendingPrompt& prompt : report.pending_prompts())
+      prefill.prompts.push_back({prompt.handle(), prompt.tokens()});
   }
   return converted;
 }
@@ -242,6 +253,18 @@ std::optional<StepCostEstimate> ToCost(const v1::StepCost& cost) {
   out.steps = static_cast<int64_t>(cost.steps());
   out.outliers = static_cast<int64_t>(cost.outliers());
   return out;
+}
+
+std::optional<BatchCost> ToBatchCost(const v1::BatchCost& cost) {
+  const bool good = IsAmount(cost.c_s(), OnlineStepFit::kMaxSeconds) &&
+                    IsAmount(cost.a_s_per_token(), OnlineStepFit::kMaxSeconds) && cost.a_s_per_token() > 0 &&
+                    IsAmount(cost.k2_s_per_token(), OnlineStepFit::kMaxSeconds) &&
+                    cost.b0_tokens() <= kMaxKneeTokens;
+  if (!good) return std::nullopt;
+  return BatchCost{.c_s = cost.c_s(),
+                   .a_s_per_token = cost.a_s_per_token(),
+                   .b0_tokens = cost.b0_tokens(),
+                   .k2_s_per_token = cost.k2_s_per_token()};
 }
 
 std::optional<EnergyReading> ToEnergy(const v1::Energy& energy) {

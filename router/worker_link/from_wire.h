@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "bfio/v1/worker.pb.h"
+#include "common/cost/batch_time.h"
 #include "common/cost/online_fit.h"
 #include "router/group/worker_messages.h"
 
@@ -25,6 +26,8 @@ absl::StatusOr<StepReport> ToStepReport(const v1::StepReport& report);
 
 // Nothing when some value is no finite number of at least 0, or beyond what OnlineStepFit lets in.
 std::optional<StepCostEstimate> ToCost(const v1::StepCost& cost);
+// Nothing when some value is out of range, or a token costs nothing.
+std::optional<BatchCost> ToBatchCost(const v1::BatchCost& cost);
 // Nothing when the device has no name, or some value is no finite number of at least 0.
 std::optional<EnergyReading> ToEnergy(const v1::Energy& energy);
 

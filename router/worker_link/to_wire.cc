@@ -45,7 +45,7 @@ void ToWire(const PlanPart& plan, absl::Span<const Assignment> assignments, v1::
   out.set_apply_step(static_cast<uint64_t>(plan.apply_step));
   for (const Assignment& assignment : assignments) ToWire(assignment, *out.add_assignments());
   out.mutable_cancellations()->Add(plan.cancellations.begin(), plan.cancellations.end());
-  if (plan.prefill_piece) out.set_prefill_piece(static_cast<uint32_t>(*plan.prefill_piece));
+  if (plan.level_s) out.set_level_s(*plan.level_s);
 }
 
 void ToWire(const Assignment& assignment, v1::Assignment& out) {

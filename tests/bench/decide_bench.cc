@@ -5,9 +5,9 @@
 // of long-tailed requests.
 //   small  G =  16, B = 72, |waiting| =   128
 //   large  G = 256, B = 72, |waiting| = 1,024
-// "prompts": the same with prompts that are not computed yet (WorkerView::prefill_weight).
-// per_pair_ns is the time over U * |waiting|: it tells whether the large case scales with the number of pairs
-// looked at.
+// "prompts": the same with ranks in a barrier that have prompts to compute, up to a level
+// (Snapshot::prefill). per_pair_ns is the time over U * |waiting|: it tells whether the large case scales
+// with the number of pairs looked at.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -19,6 +19,7 @@
 #include "router/core/admission/kv_gate.h"
 #include "router/core/lookahead/lookahead.h"
 #include "router/core/policy/policy.h"
+#include "router/core/prefill/prefill_view.h"
 #include "router/core/scheduler/virtual_fcfs.h"
 
 namespace bfio::core {
@@ -32,9 +33,10 @@ struct Case {
   std::vector<WorkerView> workers;
   std::vector<WaitingView> waiting;
   int64_t free_slots = 0;
+  PrefillView prefill;
 };
 
-// `prompts`: every fourth worker has some to compute, and a token of them weighs as much as 16.
+// `prompts`: workers compute them in chunks, and every fourth has one to compute.
 Case MakeCase(int workers, int waiting, Rng& rng, bool prompts = false) {
   Case result;
   for (int g = 0; g < workers; ++g) {
@@ -42,12 +44,21 @@ Case MakeCase(int workers, int waiting, Rng& rng, bool prompts = false) {
     for (int slot = 0; slot < kBatch; ++slot) freed += rng.Below(200) == 0 ? 1 : 0;
     const int64_t load = 80'000 + static_cast<int64_t>(rng.Normal() * 500) - 1'400 * freed;
     result.workers.push_back({load, kBatch - freed, freed, kKv});
-    if (prompts) result.workers.back().prefill_weight = 16;
-    if (prompts && g % 4 == 0) {
-      result.workers.back().time_offset = 16 * static_cast<double>(rng.Below(2'000));
+    if (prompts) {
+      PrefillRank& rank = result.prefill.ranks.emplace_back();
+      rank.cost = {.c_s = 18e-3, .a_s_per_token = 20e-6, .b0_tokens = 64, .k2_s_per_token = 6e-8};
+      rank.decodes = kBatch - freed;
+      rank.decode_context = static_cast<double>(load);
+      if (g % 4 == 0) rank.prompts.push_back({1 + static_cast<int64_t>(rng.Below(2'000)), 100});
     }
     result.free_slots += freed;
   }
+  result.prefill.traffic = {.arrivals_per_s = 300,
+                            .mean_prompt_tokens = 960,
+                            .mean_prefill_s = 0.019,
+                            .mean_output_tokens = 250,
+                            .step_s = 0.025,
+                            .lag_steps = 1};
   for (int i = 0; i < waiting; ++i) {
     WaitingView request;
     request.id = static_cast<RequestId>(i + 1);
@@ -90,6 +101,7 @@ void BM_Decide(benchmark::State& state, const char* name, const char* objective,
     const Case& current = cases[next++ % cases.size()];
     snapshot.workers = current.workers;
     snapshot.waiting = current.waiting;
+    snapshot.prefill = prompts ? &current.prefill : nullptr;
     Decide(*policy, snapshot, first_come, decision);
     pairs += static_cast<double>(current.free_slots * state.range(1));
   }

@@ -204,7 +204,12 @@ class Router {
       report.cost->tl = bfio::FittedValue{took / 8 * 1e-8, 1e-10};
       report.cost->steps = 1000;
     }
-    if (took % 4 == 2) report.prefill = bfio::core::PrefillReport{took, took / 2};
+    if (took % 4 == 1) report.batch_cost = bfio::BatchCost{.c_s = took * 1e-3, .a_s_per_token = 1e-6};
+    if (took % 4 == 2) {
+      report.prefill = bfio::core::PrefillReport{took / 2, {}};
+      for (uint8_t i = 0; i < took % 3; ++i)
+        report.prefill->prompts.push_back({input_.Byte() % 16u, 1 + took});
+    }
     if (took % 4 == 3) {
       report.energy.emplace();
       for (const RequestTokens& one : report.tokens) report.hints.push_back({one.id, took / 255.0});

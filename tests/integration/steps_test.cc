@@ -36,13 +36,12 @@ std::vector<int64_t> Column(const std::string& path, const std::string& name) {
   return values;
 }
 
-// Prompt tokens of the steps that a prompt of 1,000 takes on one of four ranks.
-std::vector<int64_t> PiecesOfAPrompt(const std::string& flag) {
+// Prompt tokens of the steps that a prompt of 1,000 takes on one of four ranks where nothing decodes.
+std::vector<int64_t> ChunksOfALonePrompt() {
   const std::string log = absl::StrCat(TestDirectory(), "/steps.csv");
   ClusterOptions options;
   options.worker_processes = 1;
   options.ranks_per_process = 4;
-  options.router_flags = {flag};
   options.worker_flags = {"--c=0.0005", "--tl=0", "--slots=8", "--token_budget=512",
                           absl::StrCat("--step_log=", log)};
   Cluster cluster(options);
@@ -66,18 +65,38 @@ std::vector<int64_t> PiecesOfAPrompt(const std::string& flag) {
   return pieces;
 }
 
-TEST(Steps, NoRankTakesMoreOfAPromptThanTheMeanRankHasToCompute) {
-  const std::vector<int64_t> pieces = PiecesOfAPrompt("--prefill_pieces=true");
-  ASSERT_FALSE(pieces.empty());
-  int64_t sum = 0;
-  for (const int64_t piece : pieces) sum += piece;
-  EXPECT_EQ(sum, 1000);
-  EXPECT_EQ(pieces.front(), 250);
-  EXPECT_EQ(*std::max_element(pieces.begin(), pieces.end()), 250);
+TEST(Steps, APromptThatHoldsNobodyUpTakesWhatTheBudgetAllows) {
+  EXPECT_THAT(ChunksOfALonePrompt(), ::testing::ElementsAre(512, 488));
 }
 
-TEST(Steps, WithoutPiecesARankTakesWhatItsBudgetAllows) {
-  EXPECT_THAT(PiecesOfAPrompt("--prefill_pieces=false"), ::testing::ElementsAre(512, 488));
+// Ranks that have told what their batches cost compute a prompt in chunks smaller than their budget while
+// others decode, and every request gets its tokens.
+TEST(Steps, APromptIsSpreadOverStepsWhileOthersDecode) {
+  const std::string log = absl::StrCat(TestDirectory(), "/levels.csv");
+  ClusterOptions options;
+  options.worker_processes = 1;
+  options.ranks_per_process = 4;
+  options.worker_flags = {"--c=0.0005",          "--tl=0",
+                          "--slots=16",          "--token_budget=4000",
+                          "--prefill_cost=1e-6", absl::StrCat("--step_log=", log)};
+  Cluster cluster(options);
+  ASSERT_TRUE(cluster.ok());
+  const RunResult run =
+      RunProgram("bfio_loadgen", {absl::StrCat("--target=", cluster.address()), "--profile=code",
+                                  "--requests=300", "--concurrency=24", "--json=-"});
+  EXPECT_EQ(run.code, 0) << run.err << run.out;
+  EXPECT_THAT(run.out, HasSubstr("\"completed\": 300"));
+  cluster.StopCleanly();
+  // A prompt of more than 100 tokens takes one step on a rank that is not held to a level.
+  const std::vector<int64_t> chunks = Column(log, "prefill_tokens");
+  const auto admitted = Column(log, "admitted");
+  ASSERT_EQ(chunks.size(), admitted.size());
+  int64_t steps_with_prompts = 0, steps_with_new = 0;
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    steps_with_prompts += chunks[i] > 0 ? 1 : 0;
+    steps_with_new += admitted[i] > 0 ? 1 : 0;
+  }
+  EXPECT_GT(steps_with_prompts, steps_with_new + steps_with_new / 2);
 }
 
 // What it adapts to is tested in virtual time (tests/unit/worker/sim_engine_test.cc): here, that the flags

@@ -25,7 +25,7 @@ MUTANTS = [
     ("scheduler/batch_builder.cc", "if (request.resident) return;", "", "a request takes its slot again with every chunk"),
     ("scheduler/batch_scheduler.cc", "request.passed_over >= kPatienceBatches", "request.passed_over > kPatienceBatches + 1", "a request that is passed over waits longer than promised"),
     ("scheduler/batch_planner.cc", "room.token_budget = std::max(budget_, decoding + kMinPrefillRows);", "room.token_budget = budget_;", "decoding requests leave prompts nothing of a small budget"),
-    ("scheduler/batch_planner.cc", "room.prefill_tokens = std::min(room.prefill_tokens, *piece_);", "room.prefill_tokens = *piece_;", "the router's chunk exceeds the worker's budget"),
+    ("scheduler/batch_planner.cc", "room.prefill_tokens = std::min(room.prefill_tokens, TokensBelowLevel(left));", "room.prefill_tokens = TokensBelowLevel(left);", "a level lets prompts take more than the worker's budget"),
     ("scheduler/batch_planner.cc", "  tuner.max_budget = options.token_budget;\n", "", "the adapted budget exceeds what a step has room for"),
     ("scheduler/budget_tuner.cc", "if (seen_.front().ended) --ended_;", "", "requests that have left the window count as ended in it"),
     ("scheduler/engine_model.cc", "--begun_;", "", "a replayed request keeps its slot after its end"),

@@ -61,10 +61,13 @@ class OneGroup {
     cluster_.Apply(core::SetAcceptsNew{kGroup, worker, accepts_new});
   }
   void SetTime(core::WorkerIndex worker, double time_per_token, double time_offset) {
-    cluster_.Apply(core::SetTime{kGroup, worker, time_per_token, time_offset});
+    cluster_.Apply(core::SetTime{kGroup, worker, time_per_token, time_offset, 0});
   }
   void SetServiceTime(core::WorkerIndex worker, double service_time) {
     cluster_.Apply(core::SetServiceTime{kGroup, worker, service_time});
+  }
+  void SetCost(core::WorkerIndex worker, const BatchCost& cost) {
+    cluster_.Apply(core::SetCost{kGroup, worker, cost});
   }
   absl::Status OnReport(core::WorkerIndex worker, const core::StepReport& report) {
     return cluster_.Apply(core::Report{kGroup, worker, report}).status;

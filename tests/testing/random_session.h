@@ -45,6 +45,11 @@ class RandomSession {
       scheduler_.SetTime(static_cast<core::WorkerIndex>(rng_.Below(workers_.size() + 1)),
                          rng_.Below(3) == 0 ? 1 : 0.5 + rng_.Uniform(), static_cast<double>(rng_.Below(50)));
     }
+    if (rng_.Below(30) == 0) {
+      const double a = 1e-5 * static_cast<double>(1 + rng_.Below(20));
+      scheduler_.SetCost(static_cast<core::WorkerIndex>(rng_.Below(workers_.size() + 1)),
+                         {.c_s = 0.02, .a_s_per_token = a, .b0_tokens = 16, .k2_s_per_token = 1e-6});
+    }
     if (rng_.Below(60) == 0) on_switch(rng_.Next());
     if (rng_.Below(50) == 0) Reform(true);
     MakePlans(false);
@@ -55,6 +60,8 @@ class RandomSession {
   struct Running {
     int64_t load = 0;
     int64_t remaining = 0;
+    // Of its prompt, not computed.
+    int64_t prompt_left = 0;
   };
   struct Worker {
     std::map<core::RequestId, Running> running;
@@ -92,6 +99,9 @@ class RandomSession {
       members[g].spec.slots = kSlots;
       members[g].spec.kv_tokens = kKv;
       if (rng_.Below(4) == 0) members[g].spec.time_per_token = 1.5;
+      // Where all have told what their batches cost, prompts are planned by it.
+      if (epoch_ % 4 != 1)
+        members[g].spec.cost = BatchCost{.c_s = 0.01, .a_s_per_token = 1e-4, .b0_tokens = 4};
       if (g < workers_.size() && rng_.Below(3) > 0) next[g].running = std::move(workers_[g].running);
       for (const auto& [id, running] : next[g].running) members[g].resident.push_back({id, running.load});
       if (rng_.Below(8) == 0) members[g].resident.push_back({uint64_t{1} << 60, 7});
@@ -149,13 +159,18 @@ class RandomSession {
         if (rng_.Below(25) == 0) {
           rejected.push_back(placement.id);
         } else {
-          worker.running[placement.id] = {request.spec.prefill_tokens, request.output};
+          worker.running[placement.id] = {request.spec.prefill_tokens, request.output,
+                                          InChunks(g) ? request.spec.prefill_tokens : 0};
         }
       }
       worker.applied = plan.apply_step;
     }
     report.applied_plan = worker.applied;
   }
+
+  // In some epochs all ranks compute prompts in chunks, in others not all do.
+  bool InChunks(size_t g) const { return (epoch_ + g) % 3 != 0 || epoch_ % 2 == 0; }
+  static int64_t Budget(size_t g) { return 16 + static_cast<int64_t>(g); }
 
   void Step() {
     ++step_;
@@ -169,10 +184,21 @@ class RandomSession {
       report.step = step_;
       Apply(g, report, rejected[g]);
       auto& running = workers_[g].running;
+      int64_t room = Budget(g);
+      if (InChunks(g)) report.prefill.emplace().token_budget = room;
       for (auto it = running.begin(); it != running.end();) {
         if (rng_.Below(60) == 0) {
           preempted[g].push_back(it->first);
           it = running.erase(it);
+          continue;
+        }
+        const int64_t chunk = std::min(room, it->second.prompt_left);
+        it->second.prompt_left = InChunks(g) ? it->second.prompt_left - chunk : 0;
+        room -= chunk;
+        if (it->second.prompt_left > 0) {
+          report.load_tokens += it->second.load;
+          report.prefill->prompts.push_back({it->first, it->second.prompt_left});
+          ++it;
           continue;
         }
         report.load_tokens += it->second.load++;
@@ -199,10 +225,6 @@ class RandomSession {
       reports[g].preempted = preempted[g];
       reports[g].hints = hints[g];
       reports[g].group_idle = idle;
-      // In some epochs all ranks say what they have to compute, in others not all do.
-      if ((epoch_ + g) % 3 != 0 || epoch_ % 2 == 0) {
-        reports[g].prefill = {reports[g].load_tokens % 97, 16 + static_cast<int64_t>(g)};
-      }
       if (scheduler_.OnReport(static_cast<core::WorkerIndex>(g), reports[g]).ok()) {
         for (const core::RequestId id : preempted[g]) PutBack(id);
       }

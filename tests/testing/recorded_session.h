@@ -72,7 +72,6 @@ inline core::SchedulerOptions OptionsOf(const SessionSetup& setup) {
   const core::AdmissionSetting admission = *core::ParseAdmission(setup.admission);
   options.admission = admission.kv;
   options.wait = admission.wait;
-  options.prefill = {3.5, true};
   return options;
 }
 

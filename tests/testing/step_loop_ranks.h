@@ -133,7 +133,10 @@ class StepLoopTest : public ::testing::Test {
       SimOptions options;
       options.limits = {slots, 1000, 500};
       options.plan = plan_;
-      auto engine = MakeSimEngine(options, std::make_unique<GatedTimer>(&rank->gate));
+      options.cost = cost_;
+      std::unique_ptr<StepTimer> timer;
+      if (!real_time_) timer = std::make_unique<GatedTimer>(&rank->gate);
+      auto engine = MakeSimEngine(options, std::move(timer));
       ASSERT_TRUE(engine.ok());
       rank->loop = std::make_unique<StepLoop>(
           StepLoopOptions{absl::StrCat("w", i), "1.2.3", nullptr, nullptr, 1 << 20, admission},
@@ -189,6 +192,9 @@ class StepLoopTest : public ::testing::Test {
 
   // Of the engines; none: prompts whole.
   std::optional<BatchPlannerOptions> plan_;
+  StepCost cost_;
+  // Steps take the time that they cost, and no gate holds them.
+  bool real_time_ = false;
   std::shared_ptr<LocalHub> hub_ = std::make_shared<LocalHub>();
   std::vector<std::unique_ptr<TestRank>> ranks_;
 };

@@ -21,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "common/cost/batch_time.h"
+#include "common/cost/prompt_work.h"
 
 namespace bfio::worker {
 
@@ -112,8 +113,8 @@ struct StepOutput {
   // and the g tokens it had generated before the step. Where every prompt takes one step that is s + j - 1 in
   // the j-th step. A request whose prompt takes p steps counts s in each of them: what is left of the prompt
   // is work that this worker has to do, and the router shall not fill the gap up. So such a request counts p
-  // - 1 tokens less than a router reckons that takes it to grow by one each step; the difference is there
-  // from the report after its first step until it ends, and the router gets this number.
+  // - 1 tokens less than one that grows by one each step: prefill_state() names it until its prompt is
+  // computed.
   int64_t load_tokens = 0;
   // Prompt tokens processed in the step: the chunks, not the whole prompts.
   int64_t prefill_tokens = 0;
@@ -133,13 +134,27 @@ struct StepOutput {
   }
 };
 
-// Of an engine that takes prompts in pieces.
+// A request that has made no token here yet.
+struct PendingPrompt {
+  Handle handle = 0;
+  // Of its prompt, not computed; at least 1.
+  int64_t tokens = 0;
+
+  friend bool operator==(const PendingPrompt&, const PendingPrompt&) = default;
+};
+
+// Of an engine that takes prompts in chunks.
 struct PrefillState {
-  // Prompt tokens of active requests that are not computed yet.
-  int64_t pending_tokens = 0;
   // Tokens of the next step at most.
   int64_t token_budget = 0;
+  // In the order of admission.
+  std::vector<PendingPrompt> prompts;
 
+  int64_t pending_tokens() const {
+    int64_t tokens = 0;
+    for (const PendingPrompt& prompt : prompts) tokens += prompt.tokens;
+    return tokens;
+  }
   friend bool operator==(const PrefillState&, const PrefillState&) = default;
 };
 
@@ -191,9 +206,11 @@ class Engine {
   // engine is broken permanently.
   virtual absl::Status StepTogether(StepPeers& peers, StepOutput& out);
 
-  // Prompt tokens that a step may compute from the next one on; none: as the engine's own budget allows. The
-  // router's limit, the same on all ranks. Engines that take prompts whole ignore it.
-  virtual void SetPrefillPiece(std::optional<int64_t> /*tokens*/) {}
+  // From the next step on as many prompt tokens are computed as the level allows, within the engine's own
+  // budget; none: as many as the budget allows. Engines that take prompts whole ignore it.
+  virtual void SetPrefillLevel(const std::optional<PrefillLevel>& /*level*/) {}
+  // The last step's local part was followed by so long a wait for the other ranks.
+  virtual void Waited(double /*seconds*/) {}
   // Nothing where prompts are taken whole.
   virtual std::optional<PrefillState> prefill_state() const { return std::nullopt; }
 

@@ -1,6 +1,7 @@
 #include "worker/link/convert.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 namespace bfio::worker {
@@ -104,6 +105,13 @@ void Fill(const StepCostEstimate& from, v1::StepCost* to) {
   to->set_outliers(static_cast<uint64_t>(from.outliers));
 }
 
+void Fill(const BatchCost& from, v1::BatchCost* to) {
+  to->set_c_s(from.c_s);
+  to->set_a_s_per_token(from.a_s_per_token);
+  to->set_b0_tokens(static_cast<uint32_t>(from.b0_tokens));
+  to->set_k2_s_per_token(from.k2_s_per_token);
+}
+
 void Fill(const EnergyReading& from, v1::Energy* to) {
   to->set_device(from.device);
   to->set_busy_j(from.sums.busy_j);
@@ -144,10 +152,15 @@ void Fill(const StepReport& report, v1::WorkerMessage& out) {
   to->set_barrier_error(report.barrier_error);
   to->mutable_missing_ranks()->Add(report.missing_ranks.begin(), report.missing_ranks.end());
   if (report.cost.has_value()) Fill(*report.cost, to->mutable_cost());
+  if (report.batch_cost.has_value()) Fill(*report.batch_cost, to->mutable_cost()->mutable_batch());
   if (report.energy.has_value()) Fill(*report.energy, to->mutable_energy());
   if (report.prefill.has_value()) {
-    to->set_pending_prefill_tokens(static_cast<uint64_t>(report.prefill->pending_tokens));
     to->set_token_budget(static_cast<uint32_t>(report.prefill->token_budget));
+    for (const PendingPrompt& prompt : report.prefill->prompts) {
+      v1::PendingPrompt* one = to->add_pending_prompts();
+      one->set_handle(prompt.handle);
+      one->set_tokens(static_cast<uint32_t>(prompt.tokens));
+    }
   }
 }
 
@@ -196,7 +209,7 @@ Plan FromPlan(const v1::Plan& from) {
     }
   }
   plan.cancellations.assign(from.cancellations().begin(), from.cancellations().end());
-  if (from.has_prefill_piece()) plan.prefill_piece = std::max<int64_t>(1, from.prefill_piece());
+  if (from.has_level_s() && std::isfinite(from.level_s())) plan.level_s = from.level_s();
   return plan;
 }
 

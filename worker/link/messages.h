@@ -49,7 +49,7 @@ struct Plan {
   std::vector<Handle> cancellations;
   // By assignment; empty when no assignment has one.
   std::vector<RequestNote> notes;
-  std::optional<int64_t> prefill_piece;
+  std::optional<double> level_s;
 };
 
 struct Shutdown {
@@ -123,8 +123,9 @@ struct StepReport {
   std::vector<int32_t> missing_ranks;
   // Where they have changed.
   std::optional<StepCostEstimate> cost;
+  std::optional<BatchCost> batch_cost;
   std::optional<EnergyReading> energy;
-  // Of engines that take prompts in pieces.
+  // Of engines that take prompts in chunks.
   std::optional<PrefillState> prefill;
 };
 

@@ -19,6 +19,9 @@ int64_t NowNs() {
 
 constexpr int64_t kAnyStep = std::numeric_limits<int64_t>::max();
 
+// Steps that a plan's level is good for (worker.proto, Plan.level_s).
+constexpr int64_t kLevelSteps = 16;
+
 // Lines about requests that fail: enough to see which, few enough not to hide others.
 constexpr int kFailureLines = 5;
 constexpr absl::Duration kFailurePeriod = absl::Seconds(30);
@@ -37,7 +40,7 @@ StepLoop::StepLoop(StepLoopOptions options, std::unique_ptr<Engine> engine,
       link_(link),
       held_(options_.resume_buffer_bytes),
       admission_(options_.admission, engine_->limits().kv_tokens),
-      meter_(options_.energy),
+      meter_(options_.energy, /*fits_batches=*/!engine_->together()),
       failures_(kFailureLines, kFailurePeriod),
       group_(options_.group) {}
 
@@ -89,7 +92,7 @@ absl::Status StepLoop::RunEpoch(const Inbox::Enter& enter) {
   for (const Handle handle : enter.epoch.cancellations) Drop(handle);
   held_.set_retain(enter.epoch.retain);
   if (!enter.epoch.group_name.empty()) group_ = enter.epoch.group_name;
-  engine_->SetPrefillPiece(std::nullopt);
+  level_.reset();
   applied_plan_ = 0;
   parked_ = true;
   barrier_end_ns_.reset();
@@ -161,6 +164,7 @@ absl::Status StepLoop::RunSteps(const Inbox::Enter& enter, Barrier& barrier) {
     report.epoch = enter.epoch.group.epoch;
     report.step = step;
     ApplyDuePlans(enter, report);
+    SetLevel(step);
     absl::Status peers;
     const absl::Status engine = RunLocal(enter, barrier, report, peers);
     const absl::Status met = peers.ok() ? Meet(enter, barrier, engine.ok(), report) : peers;
@@ -168,6 +172,7 @@ absl::Status StepLoop::RunSteps(const Inbox::Enter& enter, Barrier& barrier) {
     if (!engine.ok()) return engine;
     if (met.ok()) {
       meter_.Take(report);
+      engine_->Waited(1e-9 * static_cast<double>(report.barrier_wait_ns));
       if (options_.recorder != nullptr && report.cost) options_.recorder->OnCost(*report.cost);
       if (options_.recorder != nullptr && report.energy) options_.recorder->OnEnergy(*report.energy);
     } else {
@@ -235,9 +240,17 @@ void StepLoop::ApplyDuePlans(const Inbox::Enter& enter, StepReport& report) {
   report.applied_plan = applied_plan_;
 }
 
+void StepLoop::SetLevel(int64_t step) {
+  // Without plans nobody raises a level that is too low for a prompt.
+  if (level_ && step - level_step_ >= kLevelSteps) level_.reset();
+  const std::optional<BatchCost> cost = meter_.batch_cost();
+  engine_->SetPrefillLevel(level_ && cost ? std::optional(PrefillLevel{*level_, *cost}) : std::nullopt);
+}
+
 void StepLoop::Apply(Plan& plan, StepReport& report) {
   applied_plan_ = plan.apply_step;
-  engine_->SetPrefillPiece(plan.prefill_piece);
+  level_ = plan.level_s;
+  level_step_ = report.step;
   for (const Handle handle : plan.cancellations) Drop(handle);
   for (size_t i = 0; i < plan.assignments.size(); ++i) {
     SequenceRequest& request = plan.assignments[i];

@@ -88,6 +88,8 @@ class StepLoop {
   absl::StatusOr<bool> AwaitPlan(const Inbox::Enter& enter, int64_t step);
   void ApplyDuePlans(const Inbox::Enter& enter, StepReport& report);
   void Apply(Plan& plan, StepReport& report);
+  // Tells the engine up to when the step may compute prompts.
+  void SetLevel(int64_t step);
   absl::Status Admit(const SequenceRequest& request);
   void Drop(Handle handle);
   // Tells the recorder what the loop is at from now on.
@@ -127,6 +129,9 @@ class StepLoop {
 
   // State of the present epoch.
   int64_t applied_plan_ = 0;
+  // Of the last plan, and the step that it was applied in.
+  std::optional<double> level_;
+  int64_t level_step_ = 0;
   // Requests that the engine took before the present step.
   int32_t admitted_ = 0;
   // The group waits for a plan before the next step.

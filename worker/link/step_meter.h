@@ -1,11 +1,16 @@
 // Cost and energy of a rank's steps, for its reports to the router.
 //
-// Purpose: keeps the fit of C, t_l and the prefill cost over the rank's whole life, epochs and streams
-// notwithstanding, and puts it into a report when it has changed, every OnlineStepFit::kBlock steps; likewise
-// the energy of the rank's device, where there is a meter. Threads: none; the step loop's.
+// Purpose: keeps the fits of C, t_l and the prefill cost, and of what batches cost by their tokens, over the
+// rank's whole life, epochs and streams notwithstanding, and puts them into a report when they have changed,
+// every OnlineStepFit::kBlock steps; likewise the energy of the rank's device, where there is a meter.
+// Threads: none; the step loop's.
 #ifndef BFIO_WORKER_LINK_STEP_METER_H_
 #define BFIO_WORKER_LINK_STEP_METER_H_
 
+#include <cstdint>
+#include <optional>
+
+#include "common/cost/batch_fit.h"
 #include "common/cost/online_fit.h"
 #include "worker/energy/energy_monitor.h"
 #include "worker/link/messages.h"
@@ -14,16 +19,20 @@ namespace bfio::worker {
 
 class StepMeter {
  public:
-  // `energy` is borrowed and may be null.
-  explicit StepMeter(EnergyMonitor* energy) : energy_(energy) {}
+  // `energy` is borrowed and may be null. `fits_batches`: the rank's local time is that of its own tokens.
+  StepMeter(EnergyMonitor* energy, bool fits_batches) : energy_(energy), fits_batches_(fits_batches) {}
 
   // Takes in a step whose local part and barrier are over, and fills in the report's cost and energy if there
   // is news.
   void Take(StepReport& report);
+  // None while it is not known.
+  std::optional<BatchCost> batch_cost() const { return batches_.cost(); }
 
  private:
   OnlineStepFit fit_;
+  BatchFit batches_;
   EnergyMonitor* const energy_;
+  const bool fits_batches_;
   // The number of reported blocks.
   int64_t told_ = 0;
 };

@@ -28,6 +28,8 @@ struct BatchRequest {
   int64_t kv_tokens = 0;
   // Batches since it last had a token in one (or began); read for residents, by orders other than fcfs.
   int64_t passed_over = 0;
+  // Tokens in its cache: what its next tokens attend to.
+  int64_t cached = 0;
 
   bool decoding() const { return prefill_left == 0 && decode_left > 0; }
   // Tokens that could be in the next batch.

@@ -56,9 +56,25 @@ void BatchPlanner::Form(absl::Span<const BatchRequest> left, std::vector<Chunk>&
   } else {
     room.token_budget = std::max(budget_, decoding + kMinPrefillRows);
     room.prefill_tokens = std::max(budget_, kMinPrefillRows);
-    if (piece_) room.prefill_tokens = std::min(room.prefill_tokens, *piece_);
+    if (level_) room.prefill_tokens = std::min(room.prefill_tokens, TokensBelowLevel(left));
   }
   scheduler_.Form(left, room, batch);
+}
+
+int64_t BatchPlanner::TokensBelowLevel(absl::Span<const BatchRequest> left) {
+  prompts_.clear();
+  RankWork work;
+  work.cost = level_->cost;
+  for (const BatchRequest& request : left) {
+    if (request.prefill_left > 0) {
+      prompts_.push_back({request.prefill_left, request.cached});
+    } else if (request.decoding()) {
+      ++work.decodes;
+      work.decode_context += static_cast<double>(request.cached);
+    }
+  }
+  work.prompts = prompts_;
+  return TokensWithin(work, level_->seconds);
 }
 
 void BatchPlanner::Arrive(int64_t id, double now_s, int64_t prefill, int64_t decode,
@@ -68,6 +84,10 @@ void BatchPlanner::Arrive(int64_t id, double now_s, int64_t prefill, int64_t dec
 
 void BatchPlanner::End(int64_t id, int64_t decoded) {
   if (tuner_) tuner_->End(id, decoded);
+}
+
+void BatchPlanner::Waited(double seconds) {
+  if (tuner_) tuner_->Waited(seconds);
 }
 
 void BatchPlanner::Took(absl::Span<const BatchRequest> left, absl::Span<const Chunk> batch,

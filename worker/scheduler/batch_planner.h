@@ -1,8 +1,9 @@
 // What the next step of an engine contains: a scheduler, the token budget, and what moves it.
 //
 // Purpose: the part of an engine that has no model and no device, the same for the sim, CPU and CUDA engines.
-// The budget is set at the start; a tuner may adapt it (budget_tuner.h), and the router may say how large a
-// piece of prompts is for now, the same on every rank (worker.proto, Plan.prefill_piece).
+// The budget is set at the start; a tuner may adapt it (budget_tuner.h), and the router may say up to which
+// time ranks fill their steps with prompt tokens, the same for all (worker.proto, Plan.level_s): within the
+// budget a step then has as many as end by that time, as the engine's own steps have cost.
 //
 // What an engine does otherwise than a scheduler alone: the budget keeps no decode out of a step under
 // sarathi, nor out of one of decodes alone; and prompts get kMinPrefillRows however many decodes there are.
@@ -21,6 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/cost/prompt_work.h"
 #include "worker/scheduler/batch_scheduler.h"
 #include "worker/scheduler/budget_tuner.h"
 
@@ -47,11 +49,11 @@ class BatchPlanner {
   static absl::StatusOr<BatchPlanner> Create(const BatchPlannerOptions& options);
 
   // Fills `batch` with the chunks of the next step, by place in `left`, in the order of admission; all are
-  // residents. Depends on the requests, budget() and the piece alone: asked twice it says the same.
+  // residents. Depends on the requests, budget() and the level alone: asked twice it says the same.
   void Form(absl::Span<const BatchRequest> left, std::vector<Chunk>& batch);
 
-  // Prompt tokens of a step from now on; none: as the budget allows. Not read where prompts are taken whole.
-  void SetPrefillPiece(std::optional<int64_t> tokens) { piece_ = tokens; }
+  // Of the steps from now on; none: as the budget allows. Not read where prompts are taken whole.
+  void SetLevel(const std::optional<PrefillLevel>& level) { level_ = level; }
   // Tokens of the next step at most.
   int64_t budget() const { return budget_; }
   const BatchScheduler& scheduler() const { return scheduler_; }
@@ -67,14 +69,20 @@ class BatchPlanner {
   // The step formed last, of `left`, took so long.
   void Took(absl::Span<const BatchRequest> left, absl::Span<const Chunk> batch, const BatchLoad& load,
             double seconds);
+  // After it the engine waited for others so long.
+  void Waited(double seconds);
 
  private:
   BatchPlanner(const BatchPlannerOptions& options, BatchScheduler scheduler);
 
+  int64_t TokensBelowLevel(absl::Span<const BatchRequest> left);
+
   BatchScheduler scheduler_;
   std::optional<BudgetTuner> tuner_;
   int64_t budget_;
-  std::optional<int64_t> piece_;
+  std::optional<PrefillLevel> level_;
+  // Scratch.
+  std::vector<PromptLeft> prompts_;
 };
 
 }  // namespace bfio::worker

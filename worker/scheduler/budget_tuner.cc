@@ -57,6 +57,17 @@ void BudgetTuner::Arrive(int64_t id, double now_s, int64_t prefill, int64_t deco
   seen_.pop_front();
 }
 
+void BudgetTuner::Batch(const BatchLoad& load, double seconds) {
+  fit_.Add(load, seconds);
+  last_s_ = seconds;
+}
+
+void BudgetTuner::Waited(double seconds) {
+  // Who has not waited only knows that no other was slower.
+  const double others_s = seconds > kWaitShare * last_s_ ? last_s_ + seconds : std::min(floor_s_, last_s_);
+  floor_s_ += kFloorShare * (others_s - floor_s_);
+}
+
 void BudgetTuner::End(int64_t id, int64_t decoded) {
   const auto it = std::find_if(seen_.begin(), seen_.end(),
                                [&](const Seen& seen) { return seen.id == id && !seen.ended; });
@@ -88,6 +99,7 @@ void BudgetTuner::Begin() {
   engine.token_budget = budgets_[scores_.size()];
   engine.slots = options_.slots;
   engine.cost = cost_;
+  engine.least_s = floor_s_;
   engine.prompt_gives_token = options_.prompt_gives_token;
   replay_.emplace(requests_, backlog_, engine, scheduler_);
 }

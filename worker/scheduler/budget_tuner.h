@@ -55,7 +55,10 @@ class BudgetTuner {
   // It has ended with so many decodes, by itself or because it was cancelled.
   void End(int64_t id, int64_t decoded);
   // A batch has been made.
-  void Batch(const BatchLoad& load, double seconds) { fit_.Add(load, seconds); }
+  void Batch(const BatchLoad& load, double seconds);
+  // After it the engine waited for others so long: ranks that meet in a barrier make tokens as fast as the
+  // slowest.
+  void Waited(double seconds);
 
   // Goes on with the replays; the budget from now on. `backlog`: prompt tokens that wait in the engine.
   int64_t Turn(int64_t backlog);
@@ -79,6 +82,9 @@ class BudgetTuner {
   static constexpr double kMargin = 0.02;
   // The same of a share of misses, where every miss is counted.
   static constexpr double kMissMargin = 0.005;
+  // Weight of a batch in the time that the other ranks take; share of a batch above which a wait is one for
+  // them, and not the barrier's own cost.
+  static constexpr double kFloorShare = 1.0 / 64, kWaitShare = 0.02;
   // Weight of the last comparison beside those before.
   static constexpr double kLast = 0.25;
 
@@ -90,6 +96,9 @@ class BudgetTuner {
   const BudgetTunerOptions options_;
   const BatchScheduler scheduler_;
   BatchFit fit_;
+  double last_s_ = 0;
+  // What the slowest of the other ranks takes for a step, of late.
+  double floor_s_ = 0;
   std::vector<int64_t> budgets_;
   std::deque<Seen> seen_;
   int64_t ended_ = 0;

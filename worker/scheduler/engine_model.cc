@@ -47,7 +47,7 @@ std::optional<double> EngineModel::Start() {
   if (!options_.reserve_kv && options_.kv_tokens != BatchRoom::kUnbounded) {
     load_.overflow_tokens = std::max<int64_t>(0, resident_tokens_ + load_.tokens - options_.kv_tokens);
   }
-  return options_.cost.Seconds(load_);
+  return std::max(options_.least_s, options_.cost.Seconds(load_));
 }
 
 void EngineModel::End(Ended& ended) {

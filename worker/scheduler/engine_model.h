@@ -29,6 +29,8 @@ struct EngineModelOptions {
   // and what is in the caches beyond kv_tokens costs BatchCost's overflow.
   bool reserve_kv = true;
   BatchCost cost;
+  // No batch ends sooner: ranks in a barrier wait for one another.
+  double least_s = 0;
   // A request's first token comes with the last piece of its prompt, as engines do it, so that `decode` - 1
   // decodes follow. False: the paper's way, `decode` of them.
   bool prompt_gives_token = false;

@@ -28,6 +28,7 @@ void LiveHistory::OnStep(const StepSummary& step, absl::Time now) {
     group.open = Open();
     group.open->since = now;
     group.open->slowest_count.assign(loads.size(), 0);
+    group.open->sample.prefill_tokens.assign(loads.size(), 0);
   }
   Open& open = *group.open;
   open.last = now;
@@ -38,6 +39,8 @@ void LiveHistory::OnStep(const StepSummary& step, absl::Time now) {
   sample.load_tokens = loads;
   sample.active_requests = step.active_requests;
   sample.waiting_requests = step.waiting_requests;
+  for (size_t g = 0; g < std::min(step.prefill_tokens.size(), sample.prefill_tokens.size()); ++g)
+    sample.prefill_tokens[g] += step.prefill_tokens[g];
   sample.assigned += step.assigned;
   ++sample.steps;
   open.local_s += SumSeconds(step.local);

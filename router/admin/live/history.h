@@ -31,6 +31,8 @@ struct StepSample {
   int64_t step = 0;
   std::vector<int64_t> load_tokens;
   std::vector<uint32_t> active_requests;
+  // Computed in the interval, by rank.
+  std::vector<int64_t> prefill_tokens;
   int64_t waiting_requests = 0;
   // Of the interval.
   int64_t steps = 0;

@@ -56,6 +56,7 @@ std::string SamplesJson(const std::vector<std::shared_ptr<const StepSample>>& sa
                      {"step", sample->step},
                      {"load", sample->load_tokens},
                      {"active", sample->active_requests},
+                     {"prefill", sample->prefill_tokens},
                      {"waiting", sample->waiting_requests},
                      {"steps", sample->steps},
                      {"assigned", sample->assigned},

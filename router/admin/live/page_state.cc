@@ -15,10 +15,15 @@ json Of(const v1::Distribution& d) {
 }
 
 json Of(const v1::WorkerState& worker) {
-  json result = {{"workerId", worker.worker_id()},     {"phase", v1::WorkerPhase_Name(worker.phase())},
-                 {"engine", worker.engine()},          {"slots", worker.slots()},
-                 {"kvTokens", worker.kv_tokens()},     {"activeRequests", worker.active_requests()},
-                 {"loadTokens", worker.load_tokens()}, {"stragglerSteps", worker.straggler_steps()}};
+  json result = {{"workerId", worker.worker_id()},
+                 {"phase", v1::WorkerPhase_Name(worker.phase())},
+                 {"engine", worker.engine()},
+                 {"slots", worker.slots()},
+                 {"kvTokens", worker.kv_tokens()},
+                 {"activeRequests", worker.active_requests()},
+                 {"loadTokens", worker.load_tokens()},
+                 {"stragglerSteps", worker.straggler_steps()},
+                 {"stepPrefillTokens", worker.step_prefill_tokens()}};
   if (worker.has_rank()) result["rank"] = worker.rank();
   if (!worker.group().empty()) result["group"] = worker.group();
   return result;

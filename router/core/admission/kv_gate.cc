@@ -79,16 +79,16 @@ absl::Status CheckKvGate(const KvGateOptions& options, const Lookahead& lookahea
 }
 
 KvOutlook KvGate::Look(Lookahead& lookahead, absl::Span<const Worker> workers,
-                       absl::Span<WaitingView> waiting) {
+                       absl::Span<WaitingView> waiting, StepsOfPrompt steps_of_prompt) {
   if (options_.kind == Kind::kProtection) {
     LookAtPrompts(workers, waiting);
     return {1, 1, capacity_, need_};
   }
-  SetIntervals(workers, waiting);
+  SetIntervals(workers, waiting, steps_of_prompt);
   const size_t row = kWays * intervals_.size();
   capacity_.resize(workers.size() * row);
   for (size_t g = 0; g < workers.size(); ++g) AddWorker(lookahead, workers[g], &capacity_[g * row]);
-  AddAllWaiting(lookahead, waiting);
+  AddAllWaiting(lookahead, waiting, steps_of_prompt);
   return {static_cast<int32_t>(intervals_.size()), kWays, capacity_, need_};
 }
 
@@ -116,23 +116,26 @@ void KvGate::LookAtPrompts(absl::Span<const Worker> workers, absl::Span<WaitingV
   }
 }
 
-void KvGate::SetIntervals(absl::Span<const Worker> workers, absl::Span<const WaitingView> waiting) {
-  int64_t longest = 1, residents = 0;
+void KvGate::SetIntervals(absl::Span<const Worker> workers, absl::Span<const WaitingView> waiting,
+                          StepsOfPrompt steps_of_prompt) {
+  int64_t longest = 1, residents = 0, prompt_steps = 0;
   double tokens = 0;
   for (const Worker& worker : workers) {
     for (const Resident& resident : worker.residents) longest = std::max(longest, resident.max_new_tokens);
+    for (const int64_t steps : worker.prompt_steps) prompt_steps = std::max(prompt_steps, steps);
     residents += static_cast<int64_t>(worker.residents.size());
     tokens += static_cast<double>(worker.load_tokens);
   }
   for (const WaitingView& request : waiting) {
     longest = std::max(longest, request.max_new_tokens);
+    prompt_steps = std::max(prompt_steps, steps_of_prompt(RoundedUp(request.prefill_tokens)));
     if (residents == 0) tokens += static_cast<double>(request.prefill_tokens);
   }
   const int64_t sharers = residents > 0 ? residents : static_cast<int64_t>(waiting.size());
   const double mean = std::max(1.0, tokens / static_cast<double>(std::max<int64_t>(1, sharers)));
   intervals_.clear();
   starts_.clear();
-  for (int64_t from = 0; from < longest + kLateSteps;) {
+  for (int64_t from = 0; from < longest + kLateSteps + prompt_steps;) {
     const int64_t share = from / (from < kFar ? kNearShare : kFarShare);
     Interval interval;
     interval.from = from;
@@ -184,9 +187,12 @@ void KvGate::AddWorker(const Lookahead& lookahead, const Worker& worker, int64_t
   Factors one;
   one.fill(1);
   product_.assign(times, one);
-  for (const Resident& resident : worker.residents) {
+  for (size_t i = 0; i < worker.residents.size(); ++i) {
+    const Resident& resident = worker.residents[i];
     const int64_t stay = lookahead.Stay(resident, worker.time, starts_, absl::MakeSpan(alive_));
-    const int64_t late = resident.inflight && !resident.dropped ? kLateSteps : 0;
+    int64_t late = resident.inflight ? kLateSteps : 0;
+    if (!worker.prompt_steps.empty()) late += worker.prompt_steps[i];
+    if (resident.dropped) late = 0;
     if (stay + late <= 0) continue;
     if (resident.reserves_kv) {
       for (size_t k = 0; k < times && intervals_[k].from < stay + late; ++k) held_[k] += ReservedBy(resident);
@@ -217,7 +223,8 @@ void KvGate::AddWorker(const Lookahead& lookahead, const Worker& worker, int64_t
   }
 }
 
-void KvGate::AddAllWaiting(Lookahead& lookahead, absl::Span<WaitingView> waiting) {
+void KvGate::AddAllWaiting(Lookahead& lookahead, absl::Span<WaitingView> waiting,
+                           StepsOfPrompt steps_of_prompt) {
   const size_t row = kWays * intervals_.size();
   const bool exact = !lookahead.learns();
   kinds_.clear();
@@ -236,23 +243,25 @@ void KvGate::AddAllWaiting(Lookahead& lookahead, absl::Span<WaitingView> waiting
     need_.resize(need_.size() + row, 0);
     int64_t* const need = &need_[need_.size() - row];
     if (!request.reserves_kv) {
-      AddWaiting(lookahead, request, tokens, need);
+      AddWaiting(lookahead, request, tokens, steps_of_prompt(tokens), need);
       continue;
     }
     for (size_t k = 0; k < row; ++k) need[k] = k % kWays == 0 ? request.kv_reserve_tokens : kMoreThanAny;
   }
 }
 
-void KvGate::AddWaiting(Lookahead& lookahead, const WaitingView& request, int64_t tokens, int64_t* need) {
+void KvGate::AddWaiting(Lookahead& lookahead, const WaitingView& request, int64_t tokens,
+                        int64_t prompt_steps, int64_t* need) {
   const int64_t stay = lookahead.Stay(request, starts_, absl::MakeSpan(alive_));
-  ForEachInterval(tokens, stay, kLateSteps, [&](size_t k, int64_t held, const Factors& factors) {
-    int64_t* at = need + kWays * k;
-    *at++ = held;
-    for (int32_t j = 0; j < kThetas; ++j) {
-      const double more = factors[j] == 1 ? 0 : std::log(factors[j]) / std::ldexp(intervals_[k].theta, j);
-      *at++ = static_cast<int64_t>(std::ceil(static_cast<double>(held) + more));
-    }
-  });
+  ForEachInterval(
+      tokens, stay, kLateSteps + prompt_steps, [&](size_t k, int64_t held, const Factors& factors) {
+        int64_t* at = need + kWays * k;
+        *at++ = held;
+        for (int32_t j = 0; j < kThetas; ++j) {
+          const double more = factors[j] == 1 ? 0 : std::log(factors[j]) / std::ldexp(intervals_[k].theta, j);
+          *at++ = static_cast<int64_t>(std::ceil(static_cast<double>(held) + more));
+        }
+      });
 }
 
 }  // namespace bfio::core

@@ -23,9 +23,10 @@
 // chance that a worker that has been filled up by one plan runs out before all on it have ended is at most 1
 // - confidence (union bound), if the lookahead is right. Where lengths are taken as known (oracle,
 // max_tokens) only the first way counts, and nothing can run out if they are right. A plan may come late: a
-// request that is not known to have started counts as staying two steps longer. Each request alone fits an
-// empty worker for certain, so none is kept out for ever (scheduler/kv_hold.h decides which requests must
-// wait).
+// request that is not known to have started counts as staying two steps longer. A prompt may take several
+// steps: a request whose prompt is not computed counts as staying as many steps longer as prompts have taken
+// lately. Each request alone fits an empty worker for certain, so none is kept out for ever
+// (scheduler/kv_hold.h decides which requests must wait).
 //
 // Cost: residents * intervals multiplications, and a few logarithms per interval for each kind of waiting
 // request; about 22 intervals where requests make at most 1,000 tokens. Requests are of a kind, and share
@@ -42,6 +43,7 @@
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -77,7 +79,11 @@ class KvGate {
     int64_t drift = 0;
     // Whether its capacity is needed; otherwise it is not computed.
     bool open = true;
+    // By resident: steps beyond one that its prompt may still take. Empty: none.
+    absl::Span<const int64_t> prompt_steps;
   };
+  // Steps beyond one that a prompt of so many tokens is expected to take.
+  using StepsOfPrompt = absl::FunctionRef<int64_t(int64_t tokens)>;
 
   explicit KvGate(const KvGateOptions& options) : options_(options) {}
 
@@ -85,7 +91,9 @@ class KvGate {
 
   // Sets where each waiting request's needs are (WaitingView::kv_need). The outlook is valid until the
   // next call. REQUIRES: active().
-  KvOutlook Look(Lookahead& lookahead, absl::Span<const Worker> workers, absl::Span<WaitingView> waiting);
+  KvOutlook Look(
+      Lookahead& lookahead, absl::Span<const Worker> workers, absl::Span<WaitingView> waiting,
+      StepsOfPrompt steps_of_prompt = [](int64_t) -> int64_t { return 0; });
   // Gives a request of the outlook to a worker: the outlook then has the remaining capacity.
   // REQUIRES: active(); `need` is of the last Look.
   void Take(int32_t need, WorkerIndex worker);
@@ -106,11 +114,13 @@ class KvGate {
   using Factors = std::array<double, kThetas>;
 
   void LookAtPrompts(absl::Span<const Worker> workers, absl::Span<WaitingView> waiting);
-  void AddAllWaiting(Lookahead& lookahead, absl::Span<WaitingView> waiting);
-  void SetIntervals(absl::Span<const Worker> workers, absl::Span<const WaitingView> waiting);
+  void AddAllWaiting(Lookahead& lookahead, absl::Span<WaitingView> waiting, StepsOfPrompt steps_of_prompt);
+  void SetIntervals(absl::Span<const Worker> workers, absl::Span<const WaitingView> waiting,
+                    StepsOfPrompt steps_of_prompt);
   void AddWorker(const Lookahead& lookahead, const Worker& worker, int64_t* capacity);
-  // With a prompt that counts so many tokens.
-  void AddWaiting(Lookahead& lookahead, const WaitingView& request, int64_t tokens, int64_t* need);
+  // With a prompt that counts so many tokens and takes so many steps beyond one.
+  void AddWaiting(Lookahead& lookahead, const WaitingView& request, int64_t tokens, int64_t prompt_steps,
+                  int64_t* need);
   // A request that holds `tokens` at the plan's step and may stay `stay` steps, and `late` steps longer if it
   // starts later than planned: calls use(interval, x, factors) for each that it may see, after alive_ is set;
   // factors[j] is 1 + p (exp(t x) - 1) over exp(t x) for the j-th way's t.

@@ -38,8 +38,8 @@ struct WorkerView {
   // What a mean request takes here from first step to last, in a unit that all workers share: of chains of
   // servers, which differ in it.
   double service_time = 1;
-  // What each prompt token placed here also adds to time_offset, until it is computed; prompts that it has
-  // not computed yet are in there already.
+  // What each prompt token placed here also adds to time_offset: where prompts are computed whole, its cost
+  // over the steps of a mean request.
   double prefill_weight = 0;
   // What each prompt token placed here adds in all, at the plan's step.
   double load_rate() const { return time_per_token + prefill_weight; }
@@ -89,6 +89,9 @@ struct WaitingView {
   bool passed_over = false;
 };
 
+// What ranks have to compute of prompts (router/core/prefill/prefill_view.h).
+struct PrefillView;
+
 // What the lookahead expects of the steps after the plan's, h = 1 .. H (router/core/lookahead fills it).
 // Rows have H + 1 entries, h = 0 being the plan's own step. All spans are empty when horizon is 0.
 struct Outlook {
@@ -119,6 +122,9 @@ struct Snapshot {
   // The reference wait: 99 % of the requests that have been admitted lately, in any group, would have waited
   // at most so many steps if the oldest were always first. 0 before there were any.
   int64_t first_come_p99 = 0;
+  // Of ranks that meet in a barrier, compute prompts in chunks and have told what their batches cost; else
+  // null.
+  const PrefillView* prefill = nullptr;
 };
 
 // Request snapshot.waiting[waiting_index] goes to worker `worker`.
@@ -136,12 +142,16 @@ struct Decision {
   // How far it may be from the best one, where that was proven (PolicyOptions::gap_every; solver/gap_probe.h
   // has the unit).
   std::optional<double> gap;
+  // The time up to which ranks fill their step with prompt tokens (router/core/prefill); none: as many as
+  // each rank's own budget allows.
+  std::optional<double> level_s;
 
   // Keeps the memory.
   void Clear() {
     assignments.clear();
     stopped_early = false;
     gap.reset();
+    level_s.reset();
   }
 };
 

@@ -8,7 +8,8 @@
 //     free_kv_tokens, or they fit by Snapshot::kv;
 //   - work conservation: no request is left waiting while some worker could still take it (slot and KV). When
 //     KV does not bind, exactly U = min(|waiting|, sum of free slots) requests are assigned (BF-IO paper,
-//     section 3). A worker that a request holds (scheduler/kv_hold.h) shows no free slot.
+//     section 3). A worker that a request holds (scheduler/kv_hold.h) shows no free slot. Policies that meter
+//     prompts let requests wait for a rank that has no prompt to compute.
 // Deterministic: the same snapshots in the same order give the same plans, unless PolicyOptions::stop ends a
 // decision; randomness comes from PolicyOptions::seed.
 // Threads: a policy belongs to the thread that drives the scheduler. No I/O, no clock.
@@ -41,6 +42,9 @@ class Policy {
 
   // It reads Snapshot::first_come_p99, which must be kept up for it.
   virtual bool uses_first_come_waits() const { return false; }
+
+  // It sets Decision::level_s where Snapshot::prefill is there, and is asked for it although nobody waits.
+  virtual bool meters_prompts() const { return false; }
 
   // REQUIRES: `decision` is cleared.
   virtual void Decide(const Snapshot& snapshot, Decision& decision) = 0;

@@ -13,6 +13,7 @@
 #include "router/core/policy/least_tokens/least_tokens.h"
 #include "router/core/policy/lpt/lpt.h"
 #include "router/core/policy/max_min/max_min.h"
+#include "router/core/policy/metered/metered.h"
 #include "router/core/policy/min_min/min_min.h"
 #include "router/core/policy/policy.h"
 #include "router/core/policy/power_of_d/power_of_d.h"
@@ -58,12 +59,12 @@ MadePolicy BrH(const PolicyOptions& options) {
 MadePolicy BfIo(const PolicyOptions& options) {
   absl::StatusOr<SolverSettings> settings = BfIoSettings(options);
   if (!settings.ok()) return settings.status();
-  return std::make_unique<BfIoPolicy>(*settings, options.horizon, options.discount, options.stop,
-                                      options.gap_every);
+  return std::make_unique<MeteredPolicy>(std::make_unique<BfIoPolicy>(
+      *settings, options.horizon, options.discount, options.stop, options.gap_every));
 }
 
 MadePolicy BfIoAuto(const PolicyOptions& options) {
-  return std::make_unique<BfIoAutoPolicy>(options.stop, options.gap_every);
+  return std::make_unique<MeteredPolicy>(std::make_unique<BfIoAutoPolicy>(options.stop, options.gap_every));
 }
 
 template <FastestFreePolicy::Rule kRule>

@@ -1,7 +1,6 @@
 #include "router/core/prefill/level.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace bfio::core {
 namespace {
@@ -9,33 +8,6 @@ namespace {
 constexpr int kHalvings = 40;
 // So that the first tokens of a prompt, which attend to next to nothing, share a finite number of times.
 constexpr double kLeastAttention = 1e-3;
-
-// The non-negative root y of a y^2 + b y = c, for a, b, c >= 0; all of `most` where there is no bound.
-double PositiveRoot(double a, double b, double c, double most) {
-  if (a <= 0) return b > 0 ? c / b : most;
-  return (std::sqrt(b * b + 4 * a * c) - b) / (2 * a);
-}
-
-// Tokens of a prompt that take `seconds` at most, when `free` rows are left below the knee.
-int64_t PartWithin(const BatchCost& cost, const PromptLeft& prompt, int64_t free, double seconds) {
-  const auto done = static_cast<double>(prompt.done), most = static_cast<double>(prompt.left);
-  const auto rows = static_cast<double>(free);
-  double part = PositiveRoot(cost.k1_s_per_pair / 2, cost.k1_s_per_pair * done, seconds, most);
-  if (part > rows) {
-    part = PositiveRoot(cost.k1_s_per_pair / 2, cost.k1_s_per_pair * done + cost.a_s_per_token,
-                        seconds + cost.a_s_per_token * rows, most);
-  }
-  // A level that was computed from a number of tokens gives this number back.
-  constexpr double kRounding = 1e-6;
-  return static_cast<int64_t>(std::min(most, std::floor(part + kRounding)));
-}
-
-// What a whole prompt adds to a step in which `free` rows are left below the knee.
-double WholeSeconds(const BatchCost& cost, const PromptLeft& prompt, int64_t free) {
-  const auto left = static_cast<double>(prompt.left);
-  return cost.a_s_per_token * static_cast<double>(std::max<int64_t>(0, prompt.left - free)) +
-         cost.k1_s_per_pair * left * (static_cast<double>(prompt.done) + left / 2);
-}
 
 struct Filled {
   int64_t tokens = 0;
@@ -60,7 +32,7 @@ double LevelOfEverything(absl::Span<const RankWork> ranks, double least_s) {
     double seconds = rank.SecondsWithoutPrompts();
     int64_t free = rank.FreeRows();
     for (const PromptLeft& prompt : rank.prompts) {
-      seconds += WholeSeconds(rank.cost, prompt, free);
+      seconds += WholePromptSeconds(rank.cost, prompt, free);
       free = std::max<int64_t>(0, free - prompt.left);
     }
     level = std::max(level, seconds);
@@ -70,43 +42,14 @@ double LevelOfEverything(absl::Span<const RankWork> ranks, double least_s) {
 
 }  // namespace
 
-double RankWork::SecondsWithoutPrompts() const {
-  const auto beyond = static_cast<double>(std::max<int64_t>(0, decodes - cost.b0_tokens));
-  return cost.c_s + cost.a_s_per_token * beyond + cost.k2_s_per_token * decode_context;
-}
-
-int64_t RankWork::FreeRows() const {
-  return std::max<int64_t>(0, cost.b0_tokens - decodes);
-}
-
-int64_t RankWork::PromptTokens() const {
-  int64_t tokens = 0;
-  for (const PromptLeft& prompt : prompts) tokens += prompt.left;
-  return tokens;
-}
-
-int64_t TokensWithin(const RankWork& rank, double level_s) {
-  double left_s = level_s - rank.SecondsWithoutPrompts();
-  if (left_s < 0) return 0;
-  int64_t tokens = 0, free = rank.FreeRows();
-  for (const PromptLeft& prompt : rank.prompts) {
-    const double whole_s = WholeSeconds(rank.cost, prompt, free);
-    if (whole_s > left_s) return tokens + PartWithin(rank.cost, prompt, free, left_s);
-    tokens += prompt.left;
-    left_s -= whole_s;
-    free = std::max<int64_t>(0, free - prompt.left);
-  }
-  return tokens;
-}
-
 double SharingAt(const RankWork& rank, double level_s) {
   double left_s = level_s - rank.SecondsWithoutPrompts();
   if (left_s < 0) return 0;
   int64_t free = rank.FreeRows();
   for (const PromptLeft& prompt : rank.prompts) {
-    const double whole_s = WholeSeconds(rank.cost, prompt, free);
+    const double whole_s = WholePromptSeconds(rank.cost, prompt, free);
     // By rounding, less than all may be all.
-    const int64_t part = whole_s > left_s ? PartWithin(rank.cost, prompt, free, left_s) : prompt.left;
+    const int64_t part = whole_s > left_s ? PromptPartWithin(rank.cost, prompt, free, left_s) : prompt.left;
     if (part < prompt.left) {
       if (part >= free) return 1;
       // Seconds of attention per second of the slope, for the next token.

@@ -15,37 +15,9 @@
 #include <limits>
 
 #include "absl/types/span.h"
-#include "common/cost/batch_time.h"
+#include "common/cost/prompt_work.h"
 
 namespace bfio::core {
-
-// A prompt that a rank has to compute: tokens left and tokens in its cache.
-struct PromptLeft {
-  int64_t left = 0;
-  int64_t done = 0;
-};
-
-// One rank in the coming step.
-struct RankWork {
-  // What its batches cost; granule and overflow are not looked at.
-  BatchCost cost;
-  // Rows that decode, and the tokens that these attend to.
-  int64_t decodes = 0;
-  double decode_context = 0;
-  // In the order in which it computes them.
-  absl::Span<const PromptLeft> prompts;
-
-  // Of the step with its decodes and no prompt token; the fixed part also where nothing decodes.
-  double SecondsWithoutPrompts() const;
-  // Rows that cost nothing beside the decodes: those below the knee b0.
-  int64_t FreeRows() const;
-  // Sum over prompts.
-  int64_t PromptTokens() const;
-};
-
-// The most prompt tokens, taken in order, with which the step ends by `level_s`. 0 when it does not end by
-// then even without. O(prompts).
-int64_t TokensWithin(const RankWork& rank, double level_s);
 
 struct Level {
   double seconds = 0;

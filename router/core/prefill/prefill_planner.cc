@@ -12,6 +12,11 @@ namespace {
 // A prompt that has not been computed after so many times the steps that it was meant to take is given its
 // share whoever else shares the step, so that none is bound to a rank that is never below the level.
 constexpr double kOverdue = 2;
+// Where no time is free it waits no longer than this share of what a mean one costs all decodes if it pays
+// alone: what waiting for company can save is not much more. Where free time computes it meanwhile, waiting
+// loses less: the share is that over the cube of what free time leaves over, by trial.
+constexpr double kMostOfItsCost = 0.03;
+constexpr double kLeastPaid = 0.01;
 // A step is longer than without prompts by so many mean prompts or, where they are short, by so many times
 // itself at most: the fixed part of a step is then a third of it, so that longer steps gain little, and each
 // delays all that decode, and all that arrive.
@@ -29,6 +34,7 @@ class Planner {
       bound += static_cast<int64_t>(rank.prompts.size());
       if (rank.decodes > 0) least_s_ = std::max(least_s_, WorkOf(rank).SecondsWithoutPrompts());
     }
+    free_speed_ = FreeSpeed();
     slots_short_ = static_cast<int64_t>(waiting.size()) > free_slots_;
     could_run_ = bound + std::min(free_slots_, static_cast<int64_t>(waiting.size()));
     left_.resize(waiting.size());
@@ -57,14 +63,28 @@ class Planner {
 
   // --- how much ---
 
+  // Of prefill that arrives, in ranks' time.
+  double Arriving() const { return traffic_.arrivals_per_s * traffic_.mean_prefill_s; }
+
+  // Steps in which as many requests arrive as are best under way.
+  double Spread() const {
+    const double most = settings_.prompts_per_rank * static_cast<double>(ranks_.size());
+    const double best = std::sqrt(settings_.pace * Arriving() * static_cast<double>(decodes_));
+    const double per_step = traffic_.arrivals_per_s * traffic_.step_s;
+    return per_step > 0 ? std::min(most, best) / per_step : 0;
+  }
+  double WithLag(double steps) const { return std::max(settings_.least_steps, steps + traffic_.lag_steps); }
+
+  // Share of what arrives that free time leaves over.
+  double PaidShare() const {
+    const double work = Arriving(), free = free_speed_ * static_cast<double>(ranks_.size());
+    return work > 0 ? std::clamp(1 - free / work, 0.0, 1.0) : 0;
+  }
+
   // tau, steps.
   double Horizon() const {
-    const double most = settings_.prompts_per_rank * static_cast<double>(ranks_.size());
-    const double best = std::sqrt(settings_.pace * traffic_.arrivals_per_s * static_cast<double>(decodes_) *
-                                  traffic_.mean_prefill_s);
-    const double per_step = traffic_.arrivals_per_s * traffic_.step_s;
-    if (per_step <= 0) return settings_.least_steps;
-    return std::max(settings_.least_steps, std::min(most, best) / per_step + traffic_.lag_steps);
+    const double spread = Spread(), paid = PaidShare();
+    return WithLag((1 - paid) * spread + paid * std::min(spread, settings_.least_steps));
   }
 
   double ShareOfAPrompt() const { return std::max(1.0, traffic_.mean_prompt_tokens / Horizon()); }
@@ -86,11 +106,10 @@ class Planner {
   LevelTerms Terms(double wanted) const {
     const auto ranks = static_cast<double>(ranks_.size());
     const auto decodes = static_cast<double>(decodes_);
-    const double arriving = traffic_.arrivals_per_s * traffic_.mean_prefill_s;
-    const double free = FreeSpeed(), spare = std::max(0.0, free - arriving / ranks);
+    const double free = free_speed_, spare = std::max(0.0, free - Arriving() / ranks);
     const double behind = std::max(1.0, static_cast<double>(could_run_) / ranks);
-    const double company = std::min(ranks, std::sqrt(2 * arriving * decodes));
-    const double paced_s = Horizon() * std::max(traffic_.step_s, least_s_);
+    const double company = std::min(ranks, std::sqrt(2 * Arriving() * decodes));
+    const double paced_s = WithLag(Spread()) * std::max(traffic_.step_s, least_s_);
     const double paced = paced_s > 0 ? traffic_.mean_prefill_s / paced_s : 0;
     LevelTerms terms;
     terms.least_s = least_s_;
@@ -142,6 +161,14 @@ class Planner {
     return std::max(std::min(FillLevel(work, Terms(wanted)).seconds, most_s), LevelOfOverdue());
   }
 
+  // Seconds until a prompt as long as so many mean ones is overdue.
+  double Patience(double means) const {
+    const double meant_s = kOverdue * WithLag(Spread()) * traffic_.step_s * means;
+    const double cost_s = kMostOfItsCost * static_cast<double>(decodes_) * traffic_.mean_prefill_s;
+    const double paid = std::max(kLeastPaid, PaidShare());
+    return std::min(meant_s, cost_s / (paid * paid * paid));
+  }
+
   // At which every rank whose first prompt is overdue computes that prompt's share.
   double LevelOfOverdue() const {
     double level_s = 0;
@@ -149,9 +176,8 @@ class Planner {
       if (rank.prompts.empty()) continue;
       const PromptLeft& first = rank.prompts.front();
       const auto whole = static_cast<double>(first.left + first.done);
-      const double meant_s =
-          Horizon() * traffic_.step_s * std::max(1.0, whole / std::max(1.0, traffic_.mean_prompt_tokens));
-      if (rank.first_bound_for_s <= kOverdue * meant_s) continue;
+      const double means = std::max(1.0, whole / std::max(1.0, traffic_.mean_prompt_tokens));
+      if (rank.first_bound_for_s <= Patience(means)) continue;
       const RankWork work = WorkOf(rank);
       const double share = std::min(static_cast<double>(first.left), std::ceil(ShareOfAPrompt()));
       level_s = std::max(
@@ -178,9 +204,10 @@ class Planner {
     // The longest to the rank that will be least loaded.
     std::stable_sort(chosen.begin(), chosen.end(),
                      [&](int32_t a, int32_t b) { return waiting_[a].tokens > waiting_[b].tokens; });
-    std::stable_sort(takers.begin(), takers.end(), [&](WorkerIndex a, WorkerIndex b) {
-      return ExpectedSeconds(ranks_[a]) < ExpectedSeconds(ranks_[b]);
-    });
+    std::vector<double> expected_s(ranks_.size());
+    for (const WorkerIndex g : takers) expected_s[g] = ExpectedSeconds(ranks_[g]);
+    std::stable_sort(takers.begin(), takers.end(),
+                     [&](WorkerIndex a, WorkerIndex b) { return expected_s[a] < expected_s[b]; });
     for (size_t i = 0; i < count; ++i) {
       decision_.bindings.push_back({chosen[i], takers[i]});
       PrefillRank& rank = ranks_[takers[i]];
@@ -232,6 +259,8 @@ class Planner {
   int64_t could_run_ = 0;
   // The slowest rank's time without prompts.
   double least_s_ = 0;
+  // FreeSpeed(), which depends on no binding.
+  double free_speed_ = 0;
   bool slots_short_ = false;
   // Of `waiting`, not bound yet.
   std::vector<int32_t> left_;

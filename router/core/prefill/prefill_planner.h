@@ -23,15 +23,18 @@
 // prompts are under way, by Little's law. They wait k / lambda each and pay N S / k: least at k = sqrt(lambda
 // N S), of which PrefillSettings::pace takes more or less. A long prompt takes longer and does not hold up a
 // step in proportion to its length. The steps that a plan takes to arrive come on top of tau, since a prompt
-// that is on its way shares nothing yet.
+// that is on its way shares nothing yet. Only free rows are worth spreading for: of the share 1 - f G /
+// (lambda S) of the work that free time leaves over, tau counts PrefillSettings::least_steps at most.
 //
 // Who. A prompt leaves the pool for a rank only when that rank has none, the shortest first by age over
 // length; the longest of a step goes to the rank that will be least loaded.
 //
 // Bounds. No rank computes beyond the level, so no decode is later than that, and the level is above the
-// slowest rank's time by twice that time or a mean prompt's, if this is more. A prompt that is not done after
-// twice the time that it was meant to take is given its share in every step, whoever shares it; and one in
-// the pool outgrows all that are younger, as its age over its length grows without bound.
+// slowest rank's time by twice that time or a mean prompt's, if this is more. A prompt that has been bound
+// for twice the time that it was meant to take is given its share in every step, whoever shares it; where no
+// time is free, already after 0.03 of what a mean prompt costs all decodes if it pays alone, and where free
+// time leaves over the share p of the work, after 0.03 / p^3 of that. One in the pool outgrows all that are
+// younger, as its age over its length grows without bound.
 //
 // Pure and deterministic; any thread, no state. Tokens, seconds, steps.
 #ifndef BFIO_ROUTER_CORE_PREFILL_PREFILL_PLANNER_H_

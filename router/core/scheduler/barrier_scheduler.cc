@@ -35,29 +35,16 @@ std::optional<Plan> BarrierScheduler::Decide(bool force, std::optional<DecisionM
   steps_.numbers.assign(accounts_.workers().size(), target);
   Plan plan;
   plan.apply_step = target;
-  asked = Ask(steps_, /*always=*/true, plan);
+  asked = Ask(steps_, /*barrier=*/true, plan);
   // Waiting requests that fit nowhere must not make an idle group spin through empty steps.
   if (idle && maker_.empty() && accounts_.placed() == 0 && !accounts_.HasDrops()) return std::nullopt;
 
   maker_.PlaceAll(steps_, plan);
   accounts_.SendDrops(steps_, plan);
-  plan.prefill_piece = ChoosePiece(target, plan);
-  accounts_.SetPiece(plan.prefill_piece);
+  accounts_.Planned(target, plan.level_s, static_cast<int64_t>(plan.placements.size()));
   planned_step_ = target;
   ++totals_.plans;
   return plan;
-}
-
-std::optional<int64_t> BarrierScheduler::ChoosePiece(int64_t step, const Plan& plan) {
-  if (!options_.prefill.pieces) return std::nullopt;
-  pending_.assign(accounts_.workers().size(), 0);
-  for (const Placement& placement : plan.placements)
-    pending_[placement.worker] += accounts_.SpecOf(placement.id).prefill_tokens;
-  for (size_t g = 0; g < pending_.size(); ++g) {
-    if (!accounts_.workers()[g].prefill) return std::nullopt;
-    pending_[g] = accounts_.PendingPrefill(static_cast<WorkerIndex>(g), step, pending_[g]);
-  }
-  return EqualPiece(pending_);
 }
 
 void BarrierScheduler::CountArrived() {

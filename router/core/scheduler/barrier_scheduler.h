@@ -41,15 +41,11 @@ class BarrierScheduler final : public Scheduler {
   bool GroupIdle() const;
   int64_t TargetStep(bool force) const;
   void CountArrived();
-  // What each rank may compute of prompts in a step, from the plan's step on. After it has been carried out.
-  std::optional<int64_t> ChoosePiece(int64_t step, const Plan& plan);
 
   // Largest apply_step sent out in this epoch.
   int64_t planned_step_ = 0;
   // Ranks that have reported step reported_step_ + 1.
   int32_t arrived_ = 0;
-  // Scratch.
-  std::vector<int64_t> pending_;
 };
 
 }  // namespace bfio::core

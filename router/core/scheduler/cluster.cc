@@ -103,7 +103,7 @@ Outcome Cluster::Dispatch(const SetAcceptsNew& event) {
 Outcome Cluster::Dispatch(const SetTime& event) {
   Scheduler* const group = Find(event.group);
   if (group == nullptr) return NoSuchGroup(event.group);
-  group->SetTime(event.worker, event.time_per_token, event.time_offset);
+  group->SetTime(event.worker, event.time_per_token, event.time_offset, event.prefill_time);
   return {};
 }
 
@@ -111,6 +111,13 @@ Outcome Cluster::Dispatch(const SetServiceTime& event) {
   Scheduler* const group = Find(event.group);
   if (group == nullptr) return NoSuchGroup(event.group);
   group->SetServiceTime(event.worker, event.service_time);
+  return {};
+}
+
+Outcome Cluster::Dispatch(const SetCost& event) {
+  Scheduler* const group = Find(event.group);
+  if (group == nullptr) return NoSuchGroup(event.group);
+  group->SetCost(event.worker, event.cost);
   return {};
 }
 

@@ -103,6 +103,7 @@ class Cluster {
   Outcome Dispatch(const SetAcceptsNew& event);
   Outcome Dispatch(const SetTime& event);
   Outcome Dispatch(const SetServiceTime& event);
+  Outcome Dispatch(const SetCost& event);
   Outcome Dispatch(const Report& event);
   Outcome Dispatch(const MakePlan& event);
   Outcome Dispatch(const SetPolicy& event);

@@ -3,24 +3,26 @@
 #include <algorithm>
 
 #include "router/core/policy/place_in_order.h"
+#include "router/core/scheduler/prefill_forecast.h"
 
 namespace bfio::core {
 
-std::optional<DecisionMaker::Answer> DecisionMaker::Ask(const PlanSteps& steps, bool always, Plan& plan) {
+std::optional<DecisionMaker::Answer> DecisionMaker::Ask(const PlanSteps& steps, bool barrier,
+                                                        int64_t reported_step, Plan& plan) {
   decision_.Clear();
   if (pool_->placeable() == 0) {
     hold_.SetHolder(std::nullopt);
-    return std::nullopt;
+    return barrier ? AskForLevel(steps, reported_step, plan) : std::nullopt;
   }
   BuildViews(steps);
-  if (!always && free_slots_ == 0) return std::nullopt;
+  if (!barrier && free_slots_ == 0) return std::nullopt;
   share_ = pool_->TakeShare(free_slots_, slots_elsewhere_);
   auto seen = static_cast<int64_t>(Window().size());
   KvOutlook kv;
   if (gate_.active()) kv = LookAtKv(steps);
   // The window is shorter without them: admission has not looked at the requests behind it.
   seen -= PlaceAhead(steps, kv, plan);
-  if (pool_->placeable() == 0) return std::nullopt;
+  if (pool_->placeable() == 0) return barrier ? AskForLevel(steps, reported_step, plan) : std::nullopt;
   pool_->FillTenantExcess(Window(), free_);
   Snapshot snapshot;
   snapshot.step = steps.clock;
@@ -33,9 +35,31 @@ std::optional<DecisionMaker::Answer> DecisionMaker::Ask(const PlanSteps& steps, 
   if (policy_->uses_first_come_waits()) snapshot.first_come_p99 = pool_->first_come_p99();
   snapshot.outlook = BuildOutlook(steps);
   snapshot.kv = kv;
+  snapshot.prefill = LookAtPrompts(steps, barrier, reported_step);
   ++totals_->policy_calls;
   policy_->Decide(snapshot, decision_);
   DiscardViolations(snapshot);
+  plan.level_s = decision_.level_s;
+  return Answer{decision_.stopped_early, decision_.gap};
+}
+
+const PrefillView* DecisionMaker::LookAtPrompts(const PlanSteps& steps, bool barrier, int64_t reported_step) {
+  if (!barrier || !policy_->meters_prompts()) return nullptr;
+  return ForecastPrefill(*accounts_, steps, reported_step, prefill_) ? &prefill_ : nullptr;
+}
+
+std::optional<DecisionMaker::Answer> DecisionMaker::AskForLevel(const PlanSteps& steps, int64_t reported_step,
+                                                                Plan& plan) {
+  if (!accounts_->AnyPrompt()) return std::nullopt;
+  Snapshot snapshot;
+  snapshot.step = steps.clock;
+  snapshot.prefill = LookAtPrompts(steps, true, reported_step);
+  if (snapshot.prefill == nullptr) return std::nullopt;
+  BuildViews(steps);
+  snapshot.workers = views_;
+  ++totals_->policy_calls;
+  policy_->Decide(snapshot, decision_);
+  plan.level_s = decision_.level_s;
   return Answer{decision_.stopped_early, decision_.gap};
 }
 
@@ -57,26 +81,28 @@ void DecisionMaker::BuildViews(const PlanSteps& steps) {
     view.time_per_token = w.spec.time_per_token;
     view.time_offset = w.spec.time_offset;
     view.service_time = w.spec.service_time;
-    view.prefill_weight = w.prefill ? options_.prefill.weight : 0;
-    if (view.prefill_weight > 0) {
-      const int64_t pending = accounts_->PendingPrefill(static_cast<WorkerIndex>(g), target, 0);
-      view.time_offset += view.prefill_weight * static_cast<double>(pending);
-    }
+    // A prompt is computed in one step, and its request stays for a mean one's: the policy compares by load.
+    const double stays = std::max(1.0, accounts_->traffic().output_tokens.value);
+    view.prefill_weight = w.prefill ? 0 : w.spec.prefill_time / stays;
   }
 }
 
 KvOutlook DecisionMaker::LookAtKv(const PlanSteps& steps) {
   kv_workers_.clear();
+  prompt_steps_.resize(accounts_->workers().size());
   for (WorkerIndex g = 0; g < accounts_->num_workers(); ++g) {
     const GroupAccounts::Worker& w = accounts_->worker(g);
+    accounts_->PromptSteps(g, prompt_steps_[g]);
     kv_workers_.push_back({accounts_->ResidentsOf(g),
                            {w.last_step, steps.targets[g]},
                            w.spec.kv_tokens,
                            views_[g].load_tokens,
                            w.drift,
-                           views_[g].free_slots > 0});
+                           views_[g].free_slots > 0,
+                           prompt_steps_[g]});
   }
-  return gate_.Look(pool_->lookahead(), kv_workers_, Window());
+  return gate_.Look(pool_->lookahead(), kv_workers_, Window(),
+                    [this](int64_t tokens) { return accounts_->StepsOfPrompt(tokens); });
 }
 
 Outlook DecisionMaker::BuildOutlook(const PlanSteps& steps) {

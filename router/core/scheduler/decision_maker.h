@@ -17,6 +17,7 @@
 #include "router/core/model/free_capacity.h"
 #include "router/core/model/snapshot.h"
 #include "router/core/policy/policy.h"
+#include "router/core/prefill/prefill_view.h"
 #include "router/core/scheduler/group_accounts.h"
 #include "router/core/scheduler/kv_hold.h"
 #include "router/core/scheduler/outlook_builder.h"
@@ -45,10 +46,11 @@ class DecisionMaker {
         gate_(options.admission),
         hold_(options.hold_after_steps) {}
 
-  // Decides about what waits; nothing when there was nothing to ask the policy about. `always`: also where no
-  // slot is free, because it is asked once a step and learns from that. What is placed before the policy is
-  // asked goes into the plan at once, all else with PlaceAll.
-  std::optional<Answer> Ask(const PlanSteps& steps, bool always, Plan& plan);
+  // Decides about what waits, and of ranks in a barrier up to which level they compute prompts; nothing when
+  // there was nothing to ask the policy about. `barrier`: it is also asked where no slot is free, because it
+  // is asked once a step and learns from that. What is placed before the policy is asked goes into the plan
+  // at once, all else with PlaceAll.
+  std::optional<Answer> Ask(const PlanSteps& steps, bool barrier, int64_t reported_step, Plan& plan);
   // Slots that are free in other groups, which take their share of what waits.
   void SetSlotsElsewhere(int64_t slots) { slots_elsewhere_ = slots; }
   // The decision is to place no other request.
@@ -72,6 +74,10 @@ class DecisionMaker {
   absl::Span<WaitingView> Window() {
     return pool_->Window(std::min(share_, std::max(options_.window, free_slots_)));
   }
+  // What the policy is asked about prompts, or null. After all that is placed before it is asked.
+  const PrefillView* LookAtPrompts(const PlanSteps& steps, bool barrier, int64_t reported_step);
+  // Asks for a level alone: nobody waits.
+  std::optional<Answer> AskForLevel(const PlanSteps& steps, int64_t reported_step, Plan& plan);
   // Carries out what no policy decides on, and says how many requests that concerned: those that run alone,
   // and the one that held a worker. `kv` has the capacity without them then.
   int64_t PlaceAhead(const PlanSteps& steps, const KvOutlook& kv, Plan& plan);
@@ -97,6 +103,9 @@ class DecisionMaker {
   std::vector<WorkerView> views_;
   std::vector<char> taken_;
   std::vector<KvGate::Worker> kv_workers_;
+  // By worker.
+  std::vector<std::vector<int64_t>> prompt_steps_;
+  PrefillView prefill_;
   // Of `views_`, less what has been placed or held.
   FreeCapacity free_;
 };

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/types/span.h"
+#include "common/cost/batch_time.h"
 #include "router/core/model/request.h"
-#include "router/core/scheduler/prefill_plan.h"
 
 namespace bfio::core {
 
@@ -43,8 +43,12 @@ struct WorkerSpec {
   // Local time of its steps against an ordinary worker's (model/snapshot.h, WorkerView).
   double time_per_token = 1;
   double time_offset = 0;
+  // What a prompt token adds to the step that computes it, in an ordinary worker's tokens of load.
+  double prefill_time = 0;
   // What a mean request takes here from first step to last, in any unit that all workers share.
   double service_time = 1;
+  // What its batches cost, where it has told; overflow and granule are not looked at.
+  std::optional<BatchCost> cost;
 };
 
 // A request that a worker says it holds.
@@ -69,6 +73,31 @@ struct CompletionHint {
   double probability = 0;
 };
 
+// A request that is on a worker and has made no token there yet: its prompt is not computed.
+struct PendingPrompt {
+  RequestId id = 0;
+  // Not computed yet; at least 1.
+  int64_t tokens = 0;
+
+  friend bool operator==(const PendingPrompt&, const PendingPrompt&) = default;
+};
+
+// Of a worker that computes prompts in chunks, after a step.
+struct PrefillReport {
+  // Of its next step at most; at least 0.
+  int64_t token_budget = 0;
+  // In the order in which it will compute them.
+  std::vector<PendingPrompt> prompts;
+
+  int64_t pending_tokens() const {
+    int64_t tokens = 0;
+    for (const PendingPrompt& prompt : prompts) tokens += prompt.tokens;
+    return tokens;
+  }
+
+  friend bool operator==(const PrefillReport&, const PrefillReport&) = default;
+};
+
 // One rank's account of one step. Spans are borrowed for the call.
 struct StepReport {
   int64_t step = 0;
@@ -85,7 +114,7 @@ struct StepReport {
   absl::Span<const CompletionHint> hints;
   // No rank has an active request after this step.
   bool group_idle = false;
-  // Of a worker that takes prompts in pieces.
+  // None: it computes a prompt whole, in its first step.
   std::optional<PrefillReport> prefill;
 };
 
@@ -113,8 +142,9 @@ struct Plan {
   bool stopped_early = false;
   // Decision::gap.
   std::optional<double> gap;
-  // Prompt tokens that each rank may compute in a step from apply_step on, until the next plan.
-  std::optional<int64_t> prefill_piece;
+  // Decision::level_s: each rank computes prompts from apply_step on, until the next plan, as long as its
+  // steps end by then.
+  std::optional<double> level_s;
 };
 
 }  // namespace bfio::core

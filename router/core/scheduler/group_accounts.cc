@@ -1,6 +1,8 @@
 #include "router/core/scheduler/group_accounts.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -29,7 +31,7 @@ std::vector<RequestId> GroupAccounts::Open(absl::Span<const EpochMember> members
   std::sort(displaced.begin(), displaced.end());  // the map's order is not deterministic
   placed_ = std::move(opening.kept);
   workers_ = std::move(next);
-  piece_.reset();
+  levels_.clear();
   return displaced;
 }
 
@@ -70,6 +72,7 @@ void GroupAccounts::Keep(WorkerIndex index, const ResidentRequest& resident, Wor
   // Its load in the next step of its old worker becomes its load in step 1. One whose plan was never
   // acknowledged starts over at s; the first report corrects the account if it had started.
   placed.first_step = placed.where == Where::kActive ? placed.first_step - last_step : 1;
+  placed.planned_for = 1;
   placed.where = Where::kActive;
   placed.worker = index;
   placed.index = residents_.Add(placed.worker, placed.spec, placed.first_step, false, age);
@@ -105,13 +108,14 @@ void GroupAccounts::Place(const RequestSpec& spec, int64_t enqueued_step, Worker
   placed.first_step = first_step;
   placed.plan = steps.numbers[index];
   placed.enqueued_step = enqueued_step;
+  placed.planned_for = first_step;
   placed.index = residents_.Add(index, spec, first_step, true, spec.generated_tokens);
+  traffic_.Placed(spec.prefill_tokens);
   // A prompt that is computed again because a worker was lost, or ran out, is not the tenant's to pay.
   if (PaysPrompt(spec)) pool_->service().ChargePrompt(spec.tenant, spec.prefill_tokens);
   worker.inflight.push_back({placed.plan, spec.id, false});
   ++worker.inflight_placements;
   worker.inflight_base += spec.prefill_tokens - first_step;
-  worker.inflight_prefill += spec.prefill_tokens;
   worker.Reserve(spec);
 }
 
@@ -137,10 +141,75 @@ bool GroupAccounts::HasDrops() const {
   return std::any_of(workers_.begin(), workers_.end(), [](const Worker& w) { return !w.drops.empty(); });
 }
 
-int64_t GroupAccounts::PendingPrefill(WorkerIndex index, int64_t step, int64_t fresh) const {
+// --- prompts ---
+
+std::vector<GroupAccounts::PromptOn> GroupAccounts::PromptsOn(WorkerIndex index) const {
   const Worker& worker = workers_[index];
-  return fresh + PendingAhead(*worker.prefill, {worker.placed(), worker.inflight_prefill - fresh,
-                                                std::max<int64_t>(0, step - worker.last_step - 1), piece_});
+  std::vector<PromptOn> prompts;
+  for (const PendingPrompt& pending : worker.prefill->prompts) {
+    const auto it = placed_.find(pending.id);
+    if (it == placed_.end() || it->second.worker != index || it->second.where != Where::kActive) continue;
+    const Placed& placed = it->second;
+    prompts.push_back({placed.spec.prefill_tokens, std::min(pending.tokens, placed.spec.prefill_tokens),
+                       worker.last_step + 1, placed.planned_for});
+  }
+  for (const Worker::Inflight& entry : worker.inflight) {
+    const auto it = placed_.find(entry.id);
+    if (entry.drop || it == placed_.end() || it->second.worker != index) continue;
+    const Placed& placed = it->second;
+    if (placed.where != Where::kInflight || placed.plan != entry.apply_step) continue;
+    const int64_t tokens = placed.spec.prefill_tokens;
+    prompts.push_back({tokens, tokens, placed.first_step, placed.planned_for, true});
+  }
+  return prompts;
+}
+
+bool GroupAccounts::AnyPrompt() const {
+  return std::any_of(workers_.begin(), workers_.end(), [](const Worker& worker) {
+    return worker.inflight_placements > 0 || (worker.prefill && !worker.prefill->prompts.empty());
+  });
+}
+
+int64_t GroupAccounts::StepsOfPrompt(int64_t tokens) const {
+  if (traffic_.chunk_tokens.value <= 0) return 0;
+  return static_cast<int64_t>(std::ceil(static_cast<double>(tokens) / traffic_.chunk_tokens.value)) - 1;
+}
+
+void GroupAccounts::PromptSteps(WorkerIndex index, std::vector<int64_t>& steps) const {
+  const Worker& worker = workers_[index];
+  const absl::Span<const Resident> residents = residents_.Of(index);
+  steps.assign(residents.size(), 0);
+  if (!worker.prefill) return;
+  for (const PendingPrompt& pending : worker.prefill->prompts) {
+    const auto it = placed_.find(pending.id);
+    if (it == placed_.end() || it->second.worker != index) continue;
+    steps[it->second.index] = StepsOfPrompt(pending.tokens);
+  }
+  if (worker.inflight_placements == 0) return;
+  for (size_t i = 0; i < residents.size(); ++i) {
+    if (residents[i].inflight) steps[i] = StepsOfPrompt(residents[i].prefill_tokens);
+  }
+}
+
+std::optional<double> GroupAccounts::LevelAt(int64_t step) const {
+  std::optional<double> level_s;
+  for (const PlannedLevel& level : levels_) {
+    if (level.step > step) break;
+    level_s = level.level_s;
+  }
+  return level_s;
+}
+
+void GroupAccounts::Planned(int64_t step, std::optional<double> level_s, int64_t placed) {
+  traffic_.Planned(placed);
+  if (level_s) traffic_.PlannedSeconds(*level_s);
+  int64_t reported = step;
+  for (const Worker& worker : workers_) reported = std::min(reported, worker.last_step);
+  levels_.push_back({step, level_s});
+  // The one that is in force in the first step that is not reported stays.
+  size_t done = 0;
+  while (done + 1 < levels_.size() && levels_[done + 1].step <= reported + 1) ++done;
+  levels_.erase(levels_.begin(), levels_.begin() + static_cast<std::ptrdiff_t>(done));
 }
 
 // --- copies ---
@@ -166,10 +235,12 @@ void GroupAccounts::Save(GroupState& state) const {
       const Placed& placed = placed_.at(residents[i].id);
       to.residents.push_back({placed.spec, placed.where == Where::kInflight, placed.first_step,
                               placed.enqueued_step, placed.dropped,
-                              residents_.SettledAge(g, static_cast<int32_t>(i)), placed.drift});
+                              residents_.SettledAge(g, static_cast<int32_t>(i)), placed.drift,
+                              placed.planned_for});
     }
   }
-  state.piece = piece_;
+  state.levels = levels_;
+  state.traffic = traffic_;
 }
 
 absl::Status GroupAccounts::Restore(const GroupState& state) {
@@ -179,7 +250,8 @@ absl::Status GroupAccounts::Restore(const GroupState& state) {
     absl::Status status = RestoreWorker(static_cast<WorkerIndex>(g), state.workers[g]);
     if (!status.ok()) return status;
   }
-  piece_ = state.piece;
+  levels_ = state.levels;
+  traffic_ = state.traffic;
   return absl::OkStatus();
 }
 
@@ -215,6 +287,7 @@ absl::Status GroupAccounts::RestoreResident(WorkerIndex index, const GroupState:
   placed.enqueued_step = from.enqueued_step;
   placed.dropped = from.dropped;
   placed.drift = from.drift;
+  placed.planned_for = from.planned_for;
   placed.index = residents_.Add(index, from.spec, from.first_step, from.inflight, from.settled_age);
   if (from.dropped) residents_.Drop(index, placed.index);
   const int64_t base = from.spec.prefill_tokens - from.first_step;
@@ -224,7 +297,6 @@ absl::Status GroupAccounts::RestoreResident(WorkerIndex index, const GroupState:
   }
   (from.inflight ? worker.inflight_placements : worker.active) += 1;
   (from.inflight ? worker.inflight_base : worker.base) += base;
-  if (from.inflight) worker.inflight_prefill += from.spec.prefill_tokens;
   worker.Reserve(from.spec);
   return absl::OkStatus();
 }

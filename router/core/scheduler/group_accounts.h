@@ -4,10 +4,11 @@
 // request in its j-th step counts s + j - 1, so a resident set grows by its size each step and O(1) work per
 // report keeps it exact. Reports are the truth: a difference is counted as drift and taken over, each of
 // those that were there the step before taking an equal share along, so that what a request that ends takes
-// away is right too where increments are common to all. An assignment occupies its slot and KV from the
-// moment it is planned ("in flight") until a report acknowledges its plan, so no worker is over-filled or
-// double-counted when plans are pipelined. Borrows the pool: what workers refuse goes back there, and
-// lookahead and tenants learn what is observed. Threads: one.
+// away is right too where increments are common to all. A request whose prompt takes several steps begins
+// with the last of them: until then it counts s and makes no token, as its worker reports. An assignment
+// occupies its slot and KV from the moment it is planned ("in flight") until a report acknowledges its plan,
+// so no worker is over-filled or double-counted when plans are pipelined. Borrows the pool: what workers
+// refuse goes back there, and lookahead and tenants learn what is observed. Threads: one.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_GROUP_ACCOUNTS_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_GROUP_ACCOUNTS_H_
 
@@ -20,6 +21,7 @@
 #include "absl/types/span.h"
 #include "router/core/model/request.h"
 #include "router/core/scheduler/events.h"
+#include "router/core/scheduler/prompt_traffic.h"
 #include "router/core/scheduler/request_pool.h"
 #include "router/core/scheduler/residents.h"
 #include "router/core/scheduler/scheduler_state.h"
@@ -67,8 +69,6 @@ class GroupAccounts {
     // Placements among `inflight`, and the sum of (prefill - first_step) over them.
     int32_t inflight_placements = 0;
     int64_t inflight_base = 0;
-    // Their prompts.
-    int64_t inflight_prefill = 0;
     std::optional<PrefillReport> prefill;
     // Planned, not acknowledged; in order of apply_step.
     std::vector<Inflight> inflight;
@@ -123,12 +123,32 @@ class GroupAccounts {
   // REQUIRES: WorkerOf(id).
   const RequestSpec& SpecOf(RequestId id) const { return placed_.at(id).spec; }
   bool HasDrops() const;
-  // Prompt tokens that the worker has to compute at the start of `step`; of those on their way `fresh` begin
-  // in that step. REQUIRES: it reports them.
-  int64_t PendingPrefill(WorkerIndex worker, int64_t step, int64_t fresh) const;
-  // The last plan's prefill_piece.
-  std::optional<int64_t> piece() const { return piece_; }
-  void SetPiece(std::optional<int64_t> piece) { piece_ = piece; }
+
+  // --- prompts ---
+
+  struct PromptOn {
+    // Of the whole prompt, and of what is not computed.
+    int64_t tokens = 0, left = 0;
+    // The next step that computes it: of one on its way the step it is expected to enter in.
+    int64_t first_step = 0;
+    // The step that it was placed for.
+    int64_t planned_for = 0;
+    bool inflight = false;
+  };
+  // Those that the worker has not computed, in its order, then those on their way. REQUIRES: it reports them.
+  std::vector<PromptOn> PromptsOn(WorkerIndex worker) const;
+  // Some request on some worker has not made its first token there, or is on its way.
+  bool AnyPrompt() const;
+  // For each resident of the worker the steps that its prompt may still take beyond one, when chunks are as
+  // large as they have been.
+  void PromptSteps(WorkerIndex worker, std::vector<int64_t>& steps) const;
+  // Such steps of a prompt of so many tokens that is placed now. 0 where prompts are computed whole.
+  int64_t StepsOfPrompt(int64_t tokens) const;
+  // The level of the plan that is in force in a step; none: there is no plan, or it has none.
+  std::optional<double> LevelAt(int64_t step) const;
+  // A plan of a barrier group has been made, which placed so many.
+  void Planned(int64_t step, std::optional<double> level_s, int64_t placed);
+  const PromptTraffic& traffic() const { return traffic_; }
 
   // --- copies ---
 
@@ -153,6 +173,8 @@ class GroupAccounts {
     int64_t drift = 0;
     // When it entered the pool, for its age if it goes back there.
     int64_t enqueued_step = 0;
+    // The step of this epoch that it was placed for.
+    int64_t planned_for = 0;
     // A plan has dropped it.
     bool dropped = false;
   };
@@ -180,6 +202,10 @@ class GroupAccounts {
   void TakePreempted(WorkerIndex index, const StepReport& report);
   void TakeFinished(WorkerIndex index, const StepReport& report);
   void TakeDrift(WorkerIndex index, int64_t step, int64_t tokens);
+  // Requests that the step has left without a first token begin a step later.
+  void TakePending(WorkerIndex index, const StepReport& report);
+  // How much of what was pending the step has computed.
+  void CountChunks(WorkerIndex index, const StepReport& report);
   void TakeHints(WorkerIndex index, const StepReport& report);
   // Requests that run alone have lived through a step.
   void CountStepsAlone(WorkerIndex index, const StepReport& report);
@@ -191,7 +217,9 @@ class GroupAccounts {
   PlacedMap placed_;
   std::vector<Worker> workers_;
   Residents residents_;
-  std::optional<int64_t> piece_;
+  // Of plans that some worker may not have carried out yet, and of the one before; ascending.
+  std::vector<PlannedLevel> levels_;
+  PromptTraffic traffic_;
 };
 
 }  // namespace bfio::core

@@ -21,10 +21,15 @@ absl::Status GroupAccounts::Check(WorkerIndex index, const StepReport& report, i
                                                    report.applied_plan, " (planned: ", planned, "), load ",
                                                    report.load_tokens));
   }
-  if (report.prefill && (report.prefill->pending_tokens < 0 || report.prefill->token_budget < 0)) {
+  if (!report.prefill) return absl::OkStatus();
+  if (report.prefill->token_budget < 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("rank ", index, " reports ", report.prefill->pending_tokens,
-                     " prompt tokens at a budget of ", report.prefill->token_budget));
+        absl::StrCat("rank ", index, " reports a budget of ", report.prefill->token_budget, " tokens"));
+  }
+  for (const PendingPrompt& prompt : report.prefill->prompts) {
+    if (prompt.tokens >= 1) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", index, " reports a prompt with ", prompt.tokens, " tokens to compute"));
   }
   return absl::OkStatus();
 }
@@ -37,9 +42,11 @@ void GroupAccounts::Take(WorkerIndex index, const StepReport& report) {
   const int64_t own = worker.base + worker.active * report.step;
   if (report.load_tokens != own) TakeDrift(index, report.step, report.load_tokens - own);
   TakeFinished(index, report);
+  TakePending(index, report);
   if (worker.active == 0) worker.base = worker.drift = 0;  // what drift was taken over left with the requests
   TakeHints(index, report);
   CountStepsAlone(index, report);
+  CountChunks(index, report);
   if ((report.step + index) % Residents::kSettleSteps == 0) residents_.SettleAll(index, report.step);
   worker.last_step = report.step;
   worker.reported_load = report.load_tokens;
@@ -78,7 +85,6 @@ void GroupAccounts::Start(WorkerIndex index, const StepReport& report, Placed& p
   Worker& worker = workers_[index];
   --worker.inflight_placements;
   worker.inflight_base -= placed.spec.prefill_tokens - placed.first_step;
-  worker.inflight_prefill -= placed.spec.prefill_tokens;
   placed.where = Where::kActive;
   placed.first_step = report.step;
   residents_.Start(index, placed.index, report.step);
@@ -121,13 +127,14 @@ void GroupAccounts::TakeFinished(WorkerIndex index, const StepReport& report) {
                  residents_.Age(index, it->second.index, report.step));
     }
     residents_.Finish(index, it->second.index, report.step);
+    traffic_.Ended(residents_.Age(index, it->second.index, report.step));
     Remove(it);
   }
 }
 
 void GroupAccounts::CountStepsAlone(WorkerIndex index, const StepReport& report) {
   Worker& worker = workers_[index];
-  if (worker.alone == 0 || (report.prefill && report.prefill->pending_tokens > 0)) return;
+  if (worker.alone == 0 || (report.prefill && !report.prefill->prompts.empty())) return;
   for (const Resident& resident : residents_.Of(index)) {
     Placed& placed = placed_.at(resident.id);
     if (placed.where != Where::kActive || placed.spec.steps_alone == 0) continue;
@@ -150,6 +157,34 @@ void GroupAccounts::TakeDrift(WorkerIndex index, int64_t step, int64_t tokens) {
   if (share == 0) return;
   for (const Resident& resident : residents) {
     if (shares(resident)) placed_.at(resident.id).drift += share;
+  }
+}
+
+void GroupAccounts::TakePending(WorkerIndex index, const StepReport& report) {
+  if (!report.prefill) return;
+  Worker& worker = workers_[index];
+  for (const PendingPrompt& prompt : report.prefill->prompts) {
+    const auto it = placed_.find(prompt.id);
+    if (it == placed_.end() || it->second.worker != index || it->second.where != Where::kActive) continue;
+    // It counts s in the next step, as it did in this one.
+    Placed& placed = it->second;
+    if (placed.first_step != report.step) continue;
+    ++placed.first_step;
+    --worker.base;
+    residents_.Start(index, placed.index, placed.first_step);
+  }
+}
+
+void GroupAccounts::CountChunks(WorkerIndex index, const StepReport& report) {
+  const Worker& worker = workers_[index];
+  if (!worker.prefill || !report.prefill) return;
+  // Both in the worker's order, new ones last; where a worker reorders them, some are missed.
+  const std::vector<PendingPrompt>& before = worker.prefill->prompts;
+  size_t next = 0;
+  for (const PendingPrompt& now : report.prefill->prompts) {
+    while (next < before.size() && before[next].id != now.id) ++next;
+    if (next == before.size()) break;
+    traffic_.Computed(std::max<int64_t>(0, before[next].tokens - now.tokens));
   }
 }
 
@@ -181,7 +216,6 @@ void GroupAccounts::Remove(PlacedMap::iterator it) {
   } else {
     --worker.inflight_placements;
     worker.inflight_base -= base;
-    worker.inflight_prefill -= placed.spec.prefill_tokens;
   }
   worker.Reserve(placed.spec, -1);
   // The last of the worker's residents has taken its index.

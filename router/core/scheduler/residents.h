@@ -30,7 +30,7 @@ class Residents {
   // Its index from now on. What it did until `age` has been settled before.
   int32_t Add(WorkerIndex worker, const RequestSpec& spec, int64_t first_step, bool inflight, int64_t age);
 
-  // Its worker has started it in `first_step`.
+  // Its worker has started it in `first_step`; again, with a later one, where that step has made no token.
   void Start(WorkerIndex worker, int32_t index, int64_t first_step);
   void Drop(WorkerIndex worker, int32_t index) { workers_[worker].residents[index].dropped = true; }
   // The worker's word on its next token, after step `step`. REQUIRES: started by then.

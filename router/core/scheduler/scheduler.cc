@@ -40,14 +40,19 @@ void Scheduler::SetAcceptsNew(WorkerIndex worker, bool accepts_new) {
   if (Has(worker)) accounts_.worker(worker).spec.accepts_new = accepts_new;
 }
 
-void Scheduler::SetTime(WorkerIndex worker, double time_per_token, double time_offset) {
+void Scheduler::SetTime(WorkerIndex worker, double time_per_token, double time_offset, double prefill_time) {
   if (!Has(worker)) return;
   accounts_.worker(worker).spec.time_per_token = time_per_token;
   accounts_.worker(worker).spec.time_offset = time_offset;
+  accounts_.worker(worker).spec.prefill_time = prefill_time;
 }
 
 void Scheduler::SetServiceTime(WorkerIndex worker, double service_time) {
   if (Has(worker)) accounts_.worker(worker).spec.service_time = service_time;
+}
+
+void Scheduler::SetCost(WorkerIndex worker, const BatchCost& cost) {
+  if (Has(worker)) accounts_.worker(worker).spec.cost = cost;
 }
 
 absl::Status Scheduler::OnReport(WorkerIndex worker, const StepReport& report) {
@@ -66,8 +71,8 @@ std::optional<Plan> Scheduler::MakePlan(bool force, int64_t slots_elsewhere,
   return Decide(force, asked);
 }
 
-std::optional<DecisionMaker::Answer> Scheduler::Ask(const PlanSteps& steps, bool always, Plan& plan) {
-  const std::optional<DecisionMaker::Answer> answer = maker_.Ask(steps, always, plan);
+std::optional<DecisionMaker::Answer> Scheduler::Ask(const PlanSteps& steps, bool barrier, Plan& plan) {
+  const std::optional<DecisionMaker::Answer> answer = maker_.Ask(steps, barrier, reported_step_, plan);
   if (!answer) return answer;
   decided_step_ = steps.step;
   plan.stopped_early = answer->stopped_early;

@@ -47,8 +47,9 @@ class Scheduler {
   // Forgets everything; the ids that were placed here, ascending.
   std::vector<RequestId> Clear() { return OpenEpoch({}, 0); }
   void SetAcceptsNew(WorkerIndex worker, bool accepts_new);
-  void SetTime(WorkerIndex worker, double time_per_token, double time_offset);
+  void SetTime(WorkerIndex worker, double time_per_token, double time_offset, double prefill_time);
   void SetServiceTime(WorkerIndex worker, double service_time);
+  void SetCost(WorkerIndex worker, const BatchCost& cost);
   absl::Status OnReport(WorkerIndex worker, const StepReport& report);
   // `slots_elsewhere`: free in other open groups. `asked`: what the policy answered, if it was asked.
   std::optional<Plan> MakePlan(bool force, int64_t slots_elsewhere,
@@ -121,7 +122,7 @@ class Scheduler {
 
   bool Has(WorkerIndex worker) const { return worker >= 0 && worker < num_workers(); }
   // Asks the policy for a plan of `steps`, and remembers that it did.
-  std::optional<DecisionMaker::Answer> Ask(const PlanSteps& steps, bool always, Plan& plan);
+  std::optional<DecisionMaker::Answer> Ask(const PlanSteps& steps, bool barrier, Plan& plan);
   // The pool's clock at step `step` of this epoch.
   int64_t ClockAt(int64_t step) const { return pool_->pool_clock().At(step - reported_step_); }
 

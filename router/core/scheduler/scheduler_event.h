@@ -75,13 +75,14 @@ struct SetAcceptsNew {
   bool accepts_new = true;
 };
 
-// From the next plan on its steps are reckoned to take time_offset + time_per_token * load.
-// REQUIRES: both finite, time_per_token > 0.
+// From the next plan on its steps are reckoned to take time_offset + time_per_token * load, and prefill_time
+// for each prompt token computed. REQUIRES: all finite, time_per_token > 0, prefill_time at least 0.
 struct SetTime {
   GroupIndex group = 0;
   WorkerIndex worker = 0;
   double time_per_token = 1;
   double time_offset = 0;
+  double prefill_time = 0;
 };
 
 // From the next plan on a mean request is reckoned to take so long there. REQUIRES: finite, above 0.
@@ -89,6 +90,14 @@ struct SetServiceTime {
   GroupIndex group = 0;
   WorkerIndex worker = 0;
   double service_time = 1;
+};
+
+// From the next plan on its batches are reckoned to cost this. REQUIRES: finite, at least 0, a_s_per_token
+// above 0.
+struct SetCost {
+  GroupIndex group = 0;
+  WorkerIndex worker = 0;
+  BatchCost cost;
 };
 
 // --- steps ---
@@ -116,8 +125,9 @@ struct SetPolicy {
   PolicySetting setting;
 };
 
-using SchedulerEvent = std::variant<AddGroup, RemoveGroup, Enqueue, Requeue, Cancel, OpenEpoch, CloseEpoch,
-                                    SetAcceptsNew, SetTime, SetServiceTime, Report, MakePlan, SetPolicy>;
+using SchedulerEvent =
+    std::variant<AddGroup, RemoveGroup, Enqueue, Requeue, Cancel, OpenEpoch, CloseEpoch, SetAcceptsNew,
+                 SetTime, SetServiceTime, SetCost, Report, MakePlan, SetPolicy>;
 
 // What came of an event. Fields that the event says nothing of are as here.
 struct Outcome {

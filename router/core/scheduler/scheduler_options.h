@@ -10,7 +10,6 @@
 #include "router/core/admission/wait_gate.h"
 #include "router/core/scheduler/events.h"
 #include "router/core/scheduler/kv_hold.h"
-#include "router/core/scheduler/prefill_plan.h"
 
 namespace bfio::core {
 
@@ -33,8 +32,6 @@ struct SchedulerOptions {
   KvGateOptions admission;
   // After so many steps in the pool a request that fits nowhere holds a worker (kv_hold.h). At least 1.
   int64_t hold_after_steps = kHoldAfterSteps;
-  // Prompts as load.
-  PrefillOptions prefill;
 
   // --- of groups with a barrier ---
 

@@ -15,6 +15,7 @@
 #include "router/core/model/request.h"
 #include "router/core/scheduler/events.h"
 #include "router/core/scheduler/pool_clock.h"
+#include "router/core/scheduler/prompt_traffic.h"
 #include "router/core/scheduler/tenant_service.h"
 
 namespace bfio::core {
@@ -36,6 +37,12 @@ struct SchedulerTotals {
   int64_t held_back = 0;
 
   SchedulerTotals& operator+=(const SchedulerTotals& other);
+};
+
+// A plan's step, and its level.
+struct PlannedLevel {
+  int64_t step = 0;
+  std::optional<double> level_s;
 };
 
 // What all groups share.
@@ -68,6 +75,8 @@ struct GroupState {
     int64_t settled_age = 0;
     // Its share of the worker's drift.
     int64_t drift = 0;
+    // The step that it was placed for.
+    int64_t planned_for = 0;
   };
   // One placement or drop that its worker has not acknowledged.
   struct Inflight {
@@ -108,8 +117,9 @@ struct GroupState {
   int64_t reports = 0;
   // Holds a worker, where admission looks ahead.
   std::optional<RequestId> holder;
-  // The last plan's prefill_piece.
-  std::optional<int64_t> piece;
+  // Of plans that some worker may not have carried out yet, and of the one before; ascending.
+  std::vector<PlannedLevel> levels;
+  PromptTraffic traffic;
   SchedulerTotals totals;
 };
 

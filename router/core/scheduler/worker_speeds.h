@@ -6,7 +6,8 @@
 // tokens. A worker that is not known well enough counts as ordinary. Plans must not flap with the noise of
 // the fits, so times change only when that moves some worker's step by kStep of an ordinary worker's against
 // the others', and workers whose steps differ by less than kEqual are equal: exactly 1 and 0, which plans are
-// made faster for. Threads: none; belongs to its caller. Pure.
+// made faster for. prefill_time is the cost of a prompt token over t_l, where that is known. Threads: none;
+// belongs to its caller. Pure.
 #ifndef BFIO_ROUTER_CORE_SCHEDULER_WORKER_SPEEDS_H_
 #define BFIO_ROUTER_CORE_SCHEDULER_WORKER_SPEEDS_H_
 
@@ -23,6 +24,8 @@ struct WorkerTime {
   double time_per_token = 1;
   // In an ordinary worker's tokens, at least 0.
   double time_offset = 0;
+  // Of a prompt token, in an ordinary worker's tokens, at least 0.
+  double prefill_time = 0;
 
   friend bool operator==(const WorkerTime&, const WorkerTime&) = default;
 };
@@ -55,8 +58,9 @@ struct WorkerSpeeds {
   // No worker counts as more than so many times slower or faster than the ordinary one: a fit that says so is
   // rather wrong.
   static constexpr double kMost = 20;
-  // Bound of time_offset, tokens.
+  // Bounds of time_offset and prefill_time, tokens.
   static constexpr double kMostOffset = 1e8;
+  static constexpr double kMostPrefill = 1e5;
 };
 
 }  // namespace bfio::core

@@ -27,8 +27,9 @@ class ShadowedPolicy final : public Policy {
   }
   void Decide(const Snapshot& snapshot, Decision& decision) override {
     acting_->Decide(snapshot, decision);
-    shadows_.Observe(snapshot, decision.assignments);
+    if (!snapshot.waiting.empty()) shadows_.Observe(snapshot, decision.assignments);
   }
+  bool meters_prompts() const override { return acting_->meters_prompts(); }
 
   const ShadowSet* shadows() const override { return &shadows_; }
   ShadowSet& mutable_shadows() { return shadows_; }

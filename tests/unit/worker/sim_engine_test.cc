@@ -271,7 +271,7 @@ TEST_F(SimEngineTest, PromptChunksGiveTheFirstTokenAfterTheLastOne) {
   options.plan = {.token_budget = 100};
   auto engine = Make(options);
   ASSERT_TRUE(engine->Admit(Request(1, 230, 3)).ok());
-  EXPECT_EQ(engine->prefill_state()->pending_tokens, 230);
+  EXPECT_EQ(engine->prefill_state()->pending_tokens(), 230);
   StepOutput out;
   for (const int64_t piece : {100, 100, 30}) {
     const int64_t before_ns = now_ns_;
@@ -281,10 +281,12 @@ TEST_F(SimEngineTest, PromptChunksGiveTheFirstTokenAfterTheLastOne) {
     EXPECT_EQ(now_ns_ - before_ns, 1'000'000 + piece * 10'000);
     EXPECT_EQ(out.tokens.size(), piece == 30 ? 1u : 0u);
   }
-  EXPECT_EQ(engine->prefill_state()->pending_tokens, 0);
-  engine->SetPrefillPiece(20);
+  EXPECT_EQ(engine->prefill_state()->pending_tokens(), 0);
+  const BatchCost cost = {.c_s = 1, .a_s_per_token = 1, .b0_tokens = 0};
+  engine->SetPrefillLevel(PrefillLevel{cost.Seconds(20), cost});
   ASSERT_TRUE(engine->Admit(Request(2, 50, 1)).ok());
-  for (const int64_t piece : {20, 20, 10}) {
+  // Beside the last two decodes of the first.
+  for (const int64_t piece : {19, 19, 12}) {
     ASSERT_TRUE(engine->Step(out).ok());
     EXPECT_EQ(out.prefill_tokens, piece);
   }

@@ -279,35 +279,54 @@ TEST_F(StepLoopTest, ItsOwnAdmissionRefusesWhatItCouldNotHoldToTheEnd) {
   EXPECT_EQ(report.active_requests, 2);
 }
 
-TEST_F(StepLoopTest, ChunkLimitsHoldUntilTheNextPlanAndReportsHaveTheRest) {
-  plan_ = {.token_budget = 100};
+// Requests come and go until the rank can tell what its batches cost.
+TEST_F(StepLoopTest, ALevelBoundsPromptsOnceTheRankHasFittedItsCostsAndIsForgottenWithoutPlans) {
+  plan_ = {.token_budget = 400};
+  cost_ = {.c_s = 1e-3, .tl_s_per_token = 0, .prefill_s_per_token = 1e-3};
+  real_time_ = true;
   Start(1);
-  OpenEpoch(1, PlanMode::kLockstep);
-  const auto step = [&](int64_t number, std::optional<int64_t> piece,
-                        std::vector<SequenceRequest> requests = {}) {
-    Plan plan = MakePlan(1, number, std::move(requests));
-    plan.prefill_piece = piece;
+  OpenEpoch(1, PlanMode::kPipelined);
+  int64_t number = 0;
+  std::optional<BatchCost> told;
+  const auto step = [&](std::optional<double> level_s, std::vector<SequenceRequest> requests = {}) {
+    Plan plan = MakePlan(1, ++number, std::move(requests));
+    plan.level_s = level_s;
     ranks_[0]->inbox().OnPlan(plan);
-    const StepReport report = Report(0);
-    EXPECT_EQ(report.prefill->token_budget, 100);
-    return std::pair(report.output.prefill_tokens, report.prefill->pending_tokens);
+    StepReport report;
+    do {
+      report = Report(0);
+      if (report.batch_cost) told = report.batch_cost;
+    } while (report.applied_plan < number);
+    return report;
   };
-  EXPECT_EQ(step(1, 30, {Request(10, 300, 5)}), std::pair(int64_t{30}, int64_t{270}));
-  EXPECT_EQ(step(2, 20), std::pair(int64_t{20}, int64_t{250}));
-  EXPECT_EQ(step(3, std::nullopt), std::pair(int64_t{100}, int64_t{150}));
-  EXPECT_EQ(step(4, 1), std::pair(int64_t{1}, int64_t{149}));
-  // An epoch begins without one.
-  OpenEpoch(2, PlanMode::kLockstep);
-  Plan plan = MakePlan(2, 1);
-  ranks_[0]->inbox().OnPlan(plan);
-  EXPECT_EQ(Report(0).output.prefill_tokens, 100);
+  // One that goes on, so that the group does not wait for plans.
+  step(std::nullopt, {Request(1000, 10, 400)});
+  for (Handle i = 0; i < 70; ++i) {
+    step(std::nullopt, {Request(10 + i, 5 + static_cast<int64_t>(i * 7 % 36), 1)});
+  }
+  ASSERT_TRUE(told.has_value());
+  const double level_s = told->Seconds(21);
+  const StepReport first = step(level_s, {Request(2000, 450, 5)});
+  ASSERT_TRUE(first.prefill.has_value());
+  EXPECT_LT(first.output.prefill_tokens, 200);
+  ASSERT_EQ(first.prefill->prompts.size(), 1u);
+  EXPECT_EQ(first.prefill->prompts[0].handle, 2000u);
+  // No plan comes any more: after some steps the rank goes on by its own budget.
+  int64_t most = 0, left = first.prefill->prompts[0].tokens;
+  for (int i = 0; i < 40 && left > 0; ++i) {
+    const StepReport report = Report(0);
+    most = std::max(most, report.output.prefill_tokens);
+    left = report.prefill->prompts.empty() ? 0 : report.prefill->prompts[0].tokens;
+  }
+  EXPECT_EQ(left, 0);
+  EXPECT_GT(most, first.output.prefill_tokens);
 }
 
 TEST_F(StepLoopTest, AnEngineThatTakesPromptsWholeReportsNoPending) {
   Start(1);
   OpenEpoch(1, PlanMode::kLockstep);
   Plan plan = MakePlan(1, 1, {Request(10, 300, 5)});
-  plan.prefill_piece = 10;
+  plan.level_s = 1e-9;
   ranks_[0]->inbox().OnPlan(plan);
   const StepReport report = Report(0);
   EXPECT_EQ(report.output.prefill_tokens, 300);

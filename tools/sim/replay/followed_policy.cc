@@ -1,13 +1,16 @@
 #include "tools/sim/replay/followed_policy.h"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "absl/container/flat_hash_map.h"
 
 namespace bfio::sim {
 
 void FollowedPolicy::Decide(const core::Snapshot& snapshot, core::Decision& decision) {
-  policy_->Decide(snapshot, decision);
+  // One that decides on no level is not asked for one alone.
+  if (!snapshot.waiting.empty() || policy_->meters_prompts()) policy_->Decide(snapshot, decision);
   // Whatever ended the search here, the recorded plan is followed.
   decision.stopped_early = false;
   std::vector<core::Assignment>& plan = decision.assignments;
@@ -25,20 +28,24 @@ void FollowedPolicy::Decide(const core::Snapshot& snapshot, core::Decision& deci
                        [&](const core::WaitingView& request) { return request.id == id; });
   };
   while (!recorded.empty() && !shown(recorded.front().first)) recorded.erase(recorded.begin());
-  at_hand_.identical = at_hand_.said == recorded;
-  if (!at_hand_.identical) {
+  std::optional<double> level_s;
+  if (at_hand_.recorded != nullptr) level_s = at_hand_.recorded->level_s;
+  const bool same_level = std::exchange(decision.level_s, level_s) == level_s;
+  const bool same_plan = at_hand_.said == recorded;
+  at_hand_.identical = same_plan && same_level;
+  if (!same_plan) {
     auto sorted = at_hand_.said;
     std::sort(sorted.begin(), sorted.end());
     std::sort(recorded.begin(), recorded.end());
     at_hand_.same_set = sorted == recorded;
   }
-  if (at_hand_.identical && !measure_) return;
+  if (same_plan && !measure_) return;
   const std::vector<core::Assignment> follow = Recorded(snapshot);
   if (measure_) {
     at_hand_.said_idle = meter_.Measure(snapshot, said).idle_now;
     at_hand_.recorded_idle = meter_.Measure(snapshot, Lawful(snapshot, follow)).idle_now;
   }
-  if (!at_hand_.identical) plan = follow;
+  if (!same_plan) plan = follow;
 }
 
 std::vector<core::Assignment> FollowedPolicy::Lawful(const core::Snapshot& snapshot,

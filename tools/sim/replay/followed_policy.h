@@ -1,8 +1,8 @@
 // A policy that decides, is compared with what was decided, and then follows that.
 //
 // Purpose: a replay asks the policy of the recording, or another one, at every decision, and still walks the
-// recorded way: where the two part, the recorded assignments are carried out, so that the state that later
-// decisions see is the recorded one. Threads: as Policy.
+// recorded way: where the two part, the recorded assignments and level are carried out, so that the state
+// that later decisions see is the recorded one. Threads: as Policy.
 #ifndef BFIO_TOOLS_SIM_REPLAY_FOLLOWED_POLICY_H_
 #define BFIO_TOOLS_SIM_REPLAY_FOLLOWED_POLICY_H_
 
@@ -24,7 +24,7 @@ struct FollowedDecision {
   const core::Plan* recorded = nullptr;
   // The policy was asked.
   bool asked = false;
-  // The same assignments; the same in the same order.
+  // The same assignments; the same in the same order, and the same level.
   bool same_set = true;
   bool identical = true;
   // What the policy said, without what the scheduler would have thrown out.
@@ -36,13 +36,18 @@ struct FollowedDecision {
 
 class FollowedPolicy final : public core::Policy {
  public:
-  // `decision` is the one at hand, whichever group it is for; it outlives this.
-  FollowedPolicy(std::unique_ptr<core::Policy> policy, bool measure, FollowedDecision* decision)
-      : policy_(std::move(policy)), measure_(measure), at_hand_(*decision) {}
+  // `meters_prompts`: of the recorded policy, since it decides when a policy is asked. `decision` is the one
+  // at hand, whichever group it is for; it outlives this.
+  FollowedPolicy(std::unique_ptr<core::Policy> policy, bool meters_prompts, bool measure,
+                 FollowedDecision* decision)
+      : policy_(std::move(policy)), meters_prompts_(meters_prompts), measure_(measure), at_hand_(*decision) {}
 
   absl::string_view name() const override { return policy_->name(); }
   int32_t horizon() const override { return policy_->horizon(); }
   bool uses_first_come_waits() const override { return policy_->uses_first_come_waits(); }
+  bool meters_prompts() const override {
+    return meters_prompts_ || (at_hand_.recorded != nullptr && at_hand_.recorded->level_s);
+  }
   void Decide(const core::Snapshot& snapshot, core::Decision& decision) override;
 
  private:
@@ -53,6 +58,7 @@ class FollowedPolicy final : public core::Policy {
   std::vector<core::Assignment> Recorded(const core::Snapshot& snapshot) const;
 
   const std::unique_ptr<core::Policy> policy_;
+  const bool meters_prompts_;
   const bool measure_;
   FollowedDecision& at_hand_;
   core::PlanMeter meter_{1};

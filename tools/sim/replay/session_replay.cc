@@ -59,10 +59,10 @@ std::string Show(const std::optional<core::Plan>& plan) {
   if (!plan) return "no plan";
   return absl::StrCat(
       "step ", plan->apply_step, plan->apply_steps.empty() ? "" : "/", absl::StrJoin(plan->apply_steps, "/"),
-      ": ", Show(PlacementsOf(*plan)), "; dropped: ", Show(DropsOf(*plan)),
-      "; waited: ", absl::StrJoin(plan->placements, " ", [](std::string* out, const core::Placement& p) {
-        absl::StrAppend(out, p.wait_steps);
-      }));
+      ": ", Show(PlacementsOf(*plan)), "; dropped: ", Show(DropsOf(*plan)), "; waited: ",
+      absl::StrJoin(plan->placements, " ",
+                    [](std::string* out, const core::Placement& p) { absl::StrAppend(out, p.wait_steps); }),
+      plan->level_s ? absl::StrCat("; level ", *plan->level_s, " s") : "");
 }
 
 bool Same(const std::optional<core::Plan>& a, const std::optional<core::Plan>& b) {
@@ -70,9 +70,8 @@ bool Same(const std::optional<core::Plan>& a, const std::optional<core::Plan>& b
   const auto waits = [](const core::Placement& x, const core::Placement& y) {
     return x.wait_steps == y.wait_steps;
   };
-  return a->apply_step == b->apply_step && a->apply_steps == b->apply_steps &&
-         a->prefill_piece == b->prefill_piece && PlacementsOf(*a) == PlacementsOf(*b) &&
-         DropsOf(*a) == DropsOf(*b) &&
+  return a->apply_step == b->apply_step && a->apply_steps == b->apply_steps && a->level_s == b->level_s &&
+         PlacementsOf(*a) == PlacementsOf(*b) && DropsOf(*a) == DropsOf(*b) &&
          std::equal(a->placements.begin(), a->placements.end(), b->placements.begin(), waits);
 }
 
@@ -199,7 +198,13 @@ absl::Status SessionReplay::Begin(const core::ClusterState* state) {
     const core::PolicySetting& asked = instead ? *instead : of;
     absl::StatusOr<std::unique_ptr<core::Policy>> made = core::MakePolicy(asked.name, asked.options);
     if (!made.ok()) return made.status();
-    return std::make_unique<FollowedPolicy>(*std::move(made), instead.has_value(), decision);
+    bool meters_prompts = (*made)->meters_prompts();
+    if (instead) {
+      const absl::StatusOr<std::unique_ptr<core::Policy>> recorded = core::MakePolicy(of.name, of.options);
+      if (!recorded.ok()) return recorded.status();
+      meters_prompts = (*recorded)->meters_prompts();
+    }
+    return std::make_unique<FollowedPolicy>(*std::move(made), meters_prompts, instead.has_value(), decision);
   };
   if (absl::Status status = factory(*setting).status(); !status.ok()) return status;
   cluster_ = std::make_unique<core::Cluster>(*options, *setting, factory, *std::move(lookahead));

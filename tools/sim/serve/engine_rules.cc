@@ -7,7 +7,7 @@
 #include <type_traits>
 
 #include "absl/strings/str_cat.h"
-#include "router/core/scheduler/prefill_plan.h"
+#include "tools/sim/step/equal_chunk.h"
 
 namespace bfio::sim {
 namespace {
@@ -166,7 +166,7 @@ void EqualChunksRule::Plan(const ServeView& view, std::deque<ServeRequestIndex>&
   }
   std::vector<int64_t> pending;
   for (const Weighed& rank : ranks) pending.push_back(rank.pending);
-  const int64_t piece = core::EqualPiece(pending).value_or(0);
+  const int64_t piece = EqualChunk(pending).value_or(0);
   for (size_t g = 0; g < ranks.size(); ++g) {
     const int64_t room = std::max(kLeastPrefillRows, budget_ - view.ranks[g].decodes);
     plan.orders[g].prompt_tokens = std::min(piece, room);

@@ -62,12 +62,12 @@ void Forecast(const ServePlan& plan, const std::vector<ServeRequest>& requests, 
   }
   for (size_t g = 0; g < ranks.size(); ++g) {
     ServeRank& rank = ranks[g];
-    std::vector<core::PromptLeft> prompts;
+    std::vector<PromptLeft> prompts;
     for (const BoundPrompt& prompt : rank.prompts) prompts.push_back({prompt.left, prompt.done});
     int64_t tokens = plan.orders[g].prompt_tokens;
     if (plan.level_s > 0) {
-      tokens = core::TokensWithin({cost, rank.decodes, static_cast<double>(rank.decode_context), prompts},
-                                  plan.level_s);
+      tokens =
+          TokensWithin({cost, rank.decodes, static_cast<double>(rank.decode_context), prompts}, plan.level_s);
     }
     if (plan.orders[g].decodes) rank.decode_context += rank.decodes;
     while (tokens > 0 && !rank.prompts.empty()) {
@@ -260,9 +260,9 @@ class Run {
     if (plan.level_s <= 0) return orders;
     for (size_t g = 0; g < orders.size(); ++g) {
       const ServeRank& rank = group_->ranks()[g];
-      std::vector<core::PromptLeft> prompts;
+      std::vector<PromptLeft> prompts;
       for (const BoundPrompt& prompt : rank.prompts) prompts.push_back({prompt.left, prompt.done});
-      orders[g].prompt_tokens = core::TokensWithin(
+      orders[g].prompt_tokens = TokensWithin(
           {options_.cost, rank.decodes, static_cast<double>(rank.decode_context), prompts}, plan.level_s);
     }
     return orders;

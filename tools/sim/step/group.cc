@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "router/core/scheduler/prefill_plan.h"
+#include "tools/sim/step/equal_chunk.h"
 
 namespace bfio::sim {
 namespace {
@@ -68,7 +68,7 @@ class Group {
   void SetBudgets() {
     pending_.clear();
     for (const EngineModel& rank : ranks_) pending_.push_back(rank.prompt_tokens());
-    const std::optional<int64_t> piece = core::EqualPiece(pending_);
+    const std::optional<int64_t> piece = EqualChunk(pending_);
     for (EngineModel& rank : ranks_) {
       rank.set_token_budget(
           std::min(options_.token_budget, Decoding(rank) + piece.value_or(options_.token_budget)));

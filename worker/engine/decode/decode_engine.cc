@@ -228,6 +228,7 @@ BatchRequest DecodeEngine::Sequence::Left() const {
   left.prefill_left = std::max<int64_t>(0, given - computed);
   left.decode_left = prompt_length + max_new_tokens - length;
   left.priority = priority;
+  left.cached = computed;
   left.passed_over = passed_over;
   return left;
 }
@@ -242,8 +243,12 @@ void DecodeEngine::ChooseChunks() {
 std::optional<PrefillState> DecodeEngine::prefill_state() const {
   if (planner_.whole_prompts()) return std::nullopt;
   PrefillState state;
-  for (const Sequence& sequence : active_) state.pending_tokens += sequence.Left().prefill_left;
   state.token_budget = planner_.budget();
+  for (const Sequence& sequence : active_) {
+    // What an earlier placement delivered and is generated again silently is prompt, too.
+    const int64_t left = sequence.prompt_length - sequence.computed;
+    if (left > 0) state.prompts.push_back({sequence.handle, left});
+  }
   return state;
 }
 

@@ -80,7 +80,8 @@ class DecodeEngine final : public Engine {
   int32_t free_slots() const override { return options_.limits.slots - active(); }
   int64_t free_kv_tokens() const override { return table_.free_tokens(); }
   std::vector<ResidentSequence> resident() const override;
-  void SetPrefillPiece(std::optional<int64_t> tokens) override { planner_.SetPrefillPiece(tokens); }
+  void SetPrefillLevel(const std::optional<PrefillLevel>& level) override { planner_.SetLevel(level); }
+  void Waited(double seconds) override { planner_.Waited(seconds); }
   std::optional<PrefillState> prefill_state() const override;
 
   // Of the next step.

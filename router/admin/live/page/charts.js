@@ -91,6 +91,7 @@ function line(box, max, get, style, width, alpha = 1) {
 }
 
 const maxOf = (sample) => sample.max === undefined ? (sample.max = Math.max(...sample.load)) : sample.max;
+const prefillOf = (sample) => Math.round(sample.prefill.reduce((a, b) => a + b, 0) / Math.max(1, sample.steps));
 const meanOf = (sample) => sample.mean === undefined ?
     (sample.mean = sample.load.reduce((a, b) => a + b, 0) / sample.load.length) : sample.mean;
 
@@ -135,8 +136,8 @@ function drawLoad() {
     g.stroke();
     tip.hidden = false;
     set(tip, new Date(s.t).toLocaleTimeString() + '  step ' + s.step + '\nlargest ' + plain.format(maxOf(s)) + ' (rank ' +
-        s.load.indexOf(maxOf(s)) + ')\nmean ' + plain.format(meanOf(s)) + '\nidle ' + percent(s.idle) + '\nslowest rank ' +
-        (s.straggler ?? '–') + '\nwaiting ' + s.waiting);
+        s.load.indexOf(maxOf(s)) + ')\nmean ' + plain.format(meanOf(s)) + '\nidle ' + percent(s.idle) + '\nprompt tokens a step ' +
+        plain.format(prefillOf(s)) + '\nslowest rank ' + (s.straggler ?? '–') + '\nwaiting ' + s.waiting);
     // On the side of the pointer that has room.
     tip.style.left = (at.x + 8 + tip.offsetWidth < right ? at.x + 8 : at.x - 8 - tip.offsetWidth) + 'px';
   } else {

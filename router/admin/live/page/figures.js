@@ -117,7 +117,7 @@ function showWorkers(state) {
   const phases = {WORKER_PHASE_JOINING: 'joining', WORKER_PHASE_SERVING: 'serving', WORKER_PHASE_DRAINING: 'draining'};
   rows(document.querySelector('#workers tbody'), workers.map((w) => w.workerId), (id) => {
     const row = document.createElement('tr');
-    for (let i = 0; i < 8; ++i) row.append(document.createElement('td'));
+    for (let i = 0; i < 9; ++i) row.append(document.createElement('td'));
     const bar = document.createElement('div');
     bar.className = 'bar';
     const track = document.createElement('div');
@@ -127,7 +127,7 @@ function showWorkers(state) {
     const drain = document.createElement('button');
     drain.type = 'button';
     drain.addEventListener('click', () => drain.dataset.drains ? askUndrain(id) : askDrain(id));
-    row.children[7].append(drain);
+    row.children[8].append(drain);
     return row;
   }, (row, i) => {
     const w = workers[i], load = number(w.loadTokens), share = load / most;
@@ -141,8 +141,9 @@ function showWorkers(state) {
     set(at(3).querySelector('span'), plain.format(load));
     set(at(4), plain.format(number(w.activeRequests)) + ' / ' + plain.format(number(w.slots)));
     set(at(5), number(w.kvTokens) ? percent(load / number(w.kvTokens)) : '–');
-    set(at(6), steps[w.group] ? percent(number(w.stragglerSteps) / steps[w.group]) : '–');
-    const drain = at(7).querySelector('button'), drains = w.phase === 'WORKER_PHASE_DRAINING';
+    set(at(6), plain.format(number(w.stepPrefillTokens)));
+    set(at(7), steps[w.group] ? percent(number(w.stragglerSteps) / steps[w.group]) : '–');
+    const drain = at(8).querySelector('button'), drains = w.phase === 'WORKER_PHASE_DRAINING';
     const label = drains ? 'Undrain' : 'Drain';
     drain.dataset.drains = drains ? '1' : '';
     set(drain, label);

@@ -25,7 +25,7 @@ WorkerView Worker(const std::string& id, std::optional<int32_t> rank) {
   account.load_tokens = 50;
   account.spec.time_per_token = 1.5;
   account.spec.time_offset = 20;
-  account.prefill = core::PrefillReport{30, 512};
+  account.prefill = core::PrefillReport{512, {{1, 10}, {2, 20}}};
   worker.account = account;
   return worker;
 }

@@ -162,6 +162,30 @@ TEST_F(BarrierGroupTest, EnergyIsPassedOn) {
   EXPECT_EQ(energy->reading.barrier_j, 2);
 }
 
+TEST_F(BarrierGroupTest, WhatBatchesCostIsThePlansFromThenOnAndInTheNextEpoch) {
+  Serve({"a", "b"});
+  world_->alter = [](SimWorker& worker, StepReport& report) {
+    report.prefill_tokens = 7;
+    if (worker.name == "b") report.batch_cost = BatchCost{.c_s = 0.01, .a_s_per_token = 3e-5};
+  };
+  Submit(1, 8, 100);
+  for (int i = 0; i < 3; ++i) world_->Step("a");
+  const auto cost = [&](core::WorkerIndex rank) {
+    return world_->cluster().group(0)->Account(rank).spec.cost;
+  };
+  EXPECT_FALSE(cost(0).has_value());
+  ASSERT_TRUE(cost(1).has_value());
+  EXPECT_EQ(cost(1)->a_s_per_token, 3e-5);
+  EXPECT_EQ(world_->group().Members()[0].telemetry.step_prefill_tokens, 7);
+  EXPECT_EQ(world_->group().Members()[0].telemetry.prefill_tokens % 7, 0);
+  world_->alter = nullptr;
+  world_->Join("c");
+  world_->Wait();
+  Form();
+  ASSERT_TRUE(cost(1).has_value());
+  EXPECT_EQ(cost(1)->a_s_per_token, 3e-5);
+}
+
 // --- workers of different speed ---
 
 StepCostEstimate CostOf(double tl) {

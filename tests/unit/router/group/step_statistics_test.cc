@@ -15,6 +15,7 @@ StepReport ReportOf(int64_t step, int64_t load, int64_t local_ns, int64_t wait_n
   report.epoch = 1;
   report.step = step;
   report.load_tokens = load;
+  report.prefill_tokens = load / 10;
   report.local = absl::Nanoseconds(local_ns);
   report.barrier_wait = absl::Nanoseconds(wait_ns);
   return report;
@@ -51,6 +52,7 @@ TEST_F(StepStatisticsTest, ImbalanceIsMaxTimesRanksMinusSum) {
   ASSERT_EQ(seen_.size(), 1u);
   EXPECT_EQ(seen_[0]->group, 3);
   EXPECT_EQ(seen_[0]->imbalance_tokens, 60);
+  EXPECT_EQ(seen_[0]->prefill_tokens, (std::vector<int64_t>{10, 4}));
   EXPECT_EQ(seen_[0]->assigned, 3);
   EXPECT_EQ(seen_[0]->waiting_requests, 7);
   EXPECT_EQ(seen_[0]->decide, absl::Microseconds(20));

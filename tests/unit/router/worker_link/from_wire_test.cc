@@ -167,12 +167,37 @@ TEST(ToStepReport, TakesOneTokenPerHandleWhenCountsAreLeftOut) {
   EXPECT_EQ(converted->finished[0].id, 5u);
   EXPECT_EQ(converted->finished[0].reason, FinishReason::kLength);
   EXPECT_EQ(converted->prefill, std::nullopt);
-  report.set_pending_prefill_tokens(0);
   report.set_token_budget(512);
-  EXPECT_EQ(Converted(report)->prefill, (core::PrefillReport{0, 512}));
-  report.set_pending_prefill_tokens(uint64_t{1} << 41);
+  report.set_prefill_tokens(17);
+  v1::PendingPrompt& prompt = *report.add_pending_prompts();
+  prompt.set_handle(8);
+  prompt.set_tokens(30);
+  EXPECT_EQ(Converted(report)->prefill, (core::PrefillReport{512, {{8, 30}}}));
+  EXPECT_EQ(Converted(report)->prefill_tokens, 17);
+  prompt.set_tokens(0);
+  EXPECT_EQ(Converted(report).status().message(), "a pending prompt has no tokens left to compute");
+  prompt.set_tokens(1);
+  report.set_prefill_tokens(uint64_t{1} << 41);
   EXPECT_EQ(Converted(report).status().message(),
-            "step, applied_plan, load_tokens or pending_prefill_tokens is out of range");
+            "step, applied_plan, load_tokens or prefill_tokens is out of range");
+}
+
+TEST(ToBatchCost, RefusesWhatIsNoCost) {
+  v1::BatchCost cost;
+  cost.set_c_s(0.01);
+  cost.set_a_s_per_token(2e-5);
+  cost.set_b0_tokens(64);
+  cost.set_k2_s_per_token(1e-8);
+  const auto good = ToBatchCost(cost);
+  ASSERT_TRUE(good.has_value());
+  EXPECT_EQ(good->Seconds({.tokens = 164, .decode_context = 1e5}), 0.01 + 100 * 2e-5 + 1e-3);
+  for (const double bad : {-1.0, 0.0, std::nan(""), 1e9}) {
+    v1::BatchCost other = cost;
+    other.set_a_s_per_token(bad);
+    EXPECT_FALSE(ToBatchCost(other).has_value()) << bad;
+  }
+  cost.set_c_s(-1);
+  EXPECT_FALSE(ToBatchCost(cost).has_value());
 }
 
 TEST(ToStepReport, RefusesCountsThatDoNotAddUp) {

@@ -235,14 +235,14 @@ TEST_F(WorkerLinkServiceTest, APlansAssignmentsSayWhatIsStillToDo) {
   plan.apply_step = 9;
   plan.placements = {42};
   plan.cancellations = {4};
-  plan.prefill_piece = 64;
+  plan.level_s = 0.02;
   const auto channel = Attach();
   channel->SendPlan(plan, absl::MakeConstSpan(&assignment, 1));
   v1::RouterMessage message = Read();
   EXPECT_EQ(message.plan().epoch(), 7u);
   EXPECT_EQ(message.plan().apply_step(), 9u);
   EXPECT_THAT(message.plan().cancellations(), ElementsAre(4));
-  EXPECT_EQ(message.plan().prefill_piece(), 64u);
+  EXPECT_EQ(message.plan().level_s(), 0.02);
   ASSERT_EQ(message.plan().assignments_size(), 1);
   const v1::Assignment sent = message.plan().assignments(0);
   EXPECT_EQ(sent.handle(), 42u);

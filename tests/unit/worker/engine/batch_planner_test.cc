@@ -29,11 +29,18 @@ struct PlannedRows {
   friend bool operator==(const PlannedRows&, const PlannedRows&) = default;
 };
 
-// `decodes` decoding requests and a prompt of 1,000.
+constexpr BatchCost kCost = {.c_s = 1, .a_s_per_token = 0.01, .b0_tokens = 0};
+
+// The level at which so many prompt tokens fit beside so many decodes without context.
+PrefillLevel LevelFor(int64_t tokens, int64_t decodes) {
+  return {kCost.Seconds(tokens + decodes), kCost};
+}
+
+// `decodes` decoding requests and a prompt of 1,000. `tokens`: of prompts below the level.
 PlannedRows PlanOf(BatchPlannerOptions options, int64_t decodes,
-                   std::optional<int64_t> piece = std::nullopt) {
+                   std::optional<int64_t> tokens = std::nullopt) {
   BatchPlanner planner = MakePlanner(options);
-  planner.SetPrefillPiece(piece);
+  if (tokens) planner.SetLevel(LevelFor(*tokens, decodes));
   std::vector<BatchRequest> left(static_cast<size_t>(decodes), {0, 5});
   left.push_back({1000, 5});
   std::vector<Chunk> batch;
@@ -67,12 +74,35 @@ TEST(BatchPlannerTest, PromptsNeverTakeMoreThanTheBudget) {
       (PlannedRows{0, 2000}));
 }
 
-TEST(BatchPlannerTest, TheRoutersPieceBoundsPromptsAloneAndNotThoseTakenWhole) {
+TEST(BatchPlannerTest, TheRoutersLevelBoundsPromptsAloneAndNotThoseTakenWhole) {
   EXPECT_EQ(PlanOf({.token_budget = 512}, 30, 64), (PlannedRows{64, 30}));
   EXPECT_EQ(PlanOf({.token_budget = 512}, 30, 5000), (PlannedRows{482, 30}));
   EXPECT_EQ(PlanOf({.scheduler = "orca", .token_budget = 512}, 30, 64), (PlannedRows{64, 30}));
   EXPECT_EQ(PlanOf({.scheduler = "vllm_v0", .token_budget = 1005, .max_sequence_tokens = 1005}, 30, 64),
             (PlannedRows{1000, 0}));
+}
+
+TEST(BatchPlannerTest, ALevelIsFilledByWhatTheEnginesOwnStepsCost) {
+  BatchPlanner planner = MakePlanner({.token_budget = 512});
+  const BatchCost cost = {
+      .c_s = 1, .a_s_per_token = 0.01, .b0_tokens = 40, .k1_s_per_pair = 1e-4, .k2_s_per_token = 1e-3};
+  planner.SetLevel(PrefillLevel{2, cost});
+  std::vector<BatchRequest> left(30, {.prefill_left = 0, .decode_left = 5, .cached = 10});
+  left.push_back({.prefill_left = 300, .decode_left = 5, .cached = 100});
+  std::vector<Chunk> batch;
+  planner.Form(left, batch);
+  ASSERT_EQ(batch.size(), 31u);
+  BatchLoad load;
+  for (int i = 0; i < 30; ++i) load.AddDecode(10);
+  BatchLoad more = load;
+  load.AddPrefill(batch.back().rows, 100);
+  more.AddPrefill(batch.back().rows + 1, 100);
+  EXPECT_LE(cost.Seconds(load), 2);
+  EXPECT_GT(cost.Seconds(more), 2);
+  // Its decodes alone take longer: no prompt.
+  planner.SetLevel(PrefillLevel{1.2, cost});
+  planner.Form(left, batch);
+  EXPECT_EQ(batch.size(), 30u);
 }
 
 TEST(BatchPlannerTest, WholePromptsNeedABudgetThatHoldsTheLongestSequence) {
@@ -126,8 +156,7 @@ TEST(BatchPlannerPropertyTest, StepsKeepToTheRules) {
     if (!whole) options.token_budget = 1 + static_cast<int64_t>(rng.Below(300));
     BatchPlanner planner = MakePlanner(options);
     std::optional<int64_t> piece;
-    if (rng.Below(2) == 0) piece = 1 + static_cast<int64_t>(rng.Below(200));
-    planner.SetPrefillPiece(piece);
+    if (rng.Below(2) == 0) piece = static_cast<int64_t>(rng.Below(200));
     std::vector<BatchRequest> left;
     int64_t decoding = 0, prompts = 0;
     for (uint64_t i = rng.Below(60); i > 0; --i) {
@@ -137,6 +166,7 @@ TEST(BatchPlannerPropertyTest, StepsKeepToTheRules) {
       request.prefill_left > 0 ? prompts += request.prefill_left : ++decoding;
       left.push_back(request);
     }
+    if (piece) planner.SetLevel(LevelFor(*piece, decoding));
     std::vector<Chunk> batch, again;
     planner.Form(left, batch);
     planner.Form(left, again);
@@ -149,7 +179,7 @@ TEST(BatchPlannerPropertyTest, StepsKeepToTheRules) {
     }
     EXPECT_LE(rows.prompts, std::max(options.token_budget, kMinPrefillRows));
     EXPECT_EQ(BatchTokens(batch), BatchTokens(again));
-    EXPECT_EQ(batch.empty(), left.empty());
+    EXPECT_EQ(batch.empty(), left.empty() || (decoding == 0 && !whole && piece == 0));
     if (options.scheduler == "sarathi") {
       const int64_t allowed = std::min(piece.value_or(BatchRoom::kUnbounded),
                                        std::max(options.token_budget - decoding, kMinPrefillRows));
@@ -158,7 +188,7 @@ TEST(BatchPlannerPropertyTest, StepsKeepToTheRules) {
   }
 }
 
-// An engine's steps from first to last request: the router changes the piece, the tuner the budget.
+// An engine's steps from first to last request: the router changes the level, the tuner the budget.
 class PlannerTraffic {
  public:
   PlannerTraffic(const std::string& name, BatchOrder order, uint64_t seed)
@@ -172,8 +202,10 @@ class PlannerTraffic {
       if (rng_.Below(8) == 0) {
         piece_.reset();
         if (rng_.Below(3) > 0) piece_ = 1 + static_cast<int64_t>(rng_.Below(100));
-        planner_.SetPrefillPiece(piece_);
       }
+      const int64_t decoding = std::count_if(left_.begin(), left_.end(),
+                                             [](const BatchRequest& request) { return request.decoding(); });
+      planner_.SetLevel(piece_ ? std::optional(LevelFor(*piece_, decoding)) : std::nullopt);
       planner_.Form(left_, batch);
       ExpectRules(batch);
       if (::testing::Test::HasFailure()) return;

@@ -155,6 +155,12 @@ TEST(BudgetTunerTest, ObjectivesAreMetByTheLargestBudgetThatMeetsThem) {
   EXPECT_GT(quick.Serve(1500), 1000);
 }
 
+TEST(BudgetTunerTest, AReplayedBatchIsNoShorterThanTheOtherRanks) {
+  EngineModel engine({.token_budget = 512, .least_s = 5}, Served::Sarathi());
+  engine.Arrive({1, 100, 10});
+  EXPECT_EQ(engine.Start(), 5);
+}
+
 TEST(BudgetTunerTest, EachRequestIsServedByItsOwnObjectives) {
   const BudgetTunerOptions options = For(BudgetGoal::kObjectives);
   Served all(options, 1000, 200, 0.4), some(options, 1000, 200, 0.4), none(options, 1000, 200, 0.4);

@@ -518,22 +518,26 @@ TEST(DecodeEngineTest, WholePromptsNeedABudgetThatHoldsTheModelsLongestSequence)
   EXPECT_EQ(Make(options)->token_budget(), 200);
 }
 
-TEST(DecodeEngineTest, TheRoutersChunkLimitHoldsAndPendingPromptsAreReported) {
+TEST(DecodeEngineTest, TheRoutersLevelHoldsUntilTheNextAndPendingPromptsAreReported) {
   const auto engine = Make();
   ASSERT_TRUE(engine->Admit(Request(1, 60, 5)).ok());
   StepOutput out;
   const auto step = [&] {
     EXPECT_TRUE(engine->Step(out).ok());
-    return std::pair(out.prefill_tokens, engine->prefill_state()->pending_tokens);
+    return std::pair(out.prefill_tokens, engine->prefill_state()->pending_tokens());
   };
-  EXPECT_EQ(engine->prefill_state()->pending_tokens, 60);
+  const auto level = [](int64_t tokens) {
+    const BatchCost cost = {.c_s = 1, .a_s_per_token = 1, .b0_tokens = 0};
+    return PrefillLevel{cost.Seconds(tokens), cost};
+  };
+  EXPECT_THAT(engine->prefill_state()->prompts, ::testing::ElementsAre(PendingPrompt{1, 60}));
   EXPECT_EQ(engine->prefill_state()->token_budget, 24);
-  engine->SetPrefillPiece(7);
+  engine->SetPrefillLevel(level(7));
   EXPECT_EQ(step(), std::pair(int64_t{7}, int64_t{53}));
   EXPECT_EQ(step(), std::pair(int64_t{7}, int64_t{46}));
-  engine->SetPrefillPiece(std::nullopt);
+  engine->SetPrefillLevel(std::nullopt);
   EXPECT_EQ(step(), std::pair(int64_t{24}, int64_t{22}));
-  engine->SetPrefillPiece(100);
+  engine->SetPrefillLevel(level(100));
   EXPECT_EQ(step(), std::pair(int64_t{22}, int64_t{0}));
   EXPECT_EQ(out.tokens.size(), 1u);
 }

@@ -161,8 +161,23 @@ TEST(PlanPrefillTest, ALongPromptLengthensAStepNoMoreThanAMeanOne) {
                                              RankOf(20, 2000, 10, {{200, 0}})};
   const double level = PlanPrefill(two_long, {}, Traffic(), {}).level_s;
   EXPECT_NEAR(level, PlanPrefill(two_mean, {}, Traffic(), {}).level_s, 1e-12);
-  // pace 0.5, 10 a second, 40 decodes, 0.02 s: k = 2 = the ranks; tau = 2 / (10 * 0.012) = 16.7 steps.
-  EXPECT_NEAR(level, SlowestWithoutPrompts(two_long) + 1e-4 * 200 * 0.12 / 2, 1e-4);
+  // Nothing is free: a mean prompt's in four steps.
+  EXPECT_NEAR(level, SlowestWithoutPrompts(two_long) + 1e-4 * 200 / 4, 1e-4);
+}
+
+// Free rows, of which a step without a prompt would lose some, make it worth spreading prompts.
+TEST(PlanPrefillTest, WhereTimeIsFreePromptsAreSpread) {
+  std::vector<PrefillRank> ranks = {RankOf(20, 2000, 10, {{20000, 0}}), RankOf(20, 2000, 10, {{20000, 0}})};
+  const double at_once = PlanPrefill(ranks, {}, Traffic(), {}).level_s - SlowestWithoutPrompts(ranks);
+  // 5 of 122 rows' time, of which prompts want 12.2: 10 * 0.02 / 2 of each rank's.
+  for (PrefillRank& rank : ranks) rank.cost.b0_tokens = 25;
+  const double slowest = SlowestWithoutPrompts(ranks);
+  const double spread = PlanPrefill(ranks, {}, Traffic(), {}).level_s - slowest;
+  // pace 0.5, 10 a second, 40 decodes, 0.02 s: k = 2 = the ranks; tau is 2 / (10 * 0.012) = 16.7 steps for
+  // what is free, 4 for the rest. Of each rank's share 5 rows are free.
+  const double free = 5e-4 / slowest / 0.1, tau = free * 16.7 + (1 - free) * 4;
+  EXPECT_NEAR(spread, 1e-4 * (200 / tau - 5), 2e-4);
+  EXPECT_LT(spread, at_once - 1e-3);
 }
 
 TEST(PlanPrefillTest, StepsUntilThePlanIsThereComeOnTopOfTheHorizon) {
@@ -173,8 +188,8 @@ TEST(PlanPrefillTest, StepsUntilThePlanIsThereComeOnTopOfTheHorizon) {
   const double slowest = SlowestWithoutPrompts(ranks);
   const double at_once = PlanPrefill(ranks, {}, Traffic(), {}).level_s - slowest;
   const double later = PlanPrefill(ranks, {}, late, {}).level_s - slowest;
-  // 16.7 and 26.7 steps.
-  EXPECT_NEAR(later / at_once, 16.7 / 26.7, 0.05);
+  // 4 and 14 steps.
+  EXPECT_NEAR(later / at_once, 4.0 / 14, 0.05);
 }
 
 TEST(PlanPrefillTest, ALonePromptWaitsForCompanyWhereSomeIsComing) {
@@ -185,6 +200,17 @@ TEST(PlanPrefillTest, ALonePromptWaitsForCompanyWhereSomeIsComing) {
   PrefillTraffic rare = Traffic();
   rare.arrivals_per_s = 0.1;
   EXPECT_GT(PlanPrefill(ranks, {}, rare, {}).level_s, slowest + 1e-4) << "k = 0.4";
+}
+
+// However long company takes to come, since waiting for it has cost a share of what it could save.
+TEST(PlanPrefillTest, ALonePromptWaitsNoLongerThanAShareOfItsCost) {
+  std::vector<PrefillRank> ranks = {RankOf(20, 2000, 10, {{500, 0}}), RankOf(20, 2000)};
+  const double slowest = SlowestWithoutPrompts(ranks);
+  // 40 decodes lose 40 * 0.02 s by a mean prompt.
+  ranks[0].first_bound_for_s = 0.03 * 0.8 - 0.001;
+  EXPECT_NEAR(PlanPrefill(ranks, {}, Traffic(), {}).level_s, slowest, 1e-12);
+  ranks[0].first_bound_for_s = 0.03 * 0.8 + 0.001;
+  EXPECT_GT(PlanPrefill(ranks, {}, Traffic(), {}).level_s, slowest + 1e-3);
 }
 
 TEST(PlanPrefillTest, WhereFewDecodeTheyPayAtOnce) {

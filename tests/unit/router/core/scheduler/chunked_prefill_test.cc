@@ -1,11 +1,13 @@
 // Prompts that take several steps, as worker/engine/engine.h says they count: whole in each of them, without
-// a token. The scheduler reckons one more token each step, and takes on what the reports say instead.
+// a token. Reports name them, so that the accounts, what tenants pay, what is learnt of lengths and what
+// memory is held for are those of tokens, not of steps.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <memory>
 #include <vector>
 
+#include "router/core/policy/place_in_order.h"
 #include "tests/testing/one_group.h"
 
 namespace bfio::core {
@@ -13,16 +15,16 @@ namespace {
 
 using bfio::testing::OneGroup;
 
-// All to worker 0, as they come; remembers what it was shown.
+// All that fit to worker 0, as they come.
 class Watcher : public Policy {
  public:
   absl::string_view name() const override { return "watcher"; }
   void Decide(const Snapshot& snapshot, Decision& decision) override {
-    load_ = snapshot.workers[0].load_tokens;
-    for (int32_t i = 0; i < static_cast<int32_t>(snapshot.waiting.size()); ++i)
-      decision.assignments.push_back({i, 0});
+    FreeCapacity free;
+    free.Reset(snapshot);
+    PlaceInOrder(snapshot, free, decision.assignments,
+                 [&](const WaitingView& request) { return free.Fits(request, 0) ? 0 : kNoWorker; });
   }
-  int64_t load_ = 0;
 };
 
 // A worker whose request i takes `prefill_steps` of its steps for its prompt.
@@ -30,7 +32,7 @@ struct Running {
   RequestId id;
   int64_t prompt;
   int64_t prefill_steps;
-  int64_t max_new;
+  int64_t output;
   int64_t step = 0;
 
   int64_t Load() const { return prompt + std::max<int64_t>(0, step - prefill_steps); }
@@ -38,23 +40,26 @@ struct Running {
 
 class ChunkedPrefillTest : public ::testing::Test {
  protected:
-  ChunkedPrefillTest() {
-    SchedulerOptions options;
-    auto owned = std::make_unique<Watcher>();
-    policy_ = owned.get();
-    scheduler_ = std::make_unique<OneGroup>(options, std::move(owned));
+  ChunkedPrefillTest() { Open({}); }
+
+  // A group of one worker, which has nothing.
+  void Open(const SchedulerOptions& options, std::unique_ptr<Lookahead> lookahead = nullptr,
+            int64_t kv_tokens = 100000) {
+    scheduler_ = std::make_unique<OneGroup>(options, std::make_unique<Watcher>(), std::move(lookahead));
     std::vector<EpochMember> members(1);
-    members[0].spec = {8, 100000, true};
+    members[0].spec = {8, kv_tokens, true};
     scheduler_->OpenEpoch(members);
+    requests_.clear(), running_.clear();
+    step_ = planned_ = 0;
   }
 
-  void Enqueue(RequestId id, int64_t prompt, int64_t prefill_steps, int64_t max_new) {
+  void Enqueue(RequestId id, int64_t prompt, int64_t prefill_steps, int64_t max_new, int64_t output = 0) {
     RequestSpec spec;
     spec.id = id;
     spec.prefill_tokens = prompt;
     spec.max_new_tokens = max_new;
     ASSERT_TRUE(scheduler_->Enqueue(spec).ok());
-    requests_.push_back({id, prompt, prefill_steps, max_new});
+    requests_.push_back({id, prompt, prefill_steps, output == 0 ? max_new : output});
   }
 
   // One step in lockstep: plan, run, report. Returns the load that was reported.
@@ -71,15 +76,20 @@ class ChunkedPrefillTest : public ::testing::Test {
     StepReport report;
     report.step = ++step_;
     report.applied_plan = planned_;
+    PrefillReport& prefill = report.prefill.emplace();
+    prefill.token_budget = 512;
     std::vector<RequestId> finished;
     std::vector<Running> left;
     for (Running& request : running_) {
       ++request.step;
       report.load_tokens += request.Load();
-      if (request.step == request.prefill_steps + request.max_new - 1) {
+      if (request.step == request.prefill_steps + request.output - 1) {
         finished.push_back(request.id);
       } else {
         left.push_back(request);
+        const int64_t steps = request.prefill_steps - request.step;
+        if (steps > 0)
+          prefill.prompts.push_back({request.id, steps * request.prompt / request.prefill_steps});
       }
     }
     running_ = left;
@@ -89,39 +99,102 @@ class ChunkedPrefillTest : public ::testing::Test {
     return report.load_tokens;
   }
 
-  Watcher* policy_ = nullptr;
   std::unique_ptr<OneGroup> scheduler_;
   std::vector<Running> requests_, running_;
   int64_t step_ = 0, planned_ = 0;
 };
 
-TEST_F(ChunkedPrefillTest, TheDriftIsOneTokenPerExtraStepOfAPromptAndThenNoMore) {
+TEST_F(ChunkedPrefillTest, StepsWithoutATokenAreNoDrift) {
   Enqueue(1, 1000, 4, 50);
   for (int i = 0; i < 20; ++i) Step();
-  EXPECT_EQ(scheduler_->totals().drift_tokens, 3);
+  EXPECT_EQ(scheduler_->totals().drift_tokens, 0);
   EXPECT_EQ(scheduler_->totals().unknown_ids, 0);
   EXPECT_EQ(scheduler_->Account(0).load_tokens, 1000 + 17) << "the next step's load, exactly";
 }
 
-TEST_F(ChunkedPrefillTest, TheViewIsOffByAtMostThePromptsUnderWayAndRightAfterwards) {
+TEST_F(ChunkedPrefillTest, TheViewIsRightWhilePromptsAreUnderWay) {
   Enqueue(1, 1000, 4, 50);
   Enqueue(2, 500, 2, 50);
   for (int i = 0; i < 30; ++i) {
     const int64_t reckoned = i == 0 ? 1500 : scheduler_->Account(0).load_tokens;
-    const int64_t load = Step();
-    EXPECT_LE(std::abs(load - reckoned), i < 5 ? 2 : 0) << "step " << i + 1;
+    // A prompt that is computed in the next step gives no token before its end.
+    EXPECT_EQ(Step(), reckoned) << "step " << i + 1;
   }
 }
 
-TEST_F(ChunkedPrefillTest, WhatAnEndedRequestLeavesBehindIsTakenBackByTheNextReport) {
+TEST_F(ChunkedPrefillTest, AnEndedRequestLeavesNothingBehind) {
   Enqueue(1, 1000, 4, 5);  // ends in step 8
   Enqueue(2, 100, 1, 50);
   for (int i = 0; i < 8; ++i) Step();
   EXPECT_EQ(scheduler_->placed(), 1);
-  EXPECT_EQ(scheduler_->Account(0).load_tokens, 100 + 8 - 3) << "for one step, 3 tokens short";
-  Step();
-  EXPECT_EQ(scheduler_->Account(0).load_tokens, 100 + 9);
-  EXPECT_EQ(scheduler_->totals().drift_tokens, 2 * 3) << "there and back";
+  EXPECT_EQ(scheduler_->Account(0).load_tokens, 100 + 8);
+  EXPECT_EQ(scheduler_->totals().drift_tokens, 0);
+}
+
+TEST_F(ChunkedPrefillTest, ATenantPaysForTokensNotForSteps) {
+  Enqueue(1, 1000, 4, 5);
+  for (int i = 0; i < 8; ++i) Step();
+  ASSERT_EQ(scheduler_->placed(), 0);
+  const double in_chunks = scheduler_->Save().pool.service.tenants.at(0).served;
+  Open({});
+  Enqueue(2, 1000, 1, 5);
+  for (int i = 0; i < 5; ++i) Step();
+  ASSERT_EQ(scheduler_->placed(), 0);
+  EXPECT_EQ(scheduler_->Save().pool.service.tenants.at(0).served, in_chunks);
+}
+
+// Remembers the lengths it is told.
+class Lengths final : public Lookahead {
+ public:
+  explicit Lengths(std::vector<int64_t>* seen) : seen_(seen) {}
+  absl::string_view name() const override { return "lengths"; }
+  bool learns() const override { return true; }
+  bool predicts() const override { return false; }
+  void Observe(const Resident&, const HintTrail&, int64_t, int64_t to, bool finished) override {
+    if (finished) seen_->push_back(to);
+  }
+  void Project(absl::Span<const Resident>, const PlanTime&, absl::Span<double>, absl::Span<double>) override {
+  }
+  uint64_t CurveKey(const WaitingView&, int32_t) override { return 0; }
+  void Curve(const WaitingView&, absl::Span<double>) override {}
+  int64_t Stay(const Resident&, const PlanTime&, absl::Span<const int64_t>,
+               absl::Span<double>) const override {
+    return 0;
+  }
+  int64_t Stay(const WaitingView&, absl::Span<const int64_t>, absl::Span<double>) override { return 0; }
+
+ private:
+  std::vector<int64_t>* const seen_;
+};
+
+TEST_F(ChunkedPrefillTest, WhatIsLearntOfLengthsIsTokensNotSteps) {
+  std::vector<int64_t> seen;
+  Open({}, std::make_unique<Lengths>(&seen));
+  // Ends by itself, at 5 of at most 50 tokens.
+  Enqueue(1, 1000, 4, 50, /*output=*/5);
+  for (int i = 0; i < 8; ++i) Step();
+  ASSERT_EQ(scheduler_->placed(), 0);
+  EXPECT_THAT(seen, ::testing::ElementsAre(5));
+}
+
+// Memory for 150 tokens: one request of 100 + 10 is there, and another needs 30 + 40 when it ends. Only when
+// the first has gone by then do both fit.
+TEST_F(ChunkedPrefillTest, MemoryIsHeldForAsLongAsPromptsTakeOfLate) {
+  for (const int64_t steps : {1, 40}) {
+    SchedulerOptions options;
+    options.admission.kind = KvGateOptions::Kind::kFeasible;
+    Open(options, *MakeLookahead("max_tokens"), /*kv_tokens=*/150);
+    // So prompts have been told of.
+    Enqueue(1, 60, steps, 2);
+    for (int64_t i = 0; i < steps + 1; ++i) Step();
+    ASSERT_EQ(scheduler_->placed(), 0);
+    Enqueue(2, 100, steps, 10);
+    Step();
+    ASSERT_TRUE(scheduler_->WorkerOf(2).has_value());
+    Enqueue(3, 30, 1, 40);
+    scheduler_->MakePlan();
+    EXPECT_EQ(scheduler_->WorkerOf(3).has_value(), steps == 1) << steps;
+  }
 }
 
 }  // namespace

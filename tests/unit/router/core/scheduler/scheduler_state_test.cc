@@ -13,7 +13,7 @@ namespace {
 using bfio::testing::OneGroup;
 
 bool operator==(const Plan& a, const Plan& b) {
-  return a.apply_step == b.apply_step && a.prefill_piece == b.prefill_piece &&
+  return a.apply_step == b.apply_step && a.level_s == b.level_s &&
          std::equal(a.placements.begin(), a.placements.end(), b.placements.begin(), b.placements.end(),
                     [](const Placement& x, const Placement& y) {
                       return x.id == y.id && x.worker == y.worker && x.wait_steps == y.wait_steps;
@@ -59,6 +59,10 @@ struct Twins {
     a->SetTime(worker, per_token, offset);
     if (b != nullptr) b->SetTime(worker, per_token, offset);
   }
+  void SetCost(WorkerIndex worker, const BatchCost& cost) {
+    a->SetCost(worker, cost);
+    if (b != nullptr) b->SetCost(worker, cost);
+  }
   absl::Status OnReport(WorkerIndex worker, const StepReport& report) {
     return Both([&](OneGroup& s) { return s.OnReport(worker, report); });
   }
@@ -83,7 +87,6 @@ std::unique_ptr<OneGroup> Make(PlanMode mode, absl::string_view policy, absl::st
   options.max_waiting = 25;
   options.admission = *ParseKvGate(admission);
   options.hold_after_steps = 6;
-  options.prefill = {3.5, true};
   auto made = *MakePolicy(policy, {});
   auto lookahead = *MakeLookahead("max_tokens");
   if (other == nullptr) return std::make_unique<OneGroup>(options, std::move(made), std::move(lookahead));

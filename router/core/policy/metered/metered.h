@@ -1,0 +1,58 @@
+// A policy whose ranks compute prompts up to a common step time.
+//
+// Purpose: a decorator around a policy that places requests. Where the snapshot says what ranks have to
+// compute of prompts (Snapshot::prefill), PlanPrefill (router/core/prefill) decides how many prompts which
+// rank takes, and up to which time ranks fill the step:
+//   slots for all   its bindings are the plan.
+//   fewer slots     which request goes where is the other policy's choice, among as many slots of each rank
+//                   as there are bindings for it.
+// Classes of priority are strict. Elsewhere the other policy decides alone.
+//
+// Threads: as Policy. Deterministic.
+#ifndef BFIO_ROUTER_CORE_POLICY_METERED_METERED_H_
+#define BFIO_ROUTER_CORE_POLICY_METERED_METERED_H_
+
+#include <cstddef>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "router/core/model/free_capacity.h"
+#include "router/core/policy/policy.h"
+#include "router/core/prefill/prefill_view.h"
+
+namespace bfio::core {
+
+class MeteredPolicy final : public Policy {
+ public:
+  explicit MeteredPolicy(std::unique_ptr<Policy> placing) : placing_(std::move(placing)) {}
+
+  absl::string_view name() const override { return placing_->name(); }
+  int32_t horizon() const override { return placing_->horizon(); }
+  bool uses_first_come_waits() const override { return placing_->uses_first_come_waits(); }
+  bool meters_prompts() const override { return true; }
+  void Decide(const Snapshot& snapshot, Decision& decision) override;
+
+ private:
+  // Fills bindings_; the level.
+  double Bind(const Snapshot& snapshot);
+  // The requests of one class of priority, from `first` to `end`; the level. Adds them to bindings_ and
+  // ranks_.
+  double BindClass(const Snapshot& snapshot, size_t first, size_t end);
+  void PlaceBindings(const Snapshot& snapshot, Decision& decision);
+  // By the other policy, with as many slots as there are bindings.
+  void PlaceWithin(const Snapshot& snapshot, Decision& decision);
+
+  const std::unique_ptr<Policy> placing_;
+  // Of the present decision.
+  std::vector<Assignment> bindings_;
+  std::vector<PrefillRank> ranks_;
+  // Scratch.
+  std::vector<WaitingPrompt> waiting_;
+  std::vector<WorkerView> views_;
+  FreeCapacity free_;
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_POLICY_METERED_METERED_H_

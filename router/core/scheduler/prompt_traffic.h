@@ -1,0 +1,55 @@
+// What a group has seen of its traffic lately, as far as prompts are planned by it.
+//
+// Purpose: the scheduler has no clock, so rates are per step and become seconds by the mean of the steps that
+// were planned. Everything follows from events: a replay has the same numbers. Plain data. Threads: any.
+#ifndef BFIO_ROUTER_CORE_SCHEDULER_PROMPT_TRAFFIC_H_
+#define BFIO_ROUTER_CORE_SCHEDULER_PROMPT_TRAFFIC_H_
+
+#include <cstdint>
+
+namespace bfio::core {
+
+// A mean in which an old value fades; exact over the first values.
+struct FadingMean {
+  double weight = 0;
+  double value = 0;
+
+  // `share`: the new value's weight in the long run, in (0, 1].
+  void Add(double next, double share) {
+    weight += share * (1 - weight);
+    value += share / weight * (next - value);
+  }
+};
+
+struct PromptTraffic {
+  // Weights of a planned step, of a request, of a step of a prompt.
+  static constexpr double kStepRateShare = 1.0 / 1024;
+  static constexpr double kStepShare = 1.0 / 64;
+  static constexpr double kRequestShare = 1.0 / 256;
+  static constexpr double kChunkShare = 1.0 / 256;
+
+  // Requests placed per planned step; their prompts, tokens, and the squares of these.
+  FadingMean placed_per_step;
+  FadingMean prompt_tokens;
+  FadingMean prompt_squares;
+  // Tokens that a request had generated when it ended.
+  FadingMean output_tokens;
+  // A step that was planned by its time, seconds.
+  FadingMean step_s;
+  // Tokens of a prompt that a step has computed, where it did not complete it.
+  FadingMean chunk_tokens;
+
+  void Planned(int64_t placed) { placed_per_step.Add(static_cast<double>(placed), kStepRateShare); }
+  void PlannedSeconds(double seconds) { step_s.Add(seconds, kStepShare); }
+  void Placed(int64_t prompt) {
+    const auto tokens = static_cast<double>(prompt);
+    prompt_tokens.Add(tokens, kRequestShare);
+    prompt_squares.Add(tokens * tokens, kRequestShare);
+  }
+  void Ended(int64_t generated) { output_tokens.Add(static_cast<double>(generated), kRequestShare); }
+  void Computed(int64_t tokens) { chunk_tokens.Add(static_cast<double>(tokens), kChunkShare); }
+};
+
+}  // namespace bfio::core
+
+#endif  // BFIO_ROUTER_CORE_SCHEDULER_PROMPT_TRAFFIC_H_
