@@ -18,9 +18,11 @@ import matplotlib.pyplot as plt
 
 matplotlib.rcParams.update({"svg.hashsalt": "bfio", "svg.fonttype": "none", "font.size": 9, "axes.spines.top": False,
                             "axes.spines.right": False})
-# A step of a rank: C + A max(0, rows - B0) + K2 tokens of context (the paper's Llama-3-70B; ../../shared has the source).
+# A step of a rank: C + A max(0, rows - B0) + K2 tokens of context (the BF-IO paper's Llama-3-70B; docs/papers.md).
 C_S, A_S, B0, K2_S = 45.5e-3, 0.30e-3, 64, 2 * 80 * 8 * 128 * 2 / (2 * 2.039e12)
 COST = "45.5e-3,0.30e-3,64,4.2e-9,8.037e-8"
+# Tokens of context of each rank's 48 decodes.
+CONTEXTS = tuple(48 * tokens for tokens in (2600, 700, 1500, 400, 2200, 900, 1300, 1100))
 DECODE, PROMPT, WAIT = "#4477aa", "#ee7733", "#e4e7ea"
 RULES = ("vllm", "vllm_cadence", "sglang_delayer", "atom_coalescer", "trtllm_adp", "tpu_batch", "equal_chunks")
 BUDGETS = (256, 512, 2048, 8192)
@@ -49,26 +51,21 @@ def finish(figure, left):
     figure.tight_layout(rect=(0, 0.07, 1, 1))
 
 
-def contexts(ranks):
-    """Tokens of context of each rank's 48 decodes."""
-    return [48 * tokens for tokens in (2600, 700, 1500, 400, 2200, 900, 1300, 1100)][:ranks]
-
-
 def lone(path):
-    base = [1e3 * step_s(48, context) for context in contexts(8)]
+    base = [1e3 * step_s(48, context) for context in CONTEXTS]
     figure, (left, right) = plt.subplots(1, 2, figsize=(7.6, 2.9), sharey=True)
     stacked(left, base, [0] * 8, "decodes only")
     chunk = [0] * 8
-    chunk[3] = 1e3 * step_s(48 + 512, contexts(8)[3]) - base[3]
+    chunk[3] = 1e3 * step_s(48 + 512, CONTEXTS[3]) - base[3]
     stacked(right, base, chunk, "one rank computes 512 tokens of a prompt")
     finish(figure, left)
     figure.savefig(path, metadata={"Date": None})
 
 
 def level(path):
-    base = [1e3 * step_s(48, context) for context in contexts(8)]
+    base = [1e3 * step_s(48, context) for context in CONTEXTS]
     figure, (left, right) = plt.subplots(1, 2, figsize=(7.6, 2.9), sharey=True)
-    equal = [1e3 * step_s(48 + 64, context) - b for context, b in zip(contexts(8), base)]
+    equal = [1e3 * step_s(48 + 64, context) - b for context, b in zip(CONTEXTS, base)]
     stacked(left, base, equal, "512 tokens in equal pieces of 64")
     # The level at which the free rows below the knee and the time below it hold 512 tokens.
     free = 8 * (B0 - 48)

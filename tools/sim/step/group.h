@@ -21,9 +21,8 @@ enum class PrefillPlan {
   kBlind,
   // To the rank with the fewest prompt tokens to compute, then the fewest tokens.
   kBalanced,
-  // So, and no rank computes more prompt tokens in a step than the mean rank has to compute (equal_chunk.h):
-  // a
-  // long prompt on one rank is taken in pieces as large as the others' work.
+  // So, and no rank computes more prompt tokens in a step than the mean rank has left (equal_chunk.h): a long
+  // prompt on one rank is taken in pieces as large as the others' work.
   kEqualised,
 };
 

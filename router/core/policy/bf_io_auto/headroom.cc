@@ -46,9 +46,10 @@ double Headroom::ExpectedGrowth(const Snapshot& snapshot, double completed_token
   }
   if (residents == 0 || recent_.empty()) return 0;
   const double prompt = recent_sum_ / static_cast<double>(recent_.size());
-  // Of a resident in a steady state, what it has made and what it will make are alike distributed. Both this
-  // and the mean output are too large where prompts and outputs go together or a few requests stay for long,
-  // each in its own case.
+  // In a steady state what residents have made is distributed as what they will make. It is too large where
+  // long prompts have long outputs, since residents' prompts are then longer than the mean one, and where a
+  // few requests stay for long. The mean output is too large where lengths hardly differ. So the smaller
+  // counts.
   double to_come = load / residents - prompt;
   if (completed_tokens > 0) to_come = std::min(to_come, completed_tokens - prompt);
   if (to_come <= 0) return 0;
